@@ -1530,8 +1530,8 @@ TEGROUP_API_STATUS tegroup_combine_backward(const tegroup_combine_backward_desc 
 #define TEGROUP_IMPL_HD static inline
 #endif
 
-/* Callers' elements by their bits. Their arrays may have any type of that size (float, _Float16, long long), and a compiler that sees
- * both may take it that a uint32_t is never a float. */
+/* Callers' elements by their bits. Their arrays may have any type of that size (float, _Float16, long long), and a
+ * compiler that sees both may take it that a uint32_t is never a float. */
 #if defined(__GNUC__) || defined(__clang__)
 #define TEGROUP_IMPL_ANY __attribute__((may_alias))
 #else
@@ -1596,12 +1596,12 @@ static inline tegroup_status tegroup_impl_fail(tegroup_error *error, tegroup_sta
     } while (0)
 #define TEGROUP_IMPL_RULE(holds, status, field, rule, expected, got)                                                   \
     TEGROUP_IMPL_RULE_AS(NUMBER, holds, status, field, rule, expected, got)
-/* An enum must be one of its values, 0 to `last`. It is reported as the int32_t that the caller's struct holds: a compiler may make the
- * type of names that are all positive unsigned, and -1 would be told as 4294967295. */
+/* An enum must be one of its values, 0 to `last`. It is reported as the int32_t that the caller's struct holds: a
+ * compiler may make the type of names that are all positive unsigned, and -1 would be told as 4294967295. */
 #define TEGROUP_IMPL_RULE_ENUM(value, last, field, rule)                                                               \
     TEGROUP_IMPL_RULE((uint32_t)(value) <= (uint32_t)(last), ERROR_VALUE, field, rule, last, (int32_t)(value))
-/* A struct of the caller's must be of this version, or of an older one with the same major version: structs grow at their end, and a
- * function reads no further than struct_size. */
+/* A struct of the caller's must be of this version, or of an older one with the same major version: structs grow at
+ * their end, and a function reads no further than struct_size. */
 static inline int tegroup_impl_size_fits(size_t struct_size, size_t current) {
     return struct_size > sizeof struct_size && struct_size <= current && struct_size % sizeof struct_size == 0;
 }
@@ -1614,7 +1614,8 @@ static inline int tegroup_impl_size_fits(size_t struct_size, size_t current) {
                           "must be the size of the struct", sizeof *(plan), (plan)->struct_size);                      \
         TEGROUP_IMPL_RULE((plan)->magic == (number), ERROR_PLAN, "plan", rule, number, (plan)->magic);                 \
     } while (0)
-/* A public function takes its descriptor: what an older one lacks is 0 in `taken`, with which the function then goes on. */
+/* A public function takes its descriptor: what an older one lacks is 0 in `taken`, with which the function then goes
+ * on. */
 #define TEGROUP_IMPL_TAKE(desc, taken)                                                                                 \
     do {                                                                                                               \
         TEGROUP_IMPL_RULE((desc) != NULL, ERROR_NULL_ARGUMENT, #desc, "must not be NULL", 1, 0);                       \
@@ -1708,7 +1709,8 @@ TEGROUP_API const char *tegroup_backend_name(tegroup_backend backend) {
     }
 }
 
-/* One number of an error as its reader knows it; a set as "F32, F16 or BF16". `text` has room for every name there is. */
+/* One number of an error as its reader knows it; a set as "F32, F16 or BF16". `text` has room for every name there
+ * is. */
 #define TEGROUP_IMPL_READ_CHARS 128
 static inline const char *tegroup_impl_read(char text[TEGROUP_IMPL_READ_CHARS], tegroup_reading reading, int is_set,
                                             int64_t number) {
@@ -2332,8 +2334,8 @@ static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, 
     return TEGROUP_OK;
 }
 
-/* An optional tensor is there by its dtype; one that has memory and no dtype was not meant to be left out. usual: a type that it
- * might have. */
+/* An optional tensor is there by its dtype; one that has memory and no dtype was not meant to be left out. usual: a
+ * type that it might have. */
 static inline tegroup_status tegroup_impl_check_absent(const tegroup_tensor *t, const tegroup_impl_name *name,
                                                        tegroup_dtype usual, tegroup_error *error) {
     TEGROUP_IMPL_RULE_AS(DTYPE, !t->data && !t->pointers, ERROR_UNSET, TEGROUP_IMPL_PATH(DTYPE),
@@ -2420,8 +2422,9 @@ TEGROUP_IMPL_HD tegroup_impl_fit tegroup_impl_fit_of_rows(const void *snapshot, 
     return fit;
 }
 
-/* The rules of it, RULE(what must hold, in words, expected, got), of a header and a fit: a host names the one that is broken, a kernel takes
- * a snapshot that breaks one for none. In host memory or not, nothing else of it is read before. */
+/* The rules of it, RULE(what must hold, in words, expected, got), of a header and a fit: a host names the one that is
+ * broken, a kernel takes a snapshot that breaks one for none. In host memory or not, nothing else of it is read
+ * before. */
 #define TEGROUP_IMPL_FIT_RULES(RULE, rows_words)                                                                       \
     RULE(header->magic == TEGROUP_SNAPSHOT_MAGIC, "must be what tegroup_prepare wrote", TEGROUP_SNAPSHOT_MAGIC,        \
          header->magic)                                                                                                \
@@ -2486,8 +2489,8 @@ static inline tegroup_status tegroup_impl_check_data(const tegroup_tensor *t, co
     return TEGROUP_OK;
 }
 
-/* Rules of one tensor's memory, when a call is about to run. What a snapshot in device memory holds, the kernels look at: of one that was
- * not prepared for this shape they write nothing. */
+/* Rules of one tensor's memory, when a call is about to run. What a snapshot in device memory holds, the kernels look
+ * at: of one that was not prepared for this shape they write nothing. */
 static inline tegroup_status tegroup_impl_check_memory(const tegroup_tensor *t, const tegroup_impl_name *name,
                                                        tegroup_check_level level, tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot_address(t, name, error));
@@ -2496,7 +2499,8 @@ static inline tegroup_status tegroup_impl_check_memory(const tegroup_tensor *t, 
     return tegroup_impl_check_data(t, name, error);
 }
 
-/* An operation that reads a snapshot where its data are needs the sizes there, too: prepare has left both in one place. */
+/* An operation that reads a snapshot where its data are needs the sizes there, too: prepare has left both in one
+ * place. */
 static inline tegroup_status tegroup_impl_check_sizes_space(const tegroup_shape *shape, tegroup_space space,
                                                             const char *field, tegroup_error *error) {
     TEGROUP_IMPL_RULE(!tegroup_impl_ragged(shape) || shape->row_sizes.space == space, ERROR_COMBINATION, field,
@@ -2517,9 +2521,9 @@ static inline tegroup_status tegroup_impl_check_index(const tegroup_gather *gath
     return TEGROUP_OK;
 }
 
-/* Two windows of one buffer with rows of so many columns, `pitch` from one row to the next, the second beginning `ahead` behind the first:
- * how many rows the first one can have that share nothing with the second; INT64_MAX: any number. No window is wider than the pitch, and
- * one that begins late in a row goes on into the next. */
+/* Two windows of one buffer with rows of so many columns, `pitch` from one row to the next, the second beginning
+ * `ahead` behind the first: how many rows the first one can have that share nothing with the second; INT64_MAX: any
+ * number. No window is wider than the pitch, and one that begins late in a row goes on into the next. */
 TEGROUP_IMPL_HD int64_t tegroup_impl_room(int64_t ahead, int64_t pitch, int64_t cols, int64_t other_cols) {
     const int64_t row = ahead < pitch ? 0 : ahead / pitch, col = ahead - row * pitch; /* seldom divided */
     if (col < cols) return row;
@@ -2607,7 +2611,8 @@ static inline tegroup_status tegroup_impl_check_space(tegroup_space space, tegro
     return TEGROUP_OK;
 }
 
-/* A snapshot that an operation on plain rows reads: for at most `rows` rows. The kernels look into one in device memory. */
+/* A snapshot that an operation on plain rows reads: for at most `rows` rows. The kernels look into one in device
+ * memory. */
 static inline tegroup_status tegroup_impl_check_snapshot(const void *snapshot, const char *field, int64_t rows,
                                                          tegroup_space space, tegroup_error *error) {
     tegroup_impl_fit fit;
@@ -2681,7 +2686,8 @@ static inline tegroup_impl_buffer tegroup_impl_matrix_buffer(const tegroup_matri
     return tegroup_impl_buffer_of(m->data, tegroup_impl_matrix_bytes(m), field, apart, writes);
 }
 
-/* A snapshot that came without its shape: in host memory its header, which must have been checked, tells how long it is. */
+/* A snapshot that came without its shape: in host memory its header, which must have been checked, tells how long it
+ * is. */
 static inline tegroup_impl_buffer tegroup_impl_shapeless_snapshot_buffer(const void *snapshot, tegroup_space space) {
     const tegroup_snapshot_header *header = (const tegroup_snapshot_header *)snapshot;
     tegroup_layout layout;
@@ -2715,7 +2721,8 @@ static inline int tegroup_impl_entries_overlap(const tegroup_tensor *t, const vo
     return 0;
 }
 
-/* One that is written against a range. The deep level walks lists, but does not compare the entries of one with another's. */
+/* One that is written against a range. The deep level walks lists, but does not compare the entries of one with
+ * another's. */
 static inline int tegroup_impl_buffer_meets(const tegroup_impl_buffer *out, const void *base, int64_t bytes,
                                             tegroup_check_level level) {
     if (tegroup_impl_overlaps(out->base, out->bytes, base, bytes)) return 1;
@@ -2728,9 +2735,9 @@ static inline int tegroup_impl_data_overlap(const tegroup_impl_buffer *out, cons
            || tegroup_impl_buffer_meets(other, out->base, out->bytes, level);
 }
 
-/* The one rule about memory that is written: it lies apart from all other memory, and from every list, its own included. Of two that
- * are written and share elements, the first in the array is named. about: the index of the buffer that the error names; NULL = not
- * wanted. */
+/* The one rule about memory that is written: it lies apart from all other memory, and from every list, its own
+ * included. Of two that are written and share elements, the first in the array is named. about: the index of the buffer
+ * that the error names; NULL = not wanted. */
 static inline tegroup_status tegroup_impl_check_apart(const tegroup_impl_buffer *buffers, int32_t count,
                                                       tegroup_check_level level, int32_t *about, tegroup_error *error) {
     int32_t i, j;
@@ -2771,9 +2778,10 @@ static inline tegroup_status tegroup_impl_check_matrix_workspace(const tegroup_l
 
 /* ==== [31] Prepare (src/core/prepare.h) ==== */
 
-/* How sizes become a snapshot, group by group. Each function below is one step of one group, so that a loop and a kernel
- * run the same code; the steps in between are scans (sum or maximum) and a sorting network, which give the same integers
- * in whatever order they are evaluated. Nothing here trusts a size: every intermediate stays far inside 64 bits. */
+/* How sizes become a snapshot, group by group. Each function below is one step of one group, so that a loop and a
+ * kernel run the same code; the steps in between are scans (sum or maximum) and a sorting network, which give the same
+ * integers in whatever order they are evaluated. Nothing here trusts a size: every intermediate stays far inside 64
+ * bits. */
 
 /* What prepare works on: the caller's arrays and the snapshot's. */
 typedef struct tegroup_impl_preparation {
@@ -2886,7 +2894,8 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_reach(const tegroup_impl_preparatio
     return tegroup_impl_add(tegroup_impl_mul(x->rows - 1, ld), x->cols);
 }
 
-/* Its first element, given the elements before it; a block that leaves the buffer is dropped. Without a bound, as for lists, none does. */
+/* Its first element, given the elements before it; a block that leaves the buffer is dropped. Without a bound, as for
+ * lists, none does. */
 TEGROUP_IMPL_HD uint32_t tegroup_impl_prepare_offset(const tegroup_impl_preparation *p, int32_t g, int64_t carry,
                                                      tegroup_impl_place *x) {
     int64_t offset = p->offsets ? p->offsets[g] : p->ld > 0 ? tegroup_impl_mul(x->start, p->ld) : carry;
@@ -2906,7 +2915,8 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_before(const tegroup_impl_preparati
                : tegroup_impl_load_int(p->rows.dtype, p->rows.data, at);
 }
 
-/* What the snapshot has of group g; on the host, as long as nothing is written, what the sizes say, of which none lies. */
+/* What the snapshot has of group g; on the host, as long as nothing is written, what the sizes say, of which none
+ * lies. */
 TEGROUP_IMPL_HD tegroup_impl_place tegroup_impl_prepare_read(const tegroup_impl_preparation *p, int32_t g) {
     tegroup_impl_place x = {0, 0, 0, 0};
 #if !defined(__CUDA_ARCH__)
@@ -2961,7 +2971,8 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_sort_value(const tegroup_impl_preparation *
                                              : tegroup_impl_prepare_read(p, g).offset;
 }
 
-/* One comparator of Batcher's bitonic network: position i against its partner at this distance, in runs of this length. */
+/* One comparator of Batcher's bitonic network: position i against its partner at this distance, in runs of this
+ * length. */
 TEGROUP_IMPL_HD void tegroup_impl_sort_compare(const tegroup_impl_preparation *p, tegroup_impl_sort_key key, int32_t i,
                                                int32_t run, int32_t distance) {
     int32_t partner = i ^ distance, a, b;
@@ -2985,10 +2996,11 @@ static inline void tegroup_impl_sort(const tegroup_impl_preparation *p, tegroup_
             for (i = 0; i < extent; i++) tegroup_impl_sort_compare(p, key, i, run, distance);
 }
 
-/* Rows that the group at position i of the sorted ones keeps to itself. Of two groups that share rows, or elements, the one that starts
- * first ends where they meet; `owners` of them own something. Groups side by side in the rows of one buffer share none: each is held
- * against those that begin before it ends, so that many of these take time by their number squared, and others do not. Of the others
- * only where they begin is read, so that positions can be treated in any order. */
+/* Rows that the group at position i of the sorted ones keeps to itself. Of two groups that share rows, or elements, the
+ * one that starts first ends where they meet; `owners` of them own something. Groups side by side in the rows of one
+ * buffer share none: each is held against those that begin before it ends, so that many of these take time by their
+ * number squared, and others do not. Of the others only where they begin is read, so that positions can be treated in
+ * any order. */
 TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_apart(const tegroup_impl_preparation *p, tegroup_impl_sort_key key,
                                                    int32_t owners, int32_t i) {
     const int by_start = key == TEGROUP_IMPL_SORT_BY_START;
@@ -3250,8 +3262,8 @@ static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_de
 
 /* ==== [32] The problem of a GEMM (src/core/problem.h) ==== */
 
-/* The most bytes from one group to the next that TMA can be told of, which has the rules of alignment as well (CUDA Driver API,
- * cuTensorMapEncodeTiled: strides are multiples of 16 below 2^40). Rows are never so far apart. */
+/* The most bytes from one group to the next that TMA can be told of, which has the rules of alignment as well (CUDA
+ * Driver API, cuTensorMapEncodeTiled: strides are multiples of 16 below 2^40). Rows are never so far apart. */
 #define TEGROUP_IMPL_TMA_STRIDE_BYTES (((int64_t)1 << 40) - 16)
 
 /* Bytes between the groups of a uniform tensor; 0 for any other, and for a single group. */
@@ -3328,7 +3340,8 @@ static inline tegroup_status tegroup_impl_check_numbers(const tegroup_gemm_desc 
     return tegroup_impl_check_scalars(&desc->beta, "beta.dtype", "beta.space", "beta.stride", error);
 }
 
-/* Rules of an operand whose rows are picked by an index: they must have one numbering, and lie in one buffer as they are. */
+/* Rules of an operand whose rows are picked by an index: they must have one numbering, and lie in one buffer as they
+ * are. */
 static inline tegroup_status tegroup_impl_check_gather(const tegroup_gather *gather, const tegroup_tensor *t,
                                                        const tegroup_impl_name *name, tegroup_impl_operand operand,
                                                        tegroup_op op, tegroup_error *error) {
@@ -3724,7 +3737,8 @@ static inline uint64_t tegroup_impl_numerics_id(const tegroup_problem *p, tegrou
     return tegroup_impl_hash(TEGROUP_IMPL_HASH, parts, sizeof parts);
 }
 
-/* The choice that a plan made among equals: cuBLASLt's algorithm, the tile of sm90. All zero where a backend has one candidate. */
+/* The choice that a plan made among equals: cuBLASLt's algorithm, the tile of sm90. All zero where a backend has one
+ * candidate. */
 typedef struct tegroup_impl_choice {
     uint64_t words[8];
 } tegroup_impl_choice;
@@ -3954,8 +3968,8 @@ TEGROUP_API tegroup_status tegroup_shape_prepare(tegroup_shape *shape, void *sna
 
 /* ==== [37] Rows (src/cpu/rows.h) ==== */
 
-/* Rows are worked on in pieces of this many elements, widened to the type of the sums: the choice of a data type is made
- * once a piece, and the loops in between are ones that compilers vectorise. */
+/* Rows are worked on in pieces of this many elements, widened to the type of the sums: the choice of a data type is
+ * made once a piece, and the loops in between are ones that compilers vectorise. */
 #define TEGROUP_IMPL_PIECE 256
 
 /* x[j] = data[first + j * stride] */
@@ -4060,10 +4074,11 @@ static inline double tegroup_impl_dot_f64(const double *x, const double *y, int6
 
 /* ==== [38] CPU GEMM kernel (src/cpu/gemm_kernel.h) ==== */
 
-/* The blocked product after Goto and van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication": panels of A and B
- * are copied (and widened to the type of the sums) so that the innermost kernel reads both in order. Each element of D is one
- * chain of additions over k from 0 upwards, whatever the tile that it falls into, so a row's bits do not depend on its
- * neighbours, the number of threads, or the instruction set (fused multiply-add apart, which is the compiler's choice). */
+/* The blocked product after Goto and van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication": panels of
+ * A and B are copied (and widened to the type of the sums) so that the innermost kernel reads both in order. Each
+ * element of D is one chain of additions over k from 0 upwards, whatever the tile that it falls into, so a row's bits
+ * do not depend on its neighbours, the number of threads, or the instruction set (fused multiply-add apart, which is
+ * the compiler's choice). */
 #define TEGROUP_IMPL_CPU_TILE_M 128
 #define TEGROUP_IMPL_CPU_TILE_N 256
 #define TEGROUP_IMPL_CPU_TILE_K 256
@@ -4173,8 +4188,8 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_micro_f32(int32_t rows, int64_t k, con
 }
 #endif
 
-/* Copy `count` lines of k elements into panels of `width` lines, [panel][k][width], the last filled up with zeros. Line i,
- * element kk is at data[i * stride_line + kk * stride_k]. */
+/* Copy `count` lines of k elements into panels of `width` lines, [panel][k][width], the last filled up with zeros. Line
+ * i, element kk is at data[i * stride_line + kk * stride_k]. */
 TEGROUP_IMPL_INLINE void tegroup_impl_cpu_pack_typed_f32(tegroup_dtype dtype, const void *data, int64_t first,
                                                           int64_t stride_line, int64_t stride_k, int32_t count,
                                                           int32_t k, int32_t width, float *panel) {
@@ -4284,8 +4299,8 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_micro_f64(int32_t rows, int64_t k, con
 }
 #endif
 
-/* Copy `count` lines of k elements into panels of `width` lines, [panel][k][width], the last filled up with zeros. Line i,
- * element kk is at data[i * stride_line + kk * stride_k]. */
+/* Copy `count` lines of k elements into panels of `width` lines, [panel][k][width], the last filled up with zeros. Line
+ * i, element kk is at data[i * stride_line + kk * stride_k]. */
 TEGROUP_IMPL_INLINE void tegroup_impl_cpu_pack_typed_f64(tegroup_dtype dtype, const void *data, int64_t first,
                                                           int64_t stride_line, int64_t stride_k, int32_t count,
                                                           int32_t k, int32_t width, double *panel) {
@@ -4375,8 +4390,8 @@ typedef enum tegroup_impl_setup_item {
 /* What becomes of one group. Row-major D = A' B' is column-major D^T = B'^T A'^T, so that cuBLASLt's A is the
  * descriptor's b, and a leading dimension is a row's. Some groups are kept from it (they get no columns of D, as an
  * empty group has): those that are skipped, those whose result is what D holds already, empty sums with more to them
- * than zeros, and groups that cuBLASLt would read or write wrongly: their addresses, and the rows of D, must be of whole
- * 16 bytes, unless the caller ignores the quirk that says so. */
+ * than zeros, and groups that cuBLASLt would read or write wrongly: their addresses, and the rows of D, must be of
+ * whole 16 bytes, unless the caller ignores the quirk that says so. */
 typedef enum tegroup_impl_alone {
     TEGROUP_IMPL_ALONE_NOTHING, /* cuBLASLt does it, or there is nothing to do            */
     TEGROUP_IMPL_ALONE_EMPTY,   /* the set-up kernel writes beta * C                      */
@@ -4396,7 +4411,8 @@ typedef struct tegroup_impl_setup {
     tegroup_impl_result result;
 } tegroup_impl_setup;
 
-/* Where they lie, each at a multiple of TEGROUP_ALIGNMENT: those of 8 bytes in equal distances, then the two of floats. */
+/* Where they lie, each at a multiple of TEGROUP_ALIGNMENT: those of 8 bytes in equal distances, then the two of
+ * floats. */
 typedef struct tegroup_impl_setup_items {
     char *base;
     uint32_t pitch, last; /* bytes: from one array to the next, and to the last */
@@ -4426,8 +4442,8 @@ TEGROUP_IMPL_HD int tegroup_impl_termless(const tegroup_gemm_desc *desc) {
 }
 
 /* What a descriptor says, worked out on the host as far as it is the same for every group. The kernel runs for a few
- * microseconds, in which its instructions and parameters come from cold memory, as all that it reads does: it has few of them.
- * An operand: */
+ * microseconds, in which its instructions and parameters come from cold memory, as all that it reads does: it has few
+ * of them. An operand: */
 typedef struct tegroup_impl_setup_operand {
     const int64_t *rows_at, *begin_at; /* a snapshot's, begin_at in units; unread unless ragged          */
     const int64_t *cols_at;            /* ... NULL: every group has cols                                 */
@@ -4643,7 +4659,8 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_group(const tegroup_impl_setup_call *cal
         const int64_t spare = (int64_t)(uintptr_t)tegroup_impl_setup_at(&call->items, TEGROUP_IMPL_SETUP_A);
         if (k == 0 && s->beta == 1 && at_c == at_d) m = 0; /* D is its own C, and nothing is added to it */
         if (m > 0 && k == 0) {
-            /* zeros are cuBLASLt's work where many of them are likely and it is known to write them; 0 * alpha must be 0 */
+            /* zeros are cuBLASLt's work where many of them are likely and it is known to write them; 0 * alpha must be
+             * 0 */
             int finite = (tegroup_impl_bits_of_f32(s->alpha) & 0x7f800000u) != 0x7f800000u;
             if (!wgrad || s->beta != 0 || !finite || narrow || call->termless) s->alone = TEGROUP_IMPL_ALONE_EMPTY;
         }
@@ -5215,8 +5232,8 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
 
 /* ==== [42] CPU GEMM (src/cpu/gemm.h) ==== */
 
-/* tegroup_impl_cpu_pack for rows that an index picks: from row `row` and column `col` of the group on. The rows are the lines, or
- * where along_k is set what is summed over. */
+/* tegroup_impl_cpu_pack for rows that an index picks: from row `row` and column `col` of the group on. The rows are the
+ * lines, or where along_k is set what is summed over. */
 static inline void tegroup_impl_cpu_pack_gathered_f32(tegroup_dtype dtype, const tegroup_gather *gather,
                                                        const tegroup_impl_block *block, int64_t row, int64_t col,
                                                        int along_k, int32_t count, int32_t k, int32_t width,
@@ -5306,8 +5323,8 @@ static inline void tegroup_impl_cpu_bias_grad_f32(const tegroup_gemm_desc *desc,
     tegroup_impl_store_row_f32(desc->bias.dtype, p->bias.base, p->bias.first + j0, 1, n, sums);
 }
 
-/* tegroup_impl_cpu_pack for rows that an index picks: from row `row` and column `col` of the group on. The rows are the lines, or
- * where along_k is set what is summed over. */
+/* tegroup_impl_cpu_pack for rows that an index picks: from row `row` and column `col` of the group on. The rows are the
+ * lines, or where along_k is set what is summed over. */
 static inline void tegroup_impl_cpu_pack_gathered_f64(tegroup_dtype dtype, const tegroup_gather *gather,
                                                        const tegroup_impl_block *block, int64_t row, int64_t col,
                                                        int along_k, int32_t count, int32_t k, int32_t width,
@@ -5960,8 +5977,8 @@ TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, cons
 
 /* ==== [46] Formulas (src/cpu/real.h) ==== */
 
-/* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. On the host exp is
- * the platform's (glibc: at most 1 ULP off). On the device it is at most 4 ULP off, whatever the flags (with
+/* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. On the host
+ * exp is the platform's (glibc: at most 1 ULP off). On the device it is at most 4 ULP off, whatever the flags (with
  * --use_fast_math numbers below 2^-126 may be taken as 0): e^x is 2^high (1 + low ln 2), high + low = x log2 e, and the
  * hardware's power of two is at most 2 ULP off. */
 TEGROUP_IMPL_HD float tegroup_impl_exp_f32(float x) {
@@ -5979,20 +5996,22 @@ TEGROUP_IMPL_HD float tegroup_impl_exp_f32(float x) {
 }
 TEGROUP_IMPL_HD double tegroup_impl_exp_f64(double x) { return exp(x); }
 
-/* Gradient of a chosen probability, by way of its weight: `chosen` sums the token's, `dot` those times their gradients. */
+/* Gradient of a chosen probability, by way of its weight: `chosen` sums the token's, `dot` those times their
+ * gradients. */
 TEGROUP_IMPL_HD float tegroup_impl_choice_grad_f32(float grad_weight, float dot, float chosen, int32_t normalize) {
     return normalize ? (grad_weight - dot / chosen) / chosen : grad_weight;
 }
 
-/* Gradient of a chosen probability, by way of its weight: `chosen` sums the token's, `dot` those times their gradients. */
+/* Gradient of a chosen probability, by way of its weight: `chosen` sums the token's, `dot` those times their
+ * gradients. */
 TEGROUP_IMPL_HD double tegroup_impl_choice_grad_f64(double grad_weight, double dot, double chosen, int32_t normalize) {
     return normalize ? (grad_weight - dot / chosen) / chosen : grad_weight;
 }
 
 /* ==== [47] Activation formulas (src/core/activation_formulas.h) ==== */
 
-/* Each operation is rounded by itself, or is one fused multiply-add where that is written: an activation in the epilogue of
- * a product gives the bits that the separate call gives. (A host compiler may fuse what it likes.) */
+/* Each operation is rounded by itself, or is one fused multiply-add where that is written: an activation in the
+ * epilogue of a product gives the bits that the separate call gives. (A host compiler may fuse what it likes.) */
 TEGROUP_IMPL_HD float tegroup_impl_mul_f32(float a, float b) {
 #if defined(__CUDA_ARCH__)
     return __fmul_rn(a, b);
@@ -6057,9 +6076,9 @@ static __device__ inline float tegroup_impl_reciprocal(float x) {
 }
 #endif
 
-/* 1 / (1 + exp(-x)). In float at most 5 ULP off on the device and 3 on the host with glibc's expf (every float was tried);
- * below 2^-126 it may be 0. half: for results that are rounded to halves; on the device it may be 1.25 |x| (1 - it) ULP more
- * off. */
+/* 1 / (1 + exp(-x)). In float at most 5 ULP off on the device and 3 on the host with glibc's expf (every float was
+ * tried); below 2^-126 it may be 0. half: for results that are rounded to halves; on the device it may be 1.25 |x| (1 -
+ * it) ULP more off. */
 TEGROUP_IMPL_HD float tegroup_impl_sigmoid_f32(float x, int half) {
 #if defined(__CUDA_ARCH__)
     float high, low;
@@ -6079,12 +6098,13 @@ TEGROUP_IMPL_HD double tegroup_impl_sigmoid_f64(double x, int half) {
     return 1.0 / (1.0 + exp(-x));
 }
 
-/* The tail of the standard normal distribution beyond t, 0 to 15, and its density there. With the density's exponential taken
- * out, what is left of the tail is smooth in y = (t - 3.75) / (t + 3.75): in float a polynomial through Chebyshev nodes, 0.5
- * units of roundoff off, which also makes good that 0.7213475... is a float and not log2(e) / 2. The tail is taken as it is
- * and never as 1 minus the rest: it keeps its digits. In float it is at most 9 ULP off, the density t t / 8 + 4 (every float
- * was tried, on host and device); in double as erfc and exp are. half: for results that are rounded to halves, from t that was
- * one; on the device both may be t t / 2 ULP more off, a seven hundredth of what separates neighbours of BF16. */
+/* The tail of the standard normal distribution beyond t, 0 to 15, and its density there. With the density's exponential
+ * taken out, what is left of the tail is smooth in y = (t - 3.75) / (t + 3.75): in float a polynomial through Chebyshev
+ * nodes, 0.5 units of roundoff off, which also makes good that 0.7213475... is a float and not log2(e) / 2. The tail is
+ * taken as it is and never as 1 minus the rest: it keeps its digits. In float it is at most 9 ULP off, the density t t
+ * / 8 + 4 (every float was tried, on host and device); in double as erfc and exp are. half: for results that are
+ * rounded to halves, from t that was one; on the device both may be t t / 2 ULP more off, a seven hundredth of what
+ * separates neighbours of BF16. */
 TEGROUP_IMPL_HD float tegroup_impl_tail_f32(float t, int half, float *density) {
 #if defined(__CUDA_ARCH__) /* high + low is -0.7213475... t t, with what rounding takes from t t */
     const float square = __fmul_rn(t, t), high = __fmul_rn(square, -0.7213475108146667f),
@@ -6122,8 +6142,8 @@ TEGROUP_IMPL_HD int tegroup_impl_gated(tegroup_activation kind) { return kind <=
 TEGROUP_IMPL_HD double tegroup_impl_alpha(double alpha) { return alpha != 0 ? alpha : 1.702; }
 TEGROUP_IMPL_HD double tegroup_impl_limit(double limit) { return limit != 0 ? limit : 7.0; }
 
-/* Functions of the gate, or of the one input: most serve a kind with an up and one without. Each has the number of a kind that has it,
- * so that most kinds need no translation. */
+/* Functions of the gate, or of the one input: most serve a kind with an up and one without. Each has the number of a
+ * kind that has it, so that most kinds need no translation. */
 typedef enum tegroup_impl_curve_kind {
     TEGROUP_IMPL_CURVE_SILU = TEGROUP_ACTIVATION_SWIGLU,
     TEGROUP_IMPL_CURVE_GELU = TEGROUP_ACTIVATION_GEGLU,
@@ -6144,8 +6164,8 @@ TEGROUP_IMPL_HD tegroup_impl_curve_kind tegroup_impl_curve_of(tegroup_activation
     }
 }
 
-/* A loop for every curve, so that the choice is made once for many elements: BODY(a kind that has the curve). Where that one has an up
- * and the caller's has none, up is 1. */
+/* A loop for every curve, so that the choice is made once for many elements: BODY(a kind that has the curve). Where
+ * that one has an up and the caller's has none, up is 1. */
 #define TEGROUP_IMPL_BY_CURVE(kind, BODY)                                                                              \
     switch (tegroup_impl_curve_of(kind)) {                                                                             \
     case TEGROUP_IMPL_CURVE_GELU: BODY(TEGROUP_ACTIVATION_GEGLU) break;                                                \
@@ -6177,10 +6197,10 @@ TEGROUP_IMPL_HD tegroup_impl_curve_kind tegroup_impl_curve_of(tegroup_activation
     default: BODY(TEGROUP_ACTIVATION_SILU) break;                                                                      \
     }
 
-/* What an activation multiplies `up` by, and its derivative, a rectifier's where it is open. x s, s = sigmoid(w), has the derivative
- * s + x s w' (1 - s), and (1 + tanh(z)) / 2 is sigmoid(2 z): no digits are lost where tanh comes close to -1. GELU is
- * max(x, 0) - |x| tail(|x|). At an infinite x both are their limits: where the other factor is 0, the largest number or the
- * bounded magnitude stands in for x. half: as the sigmoid and the tail are told. */
+/* What an activation multiplies `up` by, and its derivative, a rectifier's where it is open. x s, s = sigmoid(w), has
+ * the derivative s + x s w' (1 - s), and (1 + tanh(z)) / 2 is sigmoid(2 z): no digits are lost where tanh comes close
+ * to -1. GELU is max(x, 0) - |x| tail(|x|). At an infinite x both are their limits: where the other factor is 0, the
+ * largest number or the bounded magnitude stands in for x. half: as the sigmoid and the tail are told. */
 TEGROUP_IMPL_HD float tegroup_impl_curve_f32(tegroup_activation kind, int half, float alpha, float x, float *slope) {
     float s, w = x, rate = 1, density;
     int rated = 0; /* rate is not 1 */
@@ -6218,10 +6238,11 @@ TEGROUP_IMPL_HD float tegroup_impl_curve_f32(tegroup_activation kind, int half, 
     return tegroup_impl_mul_f32(x, s);
 }
 
-/* What the kind gives for a gate and an up, which is not looked at without one; and, the other way, the gradients of both
- * from that of the result, returning the result again. alpha and limit are the clamped kind's. half: gate and up were halves,
- * and what comes of them will be. A comparison that NaN decides takes it for inside, so NaN shows. Where the gate counts for
- * nothing, clamped or rectified, its gradient is 0 even if the other one is infinite, as torch's is. */
+/* What the kind gives for a gate and an up, which is not looked at without one; and, the other way, the gradients of
+ * both from that of the result, returning the result again. alpha and limit are the clamped kind's. half: gate and up
+ * were halves, and what comes of them will be. A comparison that NaN decides takes it for inside, so NaN shows. Where
+ * the gate counts for nothing, clamped or rectified, its gradient is 0 even if the other one is infinite, as torch's
+ * is. */
 TEGROUP_IMPL_HD float tegroup_impl_activation_grad_f32(tegroup_activation kind, int half, float alpha, float limit,
                                                        float gate, float up, float grad, float *grad_gate, float *grad_up) {
     const tegroup_impl_curve_kind curve = tegroup_impl_curve_of(kind);
@@ -6242,10 +6263,10 @@ TEGROUP_IMPL_HD float tegroup_impl_activation_f32(tegroup_activation kind, int h
     return tegroup_impl_activation_grad_f32(kind, half, alpha, limit, gate, up, 0, &grad_gate, &grad_up);
 }
 
-/* What an activation multiplies `up` by, and its derivative, a rectifier's where it is open. x s, s = sigmoid(w), has the derivative
- * s + x s w' (1 - s), and (1 + tanh(z)) / 2 is sigmoid(2 z): no digits are lost where tanh comes close to -1. GELU is
- * max(x, 0) - |x| tail(|x|). At an infinite x both are their limits: where the other factor is 0, the largest number or the
- * bounded magnitude stands in for x. half: as the sigmoid and the tail are told. */
+/* What an activation multiplies `up` by, and its derivative, a rectifier's where it is open. x s, s = sigmoid(w), has
+ * the derivative s + x s w' (1 - s), and (1 + tanh(z)) / 2 is sigmoid(2 z): no digits are lost where tanh comes close
+ * to -1. GELU is max(x, 0) - |x| tail(|x|). At an infinite x both are their limits: where the other factor is 0, the
+ * largest number or the bounded magnitude stands in for x. half: as the sigmoid and the tail are told. */
 TEGROUP_IMPL_HD double tegroup_impl_curve_f64(tegroup_activation kind, int half, double alpha, double x, double *slope) {
     double s, w = x, rate = 1, density;
     int rated = 0; /* rate is not 1 */
@@ -6283,10 +6304,11 @@ TEGROUP_IMPL_HD double tegroup_impl_curve_f64(tegroup_activation kind, int half,
     return tegroup_impl_mul_f64(x, s);
 }
 
-/* What the kind gives for a gate and an up, which is not looked at without one; and, the other way, the gradients of both
- * from that of the result, returning the result again. alpha and limit are the clamped kind's. half: gate and up were halves,
- * and what comes of them will be. A comparison that NaN decides takes it for inside, so NaN shows. Where the gate counts for
- * nothing, clamped or rectified, its gradient is 0 even if the other one is infinite, as torch's is. */
+/* What the kind gives for a gate and an up, which is not looked at without one; and, the other way, the gradients of
+ * both from that of the result, returning the result again. alpha and limit are the clamped kind's. half: gate and up
+ * were halves, and what comes of them will be. A comparison that NaN decides takes it for inside, so NaN shows. Where
+ * the gate counts for nothing, clamped or rectified, its gradient is 0 even if the other one is infinite, as torch's
+ * is. */
 TEGROUP_IMPL_HD double tegroup_impl_activation_grad_f64(tegroup_activation kind, int half, double alpha, double limit,
                                                        double gate, double up, double grad, double *grad_gate, double *grad_up) {
     const tegroup_impl_curve_kind curve = tegroup_impl_curve_of(kind);
@@ -6487,7 +6509,8 @@ static inline tegroup_status tegroup_impl_activation_check_sizes(tegroup_space s
     return TEGROUP_OK;
 }
 
-/* What errors call the matrices of an activation and of its gradient: a layer that runs one has other words for them. */
+/* What errors call the matrices of an activation and of its gradient: a layer that runs one has other words for
+ * them. */
 typedef struct tegroup_impl_matrix_name {
     const char *paths[5];    /* as TEGROUP_IMPL_MATRIX_PATHS */
     const char *apart;       /* the rule of another that shares its memory */
@@ -6521,7 +6544,8 @@ static inline tegroup_impl_buffer tegroup_impl_named_buffer(const tegroup_matrix
     return tegroup_impl_matrix_buffer(m, name->paths[0], name->apart, writes);
 }
 
-/* An operand that the result at `place` of the buffers may be: each of its elements comes from the one in the same place. */
+/* An operand that the result at `place` of the buffers may be: each of its elements comes from the one in the same
+ * place. */
 static inline tegroup_impl_buffer tegroup_impl_twin_buffer(const tegroup_matrix *m,
                                                            const tegroup_impl_matrix_name *name,
                                                            const tegroup_matrix *result, int32_t place) {
@@ -6682,8 +6706,8 @@ typedef enum tegroup_impl_linear_tensor {
 } tegroup_impl_linear_tensor;
 #undef TEGROUP_IMPL_ENUMERATE
 
-/* The products of a layer: those that are a tegroup_op by its number, then row_scale's gradient. That is a forward product
- * with dY for X and each expert's bias for a weight of one row. */
+/* The products of a layer: those that are a tegroup_op by its number, then row_scale's gradient. That is a forward
+ * product with dY for X and each expert's bias for a weight of one row. */
 enum { TEGROUP_IMPL_LINEAR_ROW_SCALE = TEGROUP_OP_WGRAD + 1, TEGROUP_IMPL_LINEAR_PRODUCTS };
 
 /* Which tensor is a, b, c, d and bias of a product. */
@@ -6702,8 +6726,8 @@ static inline int tegroup_impl_linear_role(int product, int operand) {
     return (int)roles[product][operand];
 }
 
-/* One linear layer by reference: the caller's own, one of an MLP's two, or an op of a chain. A tensor that is not there is
- * NULL, or has no dtype. Errors call the tensors by these names. */
+/* One linear layer by reference: the caller's own, one of an MLP's two, or an op of a chain. A tensor that is not there
+ * is NULL, or has no dtype. Errors call the tensors by these names. */
 typedef struct tegroup_impl_layer {
     const tegroup_tensor *tensor[TEGROUP_IMPL_LINEAR_COUNT];
     const tegroup_impl_name *name[TEGROUP_IMPL_LINEAR_COUNT];
@@ -6887,7 +6911,8 @@ static inline tegroup_status tegroup_impl_layer_plan(const tegroup_impl_layer *l
     return TEGROUP_OK;
 }
 
-/* A product of a call: described, and everything about it checked. apart: what it writes, too; else the call sees to that. */
+/* A product of a call: described, and everything about it checked. apart: what it writes, too; else the call sees to
+ * that. */
 static inline tegroup_status tegroup_impl_layer_check_product(const tegroup_impl_layer *layer, int product, int adds,
                                                               int apart, const tegroup_plan *plan,
                                                               tegroup_gemm_desc *gemm, tegroup_error *error) {
@@ -7146,7 +7171,8 @@ static inline const char *tegroup_impl_mlp_path(int tensor, int member) {
     return tegroup_impl_mlp_name(tensor)->members[member];
 }
 
-/* What a linear layer's tensor is here. The gradient of activated, fc2's dgrad_out, goes by the name of what it is shaped as. */
+/* What a linear layer's tensor is here. The gradient of activated, fc2's dgrad_out, goes by the name of what it is
+ * shaped as. */
 static inline int tegroup_impl_mlp_role(tegroup_mlp_layer layer, int tensor) {
 #define TEGROUP_IMPL_WORD(name) TEGROUP_IMPL_MLP_##name
     static const int roles[2][TEGROUP_IMPL_LINEAR_COUNT] = {
@@ -7394,8 +7420,8 @@ static inline tegroup_status tegroup_impl_mlp_check(const tegroup_mlp_desc *desc
 }
 #undef TEGROUP_IMPL_THERE
 
-/* What a call writes lies apart from all else that it touches, and so does the workspace: for all of its products at once. Sets are
- * bits of tegroup_impl_mlp_tensor. */
+/* What a call writes lies apart from all else that it touches, and so does the workspace: for all of its products at
+ * once. Sets are bits of tegroup_impl_mlp_tensor. */
 static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_mlp_desc *desc, uint32_t reads, uint32_t writes,
                                                           size_t workspace_bytes, tegroup_check_level level,
                                                           tegroup_error *error) {
@@ -7446,8 +7472,8 @@ static inline tegroup_status tegroup_impl_cuda_plan_fused(const tegroup_plan *pl
                                                           tegroup_error *error);
 #endif
 
-/* Why a product has no activation in its epilogue: fc1's forward product, or fc2's dgrad; NULL: it has. What a plan for another
- * machine could do is not for this build to say. */
+/* Why a product has no activation in its epilogue: fc1's forward product, or fc2's dgrad; NULL: it has. What a plan for
+ * another machine could do is not for this build to say. */
 static inline const char *tegroup_impl_mlp_unfused(const tegroup_mlp_desc *desc, const tegroup_plan *product,
                                                    tegroup_op op) {
     const int gradient = op == TEGROUP_OP_DGRAD;
@@ -7474,10 +7500,10 @@ static inline const char *tegroup_impl_mlp_unfused(const tegroup_mlp_desc *desc,
     return NULL;
 }
 
-/* Which steps an epilogue takes over: the one place that knows of fused products. SM90's have tiles of 128 lines alone, and are the
- * slower ones where groups have fewer rows; forward also where the product would have tiles that fit its groups, and sums so long that
- * lines left empty cost more than the activation's bytes. PORTABLE's, which do not multiply meanwhile, gain nothing, and run when they
- * must. */
+/* Which steps an epilogue takes over: the one place that knows of fused products. SM90's have tiles of 128 lines alone,
+ * and are the slower ones where groups have fewer rows; forward also where the product would have tiles that fit its
+ * groups, and sums so long that lines left empty cost more than the activation's bytes. PORTABLE's, which do not
+ * multiply meanwhile, gain nothing, and run when they must. */
 static inline tegroup_status tegroup_impl_mlp_fuse(const tegroup_mlp_desc *desc, const tegroup_plan *product,
                                                    tegroup_op op, uint32_t bit, uint32_t *fused,
                                                    tegroup_fused_kernel *kernel, tegroup_error *error) {
@@ -7520,7 +7546,8 @@ typedef struct tegroup_impl_mlp_items {
     int32_t activated, preactivation;
 } tegroup_impl_mlp_items;
 
-/* What each byte is for. The products' workspace comes first, so that wgrad, which has no scratch, can do with that part. */
+/* What each byte is for. The products' workspace comes first, so that wgrad, which has no scratch, can do with that
+ * part. */
 static inline tegroup_impl_mlp_items tegroup_impl_mlp_layout(const tegroup_impl_mlp_plans *plans,
                                                              tegroup_mlp_memory memory, tegroup_layout *layout) {
     const tegroup_mlp_planned *planned = plans->planned;
@@ -7736,7 +7763,8 @@ static inline tegroup_status tegroup_impl_mlp_check_planned(const tegroup_impl_m
     return TEGROUP_OK;
 }
 
-/* Everything that a call checks but its activation: the tensors that it touches, and that its products check themselves. */
+/* Everything that a call checks but its activation: the tensors that it touches, and that its products check
+ * themselves. */
 static inline tegroup_status tegroup_impl_mlp_check_call(tegroup_impl_mlp_call *call, size_t workspace_bytes,
                                                          tegroup_error *error) {
     const tegroup_mlp_desc *desc = call->desc;
@@ -8050,8 +8078,8 @@ TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const
 
 /* ==== [54] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
 
-/* A descriptor resolved: what each op is given, and what lies between ops. values[i] is what op i reads and values[i + 1] what
- * it writes; grads are their gradients, absent where none is computed. */
+/* A descriptor resolved: what each op is given, and what lies between ops. values[i] is what op i reads and values[i +
+ * 1] what it writes; grads are their gradients, absent where none is computed. */
 typedef struct tegroup_impl_chain {
     int32_t at;                                              /* the op that is being looked at; -1 = the chain */
     uint32_t named;                                          /* bit i: op i has an argument */
@@ -8068,7 +8096,8 @@ static inline int tegroup_impl_chain_backward(const tegroup_chain_desc *desc) {
     return TEGROUP_IMPL_THERE(desc->grad_output);
 }
 
-/* Rows between ops, and arguments that stand for them: [rows, cols] as the chain's input is, in one contiguous buffer. */
+/* Rows between ops, and arguments that stand for them: [rows, cols] as the chain's input is, in one contiguous
+ * buffer. */
 static inline tegroup_status tegroup_impl_chain_check_rows(const tegroup_chain_desc *desc, const tegroup_tensor *t,
                                                            int64_t cols, const char *const *paths,
                                                            tegroup_error *error) {
@@ -8372,8 +8401,8 @@ static inline void tegroup_impl_chain_fuse(const tegroup_chain_desc *desc, const
     }
 }
 
-/* Gradients between ops lie in this many buffers by turns: an op reads one while it writes another, and a third holds what a BIAS
- * hands on. */
+/* Gradients between ops lie in this many buffers by turns: an op reads one while it writes another, and a third holds
+ * what a BIAS hands on. */
 #define TEGROUP_IMPL_CHAIN_TURNS 3
 
 /* Bytes of contiguous rows; INT64_MAX: too many. */
@@ -8423,8 +8452,8 @@ static inline tegroup_status tegroup_impl_chain_resolve_grads(const tegroup_chai
     return TEGROUP_OK;
 }
 
-/* Everything about a descriptor but its products. planned: what a call's plan fused; NULL = to be found out. gradients: where
- * those between ops begin, or NULL. */
+/* Everything about a descriptor but its products. planned: what a call's plan fused; NULL = to be found out. gradients:
+ * where those between ops begin, or NULL. */
 static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc *desc, const uint32_t *planned,
                                                         char *gradients, tegroup_impl_chain *chain,
                                                         tegroup_error *error) {
@@ -8472,7 +8501,8 @@ static inline int tegroup_impl_chain_in_place(const tegroup_chain_desc *desc, co
     return to && to == from && !(backward && desc->ops[i].kind == TEGROUP_CHAIN_BIAS); /* which hands the gradient on */
 }
 
-/* It may where each element comes from the one that lies there and, forward, its backward does not read that one again. */
+/* It may where each element comes from the one that lies there and, forward, its backward does not read that one
+ * again. */
 static inline tegroup_status tegroup_impl_chain_check_in_place(const tegroup_chain_desc *desc,
                                                                const tegroup_impl_chain *chain, int32_t i, int backward,
                                                                tegroup_error *error) {
@@ -8543,9 +8573,9 @@ static inline void tegroup_impl_chain_op_buffers(const tegroup_chain_desc *desc,
     tegroup_impl_chain_add_tensor(buffers, &given->grad_row_scale, "arguments.grad_row_scale.data", i, 1);
 }
 
-/* What a call writes, apart from all that it touches: products and activations see to their own operands, this to those of
- * other ops, to every op's snapshot, and to the caller's two large buffers. Gradients between ops are in the workspace or an
- * argument. */
+/* What a call writes, apart from all that it touches: products and activations see to their own operands, this to those
+ * of other ops, to every op's snapshot, and to the caller's two large buffers. Gradients between ops are in the
+ * workspace or an argument. */
 static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_desc *desc, tegroup_impl_chain *chain,
                                                             size_t workspace_bytes, int backward,
                                                             tegroup_check_level level, tegroup_error *error) {
@@ -8800,7 +8830,8 @@ static inline tegroup_chain_planned tegroup_impl_chain_record(const tegroup_chai
     return record;
 }
 
-/* A call's chain must be the planned one. What ops need for themselves is in their plans; this is what lies between them. */
+/* A call's chain must be the planned one. What ops need for themselves is in their plans; this is what lies between
+ * them. */
 static inline tegroup_status tegroup_impl_chain_check_planned(const tegroup_chain_plan *plan,
                                                               const tegroup_chain_desc *desc, tegroup_impl_chain *chain,
                                                               tegroup_error *error) {
@@ -9372,7 +9403,8 @@ static inline tegroup_status tegroup_impl_cuda_router_backward(const tegroup_rou
                                                                struct CUstream_st *stream, tegroup_error *error);
 #endif
 
-/* Balance gradient of a probability: coefficient * experts * (count / (tokens k)) / tokens, for each assignment counted. */
+/* Balance gradient of a probability: coefficient * experts * (count / (tokens k)) / tokens, for each assignment
+ * counted. */
 static inline double tegroup_impl_router_per_count(const tegroup_router_backward_desc *desc) {
     double tokens = (double)desc->probabilities.rows;
     return desc->balance_coefficient * (desc->loss_scale != 0 ? desc->loss_scale : 1) * desc->experts
@@ -9382,8 +9414,8 @@ static inline double tegroup_impl_router_per_count(const tegroup_router_backward
 /* The most experts a token can choose. */
 #define TEGROUP_IMPL_CHOICES 64
 
-/* Is an expert better than the best so far, a lower one? By probability, and by logit where the softmax does not tell them
- * apart, far below the largest or close together. NaN never wins. */
+/* Is an expert better than the best so far, a lower one? By probability, and by logit where the softmax does not tell
+ * them apart, far below the largest or close together. NaN never wins. */
 static inline int tegroup_impl_router_better_f32(const tegroup_router_desc *desc, const void *logits,
                                                   const float *probabilities, int32_t e, int32_t best) {
     if (probabilities[e] != probabilities[best]) return probabilities[e] > probabilities[best];
@@ -9391,7 +9423,8 @@ static inline int tegroup_impl_router_better_f32(const tegroup_router_desc *desc
            > tegroup_impl_load_f64(desc->logits.dtype, logits, best);
 }
 
-/* One token: probabilities, its k best experts and their weights. The exponent is shifted by the row's largest logit. */
+/* One token: probabilities, its k best experts and their weights. The exponent is shifted by the row's largest
+ * logit. */
 static inline void tegroup_impl_router_row_f32(const tegroup_router_desc *desc, int64_t token) {
     const void *logits = tegroup_impl_matrix_row(&desc->logits, token);
     float *probabilities = (float *)(void *)tegroup_impl_matrix_row(&desc->probabilities, token);
@@ -9420,9 +9453,9 @@ static inline void tegroup_impl_router_row_f32(const tegroup_router_desc *desc, 
         weights[j] = desc->normalize ? probabilities[indices[j]] / chosen : probabilities[indices[j]];
 }
 
-/* A choice that is no expert's was dropped after routing. It is still part of what the weights were divided by, and can be
- * named: as the router takes the largest probabilities, those dropped are the largest that the token's other choices leave.
- * They get their places back; their weights went nowhere, so their gradients are 0. */
+/* A choice that is no expert's was dropped after routing. It is still part of what the weights were divided by, and can
+ * be named: as the router takes the largest probabilities, those dropped are the largest that the token's other choices
+ * leave. They get their places back; their weights went nowhere, so their gradients are 0. */
 TEGROUP_IMPL_HD void tegroup_impl_router_recall_f32(const float *probabilities, int32_t experts, int32_t k,
                                                      int32_t *indices, float *grad_weights) {
     int32_t j, e, i;
@@ -9439,7 +9472,8 @@ TEGROUP_IMPL_HD void tegroup_impl_router_recall_f32(const float *probabilities, 
     }
 }
 
-/* One token's logit gradient: through the normalised weights to the probabilities, add the balance term, through softmax. */
+/* One token's logit gradient: through the normalised weights to the probabilities, add the balance term, through
+ * softmax. */
 static inline void tegroup_impl_router_grad_row_f32(const tegroup_router_backward_desc *desc, int64_t token) {
     const float *probabilities = (const float *)(const void *)tegroup_impl_matrix_row(&desc->probabilities, token);
     void *grad_logits = tegroup_impl_matrix_row(&desc->grad_logits, token);
@@ -9463,8 +9497,8 @@ static inline void tegroup_impl_router_grad_row_f32(const tegroup_router_backwar
         }
 }
 
-/* Is an expert better than the best so far, a lower one? By probability, and by logit where the softmax does not tell them
- * apart, far below the largest or close together. NaN never wins. */
+/* Is an expert better than the best so far, a lower one? By probability, and by logit where the softmax does not tell
+ * them apart, far below the largest or close together. NaN never wins. */
 static inline int tegroup_impl_router_better_f64(const tegroup_router_desc *desc, const void *logits,
                                                   const double *probabilities, int32_t e, int32_t best) {
     if (probabilities[e] != probabilities[best]) return probabilities[e] > probabilities[best];
@@ -9472,7 +9506,8 @@ static inline int tegroup_impl_router_better_f64(const tegroup_router_desc *desc
            > tegroup_impl_load_f64(desc->logits.dtype, logits, best);
 }
 
-/* One token: probabilities, its k best experts and their weights. The exponent is shifted by the row's largest logit. */
+/* One token: probabilities, its k best experts and their weights. The exponent is shifted by the row's largest
+ * logit. */
 static inline void tegroup_impl_router_row_f64(const tegroup_router_desc *desc, int64_t token) {
     const void *logits = tegroup_impl_matrix_row(&desc->logits, token);
     double *probabilities = (double *)(void *)tegroup_impl_matrix_row(&desc->probabilities, token);
@@ -9501,9 +9536,9 @@ static inline void tegroup_impl_router_row_f64(const tegroup_router_desc *desc, 
         weights[j] = desc->normalize ? probabilities[indices[j]] / chosen : probabilities[indices[j]];
 }
 
-/* A choice that is no expert's was dropped after routing. It is still part of what the weights were divided by, and can be
- * named: as the router takes the largest probabilities, those dropped are the largest that the token's other choices leave.
- * They get their places back; their weights went nowhere, so their gradients are 0. */
+/* A choice that is no expert's was dropped after routing. It is still part of what the weights were divided by, and can
+ * be named: as the router takes the largest probabilities, those dropped are the largest that the token's other choices
+ * leave. They get their places back; their weights went nowhere, so their gradients are 0. */
 TEGROUP_IMPL_HD void tegroup_impl_router_recall_f64(const double *probabilities, int32_t experts, int32_t k,
                                                      int32_t *indices, double *grad_weights) {
     int32_t j, e, i;
@@ -9520,7 +9555,8 @@ TEGROUP_IMPL_HD void tegroup_impl_router_recall_f64(const double *probabilities,
     }
 }
 
-/* One token's logit gradient: through the normalised weights to the probabilities, add the balance term, through softmax. */
+/* One token's logit gradient: through the normalised weights to the probabilities, add the balance term, through
+ * softmax. */
 static inline void tegroup_impl_router_grad_row_f64(const tegroup_router_backward_desc *desc, int64_t token) {
     const double *probabilities = (const double *)(const void *)tegroup_impl_matrix_row(&desc->probabilities, token);
     void *grad_logits = tegroup_impl_matrix_row(&desc->grad_logits, token);
@@ -9886,8 +9922,8 @@ static inline tegroup_status tegroup_impl_permutation_check(const tegroup_permut
     return tegroup_impl_check_snapshot(desc->shape.snapshot, "shape.snapshot", desc->shape.rows, desc->space, error);
 }
 
-/* Give slot `slot` the next free row of its expert's group. Until a group is full, its last entry of slot_of_row counts the
- * rows taken, as -2 - taken: no scratch is needed. Returns the row, -1 where there is none. */
+/* Give slot `slot` the next free row of its expert's group. Until a group is full, its last entry of slot_of_row counts
+ * the rows taken, as -2 - taken: no scratch is needed. Returns the row, -1 where there is none. */
 static inline int64_t tegroup_impl_permutation_take(const tegroup_snapshot_view *view, int64_t *slots, int32_t expert,
                                                     int64_t slot) {
     int64_t *counter, taken;

@@ -159,8 +159,8 @@ static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm
 
 /* ==== [3] Prepare kernel (src/cuda/prepare.h) ==== */
 
-/* The steps of tegroup_impl_prepare_host, a thread to each group or position, in one block: scans and the sorting network
- * give the same integers in any order, so the snapshot equals the host's bit for bit. */
+/* The steps of tegroup_impl_prepare_host, a thread to each group or position, in one block: scans and the sorting
+ * network give the same integers in any order, so the snapshot equals the host's bit for bit. */
 #define TEGROUP_IMPL_PREPARE_THREADS 1024
 #define TEGROUP_IMPL_PREPARE_SHARED 1024 /* groups whose order is sorted in shared memory */
 
@@ -353,9 +353,9 @@ static inline tegroup_status tegroup_impl_cuda_prepare(const tegroup_impl_prepar
 
 /* ==== [4] Rows on the GPU (src/cuda/rows.h) ==== */
 
-/* Kernels over rows are written once, over an access: vectors move 16 bytes a step, for matrices of one type whose rows all
- * begin at multiples of 16 bytes; scalars move one element of any type. A block works on a few rows at a time, so that each
- * of its threads has several loads under way. */
+/* Kernels over rows are written once, over an access: vectors move 16 bytes a step, for matrices of one type whose rows
+ * all begin at multiples of 16 bytes; scalars move one element of any type. A block works on a few rows at a time, so
+ * that each of its threads has several loads under way. */
 enum { TEGROUP_IMPL_ROWS_UNIT = TEGROUP_GRANULE, TEGROUP_IMPL_ROWS_THREADS = 256 };
 
 static __device__ __forceinline__ float tegroup_impl_low_half(uint32_t word, bool bf16) {
@@ -373,8 +373,8 @@ static __device__ __forceinline__ float tegroup_impl_high_half(uint32_t word, bo
     return bf16 ? __uint_as_float(word & 0xffff0000u) : tegroup_impl_low_half(word >> 16, false);
 }
 
-/* What arithmetic gives is rounded by the hardware to the very bits that the conversions of the C part give: its NaN is the
- * quiet one with all bits set. */
+/* What arithmetic gives is rounded by the hardware to the very bits that the conversions of the C part give: its NaN is
+ * the quiet one with all bits set. */
 static __device__ __forceinline__ uint32_t tegroup_impl_two_halves(float low, float high, bool bf16) {
 #if __CUDA_ARCH__ >= 800
     uint32_t word;
@@ -470,8 +470,8 @@ static __device__ __forceinline__ void tegroup_impl_set_weight(const tegroup_mat
     else ((double *)m.data)[at] = (double)x;
 }
 
-/* The rows that groups own, in units of a few rows of one group; without a snapshot, all rows. What the snapshot says is
- * bounded by the matrix, and a buffer that is no snapshot for it has no rows. */
+/* The rows that groups own, in units of a few rows of one group; without a snapshot, all rows. What the snapshot says
+ * is bounded by the matrix, and a buffer that is no snapshot for it has no rows. */
 struct tegroup_impl_units {
     const int64_t *start, *rows, *prefix;
     int64_t capacity, count;
@@ -536,8 +536,8 @@ static inline tegroup_matrix tegroup_impl_cuda_matrix(const tegroup_matrix *m) {
     return spelt;
 }
 
-/* The access that fits rows of `width` elements in every matrix given: the type of the vectors; else F64, scalars in double,
- * when the first is of that type; else UNSET, scalars in float. */
+/* The access that fits rows of `width` elements in every matrix given: the type of the vectors; else F64, scalars in
+ * double, when the first is of that type; else UNSET, scalars in float. */
 static inline tegroup_dtype tegroup_impl_cuda_access(const tegroup_matrix *const *matrices, int32_t count,
                                                      int64_t width) {
     const tegroup_dtype dtype = matrices[0]->dtype;
@@ -591,7 +591,8 @@ static inline tegroup_status tegroup_impl_cuda_rows(void (*kernel)(const DESC), 
 
 /* ==== [5] Activations in epilogues (src/cuda/activation_epilogue.h) ==== */
 
-/* For an epilogue: eight columns of a row in words of two halves. x: their gates and their ups or, interleaved, pairs. */
+/* For an epilogue: eight columns of a row in words of two halves. x: their gates and their ups or, interleaved,
+ * pairs. */
 template <tegroup_activation KIND, bool INTERLEAVED>
 static __device__ __forceinline__ void tegroup_impl_activate_eight(float alpha, float limit, bool bf16, float scale,
                                                                    const uint32_t (&x)[2][4], uint32_t (&y)[4]) {
@@ -609,12 +610,13 @@ static __device__ __forceinline__ void tegroup_impl_activate_eight(float alpha, 
 }
 
 #if !defined(TEGROUP_NO_BACKWARD)
-/* A row's sum of gradient times result, in an order that an epilogue, which has a tile's columns at a time, can keep to as well: a
- * step's columns one after another, steps of 32 columns by a tree of neighbours, these threads' own one after another, then the
- * block's threads. (Without gate and up there is no such epilogue, and no tree.) */
+/* A row's sum of gradient times result, in an order that an epilogue, which has a tile's columns at a time, can keep to
+ * as well: a step's columns one after another, steps of 32 columns by a tree of neighbours, these threads' own one
+ * after another, then the block's threads. (Without gate and up there is no such epilogue, and no tree.) */
 enum { TEGROUP_IMPL_ROW_SUM_COLS = 32 };
 
-/* The tree: the sum of as many neighbours, which they all get. there: lanes of the warp that take part, the first ones. */
+/* The tree: the sum of as many neighbours, which they all get. there: lanes of the warp that take part, the first
+ * ones. */
 static __device__ __forceinline__ float tegroup_impl_tree(float sum, int threads, int there) {
     const uint32_t mask = there < 32 ? (1u << there) - 1 : 0xffffffffu;
 #pragma unroll
@@ -625,8 +627,8 @@ static __device__ __forceinline__ float tegroup_impl_tree(float sum, int threads
     return sum;
 }
 
-/* The gradient: x is replaced by that of gates and ups; y, the gradient of what was activated, by that itself. Returns the eight's
- * part of the row's sum. */
+/* The gradient: x is replaced by that of gates and ups; y, the gradient of what was activated, by that itself. Returns
+ * the eight's part of the row's sum. */
 template <tegroup_activation KIND, bool INTERLEAVED>
 static __device__ __forceinline__ float tegroup_impl_differentiate_eight(float alpha, float limit, bool bf16,
                                                                          float scale, uint32_t (&x)[2][4],
@@ -659,8 +661,8 @@ static __device__ __forceinline__ float tegroup_impl_differentiate_eight(float a
     return INTERLEAVED ? __fadd_rn(part[0], part[1]) : part[0];
 }
 
-/* The end of those sums where an epilogue has made them of each 32 columns: a thread does for a row what a warp of the block above
- * does for its threads. */
+/* The end of those sums where an epilogue has made them of each 32 columns: a thread does for a row what a warp of the
+ * block above does for its threads. */
 typedef struct tegroup_impl_row_sums {
     tegroup_activation_backward_desc desc;
     const float *of_cols; /* [ceil(cols / 32)][rows] */
@@ -756,10 +758,10 @@ static __device__ __forceinline__ bool tegroup_impl_halves(const tegroup_matrix 
     return tegroup_impl_bits(a.dtype) == 16 && tegroup_impl_bits(b.dtype) == 16;
 }
 
-/* What a thread holds of a row of gates and ups, and of the row of half as many elements beside it: two steps of the one, in
- * the order in which they lie there (halves: gates, then ups; interleaved: pairs), and one of the other. Without gates and
- * ups the first is all there is, and ones stand for the second. `together` rows are held at a time: with fewer registers
- * more blocks are at work, and that keeps memory busier than more loads under way in each. */
+/* What a thread holds of a row of gates and ups, and of the row of half as many elements beside it: two steps of the
+ * one, in the order in which they lie there (halves: gates, then ups; interleaved: pairs), and one of the other.
+ * Without gates and ups the first is all there is, and ones stand for the second. `together` rows are held at a time:
+ * with fewer registers more blocks are at work, and that keeps memory busier than more loads under way in each. */
 template <typename ACCESS, bool INTERLEAVED, bool SPLIT = false> struct tegroup_impl_pairs {
     typedef typename ACCESS::real real;
     typedef typename ACCESS::raw raw;
@@ -796,8 +798,8 @@ template <typename ACCESS, bool INTERLEAVED, bool SPLIT = false> struct tegroup_
     static __device__ __forceinline__ void unpack_one(one v, real *x) { ACCESS::unpack(v, x); }
 };
 
-/* Interleaved vectors, to be written: one step of pairs and half a step of the other row. Neighbours write neighbouring bytes,
- * where two steps at a time would leave memory half of each of its sectors, twice. */
+/* Interleaved vectors, to be written: one step of pairs and half a step of the other row. Neighbours write neighbouring
+ * bytes, where two steps at a time would leave memory half of each of its sectors, twice. */
 template <typename ACCESS> struct tegroup_impl_pairs<ACCESS, true, true> {
     typedef typename ACCESS::real real;
     typedef uint2 one;
@@ -855,7 +857,8 @@ static __device__ __forceinline__ void tegroup_impl_activation_step(const tegrou
 #undef TEGROUP_IMPL_LOOP
 }
 
-/* A thread reads a step of the rows that it holds before it writes there, so output may be input where that is as wide. */
+/* A thread reads a step of the rows that it holds before it writes there, so output may be input where that is as
+ * wide. */
 template <typename ACCESS, bool INTERLEAVED, bool GATED>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, TEGROUP_IMPL_ACTIVATION_BLOCKS)
     tegroup_impl_activation_kernel(const __grid_constant__ tegroup_activation_desc desc) {
@@ -921,8 +924,8 @@ static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_
 }
 
 #if !defined(TEGROUP_NO_BACKWARD)
-/* The gradients of gates and ups of what a thread holds of a row. Returns what it adds to the gradient of the row's scale, on top
- * of `sum`: one by itself is added to it, several are added up first. */
+/* The gradients of gates and ups of what a thread holds of a row. Returns what it adds to the gradient of the row's
+ * scale, on top of `sum`: one by itself is added to it, several are added up first. */
 template <typename ACCESS, bool GATED, typename PAIRS, typename REAL>
 static __device__ __forceinline__ REAL tegroup_impl_activation_grad_step(const tegroup_activation_backward_desc &desc,
                                                                          bool half, REAL alpha, REAL limit, REAL scale,
@@ -950,8 +953,8 @@ static __device__ __forceinline__ REAL tegroup_impl_activation_grad_step(const t
     return part;
 }
 
-/* A thread reads a step of every operand before it writes there, so grad_input may be one of them. Rows are found anew at each step:
- * their addresses, held as the kernel above holds them, would cost registers that are spilled. */
+/* A thread reads a step of every operand before it writes there, so grad_input may be one of them. Rows are found anew
+ * at each step: their addresses, held as the kernel above holds them, would cost registers that are spilled. */
 template <typename ACCESS, bool INTERLEAVED, bool GATED>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, 4)
     tegroup_impl_activation_grad_kernel(const __grid_constant__ tegroup_activation_backward_desc desc) {
@@ -1038,12 +1041,13 @@ static inline tegroup_status tegroup_impl_cuda_activation_backward(const tegroup
 
 /* ==== [7] Router: a warp's batch of tokens (src/moe/router_batch_cuda.h) ==== */
 
-/* A warp takes a batch of tokens at a time. LANES lanes work out a token's softmax in registers, quad q of its experts in those of
- * lane q % LANES, TURNS tokens one after another. To choose, the lanes share the batch out: each has one token, or as many experts
- * of it as its fellows. The probabilities lie in shared memory, beside them the largest of each quad, and the largest of each four
- * of those in the lane's registers, so that the best expert is found on the way down this tree, and only what lies on that way
- * changes when it is taken out. Four warps a block and three blocks a multiprocessor leave each lane 168 registers. With fewer some
- * are spilled, and what is read back from local memory waits for all loads that are under way. */
+/* A warp takes a batch of tokens at a time. LANES lanes work out a token's softmax in registers, quad q of its experts
+ * in those of lane q % LANES, TURNS tokens one after another. To choose, the lanes share the batch out: each has one
+ * token, or as many experts of it as its fellows. The probabilities lie in shared memory, beside them the largest of
+ * each quad, and the largest of each four of those in the lane's registers, so that the best expert is found on the way
+ * down this tree, and only what lies on that way changes when it is taken out. Four warps a block and three blocks a
+ * multiprocessor leave each lane 168 registers. With fewer some are spilled, and what is read back from local memory
+ * waits for all loads that are under way. */
 enum { TEGROUP_IMPL_ROUTER_WARPS = 4, TEGROUP_IMPL_ROUTER_HISTOGRAM = 1024 };
 
 template <typename REAL> struct alignas(16) tegroup_impl_quad { REAL x[4]; };
@@ -1109,8 +1113,8 @@ template <typename REAL, int LANES> static __device__ __forceinline__ REAL tegro
     return x;
 }
 
-/* e^x for the softmax, x at most 0, off by at most (1.5 |x| + 9) 2^-24 of it. The hardware's power of two flushes what is below
- * 2^-126, so it is asked for the square root. */
+/* e^x for the softmax, x at most 0, off by at most (1.5 |x| + 9) 2^-24 of it. The hardware's power of two flushes what
+ * is below 2^-126, so it is asked for the square root. */
 static __device__ __forceinline__ float tegroup_impl_softmax_exp(float x) {
     float root;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(root) : "f"(__fmul_rn(x, 0.7213475204444817f)));
@@ -1118,8 +1122,8 @@ static __device__ __forceinline__ float tegroup_impl_softmax_exp(float x) {
 }
 static __device__ __forceinline__ double tegroup_impl_softmax_exp(double x) { return tegroup_impl_exp_f64(x); }
 
-/* x / y without a branch, rounded as a division is where neither y, its reciprocal nor the result is denormal, and the result
- * is finite; NaN where it is not. */
+/* x / y without a branch, rounded as a division is where neither y, its reciprocal nor the result is denormal, and the
+ * result is finite; NaN where it is not. */
 static __device__ __forceinline__ float tegroup_impl_quotient(float x, float y) {
     float r;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(y));
@@ -1192,8 +1196,8 @@ static __device__ __forceinline__ void tegroup_impl_router_copy_soon(char *to, c
         tegroup_impl_copy_soon((T *)(void *)(to + at), (const T *)(const void *)(from + at));
 }
 
-/* Set going the copies of a batch's rows of floats or doubles, to lie one behind the other `pitch` bytes apart. SM90 has an engine
- * that copies them all at once. */
+/* Set going the copies of a batch's rows of floats or doubles, to lie one behind the other `pitch` bytes apart. SM90
+ * has an engine that copies them all at once. */
 static __device__ __forceinline__ void tegroup_impl_router_fetch(const tegroup_matrix &m,
                                                                  const tegroup_impl_router_way &way, char *rows,
                                                                  int32_t pitch, uint64_t *barrier, int64_t first,
@@ -1233,9 +1237,9 @@ static __device__ __forceinline__ void tegroup_impl_router_fetched(const tegroup
     __syncwarp();
 }
 
-/* Copy a batch's rows out of shared memory, where they lie one behind the other `pitch` bytes apart, and until the copy is done
- * do not change. SM90 has an engine that takes them all at once: stores would stand in the queue that the lanes' own reads of
- * shared memory stand in, and where memory is slow to take the stores these wait with them. */
+/* Copy a batch's rows out of shared memory, where they lie one behind the other `pitch` bytes apart, and until the copy
+ * is done do not change. SM90 has an engine that takes them all at once: stores would stand in the queue that the
+ * lanes' own reads of shared memory stand in, and where memory is slow to take the stores these wait with them. */
 static __device__ __forceinline__ void tegroup_impl_router_store(const tegroup_matrix &m,
                                                                  const tegroup_impl_router_way &way, const char *rows,
                                                                  int32_t pitch, int64_t first, int32_t live) {
@@ -1277,9 +1281,9 @@ template <typename T> static __device__ __forceinline__ T *tegroup_impl_router_f
     return p;
 }
 
-/* A warp's batch of tokens, and a lane's part of it. Neighbouring warps have neighbouring batches, and all batches have as many
- * tokens, but for one: memory is gone through in order, and every warp has as much to do. What a token has besides its row is an
- * odd number of quads long, so that lanes that have a token each do not all meet in a bank. */
+/* A warp's batch of tokens, and a lane's part of it. Neighbouring warps have neighbouring batches, and all batches have
+ * as many tokens, but for one: memory is gone through in order, and every warp has as much to do. What a token has
+ * besides its row is an odd number of quads long, so that lanes that have a token each do not all meet in a bank. */
 template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_router_batch {
     typedef tegroup_impl_quad<REAL> quad;
     enum { tokens = 32 / LANES * TURNS };
@@ -1315,8 +1319,8 @@ template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_ro
         return min(quad_of(j), (int32_t)(((uint32_t)cols + 3) / 4) - 1);
     }
 
-    /* Set the loads of the batch going. Behind the last token the last one is repeated. Halves stay halves, in half of a quad;
-     * elements stay where they are. */
+    /* Set the loads of the batch going. Behind the last token the last one is repeated. Halves stay halves, in half of
+     * a quad; elements stay where they are. */
     __device__ __forceinline__ void load(const tegroup_matrix &m, tegroup_impl_router_access access) {
         if (live <= 0) return;
         const int32_t end = live - 1;
@@ -1349,7 +1353,8 @@ template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_ro
         }
     }
 
-    /* What load() left where it was, by way of the batch's rows in shared memory; what only fills the last quad is `rest`. */
+    /* What load() left where it was, by way of the batch's rows in shared memory; what only fills the last quad is
+     * `rest`. */
     __device__ __forceinline__ void settle(const tegroup_matrix &m, const tegroup_impl_router_way &way, char *rows,
                                            REAL rest) {
         if (way.in != TEGROUP_IMPL_ROUTER_ELEMENTS) return;
@@ -1368,8 +1373,8 @@ template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_ro
         }
     }
 
-    /* Rows of numbers that lie in shared memory. Behind the last token the last one is repeated, and in place of quads that a row
-     * lacks its last one, filled up with zeros. */
+    /* Rows of numbers that lie in shared memory. Behind the last token the last one is repeated, and in place of quads
+     * that a row lacks its last one, filled up with zeros. */
     __device__ __forceinline__ void read(const char *rows, int32_t pitch, int32_t cols) {
 #pragma unroll
         for (int turn = 0; turn < TURNS; turn++)
@@ -1437,7 +1442,8 @@ template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_ro
     }
 };
 
-/* The slots of a warp's batch, taken by its lanes one after another, each so many in a row: token of the batch, and choice. */
+/* The slots of a warp's batch, taken by its lanes one after another, each so many in a row: token of the batch, and
+ * choice. */
 template <int UNIT> struct tegroup_impl_router_slots {
     uint32_t at, place, choice;
 
@@ -1457,9 +1463,9 @@ template <int UNIT> struct tegroup_impl_router_slots {
 
 /* ==== [8] Router kernels: the choice (src/moe/router_choice_cuda.h) ==== */
 
-/* Could logits differ where probabilities are equal? last: the smallest probability chosen; sum: what exp(logit - largest)
- * was divided by. halves: every logit of the batch has the 11 bits of a half, or fewer. Then those of 1/16 and more lie at
- * least 2^-14 apart, and equal probabilities come of equal logits, unless they are next to nothing. */
+/* Could logits differ where probabilities are equal? last: the smallest probability chosen; sum: what exp(logit -
+ * largest) was divided by. halves: every logit of the batch has the 11 bits of a half, or fewer. Then those of 1/16 and
+ * more lie at least 2^-14 apart, and equal probabilities come of equal logits, unless they are next to nothing. */
 template <typename REAL>
 static __device__ __forceinline__ bool tegroup_impl_router_doubt(REAL last, REAL sum, REAL largest, bool halves) {
     const REAL small = (REAL)0.125; /* twice as much, so that rounding does not matter here */
@@ -1506,8 +1512,8 @@ static __device__ __forceinline__ void tegroup_impl_router_untie(const tegroup_r
     }
 }
 
-/* What a token has in shared memory besides its probabilities, by index: from 0 the largest of each quad, what its weights are divided
- * by, its largest logit, the probabilities that it chose, and as int32_t their experts. */
+/* What a token has in shared memory besides its probabilities, by index: from 0 the largest of each quad, what its
+ * weights are divided by, its largest logit, the probabilities that it chose, and as int32_t their experts. */
 struct tegroup_impl_router_places {
     int32_t divisor, largest, value, index;
 
@@ -1521,8 +1527,8 @@ struct tegroup_impl_router_places {
     }
 };
 
-/* A batch's logits become exp(logit - largest), and `sum` each token's sum of them. Returns the sum of these; bits collects those that
- * are set in any logit. */
+/* A batch's logits become exp(logit - largest), and `sum` each token's sum of them. Returns the sum of these; bits
+ * collects those that are set in any logit. */
 template <typename REAL, int LANES, int QUADS, int TURNS>
 static __device__ __forceinline__ REAL tegroup_impl_router_exponentials(
     tegroup_impl_router_batch<REAL, LANES, QUADS, TURNS> &batch, const tegroup_impl_router_way &way,
@@ -1587,8 +1593,8 @@ static __device__ __forceinline__ void tegroup_impl_router_probabilities(
     }
 }
 
-/* NaN or infinity among the logits, or minus infinity alone, makes every probability NaN, and the first k experts are then
- * chosen: all are put to 0 here. (Minus infinity beside finite ones is a probability of 0.) */
+/* NaN or infinity among the logits, or minus infinity alone, makes every probability NaN, and the first k experts are
+ * then chosen: all are put to 0 here. (Minus infinity beside finite ones is a probability of 0.) */
 template <typename REAL, int LANES>
 static __device__ __forceinline__ void tegroup_impl_router_choose_first(const tegroup_impl_router_way &way,
                                                                         const tegroup_impl_router_places &at,
@@ -1606,8 +1612,8 @@ static __device__ __forceinline__ void tegroup_impl_router_choose_first(const te
     }
 }
 
-/* One of the SHARE lanes that choose for a token. It has NODES fours of the token's quads: `root` is the largest of each, `parents` the
- * largest of each quad, `leaves` the probabilities; what was chosen is -1. */
+/* One of the SHARE lanes that choose for a token. It has NODES fours of the token's quads: `root` is the largest of
+ * each, `parents` the largest of each quad, `leaves` the probabilities; what was chosen is -1. */
 template <typename REAL, int SHARE, int NODES> struct tegroup_impl_router_chooser {
     typedef tegroup_impl_quad<REAL> quad;
     int32_t experts, fellow, begin;
@@ -1641,8 +1647,8 @@ template <typename REAL, int SHARE, int NODES> struct tegroup_impl_router_choose
         for (int i = 1; i < NODES; i++) mine = tegroup_impl_larger(mine, root[i]);
         return mine;
     }
-    /* Choice j. Every lane finds its own best and what it would leave, before the lanes of the token know whose is taken: these
-     * steps wait for one another, lanes cost nothing. Of equals the first is taken, lane by lane, too. */
+    /* Choice j. Every lane finds its own best and what it would leave, before the lanes of the token know whose is
+     * taken: these steps wait for one another, lanes cost nothing. Of equals the first is taken, lane by lane, too. */
     __device__ __forceinline__ void choose(const tegroup_impl_router_places &at, int32_t j) {
         const REAL mine = best_of_mine();
         const REAL best = tegroup_impl_lanes_max<REAL, SHARE>(mine);
@@ -1851,7 +1857,8 @@ static __device__ __noinline__ tegroup_impl_quad<REAL> tegroup_impl_router_balan
     return v;
 }
 
-/* Set going the copies of a batch's choices and of the gradients of their weights, each token's to its memory from `to`. */
+/* Set going the copies of a batch's choices and of the gradients of their weights, each token's to its memory from
+ * `to`. */
 template <typename REAL>
 static __device__ __forceinline__ void tegroup_impl_router_choices(const tegroup_router_backward_desc &desc,
                                                                    const tegroup_impl_router_way &way, char *to,
@@ -1886,8 +1893,8 @@ static __device__ __forceinline__ void tegroup_impl_router_recall(const double *
     tegroup_impl_router_recall_f64(probabilities, experts, k, indices, grad_weights);
 }
 
-/* What the lane's token chose: the sum of the probabilities, and of the gradients of its weights times these. Choices that were
- * dropped are recalled where the weights were divided by a sum that they were part of. */
+/* What the lane's token chose: the sum of the probabilities, and of the gradients of its weights times these. Choices
+ * that were dropped are recalled where the weights were divided by a sum that they were part of. */
 template <typename REAL>
 static __device__ __forceinline__ void tegroup_impl_router_weigh(const tegroup_router_backward_desc &desc, bool live,
                                                                  const REAL *probabilities, int32_t *indices,
@@ -1910,7 +1917,8 @@ static __device__ __forceinline__ void tegroup_impl_router_weigh(const tegroup_r
     }
 }
 
-/* A batch's probabilities times their gradients become the logits' gradients. gradients: the rows of gradients by expert. */
+/* A batch's probabilities times their gradients become the logits' gradients. gradients: the rows of gradients by
+ * expert. */
 template <typename REAL, int LANES, int QUADS, int TURNS>
 static __device__ __forceinline__ void tegroup_impl_router_through_softmax(
     tegroup_impl_router_batch<REAL, LANES, QUADS, TURNS> &batch, const char *gradients, int32_t pitch,
@@ -1946,8 +1954,8 @@ static __device__ __forceinline__ void tegroup_impl_router_through_softmax(
     }
 }
 
-/* Each lane of a warp puts together the gradient by expert of one token of the batch, in shared memory, on top of what the
- * balance of the experts gives; LANES lanes a token take it through the softmax. */
+/* Each lane of a warp puts together the gradient by expert of one token of the batch, in shared memory, on top of what
+ * the balance of the experts gives; LANES lanes a token take it through the softmax. */
 template <typename REAL, int LANES, int QUADS, int TURNS>
 static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
                                          sizeof(REAL) == 8 || TURNS * QUADS > 16 ? 1 : 3)
@@ -1960,7 +1968,8 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
                   warp = (int32_t)threadIdx.x / 32, out_bytes = room * (tegroup_impl_bits(desc.grad_logits.dtype) / 8),
                   in_bytes = room * (int32_t)sizeof(REAL), gradient_bytes = way.row_bytes - in_bytes;
     quad *balances = (quad *)(void *)tegroup_impl_router_memory();
-    /* of the batch: gradients by expert, probabilities, and of each token its choices and the gradients of their weights */
+    /* of the batch: gradients by expert, probabilities, and of each token its choices and the gradients of their
+     * weights */
     char *rows = tegroup_impl_router_memory() + way.block_bytes + warp * tokens * (way.row_bytes + way.token_bytes),
          *probabilities = rows + tokens * way.row_bytes - tokens * in_bytes, *memory = rows + tokens * way.row_bytes;
     __shared__ uint64_t barriers[TEGROUP_IMPL_ROUTER_WARPS];
@@ -2042,8 +2051,9 @@ static inline tegroup_impl_router_access tegroup_impl_cuda_router_access(const t
     return m->dtype == TEGROUP_DTYPE_F32 ? TEGROUP_IMPL_ROUTER_FLOATS : TEGROUP_IMPL_ROUTER_HALVES;
 }
 
-/* One launch over batches of `tokens`, each with `bytes` of shared memory besides its row: three blocks a multiprocessor and no
- * more, as each adds its counts to the same few addresses; for few tokens smaller blocks, so that every multiprocessor has some. */
+/* One launch over batches of `tokens`, each with `bytes` of shared memory besides its row: three blocks a
+ * multiprocessor and no more, as each adds its counts to the same few addresses; for few tokens smaller blocks, so that
+ * every multiprocessor has some. */
 template <typename DESC>
 static inline tegroup_status tegroup_impl_cuda_router_launch(void (*kernel)(const DESC, const tegroup_impl_router_way),
                                                              const DESC *desc, tegroup_impl_router_way *way,
@@ -2215,8 +2225,8 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
     }
 }
 
-/* Add one step of the rows of up to BATCH of a token's slots, the first of them `slot`: all are loaded before the first is
- * added. */
+/* Add one step of the rows of up to BATCH of a token's slots, the first of them `slot`: all are loaded before the first
+ * is added. */
 template <typename ACCESS, int BATCH>
 static __device__ __forceinline__ void tegroup_impl_combine_batch(const tegroup_combine_desc &desc, int64_t token,
                                                                   const int64_t *rows, int64_t slot, int64_t k,
@@ -2372,8 +2382,8 @@ static inline tegroup_status tegroup_impl_cuda_combine_backward(const tegroup_co
 
 /* ---- making the permutation ---- */
 
-/* Slots are cut into runs, a warp to each. The first kernel counts each run's slots by expert, the second turns the counts
- * into the number of slots of that expert before the run, the third ranks the slots of a run in their order. */
+/* Slots are cut into runs, a warp to each. The first kernel counts each run's slots by expert, the second turns the
+ * counts into the number of slots of that expert before the run, the third ranks the slots of a run in their order. */
 typedef struct tegroup_impl_permutation_call {
     tegroup_permutation_desc desc;
     tegroup_snapshot_view view;
@@ -2392,7 +2402,8 @@ static __device__ __forceinline__ int64_t tegroup_impl_slot_at(const tegroup_mat
     return m.ld == m.cols ? slot : slot / m.cols * m.ld + slot % m.cols;
 }
 
-/* The experts of a lane's slots, 32 apart from `first` on, -1 for none: all loads are under way before one is waited for. */
+/* The experts of a lane's slots, 32 apart from `first` on, -1 for none: all loads are under way before one is waited
+ * for. */
 enum { TEGROUP_IMPL_PERMUTATION_BATCH = 8 };
 static __device__ __forceinline__ void tegroup_impl_slot_experts(const tegroup_impl_permutation_call &call,
                                                                  int64_t first, int64_t last,
@@ -2682,8 +2693,8 @@ typedef struct tegroup_impl_gpu_call {
     float alpha, beta; /* values of host scalars */
 } tegroup_impl_gpu_call;
 
-/* The addresses that a snapshot in device memory has, by its layout: the header is not read here. A kernel asks tegroup_impl_prepared
- * before it reads anything else there. */
+/* The addresses that a snapshot in device memory has, by its layout: the header is not read here. A kernel asks
+ * tegroup_impl_prepared before it reads anything else there. */
 static inline tegroup_snapshot_view tegroup_impl_cuda_view(const tegroup_tensor *t) {
     tegroup_snapshot_view view;
     memset(&view, 0, sizeof view);
@@ -2712,8 +2723,8 @@ static inline tegroup_impl_gpu_call tegroup_impl_gpu_call_of(const tegroup_gemm_
     return call;
 }
 
-/* An activation of gates and ups in the epilogue of a product, or in that of dgrad its gradient, as a kernel takes it: all
- * leading dimensions spelt out. */
+/* An activation of gates and ups in the epilogue of a product, or in that of dgrad its gradient, as a kernel takes it:
+ * all leading dimensions spelt out. */
 typedef struct tegroup_impl_gpu_epilogue {
     tegroup_activation_desc activation; /* of D; a gradient's, of its input */
     tegroup_matrix grad_input;          /* gradient: of gates and ups. There is no D, and activated is D's dtype */
@@ -2762,9 +2773,9 @@ static inline void tegroup_impl_choices_add(tegroup_impl_choices *choices, const
 
 /* ---- what the bundled kernels share ---- */
 
-/* plan.algorithm of the bundled backends: the kernel's address in this unit, its threads, shared memory and blocks; SM90 has the
- * driver's function that makes tensor maps besides, what tegroup_impl_sm90_tapering, tegroup_impl_sm90_late and
- * tegroup_impl_sm90_staggers say, and the kernel's row of its table. */
+/* plan.algorithm of the bundled backends: the kernel's address in this unit, its threads, shared memory and blocks;
+ * SM90 has the driver's function that makes tensor maps besides, what tegroup_impl_sm90_tapering,
+ * tegroup_impl_sm90_late and tegroup_impl_sm90_staggers say, and the kernel's row of its table. */
 enum {
     TEGROUP_IMPL_PLANNED_KERNEL,
     TEGROUP_IMPL_PLANNED_THREADS,
@@ -2777,8 +2788,8 @@ enum {
     TEGROUP_IMPL_PLANNED_ROW
 };
 
-/* A plan for that kernel, with as many blocks on each multiprocessor as have room there, but no more than `most`; with one for each
- * of sm_limit, since blocks spread over multiprocessors before they share one. */
+/* A plan for that kernel, with as many blocks on each multiprocessor as have room there, but no more than `most`; with
+ * one for each of sm_limit, since blocks spread over multiprocessors before they share one. */
 static inline cudaError_t tegroup_impl_planned(tegroup_plan *plan, const void *kernel, int32_t threads, int32_t shared,
                                                int32_t most) {
     int multiprocessors = 0, blocks = 0;
@@ -2799,7 +2810,8 @@ static inline cudaError_t tegroup_impl_planned(tegroup_plan *plan, const void *k
     return code;
 }
 
-/* A kernel's address for the table of a backend, or NULL where a switch leaves it out: by its operation, as a number, and of FP16. */
+/* A kernel's address for the table of a backend, or NULL where a switch leaves it out: by its operation, as a number,
+ * and of FP16. */
 #define TEGROUP_IMPL_KERNEL_1(...) (const void *)__VA_ARGS__
 #if defined(TEGROUP_NO_BACKWARD)
 #define TEGROUP_IMPL_KERNEL_2(...) (const void *)NULL
@@ -2818,21 +2830,23 @@ static __device__ __forceinline__ uint32_t tegroup_impl_shared(const void *point
     return (uint32_t)__cvta_generic_to_shared(pointer);
 }
 
-/* The thread's number, read anew: what follows from it is not worked out long ahead, in registers that there are not. */
+/* The thread's number, read anew: what follows from it is not worked out long ahead, in registers that there are
+ * not. */
 static __device__ __forceinline__ int tegroup_impl_thread(void) {
     int number;
     asm volatile("mov.u32 %0, %%tid.x;\n" : "=r"(number));
     return number;
 }
-/* 16 bytes from global to shared memory, or zeros and nothing read. Of a part of them memcheck would say that all are read. */
+/* 16 bytes from global to shared memory, or zeros and nothing read. Of a part of them memcheck would say that all are
+ * read. */
 static __device__ __forceinline__ void tegroup_impl_cp_async_unless(bool absent, uint32_t to, const void *from) {
     asm volatile(
         "{.reg .pred p;\nsetp.ne.b32 p, %0, 0;\ncp.async.cg.shared.global [%1], [%2], 16, p;}\n" ::"r"((int)absent),
         "r"(to), "l"(from)
         : "memory");
 }
-/* 16 bytes of a tile of two-byte elements, one by one, of which `bytes` are read and the rest are zeros: from rows that are not
- * 16-byte aligned, or where a row ends. AT_ONCE: words of the four, as registers allow. */
+/* 16 bytes of a tile of two-byte elements, one by one, of which `bytes` are read and the rest are zeros: from rows that
+ * are not 16-byte aligned, or where a row ends. AT_ONCE: words of the four, as registers allow. */
 template <int AT_ONCE>
 static __device__ __forceinline__ void tegroup_impl_load_slowly(uint32_t to, const char *from, int32_t bytes) {
 #pragma unroll AT_ONCE
@@ -2867,8 +2881,8 @@ static __device__ __forceinline__ float tegroup_impl_gpu_fma(float a, float b, f
     return r;
 }
 
-/* Of C or a bias, in the types that the bundled kernels take; of what scales a bias. The hardware converts FP16 exactly, and in a
- * few instructions; a NaN becomes the arithmetic's own in either way. */
+/* Of C or a bias, in the types that the bundled kernels take; of what scales a bias. The hardware converts FP16
+ * exactly, and in a few instructions; a NaN becomes the arithmetic's own in either way. */
 static __device__ __forceinline__ float tegroup_impl_gpu_load(tegroup_dtype dtype, const void *data, int64_t i) {
     if (dtype == TEGROUP_DTYPE_F32) return ((const float *)data)[i];
     return tegroup_impl_low_half(((const uint16_t *)data)[i], dtype == TEGROUP_DTYPE_BF16);
@@ -2877,8 +2891,9 @@ static __device__ __forceinline__ float tegroup_impl_gpu_load_scale(tegroup_dtyp
     return dtype == TEGROUP_DTYPE_F64 ? (float)((const double *)data)[i] : ((const float *)data)[i];
 }
 
-/* Whether the snapshots are what tegroup_prepare wrote for these tensors. If one is not, the call has no groups: nothing is written. One
- * that regular operands share is looked at once. REGULAR: all are, which leaves less to compare. */
+/* Whether the snapshots are what tegroup_prepare wrote for these tensors. If one is not, the call has no groups:
+ * nothing is written. One that regular operands share is looked at once. REGULAR: all are, which leaves less to
+ * compare. */
 template <bool REGULAR>
 static __device__ __forceinline__ bool tegroup_impl_prepared(const tegroup_impl_gpu_call &call) {
     const tegroup_gemm_desc &desc = call.desc;
@@ -2944,8 +2959,8 @@ static __global__ void __launch_bounds__(256)
         tegroup_impl_store_f32(d.dtype, d.data, (from + e / cols) * ld + e % cols, value);
 }
 
-/* What a bundled backend's kernel leaves to others: rows that no group owns, and the gradient of the bias. Enqueued after it:
- * should CUDA refuse the product, nothing was. */
+/* What a bundled backend's kernel leaves to others: rows that no group owns, and the gradient of the bias. Enqueued
+ * after it: should CUDA refuse the product, nothing was. */
 static inline tegroup_status tegroup_impl_cuda_rest(const tegroup_impl_gpu_call *call, struct CUstream_st *stream,
                                                     tegroup_error *error) {
     const tegroup_gemm_desc *desc = &call->desc;
@@ -3006,8 +3021,8 @@ static inline int tegroup_impl_lt_avoids(const tegroup_plan *plan, tegroup_quirk
     return tegroup_impl_quirk_avoided(plan->backend, plan->sm, plan->cublaslt_version, when);
 }
 
-/* Whether C is given as D, its layout and its list: where there is no other C, and no quirk stands against it. The library adds to
- * D 5 to 10% faster when it can tell that D is what it adds to. */
+/* Whether C is given as D, its layout and its list: where there is no other C, and no quirk stands against it. The
+ * library adds to D 5 to 10% faster when it can tell that D is what it adds to. */
 static inline int32_t tegroup_impl_lt_in_place(const tegroup_plan *plan) {
     const tegroup_problem *p = &plan->problem;
     return p->c == TEGROUP_DTYPE_UNSET
@@ -3196,8 +3211,8 @@ static inline int32_t tegroup_impl_lt_offers(const tegroup_cublaslt_functions *f
             algorithms[count++] = results[i].algorithm;
     return count;
 }
-/* The library has no algorithm, or could not be asked. Of its codes these say the former: CUBLAS_STATUS_SUCCESS, INVALID_VALUE,
- * ARCH_MISMATCH, NOT_SUPPORTED. */
+/* The library has no algorithm, or could not be asked. Of its codes these say the former: CUBLAS_STATUS_SUCCESS,
+ * INVALID_VALUE, ARCH_MISMATCH, NOT_SUPPORTED. */
 static inline tegroup_status tegroup_impl_lt_nothing(int code, tegroup_error *error) {
     if (code != 0 && code != 7 && code != 8 && code != 15)
         return tegroup_impl_lt_status(code, "options.cublaslt", "must be a handle that can be asked for algorithms",
@@ -3208,8 +3223,8 @@ static inline tegroup_status tegroup_impl_lt_nothing(int code, tegroup_error *er
     return TEGROUP_ERROR_UNSUPPORTED;
 }
 
-/* Take an algorithm. The library's version, the algorithm and whether it is told that it adds to D decide the bits, so the numerics
- * follow them. */
+/* Take an algorithm. The library's version, the algorithm and whether it is told that it adds to D decide the bits, so
+ * the numerics follow them. */
 static inline void tegroup_impl_lt_take(tegroup_plan *plan, const tegroup_impl_lt_plan *lt) {
     const int32_t adds_to_d = plan->problem.accumulate && tegroup_impl_lt_in_place(plan);
     uint64_t id = tegroup_impl_numerics_id(&plan->problem, plan->backend, plan->sm);
@@ -3234,8 +3249,9 @@ static __device__ inline void tegroup_impl_write_alone(const tegroup_impl_result
     }
 }
 
-/* A thread a group, `each` groups a block. What a block's groups get alone its threads write together, at the end: everything is
- * worked out again there, so that a block that has no such group fetches little code. USUAL: call.usual. */
+/* A thread a group, `each` groups a block. What a block's groups get alone its threads write together, at the end:
+ * everything is worked out again there, so that a block that has no such group fetches little code. USUAL:
+ * call.usual. */
 template <bool USUAL>
 static __global__ void __launch_bounds__(128)
     tegroup_impl_setup_kernel(int32_t each, const __grid_constant__ tegroup_impl_setup_call call) {
@@ -3294,9 +3310,9 @@ static inline tegroup_layout_item tegroup_impl_lt_grouped_part(const tegroup_pla
     return layout.items[1 + (plan->cublas_parts > 1 ? plan->problem.op - TEGROUP_OP_FORWARD : 0)];
 }
 
-/* What the addresses of groups are multiples of. Where data begins the caller has said, and a call is held to it; a group
- * begins at any row of a ragged operand, so that the distance of rows counts as much; the addresses of a list, and of groups at
- * offsets, are seen by the set-up kernel only, which looks for 16 bytes. */
+/* What the addresses of groups are multiples of. Where data begins the caller has said, and a call is held to it; a
+ * group begins at any row of a ragged operand, so that the distance of rows counts as much; the addresses of a list,
+ * and of groups at offsets, are seen by the set-up kernel only, which looks for 16 bytes. */
 static inline int32_t tegroup_impl_lt_grouped_alignment(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     int64_t most = tegroup_impl_placed(desc) ? 16 : desc->options.data_alignment_bytes;
     for (int i = 0; i < 4; i++)
@@ -3305,10 +3321,11 @@ static inline int32_t tegroup_impl_lt_grouped_alignment(const tegroup_gemm_desc 
 }
 
 /* Rows of a group that the library is asked for: the mean, whose first offer is what runs untuned, then more, for
- * tegroup_plan_tune to try. It takes every group to have as many as it is told; where groups differ, the large ones take the
- * longest: of 128 groups of 8 rows in the mean one had 640, and an algorithm offered for 64 took 36 us instead of 40. So the
- * rows of tiles, from twice the mean on, as smaller ones are offered for the mean, and as long as the largest group fills more
- * than half of one; from a mean of more than 128 rows on the mean alone. Returns how many; averages has room for 4. */
+ * tegroup_plan_tune to try. It takes every group to have as many as it is told; where groups differ, the large ones
+ * take the longest: of 128 groups of 8 rows in the mean one had 640, and an algorithm offered for 64 took 36 us instead
+ * of 40. So the rows of tiles, from twice the mean on, as smaller ones are offered for the mean, and as long as the
+ * largest group fills more than half of one; from a mean of more than 128 rows on the mean alone. Returns how many;
+ * averages has room for 4. */
 static inline int32_t tegroup_impl_lt_grouped_averages(const tegroup_gemm_desc *desc, const tegroup_problem *p,
                                                        int64_t *averages) {
     static const int64_t tiles[] = {32, 64, 256};
@@ -3366,7 +3383,8 @@ static inline tegroup_status tegroup_impl_lt_grouped_plan(const tegroup_gemm_des
     return TEGROUP_OK;
 }
 
-/* An algorithm for aligned addresses gives way to no other, since it decides the bits: addresses are refused instead. */
+/* An algorithm for aligned addresses gives way to no other, since it decides the bits: addresses are refused
+ * instead. */
 static inline tegroup_status tegroup_impl_lt_grouped_operand(const tegroup_tensor *t, const tegroup_impl_name *name,
                                                              int32_t alignment, tegroup_error *error) {
     if (t->dtype == TEGROUP_DTYPE_UNSET || tegroup_impl_listed(t)) return TEGROUP_OK;
@@ -3395,8 +3413,8 @@ static inline tegroup_status tegroup_impl_lt_grouped_check(const tegroup_plan *p
     return tegroup_impl_lt_grouped_operand(&desc->d, names->operand[TEGROUP_IMPL_D], alignment, error);
 }
 
-/* The set-up of every group: 32 a block, or where some are likely to get much that cuBLASLt is not asked for, each in its own,
- * so that the whole device writes it. */
+/* The set-up of every group: 32 a block, or where some are likely to get much that cuBLASLt is not asked for, each in
+ * its own, so that the whole device writes it. */
 static inline tegroup_status tegroup_impl_lt_grouped_setup(const tegroup_problem *p,
                                                            const tegroup_impl_setup_call *call,
                                                            struct CUstream_st *stream, tegroup_error *error) {
@@ -3485,8 +3503,8 @@ static __global__ void tegroup_impl_empty_kernel(const __grid_constant__ tegroup
                              (int64_t)gridDim.x * blockDim.x);
 }
 
-/* Whether a C is always added in D, and one that lies elsewhere copied there first: by the quirk what lies there is added in
- * another way, and no plan knows where C will lie. */
+/* Whether a C is always added in D, and one that lies elsewhere copied there first: by the quirk what lies there is
+ * added in another way, and no plan knows where C will lie. */
 static inline int tegroup_impl_lt_loop_in_d(const tegroup_plan *plan) {
     return plan->problem.d != TEGROUP_DTYPE_F32 && tegroup_impl_lt_avoids(plan, TEGROUP_QUIRK_ADDED_HALVES);
 }
@@ -3606,7 +3624,8 @@ static inline tegroup_status tegroup_impl_lt_loop_group(tegroup_impl_lt_loop *lo
                                                   "stream", "the kernel must launch", error));
     code = tegroup_impl_lt_layouts(&lt->functions, plan, p.n, p.m, p.k, ld, &loop->m);
     TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
-    /* an algorithm that cannot do this very shape gives way to the library's own choice: NULL, and it asks its heuristic */
+    /* an algorithm that cannot do this very shape gives way to the library's own choice: NULL, and it asks its
+     * heuristic */
     algorithm = loop->aligned ? &lt->algorithm : lt->has_unaligned ? &lt->unaligned : NULL;
     if (algorithm
         && (TEGROUP_IMPL_LT(&lt->functions, cublasLtMatmulAlgoCheck)(desc->options.cublaslt, &loop->m.desc, &loop->m.a,

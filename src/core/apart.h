@@ -68,7 +68,8 @@ static inline tegroup_impl_buffer tegroup_impl_matrix_buffer(const tegroup_matri
     return tegroup_impl_buffer_of(m->data, tegroup_impl_matrix_bytes(m), field, apart, writes);
 }
 
-/* A snapshot that came without its shape: in host memory its header, which must have been checked, tells how long it is. */
+/* A snapshot that came without its shape: in host memory its header, which must have been checked, tells how long it
+ * is. */
 static inline tegroup_impl_buffer tegroup_impl_shapeless_snapshot_buffer(const void *snapshot, tegroup_space space) {
     const tegroup_snapshot_header *header = (const tegroup_snapshot_header *)snapshot;
     tegroup_layout layout;
@@ -102,7 +103,8 @@ static inline int tegroup_impl_entries_overlap(const tegroup_tensor *t, const vo
     return 0;
 }
 
-/* One that is written against a range. The deep level walks lists, but does not compare the entries of one with another's. */
+/* One that is written against a range. The deep level walks lists, but does not compare the entries of one with
+ * another's. */
 static inline int tegroup_impl_buffer_meets(const tegroup_impl_buffer *out, const void *base, int64_t bytes,
                                             tegroup_check_level level) {
     if (tegroup_impl_overlaps(out->base, out->bytes, base, bytes)) return 1;
@@ -115,9 +117,9 @@ static inline int tegroup_impl_data_overlap(const tegroup_impl_buffer *out, cons
            || tegroup_impl_buffer_meets(other, out->base, out->bytes, level);
 }
 
-/* The one rule about memory that is written: it lies apart from all other memory, and from every list, its own included. Of two that
- * are written and share elements, the first in the array is named. about: the index of the buffer that the error names; NULL = not
- * wanted. */
+/* The one rule about memory that is written: it lies apart from all other memory, and from every list, its own
+ * included. Of two that are written and share elements, the first in the array is named. about: the index of the buffer
+ * that the error names; NULL = not wanted. */
 static inline tegroup_status tegroup_impl_check_apart(const tegroup_impl_buffer *buffers, int32_t count,
                                                       tegroup_check_level level, int32_t *about, tegroup_error *error) {
     int32_t i, j;

@@ -31,7 +31,8 @@ static inline uint64_t tegroup_impl_numerics_id(const tegroup_problem *p, tegrou
     return tegroup_impl_hash(TEGROUP_IMPL_HASH, parts, sizeof parts);
 }
 
-/* The choice that a plan made among equals: cuBLASLt's algorithm, the tile of sm90. All zero where a backend has one candidate. */
+/* The choice that a plan made among equals: cuBLASLt's algorithm, the tile of sm90. All zero where a backend has one
+ * candidate. */
 typedef struct tegroup_impl_choice {
     uint64_t words[8];
 } tegroup_impl_choice;

@@ -16,9 +16,10 @@
 #include "core/checks.h"
 #include "core/apart.h"
 
-/* How sizes become a snapshot, group by group. Each function below is one step of one group, so that a loop and a kernel
- * run the same code; the steps in between are scans (sum or maximum) and a sorting network, which give the same integers
- * in whatever order they are evaluated. Nothing here trusts a size: every intermediate stays far inside 64 bits. */
+/* How sizes become a snapshot, group by group. Each function below is one step of one group, so that a loop and a
+ * kernel run the same code; the steps in between are scans (sum or maximum) and a sorting network, which give the same
+ * integers in whatever order they are evaluated. Nothing here trusts a size: every intermediate stays far inside 64
+ * bits. */
 
 /* What prepare works on: the caller's arrays and the snapshot's. */
 typedef struct tegroup_impl_preparation {
@@ -131,7 +132,8 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_reach(const tegroup_impl_preparatio
     return tegroup_impl_add(tegroup_impl_mul(x->rows - 1, ld), x->cols);
 }
 
-/* Its first element, given the elements before it; a block that leaves the buffer is dropped. Without a bound, as for lists, none does. */
+/* Its first element, given the elements before it; a block that leaves the buffer is dropped. Without a bound, as for
+ * lists, none does. */
 TEGROUP_IMPL_HD uint32_t tegroup_impl_prepare_offset(const tegroup_impl_preparation *p, int32_t g, int64_t carry,
                                                      tegroup_impl_place *x) {
     int64_t offset = p->offsets ? p->offsets[g] : p->ld > 0 ? tegroup_impl_mul(x->start, p->ld) : carry;
@@ -151,7 +153,8 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_before(const tegroup_impl_preparati
                : tegroup_impl_load_int(p->rows.dtype, p->rows.data, at);
 }
 
-/* What the snapshot has of group g; on the host, as long as nothing is written, what the sizes say, of which none lies. */
+/* What the snapshot has of group g; on the host, as long as nothing is written, what the sizes say, of which none
+ * lies. */
 TEGROUP_IMPL_HD tegroup_impl_place tegroup_impl_prepare_read(const tegroup_impl_preparation *p, int32_t g) {
     tegroup_impl_place x = {0, 0, 0, 0};
 #if !defined(__CUDA_ARCH__)
@@ -206,7 +209,8 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_sort_value(const tegroup_impl_preparation *
                                              : tegroup_impl_prepare_read(p, g).offset;
 }
 
-/* One comparator of Batcher's bitonic network: position i against its partner at this distance, in runs of this length. */
+/* One comparator of Batcher's bitonic network: position i against its partner at this distance, in runs of this
+ * length. */
 TEGROUP_IMPL_HD void tegroup_impl_sort_compare(const tegroup_impl_preparation *p, tegroup_impl_sort_key key, int32_t i,
                                                int32_t run, int32_t distance) {
     int32_t partner = i ^ distance, a, b;
@@ -230,10 +234,11 @@ static inline void tegroup_impl_sort(const tegroup_impl_preparation *p, tegroup_
             for (i = 0; i < extent; i++) tegroup_impl_sort_compare(p, key, i, run, distance);
 }
 
-/* Rows that the group at position i of the sorted ones keeps to itself. Of two groups that share rows, or elements, the one that starts
- * first ends where they meet; `owners` of them own something. Groups side by side in the rows of one buffer share none: each is held
- * against those that begin before it ends, so that many of these take time by their number squared, and others do not. Of the others
- * only where they begin is read, so that positions can be treated in any order. */
+/* Rows that the group at position i of the sorted ones keeps to itself. Of two groups that share rows, or elements, the
+ * one that starts first ends where they meet; `owners` of them own something. Groups side by side in the rows of one
+ * buffer share none: each is held against those that begin before it ends, so that many of these take time by their
+ * number squared, and others do not. Of the others only where they begin is read, so that positions can be treated in
+ * any order. */
 TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_apart(const tegroup_impl_preparation *p, tegroup_impl_sort_key key,
                                                    int32_t owners, int32_t i) {
     const int by_start = key == TEGROUP_IMPL_SORT_BY_START;

@@ -59,8 +59,8 @@ static inline int tegroup_impl_lt_avoids(const tegroup_plan *plan, tegroup_quirk
     return tegroup_impl_quirk_avoided(plan->backend, plan->sm, plan->cublaslt_version, when);
 }
 
-/* Whether C is given as D, its layout and its list: where there is no other C, and no quirk stands against it. The library adds to
- * D 5 to 10% faster when it can tell that D is what it adds to. */
+/* Whether C is given as D, its layout and its list: where there is no other C, and no quirk stands against it. The
+ * library adds to D 5 to 10% faster when it can tell that D is what it adds to. */
 static inline int32_t tegroup_impl_lt_in_place(const tegroup_plan *plan) {
     const tegroup_problem *p = &plan->problem;
     return p->c == TEGROUP_DTYPE_UNSET
@@ -249,8 +249,8 @@ static inline int32_t tegroup_impl_lt_offers(const tegroup_cublaslt_functions *f
             algorithms[count++] = results[i].algorithm;
     return count;
 }
-/* The library has no algorithm, or could not be asked. Of its codes these say the former: CUBLAS_STATUS_SUCCESS, INVALID_VALUE,
- * ARCH_MISMATCH, NOT_SUPPORTED. */
+/* The library has no algorithm, or could not be asked. Of its codes these say the former: CUBLAS_STATUS_SUCCESS,
+ * INVALID_VALUE, ARCH_MISMATCH, NOT_SUPPORTED. */
 static inline tegroup_status tegroup_impl_lt_nothing(int code, tegroup_error *error) {
     if (code != 0 && code != 7 && code != 8 && code != 15)
         return tegroup_impl_lt_status(code, "options.cublaslt", "must be a handle that can be asked for algorithms",
@@ -261,8 +261,8 @@ static inline tegroup_status tegroup_impl_lt_nothing(int code, tegroup_error *er
     return TEGROUP_ERROR_UNSUPPORTED;
 }
 
-/* Take an algorithm. The library's version, the algorithm and whether it is told that it adds to D decide the bits, so the numerics
- * follow them. */
+/* Take an algorithm. The library's version, the algorithm and whether it is told that it adds to D decide the bits, so
+ * the numerics follow them. */
 static inline void tegroup_impl_lt_take(tegroup_plan *plan, const tegroup_impl_lt_plan *lt) {
     const int32_t adds_to_d = plan->problem.accumulate && tegroup_impl_lt_in_place(plan);
     uint64_t id = tegroup_impl_numerics_id(&plan->problem, plan->backend, plan->sm);

@@ -56,9 +56,9 @@ static inline tegroup_layout_item tegroup_impl_lt_grouped_part(const tegroup_pla
     return layout.items[1 + (plan->cublas_parts > 1 ? plan->problem.op - TEGROUP_OP_FORWARD : 0)];
 }
 
-/* What the addresses of groups are multiples of. Where data begins the caller has said, and a call is held to it; a group
- * begins at any row of a ragged operand, so that the distance of rows counts as much; the addresses of a list, and of groups at
- * offsets, are seen by the set-up kernel only, which looks for 16 bytes. */
+/* What the addresses of groups are multiples of. Where data begins the caller has said, and a call is held to it; a
+ * group begins at any row of a ragged operand, so that the distance of rows counts as much; the addresses of a list,
+ * and of groups at offsets, are seen by the set-up kernel only, which looks for 16 bytes. */
 static inline int32_t tegroup_impl_lt_grouped_alignment(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     int64_t most = tegroup_impl_placed(desc) ? 16 : desc->options.data_alignment_bytes;
     for (int i = 0; i < 4; i++)
@@ -67,10 +67,11 @@ static inline int32_t tegroup_impl_lt_grouped_alignment(const tegroup_gemm_desc 
 }
 
 /* Rows of a group that the library is asked for: the mean, whose first offer is what runs untuned, then more, for
- * tegroup_plan_tune to try. It takes every group to have as many as it is told; where groups differ, the large ones take the
- * longest: of 128 groups of 8 rows in the mean one had 640, and an algorithm offered for 64 took 36 us instead of 40. So the
- * rows of tiles, from twice the mean on, as smaller ones are offered for the mean, and as long as the largest group fills more
- * than half of one; from a mean of more than 128 rows on the mean alone. Returns how many; averages has room for 4. */
+ * tegroup_plan_tune to try. It takes every group to have as many as it is told; where groups differ, the large ones
+ * take the longest: of 128 groups of 8 rows in the mean one had 640, and an algorithm offered for 64 took 36 us instead
+ * of 40. So the rows of tiles, from twice the mean on, as smaller ones are offered for the mean, and as long as the
+ * largest group fills more than half of one; from a mean of more than 128 rows on the mean alone. Returns how many;
+ * averages has room for 4. */
 static inline int32_t tegroup_impl_lt_grouped_averages(const tegroup_gemm_desc *desc, const tegroup_problem *p,
                                                        int64_t *averages) {
     static const int64_t tiles[] = {32, 64, 256};
@@ -128,7 +129,8 @@ static inline tegroup_status tegroup_impl_lt_grouped_plan(const tegroup_gemm_des
     return TEGROUP_OK;
 }
 
-/* An algorithm for aligned addresses gives way to no other, since it decides the bits: addresses are refused instead. */
+/* An algorithm for aligned addresses gives way to no other, since it decides the bits: addresses are refused
+ * instead. */
 static inline tegroup_status tegroup_impl_lt_grouped_operand(const tegroup_tensor *t, const tegroup_impl_name *name,
                                                              int32_t alignment, tegroup_error *error) {
     if (t->dtype == TEGROUP_DTYPE_UNSET || tegroup_impl_listed(t)) return TEGROUP_OK;
@@ -157,8 +159,8 @@ static inline tegroup_status tegroup_impl_lt_grouped_check(const tegroup_plan *p
     return tegroup_impl_lt_grouped_operand(&desc->d, names->operand[TEGROUP_IMPL_D], alignment, error);
 }
 
-/* The set-up of every group: 32 a block, or where some are likely to get much that cuBLASLt is not asked for, each in its own,
- * so that the whole device writes it. */
+/* The set-up of every group: 32 a block, or where some are likely to get much that cuBLASLt is not asked for, each in
+ * its own, so that the whole device writes it. */
 static inline tegroup_status tegroup_impl_lt_grouped_setup(const tegroup_problem *p,
                                                            const tegroup_impl_setup_call *call,
                                                            struct CUstream_st *stream, tegroup_error *error) {

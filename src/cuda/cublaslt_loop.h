@@ -64,8 +64,8 @@ static __global__ void tegroup_impl_empty_kernel(const __grid_constant__ tegroup
                              (int64_t)gridDim.x * blockDim.x);
 }
 
-/* Whether a C is always added in D, and one that lies elsewhere copied there first: by the quirk what lies there is added in
- * another way, and no plan knows where C will lie. */
+/* Whether a C is always added in D, and one that lies elsewhere copied there first: by the quirk what lies there is
+ * added in another way, and no plan knows where C will lie. */
 static inline int tegroup_impl_lt_loop_in_d(const tegroup_plan *plan) {
     return plan->problem.d != TEGROUP_DTYPE_F32 && tegroup_impl_lt_avoids(plan, TEGROUP_QUIRK_ADDED_HALVES);
 }
@@ -185,7 +185,8 @@ static inline tegroup_status tegroup_impl_lt_loop_group(tegroup_impl_lt_loop *lo
                                                   "stream", "the kernel must launch", error));
     code = tegroup_impl_lt_layouts(&lt->functions, plan, p.n, p.m, p.k, ld, &loop->m);
     TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
-    /* an algorithm that cannot do this very shape gives way to the library's own choice: NULL, and it asks its heuristic */
+    /* an algorithm that cannot do this very shape gives way to the library's own choice: NULL, and it asks its
+     * heuristic */
     algorithm = loop->aligned ? &lt->algorithm : lt->has_unaligned ? &lt->unaligned : NULL;
     if (algorithm
         && (TEGROUP_IMPL_LT(&lt->functions, cublasLtMatmulAlgoCheck)(desc->options.cublaslt, &loop->m.desc, &loop->m.a,

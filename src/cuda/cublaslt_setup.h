@@ -46,8 +46,8 @@ typedef enum tegroup_impl_setup_item {
 /* What becomes of one group. Row-major D = A' B' is column-major D^T = B'^T A'^T, so that cuBLASLt's A is the
  * descriptor's b, and a leading dimension is a row's. Some groups are kept from it (they get no columns of D, as an
  * empty group has): those that are skipped, those whose result is what D holds already, empty sums with more to them
- * than zeros, and groups that cuBLASLt would read or write wrongly: their addresses, and the rows of D, must be of whole
- * 16 bytes, unless the caller ignores the quirk that says so. */
+ * than zeros, and groups that cuBLASLt would read or write wrongly: their addresses, and the rows of D, must be of
+ * whole 16 bytes, unless the caller ignores the quirk that says so. */
 typedef enum tegroup_impl_alone {
     TEGROUP_IMPL_ALONE_NOTHING, /* cuBLASLt does it, or there is nothing to do            */
     TEGROUP_IMPL_ALONE_EMPTY,   /* the set-up kernel writes beta * C                      */
@@ -67,7 +67,8 @@ typedef struct tegroup_impl_setup {
     tegroup_impl_result result;
 } tegroup_impl_setup;
 
-/* Where they lie, each at a multiple of TEGROUP_ALIGNMENT: those of 8 bytes in equal distances, then the two of floats. */
+/* Where they lie, each at a multiple of TEGROUP_ALIGNMENT: those of 8 bytes in equal distances, then the two of
+ * floats. */
 typedef struct tegroup_impl_setup_items {
     char *base;
     uint32_t pitch, last; /* bytes: from one array to the next, and to the last */
@@ -97,8 +98,8 @@ TEGROUP_IMPL_HD int tegroup_impl_termless(const tegroup_gemm_desc *desc) {
 }
 
 /* What a descriptor says, worked out on the host as far as it is the same for every group. The kernel runs for a few
- * microseconds, in which its instructions and parameters come from cold memory, as all that it reads does: it has few of them.
- * An operand: */
+ * microseconds, in which its instructions and parameters come from cold memory, as all that it reads does: it has few
+ * of them. An operand: */
 typedef struct tegroup_impl_setup_operand {
     const int64_t *rows_at, *begin_at; /* a snapshot's, begin_at in units; unread unless ragged          */
     const int64_t *cols_at;            /* ... NULL: every group has cols                                 */
@@ -314,7 +315,8 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_group(const tegroup_impl_setup_call *cal
         const int64_t spare = (int64_t)(uintptr_t)tegroup_impl_setup_at(&call->items, TEGROUP_IMPL_SETUP_A);
         if (k == 0 && s->beta == 1 && at_c == at_d) m = 0; /* D is its own C, and nothing is added to it */
         if (m > 0 && k == 0) {
-            /* zeros are cuBLASLt's work where many of them are likely and it is known to write them; 0 * alpha must be 0 */
+            /* zeros are cuBLASLt's work where many of them are likely and it is known to write them; 0 * alpha must be
+             * 0 */
             int finite = (tegroup_impl_bits_of_f32(s->alpha) & 0x7f800000u) != 0x7f800000u;
             if (!wgrad || s->beta != 0 || !finite || narrow || call->termless) s->alone = TEGROUP_IMPL_ALONE_EMPTY;
         }

@@ -12,8 +12,8 @@
 #include "core/prepare.h"
 #include "cuda/launch.h"
 
-/* The steps of tegroup_impl_prepare_host, a thread to each group or position, in one block: scans and the sorting network
- * give the same integers in any order, so the snapshot equals the host's bit for bit. */
+/* The steps of tegroup_impl_prepare_host, a thread to each group or position, in one block: scans and the sorting
+ * network give the same integers in any order, so the snapshot equals the host's bit for bit. */
 #define TEGROUP_IMPL_PREPARE_THREADS 1024
 #define TEGROUP_IMPL_PREPARE_SHARED 1024 /* groups whose order is sorted in shared memory */
 

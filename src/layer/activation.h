@@ -131,7 +131,8 @@ static inline tegroup_status tegroup_impl_activation_check_sizes(tegroup_space s
     return TEGROUP_OK;
 }
 
-/* What errors call the matrices of an activation and of its gradient: a layer that runs one has other words for them. */
+/* What errors call the matrices of an activation and of its gradient: a layer that runs one has other words for
+ * them. */
 typedef struct tegroup_impl_matrix_name {
     const char *paths[5];    /* as TEGROUP_IMPL_MATRIX_PATHS */
     const char *apart;       /* the rule of another that shares its memory */
@@ -165,7 +166,8 @@ static inline tegroup_impl_buffer tegroup_impl_named_buffer(const tegroup_matrix
     return tegroup_impl_matrix_buffer(m, name->paths[0], name->apart, writes);
 }
 
-/* An operand that the result at `place` of the buffers may be: each of its elements comes from the one in the same place. */
+/* An operand that the result at `place` of the buffers may be: each of its elements comes from the one in the same
+ * place. */
 static inline tegroup_impl_buffer tegroup_impl_twin_buffer(const tegroup_matrix *m,
                                                            const tegroup_impl_matrix_name *name,
                                                            const tegroup_matrix *result, int32_t place) {

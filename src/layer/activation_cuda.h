@@ -36,10 +36,10 @@ static __device__ __forceinline__ bool tegroup_impl_halves(const tegroup_matrix 
     return tegroup_impl_bits(a.dtype) == 16 && tegroup_impl_bits(b.dtype) == 16;
 }
 
-/* What a thread holds of a row of gates and ups, and of the row of half as many elements beside it: two steps of the one, in
- * the order in which they lie there (halves: gates, then ups; interleaved: pairs), and one of the other. Without gates and
- * ups the first is all there is, and ones stand for the second. `together` rows are held at a time: with fewer registers
- * more blocks are at work, and that keeps memory busier than more loads under way in each. */
+/* What a thread holds of a row of gates and ups, and of the row of half as many elements beside it: two steps of the
+ * one, in the order in which they lie there (halves: gates, then ups; interleaved: pairs), and one of the other.
+ * Without gates and ups the first is all there is, and ones stand for the second. `together` rows are held at a time:
+ * with fewer registers more blocks are at work, and that keeps memory busier than more loads under way in each. */
 template <typename ACCESS, bool INTERLEAVED, bool SPLIT = false> struct tegroup_impl_pairs {
     typedef typename ACCESS::real real;
     typedef typename ACCESS::raw raw;
@@ -76,8 +76,8 @@ template <typename ACCESS, bool INTERLEAVED, bool SPLIT = false> struct tegroup_
     static __device__ __forceinline__ void unpack_one(one v, real *x) { ACCESS::unpack(v, x); }
 };
 
-/* Interleaved vectors, to be written: one step of pairs and half a step of the other row. Neighbours write neighbouring bytes,
- * where two steps at a time would leave memory half of each of its sectors, twice. */
+/* Interleaved vectors, to be written: one step of pairs and half a step of the other row. Neighbours write neighbouring
+ * bytes, where two steps at a time would leave memory half of each of its sectors, twice. */
 template <typename ACCESS> struct tegroup_impl_pairs<ACCESS, true, true> {
     typedef typename ACCESS::real real;
     typedef uint2 one;
@@ -135,7 +135,8 @@ static __device__ __forceinline__ void tegroup_impl_activation_step(const tegrou
 #undef TEGROUP_IMPL_LOOP
 }
 
-/* A thread reads a step of the rows that it holds before it writes there, so output may be input where that is as wide. */
+/* A thread reads a step of the rows that it holds before it writes there, so output may be input where that is as
+ * wide. */
 template <typename ACCESS, bool INTERLEAVED, bool GATED>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, TEGROUP_IMPL_ACTIVATION_BLOCKS)
     tegroup_impl_activation_kernel(const __grid_constant__ tegroup_activation_desc desc) {
@@ -201,8 +202,8 @@ static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_
 }
 
 #if !defined(TEGROUP_NO_BACKWARD)
-/* The gradients of gates and ups of what a thread holds of a row. Returns what it adds to the gradient of the row's scale, on top
- * of `sum`: one by itself is added to it, several are added up first. */
+/* The gradients of gates and ups of what a thread holds of a row. Returns what it adds to the gradient of the row's
+ * scale, on top of `sum`: one by itself is added to it, several are added up first. */
 template <typename ACCESS, bool GATED, typename PAIRS, typename REAL>
 static __device__ __forceinline__ REAL tegroup_impl_activation_grad_step(const tegroup_activation_backward_desc &desc,
                                                                          bool half, REAL alpha, REAL limit, REAL scale,
@@ -230,8 +231,8 @@ static __device__ __forceinline__ REAL tegroup_impl_activation_grad_step(const t
     return part;
 }
 
-/* A thread reads a step of every operand before it writes there, so grad_input may be one of them. Rows are found anew at each step:
- * their addresses, held as the kernel above holds them, would cost registers that are spilled. */
+/* A thread reads a step of every operand before it writes there, so grad_input may be one of them. Rows are found anew
+ * at each step: their addresses, held as the kernel above holds them, would cost registers that are spilled. */
 template <typename ACCESS, bool INTERLEAVED, bool GATED>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, 4)
     tegroup_impl_activation_grad_kernel(const __grid_constant__ tegroup_activation_backward_desc desc) {

@@ -58,7 +58,8 @@ static inline tegroup_chain_planned tegroup_impl_chain_record(const tegroup_chai
     return record;
 }
 
-/* A call's chain must be the planned one. What ops need for themselves is in their plans; this is what lies between them. */
+/* A call's chain must be the planned one. What ops need for themselves is in their plans; this is what lies between
+ * them. */
 static inline tegroup_status tegroup_impl_chain_check_planned(const tegroup_chain_plan *plan,
                                                               const tegroup_chain_desc *desc, tegroup_impl_chain *chain,
                                                               tegroup_error *error) {

@@ -76,7 +76,8 @@ static inline tegroup_status tegroup_impl_mlp_check_planned(const tegroup_impl_m
     return TEGROUP_OK;
 }
 
-/* Everything that a call checks but its activation: the tensors that it touches, and that its products check themselves. */
+/* Everything that a call checks but its activation: the tensors that it touches, and that its products check
+ * themselves. */
 static inline tegroup_status tegroup_impl_mlp_check_call(tegroup_impl_mlp_call *call, size_t workspace_bytes,
                                                          tegroup_error *error) {
     const tegroup_mlp_desc *desc = call->desc;

@@ -46,8 +46,8 @@ static inline tegroup_status tegroup_impl_cuda_plan_fused(const tegroup_plan *pl
                                                           tegroup_error *error);
 #endif
 
-/* Why a product has no activation in its epilogue: fc1's forward product, or fc2's dgrad; NULL: it has. What a plan for another
- * machine could do is not for this build to say. */
+/* Why a product has no activation in its epilogue: fc1's forward product, or fc2's dgrad; NULL: it has. What a plan for
+ * another machine could do is not for this build to say. */
 static inline const char *tegroup_impl_mlp_unfused(const tegroup_mlp_desc *desc, const tegroup_plan *product,
                                                    tegroup_op op) {
     const int gradient = op == TEGROUP_OP_DGRAD;
@@ -74,10 +74,10 @@ static inline const char *tegroup_impl_mlp_unfused(const tegroup_mlp_desc *desc,
     return NULL;
 }
 
-/* Which steps an epilogue takes over: the one place that knows of fused products. SM90's have tiles of 128 lines alone, and are the
- * slower ones where groups have fewer rows; forward also where the product would have tiles that fit its groups, and sums so long that
- * lines left empty cost more than the activation's bytes. PORTABLE's, which do not multiply meanwhile, gain nothing, and run when they
- * must. */
+/* Which steps an epilogue takes over: the one place that knows of fused products. SM90's have tiles of 128 lines alone,
+ * and are the slower ones where groups have fewer rows; forward also where the product would have tiles that fit its
+ * groups, and sums so long that lines left empty cost more than the activation's bytes. PORTABLE's, which do not
+ * multiply meanwhile, gain nothing, and run when they must. */
 static inline tegroup_status tegroup_impl_mlp_fuse(const tegroup_mlp_desc *desc, const tegroup_plan *product,
                                                    tegroup_op op, uint32_t bit, uint32_t *fused,
                                                    tegroup_fused_kernel *kernel, tegroup_error *error) {
@@ -120,7 +120,8 @@ typedef struct tegroup_impl_mlp_items {
     int32_t activated, preactivation;
 } tegroup_impl_mlp_items;
 
-/* What each byte is for. The products' workspace comes first, so that wgrad, which has no scratch, can do with that part. */
+/* What each byte is for. The products' workspace comes first, so that wgrad, which has no scratch, can do with that
+ * part. */
 static inline tegroup_impl_mlp_items tegroup_impl_mlp_layout(const tegroup_impl_mlp_plans *plans,
                                                              tegroup_mlp_memory memory, tegroup_layout *layout) {
     const tegroup_mlp_planned *planned = plans->planned;

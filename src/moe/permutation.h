@@ -161,8 +161,8 @@ static inline tegroup_status tegroup_impl_permutation_check(const tegroup_permut
     return tegroup_impl_check_snapshot(desc->shape.snapshot, "shape.snapshot", desc->shape.rows, desc->space, error);
 }
 
-/* Give slot `slot` the next free row of its expert's group. Until a group is full, its last entry of slot_of_row counts the
- * rows taken, as -2 - taken: no scratch is needed. Returns the row, -1 where there is none. */
+/* Give slot `slot` the next free row of its expert's group. Until a group is full, its last entry of slot_of_row counts
+ * the rows taken, as -2 - taken: no scratch is needed. Returns the row, -1 where there is none. */
 static inline int64_t tegroup_impl_permutation_take(const tegroup_snapshot_view *view, int64_t *slots, int32_t expert,
                                                     int64_t slot) {
     int64_t *counter, taken;

@@ -70,8 +70,8 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
     }
 }
 
-/* Add one step of the rows of up to BATCH of a token's slots, the first of them `slot`: all are loaded before the first is
- * added. */
+/* Add one step of the rows of up to BATCH of a token's slots, the first of them `slot`: all are loaded before the first
+ * is added. */
 template <typename ACCESS, int BATCH>
 static __device__ __forceinline__ void tegroup_impl_combine_batch(const tegroup_combine_desc &desc, int64_t token,
                                                                   const int64_t *rows, int64_t slot, int64_t k,
@@ -227,8 +227,8 @@ static inline tegroup_status tegroup_impl_cuda_combine_backward(const tegroup_co
 
 /* ---- making the permutation ---- */
 
-/* Slots are cut into runs, a warp to each. The first kernel counts each run's slots by expert, the second turns the counts
- * into the number of slots of that expert before the run, the third ranks the slots of a run in their order. */
+/* Slots are cut into runs, a warp to each. The first kernel counts each run's slots by expert, the second turns the
+ * counts into the number of slots of that expert before the run, the third ranks the slots of a run in their order. */
 typedef struct tegroup_impl_permutation_call {
     tegroup_permutation_desc desc;
     tegroup_snapshot_view view;
@@ -247,7 +247,8 @@ static __device__ __forceinline__ int64_t tegroup_impl_slot_at(const tegroup_mat
     return m.ld == m.cols ? slot : slot / m.cols * m.ld + slot % m.cols;
 }
 
-/* The experts of a lane's slots, 32 apart from `first` on, -1 for none: all loads are under way before one is waited for. */
+/* The experts of a lane's slots, 32 apart from `first` on, -1 for none: all loads are under way before one is waited
+ * for. */
 enum { TEGROUP_IMPL_PERMUTATION_BATCH = 8 };
 static __device__ __forceinline__ void tegroup_impl_slot_experts(const tegroup_impl_permutation_call &call,
                                                                  int64_t first, int64_t last,

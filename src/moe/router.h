@@ -26,7 +26,8 @@ static inline tegroup_status tegroup_impl_cuda_router_backward(const tegroup_rou
                                                                struct CUstream_st *stream, tegroup_error *error);
 #endif
 
-/* Balance gradient of a probability: coefficient * experts * (count / (tokens k)) / tokens, for each assignment counted. */
+/* Balance gradient of a probability: coefficient * experts * (count / (tokens k)) / tokens, for each assignment
+ * counted. */
 static inline double tegroup_impl_router_per_count(const tegroup_router_backward_desc *desc) {
     double tokens = (double)desc->probabilities.rows;
     return desc->balance_coefficient * (desc->loss_scale != 0 ? desc->loss_scale : 1) * desc->experts
@@ -37,8 +38,8 @@ static inline double tegroup_impl_router_per_count(const tegroup_router_backward
 #define TEGROUP_IMPL_CHOICES 64
 
 /* @each-real */
-/* Is an expert better than the best so far, a lower one? By probability, and by logit where the softmax does not tell them
- * apart, far below the largest or close together. NaN never wins. */
+/* Is an expert better than the best so far, a lower one? By probability, and by logit where the softmax does not tell
+ * them apart, far below the largest or close together. NaN never wins. */
 static inline int tegroup_impl_router_better_FSUF(const tegroup_router_desc *desc, const void *logits,
                                                   const REAL *probabilities, int32_t e, int32_t best) {
     if (probabilities[e] != probabilities[best]) return probabilities[e] > probabilities[best];
@@ -46,7 +47,8 @@ static inline int tegroup_impl_router_better_FSUF(const tegroup_router_desc *des
            > tegroup_impl_load_f64(desc->logits.dtype, logits, best);
 }
 
-/* One token: probabilities, its k best experts and their weights. The exponent is shifted by the row's largest logit. */
+/* One token: probabilities, its k best experts and their weights. The exponent is shifted by the row's largest
+ * logit. */
 static inline void tegroup_impl_router_row_FSUF(const tegroup_router_desc *desc, int64_t token) {
     const void *logits = tegroup_impl_matrix_row(&desc->logits, token);
     REAL *probabilities = (REAL *)(void *)tegroup_impl_matrix_row(&desc->probabilities, token);
@@ -75,9 +77,9 @@ static inline void tegroup_impl_router_row_FSUF(const tegroup_router_desc *desc,
         weights[j] = desc->normalize ? probabilities[indices[j]] / chosen : probabilities[indices[j]];
 }
 
-/* A choice that is no expert's was dropped after routing. It is still part of what the weights were divided by, and can be
- * named: as the router takes the largest probabilities, those dropped are the largest that the token's other choices leave.
- * They get their places back; their weights went nowhere, so their gradients are 0. */
+/* A choice that is no expert's was dropped after routing. It is still part of what the weights were divided by, and can
+ * be named: as the router takes the largest probabilities, those dropped are the largest that the token's other choices
+ * leave. They get their places back; their weights went nowhere, so their gradients are 0. */
 TEGROUP_IMPL_HD void tegroup_impl_router_recall_FSUF(const REAL *probabilities, int32_t experts, int32_t k,
                                                      int32_t *indices, REAL *grad_weights) {
     int32_t j, e, i;
@@ -94,7 +96,8 @@ TEGROUP_IMPL_HD void tegroup_impl_router_recall_FSUF(const REAL *probabilities, 
     }
 }
 
-/* One token's logit gradient: through the normalised weights to the probabilities, add the balance term, through softmax. */
+/* One token's logit gradient: through the normalised weights to the probabilities, add the balance term, through
+ * softmax. */
 static inline void tegroup_impl_router_grad_row_FSUF(const tegroup_router_backward_desc *desc, int64_t token) {
     const REAL *probabilities = (const REAL *)(const void *)tegroup_impl_matrix_row(&desc->probabilities, token);
     void *grad_logits = tegroup_impl_matrix_row(&desc->grad_logits, token);

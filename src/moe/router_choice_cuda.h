@@ -12,9 +12,9 @@
 #include "moe/router.h"
 #include "moe/router_batch_cuda.h"
 
-/* Could logits differ where probabilities are equal? last: the smallest probability chosen; sum: what exp(logit - largest)
- * was divided by. halves: every logit of the batch has the 11 bits of a half, or fewer. Then those of 1/16 and more lie at
- * least 2^-14 apart, and equal probabilities come of equal logits, unless they are next to nothing. */
+/* Could logits differ where probabilities are equal? last: the smallest probability chosen; sum: what exp(logit -
+ * largest) was divided by. halves: every logit of the batch has the 11 bits of a half, or fewer. Then those of 1/16 and
+ * more lie at least 2^-14 apart, and equal probabilities come of equal logits, unless they are next to nothing. */
 template <typename REAL>
 static __device__ __forceinline__ bool tegroup_impl_router_doubt(REAL last, REAL sum, REAL largest, bool halves) {
     const REAL small = (REAL)0.125; /* twice as much, so that rounding does not matter here */
@@ -61,8 +61,8 @@ static __device__ __forceinline__ void tegroup_impl_router_untie(const tegroup_r
     }
 }
 
-/* What a token has in shared memory besides its probabilities, by index: from 0 the largest of each quad, what its weights are divided
- * by, its largest logit, the probabilities that it chose, and as int32_t their experts. */
+/* What a token has in shared memory besides its probabilities, by index: from 0 the largest of each quad, what its
+ * weights are divided by, its largest logit, the probabilities that it chose, and as int32_t their experts. */
 struct tegroup_impl_router_places {
     int32_t divisor, largest, value, index;
 
@@ -76,8 +76,8 @@ struct tegroup_impl_router_places {
     }
 };
 
-/* A batch's logits become exp(logit - largest), and `sum` each token's sum of them. Returns the sum of these; bits collects those that
- * are set in any logit. */
+/* A batch's logits become exp(logit - largest), and `sum` each token's sum of them. Returns the sum of these; bits
+ * collects those that are set in any logit. */
 template <typename REAL, int LANES, int QUADS, int TURNS>
 static __device__ __forceinline__ REAL tegroup_impl_router_exponentials(
     tegroup_impl_router_batch<REAL, LANES, QUADS, TURNS> &batch, const tegroup_impl_router_way &way,
@@ -142,8 +142,8 @@ static __device__ __forceinline__ void tegroup_impl_router_probabilities(
     }
 }
 
-/* NaN or infinity among the logits, or minus infinity alone, makes every probability NaN, and the first k experts are then
- * chosen: all are put to 0 here. (Minus infinity beside finite ones is a probability of 0.) */
+/* NaN or infinity among the logits, or minus infinity alone, makes every probability NaN, and the first k experts are
+ * then chosen: all are put to 0 here. (Minus infinity beside finite ones is a probability of 0.) */
 template <typename REAL, int LANES>
 static __device__ __forceinline__ void tegroup_impl_router_choose_first(const tegroup_impl_router_way &way,
                                                                         const tegroup_impl_router_places &at,
@@ -161,8 +161,8 @@ static __device__ __forceinline__ void tegroup_impl_router_choose_first(const te
     }
 }
 
-/* One of the SHARE lanes that choose for a token. It has NODES fours of the token's quads: `root` is the largest of each, `parents` the
- * largest of each quad, `leaves` the probabilities; what was chosen is -1. */
+/* One of the SHARE lanes that choose for a token. It has NODES fours of the token's quads: `root` is the largest of
+ * each, `parents` the largest of each quad, `leaves` the probabilities; what was chosen is -1. */
 template <typename REAL, int SHARE, int NODES> struct tegroup_impl_router_chooser {
     typedef tegroup_impl_quad<REAL> quad;
     int32_t experts, fellow, begin;
@@ -196,8 +196,8 @@ template <typename REAL, int SHARE, int NODES> struct tegroup_impl_router_choose
         for (int i = 1; i < NODES; i++) mine = tegroup_impl_larger(mine, root[i]);
         return mine;
     }
-    /* Choice j. Every lane finds its own best and what it would leave, before the lanes of the token know whose is taken: these
-     * steps wait for one another, lanes cost nothing. Of equals the first is taken, lane by lane, too. */
+    /* Choice j. Every lane finds its own best and what it would leave, before the lanes of the token know whose is
+     * taken: these steps wait for one another, lanes cost nothing. Of equals the first is taken, lane by lane, too. */
     __device__ __forceinline__ void choose(const tegroup_impl_router_places &at, int32_t j) {
         const REAL mine = best_of_mine();
         const REAL best = tegroup_impl_lanes_max<REAL, SHARE>(mine);

@@ -37,8 +37,9 @@ static inline tegroup_impl_router_access tegroup_impl_cuda_router_access(const t
     return m->dtype == TEGROUP_DTYPE_F32 ? TEGROUP_IMPL_ROUTER_FLOATS : TEGROUP_IMPL_ROUTER_HALVES;
 }
 
-/* One launch over batches of `tokens`, each with `bytes` of shared memory besides its row: three blocks a multiprocessor and no
- * more, as each adds its counts to the same few addresses; for few tokens smaller blocks, so that every multiprocessor has some. */
+/* One launch over batches of `tokens`, each with `bytes` of shared memory besides its row: three blocks a
+ * multiprocessor and no more, as each adds its counts to the same few addresses; for few tokens smaller blocks, so that
+ * every multiprocessor has some. */
 template <typename DESC>
 static inline tegroup_status tegroup_impl_cuda_router_launch(void (*kernel)(const DESC, const tegroup_impl_router_way),
                                                              const DESC *desc, tegroup_impl_router_way *way,

@@ -22,7 +22,8 @@ static __device__ __noinline__ tegroup_impl_quad<REAL> tegroup_impl_router_balan
     return v;
 }
 
-/* Set going the copies of a batch's choices and of the gradients of their weights, each token's to its memory from `to`. */
+/* Set going the copies of a batch's choices and of the gradients of their weights, each token's to its memory from
+ * `to`. */
 template <typename REAL>
 static __device__ __forceinline__ void tegroup_impl_router_choices(const tegroup_router_backward_desc &desc,
                                                                    const tegroup_impl_router_way &way, char *to,
@@ -57,8 +58,8 @@ static __device__ __forceinline__ void tegroup_impl_router_recall(const double *
     tegroup_impl_router_recall_f64(probabilities, experts, k, indices, grad_weights);
 }
 
-/* What the lane's token chose: the sum of the probabilities, and of the gradients of its weights times these. Choices that were
- * dropped are recalled where the weights were divided by a sum that they were part of. */
+/* What the lane's token chose: the sum of the probabilities, and of the gradients of its weights times these. Choices
+ * that were dropped are recalled where the weights were divided by a sum that they were part of. */
 template <typename REAL>
 static __device__ __forceinline__ void tegroup_impl_router_weigh(const tegroup_router_backward_desc &desc, bool live,
                                                                  const REAL *probabilities, int32_t *indices,
@@ -81,7 +82,8 @@ static __device__ __forceinline__ void tegroup_impl_router_weigh(const tegroup_r
     }
 }
 
-/* A batch's probabilities times their gradients become the logits' gradients. gradients: the rows of gradients by expert. */
+/* A batch's probabilities times their gradients become the logits' gradients. gradients: the rows of gradients by
+ * expert. */
 template <typename REAL, int LANES, int QUADS, int TURNS>
 static __device__ __forceinline__ void tegroup_impl_router_through_softmax(
     tegroup_impl_router_batch<REAL, LANES, QUADS, TURNS> &batch, const char *gradients, int32_t pitch,
@@ -117,8 +119,8 @@ static __device__ __forceinline__ void tegroup_impl_router_through_softmax(
     }
 }
 
-/* Each lane of a warp puts together the gradient by expert of one token of the batch, in shared memory, on top of what the
- * balance of the experts gives; LANES lanes a token take it through the softmax. */
+/* Each lane of a warp puts together the gradient by expert of one token of the batch, in shared memory, on top of what
+ * the balance of the experts gives; LANES lanes a token take it through the softmax. */
 template <typename REAL, int LANES, int QUADS, int TURNS>
 static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
                                          sizeof(REAL) == 8 || TURNS * QUADS > 16 ? 1 : 3)
@@ -131,7 +133,8 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
                   warp = (int32_t)threadIdx.x / 32, out_bytes = room * (tegroup_impl_bits(desc.grad_logits.dtype) / 8),
                   in_bytes = room * (int32_t)sizeof(REAL), gradient_bytes = way.row_bytes - in_bytes;
     quad *balances = (quad *)(void *)tegroup_impl_router_memory();
-    /* of the batch: gradients by expert, probabilities, and of each token its choices and the gradients of their weights */
+    /* of the batch: gradients by expert, probabilities, and of each token its choices and the gradients of their
+     * weights */
     char *rows = tegroup_impl_router_memory() + way.block_bytes + warp * tokens * (way.row_bytes + way.token_bytes),
          *probabilities = rows + tokens * way.row_bytes - tokens * in_bytes, *memory = rows + tokens * way.row_bytes;
     __shared__ uint64_t barriers[TEGROUP_IMPL_ROUTER_WARPS];
