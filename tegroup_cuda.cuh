@@ -15,30 +15,32 @@
  *   [5]  cuda/activation_epilogue.h Activations in epilogues
  *   [6]  layer/activation_cuda.h  Activation kernels
  *   [7]  moe/router_batch_cuda.h  Router: a warp's batch of tokens
- *   [8]  moe/router_cuda.h        Router kernels
- *   [9]  moe/permutation_cuda.h   Permute and combine kernels
- *   [10] gemm/validate_cuda.h     Validate kernels
- *   [11] cuda/call.h              GPU calls
- *   [12] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
- *   [13] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
- *   [14] cuda/cublaslt_grouped.h  cublaslt_grouped
- *   [15] cuda/cublaslt_loop.h     cublaslt_loop
- *   [16] cuda/portable_tiles.h    Portable GEMM: tiles
- *   [17] cuda/portable.h          Portable GEMM: the kernels
- *   [18] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
- *   [19] cuda/portable_plan.h     Portable GEMM: plan and launch
- *   [20] cuda/hopper.h            Hopper's instructions
- *   [21] cuda/sm90_tiles.h        Hopper GEMM: tiles
- *   [22] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
- *   [23] cuda/sm90_epilogue.h     Hopper GEMM: what becomes of sums
- *   [24] cuda/sm90_block.h        Hopper GEMM: a block
- *   [25] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
- *   [26] cuda/sm90_store.h        Hopper GEMM: results from shared memory
- *   [27] cuda/sm90_multiply.h     Hopper GEMM: sums, their way to shared memory, and the kernel
- *   [28] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
- *   [29] cuda/sm90_plan.h         Hopper GEMM: plan and launch
- *   [30] gemm/machine_cuda.h      The GPU and the library at hand
- *   [31] gemm/tune_cuda.h         GPU backends: choosing an algorithm
+ *   [8]  moe/router_choice_cuda.h Router kernels: the choice
+ *   [9]  moe/router_gradient_cuda.h Router kernels: the gradient
+ *   [10] moe/router_cuda.h        Router launches
+ *   [11] moe/permutation_cuda.h   Permute and combine kernels
+ *   [12] gemm/validate_cuda.h     Validate kernels
+ *   [13] cuda/call.h              GPU calls
+ *   [14] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
+ *   [15] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
+ *   [16] cuda/cublaslt_grouped.h  cublaslt_grouped
+ *   [17] cuda/cublaslt_loop.h     cublaslt_loop
+ *   [18] cuda/portable_tiles.h    Portable GEMM: tiles
+ *   [19] cuda/portable.h          Portable GEMM: the kernels
+ *   [20] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
+ *   [21] cuda/portable_plan.h     Portable GEMM: plan and launch
+ *   [22] cuda/hopper.h            Hopper's instructions
+ *   [23] cuda/sm90_tiles.h        Hopper GEMM: tiles
+ *   [24] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
+ *   [25] cuda/sm90_epilogue.h     Hopper GEMM: what becomes of sums
+ *   [26] cuda/sm90_block.h        Hopper GEMM: a block
+ *   [27] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
+ *   [28] cuda/sm90_store.h        Hopper GEMM: results from shared memory
+ *   [29] cuda/sm90_multiply.h     Hopper GEMM: sums, their way to shared memory, and the kernel
+ *   [30] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
+ *   [31] cuda/sm90_plan.h         Hopper GEMM: plan and launch
+ *   [32] gemm/machine_cuda.h      The GPU and the library at hand
+ *   [33] gemm/tune_cuda.h         GPU backends: choosing an algorithm
  */
 
 /* ==== [1] Guards and version (src/cuda/guards.h) ==== */
@@ -160,8 +162,8 @@ static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm
 
 /* ==== [3] Prepare kernel (src/cuda/prepare.h) ==== */
 
-/* The steps of tegroup_impl_prepare_host, a thread to each group or position, in one block: scans and the sorting network
- * give the same integers in any order, so the snapshot equals the host's bit for bit. */
+/* The steps of tegroup_impl_prepare_host, a thread to each group or position, in one block: scans and the sorting
+ * network give the same integers in any order, so the snapshot equals the host's bit for bit. */
 #define TEGROUP_IMPL_PREPARE_THREADS 1024
 #define TEGROUP_IMPL_PREPARE_SHARED 1024 /* groups whose order is sorted in shared memory */
 
@@ -207,93 +209,98 @@ static __device__ void tegroup_impl_block_sort(const tegroup_impl_preparation &p
         }
 }
 
-static __global__ void __launch_bounds__(TEGROUP_IMPL_PREPARE_THREADS, 1)
-    tegroup_impl_prepare_kernel(const __grid_constant__ tegroup_impl_preparation given, tegroup_snapshot_header *header,
-                                int64_t words) {
-    __shared__ tegroup_snapshot_header result;
-    __shared__ int32_t owners, order[TEGROUP_IMPL_PREPARE_SHARED];
-    __shared__ int64_t rows[TEGROUP_IMPL_PREPARE_SHARED];
-    const tegroup_impl_preparation &p = given;
+/* Status bits of group g, into the header that a block shares. */
+static __device__ __forceinline__ void tegroup_impl_block_note(tegroup_snapshot_header &header, int32_t g,
+                                                               uint32_t bits) {
+    if (!bits) return;
+    atomicOr(&header.status, bits);
+    atomicMin((uint32_t *)&header.bad_group, (uint32_t)g); /* -1 is the largest */
+}
+
+static __device__ __forceinline__ void tegroup_impl_block_disjoin(const tegroup_impl_preparation &p,
+                                                                  tegroup_impl_sort_key key,
+                                                                  tegroup_snapshot_header &header) {
+    __shared__ int32_t owners;
     const int32_t thread = (int32_t)threadIdx.x;
-
-    auto note = [&](int32_t g, uint32_t bits) {
-        if (!bits) return;
-        atomicOr(&result.status, bits);
-        atomicMin((uint32_t *)&result.bad_group, (uint32_t)g); /* -1 is the largest */
-    };
-    auto disjoin = [&](tegroup_impl_sort_key key) {
-        __syncthreads();
-        if (thread == 0) owners = 0;
-        __syncthreads();
-        for (int32_t g = thread; g < p.groups; g += TEGROUP_IMPL_PREPARE_THREADS)
-            if (tegroup_impl_prepare_owns(&p, key, g)) atomicAdd(&owners, 1);
-        __syncthreads();
-        tegroup_impl_block_sort(p, key);
-        for (int32_t i = thread; i < owners; i += TEGROUP_IMPL_PREPARE_THREADS) {
-            const int64_t kept = tegroup_impl_prepare_apart(&p, key, owners, i);
-            if (kept < p.out_rows[p.order[i]]) note(p.order[i], TEGROUP_SNAPSHOT_OVERLAP);
-            p.out_rows[p.order[i]] = kept;
-        }
-        __syncthreads();
-    };
-
-    for (int64_t w = thread; w < words; w += TEGROUP_IMPL_PREPARE_THREADS) ((uint32_t *)header)[w] = 0;
-    if (thread == 0) {
-        tegroup_impl_snapshot_open(&result, &p);
+    __syncthreads();
+    if (thread == 0) owners = 0;
+    __syncthreads();
+    for (int32_t g = thread; g < p.groups; g += TEGROUP_IMPL_PREPARE_THREADS)
+        if (tegroup_impl_prepare_owns(&p, key, g)) atomicAdd(&owners, 1);
+    __syncthreads();
+    tegroup_impl_block_sort(p, key);
+    for (int32_t i = thread; i < owners; i += TEGROUP_IMPL_PREPARE_THREADS) {
+        const int64_t kept = tegroup_impl_prepare_apart(&p, key, owners, i);
+        if (kept < p.out_rows[p.order[i]]) tegroup_impl_block_note(header, p.order[i], TEGROUP_SNAPSHOT_OVERLAP);
+        p.out_rows[p.order[i]] = kept;
     }
     __syncthreads();
+}
+
+/* Where each group's rows begin, and how many they are. */
+static __device__ __forceinline__ void tegroup_impl_block_place(const tegroup_impl_preparation &p,
+                                                                tegroup_snapshot_header &header) {
     if (p.groups > 0)
         tegroup_impl_block_scan(
             p.groups, tegroup_impl_prepare_first(&p), [&](int32_t g) { return tegroup_impl_prepare_term(&p, g); },
             [&](int64_t a, int64_t b) { return tegroup_impl_prepare_scan(&p, a, b); },
             [&](int32_t g, int64_t carry) {
                 tegroup_impl_place x = {0, 0, 0, 0};
-                note(g, tegroup_impl_prepare_place(&p, g, carry, &x));
+                tegroup_impl_block_note(header, g, tegroup_impl_prepare_place(&p, g, carry, &x));
                 tegroup_impl_prepare_write(&p, g, &x);
             });
-    if (p.rows.starts) disjoin(TEGROUP_IMPL_SORT_BY_START);
-    if (p.irregular) {
-        auto sized = [&](int32_t g, uint32_t *bits) {
-            tegroup_impl_place x = tegroup_impl_prepare_read(&p, g);
-            *bits = tegroup_impl_prepare_cols(&p, g, &x);
-            return x;
-        };
-        tegroup_impl_block_scan(
-            p.groups, 0,
-            [&](int32_t g) {
-                uint32_t bits;
-                const tegroup_impl_place x = sized(g, &bits);
-                return tegroup_impl_prepare_elements(&x);
-            },
-            [](int64_t a, int64_t b) { return tegroup_impl_add(a, b); },
-            [&](int32_t g, int64_t carry) {
-                uint32_t bits;
-                tegroup_impl_place x = sized(g, &bits);
-                note(g, bits | tegroup_impl_prepare_offset(&p, g, carry, &x));
-                tegroup_impl_prepare_write(&p, g, &x);
-            });
-        if (p.offsets) disjoin(TEGROUP_IMPL_SORT_BY_OFFSET);
-    }
-    for (int32_t i = 0; i < TEGROUP_GRANULE_COUNT; i++) {
-        int64_t *prefix = p.prefix + (int64_t)i * (p.groups + 1);
-        tegroup_impl_block_scan(
-            p.groups, 0,
-            [&](int32_t g) { return tegroup_impl_ceil_div(tegroup_impl_max(0, p.out_rows[g]), TEGROUP_GRANULE(i)); },
-            [](int64_t a, int64_t b) { return a + b; },
-            [&](int32_t g, int64_t before) {
-                prefix[g + 1] = before + tegroup_impl_ceil_div(tegroup_impl_max(0, p.out_rows[g]), TEGROUP_GRANULE(i));
-            });
-    }
-    for (int32_t g = thread; g < p.groups; g += TEGROUP_IMPL_PREPARE_THREADS) {
+    if (p.rows.starts) tegroup_impl_block_disjoin(p, TEGROUP_IMPL_SORT_BY_START, header);
+}
+
+/* The columns and first element of each group of an irregular shape. */
+static __device__ __forceinline__ void tegroup_impl_block_place_elements(const tegroup_impl_preparation &p,
+                                                                         tegroup_snapshot_header &header) {
+    auto sized = [&](int32_t g, uint32_t *bits) {
+        tegroup_impl_place x = tegroup_impl_prepare_read(&p, g);
+        *bits = tegroup_impl_prepare_cols(&p, g, &x);
+        return x;
+    };
+    tegroup_impl_block_scan(
+        p.groups, 0,
+        [&](int32_t g) {
+            uint32_t bits;
+            const tegroup_impl_place x = sized(g, &bits);
+            return tegroup_impl_prepare_elements(&x);
+        },
+        [](int64_t a, int64_t b) { return tegroup_impl_add(a, b); },
+        [&](int32_t g, int64_t carry) {
+            uint32_t bits;
+            tegroup_impl_place x = sized(g, &bits);
+            tegroup_impl_block_note(header, g, bits | tegroup_impl_prepare_offset(&p, g, carry, &x));
+            tegroup_impl_prepare_write(&p, g, &x);
+        });
+    if (p.offsets) tegroup_impl_block_disjoin(p, TEGROUP_IMPL_SORT_BY_OFFSET, header);
+}
+
+/* The prefix sums, and the sums and extremes of the header. */
+static __device__ __forceinline__ void tegroup_impl_block_sum(const tegroup_impl_preparation &p,
+                                                              tegroup_snapshot_header &header) {
+    tegroup_impl_block_scan(
+        p.groups, 0, [&](int32_t g) { return tegroup_impl_prepare_granules(&p, g); },
+        [](int64_t a, int64_t b) { return a + b; },
+        [&](int32_t g, int64_t before) { p.prefix[g + 1] = before + tegroup_impl_prepare_granules(&p, g); });
+    for (int32_t g = (int32_t)threadIdx.x; g < p.groups; g += TEGROUP_IMPL_PREPARE_THREADS) {
         const tegroup_impl_place x = tegroup_impl_prepare_read(&p, g);
         const int64_t r = tegroup_impl_max(0, x.rows), reach = tegroup_impl_prepare_reach(&p, &x);
-        atomicAdd((unsigned long long *)&result.rows_total, (unsigned long long)r);
-        atomicMax((unsigned long long *)&result.rows_max, (unsigned long long)r);
-        if (r > 0) atomicMax((unsigned long long *)&result.rows_end, (unsigned long long)(x.start + r));
+        atomicAdd((unsigned long long *)&header.rows_total, (unsigned long long)r);
+        atomicMax((unsigned long long *)&header.rows_max, (unsigned long long)r);
+        if (r > 0) atomicMax((unsigned long long *)&header.rows_end, (unsigned long long)(x.start + r));
         if (reach > 0)
-            atomicMax((unsigned long long *)&result.capacity_elements, (unsigned long long)(x.offset + reach));
+            atomicMax((unsigned long long *)&header.capacity_elements, (unsigned long long)(x.offset + reach));
     }
     __syncthreads();
+}
+
+/* The groups by size: few enough are sorted in shared memory. */
+static __device__ __forceinline__ void tegroup_impl_block_order(const tegroup_impl_preparation &p) {
+    __shared__ int32_t order[TEGROUP_IMPL_PREPARE_SHARED];
+    __shared__ int64_t rows[TEGROUP_IMPL_PREPARE_SHARED];
+    const int32_t thread = (int32_t)threadIdx.x;
     tegroup_impl_preparation sorted = p;
     if (p.groups <= TEGROUP_IMPL_PREPARE_SHARED) {
         for (int32_t g = thread; g < p.groups; g += TEGROUP_IMPL_PREPARE_THREADS) rows[g] = p.out_rows[g];
@@ -305,6 +312,23 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_PREPARE_THREADS, 1)
     if (sorted.order != p.order)
         for (int32_t i = thread; i < tegroup_impl_sort_extent(p.groups); i += TEGROUP_IMPL_PREPARE_THREADS)
             p.order[i] = order[i];
+}
+
+static __global__ void __launch_bounds__(TEGROUP_IMPL_PREPARE_THREADS, 1)
+    tegroup_impl_prepare_kernel(const __grid_constant__ tegroup_impl_preparation given, tegroup_snapshot_header *header,
+                                int64_t words) {
+    __shared__ tegroup_snapshot_header result;
+    const tegroup_impl_preparation &p = given;
+    const int32_t thread = (int32_t)threadIdx.x;
+    for (int64_t w = thread; w < words; w += TEGROUP_IMPL_PREPARE_THREADS) ((uint32_t *)header)[w] = 0;
+    if (thread == 0) {
+        tegroup_impl_snapshot_open(&result, &p);
+    }
+    __syncthreads();
+    tegroup_impl_block_place(p, result);
+    if (p.irregular) tegroup_impl_block_place_elements(p, result);
+    tegroup_impl_block_sum(p, result);
+    tegroup_impl_block_order(p);
     if (thread == 0) *header = result;
 }
 
@@ -332,10 +356,10 @@ static inline tegroup_status tegroup_impl_cuda_prepare(const tegroup_impl_prepar
 
 /* ==== [4] Rows on the GPU (src/cuda/rows.h) ==== */
 
-/* Kernels over rows are written once, over an access: vectors move 16 bytes a step, for matrices of one type whose rows all
- * begin at multiples of 16 bytes; scalars move one element of any type. A block works on a few rows at a time, so that each
- * of its threads has several loads under way. */
-enum { TEGROUP_IMPL_ROWS_UNIT = TEGROUP_GRANULE(0), TEGROUP_IMPL_ROWS_THREADS = 256 };
+/* Kernels over rows are written once, over an access: vectors move 16 bytes a step, for matrices of one type whose rows
+ * all begin at multiples of 16 bytes; scalars move one element of any type. A block works on a few rows at a time, so
+ * that each of its threads has several loads under way. */
+enum { TEGROUP_IMPL_ROWS_UNIT = TEGROUP_GRANULE, TEGROUP_IMPL_ROWS_THREADS = 256 };
 
 static __device__ __forceinline__ float tegroup_impl_low_half(uint32_t word, bool bf16) {
 #if __CUDA_ARCH__ >= 530
@@ -352,8 +376,8 @@ static __device__ __forceinline__ float tegroup_impl_high_half(uint32_t word, bo
     return bf16 ? __uint_as_float(word & 0xffff0000u) : tegroup_impl_low_half(word >> 16, false);
 }
 
-/* What arithmetic gives is rounded by the hardware to the very bits that the conversions of the C part give: its NaN is the
- * quiet one with all bits set. */
+/* What arithmetic gives is rounded by the hardware to the very bits that the conversions of the C part give: its NaN is
+ * the quiet one with all bits set. */
 static __device__ __forceinline__ uint32_t tegroup_impl_two_halves(float low, float high, bool bf16) {
 #if __CUDA_ARCH__ >= 800
     uint32_t word;
@@ -449,8 +473,8 @@ static __device__ __forceinline__ void tegroup_impl_set_weight(const tegroup_mat
     else ((double *)m.data)[at] = (double)x;
 }
 
-/* The rows that groups own, in units of a few rows of one group; without a snapshot, all rows. What the snapshot says is
- * bounded by the matrix, and a buffer that is no snapshot for it has no rows. */
+/* The rows that groups own, in units of a few rows of one group; without a snapshot, all rows. What the snapshot says
+ * is bounded by the matrix, and a buffer that is no snapshot for it has no rows. */
 struct tegroup_impl_units {
     const int64_t *start, *rows, *prefix;
     int64_t capacity, count;
@@ -466,7 +490,7 @@ struct tegroup_impl_units {
             groups = fit.groups;
             start = view.start;
             rows = view.rows;
-            prefix = view.prefix[0];
+            prefix = view.prefix;
         }
         count = groups > 0 ? tegroup_impl_min(prefix[groups], count + groups) : 0;
     }
@@ -515,8 +539,8 @@ static inline tegroup_matrix tegroup_impl_cuda_matrix(const tegroup_matrix *m) {
     return spelt;
 }
 
-/* The access that fits rows of `width` elements in every matrix given: the type of the vectors; else F64, scalars in double,
- * when the first is of that type; else UNSET, scalars in float. */
+/* The access that fits rows of `width` elements in every matrix given: the type of the vectors; else F64, scalars in
+ * double, when the first is of that type; else UNSET, scalars in float. */
 static inline tegroup_dtype tegroup_impl_cuda_access(const tegroup_matrix *const *matrices, int32_t count,
                                                      int64_t width) {
     const tegroup_dtype dtype = matrices[0]->dtype;
@@ -570,7 +594,8 @@ static inline tegroup_status tegroup_impl_cuda_rows(void (*kernel)(const DESC), 
 
 /* ==== [5] Activations in epilogues (src/cuda/activation_epilogue.h) ==== */
 
-/* For an epilogue: eight columns of a row in words of two halves. x: their gates and their ups or, interleaved, pairs. */
+/* For an epilogue: eight columns of a row in words of two halves. x: their gates and their ups or, interleaved,
+ * pairs. */
 template <tegroup_activation KIND, bool INTERLEAVED>
 static __device__ __forceinline__ void tegroup_impl_activate_eight(float alpha, float limit, bool bf16, float scale,
                                                                    const uint32_t (&x)[2][4], uint32_t (&y)[4]) {
@@ -588,12 +613,13 @@ static __device__ __forceinline__ void tegroup_impl_activate_eight(float alpha, 
 }
 
 #if !defined(TEGROUP_NO_BACKWARD)
-/* A row's sum of gradient times result, in an order that an epilogue, which has a tile's columns at a time, can keep to as well: a
- * step's columns one after another, steps of 32 columns by a tree of neighbours, these threads' own one after another, then the
- * block's threads. (Without gate and up there is no such epilogue, and no tree.) */
+/* A row's sum of gradient times result, in an order that an epilogue, which has a tile's columns at a time, can keep to
+ * as well: a step's columns one after another, steps of 32 columns by a tree of neighbours, these threads' own one
+ * after another, then the block's threads. (Without gate and up there is no such epilogue, and no tree.) */
 enum { TEGROUP_IMPL_ROW_SUM_COLS = 32 };
 
-/* The tree: the sum of as many neighbours, which they all get. there: lanes of the warp that take part, the first ones. */
+/* The tree: the sum of as many neighbours, which they all get. there: lanes of the warp that take part, the first
+ * ones. */
 static __device__ __forceinline__ float tegroup_impl_tree(float sum, int threads, int there) {
     const uint32_t mask = there < 32 ? (1u << there) - 1 : 0xffffffffu;
 #pragma unroll
@@ -604,8 +630,8 @@ static __device__ __forceinline__ float tegroup_impl_tree(float sum, int threads
     return sum;
 }
 
-/* The gradient: x is replaced by that of gates and ups; y, the gradient of what was activated, by that itself. Returns the eight's
- * part of the row's sum. */
+/* The gradient: x is replaced by that of gates and ups; y, the gradient of what was activated, by that itself. Returns
+ * the eight's part of the row's sum. */
 template <tegroup_activation KIND, bool INTERLEAVED>
 static __device__ __forceinline__ float tegroup_impl_differentiate_eight(float alpha, float limit, bool bf16,
                                                                          float scale, uint32_t (&x)[2][4],
@@ -638,8 +664,8 @@ static __device__ __forceinline__ float tegroup_impl_differentiate_eight(float a
     return INTERLEAVED ? __fadd_rn(part[0], part[1]) : part[0];
 }
 
-/* The end of those sums where an epilogue has made them of each 32 columns: a thread does for a row what a warp of the block above
- * does for its threads. */
+/* The end of those sums where an epilogue has made them of each 32 columns: a thread does for a row what a warp of the
+ * block above does for its threads. */
 typedef struct tegroup_impl_row_sums {
     tegroup_activation_backward_desc desc;
     const float *of_cols; /* [ceil(cols / 32)][rows] */
@@ -735,10 +761,10 @@ static __device__ __forceinline__ bool tegroup_impl_halves(const tegroup_matrix 
     return tegroup_impl_bits(a.dtype) == 16 && tegroup_impl_bits(b.dtype) == 16;
 }
 
-/* What a thread holds of a row of gates and ups, and of the row of half as many elements beside it: two steps of the one, in
- * the order in which they lie there (halves: gates, then ups; interleaved: pairs), and one of the other. Without gates and
- * ups the first is all there is, and ones stand for the second. `together` rows are held at a time: with fewer registers
- * more blocks are at work, and that keeps memory busier than more loads under way in each. */
+/* What a thread holds of a row of gates and ups, and of the row of half as many elements beside it: two steps of the
+ * one, in the order in which they lie there (halves: gates, then ups; interleaved: pairs), and one of the other.
+ * Without gates and ups the first is all there is, and ones stand for the second. `together` rows are held at a time:
+ * with fewer registers more blocks are at work, and that keeps memory busier than more loads under way in each. */
 template <typename ACCESS, bool INTERLEAVED, bool SPLIT = false> struct tegroup_impl_pairs {
     typedef typename ACCESS::real real;
     typedef typename ACCESS::raw raw;
@@ -775,8 +801,8 @@ template <typename ACCESS, bool INTERLEAVED, bool SPLIT = false> struct tegroup_
     static __device__ __forceinline__ void unpack_one(one v, real *x) { ACCESS::unpack(v, x); }
 };
 
-/* Interleaved vectors, to be written: one step of pairs and half a step of the other row. Neighbours write neighbouring bytes,
- * where two steps at a time would leave memory half of each of its sectors, twice. */
+/* Interleaved vectors, to be written: one step of pairs and half a step of the other row. Neighbours write neighbouring
+ * bytes, where two steps at a time would leave memory half of each of its sectors, twice. */
 template <typename ACCESS> struct tegroup_impl_pairs<ACCESS, true, true> {
     typedef typename ACCESS::real real;
     typedef uint2 one;
@@ -812,7 +838,30 @@ enum { TEGROUP_IMPL_ACTIVATION_BLOCKS = 4 };
 enum { TEGROUP_IMPL_ACTIVATION_BLOCKS = 5 };
 #endif
 
-/* A thread reads a step of the rows that it holds before it writes there, so output may be input where that is as wide. */
+/* y[i] = scale * f(gate[i], up[i]) of what a thread holds of a row. */
+template <typename ACCESS, bool GATED, typename PAIRS, typename REAL>
+static __device__ __forceinline__ void tegroup_impl_activation_step(const tegroup_activation_desc &desc, bool half,
+                                                                    REAL alpha, REAL limit, REAL scale, const PAIRS &x,
+                                                                    REAL *y) {
+    const int count = PAIRS::count;
+    REAL both[2 * count];
+    x.unpack(both);
+    if (ACCESS::lanes == 1) {
+        y[0] = scale
+               * tegroup_impl_activation_call(desc.activation, half, alpha, limit, both[0], both[1], (REAL)0, &both[0],
+                                              &both[1]);
+        return;
+    }
+#define TEGROUP_IMPL_LOOP(kind)                                                                                        \
+    _Pragma("unroll") for (int i = 0; i < count; i++) y[i] =                                                           \
+        scale * tegroup_impl_activation(kind, half, alpha, limit, both[PAIRS::gate(i)], both[PAIRS::up(i)]);
+    if (GATED) TEGROUP_IMPL_BY_GATED(desc.activation, TEGROUP_IMPL_LOOP)
+    else TEGROUP_IMPL_BY_PLAIN(desc.activation, TEGROUP_IMPL_LOOP)
+#undef TEGROUP_IMPL_LOOP
+}
+
+/* A thread reads a step of the rows that it holds before it writes there, so output may be input where that is as
+ * wide. */
 template <typename ACCESS, bool INTERLEAVED, bool GATED>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, TEGROUP_IMPL_ACTIVATION_BLOCKS)
     tegroup_impl_activation_kernel(const __grid_constant__ tegroup_activation_desc desc) {
@@ -847,20 +896,8 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, TEGROUP_IMPL
 #pragma unroll
                 for (int r = 0; r < pairs::together; r++) {
                     if (from + r >= rows) break;
-                    real both[2 * count], y[count];
-                    x[r].unpack(both);
-                    if (ACCESS::lanes == 1) {
-                        y[0] = scale[r]
-                               * tegroup_impl_activation_call(desc.activation, half, alpha, limit, both[0], both[1],
-                                                              (real)0, &both[0], &both[1]);
-                    } else {
-#define TEGROUP_IMPL_LOOP(kind)                                                                                        \
-    _Pragma("unroll") for (int i = 0; i < count; i++) y[i] =                                                           \
-        scale[r] * tegroup_impl_activation(kind, half, alpha, limit, both[pairs::gate(i)], both[pairs::up(i)]);
-                        if (GATED) TEGROUP_IMPL_BY_GATED(desc.activation, TEGROUP_IMPL_LOOP)
-                        else TEGROUP_IMPL_BY_PLAIN(desc.activation, TEGROUP_IMPL_LOOP)
-#undef TEGROUP_IMPL_LOOP
-                    }
+                    real y[count];
+                    tegroup_impl_activation_step<ACCESS, GATED>(desc, half, alpha, limit, scale[r], x[r], y);
                     ACCESS::store(desc.output, out[r], c, ACCESS::pack(y));
                 }
             }
@@ -890,8 +927,37 @@ static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_
 }
 
 #if !defined(TEGROUP_NO_BACKWARD)
-/* A thread reads a step of every operand before it writes there, so grad_input may be one of them. Rows are found anew at each step:
- * their addresses, held as the kernel above holds them, would cost registers that are spilled. */
+/* The gradients of gates and ups of what a thread holds of a row. Returns what it adds to the gradient of the row's
+ * scale, on top of `sum`: one by itself is added to it, several are added up first. */
+template <typename ACCESS, bool GATED, typename PAIRS, typename REAL>
+static __device__ __forceinline__ REAL tegroup_impl_activation_grad_step(const tegroup_activation_backward_desc &desc,
+                                                                         bool half, REAL alpha, REAL limit, REAL scale,
+                                                                         const PAIRS &x, const typename PAIRS::one &dy,
+                                                                         REAL sum, REAL *out) {
+    const int count = PAIRS::count;
+    REAL both[2 * count], grad[count], part = 0;
+    x.unpack(both);
+    PAIRS::unpack_one(dy, grad);
+    if (ACCESS::lanes == 1) {
+        const REAL value = tegroup_impl_activation_call(desc.activation, half, alpha, limit, both[0], both[1],
+                                                        scale * grad[0], &out[0], &out[1]);
+        return fma(grad[0], value, sum);
+    }
+#define TEGROUP_IMPL_LOOP(kind)                                                                                        \
+    _Pragma("unroll") for (int i = 0; i < count; i++) {                                                                \
+        const int g = PAIRS::gate(i), u = PAIRS::up(i);                                                                \
+        const REAL value = tegroup_impl_activation_grad(kind, half, alpha, limit, both[g], both[u], scale * grad[i],   \
+                                                        &out[g], &out[u]);                                             \
+        part = fma(grad[i], value, part);                                                                              \
+    }
+    if (GATED) TEGROUP_IMPL_BY_GATED(desc.activation, TEGROUP_IMPL_LOOP)
+    else TEGROUP_IMPL_BY_PLAIN(desc.activation, TEGROUP_IMPL_LOOP)
+#undef TEGROUP_IMPL_LOOP
+    return part;
+}
+
+/* A thread reads a step of every operand before it writes there, so grad_input may be one of them. Rows are found anew
+ * at each step: their addresses, held as the kernel above holds them, would cost registers that are spilled. */
 template <typename ACCESS, bool INTERLEAVED, bool GATED>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, 4)
     tegroup_impl_activation_grad_kernel(const __grid_constant__ tegroup_activation_backward_desc desc) {
@@ -929,25 +995,10 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, 4)
                     if (from + r >= rows) break;
                     const int64_t row = first + from + r;
                     const real scale = tegroup_impl_weight<real>(desc.row_scale, row, 0);
-                    real both[2 * count], grad[count], out[2 * count], part = 0;
-                    x[r].unpack(both);
-                    pairs::unpack_one(dy[r], grad);
-                    if (ACCESS::lanes == 1) {
-                        const real value = tegroup_impl_activation_call(desc.activation, half, alpha, limit, both[0],
-                                                                        both[1], scale * grad[0], &out[0], &out[1]);
-                        sum[from + r] = fma(grad[0], value, sum[from + r]);
-                    } else {
-#define TEGROUP_IMPL_LOOP(kind)                                                                                        \
-    _Pragma("unroll") for (int i = 0; i < count; i++) {                                                                \
-        const int g = pairs::gate(i), u = pairs::up(i);                                                                \
-        const real value = tegroup_impl_activation_grad(kind, half, alpha, limit, both[g], both[u], scale * grad[i],   \
-                                                        &out[g], &out[u]);                                             \
-        part = fma(grad[i], value, part);                                                                              \
-    }
-                        if (GATED) TEGROUP_IMPL_BY_GATED(desc.activation, TEGROUP_IMPL_LOOP)
-                        else TEGROUP_IMPL_BY_PLAIN(desc.activation, TEGROUP_IMPL_LOOP)
-#undef TEGROUP_IMPL_LOOP
-                    }
+                    real out[2 * count];
+                    real part = tegroup_impl_activation_grad_step<ACCESS, GATED>(desc, half, alpha, limit, scale, x[r],
+                                                                                 dy[r], sum[from + r], out);
+                    if (ACCESS::lanes == 1) sum[from + r] = part;
                     pairs::store(desc.grad_input, ACCESS::row(desc.grad_input, row), c, steps, gated, out);
                     if (ACCESS::lanes == 1 || !wants_sum) continue;
                     if (gated) part = tegroup_impl_tree((float)part, TEGROUP_IMPL_ROW_SUM_COLS / count, there);
@@ -993,12 +1044,13 @@ static inline tegroup_status tegroup_impl_cuda_activation_backward(const tegroup
 
 /* ==== [7] Router: a warp's batch of tokens (src/moe/router_batch_cuda.h) ==== */
 
-/* A warp takes a batch of tokens at a time. LANES lanes work out a token's softmax in registers, quad q of its experts in those of
- * lane q % LANES, TURNS tokens one after another. To choose, the lanes share the batch out: each has one token, or as many experts
- * of it as its fellows. The probabilities lie in shared memory, beside them the largest of each quad, and the largest of each four
- * of those in the lane's registers, so that the best expert is found on the way down this tree, and only what lies on that way
- * changes when it is taken out. Four warps a block and three blocks a multiprocessor leave each lane 168 registers. With fewer some
- * are spilled, and what is read back from local memory waits for all loads that are under way. */
+/* A warp takes a batch of tokens at a time. LANES lanes work out a token's softmax in registers, quad q of its experts
+ * in those of lane q % LANES, TURNS tokens one after another. To choose, the lanes share the batch out: each has one
+ * token, or as many experts of it as its fellows. The probabilities lie in shared memory, beside them the largest of
+ * each quad, and the largest of each four of those in the lane's registers, so that the best expert is found on the way
+ * down this tree, and only what lies on that way changes when it is taken out. Four warps a block and three blocks a
+ * multiprocessor leave each lane 168 registers. With fewer some are spilled, and what is read back from local memory
+ * waits for all loads that are under way. */
 enum { TEGROUP_IMPL_ROUTER_WARPS = 4, TEGROUP_IMPL_ROUTER_HISTOGRAM = 1024 };
 
 template <typename REAL> struct alignas(16) tegroup_impl_quad { REAL x[4]; };
@@ -1064,8 +1116,8 @@ template <typename REAL, int LANES> static __device__ __forceinline__ REAL tegro
     return x;
 }
 
-/* e^x for the softmax, x at most 0, off by at most (1.5 |x| + 9) 2^-24 of it. The hardware's power of two flushes what is below
- * 2^-126, so it is asked for the square root. */
+/* e^x for the softmax, x at most 0, off by at most (1.5 |x| + 9) 2^-24 of it. The hardware's power of two flushes what
+ * is below 2^-126, so it is asked for the square root. */
 static __device__ __forceinline__ float tegroup_impl_softmax_exp(float x) {
     float root;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(root) : "f"(__fmul_rn(x, 0.7213475204444817f)));
@@ -1073,8 +1125,8 @@ static __device__ __forceinline__ float tegroup_impl_softmax_exp(float x) {
 }
 static __device__ __forceinline__ double tegroup_impl_softmax_exp(double x) { return tegroup_impl_exp_f64(x); }
 
-/* x / y without a branch, rounded as a division is where neither y, its reciprocal nor the result is denormal, and the result
- * is finite; NaN where it is not. */
+/* x / y without a branch, rounded as a division is where neither y, its reciprocal nor the result is denormal, and the
+ * result is finite; NaN where it is not. */
 static __device__ __forceinline__ float tegroup_impl_quotient(float x, float y) {
     float r;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(y));
@@ -1147,8 +1199,8 @@ static __device__ __forceinline__ void tegroup_impl_router_copy_soon(char *to, c
         tegroup_impl_copy_soon((T *)(void *)(to + at), (const T *)(const void *)(from + at));
 }
 
-/* Set going the copies of a batch's rows of floats or doubles, to lie one behind the other `pitch` bytes apart. SM90 has an engine
- * that copies them all at once. */
+/* Set going the copies of a batch's rows of floats or doubles, to lie one behind the other `pitch` bytes apart. SM90
+ * has an engine that copies them all at once. */
 static __device__ __forceinline__ void tegroup_impl_router_fetch(const tegroup_matrix &m,
                                                                  const tegroup_impl_router_way &way, char *rows,
                                                                  int32_t pitch, uint64_t *barrier, int64_t first,
@@ -1188,9 +1240,9 @@ static __device__ __forceinline__ void tegroup_impl_router_fetched(const tegroup
     __syncwarp();
 }
 
-/* Copy a batch's rows out of shared memory, where they lie one behind the other `pitch` bytes apart, and until the copy is done
- * do not change. SM90 has an engine that takes them all at once: stores would stand in the queue that the lanes' own reads of
- * shared memory stand in, and where memory is slow to take the stores these wait with them. */
+/* Copy a batch's rows out of shared memory, where they lie one behind the other `pitch` bytes apart, and until the copy
+ * is done do not change. SM90 has an engine that takes them all at once: stores would stand in the queue that the
+ * lanes' own reads of shared memory stand in, and where memory is slow to take the stores these wait with them. */
 static __device__ __forceinline__ void tegroup_impl_router_store(const tegroup_matrix &m,
                                                                  const tegroup_impl_router_way &way, const char *rows,
                                                                  int32_t pitch, int64_t first, int32_t live) {
@@ -1232,9 +1284,9 @@ template <typename T> static __device__ __forceinline__ T *tegroup_impl_router_f
     return p;
 }
 
-/* A warp's batch of tokens, and a lane's part of it. Neighbouring warps have neighbouring batches, and all batches have as many
- * tokens, but for one: memory is gone through in order, and every warp has as much to do. What a token has besides its row is an
- * odd number of quads long, so that lanes that have a token each do not all meet in a bank. */
+/* A warp's batch of tokens, and a lane's part of it. Neighbouring warps have neighbouring batches, and all batches have
+ * as many tokens, but for one: memory is gone through in order, and every warp has as much to do. What a token has
+ * besides its row is an odd number of quads long, so that lanes that have a token each do not all meet in a bank. */
 template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_router_batch {
     typedef tegroup_impl_quad<REAL> quad;
     enum { tokens = 32 / LANES * TURNS };
@@ -1270,8 +1322,8 @@ template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_ro
         return min(quad_of(j), (int32_t)(((uint32_t)cols + 3) / 4) - 1);
     }
 
-    /* Set the loads of the batch going. Behind the last token the last one is repeated. Halves stay halves, in half of a quad;
-     * elements stay where they are. */
+    /* Set the loads of the batch going. Behind the last token the last one is repeated. Halves stay halves, in half of
+     * a quad; elements stay where they are. */
     __device__ __forceinline__ void load(const tegroup_matrix &m, tegroup_impl_router_access access) {
         if (live <= 0) return;
         const int32_t end = live - 1;
@@ -1304,7 +1356,8 @@ template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_ro
         }
     }
 
-    /* What load() left where it was, by way of the batch's rows in shared memory; what only fills the last quad is `rest`. */
+    /* What load() left where it was, by way of the batch's rows in shared memory; what only fills the last quad is
+     * `rest`. */
     __device__ __forceinline__ void settle(const tegroup_matrix &m, const tegroup_impl_router_way &way, char *rows,
                                            REAL rest) {
         if (way.in != TEGROUP_IMPL_ROUTER_ELEMENTS) return;
@@ -1323,8 +1376,8 @@ template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_ro
         }
     }
 
-    /* Rows of numbers that lie in shared memory. Behind the last token the last one is repeated, and in place of quads that a row
-     * lacks its last one, filled up with zeros. */
+    /* Rows of numbers that lie in shared memory. Behind the last token the last one is repeated, and in place of quads
+     * that a row lacks its last one, filled up with zeros. */
     __device__ __forceinline__ void read(const char *rows, int32_t pitch, int32_t cols) {
 #pragma unroll
         for (int turn = 0; turn < TURNS; turn++)
@@ -1392,7 +1445,8 @@ template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_ro
     }
 };
 
-/* The slots of a warp's batch, taken by its lanes one after another, each so many in a row: token of the batch, and choice. */
+/* The slots of a warp's batch, taken by its lanes one after another, each so many in a row: token of the batch, and
+ * choice. */
 template <int UNIT> struct tegroup_impl_router_slots {
     uint32_t at, place, choice;
 
@@ -1410,11 +1464,11 @@ template <int UNIT> struct tegroup_impl_router_slots {
     }
 };
 
-/* ==== [8] Router kernels (src/moe/router_cuda.h) ==== */
+/* ==== [8] Router kernels: the choice (src/moe/router_choice_cuda.h) ==== */
 
-/* Could logits differ where probabilities are equal? last: the smallest probability chosen; sum: what exp(logit - largest)
- * was divided by. halves: every logit of the batch has the 11 bits of a half, or fewer. Then those of 1/16 and more lie at
- * least 2^-14 apart, and equal probabilities come of equal logits, unless they are next to nothing. */
+/* Could logits differ where probabilities are equal? last: the smallest probability chosen; sum: what exp(logit -
+ * largest) was divided by. halves: every logit of the batch has the 11 bits of a half, or fewer. Then those of 1/16 and
+ * more lie at least 2^-14 apart, and equal probabilities come of equal logits, unless they are next to nothing. */
 template <typename REAL>
 static __device__ __forceinline__ bool tegroup_impl_router_doubt(REAL last, REAL sum, REAL largest, bool halves) {
     const REAL small = (REAL)0.125; /* twice as much, so that rounding does not matter here */
@@ -1461,21 +1515,237 @@ static __device__ __forceinline__ void tegroup_impl_router_untie(const tegroup_r
     }
 }
 
+/* What a token has in shared memory besides its probabilities, by index: from 0 the largest of each quad, what its
+ * weights are divided by, its largest logit, the probabilities that it chose, and as int32_t their experts. */
+struct tegroup_impl_router_places {
+    int32_t divisor, largest, value, index;
+
+    template <typename REAL> static __device__ __forceinline__ tegroup_impl_router_places of(int32_t room, int32_t k) {
+        tegroup_impl_router_places at;
+        at.divisor = (room / 4 + 3) / 4 * 4;
+        at.largest = at.divisor + 1;
+        at.value = at.divisor + 2;
+        at.index = (at.value + k) * (int32_t)(sizeof(REAL) / 4);
+        return at;
+    }
+};
+
+/* A batch's logits become exp(logit - largest), and `sum` each token's sum of them. Returns the sum of these; bits
+ * collects those that are set in any logit. */
+template <typename REAL, int LANES, int QUADS, int TURNS>
+static __device__ __forceinline__ REAL tegroup_impl_router_exponentials(
+    tegroup_impl_router_batch<REAL, LANES, QUADS, TURNS> &batch, const tegroup_impl_router_way &way,
+    const tegroup_impl_router_places &at, char *memory, int32_t experts, REAL *sum, uint32_t &bits) {
+    typedef tegroup_impl_quad<REAL> quad;
+    typedef tegroup_impl_router_batch<REAL, LANES, QUADS, TURNS> batch_of;
+    REAL sums_of_all = 0;
+#pragma unroll
+    for (int turn = 0; turn < TURNS; turn++) {
+        quad most = batch.v[turn][0], sums = {{0, 0, 0, 0}};
+        bits |= tegroup_impl_quad_bits(most);
+#pragma unroll
+        for (int j = 1; j < QUADS; j++) {
+            bits |= tegroup_impl_quad_bits(batch.v[turn][j]);
+#pragma unroll
+            for (int i = 0; i < 4; i++) most.x[i] = tegroup_impl_larger(most.x[i], batch.v[turn][j].x[i]);
+        }
+        const REAL largest = tegroup_impl_lanes_max<REAL, LANES>(tegroup_impl_quad_max(most));
+        if (batch_of::part() == 0) ((REAL *)(memory + batch_of::place(turn) * way.token_bytes))[at.largest] = largest;
+#pragma unroll
+        for (int j = 0; j < QUADS; j++) {
+            /* what stands in for a quad that the row lacks counts nothing */
+            const REAL shift = 4 * batch_of::quad_of(j) < experts ? largest : (REAL)INFINITY;
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                batch.v[turn][j].x[i] = tegroup_impl_softmax_exp(batch.v[turn][j].x[i] - shift);
+                sums.x[i] += batch.v[turn][j].x[i];
+            }
+        }
+        sum[turn] = tegroup_impl_lanes_sum<REAL, LANES>(tegroup_impl_quad_sum(sums));
+        sums_of_all += sum[turn];
+    }
+    return sums_of_all;
+}
+
+/* The probabilities, into the batch's rows in shared memory, and the largest of each quad beside them. */
+template <typename REAL, int LANES, int QUADS, int TURNS>
+static __device__ __forceinline__ void tegroup_impl_router_probabilities(
+    const tegroup_impl_router_batch<REAL, LANES, QUADS, TURNS> &batch, const tegroup_impl_router_way &way,
+    const tegroup_impl_router_places &at, char *rows, char *memory, int32_t experts, const REAL *sum) {
+    typedef tegroup_impl_quad<REAL> quad;
+    typedef tegroup_impl_router_batch<REAL, LANES, QUADS, TURNS> batch_of;
+#pragma unroll
+    for (int turn = 0; turn < TURNS; turn++) {
+        const int32_t place = batch_of::place(turn);
+        REAL *parents = (REAL *)(memory + place * way.token_bytes);
+        quad *leaves = (quad *)(rows + place * way.row_bytes);
+        const REAL scale = tegroup_impl_quotient((REAL)1, sum[turn]);
+        if (batch_of::part() == 0) parents[at.divisor] = sum[turn];
+#pragma unroll
+        for (int j = 0; j < QUADS; j++) {
+            const int32_t q = batch_of::quad_of(j);
+            quad v = batch.v[turn][j];
+#pragma unroll
+            for (int i = 0; i < 4; i++) v.x[i] *= scale;
+            const REAL most = tegroup_impl_quad_max(v);
+            if (4 * q < experts) {
+                leaves[q] = v;
+                parents[q] = most;
+            }
+        }
+    }
+}
+
+/* NaN or infinity among the logits, or minus infinity alone, makes every probability NaN, and the first k experts are
+ * then chosen: all are put to 0 here. (Minus infinity beside finite ones is a probability of 0.) */
+template <typename REAL, int LANES>
+static __device__ __forceinline__ void tegroup_impl_router_choose_first(const tegroup_impl_router_way &way,
+                                                                        const tegroup_impl_router_places &at,
+                                                                        char *rows, char *memory, int32_t tokens,
+                                                                        int32_t experts) {
+    const int32_t lane = (int32_t)threadIdx.x % 32;
+#pragma unroll 1
+    for (int32_t place = lane / LANES; place < tokens; place += 32 / LANES) {
+        const REAL sum = ((REAL *)(memory + place * way.token_bytes))[at.divisor];
+        if (sum == sum) continue;
+        for (int32_t q = lane % LANES; 4 * q < experts; q += LANES) {
+            for (int32_t e = 4 * q; e < experts && e < 4 * q + 4; e++) ((REAL *)(rows + place * way.row_bytes))[e] = 0;
+            ((REAL *)(memory + place * way.token_bytes))[q] = 0;
+        }
+    }
+}
+
+/* One of the SHARE lanes that choose for a token. It has NODES fours of the token's quads: `root` is the largest of
+ * each, `parents` the largest of each quad, `leaves` the probabilities; what was chosen is -1. */
+template <typename REAL, int SHARE, int NODES> struct tegroup_impl_router_chooser {
+    typedef tegroup_impl_quad<REAL> quad;
+    int32_t experts, fellow, begin;
+    uint32_t before; /* the lanes of the token ahead of this one */
+    REAL *tree, *parents, *leaves;
+    REAL all, chosen, last, gap; /* sums of exponentials and of choices; the last choice; the least step to the next */
+    REAL root[NODES];
+
+    __device__ __forceinline__ tegroup_impl_router_chooser(const tegroup_impl_router_way &way,
+                                                           const tegroup_impl_router_places &at, char *rows,
+                                                           char *memory, int32_t experts_)
+        : experts(experts_) {
+        const int32_t lane = (int32_t)threadIdx.x % 32;
+        fellow = lane % SHARE;
+        begin = 4 * (4 * NODES) * fellow;
+        before = (1u << lane) - (1u << (lane - fellow));
+        tree = (REAL *)(memory + lane / SHARE * way.token_bytes);
+        parents = tree + begin / 4;
+        leaves = (REAL *)(rows + lane / SHARE * way.row_bytes) + begin;
+        all = tree[at.divisor];
+        chosen = all != all ? all : (REAL)0;
+        last = gap = 2;
+#pragma unroll
+        for (int i = 0; i < NODES; i++)
+            root[i] = 16 * (fellow * NODES + i) < experts ? tegroup_impl_quad_max(tegroup_impl_quad_at(parents + 4 * i))
+                                                          : (REAL)-1;
+    }
+    __device__ __forceinline__ REAL best_of_mine() const {
+        REAL mine = root[0];
+#pragma unroll
+        for (int i = 1; i < NODES; i++) mine = tegroup_impl_larger(mine, root[i]);
+        return mine;
+    }
+    /* Choice j. Every lane finds its own best and what it would leave, before the lanes of the token know whose is
+     * taken: these steps wait for one another, lanes cost nothing. Of equals the first is taken, lane by lane, too. */
+    __device__ __forceinline__ void choose(const tegroup_impl_router_places &at, int32_t j) {
+        const REAL mine = best_of_mine();
+        const REAL best = tegroup_impl_lanes_max<REAL, SHARE>(mine);
+        const bool taken = !(__ballot_sync(0xffffffffu, mine == best) & before) && mine == best;
+        int32_t here = NODES - 1, q = 0, e = 0;
+        REAL second = -1, next = -1;
+        if (begin < experts) {
+#pragma unroll
+            for (int i = NODES - 2; i >= 0; i--)
+                if (root[i] == mine) here = i;
+            const quad above = tegroup_impl_quad_at(parents + 4 * here);
+            q = 4 * here + tegroup_impl_quad_find(above, mine);
+            const quad leaf = tegroup_impl_quad_at(leaves + 4 * q);
+            e = 4 * q + tegroup_impl_quad_find(leaf, mine);
+            second = tegroup_impl_quad_second(leaf);
+            next = tegroup_impl_larger(tegroup_impl_quad_second(above), second);
+        }
+        chosen += best;
+        gap = tegroup_impl_smaller(gap, last - best);
+        last = best;
+        if (taken) {
+            tree[at.value + j] = best;
+            ((int32_t *)tree)[at.index + j] = begin + e;
+            leaves[e] = -1;
+            parents[q] = second;
+        }
+#pragma unroll
+        for (int i = 0; i < NODES; i++) root[i] = taken && i == here ? next : root[i];
+    }
+    /* The step from the last choice to the best that is left. */
+    __device__ __forceinline__ void meet_rest() {
+        const REAL mine = best_of_mine();
+        gap = tegroup_impl_smaller(gap, last - tegroup_impl_lanes_max<REAL, SHARE>(mine));
+    }
+};
+
+/* The lanes choose for the batch's tokens. bits: those set in any logit. */
+template <typename REAL, int TOKENS, int QUADS>
+static __device__ __forceinline__ void tegroup_impl_router_choose(const tegroup_router_desc &desc,
+                                                                  const tegroup_impl_router_way &way,
+                                                                  const tegroup_impl_router_places &at, char *rows,
+                                                                  char *memory, int64_t first, int32_t live,
+                                                                  uint32_t bits) {
+    enum { share = 32 / TOKENS };
+    const int32_t lane = (int32_t)threadIdx.x % 32, k = desc.k;
+    tegroup_impl_router_chooser<REAL, share, QUADS / 4> my(way, at, rows, memory, desc.experts);
+#pragma unroll 1
+    for (int32_t j = 0; j < k; j++) my.choose(at, j);
+    my.meet_rest();
+    if (__any_sync(0xffffffffu, my.gap == 0)) {
+        const bool halves = !__any_sync(0xffffffffu, bits & 0x1fff),
+                   doubt = my.gap == 0 && my.fellow == 0 && lane / share < live && my.all == my.all
+                           && tegroup_impl_router_doubt(my.last, my.all, my.tree[at.largest], halves);
+        for (uint32_t left = __ballot_sync(0xffffffffu, doubt); left != 0; left &= left - 1) {
+            const int32_t place = (__ffs((int)left) - 1) / share;
+            REAL *token = (REAL *)(memory + place * way.token_bytes);
+            tegroup_impl_router_untie(desc, first + place, (REAL *)(rows + place * way.row_bytes), token + at.value,
+                                      (int32_t *)token + at.index);
+        }
+    }
+    __syncwarp(); /* all lanes have read `all` there */
+    if (my.fellow == 0) my.tree[at.divisor] = desc.normalize || my.all != my.all ? my.chosen : (REAL)1;
+}
+
+/* The batch's weights and indices, and their counts. */
+template <typename REAL>
+static __device__ __forceinline__ void tegroup_impl_router_write(const tegroup_router_desc &desc,
+                                                                 const tegroup_impl_router_way &way,
+                                                                 const tegroup_impl_router_places &at,
+                                                                 const char *memory, uint32_t *histogram, int64_t first,
+                                                                 int32_t live) {
+    REAL *weights = tegroup_impl_router_fixed((REAL *)desc.weights.data + first * desc.weights.ld);
+    int32_t *indices = tegroup_impl_router_fixed((int32_t *)desc.indices.data + first * desc.indices.ld);
+    for (tegroup_impl_router_slots<1> slot(way); (int32_t)slot.place < live; slot.advance(way)) {
+        const REAL *tree = (const REAL *)(memory + slot.place * way.token_bytes);
+        const int32_t e = ((const int32_t *)tree)[at.index + slot.choice];
+        if (way.histogram) atomicAdd(&histogram[e], 1u);
+        else atomicAdd((unsigned long long *)desc.counts.data + e, 1ull);
+        weights[slot.place * desc.weights.ld + slot.choice] =
+            tegroup_impl_quotient(tree[at.value + slot.choice], tree[at.divisor]);
+        indices[slot.place * desc.indices.ld + slot.choice] = e;
+    }
+}
+
 template <typename REAL, int LANES, int QUADS, int TURNS>
 static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
                                          sizeof(REAL) == 8 || TURNS * QUADS > 16 ? 1 : 3)
     tegroup_impl_router_kernel(const __grid_constant__ tegroup_router_desc desc,
                                const __grid_constant__ tegroup_impl_router_way way) {
-    typedef tegroup_impl_quad<REAL> quad;
     typedef tegroup_impl_router_batch<REAL, LANES, QUADS, TURNS> batch_of;
-    /* lanes that choose for a token, quads of each, and how many fours of these */
-    enum { tokens = batch_of::tokens, share = 32 / tokens, quads = LANES * QUADS / share, nodes = quads / 4 };
+    enum { tokens = batch_of::tokens, quads = LANES * QUADS * tokens / 32 }; /* quads of a lane that chooses */
     const int32_t experts = desc.experts, k = desc.k, room = (experts + 3) / 4 * 4, lane = (int32_t)threadIdx.x % 32,
-                  part = lane % LANES, warp = (int32_t)threadIdx.x / 32;
-    /* of a token besides its probabilities: the largest of each quad, what its weights are divided by, its largest
-     * logit, the probabilities that it chose and their experts */
-    const int32_t divisor_at = (room / 4 + 3) / 4 * 4, largest_at = divisor_at + 1, value_at = divisor_at + 2,
-                  index_at = (value_at + k) * (int32_t)(sizeof(REAL) / 4);
+                  warp = (int32_t)threadIdx.x / 32;
+    const tegroup_impl_router_places at = tegroup_impl_router_places::of<REAL>(room, k);
     uint32_t *histogram = (uint32_t *)tegroup_impl_router_memory();
     char *rows = tegroup_impl_router_memory() + way.block_bytes + warp * tokens * (way.row_bytes + way.token_bytes),
          *memory = rows + tokens * way.row_bytes;
@@ -1491,7 +1761,7 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
     while (batch.live > 0) {
         const int64_t first = batch.first;
         const int32_t live = batch.live;
-        REAL sum[TURNS], sums_of_all = 0;
+        REAL sum[TURNS];
         /* of all logits: those of widened halves leave the last 13 unset; what F64 has beyond them is rounded away */
         uint32_t bits = desc.logits.dtype == TEGROUP_DTYPE_F64;
         if (way.in == TEGROUP_IMPL_ROUTER_HALVES) {
@@ -1499,151 +1769,20 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
             else batch.widen(false);
         }
         batch.settle(desc.logits, way, rows, -(REAL)INFINITY);
-#pragma unroll
-        for (int turn = 0; turn < TURNS; turn++) {
-            quad most = batch.v[turn][0], sums = {{0, 0, 0, 0}};
-            bits |= tegroup_impl_quad_bits(most);
-#pragma unroll
-            for (int j = 1; j < QUADS; j++) {
-                bits |= tegroup_impl_quad_bits(batch.v[turn][j]);
-#pragma unroll
-                for (int i = 0; i < 4; i++) most.x[i] = tegroup_impl_larger(most.x[i], batch.v[turn][j].x[i]);
-            }
-            const REAL largest = tegroup_impl_lanes_max<REAL, LANES>(tegroup_impl_quad_max(most));
-            if (part == 0) ((REAL *)(memory + batch_of::place(turn) * way.token_bytes))[largest_at] = largest;
-#pragma unroll
-            for (int j = 0; j < QUADS; j++) {
-                /* what stands in for a quad that the row lacks counts nothing */
-                const REAL shift = 4 * batch_of::quad_of(j) < experts ? largest : (REAL)INFINITY;
-#pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    batch.v[turn][j].x[i] = tegroup_impl_softmax_exp(batch.v[turn][j].x[i] - shift);
-                    sums.x[i] += batch.v[turn][j].x[i];
-                }
-            }
-            sum[turn] = tegroup_impl_lanes_sum<REAL, LANES>(tegroup_impl_quad_sum(sums));
-            sums_of_all += sum[turn];
-        }
-#pragma unroll
-        for (int turn = 0; turn < TURNS; turn++) {
-            const int32_t place = batch_of::place(turn);
-            REAL *parents = (REAL *)(memory + place * way.token_bytes);
-            quad *leaves = (quad *)(rows + place * way.row_bytes);
-            const REAL scale = tegroup_impl_quotient((REAL)1, sum[turn]);
-            if (part == 0) parents[divisor_at] = sum[turn];
-#pragma unroll
-            for (int j = 0; j < QUADS; j++) {
-                const int32_t q = batch_of::quad_of(j);
-                quad v = batch.v[turn][j];
-#pragma unroll
-                for (int i = 0; i < 4; i++) v.x[i] *= scale;
-                const REAL most = tegroup_impl_quad_max(v);
-                if (4 * q < experts) {
-                    leaves[q] = v;
-                    parents[q] = most;
-                }
-            }
-        }
+        const REAL sums_of_all = tegroup_impl_router_exponentials(batch, way, at, memory, experts, sum, bits);
+        tegroup_impl_router_probabilities(batch, way, at, rows, memory, experts, sum);
         tegroup_impl_router_store(desc.probabilities, way, rows, way.row_bytes, first, live);
         tegroup_impl_router_store_done();
         batch.advance(way);
         batch.load(desc.logits, way.in); /* on its way while the lanes choose */
         if (lane < tokens)
             for (int32_t e = experts; e % 4 != 0; e++) ((REAL *)(rows + lane * way.row_bytes))[e] = -1;
-        /* NaN or infinity among the logits, or minus infinity alone, makes every probability NaN, and the first k experts are then
-         * chosen. (Minus infinity beside finite ones is a probability of 0.) */
-        if (sums_of_all != sums_of_all) {
-#pragma unroll 1
-            for (int32_t place = lane / LANES; place < tokens; place += 32 / LANES) {
-                const REAL sum = ((REAL *)(memory + place * way.token_bytes))[divisor_at];
-                if (sum == sum) continue;
-                for (int32_t q = part; 4 * q < experts; q += LANES) {
-                    for (int32_t e = 4 * q; e < experts && e < 4 * q + 4; e++)
-                        ((REAL *)(rows + place * way.row_bytes))[e] = 0;
-                    ((REAL *)(memory + place * way.token_bytes))[q] = 0;
-                }
-            }
-        }
+        if (sums_of_all != sums_of_all)
+            tegroup_impl_router_choose_first<REAL, LANES>(way, at, rows, memory, tokens, experts);
         __syncwarp();
-        {
-            const int32_t fellow = lane % share, begin = 4 * quads * fellow;
-            const uint32_t before =
-                (1u << lane) - (1u << (lane - fellow)); /* the lanes of the token ahead of this one */
-            REAL *tree = (REAL *)(memory + lane / share * way.token_bytes), *parents = tree + begin / 4,
-                 *leaves = (REAL *)(rows + lane / share * way.row_bytes) + begin;
-            const REAL all = tree[divisor_at];
-            REAL chosen = all != all ? all : (REAL)0, last = 2, gap = 2; /* the smallest from one choice to the next */
-            REAL root[nodes];
-#pragma unroll
-            for (int i = 0; i < nodes; i++)
-                root[i] = 16 * (fellow * nodes + i) < experts
-                              ? tegroup_impl_quad_max(tegroup_impl_quad_at(parents + 4 * i))
-                              : (REAL)-1;
-#pragma unroll 1
-            for (int32_t j = 0; j < k; j++) {
-                /* Every lane finds its own best and what it would leave, before the lanes of the token know whose is taken:
-                 * these steps wait for one another, lanes cost nothing. Of equals the first is taken, lane by lane, too. */
-                REAL mine = root[0];
-#pragma unroll
-                for (int i = 1; i < nodes; i++) mine = tegroup_impl_larger(mine, root[i]);
-                const REAL best = tegroup_impl_lanes_max<REAL, share>(mine);
-                const bool taken = !(__ballot_sync(0xffffffffu, mine == best) & before) && mine == best;
-                int32_t here = nodes - 1, q = 0, e = 0;
-                REAL second = -1, next = -1;
-                if (begin < experts) {
-#pragma unroll
-                    for (int i = nodes - 2; i >= 0; i--)
-                        if (root[i] == mine) here = i;
-                    const quad above = tegroup_impl_quad_at(parents + 4 * here);
-                    q = 4 * here + tegroup_impl_quad_find(above, mine);
-                    const quad leaf = tegroup_impl_quad_at(leaves + 4 * q);
-                    e = 4 * q + tegroup_impl_quad_find(leaf, mine);
-                    second = tegroup_impl_quad_second(leaf);
-                    next = tegroup_impl_larger(tegroup_impl_quad_second(above), second);
-                }
-                chosen += best;
-                gap = tegroup_impl_smaller(gap, last - best);
-                last = best;
-                if (taken) {
-                    tree[value_at + j] = best;
-                    ((int32_t *)tree)[index_at + j] = begin + e;
-                    leaves[e] = -1;
-                    parents[q] = second;
-                }
-#pragma unroll
-                for (int i = 0; i < nodes; i++) root[i] = taken && i == here ? next : root[i];
-            }
-            REAL mine = root[0];
-#pragma unroll
-            for (int i = 1; i < nodes; i++) mine = tegroup_impl_larger(mine, root[i]);
-            /* to the best that is left */
-            gap = tegroup_impl_smaller(gap, last - tegroup_impl_lanes_max<REAL, share>(mine));
-            if (__any_sync(0xffffffffu, gap == 0)) {
-                const bool halves = !__any_sync(0xffffffffu, bits & 0x1fff),
-                           doubt = gap == 0 && fellow == 0 && lane / share < live && all == all
-                                   && tegroup_impl_router_doubt(last, all, tree[largest_at], halves);
-                for (uint32_t left = __ballot_sync(0xffffffffu, doubt); left != 0; left &= left - 1) {
-                    const int32_t place = (__ffs((int)left) - 1) / share;
-                    REAL *token = (REAL *)(memory + place * way.token_bytes);
-                    tegroup_impl_router_untie(desc, first + place, (REAL *)(rows + place * way.row_bytes),
-                                              token + value_at, (int32_t *)token + index_at);
-                }
-            }
-            __syncwarp(); /* all lanes have read `all` there */
-            if (fellow == 0) tree[divisor_at] = desc.normalize || all != all ? chosen : (REAL)1;
-        }
+        tegroup_impl_router_choose<REAL, tokens, quads>(desc, way, at, rows, memory, first, live, bits);
         __syncwarp();
-        REAL *weights = tegroup_impl_router_fixed((REAL *)desc.weights.data + first * desc.weights.ld);
-        int32_t *indices = tegroup_impl_router_fixed((int32_t *)desc.indices.data + first * desc.indices.ld);
-        for (tegroup_impl_router_slots<1> slot(way); (int32_t)slot.place < live; slot.advance(way)) {
-            const REAL *tree = (const REAL *)(memory + slot.place * way.token_bytes);
-            const int32_t e = ((const int32_t *)tree)[index_at + slot.choice];
-            if (way.histogram) atomicAdd(&histogram[e], 1u);
-            else atomicAdd((unsigned long long *)desc.counts.data + e, 1ull);
-            weights[slot.place * desc.weights.ld + slot.choice] =
-                tegroup_impl_quotient(tree[value_at + slot.choice], tree[divisor_at]);
-            indices[slot.place * desc.indices.ld + slot.choice] = e;
-        }
+        tegroup_impl_router_write<REAL>(desc, way, at, memory, histogram, first, live);
         __syncwarp();
     }
     if (way.histogram) {
@@ -1706,6 +1845,8 @@ static __global__ void __launch_bounds__(1024)
     if (thread == 0) *desc.balance_loss = desc.balance_coefficient * desc.experts * part[0];
 }
 
+/* ==== [9] Router kernels: the gradient (src/moe/router_gradient_cuda.h) ==== */
+
 /* What the balance of the experts adds to the gradient of a quad of probabilities, in any row. */
 template <typename REAL>
 static __device__ __noinline__ tegroup_impl_quad<REAL> tegroup_impl_router_balance(
@@ -1719,7 +1860,8 @@ static __device__ __noinline__ tegroup_impl_quad<REAL> tegroup_impl_router_balan
     return v;
 }
 
-/* Set going the copies of a batch's choices and of the gradients of their weights, each token's to its memory from `to`. */
+/* Set going the copies of a batch's choices and of the gradients of their weights, each token's to its memory from
+ * `to`. */
 template <typename REAL>
 static __device__ __forceinline__ void tegroup_impl_router_choices(const tegroup_router_backward_desc &desc,
                                                                    const tegroup_impl_router_way &way, char *to,
@@ -1754,8 +1896,69 @@ static __device__ __forceinline__ void tegroup_impl_router_recall(const double *
     tegroup_impl_router_recall_f64(probabilities, experts, k, indices, grad_weights);
 }
 
-/* Each lane of a warp puts together the gradient by expert of one token of the batch, in shared memory, on top of what the
- * balance of the experts gives; LANES lanes a token take it through the softmax. */
+/* What the lane's token chose: the sum of the probabilities, and of the gradients of its weights times these. Choices
+ * that were dropped are recalled where the weights were divided by a sum that they were part of. */
+template <typename REAL>
+static __device__ __forceinline__ void tegroup_impl_router_weigh(const tegroup_router_backward_desc &desc, bool live,
+                                                                 const REAL *probabilities, int32_t *indices,
+                                                                 REAL *grads, REAL &chosen, REAL &dot) {
+    const int32_t experts = desc.experts, k = desc.k;
+    while (live) {
+        int32_t kept = 0;
+        chosen = dot = 0;
+#pragma unroll 8
+        for (int32_t j = 0; j < k; j++) {
+            const int32_t e = indices[j];
+            const bool there = tegroup_impl_within(e, experts);
+            const REAL p = there ? probabilities[e] : (REAL)0;
+            kept += there;
+            chosen += p;
+            dot += there ? grads[j] * p : (REAL)0;
+        }
+        if (!desc.normalize || kept == 0 || kept == k) break; /* those dropped do not count */
+        tegroup_impl_router_recall(probabilities, experts, k, indices, grads);
+    }
+}
+
+/* A batch's probabilities times their gradients become the logits' gradients. gradients: the rows of gradients by
+ * expert. */
+template <typename REAL, int LANES, int QUADS, int TURNS>
+static __device__ __forceinline__ void tegroup_impl_router_through_softmax(
+    tegroup_impl_router_batch<REAL, LANES, QUADS, TURNS> &batch, const char *gradients, int32_t pitch,
+    int32_t experts) {
+    typedef tegroup_impl_quad<REAL> quad;
+    typedef tegroup_impl_router_batch<REAL, LANES, QUADS, TURNS> batch_of;
+    REAL mean[TURNS]; /* of all tokens first, as their sums wait for other lanes */
+#pragma unroll
+    for (int turn = 0; turn < TURNS; turn++) {
+        const quad *row = (const quad *)(gradients + batch_of::place(turn) * pitch);
+        quad sums = {{0, 0, 0, 0}};
+#pragma unroll
+        for (int j = 0; j < QUADS; j++) {
+            const int32_t q = batch_of::quad_of(j);
+            quad grad = {{0, 0, 0, 0}};
+            if (4 * q < experts) grad = row[q];
+#pragma unroll
+            for (int i = 0; i < 4; i++) sums.x[i] = fma(batch.v[turn][j].x[i], grad.x[i], sums.x[i]);
+        }
+        mean[turn] = tegroup_impl_lanes_sum<REAL, LANES>(tegroup_impl_quad_sum(sums));
+    }
+#pragma unroll
+    for (int turn = 0; turn < TURNS; turn++) {
+        const quad *row = (const quad *)(gradients + batch_of::place(turn) * pitch);
+#pragma unroll
+        for (int j = 0; j < QUADS; j++) {
+            const int32_t q = batch_of::quad_of(j);
+            quad grad = {{0, 0, 0, 0}};
+            if (4 * q < experts) grad = row[q];
+#pragma unroll
+            for (int i = 0; i < 4; i++) batch.v[turn][j].x[i] *= grad.x[i] - mean[turn];
+        }
+    }
+}
+
+/* Each lane of a warp puts together the gradient by expert of one token of the batch, in shared memory, on top of what
+ * the balance of the experts gives; LANES lanes a token take it through the softmax. */
 template <typename REAL, int LANES, int QUADS, int TURNS>
 static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
                                          sizeof(REAL) == 8 || TURNS * QUADS > 16 ? 1 : 3)
@@ -1768,7 +1971,8 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
                   warp = (int32_t)threadIdx.x / 32, out_bytes = room * (tegroup_impl_bits(desc.grad_logits.dtype) / 8),
                   in_bytes = room * (int32_t)sizeof(REAL), gradient_bytes = way.row_bytes - in_bytes;
     quad *balances = (quad *)(void *)tegroup_impl_router_memory();
-    /* of the batch: gradients by expert, probabilities, and of each token its choices and the gradients of their weights */
+    /* of the batch: gradients by expert, probabilities, and of each token its choices and the gradients of their
+     * weights */
     char *rows = tegroup_impl_router_memory() + way.block_bytes + warp * tokens * (way.row_bytes + way.token_bytes),
          *probabilities = rows + tokens * way.row_bytes - tokens * in_bytes, *memory = rows + tokens * way.row_bytes;
     __shared__ uint64_t barriers[TEGROUP_IMPL_ROUTER_WARPS];
@@ -1799,21 +2003,7 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
         tegroup_impl_router_fetched(way, barrier, parity);
         parity ^= 1;
         batch.read(probabilities, in_bytes, experts);
-        while (lane < live) {
-            int32_t kept = 0;
-            chosen = dot = 0;
-#pragma unroll 8
-            for (int32_t j = 0; j < k; j++) {
-                const int32_t e = indices[j];
-                const bool there = tegroup_impl_within(e, experts);
-                const REAL p = there ? from[e] : (REAL)0;
-                kept += there;
-                chosen += p;
-                dot += there ? grads[j] * p : (REAL)0;
-            }
-            if (!desc.normalize || kept == 0 || kept == k) break; /* those dropped do not count */
-            tegroup_impl_router_recall(from, experts, k, indices, grads);
-        }
+        tegroup_impl_router_weigh(desc, lane < live, from, indices, grads, chosen, dot);
         tegroup_impl_router_store_done();
 #pragma unroll
         for (int j = 0; j < QUADS; j++) {
@@ -1835,39 +2025,15 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
         __syncwarp();
         tegroup_impl_router_fetch(desc.probabilities, way, probabilities, in_bytes, barrier, batch.first, batch.live);
         tegroup_impl_router_choices<REAL>(desc, way, memory, batch.first, batch.live);
-        REAL mean[TURNS]; /* of all tokens first, as their sums wait for other lanes */
-#pragma unroll
-        for (int turn = 0; turn < TURNS; turn++) {
-            const quad *row = (const quad *)(rows + batch_of::place(turn) * gradient_bytes);
-            quad sums = {{0, 0, 0, 0}};
-#pragma unroll
-            for (int j = 0; j < QUADS; j++) {
-                const int32_t q = batch_of::quad_of(j);
-                quad grad = {{0, 0, 0, 0}};
-                if (4 * q < experts) grad = row[q];
-#pragma unroll
-                for (int i = 0; i < 4; i++) sums.x[i] = fma(batch.v[turn][j].x[i], grad.x[i], sums.x[i]);
-            }
-            mean[turn] = tegroup_impl_lanes_sum<REAL, LANES>(tegroup_impl_quad_sum(sums));
-        }
-#pragma unroll
-        for (int turn = 0; turn < TURNS; turn++) {
-            const quad *row = (const quad *)(rows + batch_of::place(turn) * gradient_bytes);
-#pragma unroll
-            for (int j = 0; j < QUADS; j++) {
-                const int32_t q = batch_of::quad_of(j);
-                quad grad = {{0, 0, 0, 0}};
-                if (4 * q < experts) grad = row[q];
-#pragma unroll
-                for (int i = 0; i < 4; i++) batch.v[turn][j].x[i] *= grad.x[i] - mean[turn];
-            }
-        }
+        tegroup_impl_router_through_softmax(batch, rows, gradient_bytes, experts);
         __syncwarp(); /* every row is read: where they were, those of the result lie */
         batch.put(desc.grad_logits, rows, out_bytes);
         tegroup_impl_router_store(desc.grad_logits, way, rows, out_bytes, first, live);
     }
     tegroup_impl_router_store_done();
 }
+
+/* ==== [10] Router launches (src/moe/router_cuda.h) ==== */
 
 /* Bytes of the largest pieces that a matrix's rows can be taken apart in. */
 static inline int32_t tegroup_impl_cuda_router_piece(const tegroup_matrix *m) {
@@ -1888,8 +2054,9 @@ static inline tegroup_impl_router_access tegroup_impl_cuda_router_access(const t
     return m->dtype == TEGROUP_DTYPE_F32 ? TEGROUP_IMPL_ROUTER_FLOATS : TEGROUP_IMPL_ROUTER_HALVES;
 }
 
-/* One launch over batches of `tokens`, each with `bytes` of shared memory besides its row: three blocks a multiprocessor and no
- * more, as each adds its counts to the same few addresses; for few tokens smaller blocks, so that every multiprocessor has some. */
+/* One launch over batches of `tokens`, each with `bytes` of shared memory besides its row: three blocks a
+ * multiprocessor and no more, as each adds its counts to the same few addresses; for few tokens smaller blocks, so that
+ * every multiprocessor has some. */
 template <typename DESC>
 static inline tegroup_status tegroup_impl_cuda_router_launch(void (*kernel)(const DESC, const tegroup_impl_router_way),
                                                              const DESC *desc, tegroup_impl_router_way *way,
@@ -2005,7 +2172,7 @@ static inline tegroup_status tegroup_impl_cuda_router_backward(const tegroup_rou
 }
 #endif /* TEGROUP_NO_BACKWARD */
 
-/* ==== [9] Permute and combine kernels (src/moe/permutation_cuda.h) ==== */
+/* ==== [11] Permute and combine kernels (src/moe/permutation_cuda.h) ==== */
 
 /* Of the few slots or rows of a unit, each is worked out by one lane of a warp and handed to the others. */
 template <typename REAL> struct tegroup_impl_moves {
@@ -2061,7 +2228,39 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
     }
 }
 
-/* A block to a token; its slots in batches whose rows are all loaded before the first is added. */
+/* Add one step of the rows of up to BATCH of a token's slots, the first of them `slot`: all are loaded before the first
+ * is added. */
+template <typename ACCESS, int BATCH>
+static __device__ __forceinline__ void tegroup_impl_combine_batch(const tegroup_combine_desc &desc, int64_t token,
+                                                                  const int64_t *rows, int64_t slot, int64_t k,
+                                                                  int64_t c, typename ACCESS::real *sum) {
+    typedef typename ACCESS::real real;
+    enum { lanes = ACCESS::lanes };
+    typename ACCESS::raw x[BATCH];
+    real weight[BATCH];
+    uint32_t present = 0;
+#pragma unroll
+    for (int b = 0; b < BATCH; b++) {
+        const int64_t row = slot + b < k ? rows[slot + b] : -1;
+        x[b] = typename ACCESS::raw();
+        weight[b] = 0;
+        if (row >= 0 && row < desc.permuted.rows) {
+            present |= 1u << b;
+            weight[b] = tegroup_impl_weight<real>(desc.weights, token, slot + b);
+            x[b] = ACCESS::load(desc.permuted, ACCESS::row(desc.permuted, row), c);
+        }
+    }
+#pragma unroll
+    for (int b = 0; b < BATCH; b++) {
+        if (!(present >> b & 1u)) continue;
+        real y[lanes];
+        ACCESS::unpack(x[b], y);
+#pragma unroll
+        for (int i = 0; i < lanes; i++) sum[i] = fma(weight[b], y[i], sum[i]);
+    }
+}
+
+/* A block to a token; its slots in batches. */
 template <typename ACCESS>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
     tegroup_impl_combine_kernel(const __grid_constant__ tegroup_combine_desc desc) {
@@ -2074,30 +2273,8 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
             real sum[lanes];
 #pragma unroll
             for (int i = 0; i < lanes; i++) sum[i] = 0;
-            for (int64_t j = 0; j < k; j += batch) {
-                typename ACCESS::raw x[batch];
-                real weight[batch];
-                uint32_t present = 0;
-#pragma unroll
-                for (int b = 0; b < batch; b++) {
-                    const int64_t row = j + b < k ? rows[j + b] : -1;
-                    x[b] = typename ACCESS::raw();
-                    weight[b] = 0;
-                    if (row >= 0 && row < desc.permuted.rows) {
-                        present |= 1u << b;
-                        weight[b] = tegroup_impl_weight<real>(desc.weights, token, j + b);
-                        x[b] = ACCESS::load(desc.permuted, ACCESS::row(desc.permuted, row), c);
-                    }
-                }
-#pragma unroll
-                for (int b = 0; b < batch; b++) {
-                    if (!(present >> b & 1u)) continue;
-                    real y[lanes];
-                    ACCESS::unpack(x[b], y);
-#pragma unroll
-                    for (int i = 0; i < lanes; i++) sum[i] = fma(weight[b], y[i], sum[i]);
-                }
-            }
+            for (int64_t j = 0; j < k; j += batch)
+                tegroup_impl_combine_batch<ACCESS, batch>(desc, token, rows, j, k, c, sum);
             ACCESS::store(desc.tokens, ACCESS::row(desc.tokens, token), c, ACCESS::pack(sum));
         }
     }
@@ -2208,8 +2385,8 @@ static inline tegroup_status tegroup_impl_cuda_combine_backward(const tegroup_co
 
 /* ---- making the permutation ---- */
 
-/* Slots are cut into runs, a warp to each. The first kernel counts each run's slots by expert, the second turns the counts
- * into the number of slots of that expert before the run, the third ranks the slots of a run in their order. */
+/* Slots are cut into runs, a warp to each. The first kernel counts each run's slots by expert, the second turns the
+ * counts into the number of slots of that expert before the run, the third ranks the slots of a run in their order. */
 typedef struct tegroup_impl_permutation_call {
     tegroup_permutation_desc desc;
     tegroup_snapshot_view view;
@@ -2228,7 +2405,8 @@ static __device__ __forceinline__ int64_t tegroup_impl_slot_at(const tegroup_mat
     return m.ld == m.cols ? slot : slot / m.cols * m.ld + slot % m.cols;
 }
 
-/* The experts of a lane's slots, 32 apart from `first` on, -1 for none: all loads are under way before one is waited for. */
+/* The experts of a lane's slots, 32 apart from `first` on, -1 for none: all loads are under way before one is waited
+ * for. */
 enum { TEGROUP_IMPL_PERMUTATION_BATCH = 8 };
 static __device__ __forceinline__ void tegroup_impl_slot_experts(const tegroup_impl_permutation_call &call,
                                                                  int64_t first, int64_t last,
@@ -2378,7 +2556,7 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
 }
 #endif /* TEGROUP_NO_MOE */
 
-/* ==== [10] Validate kernels (src/gemm/validate_cuda.h) ==== */
+/* ==== [12] Validate kernels (src/gemm/validate_cuda.h) ==== */
 
 /* The sizes, in one block; it also opens the record. */
 static __global__ void __launch_bounds__(1024)
@@ -2509,7 +2687,7 @@ static inline tegroup_status tegroup_impl_cuda_validate(const tegroup_validate_d
     return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }
 
-/* ==== [11] GPU calls (src/cuda/call.h) ==== */
+/* ==== [13] GPU calls (src/cuda/call.h) ==== */
 
 /* Where the kernels find everything; travels as a kernel parameter. */
 typedef struct tegroup_impl_gpu_call {
@@ -2518,8 +2696,8 @@ typedef struct tegroup_impl_gpu_call {
     float alpha, beta; /* values of host scalars */
 } tegroup_impl_gpu_call;
 
-/* The addresses that a snapshot in device memory has, by its layout: the header is not read here. A kernel asks tegroup_impl_prepared
- * before it reads anything else there. */
+/* The addresses that a snapshot in device memory has, by its layout: the header is not read here. A kernel asks
+ * tegroup_impl_prepared before it reads anything else there. */
 static inline tegroup_snapshot_view tegroup_impl_cuda_view(const tegroup_tensor *t) {
     tegroup_snapshot_view view;
     memset(&view, 0, sizeof view);
@@ -2548,8 +2726,8 @@ static inline tegroup_impl_gpu_call tegroup_impl_gpu_call_of(const tegroup_gemm_
     return call;
 }
 
-/* An activation of gates and ups in the epilogue of a product, or in that of dgrad its gradient, as a kernel takes it: all
- * leading dimensions spelt out. */
+/* An activation of gates and ups in the epilogue of a product, or in that of dgrad its gradient, as a kernel takes it:
+ * all leading dimensions spelt out. */
 typedef struct tegroup_impl_gpu_epilogue {
     tegroup_activation_desc activation; /* of D; a gradient's, of its input */
     tegroup_matrix grad_input;          /* gradient: of gates and ups. There is no D, and activated is D's dtype */
@@ -2580,8 +2758,8 @@ static inline tegroup_impl_gpu_epilogue tegroup_impl_gpu_epilogue_of(const tegro
 
 /* ---- what the bundled kernels share ---- */
 
-/* A plan for that kernel, with as many blocks on each multiprocessor as have room there, but no more than `most`; with one for each
- * of sm_limit, since blocks spread over multiprocessors before they share one. */
+/* A plan for that kernel, with as many blocks on each multiprocessor as have room there, but no more than `most`; with
+ * one for each of sm_limit, since blocks spread over multiprocessors before they share one. */
 static inline cudaError_t tegroup_impl_planned(tegroup_plan *plan, const void *kernel, int32_t threads, int32_t shared,
                                                int32_t most) {
     int multiprocessors = 0, blocks = 0;
@@ -2602,7 +2780,8 @@ static inline cudaError_t tegroup_impl_planned(tegroup_plan *plan, const void *k
     return code;
 }
 
-/* A kernel's address for the table of a backend, or NULL where a switch leaves it out: by its operation, as a number, and of FP16. */
+/* A kernel's address for the table of a backend, or NULL where a switch leaves it out: by its operation, as a number,
+ * and of FP16. */
 #define TEGROUP_IMPL_KERNEL_1(...) (const void *)__VA_ARGS__
 #if defined(TEGROUP_NO_BACKWARD)
 #define TEGROUP_IMPL_KERNEL_2(...) (const void *)NULL
@@ -2621,21 +2800,23 @@ static __device__ __forceinline__ uint32_t tegroup_impl_shared(const void *point
     return (uint32_t)__cvta_generic_to_shared(pointer);
 }
 
-/* The thread's number, read anew: what follows from it is not worked out long ahead, in registers that there are not. */
+/* The thread's number, read anew: what follows from it is not worked out long ahead, in registers that there are
+ * not. */
 static __device__ __forceinline__ int tegroup_impl_thread(void) {
     int number;
     asm volatile("mov.u32 %0, %%tid.x;\n" : "=r"(number));
     return number;
 }
-/* 16 bytes from global to shared memory, or zeros and nothing read. Of a part of them memcheck would say that all are read. */
+/* 16 bytes from global to shared memory, or zeros and nothing read. Of a part of them memcheck would say that all are
+ * read. */
 static __device__ __forceinline__ void tegroup_impl_cp_async_unless(bool absent, uint32_t to, const void *from) {
     asm volatile(
         "{.reg .pred p;\nsetp.ne.b32 p, %0, 0;\ncp.async.cg.shared.global [%1], [%2], 16, p;}\n" ::"r"((int)absent),
         "r"(to), "l"(from)
         : "memory");
 }
-/* 16 bytes of a tile of two-byte elements, one by one, of which `bytes` are read and the rest are zeros: from rows that are not
- * 16-byte aligned, or where a row ends. AT_ONCE: words of the four, as registers allow. */
+/* 16 bytes of a tile of two-byte elements, one by one, of which `bytes` are read and the rest are zeros: from rows that
+ * are not 16-byte aligned, or where a row ends. AT_ONCE: words of the four, as registers allow. */
 template <int AT_ONCE>
 static __device__ __forceinline__ void tegroup_impl_load_slowly(uint32_t to, const char *from, int32_t bytes) {
 #pragma unroll AT_ONCE
@@ -2670,8 +2851,8 @@ static __device__ __forceinline__ float tegroup_impl_gpu_fma(float a, float b, f
     return r;
 }
 
-/* Of C or a bias, in the types that the bundled kernels take; of what scales a bias. The hardware converts FP16 exactly, and in a
- * few instructions; a NaN becomes the arithmetic's own in either way. */
+/* Of C or a bias, in the types that the bundled kernels take; of what scales a bias. The hardware converts FP16
+ * exactly, and in a few instructions; a NaN becomes the arithmetic's own in either way. */
 static __device__ __forceinline__ float tegroup_impl_gpu_load(tegroup_dtype dtype, const void *data, int64_t i) {
     if (dtype == TEGROUP_DTYPE_F32) return ((const float *)data)[i];
     return tegroup_impl_low_half(((const uint16_t *)data)[i], dtype == TEGROUP_DTYPE_BF16);
@@ -2680,8 +2861,9 @@ static __device__ __forceinline__ float tegroup_impl_gpu_load_scale(tegroup_dtyp
     return dtype == TEGROUP_DTYPE_F64 ? (float)((const double *)data)[i] : ((const float *)data)[i];
 }
 
-/* Whether the snapshots are what tegroup_prepare wrote for these tensors. If one is not, the call has no groups: nothing is written. One
- * that regular operands share is looked at once. REGULAR: all are, which leaves less to compare. */
+/* Whether the snapshots are what tegroup_prepare wrote for these tensors. If one is not, the call has no groups:
+ * nothing is written. One that regular operands share is looked at once. REGULAR: all are, which leaves less to
+ * compare. */
 template <bool REGULAR>
 static __device__ __forceinline__ bool tegroup_impl_prepared(const tegroup_impl_gpu_call &call) {
     const tegroup_gemm_desc &desc = call.desc;
@@ -2747,8 +2929,8 @@ static __global__ void __launch_bounds__(256)
         tegroup_impl_store_f32(d.dtype, d.data, (from + e / cols) * ld + e % cols, value);
 }
 
-/* What a bundled backend's kernel leaves to others: rows that no group owns, and the gradient of the bias. Enqueued after it:
- * should CUDA refuse the product, nothing was. */
+/* What a bundled backend's kernel leaves to others: rows that no group owns, and the gradient of the bias. Enqueued
+ * after it: should CUDA refuse the product, nothing was. */
 static inline tegroup_status tegroup_impl_cuda_rest(const tegroup_impl_gpu_call *call, struct CUstream_st *stream,
                                                     tegroup_error *error) {
     const tegroup_gemm_desc *desc = &call->desc;
@@ -2764,7 +2946,7 @@ static inline tegroup_status tegroup_impl_cuda_rest(const tegroup_impl_gpu_call 
 }
 #if !defined(TEGROUP_NO_CUBLASLT)
 
-/* ==== [12] cuBLASLt: functions, descriptors, algorithms (src/cuda/cublaslt.h) ==== */
+/* ==== [14] cuBLASLt: functions, descriptors, algorithms (src/cuda/cublaslt.h) ==== */
 
 #if !defined(_WIN32)
 #include <dlfcn.h>
@@ -2805,10 +2987,17 @@ typedef struct tegroup_impl_lt_matmul {
     int32_t in_place; /* D's layout and list are C's, too */
 } tegroup_impl_lt_matmul;
 
-/* Where there is no other C than D. The library adds to D 5 to 10% faster when it can tell that D is what it adds to, but of
- * halves 13.10 gets that wrong. */
-static inline int32_t tegroup_impl_lt_in_place(const tegroup_problem *p) {
-    return p->c == TEGROUP_DTYPE_UNSET && (!p->accumulate || p->d == TEGROUP_DTYPE_F32);
+static inline int tegroup_impl_lt_avoids(const tegroup_plan *plan, tegroup_quirk_case when) {
+    return tegroup_impl_quirk_avoided(plan->backend, plan->sm, plan->cublaslt_version, when);
+}
+
+/* Whether C is given as D, its layout and its list: where there is no other C, and no quirk stands against it. The
+ * library adds to D 5 to 10% faster when it can tell that D is what it adds to. */
+static inline int32_t tegroup_impl_lt_in_place(const tegroup_plan *plan) {
+    const tegroup_problem *p = &plan->problem;
+    return p->c == TEGROUP_DTYPE_UNSET
+           && (!p->accumulate || p->d == TEGROUP_DTYPE_F32
+               || !tegroup_impl_lt_avoids(plan, TEGROUP_QUIRK_ACCUMULATED_HALVES));
 }
 
 static inline tegroup_impl_lt_opaque *tegroup_impl_lt_c(tegroup_impl_lt_matmul *m) {
@@ -2992,8 +3181,8 @@ static inline int32_t tegroup_impl_lt_offers(const tegroup_cublaslt_functions *f
             algorithms[count++] = results[i].algorithm;
     return count;
 }
-/* The library has no algorithm, or could not be asked. Of its codes these say the former: CUBLAS_STATUS_SUCCESS, INVALID_VALUE,
- * ARCH_MISMATCH, NOT_SUPPORTED. */
+/* The library has no algorithm, or could not be asked. Of its codes these say the former: CUBLAS_STATUS_SUCCESS,
+ * INVALID_VALUE, ARCH_MISMATCH, NOT_SUPPORTED. */
 static inline tegroup_status tegroup_impl_lt_nothing(int code, tegroup_error *error) {
     if (code != 0 && code != 7 && code != 8 && code != 15)
         return tegroup_impl_lt_status(code, "options.cublaslt", "must be a handle that can be asked for algorithms",
@@ -3004,10 +3193,10 @@ static inline tegroup_status tegroup_impl_lt_nothing(int code, tegroup_error *er
     return TEGROUP_ERROR_UNSUPPORTED;
 }
 
-/* Take an algorithm. The library's version, the algorithm and whether it is told that it adds to D decide the bits, so the numerics
- * follow them. */
+/* Take an algorithm. The library's version, the algorithm and whether it is told that it adds to D decide the bits, so
+ * the numerics follow them. */
 static inline void tegroup_impl_lt_planned(tegroup_plan *plan, const tegroup_impl_lt_plan *lt) {
-    const int32_t adds_to_d = plan->problem.accumulate && tegroup_impl_lt_in_place(&plan->problem);
+    const int32_t adds_to_d = plan->problem.accumulate && tegroup_impl_lt_in_place(plan);
     uint64_t id = tegroup_impl_numerics_id(&plan->problem, plan->backend, plan->sm);
     id = tegroup_impl_hash(id, &plan->cublaslt_version, sizeof plan->cublaslt_version);
     id = tegroup_impl_hash(id, &adds_to_d, sizeof adds_to_d);
@@ -3027,7 +3216,7 @@ static inline tegroup_status tegroup_impl_lt_take(tegroup_plan *plan, const tegr
     return TEGROUP_OK;
 }
 
-/* ==== [13] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
+/* ==== [15] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
 
 /* What a group gets that cuBLASLt is not asked for. Without a C beta is 0. */
 static __device__ inline void tegroup_impl_write_alone(const tegroup_impl_result &p, tegroup_dtype dtype, float beta,
@@ -3041,8 +3230,9 @@ static __device__ inline void tegroup_impl_write_alone(const tegroup_impl_result
     }
 }
 
-/* A thread a group, `each` groups a block. What a block's groups get alone its threads write together, at the end: everything is
- * worked out again there, so that a block that has no such group fetches little code. USUAL: call.usual. */
+/* A thread a group, `each` groups a block. What a block's groups get alone its threads write together, at the end:
+ * everything is worked out again there, so that a block that has no such group fetches little code. USUAL:
+ * call.usual. */
 template <bool USUAL>
 static __global__ void __launch_bounds__(128)
     tegroup_impl_setup_kernel(int32_t each, const __grid_constant__ tegroup_impl_setup_call call) {
@@ -3065,11 +3255,12 @@ static __global__ void __launch_bounds__(128)
     }
 }
 
-/* ==== [14] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
+/* ==== [16] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
 
 /* The whole matmul over a set-up workspace at `base`. */
-static inline int tegroup_impl_lt_grouped(const tegroup_cublaslt_functions *f, const tegroup_problem *p,
+static inline int tegroup_impl_lt_grouped(const tegroup_cublaslt_functions *f, const tegroup_plan *plan,
                                           const tegroup_impl_setup_items *items, tegroup_impl_lt_matmul *m) {
+    const tegroup_problem *p = &plan->problem;
     static const tegroup_impl_setup_item parts[4][3] = {
         {TEGROUP_IMPL_SETUP_A_ROWS, TEGROUP_IMPL_SETUP_A_COLS, TEGROUP_IMPL_SETUP_A_LD},
         {TEGROUP_IMPL_SETUP_B_ROWS, TEGROUP_IMPL_SETUP_B_COLS, TEGROUP_IMPL_SETUP_B_LD},
@@ -3079,7 +3270,7 @@ static inline int tegroup_impl_lt_grouped(const tegroup_cublaslt_functions *f, c
     tegroup_impl_lt_opaque *const layouts[4] = {&m->a, &m->b, &m->c, &m->d};
     const tegroup_dtype dtypes[4] = {p->b, p->a, p->d, p->d};
     int code = tegroup_impl_lt_describe(f, p, 1, &m->desc);
-    m->in_place = tegroup_impl_lt_in_place(p);
+    m->in_place = tegroup_impl_lt_in_place(plan);
     for (int i = 0; i < 4 && !code; i++) {
         if (m->in_place && layouts[i] == &m->c) continue;
         code = TEGROUP_IMPL_LT(f, cublasLtGroupedMatrixLayoutInit_internal)(
@@ -3100,9 +3291,9 @@ static inline tegroup_layout_item tegroup_impl_lt_grouped_part(const tegroup_pla
     return layout.items[1 + (plan->cublas_parts > 1 ? plan->problem.op - TEGROUP_OP_FORWARD : 0)];
 }
 
-/* What the addresses of groups are multiples of. Where data begins the caller has said, and a call is held to it; a group
- * begins at any row of a ragged operand, so that the distance of rows counts as much; the addresses of a list, and of groups at
- * offsets, are seen by the set-up kernel only, which looks for 16 bytes. */
+/* What the addresses of groups are multiples of. Where data begins the caller has said, and a call is held to it; a
+ * group begins at any row of a ragged operand, so that the distance of rows counts as much; the addresses of a list,
+ * and of groups at offsets, are seen by the set-up kernel only, which looks for 16 bytes. */
 static inline int32_t tegroup_impl_lt_grouped_alignment(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     int64_t most = tegroup_impl_placed(desc) ? 16 : desc->options.data_alignment_bytes;
     for (int i = 0; i < 4; i++)
@@ -3111,10 +3302,11 @@ static inline int32_t tegroup_impl_lt_grouped_alignment(const tegroup_gemm_desc 
 }
 
 /* Rows of a group that the library is asked for: the mean, whose first offer is what runs untuned, then more, for
- * tegroup_plan_tune to try. It takes every group to have as many as it is told; where groups differ, the large ones take the
- * longest: of 128 groups of 8 rows in the mean one had 640, and an algorithm offered for 64 took 36 us instead of 40. So the
- * rows of tiles, from twice the mean on, as smaller ones are offered for the mean, and as long as the largest group fills more
- * than half of one; from a mean of more than 128 rows on the mean alone. Returns how many; averages has room for 4. */
+ * tegroup_plan_tune to try. It takes every group to have as many as it is told; where groups differ, the large ones
+ * take the longest: of 128 groups of 8 rows in the mean one had 640, and an algorithm offered for 64 took 36 us instead
+ * of 40. So the rows of tiles, from twice the mean on, as smaller ones are offered for the mean, and as long as the
+ * largest group fills more than half of one; from a mean of more than 128 rows on the mean alone. Returns how many;
+ * averages has room for 4. */
 static inline int32_t tegroup_impl_lt_grouped_averages(const tegroup_gemm_desc *desc, const tegroup_problem *p,
                                                        int64_t *averages) {
     static const int64_t tiles[] = {32, 64, 256};
@@ -3138,7 +3330,7 @@ static inline tegroup_status tegroup_impl_lt_grouped_ask(const tegroup_gemm_desc
     tegroup_impl_lt_matmul m;
     int64_t averages[4];
     const int32_t askings = all ? tegroup_impl_lt_grouped_averages(desc, &plan->problem, averages) : 1;
-    int code = tegroup_impl_lt_grouped(&lt->functions, &plan->problem, &items, &m);
+    int code = tegroup_impl_lt_grouped(&lt->functions, plan, &items, &m);
     TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
     averages[0] = tegroup_impl_lt_mean(desc, &plan->problem);
     for (int32_t i = 0; i < askings; i++) {
@@ -3178,7 +3370,8 @@ static inline tegroup_status tegroup_impl_lt_grouped_plan(const tegroup_gemm_des
     return TEGROUP_OK;
 }
 
-/* An algorithm for aligned addresses gives way to no other, since it decides the bits: addresses are refused instead. */
+/* An algorithm for aligned addresses gives way to no other, since it decides the bits: addresses are refused
+ * instead. */
 static inline tegroup_status tegroup_impl_lt_grouped_operand(const tegroup_tensor *t, const tegroup_impl_name *name,
                                                              int32_t alignment, tegroup_error *error) {
     if (t->dtype == TEGROUP_DTYPE_UNSET || tegroup_impl_listed(t)) return TEGROUP_OK;
@@ -3207,8 +3400,8 @@ static inline tegroup_status tegroup_impl_lt_grouped_check(const tegroup_plan *p
     return tegroup_impl_lt_grouped_operand(&desc->d, names->operand[TEGROUP_IMPL_D], alignment, error);
 }
 
-/* The set-up of every group: 32 a block, or where some are likely to get much that cuBLASLt is not asked for, each in its own,
- * so that the whole device writes it. */
+/* The set-up of every group: 32 a block, or where some are likely to get much that cuBLASLt is not asked for, each in
+ * its own, so that the whole device writes it. */
 static inline tegroup_status tegroup_impl_lt_grouped_setup(const tegroup_problem *p,
                                                            const tegroup_impl_setup_call *call,
                                                            struct CUstream_st *stream, tegroup_error *error) {
@@ -3241,7 +3434,7 @@ static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *pl
     int code;
     if (plan->problem.groups == 0) return TEGROUP_OK;
     if (lt.has_algorithm) {
-        code = tegroup_impl_lt_grouped(&lt.functions, &plan->problem, &items, &m);
+        code = tegroup_impl_lt_grouped(&lt.functions, plan, &items, &m);
         TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
     }
     TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_setup(&plan->problem, &setup, stream, error));
@@ -3255,22 +3448,23 @@ static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *pl
     return tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take the planned product", error);
 }
 
-/* ==== [15] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
+/* ==== [17] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
 
 /* One algorithm serves every group: it is chosen when the plan is made, for a group of the usual size, from those that
  * do not split k, so that a call asks no heuristic (tens of microseconds a shape) and a row's bits do not depend on its
  * group's rows. The price: a group far from the usual size may run slower than its own best algorithm would. */
 
 /* Four plain layouts of a product; dimensions of at least one. */
-static inline int tegroup_impl_lt_layouts(const tegroup_cublaslt_functions *f, const tegroup_problem *p, int64_t rows,
+static inline int tegroup_impl_lt_layouts(const tegroup_cublaslt_functions *f, const tegroup_plan *plan, int64_t rows,
                                           int64_t cols, int64_t k, const int64_t ld[4], tegroup_impl_lt_matmul *m) {
+    const tegroup_problem *p = &plan->problem;
     const int forward = p->op == TEGROUP_OP_FORWARD, wgrad = p->op == TEGROUP_OP_WGRAD;
     tegroup_impl_lt_opaque *const layouts[4] = {&m->a, &m->b, &m->c, &m->d};
     const tegroup_dtype dtypes[4] = {p->b, p->a, p->d, p->d};
     const int64_t high[4] = {forward ? k : rows, wgrad ? cols : k, rows, rows};
     const int64_t wide[4] = {forward ? rows : k, wgrad ? k : cols, cols, cols};
     int code = 0;
-    m->in_place = tegroup_impl_lt_in_place(p);
+    m->in_place = tegroup_impl_lt_in_place(plan);
     for (int i = 0; i < 4 && !code; i++) {
         if (m->in_place && layouts[i] == &m->c) continue;
         code = TEGROUP_IMPL_LT(f, cublasLtMatrixLayoutInit_internal)(
@@ -3296,9 +3490,11 @@ static __global__ void tegroup_impl_empty_kernel(const __grid_constant__ tegroup
                              (int64_t)gridDim.x * blockDim.x);
 }
 
-/* Where C is D the library rounds alpha times the sum to halves before it adds, elsewhere it does not. No plan knows where C
- * will lie, so halves are always added in D: a C that lies elsewhere is copied there first. */
-static inline int tegroup_impl_lt_loop_in_d(tegroup_dtype d) { return d != TEGROUP_DTYPE_F32; }
+/* Whether a C is always added in D, and one that lies elsewhere copied there first: by the quirk what lies there is
+ * added in another way, and no plan knows where C will lie. */
+static inline int tegroup_impl_lt_loop_in_d(const tegroup_plan *plan) {
+    return plan->problem.d != TEGROUP_DTYPE_F32 && tegroup_impl_lt_avoids(plan, TEGROUP_QUIRK_ADDED_HALVES);
+}
 
 static __global__ void tegroup_impl_bring_kernel(const __grid_constant__ tegroup_impl_result p, const float *beta_at) {
     const uint16_t *c = (const uint16_t *)(uintptr_t)p.c;
@@ -3318,12 +3514,12 @@ static inline tegroup_status tegroup_impl_lt_loop_ask(const tegroup_gemm_desc *d
                                                       const tegroup_impl_lt_plan *lt, int32_t alignment,
                                                       tegroup_impl_choices *choices, tegroup_error *error) {
     const tegroup_problem *p = &plan->problem;
-    const int64_t ld[4] = {p->ldb, p->lda, p->ldc && !tegroup_impl_lt_loop_in_d(p->d) ? p->ldc : p->ldd, p->ldd};
+    const int64_t ld[4] = {p->ldb, p->lda, p->ldc && !tegroup_impl_lt_loop_in_d(plan) ? p->ldc : p->ldd, p->ldd};
     const tegroup_impl_lt_size usual = tegroup_impl_lt_size_of(p, tegroup_impl_lt_mean(desc, p));
     tegroup_impl_choice offered[TEGROUP_IMPL_LT_OFFERED];
     tegroup_impl_lt_matmul m;
     int code = tegroup_impl_lt_describe(&lt->functions, p, 0, &m.desc);
-    if (!code) code = tegroup_impl_lt_layouts(&lt->functions, p, usual.rows, usual.cols, usual.k, ld, &m);
+    if (!code) code = tegroup_impl_lt_layouts(&lt->functions, plan, usual.rows, usual.cols, usual.k, ld, &m);
     TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
     const int32_t count =
         tegroup_impl_lt_offers(&lt->functions, desc->options.cublaslt, &m, tegroup_impl_lt_loop_slot(plan), alignment,
@@ -3382,7 +3578,7 @@ typedef struct tegroup_impl_lt_loop {
     tegroup_snapshot_view views[4];
     tegroup_impl_lt_matmul m;
     float *alphas, *betas; /* device; NULL = on the host */
-    int32_t aligned;
+    int32_t aligned, in_d;
 } tegroup_impl_lt_loop;
 
 static inline char *tegroup_impl_lt_address(const tegroup_impl_block *block, tegroup_dtype dtype) {
@@ -3397,7 +3593,7 @@ static inline tegroup_status tegroup_impl_lt_loop_group(tegroup_impl_lt_loop *lo
     const tegroup_impl_product p = tegroup_impl_product_of(desc, loop->views, g, 1, 0);
     const int has_c = desc->accumulate || desc->c.dtype != TEGROUP_DTYPE_UNSET;
     const float alpha = (float)p.alpha, beta = has_c ? (float)p.beta : 0;
-    const int in_d = tegroup_impl_lt_loop_in_d(desc->d.dtype);
+    const int in_d = loop->in_d;
     const int64_t ld[4] = {p.b.ld, p.a.ld, has_c && !in_d ? p.c.ld : p.d.ld, p.d.ld};
     const void *a = tegroup_impl_lt_address(&p.a, desc->a.dtype), *b = tegroup_impl_lt_address(&p.b, desc->b.dtype);
     void *d = tegroup_impl_lt_address(&p.d, desc->d.dtype);
@@ -3419,9 +3615,10 @@ static inline tegroup_status tegroup_impl_lt_loop_group(tegroup_impl_lt_loop *lo
                                                                       (unsigned)tegroup_impl_min(4096, p.m), 256, 0,
                                                                       stream, whole, beta_at),
                                                   "stream", "the kernel must launch", error));
-    code = tegroup_impl_lt_layouts(&lt->functions, &plan->problem, p.n, p.m, p.k, ld, &loop->m);
+    code = tegroup_impl_lt_layouts(&lt->functions, plan, p.n, p.m, p.k, ld, &loop->m);
     TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
-    /* an algorithm that cannot do this very shape gives way to the library's own choice: NULL, and it asks its heuristic */
+    /* an algorithm that cannot do this very shape gives way to the library's own choice: NULL, and it asks its
+     * heuristic */
     algorithm = loop->aligned ? &lt->algorithm : lt->has_unaligned ? &lt->unaligned : NULL;
     if (algorithm
         && (TEGROUP_IMPL_LT(&lt->functions, cublasLtMatmulAlgoCheck)(desc->options.cublaslt, &loop->m.desc, &loop->m.a,
@@ -3437,11 +3634,11 @@ static inline tegroup_status tegroup_impl_lt_loop_group(tegroup_impl_lt_loop *lo
 }
 
 /* Is every group's address as aligned as the chosen algorithm was told? */
-static inline int tegroup_impl_lt_loop_aligned(const tegroup_gemm_desc *desc, int32_t alignment) {
+static inline int tegroup_impl_lt_loop_aligned(const tegroup_gemm_desc *desc, int32_t alignment, int in_d) {
     const tegroup_tensor *tensors[4] = {&desc->a, &desc->b, &desc->c, &desc->d};
     for (int i = 0; i < 4; i++) {
         const tegroup_tensor *t = tensors[i];
-        if (t->dtype == TEGROUP_DTYPE_UNSET || (t == &desc->c && tegroup_impl_lt_loop_in_d(t->dtype))) continue;
+        if (t->dtype == TEGROUP_DTYPE_UNSET || (t == &desc->c && in_d)) continue;
         if (!tegroup_impl_listed(t) && !tegroup_impl_aligned(t->data, (size_t)alignment)) return 0;
         if (!tegroup_impl_listed(t) && !tegroup_impl_ragged(&t->shape) && t->shape.groups > 1
             && tegroup_impl_group_stride(t) * (tegroup_impl_bits(t->dtype) / 8) % alignment != 0)
@@ -3483,7 +3680,8 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
     memset(&loop, 0, sizeof loop);
     loop.lt = &lt;
     loop.desc = *desc;
-    loop.aligned = tegroup_impl_lt_loop_aligned(desc, lt.alignment);
+    loop.in_d = tegroup_impl_lt_loop_in_d(plan);
+    loop.aligned = tegroup_impl_lt_loop_aligned(desc, lt.alignment, loop.in_d);
     for (int i = 0; i < 4; i++)
         if (p->rows_space[i]) loop.views[i] = tegroup_snapshot_read(tensors[i]->shape.snapshot);
     code = tegroup_impl_lt_describe(&lt.functions, p, 0, &loop.m.desc);
@@ -3531,7 +3729,7 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
 #endif /* TEGROUP_NO_CUBLASLT */
 #if !defined(TEGROUP_NO_PORTABLE)
 
-/* ==== [16] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
+/* ==== [18] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
 
 /* One kernel family for every GPU since SM80: a persistent grid whose blocks walk the groups' tiles, cp.async into a ring of
  * swizzled shared-memory tiles, ldmatrix, mma.sync (PTX ISA 8.0, sections 9.7.8.22 and 9.7.13). Sizes come from the snapshot.
@@ -3778,7 +3976,7 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
     __device__ __forceinline__ void advance(int64_t row_bytes) { from += ALONG_K ? TILE_K * 2 : TILE_K * row_bytes; }
 };
 
-/* ==== [17] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
+/* ==== [19] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
 
 /* ---- storing ---- */
 
@@ -4290,7 +4488,7 @@ static __global__ void __launch_bounds__(128)
 }
 #endif
 
-/* ==== [18] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
+/* ==== [20] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
 
 /* Plain FMA, for gradient checks: 64 x 64 tiles, 4 x 4 elements a thread, one chain of FMAs over k an element. */
 template <int OP>
@@ -4341,7 +4539,7 @@ static __global__ void __launch_bounds__(256)
     }
 }
 
-/* ==== [19] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
+/* ==== [21] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
 
 /* One kernel of the family, for BF16 and for FP16. Tiles of up to 128 lines fit SM86, 89 and 120, whose blocks have 99 KB of
  * shared memory for what the kernel declares itself (less than 2.4 KB) and the ring; the highest is for SM90 and 100. */
@@ -4522,7 +4720,7 @@ static inline tegroup_status tegroup_impl_portable_gemm_fused(const tegroup_plan
 #endif /* TEGROUP_NO_PORTABLE */
 #if !defined(TEGROUP_NO_SM90)
 
-/* ==== [20] Hopper's instructions (src/cuda/hopper.h) ==== */
+/* ==== [22] Hopper's instructions (src/cuda/hopper.h) ==== */
 
 /* mbarriers, TMA and wgmma as PTX ISA 8.0 and later describe them (sections 9.7.13.15, 9.7.9.27 and 9.7.15). What stands here
  * assembles for sm_90a alone; TEGROUP_IMPL_HOPPER says that this pass of the compiler is for it. */
@@ -4731,7 +4929,7 @@ TEGROUP_IMPL_WGMMA_OF(64, TEGROUP_IMPL_SUMS_32, "32", "33", "34", "35, %36", TEG
 #undef TEGROUP_IMPL_F4
 #endif
 
-/* ==== [21] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
+/* ==== [23] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
 
 /* A persistent kernel of three warpgroups. Of the first, one warp finds tiles, one thread has TMA load their operands into a
  * ring of stages, and two have it store results. The two others multiply by wgmma: in turns, each on a tile of its own, so that
@@ -4865,7 +5063,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_rest {
         picked_b[TEGROUP_IMPL_SM90_LINES]; /* rows of data that gathered operands have in a stage; -1: zeros */
 };
 
-/* ==== [22] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
+/* ==== [24] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* One warp of each block finds the block's tiles. It walks the groups, 32 at a time, a lane a group. Where all tiles take as long they go
@@ -5213,7 +5411,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
 };
 #endif
 
-/* ==== [23] Hopper GEMM: what becomes of sums (src/cuda/sm90_epilogue.h) ==== */
+/* ==== [25] Hopper GEMM: what becomes of sums (src/cuda/sm90_epilogue.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* ---- what is added ---- */
@@ -5419,7 +5617,7 @@ static __device__ __forceinline__ float tegroup_impl_sm90_differentiate(const te
 }
 #endif
 
-/* ==== [24] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
+/* ==== [26] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* A block in four parts, each the base of the next: what its warps share, what loads, what stores, and what multiplies. (Parts that
@@ -5529,7 +5727,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
 };
 #endif
 
-/* ==== [25] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
+/* ==== [27] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_block<SHAPE> {
@@ -5744,7 +5942,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
 };
 #endif
 
-/* ==== [26] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
+/* ==== [28] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_loader<SHAPE> {
@@ -5905,7 +6103,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
 };
 #endif
 
-/* ==== [27] Hopper GEMM: sums, their way to shared memory, and the kernel (src/cuda/sm90_multiply.h) ==== */
+/* ==== [29] Hopper GEMM: sums, their way to shared memory, and the kernel (src/cuda/sm90_multiply.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegroup_impl_sm90_storer<SHAPE> {
@@ -6297,7 +6495,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
 #endif
 }
 
-/* ==== [28] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
+/* ==== [30] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
 
 /* Of each line of the table. */
 typedef struct tegroup_impl_sm90_code {
@@ -6381,7 +6579,7 @@ static inline tegroup_status tegroup_impl_sm90_choices(const tegroup_plan *plan,
     return TEGROUP_OK;
 }
 
-/* ==== [29] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
+/* ==== [31] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
 
 static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_planned_row(const tegroup_plan *plan) {
     return tegroup_impl_sm90_row_of((int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ROW]);
@@ -6676,7 +6874,7 @@ static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, co
 }
 #endif /* TEGROUP_NO_SM90 */
 
-/* ==== [30] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
+/* ==== [32] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
 
 #if defined(TEGROUP_NO_CUBLASLT)
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *) { return 0; }
@@ -6707,7 +6905,7 @@ static inline tegroup_status tegroup_impl_cuda_check_device(const tegroup_plan *
     return TEGROUP_OK;
 }
 
-/* ==== [31] GPU backends: choosing an algorithm (src/gemm/tune_cuda.h) ==== */
+/* ==== [33] GPU backends: choosing an algorithm (src/gemm/tune_cuda.h) ==== */
 
 static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *kind, tegroup_error *error) {
     cudaDeviceProp properties;

@@ -94,8 +94,8 @@ static void print_rules(void) {
 }
 
 static void print_quirks(void) {
-    static const char *const when[] = {"every problem", "wgrad", "a leading dimension is not a multiple of 16 bytes", "d's columns are not a multiple of 16 bytes", "alpha or beta in device memory or by group"};
-    static const char *const action[] = {"", "refused", "forward, dgrad and wgrad each get a cuBLASLt workspace of their own"};
+    static const char *const when[] = {"every problem", "wgrad", "a leading dimension is not a multiple of 16 bytes", "d's columns are not a multiple of 16 bytes", "alpha or beta in device memory or by group", "accumulate, d of 16 bits", "c or accumulate, d of 16 bits"};
+    static const char *const action[] = {"", "refused", "forward, dgrad and wgrad each get a cuBLASLt workspace of their own", "calls it so that this does not happen"};
     int32_t count;
     const tegroup_quirk *quirks = tegroup_quirks(&count);
     printf("| q | backend | cuBLAS | SM | when | what goes wrong | what tegroup does | known from |\n|---|---|---|---|---|---|---|---|\n");
@@ -197,7 +197,7 @@ int main(void) {
     print_rules();
     printf("\n## Quirks\n\n"
            "Combinations of library, machine and case that are known to go wrong. `ignore_quirks` with bit q set takes the risk of\n"
-           "quirk q.\n\n");
+           "quirk q, unless tegroup avoids it by the way in which it calls the library.\n\n");
     print_quirks();
     printf("\n## What explain prints\n\n"
            "`tegroup_explain` answers for any machine, present or not: describe it in a `tegroup_target`. `target.built` is the set\n"

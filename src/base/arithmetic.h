@@ -10,8 +10,8 @@
 #define TEGROUP_IMPL_HD static inline
 #endif
 
-/* Callers' elements by their bits. Their arrays may have any type of that size (float, _Float16, long long), and a compiler that sees
- * both may take it that a uint32_t is never a float. */
+/* Callers' elements by their bits. Their arrays may have any type of that size (float, _Float16, long long), and a
+ * compiler that sees both may take it that a uint32_t is never a float. */
 #if defined(__GNUC__) || defined(__clang__)
 #define TEGROUP_IMPL_ANY __attribute__((may_alias))
 #else

@@ -34,12 +34,12 @@ static inline tegroup_status tegroup_impl_fail(tegroup_error *error, tegroup_sta
     } while (0)
 #define TEGROUP_IMPL_RULE(holds, status, field, rule, expected, got)                                                   \
     TEGROUP_IMPL_RULE_AS(NUMBER, holds, status, field, rule, expected, got)
-/* An enum must be one of its values, 0 to `last`. It is reported as the int32_t that the caller's struct holds: a compiler may make the
- * type of names that are all positive unsigned, and -1 would be told as 4294967295. */
+/* An enum must be one of its values, 0 to `last`. It is reported as the int32_t that the caller's struct holds: a
+ * compiler may make the type of names that are all positive unsigned, and -1 would be told as 4294967295. */
 #define TEGROUP_IMPL_RULE_ENUM(value, last, field, rule)                                                               \
     TEGROUP_IMPL_RULE((uint32_t)(value) <= (uint32_t)(last), ERROR_VALUE, field, rule, last, (int32_t)(value))
-/* A struct of the caller's must be of this version, or of an older one with the same major version: structs grow at their end, and a
- * function reads no further than struct_size. */
+/* A struct of the caller's must be of this version, or of an older one with the same major version: structs grow at
+ * their end, and a function reads no further than struct_size. */
 static inline int tegroup_impl_size_fits(size_t struct_size, size_t current) {
     return struct_size > sizeof struct_size && struct_size <= current && struct_size % sizeof struct_size == 0;
 }
@@ -52,7 +52,8 @@ static inline int tegroup_impl_size_fits(size_t struct_size, size_t current) {
                           "must be the size of the struct", sizeof *(plan), (plan)->struct_size);                      \
         TEGROUP_IMPL_RULE((plan)->magic == (number), ERROR_PLAN, "plan", rule, number, (plan)->magic);                 \
     } while (0)
-/* A public function takes its descriptor: what an older one lacks is 0 in `taken`, with which the function then goes on. */
+/* A public function takes its descriptor: what an older one lacks is 0 in `taken`, with which the function then goes
+ * on. */
 #define TEGROUP_IMPL_TAKE(desc, taken)                                                                                 \
     do {                                                                                                               \
         TEGROUP_IMPL_RULE((desc) != NULL, ERROR_NULL_ARGUMENT, #desc, "must not be NULL", 1, 0);                       \

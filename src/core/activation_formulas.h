@@ -5,8 +5,8 @@
 #include "base/build.h"
 #include "base/arithmetic.h"
 
-/* Each operation is rounded by itself, or is one fused multiply-add where that is written: an activation in the epilogue of
- * a product gives the bits that the separate call gives. (A host compiler may fuse what it likes.) */
+/* Each operation is rounded by itself, or is one fused multiply-add where that is written: an activation in the
+ * epilogue of a product gives the bits that the separate call gives. (A host compiler may fuse what it likes.) */
 TEGROUP_IMPL_HD float tegroup_impl_mul_f32(float a, float b) {
 #if defined(__CUDA_ARCH__)
     return __fmul_rn(a, b);
@@ -69,9 +69,9 @@ static __device__ inline float tegroup_impl_reciprocal(float x) {
 }
 #endif
 
-/* 1 / (1 + exp(-x)). In float at most 5 ULP off on the device and 3 on the host with glibc's expf (every float was tried);
- * below 2^-126 it may be 0. half: for results that are rounded to halves; on the device it may be 1.25 |x| (1 - it) ULP more
- * off. */
+/* 1 / (1 + exp(-x)). In float at most 5 ULP off on the device and 3 on the host with glibc's expf (every float was
+ * tried); below 2^-126 it may be 0. half: for results that are rounded to halves; on the device it may be 1.25 |x| (1 -
+ * it) ULP more off. */
 TEGROUP_IMPL_HD float tegroup_impl_sigmoid_f32(float x, int half) {
 #if defined(__CUDA_ARCH__)
     float high, low;
@@ -91,12 +91,13 @@ TEGROUP_IMPL_HD double tegroup_impl_sigmoid_f64(double x, int half) {
     return 1.0 / (1.0 + exp(-x));
 }
 
-/* The tail of the standard normal distribution beyond t, 0 to 15, and its density there. With the density's exponential taken
- * out, what is left of the tail is smooth in y = (t - 3.75) / (t + 3.75): in float a polynomial through Chebyshev nodes, 0.5
- * units of roundoff off, which also makes good that 0.7213475... is a float and not log2(e) / 2. The tail is taken as it is
- * and never as 1 minus the rest: it keeps its digits. In float it is at most 9 ULP off, the density t t / 8 + 4 (every float
- * was tried, on host and device); in double as erfc and exp are. half: for results that are rounded to halves, from t that was
- * one; on the device both may be t t / 2 ULP more off, a seven hundredth of what separates neighbours of BF16. */
+/* The tail of the standard normal distribution beyond t, 0 to 15, and its density there. With the density's exponential
+ * taken out, what is left of the tail is smooth in y = (t - 3.75) / (t + 3.75): in float a polynomial through Chebyshev
+ * nodes, 0.5 units of roundoff off, which also makes good that 0.7213475... is a float and not log2(e) / 2. The tail is
+ * taken as it is and never as 1 minus the rest: it keeps its digits. In float it is at most 9 ULP off, the density t t
+ * / 8 + 4 (every float was tried, on host and device); in double as erfc and exp are. half: for results that are
+ * rounded to halves, from t that was one; on the device both may be t t / 2 ULP more off, a seven hundredth of what
+ * separates neighbours of BF16. */
 TEGROUP_IMPL_HD float tegroup_impl_tail_f32(float t, int half, float *density) {
 #if defined(__CUDA_ARCH__) /* high + low is -0.7213475... t t, with what rounding takes from t t */
     const float square = __fmul_rn(t, t), high = __fmul_rn(square, -0.7213475108146667f),
@@ -134,30 +135,42 @@ TEGROUP_IMPL_HD int tegroup_impl_gated(tegroup_activation kind) { return kind <=
 TEGROUP_IMPL_HD double tegroup_impl_alpha(double alpha) { return alpha != 0 ? alpha : 1.702; }
 TEGROUP_IMPL_HD double tegroup_impl_limit(double limit) { return limit != 0 ? limit : 7.0; }
 
-/* The kinds that share a function of the gate, by one of them. */
-TEGROUP_IMPL_HD tegroup_activation tegroup_impl_curve_of(tegroup_activation kind) {
+/* Functions of the gate, or of the one input: most serve a kind with an up and one without. Each has the number of a
+ * kind that has it, so that most kinds need no translation. */
+typedef enum tegroup_impl_curve_kind {
+    TEGROUP_IMPL_CURVE_SILU = TEGROUP_ACTIVATION_SWIGLU,
+    TEGROUP_IMPL_CURVE_GELU = TEGROUP_ACTIVATION_GEGLU,
+    TEGROUP_IMPL_CURVE_GELU_TANH = TEGROUP_ACTIVATION_GEGLU_TANH,
+    TEGROUP_IMPL_CURVE_RELU = TEGROUP_ACTIVATION_REGLU,
+    TEGROUP_IMPL_CURVE_SILU_OF_ALPHA = TEGROUP_ACTIVATION_SWIGLU_CLAMPED, /* x sigmoid(alpha x) */
+    TEGROUP_IMPL_CURVE_RELU_SQUARED = TEGROUP_ACTIVATION_RELU_SQUARED,
+    TEGROUP_IMPL_CURVE_IDENTITY = TEGROUP_ACTIVATION_IDENTITY
+} tegroup_impl_curve_kind;
+
+TEGROUP_IMPL_HD tegroup_impl_curve_kind tegroup_impl_curve_of(tegroup_activation kind) {
     switch (kind) {
-    case TEGROUP_ACTIVATION_SILU: return TEGROUP_ACTIVATION_SWIGLU;
-    case TEGROUP_ACTIVATION_GELU: return TEGROUP_ACTIVATION_GEGLU;
-    case TEGROUP_ACTIVATION_GELU_TANH: return TEGROUP_ACTIVATION_GEGLU_TANH;
-    case TEGROUP_ACTIVATION_RELU: return TEGROUP_ACTIVATION_REGLU;
-    default: return kind;
+    case TEGROUP_ACTIVATION_SILU: return TEGROUP_IMPL_CURVE_SILU;
+    case TEGROUP_ACTIVATION_GELU: return TEGROUP_IMPL_CURVE_GELU;
+    case TEGROUP_ACTIVATION_GELU_TANH: return TEGROUP_IMPL_CURVE_GELU_TANH;
+    case TEGROUP_ACTIVATION_RELU: return TEGROUP_IMPL_CURVE_RELU;
+    default: return (tegroup_impl_curve_kind)kind;
     }
 }
 
-/* A loop for every curve, so that the choice is made once for many elements: BODY(kind). */
+/* A loop for every curve, so that the choice is made once for many elements: BODY(a kind that has the curve). Where
+ * that one has an up and the caller's has none, up is 1. */
 #define TEGROUP_IMPL_BY_CURVE(kind, BODY)                                                                              \
     switch (tegroup_impl_curve_of(kind)) {                                                                             \
-    case TEGROUP_ACTIVATION_GEGLU: BODY(TEGROUP_ACTIVATION_GEGLU) break;                                               \
-    case TEGROUP_ACTIVATION_GEGLU_TANH: BODY(TEGROUP_ACTIVATION_GEGLU_TANH) break;                                     \
-    case TEGROUP_ACTIVATION_REGLU: BODY(TEGROUP_ACTIVATION_REGLU) break;                                               \
-    case TEGROUP_ACTIVATION_SWIGLU_CLAMPED: BODY(TEGROUP_ACTIVATION_SWIGLU_CLAMPED) break;                             \
-    case TEGROUP_ACTIVATION_RELU_SQUARED: BODY(TEGROUP_ACTIVATION_RELU_SQUARED) break;                                 \
-    case TEGROUP_ACTIVATION_IDENTITY: BODY(TEGROUP_ACTIVATION_IDENTITY) break;                                         \
+    case TEGROUP_IMPL_CURVE_GELU: BODY(TEGROUP_ACTIVATION_GEGLU) break;                                                \
+    case TEGROUP_IMPL_CURVE_GELU_TANH: BODY(TEGROUP_ACTIVATION_GEGLU_TANH) break;                                      \
+    case TEGROUP_IMPL_CURVE_RELU: BODY(TEGROUP_ACTIVATION_REGLU) break;                                                \
+    case TEGROUP_IMPL_CURVE_SILU_OF_ALPHA: BODY(TEGROUP_ACTIVATION_SWIGLU_CLAMPED) break;                              \
+    case TEGROUP_IMPL_CURVE_RELU_SQUARED: BODY(TEGROUP_ACTIVATION_RELU_SQUARED) break;                                 \
+    case TEGROUP_IMPL_CURVE_IDENTITY: BODY(TEGROUP_ACTIVATION_IDENTITY) break;                                         \
     default: BODY(TEGROUP_ACTIVATION_SWIGLU) break;                                                                    \
     }
 
-/* The same for the kinds with a gate, and for those without. */
+/* A loop for every kind with an up, and for every kind without. */
 #define TEGROUP_IMPL_BY_GATED(kind, BODY)                                                                              \
     switch (kind) {                                                                                                    \
     case TEGROUP_ACTIVATION_GEGLU: BODY(TEGROUP_ACTIVATION_GEGLU) break;                                               \
@@ -178,33 +191,33 @@ TEGROUP_IMPL_HD tegroup_activation tegroup_impl_curve_of(tegroup_activation kind
     }
 
 /* @each-real */
-/* What an activation multiplies `up` by, and its derivative, a rectifier's where it is open. x s, s = sigmoid(w), has the derivative
- * s + x s w' (1 - s), and (1 + tanh(z)) / 2 is sigmoid(2 z): no digits are lost where tanh comes close to -1. GELU is
- * max(x, 0) - |x| tail(|x|). At an infinite x both are their limits: where the other factor is 0, the largest number or the
- * bounded magnitude stands in for x. half: as the sigmoid and the tail are told. */
+/* What an activation multiplies `up` by, and its derivative, a rectifier's where it is open. x s, s = sigmoid(w), has
+ * the derivative s + x s w' (1 - s), and (1 + tanh(z)) / 2 is sigmoid(2 z): no digits are lost where tanh comes close
+ * to -1. GELU is max(x, 0) - |x| tail(|x|). At an infinite x both are their limits: where the other factor is 0, the
+ * largest number or the bounded magnitude stands in for x. half: as the sigmoid and the tail are told. */
 TEGROUP_IMPL_HD REAL tegroup_impl_curve_FSUF(tegroup_activation kind, int half, REAL alpha, REAL x, REAL *slope) {
     REAL s, w = x, rate = 1, density;
     int rated = 0; /* rate is not 1 */
     switch (tegroup_impl_curve_of(kind)) {
-    case TEGROUP_ACTIVATION_GEGLU:
+    case TEGROUP_IMPL_CURVE_GELU:
         w = tegroup_impl_magnitude_FSUF(x);
         s = tegroup_impl_tail_FSUF(w, half, &density);
         *slope = x > 0 ? tegroup_impl_fma_FSUF(w, density, (REAL)1 - s) : tegroup_impl_fma_FSUF(-w, density, s);
         return tegroup_impl_fma_FSUF(-w, s, x <= 0 ? (REAL)0 : x);
-    case TEGROUP_ACTIVATION_REGLU: *slope = 1; return x <= 0 ? (REAL)0 : x;
-    case TEGROUP_ACTIVATION_IDENTITY: *slope = 1; return x;
-    case TEGROUP_ACTIVATION_RELU_SQUARED:
+    case TEGROUP_IMPL_CURVE_RELU: *slope = 1; return x <= 0 ? (REAL)0 : x;
+    case TEGROUP_IMPL_CURVE_IDENTITY: *slope = 1; return x;
+    case TEGROUP_IMPL_CURVE_RELU_SQUARED:
         w = x <= 0 ? (REAL)0 : x;
         *slope = w + w;
         return tegroup_impl_mul_FSUF(w, w);
-    case TEGROUP_ACTIVATION_GEGLU_TANH: /* 2 sqrt(2 / pi) (x + 0.044715 x^3); past 24 the sigmoid is 0 or 1 */
+    case TEGROUP_IMPL_CURVE_GELU_TANH: /* 2 sqrt(2 / pi) (x + 0.044715 x^3); past 24 the sigmoid is 0 or 1 */
         w = tegroup_impl_at_most_FSUF(tegroup_impl_at_least_FSUF(x, -24), 24);
         s = tegroup_impl_mul_FSUF(w, w);
         rate = tegroup_impl_fma_FSUF(s, (REAL)0.21406444881780073, (REAL)1.5957691216057308);
         rated = 1;
         w = tegroup_impl_mul_FSUF(w, tegroup_impl_fma_FSUF(s, (REAL)0.07135481627260025, (REAL)1.5957691216057308));
         break;
-    case TEGROUP_ACTIVATION_SWIGLU_CLAMPED:
+    case TEGROUP_IMPL_CURVE_SILU_OF_ALPHA:
         w = tegroup_impl_mul_FSUF(alpha, x);
         rate = alpha;
         rated = 1;
@@ -219,15 +232,16 @@ TEGROUP_IMPL_HD REAL tegroup_impl_curve_FSUF(tegroup_activation kind, int half, 
     return tegroup_impl_mul_FSUF(x, s);
 }
 
-/* What the kind gives for a gate and an up, which is not looked at without one; and, the other way, the gradients of both
- * from that of the result, returning the result again. alpha and limit are the clamped kind's. half: gate and up were halves,
- * and what comes of them will be. A comparison that NaN decides takes it for inside, so NaN shows. Where the gate counts for
- * nothing, clamped or rectified, its gradient is 0 even if the other one is infinite, as torch's is. */
+/* What the kind gives for a gate and an up, which is not looked at without one; and, the other way, the gradients of
+ * both from that of the result, returning the result again. alpha and limit are the clamped kind's. half: gate and up
+ * were halves, and what comes of them will be. A comparison that NaN decides takes it for inside, so NaN shows. Where
+ * the gate counts for nothing, clamped or rectified, its gradient is 0 even if the other one is infinite, as torch's
+ * is. */
 TEGROUP_IMPL_HD REAL tegroup_impl_activation_grad_FSUF(tegroup_activation kind, int half, REAL alpha, REAL limit,
                                                        REAL gate, REAL up, REAL grad, REAL *grad_gate, REAL *grad_up) {
-    const tegroup_activation curve = tegroup_impl_curve_of(kind);
+    const tegroup_impl_curve_kind curve = tegroup_impl_curve_of(kind);
     const int clamps = kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED,
-              rectifies = curve == TEGROUP_ACTIVATION_REGLU || curve == TEGROUP_ACTIVATION_RELU_SQUARED,
+              rectifies = curve == TEGROUP_IMPL_CURVE_RELU || curve == TEGROUP_IMPL_CURVE_RELU_SQUARED,
               gate_out = clamps && gate > limit, up_out = clamps && (up > limit || up < -limit);
     REAL slope, value = tegroup_impl_curve_FSUF(kind, half, alpha, gate_out ? limit : gate, &slope);
     if (!tegroup_impl_gated(kind)) up = 1;

@@ -62,6 +62,22 @@ static inline tegroup_impl_buffer tegroup_impl_snapshot_buffer(const tegroup_ten
                                   0);
 }
 
+/* A matrix; an absent one has no bytes. */
+static inline tegroup_impl_buffer tegroup_impl_matrix_buffer(const tegroup_matrix *m, const char *field,
+                                                             const char *apart, int writes) {
+    return tegroup_impl_buffer_of(m->data, tegroup_impl_matrix_bytes(m), field, apart, writes);
+}
+
+/* A snapshot that came without its shape: in host memory its header, which must have been checked, tells how long it
+ * is. */
+static inline tegroup_impl_buffer tegroup_impl_shapeless_snapshot_buffer(const void *snapshot, tegroup_space space) {
+    const tegroup_snapshot_header *header = (const tegroup_snapshot_header *)snapshot;
+    tegroup_layout layout;
+    if (!snapshot || space == TEGROUP_SPACE_DEVICE) return tegroup_impl_buffer_of(NULL, 0, NULL, NULL, 0);
+    tegroup_impl_snapshot_layout(header->groups, header->irregular, &layout);
+    return tegroup_impl_buffer_of(snapshot, (int64_t)layout.total_bytes, NULL, "must not overlap the snapshot", 0);
+}
+
 static inline tegroup_impl_buffer tegroup_impl_workspace_buffer(const tegroup_options *options, size_t bytes) {
     return tegroup_impl_buffer_of(options->workspace, (int64_t)bytes, "options.workspace",
                                   "must not overlap options.workspace", 1);
@@ -87,7 +103,8 @@ static inline int tegroup_impl_entries_overlap(const tegroup_tensor *t, const vo
     return 0;
 }
 
-/* One that is written against a range. The deep level walks lists, but does not compare the entries of one with another's. */
+/* One that is written against a range. The deep level walks lists, but does not compare the entries of one with
+ * another's. */
 static inline int tegroup_impl_buffer_meets(const tegroup_impl_buffer *out, const void *base, int64_t bytes,
                                             tegroup_check_level level) {
     if (tegroup_impl_overlaps(out->base, out->bytes, base, bytes)) return 1;
@@ -100,9 +117,9 @@ static inline int tegroup_impl_data_overlap(const tegroup_impl_buffer *out, cons
            || tegroup_impl_buffer_meets(other, out->base, out->bytes, level);
 }
 
-/* The one rule about memory that is written: it lies apart from all other memory, and from every list, its own included. Of two that
- * are written and share elements, the first in the array is named. about: the index of the buffer that the error names; NULL = not
- * wanted. */
+/* The one rule about memory that is written: it lies apart from all other memory, and from every list, its own
+ * included. Of two that are written and share elements, the first in the array is named. about: the index of the buffer
+ * that the error names; NULL = not wanted. */
 static inline tegroup_status tegroup_impl_check_apart(const tegroup_impl_buffer *buffers, int32_t count,
                                                       tegroup_check_level level, int32_t *about, tegroup_error *error) {
     int32_t i, j;
@@ -122,5 +139,21 @@ static inline tegroup_status tegroup_impl_check_apart(const tegroup_impl_buffer 
                               twins ? twin_apart : other->apart, 0, 1);
         }
     }
+    return TEGROUP_OK;
+}
+
+/* The workspace of an operation on matrices: large enough, and apart from each of them. */
+static inline tegroup_status tegroup_impl_check_matrix_workspace(const tegroup_layout *layout, const void *workspace,
+                                                                 size_t workspace_bytes,
+                                                                 const tegroup_impl_buffer *others, int32_t count,
+                                                                 tegroup_error *error) {
+    const tegroup_impl_buffer written =
+        tegroup_impl_buffer_of(workspace, (int64_t)layout->total_bytes, "workspace", NULL, 1);
+    int32_t i;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(layout->total_bytes, "workspace", "workspace_bytes", workspace,
+                                                  workspace_bytes, error));
+    for (i = 0; i < count; i++)
+        TEGROUP_IMPL_RULE(!tegroup_impl_data_overlap(&written, &others[i], TEGROUP_CHECK_HOST), ERROR_OVERLAP,
+                          written.field, "must not overlap an operand", 0, 1);
     return TEGROUP_OK;
 }

@@ -99,6 +99,18 @@ TEGROUP_API const tegroup_quirk *tegroup_quirks(int32_t *count) {
         {TEGROUP_BACKEND_CUBLASLT_GROUPED, 0, TEGROUP_QUIRK_UNFIXED, 100, 110, TEGROUP_QUIRK_GROUP_SCALARS,
          TEGROUP_QUIRK_REFUSE, "may have a fault: alpha and beta in device memory have met no value test on this GPU",
          "not run there by tegroup; TransformerEngine passes them"},
+        {TEGROUP_BACKEND_CUBLASLT_GROUPED, 0, TEGROUP_QUIRK_UNFIXED, 90, 110, TEGROUP_QUIRK_ACCUMULATED_HALVES,
+         TEGROUP_QUIRK_AVOID,
+         "has a known fault: results are wrong where c and d are one layout and one list, so c gets its own",
+         "seen with cuBLAS 13.10.0.20 on an H200: the GPU suite, errors of 1.7 to 146 bounds"},
+        {TEGROUP_BACKEND_CUBLASLT_LOOP, 0, TEGROUP_QUIRK_UNFIXED, 70, 999, TEGROUP_QUIRK_ACCUMULATED_HALVES,
+         TEGROUP_QUIRK_AVOID, "is not trusted where c and d are one layout, as cublaslt_grouped is not: c gets its own",
+         "not seen here by itself; one rule serves both"},
+        {TEGROUP_BACKEND_CUBLASLT_LOOP, 0, TEGROUP_QUIRK_UNFIXED, 70, 999, TEGROUP_QUIRK_ADDED_HALVES,
+         TEGROUP_QUIRK_AVOID,
+         "rounds alpha times the sum to d's type before it adds where c is d, and nowhere else: c is copied into d "
+         "first",
+         "seen with cuBLAS 13.1; tests/gpu/test_invariance.cu"},
     };
     if (count) *count = (int32_t)(sizeof table / sizeof table[0]);
     return table;
@@ -110,5 +122,18 @@ static inline int tegroup_impl_quirk_ignored(const tegroup_gemm_desc *desc, tegr
     const tegroup_quirk *quirks = tegroup_quirks(&count);
     for (i = 0; i < count; i++)
         if (quirks[i].when == when && desc->options.ignore_quirks >> i & 1u) return 1;
+    return 0;
+}
+
+/* Must the library be called in another way than the plain one, so that this does not happen? */
+static inline int tegroup_impl_quirk_avoided(tegroup_backend backend, int32_t sm, int32_t cublaslt_version,
+                                             tegroup_quirk_case when) {
+    int32_t count, i;
+    const tegroup_quirk *quirks = tegroup_quirks(&count);
+    for (i = 0; i < count; i++)
+        if (quirks[i].action == TEGROUP_QUIRK_AVOID && quirks[i].when == when && quirks[i].backend == backend
+            && sm >= quirks[i].sm_min && sm <= quirks[i].sm_max && cublaslt_version >= quirks[i].cublaslt_from
+            && cublaslt_version < quirks[i].cublaslt_below)
+            return 1;
     return 0;
 }

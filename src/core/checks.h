@@ -7,7 +7,6 @@
 #include "formats/scaling_types.h"
 #include "core/tensor_types.h"
 #include "core/snapshot_types.h"
-#include "core/layout_types.h"
 #include "core/gemm_types.h"
 #include "base/arithmetic.h"
 #include "base/rules.h"
@@ -210,8 +209,8 @@ static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, 
     return TEGROUP_OK;
 }
 
-/* An optional tensor is there by its dtype; one that has memory and no dtype was not meant to be left out. usual: a type that it
- * might have. */
+/* An optional tensor is there by its dtype; one that has memory and no dtype was not meant to be left out. usual: a
+ * type that it might have. */
 static inline tegroup_status tegroup_impl_check_absent(const tegroup_tensor *t, const tegroup_impl_name *name,
                                                        tegroup_dtype usual, tegroup_error *error) {
     TEGROUP_IMPL_RULE_AS(DTYPE, !t->data && !t->pointers, ERROR_UNSET, TEGROUP_IMPL_PATH(DTYPE),
@@ -298,8 +297,9 @@ TEGROUP_IMPL_HD tegroup_impl_fit tegroup_impl_fit_of_rows(const void *snapshot, 
     return fit;
 }
 
-/* The rules of it, RULE(what must hold, in words, expected, got), of a header and a fit: a host names the one that is broken, a kernel takes
- * a snapshot that breaks one for none. In host memory or not, nothing else of it is read before. */
+/* The rules of it, RULE(what must hold, in words, expected, got), of a header and a fit: a host names the one that is
+ * broken, a kernel takes a snapshot that breaks one for none. In host memory or not, nothing else of it is read
+ * before. */
 #define TEGROUP_IMPL_FIT_RULES(RULE, rows_words)                                                                       \
     RULE(header->magic == TEGROUP_SNAPSHOT_MAGIC, "must be what tegroup_prepare wrote", TEGROUP_SNAPSHOT_MAGIC,        \
          header->magic)                                                                                                \
@@ -364,8 +364,8 @@ static inline tegroup_status tegroup_impl_check_data(const tegroup_tensor *t, co
     return TEGROUP_OK;
 }
 
-/* Rules of one tensor's memory, when a call is about to run. What a snapshot in device memory holds, the kernels look at: of one that was
- * not prepared for this shape they write nothing. */
+/* Rules of one tensor's memory, when a call is about to run. What a snapshot in device memory holds, the kernels look
+ * at: of one that was not prepared for this shape they write nothing. */
 static inline tegroup_status tegroup_impl_check_memory(const tegroup_tensor *t, const tegroup_impl_name *name,
                                                        tegroup_check_level level, tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot_address(t, name, error));
@@ -374,7 +374,8 @@ static inline tegroup_status tegroup_impl_check_memory(const tegroup_tensor *t, 
     return tegroup_impl_check_data(t, name, error);
 }
 
-/* An operation that reads a snapshot where its data are needs the sizes there, too: prepare has left both in one place. */
+/* An operation that reads a snapshot where its data are needs the sizes there, too: prepare has left both in one
+ * place. */
 static inline tegroup_status tegroup_impl_check_sizes_space(const tegroup_shape *shape, tegroup_space space,
                                                             const char *field, tegroup_error *error) {
     TEGROUP_IMPL_RULE(!tegroup_impl_ragged(shape) || shape->row_sizes.space == space, ERROR_COMBINATION, field,
@@ -395,9 +396,9 @@ static inline tegroup_status tegroup_impl_check_index(const tegroup_gather *gath
     return TEGROUP_OK;
 }
 
-/* Two windows of one buffer with rows of so many columns, `pitch` from one row to the next, the second beginning `ahead` behind the first:
- * how many rows the first one can have that share nothing with the second; INT64_MAX: any number. No window is wider than the pitch, and
- * one that begins late in a row goes on into the next. */
+/* Two windows of one buffer with rows of so many columns, `pitch` from one row to the next, the second beginning
+ * `ahead` behind the first: how many rows the first one can have that share nothing with the second; INT64_MAX: any
+ * number. No window is wider than the pitch, and one that begins late in a row goes on into the next. */
 TEGROUP_IMPL_HD int64_t tegroup_impl_room(int64_t ahead, int64_t pitch, int64_t cols, int64_t other_cols) {
     const int64_t row = ahead < pitch ? 0 : ahead / pitch, col = ahead - row * pitch; /* seldom divided */
     if (col < cols) return row;
@@ -478,30 +479,6 @@ static inline tegroup_status tegroup_impl_check_optional(const tegroup_matrix *m
     return TEGROUP_OK;
 }
 
-/* An output must not share memory with another operand; `rule` names that one. */
-static inline tegroup_status tegroup_impl_check_matrix_apart(const tegroup_matrix *out, const char *field,
-                                                             const tegroup_matrix *other, const char *rule,
-                                                             tegroup_error *error) {
-    TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(out->data, tegroup_impl_matrix_bytes(out), other->data,
-                                             tegroup_impl_matrix_bytes(other)),
-                      ERROR_OVERLAP, field, rule, 0, 1);
-    return TEGROUP_OK;
-}
-
-/* ... nor with a snapshot that came without its shape: in host memory its header tells how long it is. */
-static inline tegroup_status tegroup_impl_check_apart_snapshot(const tegroup_matrix *out, const char *field,
-                                                               const void *snapshot, tegroup_space space,
-                                                               tegroup_error *error) {
-    const tegroup_snapshot_header *header = (const tegroup_snapshot_header *)snapshot;
-    tegroup_layout layout;
-    if (!snapshot || space == TEGROUP_SPACE_DEVICE) return TEGROUP_OK;
-    tegroup_impl_snapshot_layout(header->groups, header->irregular, &layout);
-    TEGROUP_IMPL_RULE(
-        !tegroup_impl_overlaps(out->data, tegroup_impl_matrix_bytes(out), snapshot, (int64_t)layout.total_bytes),
-        ERROR_OVERLAP, field, "must not overlap the snapshot", 0, 1);
-    return TEGROUP_OK;
-}
-
 /* Where all that a descriptor points to is. */
 static inline tegroup_status tegroup_impl_check_space(tegroup_space space, tegroup_error *error) {
     TEGROUP_IMPL_RULE(space != TEGROUP_SPACE_UNSET, ERROR_UNSET, "space", "must be set", TEGROUP_SPACE_HOST, 0);
@@ -509,7 +486,8 @@ static inline tegroup_status tegroup_impl_check_space(tegroup_space space, tegro
     return TEGROUP_OK;
 }
 
-/* A snapshot that an operation on plain rows reads: for at most `rows` rows. The kernels look into one in device memory. */
+/* A snapshot that an operation on plain rows reads: for at most `rows` rows. The kernels look into one in device
+ * memory. */
 static inline tegroup_status tegroup_impl_check_snapshot(const void *snapshot, const char *field, int64_t rows,
                                                          tegroup_space space, tegroup_error *error) {
     tegroup_impl_fit fit;
@@ -518,21 +496,6 @@ static inline tegroup_status tegroup_impl_check_snapshot(const void *snapshot, c
     if (!snapshot || space == TEGROUP_SPACE_DEVICE) return TEGROUP_OK;
     fit = tegroup_impl_fit_of_rows(snapshot, rows);
     return tegroup_impl_check_fit(&fit, field, "must be prepared for at most the matrix's rows", error);
-}
-
-/* The workspace of an operation on matrices: large enough, and apart from each of them. */
-static inline tegroup_status tegroup_impl_check_matrix_workspace(const tegroup_layout *layout, void *workspace,
-                                                                 size_t workspace_bytes,
-                                                                 const tegroup_matrix *const *others, int32_t count,
-                                                                 tegroup_error *error) {
-    int32_t i;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(layout->total_bytes, "workspace", "workspace_bytes", workspace,
-                                                  workspace_bytes, error));
-    for (i = 0; i < count; i++)
-        TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(workspace, (int64_t)layout->total_bytes, others[i]->data,
-                                                 tegroup_impl_matrix_bytes(others[i])),
-                          ERROR_OVERLAP, "workspace", "must not overlap an operand", 0, 1);
-    return TEGROUP_OK;
 }
 
 /* Without nvcc, or by a switch, only host memory is served. kernels: whether this build has the operation's. */

@@ -76,7 +76,7 @@ TEGROUP_IMPL_HD void tegroup_impl_snapshot_layout(int32_t groups, int irregular,
     tegroup_impl_layout_add(layout, "header", (int64_t)sizeof(tegroup_snapshot_header));
     tegroup_impl_layout_add(layout, "start", array);
     tegroup_impl_layout_add(layout, "rows", array);
-    tegroup_impl_layout_add(layout, "prefix", TEGROUP_GRANULE_COUNT * (array + 8));
+    tegroup_impl_layout_add(layout, "prefix", array + 8);
     tegroup_impl_layout_add(layout, "order", 4 * (int64_t)tegroup_impl_sort_extent(groups));
     if (irregular) {
         tegroup_impl_layout_add(layout, "cols", array);
@@ -102,8 +102,6 @@ TEGROUP_API tegroup_status tegroup_snapshot_layout(const tegroup_shape *shape, t
 TEGROUP_IMPL_HD tegroup_snapshot_view tegroup_impl_snapshot_view(const void *snapshot, int32_t groups, int irregular) {
     tegroup_snapshot_view view;
     tegroup_layout layout;
-    const int64_t *prefix;
-    int32_t i;
 #define TEGROUP_IMPL_PART(type, item)                                                                                  \
     ((const type *)(const void *)((const char *)snapshot + layout.items[TEGROUP_IMPL_SNAPSHOT_##item].offset_bytes))
     memset(&view, 0, sizeof view);
@@ -111,8 +109,7 @@ TEGROUP_IMPL_HD tegroup_snapshot_view tegroup_impl_snapshot_view(const void *sna
     view.header = (const tegroup_snapshot_header *)snapshot;
     view.start = TEGROUP_IMPL_PART(int64_t, START);
     view.rows = TEGROUP_IMPL_PART(int64_t, ROWS);
-    prefix = TEGROUP_IMPL_PART(int64_t, PREFIX);
-    for (i = 0; i < TEGROUP_GRANULE_COUNT; i++) view.prefix[i] = prefix + (int64_t)i * (groups + 1);
+    view.prefix = TEGROUP_IMPL_PART(int64_t, PREFIX);
     view.order = TEGROUP_IMPL_PART(int32_t, ORDER);
     if (irregular) view.cols = TEGROUP_IMPL_PART(int64_t, COLS);
     if (irregular) view.offset = TEGROUP_IMPL_PART(int64_t, OFFSET);

@@ -60,7 +60,8 @@ TEGROUP_API const char *tegroup_backend_name(tegroup_backend backend) {
     }
 }
 
-/* One number of an error as its reader knows it; a set as "F32, F16 or BF16". `text` has room for every name there is. */
+/* One number of an error as its reader knows it; a set as "F32, F16 or BF16". `text` has room for every name there
+ * is. */
 #define TEGROUP_IMPL_READ_CHARS 128
 static inline const char *tegroup_impl_read(char text[TEGROUP_IMPL_READ_CHARS], tegroup_reading reading, int is_set,
                                             int64_t number) {

@@ -90,7 +90,8 @@ typedef struct tegroup_backend_rule {
 /* A known-bad combination of library, machine and case. */
 typedef enum tegroup_quirk_action {
     TEGROUP_QUIRK_REFUSE     = 1, /* the backend is refused unless ignore_quirks says otherwise                 */
-    TEGROUP_QUIRK_SEPARATE   = 2  /* forward, dgrad and wgrad each need a cuBLASLt workspace of their own       */
+    TEGROUP_QUIRK_SEPARATE   = 2, /* forward, dgrad and wgrad each need a cuBLASLt workspace of their own       */
+    TEGROUP_QUIRK_AVOID      = 3  /* the library is called in a way in which it does not happen; ignore_quirks changes nothing */
 } tegroup_quirk_action;
 
 typedef enum tegroup_quirk_case {
@@ -98,7 +99,9 @@ typedef enum tegroup_quirk_case {
     TEGROUP_QUIRK_WGRAD,         /* op is WGRAD                                                  */
     TEGROUP_QUIRK_MISALIGNED_LD, /* a leading dimension is not a multiple of 16 bytes            */
     TEGROUP_QUIRK_MISALIGNED_COLS, /* the columns of d, where all groups have the same, are no multiple of 16 bytes */
-    TEGROUP_QUIRK_GROUP_SCALARS  /* alpha or beta are in device memory or differ by group        */
+    TEGROUP_QUIRK_GROUP_SCALARS, /* alpha or beta are in device memory or differ by group        */
+    TEGROUP_QUIRK_ACCUMULATED_HALVES, /* accumulate, and d is F16 or BF16                        */
+    TEGROUP_QUIRK_ADDED_HALVES   /* there is a c, or accumulate, and d is F16 or BF16            */
 } tegroup_quirk_case;
 
 #define TEGROUP_QUIRK_UNFIXED 999999 /* as cublaslt_below: no version is known to have it mended */

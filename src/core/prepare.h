@@ -14,10 +14,12 @@
 #include "formats/convert.h"
 #include "core/layout.h"
 #include "core/checks.h"
+#include "core/apart.h"
 
-/* How sizes become a snapshot, group by group. Each function below is one step of one group, so that a loop and a kernel
- * run the same code; the steps in between are scans (sum or maximum) and a sorting network, which give the same integers
- * in whatever order they are evaluated. Nothing here trusts a size: every intermediate stays far inside 64 bits. */
+/* How sizes become a snapshot, group by group. Each function below is one step of one group, so that a loop and a
+ * kernel run the same code; the steps in between are scans (sum or maximum) and a sorting network, which give the same
+ * integers in whatever order they are evaluated. Nothing here trusts a size: every intermediate stays far inside 64
+ * bits. */
 
 /* What prepare works on: the caller's arrays and the snapshot's. */
 typedef struct tegroup_impl_preparation {
@@ -130,7 +132,8 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_reach(const tegroup_impl_preparatio
     return tegroup_impl_add(tegroup_impl_mul(x->rows - 1, ld), x->cols);
 }
 
-/* Its first element, given the elements before it; a block that leaves the buffer is dropped. Without a bound, as for lists, none does. */
+/* Its first element, given the elements before it; a block that leaves the buffer is dropped. Without a bound, as for
+ * lists, none does. */
 TEGROUP_IMPL_HD uint32_t tegroup_impl_prepare_offset(const tegroup_impl_preparation *p, int32_t g, int64_t carry,
                                                      tegroup_impl_place *x) {
     int64_t offset = p->offsets ? p->offsets[g] : p->ld > 0 ? tegroup_impl_mul(x->start, p->ld) : carry;
@@ -150,7 +153,8 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_before(const tegroup_impl_preparati
                : tegroup_impl_load_int(p->rows.dtype, p->rows.data, at);
 }
 
-/* What the snapshot has of group g; on the host, as long as nothing is written, what the sizes say, of which none lies. */
+/* What the snapshot has of group g; on the host, as long as nothing is written, what the sizes say, of which none
+ * lies. */
 TEGROUP_IMPL_HD tegroup_impl_place tegroup_impl_prepare_read(const tegroup_impl_preparation *p, int32_t g) {
     tegroup_impl_place x = {0, 0, 0, 0};
 #if !defined(__CUDA_ARCH__)
@@ -167,6 +171,11 @@ TEGROUP_IMPL_HD tegroup_impl_place tegroup_impl_prepare_read(const tegroup_impl_
     x.cols = p->out_cols[g];
     x.offset = p->out_offset[g];
     return x;
+}
+
+/* Granules of a group: what the prefix sums add up. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_granules(const tegroup_impl_preparation *p, int32_t g) {
+    return tegroup_impl_ceil_div(tegroup_impl_max(0, p->out_rows[g]), TEGROUP_GRANULE);
 }
 
 TEGROUP_IMPL_HD void tegroup_impl_prepare_write(const tegroup_impl_preparation *p, int32_t g,
@@ -200,7 +209,8 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_sort_value(const tegroup_impl_preparation *
                                              : tegroup_impl_prepare_read(p, g).offset;
 }
 
-/* One comparator of Batcher's bitonic network: position i against its partner at this distance, in runs of this length. */
+/* One comparator of Batcher's bitonic network: position i against its partner at this distance, in runs of this
+ * length. */
 TEGROUP_IMPL_HD void tegroup_impl_sort_compare(const tegroup_impl_preparation *p, tegroup_impl_sort_key key, int32_t i,
                                                int32_t run, int32_t distance) {
     int32_t partner = i ^ distance, a, b;
@@ -224,10 +234,11 @@ static inline void tegroup_impl_sort(const tegroup_impl_preparation *p, tegroup_
             for (i = 0; i < extent; i++) tegroup_impl_sort_compare(p, key, i, run, distance);
 }
 
-/* Rows that the group at position i of the sorted ones keeps to itself. Of two groups that share rows, or elements, the one that starts
- * first ends where they meet; `owners` of them own something. Groups side by side in the rows of one buffer share none: each is held
- * against those that begin before it ends, so that many of these take time by their number squared, and others do not. Of the others
- * only where they begin is read, so that positions can be treated in any order. */
+/* Rows that the group at position i of the sorted ones keeps to itself. Of two groups that share rows, or elements, the
+ * one that starts first ends where they meet; `owners` of them own something. Groups side by side in the rows of one
+ * buffer share none: each is held against those that begin before it ends, so that many of these take time by their
+ * number squared, and others do not. Of the others only where they begin is read, so that positions can be treated in
+ * any order. */
 TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_apart(const tegroup_impl_preparation *p, tegroup_impl_sort_key key,
                                                    int32_t owners, int32_t i) {
     const int by_start = key == TEGROUP_IMPL_SORT_BY_START;
@@ -278,7 +289,7 @@ static inline void tegroup_impl_prepare_disjoin(const tegroup_impl_preparation *
 /* All steps in order, on the host. */
 static inline void tegroup_impl_prepare_host(const tegroup_impl_preparation *p, tegroup_snapshot_header *header) {
     tegroup_impl_place x = {0, 0, 0, 0};
-    int32_t g, i;
+    int32_t g;
     int64_t carry = p->groups > 0 ? tegroup_impl_prepare_first(p) : 0;
     for (g = 0; g < p->groups; g++) {
         tegroup_impl_prepare_note(header, g, tegroup_impl_prepare_place(p, g, carry, &x));
@@ -295,12 +306,8 @@ static inline void tegroup_impl_prepare_host(const tegroup_impl_preparation *p, 
         tegroup_impl_prepare_write(p, g, &x);
     }
     if (p->irregular && p->offsets) tegroup_impl_prepare_disjoin(p, TEGROUP_IMPL_SORT_BY_OFFSET, header);
-    for (i = 0; i < TEGROUP_GRANULE_COUNT; i++) {
-        int64_t *prefix = p->prefix + (int64_t)i * (p->groups + 1);
-        prefix[0] = 0;
-        for (g = 0; g < p->groups; g++)
-            prefix[g + 1] = prefix[g] + tegroup_impl_ceil_div(tegroup_impl_max(0, p->out_rows[g]), TEGROUP_GRANULE(i));
-    }
+    p->prefix[0] = 0;
+    for (g = 0; g < p->groups; g++) p->prefix[g + 1] = p->prefix[g] + tegroup_impl_prepare_granules(p, g);
     for (g = 0; g < p->groups; g++) {
         const tegroup_impl_place placed = tegroup_impl_prepare_read(p, g);
         const int64_t reach = tegroup_impl_prepare_reach(p, &placed), rows = tegroup_impl_max(0, placed.rows);
@@ -436,14 +443,17 @@ static inline tegroup_status tegroup_impl_check_sizes(const tegroup_sizes *sizes
     return TEGROUP_OK;
 }
 
-/* Bytes of a size array, for overlap checks. */
-static inline int64_t tegroup_impl_sizes_bytes(const tegroup_sizes *sizes, int32_t groups) {
-    return ((int64_t)groups + (sizes->encoding == TEGROUP_ENCODING_OFFSETS)) * (tegroup_impl_bits(sizes->dtype) / 8);
+/* An array of sizes, or of starts, which is read. */
+static inline tegroup_impl_buffer tegroup_impl_sizes_buffer(const void *data, const tegroup_sizes *sizes,
+                                                            int32_t groups, const char *apart) {
+    const int64_t entries = (int64_t)groups + (sizes->encoding == TEGROUP_ENCODING_OFFSETS);
+    return tegroup_impl_buffer_of(data, entries * (tegroup_impl_bits(sizes->dtype) / 8), NULL, apart, 0);
 }
 
 static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_desc *desc, tegroup_layout *layout,
                                                         tegroup_error *error) {
     const tegroup_shape *shape;
+    tegroup_impl_buffer buffers[5];
     int ragged_cols;
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_RULE(desc->clamp == 0 || desc->clamp == 1, ERROR_VALUE, "clamp", "must be 0 or 1", 1, desc->clamp);
@@ -476,18 +486,14 @@ static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_de
     tegroup_impl_snapshot_layout(shape->groups, tegroup_impl_irregular(shape), layout);
     TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(layout->total_bytes, "snapshot", "snapshot_bytes", desc->snapshot,
                                                   desc->snapshot_bytes, error));
-    TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->snapshot, (int64_t)layout->total_bytes, shape->row_sizes.data,
-                                             tegroup_impl_sizes_bytes(&shape->row_sizes, shape->groups)),
-                      ERROR_OVERLAP, "snapshot", "must not overlap shape.row_sizes.data", 0, 1);
-    TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->snapshot, (int64_t)layout->total_bytes, shape->row_sizes.starts,
-                                             tegroup_impl_sizes_bytes(&shape->row_sizes, shape->groups)),
-                      ERROR_OVERLAP, "snapshot", "must not overlap shape.row_sizes.starts", 0, 1);
-    TEGROUP_IMPL_RULE(!ragged_cols
-                          || !tegroup_impl_overlaps(desc->snapshot, (int64_t)layout->total_bytes, shape->col_sizes.data,
-                                                    tegroup_impl_sizes_bytes(&shape->col_sizes, shape->groups)),
-                      ERROR_OVERLAP, "snapshot", "must not overlap shape.col_sizes.data", 0, 1);
-    TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->snapshot, (int64_t)layout->total_bytes, shape->offsets,
-                                             8 * (int64_t)shape->groups),
-                      ERROR_OVERLAP, "snapshot", "must not overlap shape.offsets", 0, 1);
-    return TEGROUP_OK;
+    buffers[0] = tegroup_impl_buffer_of(desc->snapshot, (int64_t)layout->total_bytes, "snapshot", NULL, 1);
+    buffers[1] = tegroup_impl_sizes_buffer(shape->row_sizes.data, &shape->row_sizes, shape->groups,
+                                           "must not overlap shape.row_sizes.data");
+    buffers[2] = tegroup_impl_sizes_buffer(shape->row_sizes.starts, &shape->row_sizes, shape->groups,
+                                           "must not overlap shape.row_sizes.starts");
+    buffers[3] = tegroup_impl_sizes_buffer(ragged_cols ? shape->col_sizes.data : NULL, &shape->col_sizes, shape->groups,
+                                           "must not overlap shape.col_sizes.data");
+    buffers[4] =
+        tegroup_impl_buffer_of(shape->offsets, 8 * (int64_t)shape->groups, NULL, "must not overlap shape.offsets", 0);
+    return tegroup_impl_check_apart(buffers, 5, TEGROUP_CHECK_HOST, NULL, error);
 }

@@ -17,8 +17,8 @@
 #include "core/layout.h"
 #include "core/checks.h"
 
-/* The most bytes from one group to the next that TMA can be told of, which has the rules of alignment as well (CUDA Driver API,
- * cuTensorMapEncodeTiled: strides are multiples of 16 below 2^40). Rows are never so far apart. */
+/* The most bytes from one group to the next that TMA can be told of, which has the rules of alignment as well (CUDA
+ * Driver API, cuTensorMapEncodeTiled: strides are multiples of 16 below 2^40). Rows are never so far apart. */
 #define TEGROUP_IMPL_TMA_STRIDE_BYTES (((int64_t)1 << 40) - 16)
 
 /* Bytes between the groups of a uniform tensor; 0 for any other, and for a single group. */
@@ -95,7 +95,8 @@ static inline tegroup_status tegroup_impl_check_numbers(const tegroup_gemm_desc 
     return tegroup_impl_check_scalars(&desc->beta, "beta.dtype", "beta.space", "beta.stride", error);
 }
 
-/* Rules of an operand whose rows are picked by an index: they must have one numbering, and lie in one buffer as they are. */
+/* Rules of an operand whose rows are picked by an index: they must have one numbering, and lie in one buffer as they
+ * are. */
 static inline tegroup_status tegroup_impl_check_gather(const tegroup_gather *gather, const tegroup_tensor *t,
                                                        const tegroup_impl_name *name, tegroup_impl_operand operand,
                                                        tegroup_op op, tegroup_error *error) {
@@ -251,16 +252,21 @@ static inline tegroup_status tegroup_impl_check_said(const tegroup_gemm_desc *de
     return TEGROUP_OK;
 }
 
-/* Check a descriptor without its data pointers and resolve its defaults, in the words of whoever made it. */
-static inline tegroup_status tegroup_impl_problem_of(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
-                                                     tegroup_problem *problem, tegroup_error *error) {
-    const tegroup_tensor *operands[TEGROUP_IMPL_OPERANDS];
-    int32_t i;
+static inline void tegroup_impl_operands_of(const tegroup_gemm_desc *desc,
+                                            const tegroup_tensor *operands[TEGROUP_IMPL_OPERANDS]) {
     operands[TEGROUP_IMPL_A] = &desc->a;
     operands[TEGROUP_IMPL_B] = &desc->b;
     operands[TEGROUP_IMPL_C] = &desc->c;
     operands[TEGROUP_IMPL_D] = &desc->d;
     operands[TEGROUP_IMPL_BIAS] = &desc->bias;
+}
+
+/* Check a descriptor without its data pointers and resolve its defaults, in the words of whoever made it. */
+static inline tegroup_status tegroup_impl_problem_of(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
+                                                     tegroup_problem *problem, tegroup_error *error) {
+    const tegroup_tensor *operands[TEGROUP_IMPL_OPERANDS];
+    int32_t i;
+    tegroup_impl_operands_of(desc, operands);
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_numbers(desc, names, error));
     for (i = 0; i < TEGROUP_IMPL_OPERANDS; i++)

@@ -70,12 +70,47 @@ TEGROUP_IMPL_HD double tegroup_impl_scalar(const tegroup_scalars *s, int32_t g, 
                                  s->stride ? g : 0);
 }
 
-/* alpha and beta are what stands for scalars that the descriptor leaves to the default. Operands whose sizes disagree,
- * because their snapshots do, meet in the smaller one. */
+/* Extents of a group's part of an operand. */
+typedef struct tegroup_impl_sides {
+    int64_t rows, cols;
+} tegroup_impl_sides;
+
+TEGROUP_IMPL_HD tegroup_impl_sides tegroup_impl_sides_of(int64_t rows, int64_t cols) {
+    tegroup_impl_sides sides;
+    sides.rows = rows;
+    sides.cols = cols;
+    return sides;
+}
+
+/* Extents of a group's product, [m, k] times [k, n]. */
+typedef struct tegroup_impl_meeting {
+    int64_t m, n, k;
+} tegroup_impl_meeting;
+
+/* Operands whose sizes disagree, because their snapshots do, meet in the smaller one. */
+TEGROUP_IMPL_HD tegroup_impl_meeting tegroup_impl_meet(tegroup_op op, tegroup_impl_sides a, tegroup_impl_sides b,
+                                                       tegroup_impl_sides d) {
+    const int forward = op == TEGROUP_OP_FORWARD, wgrad = op == TEGROUP_OP_WGRAD;
+    tegroup_impl_meeting size;
+    size.m = tegroup_impl_min(wgrad ? a.cols : a.rows, d.rows);
+    size.n = tegroup_impl_min(forward ? b.rows : b.cols, d.cols);
+    size.k = tegroup_impl_min(wgrad ? a.rows : a.cols, forward ? b.cols : b.rows);
+    return size;
+}
+
+/* A C whose own snapshot is smaller bounds the product, too. */
+TEGROUP_IMPL_HD void tegroup_impl_meet_c(tegroup_impl_meeting *size, tegroup_impl_sides c) {
+    size->m = tegroup_impl_min(size->m, c.rows);
+    size->n = tegroup_impl_min(size->n, c.cols);
+}
+
+/* alpha and beta are what stands for scalars that the descriptor leaves to the default. */
 TEGROUP_IMPL_HD tegroup_impl_product tegroup_impl_product_of(const tegroup_gemm_desc *desc,
                                                              const tegroup_snapshot_view views[4], int32_t g,
                                                              double alpha, double beta) {
     tegroup_impl_product p;
+    tegroup_impl_sides a, b, d;
+    tegroup_impl_meeting size;
     const tegroup_tensor *c = desc->accumulate ? &desc->d : &desc->c;
     memset(&p, 0, sizeof p);
     p.a = tegroup_impl_locate(&desc->a, &views[TEGROUP_IMPL_A], g);
@@ -87,28 +122,27 @@ TEGROUP_IMPL_HD tegroup_impl_product tegroup_impl_product_of(const tegroup_gemm_
     p.alpha = tegroup_impl_scalar(&desc->alpha, g, alpha);
     p.beta = desc->accumulate ? 1 : tegroup_impl_scalar(&desc->beta, g, beta);
     p.skip = p.a.rows < 0 || p.b.rows < 0 || p.d.rows < 0;
+    a = tegroup_impl_sides_of(p.a.rows, p.a.cols);
+    b = tegroup_impl_sides_of(p.b.rows, p.b.cols);
+    d = tegroup_impl_sides_of(p.d.rows, p.d.cols);
     if (desc->op == TEGROUP_OP_WGRAD) {
-        p.m = tegroup_impl_min(p.a.cols, p.d.rows);
-        p.n = tegroup_impl_min(p.b.cols, p.d.cols);
-        p.k = tegroup_impl_min(p.a.rows, p.b.rows);
+        size = tegroup_impl_meet(TEGROUP_OP_WGRAD, a, b, d);
         p.a_line = 1;
         p.a_k = p.a.ld;
         p.b_line = 1;
         p.b_k = p.b.ld;
     } else {
         int forward = desc->op == TEGROUP_OP_FORWARD;
-        p.m = tegroup_impl_min(p.a.rows, p.d.rows);
-        p.n = tegroup_impl_min(forward ? p.b.rows : p.b.cols, p.d.cols);
-        p.k = tegroup_impl_min(p.a.cols, forward ? p.b.cols : p.b.rows);
+        size = tegroup_impl_meet(forward ? TEGROUP_OP_FORWARD : TEGROUP_OP_DGRAD, a, b, d);
         p.a_line = p.a.ld;
         p.a_k = 1;
         p.b_line = forward ? p.b.ld : 1;
         p.b_k = forward ? 1 : p.b.ld;
     }
-    if (c->dtype != TEGROUP_DTYPE_UNSET) { /* a C whose own snapshot is smaller bounds the product, too */
-        p.m = tegroup_impl_min(p.m, p.c.rows);
-        p.n = tegroup_impl_min(p.n, p.c.cols);
-    }
+    if (c->dtype != TEGROUP_DTYPE_UNSET) tegroup_impl_meet_c(&size, tegroup_impl_sides_of(p.c.rows, p.c.cols));
+    p.m = size.m;
+    p.n = size.n;
+    p.k = size.k;
     p.untouched = p.k == 0 && p.beta == 1 && p.c.base == p.d.base && p.c.first == p.d.first
                   && (desc->bias.dtype == TEGROUP_DTYPE_UNSET || desc->op == TEGROUP_OP_WGRAD);
     return p;

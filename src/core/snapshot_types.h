@@ -12,15 +12,14 @@
  *   header                               tegroup_snapshot_header
  *   start[groups]             int64      first row of each group, within the buffer
  *   rows[groups]              int64      rows of each group, within the buffer, overlapping nobody; -1 = skipped
- *   prefix[6][groups + 1]     int64      sums of ceil(rows / granule) before each group, for the granules below
+ *   prefix[groups + 1]        int64      sums of ceil(rows / TEGROUP_GRANULE) before each group, and of all
  *   order[groups]             int32      groups from the largest to the smallest, skipped ones as if empty; equal ones by index
  *   cols[groups]              int64      only with col_sizes or elements: columns of each group
  *   offset[groups]            int64      only with col_sizes or elements: first element of each group
  *
  * Sizes that lie never lead outside the buffers. Those in device memory nobody can refuse when the call is made: they are clamped, and
  * the header's status names the lie. Those in host memory are an error of the call, unless it is told to clamp them, too. */
-#define TEGROUP_GRANULE_COUNT 6 /* 4, 16, 32, 64, 128, 256 rows: what tiles and scale padding need */
-#define TEGROUP_GRANULE(i) ((i) == 0 ? 4 : 8 << (i))
+#define TEGROUP_GRANULE 4 /* rows: kernels that take rows, and not tiles, share out so many of a group at a time */
 
 /* Bits of tegroup_snapshot_header.status. */
 #define TEGROUP_SNAPSHOT_NEGATIVE  1u  /* a size below 0 (other than a count of -1) or offsets that fall: taken as 0  */
@@ -30,7 +29,7 @@
 #define TEGROUP_SNAPSHOT_COLS     16u  /* a column count outside 0 .. cols: clamped                                   */
 #define TEGROUP_SNAPSHOT_ELEMENTS 32u  /* a group's elements do not fit the buffer: dropped                           */
 
-#define TEGROUP_SNAPSHOT_MAGIC 0x54475331u /* "TGS1" */
+#define TEGROUP_SNAPSHOT_MAGIC 0x54475332u /* "TGS2" */
 
 /* First bytes of a snapshot; the caller may read it whenever the work before it is done. */
 typedef struct tegroup_snapshot_header {
@@ -54,7 +53,7 @@ typedef struct tegroup_snapshot_view {
     const tegroup_snapshot_header *header;
     const int64_t *start;
     const int64_t *rows;
-    const int64_t *prefix[TEGROUP_GRANULE_COUNT];
+    const int64_t *prefix;
     const int32_t *order;
     const int64_t *cols;   /* NULL when regular */
     const int64_t *offset; /* NULL when regular */

@@ -14,13 +14,13 @@
 #include "formats/convert.h"
 #include "core/layout.h"
 #include "core/checks.h"
+#include "core/product.h"
 #include "cpu/rows.h"
 #include "cpu/gemm_kernel.h"
-#include "core/product.h"
 
 /* @each-real */
-/* tegroup_impl_cpu_pack for rows that an index picks: from row `row` and column `col` of the group on. The rows are the lines, or
- * where along_k is set what is summed over. */
+/* tegroup_impl_cpu_pack for rows that an index picks: from row `row` and column `col` of the group on. The rows are the
+ * lines, or where along_k is set what is summed over. */
 static inline void tegroup_impl_cpu_pack_gathered_FSUF(tegroup_dtype dtype, const tegroup_gather *gather,
                                                        const tegroup_impl_block *block, int64_t row, int64_t col,
                                                        int along_k, int32_t count, int32_t k, int32_t width,

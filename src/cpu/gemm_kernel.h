@@ -13,10 +13,11 @@
 #include "core/layout.h"
 #include "core/choice.h"
 
-/* The blocked product after Goto and van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication": panels of A and B
- * are copied (and widened to the type of the sums) so that the innermost kernel reads both in order. Each element of D is one
- * chain of additions over k from 0 upwards, whatever the tile that it falls into, so a row's bits do not depend on its
- * neighbours, the number of threads, or the instruction set (fused multiply-add apart, which is the compiler's choice). */
+/* The blocked product after Goto and van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication": panels of
+ * A and B are copied (and widened to the type of the sums) so that the innermost kernel reads both in order. Each
+ * element of D is one chain of additions over k from 0 upwards, whatever the tile that it falls into, so a row's bits
+ * do not depend on its neighbours, the number of threads, or the instruction set (fused multiply-add apart, which is
+ * the compiler's choice). */
 #define TEGROUP_IMPL_CPU_TILE_M 128
 #define TEGROUP_IMPL_CPU_TILE_N 256
 #define TEGROUP_IMPL_CPU_TILE_K 256
@@ -134,8 +135,8 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_micro_FSUF(int32_t rows, int64_t k, co
 }
 #endif
 
-/* Copy `count` lines of k elements into panels of `width` lines, [panel][k][width], the last filled up with zeros. Line i,
- * element kk is at data[i * stride_line + kk * stride_k]. */
+/* Copy `count` lines of k elements into panels of `width` lines, [panel][k][width], the last filled up with zeros. Line
+ * i, element kk is at data[i * stride_line + kk * stride_k]. */
 TEGROUP_IMPL_INLINE void tegroup_impl_cpu_pack_typed_FSUF(tegroup_dtype dtype, const void *data, int64_t first,
                                                           int64_t stride_line, int64_t stride_k, int32_t count,
                                                           int32_t k, int32_t width, REAL *panel) {

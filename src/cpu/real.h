@@ -5,8 +5,8 @@
 #include "base/build.h"
 #include "base/arithmetic.h"
 
-/* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. On the host exp is
- * the platform's (glibc: at most 1 ULP off). On the device it is at most 4 ULP off, whatever the flags (with
+/* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. On the host
+ * exp is the platform's (glibc: at most 1 ULP off). On the device it is at most 4 ULP off, whatever the flags (with
  * --use_fast_math numbers below 2^-126 may be taken as 0): e^x is 2^high (1 + low ln 2), high + low = x log2 e, and the
  * hardware's power of two is at most 2 ULP off. */
 TEGROUP_IMPL_HD float tegroup_impl_exp_f32(float x) {
@@ -25,7 +25,8 @@ TEGROUP_IMPL_HD float tegroup_impl_exp_f32(float x) {
 TEGROUP_IMPL_HD double tegroup_impl_exp_f64(double x) { return exp(x); }
 
 /* @each-real */
-/* Gradient of a chosen probability, by way of its weight: `chosen` sums the token's, `dot` those times their gradients. */
+/* Gradient of a chosen probability, by way of its weight: `chosen` sums the token's, `dot` those times their
+ * gradients. */
 TEGROUP_IMPL_HD REAL tegroup_impl_choice_grad_FSUF(REAL grad_weight, REAL dot, REAL chosen, int32_t normalize) {
     return normalize ? (grad_weight - dot / chosen) / chosen : grad_weight;
 }

@@ -5,8 +5,8 @@
 #include "formats/dtype_types.h"
 #include "formats/convert.h"
 
-/* Rows are worked on in pieces of this many elements, widened to the type of the sums: the choice of a data type is made
- * once a piece, and the loops in between are ones that compilers vectorise. */
+/* Rows are worked on in pieces of this many elements, widened to the type of the sums: the choice of a data type is
+ * made once a piece, and the loops in between are ones that compilers vectorise. */
 #define TEGROUP_IMPL_PIECE 256
 
 /* @each-real */

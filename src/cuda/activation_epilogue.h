@@ -9,7 +9,8 @@
 #include "core/activation_formulas.h"
 #include "cuda/rows.h"
 
-/* For an epilogue: eight columns of a row in words of two halves. x: their gates and their ups or, interleaved, pairs. */
+/* For an epilogue: eight columns of a row in words of two halves. x: their gates and their ups or, interleaved,
+ * pairs. */
 template <tegroup_activation KIND, bool INTERLEAVED>
 static __device__ __forceinline__ void tegroup_impl_activate_eight(float alpha, float limit, bool bf16, float scale,
                                                                    const uint32_t (&x)[2][4], uint32_t (&y)[4]) {
@@ -27,12 +28,13 @@ static __device__ __forceinline__ void tegroup_impl_activate_eight(float alpha, 
 }
 
 #if !defined(TEGROUP_NO_BACKWARD)
-/* A row's sum of gradient times result, in an order that an epilogue, which has a tile's columns at a time, can keep to as well: a
- * step's columns one after another, steps of 32 columns by a tree of neighbours, these threads' own one after another, then the
- * block's threads. (Without gate and up there is no such epilogue, and no tree.) */
+/* A row's sum of gradient times result, in an order that an epilogue, which has a tile's columns at a time, can keep to
+ * as well: a step's columns one after another, steps of 32 columns by a tree of neighbours, these threads' own one
+ * after another, then the block's threads. (Without gate and up there is no such epilogue, and no tree.) */
 enum { TEGROUP_IMPL_ROW_SUM_COLS = 32 };
 
-/* The tree: the sum of as many neighbours, which they all get. there: lanes of the warp that take part, the first ones. */
+/* The tree: the sum of as many neighbours, which they all get. there: lanes of the warp that take part, the first
+ * ones. */
 static __device__ __forceinline__ float tegroup_impl_tree(float sum, int threads, int there) {
     const uint32_t mask = there < 32 ? (1u << there) - 1 : 0xffffffffu;
 #pragma unroll
@@ -43,8 +45,8 @@ static __device__ __forceinline__ float tegroup_impl_tree(float sum, int threads
     return sum;
 }
 
-/* The gradient: x is replaced by that of gates and ups; y, the gradient of what was activated, by that itself. Returns the eight's
- * part of the row's sum. */
+/* The gradient: x is replaced by that of gates and ups; y, the gradient of what was activated, by that itself. Returns
+ * the eight's part of the row's sum. */
 template <tegroup_activation KIND, bool INTERLEAVED>
 static __device__ __forceinline__ float tegroup_impl_differentiate_eight(float alpha, float limit, bool bf16,
                                                                          float scale, uint32_t (&x)[2][4],
@@ -77,8 +79,8 @@ static __device__ __forceinline__ float tegroup_impl_differentiate_eight(float a
     return INTERLEAVED ? __fadd_rn(part[0], part[1]) : part[0];
 }
 
-/* The end of those sums where an epilogue has made them of each 32 columns: a thread does for a row what a warp of the block above
- * does for its threads. */
+/* The end of those sums where an epilogue has made them of each 32 columns: a thread does for a row what a warp of the
+ * block above does for its threads. */
 typedef struct tegroup_impl_row_sums {
     tegroup_activation_backward_desc desc;
     const float *of_cols; /* [ceil(cols / 32)][rows] */

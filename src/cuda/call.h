@@ -15,8 +15,8 @@
 #include "core/layout.h"
 #include "core/checks.h"
 #include "core/choice.h"
-#include "core/epilogue.h"
 #include "core/product.h"
+#include "core/epilogue.h"
 #include "core/activation_formulas.h"
 #include "cuda/launch.h"
 #include "cuda/rows.h"
@@ -28,8 +28,8 @@ typedef struct tegroup_impl_gpu_call {
     float alpha, beta; /* values of host scalars */
 } tegroup_impl_gpu_call;
 
-/* The addresses that a snapshot in device memory has, by its layout: the header is not read here. A kernel asks tegroup_impl_prepared
- * before it reads anything else there. */
+/* The addresses that a snapshot in device memory has, by its layout: the header is not read here. A kernel asks
+ * tegroup_impl_prepared before it reads anything else there. */
 static inline tegroup_snapshot_view tegroup_impl_cuda_view(const tegroup_tensor *t) {
     tegroup_snapshot_view view;
     memset(&view, 0, sizeof view);
@@ -58,8 +58,8 @@ static inline tegroup_impl_gpu_call tegroup_impl_gpu_call_of(const tegroup_gemm_
     return call;
 }
 
-/* An activation of gates and ups in the epilogue of a product, or in that of dgrad its gradient, as a kernel takes it: all
- * leading dimensions spelt out. */
+/* An activation of gates and ups in the epilogue of a product, or in that of dgrad its gradient, as a kernel takes it:
+ * all leading dimensions spelt out. */
 typedef struct tegroup_impl_gpu_epilogue {
     tegroup_activation_desc activation; /* of D; a gradient's, of its input */
     tegroup_matrix grad_input;          /* gradient: of gates and ups. There is no D, and activated is D's dtype */
@@ -90,8 +90,8 @@ static inline tegroup_impl_gpu_epilogue tegroup_impl_gpu_epilogue_of(const tegro
 
 /* ---- what the bundled kernels share ---- */
 
-/* A plan for that kernel, with as many blocks on each multiprocessor as have room there, but no more than `most`; with one for each
- * of sm_limit, since blocks spread over multiprocessors before they share one. */
+/* A plan for that kernel, with as many blocks on each multiprocessor as have room there, but no more than `most`; with
+ * one for each of sm_limit, since blocks spread over multiprocessors before they share one. */
 static inline cudaError_t tegroup_impl_planned(tegroup_plan *plan, const void *kernel, int32_t threads, int32_t shared,
                                                int32_t most) {
     int multiprocessors = 0, blocks = 0;
@@ -112,7 +112,8 @@ static inline cudaError_t tegroup_impl_planned(tegroup_plan *plan, const void *k
     return code;
 }
 
-/* A kernel's address for the table of a backend, or NULL where a switch leaves it out: by its operation, as a number, and of FP16. */
+/* A kernel's address for the table of a backend, or NULL where a switch leaves it out: by its operation, as a number,
+ * and of FP16. */
 #define TEGROUP_IMPL_KERNEL_1(...) (const void *)__VA_ARGS__
 #if defined(TEGROUP_NO_BACKWARD)
 #define TEGROUP_IMPL_KERNEL_2(...) (const void *)NULL
@@ -131,21 +132,23 @@ static __device__ __forceinline__ uint32_t tegroup_impl_shared(const void *point
     return (uint32_t)__cvta_generic_to_shared(pointer);
 }
 
-/* The thread's number, read anew: what follows from it is not worked out long ahead, in registers that there are not. */
+/* The thread's number, read anew: what follows from it is not worked out long ahead, in registers that there are
+ * not. */
 static __device__ __forceinline__ int tegroup_impl_thread(void) {
     int number;
     asm volatile("mov.u32 %0, %%tid.x;\n" : "=r"(number));
     return number;
 }
-/* 16 bytes from global to shared memory, or zeros and nothing read. Of a part of them memcheck would say that all are read. */
+/* 16 bytes from global to shared memory, or zeros and nothing read. Of a part of them memcheck would say that all are
+ * read. */
 static __device__ __forceinline__ void tegroup_impl_cp_async_unless(bool absent, uint32_t to, const void *from) {
     asm volatile(
         "{.reg .pred p;\nsetp.ne.b32 p, %0, 0;\ncp.async.cg.shared.global [%1], [%2], 16, p;}\n" ::"r"((int)absent),
         "r"(to), "l"(from)
         : "memory");
 }
-/* 16 bytes of a tile of two-byte elements, one by one, of which `bytes` are read and the rest are zeros: from rows that are not
- * 16-byte aligned, or where a row ends. AT_ONCE: words of the four, as registers allow. */
+/* 16 bytes of a tile of two-byte elements, one by one, of which `bytes` are read and the rest are zeros: from rows that
+ * are not 16-byte aligned, or where a row ends. AT_ONCE: words of the four, as registers allow. */
 template <int AT_ONCE>
 static __device__ __forceinline__ void tegroup_impl_load_slowly(uint32_t to, const char *from, int32_t bytes) {
 #pragma unroll AT_ONCE
@@ -180,8 +183,8 @@ static __device__ __forceinline__ float tegroup_impl_gpu_fma(float a, float b, f
     return r;
 }
 
-/* Of C or a bias, in the types that the bundled kernels take; of what scales a bias. The hardware converts FP16 exactly, and in a
- * few instructions; a NaN becomes the arithmetic's own in either way. */
+/* Of C or a bias, in the types that the bundled kernels take; of what scales a bias. The hardware converts FP16
+ * exactly, and in a few instructions; a NaN becomes the arithmetic's own in either way. */
 static __device__ __forceinline__ float tegroup_impl_gpu_load(tegroup_dtype dtype, const void *data, int64_t i) {
     if (dtype == TEGROUP_DTYPE_F32) return ((const float *)data)[i];
     return tegroup_impl_low_half(((const uint16_t *)data)[i], dtype == TEGROUP_DTYPE_BF16);
@@ -190,8 +193,9 @@ static __device__ __forceinline__ float tegroup_impl_gpu_load_scale(tegroup_dtyp
     return dtype == TEGROUP_DTYPE_F64 ? (float)((const double *)data)[i] : ((const float *)data)[i];
 }
 
-/* Whether the snapshots are what tegroup_prepare wrote for these tensors. If one is not, the call has no groups: nothing is written. One
- * that regular operands share is looked at once. REGULAR: all are, which leaves less to compare. */
+/* Whether the snapshots are what tegroup_prepare wrote for these tensors. If one is not, the call has no groups:
+ * nothing is written. One that regular operands share is looked at once. REGULAR: all are, which leaves less to
+ * compare. */
 template <bool REGULAR>
 static __device__ __forceinline__ bool tegroup_impl_prepared(const tegroup_impl_gpu_call &call) {
     const tegroup_gemm_desc &desc = call.desc;
@@ -257,8 +261,8 @@ static __global__ void __launch_bounds__(256)
         tegroup_impl_store_f32(d.dtype, d.data, (from + e / cols) * ld + e % cols, value);
 }
 
-/* What a bundled backend's kernel leaves to others: rows that no group owns, and the gradient of the bias. Enqueued after it:
- * should CUDA refuse the product, nothing was. */
+/* What a bundled backend's kernel leaves to others: rows that no group owns, and the gradient of the bias. Enqueued
+ * after it: should CUDA refuse the product, nothing was. */
 static inline tegroup_status tegroup_impl_cuda_rest(const tegroup_impl_gpu_call *call, struct CUstream_st *stream,
                                                     tegroup_error *error) {
     const tegroup_gemm_desc *desc = &call->desc;

@@ -12,6 +12,7 @@
 #include "base/rules.h"
 #include "formats/dtype.h"
 #include "core/problem.h"
+#include "core/backend_table.h"
 #include "core/numerics.h"
 #include "core/choice.h"
 
@@ -54,10 +55,17 @@ typedef struct tegroup_impl_lt_matmul {
     int32_t in_place; /* D's layout and list are C's, too */
 } tegroup_impl_lt_matmul;
 
-/* Where there is no other C than D. The library adds to D 5 to 10% faster when it can tell that D is what it adds to, but of
- * halves 13.10 gets that wrong. */
-static inline int32_t tegroup_impl_lt_in_place(const tegroup_problem *p) {
-    return p->c == TEGROUP_DTYPE_UNSET && (!p->accumulate || p->d == TEGROUP_DTYPE_F32);
+static inline int tegroup_impl_lt_avoids(const tegroup_plan *plan, tegroup_quirk_case when) {
+    return tegroup_impl_quirk_avoided(plan->backend, plan->sm, plan->cublaslt_version, when);
+}
+
+/* Whether C is given as D, its layout and its list: where there is no other C, and no quirk stands against it. The
+ * library adds to D 5 to 10% faster when it can tell that D is what it adds to. */
+static inline int32_t tegroup_impl_lt_in_place(const tegroup_plan *plan) {
+    const tegroup_problem *p = &plan->problem;
+    return p->c == TEGROUP_DTYPE_UNSET
+           && (!p->accumulate || p->d == TEGROUP_DTYPE_F32
+               || !tegroup_impl_lt_avoids(plan, TEGROUP_QUIRK_ACCUMULATED_HALVES));
 }
 
 static inline tegroup_impl_lt_opaque *tegroup_impl_lt_c(tegroup_impl_lt_matmul *m) {
@@ -241,8 +249,8 @@ static inline int32_t tegroup_impl_lt_offers(const tegroup_cublaslt_functions *f
             algorithms[count++] = results[i].algorithm;
     return count;
 }
-/* The library has no algorithm, or could not be asked. Of its codes these say the former: CUBLAS_STATUS_SUCCESS, INVALID_VALUE,
- * ARCH_MISMATCH, NOT_SUPPORTED. */
+/* The library has no algorithm, or could not be asked. Of its codes these say the former: CUBLAS_STATUS_SUCCESS,
+ * INVALID_VALUE, ARCH_MISMATCH, NOT_SUPPORTED. */
 static inline tegroup_status tegroup_impl_lt_nothing(int code, tegroup_error *error) {
     if (code != 0 && code != 7 && code != 8 && code != 15)
         return tegroup_impl_lt_status(code, "options.cublaslt", "must be a handle that can be asked for algorithms",
@@ -253,10 +261,10 @@ static inline tegroup_status tegroup_impl_lt_nothing(int code, tegroup_error *er
     return TEGROUP_ERROR_UNSUPPORTED;
 }
 
-/* Take an algorithm. The library's version, the algorithm and whether it is told that it adds to D decide the bits, so the numerics
- * follow them. */
+/* Take an algorithm. The library's version, the algorithm and whether it is told that it adds to D decide the bits, so
+ * the numerics follow them. */
 static inline void tegroup_impl_lt_planned(tegroup_plan *plan, const tegroup_impl_lt_plan *lt) {
-    const int32_t adds_to_d = plan->problem.accumulate && tegroup_impl_lt_in_place(&plan->problem);
+    const int32_t adds_to_d = plan->problem.accumulate && tegroup_impl_lt_in_place(plan);
     uint64_t id = tegroup_impl_numerics_id(&plan->problem, plan->backend, plan->sm);
     id = tegroup_impl_hash(id, &plan->cublaslt_version, sizeof plan->cublaslt_version);
     id = tegroup_impl_hash(id, &adds_to_d, sizeof adds_to_d);

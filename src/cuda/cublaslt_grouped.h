@@ -23,8 +23,9 @@
 #include "cuda/cublaslt_setup_kernels.h"
 
 /* The whole matmul over a set-up workspace at `base`. */
-static inline int tegroup_impl_lt_grouped(const tegroup_cublaslt_functions *f, const tegroup_problem *p,
+static inline int tegroup_impl_lt_grouped(const tegroup_cublaslt_functions *f, const tegroup_plan *plan,
                                           const tegroup_impl_setup_items *items, tegroup_impl_lt_matmul *m) {
+    const tegroup_problem *p = &plan->problem;
     static const tegroup_impl_setup_item parts[4][3] = {
         {TEGROUP_IMPL_SETUP_A_ROWS, TEGROUP_IMPL_SETUP_A_COLS, TEGROUP_IMPL_SETUP_A_LD},
         {TEGROUP_IMPL_SETUP_B_ROWS, TEGROUP_IMPL_SETUP_B_COLS, TEGROUP_IMPL_SETUP_B_LD},
@@ -34,7 +35,7 @@ static inline int tegroup_impl_lt_grouped(const tegroup_cublaslt_functions *f, c
     tegroup_impl_lt_opaque *const layouts[4] = {&m->a, &m->b, &m->c, &m->d};
     const tegroup_dtype dtypes[4] = {p->b, p->a, p->d, p->d};
     int code = tegroup_impl_lt_describe(f, p, 1, &m->desc);
-    m->in_place = tegroup_impl_lt_in_place(p);
+    m->in_place = tegroup_impl_lt_in_place(plan);
     for (int i = 0; i < 4 && !code; i++) {
         if (m->in_place && layouts[i] == &m->c) continue;
         code = TEGROUP_IMPL_LT(f, cublasLtGroupedMatrixLayoutInit_internal)(
@@ -55,9 +56,9 @@ static inline tegroup_layout_item tegroup_impl_lt_grouped_part(const tegroup_pla
     return layout.items[1 + (plan->cublas_parts > 1 ? plan->problem.op - TEGROUP_OP_FORWARD : 0)];
 }
 
-/* What the addresses of groups are multiples of. Where data begins the caller has said, and a call is held to it; a group
- * begins at any row of a ragged operand, so that the distance of rows counts as much; the addresses of a list, and of groups at
- * offsets, are seen by the set-up kernel only, which looks for 16 bytes. */
+/* What the addresses of groups are multiples of. Where data begins the caller has said, and a call is held to it; a
+ * group begins at any row of a ragged operand, so that the distance of rows counts as much; the addresses of a list,
+ * and of groups at offsets, are seen by the set-up kernel only, which looks for 16 bytes. */
 static inline int32_t tegroup_impl_lt_grouped_alignment(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     int64_t most = tegroup_impl_placed(desc) ? 16 : desc->options.data_alignment_bytes;
     for (int i = 0; i < 4; i++)
@@ -66,10 +67,11 @@ static inline int32_t tegroup_impl_lt_grouped_alignment(const tegroup_gemm_desc 
 }
 
 /* Rows of a group that the library is asked for: the mean, whose first offer is what runs untuned, then more, for
- * tegroup_plan_tune to try. It takes every group to have as many as it is told; where groups differ, the large ones take the
- * longest: of 128 groups of 8 rows in the mean one had 640, and an algorithm offered for 64 took 36 us instead of 40. So the
- * rows of tiles, from twice the mean on, as smaller ones are offered for the mean, and as long as the largest group fills more
- * than half of one; from a mean of more than 128 rows on the mean alone. Returns how many; averages has room for 4. */
+ * tegroup_plan_tune to try. It takes every group to have as many as it is told; where groups differ, the large ones
+ * take the longest: of 128 groups of 8 rows in the mean one had 640, and an algorithm offered for 64 took 36 us instead
+ * of 40. So the rows of tiles, from twice the mean on, as smaller ones are offered for the mean, and as long as the
+ * largest group fills more than half of one; from a mean of more than 128 rows on the mean alone. Returns how many;
+ * averages has room for 4. */
 static inline int32_t tegroup_impl_lt_grouped_averages(const tegroup_gemm_desc *desc, const tegroup_problem *p,
                                                        int64_t *averages) {
     static const int64_t tiles[] = {32, 64, 256};
@@ -93,7 +95,7 @@ static inline tegroup_status tegroup_impl_lt_grouped_ask(const tegroup_gemm_desc
     tegroup_impl_lt_matmul m;
     int64_t averages[4];
     const int32_t askings = all ? tegroup_impl_lt_grouped_averages(desc, &plan->problem, averages) : 1;
-    int code = tegroup_impl_lt_grouped(&lt->functions, &plan->problem, &items, &m);
+    int code = tegroup_impl_lt_grouped(&lt->functions, plan, &items, &m);
     TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
     averages[0] = tegroup_impl_lt_mean(desc, &plan->problem);
     for (int32_t i = 0; i < askings; i++) {
@@ -133,7 +135,8 @@ static inline tegroup_status tegroup_impl_lt_grouped_plan(const tegroup_gemm_des
     return TEGROUP_OK;
 }
 
-/* An algorithm for aligned addresses gives way to no other, since it decides the bits: addresses are refused instead. */
+/* An algorithm for aligned addresses gives way to no other, since it decides the bits: addresses are refused
+ * instead. */
 static inline tegroup_status tegroup_impl_lt_grouped_operand(const tegroup_tensor *t, const tegroup_impl_name *name,
                                                              int32_t alignment, tegroup_error *error) {
     if (t->dtype == TEGROUP_DTYPE_UNSET || tegroup_impl_listed(t)) return TEGROUP_OK;
@@ -162,8 +165,8 @@ static inline tegroup_status tegroup_impl_lt_grouped_check(const tegroup_plan *p
     return tegroup_impl_lt_grouped_operand(&desc->d, names->operand[TEGROUP_IMPL_D], alignment, error);
 }
 
-/* The set-up of every group: 32 a block, or where some are likely to get much that cuBLASLt is not asked for, each in its own,
- * so that the whole device writes it. */
+/* The set-up of every group: 32 a block, or where some are likely to get much that cuBLASLt is not asked for, each in
+ * its own, so that the whole device writes it. */
 static inline tegroup_status tegroup_impl_lt_grouped_setup(const tegroup_problem *p,
                                                            const tegroup_impl_setup_call *call,
                                                            struct CUstream_st *stream, tegroup_error *error) {
@@ -196,7 +199,7 @@ static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *pl
     int code;
     if (plan->problem.groups == 0) return TEGROUP_OK;
     if (lt.has_algorithm) {
-        code = tegroup_impl_lt_grouped(&lt.functions, &plan->problem, &items, &m);
+        code = tegroup_impl_lt_grouped(&lt.functions, plan, &items, &m);
         TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
     }
     TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_setup(&plan->problem, &setup, stream, error));

@@ -17,8 +17,8 @@
 #include "core/layout.h"
 #include "core/checks.h"
 #include "core/choice.h"
-#include "cuda/cublaslt_setup.h"
 #include "core/product.h"
+#include "cuda/cublaslt_setup.h"
 #include "cuda/launch.h"
 #include "cuda/cublaslt.h"
 #include "cuda/cublaslt_setup_kernels.h"
@@ -28,15 +28,16 @@
  * group's rows. The price: a group far from the usual size may run slower than its own best algorithm would. */
 
 /* Four plain layouts of a product; dimensions of at least one. */
-static inline int tegroup_impl_lt_layouts(const tegroup_cublaslt_functions *f, const tegroup_problem *p, int64_t rows,
+static inline int tegroup_impl_lt_layouts(const tegroup_cublaslt_functions *f, const tegroup_plan *plan, int64_t rows,
                                           int64_t cols, int64_t k, const int64_t ld[4], tegroup_impl_lt_matmul *m) {
+    const tegroup_problem *p = &plan->problem;
     const int forward = p->op == TEGROUP_OP_FORWARD, wgrad = p->op == TEGROUP_OP_WGRAD;
     tegroup_impl_lt_opaque *const layouts[4] = {&m->a, &m->b, &m->c, &m->d};
     const tegroup_dtype dtypes[4] = {p->b, p->a, p->d, p->d};
     const int64_t high[4] = {forward ? k : rows, wgrad ? cols : k, rows, rows};
     const int64_t wide[4] = {forward ? rows : k, wgrad ? k : cols, cols, cols};
     int code = 0;
-    m->in_place = tegroup_impl_lt_in_place(p);
+    m->in_place = tegroup_impl_lt_in_place(plan);
     for (int i = 0; i < 4 && !code; i++) {
         if (m->in_place && layouts[i] == &m->c) continue;
         code = TEGROUP_IMPL_LT(f, cublasLtMatrixLayoutInit_internal)(
@@ -62,9 +63,11 @@ static __global__ void tegroup_impl_empty_kernel(const __grid_constant__ tegroup
                              (int64_t)gridDim.x * blockDim.x);
 }
 
-/* Where C is D the library rounds alpha times the sum to halves before it adds, elsewhere it does not. No plan knows where C
- * will lie, so halves are always added in D: a C that lies elsewhere is copied there first. */
-static inline int tegroup_impl_lt_loop_in_d(tegroup_dtype d) { return d != TEGROUP_DTYPE_F32; }
+/* Whether a C is always added in D, and one that lies elsewhere copied there first: by the quirk what lies there is
+ * added in another way, and no plan knows where C will lie. */
+static inline int tegroup_impl_lt_loop_in_d(const tegroup_plan *plan) {
+    return plan->problem.d != TEGROUP_DTYPE_F32 && tegroup_impl_lt_avoids(plan, TEGROUP_QUIRK_ADDED_HALVES);
+}
 
 static __global__ void tegroup_impl_bring_kernel(const __grid_constant__ tegroup_impl_result p, const float *beta_at) {
     const uint16_t *c = (const uint16_t *)(uintptr_t)p.c;
@@ -84,12 +87,12 @@ static inline tegroup_status tegroup_impl_lt_loop_ask(const tegroup_gemm_desc *d
                                                       const tegroup_impl_lt_plan *lt, int32_t alignment,
                                                       tegroup_impl_choices *choices, tegroup_error *error) {
     const tegroup_problem *p = &plan->problem;
-    const int64_t ld[4] = {p->ldb, p->lda, p->ldc && !tegroup_impl_lt_loop_in_d(p->d) ? p->ldc : p->ldd, p->ldd};
+    const int64_t ld[4] = {p->ldb, p->lda, p->ldc && !tegroup_impl_lt_loop_in_d(plan) ? p->ldc : p->ldd, p->ldd};
     const tegroup_impl_lt_size usual = tegroup_impl_lt_size_of(p, tegroup_impl_lt_mean(desc, p));
     tegroup_impl_choice offered[TEGROUP_IMPL_LT_OFFERED];
     tegroup_impl_lt_matmul m;
     int code = tegroup_impl_lt_describe(&lt->functions, p, 0, &m.desc);
-    if (!code) code = tegroup_impl_lt_layouts(&lt->functions, p, usual.rows, usual.cols, usual.k, ld, &m);
+    if (!code) code = tegroup_impl_lt_layouts(&lt->functions, plan, usual.rows, usual.cols, usual.k, ld, &m);
     TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
     const int32_t count =
         tegroup_impl_lt_offers(&lt->functions, desc->options.cublaslt, &m, tegroup_impl_lt_loop_slot(plan), alignment,
@@ -148,7 +151,7 @@ typedef struct tegroup_impl_lt_loop {
     tegroup_snapshot_view views[4];
     tegroup_impl_lt_matmul m;
     float *alphas, *betas; /* device; NULL = on the host */
-    int32_t aligned;
+    int32_t aligned, in_d;
 } tegroup_impl_lt_loop;
 
 static inline char *tegroup_impl_lt_address(const tegroup_impl_block *block, tegroup_dtype dtype) {
@@ -163,7 +166,7 @@ static inline tegroup_status tegroup_impl_lt_loop_group(tegroup_impl_lt_loop *lo
     const tegroup_impl_product p = tegroup_impl_product_of(desc, loop->views, g, 1, 0);
     const int has_c = desc->accumulate || desc->c.dtype != TEGROUP_DTYPE_UNSET;
     const float alpha = (float)p.alpha, beta = has_c ? (float)p.beta : 0;
-    const int in_d = tegroup_impl_lt_loop_in_d(desc->d.dtype);
+    const int in_d = loop->in_d;
     const int64_t ld[4] = {p.b.ld, p.a.ld, has_c && !in_d ? p.c.ld : p.d.ld, p.d.ld};
     const void *a = tegroup_impl_lt_address(&p.a, desc->a.dtype), *b = tegroup_impl_lt_address(&p.b, desc->b.dtype);
     void *d = tegroup_impl_lt_address(&p.d, desc->d.dtype);
@@ -185,9 +188,10 @@ static inline tegroup_status tegroup_impl_lt_loop_group(tegroup_impl_lt_loop *lo
                                                                       (unsigned)tegroup_impl_min(4096, p.m), 256, 0,
                                                                       stream, whole, beta_at),
                                                   "stream", "the kernel must launch", error));
-    code = tegroup_impl_lt_layouts(&lt->functions, &plan->problem, p.n, p.m, p.k, ld, &loop->m);
+    code = tegroup_impl_lt_layouts(&lt->functions, plan, p.n, p.m, p.k, ld, &loop->m);
     TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
-    /* an algorithm that cannot do this very shape gives way to the library's own choice: NULL, and it asks its heuristic */
+    /* an algorithm that cannot do this very shape gives way to the library's own choice: NULL, and it asks its
+     * heuristic */
     algorithm = loop->aligned ? &lt->algorithm : lt->has_unaligned ? &lt->unaligned : NULL;
     if (algorithm
         && (TEGROUP_IMPL_LT(&lt->functions, cublasLtMatmulAlgoCheck)(desc->options.cublaslt, &loop->m.desc, &loop->m.a,
@@ -203,11 +207,11 @@ static inline tegroup_status tegroup_impl_lt_loop_group(tegroup_impl_lt_loop *lo
 }
 
 /* Is every group's address as aligned as the chosen algorithm was told? */
-static inline int tegroup_impl_lt_loop_aligned(const tegroup_gemm_desc *desc, int32_t alignment) {
+static inline int tegroup_impl_lt_loop_aligned(const tegroup_gemm_desc *desc, int32_t alignment, int in_d) {
     const tegroup_tensor *tensors[4] = {&desc->a, &desc->b, &desc->c, &desc->d};
     for (int i = 0; i < 4; i++) {
         const tegroup_tensor *t = tensors[i];
-        if (t->dtype == TEGROUP_DTYPE_UNSET || (t == &desc->c && tegroup_impl_lt_loop_in_d(t->dtype))) continue;
+        if (t->dtype == TEGROUP_DTYPE_UNSET || (t == &desc->c && in_d)) continue;
         if (!tegroup_impl_listed(t) && !tegroup_impl_aligned(t->data, (size_t)alignment)) return 0;
         if (!tegroup_impl_listed(t) && !tegroup_impl_ragged(&t->shape) && t->shape.groups > 1
             && tegroup_impl_group_stride(t) * (tegroup_impl_bits(t->dtype) / 8) % alignment != 0)
@@ -249,7 +253,8 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
     memset(&loop, 0, sizeof loop);
     loop.lt = &lt;
     loop.desc = *desc;
-    loop.aligned = tegroup_impl_lt_loop_aligned(desc, lt.alignment);
+    loop.in_d = tegroup_impl_lt_loop_in_d(plan);
+    loop.aligned = tegroup_impl_lt_loop_aligned(desc, lt.alignment, loop.in_d);
     for (int i = 0; i < 4; i++)
         if (p->rows_space[i]) loop.views[i] = tegroup_snapshot_read(tensors[i]->shape.snapshot);
     code = tegroup_impl_lt_describe(&lt.functions, p, 0, &loop.m.desc);

@@ -15,6 +15,7 @@
 #include "core/layout.h"
 #include "core/checks.h"
 #include "core/backend_table.h"
+#include "core/product.h"
 
 /* Arrays of the set-up of a grouped cuBLASLt matmul, in order, [groups] entries each: of 8 bytes, the last two
  * floats. Its A is the descriptor's b and its B the descriptor's a: counting by columns it makes the transpose of D. */
@@ -45,8 +46,8 @@ typedef enum tegroup_impl_setup_item {
 /* What becomes of one group. Row-major D = A' B' is column-major D^T = B'^T A'^T, so that cuBLASLt's A is the
  * descriptor's b, and a leading dimension is a row's. Some groups are kept from it (they get no columns of D, as an
  * empty group has): those that are skipped, those whose result is what D holds already, empty sums with more to them
- * than zeros, and groups that cuBLASLt would read or write wrongly: their addresses, and the rows of D, must be of whole
- * 16 bytes, unless the caller ignores the quirk that says so. */
+ * than zeros, and groups that cuBLASLt would read or write wrongly: their addresses, and the rows of D, must be of
+ * whole 16 bytes, unless the caller ignores the quirk that says so. */
 typedef enum tegroup_impl_alone {
     TEGROUP_IMPL_ALONE_NOTHING, /* cuBLASLt does it, or there is nothing to do            */
     TEGROUP_IMPL_ALONE_EMPTY,   /* the set-up kernel writes beta * C                      */
@@ -66,7 +67,8 @@ typedef struct tegroup_impl_setup {
     tegroup_impl_result result;
 } tegroup_impl_setup;
 
-/* Where they lie, each at a multiple of TEGROUP_ALIGNMENT: those of 8 bytes in equal distances, then the two of floats. */
+/* Where they lie, each at a multiple of TEGROUP_ALIGNMENT: those of 8 bytes in equal distances, then the two of
+ * floats. */
 typedef struct tegroup_impl_setup_items {
     char *base;
     uint32_t pitch, last; /* bytes: from one array to the next, and to the last */
@@ -96,8 +98,8 @@ TEGROUP_IMPL_HD int tegroup_impl_termless(const tegroup_gemm_desc *desc) {
 }
 
 /* What a descriptor says, worked out on the host as far as it is the same for every group. The kernel runs for a few
- * microseconds, in which its instructions and parameters come from cold memory, as all that it reads does: it has few of them.
- * An operand: */
+ * microseconds, in which its instructions and parameters come from cold memory, as all that it reads does: it has few
+ * of them. An operand: */
 typedef struct tegroup_impl_setup_operand {
     const int64_t *rows_at, *begin_at; /* a snapshot's, begin_at in units; unread unless ragged          */
     const int64_t *cols_at;            /* ... NULL: every group has cols                                 */
@@ -265,8 +267,7 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_setup_safe(int64_t address, int64_t starts,
     return address == 0 || (address & starts) ? otherwise : address;
 }
 
-/* Operands whose sizes disagree, because their snapshots do, meet in the smaller one, as in tegroup_impl_product_of. usual:
- * call->usual, or 0. */
+/* Entries of group g. usual: call->usual, or 0. */
 TEGROUP_IMPL_HD void tegroup_impl_setup_group(const tegroup_impl_setup_call *call, int usual, int32_t g,
                                               tegroup_impl_setup *s) {
     const int forward = call->op == TEGROUP_OP_FORWARD, wgrad = call->op == TEGROUP_OP_WGRAD,
@@ -274,6 +275,7 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_group(const tegroup_impl_setup_call *cal
     tegroup_impl_setup_part a = tegroup_impl_setup_read(&call->a, prepared, g),
                             b = tegroup_impl_setup_read(&call->b, prepared, g),
                             d = tegroup_impl_setup_read(&call->d, prepared, g), c;
+    tegroup_impl_meeting size;
     int64_t m, n, k, at_a, at_b, at_c, at_d;
     int narrow; /* cuBLASLt's stores would reach past D's columns */
     s->alpha = call->alpha.value;
@@ -285,22 +287,21 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_group(const tegroup_impl_setup_call *cal
         tegroup_impl_setup_read_more(&call->b, prepared, g, &b);
         tegroup_impl_setup_read_more(&call->d, prepared, g, &d);
     }
-    m = tegroup_impl_min(wgrad ? a.cols : a.rows, d.rows);
-    n = tegroup_impl_min(forward ? b.rows : b.cols, d.cols);
-    k = tegroup_impl_max(0, tegroup_impl_min(wgrad ? a.rows : a.cols, forward ? b.cols : b.rows));
+    size = tegroup_impl_meet(call->op, tegroup_impl_sides_of(a.rows, a.cols), tegroup_impl_sides_of(b.rows, b.cols),
+                             tegroup_impl_sides_of(d.rows, d.cols));
     at_a = tegroup_impl_setup_address(&call->a, &a);
     at_b = tegroup_impl_setup_address(&call->b, &b);
     at_c = at_d = tegroup_impl_setup_address(&call->d, &d);
     c.ld = d.ld;
-    if (!usual && call->separate_c) { /* a C whose own snapshot is smaller bounds the product, too */
+    if (!usual && call->separate_c) {
         c = tegroup_impl_setup_read(&call->c, prepared, g);
         tegroup_impl_setup_read_more(&call->c, prepared, g, &c);
         at_c = tegroup_impl_setup_address(&call->c, &c);
-        m = tegroup_impl_min(m, c.rows);
-        n = tegroup_impl_min(n, c.cols);
+        tegroup_impl_meet_c(&size, tegroup_impl_sides_of(c.rows, c.cols));
     }
-    m = tegroup_impl_max(0, m);
-    n = tegroup_impl_max(0, n);
+    m = tegroup_impl_max(0, size.m);
+    n = tegroup_impl_max(0, size.n);
+    k = tegroup_impl_max(0, size.k);
     s->result.m = m;
     s->result.n = n;
     s->result.ldc = c.ld;
@@ -314,7 +315,8 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_group(const tegroup_impl_setup_call *cal
         const int64_t spare = (int64_t)(uintptr_t)tegroup_impl_setup_at(&call->items, TEGROUP_IMPL_SETUP_A);
         if (k == 0 && s->beta == 1 && at_c == at_d) m = 0; /* D is its own C, and nothing is added to it */
         if (m > 0 && k == 0) {
-            /* zeros are cuBLASLt's work where many of them are likely and it is known to write them; 0 * alpha must be 0 */
+            /* zeros are cuBLASLt's work where many of them are likely and it is known to write them; 0 * alpha must be
+             * 0 */
             int finite = (tegroup_impl_bits_of_f32(s->alpha) & 0x7f800000u) != 0x7f800000u;
             if (!wgrad || s->beta != 0 || !finite || narrow || call->termless) s->alone = TEGROUP_IMPL_ALONE_EMPTY;
         }

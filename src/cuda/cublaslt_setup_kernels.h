@@ -19,8 +19,9 @@ static __device__ inline void tegroup_impl_write_alone(const tegroup_impl_result
     }
 }
 
-/* A thread a group, `each` groups a block. What a block's groups get alone its threads write together, at the end: everything is
- * worked out again there, so that a block that has no such group fetches little code. USUAL: call.usual. */
+/* A thread a group, `each` groups a block. What a block's groups get alone its threads write together, at the end:
+ * everything is worked out again there, so that a block that has no such group fetches little code. USUAL:
+ * call.usual. */
 template <bool USUAL>
 static __global__ void __launch_bounds__(128)
     tegroup_impl_setup_kernel(int32_t each, const __grid_constant__ tegroup_impl_setup_call call) {

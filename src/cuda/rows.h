@@ -14,10 +14,10 @@
 #include "core/checks.h"
 #include "cuda/launch.h"
 
-/* Kernels over rows are written once, over an access: vectors move 16 bytes a step, for matrices of one type whose rows all
- * begin at multiples of 16 bytes; scalars move one element of any type. A block works on a few rows at a time, so that each
- * of its threads has several loads under way. */
-enum { TEGROUP_IMPL_ROWS_UNIT = TEGROUP_GRANULE(0), TEGROUP_IMPL_ROWS_THREADS = 256 };
+/* Kernels over rows are written once, over an access: vectors move 16 bytes a step, for matrices of one type whose rows
+ * all begin at multiples of 16 bytes; scalars move one element of any type. A block works on a few rows at a time, so
+ * that each of its threads has several loads under way. */
+enum { TEGROUP_IMPL_ROWS_UNIT = TEGROUP_GRANULE, TEGROUP_IMPL_ROWS_THREADS = 256 };
 
 static __device__ __forceinline__ float tegroup_impl_low_half(uint32_t word, bool bf16) {
 #if __CUDA_ARCH__ >= 530
@@ -34,8 +34,8 @@ static __device__ __forceinline__ float tegroup_impl_high_half(uint32_t word, bo
     return bf16 ? __uint_as_float(word & 0xffff0000u) : tegroup_impl_low_half(word >> 16, false);
 }
 
-/* What arithmetic gives is rounded by the hardware to the very bits that the conversions of the C part give: its NaN is the
- * quiet one with all bits set. */
+/* What arithmetic gives is rounded by the hardware to the very bits that the conversions of the C part give: its NaN is
+ * the quiet one with all bits set. */
 static __device__ __forceinline__ uint32_t tegroup_impl_two_halves(float low, float high, bool bf16) {
 #if __CUDA_ARCH__ >= 800
     uint32_t word;
@@ -131,8 +131,8 @@ static __device__ __forceinline__ void tegroup_impl_set_weight(const tegroup_mat
     else ((double *)m.data)[at] = (double)x;
 }
 
-/* The rows that groups own, in units of a few rows of one group; without a snapshot, all rows. What the snapshot says is
- * bounded by the matrix, and a buffer that is no snapshot for it has no rows. */
+/* The rows that groups own, in units of a few rows of one group; without a snapshot, all rows. What the snapshot says
+ * is bounded by the matrix, and a buffer that is no snapshot for it has no rows. */
 struct tegroup_impl_units {
     const int64_t *start, *rows, *prefix;
     int64_t capacity, count;
@@ -148,7 +148,7 @@ struct tegroup_impl_units {
             groups = fit.groups;
             start = view.start;
             rows = view.rows;
-            prefix = view.prefix[0];
+            prefix = view.prefix;
         }
         count = groups > 0 ? tegroup_impl_min(prefix[groups], count + groups) : 0;
     }
@@ -197,8 +197,8 @@ static inline tegroup_matrix tegroup_impl_cuda_matrix(const tegroup_matrix *m) {
     return spelt;
 }
 
-/* The access that fits rows of `width` elements in every matrix given: the type of the vectors; else F64, scalars in double,
- * when the first is of that type; else UNSET, scalars in float. */
+/* The access that fits rows of `width` elements in every matrix given: the type of the vectors; else F64, scalars in
+ * double, when the first is of that type; else UNSET, scalars in float. */
 static inline tegroup_dtype tegroup_impl_cuda_access(const tegroup_matrix *const *matrices, int32_t count,
                                                      int64_t width) {
     const tegroup_dtype dtype = matrices[0]->dtype;

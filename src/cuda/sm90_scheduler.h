@@ -9,9 +9,9 @@
 #include "base/arithmetic.h"
 #include "formats/convert.h"
 #include "core/checks.h"
+#include "core/product.h"
 #include "cuda/sm90_kernels.h"
 #include "cuda/sm90_schedule.h"
-#include "core/product.h"
 #include "cuda/hopper.h"
 #include "cuda/sm90_tiles.h"
 

@@ -18,8 +18,8 @@
 #include "core/checks.h"
 #include "core/apart.h"
 #include "core/problem.h"
-#include "gemm/backends.h"
 #include "core/product.h"
+#include "gemm/backends.h"
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm_desc *desc,
@@ -287,11 +287,7 @@ static inline tegroup_status tegroup_impl_gemm_check(const tegroup_plan *plan, c
     const tegroup_tensor *operands[TEGROUP_IMPL_OPERANDS];
     tegroup_problem problem;
     int32_t i;
-    operands[TEGROUP_IMPL_A] = &desc->a;
-    operands[TEGROUP_IMPL_B] = &desc->b;
-    operands[TEGROUP_IMPL_C] = &desc->c;
-    operands[TEGROUP_IMPL_D] = &desc->d;
-    operands[TEGROUP_IMPL_BIAS] = &desc->bias;
+    tegroup_impl_operands_of(desc, operands);
     TEGROUP_IMPL_TRY(tegroup_impl_problem_of(desc, names, &problem, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_planned(&plan->problem, &problem, names, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_runs_here(plan, error));

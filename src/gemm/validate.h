@@ -48,18 +48,16 @@ TEGROUP_IMPL_HD tegroup_snapshot_view tegroup_impl_validate_view(const tegroup_t
     return tegroup_impl_snapshot_view(t->shape.snapshot, t->shape.groups, 0);
 }
 
-/* Bits for one group: its place, and its step in each prefix sum. */
+/* Bits for one group: its place, and its step in the prefix sums. */
 TEGROUP_IMPL_HD uint32_t tegroup_impl_validate_group(const tegroup_snapshot_view *view, int64_t capacity, int32_t g) {
     int64_t rows = tegroup_impl_max(0, view->rows[g]);
     uint32_t bits = 0;
-    int32_t i;
     if (view->rows[g] < -1 || view->start[g] < 0 || view->start[g] > capacity || rows > capacity - view->start[g])
         bits |= TEGROUP_VALIDATION_BOUNDS;
-    for (i = 0; i < TEGROUP_GRANULE_COUNT; i++)
-        if ((uint64_t)view->prefix[i][g + 1] - (uint64_t)view->prefix[i][g] /* what is there may be anything */
-                != (uint64_t)tegroup_impl_ceil_div(rows, TEGROUP_GRANULE(i))
-            || view->prefix[i][0] != 0)
-            bits |= TEGROUP_VALIDATION_SUMS;
+    if ((uint64_t)view->prefix[g + 1] - (uint64_t)view->prefix[g] /* what is there may be anything */
+            != (uint64_t)tegroup_impl_ceil_div(rows, TEGROUP_GRANULE)
+        || view->prefix[0] != 0)
+        bits |= TEGROUP_VALIDATION_SUMS;
     return bits;
 }
 

@@ -14,6 +14,7 @@
 #include "formats/convert.h"
 #include "core/layout.h"
 #include "core/checks.h"
+#include "core/apart.h"
 #include "cpu/rows.h"
 #include "cpu/gemm_kernel.h"
 #include "core/activation_formulas.h"
@@ -130,7 +131,8 @@ static inline tegroup_status tegroup_impl_activation_check_sizes(tegroup_space s
     return TEGROUP_OK;
 }
 
-/* What errors call the matrices of an activation and of its gradient: a layer that runs one has other words for them. */
+/* What errors call the matrices of an activation and of its gradient: a layer that runs one has other words for
+ * them. */
 typedef struct tegroup_impl_matrix_name {
     const char *paths[5];    /* as TEGROUP_IMPL_MATRIX_PATHS */
     const char *apart;       /* the rule of another that shares its memory */
@@ -159,40 +161,49 @@ static inline const tegroup_impl_activation_names *tegroup_impl_activation_own_n
     return &names;
 }
 
-/* A result that may be an operand: each of its elements comes from the one in the same place. in_place 0: it may not. */
-static inline tegroup_status tegroup_impl_check_apart_or_it(const tegroup_matrix *out, const char *field,
-                                                            const tegroup_matrix *other,
-                                                            const tegroup_impl_matrix_name *name, int in_place,
-                                                            tegroup_error *error) {
-    if (in_place && out->data == other->data && out->dtype == other->dtype
-        && tegroup_impl_matrix_ld(out) == tegroup_impl_matrix_ld(other))
-        return TEGROUP_OK;
-    return tegroup_impl_check_matrix_apart(out, field, other, in_place ? name->apart_or_it : name->apart, error);
+static inline tegroup_impl_buffer tegroup_impl_named_buffer(const tegroup_matrix *m,
+                                                            const tegroup_impl_matrix_name *name, int writes) {
+    return tegroup_impl_matrix_buffer(m, name->paths[0], name->apart, writes);
+}
+
+/* An operand that the result at `place` of the buffers may be: each of its elements comes from the one in the same
+ * place. */
+static inline tegroup_impl_buffer tegroup_impl_twin_buffer(const tegroup_matrix *m,
+                                                           const tegroup_impl_matrix_name *name,
+                                                           const tegroup_matrix *result, int32_t place) {
+    tegroup_impl_buffer buffer = tegroup_impl_named_buffer(m, name, 0);
+    buffer.twin = place;
+    if (result->data != m->data || result->dtype != m->dtype
+        || tegroup_impl_matrix_ld(result) != tegroup_impl_matrix_ld(m))
+        buffer.twin_apart = name->apart_or_it;
+    return buffer;
 }
 
 /* Everything that tegroup_activation_forward checks before it starts. */
 static inline tegroup_status tegroup_impl_activation_check(const tegroup_activation_desc *desc,
                                                            const tegroup_impl_activation_names *names,
                                                            tegroup_error *error) {
-    const char *const *output = names->output.paths;
+    tegroup_impl_buffer buffers[4];
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_activation_kind(desc->activation, desc->interleaved, desc->alpha, desc->limit, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->output, output, -1, -1, TEGROUP_IMPL_FLOATS, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->output, names->output.paths, -1, -1, TEGROUP_IMPL_FLOATS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->input, names->input.paths, desc->output.rows,
                                                tegroup_impl_activation_cols(desc->activation, desc->output.cols),
                                                TEGROUP_IMPL_FLOATS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->row_scale, names->row_scale.paths, desc->output.rows, 1,
                                                  TEGROUP_IMPL_REALS, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart_or_it(&desc->output, output[0], &desc->input, &names->input,
-                                                    !tegroup_impl_gated(desc->activation), error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix_apart(&desc->output, output[0], &desc->row_scale, names->row_scale.apart, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_ACTIVATION_KERNELS, desc->space, error));
     if (desc->snapshot)
         TEGROUP_IMPL_TRY(
             tegroup_impl_check_snapshot(desc->snapshot, names->snapshot, desc->output.rows, desc->space, error));
-    return tegroup_impl_check_apart_snapshot(&desc->output, output[0], desc->snapshot, desc->space, error);
+    buffers[0] = tegroup_impl_named_buffer(&desc->output, &names->output, 1);
+    buffers[1] = tegroup_impl_gated(desc->activation)
+                     ? tegroup_impl_named_buffer(&desc->input, &names->input, 0)
+                     : tegroup_impl_twin_buffer(&desc->input, &names->input, &desc->output, 0);
+    buffers[2] = tegroup_impl_named_buffer(&desc->row_scale, &names->row_scale, 0);
+    buffers[3] = tegroup_impl_shapeless_snapshot_buffer(desc->snapshot, desc->space);
+    return tegroup_impl_check_apart(buffers, 4, TEGROUP_CHECK_HOST, NULL, error);
 }
 
 /* threads: on the host, as in tegroup_gemm_desc. */
@@ -241,7 +252,7 @@ static inline void tegroup_impl_activation_backward_of(const tegroup_activation_
 static inline tegroup_status tegroup_impl_activation_backward_check(const tegroup_activation_backward_desc *desc,
                                                                     const tegroup_impl_activation_names *names,
                                                                     tegroup_error *error) {
-    const char *const *grad_input = names->grad_input.paths, *const *grad_row_scale = names->grad_row_scale.paths;
+    tegroup_impl_buffer buffers[6];
     int64_t rows, cols;
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(
@@ -252,33 +263,25 @@ static inline tegroup_status tegroup_impl_activation_backward_check(const tegrou
     cols = tegroup_impl_activation_cols(desc->activation, desc->grad_output.cols);
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_matrix(&desc->input, names->input.paths, rows, cols, TEGROUP_IMPL_FLOATS, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->grad_input, grad_input, rows, cols, TEGROUP_IMPL_FLOATS, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_matrix(&desc->grad_input, names->grad_input.paths, rows, cols, TEGROUP_IMPL_FLOATS, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_optional(&desc->row_scale, names->row_scale.paths, rows, 1, TEGROUP_IMPL_REALS, error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_optional(&desc->grad_row_scale, grad_row_scale, rows, 1, TEGROUP_IMPL_REALS, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_input, grad_input[0], &desc->row_scale,
-                                                     names->row_scale.apart, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart_or_it(&desc->grad_input, grad_input[0], &desc->grad_output,
-                                                    &names->grad_output, !tegroup_impl_gated(desc->activation), error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_apart_or_it(&desc->grad_input, grad_input[0], &desc->input, &names->input, 1, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_row_scale, grad_row_scale[0], &desc->input,
-                                                     names->input.apart, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_row_scale, grad_row_scale[0], &desc->row_scale,
-                                                     names->row_scale.apart, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_row_scale, grad_row_scale[0], &desc->grad_output,
-                                                     names->grad_output.apart, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_row_scale, grad_row_scale[0], &desc->grad_input,
-                                                     names->grad_input.apart, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->grad_row_scale, names->grad_row_scale.paths, rows, 1,
+                                                 TEGROUP_IMPL_REALS, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_built(TEGROUP_IMPL_ACTIVATION_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS, desc->space, error));
     if (desc->snapshot)
         TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot(desc->snapshot, names->snapshot, rows, desc->space, error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_apart_snapshot(&desc->grad_input, grad_input[0], desc->snapshot, desc->space, error));
-    return tegroup_impl_check_apart_snapshot(&desc->grad_row_scale, grad_row_scale[0], desc->snapshot, desc->space,
-                                             error);
+    buffers[0] = tegroup_impl_named_buffer(&desc->grad_row_scale, &names->grad_row_scale, 1);
+    buffers[1] = tegroup_impl_named_buffer(&desc->grad_input, &names->grad_input, 1);
+    buffers[2] = tegroup_impl_named_buffer(&desc->row_scale, &names->row_scale, 0);
+    buffers[3] = tegroup_impl_gated(desc->activation)
+                     ? tegroup_impl_named_buffer(&desc->grad_output, &names->grad_output, 0)
+                     : tegroup_impl_twin_buffer(&desc->grad_output, &names->grad_output, &desc->grad_input, 1);
+    buffers[4] = tegroup_impl_twin_buffer(&desc->input, &names->input, &desc->grad_input, 1);
+    buffers[5] = tegroup_impl_shapeless_snapshot_buffer(desc->snapshot, desc->space);
+    return tegroup_impl_check_apart(buffers, 6, TEGROUP_CHECK_HOST, NULL, error);
 }
 
 static inline tegroup_status tegroup_impl_activation_backward_run(const tegroup_activation_backward_desc *desc,

@@ -36,10 +36,10 @@ static __device__ __forceinline__ bool tegroup_impl_halves(const tegroup_matrix 
     return tegroup_impl_bits(a.dtype) == 16 && tegroup_impl_bits(b.dtype) == 16;
 }
 
-/* What a thread holds of a row of gates and ups, and of the row of half as many elements beside it: two steps of the one, in
- * the order in which they lie there (halves: gates, then ups; interleaved: pairs), and one of the other. Without gates and
- * ups the first is all there is, and ones stand for the second. `together` rows are held at a time: with fewer registers
- * more blocks are at work, and that keeps memory busier than more loads under way in each. */
+/* What a thread holds of a row of gates and ups, and of the row of half as many elements beside it: two steps of the
+ * one, in the order in which they lie there (halves: gates, then ups; interleaved: pairs), and one of the other.
+ * Without gates and ups the first is all there is, and ones stand for the second. `together` rows are held at a time:
+ * with fewer registers more blocks are at work, and that keeps memory busier than more loads under way in each. */
 template <typename ACCESS, bool INTERLEAVED, bool SPLIT = false> struct tegroup_impl_pairs {
     typedef typename ACCESS::real real;
     typedef typename ACCESS::raw raw;
@@ -76,8 +76,8 @@ template <typename ACCESS, bool INTERLEAVED, bool SPLIT = false> struct tegroup_
     static __device__ __forceinline__ void unpack_one(one v, real *x) { ACCESS::unpack(v, x); }
 };
 
-/* Interleaved vectors, to be written: one step of pairs and half a step of the other row. Neighbours write neighbouring bytes,
- * where two steps at a time would leave memory half of each of its sectors, twice. */
+/* Interleaved vectors, to be written: one step of pairs and half a step of the other row. Neighbours write neighbouring
+ * bytes, where two steps at a time would leave memory half of each of its sectors, twice. */
 template <typename ACCESS> struct tegroup_impl_pairs<ACCESS, true, true> {
     typedef typename ACCESS::real real;
     typedef uint2 one;
@@ -113,7 +113,30 @@ enum { TEGROUP_IMPL_ACTIVATION_BLOCKS = 4 };
 enum { TEGROUP_IMPL_ACTIVATION_BLOCKS = 5 };
 #endif
 
-/* A thread reads a step of the rows that it holds before it writes there, so output may be input where that is as wide. */
+/* y[i] = scale * f(gate[i], up[i]) of what a thread holds of a row. */
+template <typename ACCESS, bool GATED, typename PAIRS, typename REAL>
+static __device__ __forceinline__ void tegroup_impl_activation_step(const tegroup_activation_desc &desc, bool half,
+                                                                    REAL alpha, REAL limit, REAL scale, const PAIRS &x,
+                                                                    REAL *y) {
+    const int count = PAIRS::count;
+    REAL both[2 * count];
+    x.unpack(both);
+    if (ACCESS::lanes == 1) {
+        y[0] = scale
+               * tegroup_impl_activation_call(desc.activation, half, alpha, limit, both[0], both[1], (REAL)0, &both[0],
+                                              &both[1]);
+        return;
+    }
+#define TEGROUP_IMPL_LOOP(kind)                                                                                        \
+    _Pragma("unroll") for (int i = 0; i < count; i++) y[i] =                                                           \
+        scale * tegroup_impl_activation(kind, half, alpha, limit, both[PAIRS::gate(i)], both[PAIRS::up(i)]);
+    if (GATED) TEGROUP_IMPL_BY_GATED(desc.activation, TEGROUP_IMPL_LOOP)
+    else TEGROUP_IMPL_BY_PLAIN(desc.activation, TEGROUP_IMPL_LOOP)
+#undef TEGROUP_IMPL_LOOP
+}
+
+/* A thread reads a step of the rows that it holds before it writes there, so output may be input where that is as
+ * wide. */
 template <typename ACCESS, bool INTERLEAVED, bool GATED>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, TEGROUP_IMPL_ACTIVATION_BLOCKS)
     tegroup_impl_activation_kernel(const __grid_constant__ tegroup_activation_desc desc) {
@@ -148,20 +171,8 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, TEGROUP_IMPL
 #pragma unroll
                 for (int r = 0; r < pairs::together; r++) {
                     if (from + r >= rows) break;
-                    real both[2 * count], y[count];
-                    x[r].unpack(both);
-                    if (ACCESS::lanes == 1) {
-                        y[0] = scale[r]
-                               * tegroup_impl_activation_call(desc.activation, half, alpha, limit, both[0], both[1],
-                                                              (real)0, &both[0], &both[1]);
-                    } else {
-#define TEGROUP_IMPL_LOOP(kind)                                                                                        \
-    _Pragma("unroll") for (int i = 0; i < count; i++) y[i] =                                                           \
-        scale[r] * tegroup_impl_activation(kind, half, alpha, limit, both[pairs::gate(i)], both[pairs::up(i)]);
-                        if (GATED) TEGROUP_IMPL_BY_GATED(desc.activation, TEGROUP_IMPL_LOOP)
-                        else TEGROUP_IMPL_BY_PLAIN(desc.activation, TEGROUP_IMPL_LOOP)
-#undef TEGROUP_IMPL_LOOP
-                    }
+                    real y[count];
+                    tegroup_impl_activation_step<ACCESS, GATED>(desc, half, alpha, limit, scale[r], x[r], y);
                     ACCESS::store(desc.output, out[r], c, ACCESS::pack(y));
                 }
             }
@@ -191,8 +202,37 @@ static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_
 }
 
 #if !defined(TEGROUP_NO_BACKWARD)
-/* A thread reads a step of every operand before it writes there, so grad_input may be one of them. Rows are found anew at each step:
- * their addresses, held as the kernel above holds them, would cost registers that are spilled. */
+/* The gradients of gates and ups of what a thread holds of a row. Returns what it adds to the gradient of the row's
+ * scale, on top of `sum`: one by itself is added to it, several are added up first. */
+template <typename ACCESS, bool GATED, typename PAIRS, typename REAL>
+static __device__ __forceinline__ REAL tegroup_impl_activation_grad_step(const tegroup_activation_backward_desc &desc,
+                                                                         bool half, REAL alpha, REAL limit, REAL scale,
+                                                                         const PAIRS &x, const typename PAIRS::one &dy,
+                                                                         REAL sum, REAL *out) {
+    const int count = PAIRS::count;
+    REAL both[2 * count], grad[count], part = 0;
+    x.unpack(both);
+    PAIRS::unpack_one(dy, grad);
+    if (ACCESS::lanes == 1) {
+        const REAL value = tegroup_impl_activation_call(desc.activation, half, alpha, limit, both[0], both[1],
+                                                        scale * grad[0], &out[0], &out[1]);
+        return fma(grad[0], value, sum);
+    }
+#define TEGROUP_IMPL_LOOP(kind)                                                                                        \
+    _Pragma("unroll") for (int i = 0; i < count; i++) {                                                                \
+        const int g = PAIRS::gate(i), u = PAIRS::up(i);                                                                \
+        const REAL value = tegroup_impl_activation_grad(kind, half, alpha, limit, both[g], both[u], scale * grad[i],   \
+                                                        &out[g], &out[u]);                                             \
+        part = fma(grad[i], value, part);                                                                              \
+    }
+    if (GATED) TEGROUP_IMPL_BY_GATED(desc.activation, TEGROUP_IMPL_LOOP)
+    else TEGROUP_IMPL_BY_PLAIN(desc.activation, TEGROUP_IMPL_LOOP)
+#undef TEGROUP_IMPL_LOOP
+    return part;
+}
+
+/* A thread reads a step of every operand before it writes there, so grad_input may be one of them. Rows are found anew
+ * at each step: their addresses, held as the kernel above holds them, would cost registers that are spilled. */
 template <typename ACCESS, bool INTERLEAVED, bool GATED>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, 4)
     tegroup_impl_activation_grad_kernel(const __grid_constant__ tegroup_activation_backward_desc desc) {
@@ -230,25 +270,10 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, 4)
                     if (from + r >= rows) break;
                     const int64_t row = first + from + r;
                     const real scale = tegroup_impl_weight<real>(desc.row_scale, row, 0);
-                    real both[2 * count], grad[count], out[2 * count], part = 0;
-                    x[r].unpack(both);
-                    pairs::unpack_one(dy[r], grad);
-                    if (ACCESS::lanes == 1) {
-                        const real value = tegroup_impl_activation_call(desc.activation, half, alpha, limit, both[0],
-                                                                        both[1], scale * grad[0], &out[0], &out[1]);
-                        sum[from + r] = fma(grad[0], value, sum[from + r]);
-                    } else {
-#define TEGROUP_IMPL_LOOP(kind)                                                                                        \
-    _Pragma("unroll") for (int i = 0; i < count; i++) {                                                                \
-        const int g = pairs::gate(i), u = pairs::up(i);                                                                \
-        const real value = tegroup_impl_activation_grad(kind, half, alpha, limit, both[g], both[u], scale * grad[i],   \
-                                                        &out[g], &out[u]);                                             \
-        part = fma(grad[i], value, part);                                                                              \
-    }
-                        if (GATED) TEGROUP_IMPL_BY_GATED(desc.activation, TEGROUP_IMPL_LOOP)
-                        else TEGROUP_IMPL_BY_PLAIN(desc.activation, TEGROUP_IMPL_LOOP)
-#undef TEGROUP_IMPL_LOOP
-                    }
+                    real out[2 * count];
+                    real part = tegroup_impl_activation_grad_step<ACCESS, GATED>(desc, half, alpha, limit, scale, x[r],
+                                                                                 dy[r], sum[from + r], out);
+                    if (ACCESS::lanes == 1) sum[from + r] = part;
                     pairs::store(desc.grad_input, ACCESS::row(desc.grad_input, row), c, steps, gated, out);
                     if (ACCESS::lanes == 1 || !wants_sum) continue;
                     if (gated) part = tegroup_impl_tree((float)part, TEGROUP_IMPL_ROW_SUM_COLS / count, there);

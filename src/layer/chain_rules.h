@@ -21,8 +21,8 @@
 #include "layer/activation.h"
 #include "layer/linear.h"
 
-/* A descriptor resolved: what each op is given, and what lies between ops. values[i] is what op i reads and values[i + 1] what
- * it writes; grads are their gradients, absent where none is computed. */
+/* A descriptor resolved: what each op is given, and what lies between ops. values[i] is what op i reads and values[i +
+ * 1] what it writes; grads are their gradients, absent where none is computed. */
 typedef struct tegroup_impl_chain {
     int32_t at;                                              /* the op that is being looked at; -1 = the chain */
     uint32_t named;                                          /* bit i: op i has an argument */
@@ -39,7 +39,8 @@ static inline int tegroup_impl_chain_backward(const tegroup_chain_desc *desc) {
     return TEGROUP_IMPL_THERE(desc->grad_output);
 }
 
-/* Rows between ops, and arguments that stand for them: [rows, cols] as the chain's input is, in one contiguous buffer. */
+/* Rows between ops, and arguments that stand for them: [rows, cols] as the chain's input is, in one contiguous
+ * buffer. */
 static inline tegroup_status tegroup_impl_chain_check_rows(const tegroup_chain_desc *desc, const tegroup_tensor *t,
                                                            int64_t cols, const char *const *paths,
                                                            tegroup_error *error) {
@@ -343,8 +344,8 @@ static inline void tegroup_impl_chain_fuse(const tegroup_chain_desc *desc, const
     }
 }
 
-/* Gradients between ops lie in this many buffers by turns: an op reads one while it writes another, and a third holds what a BIAS
- * hands on. */
+/* Gradients between ops lie in this many buffers by turns: an op reads one while it writes another, and a third holds
+ * what a BIAS hands on. */
 #define TEGROUP_IMPL_CHAIN_TURNS 3
 
 /* Bytes of contiguous rows; INT64_MAX: too many. */
@@ -394,8 +395,8 @@ static inline tegroup_status tegroup_impl_chain_resolve_grads(const tegroup_chai
     return TEGROUP_OK;
 }
 
-/* Everything about a descriptor but its products. planned: what a call's plan fused; NULL = to be found out. gradients: where
- * those between ops begin, or NULL. */
+/* Everything about a descriptor but its products. planned: what a call's plan fused; NULL = to be found out. gradients:
+ * where those between ops begin, or NULL. */
 static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc *desc, const uint32_t *planned,
                                                         char *gradients, tegroup_impl_chain *chain,
                                                         tegroup_error *error) {
@@ -443,7 +444,8 @@ static inline int tegroup_impl_chain_in_place(const tegroup_chain_desc *desc, co
     return to && to == from && !(backward && desc->ops[i].kind == TEGROUP_CHAIN_BIAS); /* which hands the gradient on */
 }
 
-/* It may where each element comes from the one that lies there and, forward, its backward does not read that one again. */
+/* It may where each element comes from the one that lies there and, forward, its backward does not read that one
+ * again. */
 static inline tegroup_status tegroup_impl_chain_check_in_place(const tegroup_chain_desc *desc,
                                                                const tegroup_impl_chain *chain, int32_t i, int backward,
                                                                tegroup_error *error) {
@@ -514,9 +516,9 @@ static inline void tegroup_impl_chain_op_buffers(const tegroup_chain_desc *desc,
     tegroup_impl_chain_add_tensor(buffers, &given->grad_row_scale, "arguments.grad_row_scale.data", i, 1);
 }
 
-/* What a call writes, apart from all that it touches: products and activations see to their own operands, this to those of
- * other ops, to every op's snapshot, and to the caller's two large buffers. Gradients between ops are in the workspace or an
- * argument. */
+/* What a call writes, apart from all that it touches: products and activations see to their own operands, this to those
+ * of other ops, to every op's snapshot, and to the caller's two large buffers. Gradients between ops are in the
+ * workspace or an argument. */
 static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_desc *desc, tegroup_impl_chain *chain,
                                                             size_t workspace_bytes, int backward,
                                                             tegroup_check_level level, tegroup_error *error) {

@@ -33,8 +33,8 @@ typedef enum tegroup_impl_linear_tensor {
 } tegroup_impl_linear_tensor;
 #undef TEGROUP_IMPL_ENUMERATE
 
-/* The products of a layer: those that are a tegroup_op by its number, then row_scale's gradient. That is a forward product
- * with dY for X and each expert's bias for a weight of one row. */
+/* The products of a layer: those that are a tegroup_op by its number, then row_scale's gradient. That is a forward
+ * product with dY for X and each expert's bias for a weight of one row. */
 enum { TEGROUP_IMPL_LINEAR_ROW_SCALE = TEGROUP_OP_WGRAD + 1, TEGROUP_IMPL_LINEAR_PRODUCTS };
 
 /* Which tensor is a, b, c, d and bias of a product. */
@@ -53,8 +53,8 @@ static inline int tegroup_impl_linear_role(int product, int operand) {
     return (int)roles[product][operand];
 }
 
-/* One linear layer by reference: the caller's own, one of an MLP's two, or an op of a chain. A tensor that is not there is
- * NULL, or has no dtype. Errors call the tensors by these names. */
+/* One linear layer by reference: the caller's own, one of an MLP's two, or an op of a chain. A tensor that is not there
+ * is NULL, or has no dtype. Errors call the tensors by these names. */
 typedef struct tegroup_impl_layer {
     const tegroup_tensor *tensor[TEGROUP_IMPL_LINEAR_COUNT];
     const tegroup_impl_name *name[TEGROUP_IMPL_LINEAR_COUNT];
@@ -238,7 +238,8 @@ static inline tegroup_status tegroup_impl_layer_plan(const tegroup_impl_layer *l
     return TEGROUP_OK;
 }
 
-/* A product of a call: described, and everything about it checked. apart: what it writes, too; else the call sees to that. */
+/* A product of a call: described, and everything about it checked. apart: what it writes, too; else the call sees to
+ * that. */
 static inline tegroup_status tegroup_impl_layer_check_product(const tegroup_impl_layer *layer, int product, int adds,
                                                               int apart, const tegroup_plan *plan,
                                                               tegroup_gemm_desc *gemm, tegroup_error *error) {

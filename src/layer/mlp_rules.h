@@ -60,7 +60,8 @@ static inline const char *tegroup_impl_mlp_path(int tensor, int member) {
     return tegroup_impl_mlp_name(tensor)->members[member];
 }
 
-/* What a linear layer's tensor is here. The gradient of activated, fc2's dgrad_out, goes by the name of what it is shaped as. */
+/* What a linear layer's tensor is here. The gradient of activated, fc2's dgrad_out, goes by the name of what it is
+ * shaped as. */
 static inline int tegroup_impl_mlp_role(tegroup_mlp_layer layer, int tensor) {
 #define TEGROUP_IMPL_WORD(name) TEGROUP_IMPL_MLP_##name
     static const int roles[2][TEGROUP_IMPL_LINEAR_COUNT] = {
@@ -308,8 +309,8 @@ static inline tegroup_status tegroup_impl_mlp_check(const tegroup_mlp_desc *desc
 }
 #undef TEGROUP_IMPL_THERE
 
-/* What a call writes lies apart from all else that it touches, and so does the workspace: for all of its products at once. Sets are
- * bits of tegroup_impl_mlp_tensor. */
+/* What a call writes lies apart from all else that it touches, and so does the workspace: for all of its products at
+ * once. Sets are bits of tegroup_impl_mlp_tensor. */
 static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_mlp_desc *desc, uint32_t reads, uint32_t writes,
                                                           size_t workspace_bytes, tegroup_check_level level,
                                                           tegroup_error *error) {

@@ -15,6 +15,7 @@
 #include "formats/convert.h"
 #include "core/layout.h"
 #include "core/checks.h"
+#include "core/apart.h"
 #include "cpu/rows.h"
 #include "cpu/gemm_kernel.h"
 #include "moe/router.h"
@@ -130,57 +131,59 @@ TEGROUP_API tegroup_status tegroup_permutation_layout(const tegroup_permutation_
     return TEGROUP_OK;
 }
 
-TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_desc *desc, struct CUstream_st *stream,
-                                                    tegroup_error *error) {
-    tegroup_permutation_desc taken;
+static inline tegroup_status tegroup_impl_permutation_check(const tegroup_permutation_desc *desc,
+                                                            tegroup_error *error) {
     static const char *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("indices"),
                              *const row_of_slot[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot"),
                              *const slot_of_row[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_of_row");
-    const tegroup_matrix *operands[4];
-    tegroup_matrix snapshot; /* its bytes */
-    tegroup_snapshot_view view;
+    tegroup_impl_buffer buffers[4];
     tegroup_layout layout;
-    int64_t tokens, k, t, j, row, *slots;
-    int32_t g;
-    (void)stream;
-    TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_check_permutation_sizes(desc, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->indices, indices, -1, -1, 1u << TEGROUP_DTYPE_I32, error));
-    tokens = desc->indices.rows;
-    k = desc->indices.cols;
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix(&desc->row_of_slot, row_of_slot, tokens, k, 1u << TEGROUP_DTYPE_I64, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->row_of_slot, row_of_slot, desc->indices.rows, desc->indices.cols,
+                                               1u << TEGROUP_DTYPE_I64, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->slot_of_row, slot_of_row, 1, desc->shape.rows,
                                                1u << TEGROUP_DTYPE_I64, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->row_of_slot, row_of_slot[0], &desc->indices,
-                                                     "must not overlap indices", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->slot_of_row, slot_of_row[0], &desc->indices,
-                                                     "must not overlap indices", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->slot_of_row, slot_of_row[0], &desc->row_of_slot,
-                                                     "must not overlap row_of_slot", error));
+    tegroup_impl_snapshot_layout(desc->shape.groups, tegroup_impl_irregular(&desc->shape), &layout);
+    buffers[0] = tegroup_impl_matrix_buffer(&desc->slot_of_row, slot_of_row[0], "must not overlap slot_of_row", 1);
+    buffers[1] = tegroup_impl_matrix_buffer(&desc->row_of_slot, row_of_slot[0], "must not overlap row_of_slot", 1);
+    buffers[2] = tegroup_impl_matrix_buffer(&desc->indices, NULL, "must not overlap indices", 0);
+    buffers[3] = tegroup_impl_buffer_of(desc->shape.snapshot, (int64_t)layout.total_bytes, NULL,
+                                        "must not overlap the snapshot", 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 4, TEGROUP_CHECK_HOST, NULL, error));
     TEGROUP_IMPL_RULE(desc->shape.snapshot != NULL, ERROR_NULL_ARGUMENT, "shape.snapshot",
                       "must not be NULL: prepare first", 1, 0);
-    operands[0] = &desc->indices;
-    operands[1] = &desc->row_of_slot;
-    operands[2] = &desc->slot_of_row;
-    operands[3] = &snapshot;
-    tegroup_impl_snapshot_layout(desc->shape.groups, tegroup_impl_irregular(&desc->shape), &layout);
-    memset(&snapshot, 0, sizeof snapshot);
-    snapshot.data = (void *)(uintptr_t)desc->shape.snapshot;
-    snapshot.rows = 1;
-    snapshot.cols = (int64_t)layout.total_bytes;
-    snapshot.dtype = TEGROUP_DTYPE_F8E8M0;
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_sizes_space(&desc->shape, desc->space, "shape.row_sizes.space", error));
     TEGROUP_IMPL_TRY(tegroup_permutation_layout(desc, &layout, error));
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix_workspace(&layout, desc->workspace, desc->workspace_bytes, operands, 4, error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_snapshot(desc->shape.snapshot, "shape.snapshot", desc->shape.rows, desc->space, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->row_of_slot, row_of_slot[0], &snapshot,
-                                                     "must not overlap the snapshot", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->slot_of_row, slot_of_row[0], &snapshot,
-                                                     "must not overlap the snapshot", error));
+        tegroup_impl_check_matrix_workspace(&layout, desc->workspace, desc->workspace_bytes, buffers, 4, error));
+    return tegroup_impl_check_snapshot(desc->shape.snapshot, "shape.snapshot", desc->shape.rows, desc->space, error);
+}
+
+/* Give slot `slot` the next free row of its expert's group. Until a group is full, its last entry of slot_of_row counts
+ * the rows taken, as -2 - taken: no scratch is needed. Returns the row, -1 where there is none. */
+static inline int64_t tegroup_impl_permutation_take(const tegroup_snapshot_view *view, int64_t *slots, int32_t expert,
+                                                    int64_t slot) {
+    int64_t *counter, taken;
+    if (!tegroup_impl_within(expert, view->header->groups) || view->rows[expert] <= 0) return -1;
+    counter = &slots[view->start[expert] + view->rows[expert] - 1];
+    if (*counter >= 0) return -1; /* full */
+    taken = -2 - *counter;
+    if (taken + 1 < view->rows[expert]) *counter = -2 - (taken + 1);
+    slots[view->start[expert] + taken] = slot;
+    return view->start[expert] + taken;
+}
+
+TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_desc *desc, struct CUstream_st *stream,
+                                                    tegroup_error *error) {
+    tegroup_permutation_desc taken;
+    tegroup_snapshot_view view;
+    int64_t k, t, j, row, *slots;
+    int32_t g;
+    (void)stream;
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_permutation_check(desc, error));
 #if TEGROUP_IMPL_MOE_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_permutation_make(desc, stream, error);
 #endif
@@ -188,26 +191,16 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
     TEGROUP_IMPL_RULE(view.header->groups == desc->shape.groups, ERROR_CAPACITY, "shape.snapshot",
                       "must be of as many groups", desc->shape.groups, view.header->groups);
 
-    /* Until a group is full, its last entry of slot_of_row counts the rows taken, as -2 - taken: no scratch is needed. */
+    k = desc->indices.cols;
     slots = (int64_t *)desc->slot_of_row.data;
     for (row = 0; row < desc->shape.rows; row++) slots[row] = -1;
     for (g = 0; g < view.header->groups; g++)
         if (view.rows[g] > 0) slots[view.start[g] + view.rows[g] - 1] = -2;
-    for (t = 0; t < tegroup_impl_matrix_rows(&desc->indices); t++)
-        for (j = 0; j < k; j++) {
-            int32_t e = ((const int32_t *)(const void *)tegroup_impl_matrix_row(&desc->indices, t))[j];
-            int64_t *counter, rows, to = -1;
-            if (tegroup_impl_within(e, view.header->groups) && view.rows[e] > 0) {
-                counter = &slots[view.start[e] + view.rows[e] - 1];
-                if (*counter < 0) {       /* not full */
-                    rows = -2 - *counter; /* taken before */
-                    to = view.start[e] + rows;
-                    if (rows + 1 < view.rows[e]) *counter = -2 - (rows + 1);
-                    slots[to] = t * k + j;
-                }
-            }
-            tegroup_impl_i64(&desc->row_of_slot, t)[j] = to;
-        }
+    for (t = 0; t < tegroup_impl_matrix_rows(&desc->indices); t++) {
+        const int32_t *experts = (const int32_t *)(const void *)tegroup_impl_matrix_row(&desc->indices, t);
+        int64_t *rows = tegroup_impl_i64(&desc->row_of_slot, t);
+        for (j = 0; j < k; j++) rows[j] = tegroup_impl_permutation_take(&view, slots, experts[j], t * k + j);
+    }
     for (g = 0; g < view.header->groups; g++) /* a group that did not fill up: its counter becomes an empty row */
         if (view.rows[g] > 0 && slots[view.start[g] + view.rows[g] - 1] < 0)
             slots[view.start[g] + view.rows[g] - 1] = -1;
@@ -221,6 +214,7 @@ TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, str
                              *const slot_of_row[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_of_row"),
                              *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"),
                              *const permuted[5] = TEGROUP_IMPL_MATRIX_PATHS("permuted");
+    tegroup_impl_buffer buffers[4];
     const int64_t *slots;
     int64_t row;
     (void)stream;
@@ -234,12 +228,11 @@ TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, str
                                                TEGROUP_IMPL_FLOATS, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_optional(&desc->weights, weights, desc->tokens.rows, desc->k, TEGROUP_IMPL_REALS, error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix_apart(&desc->permuted, permuted[0], &desc->tokens, "must not overlap tokens", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->permuted, permuted[0], &desc->slot_of_row,
-                                                     "must not overlap slot_of_row", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->permuted, permuted[0], &desc->weights,
-                                                     "must not overlap weights", error));
+    buffers[0] = tegroup_impl_matrix_buffer(&desc->permuted, permuted[0], NULL, 1);
+    buffers[1] = tegroup_impl_matrix_buffer(&desc->tokens, NULL, "must not overlap tokens", 0);
+    buffers[2] = tegroup_impl_matrix_buffer(&desc->slot_of_row, NULL, "must not overlap slot_of_row", 0);
+    buffers[3] = tegroup_impl_matrix_buffer(&desc->weights, NULL, "must not overlap weights", 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 4, TEGROUP_CHECK_HOST, NULL, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error));
 #if TEGROUP_IMPL_MOE_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_permute(desc, stream, error);
@@ -264,6 +257,7 @@ TEGROUP_API tegroup_status tegroup_combine(const tegroup_combine_desc *desc, str
                              *const row_of_slot[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot"),
                              *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"),
                              *const tokens[5] = TEGROUP_IMPL_MATRIX_PATHS("tokens");
+    tegroup_impl_buffer buffers[4];
     int64_t t;
     (void)stream;
     TEGROUP_IMPL_TAKE(desc, taken);
@@ -275,12 +269,11 @@ TEGROUP_API tegroup_status tegroup_combine(const tegroup_combine_desc *desc, str
                                                TEGROUP_IMPL_FLOATS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->weights, weights, desc->row_of_slot.rows,
                                                  desc->row_of_slot.cols, TEGROUP_IMPL_REALS, error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix_apart(&desc->tokens, tokens[0], &desc->permuted, "must not overlap permuted", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->tokens, tokens[0], &desc->row_of_slot,
-                                                     "must not overlap row_of_slot", error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix_apart(&desc->tokens, tokens[0], &desc->weights, "must not overlap weights", error));
+    buffers[0] = tegroup_impl_matrix_buffer(&desc->tokens, tokens[0], NULL, 1);
+    buffers[1] = tegroup_impl_matrix_buffer(&desc->permuted, NULL, "must not overlap permuted", 0);
+    buffers[2] = tegroup_impl_matrix_buffer(&desc->row_of_slot, NULL, "must not overlap row_of_slot", 0);
+    buffers[3] = tegroup_impl_matrix_buffer(&desc->weights, NULL, "must not overlap weights", 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 4, TEGROUP_CHECK_HOST, NULL, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error));
 #if TEGROUP_IMPL_MOE_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_combine(desc, stream, error);
@@ -302,6 +295,7 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
                              *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"),
                              *const grad_permuted[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_permuted"),
                              *const grad_weights[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_weights");
+    tegroup_impl_buffer buffers[6];
     int64_t k, t, j;
     int wants_weights;
     (void)stream;
@@ -326,24 +320,14 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
                           "must be UNSET without grad_weights", TEGROUP_DTYPE_UNSET, desc->permuted.dtype);
         TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->permuted, permuted, -1, -1, TEGROUP_IMPL_FLOATS, error));
     }
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_permuted, grad_permuted[0], &desc->grad_tokens,
-                                                     "must not overlap grad_tokens", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_permuted, grad_permuted[0], &desc->permuted,
-                                                     "must not overlap permuted", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_permuted, grad_permuted[0], &desc->row_of_slot,
-                                                     "must not overlap row_of_slot", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_permuted, grad_permuted[0], &desc->weights,
-                                                     "must not overlap weights", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_weights, grad_weights[0], &desc->grad_tokens,
-                                                     "must not overlap grad_tokens", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_weights, grad_weights[0], &desc->permuted,
-                                                     "must not overlap permuted", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_weights, grad_weights[0], &desc->row_of_slot,
-                                                     "must not overlap row_of_slot", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_weights, grad_weights[0], &desc->weights,
-                                                     "must not overlap weights", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_weights, grad_weights[0], &desc->grad_permuted,
-                                                     "must not overlap grad_permuted", error));
+    buffers[0] = tegroup_impl_matrix_buffer(&desc->grad_weights, grad_weights[0], NULL, 1);
+    buffers[1] =
+        tegroup_impl_matrix_buffer(&desc->grad_permuted, grad_permuted[0], "must not overlap grad_permuted", 1);
+    buffers[2] = tegroup_impl_matrix_buffer(&desc->grad_tokens, NULL, "must not overlap grad_tokens", 0);
+    buffers[3] = tegroup_impl_matrix_buffer(&desc->permuted, NULL, "must not overlap permuted", 0);
+    buffers[4] = tegroup_impl_matrix_buffer(&desc->row_of_slot, NULL, "must not overlap row_of_slot", 0);
+    buffers[5] = tegroup_impl_matrix_buffer(&desc->weights, NULL, "must not overlap weights", 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 6, TEGROUP_CHECK_HOST, NULL, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS, desc->space, error));
 #if TEGROUP_IMPL_MOE_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS

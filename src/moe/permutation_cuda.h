@@ -70,7 +70,39 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
     }
 }
 
-/* A block to a token; its slots in batches whose rows are all loaded before the first is added. */
+/* Add one step of the rows of up to BATCH of a token's slots, the first of them `slot`: all are loaded before the first
+ * is added. */
+template <typename ACCESS, int BATCH>
+static __device__ __forceinline__ void tegroup_impl_combine_batch(const tegroup_combine_desc &desc, int64_t token,
+                                                                  const int64_t *rows, int64_t slot, int64_t k,
+                                                                  int64_t c, typename ACCESS::real *sum) {
+    typedef typename ACCESS::real real;
+    enum { lanes = ACCESS::lanes };
+    typename ACCESS::raw x[BATCH];
+    real weight[BATCH];
+    uint32_t present = 0;
+#pragma unroll
+    for (int b = 0; b < BATCH; b++) {
+        const int64_t row = slot + b < k ? rows[slot + b] : -1;
+        x[b] = typename ACCESS::raw();
+        weight[b] = 0;
+        if (row >= 0 && row < desc.permuted.rows) {
+            present |= 1u << b;
+            weight[b] = tegroup_impl_weight<real>(desc.weights, token, slot + b);
+            x[b] = ACCESS::load(desc.permuted, ACCESS::row(desc.permuted, row), c);
+        }
+    }
+#pragma unroll
+    for (int b = 0; b < BATCH; b++) {
+        if (!(present >> b & 1u)) continue;
+        real y[lanes];
+        ACCESS::unpack(x[b], y);
+#pragma unroll
+        for (int i = 0; i < lanes; i++) sum[i] = fma(weight[b], y[i], sum[i]);
+    }
+}
+
+/* A block to a token; its slots in batches. */
 template <typename ACCESS>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
     tegroup_impl_combine_kernel(const __grid_constant__ tegroup_combine_desc desc) {
@@ -83,30 +115,8 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
             real sum[lanes];
 #pragma unroll
             for (int i = 0; i < lanes; i++) sum[i] = 0;
-            for (int64_t j = 0; j < k; j += batch) {
-                typename ACCESS::raw x[batch];
-                real weight[batch];
-                uint32_t present = 0;
-#pragma unroll
-                for (int b = 0; b < batch; b++) {
-                    const int64_t row = j + b < k ? rows[j + b] : -1;
-                    x[b] = typename ACCESS::raw();
-                    weight[b] = 0;
-                    if (row >= 0 && row < desc.permuted.rows) {
-                        present |= 1u << b;
-                        weight[b] = tegroup_impl_weight<real>(desc.weights, token, j + b);
-                        x[b] = ACCESS::load(desc.permuted, ACCESS::row(desc.permuted, row), c);
-                    }
-                }
-#pragma unroll
-                for (int b = 0; b < batch; b++) {
-                    if (!(present >> b & 1u)) continue;
-                    real y[lanes];
-                    ACCESS::unpack(x[b], y);
-#pragma unroll
-                    for (int i = 0; i < lanes; i++) sum[i] = fma(weight[b], y[i], sum[i]);
-                }
-            }
+            for (int64_t j = 0; j < k; j += batch)
+                tegroup_impl_combine_batch<ACCESS, batch>(desc, token, rows, j, k, c, sum);
             ACCESS::store(desc.tokens, ACCESS::row(desc.tokens, token), c, ACCESS::pack(sum));
         }
     }
@@ -217,8 +227,8 @@ static inline tegroup_status tegroup_impl_cuda_combine_backward(const tegroup_co
 
 /* ---- making the permutation ---- */
 
-/* Slots are cut into runs, a warp to each. The first kernel counts each run's slots by expert, the second turns the counts
- * into the number of slots of that expert before the run, the third ranks the slots of a run in their order. */
+/* Slots are cut into runs, a warp to each. The first kernel counts each run's slots by expert, the second turns the
+ * counts into the number of slots of that expert before the run, the third ranks the slots of a run in their order. */
 typedef struct tegroup_impl_permutation_call {
     tegroup_permutation_desc desc;
     tegroup_snapshot_view view;
@@ -237,7 +247,8 @@ static __device__ __forceinline__ int64_t tegroup_impl_slot_at(const tegroup_mat
     return m.ld == m.cols ? slot : slot / m.cols * m.ld + slot % m.cols;
 }
 
-/* The experts of a lane's slots, 32 apart from `first` on, -1 for none: all loads are under way before one is waited for. */
+/* The experts of a lane's slots, 32 apart from `first` on, -1 for none: all loads are under way before one is waited
+ * for. */
 enum { TEGROUP_IMPL_PERMUTATION_BATCH = 8 };
 static __device__ __forceinline__ void tegroup_impl_slot_experts(const tegroup_impl_permutation_call &call,
                                                                  int64_t first, int64_t last,

@@ -4,7 +4,6 @@
 #include "base/version.h"
 #include "base/status_types.h"
 #include "formats/dtype_types.h"
-#include "core/tensor_types.h"
 #include "core/layout_types.h"
 #include "moe/routing_types.h"
 #include "base/linkage.h"
@@ -14,6 +13,7 @@
 #include "formats/convert.h"
 #include "core/layout.h"
 #include "core/checks.h"
+#include "core/apart.h"
 #include "cpu/gemm_kernel.h"
 #include "cpu/real.h"
 
@@ -26,7 +26,8 @@ static inline tegroup_status tegroup_impl_cuda_router_backward(const tegroup_rou
                                                                struct CUstream_st *stream, tegroup_error *error);
 #endif
 
-/* Balance gradient of a probability: coefficient * experts * (count / (tokens k)) / tokens, for each assignment counted. */
+/* Balance gradient of a probability: coefficient * experts * (count / (tokens k)) / tokens, for each assignment
+ * counted. */
 static inline double tegroup_impl_router_per_count(const tegroup_router_backward_desc *desc) {
     double tokens = (double)desc->probabilities.rows;
     return desc->balance_coefficient * (desc->loss_scale != 0 ? desc->loss_scale : 1) * desc->experts
@@ -37,8 +38,8 @@ static inline double tegroup_impl_router_per_count(const tegroup_router_backward
 #define TEGROUP_IMPL_CHOICES 64
 
 /* @each-real */
-/* Is an expert better than the best so far, a lower one? By probability, and by logit where the softmax does not tell them
- * apart, far below the largest or close together. NaN never wins. */
+/* Is an expert better than the best so far, a lower one? By probability, and by logit where the softmax does not tell
+ * them apart, far below the largest or close together. NaN never wins. */
 static inline int tegroup_impl_router_better_FSUF(const tegroup_router_desc *desc, const void *logits,
                                                   const REAL *probabilities, int32_t e, int32_t best) {
     if (probabilities[e] != probabilities[best]) return probabilities[e] > probabilities[best];
@@ -46,7 +47,8 @@ static inline int tegroup_impl_router_better_FSUF(const tegroup_router_desc *des
            > tegroup_impl_load_f64(desc->logits.dtype, logits, best);
 }
 
-/* One token: probabilities, its k best experts and their weights. The exponent is shifted by the row's largest logit. */
+/* One token: probabilities, its k best experts and their weights. The exponent is shifted by the row's largest
+ * logit. */
 static inline void tegroup_impl_router_row_FSUF(const tegroup_router_desc *desc, int64_t token) {
     const void *logits = tegroup_impl_matrix_row(&desc->logits, token);
     REAL *probabilities = (REAL *)(void *)tegroup_impl_matrix_row(&desc->probabilities, token);
@@ -75,9 +77,9 @@ static inline void tegroup_impl_router_row_FSUF(const tegroup_router_desc *desc,
         weights[j] = desc->normalize ? probabilities[indices[j]] / chosen : probabilities[indices[j]];
 }
 
-/* A choice that is no expert's was dropped after routing. It is still part of what the weights were divided by, and can be
- * named: as the router takes the largest probabilities, those dropped are the largest that the token's other choices leave.
- * They get their places back; their weights went nowhere, so their gradients are 0. */
+/* A choice that is no expert's was dropped after routing. It is still part of what the weights were divided by, and can
+ * be named: as the router takes the largest probabilities, those dropped are the largest that the token's other choices
+ * leave. They get their places back; their weights went nowhere, so their gradients are 0. */
 TEGROUP_IMPL_HD void tegroup_impl_router_recall_FSUF(const REAL *probabilities, int32_t experts, int32_t k,
                                                      int32_t *indices, REAL *grad_weights) {
     int32_t j, e, i;
@@ -94,7 +96,8 @@ TEGROUP_IMPL_HD void tegroup_impl_router_recall_FSUF(const REAL *probabilities, 
     }
 }
 
-/* One token's logit gradient: through the normalised weights to the probabilities, add the balance term, through softmax. */
+/* One token's logit gradient: through the normalised weights to the probabilities, add the balance term, through
+ * softmax. */
 static inline void tegroup_impl_router_grad_row_FSUF(const tegroup_router_backward_desc *desc, int64_t token) {
     const REAL *probabilities = (const REAL *)(const void *)tegroup_impl_matrix_row(&desc->probabilities, token);
     void *grad_logits = tegroup_impl_matrix_row(&desc->grad_logits, token);
@@ -148,26 +151,19 @@ TEGROUP_API tegroup_status tegroup_router_layout(const tegroup_router_desc *desc
     return TEGROUP_OK;
 }
 
-TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
-                                          tegroup_error *error) {
-    tegroup_router_desc taken;
+static inline tegroup_status tegroup_impl_router_check(const tegroup_router_desc *desc, tegroup_error *error) {
     static const char *const logits[5] = TEGROUP_IMPL_MATRIX_PATHS("logits"),
                              *const probabilities[5] = TEGROUP_IMPL_MATRIX_PATHS("probabilities"),
                              *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"),
                              *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("indices"),
                              *const counts[5] = TEGROUP_IMPL_MATRIX_PATHS("counts");
-    const tegroup_matrix *operands[6];
-    tegroup_matrix loss_memory;
+    const int64_t tokens = desc->logits.rows;
+    tegroup_impl_buffer buffers[6];
     tegroup_layout layout;
-    int64_t tokens, t, *count;
-    int32_t e, j;
-    (void)stream;
-    TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_router_sizes(desc->experts, desc->k, desc->normalize, desc->balance_coefficient, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->logits, logits, -1, desc->experts, TEGROUP_IMPL_FLOATS, error));
-    tokens = desc->logits.rows;
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->probabilities, probabilities, tokens, desc->experts,
                                                TEGROUP_IMPL_REALS, error));
     TEGROUP_IMPL_TRY(
@@ -178,54 +174,48 @@ TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struc
         tegroup_impl_check_matrix(&desc->counts, counts, 1, desc->experts, 1u << TEGROUP_DTYPE_I64, error));
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(desc->balance_loss, sizeof(double)), ERROR_ALIGNMENT, "balance_loss",
                       "must be aligned to its element", 8, (uintptr_t)desc->balance_loss % sizeof(double));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->probabilities, probabilities[0], &desc->logits,
-                                                     "must not overlap logits", error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix_apart(&desc->weights, weights[0], &desc->logits, "must not overlap logits", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->weights, weights[0], &desc->probabilities,
-                                                     "must not overlap probabilities", error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix_apart(&desc->indices, indices[0], &desc->logits, "must not overlap logits", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->indices, indices[0], &desc->probabilities,
-                                                     "must not overlap probabilities", error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix_apart(&desc->indices, indices[0], &desc->weights, "must not overlap weights", error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix_apart(&desc->counts, counts[0], &desc->logits, "must not overlap logits", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->counts, counts[0], &desc->probabilities,
-                                                     "must not overlap probabilities", error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix_apart(&desc->counts, counts[0], &desc->weights, "must not overlap weights", error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix_apart(&desc->counts, counts[0], &desc->indices, "must not overlap indices", error));
-    loss_memory.data = desc->balance_loss;
-    loss_memory.rows = loss_memory.cols = 1;
-    loss_memory.ld = 0;
-    loss_memory.dtype = TEGROUP_DTYPE_F64;
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix_apart(&loss_memory, "balance_loss", &desc->logits, "must not overlap logits", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&loss_memory, "balance_loss", &desc->probabilities,
-                                                     "must not overlap probabilities", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&loss_memory, "balance_loss", &desc->weights,
-                                                     "must not overlap weights", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&loss_memory, "balance_loss", &desc->indices,
-                                                     "must not overlap indices", error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix_apart(&loss_memory, "balance_loss", &desc->counts, "must not overlap counts", error));
-    operands[0] = &desc->logits;
-    operands[1] = &desc->probabilities;
-    operands[2] = &desc->weights;
-    operands[3] = &desc->indices;
-    operands[4] = &desc->counts;
-    operands[5] = &loss_memory;
+    buffers[0] = tegroup_impl_buffer_of(desc->balance_loss, (int64_t)sizeof(double), "balance_loss", NULL, 1);
+    buffers[1] = tegroup_impl_matrix_buffer(&desc->counts, counts[0], "must not overlap counts", 1);
+    buffers[2] = tegroup_impl_matrix_buffer(&desc->indices, indices[0], "must not overlap indices", 1);
+    buffers[3] = tegroup_impl_matrix_buffer(&desc->weights, weights[0], "must not overlap weights", 1);
+    buffers[4] =
+        tegroup_impl_matrix_buffer(&desc->probabilities, probabilities[0], "must not overlap probabilities", 1);
+    buffers[5] = tegroup_impl_matrix_buffer(&desc->logits, NULL, "must not overlap logits", 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 6, TEGROUP_CHECK_HOST, NULL, error));
     TEGROUP_IMPL_TRY(tegroup_router_layout(desc, &layout, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix_workspace(&layout, desc->workspace, desc->workspace_bytes, operands, 6, error));
+    return tegroup_impl_check_matrix_workspace(&layout, desc->workspace, desc->workspace_bytes, buffers, 6, error);
+}
+
+/* experts * sum of share * mean probability, summed by expert, then by token. */
+static inline double tegroup_impl_router_balance(const tegroup_router_desc *desc, const int64_t *count) {
+    const int64_t tokens = desc->logits.rows;
+    double loss = 0;
+    int64_t t;
+    int32_t e;
+    for (e = 0; e < desc->experts && tokens > 0; e++) {
+        double mean = 0;
+        for (t = 0; t < tokens; t++)
+            mean +=
+                tegroup_impl_load_f64(desc->probabilities.dtype, tegroup_impl_matrix_row(&desc->probabilities, t), e);
+        loss += (double)count[e] / ((double)tokens * desc->k) * (mean / (double)tokens);
+    }
+    return desc->balance_coefficient * desc->experts * loss;
+}
+
+TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
+                                          tegroup_error *error) {
+    tegroup_router_desc taken;
+    int64_t tokens, t, *count;
+    int32_t e, j;
+    (void)stream;
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_router_check(desc, error));
 #if TEGROUP_IMPL_MOE_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_router(desc, stream, error);
 #endif
 
+    tokens = desc->logits.rows;
     TEGROUP_IMPL_OMP(omp parallel for schedule(static))
     for (t = 0; t < tokens; t++) {
         if (desc->probabilities.dtype == TEGROUP_DTYPE_F64) tegroup_impl_router_row_f64(desc, t);
@@ -236,17 +226,7 @@ TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struc
     for (t = 0; t < tokens; t++)
         for (j = 0; j < desc->k; j++)
             count[((const int32_t *)(const void *)tegroup_impl_matrix_row(&desc->indices, t))[j]]++;
-    if (desc->balance_loss) { /* experts * sum of share * mean probability, summed by expert, then by token */
-        double loss = 0;
-        for (e = 0; e < desc->experts && tokens > 0; e++) {
-            double mean = 0;
-            for (t = 0; t < tokens; t++)
-                mean += tegroup_impl_load_f64(desc->probabilities.dtype,
-                                              tegroup_impl_matrix_row(&desc->probabilities, t), e);
-            loss += (double)count[e] / ((double)tokens * desc->k) * (mean / (double)tokens);
-        }
-        *desc->balance_loss = desc->balance_coefficient * desc->experts * loss;
-    }
+    if (desc->balance_loss) *desc->balance_loss = tegroup_impl_router_balance(desc, count);
     return TEGROUP_OK;
 }
 
@@ -258,7 +238,9 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
                              *const counts[5] = TEGROUP_IMPL_MATRIX_PATHS("counts"),
                              *const grad_weights[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_weights"),
                              *const grad_logits[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_logits");
+    tegroup_impl_buffer buffers[5];
     int64_t tokens, t;
+    int32_t count = 0;
     (void)stream;
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
@@ -276,15 +258,13 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
                                                1u << desc->probabilities.dtype, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_matrix(&desc->grad_logits, grad_logits, tokens, desc->experts, TEGROUP_IMPL_FLOATS, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_logits, grad_logits[0], &desc->probabilities,
-                                                     "must not overlap probabilities", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_logits, grad_logits[0], &desc->indices,
-                                                     "must not overlap indices", error));
+    buffers[count++] = tegroup_impl_matrix_buffer(&desc->grad_logits, grad_logits[0], NULL, 1);
+    buffers[count++] = tegroup_impl_matrix_buffer(&desc->probabilities, NULL, "must not overlap probabilities", 0);
+    buffers[count++] = tegroup_impl_matrix_buffer(&desc->indices, NULL, "must not overlap indices", 0);
     if (desc->balance_coefficient != 0)
-        TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_logits, grad_logits[0], &desc->counts,
-                                                         "must not overlap counts", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_logits, grad_logits[0], &desc->grad_weights,
-                                                     "must not overlap grad_weights", error));
+        buffers[count++] = tegroup_impl_matrix_buffer(&desc->counts, NULL, "must not overlap counts", 0);
+    buffers[count++] = tegroup_impl_matrix_buffer(&desc->grad_weights, NULL, "must not overlap grad_weights", 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, count, TEGROUP_CHECK_HOST, NULL, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS, desc->space, error));
 #if TEGROUP_IMPL_MOE_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS

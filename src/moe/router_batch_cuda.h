@@ -10,12 +10,13 @@
 #include "cpu/real.h"
 #include "cuda/rows.h"
 
-/* A warp takes a batch of tokens at a time. LANES lanes work out a token's softmax in registers, quad q of its experts in those of
- * lane q % LANES, TURNS tokens one after another. To choose, the lanes share the batch out: each has one token, or as many experts
- * of it as its fellows. The probabilities lie in shared memory, beside them the largest of each quad, and the largest of each four
- * of those in the lane's registers, so that the best expert is found on the way down this tree, and only what lies on that way
- * changes when it is taken out. Four warps a block and three blocks a multiprocessor leave each lane 168 registers. With fewer some
- * are spilled, and what is read back from local memory waits for all loads that are under way. */
+/* A warp takes a batch of tokens at a time. LANES lanes work out a token's softmax in registers, quad q of its experts
+ * in those of lane q % LANES, TURNS tokens one after another. To choose, the lanes share the batch out: each has one
+ * token, or as many experts of it as its fellows. The probabilities lie in shared memory, beside them the largest of
+ * each quad, and the largest of each four of those in the lane's registers, so that the best expert is found on the way
+ * down this tree, and only what lies on that way changes when it is taken out. Four warps a block and three blocks a
+ * multiprocessor leave each lane 168 registers. With fewer some are spilled, and what is read back from local memory
+ * waits for all loads that are under way. */
 enum { TEGROUP_IMPL_ROUTER_WARPS = 4, TEGROUP_IMPL_ROUTER_HISTOGRAM = 1024 };
 
 template <typename REAL> struct alignas(16) tegroup_impl_quad { REAL x[4]; };
@@ -81,8 +82,8 @@ template <typename REAL, int LANES> static __device__ __forceinline__ REAL tegro
     return x;
 }
 
-/* e^x for the softmax, x at most 0, off by at most (1.5 |x| + 9) 2^-24 of it. The hardware's power of two flushes what is below
- * 2^-126, so it is asked for the square root. */
+/* e^x for the softmax, x at most 0, off by at most (1.5 |x| + 9) 2^-24 of it. The hardware's power of two flushes what
+ * is below 2^-126, so it is asked for the square root. */
 static __device__ __forceinline__ float tegroup_impl_softmax_exp(float x) {
     float root;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(root) : "f"(__fmul_rn(x, 0.7213475204444817f)));
@@ -90,8 +91,8 @@ static __device__ __forceinline__ float tegroup_impl_softmax_exp(float x) {
 }
 static __device__ __forceinline__ double tegroup_impl_softmax_exp(double x) { return tegroup_impl_exp_f64(x); }
 
-/* x / y without a branch, rounded as a division is where neither y, its reciprocal nor the result is denormal, and the result
- * is finite; NaN where it is not. */
+/* x / y without a branch, rounded as a division is where neither y, its reciprocal nor the result is denormal, and the
+ * result is finite; NaN where it is not. */
 static __device__ __forceinline__ float tegroup_impl_quotient(float x, float y) {
     float r;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(y));
@@ -164,8 +165,8 @@ static __device__ __forceinline__ void tegroup_impl_router_copy_soon(char *to, c
         tegroup_impl_copy_soon((T *)(void *)(to + at), (const T *)(const void *)(from + at));
 }
 
-/* Set going the copies of a batch's rows of floats or doubles, to lie one behind the other `pitch` bytes apart. SM90 has an engine
- * that copies them all at once. */
+/* Set going the copies of a batch's rows of floats or doubles, to lie one behind the other `pitch` bytes apart. SM90
+ * has an engine that copies them all at once. */
 static __device__ __forceinline__ void tegroup_impl_router_fetch(const tegroup_matrix &m,
                                                                  const tegroup_impl_router_way &way, char *rows,
                                                                  int32_t pitch, uint64_t *barrier, int64_t first,
@@ -205,9 +206,9 @@ static __device__ __forceinline__ void tegroup_impl_router_fetched(const tegroup
     __syncwarp();
 }
 
-/* Copy a batch's rows out of shared memory, where they lie one behind the other `pitch` bytes apart, and until the copy is done
- * do not change. SM90 has an engine that takes them all at once: stores would stand in the queue that the lanes' own reads of
- * shared memory stand in, and where memory is slow to take the stores these wait with them. */
+/* Copy a batch's rows out of shared memory, where they lie one behind the other `pitch` bytes apart, and until the copy
+ * is done do not change. SM90 has an engine that takes them all at once: stores would stand in the queue that the
+ * lanes' own reads of shared memory stand in, and where memory is slow to take the stores these wait with them. */
 static __device__ __forceinline__ void tegroup_impl_router_store(const tegroup_matrix &m,
                                                                  const tegroup_impl_router_way &way, const char *rows,
                                                                  int32_t pitch, int64_t first, int32_t live) {
@@ -249,9 +250,9 @@ template <typename T> static __device__ __forceinline__ T *tegroup_impl_router_f
     return p;
 }
 
-/* A warp's batch of tokens, and a lane's part of it. Neighbouring warps have neighbouring batches, and all batches have as many
- * tokens, but for one: memory is gone through in order, and every warp has as much to do. What a token has besides its row is an
- * odd number of quads long, so that lanes that have a token each do not all meet in a bank. */
+/* A warp's batch of tokens, and a lane's part of it. Neighbouring warps have neighbouring batches, and all batches have
+ * as many tokens, but for one: memory is gone through in order, and every warp has as much to do. What a token has
+ * besides its row is an odd number of quads long, so that lanes that have a token each do not all meet in a bank. */
 template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_router_batch {
     typedef tegroup_impl_quad<REAL> quad;
     enum { tokens = 32 / LANES * TURNS };
@@ -287,8 +288,8 @@ template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_ro
         return min(quad_of(j), (int32_t)(((uint32_t)cols + 3) / 4) - 1);
     }
 
-    /* Set the loads of the batch going. Behind the last token the last one is repeated. Halves stay halves, in half of a quad;
-     * elements stay where they are. */
+    /* Set the loads of the batch going. Behind the last token the last one is repeated. Halves stay halves, in half of
+     * a quad; elements stay where they are. */
     __device__ __forceinline__ void load(const tegroup_matrix &m, tegroup_impl_router_access access) {
         if (live <= 0) return;
         const int32_t end = live - 1;
@@ -321,7 +322,8 @@ template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_ro
         }
     }
 
-    /* What load() left where it was, by way of the batch's rows in shared memory; what only fills the last quad is `rest`. */
+    /* What load() left where it was, by way of the batch's rows in shared memory; what only fills the last quad is
+     * `rest`. */
     __device__ __forceinline__ void settle(const tegroup_matrix &m, const tegroup_impl_router_way &way, char *rows,
                                            REAL rest) {
         if (way.in != TEGROUP_IMPL_ROUTER_ELEMENTS) return;
@@ -340,8 +342,8 @@ template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_ro
         }
     }
 
-    /* Rows of numbers that lie in shared memory. Behind the last token the last one is repeated, and in place of quads that a row
-     * lacks its last one, filled up with zeros. */
+    /* Rows of numbers that lie in shared memory. Behind the last token the last one is repeated, and in place of quads
+     * that a row lacks its last one, filled up with zeros. */
     __device__ __forceinline__ void read(const char *rows, int32_t pitch, int32_t cols) {
 #pragma unroll
         for (int turn = 0; turn < TURNS; turn++)
@@ -409,7 +411,8 @@ template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_ro
     }
 };
 
-/* The slots of a warp's batch, taken by its lanes one after another, each so many in a row: token of the batch, and choice. */
+/* The slots of a warp's batch, taken by its lanes one after another, each so many in a row: token of the batch, and
+ * choice. */
 template <int UNIT> struct tegroup_impl_router_slots {
     uint32_t at, place, choice;
 

@@ -199,11 +199,10 @@ static void check_snapshot(const tegroup_prepare_desc *desc) {
         if (rows > 0 && start + rows > end) end = start + rows;
         for (h = 0; h < g && rows > 0; h++)
             MUST(view.rows[h] <= 0 || start >= view.start[h] + view.rows[h] || view.start[h] >= start + rows);
-        for (i = 0; i < TEGROUP_GRANULE_COUNT; i++)
-            MUST(view.prefix[i][g + 1] - view.prefix[i][g] == (rows + TEGROUP_GRANULE(i) - 1) / TEGROUP_GRANULE(i));
+        MUST(view.prefix[g + 1] - view.prefix[g] == (rows + TEGROUP_GRANULE - 1) / TEGROUP_GRANULE);
     }
     MUST(header->rows_total == total && header->rows_max == largest && header->rows_end == end);
-    for (i = 0; i < TEGROUP_GRANULE_COUNT; i++) MUST(view.prefix[i][0] == 0);
+    MUST(view.prefix[0] == 0);
     for (i = 0; i < shape->groups; i++) {
         int64_t before, rows;
         g = view.order[i];

@@ -292,7 +292,7 @@ TEST(moe_gpu, activations_and_odd_snapshots) {
             for (int lies = 0; lies < 5; lies++) {
                 const int32_t g = (int32_t)rng_int(&r, 0, header->groups - 1);
                 const int64_t lie = rng_chance(&r, 50) ? (int64_t)rng_next(&r) : rng_int(&r, -9, 9999);
-                int64_t *target = (int64_t *)(uintptr_t)(rng_chance(&r, 40) ? v.start + g : rng_chance(&r, 60) ? v.rows + g : v.prefix[0] + g);
+                int64_t *target = (int64_t *)(uintptr_t)(rng_chance(&r, 40) ? v.start + g : rng_chance(&r, 60) ? v.rows + g : v.prefix + g);
                 *target = lie;
             }
         remember_all(mark);
@@ -1045,7 +1045,7 @@ TEST(moe_gpu, validate_equals_the_cpus) {
                 if (what == 3) header->rows_end--;
                 if (g >= 0 && what == 4) *(int64_t *)(uintptr_t)(view.start + g) = rng_int(&r, -5, 2 * rows);
                 if (g >= 0 && what == 5) *(int64_t *)(uintptr_t)(view.rows + g) = rng_chance(&r, 50) ? (int64_t)(rng_next(&r) >> 2) : rng_int(&r, -5, 2 * rows);
-                if (g >= 0 && what == 6) *(int64_t *)(uintptr_t)(view.prefix[2] + g) += 1;
+                if (g >= 0 && what == 6) *(int64_t *)(uintptr_t)(view.prefix + g) += 1;
             }
         } else {
             v.tensor.shape.groups = (int32_t)rng_int(&r, 0, 6);

@@ -468,7 +468,7 @@ TEST(contract, line8_known_bad_combinations) {
         ASSERT_TRUE(quirks[q].text != NULL && quirks[q].text[0] != 0);
         ASSERT_TRUE(quirks[q].provenance != NULL && quirks[q].provenance[0] != 0);
         ASSERT_LT(quirks[q].cublaslt_from, quirks[q].cublaslt_below);
-        ASSERT_TRUE(quirks[q].action == TEGROUP_QUIRK_REFUSE || quirks[q].action == TEGROUP_QUIRK_SEPARATE);
+        ASSERT_TRUE(quirks[q].action >= TEGROUP_QUIRK_REFUSE && quirks[q].action <= TEGROUP_QUIRK_AVOID);
     }
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         int32_t q = -1;

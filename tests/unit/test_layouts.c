@@ -42,7 +42,7 @@ TEST(layouts, snapshot_of_every_count) {
             ASSERT_EQ(tegroup_snapshot_layout(&shape, &layout, NULL), TEGROUP_OK);
             ASSERT_STREQ("", flaw(&layout));
             ASSERT_EQ(layout.count, irregular ? 7 : 5);
-            size_t n = (size_t)groups, want[] = {sizeof(tegroup_snapshot_header), 8 * n, 8 * n, TEGROUP_GRANULE_COUNT * 8 * (n + 1), 4 * n, 8 * n, 8 * n};
+            size_t n = (size_t)groups, want[] = {sizeof(tegroup_snapshot_header), 8 * n, 8 * n, 8 * (n + 1), 4 * n, 8 * n, 8 * n};
             for (int32_t i = 0; i < layout.count; i++) {
                 if (i == 4) ASSERT_TRUE(layout.items[i].bytes >= want[i] && layout.items[i].bytes <= 2 * want[i] + 4); /* room to sort in */
                 else ASSERT_EQ(layout.items[i].bytes, want[i]);
@@ -67,16 +67,14 @@ TEST(layouts, snapshot_view_is_its_layout) {
         ASSERT_TRUE((const char *)v.header == base + layout.items[0].offset_bytes);
         ASSERT_TRUE((const char *)v.start == base + layout.items[1].offset_bytes);
         ASSERT_TRUE((const char *)v.rows == base + layout.items[2].offset_bytes);
-        for (int i = 0; i < TEGROUP_GRANULE_COUNT; i++)
-            ASSERT_TRUE((const char *)v.prefix[i] == base + layout.items[3].offset_bytes + (size_t)(i * (s.groups + 1)) * 8);
+        ASSERT_TRUE((const char *)v.prefix == base + layout.items[3].offset_bytes);
         ASSERT_TRUE((const char *)v.order == base + layout.items[4].offset_bytes);
         ASSERT_EQ(v.cols != NULL, s.kg != NULL);
         if (s.kg != NULL) ASSERT_TRUE((const char *)v.cols == base + layout.items[5].offset_bytes && (const char *)v.offset == base + layout.items[6].offset_bytes);
         guards_release(mark);
     }
     tegroup_snapshot_view none = tegroup_snapshot_read(NULL);
-    ASSERT_TRUE(none.header == NULL && none.start == NULL && none.rows == NULL && none.order == NULL && none.cols == NULL && none.offset == NULL);
-    for (int i = 0; i < TEGROUP_GRANULE_COUNT; i++) ASSERT_TRUE(none.prefix[i] == NULL);
+    ASSERT_TRUE(none.header == NULL && none.start == NULL && none.rows == NULL && none.prefix == NULL && none.order == NULL && none.cols == NULL && none.offset == NULL);
 }
 
 static const char *flaw_of_plan(const tegroup_plan *plan) {

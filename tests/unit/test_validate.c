@@ -108,7 +108,7 @@ TEST(validate, snapshots) {
         tegroup_tensor t = tegroup_tensor_of(shape, 3, TEGROUP_DTYPE_F32, data);
         tegroup_snapshot_header *header = (tegroup_snapshot_header *)(void *)memory;
         tegroup_snapshot_view v = tegroup_snapshot_read(memory);
-        int64_t *start = (int64_t *)(uintptr_t)v.start, *rows = (int64_t *)(uintptr_t)v.rows, *prefix = (int64_t *)(uintptr_t)v.prefix[5];
+        int64_t *start = (int64_t *)(uintptr_t)v.start, *rows = (int64_t *)(uintptr_t)v.rows, *prefix = (int64_t *)(uintptr_t)v.prefix;
         switch (what) {
         case 0: header->magic++; wanted = TEGROUP_VALIDATION_SNAPSHOT; break;
         case 1: header->groups--; wanted = TEGROUP_VALIDATION_SNAPSHOT; break;

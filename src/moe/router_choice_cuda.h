@@ -1,0 +1,392 @@
+/* ---- Router kernels: the choice ---- */
+
+#pragma once
+#include "base/version.h"
+#include "formats/dtype_types.h"
+#include "core/tensor_types.h"
+#include "moe/routing_types.h"
+#include "base/build.h"
+#include "base/arithmetic.h"
+#include "formats/convert.h"
+#include "core/checks.h"
+#include "moe/router.h"
+#include "moe/router_batch_cuda.h"
+
+/* Could logits differ where probabilities are equal? last: the smallest probability chosen; sum: what exp(logit -
+ * largest) was divided by. halves: every logit of the batch has the 11 bits of a half, or fewer. Then those of 1/16 and
+ * more lie at least 2^-14 apart, and equal probabilities come of equal logits, unless they are next to nothing. */
+template <typename REAL>
+static __device__ __forceinline__ bool tegroup_impl_router_doubt(REAL last, REAL sum, REAL largest, bool halves) {
+    const REAL small = (REAL)0.125; /* twice as much, so that rounding does not matter here */
+    return !halves || last < (REAL)0x1p-100
+           || (largest > -small && last * sum < tegroup_impl_softmax_exp(small - largest));
+}
+
+/* A warp puts a token's choice among equal probabilities right: the larger logits first, and of equal logits the lower
+ * experts. So far these have been first at any logit, and the leaves that are chosen are -1. */
+template <typename REAL>
+static __device__ __forceinline__ void tegroup_impl_router_untie(const tegroup_router_desc &desc, int64_t token,
+                                                                 REAL *leaves, const REAL *values, int32_t *indices) {
+    const char *logits = tegroup_impl_matrix_row(&desc.logits, token);
+    const int32_t lane = (int32_t)threadIdx.x % 32;
+    __syncwarp();
+    for (int32_t j = lane; j < desc.k; j += 32) leaves[indices[j]] = values[j];
+    __syncwarp();
+    for (int32_t j = 0; j < desc.k; j++) {
+        const REAL value = values[j];
+        double most = -(double)INFINITY, least = (double)INFINITY;
+        int32_t best = INT32_MAX;
+        for (int32_t e = lane; e < desc.experts; e += 32) {
+            if (leaves[e] != value) continue;
+            const double x = tegroup_impl_load_f64(desc.logits.dtype, logits, e);
+            if (x > most || best == INT32_MAX) most = x, best = e;
+            least = tegroup_impl_smaller(least, x);
+        }
+        for (int step = 16; step > 0; step /= 2) {
+            const double other = __shfl_xor_sync(0xffffffffu, most, step);
+            const int32_t its = __shfl_xor_sync(0xffffffffu, best, step);
+            if (other > most || (other == most && its < best)) most = other, best = its;
+            least = tegroup_impl_smaller(least, __shfl_xor_sync(0xffffffffu, least, step));
+        }
+        if (most == least && (j == 0 || values[j - 1] != value)) { /* all logits are equal, and the choice is right */
+            while (j + 1 < desc.k && values[j + 1] == value) j++;
+            continue;
+        }
+        __syncwarp(); /* all lanes have read what one writes */
+        if (lane == 0) {
+            indices[j] = best;
+            leaves[best] = -1;
+        }
+        __syncwarp();
+    }
+}
+
+/* What a token has in shared memory besides its probabilities, by index: from 0 the largest of each quad, what its
+ * weights are divided by, its largest logit, the probabilities that it chose, and as int32_t their experts. */
+struct tegroup_impl_router_places {
+    int32_t divisor, largest, value, index;
+
+    template <typename REAL> static __device__ __forceinline__ tegroup_impl_router_places of(int32_t room, int32_t k) {
+        tegroup_impl_router_places at;
+        at.divisor = (room / 4 + 3) / 4 * 4;
+        at.largest = at.divisor + 1;
+        at.value = at.divisor + 2;
+        at.index = (at.value + k) * (int32_t)(sizeof(REAL) / 4);
+        return at;
+    }
+};
+
+/* A batch's logits become exp(logit - largest), and `sum` each token's sum of them. Returns the sum of these; bits
+ * collects those that are set in any logit. */
+template <typename REAL, int LANES, int QUADS, int TURNS>
+static __device__ __forceinline__ REAL tegroup_impl_router_exponentials(
+    tegroup_impl_router_batch<REAL, LANES, QUADS, TURNS> &batch, const tegroup_impl_router_way &way,
+    const tegroup_impl_router_places &at, char *memory, int32_t experts, REAL *sum, uint32_t &bits) {
+    typedef tegroup_impl_quad<REAL> quad;
+    typedef tegroup_impl_router_batch<REAL, LANES, QUADS, TURNS> batch_of;
+    REAL sums_of_all = 0;
+#pragma unroll
+    for (int turn = 0; turn < TURNS; turn++) {
+        quad most = batch.v[turn][0], sums = {{0, 0, 0, 0}};
+        bits |= tegroup_impl_quad_bits(most);
+#pragma unroll
+        for (int j = 1; j < QUADS; j++) {
+            bits |= tegroup_impl_quad_bits(batch.v[turn][j]);
+#pragma unroll
+            for (int i = 0; i < 4; i++) most.x[i] = tegroup_impl_larger(most.x[i], batch.v[turn][j].x[i]);
+        }
+        const REAL largest = tegroup_impl_lanes_max<REAL, LANES>(tegroup_impl_quad_max(most));
+        if (batch_of::part() == 0) ((REAL *)(memory + batch_of::place(turn) * way.token_bytes))[at.largest] = largest;
+#pragma unroll
+        for (int j = 0; j < QUADS; j++) {
+            /* what stands in for a quad that the row lacks counts nothing */
+            const REAL shift = 4 * batch_of::quad_of(j) < experts ? largest : (REAL)INFINITY;
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                batch.v[turn][j].x[i] = tegroup_impl_softmax_exp(batch.v[turn][j].x[i] - shift);
+                sums.x[i] += batch.v[turn][j].x[i];
+            }
+        }
+        sum[turn] = tegroup_impl_lanes_sum<REAL, LANES>(tegroup_impl_quad_sum(sums));
+        sums_of_all += sum[turn];
+    }
+    return sums_of_all;
+}
+
+/* The probabilities, into the batch's rows in shared memory, and the largest of each quad beside them. */
+template <typename REAL, int LANES, int QUADS, int TURNS>
+static __device__ __forceinline__ void tegroup_impl_router_probabilities(
+    const tegroup_impl_router_batch<REAL, LANES, QUADS, TURNS> &batch, const tegroup_impl_router_way &way,
+    const tegroup_impl_router_places &at, char *rows, char *memory, int32_t experts, const REAL *sum) {
+    typedef tegroup_impl_quad<REAL> quad;
+    typedef tegroup_impl_router_batch<REAL, LANES, QUADS, TURNS> batch_of;
+#pragma unroll
+    for (int turn = 0; turn < TURNS; turn++) {
+        const int32_t place = batch_of::place(turn);
+        REAL *parents = (REAL *)(memory + place * way.token_bytes);
+        quad *leaves = (quad *)(rows + place * way.row_bytes);
+        const REAL scale = tegroup_impl_quotient((REAL)1, sum[turn]);
+        if (batch_of::part() == 0) parents[at.divisor] = sum[turn];
+#pragma unroll
+        for (int j = 0; j < QUADS; j++) {
+            const int32_t q = batch_of::quad_of(j);
+            quad v = batch.v[turn][j];
+#pragma unroll
+            for (int i = 0; i < 4; i++) v.x[i] *= scale;
+            const REAL most = tegroup_impl_quad_max(v);
+            if (4 * q < experts) {
+                leaves[q] = v;
+                parents[q] = most;
+            }
+        }
+    }
+}
+
+/* NaN or infinity among the logits, or minus infinity alone, makes every probability NaN, and the first k experts are
+ * then chosen: all are put to 0 here. (Minus infinity beside finite ones is a probability of 0.) */
+template <typename REAL, int LANES>
+static __device__ __forceinline__ void tegroup_impl_router_choose_first(const tegroup_impl_router_way &way,
+                                                                        const tegroup_impl_router_places &at,
+                                                                        char *rows, char *memory, int32_t tokens,
+                                                                        int32_t experts) {
+    const int32_t lane = (int32_t)threadIdx.x % 32;
+#pragma unroll 1
+    for (int32_t place = lane / LANES; place < tokens; place += 32 / LANES) {
+        const REAL sum = ((REAL *)(memory + place * way.token_bytes))[at.divisor];
+        if (sum == sum) continue;
+        for (int32_t q = lane % LANES; 4 * q < experts; q += LANES) {
+            for (int32_t e = 4 * q; e < experts && e < 4 * q + 4; e++) ((REAL *)(rows + place * way.row_bytes))[e] = 0;
+            ((REAL *)(memory + place * way.token_bytes))[q] = 0;
+        }
+    }
+}
+
+/* One of the SHARE lanes that choose for a token. It has NODES fours of the token's quads: `root` is the largest of
+ * each, `parents` the largest of each quad, `leaves` the probabilities; what was chosen is -1. */
+template <typename REAL, int SHARE, int NODES> struct tegroup_impl_router_chooser {
+    typedef tegroup_impl_quad<REAL> quad;
+    int32_t experts, fellow, begin;
+    uint32_t before; /* the lanes of the token ahead of this one */
+    REAL *tree, *parents, *leaves;
+    REAL all, chosen, last, gap; /* sums of exponentials and of choices; the last choice; the least step to the next */
+    REAL root[NODES];
+
+    __device__ __forceinline__ tegroup_impl_router_chooser(const tegroup_impl_router_way &way,
+                                                           const tegroup_impl_router_places &at, char *rows,
+                                                           char *memory, int32_t experts_)
+        : experts(experts_) {
+        const int32_t lane = (int32_t)threadIdx.x % 32;
+        fellow = lane % SHARE;
+        begin = 4 * (4 * NODES) * fellow;
+        before = (1u << lane) - (1u << (lane - fellow));
+        tree = (REAL *)(memory + lane / SHARE * way.token_bytes);
+        parents = tree + begin / 4;
+        leaves = (REAL *)(rows + lane / SHARE * way.row_bytes) + begin;
+        all = tree[at.divisor];
+        chosen = all != all ? all : (REAL)0;
+        last = gap = 2;
+#pragma unroll
+        for (int i = 0; i < NODES; i++)
+            root[i] = 16 * (fellow * NODES + i) < experts ? tegroup_impl_quad_max(tegroup_impl_quad_at(parents + 4 * i))
+                                                          : (REAL)-1;
+    }
+    __device__ __forceinline__ REAL best_of_mine() const {
+        REAL mine = root[0];
+#pragma unroll
+        for (int i = 1; i < NODES; i++) mine = tegroup_impl_larger(mine, root[i]);
+        return mine;
+    }
+    /* Choice j. Every lane finds its own best and what it would leave, before the lanes of the token know whose is
+     * taken: these steps wait for one another, lanes cost nothing. Of equals the first is taken, lane by lane, too. */
+    __device__ __forceinline__ void choose(const tegroup_impl_router_places &at, int32_t j) {
+        const REAL mine = best_of_mine();
+        const REAL best = tegroup_impl_lanes_max<REAL, SHARE>(mine);
+        const bool taken = !(__ballot_sync(0xffffffffu, mine == best) & before) && mine == best;
+        int32_t here = NODES - 1, q = 0, e = 0;
+        REAL second = -1, next = -1;
+        if (begin < experts) {
+#pragma unroll
+            for (int i = NODES - 2; i >= 0; i--)
+                if (root[i] == mine) here = i;
+            const quad above = tegroup_impl_quad_at(parents + 4 * here);
+            q = 4 * here + tegroup_impl_quad_find(above, mine);
+            const quad leaf = tegroup_impl_quad_at(leaves + 4 * q);
+            e = 4 * q + tegroup_impl_quad_find(leaf, mine);
+            second = tegroup_impl_quad_second(leaf);
+            next = tegroup_impl_larger(tegroup_impl_quad_second(above), second);
+        }
+        chosen += best;
+        gap = tegroup_impl_smaller(gap, last - best);
+        last = best;
+        if (taken) {
+            tree[at.value + j] = best;
+            ((int32_t *)tree)[at.index + j] = begin + e;
+            leaves[e] = -1;
+            parents[q] = second;
+        }
+#pragma unroll
+        for (int i = 0; i < NODES; i++) root[i] = taken && i == here ? next : root[i];
+    }
+    /* The step from the last choice to the best that is left. */
+    __device__ __forceinline__ void meet_rest() {
+        const REAL mine = best_of_mine();
+        gap = tegroup_impl_smaller(gap, last - tegroup_impl_lanes_max<REAL, SHARE>(mine));
+    }
+};
+
+/* The lanes choose for the batch's tokens. bits: those set in any logit. */
+template <typename REAL, int TOKENS, int QUADS>
+static __device__ __forceinline__ void tegroup_impl_router_choose(const tegroup_router_desc &desc,
+                                                                  const tegroup_impl_router_way &way,
+                                                                  const tegroup_impl_router_places &at, char *rows,
+                                                                  char *memory, int64_t first, int32_t live,
+                                                                  uint32_t bits) {
+    enum { share = 32 / TOKENS };
+    const int32_t lane = (int32_t)threadIdx.x % 32, k = desc.k;
+    tegroup_impl_router_chooser<REAL, share, QUADS / 4> my(way, at, rows, memory, desc.experts);
+#pragma unroll 1
+    for (int32_t j = 0; j < k; j++) my.choose(at, j);
+    my.meet_rest();
+    if (__any_sync(0xffffffffu, my.gap == 0)) {
+        const bool halves = !__any_sync(0xffffffffu, bits & 0x1fff),
+                   doubt = my.gap == 0 && my.fellow == 0 && lane / share < live && my.all == my.all
+                           && tegroup_impl_router_doubt(my.last, my.all, my.tree[at.largest], halves);
+        for (uint32_t left = __ballot_sync(0xffffffffu, doubt); left != 0; left &= left - 1) {
+            const int32_t place = (__ffs((int)left) - 1) / share;
+            REAL *token = (REAL *)(memory + place * way.token_bytes);
+            tegroup_impl_router_untie(desc, first + place, (REAL *)(rows + place * way.row_bytes), token + at.value,
+                                      (int32_t *)token + at.index);
+        }
+    }
+    __syncwarp(); /* all lanes have read `all` there */
+    if (my.fellow == 0) my.tree[at.divisor] = desc.normalize || my.all != my.all ? my.chosen : (REAL)1;
+}
+
+/* The batch's weights and indices, and their counts. */
+template <typename REAL>
+static __device__ __forceinline__ void tegroup_impl_router_write(const tegroup_router_desc &desc,
+                                                                 const tegroup_impl_router_way &way,
+                                                                 const tegroup_impl_router_places &at,
+                                                                 const char *memory, uint32_t *histogram, int64_t first,
+                                                                 int32_t live) {
+    REAL *weights = tegroup_impl_router_fixed((REAL *)desc.weights.data + first * desc.weights.ld);
+    int32_t *indices = tegroup_impl_router_fixed((int32_t *)desc.indices.data + first * desc.indices.ld);
+    for (tegroup_impl_router_slots<1> slot(way); (int32_t)slot.place < live; slot.advance(way)) {
+        const REAL *tree = (const REAL *)(memory + slot.place * way.token_bytes);
+        const int32_t e = ((const int32_t *)tree)[at.index + slot.choice];
+        if (way.histogram) atomicAdd(&histogram[e], 1u);
+        else atomicAdd((unsigned long long *)desc.counts.data + e, 1ull);
+        weights[slot.place * desc.weights.ld + slot.choice] =
+            tegroup_impl_quotient(tree[at.value + slot.choice], tree[at.divisor]);
+        indices[slot.place * desc.indices.ld + slot.choice] = e;
+    }
+}
+
+template <typename REAL, int LANES, int QUADS, int TURNS>
+static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
+                                         sizeof(REAL) == 8 || TURNS * QUADS > 16 ? 1 : 3)
+    tegroup_impl_router_kernel(const __grid_constant__ tegroup_router_desc desc,
+                               const __grid_constant__ tegroup_impl_router_way way) {
+    typedef tegroup_impl_router_batch<REAL, LANES, QUADS, TURNS> batch_of;
+    enum { tokens = batch_of::tokens, quads = LANES * QUADS * tokens / 32 }; /* quads of a lane that chooses */
+    const int32_t experts = desc.experts, k = desc.k, room = (experts + 3) / 4 * 4, lane = (int32_t)threadIdx.x % 32,
+                  warp = (int32_t)threadIdx.x / 32;
+    const tegroup_impl_router_places at = tegroup_impl_router_places::of<REAL>(room, k);
+    uint32_t *histogram = (uint32_t *)tegroup_impl_router_memory();
+    char *rows = tegroup_impl_router_memory() + way.block_bytes + warp * tokens * (way.row_bytes + way.token_bytes),
+         *memory = rows + tokens * way.row_bytes;
+    batch_of batch(way);
+
+    batch.load(desc.logits, way.in);
+    if (lane < tokens) /* what only fills a quad is never chosen */
+        for (int32_t q = room / 4; q % 4 != 0; q++) ((REAL *)(memory + lane * way.token_bytes))[q] = -1;
+    if (way.histogram) {
+        for (int32_t e = (int32_t)threadIdx.x; e < experts; e += (int32_t)blockDim.x) histogram[e] = 0;
+        __syncthreads();
+    }
+    while (batch.live > 0) {
+        const int64_t first = batch.first;
+        const int32_t live = batch.live;
+        REAL sum[TURNS];
+        /* of all logits: those of widened halves leave the last 13 unset; what F64 has beyond them is rounded away */
+        uint32_t bits = desc.logits.dtype == TEGROUP_DTYPE_F64;
+        if (way.in == TEGROUP_IMPL_ROUTER_HALVES) {
+            if (desc.logits.dtype == TEGROUP_DTYPE_BF16) batch.widen(true);
+            else batch.widen(false);
+        }
+        batch.settle(desc.logits, way, rows, -(REAL)INFINITY);
+        const REAL sums_of_all = tegroup_impl_router_exponentials(batch, way, at, memory, experts, sum, bits);
+        tegroup_impl_router_probabilities(batch, way, at, rows, memory, experts, sum);
+        tegroup_impl_router_store(desc.probabilities, way, rows, way.row_bytes, first, live);
+        tegroup_impl_router_store_done();
+        batch.advance(way);
+        batch.load(desc.logits, way.in); /* on its way while the lanes choose */
+        if (lane < tokens)
+            for (int32_t e = experts; e % 4 != 0; e++) ((REAL *)(rows + lane * way.row_bytes))[e] = -1;
+        if (sums_of_all != sums_of_all)
+            tegroup_impl_router_choose_first<REAL, LANES>(way, at, rows, memory, tokens, experts);
+        __syncwarp();
+        tegroup_impl_router_choose<REAL, tokens, quads>(desc, way, at, rows, memory, first, live, bits);
+        __syncwarp();
+        tegroup_impl_router_write<REAL>(desc, way, at, memory, histogram, first, live);
+        __syncwarp();
+    }
+    if (way.histogram) {
+        __syncthreads();
+        for (int32_t e = (int32_t)threadIdx.x; e < experts; e += (int32_t)blockDim.x)
+            if (histogram[e] != 0)
+                atomicAdd((unsigned long long *)desc.counts.data + e, (unsigned long long)histogram[e]);
+    }
+}
+
+/* The sum of a column from row `first` on, every eighth row; many loads are under way at a time. */
+template <typename REAL>
+static __device__ __forceinline__ double tegroup_impl_router_column(const tegroup_matrix &m, int64_t first,
+                                                                    int64_t last, int32_t col) {
+    const REAL *from = (const REAL *)m.data + col;
+    double sum = 0;
+#pragma unroll 16
+    for (int64_t row = first; row < last; row += 8) sum += (double)from[row * m.ld];
+    return sum;
+}
+
+/* Sums of 32 experts' probabilities over one run of tokens: blockIdx.x the experts, blockIdx.y the run. */
+static __global__ void __launch_bounds__(256)
+    tegroup_impl_router_sums_kernel(const __grid_constant__ tegroup_router_desc desc) {
+    __shared__ double part[8][32];
+    const int32_t lane = (int32_t)threadIdx.x % 32, warp = (int32_t)threadIdx.x / 32,
+                  e = (int32_t)blockIdx.x * 32 + lane;
+    const int64_t tokens = desc.probabilities.rows, each = tegroup_impl_ceil_div(tokens, TEGROUP_IMPL_ROUTER_RUNS),
+                  first = (int64_t)blockIdx.y * each, last = tegroup_impl_min(tokens, first + each);
+    double sum = 0;
+    if (e < desc.experts)
+        sum = desc.probabilities.dtype == TEGROUP_DTYPE_F32
+                  ? tegroup_impl_router_column<float>(desc.probabilities, first + warp, last, e)
+                  : tegroup_impl_router_column<double>(desc.probabilities, first + warp, last, e);
+    part[warp][lane] = sum;
+    __syncthreads();
+    if (warp != 0 || e >= desc.experts) return;
+    sum = 0;
+    for (int32_t w = 0; w < 8; w++) sum += part[w][lane];
+    ((double *)desc.workspace)[(int64_t)blockIdx.y * desc.experts + e] = sum;
+}
+
+static __global__ void __launch_bounds__(1024)
+    tegroup_impl_router_loss_kernel(const __grid_constant__ tegroup_router_desc desc) {
+    __shared__ double part[1024];
+    const int32_t thread = (int32_t)threadIdx.x;
+    const double tokens = (double)desc.probabilities.rows, *sums = (const double *)desc.workspace;
+    double loss = 0;
+    for (int32_t e = thread; e < desc.experts && tokens > 0; e += 1024) {
+        double mean = 0;
+#pragma unroll 16
+        for (int32_t run = 0; run < TEGROUP_IMPL_ROUTER_RUNS; run++) mean += sums[(int64_t)run * desc.experts + e];
+        loss += (double)((const int64_t *)desc.counts.data)[e] / (tokens * desc.k) * (mean / tokens);
+    }
+    part[thread] = loss;
+    for (int32_t step = 512; step > 0; step /= 2) {
+        __syncthreads();
+        if (thread < step) part[thread] += part[thread + step];
+    }
+    if (thread == 0) *desc.balance_loss = desc.balance_coefficient * desc.experts * part[0];
+}
