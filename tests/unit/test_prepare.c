@@ -490,6 +490,30 @@ TEST(prepare, each_lie_has_its_bit) {
     }
 }
 
+/* Slots of equal distance: only the last group's has no neighbour that it could run into. */
+TEST(prepare, the_last_group_may_be_longer_than_the_stride) {
+    tegroup_error error;
+    void *mark = guards_mark();
+    memset(&kase.shape, 0, sizeof kase.shape);
+    kase.ld = 0;
+    kase.shape.groups = 3; kase.shape.rows = 15; kase.shape.cols = 3;
+    kase.shape.row_sizes.encoding = TEGROUP_ENCODING_COUNTS;
+    kase.shape.row_sizes.dtype = TEGROUP_DTYPE_I64;
+    kase.shape.row_sizes.stride = 4;
+    kase.values[0] = kase.values[1] = 4;
+    kase.values[2] = 7;
+    tegroup_snapshot_view v = tegroup_snapshot_read(prepared(&kase, &error));
+    ASSERT_TRUE(v.header != NULL);
+    ASSERT_EQ(v.header->status, 0u);
+    for (int32_t g = 0; g < 3; g++) {
+        ASSERT_EQ(v.start[g], g * 4);
+        ASSERT_EQ(v.rows[g], kase.values[g]);
+    }
+    desc.clamp = 0;
+    ASSERT_EQ(tegroup_prepare(&desc, NULL, &error), TEGROUP_OK);
+    guards_release(mark);
+}
+
 /* The sizes are read once: what happens to the array afterwards changes nothing. */
 TEST(prepare, a_snapshot_is_a_copy) {
     rng r = rng_seed(2003);

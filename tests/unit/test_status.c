@@ -512,6 +512,23 @@ TEST(status, prepare) {
     spoil_nothing();
     w.irregular.snapshot_bytes = layout.total_bytes;
     GOOD(irregular);
+    /* Groups that begin at any row lie at multiples of 1, which may be said. */
+    spoil_nothing();
+    p->shape.row_sizes.starts = w.starts;
+    p->shape.row_sizes.alignment = 1;
+    GOOD(prepare);
+    /* Sizes that end where the snapshot begins are apart from it. */
+    spoil_nothing();
+    p->shape.row_sizes.data = memcpy(w.snapshot_out - sizeof w.counts, w.counts, sizeof w.counts);
+    GOOD(prepare);
+    /* No groups have no sizes. */
+    for (int encoding = TEGROUP_ENCODING_COUNTS; encoding <= TEGROUP_ENCODING_ENDS; encoding++) {
+        spoil_nothing();
+        p->shape.groups = 0;
+        p->shape.row_sizes.data = NULL;
+        p->shape.row_sizes.encoding = (tegroup_encoding)encoding;
+        GOOD(prepare);
+    }
 }
 
 /* Sizes in host memory that lie, each in its way: which array, which bound, which group. */
@@ -617,6 +634,9 @@ TEST(status, tensors) {
     TENSOR(problem_wgrad, w.wgrad.d, "d", K);
     UNIFORM(problem_wgrad, w.wgrad.d, "d", N, K);
     BAD(problem, w.forward.a.dtype = TEGROUP_DTYPE_UNSET, UNSET, "a.dtype", 1, 0);
+    /* each of a list's buffers must be addressable with rows as far apart as the widest group has columns */
+    BAD(problem_wgrad, LISTED(w.wgrad.a, HOST); w.wgrad.a.shape.col_sizes.encoding = TEGROUP_ENCODING_COUNTS; w.wgrad.a.shape.rows = TEGROUP_MAX_ROWS;
+        w.wgrad.a.shape.cols = TEGROUP_MAX_COLS, OVERFLOW, "a.shape.rows", ADDRESSABLE, INT64_MAX);
     /* what has memory, and is not said to be there, is refused when the plan is made */
     BAD(plan, w.forward.b.pointers = lists[0], UNSET, "b.pointers_space", TEGROUP_SPACE_HOST, 0);
     BAD(plan, w.forward.b.pointers_space = TEGROUP_SPACE_HOST, COMBINATION, "b.data", 0, 1);
@@ -721,6 +741,9 @@ TEST(status, gemm_combinations) {
 
 TEST(status, cublaslt_fields) {
     BAD(plan, w.forward.options.host_sizes_final = 2, VALUE, "options.host_sizes_final", 1, 2);
+    spoil_nothing();
+    w.forward.options.cublaslt_functions = &w.functions;
+    GOOD(plan);
     BAD(plan, w.functions.struct_size = 8; w.forward.options.cublaslt_functions = &w.functions, STRUCT_SIZE, "options.cublaslt_functions.struct_size", sizeof w.functions, 8);
 }
 
@@ -1015,6 +1038,13 @@ static tegroup_snapshot_header *irregular_b(void) {
     return (tegroup_snapshot_header *)(void *)w.snapshot_out;
 }
 
+/* Its first group's last element, moved to there. */
+static void ends_at(tegroup_snapshot_header *header, int64_t end) {
+    tegroup_snapshot_view view = tegroup_snapshot_read(header);
+    *(int64_t *)(uintptr_t)view.cols = K;
+    *(int64_t *)(uintptr_t)view.offset = end - view.rows[0] * K;
+}
+
 TEST(status, gemm_snapshots) {
 #define SNAPSHOT(call, tensor, field)                                                                                               \
     BAD(call, snapshot_of(&tensor)->magic = 0, CAPACITY, field, TEGROUP_SNAPSHOT_MAGIC, 0);                                         \
@@ -1040,6 +1070,12 @@ TEST(status, gemm_snapshots) {
         CAPACITY, "d.shape.snapshot", ROWS, ROWS + w.starts[EXPERTS - 1]);
     BAD(check, w.forward.options.check_level = TEGROUP_CHECK_DEEP; ((int64_t *)(uintptr_t)tegroup_snapshot_read(snapshot_of(&w.forward.a)).start)[0] = ROWS,
         CAPACITY, "a.shape.snapshot", ROWS, ROWS + w.counts[0]);
+    /* ... past the elements, though it is no longer than they are. */
+    BAD(replanned_wgrad, w.wgrad.options.check_level = TEGROUP_CHECK_DEEP; ends_at(irregular_b(), ROWS * K + 1), CAPACITY, "b.shape.snapshot", ROWS * K, ROWS * K + 1);
+    spoil_nothing();
+    w.wgrad.options.check_level = TEGROUP_CHECK_DEEP;
+    ends_at(irregular_b(), ROWS * K);
+    GOOD(replanned_wgrad);
     /* And what operands that meet say of a group's rows. */
     BAD(check, w.forward.options.check_level = TEGROUP_CHECK_DEEP; rows_in(snapshot_of(&w.forward.d))[0]--, CAPACITY, "d.shape.snapshot", w.counts[0], w.counts[0] - 1);
     BAD(replanned_wgrad, w.wgrad.options.check_level = TEGROUP_CHECK_DEEP; rows_in(snapshot_of(&w.wgrad.b))[0]--, CAPACITY, "b.shape.snapshot", w.counts[0], w.counts[0] - 1);
@@ -1338,6 +1374,17 @@ TEST(status, activation) {
     BAD(activation, a->output.data = w.snapshot + 256, OVERLAP, "output.data", 0, 1);
     OTHER_SNAPSHOT(activation, a->snapshot, "snapshot");
     NO_GPU(activation, w.activation);
+    /* A matrix without elements has no memory: it needs none, and shares none. */
+    spoil_nothing();
+    a->input.rows = a->row_scale.rows = a->output.rows = 0;
+    a->input.data = a->row_scale.data = a->output.data = NULL;
+    a->snapshot = NULL;
+    GOOD(activation);
+    spoil_nothing();
+    w.permute.tokens.cols = w.permute.permuted.cols = 0;
+    w.permute.tokens.ld = w.permute.permuted.ld = N;
+    w.permute.permuted.data = w.permute.tokens.data;
+    GOOD(permute);
 }
 
 TEST(status, activation_backward) {
@@ -2230,6 +2277,7 @@ TEST(status, texts) {
     static char    whole[4096], part[4096];
     text_function *text[] = {error_text, verdict_text, verdict_text, verdict_text, layout_text, layout_text, layout_text};
     tegroup_layout none = {0, 0, {{NULL, 0, 0}}}, workspace;
+    tegroup_error none_wrong;
     const void    *of[] = {&error, &w.verdicts[0], &w.verdicts[3], &w.verdicts[4], &w.layout, &workspace, &none};
     spoil_nothing();
     GOOD(explain);
@@ -2252,6 +2300,12 @@ TEST(status, texts) {
             for (size_t j = size; j < (size_t)length + 64; j++) ASSERT_EQ('~', part[j]);
         }
     }
+    none_wrong = error;
+    none_wrong.status = TEGROUP_OK;
+    ASSERT_EQ(2, error_text(&none_wrong, whole, sizeof whole));
+    ASSERT_STREQ("ok", whole);
+    ASSERT_EQ(2, error_text(NULL, part, sizeof part));
+    ASSERT_STREQ("ok", part);
     error_text(&error, whole, sizeof whole);
     ASSERT_TRUE(strchr(whole, '\n') == NULL && strstr(whole, "shape.groups") != NULL && strstr(whole, "-1") != NULL);
     layout_text(&w.layout, whole, sizeof whole);
