@@ -760,6 +760,12 @@ TEST(status, tune_save_load) {
     BAD(tune, w.tune.rounds = -1, VALUE, "rounds", TEGROUP_TUNE_ROUNDS, -1);
     BAD(tune, w.tune.rounds = TEGROUP_TUNE_ROUNDS + 1, VALUE, "rounds", TEGROUP_TUNE_ROUNDS, TEGROUP_TUNE_ROUNDS + 1);
     BAD(tune, w.tune.gemm = &w.dgrad, PLAN, "op", TEGROUP_OP_FORWARD, TEGROUP_OP_DGRAD);
+    float measured[TEGROUP_TUNE_CANDIDATES + 1] = {0}; /* the CPU backend has one candidate, and no others to compare it with */
+    spoil_nothing();
+    w.tune.milliseconds = measured;
+    GOOD(tune);
+    for (int i = 0; i < TEGROUP_TUNE_CANDIDATES; i++) ASSERT_EQ(-1, measured[i]);
+    ASSERT_EQ(0, measured[TEGROUP_TUNE_CANDIDATES]);
 
     NOT(plan_save, NULL AND w.saved AND sizeof w.saved, NULL_ARGUMENT, "plan", 1, 0);
     NOT(plan_save, &w.forward_plan AND NULL AND sizeof w.saved, NULL_ARGUMENT, "bytes", 1, 0);
@@ -841,8 +847,7 @@ static tegroup_gemm_desc *looped(void) { /* with the sizes where that backend wa
     x->a.shape.row_sizes.space = x->d.shape.row_sizes.space = TEGROUP_SPACE_HOST;
     return x;
 }
-static void scaled_loop(tegroup_space alpha, tegroup_space beta) {
-    tegroup_gemm_desc *x = looped();
+static void scaled(tegroup_gemm_desc *x, tegroup_space alpha, tegroup_space beta) {
     x->c = x->d;
     x->alpha.space = alpha;
     x->beta.space = beta;
@@ -878,6 +883,7 @@ TEST(status, unsupported) {
     BAD(plan_target, device(grouped, 90, 130300), UNSUPPORTED, "target.cublaslt_version", 130801, 130300);
     BAD(plan_target, device(grouped, 90, 0), UNSUPPORTED, "target.cublaslt_version", 130801, 0);
     BAD(plan_target, device(grouped, 90, 130100)->options.ignore_quirks = 1u << 3, UNSUPPORTED, "target.cublaslt_version", 130400, 130100);
+    BAD(plan_target, device(grouped, 90, 130100)->options.ignore_quirks = 1u << 5, UNSUPPORTED, "target.cublaslt_version", 130801, 130100);
     BAD(plan_target, device(grouped, 90, 130100)->alpha.space = TEGROUP_SPACE_DEVICE, UNSUPPORTED, "target.cublaslt_version", 131000, 130100);
     BAD(plan_target, device(grouped, 103, 130700), UNSUPPORTED, "target.cublaslt_version", 130801, 130700);
     BAD(plan_target, device(grouped, 100, 131000)->alpha.space = TEGROUP_SPACE_DEVICE, UNSUPPORTED, "target.cublaslt_version", 0, 131000);
@@ -903,8 +909,10 @@ TEST(status, unsupported) {
     BAD(plan_target, device(grouped, 90, 131000)->d.dtype = TEGROUP_DTYPE_F16, UNSUPPORTED, "d.dtype", 1u << TEGROUP_DTYPE_BF16 | 1u << TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F16);
     BAD(plan_target, looped()->options.sm_limit = 1, UNSUPPORTED, "options.sm_limit", 0, 1);
     BAD(plan_target, LISTED(looped()->b, DEVICE), UNSUPPORTED, "b.pointers_space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
-    BAD(plan_target, scaled_loop(TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE), UNSUPPORTED, "alpha.space", TEGROUP_SPACE_DEVICE, TEGROUP_SPACE_HOST);
-    BAD(plan_target, scaled_loop(TEGROUP_SPACE_DEVICE, TEGROUP_SPACE_HOST), UNSUPPORTED, "beta.space", TEGROUP_SPACE_DEVICE, TEGROUP_SPACE_HOST);
+    BAD(plan_target, scaled(device(sm90, 90, 0), TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE), UNSUPPORTED, "alpha.space", TEGROUP_SPACE_DEVICE, TEGROUP_SPACE_HOST);
+    BAD(plan_target, scaled(device(sm90, 90, 0), TEGROUP_SPACE_UNSET, TEGROUP_SPACE_HOST), UNSUPPORTED, "beta.space", TEGROUP_SPACE_DEVICE, TEGROUP_SPACE_HOST);
+    BAD(plan_target, scaled(looped(), TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE), UNSUPPORTED, "alpha.space", TEGROUP_SPACE_DEVICE, TEGROUP_SPACE_HOST);
+    BAD(plan_target, scaled(looped(), TEGROUP_SPACE_DEVICE, TEGROUP_SPACE_HOST), UNSUPPORTED, "beta.space", TEGROUP_SPACE_DEVICE, TEGROUP_SPACE_HOST);
 
     BAD(plan_dgrad, host(sm90), NOT_BUILT, "target.built", 1, 0);
     BAD(plan_dgrad, host(grouped), NOT_BUILT, "target.built", 1, 0);
@@ -1096,6 +1104,9 @@ TEST(status, gemm_overlaps) {
     BAD(forward, f->d.data = w.weight, OVERLAP, "d.data", 0, 1);
     BAD(forward, f->d.data = w.old + 1, OVERLAP, "d.data", 0, 1);
     BAD(forward, f->d.data = w.old; f->c.shape.snapshot = memcpy(w.snapshot_out, w.snapshot, sizeof w.snapshot), OVERLAP, "d.data", 0, 1);
+    BAD(forward, f->d.data = w.snapshot_out; f->c.shape.snapshot = memcpy(w.snapshot_out, w.snapshot, sizeof w.snapshot), OVERLAP, "d.data", 0, 1);
+    BAD(forward, f->d.data = w.snapshot_out; f->d.shape.snapshot = memcpy(w.snapshot_out, w.snapshot, sizeof w.snapshot), OVERLAP, "d.data", 0, 1);
+    BAD(wgrad, g->d.data = w.snapshot_out; g->b.shape.snapshot = memcpy(w.snapshot_out, w.snapshot, sizeof w.snapshot), OVERLAP, "d.data", 0, 1);
     BAD(forward, f->d.data = LAST(w.bias), OVERLAP, "d.data", 0, 1);
     BAD(forward, f->d.data = LAST(w.row_scale), OVERLAP, "d.data", 0, 1);
     BAD(forward, f->d.data = LAST(w.alpha), OVERLAP, "d.data", 0, 1);
@@ -1128,6 +1139,11 @@ TEST(status, gemm_overlaps) {
     BAD(forward, f->beta.data = w.workspace + 64, OVERLAP, "options.workspace", 0, 1);
     BAD(forward, memcpy(w.workspace, w.snapshot, sizeof w.snapshot); f->a.shape.snapshot = w.workspace, OVERLAP, "options.workspace", 0, 1);
     BAD(wgrad, g->bias.data = w.workspace + 64, OVERLAP, "options.workspace", 0, 1);
+    /* what is absent has no snapshot, whatever is left in its shape */
+    spoil_nothing();
+    x->c.shape = x->d.shape;
+    x->c.shape.snapshot = x->d.data;
+    GOOD(dgrad);
 }
 
 /* Operands given as one pointer a group: of the descriptor always, of each entry with the deep check. */
@@ -1162,6 +1178,10 @@ TEST(status, lists) {
         BAD(replanned_wgrad, lists_of(g, &g->d, lists[1], one); g->accumulate = 0; lists[1][2] = NULL; rows_in(w.snapshot)[2] = rows; if (rows < 0) lists[1][1] = NULL,
             NULL_ARGUMENT, "d.pointers", -1, rows < 0 ? 1 : 2);
     }
+    /* ... and of one that is worked on there must be, if only for a row or a column */
+    BAD(replanned_dgrad, lists_of(x, &x->b, lists[0], one); lists[0][2] = NULL; rows_in(w.snapshot)[2] = 1, NULL_ARGUMENT, "b.pointers", -1, 2);
+    BAD(replanned_wgrad, *(int64_t *)(uintptr_t)tegroup_snapshot_read(irregular_b()).cols = 1; list_of(&g->d, lists[1], one); lists[1][0] = NULL,
+        NULL_ARGUMENT, "d.pointers", -1, 0);
     BAD(dgrad, x->b.pointers = lists[0], UNSET, "b.pointers_space", TEGROUP_SPACE_HOST, 0);
 
     /* at the default level, too, every list is looked at before it is read: where an address is used, and only there */
@@ -1212,6 +1232,17 @@ TEST(status, lists) {
         lists[1][3] = lists[1][1];
         rows_in(w.snapshot)[3] = rows;
         GOOD(replanned_wgrad);
+    }
+    for (int cols = 0; cols < 2; cols++) { /* nor a group of rows without columns, as far apart as they are */
+        spoil_nothing();
+        *(int64_t *)(uintptr_t)tegroup_snapshot_read(irregular_b()).cols = cols;
+        g->b.shape.offsets = NULL;
+        g->b.shape.elements = 0;
+        g->b.ld = K;
+        lists_of(g, &g->b, lists[0], K * sizeof(float));
+        lists[0][0] = w.weight_grad;
+        if (cols == 0) GOOD(replanned_wgrad);
+        else ASSERT_TRUE(call_replanned_wgrad(&error) == TEGROUP_ERROR_OVERLAP);
     }
     BAD(replanned_dgrad, lists_of(x, &x->b, lists[0], one); lists[0][3] = w.x_grad, OVERLAP, "d.data", 0, 1);
     BAD(replanned_wgrad, lists_of(g, &g->d, lists[1], one); lists[1][0] = w.x, OVERLAP, "d.pointers", 0, 1);
