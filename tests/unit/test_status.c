@@ -1694,6 +1694,10 @@ TEST(status, combine_backward) {
 
 /* ---- The grouped linear layer -------------------------------------------------------------------------------- */
 
+static void every_group_alike(tegroup_tensor *t) {
+    memset(&t->shape.row_sizes, 0, sizeof t->shape.row_sizes);
+    t->shape.snapshot = NULL;
+}
 #define LINEAR_TENSOR(t, name, size)                                                                                                \
     BAD(linear_plan, w.linear.t.dtype = (tegroup_dtype)99, VALUE, name ".dtype", TEGROUP_DTYPE_COUNT - 1, 99);                      \
     BAD(linear_plan, w.linear.t.scaling = (tegroup_scaling)99, VALUE, name ".scaling", TEGROUP_SCALING_COUNT - 1, 99);              \
@@ -1712,6 +1716,7 @@ TEST(status, combine_backward) {
     LINEAR_FOLLOWS(t, name, size);                                                                                                  \
     BAD(linear_plan, w.linear.t.shape.row_sizes.encoding = TEGROUP_ENCODING_UNSET, UNSET, name ".shape.row_sizes.encoding",         \
         TEGROUP_ENCODING_COUNTS, 0);                                                                                                \
+    BAD(linear_plan, every_group_alike(&w.linear.t), UNSET, name ".shape.row_sizes.encoding", TEGROUP_ENCODING_COUNTS, 0);          \
     BAD(linear_plan, w.linear.t.shape.row_sizes.space = TEGROUP_SPACE_UNSET, UNSET, name ".shape.row_sizes.space", 1, 0);           \
     BAD(linear_plan, w.linear.t.shape.col_sizes.encoding = TEGROUP_ENCODING_COUNTS, UNSUPPORTED,                                    \
         name ".shape.col_sizes.encoding", 0, TEGROUP_ENCODING_COUNTS);                                                              \
@@ -1979,6 +1984,7 @@ TEST(status, mlp_plan) {
     MLP_ROWS(grad_output, K);
     MLP_ROWS(dgrad_out, K);
     MLP_ROWS(grad_row_scale, 1);
+    BAD(mlp_plan, w.mlp.fc2_bias_scaled = 0; w.mlp.grad_row_scale.shape.cols = 2, SHAPE, "grad_row_scale.shape.cols", 1, 2); /* of no product */
     MLP_ROWS(preactivation, 2 * N);
     MLP_ROWS(activated, N);
     MLP_ROWS(grad_preactivation, 2 * N);
@@ -2030,6 +2036,28 @@ TEST(status, mlp_plan) {
     NOT(mlp_gemm, NULL AND &w.mlp AND TEGROUP_MLP_FC1 AND TEGROUP_OP_DGRAD AND NULL, NULL_ARGUMENT, "gemm", 1, 0);
     BAD(mlp_gemm, MLP_ABSENT(grad_preactivation); MLP_ABSENT(dgrad_out); MLP_ABSENT(grad_row_scale); MLP_ABSENT(fc1.main_grad); MLP_ABSENT(fc1.bias_grad), COMBINATION,
         "op", 1, 0);
+}
+
+/* Each product as the MLP has it: what it multiplies, what it adds, and where it puts the result; NULL: in the workspace. */
+TEST(status, mlp_gemm) {
+    static const struct { tegroup_mlp_layer layer; tegroup_op op; const void *a, *b, *bias, *d; } products[] = {
+        {TEGROUP_MLP_FC1, TEGROUP_OP_FORWARD, w.x, w.fc1_weight, w.fc1_bias, w.preactivation},
+        {TEGROUP_MLP_FC2, TEGROUP_OP_FORWARD, w.activated, w.fc2_weight, w.fc2_bias, w.mlp_out},
+        {TEGROUP_MLP_FC2, TEGROUP_OP_DGRAD, w.mlp_grad_output, w.fc2_weight, NULL, NULL},
+        {TEGROUP_MLP_FC1, TEGROUP_OP_DGRAD, w.grad_preactivation, w.fc1_weight, NULL, w.x_grad},
+        {TEGROUP_MLP_FC2, TEGROUP_OP_WGRAD, w.mlp_grad_output, w.activated, w.fc2_bias_grad, w.fc2_weight_grad},
+        {TEGROUP_MLP_FC1, TEGROUP_OP_WGRAD, w.grad_preactivation, w.x, w.fc1_bias_grad, w.fc1_weight_grad},
+    };
+    for (size_t i = 0; i < sizeof products / sizeof *products; i++) {
+        spoil_nothing();
+        ASSERT_EQ(TEGROUP_OK, tegroup_mlp_gemm(&w.mlp_plan, &w.mlp, products[i].layer, products[i].op, &w.gemm, &error));
+        const unsigned char *d = (const unsigned char *)w.gemm.d.data;
+        ASSERT_EQ(products[i].op, w.gemm.op);
+        ASSERT_TRUE(w.gemm.a.data == products[i].a && w.gemm.b.data == products[i].b && w.gemm.bias.data == products[i].bias);
+        if (products[i].d != NULL) ASSERT_TRUE(d == products[i].d);
+        else ASSERT_TRUE(d >= w.workspace && d < w.workspace + w.mlp_plan.workspace_bytes);
+        ASSERT_EQ(TEGROUP_OK, tegroup_gemm_problem(&w.gemm, &w.problem, &error));
+    }
 }
 
 TEST(status, mlp_calls) {
@@ -2114,9 +2142,42 @@ TEST(status, mlp_calls) {
         w.mlp_plan.wgrad_workspace_bytes - 1);
 }
 
+/* A tensor between the products is held to its rules by a call, too, where no product has it: without dgrad_out and main_grads
+ * the activation's gradient alone writes grad_preactivation. */
+TEST(status, mlp_gradient_of_the_activation_alone) {
+    tegroup_mlp_plan plan;
+    for (int i = 0; i < 4; i++) {
+        spoil_nothing();
+        MLP_ABSENT(dgrad_out), MLP_ABSENT(grad_row_scale), MLP_ABSENT(fc1.main_grad), MLP_ABSENT(fc1.bias_grad), MLP_ABSENT(fc2.main_grad), MLP_ABSENT(fc2.bias_grad);
+        w.mlp.fc2_bias_scaled = 0;
+        ASSERT_EQ(TEGROUP_OK, tegroup_mlp_plan_make(&w.mlp, NULL, &plan, &error));
+        if (i == 1) w.mlp.grad_preactivation.ld = 2 * N + 1;
+        if (i == 2) w.mlp.grad_preactivation.shape.rows--;
+        if (i == 3) w.mlp.grad_preactivation.shape.snapshot = w.snapshot_out;
+        memcpy(&before, &w, sizeof w);
+        ASSERT_EQ(i == 0 ? TEGROUP_OK : i == 1 ? TEGROUP_ERROR_LAYOUT : i == 2 ? TEGROUP_ERROR_SHAPE : TEGROUP_ERROR_COMBINATION,
+                  tegroup_mlp_dgrad(&plan, &w.mlp, NULL, &error));
+        if (i == 0) continue;
+        ASSERT_STREQ(i == 1 ? "grad_preactivation.ld" : i == 2 ? "grad_preactivation.shape.rows" : "grad_preactivation.shape.snapshot", error.field);
+        ASSERT_EQ(0, memcmp(&before, &w, sizeof w));
+    }
+}
+
 /* Whatever a call writes against whatever else it touches, in one product or another. */
 TEST(status, mlp_overlaps) {
     tegroup_mlp_desc *m = &w.mlp;
+    MEETS(mlp_wgrad, m->fc1.bias_grad.data = w.activated, "fc1.bias_grad.data", "activated");
+    /* what a call does not touch may lie anywhere, and what it does not write may be absent */
+    spoil_nothing();
+    m->activated.data = w.x_grad;
+    GOOD(mlp_dgrad);
+    spoil_nothing();
+    m->fc2_bias_scaled = 0;
+    m->row_scale = w.fc1_weight_grad;
+    GOOD(replanned_mlp_wgrad);
+    spoil_nothing();
+    MLP_ABSENT(fc1.main_grad), MLP_ABSENT(fc1.bias_grad), MLP_ABSENT(fc2.main_grad), MLP_ABSENT(fc2.bias_grad);
+    GOOD(mlp_dgrad);
     MEETS(mlp_forward, m->out.data = w.x, "out.data", "input");
     MEETS(mlp_forward, m->out.data = w.fc1_weight, "out.data", "fc1.weight");
     MEETS(mlp_forward, m->out.data = w.fc1_bias, "out.data", "fc1.bias");
