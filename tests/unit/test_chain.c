@@ -786,7 +786,8 @@ TEST(chain, refuses_to_plan) {
     NO(PLAN, k->ops[3].cols = -1, VALUE, "ops.cols", 3);
     NO(PLAN, k->ops[3].cols = TEGROUP_MAX_COLS + 1, VALUE, "ops.cols", 3);
     NO(PLAN, k->desc.arguments = NULL; k->desc.argument_count = 0, UNSET, "arguments.row_scale_dtype", 5);
-    NO(PLAN, k->desc.op_count = 1; k->desc.arguments = NULL; k->desc.argument_count = 0, UNSET, "arguments.out.dtype", 0);
+    NO(PLAN, k->desc.op_count = 1; k->desc.arguments = NULL; k->desc.argument_count = 0, UNSET,
+       "arguments.out.dtype", 0);
     NO(PLAN, k->ops[0].weights.weight.shape.rows = 5; k->ops[0].weights.bias.shape.cols = 5, SHAPE, "ops.activation", 1);
     NO(PLAN, k->ops[2].weights.weight.shape.cols++, SHAPE, "input.shape.cols", 2);
     NO(PLAN, k->ops[4].weights.bias.shape.cols++, SHAPE, "bias.shape.cols", 4);
@@ -825,8 +826,8 @@ TEST(chain, refuses_to_plan) {
     NO(PLAN, k->desc.space = TEGROUP_SPACE_DEVICE, UNSUPPORTED, "input.shape.row_sizes.space", 1);
     NO(PLAN, a[6].grad_input.shape.rows++, SHAPE, "arguments.grad_input.shape.rows", 0);
     NO(PLAN, memset(&k->desc.grad_output, 0, sizeof k->desc.grad_output), COMBINATION, "arguments.grad_input", 0);
-    NO(PLAN, memset(&k->desc.grad_output, 0, sizeof k->desc.grad_output); memset(&a[6].grad_input, 0, sizeof a[6].grad_input),
-       COMBINATION, "arguments.grad_row_scale", 1);
+    NO(PLAN, memset(&k->desc.grad_output, 0, sizeof(tegroup_tensor));
+       memset(&a[6].grad_input, 0, sizeof(tegroup_tensor)), COMBINATION, "arguments.grad_row_scale", 1);
     NO(PLAN, a[1].grad_row_scale.shape.cols = 2, SHAPE, "arguments.grad_row_scale.shape.cols", 5);
     NO(PLAN, a[1].row_scale_dtype = TEGROUP_DTYPE_BF16, DTYPE, "arguments.row_scale_dtype", 5);
     free(before);
@@ -1001,7 +1002,8 @@ TEST(chain, keeps_buffers_apart) {
     k->arguments[1].grad_row_scale.data = k->arguments[0].out.data;
     ASSERT_EQ(BACKWARD, TEGROUP_OK);
     problem_release(&k->rows);
-    all_kinds_make(k, 0, &r); /* the BIAS works in place on what the USER gave, which what lies in saved before it does not change */
+    /* the BIAS works in place on what the USER gave, which what lies in saved before it does not change */
+    all_kinds_make(k, 0, &r);
     k->arguments[2].out = k->arguments[3].out;
     ASSERT_EQ(all_kinds_plan(k), TEGROUP_OK);
     ASSERT_EQ(FORWARD, TEGROUP_OK);

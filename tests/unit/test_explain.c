@@ -244,8 +244,8 @@ TEST(explain, columns_that_the_device_knows) {
     }
 }
 
-/* Rows of groups that are packed, each by its own width, begin anywhere: of any operand that is reason enough to keep cuBLASLt's grouped
- * matmul from it. */
+/* Rows of groups that are packed, each by its own width, begin anywhere: of any operand that is reason enough to keep
+ * cuBLASLt's grouped matmul from it. */
 TEST(explain, packed_groups_are_not_aligned) {
     const tegroup_target target = target_of(90, 131000, everything);
     const tegroup_sizes counted = tegroup_sizes_of(NULL, TEGROUP_DTYPE_I32, TEGROUP_SPACE_DEVICE);

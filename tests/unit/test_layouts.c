@@ -44,7 +44,8 @@ TEST(layouts, snapshot_of_every_count) {
             ASSERT_EQ(layout.count, irregular ? 7 : 5);
             size_t n = (size_t)groups, sorted = 1; /* the sort takes a power of two */
             while (sorted < n) sorted *= 2;
-            size_t want[] = {sizeof(tegroup_snapshot_header), 8 * n, 8 * n, TEGROUP_GRANULE_COUNT * 8 * (n + 1), 4 * sorted, 8 * n, 8 * n};
+            size_t want[] = {sizeof(tegroup_snapshot_header), 8 * n, 8 * n, TEGROUP_GRANULE_COUNT * 8 * (n + 1),
+                4 * sorted, 8 * n, 8 * n};
             for (int32_t i = 0; i < layout.count; i++) ASSERT_EQ(layout.items[i].bytes, want[i]);
         }
 }

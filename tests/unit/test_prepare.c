@@ -655,7 +655,8 @@ TEST(prepare, a_smaller_c_bounds_the_product) {
     int64_t m[3] = {4, 0, 5}, n[3] = {6, 2, 7}, fewer[3];
     for (int side = 0; side < 3; side++) { /* neither, rows, columns */
         void *mark = guards_mark();
-        spec s = {.op = TEGROUP_OP_FORWARD, .groups = 3, .m = m, .n = 7, .ng = n, .k = 5, .pack = PACK_LD, .pad = 1, .c = C_SEPARATE, .beta = SCALARS_ONE, .seed = 5};
+        spec s = {.op = TEGROUP_OP_FORWARD, .groups = 3, .m = m, .n = 7, .ng = n, .k = 5, .pack = PACK_LD, .pad = 1,
+            .c = C_SEPARATE, .beta = SCALARS_ONE, .seed = 5};
         problem p;
         problem_make(&p, &s);
         *(float *)p.beta = 2;

@@ -53,8 +53,8 @@ static int64_t entry(const arrays *s, tegroup_impl_setup_item item, int32_t g) {
     return value;
 }
 
-/* One group's D = alpha op(A) op(B) + beta C by columns, as cublasLtMatmul defines it. "" or what is odd. Where no sum of the
- * problem can have a term, cuBLASLt is not called: then D stays as it is. */
+/* One group's D = alpha op(A) op(B) + beta C by columns, as cublasLtMatmul defines it. "" or what is odd. Where no
+ * sum of the problem can have a term, cuBLASLt is not called: then D stays as it is. */
 static const char *column_major(const problem *p, const arrays *s, int32_t g) {
     int ta = p->s.op == TEGROUP_OP_FORWARD, tb = p->s.op == TEGROUP_OP_WGRAD;
     int64_t a_rows = entry(s, TEGROUP_IMPL_SETUP_A_ROWS, g), a_cols = entry(s, TEGROUP_IMPL_SETUP_A_COLS, g), lda = entry(s, TEGROUP_IMPL_SETUP_A_LD, g);
@@ -100,8 +100,8 @@ static int64_t terms(const spec *s, int32_t g) {
     return s->op == TEGROUP_OP_WGRAD ? group_rows(s, g) : s->op == TEGROUP_OP_DGRAD ? group_n(s, g) : group_k(s, g);
 }
 
-/* The tests' own rule of which groups cuBLASLt would read or write wrongly: an address, or rows of D, of other than whole 16
- * bytes. An empty sum is none: it reads neither operand, and beta * C can be written anywhere. */
+/* The tests' own rule of which groups cuBLASLt would read or write wrongly: an address, or rows of D, of other than
+ * whole 16 bytes. An empty sum is none: it reads neither operand, and beta * C can be written anywhere. */
 static int misaligned(const problem *p, int32_t g) {
     uintptr_t all = (uintptr_t)p->a.at[g] | (uintptr_t)p->b.at[g] | (uintptr_t)p->d.at[g];
     if (p->s.c == C_SEPARATE) all |= (uintptr_t)p->c.at[g];
@@ -141,8 +141,8 @@ TEST(setup, arrays_give_the_product) {
     ASSERT_TRUE(usual > 0 && usual < problems);
 }
 
-/* A group at an address that cuBLASLt would read wrongly gives NaN and nothing else; its neighbours are right, and so is an empty
- * sum wherever it lies. Where the caller ignores the quirks all of them are cuBLASLt's. */
+/* A group at an address that cuBLASLt would read wrongly gives NaN and nothing else; its neighbours are right, and so
+ * is an empty sum wherever it lies. Where the caller ignores the quirks all of them are cuBLASLt's. */
 TEST(setup, misaligned_groups_show) {
     rng r = rng_seed(7002);
     int64_t shown = 0, fine = 0, risked = 0;
@@ -182,14 +182,15 @@ TEST(setup, misaligned_groups_show) {
     ASSERT_GT(risked, 0);
 }
 
-/* Of 16 groups each has another choice of a, b, c and d a step away from whole 16 bytes: all but the first show, unless their
- * sums are empty. Only the set-up is looked at. */
+/* Of 16 groups each has another choice of a, b, c and d a step away from whole 16 bytes: all but the first show,
+ * unless their sums are empty. Only the set-up is looked at. */
 TEST(setup, a_group_shows_where_anything_it_multiplies_is_misaligned) {
     enum { GROUPS = 16 };
     for (int turn = 0; turn < 6; turn++) {
         void *mark = guards_mark();
         int64_t m[GROUPS], k = turn / 3 * 8;
-        spec s = {.aligned = 1, .op = ops[turn % 3], .groups = GROUPS, .m = m, .in = TEGROUP_DTYPE_BF16, .lists = 15, .c = C_SEPARATE, .tail_rows = 8};
+        spec s = {.aligned = 1, .op = ops[turn % 3], .groups = GROUPS, .m = m, .in = TEGROUP_DTYPE_BF16, .lists = 15,
+            .c = C_SEPARATE, .tail_rows = 8};
         s.n = s.op == TEGROUP_OP_DGRAD ? k : 8;
         s.k = s.op == TEGROUP_OP_FORWARD ? k : 8;
         for (int32_t g = 0; g < GROUPS; g++) m[g] = s.op == TEGROUP_OP_WGRAD ? k : 8;

@@ -635,7 +635,8 @@ TEST(status, tensors) {
     UNIFORM(problem_wgrad, w.wgrad.d, "d", N, K);
     BAD(problem, w.forward.a.dtype = TEGROUP_DTYPE_UNSET, UNSET, "a.dtype", 1, 0);
     /* each of a list's buffers must be addressable with rows as far apart as the widest group has columns */
-    BAD(problem_wgrad, LISTED(w.wgrad.a, HOST); w.wgrad.a.shape.col_sizes.encoding = TEGROUP_ENCODING_COUNTS; w.wgrad.a.shape.rows = TEGROUP_MAX_ROWS;
+    BAD(problem_wgrad, LISTED(w.wgrad.a, HOST); w.wgrad.a.shape.col_sizes.encoding = TEGROUP_ENCODING_COUNTS;
+        w.wgrad.a.shape.rows = TEGROUP_MAX_ROWS;
         w.wgrad.a.shape.cols = TEGROUP_MAX_COLS, OVERFLOW, "a.shape.rows", ADDRESSABLE, INT64_MAX);
     /* what has memory, and is not said to be there, is refused when the plan is made */
     BAD(plan, w.forward.b.pointers = lists[0], UNSET, "b.pointers_space", TEGROUP_SPACE_HOST, 0);
@@ -760,7 +761,8 @@ TEST(status, tune_save_load) {
     BAD(tune, w.tune.rounds = -1, VALUE, "rounds", TEGROUP_TUNE_ROUNDS, -1);
     BAD(tune, w.tune.rounds = TEGROUP_TUNE_ROUNDS + 1, VALUE, "rounds", TEGROUP_TUNE_ROUNDS, TEGROUP_TUNE_ROUNDS + 1);
     BAD(tune, w.tune.gemm = &w.dgrad, PLAN, "op", TEGROUP_OP_FORWARD, TEGROUP_OP_DGRAD);
-    float measured[TEGROUP_TUNE_CANDIDATES + 1] = {0}; /* the CPU backend has one candidate, and no others to compare it with */
+    /* the CPU backend has one candidate, and no others to compare it with */
+    float measured[TEGROUP_TUNE_CANDIDATES + 1] = {0};
     spoil_nothing();
     w.tune.milliseconds = measured;
     GOOD(tune);
@@ -883,7 +885,8 @@ TEST(status, unsupported) {
     BAD(plan_target, device(grouped, 90, 130300), UNSUPPORTED, "target.cublaslt_version", 130801, 130300);
     BAD(plan_target, device(grouped, 90, 0), UNSUPPORTED, "target.cublaslt_version", 130801, 0);
     BAD(plan_target, device(grouped, 90, 130100)->options.ignore_quirks = 1u << 3, UNSUPPORTED, "target.cublaslt_version", 130400, 130100);
-    BAD(plan_target, device(grouped, 90, 130100)->options.ignore_quirks = 1u << 5, UNSUPPORTED, "target.cublaslt_version", 130801, 130100);
+    BAD(plan_target, device(grouped, 90, 130100)->options.ignore_quirks = 1u << 5, UNSUPPORTED,
+        "target.cublaslt_version", 130801, 130100);
     BAD(plan_target, device(grouped, 90, 130100)->alpha.space = TEGROUP_SPACE_DEVICE, UNSUPPORTED, "target.cublaslt_version", 131000, 130100);
     BAD(plan_target, device(grouped, 103, 130700), UNSUPPORTED, "target.cublaslt_version", 130801, 130700);
     BAD(plan_target, device(grouped, 100, 131000)->alpha.space = TEGROUP_SPACE_DEVICE, UNSUPPORTED, "target.cublaslt_version", 0, 131000);
@@ -909,10 +912,14 @@ TEST(status, unsupported) {
     BAD(plan_target, device(grouped, 90, 131000)->d.dtype = TEGROUP_DTYPE_F16, UNSUPPORTED, "d.dtype", 1u << TEGROUP_DTYPE_BF16 | 1u << TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F16);
     BAD(plan_target, looped()->options.sm_limit = 1, UNSUPPORTED, "options.sm_limit", 0, 1);
     BAD(plan_target, LISTED(looped()->b, DEVICE), UNSUPPORTED, "b.pointers_space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
-    BAD(plan_target, scaled(device(sm90, 90, 0), TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE), UNSUPPORTED, "alpha.space", TEGROUP_SPACE_DEVICE, TEGROUP_SPACE_HOST);
-    BAD(plan_target, scaled(device(sm90, 90, 0), TEGROUP_SPACE_UNSET, TEGROUP_SPACE_HOST), UNSUPPORTED, "beta.space", TEGROUP_SPACE_DEVICE, TEGROUP_SPACE_HOST);
-    BAD(plan_target, scaled(looped(), TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE), UNSUPPORTED, "alpha.space", TEGROUP_SPACE_DEVICE, TEGROUP_SPACE_HOST);
-    BAD(plan_target, scaled(looped(), TEGROUP_SPACE_DEVICE, TEGROUP_SPACE_HOST), UNSUPPORTED, "beta.space", TEGROUP_SPACE_DEVICE, TEGROUP_SPACE_HOST);
+    BAD(plan_target, scaled(device(sm90, 90, 0), TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE), UNSUPPORTED,
+        "alpha.space", TEGROUP_SPACE_DEVICE, TEGROUP_SPACE_HOST);
+    BAD(plan_target, scaled(device(sm90, 90, 0), TEGROUP_SPACE_UNSET, TEGROUP_SPACE_HOST), UNSUPPORTED, "beta.space",
+        TEGROUP_SPACE_DEVICE, TEGROUP_SPACE_HOST);
+    BAD(plan_target, scaled(looped(), TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE), UNSUPPORTED, "alpha.space",
+        TEGROUP_SPACE_DEVICE, TEGROUP_SPACE_HOST);
+    BAD(plan_target, scaled(looped(), TEGROUP_SPACE_DEVICE, TEGROUP_SPACE_HOST), UNSUPPORTED, "beta.space",
+        TEGROUP_SPACE_DEVICE, TEGROUP_SPACE_HOST);
 
     BAD(plan_dgrad, host(sm90), NOT_BUILT, "target.built", 1, 0);
     BAD(plan_dgrad, host(grouped), NOT_BUILT, "target.built", 1, 0);
@@ -1031,6 +1038,20 @@ TEST(status, gemm_memory) {
 
 static int64_t *rows_in(const void *snapshot) { return (int64_t *)(uintptr_t)tegroup_snapshot_read(snapshot).rows; }
 
+/* Without rows there are no row scales, and no memory for any. */
+TEST(status, gemm_of_no_rows) {
+    tegroup_gemm_desc *f = &w.forward;
+    tegroup_tensor *const tensors[] = {&f->a, &f->c, &f->d};
+    spoil_nothing();
+    for (int i = 0; i < 3; i++) {
+        uniform(tensors[i]);
+        tensors[i]->shape.rows = 0;
+        tensors[i]->data = NULL;
+    }
+    f->row_scale = NULL;
+    GOOD(replanned);
+}
+
 /* A snapshot of something else. Each operand is given a copy of its own. */
 static tegroup_snapshot_header *snapshot_of(tegroup_tensor *tensor) {
     memcpy(w.snapshot_out, w.snapshot, sizeof w.snapshot);
@@ -1079,7 +1100,8 @@ TEST(status, gemm_snapshots) {
     BAD(check, w.forward.options.check_level = TEGROUP_CHECK_DEEP; ((int64_t *)(uintptr_t)tegroup_snapshot_read(snapshot_of(&w.forward.a)).start)[0] = ROWS,
         CAPACITY, "a.shape.snapshot", ROWS, ROWS + w.counts[0]);
     /* ... past the elements, though it is no longer than they are. */
-    BAD(replanned_wgrad, w.wgrad.options.check_level = TEGROUP_CHECK_DEEP; ends_at(irregular_b(), ROWS * K + 1), CAPACITY, "b.shape.snapshot", ROWS * K, ROWS * K + 1);
+    BAD(replanned_wgrad, w.wgrad.options.check_level = TEGROUP_CHECK_DEEP; ends_at(irregular_b(), ROWS * K + 1),
+        CAPACITY, "b.shape.snapshot", ROWS * K, ROWS * K + 1);
     spoil_nothing();
     w.wgrad.options.check_level = TEGROUP_CHECK_DEEP;
     ends_at(irregular_b(), ROWS * K);
@@ -1104,9 +1126,12 @@ TEST(status, gemm_overlaps) {
     BAD(forward, f->d.data = w.weight, OVERLAP, "d.data", 0, 1);
     BAD(forward, f->d.data = w.old + 1, OVERLAP, "d.data", 0, 1);
     BAD(forward, f->d.data = w.old; f->c.shape.snapshot = memcpy(w.snapshot_out, w.snapshot, sizeof w.snapshot), OVERLAP, "d.data", 0, 1);
-    BAD(forward, f->d.data = w.snapshot_out; f->c.shape.snapshot = memcpy(w.snapshot_out, w.snapshot, sizeof w.snapshot), OVERLAP, "d.data", 0, 1);
-    BAD(forward, f->d.data = w.snapshot_out; f->d.shape.snapshot = memcpy(w.snapshot_out, w.snapshot, sizeof w.snapshot), OVERLAP, "d.data", 0, 1);
-    BAD(wgrad, g->d.data = w.snapshot_out; g->b.shape.snapshot = memcpy(w.snapshot_out, w.snapshot, sizeof w.snapshot), OVERLAP, "d.data", 0, 1);
+    BAD(forward, f->d.data = w.snapshot_out; f->c.shape.snapshot = memcpy(w.snapshot_out, w.snapshot,
+        sizeof w.snapshot), OVERLAP, "d.data", 0, 1);
+    BAD(forward, f->d.data = w.snapshot_out; f->d.shape.snapshot = memcpy(w.snapshot_out, w.snapshot,
+        sizeof w.snapshot), OVERLAP, "d.data", 0, 1);
+    BAD(wgrad, g->d.data = w.snapshot_out; g->b.shape.snapshot = memcpy(w.snapshot_out, w.snapshot,
+        sizeof w.snapshot), OVERLAP, "d.data", 0, 1);
     BAD(forward, f->d.data = LAST(w.bias), OVERLAP, "d.data", 0, 1);
     BAD(forward, f->d.data = LAST(w.row_scale), OVERLAP, "d.data", 0, 1);
     BAD(forward, f->d.data = LAST(w.alpha), OVERLAP, "d.data", 0, 1);
@@ -1179,8 +1204,10 @@ TEST(status, lists) {
             NULL_ARGUMENT, "d.pointers", -1, rows < 0 ? 1 : 2);
     }
     /* ... and of one that is worked on there must be, if only for a row or a column */
-    BAD(replanned_dgrad, lists_of(x, &x->b, lists[0], one); lists[0][2] = NULL; rows_in(w.snapshot)[2] = 1, NULL_ARGUMENT, "b.pointers", -1, 2);
-    BAD(replanned_wgrad, *(int64_t *)(uintptr_t)tegroup_snapshot_read(irregular_b()).cols = 1; list_of(&g->d, lists[1], one); lists[1][0] = NULL,
+    BAD(replanned_dgrad, lists_of(x, &x->b, lists[0], one); lists[0][2] = NULL; rows_in(w.snapshot)[2] = 1,
+        NULL_ARGUMENT, "b.pointers", -1, 2);
+    BAD(replanned_wgrad, *(int64_t *)(uintptr_t)tegroup_snapshot_read(irregular_b()).cols = 1; list_of(&g->d,
+        lists[1], one); lists[1][0] = NULL,
         NULL_ARGUMENT, "d.pointers", -1, 0);
     BAD(dgrad, x->b.pointers = lists[0], UNSET, "b.pointers_space", TEGROUP_SPACE_HOST, 0);
 
@@ -1694,10 +1721,6 @@ TEST(status, combine_backward) {
 
 /* ---- The grouped linear layer -------------------------------------------------------------------------------- */
 
-static void every_group_alike(tegroup_tensor *t) {
-    memset(&t->shape.row_sizes, 0, sizeof t->shape.row_sizes);
-    t->shape.snapshot = NULL;
-}
 #define LINEAR_TENSOR(t, name, size)                                                                                                \
     BAD(linear_plan, w.linear.t.dtype = (tegroup_dtype)99, VALUE, name ".dtype", TEGROUP_DTYPE_COUNT - 1, 99);                      \
     BAD(linear_plan, w.linear.t.scaling = (tegroup_scaling)99, VALUE, name ".scaling", TEGROUP_SCALING_COUNT - 1, 99);              \
@@ -1716,7 +1739,7 @@ static void every_group_alike(tegroup_tensor *t) {
     LINEAR_FOLLOWS(t, name, size);                                                                                                  \
     BAD(linear_plan, w.linear.t.shape.row_sizes.encoding = TEGROUP_ENCODING_UNSET, UNSET, name ".shape.row_sizes.encoding",         \
         TEGROUP_ENCODING_COUNTS, 0);                                                                                                \
-    BAD(linear_plan, every_group_alike(&w.linear.t), UNSET, name ".shape.row_sizes.encoding", TEGROUP_ENCODING_COUNTS, 0);          \
+    BAD(linear_plan, uniform(&w.linear.t), UNSET, name ".shape.row_sizes.encoding", TEGROUP_ENCODING_COUNTS, 0);      \
     BAD(linear_plan, w.linear.t.shape.row_sizes.space = TEGROUP_SPACE_UNSET, UNSET, name ".shape.row_sizes.space", 1, 0);           \
     BAD(linear_plan, w.linear.t.shape.col_sizes.encoding = TEGROUP_ENCODING_COUNTS, UNSUPPORTED,                                    \
         name ".shape.col_sizes.encoding", 0, TEGROUP_ENCODING_COUNTS);                                                              \
@@ -1984,7 +2007,8 @@ TEST(status, mlp_plan) {
     MLP_ROWS(grad_output, K);
     MLP_ROWS(dgrad_out, K);
     MLP_ROWS(grad_row_scale, 1);
-    BAD(mlp_plan, w.mlp.fc2_bias_scaled = 0; w.mlp.grad_row_scale.shape.cols = 2, SHAPE, "grad_row_scale.shape.cols", 1, 2); /* of no product */
+    BAD(mlp_plan, w.mlp.fc2_bias_scaled = 0; w.mlp.grad_row_scale.shape.cols = 2, SHAPE, "grad_row_scale.shape.cols",
+        1, 2); /* of no product */
     MLP_ROWS(preactivation, 2 * N);
     MLP_ROWS(activated, N);
     MLP_ROWS(grad_preactivation, 2 * N);
@@ -2038,7 +2062,8 @@ TEST(status, mlp_plan) {
         "op", 1, 0);
 }
 
-/* Each product as the MLP has it: what it multiplies, what it adds, and where it puts the result; NULL: in the workspace. */
+/* Each product as the MLP has it: what it multiplies, what it adds, and where it puts the result; NULL: in the
+ * workspace. */
 TEST(status, mlp_gemm) {
     static const struct { tegroup_mlp_layer layer; tegroup_op op; const void *a, *b, *bias, *d; } products[] = {
         {TEGROUP_MLP_FC1, TEGROUP_OP_FORWARD, w.x, w.fc1_weight, w.fc1_bias, w.preactivation},
@@ -2050,10 +2075,12 @@ TEST(status, mlp_gemm) {
     };
     for (size_t i = 0; i < sizeof products / sizeof *products; i++) {
         spoil_nothing();
-        ASSERT_EQ(TEGROUP_OK, tegroup_mlp_gemm(&w.mlp_plan, &w.mlp, products[i].layer, products[i].op, &w.gemm, &error));
+        ASSERT_EQ(TEGROUP_OK, tegroup_mlp_gemm(&w.mlp_plan, &w.mlp, products[i].layer, products[i].op, &w.gemm,
+            &error));
         const unsigned char *d = (const unsigned char *)w.gemm.d.data;
         ASSERT_EQ(products[i].op, w.gemm.op);
-        ASSERT_TRUE(w.gemm.a.data == products[i].a && w.gemm.b.data == products[i].b && w.gemm.bias.data == products[i].bias);
+        ASSERT_TRUE(w.gemm.a.data == products[i].a && w.gemm.b.data == products[i].b
+            && w.gemm.bias.data == products[i].bias);
         if (products[i].d != NULL) ASSERT_TRUE(d == products[i].d);
         else ASSERT_TRUE(d >= w.workspace && d < w.workspace + w.mlp_plan.workspace_bytes);
         ASSERT_EQ(TEGROUP_OK, tegroup_gemm_problem(&w.gemm, &w.problem, &error));
@@ -2142,23 +2169,26 @@ TEST(status, mlp_calls) {
         w.mlp_plan.wgrad_workspace_bytes - 1);
 }
 
-/* A tensor between the products is held to its rules by a call, too, where no product has it: without dgrad_out and main_grads
- * the activation's gradient alone writes grad_preactivation. */
+/* A tensor between the products is held to its rules by a call, too, where no product has it: without dgrad_out and
+ * main_grads the activation's gradient alone writes grad_preactivation. */
 TEST(status, mlp_gradient_of_the_activation_alone) {
     tegroup_mlp_plan plan;
     for (int i = 0; i < 4; i++) {
         spoil_nothing();
-        MLP_ABSENT(dgrad_out), MLP_ABSENT(grad_row_scale), MLP_ABSENT(fc1.main_grad), MLP_ABSENT(fc1.bias_grad), MLP_ABSENT(fc2.main_grad), MLP_ABSENT(fc2.bias_grad);
+        MLP_ABSENT(dgrad_out), MLP_ABSENT(grad_row_scale), MLP_ABSENT(fc1.main_grad), MLP_ABSENT(fc1.bias_grad),
+            MLP_ABSENT(fc2.main_grad), MLP_ABSENT(fc2.bias_grad);
         w.mlp.fc2_bias_scaled = 0;
         ASSERT_EQ(TEGROUP_OK, tegroup_mlp_plan_make(&w.mlp, NULL, &plan, &error));
         if (i == 1) w.mlp.grad_preactivation.ld = 2 * N + 1;
         if (i == 2) w.mlp.grad_preactivation.shape.rows--;
         if (i == 3) w.mlp.grad_preactivation.shape.snapshot = w.snapshot_out;
         memcpy(&before, &w, sizeof w);
-        ASSERT_EQ(i == 0 ? TEGROUP_OK : i == 1 ? TEGROUP_ERROR_LAYOUT : i == 2 ? TEGROUP_ERROR_SHAPE : TEGROUP_ERROR_COMBINATION,
+        ASSERT_EQ(i == 0 ? TEGROUP_OK : i == 1 ? TEGROUP_ERROR_LAYOUT : i == 2 ? TEGROUP_ERROR_SHAPE
+            : TEGROUP_ERROR_COMBINATION,
                   tegroup_mlp_dgrad(&plan, &w.mlp, NULL, &error));
         if (i == 0) continue;
-        ASSERT_STREQ(i == 1 ? "grad_preactivation.ld" : i == 2 ? "grad_preactivation.shape.rows" : "grad_preactivation.shape.snapshot", error.field);
+        ASSERT_STREQ(i == 1 ? "grad_preactivation.ld" : i == 2 ? "grad_preactivation.shape.rows"
+            : "grad_preactivation.shape.snapshot", error.field);
         ASSERT_EQ(0, memcmp(&before, &w, sizeof w));
     }
 }
