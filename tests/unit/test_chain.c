@@ -412,6 +412,16 @@ TEST(chain, in_place) {
              k->ops[2].context = &k->user; k->arguments[2].out = k->arguments[1].out, ERROR_OVERLAP, "arguments.out.data", 2);
     IN_PLACE(k->ops[2].kind = TEGROUP_CHAIN_LINEAR; k->ops[2].weights.weight = uniform(WIDTH, WIDTH, &r);
              k->arguments[2].out = k->arguments[1].out, ERROR_OVERLAP, "arguments.out.data", 2);
+    elementwise_make(k, from, 1, 0, 3); /* a BIAS hands on the gradient in which the op before it works */
+    const tegroup_chain_op bias = k->ops[0];
+    k->ops[0] = k->ops[1], k->ops[1] = bias;
+    k->arguments[0].row_scale = k->arguments[1].row_scale, k->arguments[0].row_scale_dtype = TEGROUP_DTYPE_F64;
+    k->arguments[1].row_scale = NULL, k->arguments[1].row_scale_dtype = TEGROUP_DTYPE_UNSET;
+    k->arguments[0].grad_input = k->arguments[1].grad_input;
+    memset(&k->arguments[1].grad_input, 0, sizeof(tegroup_tensor));
+    ASSERT_EQ(all_kinds_plan(k), TEGROUP_OK);
+    ASSERT_EQ(tegroup_chain_forward(&k->plan, &k->desc, NULL, &k->error), TEGROUP_OK);
+    ASSERT_EQ(tegroup_chain_backward(&k->plan, &k->desc, NULL, &k->error), TEGROUP_OK);
     elementwise_make(k, from, 1, 0, 0); /* a gradient one element on */
     k->arguments[2].grad_input.data = (double *)k->desc.grad_output.data + 1;
     ASSERT_EQ(all_kinds_plan(k), TEGROUP_OK);
@@ -1007,6 +1017,18 @@ TEST(chain, keeps_buffers_apart) {
     k->arguments[2].out = k->arguments[3].out;
     ASSERT_EQ(all_kinds_plan(k), TEGROUP_OK);
     ASSERT_EQ(FORWARD, TEGROUP_OK);
+    problem_release(&k->rows);
+    all_kinds_make(k, 1, &r); /* what one direction does not touch may lie anywhere */
+    memset(&k->arguments[6].grad_input, 0, sizeof(tegroup_tensor));
+    memset(&k->arguments[5].grad_row_scale, 0, sizeof(tegroup_tensor));
+    k->desc.unfused = 1;
+    ASSERT_EQ(all_kinds_plan(k), TEGROUP_OK);
+    const tegroup_mlp_weights weights = k->ops[4].weights;
+    k->ops[4].weights.bias_grad.data = k->ops[0].weights.weight.data;
+    ASSERT_EQ(FORWARD, TEGROUP_OK);
+    k->ops[4].weights = weights;
+    k->ops[0].weights.weight.data = k->ops[0].weights.main_grad.data;
+    ASSERT_EQ(BACKWARD, TEGROUP_OK);
     problem_release(&k->rows);
     free(before);
     free(k);

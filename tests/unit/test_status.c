@@ -521,6 +521,10 @@ TEST(status, prepare) {
     spoil_nothing();
     p->shape.row_sizes.data = memcpy(w.snapshot_out - sizeof w.counts, w.counts, sizeof w.counts);
     GOOD(prepare);
+    /* The largest distance of rows may be said of any. */
+    spoil_nothing();
+    p->ld = TEGROUP_MAX_COLS;
+    GOOD(prepare);
     /* No groups have no sizes. */
     for (int encoding = TEGROUP_ENCODING_COUNTS; encoding <= TEGROUP_ENCODING_ENDS; encoding++) {
         spoil_nothing();
@@ -638,6 +642,12 @@ TEST(status, tensors) {
     BAD(problem_wgrad, LISTED(w.wgrad.a, HOST); w.wgrad.a.shape.col_sizes.encoding = TEGROUP_ENCODING_COUNTS;
         w.wgrad.a.shape.rows = TEGROUP_MAX_ROWS;
         w.wgrad.a.shape.cols = TEGROUP_MAX_COLS, OVERFLOW, "a.shape.rows", ADDRESSABLE, INT64_MAX);
+    /* ... and columns that the device knows need a bound where there are rows */
+    spoil_nothing();
+    w.forward.a.shape.col_sizes = w.forward.a.shape.row_sizes;
+    w.forward.a.shape.row_sizes.space = w.forward.a.shape.col_sizes.space = TEGROUP_SPACE_DEVICE;
+    w.forward.a.shape.rows = w.forward.c.shape.rows = w.forward.d.shape.rows = 0;
+    GOOD(problem);
     /* what has memory, and is not said to be there, is refused when the plan is made */
     BAD(plan, w.forward.b.pointers = lists[0], UNSET, "b.pointers_space", TEGROUP_SPACE_HOST, 0);
     BAD(plan, w.forward.b.pointers_space = TEGROUP_SPACE_HOST, COMBINATION, "b.data", 0, 1);
@@ -907,6 +917,8 @@ TEST(status, unsupported) {
         w.dgrad.bias.shape.cols = K, UNSUPPORTED, "bias", 0, TEGROUP_DTYPE_F32);
     BAD(plan_target, device(grouped, 90, 131000)->options.sm_limit = 8, UNSUPPORTED, "options.sm_limit", 0, 8);
     BAD(plan_target, device(grouped, 90, 130900)->alpha.space = TEGROUP_SPACE_DEVICE, UNSUPPORTED, "target.cublaslt_version", 131000, 130900);
+    BAD(plan_target, device(grouped, 90, 130900)->c = w.dgrad.d; w.dgrad.beta.space = TEGROUP_SPACE_DEVICE, UNSUPPORTED,
+        "target.cublaslt_version", 131000, 130900);
     BAD(plan_target, device(grouped, 90, 131000)->b.group_stride = 100, UNSUPPORTED, "target.cublaslt_version", 0, 131000);
     BAD(plan_target, device(grouped, 90, 131000)->a.dtype = TEGROUP_DTYPE_F32; w.dgrad.b.dtype = TEGROUP_DTYPE_F32, UNSUPPORTED, "a.dtype", 1u << TEGROUP_DTYPE_F16, TEGROUP_DTYPE_F32);
     BAD(plan_target, device(grouped, 90, 131000)->d.dtype = TEGROUP_DTYPE_F16, UNSUPPORTED, "d.dtype", 1u << TEGROUP_DTYPE_BF16 | 1u << TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F16);
@@ -1094,6 +1106,11 @@ TEST(status, gemm_snapshots) {
     spoil_nothing();
     irregular_b();
     GOOD(replanned_wgrad);
+    GOOD(problem_wgrad);
+    ASSERT_EQ(1, w.problem.irregular);
+    spoil_nothing();
+    GOOD(problem_wgrad);
+    ASSERT_EQ(0, w.problem.irregular);
     /* The deep check walks the snapshot: a group that ends past the buffer. */
     BAD(check, w.forward.options.check_level = TEGROUP_CHECK_DEEP; rows_in(snapshot_of(&w.forward.d))[EXPERTS - 1] = ROWS,
         CAPACITY, "d.shape.snapshot", ROWS, ROWS + w.starts[EXPERTS - 1]);
@@ -1134,6 +1151,9 @@ TEST(status, gemm_overlaps) {
         sizeof w.snapshot), OVERLAP, "d.data", 0, 1);
     BAD(forward, f->d.data = LAST(w.bias), OVERLAP, "d.data", 0, 1);
     BAD(forward, f->d.data = LAST(w.row_scale), OVERLAP, "d.data", 0, 1);
+    BAD(replanned, uniform(&f->a); uniform(&f->c); uniform(&f->d);
+        f->a.shape.rows = f->c.shape.rows = f->d.shape.rows = ROWS / EXPERTS;
+        f->row_scale = w.gate_up; f->d.data = w.gate_up + ROWS - 1, OVERLAP, "d.data", 0, 1); /* of the last group's rows */
     BAD(forward, f->d.data = LAST(w.alpha), OVERLAP, "d.data", 0, 1);
     BAD(forward, f->d.data = w.beta, OVERLAP, "d.data", 0, 1);
     BAD(forward, f->d.data = w.snapshot, OVERLAP, "d.data", 0, 1);
@@ -1590,6 +1610,9 @@ TEST(status, permutation) {
 
 /* Workspaces: nothing on the host, and on a GPU what the sizes ask for. */
 TEST(status, operation_layouts) {
+    spoil_nothing();
+    w.router.experts = TEGROUP_MAX_GROUPS;
+    GOOD(router_layout);
     tegroup_router_desc      *r = &w.router;
     tegroup_permutation_desc *p = &w.permutation;
     NOT(router_layout, NULL AND &w.layout, NULL_ARGUMENT, "desc", 1, 0);
@@ -2104,6 +2127,10 @@ TEST(status, mlp_calls) {
     BAD(mlp_dgrad, w.mlp.fusion = TEGROUP_FUSION_REQUIRED, PLAN, "fusion", TEGROUP_FUSION_NEVER, TEGROUP_FUSION_REQUIRED);
     BAD(mlp_dgrad, w.mlp.fusion = TEGROUP_FUSION_NEVER; w.mlp_plan.planned.fused = TEGROUP_FUSED_DGRAD, PLAN, "fusion", TEGROUP_FUSION_REQUIRED, TEGROUP_FUSION_NEVER);
     BAD(mlp_dgrad, w.mlp_plan.planned.fused = TEGROUP_FUSED_DGRAD, PLAN, "plan", TEGROUP_BACKEND_SM90, TEGROUP_BACKEND_CPU);
+    spoil_nothing(); /* what forward has in an epilogue is not dgrad's */
+    w.mlp_plan.planned.fused = TEGROUP_FUSED_FORWARD;
+    GOOD(mlp_dgrad);
+    BAD(mlp_dgrad, w.mlp.preactivation.ld = 2 * N + 1, LAYOUT, "preactivation.ld", 2 * N, 2 * N + 1);
     BAD(mlp_dgrad, w.mlp.recompute = 1, PLAN, "recompute", 0, 1);
     BAD(mlp_forward, MLP_ABSENT(out), UNSET, "out.dtype", TEGROUP_DTYPE_F64, 0);
     BAD(mlp_dgrad, MLP_ABSENT(dgrad_out), PLAN, "dgrad_out.dtype", TEGROUP_DTYPE_F32, 0);
@@ -2208,6 +2235,9 @@ TEST(status, mlp_overlaps) {
     spoil_nothing();
     MLP_ABSENT(fc1.main_grad), MLP_ABSENT(fc1.bias_grad), MLP_ABSENT(fc2.main_grad), MLP_ABSENT(fc2.bias_grad);
     GOOD(mlp_dgrad);
+    spoil_nothing();
+    m->out.shape.snapshot = w.snapshot_out;
+    GOOD(mlp_wgrad);
     MEETS(mlp_forward, m->out.data = w.x, "out.data", "input");
     MEETS(mlp_forward, m->out.data = w.fc1_weight, "out.data", "fc1.weight");
     MEETS(mlp_forward, m->out.data = w.fc1_bias, "out.data", "fc1.bias");
