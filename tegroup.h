@@ -4737,7 +4737,8 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_group(const tegroup_impl_setup_call *cal
             /* zeros are cuBLASLt's work where many of them are likely and it is known to write them; 0 * alpha must be
              * 0 */
             int finite = (tegroup_impl_bits_of_f32(s->alpha) & 0x7f800000u) != 0x7f800000u;
-            if (!wgrad || s->beta != 0 || !finite || narrow || call->termless) s->alone = TEGROUP_IMPL_ALONE_EMPTY;
+            if (!wgrad || s->beta != 0 || !finite || narrow || ((at_c | at_d) & call->starts) || call->termless)
+                s->alone = TEGROUP_IMPL_ALONE_EMPTY;
         }
         if (m > 0 && s->alone == TEGROUP_IMPL_ALONE_NOTHING
             && (narrow || (k > 0 && ((at_a | at_b) & call->starts)) || ((at_c | at_d) & call->starts)))

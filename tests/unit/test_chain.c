@@ -412,6 +412,16 @@ TEST(chain, in_place) {
              k->ops[2].context = &k->user; k->arguments[2].out = k->arguments[1].out, ERROR_OVERLAP, "arguments.out.data", 2);
     IN_PLACE(k->ops[2].kind = TEGROUP_CHAIN_LINEAR; k->ops[2].weights.weight = uniform(WIDTH, WIDTH, &r);
              k->arguments[2].out = k->arguments[1].out, ERROR_OVERLAP, "arguments.out.data", 2);
+    elementwise_make(k, from, 1, 0, 3); /* a BIAS hands on the gradient in which the op before it works */
+    const tegroup_chain_op bias = k->ops[0];
+    k->ops[0] = k->ops[1], k->ops[1] = bias;
+    k->arguments[0].row_scale = k->arguments[1].row_scale, k->arguments[0].row_scale_dtype = TEGROUP_DTYPE_F64;
+    k->arguments[1].row_scale = NULL, k->arguments[1].row_scale_dtype = TEGROUP_DTYPE_UNSET;
+    k->arguments[0].grad_input = k->arguments[1].grad_input;
+    memset(&k->arguments[1].grad_input, 0, sizeof(tegroup_tensor));
+    ASSERT_EQ(all_kinds_plan(k), TEGROUP_OK);
+    ASSERT_EQ(tegroup_chain_forward(&k->plan, &k->desc, NULL, &k->error), TEGROUP_OK);
+    ASSERT_EQ(tegroup_chain_backward(&k->plan, &k->desc, NULL, &k->error), TEGROUP_OK);
     elementwise_make(k, from, 1, 0, 0); /* a gradient one element on */
     k->arguments[2].grad_input.data = (double *)k->desc.grad_output.data + 1;
     ASSERT_EQ(all_kinds_plan(k), TEGROUP_OK);
@@ -615,7 +625,7 @@ static void *copied_snapshot(all_kinds *k) {
 TEST(chain, plans_without_addresses) {
     rng r = rng_seed(8009);
     all_kinds *k = (all_kinds *)malloc(sizeof *k);
-    for (int i = 0; i < 7; i++) {
+    for (int i = 0; i < 9; i++) {
         all_kinds_make(k, 0, &r);
         tegroup_chain_argument *a1 = &k->arguments[OPS - 1 - 1], *a2 = &k->arguments[OPS - 1 - 2];
         const void *one = a1->row_scale, *other = a2->row_scale, *snapshot = k->desc.input.shape.snapshot;
@@ -623,6 +633,8 @@ TEST(chain, plans_without_addresses) {
         a1->row_scale = a2->row_scale = NULL;
         k->desc.input.shape.snapshot = NULL;
         if (i == 4) a1->row_scale = one, a2->row_scale = other; /* not fused, and run with the same */
+        if (i == 7) a1->row_scale = one; /* one of them known */
+        if (i == 8) a2->row_scale = one;
         if (i == 5) a1->snapshot = snapshot, a2->snapshot = one; /* not fused: two routings. The plan does not look into them */
         ASSERT_EQ(all_kinds_plan(k), TEGROUP_OK);
         ASSERT_EQ(k->plan.fused, i == 4 || i == 5 ? 0u : 1u);
@@ -782,6 +794,10 @@ TEST(chain, refuses_to_plan) {
     NO(PLAN, k->ops[3].forward = NULL, NULL_ARGUMENT, "ops.forward", 3);
     NO(PLAN, k->ops[3].backward = NULL, NULL_ARGUMENT, "ops.backward", 3);
     NO(PLAN, k->ops[3].cols = -1, VALUE, "ops.cols", 3);
+    NO(PLAN, k->ops[3].cols = TEGROUP_MAX_COLS + 1, VALUE, "ops.cols", 3);
+    NO(PLAN, k->desc.arguments = NULL; k->desc.argument_count = 0, UNSET, "arguments.row_scale_dtype", 5);
+    NO(PLAN, k->desc.op_count = 1; k->desc.arguments = NULL; k->desc.argument_count = 0, UNSET,
+       "arguments.out.dtype", 0);
     NO(PLAN, k->ops[0].weights.weight.shape.rows = 5; k->ops[0].weights.bias.shape.cols = 5, SHAPE, "ops.activation", 1);
     NO(PLAN, k->ops[2].weights.weight.shape.cols++, SHAPE, "input.shape.cols", 2);
     NO(PLAN, k->ops[4].weights.bias.shape.cols++, SHAPE, "bias.shape.cols", 4);
@@ -820,6 +836,8 @@ TEST(chain, refuses_to_plan) {
     NO(PLAN, k->desc.space = TEGROUP_SPACE_DEVICE, UNSUPPORTED, "input.shape.row_sizes.space", 1);
     NO(PLAN, a[6].grad_input.shape.rows++, SHAPE, "arguments.grad_input.shape.rows", 0);
     NO(PLAN, memset(&k->desc.grad_output, 0, sizeof k->desc.grad_output), COMBINATION, "arguments.grad_input", 0);
+    NO(PLAN, memset(&k->desc.grad_output, 0, sizeof(tegroup_tensor));
+       memset(&a[6].grad_input, 0, sizeof(tegroup_tensor)), COMBINATION, "arguments.grad_row_scale", 1);
     NO(PLAN, a[1].grad_row_scale.shape.cols = 2, SHAPE, "arguments.grad_row_scale.shape.cols", 5);
     NO(PLAN, a[1].row_scale_dtype = TEGROUP_DTYPE_BF16, DTYPE, "arguments.row_scale_dtype", 5);
     free(before);
@@ -923,12 +941,58 @@ TEST(chain, older_structs) {
     free(k);
 }
 
+/* A linear, an activation and a linear are a grouped MLP wherever they stand in a chain. */
+TEST(chain, fuses_anywhere) {
+    rng r = rng_seed(8014);
+    all_kinds *k = (all_kinds *)malloc(sizeof *k);
+    for (int before = 0; before < 4; before++) { /* so many biases */
+        all_kinds_make(k, 0, &r);
+        tegroup_chain_op op[3];
+        memcpy(op, k->ops, sizeof op);
+        memset(k->ops, 0, sizeof k->ops);
+        memset(k->arguments, 0, sizeof k->arguments);
+        for (int i = 0; i < before; i++) {
+            k->ops[i].kind = TEGROUP_CHAIN_BIAS;
+            k->ops[i].weights.bias = uniform(1, 5, &r);
+        }
+        memcpy(&k->ops[before], op, sizeof op);
+        k->desc.op_count = before + 3;
+        k->desc.argument_count = 1;
+        k->arguments[0].op = before + 2;
+        k->arguments[0].out = rows_of(k, WIDTH);
+        ASSERT_EQ(all_kinds_plan(k), TEGROUP_OK);
+        ASSERT_EQ(k->plan.fused, 1u << before);
+        problem_release(&k->rows);
+    }
+    free(k);
+}
+
+/* A chain without rows needs no memory for any. */
+TEST(chain, no_rows) {
+    rng r = rng_seed(8015);
+    all_kinds *k = (all_kinds *)malloc(sizeof *k);
+    all_kinds_make(k, 0, &r);
+    int64_t none[EXPERTS] = {0, 0, 0};
+    k->rows.a.tensor.shape.rows = 0;
+    k->rows.a.tensor.shape.row_sizes = tegroup_sizes_of(none, TEGROUP_DTYPE_I64, TEGROUP_SPACE_HOST);
+    k->rows.a.tensor.data = NULL;
+    k->desc.input = k->rows.a.tensor;
+    k->desc.op_count = k->desc.argument_count = 1;
+    memset(k->arguments, 0, sizeof k->arguments);
+    k->arguments[0].out = tegroup_tensor_of(k->desc.input.shape, 6, TEGROUP_DTYPE_F64, NULL);
+    ASSERT_EQ(all_kinds_plan(k), TEGROUP_OK);
+    ASSERT_EQ(tegroup_chain_forward(&k->plan, &k->desc, NULL, &k->error), TEGROUP_OK);
+    problem_release(&k->rows);
+    free(k);
+}
+
 TEST(chain, keeps_buffers_apart) {
     rng r = rng_seed(8008);
     all_kinds *k = (all_kinds *)malloc(sizeof *k);
     tegroup_chain_plan *before = (tegroup_chain_plan *)malloc(sizeof *before);
     NO(FORWARD, a[0].out.data = a[3].out.data, OVERLAP, "arguments.out.data", 3);
     NO(FORWARD, a[0].out.data = k->ops[0].weights.weight.data, OVERLAP, "arguments.out.data", 6);
+    NO(FORWARD, a[0].out.data = k->ops[0].weights.bias.data, OVERLAP, "arguments.out.data", 6);
     NO(FORWARD, a[3].out.data = k->desc.saved, OVERLAP, "arguments.out.data", 3);
     NO(FORWARD, a[0].out.data = (void *)(uintptr_t)a[1].row_scale, OVERLAP, "arguments.out.data", 6);
     NO(FORWARD, a[3].out.data = k->rows.a.snapshot, OVERLAP, "arguments.out.data", 3); /* a USER's */
@@ -946,6 +1010,24 @@ TEST(chain, keeps_buffers_apart) {
     all_kinds_make(k, 1, &r); /* what the last op gave is nobody's to read in backward */
     ASSERT_EQ(all_kinds_plan(k), TEGROUP_OK);
     k->arguments[1].grad_row_scale.data = k->arguments[0].out.data;
+    ASSERT_EQ(BACKWARD, TEGROUP_OK);
+    problem_release(&k->rows);
+    /* the BIAS works in place on what the USER gave, which what lies in saved before it does not change */
+    all_kinds_make(k, 0, &r);
+    k->arguments[2].out = k->arguments[3].out;
+    ASSERT_EQ(all_kinds_plan(k), TEGROUP_OK);
+    ASSERT_EQ(FORWARD, TEGROUP_OK);
+    problem_release(&k->rows);
+    all_kinds_make(k, 1, &r); /* what one direction does not touch may lie anywhere */
+    memset(&k->arguments[6].grad_input, 0, sizeof(tegroup_tensor));
+    memset(&k->arguments[5].grad_row_scale, 0, sizeof(tegroup_tensor));
+    k->desc.unfused = 1;
+    ASSERT_EQ(all_kinds_plan(k), TEGROUP_OK);
+    const tegroup_mlp_weights weights = k->ops[4].weights;
+    k->ops[4].weights.bias_grad.data = k->ops[0].weights.weight.data;
+    ASSERT_EQ(FORWARD, TEGROUP_OK);
+    k->ops[4].weights = weights;
+    k->ops[0].weights.weight.data = k->ops[0].weights.main_grad.data;
     ASSERT_EQ(BACKWARD, TEGROUP_OK);
     problem_release(&k->rows);
     free(before);

@@ -406,6 +406,18 @@ TEST(contract, line6_bitwise_deterministic) {
     ASSERT_EQ(tegroup_plan_make(&d, NULL, &plan, NULL), TEGROUP_OK);
     ASSERT_NE(plan.numerics_id, p.plan.numerics_id);
     problem_release(&p);
+    /* of a weight gradient, whose sums run over rows, its own rows and columns do not either */
+    s.op = TEGROUP_OP_WGRAD;
+    problem_make(&p, &s);
+    ASSERT_EQ(problem_plan(&p), TEGROUP_OK);
+    for (int side = 0; side < 2; side++) {
+        d = p.desc;
+        if (side) d.b.shape.cols = d.d.shape.cols = 33;
+        else d.a.shape.cols = d.d.shape.rows = 17;
+        ASSERT_EQ(tegroup_plan_make(&d, NULL, &plan, NULL), TEGROUP_OK);
+        ASSERT_EQ(plan.numerics_id, p.plan.numerics_id);
+    }
+    problem_release(&p);
 }
 
 /* 7. Explain is what the plan does, for machines that are not here as well. test_explain.c has the thousand problems. */

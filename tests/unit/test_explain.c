@@ -244,6 +244,51 @@ TEST(explain, columns_that_the_device_knows) {
     }
 }
 
+/* Rows of groups that are packed, each by its own width, begin anywhere: of any operand that is reason enough to keep
+ * cuBLASLt's grouped matmul from it. */
+TEST(explain, packed_groups_are_not_aligned) {
+    const tegroup_target target = target_of(90, 131000, everything);
+    const tegroup_sizes counted = tegroup_sizes_of(NULL, TEGROUP_DTYPE_I32, TEGROUP_SPACE_DEVICE);
+    for (int which = -1; which < 4; which++) {
+        tegroup_verdict v[BACKENDS];
+        tegroup_gemm_desc d;
+        memset(&d, 0, sizeof d);
+        d.struct_size = sizeof d;
+        d.op = TEGROUP_OP_WGRAD;
+        d.space = TEGROUP_SPACE_DEVICE;
+        d.a = d.b = d.c = d.d = tegroup_tensor_of(tegroup_shape_of(2, 64, 64, counted), 64, TEGROUP_DTYPE_BF16, NULL);
+        tegroup_tensor *const tensors[] = {&d.a, &d.b, &d.c, &d.d};
+        for (int i = 0; i < 4; i++) {
+            tensors[i]->shape.col_sizes = counted;
+            tensors[i]->shape.elements = 64 * 64;
+            tensors[i]->ld = i == which ? 0 : 64;
+        }
+        ASSERT_EQ(TEGROUP_OK, tegroup_explain(&d, &target, v, NULL));
+        ASSERT_EQ(TEGROUP_BACKEND_CUBLASLT_GROUPED, v[2].backend);
+        ASSERT_EQ(which < 0 ? TEGROUP_OK : TEGROUP_ERROR_UNSUPPORTED, v[2].status);
+        ASSERT_EQ(which < 0 ? -1 : 4, v[2].quirk); /* as docs/backends.md numbers it */
+    }
+}
+
+/* A plan has the fewer of the threads that the descriptor and the target allow, where both say how many. */
+TEST(explain, threads_of_a_plan) {
+    for (int32_t asked = 0; asked <= 3; asked++)
+        for (int32_t there = 1; there <= 3; there++) {
+            tegroup_target target = target_of(0, 0, 0);
+            tegroup_plan plan;
+            tegroup_gemm_desc d;
+            memset(&d, 0, sizeof d);
+            d.struct_size = sizeof d;
+            d.op = TEGROUP_OP_FORWARD;
+            d.space = TEGROUP_SPACE_HOST;
+            d.a = d.b = d.d = tegroup_tensor_uniform(2, 8, 8, TEGROUP_DTYPE_F32, NULL);
+            d.options.threads = asked;
+            target.threads = there;
+            ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&d, &target, &plan, NULL));
+            ASSERT_EQ(asked > 0 && asked < there ? asked : there, plan.threads);
+        }
+}
+
 /* What runs where for a plain product, written down again from docs and sources: BF16, aligned, nothing special. */
 static int could(tegroup_backend backend, int32_t sm, int32_t version, int device, int device_sizes, int gathered) {
     if (gathered && backend != TEGROUP_BACKEND_SM90 && backend != TEGROUP_BACKEND_CPU) return 0;

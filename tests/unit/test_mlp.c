@@ -57,6 +57,61 @@ TEST(mlp, wide_types) {
     }
 }
 
+/* An MLP of BF16 on a GPU that is not here, from K to H columns and back. */
+static tegroup_mlp_desc elsewhere(int32_t groups, int64_t rows, int64_t k, int64_t h, int backward) {
+    const tegroup_sizes sizes = tegroup_sizes_of(NULL, TEGROUP_DTYPE_I32, TEGROUP_SPACE_DEVICE);
+    const tegroup_shape shape = tegroup_shape_of(groups, rows, k, sizes);
+    tegroup_mlp_desc d;
+    memset(&d, 0, sizeof d);
+    d.struct_size = sizeof d;
+    d.space = TEGROUP_SPACE_DEVICE;
+    d.activation = TEGROUP_ACTIVATION_SWIGLU;
+    d.fc1.weight = tegroup_tensor_uniform(groups, 2 * h, k, TEGROUP_DTYPE_BF16, NULL);
+    d.fc2.weight = tegroup_tensor_uniform(groups, k, h, TEGROUP_DTYPE_BF16, NULL);
+    d.input = d.out = tegroup_tensor_of(shape, k, TEGROUP_DTYPE_BF16, NULL);
+    if (!backward) return d;
+    d.grad_output = d.input;
+    d.preactivation = d.grad_preactivation = tegroup_tensor_of(shape, 2 * h, TEGROUP_DTYPE_BF16, NULL);
+    return d;
+}
+
+/* As docs/layers.md says: AUTO takes the epilogues of SM90 for more than 128 rows a group, and none of PORTABLE,
+ * which REQUIRED does. */
+TEST(mlp, which_activations_are_in_epilogues) {
+    const uint32_t both = TEGROUP_FUSED_FORWARD | TEGROUP_FUSED_DGRAD;
+    for (int backend = 0; backend < 2; backend++)
+        for (tegroup_fusion fusion = TEGROUP_FUSION_AUTO; fusion <= TEGROUP_FUSION_REQUIRED; fusion++)
+            for (int i = 0; i < 4; i++) {
+                /* of four groups: 128 or 129 each */
+                const int64_t rows = i & 1 ? 516 : 512, expected = i & 2 ? 1028 - rows : 0;
+                const tegroup_backend taken = backend ? TEGROUP_BACKEND_PORTABLE : TEGROUP_BACKEND_SM90;
+                const tegroup_target target = {.struct_size = sizeof target, .sm = 90, .built = 1u << taken};
+                tegroup_mlp_desc d = elsewhere(4, rows, 64, 48, 1);
+                tegroup_mlp_plan plan;
+                d.fusion = fusion;
+                d.options.expected_rows = expected;
+                ASSERT_EQ(TEGROUP_OK, tegroup_mlp_plan_make(&d, &target, &plan, NULL));
+                ASSERT_EQ(taken, plan.fc1.forward.backend);
+                const int gains = taken == TEGROUP_BACKEND_SM90 && (expected > 0 ? expected : rows) > 512;
+                ASSERT_EQ(fusion == TEGROUP_FUSION_REQUIRED || (fusion == TEGROUP_FUSION_AUTO && gains) ? both : 0,
+                    plan.planned.fused);
+            }
+}
+
+/* No experts have no rows: such a layer can be planned, here and for a GPU. */
+TEST(mlp, no_groups) {
+    const tegroup_target hopper = {.struct_size = sizeof hopper, .sm = 90, .built = 1u << TEGROUP_BACKEND_SM90};
+    for (int backward = 0; backward < 2; backward++) {
+        tegroup_mlp_desc d = elsewhere(0, 999, 64, 48, backward);
+        tegroup_mlp_plan plan;
+        ASSERT_EQ(TEGROUP_OK, tegroup_mlp_plan_make(&d, &hopper, &plan, NULL));
+        d.space = d.input.shape.row_sizes.space = d.out.shape.row_sizes.space = TEGROUP_SPACE_HOST;
+        if (backward) d.grad_output = d.input;
+        if (backward) d.preactivation.shape.row_sizes = d.grad_preactivation.shape.row_sizes = d.input.shape.row_sizes;
+        ASSERT_EQ(TEGROUP_OK, tegroup_mlp_plan_make(&d, NULL, &plan, NULL));
+    }
+}
+
 /* ---- the same bits ------------------------------------------------------------------------------------------------------- */
 
 enum { RESULTS = 9 };

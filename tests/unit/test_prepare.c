@@ -487,6 +487,30 @@ TEST(prepare, each_lie_has_its_bit) {
     }
 }
 
+/* Slots of equal distance: only the last group's has no neighbour that it could run into. */
+TEST(prepare, the_last_group_may_be_longer_than_the_stride) {
+    tegroup_error error;
+    void *mark = guards_mark();
+    memset(&kase.shape, 0, sizeof kase.shape);
+    kase.ld = 0;
+    kase.shape.groups = 3; kase.shape.rows = 15; kase.shape.cols = 3;
+    kase.shape.row_sizes.encoding = TEGROUP_ENCODING_COUNTS;
+    kase.shape.row_sizes.dtype = TEGROUP_DTYPE_I64;
+    kase.shape.row_sizes.stride = 4;
+    kase.values[0] = kase.values[1] = 4;
+    kase.values[2] = 7;
+    tegroup_snapshot_view v = tegroup_snapshot_read(prepared(&kase, &error));
+    ASSERT_TRUE(v.header != NULL);
+    ASSERT_EQ(v.header->status, 0u);
+    for (int32_t g = 0; g < 3; g++) {
+        ASSERT_EQ(v.start[g], g * 4);
+        ASSERT_EQ(v.rows[g], kase.values[g]);
+    }
+    desc.clamp = 0;
+    ASSERT_EQ(tegroup_prepare(&desc, NULL, &error), TEGROUP_OK);
+    guards_release(mark);
+}
+
 /* The sizes are read once: what happens to the array afterwards changes nothing. */
 TEST(prepare, a_snapshot_is_a_copy) {
     rng r = rng_seed(2003);
@@ -621,6 +645,38 @@ TEST(prepare, products_over_lies_stay_inside) {
     }
     ASSERT_GT(written, cases);
     printf("products over hostile sizes: %ld\n", (long)cases);
+}
+
+/* A C whose own snapshot has fewer rows, or columns, than D's is not read beyond them, and D not written. */
+TEST(prepare, a_smaller_c_bounds_the_product) {
+    int64_t m[3] = {4, 0, 5}, n[3] = {6, 2, 7}, fewer[3];
+    for (int side = 0; side < 3; side++) { /* neither, rows, columns */
+        void *mark = guards_mark();
+        spec s = {.op = TEGROUP_OP_FORWARD, .groups = 3, .m = m, .n = 7, .ng = n, .k = 5, .pack = PACK_LD, .pad = 1,
+            .c = C_SEPARATE, .beta = SCALARS_ONE, .seed = 5};
+        problem p;
+        problem_make(&p, &s);
+        *(float *)p.beta = 2;
+        grid_fill(&p, &p.c, 'c', FILL_NORMAL, 1);
+        guarded_remember(p.beta);
+        guarded_remember(p.c.tensor.data);
+        problem_reference(&p);
+        ASSERT_EQ(problem_plan(&p), TEGROUP_OK);
+        ASSERT_EQ(problem_prepare(&p), TEGROUP_OK);
+        memcpy(fewer, side == 1 ? m : n, sizeof fewer);
+        fewer[2] = 3;
+        if (side == 1) p.c.tensor.shape.row_sizes.data = fewer;
+        if (side == 2) p.c.tensor.shape.col_sizes.data = fewer;
+        ASSERT_EQ(grid_prepare(&p.c, &p.error), TEGROUP_OK);
+        ASSERT_EQ(tegroup_gemm(&p.plan, &p.desc, NULL, &p.error), TEGROUP_OK);
+        if (side > 0) (side == 1 ? p.d.rows : p.d.cols)[2] = 3;
+        for (int64_t i = 0; i < p.d.rows[2]; i++)
+            for (int64_t j = 0; j < p.d.cols[2]; j++)
+                ASSERT_LE(fabs(value_at(&p.d, 2, i, j) - p.want[2][i * n[2] + j]), p.bound[2][i * n[2] + j]);
+        ASSERT_EQ(problem_disturbed(&p), 0);
+        problem_release(&p);
+        guards_release(mark);
+    }
 }
 
 TEST_MAIN()

@@ -53,7 +53,8 @@ static int64_t entry(const arrays *s, tegroup_impl_setup_item item, int32_t g) {
     return value;
 }
 
-/* One group's D = alpha op(A) op(B) + beta C by columns, as cublasLtMatmul defines it. "" or what is odd. */
+/* One group's D = alpha op(A) op(B) + beta C by columns, as cublasLtMatmul defines it. "" or what is odd. Where no
+ * sum of the problem can have a term, cuBLASLt is not called: then D stays as it is. */
 static const char *column_major(const problem *p, const arrays *s, int32_t g) {
     int ta = p->s.op == TEGROUP_OP_FORWARD, tb = p->s.op == TEGROUP_OP_WGRAD;
     int64_t a_rows = entry(s, TEGROUP_IMPL_SETUP_A_ROWS, g), a_cols = entry(s, TEGROUP_IMPL_SETUP_A_COLS, g), lda = entry(s, TEGROUP_IMPL_SETUP_A_LD, g);
@@ -69,7 +70,7 @@ static const char *column_major(const problem *p, const arrays *s, int32_t g) {
     if ((ta ? a_cols : a_rows) != rows || (tb ? b_rows : b_cols) != cols || (tb ? b_cols : b_rows) != k) return "dimensions disagree";
     if (rows < 0 || cols < 0 || k < 0) return "a negative dimension";
     if ((!p->desc.options.ignore_quirks && ((uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d) % 16 != 0) || !a || !b || !c || !d) return "an address that cuBLASLt cannot take";
-    if (rows * cols == 0) return "";
+    if (rows * cols == 0 || !p->a.tensor.shape.rows || !p->a.tensor.shape.cols || !p->d.tensor.shape.cols) return "";
     if (ldd < rows || ldc < rows || (k > 0 && (lda < a_rows || ldb < b_rows))) return "a leading dimension is too small";
     for (int64_t j = 0; j < cols; j++)
         for (int64_t i = 0; i < rows; i++) {
@@ -94,14 +95,18 @@ static void alone(problem *p, const arrays *s, int32_t g) {
         }
 }
 
-/* Addresses, and rows of D, of other than whole 16 bytes. */
+/* Terms of each of a group's sums. */
+static int64_t terms(const spec *s, int32_t g) {
+    return s->op == TEGROUP_OP_WGRAD ? group_rows(s, g) : s->op == TEGROUP_OP_DGRAD ? group_n(s, g) : group_k(s, g);
+}
+
+/* The tests' own rule of which groups cuBLASLt would read or write wrongly: an address, or rows of D, of other than
+ * whole 16 bytes. An empty sum is none: it reads neither operand, and beta * C can be written anywhere. */
 static int misaligned(const problem *p, int32_t g) {
-    const spec *s = &p->s;
-    int64_t k = s->op == TEGROUP_OP_WGRAD ? group_rows(s, g) : s->op == TEGROUP_OP_DGRAD ? group_n(s, g) : group_k(s, g);
-    uintptr_t all = (uintptr_t)p->d.at[g] | (s->c == C_SEPARATE ? (uintptr_t)p->c.at[g] : 0);
-    if (k > 0) all |= (uintptr_t)p->a.at[g] | (uintptr_t)p->b.at[g];
+    uintptr_t all = (uintptr_t)p->a.at[g] | (uintptr_t)p->b.at[g] | (uintptr_t)p->d.at[g];
+    if (p->s.c == C_SEPARATE) all |= (uintptr_t)p->c.at[g];
     all |= (uintptr_t)p->d.cols[g] * size_of(p->d.dtype);
-    return k > 0 && all % 16 != 0 && p->d.rows[g] > 0 && p->d.cols[g] > 0 && !group_skipped(s, g);
+    return all % 16 != 0 && terms(&p->s, g) > 0 && p->d.rows[g] > 0 && p->d.cols[g] > 0 && !group_skipped(&p->s, g);
 }
 
 TEST(setup, arrays_give_the_product) {
@@ -136,8 +141,8 @@ TEST(setup, arrays_give_the_product) {
     ASSERT_TRUE(usual > 0 && usual < problems);
 }
 
-/* A group at an address that cuBLASLt would read wrongly gives NaN and nothing else; its neighbours are right. Where the caller
- * ignores the quirks all of them are cuBLASLt's. */
+/* A group at an address that cuBLASLt would read wrongly gives NaN and nothing else; its neighbours are right, and so
+ * is an empty sum wherever it lies. Where the caller ignores the quirks all of them are cuBLASLt's. */
 TEST(setup, misaligned_groups_show) {
     rng r = rng_seed(7002);
     int64_t shown = 0, fine = 0, risked = 0;
@@ -158,9 +163,8 @@ TEST(setup, misaligned_groups_show) {
         arrays at = set_up(&p);
         ASSERT_LE(at.usual, 1);
         for (int32_t g = 0; g < s.groups; g++) {
-            int nan = at.groups[g].alone == TEGROUP_IMPL_ALONE_NAN;
-            if (p.desc.options.ignore_quirks) ASSERT_FALSE(nan);
-            else if (misaligned(&p, g)) ASSERT_TRUE(nan);
+            int nan = misaligned(&p, g) && !p.desc.options.ignore_quirks;
+            ASSERT_EQ(nan, at.groups[g].alone == TEGROUP_IMPL_ALONE_NAN);
             risked += !nan && misaligned(&p, g);
             ASSERT_STREQ("", column_major(&p, &at, g));
             alone(&p, &at, g);
@@ -176,6 +180,31 @@ TEST(setup, misaligned_groups_show) {
     ASSERT_GT(shown, 0);
     ASSERT_GT(fine, 0);
     ASSERT_GT(risked, 0);
+}
+
+/* Of 16 groups each has another choice of a, b, c and d a step away from whole 16 bytes: all but the first show,
+ * unless their sums are empty. Only the set-up is looked at. */
+TEST(setup, a_group_shows_where_anything_it_multiplies_is_misaligned) {
+    enum { GROUPS = 16 };
+    for (int turn = 0; turn < 6; turn++) {
+        void *mark = guards_mark();
+        int64_t m[GROUPS], k = turn / 3 * 8;
+        spec s = {.aligned = 1, .op = ops[turn % 3], .groups = GROUPS, .m = m, .in = TEGROUP_DTYPE_BF16, .lists = 15,
+            .c = C_SEPARATE, .tail_rows = 8};
+        s.n = s.op == TEGROUP_OP_DGRAD ? k : 8;
+        s.k = s.op == TEGROUP_OP_FORWARD ? k : 8;
+        for (int32_t g = 0; g < GROUPS; g++) m[g] = s.op == TEGROUP_OP_WGRAD ? k : 8;
+        problem p;
+        problem_make(&p, &s);
+        const tegroup_tensor *const lists[] = {&p.desc.a, &p.desc.b, &p.desc.c, &p.desc.d};
+        for (int32_t g = 0; g < GROUPS; g++)
+            for (int i = 0; i < 4; i++) ((char **)(uintptr_t)lists[i]->pointers)[g] += g >> i & 1 ? 2 : 0;
+        ASSERT_EQ(TEGROUP_OK, problem_prepare(&p));
+        arrays at = set_up(&p);
+        for (int32_t g = 0; g < GROUPS; g++) ASSERT_EQ(k > 0 && g > 0, at.groups[g].alone == TEGROUP_IMPL_ALONE_NAN);
+        problem_release(&p);
+        guards_release(mark);
+    }
 }
 
 /* Skipped groups and sums that change nothing have no columns; an infinite alpha does not meet an empty sum. */
@@ -198,12 +227,21 @@ TEST(setup, what_is_kept_from_cublaslt) {
         ASSERT_EQ(3, entry(&at, TEGROUP_IMPL_SETUP_A_COLS, 2));
         problem_release(&p);
     }
-    problem p; /* a C whose rows lie further apart than D's; only the entries are looked at */
+    problem p; /* no group can have a row, so that cuBLASLt is not called: the zeros are not left to it */
+    int64_t none[4] = {0, 0, 0, 0};
+    s.c = C_NONE;
+    s.m = none;
+    problem_make(&p, &s);
+    ASSERT_EQ(TEGROUP_OK, problem_prepare(&p));
+    arrays at = set_up(&p);
+    for (int32_t g = 0; g < 4; g++) ASSERT_EQ(TEGROUP_IMPL_ALONE_EMPTY, (int)at.groups[g].alone);
+    problem_release(&p);
+    s.m = m; /* a C whose rows lie further apart than D's; only the entries are looked at */
     s.c = C_SEPARATE;
     problem_make(&p, &s);
     p.desc.c.ld = 24;
     ASSERT_EQ(TEGROUP_OK, problem_prepare(&p));
-    arrays at = set_up(&p);
+    at = set_up(&p);
     ASSERT_EQ(24, entry(&at, TEGROUP_IMPL_SETUP_C_LD, 2));
     ASSERT_EQ(16, entry(&at, TEGROUP_IMPL_SETUP_D_LD, 2));
     problem_release(&p);

@@ -512,6 +512,27 @@ TEST(status, prepare) {
     spoil_nothing();
     w.irregular.snapshot_bytes = layout.total_bytes;
     GOOD(irregular);
+    /* Groups that begin at any row lie at multiples of 1, which may be said. */
+    spoil_nothing();
+    p->shape.row_sizes.starts = w.starts;
+    p->shape.row_sizes.alignment = 1;
+    GOOD(prepare);
+    /* Sizes that end where the snapshot begins are apart from it. */
+    spoil_nothing();
+    p->shape.row_sizes.data = memcpy(w.snapshot_out - sizeof w.counts, w.counts, sizeof w.counts);
+    GOOD(prepare);
+    /* The largest distance of rows may be said of any. */
+    spoil_nothing();
+    p->ld = TEGROUP_MAX_COLS;
+    GOOD(prepare);
+    /* No groups have no sizes. */
+    for (int encoding = TEGROUP_ENCODING_COUNTS; encoding <= TEGROUP_ENCODING_ENDS; encoding++) {
+        spoil_nothing();
+        p->shape.groups = 0;
+        p->shape.row_sizes.data = NULL;
+        p->shape.row_sizes.encoding = (tegroup_encoding)encoding;
+        GOOD(prepare);
+    }
 }
 
 /* Sizes in host memory that lie, each in its way: which array, which bound, which group. */
@@ -617,6 +638,16 @@ TEST(status, tensors) {
     TENSOR(problem_wgrad, w.wgrad.d, "d", K);
     UNIFORM(problem_wgrad, w.wgrad.d, "d", N, K);
     BAD(problem, w.forward.a.dtype = TEGROUP_DTYPE_UNSET, UNSET, "a.dtype", 1, 0);
+    /* each of a list's buffers must be addressable with rows as far apart as the widest group has columns */
+    BAD(problem_wgrad, LISTED(w.wgrad.a, HOST); w.wgrad.a.shape.col_sizes.encoding = TEGROUP_ENCODING_COUNTS;
+        w.wgrad.a.shape.rows = TEGROUP_MAX_ROWS;
+        w.wgrad.a.shape.cols = TEGROUP_MAX_COLS, OVERFLOW, "a.shape.rows", ADDRESSABLE, INT64_MAX);
+    /* ... and columns that the device knows need a bound where there are rows */
+    spoil_nothing();
+    w.forward.a.shape.col_sizes = w.forward.a.shape.row_sizes;
+    w.forward.a.shape.row_sizes.space = w.forward.a.shape.col_sizes.space = TEGROUP_SPACE_DEVICE;
+    w.forward.a.shape.rows = w.forward.c.shape.rows = w.forward.d.shape.rows = 0;
+    GOOD(problem);
     /* what has memory, and is not said to be there, is refused when the plan is made */
     BAD(plan, w.forward.b.pointers = lists[0], UNSET, "b.pointers_space", TEGROUP_SPACE_HOST, 0);
     BAD(plan, w.forward.b.pointers_space = TEGROUP_SPACE_HOST, COMBINATION, "b.data", 0, 1);
@@ -721,6 +752,9 @@ TEST(status, gemm_combinations) {
 
 TEST(status, cublaslt_fields) {
     BAD(plan, w.forward.options.host_sizes_final = 2, VALUE, "options.host_sizes_final", 1, 2);
+    spoil_nothing();
+    w.forward.options.cublaslt_functions = &w.functions;
+    GOOD(plan);
     BAD(plan, w.functions.struct_size = 8; w.forward.options.cublaslt_functions = &w.functions, STRUCT_SIZE, "options.cublaslt_functions.struct_size", sizeof w.functions, 8);
 }
 
@@ -737,6 +771,13 @@ TEST(status, tune_save_load) {
     BAD(tune, w.tune.rounds = -1, VALUE, "rounds", TEGROUP_TUNE_ROUNDS, -1);
     BAD(tune, w.tune.rounds = TEGROUP_TUNE_ROUNDS + 1, VALUE, "rounds", TEGROUP_TUNE_ROUNDS, TEGROUP_TUNE_ROUNDS + 1);
     BAD(tune, w.tune.gemm = &w.dgrad, PLAN, "op", TEGROUP_OP_FORWARD, TEGROUP_OP_DGRAD);
+    /* the CPU backend has one candidate, and no others to compare it with */
+    float measured[TEGROUP_TUNE_CANDIDATES + 1] = {0};
+    spoil_nothing();
+    w.tune.milliseconds = measured;
+    GOOD(tune);
+    for (int i = 0; i < TEGROUP_TUNE_CANDIDATES; i++) ASSERT_EQ(-1, measured[i]);
+    ASSERT_EQ(0, measured[TEGROUP_TUNE_CANDIDATES]);
 
     NOT(plan_save, NULL AND w.saved AND sizeof w.saved, NULL_ARGUMENT, "plan", 1, 0);
     NOT(plan_save, &w.forward_plan AND NULL AND sizeof w.saved, NULL_ARGUMENT, "bytes", 1, 0);
@@ -820,8 +861,7 @@ static tegroup_gemm_desc *looped(void) { /* with the sizes where that backend wa
     x->a.shape.row_sizes.space = x->d.shape.row_sizes.space = TEGROUP_SPACE_HOST;
     return x;
 }
-static void scaled_loop(tegroup_space alpha, tegroup_space beta) {
-    tegroup_gemm_desc *x = looped();
+static void scaled(tegroup_gemm_desc *x, tegroup_space alpha, tegroup_space beta) {
     x->c = x->d;
     x->alpha.space = alpha;
     x->beta.space = beta;
@@ -857,6 +897,8 @@ TEST(status, unsupported) {
     BAD(plan_target, device(grouped, 90, 130300), UNSUPPORTED, "target.cublaslt_version", 130801, 130300);
     BAD(plan_target, device(grouped, 90, 0), UNSUPPORTED, "target.cublaslt_version", 130801, 0);
     BAD(plan_target, device(grouped, 90, 130100)->options.ignore_quirks = 1u << 3, UNSUPPORTED, "target.cublaslt_version", 130400, 130100);
+    BAD(plan_target, device(grouped, 90, 130100)->options.ignore_quirks = 1u << 5, UNSUPPORTED,
+        "target.cublaslt_version", 130801, 130100);
     BAD(plan_target, device(grouped, 90, 130100)->alpha.space = TEGROUP_SPACE_DEVICE, UNSUPPORTED, "target.cublaslt_version", 131000, 130100);
     BAD(plan_target, device(grouped, 103, 130700), UNSUPPORTED, "target.cublaslt_version", 130801, 130700);
     BAD(plan_target, device(grouped, 100, 131000)->alpha.space = TEGROUP_SPACE_DEVICE, UNSUPPORTED, "target.cublaslt_version", 0, 131000);
@@ -877,13 +919,21 @@ TEST(status, unsupported) {
         w.dgrad.bias.shape.cols = K, UNSUPPORTED, "bias", 0, TEGROUP_DTYPE_F32);
     BAD(plan_target, device(grouped, 90, 131000)->options.sm_limit = 8, UNSUPPORTED, "options.sm_limit", 0, 8);
     BAD(plan_target, device(grouped, 90, 130900)->alpha.space = TEGROUP_SPACE_DEVICE, UNSUPPORTED, "target.cublaslt_version", 131000, 130900);
+    BAD(plan_target, device(grouped, 90, 130900)->c = w.dgrad.d; w.dgrad.beta.space = TEGROUP_SPACE_DEVICE, UNSUPPORTED,
+        "target.cublaslt_version", 131000, 130900);
     BAD(plan_target, device(grouped, 90, 131000)->b.group_stride = 100, UNSUPPORTED, "target.cublaslt_version", 0, 131000);
     BAD(plan_target, device(grouped, 90, 131000)->a.dtype = TEGROUP_DTYPE_F32; w.dgrad.b.dtype = TEGROUP_DTYPE_F32, UNSUPPORTED, "a.dtype", 1u << TEGROUP_DTYPE_F16, TEGROUP_DTYPE_F32);
     BAD(plan_target, device(grouped, 90, 131000)->d.dtype = TEGROUP_DTYPE_F16, UNSUPPORTED, "d.dtype", 1u << TEGROUP_DTYPE_BF16 | 1u << TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F16);
     BAD(plan_target, looped()->options.sm_limit = 1, UNSUPPORTED, "options.sm_limit", 0, 1);
     BAD(plan_target, LISTED(looped()->b, DEVICE), UNSUPPORTED, "b.pointers_space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
-    BAD(plan_target, scaled_loop(TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE), UNSUPPORTED, "alpha.space", TEGROUP_SPACE_DEVICE, TEGROUP_SPACE_HOST);
-    BAD(plan_target, scaled_loop(TEGROUP_SPACE_DEVICE, TEGROUP_SPACE_HOST), UNSUPPORTED, "beta.space", TEGROUP_SPACE_DEVICE, TEGROUP_SPACE_HOST);
+    BAD(plan_target, scaled(device(sm90, 90, 0), TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE), UNSUPPORTED,
+        "alpha.space", TEGROUP_SPACE_DEVICE, TEGROUP_SPACE_HOST);
+    BAD(plan_target, scaled(device(sm90, 90, 0), TEGROUP_SPACE_UNSET, TEGROUP_SPACE_HOST), UNSUPPORTED, "beta.space",
+        TEGROUP_SPACE_DEVICE, TEGROUP_SPACE_HOST);
+    BAD(plan_target, scaled(looped(), TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE), UNSUPPORTED, "alpha.space",
+        TEGROUP_SPACE_DEVICE, TEGROUP_SPACE_HOST);
+    BAD(plan_target, scaled(looped(), TEGROUP_SPACE_DEVICE, TEGROUP_SPACE_HOST), UNSUPPORTED, "beta.space",
+        TEGROUP_SPACE_DEVICE, TEGROUP_SPACE_HOST);
 
     BAD(plan_dgrad, host(sm90), NOT_BUILT, "target.built", 1, 0);
     BAD(plan_dgrad, host(grouped), NOT_BUILT, "target.built", 1, 0);
@@ -1002,6 +1052,20 @@ TEST(status, gemm_memory) {
 
 static int64_t *rows_in(const void *snapshot) { return (int64_t *)(uintptr_t)tegroup_snapshot_read(snapshot).rows; }
 
+/* Without rows there are no row scales, and no memory for any. */
+TEST(status, gemm_of_no_rows) {
+    tegroup_gemm_desc *f = &w.forward;
+    tegroup_tensor *const tensors[] = {&f->a, &f->c, &f->d};
+    spoil_nothing();
+    for (int i = 0; i < 3; i++) {
+        uniform(tensors[i]);
+        tensors[i]->shape.rows = 0;
+        tensors[i]->data = NULL;
+    }
+    f->row_scale = NULL;
+    GOOD(replanned);
+}
+
 /* A snapshot of something else. Each operand is given a copy of its own. */
 static tegroup_snapshot_header *snapshot_of(tegroup_tensor *tensor) {
     memcpy(w.snapshot_out, w.snapshot, sizeof w.snapshot);
@@ -1015,6 +1079,13 @@ static tegroup_snapshot_header *irregular_b(void) {
     w.wgrad.b.shape = w.irregular.shape;
     w.wgrad.b.shape.snapshot = w.snapshot_out;
     return (tegroup_snapshot_header *)(void *)w.snapshot_out;
+}
+
+/* Its first group's last element, moved to there. */
+static void ends_at(tegroup_snapshot_header *header, int64_t end) {
+    tegroup_snapshot_view view = tegroup_snapshot_read(header);
+    *(int64_t *)(uintptr_t)view.cols = K;
+    *(int64_t *)(uintptr_t)view.offset = end - view.rows[0] * K;
 }
 
 TEST(status, gemm_snapshots) {
@@ -1037,11 +1108,23 @@ TEST(status, gemm_snapshots) {
     spoil_nothing();
     irregular_b();
     GOOD(replanned_wgrad);
+    GOOD(problem_wgrad);
+    ASSERT_EQ(1, w.problem.irregular);
+    spoil_nothing();
+    GOOD(problem_wgrad);
+    ASSERT_EQ(0, w.problem.irregular);
     /* The deep check walks the snapshot: a group that ends past the buffer. */
     BAD(check, w.forward.options.check_level = TEGROUP_CHECK_DEEP; rows_in(snapshot_of(&w.forward.d))[EXPERTS - 1] = ROWS,
         CAPACITY, "d.shape.snapshot", ROWS, ROWS + w.starts[EXPERTS - 1]);
     BAD(check, w.forward.options.check_level = TEGROUP_CHECK_DEEP; ((int64_t *)(uintptr_t)tegroup_snapshot_read(snapshot_of(&w.forward.a)).start)[0] = ROWS,
         CAPACITY, "a.shape.snapshot", ROWS, ROWS + w.counts[0]);
+    /* ... past the elements, though it is no longer than they are. */
+    BAD(replanned_wgrad, w.wgrad.options.check_level = TEGROUP_CHECK_DEEP; ends_at(irregular_b(), ROWS * K + 1),
+        CAPACITY, "b.shape.snapshot", ROWS * K, ROWS * K + 1);
+    spoil_nothing();
+    w.wgrad.options.check_level = TEGROUP_CHECK_DEEP;
+    ends_at(irregular_b(), ROWS * K);
+    GOOD(replanned_wgrad);
     /* And what operands that meet say of a group's rows. */
     BAD(check, w.forward.options.check_level = TEGROUP_CHECK_DEEP; rows_in(snapshot_of(&w.forward.d))[0]--, CAPACITY, "d.shape.snapshot", w.counts[0], w.counts[0] - 1);
     BAD(replanned_wgrad, w.wgrad.options.check_level = TEGROUP_CHECK_DEEP; rows_in(snapshot_of(&w.wgrad.b))[0]--, CAPACITY, "b.shape.snapshot", w.counts[0], w.counts[0] - 1);
@@ -1062,8 +1145,17 @@ TEST(status, gemm_overlaps) {
     BAD(forward, f->d.data = w.weight, OVERLAP, "d.data", 0, 1);
     BAD(forward, f->d.data = w.old + 1, OVERLAP, "d.data", 0, 1);
     BAD(forward, f->d.data = w.old; f->c.shape.snapshot = memcpy(w.snapshot_out, w.snapshot, sizeof w.snapshot), OVERLAP, "d.data", 0, 1);
+    BAD(forward, f->d.data = w.snapshot_out; f->c.shape.snapshot = memcpy(w.snapshot_out, w.snapshot,
+        sizeof w.snapshot), OVERLAP, "d.data", 0, 1);
+    BAD(forward, f->d.data = w.snapshot_out; f->d.shape.snapshot = memcpy(w.snapshot_out, w.snapshot,
+        sizeof w.snapshot), OVERLAP, "d.data", 0, 1);
+    BAD(wgrad, g->d.data = w.snapshot_out; g->b.shape.snapshot = memcpy(w.snapshot_out, w.snapshot,
+        sizeof w.snapshot), OVERLAP, "d.data", 0, 1);
     BAD(forward, f->d.data = LAST(w.bias), OVERLAP, "d.data", 0, 1);
     BAD(forward, f->d.data = LAST(w.row_scale), OVERLAP, "d.data", 0, 1);
+    BAD(replanned, uniform(&f->a); uniform(&f->c); uniform(&f->d);
+        f->a.shape.rows = f->c.shape.rows = f->d.shape.rows = ROWS / EXPERTS;
+        f->row_scale = w.gate_up; f->d.data = w.gate_up + ROWS - 1, OVERLAP, "d.data", 0, 1); /* of the last group's rows */
     BAD(forward, f->d.data = LAST(w.alpha), OVERLAP, "d.data", 0, 1);
     BAD(forward, f->d.data = w.beta, OVERLAP, "d.data", 0, 1);
     BAD(forward, f->d.data = w.snapshot, OVERLAP, "d.data", 0, 1);
@@ -1094,6 +1186,11 @@ TEST(status, gemm_overlaps) {
     BAD(forward, f->beta.data = w.workspace + 64, OVERLAP, "options.workspace", 0, 1);
     BAD(forward, memcpy(w.workspace, w.snapshot, sizeof w.snapshot); f->a.shape.snapshot = w.workspace, OVERLAP, "options.workspace", 0, 1);
     BAD(wgrad, g->bias.data = w.workspace + 64, OVERLAP, "options.workspace", 0, 1);
+    /* what is absent has no snapshot, whatever is left in its shape */
+    spoil_nothing();
+    x->c.shape = x->d.shape;
+    x->c.shape.snapshot = x->d.data;
+    GOOD(dgrad);
 }
 
 /* Operands given as one pointer a group: of the descriptor always, of each entry with the deep check. */
@@ -1128,6 +1225,12 @@ TEST(status, lists) {
         BAD(replanned_wgrad, lists_of(g, &g->d, lists[1], one); g->accumulate = 0; lists[1][2] = NULL; rows_in(w.snapshot)[2] = rows; if (rows < 0) lists[1][1] = NULL,
             NULL_ARGUMENT, "d.pointers", -1, rows < 0 ? 1 : 2);
     }
+    /* ... and of one that is worked on there must be, if only for a row or a column */
+    BAD(replanned_dgrad, lists_of(x, &x->b, lists[0], one); lists[0][2] = NULL; rows_in(w.snapshot)[2] = 1,
+        NULL_ARGUMENT, "b.pointers", -1, 2);
+    BAD(replanned_wgrad, *(int64_t *)(uintptr_t)tegroup_snapshot_read(irregular_b()).cols = 1; list_of(&g->d,
+        lists[1], one); lists[1][0] = NULL,
+        NULL_ARGUMENT, "d.pointers", -1, 0);
     BAD(dgrad, x->b.pointers = lists[0], UNSET, "b.pointers_space", TEGROUP_SPACE_HOST, 0);
 
     /* at the default level, too, every list is looked at before it is read: where an address is used, and only there */
@@ -1178,6 +1281,17 @@ TEST(status, lists) {
         lists[1][3] = lists[1][1];
         rows_in(w.snapshot)[3] = rows;
         GOOD(replanned_wgrad);
+    }
+    for (int cols = 0; cols < 2; cols++) { /* nor a group of rows without columns, as far apart as they are */
+        spoil_nothing();
+        *(int64_t *)(uintptr_t)tegroup_snapshot_read(irregular_b()).cols = cols;
+        g->b.shape.offsets = NULL;
+        g->b.shape.elements = 0;
+        g->b.ld = K;
+        lists_of(g, &g->b, lists[0], K * sizeof(float));
+        lists[0][0] = w.weight_grad;
+        if (cols == 0) GOOD(replanned_wgrad);
+        else ASSERT_TRUE(call_replanned_wgrad(&error) == TEGROUP_ERROR_OVERLAP);
     }
     BAD(replanned_dgrad, lists_of(x, &x->b, lists[0], one); lists[0][3] = w.x_grad, OVERLAP, "d.data", 0, 1);
     BAD(replanned_wgrad, lists_of(g, &g->d, lists[1], one); lists[1][0] = w.x, OVERLAP, "d.pointers", 0, 1);
@@ -1340,6 +1454,17 @@ TEST(status, activation) {
     BAD(activation, a->output.data = w.snapshot + 256, OVERLAP, "output.data", 0, 1);
     OTHER_SNAPSHOT(activation, a->snapshot, "snapshot");
     NO_GPU(activation, w.activation);
+    /* A matrix without elements has no memory: it needs none, and shares none. */
+    spoil_nothing();
+    a->input.rows = a->row_scale.rows = a->output.rows = 0;
+    a->input.data = a->row_scale.data = a->output.data = NULL;
+    a->snapshot = NULL;
+    GOOD(activation);
+    spoil_nothing();
+    w.permute.tokens.cols = w.permute.permuted.cols = 0;
+    w.permute.tokens.ld = w.permute.permuted.ld = N;
+    w.permute.permuted.data = w.permute.tokens.data;
+    GOOD(permute);
 }
 
 TEST(status, activation_backward) {
@@ -1487,6 +1612,9 @@ TEST(status, permutation) {
 
 /* Workspaces: nothing on the host, and on a GPU what the sizes ask for. */
 TEST(status, operation_layouts) {
+    spoil_nothing();
+    w.router.experts = TEGROUP_MAX_GROUPS;
+    GOOD(router_layout);
     tegroup_router_desc      *r = &w.router;
     tegroup_permutation_desc *p = &w.permutation;
     NOT(router_layout, NULL AND &w.layout, NULL_ARGUMENT, "desc", 1, 0);
@@ -1636,6 +1764,7 @@ TEST(status, combine_backward) {
     LINEAR_FOLLOWS(t, name, size);                                                                                                  \
     BAD(linear_plan, w.linear.t.shape.row_sizes.encoding = TEGROUP_ENCODING_UNSET, UNSET, name ".shape.row_sizes.encoding",         \
         TEGROUP_ENCODING_COUNTS, 0);                                                                                                \
+    BAD(linear_plan, uniform(&w.linear.t), UNSET, name ".shape.row_sizes.encoding", TEGROUP_ENCODING_COUNTS, 0);      \
     BAD(linear_plan, w.linear.t.shape.row_sizes.space = TEGROUP_SPACE_UNSET, UNSET, name ".shape.row_sizes.space", 1, 0);           \
     BAD(linear_plan, w.linear.t.shape.col_sizes.encoding = TEGROUP_ENCODING_COUNTS, UNSUPPORTED,                                    \
         name ".shape.col_sizes.encoding", 0, TEGROUP_ENCODING_COUNTS);                                                              \
@@ -1903,6 +2032,8 @@ TEST(status, mlp_plan) {
     MLP_ROWS(grad_output, K);
     MLP_ROWS(dgrad_out, K);
     MLP_ROWS(grad_row_scale, 1);
+    BAD(mlp_plan, w.mlp.fc2_bias_scaled = 0; w.mlp.grad_row_scale.shape.cols = 2, SHAPE, "grad_row_scale.shape.cols",
+        1, 2); /* of no product */
     MLP_ROWS(preactivation, 2 * N);
     MLP_ROWS(activated, N);
     MLP_ROWS(grad_preactivation, 2 * N);
@@ -1956,6 +2087,31 @@ TEST(status, mlp_plan) {
         "op", 1, 0);
 }
 
+/* Each product as the MLP has it: what it multiplies, what it adds, and where it puts the result; NULL: in the
+ * workspace. */
+TEST(status, mlp_gemm) {
+    static const struct { tegroup_mlp_layer layer; tegroup_op op; const void *a, *b, *bias, *d; } products[] = {
+        {TEGROUP_MLP_FC1, TEGROUP_OP_FORWARD, w.x, w.fc1_weight, w.fc1_bias, w.preactivation},
+        {TEGROUP_MLP_FC2, TEGROUP_OP_FORWARD, w.activated, w.fc2_weight, w.fc2_bias, w.mlp_out},
+        {TEGROUP_MLP_FC2, TEGROUP_OP_DGRAD, w.mlp_grad_output, w.fc2_weight, NULL, NULL},
+        {TEGROUP_MLP_FC1, TEGROUP_OP_DGRAD, w.grad_preactivation, w.fc1_weight, NULL, w.x_grad},
+        {TEGROUP_MLP_FC2, TEGROUP_OP_WGRAD, w.mlp_grad_output, w.activated, w.fc2_bias_grad, w.fc2_weight_grad},
+        {TEGROUP_MLP_FC1, TEGROUP_OP_WGRAD, w.grad_preactivation, w.x, w.fc1_bias_grad, w.fc1_weight_grad},
+    };
+    for (size_t i = 0; i < sizeof products / sizeof *products; i++) {
+        spoil_nothing();
+        ASSERT_EQ(TEGROUP_OK, tegroup_mlp_gemm(&w.mlp_plan, &w.mlp, products[i].layer, products[i].op, &w.gemm,
+            &error));
+        const unsigned char *d = (const unsigned char *)w.gemm.d.data;
+        ASSERT_EQ(products[i].op, w.gemm.op);
+        ASSERT_TRUE(w.gemm.a.data == products[i].a && w.gemm.b.data == products[i].b
+            && w.gemm.bias.data == products[i].bias);
+        if (products[i].d != NULL) ASSERT_TRUE(d == products[i].d);
+        else ASSERT_TRUE(d >= w.workspace && d < w.workspace + w.mlp_plan.workspace_bytes);
+        ASSERT_EQ(TEGROUP_OK, tegroup_gemm_problem(&w.gemm, &w.problem, &error));
+    }
+}
+
 TEST(status, mlp_calls) {
     NOT(mlp_forward, NULL AND &w.mlp AND NULL, NULL_ARGUMENT, "plan", 1, 0);
     NOT(mlp_dgrad, &w.mlp_plan AND NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
@@ -1973,6 +2129,10 @@ TEST(status, mlp_calls) {
     BAD(mlp_dgrad, w.mlp.fusion = TEGROUP_FUSION_REQUIRED, PLAN, "fusion", TEGROUP_FUSION_NEVER, TEGROUP_FUSION_REQUIRED);
     BAD(mlp_dgrad, w.mlp.fusion = TEGROUP_FUSION_NEVER; w.mlp_plan.planned.fused = TEGROUP_FUSED_DGRAD, PLAN, "fusion", TEGROUP_FUSION_REQUIRED, TEGROUP_FUSION_NEVER);
     BAD(mlp_dgrad, w.mlp_plan.planned.fused = TEGROUP_FUSED_DGRAD, PLAN, "plan", TEGROUP_BACKEND_SM90, TEGROUP_BACKEND_CPU);
+    spoil_nothing(); /* what forward has in an epilogue is not dgrad's */
+    w.mlp_plan.planned.fused = TEGROUP_FUSED_FORWARD;
+    GOOD(mlp_dgrad);
+    BAD(mlp_dgrad, w.mlp.preactivation.ld = 2 * N + 1, LAYOUT, "preactivation.ld", 2 * N, 2 * N + 1);
     BAD(mlp_dgrad, w.mlp.recompute = 1, PLAN, "recompute", 0, 1);
     BAD(mlp_forward, MLP_ABSENT(out), UNSET, "out.dtype", TEGROUP_DTYPE_F64, 0);
     BAD(mlp_dgrad, MLP_ABSENT(dgrad_out), PLAN, "dgrad_out.dtype", TEGROUP_DTYPE_F32, 0);
@@ -2038,9 +2198,48 @@ TEST(status, mlp_calls) {
         w.mlp_plan.wgrad_workspace_bytes - 1);
 }
 
+/* A tensor between the products is held to its rules by a call, too, where no product has it: without dgrad_out and
+ * main_grads the activation's gradient alone writes grad_preactivation. */
+TEST(status, mlp_gradient_of_the_activation_alone) {
+    tegroup_mlp_plan plan;
+    for (int i = 0; i < 4; i++) {
+        spoil_nothing();
+        MLP_ABSENT(dgrad_out), MLP_ABSENT(grad_row_scale), MLP_ABSENT(fc1.main_grad), MLP_ABSENT(fc1.bias_grad),
+            MLP_ABSENT(fc2.main_grad), MLP_ABSENT(fc2.bias_grad);
+        w.mlp.fc2_bias_scaled = 0;
+        ASSERT_EQ(TEGROUP_OK, tegroup_mlp_plan_make(&w.mlp, NULL, &plan, &error));
+        if (i == 1) w.mlp.grad_preactivation.ld = 2 * N + 1;
+        if (i == 2) w.mlp.grad_preactivation.shape.rows--;
+        if (i == 3) w.mlp.grad_preactivation.shape.snapshot = w.snapshot_out;
+        memcpy(&before, &w, sizeof w);
+        ASSERT_EQ(i == 0 ? TEGROUP_OK : i == 1 ? TEGROUP_ERROR_LAYOUT : i == 2 ? TEGROUP_ERROR_SHAPE
+            : TEGROUP_ERROR_COMBINATION,
+                  tegroup_mlp_dgrad(&plan, &w.mlp, NULL, &error));
+        if (i == 0) continue;
+        ASSERT_STREQ(i == 1 ? "grad_preactivation.ld" : i == 2 ? "grad_preactivation.shape.rows"
+            : "grad_preactivation.shape.snapshot", error.field);
+        ASSERT_EQ(0, memcmp(&before, &w, sizeof w));
+    }
+}
+
 /* Whatever a call writes against whatever else it touches, in one product or another. */
 TEST(status, mlp_overlaps) {
     tegroup_mlp_desc *m = &w.mlp;
+    MEETS(mlp_wgrad, m->fc1.bias_grad.data = w.activated, "fc1.bias_grad.data", "activated");
+    /* what a call does not touch may lie anywhere, and what it does not write may be absent */
+    spoil_nothing();
+    m->activated.data = w.x_grad;
+    GOOD(mlp_dgrad);
+    spoil_nothing();
+    m->fc2_bias_scaled = 0;
+    m->row_scale = w.fc1_weight_grad;
+    GOOD(replanned_mlp_wgrad);
+    spoil_nothing();
+    MLP_ABSENT(fc1.main_grad), MLP_ABSENT(fc1.bias_grad), MLP_ABSENT(fc2.main_grad), MLP_ABSENT(fc2.bias_grad);
+    GOOD(mlp_dgrad);
+    spoil_nothing();
+    m->out.shape.snapshot = w.snapshot_out;
+    GOOD(mlp_wgrad);
     MEETS(mlp_forward, m->out.data = w.x, "out.data", "input");
     MEETS(mlp_forward, m->out.data = w.fc1_weight, "out.data", "fc1.weight");
     MEETS(mlp_forward, m->out.data = w.fc1_bias, "out.data", "fc1.bias");
@@ -2232,6 +2431,7 @@ TEST(status, texts) {
     static char    whole[4096], part[4096];
     text_function *text[] = {error_text, verdict_text, verdict_text, verdict_text, layout_text, layout_text, layout_text};
     tegroup_layout none = {0, 0, {{NULL, 0, 0}}}, workspace;
+    tegroup_error none_wrong;
     const void    *of[] = {&error, &w.verdicts[0], &w.verdicts[3], &w.verdicts[4], &w.layout, &workspace, &none};
     spoil_nothing();
     GOOD(explain);
@@ -2254,6 +2454,12 @@ TEST(status, texts) {
             for (size_t j = size; j < (size_t)length + 64; j++) ASSERT_EQ('~', part[j]);
         }
     }
+    none_wrong = error;
+    none_wrong.status = TEGROUP_OK;
+    ASSERT_EQ(2, error_text(&none_wrong, whole, sizeof whole));
+    ASSERT_STREQ("ok", whole);
+    ASSERT_EQ(2, error_text(NULL, part, sizeof part));
+    ASSERT_STREQ("ok", part);
     error_text(&error, whole, sizeof whole);
     ASSERT_TRUE(strchr(whole, '\n') == NULL && strstr(whole, "shape.groups") != NULL && strstr(whole, "-1") != NULL);
     layout_text(&w.layout, whole, sizeof whole);

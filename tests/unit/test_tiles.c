@@ -260,4 +260,80 @@ TEST(tiles, every_kernel_has_costs_and_is_taken) {
     }
 }
 
+/* What gives tiles to blocks: each tile to one block, none of which has more than half a tile above the least, or less where that is
+ * enough blocks for the last tiles. Each block works it out for itself; loads are added up here, too. */
+TEST(tiles, balance) {
+    enum { MOST = TEGROUP_IMPL_SM90_MOST_BLOCKS };
+    rng r = rng_seed(160);
+    for (int64_t problem = scaled(300); problem > 0; problem--) {
+        const int32_t blocks = (int32_t)rng_int(&r, 1, MOST);
+        int64_t had[MOST] = {0}; /* each block's tiles, by what they cost */
+        int32_t load[MOST] = {0};
+        tegroup_impl_sm90_loads loads = {load, blocks, blocks, 0};
+        for (int stretch = 0; stretch < 6; stretch++) {
+            const int32_t cost = (int32_t)rng_int(&r, 20, 40);
+            int32_t left = (int32_t)rng_int(&r, 1, 3 * blocks);
+            const int closely = rng_chance(&r, 50);
+            while (left > 0) {
+                int32_t given = 0, within[3] = {0, 0, 0}, owner[MOST];
+                int64_t least = had[0];
+                const int fresh = loads.fresh > 0;
+                for (int b = 1; b < blocks; b++) least = had[b] < least ? had[b] : least;
+                for (int b = 0; b < blocks; b++)
+                    for (int i = 0; i < 3; i++) within[i] += had[b] < least + (cost + 1) / 2 / (1 << i);
+                for (int t = 0; t < left && t < MOST; t++) owner[t] = -1;
+                for (int b = 0; b < blocks; b++) {
+                    int32_t copy[MOST], mine;
+                    tegroup_impl_sm90_loads own = loads;
+                    memcpy(copy, load, sizeof copy);
+                    own.load = copy;
+                    given = tegroup_impl_sm90_assign(&own, left, cost, closely, b, &mine);
+                    ASSERT_TRUE(mine >= -1 && mine < given);
+                    if (mine < 0) continue;
+                    ASSERT_EQ(owner[mine], -1);
+                    owner[mine] = b;
+                }
+                ASSERT_TRUE(given > 0 && given <= left);
+                /* blocks that have nothing come first; else as near to the least as there are blocks enough, if it matters */
+                const int halved = !closely || fresh ? 0 : within[1] < left ? 0 : within[2] < left ? 1 : 2;
+                for (int t = 0; t < given; t++) {
+                    ASSERT_GE(owner[t], 0);
+                    ASSERT_LT(had[owner[t]], fresh ? least + 1 : least + (cost + 1) / 2 / (1 << halved));
+                }
+                if (!fresh) ASSERT_EQ(given, within[halved] < left ? within[halved] : left);
+                int32_t none;
+                ASSERT_EQ(tegroup_impl_sm90_assign(&loads, left, cost, closely, -1, &none), given);
+                for (int t = 0; t < given; t++) had[owner[t]] += cost;
+                for (int b = 0; b < blocks; b++) ASSERT_EQ(loads.passed + load[b], had[b]);
+                left -= given;
+            }
+        }
+    }
+}
+
+/* How many of the last groups are narrow: what the block with most has to do is then at least a hundredth less. 30 tiles a group of
+ * 128 x 192 and 132 blocks: 32 groups are 7.3 waves, and take 8. */
+TEST(tiles, even_groups_taper) {
+    shape s = {1, 32, 32 * 256, 15 * 192, 4096, 0, 0, 0, 256, 0, 0};
+    const tegroup_target target = hopper(132);
+    tegroup_gemm_desc desc = product_of(&s);
+    tegroup_plan plan;
+    ASSERT_EQ(tegroup_plan_make(&desc, &target, &plan, NULL), TEGROUP_OK);
+    ASSERT_EQ(tegroup_impl_sm90_tapering(&desc, &plan.problem, 132), (int64_t)plan.algorithm[TEGROUP_IMPL_PLANNED_NARROWS]);
+    ASSERT_GT(plan.algorithm[TEGROUP_IMPL_PLANNED_NARROWS], 0u);
+    ASSERT_LE(plan.algorithm[TEGROUP_IMPL_PLANNED_NARROWS], 8u);
+    /* 33 groups are 7.5 waves; 22 are 5 waves exactly, and nothing is to be gained; nor where groups are known to be uneven. */
+    s.groups = 22;
+    s.rows = 22 * 256;
+    desc = product_of(&s);
+    ASSERT_EQ(tegroup_plan_make(&desc, &target, &plan, NULL), TEGROUP_OK);
+    ASSERT_EQ(plan.algorithm[TEGROUP_IMPL_PLANNED_NARROWS], 0u);
+    s.groups = 32;
+    s.rows = 32 * 256;
+    s.most = 700;
+    desc = product_of(&s);
+    ASSERT_EQ(tegroup_plan_make(&desc, &target, &plan, NULL), TEGROUP_OK);
+    ASSERT_EQ(plan.algorithm[TEGROUP_IMPL_PLANNED_NARROWS], 0u);
+}
+
 TEST_MAIN()
