@@ -1155,7 +1155,7 @@ TEST(status, gemm_overlaps) {
     BAD(forward, f->d.data = LAST(w.row_scale), OVERLAP, "d.data", 0, 1);
     BAD(replanned, uniform(&f->a); uniform(&f->c); uniform(&f->d);
         f->a.shape.rows = f->c.shape.rows = f->d.shape.rows = ROWS / EXPERTS;
-        f->row_scale = w.gate_up; f->d.data = w.gate_up + ROWS - 1, OVERLAP, "d.data", 0, 1); /* of the last group's rows */
+        f->row_scale = w.gate_up; f->d.data = w.gate_up + ROWS - 1, OVERLAP, "d.data", 0, 1); /* the last group's */
     BAD(forward, f->d.data = LAST(w.alpha), OVERLAP, "d.data", 0, 1);
     BAD(forward, f->d.data = w.beta, OVERLAP, "d.data", 0, 1);
     BAD(forward, f->d.data = w.snapshot, OVERLAP, "d.data", 0, 1);
