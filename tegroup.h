@@ -2732,7 +2732,8 @@ static inline int tegroup_impl_buffer_meets(const tegroup_impl_buffer *out, cons
 static inline int tegroup_impl_data_overlap(const tegroup_impl_buffer *out, const tegroup_impl_buffer *other,
                                             tegroup_check_level level) {
     return tegroup_impl_buffer_meets(out, other->base, other->bytes, level)
-           || tegroup_impl_buffer_meets(other, out->base, out->bytes, level);
+           || (level == TEGROUP_CHECK_DEEP && other->tensor
+               && tegroup_impl_entries_overlap(other->tensor, out->base, out->bytes));
 }
 
 /* The one rule about memory that is written: it lies apart from all other memory, and from every list, its own
