@@ -103,8 +103,8 @@ static inline int tegroup_impl_entries_overlap(const tegroup_tensor *t, const vo
     return 0;
 }
 
-/* One that is written against a range. The deep level walks lists, but does not compare the entries of one with
- * another's. */
+/* Does a buffer that is written share memory with a range? The deep level walks the buffer's list, but two lists are
+ * not compared entry by entry. */
 static inline int tegroup_impl_buffer_meets(const tegroup_impl_buffer *out, const void *base, int64_t bytes,
                                             tegroup_check_level level) {
     if (tegroup_impl_overlaps(out->base, out->bytes, base, bytes)) return 1;
