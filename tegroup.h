@@ -2287,7 +2287,7 @@ static inline tegroup_status tegroup_impl_check_list(const tegroup_tensor *t, co
     return TEGROUP_OK;
 }
 
-/* Rules of one tensor by itself, data pointers apart. */
+/* The rules of one tensor by itself, except those of its data pointers. */
 static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, const tegroup_impl_name *name,
                                                        tegroup_error *error) {
     const tegroup_shape *shape = &t->shape;
@@ -2396,7 +2396,7 @@ static inline tegroup_status tegroup_impl_check_snapshot_address(const tegroup_t
     return TEGROUP_OK;
 }
 
-/* What a snapshot must be of, to serve a tensor. */
+/* What a snapshot must have been prepared for, to serve a tensor. */
 typedef struct tegroup_impl_fit {
     const tegroup_snapshot_header *header; /* NULL: the tensor has none */
     int64_t rows, cols, elements, ld;      /* at most; ld: -1 = any     */
@@ -2419,7 +2419,7 @@ TEGROUP_IMPL_HD tegroup_impl_fit tegroup_impl_fit_of(const tegroup_tensor *t) {
     return fit;
 }
 
-/* The same of a tensor that is known to be regular. */
+/* The same for a tensor that is known to be regular. */
 TEGROUP_IMPL_HD tegroup_impl_fit tegroup_impl_fit_regular(const tegroup_impl_fit *of) {
     tegroup_impl_fit fit = *of;
     fit.cols = fit.elements = INT64_MAX;
@@ -2428,7 +2428,7 @@ TEGROUP_IMPL_HD tegroup_impl_fit tegroup_impl_fit_regular(const tegroup_impl_fit
     return fit;
 }
 
-/* The same of one that is read without its shape, for a matrix of so many rows. */
+/* The same for a snapshot that comes without a shape, for a matrix of so many rows. */
 TEGROUP_IMPL_HD tegroup_impl_fit tegroup_impl_fit_of_rows(const void *snapshot, int64_t rows) {
     tegroup_impl_fit fit;
     fit.header = (const tegroup_snapshot_header *)snapshot;
@@ -2613,7 +2613,7 @@ static inline tegroup_status tegroup_impl_check_matrix(const tegroup_matrix *m, 
     return TEGROUP_OK;
 }
 
-/* One that may be absent, its dtype left UNSET. */
+/* A matrix that may be absent: its dtype is then UNSET. */
 static inline tegroup_status tegroup_impl_check_optional(const tegroup_matrix *m, const char *const paths[5],
                                                          int64_t rows, int64_t cols, uint32_t dtypes,
                                                          tegroup_error *error) {
@@ -2622,7 +2622,7 @@ static inline tegroup_status tegroup_impl_check_optional(const tegroup_matrix *m
     return TEGROUP_OK;
 }
 
-/* Where all that a descriptor points to is. */
+/* The memory space of everything that a descriptor points to. */
 static inline tegroup_status tegroup_impl_check_space(tegroup_space space, tegroup_error *error) {
     TEGROUP_IMPL_RULE(space != TEGROUP_SPACE_UNSET, ERROR_UNSET, "space", "must be set", TEGROUP_SPACE_HOST, 0);
     TEGROUP_IMPL_RULE_ENUM(space, TEGROUP_SPACE_DEVICE, "space", "must be a tegroup_space");
@@ -2641,7 +2641,8 @@ static inline tegroup_status tegroup_impl_check_snapshot(const void *snapshot, c
     return tegroup_impl_check_fit(&fit, field, "must be prepared for at most the matrix's rows", error);
 }
 
-/* Without nvcc, or by a switch, only host memory is served. kernels: whether this build has the operation's. */
+/* A build without nvcc, or one whose switches leave the kernels out, serves host memory only. kernels: whether this
+ * build has the operation's. */
 static inline tegroup_status tegroup_impl_check_built(int kernels, tegroup_space space, tegroup_error *error) {
     TEGROUP_IMPL_RULE(kernels || space != TEGROUP_SPACE_DEVICE, ERROR_NOT_BUILT, "space",
                       "must be HOST: this operation has no GPU kernel in this build", TEGROUP_SPACE_HOST, space);
@@ -2739,8 +2740,8 @@ static inline int tegroup_impl_entries_overlap(const tegroup_tensor *t, const vo
     return 0;
 }
 
-/* One that is written against a range. The deep level walks lists, but does not compare the entries of one with
- * another's. */
+/* Does a buffer that is written share memory with a range? The deep level walks the buffer's list, but two lists are
+ * not compared entry by entry. */
 static inline int tegroup_impl_buffer_meets(const tegroup_impl_buffer *out, const void *base, int64_t bytes,
                                             tegroup_check_level level) {
     if (tegroup_impl_overlaps(out->base, out->bytes, base, bytes)) return 1;
@@ -2750,7 +2751,8 @@ static inline int tegroup_impl_buffer_meets(const tegroup_impl_buffer *out, cons
 static inline int tegroup_impl_data_overlap(const tegroup_impl_buffer *out, const tegroup_impl_buffer *other,
                                             tegroup_check_level level) {
     return tegroup_impl_buffer_meets(out, other->base, other->bytes, level)
-           || tegroup_impl_buffer_meets(other, out->base, out->bytes, level);
+           || (level == TEGROUP_CHECK_DEEP && other->tensor
+               && tegroup_impl_entries_overlap(other->tensor, out->base, out->bytes));
 }
 
 /* The one rule about memory that is written: it lies apart from all other memory, and from every list, its own
@@ -2827,7 +2829,7 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_term(const tegroup_impl_preparation
                : value;
 }
 
-/* Carry before group 0. */
+/* What the scan begins with: the row at which group 0 begins. */
 TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_first(const tegroup_impl_preparation *p) {
     if (p->rows.encoding != TEGROUP_ENCODING_OFFSETS) return 0;
     return tegroup_impl_clamp(tegroup_impl_load_int(p->rows.dtype, p->rows.data, 0), 0, p->capacity_rows);
@@ -2891,7 +2893,7 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_prepare_place(const tegroup_impl_preparati
     return bits;
 }
 
-/* Its columns. */
+/* The columns of group g. Returns the status bits that they raise. */
 TEGROUP_IMPL_HD uint32_t tegroup_impl_prepare_cols(const tegroup_impl_preparation *p, int32_t g,
                                                    tegroup_impl_place *x) {
     int64_t cols = p->capacity_cols;
@@ -2900,12 +2902,12 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_prepare_cols(const tegroup_impl_preparatio
     return cols != x->cols ? TEGROUP_SNAPSHOT_COLS : 0;
 }
 
-/* How far its elements reach from the group before when groups are packed. */
+/* The elements of a packed group: the next group begins so many behind it. */
 TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_elements(const tegroup_impl_place *x) {
     return tegroup_impl_mul(tegroup_impl_max(0, x->rows), x->cols);
 }
 
-/* Elements from the start of its block to the end. */
+/* Elements from the first of a group's block to the last, rows ld apart. */
 TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_reach(const tegroup_impl_preparation *p, const tegroup_impl_place *x) {
     int64_t ld = p->ld > 0 ? p->ld : x->cols;
     if (x->rows <= 0 || x->cols == 0) return 0;
@@ -3034,7 +3036,7 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_apart(const tegroup_impl_preparatio
     return x.rows;
 }
 
-/* A header before any group was looked at. */
+/* The header as it is before any group is looked at. */
 TEGROUP_IMPL_HD void tegroup_impl_snapshot_open(tegroup_snapshot_header *header, const tegroup_impl_preparation *p) {
     memset(header, 0, sizeof *header);
     header->magic = TEGROUP_SNAPSHOT_MAGIC;
@@ -3099,7 +3101,7 @@ static inline void tegroup_impl_prepare_host(const tegroup_impl_preparation *p, 
     tegroup_impl_sort(p, TEGROUP_IMPL_SORT_BY_SIZE);
 }
 
-/* The lie about group g that these bits tell of. */
+/* The error for the lie about group g that these status bits tell of. */
 static inline tegroup_status tegroup_impl_prepare_lie(const tegroup_impl_preparation *p, int32_t g, uint32_t bits,
                                                       tegroup_error *error) {
     const char *const rows = "shape.row_sizes.data";
@@ -3498,7 +3500,7 @@ static inline tegroup_status tegroup_impl_check_extras(const tegroup_gemm_desc *
     return TEGROUP_OK;
 }
 
-/* What has memory must be said to be there: else it would be left out without a word. */
+/* An operand that has memory must have a dtype, too, or it would be left out silently. */
 static inline tegroup_status tegroup_impl_check_said(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
                                                      tegroup_error *error) {
     if (desc->c.dtype == TEGROUP_DTYPE_UNSET)
@@ -3835,7 +3837,7 @@ TEGROUP_IMPL_HD tegroup_impl_block tegroup_impl_locate(const tegroup_tensor *t, 
     return block;
 }
 
-/* The row of its data that row r of a gathered operand is; -1: of zeros. */
+/* The row of its data from which row r of a gathered operand comes; -1: the row is of zeros. */
 TEGROUP_IMPL_HD int64_t tegroup_impl_gathered(const tegroup_gather *gather, int64_t r) {
     const int64_t slot = gather->slot_of_row[r], row = slot < 0 || gather->slots <= 1 ? slot : slot / gather->slots;
     return row >= 0 && row < gather->rows ? row : -1;
@@ -3899,7 +3901,7 @@ TEGROUP_IMPL_HD void tegroup_impl_meet_c(tegroup_impl_meeting *size, tegroup_imp
     size->n = tegroup_impl_min(size->n, c.cols);
 }
 
-/* alpha and beta are what stands for scalars that the descriptor leaves to the default. */
+/* The product of group g. alpha and beta are the defaults for scalars that the descriptor leaves out. */
 TEGROUP_IMPL_HD tegroup_impl_product tegroup_impl_product_of(const tegroup_gemm_desc *desc,
                                                              const tegroup_snapshot_view views[4], int32_t g,
                                                              double alpha, double beta) {
@@ -7542,10 +7544,10 @@ static inline int tegroup_impl_layer_has(const tegroup_impl_layer *layer, int te
     return layer->tensor[tensor] && layer->tensor[tensor]->dtype != TEGROUP_DTYPE_UNSET;
 }
 
-/* The tensor that asks for a product by being there. */
+/* The tensor whose presence asks for a product. */
 static inline int tegroup_impl_layer_output(int product) { return tegroup_impl_linear_role(product, TEGROUP_IMPL_D); }
 
-/* By what names a product's operands go. */
+/* The names by which errors call a product's operands. */
 static inline tegroup_impl_names tegroup_impl_layer_names(const tegroup_impl_layer *layer, int product) {
     tegroup_impl_names names = *tegroup_impl_gemm_names();
     int operand;
@@ -7667,7 +7669,7 @@ static inline tegroup_status tegroup_impl_layer_check_tensor(const tegroup_impl_
     return tegroup_impl_layer_check_memory(layer, tensor, error);
 }
 
-/* What its tensors are to each other. The rules of a product are the product's. */
+/* The rules between the layer's tensors. The rules of a product are checked with the product. */
 static inline tegroup_status tegroup_impl_layer_check(const tegroup_impl_layer *layer, tegroup_error *error) {
     int tensor;
     for (tensor = TEGROUP_IMPL_LINEAR_WEIGHT; tensor < TEGROUP_IMPL_LINEAR_COUNT; tensor++)

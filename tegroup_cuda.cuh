@@ -426,7 +426,8 @@ template <int DTYPE> struct tegroup_impl_vectors {
     }
 };
 
-/* One element of any type; no inlining, for what calls them is never fast, and should at least be small. */
+/* Loads and stores of one element of any type. They are not inlined: what calls them is slow in any case, and stays
+ * small this way. */
 static __device__ __noinline__ float tegroup_impl_load_as(tegroup_dtype dtype, const void *data, int64_t i, float) {
     return tegroup_impl_load_f32(dtype, data, i);
 }
@@ -733,7 +734,7 @@ static __device__ __forceinline__ float tegroup_impl_activation_grad(tegroup_act
                                                                     float *grad_gate, float *grad_up) {
     return tegroup_impl_activation_grad_f32(kind, half, alpha, limit, gate, up, grad, grad_gate, grad_up);
 }
-/* One by itself: never fast, and should at least be small. */
+/* One element by itself. It is not inlined, as this path is slow in any case and should at least be small. */
 static __device__ __noinline__ float tegroup_impl_activation_call(tegroup_activation kind, bool half, float alpha,
                                                                  float limit, float gate, float up, float grad,
                                                                  float *grad_gate, float *grad_up) {
@@ -749,14 +750,14 @@ static __device__ __forceinline__ double tegroup_impl_activation_grad(tegroup_ac
                                                                     double *grad_gate, double *grad_up) {
     return tegroup_impl_activation_grad_f64(kind, half, alpha, limit, gate, up, grad, grad_gate, grad_up);
 }
-/* One by itself: never fast, and should at least be small. */
+/* One element by itself. It is not inlined, as this path is slow in any case and should at least be small. */
 static __device__ __noinline__ double tegroup_impl_activation_call(tegroup_activation kind, bool half, double alpha,
                                                                  double limit, double gate, double up, double grad,
                                                                  double *grad_gate, double *grad_up) {
     return tegroup_impl_activation_grad_f64(kind, half, alpha, limit, gate, up, grad, grad_gate, grad_up);
 }
 
-/* Are both of 16-bit elements? */
+/* Do both matrices have elements of 16 bits? */
 static __device__ __forceinline__ bool tegroup_impl_halves(const tegroup_matrix &a, const tegroup_matrix &b) {
     return tegroup_impl_bits(a.dtype) == 16 && tegroup_impl_bits(b.dtype) == 16;
 }
@@ -1199,8 +1200,8 @@ static __device__ __forceinline__ void tegroup_impl_router_copy_soon(char *to, c
         tegroup_impl_copy_soon((T *)(void *)(to + at), (const T *)(const void *)(from + at));
 }
 
-/* Set going the copies of a batch's rows of floats or doubles, to lie one behind the other `pitch` bytes apart. SM90
- * has an engine that copies them all at once. */
+/* Start copying a batch's rows of floats or doubles into shared memory, where they lie one behind the other `pitch`
+ * bytes apart. SM90 has an engine that copies them all at once. */
 static __device__ __forceinline__ void tegroup_impl_router_fetch(const tegroup_matrix &m,
                                                                  const tegroup_impl_router_way &way, char *rows,
                                                                  int32_t pitch, uint64_t *barrier, int64_t first,
@@ -1225,7 +1226,7 @@ static __device__ __forceinline__ void tegroup_impl_router_fetch(const tegroup_m
         else if (way.in_piece == 8) tegroup_impl_router_copy_soon<uint2>(rows, from, bytes);
         else tegroup_impl_router_copy_soon<uint32_t>(rows, from, bytes);
 }
-/* And until they are there, with all else that the warp's lanes copy. */
+/* Wait until those copies have arrived, and all others that the warp's lanes have started. */
 static __device__ __forceinline__ void tegroup_impl_router_fetched(const tegroup_impl_router_way &way,
                                                                    uint64_t *barrier, uint32_t parity) {
     tegroup_impl_copies_done();
@@ -1277,7 +1278,8 @@ static __device__ __forceinline__ void tegroup_impl_router_store_done() {
 
 /* ---- a warp's batch ---- */
 
-/* A pointer that the compiler works out where this stands: left to itself it does so anew at each use, in 64 bits. */
+/* Makes the compiler compute a pointer where this stands. Left to itself it computes the pointer again at each use, in
+ * 64-bit arithmetic. */
 template <typename T> static __device__ __forceinline__ T *tegroup_impl_router_fixed(T *p) {
     asm volatile("" : "+l"(p));
     __builtin_assume(__isGlobal(p));
@@ -1322,8 +1324,8 @@ template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_ro
         return min(quad_of(j), (int32_t)(((uint32_t)cols + 3) / 4) - 1);
     }
 
-    /* Set the loads of the batch going. Behind the last token the last one is repeated. Halves stay halves, in half of
-     * a quad; elements stay where they are. */
+    /* Start the loads of the batch. Places behind the last token repeat it. Halves stay halves, in half of a quad; rows
+     * that are read element by element are not loaded yet. */
     __device__ __forceinline__ void load(const tegroup_matrix &m, tegroup_impl_router_access access) {
         if (live <= 0) return;
         const int32_t end = live - 1;
@@ -1356,8 +1358,8 @@ template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_ro
         }
     }
 
-    /* What load() left where it was, by way of the batch's rows in shared memory; what only fills the last quad is
-     * `rest`. */
+    /* Rows that load() has not loaded come by way of the batch's rows in shared memory. What only fills up the last
+     * quad is `rest`. */
     __device__ __forceinline__ void settle(const tegroup_matrix &m, const tegroup_impl_router_way &way, char *rows,
                                            REAL rest) {
         if (way.in != TEGROUP_IMPL_ROUTER_ELEMENTS) return;
@@ -1860,8 +1862,8 @@ static __device__ __noinline__ tegroup_impl_quad<REAL> tegroup_impl_router_balan
     return v;
 }
 
-/* Set going the copies of a batch's choices and of the gradients of their weights, each token's to its memory from
- * `to`. */
+/* Start copying a batch's choices and the gradients of their weights, those of each token into its memory from `to`
+ * on. */
 template <typename REAL>
 static __device__ __forceinline__ void tegroup_impl_router_choices(const tegroup_router_backward_desc &desc,
                                                                    const tegroup_impl_router_way &way, char *to,
@@ -2174,7 +2176,7 @@ static inline tegroup_status tegroup_impl_cuda_router_backward(const tegroup_rou
 
 /* ==== [11] Permute and combine kernels (src/moe/permutation_cuda.h) ==== */
 
-/* Of the few slots or rows of a unit, each is worked out by one lane of a warp and handed to the others. */
+/* The slots or rows of a unit: one lane of a warp computes where each goes and hands it to the other lanes. */
 template <typename REAL> struct tegroup_impl_moves {
     int64_t from[TEGROUP_IMPL_ROWS_UNIT], to[TEGROUP_IMPL_ROWS_UNIT]; /* to is -1: nothing to do */
     REAL weight[TEGROUP_IMPL_ROWS_UNIT];
@@ -2260,7 +2262,7 @@ static __device__ __forceinline__ void tegroup_impl_combine_batch(const tegroup_
     }
 }
 
-/* A block to a token; its slots in batches. */
+/* One block serves one token, and adds its slots in batches. */
 template <typename ACCESS>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
     tegroup_impl_combine_kernel(const __grid_constant__ tegroup_combine_desc desc) {
@@ -2446,7 +2448,7 @@ static __global__ void __launch_bounds__(256)
     }
 }
 
-/* A block sums eight experts, in 128 stretches of runs. */
+/* One block adds up the runs of eight experts, in 128 stretches. */
 static __global__ void __launch_bounds__(1024)
     tegroup_impl_permutation_scan_kernel(const __grid_constant__ tegroup_impl_permutation_call call) {
     __shared__ int64_t sums[128][8];
@@ -2800,8 +2802,8 @@ static __device__ __forceinline__ uint32_t tegroup_impl_shared(const void *point
     return (uint32_t)__cvta_generic_to_shared(pointer);
 }
 
-/* The thread's number, read anew: what follows from it is not worked out long ahead, in registers that there are
- * not. */
+/* The thread's number, read from its special register each time. The compiler then cannot compute what depends on it
+ * far ahead and keep that in registers, of which there are too few. */
 static __device__ __forceinline__ int tegroup_impl_thread(void) {
     int number;
     asm volatile("mov.u32 %0, %%tid.x;\n" : "=r"(number));
@@ -2834,7 +2836,7 @@ template <int PENDING> static __device__ __forceinline__ void tegroup_impl_cp_wa
     asm volatile("cp.async.wait_group %0;\n" ::"n"(PENDING) : "memory");
 }
 
-/* Arithmetic that no compiler flag rewrites, and in which none flushes what is subnormal. */
+/* Arithmetic that no compiler flag changes: none contracts it, and none flushes subnormal numbers to zero. */
 static __device__ __forceinline__ float tegroup_impl_gpu_mul(float a, float b) {
     float r;
     asm("mul.rn.f32 %0, %1, %2;\n" : "=f"(r) : "f"(a), "f"(b));
@@ -2929,8 +2931,8 @@ static __global__ void __launch_bounds__(256)
         tegroup_impl_store_f32(d.dtype, d.data, (from + e / cols) * ld + e % cols, value);
 }
 
-/* What a bundled backend's kernel leaves to others: rows that no group owns, and the gradient of the bias. Enqueued
- * after it: should CUDA refuse the product, nothing was. */
+/* What a bundled backend's kernel leaves to other kernels: the rows that no group owns, and the gradient of the bias.
+ * They are enqueued after it, so that nothing is written where CUDA refuses the product. */
 static inline tegroup_status tegroup_impl_cuda_rest(const tegroup_impl_gpu_call *call, struct CUstream_st *stream,
                                                     tegroup_error *error) {
     const tegroup_gemm_desc *desc = &call->desc;

@@ -103,8 +103,8 @@ static inline int tegroup_impl_entries_overlap(const tegroup_tensor *t, const vo
     return 0;
 }
 
-/* One that is written against a range. The deep level walks lists, but does not compare the entries of one with
- * another's. */
+/* Does a buffer that is written share memory with a range? The deep level walks the buffer's list, but two lists are
+ * not compared entry by entry. */
 static inline int tegroup_impl_buffer_meets(const tegroup_impl_buffer *out, const void *base, int64_t bytes,
                                             tegroup_check_level level) {
     if (tegroup_impl_overlaps(out->base, out->bytes, base, bytes)) return 1;
@@ -114,7 +114,8 @@ static inline int tegroup_impl_buffer_meets(const tegroup_impl_buffer *out, cons
 static inline int tegroup_impl_data_overlap(const tegroup_impl_buffer *out, const tegroup_impl_buffer *other,
                                             tegroup_check_level level) {
     return tegroup_impl_buffer_meets(out, other->base, other->bytes, level)
-           || tegroup_impl_buffer_meets(other, out->base, out->bytes, level);
+           || (level == TEGROUP_CHECK_DEEP && other->tensor
+               && tegroup_impl_entries_overlap(other->tensor, out->base, out->bytes));
 }
 
 /* The one rule about memory that is written: it lies apart from all other memory, and from every list, its own

@@ -144,7 +144,7 @@ static inline tegroup_status tegroup_impl_check_list(const tegroup_tensor *t, co
     return TEGROUP_OK;
 }
 
-/* Rules of one tensor by itself, data pointers apart. */
+/* The rules of one tensor by itself, except those of its data pointers. */
 static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, const tegroup_impl_name *name,
                                                        tegroup_error *error) {
     const tegroup_shape *shape = &t->shape;
@@ -253,7 +253,7 @@ static inline tegroup_status tegroup_impl_check_snapshot_address(const tegroup_t
     return TEGROUP_OK;
 }
 
-/* What a snapshot must be of, to serve a tensor. */
+/* What a snapshot must have been prepared for, to serve a tensor. */
 typedef struct tegroup_impl_fit {
     const tegroup_snapshot_header *header; /* NULL: the tensor has none */
     int64_t rows, cols, elements, ld;      /* at most; ld: -1 = any     */
@@ -276,7 +276,7 @@ TEGROUP_IMPL_HD tegroup_impl_fit tegroup_impl_fit_of(const tegroup_tensor *t) {
     return fit;
 }
 
-/* The same of a tensor that is known to be regular. */
+/* The same for a tensor that is known to be regular. */
 TEGROUP_IMPL_HD tegroup_impl_fit tegroup_impl_fit_regular(const tegroup_impl_fit *of) {
     tegroup_impl_fit fit = *of;
     fit.cols = fit.elements = INT64_MAX;
@@ -285,7 +285,7 @@ TEGROUP_IMPL_HD tegroup_impl_fit tegroup_impl_fit_regular(const tegroup_impl_fit
     return fit;
 }
 
-/* The same of one that is read without its shape, for a matrix of so many rows. */
+/* The same for a snapshot that comes without a shape, for a matrix of so many rows. */
 TEGROUP_IMPL_HD tegroup_impl_fit tegroup_impl_fit_of_rows(const void *snapshot, int64_t rows) {
     tegroup_impl_fit fit;
     fit.header = (const tegroup_snapshot_header *)snapshot;
@@ -470,7 +470,7 @@ static inline tegroup_status tegroup_impl_check_matrix(const tegroup_matrix *m, 
     return TEGROUP_OK;
 }
 
-/* One that may be absent, its dtype left UNSET. */
+/* A matrix that may be absent: its dtype is then UNSET. */
 static inline tegroup_status tegroup_impl_check_optional(const tegroup_matrix *m, const char *const paths[5],
                                                          int64_t rows, int64_t cols, uint32_t dtypes,
                                                          tegroup_error *error) {
@@ -479,7 +479,7 @@ static inline tegroup_status tegroup_impl_check_optional(const tegroup_matrix *m
     return TEGROUP_OK;
 }
 
-/* Where all that a descriptor points to is. */
+/* The memory space of everything that a descriptor points to. */
 static inline tegroup_status tegroup_impl_check_space(tegroup_space space, tegroup_error *error) {
     TEGROUP_IMPL_RULE(space != TEGROUP_SPACE_UNSET, ERROR_UNSET, "space", "must be set", TEGROUP_SPACE_HOST, 0);
     TEGROUP_IMPL_RULE_ENUM(space, TEGROUP_SPACE_DEVICE, "space", "must be a tegroup_space");
@@ -498,7 +498,8 @@ static inline tegroup_status tegroup_impl_check_snapshot(const void *snapshot, c
     return tegroup_impl_check_fit(&fit, field, "must be prepared for at most the matrix's rows", error);
 }
 
-/* Without nvcc, or by a switch, only host memory is served. kernels: whether this build has the operation's. */
+/* A build without nvcc, or one whose switches leave the kernels out, serves host memory only. kernels: whether this
+ * build has the operation's. */
 static inline tegroup_status tegroup_impl_check_built(int kernels, tegroup_space space, tegroup_error *error) {
     TEGROUP_IMPL_RULE(kernels || space != TEGROUP_SPACE_DEVICE, ERROR_NOT_BUILT, "space",
                       "must be HOST: this operation has no GPU kernel in this build", TEGROUP_SPACE_HOST, space);

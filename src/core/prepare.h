@@ -47,7 +47,7 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_term(const tegroup_impl_preparation
                : value;
 }
 
-/* Carry before group 0. */
+/* What the scan begins with: the row at which group 0 begins. */
 TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_first(const tegroup_impl_preparation *p) {
     if (p->rows.encoding != TEGROUP_ENCODING_OFFSETS) return 0;
     return tegroup_impl_clamp(tegroup_impl_load_int(p->rows.dtype, p->rows.data, 0), 0, p->capacity_rows);
@@ -111,7 +111,7 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_prepare_place(const tegroup_impl_preparati
     return bits;
 }
 
-/* Its columns. */
+/* The columns of group g. Returns the status bits that they raise. */
 TEGROUP_IMPL_HD uint32_t tegroup_impl_prepare_cols(const tegroup_impl_preparation *p, int32_t g,
                                                    tegroup_impl_place *x) {
     int64_t cols = p->capacity_cols;
@@ -120,12 +120,12 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_prepare_cols(const tegroup_impl_preparatio
     return cols != x->cols ? TEGROUP_SNAPSHOT_COLS : 0;
 }
 
-/* How far its elements reach from the group before when groups are packed. */
+/* The elements of a packed group: the next group begins so many behind it. */
 TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_elements(const tegroup_impl_place *x) {
     return tegroup_impl_mul(tegroup_impl_max(0, x->rows), x->cols);
 }
 
-/* Elements from the start of its block to the end. */
+/* Elements from the first of a group's block to the last, rows ld apart. */
 TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_reach(const tegroup_impl_preparation *p, const tegroup_impl_place *x) {
     int64_t ld = p->ld > 0 ? p->ld : x->cols;
     if (x->rows <= 0 || x->cols == 0) return 0;
@@ -254,7 +254,7 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_apart(const tegroup_impl_preparatio
     return x.rows;
 }
 
-/* A header before any group was looked at. */
+/* The header as it is before any group is looked at. */
 TEGROUP_IMPL_HD void tegroup_impl_snapshot_open(tegroup_snapshot_header *header, const tegroup_impl_preparation *p) {
     memset(header, 0, sizeof *header);
     header->magic = TEGROUP_SNAPSHOT_MAGIC;
@@ -319,7 +319,7 @@ static inline void tegroup_impl_prepare_host(const tegroup_impl_preparation *p, 
     tegroup_impl_sort(p, TEGROUP_IMPL_SORT_BY_SIZE);
 }
 
-/* The lie about group g that these bits tell of. */
+/* The error for the lie about group g that these status bits tell of. */
 static inline tegroup_status tegroup_impl_prepare_lie(const tegroup_impl_preparation *p, int32_t g, uint32_t bits,
                                                       tegroup_error *error) {
     const char *const rows = "shape.row_sizes.data";

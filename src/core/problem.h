@@ -235,7 +235,7 @@ static inline tegroup_status tegroup_impl_check_extras(const tegroup_gemm_desc *
     return TEGROUP_OK;
 }
 
-/* What has memory must be said to be there: else it would be left out without a word. */
+/* An operand that has memory must have a dtype, too, or it would be left out silently. */
 static inline tegroup_status tegroup_impl_check_said(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
                                                      tegroup_error *error) {
     if (desc->c.dtype == TEGROUP_DTYPE_UNSET)

@@ -40,7 +40,7 @@ TEGROUP_IMPL_HD tegroup_impl_block tegroup_impl_locate(const tegroup_tensor *t, 
     return block;
 }
 
-/* The row of its data that row r of a gathered operand is; -1: of zeros. */
+/* The row of its data from which row r of a gathered operand comes; -1: the row is of zeros. */
 TEGROUP_IMPL_HD int64_t tegroup_impl_gathered(const tegroup_gather *gather, int64_t r) {
     const int64_t slot = gather->slot_of_row[r], row = slot < 0 || gather->slots <= 1 ? slot : slot / gather->slots;
     return row >= 0 && row < gather->rows ? row : -1;
@@ -104,7 +104,7 @@ TEGROUP_IMPL_HD void tegroup_impl_meet_c(tegroup_impl_meeting *size, tegroup_imp
     size->n = tegroup_impl_min(size->n, c.cols);
 }
 
-/* alpha and beta are what stands for scalars that the descriptor leaves to the default. */
+/* The product of group g. alpha and beta are the defaults for scalars that the descriptor leaves out. */
 TEGROUP_IMPL_HD tegroup_impl_product tegroup_impl_product_of(const tegroup_gemm_desc *desc,
                                                              const tegroup_snapshot_view views[4], int32_t g,
                                                              double alpha, double beta) {

@@ -132,8 +132,8 @@ static __device__ __forceinline__ uint32_t tegroup_impl_shared(const void *point
     return (uint32_t)__cvta_generic_to_shared(pointer);
 }
 
-/* The thread's number, read anew: what follows from it is not worked out long ahead, in registers that there are
- * not. */
+/* The thread's number, read from its special register each time. The compiler then cannot compute what depends on it
+ * far ahead and keep that in registers, of which there are too few. */
 static __device__ __forceinline__ int tegroup_impl_thread(void) {
     int number;
     asm volatile("mov.u32 %0, %%tid.x;\n" : "=r"(number));
@@ -166,7 +166,7 @@ template <int PENDING> static __device__ __forceinline__ void tegroup_impl_cp_wa
     asm volatile("cp.async.wait_group %0;\n" ::"n"(PENDING) : "memory");
 }
 
-/* Arithmetic that no compiler flag rewrites, and in which none flushes what is subnormal. */
+/* Arithmetic that no compiler flag changes: none contracts it, and none flushes subnormal numbers to zero. */
 static __device__ __forceinline__ float tegroup_impl_gpu_mul(float a, float b) {
     float r;
     asm("mul.rn.f32 %0, %1, %2;\n" : "=f"(r) : "f"(a), "f"(b));
@@ -261,8 +261,8 @@ static __global__ void __launch_bounds__(256)
         tegroup_impl_store_f32(d.dtype, d.data, (from + e / cols) * ld + e % cols, value);
 }
 
-/* What a bundled backend's kernel leaves to others: rows that no group owns, and the gradient of the bias. Enqueued
- * after it: should CUDA refuse the product, nothing was. */
+/* What a bundled backend's kernel leaves to other kernels: the rows that no group owns, and the gradient of the bias.
+ * They are enqueued after it, so that nothing is written where CUDA refuses the product. */
 static inline tegroup_status tegroup_impl_cuda_rest(const tegroup_impl_gpu_call *call, struct CUstream_st *stream,
                                                     tegroup_error *error) {
     const tegroup_gemm_desc *desc = &call->desc;

@@ -84,7 +84,8 @@ template <int DTYPE> struct tegroup_impl_vectors {
     }
 };
 
-/* One element of any type; no inlining, for what calls them is never fast, and should at least be small. */
+/* Loads and stores of one element of any type. They are not inlined: what calls them is slow in any case, and stays
+ * small this way. */
 static __device__ __noinline__ float tegroup_impl_load_as(tegroup_dtype dtype, const void *data, int64_t i, float) {
     return tegroup_impl_load_f32(dtype, data, i);
 }

@@ -23,7 +23,7 @@ static __device__ __forceinline__ REAL tegroup_impl_activation_grad(tegroup_acti
                                                                     REAL *grad_gate, REAL *grad_up) {
     return tegroup_impl_activation_grad_FSUF(kind, half, alpha, limit, gate, up, grad, grad_gate, grad_up);
 }
-/* One by itself: never fast, and should at least be small. */
+/* One element by itself. It is not inlined, as this path is slow in any case and should at least be small. */
 static __device__ __noinline__ REAL tegroup_impl_activation_call(tegroup_activation kind, bool half, REAL alpha,
                                                                  REAL limit, REAL gate, REAL up, REAL grad,
                                                                  REAL *grad_gate, REAL *grad_up) {
@@ -31,7 +31,7 @@ static __device__ __noinline__ REAL tegroup_impl_activation_call(tegroup_activat
 }
 /* @end */
 
-/* Are both of 16-bit elements? */
+/* Do both matrices have elements of 16 bits? */
 static __device__ __forceinline__ bool tegroup_impl_halves(const tegroup_matrix &a, const tegroup_matrix &b) {
     return tegroup_impl_bits(a.dtype) == 16 && tegroup_impl_bits(b.dtype) == 16;
 }

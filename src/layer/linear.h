@@ -70,10 +70,10 @@ static inline int tegroup_impl_layer_has(const tegroup_impl_layer *layer, int te
     return layer->tensor[tensor] && layer->tensor[tensor]->dtype != TEGROUP_DTYPE_UNSET;
 }
 
-/* The tensor that asks for a product by being there. */
+/* The tensor whose presence asks for a product. */
 static inline int tegroup_impl_layer_output(int product) { return tegroup_impl_linear_role(product, TEGROUP_IMPL_D); }
 
-/* By what names a product's operands go. */
+/* The names by which errors call a product's operands. */
 static inline tegroup_impl_names tegroup_impl_layer_names(const tegroup_impl_layer *layer, int product) {
     tegroup_impl_names names = *tegroup_impl_gemm_names();
     int operand;
@@ -195,7 +195,7 @@ static inline tegroup_status tegroup_impl_layer_check_tensor(const tegroup_impl_
     return tegroup_impl_layer_check_memory(layer, tensor, error);
 }
 
-/* What its tensors are to each other. The rules of a product are the product's. */
+/* The rules between the layer's tensors. The rules of a product are checked with the product. */
 static inline tegroup_status tegroup_impl_layer_check(const tegroup_impl_layer *layer, tegroup_error *error) {
     int tensor;
     for (tensor = TEGROUP_IMPL_LINEAR_WEIGHT; tensor < TEGROUP_IMPL_LINEAR_COUNT; tensor++)

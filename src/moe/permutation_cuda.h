@@ -16,7 +16,7 @@
 #include "cuda/launch.h"
 #include "cuda/rows.h"
 
-/* Of the few slots or rows of a unit, each is worked out by one lane of a warp and handed to the others. */
+/* The slots or rows of a unit: one lane of a warp computes where each goes and hands it to the other lanes. */
 template <typename REAL> struct tegroup_impl_moves {
     int64_t from[TEGROUP_IMPL_ROWS_UNIT], to[TEGROUP_IMPL_ROWS_UNIT]; /* to is -1: nothing to do */
     REAL weight[TEGROUP_IMPL_ROWS_UNIT];
@@ -102,7 +102,7 @@ static __device__ __forceinline__ void tegroup_impl_combine_batch(const tegroup_
     }
 }
 
-/* A block to a token; its slots in batches. */
+/* One block serves one token, and adds its slots in batches. */
 template <typename ACCESS>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
     tegroup_impl_combine_kernel(const __grid_constant__ tegroup_combine_desc desc) {
@@ -288,7 +288,7 @@ static __global__ void __launch_bounds__(256)
     }
 }
 
-/* A block sums eight experts, in 128 stretches of runs. */
+/* One block adds up the runs of eight experts, in 128 stretches. */
 static __global__ void __launch_bounds__(1024)
     tegroup_impl_permutation_scan_kernel(const __grid_constant__ tegroup_impl_permutation_call call) {
     __shared__ int64_t sums[128][8];

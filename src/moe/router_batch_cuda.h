@@ -165,8 +165,8 @@ static __device__ __forceinline__ void tegroup_impl_router_copy_soon(char *to, c
         tegroup_impl_copy_soon((T *)(void *)(to + at), (const T *)(const void *)(from + at));
 }
 
-/* Set going the copies of a batch's rows of floats or doubles, to lie one behind the other `pitch` bytes apart. SM90
- * has an engine that copies them all at once. */
+/* Start copying a batch's rows of floats or doubles into shared memory, where they lie one behind the other `pitch`
+ * bytes apart. SM90 has an engine that copies them all at once. */
 static __device__ __forceinline__ void tegroup_impl_router_fetch(const tegroup_matrix &m,
                                                                  const tegroup_impl_router_way &way, char *rows,
                                                                  int32_t pitch, uint64_t *barrier, int64_t first,
@@ -191,7 +191,7 @@ static __device__ __forceinline__ void tegroup_impl_router_fetch(const tegroup_m
         else if (way.in_piece == 8) tegroup_impl_router_copy_soon<uint2>(rows, from, bytes);
         else tegroup_impl_router_copy_soon<uint32_t>(rows, from, bytes);
 }
-/* And until they are there, with all else that the warp's lanes copy. */
+/* Wait until those copies have arrived, and all others that the warp's lanes have started. */
 static __device__ __forceinline__ void tegroup_impl_router_fetched(const tegroup_impl_router_way &way,
                                                                    uint64_t *barrier, uint32_t parity) {
     tegroup_impl_copies_done();
@@ -243,7 +243,8 @@ static __device__ __forceinline__ void tegroup_impl_router_store_done() {
 
 /* ---- a warp's batch ---- */
 
-/* A pointer that the compiler works out where this stands: left to itself it does so anew at each use, in 64 bits. */
+/* Makes the compiler compute a pointer where this stands. Left to itself it computes the pointer again at each use, in
+ * 64-bit arithmetic. */
 template <typename T> static __device__ __forceinline__ T *tegroup_impl_router_fixed(T *p) {
     asm volatile("" : "+l"(p));
     __builtin_assume(__isGlobal(p));
@@ -288,8 +289,8 @@ template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_ro
         return min(quad_of(j), (int32_t)(((uint32_t)cols + 3) / 4) - 1);
     }
 
-    /* Set the loads of the batch going. Behind the last token the last one is repeated. Halves stay halves, in half of
-     * a quad; elements stay where they are. */
+    /* Start the loads of the batch. Places behind the last token repeat it. Halves stay halves, in half of a quad; rows
+     * that are read element by element are not loaded yet. */
     __device__ __forceinline__ void load(const tegroup_matrix &m, tegroup_impl_router_access access) {
         if (live <= 0) return;
         const int32_t end = live - 1;
@@ -322,8 +323,8 @@ template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_ro
         }
     }
 
-    /* What load() left where it was, by way of the batch's rows in shared memory; what only fills the last quad is
-     * `rest`. */
+    /* Rows that load() has not loaded come by way of the batch's rows in shared memory. What only fills up the last
+     * quad is `rest`. */
     __device__ __forceinline__ void settle(const tegroup_matrix &m, const tegroup_impl_router_way &way, char *rows,
                                            REAL rest) {
         if (way.in != TEGROUP_IMPL_ROUTER_ELEMENTS) return;

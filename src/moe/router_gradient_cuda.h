@@ -22,8 +22,8 @@ static __device__ __noinline__ tegroup_impl_quad<REAL> tegroup_impl_router_balan
     return v;
 }
 
-/* Set going the copies of a batch's choices and of the gradients of their weights, each token's to its memory from
- * `to`. */
+/* Start copying a batch's choices and the gradients of their weights, those of each token into its memory from `to`
+ * on. */
 template <typename REAL>
 static __device__ __forceinline__ void tegroup_impl_router_choices(const tegroup_router_backward_desc &desc,
                                                                    const tegroup_impl_router_way &way, char *to,
