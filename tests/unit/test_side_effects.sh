@@ -22,7 +22,7 @@ library() { # options; a library object that holds everything, from the tegroup.
 
 # All that the library may take from outside: memory and string primitives, formatting into a buffer, mathematics, threads.
 allowed='mem(cpy|set|move|cmp)|strlen|strcmp|strncmp|v?snprintf|__v?snprintf_chk|__mem(cpy|set|move)_chk|_GLOBAL_OFFSET_TABLE_|__stack_chk_fail'
-allowed="$allowed|(exp|expm1|erfc|log|log1p|sqrt|fma|fmax|fmin|fabs|ldexp|frexp|floor|ceil|rint|nearbyint|round|trunc|pow|tanh|copysign)f?"
+allowed="$allowed|(cbrt|exp|expm1|erfc|log|log1p|sqrt|fma|fmax|fmin|fabs|ldexp|frexp|floor|ceil|rint|nearbyint|round|trunc|pow|tanh|copysign)f?"
 openmp='__kmpc_.*|GOMP_(parallel|barrier|loop_.*|critical_(start|end)|single_start)|omp_get_(max_threads|num_threads|thread_num|thread_limit|in_parallel)|omp_in_parallel'
 
 symbols() { # options; 0: takes and keeps nothing else, 1: it does, and says what
