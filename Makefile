@@ -57,8 +57,8 @@ test-more: ## the long rest: full problem sizes, every compiler and standard, do
 	@tests/run.sh sum more
 
 test-gpu: ## tests on this machine's GPU
-	@tests/run.sh begin gpu $(GPU_TESTS)
-	@for program in $(GPU_TESTS); do tests/run.sh one gpu $$program; done
+	@tests/run.sh begin gpu $(GPU_TESTS) tests/teeth/gpu.sh
+	@for program in $(GPU_TESTS) tests/teeth/gpu.sh; do tests/run.sh one gpu $$program; done
 	@tests/run.sh sum gpu
 
 test-layers: build/test_linear build/test_mlp ## the layers, every combination on each backend, those of a GPU where there is one

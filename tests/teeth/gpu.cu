@@ -1,0 +1,123 @@
+/* What planted kernel faults are run against (gpu.sh): random products against FP64 by every tile of both bundled backends, in BF16, and
+ * large ones, so that it compiles in seconds. A fault that ends in a hang or an error of CUDA is caught as well. */
+#define TEGROUP_IMPLEMENTATION
+#define TEGROUP_NO_F16
+#define TEGROUP_NO_ACTIVATION
+#define TEGROUP_NO_MOE
+#define TEGROUP_NO_CUBLASLT
+#include "product.h"
+#include "test.h"
+
+static const tegroup_op ops[3] = {TEGROUP_OP_FORWARD, TEGROUP_OP_DGRAD, TEGROUP_OP_WGRAD};
+static const tegroup_backend bundled[2] = {TEGROUP_BACKEND_SM90, TEGROUP_BACKEND_PORTABLE};
+
+/* p by tile number `tile` of its backend's table; -1: the one that the plan takes. */
+static tegroup_status run_by_tile(problem *p, int32_t tile) {
+    mirror_up(p->mark);
+    tegroup_gemm_desc desc = desc_to_device(&p->desc);
+    tegroup_status status = tegroup_plan_make(&desc, NULL, &p->plan, &p->error);
+    if (status == TEGROUP_OK && tile >= 0 && !plan_take_tile(&p->plan, tile)) return TEGROUP_ERROR_UNSUPPORTED;
+    if (status == TEGROUP_OK) status = problem_prepare_on_device(p, NULL);
+    desc.options.workspace_bytes = p->plan.workspace_bytes;
+    desc.options.workspace = workspace_of(desc.options.workspace_bytes);
+    if (status == TEGROUP_OK) status = tegroup_gemm(&p->plan, &desc, NULL, &p->error);
+    MUST(cudaDeviceSynchronize());
+    mirror_down();
+    return status;
+}
+
+TEST(teeth, random_products) {
+    rng r = rng_seed(77);
+    int64_t ran = 0;
+    for (int i = 0; i < 240; i++) {
+        void *mark = guards_mark();
+        const tegroup_backend backend = bundled[i % 2];
+        spec s = random_half_spec(&r, ops[i / 2 % 3], 150, 300, 1);
+        s.in = TEGROUP_DTYPE_BF16;
+        s.out = rng_chance(&r, 50) ? TEGROUP_DTYPE_F32 : TEGROUP_DTYPE_BF16;
+        s.bias = rng_chance(&r, 40) && ops[i / 2 % 3] != TEGROUP_OP_DGRAD;
+        if (backend == TEGROUP_BACKEND_SM90) s.ng = s.kg = NULL;
+        for (int32_t tile = -1, tiles = 0; tile < tiles; tile++) {
+            problem p;
+            problem_make(&p, &s);
+            p.desc.options.backend = backend;
+            problem_reference(&p);
+            const tegroup_status status = run_by_tile(&p, tile);
+            if (status == TEGROUP_ERROR_UNSUPPORTED) {
+                problem_release(&p);
+                break;
+            }
+            ASSERT_EQ(status, TEGROUP_OK);
+            if (tile < 0) tiles = plan_tiles(&p.plan);
+            const verdict v = problem_compare(&p), bias = problem_compare_bias(&p);
+            ASSERT_TRUE(v.worst <= 1 && bias.worst <= 1);
+            ASSERT_EQ(guards_changed(), 0);
+            if (s.tail == TEGROUP_TAIL_KEEP) ASSERT_EQ(problem_disturbed(&p), 0);
+            problem_release(&p);
+            ran++;
+        }
+        guards_release(mark);
+    }
+    ASSERT_GT(ran, 300);
+}
+
+/* Groups of many tiles, which are balanced by what they cost, in widths that end in narrow tiles. */
+TEST(teeth, large_products) {
+    static const int64_t counts[6] = {700, 0, 3000, 64, 65, 1};
+    rng r = rng_seed(78);
+    for (int i = 0; i < 6; i++) {
+        product p;
+        int64_t disturbed;
+        uint64_t hash = 0;
+        memset(&p, 0, sizeof p);
+        p.op = ops[i % 3];
+        p.in = p.out = TEGROUP_DTYPE_BF16;
+        if (i == 5) p.out = TEGROUP_DTYPE_F32, p.accumulate = 1;
+        p.bias = i == 0;
+        p.groups = 6;
+        p.rows = 4000;
+        p.n = i < 3 ? 2048 : 1112;
+        p.k = i < 3 ? 1112 : 2560;
+        p.seed = 5 + (uint64_t)i;
+        product_make(&p, TEGROUP_BACKEND_SM90);
+        product_counts(&p, counts);
+        ASSERT_EQ(product_plan(&p), TEGROUP_OK);
+        for (int32_t tile = 0; tile < plan_tiles(&p.plan); tile++) {
+            ASSERT_TRUE(plan_take_tile(&p.plan, tile));
+            product_poison(&p, NULL);
+            ASSERT_EQ(product_run(&p, &p.plan, NULL), TEGROUP_OK);
+            if (tile == 0) hash = product_hash(&p, NULL);
+            ASSERT_EQ(product_hash(&p, NULL), hash);
+            const verdict v = product_sample(&p, 2000, &r, &disturbed);
+            ASSERT_LE(v.worst, 1);
+            ASSERT_EQ(disturbed, 0);
+        }
+        product_free(&p);
+    }
+}
+
+/* A snapshot that nobody prepared: nothing is written. */
+TEST(teeth, unprepared) {
+    static const int64_t counts[2] = {30, 40};
+    for (int b = 0; b < 2; b++) {
+        product p;
+        memset(&p, 0, sizeof p);
+        p.op = TEGROUP_OP_FORWARD;
+        p.in = p.out = TEGROUP_DTYPE_BF16;
+        p.groups = 2;
+        p.rows = 70;
+        p.n = p.k = 64;
+        product_make(&p, bundled[b]);
+        product_counts(&p, counts);
+        ASSERT_EQ(product_plan(&p), TEGROUP_OK);
+        product_poison(&p, NULL);
+        const uint64_t before = product_hash(&p, NULL);
+        MUST(cudaMemset((void *)p.desc.a.shape.snapshot, 0x11, p.snapshot_bytes));
+        ASSERT_EQ(tegroup_gemm(&p.plan, &p.desc, NULL, &p.error), TEGROUP_OK);
+        MUST(cudaDeviceSynchronize());
+        ASSERT_EQ(product_hash(&p, NULL), before);
+        product_free(&p);
+    }
+}
+
+TEST_MAIN()
