@@ -468,8 +468,8 @@ TEST(cublaslt, tune_save_load) {
         if (status != TEGROUP_OK) print_error("tune", &p.error);
         ASSERT_EQ(TEGROUP_OK, status);
         tegroup_impl_choices offers;
-        ASSERT_EQ(TEGROUP_OK, tegroup_impl_cuda_choices(&p.plan, &desc, &offers, &p.error));
-        const tegroup_impl_choice kept = tegroup_impl_cuda_choice(&tuned);
+        ASSERT_EQ(TEGROUP_OK, tegroup_impl_choices_of(&p.plan, &desc, &offers, &p.error));
+        const tegroup_impl_choice kept = tegroup_impl_chosen(&tuned);
         int timed = 0, chosen = -1;
         for (int i = 0; i < offers.count; i++) chosen = memcmp(&offers.list[i], &kept, sizeof kept) == 0 ? i : chosen;
         ASSERT_GE(chosen, 0);
@@ -488,7 +488,7 @@ TEST(cublaslt, tune_save_load) {
 
         for (int i = 0; i < offers.count; i++) { /* each offer can be saved and found again */
             tegroup_plan other = tuned;
-            ASSERT_EQ(TEGROUP_OK, tegroup_impl_cuda_take(&other, &offers.list[i], &p.error));
+            ASSERT_EQ(TEGROUP_OK, tegroup_impl_take_choice(&other, &offers.list[i], &p.error));
             ASSERT_EQ(TEGROUP_OK, tegroup_plan_save(&other, saved, sizeof saved, &p.error));
             status = tegroup_plan_load(&desc, saved, sizeof saved, &loaded, &p.error);
             if (status != TEGROUP_OK) print_error("load", &p.error);
@@ -534,7 +534,7 @@ static tegroup_impl_choices offers_for(const tegroup_gemm_desc *desc, int64_t ro
     hinted.options.expected_rows = rows * desc->a.shape.groups;
     hinted.options.expected_rows_max = rows;
     if (tegroup_plan_make(&hinted, NULL, &plan, &error) != TEGROUP_OK) exit(1);
-    if (tegroup_impl_cuda_choices(&plan, &hinted, &offers, &error) != TEGROUP_OK) exit(1);
+    if (tegroup_impl_choices_of(&plan, &hinted, &offers, &error) != TEGROUP_OK) exit(1);
     return offers;
 }
 static int offered(const tegroup_impl_choices *offers, const tegroup_impl_choice *choice) {
@@ -582,7 +582,7 @@ TEST(cublaslt, grouped_offers_for_uneven_groups) {
         ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&desc, NULL, &p.plan, &p.error));
         const tegroup_impl_choices mean = offers_for(&desc, 8);
         tegroup_impl_choices all;
-        ASSERT_EQ(TEGROUP_OK, tegroup_impl_cuda_choices(&p.plan, &desc, &all, &p.error));
+        ASSERT_EQ(TEGROUP_OK, tegroup_impl_choices_of(&p.plan, &desc, &all, &p.error));
         ASSERT_TRUE(mean.count <= TEGROUP_IMPL_LT_OFFERED && all.count <= TEGROUP_TUNE_CANDIDATES);
         ASSERT_GT(all.count, mean.count);
         ASSERT_EQ(0, memcmp(all.list, mean.list, (size_t)mean.count * sizeof mean.list[0]));
@@ -599,7 +599,7 @@ TEST(cublaslt, grouped_offers_for_uneven_groups) {
         for (int i = 0; i < all.count; i++) {
             unsigned char saved[TEGROUP_SAVED_PLAN_BYTES];
             tegroup_plan plan = p.plan, loaded;
-            ASSERT_EQ(TEGROUP_OK, tegroup_impl_cuda_take(&plan, &all.list[i], &p.error));
+            ASSERT_EQ(TEGROUP_OK, tegroup_impl_take_choice(&plan, &all.list[i], &p.error));
             ASSERT_EQ(i == 0, plan.numerics_id == p.plan.numerics_id);
             ASSERT_EQ(TEGROUP_OK, tegroup_plan_save(&plan, saved, sizeof saved, &p.error));
             ASSERT_EQ(TEGROUP_OK, tegroup_plan_load(&desc, saved, sizeof saved, &loaded, &p.error));
@@ -645,7 +645,7 @@ TEST(cublaslt, grouped_alignment_is_kept_to) {
         desc.options.data_alignment_bytes = 256;
         ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&desc, NULL, &aligned, &p.error));
         ASSERT_EQ(c.worth, tegroup_impl_lt_plan_of(&aligned).alignment);
-        const tegroup_impl_choice with = tegroup_impl_cuda_choice(&aligned), without = tegroup_impl_cuda_choice(&plain);
+        const tegroup_impl_choice with = tegroup_impl_chosen(&aligned), without = tegroup_impl_chosen(&plain);
         ASSERT_EQ(memcmp(&with, &without, sizeof with) == 0, aligned.numerics_id == plain.numerics_id);
         workspace_give(&desc, &aligned);
         ASSERT_EQ(TEGROUP_OK, problem_prepare_on_device(&p, NULL));
