@@ -69,7 +69,7 @@ static void product(tegroup_op op, tegroup_dtype dtype, uint32_t built) {
     expect(status == (built || (whole && (SM90 || PORTABLE)) ? TEGROUP_OK : TEGROUP_ERROR_NOT_BUILT), "plan", op, dtype);
 }
 
-static double memory[16][64]; /* stands for device memory, which nobody gets to */
+static double memory[16][1024]; /* stands for device memory, which nobody gets to */
 static tegroup_matrix matrix(int which, tegroup_dtype dtype, int64_t rows, int64_t cols) {
     return tegroup_matrix_of(memory[which], rows, cols, dtype);
 }
