@@ -4810,15 +4810,13 @@ static inline void tegroup_impl_lt_loop_workspace(const tegroup_plan *plan, tegr
 
 /* ==== [42] Hopper GEMM: the table of kernels (src/cuda/sm90_kernels.h) ==== */
 
-enum {
-    TEGROUP_IMPL_SM90_K = 64,            /* of k in a pipeline stage: 128 bytes, the widest swizzle of TMA and wgmma */
-    TEGROUP_IMPL_SM90_MOST_BLOCKS = 160, /* blocks of a launch at most: no Hopper GPU has more than 144 multiprocessors */
-    TEGROUP_IMPL_SM90_USUAL = 132,       /* multiprocessors of an H100 SXM and of an H200 */
-    TEGROUP_IMPL_SM90_WIDE = 192,        /* columns of a tile where some are narrow */
-    TEGROUP_IMPL_SM90_NARROW = 128,      /* and of these */
-    TEGROUP_IMPL_SM90_FIT = 32,          /* rows of D, of which a tile that fits its group has a multiple */
-    TEGROUP_IMPL_SM90_SMALLER = 4        /* multiples below the largest that such a tile may have */
-};
+#define TEGROUP_IMPL_SM90_K            64   /* of k in a pipeline stage: 128 bytes, the widest swizzle of TMA and wgmma */
+#define TEGROUP_IMPL_SM90_MOST_BLOCKS  160  /* blocks of a launch at most: no Hopper GPU has more than 144 multiprocessors */
+#define TEGROUP_IMPL_SM90_USUAL        132  /* multiprocessors of an H100 SXM and of an H200 */
+#define TEGROUP_IMPL_SM90_WIDE         192  /* columns of a tile where some are narrow */
+#define TEGROUP_IMPL_SM90_NARROW       128  /* and of these */
+#define TEGROUP_IMPL_SM90_FIT          32   /* rows of D, of which a tile that fits its group has a multiple */
+#define TEGROUP_IMPL_SM90_SMALLER      4    /* multiples below the largest that such a tile may have */
 
 /* The kernels, a line each: KERNEL(name, op, lines, cols, turns, slabs, flips, ns, epilogue, tb, us).
  *

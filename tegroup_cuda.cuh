@@ -5007,7 +5007,7 @@ struct tegroup_impl_sm90_shape {
     static constexpr __host__ __device__ int fitting(int i) { return FITS ? COLS - i * FIT : COLS; } /* widest first */
     static constexpr int TILE_M = TURNS ? LINES : 2 * LINES, PARTS = LINES / 64; /* of 64 lines, as wgmma has them */
     /* See tegroup_impl_sm90_narrow_tiles. */
-    static constexpr int NARROW = COLS == TEGROUP_IMPL_SM90_WIDE && !FITS ? (int)TEGROUP_IMPL_SM90_NARROW : COLS;
+    static constexpr int NARROW = COLS == TEGROUP_IMPL_SM90_WIDE && !FITS ? TEGROUP_IMPL_SM90_NARROW : COLS;
     static constexpr bool NARROWS = NARROW < COLS;
     /* Whether tiles may take unlike times, so that blocks are balanced by what theirs cost. */
     static constexpr bool BALANCES = FITS || NARROWS || OP == TEGROUP_OP_WGRAD;
