@@ -11,6 +11,11 @@
 #include "cuda/sm90_scheduler.h"
 
 #if TEGROUP_IMPL_HOPPER
+/* Out of line: inlined it takes registers that ptxas then lacks for sums, and it serializes wgmma (C7511). */
+static __device__ __noinline__ bool tegroup_impl_sm90_prepared(const tegroup_impl_gpu_call *call) {
+    return tegroup_impl_prepared<true>(*call);
+}
+
 /* A block in four parts, each the base of the next: what its warps share, what loads, what stores, and what multiplies. (Parts that
  * hold the first have nvcc make other code.) */
 template <typename SHAPE> struct tegroup_impl_sm90_block {
@@ -67,8 +72,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
     }
 
     /* One warp: which tiles this block works on. */
-    __device__ __forceinline__ void schedule(bool prepared) const {
-        tegroup_impl_sm90_walk<SHAPE> walk(call, prepared);
+    __device__ __forceinline__ void schedule() const {
+        tegroup_impl_sm90_walk<SHAPE> walk(call, tegroup_impl_sm90_prepared(&call.call));
         bool there = true;
         for (int32_t number = 0; there; number++) {
             tegroup_impl_sm90_item item;
