@@ -5622,7 +5622,8 @@ static __device__ __forceinline__ float tegroup_impl_sm90_differentiate(const te
 /* ==== [26] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
-/* Out of line: inlined it takes registers that ptxas then lacks for sums, and it serializes wgmma (C7511). */
+/* Out of line, and called before anything else: elsewhere it takes registers that ptxas then lacks for sums, so that it serializes
+ * wgmma (C7511). */
 static __device__ __noinline__ bool tegroup_impl_sm90_prepared(const tegroup_impl_gpu_call *call) {
     return tegroup_impl_prepared<true>(*call);
 }
@@ -5683,8 +5684,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
     }
 
     /* One warp: which tiles this block works on. */
-    __device__ __forceinline__ void schedule() const {
-        tegroup_impl_sm90_walk<SHAPE> walk(call, tegroup_impl_sm90_prepared(&call.call));
+    __device__ __forceinline__ void schedule(bool prepared) const {
+        tegroup_impl_sm90_walk<SHAPE> walk(call, prepared);
         bool there = true;
         for (int32_t number = 0; there; number++) {
             tegroup_impl_sm90_item item;
@@ -6485,10 +6486,11 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
     extern __shared__ __align__(16) unsigned char tegroup_impl_memory[];
     const tegroup_impl_sm90_multiplier<BF16, SHAPE> block(call, tegroup_impl_memory);
     const int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0); /* which the compiler sees to be a warp's */
+    const bool prepared = warp == 0 && tegroup_impl_sm90_prepared(&call.call);
     block.init();
     if (warp < 4) {
         tegroup_impl_registers_give<40>();
-        if (warp == 0) block.schedule();
+        if (warp == 0) block.schedule(prepared);
         if (warp == 1 && block.gathers()) block.load_gathered();
         else if (warp == 1 && (threadIdx.x & 31) == 0) block.load();
         if (warp > 1 && (threadIdx.x & 31) == 0) block.store(warp - 2);

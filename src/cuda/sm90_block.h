@@ -11,7 +11,8 @@
 #include "cuda/sm90_scheduler.h"
 
 #if TEGROUP_IMPL_HOPPER
-/* Out of line: inlined it takes registers that ptxas then lacks for sums, and it serializes wgmma (C7511). */
+/* Out of line, and called before anything else: elsewhere it takes registers that ptxas then lacks for sums, so that it serializes
+ * wgmma (C7511). */
 static __device__ __noinline__ bool tegroup_impl_sm90_prepared(const tegroup_impl_gpu_call *call) {
     return tegroup_impl_prepared<true>(*call);
 }
@@ -72,8 +73,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
     }
 
     /* One warp: which tiles this block works on. */
-    __device__ __forceinline__ void schedule() const {
-        tegroup_impl_sm90_walk<SHAPE> walk(call, tegroup_impl_sm90_prepared(&call.call));
+    __device__ __forceinline__ void schedule(bool prepared) const {
+        tegroup_impl_sm90_walk<SHAPE> walk(call, prepared);
         bool there = true;
         for (int32_t number = 0; there; number++) {
             tegroup_impl_sm90_item item;
