@@ -39,7 +39,8 @@ demo: $(DEMO) ## train a mixture-of-experts language model on real text in under
 # What each suite runs, what takes long first. Scripts that are in both do in each a part of their work (SUITE).
 BOTH  := tests/compile/run.sh tests/unit/test_examples.sh tests/unit/test_side_effects.sh
 QUICK := $(BOTH) $(UNIT:%=build/sanitized/%) tests/unit/test_faults.sh tests/unit/test_header.sh
-MORE  := $(BOTH) tests/fuzz/run.sh $(UNIT:%=build/%) $(filter-out $(BOTH) $(QUICK),$(wildcard tests/unit/test_*.sh))
+NATIVE := build/native/test_gemm build/native/test_contract build/native/test_linear
+MORE  := $(BOTH) tests/fuzz/run.sh $(UNIT:%=build/%) $(NATIVE) $(filter-out $(BOTH) $(QUICK),$(wildcard tests/unit/test_*.sh))
 GPU_TESTS := tests/gpu/run.sh tests/gpu/train_moe.sh
 
 # As many programs at a time as there are cores, unless make was told how many.
@@ -195,6 +196,10 @@ more/tests/unit/test_order.sh: $(UNIT:%=build/%)
 build/test_%: tests/unit/test_%.c $(wildcard tests/unit/*.h) tegroup.h
 	@mkdir -p build
 	$(CC) $(TESTFLAGS) $< -o $@ -lm
+
+build/native/test_%: tests/unit/test_%.c $(wildcard tests/unit/*.h) tegroup.h
+	@mkdir -p build/native
+	$(CC) $(TESTFLAGS) -march=native $< -o $@ -lm
 
 build/sanitized/test_%: tests/unit/test_%.c $(wildcard tests/unit/*.h) tegroup.h
 	@mkdir -p build/sanitized

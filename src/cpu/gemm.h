@@ -44,29 +44,42 @@ static inline void tegroup_impl_cpu_pack_gathered_FSUF(tegroup_dtype dtype, cons
 static inline void tegroup_impl_cpu_gemm_tile_FSUF(const tegroup_gemm_desc *desc, const tegroup_impl_product *p,
                                                    int64_t i0, int64_t j0, REAL *scratch) {
     REAL *a = scratch, *b = a + TEGROUP_IMPL_CPU_TILE_M_PADDED * TEGROUP_IMPL_CPU_TILE_K,
-         *sums = b + TEGROUP_IMPL_CPU_TILE_K * TEGROUP_IMPL_CPU_TILE_N;
+         *sums = b + TEGROUP_IMPL_CPU_TILE_K * TEGROUP_IMPL_CPU_PANEL_N;
     int32_t m = (int32_t)tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_M, p->m - i0),
             n = (int32_t)tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_N, p->n - j0), i, j;
     REAL alpha = (REAL)p->alpha, beta = (REAL)p->beta, scale = 1;
     int has_bias = desc->bias.dtype != TEGROUP_DTYPE_UNSET && desc->op == TEGROUP_OP_FORWARD;
     int wgrad = desc->op == TEGROUP_OP_WGRAD;
+    /* Of few rows A is packed for as much of k as there is room for: lines of B are then read on and on. (Picked rows are
+     * widened TILE_K elements at a time.) */
+    const int32_t most = m <= TEGROUP_IMPL_MICRO_M && desc->gather_a.rows == 0
+                             ? TEGROUP_IMPL_CPU_TILE_M_PADDED * TEGROUP_IMPL_CPU_TILE_K / TEGROUP_IMPL_MICRO_M
+                             : TEGROUP_IMPL_CPU_TILE_K;
+    int32_t kk;
     int64_t k0;
     memset(sums, 0, (size_t)(m + TEGROUP_IMPL_MICRO_M) * TEGROUP_IMPL_CPU_TILE_N * sizeof(REAL));
-    for (k0 = 0; k0 < p->k; k0 += TEGROUP_IMPL_CPU_TILE_K) {
-        int32_t k = (int32_t)tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_K, p->k - k0);
+    for (k0 = 0; k0 < p->k; k0 += most) {
+        const int32_t k = (int32_t)tegroup_impl_min(most, p->k - k0);
         if (desc->gather_a.rows > 0)
             tegroup_impl_cpu_pack_gathered_FSUF(desc->a.dtype, &desc->gather_a, &p->a, wgrad ? k0 : i0, wgrad ? i0 : k0,
                                                 wgrad, m, k, TEGROUP_IMPL_MICRO_M, a);
         else
             tegroup_impl_cpu_pack_FSUF(desc->a.dtype, p->a.base, p->a.first + i0 * p->a_line + k0 * p->a_k, p->a_line,
                                        p->a_k, m, k, TEGROUP_IMPL_MICRO_M, a);
-        if (desc->gather_b.rows > 0)
-            tegroup_impl_cpu_pack_gathered_FSUF(desc->b.dtype, &desc->gather_b, &p->b, k0, j0, 1, n, k,
-                                                TEGROUP_IMPL_MICRO_N_FSUF, b);
-        else
-            tegroup_impl_cpu_pack_FSUF(desc->b.dtype, p->b.base, p->b.first + j0 * p->b_line + k0 * p->b_k, p->b_line,
-                                       p->b_k, n, k, TEGROUP_IMPL_MICRO_N_FSUF, b);
-        tegroup_impl_cpu_block_FSUF(m, n, k, a, b, sums);
+        for (j = 0; j < n; j += TEGROUP_IMPL_MICRO_N_FSUF) /* a panel of B stays in the first cache for all rows of A */
+            for (kk = 0; kk < k; kk += TEGROUP_IMPL_CPU_TILE_K) {
+                const int32_t cols = n - j < TEGROUP_IMPL_MICRO_N_FSUF ? n - j : TEGROUP_IMPL_MICRO_N_FSUF,
+                              deep = k - kk < TEGROUP_IMPL_CPU_TILE_K ? k - kk : TEGROUP_IMPL_CPU_TILE_K;
+                if (desc->gather_b.rows > 0)
+                    tegroup_impl_cpu_pack_gathered_FSUF(desc->b.dtype, &desc->gather_b, &p->b, k0 + kk, j0 + j, 1, cols,
+                                                        deep, TEGROUP_IMPL_MICRO_N_FSUF, b);
+                else
+                    tegroup_impl_cpu_pack_FSUF(desc->b.dtype, p->b.base,
+                                               p->b.first + (j0 + j) * p->b_line + (k0 + kk) * p->b_k, p->b_line,
+                                               p->b_k, cols, deep, TEGROUP_IMPL_MICRO_N_FSUF, b);
+                /* k is more than deep where A is one panel alone */
+                tegroup_impl_cpu_block_FSUF(m, deep, a + kk * TEGROUP_IMPL_MICRO_M, b, sums + j);
+            }
     }
     for (i = 0; i < m; i++) {
         REAL *x = sums + i * TEGROUP_IMPL_CPU_TILE_N;

@@ -21,6 +21,7 @@
 #define TEGROUP_IMPL_CPU_TILE_M 128
 #define TEGROUP_IMPL_CPU_TILE_N 256
 #define TEGROUP_IMPL_CPU_TILE_K 256
+#define TEGROUP_IMPL_CPU_PANEL_N 32        /* room for any MICRO_N below */
 #define TEGROUP_IMPL_CPU_TILE_M_PADDED 144 /* room for rounding TILE_M up to any MICRO_M below */
 
 /* Registers decide the innermost kernel: MICRO_M rows by two vectors of columns. */
@@ -60,7 +61,7 @@
 
 static inline int64_t tegroup_impl_cpu_panel_bytes(tegroup_compute compute) {
     int64_t a = TEGROUP_IMPL_CPU_TILE_M_PADDED * TEGROUP_IMPL_CPU_TILE_K,
-            b = TEGROUP_IMPL_CPU_TILE_K * TEGROUP_IMPL_CPU_TILE_N,
+            b = TEGROUP_IMPL_CPU_TILE_K * TEGROUP_IMPL_CPU_PANEL_N,
             sums = TEGROUP_IMPL_CPU_TILE_M_PADDED * TEGROUP_IMPL_CPU_TILE_N;
     return (a + b + sums) * (compute == TEGROUP_COMPUTE_F64 ? 8 : 4);
 }
@@ -70,8 +71,8 @@ static inline void tegroup_impl_cpu_workspace(const tegroup_plan *plan, tegroup_
                             tegroup_impl_mul(tegroup_impl_cpu_panel_bytes(plan->problem.compute), plan->threads));
 }
 
-static inline void tegroup_impl_cpu_tile(const tegroup_gemm_desc *desc, const tegroup_target *target, tegroup_plan *plan,
-                                         tegroup_impl_forecast *forecast) {
+static inline void tegroup_impl_cpu_tile(const tegroup_gemm_desc *desc, const tegroup_target *target,
+                                         tegroup_plan *plan, tegroup_impl_forecast *forecast) {
     (void)desc, (void)target, (void)forecast; /* there is one */
     plan->tile_m = TEGROUP_IMPL_CPU_TILE_M;
     plan->tile_n = TEGROUP_IMPL_CPU_TILE_N;
@@ -82,6 +83,94 @@ static inline void tegroup_impl_cpu_tile(const tegroup_gemm_desc *desc, const te
 #if defined(__GNUC__) && defined(__FLT_EVAL_METHOD__) && __FLT_EVAL_METHOD__ == 0
 #define TEGROUP_IMPL_VECTORS
 #endif
+
+/* Eight lines at a time, whose elements along k are neighbours, are transposed in registers on their way to a panel: a vector of
+ * each line would be a vector of k, and panels have vectors of lines. Eight lines that are
+ * a power of two apart are as many as the ways of a first-level cache hold. */
+#if defined(TEGROUP_IMPL_VECTORS) && defined(__AVX__) && !defined(__CUDACC__) && (defined(__clang__) || __GNUC__ >= 9) \
+    && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#define TEGROUP_IMPL_TRANSPOSES
+typedef float tegroup_impl_quad __attribute__((vector_size(16), aligned(4), may_alias));
+typedef short tegroup_impl_eight_halves __attribute__((vector_size(16)));
+typedef long long tegroup_impl_two_longs __attribute__((vector_size(16)));
+typedef float tegroup_impl_oct __attribute__((vector_size(32), aligned(4), may_alias));
+#if defined(__clang__) || __GNUC__ >= 12
+#define TEGROUP_IMPL_SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#define TEGROUP_IMPL_JOIN(a, b) __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7)
+#define TEGROUP_IMPL_SHUFFLE_HALVES TEGROUP_IMPL_SHUFFLE
+#else
+typedef int32_t tegroup_impl_oct_places __attribute__((vector_size(32)));
+#define TEGROUP_IMPL_SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (tegroup_impl_oct_places){__VA_ARGS__})
+#define TEGROUP_IMPL_SHUFFLE_HALVES(a, b, ...) __builtin_shuffle(a, b, (tegroup_impl_eight_halves){__VA_ARGS__})
+#define TEGROUP_IMPL_JOIN(a, b) ((tegroup_impl_oct){(a)[0], (a)[1], (a)[2], (a)[3], (b)[0], (b)[1], (b)[2], (b)[3]})
+#endif
+/* Four elements of two bytes, as they are, and zeros. */
+TEGROUP_IMPL_INLINE tegroup_impl_eight_halves tegroup_impl_four_halves(const void *from) {
+    tegroup_impl_two_longs both = {0, 0};
+    long long four;
+    memcpy(&four, from, sizeof four);
+    both[0] = four;
+    return (tegroup_impl_eight_halves)both;
+}
+
+/* Which types can be: the others are packed element by element. */
+TEGROUP_IMPL_INLINE int tegroup_impl_cpu_transposes(tegroup_dtype dtype) {
+#if defined(__F16C__)
+    if (dtype == TEGROUP_DTYPE_F16) return 1; /* the compiler was told of the instruction */
+#endif
+    return dtype == TEGROUP_DTYPE_F32 || dtype == TEGROUP_DTYPE_BF16;
+}
+
+/* Four elements, widened. */
+TEGROUP_IMPL_INLINE tegroup_impl_quad tegroup_impl_quad_at(tegroup_dtype dtype, const void *data, int64_t at) {
+    if (dtype == TEGROUP_DTYPE_F32) return *(const tegroup_impl_quad *)(const void *)((const float *)data + at);
+#if defined(__F16C__)
+    if (dtype == TEGROUP_DTYPE_F16)
+        return (tegroup_impl_quad)__builtin_ia32_vcvtph2ps(tegroup_impl_four_halves((const uint16_t *)data + at));
+#endif
+    {
+        const tegroup_impl_eight_halves zeros = {0, 0, 0, 0, 0, 0, 0, 0};
+        return (tegroup_impl_quad)TEGROUP_IMPL_SHUFFLE_HALVES(
+            zeros, tegroup_impl_four_halves((const uint16_t *)data + at), 0, 8, 1, 9, 2, 10, 3, 11);
+    }
+}
+
+/* Eight lines of k elements from `first` on, to panel[k][width]. */
+TEGROUP_IMPL_INLINE void tegroup_impl_cpu_transpose(tegroup_dtype dtype, const void *data, int64_t first,
+                                                    int64_t stride_line, int32_t k, int32_t width, float *panel) {
+    int32_t kk, i;
+    for (kk = 0; kk + 4 <= k; kk += 4) {
+        tegroup_impl_oct r[4], low, high, *to = (tegroup_impl_oct *)(void *)(panel + (int64_t)kk * width);
+        TEGROUP_IMPL_UNROLL
+        for (i = 0; i < 4; i++)
+            r[i] = TEGROUP_IMPL_JOIN(tegroup_impl_quad_at(dtype, data, first + i * stride_line + kk),
+                                     tegroup_impl_quad_at(dtype, data, first + (i + 4) * stride_line + kk));
+        low = TEGROUP_IMPL_SHUFFLE(r[0], r[1], 0, 8, 1, 9, 4, 12, 5, 13);
+        high = TEGROUP_IMPL_SHUFFLE(r[2], r[3], 0, 8, 1, 9, 4, 12, 5, 13);
+        *to = TEGROUP_IMPL_SHUFFLE(low, high, 0, 1, 8, 9, 4, 5, 12, 13);
+        to = (tegroup_impl_oct *)(void *)((float *)to + width);
+        *to = TEGROUP_IMPL_SHUFFLE(low, high, 2, 3, 10, 11, 6, 7, 14, 15);
+        to = (tegroup_impl_oct *)(void *)((float *)to + width);
+        low = TEGROUP_IMPL_SHUFFLE(r[0], r[1], 2, 10, 3, 11, 6, 14, 7, 15);
+        high = TEGROUP_IMPL_SHUFFLE(r[2], r[3], 2, 10, 3, 11, 6, 14, 7, 15);
+        *to = TEGROUP_IMPL_SHUFFLE(low, high, 0, 1, 8, 9, 4, 5, 12, 13);
+        to = (tegroup_impl_oct *)(void *)((float *)to + width);
+        *to = TEGROUP_IMPL_SHUFFLE(low, high, 2, 3, 10, 11, 6, 7, 14, 15);
+    }
+    for (; kk < k; kk++)
+        for (i = 0; i < 8; i++)
+            panel[kk * width + i] = tegroup_impl_load_f32(dtype, data, first + i * stride_line + kk);
+}
+#endif
+#if defined(TEGROUP_IMPL_TRANSPOSES)
+#define TEGROUP_IMPL_TRANSPOSES_f32(dtype, stride_k) ((stride_k) == 1 && tegroup_impl_cpu_transposes(dtype))
+#define TEGROUP_IMPL_TRANSPOSE_f32 tegroup_impl_cpu_transpose
+#else
+#define TEGROUP_IMPL_TRANSPOSES_f32(dtype, stride_k) 0
+#define TEGROUP_IMPL_TRANSPOSE_f32(dtype, data, first, stride_line, k, width, panel) (void)0
+#endif
+#define TEGROUP_IMPL_TRANSPOSES_f64(dtype, stride_k) 0
+#define TEGROUP_IMPL_TRANSPOSE_f64(dtype, data, first, stride_line, k, width, panel) (void)0
 
 /* @each-real */
 #define TEGROUP_IMPL_LANES_FSUF ((int32_t)(TEGROUP_IMPL_VECTOR_BYTES / sizeof(REAL)))
@@ -149,11 +238,15 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_pack_typed_FSUF(tegroup_dtype dtype, c
             for (kk = 0; kk < k; kk++)
                 for (i = 0; i < width; i++)
                     panel[kk * width + i] = tegroup_impl_load_FSUF(dtype, data, at + kk * stride_k + i);
-        else if (stride_k == 1)
-            for (i = 0; i < lines; i++)
+        else if (stride_k == 1) {
+            i = 0;
+            if (TEGROUP_IMPL_TRANSPOSES_FSUF(dtype, stride_k))
+                for (; i + 8 <= lines; i += 8)
+                    TEGROUP_IMPL_TRANSPOSE_FSUF(dtype, data, at + i * stride_line, stride_line, k, width, panel + i);
+            for (; i < lines; i++)
                 for (kk = 0; kk < k; kk++)
                     panel[kk * width + i] = tegroup_impl_load_FSUF(dtype, data, at + i * stride_line + kk);
-        else
+        } else
             for (kk = 0; kk < k; kk++)
                 for (i = 0; i < lines; i++)
                     panel[kk * width + i] = tegroup_impl_load_FSUF(dtype, data, at + i * stride_line + kk * stride_k);
@@ -179,19 +272,17 @@ static inline void tegroup_impl_cpu_pack_FSUF(tegroup_dtype dtype, const void *d
     }
 }
 
-/* sums[m][n] += packed A * packed B. Fewer rows than MICRO_M run a kernel of their own height: few rows cost little. */
-static inline void tegroup_impl_cpu_block_FSUF(int32_t m, int32_t n, int64_t k, const REAL *a, const REAL *b,
-                                               REAL *sums) {
-    int32_t i, j;
-    for (j = 0; j < n; j += TEGROUP_IMPL_MICRO_N_FSUF)
-        for (i = 0; i < m; i += TEGROUP_IMPL_MICRO_M) {
-            const REAL *panel_a = a + i * k, *panel_b = b + j * k;
-            REAL *at = sums + i * TEGROUP_IMPL_CPU_TILE_N + j;
-            int32_t rows = m - i;
-            if (rows > 4) tegroup_impl_cpu_micro_FSUF(TEGROUP_IMPL_MICRO_M, k, panel_a, panel_b, at);
-            else if (rows > 2) tegroup_impl_cpu_micro_FSUF(4, k, panel_a, panel_b, at);
-            else if (rows > 1) tegroup_impl_cpu_micro_FSUF(2, k, panel_a, panel_b, at);
-            else tegroup_impl_cpu_micro_FSUF(1, k, panel_a, panel_b, at);
-        }
+/* sums[m][MICRO_N] += packed A * one panel of B. Fewer rows than MICRO_M run a kernel of their own height. */
+static inline void tegroup_impl_cpu_block_FSUF(int32_t m, int64_t k, const REAL *a, const REAL *b, REAL *sums) {
+    int32_t i;
+    for (i = 0; i < m; i += TEGROUP_IMPL_MICRO_M) {
+        const REAL *panel = a + i * k;
+        REAL *at = sums + i * TEGROUP_IMPL_CPU_TILE_N;
+        const int32_t rows = m - i;
+        if (rows > 4) tegroup_impl_cpu_micro_FSUF(TEGROUP_IMPL_MICRO_M, k, panel, b, at);
+        else if (rows > 2) tegroup_impl_cpu_micro_FSUF(4, k, panel, b, at);
+        else if (rows > 1) tegroup_impl_cpu_micro_FSUF(2, k, panel, b, at);
+        else tegroup_impl_cpu_micro_FSUF(1, k, panel, b, at);
+    }
 }
 /* @end */

@@ -9,6 +9,7 @@
 #include "base/arithmetic.h"
 #include "formats/convert.h"
 #include "core/checks.h"
+#include "cpu/gemm_kernel.h"
 #include "moe/router.h"
 #include "moe/router_batch_cuda.h"
 

@@ -6,6 +6,7 @@
 #include "base/build.h"
 #include "base/arithmetic.h"
 #include "formats/dtype.h"
+#include "cpu/gemm_kernel.h"
 #include "moe/router.h"
 #include "moe/router_batch_cuda.h"
 
