@@ -136,9 +136,9 @@
 #error "tegroup: the switch is spelt TEGROUP_NO_CUBLASLT"
 #endif
 
-/* Macros that a user may define before including this file: TEGROUP_IMPLEMENTATION and TEGROUP_EXTERN, see the top;
- * and switches that leave out kernels, so that nvcc is done sooner. What a build lacks, calls and tegroup_explain refuse as NOT_BUILT; the
- * CPU backend always has everything, and no switch changes a struct.
+/* Macros that a user may define before including this file: TEGROUP_IMPLEMENTATION and TEGROUP_EXTERN, see the top; and
+ * switches that leave out kernels, so that nvcc is done sooner. What a build lacks, calls and tegroup_explain refuse as
+ * NOT_BUILT; the CPU backend always has everything, and no switch changes a struct.
  *
  *     TEGROUP_NO_PORTABLE    the portable GEMM kernels
  *     TEGROUP_NO_SM90        the GEMM kernels for Hopper
@@ -261,23 +261,23 @@ typedef enum tegroup_space {
 
 /* ==== [4] Scaling modes (src/formats/scaling_types.h) ==== */
 
-/* How a quantised tensor's scales are laid out. A value is data * scale_inv. "Rowwise" data is quantised along
- * its rows, the direction of the columns index (what forward contracts over); "columnwise" data is a second copy quantised
- * along its columns. Sizes are for one group of [rows, cols]; a grouped tensor stores its groups' scales one after another.
- * tegroup_scale_shape gives them, for either direction.
+/* How a quantised tensor's scales are laid out. A value is data * scale_inv. "Rowwise" data is quantised along its
+ * rows, the direction of the columns index (what forward contracts over); "columnwise" data is a second copy quantised
+ * along its columns. Sizes are for one group of [rows, cols]; a grouped tensor stores its groups' scales one after
+ * another. tegroup_scale_shape gives them, for either direction.
  *
  *   mode            data            scale        one scale covers   stored as (rowwise; columnwise swaps the roles)
  *   NONE            F64 .. BF16     -            -                  -
  *   TENSOR          FP8             F32          a group            [1], of an empty group too
  *   ROW             FP8             F32          a row              [rows]
- *   BLOCK_1X128     FP8             F32          128 along a row    [ceil(cols / 128), rows up to 4], outer index fastest
+ *   BLOCK_1X128     FP8             F32          128 along a row    [ceil(cols / 128), rows up to 4], outer fastest
  *   BLOCK_128X128   FP8             F32          a 128 x 128 block  [ceil(rows / 128), ceil(cols / 128) up to 4]
  *   MXFP8           FP8             F8E8M0       32 along a row     [rows up to 128, ceil(cols / 32) up to 4], swizzled
  *   NVFP4           F4E2M1          F8E4M3       16 along a row     [rows up to 128, ceil(cols / 16) up to 4], swizzled
  *
- * Sources: cuBLAS documentation, "Narrow precision data types usage" (scale layouts and the 128 x 4 swizzle);
- * OCP Microscaling Formats (MX) 1.0; DeepSeek-V3 technical report, section 3.3 (1x128 and 128x128 blocks).
- * NVFP4's second, FP32 scale of the whole group travels in alpha. */
+ * Sources: cuBLAS documentation, "Narrow precision data types usage" (scale layouts and the 128 x 4 swizzle); OCP
+ * Microscaling Formats (MX) 1.0; DeepSeek-V3 technical report, section 3.3 (1x128 and 128x128 blocks). NVFP4's
+ * second, FP32 scale of the whole group travels in alpha. */
 typedef enum tegroup_scaling {
     TEGROUP_SCALING_NONE          = 0,
     TEGROUP_SCALING_TENSOR        = 1,
@@ -355,8 +355,8 @@ typedef struct tegroup_shape {
 } tegroup_shape;
 
 /* Groups of matrices of one data type: everything that a grouped GEMM, a quantiser or a layer knows of one operand.
- * Caller owns all memory. Uninvolved pointers stay NULL. What belongs to a scaling (scales, columnwise copies, amax) no backend
- * of this version reads: those of a product that has one are refused as UNSUPPORTED. */
+ * Caller owns all memory. Uninvolved pointers stay NULL. What belongs to a scaling (scales, columnwise copies, amax)
+ * no backend of this version reads: those of a product that has one are refused as UNSUPPORTED. */
 typedef struct tegroup_tensor {
     tegroup_shape   shape;
     tegroup_dtype   dtype;        /* UNSET = this optional tensor is absent                                   */
@@ -392,19 +392,20 @@ typedef struct tegroup_matrix {
 
 /* ==== [6] Prepare and snapshot (src/core/snapshot_types.h) ==== */
 
-/* A snapshot is one routing's group sizes made safe: everything that runs afterwards reads it and never the
- * caller's arrays. It is laid out in caller memory (tegroup_snapshot_layout) and holds
+/* A snapshot is one routing's group sizes made safe: everything that runs afterwards reads it and never the caller's
+ * arrays. It is laid out in caller memory (tegroup_snapshot_layout) and holds
  *
  *   header                               tegroup_snapshot_header
  *   start[groups]             int64      first row of each group, within the buffer
  *   rows[groups]              int64      rows of each group, within the buffer, overlapping nobody; -1 = skipped
  *   prefix[groups + 1]        int64      sums of ceil(rows / TEGROUP_GRANULE) before each group, and of all
- *   order[groups]             int32      groups from the largest to the smallest, skipped ones as if empty; equal ones by index
+ *   order[groups]             int32      groups from the largest to the smallest, skipped as if empty; equal by index
  *   cols[groups]              int64      only with col_sizes or elements: columns of each group
  *   offset[groups]            int64      only with col_sizes or elements: first element of each group
  *
- * Sizes that lie never lead outside the buffers. Those in device memory nobody can refuse when the call is made: they are clamped, and
- * the header's status names the lie. Those in host memory are an error of the call, unless it is told to clamp them, too. */
+ * Sizes that lie never lead outside the buffers. Those in device memory nobody can refuse when the call is made:
+ * they are clamped, and the header's status names the lie. Those in host memory are an error of the call, unless it
+ * is told to clamp them, too. */
 #define TEGROUP_GRANULE 4 /* rows: kernels that take rows, and not tiles, share out so many of a group at a time */
 
 /* Bits of tegroup_snapshot_header.status. */
@@ -430,7 +431,8 @@ typedef struct tegroup_snapshot_header {
     int64_t  rows_end;   /* row after the last valid one; the tail begins here               */
     int64_t  capacity_rows;     /* shape.rows, shape.cols and shape.elements of the shape    */
     int64_t  capacity_cols;     /* that was prepared: bounds that everything above respects  */
-    int64_t  capacity_elements; /* 0 when regular; where shape.elements is 0, as for lists, what one buffer would need */
+    int64_t  capacity_elements; /* 0 when regular; where shape.elements is 0, as for lists, what one buffer would
+                                   need */
     int64_t  ld;         /* of the preparation; 0 = packed                                   */
 } tegroup_snapshot_header;
 
@@ -445,8 +447,8 @@ typedef struct tegroup_snapshot_view {
     const int64_t *offset; /* NULL when regular */
 } tegroup_snapshot_view;
 
-/* What tegroup_prepare does: read shape's sizes, write a snapshot of them. Its time grows with groups * log(groups), and with the square
- * of those that lie side by side at `offsets` in the rows of one buffer. */
+/* What tegroup_prepare does: read shape's sizes, write a snapshot of them. Its time grows with groups * log(groups),
+ * and with the square of those that lie side by side at `offsets` in the rows of one buffer. */
 typedef struct tegroup_prepare_desc {
     size_t         struct_size;    /* sizeof(tegroup_prepare_desc)                                            */
     tegroup_shape  shape;          /* row_sizes required; shape.snapshot is ignored                           */
@@ -454,9 +456,9 @@ typedef struct tegroup_prepare_desc {
     tegroup_space  space;          /* where the snapshot lives and the work runs; required                    */
     void          *snapshot;       /* TEGROUP_ALIGNMENT-aligned                                               */
     size_t         snapshot_bytes; /* >= tegroup_snapshot_layout(...).total_bytes                             */
-    int32_t        clamp;          /* sizes in host memory that lie: 0 = the call fails and names the group (ERROR_VALUE,
-                                      ERROR_CAPACITY, ERROR_OVERLAP), 1 = they are clamped, as those in device memory
-                                      always are, and the header's status tells                               */
+    int32_t        clamp;          /* sizes in host memory that lie: 0 = the call fails and names the group
+                                      (ERROR_VALUE, ERROR_CAPACITY, ERROR_OVERLAP), 1 = they are clamped, as those in
+                                      device memory always are, and the header's status tells */
     tegroup_check_level check_level; /* DEEP: also asks the driver whose memory snapshot and sizes are, where space is
                                       DEVICE: a host address would end the CUDA context                       */
 } tegroup_prepare_desc;
@@ -531,43 +533,46 @@ typedef enum tegroup_backend {
     TEGROUP_BACKEND_COUNT
 } tegroup_backend;
 
-/* What every planned descriptor ends with; all zero is the default. It is embedded last, so that a descriptor grows at its end
- * alone. A layer hands it on to each of its products. The plan reads all but the workspace, streams and events. Of a call's own
- * are these, check_level, cublaslt, host_sizes_final and an activation's threads; backend, sm_limit, products' threads and hints
- * are the plan's, and a call does not read them; the rest must be as planned wherever a call looks at it. */
+/* What every planned descriptor ends with; all zero is the default. It is embedded last, so that a descriptor grows
+ * at its end alone. A layer hands it on to each of its products. The plan reads all but the workspace, streams and
+ * events. Of a call's own are these, check_level, cublaslt, host_sizes_final and an activation's threads; backend,
+ * sm_limit, products' threads and hints are the plan's, and a call does not read them; the rest must be as planned
+ * wherever a call looks at it. */
 typedef struct tegroup_options {
-    tegroup_compute     compute;       /* the type of the sums                                                          */
-    tegroup_backend     backend;       /* AUTO, or the one to use or be told why not                                    */
-    tegroup_check_level check_level;   /* how much a call checks                                                        */
-    int32_t             threads;       /* CPU: threads to use at most; 0 = all that OpenMP gives, 1 without OpenMP      */
-    int32_t             sm_limit;      /* GPU: multiprocessors that a product uses at most; 0 = all. Tails and bias gradients
-                                          are small kernels of their own, and not limited                               */
-    int32_t             data_alignment_bytes; /* the caller's word that data of a, b, c, d will lie at multiples of so many
-                                          bytes, and groups at shape.offsets, too: 0 = as the backend needs, and for
-                                          offsets nothing, or a power of two up to TEGROUP_ALIGNMENT.
-                                          Below 16, SM90 and CUBLASLT_GROUPED are not taken.
-                                          CUBLASLT_GROUPED may find a faster algorithm for it, with a numerics_id of
-                                          its own, and refuses other addresses then; not for lists                      */
-    int64_t             expected_rows; /* hint: rows in all groups together; 0 = capacity. Speed only, but
-                                          cuBLASLt's algorithm, and so its numerics_id, may follow it                   */
+    tegroup_compute     compute;       /* the type of the sums */
+    tegroup_backend     backend;       /* AUTO, or the one to use or be told why not */
+    tegroup_check_level check_level;   /* how much a call checks */
+    int32_t             threads;       /* CPU: threads to use at most; 0 = all that OpenMP gives, 1 without OpenMP */
+    int32_t             sm_limit;      /* GPU: multiprocessors that a product uses at most; 0 = all. Tails and bias
+                                          gradients are small kernels of their own, and not limited */
+    int32_t             data_alignment_bytes; /* the caller's word that data of a, b, c, d will lie at multiples of
+                                                 so many bytes, and groups at shape.offsets, too: 0 = as the backend
+                                                 needs, and for offsets nothing, or a power of two up to
+                                                 TEGROUP_ALIGNMENT. Below 16, SM90 and CUBLASLT_GROUPED are not
+                                                 taken. CUBLASLT_GROUPED may find a faster algorithm for it, with a
+                                                 numerics_id of its own, and refuses other addresses then; not for
+                                                 lists */
+    int64_t             expected_rows; /* hint: rows in all groups together; 0 = capacity. Speed only, but cuBLASLt's
+                                          algorithm, and so its numerics_id, may follow it */
     int64_t             expected_rows_max; /* hint: rows of the largest group; 0 = spread evenly, and to
-                                          CUBLASLT_GROUPED unknown. Speed only: of its algorithms those that
-                                          tegroup_plan_tune has to try may follow it                                    */
-    uint64_t            ignore_quirks; /* bit q set: take quirk q's risk (see tegroup_quirks)                           */
-    void               *workspace;     /* TEGROUP_ALIGNMENT-aligned, in `space`; may be NULL when no bytes are needed.
-                                          Contents are garbage before and after. One call at a time may use it: a wgrad
-                                          that may run beside other calls needs its own                                 */
-    size_t              workspace_bytes; /* >= what the plan asks for                                                   */
+                                              CUBLASLT_GROUPED unknown. Speed only: of its algorithms those that
+                                              tegroup_plan_tune has to try may follow it */
+    uint64_t            ignore_quirks; /* bit q set: take quirk q's risk (see tegroup_quirks) */
+    void               *workspace;     /* TEGROUP_ALIGNMENT-aligned, in `space`; may be NULL when no bytes are
+                                          needed. Contents are garbage before and after. One call at a time may use
+                                          it: a wgrad that may run beside other calls needs its own */
+    size_t              workspace_bytes; /* >= what the plan asks for */
     size_t              cublas_workspace_bytes; /* part of the workspace that cuBLASLt gets; 0 = 32 MiB, its
-                                          documented advice for Hopper and later                                        */
-    struct cublasLtContext *cublaslt;  /* cuBLASLt backends: the caller's handle                                        */
-    const tegroup_cublaslt_functions *cublaslt_functions; /* NULL = those of the cuBLASLt that the process has loaded   */
+                                                   documented advice for Hopper and later */
+    struct cublasLtContext *cublaslt;  /* cuBLASLt backends: the caller's handle */
+    const tegroup_cublaslt_functions *cublaslt_functions; /* NULL = those of the cuBLASLt that the process has loaded */
     struct CUstream_st *const *streams; /* [stream_count] host list for CUBLASLT_LOOP to fork onto; NULL = none.
-                                          These and the events are as the workspace: for one call at a time             */
-    struct CUevent_st  *const *events; /* [stream_count + 1] host list, for the fork and the joins                      */
+                                           These and the events are as the workspace: for one call at a time */
+    struct CUevent_st  *const *events; /* [stream_count + 1] host list, for the fork and the joins */
     int32_t             stream_count;
-    int32_t             host_sizes_final; /* 1: the caller's word that group sizes on the host stay as they are, so that
-                                          CUBLASLT_LOOP may be captured: a graph keeps the sizes of its capture         */
+    int32_t             host_sizes_final; /* 1: the caller's word that group sizes on the host stay as they are, so
+                                             that CUBLASLT_LOOP may be captured: a graph keeps the sizes of its
+                                             capture */
 } tegroup_options;
 
 /* ==== [10] Grouped GEMM (src/core/gemm_types.h) ==== */
@@ -596,19 +601,22 @@ typedef struct tegroup_scalars {
     int32_t       stride; /* 0: data[0] for every group; 1: data[g] for group g           */
 } tegroup_scalars;
 
-/* Rows of a ragged operand that lie elsewhere, so that no permuted copy of them need be written: row r of all groups is row
- * slot_of_row[r] / slots of the operand's data, which has `rows` rows of its own then. A negative slot, or one past these rows,
- * gives a row of zeros. slot_of_row is what tegroup_permutation_make writes, slots the router's k. */
+/* Rows of a ragged operand that lie elsewhere, so that no permuted copy of them need be written: row r of all groups
+ * is row slot_of_row[r] / slots of the operand's data, which has `rows` rows of its own then. A negative slot, or
+ * one past these rows, gives a row of zeros. slot_of_row is what tegroup_permutation_make writes, slots the router's
+ * k. */
 typedef struct tegroup_gather {
-    const int64_t *slot_of_row; /* [shape.rows of the operand], in the gemm's space, 8-byte aligned; read when rows > 0     */
-    int64_t        rows;        /* of data; 0 = no gathering: the operand's rows lie in their order                        */
-    int64_t        slots;       /* slots that share a row of data; 0 = 1                                                   */
+    const int64_t *slot_of_row; /* [shape.rows of the operand], in the gemm's space, 8-byte aligned; read when rows >
+                                   0 */
+    int64_t        rows;        /* of data; 0 = no gathering: the operand's rows lie in their order */
+    int64_t        slots;       /* slots that share a row of data; 0 = 1 */
 } tegroup_gather;
 
-/* One grouped product. The plan reads everything except data pointers; a call reads the tensors again and checks that
- * the tegroup_problem that they make is the planned one. Rows of activations (a and d, in a wgrad a and b, and c where it is such)
- * are one routing's: their snapshots may lie elsewhere but say as many rows of each group. Where they do not, the deep check refuses
- * those in host memory; else as many rows are worked on as all have, and the others of d are left as they are. */
+/* One grouped product. The plan reads everything except data pointers; a call reads the tensors again and checks
+ * that the tegroup_problem that they make is the planned one. Rows of activations (a and d, in a wgrad a and b, and
+ * c where it is such) are one routing's: their snapshots may lie elsewhere but say as many rows of each group. Where
+ * they do not, the deep check refuses those in host memory; else as many rows are worked on as all have, and the
+ * others of d are left as they are. */
 typedef struct tegroup_gemm_desc {
     size_t          struct_size; /* sizeof(tegroup_gemm_desc)                                                     */
     tegroup_op      op;          /* required                                                                      */
@@ -676,15 +684,17 @@ typedef struct tegroup_verdict {
                                 CUBLAS: why not, as below                                                       */
     const char     *field;   /* the first unmet condition, as in tegroup_error; NULL when OK                    */
     const char     *rule;
-    int64_t         expected, got; /* a quirk's expected is the first cuBLASLt version without it, 0 if none is known   */
+    int64_t         expected, got; /* a quirk's expected is the first cuBLASLt version without it, 0 if none is known */
     tegroup_reading reading; /* of these two, as in tegroup_error                                               */
     int32_t         quirk;   /* number of the quirk that refuses it; -1 = none                                  */
     int32_t         native;  /* cudaError_t or cublasStatus_t behind the status; 0 = none                       */
     size_t          workspace_bytes; /* what it would need; 0 unless OK                                         */
-    int32_t         tile_m, tile_n, tile_k; /* rows and columns of d, and k, that it would work on at a time, as in the plan;
-                                0: not OK, or not known before the plan is made on the GPU. Speed only           */
+    int32_t         tile_m, tile_n, tile_k; /* rows and columns of d, and k, that it would work on at a time, as in
+                                               the plan; 0: not OK, or not known before the plan is made on the GPU.
+                                               Speed only */
     const char     *tile_why; /* why this tile; NULL where none is known                                        */
-    double          predicted_us; /* SM90: time of a call in us, on an H200, by which the tile was chosen; 0 = by a rule */
+    double          predicted_us; /* SM90: time of a call in us, on an H200, by which the tile was chosen; 0 = by a
+                                     rule */
 } tegroup_verdict;
 
 /* A row of the table that dispatch reads: what one backend does on a range of machines. A backend can run a problem
@@ -717,7 +727,8 @@ typedef struct tegroup_backend_rule {
 typedef enum tegroup_quirk_action {
     TEGROUP_QUIRK_REFUSE     = 1, /* the backend is refused unless ignore_quirks says otherwise                 */
     TEGROUP_QUIRK_SEPARATE   = 2, /* forward, dgrad and wgrad each need a cuBLASLt workspace of their own       */
-    TEGROUP_QUIRK_AVOID      = 3  /* the library is called in a way in which it does not happen; ignore_quirks changes nothing */
+    TEGROUP_QUIRK_AVOID      = 3  /* the library is called in a way in which it does not happen; ignore_quirks
+                                     changes nothing */
 } tegroup_quirk_action;
 
 typedef enum tegroup_quirk_case {
@@ -761,7 +772,8 @@ typedef struct tegroup_plan {
     int32_t         device;       /* CUDA device that it is bound to; -1 = none                               */
     int32_t         cublaslt_version;
     int32_t         cublas_parts; /* cuBLASLt backends: parts of the workspace that are the library's         */
-    int32_t         hypothetical; /* 1: of a backend that this build lacks, or a GPU's and made for a target: good for sizes only */
+    int32_t         hypothetical; /* 1: of a backend that this build lacks, or a GPU's and made for a target: good
+                                     for sizes only */
     int32_t         threads;      /* CPU threads                                                              */
     int32_t         sm_limit;
     int32_t         tile_m, tile_n, tile_k;
@@ -791,18 +803,18 @@ typedef struct tegroup_tune_desc {
 
 /* ==== [12] Validation (src/core/validation_types.h) ==== */
 
-/* What tegroup_validate finds in a grouped tensor. Sizes in device memory cannot be refused when a call is made, and a NaN
- * shows far from where it arose: this record says both, and the caller reads it whenever the work before it is done.
- * It is the same whoever writes it, CPU or GPU, and every time. */
+/* What tegroup_validate finds in a grouped tensor. Sizes in device memory cannot be refused when a call is made, and
+ * a NaN shows far from where it arose: this record says both, and the caller reads it whenever the work before it is
+ * done. It is the same whoever writes it, CPU or GPU, and every time. */
 #define TEGROUP_VALIDATION_MAGIC 0x54475631u /* "TGV1" */
 
 /* Bits of tegroup_validation.status. */
-#define TEGROUP_VALIDATION_SNAPSHOT 1u  /* shape.snapshot holds no snapshot of this shape: no row is taken as owned    */
-#define TEGROUP_VALIDATION_SIZES    2u  /* the sizes lied: the snapshot's own status is not 0                          */
-#define TEGROUP_VALIDATION_BOUNDS   4u  /* a group reaches outside the buffer                                          */
-#define TEGROUP_VALIDATION_SUMS     8u  /* sums in the snapshot are not those of its rows                              */
-#define TEGROUP_VALIDATION_VALUES  16u  /* NaN or infinity in rows that groups own                                     */
-#define TEGROUP_VALIDATION_TAIL    32u  /* NaN or infinity in rows that no group owns (padding, the tail)              */
+#define TEGROUP_VALIDATION_SNAPSHOT 1u  /* shape.snapshot holds no snapshot of this shape: no row is taken as owned */
+#define TEGROUP_VALIDATION_SIZES    2u  /* the sizes lied: the snapshot's own status is not 0 */
+#define TEGROUP_VALIDATION_BOUNDS   4u  /* a group reaches outside the buffer */
+#define TEGROUP_VALIDATION_SUMS     8u  /* sums in the snapshot are not those of its rows */
+#define TEGROUP_VALIDATION_VALUES  16u  /* NaN or infinity in rows that groups own */
+#define TEGROUP_VALIDATION_TAIL    32u  /* NaN or infinity in rows that no group owns (padding, the tail) */
 
 typedef struct tegroup_validation_values {
     int64_t nans;
@@ -821,24 +833,28 @@ typedef struct tegroup_validation {
 } tegroup_validation;
 
 typedef struct tegroup_validate_desc {
-    size_t              struct_size; /* sizeof(tegroup_validate_desc)                                                   */
-    tegroup_space       space;       /* where tensor and result live; required                                          */
-    tegroup_tensor      tensor;      /* in  F64, F32, F16 or BF16 in one buffer, without col_sizes, offsets or elements */
-    tegroup_validation *result;      /* out                                                                             */
+    size_t              struct_size; /* sizeof(tegroup_validate_desc) */
+    tegroup_space       space;       /* where tensor and result live; required */
+    tegroup_tensor      tensor;      /* in  F64, F32, F16 or BF16 in one buffer, without col_sizes, offsets or
+                                        elements */
+    tegroup_validation *result;      /* out */
 } tegroup_validate_desc;
 
 /* ==== [13] Gated activations (src/core/activation_types.h) ==== */
 
-/* Gated kinds take pairs of gate and up, [rows, 2 width] -> [rows, width]; the others [rows, width] -> [rows, width], and their
- * input is called gate here, too. sigmoid(x) = 1 / (1 + exp(-x)); Phi is the standard normal distribution function.
+/* Gated kinds take pairs of gate and up, [rows, 2 width] -> [rows, width]; the others [rows, width] -> [rows, width],
+ * and their input is called gate here, too. sigmoid(x) = 1 / (1 + exp(-x)); Phi is the standard normal distribution
+ * function.
  *
- * Sources: GLU variants: Shazeer 2020, arXiv:2002.05202. GELU and its tanh form: Hendrycks and Gimpel, arXiv:1606.08415.
- * Squared ReLU: So et al. 2021, arXiv:2109.08668. Clamped SwiGLU: swiglu in gpt_oss/torch/model.py of github.com/openai/gpt-oss,
- * which interleaves gate and up. Derivatives are torch autograd's: ReLU's is 0 at 0, a clamp's 1 at its limits and 0 beyond.
+ * Sources: GLU variants: Shazeer 2020, arXiv:2002.05202. GELU and its tanh form: Hendrycks and Gimpel,
+ * arXiv:1606.08415. Squared ReLU: So et al. 2021, arXiv:2109.08668. Clamped SwiGLU: swiglu in gpt_oss/torch/model.py of
+ * github.com/openai/gpt-oss, which interleaves gate and up. Derivatives are torch autograd's: ReLU's is 0 at 0, a
+ * clamp's 1 at its limits and 0 beyond.
  *
- * At an infinite gate its function and the derivative are their limits: gate and 1 at infinity, 0 and 0 at minus infinity (of
- * RELU_SQUARED infinity and infinity, of IDENTITY gate and 1). What is multiplied then, up, row_scale and gradients, is multiplied
- * as IEEE 754 says: 0 times infinity is NaN. A NaN among gate and up shows in the output. */
+ * At an infinite gate its function and the derivative are their limits: gate and 1 at infinity, 0 and 0 at minus
+ * infinity (of RELU_SQUARED infinity and infinity, of IDENTITY gate and 1). What is multiplied then, up, row_scale
+ * and gradients, is multiplied as IEEE 754 says: 0 times infinity is NaN. A NaN among gate and up shows in the
+ * output. */
 typedef enum tegroup_activation {
     TEGROUP_ACTIVATION_UNSET          = 0,
     TEGROUP_ACTIVATION_SWIGLU         = 1, /* gate sigmoid(gate) up                                                   */
@@ -881,8 +897,8 @@ typedef struct tegroup_activation_backward_desc {
     tegroup_matrix     input;          /* in  [rows, 2 width] or [rows, width], as the forward call read it       */
     tegroup_matrix     row_scale;      /* in  [rows, 1]; absent = 1                                               */
     tegroup_matrix     grad_output;    /* in  [rows, width]                                                       */
-    tegroup_matrix     grad_input;     /* out as large as input and laid out alike; may be input itself, with its ld and dtype,
-                                          and grad_output where not gated                                         */
+    tegroup_matrix     grad_input;     /* out as large as input and laid out alike; may be input itself, with its ld
+                                          and dtype, and grad_output where not gated */
     tegroup_matrix     grad_row_scale; /* out [rows, 1], F32 or F64; absent = not wanted                          */
 } tegroup_activation_backward_desc;
 
@@ -896,20 +912,22 @@ typedef struct tegroup_activation_backward_desc {
  *   wgrad     dW = dY^T X                       reads grad_output, input;             writes main_grad
  *             dbias = sum of row_scale * dY     reads grad_output, row_scale;         writes bias_grad
  *
- * This struct is what the plan is made from, what each call is given, and what is saved between them: every field is a plain
- * buffer of the caller's, the same for every format, and nothing else is remembered. Copy it, fill it in as buffers become known
- * and keep it until wgrad has run. The plan reads everything but addresses; a call looks at the tensors of its line above alone,
- * and checks that they are the planned ones: the others may be NULL or dangle by then.
+ * This struct is what the plan is made from, what each call is given, and what is saved between them: every field is a
+ * plain buffer of the caller's, the same for every format, and nothing else is remembered. Copy it, fill it in as
+ * buffers become known and keep it until wgrad has run. The plan reads everything but addresses; a call looks at the
+ * tensors of its line above alone, and checks that they are the planned ones: the others may be NULL or dangle by then.
  *
- * An absent output plans no such product: no out, no forward; no dgrad_out, no dgrad; no main_grad, no wgrad. Rows are ragged:
- * their shapes have row_sizes, rows that are the capacity, and (to run) one snapshot, that of the routing. n and k are the same
- * in every group. Outputs are contiguous (ld 0 or cols, group_stride 0 or rows * cols), overlap nothing that their call reads
- * or writes, and get the same bits wherever they are. Data are aligned to their element; a backend that needs more says so. */
+ * An absent output plans no such product: no out, no forward; no dgrad_out, no dgrad; no main_grad, no wgrad. Rows
+ * are ragged: their shapes have row_sizes, rows that are the capacity, and (to run) one snapshot, that of the
+ * routing. n and k are the same in every group. Outputs are contiguous (ld 0 or cols, group_stride 0 or rows *
+ * cols), overlap nothing that their call reads or writes, and get the same bits wherever they are. Data are aligned
+ * to their element; a backend that needs more says so. */
 typedef struct tegroup_linear_desc {
     size_t          struct_size;    /* sizeof(tegroup_linear_desc)                                                */
     tegroup_space   space;          /* where all data live; required                                              */
     tegroup_tensor  weight;         /* in  W [groups, n, k], one buffer or pointers; required, for its shape      */
-    tegroup_tensor  bias;           /* in  [groups, 1, n], one buffer or pointers; F16, BF16, F32 or F64; absent = none */
+    tegroup_tensor  bias;           /* in  [groups, 1, n], one buffer or pointers; F16, BF16, F32 or F64; absent =
+                                       none */
     tegroup_tensor  input;          /* in  X [rows, k], weight's dtype; needed for forward and wgrad              */
     tegroup_tensor  out;            /* out Y [rows, n], any dtype that the backend writes                         */
     tegroup_tensor  grad_output;    /* in  dY [rows, n], weight's dtype; needed for dgrad and wgrad               */
@@ -919,13 +937,15 @@ typedef struct tegroup_linear_desc {
                                        and bias                                                                   */
     tegroup_tensor  grad_row_scale; /* out [rows, 1], absent = not wanted. Written by dgrad: needs dgrad_out, row_scale
                                        and a bias of grad_output's dtype                                          */
-    const void     *row_scale;      /* in  [rows] multiplies each row's bias (its routing probability); needs bias. NULL to plan */
+    const void     *row_scale;      /* in  [rows] multiplies each row's bias (its routing probability); needs bias.
+                                       NULL to plan */
     tegroup_dtype   row_scale_dtype; /* F32 or F64; UNSET = no row_scale                                          */
     int32_t         accumulate;     /* wgrad: 0 overwrites main_grad and bias_grad: an empty group gets exact zeros;
                                        1 adds to both: an empty group's stay as they are, bit for bit             */
     tegroup_tail    out_tail;       /* rows of out that no group owns; out must then be there                     */
     tegroup_tail    dgrad_out_tail; /* rows of dgrad_out that no group owns. Those of grad_row_scale are kept     */
-    tegroup_options options;        /* of each product; but the one that gives grad_row_scale has one column: its backend is AUTO */
+    tegroup_options options;        /* of each product; but the one that gives grad_row_scale has one column: its
+                                       backend is AUTO */
 } tegroup_linear_desc;
 
 #define TEGROUP_LINEAR_PLAN_MAGIC 0x54474c31u /* "TGL1" */
@@ -941,9 +961,11 @@ typedef struct tegroup_linear_plan {
 
 /* ==== [15] Grouped MLP (src/layer/mlp_types.h) ==== */
 
-/* Who computes the activation. The bits are the same either way: what a product gives is rounded to its stored type first. */
+/* Who computes the activation. The bits are the same either way: what a product gives is rounded to its stored type
+ * first. */
 typedef enum tegroup_fusion {
-    TEGROUP_FUSION_AUTO     = 0, /* the epilogue of the product before it where the backend has one and gains by it, else a kernel of its own */
+    TEGROUP_FUSION_AUTO     = 0, /* the epilogue of the product before it where the backend has one and gains by it,
+                                    else a kernel of its own */
     TEGROUP_FUSION_NEVER    = 1, /* a kernel of its own                                                           */
     TEGROUP_FUSION_REQUIRED = 2  /* the epilogue; UNSUPPORTED where a call with outputs here has none */
 } tegroup_fusion;
@@ -954,7 +976,8 @@ typedef enum tegroup_mlp_layer {
     TEGROUP_MLP_FC2         = 2
 } tegroup_mlp_layer;
 
-/* One of its two linear layers. Each tensor is one buffer or pointers (device lists for the backends whose kernels read them). */
+/* One of its two linear layers. Each tensor is one buffer or pointers (device lists for the backends whose kernels
+ * read them). */
 typedef struct tegroup_mlp_weights {
     tegroup_tensor weight;    /* in  W [groups, n, k]; required, for its shape                                    */
     tegroup_tensor bias;      /* in  [groups, 1, n]; F16, BF16, F32 or F64; absent = none                         */
@@ -962,26 +985,28 @@ typedef struct tegroup_mlp_weights {
     tegroup_tensor bias_grad; /* out [groups, 1, n]; absent = not wanted. Needs main_grad and bias                */
 } tegroup_mlp_weights;
 
-/* fc1, an activation f and fc2, one of each an expert. h is the width between them: fc2.weight is [groups, n, h], fc1.weight
- * [groups, 2 h, k] for an activation of gate and up, else [groups, h, k].
+/* fc1, an activation f and fc2, one of each an expert. h is the width between them: fc2.weight is [groups, n, h],
+ * fc1.weight [groups, 2 h, k] for an activation of gate and up, else [groups, h, k].
  *
  *   forward   preactivation = X W1^T + b1             reads input, fc1.weight, fc1.bias
  *             activated = row_scale * f(preactivation)      row_scale
  *             Y = activated W2^T + b2                       fc2.weight, fc2.bias; writes out and what is to be saved
  *   dgrad     d activated = dY W2                     reads grad_output, fc2.weight
- *             grad_preactivation, drow_scale                preactivation, row_scale; writes grad_preactivation, grad_row_scale
+ *             grad_preactivation, drow_scale                preactivation, row_scale; writes grad_preactivation,
+ *                                                           grad_row_scale
  *             dX = grad_preactivation W1                    fc1.weight; writes dgrad_out, if wanted
- *   wgrad     dW2 = dY^T activated, db2 = sum of dY   reads grad_output, activated;       writes fc2.main_grad, fc2.bias_grad
- *             dW1 = grad_preactivation^T X, db1       reads grad_preactivation, input;    writes fc1.main_grad, fc1.bias_grad
+ *   wgrad     dW2 = dY^T activated, db2 = sum of dY   reads grad_output, activated; writes fc2.main_grad, fc2.bias_grad
+ *             dW1 = grad_preactivation^T X, db1       reads grad_preactivation, input; writes those of fc1
  *
- * As tegroup_linear_desc, this struct is what the plan is made from, what each call is given, and what is saved between them:
- * plain buffers of the caller's, and nothing else is remembered. The plan reads everything but addresses; a call looks at the
- * tensors of its lines above alone, and checks that they are the planned ones. No out, no forward; no
- * grad_preactivation, no dgrad; no main_grad, no wgrad. Rows are ragged: every [rows, ...] tensor has input's row_sizes (on the
- * device with data there: the activation's kernel reads them, so that CUBLASLT_LOOP has no MLP), its capacity in rows, and (to
- * run) its snapshot. Outputs and what is saved are contiguous (ld 0 or cols), overlap nothing that their call touches, and get the
- * same bits wherever they are (a device's grad_row_scale: wherever all rows are 16-byte aligned, or wherever some are not). Data are
- * aligned to their element; a backend that needs more says so. Rows of saved tensors that no group owns are never touched. */
+ * As tegroup_linear_desc, this struct is what the plan is made from, what each call is given, and what is saved
+ * between them: plain buffers of the caller's, and nothing else is remembered. The plan reads everything but
+ * addresses; a call looks at the tensors of its lines above alone, and checks that they are the planned ones. No
+ * out, no forward; no grad_preactivation, no dgrad; no main_grad, no wgrad. Rows are ragged: every [rows, ...]
+ * tensor has input's row_sizes (on the device with data there: the activation's kernel reads them, so that
+ * CUBLASLT_LOOP has no MLP), its capacity in rows, and (to run) its snapshot. Outputs and what is saved are
+ * contiguous (ld 0 or cols), overlap nothing that their call touches, and get the same bits wherever they are (a
+ * device's grad_row_scale: wherever all rows are 16-byte aligned, or wherever some are not). Data are aligned to
+ * their element; a backend that needs more says so. Rows of saved tensors that no group owns are never touched. */
 typedef struct tegroup_mlp_desc {
     size_t          struct_size;    /* sizeof(tegroup_mlp_desc)                                                   */
     tegroup_space   space;          /* where all data live; required                                              */
@@ -993,38 +1018,39 @@ typedef struct tegroup_mlp_desc {
     tegroup_tensor  out;            /* out Y [rows, n], any dtype that the backend writes                         */
     tegroup_tensor  grad_output;    /* in  dY [rows, n], fc2.weight's dtype                                       */
     tegroup_tensor  dgrad_out;      /* out dX [rows, k]; absent = not wanted. Needs grad_preactivation            */
-    tegroup_tensor  grad_row_scale; /* out [rows, 1], F32 or F64; absent = not wanted. Needs grad_preactivation and row_scale;
-                                       with fc2_bias_scaled also an fc2.bias of grad_output's dtype, and of F64
-                                       COMPUTE_F64                                                                */
+    tegroup_tensor  grad_row_scale; /* out [rows, 1], F32 or F64; absent = not wanted. Needs grad_preactivation and
+                                       row_scale; with fc2_bias_scaled also an fc2.bias of grad_output's dtype, and
+                                       of F64 COMPUTE_F64 */
 
     /* What is saved: the plan gives its bytes, and tegroup_mlp_layout what each is for. */
-    tegroup_tensor  preactivation;  /* [rows, 2 h or h] forward writes it for dgrad, in any dtype that the backend writes.
-                                       Absent = in the workspace: inference alone                                 */
+    tegroup_tensor  preactivation;  /* [rows, 2 h or h] forward writes it for dgrad, in any dtype that the backend
+                                       writes. Absent = in the workspace: inference alone */
     tegroup_tensor  activated;      /* [rows, h], fc2.weight's dtype, row_scale in it. Read by wgrad for fc2.main_grad.
                                        Absent = in the workspace: when fc2.main_grad is not wanted                */
-    tegroup_tensor  grad_preactivation; /* as preactivation, fc1.weight's dtype. dgrad writes it for wgrad. May be preactivation
-                                       itself (same data, same dtype), which dgrad then uses up                   */
-    int32_t         recompute;      /* 0: forward writes activated. 1: forward keeps it in the workspace, and dgrad computes it
-                                       again from preactivation, bit for bit; needs activated and grad_preactivation */
+    tegroup_tensor  grad_preactivation; /* as preactivation, fc1.weight's dtype. dgrad writes it for wgrad. May be
+                                           preactivation itself (same data, same dtype), which dgrad then uses up */
+    int32_t         recompute;      /* 0: forward writes activated. 1: forward keeps it in the workspace, and dgrad
+                                       computes it again from preactivation, bit for bit; needs activated and
+                                       grad_preactivation */
     const void     *row_scale;      /* in  [rows] multiplies f: the row's routing probability; NULL to plan       */
     tegroup_dtype   row_scale_dtype; /* F32 or F64; UNSET = no row_scale                                          */
     int32_t         fc2_bias_scaled; /* 1: row_scale multiplies each row's fc2.bias, too; needs both              */
-    int32_t         accumulate;     /* wgrad: 0 overwrites every main_grad and bias_grad: an empty group gets exact zeros;
-                                       1 adds to them: an empty group's stay as they are, bit for bit             */
+    int32_t         accumulate;     /* wgrad: 0 overwrites every main_grad and bias_grad: an empty group gets exact
+                                       zeros; 1 adds to them: an empty group's stay as they are, bit for bit */
     tegroup_tail    out_tail;       /* rows of out that no group owns; out must then be there                     */
     tegroup_tail    dgrad_out_tail; /* rows of dgrad_out that no group owns. Those of grad_row_scale are kept     */
     tegroup_fusion  fusion;
-    tegroup_options options;        /* of each product (the one that gives the bias's part of grad_row_scale has one column:
-                                       its backend is AUTO); threads for the activation, too */
+    tegroup_options options;        /* of each product (the one that gives the bias's part of grad_row_scale has one
+                                       column: its backend is AUTO); threads for the activation, too */
 } tegroup_mlp_desc;
 
 #define TEGROUP_MLP_PLAN_MAGIC 0x54474d31u /* "TGM1" */
 
 /* Bits of tegroup_mlp_planned.fused. */
-#define TEGROUP_FUSED_FORWARD 1u /* the activation is in fc1's epilogue: activated_kernel runs, and what plan_tune finds for
-                                    fc1.forward does not. */
-#define TEGROUP_FUSED_DGRAD   2u /* its gradient, and with recompute activated, is in the epilogue of fc2's dgrad: gradient_kernel
-                                    runs, and likewise */
+#define TEGROUP_FUSED_FORWARD 1u /* the activation is in fc1's epilogue: activated_kernel runs, and what plan_tune
+                                    finds for fc1.forward does not. */
+#define TEGROUP_FUSED_DGRAD   2u /* its gradient, and with recompute activated, is in the epilogue of fc2's dgrad:
+                                    gradient_kernel runs, and likewise */
 
 /* What is launched in place of a product's own kernel. */
 typedef struct tegroup_fused_kernel {
@@ -1038,23 +1064,26 @@ typedef struct tegroup_mlp_planned {
     tegroup_activation activation;
     int32_t            interleaved, recompute, fc2_bias_scaled;
     tegroup_dtype      dtypes[17];       /* of the desc's tensors and of row_scale: a call's are held against them */
-    int64_t            preactivation_bytes, activated_bytes, grad_preactivation_bytes; /* at capacity; 0 = not planned */
+    int64_t            preactivation_bytes, activated_bytes; /* at capacity; 0 = not planned                   */
+    int64_t            grad_preactivation_bytes;             /* likewise                                       */
     int32_t            scratch_preactivation, scratch_activated; /* 1: it lies in the workspace                    */
     tegroup_fused_kernel activated_kernel; /* FUSED_FORWARD: fc1.forward's                                       */
     tegroup_fused_kernel gradient_kernel;  /* FUSED_DGRAD: fc2.dgrad's                                           */
 } tegroup_mlp_planned;
 
-/* Made once by tegroup_mlp_plan_make, then read-only. Plain bytes that hold no data pointer, as tegroup_plan. All sizes are
- * those of the capacity; tegroup_mlp_layout says what each byte is for. */
+/* Made once by tegroup_mlp_plan_make, then read-only. Plain bytes that hold no data pointer, as tegroup_plan. All
+ * sizes are those of the capacity; tegroup_mlp_layout says what each byte is for. */
 typedef struct tegroup_mlp_plan {
     size_t              struct_size;
     uint32_t            magic;
     size_t              workspace_bytes;        /* serves any of the calls                                         */
     size_t              wgrad_workspace_bytes;  /* what wgrad alone needs                                          */
     size_t              saved_by_forward_bytes; /* the caller's buffers that live from forward to backward         */
-    size_t              saved_by_dgrad_bytes;   /* and from dgrad to wgrad; grad_preactivation is free where it is preactivation */
+    size_t              saved_by_dgrad_bytes;   /* and from dgrad to wgrad; grad_preactivation is free where it is
+                                                   preactivation */
     tegroup_mlp_planned planned;
-    tegroup_linear_plan fc1, fc2;        /* their products; all zero where an output is absent. fc2.grad_row_scale adds */
+    tegroup_linear_plan fc1, fc2;        /* their products; all zero where an output is absent. fc2.grad_row_scale
+                                            adds */
 } tegroup_mlp_plan;
 
 /* The memory that a plan gives the size of. */
@@ -1073,22 +1102,23 @@ typedef enum tegroup_mlp_memory {
 
 typedef enum tegroup_chain_kind {
     TEGROUP_CHAIN_UNSET      = 0,
-    TEGROUP_CHAIN_LINEAR     = 1, /* y = x W^T + row_scale * bias: see tegroup_linear_desc; row_scale is an argument   */
-    TEGROUP_CHAIN_ACTIVATION = 2, /* y = row_scale * f(x): see tegroup_activation_desc; row_scale is an argument       */
-    TEGROUP_CHAIN_BIAS       = 3, /* y = x + bias, that of the row's expert; its gradient is that of y, with no copy   */
-    TEGROUP_CHAIN_SCALE      = 4, /* y = row_scale * x; row_scale is an argument, and required                         */
-    TEGROUP_CHAIN_USER       = 5  /* the caller's functions                                                            */
+    TEGROUP_CHAIN_LINEAR     = 1, /* y = x W^T + row_scale * bias: see tegroup_linear_desc; row_scale is an argument */
+    TEGROUP_CHAIN_ACTIVATION = 2, /* y = row_scale * f(x): see tegroup_activation_desc; row_scale is an argument */
+    TEGROUP_CHAIN_BIAS       = 3, /* y = x + bias, that of the row's expert; its gradient is that of y, with no copy */
+    TEGROUP_CHAIN_SCALE      = 4, /* y = row_scale * x; row_scale is an argument, and required */
+    TEGROUP_CHAIN_USER       = 5  /* the caller's functions */
 } tegroup_chain_kind;
 
-/* A caller's op: y from x, and dx from x and dy. Tensors are [rows, cols] in the chain's space, with its routing in their
- * shapes; work goes onto `stream`. Backward is called of every op, for what gradients the caller's own parameters have; where dx
- * is not wanted, as of op 0 without grad_input, that tensor is absent: its dtype is UNSET. A status other than TEGROUP_OK ends the
- * call there: what ran before it has run. `error` is never NULL; what it is filled with, status included, is what the caller of the
- * chain is told. */
+/* A caller's op: y from x, and dx from x and dy. Tensors are [rows, cols] in the chain's space, with its routing in
+ * their shapes; work goes onto `stream`. Backward is called of every op, for what gradients the caller's own
+ * parameters have; where dx is not wanted, as of op 0 without grad_input, that tensor is absent: its dtype is UNSET.
+ * A status other than TEGROUP_OK ends the call there: what ran before it has run. `error` is never NULL; what it is
+ * filled with, status included, is what the caller of the chain is told. */
 typedef tegroup_status (*tegroup_chain_forward_function)(void *context, const tegroup_tensor *input,
     const tegroup_tensor *output, struct CUstream_st *stream, tegroup_error *error);
 typedef tegroup_status (*tegroup_chain_backward_function)(void *context, const tegroup_tensor *input,
-    const tegroup_tensor *grad_output, const tegroup_tensor *grad_input, struct CUstream_st *stream, tegroup_error *error);
+    const tegroup_tensor *grad_output, const tegroup_tensor *grad_input, struct CUstream_st *stream,
+    tegroup_error *error);
 
 /* What an op is; the fields of other kinds are ignored. */
 typedef struct tegroup_chain_op {
@@ -1103,29 +1133,30 @@ typedef struct tegroup_chain_op {
     void               *context;     /* USER: handed on                                                            */
 } tegroup_chain_op;
 
-/* What one op is given beside what it is: at most one argument an op. A field that its op does not take is an error, and so is
- * data without a dtype. */
+/* What one op is given beside what it is: at most one argument an op. A field that its op does not take is an error,
+ * and so is data without a dtype. */
 typedef struct tegroup_chain_argument {
     int32_t        op;              /* index in ops                                                                */
-    tegroup_tensor out;             /* y [rows, cols], contiguous; absent = in `saved`. Required of the last op. May be x, of
-                                       the same dtype, for BIAS, SCALE without grad_row_scale, and an ACTIVATION that has no
-                                       gate and whose dx is not computed                                           */
-    tegroup_tensor grad_input;      /* dx [rows, cols], contiguous; absent = in the workspace, and for op 0 not computed.
-                                       Not taken by BIAS. May be dy, of the same dtype, for SCALE and an ACTIVATION that has
-                                       no gate                                                                     */
+    tegroup_tensor out;             /* y [rows, cols], contiguous; absent = in `saved`. Required of the last op. May
+                                       be x, of the same dtype, for BIAS, SCALE without grad_row_scale, and an
+                                       ACTIVATION that has no gate and whose dx is not computed */
+    tegroup_tensor grad_input;      /* dx [rows, cols], contiguous; absent = in the workspace, and for op 0 not
+                                       computed. Not taken by BIAS. May be dy, of the same dtype, for SCALE and an
+                                       ACTIVATION that has no gate */
     const void    *row_scale;       /* [rows]; LINEAR with bias, ACTIVATION, SCALE; NULL to plan                   */
     tegroup_dtype  row_scale_dtype; /* F32 or F64; UNSET = none                                                    */
     tegroup_tensor grad_row_scale;  /* [rows, 1]; with row_scale, and for op 0 with grad_input; absent = not wanted */
     const void    *snapshot;        /* the op's routing; NULL = that of the chain's input. Not taken by USER       */
 } tegroup_chain_argument;
 
-/* Ops in order: each reads what the one before it wrote. Backward runs them from the last to the first, weights' gradients
- * included. Where a linear, an activation and a linear follow one another they run as a grouped MLP, with the same bits,
- * unless something of theirs is not the MLP's to give: tegroup_chain_explain says what. A plan made with a row_scale or a
- * snapshot left NULL takes it for that of the op's neighbours, and calls must then give it so; a call runs what the plan fused,
- * no more. What lies between ops has input's dtype unless an argument says otherwise. Every [rows, ...] tensor has input's row
- * sizes and snapshot: what its shape says of them is not looked at. On a device the sizes live there, too, unless no op is an
- * ACTIVATION or a SCALE, or has a bias. All memory is the caller's. */
+/* Ops in order: each reads what the one before it wrote. Backward runs them from the last to the first, weights'
+ * gradients included. Where a linear, an activation and a linear follow one another they run as a grouped MLP, with
+ * the same bits, unless something of theirs is not the MLP's to give: tegroup_chain_explain says what. A plan made
+ * with a row_scale or a snapshot left NULL takes it for that of the op's neighbours, and calls must then give it so;
+ * a call runs what the plan fused, no more. What lies between ops has input's dtype unless an argument says
+ * otherwise. Every [rows, ...] tensor has input's row sizes and snapshot: what its shape says of them is not looked
+ * at. On a device the sizes live there, too, unless no op is an ACTIVATION or a SCALE, or has a bias. All memory is
+ * the caller's. */
 typedef struct tegroup_chain_desc {
     size_t          struct_size;    /* sizeof(tegroup_chain_desc)                                                 */
     tegroup_space   space;          /* required                                                                   */
@@ -1139,8 +1170,8 @@ typedef struct tegroup_chain_desc {
     int32_t         accumulate;     /* main_grad and bias_grad of every op: 0 overwrite, 1 add                    */
     void           *saved;          /* TEGROUP_ALIGNMENT-aligned; what ops gave, from forward to backward         */
     size_t          saved_bytes;    /* >= plan.saved_bytes                                                        */
-    int32_t        *refused;        /* out, host: the op that an error is about, in its own words; -1 = the chain. NULL = not
-                                       wanted; written only on error                                              */
+    int32_t        *refused;        /* out, host: the op that an error is about, in its own words; -1 = the chain.
+                                       NULL = not wanted; written only on error */
     tegroup_options options;        /* of each op; a BIAS multiplies nothing: its backend is AUTO */
 } tegroup_chain_desc;
 
@@ -1152,7 +1183,8 @@ typedef struct tegroup_chain_verdict {
 
 #define TEGROUP_CHAIN_PLAN_MAGIC 0x54474335u /* "TGC5" */
 
-/* What a call must bring again, for the bytes of every buffer follow from it. Op i reads value i and writes value i + 1. */
+/* What a call must bring again, for the bytes of every buffer follow from it. Op i reads value i and writes value i
+ * + 1. */
 typedef struct tegroup_chain_planned {
     int32_t  groups;
     uint32_t saved;        /* bit i: value i is in `saved`                                                         */
@@ -1170,8 +1202,9 @@ typedef struct tegroup_chain_planned {
     uint8_t  grad_row_scales[TEGROUP_CHAIN_MAX_OPS];
 } tegroup_chain_planned;
 
-/* As the other plans. Ops i, i + 1 and i + 2 that run as a grouped MLP have its fc1 in ops[i], its fc2 in ops[i + 2] and the rest of
- * its plan in mlps[i / 3]. tegroup_chain_layout says what each byte of saved and of the workspace is for. */
+/* As the other plans. Ops i, i + 1 and i + 2 that run as a grouped MLP have its fc1 in ops[i], its fc2 in ops[i + 2]
+ * and the rest of its plan in mlps[i / 3]. tegroup_chain_layout says what each byte of saved and of the workspace is
+ * for. */
 typedef struct tegroup_chain_plan {
     size_t              struct_size;
     uint32_t            magic;
@@ -1193,13 +1226,13 @@ typedef enum tegroup_chain_memory {
 
 /* ==== [17] MoE operations (src/moe/routing_types.h) ==== */
 
-/* Router: probabilities = softmax(logits) by row; each token takes its k largest. Of equal ones it takes the larger logit,
- * which far below the row's largest is all that tells experts apart, and of equal logits the lower expert. A row that holds
- * NaN or infinity, or minus infinity alone, has probabilities of NaN and takes experts 0 .. k-1. (F64 logits count as F32
- * where probabilities are F32, but for ties.)
- * weights are those probabilities, divided by their sum when normalize is 1. Formula: Shazeer et al. 2017,
- * "Outrageously Large Neural Networks"; load-balancing loss: Fedus et al. 2021, "Switch Transformers", section 2.2:
- * balance_coefficient * experts * sum_e (share of assignments to e) * (mean probability of e). */
+/* Router: probabilities = softmax(logits) by row; each token takes its k largest. Of equal ones it takes the larger
+ * logit, which far below the row's largest is all that tells experts apart, and of equal logits the lower expert. A
+ * row that holds NaN or infinity, or minus infinity alone, has probabilities of NaN and takes experts 0 .. k-1. (F64
+ * logits count as F32 where probabilities are F32, but for ties.) weights are those probabilities, divided by their
+ * sum when normalize is 1. Formula: Shazeer et al. 2017, "Outrageously Large Neural Networks"; load-balancing loss:
+ * Fedus et al. 2021, "Switch Transformers", section 2.2: balance_coefficient * experts * sum_e (share of assignments
+ * to e) * (mean probability of e). */
 typedef struct tegroup_router_desc {
     size_t         struct_size;   /* sizeof(tegroup_router_desc)                                                 */
     tegroup_space  space;         /* where everything lives; required                                            */
@@ -1217,11 +1250,11 @@ typedef struct tegroup_router_desc {
     size_t         workspace_bytes;
 } tegroup_router_desc;
 
-/* Gradient of the router: of what the weights fed and of the load-balancing loss, with the choice of experts held fixed.
- * An index outside 0 .. experts-1 (-1) is of a choice that was dropped after routing. Its weight went nowhere, and that
- * weight's gradient is not read; but its probability is part of what normalize divided by, and has a gradient: the dropped
- * experts are those of the largest probabilities that the token does not list, of equal ones the lower. (Between equal
- * ones the router may have known better: its own indices are always right.) */
+/* Gradient of the router: of what the weights fed and of the load-balancing loss, with the choice of experts held
+ * fixed. An index outside 0 .. experts-1 (-1) is of a choice that was dropped after routing. Its weight went
+ * nowhere, and that weight's gradient is not read; but its probability is part of what normalize divided by, and has
+ * a gradient: the dropped experts are those of the largest probabilities that the token does not list, of equal ones
+ * the lower. (Between equal ones the router may have known better: its own indices are always right.) */
 typedef struct tegroup_router_backward_desc {
     size_t         struct_size;   /* sizeof(tegroup_router_backward_desc)                                        */
     tegroup_space  space;
@@ -1246,7 +1279,8 @@ typedef struct tegroup_permutation_desc {
                                     experts' counts required                                                     */
     tegroup_matrix row_of_slot;  /* out [tokens, k], I64: row of the permuted buffer, or -1                      */
     tegroup_matrix slot_of_row;  /* out [1, shape.rows], I64: slot, or -1 for a row that no slot has             */
-    void          *workspace;    /* tegroup_permutation_layout's, TEGROUP_ALIGNMENT-aligned; none is needed on the host */
+    void          *workspace;    /* tegroup_permutation_layout's, TEGROUP_ALIGNMENT-aligned; none is needed on the
+                                    host */
     size_t         workspace_bytes;
 } tegroup_permutation_desc;
 
@@ -1276,7 +1310,8 @@ typedef struct tegroup_combine_desc {
 } tegroup_combine_desc;
 
 /* Gradient of tegroup_combine: grad_permuted[row] = weight * grad_tokens[token] for rows that have a slot (others
- * untouched), grad_weights[slot] = <grad_tokens[token], permuted[row]>, 0 for slots whose row is outside 0 .. rows-1. */
+ * untouched), grad_weights[slot] = <grad_tokens[token], permuted[row]>, 0 for slots whose row is outside 0 ..
+ * rows-1. */
 typedef struct tegroup_combine_backward_desc {
     size_t         struct_size;  /* sizeof(tegroup_combine_backward_desc)                                        */
     tegroup_space  space;
@@ -1308,60 +1343,65 @@ typedef struct tegroup_combine_backward_desc {
 
 /* ==== [19] Functions (src/api/functions.h) ==== */
 
-/* Every function is safe to call from several threads at once on different memory (and streams and events of a descriptor). Those that return a status write
- * nothing when it is not TEGROUP_OK, except *error, which may be NULL, and a chain's `refused`; where CUDA, cuBLAS or a chain's USER
- * op fails on the way, what ran before it has run. Nothing here allocates or keeps a pointer. */
+/* Every function is safe to call from several threads at once on different memory (and streams and events of a
+ * descriptor). Those that return a status write nothing when it is not TEGROUP_OK, except *error, which may be NULL,
+ * and a chain's `refused`; where CUDA, cuBLAS or a chain's USER op fails on the way, what ran before it has run.
+ * Nothing here allocates or keeps a pointer. */
 
 /* Names, versions and sizes of types. Never NULL: an unknown value gives "?". */
-TEGROUP_API int32_t     tegroup_version(void);                            /* TEGROUP_VERSION of the code that runs      */
-TEGROUP_API const char *tegroup_status_name(tegroup_status status);       /* "ERROR_SHAPE"                              */
-TEGROUP_API const char *tegroup_status_string(tegroup_status status);     /* "dimensions disagree"                      */
-TEGROUP_API const char *tegroup_dtype_name(tegroup_dtype dtype);          /* "BF16"                                     */
-TEGROUP_API int32_t     tegroup_dtype_bits(tegroup_dtype dtype);          /* 16; 0 for an unknown type                  */
-TEGROUP_API const char *tegroup_op_name(tegroup_op op);                   /* "forward"                                  */
-TEGROUP_API const char *tegroup_backend_name(tegroup_backend backend);    /* "cublaslt_grouped"                         */
+TEGROUP_API int32_t     tegroup_version(void);                            /* TEGROUP_VERSION of the code that runs */
+TEGROUP_API const char *tegroup_status_name(tegroup_status status);       /* "ERROR_SHAPE" */
+TEGROUP_API const char *tegroup_status_string(tegroup_status status);     /* "dimensions disagree" */
+TEGROUP_API const char *tegroup_dtype_name(tegroup_dtype dtype);          /* "BF16" */
+TEGROUP_API int32_t     tegroup_dtype_bits(tegroup_dtype dtype);          /* 16; 0 for an unknown type */
+TEGROUP_API const char *tegroup_op_name(tegroup_op op);                   /* "forward" */
+TEGROUP_API const char *tegroup_backend_name(tegroup_backend backend);    /* "cublaslt_grouped" */
 
-/* Text for people, into the caller's buffer, always terminated when size > 0. Each returns the length that the whole text
- * has, as snprintf does; buffer may be NULL when size is 0. */
+/* Text for people, into the caller's buffer, always terminated when size > 0. Each returns the length that the whole
+ * text has, as snprintf does; buffer may be NULL when size is 0. */
 TEGROUP_API int tegroup_error_text(const tegroup_error *error, char *buffer, size_t size);       /* one line */
 TEGROUP_API int tegroup_verdict_text(const tegroup_verdict *verdict, char *buffer, size_t size); /* one line */
 TEGROUP_API int tegroup_layout_text(const tegroup_layout *layout, char *buffer, size_t size);    /* a line an item */
 
-/* Constructors: the common case in a line. They check nothing (whoever takes the struct does), keep nothing, and what they return
- * may be edited before it is used: another encoding, an ld, a list instead of data. data may be const here; a call writes it only
- * where its tensor is an output.
+/* Constructors: the common case in a line. They check nothing (whoever takes the struct does), keep nothing, and what
+ * they return may be edited before it is used: another encoding, an ld, a list instead of data. data may be const here;
+ * a call writes it only where its tensor is an output.
  *   sizes     COUNTS [groups] of I32 or I64 in `space`: the rows of each group
  *   shape     ragged rows: a buffer of `rows` rows, of which each of the groups owns some
  *   tensor    ragged rows of `cols` columns in one buffer: shape's groups, rows, sizes and snapshot
  *   uniform   [groups, rows, cols] in one buffer: weights
- *   matrix    [rows, cols] without gaps between rows                                                                      */
+ *   matrix    [rows, cols] without gaps between rows */
 TEGROUP_API tegroup_sizes  tegroup_sizes_of(const void *counts, tegroup_dtype dtype, tegroup_space space);
 TEGROUP_API tegroup_shape  tegroup_shape_of(int32_t groups, int64_t rows, int64_t cols, tegroup_sizes sizes);
 TEGROUP_API tegroup_tensor tegroup_tensor_of(tegroup_shape shape, int64_t cols, tegroup_dtype dtype, const void *data);
-TEGROUP_API tegroup_tensor tegroup_tensor_uniform(int32_t groups, int64_t rows, int64_t cols, tegroup_dtype dtype, const void *data);
+TEGROUP_API tegroup_tensor tegroup_tensor_uniform(int32_t groups, int64_t rows, int64_t cols, tegroup_dtype dtype,
+    const void *data);
 TEGROUP_API tegroup_matrix tegroup_matrix_of(const void *data, int64_t rows, int64_t cols, tegroup_dtype dtype);
 
-/* Scaling modes: the row of facts (NULL for an unknown mode), the extent of one group's scales, and the place of a scale.
- * rows and cols are the data's; columnwise is 0 or 1, see tegroup_scaling.
- * Returns ERROR_NULL_ARGUMENT, ERROR_VALUE (mode, negative extents), ERROR_OVERFLOW. */
+/* Scaling modes: the row of facts (NULL for an unknown mode), the extent of one group's scales, and the place of a
+ * scale. rows and cols are the data's; columnwise is 0 or 1, see tegroup_scaling. Returns ERROR_NULL_ARGUMENT,
+ * ERROR_VALUE (mode, negative extents), ERROR_OVERFLOW. */
 TEGROUP_API const tegroup_scaling_facts *tegroup_scaling_info(tegroup_scaling scaling);
 TEGROUP_API_STATUS tegroup_scale_shape(tegroup_scaling scaling, int32_t columnwise,
     int64_t rows, int64_t cols, tegroup_scale_extent *extent, tegroup_error *error);
-/* Index, in scales, of the scale of outer index `outer` (row; columnwise: column) and inner block `inner`. Arguments are not
- * checked: outer < extent.outer, inner < extent.inner. */
-TEGROUP_API int64_t tegroup_scale_index(tegroup_scaling scaling, const tegroup_scale_extent *extent, int64_t outer, int64_t inner);
+/* Index, in scales, of the scale of outer index `outer` (row; columnwise: column) and inner block `inner`. Arguments
+ * are not checked: outer < extent.outer, inner < extent.inner. */
+TEGROUP_API int64_t tegroup_scale_index(tegroup_scaling scaling, const tegroup_scale_extent *extent,
+    int64_t outer, int64_t inner);
 
-/* Snapshot: its layout for a shape (its groups and whether it has col_sizes or elements, nothing else), and a view of one in
- * host memory (all NULL when snapshot is NULL). Returns ERROR_NULL_ARGUMENT, ERROR_VALUE. */
+/* Snapshot: its layout for a shape (its groups and whether it has col_sizes or elements, nothing else), and a view
+ * of one in host memory (all NULL when snapshot is NULL). Returns ERROR_NULL_ARGUMENT, ERROR_VALUE. */
 TEGROUP_API_STATUS tegroup_snapshot_layout(const tegroup_shape *shape, tegroup_layout *layout, tegroup_error *error);
 TEGROUP_API tegroup_snapshot_view tegroup_snapshot_read(const void *snapshot);
 
-/* Turn sizes into a snapshot. Of sizes in host memory the first that lies is an error that names its group (ERROR_VALUE,
- * ERROR_CAPACITY, ERROR_OVERLAP), unless desc.clamp is set; those in device memory are clamped, and the snapshot's status says so. */
+/* Turn sizes into a snapshot. Of sizes in host memory the first that lies is an error that names its group
+ * (ERROR_VALUE, ERROR_CAPACITY, ERROR_OVERLAP), unless desc.clamp is set; those in device memory are clamped, and
+ * the snapshot's status says so. */
 TEGROUP_API_STATUS tegroup_prepare(const tegroup_prepare_desc *desc, struct CUstream_st *stream, tegroup_error *error);
 
-/* The same for a shape: its sizes become a snapshot in `snapshot`, of tegroup_snapshot_layout's bytes, where the sizes are; on success
- * shape->snapshot points there, and every tensor made from the shape from then on has it. Errors are those of tegroup_prepare. */
+/* The same for a shape: its sizes become a snapshot in `snapshot`, of tegroup_snapshot_layout's bytes, where the
+ * sizes are; on success shape->snapshot points there, and every tensor made from the shape from then on has it.
+ * Errors are those of tegroup_prepare. */
 TEGROUP_API_STATUS tegroup_shape_prepare(tegroup_shape *shape, void *snapshot, size_t snapshot_bytes,
     struct CUstream_st *stream, tegroup_error *error);
 
@@ -1372,57 +1412,64 @@ TEGROUP_API const tegroup_quirk        *tegroup_quirks(int32_t *count);
 /* Check a GEMM descriptor without its data pointers and resolve its defaults. */
 TEGROUP_API_STATUS tegroup_gemm_problem(const tegroup_gemm_desc *desc, tegroup_problem *problem, tegroup_error *error);
 
-/* What every backend says of a problem on a machine; target NULL = this one. Writes TEGROUP_BACKEND_COUNT - 1 verdicts, in
- * order of preference. Fails only as tegroup_gemm_problem does, for a target that is none, or without verdicts. */
+/* What every backend says of a problem on a machine; target NULL = this one. Writes TEGROUP_BACKEND_COUNT - 1
+ * verdicts, in order of preference. Fails only as tegroup_gemm_problem does, for a target that is none, or without
+ * verdicts. */
 TEGROUP_API_STATUS tegroup_explain(const tegroup_gemm_desc *desc, const tegroup_target *target,
     tegroup_verdict verdicts[TEGROUP_BACKEND_COUNT - 1], tegroup_error *error);
 
-/* Choose: the backend that tegroup_explain marks as chosen, its workspace and its numerics_id. When none can, the status and
- * the error are those of the backend asked for, or with AUTO of the most preferred one for that memory space. The cuBLASLt
- * backends ask the library's heuristic, for tens of microseconds or more; CUBLASLT_GROUPED, where groups are small and may be
- * uneven, up to four times, for what tegroup_plan_tune may then try. */
+/* Choose: the backend that tegroup_explain marks as chosen, its workspace and its numerics_id. When none can, the
+ * status and the error are those of the backend asked for, or with AUTO of the most preferred one for that memory
+ * space. The cuBLASLt backends ask the library's heuristic, for tens of microseconds or more; CUBLASLT_GROUPED,
+ * where groups are small and may be uneven, up to four times, for what tegroup_plan_tune may then try. */
 TEGROUP_API_STATUS tegroup_plan_make(const tegroup_gemm_desc *desc, const tegroup_target *target,
     tegroup_plan *plan, tegroup_error *error);
 
-/* What each byte of a plan's workspace is for, in the order in which it is carved. Returns ERROR_NULL_ARGUMENT, ERROR_STRUCT_SIZE,
- * ERROR_PLAN. */
+/* What each byte of a plan's workspace is for, in the order in which it is carved. Returns ERROR_NULL_ARGUMENT,
+ * ERROR_STRUCT_SIZE, ERROR_PLAN. */
 TEGROUP_API_STATUS tegroup_plan_layout(const tegroup_plan *plan, tegroup_layout *layout, tegroup_error *error);
 
 /* Everything that tegroup_gemm checks before it starts, and nothing else. */
 TEGROUP_API_STATUS tegroup_gemm_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc, tegroup_error *error);
 
-/* Run. stream: where GPU work is enqueued (NULL = the default stream); ignored by the CPU backend, which is done on return. */
+/* Run. stream: where GPU work is enqueued (NULL = the default stream); ignored by the CPU backend, which is done on
+ * return. */
 TEGROUP_API_STATUS tegroup_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
 
-/* Time the algorithms among which a plan can choose (those that cuBLASLt offers, of CUBLASLT_GROUPED for larger groups than
- * the mean, too; sm90's tiles; the other backends have one) and keep the fastest. The only call that waits: for `stream`,
- * which must not be capturing. */
+/* Time the algorithms among which a plan can choose (those that cuBLASLt offers, of CUBLASLT_GROUPED for larger
+ * groups than the mean, too; sm90's tiles; the other backends have one) and keep the fastest. The only call that
+ * waits: for `stream`, which must not be capturing. */
 TEGROUP_API_STATUS tegroup_plan_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
 
 /* A plan's choice of algorithm as plain bytes, good for the same problem on the same kind of device with the same
- * versions of tegroup and cuBLASLt. Loading plans anew for desc, whose backend must be AUTO or the saved one, and takes
- * the saved choice if it is offered again: no address is ever taken from the bytes. size: TEGROUP_SAVED_PLAN_BYTES; bytes
- * that cannot serve are ERROR_PLAN, and where the saved backend cannot run desc here, that is what tegroup_plan_make says. */
+ * versions of tegroup and cuBLASLt. Loading plans anew for desc, whose backend must be AUTO or the saved one, and
+ * takes the saved choice if it is offered again: no address is ever taken from the bytes. size:
+ * TEGROUP_SAVED_PLAN_BYTES; bytes that cannot serve are ERROR_PLAN, and where the saved backend cannot run desc
+ * here, that is what tegroup_plan_make says. */
 TEGROUP_API_STATUS tegroup_plan_save(const tegroup_plan *plan, void *bytes, size_t size, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_plan_load(const tegroup_gemm_desc *desc, const void *bytes, size_t size,
     tegroup_plan *plan, tegroup_error *error);
 
-/* Look through a grouped tensor: its snapshot's sizes, and NaN and infinity in its rows. What is found is data, written to the
- * record; only a call that cannot be made is an error. */
-TEGROUP_API_STATUS tegroup_validate(const tegroup_validate_desc *desc, struct CUstream_st *stream, tegroup_error *error);
+/* Look through a grouped tensor: its snapshot's sizes, and NaN and infinity in its rows. What is found is data,
+ * written to the record; only a call that cannot be made is an error. */
+TEGROUP_API_STATUS tegroup_validate(const tegroup_validate_desc *desc, struct CUstream_st *stream,
+    tegroup_error *error);
 
-/* Workspaces of the operations below that need one, on the GPU alone: of a descriptor the sizes are read, no pointers but
- * whether balance_loss is set. Returns ERROR_NULL_ARGUMENT, ERROR_STRUCT_SIZE, ERROR_UNSET, ERROR_VALUE, ERROR_OVERFLOW. */
+/* Workspaces of the operations below that need one, on the GPU alone: of a descriptor the sizes are read, no
+ * pointers but whether balance_loss is set. Returns ERROR_NULL_ARGUMENT, ERROR_STRUCT_SIZE, ERROR_UNSET,
+ * ERROR_VALUE, ERROR_OVERFLOW. */
 TEGROUP_API_STATUS tegroup_router_layout(const tegroup_router_desc *desc, tegroup_layout *layout, tegroup_error *error);
-TEGROUP_API_STATUS tegroup_permutation_layout(const tegroup_permutation_desc *desc, tegroup_layout *layout, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_permutation_layout(const tegroup_permutation_desc *desc, tegroup_layout *layout,
+    tegroup_error *error);
 
-/* The grouped linear layer, see tegroup_linear_desc. plan_make plans every product whose output is there; target NULL = this
- * machine. The calls run as tegroup_gemm does: stream NULL = the default stream, no allocation, no waiting, good for capture,
- * nothing written on error. wgrad may come at any later time, on another stream that the caller has made wait for the
- * buffers that it reads. Errors are those of tegroup_plan_make and tegroup_gemm, in the names of tegroup_linear_desc; a
- * call whose output is absent is ERROR_UNSET, and ERROR_PLAN where it was when the plan was made. */
+/* The grouped linear layer, see tegroup_linear_desc. plan_make plans every product whose output is there; target
+ * NULL = this machine. The calls run as tegroup_gemm does: stream NULL = the default stream, no allocation, no
+ * waiting, good for capture, nothing written on error. wgrad may come at any later time, on another stream that the
+ * caller has made wait for the buffers that it reads. Errors are those of tegroup_plan_make and tegroup_gemm, in the
+ * names of tegroup_linear_desc; a call whose output is absent is ERROR_UNSET, and ERROR_PLAN where it was when the
+ * plan was made. */
 TEGROUP_API_STATUS tegroup_linear_plan_make(const tegroup_linear_desc *desc, const tegroup_target *target,
     tegroup_linear_plan *plan, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_linear_forward(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
@@ -1437,9 +1484,10 @@ TEGROUP_API_STATUS tegroup_linear_wgrad(const tegroup_linear_plan *plan, const t
 TEGROUP_API_STATUS tegroup_linear_gemm(const tegroup_linear_desc *desc, tegroup_op op,
     tegroup_gemm_desc *gemm, tegroup_error *error);
 
-/* The grouped MLP, see tegroup_mlp_desc: as the grouped linear layer, with two of them and an activation between. Everything
- * is checked before anything is written; in the calls that are one stream's kernels in order, no copy and no memset. fusion
- * REQUIRED is UNSUPPORTED where the backend's products have no activation, or gradient of one, in their epilogue. */
+/* The grouped MLP, see tegroup_mlp_desc: as the grouped linear layer, with two of them and an activation between.
+ * Everything is checked before anything is written; in the calls that are one stream's kernels in order, no copy and
+ * no memset. fusion REQUIRED is UNSUPPORTED where the backend's products have no activation, or gradient of one, in
+ * their epilogue. */
 TEGROUP_API_STATUS tegroup_mlp_plan_make(const tegroup_mlp_desc *desc, const tegroup_target *target,
     tegroup_mlp_plan *plan, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_mlp_forward(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
@@ -1454,16 +1502,17 @@ TEGROUP_API_STATUS tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const tegroup
 TEGROUP_API_STATUS tegroup_mlp_layout(const tegroup_mlp_plan *plan, tegroup_mlp_memory memory,
     tegroup_layout *layout, tegroup_error *error);
 
-/* The product that one of these calls runs for fc1 or fc2, to put to tegroup_explain or, with plan->fc1 or plan->fc2, to
- * tegroup_plan_tune (not where the plan fused the product: its kernel has one tile). plan NULL: what lies in the workspace has no address. */
+/* The product that one of these calls runs for fc1 or fc2, to put to tegroup_explain or, with plan->fc1 or
+ * plan->fc2, to tegroup_plan_tune (not where the plan fused the product: its kernel has one tile). plan NULL: what
+ * lies in the workspace has no address. */
 TEGROUP_API_STATUS tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
     tegroup_mlp_layer layer, tegroup_op op, tegroup_gemm_desc *gemm, tegroup_error *error);
 
-/* A chain of ops, see tegroup_chain_desc: planned once, then run forward and, with grad_output, backward, on one stream and good
- * for capture as far as a USER op is. explain says which ops run as a grouped MLP, and of every other activation why not; it
- * writes desc->op_count verdicts. Everything is checked before anything runs, but for what a USER op itself refuses. Errors
- * are in the words of the op that *desc->refused names, its tensors those of tegroup_linear_desc, tegroup_mlp_desc or
- * tegroup_activation_desc; those of arguments and of the chain begin so. */
+/* A chain of ops, see tegroup_chain_desc: planned once, then run forward and, with grad_output, backward, on one
+ * stream and good for capture as far as a USER op is. explain says which ops run as a grouped MLP, and of every
+ * other activation why not; it writes desc->op_count verdicts. Everything is checked before anything runs, but for
+ * what a USER op itself refuses. Errors are in the words of the op that *desc->refused names, its tensors those of
+ * tegroup_linear_desc, tegroup_mlp_desc or tegroup_activation_desc; those of arguments and of the chain begin so. */
 TEGROUP_API_STATUS tegroup_chain_plan_make(const tegroup_chain_desc *desc, const tegroup_target *target,
     tegroup_chain_plan *plan, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_chain_layout(const tegroup_chain_plan *plan, tegroup_chain_memory memory,
@@ -3763,7 +3812,8 @@ static inline int tegroup_impl_uses_cublaslt(tegroup_backend backend) {
 
 /* ==== [35] What a plan chooses (src/core/choice.h) ==== */
 
-/* The choice that a plan made among equals: cuBLASLt's algorithm, the tile of sm90. All zero where a backend has one candidate. */
+/* The choice that a plan made among equals: cuBLASLt's algorithm, the tile of sm90. All zero where a backend has one
+ * candidate. */
 typedef struct tegroup_impl_choice {
     uint64_t words[8];
 } tegroup_impl_choice;
@@ -3781,9 +3831,9 @@ static inline void tegroup_impl_choices_add(tegroup_impl_choices *choices, const
     if (choices->count < TEGROUP_TUNE_CANDIDATES) choices->list[choices->count++] = *choice;
 }
 
-/* plan.algorithm of the bundled backends: the kernel's address in this unit, its threads, shared memory and blocks. SM90 has the
- * driver's function that makes tensor maps besides, how many of the last groups have narrow tiles alone, and the kernel's number in
- * its table. */
+/* plan.algorithm of the bundled backends: the kernel's address in this unit, its threads, shared memory and blocks.
+ * SM90 has the driver's function that makes tensor maps besides, how many of the last groups have narrow tiles
+ * alone, and the kernel's number in its table. */
 enum {
     TEGROUP_IMPL_PLANNED_KERNEL,
     TEGROUP_IMPL_PLANNED_THREADS,
@@ -4215,9 +4265,9 @@ static inline void tegroup_impl_cpu_tile(const tegroup_gemm_desc *desc, const te
 #define TEGROUP_IMPL_VECTORS
 #endif
 
-/* Eight lines at a time, whose elements along k are neighbours, are transposed in registers on their way to a panel: a vector of
- * each line would be a vector of k, and panels have vectors of lines. Eight lines that are
- * a power of two apart are as many as the ways of a first-level cache hold. */
+/* Eight lines at a time, whose elements along k are neighbours, are transposed in registers on their way to a panel:
+ * a vector of each line would be a vector of k, and panels have vectors of lines. Eight lines that are a power of
+ * two apart are as many as the ways of a first-level cache hold. */
 #if defined(TEGROUP_IMPL_VECTORS) && defined(__AVX__) && !defined(__CUDACC__) && (defined(__clang__) || __GNUC__ >= 9) \
     && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
 #define TEGROUP_IMPL_TRANSPOSES
@@ -4560,8 +4610,9 @@ typedef enum tegroup_impl_setup_item {
 /* What becomes of one group. Row-major D = A' B' is column-major D^T = B'^T A'^T, so that cuBLASLt's A is the
  * descriptor's b, and a leading dimension is a row's. Some groups are kept from it (they get no columns of D, as an
  * empty group has): those that are skipped, those whose result is what D holds already, empty sums with more to them
- * than zeros, and groups that cuBLASLt would read or write wrongly: their addresses, and the rows of D, must be of whole
- * 16 bytes, unless the caller ignores the quirk that says so. Those show NaN, but for empty sums, which are beta * C. */
+ * than zeros, and groups that cuBLASLt would read or write wrongly: their addresses, and the rows of D, must be of
+ * whole 16 bytes, unless the caller ignores the quirk that says so. Those show NaN, but for empty sums, which are
+ * beta * C. */
 typedef enum tegroup_impl_alone {
     TEGROUP_IMPL_ALONE_NOTHING, /* cuBLASLt does it, or there is nothing to do            */
     TEGROUP_IMPL_ALONE_EMPTY,   /* the set-up kernel writes beta * C                      */
@@ -4903,13 +4954,13 @@ static inline void tegroup_impl_lt_loop_workspace(const tegroup_plan *plan, tegr
 
 /* ==== [42] Hopper GEMM: the table of kernels (src/cuda/sm90_kernels.h) ==== */
 
-#define TEGROUP_IMPL_SM90_K            64   /* of k in a pipeline stage: 128 bytes, the widest swizzle of TMA and wgmma */
-#define TEGROUP_IMPL_SM90_MOST_BLOCKS  160  /* blocks of a launch at most: no Hopper GPU has more than 144 multiprocessors */
-#define TEGROUP_IMPL_SM90_USUAL        132  /* multiprocessors of an H100 SXM and of an H200 */
-#define TEGROUP_IMPL_SM90_WIDE         192  /* columns of a tile where some are narrow */
-#define TEGROUP_IMPL_SM90_NARROW       128  /* and of these */
-#define TEGROUP_IMPL_SM90_FIT          32   /* rows of D, of which a tile that fits its group has a multiple */
-#define TEGROUP_IMPL_SM90_SMALLER      4    /* multiples below the largest that such a tile may have */
+#define TEGROUP_IMPL_SM90_K           64  /* of k in a pipeline stage: 128 bytes, the widest swizzle of TMA */
+#define TEGROUP_IMPL_SM90_MOST_BLOCKS 160 /* blocks at most: no Hopper GPU has more than 144 multiprocessors */
+#define TEGROUP_IMPL_SM90_USUAL       132 /* multiprocessors of an H100 SXM and of an H200 */
+#define TEGROUP_IMPL_SM90_WIDE        192 /* columns of a tile where some are narrow */
+#define TEGROUP_IMPL_SM90_NARROW      128 /* and of these */
+#define TEGROUP_IMPL_SM90_FIT         32  /* rows of D, of which a tile that fits its group has a multiple */
+#define TEGROUP_IMPL_SM90_SMALLER     4   /* multiples below the largest that such a tile may have */
 
 /* The kernels, a line each: KERNEL(name, op, lines, cols, turns, slabs, flips, ns, epilogue, tb, us).
  *
@@ -4921,9 +4972,10 @@ static inline void tegroup_impl_lt_loop_workspace(const tegroup_plan *plan, tegr
  *   tb        TB/s at which operands are read and results are written
  *   us        microseconds to launch, and to fill and drain the pipeline
  *
- * The first of an operation runs every problem. MMA(name, op, ns, epilogue, tb, us) is PORTABLE's kernel of 64 x 128, for groups
- * of few rows, of which a multiprocessor has two blocks; its products have the bits of wgmma. ns to us are of an H200, fitted to
- * the times of all kernels in 3,500 products of 4 to 256 groups of 4 to 2,048 rows, 192 to 28,672 columns and results of two bytes. */
+ * The first of an operation runs every problem. MMA(name, op, ns, epilogue, tb, us) is PORTABLE's kernel of 64 x
+ * 128, for groups of few rows, of which a multiprocessor has two blocks; its products have the bits of wgmma. ns to
+ * us are of an H200, fitted to the times of all kernels in 3,500 products of 4 to 256 groups of 4 to 2,048 rows, 192
+ * to 28,672 columns and results of two bytes. */
 #define TEGROUP_IMPL_SM90_KERNELS(KERNEL, MMA)                                                                         \
     KERNEL(FORWARD_128X192, 1, 128, 192, 1, 3, 0, 7.75, 11, 4.06, 15.2)                                                \
     KERNEL(FORWARD_64X256, 1, 64, 256, 1, 4, 0, 5.74, 31, 4.07, 13.5)                                                  \
@@ -4940,7 +4992,8 @@ static inline void tegroup_impl_lt_loop_workspace(const tegroup_plan *plan, tegr
     KERNEL(WGRAD_192X128, 3, 128, 192, 1, 3, 1, 8.71, 170, 3.62, 6.4)
 
 enum {
-#define TEGROUP_IMPL_SM90_NUMBER(name, op, lines, cols, turns, slabs, flips, ns, epilogue, tb, us) TEGROUP_IMPL_SM90_##name,
+#define TEGROUP_IMPL_SM90_NUMBER(name, op, lines, cols, turns, slabs, flips, ns, epilogue, tb, us)                     \
+    TEGROUP_IMPL_SM90_##name,
 #define TEGROUP_IMPL_SM90_MMA_NUMBER(name, op, ns, epilogue, tb, us) TEGROUP_IMPL_SM90_##name,
     TEGROUP_IMPL_SM90_KERNELS(TEGROUP_IMPL_SM90_NUMBER, TEGROUP_IMPL_SM90_MMA_NUMBER) TEGROUP_IMPL_SM90_KERNEL_COUNT
 #undef TEGROUP_IMPL_SM90_NUMBER
@@ -4964,7 +5017,7 @@ static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_row_of(int32_t kern
      (flips) ? (lines) * (2 - (turns)) : (cols),                                                                       \
      flips,                                                                                                            \
      (flips) && (op) != 3,                                                                                             \
-     (cols) == TEGROUP_IMPL_SM90_WIDE && !((flips) && (op) != 3),                                                                         \
+     (cols) == TEGROUP_IMPL_SM90_WIDE && !((flips) && (op) != 3),                                                      \
      0,                                                                                                                \
      ns,                                                                                                               \
      epilogue,                                                                                                         \
@@ -4979,8 +5032,8 @@ static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_row_of(int32_t kern
     return &rows[kernel];
 }
 
-/* The kernels that can run a problem. PORTABLE's picks no rows by index. What flips are results of two bytes that nothing is added
- * to; tiles that fit store boxes of 64 rows, which must not reach past a uniform D. */
+/* The kernels that can run a problem. PORTABLE's picks no rows by index. What flips are results of two bytes that
+ * nothing is added to; tiles that fit store boxes of 64 rows, which must not reach past a uniform D. */
 static inline int tegroup_impl_sm90_can_flip(const tegroup_problem *p) {
     return (p->op == TEGROUP_OP_WGRAD || p->rows_space[TEGROUP_IMPL_D] != TEGROUP_SPACE_UNSET)
            && p->d != TEGROUP_DTYPE_F32 && p->c == TEGROUP_DTYPE_UNSET && !p->accumulate
@@ -4996,9 +5049,9 @@ static inline int tegroup_impl_sm90_runs(const tegroup_problem *p, int32_t kerne
 
 /* ==== [43] Hopper GEMM: what the scheduler knows of tiles (src/cuda/sm90_schedule.h) ==== */
 
-/* A tile row ends in two narrow tiles where these have room for what is left: so 4,096 columns are 20 tiles of 192 and two of 128, and
- * none is multiplied in vain. Where sums are longer than this, blocks are balanced by what tiles cost, and a row may end in a single
- * narrow one; round-robin, it would have blocks fall out of step. */
+/* A tile row ends in two narrow tiles where these have room for what is left: so 4,096 columns are 20 tiles of 192
+ * and two of 128, and none is multiplied in vain. Where sums are longer than this, blocks are balanced by what tiles
+ * cost, and a row may end in a single narrow one; round-robin, it would have blocks fall out of step. */
 #define TEGROUP_IMPL_SM90_BALANCED_K 2048
 
 /* Narrow tiles of a row of tiles of D, which has `cols` columns. */
@@ -5009,24 +5062,25 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_narrow_tiles(int wgrad, int32_t cols, 
     return room < tiles ? room : tiles;
 }
 
-/* What a tile of so many columns costs, in units of 64 columns and 64 of k, which are 256 cycles of wgmma; and what is between
- * tiles. */
+/* What a tile of so many columns costs, in units of 64 columns and 64 of k, which are 256 cycles of wgmma; and what
+ * is between tiles. */
 TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_tile_cost(int32_t cols, int32_t steps) {
     return cols / 8 * steps / 8 + 2; /* below 2^28: cols are eights, 256 at most, and steps 2^25 */
 }
-/* Of a tile that fits: the columns that wgmma would take as long for. Its steps wait for shared memory, and those of 96, 128, 160
- * and 192 columns take as long as 160, 165, 176 and 203. */
+/* Of a tile that fits: the columns that wgmma would take as long for. Its steps wait for shared memory, and those of
+ * 96, 128, 160 and 192 columns take as long as 160, 165, 176 and 203. */
 TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_fit_cost(int32_t cols) {
     return (int32_t)tegroup_impl_max(cols + 8, 136 + cols / 4);
 }
 
-/* Steps of all tiles of a group in the mean, below which tiles go round-robin: to balance, every block finds all stretches, and few tiles
- * of short sums would be done before. */
+/* Steps of all tiles of a group in the mean, below which tiles go round-robin: to balance, every block finds all
+ * stretches, and few tiles of short sums would be done before. */
 #define TEGROUP_IMPL_SM90_BALANCED_STEPS 512
-/* ---- balance: tiles that take unlike times go to the blocks that are done first, if tiles take what they are said to cost ----
+/* ---- balance: tiles that take unlike times go to the blocks that are done first, if tiles take what they cost ----
  *
- * Every block works out all blocks' loads, and so knows which tiles are its own without a word to the others. A warp keeps the loads,
- * lane l those of blocks l, l + 32, ...; on the host, where a plan looks ahead, one thread has all of them. */
+ * Every block works out all blocks' loads, and so knows which tiles are its own without a word to the others. A warp
+ * keeps the loads, lane l those of blocks l, l + 32, ...; on the host, where a plan looks ahead, one thread has all of
+ * them. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
 #define TEGROUP_IMPL_LANES 32
 #define TEGROUP_IMPL_LANE ((int32_t)threadIdx.x & 31)
@@ -5061,9 +5115,9 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_below(const tegroup_impl_sm90_loads *l
 /* How often "about the least" is halved, for tiles that not all blocks can have. */
 #define TEGROUP_IMPL_SM90_HALVED 2
 
-/* As many of these tiles as there are blocks that have the least, or about that, go to these, one to each. Where that is more blocks than
- * tiles, and it matters (`closely`), to some that are nearer to the least. Returns how many; `mine` is the number of the tile that
- * block `me` gets, or -1. */
+/* As many of these tiles as there are blocks that have the least, or about that, go to these, one to each. Where
+ * that is more blocks than tiles, and it matters (`closely`), to some that are nearer to the least. Returns how
+ * many; `mine` is the number of the tile that block `me` gets, or -1. */
 TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_assign(tegroup_impl_sm90_loads *loads, int32_t tiles, int32_t cost,
                                                  int closely, int32_t me, int32_t *mine) {
     int32_t least = loads->load[0], given = 0, about = loads->fresh > 0 ? 1 : (cost + 1) / 2, limit, halved, i;
@@ -5152,7 +5206,8 @@ typedef struct tegroup_impl_sm90_share {
     double stretches; /* of tiles of one cost that are balanced; 0: they go round-robin */
 } tegroup_impl_sm90_share;
 
-/* Tiles of 128 rows by 192 columns that hold a weight gradient of that many; a narrow one counts as `narrow` of its columns. */
+/* Tiles of 128 rows by 192 columns that hold a weight gradient of that many; a narrow one counts as `narrow` of its
+ * columns. */
 static inline double tegroup_impl_sm90_covering(int64_t rows, int64_t cols, double narrow) {
     return (double)tegroup_impl_ceil_div(rows, 128)
            * ((double)tegroup_impl_ceil_div(cols, TEGROUP_IMPL_SM90_WIDE)
@@ -5208,8 +5263,8 @@ typedef struct tegroup_impl_sm90_time {
     double math, scheduling, memory, total;
 } tegroup_impl_sm90_time;
 
-/* With one kernel. Math, scheduling and memory overlap; they are combined as cbrt(a^3 + b^3 + c^3), which lies between their maximum
- * and their sum. */
+/* With one kernel. Math, scheduling and memory overlap; they are combined as cbrt(a^3 + b^3 + c^3), which lies
+ * between their maximum and their sum. */
 static inline tegroup_impl_sm90_time tegroup_impl_sm90_predict(const tegroup_problem *p,
                                                                const tegroup_impl_sm90_groups *groups,
                                                                const tegroup_impl_sm90_row *row, int64_t blocks) {
@@ -5234,8 +5289,9 @@ static inline tegroup_impl_sm90_time tegroup_impl_sm90_predict(const tegroup_pro
     return us;
 }
 
-/* A weight gradient whose tiles cannot flip: C is added to it, or it has four bytes. Memory decides then, and tiles larger than
- * 128 x 128 are worth while for long sums, or where 192 divides the columns. (Limits: medians of the kernels' times on an H200.) */
+/* A weight gradient whose tiles cannot flip: C is added to it, or it has four bytes. Memory decides then, and tiles
+ * larger than 128 x 128 are worth while for long sums, or where 192 divides the columns. (Limits: medians of the
+ * kernels' times on an H200.) */
 static inline int32_t tegroup_impl_sm90_wide_wgrad(const tegroup_problem *p, const tegroup_impl_sm90_groups *groups) {
     const int adds = p->accumulate || p->c != TEGROUP_DTYPE_UNSET,
               divides = tegroup_impl_sm90_covering(p->n, p->k, TEGROUP_IMPL_SM90_NARROW)
@@ -5245,8 +5301,9 @@ static inline int32_t tegroup_impl_sm90_wide_wgrad(const tegroup_problem *p, con
                : TEGROUP_IMPL_SM90_WGRAD_128X192;
 }
 
-/* One of many small groups has most of the rows; how many of the others have any is not known. Tiles for few rows, but tiles that fit
- * where the largest group is one of them and weights are long, or where it is very large. (Limits: 1,006 such products on an H200.) */
+/* One of many small groups has most of the rows; how many of the others have any is not known. Tiles for few rows,
+ * but tiles that fit where the largest group is one of them and weights are long, or where it is very large.
+ * (Limits: 1,006 such products on an H200.) */
 static inline int32_t tegroup_impl_sm90_one_large(const tegroup_problem *p, double most) {
     const int forward = p->op == TEGROUP_OP_FORWARD,
               one = most > 128 && most <= 192 && (double)p->n * (double)p->k >= 2e7;
@@ -5314,7 +5371,8 @@ static inline void tegroup_impl_sm90_assign_all(tegroup_impl_sm90_loads *loads, 
         tiles -= tegroup_impl_sm90_assign(loads, (int32_t)tegroup_impl_min(tiles, INT32_MAX), cost, closely, -1, &mine);
 }
 
-/* Groups of so many tile rows of 128 by 192 each, the last of which have narrow tiles alone: what the block has to do that has most. */
+/* Groups of so many tile rows of 128 by 192 each, the last of which have narrow tiles alone: what the block has to
+ * do that has most. */
 static inline int64_t tegroup_impl_sm90_span(int64_t groups, int64_t tile_rows, int32_t cols, int32_t k, int64_t blocks,
                                              int64_t narrows) {
     const int32_t steps = (int32_t)tegroup_impl_ceil_div(k, TEGROUP_IMPL_SM90_K),
@@ -5348,9 +5406,10 @@ static inline int64_t tegroup_impl_sm90_span(int64_t groups, int64_t tile_rows, 
     return loads.passed + most;
 }
 
-/* How many of the last groups have narrow tiles alone, with FORWARD_128X192. Where all groups have as many tile rows the last wave
- * is hardly ever full: 3,840 tiles are 29 waves of 132, and 12 tiles that take as long as a wave. Narrow ones fill what is missing. A
- * call takes what the block with most has to do, to within a percent: 1.028 in the mean of 313 products that have some. */
+/* How many of the last groups have narrow tiles alone, with FORWARD_128X192. Where all groups have as many tile rows
+ * the last wave is hardly ever full: 3,840 tiles are 29 waves of 132, and 12 tiles that take as long as a wave.
+ * Narrow ones fill what is missing. A call takes what the block with most has to do, to within a percent: 1.028 in
+ * the mean of 313 products that have some. */
 static inline int64_t tegroup_impl_sm90_tapering(const tegroup_gemm_desc *desc, const tegroup_problem *p,
                                                  int64_t blocks) {
     /* One wave of many is nothing, and it should be quick to find out. */
@@ -5418,8 +5477,8 @@ typedef tegroup_status tegroup_impl_run_fused_function(const tegroup_plan *plan,
                                                        const tegroup_impl_epilogue *epilogue,
                                                        struct CUstream_st *stream, tegroup_error *error);
 
-/* A backend. Workspace and tile are known to every build; the other functions are NULL where the build lacks its code, or where the
- * comment says so. */
+/* A backend. Workspace and tile are known to every build; the other functions are NULL where the build lacks its
+ * code, or where the comment says so. */
 typedef struct tegroup_impl_backend {
     tegroup_impl_workspace_function *workspace; /* adds the parts of a plan's workspace; NULL: it needs none */
     tegroup_impl_tile_function *tile;           /* the tile of a plan for any target; NULL: `plan` knows it */
@@ -5583,7 +5642,8 @@ static inline int tegroup_impl_quirk_applies(const tegroup_quirk *quirk, const t
     }
 }
 
-/* The first cuBLASLt version from `version` on that has mended every fault that the problem is refused for and that one has. */
+/* The first cuBLASLt version from `version` on that has mended every fault that the problem is refused for and that
+ * one has. */
 static inline int32_t tegroup_impl_version_needed(const tegroup_gemm_desc *desc, const tegroup_problem *p,
                                                   tegroup_backend backend, const tegroup_target *target,
                                                   int32_t version) {
@@ -5829,7 +5889,8 @@ static inline int tegroup_impl_judge_alignment(tegroup_impl_case *c) {
 #undef TEGROUP_IMPL_NEED
 #undef TEGROUP_IMPL_NEED_AS
 
-/* First condition of one table row that the problem does not meet. Returns how many it met before, INT32_MAX for all. */
+/* First condition of one table row that the problem does not meet. Returns how many it met before, INT32_MAX for
+ * all. */
 static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const tegroup_gemm_desc *desc,
                                          const tegroup_impl_names *names, const tegroup_problem *p,
                                          const tegroup_target *target, int here, tegroup_verdict *v) {
@@ -5954,7 +6015,8 @@ static inline void tegroup_impl_plan_begin(const tegroup_gemm_desc *desc, const 
 
 static inline int64_t tegroup_impl_distance(int64_t a, int64_t b) { return a < b ? b - a : a - b; }
 
-/* One backend's verdict: the table row that comes furthest, then the quirks. plan: where the verdict is OK, as far as it is known. */
+/* One backend's verdict: the table row that comes furthest, then the quirks. plan: where the verdict is OK, as far
+ * as it is known. */
 static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
                                         const tegroup_problem *p, tegroup_backend backend, const tegroup_target *target,
                                         int here, tegroup_verdict *verdict, tegroup_plan *plan) {
@@ -6142,8 +6204,8 @@ static inline void tegroup_impl_cpu_gemm_tile_f32(const tegroup_gemm_desc *desc,
     float alpha = (float)p->alpha, beta = (float)p->beta, scale = 1;
     int has_bias = desc->bias.dtype != TEGROUP_DTYPE_UNSET && desc->op == TEGROUP_OP_FORWARD;
     int wgrad = desc->op == TEGROUP_OP_WGRAD;
-    /* Of few rows A is packed for as much of k as there is room for: lines of B are then read on and on. (Picked rows are
-     * widened TILE_K elements at a time.) */
+    /* Of few rows A is packed for as much of k as there is room for: lines of B are then read on and on. (Picked
+     * rows are widened TILE_K elements at a time.) */
     const int32_t most = m <= TEGROUP_IMPL_MICRO_M && desc->gather_a.rows == 0
                              ? TEGROUP_IMPL_CPU_TILE_M_PADDED * TEGROUP_IMPL_CPU_TILE_K / TEGROUP_IMPL_MICRO_M
                              : TEGROUP_IMPL_CPU_TILE_K;
@@ -6246,8 +6308,8 @@ static inline void tegroup_impl_cpu_gemm_tile_f64(const tegroup_gemm_desc *desc,
     double alpha = (double)p->alpha, beta = (double)p->beta, scale = 1;
     int has_bias = desc->bias.dtype != TEGROUP_DTYPE_UNSET && desc->op == TEGROUP_OP_FORWARD;
     int wgrad = desc->op == TEGROUP_OP_WGRAD;
-    /* Of few rows A is packed for as much of k as there is room for: lines of B are then read on and on. (Picked rows are
-     * widened TILE_K elements at a time.) */
+    /* Of few rows A is packed for as much of k as there is room for: lines of B are then read on and on. (Picked
+     * rows are widened TILE_K elements at a time.) */
     const int32_t most = m <= TEGROUP_IMPL_MICRO_M && desc->gather_a.rows == 0
                              ? TEGROUP_IMPL_CPU_TILE_M_PADDED * TEGROUP_IMPL_CPU_TILE_K / TEGROUP_IMPL_MICRO_M
                              : TEGROUP_IMPL_CPU_TILE_K;
@@ -6548,8 +6610,8 @@ static inline int tegroup_impl_host_views(const tegroup_gemm_desc *desc, tegroup
     return 1;
 }
 
-/* The deep check of snapshots in host memory against each other: each group has as many rows in all operands that are rows of the
- * activations, or the smallest number would be what is worked on. */
+/* The deep check of snapshots in host memory against each other: each group has as many rows in all operands that
+ * are rows of the activations, or the smallest number would be what is worked on. */
 static inline tegroup_status tegroup_impl_check_groups_meet(const tegroup_gemm_desc *desc,
                                                             const tegroup_impl_names *names, tegroup_error *error) {
     const int wgrad = desc->op == TEGROUP_OP_WGRAD;
@@ -6580,7 +6642,8 @@ static inline tegroup_status tegroup_impl_check_entry(const tegroup_tensor *t, c
     return TEGROUP_OK;
 }
 
-/* A list that is written: no two groups' buffers share a byte, or one of them would be lost. They may be windows of one buffer. */
+/* A list that is written: no two groups' buffers share a byte, or one of them would be lost. They may be windows of
+ * one buffer. */
 static inline tegroup_status tegroup_impl_check_entries(const tegroup_tensor *t, tegroup_impl_operand operand,
                                                         const tegroup_impl_names *names,
                                                         const tegroup_snapshot_view *view, const unsigned char *used,
@@ -6603,8 +6666,8 @@ static inline tegroup_status tegroup_impl_check_entries(const tegroup_tensor *t,
     return TEGROUP_OK;
 }
 
-/* Lists in host memory. Who reads them there reads the sizes there, too, and looks before it does: at an address wherever one is used,
- * and at the deep level at those of results against each other. */
+/* Lists in host memory. Who reads them there reads the sizes there, too, and looks before it does: at an address
+ * wherever one is used, and at the deep level at those of results against each other. */
 static inline tegroup_status tegroup_impl_check_lists(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
                                                       tegroup_error *error) {
     const tegroup_tensor *tensors[5] = {&desc->a, &desc->b, &desc->c, &desc->d, &desc->bias};
@@ -6640,7 +6703,8 @@ static inline tegroup_status tegroup_impl_check_plan(const tegroup_plan *plan, t
     return TEGROUP_OK;
 }
 
-/* A plan for a target gives sizes alone, and one may come from a file that was compiled with other switches than this one. */
+/* A plan for a target gives sizes alone, and one may come from a file that was compiled with other switches than
+ * this one. */
 static inline tegroup_status tegroup_impl_check_runs_here(const tegroup_plan *plan, tegroup_error *error) {
     TEGROUP_IMPL_RULE(tegroup_impl_backend_of(plan->backend)->run != NULL, ERROR_NOT_BUILT, "plan.backend",
                       "must be part of this build", TEGROUP_BACKEND_CPU, plan->backend);
@@ -6660,8 +6724,8 @@ static inline tegroup_status tegroup_impl_check_row_scale(const tegroup_gemm_des
     return TEGROUP_OK;
 }
 
-/* Everything that a call of a product checks but tegroup_impl_check_overlaps, which a call of several products does for all of them at
- * once; in the words of whoever made the descriptor. */
+/* Everything that a call of a product checks but tegroup_impl_check_overlaps, which a call of several products does
+ * for all of them at once; in the words of whoever made the descriptor. */
 static inline tegroup_status tegroup_impl_gemm_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                      const tegroup_impl_names *names, tegroup_error *error) {
     const tegroup_check_level level = desc->options.check_level;
@@ -11038,8 +11102,8 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
  *
  * Permission is hereby granted, free of charge, to any person obtaining a copy of this software and associated
  * documentation files (the "Software"), to deal in the Software without restriction, including without limitation the
- * rights to use, copy, modify, merge, publish, distribute, sublicense, and/or sell copies of the Software, and to permit
- * persons to whom the Software is furnished to do so, subject to the following conditions:
+ * rights to use, copy, modify, merge, publish, distribute, sublicense, and/or sell copies of the Software, and to
+ * permit persons to whom the Software is furnished to do so, subject to the following conditions:
  *
  * The above copyright notice and this permission notice shall be included in all copies or substantial portions of the
  * Software.

@@ -1,10 +1,10 @@
 /* tegroup_cuda.cuh - the CUDA half of tegroup. tegroup.h includes it by itself when nvcc (or clang -x cuda) compiles;
- * do not include it alone. It holds the prepare kernel, the operations around the GEMM, the portable GEMM kernels
- * (SM80 and later), those for Hopper (sm_90a) and the cuBLASLt backends; link with the CUDA runtime, which nvcc does by itself. Kernels are static:
- * each file that defines TEGROUP_IMPLEMENTATION has its own, so keep to one such .cu file where build time matters.
+ * do not include it alone. It holds the prepare kernel, the operations around the GEMM, the portable GEMM kernels (SM80
+ * and later), those for Hopper (sm_90a) and the cuBLASLt backends; link with the CUDA runtime, which nvcc does by
+ * itself. Kernels are static: each file that defines TEGROUP_IMPLEMENTATION has its own, so keep to one such .cu file
+ * where build time matters.
  *
- * Licence: MIT, at the end of this file. Stitched from src/ by `make headers`: edit there.
- */
+ * Licence: MIT, at the end of this file. Stitched from src/ by `make headers`: edit there. / */
 
 /* Map: the parts, their files in src/, their titles. Search for the number in brackets.
  *
@@ -2619,7 +2619,8 @@ static __device__ __forceinline__ bool tegroup_impl_suspicious(tegroup_dtype dty
     return found;
 }
 
-/* A block takes 32 rows at a time and finds out, all groups asked at once, which of them are owned; then a warp to a row. */
+/* A block takes 32 rows at a time and finds out, all groups asked at once, which of them are owned; then a warp to a
+ * row. */
 static __global__ void __launch_bounds__(256)
     tegroup_impl_validate_values_kernel(const __grid_constant__ tegroup_validate_desc desc) {
     __shared__ uint32_t owned;
@@ -3733,13 +3734,15 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
 
 /* ==== [18] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
 
-/* One kernel family for every GPU since SM80: a persistent grid whose blocks walk the groups' tiles, cp.async into a ring of
- * swizzled shared-memory tiles, ldmatrix, mma.sync (PTX ISA 8.0, sections 9.7.8.22 and 9.7.13). Sizes come from the snapshot.
- * Each element is summed over k in steps of 16 from 0 upwards, whatever the tile, so the tile never changes a bit. */
+/* One kernel family for every GPU since SM80: a persistent grid whose blocks walk the groups' tiles, cp.async into a
+ * ring of swizzled shared-memory tiles, ldmatrix, mma.sync (PTX ISA 8.0, sections 9.7.8.22 and 9.7.13). Sizes come
+ * from the snapshot. Each element is summed over k in steps of 16 from 0 upwards, whatever the tile, so the tile
+ * never changes a bit. */
 #define TEGROUP_IMPL_PORTABLE_TILE_K 64 /* two-byte elements: one 128-byte row of shared memory */
 #define TEGROUP_IMPL_PORTABLE_FOUND 8   /* tiles that are found at a time */
 
-/* A tile of a group's product: where its operands and results begin, and how much of the group there is from there on. */
+/* A tile of a group's product: where its operands and results begin, and how much of the group there is from there
+ * on. */
 typedef struct tegroup_impl_gpu_tile {
     const char *a, *b, *c, *bias; /* bias, scale: NULL = none */
     const char *scale;
@@ -3791,10 +3794,11 @@ static __device__ __forceinline__ void tegroup_impl_mma(float (&d)[4], const uin
 
 /* ---- scheduling ---- */
 
-/* One warp walks the groups, 32 at a time: each lane counts one group's tiles, a scan places them. Then each of a few lanes looks
- * for a tile of its own: it takes long, and no longer for several. Tiles are asked for in rising order, so the
- * walk never turns back. Lives in shared memory: registers are for sums. A kernel asks in one place, where all of this is inlined
- * and reads the descriptor as constants: a call would load it anew for every tile, and have registers saved around it. */
+/* One warp walks the groups, 32 at a time: each lane counts one group's tiles, a scan places them. Then each of a
+ * few lanes looks for a tile of its own: it takes long, and no longer for several. Tiles are asked for in rising
+ * order, so the walk never turns back. Lives in shared memory: registers are for sums. A kernel asks in one place,
+ * where all of this is inlined and reads the descriptor as constants: a call would load it anew for every tile, and
+ * have registers saved around it. */
 template <int TILE_M, int TILE_N> struct tegroup_impl_gpu_walk {
     int64_t before;   /* tiles before the 32 groups at hand */
     int64_t upto[32]; /* of these: tiles of each one and those before it */
@@ -3842,8 +3846,8 @@ template <int TILE_M, int TILE_N> struct tegroup_impl_gpu_walk {
         }
         __syncwarp();
     }
-    /* Tile number t of this lane, or none when there are fewer; lanes that look for nothing pass NULL. Within a group tiles go in
-     * stripes of 8 along m: their operands stay in L2. */
+    /* Tile number t of this lane, or none when there are fewer; lanes that look for nothing pass NULL. Within a
+     * group tiles go in stripes of 8 along m: their operands stay in L2. */
     __device__ __forceinline__ void find(const tegroup_impl_gpu_call &call, int64_t t, tegroup_impl_gpu_tile *tile) {
         for (;;) {
             if (tile && t < before + upto[31]) {
@@ -3899,9 +3903,10 @@ template <int TILE_M, int TILE_N> struct tegroup_impl_gpu_walk {
 
 /* ---- loading ---- */
 
-/* Loads one operand's tiles of LINES lines (of m or n) by TILE_K. Contiguous along k a tile is stored [line][k], else in panels of
- * 64 lines, each [k][line]; either way rows have 128 bytes, whose 16-byte chunks are permuted by XOR with the row's number, so
- * that eight rows meet eight banks. Every pass of the block's threads permutes alike, since it moves by a multiple of eight rows. */
+/* Loads one operand's tiles of LINES lines (of m or n) by TILE_K. Contiguous along k a tile is stored [line][k],
+ * else in panels of 64 lines, each [k][line]; either way rows have 128 bytes, whose 16-byte chunks are permuted by
+ * XOR with the row's number, so that eight rows meet eight banks. Every pass of the block's threads permutes alike,
+ * since it moves by a multiple of eight rows. */
 /* TWICE: lines from 64 on are others. */
 template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegroup_impl_loader {
     static constexpr int TILE_K = TEGROUP_IMPL_PORTABLE_TILE_K, ROWS = ALONG_K ? LINES : TILE_K;
@@ -3947,8 +3952,9 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
     static __device__ __forceinline__ uint32_t place() {
         return (uint32_t)((row() * 8 + (chunk() ^ (row() & 7))) * 16);
     }
-    /* The tile of the next step, to this thread's place `to`; k elements along k, all TILE_K of them where WHOLE is said ahead. Of
-     * lines that do not exist nothing is loaded: whatever is there in their place leads to results that nobody stores. */
+    /* The tile of the next step, to this thread's place `to`; k elements along k, all TILE_K of them where WHOLE is
+     * said ahead. Of lines that do not exist nothing is loaded: whatever is there in their place leads to results
+     * that nobody stores. */
     template <bool WHOLE> __device__ __forceinline__ void load(uint32_t to, int64_t row_bytes, int32_t k) const {
         if (!WHOLE && (!whole || k < TILE_K)) {
             piece_by_piece(to, row_bytes, k);
@@ -3982,7 +3988,8 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
 
 /* ---- storing ---- */
 
-/* Eight neighbours of BF16, FP16 or FP32, of which `count` exist, as floats: in one or two loads where their address allows it. */
+/* Eight neighbours of BF16, FP16 or FP32, of which `count` exist, as floats: in one or two loads where their address
+ * allows it. */
 static __device__ __forceinline__ void tegroup_impl_gpu_load8(tegroup_dtype dtype, const char *from, int32_t count,
                                                               float (&x)[8]) {
     if (count == 8 && ((uintptr_t)from & 15) == 0) {
@@ -4029,8 +4036,8 @@ static __device__ __forceinline__ void tegroup_impl_gpu_store8(tegroup_dtype dty
         if (i < count) ((uint16_t *)to)[i] = (uint16_t)(word[i / 2] >> i % 2 * 16);
 }
 
-/* Eight sums of line `line` from column `first` on, both within the tile: alpha * sum + beta * C + scale * bias. The tile is a
- * copy in registers: the compiler cannot know that stores to D leave shared memory alone. */
+/* Eight sums of line `line` from column `first` on, both within the tile: alpha * sum + beta * C + scale * bias. The
+ * tile is a copy in registers: the compiler cannot know that stores to D leave shared memory alone. */
 static __device__ __forceinline__ void tegroup_impl_gpu_finish(const tegroup_gemm_desc &desc,
                                                                const tegroup_impl_gpu_tile &tile, int line, int first,
                                                                const float *sums) {
@@ -4066,17 +4073,17 @@ static __device__ __forceinline__ bool tegroup_impl_gpu_plain(const tegroup_gemm
 
 /* ---- fragments ---- */
 
-/* Where a lane reads its row of a fragment's first 8x8 matrix: `line` is the warp's first line, upper and later (0 or 1) say
- * whether its matrix is the one of the eight higher lines, and of the eight later k. */
+/* Where a lane reads its row of a fragment's first 8x8 matrix: `line` is the warp's first line, upper and later (0
+ * or 1) say whether its matrix is the one of the eight higher lines, and of the eight later k. */
 template <bool ALONG_K>
 static __device__ __forceinline__ uint32_t tegroup_impl_fragments(int line, int upper, int later, int r) {
     return ALONG_K ? (uint32_t)((line + upper * 8 + r) * 128 + (later ^ r) * 16)
                    : (uint32_t)(line / 64 * 8192 + (later * 8 + r) * 128 + ((line % 64 / 8 + upper) ^ r) * 16);
 }
 
-/* The same for sixteen kk of k and the i-th sixteen lines. The chunk's number is permuted by XOR, and so moved by XOR: a warp's
- * first line is a multiple of 32 where a tile is in panels. skip: when that is in the middle of a panel, bytes of one, since
- * the next then begins at i = 2. */
+/* The same for sixteen kk of k and the i-th sixteen lines. The chunk's number is permuted by XOR, and so moved by
+ * XOR: a warp's first line is a multiple of 32 where a tile is in panels. skip: when that is in the middle of a
+ * panel, bytes of one, since the next then begins at i = 2. */
 template <bool ALONG_K>
 static __device__ __forceinline__ uint32_t tegroup_impl_fragment(uint32_t at, uint32_t skip, int kk, int i) {
     return ALONG_K ? (at ^ (uint32_t)(kk * 32)) + (uint32_t)(i * 16 * 128)
@@ -4159,7 +4166,8 @@ struct tegroup_impl_portable_block {
             load_b.template load<WHOLE>(place + (uint32_t)(stage * STAGE_BYTES + A_BYTES), tile.b_row, loadable(tile));
         tegroup_impl_cp_commit(); /* also when empty, so that the count of pending groups stays true */
     }
-    /* Long after the loads: an address that the queue of loads has not taken yet cannot be moved, and the warp would wait. */
+    /* Long after the loads: an address that the queue of loads has not taken yet cannot be moved, and the warp would
+     * wait. */
     __device__ __forceinline__ void advance(const tegroup_impl_gpu_tile &tile) {
         load_a.advance(tile.a_row);
         load_b.advance(tile.b_row);
@@ -4181,8 +4189,9 @@ struct tegroup_impl_portable_block {
                               + tegroup_impl_fragment<B_ALONG_K>(at_b, WARP_N % 64 ? skip : 0, kk, pair));
     }
 
-    /* Sixteen kk of a step: B's fragments come a pair of columns ahead of their products, A's of the next sixteen row by row under
-     * the last pair. One set of A's is what registers leave room for; the other warp of the scheduler fills the gaps. */
+    /* Sixteen kk of a step: B's fragments come a pair of columns ahead of their products, A's of the next sixteen
+     * row by row under the last pair. One set of A's is what registers leave room for; the other warp of the
+     * scheduler fills the gaps. */
     template <bool WHOLE, int ROWS, int KK>
     __device__ __forceinline__ void sixteen(const tegroup_impl_gpu_tile &tile, bool more) {
         constexpr int NEXT = (KK + 1) % STEPS;
@@ -4254,8 +4263,8 @@ struct tegroup_impl_portable_block {
         __syncthreads(); /* the ring is free */
     }
 
-    /* Results go through the ring, so that neighbouring threads store neighbouring columns: alpha times the sums as two-byte
-     * numbers, ready to be copied, */
+    /* Results go through the ring, so that neighbouring threads store neighbouring columns: alpha times the sums as
+     * two-byte numbers, ready to be copied, */
     __device__ __forceinline__ void store_plainly(bool bf16, const tegroup_impl_gpu_tile &tile, unsigned char *memory) {
         const float alpha = tile.alpha;
         const int me = tegroup_impl_thread(), from_m = warp_m(me) + me % 32 / 4, from_n = warp_n(me) + me % 4 * 2;
@@ -4320,8 +4329,8 @@ struct tegroup_impl_portable_block {
         else differentiate(desc, tile, (const float *)memory, epilogue);
 #endif
     }
-    /* Of gates and ups the first eight that a row has from column `col` of what is activated on, and how many bytes the others are
-     * behind them. */
+    /* Of gates and ups the first eight that a row has from column `col` of what is activated on, and how many bytes
+     * the others are behind them. */
     static __device__ __forceinline__ char *eight(const tegroup_matrix &m, bool interleaved, int64_t row, int64_t col) {
         return (char *)m.data + (row * m.ld + (interleaved ? 2 * col : col)) * 2;
     }
@@ -4431,8 +4440,8 @@ struct tegroup_impl_portable_block {
 #endif
 };
 
-/* Blocks take turns at the tiles, each round beginning one block later: else some would always get the short tiles where groups
- * end. */
+/* Blocks take turns at the tiles, each round beginning one block later: else some would always get the short tiles
+ * where groups end. */
 static __device__ __forceinline__ int64_t tegroup_impl_gpu_number(uint32_t round) {
     return (int64_t)round * gridDim.x + (blockIdx.x + round) % gridDim.x;
 }
@@ -4442,7 +4451,8 @@ template <typename BLOCK, typename... EPILOGUE>
 static __device__ __forceinline__ void tegroup_impl_portable_work(const tegroup_impl_gpu_call &call,
                                                                   const EPILOGUE &...epilogue) {
     extern __shared__ __align__(16) unsigned char tegroup_impl_memory[];
-    /* To 128 bytes, as the permutation of chunks needs: debug and relocatable builds do not keep to a larger __align__. */
+    /* To 128 bytes, as the permutation of chunks needs: debug and relocatable builds do not keep to a larger
+     * __align__. */
     unsigned char *const ring = tegroup_impl_memory + (128 - tegroup_impl_shared(tegroup_impl_memory) % 128) % 128;
     constexpr int FOUND = TEGROUP_IMPL_PORTABLE_FOUND;
     /* Those found last, and those before, whose last one others may still read. */
@@ -4543,8 +4553,9 @@ static __global__ void __launch_bounds__(256)
 
 /* ==== [21] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
 
-/* One kernel of the family, for BF16 and for FP16. Tiles of up to 128 lines fit SM86, 89 and 120, whose blocks have 99 KB of
- * shared memory for what the kernel declares itself (less than 2.4 KB) and the ring; the highest is for SM90 and 100. */
+/* One kernel of the family, for BF16 and for FP16. Tiles of up to 128 lines fit SM86, 89 and 120, whose blocks have
+ * 99 KB of shared memory for what the kernel declares itself (less than 2.4 KB) and the ring; the highest is for
+ * SM90 and 100. */
 typedef struct tegroup_impl_portable_row {
     const void *bf16, *f16;
     int32_t tile_m, tile_n, threads, shared_bytes;
@@ -4583,9 +4594,10 @@ TEGROUP_IMPL_PORTABLE_FITS(64, 128, 2, 2, 3, 99);
 TEGROUP_IMPL_PORTABLE_FITS(128, 128, 2, 2, 3, 99);
 TEGROUP_IMPL_PORTABLE_FITS(256, 192, 4, 2, 3, 227);
 
-/* The lowest tile that holds a group of `lines` lines, the average; the 256-line one, which wastes most where a group ends, only
- * where groups are long and alike, its width leaves few columns over, and sums are so long that a multiprocessor does without a
- * second block, which multiplies while the first one stores. limit: shared memory that a block may have. */
+/* The lowest tile that holds a group of `lines` lines, the average; the 256-line one, which wastes most where a
+ * group ends, only where groups are long and alike, its width leaves few columns over, and sums are so long that a
+ * multiprocessor does without a second block, which multiplies while the first one stores. limit: shared memory that
+ * a block may have. */
 static inline const tegroup_impl_portable_row *tegroup_impl_portable_choose(tegroup_op op, int64_t lines,
                                                                             int64_t columns, int64_t terms, int alike,
                                                                             int32_t limit) {
@@ -4724,8 +4736,8 @@ static inline tegroup_status tegroup_impl_portable_gemm_fused(const tegroup_plan
 
 /* ==== [22] Hopper's instructions (src/cuda/hopper.h) ==== */
 
-/* mbarriers, TMA and wgmma as PTX ISA 8.0 and later describe them (sections 9.7.13.15, 9.7.9.27 and 9.7.15). What stands here
- * assembles for sm_90a alone; TEGROUP_IMPL_HOPPER says that this pass of the compiler is for it. */
+/* mbarriers, TMA and wgmma as PTX ISA 8.0 and later describe them (sections 9.7.13.15, 9.7.9.27 and 9.7.15). What
+ * stands here assembles for sm_90a alone; TEGROUP_IMPL_HOPPER says that this pass of the compiler is for it. */
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define TEGROUP_IMPL_HOPPER 1
 #else
@@ -4764,8 +4776,8 @@ static __device__ __forceinline__ void tegroup_impl_warpgroup_sync(int barrier) 
 
 /* ---- copies ---- */
 
-/* A box of a tensor to shared memory; its bytes arrive at `barrier`. anywhere: the tensor has two more dimensions, with strides
- * of 16 bytes and of 2^35, and the box begins `origin` bytes, modulo 2^64, from where it else would. */
+/* A box of a tensor to shared memory; its bytes arrive at `barrier`. anywhere: the tensor has two more dimensions,
+ * with strides of 16 bytes and of 2^35, and the box begins `origin` bytes, modulo 2^64, from where it else would. */
 static __device__ __forceinline__ void tegroup_impl_tma_load(uint32_t to, const CUtensorMap *map, uint32_t barrier,
                                                              int32_t x, int32_t y, int32_t z, bool anywhere,
                                                              uint64_t origin) {
@@ -4781,8 +4793,8 @@ static __device__ __forceinline__ void tegroup_impl_tma_load(uint32_t to, const 
                      "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z)
                      : "memory");
 }
-/* A box from shared memory; or, `adds`, L2 adds it to the FP32 numbers that are there, and gives what FADD does, subnormals, infinities and
- * NaN too. */
+/* A box from shared memory; or, `adds`, L2 adds it to the FP32 numbers that are there, and gives what FADD does,
+ * subnormals, infinities and NaN too. */
 static __device__ __forceinline__ void tegroup_impl_tma_store(const CUtensorMap *map, uint32_t from, int32_t x,
                                                               int32_t y, int32_t z, bool anywhere, uint64_t origin,
                                                               bool adds = false) {
@@ -4823,7 +4835,8 @@ template <int REGISTERS> static __device__ __forceinline__ void tegroup_impl_reg
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
 
-/* Four 8x8 matrices of two-byte numbers, as wgmma's sums lie in registers, to rows of 16 bytes and back. TURNED: to columns. */
+/* Four 8x8 matrices of two-byte numbers, as wgmma's sums lie in registers, to rows of 16 bytes and back. TURNED: to
+ * columns. */
 template <bool TURNED>
 static __device__ __forceinline__ void tegroup_impl_stmatrix(uint32_t to, const uint32_t (&r)[4]) {
     if (TURNED)
@@ -4844,8 +4857,9 @@ static __device__ __forceinline__ void tegroup_impl_ldmatrix_rows(uint32_t (&r)[
 
 /* ---- wgmma ---- */
 
-/* How a tile lies in shared memory: rows of 128 bytes, their 16-byte chunks permuted by XOR with the row's number (the 128-byte
- * swizzle of TMA). leading: bytes from 64 lines to the next 64 where lines are contiguous; else unread. */
+/* How a tile lies in shared memory: rows of 128 bytes, their 16-byte chunks permuted by XOR with the row's number
+ * (the 128-byte swizzle of TMA). leading: bytes from 64 lines to the next 64 where lines are contiguous; else
+ * unread. */
 static __device__ __forceinline__ uint64_t tegroup_impl_wgmma_tile(uint32_t address, uint32_t leading) {
     return (uint64_t)((address & 0x3ffffu) >> 4) | (uint64_t)(leading >> 4) << 16 | (uint64_t)(1024 >> 4) << 32
            | (uint64_t)1 << 62;
@@ -4860,8 +4874,8 @@ template <int PENDING> static __device__ __forceinline__ void tegroup_impl_wgmma
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
-/* sum[64 x N] (+)= A[64 x 16] B[16 x N], both in shared memory; a warp's lanes hold sums as mma.sync's accumulators do, eight
- * columns after eight. */
+/* sum[64 x N] (+)= A[64 x 16] B[16 x N], both in shared memory; a warp's lanes hold sums as mma.sync's accumulators
+ * do, eight columns after eight. */
 /* clang-format off */
 #define TEGROUP_IMPL_F4(i) "+f"(d[i]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3])
 #define TEGROUP_IMPL_F32(i)                                                                                    \
@@ -4933,16 +4947,17 @@ TEGROUP_IMPL_WGMMA_OF(64, TEGROUP_IMPL_SUMS_32, "32", "33", "34", "35, %36", TEG
 
 /* ==== [23] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
 
-/* A persistent kernel of three warpgroups. Of the first, one warp finds tiles, one thread has TMA load their operands into a
- * ring of stages, and two have it store results. The two others multiply by wgmma: in turns, each on a tile of its own, so that
- * one hands over results while the other multiplies, or both on one tile, each on a half of its lines.
+/* A persistent kernel of three warpgroups. Of the first, one warp finds tiles, one thread has TMA load their operands
+ * into a ring of stages, and two have it store results. The two others multiply by wgmma: in turns, each on a tile of
+ * its own, so that one hands over results while the other multiplies, or both on one tile, each on a half of its lines.
  *
  * Groups need no padding, and no tensor map is edited on the device. A ragged operand is described as boxes of R lines,
- * [start][R][cols], whose starts are one line apart, the whole being R lines before the buffer: lines from y = R - v of start
- * z = first + v are just the v lines from `first` on, and those past them lie outside the tensor, where they are read as zeros
- * and never written (A. Goucher's trick, as Triton's ragged tensor descriptors use it). Two more dimensions, with strides of 16
- * bytes and of 2^35, reach every address modulo 2^64: R lines before the buffer, and operands in buffers of their own. (The
- * address in a map is a real one: loads through a map that begins in memory which does not exist fault.)
+ * [start][R][cols], whose starts are one line apart, the whole being R lines before the buffer: lines from y = R - v of
+ * start z = first + v are just the v lines from `first` on, and those past them lie outside the tensor, where they are
+ * read as zeros and never written (A. Goucher's trick, as Triton's ragged tensor descriptors use it). Two more
+ * dimensions, with strides of 16 bytes and of 2^35, reach every address modulo 2^64: R lines before the buffer, and
+ * operands in buffers of their own. (The address in a map is a real one: loads through a map that begins in memory
+ * which does not exist fault.)
  *
  * Each element is summed over k in steps of 16 from 0 upwards, whatever the tile, so the tile never changes a bit. */
 enum {
@@ -4973,10 +4988,11 @@ typedef struct tegroup_impl_sm90_call {
     int32_t gathers_a, gathers_b; /* rows of the operand are picked by index: cp.async takes the place of TMA */
     tegroup_impl_gpu_epilogue epilogue;
     uint64_t activated_shift; /* as shift */
-    /* Of activation.output. Of D's ups where these are its second half, map[D] having the first; in a gradient D is that of gates and
-     * ups, and these are in C and c_ups. */
+    /* Of activation.output. Of D's ups where these are its second half, map[D] having the first; in a gradient D is
+     * that of gates and ups, and these are in C and c_ups. */
     CUtensorMap activated, ups, c_ups;
-    /* Smaller boxes: of B, forward, of narrow tiles; of A, of short tiles; of A, of tiles that fit, from the second widest on. */
+    /* Smaller boxes: of B, forward, of narrow tiles; of A, of short tiles; of A, of tiles that fit, from the second
+     * widest on. */
     CUtensorMap smaller[TEGROUP_IMPL_SM90_SMALLER];
     uint64_t further[TEGROUP_IMPL_SM90_SMALLER]; /* their shifts above the operand's */
 } tegroup_impl_sm90_call;
@@ -4993,15 +5009,15 @@ typedef struct tegroup_impl_sm90_item {
     float alpha, beta;    /* beta: 0 also where there is no C */
 } tegroup_impl_sm90_item;
 
-/* A kernel: operation, lines of a warpgroup, columns of a tile, whether the warpgroups take turns, slabs of each, whether lines of
- * its tiles are D's columns (of results of two bytes that nothing is added to), whether it applies an activation of gates and ups to
- * what it gives. */
+/* A kernel: operation, lines of a warpgroup, columns of a tile, whether the warpgroups take turns, slabs of each,
+ * whether lines of its tiles are D's columns (of results of two bytes that nothing is added to), whether it applies
+ * an activation of gates and ups to what it gives. */
 template <int OP_, int LINES_, int COLS_, bool TURNS_, int SLABS_, bool FLIPS_ = false, bool ACTIVATES_ = false>
 struct tegroup_impl_sm90_shape {
     static constexpr int OP = OP_, LINES = LINES_, COLS = COLS_, SLABS = SLABS_, K = TEGROUP_IMPL_SM90_K;
     static constexpr bool TURNS = TURNS_, FLIPS = FLIPS_, ACTIVATES = ACTIVATES_;
-    /* Columns of a flipped tile of ragged rows are as many of a group's rows as fit: COLS, or up to SMALLER times FIT fewer.
-     * wgmma can have any multiple of 8 columns, where its lines are 64. */
+    /* Columns of a flipped tile of ragged rows are as many of a group's rows as fit: COLS, or up to SMALLER times
+     * FIT fewer. wgmma can have any multiple of 8 columns, where its lines are 64. */
     static constexpr bool FITS = FLIPS && OP != TEGROUP_OP_WGRAD;
     static constexpr int FIT = TEGROUP_IMPL_SM90_FIT;
     static constexpr __host__ __device__ int fitting(int i) { return FITS ? COLS - i * FIT : COLS; } /* widest first */
@@ -5039,15 +5055,15 @@ struct tegroup_impl_sm90_shape {
         static constexpr int COLS = WIDE ? 32 : 64, ACROSS = COLS_ / COLS, COUNT = PARTS * ACROSS,
                              USED = COUNT < SLABS ? COUNT : SLABS - (COUNT % SLABS != 0);
         static_assert(COUNT % USED == 0, "every tile begins with the first slab");
-        /* Where C may be added in L2: every second one of the results for which no slab was free, and had C brought, before
-         * the sums were done. L2 by itself would add more slowly than C comes. */
+        /* Where C may be added in L2: every second one of the results for which no slab was free, and had C brought,
+         * before the sums were done. L2 by itself would add more slowly than C comes. */
         static constexpr __host__ __device__ bool in_l2(int number) {
             return OP == TEGROUP_OP_WGRAD && WIDE && number >= USED && number % 2 == 1;
         }
     };
-    /* With an activation results go by sets of three pieces of 64 lines by 32 columns: two of gates and ups, and what they are
-     * activated to. Forward a tile is of gates and ups, half its columns of each where they are halves of D; a gradient's is of
-     * what was activated. */
+    /* With an activation results go by sets of three pieces of 64 lines by 32 columns: two of gates and ups, and
+     * what they are activated to. Forward a tile is of gates and ups, half its columns of each where they are halves
+     * of D; a gradient's is of what was activated. */
     static constexpr int SET_COLS = OP == TEGROUP_OP_FORWARD ? 64 : 32, PIECE = TEGROUP_IMPL_SM90_SLAB / 2,
                          SETS = SLABS * TEGROUP_IMPL_SM90_SLAB / (3 * PIECE); /* under way */
     static_assert(!ACTIVATES || (TURNS && SETS >= 2), "one is worked on while another comes or goes");
@@ -5068,9 +5084,9 @@ template <typename SHAPE> struct tegroup_impl_sm90_rest {
 /* ==== [24] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
-/* One warp of each block finds the block's tiles. It walks the groups, 32 at a time, a lane a group. Where all tiles take as long they go
- * round-robin, in the order of the groups; where they do not, blocks are balanced: of a weight gradient by the largest groups first, of
- * tiles of unlike widths by what these cost. */
+/* One warp of each block finds the block's tiles. It walks the groups, 32 at a time, a lane a group. Where all tiles
+ * take as long they go round-robin, in the order of the groups; where they do not, blocks are balanced: of a weight
+ * gradient by the largest groups first, of tiles of unlike widths by what these cost. */
 
 /* The 32 groups at hand. */
 template <typename SHAPE> struct tegroup_impl_sm90_groups_at_hand {
@@ -5134,16 +5150,16 @@ template <typename SHAPE> struct tegroup_impl_sm90_groups_at_hand {
                : SHAPE::OP == TEGROUP_OP_FORWARD ? (int32_t)desc.a.shape.cols
                                                  : (int32_t)desc.b.shape.rows;
     }
-    /* Of a tile, where k is that of the group: wgmma's time or, if that is more, the time that its results take to memory (as much as 6
-     * steps for results of two bytes). */
+    /* Of a tile, where k is that of the group: wgmma's time or, if that is more, the time that its results take to
+     * memory (as much as 6 steps for results of two bytes). */
     __device__ __forceinline__ int32_t cost(int32_t there, int32_t cols) const {
         const int32_t steps = (k_of(there) + SHAPE::K - 1) / SHAPE::K,
                       results = (desc.d.dtype == TEGROUP_DTYPE_F32 ? 12 : 6) * (call.has_c ? 2 : 1);
         return tegroup_impl_sm90_tile_cost(SHAPE::FITS ? tegroup_impl_sm90_fit_cost(cols) : cols,
                                            (int32_t)tegroup_impl_max(steps, results));
     }
-    /* Whether an operand may have rows of each group. (Where blocks are not balanced there are registers enough, and ptxas does better
-     * without being told.) */
+    /* Whether an operand may have rows of each group. (Where blocks are not balanced there are registers enough, and
+     * ptxas does better without being told.) */
     static __device__ __forceinline__ constexpr bool starts(int operand) {
         return !SHAPE::BALANCES || operand == TEGROUP_IMPL_A
                || operand == (SHAPE::OP == TEGROUP_OP_WGRAD ? TEGROUP_IMPL_B : TEGROUP_IMPL_D)
@@ -5184,8 +5200,9 @@ template <typename SHAPE> struct tegroup_impl_sm90_groups_at_hand {
     __device__ __forceinline__ bool last() const { return first_group + 32 >= desc.a.shape.groups; }
 };
 
-/* FITS: as few tiles as hold a group's rows have them in two widths at the most, the wider ones first. Where a stripe has both, PART columns
- * of D after another have first these and then those, so that tiles alike are neighbours and those of the same weights are not far. */
+/* FITS: as few tiles as hold a group's rows have them in two widths at the most, the wider ones first. Where a
+ * stripe has both, PART columns of D after another have first these and then those, so that tiles alike are
+ * neighbours and those of the same weights are not far. */
 template <typename SHAPE> struct tegroup_impl_sm90_fit {
     enum { PART = 16 };
     int32_t each, more; /* rows of a tile, and tiles of the group that have more: in units of FIT */
@@ -5204,8 +5221,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_fit {
     }
 };
 
-/* Stretches: tiles of one group that cost the same, and are scheduled together. Every block finds all of them, and of most has no tile:
- * so hardly anything is divided on the way. */
+/* Stretches: tiles of one group that cost the same, and are scheduled together. Every block finds all of them, and
+ * of most has no tile: so hardly anything is divided on the way. */
 template <typename SHAPE> struct tegroup_impl_sm90_stretches : tegroup_impl_sm90_groups_at_hand<SHAPE> {
     typedef tegroup_impl_sm90_groups_at_hand<SHAPE> base;
     typedef tegroup_impl_sm90_fit<SHAPE> fit;
@@ -5307,7 +5324,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
 #pragma unroll
         for (int i = 0; i < EACH; i++) load_of[i] = lane() + 32 * i < (int32_t)gridDim.x ? 0 : INT32_MAX;
         this->load(prepared ? 0 : desc.a.shape.groups, 0);
-        /* Every block finds all stretches, of which groups have one or more: few tiles of short sums would be done before. */
+        /* Every block finds all stretches, of which groups have one or more: few tiles of short sums would be done
+         * before. */
         if (SHAPE::OP != TEGROUP_OP_WGRAD && balanced)
             balanced = __shfl_sync(0xffffffffu, sum, 31) * ((this->k_of(0) + SHAPE::K - 1) / SHAPE::K)
                        >= TEGROUP_IMPL_SM90_BALANCED_STEPS * tegroup_impl_min(32, desc.a.shape.groups);
@@ -5347,7 +5365,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
     __device__ __forceinline__ bool next(tegroup_impl_sm90_item *item) {
         int of;
         int32_t local;
-        /* The first tile that a balanced block gets is that of its number: it is found before any is given, which takes a while. */
+        /* The first tile that a balanced block gets is that of its number: it is found before any is given, which
+         * takes a while. */
         const bool early = balanced && turn >= 0 && turn < __shfl_sync(0xffffffffu, sum, 31);
         if (!(balanced && !early ? by_cost(&of, &local) : round_robin(&of, &local))) return false;
         if (early) ahead = true;
@@ -5418,8 +5437,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
 #if TEGROUP_IMPL_HOPPER
 /* ---- what is added ---- */
 
-/* beta * C + scale * bias, for the elements of one thread: of each eight columns two neighbours, in two lines that are eight
- * apart. */
+/* beta * C + scale * bias, for the elements of one thread: of each eight columns two neighbours, in two lines that
+ * are eight apart. */
 template <typename SHAPE> struct tegroup_impl_sm90_terms {
     static constexpr bool BIAS = SHAPE::OP == TEGROUP_OP_FORWARD && !SHAPE::FLIPS;
     static constexpr int EIGHTS = SHAPE::COLS / 8;
@@ -5475,8 +5494,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_terms {
     }
 };
 
-/* A slab in which the columns end, element by element, to the group's lines from i0 up to `lines` and its columns from j0 on. Out of
- * line: in every slab of every store it would be a third of what there is to compile. */
+/* A slab in which the columns end, element by element, to the group's lines from i0 up to `lines` and its columns
+ * from j0 on. Out of line: in every slab of every store it would be a third of what there is to compile. */
 template <bool WIDE>
 static __device__ __noinline__ void tegroup_impl_sm90_copy(const tegroup_impl_gpu_call *call, int32_t group,
                                                            uint32_t slab, int32_t i0, int32_t lines, int32_t j0) {
@@ -5501,7 +5520,8 @@ static __device__ __forceinline__ uint32_t tegroup_impl_sm90_in_piece(int row, i
     return (uint32_t)(row * 64 + (chunk ^ (row / 2 & 3)) * 16);
 }
 
-/* Sixteen lines of a set, from `line` on: two results a lane and row, four rows at a time. scale: lane i has line i's. */
+/* Sixteen lines of a set, from `line` on: two results a lane and row, four rows at a time. scale: lane i has line
+ * i's. */
 template <bool BF16, tegroup_activation KIND, bool INTERLEAVED, int PIECE>
 static __device__ __forceinline__ void tegroup_impl_sm90_activate_lines(const tegroup_impl_sm90_call &call,
                                                                         uint32_t set, int line, float scale) {
@@ -5555,10 +5575,10 @@ static __device__ __forceinline__ void tegroup_impl_sm90_store_chunk(uint32_t to
                  : "memory");
 }
 
-/* Sixteen lines of a set whose gradient is where what is activated will be: that of gates and ups takes their place. Eight
- * columns a lane and row, eight rows at a time; the first `cols` of the set's 32 exist, and what others would give may be NaN. Lane i
- * has the scale of line i, and gets the sum of its gradient times result, in the order of tegroup_impl_activation_grad_kernel, where
- * a thread has eight columns or, interleaved, four. */
+/* Sixteen lines of a set whose gradient is where what is activated will be: that of gates and ups takes their place.
+ * Eight columns a lane and row, eight rows at a time; the first `cols` of the set's 32 exist, and what others would
+ * give may be NaN. Lane i has the scale of line i, and gets the sum of its gradient times result, in the order of
+ * tegroup_impl_activation_grad_kernel, where a thread has eight columns or, interleaved, four. */
 template <bool BF16, tegroup_activation KIND, bool INTERLEAVED, int PIECE>
 static __device__ __forceinline__ float tegroup_impl_sm90_differentiate_lines(const tegroup_impl_sm90_call &call,
                                                                               uint32_t set, int line, int32_t cols,
@@ -5622,14 +5642,14 @@ static __device__ __forceinline__ float tegroup_impl_sm90_differentiate(const te
 /* ==== [26] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
-/* Out of line, and called before anything else: elsewhere it takes registers that ptxas then lacks for sums, so that it serializes
- * wgmma (C7511). */
+/* Out of line, and called before anything else: elsewhere it takes registers that ptxas then lacks for sums, so that
+ * it serializes wgmma (C7511). */
 static __device__ __noinline__ bool tegroup_impl_sm90_prepared(const tegroup_impl_gpu_call *call) {
     return tegroup_impl_prepared<true>(*call);
 }
 
-/* A block in four parts, each the base of the next: what its warps share, what loads, what stores, and what multiplies. (Parts that
- * hold the first have nvcc make other code.) */
+/* A block in four parts, each the base of the next: what its warps share, what loads, what stores, and what
+ * multiplies. (Parts that hold the first have nvcc make other code.) */
 template <typename SHAPE> struct tegroup_impl_sm90_block {
     static constexpr int STAGES = SHAPE::STAGES, ITEMS = TEGROUP_IMPL_SM90_ITEMS;
     const tegroup_impl_sm90_call &call;
@@ -5717,8 +5737,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
     template <bool WIDE> __device__ __forceinline__ bool adds_in_l2(int number) const {
         return SHAPE::template results<WIDE>::in_l2(number) && call.adds_in_l2;
     }
-    /* Does the slab of `cols` columns from there on in the tile hold the end of D's columns within 16 bytes? TMA stores these at
-     * the least, and would go on past it. */
+    /* Does the slab of `cols` columns from there on in the tile hold the end of D's columns within 16 bytes? TMA
+     * stores these at the least, and would go on past it. */
     __device__ __forceinline__ bool ends(const tegroup_impl_sm90_item &item, int32_t line, int32_t col,
                                          int32_t cols) const {
         const int32_t left = SHAPE::FLIPS
@@ -5783,10 +5803,10 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
             }
         }
     }
-    /* One warp, where rows are picked: each lane copies chunks of them; the other operand comes by TMA. The copies of a step have
-     * the time of LAG more to arrive before the warp waits for them and says so. Nobody may wait for what is not said meanwhile:
-     * a stage is given back when the next one is there, so LAG is at least two stages less than the ring; and tiles without a step are
-     * not found ahead without end. */
+    /* One warp, where rows are picked: each lane copies chunks of them; the other operand comes by TMA. The copies
+     * of a step have the time of LAG more to arrive before the warp waits for them and says so. Nobody may wait for
+     * what is not said meanwhile: a stage is given back when the next one is there, so LAG is at least two stages
+     * less than the ring; and tiles without a step are not found ahead without end. */
     __device__ __forceinline__ void load_gathered() const {
         constexpr uint32_t LAG = STAGES > 3 ? 2 : 1;
         const tegroup_gemm_desc &desc = call.call.desc;
@@ -5845,8 +5865,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
             picked[i] = i < there ? (int32_t)tegroup_impl_gathered(&gather, (int64_t)first + i) : -1;
         __syncwarp();
     }
-    /* 64 columns of picked rows, swizzled as TMA would. A lane has the same chunk of every fourth row. Of whole chunks eight are
-     * under way at a time, since a copy waits for its row to be looked up. */
+    /* 64 columns of picked rows, swizzled as TMA would. A lane has the same chunk of every fourth row. Of whole
+     * chunks eight are under way at a time, since a copy waits for its row to be looked up. */
     __device__ __forceinline__ void copy_rows(const tegroup_tensor &t, const int32_t *picked, int32_t col, int count,
                                               uint32_t to) const {
         const int chunk = lane() % 8, first = lane() / 8;
@@ -6097,8 +6117,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
         tegroup_impl_tma_load(piece(group, set, 1), halves ? &call.c_ups : &call.map[TEGROUP_IMPL_C], ready,
                               halves ? x : 2 * x + 32, y, z, true, item.origin[TEGROUP_IMPL_C]);
     }
-    /* Where set `i` of a tile goes: lines of 64 of the group from the tile's on, and columns of what is activated. False: no
-     * lines. */
+    /* Where set `i` of a tile goes: lines of 64 of the group from the tile's on, and columns of what is activated.
+     * False: no lines. */
     __device__ __forceinline__ bool place_set(int group, const tegroup_impl_sm90_item &item, int i, int32_t *x,
                                               int32_t *y, int32_t *z) const {
         const int across = item.cols / SHAPE::SET_COLS, line = line_of(group) + i / across * 64;
@@ -6165,9 +6185,10 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
     static __device__ __forceinline__ uint32_t steps_of(const tegroup_impl_sm90_item &item) {
         return (uint32_t)((item.k + SHAPE::K - 1) / SHAPE::K);
     }
-    /* Every lane of the warp has seen its own turn come, or might wait for it when the one after it is over: where wgmma was waited for they
-     * have. Of a tile without steps it rests on the wait for a turn being one instruction of a whole warp, as ptxas makes it; a __syncwarp
-     * here, or on such a tile's way alone, has ptxas serialize wgmma (C7511). */
+    /* Every lane of the warp has seen its own turn come, or might wait for it when the one after it is over: where
+     * wgmma was waited for they have. Of a tile without steps it rests on the wait for a turn being one instruction
+     * of a whole warp, as ptxas makes it; a __syncwarp here, or on such a tile's way alone, has ptxas serialize
+     * wgmma (C7511). */
     __device__ __forceinline__ void yield(int group) const {
         if (SHAPE::TURNS && lane() == 0) tegroup_impl_barrier_arrive(at(&rest->turn[group ^ 1]));
     }
@@ -6306,8 +6327,8 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
         typedef typename SHAPE::template results<false> results;
         const bool bf16 = call.call.desc.d.dtype == TEGROUP_DTYPE_BF16;
         const int me = tegroup_impl_thread(), lane = me % 32, warp = me / 32 % 4;
-        /* The row that this lane addresses: one of this warp's sixteen lines, or of sixteen columns that have these lines in two
-         * chunks. */
+        /* The row that this lane addresses: one of this warp's sixteen lines, or of sixteen columns that have these
+         * lines in two chunks. */
         const int row = SHAPE::FLIPS ? lane / 16 * 8 + lane % 8 : warp * 16 + lane % 16;
         const uint32_t mine = (uint32_t)(row * 128 + (SHAPE::FLIPS ? ((warp * 2 + lane / 8 % 2) ^ (row & 7)) * 16 : 0));
         const tegroup_impl_sm90_terms<SHAPE> terms(call, item, line_of(group));
@@ -6386,8 +6407,8 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
                 end<true>(group, item, number);
             }
     }
-    /* Sums rounded to a set, forward to its first two pieces, those of a gradient to the third; then each warp goes on with what it
-     * wrote itself. That is long, and stands once for all sets. */
+    /* Sums rounded to a set, forward to its first two pieces, those of a gradient to the third; then each warp goes
+     * on with what it wrote itself. That is long, and stands once for all sets. */
     __device__ __forceinline__ void activate(int group, const tegroup_impl_sm90_item &item, uint32_t *done,
                                              sums &sum) const {
         constexpr bool FORWARD = SHAPE::OP == TEGROUP_OP_FORWARD;
@@ -6478,7 +6499,8 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
 };
 #endif
 
-/* A build for another GPU than sm_90a has a launch bound of 32, which the plan reads: nothing else tells sm_90 and sm_90a apart. */
+/* A build for another GPU than sm_90a has a launch bound of 32, which the plan reads: nothing else tells sm_90 and
+ * sm_90a apart. */
 template <bool BF16, typename SHAPE>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90_THREADS : 32, 1)
     tegroup_impl_sm90_kernel(const __grid_constant__ tegroup_impl_sm90_call call) {
@@ -6684,20 +6706,21 @@ static inline tegroup_status tegroup_impl_sm90_encode(const tegroup_plan *plan, 
                                 (cuuint64_t)tegroup_impl_max(1, planes), (cuuint64_t)1 << 31, (cuuint64_t)1 << 29};
     const cuuint64_t strides[4] = {(cuuint64_t)row, (cuuint64_t)plane, 16, (cuuint64_t)1 << 35};
     const cuuint32_t box[5] = {(cuuint32_t)box_cols, (cuuint32_t)box_rows, 1, 1, 1}, steps[5] = {1, 1, 1, 1, 1};
-    /* Some address that exists: of a list that of the list itself, of no elements that of the sizes. Without sizes either
-     * nothing is ever loaded: any will do. */
+    /* Some address that exists: of a list that of the list itself, of no elements that of the sizes. Without sizes
+     * either nothing is ever loaded: any will do. */
     const uintptr_t address = listed   ? (uintptr_t)t->pointers & ~(uintptr_t)15
                               : !empty ? (uintptr_t)t->data
                                        : (uintptr_t)(ragged ? t->shape.snapshot : plan) & ~(uintptr_t)15;
-    /* L2 fetches 256 bytes at a time for rows whose next 128 are loaded soon. Where the box that has these is under way as well,
-     * as with the weights of dgrad and of few rows, both fetched them, and memory was read 5% slower. */
+    /* L2 fetches 256 bytes at a time for rows whose next 128 are loaded soon. Where the box that has these is under
+     * way as well, as with the weights of dgrad and of few rows, both fetched them, and memory was read 5% slower. */
     const int beside = operand == TEGROUP_IMPL_B
                        && (plan->problem.op == TEGROUP_OP_DGRAD
                            || plan->algorithm[TEGROUP_IMPL_PLANNED_ROW] == TEGROUP_IMPL_SM90_FORWARD_64X128);
     const CUtensorMapL2promotion promotion =
         beside ? CU_TENSOR_MAP_L2_PROMOTION_NONE : CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
     CUresult code = CUDA_ERROR_INVALID_CONTEXT;
-    /* In a thread whose first CUDA call this is, no context is current yet: the driver's functions do not see to that. */
+    /* In a thread whose first CUDA call this is, no context is current yet: the driver's functions do not see to
+     * that. */
     for (int32_t attempt = 0; attempt < 2 && code == CUDA_ERROR_INVALID_CONTEXT; attempt++) {
         if (attempt > 0 && cudaSetDevice(plan->device) != cudaSuccess) break;
         code = encode(map, type, ragged || listed ? 5 : 3, (void *)address, dims, strides, box, steps,
@@ -6735,8 +6758,8 @@ template <int OP> struct tegroup_impl_sm90_fused {
     typedef tegroup_impl_sm90_shape<OP, 128, 192, true, 3, false, true> shape;
 };
 
-/* The kernel with an activation in its epilogue, or its gradient, for a plan of a forward product or of dgrad, made ready to
- * launch. The plan stays as it is. */
+/* The kernel with an activation in its epilogue, or its gradient, for a plan of a forward product or of dgrad, made
+ * ready to launch. The plan stays as it is. */
 static inline tegroup_status tegroup_impl_sm90_plan_fused(const tegroup_plan *plan, tegroup_fused_kernel *kernel,
                                                           tegroup_error *error) {
     typedef tegroup_impl_sm90_fused<1>::shape forward;
@@ -6794,7 +6817,8 @@ static inline tegroup_status tegroup_impl_sm90_fuse(const tegroup_plan *plan, co
 }
 #endif
 
-/* Maps of what the kernel loads, by the boxes of a row of the table. halves: B's rows are gates and, in its second half, ups. */
+/* Maps of what the kernel loads, by the boxes of a row of the table. halves: B's rows are gates and, in its second
+ * half, ups. */
 static inline tegroup_status tegroup_impl_sm90_map_operands(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                             const tegroup_impl_sm90_row *row, int halves,
                                                             tegroup_impl_sm90_call *call, tegroup_error *error) {
@@ -6924,8 +6948,8 @@ static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *ki
     return TEGROUP_OK;
 }
 
-/* Reads whole 16 bytes, and so fills L2 with what nobody wants. Written lines would do that, too, but the next call's loads would
- * wait until these are in memory: 4 to 10 microseconds of a product of few rows. */
+/* Reads whole 16 bytes, and so fills L2 with what nobody wants. Written lines would do that, too, but the next
+ * call's loads would wait until these are in memory: 4 to 10 microseconds of a product of few rows. */
 static __global__ void __launch_bounds__(256) tegroup_impl_flush_kernel(const uint4 *from, int64_t count) {
     for (int64_t i = (int64_t)blockIdx.x * 256 + threadIdx.x; i < count; i += (int64_t)gridDim.x * 256)
         asm volatile("{.reg .b32 r<4>;\nld.volatile.global.v4.b32 {r0, r1, r2, r3}, [%0];}" ::"l"(from + i) : "memory");
@@ -6971,7 +6995,8 @@ static inline float tegroup_impl_median(float *times, int32_t count) {
     return times[count / 2];
 }
 
-/* Another order of `count` numbers, by D. E. Knuth's linear congruential generator (MMIX) and the shuffle of Fisher and Yates. */
+/* Another order of `count` numbers, by D. E. Knuth's linear congruential generator (MMIX) and the shuffle of Fisher
+ * and Yates. */
 static inline void tegroup_impl_shuffle(int32_t *order, int32_t count, uint64_t *state) {
     for (int32_t i = count - 1; i > 0; i--) {
         *state = *state * 6364136223846793005u + 1442695040888963407u;
@@ -6981,8 +7006,8 @@ static inline void tegroup_impl_shuffle(int32_t *order, int32_t count, uint64_t 
     }
 }
 
-/* Candidates take turns, so that a clock that changes meets all of them alike, and in another order each round: whoever came
- * always after one that spends little power would find the clock high. */
+/* Candidates take turns, so that a clock that changes meets all of them alike, and in another order each round:
+ * whoever came always after one that spends little power would find the clock high. */
 static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
                                                     struct CUstream_st *stream, tegroup_error *error) {
     tegroup_plan candidate;
@@ -7049,8 +7074,8 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
  *
  * Permission is hereby granted, free of charge, to any person obtaining a copy of this software and associated
  * documentation files (the "Software"), to deal in the Software without restriction, including without limitation the
- * rights to use, copy, modify, merge, publish, distribute, sublicense, and/or sell copies of the Software, and to permit
- * persons to whom the Software is furnished to do so, subject to the following conditions:
+ * rights to use, copy, modify, merge, publish, distribute, sublicense, and/or sell copies of the Software, and to
+ * permit persons to whom the Software is furnished to do so, subject to the following conditions:
  *
  * The above copyright notice and this permission notice shall be included in all copies or substantial portions of the
  * Software.

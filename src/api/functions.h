@@ -19,60 +19,65 @@
 #include "moe/routing_types.h"
 #include "base/linkage.h"
 
-/* Every function is safe to call from several threads at once on different memory (and streams and events of a descriptor). Those that return a status write
- * nothing when it is not TEGROUP_OK, except *error, which may be NULL, and a chain's `refused`; where CUDA, cuBLAS or a chain's USER
- * op fails on the way, what ran before it has run. Nothing here allocates or keeps a pointer. */
+/* Every function is safe to call from several threads at once on different memory (and streams and events of a
+ * descriptor). Those that return a status write nothing when it is not TEGROUP_OK, except *error, which may be NULL,
+ * and a chain's `refused`; where CUDA, cuBLAS or a chain's USER op fails on the way, what ran before it has run.
+ * Nothing here allocates or keeps a pointer. */
 
 /* Names, versions and sizes of types. Never NULL: an unknown value gives "?". */
-TEGROUP_API int32_t     tegroup_version(void);                            /* TEGROUP_VERSION of the code that runs      */
-TEGROUP_API const char *tegroup_status_name(tegroup_status status);       /* "ERROR_SHAPE"                              */
-TEGROUP_API const char *tegroup_status_string(tegroup_status status);     /* "dimensions disagree"                      */
-TEGROUP_API const char *tegroup_dtype_name(tegroup_dtype dtype);          /* "BF16"                                     */
-TEGROUP_API int32_t     tegroup_dtype_bits(tegroup_dtype dtype);          /* 16; 0 for an unknown type                  */
-TEGROUP_API const char *tegroup_op_name(tegroup_op op);                   /* "forward"                                  */
-TEGROUP_API const char *tegroup_backend_name(tegroup_backend backend);    /* "cublaslt_grouped"                         */
+TEGROUP_API int32_t     tegroup_version(void);                            /* TEGROUP_VERSION of the code that runs */
+TEGROUP_API const char *tegroup_status_name(tegroup_status status);       /* "ERROR_SHAPE" */
+TEGROUP_API const char *tegroup_status_string(tegroup_status status);     /* "dimensions disagree" */
+TEGROUP_API const char *tegroup_dtype_name(tegroup_dtype dtype);          /* "BF16" */
+TEGROUP_API int32_t     tegroup_dtype_bits(tegroup_dtype dtype);          /* 16; 0 for an unknown type */
+TEGROUP_API const char *tegroup_op_name(tegroup_op op);                   /* "forward" */
+TEGROUP_API const char *tegroup_backend_name(tegroup_backend backend);    /* "cublaslt_grouped" */
 
-/* Text for people, into the caller's buffer, always terminated when size > 0. Each returns the length that the whole text
- * has, as snprintf does; buffer may be NULL when size is 0. */
+/* Text for people, into the caller's buffer, always terminated when size > 0. Each returns the length that the whole
+ * text has, as snprintf does; buffer may be NULL when size is 0. */
 TEGROUP_API int tegroup_error_text(const tegroup_error *error, char *buffer, size_t size);       /* one line */
 TEGROUP_API int tegroup_verdict_text(const tegroup_verdict *verdict, char *buffer, size_t size); /* one line */
 TEGROUP_API int tegroup_layout_text(const tegroup_layout *layout, char *buffer, size_t size);    /* a line an item */
 
-/* Constructors: the common case in a line. They check nothing (whoever takes the struct does), keep nothing, and what they return
- * may be edited before it is used: another encoding, an ld, a list instead of data. data may be const here; a call writes it only
- * where its tensor is an output.
+/* Constructors: the common case in a line. They check nothing (whoever takes the struct does), keep nothing, and what
+ * they return may be edited before it is used: another encoding, an ld, a list instead of data. data may be const here;
+ * a call writes it only where its tensor is an output.
  *   sizes     COUNTS [groups] of I32 or I64 in `space`: the rows of each group
  *   shape     ragged rows: a buffer of `rows` rows, of which each of the groups owns some
  *   tensor    ragged rows of `cols` columns in one buffer: shape's groups, rows, sizes and snapshot
  *   uniform   [groups, rows, cols] in one buffer: weights
- *   matrix    [rows, cols] without gaps between rows                                                                      */
+ *   matrix    [rows, cols] without gaps between rows */
 TEGROUP_API tegroup_sizes  tegroup_sizes_of(const void *counts, tegroup_dtype dtype, tegroup_space space);
 TEGROUP_API tegroup_shape  tegroup_shape_of(int32_t groups, int64_t rows, int64_t cols, tegroup_sizes sizes);
 TEGROUP_API tegroup_tensor tegroup_tensor_of(tegroup_shape shape, int64_t cols, tegroup_dtype dtype, const void *data);
-TEGROUP_API tegroup_tensor tegroup_tensor_uniform(int32_t groups, int64_t rows, int64_t cols, tegroup_dtype dtype, const void *data);
+TEGROUP_API tegroup_tensor tegroup_tensor_uniform(int32_t groups, int64_t rows, int64_t cols, tegroup_dtype dtype,
+    const void *data);
 TEGROUP_API tegroup_matrix tegroup_matrix_of(const void *data, int64_t rows, int64_t cols, tegroup_dtype dtype);
 
-/* Scaling modes: the row of facts (NULL for an unknown mode), the extent of one group's scales, and the place of a scale.
- * rows and cols are the data's; columnwise is 0 or 1, see tegroup_scaling.
- * Returns ERROR_NULL_ARGUMENT, ERROR_VALUE (mode, negative extents), ERROR_OVERFLOW. */
+/* Scaling modes: the row of facts (NULL for an unknown mode), the extent of one group's scales, and the place of a
+ * scale. rows and cols are the data's; columnwise is 0 or 1, see tegroup_scaling. Returns ERROR_NULL_ARGUMENT,
+ * ERROR_VALUE (mode, negative extents), ERROR_OVERFLOW. */
 TEGROUP_API const tegroup_scaling_facts *tegroup_scaling_info(tegroup_scaling scaling);
 TEGROUP_API_STATUS tegroup_scale_shape(tegroup_scaling scaling, int32_t columnwise,
     int64_t rows, int64_t cols, tegroup_scale_extent *extent, tegroup_error *error);
-/* Index, in scales, of the scale of outer index `outer` (row; columnwise: column) and inner block `inner`. Arguments are not
- * checked: outer < extent.outer, inner < extent.inner. */
-TEGROUP_API int64_t tegroup_scale_index(tegroup_scaling scaling, const tegroup_scale_extent *extent, int64_t outer, int64_t inner);
+/* Index, in scales, of the scale of outer index `outer` (row; columnwise: column) and inner block `inner`. Arguments
+ * are not checked: outer < extent.outer, inner < extent.inner. */
+TEGROUP_API int64_t tegroup_scale_index(tegroup_scaling scaling, const tegroup_scale_extent *extent,
+    int64_t outer, int64_t inner);
 
-/* Snapshot: its layout for a shape (its groups and whether it has col_sizes or elements, nothing else), and a view of one in
- * host memory (all NULL when snapshot is NULL). Returns ERROR_NULL_ARGUMENT, ERROR_VALUE. */
+/* Snapshot: its layout for a shape (its groups and whether it has col_sizes or elements, nothing else), and a view
+ * of one in host memory (all NULL when snapshot is NULL). Returns ERROR_NULL_ARGUMENT, ERROR_VALUE. */
 TEGROUP_API_STATUS tegroup_snapshot_layout(const tegroup_shape *shape, tegroup_layout *layout, tegroup_error *error);
 TEGROUP_API tegroup_snapshot_view tegroup_snapshot_read(const void *snapshot);
 
-/* Turn sizes into a snapshot. Of sizes in host memory the first that lies is an error that names its group (ERROR_VALUE,
- * ERROR_CAPACITY, ERROR_OVERLAP), unless desc.clamp is set; those in device memory are clamped, and the snapshot's status says so. */
+/* Turn sizes into a snapshot. Of sizes in host memory the first that lies is an error that names its group
+ * (ERROR_VALUE, ERROR_CAPACITY, ERROR_OVERLAP), unless desc.clamp is set; those in device memory are clamped, and
+ * the snapshot's status says so. */
 TEGROUP_API_STATUS tegroup_prepare(const tegroup_prepare_desc *desc, struct CUstream_st *stream, tegroup_error *error);
 
-/* The same for a shape: its sizes become a snapshot in `snapshot`, of tegroup_snapshot_layout's bytes, where the sizes are; on success
- * shape->snapshot points there, and every tensor made from the shape from then on has it. Errors are those of tegroup_prepare. */
+/* The same for a shape: its sizes become a snapshot in `snapshot`, of tegroup_snapshot_layout's bytes, where the
+ * sizes are; on success shape->snapshot points there, and every tensor made from the shape from then on has it.
+ * Errors are those of tegroup_prepare. */
 TEGROUP_API_STATUS tegroup_shape_prepare(tegroup_shape *shape, void *snapshot, size_t snapshot_bytes,
     struct CUstream_st *stream, tegroup_error *error);
 
@@ -83,57 +88,64 @@ TEGROUP_API const tegroup_quirk        *tegroup_quirks(int32_t *count);
 /* Check a GEMM descriptor without its data pointers and resolve its defaults. */
 TEGROUP_API_STATUS tegroup_gemm_problem(const tegroup_gemm_desc *desc, tegroup_problem *problem, tegroup_error *error);
 
-/* What every backend says of a problem on a machine; target NULL = this one. Writes TEGROUP_BACKEND_COUNT - 1 verdicts, in
- * order of preference. Fails only as tegroup_gemm_problem does, for a target that is none, or without verdicts. */
+/* What every backend says of a problem on a machine; target NULL = this one. Writes TEGROUP_BACKEND_COUNT - 1
+ * verdicts, in order of preference. Fails only as tegroup_gemm_problem does, for a target that is none, or without
+ * verdicts. */
 TEGROUP_API_STATUS tegroup_explain(const tegroup_gemm_desc *desc, const tegroup_target *target,
     tegroup_verdict verdicts[TEGROUP_BACKEND_COUNT - 1], tegroup_error *error);
 
-/* Choose: the backend that tegroup_explain marks as chosen, its workspace and its numerics_id. When none can, the status and
- * the error are those of the backend asked for, or with AUTO of the most preferred one for that memory space. The cuBLASLt
- * backends ask the library's heuristic, for tens of microseconds or more; CUBLASLT_GROUPED, where groups are small and may be
- * uneven, up to four times, for what tegroup_plan_tune may then try. */
+/* Choose: the backend that tegroup_explain marks as chosen, its workspace and its numerics_id. When none can, the
+ * status and the error are those of the backend asked for, or with AUTO of the most preferred one for that memory
+ * space. The cuBLASLt backends ask the library's heuristic, for tens of microseconds or more; CUBLASLT_GROUPED,
+ * where groups are small and may be uneven, up to four times, for what tegroup_plan_tune may then try. */
 TEGROUP_API_STATUS tegroup_plan_make(const tegroup_gemm_desc *desc, const tegroup_target *target,
     tegroup_plan *plan, tegroup_error *error);
 
-/* What each byte of a plan's workspace is for, in the order in which it is carved. Returns ERROR_NULL_ARGUMENT, ERROR_STRUCT_SIZE,
- * ERROR_PLAN. */
+/* What each byte of a plan's workspace is for, in the order in which it is carved. Returns ERROR_NULL_ARGUMENT,
+ * ERROR_STRUCT_SIZE, ERROR_PLAN. */
 TEGROUP_API_STATUS tegroup_plan_layout(const tegroup_plan *plan, tegroup_layout *layout, tegroup_error *error);
 
 /* Everything that tegroup_gemm checks before it starts, and nothing else. */
 TEGROUP_API_STATUS tegroup_gemm_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc, tegroup_error *error);
 
-/* Run. stream: where GPU work is enqueued (NULL = the default stream); ignored by the CPU backend, which is done on return. */
+/* Run. stream: where GPU work is enqueued (NULL = the default stream); ignored by the CPU backend, which is done on
+ * return. */
 TEGROUP_API_STATUS tegroup_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
 
-/* Time the algorithms among which a plan can choose (those that cuBLASLt offers, of CUBLASLT_GROUPED for larger groups than
- * the mean, too; sm90's tiles; the other backends have one) and keep the fastest. The only call that waits: for `stream`,
- * which must not be capturing. */
+/* Time the algorithms among which a plan can choose (those that cuBLASLt offers, of CUBLASLT_GROUPED for larger
+ * groups than the mean, too; sm90's tiles; the other backends have one) and keep the fastest. The only call that
+ * waits: for `stream`, which must not be capturing. */
 TEGROUP_API_STATUS tegroup_plan_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
 
 /* A plan's choice of algorithm as plain bytes, good for the same problem on the same kind of device with the same
- * versions of tegroup and cuBLASLt. Loading plans anew for desc, whose backend must be AUTO or the saved one, and takes
- * the saved choice if it is offered again: no address is ever taken from the bytes. size: TEGROUP_SAVED_PLAN_BYTES; bytes
- * that cannot serve are ERROR_PLAN, and where the saved backend cannot run desc here, that is what tegroup_plan_make says. */
+ * versions of tegroup and cuBLASLt. Loading plans anew for desc, whose backend must be AUTO or the saved one, and
+ * takes the saved choice if it is offered again: no address is ever taken from the bytes. size:
+ * TEGROUP_SAVED_PLAN_BYTES; bytes that cannot serve are ERROR_PLAN, and where the saved backend cannot run desc
+ * here, that is what tegroup_plan_make says. */
 TEGROUP_API_STATUS tegroup_plan_save(const tegroup_plan *plan, void *bytes, size_t size, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_plan_load(const tegroup_gemm_desc *desc, const void *bytes, size_t size,
     tegroup_plan *plan, tegroup_error *error);
 
-/* Look through a grouped tensor: its snapshot's sizes, and NaN and infinity in its rows. What is found is data, written to the
- * record; only a call that cannot be made is an error. */
-TEGROUP_API_STATUS tegroup_validate(const tegroup_validate_desc *desc, struct CUstream_st *stream, tegroup_error *error);
+/* Look through a grouped tensor: its snapshot's sizes, and NaN and infinity in its rows. What is found is data,
+ * written to the record; only a call that cannot be made is an error. */
+TEGROUP_API_STATUS tegroup_validate(const tegroup_validate_desc *desc, struct CUstream_st *stream,
+    tegroup_error *error);
 
-/* Workspaces of the operations below that need one, on the GPU alone: of a descriptor the sizes are read, no pointers but
- * whether balance_loss is set. Returns ERROR_NULL_ARGUMENT, ERROR_STRUCT_SIZE, ERROR_UNSET, ERROR_VALUE, ERROR_OVERFLOW. */
+/* Workspaces of the operations below that need one, on the GPU alone: of a descriptor the sizes are read, no
+ * pointers but whether balance_loss is set. Returns ERROR_NULL_ARGUMENT, ERROR_STRUCT_SIZE, ERROR_UNSET,
+ * ERROR_VALUE, ERROR_OVERFLOW. */
 TEGROUP_API_STATUS tegroup_router_layout(const tegroup_router_desc *desc, tegroup_layout *layout, tegroup_error *error);
-TEGROUP_API_STATUS tegroup_permutation_layout(const tegroup_permutation_desc *desc, tegroup_layout *layout, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_permutation_layout(const tegroup_permutation_desc *desc, tegroup_layout *layout,
+    tegroup_error *error);
 
-/* The grouped linear layer, see tegroup_linear_desc. plan_make plans every product whose output is there; target NULL = this
- * machine. The calls run as tegroup_gemm does: stream NULL = the default stream, no allocation, no waiting, good for capture,
- * nothing written on error. wgrad may come at any later time, on another stream that the caller has made wait for the
- * buffers that it reads. Errors are those of tegroup_plan_make and tegroup_gemm, in the names of tegroup_linear_desc; a
- * call whose output is absent is ERROR_UNSET, and ERROR_PLAN where it was when the plan was made. */
+/* The grouped linear layer, see tegroup_linear_desc. plan_make plans every product whose output is there; target
+ * NULL = this machine. The calls run as tegroup_gemm does: stream NULL = the default stream, no allocation, no
+ * waiting, good for capture, nothing written on error. wgrad may come at any later time, on another stream that the
+ * caller has made wait for the buffers that it reads. Errors are those of tegroup_plan_make and tegroup_gemm, in the
+ * names of tegroup_linear_desc; a call whose output is absent is ERROR_UNSET, and ERROR_PLAN where it was when the
+ * plan was made. */
 TEGROUP_API_STATUS tegroup_linear_plan_make(const tegroup_linear_desc *desc, const tegroup_target *target,
     tegroup_linear_plan *plan, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_linear_forward(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
@@ -148,9 +160,10 @@ TEGROUP_API_STATUS tegroup_linear_wgrad(const tegroup_linear_plan *plan, const t
 TEGROUP_API_STATUS tegroup_linear_gemm(const tegroup_linear_desc *desc, tegroup_op op,
     tegroup_gemm_desc *gemm, tegroup_error *error);
 
-/* The grouped MLP, see tegroup_mlp_desc: as the grouped linear layer, with two of them and an activation between. Everything
- * is checked before anything is written; in the calls that are one stream's kernels in order, no copy and no memset. fusion
- * REQUIRED is UNSUPPORTED where the backend's products have no activation, or gradient of one, in their epilogue. */
+/* The grouped MLP, see tegroup_mlp_desc: as the grouped linear layer, with two of them and an activation between.
+ * Everything is checked before anything is written; in the calls that are one stream's kernels in order, no copy and
+ * no memset. fusion REQUIRED is UNSUPPORTED where the backend's products have no activation, or gradient of one, in
+ * their epilogue. */
 TEGROUP_API_STATUS tegroup_mlp_plan_make(const tegroup_mlp_desc *desc, const tegroup_target *target,
     tegroup_mlp_plan *plan, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_mlp_forward(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
@@ -165,16 +178,17 @@ TEGROUP_API_STATUS tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const tegroup
 TEGROUP_API_STATUS tegroup_mlp_layout(const tegroup_mlp_plan *plan, tegroup_mlp_memory memory,
     tegroup_layout *layout, tegroup_error *error);
 
-/* The product that one of these calls runs for fc1 or fc2, to put to tegroup_explain or, with plan->fc1 or plan->fc2, to
- * tegroup_plan_tune (not where the plan fused the product: its kernel has one tile). plan NULL: what lies in the workspace has no address. */
+/* The product that one of these calls runs for fc1 or fc2, to put to tegroup_explain or, with plan->fc1 or
+ * plan->fc2, to tegroup_plan_tune (not where the plan fused the product: its kernel has one tile). plan NULL: what
+ * lies in the workspace has no address. */
 TEGROUP_API_STATUS tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
     tegroup_mlp_layer layer, tegroup_op op, tegroup_gemm_desc *gemm, tegroup_error *error);
 
-/* A chain of ops, see tegroup_chain_desc: planned once, then run forward and, with grad_output, backward, on one stream and good
- * for capture as far as a USER op is. explain says which ops run as a grouped MLP, and of every other activation why not; it
- * writes desc->op_count verdicts. Everything is checked before anything runs, but for what a USER op itself refuses. Errors
- * are in the words of the op that *desc->refused names, its tensors those of tegroup_linear_desc, tegroup_mlp_desc or
- * tegroup_activation_desc; those of arguments and of the chain begin so. */
+/* A chain of ops, see tegroup_chain_desc: planned once, then run forward and, with grad_output, backward, on one
+ * stream and good for capture as far as a USER op is. explain says which ops run as a grouped MLP, and of every
+ * other activation why not; it writes desc->op_count verdicts. Everything is checked before anything runs, but for
+ * what a USER op itself refuses. Errors are in the words of the op that *desc->refused names, its tensors those of
+ * tegroup_linear_desc, tegroup_mlp_desc or tegroup_activation_desc; those of arguments and of the chain begin so. */
 TEGROUP_API_STATUS tegroup_chain_plan_make(const tegroup_chain_desc *desc, const tegroup_target *target,
     tegroup_chain_plan *plan, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_chain_layout(const tegroup_chain_plan *plan, tegroup_chain_memory memory,

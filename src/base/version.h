@@ -36,9 +36,9 @@
 #error "tegroup: the switch is spelt TEGROUP_NO_CUBLASLT"
 #endif
 
-/* Macros that a user may define before including this file: TEGROUP_IMPLEMENTATION and TEGROUP_EXTERN, see the top;
- * and switches that leave out kernels, so that nvcc is done sooner. What a build lacks, calls and tegroup_explain refuse as NOT_BUILT; the
- * CPU backend always has everything, and no switch changes a struct.
+/* Macros that a user may define before including this file: TEGROUP_IMPLEMENTATION and TEGROUP_EXTERN, see the top; and
+ * switches that leave out kernels, so that nvcc is done sooner. What a build lacks, calls and tegroup_explain refuse as
+ * NOT_BUILT; the CPU backend always has everything, and no switch changes a struct.
  *
  *     TEGROUP_NO_PORTABLE    the portable GEMM kernels
  *     TEGROUP_NO_SM90        the GEMM kernels for Hopper

@@ -5,16 +5,19 @@
 #include "formats/dtype_types.h"
 #include "core/tensor_types.h"
 
-/* Gated kinds take pairs of gate and up, [rows, 2 width] -> [rows, width]; the others [rows, width] -> [rows, width], and their
- * input is called gate here, too. sigmoid(x) = 1 / (1 + exp(-x)); Phi is the standard normal distribution function.
+/* Gated kinds take pairs of gate and up, [rows, 2 width] -> [rows, width]; the others [rows, width] -> [rows, width],
+ * and their input is called gate here, too. sigmoid(x) = 1 / (1 + exp(-x)); Phi is the standard normal distribution
+ * function.
  *
- * Sources: GLU variants: Shazeer 2020, arXiv:2002.05202. GELU and its tanh form: Hendrycks and Gimpel, arXiv:1606.08415.
- * Squared ReLU: So et al. 2021, arXiv:2109.08668. Clamped SwiGLU: swiglu in gpt_oss/torch/model.py of github.com/openai/gpt-oss,
- * which interleaves gate and up. Derivatives are torch autograd's: ReLU's is 0 at 0, a clamp's 1 at its limits and 0 beyond.
+ * Sources: GLU variants: Shazeer 2020, arXiv:2002.05202. GELU and its tanh form: Hendrycks and Gimpel,
+ * arXiv:1606.08415. Squared ReLU: So et al. 2021, arXiv:2109.08668. Clamped SwiGLU: swiglu in gpt_oss/torch/model.py of
+ * github.com/openai/gpt-oss, which interleaves gate and up. Derivatives are torch autograd's: ReLU's is 0 at 0, a
+ * clamp's 1 at its limits and 0 beyond.
  *
- * At an infinite gate its function and the derivative are their limits: gate and 1 at infinity, 0 and 0 at minus infinity (of
- * RELU_SQUARED infinity and infinity, of IDENTITY gate and 1). What is multiplied then, up, row_scale and gradients, is multiplied
- * as IEEE 754 says: 0 times infinity is NaN. A NaN among gate and up shows in the output. */
+ * At an infinite gate its function and the derivative are their limits: gate and 1 at infinity, 0 and 0 at minus
+ * infinity (of RELU_SQUARED infinity and infinity, of IDENTITY gate and 1). What is multiplied then, up, row_scale
+ * and gradients, is multiplied as IEEE 754 says: 0 times infinity is NaN. A NaN among gate and up shows in the
+ * output. */
 typedef enum tegroup_activation {
     TEGROUP_ACTIVATION_UNSET          = 0,
     TEGROUP_ACTIVATION_SWIGLU         = 1, /* gate sigmoid(gate) up                                                   */
@@ -57,7 +60,7 @@ typedef struct tegroup_activation_backward_desc {
     tegroup_matrix     input;          /* in  [rows, 2 width] or [rows, width], as the forward call read it       */
     tegroup_matrix     row_scale;      /* in  [rows, 1]; absent = 1                                               */
     tegroup_matrix     grad_output;    /* in  [rows, width]                                                       */
-    tegroup_matrix     grad_input;     /* out as large as input and laid out alike; may be input itself, with its ld and dtype,
-                                          and grad_output where not gated                                         */
+    tegroup_matrix     grad_input;     /* out as large as input and laid out alike; may be input itself, with its ld
+                                          and dtype, and grad_output where not gated */
     tegroup_matrix     grad_row_scale; /* out [rows, 1], F32 or F64; absent = not wanted                          */
 } tegroup_activation_backward_desc;

@@ -8,7 +8,8 @@
 #include "base/arithmetic.h"
 #include "core/checks.h"
 
-/* The choice that a plan made among equals: cuBLASLt's algorithm, the tile of sm90. All zero where a backend has one candidate. */
+/* The choice that a plan made among equals: cuBLASLt's algorithm, the tile of sm90. All zero where a backend has one
+ * candidate. */
 typedef struct tegroup_impl_choice {
     uint64_t words[8];
 } tegroup_impl_choice;
@@ -26,9 +27,9 @@ static inline void tegroup_impl_choices_add(tegroup_impl_choices *choices, const
     if (choices->count < TEGROUP_TUNE_CANDIDATES) choices->list[choices->count++] = *choice;
 }
 
-/* plan.algorithm of the bundled backends: the kernel's address in this unit, its threads, shared memory and blocks. SM90 has the
- * driver's function that makes tensor maps besides, how many of the last groups have narrow tiles alone, and the kernel's number in
- * its table. */
+/* plan.algorithm of the bundled backends: the kernel's address in this unit, its threads, shared memory and blocks.
+ * SM90 has the driver's function that makes tensor maps besides, how many of the last groups have narrow tiles
+ * alone, and the kernel's number in its table. */
 enum {
     TEGROUP_IMPL_PLANNED_KERNEL,
     TEGROUP_IMPL_PLANNED_THREADS,

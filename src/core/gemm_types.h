@@ -30,19 +30,22 @@ typedef struct tegroup_scalars {
     int32_t       stride; /* 0: data[0] for every group; 1: data[g] for group g           */
 } tegroup_scalars;
 
-/* Rows of a ragged operand that lie elsewhere, so that no permuted copy of them need be written: row r of all groups is row
- * slot_of_row[r] / slots of the operand's data, which has `rows` rows of its own then. A negative slot, or one past these rows,
- * gives a row of zeros. slot_of_row is what tegroup_permutation_make writes, slots the router's k. */
+/* Rows of a ragged operand that lie elsewhere, so that no permuted copy of them need be written: row r of all groups
+ * is row slot_of_row[r] / slots of the operand's data, which has `rows` rows of its own then. A negative slot, or
+ * one past these rows, gives a row of zeros. slot_of_row is what tegroup_permutation_make writes, slots the router's
+ * k. */
 typedef struct tegroup_gather {
-    const int64_t *slot_of_row; /* [shape.rows of the operand], in the gemm's space, 8-byte aligned; read when rows > 0     */
-    int64_t        rows;        /* of data; 0 = no gathering: the operand's rows lie in their order                        */
-    int64_t        slots;       /* slots that share a row of data; 0 = 1                                                   */
+    const int64_t *slot_of_row; /* [shape.rows of the operand], in the gemm's space, 8-byte aligned; read when rows >
+                                   0 */
+    int64_t        rows;        /* of data; 0 = no gathering: the operand's rows lie in their order */
+    int64_t        slots;       /* slots that share a row of data; 0 = 1 */
 } tegroup_gather;
 
-/* One grouped product. The plan reads everything except data pointers; a call reads the tensors again and checks that
- * the tegroup_problem that they make is the planned one. Rows of activations (a and d, in a wgrad a and b, and c where it is such)
- * are one routing's: their snapshots may lie elsewhere but say as many rows of each group. Where they do not, the deep check refuses
- * those in host memory; else as many rows are worked on as all have, and the others of d are left as they are. */
+/* One grouped product. The plan reads everything except data pointers; a call reads the tensors again and checks
+ * that the tegroup_problem that they make is the planned one. Rows of activations (a and d, in a wgrad a and b, and
+ * c where it is such) are one routing's: their snapshots may lie elsewhere but say as many rows of each group. Where
+ * they do not, the deep check refuses those in host memory; else as many rows are worked on as all have, and the
+ * others of d are left as they are. */
 typedef struct tegroup_gemm_desc {
     size_t          struct_size; /* sizeof(tegroup_gemm_desc)                                                     */
     tegroup_op      op;          /* required                                                                      */

@@ -21,41 +21,44 @@ typedef enum tegroup_backend {
     TEGROUP_BACKEND_COUNT
 } tegroup_backend;
 
-/* What every planned descriptor ends with; all zero is the default. It is embedded last, so that a descriptor grows at its end
- * alone. A layer hands it on to each of its products. The plan reads all but the workspace, streams and events. Of a call's own
- * are these, check_level, cublaslt, host_sizes_final and an activation's threads; backend, sm_limit, products' threads and hints
- * are the plan's, and a call does not read them; the rest must be as planned wherever a call looks at it. */
+/* What every planned descriptor ends with; all zero is the default. It is embedded last, so that a descriptor grows
+ * at its end alone. A layer hands it on to each of its products. The plan reads all but the workspace, streams and
+ * events. Of a call's own are these, check_level, cublaslt, host_sizes_final and an activation's threads; backend,
+ * sm_limit, products' threads and hints are the plan's, and a call does not read them; the rest must be as planned
+ * wherever a call looks at it. */
 typedef struct tegroup_options {
-    tegroup_compute     compute;       /* the type of the sums                                                          */
-    tegroup_backend     backend;       /* AUTO, or the one to use or be told why not                                    */
-    tegroup_check_level check_level;   /* how much a call checks                                                        */
-    int32_t             threads;       /* CPU: threads to use at most; 0 = all that OpenMP gives, 1 without OpenMP      */
-    int32_t             sm_limit;      /* GPU: multiprocessors that a product uses at most; 0 = all. Tails and bias gradients
-                                          are small kernels of their own, and not limited                               */
-    int32_t             data_alignment_bytes; /* the caller's word that data of a, b, c, d will lie at multiples of so many
-                                          bytes, and groups at shape.offsets, too: 0 = as the backend needs, and for
-                                          offsets nothing, or a power of two up to TEGROUP_ALIGNMENT.
-                                          Below 16, SM90 and CUBLASLT_GROUPED are not taken.
-                                          CUBLASLT_GROUPED may find a faster algorithm for it, with a numerics_id of
-                                          its own, and refuses other addresses then; not for lists                      */
-    int64_t             expected_rows; /* hint: rows in all groups together; 0 = capacity. Speed only, but
-                                          cuBLASLt's algorithm, and so its numerics_id, may follow it                   */
+    tegroup_compute     compute;       /* the type of the sums */
+    tegroup_backend     backend;       /* AUTO, or the one to use or be told why not */
+    tegroup_check_level check_level;   /* how much a call checks */
+    int32_t             threads;       /* CPU: threads to use at most; 0 = all that OpenMP gives, 1 without OpenMP */
+    int32_t             sm_limit;      /* GPU: multiprocessors that a product uses at most; 0 = all. Tails and bias
+                                          gradients are small kernels of their own, and not limited */
+    int32_t             data_alignment_bytes; /* the caller's word that data of a, b, c, d will lie at multiples of
+                                                 so many bytes, and groups at shape.offsets, too: 0 = as the backend
+                                                 needs, and for offsets nothing, or a power of two up to
+                                                 TEGROUP_ALIGNMENT. Below 16, SM90 and CUBLASLT_GROUPED are not
+                                                 taken. CUBLASLT_GROUPED may find a faster algorithm for it, with a
+                                                 numerics_id of its own, and refuses other addresses then; not for
+                                                 lists */
+    int64_t             expected_rows; /* hint: rows in all groups together; 0 = capacity. Speed only, but cuBLASLt's
+                                          algorithm, and so its numerics_id, may follow it */
     int64_t             expected_rows_max; /* hint: rows of the largest group; 0 = spread evenly, and to
-                                          CUBLASLT_GROUPED unknown. Speed only: of its algorithms those that
-                                          tegroup_plan_tune has to try may follow it                                    */
-    uint64_t            ignore_quirks; /* bit q set: take quirk q's risk (see tegroup_quirks)                           */
-    void               *workspace;     /* TEGROUP_ALIGNMENT-aligned, in `space`; may be NULL when no bytes are needed.
-                                          Contents are garbage before and after. One call at a time may use it: a wgrad
-                                          that may run beside other calls needs its own                                 */
-    size_t              workspace_bytes; /* >= what the plan asks for                                                   */
+                                              CUBLASLT_GROUPED unknown. Speed only: of its algorithms those that
+                                              tegroup_plan_tune has to try may follow it */
+    uint64_t            ignore_quirks; /* bit q set: take quirk q's risk (see tegroup_quirks) */
+    void               *workspace;     /* TEGROUP_ALIGNMENT-aligned, in `space`; may be NULL when no bytes are
+                                          needed. Contents are garbage before and after. One call at a time may use
+                                          it: a wgrad that may run beside other calls needs its own */
+    size_t              workspace_bytes; /* >= what the plan asks for */
     size_t              cublas_workspace_bytes; /* part of the workspace that cuBLASLt gets; 0 = 32 MiB, its
-                                          documented advice for Hopper and later                                        */
-    struct cublasLtContext *cublaslt;  /* cuBLASLt backends: the caller's handle                                        */
-    const tegroup_cublaslt_functions *cublaslt_functions; /* NULL = those of the cuBLASLt that the process has loaded   */
+                                                   documented advice for Hopper and later */
+    struct cublasLtContext *cublaslt;  /* cuBLASLt backends: the caller's handle */
+    const tegroup_cublaslt_functions *cublaslt_functions; /* NULL = those of the cuBLASLt that the process has loaded */
     struct CUstream_st *const *streams; /* [stream_count] host list for CUBLASLT_LOOP to fork onto; NULL = none.
-                                          These and the events are as the workspace: for one call at a time             */
-    struct CUevent_st  *const *events; /* [stream_count + 1] host list, for the fork and the joins                      */
+                                           These and the events are as the workspace: for one call at a time */
+    struct CUevent_st  *const *events; /* [stream_count + 1] host list, for the fork and the joins */
     int32_t             stream_count;
-    int32_t             host_sizes_final; /* 1: the caller's word that group sizes on the host stay as they are, so that
-                                          CUBLASLT_LOOP may be captured: a graph keeps the sizes of its capture         */
+    int32_t             host_sizes_final; /* 1: the caller's word that group sizes on the host stay as they are, so
+                                             that CUBLASLT_LOOP may be captured: a graph keeps the sizes of its
+                                             capture */
 } tegroup_options;

@@ -50,15 +50,17 @@ typedef struct tegroup_verdict {
                                 CUBLAS: why not, as below                                                       */
     const char     *field;   /* the first unmet condition, as in tegroup_error; NULL when OK                    */
     const char     *rule;
-    int64_t         expected, got; /* a quirk's expected is the first cuBLASLt version without it, 0 if none is known   */
+    int64_t         expected, got; /* a quirk's expected is the first cuBLASLt version without it, 0 if none is known */
     tegroup_reading reading; /* of these two, as in tegroup_error                                               */
     int32_t         quirk;   /* number of the quirk that refuses it; -1 = none                                  */
     int32_t         native;  /* cudaError_t or cublasStatus_t behind the status; 0 = none                       */
     size_t          workspace_bytes; /* what it would need; 0 unless OK                                         */
-    int32_t         tile_m, tile_n, tile_k; /* rows and columns of d, and k, that it would work on at a time, as in the plan;
-                                0: not OK, or not known before the plan is made on the GPU. Speed only           */
+    int32_t         tile_m, tile_n, tile_k; /* rows and columns of d, and k, that it would work on at a time, as in
+                                               the plan; 0: not OK, or not known before the plan is made on the GPU.
+                                               Speed only */
     const char     *tile_why; /* why this tile; NULL where none is known                                        */
-    double          predicted_us; /* SM90: time of a call in us, on an H200, by which the tile was chosen; 0 = by a rule */
+    double          predicted_us; /* SM90: time of a call in us, on an H200, by which the tile was chosen; 0 = by a
+                                     rule */
 } tegroup_verdict;
 
 /* A row of the table that dispatch reads: what one backend does on a range of machines. A backend can run a problem
@@ -91,7 +93,8 @@ typedef struct tegroup_backend_rule {
 typedef enum tegroup_quirk_action {
     TEGROUP_QUIRK_REFUSE     = 1, /* the backend is refused unless ignore_quirks says otherwise                 */
     TEGROUP_QUIRK_SEPARATE   = 2, /* forward, dgrad and wgrad each need a cuBLASLt workspace of their own       */
-    TEGROUP_QUIRK_AVOID      = 3  /* the library is called in a way in which it does not happen; ignore_quirks changes nothing */
+    TEGROUP_QUIRK_AVOID      = 3  /* the library is called in a way in which it does not happen; ignore_quirks
+                                     changes nothing */
 } tegroup_quirk_action;
 
 typedef enum tegroup_quirk_case {
@@ -135,7 +138,8 @@ typedef struct tegroup_plan {
     int32_t         device;       /* CUDA device that it is bound to; -1 = none                               */
     int32_t         cublaslt_version;
     int32_t         cublas_parts; /* cuBLASLt backends: parts of the workspace that are the library's         */
-    int32_t         hypothetical; /* 1: of a backend that this build lacks, or a GPU's and made for a target: good for sizes only */
+    int32_t         hypothetical; /* 1: of a backend that this build lacks, or a GPU's and made for a target: good
+                                     for sizes only */
     int32_t         threads;      /* CPU threads                                                              */
     int32_t         sm_limit;
     int32_t         tile_m, tile_n, tile_k;

@@ -6,19 +6,20 @@
 #include "formats/dtype_types.h"
 #include "core/tensor_types.h"
 
-/* A snapshot is one routing's group sizes made safe: everything that runs afterwards reads it and never the
- * caller's arrays. It is laid out in caller memory (tegroup_snapshot_layout) and holds
+/* A snapshot is one routing's group sizes made safe: everything that runs afterwards reads it and never the caller's
+ * arrays. It is laid out in caller memory (tegroup_snapshot_layout) and holds
  *
  *   header                               tegroup_snapshot_header
  *   start[groups]             int64      first row of each group, within the buffer
  *   rows[groups]              int64      rows of each group, within the buffer, overlapping nobody; -1 = skipped
  *   prefix[groups + 1]        int64      sums of ceil(rows / TEGROUP_GRANULE) before each group, and of all
- *   order[groups]             int32      groups from the largest to the smallest, skipped ones as if empty; equal ones by index
+ *   order[groups]             int32      groups from the largest to the smallest, skipped as if empty; equal by index
  *   cols[groups]              int64      only with col_sizes or elements: columns of each group
  *   offset[groups]            int64      only with col_sizes or elements: first element of each group
  *
- * Sizes that lie never lead outside the buffers. Those in device memory nobody can refuse when the call is made: they are clamped, and
- * the header's status names the lie. Those in host memory are an error of the call, unless it is told to clamp them, too. */
+ * Sizes that lie never lead outside the buffers. Those in device memory nobody can refuse when the call is made:
+ * they are clamped, and the header's status names the lie. Those in host memory are an error of the call, unless it
+ * is told to clamp them, too. */
 #define TEGROUP_GRANULE 4 /* rows: kernels that take rows, and not tiles, share out so many of a group at a time */
 
 /* Bits of tegroup_snapshot_header.status. */
@@ -44,7 +45,8 @@ typedef struct tegroup_snapshot_header {
     int64_t  rows_end;   /* row after the last valid one; the tail begins here               */
     int64_t  capacity_rows;     /* shape.rows, shape.cols and shape.elements of the shape    */
     int64_t  capacity_cols;     /* that was prepared: bounds that everything above respects  */
-    int64_t  capacity_elements; /* 0 when regular; where shape.elements is 0, as for lists, what one buffer would need */
+    int64_t  capacity_elements; /* 0 when regular; where shape.elements is 0, as for lists, what one buffer would
+                                   need */
     int64_t  ld;         /* of the preparation; 0 = packed                                   */
 } tegroup_snapshot_header;
 
@@ -59,8 +61,8 @@ typedef struct tegroup_snapshot_view {
     const int64_t *offset; /* NULL when regular */
 } tegroup_snapshot_view;
 
-/* What tegroup_prepare does: read shape's sizes, write a snapshot of them. Its time grows with groups * log(groups), and with the square
- * of those that lie side by side at `offsets` in the rows of one buffer. */
+/* What tegroup_prepare does: read shape's sizes, write a snapshot of them. Its time grows with groups * log(groups),
+ * and with the square of those that lie side by side at `offsets` in the rows of one buffer. */
 typedef struct tegroup_prepare_desc {
     size_t         struct_size;    /* sizeof(tegroup_prepare_desc)                                            */
     tegroup_shape  shape;          /* row_sizes required; shape.snapshot is ignored                           */
@@ -68,9 +70,9 @@ typedef struct tegroup_prepare_desc {
     tegroup_space  space;          /* where the snapshot lives and the work runs; required                    */
     void          *snapshot;       /* TEGROUP_ALIGNMENT-aligned                                               */
     size_t         snapshot_bytes; /* >= tegroup_snapshot_layout(...).total_bytes                             */
-    int32_t        clamp;          /* sizes in host memory that lie: 0 = the call fails and names the group (ERROR_VALUE,
-                                      ERROR_CAPACITY, ERROR_OVERLAP), 1 = they are clamped, as those in device memory
-                                      always are, and the header's status tells                               */
+    int32_t        clamp;          /* sizes in host memory that lie: 0 = the call fails and names the group
+                                      (ERROR_VALUE, ERROR_CAPACITY, ERROR_OVERLAP), 1 = they are clamped, as those in
+                                      device memory always are, and the header's status tells */
     tegroup_check_level check_level; /* DEEP: also asks the driver whose memory snapshot and sizes are, where space is
                                       DEVICE: a host address would end the CUDA context                       */
 } tegroup_prepare_desc;

@@ -49,8 +49,8 @@ typedef struct tegroup_shape {
 } tegroup_shape;
 
 /* Groups of matrices of one data type: everything that a grouped GEMM, a quantiser or a layer knows of one operand.
- * Caller owns all memory. Uninvolved pointers stay NULL. What belongs to a scaling (scales, columnwise copies, amax) no backend
- * of this version reads: those of a product that has one are refused as UNSUPPORTED. */
+ * Caller owns all memory. Uninvolved pointers stay NULL. What belongs to a scaling (scales, columnwise copies, amax)
+ * no backend of this version reads: those of a product that has one are refused as UNSUPPORTED. */
 typedef struct tegroup_tensor {
     tegroup_shape   shape;
     tegroup_dtype   dtype;        /* UNSET = this optional tensor is absent                                   */

@@ -5,18 +5,18 @@
 #include "formats/dtype_types.h"
 #include "core/tensor_types.h"
 
-/* What tegroup_validate finds in a grouped tensor. Sizes in device memory cannot be refused when a call is made, and a NaN
- * shows far from where it arose: this record says both, and the caller reads it whenever the work before it is done.
- * It is the same whoever writes it, CPU or GPU, and every time. */
+/* What tegroup_validate finds in a grouped tensor. Sizes in device memory cannot be refused when a call is made, and
+ * a NaN shows far from where it arose: this record says both, and the caller reads it whenever the work before it is
+ * done. It is the same whoever writes it, CPU or GPU, and every time. */
 #define TEGROUP_VALIDATION_MAGIC 0x54475631u /* "TGV1" */
 
 /* Bits of tegroup_validation.status. */
-#define TEGROUP_VALIDATION_SNAPSHOT 1u  /* shape.snapshot holds no snapshot of this shape: no row is taken as owned    */
-#define TEGROUP_VALIDATION_SIZES    2u  /* the sizes lied: the snapshot's own status is not 0                          */
-#define TEGROUP_VALIDATION_BOUNDS   4u  /* a group reaches outside the buffer                                          */
-#define TEGROUP_VALIDATION_SUMS     8u  /* sums in the snapshot are not those of its rows                              */
-#define TEGROUP_VALIDATION_VALUES  16u  /* NaN or infinity in rows that groups own                                     */
-#define TEGROUP_VALIDATION_TAIL    32u  /* NaN or infinity in rows that no group owns (padding, the tail)              */
+#define TEGROUP_VALIDATION_SNAPSHOT 1u  /* shape.snapshot holds no snapshot of this shape: no row is taken as owned */
+#define TEGROUP_VALIDATION_SIZES    2u  /* the sizes lied: the snapshot's own status is not 0 */
+#define TEGROUP_VALIDATION_BOUNDS   4u  /* a group reaches outside the buffer */
+#define TEGROUP_VALIDATION_SUMS     8u  /* sums in the snapshot are not those of its rows */
+#define TEGROUP_VALIDATION_VALUES  16u  /* NaN or infinity in rows that groups own */
+#define TEGROUP_VALIDATION_TAIL    32u  /* NaN or infinity in rows that no group owns (padding, the tail) */
 
 typedef struct tegroup_validation_values {
     int64_t nans;
@@ -35,8 +35,9 @@ typedef struct tegroup_validation {
 } tegroup_validation;
 
 typedef struct tegroup_validate_desc {
-    size_t              struct_size; /* sizeof(tegroup_validate_desc)                                                   */
-    tegroup_space       space;       /* where tensor and result live; required                                          */
-    tegroup_tensor      tensor;      /* in  F64, F32, F16 or BF16 in one buffer, without col_sizes, offsets or elements */
-    tegroup_validation *result;      /* out                                                                             */
+    size_t              struct_size; /* sizeof(tegroup_validate_desc) */
+    tegroup_space       space;       /* where tensor and result live; required */
+    tegroup_tensor      tensor;      /* in  F64, F32, F16 or BF16 in one buffer, without col_sizes, offsets or
+                                        elements */
+    tegroup_validation *result;      /* out */
 } tegroup_validate_desc;

@@ -50,8 +50,8 @@ static inline void tegroup_impl_cpu_gemm_tile_FSUF(const tegroup_gemm_desc *desc
     REAL alpha = (REAL)p->alpha, beta = (REAL)p->beta, scale = 1;
     int has_bias = desc->bias.dtype != TEGROUP_DTYPE_UNSET && desc->op == TEGROUP_OP_FORWARD;
     int wgrad = desc->op == TEGROUP_OP_WGRAD;
-    /* Of few rows A is packed for as much of k as there is room for: lines of B are then read on and on. (Picked rows are
-     * widened TILE_K elements at a time.) */
+    /* Of few rows A is packed for as much of k as there is room for: lines of B are then read on and on. (Picked
+     * rows are widened TILE_K elements at a time.) */
     const int32_t most = m <= TEGROUP_IMPL_MICRO_M && desc->gather_a.rows == 0
                              ? TEGROUP_IMPL_CPU_TILE_M_PADDED * TEGROUP_IMPL_CPU_TILE_K / TEGROUP_IMPL_MICRO_M
                              : TEGROUP_IMPL_CPU_TILE_K;

@@ -84,9 +84,9 @@ static inline void tegroup_impl_cpu_tile(const tegroup_gemm_desc *desc, const te
 #define TEGROUP_IMPL_VECTORS
 #endif
 
-/* Eight lines at a time, whose elements along k are neighbours, are transposed in registers on their way to a panel: a vector of
- * each line would be a vector of k, and panels have vectors of lines. Eight lines that are
- * a power of two apart are as many as the ways of a first-level cache hold. */
+/* Eight lines at a time, whose elements along k are neighbours, are transposed in registers on their way to a panel:
+ * a vector of each line would be a vector of k, and panels have vectors of lines. Eight lines that are a power of
+ * two apart are as many as the ways of a first-level cache hold. */
 #if defined(TEGROUP_IMPL_VECTORS) && defined(__AVX__) && !defined(__CUDACC__) && (defined(__clang__) || __GNUC__ >= 9) \
     && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
 #define TEGROUP_IMPL_TRANSPOSES

@@ -3,8 +3,8 @@
 #pragma once
 #include "base/version.h"
 
-/* mbarriers, TMA and wgmma as PTX ISA 8.0 and later describe them (sections 9.7.13.15, 9.7.9.27 and 9.7.15). What stands here
- * assembles for sm_90a alone; TEGROUP_IMPL_HOPPER says that this pass of the compiler is for it. */
+/* mbarriers, TMA and wgmma as PTX ISA 8.0 and later describe them (sections 9.7.13.15, 9.7.9.27 and 9.7.15). What
+ * stands here assembles for sm_90a alone; TEGROUP_IMPL_HOPPER says that this pass of the compiler is for it. */
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define TEGROUP_IMPL_HOPPER 1
 #else
@@ -43,8 +43,8 @@ static __device__ __forceinline__ void tegroup_impl_warpgroup_sync(int barrier) 
 
 /* ---- copies ---- */
 
-/* A box of a tensor to shared memory; its bytes arrive at `barrier`. anywhere: the tensor has two more dimensions, with strides
- * of 16 bytes and of 2^35, and the box begins `origin` bytes, modulo 2^64, from where it else would. */
+/* A box of a tensor to shared memory; its bytes arrive at `barrier`. anywhere: the tensor has two more dimensions,
+ * with strides of 16 bytes and of 2^35, and the box begins `origin` bytes, modulo 2^64, from where it else would. */
 static __device__ __forceinline__ void tegroup_impl_tma_load(uint32_t to, const CUtensorMap *map, uint32_t barrier,
                                                              int32_t x, int32_t y, int32_t z, bool anywhere,
                                                              uint64_t origin) {
@@ -60,8 +60,8 @@ static __device__ __forceinline__ void tegroup_impl_tma_load(uint32_t to, const 
                      "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z)
                      : "memory");
 }
-/* A box from shared memory; or, `adds`, L2 adds it to the FP32 numbers that are there, and gives what FADD does, subnormals, infinities and
- * NaN too. */
+/* A box from shared memory; or, `adds`, L2 adds it to the FP32 numbers that are there, and gives what FADD does,
+ * subnormals, infinities and NaN too. */
 static __device__ __forceinline__ void tegroup_impl_tma_store(const CUtensorMap *map, uint32_t from, int32_t x,
                                                               int32_t y, int32_t z, bool anywhere, uint64_t origin,
                                                               bool adds = false) {
@@ -102,7 +102,8 @@ template <int REGISTERS> static __device__ __forceinline__ void tegroup_impl_reg
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
 
-/* Four 8x8 matrices of two-byte numbers, as wgmma's sums lie in registers, to rows of 16 bytes and back. TURNED: to columns. */
+/* Four 8x8 matrices of two-byte numbers, as wgmma's sums lie in registers, to rows of 16 bytes and back. TURNED: to
+ * columns. */
 template <bool TURNED>
 static __device__ __forceinline__ void tegroup_impl_stmatrix(uint32_t to, const uint32_t (&r)[4]) {
     if (TURNED)
@@ -123,8 +124,9 @@ static __device__ __forceinline__ void tegroup_impl_ldmatrix_rows(uint32_t (&r)[
 
 /* ---- wgmma ---- */
 
-/* How a tile lies in shared memory: rows of 128 bytes, their 16-byte chunks permuted by XOR with the row's number (the 128-byte
- * swizzle of TMA). leading: bytes from 64 lines to the next 64 where lines are contiguous; else unread. */
+/* How a tile lies in shared memory: rows of 128 bytes, their 16-byte chunks permuted by XOR with the row's number
+ * (the 128-byte swizzle of TMA). leading: bytes from 64 lines to the next 64 where lines are contiguous; else
+ * unread. */
 static __device__ __forceinline__ uint64_t tegroup_impl_wgmma_tile(uint32_t address, uint32_t leading) {
     return (uint64_t)((address & 0x3ffffu) >> 4) | (uint64_t)(leading >> 4) << 16 | (uint64_t)(1024 >> 4) << 32
            | (uint64_t)1 << 62;
@@ -139,8 +141,8 @@ template <int PENDING> static __device__ __forceinline__ void tegroup_impl_wgmma
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
-/* sum[64 x N] (+)= A[64 x 16] B[16 x N], both in shared memory; a warp's lanes hold sums as mma.sync's accumulators do, eight
- * columns after eight. */
+/* sum[64 x N] (+)= A[64 x 16] B[16 x N], both in shared memory; a warp's lanes hold sums as mma.sync's accumulators
+ * do, eight columns after eight. */
 /* clang-format off */
 #define TEGROUP_IMPL_F4(i) "+f"(d[i]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3])
 #define TEGROUP_IMPL_F32(i)                                                                                    \

@@ -16,7 +16,8 @@
 
 /* ---- storing ---- */
 
-/* Eight neighbours of BF16, FP16 or FP32, of which `count` exist, as floats: in one or two loads where their address allows it. */
+/* Eight neighbours of BF16, FP16 or FP32, of which `count` exist, as floats: in one or two loads where their address
+ * allows it. */
 static __device__ __forceinline__ void tegroup_impl_gpu_load8(tegroup_dtype dtype, const char *from, int32_t count,
                                                               float (&x)[8]) {
     if (count == 8 && ((uintptr_t)from & 15) == 0) {
@@ -63,8 +64,8 @@ static __device__ __forceinline__ void tegroup_impl_gpu_store8(tegroup_dtype dty
         if (i < count) ((uint16_t *)to)[i] = (uint16_t)(word[i / 2] >> i % 2 * 16);
 }
 
-/* Eight sums of line `line` from column `first` on, both within the tile: alpha * sum + beta * C + scale * bias. The tile is a
- * copy in registers: the compiler cannot know that stores to D leave shared memory alone. */
+/* Eight sums of line `line` from column `first` on, both within the tile: alpha * sum + beta * C + scale * bias. The
+ * tile is a copy in registers: the compiler cannot know that stores to D leave shared memory alone. */
 static __device__ __forceinline__ void tegroup_impl_gpu_finish(const tegroup_gemm_desc &desc,
                                                                const tegroup_impl_gpu_tile &tile, int line, int first,
                                                                const float *sums) {
@@ -100,17 +101,17 @@ static __device__ __forceinline__ bool tegroup_impl_gpu_plain(const tegroup_gemm
 
 /* ---- fragments ---- */
 
-/* Where a lane reads its row of a fragment's first 8x8 matrix: `line` is the warp's first line, upper and later (0 or 1) say
- * whether its matrix is the one of the eight higher lines, and of the eight later k. */
+/* Where a lane reads its row of a fragment's first 8x8 matrix: `line` is the warp's first line, upper and later (0
+ * or 1) say whether its matrix is the one of the eight higher lines, and of the eight later k. */
 template <bool ALONG_K>
 static __device__ __forceinline__ uint32_t tegroup_impl_fragments(int line, int upper, int later, int r) {
     return ALONG_K ? (uint32_t)((line + upper * 8 + r) * 128 + (later ^ r) * 16)
                    : (uint32_t)(line / 64 * 8192 + (later * 8 + r) * 128 + ((line % 64 / 8 + upper) ^ r) * 16);
 }
 
-/* The same for sixteen kk of k and the i-th sixteen lines. The chunk's number is permuted by XOR, and so moved by XOR: a warp's
- * first line is a multiple of 32 where a tile is in panels. skip: when that is in the middle of a panel, bytes of one, since
- * the next then begins at i = 2. */
+/* The same for sixteen kk of k and the i-th sixteen lines. The chunk's number is permuted by XOR, and so moved by
+ * XOR: a warp's first line is a multiple of 32 where a tile is in panels. skip: when that is in the middle of a
+ * panel, bytes of one, since the next then begins at i = 2. */
 template <bool ALONG_K>
 static __device__ __forceinline__ uint32_t tegroup_impl_fragment(uint32_t at, uint32_t skip, int kk, int i) {
     return ALONG_K ? (at ^ (uint32_t)(kk * 32)) + (uint32_t)(i * 16 * 128)
@@ -193,7 +194,8 @@ struct tegroup_impl_portable_block {
             load_b.template load<WHOLE>(place + (uint32_t)(stage * STAGE_BYTES + A_BYTES), tile.b_row, loadable(tile));
         tegroup_impl_cp_commit(); /* also when empty, so that the count of pending groups stays true */
     }
-    /* Long after the loads: an address that the queue of loads has not taken yet cannot be moved, and the warp would wait. */
+    /* Long after the loads: an address that the queue of loads has not taken yet cannot be moved, and the warp would
+     * wait. */
     __device__ __forceinline__ void advance(const tegroup_impl_gpu_tile &tile) {
         load_a.advance(tile.a_row);
         load_b.advance(tile.b_row);
@@ -215,8 +217,9 @@ struct tegroup_impl_portable_block {
                               + tegroup_impl_fragment<B_ALONG_K>(at_b, WARP_N % 64 ? skip : 0, kk, pair));
     }
 
-    /* Sixteen kk of a step: B's fragments come a pair of columns ahead of their products, A's of the next sixteen row by row under
-     * the last pair. One set of A's is what registers leave room for; the other warp of the scheduler fills the gaps. */
+    /* Sixteen kk of a step: B's fragments come a pair of columns ahead of their products, A's of the next sixteen
+     * row by row under the last pair. One set of A's is what registers leave room for; the other warp of the
+     * scheduler fills the gaps. */
     template <bool WHOLE, int ROWS, int KK>
     __device__ __forceinline__ void sixteen(const tegroup_impl_gpu_tile &tile, bool more) {
         constexpr int NEXT = (KK + 1) % STEPS;
@@ -288,8 +291,8 @@ struct tegroup_impl_portable_block {
         __syncthreads(); /* the ring is free */
     }
 
-    /* Results go through the ring, so that neighbouring threads store neighbouring columns: alpha times the sums as two-byte
-     * numbers, ready to be copied, */
+    /* Results go through the ring, so that neighbouring threads store neighbouring columns: alpha times the sums as
+     * two-byte numbers, ready to be copied, */
     __device__ __forceinline__ void store_plainly(bool bf16, const tegroup_impl_gpu_tile &tile, unsigned char *memory) {
         const float alpha = tile.alpha;
         const int me = tegroup_impl_thread(), from_m = warp_m(me) + me % 32 / 4, from_n = warp_n(me) + me % 4 * 2;
@@ -354,8 +357,8 @@ struct tegroup_impl_portable_block {
         else differentiate(desc, tile, (const float *)memory, epilogue);
 #endif
     }
-    /* Of gates and ups the first eight that a row has from column `col` of what is activated on, and how many bytes the others are
-     * behind them. */
+    /* Of gates and ups the first eight that a row has from column `col` of what is activated on, and how many bytes
+     * the others are behind them. */
     static __device__ __forceinline__ char *eight(const tegroup_matrix &m, bool interleaved, int64_t row, int64_t col) {
         return (char *)m.data + (row * m.ld + (interleaved ? 2 * col : col)) * 2;
     }
@@ -465,8 +468,8 @@ struct tegroup_impl_portable_block {
 #endif
 };
 
-/* Blocks take turns at the tiles, each round beginning one block later: else some would always get the short tiles where groups
- * end. */
+/* Blocks take turns at the tiles, each round beginning one block later: else some would always get the short tiles
+ * where groups end. */
 static __device__ __forceinline__ int64_t tegroup_impl_gpu_number(uint32_t round) {
     return (int64_t)round * gridDim.x + (blockIdx.x + round) % gridDim.x;
 }
@@ -476,7 +479,8 @@ template <typename BLOCK, typename... EPILOGUE>
 static __device__ __forceinline__ void tegroup_impl_portable_work(const tegroup_impl_gpu_call &call,
                                                                   const EPILOGUE &...epilogue) {
     extern __shared__ __align__(16) unsigned char tegroup_impl_memory[];
-    /* To 128 bytes, as the permutation of chunks needs: debug and relocatable builds do not keep to a larger __align__. */
+    /* To 128 bytes, as the permutation of chunks needs: debug and relocatable builds do not keep to a larger
+     * __align__. */
     unsigned char *const ring = tegroup_impl_memory + (128 - tegroup_impl_shared(tegroup_impl_memory) % 128) % 128;
     constexpr int FOUND = TEGROUP_IMPL_PORTABLE_FOUND;
     /* Those found last, and those before, whose last one others may still read. */

@@ -19,8 +19,9 @@
 #include "cuda/portable.h"
 #include "cuda/portable_f32.h"
 
-/* One kernel of the family, for BF16 and for FP16. Tiles of up to 128 lines fit SM86, 89 and 120, whose blocks have 99 KB of
- * shared memory for what the kernel declares itself (less than 2.4 KB) and the ring; the highest is for SM90 and 100. */
+/* One kernel of the family, for BF16 and for FP16. Tiles of up to 128 lines fit SM86, 89 and 120, whose blocks have
+ * 99 KB of shared memory for what the kernel declares itself (less than 2.4 KB) and the ring; the highest is for
+ * SM90 and 100. */
 typedef struct tegroup_impl_portable_row {
     const void *bf16, *f16;
     int32_t tile_m, tile_n, threads, shared_bytes;
@@ -59,9 +60,10 @@ TEGROUP_IMPL_PORTABLE_FITS(64, 128, 2, 2, 3, 99);
 TEGROUP_IMPL_PORTABLE_FITS(128, 128, 2, 2, 3, 99);
 TEGROUP_IMPL_PORTABLE_FITS(256, 192, 4, 2, 3, 227);
 
-/* The lowest tile that holds a group of `lines` lines, the average; the 256-line one, which wastes most where a group ends, only
- * where groups are long and alike, its width leaves few columns over, and sums are so long that a multiprocessor does without a
- * second block, which multiplies while the first one stores. limit: shared memory that a block may have. */
+/* The lowest tile that holds a group of `lines` lines, the average; the 256-line one, which wastes most where a
+ * group ends, only where groups are long and alike, its width leaves few columns over, and sums are so long that a
+ * multiprocessor does without a second block, which multiplies while the first one stores. limit: shared memory that
+ * a block may have. */
 static inline const tegroup_impl_portable_row *tegroup_impl_portable_choose(tegroup_op op, int64_t lines,
                                                                             int64_t columns, int64_t terms, int alike,
                                                                             int32_t limit) {

@@ -8,13 +8,15 @@
 #include "core/product.h"
 #include "cuda/call.h"
 
-/* One kernel family for every GPU since SM80: a persistent grid whose blocks walk the groups' tiles, cp.async into a ring of
- * swizzled shared-memory tiles, ldmatrix, mma.sync (PTX ISA 8.0, sections 9.7.8.22 and 9.7.13). Sizes come from the snapshot.
- * Each element is summed over k in steps of 16 from 0 upwards, whatever the tile, so the tile never changes a bit. */
+/* One kernel family for every GPU since SM80: a persistent grid whose blocks walk the groups' tiles, cp.async into a
+ * ring of swizzled shared-memory tiles, ldmatrix, mma.sync (PTX ISA 8.0, sections 9.7.8.22 and 9.7.13). Sizes come
+ * from the snapshot. Each element is summed over k in steps of 16 from 0 upwards, whatever the tile, so the tile
+ * never changes a bit. */
 #define TEGROUP_IMPL_PORTABLE_TILE_K 64 /* two-byte elements: one 128-byte row of shared memory */
 #define TEGROUP_IMPL_PORTABLE_FOUND 8   /* tiles that are found at a time */
 
-/* A tile of a group's product: where its operands and results begin, and how much of the group there is from there on. */
+/* A tile of a group's product: where its operands and results begin, and how much of the group there is from there
+ * on. */
 typedef struct tegroup_impl_gpu_tile {
     const char *a, *b, *c, *bias; /* bias, scale: NULL = none */
     const char *scale;
@@ -66,10 +68,11 @@ static __device__ __forceinline__ void tegroup_impl_mma(float (&d)[4], const uin
 
 /* ---- scheduling ---- */
 
-/* One warp walks the groups, 32 at a time: each lane counts one group's tiles, a scan places them. Then each of a few lanes looks
- * for a tile of its own: it takes long, and no longer for several. Tiles are asked for in rising order, so the
- * walk never turns back. Lives in shared memory: registers are for sums. A kernel asks in one place, where all of this is inlined
- * and reads the descriptor as constants: a call would load it anew for every tile, and have registers saved around it. */
+/* One warp walks the groups, 32 at a time: each lane counts one group's tiles, a scan places them. Then each of a
+ * few lanes looks for a tile of its own: it takes long, and no longer for several. Tiles are asked for in rising
+ * order, so the walk never turns back. Lives in shared memory: registers are for sums. A kernel asks in one place,
+ * where all of this is inlined and reads the descriptor as constants: a call would load it anew for every tile, and
+ * have registers saved around it. */
 template <int TILE_M, int TILE_N> struct tegroup_impl_gpu_walk {
     int64_t before;   /* tiles before the 32 groups at hand */
     int64_t upto[32]; /* of these: tiles of each one and those before it */
@@ -117,8 +120,8 @@ template <int TILE_M, int TILE_N> struct tegroup_impl_gpu_walk {
         }
         __syncwarp();
     }
-    /* Tile number t of this lane, or none when there are fewer; lanes that look for nothing pass NULL. Within a group tiles go in
-     * stripes of 8 along m: their operands stay in L2. */
+    /* Tile number t of this lane, or none when there are fewer; lanes that look for nothing pass NULL. Within a
+     * group tiles go in stripes of 8 along m: their operands stay in L2. */
     __device__ __forceinline__ void find(const tegroup_impl_gpu_call &call, int64_t t, tegroup_impl_gpu_tile *tile) {
         for (;;) {
             if (tile && t < before + upto[31]) {
@@ -174,9 +177,10 @@ template <int TILE_M, int TILE_N> struct tegroup_impl_gpu_walk {
 
 /* ---- loading ---- */
 
-/* Loads one operand's tiles of LINES lines (of m or n) by TILE_K. Contiguous along k a tile is stored [line][k], else in panels of
- * 64 lines, each [k][line]; either way rows have 128 bytes, whose 16-byte chunks are permuted by XOR with the row's number, so
- * that eight rows meet eight banks. Every pass of the block's threads permutes alike, since it moves by a multiple of eight rows. */
+/* Loads one operand's tiles of LINES lines (of m or n) by TILE_K. Contiguous along k a tile is stored [line][k],
+ * else in panels of 64 lines, each [k][line]; either way rows have 128 bytes, whose 16-byte chunks are permuted by
+ * XOR with the row's number, so that eight rows meet eight banks. Every pass of the block's threads permutes alike,
+ * since it moves by a multiple of eight rows. */
 /* TWICE: lines from 64 on are others. */
 template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegroup_impl_loader {
     static constexpr int TILE_K = TEGROUP_IMPL_PORTABLE_TILE_K, ROWS = ALONG_K ? LINES : TILE_K;
@@ -222,8 +226,9 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
     static __device__ __forceinline__ uint32_t place() {
         return (uint32_t)((row() * 8 + (chunk() ^ (row() & 7))) * 16);
     }
-    /* The tile of the next step, to this thread's place `to`; k elements along k, all TILE_K of them where WHOLE is said ahead. Of
-     * lines that do not exist nothing is loaded: whatever is there in their place leads to results that nobody stores. */
+    /* The tile of the next step, to this thread's place `to`; k elements along k, all TILE_K of them where WHOLE is
+     * said ahead. Of lines that do not exist nothing is loaded: whatever is there in their place leads to results
+     * that nobody stores. */
     template <bool WHOLE> __device__ __forceinline__ void load(uint32_t to, int64_t row_bytes, int32_t k) const {
         if (!WHOLE && (!whole || k < TILE_K)) {
             piece_by_piece(to, row_bytes, k);

@@ -11,14 +11,14 @@
 #include "cuda/sm90_scheduler.h"
 
 #if TEGROUP_IMPL_HOPPER
-/* Out of line, and called before anything else: elsewhere it takes registers that ptxas then lacks for sums, so that it serializes
- * wgmma (C7511). */
+/* Out of line, and called before anything else: elsewhere it takes registers that ptxas then lacks for sums, so that
+ * it serializes wgmma (C7511). */
 static __device__ __noinline__ bool tegroup_impl_sm90_prepared(const tegroup_impl_gpu_call *call) {
     return tegroup_impl_prepared<true>(*call);
 }
 
-/* A block in four parts, each the base of the next: what its warps share, what loads, what stores, and what multiplies. (Parts that
- * hold the first have nvcc make other code.) */
+/* A block in four parts, each the base of the next: what its warps share, what loads, what stores, and what
+ * multiplies. (Parts that hold the first have nvcc make other code.) */
 template <typename SHAPE> struct tegroup_impl_sm90_block {
     static constexpr int STAGES = SHAPE::STAGES, ITEMS = TEGROUP_IMPL_SM90_ITEMS;
     const tegroup_impl_sm90_call &call;
@@ -106,8 +106,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
     template <bool WIDE> __device__ __forceinline__ bool adds_in_l2(int number) const {
         return SHAPE::template results<WIDE>::in_l2(number) && call.adds_in_l2;
     }
-    /* Does the slab of `cols` columns from there on in the tile hold the end of D's columns within 16 bytes? TMA stores these at
-     * the least, and would go on past it. */
+    /* Does the slab of `cols` columns from there on in the tile hold the end of D's columns within 16 bytes? TMA
+     * stores these at the least, and would go on past it. */
     __device__ __forceinline__ bool ends(const tegroup_impl_sm90_item &item, int32_t line, int32_t col,
                                          int32_t cols) const {
         const int32_t left = SHAPE::FLIPS

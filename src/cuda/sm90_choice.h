@@ -66,7 +66,8 @@ typedef struct tegroup_impl_sm90_share {
     double stretches; /* of tiles of one cost that are balanced; 0: they go round-robin */
 } tegroup_impl_sm90_share;
 
-/* Tiles of 128 rows by 192 columns that hold a weight gradient of that many; a narrow one counts as `narrow` of its columns. */
+/* Tiles of 128 rows by 192 columns that hold a weight gradient of that many; a narrow one counts as `narrow` of its
+ * columns. */
 static inline double tegroup_impl_sm90_covering(int64_t rows, int64_t cols, double narrow) {
     return (double)tegroup_impl_ceil_div(rows, 128)
            * ((double)tegroup_impl_ceil_div(cols, TEGROUP_IMPL_SM90_WIDE)
@@ -122,8 +123,8 @@ typedef struct tegroup_impl_sm90_time {
     double math, scheduling, memory, total;
 } tegroup_impl_sm90_time;
 
-/* With one kernel. Math, scheduling and memory overlap; they are combined as cbrt(a^3 + b^3 + c^3), which lies between their maximum
- * and their sum. */
+/* With one kernel. Math, scheduling and memory overlap; they are combined as cbrt(a^3 + b^3 + c^3), which lies
+ * between their maximum and their sum. */
 static inline tegroup_impl_sm90_time tegroup_impl_sm90_predict(const tegroup_problem *p,
                                                                const tegroup_impl_sm90_groups *groups,
                                                                const tegroup_impl_sm90_row *row, int64_t blocks) {
@@ -148,8 +149,9 @@ static inline tegroup_impl_sm90_time tegroup_impl_sm90_predict(const tegroup_pro
     return us;
 }
 
-/* A weight gradient whose tiles cannot flip: C is added to it, or it has four bytes. Memory decides then, and tiles larger than
- * 128 x 128 are worth while for long sums, or where 192 divides the columns. (Limits: medians of the kernels' times on an H200.) */
+/* A weight gradient whose tiles cannot flip: C is added to it, or it has four bytes. Memory decides then, and tiles
+ * larger than 128 x 128 are worth while for long sums, or where 192 divides the columns. (Limits: medians of the
+ * kernels' times on an H200.) */
 static inline int32_t tegroup_impl_sm90_wide_wgrad(const tegroup_problem *p, const tegroup_impl_sm90_groups *groups) {
     const int adds = p->accumulate || p->c != TEGROUP_DTYPE_UNSET,
               divides = tegroup_impl_sm90_covering(p->n, p->k, TEGROUP_IMPL_SM90_NARROW)
@@ -159,8 +161,9 @@ static inline int32_t tegroup_impl_sm90_wide_wgrad(const tegroup_problem *p, con
                : TEGROUP_IMPL_SM90_WGRAD_128X192;
 }
 
-/* One of many small groups has most of the rows; how many of the others have any is not known. Tiles for few rows, but tiles that fit
- * where the largest group is one of them and weights are long, or where it is very large. (Limits: 1,006 such products on an H200.) */
+/* One of many small groups has most of the rows; how many of the others have any is not known. Tiles for few rows,
+ * but tiles that fit where the largest group is one of them and weights are long, or where it is very large.
+ * (Limits: 1,006 such products on an H200.) */
 static inline int32_t tegroup_impl_sm90_one_large(const tegroup_problem *p, double most) {
     const int forward = p->op == TEGROUP_OP_FORWARD,
               one = most > 128 && most <= 192 && (double)p->n * (double)p->k >= 2e7;
@@ -228,7 +231,8 @@ static inline void tegroup_impl_sm90_assign_all(tegroup_impl_sm90_loads *loads, 
         tiles -= tegroup_impl_sm90_assign(loads, (int32_t)tegroup_impl_min(tiles, INT32_MAX), cost, closely, -1, &mine);
 }
 
-/* Groups of so many tile rows of 128 by 192 each, the last of which have narrow tiles alone: what the block has to do that has most. */
+/* Groups of so many tile rows of 128 by 192 each, the last of which have narrow tiles alone: what the block has to
+ * do that has most. */
 static inline int64_t tegroup_impl_sm90_span(int64_t groups, int64_t tile_rows, int32_t cols, int32_t k, int64_t blocks,
                                              int64_t narrows) {
     const int32_t steps = (int32_t)tegroup_impl_ceil_div(k, TEGROUP_IMPL_SM90_K),
@@ -262,9 +266,10 @@ static inline int64_t tegroup_impl_sm90_span(int64_t groups, int64_t tile_rows, 
     return loads.passed + most;
 }
 
-/* How many of the last groups have narrow tiles alone, with FORWARD_128X192. Where all groups have as many tile rows the last wave
- * is hardly ever full: 3,840 tiles are 29 waves of 132, and 12 tiles that take as long as a wave. Narrow ones fill what is missing. A
- * call takes what the block with most has to do, to within a percent: 1.028 in the mean of 313 products that have some. */
+/* How many of the last groups have narrow tiles alone, with FORWARD_128X192. Where all groups have as many tile rows
+ * the last wave is hardly ever full: 3,840 tiles are 29 waves of 132, and 12 tiles that take as long as a wave.
+ * Narrow ones fill what is missing. A call takes what the block with most has to do, to within a percent: 1.028 in
+ * the mean of 313 products that have some. */
 static inline int64_t tegroup_impl_sm90_tapering(const tegroup_gemm_desc *desc, const tegroup_problem *p,
                                                  int64_t blocks) {
     /* One wave of many is nothing, and it should be quick to find out. */

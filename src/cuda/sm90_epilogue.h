@@ -18,8 +18,8 @@
 #if TEGROUP_IMPL_HOPPER
 /* ---- what is added ---- */
 
-/* beta * C + scale * bias, for the elements of one thread: of each eight columns two neighbours, in two lines that are eight
- * apart. */
+/* beta * C + scale * bias, for the elements of one thread: of each eight columns two neighbours, in two lines that
+ * are eight apart. */
 template <typename SHAPE> struct tegroup_impl_sm90_terms {
     static constexpr bool BIAS = SHAPE::OP == TEGROUP_OP_FORWARD && !SHAPE::FLIPS;
     static constexpr int EIGHTS = SHAPE::COLS / 8;
@@ -75,8 +75,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_terms {
     }
 };
 
-/* A slab in which the columns end, element by element, to the group's lines from i0 up to `lines` and its columns from j0 on. Out of
- * line: in every slab of every store it would be a third of what there is to compile. */
+/* A slab in which the columns end, element by element, to the group's lines from i0 up to `lines` and its columns
+ * from j0 on. Out of line: in every slab of every store it would be a third of what there is to compile. */
 template <bool WIDE>
 static __device__ __noinline__ void tegroup_impl_sm90_copy(const tegroup_impl_gpu_call *call, int32_t group,
                                                            uint32_t slab, int32_t i0, int32_t lines, int32_t j0) {
@@ -101,7 +101,8 @@ static __device__ __forceinline__ uint32_t tegroup_impl_sm90_in_piece(int row, i
     return (uint32_t)(row * 64 + (chunk ^ (row / 2 & 3)) * 16);
 }
 
-/* Sixteen lines of a set, from `line` on: two results a lane and row, four rows at a time. scale: lane i has line i's. */
+/* Sixteen lines of a set, from `line` on: two results a lane and row, four rows at a time. scale: lane i has line
+ * i's. */
 template <bool BF16, tegroup_activation KIND, bool INTERLEAVED, int PIECE>
 static __device__ __forceinline__ void tegroup_impl_sm90_activate_lines(const tegroup_impl_sm90_call &call,
                                                                         uint32_t set, int line, float scale) {
@@ -155,10 +156,10 @@ static __device__ __forceinline__ void tegroup_impl_sm90_store_chunk(uint32_t to
                  : "memory");
 }
 
-/* Sixteen lines of a set whose gradient is where what is activated will be: that of gates and ups takes their place. Eight
- * columns a lane and row, eight rows at a time; the first `cols` of the set's 32 exist, and what others would give may be NaN. Lane i
- * has the scale of line i, and gets the sum of its gradient times result, in the order of tegroup_impl_activation_grad_kernel, where
- * a thread has eight columns or, interleaved, four. */
+/* Sixteen lines of a set whose gradient is where what is activated will be: that of gates and ups takes their place.
+ * Eight columns a lane and row, eight rows at a time; the first `cols` of the set's 32 exist, and what others would
+ * give may be NaN. Lane i has the scale of line i, and gets the sum of its gradient times result, in the order of
+ * tegroup_impl_activation_grad_kernel, where a thread has eight columns or, interleaved, four. */
 template <bool BF16, tegroup_activation KIND, bool INTERLEAVED, int PIECE>
 static __device__ __forceinline__ float tegroup_impl_sm90_differentiate_lines(const tegroup_impl_sm90_call &call,
                                                                               uint32_t set, int line, int32_t cols,

@@ -7,13 +7,13 @@
 #include "core/plan_types.h"
 #include "core/checks.h"
 
-#define TEGROUP_IMPL_SM90_K            64   /* of k in a pipeline stage: 128 bytes, the widest swizzle of TMA and wgmma */
-#define TEGROUP_IMPL_SM90_MOST_BLOCKS  160  /* blocks of a launch at most: no Hopper GPU has more than 144 multiprocessors */
-#define TEGROUP_IMPL_SM90_USUAL        132  /* multiprocessors of an H100 SXM and of an H200 */
-#define TEGROUP_IMPL_SM90_WIDE         192  /* columns of a tile where some are narrow */
-#define TEGROUP_IMPL_SM90_NARROW       128  /* and of these */
-#define TEGROUP_IMPL_SM90_FIT          32   /* rows of D, of which a tile that fits its group has a multiple */
-#define TEGROUP_IMPL_SM90_SMALLER      4    /* multiples below the largest that such a tile may have */
+#define TEGROUP_IMPL_SM90_K           64  /* of k in a pipeline stage: 128 bytes, the widest swizzle of TMA */
+#define TEGROUP_IMPL_SM90_MOST_BLOCKS 160 /* blocks at most: no Hopper GPU has more than 144 multiprocessors */
+#define TEGROUP_IMPL_SM90_USUAL       132 /* multiprocessors of an H100 SXM and of an H200 */
+#define TEGROUP_IMPL_SM90_WIDE        192 /* columns of a tile where some are narrow */
+#define TEGROUP_IMPL_SM90_NARROW      128 /* and of these */
+#define TEGROUP_IMPL_SM90_FIT         32  /* rows of D, of which a tile that fits its group has a multiple */
+#define TEGROUP_IMPL_SM90_SMALLER     4   /* multiples below the largest that such a tile may have */
 
 /* The kernels, a line each: KERNEL(name, op, lines, cols, turns, slabs, flips, ns, epilogue, tb, us).
  *
@@ -25,9 +25,10 @@
  *   tb        TB/s at which operands are read and results are written
  *   us        microseconds to launch, and to fill and drain the pipeline
  *
- * The first of an operation runs every problem. MMA(name, op, ns, epilogue, tb, us) is PORTABLE's kernel of 64 x 128, for groups
- * of few rows, of which a multiprocessor has two blocks; its products have the bits of wgmma. ns to us are of an H200, fitted to
- * the times of all kernels in 3,500 products of 4 to 256 groups of 4 to 2,048 rows, 192 to 28,672 columns and results of two bytes. */
+ * The first of an operation runs every problem. MMA(name, op, ns, epilogue, tb, us) is PORTABLE's kernel of 64 x
+ * 128, for groups of few rows, of which a multiprocessor has two blocks; its products have the bits of wgmma. ns to
+ * us are of an H200, fitted to the times of all kernels in 3,500 products of 4 to 256 groups of 4 to 2,048 rows, 192
+ * to 28,672 columns and results of two bytes. */
 #define TEGROUP_IMPL_SM90_KERNELS(KERNEL, MMA)                                                                         \
     KERNEL(FORWARD_128X192, 1, 128, 192, 1, 3, 0, 7.75, 11, 4.06, 15.2)                                                \
     KERNEL(FORWARD_64X256, 1, 64, 256, 1, 4, 0, 5.74, 31, 4.07, 13.5)                                                  \
@@ -44,7 +45,8 @@
     KERNEL(WGRAD_192X128, 3, 128, 192, 1, 3, 1, 8.71, 170, 3.62, 6.4)
 
 enum {
-#define TEGROUP_IMPL_SM90_NUMBER(name, op, lines, cols, turns, slabs, flips, ns, epilogue, tb, us) TEGROUP_IMPL_SM90_##name,
+#define TEGROUP_IMPL_SM90_NUMBER(name, op, lines, cols, turns, slabs, flips, ns, epilogue, tb, us)                     \
+    TEGROUP_IMPL_SM90_##name,
 #define TEGROUP_IMPL_SM90_MMA_NUMBER(name, op, ns, epilogue, tb, us) TEGROUP_IMPL_SM90_##name,
     TEGROUP_IMPL_SM90_KERNELS(TEGROUP_IMPL_SM90_NUMBER, TEGROUP_IMPL_SM90_MMA_NUMBER) TEGROUP_IMPL_SM90_KERNEL_COUNT
 #undef TEGROUP_IMPL_SM90_NUMBER
@@ -68,7 +70,7 @@ static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_row_of(int32_t kern
      (flips) ? (lines) * (2 - (turns)) : (cols),                                                                       \
      flips,                                                                                                            \
      (flips) && (op) != 3,                                                                                             \
-     (cols) == TEGROUP_IMPL_SM90_WIDE && !((flips) && (op) != 3),                                                                         \
+     (cols) == TEGROUP_IMPL_SM90_WIDE && !((flips) && (op) != 3),                                                      \
      0,                                                                                                                \
      ns,                                                                                                               \
      epilogue,                                                                                                         \
@@ -83,8 +85,8 @@ static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_row_of(int32_t kern
     return &rows[kernel];
 }
 
-/* The kernels that can run a problem. PORTABLE's picks no rows by index. What flips are results of two bytes that nothing is added
- * to; tiles that fit store boxes of 64 rows, which must not reach past a uniform D. */
+/* The kernels that can run a problem. PORTABLE's picks no rows by index. What flips are results of two bytes that
+ * nothing is added to; tiles that fit store boxes of 64 rows, which must not reach past a uniform D. */
 static inline int tegroup_impl_sm90_can_flip(const tegroup_problem *p) {
     return (p->op == TEGROUP_OP_WGRAD || p->rows_space[TEGROUP_IMPL_D] != TEGROUP_SPACE_UNSET)
            && p->d != TEGROUP_DTYPE_F32 && p->c == TEGROUP_DTYPE_UNSET && !p->accumulate

@@ -57,10 +57,10 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
             }
         }
     }
-    /* One warp, where rows are picked: each lane copies chunks of them; the other operand comes by TMA. The copies of a step have
-     * the time of LAG more to arrive before the warp waits for them and says so. Nobody may wait for what is not said meanwhile:
-     * a stage is given back when the next one is there, so LAG is at least two stages less than the ring; and tiles without a step are
-     * not found ahead without end. */
+    /* One warp, where rows are picked: each lane copies chunks of them; the other operand comes by TMA. The copies
+     * of a step have the time of LAG more to arrive before the warp waits for them and says so. Nobody may wait for
+     * what is not said meanwhile: a stage is given back when the next one is there, so LAG is at least two stages
+     * less than the ring; and tiles without a step are not found ahead without end. */
     __device__ __forceinline__ void load_gathered() const {
         constexpr uint32_t LAG = STAGES > 3 ? 2 : 1;
         const tegroup_gemm_desc &desc = call.call.desc;
@@ -119,8 +119,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
             picked[i] = i < there ? (int32_t)tegroup_impl_gathered(&gather, (int64_t)first + i) : -1;
         __syncwarp();
     }
-    /* 64 columns of picked rows, swizzled as TMA would. A lane has the same chunk of every fourth row. Of whole chunks eight are
-     * under way at a time, since a copy waits for its row to be looked up. */
+    /* 64 columns of picked rows, swizzled as TMA would. A lane has the same chunk of every fourth row. Of whole
+     * chunks eight are under way at a time, since a copy waits for its row to be looked up. */
     __device__ __forceinline__ void copy_rows(const tegroup_tensor &t, const int32_t *picked, int32_t col, int count,
                                               uint32_t to) const {
         const int chunk = lane() % 8, first = lane() / 8;

@@ -65,9 +65,10 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
     static __device__ __forceinline__ uint32_t steps_of(const tegroup_impl_sm90_item &item) {
         return (uint32_t)((item.k + SHAPE::K - 1) / SHAPE::K);
     }
-    /* Every lane of the warp has seen its own turn come, or might wait for it when the one after it is over: where wgmma was waited for they
-     * have. Of a tile without steps it rests on the wait for a turn being one instruction of a whole warp, as ptxas makes it; a __syncwarp
-     * here, or on such a tile's way alone, has ptxas serialize wgmma (C7511). */
+    /* Every lane of the warp has seen its own turn come, or might wait for it when the one after it is over: where
+     * wgmma was waited for they have. Of a tile without steps it rests on the wait for a turn being one instruction
+     * of a whole warp, as ptxas makes it; a __syncwarp here, or on such a tile's way alone, has ptxas serialize
+     * wgmma (C7511). */
     __device__ __forceinline__ void yield(int group) const {
         if (SHAPE::TURNS && lane() == 0) tegroup_impl_barrier_arrive(at(&rest->turn[group ^ 1]));
     }
@@ -206,8 +207,8 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
         typedef typename SHAPE::template results<false> results;
         const bool bf16 = call.call.desc.d.dtype == TEGROUP_DTYPE_BF16;
         const int me = tegroup_impl_thread(), lane = me % 32, warp = me / 32 % 4;
-        /* The row that this lane addresses: one of this warp's sixteen lines, or of sixteen columns that have these lines in two
-         * chunks. */
+        /* The row that this lane addresses: one of this warp's sixteen lines, or of sixteen columns that have these
+         * lines in two chunks. */
         const int row = SHAPE::FLIPS ? lane / 16 * 8 + lane % 8 : warp * 16 + lane % 16;
         const uint32_t mine = (uint32_t)(row * 128 + (SHAPE::FLIPS ? ((warp * 2 + lane / 8 % 2) ^ (row & 7)) * 16 : 0));
         const tegroup_impl_sm90_terms<SHAPE> terms(call, item, line_of(group));
@@ -286,8 +287,8 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
                 end<true>(group, item, number);
             }
     }
-    /* Sums rounded to a set, forward to its first two pieces, those of a gradient to the third; then each warp goes on with what it
-     * wrote itself. That is long, and stands once for all sets. */
+    /* Sums rounded to a set, forward to its first two pieces, those of a gradient to the third; then each warp goes
+     * on with what it wrote itself. That is long, and stands once for all sets. */
     __device__ __forceinline__ void activate(int group, const tegroup_impl_sm90_item &item, uint32_t *done,
                                              sums &sum) const {
         constexpr bool FORWARD = SHAPE::OP == TEGROUP_OP_FORWARD;
@@ -378,7 +379,8 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
 };
 #endif
 
-/* A build for another GPU than sm_90a has a launch bound of 32, which the plan reads: nothing else tells sm_90 and sm_90a apart. */
+/* A build for another GPU than sm_90a has a launch bound of 32, which the plan reads: nothing else tells sm_90 and
+ * sm_90a apart. */
 template <bool BF16, typename SHAPE>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90_THREADS : 32, 1)
     tegroup_impl_sm90_kernel(const __grid_constant__ tegroup_impl_sm90_call call) {

@@ -122,20 +122,21 @@ static inline tegroup_status tegroup_impl_sm90_encode(const tegroup_plan *plan, 
                                 (cuuint64_t)tegroup_impl_max(1, planes), (cuuint64_t)1 << 31, (cuuint64_t)1 << 29};
     const cuuint64_t strides[4] = {(cuuint64_t)row, (cuuint64_t)plane, 16, (cuuint64_t)1 << 35};
     const cuuint32_t box[5] = {(cuuint32_t)box_cols, (cuuint32_t)box_rows, 1, 1, 1}, steps[5] = {1, 1, 1, 1, 1};
-    /* Some address that exists: of a list that of the list itself, of no elements that of the sizes. Without sizes either
-     * nothing is ever loaded: any will do. */
+    /* Some address that exists: of a list that of the list itself, of no elements that of the sizes. Without sizes
+     * either nothing is ever loaded: any will do. */
     const uintptr_t address = listed   ? (uintptr_t)t->pointers & ~(uintptr_t)15
                               : !empty ? (uintptr_t)t->data
                                        : (uintptr_t)(ragged ? t->shape.snapshot : plan) & ~(uintptr_t)15;
-    /* L2 fetches 256 bytes at a time for rows whose next 128 are loaded soon. Where the box that has these is under way as well,
-     * as with the weights of dgrad and of few rows, both fetched them, and memory was read 5% slower. */
+    /* L2 fetches 256 bytes at a time for rows whose next 128 are loaded soon. Where the box that has these is under
+     * way as well, as with the weights of dgrad and of few rows, both fetched them, and memory was read 5% slower. */
     const int beside = operand == TEGROUP_IMPL_B
                        && (plan->problem.op == TEGROUP_OP_DGRAD
                            || plan->algorithm[TEGROUP_IMPL_PLANNED_ROW] == TEGROUP_IMPL_SM90_FORWARD_64X128);
     const CUtensorMapL2promotion promotion =
         beside ? CU_TENSOR_MAP_L2_PROMOTION_NONE : CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
     CUresult code = CUDA_ERROR_INVALID_CONTEXT;
-    /* In a thread whose first CUDA call this is, no context is current yet: the driver's functions do not see to that. */
+    /* In a thread whose first CUDA call this is, no context is current yet: the driver's functions do not see to
+     * that. */
     for (int32_t attempt = 0; attempt < 2 && code == CUDA_ERROR_INVALID_CONTEXT; attempt++) {
         if (attempt > 0 && cudaSetDevice(plan->device) != cudaSuccess) break;
         code = encode(map, type, ragged || listed ? 5 : 3, (void *)address, dims, strides, box, steps,
@@ -173,8 +174,8 @@ template <int OP> struct tegroup_impl_sm90_fused {
     typedef tegroup_impl_sm90_shape<OP, 128, 192, true, 3, false, true> shape;
 };
 
-/* The kernel with an activation in its epilogue, or its gradient, for a plan of a forward product or of dgrad, made ready to
- * launch. The plan stays as it is. */
+/* The kernel with an activation in its epilogue, or its gradient, for a plan of a forward product or of dgrad, made
+ * ready to launch. The plan stays as it is. */
 static inline tegroup_status tegroup_impl_sm90_plan_fused(const tegroup_plan *plan, tegroup_fused_kernel *kernel,
                                                           tegroup_error *error) {
     typedef tegroup_impl_sm90_fused<1>::shape forward;
@@ -232,7 +233,8 @@ static inline tegroup_status tegroup_impl_sm90_fuse(const tegroup_plan *plan, co
 }
 #endif
 
-/* Maps of what the kernel loads, by the boxes of a row of the table. halves: B's rows are gates and, in its second half, ups. */
+/* Maps of what the kernel loads, by the boxes of a row of the table. halves: B's rows are gates and, in its second
+ * half, ups. */
 static inline tegroup_status tegroup_impl_sm90_map_operands(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                             const tegroup_impl_sm90_row *row, int halves,
                                                             tegroup_impl_sm90_call *call, tegroup_error *error) {

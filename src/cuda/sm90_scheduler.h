@@ -16,9 +16,9 @@
 #include "cuda/sm90_tiles.h"
 
 #if TEGROUP_IMPL_HOPPER
-/* One warp of each block finds the block's tiles. It walks the groups, 32 at a time, a lane a group. Where all tiles take as long they go
- * round-robin, in the order of the groups; where they do not, blocks are balanced: of a weight gradient by the largest groups first, of
- * tiles of unlike widths by what these cost. */
+/* One warp of each block finds the block's tiles. It walks the groups, 32 at a time, a lane a group. Where all tiles
+ * take as long they go round-robin, in the order of the groups; where they do not, blocks are balanced: of a weight
+ * gradient by the largest groups first, of tiles of unlike widths by what these cost. */
 
 /* The 32 groups at hand. */
 template <typename SHAPE> struct tegroup_impl_sm90_groups_at_hand {
@@ -82,16 +82,16 @@ template <typename SHAPE> struct tegroup_impl_sm90_groups_at_hand {
                : SHAPE::OP == TEGROUP_OP_FORWARD ? (int32_t)desc.a.shape.cols
                                                  : (int32_t)desc.b.shape.rows;
     }
-    /* Of a tile, where k is that of the group: wgmma's time or, if that is more, the time that its results take to memory (as much as 6
-     * steps for results of two bytes). */
+    /* Of a tile, where k is that of the group: wgmma's time or, if that is more, the time that its results take to
+     * memory (as much as 6 steps for results of two bytes). */
     __device__ __forceinline__ int32_t cost(int32_t there, int32_t cols) const {
         const int32_t steps = (k_of(there) + SHAPE::K - 1) / SHAPE::K,
                       results = (desc.d.dtype == TEGROUP_DTYPE_F32 ? 12 : 6) * (call.has_c ? 2 : 1);
         return tegroup_impl_sm90_tile_cost(SHAPE::FITS ? tegroup_impl_sm90_fit_cost(cols) : cols,
                                            (int32_t)tegroup_impl_max(steps, results));
     }
-    /* Whether an operand may have rows of each group. (Where blocks are not balanced there are registers enough, and ptxas does better
-     * without being told.) */
+    /* Whether an operand may have rows of each group. (Where blocks are not balanced there are registers enough, and
+     * ptxas does better without being told.) */
     static __device__ __forceinline__ constexpr bool starts(int operand) {
         return !SHAPE::BALANCES || operand == TEGROUP_IMPL_A
                || operand == (SHAPE::OP == TEGROUP_OP_WGRAD ? TEGROUP_IMPL_B : TEGROUP_IMPL_D)
@@ -132,8 +132,9 @@ template <typename SHAPE> struct tegroup_impl_sm90_groups_at_hand {
     __device__ __forceinline__ bool last() const { return first_group + 32 >= desc.a.shape.groups; }
 };
 
-/* FITS: as few tiles as hold a group's rows have them in two widths at the most, the wider ones first. Where a stripe has both, PART columns
- * of D after another have first these and then those, so that tiles alike are neighbours and those of the same weights are not far. */
+/* FITS: as few tiles as hold a group's rows have them in two widths at the most, the wider ones first. Where a
+ * stripe has both, PART columns of D after another have first these and then those, so that tiles alike are
+ * neighbours and those of the same weights are not far. */
 template <typename SHAPE> struct tegroup_impl_sm90_fit {
     enum { PART = 16 };
     int32_t each, more; /* rows of a tile, and tiles of the group that have more: in units of FIT */
@@ -152,8 +153,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_fit {
     }
 };
 
-/* Stretches: tiles of one group that cost the same, and are scheduled together. Every block finds all of them, and of most has no tile:
- * so hardly anything is divided on the way. */
+/* Stretches: tiles of one group that cost the same, and are scheduled together. Every block finds all of them, and
+ * of most has no tile: so hardly anything is divided on the way. */
 template <typename SHAPE> struct tegroup_impl_sm90_stretches : tegroup_impl_sm90_groups_at_hand<SHAPE> {
     typedef tegroup_impl_sm90_groups_at_hand<SHAPE> base;
     typedef tegroup_impl_sm90_fit<SHAPE> fit;
@@ -255,7 +256,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
 #pragma unroll
         for (int i = 0; i < EACH; i++) load_of[i] = lane() + 32 * i < (int32_t)gridDim.x ? 0 : INT32_MAX;
         this->load(prepared ? 0 : desc.a.shape.groups, 0);
-        /* Every block finds all stretches, of which groups have one or more: few tiles of short sums would be done before. */
+        /* Every block finds all stretches, of which groups have one or more: few tiles of short sums would be done
+         * before. */
         if (SHAPE::OP != TEGROUP_OP_WGRAD && balanced)
             balanced = __shfl_sync(0xffffffffu, sum, 31) * ((this->k_of(0) + SHAPE::K - 1) / SHAPE::K)
                        >= TEGROUP_IMPL_SM90_BALANCED_STEPS * tegroup_impl_min(32, desc.a.shape.groups);
@@ -295,7 +297,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
     __device__ __forceinline__ bool next(tegroup_impl_sm90_item *item) {
         int of;
         int32_t local;
-        /* The first tile that a balanced block gets is that of its number: it is found before any is given, which takes a while. */
+        /* The first tile that a balanced block gets is that of its number: it is found before any is given, which
+         * takes a while. */
         const bool early = balanced && turn >= 0 && turn < __shfl_sync(0xffffffffu, sum, 31);
         if (!(balanced && !early ? by_cost(&of, &local) : round_robin(&of, &local))) return false;
         if (early) ahead = true;

@@ -153,8 +153,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
         tegroup_impl_tma_load(piece(group, set, 1), halves ? &call.c_ups : &call.map[TEGROUP_IMPL_C], ready,
                               halves ? x : 2 * x + 32, y, z, true, item.origin[TEGROUP_IMPL_C]);
     }
-    /* Where set `i` of a tile goes: lines of 64 of the group from the tile's on, and columns of what is activated. False: no
-     * lines. */
+    /* Where set `i` of a tile goes: lines of 64 of the group from the tile's on, and columns of what is activated.
+     * False: no lines. */
     __device__ __forceinline__ bool place_set(int group, const tegroup_impl_sm90_item &item, int i, int32_t *x,
                                               int32_t *y, int32_t *z) const {
         const int across = item.cols / SHAPE::SET_COLS, line = line_of(group) + i / across * 64;

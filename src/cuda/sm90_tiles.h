@@ -8,16 +8,17 @@
 #include "cuda/sm90_schedule.h"
 #include "cuda/call.h"
 
-/* A persistent kernel of three warpgroups. Of the first, one warp finds tiles, one thread has TMA load their operands into a
- * ring of stages, and two have it store results. The two others multiply by wgmma: in turns, each on a tile of its own, so that
- * one hands over results while the other multiplies, or both on one tile, each on a half of its lines.
+/* A persistent kernel of three warpgroups. Of the first, one warp finds tiles, one thread has TMA load their operands
+ * into a ring of stages, and two have it store results. The two others multiply by wgmma: in turns, each on a tile of
+ * its own, so that one hands over results while the other multiplies, or both on one tile, each on a half of its lines.
  *
  * Groups need no padding, and no tensor map is edited on the device. A ragged operand is described as boxes of R lines,
- * [start][R][cols], whose starts are one line apart, the whole being R lines before the buffer: lines from y = R - v of start
- * z = first + v are just the v lines from `first` on, and those past them lie outside the tensor, where they are read as zeros
- * and never written (A. Goucher's trick, as Triton's ragged tensor descriptors use it). Two more dimensions, with strides of 16
- * bytes and of 2^35, reach every address modulo 2^64: R lines before the buffer, and operands in buffers of their own. (The
- * address in a map is a real one: loads through a map that begins in memory which does not exist fault.)
+ * [start][R][cols], whose starts are one line apart, the whole being R lines before the buffer: lines from y = R - v of
+ * start z = first + v are just the v lines from `first` on, and those past them lie outside the tensor, where they are
+ * read as zeros and never written (A. Goucher's trick, as Triton's ragged tensor descriptors use it). Two more
+ * dimensions, with strides of 16 bytes and of 2^35, reach every address modulo 2^64: R lines before the buffer, and
+ * operands in buffers of their own. (The address in a map is a real one: loads through a map that begins in memory
+ * which does not exist fault.)
  *
  * Each element is summed over k in steps of 16 from 0 upwards, whatever the tile, so the tile never changes a bit. */
 enum {
@@ -48,10 +49,11 @@ typedef struct tegroup_impl_sm90_call {
     int32_t gathers_a, gathers_b; /* rows of the operand are picked by index: cp.async takes the place of TMA */
     tegroup_impl_gpu_epilogue epilogue;
     uint64_t activated_shift; /* as shift */
-    /* Of activation.output. Of D's ups where these are its second half, map[D] having the first; in a gradient D is that of gates and
-     * ups, and these are in C and c_ups. */
+    /* Of activation.output. Of D's ups where these are its second half, map[D] having the first; in a gradient D is
+     * that of gates and ups, and these are in C and c_ups. */
     CUtensorMap activated, ups, c_ups;
-    /* Smaller boxes: of B, forward, of narrow tiles; of A, of short tiles; of A, of tiles that fit, from the second widest on. */
+    /* Smaller boxes: of B, forward, of narrow tiles; of A, of short tiles; of A, of tiles that fit, from the second
+     * widest on. */
     CUtensorMap smaller[TEGROUP_IMPL_SM90_SMALLER];
     uint64_t further[TEGROUP_IMPL_SM90_SMALLER]; /* their shifts above the operand's */
 } tegroup_impl_sm90_call;
@@ -68,15 +70,15 @@ typedef struct tegroup_impl_sm90_item {
     float alpha, beta;    /* beta: 0 also where there is no C */
 } tegroup_impl_sm90_item;
 
-/* A kernel: operation, lines of a warpgroup, columns of a tile, whether the warpgroups take turns, slabs of each, whether lines of
- * its tiles are D's columns (of results of two bytes that nothing is added to), whether it applies an activation of gates and ups to
- * what it gives. */
+/* A kernel: operation, lines of a warpgroup, columns of a tile, whether the warpgroups take turns, slabs of each,
+ * whether lines of its tiles are D's columns (of results of two bytes that nothing is added to), whether it applies
+ * an activation of gates and ups to what it gives. */
 template <int OP_, int LINES_, int COLS_, bool TURNS_, int SLABS_, bool FLIPS_ = false, bool ACTIVATES_ = false>
 struct tegroup_impl_sm90_shape {
     static constexpr int OP = OP_, LINES = LINES_, COLS = COLS_, SLABS = SLABS_, K = TEGROUP_IMPL_SM90_K;
     static constexpr bool TURNS = TURNS_, FLIPS = FLIPS_, ACTIVATES = ACTIVATES_;
-    /* Columns of a flipped tile of ragged rows are as many of a group's rows as fit: COLS, or up to SMALLER times FIT fewer.
-     * wgmma can have any multiple of 8 columns, where its lines are 64. */
+    /* Columns of a flipped tile of ragged rows are as many of a group's rows as fit: COLS, or up to SMALLER times
+     * FIT fewer. wgmma can have any multiple of 8 columns, where its lines are 64. */
     static constexpr bool FITS = FLIPS && OP != TEGROUP_OP_WGRAD;
     static constexpr int FIT = TEGROUP_IMPL_SM90_FIT;
     static constexpr __host__ __device__ int fitting(int i) { return FITS ? COLS - i * FIT : COLS; } /* widest first */
@@ -114,15 +116,15 @@ struct tegroup_impl_sm90_shape {
         static constexpr int COLS = WIDE ? 32 : 64, ACROSS = COLS_ / COLS, COUNT = PARTS * ACROSS,
                              USED = COUNT < SLABS ? COUNT : SLABS - (COUNT % SLABS != 0);
         static_assert(COUNT % USED == 0, "every tile begins with the first slab");
-        /* Where C may be added in L2: every second one of the results for which no slab was free, and had C brought, before
-         * the sums were done. L2 by itself would add more slowly than C comes. */
+        /* Where C may be added in L2: every second one of the results for which no slab was free, and had C brought,
+         * before the sums were done. L2 by itself would add more slowly than C comes. */
         static constexpr __host__ __device__ bool in_l2(int number) {
             return OP == TEGROUP_OP_WGRAD && WIDE && number >= USED && number % 2 == 1;
         }
     };
-    /* With an activation results go by sets of three pieces of 64 lines by 32 columns: two of gates and ups, and what they are
-     * activated to. Forward a tile is of gates and ups, half its columns of each where they are halves of D; a gradient's is of
-     * what was activated. */
+    /* With an activation results go by sets of three pieces of 64 lines by 32 columns: two of gates and ups, and
+     * what they are activated to. Forward a tile is of gates and ups, half its columns of each where they are halves
+     * of D; a gradient's is of what was activated. */
     static constexpr int SET_COLS = OP == TEGROUP_OP_FORWARD ? 64 : 32, PIECE = TEGROUP_IMPL_SM90_SLAB / 2,
                          SETS = SLABS * TEGROUP_IMPL_SM90_SLAB / (3 * PIECE); /* under way */
     static_assert(!ACTIVATES || (TURNS && SETS >= 2), "one is worked on while another comes or goes");

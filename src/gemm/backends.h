@@ -37,8 +37,8 @@ typedef tegroup_status tegroup_impl_run_fused_function(const tegroup_plan *plan,
                                                        const tegroup_impl_epilogue *epilogue,
                                                        struct CUstream_st *stream, tegroup_error *error);
 
-/* A backend. Workspace and tile are known to every build; the other functions are NULL where the build lacks its code, or where the
- * comment says so. */
+/* A backend. Workspace and tile are known to every build; the other functions are NULL where the build lacks its
+ * code, or where the comment says so. */
 typedef struct tegroup_impl_backend {
     tegroup_impl_workspace_function *workspace; /* adds the parts of a plan's workspace; NULL: it needs none */
     tegroup_impl_tile_function *tile;           /* the tile of a plan for any target; NULL: `plan` knows it */

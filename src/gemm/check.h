@@ -166,8 +166,8 @@ static inline int tegroup_impl_host_views(const tegroup_gemm_desc *desc, tegroup
     return 1;
 }
 
-/* The deep check of snapshots in host memory against each other: each group has as many rows in all operands that are rows of the
- * activations, or the smallest number would be what is worked on. */
+/* The deep check of snapshots in host memory against each other: each group has as many rows in all operands that
+ * are rows of the activations, or the smallest number would be what is worked on. */
 static inline tegroup_status tegroup_impl_check_groups_meet(const tegroup_gemm_desc *desc,
                                                             const tegroup_impl_names *names, tegroup_error *error) {
     const int wgrad = desc->op == TEGROUP_OP_WGRAD;
@@ -198,7 +198,8 @@ static inline tegroup_status tegroup_impl_check_entry(const tegroup_tensor *t, c
     return TEGROUP_OK;
 }
 
-/* A list that is written: no two groups' buffers share a byte, or one of them would be lost. They may be windows of one buffer. */
+/* A list that is written: no two groups' buffers share a byte, or one of them would be lost. They may be windows of
+ * one buffer. */
 static inline tegroup_status tegroup_impl_check_entries(const tegroup_tensor *t, tegroup_impl_operand operand,
                                                         const tegroup_impl_names *names,
                                                         const tegroup_snapshot_view *view, const unsigned char *used,
@@ -221,8 +222,8 @@ static inline tegroup_status tegroup_impl_check_entries(const tegroup_tensor *t,
     return TEGROUP_OK;
 }
 
-/* Lists in host memory. Who reads them there reads the sizes there, too, and looks before it does: at an address wherever one is used,
- * and at the deep level at those of results against each other. */
+/* Lists in host memory. Who reads them there reads the sizes there, too, and looks before it does: at an address
+ * wherever one is used, and at the deep level at those of results against each other. */
 static inline tegroup_status tegroup_impl_check_lists(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
                                                       tegroup_error *error) {
     const tegroup_tensor *tensors[5] = {&desc->a, &desc->b, &desc->c, &desc->d, &desc->bias};
@@ -258,7 +259,8 @@ static inline tegroup_status tegroup_impl_check_plan(const tegroup_plan *plan, t
     return TEGROUP_OK;
 }
 
-/* A plan for a target gives sizes alone, and one may come from a file that was compiled with other switches than this one. */
+/* A plan for a target gives sizes alone, and one may come from a file that was compiled with other switches than
+ * this one. */
 static inline tegroup_status tegroup_impl_check_runs_here(const tegroup_plan *plan, tegroup_error *error) {
     TEGROUP_IMPL_RULE(tegroup_impl_backend_of(plan->backend)->run != NULL, ERROR_NOT_BUILT, "plan.backend",
                       "must be part of this build", TEGROUP_BACKEND_CPU, plan->backend);
@@ -278,8 +280,8 @@ static inline tegroup_status tegroup_impl_check_row_scale(const tegroup_gemm_des
     return TEGROUP_OK;
 }
 
-/* Everything that a call of a product checks but tegroup_impl_check_overlaps, which a call of several products does for all of them at
- * once; in the words of whoever made the descriptor. */
+/* Everything that a call of a product checks but tegroup_impl_check_overlaps, which a call of several products does
+ * for all of them at once; in the words of whoever made the descriptor. */
 static inline tegroup_status tegroup_impl_gemm_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                      const tegroup_impl_names *names, tegroup_error *error) {
     const tegroup_check_level level = desc->options.check_level;

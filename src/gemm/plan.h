@@ -124,7 +124,8 @@ static inline void tegroup_impl_plan_begin(const tegroup_gemm_desc *desc, const 
 
 static inline int64_t tegroup_impl_distance(int64_t a, int64_t b) { return a < b ? b - a : a - b; }
 
-/* One backend's verdict: the table row that comes furthest, then the quirks. plan: where the verdict is OK, as far as it is known. */
+/* One backend's verdict: the table row that comes furthest, then the quirks. plan: where the verdict is OK, as far
+ * as it is known. */
 static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
                                         const tegroup_problem *p, tegroup_backend backend, const tegroup_target *target,
                                         int here, tegroup_verdict *verdict, tegroup_plan *plan) {

@@ -22,8 +22,8 @@ static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *ki
     return TEGROUP_OK;
 }
 
-/* Reads whole 16 bytes, and so fills L2 with what nobody wants. Written lines would do that, too, but the next call's loads would
- * wait until these are in memory: 4 to 10 microseconds of a product of few rows. */
+/* Reads whole 16 bytes, and so fills L2 with what nobody wants. Written lines would do that, too, but the next
+ * call's loads would wait until these are in memory: 4 to 10 microseconds of a product of few rows. */
 static __global__ void __launch_bounds__(256) tegroup_impl_flush_kernel(const uint4 *from, int64_t count) {
     for (int64_t i = (int64_t)blockIdx.x * 256 + threadIdx.x; i < count; i += (int64_t)gridDim.x * 256)
         asm volatile("{.reg .b32 r<4>;\nld.volatile.global.v4.b32 {r0, r1, r2, r3}, [%0];}" ::"l"(from + i) : "memory");
@@ -69,7 +69,8 @@ static inline float tegroup_impl_median(float *times, int32_t count) {
     return times[count / 2];
 }
 
-/* Another order of `count` numbers, by D. E. Knuth's linear congruential generator (MMIX) and the shuffle of Fisher and Yates. */
+/* Another order of `count` numbers, by D. E. Knuth's linear congruential generator (MMIX) and the shuffle of Fisher
+ * and Yates. */
 static inline void tegroup_impl_shuffle(int32_t *order, int32_t count, uint64_t *state) {
     for (int32_t i = count - 1; i > 0; i--) {
         *state = *state * 6364136223846793005u + 1442695040888963407u;
@@ -79,8 +80,8 @@ static inline void tegroup_impl_shuffle(int32_t *order, int32_t count, uint64_t 
     }
 }
 
-/* Candidates take turns, so that a clock that changes meets all of them alike, and in another order each round: whoever came
- * always after one that spends little power would find the clock high. */
+/* Candidates take turns, so that a clock that changes meets all of them alike, and in another order each round:
+ * whoever came always after one that spends little power would find the clock high. */
 static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
                                                     struct CUstream_st *stream, tegroup_error *error) {
     tegroup_plan candidate;

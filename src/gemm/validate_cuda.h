@@ -74,7 +74,8 @@ static __device__ __forceinline__ bool tegroup_impl_suspicious(tegroup_dtype dty
     return found;
 }
 
-/* A block takes 32 rows at a time and finds out, all groups asked at once, which of them are owned; then a warp to a row. */
+/* A block takes 32 rows at a time and finds out, all groups asked at once, which of them are owned; then a warp to a
+ * row. */
 static __global__ void __launch_bounds__(256)
     tegroup_impl_validate_values_kernel(const __grid_constant__ tegroup_validate_desc desc) {
     __shared__ uint32_t owned;

@@ -53,7 +53,8 @@ static inline int tegroup_impl_quirk_applies(const tegroup_quirk *quirk, const t
     }
 }
 
-/* The first cuBLASLt version from `version` on that has mended every fault that the problem is refused for and that one has. */
+/* The first cuBLASLt version from `version` on that has mended every fault that the problem is refused for and that
+ * one has. */
 static inline int32_t tegroup_impl_version_needed(const tegroup_gemm_desc *desc, const tegroup_problem *p,
                                                   tegroup_backend backend, const tegroup_target *target,
                                                   int32_t version) {
@@ -299,7 +300,8 @@ static inline int tegroup_impl_judge_alignment(tegroup_impl_case *c) {
 #undef TEGROUP_IMPL_NEED
 #undef TEGROUP_IMPL_NEED_AS
 
-/* First condition of one table row that the problem does not meet. Returns how many it met before, INT32_MAX for all. */
+/* First condition of one table row that the problem does not meet. Returns how many it met before, INT32_MAX for
+ * all. */
 static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const tegroup_gemm_desc *desc,
                                          const tegroup_impl_names *names, const tegroup_problem *p,
                                          const tegroup_target *target, int here, tegroup_verdict *v) {

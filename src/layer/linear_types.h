@@ -16,20 +16,22 @@
  *   wgrad     dW = dY^T X                       reads grad_output, input;             writes main_grad
  *             dbias = sum of row_scale * dY     reads grad_output, row_scale;         writes bias_grad
  *
- * This struct is what the plan is made from, what each call is given, and what is saved between them: every field is a plain
- * buffer of the caller's, the same for every format, and nothing else is remembered. Copy it, fill it in as buffers become known
- * and keep it until wgrad has run. The plan reads everything but addresses; a call looks at the tensors of its line above alone,
- * and checks that they are the planned ones: the others may be NULL or dangle by then.
+ * This struct is what the plan is made from, what each call is given, and what is saved between them: every field is a
+ * plain buffer of the caller's, the same for every format, and nothing else is remembered. Copy it, fill it in as
+ * buffers become known and keep it until wgrad has run. The plan reads everything but addresses; a call looks at the
+ * tensors of its line above alone, and checks that they are the planned ones: the others may be NULL or dangle by then.
  *
- * An absent output plans no such product: no out, no forward; no dgrad_out, no dgrad; no main_grad, no wgrad. Rows are ragged:
- * their shapes have row_sizes, rows that are the capacity, and (to run) one snapshot, that of the routing. n and k are the same
- * in every group. Outputs are contiguous (ld 0 or cols, group_stride 0 or rows * cols), overlap nothing that their call reads
- * or writes, and get the same bits wherever they are. Data are aligned to their element; a backend that needs more says so. */
+ * An absent output plans no such product: no out, no forward; no dgrad_out, no dgrad; no main_grad, no wgrad. Rows
+ * are ragged: their shapes have row_sizes, rows that are the capacity, and (to run) one snapshot, that of the
+ * routing. n and k are the same in every group. Outputs are contiguous (ld 0 or cols, group_stride 0 or rows *
+ * cols), overlap nothing that their call reads or writes, and get the same bits wherever they are. Data are aligned
+ * to their element; a backend that needs more says so. */
 typedef struct tegroup_linear_desc {
     size_t          struct_size;    /* sizeof(tegroup_linear_desc)                                                */
     tegroup_space   space;          /* where all data live; required                                              */
     tegroup_tensor  weight;         /* in  W [groups, n, k], one buffer or pointers; required, for its shape      */
-    tegroup_tensor  bias;           /* in  [groups, 1, n], one buffer or pointers; F16, BF16, F32 or F64; absent = none */
+    tegroup_tensor  bias;           /* in  [groups, 1, n], one buffer or pointers; F16, BF16, F32 or F64; absent =
+                                       none */
     tegroup_tensor  input;          /* in  X [rows, k], weight's dtype; needed for forward and wgrad              */
     tegroup_tensor  out;            /* out Y [rows, n], any dtype that the backend writes                         */
     tegroup_tensor  grad_output;    /* in  dY [rows, n], weight's dtype; needed for dgrad and wgrad               */
@@ -39,13 +41,15 @@ typedef struct tegroup_linear_desc {
                                        and bias                                                                   */
     tegroup_tensor  grad_row_scale; /* out [rows, 1], absent = not wanted. Written by dgrad: needs dgrad_out, row_scale
                                        and a bias of grad_output's dtype                                          */
-    const void     *row_scale;      /* in  [rows] multiplies each row's bias (its routing probability); needs bias. NULL to plan */
+    const void     *row_scale;      /* in  [rows] multiplies each row's bias (its routing probability); needs bias.
+                                       NULL to plan */
     tegroup_dtype   row_scale_dtype; /* F32 or F64; UNSET = no row_scale                                          */
     int32_t         accumulate;     /* wgrad: 0 overwrites main_grad and bias_grad: an empty group gets exact zeros;
                                        1 adds to both: an empty group's stay as they are, bit for bit             */
     tegroup_tail    out_tail;       /* rows of out that no group owns; out must then be there                     */
     tegroup_tail    dgrad_out_tail; /* rows of dgrad_out that no group owns. Those of grad_row_scale are kept     */
-    tegroup_options options;        /* of each product; but the one that gives grad_row_scale has one column: its backend is AUTO */
+    tegroup_options options;        /* of each product; but the one that gives grad_row_scale has one column: its
+                                       backend is AUTO */
 } tegroup_linear_desc;
 
 #define TEGROUP_LINEAR_PLAN_MAGIC 0x54474c31u /* "TGL1" */

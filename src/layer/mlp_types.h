@@ -9,9 +9,11 @@
 #include "core/activation_types.h"
 #include "layer/linear_types.h"
 
-/* Who computes the activation. The bits are the same either way: what a product gives is rounded to its stored type first. */
+/* Who computes the activation. The bits are the same either way: what a product gives is rounded to its stored type
+ * first. */
 typedef enum tegroup_fusion {
-    TEGROUP_FUSION_AUTO     = 0, /* the epilogue of the product before it where the backend has one and gains by it, else a kernel of its own */
+    TEGROUP_FUSION_AUTO     = 0, /* the epilogue of the product before it where the backend has one and gains by it,
+                                    else a kernel of its own */
     TEGROUP_FUSION_NEVER    = 1, /* a kernel of its own                                                           */
     TEGROUP_FUSION_REQUIRED = 2  /* the epilogue; UNSUPPORTED where a call with outputs here has none */
 } tegroup_fusion;
@@ -22,7 +24,8 @@ typedef enum tegroup_mlp_layer {
     TEGROUP_MLP_FC2         = 2
 } tegroup_mlp_layer;
 
-/* One of its two linear layers. Each tensor is one buffer or pointers (device lists for the backends whose kernels read them). */
+/* One of its two linear layers. Each tensor is one buffer or pointers (device lists for the backends whose kernels
+ * read them). */
 typedef struct tegroup_mlp_weights {
     tegroup_tensor weight;    /* in  W [groups, n, k]; required, for its shape                                    */
     tegroup_tensor bias;      /* in  [groups, 1, n]; F16, BF16, F32 or F64; absent = none                         */
@@ -30,26 +33,28 @@ typedef struct tegroup_mlp_weights {
     tegroup_tensor bias_grad; /* out [groups, 1, n]; absent = not wanted. Needs main_grad and bias                */
 } tegroup_mlp_weights;
 
-/* fc1, an activation f and fc2, one of each an expert. h is the width between them: fc2.weight is [groups, n, h], fc1.weight
- * [groups, 2 h, k] for an activation of gate and up, else [groups, h, k].
+/* fc1, an activation f and fc2, one of each an expert. h is the width between them: fc2.weight is [groups, n, h],
+ * fc1.weight [groups, 2 h, k] for an activation of gate and up, else [groups, h, k].
  *
  *   forward   preactivation = X W1^T + b1             reads input, fc1.weight, fc1.bias
  *             activated = row_scale * f(preactivation)      row_scale
  *             Y = activated W2^T + b2                       fc2.weight, fc2.bias; writes out and what is to be saved
  *   dgrad     d activated = dY W2                     reads grad_output, fc2.weight
- *             grad_preactivation, drow_scale                preactivation, row_scale; writes grad_preactivation, grad_row_scale
+ *             grad_preactivation, drow_scale                preactivation, row_scale; writes grad_preactivation,
+ *                                                           grad_row_scale
  *             dX = grad_preactivation W1                    fc1.weight; writes dgrad_out, if wanted
- *   wgrad     dW2 = dY^T activated, db2 = sum of dY   reads grad_output, activated;       writes fc2.main_grad, fc2.bias_grad
- *             dW1 = grad_preactivation^T X, db1       reads grad_preactivation, input;    writes fc1.main_grad, fc1.bias_grad
+ *   wgrad     dW2 = dY^T activated, db2 = sum of dY   reads grad_output, activated; writes fc2.main_grad, fc2.bias_grad
+ *             dW1 = grad_preactivation^T X, db1       reads grad_preactivation, input; writes those of fc1
  *
- * As tegroup_linear_desc, this struct is what the plan is made from, what each call is given, and what is saved between them:
- * plain buffers of the caller's, and nothing else is remembered. The plan reads everything but addresses; a call looks at the
- * tensors of its lines above alone, and checks that they are the planned ones. No out, no forward; no
- * grad_preactivation, no dgrad; no main_grad, no wgrad. Rows are ragged: every [rows, ...] tensor has input's row_sizes (on the
- * device with data there: the activation's kernel reads them, so that CUBLASLT_LOOP has no MLP), its capacity in rows, and (to
- * run) its snapshot. Outputs and what is saved are contiguous (ld 0 or cols), overlap nothing that their call touches, and get the
- * same bits wherever they are (a device's grad_row_scale: wherever all rows are 16-byte aligned, or wherever some are not). Data are
- * aligned to their element; a backend that needs more says so. Rows of saved tensors that no group owns are never touched. */
+ * As tegroup_linear_desc, this struct is what the plan is made from, what each call is given, and what is saved
+ * between them: plain buffers of the caller's, and nothing else is remembered. The plan reads everything but
+ * addresses; a call looks at the tensors of its lines above alone, and checks that they are the planned ones. No
+ * out, no forward; no grad_preactivation, no dgrad; no main_grad, no wgrad. Rows are ragged: every [rows, ...]
+ * tensor has input's row_sizes (on the device with data there: the activation's kernel reads them, so that
+ * CUBLASLT_LOOP has no MLP), its capacity in rows, and (to run) its snapshot. Outputs and what is saved are
+ * contiguous (ld 0 or cols), overlap nothing that their call touches, and get the same bits wherever they are (a
+ * device's grad_row_scale: wherever all rows are 16-byte aligned, or wherever some are not). Data are aligned to
+ * their element; a backend that needs more says so. Rows of saved tensors that no group owns are never touched. */
 typedef struct tegroup_mlp_desc {
     size_t          struct_size;    /* sizeof(tegroup_mlp_desc)                                                   */
     tegroup_space   space;          /* where all data live; required                                              */
@@ -61,38 +66,39 @@ typedef struct tegroup_mlp_desc {
     tegroup_tensor  out;            /* out Y [rows, n], any dtype that the backend writes                         */
     tegroup_tensor  grad_output;    /* in  dY [rows, n], fc2.weight's dtype                                       */
     tegroup_tensor  dgrad_out;      /* out dX [rows, k]; absent = not wanted. Needs grad_preactivation            */
-    tegroup_tensor  grad_row_scale; /* out [rows, 1], F32 or F64; absent = not wanted. Needs grad_preactivation and row_scale;
-                                       with fc2_bias_scaled also an fc2.bias of grad_output's dtype, and of F64
-                                       COMPUTE_F64                                                                */
+    tegroup_tensor  grad_row_scale; /* out [rows, 1], F32 or F64; absent = not wanted. Needs grad_preactivation and
+                                       row_scale; with fc2_bias_scaled also an fc2.bias of grad_output's dtype, and
+                                       of F64 COMPUTE_F64 */
 
     /* What is saved: the plan gives its bytes, and tegroup_mlp_layout what each is for. */
-    tegroup_tensor  preactivation;  /* [rows, 2 h or h] forward writes it for dgrad, in any dtype that the backend writes.
-                                       Absent = in the workspace: inference alone                                 */
+    tegroup_tensor  preactivation;  /* [rows, 2 h or h] forward writes it for dgrad, in any dtype that the backend
+                                       writes. Absent = in the workspace: inference alone */
     tegroup_tensor  activated;      /* [rows, h], fc2.weight's dtype, row_scale in it. Read by wgrad for fc2.main_grad.
                                        Absent = in the workspace: when fc2.main_grad is not wanted                */
-    tegroup_tensor  grad_preactivation; /* as preactivation, fc1.weight's dtype. dgrad writes it for wgrad. May be preactivation
-                                       itself (same data, same dtype), which dgrad then uses up                   */
-    int32_t         recompute;      /* 0: forward writes activated. 1: forward keeps it in the workspace, and dgrad computes it
-                                       again from preactivation, bit for bit; needs activated and grad_preactivation */
+    tegroup_tensor  grad_preactivation; /* as preactivation, fc1.weight's dtype. dgrad writes it for wgrad. May be
+                                           preactivation itself (same data, same dtype), which dgrad then uses up */
+    int32_t         recompute;      /* 0: forward writes activated. 1: forward keeps it in the workspace, and dgrad
+                                       computes it again from preactivation, bit for bit; needs activated and
+                                       grad_preactivation */
     const void     *row_scale;      /* in  [rows] multiplies f: the row's routing probability; NULL to plan       */
     tegroup_dtype   row_scale_dtype; /* F32 or F64; UNSET = no row_scale                                          */
     int32_t         fc2_bias_scaled; /* 1: row_scale multiplies each row's fc2.bias, too; needs both              */
-    int32_t         accumulate;     /* wgrad: 0 overwrites every main_grad and bias_grad: an empty group gets exact zeros;
-                                       1 adds to them: an empty group's stay as they are, bit for bit             */
+    int32_t         accumulate;     /* wgrad: 0 overwrites every main_grad and bias_grad: an empty group gets exact
+                                       zeros; 1 adds to them: an empty group's stay as they are, bit for bit */
     tegroup_tail    out_tail;       /* rows of out that no group owns; out must then be there                     */
     tegroup_tail    dgrad_out_tail; /* rows of dgrad_out that no group owns. Those of grad_row_scale are kept     */
     tegroup_fusion  fusion;
-    tegroup_options options;        /* of each product (the one that gives the bias's part of grad_row_scale has one column:
-                                       its backend is AUTO); threads for the activation, too */
+    tegroup_options options;        /* of each product (the one that gives the bias's part of grad_row_scale has one
+                                       column: its backend is AUTO); threads for the activation, too */
 } tegroup_mlp_desc;
 
 #define TEGROUP_MLP_PLAN_MAGIC 0x54474d31u /* "TGM1" */
 
 /* Bits of tegroup_mlp_planned.fused. */
-#define TEGROUP_FUSED_FORWARD 1u /* the activation is in fc1's epilogue: activated_kernel runs, and what plan_tune finds for
-                                    fc1.forward does not. */
-#define TEGROUP_FUSED_DGRAD   2u /* its gradient, and with recompute activated, is in the epilogue of fc2's dgrad: gradient_kernel
-                                    runs, and likewise */
+#define TEGROUP_FUSED_FORWARD 1u /* the activation is in fc1's epilogue: activated_kernel runs, and what plan_tune
+                                    finds for fc1.forward does not. */
+#define TEGROUP_FUSED_DGRAD   2u /* its gradient, and with recompute activated, is in the epilogue of fc2's dgrad:
+                                    gradient_kernel runs, and likewise */
 
 /* What is launched in place of a product's own kernel. */
 typedef struct tegroup_fused_kernel {
@@ -106,23 +112,26 @@ typedef struct tegroup_mlp_planned {
     tegroup_activation activation;
     int32_t            interleaved, recompute, fc2_bias_scaled;
     tegroup_dtype      dtypes[17];       /* of the desc's tensors and of row_scale: a call's are held against them */
-    int64_t            preactivation_bytes, activated_bytes, grad_preactivation_bytes; /* at capacity; 0 = not planned */
+    int64_t            preactivation_bytes, activated_bytes; /* at capacity; 0 = not planned                   */
+    int64_t            grad_preactivation_bytes;             /* likewise                                       */
     int32_t            scratch_preactivation, scratch_activated; /* 1: it lies in the workspace                    */
     tegroup_fused_kernel activated_kernel; /* FUSED_FORWARD: fc1.forward's                                       */
     tegroup_fused_kernel gradient_kernel;  /* FUSED_DGRAD: fc2.dgrad's                                           */
 } tegroup_mlp_planned;
 
-/* Made once by tegroup_mlp_plan_make, then read-only. Plain bytes that hold no data pointer, as tegroup_plan. All sizes are
- * those of the capacity; tegroup_mlp_layout says what each byte is for. */
+/* Made once by tegroup_mlp_plan_make, then read-only. Plain bytes that hold no data pointer, as tegroup_plan. All
+ * sizes are those of the capacity; tegroup_mlp_layout says what each byte is for. */
 typedef struct tegroup_mlp_plan {
     size_t              struct_size;
     uint32_t            magic;
     size_t              workspace_bytes;        /* serves any of the calls                                         */
     size_t              wgrad_workspace_bytes;  /* what wgrad alone needs                                          */
     size_t              saved_by_forward_bytes; /* the caller's buffers that live from forward to backward         */
-    size_t              saved_by_dgrad_bytes;   /* and from dgrad to wgrad; grad_preactivation is free where it is preactivation */
+    size_t              saved_by_dgrad_bytes;   /* and from dgrad to wgrad; grad_preactivation is free where it is
+                                                   preactivation */
     tegroup_mlp_planned planned;
-    tegroup_linear_plan fc1, fc2;        /* their products; all zero where an output is absent. fc2.grad_row_scale adds */
+    tegroup_linear_plan fc1, fc2;        /* their products; all zero where an output is absent. fc2.grad_row_scale
+                                            adds */
 } tegroup_mlp_plan;
 
 /* The memory that a plan gives the size of. */

@@ -5,13 +5,13 @@
 #include "formats/dtype_types.h"
 #include "core/tensor_types.h"
 
-/* Router: probabilities = softmax(logits) by row; each token takes its k largest. Of equal ones it takes the larger logit,
- * which far below the row's largest is all that tells experts apart, and of equal logits the lower expert. A row that holds
- * NaN or infinity, or minus infinity alone, has probabilities of NaN and takes experts 0 .. k-1. (F64 logits count as F32
- * where probabilities are F32, but for ties.)
- * weights are those probabilities, divided by their sum when normalize is 1. Formula: Shazeer et al. 2017,
- * "Outrageously Large Neural Networks"; load-balancing loss: Fedus et al. 2021, "Switch Transformers", section 2.2:
- * balance_coefficient * experts * sum_e (share of assignments to e) * (mean probability of e). */
+/* Router: probabilities = softmax(logits) by row; each token takes its k largest. Of equal ones it takes the larger
+ * logit, which far below the row's largest is all that tells experts apart, and of equal logits the lower expert. A
+ * row that holds NaN or infinity, or minus infinity alone, has probabilities of NaN and takes experts 0 .. k-1. (F64
+ * logits count as F32 where probabilities are F32, but for ties.) weights are those probabilities, divided by their
+ * sum when normalize is 1. Formula: Shazeer et al. 2017, "Outrageously Large Neural Networks"; load-balancing loss:
+ * Fedus et al. 2021, "Switch Transformers", section 2.2: balance_coefficient * experts * sum_e (share of assignments
+ * to e) * (mean probability of e). */
 typedef struct tegroup_router_desc {
     size_t         struct_size;   /* sizeof(tegroup_router_desc)                                                 */
     tegroup_space  space;         /* where everything lives; required                                            */
@@ -29,11 +29,11 @@ typedef struct tegroup_router_desc {
     size_t         workspace_bytes;
 } tegroup_router_desc;
 
-/* Gradient of the router: of what the weights fed and of the load-balancing loss, with the choice of experts held fixed.
- * An index outside 0 .. experts-1 (-1) is of a choice that was dropped after routing. Its weight went nowhere, and that
- * weight's gradient is not read; but its probability is part of what normalize divided by, and has a gradient: the dropped
- * experts are those of the largest probabilities that the token does not list, of equal ones the lower. (Between equal
- * ones the router may have known better: its own indices are always right.) */
+/* Gradient of the router: of what the weights fed and of the load-balancing loss, with the choice of experts held
+ * fixed. An index outside 0 .. experts-1 (-1) is of a choice that was dropped after routing. Its weight went
+ * nowhere, and that weight's gradient is not read; but its probability is part of what normalize divided by, and has
+ * a gradient: the dropped experts are those of the largest probabilities that the token does not list, of equal ones
+ * the lower. (Between equal ones the router may have known better: its own indices are always right.) */
 typedef struct tegroup_router_backward_desc {
     size_t         struct_size;   /* sizeof(tegroup_router_backward_desc)                                        */
     tegroup_space  space;
@@ -58,7 +58,8 @@ typedef struct tegroup_permutation_desc {
                                     experts' counts required                                                     */
     tegroup_matrix row_of_slot;  /* out [tokens, k], I64: row of the permuted buffer, or -1                      */
     tegroup_matrix slot_of_row;  /* out [1, shape.rows], I64: slot, or -1 for a row that no slot has             */
-    void          *workspace;    /* tegroup_permutation_layout's, TEGROUP_ALIGNMENT-aligned; none is needed on the host */
+    void          *workspace;    /* tegroup_permutation_layout's, TEGROUP_ALIGNMENT-aligned; none is needed on the
+                                    host */
     size_t         workspace_bytes;
 } tegroup_permutation_desc;
 
@@ -88,7 +89,8 @@ typedef struct tegroup_combine_desc {
 } tegroup_combine_desc;
 
 /* Gradient of tegroup_combine: grad_permuted[row] = weight * grad_tokens[token] for rows that have a slot (others
- * untouched), grad_weights[slot] = <grad_tokens[token], permuted[row]>, 0 for slots whose row is outside 0 .. rows-1. */
+ * untouched), grad_weights[slot] = <grad_tokens[token], permuted[row]>, 0 for slots whose row is outside 0 ..
+ * rows-1. */
 typedef struct tegroup_combine_backward_desc {
     size_t         struct_size;  /* sizeof(tegroup_combine_backward_desc)                                        */
     tegroup_space  space;

@@ -1,7 +1,7 @@
 """The rooms of src/: which part uses which, by the names that each defines.
 
 check_rooms.py          prints "ok NAME" or "not ok NAME" a test: parts use no room above their own, include what they use, and nothing
-                        else, and those in plain C compile by themselves
+                        else, are at most 120 columns wide, and those in plain C compile by themselves
 check_rooms.py --write  rewrites the #include lines of every part by what it uses
 
 A part opens with its title, then `#pragma once` and what it includes, for editors and for these tests; tools/stitch.sh leaves both out. Public
@@ -190,6 +190,13 @@ def main():
             lists.append("%s: in one of what it uses and what it includes: %s" % (p, " ".join(sorted(wrong))))
     failed = report("parts use no room above their own", above)
     failed |= report("parts include what they use (tests/unit/check_rooms.py --write)", lists)
+    wide = []
+    for folder, _, files in sorted(os.walk(SRC)):
+        for name in sorted(files):
+            for number, line in enumerate(open(os.path.join(folder, name)), 1):
+                if len(line.rstrip("\n")) > 120 and not line.startswith("#error"):  # whose text is one line
+                    wide.append("%s/%s:%d" % (os.path.basename(folder), name, number))
+    failed |= report("no line of src/ is wider than 120 columns", wide)
     failed |= report("parts in plain C compile by themselves", compiles_alone(order, os.environ.get("CC", "cc").split()[0]))
     return int(failed)
 
