@@ -39,6 +39,7 @@ demo: $(DEMO) ## train a mixture-of-experts language model on real text in under
 # What each suite runs, what takes long first. Scripts that are in both do in each a part of their work (SUITE).
 BOTH  := tests/compile/run.sh tests/unit/test_examples.sh tests/unit/test_side_effects.sh
 QUICK := $(BOTH) $(UNIT:%=build/sanitized/%) tests/unit/test_faults.sh tests/unit/test_header.sh
+# What the CPU backend does with this machine's vectors, which a build for any machine has not.
 NATIVE := build/native/test_gemm build/native/test_contract build/native/test_linear
 MORE  := $(BOTH) tests/fuzz/run.sh $(UNIT:%=build/%) $(NATIVE) $(filter-out $(BOTH) $(QUICK),$(wildcard tests/unit/test_*.sh))
 GPU_TESTS := tests/gpu/run.sh tests/gpu/train_moe.sh

@@ -85,25 +85,15 @@ static inline void tegroup_impl_cpu_tile(const tegroup_gemm_desc *desc, const te
 #endif
 
 /* Eight lines at a time, whose elements along k are neighbours, are transposed in registers on their way to a panel:
- * a vector of each line would be a vector of k, and panels have vectors of lines. Eight lines that are a power of
+ * what a line's loads give are vectors of k, and panels have vectors of lines. Eight lines that are a power of
  * two apart are as many as the ways of a first-level cache hold. */
-#if defined(TEGROUP_IMPL_VECTORS) && defined(__AVX__) && !defined(__CUDACC__) && (defined(__clang__) || __GNUC__ >= 9) \
-    && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#if defined(TEGROUP_IMPL_VECTORS) && defined(__AVX__) && !defined(__CUDACC__) && (defined(__clang__) || __GNUC__ >= 12)
 #define TEGROUP_IMPL_TRANSPOSES
 typedef float tegroup_impl_quad __attribute__((vector_size(16), aligned(4), may_alias));
 typedef short tegroup_impl_eight_halves __attribute__((vector_size(16)));
 typedef long long tegroup_impl_two_longs __attribute__((vector_size(16)));
 typedef float tegroup_impl_oct __attribute__((vector_size(32), aligned(4), may_alias));
-#if defined(__clang__) || __GNUC__ >= 12
-#define TEGROUP_IMPL_SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
-#define TEGROUP_IMPL_JOIN(a, b) __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7)
-#define TEGROUP_IMPL_SHUFFLE_HALVES TEGROUP_IMPL_SHUFFLE
-#else
-typedef int32_t tegroup_impl_oct_places __attribute__((vector_size(32)));
-#define TEGROUP_IMPL_SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (tegroup_impl_oct_places){__VA_ARGS__})
-#define TEGROUP_IMPL_SHUFFLE_HALVES(a, b, ...) __builtin_shuffle(a, b, (tegroup_impl_eight_halves){__VA_ARGS__})
-#define TEGROUP_IMPL_JOIN(a, b) ((tegroup_impl_oct){(a)[0], (a)[1], (a)[2], (a)[3], (b)[0], (b)[1], (b)[2], (b)[3]})
-#endif
+
 /* Four elements of two bytes, as they are, and zeros. */
 TEGROUP_IMPL_INLINE tegroup_impl_eight_halves tegroup_impl_four_halves(const void *from) {
     tegroup_impl_two_longs both = {0, 0};
@@ -130,8 +120,8 @@ TEGROUP_IMPL_INLINE tegroup_impl_quad tegroup_impl_quad_at(tegroup_dtype dtype, 
 #endif
     {
         const tegroup_impl_eight_halves zeros = {0, 0, 0, 0, 0, 0, 0, 0};
-        return (tegroup_impl_quad)TEGROUP_IMPL_SHUFFLE_HALVES(
-            zeros, tegroup_impl_four_halves((const uint16_t *)data + at), 0, 8, 1, 9, 2, 10, 3, 11);
+        return (tegroup_impl_quad)__builtin_shufflevector(zeros, tegroup_impl_four_halves((const uint16_t *)data + at),
+                                                          0, 8, 1, 9, 2, 10, 3, 11);
     }
 }
 
@@ -143,19 +133,20 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_transpose(tegroup_dtype dtype, const v
         tegroup_impl_oct r[4], low, high, *to = (tegroup_impl_oct *)(void *)(panel + (int64_t)kk * width);
         TEGROUP_IMPL_UNROLL
         for (i = 0; i < 4; i++)
-            r[i] = TEGROUP_IMPL_JOIN(tegroup_impl_quad_at(dtype, data, first + i * stride_line + kk),
-                                     tegroup_impl_quad_at(dtype, data, first + (i + 4) * stride_line + kk));
-        low = TEGROUP_IMPL_SHUFFLE(r[0], r[1], 0, 8, 1, 9, 4, 12, 5, 13);
-        high = TEGROUP_IMPL_SHUFFLE(r[2], r[3], 0, 8, 1, 9, 4, 12, 5, 13);
-        *to = TEGROUP_IMPL_SHUFFLE(low, high, 0, 1, 8, 9, 4, 5, 12, 13);
+            r[i] = __builtin_shufflevector(tegroup_impl_quad_at(dtype, data, first + i * stride_line + kk),
+                                           tegroup_impl_quad_at(dtype, data, first + (i + 4) * stride_line + kk), 0, 1,
+                                           2, 3, 4, 5, 6, 7);
+        low = __builtin_shufflevector(r[0], r[1], 0, 8, 1, 9, 4, 12, 5, 13);
+        high = __builtin_shufflevector(r[2], r[3], 0, 8, 1, 9, 4, 12, 5, 13);
+        *to = __builtin_shufflevector(low, high, 0, 1, 8, 9, 4, 5, 12, 13);
         to = (tegroup_impl_oct *)(void *)((float *)to + width);
-        *to = TEGROUP_IMPL_SHUFFLE(low, high, 2, 3, 10, 11, 6, 7, 14, 15);
+        *to = __builtin_shufflevector(low, high, 2, 3, 10, 11, 6, 7, 14, 15);
         to = (tegroup_impl_oct *)(void *)((float *)to + width);
-        low = TEGROUP_IMPL_SHUFFLE(r[0], r[1], 2, 10, 3, 11, 6, 14, 7, 15);
-        high = TEGROUP_IMPL_SHUFFLE(r[2], r[3], 2, 10, 3, 11, 6, 14, 7, 15);
-        *to = TEGROUP_IMPL_SHUFFLE(low, high, 0, 1, 8, 9, 4, 5, 12, 13);
+        low = __builtin_shufflevector(r[0], r[1], 2, 10, 3, 11, 6, 14, 7, 15);
+        high = __builtin_shufflevector(r[2], r[3], 2, 10, 3, 11, 6, 14, 7, 15);
+        *to = __builtin_shufflevector(low, high, 0, 1, 8, 9, 4, 5, 12, 13);
         to = (tegroup_impl_oct *)(void *)((float *)to + width);
-        *to = TEGROUP_IMPL_SHUFFLE(low, high, 2, 3, 10, 11, 6, 7, 14, 15);
+        *to = __builtin_shufflevector(low, high, 2, 3, 10, 11, 6, 7, 14, 15);
     }
     for (; kk < k; kk++)
         for (i = 0; i < 8; i++)

@@ -32,6 +32,7 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_fit_cost(int32_t cols) {
 /* Steps of all tiles of a group in the mean, below which tiles go round-robin: to balance, every block finds all
  * stretches, and few tiles of short sums would be done before. */
 #define TEGROUP_IMPL_SM90_BALANCED_STEPS 512
+
 /* ---- balance: tiles that take unlike times go to the blocks that are done first, if tiles take what they cost ----
  *
  * Every block works out all blocks' loads, and so knows which tiles are its own without a word to the others. A warp

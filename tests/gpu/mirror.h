@@ -222,7 +222,7 @@ static tegroup_status problem_prepare_on_device(problem *p, cudaStream_t stream)
     return TEGROUP_OK;
 }
 
-/* Kernel i of SM90's table among those that can run a plan's problem, -1 where there are no more; and how many there are. */
+/* Kernel i of SM90's table among those that can run a plan's problem, -1 where there are no more; and how many. */
 static int32_t sm90_candidate(const tegroup_plan *plan, int32_t i) {
 #if defined(TEGROUP_NO_PORTABLE)
     const int with_mma = 0;

@@ -12,7 +12,7 @@ faults=tests/teeth/faults.txt
 : "${CC:=cc}" "${TEETH_JOBS:=2}" "${TEGROUP_TEST_SCALE:=0.05}"
 export CC TEGROUP_TEST_SCALE
 
-try() { # directory that holds tegroup.h, test; 0 passed, 1 failed, 2 does not compile
+try() { # directory that holds tegroup.h, test; 0 passed, 1 failed, 2 does not compile. -march=native: the CPU's vectors have faults, too
     $CC -std=gnu11 -O1 -march=native -w -I"$1" -I. -Itests/unit "tests/unit/$2.c" -o "$1/$2" -lm > "$1/$2.log" 2>&1 || return 2
     timeout 60 "$1/$2" > "$1/$2.log" 2>&1 || return 1
 }
