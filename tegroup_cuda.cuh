@@ -162,174 +162,282 @@ static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm
 
 /* ==== [3] Prepare kernel (src/cuda/prepare.h) ==== */
 
-/* The steps of tegroup_impl_prepare_host, a thread to each group or position, in one block: scans and the sorting
- * network give the same integers in any order, so the snapshot equals the host's bit for bit. */
+/* One block runs the steps of tegroup_impl_prepare_host with a thread for each group, or for four of them where there
+ * are more than 1,024. What a thread knows of its groups stays in registers. Scans and sorting give the same integers
+ * in whatever order they are evaluated, so the snapshot equals the host's bit for bit. The kernel runs once, most often
+ * with cold caches, and then waits for its instructions more than for anything else: loops are not unrolled, and what
+ * few shapes need is out of line. */
 #define TEGROUP_IMPL_PREPARE_THREADS 1024
-#define TEGROUP_IMPL_PREPARE_SHARED 1024 /* groups whose order is sorted in shared memory */
 
-/* Exclusive scan over the groups, starting from `first`: visit(g, scan of the terms before g). */
-template <typename Term, typename Combine, typename Visit>
-static __device__ void tegroup_impl_block_scan(int32_t groups, int64_t first, Term term, Combine combine, Visit visit) {
-    __shared__ int64_t warps[TEGROUP_IMPL_PREPARE_THREADS / 32];
-    const int32_t thread = (int32_t)threadIdx.x, lane = thread & 31;
-    const int32_t each = (groups + TEGROUP_IMPL_PREPARE_THREADS - 1) / TEGROUP_IMPL_PREPARE_THREADS,
-                  from = thread * each;
-    int64_t mine = 0, before;
-    for (int32_t g = from; g < from + each && g < groups; g++) mine = combine(mine, term(g));
-    int64_t upto = mine;
-    for (int32_t step = 1; step < 32; step *= 2) {
-        const int64_t other = __shfl_up_sync(0xffffffffu, upto, step);
-        if (lane >= step) upto = combine(upto, other);
-    }
-    __syncthreads(); /* the last scan's sums are read */
-    if (lane == 31) warps[thread / 32] = upto;
-    before = __shfl_up_sync(0xffffffffu, upto, 1);
-    if (lane == 0) before = 0;
-    __syncthreads();
-    int64_t carry = first;
-    for (int32_t w = 0; w < thread / 32; w++) carry = combine(carry, warps[w]);
-    carry = combine(carry, before);
-    for (int32_t g = from; g < from + each && g < groups; g++) {
-        const int64_t value = term(g);
-        visit(g, carry);
-        carry = combine(carry, value);
-    }
-    __syncthreads();
+/* What of the header is found group by group. */
+typedef struct tegroup_impl_row_totals {
+    int64_t rows_total, rows_max, rows_end, elements; /* the header's; elements: of an irregular shape */
+} tegroup_impl_row_totals;
+
+typedef struct tegroup_impl_findings {
+    uint32_t status, bad_group;
+    tegroup_impl_row_totals warps[32]; /* of the groups of each warp's threads */
+} tegroup_impl_findings;
+
+/* Status bits of group g. */
+static __device__ __forceinline__ void tegroup_impl_block_note(tegroup_impl_findings &findings, int32_t g,
+                                                               uint32_t bits) {
+    if (!bits) return;
+    atomicOr(&findings.status, bits);
+    atomicMin(&findings.bad_group, (uint32_t)g);
 }
 
-static __device__ void tegroup_impl_block_sort(const tegroup_impl_preparation &p, tegroup_impl_sort_key key) {
-    const int32_t extent = tegroup_impl_sort_extent(p.groups), thread = (int32_t)threadIdx.x;
-    for (int32_t i = thread; i < extent; i += TEGROUP_IMPL_PREPARE_THREADS) p.order[i] = i;
+/* Sum, or maximum, of the values that the threads before this one have; none is negative. */
+static __device__ __forceinline__ int64_t tegroup_impl_block_scan(int64_t value, bool maximum) {
+    __shared__ int64_t warps[32];
+    const int32_t lane = (int32_t)threadIdx.x & 31, warp = (int32_t)threadIdx.x / 32;
+    const auto combine = [=](int64_t a, int64_t b) {
+        return maximum ? tegroup_impl_max(a, b) : tegroup_impl_add(a, b);
+    };
+#pragma unroll 1
+    for (int32_t step = 1; step < 32; step *= 2) {
+        const int64_t other = __shfl_up_sync(0xffffffffu, value, step);
+        if (lane >= step) value = combine(value, other);
+    }
+    int64_t before = __shfl_up_sync(0xffffffffu, value, 1);
+    if (lane == 0) before = 0;
+    if (blockDim.x == 32) return before;
+    __syncthreads(); /* what the last scan left has been read */
+    if (lane == 31) warps[warp] = value;
     __syncthreads();
+    int64_t of_warps = lane < warp ? warps[lane] : 0;
+#pragma unroll 1
+    for (int32_t step = 16; step > 0; step /= 2)
+        of_warps = combine(of_warps, __shfl_xor_sync(0xffffffffu, of_warps, step));
+    return combine(before, of_warps);
+}
+
+/* Sorts (value, group) pairs by value and then by group with Batcher's bitonic network: position EACH * thread + e of
+ * `extent`, a power of two, ends with the pair that belongs there. */
+template <int EACH>
+static __device__ __forceinline__ void tegroup_impl_block_sort(int32_t extent, int64_t (&value)[EACH],
+                                                               int32_t (&group)[EACH]) {
+    __shared__ int64_t values[TEGROUP_IMPL_PREPARE_THREADS];
+    __shared__ int32_t groups[TEGROUP_IMPL_PREPARE_THREADS];
+    const int32_t thread = (int32_t)threadIdx.x;
+#pragma unroll 1
     for (int32_t run = 2; run <= extent; run *= 2)
+#pragma unroll 1
         for (int32_t distance = run / 2; distance > 0; distance /= 2) {
-            for (int32_t i = thread; i < extent; i += TEGROUP_IMPL_PREPARE_THREADS)
-                tegroup_impl_sort_compare(&p, key, i, run, distance);
-            __syncthreads();
+            const int32_t away = distance / EACH; /* threads between the partners; 0: they are this thread's */
+            int64_t value_there[EACH];
+            int32_t group_there[EACH];
+#pragma unroll
+            for (int e = 0; e < EACH; e++) {
+                if (away == 0) {
+                    value_there[e] = distance == 1 ? value[(e ^ 1) % EACH] : value[(e ^ 2) % EACH];
+                    group_there[e] = distance == 1 ? group[(e ^ 1) % EACH] : group[(e ^ 2) % EACH];
+                } else if (away < 32) {
+                    value_there[e] = __shfl_xor_sync(0xffffffffu, value[e], away);
+                    group_there[e] = __shfl_xor_sync(0xffffffffu, group[e], away);
+                } else {
+                    __syncthreads(); /* what was there has been read */
+                    values[thread] = value[e];
+                    groups[thread] = group[e];
+                    __syncthreads();
+                    value_there[e] = values[thread ^ away];
+                    group_there[e] = groups[thread ^ away];
+                }
+            }
+#pragma unroll
+            for (int e = 0; e < EACH; e++) {
+                const int32_t i = EACH * thread + e;
+                const bool less =
+                    value_there[e] < value[e] || (value_there[e] == value[e] && group_there[e] < group[e]);
+                const bool keeps_smaller = ((i & distance) == 0) == ((i & run) == 0);
+                if (less != keeps_smaller) continue;
+                value[e] = value_there[e];
+                group[e] = group_there[e];
+            }
         }
 }
 
-/* Status bits of group g, into the header that a block shares. */
-static __device__ __forceinline__ void tegroup_impl_block_note(tegroup_snapshot_header &header, int32_t g,
-                                                               uint32_t bits) {
-    if (!bits) return;
-    atomicOr(&header.status, bits);
-    atomicMin((uint32_t *)&header.bad_group, (uint32_t)g); /* -1 is the largest */
-}
-
-static __device__ __forceinline__ void tegroup_impl_block_disjoin(const tegroup_impl_preparation &p,
-                                                                  tegroup_impl_sort_key key,
-                                                                  tegroup_snapshot_header &header) {
-    __shared__ int32_t owners;
-    const int32_t thread = (int32_t)threadIdx.x;
+/* Of groups that share rows, or elements, the one that begins first ends where the next begins. Reads and writes the
+ * snapshot. */
+template <int EACH>
+static __device__ void tegroup_impl_block_disjoin(const tegroup_impl_preparation &p, tegroup_impl_sort_key key,
+                                                  tegroup_impl_findings &findings) {
+    int64_t value[EACH];
+    int32_t group[EACH];
+    int owners = 0;
+    for (int e = 0; e < EACH; e++) {
+        group[e] = EACH * (int32_t)threadIdx.x + e;
+        value[e] = tegroup_impl_sort_value(&p, key, group[e]);
+        owners += group[e] < p.groups && tegroup_impl_prepare_owns(&p, key, group[e]);
+    }
+    __shared__ int all;
+    if (threadIdx.x == 0) all = 0;
     __syncthreads();
-    if (thread == 0) owners = 0;
+    atomicAdd(&all, owners);
+    tegroup_impl_block_sort(p.order_entries, value, group);
+    for (int e = 0; e < EACH; e++)
+        if (EACH * (int32_t)threadIdx.x + e < p.order_entries) p.order[EACH * threadIdx.x + e] = group[e];
     __syncthreads();
-    for (int32_t g = thread; g < p.groups; g += TEGROUP_IMPL_PREPARE_THREADS)
-        if (tegroup_impl_prepare_owns(&p, key, g)) atomicAdd(&owners, 1);
-    __syncthreads();
-    tegroup_impl_block_sort(p, key);
-    for (int32_t i = thread; i < owners; i += TEGROUP_IMPL_PREPARE_THREADS) {
-        const int64_t kept = tegroup_impl_prepare_apart(&p, key, owners, i);
-        if (kept < p.out_rows[p.order[i]]) tegroup_impl_block_note(header, p.order[i], TEGROUP_SNAPSHOT_OVERLAP);
+    for (int32_t i = (int32_t)threadIdx.x; i < all; i += (int32_t)blockDim.x) {
+        const int64_t kept = tegroup_impl_prepare_apart(&p, key, all, i);
+        if (kept < p.out_rows[p.order[i]]) tegroup_impl_block_note(findings, p.order[i], TEGROUP_SNAPSHOT_OVERLAP);
         p.out_rows[p.order[i]] = kept;
     }
     __syncthreads();
 }
 
-/* Where each group's rows begin, and how many they are. */
-static __device__ __forceinline__ void tegroup_impl_block_place(const tegroup_impl_preparation &p,
-                                                                tegroup_snapshot_header &header) {
-    if (p.groups > 0)
-        tegroup_impl_block_scan(
-            p.groups, tegroup_impl_prepare_first(&p), [&](int32_t g) { return tegroup_impl_prepare_term(&p, g); },
-            [&](int64_t a, int64_t b) { return tegroup_impl_prepare_scan(&p, a, b); },
-            [&](int32_t g, int64_t carry) {
-                tegroup_impl_place x = {0, 0, 0, 0};
-                tegroup_impl_block_note(header, g, tegroup_impl_prepare_place(&p, g, carry, &x));
-                tegroup_impl_prepare_write(&p, g, &x);
-            });
-    if (p.rows.starts) tegroup_impl_block_disjoin(p, TEGROUP_IMPL_SORT_BY_START, header);
-}
-
-/* The columns and first element of each group of an irregular shape. */
-static __device__ __forceinline__ void tegroup_impl_block_place_elements(const tegroup_impl_preparation &p,
-                                                                         tegroup_snapshot_header &header) {
-    auto sized = [&](int32_t g, uint32_t *bits) {
+/* The columns and first element of each group of an irregular shape. Reads and writes the snapshot. */
+template <int EACH>
+static __device__ void tegroup_impl_block_place_elements(const tegroup_impl_preparation &p,
+                                                         tegroup_impl_findings &findings) {
+    const int32_t from = EACH * (int32_t)threadIdx.x, to = (int32_t)tegroup_impl_min(from + EACH, p.groups);
+    int64_t mine = 0;
+    for (int32_t g = from; g < to; g++) {
         tegroup_impl_place x = tegroup_impl_prepare_read(&p, g);
-        *bits = tegroup_impl_prepare_cols(&p, g, &x);
-        return x;
-    };
-    tegroup_impl_block_scan(
-        p.groups, 0,
-        [&](int32_t g) {
-            uint32_t bits;
-            const tegroup_impl_place x = sized(g, &bits);
-            return tegroup_impl_prepare_elements(&x);
-        },
-        [](int64_t a, int64_t b) { return tegroup_impl_add(a, b); },
-        [&](int32_t g, int64_t carry) {
-            uint32_t bits;
-            tegroup_impl_place x = sized(g, &bits);
-            tegroup_impl_block_note(header, g, bits | tegroup_impl_prepare_offset(&p, g, carry, &x));
-            tegroup_impl_prepare_write(&p, g, &x);
-        });
-    if (p.offsets) tegroup_impl_block_disjoin(p, TEGROUP_IMPL_SORT_BY_OFFSET, header);
+        tegroup_impl_block_note(findings, g, tegroup_impl_prepare_cols(&p, g, &x));
+        mine = tegroup_impl_add(mine, tegroup_impl_prepare_elements(&x));
+    }
+    int64_t carry = tegroup_impl_block_scan(mine, false);
+    for (int32_t g = from; g < to; g++) {
+        tegroup_impl_place x = tegroup_impl_prepare_read(&p, g);
+        (void)tegroup_impl_prepare_cols(&p, g, &x);
+        const int64_t elements = tegroup_impl_prepare_elements(&x); /* of one that is dropped, too */
+        tegroup_impl_block_note(findings, g, tegroup_impl_prepare_offset(&p, g, carry, &x));
+        tegroup_impl_prepare_write(&p, g, &x);
+        carry = tegroup_impl_add(carry, elements);
+    }
+    __syncthreads();
+    if (p.offsets) tegroup_impl_block_disjoin<EACH>(p, TEGROUP_IMPL_SORT_BY_OFFSET, findings);
 }
 
-/* The prefix sums, and the sums and extremes of the header. */
+/* What only starts that the caller gives, or an irregular shape, ask for: the snapshot has starts and rows before and
+ * after. */
+template <int EACH>
+static __device__ __noinline__ void tegroup_impl_block_place_apart(const tegroup_impl_preparation &p,
+                                                                   tegroup_impl_findings &findings) {
+    __syncthreads();
+    if (p.rows.starts) tegroup_impl_block_disjoin<EACH>(p, TEGROUP_IMPL_SORT_BY_START, findings);
+    if (p.irregular) tegroup_impl_block_place_elements<EACH>(p, findings);
+}
+
+/* Where each of the thread's groups begins, and how many rows it has: into x and the snapshot. */
+template <int EACH>
+static __device__ __forceinline__ void tegroup_impl_block_place(const tegroup_impl_preparation &p,
+                                                                tegroup_impl_place (&x)[EACH],
+                                                                tegroup_impl_findings &findings) {
+    const int32_t from = EACH * (int32_t)threadIdx.x;
+    int64_t mine = 0;
+#pragma unroll
+    for (int e = 0; e < EACH; e++)
+        if (from + e < p.groups) mine = tegroup_impl_prepare_scan(&p, mine, tegroup_impl_prepare_term(&p, from + e));
+    const bool counts = p.rows.encoding == TEGROUP_ENCODING_COUNTS;
+    int64_t carry = tegroup_impl_block_scan(mine, !counts);
+    carry = tegroup_impl_prepare_scan(&p, p.groups > 0 ? tegroup_impl_prepare_first(&p) : 0, carry);
+#pragma unroll
+    for (int e = 0; e < EACH; e++) {
+        const int32_t g = from + e;
+        x[e] = {0, 0, 0, 0};
+        if (g >= p.groups) continue;
+        tegroup_impl_block_note(findings, g, tegroup_impl_prepare_place(&p, g, carry, &x[e]));
+        tegroup_impl_prepare_write(&p, g, &x[e]);
+        if (e + 1 < EACH) carry = tegroup_impl_prepare_scan(&p, carry, tegroup_impl_prepare_term(&p, g));
+    }
+    if (!p.rows.starts && !p.irregular) return;
+    tegroup_impl_block_place_apart<EACH>(p, findings);
+#pragma unroll
+    for (int e = 0; e < EACH; e++)
+        if (from + e < p.groups) x[e] = tegroup_impl_prepare_read(&p, from + e);
+}
+
+/* Every lane gets the warp's sum and maxima. */
+static __device__ __forceinline__ tegroup_impl_row_totals tegroup_impl_warp_totals(tegroup_impl_row_totals x) {
+#pragma unroll 1
+    for (int32_t step = 16; step > 0; step /= 2) {
+        x.rows_total += __shfl_xor_sync(0xffffffffu, x.rows_total, step);
+        x.rows_max = tegroup_impl_max(x.rows_max, __shfl_xor_sync(0xffffffffu, x.rows_max, step));
+        x.rows_end = tegroup_impl_max(x.rows_end, __shfl_xor_sync(0xffffffffu, x.rows_end, step));
+        x.elements = tegroup_impl_max(x.elements, __shfl_xor_sync(0xffffffffu, x.elements, step));
+    }
+    return x;
+}
+
+/* The prefix sums, and the warp's share of the header. */
+template <int EACH>
 static __device__ __forceinline__ void tegroup_impl_block_sum(const tegroup_impl_preparation &p,
-                                                              tegroup_snapshot_header &header) {
-    tegroup_impl_block_scan(
-        p.groups, 0, [&](int32_t g) { return tegroup_impl_prepare_granules(&p, g); },
-        [](int64_t a, int64_t b) { return a + b; },
-        [&](int32_t g, int64_t before) { p.prefix[g + 1] = before + tegroup_impl_prepare_granules(&p, g); });
-    for (int32_t g = (int32_t)threadIdx.x; g < p.groups; g += TEGROUP_IMPL_PREPARE_THREADS) {
-        const tegroup_impl_place x = tegroup_impl_prepare_read(&p, g);
-        const int64_t r = tegroup_impl_max(0, x.rows), reach = tegroup_impl_prepare_reach(&p, &x);
-        atomicAdd((unsigned long long *)&header.rows_total, (unsigned long long)r);
-        atomicMax((unsigned long long *)&header.rows_max, (unsigned long long)r);
-        if (r > 0) atomicMax((unsigned long long *)&header.rows_end, (unsigned long long)(x.start + r));
-        if (reach > 0)
-            atomicMax((unsigned long long *)&header.capacity_elements, (unsigned long long)(x.offset + reach));
+                                                              const tegroup_impl_place (&x)[EACH],
+                                                              tegroup_impl_findings &findings) {
+    const int32_t from = EACH * (int32_t)threadIdx.x;
+    tegroup_impl_row_totals mine = {0, 0, 0, 0};
+    int64_t granules = 0;
+#pragma unroll
+    for (int e = 0; e < EACH; e++) {
+        const int64_t rows = tegroup_impl_max(0, x[e].rows);
+        granules += tegroup_impl_granules(rows);
+        mine.rows_total += rows;
+        mine.rows_max = tegroup_impl_max(mine.rows_max, rows);
+        if (rows > 0) mine.rows_end = tegroup_impl_max(mine.rows_end, x[e].start + rows);
+        const int64_t reach = p.irregular ? tegroup_impl_prepare_reach(&p, &x[e]) : 0;
+        if (reach > 0) mine.elements = tegroup_impl_max(mine.elements, x[e].offset + reach);
     }
-    __syncthreads();
+    int64_t before = tegroup_impl_block_scan(granules, false);
+#pragma unroll
+    for (int e = 0; e < EACH; e++) {
+        if (from + e >= p.groups) continue;
+        before += tegroup_impl_granules(tegroup_impl_max(0, x[e].rows));
+        p.prefix[from + e + 1] = before;
+    }
+    findings.warps[threadIdx.x / 32] = tegroup_impl_warp_totals(mine);
 }
 
-/* The groups by size: few enough are sorted in shared memory. */
-static __device__ __forceinline__ void tegroup_impl_block_order(const tegroup_impl_preparation &p) {
-    __shared__ int32_t order[TEGROUP_IMPL_PREPARE_SHARED];
-    __shared__ int64_t rows[TEGROUP_IMPL_PREPARE_SHARED];
-    const int32_t thread = (int32_t)threadIdx.x;
-    tegroup_impl_preparation sorted = p;
-    if (p.groups <= TEGROUP_IMPL_PREPARE_SHARED) {
-        for (int32_t g = thread; g < p.groups; g += TEGROUP_IMPL_PREPARE_THREADS) rows[g] = p.out_rows[g];
-        sorted.out_rows = rows;
-        sorted.order = order;
-        __syncthreads();
-    }
-    tegroup_impl_block_sort(sorted, TEGROUP_IMPL_SORT_BY_SIZE);
-    if (sorted.order != p.order)
-        for (int32_t i = thread; i < tegroup_impl_sort_extent(p.groups); i += TEGROUP_IMPL_PREPARE_THREADS)
-            p.order[i] = order[i];
+/* The header, by one warp. */
+static __device__ __forceinline__ void tegroup_impl_block_header(const tegroup_impl_preparation &p,
+                                                                 const tegroup_impl_findings &findings,
+                                                                 tegroup_snapshot_header *header) {
+    tegroup_impl_row_totals all = {0, 0, 0, 0};
+    if (threadIdx.x < blockDim.x / 32) all = findings.warps[threadIdx.x];
+    all = tegroup_impl_warp_totals(all);
+    if (threadIdx.x > 0) return;
+    tegroup_snapshot_header result;
+    tegroup_impl_snapshot_open(&result, &p);
+    result.status = findings.status;
+    result.bad_group = (int32_t)findings.bad_group;
+    result.rows_total = all.rows_total;
+    result.rows_max = all.rows_max;
+    result.rows_end = all.rows_end;
+    if (all.elements > 0) result.capacity_elements = tegroup_impl_max(result.capacity_elements, all.elements);
+    *header = result;
 }
 
+template <int EACH>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_PREPARE_THREADS, 1)
-    tegroup_impl_prepare_kernel(const __grid_constant__ tegroup_impl_preparation given, tegroup_snapshot_header *header,
-                                int64_t words) {
-    __shared__ tegroup_snapshot_header result;
-    const tegroup_impl_preparation &p = given;
+    tegroup_impl_prepare_kernel(const __grid_constant__ tegroup_impl_preparation p, tegroup_snapshot_header *header,
+                                int32_t bytes) {
+    __shared__ tegroup_impl_findings findings;
     const int32_t thread = (int32_t)threadIdx.x;
-    for (int64_t w = thread; w < words; w += TEGROUP_IMPL_PREPARE_THREADS) ((uint32_t *)header)[w] = 0;
     if (thread == 0) {
-        tegroup_impl_snapshot_open(&result, &p);
+        findings.status = 0;
+        findings.bad_group = ~0u; /* -1, none */
     }
+#pragma unroll 1
+    for (int32_t at = thread; at < bytes / 16; at += (int32_t)blockDim.x)
+        ((uint4 *)header)[at] = make_uint4(0, 0, 0, 0);
     __syncthreads();
-    tegroup_impl_block_place(p, result);
-    if (p.irregular) tegroup_impl_block_place_elements(p, result);
-    tegroup_impl_block_sum(p, result);
-    tegroup_impl_block_order(p);
-    if (thread == 0) *header = result;
+    tegroup_impl_place x[EACH];
+    tegroup_impl_block_place(p, x, findings);
+    tegroup_impl_block_sum(p, x, findings);
+    int64_t value[EACH];
+    int32_t group[EACH];
+#pragma unroll
+    for (int e = 0; e < EACH; e++) {
+        group[e] = EACH * thread + e;
+        value[e] = group[e] < p.groups ? -tegroup_impl_max(0, x[e].rows) : INT64_MAX;
+    }
+    tegroup_impl_block_sort(p.order_entries, value, group);
+#pragma unroll
+    for (int e = 0; e < EACH; e++)
+        if (EACH * thread + e < p.order_entries) p.order[EACH * thread + e] = group[e];
+    __syncthreads();
+    if (thread < 32) tegroup_impl_block_header(p, findings, header);
 }
 
 /* The deep check: what the kernel reads and writes is device memory. */
@@ -348,10 +456,12 @@ static inline tegroup_status tegroup_impl_cuda_prepare(const tegroup_impl_prepar
                                                        const tegroup_prepare_desc *desc, const tegroup_layout *layout,
                                                        struct CUstream_st *stream, tegroup_error *error) {
     if (desc->check_level == TEGROUP_CHECK_DEEP) TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_prepare(desc, error));
-    return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_prepare_kernel, 1, TEGROUP_IMPL_PREPARE_THREADS, 0,
-                                                        stream, *p, (tegroup_snapshot_header *)desc->snapshot,
-                                                        (int64_t)(layout->total_bytes / 4)),
-                                    "stream", "the prepare kernel must launch", error);
+    const int32_t each = p->groups > TEGROUP_IMPL_PREPARE_THREADS ? 4 : 1;
+    const unsigned threads = (unsigned)tegroup_impl_max(32, p->order_entries / each);
+    return tegroup_impl_cuda_status(
+        tegroup_impl_launch(each > 1 ? tegroup_impl_prepare_kernel<4> : tegroup_impl_prepare_kernel<1>, 1, threads, 0,
+                            stream, *p, (tegroup_snapshot_header *)desc->snapshot, (int32_t)layout->total_bytes),
+        "stream", "the prepare kernel must launch", error);
 }
 
 /* ==== [4] Rows on the GPU (src/cuda/rows.h) ==== */
@@ -6915,7 +7025,7 @@ static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc
 /* All kernels of a unit are compiled for the same architectures; the one asked about stands for them. */
 static inline uint32_t tegroup_impl_cuda_images(int32_t sm) {
     cudaFuncAttributes attributes;
-    const cudaError_t code = cudaFuncGetAttributes(&attributes, (const void *)tegroup_impl_prepare_kernel);
+    const cudaError_t code = cudaFuncGetAttributes(&attributes, (const void *)tegroup_impl_prepare_kernel<1>);
     uint32_t built = tegroup_impl_built();
     if (code != cudaSuccess) (void)cudaGetLastError();
     if (code == cudaErrorNoKernelImageForDevice || code == cudaErrorInvalidDeviceFunction

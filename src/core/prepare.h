@@ -29,7 +29,7 @@ typedef struct tegroup_impl_preparation {
     tegroup_sizes rows, cols;
     const int64_t *offsets;
     int64_t *start, *out_rows, *prefix, *out_cols, *out_offset;
-    int32_t *order;
+    int32_t *order, order_entries;
 } tegroup_impl_preparation;
 
 /* The scan that places groups: a running sum of counts, or a running maximum of ends. */
@@ -67,7 +67,7 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_prepare_place(const tegroup_impl_preparati
     if (sizes->encoding == TEGROUP_ENCODING_COUNTS) {
         rows = tegroup_impl_load_int(sizes->dtype, sizes->data, g);
         if (sizes->starts) start = tegroup_impl_load_int(sizes->dtype, sizes->starts, g);
-        else if (sizes->stride > 0) start = tegroup_impl_mul(g, sizes->stride);
+        else if (sizes->stride > 0) start = g * sizes->stride;
         if (rows == -1) { /* skipped: owns nothing, and says so */
             x->start = tegroup_impl_clamp(start, 0, capacity);
             x->rows = -1;
@@ -173,10 +173,8 @@ TEGROUP_IMPL_HD tegroup_impl_place tegroup_impl_prepare_read(const tegroup_impl_
     return x;
 }
 
-/* Granules of a group: what the prefix sums add up. */
-TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_granules(const tegroup_impl_preparation *p, int32_t g) {
-    return tegroup_impl_ceil_div(tegroup_impl_max(0, p->out_rows[g]), TEGROUP_GRANULE);
-}
+/* Granules of a group of so many rows: what the prefix sums add up. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_granules(int64_t rows) { return (rows + TEGROUP_GRANULE - 1) / TEGROUP_GRANULE; }
 
 TEGROUP_IMPL_HD void tegroup_impl_prepare_write(const tegroup_impl_preparation *p, int32_t g,
                                                 const tegroup_impl_place *x) {
@@ -227,7 +225,8 @@ TEGROUP_IMPL_HD void tegroup_impl_sort_compare(const tegroup_impl_preparation *p
 }
 
 static inline void tegroup_impl_sort(const tegroup_impl_preparation *p, tegroup_impl_sort_key key) {
-    int32_t extent = tegroup_impl_sort_extent(p->groups), run, distance, i;
+    const int32_t extent = p->order_entries;
+    int32_t run, distance, i;
     for (i = 0; i < extent; i++) p->order[i] = i;
     for (run = 2; run <= extent; run *= 2)
         for (distance = run / 2; distance > 0; distance /= 2)
@@ -307,7 +306,8 @@ static inline void tegroup_impl_prepare_host(const tegroup_impl_preparation *p, 
     }
     if (p->irregular && p->offsets) tegroup_impl_prepare_disjoin(p, TEGROUP_IMPL_SORT_BY_OFFSET, header);
     p->prefix[0] = 0;
-    for (g = 0; g < p->groups; g++) p->prefix[g + 1] = p->prefix[g] + tegroup_impl_prepare_granules(p, g);
+    for (g = 0; g < p->groups; g++)
+        p->prefix[g + 1] = p->prefix[g] + tegroup_impl_granules(tegroup_impl_max(0, p->out_rows[g]));
     for (g = 0; g < p->groups; g++) {
         const tegroup_impl_place placed = tegroup_impl_prepare_read(p, g);
         const int64_t reach = tegroup_impl_prepare_reach(p, &placed), rows = tegroup_impl_max(0, placed.rows);

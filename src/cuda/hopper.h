@@ -126,10 +126,13 @@ static __device__ __forceinline__ void tegroup_impl_ldmatrix_rows(uint32_t (&r)[
 
 /* How a tile lies in shared memory: rows of 128 bytes, their 16-byte chunks permuted by XOR with the row's number
  * (the 128-byte swizzle of TMA). leading: bytes from 64 lines to the next 64 where lines are contiguous; else
- * unread. */
-static __device__ __forceinline__ uint64_t tegroup_impl_wgmma_tile(uint32_t address, uint32_t leading) {
-    return (uint64_t)((address & 0x3ffffu) >> 4) | (uint64_t)(leading >> 4) << 16 | (uint64_t)(1024 >> 4) << 32
-           | (uint64_t)1 << 62;
+ * unread. The lower half of a descriptor has the address and the leading bytes in units of 16, so that an offset is
+ * added to it; the upper half is a constant. */
+static __device__ __forceinline__ uint32_t tegroup_impl_wgmma_tile(uint32_t address, uint32_t leading) {
+    return (address & 0x3ffffu) >> 4 | leading >> 4 << 16;
+}
+static __device__ __forceinline__ uint64_t tegroup_impl_wgmma_descriptor(uint32_t tile) {
+    return (uint64_t)tile | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
 static __device__ __forceinline__ void tegroup_impl_wgmma_begin(void) {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");

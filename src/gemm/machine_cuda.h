@@ -18,7 +18,7 @@ static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc
 /* All kernels of a unit are compiled for the same architectures; the one asked about stands for them. */
 static inline uint32_t tegroup_impl_cuda_images(int32_t sm) {
     cudaFuncAttributes attributes;
-    const cudaError_t code = cudaFuncGetAttributes(&attributes, (const void *)tegroup_impl_prepare_kernel);
+    const cudaError_t code = cudaFuncGetAttributes(&attributes, (const void *)tegroup_impl_prepare_kernel<1>);
     uint32_t built = tegroup_impl_built();
     if (code != cudaSuccess) (void)cudaGetLastError();
     if (code == cudaErrorNoKernelImageForDevice || code == cudaErrorInvalidDeviceFunction

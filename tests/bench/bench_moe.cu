@@ -1,4 +1,5 @@
-/* nvcc -std=c++17 -O3 -DTEGROUP_NO_PORTABLE -gencode arch=compute_90a,code=sm_90a -I. tests/bench/bench_moe.cu -o bench_moe */
+/* nvcc -std=c++17 -O3 -DTEGROUP_NO_PORTABLE -gencode arch=compute_90a,code=sm_90a -I. tests/bench/bench_moe.cu -o bench_moe
+ * bench_moe [calls] [router] [permutation] [rows] [activations]      all, or those named */
 
 /* Operations around the products: bytes that must move, by time, as a fraction of the rate of a device-to-device copy in the
  * same run. Contestants take turns in random order, 256 MB are written before each (L2 is cold), medians of 30 rounds. A row
@@ -37,6 +38,8 @@ static __global__ void fill_floats(float *x, size_t count) {
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < count; i += (size_t)gridDim.x * blockDim.x)
         x[i] = __uint_as_float((unsigned)random_half(2 * i) << 16 | random_half(2 * i + 1));
 }
+
+static __global__ void nothing() {}
 
 static std::vector<void *> held;
 static void *device(size_t bytes) {
@@ -106,7 +109,8 @@ static void race(std::vector<contestant> contestants) {
     for (auto &t : times) std::sort(t.begin(), t.end());
     const double rate = contestants.back().bytes / times.back()[15];
     for (size_t i = 0; i < contestants.size(); i++)
-        printf("%-44s %10.1f us %8.3f TB/s %6.2f of copy\n", contestants[i].name.c_str(), times[i][15] * 1e6, contestants[i].bytes / times[i][15] * 1e-12,
+        if (contestants[i].bytes == 0) printf("%-44s %10.1f us\n", contestants[i].name.c_str(), times[i][15] * 1e6);
+        else printf("%-44s %10.1f us %8.3f TB/s %6.2f of copy\n", contestants[i].name.c_str(), times[i][15] * 1e6, contestants[i].bytes / times[i][15] * 1e-12,
                contestants[i].bytes / times[i][15] / rate);
     MUST(cudaEventDestroy(begin));
     MUST(cudaEventDestroy(end));
@@ -120,11 +124,61 @@ template <typename DESC> static DESC desc() {
     return d;
 }
 
-int main() {
+/* What a caller runs beside a small layer's products, in microseconds: an empty kernel shows what a launch takes. */
+static void time_small_calls() {
     tegroup_error error;
     tegroup_layout layout;
-    memset(&error, 0, sizeof error);
+    for (int32_t experts : {8, 32, 128, 512}) {
+        const int64_t tokens = 64, width = 2048;
+        const std::string of = " of " + std::to_string(experts);
+        auto r = desc<tegroup_router_desc>();
+        r.experts = experts;
+        r.k = K;
+        r.normalize = 1;
+        r.logits = matrix(TEGROUP_DTYPE_F32, tokens, experts);
+        fill_floats<<<1024, 256>>>((float *)r.logits.data, (size_t)(tokens * experts));
+        r.probabilities = matrix(TEGROUP_DTYPE_F32, tokens, experts);
+        r.weights = matrix(TEGROUP_DTYPE_F32, tokens, K);
+        r.indices = matrix(TEGROUP_DTYPE_I32, tokens, K);
+        r.counts = matrix(TEGROUP_DTYPE_I64, 1, experts);
+        MUST(tegroup_router(&r, NULL, &error));
+        tegroup_shape shape = tegroup_shape_of(experts, tokens * K, 0, tegroup_sizes_of(r.counts.data, TEGROUP_DTYPE_I64, TEGROUP_SPACE_DEVICE));
+        MUST(tegroup_snapshot_layout(&shape, &layout, &error));
+        void *const snapshot = device(layout.total_bytes);
+        const size_t snapshot_bytes = layout.total_bytes;
+        MUST(tegroup_shape_prepare(&shape, snapshot, snapshot_bytes, NULL, &error));
+        auto m = desc<tegroup_permutation_desc>();
+        m.indices = r.indices;
+        m.shape = shape;
+        m.row_of_slot = matrix(TEGROUP_DTYPE_I64, tokens, K);
+        m.slot_of_row = matrix(TEGROUP_DTYPE_I64, 1, tokens * K);
+        MUST(tegroup_permutation_layout(&m, &layout, &error));
+        m.workspace = device(layout.total_bytes);
+        m.workspace_bytes = layout.total_bytes;
+        MUST(tegroup_permutation_make(&m, NULL, &error));
+        auto p = desc<tegroup_permute_desc>();
+        p.k = K;
+        p.tokens = matrix(TEGROUP_DTYPE_BF16, tokens, width);
+        p.slot_of_row = m.slot_of_row;
+        p.permuted = matrix(TEGROUP_DTYPE_BF16, tokens * K, width);
+        auto c = desc<tegroup_combine_desc>();
+        c.permuted = p.permuted;
+        c.row_of_slot = m.row_of_slot;
+        c.weights = r.weights;
+        c.tokens = p.tokens;
+        race({{"an empty kernel", 0, [] { nothing<<<1, 32>>>(); }},
+              {"prepare" + of, 0, [&] { MUST(tegroup_shape_prepare(&shape, snapshot, snapshot_bytes, NULL, &error)); }},
+              {"router [64," + std::to_string(experts) + "]", 0, [&] { MUST(tegroup_router(&r, NULL, &error)); }},
+              {"permutation [64,8]" + of, 0, [&] { MUST(tegroup_permutation_make(&m, NULL, &error)); }},
+              {"permute 64 tokens, width 2048", 0, [&] { MUST(tegroup_permute(&p, NULL, &error)); }},
+              {"combine 64 tokens, width 2048", 0, [&] { MUST(tegroup_combine(&c, NULL, &error)); }}});
+        release();
+    }
+}
 
+static void time_router() {
+    tegroup_error error;
+    tegroup_layout layout;
     for (int64_t tokens : {(int64_t)1048576, (int64_t)262144, (int64_t)65536, (int64_t)4096})
         for (tegroup_dtype in : {TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16})
             for (int32_t experts : {128, 256}) {
@@ -163,7 +217,11 @@ int main() {
                        [&] { MUST(tegroup_router_backward(&b, NULL, &error)); }}});
                 release();
             }
+}
 
+static void time_permutation() {
+    tegroup_error error;
+    tegroup_layout layout;
     for (int32_t experts : {8, 128, 4096}) {
         auto p = desc<tegroup_permutation_desc>();
         const int64_t tokens = 65536;
@@ -182,7 +240,10 @@ int main() {
                [&] { MUST(tegroup_permutation_make(&p, NULL, &error)); }}});
         release();
     }
+}
 
+static void time_rows() {
+    tegroup_error error;
     for (int64_t width : {2048, 4096, 7168, 14336}) {
         const std::string shape = " width " + std::to_string(width) + " BF16";
         { /* a quarter of the slots for the widest to fit: tokens of TOKENS / 4 */
@@ -255,7 +316,10 @@ int main() {
             release();
         }
     }
+}
 
+static void time_activations() {
+    tegroup_error error;
     const struct { tegroup_activation kind; const char *name; } others[] = {
         {TEGROUP_ACTIVATION_GEGLU, "GEGLU"}, {TEGROUP_ACTIVATION_GEGLU_TANH, "GEGLU tanh"}, {TEGROUP_ACTIVATION_REGLU, "ReGLU"},
         {TEGROUP_ACTIVATION_SWIGLU_CLAMPED, "clamped SwiGLU"}, {TEGROUP_ACTIVATION_SILU, "SiLU"}, {TEGROUP_ACTIVATION_GELU, "GELU"},
@@ -279,5 +343,12 @@ int main() {
               {other.name + (" backward" + of), 2 * bytes_of(f.input) + bytes_of(f.output), [&] { MUST(tegroup_activation_backward(&b, NULL, &error)); }}});
         release();
     }
+}
+
+int main(int argc, char **argv) {
+    const struct { const char *name; void (*run)(); } parts[] = {
+        {"calls", time_small_calls}, {"router", time_router}, {"permutation", time_permutation}, {"rows", time_rows}, {"activations", time_activations}};
+    for (const auto &part : parts)
+        if (argc < 2 || std::find(argv + 1, argv + argc, std::string(part.name)) != argv + argc) part.run();
     return 0;
 }
