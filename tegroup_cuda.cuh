@@ -69,7 +69,7 @@
 
 #include <cuda_runtime.h>
 
-/* A CUDA error as a status. The sticky error state is cleared, so that it is reported once. */
+/* A CUDA error as a status. The sticky error is cleared, so that it is reported once. */
 static inline tegroup_status tegroup_impl_cuda_status(cudaError_t code, const char *field, const char *rule,
                                                       tegroup_error *error) {
     if (code == cudaSuccess) return TEGROUP_OK;
@@ -79,7 +79,8 @@ static inline tegroup_status tegroup_impl_cuda_status(cudaError_t code, const ch
     return TEGROUP_ERROR_CUDA;
 }
 
-/* A launch by its own result: what cudaGetLastError still keeps of the caller's calls is none of it. */
+/* Launches a kernel and returns the launch's own result, unlike cudaGetLastError, which may still hold an error of the
+ * caller's earlier calls. */
 template <typename T> struct tegroup_impl_as { typedef T type; };
 template <typename... PARAMETERS>
 static inline cudaError_t tegroup_impl_launch(void (*kernel)(PARAMETERS...), dim3 blocks, unsigned threads,
@@ -89,14 +90,14 @@ static inline cudaError_t tegroup_impl_launch(void (*kernel)(PARAMETERS...), dim
     return cudaLaunchKernel((const void *)kernel, blocks, dim3(threads), addresses, shared_bytes, stream);
 }
 
-/* The current device as a target; sm stays 0 where there is none. Returns the device, or -1. */
+/* Describes the current device as a target; target->sm stays as it is without one. Returns the device, or -1. */
 static inline int32_t tegroup_impl_cuda_target(tegroup_target *target) {
     int device = 0, major = 0, minor = 0, multiprocessors = 0;
     if (cudaGetDevice(&device) != cudaSuccess
         || cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess
         || cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess
         || cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device) != cudaSuccess) {
-        (void)cudaGetLastError(); /* no device is an answer, not an error to leave behind */
+        (void)cudaGetLastError(); /* having no device is an answer, so no error is left behind */
         return -1;
     }
     target->sm = 10 * major + minor;
@@ -104,7 +105,7 @@ static inline int32_t tegroup_impl_cuda_target(tegroup_target *target) {
     return device;
 }
 
-/* The deep check of device memory: the driver knows its address as the current device's. */
+/* The deep check of an address in device memory: the driver knows it, as managed or as the current device's memory. */
 static inline tegroup_status tegroup_impl_cuda_check_address(const void *address, const char *field,
                                                              tegroup_error *error) {
     cudaPointerAttributes attributes;
@@ -356,9 +357,9 @@ static inline tegroup_status tegroup_impl_cuda_prepare(const tegroup_impl_prepar
 
 /* ==== [4] Rows on the GPU (src/cuda/rows.h) ==== */
 
-/* Kernels over rows are written once, over an access: vectors move 16 bytes a step, for matrices of one type whose rows
- * all begin at multiples of 16 bytes; scalars move one element of any type. A block works on a few rows at a time, so
- * that each of its threads has several loads under way. */
+/* Kernels over rows are templates over how they access a matrix. "Vectors" move 16 bytes a step, for matrices of one
+ * type whose rows all begin at multiples of 16 bytes; "scalars" move one element of any type. A block works on a few
+ * rows at a time, so that each thread has several loads in flight. */
 enum { TEGROUP_IMPL_ROWS_UNIT = TEGROUP_GRANULE, TEGROUP_IMPL_ROWS_THREADS = 256 };
 
 static __device__ __forceinline__ float tegroup_impl_low_half(uint32_t word, bool bf16) {
@@ -376,8 +377,8 @@ static __device__ __forceinline__ float tegroup_impl_high_half(uint32_t word, bo
     return bf16 ? __uint_as_float(word & 0xffff0000u) : tegroup_impl_low_half(word >> 16, false);
 }
 
-/* What arithmetic gives is rounded by the hardware to the very bits that the conversions of the C part give: its NaN is
- * the quiet one with all bits set. */
+/* For results of arithmetic the hardware rounds to the same bits as the plain C conversions: the only NaN that
+ * arithmetic produces is the quiet one with all bits set. */
 static __device__ __forceinline__ uint32_t tegroup_impl_two_halves(float low, float high, bool bf16) {
 #if __CUDA_ARCH__ >= 800
     uint32_t word;
@@ -426,8 +427,8 @@ template <int DTYPE> struct tegroup_impl_vectors {
     }
 };
 
-/* Loads and stores of one element of any type. They are not inlined: what calls them is slow in any case, and stays
- * small this way. */
+/* Loads and stores one element of any type. These functions are not inlined: their callers are slow in any case, and
+ * stay small this way. */
 static __device__ __noinline__ float tegroup_impl_load_as(tegroup_dtype dtype, const void *data, int64_t i, float) {
     return tegroup_impl_load_f32(dtype, data, i);
 }
@@ -458,7 +459,7 @@ template <typename REAL> struct tegroup_impl_scalars {
     static __device__ __forceinline__ raw pack(const real *x) { return x[0]; }
 };
 
-/* Matrices of weights, scales and their gradients are F32 or F64. An absent one is full of ones. */
+/* Matrices of weights, scales and their gradients are F32 or F64. An absent one reads as ones. */
 template <typename REAL>
 static __device__ __forceinline__ REAL tegroup_impl_weight(const tegroup_matrix &m, int64_t row, int64_t col) {
     const int64_t at = row * m.ld + col;
@@ -474,8 +475,8 @@ static __device__ __forceinline__ void tegroup_impl_set_weight(const tegroup_mat
     else ((double *)m.data)[at] = (double)x;
 }
 
-/* The rows that groups own, in units of a few rows of one group; without a snapshot, all rows. What the snapshot says
- * is bounded by the matrix, and a buffer that is no snapshot for it has no rows. */
+/* The rows that groups own, cut into units of up to TEGROUP_IMPL_ROWS_UNIT rows of one group; without a snapshot, all
+ * rows. What the snapshot says is clamped to the matrix. A buffer that is no snapshot for this matrix has no units. */
 struct tegroup_impl_units {
     const int64_t *start, *rows, *prefix;
     int64_t capacity, count;
@@ -496,7 +497,7 @@ struct tegroup_impl_units {
         count = groups > 0 ? tegroup_impl_min(prefix[groups], count + groups) : 0;
     }
 
-    /* Rows of a unit, and the first of them. */
+    /* Returns the number of rows of a unit, and sets *first to its first row. */
     __device__ int32_t at(int64_t unit, int64_t *first) const {
         int64_t room = capacity - unit * TEGROUP_IMPL_ROWS_UNIT;
         *first = unit * TEGROUP_IMPL_ROWS_UNIT;
@@ -516,7 +517,7 @@ struct tegroup_impl_units {
     }
 };
 
-/* The sums of a block's threads, one for each row of a unit: row r's is returned to thread r. The order is fixed. */
+/* Sums over a block's threads, one for each row of a unit, in a fixed order. Thread r gets the sum of row r. */
 template <typename REAL> static __device__ REAL tegroup_impl_block_sums(REAL (&sum)[TEGROUP_IMPL_ROWS_UNIT]) {
     __shared__ REAL part[TEGROUP_IMPL_ROWS_THREADS / 32][TEGROUP_IMPL_ROWS_UNIT];
     const int32_t thread = (int32_t)threadIdx.x, warps = (int32_t)blockDim.x / 32;
@@ -524,7 +525,7 @@ template <typename REAL> static __device__ REAL tegroup_impl_block_sums(REAL (&s
 #pragma unroll
     for (int r = 0; r < TEGROUP_IMPL_ROWS_UNIT; r++)
         for (int step = 16; step > 0; step /= 2) sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], step);
-    __syncthreads(); /* the last unit's parts are read */
+    __syncthreads(); /* the parts of the previous unit have been read */
     if (thread % 32 == 0)
         for (int r = 0; r < TEGROUP_IMPL_ROWS_UNIT; r++) part[thread / 32][r] = sum[r];
     __syncthreads();
@@ -533,15 +534,15 @@ template <typename REAL> static __device__ REAL tegroup_impl_block_sums(REAL (&s
     return total;
 }
 
-/* A matrix with its leading dimension spelt out. */
+/* A copy of the matrix with its leading dimension filled in. */
 static inline tegroup_matrix tegroup_impl_cuda_matrix(const tegroup_matrix *m) {
     tegroup_matrix spelt = *m;
     spelt.ld = tegroup_impl_matrix_ld(m);
     return spelt;
 }
 
-/* The access that fits rows of `width` elements in every matrix given: the type of the vectors; else F64, scalars in
- * double, when the first is of that type; else UNSET, scalars in float. */
+/* The access that suits rows of `width` elements in all of the matrices: the element type for vectors, F64 for scalars
+ * in double if the first matrix is F64, else UNSET for scalars in float. */
 static inline tegroup_dtype tegroup_impl_cuda_access(const tegroup_matrix *const *matrices, int32_t count,
                                                      int64_t width) {
     const tegroup_dtype dtype = matrices[0]->dtype;
@@ -558,7 +559,7 @@ static inline tegroup_dtype tegroup_impl_cuda_access(const tegroup_matrix *const
     return dtype;
 }
 
-/* LAUNCH(access) for the access chosen above. */
+/* Runs LAUNCH with the access type that tegroup_impl_cuda_access has chosen. */
 #define TEGROUP_IMPL_BY_ACCESS(chosen, LAUNCH)                                                                         \
     switch (chosen) {                                                                                                  \
     case TEGROUP_DTYPE_BF16: LAUNCH(tegroup_impl_vectors<TEGROUP_DTYPE_BF16>) break;                                   \
@@ -568,7 +569,7 @@ static inline tegroup_dtype tegroup_impl_cuda_access(const tegroup_matrix *const
     default: LAUNCH(tegroup_impl_scalars<float>) break;                                                                \
     }
 
-/* Blocks of a launch whose kernel strides over `units` of work: enough for several rounds on every multiprocessor. */
+/* Blocks for a kernel that strides over `units` of work: one a unit, but at most `each` a multiprocessor. */
 static inline tegroup_status tegroup_impl_cuda_blocks(int64_t units, int32_t each, unsigned *blocks,
                                                       tegroup_error *error) {
     int device = 0, multiprocessors = 0;
@@ -579,7 +580,7 @@ static inline tegroup_status tegroup_impl_cuda_blocks(int64_t units, int32_t eac
     return TEGROUP_OK;
 }
 
-/* Launch over units of rows, a thread to a step of `lanes` elements. */
+/* Launches a kernel over units of rows, with one thread for each step of `lanes` elements, up to a block's limit. */
 template <typename DESC>
 static inline tegroup_status tegroup_impl_cuda_rows(void (*kernel)(const DESC), const DESC *desc, int64_t width,
                                                     int32_t lanes, int64_t units, struct CUstream_st *stream,
@@ -595,8 +596,8 @@ static inline tegroup_status tegroup_impl_cuda_rows(void (*kernel)(const DESC), 
 
 /* ==== [5] Activations in epilogues (src/cuda/activation_epilogue.h) ==== */
 
-/* For an epilogue: eight columns of a row in words of two halves. x: their gates and their ups or, interleaved,
- * pairs. */
+/* Activates eight columns of a row for an epilogue, in words of two halves. x holds eight gates and eight ups, or,
+ * interleaved, eight pairs of them. */
 template <tegroup_activation KIND, bool INTERLEAVED>
 static __device__ __forceinline__ void tegroup_impl_activate_eight(float alpha, float limit, bool bf16, float scale,
                                                                    const uint32_t (&x)[2][4], uint32_t (&y)[4]) {
@@ -614,13 +615,14 @@ static __device__ __forceinline__ void tegroup_impl_activate_eight(float alpha, 
 }
 
 #if !defined(TEGROUP_NO_BACKWARD)
-/* A row's sum of gradient times result, in an order that an epilogue, which has a tile's columns at a time, can keep to
- * as well: a step's columns one after another, steps of 32 columns by a tree of neighbours, these threads' own one
- * after another, then the block's threads. (Without gate and up there is no such epilogue, and no tree.) */
+/* The sum over a row of gradient times result has a fixed order that an epilogue can follow although it sees a tile's
+ * columns at a time: first the columns of a thread's step in order, then the threads of 32 columns in a tree, then each
+ * thread's own steps in order, then the block's threads. Activations without gate and up have no such epilogue, and no
+ * tree. */
 enum { TEGROUP_IMPL_ROW_SUM_COLS = 32 };
 
-/* The tree: the sum of as many neighbours, which they all get. there: lanes of the warp that take part, the first
- * ones. */
+/* The tree: every one of `threads` neighbouring lanes gets the sum over all of them. there: the first lanes of the warp
+ * that take part. */
 static __device__ __forceinline__ float tegroup_impl_tree(float sum, int threads, int there) {
     const uint32_t mask = there < 32 ? (1u << there) - 1 : 0xffffffffu;
 #pragma unroll
@@ -631,15 +633,15 @@ static __device__ __forceinline__ float tegroup_impl_tree(float sum, int threads
     return sum;
 }
 
-/* The gradient: x is replaced by that of gates and ups; y, the gradient of what was activated, by that itself. Returns
- * the eight's part of the row's sum. */
+/* The gradient for eight columns: gates and ups in x are replaced by their gradients, and the output's gradient in y by
+ * the output itself. Returns the part of the row's sum that the eight columns make. */
 template <tegroup_activation KIND, bool INTERLEAVED>
 static __device__ __forceinline__ float tegroup_impl_differentiate_eight(float alpha, float limit, bool bf16,
                                                                          float scale, uint32_t (&x)[2][4],
                                                                          uint32_t (&y)[4]) {
     float part[2] = {0, 0};
 #pragma unroll
-    for (int i = 0; i < 4; i++) { /* two columns of y are a word of gates and one of ups, or two of pairs */
+    for (int i = 0; i < 4; i++) { /* two columns of y: a word of gates and one of ups, or two words of pairs */
         uint32_t &one = INTERLEAVED ? x[i / 2][i % 2 * 2] : x[0][i],
                  &two = INTERLEAVED ? x[i / 2][i % 2 * 2 + 1] : x[1][i];
         const float a[2] = {tegroup_impl_low_half(one, bf16), tegroup_impl_high_half(one, bf16)},
@@ -665,14 +667,14 @@ static __device__ __forceinline__ float tegroup_impl_differentiate_eight(float a
     return INTERLEAVED ? __fadd_rn(part[0], part[1]) : part[0];
 }
 
-/* The end of those sums where an epilogue has made them of each 32 columns: a thread does for a row what a warp of the
- * block above does for its threads. */
+/* Finishes the rows' sums when an epilogue has made them for every 32 columns. One thread does for a row what a warp
+ * does for its lanes in the order described above. */
 typedef struct tegroup_impl_row_sums {
     tegroup_activation_backward_desc desc;
     const float *of_cols; /* [ceil(cols / 32)][rows] */
 } tegroup_impl_row_sums;
 
-/* COUNT: columns a step of a thread above, and so sums of 32 columns a step of its warp. */
+/* COUNT: columns in a thread's step in that order, and so also the number of 32-column sums in a warp's step. */
 template <int COUNT>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
     tegroup_impl_row_sums_kernel(const __grid_constant__ tegroup_impl_row_sums sums) {
@@ -708,7 +710,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
     }
 }
 
-/* desc: what tegroup_impl_cuda_activation_backward would have been given, in vectors of eight. */
+/* desc is as for tegroup_impl_cuda_activation_backward with vectors of eight elements. */
 static inline tegroup_status tegroup_impl_cuda_row_sums(const tegroup_activation_backward_desc *desc,
                                                         const float *of_cols, struct CUstream_st *stream,
                                                         tegroup_error *error) {
@@ -2692,15 +2694,15 @@ static inline tegroup_status tegroup_impl_cuda_validate(const tegroup_validate_d
 
 /* ==== [13] GPU calls (src/cuda/call.h) ==== */
 
-/* Where the kernels find everything; travels as a kernel parameter. */
+/* What a product's kernels are given, as one kernel parameter. */
 typedef struct tegroup_impl_gpu_call {
     tegroup_gemm_desc desc;
     tegroup_snapshot_view views[4];
-    float alpha, beta; /* values of host scalars */
+    float alpha, beta; /* the scalars that the host knows */
 } tegroup_impl_gpu_call;
 
-/* The addresses that a snapshot in device memory has, by its layout: the header is not read here. A kernel asks
- * tegroup_impl_prepared before it reads anything else there. */
+/* The addresses inside a snapshot in device memory, as its layout places them; its header is not read here. A kernel
+ * calls tegroup_impl_prepared before it reads anything else of the snapshot. */
 static inline tegroup_snapshot_view tegroup_impl_cuda_view(const tegroup_tensor *t) {
     tegroup_snapshot_view view;
     memset(&view, 0, sizeof view);
@@ -2708,7 +2710,7 @@ static inline tegroup_snapshot_view tegroup_impl_cuda_view(const tegroup_tensor 
     return tegroup_impl_snapshot_view(t->shape.snapshot, t->shape.groups, tegroup_impl_irregular(&t->shape));
 }
 
-/* Scalars on the host are read here and travel by value. */
+/* Reads scalars in host memory, which then travel by value. */
 static inline tegroup_impl_gpu_call tegroup_impl_gpu_call_of(const tegroup_gemm_desc *desc) {
     tegroup_impl_gpu_call call;
     memset(&call, 0, sizeof call);
@@ -2729,14 +2731,14 @@ static inline tegroup_impl_gpu_call tegroup_impl_gpu_call_of(const tegroup_gemm_
     return call;
 }
 
-/* An activation of gates and ups in the epilogue of a product, or in that of dgrad its gradient, as a kernel takes it:
- * all leading dimensions spelt out. */
+/* An activation of gates and ups in a forward product's epilogue, or its gradient in the epilogue of dgrad, as a kernel
+ * takes it: with all leading dimensions filled in. */
 typedef struct tegroup_impl_gpu_epilogue {
-    tegroup_activation_desc activation; /* of D; a gradient's, of its input */
-    tegroup_matrix grad_input;          /* gradient: of gates and ups. There is no D, and activated is D's dtype */
-    float *row_sums;         /* gradient: [ceil(cols / 32)][rows] of gradient times result; NULL: not wanted */
-    int32_t keeps_d;         /* forward: D is wanted, too */
-    int32_t activates_again; /* gradient: activation.output is wanted, too */
+    tegroup_activation_desc activation; /* forward: of D; gradient: of activation.input */
+    tegroup_matrix grad_input;          /* gradient: of gates and ups; D itself is not stored */
+    float *row_sums;         /* gradient: [ceil(cols / 32)][rows], sums of gradient times result; NULL: not wanted */
+    int32_t keeps_d;         /* forward: D is stored, too */
+    int32_t activates_again; /* gradient: activation.output is stored, too */
 } tegroup_impl_gpu_epilogue;
 
 #if TEGROUP_IMPL_FUSED_KERNELS
@@ -2761,8 +2763,9 @@ static inline tegroup_impl_gpu_epilogue tegroup_impl_gpu_epilogue_of(const tegro
 
 /* ---- what the bundled kernels share ---- */
 
-/* A plan for that kernel, with as many blocks on each multiprocessor as have room there, but no more than `most`; with
- * one for each of sm_limit, since blocks spread over multiprocessors before they share one. */
+/* Puts a kernel into the plan, with as many blocks as fit on all multiprocessors, but at most `most`. Under a smaller
+ * sm_limit there is one block for each multiprocessor of the limit, since blocks spread over multiprocessors before
+ * they share one. */
 static inline cudaError_t tegroup_impl_planned(tegroup_plan *plan, const void *kernel, int32_t threads, int32_t shared,
                                                int32_t most) {
     int multiprocessors = 0, blocks = 0;
@@ -2783,8 +2786,8 @@ static inline cudaError_t tegroup_impl_planned(tegroup_plan *plan, const void *k
     return code;
 }
 
-/* A kernel's address for the table of a backend, or NULL where a switch leaves it out: by its operation, as a number,
- * and of FP16. */
+/* A kernel's address for a backend's table, or NULL if a build switch leaves the kernel out; selected by the
+ * operation's number, and for FP16. */
 #define TEGROUP_IMPL_KERNEL_1(...) (const void *)__VA_ARGS__
 #if defined(TEGROUP_NO_BACKWARD)
 #define TEGROUP_IMPL_KERNEL_2(...) (const void *)NULL
@@ -2803,23 +2806,24 @@ static __device__ __forceinline__ uint32_t tegroup_impl_shared(const void *point
     return (uint32_t)__cvta_generic_to_shared(pointer);
 }
 
-/* The thread's number, read from its special register each time. The compiler then cannot compute what depends on it
- * far ahead and keep that in registers, of which there are too few. */
+/* The thread's number, read from its special register each time. The compiler then cannot compute values that depend on
+ * it far ahead and keep them in registers, which are scarce. */
 static __device__ __forceinline__ int tegroup_impl_thread(void) {
     int number;
     asm volatile("mov.u32 %0, %%tid.x;\n" : "=r"(number));
     return number;
 }
-/* 16 bytes from global to shared memory, or zeros and nothing read. Of a part of them memcheck would say that all are
- * read. */
+/* Copies 16 bytes from global to shared memory, or, if absent, writes zeros and reads nothing. Copies of fewer bytes
+ * are not used: memcheck reports them as reads of all 16. */
 static __device__ __forceinline__ void tegroup_impl_cp_async_unless(bool absent, uint32_t to, const void *from) {
     asm volatile(
         "{.reg .pred p;\nsetp.ne.b32 p, %0, 0;\ncp.async.cg.shared.global [%1], [%2], 16, p;}\n" ::"r"((int)absent),
         "r"(to), "l"(from)
         : "memory");
 }
-/* 16 bytes of a tile of two-byte elements, one by one, of which `bytes` are read and the rest are zeros: from rows that
- * are not 16-byte aligned, or where a row ends. AT_ONCE: words of the four, as registers allow. */
+/* Copies `bytes` bytes of two-byte elements and fills up to 16 with zeros, element by element: for rows that are not
+ * aligned to 16 bytes, and where a row ends. AT_ONCE: how many of the four words are in flight together, as registers
+ * allow. */
 template <int AT_ONCE>
 static __device__ __forceinline__ void tegroup_impl_load_slowly(uint32_t to, const char *from, int32_t bytes) {
 #pragma unroll AT_ONCE
@@ -2837,7 +2841,7 @@ template <int PENDING> static __device__ __forceinline__ void tegroup_impl_cp_wa
     asm volatile("cp.async.wait_group %0;\n" ::"n"(PENDING) : "memory");
 }
 
-/* Arithmetic that no compiler flag changes: none contracts it, and none flushes subnormal numbers to zero. */
+/* Arithmetic that no compiler flag changes: it is never contracted, and never flushes subnormal numbers to zero. */
 static __device__ __forceinline__ float tegroup_impl_gpu_mul(float a, float b) {
     float r;
     asm("mul.rn.f32 %0, %1, %2;\n" : "=f"(r) : "f"(a), "f"(b));
@@ -2854,8 +2858,9 @@ static __device__ __forceinline__ float tegroup_impl_gpu_fma(float a, float b, f
     return r;
 }
 
-/* Of C or a bias, in the types that the bundled kernels take; of what scales a bias. The hardware converts FP16
- * exactly, and in a few instructions; a NaN becomes the arithmetic's own in either way. */
+/* Loads an element of C or of a bias, or a scale of a bias, in the types that the bundled kernels take. The hardware
+ * converts FP16 exactly in a few instructions; how it converts a NaN does not matter, since arithmetic then replaces it
+ * by its own. */
 static __device__ __forceinline__ float tegroup_impl_gpu_load(tegroup_dtype dtype, const void *data, int64_t i) {
     if (dtype == TEGROUP_DTYPE_F32) return ((const float *)data)[i];
     return tegroup_impl_low_half(((const uint16_t *)data)[i], dtype == TEGROUP_DTYPE_BF16);
@@ -2864,9 +2869,9 @@ static __device__ __forceinline__ float tegroup_impl_gpu_load_scale(tegroup_dtyp
     return dtype == TEGROUP_DTYPE_F64 ? (float)((const double *)data)[i] : ((const float *)data)[i];
 }
 
-/* Whether the snapshots are what tegroup_prepare wrote for these tensors. If one is not, the call has no groups:
- * nothing is written. One that regular operands share is looked at once. REGULAR: all are, which leaves less to
- * compare. */
+/* Whether the snapshots are what tegroup_prepare wrote for these tensors. If one is not, the call has no groups and
+ * nothing is written. A snapshot that regular operands share is checked once. REGULAR: all operands are regular, which
+ * leaves less to compare. */
 template <bool REGULAR>
 static __device__ __forceinline__ bool tegroup_impl_prepared(const tegroup_impl_gpu_call &call) {
     const tegroup_gemm_desc &desc = call.desc;
@@ -2885,7 +2890,7 @@ static __device__ __forceinline__ bool tegroup_impl_prepared(const tegroup_impl_
 
 /* ---- bias gradient and tail ---- */
 
-/* One thread a column and group: rows in their order, as the CPU adds them. */
+/* One thread for each column of each group adds the rows in order, as the CPU does. */
 static __global__ void __launch_bounds__(128)
     tegroup_impl_bias_grad_kernel(const __grid_constant__ tegroup_impl_gpu_call call) {
     __shared__ tegroup_impl_product p;
@@ -2912,7 +2917,7 @@ static __global__ void __launch_bounds__(128)
     tegroup_impl_store_f32(desc.bias.dtype, p.bias.base, p.bias.first + j, sum);
 }
 
-/* Block g fills the rows after group g - 1 that belong to nobody (block 0: those before every group). */
+/* Block g + 1 fills the rows behind group g that no group owns; block 0 those in front of all groups. */
 static __global__ void __launch_bounds__(256)
     tegroup_impl_tail_kernel(const __grid_constant__ tegroup_impl_gpu_call call) {
     __shared__ unsigned long long next;
@@ -2932,8 +2937,8 @@ static __global__ void __launch_bounds__(256)
         tegroup_impl_store_f32(d.dtype, d.data, (from + e / cols) * ld + e % cols, value);
 }
 
-/* What a bundled backend's kernel leaves to other kernels: the rows that no group owns, and the gradient of the bias.
- * They are enqueued after it, so that nothing is written where CUDA refuses the product. */
+/* Launches what a bundled backend's main kernel leaves out: filling rows that no group owns, and the gradient of the
+ * bias. It is enqueued behind the main kernel, so that nothing is written if CUDA refuses that launch. */
 static inline tegroup_status tegroup_impl_cuda_rest(const tegroup_impl_gpu_call *call, struct CUstream_st *stream,
                                                     tegroup_error *error) {
     const tegroup_gemm_desc *desc = &call->desc;
@@ -4736,15 +4741,15 @@ static inline tegroup_status tegroup_impl_portable_gemm_fused(const tegroup_plan
 
 /* ==== [22] Hopper's instructions (src/cuda/hopper.h) ==== */
 
-/* mbarriers, TMA and wgmma as PTX ISA 8.0 and later describe them (sections 9.7.13.15, 9.7.9.27 and 9.7.15). What
- * stands here assembles for sm_90a alone; TEGROUP_IMPL_HOPPER says that this pass of the compiler is for it. */
+/* mbarriers, TMA and wgmma as PTX ISA 8.0 and later describe them (sections 9.7.13.15, 9.7.9.27 and 9.7.15). They
+ * assemble for sm_90a only; TEGROUP_IMPL_HOPPER is 1 in the compiler pass for that architecture. */
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define TEGROUP_IMPL_HOPPER 1
 #else
 #define TEGROUP_IMPL_HOPPER 0
 #endif
 
-#include <cuda.h> /* CUtensorMap: the driver's header, for its types; nothing of it is linked */
+#include <cuda.h> /* CUtensorMap; only types of the driver's header are used, nothing of it is linked */
 
 template <bool FIRST, typename A, typename B> struct tegroup_impl_if { typedef A type; };
 template <typename A, typename B> struct tegroup_impl_if<false, A, B> { typedef B type; };
@@ -4761,7 +4766,7 @@ static __device__ __forceinline__ void tegroup_impl_barrier_arrive(uint32_t barr
 static __device__ __forceinline__ void tegroup_impl_barrier_expect(uint32_t barrier, uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
-/* Until the phase of this parity is over. */
+/* Waits until the phase of this parity completes. */
 static __device__ __forceinline__ void tegroup_impl_barrier_wait(uint32_t barrier, uint32_t parity) {
     asm volatile("{.reg .pred over;\n"
                  "again: mbarrier.try_wait.parity.shared::cta.b64 over, [%0], %1;\n"
@@ -4769,15 +4774,16 @@ static __device__ __forceinline__ void tegroup_impl_barrier_wait(uint32_t barrie
                  "r"(parity)
                  : "memory");
 }
-/* Among the 128 threads of a warpgroup; barrier 0 is __syncthreads'. */
+/* Synchronizes the 128 threads of a warpgroup. Barrier 0 is the one of __syncthreads. */
 static __device__ __forceinline__ void tegroup_impl_warpgroup_sync(int barrier) {
     asm volatile("bar.sync %0, 128;" ::"r"(barrier) : "memory");
 }
 
 /* ---- copies ---- */
 
-/* A box of a tensor to shared memory; its bytes arrive at `barrier`. anywhere: the tensor has two more dimensions,
- * with strides of 16 bytes and of 2^35, and the box begins `origin` bytes, modulo 2^64, from where it else would. */
+/* Loads a box of a tensor into shared memory and counts its bytes on the mbarrier `barrier`. anywhere: the tensor map
+ * has two more dimensions, with strides of 16 and of 2^35 bytes, by which the box is shifted `origin` bytes, modulo
+ * 2^64. */
 static __device__ __forceinline__ void tegroup_impl_tma_load(uint32_t to, const CUtensorMap *map, uint32_t barrier,
                                                              int32_t x, int32_t y, int32_t z, bool anywhere,
                                                              uint64_t origin) {
@@ -4793,8 +4799,8 @@ static __device__ __forceinline__ void tegroup_impl_tma_load(uint32_t to, const 
                      "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z)
                      : "memory");
 }
-/* A box from shared memory; or, `adds`, L2 adds it to the FP32 numbers that are there, and gives what FADD does,
- * subnormals, infinities and NaN too. */
+/* Stores a box from shared memory. adds: L2 adds the box to the FP32 values in memory instead, with the same results as
+ * FADD, subnormals, infinities and NaN included. */
 static __device__ __forceinline__ void tegroup_impl_tma_store(const CUtensorMap *map, uint32_t from, int32_t x,
                                                               int32_t y, int32_t z, bool anywhere, uint64_t origin,
                                                               bool adds = false) {
@@ -4815,15 +4821,15 @@ static __device__ __forceinline__ void tegroup_impl_tma_store(const CUtensorMap 
     }
 #undef TEGROUP_IMPL_STORE
 }
-/* What this thread stored since is one group. */
+/* Closes a bulk group: all stores that this thread issued since the last one. */
 static __device__ __forceinline__ void tegroup_impl_tma_store_commit(void) {
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
-/* Until at most PENDING of this thread's groups of stores still read shared memory. */
+/* Waits until at most PENDING of this thread's bulk groups still read shared memory. */
 template <int PENDING> static __device__ __forceinline__ void tegroup_impl_tma_store_wait(void) {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
 }
-/* What this thread wrote to shared memory by ordinary stores can be read by copies and wgmma. */
+/* Makes this thread's ordinary stores to shared memory visible to TMA and wgmma. */
 static __device__ __forceinline__ void tegroup_impl_async_fence(void) {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -4835,8 +4841,8 @@ template <int REGISTERS> static __device__ __forceinline__ void tegroup_impl_reg
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
 
-/* Four 8x8 matrices of two-byte numbers, as wgmma's sums lie in registers, to rows of 16 bytes and back. TURNED: to
- * columns. */
+/* Stores and loads four 8x8 matrices of two-byte elements, held in registers as wgmma's accumulators are, as rows of 16
+ * bytes in shared memory. TURNED: transposed. */
 template <bool TURNED>
 static __device__ __forceinline__ void tegroup_impl_stmatrix(uint32_t to, const uint32_t (&r)[4]) {
     if (TURNED)
@@ -4857,9 +4863,10 @@ static __device__ __forceinline__ void tegroup_impl_ldmatrix_rows(uint32_t (&r)[
 
 /* ---- wgmma ---- */
 
-/* How a tile lies in shared memory: rows of 128 bytes, their 16-byte chunks permuted by XOR with the row's number
- * (the 128-byte swizzle of TMA). leading: bytes from 64 lines to the next 64 where lines are contiguous; else
- * unread. */
+/* The wgmma descriptor of an operand in shared memory: rows of 128 bytes with TMA's 128-byte swizzle, which permutes a
+ * row's 16-byte chunks by XOR with the row's number. A "line" here and in names such as A_LINES is an index of wgmma's
+ * M or N dimension. leading: bytes from one block of 64 lines to the next if the operand is contiguous along its lines
+ * (MN-major); not read if it is contiguous along k. */
 static __device__ __forceinline__ uint64_t tegroup_impl_wgmma_tile(uint32_t address, uint32_t leading) {
     return (uint64_t)((address & 0x3ffffu) >> 4) | (uint64_t)(leading >> 4) << 16 | (uint64_t)(1024 >> 4) << 32
            | (uint64_t)1 << 62;
@@ -4874,8 +4881,9 @@ template <int PENDING> static __device__ __forceinline__ void tegroup_impl_wgmma
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
-/* sum[64 x N] (+)= A[64 x 16] B[16 x N], both in shared memory; a warp's lanes hold sums as mma.sync's accumulators
- * do, eight columns after eight. */
+/* sum[64 x N] (+)= A[64 x 16] B[16 x N], both operands in shared memory; add is 0 to overwrite the sum. A_LINES and
+ * B_LINES are 1 for an operand that is contiguous along its lines, 0 along k. Each n8 block of the sum lies in
+ * registers as an accumulator of mma.sync does. */
 /* clang-format off */
 #define TEGROUP_IMPL_F4(i) "+f"(d[i]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3])
 #define TEGROUP_IMPL_F32(i)                                                                                    \
@@ -4900,7 +4908,7 @@ template <int PENDING> static __device__ __forceinline__ void tegroup_impl_wgmma
 #define TEGROUP_IMPL_SUMS_128                                                                                  \
     TEGROUP_IMPL_NINETY ", " TEGROUP_IMPL_TEN(9) ", " TEGROUP_IMPL_TEN(10) ", " TEGROUP_IMPL_TEN(11)           \
     ", %120, %121, %122, %123, %124, %125, %126, %127"
-/* `sums` are registers 0 to n / 2 - 1; a, b, plus and the two orders are the five operands after them. */
+/* `sums` are operands 0 to n / 2 - 1; a, b, plus and the two orders are the five operands after them. */
 #define TEGROUP_IMPL_WGMMA(n, type, sums, a, b, plus, orders, ...)                                             \
     asm volatile("{.reg .pred plus; setp.ne.b32 plus, %" plus ", 0;\n"                                         \
                  "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" sums "}, %" a ", %" b     \
