@@ -3739,27 +3739,27 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
 
 /* ==== [18] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
 
-/* One kernel family for every GPU since SM80: a persistent grid whose blocks walk the groups' tiles, cp.async into a
- * ring of swizzled shared-memory tiles, ldmatrix, mma.sync (PTX ISA 8.0, sections 9.7.8.22 and 9.7.13). Sizes come
- * from the snapshot. Each element is summed over k in steps of 16 from 0 upwards, whatever the tile, so the tile
- * never changes a bit. */
+/* One family of kernels for every GPU from SM80 on: a persistent grid walks the groups' tiles, loads by cp.async into a
+ * ring of swizzled pipeline stages, and multiplies with ldmatrix and mma.sync (PTX ISA 8.0, sections 9.7.8.22 and
+ * 9.7.13). Sizes come from the snapshot. Each element is summed over k in steps of 16 from 0 upwards in every tile, so
+ * the choice of the tile never changes a bit. A "line" is a row of A' or a column of B', which are the operands as
+ * multiplied: D = A' B'. */
 #define TEGROUP_IMPL_PORTABLE_TILE_K 64 /* two-byte elements: one 128-byte row of shared memory */
-#define TEGROUP_IMPL_PORTABLE_FOUND 8   /* tiles that are found at a time */
+#define TEGROUP_IMPL_PORTABLE_FOUND 8   /* tiles that the scheduler finds at a time */
 
-/* A tile of a group's product: where its operands and results begin, and how much of the group there is from there
- * on. */
+/* A tile of a group's product: where its operands and results begin, and how much of the group lies within it. */
 typedef struct tegroup_impl_gpu_tile {
-    const char *a, *b, *c, *bias; /* bias, scale: NULL = none */
+    const char *a, *b, *c, *bias; /* bias and scale may be NULL */
     const char *scale;
     char *d;
     int64_t a_row, b_row, c_row, d_row; /* bytes between rows */
-    int64_t k, row, col;                /* of D's buffer the first row, and its column */
-    int32_t m, n;                       /* at most the tile's own */
+    int64_t k, row, col;                /* row and col: the tile's first row and column in D's buffer */
+    int32_t m, n;                       /* rows and columns, at most those of a full tile */
     float alpha, beta;
-    int16_t reads_c, valid; /* 0: beta is 0, and C is not read; no tile is left */
+    int16_t reads_c, valid; /* reads_c is 0 if beta is 0; valid is 0 behind the last tile */
 } tegroup_impl_gpu_tile;
 
-/* All 16, or nothing; without a branch between the instructions around it. */
+/* Copies 16 bytes or nothing, without a branch between the surrounding instructions. */
 static __device__ __forceinline__ void tegroup_impl_cp_async_if(bool there, uint32_t to, const void *from) {
     asm volatile(
         "{.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n@p cp.async.cg.shared.global [%1], [%2], 16;}\n" ::"r"((int)there),
@@ -3781,7 +3781,7 @@ static __device__ __forceinline__ void tegroup_impl_ldmatrix(uint32_t (&r)[4], u
                      : "memory");
 }
 
-/* volatile, as the loads of fragments are: their order is the program's, not the compiler's. */
+/* volatile, as the loads of fragments are, so that they stay in the program's order. */
 template <bool BF16>
 static __device__ __forceinline__ void tegroup_impl_mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
                                                         uint32_t b1) {
@@ -3799,18 +3799,18 @@ static __device__ __forceinline__ void tegroup_impl_mma(float (&d)[4], const uin
 
 /* ---- scheduling ---- */
 
-/* One warp walks the groups, 32 at a time: each lane counts one group's tiles, a scan places them. Then each of a
- * few lanes looks for a tile of its own: it takes long, and no longer for several. Tiles are asked for in rising
- * order, so the walk never turns back. Lives in shared memory: registers are for sums. A kernel asks in one place,
- * where all of this is inlined and reads the descriptor as constants: a call would load it anew for every tile, and
- * have registers saved around it. */
+/* The scheduler. One warp walks the groups, 32 at a time: each lane counts one group's tiles, and a scan adds them up.
+ * A few lanes then look up one tile each: a lookup takes long, and several take no longer. Tiles are asked for in
+ * rising order, so the walk never goes back. Its state is in shared memory, as registers are for sums. A kernel calls
+ * it in one place, where all of it is inlined and reads the descriptor as constants; a call would load the descriptor
+ * for every tile, and save registers. */
 template <int TILE_M, int TILE_N> struct tegroup_impl_gpu_walk {
-    int64_t before;   /* tiles before the 32 groups at hand */
-    int64_t upto[32]; /* of these: tiles of each one and those before it */
-    int32_t base;     /* the first of these */
+    int64_t before;   /* tiles in front of the current 32 groups */
+    int64_t upto[32]; /* prefix sums of tiles over the current groups, each included */
+    int32_t base;     /* the first of the current groups */
 
     static __device__ __forceinline__ int32_t lane() { return (int32_t)threadIdx.x & 31; }
-    /* Before the first groups; behind all of them where a snapshot is none. */
+    /* Stands before the first groups, or behind the last one if a snapshot was not prepared. */
     __device__ __forceinline__ void begin(const tegroup_impl_gpu_call &call) {
         upto[lane()] = 0;
         if (lane() == 0) {
@@ -3828,13 +3828,13 @@ template <int TILE_M, int TILE_N> struct tegroup_impl_gpu_walk {
     static __device__ __forceinline__ int32_t tiles_n(const tegroup_impl_product &p) {
         return (int32_t)tegroup_impl_ceil_div(p.n, TILE_N);
     }
-    /* Of a group; a D of 2^31 has no room in memory. */
+    /* Tiles of a group. They fit an int32_t: no memory has room for a D of 2^31 tiles. */
     static __device__ __forceinline__ int32_t tiles(const tegroup_impl_gpu_call &call, int32_t g) {
         if (g >= call.desc.a.shape.groups) return 0;
         const tegroup_impl_product p = product(call, g);
         return p.skip || p.untouched || p.m <= 0 || p.n <= 0 ? 0 : tiles_m(p) * tiles_n(p);
     }
-    /* The 32 groups after those at hand. */
+    /* Moves on to the next 32 groups. */
     __device__ __forceinline__ void go_on(const tegroup_impl_gpu_call &call) {
         const int32_t first = base + 32;
         const int64_t tiles_before = before + upto[31];
@@ -3851,12 +3851,12 @@ template <int TILE_M, int TILE_N> struct tegroup_impl_gpu_walk {
         }
         __syncwarp();
     }
-    /* Tile number t of this lane, or none when there are fewer; lanes that look for nothing pass NULL. Within a
-     * group tiles go in stripes of 8 along m: their operands stay in L2. */
+    /* Finds tile number t for each lane that passes a tile, and marks it invalid if there are fewer; other lanes pass
+     * NULL. Within a group tiles go in stripes of 8 tile rows, so that their operands stay in L2. */
     __device__ __forceinline__ void find(const tegroup_impl_gpu_call &call, int64_t t, tegroup_impl_gpu_tile *tile) {
         for (;;) {
             if (tile && t < before + upto[31]) {
-                int32_t owner = 0; /* groups that end before the tile */
+                int32_t owner = 0; /* of the current groups, those that end before the tile */
 #pragma unroll
                 for (int32_t half = 16; half > 0; half /= 2)
                     if (t >= before + upto[owner + half - 1]) owner += half;
@@ -3870,7 +3870,7 @@ template <int TILE_M, int TILE_N> struct tegroup_impl_gpu_walk {
         }
         __syncwarp();
     }
-    /* Tile number `local` of group g. */
+    /* Fills in tile number `local` of group g. */
     __device__ __forceinline__ void put(const tegroup_impl_gpu_call &call, int32_t g, int32_t local,
                                         tegroup_impl_gpu_tile *tile) {
         const tegroup_gemm_desc &desc = call.desc;
@@ -3908,11 +3908,11 @@ template <int TILE_M, int TILE_N> struct tegroup_impl_gpu_walk {
 
 /* ---- loading ---- */
 
-/* Loads one operand's tiles of LINES lines (of m or n) by TILE_K. Contiguous along k a tile is stored [line][k],
- * else in panels of 64 lines, each [k][line]; either way rows have 128 bytes, whose 16-byte chunks are permuted by
- * XOR with the row's number, so that eight rows meet eight banks. Every pass of the block's threads permutes alike,
- * since it moves by a multiple of eight rows. */
-/* TWICE: lines from 64 on are others. */
+/* Loads an operand's part of a stage: LINES lines by TILE_K. An operand contiguous along k is stored as [line][k], any
+ * other in panels of 64 lines as [k][line]. Either way a row has 128 bytes, whose 16-byte chunks are permuted by XOR
+ * with the row's number, so that eight rows hit different banks. Passes of the block's threads are multiples of eight
+ * rows apart, so each thread's permutation is the same in all of them. */
+/* TWICE: the lines from 64 on come from another place in memory. */
 template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegroup_impl_loader {
     static constexpr int TILE_K = TEGROUP_IMPL_PORTABLE_TILE_K, ROWS = ALONG_K ? LINES : TILE_K;
     static constexpr int ROWS_A_PASS = THREADS / 8, PASSES_A_PANEL = ROWS / ROWS_A_PASS,
@@ -3920,11 +3920,11 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
     static_assert(ALONG_K || LINES % 64 == 0, "panels are whole");
     static_assert(ROWS_A_PASS % 8 == 0 && ROWS % ROWS_A_PASS == 0, "the permutation must repeat from pass to pass");
     static_assert(!TWICE || (ALONG_K && LINES == 128), "two halves of lines");
-    const char *from; /* this thread's first chunk of the next step */
-    int32_t room;     /* lines left from its row (along k), or from its chunk */
-    int32_t room2;    /* TWICE: the same of the second half's lines */
-    int64_t jump;     /* TWICE: bytes that these lie further on than if they followed */
-    bool whole;       /* rows are of whole 16 bytes and no 4 GB, and chunks are all there or not at all */
+    const char *from; /* this thread's first chunk in the next step */
+    int32_t room;     /* lines left from the thread's row (along k) or chunk */
+    int32_t room2;    /* TWICE: the same for the second half */
+    int64_t jump;     /* TWICE: bytes from where the second half would follow the first to where it is */
+    bool whole;       /* all is aligned to 16 bytes, rows are less than 4 GB apart, and a chunk is there or not */
 
     static __device__ __forceinline__ int32_t row() { return (int32_t)threadIdx.x / 8; }
     static __device__ __forceinline__ int32_t chunk() { return (int32_t)threadIdx.x % 8; }
@@ -3941,7 +3941,7 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
         room2 = room - 64;
         jump = 0;
     }
-    /* As many lines of each half, the second ones `apart` lines after the first. */
+    /* Opens two halves of `lines` lines each, the second `apart` lines behind the first. */
     __device__ __forceinline__ void open_twice(const char *base, int64_t row_bytes, int32_t lines, int64_t apart) {
         open(base, row_bytes, lines);
         room2 = room;
@@ -3953,30 +3953,30 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
                                          : panel(pass) * 64 < room;
     }
     __device__ __forceinline__ int64_t further(int pass) const { return TWICE && down(pass) >= 64 ? jump : 0; }
-    /* This thread's place in a stage. */
+    /* The thread's offset in a stage. */
     static __device__ __forceinline__ uint32_t place() {
         return (uint32_t)((row() * 8 + (chunk() ^ (row() & 7))) * 16);
     }
-    /* The tile of the next step, to this thread's place `to`; k elements along k, all TILE_K of them where WHOLE is
-     * said ahead. Of lines that do not exist nothing is loaded: whatever is there in their place leads to results
-     * that nobody stores. */
+    /* Loads the next step to `to`, the thread's place in a stage: k elements along k, which WHOLE says at compile time
+     * are TILE_K. Lines that do not exist are not loaded: whatever lies in their place only affects results that are
+     * never stored. */
     template <bool WHOLE> __device__ __forceinline__ void load(uint32_t to, int64_t row_bytes, int32_t k) const {
         if (!WHOLE && (!whole || k < TILE_K)) {
             piece_by_piece(to, row_bytes, k);
             return;
         }
         tegroup_impl_loader here = *this;
-        asm volatile("" : "+r"(here.room), "+r"(here.room2)); /* compared now, not ahead: registers are for sums */
+        asm volatile("" : "+r"(here.room), "+r"(here.room2)); /* compared here, not earlier: registers are for sums */
 #pragma unroll
         for (int pass = 0; pass < PASSES; pass++)
             tegroup_impl_cp_async_if(here.there(pass), to + (uint32_t)((panel(pass) * ROWS + down(pass)) * 128),
                                      from + (uint32_t)down(pass) * (uint64_t)(uint32_t)row_bytes + panel(pass) * 128
                                          + further(pass));
     }
-    /* The same where it may end within a chunk, or chunks are not aligned. */
+    /* The same if k may end within a chunk, or chunks are not aligned. */
     __device__ __forceinline__ void piece_by_piece(uint32_t to, int64_t row_bytes, int32_t k) const {
 #pragma unroll 1
-        for (int pass = 0; pass < PASSES; pass++) { /* of no bytes nothing is read, wherever that would be */
+        for (int pass = 0; pass < PASSES; pass++) { /* for 0 bytes nothing is read, wherever `at` points */
             const char *at = from + down(pass) * row_bytes + panel(pass) * 128 + further(pass);
             const int32_t left =
                 ALONG_K ? (there(pass) ? k - chunk() * 8 : 0) : (row() + down(pass) < k ? room - panel(pass) * 64 : 0);
@@ -3993,8 +3993,8 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
 
 /* ---- storing ---- */
 
-/* Eight neighbours of BF16, FP16 or FP32, of which `count` exist, as floats: in one or two loads where their address
- * allows it. */
+/* Loads eight neighbours of BF16, FP16 or FP32, of which `count` exist, as floats; in one or two loads if their address
+ * is aligned. */
 static __device__ __forceinline__ void tegroup_impl_gpu_load8(tegroup_dtype dtype, const char *from, int32_t count,
                                                               float (&x)[8]) {
     if (count == 8 && ((uintptr_t)from & 15) == 0) {
@@ -4041,12 +4041,13 @@ static __device__ __forceinline__ void tegroup_impl_gpu_store8(tegroup_dtype dty
         if (i < count) ((uint16_t *)to)[i] = (uint16_t)(word[i / 2] >> i % 2 * 16);
 }
 
-/* Eight sums of line `line` from column `first` on, both within the tile: alpha * sum + beta * C + scale * bias. The
- * tile is a copy in registers: the compiler cannot know that stores to D leave shared memory alone. */
+/* Finishes and stores eight sums of row `line` from column `first` on, both counted within the tile: D = alpha * sum +
+ * beta * C + scale * bias. The tile is a copy in registers, since the compiler cannot know that stores to D leave
+ * shared memory unchanged. */
 static __device__ __forceinline__ void tegroup_impl_gpu_finish(const tegroup_gemm_desc &desc,
                                                                const tegroup_impl_gpu_tile &tile, int line, int first,
                                                                const float *sums) {
-    const bool empty = tile.k == 0; /* an empty sum is no term at all */
+    const bool empty = tile.k == 0; /* an empty sum adds nothing, not even alpha * 0 */
     const int32_t count = tile.n - first < 8 ? tile.n - first : 8, bytes = desc.d.dtype == TEGROUP_DTYPE_F32 ? 4 : 2;
     const float4 low = ((const float4 *)sums)[0], high = ((const float4 *)sums)[1];
     float x[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}, y[8];
@@ -4069,7 +4070,7 @@ static __device__ __forceinline__ void tegroup_impl_gpu_finish(const tegroup_gem
     tegroup_impl_gpu_store8(desc.d.dtype, tile.d + line * tile.d_row + first * bytes, count, x);
 }
 
-/* Is the result alpha times the sum and nothing else, two bytes wide, in whole 16-byte pieces? */
+/* Whether the result is alpha times the sum and nothing else, of two-byte elements, in whole 16-byte pieces. */
 static __device__ __forceinline__ bool tegroup_impl_gpu_plain(const tegroup_gemm_desc &desc,
                                                               const tegroup_impl_gpu_tile &tile) {
     return tile.k > 0 && !tile.reads_c && !tile.bias && desc.d.dtype != TEGROUP_DTYPE_F32
@@ -4078,17 +4079,17 @@ static __device__ __forceinline__ bool tegroup_impl_gpu_plain(const tegroup_gemm
 
 /* ---- fragments ---- */
 
-/* Where a lane reads its row of a fragment's first 8x8 matrix: `line` is the warp's first line, upper and later (0
- * or 1) say whether its matrix is the one of the eight higher lines, and of the eight later k. */
+/* Where a lane reads its row r of a fragment's 8x8 matrix. `line` is the warp's first line; upper and later (0 or 1)
+ * say whether the lane's matrix is the one of the upper eight lines, and of the later eight k. */
 template <bool ALONG_K>
 static __device__ __forceinline__ uint32_t tegroup_impl_fragments(int line, int upper, int later, int r) {
     return ALONG_K ? (uint32_t)((line + upper * 8 + r) * 128 + (later ^ r) * 16)
                    : (uint32_t)(line / 64 * 8192 + (later * 8 + r) * 128 + ((line % 64 / 8 + upper) ^ r) * 16);
 }
 
-/* The same for sixteen kk of k and the i-th sixteen lines. The chunk's number is permuted by XOR, and so moved by
- * XOR: a warp's first line is a multiple of 32 where a tile is in panels. skip: when that is in the middle of a
- * panel, bytes of one, since the next then begins at i = 2. */
+/* The same for the kk-th k16 and the i-th 16 lines. Chunks are permuted by XOR, so the address of another 16 elements
+ * is an XOR, too; in panels this holds because a warp's first line is a multiple of 32. skip: the bytes of a panel if
+ * that line is in the middle of one, since the next panel then begins at i = 2; else 0. */
 template <bool ALONG_K>
 static __device__ __forceinline__ uint32_t tegroup_impl_fragment(uint32_t at, uint32_t skip, int kk, int i) {
     return ALONG_K ? (at ^ (uint32_t)(kk * 32)) + (uint32_t)(i * 16 * 128)
@@ -4097,28 +4098,28 @@ static __device__ __forceinline__ uint32_t tegroup_impl_fragment(uint32_t at, ui
 
 /* ---- the two-byte kernel ---- */
 
-/* A block's work on one tile: the ring of loads, the fragments and the sums. */
+/* A block's work on one tile: the ring of pipeline stages, fragments and sums. */
 template <bool BF16, int OP, int TILE_M_, int TILE_N_, int WARPS_M, int WARPS_N, int STAGES, bool FUSED = false>
 struct tegroup_impl_portable_block {
     static constexpr int TILE_M = TILE_M_, TILE_N = TILE_N_, TILE_K = TEGROUP_IMPL_PORTABLE_TILE_K;
     static constexpr int WARPS = WARPS_M * WARPS_N, THREADS = WARPS * 32;
     static constexpr int WARP_N = TILE_N / WARPS_N, MI = TILE_M / WARPS_M / 16, NI = WARP_N / 8, PAIRS = NI / 2;
     static constexpr int STEPS = TILE_K / 16, CHUNKS = TILE_N / 8, LINES_A_PASS = THREADS / CHUNKS;
-    static constexpr int PADDED_N = TILE_N + 8; /* eight rows of fragments meet different banks */
+    static constexpr int PADDED_N = TILE_N + 8; /* eight rows of a fragment hit different banks */
     static constexpr bool A_ALONG_K = OP != TEGROUP_OP_WGRAD, B_ALONG_K = OP == TEGROUP_OP_FORWARD;
     static constexpr int A_BYTES = TILE_M * TILE_K * 2, STAGE_BYTES = A_BYTES + TILE_N * TILE_K * 2,
                          RING_BYTES = STAGES * STAGE_BYTES, SUMS_BYTES = TILE_M * PADDED_N * 4;
-    /* The sums take the ring's place in the end; 128: room to align it. */
+    /* The sums overwrite the ring in the end. 128: room to align it. */
     static constexpr int SHARED_BYTES = (RING_BYTES > SUMS_BYTES ? RING_BYTES : SUMS_BYTES) + 128;
-    static constexpr bool SHARED = A_ALONG_K && MI == 4; /* where a group ends, warps share the lines that are left */
+    static constexpr bool SHARED = A_ALONG_K && MI == 4; /* warps share the rows that a group's last tile has */
     static_assert(PAIRS % 2 == 0, "B's two sets of fragments alternate");
 
-    uint32_t ring, place;      /* the ring, and in its first stage the thread's own place */
-    uint32_t at_a, at_b, skip; /* this lane's place in a tile of A and of B */
+    uint32_t ring, place;      /* the ring; the thread's own place in its first stage */
+    uint32_t at_a, at_b, skip; /* the lane's place in A's and B's part of a stage; see tegroup_impl_fragment */
     tegroup_impl_loader<TILE_M, A_ALONG_K, THREADS> load_a;
     tegroup_impl_loader<TILE_N, B_ALONG_K, THREADS, FUSED && B_ALONG_K> load_b;
-    int32_t left, reading; /* steps from this one on; its stage. STAGES - 1 of them are on their way */
-    int32_t rows;          /* sixteens of lines that a warp works on */
+    int32_t left, reading; /* steps of TILE_K left, this one included; its stage */
+    int32_t rows;          /* m16 blocks that a warp works on */
     float sum[MI][NI][4];
     uint32_t fa[MI][4], fb[2][4];
 
@@ -4130,13 +4131,13 @@ struct tegroup_impl_portable_block {
         place = ring + load_a.place();
     }
 
-    /* The first loads of a tile. The ring must be free. */
+    /* Starts the first loads of a tile. The ring must be free. */
     __device__ __forceinline__ void open(const tegroup_impl_gpu_tile &tile) {
         load_b.open(tile.b, tile.b_row, tile.n);
         begin(tile);
     }
     __device__ __forceinline__ void open(const tegroup_impl_gpu_tile &tile, const tegroup_impl_gpu_epilogue &epilogue) {
-        if (halves(epilogue)) /* half a tile of gates, and as many ups */
+        if (halves(epilogue)) /* half a tile of gates, and half of ups */
             load_b.open_twice(tile.b - tile.col / 2 * tile.b_row, tile.b_row, tile.n / 2,
                               epilogue.activation.output.cols);
         else load_b.open(tile.b, tile.b_row, tile.n);
@@ -4156,7 +4157,7 @@ struct tegroup_impl_portable_block {
         }
         reading = 0;
     }
-    /* Elements of k in the step STAGES - 1 after this one. */
+    /* Elements of k in the step that is STAGES - 1 after the current one. */
     __device__ __forceinline__ int32_t loadable(const tegroup_impl_gpu_tile &tile) const {
         return left > STAGES ? TILE_K : (int32_t)((uint32_t)(tile.k - 1) % TILE_K) + 1;
     }
@@ -4169,17 +4170,17 @@ struct tegroup_impl_portable_block {
     __device__ __forceinline__ void load_into_b(const tegroup_impl_gpu_tile &tile, int32_t stage) {
         if (left >= STAGES)
             load_b.template load<WHOLE>(place + (uint32_t)(stage * STAGE_BYTES + A_BYTES), tile.b_row, loadable(tile));
-        tegroup_impl_cp_commit(); /* also when empty, so that the count of pending groups stays true */
+        tegroup_impl_cp_commit(); /* even an empty group, so that the count of pending groups stays right */
     }
-    /* Long after the loads: an address that the queue of loads has not taken yet cannot be moved, and the warp would
-     * wait. */
+    /* Moves on to the next step's addresses. This comes long after the loads: a warp that changes an address register
+     * which a queued load has not read yet has to wait. */
     __device__ __forceinline__ void advance(const tegroup_impl_gpu_tile &tile) {
         load_a.advance(tile.a_row);
         load_b.advance(tile.b_row);
     }
     __device__ __forceinline__ int32_t free_stage() const { return reading == 0 ? STAGES - 1 : reading - 1; }
-    __device__ __forceinline__ void
-    arrive() { /* the next step's tile is there, and the one before this step's is free */
+    /* Waits until the next step's stage has arrived. Behind the barrier the stage that was read last is free. */
+    __device__ __forceinline__ void arrive() {
         tegroup_impl_cp_wait<STAGES - 2>();
         __syncthreads();
     }
@@ -4194,9 +4195,9 @@ struct tegroup_impl_portable_block {
                               + tegroup_impl_fragment<B_ALONG_K>(at_b, WARP_N % 64 ? skip : 0, kk, pair));
     }
 
-    /* Sixteen kk of a step: B's fragments come a pair of columns ahead of their products, A's of the next sixteen
-     * row by row under the last pair. One set of A's is what registers leave room for; the other warp of the
-     * scheduler fills the gaps. */
+    /* One k16 of a step. B's fragments are loaded one pair of n8 blocks ahead of their mma, A's for the next k16 row by
+     * row during the last pair. Registers have room for one set of A's only; the other warp of the SM sub-partition
+     * fills the gaps. */
     template <bool WHOLE, int ROWS, int KK>
     __device__ __forceinline__ void sixteen(const tegroup_impl_gpu_tile &tile, bool more) {
         constexpr int NEXT = (KK + 1) % STEPS;
@@ -4225,7 +4226,7 @@ struct tegroup_impl_portable_block {
         for (int i = 0; i < ROWS; i++) fetch_a(0, i);
         fetch_b(0, 0);
     }
-    /* Loads that may end anywhere are made between steps, where no fragments take up registers. */
+    /* Steps whose loads may end within a chunk load between k16 steps, while no fragments occupy registers. */
     template <bool WHOLE, int ROWS> __device__ __forceinline__ void steps(const tegroup_impl_gpu_tile &tile) {
         if (WHOLE) fetch<ROWS>();
 #pragma unroll 1
@@ -4242,7 +4243,7 @@ struct tegroup_impl_portable_block {
         }
     }
     __device__ __forceinline__ void multiply(const tegroup_impl_gpu_tile &tile) {
-        /* In A's tile the matrices of a fragment run along m first, in B's along k first. */
+        /* The four 8x8 matrices of a fragment run along m first in A, along k first in B. */
         const int me = tegroup_impl_thread(), matrix = me % 32 / 8, r = me % 8,
                   least = (tile.m + WARPS_M * 16 - 1) / (WARPS_M * 16);
         const bool whole = load_a.whole && load_b.whole && tile.k % TILE_K == 0;
@@ -4268,8 +4269,8 @@ struct tegroup_impl_portable_block {
         __syncthreads(); /* the ring is free */
     }
 
-    /* Results go through the ring, so that neighbouring threads store neighbouring columns: alpha times the sums as
-     * two-byte numbers, ready to be copied, */
+    /* Results go through shared memory, where the ring was, so that neighbouring threads store neighbouring columns.
+     * store_plainly puts alpha times the sums there as two-byte elements, ready to be copied to D. */
     __device__ __forceinline__ void store_plainly(bool bf16, const tegroup_impl_gpu_tile &tile, unsigned char *memory) {
         const float alpha = tile.alpha;
         const int me = tegroup_impl_thread(), from_m = warp_m(me) + me % 32 / 4, from_n = warp_n(me) + me % 4 * 2;
@@ -4293,7 +4294,7 @@ struct tegroup_impl_portable_block {
         for (int i = line; i < lines; i += LINES_A_PASS, from += LINES_A_PASS * PADDED_N, to += LINES_A_PASS * row)
             *(uint4 *)to = *(const uint4 *)from;
     }
-    /* or the sums as they are, for everything else. */
+    /* put, for all other epilogues, leaves the sums there as they are. */
     __device__ __forceinline__ void put(unsigned char *memory) const {
         const int me = tegroup_impl_thread(), from_m = warp_m(me) + me % 32 / 4, from_n = warp_n(me) + me % 4 * 2;
         float *sums = (float *)memory;
@@ -4324,7 +4325,7 @@ struct tegroup_impl_portable_block {
     }
 
 #if TEGROUP_IMPL_ACTIVATION_KERNELS
-    /* With an activation, or its gradient: eight of its columns a thread and line. */
+    /* With an activation or its gradient, a thread finishes eight columns of its output in a row at a time. */
     __device__ __forceinline__ void finish(const tegroup_gemm_desc &desc, const tegroup_impl_gpu_tile &shared,
                                            unsigned char *memory, const tegroup_impl_gpu_epilogue &epilogue) {
         put(memory);
@@ -4334,8 +4335,8 @@ struct tegroup_impl_portable_block {
         else differentiate(desc, tile, (const float *)memory, epilogue);
 #endif
     }
-    /* Of gates and ups the first eight that a row has from column `col` of what is activated on, and how many bytes
-     * the others are behind them. */
+    /* Where a row's eight gates begin that belong to eight columns from column `col` of the activation's output on; or,
+     * interleaved, the first eight of sixteen gates and ups. others: bytes from there to the other eight. */
     static __device__ __forceinline__ char *eight(const tegroup_matrix &m, bool interleaved, int64_t row, int64_t col) {
         return (char *)m.data + (row * m.ld + (interleaved ? 2 * col : col)) * 2;
     }
@@ -4400,13 +4401,13 @@ struct tegroup_impl_portable_block {
         const int me = tegroup_impl_thread(), first = me % CHUNKS * 8;
         const int64_t col = tile.col + first;
         const char *from = eight(f.input, interleaved, tile.row + me / CHUNKS, col);
-        uint4 one = make_uint4(0, 0, 0, 0), two = one; /* of the next line, which is long on its way */
+        uint4 one = make_uint4(0, 0, 0, 0), two = one; /* of the thread's next row, loaded early */
         if (me / CHUNKS < tile.m && col < f.output.cols) {
             one = *(const uint4 *)from;
             two = *(const uint4 *)(from + others(f));
         }
 #pragma unroll 1
-        for (int line = 0; line < tile.m; line += LINES_A_PASS) { /* warps stay whole for the sums */
+        for (int line = 0; line < tile.m; line += LINES_A_PASS) { /* all lanes of a warp take part in the sums */
             const int i = line + me / CHUNKS;
             const int64_t row = tile.row + i;
             const bool there = i < tile.m && col < f.output.cols;
@@ -4445,22 +4446,21 @@ struct tegroup_impl_portable_block {
 #endif
 };
 
-/* Blocks take turns at the tiles, each round beginning one block later: else some would always get the short tiles
- * where groups end. */
+/* The tile that this block has in wave `round`. Tiles go round-robin, and each wave begins one block later: otherwise
+ * some blocks would always get the partial tiles at the groups' ends. */
 static __device__ __forceinline__ int64_t tegroup_impl_gpu_number(uint32_t round) {
     return (int64_t)round * gridDim.x + (blockIdx.x + round) % gridDim.x;
 }
 
-/* What a block does; with an epilogue, to all of its tiles. */
+/* What a block does; an epilogue, if any, is that of all tiles. */
 template <typename BLOCK, typename... EPILOGUE>
 static __device__ __forceinline__ void tegroup_impl_portable_work(const tegroup_impl_gpu_call &call,
                                                                   const EPILOGUE &...epilogue) {
     extern __shared__ __align__(16) unsigned char tegroup_impl_memory[];
-    /* To 128 bytes, as the permutation of chunks needs: debug and relocatable builds do not keep to a larger
-     * __align__. */
+    /* Aligned to 128 bytes, as the swizzle needs: debug and relocatable builds do not honour a larger __align__. */
     unsigned char *const ring = tegroup_impl_memory + (128 - tegroup_impl_shared(tegroup_impl_memory) % 128) % 128;
     constexpr int FOUND = TEGROUP_IMPL_PORTABLE_FOUND;
-    /* Those found last, and those before, whose last one others may still read. */
+    /* The tiles found last, and those found before, of which others may still read the last one. */
     __shared__ tegroup_impl_gpu_tile tiles[2 * FOUND];
     __shared__ tegroup_impl_gpu_walk<BLOCK::TILE_M, BLOCK::TILE_N> walk;
     BLOCK block(ring);
@@ -4470,7 +4470,7 @@ static __device__ __forceinline__ void tegroup_impl_portable_work(const tegroup_
         if (warp == 0 && round % FOUND == 0)
             walk.find(call, tegroup_impl_gpu_number((uint32_t)(round + lane)),
                       lane < FOUND ? &tiles[(round + lane) % (2 * FOUND)] : NULL);
-        __syncthreads(); /* the tile is known, and nobody still reads the shared memory of the last one */
+        __syncthreads(); /* the tile is known, and nobody reads the last tile's shared memory any more */
         const tegroup_impl_gpu_tile &tile = tiles[round % (2 * FOUND)];
         if (!tile.valid) break;
         block.open(tile, epilogue...);
@@ -4483,7 +4483,7 @@ template <bool BF16, int OP, int TILE_M, int TILE_N, int WARPS_M, int WARPS_N, i
 static __global__ void __launch_bounds__(WARPS_M *WARPS_N * 32)
     tegroup_impl_portable_kernel(const __grid_constant__ tegroup_impl_gpu_call call) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-    __trap(); /* built for an older GPU alone; the plan refuses before it comes to this */
+    __trap(); /* compiled for older GPUs only; the plan refuses before this is launched */
 #else
     tegroup_impl_portable_work<tegroup_impl_portable_block<BF16, OP, TILE_M, TILE_N, WARPS_M, WARPS_N, STAGES>>(call);
 #endif
@@ -4507,7 +4507,8 @@ static __global__ void __launch_bounds__(128)
 
 /* ==== [20] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
 
-/* Plain FMA, for gradient checks: 64 x 64 tiles, 4 x 4 elements a thread, one chain of FMAs over k an element. */
+/* Plain FMA, for gradient checks: 64 x 64 tiles, 4 x 4 elements a thread, and one chain of FMAs over k for each
+ * element. */
 template <int OP>
 static __global__ void __launch_bounds__(256)
     tegroup_impl_portable_f32_kernel(const __grid_constant__ tegroup_impl_gpu_call call) {
@@ -4528,7 +4529,7 @@ static __global__ void __launch_bounds__(256)
         float sum[4][4] = {};
         for (int64_t k0 = 0; k0 < tile.k; k0 += TILE_K) {
             for (int e = (int)threadIdx.x; e < TILE * TILE_K;
-                 e += 256) { /* threads run along whichever direction is contiguous */
+                 e += 256) { /* threads run along the contiguous direction */
                 const int la = !A_ALONG_K ? e % TILE : e / TILE_K, ka = !A_ALONG_K ? e / TILE : e % TILE_K;
                 const int lb = B_ALONG_K ? e / TILE_K : e % TILE, kb = B_ALONG_K ? e % TILE_K : e / TILE;
                 const bool in_a = la < tile.m && k0 + ka < tile.k, in_b = lb < tile.n && k0 + kb < tile.k;
@@ -4558,9 +4559,9 @@ static __global__ void __launch_bounds__(256)
 
 /* ==== [21] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
 
-/* One kernel of the family, for BF16 and for FP16. Tiles of up to 128 lines fit SM86, 89 and 120, whose blocks have
- * 99 KB of shared memory for what the kernel declares itself (less than 2.4 KB) and the ring; the highest is for
- * SM90 and 100. */
+/* A kernel row: one kernel of the family, for BF16 and for FP16. Tiles of up to 128 rows fit SM86, 89 and 120, whose
+ * blocks have 99 KB of shared memory for the ring and what the kernel itself declares, less than 2.4 KB. The 256-row
+ * tile is for SM90 and 100. */
 typedef struct tegroup_impl_portable_row {
     const void *bf16, *f16;
     int32_t tile_m, tile_n, threads, shared_bytes;
@@ -4574,7 +4575,7 @@ typedef struct tegroup_impl_portable_row {
             tegroup_impl_portable_block<true, op, m, n, warps_m, warps_n, stages>::SHARED_BYTES                        \
     }
 
-/* Rows of one operation, from the lowest tile to the highest. */
+/* The kernel rows of one operation, ordered by the height of their tiles. */
 static inline const tegroup_impl_portable_row *tegroup_impl_portable_rows(tegroup_op op, int32_t *count) {
     static const tegroup_impl_portable_row forward[] = {TEGROUP_IMPL_PORTABLE_ROW(1, 64, 128, 1, 4, 4),
                                                         TEGROUP_IMPL_PORTABLE_ROW(1, 128, 128, 2, 2, 3),
@@ -4599,10 +4600,10 @@ TEGROUP_IMPL_PORTABLE_FITS(64, 128, 2, 2, 3, 99);
 TEGROUP_IMPL_PORTABLE_FITS(128, 128, 2, 2, 3, 99);
 TEGROUP_IMPL_PORTABLE_FITS(256, 192, 4, 2, 3, 227);
 
-/* The lowest tile that holds a group of `lines` lines, the average; the 256-line one, which wastes most where a
- * group ends, only where groups are long and alike, its width leaves few columns over, and sums are so long that a
- * multiprocessor does without a second block, which multiplies while the first one stores. limit: shared memory that
- * a block may have. */
+/* Chooses the lowest tile that holds `lines`, the rows of an average group's D, within `limit` bytes of shared memory.
+ * The 256-row tile wastes most at groups' ends and leaves no room for a second block, which would multiply while the
+ * first one stores. It is taken only if groups are long and even (`alike`), its width wastes few columns, and sums are
+ * long. */
 static inline const tegroup_impl_portable_row *tegroup_impl_portable_choose(tegroup_op op, int64_t lines,
                                                                             int64_t columns, int64_t terms, int alike,
                                                                             int32_t limit) {
@@ -4618,7 +4619,7 @@ static inline const tegroup_impl_portable_row *tegroup_impl_portable_choose(tegr
     return &rows[i];
 }
 
-/* Shared memory that one block may have here. A test can pretend to be on a smaller GPU. */
+/* Shared memory that a block may have on this device. Tests can pretend to be on a smaller GPU. */
 static inline cudaError_t tegroup_impl_shared_limit(int device, int *limit) {
     cudaError_t code = cudaDeviceGetAttribute(limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
 #if defined(TEGROUP_IMPL_SHARED_LIMIT)
@@ -4627,7 +4628,7 @@ static inline cudaError_t tegroup_impl_shared_limit(int device, int *limit) {
     return code;
 }
 
-/* The plan with this kernel; its block may have no more shared memory than this GPU lets it. */
+/* Puts a kernel into the plan, unless its block needs more shared memory than this GPU allows. */
 static inline tegroup_status tegroup_impl_portable_take(tegroup_plan *plan, const void *kernel, int32_t threads,
                                                         int32_t shared, tegroup_error *error) {
     cudaFuncAttributes attributes;
@@ -4650,7 +4651,8 @@ static inline tegroup_status tegroup_impl_portable_take_row(tegroup_plan *plan, 
                                       row->shared_bytes, error);
 }
 
-/* Built for GPUs before SM80 alone, what the driver makes of it for a later one has no mma.sync. */
+/* Whether this build has usable code for the device. If it was compiled for GPUs before SM80 only, what the driver
+ * makes of that for a later GPU has no mma.sync. */
 static inline int tegroup_impl_portable_image(int32_t) {
     cudaFuncAttributes attributes;
     int32_t count;
@@ -4702,7 +4704,7 @@ static inline tegroup_status tegroup_impl_portable_gemm(const tegroup_plan *plan
 }
 
 #if TEGROUP_IMPL_FUSED_KERNELS
-/* The kernel with an activation in its epilogue, or its gradient, for a plan of a forward product or of dgrad. */
+/* Finds the kernel with an activation, or its gradient, in the epilogue; plan: of a forward product or of dgrad. */
 static inline tegroup_status tegroup_impl_portable_plan_fused(const tegroup_plan *plan, tegroup_fused_kernel *kernel,
                                                               tegroup_error *error) {
     const int bf16 = plan->problem.a == TEGROUP_DTYPE_BF16,
