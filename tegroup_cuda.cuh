@@ -2960,12 +2960,12 @@ static inline tegroup_status tegroup_impl_cuda_rest(const tegroup_impl_gpu_call 
 #include <dlfcn.h>
 #endif
 
-/* Numbers of cublasLt.h, which is not included: an installed one may be older than the library that is loaded. */
+/* Constants of cublasLt.h, which is not included: the installed header may be older than the library that is loaded. */
 enum {
     TEGROUP_IMPL_LT_F32 = 0,   /* CUDA_R_32F  */
     TEGROUP_IMPL_LT_F16 = 2,   /* CUDA_R_16F  */
     TEGROUP_IMPL_LT_BF16 = 14, /* CUDA_R_16BF */
-    /* CUBLAS_COMPUTE_32F, and 32F_PEDANTIC: no TF32 and no emulation, whatever the environment says */
+    /* CUBLAS_COMPUTE_32F, and 32F_PEDANTIC, which uses neither TF32 nor emulation whatever the environment says */
     TEGROUP_IMPL_LT_COMPUTE_32F = 68,
     TEGROUP_IMPL_LT_COMPUTE_32F_PEDANTIC = 69,
     TEGROUP_IMPL_LT_POINTER_MODE = 2,      /* CUBLASLT_MATMUL_DESC_POINTER_MODE: 0 host, 1 device     */
@@ -2985,22 +2985,22 @@ enum {
     TEGROUP_IMPL_LT_AVERAGE_COLS = 15  /* CUBLASLT_MATMUL_PREF_GROUPED_DESC_D_AVERAGE_COLS        */
 };
 
-/* Descriptors, opaque and several times as large as any version's. */
+/* Storage for any of cuBLASLt's opaque descriptors: several times as large as any version needs. */
 typedef struct tegroup_impl_lt_opaque {
     uint64_t words[64];
 } tegroup_impl_lt_opaque;
 
 typedef struct tegroup_impl_lt_matmul {
     tegroup_impl_lt_opaque desc, a, b, c, d;
-    int32_t in_place; /* D's layout and list are C's, too */
+    int32_t in_place; /* C is given as D: with D's layout and list of addresses */
 } tegroup_impl_lt_matmul;
 
 static inline int tegroup_impl_lt_avoids(const tegroup_plan *plan, tegroup_quirk_case when) {
     return tegroup_impl_quirk_avoided(plan->backend, plan->sm, plan->cublaslt_version, when);
 }
 
-/* Whether C is given as D, its layout and its list: where there is no other C, and no quirk stands against it. The
- * library adds to D 5 to 10% faster when it can tell that D is what it adds to. */
+/* Whether C is given as D, with D's layout and list of addresses: if there is no other C, and no quirk forbids it. The
+ * library adds to D 5 to 10% faster when it can tell that C is D. */
 static inline int32_t tegroup_impl_lt_in_place(const tegroup_plan *plan) {
     const tegroup_problem *p = &plan->problem;
     return p->c == TEGROUP_DTYPE_UNSET
@@ -3020,14 +3020,14 @@ typedef struct tegroup_impl_lt_result { /* cublasLtMatmulHeuristicResult_t */
     int32_t reserved[4];
 } tegroup_impl_lt_result;
 
-/* plan.algorithm of both backends. */
+/* What plan.algorithm holds for both cuBLASLt backends. */
 typedef struct tegroup_impl_lt_plan {
     tegroup_cublaslt_functions functions;
-    tegroup_impl_choice algorithm; /* what runs; untuned, the library's first offer */
-    tegroup_impl_choice unaligned; /* loop: for addresses that are aligned to their element only */
-    int32_t has_algorithm;         /* 0: no product of the problem has a term, and the library is not called */
+    tegroup_impl_choice algorithm; /* what runs; until it is tuned, the library's first offer */
+    tegroup_impl_choice unaligned; /* loop: for addresses aligned to their element only */
+    int32_t has_algorithm;         /* 0: no group has terms to sum, so the library is not called */
     int32_t has_unaligned;
-    int32_t alignment; /* bytes that addresses must be a multiple of for algorithm */
+    int32_t alignment; /* bytes that addresses must be a multiple of for `algorithm` */
 } tegroup_impl_lt_plan;
 static_assert(sizeof(tegroup_impl_lt_plan) <= sizeof(((tegroup_plan *)0)->algorithm), "the plan holds it");
 
@@ -3042,8 +3042,8 @@ static inline tegroup_impl_lt_plan tegroup_impl_lt_plan_of(const tegroup_plan *p
     return lt;
 }
 
-/* The functions: the caller's, or those of the shared object that holds the cublasLtMatmul that the process would call.
- * A library that was loaded privately is found by its usual names. Nothing is loaded here. */
+/* Finds the library's functions: the caller's, or those of the shared object that holds the cublasLtMatmul that the
+ * process would call. A library that was loaded privately is found by its usual names. Nothing is loaded here. */
 static inline tegroup_cublaslt_functions tegroup_impl_lt_find(const tegroup_gemm_desc *desc) {
     const tegroup_cublaslt_functions *given = desc->options.cublaslt_functions;
     tegroup_cublaslt_functions f;
@@ -3062,12 +3062,13 @@ static inline tegroup_cublaslt_functions tegroup_impl_lt_find(const tegroup_gemm
     f.name = reinterpret_cast<tegroup_function>(dlsym(library ? library : RTLD_DEFAULT, #name));
     TEGROUP_CUBLASLT_LIST(TEGROUP_IMPL_FIND)
 #undef TEGROUP_IMPL_FIND
-    if (library) dlclose(library); /* whoever loaded it still holds it */
+    if (library) dlclose(library); /* whoever loaded the library still holds it */
 #endif
     return f;
 }
 
-/* 0 unless every function was found; the grouped one is newer than the others and may be missing. */
+/* The library's version; 0 unless every function was found. The grouped one is newer than the others and may be
+ * missing. */
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *desc) {
     tegroup_cublaslt_functions f = tegroup_impl_lt_find(desc);
     int complete = 1;
@@ -3086,7 +3087,7 @@ static inline tegroup_status tegroup_impl_lt_status(int code, const char *field,
     return TEGROUP_ERROR_CUBLAS;
 }
 
-/* Set an attribute in the width that the library gives it (all of them are integers; hosts are little-endian). */
+/* Sets an attribute in the width that the library gives it. All of them are integers, and hosts are little-endian. */
 typedef int (*tegroup_impl_lt_get)(const void *, int, void *, size_t, size_t *);
 typedef int (*tegroup_impl_lt_set)(void *, int, const void *, size_t);
 static inline int tegroup_impl_lt_put(tegroup_function get, tegroup_function set, tegroup_impl_lt_opaque *object,
@@ -3104,7 +3105,8 @@ static inline int tegroup_impl_lt_dtype(tegroup_dtype dtype) {
                                          : TEGROUP_IMPL_LT_F16;
 }
 
-/* The operation. Scalars in device memory are arrays of pointers where the matmul is grouped, else one number each. */
+/* Describes the matmul. Scalars in device memory are arrays of pointers if the matmul is grouped, else one number
+ * each. */
 static inline int tegroup_impl_lt_describe(const tegroup_cublaslt_functions *f, const tegroup_problem *p, int grouped,
                                            tegroup_impl_lt_opaque *desc) {
     const int device_scalars = p->alpha_space == TEGROUP_SPACE_DEVICE || p->beta_space == TEGROUP_SPACE_DEVICE;
@@ -3118,18 +3120,18 @@ static inline int tegroup_impl_lt_describe(const tegroup_cublaslt_functions *f, 
     if (!code) code = tegroup_impl_lt_put(get, set, desc, TEGROUP_IMPL_LT_POINTER_MODE, device_scalars);
     if (!code && device_scalars && grouped) code = tegroup_impl_lt_put(get, set, desc, TEGROUP_IMPL_LT_ALPHA_STRIDE, 1);
     if (!code && device_scalars && grouped) code = tegroup_impl_lt_put(get, set, desc, TEGROUP_IMPL_LT_BETA_STRIDE, 1);
-    /* unset, it would follow an environment variable; older libraries have neither */
+    /* unset, this follows an environment variable; older libraries have neither */
     if (!code) (void)tegroup_impl_lt_put(get, set, desc, TEGROUP_IMPL_LT_BATCH_INVARIANCE, 0);
     return code;
 }
 
-/* The mean of a group's rows. */
+/* The mean of the groups' expected rows, at least 1. */
 static inline int64_t tegroup_impl_lt_mean(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     return tegroup_impl_max(1,
                             tegroup_impl_ceil_div(tegroup_impl_expected_rows(desc, p), tegroup_impl_max(1, p->groups)));
 }
 
-/* The size of a group, as rows and columns of cuBLASLt's D and the terms of a sum. */
+/* The size of a group as cuBLASLt sees it: rows and columns of its column-major D, and the terms of a sum. */
 typedef struct tegroup_impl_lt_size {
     int64_t rows, cols, k;
 } tegroup_impl_lt_size;
@@ -3142,23 +3144,23 @@ static inline tegroup_impl_lt_size tegroup_impl_lt_size_of(const tegroup_problem
     return size;
 }
 
-/* The largest power of two, `most` at the most, that divides every distance between rows and between groups. */
+/* The largest power of two, at most `most`, that divides all distances in bytes between rows and between groups. */
 static inline int32_t tegroup_impl_lt_alignment(const tegroup_gemm_desc *desc, const tegroup_problem *p, int32_t most) {
     const int64_t a = tegroup_impl_bits(p->a) / 8, d = tegroup_impl_bits(p->d) / 8;
     const int64_t all = p->lda * a | p->ldb * a | p->ldc * d | p->ldd * d | tegroup_impl_stride_bytes(&desc->a)
                         | tegroup_impl_stride_bytes(&desc->b) | tegroup_impl_stride_bytes(&desc->c)
                         | tegroup_impl_stride_bytes(&desc->d);
     int32_t alignment = most;
-    int packed = !p->lda || !p->ldb || !p->ldd || (p->c && !p->ldc); /* groups of any width, one after another */
+    int packed = !p->lda || !p->ldb || !p->ldd || (p->c && !p->ldc); /* groups of any width, packed one after another */
     for (int i = 0; i < 4; i++) packed |= p->has_elements[i];
     if (packed) return (int32_t)tegroup_impl_min(a, d);
     while (all % alignment != 0) alignment /= 2;
     return alignment;
 }
 
-enum { TEGROUP_IMPL_LT_OFFERED = 8 }; /* algorithms that an asking brings at most */
+enum { TEGROUP_IMPL_LT_OFFERED = 8 }; /* the most algorithms that one query returns */
 
-/* What the library offers, fastest first by its own estimate. Returns how many. */
+/* Asks the library for algorithms, fastest first by its own estimate. Returns how many there are. */
 static inline int32_t tegroup_impl_lt_offers(const tegroup_cublaslt_functions *f, struct cublasLtContext *handle,
                                              tegroup_impl_lt_matmul *m, int64_t workspace_bytes, int32_t alignment,
                                              const tegroup_impl_lt_size *grouped, tegroup_impl_choice *algorithms,
@@ -3189,8 +3191,8 @@ static inline int32_t tegroup_impl_lt_offers(const tegroup_cublaslt_functions *f
             algorithms[count++] = results[i].algorithm;
     return count;
 }
-/* The library has no algorithm, or could not be asked. Of its codes these say the former: CUBLAS_STATUS_SUCCESS,
- * INVALID_VALUE, ARCH_MISMATCH, NOT_SUPPORTED. */
+/* The status when the library has no algorithm, or could not be asked. Of its codes CUBLAS_STATUS_SUCCESS,
+ * INVALID_VALUE, ARCH_MISMATCH and NOT_SUPPORTED mean that it has none. */
 static inline tegroup_status tegroup_impl_lt_nothing(int code, tegroup_error *error) {
     if (code != 0 && code != 7 && code != 8 && code != 15)
         return tegroup_impl_lt_status(code, "options.cublaslt", "must be a handle that can be asked for algorithms",
@@ -3201,8 +3203,8 @@ static inline tegroup_status tegroup_impl_lt_nothing(int code, tegroup_error *er
     return TEGROUP_ERROR_UNSUPPORTED;
 }
 
-/* Take an algorithm. The library's version, the algorithm and whether it is told that it adds to D decide the bits, so
- * the numerics follow them. */
+/* Puts an algorithm into the plan. The bits of a result depend on the library's version, the algorithm and whether the
+ * library is told that it adds to D, so numerics_id covers them. */
 static inline void tegroup_impl_lt_planned(tegroup_plan *plan, const tegroup_impl_lt_plan *lt) {
     const int32_t adds_to_d = plan->problem.accumulate && tegroup_impl_lt_in_place(plan);
     uint64_t id = tegroup_impl_numerics_id(&plan->problem, plan->backend, plan->sm);
@@ -3226,7 +3228,7 @@ static inline tegroup_status tegroup_impl_lt_take(tegroup_plan *plan, const tegr
 
 /* ==== [15] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
 
-/* What a group gets that cuBLASLt is not asked for. Without a C beta is 0. */
+/* Writes the result of a group that is hidden from cuBLASLt: NaN, or beta * C. Without a C beta is 0. */
 static __device__ inline void tegroup_impl_write_alone(const tegroup_impl_result &p, tegroup_dtype dtype, float beta,
                                                        bool nan, int64_t first, int64_t step) {
     for (int64_t e = first; e < p.m * p.n; e += step) {
@@ -3238,9 +3240,9 @@ static __device__ inline void tegroup_impl_write_alone(const tegroup_impl_result
     }
 }
 
-/* A thread a group, `each` groups a block. What a block's groups get alone its threads write together, at the end:
- * everything is worked out again there, so that a block that has no such group fetches little code. USUAL:
- * call.usual. */
+/* One thread sets up one group, `each` groups a block. At the end a block's threads together write the results that the
+ * set-up kernel writes; they compute the set-up again for that, so that a block without such a group fetches little
+ * code. USUAL: call.usual. */
 template <bool USUAL>
 static __global__ void __launch_bounds__(128)
     tegroup_impl_setup_kernel(int32_t each, const __grid_constant__ tegroup_impl_setup_call call) {
@@ -3265,7 +3267,7 @@ static __global__ void __launch_bounds__(128)
 
 /* ==== [16] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
 
-/* The whole matmul over a set-up workspace at `base`. */
+/* Describes the grouped matmul over the set-up's arrays. */
 static inline int tegroup_impl_lt_grouped(const tegroup_cublaslt_functions *f, const tegroup_plan *plan,
                                           const tegroup_impl_setup_items *items, tegroup_impl_lt_matmul *m) {
     const tegroup_problem *p = &plan->problem;
@@ -3291,7 +3293,7 @@ static inline int tegroup_impl_lt_grouped(const tegroup_cublaslt_functions *f, c
     return code;
 }
 
-/* The part of the workspace that is cuBLASLt's own: one, or one an operation (see the quirks). */
+/* cuBLASLt's own part of the workspace. There is one, or one for each operation (see the quirks). */
 static inline tegroup_layout_item tegroup_impl_lt_grouped_part(const tegroup_plan *plan) {
     tegroup_layout layout;
     tegroup_impl_layout_begin(&layout);
@@ -3299,9 +3301,9 @@ static inline tegroup_layout_item tegroup_impl_lt_grouped_part(const tegroup_pla
     return layout.items[1 + (plan->cublas_parts > 1 ? plan->problem.op - TEGROUP_OP_FORWARD : 0)];
 }
 
-/* What the addresses of groups are multiples of. Where data begins the caller has said, and a call is held to it; a
- * group begins at any row of a ragged operand, so that the distance of rows counts as much; the addresses of a list,
- * and of groups at offsets, are seen by the set-up kernel only, which looks for 16 bytes. */
+/* The alignment of all groups' addresses. Where data begins is the caller's promise, which each call is held to. A
+ * group of a ragged operand begins at any row, so the distance of rows counts as much. Addresses of a list, and of
+ * groups at offsets, are seen by the set-up kernel only, which checks for 16 bytes. */
 static inline int32_t tegroup_impl_lt_grouped_alignment(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     int64_t most = tegroup_impl_placed(desc) ? 16 : desc->options.data_alignment_bytes;
     for (int i = 0; i < 4; i++)
@@ -3309,12 +3311,12 @@ static inline int32_t tegroup_impl_lt_grouped_alignment(const tegroup_gemm_desc 
     return (int32_t)tegroup_impl_max(16, tegroup_impl_lt_alignment(desc, p, (int32_t)tegroup_impl_max(16, most)));
 }
 
-/* Rows of a group that the library is asked for: the mean, whose first offer is what runs untuned, then more, for
- * tegroup_plan_tune to try. It takes every group to have as many as it is told; where groups differ, the large ones
- * take the longest: of 128 groups of 8 rows in the mean one had 640, and an algorithm offered for 64 took 36 us instead
- * of 40. So the rows of tiles, from twice the mean on, as smaller ones are offered for the mean, and as long as the
- * largest group fills more than half of one; from a mean of more than 128 rows on the mean alone. Returns how many;
- * averages has room for 4. */
+/* The rows of a group that the library is asked about. First the mean, whose first offer runs until the plan is tuned;
+ * then more for tegroup_plan_tune to try. The library takes all groups to have as many rows as it is told, but in
+ * uneven groups the large ones take the longest: with 128 groups of 8 rows on average and one of 640, an algorithm
+ * offered for 64 rows took 36 us instead of 40. So it is asked about its tiles' rows, from twice the mean on (it offers
+ * smaller tiles for the mean), while the largest group fills more than half of the tile; above a mean of 128 rows about
+ * the mean only. Returns how many; averages has room for 4. */
 static inline int32_t tegroup_impl_lt_grouped_averages(const tegroup_gemm_desc *desc, const tegroup_problem *p,
                                                        int64_t *averages) {
     static const int64_t tiles[] = {32, 64, 256};
@@ -3328,11 +3330,11 @@ static inline int32_t tegroup_impl_lt_grouped_averages(const tegroup_gemm_desc *
     return count;
 }
 
-/* What the library offers for a plan, by its first asking and then, if `all`, by the others. */
+/* Collects what the library offers for a plan, for the mean and, if `all`, for the other numbers of rows. */
 static inline tegroup_status tegroup_impl_lt_grouped_ask(const tegroup_gemm_desc *desc, const tegroup_plan *plan,
                                                          const tegroup_impl_lt_plan *lt, int all,
                                                          tegroup_impl_choices *choices, tegroup_error *error) {
-    /* the heuristic is asked before there is a workspace: it looks at no address, but there must be one */
+    /* the heuristic runs before there is a workspace: it reads no address, but wants one */
     const tegroup_impl_setup_items items =
         tegroup_impl_setup_items_of(plan->problem.groups, (void *)(uintptr_t)TEGROUP_ALIGNMENT);
     tegroup_impl_lt_matmul m;
@@ -3378,8 +3380,8 @@ static inline tegroup_status tegroup_impl_lt_grouped_plan(const tegroup_gemm_des
     return TEGROUP_OK;
 }
 
-/* An algorithm for aligned addresses gives way to no other, since it decides the bits: addresses are refused
- * instead. */
+/* An algorithm for aligned addresses cannot be replaced by another, which might give other bits. So addresses that are
+ * less aligned are refused. */
 static inline tegroup_status tegroup_impl_lt_grouped_operand(const tegroup_tensor *t, const tegroup_impl_name *name,
                                                              int32_t alignment, tegroup_error *error) {
     if (t->dtype == TEGROUP_DTYPE_UNSET || tegroup_impl_listed(t)) return TEGROUP_OK;
@@ -3408,8 +3410,8 @@ static inline tegroup_status tegroup_impl_lt_grouped_check(const tegroup_plan *p
     return tegroup_impl_lt_grouped_operand(&desc->d, names->operand[TEGROUP_IMPL_D], alignment, error);
 }
 
-/* The set-up of every group: 32 a block, or where some are likely to get much that cuBLASLt is not asked for, each in
- * its own, so that the whole device writes it. */
+/* Sets up all groups, 32 a block; or one a block if the kernel is likely to write large results that cuBLASLt is not
+ * asked for, so that the whole device writes them. */
 static inline tegroup_status tegroup_impl_lt_grouped_setup(const tegroup_problem *p,
                                                            const tegroup_impl_setup_call *call,
                                                            struct CUstream_st *stream, tegroup_error *error) {
@@ -3458,11 +3460,12 @@ static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *pl
 
 /* ==== [17] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
 
-/* One algorithm serves every group: it is chosen when the plan is made, for a group of the usual size, from those that
- * do not split k, so that a call asks no heuristic (tens of microseconds a shape) and a row's bits do not depend on its
- * group's rows. The price: a group far from the usual size may run slower than its own best algorithm would. */
+/* One algorithm serves every group. The plan chooses it, for a group of the mean size, from those that do not split k.
+ * So a call does not run the heuristic, which takes tens of microseconds a shape, and a row's bits do not depend on its
+ * group's number of rows. The price is that a group far from the mean may run slower than with an algorithm of its
+ * own. */
 
-/* Four plain layouts of a product; dimensions of at least one. */
+/* Describes the four matrices of a group by plain layouts. Dimensions are at least 1. */
 static inline int tegroup_impl_lt_layouts(const tegroup_cublaslt_functions *f, const tegroup_plan *plan, int64_t rows,
                                           int64_t cols, int64_t k, const int64_t ld[4], tegroup_impl_lt_matmul *m) {
     const tegroup_problem *p = &plan->problem;
@@ -3482,7 +3485,7 @@ static inline int tegroup_impl_lt_layouts(const tegroup_cublaslt_functions *f, c
     return code;
 }
 
-/* Scalars that live in device memory, as floats in the workspace. */
+/* Writes scalars in device memory to the workspace as floats. */
 static __global__ void tegroup_impl_scalars_kernel(const tegroup_scalars alpha, const tegroup_scalars beta, float one,
                                                    float zero, int32_t groups, float *alphas, float *betas) {
     const int32_t g = (int32_t)(blockIdx.x * blockDim.x + threadIdx.x);
@@ -3491,15 +3494,15 @@ static __global__ void tegroup_impl_scalars_kernel(const tegroup_scalars alpha, 
     betas[g] = (float)tegroup_impl_scalar(&beta, g, zero);
 }
 
-/* beta * C of a group without terms. */
+/* Writes beta * C for a group without terms. */
 static __global__ void tegroup_impl_empty_kernel(const __grid_constant__ tegroup_impl_result p, tegroup_dtype dtype,
                                                  float beta, const float *beta_at) {
     tegroup_impl_write_alone(p, dtype, beta_at ? *beta_at : beta, false, (int64_t)blockIdx.x * blockDim.x + threadIdx.x,
                              (int64_t)gridDim.x * blockDim.x);
 }
 
-/* Whether a C is always added in D, and one that lies elsewhere copied there first: by the quirk what lies there is
- * added in another way, and no plan knows where C will lie. */
+/* Whether D is always computed in place, and a C that lies elsewhere is copied into D first. The library adds in
+ * another way if C is D (see the quirk), and a plan does not know where C will be. */
 static inline int tegroup_impl_lt_loop_in_d(const tegroup_plan *plan) {
     return plan->problem.d != TEGROUP_DTYPE_F32 && tegroup_impl_lt_avoids(plan, TEGROUP_QUIRK_ADDED_HALVES);
 }
@@ -3507,17 +3510,17 @@ static inline int tegroup_impl_lt_loop_in_d(const tegroup_plan *plan) {
 static __global__ void tegroup_impl_bring_kernel(const __grid_constant__ tegroup_impl_result p, const float *beta_at) {
     const uint16_t *c = (const uint16_t *)(uintptr_t)p.c;
     uint16_t *d = (uint16_t *)(uintptr_t)p.d;
-    if (beta_at && *beta_at == 0) return; /* C is not read */
+    if (beta_at && *beta_at == 0) return; /* a beta of 0 means that C is not read */
     for (int64_t i = blockIdx.x; i < p.m; i += gridDim.x)
         for (int64_t j = threadIdx.x; j < p.n; j += blockDim.x) d[i * p.ldd + j] = c[i * p.ldc + j];
 }
 
-/* Bytes of the workspace that one stream's matmuls have to themselves. */
+/* Bytes of the workspace that each stream's matmuls have for themselves. */
 static inline int64_t tegroup_impl_lt_loop_slot(const tegroup_plan *plan) {
     return tegroup_impl_align((int64_t)plan->cublas_workspace_bytes, TEGROUP_ALIGNMENT);
 }
 
-/* What the library offers for a group of the usual size whose addresses are multiples of `alignment` bytes. */
+/* Collects what the library offers for a group of the mean size whose addresses are multiples of `alignment` bytes. */
 static inline tegroup_status tegroup_impl_lt_loop_ask(const tegroup_gemm_desc *desc, const tegroup_plan *plan,
                                                       const tegroup_impl_lt_plan *lt, int32_t alignment,
                                                       tegroup_impl_choices *choices, tegroup_error *error) {
@@ -3579,13 +3582,13 @@ static inline tegroup_status tegroup_impl_lt_loop_check(const tegroup_plan *plan
     return TEGROUP_OK;
 }
 
-/* What every group of a call shares. */
+/* What all groups of a call share. */
 typedef struct tegroup_impl_lt_loop {
     const tegroup_impl_lt_plan *lt;
-    tegroup_gemm_desc desc; /* scalars in device memory left out: the host must not read them */
+    tegroup_gemm_desc desc; /* without scalars in device memory, which the host must not read */
     tegroup_snapshot_view views[4];
     tegroup_impl_lt_matmul m;
-    float *alphas, *betas; /* device; NULL = on the host */
+    float *alphas, *betas; /* in device memory; NULL: the scalars are on the host */
     int32_t aligned, in_d;
 } tegroup_impl_lt_loop;
 
@@ -3625,7 +3628,7 @@ static inline tegroup_status tegroup_impl_lt_loop_group(tegroup_impl_lt_loop *lo
                                                   "stream", "the kernel must launch", error));
     code = tegroup_impl_lt_layouts(&lt->functions, plan, p.n, p.m, p.k, ld, &loop->m);
     TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
-    /* an algorithm that cannot do this very shape gives way to the library's own choice: NULL, and it asks its
+    /* an algorithm that cannot run this shape is replaced by the library's own choice: for NULL it runs its
      * heuristic */
     algorithm = loop->aligned ? &lt->algorithm : lt->has_unaligned ? &lt->unaligned : NULL;
     if (algorithm
@@ -3641,7 +3644,7 @@ static inline tegroup_status tegroup_impl_lt_loop_group(tegroup_impl_lt_loop *lo
     return tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take each group", error);
 }
 
-/* Is every group's address as aligned as the chosen algorithm was told? */
+/* Whether every group's address is as aligned as the chosen algorithm was told. */
 static inline int tegroup_impl_lt_loop_aligned(const tegroup_gemm_desc *desc, int32_t alignment, int in_d) {
     const tegroup_tensor *tensors[4] = {&desc->a, &desc->b, &desc->c, &desc->d};
     for (int i = 0; i < 4; i++) {
@@ -3650,7 +3653,7 @@ static inline int tegroup_impl_lt_loop_aligned(const tegroup_gemm_desc *desc, in
         if (!tegroup_impl_listed(t) && !tegroup_impl_aligned(t->data, (size_t)alignment)) return 0;
         if (!tegroup_impl_listed(t) && !tegroup_impl_ragged(&t->shape) && t->shape.groups > 1
             && tegroup_impl_group_stride(t) * (tegroup_impl_bits(t->dtype) / 8) % alignment != 0)
-            return 0; /* which may be another than was planned with; other distances are as planned */
+            return 0; /* the plan may have had another stride; other distances are as planned */
         for (int32_t g = 0; tegroup_impl_listed(t) && g < t->shape.groups; g++)
             if (!tegroup_impl_aligned(t->pointers[g], (size_t)alignment)) return 0;
     }
@@ -3679,7 +3682,7 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
     const int64_t slot_bytes = tegroup_impl_lt_loop_slot(plan);
     char *slots = (char *)desc->options.workspace;
     tegroup_impl_lt_loop loop;
-    int32_t forked = 0; /* those that wait for stream */
+    int32_t forked = 0; /* streams that wait for `stream` */
     cudaError_t cuda = cudaSuccess;
     tegroup_status status = TEGROUP_OK;
     int code;
@@ -3719,7 +3722,7 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
         forked += cuda == cudaSuccess;
     }
     status = tegroup_impl_cuda_status(cuda, "options.streams", "must wait for stream", error);
-    /* the largest groups first, dealt out in turn */
+    /* the largest groups first, round-robin over the streams */
     for (int32_t i = 0; i < p->groups && status == TEGROUP_OK; i++) {
         const int32_t g = loop.views[TEGROUP_IMPL_A].order ? loop.views[TEGROUP_IMPL_A].order[i] : i;
         const int32_t fork = forks > 0 ? i % forks : 0;
