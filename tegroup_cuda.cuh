@@ -736,7 +736,7 @@ static __device__ __forceinline__ float tegroup_impl_activation_grad(tegroup_act
                                                                     float *grad_gate, float *grad_up) {
     return tegroup_impl_activation_grad_f32(kind, half, alpha, limit, gate, up, grad, grad_gate, grad_up);
 }
-/* One element by itself. It is not inlined, as this path is slow in any case and should at least be small. */
+/* One element at a time. This is not inlined: the path is slow in any case, and stays small this way. */
 static __device__ __noinline__ float tegroup_impl_activation_call(tegroup_activation kind, bool half, float alpha,
                                                                  float limit, float gate, float up, float grad,
                                                                  float *grad_gate, float *grad_up) {
@@ -752,22 +752,23 @@ static __device__ __forceinline__ double tegroup_impl_activation_grad(tegroup_ac
                                                                     double *grad_gate, double *grad_up) {
     return tegroup_impl_activation_grad_f64(kind, half, alpha, limit, gate, up, grad, grad_gate, grad_up);
 }
-/* One element by itself. It is not inlined, as this path is slow in any case and should at least be small. */
+/* One element at a time. This is not inlined: the path is slow in any case, and stays small this way. */
 static __device__ __noinline__ double tegroup_impl_activation_call(tegroup_activation kind, bool half, double alpha,
                                                                  double limit, double gate, double up, double grad,
                                                                  double *grad_gate, double *grad_up) {
     return tegroup_impl_activation_grad_f64(kind, half, alpha, limit, gate, up, grad, grad_gate, grad_up);
 }
 
-/* Do both matrices have elements of 16 bits? */
+/* Whether both matrices have elements of 16 bits. */
 static __device__ __forceinline__ bool tegroup_impl_halves(const tegroup_matrix &a, const tegroup_matrix &b) {
     return tegroup_impl_bits(a.dtype) == 16 && tegroup_impl_bits(b.dtype) == 16;
 }
 
 /* What a thread holds of a row of gates and ups, and of the row of half as many elements beside it: two steps of the
- * one, in the order in which they lie there (halves: gates, then ups; interleaved: pairs), and one of the other.
- * Without gates and ups the first is all there is, and ones stand for the second. `together` rows are held at a time:
- * with fewer registers more blocks are at work, and that keeps memory busier than more loads under way in each. */
+ * first, in their order in memory (by halves: gates, then ups; interleaved: pairs), and one step of the second. Without
+ * gates and ups the first step is all there is, and the second is filled with ones. `together` rows are held at a time;
+ * more would take registers, and with fewer registers more blocks are resident, which keeps memory busier than more
+ * loads in flight in each. */
 template <typename ACCESS, bool INTERLEAVED, bool SPLIT = false> struct tegroup_impl_pairs {
     typedef typename ACCESS::real real;
     typedef typename ACCESS::raw raw;
@@ -804,8 +805,8 @@ template <typename ACCESS, bool INTERLEAVED, bool SPLIT = false> struct tegroup_
     static __device__ __forceinline__ void unpack_one(one v, real *x) { ACCESS::unpack(v, x); }
 };
 
-/* Interleaved vectors, to be written: one step of pairs and half a step of the other row. Neighbours write neighbouring
- * bytes, where two steps at a time would leave memory half of each of its sectors, twice. */
+/* Interleaved vectors that are written back: one step of pairs, and half a step of the other row. Neighbouring threads
+ * then write neighbouring bytes, whereas two steps at a time would write half of each memory sector, twice. */
 template <typename ACCESS> struct tegroup_impl_pairs<ACCESS, true, true> {
     typedef typename ACCESS::real real;
     typedef uint2 one;
@@ -834,14 +835,14 @@ template <typename ACCESS> struct tegroup_impl_pairs<ACCESS, true, true> {
     }
 };
 
-/* Blocks of the forward kernel that a multiprocessor is to hold; one of SM75 holds 1,024 threads. */
+/* Blocks of the forward kernel that should fit a multiprocessor; one of SM75 has room for 1,024 threads. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
 enum { TEGROUP_IMPL_ACTIVATION_BLOCKS = 4 };
 #else
 enum { TEGROUP_IMPL_ACTIVATION_BLOCKS = 5 };
 #endif
 
-/* y[i] = scale * f(gate[i], up[i]) of what a thread holds of a row. */
+/* y[i] = scale * f(gate[i], up[i]) for what a thread holds of a row. */
 template <typename ACCESS, bool GATED, typename PAIRS, typename REAL>
 static __device__ __forceinline__ void tegroup_impl_activation_step(const tegroup_activation_desc &desc, bool half,
                                                                     REAL alpha, REAL limit, REAL scale, const PAIRS &x,
@@ -863,7 +864,7 @@ static __device__ __forceinline__ void tegroup_impl_activation_step(const tegrou
 #undef TEGROUP_IMPL_LOOP
 }
 
-/* A thread reads a step of the rows that it holds before it writes there, so output may be input where that is as
+/* A thread reads a step of the rows that it holds before it writes there, so output may be input if both are as
  * wide. */
 template <typename ACCESS, bool INTERLEAVED, bool GATED>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, TEGROUP_IMPL_ACTIVATION_BLOCKS)
@@ -886,7 +887,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, TEGROUP_IMPL
             char *out[pairs::together];
             real scale[pairs::together];
 #pragma unroll
-            for (int r = 0; r < pairs::together; r++) { /* past the unit's rows its last one, read again */
+            for (int r = 0; r < pairs::together; r++) { /* past the unit's last row, that row is read again */
                 const int64_t row = first + tegroup_impl_min(from + r, rows - 1);
                 in[r] = ACCESS::row(desc.input, row);
                 out[r] = ACCESS::row(desc.output, row);
@@ -930,8 +931,8 @@ static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_
 }
 
 #if !defined(TEGROUP_NO_BACKWARD)
-/* The gradients of gates and ups of what a thread holds of a row. Returns what it adds to the gradient of the row's
- * scale, on top of `sum`: one by itself is added to it, several are added up first. */
+/* The gradients of gates and ups for what a thread holds of a row. Returns its contribution to the gradient of the
+ * row's scale: for one element `sum` plus it, for several elements their own sum, without `sum`. */
 template <typename ACCESS, bool GATED, typename PAIRS, typename REAL>
 static __device__ __forceinline__ REAL tegroup_impl_activation_grad_step(const tegroup_activation_backward_desc &desc,
                                                                          bool half, REAL alpha, REAL limit, REAL scale,
@@ -959,8 +960,8 @@ static __device__ __forceinline__ REAL tegroup_impl_activation_grad_step(const t
     return part;
 }
 
-/* A thread reads a step of every operand before it writes there, so grad_input may be one of them. Rows are found anew
- * at each step: their addresses, held as the kernel above holds them, would cost registers that are spilled. */
+/* A thread reads a step of every operand before it writes there, so grad_input may be one of them. The rows' addresses
+ * are computed anew in each step: held across steps, as in the kernel above, they would spill registers. */
 template <typename ACCESS, bool INTERLEAVED, bool GATED>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, 4)
     tegroup_impl_activation_grad_kernel(const __grid_constant__ tegroup_activation_backward_desc desc) {
@@ -1047,13 +1048,12 @@ static inline tegroup_status tegroup_impl_cuda_activation_backward(const tegroup
 
 /* ==== [7] Router: a warp's batch of tokens (src/moe/router_batch_cuda.h) ==== */
 
-/* A warp takes a batch of tokens at a time. LANES lanes work out a token's softmax in registers, quad q of its experts
- * in those of lane q % LANES, TURNS tokens one after another. To choose, the lanes share the batch out: each has one
- * token, or as many experts of it as its fellows. The probabilities lie in shared memory, beside them the largest of
- * each quad, and the largest of each four of those in the lane's registers, so that the best expert is found on the way
- * down this tree, and only what lies on that way changes when it is taken out. Four warps a block and three blocks a
- * multiprocessor leave each lane 168 registers. With fewer some are spilled, and what is read back from local memory
- * waits for all loads that are under way. */
+/* A warp takes a batch of tokens at a time. LANES lanes compute a token's softmax in registers, TURNS tokens one after
+ * another; quad q of a token's experts is in the registers of lane q % LANES. To choose, the lanes share out the batch:
+ * each has one token, or an equal part of one token's experts. Probabilities lie in shared memory, beside them the
+ * maximum of each quad; a lane has the maximum of every four quads in registers. The best expert is found on the way
+ * down this tree, and taking it out changes only that path. With four warps a block and three blocks a multiprocessor a
+ * lane has 168 registers. With fewer some are spilled, and a read from local memory waits for all loads in flight. */
 enum { TEGROUP_IMPL_ROUTER_WARPS = 4, TEGROUP_IMPL_ROUTER_HISTOGRAM = 1024 };
 
 template <typename REAL> struct alignas(16) tegroup_impl_quad { REAL x[4]; };
@@ -1068,7 +1068,7 @@ static __device__ __forceinline__ REAL tegroup_impl_quad_max(const tegroup_impl_
     return tegroup_impl_larger(tegroup_impl_larger(v.x[0], v.x[1]), tegroup_impl_larger(v.x[2], v.x[3]));
 }
 
-/* The largest that is left when the largest, or one of its equals, is taken out. */
+/* The largest value that is left after the largest, or one of its equals, is taken out. */
 template <typename REAL>
 static __device__ __forceinline__ REAL tegroup_impl_quad_second(const tegroup_impl_quad<REAL> &v) {
     return tegroup_impl_larger(
@@ -1076,7 +1076,7 @@ static __device__ __forceinline__ REAL tegroup_impl_quad_second(const tegroup_im
         tegroup_impl_larger(tegroup_impl_smaller(v.x[0], v.x[1]), tegroup_impl_smaller(v.x[2], v.x[3])));
 }
 
-/* A whole quad from shared memory: what is read in parts is read in several steps. */
+/* Reads a whole quad from shared memory in one access; reading its elements takes several. */
 static __device__ __forceinline__ tegroup_impl_quad<float> tegroup_impl_quad_at(const float *from) {
     const float4 x = *(const float4 *)(const void *)from;
     const tegroup_impl_quad<float> v = {{x.x, x.y, x.z, x.w}};
@@ -1086,7 +1086,7 @@ static __device__ __forceinline__ tegroup_impl_quad<double> tegroup_impl_quad_at
     return *(const tegroup_impl_quad<double> *)(const void *)from;
 }
 
-/* The first of those that equal the largest. */
+/* The first element that equals the largest. */
 template <typename REAL>
 static __device__ __forceinline__ int32_t tegroup_impl_quad_find(const tegroup_impl_quad<REAL> &v, REAL largest) {
     int32_t at = 3;
@@ -1096,7 +1096,8 @@ static __device__ __forceinline__ int32_t tegroup_impl_quad_find(const tegroup_i
     return at;
 }
 
-/* Every bit that one of the floats has. Doubles are said to have the last one: they do not count as halves. */
+/* All bits that are set in any of the floats. For doubles the lowest bit is reported as set: they do not count as
+ * halves. */
 static __device__ __forceinline__ uint32_t tegroup_impl_quad_bits(const tegroup_impl_quad<float> &v) {
     return __float_as_uint(v.x[0]) | __float_as_uint(v.x[1]) | __float_as_uint(v.x[2]) | __float_as_uint(v.x[3]);
 }
@@ -1119,8 +1120,8 @@ template <typename REAL, int LANES> static __device__ __forceinline__ REAL tegro
     return x;
 }
 
-/* e^x for the softmax, x at most 0, off by at most (1.5 |x| + 9) 2^-24 of it. The hardware's power of two flushes what
- * is below 2^-126, so it is asked for the square root. */
+/* e^x for the softmax, for x <= 0; its relative error is at most (1.5 |x| + 9) 2^-24. The hardware's power of two
+ * flushes results below 2^-126 to zero, so it computes the square root of the result. */
 static __device__ __forceinline__ float tegroup_impl_softmax_exp(float x) {
     float root;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(root) : "f"(__fmul_rn(x, 0.7213475204444817f)));
@@ -1128,8 +1129,8 @@ static __device__ __forceinline__ float tegroup_impl_softmax_exp(float x) {
 }
 static __device__ __forceinline__ double tegroup_impl_softmax_exp(double x) { return tegroup_impl_exp_f64(x); }
 
-/* x / y without a branch, rounded as a division is where neither y, its reciprocal nor the result is denormal, and the
- * result is finite; NaN where it is not. */
+/* x / y without a branch. It is rounded as a division is if the result is finite and neither y, its reciprocal nor the
+ * result is denormal. A result that is not finite becomes NaN. */
 static __device__ __forceinline__ float tegroup_impl_quotient(float x, float y) {
     float r;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(y));
@@ -1138,7 +1139,7 @@ static __device__ __forceinline__ float tegroup_impl_quotient(float x, float y) 
 }
 static __device__ __forceinline__ double tegroup_impl_quotient(double x, double y) { return x / y; }
 
-/* As tegroup_impl_choice_grad_f32, with quotients that cost no branch. */
+/* As tegroup_impl_choice_grad_f32, with quotients without a branch. */
 static __device__ __forceinline__ float tegroup_impl_choice_grad(float g, float dot, float chosen, int32_t normalize) {
     return normalize ? tegroup_impl_quotient(g - tegroup_impl_quotient(dot, chosen), chosen) : g;
 }
@@ -1147,25 +1148,25 @@ static __device__ __forceinline__ double tegroup_impl_choice_grad(double g, doub
     return tegroup_impl_choice_grad_f64(g, dot, chosen, normalize);
 }
 
-/* How the rows of a matrix are read: element by element, or four floats or halves at a time. */
+/* How a matrix's rows are read: element by element, or four floats or halves at a time. */
 typedef enum tegroup_impl_router_access {
     TEGROUP_IMPL_ROUTER_ELEMENTS,
     TEGROUP_IMPL_ROUTER_FLOATS,
     TEGROUP_IMPL_ROUTER_HALVES
 } tegroup_impl_router_access;
 
-/* What both router kernels are given besides the descriptor. */
+/* What both router kernels need besides the descriptor. */
 typedef struct tegroup_impl_router_way {
-    double per_count;               /* backward: see tegroup_impl_router_per_count                        */
-    int64_t batches, each, longer;  /* of batches `each` tokens long; how many have one more              */
-    tegroup_impl_router_access in;  /* forward: how rows are read                                         */
-    int32_t in_piece, in_whole;     /* backward: bytes that rows read fall into; those of a batch are one */
-    int32_t out_piece, out_whole;   /* likewise rows written                                              */
-    int32_t histogram;              /* forward: assignments are counted a block at a time                 */
-    int32_t block_bytes;            /* shared memory of a block,                                          */
-    int32_t row_bytes, token_bytes; /* of a token's rows, and behind all rows of what it has besides      */
-    uint32_t k, per_k;              /* and 2^16 / k, rounded up                                           */
-    int32_t by_fours;               /* backward: choices are copied four at a time                        */
+    double per_count;               /* backward: see tegroup_impl_router_per_count */
+    int64_t batches, each, longer;  /* number of batches; tokens in each; how many have one more */
+    tegroup_impl_router_access in;  /* forward: how rows are read */
+    int32_t in_piece, in_whole;     /* backward: bytes of a piece of a row; whether a batch's rows are one copy */
+    int32_t out_piece, out_whole;   /* the same for rows that are written */
+    int32_t histogram;              /* forward: assignments are counted a block at a time */
+    int32_t block_bytes;            /* shared memory: of each block; */
+    int32_t row_bytes, token_bytes; /* of a token's rows; of what else a token has, behind all rows */
+    uint32_t k, per_k;              /* choices of a token; 2^16 / k, rounded up */
+    int32_t by_fours;               /* backward: choices are copied four at a time */
 } tegroup_impl_router_way;
 
 static __device__ __forceinline__ char *tegroup_impl_router_memory() {
@@ -1173,7 +1174,7 @@ static __device__ __forceinline__ char *tegroup_impl_router_memory() {
     return (char *)tegroup_impl_router_shared;
 }
 
-/* An element or a piece on its way into shared memory, with no register to wait for; before SM80 at once. */
+/* Starts a copy into shared memory that occupies no register; before SM80 it copies at once. */
 template <typename T> static __device__ __forceinline__ void tegroup_impl_copy_soon(T *to, const T *from) {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from),
@@ -1202,8 +1203,8 @@ static __device__ __forceinline__ void tegroup_impl_router_copy_soon(char *to, c
         tegroup_impl_copy_soon((T *)(void *)(to + at), (const T *)(const void *)(from + at));
 }
 
-/* Start copying a batch's rows of floats or doubles into shared memory, where they lie one behind the other `pitch`
- * bytes apart. SM90 has an engine that copies them all at once. */
+/* Starts copying a batch's rows of floats or doubles into shared memory, `pitch` bytes apart. On SM90 the bulk copy
+ * engine copies them all at once if they are contiguous. */
 static __device__ __forceinline__ void tegroup_impl_router_fetch(const tegroup_matrix &m,
                                                                  const tegroup_impl_router_way &way, char *rows,
                                                                  int32_t pitch, uint64_t *barrier, int64_t first,
@@ -1228,7 +1229,7 @@ static __device__ __forceinline__ void tegroup_impl_router_fetch(const tegroup_m
         else if (way.in_piece == 8) tegroup_impl_router_copy_soon<uint2>(rows, from, bytes);
         else tegroup_impl_router_copy_soon<uint32_t>(rows, from, bytes);
 }
-/* Wait until those copies have arrived, and all others that the warp's lanes have started. */
+/* Waits until those copies have arrived, and all others that the warp's lanes have started. */
 static __device__ __forceinline__ void tegroup_impl_router_fetched(const tegroup_impl_router_way &way,
                                                                    uint64_t *barrier, uint32_t parity) {
     tegroup_impl_copies_done();
@@ -1243,9 +1244,9 @@ static __device__ __forceinline__ void tegroup_impl_router_fetched(const tegroup
     __syncwarp();
 }
 
-/* Copy a batch's rows out of shared memory, where they lie one behind the other `pitch` bytes apart, and until the copy
- * is done do not change. SM90 has an engine that takes them all at once: stores would stand in the queue that the
- * lanes' own reads of shared memory stand in, and where memory is slow to take the stores these wait with them. */
+/* Copies a batch's rows, `pitch` bytes apart, out of shared memory, which must not change until the copy is done. On
+ * SM90 the bulk copy engine takes contiguous rows all at once: ordinary stores share a queue with the lanes' reads of
+ * shared memory, which would wait with them when memory is slow to take the stores. */
 static __device__ __forceinline__ void tegroup_impl_router_store(const tegroup_matrix &m,
                                                                  const tegroup_impl_router_way &way, const char *rows,
                                                                  int32_t pitch, int64_t first, int32_t live) {
@@ -1280,30 +1281,30 @@ static __device__ __forceinline__ void tegroup_impl_router_store_done() {
 
 /* ---- a warp's batch ---- */
 
-/* Makes the compiler compute a pointer where this stands. Left to itself it computes the pointer again at each use, in
- * 64-bit arithmetic. */
+/* Makes the compiler compute a pointer here, once. Otherwise it computes the pointer at each use, in 64-bit
+ * arithmetic. */
 template <typename T> static __device__ __forceinline__ T *tegroup_impl_router_fixed(T *p) {
     asm volatile("" : "+l"(p));
     __builtin_assume(__isGlobal(p));
     return p;
 }
 
-/* A warp's batch of tokens, and a lane's part of it. Neighbouring warps have neighbouring batches, and all batches have
- * as many tokens, but for one: memory is gone through in order, and every warp has as much to do. What a token has
- * besides its row is an odd number of quads long, so that lanes that have a token each do not all meet in a bank. */
+/* A warp's batch of tokens, and a lane's part of it. Neighbouring warps have neighbouring batches, and batches differ
+ * in length by at most one token, so memory is read in order and all warps have the same work. What a token has besides
+ * its row has an odd number of 16-byte pieces, so that lanes with a token each do not all hit the same bank. */
 template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_router_batch {
     typedef tegroup_impl_quad<REAL> quad;
     enum { tokens = 32 / LANES * TURNS };
 
-    int64_t index, first; /* of the batch among all, and of its first token */
-    int32_t live;         /* how many tokens it has */
+    int64_t index, first; /* number of the batch; of its first token */
+    int32_t live;         /* number of its tokens */
     quad v[TURNS][QUADS];
 
     __device__ __forceinline__ explicit tegroup_impl_router_batch(const tegroup_impl_router_way &way)
         : index((int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32) {
         find(way);
     }
-    /* To the warp's next batch; behind its last one all are empty. */
+    /* Moves on to the warp's next batch; behind the last one all are empty. */
     __device__ __forceinline__ void advance(const tegroup_impl_router_way &way) {
         index += (int64_t)gridDim.x * (blockDim.x / 32);
         find(way);
@@ -1317,17 +1318,17 @@ template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_ro
     static __device__ __forceinline__ int32_t place(int turn) {
         return turn * (32 / LANES) + (int32_t)threadIdx.x % 32 / LANES;
     }
-    /* Where a row begins, `at` tokens on. */
+    /* Where the row of the batch's token number `at` begins. */
     template <typename T> __device__ __forceinline__ T *row_of(const tegroup_matrix &m, int32_t at) const {
         return (T *)m.data + first * m.ld + (uint32_t)at * m.ld;
     }
-    /* A lane's quad, and where a row has fewer its last one in place of those it lacks. */
+    /* The lane's j-th quad; the row's last quad in place of one that the row does not have. */
     static __device__ __forceinline__ int32_t quad_within(int j, int64_t cols) {
         return min(quad_of(j), (int32_t)(((uint32_t)cols + 3) / 4) - 1);
     }
 
-    /* Start the loads of the batch. Places behind the last token repeat it. Halves stay halves, in half of a quad; rows
-     * that are read element by element are not loaded yet. */
+    /* Starts the loads of the batch. Places behind the last token repeat it. Halves stay halves, in half of a quad.
+     * Rows that are read element by element are loaded by settle(). */
     __device__ __forceinline__ void load(const tegroup_matrix &m, tegroup_impl_router_access access) {
         if (live <= 0) return;
         const int32_t end = live - 1;
@@ -1360,8 +1361,8 @@ template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_ro
         }
     }
 
-    /* Rows that load() has not loaded come by way of the batch's rows in shared memory. What only fills up the last
-     * quad is `rest`. */
+    /* Loads the rows that load() left out, by way of the batch's rows in shared memory. Elements behind a row's end in
+     * its last quad are set to `rest`. */
     __device__ __forceinline__ void settle(const tegroup_matrix &m, const tegroup_impl_router_way &way, char *rows,
                                            REAL rest) {
         if (way.in != TEGROUP_IMPL_ROUTER_ELEMENTS) return;
@@ -1376,12 +1377,12 @@ template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_ro
             __syncwarp();
 #pragma unroll
             for (int j = 0; j < QUADS; j++) v[turn][j] = ((const quad *)to)[quad_within(j, cols)];
-            __syncwarp(); /* the last quad is read by others than its own lane */
+            __syncwarp(); /* other lanes read the last quad, too */
         }
     }
 
-    /* Rows of numbers that lie in shared memory. Behind the last token the last one is repeated, and in place of quads
-     * that a row lacks its last one, filled up with zeros. */
+    /* Reads rows of numbers from shared memory. Places behind the last token repeat it. The row's last quad, filled up
+     * with zeros, stands in for quads that the row does not have. */
     __device__ __forceinline__ void read(const char *rows, int32_t pitch, int32_t cols) {
 #pragma unroll
         for (int turn = 0; turn < TURNS; turn++)
@@ -1399,7 +1400,7 @@ template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_ro
                         for (int turn = 0; turn < TURNS; turn++) v[turn][j].x[i] = 0;
     }
 
-    /* The numbers as rows of the matrix, in shared memory. */
+    /* Writes the numbers to shared memory as rows of the matrix. */
     __device__ __forceinline__ void put(const tegroup_matrix &m, char *rows, int32_t pitch) const {
         if (m.dtype == TEGROUP_DTYPE_F32) {
 #pragma unroll
@@ -1420,7 +1421,7 @@ template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_ro
                         ((uint2 *)(rows + place(turn) * pitch))[quad_of(j)] =
                             make_uint2(tegroup_impl_two_halves((float)v[turn][j].x[0], (float)v[turn][j].x[1], bf16),
                                        tegroup_impl_two_halves((float)v[turn][j].x[2], (float)v[turn][j].x[3], bf16));
-        } else { /* doubles become halves at once: they would be rounded twice */
+        } else { /* doubles become halves directly, so as not to be rounded twice */
 #pragma unroll
             for (int turn = 0; turn < TURNS; turn++)
 #pragma unroll
@@ -1433,7 +1434,7 @@ template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_ro
         }
     }
 
-    /* Halves become numbers. */
+    /* Converts halves to numbers. */
     __device__ __forceinline__ void widen(bool bf16) {
 #pragma unroll
         for (int turn = 0; turn < TURNS; turn++)
@@ -1449,8 +1450,8 @@ template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_ro
     }
 };
 
-/* The slots of a warp's batch, taken by its lanes one after another, each so many in a row: token of the batch, and
- * choice. */
+/* The slots of a warp's batch in the order in which its lanes take them, UNIT in a row each: the token's place in the
+ * batch, and the choice. */
 template <int UNIT> struct tegroup_impl_router_slots {
     uint32_t at, place, choice;
 
@@ -1463,25 +1464,26 @@ template <int UNIT> struct tegroup_impl_router_slots {
         find(way);
     }
     __device__ __forceinline__ void find(const tegroup_impl_router_way &way) {
-        place = at * way.per_k >> 16; /* right while at * (k * per_k - 2^16) < 2^16 */
+        place = at * way.per_k >> 16; /* exact while at * (k * per_k - 2^16) < 2^16 */
         choice = at - place * way.k;
     }
 };
 
 /* ==== [8] Router kernels: the choice (src/moe/router_choice_cuda.h) ==== */
 
-/* Could logits differ where probabilities are equal? last: the smallest probability chosen; sum: what exp(logit -
- * largest) was divided by. halves: every logit of the batch has the 11 bits of a half, or fewer. Then those of 1/16 and
- * more lie at least 2^-14 apart, and equal probabilities come of equal logits, unless they are next to nothing. */
+/* Whether logits may differ although probabilities are equal. last: the smallest chosen probability; sum: what
+ * exp(logit - largest) was divided by; halves: every logit of the batch has at most the 11 significant bits of a half.
+ * Then logits of 1/16 and more lie at least 2^-14 apart, so equal probabilities come from equal logits, unless they are
+ * close to 0. */
 template <typename REAL>
 static __device__ __forceinline__ bool tegroup_impl_router_doubt(REAL last, REAL sum, REAL largest, bool halves) {
-    const REAL small = (REAL)0.125; /* twice as much, so that rounding does not matter here */
+    const REAL small = (REAL)0.125; /* twice 1/16, so that rounding does not matter here */
     return !halves || last < (REAL)0x1p-100
            || (largest > -small && last * sum < tegroup_impl_softmax_exp(small - largest));
 }
 
-/* A warp puts a token's choice among equal probabilities right: the larger logits first, and of equal logits the lower
- * experts. So far these have been first at any logit, and the leaves that are chosen are -1. */
+/* A warp corrects a token's choice among equal probabilities: larger logits come first, and of equal logits the lower
+ * experts. So far lower experts came first whatever their logits. Leaves that were chosen are -1. */
 template <typename REAL>
 static __device__ __forceinline__ void tegroup_impl_router_untie(const tegroup_router_desc &desc, int64_t token,
                                                                  REAL *leaves, const REAL *values, int32_t *indices) {
@@ -1506,11 +1508,11 @@ static __device__ __forceinline__ void tegroup_impl_router_untie(const tegroup_r
             if (other > most || (other == most && its < best)) most = other, best = its;
             least = tegroup_impl_smaller(least, __shfl_xor_sync(0xffffffffu, least, step));
         }
-        if (most == least && (j == 0 || values[j - 1] != value)) { /* all logits are equal, and the choice is right */
+        if (most == least && (j == 0 || values[j - 1] != value)) { /* all logits are equal, so the choice is right */
             while (j + 1 < desc.k && values[j + 1] == value) j++;
             continue;
         }
-        __syncwarp(); /* all lanes have read what one writes */
+        __syncwarp(); /* all lanes have read what one writes next */
         if (lane == 0) {
             indices[j] = best;
             leaves[best] = -1;
@@ -1519,8 +1521,9 @@ static __device__ __forceinline__ void tegroup_impl_router_untie(const tegroup_r
     }
 }
 
-/* What a token has in shared memory besides its probabilities, by index: from 0 the largest of each quad, what its
- * weights are divided by, its largest logit, the probabilities that it chose, and as int32_t their experts. */
+/* Where a token's numbers are in its shared memory besides its probabilities, by index: from 0 on the maximum of each
+ * quad; then what its weights are divided by, its largest logit, the probabilities that it chose, and, as int32_t,
+ * their experts. */
 struct tegroup_impl_router_places {
     int32_t divisor, largest, value, index;
 
@@ -1534,8 +1537,8 @@ struct tegroup_impl_router_places {
     }
 };
 
-/* A batch's logits become exp(logit - largest), and `sum` each token's sum of them. Returns the sum of these; bits
- * collects those that are set in any logit. */
+/* Replaces a batch's logits by exp(logit - largest), and sets `sum` to each token's sum of them. Returns the sum of
+ * these sums; `bits` collects the bits that are set in any logit. */
 template <typename REAL, int LANES, int QUADS, int TURNS>
 static __device__ __forceinline__ REAL tegroup_impl_router_exponentials(
     tegroup_impl_router_batch<REAL, LANES, QUADS, TURNS> &batch, const tegroup_impl_router_way &way,
@@ -1557,7 +1560,7 @@ static __device__ __forceinline__ REAL tegroup_impl_router_exponentials(
         if (batch_of::part() == 0) ((REAL *)(memory + batch_of::place(turn) * way.token_bytes))[at.largest] = largest;
 #pragma unroll
         for (int j = 0; j < QUADS; j++) {
-            /* what stands in for a quad that the row lacks counts nothing */
+            /* a quad that stands in for one that the row lacks adds 0 */
             const REAL shift = 4 * batch_of::quad_of(j) < experts ? largest : (REAL)INFINITY;
 #pragma unroll
             for (int i = 0; i < 4; i++) {
@@ -1571,7 +1574,7 @@ static __device__ __forceinline__ REAL tegroup_impl_router_exponentials(
     return sums_of_all;
 }
 
-/* The probabilities, into the batch's rows in shared memory, and the largest of each quad beside them. */
+/* Writes the probabilities to the batch's rows in shared memory, and the maximum of each quad beside them. */
 template <typename REAL, int LANES, int QUADS, int TURNS>
 static __device__ __forceinline__ void tegroup_impl_router_probabilities(
     const tegroup_impl_router_batch<REAL, LANES, QUADS, TURNS> &batch, const tegroup_impl_router_way &way,
@@ -1600,8 +1603,9 @@ static __device__ __forceinline__ void tegroup_impl_router_probabilities(
     }
 }
 
-/* NaN or infinity among the logits, or minus infinity alone, makes every probability NaN, and the first k experts are
- * then chosen: all are put to 0 here. (Minus infinity beside finite ones is a probability of 0.) */
+/* If a token's logits include NaN or infinity, or are all minus infinity, every probability is NaN, and the first k
+ * experts are to be chosen. For that all its probabilities in shared memory become 0. (Minus infinity beside finite
+ * logits is a probability of 0.) */
 template <typename REAL, int LANES>
 static __device__ __forceinline__ void tegroup_impl_router_choose_first(const tegroup_impl_router_way &way,
                                                                         const tegroup_impl_router_places &at,
@@ -1619,14 +1623,14 @@ static __device__ __forceinline__ void tegroup_impl_router_choose_first(const te
     }
 }
 
-/* One of the SHARE lanes that choose for a token. It has NODES fours of the token's quads: `root` is the largest of
- * each, `parents` the largest of each quad, `leaves` the probabilities; what was chosen is -1. */
+/* One of the SHARE lanes that choose for a token. It has NODES fours of the token's quads: `root` is the maximum of
+ * each four, `parents` the maximum of each quad, `leaves` the probabilities. What was chosen is -1. */
 template <typename REAL, int SHARE, int NODES> struct tegroup_impl_router_chooser {
     typedef tegroup_impl_quad<REAL> quad;
     int32_t experts, fellow, begin;
-    uint32_t before; /* the lanes of the token ahead of this one */
+    uint32_t before; /* the token's lanes in front of this one */
     REAL *tree, *parents, *leaves;
-    REAL all, chosen, last, gap; /* sums of exponentials and of choices; the last choice; the least step to the next */
+    REAL all, chosen, last, gap; /* sums of exponentials and of choices; the last choice; the least step between two */
     REAL root[NODES];
 
     __device__ __forceinline__ tegroup_impl_router_chooser(const tegroup_impl_router_way &way,
@@ -1654,8 +1658,9 @@ template <typename REAL, int SHARE, int NODES> struct tegroup_impl_router_choose
         for (int i = 1; i < NODES; i++) mine = tegroup_impl_larger(mine, root[i]);
         return mine;
     }
-    /* Choice j. Every lane finds its own best and what it would leave, before the lanes of the token know whose is
-     * taken: these steps wait for one another, lanes cost nothing. Of equals the first is taken, lane by lane, too. */
+    /* Makes choice j. Every lane finds its own best, and what would remain without it, before the token's lanes know
+     * whose is taken: these steps depend on one another, while lanes are free. Of equals the first is taken, also
+     * between lanes. */
     __device__ __forceinline__ void choose(const tegroup_impl_router_places &at, int32_t j) {
         const REAL mine = best_of_mine();
         const REAL best = tegroup_impl_lanes_max<REAL, SHARE>(mine);
@@ -1685,14 +1690,14 @@ template <typename REAL, int SHARE, int NODES> struct tegroup_impl_router_choose
 #pragma unroll
         for (int i = 0; i < NODES; i++) root[i] = taken && i == here ? next : root[i];
     }
-    /* The step from the last choice to the best that is left. */
+    /* Includes the step from the last choice to the best that is left. */
     __device__ __forceinline__ void meet_rest() {
         const REAL mine = best_of_mine();
         gap = tegroup_impl_smaller(gap, last - tegroup_impl_lanes_max<REAL, SHARE>(mine));
     }
 };
 
-/* The lanes choose for the batch's tokens. bits: those set in any logit. */
+/* The lanes choose for the batch's tokens. bits: those that are set in any logit. */
 template <typename REAL, int TOKENS, int QUADS>
 static __device__ __forceinline__ void tegroup_impl_router_choose(const tegroup_router_desc &desc,
                                                                   const tegroup_impl_router_way &way,
@@ -1716,11 +1721,11 @@ static __device__ __forceinline__ void tegroup_impl_router_choose(const tegroup_
                                       (int32_t *)token + at.index);
         }
     }
-    __syncwarp(); /* all lanes have read `all` there */
+    __syncwarp(); /* all lanes have read `all` from there */
     if (my.fellow == 0) my.tree[at.divisor] = desc.normalize || my.all != my.all ? my.chosen : (REAL)1;
 }
 
-/* The batch's weights and indices, and their counts. */
+/* Writes the batch's weights and indices, and counts them. */
 template <typename REAL>
 static __device__ __forceinline__ void tegroup_impl_router_write(const tegroup_router_desc &desc,
                                                                  const tegroup_impl_router_way &way,
@@ -1746,7 +1751,7 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
     tegroup_impl_router_kernel(const __grid_constant__ tegroup_router_desc desc,
                                const __grid_constant__ tegroup_impl_router_way way) {
     typedef tegroup_impl_router_batch<REAL, LANES, QUADS, TURNS> batch_of;
-    enum { tokens = batch_of::tokens, quads = LANES * QUADS * tokens / 32 }; /* quads of a lane that chooses */
+    enum { tokens = batch_of::tokens, quads = LANES * QUADS * tokens / 32 }; /* quads of a lane in choosing */
     const int32_t experts = desc.experts, k = desc.k, room = (experts + 3) / 4 * 4, lane = (int32_t)threadIdx.x % 32,
                   warp = (int32_t)threadIdx.x / 32;
     const tegroup_impl_router_places at = tegroup_impl_router_places::of<REAL>(room, k);
@@ -1756,7 +1761,7 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
     batch_of batch(way);
 
     batch.load(desc.logits, way.in);
-    if (lane < tokens) /* what only fills a quad is never chosen */
+    if (lane < tokens) /* what only fills up a quad is never chosen */
         for (int32_t q = room / 4; q % 4 != 0; q++) ((REAL *)(memory + lane * way.token_bytes))[q] = -1;
     if (way.histogram) {
         for (int32_t e = (int32_t)threadIdx.x; e < experts; e += (int32_t)blockDim.x) histogram[e] = 0;
@@ -1766,7 +1771,8 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
         const int64_t first = batch.first;
         const int32_t live = batch.live;
         REAL sum[TURNS];
-        /* of all logits: those of widened halves leave the last 13 unset; what F64 has beyond them is rounded away */
+        /* bits set in any logit: widened halves leave the last 13 clear; F64 never counts as halves, as it may be
+         * rounded */
         uint32_t bits = desc.logits.dtype == TEGROUP_DTYPE_F64;
         if (way.in == TEGROUP_IMPL_ROUTER_HALVES) {
             if (desc.logits.dtype == TEGROUP_DTYPE_BF16) batch.widen(true);
@@ -1778,7 +1784,7 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
         tegroup_impl_router_store(desc.probabilities, way, rows, way.row_bytes, first, live);
         tegroup_impl_router_store_done();
         batch.advance(way);
-        batch.load(desc.logits, way.in); /* on its way while the lanes choose */
+        batch.load(desc.logits, way.in); /* in flight while the lanes choose */
         if (lane < tokens)
             for (int32_t e = experts; e % 4 != 0; e++) ((REAL *)(rows + lane * way.row_bytes))[e] = -1;
         if (sums_of_all != sums_of_all)
@@ -1797,7 +1803,7 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
     }
 }
 
-/* The sum of a column from row `first` on, every eighth row; many loads are under way at a time. */
+/* The sum of every eighth row of a column, from row `first` on. Many loads are in flight at a time. */
 template <typename REAL>
 static __device__ __forceinline__ double tegroup_impl_router_column(const tegroup_matrix &m, int64_t first,
                                                                     int64_t last, int32_t col) {
@@ -1808,7 +1814,7 @@ static __device__ __forceinline__ double tegroup_impl_router_column(const tegrou
     return sum;
 }
 
-/* Sums of 32 experts' probabilities over one run of tokens: blockIdx.x the experts, blockIdx.y the run. */
+/* Sums of 32 experts' probabilities over one run of tokens. blockIdx.x: the experts; blockIdx.y: the run. */
 static __global__ void __launch_bounds__(256)
     tegroup_impl_router_sums_kernel(const __grid_constant__ tegroup_router_desc desc) {
     __shared__ double part[8][32];
@@ -1851,7 +1857,7 @@ static __global__ void __launch_bounds__(1024)
 
 /* ==== [9] Router kernels: the gradient (src/moe/router_gradient_cuda.h) ==== */
 
-/* What the balance of the experts adds to the gradient of a quad of probabilities, in any row. */
+/* What the balance loss adds to the gradient of a quad of probabilities, the same in every row. */
 template <typename REAL>
 static __device__ __noinline__ tegroup_impl_quad<REAL> tegroup_impl_router_balance(
     const tegroup_router_backward_desc &desc, const tegroup_impl_router_way &way, int32_t q) {
@@ -1864,7 +1870,7 @@ static __device__ __noinline__ tegroup_impl_quad<REAL> tegroup_impl_router_balan
     return v;
 }
 
-/* Start copying a batch's choices and the gradients of their weights, those of each token into its memory from `to`
+/* Starts copying a batch's choices and the gradients of their weights, those of each token into its memory from `to`
  * on. */
 template <typename REAL>
 static __device__ __forceinline__ void tegroup_impl_router_choices(const tegroup_router_backward_desc &desc,
@@ -1900,8 +1906,8 @@ static __device__ __forceinline__ void tegroup_impl_router_recall(const double *
     tegroup_impl_router_recall_f64(probabilities, experts, k, indices, grad_weights);
 }
 
-/* What the lane's token chose: the sum of the probabilities, and of the gradients of its weights times these. Choices
- * that were dropped are recalled where the weights were divided by a sum that they were part of. */
+/* Sums over what the lane's token chose: `chosen` of the probabilities, `dot` of the weights' gradients times these. If
+ * weights were divided by the sum of all choices, those that were dropped after routing are recalled first. */
 template <typename REAL>
 static __device__ __forceinline__ void tegroup_impl_router_weigh(const tegroup_router_backward_desc &desc, bool live,
                                                                  const REAL *probabilities, int32_t *indices,
@@ -1919,20 +1925,19 @@ static __device__ __forceinline__ void tegroup_impl_router_weigh(const tegroup_r
             chosen += p;
             dot += there ? grads[j] * p : (REAL)0;
         }
-        if (!desc.normalize || kept == 0 || kept == k) break; /* those dropped do not count */
+        if (!desc.normalize || kept == 0 || kept == k) break; /* dropped choices do not count */
         tegroup_impl_router_recall(probabilities, experts, k, indices, grads);
     }
 }
 
-/* A batch's probabilities times their gradients become the logits' gradients. gradients: the rows of gradients by
- * expert. */
+/* Turns a batch's probabilities into the gradients of its logits. gradients: rows of the probabilities' gradients. */
 template <typename REAL, int LANES, int QUADS, int TURNS>
 static __device__ __forceinline__ void tegroup_impl_router_through_softmax(
     tegroup_impl_router_batch<REAL, LANES, QUADS, TURNS> &batch, const char *gradients, int32_t pitch,
     int32_t experts) {
     typedef tegroup_impl_quad<REAL> quad;
     typedef tegroup_impl_router_batch<REAL, LANES, QUADS, TURNS> batch_of;
-    REAL mean[TURNS]; /* of all tokens first, as their sums wait for other lanes */
+    REAL mean[TURNS]; /* for all tokens first, as these sums wait for other lanes */
 #pragma unroll
     for (int turn = 0; turn < TURNS; turn++) {
         const quad *row = (const quad *)(gradients + batch_of::place(turn) * pitch);
@@ -1961,8 +1966,8 @@ static __device__ __forceinline__ void tegroup_impl_router_through_softmax(
     }
 }
 
-/* Each lane of a warp puts together the gradient by expert of one token of the batch, in shared memory, on top of what
- * the balance of the experts gives; LANES lanes a token take it through the softmax. */
+/* Each lane of a warp makes, in shared memory, the gradients by expert of one token of the batch, on top of what the
+ * balance loss adds. Then LANES lanes a token take them through the softmax. */
 template <typename REAL, int LANES, int QUADS, int TURNS>
 static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
                                          sizeof(REAL) == 8 || TURNS * QUADS > 16 ? 1 : 3)
@@ -1975,7 +1980,7 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
                   warp = (int32_t)threadIdx.x / 32, out_bytes = room * (tegroup_impl_bits(desc.grad_logits.dtype) / 8),
                   in_bytes = room * (int32_t)sizeof(REAL), gradient_bytes = way.row_bytes - in_bytes;
     quad *balances = (quad *)(void *)tegroup_impl_router_memory();
-    /* of the batch: gradients by expert, probabilities, and of each token its choices and the gradients of their
+    /* of the batch: gradients by expert; probabilities; for each token its choices and the gradients of their
      * weights */
     char *rows = tegroup_impl_router_memory() + way.block_bytes + warp * tokens * (way.row_bytes + way.token_bytes),
          *probabilities = rows + tokens * way.row_bytes - tokens * in_bytes, *memory = rows + tokens * way.row_bytes;
@@ -2030,7 +2035,7 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
         tegroup_impl_router_fetch(desc.probabilities, way, probabilities, in_bytes, barrier, batch.first, batch.live);
         tegroup_impl_router_choices<REAL>(desc, way, memory, batch.first, batch.live);
         tegroup_impl_router_through_softmax(batch, rows, gradient_bytes, experts);
-        __syncwarp(); /* every row is read: where they were, those of the result lie */
+        __syncwarp(); /* every row has been read; results overwrite them */
         batch.put(desc.grad_logits, rows, out_bytes);
         tegroup_impl_router_store(desc.grad_logits, way, rows, out_bytes, first, live);
     }
@@ -2039,7 +2044,7 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
 
 /* ==== [10] Router launches (src/moe/router_cuda.h) ==== */
 
-/* Bytes of the largest pieces that a matrix's rows can be taken apart in. */
+/* The largest number of bytes, up to 16, in which a matrix's rows can be copied piece by piece. */
 static inline int32_t tegroup_impl_cuda_router_piece(const tegroup_matrix *m) {
     const int64_t bytes = tegroup_impl_bits(m->dtype) / 8;
     int32_t piece = 16;
@@ -2058,9 +2063,9 @@ static inline tegroup_impl_router_access tegroup_impl_cuda_router_access(const t
     return m->dtype == TEGROUP_DTYPE_F32 ? TEGROUP_IMPL_ROUTER_FLOATS : TEGROUP_IMPL_ROUTER_HALVES;
 }
 
-/* One launch over batches of `tokens`, each with `bytes` of shared memory besides its row: three blocks a
- * multiprocessor and no more, as each adds its counts to the same few addresses; for few tokens smaller blocks, so that
- * every multiprocessor has some. */
+/* Launches a kernel over batches of `tokens`, each with `bytes` of shared memory besides its row. There are at most
+ * three blocks a multiprocessor, as each adds its counts to the same few addresses. For few tokens blocks are smaller,
+ * so that every multiprocessor has some. */
 template <typename DESC>
 static inline tegroup_status tegroup_impl_cuda_router_launch(void (*kernel)(const DESC, const tegroup_impl_router_way),
                                                              const DESC *desc, tegroup_impl_router_way *way,
@@ -2077,7 +2082,7 @@ static inline tegroup_status tegroup_impl_cuda_router_launch(void (*kernel)(cons
     way->out_whole = way->out_piece == 16 && out->ld == out->cols && out->cols % 4 == 0;
     way->token_bytes = (int32_t)(tegroup_impl_ceil_div(bytes, 16) | 1) * 16;
     warp_bytes = (int64_t)tokens * (way->row_bytes + way->token_bytes);
-    fit = (shared / 3 - 1024 - way->block_bytes) / warp_bytes; /* 1024: what a block costs besides */
+    fit = (shared / 3 - 1024 - way->block_bytes) / warp_bytes; /* 1024: what CUDA reserves in each block */
     if (fit < 1) fit = 1;
     warps = tegroup_impl_clamp(tegroup_impl_ceil_div(batches, 3 * multiprocessors), 1,
                                tegroup_impl_min(fit, TEGROUP_IMPL_ROUTER_WARPS));
@@ -2088,7 +2093,7 @@ static inline tegroup_status tegroup_impl_cuda_router_launch(void (*kernel)(cons
     way->longer = rows % way->batches;
     way->k = (uint32_t)desc->k;
     way->per_k = 65535 / way->k + 1;
-    /* the same of every call: other threads launch this kernel, too */
+    /* the same value in every call: other threads launch this kernel, too */
     code = cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared - 1024);
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "space", "the device must have the shared memory", error));
     return tegroup_impl_cuda_status(
@@ -2105,7 +2110,7 @@ static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc 
     tegroup_impl_router_way way;
     tegroup_router_desc d = *desc;
     cudaFuncAttributes image;
-    /* asked before the counts are cleared: without kernels for this device nothing is enqueued */
+    /* looked up before the counts are cleared: without kernels for this device nothing is enqueued */
     TEGROUP_IMPL_TRY(
         tegroup_impl_cuda_status(cudaFuncGetAttributes(&image, (const void *)tegroup_impl_router_sums_kernel), "space",
                                  "this unit must hold code for the device", error));
@@ -2160,7 +2165,7 @@ static inline tegroup_status tegroup_impl_cuda_router_backward(const tegroup_rou
     way.row_bytes = (int32_t)(room * (real_bytes + (desc->grad_logits.dtype == TEGROUP_DTYPE_F64 ? 8 : real_bytes)));
     way.by_fours =
         tegroup_impl_cuda_router_piece(&d.grad_weights) == 16 && tegroup_impl_cuda_router_piece(&d.indices) == 16;
-    /* what does not fit twice is read again for every token */
+    /* for more experts there is no room for the balance gradients, and they are computed again for every token */
     way.block_bytes = desc->experts <= 1024 ? (int32_t)(room * real_bytes) : 0;
     if (desc->balance_coefficient != 0) way.per_count = tegroup_impl_router_per_count(desc);
 #define TEGROUP_IMPL_LAUNCH(real, lanes, quads, turns)                                                                 \
@@ -2178,9 +2183,9 @@ static inline tegroup_status tegroup_impl_cuda_router_backward(const tegroup_rou
 
 /* ==== [11] Permute and combine kernels (src/moe/permutation_cuda.h) ==== */
 
-/* The slots or rows of a unit: one lane of a warp computes where each goes and hands it to the other lanes. */
+/* The moves of a unit's rows. One lane of a warp computes each move and hands it to all lanes. */
 template <typename REAL> struct tegroup_impl_moves {
-    int64_t from[TEGROUP_IMPL_ROWS_UNIT], to[TEGROUP_IMPL_ROWS_UNIT]; /* to is -1: nothing to do */
+    int64_t from[TEGROUP_IMPL_ROWS_UNIT], to[TEGROUP_IMPL_ROWS_UNIT]; /* to is -1 if there is nothing to move */
     REAL weight[TEGROUP_IMPL_ROWS_UNIT];
 
     __device__ void share(int64_t my_from, int64_t my_to, REAL my_weight) {
@@ -2232,8 +2237,8 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
     }
 }
 
-/* Add one step of the rows of up to BATCH of a token's slots, the first of them `slot`: all are loaded before the first
- * is added. */
+/* Adds one step of the rows of up to BATCH of a token's slots, from `slot` on. All rows are loaded before the first is
+ * added. */
 template <typename ACCESS, int BATCH>
 static __device__ __forceinline__ void tegroup_impl_combine_batch(const tegroup_combine_desc &desc, int64_t token,
                                                                   const int64_t *rows, int64_t slot, int64_t k,
@@ -2264,7 +2269,7 @@ static __device__ __forceinline__ void tegroup_impl_combine_batch(const tegroup_
     }
 }
 
-/* One block serves one token, and adds its slots in batches. */
+/* One block serves one token at a time, and adds its slots in batches. */
 template <typename ACCESS>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
     tegroup_impl_combine_kernel(const __grid_constant__ tegroup_combine_desc desc) {
@@ -2389,8 +2394,8 @@ static inline tegroup_status tegroup_impl_cuda_combine_backward(const tegroup_co
 
 /* ---- making the permutation ---- */
 
-/* Slots are cut into runs, a warp to each. The first kernel counts each run's slots by expert, the second turns the
- * counts into the number of slots of that expert before the run, the third ranks the slots of a run in their order. */
+/* Slots are cut into runs, one a warp. The first kernel counts each run's slots by expert. The second turns the counts
+ * into the number of the expert's slots in earlier runs. The third ranks the slots of a run in order. */
 typedef struct tegroup_impl_permutation_call {
     tegroup_permutation_desc desc;
     tegroup_snapshot_view view;
@@ -2398,19 +2403,19 @@ typedef struct tegroup_impl_permutation_call {
     int64_t slots, run, runs;
 } tegroup_impl_permutation_call;
 
-/* A warp's numbers for the experts, [groups], in shared memory. */
+/* The warp's array of one number for each expert, in shared memory. */
 static __device__ __forceinline__ unsigned long long *tegroup_impl_permutation_numbers(int32_t groups) {
     extern __shared__ unsigned long long tegroup_impl_permutation_shared[];
     return tegroup_impl_permutation_shared + (int64_t)(threadIdx.x / 32) * groups;
 }
 
-/* Where a slot lies in a matrix of slots. */
+/* The element of a matrix of slots where a slot lies. */
 static __device__ __forceinline__ int64_t tegroup_impl_slot_at(const tegroup_matrix &m, int64_t slot) {
     return m.ld == m.cols ? slot : slot / m.cols * m.ld + slot % m.cols;
 }
 
-/* The experts of a lane's slots, 32 apart from `first` on, -1 for none: all loads are under way before one is waited
- * for. */
+/* Loads the experts of a lane's slots, which are 32 apart from `first` on; -1 for none. All loads are in flight before
+ * the first is waited for. */
 enum { TEGROUP_IMPL_PERMUTATION_BATCH = 8 };
 static __device__ __forceinline__ void tegroup_impl_slot_experts(const tegroup_impl_permutation_call &call,
                                                                  int64_t first, int64_t last,
@@ -2442,7 +2447,7 @@ static __global__ void __launch_bounds__(256)
             tegroup_impl_slot_experts(call, base + lane, last, expert);
 #pragma unroll
             for (int b = 0; b < TEGROUP_IMPL_PERMUTATION_BATCH; b++)
-                if (expert[b] >= 0) atomicAdd((uint32_t *)&counts[expert[b]], 1u); /* the lower half: a run is short */
+                if (expert[b] >= 0) atomicAdd((uint32_t *)&counts[expert[b]], 1u); /* a run's counts fit 32 bits */
         }
         __syncwarp();
         for (int32_t g = lane; g < groups; g += 32) call.before[run * groups + g] = (int64_t)counts[g];
@@ -2450,7 +2455,8 @@ static __global__ void __launch_bounds__(256)
     }
 }
 
-/* One block adds up the runs of eight experts, in 128 stretches. */
+/* One block makes the prefix sums over runs for eight experts. Runs are split into 128 stretches, with one thread for
+ * each stretch and expert. */
 static __global__ void __launch_bounds__(1024)
     tegroup_impl_permutation_scan_kernel(const __grid_constant__ tegroup_impl_permutation_call call) {
     __shared__ int64_t sums[128][8];
@@ -2485,7 +2491,7 @@ static __global__ void __launch_bounds__(256)
     tegroup_impl_fit fit = tegroup_impl_fit_of_rows(call.view.header, capacity);
     fit.groups = groups;
     const bool prepared = tegroup_impl_fits(&fit);
-    /* the row that the next slot of each expert gets, as long as it is one of the expert's */
+    /* the row of each expert's next slot, which may be behind the expert's last row */
     unsigned long long *next = tegroup_impl_permutation_numbers(groups);
     for (int64_t run = thread / 32; run < call.runs; run += threads / 32) {
         const int64_t last = tegroup_impl_min(call.slots, (run + 1) * call.run);
@@ -2541,7 +2547,7 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
     call.desc.indices = tegroup_impl_cuda_matrix(&desc->indices);
     call.desc.row_of_slot = tegroup_impl_cuda_matrix(&desc->row_of_slot);
     call.view = tegroup_impl_snapshot_view(desc->shape.snapshot, groups, 0);
-    call.before = (int64_t *)desc->workspace; /* the only item */
+    call.before = (int64_t *)desc->workspace; /* the workspace's only item */
     call.slots = desc->indices.rows * desc->indices.cols;
     call.run = tegroup_impl_permutation_run(groups);
     call.runs = tegroup_impl_ceil_div(call.slots, call.run);
@@ -2562,7 +2568,7 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
 
 /* ==== [12] Validate kernels (src/gemm/validate_cuda.h) ==== */
 
-/* The sizes, in one block; it also opens the record. */
+/* Checks the sizes in one block, which also initializes the result. */
 static __global__ void __launch_bounds__(1024)
     tegroup_impl_validate_sizes_kernel(const __grid_constant__ tegroup_validate_desc desc) {
     __shared__ unsigned long long total, most, end;
@@ -2574,7 +2580,7 @@ static __global__ void __launch_bounds__(1024)
     if (threadIdx.x == 0) {
         total = most = end = 0;
         status = tegroup_impl_ragged(&t.shape) && !view.header ? TEGROUP_VALIDATION_SNAPSHOT : 0;
-        bad_group = UINT32_MAX; /* -1 is the largest */
+        bad_group = UINT32_MAX; /* none: -1 as an int32_t, and the largest for atomicMin */
     }
     __syncthreads();
     for (int32_t g = (int32_t)threadIdx.x; view.header && g < t.shape.groups; g += 1024) {
@@ -2605,7 +2611,7 @@ static __global__ void __launch_bounds__(1024)
     *desc.result = result;
 }
 
-/* Could one of 16 bytes' elements be NaN or infinite? Its exponent would be all ones. */
+/* Whether an element among these 16 bytes may be NaN or infinite: one whose exponent is all ones. */
 static __device__ __forceinline__ bool tegroup_impl_suspicious(tegroup_dtype dtype, uint4 v) {
     const uint32_t word[4] = {v.x, v.y, v.z, v.w};
     const uint32_t ones = dtype == TEGROUP_DTYPE_F64   ? 0x7ff00000u
@@ -2621,8 +2627,8 @@ static __device__ __forceinline__ bool tegroup_impl_suspicious(tegroup_dtype dty
     return found;
 }
 
-/* A block takes 32 rows at a time and finds out, all groups asked at once, which of them are owned; then a warp to a
- * row. */
+/* A block takes 32 rows at a time. First its threads look through all groups for those that own one of the rows; then
+ * each warp checks one row. */
 static __global__ void __launch_bounds__(256)
     tegroup_impl_validate_values_kernel(const __grid_constant__ tegroup_validate_desc desc) {
     __shared__ uint32_t owned;
@@ -2667,7 +2673,7 @@ static __global__ void __launch_bounds__(256)
             if (first == UINT64_MAX) continue;
             if (nans) atomicAdd((unsigned long long *)&values->nans, nans);
             if (infinities) atomicAdd((unsigned long long *)&values->infinities, infinities);
-            atomicMin((unsigned long long *)&values->first_row, first); /* -1 is the largest */
+            atomicMin((unsigned long long *)&values->first_row, first); /* -1, for none, is the largest */
         }
         __syncthreads();
     }
@@ -6925,7 +6931,8 @@ static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, co
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *) { return 0; }
 #endif
 
-/* All kernels of a unit are compiled for the same architectures; the one asked about stands for them. */
+/* The backends that this unit holds code of for the current device. All kernels of a unit are compiled for the same
+ * architectures, so the one that is looked up stands for all. */
 static inline uint32_t tegroup_impl_cuda_images(int32_t sm) {
     cudaFuncAttributes attributes;
     const cudaError_t code = cudaFuncGetAttributes(&attributes, (const void *)tegroup_impl_prepare_kernel);
@@ -6961,8 +6968,8 @@ static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *ki
     return TEGROUP_OK;
 }
 
-/* Reads whole 16 bytes, and so fills L2 with what nobody wants. Written lines would do that, too, but the next
- * call's loads would wait until these are in memory: 4 to 10 microseconds of a product of few rows. */
+/* Reads memory, in pieces of 16 bytes, only to fill L2 with data that nobody wants. Writing would fill it, too, but the
+ * next call's loads would wait for the write-back: 4 to 10 us with short groups. */
 static __global__ void __launch_bounds__(256) tegroup_impl_flush_kernel(const uint4 *from, int64_t count) {
     for (int64_t i = (int64_t)blockIdx.x * 256 + threadIdx.x; i < count; i += (int64_t)gridDim.x * 256)
         asm volatile("{.reg .b32 r<4>;\nld.volatile.global.v4.b32 {r0, r1, r2, r3}, [%0];}" ::"l"(from + i) : "memory");
@@ -6976,7 +6983,7 @@ static inline cudaError_t tegroup_impl_flush(const void *flush, size_t bytes, st
                                stream, (const uint4 *)(first * 16), count);
 }
 
-/* One timed run; milliseconds is -1 where the candidate does not run. */
+/* One timed run. *milliseconds is -1 if the candidate does not run. */
 static inline tegroup_status tegroup_impl_cuda_time(const tegroup_plan *plan, const tegroup_tune_desc *desc,
                                                     struct CUstream_st *stream, float *milliseconds,
                                                     tegroup_error *error) {
@@ -7008,8 +7015,7 @@ static inline float tegroup_impl_median(float *times, int32_t count) {
     return times[count / 2];
 }
 
-/* Another order of `count` numbers, by D. E. Knuth's linear congruential generator (MMIX) and the shuffle of Fisher
- * and Yates. */
+/* Shuffles `count` numbers by Fisher and Yates, with D. E. Knuth's linear congruential generator (MMIX). */
 static inline void tegroup_impl_shuffle(int32_t *order, int32_t count, uint64_t *state) {
     for (int32_t i = count - 1; i > 0; i--) {
         *state = *state * 6364136223846793005u + 1442695040888963407u;
@@ -7019,8 +7025,8 @@ static inline void tegroup_impl_shuffle(int32_t *order, int32_t count, uint64_t 
     }
 }
 
-/* Candidates take turns, so that a clock that changes meets all of them alike, and in another order each round:
- * whoever came always after one that spends little power would find the clock high. */
+/* Runs of the candidates are interleaved, so that a changing clock affects all alike, and shuffled in each round: a
+ * candidate that always followed one of little power would always find the clock high. */
 static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
                                                     struct CUstream_st *stream, tegroup_error *error) {
     tegroup_plan candidate;
@@ -7038,7 +7044,7 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
                       "must not be capturing: tuning waits", 0, 1);
     TEGROUP_IMPL_RULE(desc->begin != NULL, ERROR_NULL_ARGUMENT, "begin", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(desc->end != NULL, ERROR_NULL_ARGUMENT, "end", "must not be NULL", 1, 0);
-    if (desc->flush_bytes > 0) { /* its ends: what lies between is one allocation's, as the caller says */
+    if (desc->flush_bytes > 0) { /* only its ends: the caller says that it is one allocation */
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_address(desc->flush, "flush", error));
         TEGROUP_IMPL_TRY(
             tegroup_impl_cuda_check_address((const char *)desc->flush + desc->flush_bytes - 1, "flush_bytes", error));
@@ -7053,7 +7059,7 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
         TEGROUP_IMPL_TRY(tegroup_impl_take_choice(&candidate, &choices.list[i], error));
         if (desc->any_numerics || candidate.numerics_id == plan->numerics_id) medians[i] = 0;
     }
-    for (int32_t round = -1; round < rounds; round++) { /* the first to warm up */
+    for (int32_t round = -1; round < rounds; round++) { /* the first round warms up */
         tegroup_impl_shuffle(order, count, &state);
         for (int32_t turn = 0; turn < count; turn++) {
             const int32_t i = order[turn];
@@ -7070,7 +7076,7 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
         medians[i] = tegroup_impl_median(times[i], rounds);
         if (best < 0 || medians[i] < medians[best]) best = i;
     }
-    if (best < 0) { /* none ran */
+    if (best < 0) { /* no candidate ran */
         if (error) *error = last;
         return last.status;
     }

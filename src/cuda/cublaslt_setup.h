@@ -126,8 +126,8 @@ typedef struct tegroup_impl_setup_call {
     int32_t groups, termless;
     int32_t fit_count;  /* of fits; one snapshot often serves all operands */
     int32_t separate_c; /* 0: C is D, or is absent and beta is 0 */
-    /* Masks of bits that must be 0 for cuBLASLt in an address and in the bytes of a row of D: 15, or 0 if the quirk that
-     * says so is ignored. */
+    /* Masks of bits that must be 0 for cuBLASLt in an address and in the bytes of a row of D: 15, or 0 if the quirk
+     * that says so is ignored. */
     int64_t starts, ends;
     int32_t usual; /* 1: no separate C, no columns or buffers of groups' own, no scalars in memory */
     tegroup_dtype d_dtype;
