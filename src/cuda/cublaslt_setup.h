@@ -111,7 +111,7 @@ typedef struct tegroup_impl_setup_operand {
     void *const *pointers;             /* NULL: one buffer, `data` */
     char *data;
     int64_t unit, rows, cols; /* unit: in bytes; group g begins g units on if not ragged */
-    int64_t ld;               /* at least 1; 0: packed, each group by its own width */
+    int64_t ld;               /* 0: packed, each group by its own width; else at least 1 */
     int32_t ragged;
 } tegroup_impl_setup_operand;
 

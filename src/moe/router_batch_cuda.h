@@ -126,8 +126,8 @@ typedef struct tegroup_impl_router_way {
     int32_t in_piece, in_whole;     /* backward: bytes of a piece of a row; whether a batch's rows are one copy */
     int32_t out_piece, out_whole;   /* the same for rows that are written */
     int32_t histogram;              /* forward: assignments are counted a block at a time */
-    int32_t block_bytes;            /* shared memory: of each block; */
-    int32_t row_bytes, token_bytes; /* of a token's rows; of what else a token has, behind all rows */
+    int32_t block_bytes;            /* bytes that a block's warps share: the histogram, or balance gradients */
+    int32_t row_bytes, token_bytes; /* bytes of a token's rows; of what else it has, behind all rows */
     uint32_t k, per_k;              /* choices of a token; 2^16 / k, rounded up */
     int32_t by_fours;               /* backward: choices are copied four at a time */
 } tegroup_impl_router_way;
