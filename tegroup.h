@@ -4573,42 +4573,46 @@ static inline void tegroup_impl_cpu_block_f64(int32_t m, int64_t k, const double
 
 /* ==== [41] Set-up of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup.h) ==== */
 
-/* Arrays of the set-up of a grouped cuBLASLt matmul, in order, [groups] entries each: of 8 bytes, the last two
- * floats. Its A is the descriptor's b and its B the descriptor's a: counting by columns it makes the transpose of D. */
+/* The arrays that a grouped cuBLASLt matmul reads, in order, with [groups] entries each: of 8 bytes, but floats in the
+ * last two. cuBLASLt is column-major and computes the transpose of D, so its A is the descriptor's b and its B the
+ * descriptor's a. */
 typedef enum tegroup_impl_setup_item {
+    /* addresses of the matrices */
     TEGROUP_IMPL_SETUP_A,
     TEGROUP_IMPL_SETUP_B,
     TEGROUP_IMPL_SETUP_C,
-    TEGROUP_IMPL_SETUP_D, /* addresses of the matrices            */
+    TEGROUP_IMPL_SETUP_D,
+    /* addresses of each group's scalars and scales */
     TEGROUP_IMPL_SETUP_ALPHA,
-    TEGROUP_IMPL_SETUP_BETA, /* addresses of each group's scalar     */
+    TEGROUP_IMPL_SETUP_BETA,
     TEGROUP_IMPL_SETUP_A_SCALE,
-    TEGROUP_IMPL_SETUP_B_SCALE, /* addresses of each group's scales     */
+    TEGROUP_IMPL_SETUP_B_SCALE,
+    /* extents as int64, column-major; C has D's rows and columns */
     TEGROUP_IMPL_SETUP_A_ROWS,
     TEGROUP_IMPL_SETUP_A_COLS,
-    TEGROUP_IMPL_SETUP_A_LD, /* int64, column-major as cuBLASLt counts */
+    TEGROUP_IMPL_SETUP_A_LD,
     TEGROUP_IMPL_SETUP_B_ROWS,
     TEGROUP_IMPL_SETUP_B_COLS,
     TEGROUP_IMPL_SETUP_B_LD,
     TEGROUP_IMPL_SETUP_C_LD,
     TEGROUP_IMPL_SETUP_D_ROWS,
     TEGROUP_IMPL_SETUP_D_COLS,
-    TEGROUP_IMPL_SETUP_D_LD, /* C has D's rows and columns            */
+    TEGROUP_IMPL_SETUP_D_LD,
+    /* the scalars themselves, as floats */
     TEGROUP_IMPL_SETUP_ALPHA_VALUE,
-    TEGROUP_IMPL_SETUP_BETA_VALUE, /* float: the scalars themselves         */
+    TEGROUP_IMPL_SETUP_BETA_VALUE,
     TEGROUP_IMPL_SETUP_COUNT
 } tegroup_impl_setup_item;
 
-/* What becomes of one group. Row-major D = A' B' is column-major D^T = B'^T A'^T, so that cuBLASLt's A is the
- * descriptor's b, and a leading dimension is a row's. Some groups are kept from it (they get no columns of D, as an
- * empty group has): those that are skipped, those whose result is what D holds already, empty sums with more to them
- * than zeros, and groups that cuBLASLt would read or write wrongly: their addresses, and the rows of D, must be of
- * whole 16 bytes, unless the caller ignores the quirk that says so. Those show NaN, but for empty sums, which are
- * beta * C. */
+/* What becomes of a group. Row-major D = A' B' is column-major D^T = B'^T A'^T, and leading dimensions stay the same.
+ * Some groups are hidden from cuBLASLt, which is told that they have no columns of D: groups that are skipped, groups
+ * whose result D holds already, empty sums unless cuBLASLt is known to write their zeros, and groups that cuBLASLt
+ * would read or write wrongly. The last are those whose addresses or rows of D are not whole multiples of 16 bytes,
+ * unless the caller ignores the quirk that says so. They become NaN, or beta * C if the sum is empty. */
 typedef enum tegroup_impl_alone {
-    TEGROUP_IMPL_ALONE_NOTHING, /* cuBLASLt does it, or there is nothing to do            */
-    TEGROUP_IMPL_ALONE_EMPTY,   /* the set-up kernel writes beta * C                      */
-    TEGROUP_IMPL_ALONE_NAN      /* ... or NaN: not of whole 16 bytes                     */
+    TEGROUP_IMPL_ALONE_NOTHING, /* cuBLASLt writes it, or there is nothing to write */
+    TEGROUP_IMPL_ALONE_EMPTY,   /* the set-up kernel writes beta * C */
+    TEGROUP_IMPL_ALONE_NAN      /* the set-up kernel writes NaN: not whole multiples of 16 bytes */
 } tegroup_impl_alone;
 
 /* One group's D and C, row-major. */
@@ -4618,14 +4622,14 @@ typedef struct tegroup_impl_result {
 } tegroup_impl_result;
 
 typedef struct tegroup_impl_setup {
-    int64_t entry[TEGROUP_IMPL_SETUP_ALPHA_VALUE]; /* of every item of 8 bytes */
+    int64_t entry[TEGROUP_IMPL_SETUP_ALPHA_VALUE]; /* of every array of 8-byte entries */
     float alpha, beta;
     tegroup_impl_alone alone;
     tegroup_impl_result result;
 } tegroup_impl_setup;
 
-/* Where they lie, each at a multiple of TEGROUP_ALIGNMENT: those of 8 bytes in equal distances, then the two of
- * floats. */
+/* Where the arrays are, each at a multiple of TEGROUP_ALIGNMENT: those of 8-byte entries at equal distances, then the
+ * two of floats. */
 typedef struct tegroup_impl_setup_items {
     char *base;
     uint32_t pitch, last; /* bytes: from one array to the next, and to the last */
@@ -4649,21 +4653,21 @@ TEGROUP_IMPL_HD char *tegroup_impl_setup_at(const tegroup_impl_setup_items *item
     return items->base + (item < TEGROUP_IMPL_SETUP_COUNT - 1 ? (uint32_t)item * items->pitch : items->last);
 }
 
-/* No product of this problem has a term, whatever its sizes: cuBLASLt is not asked at all. */
+/* Whether no product of this problem has terms, whatever its groups' sizes. cuBLASLt is not called then. */
 TEGROUP_IMPL_HD int tegroup_impl_termless(const tegroup_gemm_desc *desc) {
     return desc->a.shape.rows == 0 || desc->a.shape.cols == 0 || desc->d.shape.cols == 0;
 }
 
-/* What a descriptor says, worked out on the host as far as it is the same for every group. The kernel runs for a few
- * microseconds, in which its instructions and parameters come from cold memory, as all that it reads does: it has few
- * of them. An operand: */
+/* What a descriptor says, as far as it is the same for every group, computed on the host. The set-up kernel runs for a
+ * few microseconds, in which its instructions, parameters and data come from cold memory, so it has few of each. An
+ * operand: */
 typedef struct tegroup_impl_setup_operand {
-    const int64_t *rows_at, *begin_at; /* a snapshot's, begin_at in units; unread unless ragged          */
-    const int64_t *cols_at;            /* ... NULL: every group has cols                                 */
-    void *const *pointers;             /* NULL: one buffer, data                                         */
+    const int64_t *rows_at, *begin_at; /* arrays of a snapshot, begin_at in units; not read unless ragged */
+    const int64_t *cols_at;            /* an array of a snapshot; NULL: every group has `cols` */
+    void *const *pointers;             /* NULL: one buffer, `data` */
     char *data;
-    int64_t unit, rows, cols; /* unit: bytes; a group that is not ragged begins at its number of them    */
-    int64_t ld;               /* at least 1; 0: packed, each group by its own width                      */
+    int64_t unit, rows, cols; /* unit: in bytes; group g begins g units on if not ragged */
+    int64_t ld;               /* 0: packed, each group by its own width; else at least 1 */
     int32_t ragged;
 } tegroup_impl_setup_operand;
 
@@ -4676,11 +4680,12 @@ typedef struct tegroup_impl_setup_scalar {
 typedef struct tegroup_impl_setup_call {
     tegroup_op op;
     int32_t groups, termless;
-    int32_t fit_count;    /* of fits: most often one snapshot serves all operands                      */
-    int32_t separate_c;   /* 0: C is D, or absent, beta being 0                                            */
-    int64_t starts, ends; /* masks of an address, and of the bytes of a row of D, that cuBLASLt wants to be 0: 15, or 0
-                             where the quirk that says so is ignored                                       */
-    int32_t usual;        /* 1: no separate C, no columns or buffers of groups' own, no scalars in memory */
+    int32_t fit_count;  /* of fits; one snapshot often serves all operands */
+    int32_t separate_c; /* 0: C is D, or is absent and beta is 0 */
+    /* Masks of bits that must be 0 for cuBLASLt in an address and in the bytes of a row of D: 15, or 0 if the quirk
+     * that says so is ignored. */
+    int64_t starts, ends;
+    int32_t usual; /* 1: no separate C, no columns or buffers of groups' own, no scalars in memory */
     tegroup_dtype d_dtype;
     int32_t d_bytes; /* of an element */
     tegroup_impl_setup_items items;
@@ -4720,7 +4725,7 @@ static inline tegroup_impl_setup_scalar tegroup_impl_setup_scalar_of(const tegro
     return made;
 }
 
-/* A snapshot that is not among the fits yet. */
+/* Adds a tensor's snapshot to the fits unless it is there. */
 static inline void tegroup_impl_setup_fit(const tegroup_tensor *t, tegroup_impl_setup_call *call) {
     const tegroup_impl_fit fit = tegroup_impl_fit_of(t);
     int32_t i;
@@ -4730,7 +4735,7 @@ static inline void tegroup_impl_setup_fit(const tegroup_tensor *t, tegroup_impl_
     call->fits[call->fit_count++] = fit;
 }
 
-/* Whether all of them are what tegroup_prepare wrote; if not, every group is skipped. */
+/* Whether all snapshots are what tegroup_prepare wrote; if not, every group is skipped. */
 TEGROUP_IMPL_HD int tegroup_impl_setup_prepared(const tegroup_impl_setup_call *call) {
     int32_t i;
     for (i = 0; i < call->fit_count; i++)
@@ -4738,7 +4743,7 @@ TEGROUP_IMPL_HD int tegroup_impl_setup_prepared(const tegroup_impl_setup_call *c
     return 1;
 }
 
-/* alpha and beta stand for scalars that the descriptor leaves to the default. items: addresses only, nothing is read
+/* alpha and beta are the values of scalars that the descriptor leaves out. items: addresses only, nothing is read
  * there. */
 static inline tegroup_impl_setup_call tegroup_impl_setup_call_of(const tegroup_gemm_desc *desc,
                                                                  const tegroup_snapshot_view views[4], float alpha,
@@ -4776,7 +4781,7 @@ typedef struct tegroup_impl_setup_part {
     int64_t rows, cols, begin, base, ld;
 } tegroup_impl_setup_part;
 
-/* list[g] where there is one. Written so because some of the compiler's own loads wait until others are there. */
+/* list[g] if there, else `otherwise`: one predicated load, as the compiler makes some loads wait for others. */
 TEGROUP_IMPL_HD int64_t tegroup_impl_setup_load(int32_t there, const int64_t *list, int32_t g, int64_t otherwise) {
 #if defined(__CUDA_ARCH__)
     asm volatile("{.reg .pred p;\nsetp.ne.s32 p, %1, 0;\n@p ld.global.s64 %0, [%2];}"
@@ -4788,7 +4793,8 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_setup_load(int32_t there, const int64_t *li
 #endif
 }
 
-/* Not prepared: the group is skipped, and nothing of the snapshots is read. */
+/* Reads what the usual case needs of a group. If not prepared, the group is skipped and nothing of the snapshots is
+ * read. */
 TEGROUP_IMPL_HD tegroup_impl_setup_part tegroup_impl_setup_read(const tegroup_impl_setup_operand *o, int prepared,
                                                                 int32_t g) {
     tegroup_impl_setup_part part;
@@ -4800,7 +4806,7 @@ TEGROUP_IMPL_HD tegroup_impl_setup_part tegroup_impl_setup_read(const tegroup_im
     return part;
 }
 
-/* What it has of its own in other than the usual case. */
+/* Reads what else the group has of its own if the case is not the usual one. */
 TEGROUP_IMPL_HD void tegroup_impl_setup_read_more(const tegroup_impl_setup_operand *o, int prepared, int32_t g,
                                                   tegroup_impl_setup_part *part) {
     if (o->cols_at && prepared) part->cols = o->cols_at[g];
@@ -4819,12 +4825,13 @@ TEGROUP_IMPL_HD float tegroup_impl_setup_number(const tegroup_impl_setup_scalar 
     return s->is_f64 ? (float)((const double *)s->at)[i] : ((const float *)s->at)[i];
 }
 
-/* An address for cuBLASLt; one that it could not take belongs to a group that it does not touch. */
+/* An address for cuBLASLt. One that it could not take is replaced; such a group has no columns, so it is not
+ * accessed. */
 TEGROUP_IMPL_HD int64_t tegroup_impl_setup_safe(int64_t address, int64_t starts, int64_t otherwise) {
     return address == 0 || (address & starts) ? otherwise : address;
 }
 
-/* Entries of group g. usual: call->usual, or 0. */
+/* Fills in the entries of group g. usual: call->usual, or 0. */
 TEGROUP_IMPL_HD void tegroup_impl_setup_group(const tegroup_impl_setup_call *call, int usual, int32_t g,
                                               tegroup_impl_setup *s) {
     const int forward = call->op == TEGROUP_OP_FORWARD, wgrad = call->op == TEGROUP_OP_WGRAD,
@@ -4872,7 +4879,8 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_group(const tegroup_impl_setup_call *cal
         const int64_t spare = (int64_t)(uintptr_t)tegroup_impl_setup_at(&call->items, TEGROUP_IMPL_SETUP_A);
         if (k == 0 && s->beta == 1 && at_c == at_d) m = 0; /* D is its own C, and nothing is added to it */
         if (m > 0 && k == 0) {
-            /* zeros are cuBLASLt's where many are likely and it is known to write them; 0 * alpha must be 0 */
+            /* cuBLASLt writes the zeros of a wgrad, where many are likely and it is known to; as it computes 0 * alpha,
+             * alpha must be finite */
             int finite = (tegroup_impl_bits_of_f32(s->alpha) & 0x7f800000u) != 0x7f800000u;
             if (!wgrad || s->beta != 0 || !finite || narrow || ((at_c | at_d) & call->starts) || call->termless)
                 s->alone = TEGROUP_IMPL_ALONE_EMPTY;
@@ -4919,7 +4927,7 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_store(const tegroup_impl_setup *s, const
     ((float *)(void *)tegroup_impl_setup_at(items, TEGROUP_IMPL_SETUP_BETA_VALUE))[g] = s->beta;
 }
 
-/* What cuBLASLt's workspaces are made of, which the host knows without it. */
+/* The layouts of cuBLASLt's workspaces, which the host knows without the library. */
 static inline int64_t tegroup_impl_cublas_bytes(const tegroup_plan *plan) {
     return plan->cublas_workspace_bytes > (size_t)PTRDIFF_MAX ? INT64_MAX : (int64_t)plan->cublas_workspace_bytes;
 }
@@ -5595,8 +5603,8 @@ static inline uint32_t tegroup_impl_built(void) {
 
 /* ==== [46] What each backend can do (src/gemm/verdicts.h) ==== */
 
-/* Backends in order of preference. Where d's columns are known to the device alone, CUBLASLT_GROUPED has NaN for groups
- * that it must not write (see tegroup_impl_setup_group), and so comes after the one that takes any. */
+/* Backends in order of preference. If only the device knows d's columns, CUBLASLT_GROUPED gives NaN for groups whose D
+ * it cannot store (see tegroup_impl_setup_group), so it comes after PORTABLE, which takes any. */
 static inline tegroup_backend tegroup_impl_preference(const tegroup_problem *p, int32_t i) {
     static const tegroup_backend order[2][TEGROUP_BACKEND_COUNT - 1] = {
         {TEGROUP_BACKEND_SM90, TEGROUP_BACKEND_CUBLASLT_GROUPED, TEGROUP_BACKEND_PORTABLE,
@@ -5606,7 +5614,7 @@ static inline tegroup_backend tegroup_impl_preference(const tegroup_problem *p, 
     return order[p->ragged_cols[TEGROUP_IMPL_D] != 0][i];
 }
 
-/* Have groups of this operand each a width of their own and no common leading dimension? */
+/* Whether this operand's groups have their own widths and no common leading dimension. */
 static inline int tegroup_impl_packed(const tegroup_problem *p, tegroup_impl_operand operand, int64_t ld) {
     return !ld && p->ragged_cols[operand];
 }
@@ -5619,7 +5627,7 @@ static inline int tegroup_impl_quirk_applies(const tegroup_quirk *quirk, const t
     if (target->cublaslt_version < quirk->cublaslt_from || target->cublaslt_version >= quirk->cublaslt_below) return 0;
     switch (quirk->when) {
     case TEGROUP_QUIRK_WGRAD: return p->op == TEGROUP_OP_WGRAD;
-    case TEGROUP_QUIRK_MISALIGNED_LD: /* packed groups have any leading dimension */
+    case TEGROUP_QUIRK_MISALIGNED_LD: /* packed groups may have any leading dimension */
         return tegroup_impl_packed(p, TEGROUP_IMPL_A, p->lda) || tegroup_impl_packed(p, TEGROUP_IMPL_B, p->ldb)
                || tegroup_impl_packed(p, TEGROUP_IMPL_C, p->ldc) || tegroup_impl_packed(p, TEGROUP_IMPL_D, p->ldd)
                || p->lda * a_bits % 128 || p->ldb * tegroup_impl_bits(p->b) % 128 || p->ldc * d_bits % 128
@@ -5635,8 +5643,7 @@ static inline int tegroup_impl_quirk_applies(const tegroup_quirk *quirk, const t
     }
 }
 
-/* The first cuBLASLt version from `version` on that has mended every fault that the problem is refused for and that
- * one has. */
+/* The first cuBLASLt version, from `version` on, that has none of the faults for which the problem is refused. */
 static inline int32_t tegroup_impl_version_needed(const tegroup_gemm_desc *desc, const tegroup_problem *p,
                                                   tegroup_backend backend, const tegroup_target *target,
                                                   int32_t version) {
@@ -5650,21 +5657,21 @@ static inline int32_t tegroup_impl_version_needed(const tegroup_gemm_desc *desc,
             || !tegroup_impl_quirk_applies(&quirks[i], desc, p, backend, &then))
             continue;
         then.cublaslt_version = quirks[i].cublaslt_below;
-        i = -1; /* another may apply to that one */
+        i = -1; /* another fault may be in that version */
     }
     return then.cublaslt_version;
 }
 
-/* A problem before one row of the table. */
+/* A problem that is judged by one row of the table. */
 typedef struct tegroup_impl_case {
     const tegroup_backend_rule *rule;
     const tegroup_gemm_desc *desc;
     const tegroup_impl_names *names;
     const tegroup_problem *p;
     const tegroup_target *target;
-    int here;           /* the target is this machine, so that the handle for it must be there, too */
-    tegroup_verdict *v; /* gets the first condition that is not met */
-    int32_t met;        /* conditions before that one */
+    int here;           /* the target is this machine, so the handle must be there, too */
+    tegroup_verdict *v; /* receives the first condition that is not met */
+    int32_t met;        /* number of conditions met before that one */
 } tegroup_impl_case;
 
 #define TEGROUP_IMPL_NEED(holds, code, name, words, want, came)                                                        \
@@ -5684,7 +5691,8 @@ typedef struct tegroup_impl_case {
     } while (0)
 #define TEGROUP_IMPL_HAS(feature) ((rule->features & TEGROUP_FEATURE_##feature) != 0)
 
-/* Each returns whether all of its conditions are met. */
+/* Each of the following functions returns whether all of its conditions are met. */
+
 /* Where it runs: build, memory, GPU. */
 static inline int tegroup_impl_judge_machine(tegroup_impl_case *c) {
     const tegroup_backend_rule *rule = c->rule;
@@ -5708,7 +5716,7 @@ static inline int tegroup_impl_judge_machine(tegroup_impl_case *c) {
     return 1;
 }
 
-/* Types, scalings, and the library that has them. */
+/* Types, scalings, and the library's version. */
 static inline int tegroup_impl_judge_types(tegroup_impl_case *c) {
     const tegroup_backend_rule *rule = c->rule;
     const tegroup_gemm_desc *desc = c->desc;
@@ -5716,7 +5724,7 @@ static inline int tegroup_impl_judge_types(tegroup_impl_case *c) {
     const tegroup_problem *p = c->p;
     const tegroup_target *target = c->target;
     const int here = c->here;
-    /* What a switch leaves out of the bundled backends' kernels. */
+    /* what build switches leave out of the bundled backends' kernels */
     const int bundled = c->rule->backend == TEGROUP_BACKEND_SM90 || c->rule->backend == TEGROUP_BACKEND_PORTABLE;
     const uint32_t without = bundled ? c->target->built : 0;
     TEGROUP_IMPL_NEED_AS(DTYPES, rule->operand_dtypes >> p->a & 1u, ERROR_UNSUPPORTED,
@@ -5747,7 +5755,7 @@ static inline int tegroup_impl_judge_types(tegroup_impl_case *c) {
     return 1;
 }
 
-/* Sizes of groups: where they live, and what may differ between groups. */
+/* Sizes of groups: in which memory they are, and what may differ between groups. */
 static inline int tegroup_impl_judge_sizes(tegroup_impl_case *c) {
     const tegroup_backend_rule *rule = c->rule;
     const tegroup_impl_names *names = c->names;
@@ -5775,7 +5783,7 @@ static inline int tegroup_impl_judge_sizes(tegroup_impl_case *c) {
     return 1;
 }
 
-/* Where operands are: rows picked by an index, lists of addresses. */
+/* Where operands are: gathered rows, lists of addresses. */
 static inline int tegroup_impl_judge_places(tegroup_impl_case *c) {
     const tegroup_backend_rule *rule = c->rule;
     const tegroup_gemm_desc *desc = c->desc;
@@ -5882,8 +5890,8 @@ static inline int tegroup_impl_judge_alignment(tegroup_impl_case *c) {
 #undef TEGROUP_IMPL_NEED
 #undef TEGROUP_IMPL_NEED_AS
 
-/* First condition of one table row that the problem does not meet. Returns how many it met before, INT32_MAX for
- * all. */
+/* Finds the first condition of one table row that the problem does not meet. Returns how many it met before, or
+ * INT32_MAX if it meets all. */
 static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const tegroup_gemm_desc *desc,
                                          const tegroup_impl_names *names, const tegroup_problem *p,
                                          const tegroup_target *target, int here, tegroup_verdict *v) {
@@ -5906,22 +5914,23 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
 /* ==== [47] Explain and plan (src/gemm/plan.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
-/* The current device, or -1, and what it is as a target; sm stays 0 where there is none. */
+/* Describes the current device as a target; sm stays 0 without one. Returns the device, or -1. */
 static inline int32_t tegroup_impl_cuda_target(tegroup_target *target);
 /* The backends that this unit holds code of for the current device, whose architecture is sm. */
 static inline uint32_t tegroup_impl_cuda_images(int32_t sm);
-/* Version of the cuBLASLt that this descriptor reaches; 0 = none. */
+/* The version of the cuBLASLt that this descriptor reaches; 0: none. */
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *desc);
 #endif
 
-/* What a plan's workspace is made of: the one layout that size, check and carving follow. */
+/* A plan's workspace: the one layout that its size, the check and the carving follow. */
 static inline void tegroup_impl_plan_layout(const tegroup_plan *plan, tegroup_layout *layout) {
     const tegroup_impl_backend *backend = tegroup_impl_backend_of(plan->backend);
     tegroup_impl_layout_begin(layout);
     if (backend->workspace) backend->workspace(plan, layout);
 }
 
-/* Parts of the workspace that are cuBLASLt's own: one, one an operation (see the quirks), or one a stream. */
+/* How many parts of the workspace are cuBLASLt's own: one, one for each operation (see the quirks), or one for each
+ * stream. */
 static inline int32_t tegroup_impl_cublas_parts(const tegroup_gemm_desc *desc, const tegroup_problem *p,
                                                 tegroup_backend backend, const tegroup_target *target) {
     int32_t count, i;
@@ -5977,7 +5986,7 @@ static inline int32_t tegroup_impl_plan_threads(const tegroup_gemm_desc *desc, c
     return target->threads > 0 ? limit : tegroup_impl_threads(limit);
 }
 
-/* A plan for one backend as far as the host knows it. here: the target is this machine. */
+/* Makes a plan for one backend as far as the host knows it. here: the target is this machine. */
 static inline void tegroup_impl_plan_begin(const tegroup_gemm_desc *desc, const tegroup_problem *problem,
                                            tegroup_backend backend, const tegroup_target *target, int here,
                                            tegroup_plan *made, tegroup_impl_forecast *forecast) {
@@ -6008,8 +6017,8 @@ static inline void tegroup_impl_plan_begin(const tegroup_gemm_desc *desc, const 
 
 static inline int64_t tegroup_impl_distance(int64_t a, int64_t b) { return a < b ? b - a : a - b; }
 
-/* One backend's verdict: the table row that comes furthest, then the quirks. plan: where the verdict is OK, as far
- * as it is known. */
+/* One backend's verdict: that of the table row that meets the most conditions, then the quirks'. plan: set if the
+ * verdict is OK, as far as the host knows it. */
 static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
                                         const tegroup_problem *p, tegroup_backend backend, const tegroup_target *target,
                                         int here, tegroup_verdict *verdict, tegroup_plan *plan) {
@@ -6020,7 +6029,7 @@ static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const teg
     memset(verdict, 0, sizeof *verdict);
     for (i = 0; i < count && best < INT32_MAX; i++) {
         tegroup_verdict v;
-        int32_t met, closer; /* of rows that fail the same condition, the one that fails it least */
+        int32_t met, closer; /* of rows that fail the same condition, the one that misses it least */
         if (rules[i].backend != backend) continue;
         memset(&v, 0, sizeof v);
         met = tegroup_impl_judge(&rules[i], desc, names, p, target, here, &v);
@@ -6065,7 +6074,7 @@ static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const teg
     verdict->predicted_us = forecast.us;
 }
 
-/* The choice of kernel, which the current device is asked about. */
+/* Completes the plan by the choice of kernel, for which the current device is queried. */
 static inline tegroup_status tegroup_impl_plan_complete(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
                                                         tegroup_plan *plan, tegroup_error *error) {
     const tegroup_impl_backend *backend = tegroup_impl_backend_of(plan->backend);
@@ -6077,7 +6086,7 @@ static inline tegroup_status tegroup_impl_plan_complete(const tegroup_gemm_desc 
     return backend->plan(desc, names, plan, error);
 }
 
-/* The verdicts of tegroup_explain, and the plan of the backend that is chosen; made->backend is AUTO where none is. */
+/* Makes the verdicts of tegroup_explain, and the plan of the chosen backend; made->backend is AUTO if there is none. */
 static inline tegroup_status tegroup_impl_choose(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
                                                  const tegroup_target *target,
                                                  tegroup_verdict verdicts[TEGROUP_BACKEND_COUNT - 1],
@@ -6098,11 +6107,13 @@ static inline tegroup_status tegroup_impl_choose(const tegroup_gemm_desc *desc, 
         if (made->backend != TEGROUP_BACKEND_AUTO || v->status != TEGROUP_OK
             || (desc->options.backend != TEGROUP_BACKEND_AUTO && desc->options.backend != v->backend))
             continue;
-        memset(&why, 0, sizeof why); /* compilers that see through some of the calls warn else */
+        memset(&why, 0, sizeof why); /* else compilers that inline some of the calls warn */
         status = tegroup_impl_plan_complete(desc, names, &plan, &why);
         v->chosen = status == TEGROUP_OK;
         if (v->chosen) *made = plan;
-        else { /* what it calls failed, or offers nothing */ v->status = status;
+        else {
+            /* a CUDA or cuBLASLt call failed, or nothing is offered */
+            v->status = status;
             v->native = why.native;
             v->field = why.field;
             v->rule = why.rule;
@@ -6129,7 +6140,7 @@ TEGROUP_API tegroup_status tegroup_explain(const tegroup_gemm_desc *desc, const 
     return TEGROUP_OK;
 }
 
-/* A plan for a descriptor that is there, in the words of whoever made it. */
+/* Makes a plan for a complete descriptor; errors use the names of the caller's tensors. */
 static inline tegroup_status tegroup_impl_plan_make(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
                                                     const tegroup_target *target, tegroup_plan *plan,
                                                     tegroup_error *error) {
@@ -6145,12 +6156,12 @@ static inline tegroup_status tegroup_impl_plan_make(const tegroup_gemm_desc *des
                             ? (verdicts[i].backend == TEGROUP_BACKEND_CPU) == (desc->space == TEGROUP_SPACE_HOST)
                             : verdicts[i].backend == desc->options.backend;
             if (asked && (!refused || (verdicts[i].native && !refused->native)))
-                refused = &verdicts[i]; /* a failure first */
+                refused = &verdicts[i]; /* a failed library call is reported first */
         }
         (void)tegroup_impl_fail_as(refused->reading, error, refused->status, refused->field, refused->rule,
                                    refused->expected, refused->got);
         if (error) error->native = refused->native;
-        /* never OK, and compilers are to see it: else they warn of an unset plan in the caller */
+        /* never OK here; said so that compilers do not warn of an unset plan in the caller */
         return refused->status != TEGROUP_OK ? refused->status : TEGROUP_ERROR_UNSUPPORTED;
     }
     *plan = made;
@@ -6465,7 +6476,7 @@ static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm
 static inline tegroup_status tegroup_impl_cuda_check_device(const tegroup_plan *plan, tegroup_error *error);
 #endif
 
-/* A call's problem must be the planned one, field by field. */
+/* A call's problem must equal the planned one, field by field. */
 static inline tegroup_status tegroup_impl_check_planned(const tegroup_problem *planned, const tegroup_problem *p,
                                                         const tegroup_impl_names *names, tegroup_error *error) {
 #define TEGROUP_IMPL_SAME_AS(reading, member, field)                                                                   \
@@ -6543,7 +6554,7 @@ static inline int64_t tegroup_impl_row_scale_bytes(const tegroup_gemm_desc *desc
                             tegroup_impl_bits(desc->row_scale_dtype) / 8);
 }
 
-/* The workspace, d and in a wgrad bias lie apart from everything else that the call touches; d may be c. */
+/* The workspace, d, and bias in a wgrad share no memory with anything else that the call touches; but d may be c. */
 static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                          const tegroup_impl_names *names, tegroup_error *error) {
     const tegroup_tensor *d = &desc->d, *c = &desc->c, *tensors[TEGROUP_IMPL_OPERANDS];
@@ -6591,7 +6602,7 @@ static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *pla
     return tegroup_impl_check_apart(buffers, count, desc->options.check_level, NULL, error);
 }
 
-/* The snapshots of a call's operands, where the host may read them all. Returns whether it may. */
+/* Reads the snapshots of a call's operands. Returns whether all of them are in host memory. */
 static inline int tegroup_impl_host_views(const tegroup_gemm_desc *desc, tegroup_snapshot_view views[4]) {
     const tegroup_tensor *tensors[4] = {&desc->a, &desc->b, &desc->c, &desc->d};
     int32_t i;
@@ -6603,8 +6614,8 @@ static inline int tegroup_impl_host_views(const tegroup_gemm_desc *desc, tegroup
     return 1;
 }
 
-/* The deep check of snapshots in host memory against each other: each group has as many rows in all operands that
- * are rows of the activations, or the smallest number would be what is worked on. */
+/* The deep check of snapshots in host memory against each other: each group has the same number of rows in all operands
+ * whose rows are activations. Otherwise the call would work on the smallest number. */
 static inline tegroup_status tegroup_impl_check_groups_meet(const tegroup_gemm_desc *desc,
                                                             const tegroup_impl_names *names, tegroup_error *error) {
     const int wgrad = desc->op == TEGROUP_OP_WGRAD;
@@ -6624,7 +6635,7 @@ static inline tegroup_status tegroup_impl_check_groups_meet(const tegroup_gemm_d
     return TEGROUP_OK;
 }
 
-/* A list's address of a group that uses it. */
+/* Checks a list's address for a group that uses it. */
 static inline tegroup_status tegroup_impl_check_entry(const tegroup_tensor *t, const tegroup_impl_name *name, int32_t g,
                                                       tegroup_error *error) {
     const size_t element = tegroup_impl_element(t->dtype);
@@ -6635,7 +6646,7 @@ static inline tegroup_status tegroup_impl_check_entry(const tegroup_tensor *t, c
     return TEGROUP_OK;
 }
 
-/* A list that is written: no two groups' buffers share a byte, or one of them would be lost. They may be windows of
+/* In a list that is written, no two groups' buffers share a byte, or one of them would be lost. They may be windows of
  * one buffer. */
 static inline tegroup_status tegroup_impl_check_entries(const tegroup_tensor *t, tegroup_impl_operand operand,
                                                         const tegroup_impl_names *names,
@@ -6659,14 +6670,14 @@ static inline tegroup_status tegroup_impl_check_entries(const tegroup_tensor *t,
     return TEGROUP_OK;
 }
 
-/* Lists in host memory. Who reads them there reads the sizes there, too, and looks before it does: at an address
- * wherever one is used, and at the deep level at those of results against each other. */
+/* Checks lists in host memory, which are read there together with the sizes: every address that is used, and at the
+ * deep level the buffers of results against each other. */
 static inline tegroup_status tegroup_impl_check_lists(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
                                                       tegroup_error *error) {
     const tegroup_tensor *tensors[5] = {&desc->a, &desc->b, &desc->c, &desc->d, &desc->bias};
-    tegroup_gemm_desc host; /* whose scalars the host may read */
+    tegroup_gemm_desc host; /* without scalars that the host may not read */
     tegroup_snapshot_view views[4];
-    unsigned char used[TEGROUP_MAX_GROUPS]; /* of each group the lists that it uses */
+    unsigned char used[TEGROUP_MAX_GROUPS]; /* for each group, a bit for each list that it uses */
     uint32_t listed = 0;
     int32_t i, g;
     for (i = 0; i < 5; i++)
@@ -6696,8 +6707,7 @@ static inline tegroup_status tegroup_impl_check_plan(const tegroup_plan *plan, t
     return TEGROUP_OK;
 }
 
-/* A plan for a target gives sizes alone, and one may come from a file that was compiled with other switches than
- * this one. */
+/* A plan for a given target serves for sizes only, and a plan may come from a unit compiled with other switches. */
 static inline tegroup_status tegroup_impl_check_runs_here(const tegroup_plan *plan, tegroup_error *error) {
     TEGROUP_IMPL_RULE(tegroup_impl_backend_of(plan->backend)->run != NULL, ERROR_NOT_BUILT, "plan.backend",
                       "must be part of this build", TEGROUP_BACKEND_CPU, plan->backend);
@@ -6717,8 +6727,8 @@ static inline tegroup_status tegroup_impl_check_row_scale(const tegroup_gemm_des
     return TEGROUP_OK;
 }
 
-/* Everything that a call of a product checks but tegroup_impl_check_overlaps, which a call of several products does
- * for all of them at once; in the words of whoever made the descriptor. */
+/* All that a product's call checks except tegroup_impl_check_overlaps, which a call of several products does once for
+ * all of them. Errors use the names of the caller's tensors. */
 static inline tegroup_status tegroup_impl_gemm_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                      const tegroup_impl_names *names, tegroup_error *error) {
     const tegroup_check_level level = desc->options.check_level;
@@ -6751,7 +6761,7 @@ static inline tegroup_status tegroup_impl_gemm_check(const tegroup_plan *plan, c
     return tegroup_impl_check_options_workspace(plan->workspace_bytes, &desc->options, error);
 }
 
-/* In the words of tegroup_gemm. */
+/* The same with overlaps, for tegroup_gemm and its own names. */
 static inline tegroup_status tegroup_impl_gemm_check_own(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                          tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_gemm_check(plan, desc, tegroup_impl_gemm_names(), error));
@@ -6799,7 +6809,7 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
 static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *kind, tegroup_error *error);
 #endif
 
-/* What a plan has chosen among what its backend offers. */
+/* What a plan has chosen of its backend's offers; all zero if the backend has no choice. */
 static inline tegroup_impl_choice tegroup_impl_chosen(const tegroup_plan *plan) {
     const tegroup_impl_backend *backend = tegroup_impl_backend_of(plan->backend);
     tegroup_impl_choice only;
@@ -6807,7 +6817,7 @@ static inline tegroup_impl_choice tegroup_impl_chosen(const tegroup_plan *plan) 
     return backend->chosen ? backend->chosen(plan) : only;
 }
 
-/* All that a backend offers for the plan's problem, the plan's own first. */
+/* Collects all that a backend offers for the plan's problem, the plan's own choice first. */
 static inline tegroup_status tegroup_impl_choices_of(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                      tegroup_impl_choices *choices, tegroup_error *error) {
     const tegroup_impl_backend *backend = tegroup_impl_backend_of(plan->backend);
@@ -6817,14 +6827,14 @@ static inline tegroup_status tegroup_impl_choices_of(const tegroup_plan *plan, c
     return backend->choices ? backend->choices(plan, desc, choices, error) : TEGROUP_OK;
 }
 
-/* The plan with a choice that its backend offers. */
+/* Puts one of the backend's choices into the plan. */
 static inline tegroup_status tegroup_impl_take_choice(tegroup_plan *plan, const tegroup_impl_choice *choice,
                                                       tegroup_error *error) {
     const tegroup_impl_backend *backend = tegroup_impl_backend_of(plan->backend);
     return backend->take ? backend->take(plan, choice, error) : TEGROUP_OK;
 }
 
-/* A choice from elsewhere must be among what is offered here. */
+/* Puts a saved choice into the plan. It must be among those offered here. */
 static inline tegroup_status tegroup_impl_choose_again(tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                        const tegroup_impl_choice *choice, tegroup_error *error) {
     tegroup_impl_choices offered;
@@ -6867,7 +6877,7 @@ TEGROUP_API tegroup_status tegroup_plan_tune(tegroup_plan *plan, const tegroup_t
 
 #define TEGROUP_IMPL_SAVED_MAGIC 0x54475431u /* "TGT1" */
 
-/* What the bytes hold; their last 8 are the hash of the others. */
+/* What the bytes of a saved plan hold. The last 8 of them are a hash of the others. */
 typedef struct tegroup_impl_saved {
     uint32_t magic;
     int32_t version; /* TEGROUP_VERSION */
@@ -6883,7 +6893,7 @@ typedef struct tegroup_impl_saved {
 #define TEGROUP_IMPL_SAVED_HASH (TEGROUP_SAVED_PLAN_BYTES - sizeof(uint64_t))
 typedef char tegroup_impl_saved_fits[sizeof(tegroup_impl_saved) <= TEGROUP_IMPL_SAVED_HASH ? 1 : -1];
 
-/* What a plan would be saved as. */
+/* The record that a plan is saved as. */
 static inline tegroup_status tegroup_impl_saved_of(const tegroup_plan *plan, tegroup_impl_saved *saved,
                                                    tegroup_error *error) {
     (void)error;
@@ -6922,7 +6932,7 @@ TEGROUP_API tegroup_status tegroup_plan_save(const tegroup_plan *plan, void *byt
 TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, const void *bytes, size_t size,
                                              tegroup_plan *plan, tegroup_error *error) {
     tegroup_impl_saved saved, here;
-    tegroup_gemm_desc same; /* an older descriptor is completed in it */
+    tegroup_gemm_desc same; /* a copy; an older, shorter descriptor is filled up in it */
     tegroup_plan made;
     uint64_t hash;
     TEGROUP_IMPL_TAKE(desc, same);

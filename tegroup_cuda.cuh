@@ -69,7 +69,7 @@
 
 #include <cuda_runtime.h>
 
-/* A CUDA error as a status. The sticky error state is cleared, so that it is reported once. */
+/* A CUDA error as a status. The sticky error is cleared, so that it is reported once. */
 static inline tegroup_status tegroup_impl_cuda_status(cudaError_t code, const char *field, const char *rule,
                                                       tegroup_error *error) {
     if (code == cudaSuccess) return TEGROUP_OK;
@@ -79,7 +79,8 @@ static inline tegroup_status tegroup_impl_cuda_status(cudaError_t code, const ch
     return TEGROUP_ERROR_CUDA;
 }
 
-/* A launch by its own result: what cudaGetLastError still keeps of the caller's calls is none of it. */
+/* Launches a kernel and returns the launch's own result, unlike cudaGetLastError, which may still hold an error of the
+ * caller's earlier calls. */
 template <typename T> struct tegroup_impl_as { typedef T type; };
 template <typename... PARAMETERS>
 static inline cudaError_t tegroup_impl_launch(void (*kernel)(PARAMETERS...), dim3 blocks, unsigned threads,
@@ -89,14 +90,14 @@ static inline cudaError_t tegroup_impl_launch(void (*kernel)(PARAMETERS...), dim
     return cudaLaunchKernel((const void *)kernel, blocks, dim3(threads), addresses, shared_bytes, stream);
 }
 
-/* The current device as a target; sm stays 0 where there is none. Returns the device, or -1. */
+/* Describes the current device as a target; target->sm stays as it is without one. Returns the device, or -1. */
 static inline int32_t tegroup_impl_cuda_target(tegroup_target *target) {
     int device = 0, major = 0, minor = 0, multiprocessors = 0;
     if (cudaGetDevice(&device) != cudaSuccess
         || cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess
         || cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess
         || cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device) != cudaSuccess) {
-        (void)cudaGetLastError(); /* no device is an answer, not an error to leave behind */
+        (void)cudaGetLastError(); /* having no device is an answer, so no error is left behind */
         return -1;
     }
     target->sm = 10 * major + minor;
@@ -104,7 +105,7 @@ static inline int32_t tegroup_impl_cuda_target(tegroup_target *target) {
     return device;
 }
 
-/* The deep check of device memory: the driver knows its address as the current device's. */
+/* The deep check of an address in device memory: the driver knows it, as managed or as the current device's memory. */
 static inline tegroup_status tegroup_impl_cuda_check_address(const void *address, const char *field,
                                                              tegroup_error *error) {
     cudaPointerAttributes attributes;
@@ -466,9 +467,9 @@ static inline tegroup_status tegroup_impl_cuda_prepare(const tegroup_impl_prepar
 
 /* ==== [4] Rows on the GPU (src/cuda/rows.h) ==== */
 
-/* Kernels over rows are written once, over an access: vectors move 16 bytes a step, for matrices of one type whose rows
- * all begin at multiples of 16 bytes; scalars move one element of any type. A block works on a few rows at a time, so
- * that each of its threads has several loads under way. */
+/* Kernels over rows are templates over how they access a matrix. "Vectors" move 16 bytes a step, for matrices of one
+ * type whose rows all begin at multiples of 16 bytes; "scalars" move one element of any type. A block works on a few
+ * rows at a time, so that each thread has several loads in flight. */
 enum { TEGROUP_IMPL_ROWS_UNIT = TEGROUP_GRANULE, TEGROUP_IMPL_ROWS_THREADS = 256 };
 
 static __device__ __forceinline__ float tegroup_impl_low_half(uint32_t word, bool bf16) {
@@ -486,8 +487,8 @@ static __device__ __forceinline__ float tegroup_impl_high_half(uint32_t word, bo
     return bf16 ? __uint_as_float(word & 0xffff0000u) : tegroup_impl_low_half(word >> 16, false);
 }
 
-/* What arithmetic gives is rounded by the hardware to the very bits that the conversions of the C part give: its NaN is
- * the quiet one with all bits set. */
+/* For results of arithmetic the hardware rounds to the same bits as the plain C conversions: the only NaN that
+ * arithmetic produces is the quiet one with all bits set. */
 static __device__ __forceinline__ uint32_t tegroup_impl_two_halves(float low, float high, bool bf16) {
 #if __CUDA_ARCH__ >= 800
     uint32_t word;
@@ -536,8 +537,8 @@ template <int DTYPE> struct tegroup_impl_vectors {
     }
 };
 
-/* Loads and stores of one element of any type. They are not inlined: what calls them is slow in any case, and stays
- * small this way. */
+/* Loads and stores one element of any type. These functions are not inlined: their callers are slow in any case, and
+ * stay small this way. */
 static __device__ __noinline__ float tegroup_impl_load_as(tegroup_dtype dtype, const void *data, int64_t i, float) {
     return tegroup_impl_load_f32(dtype, data, i);
 }
@@ -568,7 +569,7 @@ template <typename REAL> struct tegroup_impl_scalars {
     static __device__ __forceinline__ raw pack(const real *x) { return x[0]; }
 };
 
-/* Matrices of weights, scales and their gradients are F32 or F64. An absent one is full of ones. */
+/* Matrices of weights, scales and their gradients are F32 or F64. An absent one reads as ones. */
 template <typename REAL>
 static __device__ __forceinline__ REAL tegroup_impl_weight(const tegroup_matrix &m, int64_t row, int64_t col) {
     const int64_t at = row * m.ld + col;
@@ -584,8 +585,8 @@ static __device__ __forceinline__ void tegroup_impl_set_weight(const tegroup_mat
     else ((double *)m.data)[at] = (double)x;
 }
 
-/* The rows that groups own, in units of a few rows of one group; without a snapshot, all rows. What the snapshot says
- * is bounded by the matrix, and a buffer that is no snapshot for it has no rows. */
+/* The rows that groups own, cut into units of up to TEGROUP_IMPL_ROWS_UNIT rows of one group; without a snapshot, all
+ * rows. What the snapshot says is clamped to the matrix. A buffer that is no snapshot for this matrix has no units. */
 struct tegroup_impl_units {
     const int64_t *start, *rows, *prefix;
     int64_t capacity, count;
@@ -606,7 +607,7 @@ struct tegroup_impl_units {
         count = groups > 0 ? tegroup_impl_min(prefix[groups], count + groups) : 0;
     }
 
-    /* Rows of a unit, and the first of them. */
+    /* Returns the number of rows of a unit, and sets *first to its first row. */
     __device__ int32_t at(int64_t unit, int64_t *first) const {
         int64_t room = capacity - unit * TEGROUP_IMPL_ROWS_UNIT;
         *first = unit * TEGROUP_IMPL_ROWS_UNIT;
@@ -626,7 +627,7 @@ struct tegroup_impl_units {
     }
 };
 
-/* The sums of a block's threads, one for each row of a unit: row r's is returned to thread r. The order is fixed. */
+/* Sums over a block's threads, one for each row of a unit, in a fixed order. Thread r gets the sum of row r. */
 template <typename REAL> static __device__ REAL tegroup_impl_block_sums(REAL (&sum)[TEGROUP_IMPL_ROWS_UNIT]) {
     __shared__ REAL part[TEGROUP_IMPL_ROWS_THREADS / 32][TEGROUP_IMPL_ROWS_UNIT];
     const int32_t thread = (int32_t)threadIdx.x, warps = (int32_t)blockDim.x / 32;
@@ -634,7 +635,7 @@ template <typename REAL> static __device__ REAL tegroup_impl_block_sums(REAL (&s
 #pragma unroll
     for (int r = 0; r < TEGROUP_IMPL_ROWS_UNIT; r++)
         for (int step = 16; step > 0; step /= 2) sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], step);
-    __syncthreads(); /* the last unit's parts are read */
+    __syncthreads(); /* the parts of the previous unit have been read */
     if (thread % 32 == 0)
         for (int r = 0; r < TEGROUP_IMPL_ROWS_UNIT; r++) part[thread / 32][r] = sum[r];
     __syncthreads();
@@ -643,15 +644,15 @@ template <typename REAL> static __device__ REAL tegroup_impl_block_sums(REAL (&s
     return total;
 }
 
-/* A matrix with its leading dimension spelt out. */
+/* A copy of the matrix with its leading dimension filled in. */
 static inline tegroup_matrix tegroup_impl_cuda_matrix(const tegroup_matrix *m) {
     tegroup_matrix spelt = *m;
     spelt.ld = tegroup_impl_matrix_ld(m);
     return spelt;
 }
 
-/* The access that fits rows of `width` elements in every matrix given: the type of the vectors; else F64, scalars in
- * double, when the first is of that type; else UNSET, scalars in float. */
+/* The access that suits rows of `width` elements in all of the matrices: the element type for vectors, F64 for scalars
+ * in double if the first matrix is F64, else UNSET for scalars in float. */
 static inline tegroup_dtype tegroup_impl_cuda_access(const tegroup_matrix *const *matrices, int32_t count,
                                                      int64_t width) {
     const tegroup_dtype dtype = matrices[0]->dtype;
@@ -668,7 +669,7 @@ static inline tegroup_dtype tegroup_impl_cuda_access(const tegroup_matrix *const
     return dtype;
 }
 
-/* LAUNCH(access) for the access chosen above. */
+/* Runs LAUNCH with the access type that tegroup_impl_cuda_access has chosen. */
 #define TEGROUP_IMPL_BY_ACCESS(chosen, LAUNCH)                                                                         \
     switch (chosen) {                                                                                                  \
     case TEGROUP_DTYPE_BF16: LAUNCH(tegroup_impl_vectors<TEGROUP_DTYPE_BF16>) break;                                   \
@@ -678,7 +679,7 @@ static inline tegroup_dtype tegroup_impl_cuda_access(const tegroup_matrix *const
     default: LAUNCH(tegroup_impl_scalars<float>) break;                                                                \
     }
 
-/* Blocks of a launch whose kernel strides over `units` of work: enough for several rounds on every multiprocessor. */
+/* Blocks for a kernel that strides over `units` of work: one a unit, but at most `each` a multiprocessor. */
 static inline tegroup_status tegroup_impl_cuda_blocks(int64_t units, int32_t each, unsigned *blocks,
                                                       tegroup_error *error) {
     int device = 0, multiprocessors = 0;
@@ -689,7 +690,7 @@ static inline tegroup_status tegroup_impl_cuda_blocks(int64_t units, int32_t eac
     return TEGROUP_OK;
 }
 
-/* Launch over units of rows, a thread to a step of `lanes` elements. */
+/* Launches a kernel over units of rows, with one thread for each step of `lanes` elements, up to a block's limit. */
 template <typename DESC>
 static inline tegroup_status tegroup_impl_cuda_rows(void (*kernel)(const DESC), const DESC *desc, int64_t width,
                                                     int32_t lanes, int64_t units, struct CUstream_st *stream,
@@ -705,8 +706,8 @@ static inline tegroup_status tegroup_impl_cuda_rows(void (*kernel)(const DESC), 
 
 /* ==== [5] Activations in epilogues (src/cuda/activation_epilogue.h) ==== */
 
-/* For an epilogue: eight columns of a row in words of two halves. x: their gates and their ups or, interleaved,
- * pairs. */
+/* Activates eight columns of a row for an epilogue, in words of two halves. x holds eight gates and eight ups, or,
+ * interleaved, eight pairs of them. */
 template <tegroup_activation KIND, bool INTERLEAVED>
 static __device__ __forceinline__ void tegroup_impl_activate_eight(float alpha, float limit, bool bf16, float scale,
                                                                    const uint32_t (&x)[2][4], uint32_t (&y)[4]) {
@@ -724,13 +725,14 @@ static __device__ __forceinline__ void tegroup_impl_activate_eight(float alpha, 
 }
 
 #if !defined(TEGROUP_NO_BACKWARD)
-/* A row's sum of gradient times result, in an order that an epilogue, which has a tile's columns at a time, can keep to
- * as well: a step's columns one after another, steps of 32 columns by a tree of neighbours, these threads' own one
- * after another, then the block's threads. (Without gate and up there is no such epilogue, and no tree.) */
+/* The sum over a row of gradient times result has a fixed order that an epilogue can follow although it sees a tile's
+ * columns at a time: first the columns of a thread's step in order, then the threads of 32 columns in a tree, then each
+ * thread's own steps in order, then the block's threads. Activations without gate and up have no such epilogue, and no
+ * tree. */
 enum { TEGROUP_IMPL_ROW_SUM_COLS = 32 };
 
-/* The tree: the sum of as many neighbours, which they all get. there: lanes of the warp that take part, the first
- * ones. */
+/* The tree: every one of `threads` neighbouring lanes gets the sum over all of them. there: the first lanes of the warp
+ * that take part. */
 static __device__ __forceinline__ float tegroup_impl_tree(float sum, int threads, int there) {
     const uint32_t mask = there < 32 ? (1u << there) - 1 : 0xffffffffu;
 #pragma unroll
@@ -741,15 +743,15 @@ static __device__ __forceinline__ float tegroup_impl_tree(float sum, int threads
     return sum;
 }
 
-/* The gradient: x is replaced by that of gates and ups; y, the gradient of what was activated, by that itself. Returns
- * the eight's part of the row's sum. */
+/* The gradient for eight columns: gates and ups in x are replaced by their gradients, and the output's gradient in y by
+ * the output itself. Returns the part of the row's sum that the eight columns make. */
 template <tegroup_activation KIND, bool INTERLEAVED>
 static __device__ __forceinline__ float tegroup_impl_differentiate_eight(float alpha, float limit, bool bf16,
                                                                          float scale, uint32_t (&x)[2][4],
                                                                          uint32_t (&y)[4]) {
     float part[2] = {0, 0};
 #pragma unroll
-    for (int i = 0; i < 4; i++) { /* two columns of y are a word of gates and one of ups, or two of pairs */
+    for (int i = 0; i < 4; i++) { /* two columns of y: a word of gates and one of ups, or two words of pairs */
         uint32_t &one = INTERLEAVED ? x[i / 2][i % 2 * 2] : x[0][i],
                  &two = INTERLEAVED ? x[i / 2][i % 2 * 2 + 1] : x[1][i];
         const float a[2] = {tegroup_impl_low_half(one, bf16), tegroup_impl_high_half(one, bf16)},
@@ -775,14 +777,14 @@ static __device__ __forceinline__ float tegroup_impl_differentiate_eight(float a
     return INTERLEAVED ? __fadd_rn(part[0], part[1]) : part[0];
 }
 
-/* The end of those sums where an epilogue has made them of each 32 columns: a thread does for a row what a warp of the
- * block above does for its threads. */
+/* Finishes the rows' sums when an epilogue has made them for every 32 columns. One thread does for a row what a warp
+ * does for its lanes in the order described above. */
 typedef struct tegroup_impl_row_sums {
     tegroup_activation_backward_desc desc;
     const float *of_cols; /* [ceil(cols / 32)][rows] */
 } tegroup_impl_row_sums;
 
-/* COUNT: columns a step of a thread above, and so sums of 32 columns a step of its warp. */
+/* COUNT: columns in a thread's step in that order, and so also the number of 32-column sums in a warp's step. */
 template <int COUNT>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
     tegroup_impl_row_sums_kernel(const __grid_constant__ tegroup_impl_row_sums sums) {
@@ -818,7 +820,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
     }
 }
 
-/* desc: what tegroup_impl_cuda_activation_backward would have been given, in vectors of eight. */
+/* desc is as for tegroup_impl_cuda_activation_backward with vectors of eight elements. */
 static inline tegroup_status tegroup_impl_cuda_row_sums(const tegroup_activation_backward_desc *desc,
                                                         const float *of_cols, struct CUstream_st *stream,
                                                         tegroup_error *error) {
@@ -844,7 +846,7 @@ static __device__ __forceinline__ float tegroup_impl_activation_grad(tegroup_act
                                                                     float *grad_gate, float *grad_up) {
     return tegroup_impl_activation_grad_f32(kind, half, alpha, limit, gate, up, grad, grad_gate, grad_up);
 }
-/* One element by itself. It is not inlined, as this path is slow in any case and should at least be small. */
+/* One element at a time. This is not inlined: the path is slow in any case, and stays small this way. */
 static __device__ __noinline__ float tegroup_impl_activation_call(tegroup_activation kind, bool half, float alpha,
                                                                  float limit, float gate, float up, float grad,
                                                                  float *grad_gate, float *grad_up) {
@@ -860,22 +862,23 @@ static __device__ __forceinline__ double tegroup_impl_activation_grad(tegroup_ac
                                                                     double *grad_gate, double *grad_up) {
     return tegroup_impl_activation_grad_f64(kind, half, alpha, limit, gate, up, grad, grad_gate, grad_up);
 }
-/* One element by itself. It is not inlined, as this path is slow in any case and should at least be small. */
+/* One element at a time. This is not inlined: the path is slow in any case, and stays small this way. */
 static __device__ __noinline__ double tegroup_impl_activation_call(tegroup_activation kind, bool half, double alpha,
                                                                  double limit, double gate, double up, double grad,
                                                                  double *grad_gate, double *grad_up) {
     return tegroup_impl_activation_grad_f64(kind, half, alpha, limit, gate, up, grad, grad_gate, grad_up);
 }
 
-/* Do both matrices have elements of 16 bits? */
+/* Whether both matrices have elements of 16 bits. */
 static __device__ __forceinline__ bool tegroup_impl_halves(const tegroup_matrix &a, const tegroup_matrix &b) {
     return tegroup_impl_bits(a.dtype) == 16 && tegroup_impl_bits(b.dtype) == 16;
 }
 
 /* What a thread holds of a row of gates and ups, and of the row of half as many elements beside it: two steps of the
- * one, in the order in which they lie there (halves: gates, then ups; interleaved: pairs), and one of the other.
- * Without gates and ups the first is all there is, and ones stand for the second. `together` rows are held at a time:
- * with fewer registers more blocks are at work, and that keeps memory busier than more loads under way in each. */
+ * first, in their order in memory (by halves: gates, then ups; interleaved: pairs), and one step of the second. Without
+ * gates and ups the first step is all there is, and the second is filled with ones. `together` rows are held at a time;
+ * more would take registers, and with fewer registers more blocks are resident, which keeps memory busier than more
+ * loads in flight in each. */
 template <typename ACCESS, bool INTERLEAVED, bool SPLIT = false> struct tegroup_impl_pairs {
     typedef typename ACCESS::real real;
     typedef typename ACCESS::raw raw;
@@ -912,8 +915,8 @@ template <typename ACCESS, bool INTERLEAVED, bool SPLIT = false> struct tegroup_
     static __device__ __forceinline__ void unpack_one(one v, real *x) { ACCESS::unpack(v, x); }
 };
 
-/* Interleaved vectors, to be written: one step of pairs and half a step of the other row. Neighbours write neighbouring
- * bytes, where two steps at a time would leave memory half of each of its sectors, twice. */
+/* Interleaved vectors that are written back: one step of pairs, and half a step of the other row. Neighbouring threads
+ * then write neighbouring bytes, whereas two steps at a time would write half of each memory sector, twice. */
 template <typename ACCESS> struct tegroup_impl_pairs<ACCESS, true, true> {
     typedef typename ACCESS::real real;
     typedef uint2 one;
@@ -942,14 +945,14 @@ template <typename ACCESS> struct tegroup_impl_pairs<ACCESS, true, true> {
     }
 };
 
-/* Blocks of the forward kernel that a multiprocessor is to hold; one of SM75 holds 1,024 threads. */
+/* Blocks of the forward kernel that should fit a multiprocessor; one of SM75 has room for 1,024 threads. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
 enum { TEGROUP_IMPL_ACTIVATION_BLOCKS = 4 };
 #else
 enum { TEGROUP_IMPL_ACTIVATION_BLOCKS = 5 };
 #endif
 
-/* y[i] = scale * f(gate[i], up[i]) of what a thread holds of a row. */
+/* y[i] = scale * f(gate[i], up[i]) for what a thread holds of a row. */
 template <typename ACCESS, bool GATED, typename PAIRS, typename REAL>
 static __device__ __forceinline__ void tegroup_impl_activation_step(const tegroup_activation_desc &desc, bool half,
                                                                     REAL alpha, REAL limit, REAL scale, const PAIRS &x,
@@ -971,7 +974,7 @@ static __device__ __forceinline__ void tegroup_impl_activation_step(const tegrou
 #undef TEGROUP_IMPL_LOOP
 }
 
-/* A thread reads a step of the rows that it holds before it writes there, so output may be input where that is as
+/* A thread reads a step of the rows that it holds before it writes there, so output may be input if both are as
  * wide. */
 template <typename ACCESS, bool INTERLEAVED, bool GATED>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, TEGROUP_IMPL_ACTIVATION_BLOCKS)
@@ -994,7 +997,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, TEGROUP_IMPL
             char *out[pairs::together];
             real scale[pairs::together];
 #pragma unroll
-            for (int r = 0; r < pairs::together; r++) { /* past the unit's rows its last one, read again */
+            for (int r = 0; r < pairs::together; r++) { /* past the unit's last row, that row is read again */
                 const int64_t row = first + tegroup_impl_min(from + r, rows - 1);
                 in[r] = ACCESS::row(desc.input, row);
                 out[r] = ACCESS::row(desc.output, row);
@@ -1038,8 +1041,8 @@ static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_
 }
 
 #if !defined(TEGROUP_NO_BACKWARD)
-/* The gradients of gates and ups of what a thread holds of a row. Returns what it adds to the gradient of the row's
- * scale, on top of `sum`: one by itself is added to it, several are added up first. */
+/* The gradients of gates and ups for what a thread holds of a row. Returns its contribution to the gradient of the
+ * row's scale: for one element `sum` plus it, for several elements their own sum, without `sum`. */
 template <typename ACCESS, bool GATED, typename PAIRS, typename REAL>
 static __device__ __forceinline__ REAL tegroup_impl_activation_grad_step(const tegroup_activation_backward_desc &desc,
                                                                          bool half, REAL alpha, REAL limit, REAL scale,
@@ -1067,8 +1070,8 @@ static __device__ __forceinline__ REAL tegroup_impl_activation_grad_step(const t
     return part;
 }
 
-/* A thread reads a step of every operand before it writes there, so grad_input may be one of them. Rows are found anew
- * at each step: their addresses, held as the kernel above holds them, would cost registers that are spilled. */
+/* A thread reads a step of every operand before it writes there, so grad_input may be one of them. The rows' addresses
+ * are computed anew in each step: held across steps, as in the kernel above, they would spill registers. */
 template <typename ACCESS, bool INTERLEAVED, bool GATED>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, 4)
     tegroup_impl_activation_grad_kernel(const __grid_constant__ tegroup_activation_backward_desc desc) {
@@ -1155,13 +1158,12 @@ static inline tegroup_status tegroup_impl_cuda_activation_backward(const tegroup
 
 /* ==== [7] Router: a warp's batch of tokens (src/moe/router_batch_cuda.h) ==== */
 
-/* A warp takes a batch of tokens at a time. LANES lanes work out a token's softmax in registers, quad q of its experts
- * in those of lane q % LANES, TURNS tokens one after another. To choose, the lanes share the batch out: each has one
- * token, or as many experts of it as its fellows. The probabilities lie in shared memory, beside them the largest of
- * each quad, and the largest of each four of those in the lane's registers, so that the best expert is found on the way
- * down this tree, and only what lies on that way changes when it is taken out. Four warps a block and three blocks a
- * multiprocessor leave each lane 168 registers. With fewer some are spilled, and what is read back from local memory
- * waits for all loads that are under way. */
+/* A warp takes a batch of tokens at a time. LANES lanes compute a token's softmax in registers, TURNS tokens one after
+ * another; quad q of a token's experts is in the registers of lane q % LANES. To choose, the lanes share out the batch:
+ * each has one token, or an equal part of one token's experts. Probabilities lie in shared memory, beside them the
+ * maximum of each quad; a lane has the maximum of every four quads in registers. The best expert is found on the way
+ * down this tree, and taking it out changes only that path. With four warps a block and three blocks a multiprocessor a
+ * lane has 168 registers. With fewer some are spilled, and a read from local memory waits for all loads in flight. */
 enum { TEGROUP_IMPL_ROUTER_WARPS = 4, TEGROUP_IMPL_ROUTER_HISTOGRAM = 1024 };
 
 template <typename REAL> struct alignas(16) tegroup_impl_quad { REAL x[4]; };
@@ -1176,7 +1178,7 @@ static __device__ __forceinline__ REAL tegroup_impl_quad_max(const tegroup_impl_
     return tegroup_impl_larger(tegroup_impl_larger(v.x[0], v.x[1]), tegroup_impl_larger(v.x[2], v.x[3]));
 }
 
-/* The largest that is left when the largest, or one of its equals, is taken out. */
+/* The largest value that is left after the largest, or one of its equals, is taken out. */
 template <typename REAL>
 static __device__ __forceinline__ REAL tegroup_impl_quad_second(const tegroup_impl_quad<REAL> &v) {
     return tegroup_impl_larger(
@@ -1184,7 +1186,7 @@ static __device__ __forceinline__ REAL tegroup_impl_quad_second(const tegroup_im
         tegroup_impl_larger(tegroup_impl_smaller(v.x[0], v.x[1]), tegroup_impl_smaller(v.x[2], v.x[3])));
 }
 
-/* A whole quad from shared memory: what is read in parts is read in several steps. */
+/* Reads a whole quad from shared memory in one access; reading its elements takes several. */
 static __device__ __forceinline__ tegroup_impl_quad<float> tegroup_impl_quad_at(const float *from) {
     const float4 x = *(const float4 *)(const void *)from;
     const tegroup_impl_quad<float> v = {{x.x, x.y, x.z, x.w}};
@@ -1194,7 +1196,7 @@ static __device__ __forceinline__ tegroup_impl_quad<double> tegroup_impl_quad_at
     return *(const tegroup_impl_quad<double> *)(const void *)from;
 }
 
-/* The first of those that equal the largest. */
+/* The first element that equals the largest. */
 template <typename REAL>
 static __device__ __forceinline__ int32_t tegroup_impl_quad_find(const tegroup_impl_quad<REAL> &v, REAL largest) {
     int32_t at = 3;
@@ -1204,7 +1206,8 @@ static __device__ __forceinline__ int32_t tegroup_impl_quad_find(const tegroup_i
     return at;
 }
 
-/* Every bit that one of the floats has. Doubles are said to have the last one: they do not count as halves. */
+/* All bits that are set in any of the floats. For doubles the lowest bit is reported as set: they do not count as
+ * halves. */
 static __device__ __forceinline__ uint32_t tegroup_impl_quad_bits(const tegroup_impl_quad<float> &v) {
     return __float_as_uint(v.x[0]) | __float_as_uint(v.x[1]) | __float_as_uint(v.x[2]) | __float_as_uint(v.x[3]);
 }
@@ -1227,8 +1230,8 @@ template <typename REAL, int LANES> static __device__ __forceinline__ REAL tegro
     return x;
 }
 
-/* e^x for the softmax, x at most 0, off by at most (1.5 |x| + 9) 2^-24 of it. The hardware's power of two flushes what
- * is below 2^-126, so it is asked for the square root. */
+/* e^x for the softmax, for x <= 0; its relative error is at most (1.5 |x| + 9) 2^-24. The hardware's power of two
+ * flushes results below 2^-126 to zero, so it computes the square root of the result. */
 static __device__ __forceinline__ float tegroup_impl_softmax_exp(float x) {
     float root;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(root) : "f"(__fmul_rn(x, 0.7213475204444817f)));
@@ -1236,8 +1239,8 @@ static __device__ __forceinline__ float tegroup_impl_softmax_exp(float x) {
 }
 static __device__ __forceinline__ double tegroup_impl_softmax_exp(double x) { return tegroup_impl_exp_f64(x); }
 
-/* x / y without a branch, rounded as a division is where neither y, its reciprocal nor the result is denormal, and the
- * result is finite; NaN where it is not. */
+/* x / y without a branch. It is rounded as a division is if the result is finite and neither y, its reciprocal nor the
+ * result is denormal. A result that is not finite becomes NaN. */
 static __device__ __forceinline__ float tegroup_impl_quotient(float x, float y) {
     float r;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(y));
@@ -1246,7 +1249,7 @@ static __device__ __forceinline__ float tegroup_impl_quotient(float x, float y) 
 }
 static __device__ __forceinline__ double tegroup_impl_quotient(double x, double y) { return x / y; }
 
-/* As tegroup_impl_choice_grad_f32, with quotients that cost no branch. */
+/* As tegroup_impl_choice_grad_f32, with quotients without a branch. */
 static __device__ __forceinline__ float tegroup_impl_choice_grad(float g, float dot, float chosen, int32_t normalize) {
     return normalize ? tegroup_impl_quotient(g - tegroup_impl_quotient(dot, chosen), chosen) : g;
 }
@@ -1255,25 +1258,25 @@ static __device__ __forceinline__ double tegroup_impl_choice_grad(double g, doub
     return tegroup_impl_choice_grad_f64(g, dot, chosen, normalize);
 }
 
-/* How the rows of a matrix are read: element by element, or four floats or halves at a time. */
+/* How a matrix's rows are read: element by element, or four floats or halves at a time. */
 typedef enum tegroup_impl_router_access {
     TEGROUP_IMPL_ROUTER_ELEMENTS,
     TEGROUP_IMPL_ROUTER_FLOATS,
     TEGROUP_IMPL_ROUTER_HALVES
 } tegroup_impl_router_access;
 
-/* What both router kernels are given besides the descriptor. */
+/* What both router kernels need besides the descriptor. */
 typedef struct tegroup_impl_router_way {
-    double per_count;               /* backward: see tegroup_impl_router_per_count                        */
-    int64_t batches, each, longer;  /* of batches `each` tokens long; how many have one more              */
-    tegroup_impl_router_access in;  /* forward: how rows are read                                         */
-    int32_t in_piece, in_whole;     /* backward: bytes that rows read fall into; those of a batch are one */
-    int32_t out_piece, out_whole;   /* likewise rows written                                              */
-    int32_t histogram;              /* forward: assignments are counted a block at a time                 */
-    int32_t block_bytes;            /* shared memory of a block,                                          */
-    int32_t row_bytes, token_bytes; /* of a token's rows, and behind all rows of what it has besides      */
-    uint32_t k, per_k;              /* and 2^16 / k, rounded up                                           */
-    int32_t by_fours;               /* backward: choices are copied four at a time                        */
+    double per_count;               /* backward: see tegroup_impl_router_per_count */
+    int64_t batches, each, longer;  /* number of batches; tokens in each; how many have one more */
+    tegroup_impl_router_access in;  /* forward: how rows are read */
+    int32_t in_piece, in_whole;     /* backward: bytes of a piece of a row; whether a batch's rows are one copy */
+    int32_t out_piece, out_whole;   /* the same for rows that are written */
+    int32_t histogram;              /* forward: assignments are counted a block at a time */
+    int32_t block_bytes;            /* bytes that a block's warps share: the histogram, or balance gradients */
+    int32_t row_bytes, token_bytes; /* bytes of a token's rows; of what else it has, behind all rows */
+    uint32_t k, per_k;              /* choices of a token; 2^16 / k, rounded up */
+    int32_t by_fours;               /* backward: choices are copied four at a time */
 } tegroup_impl_router_way;
 
 static __device__ __forceinline__ char *tegroup_impl_router_memory() {
@@ -1281,7 +1284,7 @@ static __device__ __forceinline__ char *tegroup_impl_router_memory() {
     return (char *)tegroup_impl_router_shared;
 }
 
-/* An element or a piece on its way into shared memory, with no register to wait for; before SM80 at once. */
+/* Starts a copy into shared memory that occupies no register; before SM80 it copies at once. */
 template <typename T> static __device__ __forceinline__ void tegroup_impl_copy_soon(T *to, const T *from) {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from),
@@ -1310,8 +1313,8 @@ static __device__ __forceinline__ void tegroup_impl_router_copy_soon(char *to, c
         tegroup_impl_copy_soon((T *)(void *)(to + at), (const T *)(const void *)(from + at));
 }
 
-/* Start copying a batch's rows of floats or doubles into shared memory, where they lie one behind the other `pitch`
- * bytes apart. SM90 has an engine that copies them all at once. */
+/* Starts copying a batch's rows of floats or doubles into shared memory, `pitch` bytes apart. On SM90 the bulk copy
+ * engine copies them all at once if they are contiguous. */
 static __device__ __forceinline__ void tegroup_impl_router_fetch(const tegroup_matrix &m,
                                                                  const tegroup_impl_router_way &way, char *rows,
                                                                  int32_t pitch, uint64_t *barrier, int64_t first,
@@ -1336,7 +1339,7 @@ static __device__ __forceinline__ void tegroup_impl_router_fetch(const tegroup_m
         else if (way.in_piece == 8) tegroup_impl_router_copy_soon<uint2>(rows, from, bytes);
         else tegroup_impl_router_copy_soon<uint32_t>(rows, from, bytes);
 }
-/* Wait until those copies have arrived, and all others that the warp's lanes have started. */
+/* Waits until those copies have arrived, and all others that the warp's lanes have started. */
 static __device__ __forceinline__ void tegroup_impl_router_fetched(const tegroup_impl_router_way &way,
                                                                    uint64_t *barrier, uint32_t parity) {
     tegroup_impl_copies_done();
@@ -1351,9 +1354,9 @@ static __device__ __forceinline__ void tegroup_impl_router_fetched(const tegroup
     __syncwarp();
 }
 
-/* Copy a batch's rows out of shared memory, where they lie one behind the other `pitch` bytes apart, and until the copy
- * is done do not change. SM90 has an engine that takes them all at once: stores would stand in the queue that the
- * lanes' own reads of shared memory stand in, and where memory is slow to take the stores these wait with them. */
+/* Copies a batch's rows, `pitch` bytes apart, out of shared memory, which must not change until the copy is done. On
+ * SM90 the bulk copy engine takes contiguous rows all at once: ordinary stores share a queue with the lanes' reads of
+ * shared memory, which would wait with them when memory is slow to take the stores. */
 static __device__ __forceinline__ void tegroup_impl_router_store(const tegroup_matrix &m,
                                                                  const tegroup_impl_router_way &way, const char *rows,
                                                                  int32_t pitch, int64_t first, int32_t live) {
@@ -1388,30 +1391,30 @@ static __device__ __forceinline__ void tegroup_impl_router_store_done() {
 
 /* ---- a warp's batch ---- */
 
-/* Makes the compiler compute a pointer where this stands. Left to itself it computes the pointer again at each use, in
- * 64-bit arithmetic. */
+/* Makes the compiler compute a pointer here, once. Otherwise it computes the pointer at each use, in 64-bit
+ * arithmetic. */
 template <typename T> static __device__ __forceinline__ T *tegroup_impl_router_fixed(T *p) {
     asm volatile("" : "+l"(p));
     __builtin_assume(__isGlobal(p));
     return p;
 }
 
-/* A warp's batch of tokens, and a lane's part of it. Neighbouring warps have neighbouring batches, and all batches have
- * as many tokens, but for one: memory is gone through in order, and every warp has as much to do. What a token has
- * besides its row is an odd number of quads long, so that lanes that have a token each do not all meet in a bank. */
+/* A warp's batch of tokens, and a lane's part of it. Neighbouring warps have neighbouring batches, and batches differ
+ * in length by at most one token, so memory is read in order and all warps have the same work. What a token has besides
+ * its row has an odd number of 16-byte pieces, so that lanes with a token each do not all hit the same bank. */
 template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_router_batch {
     typedef tegroup_impl_quad<REAL> quad;
     enum { tokens = 32 / LANES * TURNS };
 
-    int64_t index, first; /* of the batch among all, and of its first token */
-    int32_t live;         /* how many tokens it has */
+    int64_t index, first; /* number of the batch; of its first token */
+    int32_t live;         /* number of its tokens */
     quad v[TURNS][QUADS];
 
     __device__ __forceinline__ explicit tegroup_impl_router_batch(const tegroup_impl_router_way &way)
         : index((int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32) {
         find(way);
     }
-    /* To the warp's next batch; behind its last one all are empty. */
+    /* Moves on to the warp's next batch; behind the last one all are empty. */
     __device__ __forceinline__ void advance(const tegroup_impl_router_way &way) {
         index += (int64_t)gridDim.x * (blockDim.x / 32);
         find(way);
@@ -1425,17 +1428,17 @@ template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_ro
     static __device__ __forceinline__ int32_t place(int turn) {
         return turn * (32 / LANES) + (int32_t)threadIdx.x % 32 / LANES;
     }
-    /* Where a row begins, `at` tokens on. */
+    /* Where the row of the batch's token number `at` begins. */
     template <typename T> __device__ __forceinline__ T *row_of(const tegroup_matrix &m, int32_t at) const {
         return (T *)m.data + first * m.ld + (uint32_t)at * m.ld;
     }
-    /* A lane's quad, and where a row has fewer its last one in place of those it lacks. */
+    /* The lane's j-th quad; the row's last quad in place of one that the row does not have. */
     static __device__ __forceinline__ int32_t quad_within(int j, int64_t cols) {
         return min(quad_of(j), (int32_t)(((uint32_t)cols + 3) / 4) - 1);
     }
 
-    /* Start the loads of the batch. Places behind the last token repeat it. Halves stay halves, in half of a quad; rows
-     * that are read element by element are not loaded yet. */
+    /* Starts the loads of the batch. Places behind the last token repeat it. Halves stay halves, in half of a quad.
+     * Rows that are read element by element are loaded by settle(). */
     __device__ __forceinline__ void load(const tegroup_matrix &m, tegroup_impl_router_access access) {
         if (live <= 0) return;
         const int32_t end = live - 1;
@@ -1468,8 +1471,8 @@ template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_ro
         }
     }
 
-    /* Rows that load() has not loaded come by way of the batch's rows in shared memory. What only fills up the last
-     * quad is `rest`. */
+    /* Loads the rows that load() left out, by way of the batch's rows in shared memory. Elements behind a row's end in
+     * its last quad are set to `rest`. */
     __device__ __forceinline__ void settle(const tegroup_matrix &m, const tegroup_impl_router_way &way, char *rows,
                                            REAL rest) {
         if (way.in != TEGROUP_IMPL_ROUTER_ELEMENTS) return;
@@ -1484,12 +1487,12 @@ template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_ro
             __syncwarp();
 #pragma unroll
             for (int j = 0; j < QUADS; j++) v[turn][j] = ((const quad *)to)[quad_within(j, cols)];
-            __syncwarp(); /* the last quad is read by others than its own lane */
+            __syncwarp(); /* other lanes read the last quad, too */
         }
     }
 
-    /* Rows of numbers that lie in shared memory. Behind the last token the last one is repeated, and in place of quads
-     * that a row lacks its last one, filled up with zeros. */
+    /* Reads rows of numbers from shared memory. Places behind the last token repeat it. The row's last quad, filled up
+     * with zeros, stands in for quads that the row does not have. */
     __device__ __forceinline__ void read(const char *rows, int32_t pitch, int32_t cols) {
 #pragma unroll
         for (int turn = 0; turn < TURNS; turn++)
@@ -1507,7 +1510,7 @@ template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_ro
                         for (int turn = 0; turn < TURNS; turn++) v[turn][j].x[i] = 0;
     }
 
-    /* The numbers as rows of the matrix, in shared memory. */
+    /* Writes the numbers to shared memory as rows of the matrix. */
     __device__ __forceinline__ void put(const tegroup_matrix &m, char *rows, int32_t pitch) const {
         if (m.dtype == TEGROUP_DTYPE_F32) {
 #pragma unroll
@@ -1528,7 +1531,7 @@ template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_ro
                         ((uint2 *)(rows + place(turn) * pitch))[quad_of(j)] =
                             make_uint2(tegroup_impl_two_halves((float)v[turn][j].x[0], (float)v[turn][j].x[1], bf16),
                                        tegroup_impl_two_halves((float)v[turn][j].x[2], (float)v[turn][j].x[3], bf16));
-        } else { /* doubles become halves at once: they would be rounded twice */
+        } else { /* doubles become halves directly, so as not to be rounded twice */
 #pragma unroll
             for (int turn = 0; turn < TURNS; turn++)
 #pragma unroll
@@ -1541,7 +1544,7 @@ template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_ro
         }
     }
 
-    /* Halves become numbers. */
+    /* Converts halves to numbers. */
     __device__ __forceinline__ void widen(bool bf16) {
 #pragma unroll
         for (int turn = 0; turn < TURNS; turn++)
@@ -1557,8 +1560,8 @@ template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_ro
     }
 };
 
-/* The slots of a warp's batch, taken by its lanes one after another, each so many in a row: token of the batch, and
- * choice. */
+/* The slots of a warp's batch in the order in which its lanes take them, UNIT in a row each: the token's place in the
+ * batch, and the choice. */
 template <int UNIT> struct tegroup_impl_router_slots {
     uint32_t at, place, choice;
 
@@ -1571,25 +1574,26 @@ template <int UNIT> struct tegroup_impl_router_slots {
         find(way);
     }
     __device__ __forceinline__ void find(const tegroup_impl_router_way &way) {
-        place = at * way.per_k >> 16; /* right while at * (k * per_k - 2^16) < 2^16 */
+        place = at * way.per_k >> 16; /* exact while at * (k * per_k - 2^16) < 2^16 */
         choice = at - place * way.k;
     }
 };
 
 /* ==== [8] Router kernels: the choice (src/moe/router_choice_cuda.h) ==== */
 
-/* Could logits differ where probabilities are equal? last: the smallest probability chosen; sum: what exp(logit -
- * largest) was divided by. halves: every logit of the batch has the 11 bits of a half, or fewer. Then those of 1/16 and
- * more lie at least 2^-14 apart, and equal probabilities come of equal logits, unless they are next to nothing. */
+/* Whether logits may differ although probabilities are equal. last: the smallest chosen probability; sum: what
+ * exp(logit - largest) was divided by; halves: every logit of the batch has at most the 11 significant bits of a half.
+ * Then logits of 1/16 and more lie at least 2^-14 apart, so equal probabilities come from equal logits, unless they are
+ * close to 0. */
 template <typename REAL>
 static __device__ __forceinline__ bool tegroup_impl_router_doubt(REAL last, REAL sum, REAL largest, bool halves) {
-    const REAL small = (REAL)0.125; /* twice as much, so that rounding does not matter here */
+    const REAL small = (REAL)0.125; /* twice 1/16, so that rounding does not matter here */
     return !halves || last < (REAL)0x1p-100
            || (largest > -small && last * sum < tegroup_impl_softmax_exp(small - largest));
 }
 
-/* A warp puts a token's choice among equal probabilities right: the larger logits first, and of equal logits the lower
- * experts. So far these have been first at any logit, and the leaves that are chosen are -1. */
+/* A warp corrects a token's choice among equal probabilities: larger logits come first, and of equal logits the lower
+ * experts. So far lower experts came first whatever their logits. Leaves that were chosen are -1. */
 template <typename REAL>
 static __device__ __forceinline__ void tegroup_impl_router_untie(const tegroup_router_desc &desc, int64_t token,
                                                                  REAL *leaves, const REAL *values, int32_t *indices) {
@@ -1614,11 +1618,11 @@ static __device__ __forceinline__ void tegroup_impl_router_untie(const tegroup_r
             if (other > most || (other == most && its < best)) most = other, best = its;
             least = tegroup_impl_smaller(least, __shfl_xor_sync(0xffffffffu, least, step));
         }
-        if (most == least && (j == 0 || values[j - 1] != value)) { /* all logits are equal, and the choice is right */
+        if (most == least && (j == 0 || values[j - 1] != value)) { /* all logits are equal, so the choice is right */
             while (j + 1 < desc.k && values[j + 1] == value) j++;
             continue;
         }
-        __syncwarp(); /* all lanes have read what one writes */
+        __syncwarp(); /* all lanes have read what one writes next */
         if (lane == 0) {
             indices[j] = best;
             leaves[best] = -1;
@@ -1627,8 +1631,9 @@ static __device__ __forceinline__ void tegroup_impl_router_untie(const tegroup_r
     }
 }
 
-/* What a token has in shared memory besides its probabilities, by index: from 0 the largest of each quad, what its
- * weights are divided by, its largest logit, the probabilities that it chose, and as int32_t their experts. */
+/* Where a token's numbers are in its shared memory besides its probabilities, by index: from 0 on the maximum of each
+ * quad; then what its weights are divided by, its largest logit, the probabilities that it chose, and, as int32_t,
+ * their experts. */
 struct tegroup_impl_router_places {
     int32_t divisor, largest, value, index;
 
@@ -1642,8 +1647,8 @@ struct tegroup_impl_router_places {
     }
 };
 
-/* A batch's logits become exp(logit - largest), and `sum` each token's sum of them. Returns the sum of these; bits
- * collects those that are set in any logit. */
+/* Replaces a batch's logits by exp(logit - largest), and sets `sum` to each token's sum of them. Returns the sum of
+ * these sums; `bits` collects the bits that are set in any logit. */
 template <typename REAL, int LANES, int QUADS, int TURNS>
 static __device__ __forceinline__ REAL tegroup_impl_router_exponentials(
     tegroup_impl_router_batch<REAL, LANES, QUADS, TURNS> &batch, const tegroup_impl_router_way &way,
@@ -1665,7 +1670,7 @@ static __device__ __forceinline__ REAL tegroup_impl_router_exponentials(
         if (batch_of::part() == 0) ((REAL *)(memory + batch_of::place(turn) * way.token_bytes))[at.largest] = largest;
 #pragma unroll
         for (int j = 0; j < QUADS; j++) {
-            /* what stands in for a quad that the row lacks counts nothing */
+            /* a quad that stands in for one that the row lacks adds 0 */
             const REAL shift = 4 * batch_of::quad_of(j) < experts ? largest : (REAL)INFINITY;
 #pragma unroll
             for (int i = 0; i < 4; i++) {
@@ -1679,7 +1684,7 @@ static __device__ __forceinline__ REAL tegroup_impl_router_exponentials(
     return sums_of_all;
 }
 
-/* The probabilities, into the batch's rows in shared memory, and the largest of each quad beside them. */
+/* Writes the probabilities to the batch's rows in shared memory, and the maximum of each quad beside them. */
 template <typename REAL, int LANES, int QUADS, int TURNS>
 static __device__ __forceinline__ void tegroup_impl_router_probabilities(
     const tegroup_impl_router_batch<REAL, LANES, QUADS, TURNS> &batch, const tegroup_impl_router_way &way,
@@ -1708,8 +1713,9 @@ static __device__ __forceinline__ void tegroup_impl_router_probabilities(
     }
 }
 
-/* NaN or infinity among the logits, or minus infinity alone, makes every probability NaN, and the first k experts are
- * then chosen: all are put to 0 here. (Minus infinity beside finite ones is a probability of 0.) */
+/* If a token's logits include NaN or infinity, or are all minus infinity, every probability is NaN, and the first k
+ * experts are to be chosen. For that all its probabilities in shared memory become 0. (Minus infinity beside finite
+ * logits is a probability of 0.) */
 template <typename REAL, int LANES>
 static __device__ __forceinline__ void tegroup_impl_router_choose_first(const tegroup_impl_router_way &way,
                                                                         const tegroup_impl_router_places &at,
@@ -1727,14 +1733,14 @@ static __device__ __forceinline__ void tegroup_impl_router_choose_first(const te
     }
 }
 
-/* One of the SHARE lanes that choose for a token. It has NODES fours of the token's quads: `root` is the largest of
- * each, `parents` the largest of each quad, `leaves` the probabilities; what was chosen is -1. */
+/* One of the SHARE lanes that choose for a token. It has NODES fours of the token's quads: `root` is the maximum of
+ * each four, `parents` the maximum of each quad, `leaves` the probabilities. What was chosen is -1. */
 template <typename REAL, int SHARE, int NODES> struct tegroup_impl_router_chooser {
     typedef tegroup_impl_quad<REAL> quad;
     int32_t experts, fellow, begin;
-    uint32_t before; /* the lanes of the token ahead of this one */
+    uint32_t before; /* the token's lanes in front of this one */
     REAL *tree, *parents, *leaves;
-    REAL all, chosen, last, gap; /* sums of exponentials and of choices; the last choice; the least step to the next */
+    REAL all, chosen, last, gap; /* sums of exponentials and of choices; the last choice; the least step between two */
     REAL root[NODES];
 
     __device__ __forceinline__ tegroup_impl_router_chooser(const tegroup_impl_router_way &way,
@@ -1762,8 +1768,9 @@ template <typename REAL, int SHARE, int NODES> struct tegroup_impl_router_choose
         for (int i = 1; i < NODES; i++) mine = tegroup_impl_larger(mine, root[i]);
         return mine;
     }
-    /* Choice j. Every lane finds its own best and what it would leave, before the lanes of the token know whose is
-     * taken: these steps wait for one another, lanes cost nothing. Of equals the first is taken, lane by lane, too. */
+    /* Makes choice j. Every lane finds its own best, and what would remain without it, before the token's lanes know
+     * whose is taken: these steps depend on one another, while lanes are free. Of equals the first is taken, also
+     * between lanes. */
     __device__ __forceinline__ void choose(const tegroup_impl_router_places &at, int32_t j) {
         const REAL mine = best_of_mine();
         const REAL best = tegroup_impl_lanes_max<REAL, SHARE>(mine);
@@ -1793,14 +1800,14 @@ template <typename REAL, int SHARE, int NODES> struct tegroup_impl_router_choose
 #pragma unroll
         for (int i = 0; i < NODES; i++) root[i] = taken && i == here ? next : root[i];
     }
-    /* The step from the last choice to the best that is left. */
+    /* Includes the step from the last choice to the best that is left. */
     __device__ __forceinline__ void meet_rest() {
         const REAL mine = best_of_mine();
         gap = tegroup_impl_smaller(gap, last - tegroup_impl_lanes_max<REAL, SHARE>(mine));
     }
 };
 
-/* The lanes choose for the batch's tokens. bits: those set in any logit. */
+/* The lanes choose for the batch's tokens. bits: those that are set in any logit. */
 template <typename REAL, int TOKENS, int QUADS>
 static __device__ __forceinline__ void tegroup_impl_router_choose(const tegroup_router_desc &desc,
                                                                   const tegroup_impl_router_way &way,
@@ -1824,11 +1831,11 @@ static __device__ __forceinline__ void tegroup_impl_router_choose(const tegroup_
                                       (int32_t *)token + at.index);
         }
     }
-    __syncwarp(); /* all lanes have read `all` there */
+    __syncwarp(); /* all lanes have read `all` from there */
     if (my.fellow == 0) my.tree[at.divisor] = desc.normalize || my.all != my.all ? my.chosen : (REAL)1;
 }
 
-/* The batch's weights and indices, and their counts. */
+/* Writes the batch's weights and indices, and counts them. */
 template <typename REAL>
 static __device__ __forceinline__ void tegroup_impl_router_write(const tegroup_router_desc &desc,
                                                                  const tegroup_impl_router_way &way,
@@ -1854,7 +1861,7 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
     tegroup_impl_router_kernel(const __grid_constant__ tegroup_router_desc desc,
                                const __grid_constant__ tegroup_impl_router_way way) {
     typedef tegroup_impl_router_batch<REAL, LANES, QUADS, TURNS> batch_of;
-    enum { tokens = batch_of::tokens, quads = LANES * QUADS * tokens / 32 }; /* quads of a lane that chooses */
+    enum { tokens = batch_of::tokens, quads = LANES * QUADS * tokens / 32 }; /* quads of a lane in choosing */
     const int32_t experts = desc.experts, k = desc.k, room = (experts + 3) / 4 * 4, lane = (int32_t)threadIdx.x % 32,
                   warp = (int32_t)threadIdx.x / 32;
     const tegroup_impl_router_places at = tegroup_impl_router_places::of<REAL>(room, k);
@@ -1864,7 +1871,7 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
     batch_of batch(way);
 
     batch.load(desc.logits, way.in);
-    if (lane < tokens) /* what only fills a quad is never chosen */
+    if (lane < tokens) /* what only fills up a quad is never chosen */
         for (int32_t q = room / 4; q % 4 != 0; q++) ((REAL *)(memory + lane * way.token_bytes))[q] = -1;
     if (way.histogram) {
         for (int32_t e = (int32_t)threadIdx.x; e < experts; e += (int32_t)blockDim.x) histogram[e] = 0;
@@ -1874,7 +1881,8 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
         const int64_t first = batch.first;
         const int32_t live = batch.live;
         REAL sum[TURNS];
-        /* of all logits: those of widened halves leave the last 13 unset; what F64 has beyond them is rounded away */
+        /* bits set in any logit: widened halves leave the last 13 clear; F64 never counts as halves, as it may be
+         * rounded */
         uint32_t bits = desc.logits.dtype == TEGROUP_DTYPE_F64;
         if (way.in == TEGROUP_IMPL_ROUTER_HALVES) {
             if (desc.logits.dtype == TEGROUP_DTYPE_BF16) batch.widen(true);
@@ -1886,7 +1894,7 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
         tegroup_impl_router_store(desc.probabilities, way, rows, way.row_bytes, first, live);
         tegroup_impl_router_store_done();
         batch.advance(way);
-        batch.load(desc.logits, way.in); /* on its way while the lanes choose */
+        batch.load(desc.logits, way.in); /* in flight while the lanes choose */
         if (lane < tokens)
             for (int32_t e = experts; e % 4 != 0; e++) ((REAL *)(rows + lane * way.row_bytes))[e] = -1;
         if (sums_of_all != sums_of_all)
@@ -1905,7 +1913,7 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
     }
 }
 
-/* The sum of a column from row `first` on, every eighth row; many loads are under way at a time. */
+/* The sum of every eighth row of a column, from row `first` on. Many loads are in flight at a time. */
 template <typename REAL>
 static __device__ __forceinline__ double tegroup_impl_router_column(const tegroup_matrix &m, int64_t first,
                                                                     int64_t last, int32_t col) {
@@ -1916,7 +1924,7 @@ static __device__ __forceinline__ double tegroup_impl_router_column(const tegrou
     return sum;
 }
 
-/* Sums of 32 experts' probabilities over one run of tokens: blockIdx.x the experts, blockIdx.y the run. */
+/* Sums of 32 experts' probabilities over one run of tokens. blockIdx.x: the experts; blockIdx.y: the run. */
 static __global__ void __launch_bounds__(256)
     tegroup_impl_router_sums_kernel(const __grid_constant__ tegroup_router_desc desc) {
     __shared__ double part[8][32];
@@ -1959,7 +1967,7 @@ static __global__ void __launch_bounds__(1024)
 
 /* ==== [9] Router kernels: the gradient (src/moe/router_gradient_cuda.h) ==== */
 
-/* What the balance of the experts adds to the gradient of a quad of probabilities, in any row. */
+/* What the balance loss adds to the gradient of a quad of probabilities, the same in every row. */
 template <typename REAL>
 static __device__ __noinline__ tegroup_impl_quad<REAL> tegroup_impl_router_balance(
     const tegroup_router_backward_desc &desc, const tegroup_impl_router_way &way, int32_t q) {
@@ -1972,7 +1980,7 @@ static __device__ __noinline__ tegroup_impl_quad<REAL> tegroup_impl_router_balan
     return v;
 }
 
-/* Start copying a batch's choices and the gradients of their weights, those of each token into its memory from `to`
+/* Starts copying a batch's choices and the gradients of their weights, those of each token into its memory from `to`
  * on. */
 template <typename REAL>
 static __device__ __forceinline__ void tegroup_impl_router_choices(const tegroup_router_backward_desc &desc,
@@ -2008,8 +2016,8 @@ static __device__ __forceinline__ void tegroup_impl_router_recall(const double *
     tegroup_impl_router_recall_f64(probabilities, experts, k, indices, grad_weights);
 }
 
-/* What the lane's token chose: the sum of the probabilities, and of the gradients of its weights times these. Choices
- * that were dropped are recalled where the weights were divided by a sum that they were part of. */
+/* Sums over what the lane's token chose: `chosen` of the probabilities, `dot` of the weights' gradients times these. If
+ * weights were divided by the sum of all choices, those that were dropped after routing are recalled first. */
 template <typename REAL>
 static __device__ __forceinline__ void tegroup_impl_router_weigh(const tegroup_router_backward_desc &desc, bool live,
                                                                  const REAL *probabilities, int32_t *indices,
@@ -2027,20 +2035,19 @@ static __device__ __forceinline__ void tegroup_impl_router_weigh(const tegroup_r
             chosen += p;
             dot += there ? grads[j] * p : (REAL)0;
         }
-        if (!desc.normalize || kept == 0 || kept == k) break; /* those dropped do not count */
+        if (!desc.normalize || kept == 0 || kept == k) break; /* dropped choices do not count */
         tegroup_impl_router_recall(probabilities, experts, k, indices, grads);
     }
 }
 
-/* A batch's probabilities times their gradients become the logits' gradients. gradients: the rows of gradients by
- * expert. */
+/* Turns a batch's probabilities into the gradients of its logits. gradients: rows of the probabilities' gradients. */
 template <typename REAL, int LANES, int QUADS, int TURNS>
 static __device__ __forceinline__ void tegroup_impl_router_through_softmax(
     tegroup_impl_router_batch<REAL, LANES, QUADS, TURNS> &batch, const char *gradients, int32_t pitch,
     int32_t experts) {
     typedef tegroup_impl_quad<REAL> quad;
     typedef tegroup_impl_router_batch<REAL, LANES, QUADS, TURNS> batch_of;
-    REAL mean[TURNS]; /* of all tokens first, as their sums wait for other lanes */
+    REAL mean[TURNS]; /* for all tokens first, as these sums wait for other lanes */
 #pragma unroll
     for (int turn = 0; turn < TURNS; turn++) {
         const quad *row = (const quad *)(gradients + batch_of::place(turn) * pitch);
@@ -2069,8 +2076,8 @@ static __device__ __forceinline__ void tegroup_impl_router_through_softmax(
     }
 }
 
-/* Each lane of a warp puts together the gradient by expert of one token of the batch, in shared memory, on top of what
- * the balance of the experts gives; LANES lanes a token take it through the softmax. */
+/* Each lane of a warp makes, in shared memory, the gradients by expert of one token of the batch, on top of what the
+ * balance loss adds. Then LANES lanes a token take them through the softmax. */
 template <typename REAL, int LANES, int QUADS, int TURNS>
 static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
                                          sizeof(REAL) == 8 || TURNS * QUADS > 16 ? 1 : 3)
@@ -2083,7 +2090,7 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
                   warp = (int32_t)threadIdx.x / 32, out_bytes = room * (tegroup_impl_bits(desc.grad_logits.dtype) / 8),
                   in_bytes = room * (int32_t)sizeof(REAL), gradient_bytes = way.row_bytes - in_bytes;
     quad *balances = (quad *)(void *)tegroup_impl_router_memory();
-    /* of the batch: gradients by expert, probabilities, and of each token its choices and the gradients of their
+    /* of the batch: gradients by expert; probabilities; for each token its choices and the gradients of their
      * weights */
     char *rows = tegroup_impl_router_memory() + way.block_bytes + warp * tokens * (way.row_bytes + way.token_bytes),
          *probabilities = rows + tokens * way.row_bytes - tokens * in_bytes, *memory = rows + tokens * way.row_bytes;
@@ -2138,7 +2145,7 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
         tegroup_impl_router_fetch(desc.probabilities, way, probabilities, in_bytes, barrier, batch.first, batch.live);
         tegroup_impl_router_choices<REAL>(desc, way, memory, batch.first, batch.live);
         tegroup_impl_router_through_softmax(batch, rows, gradient_bytes, experts);
-        __syncwarp(); /* every row is read: where they were, those of the result lie */
+        __syncwarp(); /* every row has been read; results overwrite them */
         batch.put(desc.grad_logits, rows, out_bytes);
         tegroup_impl_router_store(desc.grad_logits, way, rows, out_bytes, first, live);
     }
@@ -2147,7 +2154,7 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
 
 /* ==== [10] Router launches (src/moe/router_cuda.h) ==== */
 
-/* Bytes of the largest pieces that a matrix's rows can be taken apart in. */
+/* The largest number of bytes, up to 16, in which a matrix's rows can be copied piece by piece. */
 static inline int32_t tegroup_impl_cuda_router_piece(const tegroup_matrix *m) {
     const int64_t bytes = tegroup_impl_bits(m->dtype) / 8;
     int32_t piece = 16;
@@ -2166,9 +2173,9 @@ static inline tegroup_impl_router_access tegroup_impl_cuda_router_access(const t
     return m->dtype == TEGROUP_DTYPE_F32 ? TEGROUP_IMPL_ROUTER_FLOATS : TEGROUP_IMPL_ROUTER_HALVES;
 }
 
-/* One launch over batches of `tokens`, each with `bytes` of shared memory besides its row: three blocks a
- * multiprocessor and no more, as each adds its counts to the same few addresses; for few tokens smaller blocks, so that
- * every multiprocessor has some. */
+/* Launches a kernel over batches of `tokens`, each with `bytes` of shared memory besides its row. There are at most
+ * three blocks a multiprocessor, as each adds its counts to the same few addresses. For few tokens blocks are smaller,
+ * so that every multiprocessor has some. */
 template <typename DESC>
 static inline tegroup_status tegroup_impl_cuda_router_launch(void (*kernel)(const DESC, const tegroup_impl_router_way),
                                                              const DESC *desc, tegroup_impl_router_way *way,
@@ -2185,7 +2192,7 @@ static inline tegroup_status tegroup_impl_cuda_router_launch(void (*kernel)(cons
     way->out_whole = way->out_piece == 16 && out->ld == out->cols && out->cols % 4 == 0;
     way->token_bytes = (int32_t)(tegroup_impl_ceil_div(bytes, 16) | 1) * 16;
     warp_bytes = (int64_t)tokens * (way->row_bytes + way->token_bytes);
-    fit = (shared / 3 - 1024 - way->block_bytes) / warp_bytes; /* 1024: what a block costs besides */
+    fit = (shared / 3 - 1024 - way->block_bytes) / warp_bytes; /* 1024: what CUDA reserves in each block */
     if (fit < 1) fit = 1;
     warps = tegroup_impl_clamp(tegroup_impl_ceil_div(batches, 3 * multiprocessors), 1,
                                tegroup_impl_min(fit, TEGROUP_IMPL_ROUTER_WARPS));
@@ -2196,7 +2203,7 @@ static inline tegroup_status tegroup_impl_cuda_router_launch(void (*kernel)(cons
     way->longer = rows % way->batches;
     way->k = (uint32_t)desc->k;
     way->per_k = 65535 / way->k + 1;
-    /* the same of every call: other threads launch this kernel, too */
+    /* the same value in every call: other threads launch this kernel, too */
     code = cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared - 1024);
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "space", "the device must have the shared memory", error));
     return tegroup_impl_cuda_status(
@@ -2213,7 +2220,7 @@ static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc 
     tegroup_impl_router_way way;
     tegroup_router_desc d = *desc;
     cudaFuncAttributes image;
-    /* asked before the counts are cleared: without kernels for this device nothing is enqueued */
+    /* looked up before the counts are cleared: without kernels for this device nothing is enqueued */
     TEGROUP_IMPL_TRY(
         tegroup_impl_cuda_status(cudaFuncGetAttributes(&image, (const void *)tegroup_impl_router_sums_kernel), "space",
                                  "this unit must hold code for the device", error));
@@ -2268,7 +2275,7 @@ static inline tegroup_status tegroup_impl_cuda_router_backward(const tegroup_rou
     way.row_bytes = (int32_t)(room * (real_bytes + (desc->grad_logits.dtype == TEGROUP_DTYPE_F64 ? 8 : real_bytes)));
     way.by_fours =
         tegroup_impl_cuda_router_piece(&d.grad_weights) == 16 && tegroup_impl_cuda_router_piece(&d.indices) == 16;
-    /* what does not fit twice is read again for every token */
+    /* for more experts there is no room for the balance gradients, and they are computed again for every token */
     way.block_bytes = desc->experts <= 1024 ? (int32_t)(room * real_bytes) : 0;
     if (desc->balance_coefficient != 0) way.per_count = tegroup_impl_router_per_count(desc);
 #define TEGROUP_IMPL_LAUNCH(real, lanes, quads, turns)                                                                 \
@@ -2286,9 +2293,9 @@ static inline tegroup_status tegroup_impl_cuda_router_backward(const tegroup_rou
 
 /* ==== [11] Permute and combine kernels (src/moe/permutation_cuda.h) ==== */
 
-/* The slots or rows of a unit: one lane of a warp computes where each goes and hands it to the other lanes. */
+/* The moves of a unit's rows. One lane of a warp computes each move and hands it to all lanes. */
 template <typename REAL> struct tegroup_impl_moves {
-    int64_t from[TEGROUP_IMPL_ROWS_UNIT], to[TEGROUP_IMPL_ROWS_UNIT]; /* to is -1: nothing to do */
+    int64_t from[TEGROUP_IMPL_ROWS_UNIT], to[TEGROUP_IMPL_ROWS_UNIT]; /* to is -1 if there is nothing to move */
     REAL weight[TEGROUP_IMPL_ROWS_UNIT];
 
     __device__ void share(int64_t my_from, int64_t my_to, REAL my_weight) {
@@ -2340,8 +2347,8 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
     }
 }
 
-/* Add one step of the rows of up to BATCH of a token's slots, the first of them `slot`: all are loaded before the first
- * is added. */
+/* Adds one step of the rows of up to BATCH of a token's slots, from `slot` on. All rows are loaded before the first is
+ * added. */
 template <typename ACCESS, int BATCH>
 static __device__ __forceinline__ void tegroup_impl_combine_batch(const tegroup_combine_desc &desc, int64_t token,
                                                                   const int64_t *rows, int64_t slot, int64_t k,
@@ -2372,7 +2379,7 @@ static __device__ __forceinline__ void tegroup_impl_combine_batch(const tegroup_
     }
 }
 
-/* One block serves one token, and adds its slots in batches. */
+/* One block serves one token at a time, and adds its slots in batches. */
 template <typename ACCESS>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
     tegroup_impl_combine_kernel(const __grid_constant__ tegroup_combine_desc desc) {
@@ -2497,8 +2504,8 @@ static inline tegroup_status tegroup_impl_cuda_combine_backward(const tegroup_co
 
 /* ---- making the permutation ---- */
 
-/* Slots are cut into runs, a warp to each. The first kernel counts each run's slots by expert, the second turns the
- * counts into the number of slots of that expert before the run, the third ranks the slots of a run in their order. */
+/* Slots are cut into runs, one a warp. The first kernel counts each run's slots by expert. The second turns the counts
+ * into the number of the expert's slots in earlier runs. The third ranks the slots of a run in order. */
 typedef struct tegroup_impl_permutation_call {
     tegroup_permutation_desc desc;
     tegroup_snapshot_view view;
@@ -2506,19 +2513,19 @@ typedef struct tegroup_impl_permutation_call {
     int64_t slots, run, runs;
 } tegroup_impl_permutation_call;
 
-/* A warp's numbers for the experts, [groups], in shared memory. */
+/* The warp's array of one number for each expert, in shared memory. */
 static __device__ __forceinline__ unsigned long long *tegroup_impl_permutation_numbers(int32_t groups) {
     extern __shared__ unsigned long long tegroup_impl_permutation_shared[];
     return tegroup_impl_permutation_shared + (int64_t)(threadIdx.x / 32) * groups;
 }
 
-/* Where a slot lies in a matrix of slots. */
+/* The element of a matrix of slots where a slot lies. */
 static __device__ __forceinline__ int64_t tegroup_impl_slot_at(const tegroup_matrix &m, int64_t slot) {
     return m.ld == m.cols ? slot : slot / m.cols * m.ld + slot % m.cols;
 }
 
-/* The experts of a lane's slots, 32 apart from `first` on, -1 for none: all loads are under way before one is waited
- * for. */
+/* Loads the experts of a lane's slots, which are 32 apart from `first` on; -1 for none. All loads are in flight before
+ * the first is waited for. */
 enum { TEGROUP_IMPL_PERMUTATION_BATCH = 8 };
 static __device__ __forceinline__ void tegroup_impl_slot_experts(const tegroup_impl_permutation_call &call,
                                                                  int64_t first, int64_t last,
@@ -2550,7 +2557,7 @@ static __global__ void __launch_bounds__(256)
             tegroup_impl_slot_experts(call, base + lane, last, expert);
 #pragma unroll
             for (int b = 0; b < TEGROUP_IMPL_PERMUTATION_BATCH; b++)
-                if (expert[b] >= 0) atomicAdd((uint32_t *)&counts[expert[b]], 1u); /* the lower half: a run is short */
+                if (expert[b] >= 0) atomicAdd((uint32_t *)&counts[expert[b]], 1u); /* a run's counts fit 32 bits */
         }
         __syncwarp();
         for (int32_t g = lane; g < groups; g += 32) call.before[run * groups + g] = (int64_t)counts[g];
@@ -2558,7 +2565,8 @@ static __global__ void __launch_bounds__(256)
     }
 }
 
-/* One block adds up the runs of eight experts, in 128 stretches. */
+/* One block makes the prefix sums over runs for eight experts. Runs are split into 128 stretches, with one thread for
+ * each stretch and expert. */
 static __global__ void __launch_bounds__(1024)
     tegroup_impl_permutation_scan_kernel(const __grid_constant__ tegroup_impl_permutation_call call) {
     __shared__ int64_t sums[128][8];
@@ -2593,7 +2601,7 @@ static __global__ void __launch_bounds__(256)
     tegroup_impl_fit fit = tegroup_impl_fit_of_rows(call.view.header, capacity);
     fit.groups = groups;
     const bool prepared = tegroup_impl_fits(&fit);
-    /* the row that the next slot of each expert gets, as long as it is one of the expert's */
+    /* the row of each expert's next slot, which may be behind the expert's last row */
     unsigned long long *next = tegroup_impl_permutation_numbers(groups);
     for (int64_t run = thread / 32; run < call.runs; run += threads / 32) {
         const int64_t last = tegroup_impl_min(call.slots, (run + 1) * call.run);
@@ -2649,7 +2657,7 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
     call.desc.indices = tegroup_impl_cuda_matrix(&desc->indices);
     call.desc.row_of_slot = tegroup_impl_cuda_matrix(&desc->row_of_slot);
     call.view = tegroup_impl_snapshot_view(desc->shape.snapshot, groups, 0);
-    call.before = (int64_t *)desc->workspace; /* the only item */
+    call.before = (int64_t *)desc->workspace; /* the workspace's only item */
     call.slots = desc->indices.rows * desc->indices.cols;
     call.run = tegroup_impl_permutation_run(groups);
     call.runs = tegroup_impl_ceil_div(call.slots, call.run);
@@ -2670,7 +2678,7 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
 
 /* ==== [12] Validate kernels (src/gemm/validate_cuda.h) ==== */
 
-/* The sizes, in one block; it also opens the record. */
+/* Checks the sizes in one block, which also initializes the result. */
 static __global__ void __launch_bounds__(1024)
     tegroup_impl_validate_sizes_kernel(const __grid_constant__ tegroup_validate_desc desc) {
     __shared__ unsigned long long total, most, end;
@@ -2682,7 +2690,7 @@ static __global__ void __launch_bounds__(1024)
     if (threadIdx.x == 0) {
         total = most = end = 0;
         status = tegroup_impl_ragged(&t.shape) && !view.header ? TEGROUP_VALIDATION_SNAPSHOT : 0;
-        bad_group = UINT32_MAX; /* -1 is the largest */
+        bad_group = UINT32_MAX; /* none: -1 as an int32_t, and the largest for atomicMin */
     }
     __syncthreads();
     for (int32_t g = (int32_t)threadIdx.x; view.header && g < t.shape.groups; g += 1024) {
@@ -2713,7 +2721,7 @@ static __global__ void __launch_bounds__(1024)
     *desc.result = result;
 }
 
-/* Could one of 16 bytes' elements be NaN or infinite? Its exponent would be all ones. */
+/* Whether an element among these 16 bytes may be NaN or infinite: one whose exponent is all ones. */
 static __device__ __forceinline__ bool tegroup_impl_suspicious(tegroup_dtype dtype, uint4 v) {
     const uint32_t word[4] = {v.x, v.y, v.z, v.w};
     const uint32_t ones = dtype == TEGROUP_DTYPE_F64   ? 0x7ff00000u
@@ -2729,8 +2737,8 @@ static __device__ __forceinline__ bool tegroup_impl_suspicious(tegroup_dtype dty
     return found;
 }
 
-/* A block takes 32 rows at a time and finds out, all groups asked at once, which of them are owned; then a warp to a
- * row. */
+/* A block takes 32 rows at a time. First its threads look through all groups for those that own one of the rows; then
+ * each warp checks one row. */
 static __global__ void __launch_bounds__(256)
     tegroup_impl_validate_values_kernel(const __grid_constant__ tegroup_validate_desc desc) {
     __shared__ uint32_t owned;
@@ -2775,7 +2783,7 @@ static __global__ void __launch_bounds__(256)
             if (first == UINT64_MAX) continue;
             if (nans) atomicAdd((unsigned long long *)&values->nans, nans);
             if (infinities) atomicAdd((unsigned long long *)&values->infinities, infinities);
-            atomicMin((unsigned long long *)&values->first_row, first); /* -1 is the largest */
+            atomicMin((unsigned long long *)&values->first_row, first); /* -1, for none, is the largest */
         }
         __syncthreads();
     }
@@ -2802,15 +2810,15 @@ static inline tegroup_status tegroup_impl_cuda_validate(const tegroup_validate_d
 
 /* ==== [13] GPU calls (src/cuda/call.h) ==== */
 
-/* Where the kernels find everything; travels as a kernel parameter. */
+/* What a product's kernels are given, as one kernel parameter. */
 typedef struct tegroup_impl_gpu_call {
     tegroup_gemm_desc desc;
     tegroup_snapshot_view views[4];
-    float alpha, beta; /* values of host scalars */
+    float alpha, beta; /* the scalars that the host knows */
 } tegroup_impl_gpu_call;
 
-/* The addresses that a snapshot in device memory has, by its layout: the header is not read here. A kernel asks
- * tegroup_impl_prepared before it reads anything else there. */
+/* The addresses inside a snapshot in device memory, as its layout places them; its header is not read here. A kernel
+ * calls tegroup_impl_prepared before it reads anything else of the snapshot. */
 static inline tegroup_snapshot_view tegroup_impl_cuda_view(const tegroup_tensor *t) {
     tegroup_snapshot_view view;
     memset(&view, 0, sizeof view);
@@ -2818,7 +2826,7 @@ static inline tegroup_snapshot_view tegroup_impl_cuda_view(const tegroup_tensor 
     return tegroup_impl_snapshot_view(t->shape.snapshot, t->shape.groups, tegroup_impl_irregular(&t->shape));
 }
 
-/* Scalars on the host are read here and travel by value. */
+/* Reads scalars in host memory, which then travel by value. */
 static inline tegroup_impl_gpu_call tegroup_impl_gpu_call_of(const tegroup_gemm_desc *desc) {
     tegroup_impl_gpu_call call;
     memset(&call, 0, sizeof call);
@@ -2839,14 +2847,14 @@ static inline tegroup_impl_gpu_call tegroup_impl_gpu_call_of(const tegroup_gemm_
     return call;
 }
 
-/* An activation of gates and ups in the epilogue of a product, or in that of dgrad its gradient, as a kernel takes it:
- * all leading dimensions spelt out. */
+/* An activation of gates and ups in a forward product's epilogue, or its gradient in the epilogue of dgrad, as a kernel
+ * takes it: with all leading dimensions filled in. */
 typedef struct tegroup_impl_gpu_epilogue {
-    tegroup_activation_desc activation; /* of D; a gradient's, of its input */
-    tegroup_matrix grad_input;          /* gradient: of gates and ups. There is no D, and activated is D's dtype */
-    float *row_sums;         /* gradient: [ceil(cols / 32)][rows] of gradient times result; NULL: not wanted */
-    int32_t keeps_d;         /* forward: D is wanted, too */
-    int32_t activates_again; /* gradient: activation.output is wanted, too */
+    tegroup_activation_desc activation; /* forward: of D; gradient: of activation.input */
+    tegroup_matrix grad_input;          /* gradient: of gates and ups; D itself is not stored */
+    float *row_sums;         /* gradient: [ceil(cols / 32)][rows], sums of gradient times result; NULL: not wanted */
+    int32_t keeps_d;         /* forward: D is stored, too */
+    int32_t activates_again; /* gradient: activation.output is stored, too */
 } tegroup_impl_gpu_epilogue;
 
 #if TEGROUP_IMPL_FUSED_KERNELS
@@ -2871,8 +2879,9 @@ static inline tegroup_impl_gpu_epilogue tegroup_impl_gpu_epilogue_of(const tegro
 
 /* ---- what the bundled kernels share ---- */
 
-/* A plan for that kernel, with as many blocks on each multiprocessor as have room there, but no more than `most`; with
- * one for each of sm_limit, since blocks spread over multiprocessors before they share one. */
+/* Puts a kernel into the plan, with as many blocks as fit on all multiprocessors, but at most `most`. Under a smaller
+ * sm_limit there is one block for each multiprocessor of the limit, since blocks spread over multiprocessors before
+ * they share one. */
 static inline cudaError_t tegroup_impl_planned(tegroup_plan *plan, const void *kernel, int32_t threads, int32_t shared,
                                                int32_t most) {
     int multiprocessors = 0, blocks = 0;
@@ -2893,8 +2902,8 @@ static inline cudaError_t tegroup_impl_planned(tegroup_plan *plan, const void *k
     return code;
 }
 
-/* A kernel's address for the table of a backend, or NULL where a switch leaves it out: by its operation, as a number,
- * and of FP16. */
+/* A kernel's address for a backend's table, or NULL if a build switch leaves the kernel out; selected by the
+ * operation's number, and for FP16. */
 #define TEGROUP_IMPL_KERNEL_1(...) (const void *)__VA_ARGS__
 #if defined(TEGROUP_NO_BACKWARD)
 #define TEGROUP_IMPL_KERNEL_2(...) (const void *)NULL
@@ -2913,23 +2922,24 @@ static __device__ __forceinline__ uint32_t tegroup_impl_shared(const void *point
     return (uint32_t)__cvta_generic_to_shared(pointer);
 }
 
-/* The thread's number, read from its special register each time. The compiler then cannot compute what depends on it
- * far ahead and keep that in registers, of which there are too few. */
+/* The thread's number, read from its special register each time. The compiler then cannot compute values that depend on
+ * it far ahead and keep them in registers, which are scarce. */
 static __device__ __forceinline__ int tegroup_impl_thread(void) {
     int number;
     asm volatile("mov.u32 %0, %%tid.x;\n" : "=r"(number));
     return number;
 }
-/* 16 bytes from global to shared memory, or zeros and nothing read. Of a part of them memcheck would say that all are
- * read. */
+/* Copies 16 bytes from global to shared memory, or, if absent, writes zeros and reads nothing. Copies of fewer bytes
+ * are not used: memcheck reports them as reads of all 16. */
 static __device__ __forceinline__ void tegroup_impl_cp_async_unless(bool absent, uint32_t to, const void *from) {
     asm volatile(
         "{.reg .pred p;\nsetp.ne.b32 p, %0, 0;\ncp.async.cg.shared.global [%1], [%2], 16, p;}\n" ::"r"((int)absent),
         "r"(to), "l"(from)
         : "memory");
 }
-/* 16 bytes of a tile of two-byte elements, one by one, of which `bytes` are read and the rest are zeros: from rows that
- * are not 16-byte aligned, or where a row ends. AT_ONCE: words of the four, as registers allow. */
+/* Copies `bytes` bytes of two-byte elements and fills up to 16 with zeros, element by element: for rows that are not
+ * aligned to 16 bytes, and where a row ends. AT_ONCE: how many of the four words are in flight together, as registers
+ * allow. */
 template <int AT_ONCE>
 static __device__ __forceinline__ void tegroup_impl_load_slowly(uint32_t to, const char *from, int32_t bytes) {
 #pragma unroll AT_ONCE
@@ -2947,7 +2957,7 @@ template <int PENDING> static __device__ __forceinline__ void tegroup_impl_cp_wa
     asm volatile("cp.async.wait_group %0;\n" ::"n"(PENDING) : "memory");
 }
 
-/* Arithmetic that no compiler flag changes: none contracts it, and none flushes subnormal numbers to zero. */
+/* Arithmetic that no compiler flag changes: it is never contracted, and never flushes subnormal numbers to zero. */
 static __device__ __forceinline__ float tegroup_impl_gpu_mul(float a, float b) {
     float r;
     asm("mul.rn.f32 %0, %1, %2;\n" : "=f"(r) : "f"(a), "f"(b));
@@ -2964,8 +2974,9 @@ static __device__ __forceinline__ float tegroup_impl_gpu_fma(float a, float b, f
     return r;
 }
 
-/* Of C or a bias, in the types that the bundled kernels take; of what scales a bias. The hardware converts FP16
- * exactly, and in a few instructions; a NaN becomes the arithmetic's own in either way. */
+/* Loads an element of C or of a bias, or a scale of a bias, in the types that the bundled kernels take. The hardware
+ * converts FP16 exactly in a few instructions; how it converts a NaN does not matter, since arithmetic then replaces it
+ * by its own. */
 static __device__ __forceinline__ float tegroup_impl_gpu_load(tegroup_dtype dtype, const void *data, int64_t i) {
     if (dtype == TEGROUP_DTYPE_F32) return ((const float *)data)[i];
     return tegroup_impl_low_half(((const uint16_t *)data)[i], dtype == TEGROUP_DTYPE_BF16);
@@ -2974,9 +2985,9 @@ static __device__ __forceinline__ float tegroup_impl_gpu_load_scale(tegroup_dtyp
     return dtype == TEGROUP_DTYPE_F64 ? (float)((const double *)data)[i] : ((const float *)data)[i];
 }
 
-/* Whether the snapshots are what tegroup_prepare wrote for these tensors. If one is not, the call has no groups:
- * nothing is written. One that regular operands share is looked at once. REGULAR: all are, which leaves less to
- * compare. */
+/* Whether the snapshots are what tegroup_prepare wrote for these tensors. If one is not, the call has no groups and
+ * nothing is written. A snapshot that regular operands share is checked once. REGULAR: all operands are regular, which
+ * leaves less to compare. */
 template <bool REGULAR>
 static __device__ __forceinline__ bool tegroup_impl_prepared(const tegroup_impl_gpu_call &call) {
     const tegroup_gemm_desc &desc = call.desc;
@@ -2995,7 +3006,7 @@ static __device__ __forceinline__ bool tegroup_impl_prepared(const tegroup_impl_
 
 /* ---- bias gradient and tail ---- */
 
-/* One thread a column and group: rows in their order, as the CPU adds them. */
+/* One thread for each column of each group adds the rows in order, as the CPU does. */
 static __global__ void __launch_bounds__(128)
     tegroup_impl_bias_grad_kernel(const __grid_constant__ tegroup_impl_gpu_call call) {
     __shared__ tegroup_impl_product p;
@@ -3022,7 +3033,7 @@ static __global__ void __launch_bounds__(128)
     tegroup_impl_store_f32(desc.bias.dtype, p.bias.base, p.bias.first + j, sum);
 }
 
-/* Block g fills the rows after group g - 1 that belong to nobody (block 0: those before every group). */
+/* Block g + 1 fills the rows behind group g that no group owns; block 0 those in front of all groups. */
 static __global__ void __launch_bounds__(256)
     tegroup_impl_tail_kernel(const __grid_constant__ tegroup_impl_gpu_call call) {
     __shared__ unsigned long long next;
@@ -3042,8 +3053,8 @@ static __global__ void __launch_bounds__(256)
         tegroup_impl_store_f32(d.dtype, d.data, (from + e / cols) * ld + e % cols, value);
 }
 
-/* What a bundled backend's kernel leaves to other kernels: the rows that no group owns, and the gradient of the bias.
- * They are enqueued after it, so that nothing is written where CUDA refuses the product. */
+/* Launches what a bundled backend's main kernel leaves out: filling rows that no group owns, and the gradient of the
+ * bias. It is enqueued behind the main kernel, so that nothing is written if CUDA refuses that launch. */
 static inline tegroup_status tegroup_impl_cuda_rest(const tegroup_impl_gpu_call *call, struct CUstream_st *stream,
                                                     tegroup_error *error) {
     const tegroup_gemm_desc *desc = &call->desc;
@@ -3065,12 +3076,12 @@ static inline tegroup_status tegroup_impl_cuda_rest(const tegroup_impl_gpu_call 
 #include <dlfcn.h>
 #endif
 
-/* Numbers of cublasLt.h, which is not included: an installed one may be older than the library that is loaded. */
+/* Constants of cublasLt.h, which is not included: the installed header may be older than the library that is loaded. */
 enum {
     TEGROUP_IMPL_LT_F32 = 0,   /* CUDA_R_32F  */
     TEGROUP_IMPL_LT_F16 = 2,   /* CUDA_R_16F  */
     TEGROUP_IMPL_LT_BF16 = 14, /* CUDA_R_16BF */
-    /* CUBLAS_COMPUTE_32F, and 32F_PEDANTIC: no TF32 and no emulation, whatever the environment says */
+    /* CUBLAS_COMPUTE_32F, and 32F_PEDANTIC, which uses neither TF32 nor emulation whatever the environment says */
     TEGROUP_IMPL_LT_COMPUTE_32F = 68,
     TEGROUP_IMPL_LT_COMPUTE_32F_PEDANTIC = 69,
     TEGROUP_IMPL_LT_POINTER_MODE = 2,      /* CUBLASLT_MATMUL_DESC_POINTER_MODE: 0 host, 1 device     */
@@ -3090,22 +3101,22 @@ enum {
     TEGROUP_IMPL_LT_AVERAGE_COLS = 15  /* CUBLASLT_MATMUL_PREF_GROUPED_DESC_D_AVERAGE_COLS        */
 };
 
-/* Descriptors, opaque and several times as large as any version's. */
+/* Storage for any of cuBLASLt's opaque descriptors: several times as large as any version needs. */
 typedef struct tegroup_impl_lt_opaque {
     uint64_t words[64];
 } tegroup_impl_lt_opaque;
 
 typedef struct tegroup_impl_lt_matmul {
     tegroup_impl_lt_opaque desc, a, b, c, d;
-    int32_t in_place; /* D's layout and list are C's, too */
+    int32_t in_place; /* C is given as D: with D's layout and list of addresses */
 } tegroup_impl_lt_matmul;
 
 static inline int tegroup_impl_lt_avoids(const tegroup_plan *plan, tegroup_quirk_case when) {
     return tegroup_impl_quirk_avoided(plan->backend, plan->sm, plan->cublaslt_version, when);
 }
 
-/* Whether C is given as D, its layout and its list: where there is no other C, and no quirk stands against it. The
- * library adds to D 5 to 10% faster when it can tell that D is what it adds to. */
+/* Whether C is given as D, with D's layout and list of addresses: if there is no other C, and no quirk forbids it. The
+ * library adds to D 5 to 10% faster when it can tell that C is D. */
 static inline int32_t tegroup_impl_lt_in_place(const tegroup_plan *plan) {
     const tegroup_problem *p = &plan->problem;
     return p->c == TEGROUP_DTYPE_UNSET
@@ -3125,14 +3136,14 @@ typedef struct tegroup_impl_lt_result { /* cublasLtMatmulHeuristicResult_t */
     int32_t reserved[4];
 } tegroup_impl_lt_result;
 
-/* plan.algorithm of both backends. */
+/* What plan.algorithm holds for both cuBLASLt backends. */
 typedef struct tegroup_impl_lt_plan {
     tegroup_cublaslt_functions functions;
-    tegroup_impl_choice algorithm; /* what runs; untuned, the library's first offer */
-    tegroup_impl_choice unaligned; /* loop: for addresses that are aligned to their element only */
-    int32_t has_algorithm;         /* 0: no product of the problem has a term, and the library is not called */
+    tegroup_impl_choice algorithm; /* what runs; until it is tuned, the library's first offer */
+    tegroup_impl_choice unaligned; /* loop: for addresses aligned to their element only */
+    int32_t has_algorithm;         /* 0: no group has terms to sum, so the library is not called */
     int32_t has_unaligned;
-    int32_t alignment; /* bytes that addresses must be a multiple of for algorithm */
+    int32_t alignment; /* bytes that addresses must be a multiple of for `algorithm` */
 } tegroup_impl_lt_plan;
 static_assert(sizeof(tegroup_impl_lt_plan) <= sizeof(((tegroup_plan *)0)->algorithm), "the plan holds it");
 
@@ -3147,8 +3158,8 @@ static inline tegroup_impl_lt_plan tegroup_impl_lt_plan_of(const tegroup_plan *p
     return lt;
 }
 
-/* The functions: the caller's, or those of the shared object that holds the cublasLtMatmul that the process would call.
- * A library that was loaded privately is found by its usual names. Nothing is loaded here. */
+/* Finds the library's functions: the caller's, or those of the shared object that holds the cublasLtMatmul that the
+ * process would call. A library that was loaded privately is found by its usual names. Nothing is loaded here. */
 static inline tegroup_cublaslt_functions tegroup_impl_lt_find(const tegroup_gemm_desc *desc) {
     const tegroup_cublaslt_functions *given = desc->options.cublaslt_functions;
     tegroup_cublaslt_functions f;
@@ -3167,12 +3178,13 @@ static inline tegroup_cublaslt_functions tegroup_impl_lt_find(const tegroup_gemm
     f.name = reinterpret_cast<tegroup_function>(dlsym(library ? library : RTLD_DEFAULT, #name));
     TEGROUP_CUBLASLT_LIST(TEGROUP_IMPL_FIND)
 #undef TEGROUP_IMPL_FIND
-    if (library) dlclose(library); /* whoever loaded it still holds it */
+    if (library) dlclose(library); /* whoever loaded the library still holds it */
 #endif
     return f;
 }
 
-/* 0 unless every function was found; the grouped one is newer than the others and may be missing. */
+/* The library's version; 0 unless every function was found. The grouped one is newer than the others and may be
+ * missing. */
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *desc) {
     tegroup_cublaslt_functions f = tegroup_impl_lt_find(desc);
     int complete = 1;
@@ -3191,7 +3203,7 @@ static inline tegroup_status tegroup_impl_lt_status(int code, const char *field,
     return TEGROUP_ERROR_CUBLAS;
 }
 
-/* Set an attribute in the width that the library gives it (all of them are integers; hosts are little-endian). */
+/* Sets an attribute in the width that the library gives it. All of them are integers, and hosts are little-endian. */
 typedef int (*tegroup_impl_lt_get)(const void *, int, void *, size_t, size_t *);
 typedef int (*tegroup_impl_lt_set)(void *, int, const void *, size_t);
 static inline int tegroup_impl_lt_put(tegroup_function get, tegroup_function set, tegroup_impl_lt_opaque *object,
@@ -3209,7 +3221,8 @@ static inline int tegroup_impl_lt_dtype(tegroup_dtype dtype) {
                                          : TEGROUP_IMPL_LT_F16;
 }
 
-/* The operation. Scalars in device memory are arrays of pointers where the matmul is grouped, else one number each. */
+/* Describes the matmul. Scalars in device memory are arrays of pointers if the matmul is grouped, else one number
+ * each. */
 static inline int tegroup_impl_lt_describe(const tegroup_cublaslt_functions *f, const tegroup_problem *p, int grouped,
                                            tegroup_impl_lt_opaque *desc) {
     const int device_scalars = p->alpha_space == TEGROUP_SPACE_DEVICE || p->beta_space == TEGROUP_SPACE_DEVICE;
@@ -3223,18 +3236,18 @@ static inline int tegroup_impl_lt_describe(const tegroup_cublaslt_functions *f, 
     if (!code) code = tegroup_impl_lt_put(get, set, desc, TEGROUP_IMPL_LT_POINTER_MODE, device_scalars);
     if (!code && device_scalars && grouped) code = tegroup_impl_lt_put(get, set, desc, TEGROUP_IMPL_LT_ALPHA_STRIDE, 1);
     if (!code && device_scalars && grouped) code = tegroup_impl_lt_put(get, set, desc, TEGROUP_IMPL_LT_BETA_STRIDE, 1);
-    /* unset, it would follow an environment variable; older libraries have neither */
+    /* unset, this follows an environment variable; older libraries have neither */
     if (!code) (void)tegroup_impl_lt_put(get, set, desc, TEGROUP_IMPL_LT_BATCH_INVARIANCE, 0);
     return code;
 }
 
-/* The mean of a group's rows. */
+/* The mean of the groups' expected rows, at least 1. */
 static inline int64_t tegroup_impl_lt_mean(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     return tegroup_impl_max(1,
                             tegroup_impl_ceil_div(tegroup_impl_expected_rows(desc, p), tegroup_impl_max(1, p->groups)));
 }
 
-/* The size of a group, as rows and columns of cuBLASLt's D and the terms of a sum. */
+/* The size of a group as cuBLASLt sees it: rows and columns of its column-major D, and the terms of a sum. */
 typedef struct tegroup_impl_lt_size {
     int64_t rows, cols, k;
 } tegroup_impl_lt_size;
@@ -3247,23 +3260,23 @@ static inline tegroup_impl_lt_size tegroup_impl_lt_size_of(const tegroup_problem
     return size;
 }
 
-/* The largest power of two, `most` at the most, that divides every distance between rows and between groups. */
+/* The largest power of two, at most `most`, that divides all distances in bytes between rows and between groups. */
 static inline int32_t tegroup_impl_lt_alignment(const tegroup_gemm_desc *desc, const tegroup_problem *p, int32_t most) {
     const int64_t a = tegroup_impl_bits(p->a) / 8, d = tegroup_impl_bits(p->d) / 8;
     const int64_t all = p->lda * a | p->ldb * a | p->ldc * d | p->ldd * d | tegroup_impl_stride_bytes(&desc->a)
                         | tegroup_impl_stride_bytes(&desc->b) | tegroup_impl_stride_bytes(&desc->c)
                         | tegroup_impl_stride_bytes(&desc->d);
     int32_t alignment = most;
-    int packed = !p->lda || !p->ldb || !p->ldd || (p->c && !p->ldc); /* groups of any width, one after another */
+    int packed = !p->lda || !p->ldb || !p->ldd || (p->c && !p->ldc); /* groups of any width, packed one after another */
     for (int i = 0; i < 4; i++) packed |= p->has_elements[i];
     if (packed) return (int32_t)tegroup_impl_min(a, d);
     while (all % alignment != 0) alignment /= 2;
     return alignment;
 }
 
-enum { TEGROUP_IMPL_LT_OFFERED = 8 }; /* algorithms that an asking brings at most */
+enum { TEGROUP_IMPL_LT_OFFERED = 8 }; /* the most algorithms that one query returns */
 
-/* What the library offers, fastest first by its own estimate. Returns how many. */
+/* Asks the library for algorithms, fastest first by its own estimate. Returns how many there are. */
 static inline int32_t tegroup_impl_lt_offers(const tegroup_cublaslt_functions *f, struct cublasLtContext *handle,
                                              tegroup_impl_lt_matmul *m, int64_t workspace_bytes, int32_t alignment,
                                              const tegroup_impl_lt_size *grouped, tegroup_impl_choice *algorithms,
@@ -3294,8 +3307,8 @@ static inline int32_t tegroup_impl_lt_offers(const tegroup_cublaslt_functions *f
             algorithms[count++] = results[i].algorithm;
     return count;
 }
-/* The library has no algorithm, or could not be asked. Of its codes these say the former: CUBLAS_STATUS_SUCCESS,
- * INVALID_VALUE, ARCH_MISMATCH, NOT_SUPPORTED. */
+/* The status when the library has no algorithm, or could not be asked. Of its codes CUBLAS_STATUS_SUCCESS,
+ * INVALID_VALUE, ARCH_MISMATCH and NOT_SUPPORTED mean that it has none. */
 static inline tegroup_status tegroup_impl_lt_nothing(int code, tegroup_error *error) {
     if (code != 0 && code != 7 && code != 8 && code != 15)
         return tegroup_impl_lt_status(code, "options.cublaslt", "must be a handle that can be asked for algorithms",
@@ -3306,8 +3319,8 @@ static inline tegroup_status tegroup_impl_lt_nothing(int code, tegroup_error *er
     return TEGROUP_ERROR_UNSUPPORTED;
 }
 
-/* Take an algorithm. The library's version, the algorithm and whether it is told that it adds to D decide the bits, so
- * the numerics follow them. */
+/* Puts an algorithm into the plan. The bits of a result depend on the library's version, the algorithm and whether the
+ * library is told that it adds to D, so numerics_id covers them. */
 static inline void tegroup_impl_lt_planned(tegroup_plan *plan, const tegroup_impl_lt_plan *lt) {
     const int32_t adds_to_d = plan->problem.accumulate && tegroup_impl_lt_in_place(plan);
     uint64_t id = tegroup_impl_numerics_id(&plan->problem, plan->backend, plan->sm);
@@ -3331,7 +3344,7 @@ static inline tegroup_status tegroup_impl_lt_take(tegroup_plan *plan, const tegr
 
 /* ==== [15] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
 
-/* What a group gets that cuBLASLt is not asked for. Without a C beta is 0. */
+/* Writes the result of a group that is hidden from cuBLASLt: NaN, or beta * C. Without a C beta is 0. */
 static __device__ inline void tegroup_impl_write_alone(const tegroup_impl_result &p, tegroup_dtype dtype, float beta,
                                                        bool nan, int64_t first, int64_t step) {
     for (int64_t e = first; e < p.m * p.n; e += step) {
@@ -3343,9 +3356,9 @@ static __device__ inline void tegroup_impl_write_alone(const tegroup_impl_result
     }
 }
 
-/* A thread a group, `each` groups a block. What a block's groups get alone its threads write together, at the end:
- * everything is worked out again there, so that a block that has no such group fetches little code. USUAL:
- * call.usual. */
+/* One thread sets up one group, `each` groups a block. At the end a block's threads together write the results that the
+ * set-up kernel writes; they compute the set-up again for that, so that a block without such a group fetches little
+ * code. USUAL: call.usual. */
 template <bool USUAL>
 static __global__ void __launch_bounds__(128)
     tegroup_impl_setup_kernel(int32_t each, const __grid_constant__ tegroup_impl_setup_call call) {
@@ -3370,7 +3383,7 @@ static __global__ void __launch_bounds__(128)
 
 /* ==== [16] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
 
-/* The whole matmul over a set-up workspace at `base`. */
+/* Describes the grouped matmul over the set-up's arrays. */
 static inline int tegroup_impl_lt_grouped(const tegroup_cublaslt_functions *f, const tegroup_plan *plan,
                                           const tegroup_impl_setup_items *items, tegroup_impl_lt_matmul *m) {
     const tegroup_problem *p = &plan->problem;
@@ -3396,7 +3409,7 @@ static inline int tegroup_impl_lt_grouped(const tegroup_cublaslt_functions *f, c
     return code;
 }
 
-/* The part of the workspace that is cuBLASLt's own: one, or one an operation (see the quirks). */
+/* cuBLASLt's own part of the workspace. There is one, or one for each operation (see the quirks). */
 static inline tegroup_layout_item tegroup_impl_lt_grouped_part(const tegroup_plan *plan) {
     tegroup_layout layout;
     tegroup_impl_layout_begin(&layout);
@@ -3404,9 +3417,9 @@ static inline tegroup_layout_item tegroup_impl_lt_grouped_part(const tegroup_pla
     return layout.items[1 + (plan->cublas_parts > 1 ? plan->problem.op - TEGROUP_OP_FORWARD : 0)];
 }
 
-/* What the addresses of groups are multiples of. Where data begins the caller has said, and a call is held to it; a
- * group begins at any row of a ragged operand, so that the distance of rows counts as much; the addresses of a list,
- * and of groups at offsets, are seen by the set-up kernel only, which looks for 16 bytes. */
+/* The alignment of all groups' addresses. Where data begins is the caller's promise, which each call is held to. A
+ * group of a ragged operand begins at any row, so the distance of rows counts as much. Addresses of a list, and of
+ * groups at offsets, are seen by the set-up kernel only, which checks for 16 bytes. */
 static inline int32_t tegroup_impl_lt_grouped_alignment(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     int64_t most = tegroup_impl_placed(desc) ? 16 : desc->options.data_alignment_bytes;
     for (int i = 0; i < 4; i++)
@@ -3414,12 +3427,12 @@ static inline int32_t tegroup_impl_lt_grouped_alignment(const tegroup_gemm_desc 
     return (int32_t)tegroup_impl_max(16, tegroup_impl_lt_alignment(desc, p, (int32_t)tegroup_impl_max(16, most)));
 }
 
-/* Rows of a group that the library is asked for: the mean, whose first offer is what runs untuned, then more, for
- * tegroup_plan_tune to try. It takes every group to have as many as it is told; where groups differ, the large ones
- * take the longest: of 128 groups of 8 rows in the mean one had 640, and an algorithm offered for 64 took 36 us instead
- * of 40. So the rows of tiles, from twice the mean on, as smaller ones are offered for the mean, and as long as the
- * largest group fills more than half of one; from a mean of more than 128 rows on the mean alone. Returns how many;
- * averages has room for 4. */
+/* The rows of a group that the library is asked about. First the mean, whose first offer runs until the plan is tuned;
+ * then more for tegroup_plan_tune to try. The library takes all groups to have as many rows as it is told, but in
+ * uneven groups the large ones take the longest: with 128 groups of 8 rows on average and one of 640, an algorithm
+ * offered for 64 rows took 36 us instead of 40. So it is asked about its tiles' rows, from twice the mean on (it offers
+ * smaller tiles for the mean), while the largest group fills more than half of the tile; above a mean of 128 rows about
+ * the mean only. Returns how many; averages has room for 4. */
 static inline int32_t tegroup_impl_lt_grouped_averages(const tegroup_gemm_desc *desc, const tegroup_problem *p,
                                                        int64_t *averages) {
     static const int64_t tiles[] = {32, 64, 256};
@@ -3433,11 +3446,11 @@ static inline int32_t tegroup_impl_lt_grouped_averages(const tegroup_gemm_desc *
     return count;
 }
 
-/* What the library offers for a plan, by its first asking and then, if `all`, by the others. */
+/* Collects what the library offers for a plan, for the mean and, if `all`, for the other numbers of rows. */
 static inline tegroup_status tegroup_impl_lt_grouped_ask(const tegroup_gemm_desc *desc, const tegroup_plan *plan,
                                                          const tegroup_impl_lt_plan *lt, int all,
                                                          tegroup_impl_choices *choices, tegroup_error *error) {
-    /* the heuristic is asked before there is a workspace: it looks at no address, but there must be one */
+    /* the heuristic runs before there is a workspace: it reads no address, but wants one */
     const tegroup_impl_setup_items items =
         tegroup_impl_setup_items_of(plan->problem.groups, (void *)(uintptr_t)TEGROUP_ALIGNMENT);
     tegroup_impl_lt_matmul m;
@@ -3483,8 +3496,8 @@ static inline tegroup_status tegroup_impl_lt_grouped_plan(const tegroup_gemm_des
     return TEGROUP_OK;
 }
 
-/* An algorithm for aligned addresses gives way to no other, since it decides the bits: addresses are refused
- * instead. */
+/* An algorithm for aligned addresses cannot be replaced by another, which might give other bits. So addresses that are
+ * less aligned are refused. */
 static inline tegroup_status tegroup_impl_lt_grouped_operand(const tegroup_tensor *t, const tegroup_impl_name *name,
                                                              int32_t alignment, tegroup_error *error) {
     if (t->dtype == TEGROUP_DTYPE_UNSET || tegroup_impl_listed(t)) return TEGROUP_OK;
@@ -3513,8 +3526,8 @@ static inline tegroup_status tegroup_impl_lt_grouped_check(const tegroup_plan *p
     return tegroup_impl_lt_grouped_operand(&desc->d, names->operand[TEGROUP_IMPL_D], alignment, error);
 }
 
-/* The set-up of every group: 32 a block, or where some are likely to get much that cuBLASLt is not asked for, each in
- * its own, so that the whole device writes it. */
+/* Sets up all groups, 32 a block; or one a block if the kernel is likely to write large results that cuBLASLt is not
+ * asked for, so that the whole device writes them. */
 static inline tegroup_status tegroup_impl_lt_grouped_setup(const tegroup_problem *p,
                                                            const tegroup_impl_setup_call *call,
                                                            struct CUstream_st *stream, tegroup_error *error) {
@@ -3563,11 +3576,12 @@ static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *pl
 
 /* ==== [17] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
 
-/* One algorithm serves every group: it is chosen when the plan is made, for a group of the usual size, from those that
- * do not split k, so that a call asks no heuristic (tens of microseconds a shape) and a row's bits do not depend on its
- * group's rows. The price: a group far from the usual size may run slower than its own best algorithm would. */
+/* One algorithm serves every group. The plan chooses it, for a group of the mean size, from those that do not split k.
+ * So a call does not run the heuristic, which takes tens of microseconds a shape, and a row's bits do not depend on its
+ * group's number of rows. The price is that a group far from the mean may run slower than with an algorithm of its
+ * own. */
 
-/* Four plain layouts of a product; dimensions of at least one. */
+/* Describes the four matrices of a group by plain layouts. Dimensions are at least 1. */
 static inline int tegroup_impl_lt_layouts(const tegroup_cublaslt_functions *f, const tegroup_plan *plan, int64_t rows,
                                           int64_t cols, int64_t k, const int64_t ld[4], tegroup_impl_lt_matmul *m) {
     const tegroup_problem *p = &plan->problem;
@@ -3587,7 +3601,7 @@ static inline int tegroup_impl_lt_layouts(const tegroup_cublaslt_functions *f, c
     return code;
 }
 
-/* Scalars that live in device memory, as floats in the workspace. */
+/* Writes scalars in device memory to the workspace as floats. */
 static __global__ void tegroup_impl_scalars_kernel(const tegroup_scalars alpha, const tegroup_scalars beta, float one,
                                                    float zero, int32_t groups, float *alphas, float *betas) {
     const int32_t g = (int32_t)(blockIdx.x * blockDim.x + threadIdx.x);
@@ -3596,15 +3610,15 @@ static __global__ void tegroup_impl_scalars_kernel(const tegroup_scalars alpha, 
     betas[g] = (float)tegroup_impl_scalar(&beta, g, zero);
 }
 
-/* beta * C of a group without terms. */
+/* Writes beta * C for a group without terms. */
 static __global__ void tegroup_impl_empty_kernel(const __grid_constant__ tegroup_impl_result p, tegroup_dtype dtype,
                                                  float beta, const float *beta_at) {
     tegroup_impl_write_alone(p, dtype, beta_at ? *beta_at : beta, false, (int64_t)blockIdx.x * blockDim.x + threadIdx.x,
                              (int64_t)gridDim.x * blockDim.x);
 }
 
-/* Whether a C is always added in D, and one that lies elsewhere copied there first: by the quirk what lies there is
- * added in another way, and no plan knows where C will lie. */
+/* Whether D is always computed in place, and a C that lies elsewhere is copied into D first. The library adds in
+ * another way if C is D (see the quirk), and a plan does not know where C will be. */
 static inline int tegroup_impl_lt_loop_in_d(const tegroup_plan *plan) {
     return plan->problem.d != TEGROUP_DTYPE_F32 && tegroup_impl_lt_avoids(plan, TEGROUP_QUIRK_ADDED_HALVES);
 }
@@ -3612,17 +3626,17 @@ static inline int tegroup_impl_lt_loop_in_d(const tegroup_plan *plan) {
 static __global__ void tegroup_impl_bring_kernel(const __grid_constant__ tegroup_impl_result p, const float *beta_at) {
     const uint16_t *c = (const uint16_t *)(uintptr_t)p.c;
     uint16_t *d = (uint16_t *)(uintptr_t)p.d;
-    if (beta_at && *beta_at == 0) return; /* C is not read */
+    if (beta_at && *beta_at == 0) return; /* a beta of 0 means that C is not read */
     for (int64_t i = blockIdx.x; i < p.m; i += gridDim.x)
         for (int64_t j = threadIdx.x; j < p.n; j += blockDim.x) d[i * p.ldd + j] = c[i * p.ldc + j];
 }
 
-/* Bytes of the workspace that one stream's matmuls have to themselves. */
+/* Bytes of the workspace that each stream's matmuls have for themselves. */
 static inline int64_t tegroup_impl_lt_loop_slot(const tegroup_plan *plan) {
     return tegroup_impl_align((int64_t)plan->cublas_workspace_bytes, TEGROUP_ALIGNMENT);
 }
 
-/* What the library offers for a group of the usual size whose addresses are multiples of `alignment` bytes. */
+/* Collects what the library offers for a group of the mean size whose addresses are multiples of `alignment` bytes. */
 static inline tegroup_status tegroup_impl_lt_loop_ask(const tegroup_gemm_desc *desc, const tegroup_plan *plan,
                                                       const tegroup_impl_lt_plan *lt, int32_t alignment,
                                                       tegroup_impl_choices *choices, tegroup_error *error) {
@@ -3684,13 +3698,13 @@ static inline tegroup_status tegroup_impl_lt_loop_check(const tegroup_plan *plan
     return TEGROUP_OK;
 }
 
-/* What every group of a call shares. */
+/* What all groups of a call share. */
 typedef struct tegroup_impl_lt_loop {
     const tegroup_impl_lt_plan *lt;
-    tegroup_gemm_desc desc; /* scalars in device memory left out: the host must not read them */
+    tegroup_gemm_desc desc; /* without scalars in device memory, which the host must not read */
     tegroup_snapshot_view views[4];
     tegroup_impl_lt_matmul m;
-    float *alphas, *betas; /* device; NULL = on the host */
+    float *alphas, *betas; /* in device memory; NULL: the scalars are on the host */
     int32_t aligned, in_d;
 } tegroup_impl_lt_loop;
 
@@ -3730,7 +3744,7 @@ static inline tegroup_status tegroup_impl_lt_loop_group(tegroup_impl_lt_loop *lo
                                                   "stream", "the kernel must launch", error));
     code = tegroup_impl_lt_layouts(&lt->functions, plan, p.n, p.m, p.k, ld, &loop->m);
     TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
-    /* an algorithm that cannot do this very shape gives way to the library's own choice: NULL, and it asks its
+    /* an algorithm that cannot run this shape is replaced by the library's own choice: for NULL it runs its
      * heuristic */
     algorithm = loop->aligned ? &lt->algorithm : lt->has_unaligned ? &lt->unaligned : NULL;
     if (algorithm
@@ -3746,7 +3760,7 @@ static inline tegroup_status tegroup_impl_lt_loop_group(tegroup_impl_lt_loop *lo
     return tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take each group", error);
 }
 
-/* Is every group's address as aligned as the chosen algorithm was told? */
+/* Whether every group's address is as aligned as the chosen algorithm was told. */
 static inline int tegroup_impl_lt_loop_aligned(const tegroup_gemm_desc *desc, int32_t alignment, int in_d) {
     const tegroup_tensor *tensors[4] = {&desc->a, &desc->b, &desc->c, &desc->d};
     for (int i = 0; i < 4; i++) {
@@ -3755,7 +3769,7 @@ static inline int tegroup_impl_lt_loop_aligned(const tegroup_gemm_desc *desc, in
         if (!tegroup_impl_listed(t) && !tegroup_impl_aligned(t->data, (size_t)alignment)) return 0;
         if (!tegroup_impl_listed(t) && !tegroup_impl_ragged(&t->shape) && t->shape.groups > 1
             && tegroup_impl_group_stride(t) * (tegroup_impl_bits(t->dtype) / 8) % alignment != 0)
-            return 0; /* which may be another than was planned with; other distances are as planned */
+            return 0; /* the plan may have had another stride; other distances are as planned */
         for (int32_t g = 0; tegroup_impl_listed(t) && g < t->shape.groups; g++)
             if (!tegroup_impl_aligned(t->pointers[g], (size_t)alignment)) return 0;
     }
@@ -3784,7 +3798,7 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
     const int64_t slot_bytes = tegroup_impl_lt_loop_slot(plan);
     char *slots = (char *)desc->options.workspace;
     tegroup_impl_lt_loop loop;
-    int32_t forked = 0; /* those that wait for stream */
+    int32_t forked = 0; /* streams that wait for `stream` */
     cudaError_t cuda = cudaSuccess;
     tegroup_status status = TEGROUP_OK;
     int code;
@@ -3824,7 +3838,7 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
         forked += cuda == cudaSuccess;
     }
     status = tegroup_impl_cuda_status(cuda, "options.streams", "must wait for stream", error);
-    /* the largest groups first, dealt out in turn */
+    /* the largest groups first, round-robin over the streams */
     for (int32_t i = 0; i < p->groups && status == TEGROUP_OK; i++) {
         const int32_t g = loop.views[TEGROUP_IMPL_A].order ? loop.views[TEGROUP_IMPL_A].order[i] : i;
         const int32_t fork = forks > 0 ? i % forks : 0;
@@ -3844,27 +3858,27 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
 
 /* ==== [18] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
 
-/* One kernel family for every GPU since SM80: a persistent grid whose blocks walk the groups' tiles, cp.async into a
- * ring of swizzled shared-memory tiles, ldmatrix, mma.sync (PTX ISA 8.0, sections 9.7.8.22 and 9.7.13). Sizes come
- * from the snapshot. Each element is summed over k in steps of 16 from 0 upwards, whatever the tile, so the tile
- * never changes a bit. */
+/* One family of kernels for every GPU from SM80 on: a persistent grid walks the groups' tiles, loads by cp.async into a
+ * ring of swizzled pipeline stages, and multiplies with ldmatrix and mma.sync (PTX ISA 8.0, sections 9.7.8.22 and
+ * 9.7.13). Sizes come from the snapshot. Each element is summed over k in steps of 16 from 0 upwards in every tile, so
+ * the choice of the tile never changes a bit. A "line" is a row of A' or a column of B', which are the operands as
+ * multiplied: D = A' B'. */
 #define TEGROUP_IMPL_PORTABLE_TILE_K 64 /* two-byte elements: one 128-byte row of shared memory */
-#define TEGROUP_IMPL_PORTABLE_FOUND 8   /* tiles that are found at a time */
+#define TEGROUP_IMPL_PORTABLE_FOUND 8   /* tiles that the scheduler finds at a time */
 
-/* A tile of a group's product: where its operands and results begin, and how much of the group there is from there
- * on. */
+/* A tile of a group's product: where its operands and results begin, and how much of the group lies within it. */
 typedef struct tegroup_impl_gpu_tile {
-    const char *a, *b, *c, *bias; /* bias, scale: NULL = none */
+    const char *a, *b, *c, *bias; /* bias and scale may be NULL */
     const char *scale;
     char *d;
     int64_t a_row, b_row, c_row, d_row; /* bytes between rows */
-    int64_t k, row, col;                /* of D's buffer the first row, and its column */
-    int32_t m, n;                       /* at most the tile's own */
+    int64_t k, row, col;                /* row and col: the tile's first row and column in D's buffer */
+    int32_t m, n;                       /* rows and columns, at most those of a full tile */
     float alpha, beta;
-    int16_t reads_c, valid; /* 0: beta is 0, and C is not read; no tile is left */
+    int16_t reads_c, valid; /* reads_c is 0 if beta is 0; valid is 0 behind the last tile */
 } tegroup_impl_gpu_tile;
 
-/* All 16, or nothing; without a branch between the instructions around it. */
+/* Copies 16 bytes or nothing, without a branch between the surrounding instructions. */
 static __device__ __forceinline__ void tegroup_impl_cp_async_if(bool there, uint32_t to, const void *from) {
     asm volatile(
         "{.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n@p cp.async.cg.shared.global [%1], [%2], 16;}\n" ::"r"((int)there),
@@ -3886,7 +3900,7 @@ static __device__ __forceinline__ void tegroup_impl_ldmatrix(uint32_t (&r)[4], u
                      : "memory");
 }
 
-/* volatile, as the loads of fragments are: their order is the program's, not the compiler's. */
+/* volatile, as the loads of fragments are, so that they stay in the program's order. */
 template <bool BF16>
 static __device__ __forceinline__ void tegroup_impl_mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
                                                         uint32_t b1) {
@@ -3904,18 +3918,18 @@ static __device__ __forceinline__ void tegroup_impl_mma(float (&d)[4], const uin
 
 /* ---- scheduling ---- */
 
-/* One warp walks the groups, 32 at a time: each lane counts one group's tiles, a scan places them. Then each of a
- * few lanes looks for a tile of its own: it takes long, and no longer for several. Tiles are asked for in rising
- * order, so the walk never turns back. Lives in shared memory: registers are for sums. A kernel asks in one place,
- * where all of this is inlined and reads the descriptor as constants: a call would load it anew for every tile, and
- * have registers saved around it. */
+/* The scheduler. One warp walks the groups, 32 at a time: each lane counts one group's tiles, and a scan adds them up.
+ * A few lanes then look up one tile each: a lookup takes long, and several take no longer. Tiles are asked for in
+ * rising order, so the walk never goes back. Its state is in shared memory, as registers are for sums. A kernel calls
+ * it in one place, where all of it is inlined and reads the descriptor as constants; a call would load the descriptor
+ * for every tile, and save registers. */
 template <int TILE_M, int TILE_N> struct tegroup_impl_gpu_walk {
-    int64_t before;   /* tiles before the 32 groups at hand */
-    int64_t upto[32]; /* of these: tiles of each one and those before it */
-    int32_t base;     /* the first of these */
+    int64_t before;   /* tiles in front of the current 32 groups */
+    int64_t upto[32]; /* prefix sums of tiles over the current groups, each included */
+    int32_t base;     /* the first of the current groups */
 
     static __device__ __forceinline__ int32_t lane() { return (int32_t)threadIdx.x & 31; }
-    /* Before the first groups; behind all of them where a snapshot is none. */
+    /* Stands before the first groups, or behind the last one if a snapshot was not prepared. */
     __device__ __forceinline__ void begin(const tegroup_impl_gpu_call &call) {
         upto[lane()] = 0;
         if (lane() == 0) {
@@ -3933,13 +3947,13 @@ template <int TILE_M, int TILE_N> struct tegroup_impl_gpu_walk {
     static __device__ __forceinline__ int32_t tiles_n(const tegroup_impl_product &p) {
         return (int32_t)tegroup_impl_ceil_div(p.n, TILE_N);
     }
-    /* Of a group; a D of 2^31 has no room in memory. */
+    /* Tiles of a group. They fit an int32_t: no memory has room for a D of 2^31 tiles. */
     static __device__ __forceinline__ int32_t tiles(const tegroup_impl_gpu_call &call, int32_t g) {
         if (g >= call.desc.a.shape.groups) return 0;
         const tegroup_impl_product p = product(call, g);
         return p.skip || p.untouched || p.m <= 0 || p.n <= 0 ? 0 : tiles_m(p) * tiles_n(p);
     }
-    /* The 32 groups after those at hand. */
+    /* Moves on to the next 32 groups. */
     __device__ __forceinline__ void go_on(const tegroup_impl_gpu_call &call) {
         const int32_t first = base + 32;
         const int64_t tiles_before = before + upto[31];
@@ -3956,12 +3970,12 @@ template <int TILE_M, int TILE_N> struct tegroup_impl_gpu_walk {
         }
         __syncwarp();
     }
-    /* Tile number t of this lane, or none when there are fewer; lanes that look for nothing pass NULL. Within a
-     * group tiles go in stripes of 8 along m: their operands stay in L2. */
+    /* Finds tile number t for each lane that passes a tile, and marks it invalid if there are fewer; other lanes pass
+     * NULL. Within a group tiles go in stripes of 8 tile rows, so that their operands stay in L2. */
     __device__ __forceinline__ void find(const tegroup_impl_gpu_call &call, int64_t t, tegroup_impl_gpu_tile *tile) {
         for (;;) {
             if (tile && t < before + upto[31]) {
-                int32_t owner = 0; /* groups that end before the tile */
+                int32_t owner = 0; /* of the current groups, those that end before the tile */
 #pragma unroll
                 for (int32_t half = 16; half > 0; half /= 2)
                     if (t >= before + upto[owner + half - 1]) owner += half;
@@ -3975,7 +3989,7 @@ template <int TILE_M, int TILE_N> struct tegroup_impl_gpu_walk {
         }
         __syncwarp();
     }
-    /* Tile number `local` of group g. */
+    /* Fills in tile number `local` of group g. */
     __device__ __forceinline__ void put(const tegroup_impl_gpu_call &call, int32_t g, int32_t local,
                                         tegroup_impl_gpu_tile *tile) {
         const tegroup_gemm_desc &desc = call.desc;
@@ -4013,11 +4027,11 @@ template <int TILE_M, int TILE_N> struct tegroup_impl_gpu_walk {
 
 /* ---- loading ---- */
 
-/* Loads one operand's tiles of LINES lines (of m or n) by TILE_K. Contiguous along k a tile is stored [line][k],
- * else in panels of 64 lines, each [k][line]; either way rows have 128 bytes, whose 16-byte chunks are permuted by
- * XOR with the row's number, so that eight rows meet eight banks. Every pass of the block's threads permutes alike,
- * since it moves by a multiple of eight rows. */
-/* TWICE: lines from 64 on are others. */
+/* Loads an operand's part of a stage: LINES lines by TILE_K. An operand contiguous along k is stored as [line][k], any
+ * other in panels of 64 lines as [k][line]. Either way a row has 128 bytes, whose 16-byte chunks are permuted by XOR
+ * with the row's number, so that eight rows hit different banks. Passes of the block's threads are multiples of eight
+ * rows apart, so each thread's permutation is the same in all of them. */
+/* TWICE: the lines from 64 on come from another place in memory. */
 template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegroup_impl_loader {
     static constexpr int TILE_K = TEGROUP_IMPL_PORTABLE_TILE_K, ROWS = ALONG_K ? LINES : TILE_K;
     static constexpr int ROWS_A_PASS = THREADS / 8, PASSES_A_PANEL = ROWS / ROWS_A_PASS,
@@ -4025,11 +4039,11 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
     static_assert(ALONG_K || LINES % 64 == 0, "panels are whole");
     static_assert(ROWS_A_PASS % 8 == 0 && ROWS % ROWS_A_PASS == 0, "the permutation must repeat from pass to pass");
     static_assert(!TWICE || (ALONG_K && LINES == 128), "two halves of lines");
-    const char *from; /* this thread's first chunk of the next step */
-    int32_t room;     /* lines left from its row (along k), or from its chunk */
-    int32_t room2;    /* TWICE: the same of the second half's lines */
-    int64_t jump;     /* TWICE: bytes that these lie further on than if they followed */
-    bool whole;       /* rows are of whole 16 bytes and no 4 GB, and chunks are all there or not at all */
+    const char *from; /* this thread's first chunk in the next step */
+    int32_t room;     /* lines left from the thread's row (along k) or chunk */
+    int32_t room2;    /* TWICE: the same for the second half */
+    int64_t jump;     /* TWICE: bytes from where the second half would follow the first to where it is */
+    bool whole;       /* all is aligned to 16 bytes, rows are less than 4 GB apart, and a chunk is there or not */
 
     static __device__ __forceinline__ int32_t row() { return (int32_t)threadIdx.x / 8; }
     static __device__ __forceinline__ int32_t chunk() { return (int32_t)threadIdx.x % 8; }
@@ -4046,7 +4060,7 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
         room2 = room - 64;
         jump = 0;
     }
-    /* As many lines of each half, the second ones `apart` lines after the first. */
+    /* Opens two halves of `lines` lines each, the second `apart` lines behind the first. */
     __device__ __forceinline__ void open_twice(const char *base, int64_t row_bytes, int32_t lines, int64_t apart) {
         open(base, row_bytes, lines);
         room2 = room;
@@ -4058,30 +4072,30 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
                                          : panel(pass) * 64 < room;
     }
     __device__ __forceinline__ int64_t further(int pass) const { return TWICE && down(pass) >= 64 ? jump : 0; }
-    /* This thread's place in a stage. */
+    /* The thread's offset in a stage. */
     static __device__ __forceinline__ uint32_t place() {
         return (uint32_t)((row() * 8 + (chunk() ^ (row() & 7))) * 16);
     }
-    /* The tile of the next step, to this thread's place `to`; k elements along k, all TILE_K of them where WHOLE is
-     * said ahead. Of lines that do not exist nothing is loaded: whatever is there in their place leads to results
-     * that nobody stores. */
+    /* Loads the next step to `to`, the thread's place in a stage: k elements along k, which WHOLE says at compile time
+     * are TILE_K. Lines that do not exist are not loaded: whatever lies in their place only affects results that are
+     * never stored. */
     template <bool WHOLE> __device__ __forceinline__ void load(uint32_t to, int64_t row_bytes, int32_t k) const {
         if (!WHOLE && (!whole || k < TILE_K)) {
             piece_by_piece(to, row_bytes, k);
             return;
         }
         tegroup_impl_loader here = *this;
-        asm volatile("" : "+r"(here.room), "+r"(here.room2)); /* compared now, not ahead: registers are for sums */
+        asm volatile("" : "+r"(here.room), "+r"(here.room2)); /* compared here, not earlier: registers are for sums */
 #pragma unroll
         for (int pass = 0; pass < PASSES; pass++)
             tegroup_impl_cp_async_if(here.there(pass), to + (uint32_t)((panel(pass) * ROWS + down(pass)) * 128),
                                      from + (uint32_t)down(pass) * (uint64_t)(uint32_t)row_bytes + panel(pass) * 128
                                          + further(pass));
     }
-    /* The same where it may end within a chunk, or chunks are not aligned. */
+    /* The same if k may end within a chunk, or chunks are not aligned. */
     __device__ __forceinline__ void piece_by_piece(uint32_t to, int64_t row_bytes, int32_t k) const {
 #pragma unroll 1
-        for (int pass = 0; pass < PASSES; pass++) { /* of no bytes nothing is read, wherever that would be */
+        for (int pass = 0; pass < PASSES; pass++) { /* for 0 bytes nothing is read, wherever `at` points */
             const char *at = from + down(pass) * row_bytes + panel(pass) * 128 + further(pass);
             const int32_t left =
                 ALONG_K ? (there(pass) ? k - chunk() * 8 : 0) : (row() + down(pass) < k ? room - panel(pass) * 64 : 0);
@@ -4098,8 +4112,8 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
 
 /* ---- storing ---- */
 
-/* Eight neighbours of BF16, FP16 or FP32, of which `count` exist, as floats: in one or two loads where their address
- * allows it. */
+/* Loads eight neighbours of BF16, FP16 or FP32, of which `count` exist, as floats; in one or two loads if their address
+ * is aligned. */
 static __device__ __forceinline__ void tegroup_impl_gpu_load8(tegroup_dtype dtype, const char *from, int32_t count,
                                                               float (&x)[8]) {
     if (count == 8 && ((uintptr_t)from & 15) == 0) {
@@ -4146,12 +4160,13 @@ static __device__ __forceinline__ void tegroup_impl_gpu_store8(tegroup_dtype dty
         if (i < count) ((uint16_t *)to)[i] = (uint16_t)(word[i / 2] >> i % 2 * 16);
 }
 
-/* Eight sums of line `line` from column `first` on, both within the tile: alpha * sum + beta * C + scale * bias. The
- * tile is a copy in registers: the compiler cannot know that stores to D leave shared memory alone. */
+/* Finishes and stores eight sums of row `line` from column `first` on, both counted within the tile: D = alpha * sum +
+ * beta * C + scale * bias. The tile is a copy in registers, since the compiler cannot know that stores to D leave
+ * shared memory unchanged. */
 static __device__ __forceinline__ void tegroup_impl_gpu_finish(const tegroup_gemm_desc &desc,
                                                                const tegroup_impl_gpu_tile &tile, int line, int first,
                                                                const float *sums) {
-    const bool empty = tile.k == 0; /* an empty sum is no term at all */
+    const bool empty = tile.k == 0; /* an empty sum adds nothing, not even alpha * 0 */
     const int32_t count = tile.n - first < 8 ? tile.n - first : 8, bytes = desc.d.dtype == TEGROUP_DTYPE_F32 ? 4 : 2;
     const float4 low = ((const float4 *)sums)[0], high = ((const float4 *)sums)[1];
     float x[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}, y[8];
@@ -4174,7 +4189,7 @@ static __device__ __forceinline__ void tegroup_impl_gpu_finish(const tegroup_gem
     tegroup_impl_gpu_store8(desc.d.dtype, tile.d + line * tile.d_row + first * bytes, count, x);
 }
 
-/* Is the result alpha times the sum and nothing else, two bytes wide, in whole 16-byte pieces? */
+/* Whether the result is alpha times the sum and nothing else, of two-byte elements, in whole 16-byte pieces. */
 static __device__ __forceinline__ bool tegroup_impl_gpu_plain(const tegroup_gemm_desc &desc,
                                                               const tegroup_impl_gpu_tile &tile) {
     return tile.k > 0 && !tile.reads_c && !tile.bias && desc.d.dtype != TEGROUP_DTYPE_F32
@@ -4183,17 +4198,17 @@ static __device__ __forceinline__ bool tegroup_impl_gpu_plain(const tegroup_gemm
 
 /* ---- fragments ---- */
 
-/* Where a lane reads its row of a fragment's first 8x8 matrix: `line` is the warp's first line, upper and later (0
- * or 1) say whether its matrix is the one of the eight higher lines, and of the eight later k. */
+/* Where a lane reads its row r of a fragment's 8x8 matrix. `line` is the warp's first line; upper and later (0 or 1)
+ * say whether the lane's matrix is the one of the upper eight lines, and of the later eight k. */
 template <bool ALONG_K>
 static __device__ __forceinline__ uint32_t tegroup_impl_fragments(int line, int upper, int later, int r) {
     return ALONG_K ? (uint32_t)((line + upper * 8 + r) * 128 + (later ^ r) * 16)
                    : (uint32_t)(line / 64 * 8192 + (later * 8 + r) * 128 + ((line % 64 / 8 + upper) ^ r) * 16);
 }
 
-/* The same for sixteen kk of k and the i-th sixteen lines. The chunk's number is permuted by XOR, and so moved by
- * XOR: a warp's first line is a multiple of 32 where a tile is in panels. skip: when that is in the middle of a
- * panel, bytes of one, since the next then begins at i = 2. */
+/* The same for the kk-th k16 and the i-th 16 lines. Chunks are permuted by XOR, so the address of another 16 elements
+ * is an XOR, too; in panels this holds because a warp's first line is a multiple of 32. skip: the bytes of a panel if
+ * that line is in the middle of one, since the next panel then begins at i = 2; else 0. */
 template <bool ALONG_K>
 static __device__ __forceinline__ uint32_t tegroup_impl_fragment(uint32_t at, uint32_t skip, int kk, int i) {
     return ALONG_K ? (at ^ (uint32_t)(kk * 32)) + (uint32_t)(i * 16 * 128)
@@ -4202,28 +4217,28 @@ static __device__ __forceinline__ uint32_t tegroup_impl_fragment(uint32_t at, ui
 
 /* ---- the two-byte kernel ---- */
 
-/* A block's work on one tile: the ring of loads, the fragments and the sums. */
+/* A block's work on one tile: the ring of pipeline stages, fragments and sums. */
 template <bool BF16, int OP, int TILE_M_, int TILE_N_, int WARPS_M, int WARPS_N, int STAGES, bool FUSED = false>
 struct tegroup_impl_portable_block {
     static constexpr int TILE_M = TILE_M_, TILE_N = TILE_N_, TILE_K = TEGROUP_IMPL_PORTABLE_TILE_K;
     static constexpr int WARPS = WARPS_M * WARPS_N, THREADS = WARPS * 32;
     static constexpr int WARP_N = TILE_N / WARPS_N, MI = TILE_M / WARPS_M / 16, NI = WARP_N / 8, PAIRS = NI / 2;
     static constexpr int STEPS = TILE_K / 16, CHUNKS = TILE_N / 8, LINES_A_PASS = THREADS / CHUNKS;
-    static constexpr int PADDED_N = TILE_N + 8; /* eight rows of fragments meet different banks */
+    static constexpr int PADDED_N = TILE_N + 8; /* eight rows of a fragment hit different banks */
     static constexpr bool A_ALONG_K = OP != TEGROUP_OP_WGRAD, B_ALONG_K = OP == TEGROUP_OP_FORWARD;
     static constexpr int A_BYTES = TILE_M * TILE_K * 2, STAGE_BYTES = A_BYTES + TILE_N * TILE_K * 2,
                          RING_BYTES = STAGES * STAGE_BYTES, SUMS_BYTES = TILE_M * PADDED_N * 4;
-    /* The sums take the ring's place in the end; 128: room to align it. */
+    /* The sums overwrite the ring in the end. 128: room to align it. */
     static constexpr int SHARED_BYTES = (RING_BYTES > SUMS_BYTES ? RING_BYTES : SUMS_BYTES) + 128;
-    static constexpr bool SHARED = A_ALONG_K && MI == 4; /* where a group ends, warps share the lines that are left */
+    static constexpr bool SHARED = A_ALONG_K && MI == 4; /* warps share the rows that a group's last tile has */
     static_assert(PAIRS % 2 == 0, "B's two sets of fragments alternate");
 
-    uint32_t ring, place;      /* the ring, and in its first stage the thread's own place */
-    uint32_t at_a, at_b, skip; /* this lane's place in a tile of A and of B */
+    uint32_t ring, place;      /* the ring; the thread's own place in its first stage */
+    uint32_t at_a, at_b, skip; /* the lane's place in A's and B's part of a stage; see tegroup_impl_fragment */
     tegroup_impl_loader<TILE_M, A_ALONG_K, THREADS> load_a;
     tegroup_impl_loader<TILE_N, B_ALONG_K, THREADS, FUSED && B_ALONG_K> load_b;
-    int32_t left, reading; /* steps from this one on; its stage. STAGES - 1 of them are on their way */
-    int32_t rows;          /* sixteens of lines that a warp works on */
+    int32_t left, reading; /* steps of TILE_K left, this one included; its stage */
+    int32_t rows;          /* m16 blocks that a warp works on */
     float sum[MI][NI][4];
     uint32_t fa[MI][4], fb[2][4];
 
@@ -4235,13 +4250,13 @@ struct tegroup_impl_portable_block {
         place = ring + load_a.place();
     }
 
-    /* The first loads of a tile. The ring must be free. */
+    /* Starts the first loads of a tile. The ring must be free. */
     __device__ __forceinline__ void open(const tegroup_impl_gpu_tile &tile) {
         load_b.open(tile.b, tile.b_row, tile.n);
         begin(tile);
     }
     __device__ __forceinline__ void open(const tegroup_impl_gpu_tile &tile, const tegroup_impl_gpu_epilogue &epilogue) {
-        if (halves(epilogue)) /* half a tile of gates, and as many ups */
+        if (halves(epilogue)) /* half a tile of gates, and half of ups */
             load_b.open_twice(tile.b - tile.col / 2 * tile.b_row, tile.b_row, tile.n / 2,
                               epilogue.activation.output.cols);
         else load_b.open(tile.b, tile.b_row, tile.n);
@@ -4261,7 +4276,7 @@ struct tegroup_impl_portable_block {
         }
         reading = 0;
     }
-    /* Elements of k in the step STAGES - 1 after this one. */
+    /* Elements of k in the step that is STAGES - 1 after the current one. */
     __device__ __forceinline__ int32_t loadable(const tegroup_impl_gpu_tile &tile) const {
         return left > STAGES ? TILE_K : (int32_t)((uint32_t)(tile.k - 1) % TILE_K) + 1;
     }
@@ -4274,17 +4289,17 @@ struct tegroup_impl_portable_block {
     __device__ __forceinline__ void load_into_b(const tegroup_impl_gpu_tile &tile, int32_t stage) {
         if (left >= STAGES)
             load_b.template load<WHOLE>(place + (uint32_t)(stage * STAGE_BYTES + A_BYTES), tile.b_row, loadable(tile));
-        tegroup_impl_cp_commit(); /* also when empty, so that the count of pending groups stays true */
+        tegroup_impl_cp_commit(); /* even an empty group, so that the count of pending groups stays right */
     }
-    /* Long after the loads: an address that the queue of loads has not taken yet cannot be moved, and the warp would
-     * wait. */
+    /* Moves on to the next step's addresses. This comes long after the loads: a warp that changes an address register
+     * which a queued load has not read yet has to wait. */
     __device__ __forceinline__ void advance(const tegroup_impl_gpu_tile &tile) {
         load_a.advance(tile.a_row);
         load_b.advance(tile.b_row);
     }
     __device__ __forceinline__ int32_t free_stage() const { return reading == 0 ? STAGES - 1 : reading - 1; }
-    __device__ __forceinline__ void
-    arrive() { /* the next step's tile is there, and the one before this step's is free */
+    /* Waits until the next step's stage has arrived. Behind the barrier the stage that was read last is free. */
+    __device__ __forceinline__ void arrive() {
         tegroup_impl_cp_wait<STAGES - 2>();
         __syncthreads();
     }
@@ -4299,9 +4314,9 @@ struct tegroup_impl_portable_block {
                               + tegroup_impl_fragment<B_ALONG_K>(at_b, WARP_N % 64 ? skip : 0, kk, pair));
     }
 
-    /* Sixteen kk of a step: B's fragments come a pair of columns ahead of their products, A's of the next sixteen
-     * row by row under the last pair. One set of A's is what registers leave room for; the other warp of the
-     * scheduler fills the gaps. */
+    /* One k16 of a step. B's fragments are loaded one pair of n8 blocks ahead of their mma, A's for the next k16 row by
+     * row during the last pair. Registers have room for one set of A's only; the other warp of the SM sub-partition
+     * fills the gaps. */
     template <bool WHOLE, int ROWS, int KK>
     __device__ __forceinline__ void sixteen(const tegroup_impl_gpu_tile &tile, bool more) {
         constexpr int NEXT = (KK + 1) % STEPS;
@@ -4330,7 +4345,7 @@ struct tegroup_impl_portable_block {
         for (int i = 0; i < ROWS; i++) fetch_a(0, i);
         fetch_b(0, 0);
     }
-    /* Loads that may end anywhere are made between steps, where no fragments take up registers. */
+    /* Steps whose loads may end within a chunk load between k16 steps, while no fragments occupy registers. */
     template <bool WHOLE, int ROWS> __device__ __forceinline__ void steps(const tegroup_impl_gpu_tile &tile) {
         if (WHOLE) fetch<ROWS>();
 #pragma unroll 1
@@ -4347,7 +4362,7 @@ struct tegroup_impl_portable_block {
         }
     }
     __device__ __forceinline__ void multiply(const tegroup_impl_gpu_tile &tile) {
-        /* In A's tile the matrices of a fragment run along m first, in B's along k first. */
+        /* The four 8x8 matrices of a fragment run along m first in A, along k first in B. */
         const int me = tegroup_impl_thread(), matrix = me % 32 / 8, r = me % 8,
                   least = (tile.m + WARPS_M * 16 - 1) / (WARPS_M * 16);
         const bool whole = load_a.whole && load_b.whole && tile.k % TILE_K == 0;
@@ -4373,8 +4388,8 @@ struct tegroup_impl_portable_block {
         __syncthreads(); /* the ring is free */
     }
 
-    /* Results go through the ring, so that neighbouring threads store neighbouring columns: alpha times the sums as
-     * two-byte numbers, ready to be copied, */
+    /* Results go through shared memory, where the ring was, so that neighbouring threads store neighbouring columns.
+     * store_plainly puts alpha times the sums there as two-byte elements, ready to be copied to D. */
     __device__ __forceinline__ void store_plainly(bool bf16, const tegroup_impl_gpu_tile &tile, unsigned char *memory) {
         const float alpha = tile.alpha;
         const int me = tegroup_impl_thread(), from_m = warp_m(me) + me % 32 / 4, from_n = warp_n(me) + me % 4 * 2;
@@ -4398,7 +4413,7 @@ struct tegroup_impl_portable_block {
         for (int i = line; i < lines; i += LINES_A_PASS, from += LINES_A_PASS * PADDED_N, to += LINES_A_PASS * row)
             *(uint4 *)to = *(const uint4 *)from;
     }
-    /* or the sums as they are, for everything else. */
+    /* put, for all other epilogues, leaves the sums there as they are. */
     __device__ __forceinline__ void put(unsigned char *memory) const {
         const int me = tegroup_impl_thread(), from_m = warp_m(me) + me % 32 / 4, from_n = warp_n(me) + me % 4 * 2;
         float *sums = (float *)memory;
@@ -4429,7 +4444,7 @@ struct tegroup_impl_portable_block {
     }
 
 #if TEGROUP_IMPL_ACTIVATION_KERNELS
-    /* With an activation, or its gradient: eight of its columns a thread and line. */
+    /* With an activation or its gradient, a thread finishes eight columns of its output in a row at a time. */
     __device__ __forceinline__ void finish(const tegroup_gemm_desc &desc, const tegroup_impl_gpu_tile &shared,
                                            unsigned char *memory, const tegroup_impl_gpu_epilogue &epilogue) {
         put(memory);
@@ -4439,8 +4454,8 @@ struct tegroup_impl_portable_block {
         else differentiate(desc, tile, (const float *)memory, epilogue);
 #endif
     }
-    /* Of gates and ups the first eight that a row has from column `col` of what is activated on, and how many bytes
-     * the others are behind them. */
+    /* Where a row's eight gates begin that belong to eight columns from column `col` of the activation's output on; or,
+     * interleaved, the first eight of sixteen gates and ups. others: bytes from there to the other eight. */
     static __device__ __forceinline__ char *eight(const tegroup_matrix &m, bool interleaved, int64_t row, int64_t col) {
         return (char *)m.data + (row * m.ld + (interleaved ? 2 * col : col)) * 2;
     }
@@ -4505,13 +4520,13 @@ struct tegroup_impl_portable_block {
         const int me = tegroup_impl_thread(), first = me % CHUNKS * 8;
         const int64_t col = tile.col + first;
         const char *from = eight(f.input, interleaved, tile.row + me / CHUNKS, col);
-        uint4 one = make_uint4(0, 0, 0, 0), two = one; /* of the next line, which is long on its way */
+        uint4 one = make_uint4(0, 0, 0, 0), two = one; /* of the thread's next row, loaded early */
         if (me / CHUNKS < tile.m && col < f.output.cols) {
             one = *(const uint4 *)from;
             two = *(const uint4 *)(from + others(f));
         }
 #pragma unroll 1
-        for (int line = 0; line < tile.m; line += LINES_A_PASS) { /* warps stay whole for the sums */
+        for (int line = 0; line < tile.m; line += LINES_A_PASS) { /* all lanes of a warp take part in the sums */
             const int i = line + me / CHUNKS;
             const int64_t row = tile.row + i;
             const bool there = i < tile.m && col < f.output.cols;
@@ -4550,22 +4565,21 @@ struct tegroup_impl_portable_block {
 #endif
 };
 
-/* Blocks take turns at the tiles, each round beginning one block later: else some would always get the short tiles
- * where groups end. */
+/* The tile that this block has in wave `round`. Tiles go round-robin, and each wave begins one block later: otherwise
+ * some blocks would always get the partial tiles at the groups' ends. */
 static __device__ __forceinline__ int64_t tegroup_impl_gpu_number(uint32_t round) {
     return (int64_t)round * gridDim.x + (blockIdx.x + round) % gridDim.x;
 }
 
-/* What a block does; with an epilogue, to all of its tiles. */
+/* What a block does; an epilogue, if any, is that of all tiles. */
 template <typename BLOCK, typename... EPILOGUE>
 static __device__ __forceinline__ void tegroup_impl_portable_work(const tegroup_impl_gpu_call &call,
                                                                   const EPILOGUE &...epilogue) {
     extern __shared__ __align__(16) unsigned char tegroup_impl_memory[];
-    /* To 128 bytes, as the permutation of chunks needs: debug and relocatable builds do not keep to a larger
-     * __align__. */
+    /* Aligned to 128 bytes, as the swizzle needs: debug and relocatable builds do not honour a larger __align__. */
     unsigned char *const ring = tegroup_impl_memory + (128 - tegroup_impl_shared(tegroup_impl_memory) % 128) % 128;
     constexpr int FOUND = TEGROUP_IMPL_PORTABLE_FOUND;
-    /* Those found last, and those before, whose last one others may still read. */
+    /* The tiles found last, and those found before, of which others may still read the last one. */
     __shared__ tegroup_impl_gpu_tile tiles[2 * FOUND];
     __shared__ tegroup_impl_gpu_walk<BLOCK::TILE_M, BLOCK::TILE_N> walk;
     BLOCK block(ring);
@@ -4575,7 +4589,7 @@ static __device__ __forceinline__ void tegroup_impl_portable_work(const tegroup_
         if (warp == 0 && round % FOUND == 0)
             walk.find(call, tegroup_impl_gpu_number((uint32_t)(round + lane)),
                       lane < FOUND ? &tiles[(round + lane) % (2 * FOUND)] : NULL);
-        __syncthreads(); /* the tile is known, and nobody still reads the shared memory of the last one */
+        __syncthreads(); /* the tile is known, and nobody reads the last tile's shared memory any more */
         const tegroup_impl_gpu_tile &tile = tiles[round % (2 * FOUND)];
         if (!tile.valid) break;
         block.open(tile, epilogue...);
@@ -4588,7 +4602,7 @@ template <bool BF16, int OP, int TILE_M, int TILE_N, int WARPS_M, int WARPS_N, i
 static __global__ void __launch_bounds__(WARPS_M *WARPS_N * 32)
     tegroup_impl_portable_kernel(const __grid_constant__ tegroup_impl_gpu_call call) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-    __trap(); /* built for an older GPU alone; the plan refuses before it comes to this */
+    __trap(); /* compiled for older GPUs only; the plan refuses before this is launched */
 #else
     tegroup_impl_portable_work<tegroup_impl_portable_block<BF16, OP, TILE_M, TILE_N, WARPS_M, WARPS_N, STAGES>>(call);
 #endif
@@ -4612,7 +4626,8 @@ static __global__ void __launch_bounds__(128)
 
 /* ==== [20] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
 
-/* Plain FMA, for gradient checks: 64 x 64 tiles, 4 x 4 elements a thread, one chain of FMAs over k an element. */
+/* Plain FMA, for gradient checks: 64 x 64 tiles, 4 x 4 elements a thread, and one chain of FMAs over k for each
+ * element. */
 template <int OP>
 static __global__ void __launch_bounds__(256)
     tegroup_impl_portable_f32_kernel(const __grid_constant__ tegroup_impl_gpu_call call) {
@@ -4633,7 +4648,7 @@ static __global__ void __launch_bounds__(256)
         float sum[4][4] = {};
         for (int64_t k0 = 0; k0 < tile.k; k0 += TILE_K) {
             for (int e = (int)threadIdx.x; e < TILE * TILE_K;
-                 e += 256) { /* threads run along whichever direction is contiguous */
+                 e += 256) { /* threads run along the contiguous direction */
                 const int la = !A_ALONG_K ? e % TILE : e / TILE_K, ka = !A_ALONG_K ? e / TILE : e % TILE_K;
                 const int lb = B_ALONG_K ? e / TILE_K : e % TILE, kb = B_ALONG_K ? e % TILE_K : e / TILE;
                 const bool in_a = la < tile.m && k0 + ka < tile.k, in_b = lb < tile.n && k0 + kb < tile.k;
@@ -4663,9 +4678,9 @@ static __global__ void __launch_bounds__(256)
 
 /* ==== [21] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
 
-/* One kernel of the family, for BF16 and for FP16. Tiles of up to 128 lines fit SM86, 89 and 120, whose blocks have
- * 99 KB of shared memory for what the kernel declares itself (less than 2.4 KB) and the ring; the highest is for
- * SM90 and 100. */
+/* A kernel row: one kernel of the family, for BF16 and for FP16. Tiles of up to 128 rows fit SM86, 89 and 120, whose
+ * blocks have 99 KB of shared memory for the ring and what the kernel itself declares, less than 2.4 KB. The 256-row
+ * tile is for SM90 and 100. */
 typedef struct tegroup_impl_portable_row {
     const void *bf16, *f16;
     int32_t tile_m, tile_n, threads, shared_bytes;
@@ -4679,7 +4694,7 @@ typedef struct tegroup_impl_portable_row {
             tegroup_impl_portable_block<true, op, m, n, warps_m, warps_n, stages>::SHARED_BYTES                        \
     }
 
-/* Rows of one operation, from the lowest tile to the highest. */
+/* The kernel rows of one operation, ordered by the height of their tiles. */
 static inline const tegroup_impl_portable_row *tegroup_impl_portable_rows(tegroup_op op, int32_t *count) {
     static const tegroup_impl_portable_row forward[] = {TEGROUP_IMPL_PORTABLE_ROW(1, 64, 128, 1, 4, 4),
                                                         TEGROUP_IMPL_PORTABLE_ROW(1, 128, 128, 2, 2, 3),
@@ -4704,10 +4719,10 @@ TEGROUP_IMPL_PORTABLE_FITS(64, 128, 2, 2, 3, 99);
 TEGROUP_IMPL_PORTABLE_FITS(128, 128, 2, 2, 3, 99);
 TEGROUP_IMPL_PORTABLE_FITS(256, 192, 4, 2, 3, 227);
 
-/* The lowest tile that holds a group of `lines` lines, the average; the 256-line one, which wastes most where a
- * group ends, only where groups are long and alike, its width leaves few columns over, and sums are so long that a
- * multiprocessor does without a second block, which multiplies while the first one stores. limit: shared memory that
- * a block may have. */
+/* Chooses the lowest tile that holds `lines`, the rows of an average group's D, within `limit` bytes of shared memory.
+ * The 256-row tile wastes most at groups' ends and leaves no room for a second block, which would multiply while the
+ * first one stores. It is taken only if groups are long and even (`alike`), its width wastes few columns, and sums are
+ * long. */
 static inline const tegroup_impl_portable_row *tegroup_impl_portable_choose(tegroup_op op, int64_t lines,
                                                                             int64_t columns, int64_t terms, int alike,
                                                                             int32_t limit) {
@@ -4723,7 +4738,7 @@ static inline const tegroup_impl_portable_row *tegroup_impl_portable_choose(tegr
     return &rows[i];
 }
 
-/* Shared memory that one block may have here. A test can pretend to be on a smaller GPU. */
+/* Shared memory that a block may have on this device. Tests can pretend to be on a smaller GPU. */
 static inline cudaError_t tegroup_impl_shared_limit(int device, int *limit) {
     cudaError_t code = cudaDeviceGetAttribute(limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
 #if defined(TEGROUP_IMPL_SHARED_LIMIT)
@@ -4732,7 +4747,7 @@ static inline cudaError_t tegroup_impl_shared_limit(int device, int *limit) {
     return code;
 }
 
-/* The plan with this kernel; its block may have no more shared memory than this GPU lets it. */
+/* Puts a kernel into the plan, unless its block needs more shared memory than this GPU allows. */
 static inline tegroup_status tegroup_impl_portable_take(tegroup_plan *plan, const void *kernel, int32_t threads,
                                                         int32_t shared, tegroup_error *error) {
     cudaFuncAttributes attributes;
@@ -4755,7 +4770,8 @@ static inline tegroup_status tegroup_impl_portable_take_row(tegroup_plan *plan, 
                                       row->shared_bytes, error);
 }
 
-/* Built for GPUs before SM80 alone, what the driver makes of it for a later one has no mma.sync. */
+/* Whether this build has usable code for the device. If it was compiled for GPUs before SM80 only, what the driver
+ * makes of that for a later GPU has no mma.sync. */
 static inline int tegroup_impl_portable_image(int32_t) {
     cudaFuncAttributes attributes;
     int32_t count;
@@ -4807,7 +4823,7 @@ static inline tegroup_status tegroup_impl_portable_gemm(const tegroup_plan *plan
 }
 
 #if TEGROUP_IMPL_FUSED_KERNELS
-/* The kernel with an activation in its epilogue, or its gradient, for a plan of a forward product or of dgrad. */
+/* Finds the kernel with an activation, or its gradient, in the epilogue; plan: of a forward product or of dgrad. */
 static inline tegroup_status tegroup_impl_portable_plan_fused(const tegroup_plan *plan, tegroup_fused_kernel *kernel,
                                                               tegroup_error *error) {
     const int bf16 = plan->problem.a == TEGROUP_DTYPE_BF16,
@@ -4846,15 +4862,15 @@ static inline tegroup_status tegroup_impl_portable_gemm_fused(const tegroup_plan
 
 /* ==== [22] Hopper's instructions (src/cuda/hopper.h) ==== */
 
-/* mbarriers, TMA and wgmma as PTX ISA 8.0 and later describe them (sections 9.7.13.15, 9.7.9.27 and 9.7.15). What
- * stands here assembles for sm_90a alone; TEGROUP_IMPL_HOPPER says that this pass of the compiler is for it. */
+/* mbarriers, TMA and wgmma as PTX ISA 8.0 and later describe them (sections 9.7.13.15, 9.7.9.27 and 9.7.15). They
+ * assemble for sm_90a only; TEGROUP_IMPL_HOPPER is 1 in the compiler pass for that architecture. */
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define TEGROUP_IMPL_HOPPER 1
 #else
 #define TEGROUP_IMPL_HOPPER 0
 #endif
 
-#include <cuda.h> /* CUtensorMap: the driver's header, for its types; nothing of it is linked */
+#include <cuda.h> /* CUtensorMap; only types of the driver's header are used, nothing of it is linked */
 
 template <bool FIRST, typename A, typename B> struct tegroup_impl_if { typedef A type; };
 template <typename A, typename B> struct tegroup_impl_if<false, A, B> { typedef B type; };
@@ -4871,7 +4887,7 @@ static __device__ __forceinline__ void tegroup_impl_barrier_arrive(uint32_t barr
 static __device__ __forceinline__ void tegroup_impl_barrier_expect(uint32_t barrier, uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
-/* Until the phase of this parity is over. */
+/* Waits until the phase of this parity completes. */
 static __device__ __forceinline__ void tegroup_impl_barrier_wait(uint32_t barrier, uint32_t parity) {
     asm volatile("{.reg .pred over;\n"
                  "again: mbarrier.try_wait.parity.shared::cta.b64 over, [%0], %1;\n"
@@ -4879,15 +4895,16 @@ static __device__ __forceinline__ void tegroup_impl_barrier_wait(uint32_t barrie
                  "r"(parity)
                  : "memory");
 }
-/* Among the 128 threads of a warpgroup; barrier 0 is __syncthreads'. */
+/* Synchronizes the 128 threads of a warpgroup. Barrier 0 is the one of __syncthreads. */
 static __device__ __forceinline__ void tegroup_impl_warpgroup_sync(int barrier) {
     asm volatile("bar.sync %0, 128;" ::"r"(barrier) : "memory");
 }
 
 /* ---- copies ---- */
 
-/* A box of a tensor to shared memory; its bytes arrive at `barrier`. anywhere: the tensor has two more dimensions,
- * with strides of 16 bytes and of 2^35, and the box begins `origin` bytes, modulo 2^64, from where it else would. */
+/* Loads a box of a tensor into shared memory and counts its bytes on the mbarrier `barrier`. anywhere: the tensor map
+ * has two more dimensions, with strides of 16 and of 2^35 bytes, by which the box is shifted `origin` bytes, modulo
+ * 2^64. */
 static __device__ __forceinline__ void tegroup_impl_tma_load(uint32_t to, const CUtensorMap *map, uint32_t barrier,
                                                              int32_t x, int32_t y, int32_t z, bool anywhere,
                                                              uint64_t origin) {
@@ -4903,8 +4920,8 @@ static __device__ __forceinline__ void tegroup_impl_tma_load(uint32_t to, const 
                      "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z)
                      : "memory");
 }
-/* A box from shared memory; or, `adds`, L2 adds it to the FP32 numbers that are there, and gives what FADD does,
- * subnormals, infinities and NaN too. */
+/* Stores a box from shared memory. adds: L2 adds the box to the FP32 values in memory instead, with the same results as
+ * FADD, subnormals, infinities and NaN included. */
 static __device__ __forceinline__ void tegroup_impl_tma_store(const CUtensorMap *map, uint32_t from, int32_t x,
                                                               int32_t y, int32_t z, bool anywhere, uint64_t origin,
                                                               bool adds = false) {
@@ -4925,15 +4942,15 @@ static __device__ __forceinline__ void tegroup_impl_tma_store(const CUtensorMap 
     }
 #undef TEGROUP_IMPL_STORE
 }
-/* What this thread stored since is one group. */
+/* Closes a bulk group: all stores that this thread issued since the last one. */
 static __device__ __forceinline__ void tegroup_impl_tma_store_commit(void) {
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
-/* Until at most PENDING of this thread's groups of stores still read shared memory. */
+/* Waits until at most PENDING of this thread's bulk groups still read shared memory. */
 template <int PENDING> static __device__ __forceinline__ void tegroup_impl_tma_store_wait(void) {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
 }
-/* What this thread wrote to shared memory by ordinary stores can be read by copies and wgmma. */
+/* Makes this thread's ordinary stores to shared memory visible to TMA and wgmma. */
 static __device__ __forceinline__ void tegroup_impl_async_fence(void) {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -4945,8 +4962,8 @@ template <int REGISTERS> static __device__ __forceinline__ void tegroup_impl_reg
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
 
-/* Four 8x8 matrices of two-byte numbers, as wgmma's sums lie in registers, to rows of 16 bytes and back. TURNED: to
- * columns. */
+/* Stores and loads four 8x8 matrices of two-byte elements, held in registers as wgmma's accumulators are, as rows of 16
+ * bytes in shared memory. TURNED: transposed. */
 template <bool TURNED>
 static __device__ __forceinline__ void tegroup_impl_stmatrix(uint32_t to, const uint32_t (&r)[4]) {
     if (TURNED)
@@ -4967,12 +4984,16 @@ static __device__ __forceinline__ void tegroup_impl_ldmatrix_rows(uint32_t (&r)[
 
 /* ---- wgmma ---- */
 
-/* How a tile lies in shared memory: rows of 128 bytes, their 16-byte chunks permuted by XOR with the row's number
- * (the 128-byte swizzle of TMA). leading: bytes from 64 lines to the next 64 where lines are contiguous; else
- * unread. */
-static __device__ __forceinline__ uint64_t tegroup_impl_wgmma_tile(uint32_t address, uint32_t leading) {
-    return (uint64_t)((address & 0x3ffffu) >> 4) | (uint64_t)(leading >> 4) << 16 | (uint64_t)(1024 >> 4) << 32
-           | (uint64_t)1 << 62;
+/* The wgmma descriptor of an operand in shared memory: rows of 128 bytes with TMA's 128-byte swizzle, which permutes a
+ * row's 16-byte chunks by XOR with the row's number. A "line" here and in names such as A_LINES is an index of wgmma's
+ * M or N dimension. leading: bytes from one block of 64 lines to the next if the operand is contiguous along its lines
+ * (MN-major); not read if it is contiguous along k. The lower half of a descriptor holds the address and `leading` in
+ * units of 16 bytes, and offsets are added to it; the upper half is a constant, which takes no registers this way. */
+static __device__ __forceinline__ uint32_t tegroup_impl_wgmma_tile(uint32_t address, uint32_t leading) {
+    return (address & 0x3ffffu) >> 4 | leading >> 4 << 16;
+}
+static __device__ __forceinline__ uint64_t tegroup_impl_wgmma_descriptor(uint32_t tile) {
+    return (uint64_t)tile | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
 static __device__ __forceinline__ void tegroup_impl_wgmma_begin(void) {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -4984,8 +5005,9 @@ template <int PENDING> static __device__ __forceinline__ void tegroup_impl_wgmma
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
-/* sum[64 x N] (+)= A[64 x 16] B[16 x N], both in shared memory; a warp's lanes hold sums as mma.sync's accumulators
- * do, eight columns after eight. */
+/* sum[64 x N] (+)= A[64 x 16] B[16 x N], both operands in shared memory; add is 0 to overwrite the sum. A_LINES and
+ * B_LINES are 1 for an operand that is contiguous along its lines, 0 along k. Each n8 block of the sum lies in
+ * registers as an accumulator of mma.sync does. */
 /* clang-format off */
 #define TEGROUP_IMPL_F4(i) "+f"(d[i]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3])
 #define TEGROUP_IMPL_F32(i)                                                                                    \
@@ -5010,7 +5032,7 @@ template <int PENDING> static __device__ __forceinline__ void tegroup_impl_wgmma
 #define TEGROUP_IMPL_SUMS_128                                                                                  \
     TEGROUP_IMPL_NINETY ", " TEGROUP_IMPL_TEN(9) ", " TEGROUP_IMPL_TEN(10) ", " TEGROUP_IMPL_TEN(11)           \
     ", %120, %121, %122, %123, %124, %125, %126, %127"
-/* `sums` are registers 0 to n / 2 - 1; a, b, plus and the two orders are the five operands after them. */
+/* `sums` are operands 0 to n / 2 - 1; a, b, plus and the two orders are the five operands after them. */
 #define TEGROUP_IMPL_WGMMA(n, type, sums, a, b, plus, orders, ...)                                             \
     asm volatile("{.reg .pred plus; setp.ne.b32 plus, %" plus ", 0;\n"                                         \
                  "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" sums "}, %" a ", %" b     \
@@ -6343,7 +6365,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
     /* Of the first COLS columns of the tile. */
     template <int COLS>
     __device__ __forceinline__ void add_up(int group, uint32_t first, uint32_t steps, sums &sum) const {
-        const uint64_t a = tegroup_impl_wgmma_tile(ring + line_of(group) * 128, SHAPE::K * 128),
+        const uint32_t a = tegroup_impl_wgmma_tile(ring + line_of(group) * 128, SHAPE::K * 128),
                        b = tegroup_impl_wgmma_tile(ring + SHAPE::A_BYTES, SHAPE::K * 128);
         multiply_stage<COLS, true>(first, a, b, sum);
         tegroup_impl_wgmma_wait<0>(); /* else the compiler waits, and says so: the sums change registers here */
@@ -6370,9 +6392,9 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
     }
     /* The first stage of a tile reads no sums: what is in their registers is of no consequence. */
     template <int COLS, bool FIRST>
-    __device__ __forceinline__ void multiply_stage(uint32_t step, uint64_t a, uint64_t b, sums &sum) const {
+    __device__ __forceinline__ void multiply_stage(uint32_t step, uint32_t a, uint32_t b, sums &sum) const {
         constexpr int A_STEP = (SHAPE::A_LINES ? 16 * 128 : 32) >> 4, B_STEP = (SHAPE::B_LINES ? 16 * 128 : 32) >> 4;
-        const uint64_t offset = (uint64_t)(step % STAGES * (SHAPE::STAGE_BYTES >> 4));
+        const uint32_t offset = step % STAGES * (SHAPE::STAGE_BYTES >> 4);
         wait_full(step);
         fence<COLS>(sum);
         tegroup_impl_wgmma_begin();
@@ -6381,8 +6403,9 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
 #pragma unroll
             for (int m = 0; m < SHAPE::PARTS; m++)
                 tegroup_impl_wgmma<COLS>::template multiply<BF16, SHAPE::A_LINES, SHAPE::B_LINES>(
-                    reinterpret_cast<float(&)[COLS / 2]>(sum[m]), a + offset + m * (64 * 128 >> 4) + kk * A_STEP,
-                    b + offset + kk * B_STEP, !FIRST || kk > 0);
+                    reinterpret_cast<float(&)[COLS / 2]>(sum[m]),
+                    tegroup_impl_wgmma_descriptor(a + offset + m * (64 * 128 >> 4) + kk * A_STEP),
+                    tegroup_impl_wgmma_descriptor(b + offset + kk * B_STEP), !FIRST || kk > 0);
         tegroup_impl_wgmma_commit();
         fence<COLS>(sum);
     }
@@ -7022,7 +7045,8 @@ static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, co
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *) { return 0; }
 #endif
 
-/* All kernels of a unit are compiled for the same architectures; the one asked about stands for them. */
+/* The backends that this unit holds code of for the current device. All kernels of a unit are compiled for the same
+ * architectures, so the one that is looked up stands for all. */
 static inline uint32_t tegroup_impl_cuda_images(int32_t sm) {
     cudaFuncAttributes attributes;
     const cudaError_t code = cudaFuncGetAttributes(&attributes, (const void *)tegroup_impl_prepare_kernel<1>);
@@ -7058,8 +7082,8 @@ static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *ki
     return TEGROUP_OK;
 }
 
-/* Reads whole 16 bytes, and so fills L2 with what nobody wants. Written lines would do that, too, but the next
- * call's loads would wait until these are in memory: 4 to 10 microseconds of a product of few rows. */
+/* Reads memory, in pieces of 16 bytes, only to fill L2 with data that nobody wants. Writing would fill it, too, but the
+ * next call's loads would wait for the write-back: 4 to 10 us with short groups. */
 static __global__ void __launch_bounds__(256) tegroup_impl_flush_kernel(const uint4 *from, int64_t count) {
     for (int64_t i = (int64_t)blockIdx.x * 256 + threadIdx.x; i < count; i += (int64_t)gridDim.x * 256)
         asm volatile("{.reg .b32 r<4>;\nld.volatile.global.v4.b32 {r0, r1, r2, r3}, [%0];}" ::"l"(from + i) : "memory");
@@ -7073,7 +7097,7 @@ static inline cudaError_t tegroup_impl_flush(const void *flush, size_t bytes, st
                                stream, (const uint4 *)(first * 16), count);
 }
 
-/* One timed run; milliseconds is -1 where the candidate does not run. */
+/* One timed run. *milliseconds is -1 if the candidate does not run. */
 static inline tegroup_status tegroup_impl_cuda_time(const tegroup_plan *plan, const tegroup_tune_desc *desc,
                                                     struct CUstream_st *stream, float *milliseconds,
                                                     tegroup_error *error) {
@@ -7105,8 +7129,7 @@ static inline float tegroup_impl_median(float *times, int32_t count) {
     return times[count / 2];
 }
 
-/* Another order of `count` numbers, by D. E. Knuth's linear congruential generator (MMIX) and the shuffle of Fisher
- * and Yates. */
+/* Shuffles `count` numbers by Fisher and Yates, with D. E. Knuth's linear congruential generator (MMIX). */
 static inline void tegroup_impl_shuffle(int32_t *order, int32_t count, uint64_t *state) {
     for (int32_t i = count - 1; i > 0; i--) {
         *state = *state * 6364136223846793005u + 1442695040888963407u;
@@ -7116,8 +7139,8 @@ static inline void tegroup_impl_shuffle(int32_t *order, int32_t count, uint64_t 
     }
 }
 
-/* Candidates take turns, so that a clock that changes meets all of them alike, and in another order each round:
- * whoever came always after one that spends little power would find the clock high. */
+/* Runs of the candidates are interleaved, so that a changing clock affects all alike, and shuffled in each round: a
+ * candidate that always followed one of little power would always find the clock high. */
 static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
                                                     struct CUstream_st *stream, tegroup_error *error) {
     tegroup_plan candidate;
@@ -7135,7 +7158,7 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
                       "must not be capturing: tuning waits", 0, 1);
     TEGROUP_IMPL_RULE(desc->begin != NULL, ERROR_NULL_ARGUMENT, "begin", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(desc->end != NULL, ERROR_NULL_ARGUMENT, "end", "must not be NULL", 1, 0);
-    if (desc->flush_bytes > 0) { /* its ends: what lies between is one allocation's, as the caller says */
+    if (desc->flush_bytes > 0) { /* only its ends: the caller says that it is one allocation */
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_address(desc->flush, "flush", error));
         TEGROUP_IMPL_TRY(
             tegroup_impl_cuda_check_address((const char *)desc->flush + desc->flush_bytes - 1, "flush_bytes", error));
@@ -7150,7 +7173,7 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
         TEGROUP_IMPL_TRY(tegroup_impl_take_choice(&candidate, &choices.list[i], error));
         if (desc->any_numerics || candidate.numerics_id == plan->numerics_id) medians[i] = 0;
     }
-    for (int32_t round = -1; round < rounds; round++) { /* the first to warm up */
+    for (int32_t round = -1; round < rounds; round++) { /* the first round warms up */
         tegroup_impl_shuffle(order, count, &state);
         for (int32_t turn = 0; turn < count; turn++) {
             const int32_t i = order[turn];
@@ -7167,7 +7190,7 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
         medians[i] = tegroup_impl_median(times[i], rounds);
         if (best < 0 || medians[i] < medians[best]) best = i;
     }
-    if (best < 0) { /* none ran */
+    if (best < 0) { /* no candidate ran */
         if (error) *error = last;
         return last.status;
     }

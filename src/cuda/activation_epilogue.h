@@ -9,8 +9,8 @@
 #include "core/activation_formulas.h"
 #include "cuda/rows.h"
 
-/* For an epilogue: eight columns of a row in words of two halves. x: their gates and their ups or, interleaved,
- * pairs. */
+/* Activates eight columns of a row for an epilogue, in words of two halves. x holds eight gates and eight ups, or,
+ * interleaved, eight pairs of them. */
 template <tegroup_activation KIND, bool INTERLEAVED>
 static __device__ __forceinline__ void tegroup_impl_activate_eight(float alpha, float limit, bool bf16, float scale,
                                                                    const uint32_t (&x)[2][4], uint32_t (&y)[4]) {
@@ -28,13 +28,14 @@ static __device__ __forceinline__ void tegroup_impl_activate_eight(float alpha, 
 }
 
 #if !defined(TEGROUP_NO_BACKWARD)
-/* A row's sum of gradient times result, in an order that an epilogue, which has a tile's columns at a time, can keep to
- * as well: a step's columns one after another, steps of 32 columns by a tree of neighbours, these threads' own one
- * after another, then the block's threads. (Without gate and up there is no such epilogue, and no tree.) */
+/* The sum over a row of gradient times result has a fixed order that an epilogue can follow although it sees a tile's
+ * columns at a time: first the columns of a thread's step in order, then the threads of 32 columns in a tree, then each
+ * thread's own steps in order, then the block's threads. Activations without gate and up have no such epilogue, and no
+ * tree. */
 enum { TEGROUP_IMPL_ROW_SUM_COLS = 32 };
 
-/* The tree: the sum of as many neighbours, which they all get. there: lanes of the warp that take part, the first
- * ones. */
+/* The tree: every one of `threads` neighbouring lanes gets the sum over all of them. there: the first lanes of the warp
+ * that take part. */
 static __device__ __forceinline__ float tegroup_impl_tree(float sum, int threads, int there) {
     const uint32_t mask = there < 32 ? (1u << there) - 1 : 0xffffffffu;
 #pragma unroll
@@ -45,15 +46,15 @@ static __device__ __forceinline__ float tegroup_impl_tree(float sum, int threads
     return sum;
 }
 
-/* The gradient: x is replaced by that of gates and ups; y, the gradient of what was activated, by that itself. Returns
- * the eight's part of the row's sum. */
+/* The gradient for eight columns: gates and ups in x are replaced by their gradients, and the output's gradient in y by
+ * the output itself. Returns the part of the row's sum that the eight columns make. */
 template <tegroup_activation KIND, bool INTERLEAVED>
 static __device__ __forceinline__ float tegroup_impl_differentiate_eight(float alpha, float limit, bool bf16,
                                                                          float scale, uint32_t (&x)[2][4],
                                                                          uint32_t (&y)[4]) {
     float part[2] = {0, 0};
 #pragma unroll
-    for (int i = 0; i < 4; i++) { /* two columns of y are a word of gates and one of ups, or two of pairs */
+    for (int i = 0; i < 4; i++) { /* two columns of y: a word of gates and one of ups, or two words of pairs */
         uint32_t &one = INTERLEAVED ? x[i / 2][i % 2 * 2] : x[0][i],
                  &two = INTERLEAVED ? x[i / 2][i % 2 * 2 + 1] : x[1][i];
         const float a[2] = {tegroup_impl_low_half(one, bf16), tegroup_impl_high_half(one, bf16)},
@@ -79,14 +80,14 @@ static __device__ __forceinline__ float tegroup_impl_differentiate_eight(float a
     return INTERLEAVED ? __fadd_rn(part[0], part[1]) : part[0];
 }
 
-/* The end of those sums where an epilogue has made them of each 32 columns: a thread does for a row what a warp of the
- * block above does for its threads. */
+/* Finishes the rows' sums when an epilogue has made them for every 32 columns. One thread does for a row what a warp
+ * does for its lanes in the order described above. */
 typedef struct tegroup_impl_row_sums {
     tegroup_activation_backward_desc desc;
     const float *of_cols; /* [ceil(cols / 32)][rows] */
 } tegroup_impl_row_sums;
 
-/* COUNT: columns a step of a thread above, and so sums of 32 columns a step of its warp. */
+/* COUNT: columns in a thread's step in that order, and so also the number of 32-column sums in a warp's step. */
 template <int COUNT>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
     tegroup_impl_row_sums_kernel(const __grid_constant__ tegroup_impl_row_sums sums) {
@@ -122,7 +123,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
     }
 }
 
-/* desc: what tegroup_impl_cuda_activation_backward would have been given, in vectors of eight. */
+/* desc is as for tegroup_impl_cuda_activation_backward with vectors of eight elements. */
 static inline tegroup_status tegroup_impl_cuda_row_sums(const tegroup_activation_backward_desc *desc,
                                                         const float *of_cols, struct CUstream_st *stream,
                                                         tegroup_error *error) {

@@ -21,15 +21,15 @@
 #include "cuda/launch.h"
 #include "cuda/rows.h"
 
-/* Where the kernels find everything; travels as a kernel parameter. */
+/* What a product's kernels are given, as one kernel parameter. */
 typedef struct tegroup_impl_gpu_call {
     tegroup_gemm_desc desc;
     tegroup_snapshot_view views[4];
-    float alpha, beta; /* values of host scalars */
+    float alpha, beta; /* the scalars that the host knows */
 } tegroup_impl_gpu_call;
 
-/* The addresses that a snapshot in device memory has, by its layout: the header is not read here. A kernel asks
- * tegroup_impl_prepared before it reads anything else there. */
+/* The addresses inside a snapshot in device memory, as its layout places them; its header is not read here. A kernel
+ * calls tegroup_impl_prepared before it reads anything else of the snapshot. */
 static inline tegroup_snapshot_view tegroup_impl_cuda_view(const tegroup_tensor *t) {
     tegroup_snapshot_view view;
     memset(&view, 0, sizeof view);
@@ -37,7 +37,7 @@ static inline tegroup_snapshot_view tegroup_impl_cuda_view(const tegroup_tensor 
     return tegroup_impl_snapshot_view(t->shape.snapshot, t->shape.groups, tegroup_impl_irregular(&t->shape));
 }
 
-/* Scalars on the host are read here and travel by value. */
+/* Reads scalars in host memory, which then travel by value. */
 static inline tegroup_impl_gpu_call tegroup_impl_gpu_call_of(const tegroup_gemm_desc *desc) {
     tegroup_impl_gpu_call call;
     memset(&call, 0, sizeof call);
@@ -58,14 +58,14 @@ static inline tegroup_impl_gpu_call tegroup_impl_gpu_call_of(const tegroup_gemm_
     return call;
 }
 
-/* An activation of gates and ups in the epilogue of a product, or in that of dgrad its gradient, as a kernel takes it:
- * all leading dimensions spelt out. */
+/* An activation of gates and ups in a forward product's epilogue, or its gradient in the epilogue of dgrad, as a kernel
+ * takes it: with all leading dimensions filled in. */
 typedef struct tegroup_impl_gpu_epilogue {
-    tegroup_activation_desc activation; /* of D; a gradient's, of its input */
-    tegroup_matrix grad_input;          /* gradient: of gates and ups. There is no D, and activated is D's dtype */
-    float *row_sums;         /* gradient: [ceil(cols / 32)][rows] of gradient times result; NULL: not wanted */
-    int32_t keeps_d;         /* forward: D is wanted, too */
-    int32_t activates_again; /* gradient: activation.output is wanted, too */
+    tegroup_activation_desc activation; /* forward: of D; gradient: of activation.input */
+    tegroup_matrix grad_input;          /* gradient: of gates and ups; D itself is not stored */
+    float *row_sums;         /* gradient: [ceil(cols / 32)][rows], sums of gradient times result; NULL: not wanted */
+    int32_t keeps_d;         /* forward: D is stored, too */
+    int32_t activates_again; /* gradient: activation.output is stored, too */
 } tegroup_impl_gpu_epilogue;
 
 #if TEGROUP_IMPL_FUSED_KERNELS
@@ -90,8 +90,9 @@ static inline tegroup_impl_gpu_epilogue tegroup_impl_gpu_epilogue_of(const tegro
 
 /* ---- what the bundled kernels share ---- */
 
-/* A plan for that kernel, with as many blocks on each multiprocessor as have room there, but no more than `most`; with
- * one for each of sm_limit, since blocks spread over multiprocessors before they share one. */
+/* Puts a kernel into the plan, with as many blocks as fit on all multiprocessors, but at most `most`. Under a smaller
+ * sm_limit there is one block for each multiprocessor of the limit, since blocks spread over multiprocessors before
+ * they share one. */
 static inline cudaError_t tegroup_impl_planned(tegroup_plan *plan, const void *kernel, int32_t threads, int32_t shared,
                                                int32_t most) {
     int multiprocessors = 0, blocks = 0;
@@ -112,8 +113,8 @@ static inline cudaError_t tegroup_impl_planned(tegroup_plan *plan, const void *k
     return code;
 }
 
-/* A kernel's address for the table of a backend, or NULL where a switch leaves it out: by its operation, as a number,
- * and of FP16. */
+/* A kernel's address for a backend's table, or NULL if a build switch leaves the kernel out; selected by the
+ * operation's number, and for FP16. */
 #define TEGROUP_IMPL_KERNEL_1(...) (const void *)__VA_ARGS__
 #if defined(TEGROUP_NO_BACKWARD)
 #define TEGROUP_IMPL_KERNEL_2(...) (const void *)NULL
@@ -132,23 +133,24 @@ static __device__ __forceinline__ uint32_t tegroup_impl_shared(const void *point
     return (uint32_t)__cvta_generic_to_shared(pointer);
 }
 
-/* The thread's number, read from its special register each time. The compiler then cannot compute what depends on it
- * far ahead and keep that in registers, of which there are too few. */
+/* The thread's number, read from its special register each time. The compiler then cannot compute values that depend on
+ * it far ahead and keep them in registers, which are scarce. */
 static __device__ __forceinline__ int tegroup_impl_thread(void) {
     int number;
     asm volatile("mov.u32 %0, %%tid.x;\n" : "=r"(number));
     return number;
 }
-/* 16 bytes from global to shared memory, or zeros and nothing read. Of a part of them memcheck would say that all are
- * read. */
+/* Copies 16 bytes from global to shared memory, or, if absent, writes zeros and reads nothing. Copies of fewer bytes
+ * are not used: memcheck reports them as reads of all 16. */
 static __device__ __forceinline__ void tegroup_impl_cp_async_unless(bool absent, uint32_t to, const void *from) {
     asm volatile(
         "{.reg .pred p;\nsetp.ne.b32 p, %0, 0;\ncp.async.cg.shared.global [%1], [%2], 16, p;}\n" ::"r"((int)absent),
         "r"(to), "l"(from)
         : "memory");
 }
-/* 16 bytes of a tile of two-byte elements, one by one, of which `bytes` are read and the rest are zeros: from rows that
- * are not 16-byte aligned, or where a row ends. AT_ONCE: words of the four, as registers allow. */
+/* Copies `bytes` bytes of two-byte elements and fills up to 16 with zeros, element by element: for rows that are not
+ * aligned to 16 bytes, and where a row ends. AT_ONCE: how many of the four words are in flight together, as registers
+ * allow. */
 template <int AT_ONCE>
 static __device__ __forceinline__ void tegroup_impl_load_slowly(uint32_t to, const char *from, int32_t bytes) {
 #pragma unroll AT_ONCE
@@ -166,7 +168,7 @@ template <int PENDING> static __device__ __forceinline__ void tegroup_impl_cp_wa
     asm volatile("cp.async.wait_group %0;\n" ::"n"(PENDING) : "memory");
 }
 
-/* Arithmetic that no compiler flag changes: none contracts it, and none flushes subnormal numbers to zero. */
+/* Arithmetic that no compiler flag changes: it is never contracted, and never flushes subnormal numbers to zero. */
 static __device__ __forceinline__ float tegroup_impl_gpu_mul(float a, float b) {
     float r;
     asm("mul.rn.f32 %0, %1, %2;\n" : "=f"(r) : "f"(a), "f"(b));
@@ -183,8 +185,9 @@ static __device__ __forceinline__ float tegroup_impl_gpu_fma(float a, float b, f
     return r;
 }
 
-/* Of C or a bias, in the types that the bundled kernels take; of what scales a bias. The hardware converts FP16
- * exactly, and in a few instructions; a NaN becomes the arithmetic's own in either way. */
+/* Loads an element of C or of a bias, or a scale of a bias, in the types that the bundled kernels take. The hardware
+ * converts FP16 exactly in a few instructions; how it converts a NaN does not matter, since arithmetic then replaces it
+ * by its own. */
 static __device__ __forceinline__ float tegroup_impl_gpu_load(tegroup_dtype dtype, const void *data, int64_t i) {
     if (dtype == TEGROUP_DTYPE_F32) return ((const float *)data)[i];
     return tegroup_impl_low_half(((const uint16_t *)data)[i], dtype == TEGROUP_DTYPE_BF16);
@@ -193,9 +196,9 @@ static __device__ __forceinline__ float tegroup_impl_gpu_load_scale(tegroup_dtyp
     return dtype == TEGROUP_DTYPE_F64 ? (float)((const double *)data)[i] : ((const float *)data)[i];
 }
 
-/* Whether the snapshots are what tegroup_prepare wrote for these tensors. If one is not, the call has no groups:
- * nothing is written. One that regular operands share is looked at once. REGULAR: all are, which leaves less to
- * compare. */
+/* Whether the snapshots are what tegroup_prepare wrote for these tensors. If one is not, the call has no groups and
+ * nothing is written. A snapshot that regular operands share is checked once. REGULAR: all operands are regular, which
+ * leaves less to compare. */
 template <bool REGULAR>
 static __device__ __forceinline__ bool tegroup_impl_prepared(const tegroup_impl_gpu_call &call) {
     const tegroup_gemm_desc &desc = call.desc;
@@ -214,7 +217,7 @@ static __device__ __forceinline__ bool tegroup_impl_prepared(const tegroup_impl_
 
 /* ---- bias gradient and tail ---- */
 
-/* One thread a column and group: rows in their order, as the CPU adds them. */
+/* One thread for each column of each group adds the rows in order, as the CPU does. */
 static __global__ void __launch_bounds__(128)
     tegroup_impl_bias_grad_kernel(const __grid_constant__ tegroup_impl_gpu_call call) {
     __shared__ tegroup_impl_product p;
@@ -241,7 +244,7 @@ static __global__ void __launch_bounds__(128)
     tegroup_impl_store_f32(desc.bias.dtype, p.bias.base, p.bias.first + j, sum);
 }
 
-/* Block g fills the rows after group g - 1 that belong to nobody (block 0: those before every group). */
+/* Block g + 1 fills the rows behind group g that no group owns; block 0 those in front of all groups. */
 static __global__ void __launch_bounds__(256)
     tegroup_impl_tail_kernel(const __grid_constant__ tegroup_impl_gpu_call call) {
     __shared__ unsigned long long next;
@@ -261,8 +264,8 @@ static __global__ void __launch_bounds__(256)
         tegroup_impl_store_f32(d.dtype, d.data, (from + e / cols) * ld + e % cols, value);
 }
 
-/* What a bundled backend's kernel leaves to other kernels: the rows that no group owns, and the gradient of the bias.
- * They are enqueued after it, so that nothing is written where CUDA refuses the product. */
+/* Launches what a bundled backend's main kernel leaves out: filling rows that no group owns, and the gradient of the
+ * bias. It is enqueued behind the main kernel, so that nothing is written if CUDA refuses that launch. */
 static inline tegroup_status tegroup_impl_cuda_rest(const tegroup_impl_gpu_call *call, struct CUstream_st *stream,
                                                     tegroup_error *error) {
     const tegroup_gemm_desc *desc = &call->desc;

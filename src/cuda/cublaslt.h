@@ -20,12 +20,12 @@
 #include <dlfcn.h>
 #endif
 
-/* Numbers of cublasLt.h, which is not included: an installed one may be older than the library that is loaded. */
+/* Constants of cublasLt.h, which is not included: the installed header may be older than the library that is loaded. */
 enum {
     TEGROUP_IMPL_LT_F32 = 0,   /* CUDA_R_32F  */
     TEGROUP_IMPL_LT_F16 = 2,   /* CUDA_R_16F  */
     TEGROUP_IMPL_LT_BF16 = 14, /* CUDA_R_16BF */
-    /* CUBLAS_COMPUTE_32F, and 32F_PEDANTIC: no TF32 and no emulation, whatever the environment says */
+    /* CUBLAS_COMPUTE_32F, and 32F_PEDANTIC, which uses neither TF32 nor emulation whatever the environment says */
     TEGROUP_IMPL_LT_COMPUTE_32F = 68,
     TEGROUP_IMPL_LT_COMPUTE_32F_PEDANTIC = 69,
     TEGROUP_IMPL_LT_POINTER_MODE = 2,      /* CUBLASLT_MATMUL_DESC_POINTER_MODE: 0 host, 1 device     */
@@ -45,22 +45,22 @@ enum {
     TEGROUP_IMPL_LT_AVERAGE_COLS = 15  /* CUBLASLT_MATMUL_PREF_GROUPED_DESC_D_AVERAGE_COLS        */
 };
 
-/* Descriptors, opaque and several times as large as any version's. */
+/* Storage for any of cuBLASLt's opaque descriptors: several times as large as any version needs. */
 typedef struct tegroup_impl_lt_opaque {
     uint64_t words[64];
 } tegroup_impl_lt_opaque;
 
 typedef struct tegroup_impl_lt_matmul {
     tegroup_impl_lt_opaque desc, a, b, c, d;
-    int32_t in_place; /* D's layout and list are C's, too */
+    int32_t in_place; /* C is given as D: with D's layout and list of addresses */
 } tegroup_impl_lt_matmul;
 
 static inline int tegroup_impl_lt_avoids(const tegroup_plan *plan, tegroup_quirk_case when) {
     return tegroup_impl_quirk_avoided(plan->backend, plan->sm, plan->cublaslt_version, when);
 }
 
-/* Whether C is given as D, its layout and its list: where there is no other C, and no quirk stands against it. The
- * library adds to D 5 to 10% faster when it can tell that D is what it adds to. */
+/* Whether C is given as D, with D's layout and list of addresses: if there is no other C, and no quirk forbids it. The
+ * library adds to D 5 to 10% faster when it can tell that C is D. */
 static inline int32_t tegroup_impl_lt_in_place(const tegroup_plan *plan) {
     const tegroup_problem *p = &plan->problem;
     return p->c == TEGROUP_DTYPE_UNSET
@@ -80,14 +80,14 @@ typedef struct tegroup_impl_lt_result { /* cublasLtMatmulHeuristicResult_t */
     int32_t reserved[4];
 } tegroup_impl_lt_result;
 
-/* plan.algorithm of both backends. */
+/* What plan.algorithm holds for both cuBLASLt backends. */
 typedef struct tegroup_impl_lt_plan {
     tegroup_cublaslt_functions functions;
-    tegroup_impl_choice algorithm; /* what runs; untuned, the library's first offer */
-    tegroup_impl_choice unaligned; /* loop: for addresses that are aligned to their element only */
-    int32_t has_algorithm;         /* 0: no product of the problem has a term, and the library is not called */
+    tegroup_impl_choice algorithm; /* what runs; until it is tuned, the library's first offer */
+    tegroup_impl_choice unaligned; /* loop: for addresses aligned to their element only */
+    int32_t has_algorithm;         /* 0: no group has terms to sum, so the library is not called */
     int32_t has_unaligned;
-    int32_t alignment; /* bytes that addresses must be a multiple of for algorithm */
+    int32_t alignment; /* bytes that addresses must be a multiple of for `algorithm` */
 } tegroup_impl_lt_plan;
 static_assert(sizeof(tegroup_impl_lt_plan) <= sizeof(((tegroup_plan *)0)->algorithm), "the plan holds it");
 
@@ -102,8 +102,8 @@ static inline tegroup_impl_lt_plan tegroup_impl_lt_plan_of(const tegroup_plan *p
     return lt;
 }
 
-/* The functions: the caller's, or those of the shared object that holds the cublasLtMatmul that the process would call.
- * A library that was loaded privately is found by its usual names. Nothing is loaded here. */
+/* Finds the library's functions: the caller's, or those of the shared object that holds the cublasLtMatmul that the
+ * process would call. A library that was loaded privately is found by its usual names. Nothing is loaded here. */
 static inline tegroup_cublaslt_functions tegroup_impl_lt_find(const tegroup_gemm_desc *desc) {
     const tegroup_cublaslt_functions *given = desc->options.cublaslt_functions;
     tegroup_cublaslt_functions f;
@@ -122,12 +122,13 @@ static inline tegroup_cublaslt_functions tegroup_impl_lt_find(const tegroup_gemm
     f.name = reinterpret_cast<tegroup_function>(dlsym(library ? library : RTLD_DEFAULT, #name));
     TEGROUP_CUBLASLT_LIST(TEGROUP_IMPL_FIND)
 #undef TEGROUP_IMPL_FIND
-    if (library) dlclose(library); /* whoever loaded it still holds it */
+    if (library) dlclose(library); /* whoever loaded the library still holds it */
 #endif
     return f;
 }
 
-/* 0 unless every function was found; the grouped one is newer than the others and may be missing. */
+/* The library's version; 0 unless every function was found. The grouped one is newer than the others and may be
+ * missing. */
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *desc) {
     tegroup_cublaslt_functions f = tegroup_impl_lt_find(desc);
     int complete = 1;
@@ -146,7 +147,7 @@ static inline tegroup_status tegroup_impl_lt_status(int code, const char *field,
     return TEGROUP_ERROR_CUBLAS;
 }
 
-/* Set an attribute in the width that the library gives it (all of them are integers; hosts are little-endian). */
+/* Sets an attribute in the width that the library gives it. All of them are integers, and hosts are little-endian. */
 typedef int (*tegroup_impl_lt_get)(const void *, int, void *, size_t, size_t *);
 typedef int (*tegroup_impl_lt_set)(void *, int, const void *, size_t);
 static inline int tegroup_impl_lt_put(tegroup_function get, tegroup_function set, tegroup_impl_lt_opaque *object,
@@ -164,7 +165,8 @@ static inline int tegroup_impl_lt_dtype(tegroup_dtype dtype) {
                                          : TEGROUP_IMPL_LT_F16;
 }
 
-/* The operation. Scalars in device memory are arrays of pointers where the matmul is grouped, else one number each. */
+/* Describes the matmul. Scalars in device memory are arrays of pointers if the matmul is grouped, else one number
+ * each. */
 static inline int tegroup_impl_lt_describe(const tegroup_cublaslt_functions *f, const tegroup_problem *p, int grouped,
                                            tegroup_impl_lt_opaque *desc) {
     const int device_scalars = p->alpha_space == TEGROUP_SPACE_DEVICE || p->beta_space == TEGROUP_SPACE_DEVICE;
@@ -178,18 +180,18 @@ static inline int tegroup_impl_lt_describe(const tegroup_cublaslt_functions *f, 
     if (!code) code = tegroup_impl_lt_put(get, set, desc, TEGROUP_IMPL_LT_POINTER_MODE, device_scalars);
     if (!code && device_scalars && grouped) code = tegroup_impl_lt_put(get, set, desc, TEGROUP_IMPL_LT_ALPHA_STRIDE, 1);
     if (!code && device_scalars && grouped) code = tegroup_impl_lt_put(get, set, desc, TEGROUP_IMPL_LT_BETA_STRIDE, 1);
-    /* unset, it would follow an environment variable; older libraries have neither */
+    /* unset, this follows an environment variable; older libraries have neither */
     if (!code) (void)tegroup_impl_lt_put(get, set, desc, TEGROUP_IMPL_LT_BATCH_INVARIANCE, 0);
     return code;
 }
 
-/* The mean of a group's rows. */
+/* The mean of the groups' expected rows, at least 1. */
 static inline int64_t tegroup_impl_lt_mean(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     return tegroup_impl_max(1,
                             tegroup_impl_ceil_div(tegroup_impl_expected_rows(desc, p), tegroup_impl_max(1, p->groups)));
 }
 
-/* The size of a group, as rows and columns of cuBLASLt's D and the terms of a sum. */
+/* The size of a group as cuBLASLt sees it: rows and columns of its column-major D, and the terms of a sum. */
 typedef struct tegroup_impl_lt_size {
     int64_t rows, cols, k;
 } tegroup_impl_lt_size;
@@ -202,23 +204,23 @@ static inline tegroup_impl_lt_size tegroup_impl_lt_size_of(const tegroup_problem
     return size;
 }
 
-/* The largest power of two, `most` at the most, that divides every distance between rows and between groups. */
+/* The largest power of two, at most `most`, that divides all distances in bytes between rows and between groups. */
 static inline int32_t tegroup_impl_lt_alignment(const tegroup_gemm_desc *desc, const tegroup_problem *p, int32_t most) {
     const int64_t a = tegroup_impl_bits(p->a) / 8, d = tegroup_impl_bits(p->d) / 8;
     const int64_t all = p->lda * a | p->ldb * a | p->ldc * d | p->ldd * d | tegroup_impl_stride_bytes(&desc->a)
                         | tegroup_impl_stride_bytes(&desc->b) | tegroup_impl_stride_bytes(&desc->c)
                         | tegroup_impl_stride_bytes(&desc->d);
     int32_t alignment = most;
-    int packed = !p->lda || !p->ldb || !p->ldd || (p->c && !p->ldc); /* groups of any width, one after another */
+    int packed = !p->lda || !p->ldb || !p->ldd || (p->c && !p->ldc); /* groups of any width, packed one after another */
     for (int i = 0; i < 4; i++) packed |= p->has_elements[i];
     if (packed) return (int32_t)tegroup_impl_min(a, d);
     while (all % alignment != 0) alignment /= 2;
     return alignment;
 }
 
-enum { TEGROUP_IMPL_LT_OFFERED = 8 }; /* algorithms that an asking brings at most */
+enum { TEGROUP_IMPL_LT_OFFERED = 8 }; /* the most algorithms that one query returns */
 
-/* What the library offers, fastest first by its own estimate. Returns how many. */
+/* Asks the library for algorithms, fastest first by its own estimate. Returns how many there are. */
 static inline int32_t tegroup_impl_lt_offers(const tegroup_cublaslt_functions *f, struct cublasLtContext *handle,
                                              tegroup_impl_lt_matmul *m, int64_t workspace_bytes, int32_t alignment,
                                              const tegroup_impl_lt_size *grouped, tegroup_impl_choice *algorithms,
@@ -249,8 +251,8 @@ static inline int32_t tegroup_impl_lt_offers(const tegroup_cublaslt_functions *f
             algorithms[count++] = results[i].algorithm;
     return count;
 }
-/* The library has no algorithm, or could not be asked. Of its codes these say the former: CUBLAS_STATUS_SUCCESS,
- * INVALID_VALUE, ARCH_MISMATCH, NOT_SUPPORTED. */
+/* The status when the library has no algorithm, or could not be asked. Of its codes CUBLAS_STATUS_SUCCESS,
+ * INVALID_VALUE, ARCH_MISMATCH and NOT_SUPPORTED mean that it has none. */
 static inline tegroup_status tegroup_impl_lt_nothing(int code, tegroup_error *error) {
     if (code != 0 && code != 7 && code != 8 && code != 15)
         return tegroup_impl_lt_status(code, "options.cublaslt", "must be a handle that can be asked for algorithms",
@@ -261,8 +263,8 @@ static inline tegroup_status tegroup_impl_lt_nothing(int code, tegroup_error *er
     return TEGROUP_ERROR_UNSUPPORTED;
 }
 
-/* Take an algorithm. The library's version, the algorithm and whether it is told that it adds to D decide the bits, so
- * the numerics follow them. */
+/* Puts an algorithm into the plan. The bits of a result depend on the library's version, the algorithm and whether the
+ * library is told that it adds to D, so numerics_id covers them. */
 static inline void tegroup_impl_lt_planned(tegroup_plan *plan, const tegroup_impl_lt_plan *lt) {
     const int32_t adds_to_d = plan->problem.accumulate && tegroup_impl_lt_in_place(plan);
     uint64_t id = tegroup_impl_numerics_id(&plan->problem, plan->backend, plan->sm);

@@ -22,7 +22,7 @@
 #include "cuda/cublaslt.h"
 #include "cuda/cublaslt_setup_kernels.h"
 
-/* The whole matmul over a set-up workspace at `base`. */
+/* Describes the grouped matmul over the set-up's arrays. */
 static inline int tegroup_impl_lt_grouped(const tegroup_cublaslt_functions *f, const tegroup_plan *plan,
                                           const tegroup_impl_setup_items *items, tegroup_impl_lt_matmul *m) {
     const tegroup_problem *p = &plan->problem;
@@ -48,7 +48,7 @@ static inline int tegroup_impl_lt_grouped(const tegroup_cublaslt_functions *f, c
     return code;
 }
 
-/* The part of the workspace that is cuBLASLt's own: one, or one an operation (see the quirks). */
+/* cuBLASLt's own part of the workspace. There is one, or one for each operation (see the quirks). */
 static inline tegroup_layout_item tegroup_impl_lt_grouped_part(const tegroup_plan *plan) {
     tegroup_layout layout;
     tegroup_impl_layout_begin(&layout);
@@ -56,9 +56,9 @@ static inline tegroup_layout_item tegroup_impl_lt_grouped_part(const tegroup_pla
     return layout.items[1 + (plan->cublas_parts > 1 ? plan->problem.op - TEGROUP_OP_FORWARD : 0)];
 }
 
-/* What the addresses of groups are multiples of. Where data begins the caller has said, and a call is held to it; a
- * group begins at any row of a ragged operand, so that the distance of rows counts as much; the addresses of a list,
- * and of groups at offsets, are seen by the set-up kernel only, which looks for 16 bytes. */
+/* The alignment of all groups' addresses. Where data begins is the caller's promise, which each call is held to. A
+ * group of a ragged operand begins at any row, so the distance of rows counts as much. Addresses of a list, and of
+ * groups at offsets, are seen by the set-up kernel only, which checks for 16 bytes. */
 static inline int32_t tegroup_impl_lt_grouped_alignment(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     int64_t most = tegroup_impl_placed(desc) ? 16 : desc->options.data_alignment_bytes;
     for (int i = 0; i < 4; i++)
@@ -66,12 +66,12 @@ static inline int32_t tegroup_impl_lt_grouped_alignment(const tegroup_gemm_desc 
     return (int32_t)tegroup_impl_max(16, tegroup_impl_lt_alignment(desc, p, (int32_t)tegroup_impl_max(16, most)));
 }
 
-/* Rows of a group that the library is asked for: the mean, whose first offer is what runs untuned, then more, for
- * tegroup_plan_tune to try. It takes every group to have as many as it is told; where groups differ, the large ones
- * take the longest: of 128 groups of 8 rows in the mean one had 640, and an algorithm offered for 64 took 36 us instead
- * of 40. So the rows of tiles, from twice the mean on, as smaller ones are offered for the mean, and as long as the
- * largest group fills more than half of one; from a mean of more than 128 rows on the mean alone. Returns how many;
- * averages has room for 4. */
+/* The rows of a group that the library is asked about. First the mean, whose first offer runs until the plan is tuned;
+ * then more for tegroup_plan_tune to try. The library takes all groups to have as many rows as it is told, but in
+ * uneven groups the large ones take the longest: with 128 groups of 8 rows on average and one of 640, an algorithm
+ * offered for 64 rows took 36 us instead of 40. So it is asked about its tiles' rows, from twice the mean on (it offers
+ * smaller tiles for the mean), while the largest group fills more than half of the tile; above a mean of 128 rows about
+ * the mean only. Returns how many; averages has room for 4. */
 static inline int32_t tegroup_impl_lt_grouped_averages(const tegroup_gemm_desc *desc, const tegroup_problem *p,
                                                        int64_t *averages) {
     static const int64_t tiles[] = {32, 64, 256};
@@ -85,11 +85,11 @@ static inline int32_t tegroup_impl_lt_grouped_averages(const tegroup_gemm_desc *
     return count;
 }
 
-/* What the library offers for a plan, by its first asking and then, if `all`, by the others. */
+/* Collects what the library offers for a plan, for the mean and, if `all`, for the other numbers of rows. */
 static inline tegroup_status tegroup_impl_lt_grouped_ask(const tegroup_gemm_desc *desc, const tegroup_plan *plan,
                                                          const tegroup_impl_lt_plan *lt, int all,
                                                          tegroup_impl_choices *choices, tegroup_error *error) {
-    /* the heuristic is asked before there is a workspace: it looks at no address, but there must be one */
+    /* the heuristic runs before there is a workspace: it reads no address, but wants one */
     const tegroup_impl_setup_items items =
         tegroup_impl_setup_items_of(plan->problem.groups, (void *)(uintptr_t)TEGROUP_ALIGNMENT);
     tegroup_impl_lt_matmul m;
@@ -135,8 +135,8 @@ static inline tegroup_status tegroup_impl_lt_grouped_plan(const tegroup_gemm_des
     return TEGROUP_OK;
 }
 
-/* An algorithm for aligned addresses gives way to no other, since it decides the bits: addresses are refused
- * instead. */
+/* An algorithm for aligned addresses cannot be replaced by another, which might give other bits. So addresses that are
+ * less aligned are refused. */
 static inline tegroup_status tegroup_impl_lt_grouped_operand(const tegroup_tensor *t, const tegroup_impl_name *name,
                                                              int32_t alignment, tegroup_error *error) {
     if (t->dtype == TEGROUP_DTYPE_UNSET || tegroup_impl_listed(t)) return TEGROUP_OK;
@@ -165,8 +165,8 @@ static inline tegroup_status tegroup_impl_lt_grouped_check(const tegroup_plan *p
     return tegroup_impl_lt_grouped_operand(&desc->d, names->operand[TEGROUP_IMPL_D], alignment, error);
 }
 
-/* The set-up of every group: 32 a block, or where some are likely to get much that cuBLASLt is not asked for, each in
- * its own, so that the whole device writes it. */
+/* Sets up all groups, 32 a block; or one a block if the kernel is likely to write large results that cuBLASLt is not
+ * asked for, so that the whole device writes them. */
 static inline tegroup_status tegroup_impl_lt_grouped_setup(const tegroup_problem *p,
                                                            const tegroup_impl_setup_call *call,
                                                            struct CUstream_st *stream, tegroup_error *error) {

@@ -23,11 +23,12 @@
 #include "cuda/cublaslt.h"
 #include "cuda/cublaslt_setup_kernels.h"
 
-/* One algorithm serves every group: it is chosen when the plan is made, for a group of the usual size, from those that
- * do not split k, so that a call asks no heuristic (tens of microseconds a shape) and a row's bits do not depend on its
- * group's rows. The price: a group far from the usual size may run slower than its own best algorithm would. */
+/* One algorithm serves every group. The plan chooses it, for a group of the mean size, from those that do not split k.
+ * So a call does not run the heuristic, which takes tens of microseconds a shape, and a row's bits do not depend on its
+ * group's number of rows. The price is that a group far from the mean may run slower than with an algorithm of its
+ * own. */
 
-/* Four plain layouts of a product; dimensions of at least one. */
+/* Describes the four matrices of a group by plain layouts. Dimensions are at least 1. */
 static inline int tegroup_impl_lt_layouts(const tegroup_cublaslt_functions *f, const tegroup_plan *plan, int64_t rows,
                                           int64_t cols, int64_t k, const int64_t ld[4], tegroup_impl_lt_matmul *m) {
     const tegroup_problem *p = &plan->problem;
@@ -47,7 +48,7 @@ static inline int tegroup_impl_lt_layouts(const tegroup_cublaslt_functions *f, c
     return code;
 }
 
-/* Scalars that live in device memory, as floats in the workspace. */
+/* Writes scalars in device memory to the workspace as floats. */
 static __global__ void tegroup_impl_scalars_kernel(const tegroup_scalars alpha, const tegroup_scalars beta, float one,
                                                    float zero, int32_t groups, float *alphas, float *betas) {
     const int32_t g = (int32_t)(blockIdx.x * blockDim.x + threadIdx.x);
@@ -56,15 +57,15 @@ static __global__ void tegroup_impl_scalars_kernel(const tegroup_scalars alpha, 
     betas[g] = (float)tegroup_impl_scalar(&beta, g, zero);
 }
 
-/* beta * C of a group without terms. */
+/* Writes beta * C for a group without terms. */
 static __global__ void tegroup_impl_empty_kernel(const __grid_constant__ tegroup_impl_result p, tegroup_dtype dtype,
                                                  float beta, const float *beta_at) {
     tegroup_impl_write_alone(p, dtype, beta_at ? *beta_at : beta, false, (int64_t)blockIdx.x * blockDim.x + threadIdx.x,
                              (int64_t)gridDim.x * blockDim.x);
 }
 
-/* Whether a C is always added in D, and one that lies elsewhere copied there first: by the quirk what lies there is
- * added in another way, and no plan knows where C will lie. */
+/* Whether D is always computed in place, and a C that lies elsewhere is copied into D first. The library adds in
+ * another way if C is D (see the quirk), and a plan does not know where C will be. */
 static inline int tegroup_impl_lt_loop_in_d(const tegroup_plan *plan) {
     return plan->problem.d != TEGROUP_DTYPE_F32 && tegroup_impl_lt_avoids(plan, TEGROUP_QUIRK_ADDED_HALVES);
 }
@@ -72,17 +73,17 @@ static inline int tegroup_impl_lt_loop_in_d(const tegroup_plan *plan) {
 static __global__ void tegroup_impl_bring_kernel(const __grid_constant__ tegroup_impl_result p, const float *beta_at) {
     const uint16_t *c = (const uint16_t *)(uintptr_t)p.c;
     uint16_t *d = (uint16_t *)(uintptr_t)p.d;
-    if (beta_at && *beta_at == 0) return; /* C is not read */
+    if (beta_at && *beta_at == 0) return; /* a beta of 0 means that C is not read */
     for (int64_t i = blockIdx.x; i < p.m; i += gridDim.x)
         for (int64_t j = threadIdx.x; j < p.n; j += blockDim.x) d[i * p.ldd + j] = c[i * p.ldc + j];
 }
 
-/* Bytes of the workspace that one stream's matmuls have to themselves. */
+/* Bytes of the workspace that each stream's matmuls have for themselves. */
 static inline int64_t tegroup_impl_lt_loop_slot(const tegroup_plan *plan) {
     return tegroup_impl_align((int64_t)plan->cublas_workspace_bytes, TEGROUP_ALIGNMENT);
 }
 
-/* What the library offers for a group of the usual size whose addresses are multiples of `alignment` bytes. */
+/* Collects what the library offers for a group of the mean size whose addresses are multiples of `alignment` bytes. */
 static inline tegroup_status tegroup_impl_lt_loop_ask(const tegroup_gemm_desc *desc, const tegroup_plan *plan,
                                                       const tegroup_impl_lt_plan *lt, int32_t alignment,
                                                       tegroup_impl_choices *choices, tegroup_error *error) {
@@ -144,13 +145,13 @@ static inline tegroup_status tegroup_impl_lt_loop_check(const tegroup_plan *plan
     return TEGROUP_OK;
 }
 
-/* What every group of a call shares. */
+/* What all groups of a call share. */
 typedef struct tegroup_impl_lt_loop {
     const tegroup_impl_lt_plan *lt;
-    tegroup_gemm_desc desc; /* scalars in device memory left out: the host must not read them */
+    tegroup_gemm_desc desc; /* without scalars in device memory, which the host must not read */
     tegroup_snapshot_view views[4];
     tegroup_impl_lt_matmul m;
-    float *alphas, *betas; /* device; NULL = on the host */
+    float *alphas, *betas; /* in device memory; NULL: the scalars are on the host */
     int32_t aligned, in_d;
 } tegroup_impl_lt_loop;
 
@@ -190,7 +191,7 @@ static inline tegroup_status tegroup_impl_lt_loop_group(tegroup_impl_lt_loop *lo
                                                   "stream", "the kernel must launch", error));
     code = tegroup_impl_lt_layouts(&lt->functions, plan, p.n, p.m, p.k, ld, &loop->m);
     TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
-    /* an algorithm that cannot do this very shape gives way to the library's own choice: NULL, and it asks its
+    /* an algorithm that cannot run this shape is replaced by the library's own choice: for NULL it runs its
      * heuristic */
     algorithm = loop->aligned ? &lt->algorithm : lt->has_unaligned ? &lt->unaligned : NULL;
     if (algorithm
@@ -206,7 +207,7 @@ static inline tegroup_status tegroup_impl_lt_loop_group(tegroup_impl_lt_loop *lo
     return tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take each group", error);
 }
 
-/* Is every group's address as aligned as the chosen algorithm was told? */
+/* Whether every group's address is as aligned as the chosen algorithm was told. */
 static inline int tegroup_impl_lt_loop_aligned(const tegroup_gemm_desc *desc, int32_t alignment, int in_d) {
     const tegroup_tensor *tensors[4] = {&desc->a, &desc->b, &desc->c, &desc->d};
     for (int i = 0; i < 4; i++) {
@@ -215,7 +216,7 @@ static inline int tegroup_impl_lt_loop_aligned(const tegroup_gemm_desc *desc, in
         if (!tegroup_impl_listed(t) && !tegroup_impl_aligned(t->data, (size_t)alignment)) return 0;
         if (!tegroup_impl_listed(t) && !tegroup_impl_ragged(&t->shape) && t->shape.groups > 1
             && tegroup_impl_group_stride(t) * (tegroup_impl_bits(t->dtype) / 8) % alignment != 0)
-            return 0; /* which may be another than was planned with; other distances are as planned */
+            return 0; /* the plan may have had another stride; other distances are as planned */
         for (int32_t g = 0; tegroup_impl_listed(t) && g < t->shape.groups; g++)
             if (!tegroup_impl_aligned(t->pointers[g], (size_t)alignment)) return 0;
     }
@@ -244,7 +245,7 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
     const int64_t slot_bytes = tegroup_impl_lt_loop_slot(plan);
     char *slots = (char *)desc->options.workspace;
     tegroup_impl_lt_loop loop;
-    int32_t forked = 0; /* those that wait for stream */
+    int32_t forked = 0; /* streams that wait for `stream` */
     cudaError_t cuda = cudaSuccess;
     tegroup_status status = TEGROUP_OK;
     int code;
@@ -284,7 +285,7 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
         forked += cuda == cudaSuccess;
     }
     status = tegroup_impl_cuda_status(cuda, "options.streams", "must wait for stream", error);
-    /* the largest groups first, dealt out in turn */
+    /* the largest groups first, round-robin over the streams */
     for (int32_t i = 0; i < p->groups && status == TEGROUP_OK; i++) {
         const int32_t g = loop.views[TEGROUP_IMPL_A].order ? loop.views[TEGROUP_IMPL_A].order[i] : i;
         const int32_t fork = forks > 0 ? i % forks : 0;

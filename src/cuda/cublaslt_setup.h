@@ -17,42 +17,46 @@
 #include "core/backend_table.h"
 #include "core/product.h"
 
-/* Arrays of the set-up of a grouped cuBLASLt matmul, in order, [groups] entries each: of 8 bytes, the last two
- * floats. Its A is the descriptor's b and its B the descriptor's a: counting by columns it makes the transpose of D. */
+/* The arrays that a grouped cuBLASLt matmul reads, in order, with [groups] entries each: of 8 bytes, but floats in the
+ * last two. cuBLASLt is column-major and computes the transpose of D, so its A is the descriptor's b and its B the
+ * descriptor's a. */
 typedef enum tegroup_impl_setup_item {
+    /* addresses of the matrices */
     TEGROUP_IMPL_SETUP_A,
     TEGROUP_IMPL_SETUP_B,
     TEGROUP_IMPL_SETUP_C,
-    TEGROUP_IMPL_SETUP_D, /* addresses of the matrices            */
+    TEGROUP_IMPL_SETUP_D,
+    /* addresses of each group's scalars and scales */
     TEGROUP_IMPL_SETUP_ALPHA,
-    TEGROUP_IMPL_SETUP_BETA, /* addresses of each group's scalar     */
+    TEGROUP_IMPL_SETUP_BETA,
     TEGROUP_IMPL_SETUP_A_SCALE,
-    TEGROUP_IMPL_SETUP_B_SCALE, /* addresses of each group's scales     */
+    TEGROUP_IMPL_SETUP_B_SCALE,
+    /* extents as int64, column-major; C has D's rows and columns */
     TEGROUP_IMPL_SETUP_A_ROWS,
     TEGROUP_IMPL_SETUP_A_COLS,
-    TEGROUP_IMPL_SETUP_A_LD, /* int64, column-major as cuBLASLt counts */
+    TEGROUP_IMPL_SETUP_A_LD,
     TEGROUP_IMPL_SETUP_B_ROWS,
     TEGROUP_IMPL_SETUP_B_COLS,
     TEGROUP_IMPL_SETUP_B_LD,
     TEGROUP_IMPL_SETUP_C_LD,
     TEGROUP_IMPL_SETUP_D_ROWS,
     TEGROUP_IMPL_SETUP_D_COLS,
-    TEGROUP_IMPL_SETUP_D_LD, /* C has D's rows and columns            */
+    TEGROUP_IMPL_SETUP_D_LD,
+    /* the scalars themselves, as floats */
     TEGROUP_IMPL_SETUP_ALPHA_VALUE,
-    TEGROUP_IMPL_SETUP_BETA_VALUE, /* float: the scalars themselves         */
+    TEGROUP_IMPL_SETUP_BETA_VALUE,
     TEGROUP_IMPL_SETUP_COUNT
 } tegroup_impl_setup_item;
 
-/* What becomes of one group. Row-major D = A' B' is column-major D^T = B'^T A'^T, so that cuBLASLt's A is the
- * descriptor's b, and a leading dimension is a row's. Some groups are kept from it (they get no columns of D, as an
- * empty group has): those that are skipped, those whose result is what D holds already, empty sums with more to them
- * than zeros, and groups that cuBLASLt would read or write wrongly: their addresses, and the rows of D, must be of
- * whole 16 bytes, unless the caller ignores the quirk that says so. Those show NaN, but for empty sums, which are
- * beta * C. */
+/* What becomes of a group. Row-major D = A' B' is column-major D^T = B'^T A'^T, and leading dimensions stay the same.
+ * Some groups are hidden from cuBLASLt, which is told that they have no columns of D: groups that are skipped, groups
+ * whose result D holds already, empty sums unless cuBLASLt is known to write their zeros, and groups that cuBLASLt
+ * would read or write wrongly. The last are those whose addresses or rows of D are not whole multiples of 16 bytes,
+ * unless the caller ignores the quirk that says so. They become NaN, or beta * C if the sum is empty. */
 typedef enum tegroup_impl_alone {
-    TEGROUP_IMPL_ALONE_NOTHING, /* cuBLASLt does it, or there is nothing to do            */
-    TEGROUP_IMPL_ALONE_EMPTY,   /* the set-up kernel writes beta * C                      */
-    TEGROUP_IMPL_ALONE_NAN      /* ... or NaN: not of whole 16 bytes                     */
+    TEGROUP_IMPL_ALONE_NOTHING, /* cuBLASLt writes it, or there is nothing to write */
+    TEGROUP_IMPL_ALONE_EMPTY,   /* the set-up kernel writes beta * C */
+    TEGROUP_IMPL_ALONE_NAN      /* the set-up kernel writes NaN: not whole multiples of 16 bytes */
 } tegroup_impl_alone;
 
 /* One group's D and C, row-major. */
@@ -62,14 +66,14 @@ typedef struct tegroup_impl_result {
 } tegroup_impl_result;
 
 typedef struct tegroup_impl_setup {
-    int64_t entry[TEGROUP_IMPL_SETUP_ALPHA_VALUE]; /* of every item of 8 bytes */
+    int64_t entry[TEGROUP_IMPL_SETUP_ALPHA_VALUE]; /* of every array of 8-byte entries */
     float alpha, beta;
     tegroup_impl_alone alone;
     tegroup_impl_result result;
 } tegroup_impl_setup;
 
-/* Where they lie, each at a multiple of TEGROUP_ALIGNMENT: those of 8 bytes in equal distances, then the two of
- * floats. */
+/* Where the arrays are, each at a multiple of TEGROUP_ALIGNMENT: those of 8-byte entries at equal distances, then the
+ * two of floats. */
 typedef struct tegroup_impl_setup_items {
     char *base;
     uint32_t pitch, last; /* bytes: from one array to the next, and to the last */
@@ -93,21 +97,21 @@ TEGROUP_IMPL_HD char *tegroup_impl_setup_at(const tegroup_impl_setup_items *item
     return items->base + (item < TEGROUP_IMPL_SETUP_COUNT - 1 ? (uint32_t)item * items->pitch : items->last);
 }
 
-/* No product of this problem has a term, whatever its sizes: cuBLASLt is not asked at all. */
+/* Whether no product of this problem has terms, whatever its groups' sizes. cuBLASLt is not called then. */
 TEGROUP_IMPL_HD int tegroup_impl_termless(const tegroup_gemm_desc *desc) {
     return desc->a.shape.rows == 0 || desc->a.shape.cols == 0 || desc->d.shape.cols == 0;
 }
 
-/* What a descriptor says, worked out on the host as far as it is the same for every group. The kernel runs for a few
- * microseconds, in which its instructions and parameters come from cold memory, as all that it reads does: it has few
- * of them. An operand: */
+/* What a descriptor says, as far as it is the same for every group, computed on the host. The set-up kernel runs for a
+ * few microseconds, in which its instructions, parameters and data come from cold memory, so it has few of each. An
+ * operand: */
 typedef struct tegroup_impl_setup_operand {
-    const int64_t *rows_at, *begin_at; /* a snapshot's, begin_at in units; unread unless ragged          */
-    const int64_t *cols_at;            /* ... NULL: every group has cols                                 */
-    void *const *pointers;             /* NULL: one buffer, data                                         */
+    const int64_t *rows_at, *begin_at; /* arrays of a snapshot, begin_at in units; not read unless ragged */
+    const int64_t *cols_at;            /* an array of a snapshot; NULL: every group has `cols` */
+    void *const *pointers;             /* NULL: one buffer, `data` */
     char *data;
-    int64_t unit, rows, cols; /* unit: bytes; a group that is not ragged begins at its number of them    */
-    int64_t ld;               /* at least 1; 0: packed, each group by its own width                      */
+    int64_t unit, rows, cols; /* unit: in bytes; group g begins g units on if not ragged */
+    int64_t ld;               /* 0: packed, each group by its own width; else at least 1 */
     int32_t ragged;
 } tegroup_impl_setup_operand;
 
@@ -120,11 +124,12 @@ typedef struct tegroup_impl_setup_scalar {
 typedef struct tegroup_impl_setup_call {
     tegroup_op op;
     int32_t groups, termless;
-    int32_t fit_count;    /* of fits: most often one snapshot serves all operands                      */
-    int32_t separate_c;   /* 0: C is D, or absent, beta being 0                                            */
-    int64_t starts, ends; /* masks of an address, and of the bytes of a row of D, that cuBLASLt wants to be 0: 15, or 0
-                             where the quirk that says so is ignored                                       */
-    int32_t usual;        /* 1: no separate C, no columns or buffers of groups' own, no scalars in memory */
+    int32_t fit_count;  /* of fits; one snapshot often serves all operands */
+    int32_t separate_c; /* 0: C is D, or is absent and beta is 0 */
+    /* Masks of bits that must be 0 for cuBLASLt in an address and in the bytes of a row of D: 15, or 0 if the quirk
+     * that says so is ignored. */
+    int64_t starts, ends;
+    int32_t usual; /* 1: no separate C, no columns or buffers of groups' own, no scalars in memory */
     tegroup_dtype d_dtype;
     int32_t d_bytes; /* of an element */
     tegroup_impl_setup_items items;
@@ -164,7 +169,7 @@ static inline tegroup_impl_setup_scalar tegroup_impl_setup_scalar_of(const tegro
     return made;
 }
 
-/* A snapshot that is not among the fits yet. */
+/* Adds a tensor's snapshot to the fits unless it is there. */
 static inline void tegroup_impl_setup_fit(const tegroup_tensor *t, tegroup_impl_setup_call *call) {
     const tegroup_impl_fit fit = tegroup_impl_fit_of(t);
     int32_t i;
@@ -174,7 +179,7 @@ static inline void tegroup_impl_setup_fit(const tegroup_tensor *t, tegroup_impl_
     call->fits[call->fit_count++] = fit;
 }
 
-/* Whether all of them are what tegroup_prepare wrote; if not, every group is skipped. */
+/* Whether all snapshots are what tegroup_prepare wrote; if not, every group is skipped. */
 TEGROUP_IMPL_HD int tegroup_impl_setup_prepared(const tegroup_impl_setup_call *call) {
     int32_t i;
     for (i = 0; i < call->fit_count; i++)
@@ -182,7 +187,7 @@ TEGROUP_IMPL_HD int tegroup_impl_setup_prepared(const tegroup_impl_setup_call *c
     return 1;
 }
 
-/* alpha and beta stand for scalars that the descriptor leaves to the default. items: addresses only, nothing is read
+/* alpha and beta are the values of scalars that the descriptor leaves out. items: addresses only, nothing is read
  * there. */
 static inline tegroup_impl_setup_call tegroup_impl_setup_call_of(const tegroup_gemm_desc *desc,
                                                                  const tegroup_snapshot_view views[4], float alpha,
@@ -220,7 +225,7 @@ typedef struct tegroup_impl_setup_part {
     int64_t rows, cols, begin, base, ld;
 } tegroup_impl_setup_part;
 
-/* list[g] where there is one. Written so because some of the compiler's own loads wait until others are there. */
+/* list[g] if there, else `otherwise`: one predicated load, as the compiler makes some loads wait for others. */
 TEGROUP_IMPL_HD int64_t tegroup_impl_setup_load(int32_t there, const int64_t *list, int32_t g, int64_t otherwise) {
 #if defined(__CUDA_ARCH__)
     asm volatile("{.reg .pred p;\nsetp.ne.s32 p, %1, 0;\n@p ld.global.s64 %0, [%2];}"
@@ -232,7 +237,8 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_setup_load(int32_t there, const int64_t *li
 #endif
 }
 
-/* Not prepared: the group is skipped, and nothing of the snapshots is read. */
+/* Reads what the usual case needs of a group. If not prepared, the group is skipped and nothing of the snapshots is
+ * read. */
 TEGROUP_IMPL_HD tegroup_impl_setup_part tegroup_impl_setup_read(const tegroup_impl_setup_operand *o, int prepared,
                                                                 int32_t g) {
     tegroup_impl_setup_part part;
@@ -244,7 +250,7 @@ TEGROUP_IMPL_HD tegroup_impl_setup_part tegroup_impl_setup_read(const tegroup_im
     return part;
 }
 
-/* What it has of its own in other than the usual case. */
+/* Reads what else the group has of its own if the case is not the usual one. */
 TEGROUP_IMPL_HD void tegroup_impl_setup_read_more(const tegroup_impl_setup_operand *o, int prepared, int32_t g,
                                                   tegroup_impl_setup_part *part) {
     if (o->cols_at && prepared) part->cols = o->cols_at[g];
@@ -263,12 +269,13 @@ TEGROUP_IMPL_HD float tegroup_impl_setup_number(const tegroup_impl_setup_scalar 
     return s->is_f64 ? (float)((const double *)s->at)[i] : ((const float *)s->at)[i];
 }
 
-/* An address for cuBLASLt; one that it could not take belongs to a group that it does not touch. */
+/* An address for cuBLASLt. One that it could not take is replaced; such a group has no columns, so it is not
+ * accessed. */
 TEGROUP_IMPL_HD int64_t tegroup_impl_setup_safe(int64_t address, int64_t starts, int64_t otherwise) {
     return address == 0 || (address & starts) ? otherwise : address;
 }
 
-/* Entries of group g. usual: call->usual, or 0. */
+/* Fills in the entries of group g. usual: call->usual, or 0. */
 TEGROUP_IMPL_HD void tegroup_impl_setup_group(const tegroup_impl_setup_call *call, int usual, int32_t g,
                                               tegroup_impl_setup *s) {
     const int forward = call->op == TEGROUP_OP_FORWARD, wgrad = call->op == TEGROUP_OP_WGRAD,
@@ -316,7 +323,8 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_group(const tegroup_impl_setup_call *cal
         const int64_t spare = (int64_t)(uintptr_t)tegroup_impl_setup_at(&call->items, TEGROUP_IMPL_SETUP_A);
         if (k == 0 && s->beta == 1 && at_c == at_d) m = 0; /* D is its own C, and nothing is added to it */
         if (m > 0 && k == 0) {
-            /* zeros are cuBLASLt's where many are likely and it is known to write them; 0 * alpha must be 0 */
+            /* cuBLASLt writes the zeros of a wgrad, where many are likely and it is known to; as it computes 0 * alpha,
+             * alpha must be finite */
             int finite = (tegroup_impl_bits_of_f32(s->alpha) & 0x7f800000u) != 0x7f800000u;
             if (!wgrad || s->beta != 0 || !finite || narrow || ((at_c | at_d) & call->starts) || call->termless)
                 s->alone = TEGROUP_IMPL_ALONE_EMPTY;
@@ -363,7 +371,7 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_store(const tegroup_impl_setup *s, const
     ((float *)(void *)tegroup_impl_setup_at(items, TEGROUP_IMPL_SETUP_BETA_VALUE))[g] = s->beta;
 }
 
-/* What cuBLASLt's workspaces are made of, which the host knows without it. */
+/* The layouts of cuBLASLt's workspaces, which the host knows without the library. */
 static inline int64_t tegroup_impl_cublas_bytes(const tegroup_plan *plan) {
     return plan->cublas_workspace_bytes > (size_t)PTRDIFF_MAX ? INT64_MAX : (int64_t)plan->cublas_workspace_bytes;
 }

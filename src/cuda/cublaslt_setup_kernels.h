@@ -7,7 +7,7 @@
 #include "cuda/cublaslt_setup.h"
 #include "cuda/call.h"
 
-/* What a group gets that cuBLASLt is not asked for. Without a C beta is 0. */
+/* Writes the result of a group that is hidden from cuBLASLt: NaN, or beta * C. Without a C beta is 0. */
 static __device__ inline void tegroup_impl_write_alone(const tegroup_impl_result &p, tegroup_dtype dtype, float beta,
                                                        bool nan, int64_t first, int64_t step) {
     for (int64_t e = first; e < p.m * p.n; e += step) {
@@ -19,9 +19,9 @@ static __device__ inline void tegroup_impl_write_alone(const tegroup_impl_result
     }
 }
 
-/* A thread a group, `each` groups a block. What a block's groups get alone its threads write together, at the end:
- * everything is worked out again there, so that a block that has no such group fetches little code. USUAL:
- * call.usual. */
+/* One thread sets up one group, `each` groups a block. At the end a block's threads together write the results that the
+ * set-up kernel writes; they compute the set-up again for that, so that a block without such a group fetches little
+ * code. USUAL: call.usual. */
 template <bool USUAL>
 static __global__ void __launch_bounds__(128)
     tegroup_impl_setup_kernel(int32_t each, const __grid_constant__ tegroup_impl_setup_call call) {

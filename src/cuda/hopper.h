@@ -3,15 +3,15 @@
 #pragma once
 #include "base/version.h"
 
-/* mbarriers, TMA and wgmma as PTX ISA 8.0 and later describe them (sections 9.7.13.15, 9.7.9.27 and 9.7.15). What
- * stands here assembles for sm_90a alone; TEGROUP_IMPL_HOPPER says that this pass of the compiler is for it. */
+/* mbarriers, TMA and wgmma as PTX ISA 8.0 and later describe them (sections 9.7.13.15, 9.7.9.27 and 9.7.15). They
+ * assemble for sm_90a only; TEGROUP_IMPL_HOPPER is 1 in the compiler pass for that architecture. */
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define TEGROUP_IMPL_HOPPER 1
 #else
 #define TEGROUP_IMPL_HOPPER 0
 #endif
 
-#include <cuda.h> /* CUtensorMap: the driver's header, for its types; nothing of it is linked */
+#include <cuda.h> /* CUtensorMap; only types of the driver's header are used, nothing of it is linked */
 
 template <bool FIRST, typename A, typename B> struct tegroup_impl_if { typedef A type; };
 template <typename A, typename B> struct tegroup_impl_if<false, A, B> { typedef B type; };
@@ -28,7 +28,7 @@ static __device__ __forceinline__ void tegroup_impl_barrier_arrive(uint32_t barr
 static __device__ __forceinline__ void tegroup_impl_barrier_expect(uint32_t barrier, uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
-/* Until the phase of this parity is over. */
+/* Waits until the phase of this parity completes. */
 static __device__ __forceinline__ void tegroup_impl_barrier_wait(uint32_t barrier, uint32_t parity) {
     asm volatile("{.reg .pred over;\n"
                  "again: mbarrier.try_wait.parity.shared::cta.b64 over, [%0], %1;\n"
@@ -36,15 +36,16 @@ static __device__ __forceinline__ void tegroup_impl_barrier_wait(uint32_t barrie
                  "r"(parity)
                  : "memory");
 }
-/* Among the 128 threads of a warpgroup; barrier 0 is __syncthreads'. */
+/* Synchronizes the 128 threads of a warpgroup. Barrier 0 is the one of __syncthreads. */
 static __device__ __forceinline__ void tegroup_impl_warpgroup_sync(int barrier) {
     asm volatile("bar.sync %0, 128;" ::"r"(barrier) : "memory");
 }
 
 /* ---- copies ---- */
 
-/* A box of a tensor to shared memory; its bytes arrive at `barrier`. anywhere: the tensor has two more dimensions,
- * with strides of 16 bytes and of 2^35, and the box begins `origin` bytes, modulo 2^64, from where it else would. */
+/* Loads a box of a tensor into shared memory and counts its bytes on the mbarrier `barrier`. anywhere: the tensor map
+ * has two more dimensions, with strides of 16 and of 2^35 bytes, by which the box is shifted `origin` bytes, modulo
+ * 2^64. */
 static __device__ __forceinline__ void tegroup_impl_tma_load(uint32_t to, const CUtensorMap *map, uint32_t barrier,
                                                              int32_t x, int32_t y, int32_t z, bool anywhere,
                                                              uint64_t origin) {
@@ -60,8 +61,8 @@ static __device__ __forceinline__ void tegroup_impl_tma_load(uint32_t to, const 
                      "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z)
                      : "memory");
 }
-/* A box from shared memory; or, `adds`, L2 adds it to the FP32 numbers that are there, and gives what FADD does,
- * subnormals, infinities and NaN too. */
+/* Stores a box from shared memory. adds: L2 adds the box to the FP32 values in memory instead, with the same results as
+ * FADD, subnormals, infinities and NaN included. */
 static __device__ __forceinline__ void tegroup_impl_tma_store(const CUtensorMap *map, uint32_t from, int32_t x,
                                                               int32_t y, int32_t z, bool anywhere, uint64_t origin,
                                                               bool adds = false) {
@@ -82,15 +83,15 @@ static __device__ __forceinline__ void tegroup_impl_tma_store(const CUtensorMap 
     }
 #undef TEGROUP_IMPL_STORE
 }
-/* What this thread stored since is one group. */
+/* Closes a bulk group: all stores that this thread issued since the last one. */
 static __device__ __forceinline__ void tegroup_impl_tma_store_commit(void) {
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
-/* Until at most PENDING of this thread's groups of stores still read shared memory. */
+/* Waits until at most PENDING of this thread's bulk groups still read shared memory. */
 template <int PENDING> static __device__ __forceinline__ void tegroup_impl_tma_store_wait(void) {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
 }
-/* What this thread wrote to shared memory by ordinary stores can be read by copies and wgmma. */
+/* Makes this thread's ordinary stores to shared memory visible to TMA and wgmma. */
 static __device__ __forceinline__ void tegroup_impl_async_fence(void) {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -102,8 +103,8 @@ template <int REGISTERS> static __device__ __forceinline__ void tegroup_impl_reg
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
 
-/* Four 8x8 matrices of two-byte numbers, as wgmma's sums lie in registers, to rows of 16 bytes and back. TURNED: to
- * columns. */
+/* Stores and loads four 8x8 matrices of two-byte elements, held in registers as wgmma's accumulators are, as rows of 16
+ * bytes in shared memory. TURNED: transposed. */
 template <bool TURNED>
 static __device__ __forceinline__ void tegroup_impl_stmatrix(uint32_t to, const uint32_t (&r)[4]) {
     if (TURNED)
@@ -124,10 +125,11 @@ static __device__ __forceinline__ void tegroup_impl_ldmatrix_rows(uint32_t (&r)[
 
 /* ---- wgmma ---- */
 
-/* How a tile lies in shared memory: rows of 128 bytes, their 16-byte chunks permuted by XOR with the row's number
- * (the 128-byte swizzle of TMA). leading: bytes from 64 lines to the next 64 where lines are contiguous; else
- * unread. The lower half of a descriptor has the address and the leading bytes in units of 16, so that an offset is
- * added to it; the upper half is a constant. */
+/* The wgmma descriptor of an operand in shared memory: rows of 128 bytes with TMA's 128-byte swizzle, which permutes a
+ * row's 16-byte chunks by XOR with the row's number. A "line" here and in names such as A_LINES is an index of wgmma's
+ * M or N dimension. leading: bytes from one block of 64 lines to the next if the operand is contiguous along its lines
+ * (MN-major); not read if it is contiguous along k. The lower half of a descriptor holds the address and `leading` in
+ * units of 16 bytes, and offsets are added to it; the upper half is a constant, which takes no registers this way. */
 static __device__ __forceinline__ uint32_t tegroup_impl_wgmma_tile(uint32_t address, uint32_t leading) {
     return (address & 0x3ffffu) >> 4 | leading >> 4 << 16;
 }
@@ -144,8 +146,9 @@ template <int PENDING> static __device__ __forceinline__ void tegroup_impl_wgmma
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
-/* sum[64 x N] (+)= A[64 x 16] B[16 x N], both in shared memory; a warp's lanes hold sums as mma.sync's accumulators
- * do, eight columns after eight. */
+/* sum[64 x N] (+)= A[64 x 16] B[16 x N], both operands in shared memory; add is 0 to overwrite the sum. A_LINES and
+ * B_LINES are 1 for an operand that is contiguous along its lines, 0 along k. Each n8 block of the sum lies in
+ * registers as an accumulator of mma.sync does. */
 /* clang-format off */
 #define TEGROUP_IMPL_F4(i) "+f"(d[i]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3])
 #define TEGROUP_IMPL_F32(i)                                                                                    \
@@ -170,7 +173,7 @@ template <int PENDING> static __device__ __forceinline__ void tegroup_impl_wgmma
 #define TEGROUP_IMPL_SUMS_128                                                                                  \
     TEGROUP_IMPL_NINETY ", " TEGROUP_IMPL_TEN(9) ", " TEGROUP_IMPL_TEN(10) ", " TEGROUP_IMPL_TEN(11)           \
     ", %120, %121, %122, %123, %124, %125, %126, %127"
-/* `sums` are registers 0 to n / 2 - 1; a, b, plus and the two orders are the five operands after them. */
+/* `sums` are operands 0 to n / 2 - 1; a, b, plus and the two orders are the five operands after them. */
 #define TEGROUP_IMPL_WGMMA(n, type, sums, a, b, plus, orders, ...)                                             \
     asm volatile("{.reg .pred plus; setp.ne.b32 plus, %" plus ", 0;\n"                                         \
                  "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" sums "}, %" a ", %" b     \

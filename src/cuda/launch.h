@@ -12,7 +12,7 @@
 
 #include <cuda_runtime.h>
 
-/* A CUDA error as a status. The sticky error state is cleared, so that it is reported once. */
+/* A CUDA error as a status. The sticky error is cleared, so that it is reported once. */
 static inline tegroup_status tegroup_impl_cuda_status(cudaError_t code, const char *field, const char *rule,
                                                       tegroup_error *error) {
     if (code == cudaSuccess) return TEGROUP_OK;
@@ -22,7 +22,8 @@ static inline tegroup_status tegroup_impl_cuda_status(cudaError_t code, const ch
     return TEGROUP_ERROR_CUDA;
 }
 
-/* A launch by its own result: what cudaGetLastError still keeps of the caller's calls is none of it. */
+/* Launches a kernel and returns the launch's own result, unlike cudaGetLastError, which may still hold an error of the
+ * caller's earlier calls. */
 template <typename T> struct tegroup_impl_as { typedef T type; };
 template <typename... PARAMETERS>
 static inline cudaError_t tegroup_impl_launch(void (*kernel)(PARAMETERS...), dim3 blocks, unsigned threads,
@@ -32,14 +33,14 @@ static inline cudaError_t tegroup_impl_launch(void (*kernel)(PARAMETERS...), dim
     return cudaLaunchKernel((const void *)kernel, blocks, dim3(threads), addresses, shared_bytes, stream);
 }
 
-/* The current device as a target; sm stays 0 where there is none. Returns the device, or -1. */
+/* Describes the current device as a target; target->sm stays as it is without one. Returns the device, or -1. */
 static inline int32_t tegroup_impl_cuda_target(tegroup_target *target) {
     int device = 0, major = 0, minor = 0, multiprocessors = 0;
     if (cudaGetDevice(&device) != cudaSuccess
         || cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess
         || cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess
         || cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device) != cudaSuccess) {
-        (void)cudaGetLastError(); /* no device is an answer, not an error to leave behind */
+        (void)cudaGetLastError(); /* having no device is an answer, so no error is left behind */
         return -1;
     }
     target->sm = 10 * major + minor;
@@ -47,7 +48,7 @@ static inline int32_t tegroup_impl_cuda_target(tegroup_target *target) {
     return device;
 }
 
-/* The deep check of device memory: the driver knows its address as the current device's. */
+/* The deep check of an address in device memory: the driver knows it, as managed or as the current device's memory. */
 static inline tegroup_status tegroup_impl_cuda_check_address(const void *address, const char *field,
                                                              tegroup_error *error) {
     cudaPointerAttributes attributes;

@@ -16,8 +16,8 @@
 
 /* ---- storing ---- */
 
-/* Eight neighbours of BF16, FP16 or FP32, of which `count` exist, as floats: in one or two loads where their address
- * allows it. */
+/* Loads eight neighbours of BF16, FP16 or FP32, of which `count` exist, as floats; in one or two loads if their address
+ * is aligned. */
 static __device__ __forceinline__ void tegroup_impl_gpu_load8(tegroup_dtype dtype, const char *from, int32_t count,
                                                               float (&x)[8]) {
     if (count == 8 && ((uintptr_t)from & 15) == 0) {
@@ -64,12 +64,13 @@ static __device__ __forceinline__ void tegroup_impl_gpu_store8(tegroup_dtype dty
         if (i < count) ((uint16_t *)to)[i] = (uint16_t)(word[i / 2] >> i % 2 * 16);
 }
 
-/* Eight sums of line `line` from column `first` on, both within the tile: alpha * sum + beta * C + scale * bias. The
- * tile is a copy in registers: the compiler cannot know that stores to D leave shared memory alone. */
+/* Finishes and stores eight sums of row `line` from column `first` on, both counted within the tile: D = alpha * sum +
+ * beta * C + scale * bias. The tile is a copy in registers, since the compiler cannot know that stores to D leave
+ * shared memory unchanged. */
 static __device__ __forceinline__ void tegroup_impl_gpu_finish(const tegroup_gemm_desc &desc,
                                                                const tegroup_impl_gpu_tile &tile, int line, int first,
                                                                const float *sums) {
-    const bool empty = tile.k == 0; /* an empty sum is no term at all */
+    const bool empty = tile.k == 0; /* an empty sum adds nothing, not even alpha * 0 */
     const int32_t count = tile.n - first < 8 ? tile.n - first : 8, bytes = desc.d.dtype == TEGROUP_DTYPE_F32 ? 4 : 2;
     const float4 low = ((const float4 *)sums)[0], high = ((const float4 *)sums)[1];
     float x[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}, y[8];
@@ -92,7 +93,7 @@ static __device__ __forceinline__ void tegroup_impl_gpu_finish(const tegroup_gem
     tegroup_impl_gpu_store8(desc.d.dtype, tile.d + line * tile.d_row + first * bytes, count, x);
 }
 
-/* Is the result alpha times the sum and nothing else, two bytes wide, in whole 16-byte pieces? */
+/* Whether the result is alpha times the sum and nothing else, of two-byte elements, in whole 16-byte pieces. */
 static __device__ __forceinline__ bool tegroup_impl_gpu_plain(const tegroup_gemm_desc &desc,
                                                               const tegroup_impl_gpu_tile &tile) {
     return tile.k > 0 && !tile.reads_c && !tile.bias && desc.d.dtype != TEGROUP_DTYPE_F32
@@ -101,17 +102,17 @@ static __device__ __forceinline__ bool tegroup_impl_gpu_plain(const tegroup_gemm
 
 /* ---- fragments ---- */
 
-/* Where a lane reads its row of a fragment's first 8x8 matrix: `line` is the warp's first line, upper and later (0
- * or 1) say whether its matrix is the one of the eight higher lines, and of the eight later k. */
+/* Where a lane reads its row r of a fragment's 8x8 matrix. `line` is the warp's first line; upper and later (0 or 1)
+ * say whether the lane's matrix is the one of the upper eight lines, and of the later eight k. */
 template <bool ALONG_K>
 static __device__ __forceinline__ uint32_t tegroup_impl_fragments(int line, int upper, int later, int r) {
     return ALONG_K ? (uint32_t)((line + upper * 8 + r) * 128 + (later ^ r) * 16)
                    : (uint32_t)(line / 64 * 8192 + (later * 8 + r) * 128 + ((line % 64 / 8 + upper) ^ r) * 16);
 }
 
-/* The same for sixteen kk of k and the i-th sixteen lines. The chunk's number is permuted by XOR, and so moved by
- * XOR: a warp's first line is a multiple of 32 where a tile is in panels. skip: when that is in the middle of a
- * panel, bytes of one, since the next then begins at i = 2. */
+/* The same for the kk-th k16 and the i-th 16 lines. Chunks are permuted by XOR, so the address of another 16 elements
+ * is an XOR, too; in panels this holds because a warp's first line is a multiple of 32. skip: the bytes of a panel if
+ * that line is in the middle of one, since the next panel then begins at i = 2; else 0. */
 template <bool ALONG_K>
 static __device__ __forceinline__ uint32_t tegroup_impl_fragment(uint32_t at, uint32_t skip, int kk, int i) {
     return ALONG_K ? (at ^ (uint32_t)(kk * 32)) + (uint32_t)(i * 16 * 128)
@@ -120,28 +121,28 @@ static __device__ __forceinline__ uint32_t tegroup_impl_fragment(uint32_t at, ui
 
 /* ---- the two-byte kernel ---- */
 
-/* A block's work on one tile: the ring of loads, the fragments and the sums. */
+/* A block's work on one tile: the ring of pipeline stages, fragments and sums. */
 template <bool BF16, int OP, int TILE_M_, int TILE_N_, int WARPS_M, int WARPS_N, int STAGES, bool FUSED = false>
 struct tegroup_impl_portable_block {
     static constexpr int TILE_M = TILE_M_, TILE_N = TILE_N_, TILE_K = TEGROUP_IMPL_PORTABLE_TILE_K;
     static constexpr int WARPS = WARPS_M * WARPS_N, THREADS = WARPS * 32;
     static constexpr int WARP_N = TILE_N / WARPS_N, MI = TILE_M / WARPS_M / 16, NI = WARP_N / 8, PAIRS = NI / 2;
     static constexpr int STEPS = TILE_K / 16, CHUNKS = TILE_N / 8, LINES_A_PASS = THREADS / CHUNKS;
-    static constexpr int PADDED_N = TILE_N + 8; /* eight rows of fragments meet different banks */
+    static constexpr int PADDED_N = TILE_N + 8; /* eight rows of a fragment hit different banks */
     static constexpr bool A_ALONG_K = OP != TEGROUP_OP_WGRAD, B_ALONG_K = OP == TEGROUP_OP_FORWARD;
     static constexpr int A_BYTES = TILE_M * TILE_K * 2, STAGE_BYTES = A_BYTES + TILE_N * TILE_K * 2,
                          RING_BYTES = STAGES * STAGE_BYTES, SUMS_BYTES = TILE_M * PADDED_N * 4;
-    /* The sums take the ring's place in the end; 128: room to align it. */
+    /* The sums overwrite the ring in the end. 128: room to align it. */
     static constexpr int SHARED_BYTES = (RING_BYTES > SUMS_BYTES ? RING_BYTES : SUMS_BYTES) + 128;
-    static constexpr bool SHARED = A_ALONG_K && MI == 4; /* where a group ends, warps share the lines that are left */
+    static constexpr bool SHARED = A_ALONG_K && MI == 4; /* warps share the rows that a group's last tile has */
     static_assert(PAIRS % 2 == 0, "B's two sets of fragments alternate");
 
-    uint32_t ring, place;      /* the ring, and in its first stage the thread's own place */
-    uint32_t at_a, at_b, skip; /* this lane's place in a tile of A and of B */
+    uint32_t ring, place;      /* the ring; the thread's own place in its first stage */
+    uint32_t at_a, at_b, skip; /* the lane's place in A's and B's part of a stage; see tegroup_impl_fragment */
     tegroup_impl_loader<TILE_M, A_ALONG_K, THREADS> load_a;
     tegroup_impl_loader<TILE_N, B_ALONG_K, THREADS, FUSED && B_ALONG_K> load_b;
-    int32_t left, reading; /* steps from this one on; its stage. STAGES - 1 of them are on their way */
-    int32_t rows;          /* sixteens of lines that a warp works on */
+    int32_t left, reading; /* steps of TILE_K left, this one included; its stage */
+    int32_t rows;          /* m16 blocks that a warp works on */
     float sum[MI][NI][4];
     uint32_t fa[MI][4], fb[2][4];
 
@@ -153,13 +154,13 @@ struct tegroup_impl_portable_block {
         place = ring + load_a.place();
     }
 
-    /* The first loads of a tile. The ring must be free. */
+    /* Starts the first loads of a tile. The ring must be free. */
     __device__ __forceinline__ void open(const tegroup_impl_gpu_tile &tile) {
         load_b.open(tile.b, tile.b_row, tile.n);
         begin(tile);
     }
     __device__ __forceinline__ void open(const tegroup_impl_gpu_tile &tile, const tegroup_impl_gpu_epilogue &epilogue) {
-        if (halves(epilogue)) /* half a tile of gates, and as many ups */
+        if (halves(epilogue)) /* half a tile of gates, and half of ups */
             load_b.open_twice(tile.b - tile.col / 2 * tile.b_row, tile.b_row, tile.n / 2,
                               epilogue.activation.output.cols);
         else load_b.open(tile.b, tile.b_row, tile.n);
@@ -179,7 +180,7 @@ struct tegroup_impl_portable_block {
         }
         reading = 0;
     }
-    /* Elements of k in the step STAGES - 1 after this one. */
+    /* Elements of k in the step that is STAGES - 1 after the current one. */
     __device__ __forceinline__ int32_t loadable(const tegroup_impl_gpu_tile &tile) const {
         return left > STAGES ? TILE_K : (int32_t)((uint32_t)(tile.k - 1) % TILE_K) + 1;
     }
@@ -192,17 +193,17 @@ struct tegroup_impl_portable_block {
     __device__ __forceinline__ void load_into_b(const tegroup_impl_gpu_tile &tile, int32_t stage) {
         if (left >= STAGES)
             load_b.template load<WHOLE>(place + (uint32_t)(stage * STAGE_BYTES + A_BYTES), tile.b_row, loadable(tile));
-        tegroup_impl_cp_commit(); /* also when empty, so that the count of pending groups stays true */
+        tegroup_impl_cp_commit(); /* even an empty group, so that the count of pending groups stays right */
     }
-    /* Long after the loads: an address that the queue of loads has not taken yet cannot be moved, and the warp would
-     * wait. */
+    /* Moves on to the next step's addresses. This comes long after the loads: a warp that changes an address register
+     * which a queued load has not read yet has to wait. */
     __device__ __forceinline__ void advance(const tegroup_impl_gpu_tile &tile) {
         load_a.advance(tile.a_row);
         load_b.advance(tile.b_row);
     }
     __device__ __forceinline__ int32_t free_stage() const { return reading == 0 ? STAGES - 1 : reading - 1; }
-    __device__ __forceinline__ void
-    arrive() { /* the next step's tile is there, and the one before this step's is free */
+    /* Waits until the next step's stage has arrived. Behind the barrier the stage that was read last is free. */
+    __device__ __forceinline__ void arrive() {
         tegroup_impl_cp_wait<STAGES - 2>();
         __syncthreads();
     }
@@ -217,9 +218,9 @@ struct tegroup_impl_portable_block {
                               + tegroup_impl_fragment<B_ALONG_K>(at_b, WARP_N % 64 ? skip : 0, kk, pair));
     }
 
-    /* Sixteen kk of a step: B's fragments come a pair of columns ahead of their products, A's of the next sixteen
-     * row by row under the last pair. One set of A's is what registers leave room for; the other warp of the
-     * scheduler fills the gaps. */
+    /* One k16 of a step. B's fragments are loaded one pair of n8 blocks ahead of their mma, A's for the next k16 row by
+     * row during the last pair. Registers have room for one set of A's only; the other warp of the SM sub-partition
+     * fills the gaps. */
     template <bool WHOLE, int ROWS, int KK>
     __device__ __forceinline__ void sixteen(const tegroup_impl_gpu_tile &tile, bool more) {
         constexpr int NEXT = (KK + 1) % STEPS;
@@ -248,7 +249,7 @@ struct tegroup_impl_portable_block {
         for (int i = 0; i < ROWS; i++) fetch_a(0, i);
         fetch_b(0, 0);
     }
-    /* Loads that may end anywhere are made between steps, where no fragments take up registers. */
+    /* Steps whose loads may end within a chunk load between k16 steps, while no fragments occupy registers. */
     template <bool WHOLE, int ROWS> __device__ __forceinline__ void steps(const tegroup_impl_gpu_tile &tile) {
         if (WHOLE) fetch<ROWS>();
 #pragma unroll 1
@@ -265,7 +266,7 @@ struct tegroup_impl_portable_block {
         }
     }
     __device__ __forceinline__ void multiply(const tegroup_impl_gpu_tile &tile) {
-        /* In A's tile the matrices of a fragment run along m first, in B's along k first. */
+        /* The four 8x8 matrices of a fragment run along m first in A, along k first in B. */
         const int me = tegroup_impl_thread(), matrix = me % 32 / 8, r = me % 8,
                   least = (tile.m + WARPS_M * 16 - 1) / (WARPS_M * 16);
         const bool whole = load_a.whole && load_b.whole && tile.k % TILE_K == 0;
@@ -291,8 +292,8 @@ struct tegroup_impl_portable_block {
         __syncthreads(); /* the ring is free */
     }
 
-    /* Results go through the ring, so that neighbouring threads store neighbouring columns: alpha times the sums as
-     * two-byte numbers, ready to be copied, */
+    /* Results go through shared memory, where the ring was, so that neighbouring threads store neighbouring columns.
+     * store_plainly puts alpha times the sums there as two-byte elements, ready to be copied to D. */
     __device__ __forceinline__ void store_plainly(bool bf16, const tegroup_impl_gpu_tile &tile, unsigned char *memory) {
         const float alpha = tile.alpha;
         const int me = tegroup_impl_thread(), from_m = warp_m(me) + me % 32 / 4, from_n = warp_n(me) + me % 4 * 2;
@@ -316,7 +317,7 @@ struct tegroup_impl_portable_block {
         for (int i = line; i < lines; i += LINES_A_PASS, from += LINES_A_PASS * PADDED_N, to += LINES_A_PASS * row)
             *(uint4 *)to = *(const uint4 *)from;
     }
-    /* or the sums as they are, for everything else. */
+    /* put, for all other epilogues, leaves the sums there as they are. */
     __device__ __forceinline__ void put(unsigned char *memory) const {
         const int me = tegroup_impl_thread(), from_m = warp_m(me) + me % 32 / 4, from_n = warp_n(me) + me % 4 * 2;
         float *sums = (float *)memory;
@@ -347,7 +348,7 @@ struct tegroup_impl_portable_block {
     }
 
 #if TEGROUP_IMPL_ACTIVATION_KERNELS
-    /* With an activation, or its gradient: eight of its columns a thread and line. */
+    /* With an activation or its gradient, a thread finishes eight columns of its output in a row at a time. */
     __device__ __forceinline__ void finish(const tegroup_gemm_desc &desc, const tegroup_impl_gpu_tile &shared,
                                            unsigned char *memory, const tegroup_impl_gpu_epilogue &epilogue) {
         put(memory);
@@ -357,8 +358,8 @@ struct tegroup_impl_portable_block {
         else differentiate(desc, tile, (const float *)memory, epilogue);
 #endif
     }
-    /* Of gates and ups the first eight that a row has from column `col` of what is activated on, and how many bytes
-     * the others are behind them. */
+    /* Where a row's eight gates begin that belong to eight columns from column `col` of the activation's output on; or,
+     * interleaved, the first eight of sixteen gates and ups. others: bytes from there to the other eight. */
     static __device__ __forceinline__ char *eight(const tegroup_matrix &m, bool interleaved, int64_t row, int64_t col) {
         return (char *)m.data + (row * m.ld + (interleaved ? 2 * col : col)) * 2;
     }
@@ -423,13 +424,13 @@ struct tegroup_impl_portable_block {
         const int me = tegroup_impl_thread(), first = me % CHUNKS * 8;
         const int64_t col = tile.col + first;
         const char *from = eight(f.input, interleaved, tile.row + me / CHUNKS, col);
-        uint4 one = make_uint4(0, 0, 0, 0), two = one; /* of the next line, which is long on its way */
+        uint4 one = make_uint4(0, 0, 0, 0), two = one; /* of the thread's next row, loaded early */
         if (me / CHUNKS < tile.m && col < f.output.cols) {
             one = *(const uint4 *)from;
             two = *(const uint4 *)(from + others(f));
         }
 #pragma unroll 1
-        for (int line = 0; line < tile.m; line += LINES_A_PASS) { /* warps stay whole for the sums */
+        for (int line = 0; line < tile.m; line += LINES_A_PASS) { /* all lanes of a warp take part in the sums */
             const int i = line + me / CHUNKS;
             const int64_t row = tile.row + i;
             const bool there = i < tile.m && col < f.output.cols;
@@ -468,22 +469,21 @@ struct tegroup_impl_portable_block {
 #endif
 };
 
-/* Blocks take turns at the tiles, each round beginning one block later: else some would always get the short tiles
- * where groups end. */
+/* The tile that this block has in wave `round`. Tiles go round-robin, and each wave begins one block later: otherwise
+ * some blocks would always get the partial tiles at the groups' ends. */
 static __device__ __forceinline__ int64_t tegroup_impl_gpu_number(uint32_t round) {
     return (int64_t)round * gridDim.x + (blockIdx.x + round) % gridDim.x;
 }
 
-/* What a block does; with an epilogue, to all of its tiles. */
+/* What a block does; an epilogue, if any, is that of all tiles. */
 template <typename BLOCK, typename... EPILOGUE>
 static __device__ __forceinline__ void tegroup_impl_portable_work(const tegroup_impl_gpu_call &call,
                                                                   const EPILOGUE &...epilogue) {
     extern __shared__ __align__(16) unsigned char tegroup_impl_memory[];
-    /* To 128 bytes, as the permutation of chunks needs: debug and relocatable builds do not keep to a larger
-     * __align__. */
+    /* Aligned to 128 bytes, as the swizzle needs: debug and relocatable builds do not honour a larger __align__. */
     unsigned char *const ring = tegroup_impl_memory + (128 - tegroup_impl_shared(tegroup_impl_memory) % 128) % 128;
     constexpr int FOUND = TEGROUP_IMPL_PORTABLE_FOUND;
-    /* Those found last, and those before, whose last one others may still read. */
+    /* The tiles found last, and those found before, of which others may still read the last one. */
     __shared__ tegroup_impl_gpu_tile tiles[2 * FOUND];
     __shared__ tegroup_impl_gpu_walk<BLOCK::TILE_M, BLOCK::TILE_N> walk;
     BLOCK block(ring);
@@ -493,7 +493,7 @@ static __device__ __forceinline__ void tegroup_impl_portable_work(const tegroup_
         if (warp == 0 && round % FOUND == 0)
             walk.find(call, tegroup_impl_gpu_number((uint32_t)(round + lane)),
                       lane < FOUND ? &tiles[(round + lane) % (2 * FOUND)] : NULL);
-        __syncthreads(); /* the tile is known, and nobody still reads the shared memory of the last one */
+        __syncthreads(); /* the tile is known, and nobody reads the last tile's shared memory any more */
         const tegroup_impl_gpu_tile &tile = tiles[round % (2 * FOUND)];
         if (!tile.valid) break;
         block.open(tile, epilogue...);
@@ -506,7 +506,7 @@ template <bool BF16, int OP, int TILE_M, int TILE_N, int WARPS_M, int WARPS_N, i
 static __global__ void __launch_bounds__(WARPS_M *WARPS_N * 32)
     tegroup_impl_portable_kernel(const __grid_constant__ tegroup_impl_gpu_call call) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-    __trap(); /* built for an older GPU alone; the plan refuses before it comes to this */
+    __trap(); /* compiled for older GPUs only; the plan refuses before this is launched */
 #else
     tegroup_impl_portable_work<tegroup_impl_portable_block<BF16, OP, TILE_M, TILE_N, WARPS_M, WARPS_N, STAGES>>(call);
 #endif

@@ -7,7 +7,8 @@
 #include "cuda/portable_tiles.h"
 #include "cuda/portable.h"
 
-/* Plain FMA, for gradient checks: 64 x 64 tiles, 4 x 4 elements a thread, one chain of FMAs over k an element. */
+/* Plain FMA, for gradient checks: 64 x 64 tiles, 4 x 4 elements a thread, and one chain of FMAs over k for each
+ * element. */
 template <int OP>
 static __global__ void __launch_bounds__(256)
     tegroup_impl_portable_f32_kernel(const __grid_constant__ tegroup_impl_gpu_call call) {
@@ -28,7 +29,7 @@ static __global__ void __launch_bounds__(256)
         float sum[4][4] = {};
         for (int64_t k0 = 0; k0 < tile.k; k0 += TILE_K) {
             for (int e = (int)threadIdx.x; e < TILE * TILE_K;
-                 e += 256) { /* threads run along whichever direction is contiguous */
+                 e += 256) { /* threads run along the contiguous direction */
                 const int la = !A_ALONG_K ? e % TILE : e / TILE_K, ka = !A_ALONG_K ? e / TILE : e % TILE_K;
                 const int lb = B_ALONG_K ? e / TILE_K : e % TILE, kb = B_ALONG_K ? e % TILE_K : e / TILE;
                 const bool in_a = la < tile.m && k0 + ka < tile.k, in_b = lb < tile.n && k0 + kb < tile.k;

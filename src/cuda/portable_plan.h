@@ -19,9 +19,9 @@
 #include "cuda/portable.h"
 #include "cuda/portable_f32.h"
 
-/* One kernel of the family, for BF16 and for FP16. Tiles of up to 128 lines fit SM86, 89 and 120, whose blocks have
- * 99 KB of shared memory for what the kernel declares itself (less than 2.4 KB) and the ring; the highest is for
- * SM90 and 100. */
+/* A kernel row: one kernel of the family, for BF16 and for FP16. Tiles of up to 128 rows fit SM86, 89 and 120, whose
+ * blocks have 99 KB of shared memory for the ring and what the kernel itself declares, less than 2.4 KB. The 256-row
+ * tile is for SM90 and 100. */
 typedef struct tegroup_impl_portable_row {
     const void *bf16, *f16;
     int32_t tile_m, tile_n, threads, shared_bytes;
@@ -35,7 +35,7 @@ typedef struct tegroup_impl_portable_row {
             tegroup_impl_portable_block<true, op, m, n, warps_m, warps_n, stages>::SHARED_BYTES                        \
     }
 
-/* Rows of one operation, from the lowest tile to the highest. */
+/* The kernel rows of one operation, ordered by the height of their tiles. */
 static inline const tegroup_impl_portable_row *tegroup_impl_portable_rows(tegroup_op op, int32_t *count) {
     static const tegroup_impl_portable_row forward[] = {TEGROUP_IMPL_PORTABLE_ROW(1, 64, 128, 1, 4, 4),
                                                         TEGROUP_IMPL_PORTABLE_ROW(1, 128, 128, 2, 2, 3),
@@ -60,10 +60,10 @@ TEGROUP_IMPL_PORTABLE_FITS(64, 128, 2, 2, 3, 99);
 TEGROUP_IMPL_PORTABLE_FITS(128, 128, 2, 2, 3, 99);
 TEGROUP_IMPL_PORTABLE_FITS(256, 192, 4, 2, 3, 227);
 
-/* The lowest tile that holds a group of `lines` lines, the average; the 256-line one, which wastes most where a
- * group ends, only where groups are long and alike, its width leaves few columns over, and sums are so long that a
- * multiprocessor does without a second block, which multiplies while the first one stores. limit: shared memory that
- * a block may have. */
+/* Chooses the lowest tile that holds `lines`, the rows of an average group's D, within `limit` bytes of shared memory.
+ * The 256-row tile wastes most at groups' ends and leaves no room for a second block, which would multiply while the
+ * first one stores. It is taken only if groups are long and even (`alike`), its width wastes few columns, and sums are
+ * long. */
 static inline const tegroup_impl_portable_row *tegroup_impl_portable_choose(tegroup_op op, int64_t lines,
                                                                             int64_t columns, int64_t terms, int alike,
                                                                             int32_t limit) {
@@ -79,7 +79,7 @@ static inline const tegroup_impl_portable_row *tegroup_impl_portable_choose(tegr
     return &rows[i];
 }
 
-/* Shared memory that one block may have here. A test can pretend to be on a smaller GPU. */
+/* Shared memory that a block may have on this device. Tests can pretend to be on a smaller GPU. */
 static inline cudaError_t tegroup_impl_shared_limit(int device, int *limit) {
     cudaError_t code = cudaDeviceGetAttribute(limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
 #if defined(TEGROUP_IMPL_SHARED_LIMIT)
@@ -88,7 +88,7 @@ static inline cudaError_t tegroup_impl_shared_limit(int device, int *limit) {
     return code;
 }
 
-/* The plan with this kernel; its block may have no more shared memory than this GPU lets it. */
+/* Puts a kernel into the plan, unless its block needs more shared memory than this GPU allows. */
 static inline tegroup_status tegroup_impl_portable_take(tegroup_plan *plan, const void *kernel, int32_t threads,
                                                         int32_t shared, tegroup_error *error) {
     cudaFuncAttributes attributes;
@@ -111,7 +111,8 @@ static inline tegroup_status tegroup_impl_portable_take_row(tegroup_plan *plan, 
                                       row->shared_bytes, error);
 }
 
-/* Built for GPUs before SM80 alone, what the driver makes of it for a later one has no mma.sync. */
+/* Whether this build has usable code for the device. If it was compiled for GPUs before SM80 only, what the driver
+ * makes of that for a later GPU has no mma.sync. */
 static inline int tegroup_impl_portable_image(int32_t) {
     cudaFuncAttributes attributes;
     int32_t count;
@@ -163,7 +164,7 @@ static inline tegroup_status tegroup_impl_portable_gemm(const tegroup_plan *plan
 }
 
 #if TEGROUP_IMPL_FUSED_KERNELS
-/* The kernel with an activation in its epilogue, or its gradient, for a plan of a forward product or of dgrad. */
+/* Finds the kernel with an activation, or its gradient, in the epilogue; plan: of a forward product or of dgrad. */
 static inline tegroup_status tegroup_impl_portable_plan_fused(const tegroup_plan *plan, tegroup_fused_kernel *kernel,
                                                               tegroup_error *error) {
     const int bf16 = plan->problem.a == TEGROUP_DTYPE_BF16,

@@ -8,27 +8,27 @@
 #include "core/product.h"
 #include "cuda/call.h"
 
-/* One kernel family for every GPU since SM80: a persistent grid whose blocks walk the groups' tiles, cp.async into a
- * ring of swizzled shared-memory tiles, ldmatrix, mma.sync (PTX ISA 8.0, sections 9.7.8.22 and 9.7.13). Sizes come
- * from the snapshot. Each element is summed over k in steps of 16 from 0 upwards, whatever the tile, so the tile
- * never changes a bit. */
+/* One family of kernels for every GPU from SM80 on: a persistent grid walks the groups' tiles, loads by cp.async into a
+ * ring of swizzled pipeline stages, and multiplies with ldmatrix and mma.sync (PTX ISA 8.0, sections 9.7.8.22 and
+ * 9.7.13). Sizes come from the snapshot. Each element is summed over k in steps of 16 from 0 upwards in every tile, so
+ * the choice of the tile never changes a bit. A "line" is a row of A' or a column of B', which are the operands as
+ * multiplied: D = A' B'. */
 #define TEGROUP_IMPL_PORTABLE_TILE_K 64 /* two-byte elements: one 128-byte row of shared memory */
-#define TEGROUP_IMPL_PORTABLE_FOUND 8   /* tiles that are found at a time */
+#define TEGROUP_IMPL_PORTABLE_FOUND 8   /* tiles that the scheduler finds at a time */
 
-/* A tile of a group's product: where its operands and results begin, and how much of the group there is from there
- * on. */
+/* A tile of a group's product: where its operands and results begin, and how much of the group lies within it. */
 typedef struct tegroup_impl_gpu_tile {
-    const char *a, *b, *c, *bias; /* bias, scale: NULL = none */
+    const char *a, *b, *c, *bias; /* bias and scale may be NULL */
     const char *scale;
     char *d;
     int64_t a_row, b_row, c_row, d_row; /* bytes between rows */
-    int64_t k, row, col;                /* of D's buffer the first row, and its column */
-    int32_t m, n;                       /* at most the tile's own */
+    int64_t k, row, col;                /* row and col: the tile's first row and column in D's buffer */
+    int32_t m, n;                       /* rows and columns, at most those of a full tile */
     float alpha, beta;
-    int16_t reads_c, valid; /* 0: beta is 0, and C is not read; no tile is left */
+    int16_t reads_c, valid; /* reads_c is 0 if beta is 0; valid is 0 behind the last tile */
 } tegroup_impl_gpu_tile;
 
-/* All 16, or nothing; without a branch between the instructions around it. */
+/* Copies 16 bytes or nothing, without a branch between the surrounding instructions. */
 static __device__ __forceinline__ void tegroup_impl_cp_async_if(bool there, uint32_t to, const void *from) {
     asm volatile(
         "{.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n@p cp.async.cg.shared.global [%1], [%2], 16;}\n" ::"r"((int)there),
@@ -50,7 +50,7 @@ static __device__ __forceinline__ void tegroup_impl_ldmatrix(uint32_t (&r)[4], u
                      : "memory");
 }
 
-/* volatile, as the loads of fragments are: their order is the program's, not the compiler's. */
+/* volatile, as the loads of fragments are, so that they stay in the program's order. */
 template <bool BF16>
 static __device__ __forceinline__ void tegroup_impl_mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
                                                         uint32_t b1) {
@@ -68,18 +68,18 @@ static __device__ __forceinline__ void tegroup_impl_mma(float (&d)[4], const uin
 
 /* ---- scheduling ---- */
 
-/* One warp walks the groups, 32 at a time: each lane counts one group's tiles, a scan places them. Then each of a
- * few lanes looks for a tile of its own: it takes long, and no longer for several. Tiles are asked for in rising
- * order, so the walk never turns back. Lives in shared memory: registers are for sums. A kernel asks in one place,
- * where all of this is inlined and reads the descriptor as constants: a call would load it anew for every tile, and
- * have registers saved around it. */
+/* The scheduler. One warp walks the groups, 32 at a time: each lane counts one group's tiles, and a scan adds them up.
+ * A few lanes then look up one tile each: a lookup takes long, and several take no longer. Tiles are asked for in
+ * rising order, so the walk never goes back. Its state is in shared memory, as registers are for sums. A kernel calls
+ * it in one place, where all of it is inlined and reads the descriptor as constants; a call would load the descriptor
+ * for every tile, and save registers. */
 template <int TILE_M, int TILE_N> struct tegroup_impl_gpu_walk {
-    int64_t before;   /* tiles before the 32 groups at hand */
-    int64_t upto[32]; /* of these: tiles of each one and those before it */
-    int32_t base;     /* the first of these */
+    int64_t before;   /* tiles in front of the current 32 groups */
+    int64_t upto[32]; /* prefix sums of tiles over the current groups, each included */
+    int32_t base;     /* the first of the current groups */
 
     static __device__ __forceinline__ int32_t lane() { return (int32_t)threadIdx.x & 31; }
-    /* Before the first groups; behind all of them where a snapshot is none. */
+    /* Stands before the first groups, or behind the last one if a snapshot was not prepared. */
     __device__ __forceinline__ void begin(const tegroup_impl_gpu_call &call) {
         upto[lane()] = 0;
         if (lane() == 0) {
@@ -97,13 +97,13 @@ template <int TILE_M, int TILE_N> struct tegroup_impl_gpu_walk {
     static __device__ __forceinline__ int32_t tiles_n(const tegroup_impl_product &p) {
         return (int32_t)tegroup_impl_ceil_div(p.n, TILE_N);
     }
-    /* Of a group; a D of 2^31 has no room in memory. */
+    /* Tiles of a group. They fit an int32_t: no memory has room for a D of 2^31 tiles. */
     static __device__ __forceinline__ int32_t tiles(const tegroup_impl_gpu_call &call, int32_t g) {
         if (g >= call.desc.a.shape.groups) return 0;
         const tegroup_impl_product p = product(call, g);
         return p.skip || p.untouched || p.m <= 0 || p.n <= 0 ? 0 : tiles_m(p) * tiles_n(p);
     }
-    /* The 32 groups after those at hand. */
+    /* Moves on to the next 32 groups. */
     __device__ __forceinline__ void go_on(const tegroup_impl_gpu_call &call) {
         const int32_t first = base + 32;
         const int64_t tiles_before = before + upto[31];
@@ -120,12 +120,12 @@ template <int TILE_M, int TILE_N> struct tegroup_impl_gpu_walk {
         }
         __syncwarp();
     }
-    /* Tile number t of this lane, or none when there are fewer; lanes that look for nothing pass NULL. Within a
-     * group tiles go in stripes of 8 along m: their operands stay in L2. */
+    /* Finds tile number t for each lane that passes a tile, and marks it invalid if there are fewer; other lanes pass
+     * NULL. Within a group tiles go in stripes of 8 tile rows, so that their operands stay in L2. */
     __device__ __forceinline__ void find(const tegroup_impl_gpu_call &call, int64_t t, tegroup_impl_gpu_tile *tile) {
         for (;;) {
             if (tile && t < before + upto[31]) {
-                int32_t owner = 0; /* groups that end before the tile */
+                int32_t owner = 0; /* of the current groups, those that end before the tile */
 #pragma unroll
                 for (int32_t half = 16; half > 0; half /= 2)
                     if (t >= before + upto[owner + half - 1]) owner += half;
@@ -139,7 +139,7 @@ template <int TILE_M, int TILE_N> struct tegroup_impl_gpu_walk {
         }
         __syncwarp();
     }
-    /* Tile number `local` of group g. */
+    /* Fills in tile number `local` of group g. */
     __device__ __forceinline__ void put(const tegroup_impl_gpu_call &call, int32_t g, int32_t local,
                                         tegroup_impl_gpu_tile *tile) {
         const tegroup_gemm_desc &desc = call.desc;
@@ -177,11 +177,11 @@ template <int TILE_M, int TILE_N> struct tegroup_impl_gpu_walk {
 
 /* ---- loading ---- */
 
-/* Loads one operand's tiles of LINES lines (of m or n) by TILE_K. Contiguous along k a tile is stored [line][k],
- * else in panels of 64 lines, each [k][line]; either way rows have 128 bytes, whose 16-byte chunks are permuted by
- * XOR with the row's number, so that eight rows meet eight banks. Every pass of the block's threads permutes alike,
- * since it moves by a multiple of eight rows. */
-/* TWICE: lines from 64 on are others. */
+/* Loads an operand's part of a stage: LINES lines by TILE_K. An operand contiguous along k is stored as [line][k], any
+ * other in panels of 64 lines as [k][line]. Either way a row has 128 bytes, whose 16-byte chunks are permuted by XOR
+ * with the row's number, so that eight rows hit different banks. Passes of the block's threads are multiples of eight
+ * rows apart, so each thread's permutation is the same in all of them. */
+/* TWICE: the lines from 64 on come from another place in memory. */
 template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegroup_impl_loader {
     static constexpr int TILE_K = TEGROUP_IMPL_PORTABLE_TILE_K, ROWS = ALONG_K ? LINES : TILE_K;
     static constexpr int ROWS_A_PASS = THREADS / 8, PASSES_A_PANEL = ROWS / ROWS_A_PASS,
@@ -189,11 +189,11 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
     static_assert(ALONG_K || LINES % 64 == 0, "panels are whole");
     static_assert(ROWS_A_PASS % 8 == 0 && ROWS % ROWS_A_PASS == 0, "the permutation must repeat from pass to pass");
     static_assert(!TWICE || (ALONG_K && LINES == 128), "two halves of lines");
-    const char *from; /* this thread's first chunk of the next step */
-    int32_t room;     /* lines left from its row (along k), or from its chunk */
-    int32_t room2;    /* TWICE: the same of the second half's lines */
-    int64_t jump;     /* TWICE: bytes that these lie further on than if they followed */
-    bool whole;       /* rows are of whole 16 bytes and no 4 GB, and chunks are all there or not at all */
+    const char *from; /* this thread's first chunk in the next step */
+    int32_t room;     /* lines left from the thread's row (along k) or chunk */
+    int32_t room2;    /* TWICE: the same for the second half */
+    int64_t jump;     /* TWICE: bytes from where the second half would follow the first to where it is */
+    bool whole;       /* all is aligned to 16 bytes, rows are less than 4 GB apart, and a chunk is there or not */
 
     static __device__ __forceinline__ int32_t row() { return (int32_t)threadIdx.x / 8; }
     static __device__ __forceinline__ int32_t chunk() { return (int32_t)threadIdx.x % 8; }
@@ -210,7 +210,7 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
         room2 = room - 64;
         jump = 0;
     }
-    /* As many lines of each half, the second ones `apart` lines after the first. */
+    /* Opens two halves of `lines` lines each, the second `apart` lines behind the first. */
     __device__ __forceinline__ void open_twice(const char *base, int64_t row_bytes, int32_t lines, int64_t apart) {
         open(base, row_bytes, lines);
         room2 = room;
@@ -222,30 +222,30 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
                                          : panel(pass) * 64 < room;
     }
     __device__ __forceinline__ int64_t further(int pass) const { return TWICE && down(pass) >= 64 ? jump : 0; }
-    /* This thread's place in a stage. */
+    /* The thread's offset in a stage. */
     static __device__ __forceinline__ uint32_t place() {
         return (uint32_t)((row() * 8 + (chunk() ^ (row() & 7))) * 16);
     }
-    /* The tile of the next step, to this thread's place `to`; k elements along k, all TILE_K of them where WHOLE is
-     * said ahead. Of lines that do not exist nothing is loaded: whatever is there in their place leads to results
-     * that nobody stores. */
+    /* Loads the next step to `to`, the thread's place in a stage: k elements along k, which WHOLE says at compile time
+     * are TILE_K. Lines that do not exist are not loaded: whatever lies in their place only affects results that are
+     * never stored. */
     template <bool WHOLE> __device__ __forceinline__ void load(uint32_t to, int64_t row_bytes, int32_t k) const {
         if (!WHOLE && (!whole || k < TILE_K)) {
             piece_by_piece(to, row_bytes, k);
             return;
         }
         tegroup_impl_loader here = *this;
-        asm volatile("" : "+r"(here.room), "+r"(here.room2)); /* compared now, not ahead: registers are for sums */
+        asm volatile("" : "+r"(here.room), "+r"(here.room2)); /* compared here, not earlier: registers are for sums */
 #pragma unroll
         for (int pass = 0; pass < PASSES; pass++)
             tegroup_impl_cp_async_if(here.there(pass), to + (uint32_t)((panel(pass) * ROWS + down(pass)) * 128),
                                      from + (uint32_t)down(pass) * (uint64_t)(uint32_t)row_bytes + panel(pass) * 128
                                          + further(pass));
     }
-    /* The same where it may end within a chunk, or chunks are not aligned. */
+    /* The same if k may end within a chunk, or chunks are not aligned. */
     __device__ __forceinline__ void piece_by_piece(uint32_t to, int64_t row_bytes, int32_t k) const {
 #pragma unroll 1
-        for (int pass = 0; pass < PASSES; pass++) { /* of no bytes nothing is read, wherever that would be */
+        for (int pass = 0; pass < PASSES; pass++) { /* for 0 bytes nothing is read, wherever `at` points */
             const char *at = from + down(pass) * row_bytes + panel(pass) * 128 + further(pass);
             const int32_t left =
                 ALONG_K ? (there(pass) ? k - chunk() * 8 : 0) : (row() + down(pass) < k ? room - panel(pass) * 64 : 0);

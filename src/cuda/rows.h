@@ -14,9 +14,9 @@
 #include "core/checks.h"
 #include "cuda/launch.h"
 
-/* Kernels over rows are written once, over an access: vectors move 16 bytes a step, for matrices of one type whose rows
- * all begin at multiples of 16 bytes; scalars move one element of any type. A block works on a few rows at a time, so
- * that each of its threads has several loads under way. */
+/* Kernels over rows are templates over how they access a matrix. "Vectors" move 16 bytes a step, for matrices of one
+ * type whose rows all begin at multiples of 16 bytes; "scalars" move one element of any type. A block works on a few
+ * rows at a time, so that each thread has several loads in flight. */
 enum { TEGROUP_IMPL_ROWS_UNIT = TEGROUP_GRANULE, TEGROUP_IMPL_ROWS_THREADS = 256 };
 
 static __device__ __forceinline__ float tegroup_impl_low_half(uint32_t word, bool bf16) {
@@ -34,8 +34,8 @@ static __device__ __forceinline__ float tegroup_impl_high_half(uint32_t word, bo
     return bf16 ? __uint_as_float(word & 0xffff0000u) : tegroup_impl_low_half(word >> 16, false);
 }
 
-/* What arithmetic gives is rounded by the hardware to the very bits that the conversions of the C part give: its NaN is
- * the quiet one with all bits set. */
+/* For results of arithmetic the hardware rounds to the same bits as the plain C conversions: the only NaN that
+ * arithmetic produces is the quiet one with all bits set. */
 static __device__ __forceinline__ uint32_t tegroup_impl_two_halves(float low, float high, bool bf16) {
 #if __CUDA_ARCH__ >= 800
     uint32_t word;
@@ -84,8 +84,8 @@ template <int DTYPE> struct tegroup_impl_vectors {
     }
 };
 
-/* Loads and stores of one element of any type. They are not inlined: what calls them is slow in any case, and stays
- * small this way. */
+/* Loads and stores one element of any type. These functions are not inlined: their callers are slow in any case, and
+ * stay small this way. */
 static __device__ __noinline__ float tegroup_impl_load_as(tegroup_dtype dtype, const void *data, int64_t i, float) {
     return tegroup_impl_load_f32(dtype, data, i);
 }
@@ -116,7 +116,7 @@ template <typename REAL> struct tegroup_impl_scalars {
     static __device__ __forceinline__ raw pack(const real *x) { return x[0]; }
 };
 
-/* Matrices of weights, scales and their gradients are F32 or F64. An absent one is full of ones. */
+/* Matrices of weights, scales and their gradients are F32 or F64. An absent one reads as ones. */
 template <typename REAL>
 static __device__ __forceinline__ REAL tegroup_impl_weight(const tegroup_matrix &m, int64_t row, int64_t col) {
     const int64_t at = row * m.ld + col;
@@ -132,8 +132,8 @@ static __device__ __forceinline__ void tegroup_impl_set_weight(const tegroup_mat
     else ((double *)m.data)[at] = (double)x;
 }
 
-/* The rows that groups own, in units of a few rows of one group; without a snapshot, all rows. What the snapshot says
- * is bounded by the matrix, and a buffer that is no snapshot for it has no rows. */
+/* The rows that groups own, cut into units of up to TEGROUP_IMPL_ROWS_UNIT rows of one group; without a snapshot, all
+ * rows. What the snapshot says is clamped to the matrix. A buffer that is no snapshot for this matrix has no units. */
 struct tegroup_impl_units {
     const int64_t *start, *rows, *prefix;
     int64_t capacity, count;
@@ -154,7 +154,7 @@ struct tegroup_impl_units {
         count = groups > 0 ? tegroup_impl_min(prefix[groups], count + groups) : 0;
     }
 
-    /* Rows of a unit, and the first of them. */
+    /* Returns the number of rows of a unit, and sets *first to its first row. */
     __device__ int32_t at(int64_t unit, int64_t *first) const {
         int64_t room = capacity - unit * TEGROUP_IMPL_ROWS_UNIT;
         *first = unit * TEGROUP_IMPL_ROWS_UNIT;
@@ -174,7 +174,7 @@ struct tegroup_impl_units {
     }
 };
 
-/* The sums of a block's threads, one for each row of a unit: row r's is returned to thread r. The order is fixed. */
+/* Sums over a block's threads, one for each row of a unit, in a fixed order. Thread r gets the sum of row r. */
 template <typename REAL> static __device__ REAL tegroup_impl_block_sums(REAL (&sum)[TEGROUP_IMPL_ROWS_UNIT]) {
     __shared__ REAL part[TEGROUP_IMPL_ROWS_THREADS / 32][TEGROUP_IMPL_ROWS_UNIT];
     const int32_t thread = (int32_t)threadIdx.x, warps = (int32_t)blockDim.x / 32;
@@ -182,7 +182,7 @@ template <typename REAL> static __device__ REAL tegroup_impl_block_sums(REAL (&s
 #pragma unroll
     for (int r = 0; r < TEGROUP_IMPL_ROWS_UNIT; r++)
         for (int step = 16; step > 0; step /= 2) sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], step);
-    __syncthreads(); /* the last unit's parts are read */
+    __syncthreads(); /* the parts of the previous unit have been read */
     if (thread % 32 == 0)
         for (int r = 0; r < TEGROUP_IMPL_ROWS_UNIT; r++) part[thread / 32][r] = sum[r];
     __syncthreads();
@@ -191,15 +191,15 @@ template <typename REAL> static __device__ REAL tegroup_impl_block_sums(REAL (&s
     return total;
 }
 
-/* A matrix with its leading dimension spelt out. */
+/* A copy of the matrix with its leading dimension filled in. */
 static inline tegroup_matrix tegroup_impl_cuda_matrix(const tegroup_matrix *m) {
     tegroup_matrix spelt = *m;
     spelt.ld = tegroup_impl_matrix_ld(m);
     return spelt;
 }
 
-/* The access that fits rows of `width` elements in every matrix given: the type of the vectors; else F64, scalars in
- * double, when the first is of that type; else UNSET, scalars in float. */
+/* The access that suits rows of `width` elements in all of the matrices: the element type for vectors, F64 for scalars
+ * in double if the first matrix is F64, else UNSET for scalars in float. */
 static inline tegroup_dtype tegroup_impl_cuda_access(const tegroup_matrix *const *matrices, int32_t count,
                                                      int64_t width) {
     const tegroup_dtype dtype = matrices[0]->dtype;
@@ -216,7 +216,7 @@ static inline tegroup_dtype tegroup_impl_cuda_access(const tegroup_matrix *const
     return dtype;
 }
 
-/* LAUNCH(access) for the access chosen above. */
+/* Runs LAUNCH with the access type that tegroup_impl_cuda_access has chosen. */
 #define TEGROUP_IMPL_BY_ACCESS(chosen, LAUNCH)                                                                         \
     switch (chosen) {                                                                                                  \
     case TEGROUP_DTYPE_BF16: LAUNCH(tegroup_impl_vectors<TEGROUP_DTYPE_BF16>) break;                                   \
@@ -226,7 +226,7 @@ static inline tegroup_dtype tegroup_impl_cuda_access(const tegroup_matrix *const
     default: LAUNCH(tegroup_impl_scalars<float>) break;                                                                \
     }
 
-/* Blocks of a launch whose kernel strides over `units` of work: enough for several rounds on every multiprocessor. */
+/* Blocks for a kernel that strides over `units` of work: one a unit, but at most `each` a multiprocessor. */
 static inline tegroup_status tegroup_impl_cuda_blocks(int64_t units, int32_t each, unsigned *blocks,
                                                       tegroup_error *error) {
     int device = 0, multiprocessors = 0;
@@ -237,7 +237,7 @@ static inline tegroup_status tegroup_impl_cuda_blocks(int64_t units, int32_t eac
     return TEGROUP_OK;
 }
 
-/* Launch over units of rows, a thread to a step of `lanes` elements. */
+/* Launches a kernel over units of rows, with one thread for each step of `lanes` elements, up to a block's limit. */
 template <typename DESC>
 static inline tegroup_status tegroup_impl_cuda_rows(void (*kernel)(const DESC), const DESC *desc, int64_t width,
                                                     int32_t lanes, int64_t units, struct CUstream_st *stream,

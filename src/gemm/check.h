@@ -28,7 +28,7 @@ static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm
 static inline tegroup_status tegroup_impl_cuda_check_device(const tegroup_plan *plan, tegroup_error *error);
 #endif
 
-/* A call's problem must be the planned one, field by field. */
+/* A call's problem must equal the planned one, field by field. */
 static inline tegroup_status tegroup_impl_check_planned(const tegroup_problem *planned, const tegroup_problem *p,
                                                         const tegroup_impl_names *names, tegroup_error *error) {
 #define TEGROUP_IMPL_SAME_AS(reading, member, field)                                                                   \
@@ -106,7 +106,7 @@ static inline int64_t tegroup_impl_row_scale_bytes(const tegroup_gemm_desc *desc
                             tegroup_impl_bits(desc->row_scale_dtype) / 8);
 }
 
-/* The workspace, d and in a wgrad bias lie apart from everything else that the call touches; d may be c. */
+/* The workspace, d, and bias in a wgrad share no memory with anything else that the call touches; but d may be c. */
 static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                          const tegroup_impl_names *names, tegroup_error *error) {
     const tegroup_tensor *d = &desc->d, *c = &desc->c, *tensors[TEGROUP_IMPL_OPERANDS];
@@ -154,7 +154,7 @@ static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *pla
     return tegroup_impl_check_apart(buffers, count, desc->options.check_level, NULL, error);
 }
 
-/* The snapshots of a call's operands, where the host may read them all. Returns whether it may. */
+/* Reads the snapshots of a call's operands. Returns whether all of them are in host memory. */
 static inline int tegroup_impl_host_views(const tegroup_gemm_desc *desc, tegroup_snapshot_view views[4]) {
     const tegroup_tensor *tensors[4] = {&desc->a, &desc->b, &desc->c, &desc->d};
     int32_t i;
@@ -166,8 +166,8 @@ static inline int tegroup_impl_host_views(const tegroup_gemm_desc *desc, tegroup
     return 1;
 }
 
-/* The deep check of snapshots in host memory against each other: each group has as many rows in all operands that
- * are rows of the activations, or the smallest number would be what is worked on. */
+/* The deep check of snapshots in host memory against each other: each group has the same number of rows in all operands
+ * whose rows are activations. Otherwise the call would work on the smallest number. */
 static inline tegroup_status tegroup_impl_check_groups_meet(const tegroup_gemm_desc *desc,
                                                             const tegroup_impl_names *names, tegroup_error *error) {
     const int wgrad = desc->op == TEGROUP_OP_WGRAD;
@@ -187,7 +187,7 @@ static inline tegroup_status tegroup_impl_check_groups_meet(const tegroup_gemm_d
     return TEGROUP_OK;
 }
 
-/* A list's address of a group that uses it. */
+/* Checks a list's address for a group that uses it. */
 static inline tegroup_status tegroup_impl_check_entry(const tegroup_tensor *t, const tegroup_impl_name *name, int32_t g,
                                                       tegroup_error *error) {
     const size_t element = tegroup_impl_element(t->dtype);
@@ -198,7 +198,7 @@ static inline tegroup_status tegroup_impl_check_entry(const tegroup_tensor *t, c
     return TEGROUP_OK;
 }
 
-/* A list that is written: no two groups' buffers share a byte, or one of them would be lost. They may be windows of
+/* In a list that is written, no two groups' buffers share a byte, or one of them would be lost. They may be windows of
  * one buffer. */
 static inline tegroup_status tegroup_impl_check_entries(const tegroup_tensor *t, tegroup_impl_operand operand,
                                                         const tegroup_impl_names *names,
@@ -222,14 +222,14 @@ static inline tegroup_status tegroup_impl_check_entries(const tegroup_tensor *t,
     return TEGROUP_OK;
 }
 
-/* Lists in host memory. Who reads them there reads the sizes there, too, and looks before it does: at an address
- * wherever one is used, and at the deep level at those of results against each other. */
+/* Checks lists in host memory, which are read there together with the sizes: every address that is used, and at the
+ * deep level the buffers of results against each other. */
 static inline tegroup_status tegroup_impl_check_lists(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
                                                       tegroup_error *error) {
     const tegroup_tensor *tensors[5] = {&desc->a, &desc->b, &desc->c, &desc->d, &desc->bias};
-    tegroup_gemm_desc host; /* whose scalars the host may read */
+    tegroup_gemm_desc host; /* without scalars that the host may not read */
     tegroup_snapshot_view views[4];
-    unsigned char used[TEGROUP_MAX_GROUPS]; /* of each group the lists that it uses */
+    unsigned char used[TEGROUP_MAX_GROUPS]; /* for each group, a bit for each list that it uses */
     uint32_t listed = 0;
     int32_t i, g;
     for (i = 0; i < 5; i++)
@@ -259,8 +259,7 @@ static inline tegroup_status tegroup_impl_check_plan(const tegroup_plan *plan, t
     return TEGROUP_OK;
 }
 
-/* A plan for a target gives sizes alone, and one may come from a file that was compiled with other switches than
- * this one. */
+/* A plan for a given target serves for sizes only, and a plan may come from a unit compiled with other switches. */
 static inline tegroup_status tegroup_impl_check_runs_here(const tegroup_plan *plan, tegroup_error *error) {
     TEGROUP_IMPL_RULE(tegroup_impl_backend_of(plan->backend)->run != NULL, ERROR_NOT_BUILT, "plan.backend",
                       "must be part of this build", TEGROUP_BACKEND_CPU, plan->backend);
@@ -280,8 +279,8 @@ static inline tegroup_status tegroup_impl_check_row_scale(const tegroup_gemm_des
     return TEGROUP_OK;
 }
 
-/* Everything that a call of a product checks but tegroup_impl_check_overlaps, which a call of several products does
- * for all of them at once; in the words of whoever made the descriptor. */
+/* All that a product's call checks except tegroup_impl_check_overlaps, which a call of several products does once for
+ * all of them. Errors use the names of the caller's tensors. */
 static inline tegroup_status tegroup_impl_gemm_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                      const tegroup_impl_names *names, tegroup_error *error) {
     const tegroup_check_level level = desc->options.check_level;
@@ -314,7 +313,7 @@ static inline tegroup_status tegroup_impl_gemm_check(const tegroup_plan *plan, c
     return tegroup_impl_check_options_workspace(plan->workspace_bytes, &desc->options, error);
 }
 
-/* In the words of tegroup_gemm. */
+/* The same with overlaps, for tegroup_gemm and its own names. */
 static inline tegroup_status tegroup_impl_gemm_check_own(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                          tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_gemm_check(plan, desc, tegroup_impl_gemm_names(), error));

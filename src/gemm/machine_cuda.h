@@ -15,7 +15,8 @@
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *) { return 0; }
 #endif
 
-/* All kernels of a unit are compiled for the same architectures; the one asked about stands for them. */
+/* The backends that this unit holds code of for the current device. All kernels of a unit are compiled for the same
+ * architectures, so the one that is looked up stands for all. */
 static inline uint32_t tegroup_impl_cuda_images(int32_t sm) {
     cudaFuncAttributes attributes;
     const cudaError_t code = cudaFuncGetAttributes(&attributes, (const void *)tegroup_impl_prepare_kernel<1>);

@@ -22,22 +22,23 @@
 #include "gemm/verdicts.h"
 
 #if defined(TEGROUP_IMPL_CUDA)
-/* The current device, or -1, and what it is as a target; sm stays 0 where there is none. */
+/* Describes the current device as a target; sm stays 0 without one. Returns the device, or -1. */
 static inline int32_t tegroup_impl_cuda_target(tegroup_target *target);
 /* The backends that this unit holds code of for the current device, whose architecture is sm. */
 static inline uint32_t tegroup_impl_cuda_images(int32_t sm);
-/* Version of the cuBLASLt that this descriptor reaches; 0 = none. */
+/* The version of the cuBLASLt that this descriptor reaches; 0: none. */
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *desc);
 #endif
 
-/* What a plan's workspace is made of: the one layout that size, check and carving follow. */
+/* A plan's workspace: the one layout that its size, the check and the carving follow. */
 static inline void tegroup_impl_plan_layout(const tegroup_plan *plan, tegroup_layout *layout) {
     const tegroup_impl_backend *backend = tegroup_impl_backend_of(plan->backend);
     tegroup_impl_layout_begin(layout);
     if (backend->workspace) backend->workspace(plan, layout);
 }
 
-/* Parts of the workspace that are cuBLASLt's own: one, one an operation (see the quirks), or one a stream. */
+/* How many parts of the workspace are cuBLASLt's own: one, one for each operation (see the quirks), or one for each
+ * stream. */
 static inline int32_t tegroup_impl_cublas_parts(const tegroup_gemm_desc *desc, const tegroup_problem *p,
                                                 tegroup_backend backend, const tegroup_target *target) {
     int32_t count, i;
@@ -93,7 +94,7 @@ static inline int32_t tegroup_impl_plan_threads(const tegroup_gemm_desc *desc, c
     return target->threads > 0 ? limit : tegroup_impl_threads(limit);
 }
 
-/* A plan for one backend as far as the host knows it. here: the target is this machine. */
+/* Makes a plan for one backend as far as the host knows it. here: the target is this machine. */
 static inline void tegroup_impl_plan_begin(const tegroup_gemm_desc *desc, const tegroup_problem *problem,
                                            tegroup_backend backend, const tegroup_target *target, int here,
                                            tegroup_plan *made, tegroup_impl_forecast *forecast) {
@@ -124,8 +125,8 @@ static inline void tegroup_impl_plan_begin(const tegroup_gemm_desc *desc, const 
 
 static inline int64_t tegroup_impl_distance(int64_t a, int64_t b) { return a < b ? b - a : a - b; }
 
-/* One backend's verdict: the table row that comes furthest, then the quirks. plan: where the verdict is OK, as far
- * as it is known. */
+/* One backend's verdict: that of the table row that meets the most conditions, then the quirks'. plan: set if the
+ * verdict is OK, as far as the host knows it. */
 static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
                                         const tegroup_problem *p, tegroup_backend backend, const tegroup_target *target,
                                         int here, tegroup_verdict *verdict, tegroup_plan *plan) {
@@ -136,7 +137,7 @@ static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const teg
     memset(verdict, 0, sizeof *verdict);
     for (i = 0; i < count && best < INT32_MAX; i++) {
         tegroup_verdict v;
-        int32_t met, closer; /* of rows that fail the same condition, the one that fails it least */
+        int32_t met, closer; /* of rows that fail the same condition, the one that misses it least */
         if (rules[i].backend != backend) continue;
         memset(&v, 0, sizeof v);
         met = tegroup_impl_judge(&rules[i], desc, names, p, target, here, &v);
@@ -181,7 +182,7 @@ static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const teg
     verdict->predicted_us = forecast.us;
 }
 
-/* The choice of kernel, which the current device is asked about. */
+/* Completes the plan by the choice of kernel, for which the current device is queried. */
 static inline tegroup_status tegroup_impl_plan_complete(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
                                                         tegroup_plan *plan, tegroup_error *error) {
     const tegroup_impl_backend *backend = tegroup_impl_backend_of(plan->backend);
@@ -193,7 +194,7 @@ static inline tegroup_status tegroup_impl_plan_complete(const tegroup_gemm_desc 
     return backend->plan(desc, names, plan, error);
 }
 
-/* The verdicts of tegroup_explain, and the plan of the backend that is chosen; made->backend is AUTO where none is. */
+/* Makes the verdicts of tegroup_explain, and the plan of the chosen backend; made->backend is AUTO if there is none. */
 static inline tegroup_status tegroup_impl_choose(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
                                                  const tegroup_target *target,
                                                  tegroup_verdict verdicts[TEGROUP_BACKEND_COUNT - 1],
@@ -214,11 +215,13 @@ static inline tegroup_status tegroup_impl_choose(const tegroup_gemm_desc *desc, 
         if (made->backend != TEGROUP_BACKEND_AUTO || v->status != TEGROUP_OK
             || (desc->options.backend != TEGROUP_BACKEND_AUTO && desc->options.backend != v->backend))
             continue;
-        memset(&why, 0, sizeof why); /* compilers that see through some of the calls warn else */
+        memset(&why, 0, sizeof why); /* else compilers that inline some of the calls warn */
         status = tegroup_impl_plan_complete(desc, names, &plan, &why);
         v->chosen = status == TEGROUP_OK;
         if (v->chosen) *made = plan;
-        else { /* what it calls failed, or offers nothing */ v->status = status;
+        else {
+            /* a CUDA or cuBLASLt call failed, or nothing is offered */
+            v->status = status;
             v->native = why.native;
             v->field = why.field;
             v->rule = why.rule;
@@ -245,7 +248,7 @@ TEGROUP_API tegroup_status tegroup_explain(const tegroup_gemm_desc *desc, const 
     return TEGROUP_OK;
 }
 
-/* A plan for a descriptor that is there, in the words of whoever made it. */
+/* Makes a plan for a complete descriptor; errors use the names of the caller's tensors. */
 static inline tegroup_status tegroup_impl_plan_make(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
                                                     const tegroup_target *target, tegroup_plan *plan,
                                                     tegroup_error *error) {
@@ -261,12 +264,12 @@ static inline tegroup_status tegroup_impl_plan_make(const tegroup_gemm_desc *des
                             ? (verdicts[i].backend == TEGROUP_BACKEND_CPU) == (desc->space == TEGROUP_SPACE_HOST)
                             : verdicts[i].backend == desc->options.backend;
             if (asked && (!refused || (verdicts[i].native && !refused->native)))
-                refused = &verdicts[i]; /* a failure first */
+                refused = &verdicts[i]; /* a failed library call is reported first */
         }
         (void)tegroup_impl_fail_as(refused->reading, error, refused->status, refused->field, refused->rule,
                                    refused->expected, refused->got);
         if (error) error->native = refused->native;
-        /* never OK, and compilers are to see it: else they warn of an unset plan in the caller */
+        /* never OK here; said so that compilers do not warn of an unset plan in the caller */
         return refused->status != TEGROUP_OK ? refused->status : TEGROUP_ERROR_UNSUPPORTED;
     }
     *plan = made;

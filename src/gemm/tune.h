@@ -23,7 +23,7 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
 static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *kind, tegroup_error *error);
 #endif
 
-/* What a plan has chosen among what its backend offers. */
+/* What a plan has chosen of its backend's offers; all zero if the backend has no choice. */
 static inline tegroup_impl_choice tegroup_impl_chosen(const tegroup_plan *plan) {
     const tegroup_impl_backend *backend = tegroup_impl_backend_of(plan->backend);
     tegroup_impl_choice only;
@@ -31,7 +31,7 @@ static inline tegroup_impl_choice tegroup_impl_chosen(const tegroup_plan *plan) 
     return backend->chosen ? backend->chosen(plan) : only;
 }
 
-/* All that a backend offers for the plan's problem, the plan's own first. */
+/* Collects all that a backend offers for the plan's problem, the plan's own choice first. */
 static inline tegroup_status tegroup_impl_choices_of(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                      tegroup_impl_choices *choices, tegroup_error *error) {
     const tegroup_impl_backend *backend = tegroup_impl_backend_of(plan->backend);
@@ -41,14 +41,14 @@ static inline tegroup_status tegroup_impl_choices_of(const tegroup_plan *plan, c
     return backend->choices ? backend->choices(plan, desc, choices, error) : TEGROUP_OK;
 }
 
-/* The plan with a choice that its backend offers. */
+/* Puts one of the backend's choices into the plan. */
 static inline tegroup_status tegroup_impl_take_choice(tegroup_plan *plan, const tegroup_impl_choice *choice,
                                                       tegroup_error *error) {
     const tegroup_impl_backend *backend = tegroup_impl_backend_of(plan->backend);
     return backend->take ? backend->take(plan, choice, error) : TEGROUP_OK;
 }
 
-/* A choice from elsewhere must be among what is offered here. */
+/* Puts a saved choice into the plan. It must be among those offered here. */
 static inline tegroup_status tegroup_impl_choose_again(tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                        const tegroup_impl_choice *choice, tegroup_error *error) {
     tegroup_impl_choices offered;
@@ -91,7 +91,7 @@ TEGROUP_API tegroup_status tegroup_plan_tune(tegroup_plan *plan, const tegroup_t
 
 #define TEGROUP_IMPL_SAVED_MAGIC 0x54475431u /* "TGT1" */
 
-/* What the bytes hold; their last 8 are the hash of the others. */
+/* What the bytes of a saved plan hold. The last 8 of them are a hash of the others. */
 typedef struct tegroup_impl_saved {
     uint32_t magic;
     int32_t version; /* TEGROUP_VERSION */
@@ -107,7 +107,7 @@ typedef struct tegroup_impl_saved {
 #define TEGROUP_IMPL_SAVED_HASH (TEGROUP_SAVED_PLAN_BYTES - sizeof(uint64_t))
 typedef char tegroup_impl_saved_fits[sizeof(tegroup_impl_saved) <= TEGROUP_IMPL_SAVED_HASH ? 1 : -1];
 
-/* What a plan would be saved as. */
+/* The record that a plan is saved as. */
 static inline tegroup_status tegroup_impl_saved_of(const tegroup_plan *plan, tegroup_impl_saved *saved,
                                                    tegroup_error *error) {
     (void)error;
@@ -146,7 +146,7 @@ TEGROUP_API tegroup_status tegroup_plan_save(const tegroup_plan *plan, void *byt
 TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, const void *bytes, size_t size,
                                              tegroup_plan *plan, tegroup_error *error) {
     tegroup_impl_saved saved, here;
-    tegroup_gemm_desc same; /* an older descriptor is completed in it */
+    tegroup_gemm_desc same; /* a copy; an older, shorter descriptor is filled up in it */
     tegroup_plan made;
     uint64_t hash;
     TEGROUP_IMPL_TAKE(desc, same);

@@ -22,8 +22,8 @@ static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *ki
     return TEGROUP_OK;
 }
 
-/* Reads whole 16 bytes, and so fills L2 with what nobody wants. Written lines would do that, too, but the next
- * call's loads would wait until these are in memory: 4 to 10 microseconds of a product of few rows. */
+/* Reads memory, in pieces of 16 bytes, only to fill L2 with data that nobody wants. Writing would fill it, too, but the
+ * next call's loads would wait for the write-back: 4 to 10 us with short groups. */
 static __global__ void __launch_bounds__(256) tegroup_impl_flush_kernel(const uint4 *from, int64_t count) {
     for (int64_t i = (int64_t)blockIdx.x * 256 + threadIdx.x; i < count; i += (int64_t)gridDim.x * 256)
         asm volatile("{.reg .b32 r<4>;\nld.volatile.global.v4.b32 {r0, r1, r2, r3}, [%0];}" ::"l"(from + i) : "memory");
@@ -37,7 +37,7 @@ static inline cudaError_t tegroup_impl_flush(const void *flush, size_t bytes, st
                                stream, (const uint4 *)(first * 16), count);
 }
 
-/* One timed run; milliseconds is -1 where the candidate does not run. */
+/* One timed run. *milliseconds is -1 if the candidate does not run. */
 static inline tegroup_status tegroup_impl_cuda_time(const tegroup_plan *plan, const tegroup_tune_desc *desc,
                                                     struct CUstream_st *stream, float *milliseconds,
                                                     tegroup_error *error) {
@@ -69,8 +69,7 @@ static inline float tegroup_impl_median(float *times, int32_t count) {
     return times[count / 2];
 }
 
-/* Another order of `count` numbers, by D. E. Knuth's linear congruential generator (MMIX) and the shuffle of Fisher
- * and Yates. */
+/* Shuffles `count` numbers by Fisher and Yates, with D. E. Knuth's linear congruential generator (MMIX). */
 static inline void tegroup_impl_shuffle(int32_t *order, int32_t count, uint64_t *state) {
     for (int32_t i = count - 1; i > 0; i--) {
         *state = *state * 6364136223846793005u + 1442695040888963407u;
@@ -80,8 +79,8 @@ static inline void tegroup_impl_shuffle(int32_t *order, int32_t count, uint64_t 
     }
 }
 
-/* Candidates take turns, so that a clock that changes meets all of them alike, and in another order each round:
- * whoever came always after one that spends little power would find the clock high. */
+/* Runs of the candidates are interleaved, so that a changing clock affects all alike, and shuffled in each round: a
+ * candidate that always followed one of little power would always find the clock high. */
 static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
                                                     struct CUstream_st *stream, tegroup_error *error) {
     tegroup_plan candidate;
@@ -99,7 +98,7 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
                       "must not be capturing: tuning waits", 0, 1);
     TEGROUP_IMPL_RULE(desc->begin != NULL, ERROR_NULL_ARGUMENT, "begin", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(desc->end != NULL, ERROR_NULL_ARGUMENT, "end", "must not be NULL", 1, 0);
-    if (desc->flush_bytes > 0) { /* its ends: what lies between is one allocation's, as the caller says */
+    if (desc->flush_bytes > 0) { /* only its ends: the caller says that it is one allocation */
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_address(desc->flush, "flush", error));
         TEGROUP_IMPL_TRY(
             tegroup_impl_cuda_check_address((const char *)desc->flush + desc->flush_bytes - 1, "flush_bytes", error));
@@ -114,7 +113,7 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
         TEGROUP_IMPL_TRY(tegroup_impl_take_choice(&candidate, &choices.list[i], error));
         if (desc->any_numerics || candidate.numerics_id == plan->numerics_id) medians[i] = 0;
     }
-    for (int32_t round = -1; round < rounds; round++) { /* the first to warm up */
+    for (int32_t round = -1; round < rounds; round++) { /* the first round warms up */
         tegroup_impl_shuffle(order, count, &state);
         for (int32_t turn = 0; turn < count; turn++) {
             const int32_t i = order[turn];
@@ -131,7 +130,7 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
         medians[i] = tegroup_impl_median(times[i], rounds);
         if (best < 0 || medians[i] < medians[best]) best = i;
     }
-    if (best < 0) { /* none ran */
+    if (best < 0) { /* no candidate ran */
         if (error) *error = last;
         return last.status;
     }

@@ -15,7 +15,7 @@
 #include "cuda/launch.h"
 #include "cuda/rows.h"
 
-/* The sizes, in one block; it also opens the record. */
+/* Checks the sizes in one block, which also initializes the result. */
 static __global__ void __launch_bounds__(1024)
     tegroup_impl_validate_sizes_kernel(const __grid_constant__ tegroup_validate_desc desc) {
     __shared__ unsigned long long total, most, end;
@@ -27,7 +27,7 @@ static __global__ void __launch_bounds__(1024)
     if (threadIdx.x == 0) {
         total = most = end = 0;
         status = tegroup_impl_ragged(&t.shape) && !view.header ? TEGROUP_VALIDATION_SNAPSHOT : 0;
-        bad_group = UINT32_MAX; /* -1 is the largest */
+        bad_group = UINT32_MAX; /* none: -1 as an int32_t, and the largest for atomicMin */
     }
     __syncthreads();
     for (int32_t g = (int32_t)threadIdx.x; view.header && g < t.shape.groups; g += 1024) {
@@ -58,7 +58,7 @@ static __global__ void __launch_bounds__(1024)
     *desc.result = result;
 }
 
-/* Could one of 16 bytes' elements be NaN or infinite? Its exponent would be all ones. */
+/* Whether an element among these 16 bytes may be NaN or infinite: one whose exponent is all ones. */
 static __device__ __forceinline__ bool tegroup_impl_suspicious(tegroup_dtype dtype, uint4 v) {
     const uint32_t word[4] = {v.x, v.y, v.z, v.w};
     const uint32_t ones = dtype == TEGROUP_DTYPE_F64   ? 0x7ff00000u
@@ -74,8 +74,8 @@ static __device__ __forceinline__ bool tegroup_impl_suspicious(tegroup_dtype dty
     return found;
 }
 
-/* A block takes 32 rows at a time and finds out, all groups asked at once, which of them are owned; then a warp to a
- * row. */
+/* A block takes 32 rows at a time. First its threads look through all groups for those that own one of the rows; then
+ * each warp checks one row. */
 static __global__ void __launch_bounds__(256)
     tegroup_impl_validate_values_kernel(const __grid_constant__ tegroup_validate_desc desc) {
     __shared__ uint32_t owned;
@@ -120,7 +120,7 @@ static __global__ void __launch_bounds__(256)
             if (first == UINT64_MAX) continue;
             if (nans) atomicAdd((unsigned long long *)&values->nans, nans);
             if (infinities) atomicAdd((unsigned long long *)&values->infinities, infinities);
-            atomicMin((unsigned long long *)&values->first_row, first); /* -1 is the largest */
+            atomicMin((unsigned long long *)&values->first_row, first); /* -1, for none, is the largest */
         }
         __syncthreads();
     }

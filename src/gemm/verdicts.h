@@ -13,8 +13,8 @@
 #include "core/backend_table.h"
 #include "gemm/backends.h"
 
-/* Backends in order of preference. Where d's columns are known to the device alone, CUBLASLT_GROUPED has NaN for groups
- * that it must not write (see tegroup_impl_setup_group), and so comes after the one that takes any. */
+/* Backends in order of preference. If only the device knows d's columns, CUBLASLT_GROUPED gives NaN for groups whose D
+ * it cannot store (see tegroup_impl_setup_group), so it comes after PORTABLE, which takes any. */
 static inline tegroup_backend tegroup_impl_preference(const tegroup_problem *p, int32_t i) {
     static const tegroup_backend order[2][TEGROUP_BACKEND_COUNT - 1] = {
         {TEGROUP_BACKEND_SM90, TEGROUP_BACKEND_CUBLASLT_GROUPED, TEGROUP_BACKEND_PORTABLE,
@@ -24,7 +24,7 @@ static inline tegroup_backend tegroup_impl_preference(const tegroup_problem *p, 
     return order[p->ragged_cols[TEGROUP_IMPL_D] != 0][i];
 }
 
-/* Have groups of this operand each a width of their own and no common leading dimension? */
+/* Whether this operand's groups have their own widths and no common leading dimension. */
 static inline int tegroup_impl_packed(const tegroup_problem *p, tegroup_impl_operand operand, int64_t ld) {
     return !ld && p->ragged_cols[operand];
 }
@@ -37,7 +37,7 @@ static inline int tegroup_impl_quirk_applies(const tegroup_quirk *quirk, const t
     if (target->cublaslt_version < quirk->cublaslt_from || target->cublaslt_version >= quirk->cublaslt_below) return 0;
     switch (quirk->when) {
     case TEGROUP_QUIRK_WGRAD: return p->op == TEGROUP_OP_WGRAD;
-    case TEGROUP_QUIRK_MISALIGNED_LD: /* packed groups have any leading dimension */
+    case TEGROUP_QUIRK_MISALIGNED_LD: /* packed groups may have any leading dimension */
         return tegroup_impl_packed(p, TEGROUP_IMPL_A, p->lda) || tegroup_impl_packed(p, TEGROUP_IMPL_B, p->ldb)
                || tegroup_impl_packed(p, TEGROUP_IMPL_C, p->ldc) || tegroup_impl_packed(p, TEGROUP_IMPL_D, p->ldd)
                || p->lda * a_bits % 128 || p->ldb * tegroup_impl_bits(p->b) % 128 || p->ldc * d_bits % 128
@@ -53,8 +53,7 @@ static inline int tegroup_impl_quirk_applies(const tegroup_quirk *quirk, const t
     }
 }
 
-/* The first cuBLASLt version from `version` on that has mended every fault that the problem is refused for and that
- * one has. */
+/* The first cuBLASLt version, from `version` on, that has none of the faults for which the problem is refused. */
 static inline int32_t tegroup_impl_version_needed(const tegroup_gemm_desc *desc, const tegroup_problem *p,
                                                   tegroup_backend backend, const tegroup_target *target,
                                                   int32_t version) {
@@ -68,21 +67,21 @@ static inline int32_t tegroup_impl_version_needed(const tegroup_gemm_desc *desc,
             || !tegroup_impl_quirk_applies(&quirks[i], desc, p, backend, &then))
             continue;
         then.cublaslt_version = quirks[i].cublaslt_below;
-        i = -1; /* another may apply to that one */
+        i = -1; /* another fault may be in that version */
     }
     return then.cublaslt_version;
 }
 
-/* A problem before one row of the table. */
+/* A problem that is judged by one row of the table. */
 typedef struct tegroup_impl_case {
     const tegroup_backend_rule *rule;
     const tegroup_gemm_desc *desc;
     const tegroup_impl_names *names;
     const tegroup_problem *p;
     const tegroup_target *target;
-    int here;           /* the target is this machine, so that the handle for it must be there, too */
-    tegroup_verdict *v; /* gets the first condition that is not met */
-    int32_t met;        /* conditions before that one */
+    int here;           /* the target is this machine, so the handle must be there, too */
+    tegroup_verdict *v; /* receives the first condition that is not met */
+    int32_t met;        /* number of conditions met before that one */
 } tegroup_impl_case;
 
 #define TEGROUP_IMPL_NEED(holds, code, name, words, want, came)                                                        \
@@ -102,7 +101,8 @@ typedef struct tegroup_impl_case {
     } while (0)
 #define TEGROUP_IMPL_HAS(feature) ((rule->features & TEGROUP_FEATURE_##feature) != 0)
 
-/* Each returns whether all of its conditions are met. */
+/* Each of the following functions returns whether all of its conditions are met. */
+
 /* Where it runs: build, memory, GPU. */
 static inline int tegroup_impl_judge_machine(tegroup_impl_case *c) {
     const tegroup_backend_rule *rule = c->rule;
@@ -126,7 +126,7 @@ static inline int tegroup_impl_judge_machine(tegroup_impl_case *c) {
     return 1;
 }
 
-/* Types, scalings, and the library that has them. */
+/* Types, scalings, and the library's version. */
 static inline int tegroup_impl_judge_types(tegroup_impl_case *c) {
     const tegroup_backend_rule *rule = c->rule;
     const tegroup_gemm_desc *desc = c->desc;
@@ -134,7 +134,7 @@ static inline int tegroup_impl_judge_types(tegroup_impl_case *c) {
     const tegroup_problem *p = c->p;
     const tegroup_target *target = c->target;
     const int here = c->here;
-    /* What a switch leaves out of the bundled backends' kernels. */
+    /* what build switches leave out of the bundled backends' kernels */
     const int bundled = c->rule->backend == TEGROUP_BACKEND_SM90 || c->rule->backend == TEGROUP_BACKEND_PORTABLE;
     const uint32_t without = bundled ? c->target->built : 0;
     TEGROUP_IMPL_NEED_AS(DTYPES, rule->operand_dtypes >> p->a & 1u, ERROR_UNSUPPORTED,
@@ -165,7 +165,7 @@ static inline int tegroup_impl_judge_types(tegroup_impl_case *c) {
     return 1;
 }
 
-/* Sizes of groups: where they live, and what may differ between groups. */
+/* Sizes of groups: in which memory they are, and what may differ between groups. */
 static inline int tegroup_impl_judge_sizes(tegroup_impl_case *c) {
     const tegroup_backend_rule *rule = c->rule;
     const tegroup_impl_names *names = c->names;
@@ -193,7 +193,7 @@ static inline int tegroup_impl_judge_sizes(tegroup_impl_case *c) {
     return 1;
 }
 
-/* Where operands are: rows picked by an index, lists of addresses. */
+/* Where operands are: gathered rows, lists of addresses. */
 static inline int tegroup_impl_judge_places(tegroup_impl_case *c) {
     const tegroup_backend_rule *rule = c->rule;
     const tegroup_gemm_desc *desc = c->desc;
@@ -300,8 +300,8 @@ static inline int tegroup_impl_judge_alignment(tegroup_impl_case *c) {
 #undef TEGROUP_IMPL_NEED
 #undef TEGROUP_IMPL_NEED_AS
 
-/* First condition of one table row that the problem does not meet. Returns how many it met before, INT32_MAX for
- * all. */
+/* Finds the first condition of one table row that the problem does not meet. Returns how many it met before, or
+ * INT32_MAX if it meets all. */
 static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const tegroup_gemm_desc *desc,
                                          const tegroup_impl_names *names, const tegroup_problem *p,
                                          const tegroup_target *target, int here, tegroup_verdict *v) {

@@ -23,7 +23,7 @@ static __device__ __forceinline__ REAL tegroup_impl_activation_grad(tegroup_acti
                                                                     REAL *grad_gate, REAL *grad_up) {
     return tegroup_impl_activation_grad_FSUF(kind, half, alpha, limit, gate, up, grad, grad_gate, grad_up);
 }
-/* One element by itself. It is not inlined, as this path is slow in any case and should at least be small. */
+/* One element at a time. This is not inlined: the path is slow in any case, and stays small this way. */
 static __device__ __noinline__ REAL tegroup_impl_activation_call(tegroup_activation kind, bool half, REAL alpha,
                                                                  REAL limit, REAL gate, REAL up, REAL grad,
                                                                  REAL *grad_gate, REAL *grad_up) {
@@ -31,15 +31,16 @@ static __device__ __noinline__ REAL tegroup_impl_activation_call(tegroup_activat
 }
 /* @end */
 
-/* Do both matrices have elements of 16 bits? */
+/* Whether both matrices have elements of 16 bits. */
 static __device__ __forceinline__ bool tegroup_impl_halves(const tegroup_matrix &a, const tegroup_matrix &b) {
     return tegroup_impl_bits(a.dtype) == 16 && tegroup_impl_bits(b.dtype) == 16;
 }
 
 /* What a thread holds of a row of gates and ups, and of the row of half as many elements beside it: two steps of the
- * one, in the order in which they lie there (halves: gates, then ups; interleaved: pairs), and one of the other.
- * Without gates and ups the first is all there is, and ones stand for the second. `together` rows are held at a time:
- * with fewer registers more blocks are at work, and that keeps memory busier than more loads under way in each. */
+ * first, in their order in memory (by halves: gates, then ups; interleaved: pairs), and one step of the second. Without
+ * gates and ups the first step is all there is, and the second is filled with ones. `together` rows are held at a time;
+ * more would take registers, and with fewer registers more blocks are resident, which keeps memory busier than more
+ * loads in flight in each. */
 template <typename ACCESS, bool INTERLEAVED, bool SPLIT = false> struct tegroup_impl_pairs {
     typedef typename ACCESS::real real;
     typedef typename ACCESS::raw raw;
@@ -76,8 +77,8 @@ template <typename ACCESS, bool INTERLEAVED, bool SPLIT = false> struct tegroup_
     static __device__ __forceinline__ void unpack_one(one v, real *x) { ACCESS::unpack(v, x); }
 };
 
-/* Interleaved vectors, to be written: one step of pairs and half a step of the other row. Neighbours write neighbouring
- * bytes, where two steps at a time would leave memory half of each of its sectors, twice. */
+/* Interleaved vectors that are written back: one step of pairs, and half a step of the other row. Neighbouring threads
+ * then write neighbouring bytes, whereas two steps at a time would write half of each memory sector, twice. */
 template <typename ACCESS> struct tegroup_impl_pairs<ACCESS, true, true> {
     typedef typename ACCESS::real real;
     typedef uint2 one;
@@ -106,14 +107,14 @@ template <typename ACCESS> struct tegroup_impl_pairs<ACCESS, true, true> {
     }
 };
 
-/* Blocks of the forward kernel that a multiprocessor is to hold; one of SM75 holds 1,024 threads. */
+/* Blocks of the forward kernel that should fit a multiprocessor; one of SM75 has room for 1,024 threads. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
 enum { TEGROUP_IMPL_ACTIVATION_BLOCKS = 4 };
 #else
 enum { TEGROUP_IMPL_ACTIVATION_BLOCKS = 5 };
 #endif
 
-/* y[i] = scale * f(gate[i], up[i]) of what a thread holds of a row. */
+/* y[i] = scale * f(gate[i], up[i]) for what a thread holds of a row. */
 template <typename ACCESS, bool GATED, typename PAIRS, typename REAL>
 static __device__ __forceinline__ void tegroup_impl_activation_step(const tegroup_activation_desc &desc, bool half,
                                                                     REAL alpha, REAL limit, REAL scale, const PAIRS &x,
@@ -135,7 +136,7 @@ static __device__ __forceinline__ void tegroup_impl_activation_step(const tegrou
 #undef TEGROUP_IMPL_LOOP
 }
 
-/* A thread reads a step of the rows that it holds before it writes there, so output may be input where that is as
+/* A thread reads a step of the rows that it holds before it writes there, so output may be input if both are as
  * wide. */
 template <typename ACCESS, bool INTERLEAVED, bool GATED>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, TEGROUP_IMPL_ACTIVATION_BLOCKS)
@@ -158,7 +159,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, TEGROUP_IMPL
             char *out[pairs::together];
             real scale[pairs::together];
 #pragma unroll
-            for (int r = 0; r < pairs::together; r++) { /* past the unit's rows its last one, read again */
+            for (int r = 0; r < pairs::together; r++) { /* past the unit's last row, that row is read again */
                 const int64_t row = first + tegroup_impl_min(from + r, rows - 1);
                 in[r] = ACCESS::row(desc.input, row);
                 out[r] = ACCESS::row(desc.output, row);
@@ -202,8 +203,8 @@ static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_
 }
 
 #if !defined(TEGROUP_NO_BACKWARD)
-/* The gradients of gates and ups of what a thread holds of a row. Returns what it adds to the gradient of the row's
- * scale, on top of `sum`: one by itself is added to it, several are added up first. */
+/* The gradients of gates and ups for what a thread holds of a row. Returns its contribution to the gradient of the
+ * row's scale: for one element `sum` plus it, for several elements their own sum, without `sum`. */
 template <typename ACCESS, bool GATED, typename PAIRS, typename REAL>
 static __device__ __forceinline__ REAL tegroup_impl_activation_grad_step(const tegroup_activation_backward_desc &desc,
                                                                          bool half, REAL alpha, REAL limit, REAL scale,
@@ -231,8 +232,8 @@ static __device__ __forceinline__ REAL tegroup_impl_activation_grad_step(const t
     return part;
 }
 
-/* A thread reads a step of every operand before it writes there, so grad_input may be one of them. Rows are found anew
- * at each step: their addresses, held as the kernel above holds them, would cost registers that are spilled. */
+/* A thread reads a step of every operand before it writes there, so grad_input may be one of them. The rows' addresses
+ * are computed anew in each step: held across steps, as in the kernel above, they would spill registers. */
 template <typename ACCESS, bool INTERLEAVED, bool GATED>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, 4)
     tegroup_impl_activation_grad_kernel(const __grid_constant__ tegroup_activation_backward_desc desc) {

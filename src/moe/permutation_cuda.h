@@ -16,9 +16,9 @@
 #include "cuda/launch.h"
 #include "cuda/rows.h"
 
-/* The slots or rows of a unit: one lane of a warp computes where each goes and hands it to the other lanes. */
+/* The moves of a unit's rows. One lane of a warp computes each move and hands it to all lanes. */
 template <typename REAL> struct tegroup_impl_moves {
-    int64_t from[TEGROUP_IMPL_ROWS_UNIT], to[TEGROUP_IMPL_ROWS_UNIT]; /* to is -1: nothing to do */
+    int64_t from[TEGROUP_IMPL_ROWS_UNIT], to[TEGROUP_IMPL_ROWS_UNIT]; /* to is -1 if there is nothing to move */
     REAL weight[TEGROUP_IMPL_ROWS_UNIT];
 
     __device__ void share(int64_t my_from, int64_t my_to, REAL my_weight) {
@@ -70,8 +70,8 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
     }
 }
 
-/* Add one step of the rows of up to BATCH of a token's slots, the first of them `slot`: all are loaded before the first
- * is added. */
+/* Adds one step of the rows of up to BATCH of a token's slots, from `slot` on. All rows are loaded before the first is
+ * added. */
 template <typename ACCESS, int BATCH>
 static __device__ __forceinline__ void tegroup_impl_combine_batch(const tegroup_combine_desc &desc, int64_t token,
                                                                   const int64_t *rows, int64_t slot, int64_t k,
@@ -102,7 +102,7 @@ static __device__ __forceinline__ void tegroup_impl_combine_batch(const tegroup_
     }
 }
 
-/* One block serves one token, and adds its slots in batches. */
+/* One block serves one token at a time, and adds its slots in batches. */
 template <typename ACCESS>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
     tegroup_impl_combine_kernel(const __grid_constant__ tegroup_combine_desc desc) {
@@ -227,8 +227,8 @@ static inline tegroup_status tegroup_impl_cuda_combine_backward(const tegroup_co
 
 /* ---- making the permutation ---- */
 
-/* Slots are cut into runs, a warp to each. The first kernel counts each run's slots by expert, the second turns the
- * counts into the number of slots of that expert before the run, the third ranks the slots of a run in their order. */
+/* Slots are cut into runs, one a warp. The first kernel counts each run's slots by expert. The second turns the counts
+ * into the number of the expert's slots in earlier runs. The third ranks the slots of a run in order. */
 typedef struct tegroup_impl_permutation_call {
     tegroup_permutation_desc desc;
     tegroup_snapshot_view view;
@@ -236,19 +236,19 @@ typedef struct tegroup_impl_permutation_call {
     int64_t slots, run, runs;
 } tegroup_impl_permutation_call;
 
-/* A warp's numbers for the experts, [groups], in shared memory. */
+/* The warp's array of one number for each expert, in shared memory. */
 static __device__ __forceinline__ unsigned long long *tegroup_impl_permutation_numbers(int32_t groups) {
     extern __shared__ unsigned long long tegroup_impl_permutation_shared[];
     return tegroup_impl_permutation_shared + (int64_t)(threadIdx.x / 32) * groups;
 }
 
-/* Where a slot lies in a matrix of slots. */
+/* The element of a matrix of slots where a slot lies. */
 static __device__ __forceinline__ int64_t tegroup_impl_slot_at(const tegroup_matrix &m, int64_t slot) {
     return m.ld == m.cols ? slot : slot / m.cols * m.ld + slot % m.cols;
 }
 
-/* The experts of a lane's slots, 32 apart from `first` on, -1 for none: all loads are under way before one is waited
- * for. */
+/* Loads the experts of a lane's slots, which are 32 apart from `first` on; -1 for none. All loads are in flight before
+ * the first is waited for. */
 enum { TEGROUP_IMPL_PERMUTATION_BATCH = 8 };
 static __device__ __forceinline__ void tegroup_impl_slot_experts(const tegroup_impl_permutation_call &call,
                                                                  int64_t first, int64_t last,
@@ -280,7 +280,7 @@ static __global__ void __launch_bounds__(256)
             tegroup_impl_slot_experts(call, base + lane, last, expert);
 #pragma unroll
             for (int b = 0; b < TEGROUP_IMPL_PERMUTATION_BATCH; b++)
-                if (expert[b] >= 0) atomicAdd((uint32_t *)&counts[expert[b]], 1u); /* the lower half: a run is short */
+                if (expert[b] >= 0) atomicAdd((uint32_t *)&counts[expert[b]], 1u); /* a run's counts fit 32 bits */
         }
         __syncwarp();
         for (int32_t g = lane; g < groups; g += 32) call.before[run * groups + g] = (int64_t)counts[g];
@@ -288,7 +288,8 @@ static __global__ void __launch_bounds__(256)
     }
 }
 
-/* One block adds up the runs of eight experts, in 128 stretches. */
+/* One block makes the prefix sums over runs for eight experts. Runs are split into 128 stretches, with one thread for
+ * each stretch and expert. */
 static __global__ void __launch_bounds__(1024)
     tegroup_impl_permutation_scan_kernel(const __grid_constant__ tegroup_impl_permutation_call call) {
     __shared__ int64_t sums[128][8];
@@ -323,7 +324,7 @@ static __global__ void __launch_bounds__(256)
     tegroup_impl_fit fit = tegroup_impl_fit_of_rows(call.view.header, capacity);
     fit.groups = groups;
     const bool prepared = tegroup_impl_fits(&fit);
-    /* the row that the next slot of each expert gets, as long as it is one of the expert's */
+    /* the row of each expert's next slot, which may be behind the expert's last row */
     unsigned long long *next = tegroup_impl_permutation_numbers(groups);
     for (int64_t run = thread / 32; run < call.runs; run += threads / 32) {
         const int64_t last = tegroup_impl_min(call.slots, (run + 1) * call.run);
@@ -379,7 +380,7 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
     call.desc.indices = tegroup_impl_cuda_matrix(&desc->indices);
     call.desc.row_of_slot = tegroup_impl_cuda_matrix(&desc->row_of_slot);
     call.view = tegroup_impl_snapshot_view(desc->shape.snapshot, groups, 0);
-    call.before = (int64_t *)desc->workspace; /* the only item */
+    call.before = (int64_t *)desc->workspace; /* the workspace's only item */
     call.slots = desc->indices.rows * desc->indices.cols;
     call.run = tegroup_impl_permutation_run(groups);
     call.runs = tegroup_impl_ceil_div(call.slots, call.run);

@@ -11,13 +11,12 @@
 #include "cpu/real.h"
 #include "cuda/rows.h"
 
-/* A warp takes a batch of tokens at a time. LANES lanes work out a token's softmax in registers, quad q of its experts
- * in those of lane q % LANES, TURNS tokens one after another. To choose, the lanes share the batch out: each has one
- * token, or as many experts of it as its fellows. The probabilities lie in shared memory, beside them the largest of
- * each quad, and the largest of each four of those in the lane's registers, so that the best expert is found on the way
- * down this tree, and only what lies on that way changes when it is taken out. Four warps a block and three blocks a
- * multiprocessor leave each lane 168 registers. With fewer some are spilled, and what is read back from local memory
- * waits for all loads that are under way. */
+/* A warp takes a batch of tokens at a time. LANES lanes compute a token's softmax in registers, TURNS tokens one after
+ * another; quad q of a token's experts is in the registers of lane q % LANES. To choose, the lanes share out the batch:
+ * each has one token, or an equal part of one token's experts. Probabilities lie in shared memory, beside them the
+ * maximum of each quad; a lane has the maximum of every four quads in registers. The best expert is found on the way
+ * down this tree, and taking it out changes only that path. With four warps a block and three blocks a multiprocessor a
+ * lane has 168 registers. With fewer some are spilled, and a read from local memory waits for all loads in flight. */
 enum { TEGROUP_IMPL_ROUTER_WARPS = 4, TEGROUP_IMPL_ROUTER_HISTOGRAM = 1024 };
 
 template <typename REAL> struct alignas(16) tegroup_impl_quad { REAL x[4]; };
@@ -32,7 +31,7 @@ static __device__ __forceinline__ REAL tegroup_impl_quad_max(const tegroup_impl_
     return tegroup_impl_larger(tegroup_impl_larger(v.x[0], v.x[1]), tegroup_impl_larger(v.x[2], v.x[3]));
 }
 
-/* The largest that is left when the largest, or one of its equals, is taken out. */
+/* The largest value that is left after the largest, or one of its equals, is taken out. */
 template <typename REAL>
 static __device__ __forceinline__ REAL tegroup_impl_quad_second(const tegroup_impl_quad<REAL> &v) {
     return tegroup_impl_larger(
@@ -40,7 +39,7 @@ static __device__ __forceinline__ REAL tegroup_impl_quad_second(const tegroup_im
         tegroup_impl_larger(tegroup_impl_smaller(v.x[0], v.x[1]), tegroup_impl_smaller(v.x[2], v.x[3])));
 }
 
-/* A whole quad from shared memory: what is read in parts is read in several steps. */
+/* Reads a whole quad from shared memory in one access; reading its elements takes several. */
 static __device__ __forceinline__ tegroup_impl_quad<float> tegroup_impl_quad_at(const float *from) {
     const float4 x = *(const float4 *)(const void *)from;
     const tegroup_impl_quad<float> v = {{x.x, x.y, x.z, x.w}};
@@ -50,7 +49,7 @@ static __device__ __forceinline__ tegroup_impl_quad<double> tegroup_impl_quad_at
     return *(const tegroup_impl_quad<double> *)(const void *)from;
 }
 
-/* The first of those that equal the largest. */
+/* The first element that equals the largest. */
 template <typename REAL>
 static __device__ __forceinline__ int32_t tegroup_impl_quad_find(const tegroup_impl_quad<REAL> &v, REAL largest) {
     int32_t at = 3;
@@ -60,7 +59,8 @@ static __device__ __forceinline__ int32_t tegroup_impl_quad_find(const tegroup_i
     return at;
 }
 
-/* Every bit that one of the floats has. Doubles are said to have the last one: they do not count as halves. */
+/* All bits that are set in any of the floats. For doubles the lowest bit is reported as set: they do not count as
+ * halves. */
 static __device__ __forceinline__ uint32_t tegroup_impl_quad_bits(const tegroup_impl_quad<float> &v) {
     return __float_as_uint(v.x[0]) | __float_as_uint(v.x[1]) | __float_as_uint(v.x[2]) | __float_as_uint(v.x[3]);
 }
@@ -83,8 +83,8 @@ template <typename REAL, int LANES> static __device__ __forceinline__ REAL tegro
     return x;
 }
 
-/* e^x for the softmax, x at most 0, off by at most (1.5 |x| + 9) 2^-24 of it. The hardware's power of two flushes what
- * is below 2^-126, so it is asked for the square root. */
+/* e^x for the softmax, for x <= 0; its relative error is at most (1.5 |x| + 9) 2^-24. The hardware's power of two
+ * flushes results below 2^-126 to zero, so it computes the square root of the result. */
 static __device__ __forceinline__ float tegroup_impl_softmax_exp(float x) {
     float root;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(root) : "f"(__fmul_rn(x, 0.7213475204444817f)));
@@ -92,8 +92,8 @@ static __device__ __forceinline__ float tegroup_impl_softmax_exp(float x) {
 }
 static __device__ __forceinline__ double tegroup_impl_softmax_exp(double x) { return tegroup_impl_exp_f64(x); }
 
-/* x / y without a branch, rounded as a division is where neither y, its reciprocal nor the result is denormal, and the
- * result is finite; NaN where it is not. */
+/* x / y without a branch. It is rounded as a division is if the result is finite and neither y, its reciprocal nor the
+ * result is denormal. A result that is not finite becomes NaN. */
 static __device__ __forceinline__ float tegroup_impl_quotient(float x, float y) {
     float r;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(y));
@@ -102,7 +102,7 @@ static __device__ __forceinline__ float tegroup_impl_quotient(float x, float y) 
 }
 static __device__ __forceinline__ double tegroup_impl_quotient(double x, double y) { return x / y; }
 
-/* As tegroup_impl_choice_grad_f32, with quotients that cost no branch. */
+/* As tegroup_impl_choice_grad_f32, with quotients without a branch. */
 static __device__ __forceinline__ float tegroup_impl_choice_grad(float g, float dot, float chosen, int32_t normalize) {
     return normalize ? tegroup_impl_quotient(g - tegroup_impl_quotient(dot, chosen), chosen) : g;
 }
@@ -111,25 +111,25 @@ static __device__ __forceinline__ double tegroup_impl_choice_grad(double g, doub
     return tegroup_impl_choice_grad_f64(g, dot, chosen, normalize);
 }
 
-/* How the rows of a matrix are read: element by element, or four floats or halves at a time. */
+/* How a matrix's rows are read: element by element, or four floats or halves at a time. */
 typedef enum tegroup_impl_router_access {
     TEGROUP_IMPL_ROUTER_ELEMENTS,
     TEGROUP_IMPL_ROUTER_FLOATS,
     TEGROUP_IMPL_ROUTER_HALVES
 } tegroup_impl_router_access;
 
-/* What both router kernels are given besides the descriptor. */
+/* What both router kernels need besides the descriptor. */
 typedef struct tegroup_impl_router_way {
-    double per_count;               /* backward: see tegroup_impl_router_per_count                        */
-    int64_t batches, each, longer;  /* of batches `each` tokens long; how many have one more              */
-    tegroup_impl_router_access in;  /* forward: how rows are read                                         */
-    int32_t in_piece, in_whole;     /* backward: bytes that rows read fall into; those of a batch are one */
-    int32_t out_piece, out_whole;   /* likewise rows written                                              */
-    int32_t histogram;              /* forward: assignments are counted a block at a time                 */
-    int32_t block_bytes;            /* shared memory of a block,                                          */
-    int32_t row_bytes, token_bytes; /* of a token's rows, and behind all rows of what it has besides      */
-    uint32_t k, per_k;              /* and 2^16 / k, rounded up                                           */
-    int32_t by_fours;               /* backward: choices are copied four at a time                        */
+    double per_count;               /* backward: see tegroup_impl_router_per_count */
+    int64_t batches, each, longer;  /* number of batches; tokens in each; how many have one more */
+    tegroup_impl_router_access in;  /* forward: how rows are read */
+    int32_t in_piece, in_whole;     /* backward: bytes of a piece of a row; whether a batch's rows are one copy */
+    int32_t out_piece, out_whole;   /* the same for rows that are written */
+    int32_t histogram;              /* forward: assignments are counted a block at a time */
+    int32_t block_bytes;            /* bytes that a block's warps share: the histogram, or balance gradients */
+    int32_t row_bytes, token_bytes; /* bytes of a token's rows; of what else it has, behind all rows */
+    uint32_t k, per_k;              /* choices of a token; 2^16 / k, rounded up */
+    int32_t by_fours;               /* backward: choices are copied four at a time */
 } tegroup_impl_router_way;
 
 static __device__ __forceinline__ char *tegroup_impl_router_memory() {
@@ -137,7 +137,7 @@ static __device__ __forceinline__ char *tegroup_impl_router_memory() {
     return (char *)tegroup_impl_router_shared;
 }
 
-/* An element or a piece on its way into shared memory, with no register to wait for; before SM80 at once. */
+/* Starts a copy into shared memory that occupies no register; before SM80 it copies at once. */
 template <typename T> static __device__ __forceinline__ void tegroup_impl_copy_soon(T *to, const T *from) {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from),
@@ -166,8 +166,8 @@ static __device__ __forceinline__ void tegroup_impl_router_copy_soon(char *to, c
         tegroup_impl_copy_soon((T *)(void *)(to + at), (const T *)(const void *)(from + at));
 }
 
-/* Start copying a batch's rows of floats or doubles into shared memory, where they lie one behind the other `pitch`
- * bytes apart. SM90 has an engine that copies them all at once. */
+/* Starts copying a batch's rows of floats or doubles into shared memory, `pitch` bytes apart. On SM90 the bulk copy
+ * engine copies them all at once if they are contiguous. */
 static __device__ __forceinline__ void tegroup_impl_router_fetch(const tegroup_matrix &m,
                                                                  const tegroup_impl_router_way &way, char *rows,
                                                                  int32_t pitch, uint64_t *barrier, int64_t first,
@@ -192,7 +192,7 @@ static __device__ __forceinline__ void tegroup_impl_router_fetch(const tegroup_m
         else if (way.in_piece == 8) tegroup_impl_router_copy_soon<uint2>(rows, from, bytes);
         else tegroup_impl_router_copy_soon<uint32_t>(rows, from, bytes);
 }
-/* Wait until those copies have arrived, and all others that the warp's lanes have started. */
+/* Waits until those copies have arrived, and all others that the warp's lanes have started. */
 static __device__ __forceinline__ void tegroup_impl_router_fetched(const tegroup_impl_router_way &way,
                                                                    uint64_t *barrier, uint32_t parity) {
     tegroup_impl_copies_done();
@@ -207,9 +207,9 @@ static __device__ __forceinline__ void tegroup_impl_router_fetched(const tegroup
     __syncwarp();
 }
 
-/* Copy a batch's rows out of shared memory, where they lie one behind the other `pitch` bytes apart, and until the copy
- * is done do not change. SM90 has an engine that takes them all at once: stores would stand in the queue that the
- * lanes' own reads of shared memory stand in, and where memory is slow to take the stores these wait with them. */
+/* Copies a batch's rows, `pitch` bytes apart, out of shared memory, which must not change until the copy is done. On
+ * SM90 the bulk copy engine takes contiguous rows all at once: ordinary stores share a queue with the lanes' reads of
+ * shared memory, which would wait with them when memory is slow to take the stores. */
 static __device__ __forceinline__ void tegroup_impl_router_store(const tegroup_matrix &m,
                                                                  const tegroup_impl_router_way &way, const char *rows,
                                                                  int32_t pitch, int64_t first, int32_t live) {
@@ -244,30 +244,30 @@ static __device__ __forceinline__ void tegroup_impl_router_store_done() {
 
 /* ---- a warp's batch ---- */
 
-/* Makes the compiler compute a pointer where this stands. Left to itself it computes the pointer again at each use, in
- * 64-bit arithmetic. */
+/* Makes the compiler compute a pointer here, once. Otherwise it computes the pointer at each use, in 64-bit
+ * arithmetic. */
 template <typename T> static __device__ __forceinline__ T *tegroup_impl_router_fixed(T *p) {
     asm volatile("" : "+l"(p));
     __builtin_assume(__isGlobal(p));
     return p;
 }
 
-/* A warp's batch of tokens, and a lane's part of it. Neighbouring warps have neighbouring batches, and all batches have
- * as many tokens, but for one: memory is gone through in order, and every warp has as much to do. What a token has
- * besides its row is an odd number of quads long, so that lanes that have a token each do not all meet in a bank. */
+/* A warp's batch of tokens, and a lane's part of it. Neighbouring warps have neighbouring batches, and batches differ
+ * in length by at most one token, so memory is read in order and all warps have the same work. What a token has besides
+ * its row has an odd number of 16-byte pieces, so that lanes with a token each do not all hit the same bank. */
 template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_router_batch {
     typedef tegroup_impl_quad<REAL> quad;
     enum { tokens = 32 / LANES * TURNS };
 
-    int64_t index, first; /* of the batch among all, and of its first token */
-    int32_t live;         /* how many tokens it has */
+    int64_t index, first; /* number of the batch; of its first token */
+    int32_t live;         /* number of its tokens */
     quad v[TURNS][QUADS];
 
     __device__ __forceinline__ explicit tegroup_impl_router_batch(const tegroup_impl_router_way &way)
         : index((int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32) {
         find(way);
     }
-    /* To the warp's next batch; behind its last one all are empty. */
+    /* Moves on to the warp's next batch; behind the last one all are empty. */
     __device__ __forceinline__ void advance(const tegroup_impl_router_way &way) {
         index += (int64_t)gridDim.x * (blockDim.x / 32);
         find(way);
@@ -281,17 +281,17 @@ template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_ro
     static __device__ __forceinline__ int32_t place(int turn) {
         return turn * (32 / LANES) + (int32_t)threadIdx.x % 32 / LANES;
     }
-    /* Where a row begins, `at` tokens on. */
+    /* Where the row of the batch's token number `at` begins. */
     template <typename T> __device__ __forceinline__ T *row_of(const tegroup_matrix &m, int32_t at) const {
         return (T *)m.data + first * m.ld + (uint32_t)at * m.ld;
     }
-    /* A lane's quad, and where a row has fewer its last one in place of those it lacks. */
+    /* The lane's j-th quad; the row's last quad in place of one that the row does not have. */
     static __device__ __forceinline__ int32_t quad_within(int j, int64_t cols) {
         return min(quad_of(j), (int32_t)(((uint32_t)cols + 3) / 4) - 1);
     }
 
-    /* Start the loads of the batch. Places behind the last token repeat it. Halves stay halves, in half of a quad; rows
-     * that are read element by element are not loaded yet. */
+    /* Starts the loads of the batch. Places behind the last token repeat it. Halves stay halves, in half of a quad.
+     * Rows that are read element by element are loaded by settle(). */
     __device__ __forceinline__ void load(const tegroup_matrix &m, tegroup_impl_router_access access) {
         if (live <= 0) return;
         const int32_t end = live - 1;
@@ -324,8 +324,8 @@ template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_ro
         }
     }
 
-    /* Rows that load() has not loaded come by way of the batch's rows in shared memory. What only fills up the last
-     * quad is `rest`. */
+    /* Loads the rows that load() left out, by way of the batch's rows in shared memory. Elements behind a row's end in
+     * its last quad are set to `rest`. */
     __device__ __forceinline__ void settle(const tegroup_matrix &m, const tegroup_impl_router_way &way, char *rows,
                                            REAL rest) {
         if (way.in != TEGROUP_IMPL_ROUTER_ELEMENTS) return;
@@ -340,12 +340,12 @@ template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_ro
             __syncwarp();
 #pragma unroll
             for (int j = 0; j < QUADS; j++) v[turn][j] = ((const quad *)to)[quad_within(j, cols)];
-            __syncwarp(); /* the last quad is read by others than its own lane */
+            __syncwarp(); /* other lanes read the last quad, too */
         }
     }
 
-    /* Rows of numbers that lie in shared memory. Behind the last token the last one is repeated, and in place of quads
-     * that a row lacks its last one, filled up with zeros. */
+    /* Reads rows of numbers from shared memory. Places behind the last token repeat it. The row's last quad, filled up
+     * with zeros, stands in for quads that the row does not have. */
     __device__ __forceinline__ void read(const char *rows, int32_t pitch, int32_t cols) {
 #pragma unroll
         for (int turn = 0; turn < TURNS; turn++)
@@ -363,7 +363,7 @@ template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_ro
                         for (int turn = 0; turn < TURNS; turn++) v[turn][j].x[i] = 0;
     }
 
-    /* The numbers as rows of the matrix, in shared memory. */
+    /* Writes the numbers to shared memory as rows of the matrix. */
     __device__ __forceinline__ void put(const tegroup_matrix &m, char *rows, int32_t pitch) const {
         if (m.dtype == TEGROUP_DTYPE_F32) {
 #pragma unroll
@@ -384,7 +384,7 @@ template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_ro
                         ((uint2 *)(rows + place(turn) * pitch))[quad_of(j)] =
                             make_uint2(tegroup_impl_two_halves((float)v[turn][j].x[0], (float)v[turn][j].x[1], bf16),
                                        tegroup_impl_two_halves((float)v[turn][j].x[2], (float)v[turn][j].x[3], bf16));
-        } else { /* doubles become halves at once: they would be rounded twice */
+        } else { /* doubles become halves directly, so as not to be rounded twice */
 #pragma unroll
             for (int turn = 0; turn < TURNS; turn++)
 #pragma unroll
@@ -397,7 +397,7 @@ template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_ro
         }
     }
 
-    /* Halves become numbers. */
+    /* Converts halves to numbers. */
     __device__ __forceinline__ void widen(bool bf16) {
 #pragma unroll
         for (int turn = 0; turn < TURNS; turn++)
@@ -413,8 +413,8 @@ template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_ro
     }
 };
 
-/* The slots of a warp's batch, taken by its lanes one after another, each so many in a row: token of the batch, and
- * choice. */
+/* The slots of a warp's batch in the order in which its lanes take them, UNIT in a row each: the token's place in the
+ * batch, and the choice. */
 template <int UNIT> struct tegroup_impl_router_slots {
     uint32_t at, place, choice;
 
@@ -427,7 +427,7 @@ template <int UNIT> struct tegroup_impl_router_slots {
         find(way);
     }
     __device__ __forceinline__ void find(const tegroup_impl_router_way &way) {
-        place = at * way.per_k >> 16; /* right while at * (k * per_k - 2^16) < 2^16 */
+        place = at * way.per_k >> 16; /* exact while at * (k * per_k - 2^16) < 2^16 */
         choice = at - place * way.k;
     }
 };

@@ -13,18 +13,19 @@
 #include "moe/router.h"
 #include "moe/router_batch_cuda.h"
 
-/* Could logits differ where probabilities are equal? last: the smallest probability chosen; sum: what exp(logit -
- * largest) was divided by. halves: every logit of the batch has the 11 bits of a half, or fewer. Then those of 1/16 and
- * more lie at least 2^-14 apart, and equal probabilities come of equal logits, unless they are next to nothing. */
+/* Whether logits may differ although probabilities are equal. last: the smallest chosen probability; sum: what
+ * exp(logit - largest) was divided by; halves: every logit of the batch has at most the 11 significant bits of a half.
+ * Then logits of 1/16 and more lie at least 2^-14 apart, so equal probabilities come from equal logits, unless they are
+ * close to 0. */
 template <typename REAL>
 static __device__ __forceinline__ bool tegroup_impl_router_doubt(REAL last, REAL sum, REAL largest, bool halves) {
-    const REAL small = (REAL)0.125; /* twice as much, so that rounding does not matter here */
+    const REAL small = (REAL)0.125; /* twice 1/16, so that rounding does not matter here */
     return !halves || last < (REAL)0x1p-100
            || (largest > -small && last * sum < tegroup_impl_softmax_exp(small - largest));
 }
 
-/* A warp puts a token's choice among equal probabilities right: the larger logits first, and of equal logits the lower
- * experts. So far these have been first at any logit, and the leaves that are chosen are -1. */
+/* A warp corrects a token's choice among equal probabilities: larger logits come first, and of equal logits the lower
+ * experts. So far lower experts came first whatever their logits. Leaves that were chosen are -1. */
 template <typename REAL>
 static __device__ __forceinline__ void tegroup_impl_router_untie(const tegroup_router_desc &desc, int64_t token,
                                                                  REAL *leaves, const REAL *values, int32_t *indices) {
@@ -49,11 +50,11 @@ static __device__ __forceinline__ void tegroup_impl_router_untie(const tegroup_r
             if (other > most || (other == most && its < best)) most = other, best = its;
             least = tegroup_impl_smaller(least, __shfl_xor_sync(0xffffffffu, least, step));
         }
-        if (most == least && (j == 0 || values[j - 1] != value)) { /* all logits are equal, and the choice is right */
+        if (most == least && (j == 0 || values[j - 1] != value)) { /* all logits are equal, so the choice is right */
             while (j + 1 < desc.k && values[j + 1] == value) j++;
             continue;
         }
-        __syncwarp(); /* all lanes have read what one writes */
+        __syncwarp(); /* all lanes have read what one writes next */
         if (lane == 0) {
             indices[j] = best;
             leaves[best] = -1;
@@ -62,8 +63,9 @@ static __device__ __forceinline__ void tegroup_impl_router_untie(const tegroup_r
     }
 }
 
-/* What a token has in shared memory besides its probabilities, by index: from 0 the largest of each quad, what its
- * weights are divided by, its largest logit, the probabilities that it chose, and as int32_t their experts. */
+/* Where a token's numbers are in its shared memory besides its probabilities, by index: from 0 on the maximum of each
+ * quad; then what its weights are divided by, its largest logit, the probabilities that it chose, and, as int32_t,
+ * their experts. */
 struct tegroup_impl_router_places {
     int32_t divisor, largest, value, index;
 
@@ -77,8 +79,8 @@ struct tegroup_impl_router_places {
     }
 };
 
-/* A batch's logits become exp(logit - largest), and `sum` each token's sum of them. Returns the sum of these; bits
- * collects those that are set in any logit. */
+/* Replaces a batch's logits by exp(logit - largest), and sets `sum` to each token's sum of them. Returns the sum of
+ * these sums; `bits` collects the bits that are set in any logit. */
 template <typename REAL, int LANES, int QUADS, int TURNS>
 static __device__ __forceinline__ REAL tegroup_impl_router_exponentials(
     tegroup_impl_router_batch<REAL, LANES, QUADS, TURNS> &batch, const tegroup_impl_router_way &way,
@@ -100,7 +102,7 @@ static __device__ __forceinline__ REAL tegroup_impl_router_exponentials(
         if (batch_of::part() == 0) ((REAL *)(memory + batch_of::place(turn) * way.token_bytes))[at.largest] = largest;
 #pragma unroll
         for (int j = 0; j < QUADS; j++) {
-            /* what stands in for a quad that the row lacks counts nothing */
+            /* a quad that stands in for one that the row lacks adds 0 */
             const REAL shift = 4 * batch_of::quad_of(j) < experts ? largest : (REAL)INFINITY;
 #pragma unroll
             for (int i = 0; i < 4; i++) {
@@ -114,7 +116,7 @@ static __device__ __forceinline__ REAL tegroup_impl_router_exponentials(
     return sums_of_all;
 }
 
-/* The probabilities, into the batch's rows in shared memory, and the largest of each quad beside them. */
+/* Writes the probabilities to the batch's rows in shared memory, and the maximum of each quad beside them. */
 template <typename REAL, int LANES, int QUADS, int TURNS>
 static __device__ __forceinline__ void tegroup_impl_router_probabilities(
     const tegroup_impl_router_batch<REAL, LANES, QUADS, TURNS> &batch, const tegroup_impl_router_way &way,
@@ -143,8 +145,9 @@ static __device__ __forceinline__ void tegroup_impl_router_probabilities(
     }
 }
 
-/* NaN or infinity among the logits, or minus infinity alone, makes every probability NaN, and the first k experts are
- * then chosen: all are put to 0 here. (Minus infinity beside finite ones is a probability of 0.) */
+/* If a token's logits include NaN or infinity, or are all minus infinity, every probability is NaN, and the first k
+ * experts are to be chosen. For that all its probabilities in shared memory become 0. (Minus infinity beside finite
+ * logits is a probability of 0.) */
 template <typename REAL, int LANES>
 static __device__ __forceinline__ void tegroup_impl_router_choose_first(const tegroup_impl_router_way &way,
                                                                         const tegroup_impl_router_places &at,
@@ -162,14 +165,14 @@ static __device__ __forceinline__ void tegroup_impl_router_choose_first(const te
     }
 }
 
-/* One of the SHARE lanes that choose for a token. It has NODES fours of the token's quads: `root` is the largest of
- * each, `parents` the largest of each quad, `leaves` the probabilities; what was chosen is -1. */
+/* One of the SHARE lanes that choose for a token. It has NODES fours of the token's quads: `root` is the maximum of
+ * each four, `parents` the maximum of each quad, `leaves` the probabilities. What was chosen is -1. */
 template <typename REAL, int SHARE, int NODES> struct tegroup_impl_router_chooser {
     typedef tegroup_impl_quad<REAL> quad;
     int32_t experts, fellow, begin;
-    uint32_t before; /* the lanes of the token ahead of this one */
+    uint32_t before; /* the token's lanes in front of this one */
     REAL *tree, *parents, *leaves;
-    REAL all, chosen, last, gap; /* sums of exponentials and of choices; the last choice; the least step to the next */
+    REAL all, chosen, last, gap; /* sums of exponentials and of choices; the last choice; the least step between two */
     REAL root[NODES];
 
     __device__ __forceinline__ tegroup_impl_router_chooser(const tegroup_impl_router_way &way,
@@ -197,8 +200,9 @@ template <typename REAL, int SHARE, int NODES> struct tegroup_impl_router_choose
         for (int i = 1; i < NODES; i++) mine = tegroup_impl_larger(mine, root[i]);
         return mine;
     }
-    /* Choice j. Every lane finds its own best and what it would leave, before the lanes of the token know whose is
-     * taken: these steps wait for one another, lanes cost nothing. Of equals the first is taken, lane by lane, too. */
+    /* Makes choice j. Every lane finds its own best, and what would remain without it, before the token's lanes know
+     * whose is taken: these steps depend on one another, while lanes are free. Of equals the first is taken, also
+     * between lanes. */
     __device__ __forceinline__ void choose(const tegroup_impl_router_places &at, int32_t j) {
         const REAL mine = best_of_mine();
         const REAL best = tegroup_impl_lanes_max<REAL, SHARE>(mine);
@@ -228,14 +232,14 @@ template <typename REAL, int SHARE, int NODES> struct tegroup_impl_router_choose
 #pragma unroll
         for (int i = 0; i < NODES; i++) root[i] = taken && i == here ? next : root[i];
     }
-    /* The step from the last choice to the best that is left. */
+    /* Includes the step from the last choice to the best that is left. */
     __device__ __forceinline__ void meet_rest() {
         const REAL mine = best_of_mine();
         gap = tegroup_impl_smaller(gap, last - tegroup_impl_lanes_max<REAL, SHARE>(mine));
     }
 };
 
-/* The lanes choose for the batch's tokens. bits: those set in any logit. */
+/* The lanes choose for the batch's tokens. bits: those that are set in any logit. */
 template <typename REAL, int TOKENS, int QUADS>
 static __device__ __forceinline__ void tegroup_impl_router_choose(const tegroup_router_desc &desc,
                                                                   const tegroup_impl_router_way &way,
@@ -259,11 +263,11 @@ static __device__ __forceinline__ void tegroup_impl_router_choose(const tegroup_
                                       (int32_t *)token + at.index);
         }
     }
-    __syncwarp(); /* all lanes have read `all` there */
+    __syncwarp(); /* all lanes have read `all` from there */
     if (my.fellow == 0) my.tree[at.divisor] = desc.normalize || my.all != my.all ? my.chosen : (REAL)1;
 }
 
-/* The batch's weights and indices, and their counts. */
+/* Writes the batch's weights and indices, and counts them. */
 template <typename REAL>
 static __device__ __forceinline__ void tegroup_impl_router_write(const tegroup_router_desc &desc,
                                                                  const tegroup_impl_router_way &way,
@@ -289,7 +293,7 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
     tegroup_impl_router_kernel(const __grid_constant__ tegroup_router_desc desc,
                                const __grid_constant__ tegroup_impl_router_way way) {
     typedef tegroup_impl_router_batch<REAL, LANES, QUADS, TURNS> batch_of;
-    enum { tokens = batch_of::tokens, quads = LANES * QUADS * tokens / 32 }; /* quads of a lane that chooses */
+    enum { tokens = batch_of::tokens, quads = LANES * QUADS * tokens / 32 }; /* quads of a lane in choosing */
     const int32_t experts = desc.experts, k = desc.k, room = (experts + 3) / 4 * 4, lane = (int32_t)threadIdx.x % 32,
                   warp = (int32_t)threadIdx.x / 32;
     const tegroup_impl_router_places at = tegroup_impl_router_places::of<REAL>(room, k);
@@ -299,7 +303,7 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
     batch_of batch(way);
 
     batch.load(desc.logits, way.in);
-    if (lane < tokens) /* what only fills a quad is never chosen */
+    if (lane < tokens) /* what only fills up a quad is never chosen */
         for (int32_t q = room / 4; q % 4 != 0; q++) ((REAL *)(memory + lane * way.token_bytes))[q] = -1;
     if (way.histogram) {
         for (int32_t e = (int32_t)threadIdx.x; e < experts; e += (int32_t)blockDim.x) histogram[e] = 0;
@@ -309,7 +313,8 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
         const int64_t first = batch.first;
         const int32_t live = batch.live;
         REAL sum[TURNS];
-        /* of all logits: those of widened halves leave the last 13 unset; what F64 has beyond them is rounded away */
+        /* bits set in any logit: widened halves leave the last 13 clear; F64 never counts as halves, as it may be
+         * rounded */
         uint32_t bits = desc.logits.dtype == TEGROUP_DTYPE_F64;
         if (way.in == TEGROUP_IMPL_ROUTER_HALVES) {
             if (desc.logits.dtype == TEGROUP_DTYPE_BF16) batch.widen(true);
@@ -321,7 +326,7 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
         tegroup_impl_router_store(desc.probabilities, way, rows, way.row_bytes, first, live);
         tegroup_impl_router_store_done();
         batch.advance(way);
-        batch.load(desc.logits, way.in); /* on its way while the lanes choose */
+        batch.load(desc.logits, way.in); /* in flight while the lanes choose */
         if (lane < tokens)
             for (int32_t e = experts; e % 4 != 0; e++) ((REAL *)(rows + lane * way.row_bytes))[e] = -1;
         if (sums_of_all != sums_of_all)
@@ -340,7 +345,7 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
     }
 }
 
-/* The sum of a column from row `first` on, every eighth row; many loads are under way at a time. */
+/* The sum of every eighth row of a column, from row `first` on. Many loads are in flight at a time. */
 template <typename REAL>
 static __device__ __forceinline__ double tegroup_impl_router_column(const tegroup_matrix &m, int64_t first,
                                                                     int64_t last, int32_t col) {
@@ -351,7 +356,7 @@ static __device__ __forceinline__ double tegroup_impl_router_column(const tegrou
     return sum;
 }
 
-/* Sums of 32 experts' probabilities over one run of tokens: blockIdx.x the experts, blockIdx.y the run. */
+/* Sums of 32 experts' probabilities over one run of tokens. blockIdx.x: the experts; blockIdx.y: the run. */
 static __global__ void __launch_bounds__(256)
     tegroup_impl_router_sums_kernel(const __grid_constant__ tegroup_router_desc desc) {
     __shared__ double part[8][32];

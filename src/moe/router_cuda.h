@@ -18,7 +18,7 @@
 #include "moe/router_choice_cuda.h"
 #include "moe/router_gradient_cuda.h"
 
-/* Bytes of the largest pieces that a matrix's rows can be taken apart in. */
+/* The largest number of bytes, up to 16, in which a matrix's rows can be copied piece by piece. */
 static inline int32_t tegroup_impl_cuda_router_piece(const tegroup_matrix *m) {
     const int64_t bytes = tegroup_impl_bits(m->dtype) / 8;
     int32_t piece = 16;
@@ -37,9 +37,9 @@ static inline tegroup_impl_router_access tegroup_impl_cuda_router_access(const t
     return m->dtype == TEGROUP_DTYPE_F32 ? TEGROUP_IMPL_ROUTER_FLOATS : TEGROUP_IMPL_ROUTER_HALVES;
 }
 
-/* One launch over batches of `tokens`, each with `bytes` of shared memory besides its row: three blocks a
- * multiprocessor and no more, as each adds its counts to the same few addresses; for few tokens smaller blocks, so that
- * every multiprocessor has some. */
+/* Launches a kernel over batches of `tokens`, each with `bytes` of shared memory besides its row. There are at most
+ * three blocks a multiprocessor, as each adds its counts to the same few addresses. For few tokens blocks are smaller,
+ * so that every multiprocessor has some. */
 template <typename DESC>
 static inline tegroup_status tegroup_impl_cuda_router_launch(void (*kernel)(const DESC, const tegroup_impl_router_way),
                                                              const DESC *desc, tegroup_impl_router_way *way,
@@ -56,7 +56,7 @@ static inline tegroup_status tegroup_impl_cuda_router_launch(void (*kernel)(cons
     way->out_whole = way->out_piece == 16 && out->ld == out->cols && out->cols % 4 == 0;
     way->token_bytes = (int32_t)(tegroup_impl_ceil_div(bytes, 16) | 1) * 16;
     warp_bytes = (int64_t)tokens * (way->row_bytes + way->token_bytes);
-    fit = (shared / 3 - 1024 - way->block_bytes) / warp_bytes; /* 1024: what a block costs besides */
+    fit = (shared / 3 - 1024 - way->block_bytes) / warp_bytes; /* 1024: what CUDA reserves in each block */
     if (fit < 1) fit = 1;
     warps = tegroup_impl_clamp(tegroup_impl_ceil_div(batches, 3 * multiprocessors), 1,
                                tegroup_impl_min(fit, TEGROUP_IMPL_ROUTER_WARPS));
@@ -67,7 +67,7 @@ static inline tegroup_status tegroup_impl_cuda_router_launch(void (*kernel)(cons
     way->longer = rows % way->batches;
     way->k = (uint32_t)desc->k;
     way->per_k = 65535 / way->k + 1;
-    /* the same of every call: other threads launch this kernel, too */
+    /* the same value in every call: other threads launch this kernel, too */
     code = cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared - 1024);
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "space", "the device must have the shared memory", error));
     return tegroup_impl_cuda_status(
@@ -84,7 +84,7 @@ static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc 
     tegroup_impl_router_way way;
     tegroup_router_desc d = *desc;
     cudaFuncAttributes image;
-    /* asked before the counts are cleared: without kernels for this device nothing is enqueued */
+    /* looked up before the counts are cleared: without kernels for this device nothing is enqueued */
     TEGROUP_IMPL_TRY(
         tegroup_impl_cuda_status(cudaFuncGetAttributes(&image, (const void *)tegroup_impl_router_sums_kernel), "space",
                                  "this unit must hold code for the device", error));
@@ -139,7 +139,7 @@ static inline tegroup_status tegroup_impl_cuda_router_backward(const tegroup_rou
     way.row_bytes = (int32_t)(room * (real_bytes + (desc->grad_logits.dtype == TEGROUP_DTYPE_F64 ? 8 : real_bytes)));
     way.by_fours =
         tegroup_impl_cuda_router_piece(&d.grad_weights) == 16 && tegroup_impl_cuda_router_piece(&d.indices) == 16;
-    /* what does not fit twice is read again for every token */
+    /* for more experts there is no room for the balance gradients, and they are computed again for every token */
     way.block_bytes = desc->experts <= 1024 ? (int32_t)(room * real_bytes) : 0;
     if (desc->balance_coefficient != 0) way.per_count = tegroup_impl_router_per_count(desc);
 #define TEGROUP_IMPL_LAUNCH(real, lanes, quads, turns)                                                                 \

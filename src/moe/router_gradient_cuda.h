@@ -10,7 +10,7 @@
 #include "moe/router.h"
 #include "moe/router_batch_cuda.h"
 
-/* What the balance of the experts adds to the gradient of a quad of probabilities, in any row. */
+/* What the balance loss adds to the gradient of a quad of probabilities, the same in every row. */
 template <typename REAL>
 static __device__ __noinline__ tegroup_impl_quad<REAL> tegroup_impl_router_balance(
     const tegroup_router_backward_desc &desc, const tegroup_impl_router_way &way, int32_t q) {
@@ -23,7 +23,7 @@ static __device__ __noinline__ tegroup_impl_quad<REAL> tegroup_impl_router_balan
     return v;
 }
 
-/* Start copying a batch's choices and the gradients of their weights, those of each token into its memory from `to`
+/* Starts copying a batch's choices and the gradients of their weights, those of each token into its memory from `to`
  * on. */
 template <typename REAL>
 static __device__ __forceinline__ void tegroup_impl_router_choices(const tegroup_router_backward_desc &desc,
@@ -59,8 +59,8 @@ static __device__ __forceinline__ void tegroup_impl_router_recall(const double *
     tegroup_impl_router_recall_f64(probabilities, experts, k, indices, grad_weights);
 }
 
-/* What the lane's token chose: the sum of the probabilities, and of the gradients of its weights times these. Choices
- * that were dropped are recalled where the weights were divided by a sum that they were part of. */
+/* Sums over what the lane's token chose: `chosen` of the probabilities, `dot` of the weights' gradients times these. If
+ * weights were divided by the sum of all choices, those that were dropped after routing are recalled first. */
 template <typename REAL>
 static __device__ __forceinline__ void tegroup_impl_router_weigh(const tegroup_router_backward_desc &desc, bool live,
                                                                  const REAL *probabilities, int32_t *indices,
@@ -78,20 +78,19 @@ static __device__ __forceinline__ void tegroup_impl_router_weigh(const tegroup_r
             chosen += p;
             dot += there ? grads[j] * p : (REAL)0;
         }
-        if (!desc.normalize || kept == 0 || kept == k) break; /* those dropped do not count */
+        if (!desc.normalize || kept == 0 || kept == k) break; /* dropped choices do not count */
         tegroup_impl_router_recall(probabilities, experts, k, indices, grads);
     }
 }
 
-/* A batch's probabilities times their gradients become the logits' gradients. gradients: the rows of gradients by
- * expert. */
+/* Turns a batch's probabilities into the gradients of its logits. gradients: rows of the probabilities' gradients. */
 template <typename REAL, int LANES, int QUADS, int TURNS>
 static __device__ __forceinline__ void tegroup_impl_router_through_softmax(
     tegroup_impl_router_batch<REAL, LANES, QUADS, TURNS> &batch, const char *gradients, int32_t pitch,
     int32_t experts) {
     typedef tegroup_impl_quad<REAL> quad;
     typedef tegroup_impl_router_batch<REAL, LANES, QUADS, TURNS> batch_of;
-    REAL mean[TURNS]; /* of all tokens first, as their sums wait for other lanes */
+    REAL mean[TURNS]; /* for all tokens first, as these sums wait for other lanes */
 #pragma unroll
     for (int turn = 0; turn < TURNS; turn++) {
         const quad *row = (const quad *)(gradients + batch_of::place(turn) * pitch);
@@ -120,8 +119,8 @@ static __device__ __forceinline__ void tegroup_impl_router_through_softmax(
     }
 }
 
-/* Each lane of a warp puts together the gradient by expert of one token of the batch, in shared memory, on top of what
- * the balance of the experts gives; LANES lanes a token take it through the softmax. */
+/* Each lane of a warp makes, in shared memory, the gradients by expert of one token of the batch, on top of what the
+ * balance loss adds. Then LANES lanes a token take them through the softmax. */
 template <typename REAL, int LANES, int QUADS, int TURNS>
 static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
                                          sizeof(REAL) == 8 || TURNS * QUADS > 16 ? 1 : 3)
@@ -134,7 +133,7 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
                   warp = (int32_t)threadIdx.x / 32, out_bytes = room * (tegroup_impl_bits(desc.grad_logits.dtype) / 8),
                   in_bytes = room * (int32_t)sizeof(REAL), gradient_bytes = way.row_bytes - in_bytes;
     quad *balances = (quad *)(void *)tegroup_impl_router_memory();
-    /* of the batch: gradients by expert, probabilities, and of each token its choices and the gradients of their
+    /* of the batch: gradients by expert; probabilities; for each token its choices and the gradients of their
      * weights */
     char *rows = tegroup_impl_router_memory() + way.block_bytes + warp * tokens * (way.row_bytes + way.token_bytes),
          *probabilities = rows + tokens * way.row_bytes - tokens * in_bytes, *memory = rows + tokens * way.row_bytes;
@@ -189,7 +188,7 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
         tegroup_impl_router_fetch(desc.probabilities, way, probabilities, in_bytes, barrier, batch.first, batch.live);
         tegroup_impl_router_choices<REAL>(desc, way, memory, batch.first, batch.live);
         tegroup_impl_router_through_softmax(batch, rows, gradient_bytes, experts);
-        __syncwarp(); /* every row is read: where they were, those of the result lie */
+        __syncwarp(); /* every row has been read; results overwrite them */
         batch.put(desc.grad_logits, rows, out_bytes);
         tegroup_impl_router_store(desc.grad_logits, way, rows, out_bytes, first, live);
     }
