@@ -4947,98 +4947,106 @@ TEGROUP_IMPL_WGMMA_OF(64, TEGROUP_IMPL_SUMS_32, "32", "33", "34", "35, %36", TEG
 
 /* ==== [23] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
 
-/* A persistent kernel of three warpgroups. Of the first, one warp finds tiles, one thread has TMA load their operands
- * into a ring of stages, and two have it store results. The two others multiply by wgmma: in turns, each on a tile of
- * its own, so that one hands over results while the other multiplies, or both on one tile, each on a half of its lines.
+/* A persistent kernel of three warpgroups. In the first, one warp schedules tiles, one thread loads operands by TMA
+ * into a ring of pipeline stages, and two threads store results by TMA. The other two warpgroups multiply by wgmma:
+ * ping-pong (TURNS), each on its own tile, so that one writes results while the other multiplies; or cooperatively,
+ * each on half of the lines of a tile.
  *
- * Groups need no padding, and no tensor map is edited on the device. A ragged operand is described as boxes of R lines,
- * [start][R][cols], whose starts are one line apart, the whole being R lines before the buffer: lines from y = R - v of
- * start z = first + v are just the v lines from `first` on, and those past them lie outside the tensor, where they are
- * read as zeros and never written (A. Goucher's trick, as Triton's ragged tensor descriptors use it). Two more
- * dimensions, with strides of 16 bytes and of 2^35, reach every address modulo 2^64: R lines before the buffer, and
- * operands in buffers of their own. (The address in a map is a real one: loads through a map that begins in memory
- * which does not exist fault.)
+ * A "line" is an index along wgmma's M dimension. It is a row of D or, in a flipped tile, a column of D. A tile's
+ * "columns" lie along wgmma's N dimension; in a flipped tile they are rows of D.
  *
- * Each element is summed over k in steps of 16 from 0 upwards, whatever the tile, so the tile never changes a bit. */
+ * Groups need no padding, and no tensor map is edited on the device. A ragged operand is described to TMA as a tensor
+ * [start][R][cols], where starts are one row apart, so that boxes overlap, and the first start is R rows before the
+ * buffer. The box at y = R - v of start z = first + v then has exactly the v rows from `first` on; the rows after them
+ * lie outside of the tensor, so they are read as zeros and never written (A. Goucher's trick, as Triton's ragged tensor
+ * descriptors use it). Two more dimensions, with strides of 16 and 2^35 bytes, reach every multiple of 16 modulo 2^64:
+ * they move the first start to R rows before the buffer, and from one group's buffer to another's. (The address in the
+ * map itself must exist: loads through a map whose base is unmapped memory fault.)
+ *
+ * For every tile, an element is summed over k in steps of 16 from 0 upwards, so the tile never changes a bit. */
 enum {
     TEGROUP_IMPL_SM90_THREADS = 384,
-#if defined(__CUDACC_DEBUG__) /* nvcc -G keeps some for itself */
+#if defined(__CUDACC_DEBUG__) /* nvcc -G reserves some for itself. */
     TEGROUP_IMPL_SM90_SHARED = 219 * 1024,
 #else
-    TEGROUP_IMPL_SM90_SHARED = 227 * 1024, /* bytes that a block can have */
+    TEGROUP_IMPL_SM90_SHARED = 227 * 1024, /* bytes of shared memory that a block can have */
 #endif
-    TEGROUP_IMPL_SM90_REST = 2048,    /* of these for barriers, found tiles and picked rows */
-    TEGROUP_IMPL_SM90_ALIGN = 1024,   /* and to align the others by */
-    TEGROUP_IMPL_SM90_ITEMS = 4,      /* tiles found ahead */
-    TEGROUP_IMPL_SM90_LINES = 64,     /* of a box of C and D, and of k in a weight gradient's operands */
-    TEGROUP_IMPL_SM90_SHORT = 16,     /* of a box of A where a tile has no more lines */
-    TEGROUP_IMPL_SM90_SLAB = 64 * 128 /* bytes of results that go through shared memory at a time */
+    TEGROUP_IMPL_SM90_REST = 2048,    /* bytes of these for barriers, scheduled tiles and gathered row numbers */
+    TEGROUP_IMPL_SM90_ALIGN = 1024,   /* bytes of these to align the ring */
+    TEGROUP_IMPL_SM90_ITEMS = 4,      /* tiles that the scheduler may be ahead */
+    TEGROUP_IMPL_SM90_LINES = 64,     /* rows of a TMA box of C and D, and of operands whose rows run along k */
+    TEGROUP_IMPL_SM90_SHORT = 16,     /* rows of a TMA box of A for a tile of at most that many lines */
+    TEGROUP_IMPL_SM90_SLAB = 64 * 128 /* bytes of a slab */
 };
 
-/* What one launch works on. Arrays go by tegroup_impl_operand: a, b, c, d. */
+/* Parameters of one launch. Arrays are indexed by tegroup_impl_operand: a, b, c, d. */
 typedef struct tegroup_impl_sm90_call {
     CUtensorMap map[4];
     tegroup_impl_gpu_call call;
-    int32_t ragged[4]; /* the map is one of boxes, as above; else [group][row][col]      */
-    int32_t listed[4]; /* [row][col] for each group, in a buffer of its own             */
-    uint64_t shift[4]; /* of both kinds: bytes from the map's address to the boxes of buffer 0, modulo 2^64 */
+    int32_t ragged[4]; /* The map has overlapping boxes, as above; otherwise it is [group][row][col]. */
+    int32_t listed[4]; /* Each group has a buffer of its own, by a list of pointers. */
+    /* For both kinds: bytes, modulo 2^64, from the map's address to the boxes, where a listed buffer's address is
+     * still to be added. */
+    uint64_t shift[4];
     int32_t has_c, has_bias;
-    int32_t narrows;              /* the last groups that have narrow tiles alone */
-    int32_t adds_in_l2;           /* a weight gradient that is added to D: L2 may do it */
-    int32_t gathers_a, gathers_b; /* rows of the operand are picked by index: cp.async takes the place of TMA */
+    int32_t narrows;              /* how many of the last groups have only narrow tiles */
+    int32_t adds_in_l2;           /* A weight gradient accumulates in FP32, so L2 can add it to D. */
+    int32_t gathers_a, gathers_b; /* Rows of the operand are picked by index, and loaded by cp.async, not TMA. */
     tegroup_impl_gpu_epilogue epilogue;
-    uint64_t activated_shift; /* as shift */
-    /* Of activation.output. Of D's ups where these are its second half, map[D] having the first; in a gradient D is
-     * that of gates and ups, and these are in C and c_ups. */
+    uint64_t activated_shift; /* the shift of `activated` */
+    /* Maps for an activation. `activated` is that of activation.output. Where gates and ups are two halves of D, map[D]
+     * has the gates and `ups` the ups. In a gradient, D is the gradient of gates and ups, and map[C] and c_ups have
+     * gates and ups themselves. */
     CUtensorMap activated, ups, c_ups;
-    /* Smaller boxes: of B, forward, of narrow tiles; of A, of short tiles; of A, of tiles that fit, from the second
-     * widest on. */
+    /* Maps with smaller boxes: of B for the narrow tiles of a forward product, of A for short tiles, or of A for
+     * fitting tiles, from the second widest on. */
     CUtensorMap smaller[TEGROUP_IMPL_SM90_SMALLER];
-    uint64_t further[TEGROUP_IMPL_SM90_SMALLER]; /* their shifts above the operand's */
+    uint64_t further[TEGROUP_IMPL_SM90_SMALLER]; /* their shifts minus the operand's shift */
 } tegroup_impl_sm90_call;
 
-/* A tile to work on. */
+/* A scheduled tile. */
 typedef struct tegroup_impl_sm90_item {
-    int32_t group;        /* -1: there are no more */
+    int32_t group;        /* -1 after the last tile */
     int32_t i0, j0;       /* first line and column, within the group */
-    int32_t lines, k;     /* what there is of them */
-    int32_t cols;         /* of the tile, whether they are there or not */
-    int32_t rows;         /* a tile that fits: what there is of these */
+    int32_t lines, k;     /* lines of the tile that exist; length of its sums */
+    int32_t cols;         /* columns of the tile, whether they exist or not */
+    int32_t rows;         /* fitting tiles: columns that exist, which are rows of the group */
     int32_t first_row[4]; /* of the group in ragged operands */
-    uint64_t origin[4];   /* of the group's boxes, from the map's address, modulo 2^64 */
-    float alpha, beta;    /* beta: 0 also where there is no C */
+    uint64_t origin[4];   /* bytes, modulo 2^64, from the map's address to the group's boxes */
+    float alpha, beta;    /* beta is also 0 where there is no C. */
 } tegroup_impl_sm90_item;
 
-/* A kernel: operation, lines of a warpgroup, columns of a tile, whether the warpgroups take turns, slabs of each,
- * whether lines of its tiles are D's columns (of results of two bytes that nothing is added to), whether it applies
- * an activation of gates and ups to what it gives. */
+/* A kernel's shape: operation, lines of a warpgroup's part of a tile, columns of a tile, whether the warpgroups work
+ * ping-pong, slabs of each warpgroup, whether tiles are flipped (which needs results of two bytes to which nothing is
+ * added), whether the epilogue has an activation of gates and ups, or its gradient. */
 template <int OP_, int LINES_, int COLS_, bool TURNS_, int SLABS_, bool FLIPS_ = false, bool ACTIVATES_ = false>
 struct tegroup_impl_sm90_shape {
     static constexpr int OP = OP_, LINES = LINES_, COLS = COLS_, SLABS = SLABS_, K = TEGROUP_IMPL_SM90_K;
     static constexpr bool TURNS = TURNS_, FLIPS = FLIPS_, ACTIVATES = ACTIVATES_;
-    /* Columns of a flipped tile of ragged rows are as many of a group's rows as fit: COLS, or up to SMALLER times
-     * FIT fewer. wgmma can have any multiple of 8 columns, where its lines are 64. */
+    /* Flipped tiles of a forward product or dgrad are fitting tiles: their columns are rows of a group, and are COLS or
+     * up to SMALLER times FIT fewer. They are flipped because wgmma's N is any multiple of 8, but its M is 64. */
     static constexpr bool FITS = FLIPS && OP != TEGROUP_OP_WGRAD;
     static constexpr int FIT = TEGROUP_IMPL_SM90_FIT;
     static constexpr __host__ __device__ int fitting(int i) { return FITS ? COLS - i * FIT : COLS; } /* widest first */
-    static constexpr int TILE_M = TURNS ? LINES : 2 * LINES, PARTS = LINES / 64; /* of 64 lines, as wgmma has them */
+    static constexpr int TILE_M = TURNS ? LINES : 2 * LINES, PARTS = LINES / 64; /* PARTS have wgmma's M of 64. */
     /* See tegroup_impl_sm90_narrow_tiles. */
     static constexpr int NARROW = COLS == TEGROUP_IMPL_SM90_WIDE && !FITS ? TEGROUP_IMPL_SM90_NARROW : COLS;
     static constexpr bool NARROWS = NARROW < COLS;
-    /* Whether tiles may take unlike times, so that blocks are balanced by what theirs cost. */
+    /* Whether tiles may differ in cost, so that blocks may have to be balanced. */
     static constexpr bool BALANCES = FITS || NARROWS || OP == TEGROUP_OP_WGRAD;
-    /* Whether a call's last groups may have narrow tiles alone, with which even groups fill the last wave. */
+    /* Whether the last groups of a call may have only narrow tiles, which fill the last wave of even groups. */
     static constexpr bool TAPERS = NARROWS && !ACTIVATES && OP == TEGROUP_OP_FORWARD;
     static __host__ __device__ __forceinline__ int32_t narrow(int32_t cols, int32_t k) {
         return NARROWS ? tegroup_impl_sm90_narrow_tiles(OP == TEGROUP_OP_WGRAD, cols, k) : 0;
     }
-    /* The operands that a tile's lines and its columns are of. */
+    /* The operands that a tile's lines and its columns come from. */
     static constexpr tegroup_impl_operand FIRST = FLIPS ? TEGROUP_IMPL_B : TEGROUP_IMPL_A,
                                           SECOND = FLIPS ? TEGROUP_IMPL_A : TEGROUP_IMPL_B;
     static_assert(!FLIPS || (TURNS && !ACTIVATES), "results are turned by the warpgroup that has them");
-    /* Tiles of at most SHORT lines load no more: what was there before leads to lines that nobody stores. */
+    /* A tile of at most SHORT lines loads no more than these: stale data in the stage only reach lines that nobody
+     * stores. */
     static constexpr int SHORT = OP != TEGROUP_OP_WGRAD && TILE_M == 64 ? TEGROUP_IMPL_SM90_SHORT : 0;
-    /* Whether lines (of m, n) rather than k are contiguous. */
+    /* Whether lines of A, or columns of B, rather than k are contiguous in memory. */
     static constexpr bool A_LINES = OP == TEGROUP_OP_WGRAD || (FITS && OP == TEGROUP_OP_DGRAD),
                           B_LINES = OP != TEGROUP_OP_FORWARD && !FITS;
     static constexpr int A_BYTES = TILE_M * K * 2, STAGE_BYTES = A_BYTES + COLS * K * 2;
@@ -5047,38 +5055,41 @@ struct tegroup_impl_sm90_shape {
     static constexpr int STAGES = (TEGROUP_IMPL_SM90_SHARED - OTHER_BYTES) / STAGE_BYTES;
     static constexpr int SHARED_BYTES = STAGES * STAGE_BYTES + OTHER_BYTES;
     static_assert(STAGES >= 3, "a ring that hides the way from L2");
-    /* Steps loaded at a time. For few rows memory is read fastest when 256 bytes of a row are under way at once. */
+    /* Pipeline stages loaded at a time. For short groups memory is read fastest if 256 bytes of a row are in flight. */
     static constexpr int AT_ONCE = STAGES >= 6 ? 2 : 1;
     static_assert(TILE_M <= 128 && COLS <= 256, "picked rows; lines of a box of TMA");
-    /* A tile of results of four bytes, or of two, goes through its slabs one after another, from the first on. */
+    /* How a warpgroup's results of four bytes (WIDE) or two go through its slabs: COUNT slabs' worth, ACROSS of them
+     * side by side; number n through slab n % USED. */
     template <bool WIDE> struct results {
         static constexpr int COLS = WIDE ? 32 : 64, ACROSS = COLS_ / COLS, COUNT = PARTS * ACROSS,
                              USED = COUNT < SLABS ? COUNT : SLABS - (COUNT % SLABS != 0);
         static_assert(COUNT % USED == 0, "every tile begins with the first slab");
-        /* Where C may be added in L2: every second one of the results for which no slab was free, and had C brought,
-         * before the sums were done. L2 by itself would add more slowly than C comes. */
+        /* Whether L2 may add C to these results. The first USED slabs have C loaded before the sums are done; of the
+         * others L2 adds every second one, since adding them all would take L2 longer than loading C. */
         static constexpr __host__ __device__ bool in_l2(int number) {
             return OP == TEGROUP_OP_WGRAD && WIDE && number >= USED && number % 2 == 1;
         }
     };
-    /* With an activation results go by sets of three pieces of 64 lines by 32 columns: two of gates and ups, and
-     * what they are activated to. Forward a tile is of gates and ups, half its columns of each where they are halves
-     * of D; a gradient's is of what was activated. */
+    /* With an activation, results go by sets of three pieces of 64 lines by 32 columns: gates, ups and their
+     * activation. A forward tile has gates and ups, half of its columns each where they are halves of D; a gradient's
+     * tile has columns of the activation. A set takes SET_COLS of a tile's columns, a piece has PIECE bytes, and SETS
+     * fit into the slabs. */
     static constexpr int SET_COLS = OP == TEGROUP_OP_FORWARD ? 64 : 32, PIECE = TEGROUP_IMPL_SM90_SLAB / 2,
-                         SETS = SLABS * TEGROUP_IMPL_SM90_SLAB / (3 * PIECE); /* under way */
+                         SETS = SLABS * TEGROUP_IMPL_SM90_SLAB / (3 * PIECE);
     static_assert(!ACTIVATES || (TURNS && SETS >= 2), "one is worked on while another comes or goes");
 };
 
-/* What stands behind the ring and the slabs. */
+/* What follows the ring and the slabs in shared memory: barriers for each pipeline stage (full, empty), each scheduled
+ * tile (found, and taken by all its readers) and each warpgroup; tiles; and row numbers. */
 template <typename SHAPE> struct tegroup_impl_sm90_rest {
-    uint64_t full[SHAPE::STAGES], empty[SHAPE::STAGES]; /* of a stage */
+    uint64_t full[SHAPE::STAGES], empty[SHAPE::STAGES];
     uint64_t found[TEGROUP_IMPL_SM90_ITEMS], taken[TEGROUP_IMPL_SM90_ITEMS];
-    uint64_t turn[2];                  /* of a warpgroup: the other one has seen all of its stages */
-    uint64_t ready[2][SHAPE::SLABS];   /* a slab of a warpgroup is free, and holds C if that is added */
-    uint64_t written[2][SHAPE::SLABS]; /* results are in it */
+    uint64_t turn[2];                  /* The other warpgroup has seen all stages of its tile full. */
+    uint64_t ready[2][SHAPE::SLABS];   /* The slab is free, and holds C if that is added. */
+    uint64_t written[2][SHAPE::SLABS]; /* The slab holds results. */
     tegroup_impl_sm90_item items[TEGROUP_IMPL_SM90_ITEMS];
-    int32_t picked_a[128],
-        picked_b[TEGROUP_IMPL_SM90_LINES]; /* rows of data that gathered operands have in a stage; -1: zeros */
+    /* The rows that gathered operands have in a stage; -1: zeros. */
+    int32_t picked_a[128], picked_b[TEGROUP_IMPL_SM90_LINES];
 };
 
 /* ==== [24] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
@@ -5642,14 +5653,14 @@ static __device__ __forceinline__ float tegroup_impl_sm90_differentiate(const te
 /* ==== [26] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
-/* Out of line, and called before anything else: elsewhere it takes registers that ptxas then lacks for sums, so that
- * it serializes wgmma (C7511). */
+/* This is out of line and called before anything else: anywhere else it takes registers that the sums need, and ptxas
+ * serializes wgmma (C7511). */
 static __device__ __noinline__ bool tegroup_impl_sm90_prepared(const tegroup_impl_gpu_call *call) {
     return tegroup_impl_prepared<true>(*call);
 }
 
-/* A block in four parts, each the base of the next: what its warps share, what loads, what stores, and what
- * multiplies. (Parts that hold the first have nvcc make other code.) */
+/* A block is a chain of four classes, each the base of the next: what the warps share, loader, storer, multiplier. (If
+ * the others hold the first as a member instead, nvcc makes different code.) */
 template <typename SHAPE> struct tegroup_impl_sm90_block {
     static constexpr int STAGES = SHAPE::STAGES, ITEMS = TEGROUP_IMPL_SM90_ITEMS;
     const tegroup_impl_sm90_call &call;
@@ -5662,22 +5673,22 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
     __device__ __forceinline__ tegroup_impl_sm90_block(const tegroup_impl_sm90_call &c, unsigned char *memory)
         : call(c) {
         static_assert(sizeof *rest <= TEGROUP_IMPL_SM90_REST, "barriers and found tiles");
-        memory += (1024 - tegroup_impl_shared(memory) % 1024) % 1024; /* as the swizzle of TMA and wgmma asks */
+        memory += (1024 - tegroup_impl_shared(memory) % 1024) % 1024; /* for the swizzle of TMA and wgmma */
         ring = tegroup_impl_shared(memory);
         slabs = ring + STAGES * SHAPE::STAGE_BYTES;
         rest = (tegroup_impl_sm90_rest<SHAPE> *)(memory + STAGES * SHAPE::STAGE_BYTES + SHAPE::SLAB_BYTES);
     }
-    /* By a thread of the warp that loads, while the one that schedules looks at the snapshots. */
+    /* A thread of the loading warp initializes the barriers while the scheduler warp checks the snapshots. */
     __device__ __forceinline__ void init() const {
         if (threadIdx.x == 32) {
             const int loaders = gathers() ? 32 : 1;
             for (int s = 0; s < STAGES; s++) {
                 tegroup_impl_barrier_init(at(&rest->full[s]), gathers() ? 33 : 1);
-                tegroup_impl_barrier_init(at(&rest->empty[s]), SHAPE::TURNS ? 4 : 8); /* warps that multiply */
+                tegroup_impl_barrier_init(at(&rest->empty[s]), SHAPE::TURNS ? 4 : 8); /* multiplying warps */
             }
             for (int i = 0; i < ITEMS; i++) {
                 tegroup_impl_barrier_init(at(&rest->found[i]), 1);
-                tegroup_impl_barrier_init(at(&rest->taken[i]), loaders + 2 + 256); /* who store, and who multiply */
+                tegroup_impl_barrier_init(at(&rest->taken[i]), loaders + 2 + 256); /* storers, multipliers */
             }
             for (int w = 0; w < 2; w++) {
                 tegroup_impl_barrier_init(at(&rest->turn[w]), 4);
@@ -5694,16 +5705,17 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
     __device__ __forceinline__ bool anywhere(tegroup_impl_operand operand) const {
         return call.ragged[operand] || call.listed[operand];
     }
+    /* Waits for the block's tile `number`. */
     __device__ __forceinline__ const tegroup_impl_sm90_item *take(int32_t number) const {
         tegroup_impl_barrier_wait(at(&rest->found[number % ITEMS]), number / ITEMS & 1);
         return &rest->items[number % ITEMS];
     }
-    /* By every thread that took it, after its last look. */
+    /* Every thread that took a tile calls this after it last reads it. */
     __device__ __forceinline__ void give(int32_t number) const {
         tegroup_impl_barrier_arrive(at(&rest->taken[number % ITEMS]));
     }
 
-    /* One warp: which tiles this block works on. */
+    /* The scheduler warp publishes the block's tiles, and then an item of group -1. */
     __device__ __forceinline__ void schedule(bool prepared) const {
         tegroup_impl_sm90_walk<SHAPE> walk(call, prepared);
         bool there = true;
@@ -5720,7 +5732,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
         }
     }
 
-    /* First line of a warpgroup's part of a tile. */
+    /* The first line of a warpgroup's part of a tile. */
     static __device__ __forceinline__ int line_of(int group) { return SHAPE::TURNS ? 0 : group * SHAPE::LINES; }
     static __device__ __forceinline__ bool narrow(const tegroup_impl_sm90_item &item) {
         return SHAPE::NARROWS && item.cols == SHAPE::NARROW;
@@ -5729,7 +5741,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
         return !SHAPE::FLIPS && call.call.desc.d.dtype == TEGROUP_DTYPE_F32;
     }
 
-    /* ---- results go through slabs of 64 lines of 128 bytes: number n of a tile through slab n % USED ---- */
+    /* ---- results go through slabs of 64 rows of 128 bytes: number n of a tile through slab n % USED ---- */
 
     __device__ __forceinline__ uint32_t slab(int group, int which) const {
         return slabs + (uint32_t)((group * SHAPE::SLABS + which) * TEGROUP_IMPL_SM90_SLAB);
@@ -5737,8 +5749,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
     template <bool WIDE> __device__ __forceinline__ bool adds_in_l2(int number) const {
         return SHAPE::template results<WIDE>::in_l2(number) && call.adds_in_l2;
     }
-    /* Does the slab of `cols` columns from there on in the tile hold the end of D's columns within 16 bytes? TMA
-     * stores these at the least, and would go on past it. */
+    /* Whether D's columns end inside the slab at `line` and `col` of the tile, which has `cols` of them, and not at a
+     * multiple of 16 bytes. TMA stores no less than 16 bytes, and so would write past that end. */
     __device__ __forceinline__ bool ends(const tegroup_impl_sm90_item &item, int32_t line, int32_t col,
                                          int32_t cols) const {
         const int32_t left = SHAPE::FLIPS
@@ -5746,7 +5758,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
                                  : (int32_t)tegroup_impl_min(item.cols, call.call.desc.d.shape.cols - item.j0) - col;
         return left > 0 && left < cols && left % (cols / 8) != 0;
     }
-    /* Sets of an activation, which a warpgroup counts from its first tile on. */
+    /* The address of a piece of an activation's set. A warpgroup counts its sets from its first tile on. */
     __device__ __forceinline__ uint32_t piece(int group, uint32_t set, int piece) const {
         return slabs
                + (uint32_t)(group * SHAPE::SLABS * TEGROUP_IMPL_SM90_SLAB
@@ -5992,7 +6004,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
     __device__ __forceinline__ tegroup_impl_sm90_storer(const tegroup_impl_sm90_call &c, unsigned char *memory)
         : base(c, memory) {}
 
-    /* One thread a warpgroup: its results from the slabs, and C to them. */
+    /* One thread for each warpgroup stores its results from the slabs, and loads C into them. */
     __device__ __forceinline__ void store(int group) const {
         uint32_t rounds = 0;
         for (int32_t number = 0;; number++) {
@@ -6004,7 +6016,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
             else if (is_wide()) store_tile<true>(group, item, &rounds);
             else store_tile<false>(group, item, &rounds);
         }
-        tegroup_impl_tma_store_wait<0>(); /* shared memory must outlive its readers */
+        tegroup_impl_tma_store_wait<0>(); /* The block must not end while TMA reads its shared memory. */
     }
     template <bool WIDE>
     __device__ __forceinline__ void store_tile(int group, const tegroup_impl_sm90_item &item, uint32_t *rounds) const {
@@ -6019,14 +6031,14 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
                 && !ends(item, i / results::ACROSS * 64, i % results::ACROSS * results::COLS, results::COLS))
                 tegroup_impl_tma_store(&call.map[TEGROUP_IMPL_D], slab(group, i % results::USED), x, y, z,
                                        anywhere(TEGROUP_IMPL_D), item.origin[TEGROUP_IMPL_D], adds_in_l2<WIDE>(i));
-            tegroup_impl_tma_store_commit(); /* one group a slab, also when nothing is stored */
+            tegroup_impl_tma_store_commit(); /* one bulk group for each slab, even if empty: waits count slabs */
             if (i == 0 || i - 1 + results::USED >= results::COUNT) continue;
-            tegroup_impl_tma_store_wait<1>(); /* the slab before this one has gone */
+            tegroup_impl_tma_store_wait<1>(); /* TMA has read the slab before this one. */
             prepare<WIDE>(group, item, i - 1 + results::USED);
         }
         *rounds += results::COUNT / results::USED;
     }
-    /* The slab that result `number` goes through is free; C comes to it where that is added. */
+    /* Makes the slab of result `number` ready: loads C into it if C is added here, or only says that it is free. */
     template <bool WIDE>
     __device__ __forceinline__ void prepare(int group, const tegroup_impl_sm90_item &item, int number) const {
         typedef typename SHAPE::template results<WIDE> results;
@@ -6041,7 +6053,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
         tegroup_impl_tma_load(slab(group, number % results::USED), &call.map[TEGROUP_IMPL_C], ready, x, y, z,
                               anywhere(TEGROUP_IMPL_C), item.origin[TEGROUP_IMPL_C]);
     }
-    /* Where slab `number` of a tile goes, or C for it comes from. False: there are no lines or columns. */
+    /* The TMA coordinates, in D or C, of slab `number` of a tile. Returns false if it has no lines or no columns. */
     template <bool WIDE>
     __device__ __forceinline__ bool place(int group, const tegroup_impl_sm90_item &item, int number,
                                           tegroup_impl_operand operand, int32_t *x, int32_t *y, int32_t *z) const {
@@ -6055,7 +6067,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
             place_rows(item, operand, item.j0 + col, rows, y, z);
             return v > 0 && rows > 0;
         }
-        if (SHAPE::FLIPS) { /* never ragged */
+        if (SHAPE::FLIPS) { /* A weight gradient is never ragged. */
             *x = i;
             *y = item.j0 + col;
             *z = call.listed[operand] ? 0 : item.group;
@@ -6065,13 +6077,13 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
         place_rows(item, operand, i, v, y, z);
         return v > 0 && col < item.cols && *x < call.call.desc.d.shape.cols;
     }
-    /* A box of `rows` of the group, from `row` on. */
+    /* The TMA coordinates of a box of `rows` rows of the group, from `row` on. */
     __device__ __forceinline__ void place_rows(const tegroup_impl_sm90_item &item, tegroup_impl_operand operand,
                                                int32_t row, int32_t rows, int32_t *y, int32_t *z) const {
         *y = call.ragged[operand] ? TEGROUP_IMPL_SM90_LINES - rows : row;
         *z = call.ragged[operand] ? item.first_row[operand] + row + rows : call.listed[operand] ? 0 : item.group;
     }
-    /* Columns past the last one TMA leaves out. */
+    /* Stores the sets of a tile. Rows of an activation are multiples of 16 bytes, so TMA clips them where they end. */
     __device__ __forceinline__ void store_sets(int group, const tegroup_impl_sm90_item &item, uint32_t *done) const {
         const bool halves = !call.epilogue.activation.interleaved,
                    keeps_d = SHAPE::OP == TEGROUP_OP_DGRAD || call.epilogue.keeps_d,
@@ -6096,12 +6108,12 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
             }
             tegroup_impl_tma_store_commit();
             if (i + SHAPE::SETS >= sets) continue;
-            tegroup_impl_tma_store_wait<0>(); /* it has gone, while the next one is worked on */
+            tegroup_impl_tma_store_wait<0>(); /* The warpgroup works on the next set meanwhile. */
             prepare_set(group, item, *done, i + SHAPE::SETS);
         }
         *done += (uint32_t)sets;
     }
-    /* Set `i` of a tile before which there were `done` is free; a gradient's gates and ups come to it. */
+    /* Makes set `i` of a tile ready, before which there were `done` sets; loads a gradient's gates and ups into it. */
     __device__ __forceinline__ void prepare_set(int group, const tegroup_impl_sm90_item &item, uint32_t done,
                                                 int i) const {
         const uint32_t set = done + i, ready = at(&rest->ready[group][set % SHAPE::SETS]);
@@ -6117,8 +6129,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
         tegroup_impl_tma_load(piece(group, set, 1), halves ? &call.c_ups : &call.map[TEGROUP_IMPL_C], ready,
                               halves ? x : 2 * x + 32, y, z, true, item.origin[TEGROUP_IMPL_C]);
     }
-    /* Where set `i` of a tile goes: lines of 64 of the group from the tile's on, and columns of what is activated.
-     * False: no lines. */
+    /* The TMA coordinates of set `i` of a tile, where x counts columns of the activation. Returns false if it has no
+     * lines. */
     __device__ __forceinline__ bool place_set(int group, const tegroup_impl_sm90_item &item, int i, int32_t *x,
                                               int32_t *y, int32_t *z) const {
         const int across = item.cols / SHAPE::SET_COLS, line = line_of(group) + i / across * 64;
