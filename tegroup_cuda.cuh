@@ -32,11 +32,11 @@
  *   [22] cuda/hopper.h            Hopper's instructions
  *   [23] cuda/sm90_tiles.h        Hopper GEMM: tiles
  *   [24] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
- *   [25] cuda/sm90_epilogue.h     Hopper GEMM: what becomes of sums
+ *   [25] cuda/sm90_epilogue.h     Hopper GEMM: the epilogue
  *   [26] cuda/sm90_block.h        Hopper GEMM: a block
  *   [27] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
  *   [28] cuda/sm90_store.h        Hopper GEMM: results from shared memory
- *   [29] cuda/sm90_multiply.h     Hopper GEMM: sums, their way to shared memory, and the kernel
+ *   [29] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
  *   [30] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
  *   [31] cuda/sm90_plan.h         Hopper GEMM: plan and launch
  *   [32] gemm/machine_cuda.h      The GPU and the library at hand
@@ -5443,21 +5443,21 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
 };
 #endif
 
-/* ==== [25] Hopper GEMM: what becomes of sums (src/cuda/sm90_epilogue.h) ==== */
+/* ==== [25] Hopper GEMM: the epilogue (src/cuda/sm90_epilogue.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
-/* ---- what is added ---- */
+/* ---- C and bias ---- */
 
-/* beta * C + scale * bias, for the elements of one thread: of each eight columns two neighbours, in two lines that
- * are eight apart. */
+/* The terms beta * C + scale * bias for the sums of one thread. As wgmma lays sums out, a thread has two adjacent
+ * columns of each eight columns (an "eight"), in two lines that are eight apart. */
 template <typename SHAPE> struct tegroup_impl_sm90_terms {
     static constexpr bool BIAS = SHAPE::OP == TEGROUP_OP_FORWARD && !SHAPE::FLIPS;
     static constexpr int EIGHTS = SHAPE::COLS / 8;
     float alpha, beta;
-    float by[SHAPE::PARTS][2];       /* scale of the bias, of this thread's lines */
-    float bias[(EIGHTS + 7) / 8][2]; /* lane 8 q + t has columns 2 q and 2 q + 1 of eights t, t + 8, ... */
+    float by[SHAPE::PARTS][2];       /* scale of the bias for each of this thread's lines */
+    float bias[(EIGHTS + 7) / 8][2]; /* Lane 8 q + t has columns 2 q and 2 q + 1 of eights t, t + 8, ... */
 
-    /* Of D, that column `i` of the tile is. */
+    /* The column of D that column `i` of the tile is. */
     static __device__ __forceinline__ int64_t column(const tegroup_impl_sm90_call &call,
                                                      const tegroup_impl_sm90_item &item, int i) {
         const int half = item.cols / 2;
@@ -5494,7 +5494,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_terms {
             }
     }
     __device__ __forceinline__ void add(float c, float *x) const { *x = tegroup_impl_gpu_fma(beta, c, *x); }
-    /* x: two columns of the upper line, two of the lower. */
+    /* x: two columns of the upper line, then two of the lower one. */
     __device__ __forceinline__ void add_bias(int m, int eight, float *x) const {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
@@ -5505,8 +5505,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_terms {
     }
 };
 
-/* A slab in which the columns end, element by element, to the group's lines from i0 up to `lines` and its columns
- * from j0 on. Out of line: in every slab of every store it would be a third of what there is to compile. */
+/* Copies a slab in which D's columns end, element by element, to the group's rows from i0 up to `lines` and its columns
+ * from j0 on. It is out of line because, inlined into every store, it would be a third of the code. */
 template <bool WIDE>
 static __device__ __noinline__ void tegroup_impl_sm90_copy(const tegroup_impl_gpu_call *call, int32_t group,
                                                            uint32_t slab, int32_t i0, int32_t lines, int32_t j0) {
@@ -5524,22 +5524,22 @@ static __device__ __noinline__ void tegroup_impl_sm90_copy(const tegroup_impl_gp
     }
 }
 
-/* ---- activated ---- */
+/* ---- activation ---- */
 
-/* Where 16 bytes of a piece of 64 lines by 32 columns are: rows of 64 bytes, as TMA swizzles these. */
+/* The offset of a 16-byte chunk in a piece, which has 64 rows of 64 bytes in TMA's 64-byte swizzle. */
 static __device__ __forceinline__ uint32_t tegroup_impl_sm90_in_piece(int row, int chunk) {
     return (uint32_t)(row * 64 + (chunk ^ (row / 2 & 3)) * 16);
 }
 
-/* Sixteen lines of a set, from `line` on: two results a lane and row, four rows at a time. scale: lane i has line
- * i's. */
+/* Activates sixteen lines of a set, from `line` on. A lane has two results of every second line, and handles four of
+ * its lines at a time. scale: lane i has that of line i. */
 template <bool BF16, tegroup_activation KIND, bool INTERLEAVED, int PIECE>
 static __device__ __forceinline__ void tegroup_impl_sm90_activate_lines(const tegroup_impl_sm90_call &call,
                                                                         uint32_t set, int line, float scale) {
     const tegroup_activation_desc &f = call.epilogue.activation;
     const float alpha = (float)f.alpha, limit = (float)f.limit;
     const int lane = tegroup_impl_thread() % 32, word = lane % 16;
-    /* Where a word of its number is, and where two are. */
+    /* The offset of the lane's word of a piece and, for interleaved pairs, of two words in the first two pieces. */
     const uint32_t one = set + tegroup_impl_sm90_in_piece(line + lane / 16, word / 4) + (uint32_t)(word % 4 * 4),
                    two = set + (uint32_t)(word / 8 * PIECE) + tegroup_impl_sm90_in_piece(line + lane / 16, word % 8 / 2)
                          + (uint32_t)(word % 2 * 8);
@@ -5547,7 +5547,7 @@ static __device__ __forceinline__ void tegroup_impl_sm90_activate_lines(const te
     for (int from = 0; from < 16; from += 8) {
         uint32_t first[4], second[4];
 #pragma unroll
-        for (int r = 0; r < 4; r++) { /* from row to row, two apart, a chunk's number differs in r alone */
+        for (int r = 0; r < 4; r++) { /* These rows are two apart, so the swizzle XORs their chunks with r. */
             const uint32_t down = (uint32_t)((from + 2 * r) * 64), turn = (uint32_t)(r * 16);
             if (!INTERLEAVED) {
                 asm volatile("ld.shared.u32 %0, [%1];" : "=r"(first[r]) : "r"((one ^ turn) + down) : "memory");
@@ -5586,10 +5586,11 @@ static __device__ __forceinline__ void tegroup_impl_sm90_store_chunk(uint32_t to
                  : "memory");
 }
 
-/* Sixteen lines of a set whose gradient is where what is activated will be: that of gates and ups takes their place.
- * Eight columns a lane and row, eight rows at a time; the first `cols` of the set's 32 exist, and what others would
- * give may be NaN. Lane i has the scale of line i, and gets the sum of its gradient times result, in the order of
- * tegroup_impl_activation_grad_kernel, where a thread has eight columns or, interleaved, four. */
+/* Differentiates sixteen lines of a set. Its third piece holds the gradient of the activation, which is replaced by
+ * the activation itself; gates and ups are replaced by their gradients. A lane has eight columns of a line, and a warp
+ * eight lines at a time. Only the first `cols` of the set's 32 columns exist; the others may give NaN, so sums leave
+ * them out. Lane i has the scale of line i, and returns the line's sum of gradient times result, added up in the order
+ * of tegroup_impl_activation_grad_kernel, where a thread has eight columns or, interleaved, four. */
 template <bool BF16, tegroup_activation KIND, bool INTERLEAVED, int PIECE>
 static __device__ __forceinline__ float tegroup_impl_sm90_differentiate_lines(const tegroup_impl_sm90_call &call,
                                                                               uint32_t set, int line, int32_t cols,
@@ -5786,7 +5787,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
     __device__ __forceinline__ tegroup_impl_sm90_loader(const tegroup_impl_sm90_call &c, unsigned char *memory)
         : base(c, memory) {}
 
-    /* One thread: the stages of every tile. */
+    /* One thread loads the stages of every tile by TMA. */
     __device__ __forceinline__ void load() const {
         uint32_t step = 0;
         for (int32_t number = 0;; number++) {
@@ -5815,10 +5816,11 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
             }
         }
     }
-    /* One warp, where rows are picked: each lane copies chunks of them; the other operand comes by TMA. The copies
-     * of a step have the time of LAG more to arrive before the warp waits for them and says so. Nobody may wait for
-     * what is not said meanwhile: a stage is given back when the next one is there, so LAG is at least two stages
-     * less than the ring; and tiles without a step are not found ahead without end. */
+    /* Where rows are gathered, one warp loads: each lane copies 16-byte chunks of the rows, and an operand that is not
+     * gathered comes by TMA. The warp waits for the copies of a step, and announces them, LAG steps later. That must
+     * not deadlock. Multipliers release a stage when the next one is full, so LAG is at most STAGES - 2. At a tile
+     * without steps everything is announced: multipliers that still wait take no further tile, and the scheduler is
+     * only ITEMS tiles ahead of them. */
     __device__ __forceinline__ void load_gathered() const {
         constexpr uint32_t LAG = STAGES > 3 ? 2 : 1;
         const tegroup_gemm_desc &desc = call.call.desc;
@@ -5864,21 +5866,21 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
             }
         }
     }
-    /* What this lane copied for a step can be read by wgmma. */
+    /* Announces that wgmma can read what this lane copied for a step. */
     __device__ __forceinline__ void arrived(uint32_t step) const {
         tegroup_impl_async_fence();
         tegroup_impl_barrier_arrive(at(&rest->full[step % STAGES]));
     }
-    /* Where `count` rows of an operand are, of which the first `there` exist. */
+    /* Looks up which rows `count` gathered rows are, of which the first `there` exist. */
     static __device__ __forceinline__ void pick(const tegroup_gather &gather, int32_t first, int32_t there, int count,
                                                 int32_t *picked) {
-        __syncwarp(); /* the rows before these have been copied */
+        __syncwarp(); /* Every lane has read the previous row numbers. */
         for (int i = lane(); i < count; i += 32)
             picked[i] = i < there ? (int32_t)tegroup_impl_gathered(&gather, (int64_t)first + i) : -1;
         __syncwarp();
     }
-    /* 64 columns of picked rows, swizzled as TMA would. A lane has the same chunk of every fourth row. Of whole
-     * chunks eight are under way at a time, since a copy waits for its row to be looked up. */
+    /* Copies 64 columns of gathered rows, swizzled as TMA would. A lane has the same chunk of every fourth row. It
+     * reads eight row numbers before it copies their chunks, to hide the latency of the reads. */
     __device__ __forceinline__ void copy_rows(const tegroup_tensor &t, const int32_t *picked, int32_t col, int count,
                                               uint32_t to) const {
         const int chunk = lane() % 8, first = lane() / 8;
@@ -5922,20 +5924,21 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
     static __device__ __forceinline__ bool is_short(const tegroup_impl_sm90_item &item) {
         return SHAPE::SHORT > 0 && item.lines <= SHAPE::SHORT;
     }
-    static __device__ __forceinline__ uint32_t a_bytes(const tegroup_impl_sm90_item &item) { /* of a stage */
+    /* Bytes of a stage that a tile loads. */
+    static __device__ __forceinline__ uint32_t a_bytes(const tegroup_impl_sm90_item &item) {
         return (is_short(item) ? SHAPE::SHORT : SHAPE::TILE_M) * SHAPE::K * 2;
     }
-    /* Whether gates and ups are halves of what a forward product gives: a tile then has gates, and after them ups. */
+    /* Whether gates and ups are two halves of a forward product's D. A tile then has gates, followed by their ups. */
     __device__ __forceinline__ bool halves() const {
         return SHAPE::OP == TEGROUP_OP_FORWARD && SHAPE::ACTIVATES && !call.epilogue.activation.interleaved;
     }
-    __device__ __forceinline__ uint32_t b_bytes(const tegroup_impl_sm90_item &item) const { /* of a stage */
+    __device__ __forceinline__ uint32_t b_bytes(const tegroup_impl_sm90_item &item) const {
         return (SHAPE::FITS ? item.cols : narrow(item) ? SHAPE::NARROW : SHAPE::COLS) * SHAPE::K * 2;
     }
     __device__ __forceinline__ void load_b(const tegroup_impl_sm90_item &item, int32_t k0, uint32_t to,
                                            uint32_t full) const {
         if (SHAPE::FITS) {
-            /* In one box: several small ones take longer, and so does one that is larger than what there is. */
+            /* One box: several small ones take longer, and so does one with more rows than exist. */
             const int32_t smaller = (SHAPE::COLS - item.cols) / SHAPE::FIT - 1;
             if (smaller < 0) load_rows(item, TEGROUP_IMPL_A, to, full, k0, item.j0, item.rows, SHAPE::COLS);
             else
@@ -5955,19 +5958,19 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
                     load_rows(item, SHAPE::SECOND, to + j * 128, full, item.j0 + j, k0, item.k - k0,
                               TEGROUP_IMPL_SM90_LINES);
     }
-    /* Forward: a box of the group's weights, from `row` on. */
+    /* Loads a box of the weights of a forward product's group, from `row` on. */
     __device__ __forceinline__ void load_weights(const tegroup_impl_sm90_item &item, const CUtensorMap *map,
                                                  uint32_t to, uint32_t full, int32_t k0, int32_t row) const {
         tegroup_impl_tma_load(to, map, full, k0, row, call.listed[TEGROUP_IMPL_B] ? 0 : item.group,
                               anywhere(TEGROUP_IMPL_B), item.origin[TEGROUP_IMPL_B]);
     }
-    /* `rows` rows of the group, from `row` on, of 64 columns: as many as a box has, if there are. */
+    /* Loads 64 columns of a box of the group's rows, from `row` on, of which `rows` exist. */
     __device__ __forceinline__ void load_rows(const tegroup_impl_sm90_item &item, tegroup_impl_operand operand,
                                               uint32_t to, uint32_t full, int32_t col, int32_t row, int32_t rows,
                                               int32_t box) const {
         load_box(item, operand, &call.map[operand], 0, to, full, col, row, rows, box);
     }
-    /* By another map, whose boxes begin `further` bytes on. */
+    /* The same by another map, whose shift is `further` bytes above the operand's. */
     __device__ __forceinline__ void load_box(const tegroup_impl_sm90_item &item, tegroup_impl_operand operand,
                                              const CUtensorMap *map, uint64_t further, uint32_t to, uint32_t full,
                                              int32_t col, int32_t row, int32_t rows, int32_t box) const {
@@ -6143,7 +6146,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
 };
 #endif
 
-/* ==== [29] Hopper GEMM: sums, their way to shared memory, and the kernel (src/cuda/sm90_multiply.h) ==== */
+/* ==== [29] Hopper GEMM: the multiplying warpgroups, and the kernel (src/cuda/sm90_multiply.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegroup_impl_sm90_storer<SHAPE> {
@@ -6168,25 +6171,25 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
     __device__ __forceinline__ tegroup_impl_sm90_multiplier(const tegroup_impl_sm90_call &c, unsigned char *memory)
         : base(c, memory) {}
 
-    /* Warpgroup `group` (0 or 1): sums and results. */
+    /* Warpgroup `group` (0 or 1) multiplies its tiles, or its parts of them, and writes the results into slabs. */
     __device__ __forceinline__ void multiply(int group) const {
-        uint32_t step = 0, rounds = 0; /* rounds: of results through the slabs */
+        uint32_t step = 0, rounds = 0; /* rounds: uses of each slab so far or, with an activation, sets so far */
         int32_t number = 0;
         if (SHAPE::TURNS && group == 1) pass(&number, &step);
         for (;;) {
             const tegroup_impl_sm90_item *item = take(number);
             if (item->group < 0) break;
-            /* A wait for a stage is good only while no phase can be missed: the other's are over first. */
+            /* A wait by parity must not miss a phase, so the other warpgroup first sees all of its stages full. */
             if (SHAPE::TURNS) tegroup_impl_barrier_wait(at(&rest->turn[group]), (number / 2 & 1) ^ (group == 0));
             if (item->lines > line_of(group)) work(group, *item, step, &rounds);
             else see_off(group, step, steps_of(*item));
-            step += steps_of(*item); /* not held meanwhile: sums leave few registers */
+            step += steps_of(*item); /* Computed again, since the sums leave few registers. */
             give(number);
             number++;
             if (SHAPE::TURNS) pass(&number, &step);
         }
     }
-    /* The other warpgroup's turn; the end is left to be taken. */
+    /* Skips a tile of the other warpgroup, but not the item after the last tile. */
     __device__ __forceinline__ void pass(int32_t *number, uint32_t *step) const {
         const tegroup_impl_sm90_item *item = take(*number);
         if (item->group < 0) return;
@@ -6197,10 +6200,10 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
     static __device__ __forceinline__ uint32_t steps_of(const tegroup_impl_sm90_item &item) {
         return (uint32_t)((item.k + SHAPE::K - 1) / SHAPE::K);
     }
-    /* Every lane of the warp has seen its own turn come, or might wait for it when the one after it is over: where
-     * wgmma was waited for they have. Of a tile without steps it rests on the wait for a turn being one instruction
-     * of a whole warp, as ptxas makes it; a __syncwarp here, or on such a tile's way alone, has ptxas serialize
-     * wgmma (C7511). */
+    /* Gives the other warpgroup its turn. Each lane of the warp must have seen its own turn come, or it might miss the
+     * phase and wait forever. A wait for wgmma, which a warp executes as one, ensures that. For a tile without steps it
+     * relies on ptxas making the wait for a turn one instruction of the whole warp; a __syncwarp here, or only on the
+     * path of such a tile, makes ptxas serialize wgmma (C7511). */
     __device__ __forceinline__ void yield(int group) const {
         if (SHAPE::TURNS && lane() == 0) tegroup_impl_barrier_arrive(at(&rest->turn[group ^ 1]));
     }
@@ -6224,7 +6227,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
         *rounds += wide ? SHAPE::template results<true>::COUNT / SHAPE::template results<true>::USED
                         : SHAPE::template results<false>::COUNT / SHAPE::template results<false>::USED;
     }
-    /* Stages of a tile of which this warpgroup has no lines. */
+    /* Releases the stages of a tile in which this warpgroup has no lines. */
     __device__ __forceinline__ void see_off(int group, uint32_t step, uint32_t steps) const {
 #pragma unroll 1
         for (const uint32_t end = step + steps; step < end; step++) {
@@ -6234,7 +6237,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
         }
         yield(group);
     }
-    /* An empty sum: -0, to which beta * C can be added without a change. */
+    /* The empty sum. Where beta * C is added it is -0, which also leaves a -0 as it is. */
     __device__ __forceinline__ void nothing(int group, bool adds, sums &sum) const {
 #pragma unroll
         for (int m = 0; m < SHAPE::PARTS; m++)
@@ -6242,13 +6245,13 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
             for (int i = 0; i < SHAPE::COLS / 2; i++) sum[m][i] = adds ? -0.0f : 0.0f;
         yield(group);
     }
-    /* Of the first COLS columns of the tile. */
+    /* Sums for the first COLS columns of the tile. */
     template <int COLS>
     __device__ __forceinline__ void add_up(int group, uint32_t first, uint32_t steps, sums &sum) const {
         const uint64_t a = tegroup_impl_wgmma_tile(ring + line_of(group) * 128, SHAPE::K * 128),
                        b = tegroup_impl_wgmma_tile(ring + SHAPE::A_BYTES, SHAPE::K * 128);
         multiply_stage<COLS, true>(first, a, b, sum);
-        tegroup_impl_wgmma_wait<0>(); /* else the compiler waits, and says so: the sums change registers here */
+        tegroup_impl_wgmma_wait<0>(); /* Otherwise ptxas waits, and warns: the sums change registers here. */
 #pragma unroll 1
         for (uint32_t step = first + 1; step < first + steps; step++) {
             multiply_stage<COLS, false>(step, a, b, sum);
@@ -6260,7 +6263,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
         fence<COLS>(sum);
         release(first + steps - 1);
     }
-    /* Of as many as a tile that fits has. */
+    /* Sums for a fitting tile of `cols` columns. */
     __device__ __forceinline__ void add_up_fit(int group, int32_t cols, uint32_t first, uint32_t steps,
                                                sums &sum) const {
         static_assert(TEGROUP_IMPL_SM90_SMALLER == 4, "one for each box");
@@ -6270,7 +6273,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
         else if (cols == SHAPE::fitting(3)) add_up<SHAPE::fitting(3)>(group, first, steps, sum);
         else add_up<SHAPE::fitting(4)>(group, first, steps, sum);
     }
-    /* The first stage of a tile reads no sums: what is in their registers is of no consequence. */
+    /* Multiplies a stage. The first one of a tile overwrites the sums, so nobody clears them. */
     template <int COLS, bool FIRST>
     __device__ __forceinline__ void multiply_stage(uint32_t step, uint64_t a, uint64_t b, sums &sum) const {
         constexpr int A_STEP = (SHAPE::A_LINES ? 16 * 128 : 32) >> 4, B_STEP = (SHAPE::B_LINES ? 16 * 128 : 32) >> 4;
@@ -6294,7 +6297,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
     __device__ __forceinline__ void wait_full(uint32_t step) const {
         tegroup_impl_barrier_wait(at(&rest->full[step % STAGES]), step / STAGES & 1);
     }
-    /* The compiler may not move what it does with the sums across. */
+    /* Keeps the compiler from moving accesses to the sums across this point. */
     template <int COLS> static __device__ __forceinline__ void fence(sums &sum) {
 #pragma unroll
         for (int m = 0; m < SHAPE::PARTS; m++)
@@ -6304,13 +6307,14 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
 
     /* ---- results to slabs ---- */
 
-    /* Until the slab of result `number` may be written, and holds C if that is added. */
+    /* Waits until the slab of result `number` is free, and holds C if that is added. */
     template <bool WIDE> __device__ __forceinline__ void begin(int group, int number, uint32_t rounds) const {
         typedef typename SHAPE::template results<WIDE> results;
         tegroup_impl_barrier_wait(at(&rest->ready[group][number % results::USED]),
                                   (rounds + number / results::USED) & 1);
     }
-    /* It is written. */
+    /* Announces that the slab is written. If D's columns end in it, off a multiple of 16 bytes, the warpgroup copies it
+     * to D itself. */
     template <bool WIDE>
     __device__ __forceinline__ void end(int group, const tegroup_impl_sm90_item &item, int number) const {
         typedef typename SHAPE::template results<WIDE> results;
@@ -6327,7 +6331,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
             else
                 tegroup_impl_sm90_copy<WIDE>(&call.call, item.group, slab(group, number % results::USED), line,
                                              item.i0 + item.lines, col);
-            tegroup_impl_warpgroup_sync(1 + group); /* `written` says as much, but racecheck hears its lane alone */
+            tegroup_impl_warpgroup_sync(1 + group); /* `written` suffices, but racecheck credits only its lane */
         }
         tegroup_impl_async_fence();
         __syncwarp();
@@ -6339,8 +6343,8 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
         typedef typename SHAPE::template results<false> results;
         const bool bf16 = call.call.desc.d.dtype == TEGROUP_DTYPE_BF16;
         const int me = tegroup_impl_thread(), lane = me % 32, warp = me / 32 % 4;
-        /* The row that this lane addresses: one of this warp's sixteen lines, or of sixteen columns that have these
-         * lines in two chunks. */
+        /* The row of the slab that this lane addresses: one of the warp's sixteen lines or, if flipped, one of sixteen
+         * columns, which have these lines in two chunks. */
         const int row = SHAPE::FLIPS ? lane / 16 * 8 + lane % 8 : warp * 16 + lane % 16;
         const uint32_t mine = (uint32_t)(row * 128 + (SHAPE::FLIPS ? ((warp * 2 + lane / 8 % 2) ^ (row & 7)) * 16 : 0));
         const tegroup_impl_sm90_terms<SHAPE> terms(call, item, line_of(group));
@@ -6352,7 +6356,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
                 const uint32_t to = slab(group, number % results::USED) + mine;
                 begin<false>(group, number, rounds);
 #pragma unroll
-                for (int c = 0; c < 8; c += 2) { /* twice eight columns: of the upper eight lines, then of the lower */
+                for (int c = 0; c < 8; c += 2) { /* two eights of columns, each of the upper, then the lower lines */
                     const uint32_t there =
                         to + (uint32_t)(SHAPE::FLIPS ? c * 8 * 128 : ((c + lane / 16) ^ (row & 7)) * 16);
                     float x[8];
@@ -6383,7 +6387,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
                                                uint32_t rounds, sums &sum) const {
         typedef typename SHAPE::template results<true> results;
         const int me = tegroup_impl_thread(), lane = me % 32;
-        const int row = me / 32 % 4 * 16 + lane / 4; /* and the eighth below, whose chunks are permuted alike */
+        const int row = me / 32 % 4 * 16 + lane / 4; /* and eight below it, where chunks are swizzled alike */
         const tegroup_impl_sm90_terms<SHAPE> terms(call, item, line_of(group));
 #pragma unroll
         for (int m = 0; m < SHAPE::PARTS; m++)
@@ -6419,14 +6423,15 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
                 end<true>(group, item, number);
             }
     }
-    /* Sums rounded to a set, forward to its first two pieces, those of a gradient to the third; then each warp goes
-     * on with what it wrote itself. That is long, and stands once for all sets. */
+    /* Rounds sums into a set: into its first two pieces for a forward product, into the third for a gradient. Each warp
+     * then activates or differentiates the lines that it wrote itself. As that code is long, the loop over sets is not
+     * unrolled. */
     __device__ __forceinline__ void activate(int group, const tegroup_impl_sm90_item &item, uint32_t *done,
                                              sums &sum) const {
         constexpr bool FORWARD = SHAPE::OP == TEGROUP_OP_FORWARD;
-        constexpr int MOST = SHAPE::COLS / SHAPE::SET_COLS; /* sets of 64 lines */
+        constexpr int MOST = SHAPE::COLS / SHAPE::SET_COLS; /* sets side by side, in the widest tile */
         const int across = item.cols / SHAPE::SET_COLS, row = tegroup_impl_thread() / 32 % 4 * 16 + lane() % 16;
-        float scale[SHAPE::PARTS]; /* lane i has line i's, of the activation */
+        float scale[SHAPE::PARTS]; /* of the activation; lane i has that of the warp's line i */
         const tegroup_impl_sm90_terms<SHAPE> terms(call, item, line_of(group));
 #pragma unroll
         for (int m = 0; m < SHAPE::PARTS; m++) {
@@ -6435,7 +6440,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
                     ? tegroup_impl_weight<float>(call.epilogue.activation.row_scale,
                                                  (int64_t)item.first_row[TEGROUP_IMPL_D] + item.i0 + m * 64 + row, 0)
                     : 0.0f;
-            constexpr int AT_ONCE = FORWARD ? 0 : SHAPE::COLS / 8; /* which frees registers for what follows */
+            constexpr int AT_ONCE = FORWARD ? 0 : SHAPE::COLS / 8; /* This frees registers for the loop. */
 #pragma unroll
             for (int eight = 0; eight < AT_ONCE; eight++) {
                 uint32_t word[2];
@@ -6469,7 +6474,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
             ++*done;
         }
     }
-    /* Both columns that a thread has of eight, of its upper line and of its lower. */
+    /* Rounds the two columns that a thread has of an eight: in its upper line, then in its lower one. */
     __device__ __forceinline__ void round(const tegroup_impl_sm90_terms<SHAPE> &terms, int m, int eight,
                                           const float (&sum)[SHAPE::COLS / 2], uint32_t *word) const {
         float x[4];
@@ -6479,7 +6484,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
         word[0] = tegroup_impl_two_halves(x[0], x[1], BF16);
         word[1] = tegroup_impl_two_halves(x[2], x[3], BF16);
     }
-    /* Four eights of columns to a piece; forward those LATER eights on to the next piece. */
+    /* Writes four eights of columns to a piece; in a forward product, those LATER eights further to the next piece. */
     template <int LATER>
     __device__ __forceinline__ void put(const tegroup_impl_sm90_terms<SHAPE> &terms, uint32_t to, int row, int m,
                                         int first, const float (&sum)[SHAPE::COLS / 2]) const {
@@ -6496,7 +6501,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
                 to + c / 4 * SHAPE::PIECE + tegroup_impl_sm90_in_piece(row, c % 4 + lane() / 16), word);
         }
     }
-    /* A warp's lines of a set; this lane has `row` of it, which is `line` of the tile. */
+    /* Differentiates the warp's lines of a set. This lane has row `row` of the set, which is `line` of the tile. */
     __device__ __forceinline__ void differentiate(const tegroup_impl_sm90_item &item, uint32_t set, int row, int line,
                                                   int col, float scale) const {
         const int32_t cols = (int32_t)call.call.desc.d.shape.cols - col;
@@ -6511,15 +6516,15 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
 };
 #endif
 
-/* A build for another GPU than sm_90a has a launch bound of 32, which the plan reads: nothing else tells sm_90 and
- * sm_90a apart. */
+/* Code for another GPU than sm_90a has a launch bound of 32. The plan reads it, since nothing else tells code for sm_90
+ * from code for sm_90a. */
 template <bool BF16, typename SHAPE>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90_THREADS : 32, 1)
     tegroup_impl_sm90_kernel(const __grid_constant__ tegroup_impl_sm90_call call) {
 #if TEGROUP_IMPL_HOPPER
     extern __shared__ __align__(16) unsigned char tegroup_impl_memory[];
     const tegroup_impl_sm90_multiplier<BF16, SHAPE> block(call, tegroup_impl_memory);
-    const int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0); /* which the compiler sees to be a warp's */
+    const int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0); /* which the compiler sees to be uniform */
     const bool prepared = warp == 0 && tegroup_impl_sm90_prepared(&call.call);
     block.init();
     if (warp < 4) {
