@@ -5099,7 +5099,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_rest {
  * cost are scheduled round-robin, in the order of the groups. Otherwise blocks are balanced by what tiles cost, and a
  * weight gradient's groups are walked from the largest one on. */
 
-/* The 32 groups that the warp has at hand. */
+/* The 32 groups that the warp is looking at. */
 template <typename SHAPE> struct tegroup_impl_sm90_groups_at_hand {
     const tegroup_impl_sm90_call &call;
     const tegroup_gemm_desc &desc;
@@ -6692,7 +6692,7 @@ static inline tegroup_status tegroup_impl_sm90_check(const tegroup_plan *plan, c
                       "must be part of this build: the plan has PORTABLE's kernel for few rows",
                       TEGROUP_BACKEND_PORTABLE, plan->backend);
 #endif
-    TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_gather(desc, error)); /* their rows may change from call to call */
+    TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_gather(desc, error)); /* what they gather from may change by call */
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_operand(&desc->a, names->operand[TEGROUP_IMPL_A], error));
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_operand(&desc->b, names->operand[TEGROUP_IMPL_B], error));
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_operand(&desc->c, names->operand[TEGROUP_IMPL_C], error));

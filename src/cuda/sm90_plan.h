@@ -91,7 +91,7 @@ static inline tegroup_status tegroup_impl_sm90_check(const tegroup_plan *plan, c
                       "must be part of this build: the plan has PORTABLE's kernel for few rows",
                       TEGROUP_BACKEND_PORTABLE, plan->backend);
 #endif
-    TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_gather(desc, error)); /* their rows may change from call to call */
+    TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_gather(desc, error)); /* what they gather from may change by call */
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_operand(&desc->a, names->operand[TEGROUP_IMPL_A], error));
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_operand(&desc->b, names->operand[TEGROUP_IMPL_B], error));
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_operand(&desc->c, names->operand[TEGROUP_IMPL_C], error));

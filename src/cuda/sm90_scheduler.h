@@ -20,7 +20,7 @@
  * cost are scheduled round-robin, in the order of the groups. Otherwise blocks are balanced by what tiles cost, and a
  * weight gradient's groups are walked from the largest one on. */
 
-/* The 32 groups that the warp has at hand. */
+/* The 32 groups that the warp is looking at. */
 template <typename SHAPE> struct tegroup_impl_sm90_groups_at_hand {
     const tegroup_impl_sm90_call &call;
     const tegroup_gemm_desc &desc;
