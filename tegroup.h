@@ -4954,28 +4954,28 @@ static inline void tegroup_impl_lt_loop_workspace(const tegroup_plan *plan, tegr
 
 /* ==== [42] Hopper GEMM: the table of kernels (src/cuda/sm90_kernels.h) ==== */
 
-#define TEGROUP_IMPL_SM90_K           64  /* of k in a pipeline stage: 128 bytes, the widest swizzle of TMA */
-#define TEGROUP_IMPL_SM90_MOST_BLOCKS 160 /* blocks at most: no Hopper GPU has more than 144 multiprocessors */
+#define TEGROUP_IMPL_SM90_K           64  /* k of a pipeline stage: 128 bytes, the widest swizzle of TMA */
+#define TEGROUP_IMPL_SM90_MOST_BLOCKS 160 /* the most blocks; no Hopper GPU has more than 144 multiprocessors */
 #define TEGROUP_IMPL_SM90_USUAL       132 /* multiprocessors of an H100 SXM and of an H200 */
-#define TEGROUP_IMPL_SM90_WIDE        192 /* columns of a tile where some are narrow */
-#define TEGROUP_IMPL_SM90_NARROW      128 /* and of these */
-#define TEGROUP_IMPL_SM90_FIT         32  /* rows of D, of which a tile that fits its group has a multiple */
-#define TEGROUP_IMPL_SM90_SMALLER     4   /* multiples below the largest that such a tile may have */
+#define TEGROUP_IMPL_SM90_WIDE        192 /* columns of a wide tile, in kernels that have narrow ones */
+#define TEGROUP_IMPL_SM90_NARROW      128 /* columns of a narrow tile */
+#define TEGROUP_IMPL_SM90_FIT         32  /* rows of D; a fitting tile has a multiple of them */
+#define TEGROUP_IMPL_SM90_SMALLER     4   /* how many multiples below the largest a fitting tile may have */
 
-/* The kernels, a line each: KERNEL(name, op, lines, cols, turns, slabs, flips, ns, epilogue, tb, us).
+/* The kernel rows, one on each line: KERNEL(name, op, lines, cols, turns, slabs, flips, ns, epilogue, tb, us).
  *
- *   name      TEGROUP_IMPL_SM90_<name> is its number, which a plan holds; the tile's rows and columns of D are in it
+ *   name      the tile's rows and columns of D; TEGROUP_IMPL_SM90_<name> is the row's number, which a plan holds
  *   op        1 forward, 2 dgrad, 3 wgrad, as tegroup_op
- *   lines ... flips   what tegroup_impl_sm90_shape is made with, and explains
- *   ns        nanoseconds that a tile takes for one of k
- *   epilogue  what its results take, in k that would take as long
+ *   lines ... flips   arguments of tegroup_impl_sm90_shape, which explains them
+ *   ns        nanoseconds that a tile takes for each unit of k
+ *   epilogue  time of a tile's epilogue, as the k that would take as long
  *   tb        TB/s at which operands are read and results are written
  *   us        microseconds to launch, and to fill and drain the pipeline
  *
- * The first of an operation runs every problem. MMA(name, op, ns, epilogue, tb, us) is PORTABLE's kernel of 64 x
- * 128, for groups of few rows, of which a multiprocessor has two blocks; its products have the bits of wgmma. ns to
- * us are of an H200, fitted to the times of all kernels in 3,500 products of 4 to 256 groups of 4 to 2,048 rows, 192
- * to 28,672 columns and results of two bytes. */
+ * The first kernel of an operation runs every problem. MMA(name, op, ns, epilogue, tb, us) is PORTABLE's kernel of
+ * 64 x 128 tiles, for short groups: a multiprocessor holds two of its blocks, and its results have the same bits. ns,
+ * epilogue, tb and us are for an H200, fitted to the times of all kernels in 3,500 products of 4 to 256 groups of 4 to
+ * 2,048 rows, 192 to 28,672 columns and results of two bytes. */
 #define TEGROUP_IMPL_SM90_KERNELS(KERNEL, MMA)                                                                         \
     KERNEL(FORWARD_128X192, 1, 128, 192, 1, 3, 0, 7.75, 11, 4.06, 15.2)                                                \
     KERNEL(FORWARD_64X256, 1, 64, 256, 1, 4, 0, 5.74, 31, 4.07, 13.5)                                                  \
@@ -5003,10 +5003,10 @@ enum {
 typedef struct tegroup_impl_sm90_row {
     tegroup_op op;
     int32_t tile_m, tile_n; /* rows and columns of D */
-    int32_t flips;          /* the tile's lines are D's columns: results of two bytes that nothing is added to */
-    int32_t fits;           /* and it has as many of a group's rows as there are, in units of TEGROUP_IMPL_SM90_FIT */
-    int32_t narrows;        /* a row of tiles may end in narrow ones */
-    int32_t mma;            /* PORTABLE's */
+    int32_t flips;          /* whether tiles are flipped: wgmma's M dimension is D's columns */
+    int32_t fits;           /* whether tiles are fitting ones: they have a multiple of TEGROUP_IMPL_SM90_FIT rows */
+    int32_t narrows;        /* whether a tile row may end in narrow tiles */
+    int32_t mma;            /* whether the kernel is PORTABLE's */
     double ns, epilogue, tb, us;
 } tegroup_impl_sm90_row;
 
@@ -5032,15 +5032,15 @@ static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_row_of(int32_t kern
     return &rows[kernel];
 }
 
-/* The kernels that can run a problem. PORTABLE's picks no rows by index. What flips are results of two bytes that
- * nothing is added to; tiles that fit store boxes of 64 rows, which must not reach past a uniform D. */
+/* Whether flipped tiles can run a problem: they store results of two bytes to which nothing is added, and gather no
+ * rows. Fitting tiles store boxes of 64 rows, which would reach past a group's end where D is not ragged. */
 static inline int tegroup_impl_sm90_can_flip(const tegroup_problem *p) {
     return (p->op == TEGROUP_OP_WGRAD || p->rows_space[TEGROUP_IMPL_D] != TEGROUP_SPACE_UNSET)
            && p->d != TEGROUP_DTYPE_F32 && p->c == TEGROUP_DTYPE_UNSET && !p->accumulate
            && (p->bias == TEGROUP_DTYPE_UNSET || p->op != TEGROUP_OP_FORWARD) && !p->gathered[TEGROUP_IMPL_A]
            && !p->gathered[TEGROUP_IMPL_B];
 }
-/* with_mma: PORTABLE is in the build. */
+/* Whether a kernel can run a problem. PORTABLE's gathers no rows. with_mma: PORTABLE is in the build. */
 static inline int tegroup_impl_sm90_runs(const tegroup_problem *p, int32_t kernel, int with_mma) {
     const tegroup_impl_sm90_row *row = tegroup_impl_sm90_row_of(kernel);
     return row->op == p->op && (!row->mma || (with_mma && !p->gathered[TEGROUP_IMPL_A]))
@@ -5049,12 +5049,12 @@ static inline int tegroup_impl_sm90_runs(const tegroup_problem *p, int32_t kerne
 
 /* ==== [43] Hopper GEMM: what the scheduler knows of tiles (src/cuda/sm90_schedule.h) ==== */
 
-/* A tile row ends in two narrow tiles where these have room for what is left: so 4,096 columns are 20 tiles of 192
- * and two of 128, and none is multiplied in vain. Where sums are longer than this, blocks are balanced by what tiles
- * cost, and a row may end in a single narrow one; round-robin, it would have blocks fall out of step. */
+/* A tile row ends in two narrow tiles where these hold the columns that are left: 4,096 columns are 20 tiles of 192 and
+ * two of 128, and no tile is partly empty. A forward product or dgrad with at least this k balances blocks if it has
+ * narrow tiles, and may have a single one in a tile row; round-robin, that would make blocks fall out of step. */
 #define TEGROUP_IMPL_SM90_BALANCED_K 2048
 
-/* Narrow tiles of a row of tiles of D, which has `cols` columns. */
+/* The narrow tiles of a tile row of `cols` columns. */
 TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_narrow_tiles(int wgrad, int32_t cols, int32_t k) {
     const int32_t wide = TEGROUP_IMPL_SM90_WIDE, tiles = (cols + wide - 1) / wide,
                   room = (tiles * wide - cols) / (wide - TEGROUP_IMPL_SM90_NARROW);
@@ -5062,26 +5062,26 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_narrow_tiles(int wgrad, int32_t cols, 
     return room < tiles ? room : tiles;
 }
 
-/* What a tile of so many columns costs, in units of 64 columns and 64 of k, which are 256 cycles of wgmma; and what
- * is between tiles. */
+/* The cost of a tile of `cols` columns, with `steps` times 64 of k. A unit is 64 columns by one step, 256 cycles of
+ * wgmma; two units are for the time between tiles. */
 TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_tile_cost(int32_t cols, int32_t steps) {
-    return cols / 8 * steps / 8 + 2; /* below 2^28: cols are eights, 256 at most, and steps 2^25 */
+    return cols / 8 * steps / 8 + 2; /* below 2^28: cols are a multiple of 8 up to 256, and steps at most 2^25 */
 }
-/* Of a tile that fits: the columns that wgmma would take as long for. Its steps wait for shared memory, and those of
- * 96, 128, 160 and 192 columns take as long as 160, 165, 176 and 203. */
+/* The columns that cost as much as a fitting tile of `cols`. Its steps wait for shared memory: those of 96, 128, 160
+ * and 192 columns take as long as wgmma takes for 160, 165, 176 and 203. */
 TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_fit_cost(int32_t cols) {
     return (int32_t)tegroup_impl_max(cols + 8, 136 + cols / 4);
 }
 
-/* Steps of all tiles of a group in the mean, below which tiles go round-robin: to balance, every block finds all
- * stretches, and few tiles of short sums would be done before. */
+/* Steps of all tiles of an average group below which scheduling is round-robin: balancing makes every block find all
+ * stretches, and a few tiles of short sums are done sooner than that. */
 #define TEGROUP_IMPL_SM90_BALANCED_STEPS 512
 
-/* ---- balance: tiles that take unlike times go to the blocks that are done first, if tiles take what they cost ----
+/* ---- balance: a tile goes to a block that would be done first, if all tiles took as long as they cost ----
  *
- * Every block works out all blocks' loads, and so knows which tiles are its own without a word to the others. A warp
- * keeps the loads, lane l those of blocks l, l + 32, ...; on the host, where a plan looks ahead, one thread has all of
- * them. */
+ * Every block computes the loads of all blocks, and so knows its own tiles without any communication. In a kernel a
+ * warp holds the loads, lane l those of blocks l, l + 32, ...; on the host, where a plan looks ahead, one thread holds
+ * all of them. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
 #define TEGROUP_IMPL_LANES 32
 #define TEGROUP_IMPL_LANE ((int32_t)threadIdx.x & 31)
@@ -5097,13 +5097,13 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_fit_cost(int32_t cols) {
 #endif
 
 typedef struct tegroup_impl_sm90_loads {
-    int32_t *load;  /* [each] cost of what a block has got, above the least of all; INT32_MAX: there is no such block */
+    int32_t *load;  /* [each] cost of a block's tiles so far, less `passed`; INT32_MAX: there is no such block */
     int32_t each;   /* blocks of a lane */
-    int32_t fresh;  /* blocks that have got nothing: these come first, in their order */
-    int64_t passed; /* the least of all, which the loads are above */
+    int32_t fresh;  /* blocks without a tile so far, which are served first, in their order */
+    int64_t passed; /* cost that every block has had, and that is left out of `load` */
 } tegroup_impl_sm90_loads;
 
-/* How many blocks have less than this. */
+/* The number of blocks whose load is below `limit`. */
 TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_below(const tegroup_impl_sm90_loads *loads, int32_t limit) {
     int32_t blocks = 0, i;
 #if defined(__CUDA_ARCH__)
@@ -5113,12 +5113,12 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_below(const tegroup_impl_sm90_loads *l
     return blocks;
 }
 
-/* How often "about the least" is halved, for tiles that not all blocks can have. */
+/* How often the margin below is halved at most. */
 #define TEGROUP_IMPL_SM90_HALVED 2
 
-/* As many of these tiles as there are blocks that have the least, or about that, go to these, one to each. Where
- * that is more blocks than tiles, and it matters (`closely`), to some that are nearer to the least. Returns how
- * many; `mine` is the number of the tile that block `me` gets, or -1. */
+/* Assigns one tile each to blocks whose load exceeds the least one by less than a margin, half of what a tile costs.
+ * If `closely` is set, the margin is halved, HALVED times at most, as long as it leaves no fewer blocks than tiles.
+ * Returns how many of the tiles are assigned; `mine` is the number of the tile that block `me` gets, or -1. */
 TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_assign(tegroup_impl_sm90_loads *loads, int32_t tiles, int32_t cost,
                                                  int closely, int32_t me, int32_t *mine) {
     int32_t least = loads->load[0], given = 0, about = loads->fresh > 0 ? 1 : (cost + 1) / 2, limit, halved, i;
@@ -5153,28 +5153,28 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_assign(tegroup_impl_sm90_loads *loads,
 
 /* ==== [44] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
 
-/* Constants of the prediction, beside those of each kernel in its table: fitted with them, unless it says otherwise. */
-#define TEGROUP_IMPL_SM90_STRETCH_US 0.55 /* us to find a stretch of tiles of one cost, or to assign a wave of it */
+/* Constants of the prediction besides those of each kernel in the table, together with which the times were fitted. */
+#define TEGROUP_IMPL_SM90_STRETCH_US 0.55 /* us to find a stretch, or to assign a wave of its tiles */
 #define TEGROUP_IMPL_SM90_NARROW_AS                                                                                    \
-    (TEGROUP_IMPL_SM90_NARROW * 7 / 6.0) /* columns that a narrow tile takes as long as */
-#define TEGROUP_IMPL_SM90_FEW_WAVES 8    /* waves of tiles from which on the last is half full in the mean */
-#define TEGROUP_IMPL_SM90_SPILL 0.02     /* share of a wave that does not count as another */
+    (TEGROUP_IMPL_SM90_NARROW * 7 / 6.0) /* columns of a wide tile that take as long as a narrow tile */
+#define TEGROUP_IMPL_SM90_FEW_WAVES 8    /* waves from which on the last one counts as half full */
+#define TEGROUP_IMPL_SM90_SPILL 0.02     /* part of a wave that does not count as another wave */
 #define TEGROUP_IMPL_SM90_STEP_DRIFT                                                                                   \
-    2e-6                               /* share that each k adds to fitting tiles, forward: blocks fall out of step */
-#define TEGROUP_IMPL_SM90_MMA_BLOCKS 2 /* blocks of PORTABLE's kernel that a multiprocessor holds */
-#define TEGROUP_IMPL_SM90_MMA_FIXED 0.875 /* of 1.875: what PORTABLE's tile takes whether it has rows or not */
-#define TEGROUP_IMPL_SM90_MMA_DRAIN 65    /* k that PORTABLE's blocks wait for memory at the end of a sum */
-#define TEGROUP_IMPL_SM90_ZIPF_PARTS 32   /* sizes that stand for those of all groups */
-#define TEGROUP_IMPL_SM90_ZIPF_POWER 4.0  /* the steepest fall of sizes by rank that is looked for */
+    2e-6 /* share that each unit of k adds to a forward product's fitting tiles: blocks fall out of step */
+#define TEGROUP_IMPL_SM90_MMA_BLOCKS 2    /* blocks of PORTABLE's kernel that a multiprocessor holds */
+#define TEGROUP_IMPL_SM90_MMA_FIXED 0.875 /* of 1.875: time of PORTABLE's tile that does not depend on its rows */
+#define TEGROUP_IMPL_SM90_MMA_DRAIN 65    /* time that PORTABLE's blocks wait for memory at the end of a sum, in k */
+#define TEGROUP_IMPL_SM90_ZIPF_PARTS 32   /* sizes that represent those of all groups */
+#define TEGROUP_IMPL_SM90_ZIPF_POWER 4.0  /* the largest exponent of the fall of sizes that is considered */
 
-/* Sizes of groups as a plan expects them: `count` groups, of each of these sizes a `parts`-th of them. */
+/* The sizes of groups that a plan expects: of `count` groups, an equal share has each of `parts` sizes. */
 typedef struct tegroup_impl_sm90_groups {
     double count, mean, rows[TEGROUP_IMPL_SM90_ZIPF_PARTS];
     int32_t parts;
     int alike;
 } tegroup_impl_sm90_groups;
 
-/* Of the mean and the largest: sizes fall as a power of their rank, as tokens do over experts (Zipf's law). */
+/* Derives sizes from the mean and the largest: they fall as a power of rank, as tokens do over experts (Zipf's law). */
 static inline tegroup_impl_sm90_groups tegroup_impl_sm90_expect(double count, double mean, double most) {
     const int32_t parts = most > mean + 1 ? (int32_t)fmin(count, TEGROUP_IMPL_SM90_ZIPF_PARTS) : 1;
     tegroup_impl_sm90_groups groups;
@@ -5186,7 +5186,7 @@ static inline tegroup_impl_sm90_groups tegroup_impl_sm90_expect(double count, do
     groups.parts = parts;
     groups.alike = most < 2 * mean + 2;
     groups.rows[0] = mean;
-    for (step = 0; parts > 1 && step < 20; step++) { /* bisection: 4 / 2^20 is close enough */
+    for (step = 0; parts > 1 && step < 20; step++) { /* a bisection down to 4 / 2^20 */
         const double power = (low + high) / 2;
         double sum = 0;
         for (i = 0; i < parts; i++) {
@@ -5199,16 +5199,15 @@ static inline tegroup_impl_sm90_groups tegroup_impl_sm90_expect(double count, do
     return groups;
 }
 
-/* A group in the mean. */
+/* An average group. */
 typedef struct tegroup_impl_sm90_share {
-    double there; /* how much of it has rows at all */
+    double there; /* share of groups that have rows */
     double tiles;
-    double work;      /* what the tiles are of tiles with all their columns */
-    double stretches; /* of tiles of one cost that are balanced; 0: they go round-robin */
+    double work;      /* time of its tiles, in units of a full tile's */
+    double stretches; /* stretches if blocks are balanced; 0: scheduling is round-robin */
 } tegroup_impl_sm90_share;
 
-/* Tiles of 128 rows by 192 columns that hold a weight gradient of that many; a narrow one counts as `narrow` of its
- * columns. */
+/* Tiles of 128 rows by 192 columns that cover a weight gradient; a narrow one counts as `narrow` columns of these. */
 static inline double tegroup_impl_sm90_covering(int64_t rows, int64_t cols, double narrow) {
     return (double)tegroup_impl_ceil_div(rows, 128)
            * ((double)tegroup_impl_ceil_div(cols, TEGROUP_IMPL_SM90_WIDE)
@@ -5226,7 +5225,7 @@ static inline tegroup_impl_sm90_share tegroup_impl_sm90_wgrad_share(const tegrou
     return share;
 }
 
-/* Of a forward product or dgrad: sums of k terms, D's columns n. */
+/* For a forward product or dgrad: n is the columns of D, k the length of its sums. */
 static inline tegroup_impl_sm90_share tegroup_impl_sm90_rows_share(const tegroup_impl_sm90_groups *groups,
                                                                    const tegroup_impl_sm90_row *row, double n,
                                                                    double k) {
@@ -5240,7 +5239,7 @@ static inline tegroup_impl_sm90_share tegroup_impl_sm90_rows_share(const tegroup
         const double rows = groups->rows[i], tall = ceil(rows / row->tile_m);
         double each = 1 - narrows / across * (1 - TEGROUP_IMPL_SM90_NARROW_AS / row->tile_n);
         if (rows < 0.5) continue;
-        if (row->fits) { /* a tile is as high as its share of the group's rows */
+        if (row->fits) { /* Tiles share the group's rows evenly. */
             const int32_t least = row->tile_m - TEGROUP_IMPL_SM90_SMALLER * TEGROUP_IMPL_SM90_FIT;
             const double high = fmax(least, ceil(rows / tall / TEGROUP_IMPL_SM90_FIT) * TEGROUP_IMPL_SM90_FIT);
             each = (double)tegroup_impl_sm90_fit_cost((int32_t)high) / tegroup_impl_sm90_fit_cost(row->tile_m)
@@ -5259,13 +5258,13 @@ static inline tegroup_impl_sm90_share tegroup_impl_sm90_rows_share(const tegroup
     return share;
 }
 
-/* Predicted time in us, and of what. */
+/* Predicted times in us. */
 typedef struct tegroup_impl_sm90_time {
     double math, scheduling, memory, total;
 } tegroup_impl_sm90_time;
 
-/* With one kernel. Math, scheduling and memory overlap; they are combined as cbrt(a^3 + b^3 + c^3), which lies
- * between their maximum and their sum. */
+/* Predicts the time of a product with one kernel. Math, scheduling and memory overlap; they are combined as
+ * cbrt(a^3 + b^3 + c^3), which lies between their maximum and their sum. */
 static inline tegroup_impl_sm90_time tegroup_impl_sm90_predict(const tegroup_problem *p,
                                                                const tegroup_impl_sm90_groups *groups,
                                                                const tegroup_impl_sm90_row *row, int64_t blocks) {
@@ -5290,9 +5289,9 @@ static inline tegroup_impl_sm90_time tegroup_impl_sm90_predict(const tegroup_pro
     return us;
 }
 
-/* A weight gradient whose tiles cannot flip: C is added to it, or it has four bytes. Memory decides then, and tiles
- * larger than 128 x 128 are worth while for long sums, or where 192 divides the columns. (Limits: medians of the
- * kernels' times on an H200.) */
+/* The kernel for a weight gradient that cannot have flipped tiles, such as one to which C is added. It is bound by
+ * memory, so larger tiles than 128 x 128 pay off only for long sums, or where they cover D without a rest. (The limits
+ * come from medians of the kernels' times on an H200.) */
 static inline int32_t tegroup_impl_sm90_wide_wgrad(const tegroup_problem *p, const tegroup_impl_sm90_groups *groups) {
     const int adds = p->accumulate || p->c != TEGROUP_DTYPE_UNSET,
               divides = tegroup_impl_sm90_covering(p->n, p->k, TEGROUP_IMPL_SM90_NARROW)
@@ -5302,9 +5301,9 @@ static inline int32_t tegroup_impl_sm90_wide_wgrad(const tegroup_problem *p, con
                : TEGROUP_IMPL_SM90_WGRAD_128X192;
 }
 
-/* One of many small groups has most of the rows; how many of the others have any is not known. Tiles for few rows,
- * but tiles that fit where the largest group is one of them and weights are long, or where it is very large.
- * (Limits: 1,006 such products on an H200.) */
+/* The kernel where one of many short groups has most of the rows, and it is not known how many of the others have any:
+ * one for short groups, but fitting tiles if the largest group is just one of them and weights are large, or if that
+ * group is very large. (The limits come from 1,006 such products on an H200.) */
 static inline int32_t tegroup_impl_sm90_one_large(const tegroup_problem *p, double most) {
     const int forward = p->op == TEGROUP_OP_FORWARD,
               one = most > 128 && most <= 192 && (double)p->n * (double)p->k >= 2e7;
@@ -5313,7 +5312,7 @@ static inline int32_t tegroup_impl_sm90_one_large(const tegroup_problem *p, doub
     return forward ? TEGROUP_IMPL_SM90_FORWARD_64X128 : TEGROUP_IMPL_SM90_DGRAD_64X256;
 }
 
-/* A kernel, why it was taken, and what its time is predicted to be; 0: by a rule, without. */
+/* A kernel, why it was taken, and its predicted time, which is 0 if a rule took it. */
 typedef struct tegroup_impl_sm90_taken {
     int32_t kernel;
     const char *why;
@@ -5326,7 +5325,7 @@ static inline const char *tegroup_impl_sm90_why(const tegroup_impl_sm90_time *us
                                         : "fastest predicted, bound by scheduling";
 }
 
-/* with_mma: PORTABLE is in the build. */
+/* Takes the kernel with the least predicted time, unless a rule says which. with_mma: PORTABLE is in the build. */
 static inline tegroup_impl_sm90_taken tegroup_impl_sm90_take_fastest(const tegroup_gemm_desc *desc,
                                                                      const tegroup_problem *p, int64_t blocks,
                                                                      int with_mma) {
@@ -5362,9 +5361,9 @@ static inline tegroup_impl_sm90_taken tegroup_impl_sm90_take_fastest(const tegro
     return taken;
 }
 
-/* ---- even groups: how many of the last have narrow tiles alone ---- */
+/* ---- even groups: how many of the last ones have only narrow tiles ---- */
 
-/* So many tiles of one cost go to the blocks. */
+/* Assigns that many tiles of one cost to the blocks. */
 static inline void tegroup_impl_sm90_assign_all(tegroup_impl_sm90_loads *loads, int64_t tiles, int32_t cost,
                                                 int closely) {
     int32_t mine;
@@ -5372,8 +5371,8 @@ static inline void tegroup_impl_sm90_assign_all(tegroup_impl_sm90_loads *loads, 
         tiles -= tegroup_impl_sm90_assign(loads, (int32_t)tegroup_impl_min(tiles, INT32_MAX), cost, closely, -1, &mine);
 }
 
-/* Groups of so many tile rows of 128 by 192 each, the last of which have narrow tiles alone: what the block has to
- * do that has most. */
+/* The cost of the tiles of the busiest block. Each group has `tile_rows` tile rows of 128 by 192 tiles; the last
+ * `narrows` groups have only narrow tiles. */
 static inline int64_t tegroup_impl_sm90_span(int64_t groups, int64_t tile_rows, int32_t cols, int32_t k, int64_t blocks,
                                              int64_t narrows) {
     const int32_t steps = (int32_t)tegroup_impl_ceil_div(k, TEGROUP_IMPL_SM90_K),
@@ -5386,11 +5385,11 @@ static inline int64_t tegroup_impl_sm90_span(int64_t groups, int64_t tile_rows, 
     tegroup_impl_sm90_loads loads;
     int64_t g;
     if (narrows == 0 && ends == 0)
-        return tegroup_impl_ceil_div(groups * tile_rows * wide, blocks) * cost; /* round-robin */
+        return tegroup_impl_ceil_div(groups * tile_rows * wide, blocks) * cost; /* Scheduling is round-robin. */
     loads.load = load;
     loads.each = loads.fresh = (int32_t)blocks;
     loads.passed = 0;
-    for (g = 0; g < groups; g++) { /* in stretches, as tegroup_impl_sm90_stretches has them */
+    for (g = 0; g < groups; g++) { /* by the stretches of tegroup_impl_sm90_stretches */
         const int closely = g / 32 == (groups - 1) / 32;
         int64_t row, height;
         if (g >= groups - narrows) {
@@ -5407,13 +5406,12 @@ static inline int64_t tegroup_impl_sm90_span(int64_t groups, int64_t tile_rows, 
     return loads.passed + most;
 }
 
-/* How many of the last groups have narrow tiles alone, with FORWARD_128X192. Where all groups have as many tile rows
- * the last wave is hardly ever full: 3,840 tiles are 29 waves of 132, and 12 tiles that take as long as a wave.
- * Narrow ones fill what is missing. A call takes what the block with most has to do, to within a percent: 1.028 in
- * the mean of 313 products that have some. */
+/* How many of the last groups have only narrow tiles, with FORWARD_128X192. The last wave of even groups is seldom
+ * full: 3,840 tiles are 29 waves of 132, and 12 tiles that take as long as another wave. Narrow tiles fill that wave.
+ * A call takes as long as its busiest block, to within a percent. The speedup was 1.028 in the mean of 313 products. */
 static inline int64_t tegroup_impl_sm90_tapering(const tegroup_gemm_desc *desc, const tegroup_problem *p,
                                                  int64_t blocks) {
-    /* One wave of many is nothing, and it should be quick to find out. */
+    /* One wave of many costs little, and the search must be quick. */
     const int64_t most_tapering = 8, most_waves = 64, most_groups = 128;
     const int32_t cols = (int32_t)p->n, k = (int32_t)p->k;
     const int64_t groups = p->groups, average = tegroup_impl_expected_rows(desc, p) / tegroup_impl_max(1, groups),
@@ -5425,10 +5423,10 @@ static inline int64_t tegroup_impl_sm90_tapering(const tegroup_gemm_desc *desc, 
                > most_waves * blocks)
         return 0;
     least = tegroup_impl_sm90_span(groups, tile_rows, cols, k, blocks, 0);
-    least -= least / 100; /* for less it is not worth while */
+    least -= least / 100; /* A gain of less than 1% is not worth it. */
     for (narrows = 1; narrows <= tegroup_impl_min(most_tapering, groups); narrows++) {
         int64_t span = tegroup_impl_sm90_span(groups, tile_rows, cols, k, blocks, narrows);
-        span += span * 8 * narrows / (100 * groups); /* narrow tiles take 8% longer for what they are */
+        span += span * 8 * narrows / (100 * groups); /* Narrow tiles take 8% longer than their columns say. */
         if (span >= least) continue;
         least = span;
         best = narrows;
@@ -5436,7 +5434,7 @@ static inline int64_t tegroup_impl_sm90_tapering(const tegroup_gemm_desc *desc, 
     return best;
 }
 
-/* Tile, kernel and narrow groups of a plan, for a target. */
+/* Sets tile, kernel and groups of narrow tiles of a plan for a target. */
 static inline void tegroup_impl_sm90_tile(const tegroup_gemm_desc *desc, const tegroup_target *target,
                                           tegroup_plan *plan, tegroup_impl_forecast *forecast) {
     const int64_t there = target->multiprocessors > 0 ? target->multiprocessors : TEGROUP_IMPL_SM90_USUAL,

@@ -32,11 +32,11 @@
  *   [22] cuda/hopper.h            Hopper's instructions
  *   [23] cuda/sm90_tiles.h        Hopper GEMM: tiles
  *   [24] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
- *   [25] cuda/sm90_epilogue.h     Hopper GEMM: what becomes of sums
+ *   [25] cuda/sm90_epilogue.h     Hopper GEMM: the epilogue
  *   [26] cuda/sm90_block.h        Hopper GEMM: a block
  *   [27] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
  *   [28] cuda/sm90_store.h        Hopper GEMM: results from shared memory
- *   [29] cuda/sm90_multiply.h     Hopper GEMM: sums, their way to shared memory, and the kernel
+ *   [29] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
  *   [30] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
  *   [31] cuda/sm90_plan.h         Hopper GEMM: plan and launch
  *   [32] gemm/machine_cuda.h      The GPU and the library at hand
@@ -5079,98 +5079,106 @@ TEGROUP_IMPL_WGMMA_OF(64, TEGROUP_IMPL_SUMS_32, "32", "33", "34", "35, %36", TEG
 
 /* ==== [23] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
 
-/* A persistent kernel of three warpgroups. Of the first, one warp finds tiles, one thread has TMA load their operands
- * into a ring of stages, and two have it store results. The two others multiply by wgmma: in turns, each on a tile of
- * its own, so that one hands over results while the other multiplies, or both on one tile, each on a half of its lines.
+/* A persistent kernel of three warpgroups. In the first, one warp schedules tiles, one thread loads operands by TMA
+ * into a ring of pipeline stages, and two threads store results by TMA. The other two warpgroups multiply by wgmma:
+ * ping-pong (TURNS), each on its own tile, so that one writes results while the other multiplies; or cooperatively,
+ * each on half of the lines of a tile.
  *
- * Groups need no padding, and no tensor map is edited on the device. A ragged operand is described as boxes of R lines,
- * [start][R][cols], whose starts are one line apart, the whole being R lines before the buffer: lines from y = R - v of
- * start z = first + v are just the v lines from `first` on, and those past them lie outside the tensor, where they are
- * read as zeros and never written (A. Goucher's trick, as Triton's ragged tensor descriptors use it). Two more
- * dimensions, with strides of 16 bytes and of 2^35, reach every address modulo 2^64: R lines before the buffer, and
- * operands in buffers of their own. (The address in a map is a real one: loads through a map that begins in memory
- * which does not exist fault.)
+ * A "line" is an index along wgmma's M dimension. It is a row of D or, in a flipped tile, a column of D. A tile's
+ * "columns" lie along wgmma's N dimension; in a flipped tile they are rows of D.
  *
- * Each element is summed over k in steps of 16 from 0 upwards, whatever the tile, so the tile never changes a bit. */
+ * Groups need no padding, and no tensor map is edited on the device. A ragged operand is described to TMA as a tensor
+ * [start][R][cols], where starts are one row apart, so that boxes overlap, and the first start is R rows before the
+ * buffer. The box at y = R - v of start z = first + v then has exactly the v rows from `first` on; the rows after them
+ * lie outside of the tensor, so they are read as zeros and never written (A. Goucher's trick, as Triton's ragged tensor
+ * descriptors use it). Two more dimensions, with strides of 16 and 2^35 bytes, reach every multiple of 16 modulo 2^64:
+ * they move the first start to R rows before the buffer, and from one group's buffer to another's. (The address in the
+ * map itself must exist: loads through a map whose base is unmapped memory fault.)
+ *
+ * For every tile, an element is summed over k in steps of 16 from 0 upwards, so the tile never changes a bit. */
 enum {
     TEGROUP_IMPL_SM90_THREADS = 384,
-#if defined(__CUDACC_DEBUG__) /* nvcc -G keeps some for itself */
+#if defined(__CUDACC_DEBUG__) /* nvcc -G reserves some for itself. */
     TEGROUP_IMPL_SM90_SHARED = 219 * 1024,
 #else
-    TEGROUP_IMPL_SM90_SHARED = 227 * 1024, /* bytes that a block can have */
+    TEGROUP_IMPL_SM90_SHARED = 227 * 1024, /* bytes of shared memory that a block can have */
 #endif
-    TEGROUP_IMPL_SM90_REST = 2048,    /* of these for barriers, found tiles and picked rows */
-    TEGROUP_IMPL_SM90_ALIGN = 1024,   /* and to align the others by */
-    TEGROUP_IMPL_SM90_ITEMS = 4,      /* tiles found ahead */
-    TEGROUP_IMPL_SM90_LINES = 64,     /* of a box of C and D, and of k in a weight gradient's operands */
-    TEGROUP_IMPL_SM90_SHORT = 16,     /* of a box of A where a tile has no more lines */
-    TEGROUP_IMPL_SM90_SLAB = 64 * 128 /* bytes of results that go through shared memory at a time */
+    TEGROUP_IMPL_SM90_REST = 2048,    /* bytes of these for barriers, scheduled tiles and gathered row numbers */
+    TEGROUP_IMPL_SM90_ALIGN = 1024,   /* bytes of these to align the ring */
+    TEGROUP_IMPL_SM90_ITEMS = 4,      /* tiles that the scheduler may be ahead */
+    TEGROUP_IMPL_SM90_LINES = 64,     /* rows of a TMA box of C and D, and of operands whose rows run along k */
+    TEGROUP_IMPL_SM90_SHORT = 16,     /* rows of a TMA box of A for a tile of at most that many lines */
+    TEGROUP_IMPL_SM90_SLAB = 64 * 128 /* bytes of a slab */
 };
 
-/* What one launch works on. Arrays go by tegroup_impl_operand: a, b, c, d. */
+/* Parameters of one launch. Arrays are indexed by tegroup_impl_operand: a, b, c, d. */
 typedef struct tegroup_impl_sm90_call {
     CUtensorMap map[4];
     tegroup_impl_gpu_call call;
-    int32_t ragged[4]; /* the map is one of boxes, as above; else [group][row][col]      */
-    int32_t listed[4]; /* [row][col] for each group, in a buffer of its own             */
-    uint64_t shift[4]; /* of both kinds: bytes from the map's address to the boxes of buffer 0, modulo 2^64 */
+    int32_t ragged[4]; /* The map has overlapping boxes, as above; otherwise it is [group][row][col]. */
+    int32_t listed[4]; /* Each group has a buffer of its own, by a list of pointers. */
+    /* For both kinds: bytes, modulo 2^64, from the map's address to the boxes, where a listed buffer's address is
+     * still to be added. */
+    uint64_t shift[4];
     int32_t has_c, has_bias;
-    int32_t narrows;              /* the last groups that have narrow tiles alone */
-    int32_t adds_in_l2;           /* a weight gradient that is added to D: L2 may do it */
-    int32_t gathers_a, gathers_b; /* rows of the operand are picked by index: cp.async takes the place of TMA */
+    int32_t narrows;              /* how many of the last groups have only narrow tiles */
+    int32_t adds_in_l2;           /* A weight gradient accumulates in FP32, so L2 can add it to D. */
+    int32_t gathers_a, gathers_b; /* Rows of the operand are picked by index, and loaded by cp.async, not TMA. */
     tegroup_impl_gpu_epilogue epilogue;
-    uint64_t activated_shift; /* as shift */
-    /* Of activation.output. Of D's ups where these are its second half, map[D] having the first; in a gradient D is
-     * that of gates and ups, and these are in C and c_ups. */
+    uint64_t activated_shift; /* the shift of `activated` */
+    /* Maps for an activation. `activated` is that of activation.output. Where gates and ups are two halves of D, map[D]
+     * has the gates and `ups` the ups. In a gradient, D is the gradient of gates and ups, and map[C] and c_ups have
+     * gates and ups themselves. */
     CUtensorMap activated, ups, c_ups;
-    /* Smaller boxes: of B, forward, of narrow tiles; of A, of short tiles; of A, of tiles that fit, from the second
-     * widest on. */
+    /* Maps with smaller boxes: of B for the narrow tiles of a forward product, of A for short tiles, or of A for
+     * fitting tiles, from the second widest on. */
     CUtensorMap smaller[TEGROUP_IMPL_SM90_SMALLER];
-    uint64_t further[TEGROUP_IMPL_SM90_SMALLER]; /* their shifts above the operand's */
+    uint64_t further[TEGROUP_IMPL_SM90_SMALLER]; /* their shifts minus the operand's shift */
 } tegroup_impl_sm90_call;
 
-/* A tile to work on. */
+/* A scheduled tile. */
 typedef struct tegroup_impl_sm90_item {
-    int32_t group;        /* -1: there are no more */
+    int32_t group;        /* -1 after the last tile */
     int32_t i0, j0;       /* first line and column, within the group */
-    int32_t lines, k;     /* what there is of them */
-    int32_t cols;         /* of the tile, whether they are there or not */
-    int32_t rows;         /* a tile that fits: what there is of these */
+    int32_t lines, k;     /* lines of the tile that exist; length of its sums */
+    int32_t cols;         /* columns of the tile, whether they exist or not */
+    int32_t rows;         /* fitting tiles: columns that exist, which are rows of the group */
     int32_t first_row[4]; /* of the group in ragged operands */
-    uint64_t origin[4];   /* of the group's boxes, from the map's address, modulo 2^64 */
-    float alpha, beta;    /* beta: 0 also where there is no C */
+    uint64_t origin[4];   /* bytes, modulo 2^64, from the map's address to the group's boxes */
+    float alpha, beta;    /* beta is also 0 where there is no C. */
 } tegroup_impl_sm90_item;
 
-/* A kernel: operation, lines of a warpgroup, columns of a tile, whether the warpgroups take turns, slabs of each,
- * whether lines of its tiles are D's columns (of results of two bytes that nothing is added to), whether it applies
- * an activation of gates and ups to what it gives. */
+/* A kernel's shape: operation, lines of a warpgroup's part of a tile, columns of a tile, whether the warpgroups work
+ * ping-pong, slabs of each warpgroup, whether tiles are flipped (which needs results of two bytes to which nothing is
+ * added), whether the epilogue has an activation of gates and ups, or its gradient. */
 template <int OP_, int LINES_, int COLS_, bool TURNS_, int SLABS_, bool FLIPS_ = false, bool ACTIVATES_ = false>
 struct tegroup_impl_sm90_shape {
     static constexpr int OP = OP_, LINES = LINES_, COLS = COLS_, SLABS = SLABS_, K = TEGROUP_IMPL_SM90_K;
     static constexpr bool TURNS = TURNS_, FLIPS = FLIPS_, ACTIVATES = ACTIVATES_;
-    /* Columns of a flipped tile of ragged rows are as many of a group's rows as fit: COLS, or up to SMALLER times
-     * FIT fewer. wgmma can have any multiple of 8 columns, where its lines are 64. */
+    /* Flipped tiles of a forward product or dgrad are fitting tiles: their columns are rows of a group, and are COLS or
+     * up to SMALLER times FIT fewer. They are flipped because wgmma's N is any multiple of 8, but its M is 64. */
     static constexpr bool FITS = FLIPS && OP != TEGROUP_OP_WGRAD;
     static constexpr int FIT = TEGROUP_IMPL_SM90_FIT;
     static constexpr __host__ __device__ int fitting(int i) { return FITS ? COLS - i * FIT : COLS; } /* widest first */
-    static constexpr int TILE_M = TURNS ? LINES : 2 * LINES, PARTS = LINES / 64; /* of 64 lines, as wgmma has them */
+    static constexpr int TILE_M = TURNS ? LINES : 2 * LINES, PARTS = LINES / 64; /* PARTS have wgmma's M of 64. */
     /* See tegroup_impl_sm90_narrow_tiles. */
     static constexpr int NARROW = COLS == TEGROUP_IMPL_SM90_WIDE && !FITS ? TEGROUP_IMPL_SM90_NARROW : COLS;
     static constexpr bool NARROWS = NARROW < COLS;
-    /* Whether tiles may take unlike times, so that blocks are balanced by what theirs cost. */
+    /* Whether tiles may differ in cost, so that blocks may have to be balanced. */
     static constexpr bool BALANCES = FITS || NARROWS || OP == TEGROUP_OP_WGRAD;
-    /* Whether a call's last groups may have narrow tiles alone, with which even groups fill the last wave. */
+    /* Whether the last groups of a call may have only narrow tiles, which fill the last wave of even groups. */
     static constexpr bool TAPERS = NARROWS && !ACTIVATES && OP == TEGROUP_OP_FORWARD;
     static __host__ __device__ __forceinline__ int32_t narrow(int32_t cols, int32_t k) {
         return NARROWS ? tegroup_impl_sm90_narrow_tiles(OP == TEGROUP_OP_WGRAD, cols, k) : 0;
     }
-    /* The operands that a tile's lines and its columns are of. */
+    /* The operands that a tile's lines and its columns come from. */
     static constexpr tegroup_impl_operand FIRST = FLIPS ? TEGROUP_IMPL_B : TEGROUP_IMPL_A,
                                           SECOND = FLIPS ? TEGROUP_IMPL_A : TEGROUP_IMPL_B;
     static_assert(!FLIPS || (TURNS && !ACTIVATES), "results are turned by the warpgroup that has them");
-    /* Tiles of at most SHORT lines load no more: what was there before leads to lines that nobody stores. */
+    /* A tile of at most SHORT lines loads no more than these: stale data in the stage only reach lines that nobody
+     * stores. */
     static constexpr int SHORT = OP != TEGROUP_OP_WGRAD && TILE_M == 64 ? TEGROUP_IMPL_SM90_SHORT : 0;
-    /* Whether lines (of m, n) rather than k are contiguous. */
+    /* Whether lines of A, or columns of B, rather than k are contiguous in memory. */
     static constexpr bool A_LINES = OP == TEGROUP_OP_WGRAD || (FITS && OP == TEGROUP_OP_DGRAD),
                           B_LINES = OP != TEGROUP_OP_FORWARD && !FITS;
     static constexpr int A_BYTES = TILE_M * K * 2, STAGE_BYTES = A_BYTES + COLS * K * 2;
@@ -5179,62 +5187,63 @@ struct tegroup_impl_sm90_shape {
     static constexpr int STAGES = (TEGROUP_IMPL_SM90_SHARED - OTHER_BYTES) / STAGE_BYTES;
     static constexpr int SHARED_BYTES = STAGES * STAGE_BYTES + OTHER_BYTES;
     static_assert(STAGES >= 3, "a ring that hides the way from L2");
-    /* Steps loaded at a time. For few rows memory is read fastest when 256 bytes of a row are under way at once. */
+    /* Pipeline stages loaded at a time. For short groups memory is read fastest if 256 bytes of a row are in flight. */
     static constexpr int AT_ONCE = STAGES >= 6 ? 2 : 1;
     static_assert(TILE_M <= 128 && COLS <= 256, "picked rows; lines of a box of TMA");
-    /* A tile of results of four bytes, or of two, goes through its slabs one after another, from the first on. */
+    /* How a warpgroup's results of four bytes (WIDE) or two go through its slabs: COUNT slabs' worth, ACROSS of them
+     * side by side; number n through slab n % USED. */
     template <bool WIDE> struct results {
         static constexpr int COLS = WIDE ? 32 : 64, ACROSS = COLS_ / COLS, COUNT = PARTS * ACROSS,
                              USED = COUNT < SLABS ? COUNT : SLABS - (COUNT % SLABS != 0);
         static_assert(COUNT % USED == 0, "every tile begins with the first slab");
-        /* Where C may be added in L2: every second one of the results for which no slab was free, and had C brought,
-         * before the sums were done. L2 by itself would add more slowly than C comes. */
+        /* Whether L2 may add C to these results. The first USED slabs have C loaded before the sums are done; of the
+         * others L2 adds every second one, since adding them all would take L2 longer than loading C. */
         static constexpr __host__ __device__ bool in_l2(int number) {
             return OP == TEGROUP_OP_WGRAD && WIDE && number >= USED && number % 2 == 1;
         }
     };
-    /* With an activation results go by sets of three pieces of 64 lines by 32 columns: two of gates and ups, and
-     * what they are activated to. Forward a tile is of gates and ups, half its columns of each where they are halves
-     * of D; a gradient's is of what was activated. */
+    /* With an activation, results go by sets of three pieces of 64 lines by 32 columns: gates, ups and their
+     * activation. A forward tile has gates and ups, half of its columns each where they are halves of D; a gradient's
+     * tile has columns of the activation. A set takes SET_COLS of a tile's columns, a piece has PIECE bytes, and SETS
+     * fit into the slabs. */
     static constexpr int SET_COLS = OP == TEGROUP_OP_FORWARD ? 64 : 32, PIECE = TEGROUP_IMPL_SM90_SLAB / 2,
-                         SETS = SLABS * TEGROUP_IMPL_SM90_SLAB / (3 * PIECE); /* under way */
+                         SETS = SLABS * TEGROUP_IMPL_SM90_SLAB / (3 * PIECE);
     static_assert(!ACTIVATES || (TURNS && SETS >= 2), "one is worked on while another comes or goes");
 };
 
-/* What stands behind the ring and the slabs. */
+/* What follows the ring and the slabs in shared memory: barriers for each pipeline stage (full, empty), each scheduled
+ * tile (found, and taken by all its readers) and each warpgroup; tiles; and row numbers. */
 template <typename SHAPE> struct tegroup_impl_sm90_rest {
-    uint64_t full[SHAPE::STAGES], empty[SHAPE::STAGES]; /* of a stage */
+    uint64_t full[SHAPE::STAGES], empty[SHAPE::STAGES];
     uint64_t found[TEGROUP_IMPL_SM90_ITEMS], taken[TEGROUP_IMPL_SM90_ITEMS];
-    uint64_t turn[2];                  /* of a warpgroup: the other one has seen all of its stages */
-    uint64_t ready[2][SHAPE::SLABS];   /* a slab of a warpgroup is free, and holds C if that is added */
-    uint64_t written[2][SHAPE::SLABS]; /* results are in it */
+    uint64_t turn[2];                  /* The other warpgroup has seen all stages of its tile full. */
+    uint64_t ready[2][SHAPE::SLABS];   /* The slab is free, and holds C if that is added. */
+    uint64_t written[2][SHAPE::SLABS]; /* The slab holds results. */
     tegroup_impl_sm90_item items[TEGROUP_IMPL_SM90_ITEMS];
-    int32_t picked_a[128],
-        picked_b[TEGROUP_IMPL_SM90_LINES]; /* rows of data that gathered operands have in a stage; -1: zeros */
+    /* The rows that gathered operands have in a stage; -1: zeros. */
+    int32_t picked_a[128], picked_b[TEGROUP_IMPL_SM90_LINES];
 };
 
 /* ==== [24] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
-/* One warp of each block finds the block's tiles. It walks the groups, 32 at a time, a lane a group. Where all tiles
- * take as long they go round-robin, in the order of the groups; where they do not, blocks are balanced: of a weight
- * gradient by the largest groups first, of tiles of unlike widths by what these cost. */
+/* One warp of each block finds the block's tiles. It walks the groups 32 at a time, one for each lane. Tiles of equal
+ * cost are scheduled round-robin, in the order of the groups. Otherwise blocks are balanced by what tiles cost, and a
+ * weight gradient's groups are walked from the largest one on. */
 
-/* The 32 groups at hand. */
+/* The 32 groups that the warp is looking at. */
 template <typename SHAPE> struct tegroup_impl_sm90_groups_at_hand {
     const tegroup_impl_sm90_call &call;
     const tegroup_gemm_desc &desc;
     bool balanced;              /* else round-robin */
-    int32_t m;                  /* rows of D, of a weight gradient; else each group has its own */
-    int32_t across, wide;       /* tiles of a tile row, and of these not narrow; FITS: tiles of D's columns */
-    int32_t first_group;        /* of the 32 */
-    int64_t before, sum;        /* tiles before the 32; of theirs up to and with this lane's */
-    int32_t group, rows, tiles; /* of this lane */
-    int32_t first_row[4];
+    int32_t m;                  /* lines of D for WGRAD and FITS; otherwise each group has its own number */
+    int32_t across, wide;       /* tiles of a tile row, and its wide ones; FITS: tiles along D's columns */
+    int32_t first_group;        /* the first of the 32 */
+    int64_t before, sum;        /* tiles before the 32 groups; tiles of the lanes up to and including this one */
+    int32_t group, rows, tiles; /* this lane's group, its rows and tiles */
+    int32_t first_row[4];       /* of this lane's group, for each operand */
 
-    enum {
-        STRIPE = 8
-    }; /* tile rows that are walked together, column by column, so that they share what L2 holds of B */
+    enum { STRIPE = 8 }; /* Tile rows of a stripe are walked together, column by column, and share B in L2. */
     static __device__ __forceinline__ int lane() { return (int)threadIdx.x & 31; }
 
     __device__ __forceinline__ explicit tegroup_impl_sm90_groups_at_hand(const tegroup_impl_sm90_call &c)
@@ -5251,12 +5260,12 @@ template <typename SHAPE> struct tegroup_impl_sm90_groups_at_hand {
                                : (wide > 0 && wide < across && k_of(0) >= TEGROUP_IMPL_SM90_BALANCED_K)
                                      || (SHAPE::TAPERS && call.narrows > 0)));
     }
-    /* 0 without a snapshot: groups are alike. */
+    /* Rows of the largest group, or 0 without a snapshot, since groups are even then. */
     __device__ __forceinline__ int32_t most_rows() const {
         const tegroup_snapshot_header *header = call.call.views[TEGROUP_IMPL_A].header;
         return header ? (int32_t)header->rows_max : 0;
     }
-    /* Whether all tiles of a group are narrow; what its tile rows then have, and of these wide. */
+    /* Whether all tiles of group g are narrow; below, the tiles of its tile rows, and how many of these are wide. */
     __device__ __forceinline__ bool tapers(int32_t g) const {
         return SHAPE::TAPERS && g >= desc.a.shape.groups - call.narrows;
     }
@@ -5264,16 +5273,17 @@ template <typename SHAPE> struct tegroup_impl_sm90_groups_at_hand {
         return tapers(g) ? ((int32_t)desc.d.shape.cols + SHAPE::NARROW - 1) / SHAPE::NARROW : across;
     }
     __device__ __forceinline__ int32_t wide_of(int32_t g) const { return tapers(g) ? 0 : wide; }
-    /* Tile rows of a group of so many rows. */
+    /* Tile rows of a group that has `there` rows. */
     __device__ __forceinline__ int32_t tile_rows(int32_t there) const {
         constexpr int32_t EACH = SHAPE::FITS ? SHAPE::COLS : SHAPE::TILE_M;
         return ((SHAPE::OP == TEGROUP_OP_WGRAD ? m : there) + EACH - 1) / EACH;
     }
-    /* Of these, in the stripe that begins with this one. */
+    /* Tile rows of the stripe that begins with tile row `stripe`. */
     static __device__ __forceinline__ int32_t height(int32_t tile_rows, int32_t stripe) {
         return (int32_t)tegroup_impl_min(STRIPE, tile_rows - stripe);
     }
-    /* A weight gradient that nothing is added to is left alone; one of no rows is beta * C. */
+    /* Whether a group has nothing to compute. A weight gradient of no rows is beta * C, which is D itself where the
+     * product accumulates. */
     __device__ __forceinline__ bool idle(int32_t there) const {
         return SHAPE::OP == TEGROUP_OP_WGRAD ? there < 0 || (there == 0 && desc.accumulate) : there <= 0;
     }
@@ -5282,22 +5292,22 @@ template <typename SHAPE> struct tegroup_impl_sm90_groups_at_hand {
                : SHAPE::OP == TEGROUP_OP_FORWARD ? (int32_t)desc.a.shape.cols
                                                  : (int32_t)desc.b.shape.rows;
     }
-    /* Of a tile, where k is that of the group: wgmma's time or, if that is more, the time that its results take to
-     * memory (as much as 6 steps for results of two bytes). */
+    /* The cost of a tile of a group of `there` rows: the time of wgmma or, if that is longer, the time to store the
+     * results, which for results of two bytes is that of 6 steps. */
     __device__ __forceinline__ int32_t cost(int32_t there, int32_t cols) const {
         const int32_t steps = (k_of(there) + SHAPE::K - 1) / SHAPE::K,
                       results = (desc.d.dtype == TEGROUP_DTYPE_F32 ? 12 : 6) * (call.has_c ? 2 : 1);
         return tegroup_impl_sm90_tile_cost(SHAPE::FITS ? tegroup_impl_sm90_fit_cost(cols) : cols,
                                            (int32_t)tegroup_impl_max(steps, results));
     }
-    /* Whether an operand may have rows of each group. (Where blocks are not balanced there are registers enough, and
-     * ptxas does better without being told.) */
+    /* Whether an operand can have a first row for each group. (Where blocks are never balanced, registers suffice, and
+     * ptxas makes better code if this is always true.) */
     static __device__ __forceinline__ constexpr bool starts(int operand) {
         return !SHAPE::BALANCES || operand == TEGROUP_IMPL_A
                || operand == (SHAPE::OP == TEGROUP_OP_WGRAD ? TEGROUP_IMPL_B : TEGROUP_IMPL_D)
                || (operand == TEGROUP_IMPL_C && SHAPE::OP != TEGROUP_OP_WGRAD && !SHAPE::FLIPS);
     }
-    /* Where a group starts in an operand, and rows of it: the fewest, of operands whose snapshots differ. */
+    /* Looks up where a group starts in an operand and, if rows_too, its rows: where snapshots differ, the fewest. */
     __device__ __forceinline__ void meet(const tegroup_tensor &t, tegroup_impl_operand operand, int32_t g,
                                          bool rows_too) {
         const tegroup_snapshot_view &view = call.call.views[operand];
@@ -5305,7 +5315,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_groups_at_hand {
         first_row[operand] = view.rows && !call.listed[operand] ? (int32_t)view.start[g] : 0;
         if (rows_too && there < rows) rows = (int32_t)there;
     }
-    /* The 32 groups from this one on. */
+    /* Loads the 32 groups from `from` on. */
     __device__ __forceinline__ void load(int32_t from, int64_t tiles_before) {
         first_group = from;
         before = tiles_before;
@@ -5313,7 +5323,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_groups_at_hand {
         for (int i = 0; i < 4; i++) first_row[i] = 0;
         const int32_t *order = call.call.views[TEGROUP_IMPL_A].order;
         int32_t g = from + lane();
-        if (g < desc.a.shape.groups && (!SHAPE::FITS || across > 0)) { /* else FITS has stretches of nothing */
+        if (g < desc.a.shape.groups && (!SHAPE::FITS || across > 0)) { /* Otherwise FITS has empty stretches. */
             if (SHAPE::OP == TEGROUP_OP_WGRAD && balanced && order) g = order[g];
             rows = INT32_MAX;
             meet(desc.a, TEGROUP_IMPL_A, g, true);
@@ -5322,7 +5332,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_groups_at_hand {
             if (call.has_c) meet(desc.c, TEGROUP_IMPL_C, g, SHAPE::OP != TEGROUP_OP_WGRAD);
         }
         group = g;
-        tiles = idle(rows) ? 0 : tile_rows(rows) * across_of(g); /* a D of more has no room in memory */
+        tiles = idle(rows) ? 0 : tile_rows(rows) * across_of(g); /* A D of 2^31 tiles fits in no memory. */
         sum = tiles;
         for (int step = 1; step < 32; step *= 2) {
             const int64_t other = __shfl_up_sync(0xffffffffu, sum, step);
@@ -5332,18 +5342,18 @@ template <typename SHAPE> struct tegroup_impl_sm90_groups_at_hand {
     __device__ __forceinline__ bool last() const { return first_group + 32 >= desc.a.shape.groups; }
 };
 
-/* FITS: as few tiles as hold a group's rows have them in two widths at the most, the wider ones first. Where a
- * stripe has both, PART columns of D after another have first these and then those, so that tiles alike are
- * neighbours and those of the same weights are not far. */
+/* How fitting tiles share a group's rows. There are as few tiles as hold them, of at most two widths, the wider first.
+ * A stripe with both widths is walked PART tile columns at a time, and in these first the wider and then the narrower
+ * tiles: so tiles of equal cost are neighbours, and those of the same weights are not far from each other. */
 template <typename SHAPE> struct tegroup_impl_sm90_fit {
     enum { PART = 16 };
-    int32_t each, more; /* rows of a tile, and tiles of the group that have more: in units of FIT */
-    int32_t wider;      /* of the stripe's tiles side by side */
+    int32_t each, more; /* rows of a tile, in units of FIT; tiles of the group that have one unit more */
+    int32_t wider;      /* tile rows of the stripe that have one unit more */
     __device__ __forceinline__ tegroup_impl_sm90_fit(int32_t there, int32_t tile_rows, int32_t stripe, int32_t high)
         : each(0) {
         const int32_t fits = (there + SHAPE::FIT - 1) / SHAPE::FIT;
 #pragma unroll
-        for (int i = 1; i <= SHAPE::COLS / SHAPE::FIT; i++) each += fits >= i * tile_rows; /* fits / tile_rows */
+        for (int i = 1; i <= SHAPE::COLS / SHAPE::FIT; i++) each += fits >= i * tile_rows; /* a division */
         more = fits - each * tile_rows;
         wider = (int32_t)tegroup_impl_clamp(more - stripe, 0, high);
     }
@@ -5353,8 +5363,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_fit {
     }
 };
 
-/* Stretches: tiles of one group that cost the same, and are scheduled together. Every block finds all of them, and
- * of most has no tile: so hardly anything is divided on the way. */
+/* A stretch is tiles of one group that cost the same and are scheduled at once. Every block finds all stretches, but
+ * gets no tile of most of them, so this code avoids divisions. */
 template <typename SHAPE> struct tegroup_impl_sm90_stretches : tegroup_impl_sm90_groups_at_hand<SHAPE> {
     typedef tegroup_impl_sm90_groups_at_hand<SHAPE> base;
     typedef tegroup_impl_sm90_fit<SHAPE> fit;
@@ -5366,17 +5376,17 @@ template <typename SHAPE> struct tegroup_impl_sm90_stretches : tegroup_impl_sm90
     using base::STRIPE;
     using base::wide;
     using base::wide_of;
-    int owner;             /* the lane whose tiles they are; -1: none yet */
-    int32_t at, end, each; /* of its tiles the next one and the end of the stretch; what each of them costs */
-    int32_t stripe, part;  /* FITS: the tile row and the tile column that the stretch begins with */
-    bool two, later;       /* FITS: whether there are tiles of two widths, and they are the second */
-    bool mixes;            /* narrow tiles are with others: a stripe has less than a wave of these */
+    int owner;             /* the lane whose tiles they are, or -1 before the first stretch */
+    int32_t at, end, each; /* the owner's next tile, the end of the stretch, and the cost of each tile */
+    int32_t stripe, part;  /* FITS: the tile row and the tile column at which the stretch begins */
+    bool two, later;       /* FITS: whether the stripe has tiles of two widths, and the stretch the narrower ones */
+    bool mixes; /* whether stretches mix wide and narrow tiles, as a stripe's wide ones are less than a wave */
 
     __device__ __forceinline__ explicit tegroup_impl_sm90_stretches(const tegroup_impl_sm90_call &c)
         : base(c), owner(-1), at(0), end(0), stripe(0), part(0), two(false), later(false),
           mixes(SHAPE::OP == TEGROUP_OP_WGRAD && 8 * wide < (int32_t)gridDim.x) {}
 
-    /* False: there are no more. */
+    /* Finds the next stretch. Returns false if there is none. */
     __device__ __forceinline__ bool next_stretch() {
         while (owner < 0 || !stretch_of_owner()) {
             const uint32_t others = __ballot_sync(0xffffffffu, !this->idle(this->rows) && lane() > owner);
@@ -5393,7 +5403,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_stretches : tegroup_impl_sm90
         return SHAPE::FITS ? fitting_stretch(there, tile_rows) : plain_stretch(there, tile_rows);
     }
     __device__ __forceinline__ bool fitting_stretch(int32_t there, int32_t tile_rows) {
-        if (end > 0) { /* past the one at hand */
+        if (end > 0) { /* Step past the current stretch. */
             if (!two || later) part += two ? fit::PART : across;
             later = two && !later;
             if (part >= across) {
@@ -5411,7 +5421,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_stretches : tegroup_impl_sm90
         each = cost(there, f.cols(later || f.wider == 0));
         return true;
     }
-    /* A stripe's wide tiles, its narrow ones; all tiles of the group where they are of one kind, or mixed. */
+    /* A stretch is a stripe's wide tiles, or its narrow ones; or all of the group, if they are of one kind or mixed. */
     __device__ __forceinline__ bool plain_stretch(int32_t there, int32_t tile_rows) {
         const int32_t g = __shfl_sync(0xffffffffu, this->group, owner), all = across_of(g), wider = wide_of(g);
         int32_t to = tile_rows * all;
@@ -5430,7 +5440,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_stretches : tegroup_impl_sm90
     }
 };
 
-/* The block's tiles, one after another. */
+/* A walk through the tiles of this block. */
 template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stretches<SHAPE> {
     typedef tegroup_impl_sm90_stretches<SHAPE> base;
     typedef tegroup_impl_sm90_fit<SHAPE> fit;
@@ -5446,23 +5456,23 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
     using base::STRIPE;
     using base::sum;
     enum { EACH = TEGROUP_IMPL_SM90_MOST_BLOCKS / 32 };
-    int64_t turn;                 /* round-robin: of all tiles, the next one of this block */
-    bool ahead;                   /* balanced: the first tile of this block was found before */
+    int64_t turn;                 /* round-robin: the number, among all tiles, of this block's next one */
+    bool ahead;                   /* balanced: whether the block's first tile was found before it is assigned */
     int32_t load_of[EACH], fresh; /* see tegroup_impl_sm90_loads */
 
-    /* Not prepared: a snapshot is none, and there are no groups. */
+    /* Unless all snapshots are prepared, there are no groups. */
     __device__ __forceinline__ explicit tegroup_impl_sm90_walk(const tegroup_impl_sm90_call &c, bool prepared)
         : base(c), turn(blockIdx.x), ahead(false), fresh((int32_t)gridDim.x) {
 #pragma unroll
         for (int i = 0; i < EACH; i++) load_of[i] = lane() + 32 * i < (int32_t)gridDim.x ? 0 : INT32_MAX;
         this->load(prepared ? 0 : desc.a.shape.groups, 0);
-        /* Every block finds all stretches, of which groups have one or more: few tiles of short sums would be done
-         * before. */
+        /* Balancing makes every block find all stretches, at least one for each group. A few tiles of short sums are
+         * done sooner round-robin. */
         if (SHAPE::OP != TEGROUP_OP_WGRAD && balanced)
             balanced = __shfl_sync(0xffffffffu, sum, 31) * ((this->k_of(0) + SHAPE::K - 1) / SHAPE::K)
                        >= TEGROUP_IMPL_SM90_BALANCED_STEPS * tegroup_impl_min(32, desc.a.shape.groups);
     }
-    /* The block's next tile: the lane that has its group, and its number there. False: there are no more. */
+    /* Finds the block's next tile: the lane that has its group, and its number there. Returns false if none is left. */
     __device__ __forceinline__ bool round_robin(int *of, int32_t *local) {
         for (;;) {
             const int64_t to = this->before + __shfl_sync(0xffffffffu, sum, 31);
@@ -5475,7 +5485,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
         turn += gridDim.x;
         return true;
     }
-    /* The same of balanced blocks. Tiles of the last groups are given closely: the others even out. */
+    /* The same for balanced blocks. Only the last groups are assigned closely, since later tiles level the others. */
     __device__ __forceinline__ bool by_cost(int *of, int32_t *local) {
         for (;;) {
             if (at == end && !this->next_stretch()) return false;
@@ -5497,8 +5507,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
     __device__ __forceinline__ bool next(tegroup_impl_sm90_item *item) {
         int of;
         int32_t local;
-        /* The first tile that a balanced block gets is that of its number: it is found before any is given, which
-         * takes a while. */
+        /* The first tile that a balanced block gets is that of its own number. It is found round-robin, before any is
+         * assigned, which takes a while. */
         const bool early = balanced && turn >= 0 && turn < __shfl_sync(0xffffffffu, sum, 31);
         if (!(balanced && !early ? by_cost(&of, &local) : round_robin(&of, &local))) return false;
         if (early) ahead = true;
@@ -5517,7 +5527,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
             item->first_row[i] = this->starts(i) ? __shfl_sync(0xffffffffu, first_row[i], of) : 0;
             item->origin[i] = call.shift[i];
         }
-        if (item->k > 0) { /* else the list's entries may be anything */
+        if (item->k > 0) { /* Otherwise the entries of a list may be anything. */
             buffer(desc.a, TEGROUP_IMPL_A, item);
             buffer(desc.b, TEGROUP_IMPL_B, item);
         }
@@ -5525,7 +5535,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
         buffer(desc.d, TEGROUP_IMPL_D, item);
         return true;
     }
-    /* Where tile `local` of group g, which has so many rows, is in D. */
+    /* Places tile `local` of group g, which has `there` rows, in D. */
     __device__ __forceinline__ void place(int32_t local, int32_t g, int32_t there, tegroup_impl_sm90_item *item) const {
         const int32_t tile_rows = this->tile_rows(there), across = across_of(g),
                       begin = local / (STRIPE * across) * STRIPE, within = local - begin * across,
@@ -5551,7 +5561,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
             item->cols = column < wider ? SHAPE::COLS : SHAPE::NARROW;
         }
     }
-    /* TMA takes multiples of 16 bytes alone: from other addresses comes NaN, and to them goes nothing. */
+    /* Adds the address of a listed buffer. TMA needs multiples of 16 bytes: with an operand at another address results
+     * are NaN, and to a D at another address nothing is stored. */
     __device__ __forceinline__ void buffer(const tegroup_tensor &t, tegroup_impl_operand operand,
                                            tegroup_impl_sm90_item *item) const {
         if (!call.listed[operand]) return;
@@ -5564,21 +5575,21 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
 };
 #endif
 
-/* ==== [25] Hopper GEMM: what becomes of sums (src/cuda/sm90_epilogue.h) ==== */
+/* ==== [25] Hopper GEMM: the epilogue (src/cuda/sm90_epilogue.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
-/* ---- what is added ---- */
+/* ---- C and bias ---- */
 
-/* beta * C + scale * bias, for the elements of one thread: of each eight columns two neighbours, in two lines that
- * are eight apart. */
+/* The terms beta * C + scale * bias for the sums of one thread. As wgmma lays sums out, a thread has two adjacent
+ * columns of each eight columns (an "eight"), in two lines that are eight apart. */
 template <typename SHAPE> struct tegroup_impl_sm90_terms {
     static constexpr bool BIAS = SHAPE::OP == TEGROUP_OP_FORWARD && !SHAPE::FLIPS;
     static constexpr int EIGHTS = SHAPE::COLS / 8;
     float alpha, beta;
-    float by[SHAPE::PARTS][2];       /* scale of the bias, of this thread's lines */
-    float bias[(EIGHTS + 7) / 8][2]; /* lane 8 q + t has columns 2 q and 2 q + 1 of eights t, t + 8, ... */
+    float by[SHAPE::PARTS][2];       /* scale of the bias for each of this thread's lines */
+    float bias[(EIGHTS + 7) / 8][2]; /* Lane 8 q + t has columns 2 q and 2 q + 1 of eights t, t + 8, ... */
 
-    /* Of D, that column `i` of the tile is. */
+    /* The column of D that column `i` of the tile is. */
     static __device__ __forceinline__ int64_t column(const tegroup_impl_sm90_call &call,
                                                      const tegroup_impl_sm90_item &item, int i) {
         const int half = item.cols / 2;
@@ -5615,7 +5626,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_terms {
             }
     }
     __device__ __forceinline__ void add(float c, float *x) const { *x = tegroup_impl_gpu_fma(beta, c, *x); }
-    /* x: two columns of the upper line, two of the lower. */
+    /* x: two columns of the upper line, then two of the lower one. */
     __device__ __forceinline__ void add_bias(int m, int eight, float *x) const {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
@@ -5626,8 +5637,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_terms {
     }
 };
 
-/* A slab in which the columns end, element by element, to the group's lines from i0 up to `lines` and its columns
- * from j0 on. Out of line: in every slab of every store it would be a third of what there is to compile. */
+/* Copies a slab in which D's columns end, element by element, to the group's rows from i0 up to `lines` and its columns
+ * from j0 on. It is out of line because, inlined into every store, it would be a third of the code. */
 template <bool WIDE>
 static __device__ __noinline__ void tegroup_impl_sm90_copy(const tegroup_impl_gpu_call *call, int32_t group,
                                                            uint32_t slab, int32_t i0, int32_t lines, int32_t j0) {
@@ -5645,22 +5656,22 @@ static __device__ __noinline__ void tegroup_impl_sm90_copy(const tegroup_impl_gp
     }
 }
 
-/* ---- activated ---- */
+/* ---- activation ---- */
 
-/* Where 16 bytes of a piece of 64 lines by 32 columns are: rows of 64 bytes, as TMA swizzles these. */
+/* The offset of a 16-byte chunk in a piece, which has 64 rows of 64 bytes in TMA's 64-byte swizzle. */
 static __device__ __forceinline__ uint32_t tegroup_impl_sm90_in_piece(int row, int chunk) {
     return (uint32_t)(row * 64 + (chunk ^ (row / 2 & 3)) * 16);
 }
 
-/* Sixteen lines of a set, from `line` on: two results a lane and row, four rows at a time. scale: lane i has line
- * i's. */
+/* Activates sixteen lines of a set, from `line` on. A lane has two results of every second line, and handles four of
+ * its lines at a time. scale: lane i has that of line i. */
 template <bool BF16, tegroup_activation KIND, bool INTERLEAVED, int PIECE>
 static __device__ __forceinline__ void tegroup_impl_sm90_activate_lines(const tegroup_impl_sm90_call &call,
                                                                         uint32_t set, int line, float scale) {
     const tegroup_activation_desc &f = call.epilogue.activation;
     const float alpha = (float)f.alpha, limit = (float)f.limit;
     const int lane = tegroup_impl_thread() % 32, word = lane % 16;
-    /* Where a word of its number is, and where two are. */
+    /* The offset of the lane's word of a piece and, for interleaved pairs, of two words in the first two pieces. */
     const uint32_t one = set + tegroup_impl_sm90_in_piece(line + lane / 16, word / 4) + (uint32_t)(word % 4 * 4),
                    two = set + (uint32_t)(word / 8 * PIECE) + tegroup_impl_sm90_in_piece(line + lane / 16, word % 8 / 2)
                          + (uint32_t)(word % 2 * 8);
@@ -5668,7 +5679,7 @@ static __device__ __forceinline__ void tegroup_impl_sm90_activate_lines(const te
     for (int from = 0; from < 16; from += 8) {
         uint32_t first[4], second[4];
 #pragma unroll
-        for (int r = 0; r < 4; r++) { /* from row to row, two apart, a chunk's number differs in r alone */
+        for (int r = 0; r < 4; r++) { /* These rows are two apart, so the swizzle XORs their chunks with r. */
             const uint32_t down = (uint32_t)((from + 2 * r) * 64), turn = (uint32_t)(r * 16);
             if (!INTERLEAVED) {
                 asm volatile("ld.shared.u32 %0, [%1];" : "=r"(first[r]) : "r"((one ^ turn) + down) : "memory");
@@ -5707,10 +5718,11 @@ static __device__ __forceinline__ void tegroup_impl_sm90_store_chunk(uint32_t to
                  : "memory");
 }
 
-/* Sixteen lines of a set whose gradient is where what is activated will be: that of gates and ups takes their place.
- * Eight columns a lane and row, eight rows at a time; the first `cols` of the set's 32 exist, and what others would
- * give may be NaN. Lane i has the scale of line i, and gets the sum of its gradient times result, in the order of
- * tegroup_impl_activation_grad_kernel, where a thread has eight columns or, interleaved, four. */
+/* Differentiates sixteen lines of a set. Its third piece holds the gradient of the activation, which is replaced by
+ * the activation itself; gates and ups are replaced by their gradients. A lane has eight columns of a line, and a warp
+ * eight lines at a time. Only the first `cols` of the set's 32 columns exist; the others may give NaN, so sums leave
+ * them out. Lane i has the scale of line i, and returns the line's sum of gradient times result, added up in the order
+ * of tegroup_impl_activation_grad_kernel, where a thread has eight columns or, interleaved, four. */
 template <bool BF16, tegroup_activation KIND, bool INTERLEAVED, int PIECE>
 static __device__ __forceinline__ float tegroup_impl_sm90_differentiate_lines(const tegroup_impl_sm90_call &call,
                                                                               uint32_t set, int line, int32_t cols,
@@ -5774,14 +5786,14 @@ static __device__ __forceinline__ float tegroup_impl_sm90_differentiate(const te
 /* ==== [26] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
-/* Out of line, and called before anything else: elsewhere it takes registers that ptxas then lacks for sums, so that
- * it serializes wgmma (C7511). */
+/* This is out of line and called before anything else: anywhere else it takes registers that the sums need, and ptxas
+ * serializes wgmma (C7511). */
 static __device__ __noinline__ bool tegroup_impl_sm90_prepared(const tegroup_impl_gpu_call *call) {
     return tegroup_impl_prepared<true>(*call);
 }
 
-/* A block in four parts, each the base of the next: what its warps share, what loads, what stores, and what
- * multiplies. (Parts that hold the first have nvcc make other code.) */
+/* A block is a chain of four classes, each the base of the next: what the warps share, loader, storer, multiplier. (If
+ * the others hold the first as a member instead, nvcc makes different code.) */
 template <typename SHAPE> struct tegroup_impl_sm90_block {
     static constexpr int STAGES = SHAPE::STAGES, ITEMS = TEGROUP_IMPL_SM90_ITEMS;
     const tegroup_impl_sm90_call &call;
@@ -5794,22 +5806,22 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
     __device__ __forceinline__ tegroup_impl_sm90_block(const tegroup_impl_sm90_call &c, unsigned char *memory)
         : call(c) {
         static_assert(sizeof *rest <= TEGROUP_IMPL_SM90_REST, "barriers and found tiles");
-        memory += (1024 - tegroup_impl_shared(memory) % 1024) % 1024; /* as the swizzle of TMA and wgmma asks */
+        memory += (1024 - tegroup_impl_shared(memory) % 1024) % 1024; /* for the swizzle of TMA and wgmma */
         ring = tegroup_impl_shared(memory);
         slabs = ring + STAGES * SHAPE::STAGE_BYTES;
         rest = (tegroup_impl_sm90_rest<SHAPE> *)(memory + STAGES * SHAPE::STAGE_BYTES + SHAPE::SLAB_BYTES);
     }
-    /* By a thread of the warp that loads, while the one that schedules looks at the snapshots. */
+    /* A thread of the loading warp initializes the barriers while the scheduler warp checks the snapshots. */
     __device__ __forceinline__ void init() const {
         if (threadIdx.x == 32) {
             const int loaders = gathers() ? 32 : 1;
             for (int s = 0; s < STAGES; s++) {
                 tegroup_impl_barrier_init(at(&rest->full[s]), gathers() ? 33 : 1);
-                tegroup_impl_barrier_init(at(&rest->empty[s]), SHAPE::TURNS ? 4 : 8); /* warps that multiply */
+                tegroup_impl_barrier_init(at(&rest->empty[s]), SHAPE::TURNS ? 4 : 8); /* multiplying warps */
             }
             for (int i = 0; i < ITEMS; i++) {
                 tegroup_impl_barrier_init(at(&rest->found[i]), 1);
-                tegroup_impl_barrier_init(at(&rest->taken[i]), loaders + 2 + 256); /* who store, and who multiply */
+                tegroup_impl_barrier_init(at(&rest->taken[i]), loaders + 2 + 256); /* storers, multipliers */
             }
             for (int w = 0; w < 2; w++) {
                 tegroup_impl_barrier_init(at(&rest->turn[w]), 4);
@@ -5826,16 +5838,17 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
     __device__ __forceinline__ bool anywhere(tegroup_impl_operand operand) const {
         return call.ragged[operand] || call.listed[operand];
     }
+    /* Waits for the block's tile `number`. */
     __device__ __forceinline__ const tegroup_impl_sm90_item *take(int32_t number) const {
         tegroup_impl_barrier_wait(at(&rest->found[number % ITEMS]), number / ITEMS & 1);
         return &rest->items[number % ITEMS];
     }
-    /* By every thread that took it, after its last look. */
+    /* Every thread that took a tile calls this after it last reads it. */
     __device__ __forceinline__ void give(int32_t number) const {
         tegroup_impl_barrier_arrive(at(&rest->taken[number % ITEMS]));
     }
 
-    /* One warp: which tiles this block works on. */
+    /* The scheduler warp publishes the block's tiles, and then an item of group -1. */
     __device__ __forceinline__ void schedule(bool prepared) const {
         tegroup_impl_sm90_walk<SHAPE> walk(call, prepared);
         bool there = true;
@@ -5852,7 +5865,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
         }
     }
 
-    /* First line of a warpgroup's part of a tile. */
+    /* The first line of a warpgroup's part of a tile. */
     static __device__ __forceinline__ int line_of(int group) { return SHAPE::TURNS ? 0 : group * SHAPE::LINES; }
     static __device__ __forceinline__ bool narrow(const tegroup_impl_sm90_item &item) {
         return SHAPE::NARROWS && item.cols == SHAPE::NARROW;
@@ -5861,7 +5874,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
         return !SHAPE::FLIPS && call.call.desc.d.dtype == TEGROUP_DTYPE_F32;
     }
 
-    /* ---- results go through slabs of 64 lines of 128 bytes: number n of a tile through slab n % USED ---- */
+    /* ---- results go through slabs of 64 rows of 128 bytes: number n of a tile through slab n % USED ---- */
 
     __device__ __forceinline__ uint32_t slab(int group, int which) const {
         return slabs + (uint32_t)((group * SHAPE::SLABS + which) * TEGROUP_IMPL_SM90_SLAB);
@@ -5869,8 +5882,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
     template <bool WIDE> __device__ __forceinline__ bool adds_in_l2(int number) const {
         return SHAPE::template results<WIDE>::in_l2(number) && call.adds_in_l2;
     }
-    /* Does the slab of `cols` columns from there on in the tile hold the end of D's columns within 16 bytes? TMA
-     * stores these at the least, and would go on past it. */
+    /* Whether D's columns end inside the slab at `line` and `col` of the tile, which has `cols` of them, and not at a
+     * multiple of 16 bytes. TMA stores no less than 16 bytes, and so would write past that end. */
     __device__ __forceinline__ bool ends(const tegroup_impl_sm90_item &item, int32_t line, int32_t col,
                                          int32_t cols) const {
         const int32_t left = SHAPE::FLIPS
@@ -5878,7 +5891,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
                                  : (int32_t)tegroup_impl_min(item.cols, call.call.desc.d.shape.cols - item.j0) - col;
         return left > 0 && left < cols && left % (cols / 8) != 0;
     }
-    /* Sets of an activation, which a warpgroup counts from its first tile on. */
+    /* The address of a piece of an activation's set. A warpgroup counts its sets from its first tile on. */
     __device__ __forceinline__ uint32_t piece(int group, uint32_t set, int piece) const {
         return slabs
                + (uint32_t)(group * SHAPE::SLABS * TEGROUP_IMPL_SM90_SLAB
@@ -5906,7 +5919,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
     __device__ __forceinline__ tegroup_impl_sm90_loader(const tegroup_impl_sm90_call &c, unsigned char *memory)
         : base(c, memory) {}
 
-    /* One thread: the stages of every tile. */
+    /* One thread loads the stages of every tile by TMA. */
     __device__ __forceinline__ void load() const {
         uint32_t step = 0;
         for (int32_t number = 0;; number++) {
@@ -5935,10 +5948,11 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
             }
         }
     }
-    /* One warp, where rows are picked: each lane copies chunks of them; the other operand comes by TMA. The copies
-     * of a step have the time of LAG more to arrive before the warp waits for them and says so. Nobody may wait for
-     * what is not said meanwhile: a stage is given back when the next one is there, so LAG is at least two stages
-     * less than the ring; and tiles without a step are not found ahead without end. */
+    /* Where rows are gathered, one warp loads: each lane copies 16-byte chunks of the rows, and an operand that is not
+     * gathered comes by TMA. The warp waits for the copies of a step, and announces them, LAG steps later. That must
+     * not deadlock. Multipliers release a stage when the next one is full, so LAG is at most STAGES - 2. At a tile
+     * without steps everything is announced: multipliers that still wait take no further tile, and the scheduler is
+     * only ITEMS tiles ahead of them. */
     __device__ __forceinline__ void load_gathered() const {
         constexpr uint32_t LAG = STAGES > 3 ? 2 : 1;
         const tegroup_gemm_desc &desc = call.call.desc;
@@ -5984,21 +5998,21 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
             }
         }
     }
-    /* What this lane copied for a step can be read by wgmma. */
+    /* Announces that wgmma can read what this lane copied for a step. */
     __device__ __forceinline__ void arrived(uint32_t step) const {
         tegroup_impl_async_fence();
         tegroup_impl_barrier_arrive(at(&rest->full[step % STAGES]));
     }
-    /* Where `count` rows of an operand are, of which the first `there` exist. */
+    /* Looks up which rows `count` gathered rows are, of which the first `there` exist. */
     static __device__ __forceinline__ void pick(const tegroup_gather &gather, int32_t first, int32_t there, int count,
                                                 int32_t *picked) {
-        __syncwarp(); /* the rows before these have been copied */
+        __syncwarp(); /* Every lane has read the previous row numbers. */
         for (int i = lane(); i < count; i += 32)
             picked[i] = i < there ? (int32_t)tegroup_impl_gathered(&gather, (int64_t)first + i) : -1;
         __syncwarp();
     }
-    /* 64 columns of picked rows, swizzled as TMA would. A lane has the same chunk of every fourth row. Of whole
-     * chunks eight are under way at a time, since a copy waits for its row to be looked up. */
+    /* Copies 64 columns of gathered rows, swizzled as TMA would. A lane has the same chunk of every fourth row. It
+     * reads eight row numbers before it copies their chunks, to hide the latency of the reads. */
     __device__ __forceinline__ void copy_rows(const tegroup_tensor &t, const int32_t *picked, int32_t col, int count,
                                               uint32_t to) const {
         const int chunk = lane() % 8, first = lane() / 8;
@@ -6042,20 +6056,21 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
     static __device__ __forceinline__ bool is_short(const tegroup_impl_sm90_item &item) {
         return SHAPE::SHORT > 0 && item.lines <= SHAPE::SHORT;
     }
-    static __device__ __forceinline__ uint32_t a_bytes(const tegroup_impl_sm90_item &item) { /* of a stage */
+    /* Bytes of a stage that a tile loads. */
+    static __device__ __forceinline__ uint32_t a_bytes(const tegroup_impl_sm90_item &item) {
         return (is_short(item) ? SHAPE::SHORT : SHAPE::TILE_M) * SHAPE::K * 2;
     }
-    /* Whether gates and ups are halves of what a forward product gives: a tile then has gates, and after them ups. */
+    /* Whether gates and ups are two halves of a forward product's D. A tile then has gates, followed by their ups. */
     __device__ __forceinline__ bool halves() const {
         return SHAPE::OP == TEGROUP_OP_FORWARD && SHAPE::ACTIVATES && !call.epilogue.activation.interleaved;
     }
-    __device__ __forceinline__ uint32_t b_bytes(const tegroup_impl_sm90_item &item) const { /* of a stage */
+    __device__ __forceinline__ uint32_t b_bytes(const tegroup_impl_sm90_item &item) const {
         return (SHAPE::FITS ? item.cols : narrow(item) ? SHAPE::NARROW : SHAPE::COLS) * SHAPE::K * 2;
     }
     __device__ __forceinline__ void load_b(const tegroup_impl_sm90_item &item, int32_t k0, uint32_t to,
                                            uint32_t full) const {
         if (SHAPE::FITS) {
-            /* In one box: several small ones take longer, and so does one that is larger than what there is. */
+            /* One box: several small ones take longer, and so does one with more rows than exist. */
             const int32_t smaller = (SHAPE::COLS - item.cols) / SHAPE::FIT - 1;
             if (smaller < 0) load_rows(item, TEGROUP_IMPL_A, to, full, k0, item.j0, item.rows, SHAPE::COLS);
             else
@@ -6075,19 +6090,19 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
                     load_rows(item, SHAPE::SECOND, to + j * 128, full, item.j0 + j, k0, item.k - k0,
                               TEGROUP_IMPL_SM90_LINES);
     }
-    /* Forward: a box of the group's weights, from `row` on. */
+    /* Loads a box of the weights of a forward product's group, from `row` on. */
     __device__ __forceinline__ void load_weights(const tegroup_impl_sm90_item &item, const CUtensorMap *map,
                                                  uint32_t to, uint32_t full, int32_t k0, int32_t row) const {
         tegroup_impl_tma_load(to, map, full, k0, row, call.listed[TEGROUP_IMPL_B] ? 0 : item.group,
                               anywhere(TEGROUP_IMPL_B), item.origin[TEGROUP_IMPL_B]);
     }
-    /* `rows` rows of the group, from `row` on, of 64 columns: as many as a box has, if there are. */
+    /* Loads 64 columns of a box of the group's rows, from `row` on, of which `rows` exist. */
     __device__ __forceinline__ void load_rows(const tegroup_impl_sm90_item &item, tegroup_impl_operand operand,
                                               uint32_t to, uint32_t full, int32_t col, int32_t row, int32_t rows,
                                               int32_t box) const {
         load_box(item, operand, &call.map[operand], 0, to, full, col, row, rows, box);
     }
-    /* By another map, whose boxes begin `further` bytes on. */
+    /* The same by another map, whose shift is `further` bytes above the operand's. */
     __device__ __forceinline__ void load_box(const tegroup_impl_sm90_item &item, tegroup_impl_operand operand,
                                              const CUtensorMap *map, uint64_t further, uint32_t to, uint32_t full,
                                              int32_t col, int32_t row, int32_t rows, int32_t box) const {
@@ -6124,7 +6139,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
     __device__ __forceinline__ tegroup_impl_sm90_storer(const tegroup_impl_sm90_call &c, unsigned char *memory)
         : base(c, memory) {}
 
-    /* One thread a warpgroup: its results from the slabs, and C to them. */
+    /* One thread for each warpgroup stores its results from the slabs, and loads C into them. */
     __device__ __forceinline__ void store(int group) const {
         uint32_t rounds = 0;
         for (int32_t number = 0;; number++) {
@@ -6136,7 +6151,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
             else if (is_wide()) store_tile<true>(group, item, &rounds);
             else store_tile<false>(group, item, &rounds);
         }
-        tegroup_impl_tma_store_wait<0>(); /* shared memory must outlive its readers */
+        tegroup_impl_tma_store_wait<0>(); /* The block must not end while TMA reads its shared memory. */
     }
     template <bool WIDE>
     __device__ __forceinline__ void store_tile(int group, const tegroup_impl_sm90_item &item, uint32_t *rounds) const {
@@ -6151,14 +6166,14 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
                 && !ends(item, i / results::ACROSS * 64, i % results::ACROSS * results::COLS, results::COLS))
                 tegroup_impl_tma_store(&call.map[TEGROUP_IMPL_D], slab(group, i % results::USED), x, y, z,
                                        anywhere(TEGROUP_IMPL_D), item.origin[TEGROUP_IMPL_D], adds_in_l2<WIDE>(i));
-            tegroup_impl_tma_store_commit(); /* one group a slab, also when nothing is stored */
+            tegroup_impl_tma_store_commit(); /* one bulk group for each slab, even if empty: waits count slabs */
             if (i == 0 || i - 1 + results::USED >= results::COUNT) continue;
-            tegroup_impl_tma_store_wait<1>(); /* the slab before this one has gone */
+            tegroup_impl_tma_store_wait<1>(); /* TMA has read the slab before this one. */
             prepare<WIDE>(group, item, i - 1 + results::USED);
         }
         *rounds += results::COUNT / results::USED;
     }
-    /* The slab that result `number` goes through is free; C comes to it where that is added. */
+    /* Makes the slab of result `number` ready: loads C into it if C is added here, or only says that it is free. */
     template <bool WIDE>
     __device__ __forceinline__ void prepare(int group, const tegroup_impl_sm90_item &item, int number) const {
         typedef typename SHAPE::template results<WIDE> results;
@@ -6173,7 +6188,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
         tegroup_impl_tma_load(slab(group, number % results::USED), &call.map[TEGROUP_IMPL_C], ready, x, y, z,
                               anywhere(TEGROUP_IMPL_C), item.origin[TEGROUP_IMPL_C]);
     }
-    /* Where slab `number` of a tile goes, or C for it comes from. False: there are no lines or columns. */
+    /* The TMA coordinates, in D or C, of slab `number` of a tile. Returns false if it has no lines or no columns. */
     template <bool WIDE>
     __device__ __forceinline__ bool place(int group, const tegroup_impl_sm90_item &item, int number,
                                           tegroup_impl_operand operand, int32_t *x, int32_t *y, int32_t *z) const {
@@ -6187,7 +6202,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
             place_rows(item, operand, item.j0 + col, rows, y, z);
             return v > 0 && rows > 0;
         }
-        if (SHAPE::FLIPS) { /* never ragged */
+        if (SHAPE::FLIPS) { /* A weight gradient is never ragged. */
             *x = i;
             *y = item.j0 + col;
             *z = call.listed[operand] ? 0 : item.group;
@@ -6197,13 +6212,13 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
         place_rows(item, operand, i, v, y, z);
         return v > 0 && col < item.cols && *x < call.call.desc.d.shape.cols;
     }
-    /* A box of `rows` of the group, from `row` on. */
+    /* The TMA coordinates of a box of `rows` rows of the group, from `row` on. */
     __device__ __forceinline__ void place_rows(const tegroup_impl_sm90_item &item, tegroup_impl_operand operand,
                                                int32_t row, int32_t rows, int32_t *y, int32_t *z) const {
         *y = call.ragged[operand] ? TEGROUP_IMPL_SM90_LINES - rows : row;
         *z = call.ragged[operand] ? item.first_row[operand] + row + rows : call.listed[operand] ? 0 : item.group;
     }
-    /* Columns past the last one TMA leaves out. */
+    /* Stores the sets of a tile. Rows of an activation are multiples of 16 bytes, so TMA clips them where they end. */
     __device__ __forceinline__ void store_sets(int group, const tegroup_impl_sm90_item &item, uint32_t *done) const {
         const bool halves = !call.epilogue.activation.interleaved,
                    keeps_d = SHAPE::OP == TEGROUP_OP_DGRAD || call.epilogue.keeps_d,
@@ -6228,12 +6243,12 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
             }
             tegroup_impl_tma_store_commit();
             if (i + SHAPE::SETS >= sets) continue;
-            tegroup_impl_tma_store_wait<0>(); /* it has gone, while the next one is worked on */
+            tegroup_impl_tma_store_wait<0>(); /* The warpgroup works on the next set meanwhile. */
             prepare_set(group, item, *done, i + SHAPE::SETS);
         }
         *done += (uint32_t)sets;
     }
-    /* Set `i` of a tile before which there were `done` is free; a gradient's gates and ups come to it. */
+    /* Makes set `i` of a tile ready, before which there were `done` sets; loads a gradient's gates and ups into it. */
     __device__ __forceinline__ void prepare_set(int group, const tegroup_impl_sm90_item &item, uint32_t done,
                                                 int i) const {
         const uint32_t set = done + i, ready = at(&rest->ready[group][set % SHAPE::SETS]);
@@ -6249,8 +6264,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
         tegroup_impl_tma_load(piece(group, set, 1), halves ? &call.c_ups : &call.map[TEGROUP_IMPL_C], ready,
                               halves ? x : 2 * x + 32, y, z, true, item.origin[TEGROUP_IMPL_C]);
     }
-    /* Where set `i` of a tile goes: lines of 64 of the group from the tile's on, and columns of what is activated.
-     * False: no lines. */
+    /* The TMA coordinates of set `i` of a tile, where x counts columns of the activation. Returns false if it has no
+     * lines. */
     __device__ __forceinline__ bool place_set(int group, const tegroup_impl_sm90_item &item, int i, int32_t *x,
                                               int32_t *y, int32_t *z) const {
         const int across = item.cols / SHAPE::SET_COLS, line = line_of(group) + i / across * 64;
@@ -6263,7 +6278,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
 };
 #endif
 
-/* ==== [29] Hopper GEMM: sums, their way to shared memory, and the kernel (src/cuda/sm90_multiply.h) ==== */
+/* ==== [29] Hopper GEMM: the multiplying warpgroups, and the kernel (src/cuda/sm90_multiply.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegroup_impl_sm90_storer<SHAPE> {
@@ -6288,25 +6303,25 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
     __device__ __forceinline__ tegroup_impl_sm90_multiplier(const tegroup_impl_sm90_call &c, unsigned char *memory)
         : base(c, memory) {}
 
-    /* Warpgroup `group` (0 or 1): sums and results. */
+    /* Warpgroup `group` (0 or 1) multiplies its tiles, or its parts of them, and writes the results into slabs. */
     __device__ __forceinline__ void multiply(int group) const {
-        uint32_t step = 0, rounds = 0; /* rounds: of results through the slabs */
+        uint32_t step = 0, rounds = 0; /* rounds: uses of each slab so far or, with an activation, sets so far */
         int32_t number = 0;
         if (SHAPE::TURNS && group == 1) pass(&number, &step);
         for (;;) {
             const tegroup_impl_sm90_item *item = take(number);
             if (item->group < 0) break;
-            /* A wait for a stage is good only while no phase can be missed: the other's are over first. */
+            /* A wait by parity must not miss a phase, so the other warpgroup first sees all of its stages full. */
             if (SHAPE::TURNS) tegroup_impl_barrier_wait(at(&rest->turn[group]), (number / 2 & 1) ^ (group == 0));
             if (item->lines > line_of(group)) work(group, *item, step, &rounds);
             else see_off(group, step, steps_of(*item));
-            step += steps_of(*item); /* not held meanwhile: sums leave few registers */
+            step += steps_of(*item); /* Computed again, since the sums leave few registers. */
             give(number);
             number++;
             if (SHAPE::TURNS) pass(&number, &step);
         }
     }
-    /* The other warpgroup's turn; the end is left to be taken. */
+    /* Skips a tile of the other warpgroup, but not the item after the last tile. */
     __device__ __forceinline__ void pass(int32_t *number, uint32_t *step) const {
         const tegroup_impl_sm90_item *item = take(*number);
         if (item->group < 0) return;
@@ -6317,10 +6332,10 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
     static __device__ __forceinline__ uint32_t steps_of(const tegroup_impl_sm90_item &item) {
         return (uint32_t)((item.k + SHAPE::K - 1) / SHAPE::K);
     }
-    /* Every lane of the warp has seen its own turn come, or might wait for it when the one after it is over: where
-     * wgmma was waited for they have. Of a tile without steps it rests on the wait for a turn being one instruction
-     * of a whole warp, as ptxas makes it; a __syncwarp here, or on such a tile's way alone, has ptxas serialize
-     * wgmma (C7511). */
+    /* Gives the other warpgroup its turn. Each lane of the warp must have seen its own turn come, or it might miss the
+     * phase and wait forever. A wait for wgmma, which a warp executes as one, ensures that. For a tile without steps it
+     * relies on ptxas making the wait for a turn one instruction of the whole warp; a __syncwarp here, or only on the
+     * path of such a tile, makes ptxas serialize wgmma (C7511). */
     __device__ __forceinline__ void yield(int group) const {
         if (SHAPE::TURNS && lane() == 0) tegroup_impl_barrier_arrive(at(&rest->turn[group ^ 1]));
     }
@@ -6344,7 +6359,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
         *rounds += wide ? SHAPE::template results<true>::COUNT / SHAPE::template results<true>::USED
                         : SHAPE::template results<false>::COUNT / SHAPE::template results<false>::USED;
     }
-    /* Stages of a tile of which this warpgroup has no lines. */
+    /* Releases the stages of a tile in which this warpgroup has no lines. */
     __device__ __forceinline__ void see_off(int group, uint32_t step, uint32_t steps) const {
 #pragma unroll 1
         for (const uint32_t end = step + steps; step < end; step++) {
@@ -6354,7 +6369,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
         }
         yield(group);
     }
-    /* An empty sum: -0, to which beta * C can be added without a change. */
+    /* The empty sum. Where beta * C is added it is -0, which also leaves a -0 as it is. */
     __device__ __forceinline__ void nothing(int group, bool adds, sums &sum) const {
 #pragma unroll
         for (int m = 0; m < SHAPE::PARTS; m++)
@@ -6362,13 +6377,13 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
             for (int i = 0; i < SHAPE::COLS / 2; i++) sum[m][i] = adds ? -0.0f : 0.0f;
         yield(group);
     }
-    /* Of the first COLS columns of the tile. */
+    /* Sums for the first COLS columns of the tile. */
     template <int COLS>
     __device__ __forceinline__ void add_up(int group, uint32_t first, uint32_t steps, sums &sum) const {
         const uint32_t a = tegroup_impl_wgmma_tile(ring + line_of(group) * 128, SHAPE::K * 128),
                        b = tegroup_impl_wgmma_tile(ring + SHAPE::A_BYTES, SHAPE::K * 128);
         multiply_stage<COLS, true>(first, a, b, sum);
-        tegroup_impl_wgmma_wait<0>(); /* else the compiler waits, and says so: the sums change registers here */
+        tegroup_impl_wgmma_wait<0>(); /* Otherwise ptxas waits, and warns: the sums change registers here. */
 #pragma unroll 1
         for (uint32_t step = first + 1; step < first + steps; step++) {
             multiply_stage<COLS, false>(step, a, b, sum);
@@ -6380,7 +6395,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
         fence<COLS>(sum);
         release(first + steps - 1);
     }
-    /* Of as many as a tile that fits has. */
+    /* Sums for a fitting tile of `cols` columns. */
     __device__ __forceinline__ void add_up_fit(int group, int32_t cols, uint32_t first, uint32_t steps,
                                                sums &sum) const {
         static_assert(TEGROUP_IMPL_SM90_SMALLER == 4, "one for each box");
@@ -6390,7 +6405,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
         else if (cols == SHAPE::fitting(3)) add_up<SHAPE::fitting(3)>(group, first, steps, sum);
         else add_up<SHAPE::fitting(4)>(group, first, steps, sum);
     }
-    /* The first stage of a tile reads no sums: what is in their registers is of no consequence. */
+    /* Multiplies a stage. The first one of a tile overwrites the sums, so nobody clears them. */
     template <int COLS, bool FIRST>
     __device__ __forceinline__ void multiply_stage(uint32_t step, uint32_t a, uint32_t b, sums &sum) const {
         constexpr int A_STEP = (SHAPE::A_LINES ? 16 * 128 : 32) >> 4, B_STEP = (SHAPE::B_LINES ? 16 * 128 : 32) >> 4;
@@ -6415,7 +6430,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
     __device__ __forceinline__ void wait_full(uint32_t step) const {
         tegroup_impl_barrier_wait(at(&rest->full[step % STAGES]), step / STAGES & 1);
     }
-    /* The compiler may not move what it does with the sums across. */
+    /* Keeps the compiler from moving accesses to the sums across this point. */
     template <int COLS> static __device__ __forceinline__ void fence(sums &sum) {
 #pragma unroll
         for (int m = 0; m < SHAPE::PARTS; m++)
@@ -6425,13 +6440,14 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
 
     /* ---- results to slabs ---- */
 
-    /* Until the slab of result `number` may be written, and holds C if that is added. */
+    /* Waits until the slab of result `number` is free, and holds C if that is added. */
     template <bool WIDE> __device__ __forceinline__ void begin(int group, int number, uint32_t rounds) const {
         typedef typename SHAPE::template results<WIDE> results;
         tegroup_impl_barrier_wait(at(&rest->ready[group][number % results::USED]),
                                   (rounds + number / results::USED) & 1);
     }
-    /* It is written. */
+    /* Announces that the slab is written. If D's columns end in it, off a multiple of 16 bytes, the warpgroup copies it
+     * to D itself. */
     template <bool WIDE>
     __device__ __forceinline__ void end(int group, const tegroup_impl_sm90_item &item, int number) const {
         typedef typename SHAPE::template results<WIDE> results;
@@ -6448,7 +6464,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
             else
                 tegroup_impl_sm90_copy<WIDE>(&call.call, item.group, slab(group, number % results::USED), line,
                                              item.i0 + item.lines, col);
-            tegroup_impl_warpgroup_sync(1 + group); /* `written` says as much, but racecheck hears its lane alone */
+            tegroup_impl_warpgroup_sync(1 + group); /* `written` suffices, but racecheck credits only its lane */
         }
         tegroup_impl_async_fence();
         __syncwarp();
@@ -6460,8 +6476,8 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
         typedef typename SHAPE::template results<false> results;
         const bool bf16 = call.call.desc.d.dtype == TEGROUP_DTYPE_BF16;
         const int me = tegroup_impl_thread(), lane = me % 32, warp = me / 32 % 4;
-        /* The row that this lane addresses: one of this warp's sixteen lines, or of sixteen columns that have these
-         * lines in two chunks. */
+        /* The row of the slab that this lane addresses: one of the warp's sixteen lines or, if flipped, one of sixteen
+         * columns, which have these lines in two chunks. */
         const int row = SHAPE::FLIPS ? lane / 16 * 8 + lane % 8 : warp * 16 + lane % 16;
         const uint32_t mine = (uint32_t)(row * 128 + (SHAPE::FLIPS ? ((warp * 2 + lane / 8 % 2) ^ (row & 7)) * 16 : 0));
         const tegroup_impl_sm90_terms<SHAPE> terms(call, item, line_of(group));
@@ -6473,7 +6489,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
                 const uint32_t to = slab(group, number % results::USED) + mine;
                 begin<false>(group, number, rounds);
 #pragma unroll
-                for (int c = 0; c < 8; c += 2) { /* twice eight columns: of the upper eight lines, then of the lower */
+                for (int c = 0; c < 8; c += 2) { /* two eights of columns, each of the upper, then the lower lines */
                     const uint32_t there =
                         to + (uint32_t)(SHAPE::FLIPS ? c * 8 * 128 : ((c + lane / 16) ^ (row & 7)) * 16);
                     float x[8];
@@ -6504,7 +6520,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
                                                uint32_t rounds, sums &sum) const {
         typedef typename SHAPE::template results<true> results;
         const int me = tegroup_impl_thread(), lane = me % 32;
-        const int row = me / 32 % 4 * 16 + lane / 4; /* and the eighth below, whose chunks are permuted alike */
+        const int row = me / 32 % 4 * 16 + lane / 4; /* and eight below it, where chunks are swizzled alike */
         const tegroup_impl_sm90_terms<SHAPE> terms(call, item, line_of(group));
 #pragma unroll
         for (int m = 0; m < SHAPE::PARTS; m++)
@@ -6540,14 +6556,15 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
                 end<true>(group, item, number);
             }
     }
-    /* Sums rounded to a set, forward to its first two pieces, those of a gradient to the third; then each warp goes
-     * on with what it wrote itself. That is long, and stands once for all sets. */
+    /* Rounds sums into a set: into its first two pieces for a forward product, into the third for a gradient. Each warp
+     * then activates or differentiates the lines that it wrote itself. As that code is long, the loop over sets is not
+     * unrolled. */
     __device__ __forceinline__ void activate(int group, const tegroup_impl_sm90_item &item, uint32_t *done,
                                              sums &sum) const {
         constexpr bool FORWARD = SHAPE::OP == TEGROUP_OP_FORWARD;
-        constexpr int MOST = SHAPE::COLS / SHAPE::SET_COLS; /* sets of 64 lines */
+        constexpr int MOST = SHAPE::COLS / SHAPE::SET_COLS; /* sets side by side, in the widest tile */
         const int across = item.cols / SHAPE::SET_COLS, row = tegroup_impl_thread() / 32 % 4 * 16 + lane() % 16;
-        float scale[SHAPE::PARTS]; /* lane i has line i's, of the activation */
+        float scale[SHAPE::PARTS]; /* of the activation; lane i has that of the warp's line i */
         const tegroup_impl_sm90_terms<SHAPE> terms(call, item, line_of(group));
 #pragma unroll
         for (int m = 0; m < SHAPE::PARTS; m++) {
@@ -6556,7 +6573,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
                     ? tegroup_impl_weight<float>(call.epilogue.activation.row_scale,
                                                  (int64_t)item.first_row[TEGROUP_IMPL_D] + item.i0 + m * 64 + row, 0)
                     : 0.0f;
-            constexpr int AT_ONCE = FORWARD ? 0 : SHAPE::COLS / 8; /* which frees registers for what follows */
+            constexpr int AT_ONCE = FORWARD ? 0 : SHAPE::COLS / 8; /* This frees registers for the loop. */
 #pragma unroll
             for (int eight = 0; eight < AT_ONCE; eight++) {
                 uint32_t word[2];
@@ -6590,7 +6607,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
             ++*done;
         }
     }
-    /* Both columns that a thread has of eight, of its upper line and of its lower. */
+    /* Rounds the two columns that a thread has of an eight: in its upper line, then in its lower one. */
     __device__ __forceinline__ void round(const tegroup_impl_sm90_terms<SHAPE> &terms, int m, int eight,
                                           const float (&sum)[SHAPE::COLS / 2], uint32_t *word) const {
         float x[4];
@@ -6600,7 +6617,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
         word[0] = tegroup_impl_two_halves(x[0], x[1], BF16);
         word[1] = tegroup_impl_two_halves(x[2], x[3], BF16);
     }
-    /* Four eights of columns to a piece; forward those LATER eights on to the next piece. */
+    /* Writes four eights of columns to a piece; in a forward product, those LATER eights further to the next piece. */
     template <int LATER>
     __device__ __forceinline__ void put(const tegroup_impl_sm90_terms<SHAPE> &terms, uint32_t to, int row, int m,
                                         int first, const float (&sum)[SHAPE::COLS / 2]) const {
@@ -6617,7 +6634,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
                 to + c / 4 * SHAPE::PIECE + tegroup_impl_sm90_in_piece(row, c % 4 + lane() / 16), word);
         }
     }
-    /* A warp's lines of a set; this lane has `row` of it, which is `line` of the tile. */
+    /* Differentiates the warp's lines of a set. This lane has row `row` of the set, which is `line` of the tile. */
     __device__ __forceinline__ void differentiate(const tegroup_impl_sm90_item &item, uint32_t set, int row, int line,
                                                   int col, float scale) const {
         const int32_t cols = (int32_t)call.call.desc.d.shape.cols - col;
@@ -6632,15 +6649,15 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
 };
 #endif
 
-/* A build for another GPU than sm_90a has a launch bound of 32, which the plan reads: nothing else tells sm_90 and
- * sm_90a apart. */
+/* Code for another GPU than sm_90a has a launch bound of 32. The plan reads it, since nothing else tells code for sm_90
+ * from code for sm_90a. */
 template <bool BF16, typename SHAPE>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90_THREADS : 32, 1)
     tegroup_impl_sm90_kernel(const __grid_constant__ tegroup_impl_sm90_call call) {
 #if TEGROUP_IMPL_HOPPER
     extern __shared__ __align__(16) unsigned char tegroup_impl_memory[];
     const tegroup_impl_sm90_multiplier<BF16, SHAPE> block(call, tegroup_impl_memory);
-    const int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0); /* which the compiler sees to be a warp's */
+    const int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0); /* which the compiler sees to be uniform */
     const bool prepared = warp == 0 && tegroup_impl_sm90_prepared(&call.call);
     block.init();
     if (warp < 4) {
@@ -6660,9 +6677,9 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
 
 /* ==== [30] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
 
-/* Of each line of the table. */
+/* The code of a kernel row. */
 typedef struct tegroup_impl_sm90_code {
-    const void *bf16, *f16; /* NULL: left out by a switch, or PORTABLE's */
+    const void *bf16, *f16; /* NULL where a switch leaves the kernel out, or it is PORTABLE's */
     int32_t shared_bytes;
 } tegroup_impl_sm90_code;
 
@@ -6681,7 +6698,7 @@ static inline const tegroup_impl_sm90_code *tegroup_impl_sm90_code_of(int32_t ke
     return &code[kernel];
 }
 
-/* Does this unit hold code for sm_90a? Other GPUs have none to lack. */
+/* Whether this translation unit has the code that the GPU needs: a GPU of sm_90 needs code for sm_90a. */
 static inline int tegroup_impl_sm90_image(int32_t sm) {
     cudaFuncAttributes attributes;
     if (sm != 90) return 1;
@@ -6690,7 +6707,7 @@ static inline int tegroup_impl_sm90_image(int32_t sm) {
     return code == cudaSuccess && attributes.maxThreadsPerBlock >= TEGROUP_IMPL_SM90_THREADS;
 }
 
-/* The plan with a kernel of the table, ready to launch. */
+/* Makes a plan ready to launch a kernel of the table. */
 static inline tegroup_status tegroup_impl_sm90_choose(tegroup_plan *plan, int32_t kernel, tegroup_error *error) {
     const tegroup_impl_sm90_row *row = tegroup_impl_sm90_row_of(kernel);
     const tegroup_impl_sm90_code *code = tegroup_impl_sm90_code_of(kernel);
@@ -6709,7 +6726,7 @@ static inline tegroup_status tegroup_impl_sm90_choose(tegroup_plan *plan, int32_
         "plan", "the kernel's attributes must be readable", error);
 }
 
-/* A plan's kernel as a choice: its number, and its tile, which tells whether another build's table is this one. */
+/* A plan's kernel as a choice: its number, and its tile, by which another build finds out if its table differs. */
 static inline tegroup_impl_choice tegroup_impl_sm90_chosen(const tegroup_plan *plan) {
     tegroup_impl_choice choice;
     memset(&choice, 0, sizeof choice);
@@ -6786,7 +6803,7 @@ static inline tegroup_status tegroup_impl_sm90_plan(const tegroup_gemm_desc *des
     return tegroup_impl_sm90_choose(plan, (int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ROW], error);
 }
 
-/* TMA takes multiples of 16 bytes. Lists are in device memory: the kernel looks at them. */
+/* TMA needs multiples of 16 bytes. The pointers of a list are in device memory, so the kernel checks them. */
 static inline tegroup_status tegroup_impl_sm90_check_operand(const tegroup_tensor *t, const tegroup_impl_name *name,
                                                              tegroup_error *error) {
     if (t->dtype == TEGROUP_DTYPE_UNSET || tegroup_impl_listed(t) || tegroup_impl_extent(t) == 0) return TEGROUP_OK;
@@ -6808,14 +6825,15 @@ static inline tegroup_status tegroup_impl_sm90_check(const tegroup_plan *plan, c
                       "must be part of this build: the plan has PORTABLE's kernel for few rows",
                       TEGROUP_BACKEND_PORTABLE, plan->backend);
 #endif
-    TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_gather(desc, error)); /* rows to pick from may change from call to call */
+    TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_gather(desc, error)); /* what they gather from may change by call */
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_operand(&desc->a, names->operand[TEGROUP_IMPL_A], error));
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_operand(&desc->b, names->operand[TEGROUP_IMPL_B], error));
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_operand(&desc->c, names->operand[TEGROUP_IMPL_C], error));
     return tegroup_impl_sm90_check_operand(&desc->d, names->operand[TEGROUP_IMPL_D], error);
 }
 
-/* A map of boxes of box_cols x box_rows, as the kernel's first comment says, with rows of a box of 128 or 64 bytes. */
+/* Makes a map with boxes of box_cols x box_rows, as the first comment of sm90_tiles.h describes it. A box has rows of
+ * 128 or 64 bytes. */
 static inline tegroup_status tegroup_impl_sm90_encode(const tegroup_plan *plan, const tegroup_tensor *t,
                                                       tegroup_impl_operand operand, int32_t box_cols, int32_t box_rows,
                                                       CUtensorMap *map, uint64_t *shift, tegroup_error *error) {
@@ -6823,10 +6841,10 @@ static inline tegroup_status tegroup_impl_sm90_encode(const tegroup_plan *plan, 
                                 const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
                                 CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
     const encoder encode = (encoder)(uintptr_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ENCODE];
-    const int listed = t->pointers != NULL /* a list of no groups may be NULL */,
+    const int listed = t->pointers != NULL /* A list of no groups may be NULL. */,
               ragged = tegroup_impl_ragged(&t->shape), empty = tegroup_impl_extent(t) == 0;
     const int64_t row = tegroup_impl_max(16, tegroup_impl_ld(t) * tegroup_impl_bits(t->dtype) / 8);
-    /* A stride that reaches no second group can be any, and TMA would not take it. */
+    /* A group stride that reaches no second group may be anything, even what TMA refuses, so it is not used. */
     const int64_t plane = ragged || listed || empty || t->shape.groups < 2 ? row : tegroup_impl_stride_bytes(t);
     const int64_t planes = ragged ? t->shape.rows + 1 : listed ? 1 : t->shape.groups;
     const CUtensorMapDataType type = t->dtype == TEGROUP_DTYPE_F32    ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
@@ -6839,21 +6857,20 @@ static inline tegroup_status tegroup_impl_sm90_encode(const tegroup_plan *plan, 
                                 (cuuint64_t)tegroup_impl_max(1, planes), (cuuint64_t)1 << 31, (cuuint64_t)1 << 29};
     const cuuint64_t strides[4] = {(cuuint64_t)row, (cuuint64_t)plane, 16, (cuuint64_t)1 << 35};
     const cuuint32_t box[5] = {(cuuint32_t)box_cols, (cuuint32_t)box_rows, 1, 1, 1}, steps[5] = {1, 1, 1, 1, 1};
-    /* Some address that exists: of a list that of the list itself, of no elements that of the sizes. Without sizes
-     * either nothing is ever loaded: any will do. */
+    /* The map needs an address that exists: that of the list if there is one, or of the snapshot for a tensor without
+     * elements. Without a snapshot, nothing is ever loaded, and any address will do. */
     const uintptr_t address = listed   ? (uintptr_t)t->pointers & ~(uintptr_t)15
                               : !empty ? (uintptr_t)t->data
                                        : (uintptr_t)(ragged ? t->shape.snapshot : plan) & ~(uintptr_t)15;
-    /* L2 fetches 256 bytes at a time for rows whose next 128 are loaded soon. Where the box that has these is under
-     * way as well, as with the weights of dgrad and of few rows, both fetched them, and memory was read 5% slower. */
+    /* L2 fetches 256 bytes at a time where the next 128 of a row are loaded soon. If the box that has these is already
+     * in flight, as for weights in dgrad and of short groups, both fetch them, which read memory 5% slower. */
     const int beside = operand == TEGROUP_IMPL_B
                        && (plan->problem.op == TEGROUP_OP_DGRAD
                            || plan->algorithm[TEGROUP_IMPL_PLANNED_ROW] == TEGROUP_IMPL_SM90_FORWARD_64X128);
     const CUtensorMapL2promotion promotion =
         beside ? CU_TENSOR_MAP_L2_PROMOTION_NONE : CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
     CUresult code = CUDA_ERROR_INVALID_CONTEXT;
-    /* In a thread whose first CUDA call this is, no context is current yet: the driver's functions do not see to
-     * that. */
+    /* If this is the thread's first CUDA call, no context is current, and the driver's functions do not make it so. */
     for (int32_t attempt = 0; attempt < 2 && code == CUDA_ERROR_INVALID_CONTEXT; attempt++) {
         if (attempt > 0 && cudaSetDevice(plan->device) != cudaSuccess) break;
         code = encode(map, type, ragged || listed ? 5 : 3, (void *)address, dims, strides, box, steps,
@@ -6866,7 +6883,7 @@ static inline tegroup_status tegroup_impl_sm90_encode(const tegroup_plan *plan, 
     if (error) error->native = (int32_t)code;
     return TEGROUP_ERROR_CUDA;
 }
-/* That of an operand. */
+/* Makes the map of an operand. */
 static inline tegroup_status tegroup_impl_sm90_map(const tegroup_plan *plan, const tegroup_tensor *t,
                                                    tegroup_impl_operand operand, int32_t box_cols, int32_t box_rows,
                                                    tegroup_impl_sm90_call *call, tegroup_error *error) {
@@ -6876,7 +6893,7 @@ static inline tegroup_status tegroup_impl_sm90_map(const tegroup_plan *plan, con
                                     error);
 }
 
-/* Of smaller boxes of an operand that has its map. */
+/* Makes map `i` with smaller boxes of an operand whose map is made. */
 static inline tegroup_status tegroup_impl_sm90_map_smaller(const tegroup_plan *plan, const tegroup_tensor *t,
                                                            tegroup_impl_operand operand, int32_t box_rows, int32_t i,
                                                            tegroup_impl_sm90_call *call, tegroup_error *error) {
@@ -6891,8 +6908,8 @@ template <int OP> struct tegroup_impl_sm90_fused {
     typedef tegroup_impl_sm90_shape<OP, 128, 192, true, 3, false, true> shape;
 };
 
-/* The kernel with an activation in its epilogue, or its gradient, for a plan of a forward product or of dgrad, made
- * ready to launch. The plan stays as it is. */
+/* Makes ready to launch the kernel whose epilogue has an activation, for a plan of a forward product, or its gradient,
+ * for a plan of dgrad. The plan stays as it is. */
 static inline tegroup_status tegroup_impl_sm90_plan_fused(const tegroup_plan *plan, tegroup_fused_kernel *kernel,
                                                           tegroup_error *error) {
     typedef tegroup_impl_sm90_fused<1>::shape forward;
@@ -6913,7 +6930,8 @@ static inline tegroup_status tegroup_impl_sm90_plan_fused(const tegroup_plan *pl
     return TEGROUP_OK;
 }
 
-/* A map of pieces of 32 columns of a matrix with the rows of D; and where its ups are its second half, one of these. */
+/* Makes a map of pieces of 32 columns for a matrix with D's rows. If `ups` is not NULL, it is the map of the matrix's
+ * second half, and `map` that of the first. */
 static inline tegroup_status tegroup_impl_sm90_map_pieces(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                           const tegroup_matrix *m, tegroup_impl_operand operand,
                                                           CUtensorMap *map, CUtensorMap *ups, uint64_t *shift,
@@ -6928,7 +6946,7 @@ static inline tegroup_status tegroup_impl_sm90_map_pieces(const tegroup_plan *pl
     return tegroup_impl_sm90_encode(plan, &part, operand, 32, TEGROUP_IMPL_SM90_LINES, ups, shift, error);
 }
 
-/* What an epilogue adds to a call. */
+/* Adds an epilogue to a call. */
 static inline tegroup_status tegroup_impl_sm90_fuse(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                     const tegroup_impl_epilogue *epilogue, tegroup_impl_sm90_call *call,
                                                     tegroup_error *error) {
@@ -6950,18 +6968,18 @@ static inline tegroup_status tegroup_impl_sm90_fuse(const tegroup_plan *plan, co
 }
 #endif
 
-/* Maps of what the kernel loads, by the boxes of a row of the table. halves: B's rows are gates and, in its second
- * half, ups. */
+/* Makes the maps of A, B and C, with the boxes of a kernel row. halves: B's rows are gates and, in its second half,
+ * ups. */
 static inline tegroup_status tegroup_impl_sm90_map_operands(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                             const tegroup_impl_sm90_row *row, int halves,
                                                             tegroup_impl_sm90_call *call, tegroup_error *error) {
     const int forward = desc->op == TEGROUP_OP_FORWARD, wgrad = desc->op == TEGROUP_OP_WGRAD;
     const int32_t lines = TEGROUP_IMPL_SM90_LINES, slab_cols = desc->d.dtype == TEGROUP_DTYPE_F32 ? 32 : 64;
-    call->ragged[TEGROUP_IMPL_A] = call->ragged[TEGROUP_IMPL_B] = 1; /* of gathered operands there is no map */
+    call->ragged[TEGROUP_IMPL_A] = call->ragged[TEGROUP_IMPL_B] = 1; /* also gathered ones, without a map */
     if (!call->gathers_a)
         TEGROUP_IMPL_TRY(
             tegroup_impl_sm90_map(plan, &desc->a, TEGROUP_IMPL_A, 64, wgrad ? lines : row->tile_m, call, error));
-    if (!call->gathers_a && !wgrad && row->tile_m == lines) /* tiles of the shape that has SHORT ones */
+    if (!call->gathers_a && !wgrad && row->tile_m == lines) /* the shape that has SHORT tiles */
         TEGROUP_IMPL_TRY(
             tegroup_impl_sm90_map_smaller(plan, &desc->a, TEGROUP_IMPL_A, TEGROUP_IMPL_SM90_SHORT, 0, call, error));
     for (int32_t i = 0; row->fits && i < TEGROUP_IMPL_SM90_SMALLER; i++)
@@ -6985,7 +7003,7 @@ static inline tegroup_status tegroup_impl_sm90_map_operands(const tegroup_plan *
     return TEGROUP_OK;
 }
 
-/* epilogue: NULL, or what the product has in it. */
+/* epilogue: NULL, or the activation in the product's epilogue. */
 static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                       const tegroup_impl_epilogue *epilogue, struct CUstream_st *stream,
                                                       tegroup_error *error) {
@@ -7008,13 +7026,13 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
 #endif
         TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &desc->d, TEGROUP_IMPL_D, slab_cols, lines, &call, error));
     call.call = tegroup_impl_gpu_call_of(desc);
-    if (desc->accumulate) { /* D is its own C */
+    if (desc->accumulate) { /* D is its own C. */
         call.call.desc.c = desc->d;
         call.call.views[TEGROUP_IMPL_C] = call.call.views[TEGROUP_IMPL_D];
         call.call.beta = 1;
     }
     call.has_c = call.call.desc.c.dtype != TEGROUP_DTYPE_UNSET;
-    /* Where D's columns end within 16 bytes, TMA does not store them. */
+    /* Where D's columns end off a multiple of 16 bytes, the last slab is stored by threads and not by TMA. */
     call.adds_in_l2 = wgrad && desc->accumulate && desc->d.dtype == TEGROUP_DTYPE_F32 && desc->d.shape.cols % 4 == 0;
     if (!epilogue && number == TEGROUP_IMPL_SM90_FORWARD_128X192)
         call.narrows = (int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_NARROWS];

@@ -11,14 +11,14 @@
 #include "cuda/sm90_scheduler.h"
 
 #if TEGROUP_IMPL_HOPPER
-/* Out of line, and called before anything else: elsewhere it takes registers that ptxas then lacks for sums, so that
- * it serializes wgmma (C7511). */
+/* This is out of line and called before anything else: anywhere else it takes registers that the sums need, and ptxas
+ * serializes wgmma (C7511). */
 static __device__ __noinline__ bool tegroup_impl_sm90_prepared(const tegroup_impl_gpu_call *call) {
     return tegroup_impl_prepared<true>(*call);
 }
 
-/* A block in four parts, each the base of the next: what its warps share, what loads, what stores, and what
- * multiplies. (Parts that hold the first have nvcc make other code.) */
+/* A block is a chain of four classes, each the base of the next: what the warps share, loader, storer, multiplier. (If
+ * the others hold the first as a member instead, nvcc makes different code.) */
 template <typename SHAPE> struct tegroup_impl_sm90_block {
     static constexpr int STAGES = SHAPE::STAGES, ITEMS = TEGROUP_IMPL_SM90_ITEMS;
     const tegroup_impl_sm90_call &call;
@@ -31,22 +31,22 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
     __device__ __forceinline__ tegroup_impl_sm90_block(const tegroup_impl_sm90_call &c, unsigned char *memory)
         : call(c) {
         static_assert(sizeof *rest <= TEGROUP_IMPL_SM90_REST, "barriers and found tiles");
-        memory += (1024 - tegroup_impl_shared(memory) % 1024) % 1024; /* as the swizzle of TMA and wgmma asks */
+        memory += (1024 - tegroup_impl_shared(memory) % 1024) % 1024; /* for the swizzle of TMA and wgmma */
         ring = tegroup_impl_shared(memory);
         slabs = ring + STAGES * SHAPE::STAGE_BYTES;
         rest = (tegroup_impl_sm90_rest<SHAPE> *)(memory + STAGES * SHAPE::STAGE_BYTES + SHAPE::SLAB_BYTES);
     }
-    /* By a thread of the warp that loads, while the one that schedules looks at the snapshots. */
+    /* A thread of the loading warp initializes the barriers while the scheduler warp checks the snapshots. */
     __device__ __forceinline__ void init() const {
         if (threadIdx.x == 32) {
             const int loaders = gathers() ? 32 : 1;
             for (int s = 0; s < STAGES; s++) {
                 tegroup_impl_barrier_init(at(&rest->full[s]), gathers() ? 33 : 1);
-                tegroup_impl_barrier_init(at(&rest->empty[s]), SHAPE::TURNS ? 4 : 8); /* warps that multiply */
+                tegroup_impl_barrier_init(at(&rest->empty[s]), SHAPE::TURNS ? 4 : 8); /* multiplying warps */
             }
             for (int i = 0; i < ITEMS; i++) {
                 tegroup_impl_barrier_init(at(&rest->found[i]), 1);
-                tegroup_impl_barrier_init(at(&rest->taken[i]), loaders + 2 + 256); /* who store, and who multiply */
+                tegroup_impl_barrier_init(at(&rest->taken[i]), loaders + 2 + 256); /* storers, multipliers */
             }
             for (int w = 0; w < 2; w++) {
                 tegroup_impl_barrier_init(at(&rest->turn[w]), 4);
@@ -63,16 +63,17 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
     __device__ __forceinline__ bool anywhere(tegroup_impl_operand operand) const {
         return call.ragged[operand] || call.listed[operand];
     }
+    /* Waits for the block's tile `number`. */
     __device__ __forceinline__ const tegroup_impl_sm90_item *take(int32_t number) const {
         tegroup_impl_barrier_wait(at(&rest->found[number % ITEMS]), number / ITEMS & 1);
         return &rest->items[number % ITEMS];
     }
-    /* By every thread that took it, after its last look. */
+    /* Every thread that took a tile calls this after it last reads it. */
     __device__ __forceinline__ void give(int32_t number) const {
         tegroup_impl_barrier_arrive(at(&rest->taken[number % ITEMS]));
     }
 
-    /* One warp: which tiles this block works on. */
+    /* The scheduler warp publishes the block's tiles, and then an item of group -1. */
     __device__ __forceinline__ void schedule(bool prepared) const {
         tegroup_impl_sm90_walk<SHAPE> walk(call, prepared);
         bool there = true;
@@ -89,7 +90,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
         }
     }
 
-    /* First line of a warpgroup's part of a tile. */
+    /* The first line of a warpgroup's part of a tile. */
     static __device__ __forceinline__ int line_of(int group) { return SHAPE::TURNS ? 0 : group * SHAPE::LINES; }
     static __device__ __forceinline__ bool narrow(const tegroup_impl_sm90_item &item) {
         return SHAPE::NARROWS && item.cols == SHAPE::NARROW;
@@ -98,7 +99,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
         return !SHAPE::FLIPS && call.call.desc.d.dtype == TEGROUP_DTYPE_F32;
     }
 
-    /* ---- results go through slabs of 64 lines of 128 bytes: number n of a tile through slab n % USED ---- */
+    /* ---- results go through slabs of 64 rows of 128 bytes: number n of a tile through slab n % USED ---- */
 
     __device__ __forceinline__ uint32_t slab(int group, int which) const {
         return slabs + (uint32_t)((group * SHAPE::SLABS + which) * TEGROUP_IMPL_SM90_SLAB);
@@ -106,8 +107,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
     template <bool WIDE> __device__ __forceinline__ bool adds_in_l2(int number) const {
         return SHAPE::template results<WIDE>::in_l2(number) && call.adds_in_l2;
     }
-    /* Does the slab of `cols` columns from there on in the tile hold the end of D's columns within 16 bytes? TMA
-     * stores these at the least, and would go on past it. */
+    /* Whether D's columns end inside the slab at `line` and `col` of the tile, which has `cols` of them, and not at a
+     * multiple of 16 bytes. TMA stores no less than 16 bytes, and so would write past that end. */
     __device__ __forceinline__ bool ends(const tegroup_impl_sm90_item &item, int32_t line, int32_t col,
                                          int32_t cols) const {
         const int32_t left = SHAPE::FLIPS
@@ -115,7 +116,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
                                  : (int32_t)tegroup_impl_min(item.cols, call.call.desc.d.shape.cols - item.j0) - col;
         return left > 0 && left < cols && left % (cols / 8) != 0;
     }
-    /* Sets of an activation, which a warpgroup counts from its first tile on. */
+    /* The address of a piece of an activation's set. A warpgroup counts its sets from its first tile on. */
     __device__ __forceinline__ uint32_t piece(int group, uint32_t set, int piece) const {
         return slabs
                + (uint32_t)(group * SHAPE::SLABS * TEGROUP_IMPL_SM90_SLAB

@@ -12,28 +12,28 @@
 #include "cuda/sm90_kernels.h"
 #include "cuda/sm90_schedule.h"
 
-/* Constants of the prediction, beside those of each kernel in its table: fitted with them, unless it says otherwise. */
-#define TEGROUP_IMPL_SM90_STRETCH_US 0.55 /* us to find a stretch of tiles of one cost, or to assign a wave of it */
+/* Constants of the prediction besides those of each kernel in the table, together with which the times were fitted. */
+#define TEGROUP_IMPL_SM90_STRETCH_US 0.55 /* us to find a stretch, or to assign a wave of its tiles */
 #define TEGROUP_IMPL_SM90_NARROW_AS                                                                                    \
-    (TEGROUP_IMPL_SM90_NARROW * 7 / 6.0) /* columns that a narrow tile takes as long as */
-#define TEGROUP_IMPL_SM90_FEW_WAVES 8    /* waves of tiles from which on the last is half full in the mean */
-#define TEGROUP_IMPL_SM90_SPILL 0.02     /* share of a wave that does not count as another */
+    (TEGROUP_IMPL_SM90_NARROW * 7 / 6.0) /* columns of a wide tile that take as long as a narrow tile */
+#define TEGROUP_IMPL_SM90_FEW_WAVES 8    /* waves from which on the last one counts as half full */
+#define TEGROUP_IMPL_SM90_SPILL 0.02     /* part of a wave that does not count as another wave */
 #define TEGROUP_IMPL_SM90_STEP_DRIFT                                                                                   \
-    2e-6                               /* share that each k adds to fitting tiles, forward: blocks fall out of step */
-#define TEGROUP_IMPL_SM90_MMA_BLOCKS 2 /* blocks of PORTABLE's kernel that a multiprocessor holds */
-#define TEGROUP_IMPL_SM90_MMA_FIXED 0.875 /* of 1.875: what PORTABLE's tile takes whether it has rows or not */
-#define TEGROUP_IMPL_SM90_MMA_DRAIN 65    /* k that PORTABLE's blocks wait for memory at the end of a sum */
-#define TEGROUP_IMPL_SM90_ZIPF_PARTS 32   /* sizes that stand for those of all groups */
-#define TEGROUP_IMPL_SM90_ZIPF_POWER 4.0  /* the steepest fall of sizes by rank that is looked for */
+    2e-6 /* share that each unit of k adds to a forward product's fitting tiles: blocks fall out of step */
+#define TEGROUP_IMPL_SM90_MMA_BLOCKS 2    /* blocks of PORTABLE's kernel that a multiprocessor holds */
+#define TEGROUP_IMPL_SM90_MMA_FIXED 0.875 /* of 1.875: time of PORTABLE's tile that does not depend on its rows */
+#define TEGROUP_IMPL_SM90_MMA_DRAIN 65    /* time that PORTABLE's blocks wait for memory at the end of a sum, in k */
+#define TEGROUP_IMPL_SM90_ZIPF_PARTS 32   /* sizes that represent those of all groups */
+#define TEGROUP_IMPL_SM90_ZIPF_POWER 4.0  /* the largest exponent of the fall of sizes that is considered */
 
-/* Sizes of groups as a plan expects them: `count` groups, of each of these sizes a `parts`-th of them. */
+/* The sizes of groups that a plan expects: of `count` groups, an equal share has each of `parts` sizes. */
 typedef struct tegroup_impl_sm90_groups {
     double count, mean, rows[TEGROUP_IMPL_SM90_ZIPF_PARTS];
     int32_t parts;
     int alike;
 } tegroup_impl_sm90_groups;
 
-/* Of the mean and the largest: sizes fall as a power of their rank, as tokens do over experts (Zipf's law). */
+/* Derives sizes from the mean and the largest: they fall as a power of rank, as tokens do over experts (Zipf's law). */
 static inline tegroup_impl_sm90_groups tegroup_impl_sm90_expect(double count, double mean, double most) {
     const int32_t parts = most > mean + 1 ? (int32_t)fmin(count, TEGROUP_IMPL_SM90_ZIPF_PARTS) : 1;
     tegroup_impl_sm90_groups groups;
@@ -45,7 +45,7 @@ static inline tegroup_impl_sm90_groups tegroup_impl_sm90_expect(double count, do
     groups.parts = parts;
     groups.alike = most < 2 * mean + 2;
     groups.rows[0] = mean;
-    for (step = 0; parts > 1 && step < 20; step++) { /* bisection: 4 / 2^20 is close enough */
+    for (step = 0; parts > 1 && step < 20; step++) { /* a bisection down to 4 / 2^20 */
         const double power = (low + high) / 2;
         double sum = 0;
         for (i = 0; i < parts; i++) {
@@ -58,16 +58,15 @@ static inline tegroup_impl_sm90_groups tegroup_impl_sm90_expect(double count, do
     return groups;
 }
 
-/* A group in the mean. */
+/* An average group. */
 typedef struct tegroup_impl_sm90_share {
-    double there; /* how much of it has rows at all */
+    double there; /* share of groups that have rows */
     double tiles;
-    double work;      /* what the tiles are of tiles with all their columns */
-    double stretches; /* of tiles of one cost that are balanced; 0: they go round-robin */
+    double work;      /* time of its tiles, in units of a full tile's */
+    double stretches; /* stretches if blocks are balanced; 0: scheduling is round-robin */
 } tegroup_impl_sm90_share;
 
-/* Tiles of 128 rows by 192 columns that hold a weight gradient of that many; a narrow one counts as `narrow` of its
- * columns. */
+/* Tiles of 128 rows by 192 columns that cover a weight gradient; a narrow one counts as `narrow` columns of these. */
 static inline double tegroup_impl_sm90_covering(int64_t rows, int64_t cols, double narrow) {
     return (double)tegroup_impl_ceil_div(rows, 128)
            * ((double)tegroup_impl_ceil_div(cols, TEGROUP_IMPL_SM90_WIDE)
@@ -85,7 +84,7 @@ static inline tegroup_impl_sm90_share tegroup_impl_sm90_wgrad_share(const tegrou
     return share;
 }
 
-/* Of a forward product or dgrad: sums of k terms, D's columns n. */
+/* For a forward product or dgrad: n is the columns of D, k the length of its sums. */
 static inline tegroup_impl_sm90_share tegroup_impl_sm90_rows_share(const tegroup_impl_sm90_groups *groups,
                                                                    const tegroup_impl_sm90_row *row, double n,
                                                                    double k) {
@@ -99,7 +98,7 @@ static inline tegroup_impl_sm90_share tegroup_impl_sm90_rows_share(const tegroup
         const double rows = groups->rows[i], tall = ceil(rows / row->tile_m);
         double each = 1 - narrows / across * (1 - TEGROUP_IMPL_SM90_NARROW_AS / row->tile_n);
         if (rows < 0.5) continue;
-        if (row->fits) { /* a tile is as high as its share of the group's rows */
+        if (row->fits) { /* Tiles share the group's rows evenly. */
             const int32_t least = row->tile_m - TEGROUP_IMPL_SM90_SMALLER * TEGROUP_IMPL_SM90_FIT;
             const double high = fmax(least, ceil(rows / tall / TEGROUP_IMPL_SM90_FIT) * TEGROUP_IMPL_SM90_FIT);
             each = (double)tegroup_impl_sm90_fit_cost((int32_t)high) / tegroup_impl_sm90_fit_cost(row->tile_m)
@@ -118,13 +117,13 @@ static inline tegroup_impl_sm90_share tegroup_impl_sm90_rows_share(const tegroup
     return share;
 }
 
-/* Predicted time in us, and of what. */
+/* Predicted times in us. */
 typedef struct tegroup_impl_sm90_time {
     double math, scheduling, memory, total;
 } tegroup_impl_sm90_time;
 
-/* With one kernel. Math, scheduling and memory overlap; they are combined as cbrt(a^3 + b^3 + c^3), which lies
- * between their maximum and their sum. */
+/* Predicts the time of a product with one kernel. Math, scheduling and memory overlap; they are combined as
+ * cbrt(a^3 + b^3 + c^3), which lies between their maximum and their sum. */
 static inline tegroup_impl_sm90_time tegroup_impl_sm90_predict(const tegroup_problem *p,
                                                                const tegroup_impl_sm90_groups *groups,
                                                                const tegroup_impl_sm90_row *row, int64_t blocks) {
@@ -149,9 +148,9 @@ static inline tegroup_impl_sm90_time tegroup_impl_sm90_predict(const tegroup_pro
     return us;
 }
 
-/* A weight gradient whose tiles cannot flip: C is added to it, or it has four bytes. Memory decides then, and tiles
- * larger than 128 x 128 are worth while for long sums, or where 192 divides the columns. (Limits: medians of the
- * kernels' times on an H200.) */
+/* The kernel for a weight gradient that cannot have flipped tiles, such as one to which C is added. It is bound by
+ * memory, so larger tiles than 128 x 128 pay off only for long sums, or where they cover D without a rest. (The limits
+ * come from medians of the kernels' times on an H200.) */
 static inline int32_t tegroup_impl_sm90_wide_wgrad(const tegroup_problem *p, const tegroup_impl_sm90_groups *groups) {
     const int adds = p->accumulate || p->c != TEGROUP_DTYPE_UNSET,
               divides = tegroup_impl_sm90_covering(p->n, p->k, TEGROUP_IMPL_SM90_NARROW)
@@ -161,9 +160,9 @@ static inline int32_t tegroup_impl_sm90_wide_wgrad(const tegroup_problem *p, con
                : TEGROUP_IMPL_SM90_WGRAD_128X192;
 }
 
-/* One of many small groups has most of the rows; how many of the others have any is not known. Tiles for few rows,
- * but tiles that fit where the largest group is one of them and weights are long, or where it is very large.
- * (Limits: 1,006 such products on an H200.) */
+/* The kernel where one of many short groups has most of the rows, and it is not known how many of the others have any:
+ * one for short groups, but fitting tiles if the largest group is just one of them and weights are large, or if that
+ * group is very large. (The limits come from 1,006 such products on an H200.) */
 static inline int32_t tegroup_impl_sm90_one_large(const tegroup_problem *p, double most) {
     const int forward = p->op == TEGROUP_OP_FORWARD,
               one = most > 128 && most <= 192 && (double)p->n * (double)p->k >= 2e7;
@@ -172,7 +171,7 @@ static inline int32_t tegroup_impl_sm90_one_large(const tegroup_problem *p, doub
     return forward ? TEGROUP_IMPL_SM90_FORWARD_64X128 : TEGROUP_IMPL_SM90_DGRAD_64X256;
 }
 
-/* A kernel, why it was taken, and what its time is predicted to be; 0: by a rule, without. */
+/* A kernel, why it was taken, and its predicted time, which is 0 if a rule took it. */
 typedef struct tegroup_impl_sm90_taken {
     int32_t kernel;
     const char *why;
@@ -185,7 +184,7 @@ static inline const char *tegroup_impl_sm90_why(const tegroup_impl_sm90_time *us
                                         : "fastest predicted, bound by scheduling";
 }
 
-/* with_mma: PORTABLE is in the build. */
+/* Takes the kernel with the least predicted time, unless a rule says which. with_mma: PORTABLE is in the build. */
 static inline tegroup_impl_sm90_taken tegroup_impl_sm90_take_fastest(const tegroup_gemm_desc *desc,
                                                                      const tegroup_problem *p, int64_t blocks,
                                                                      int with_mma) {
@@ -221,9 +220,9 @@ static inline tegroup_impl_sm90_taken tegroup_impl_sm90_take_fastest(const tegro
     return taken;
 }
 
-/* ---- even groups: how many of the last have narrow tiles alone ---- */
+/* ---- even groups: how many of the last ones have only narrow tiles ---- */
 
-/* So many tiles of one cost go to the blocks. */
+/* Assigns that many tiles of one cost to the blocks. */
 static inline void tegroup_impl_sm90_assign_all(tegroup_impl_sm90_loads *loads, int64_t tiles, int32_t cost,
                                                 int closely) {
     int32_t mine;
@@ -231,8 +230,8 @@ static inline void tegroup_impl_sm90_assign_all(tegroup_impl_sm90_loads *loads, 
         tiles -= tegroup_impl_sm90_assign(loads, (int32_t)tegroup_impl_min(tiles, INT32_MAX), cost, closely, -1, &mine);
 }
 
-/* Groups of so many tile rows of 128 by 192 each, the last of which have narrow tiles alone: what the block has to
- * do that has most. */
+/* The cost of the tiles of the busiest block. Each group has `tile_rows` tile rows of 128 by 192 tiles; the last
+ * `narrows` groups have only narrow tiles. */
 static inline int64_t tegroup_impl_sm90_span(int64_t groups, int64_t tile_rows, int32_t cols, int32_t k, int64_t blocks,
                                              int64_t narrows) {
     const int32_t steps = (int32_t)tegroup_impl_ceil_div(k, TEGROUP_IMPL_SM90_K),
@@ -245,11 +244,11 @@ static inline int64_t tegroup_impl_sm90_span(int64_t groups, int64_t tile_rows, 
     tegroup_impl_sm90_loads loads;
     int64_t g;
     if (narrows == 0 && ends == 0)
-        return tegroup_impl_ceil_div(groups * tile_rows * wide, blocks) * cost; /* round-robin */
+        return tegroup_impl_ceil_div(groups * tile_rows * wide, blocks) * cost; /* Scheduling is round-robin. */
     loads.load = load;
     loads.each = loads.fresh = (int32_t)blocks;
     loads.passed = 0;
-    for (g = 0; g < groups; g++) { /* in stretches, as tegroup_impl_sm90_stretches has them */
+    for (g = 0; g < groups; g++) { /* by the stretches of tegroup_impl_sm90_stretches */
         const int closely = g / 32 == (groups - 1) / 32;
         int64_t row, height;
         if (g >= groups - narrows) {
@@ -266,13 +265,12 @@ static inline int64_t tegroup_impl_sm90_span(int64_t groups, int64_t tile_rows, 
     return loads.passed + most;
 }
 
-/* How many of the last groups have narrow tiles alone, with FORWARD_128X192. Where all groups have as many tile rows
- * the last wave is hardly ever full: 3,840 tiles are 29 waves of 132, and 12 tiles that take as long as a wave.
- * Narrow ones fill what is missing. A call takes what the block with most has to do, to within a percent: 1.028 in
- * the mean of 313 products that have some. */
+/* How many of the last groups have only narrow tiles, with FORWARD_128X192. The last wave of even groups is seldom
+ * full: 3,840 tiles are 29 waves of 132, and 12 tiles that take as long as another wave. Narrow tiles fill that wave.
+ * A call takes as long as its busiest block, to within a percent. The speedup was 1.028 in the mean of 313 products. */
 static inline int64_t tegroup_impl_sm90_tapering(const tegroup_gemm_desc *desc, const tegroup_problem *p,
                                                  int64_t blocks) {
-    /* One wave of many is nothing, and it should be quick to find out. */
+    /* One wave of many costs little, and the search must be quick. */
     const int64_t most_tapering = 8, most_waves = 64, most_groups = 128;
     const int32_t cols = (int32_t)p->n, k = (int32_t)p->k;
     const int64_t groups = p->groups, average = tegroup_impl_expected_rows(desc, p) / tegroup_impl_max(1, groups),
@@ -284,10 +282,10 @@ static inline int64_t tegroup_impl_sm90_tapering(const tegroup_gemm_desc *desc, 
                > most_waves * blocks)
         return 0;
     least = tegroup_impl_sm90_span(groups, tile_rows, cols, k, blocks, 0);
-    least -= least / 100; /* for less it is not worth while */
+    least -= least / 100; /* A gain of less than 1% is not worth it. */
     for (narrows = 1; narrows <= tegroup_impl_min(most_tapering, groups); narrows++) {
         int64_t span = tegroup_impl_sm90_span(groups, tile_rows, cols, k, blocks, narrows);
-        span += span * 8 * narrows / (100 * groups); /* narrow tiles take 8% longer for what they are */
+        span += span * 8 * narrows / (100 * groups); /* Narrow tiles take 8% longer than their columns say. */
         if (span >= least) continue;
         least = span;
         best = narrows;
@@ -295,7 +293,7 @@ static inline int64_t tegroup_impl_sm90_tapering(const tegroup_gemm_desc *desc, 
     return best;
 }
 
-/* Tile, kernel and narrow groups of a plan, for a target. */
+/* Sets tile, kernel and groups of narrow tiles of a plan for a target. */
 static inline void tegroup_impl_sm90_tile(const tegroup_gemm_desc *desc, const tegroup_target *target,
                                           tegroup_plan *plan, tegroup_impl_forecast *forecast) {
     const int64_t there = target->multiprocessors > 0 ? target->multiprocessors : TEGROUP_IMPL_SM90_USUAL,

@@ -16,9 +16,9 @@
 #include "cuda/sm90_tiles.h"
 #include "cuda/sm90_multiply.h"
 
-/* Of each line of the table. */
+/* The code of a kernel row. */
 typedef struct tegroup_impl_sm90_code {
-    const void *bf16, *f16; /* NULL: left out by a switch, or PORTABLE's */
+    const void *bf16, *f16; /* NULL where a switch leaves the kernel out, or it is PORTABLE's */
     int32_t shared_bytes;
 } tegroup_impl_sm90_code;
 
@@ -37,7 +37,7 @@ static inline const tegroup_impl_sm90_code *tegroup_impl_sm90_code_of(int32_t ke
     return &code[kernel];
 }
 
-/* Does this unit hold code for sm_90a? Other GPUs have none to lack. */
+/* Whether this translation unit has the code that the GPU needs: a GPU of sm_90 needs code for sm_90a. */
 static inline int tegroup_impl_sm90_image(int32_t sm) {
     cudaFuncAttributes attributes;
     if (sm != 90) return 1;
@@ -46,7 +46,7 @@ static inline int tegroup_impl_sm90_image(int32_t sm) {
     return code == cudaSuccess && attributes.maxThreadsPerBlock >= TEGROUP_IMPL_SM90_THREADS;
 }
 
-/* The plan with a kernel of the table, ready to launch. */
+/* Makes a plan ready to launch a kernel of the table. */
 static inline tegroup_status tegroup_impl_sm90_choose(tegroup_plan *plan, int32_t kernel, tegroup_error *error) {
     const tegroup_impl_sm90_row *row = tegroup_impl_sm90_row_of(kernel);
     const tegroup_impl_sm90_code *code = tegroup_impl_sm90_code_of(kernel);
@@ -65,7 +65,7 @@ static inline tegroup_status tegroup_impl_sm90_choose(tegroup_plan *plan, int32_
         "plan", "the kernel's attributes must be readable", error);
 }
 
-/* A plan's kernel as a choice: its number, and its tile, which tells whether another build's table is this one. */
+/* A plan's kernel as a choice: its number, and its tile, by which another build finds out if its table differs. */
 static inline tegroup_impl_choice tegroup_impl_sm90_chosen(const tegroup_plan *plan) {
     tegroup_impl_choice choice;
     memset(&choice, 0, sizeof choice);

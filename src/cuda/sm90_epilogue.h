@@ -1,4 +1,4 @@
-/* ---- Hopper GEMM: what becomes of sums ---- */
+/* ---- Hopper GEMM: the epilogue ---- */
 
 #pragma once
 #include "base/version.h"
@@ -16,18 +16,18 @@
 #include "cuda/sm90_tiles.h"
 
 #if TEGROUP_IMPL_HOPPER
-/* ---- what is added ---- */
+/* ---- C and bias ---- */
 
-/* beta * C + scale * bias, for the elements of one thread: of each eight columns two neighbours, in two lines that
- * are eight apart. */
+/* The terms beta * C + scale * bias for the sums of one thread. As wgmma lays sums out, a thread has two adjacent
+ * columns of each eight columns (an "eight"), in two lines that are eight apart. */
 template <typename SHAPE> struct tegroup_impl_sm90_terms {
     static constexpr bool BIAS = SHAPE::OP == TEGROUP_OP_FORWARD && !SHAPE::FLIPS;
     static constexpr int EIGHTS = SHAPE::COLS / 8;
     float alpha, beta;
-    float by[SHAPE::PARTS][2];       /* scale of the bias, of this thread's lines */
-    float bias[(EIGHTS + 7) / 8][2]; /* lane 8 q + t has columns 2 q and 2 q + 1 of eights t, t + 8, ... */
+    float by[SHAPE::PARTS][2];       /* scale of the bias for each of this thread's lines */
+    float bias[(EIGHTS + 7) / 8][2]; /* Lane 8 q + t has columns 2 q and 2 q + 1 of eights t, t + 8, ... */
 
-    /* Of D, that column `i` of the tile is. */
+    /* The column of D that column `i` of the tile is. */
     static __device__ __forceinline__ int64_t column(const tegroup_impl_sm90_call &call,
                                                      const tegroup_impl_sm90_item &item, int i) {
         const int half = item.cols / 2;
@@ -64,7 +64,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_terms {
             }
     }
     __device__ __forceinline__ void add(float c, float *x) const { *x = tegroup_impl_gpu_fma(beta, c, *x); }
-    /* x: two columns of the upper line, two of the lower. */
+    /* x: two columns of the upper line, then two of the lower one. */
     __device__ __forceinline__ void add_bias(int m, int eight, float *x) const {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
@@ -75,8 +75,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_terms {
     }
 };
 
-/* A slab in which the columns end, element by element, to the group's lines from i0 up to `lines` and its columns
- * from j0 on. Out of line: in every slab of every store it would be a third of what there is to compile. */
+/* Copies a slab in which D's columns end, element by element, to the group's rows from i0 up to `lines` and its columns
+ * from j0 on. It is out of line because, inlined into every store, it would be a third of the code. */
 template <bool WIDE>
 static __device__ __noinline__ void tegroup_impl_sm90_copy(const tegroup_impl_gpu_call *call, int32_t group,
                                                            uint32_t slab, int32_t i0, int32_t lines, int32_t j0) {
@@ -94,22 +94,22 @@ static __device__ __noinline__ void tegroup_impl_sm90_copy(const tegroup_impl_gp
     }
 }
 
-/* ---- activated ---- */
+/* ---- activation ---- */
 
-/* Where 16 bytes of a piece of 64 lines by 32 columns are: rows of 64 bytes, as TMA swizzles these. */
+/* The offset of a 16-byte chunk in a piece, which has 64 rows of 64 bytes in TMA's 64-byte swizzle. */
 static __device__ __forceinline__ uint32_t tegroup_impl_sm90_in_piece(int row, int chunk) {
     return (uint32_t)(row * 64 + (chunk ^ (row / 2 & 3)) * 16);
 }
 
-/* Sixteen lines of a set, from `line` on: two results a lane and row, four rows at a time. scale: lane i has line
- * i's. */
+/* Activates sixteen lines of a set, from `line` on. A lane has two results of every second line, and handles four of
+ * its lines at a time. scale: lane i has that of line i. */
 template <bool BF16, tegroup_activation KIND, bool INTERLEAVED, int PIECE>
 static __device__ __forceinline__ void tegroup_impl_sm90_activate_lines(const tegroup_impl_sm90_call &call,
                                                                         uint32_t set, int line, float scale) {
     const tegroup_activation_desc &f = call.epilogue.activation;
     const float alpha = (float)f.alpha, limit = (float)f.limit;
     const int lane = tegroup_impl_thread() % 32, word = lane % 16;
-    /* Where a word of its number is, and where two are. */
+    /* The offset of the lane's word of a piece and, for interleaved pairs, of two words in the first two pieces. */
     const uint32_t one = set + tegroup_impl_sm90_in_piece(line + lane / 16, word / 4) + (uint32_t)(word % 4 * 4),
                    two = set + (uint32_t)(word / 8 * PIECE) + tegroup_impl_sm90_in_piece(line + lane / 16, word % 8 / 2)
                          + (uint32_t)(word % 2 * 8);
@@ -117,7 +117,7 @@ static __device__ __forceinline__ void tegroup_impl_sm90_activate_lines(const te
     for (int from = 0; from < 16; from += 8) {
         uint32_t first[4], second[4];
 #pragma unroll
-        for (int r = 0; r < 4; r++) { /* from row to row, two apart, a chunk's number differs in r alone */
+        for (int r = 0; r < 4; r++) { /* These rows are two apart, so the swizzle XORs their chunks with r. */
             const uint32_t down = (uint32_t)((from + 2 * r) * 64), turn = (uint32_t)(r * 16);
             if (!INTERLEAVED) {
                 asm volatile("ld.shared.u32 %0, [%1];" : "=r"(first[r]) : "r"((one ^ turn) + down) : "memory");
@@ -156,10 +156,11 @@ static __device__ __forceinline__ void tegroup_impl_sm90_store_chunk(uint32_t to
                  : "memory");
 }
 
-/* Sixteen lines of a set whose gradient is where what is activated will be: that of gates and ups takes their place.
- * Eight columns a lane and row, eight rows at a time; the first `cols` of the set's 32 exist, and what others would
- * give may be NaN. Lane i has the scale of line i, and gets the sum of its gradient times result, in the order of
- * tegroup_impl_activation_grad_kernel, where a thread has eight columns or, interleaved, four. */
+/* Differentiates sixteen lines of a set. Its third piece holds the gradient of the activation, which is replaced by
+ * the activation itself; gates and ups are replaced by their gradients. A lane has eight columns of a line, and a warp
+ * eight lines at a time. Only the first `cols` of the set's 32 columns exist; the others may give NaN, so sums leave
+ * them out. Lane i has the scale of line i, and returns the line's sum of gradient times result, added up in the order
+ * of tegroup_impl_activation_grad_kernel, where a thread has eight columns or, interleaved, four. */
 template <bool BF16, tegroup_activation KIND, bool INTERLEAVED, int PIECE>
 static __device__ __forceinline__ float tegroup_impl_sm90_differentiate_lines(const tegroup_impl_sm90_call &call,
                                                                               uint32_t set, int line, int32_t cols,

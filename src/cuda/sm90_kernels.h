@@ -7,28 +7,28 @@
 #include "core/plan_types.h"
 #include "core/checks.h"
 
-#define TEGROUP_IMPL_SM90_K           64  /* of k in a pipeline stage: 128 bytes, the widest swizzle of TMA */
-#define TEGROUP_IMPL_SM90_MOST_BLOCKS 160 /* blocks at most: no Hopper GPU has more than 144 multiprocessors */
+#define TEGROUP_IMPL_SM90_K           64  /* k of a pipeline stage: 128 bytes, the widest swizzle of TMA */
+#define TEGROUP_IMPL_SM90_MOST_BLOCKS 160 /* the most blocks; no Hopper GPU has more than 144 multiprocessors */
 #define TEGROUP_IMPL_SM90_USUAL       132 /* multiprocessors of an H100 SXM and of an H200 */
-#define TEGROUP_IMPL_SM90_WIDE        192 /* columns of a tile where some are narrow */
-#define TEGROUP_IMPL_SM90_NARROW      128 /* and of these */
-#define TEGROUP_IMPL_SM90_FIT         32  /* rows of D, of which a tile that fits its group has a multiple */
-#define TEGROUP_IMPL_SM90_SMALLER     4   /* multiples below the largest that such a tile may have */
+#define TEGROUP_IMPL_SM90_WIDE        192 /* columns of a wide tile, in kernels that have narrow ones */
+#define TEGROUP_IMPL_SM90_NARROW      128 /* columns of a narrow tile */
+#define TEGROUP_IMPL_SM90_FIT         32  /* rows of D; a fitting tile has a multiple of them */
+#define TEGROUP_IMPL_SM90_SMALLER     4   /* how many multiples below the largest a fitting tile may have */
 
-/* The kernels, a line each: KERNEL(name, op, lines, cols, turns, slabs, flips, ns, epilogue, tb, us).
+/* The kernel rows, one on each line: KERNEL(name, op, lines, cols, turns, slabs, flips, ns, epilogue, tb, us).
  *
- *   name      TEGROUP_IMPL_SM90_<name> is its number, which a plan holds; the tile's rows and columns of D are in it
+ *   name      the tile's rows and columns of D; TEGROUP_IMPL_SM90_<name> is the row's number, which a plan holds
  *   op        1 forward, 2 dgrad, 3 wgrad, as tegroup_op
- *   lines ... flips   what tegroup_impl_sm90_shape is made with, and explains
- *   ns        nanoseconds that a tile takes for one of k
- *   epilogue  what its results take, in k that would take as long
+ *   lines ... flips   arguments of tegroup_impl_sm90_shape, which explains them
+ *   ns        nanoseconds that a tile takes for each unit of k
+ *   epilogue  time of a tile's epilogue, as the k that would take as long
  *   tb        TB/s at which operands are read and results are written
  *   us        microseconds to launch, and to fill and drain the pipeline
  *
- * The first of an operation runs every problem. MMA(name, op, ns, epilogue, tb, us) is PORTABLE's kernel of 64 x
- * 128, for groups of few rows, of which a multiprocessor has two blocks; its products have the bits of wgmma. ns to
- * us are of an H200, fitted to the times of all kernels in 3,500 products of 4 to 256 groups of 4 to 2,048 rows, 192
- * to 28,672 columns and results of two bytes. */
+ * The first kernel of an operation runs every problem. MMA(name, op, ns, epilogue, tb, us) is PORTABLE's kernel of
+ * 64 x 128 tiles, for short groups: a multiprocessor holds two of its blocks, and its results have the same bits. ns,
+ * epilogue, tb and us are for an H200, fitted to the times of all kernels in 3,500 products of 4 to 256 groups of 4 to
+ * 2,048 rows, 192 to 28,672 columns and results of two bytes. */
 #define TEGROUP_IMPL_SM90_KERNELS(KERNEL, MMA)                                                                         \
     KERNEL(FORWARD_128X192, 1, 128, 192, 1, 3, 0, 7.75, 11, 4.06, 15.2)                                                \
     KERNEL(FORWARD_64X256, 1, 64, 256, 1, 4, 0, 5.74, 31, 4.07, 13.5)                                                  \
@@ -56,10 +56,10 @@ enum {
 typedef struct tegroup_impl_sm90_row {
     tegroup_op op;
     int32_t tile_m, tile_n; /* rows and columns of D */
-    int32_t flips;          /* the tile's lines are D's columns: results of two bytes that nothing is added to */
-    int32_t fits;           /* and it has as many of a group's rows as there are, in units of TEGROUP_IMPL_SM90_FIT */
-    int32_t narrows;        /* a row of tiles may end in narrow ones */
-    int32_t mma;            /* PORTABLE's */
+    int32_t flips;          /* whether tiles are flipped: wgmma's M dimension is D's columns */
+    int32_t fits;           /* whether tiles are fitting ones: they have a multiple of TEGROUP_IMPL_SM90_FIT rows */
+    int32_t narrows;        /* whether a tile row may end in narrow tiles */
+    int32_t mma;            /* whether the kernel is PORTABLE's */
     double ns, epilogue, tb, us;
 } tegroup_impl_sm90_row;
 
@@ -85,15 +85,15 @@ static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_row_of(int32_t kern
     return &rows[kernel];
 }
 
-/* The kernels that can run a problem. PORTABLE's picks no rows by index. What flips are results of two bytes that
- * nothing is added to; tiles that fit store boxes of 64 rows, which must not reach past a uniform D. */
+/* Whether flipped tiles can run a problem: they store results of two bytes to which nothing is added, and gather no
+ * rows. Fitting tiles store boxes of 64 rows, which would reach past a group's end where D is not ragged. */
 static inline int tegroup_impl_sm90_can_flip(const tegroup_problem *p) {
     return (p->op == TEGROUP_OP_WGRAD || p->rows_space[TEGROUP_IMPL_D] != TEGROUP_SPACE_UNSET)
            && p->d != TEGROUP_DTYPE_F32 && p->c == TEGROUP_DTYPE_UNSET && !p->accumulate
            && (p->bias == TEGROUP_DTYPE_UNSET || p->op != TEGROUP_OP_FORWARD) && !p->gathered[TEGROUP_IMPL_A]
            && !p->gathered[TEGROUP_IMPL_B];
 }
-/* with_mma: PORTABLE is in the build. */
+/* Whether a kernel can run a problem. PORTABLE's gathers no rows. with_mma: PORTABLE is in the build. */
 static inline int tegroup_impl_sm90_runs(const tegroup_problem *p, int32_t kernel, int with_mma) {
     const tegroup_impl_sm90_row *row = tegroup_impl_sm90_row_of(kernel);
     return row->op == p->op && (!row->mma || (with_mma && !p->gathered[TEGROUP_IMPL_A]))

@@ -28,7 +28,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
     __device__ __forceinline__ tegroup_impl_sm90_loader(const tegroup_impl_sm90_call &c, unsigned char *memory)
         : base(c, memory) {}
 
-    /* One thread: the stages of every tile. */
+    /* One thread loads the stages of every tile by TMA. */
     __device__ __forceinline__ void load() const {
         uint32_t step = 0;
         for (int32_t number = 0;; number++) {
@@ -57,10 +57,11 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
             }
         }
     }
-    /* One warp, where rows are picked: each lane copies chunks of them; the other operand comes by TMA. The copies
-     * of a step have the time of LAG more to arrive before the warp waits for them and says so. Nobody may wait for
-     * what is not said meanwhile: a stage is given back when the next one is there, so LAG is at least two stages
-     * less than the ring; and tiles without a step are not found ahead without end. */
+    /* Where rows are gathered, one warp loads: each lane copies 16-byte chunks of the rows, and an operand that is not
+     * gathered comes by TMA. The warp waits for the copies of a step, and announces them, LAG steps later. That must
+     * not deadlock. Multipliers release a stage when the next one is full, so LAG is at most STAGES - 2. At a tile
+     * without steps everything is announced: multipliers that still wait take no further tile, and the scheduler is
+     * only ITEMS tiles ahead of them. */
     __device__ __forceinline__ void load_gathered() const {
         constexpr uint32_t LAG = STAGES > 3 ? 2 : 1;
         const tegroup_gemm_desc &desc = call.call.desc;
@@ -106,21 +107,21 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
             }
         }
     }
-    /* What this lane copied for a step can be read by wgmma. */
+    /* Announces that wgmma can read what this lane copied for a step. */
     __device__ __forceinline__ void arrived(uint32_t step) const {
         tegroup_impl_async_fence();
         tegroup_impl_barrier_arrive(at(&rest->full[step % STAGES]));
     }
-    /* Where `count` rows of an operand are, of which the first `there` exist. */
+    /* Looks up which rows `count` gathered rows are, of which the first `there` exist. */
     static __device__ __forceinline__ void pick(const tegroup_gather &gather, int32_t first, int32_t there, int count,
                                                 int32_t *picked) {
-        __syncwarp(); /* the rows before these have been copied */
+        __syncwarp(); /* Every lane has read the previous row numbers. */
         for (int i = lane(); i < count; i += 32)
             picked[i] = i < there ? (int32_t)tegroup_impl_gathered(&gather, (int64_t)first + i) : -1;
         __syncwarp();
     }
-    /* 64 columns of picked rows, swizzled as TMA would. A lane has the same chunk of every fourth row. Of whole
-     * chunks eight are under way at a time, since a copy waits for its row to be looked up. */
+    /* Copies 64 columns of gathered rows, swizzled as TMA would. A lane has the same chunk of every fourth row. It
+     * reads eight row numbers before it copies their chunks, to hide the latency of the reads. */
     __device__ __forceinline__ void copy_rows(const tegroup_tensor &t, const int32_t *picked, int32_t col, int count,
                                               uint32_t to) const {
         const int chunk = lane() % 8, first = lane() / 8;
@@ -164,20 +165,21 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
     static __device__ __forceinline__ bool is_short(const tegroup_impl_sm90_item &item) {
         return SHAPE::SHORT > 0 && item.lines <= SHAPE::SHORT;
     }
-    static __device__ __forceinline__ uint32_t a_bytes(const tegroup_impl_sm90_item &item) { /* of a stage */
+    /* Bytes of a stage that a tile loads. */
+    static __device__ __forceinline__ uint32_t a_bytes(const tegroup_impl_sm90_item &item) {
         return (is_short(item) ? SHAPE::SHORT : SHAPE::TILE_M) * SHAPE::K * 2;
     }
-    /* Whether gates and ups are halves of what a forward product gives: a tile then has gates, and after them ups. */
+    /* Whether gates and ups are two halves of a forward product's D. A tile then has gates, followed by their ups. */
     __device__ __forceinline__ bool halves() const {
         return SHAPE::OP == TEGROUP_OP_FORWARD && SHAPE::ACTIVATES && !call.epilogue.activation.interleaved;
     }
-    __device__ __forceinline__ uint32_t b_bytes(const tegroup_impl_sm90_item &item) const { /* of a stage */
+    __device__ __forceinline__ uint32_t b_bytes(const tegroup_impl_sm90_item &item) const {
         return (SHAPE::FITS ? item.cols : narrow(item) ? SHAPE::NARROW : SHAPE::COLS) * SHAPE::K * 2;
     }
     __device__ __forceinline__ void load_b(const tegroup_impl_sm90_item &item, int32_t k0, uint32_t to,
                                            uint32_t full) const {
         if (SHAPE::FITS) {
-            /* In one box: several small ones take longer, and so does one that is larger than what there is. */
+            /* One box: several small ones take longer, and so does one with more rows than exist. */
             const int32_t smaller = (SHAPE::COLS - item.cols) / SHAPE::FIT - 1;
             if (smaller < 0) load_rows(item, TEGROUP_IMPL_A, to, full, k0, item.j0, item.rows, SHAPE::COLS);
             else
@@ -197,19 +199,19 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
                     load_rows(item, SHAPE::SECOND, to + j * 128, full, item.j0 + j, k0, item.k - k0,
                               TEGROUP_IMPL_SM90_LINES);
     }
-    /* Forward: a box of the group's weights, from `row` on. */
+    /* Loads a box of the weights of a forward product's group, from `row` on. */
     __device__ __forceinline__ void load_weights(const tegroup_impl_sm90_item &item, const CUtensorMap *map,
                                                  uint32_t to, uint32_t full, int32_t k0, int32_t row) const {
         tegroup_impl_tma_load(to, map, full, k0, row, call.listed[TEGROUP_IMPL_B] ? 0 : item.group,
                               anywhere(TEGROUP_IMPL_B), item.origin[TEGROUP_IMPL_B]);
     }
-    /* `rows` rows of the group, from `row` on, of 64 columns: as many as a box has, if there are. */
+    /* Loads 64 columns of a box of the group's rows, from `row` on, of which `rows` exist. */
     __device__ __forceinline__ void load_rows(const tegroup_impl_sm90_item &item, tegroup_impl_operand operand,
                                               uint32_t to, uint32_t full, int32_t col, int32_t row, int32_t rows,
                                               int32_t box) const {
         load_box(item, operand, &call.map[operand], 0, to, full, col, row, rows, box);
     }
-    /* By another map, whose boxes begin `further` bytes on. */
+    /* The same by another map, whose shift is `further` bytes above the operand's. */
     __device__ __forceinline__ void load_box(const tegroup_impl_sm90_item &item, tegroup_impl_operand operand,
                                              const CUtensorMap *map, uint64_t further, uint32_t to, uint32_t full,
                                              int32_t col, int32_t row, int32_t rows, int32_t box) const {

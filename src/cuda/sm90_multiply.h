@@ -1,4 +1,4 @@
-/* ---- Hopper GEMM: sums, their way to shared memory, and the kernel ---- */
+/* ---- Hopper GEMM: the multiplying warpgroups, and the kernel ---- */
 
 #pragma once
 #include "base/version.h"
@@ -36,25 +36,25 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
     __device__ __forceinline__ tegroup_impl_sm90_multiplier(const tegroup_impl_sm90_call &c, unsigned char *memory)
         : base(c, memory) {}
 
-    /* Warpgroup `group` (0 or 1): sums and results. */
+    /* Warpgroup `group` (0 or 1) multiplies its tiles, or its parts of them, and writes the results into slabs. */
     __device__ __forceinline__ void multiply(int group) const {
-        uint32_t step = 0, rounds = 0; /* rounds: of results through the slabs */
+        uint32_t step = 0, rounds = 0; /* rounds: uses of each slab so far or, with an activation, sets so far */
         int32_t number = 0;
         if (SHAPE::TURNS && group == 1) pass(&number, &step);
         for (;;) {
             const tegroup_impl_sm90_item *item = take(number);
             if (item->group < 0) break;
-            /* A wait for a stage is good only while no phase can be missed: the other's are over first. */
+            /* A wait by parity must not miss a phase, so the other warpgroup first sees all of its stages full. */
             if (SHAPE::TURNS) tegroup_impl_barrier_wait(at(&rest->turn[group]), (number / 2 & 1) ^ (group == 0));
             if (item->lines > line_of(group)) work(group, *item, step, &rounds);
             else see_off(group, step, steps_of(*item));
-            step += steps_of(*item); /* not held meanwhile: sums leave few registers */
+            step += steps_of(*item); /* Computed again, since the sums leave few registers. */
             give(number);
             number++;
             if (SHAPE::TURNS) pass(&number, &step);
         }
     }
-    /* The other warpgroup's turn; the end is left to be taken. */
+    /* Skips a tile of the other warpgroup, but not the item after the last tile. */
     __device__ __forceinline__ void pass(int32_t *number, uint32_t *step) const {
         const tegroup_impl_sm90_item *item = take(*number);
         if (item->group < 0) return;
@@ -65,10 +65,10 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
     static __device__ __forceinline__ uint32_t steps_of(const tegroup_impl_sm90_item &item) {
         return (uint32_t)((item.k + SHAPE::K - 1) / SHAPE::K);
     }
-    /* Every lane of the warp has seen its own turn come, or might wait for it when the one after it is over: where
-     * wgmma was waited for they have. Of a tile without steps it rests on the wait for a turn being one instruction
-     * of a whole warp, as ptxas makes it; a __syncwarp here, or on such a tile's way alone, has ptxas serialize
-     * wgmma (C7511). */
+    /* Gives the other warpgroup its turn. Each lane of the warp must have seen its own turn come, or it might miss the
+     * phase and wait forever. A wait for wgmma, which a warp executes as one, ensures that. For a tile without steps it
+     * relies on ptxas making the wait for a turn one instruction of the whole warp; a __syncwarp here, or only on the
+     * path of such a tile, makes ptxas serialize wgmma (C7511). */
     __device__ __forceinline__ void yield(int group) const {
         if (SHAPE::TURNS && lane() == 0) tegroup_impl_barrier_arrive(at(&rest->turn[group ^ 1]));
     }
@@ -92,7 +92,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
         *rounds += wide ? SHAPE::template results<true>::COUNT / SHAPE::template results<true>::USED
                         : SHAPE::template results<false>::COUNT / SHAPE::template results<false>::USED;
     }
-    /* Stages of a tile of which this warpgroup has no lines. */
+    /* Releases the stages of a tile in which this warpgroup has no lines. */
     __device__ __forceinline__ void see_off(int group, uint32_t step, uint32_t steps) const {
 #pragma unroll 1
         for (const uint32_t end = step + steps; step < end; step++) {
@@ -102,7 +102,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
         }
         yield(group);
     }
-    /* An empty sum: -0, to which beta * C can be added without a change. */
+    /* The empty sum. Where beta * C is added it is -0, which also leaves a -0 as it is. */
     __device__ __forceinline__ void nothing(int group, bool adds, sums &sum) const {
 #pragma unroll
         for (int m = 0; m < SHAPE::PARTS; m++)
@@ -110,13 +110,13 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
             for (int i = 0; i < SHAPE::COLS / 2; i++) sum[m][i] = adds ? -0.0f : 0.0f;
         yield(group);
     }
-    /* Of the first COLS columns of the tile. */
+    /* Sums for the first COLS columns of the tile. */
     template <int COLS>
     __device__ __forceinline__ void add_up(int group, uint32_t first, uint32_t steps, sums &sum) const {
         const uint32_t a = tegroup_impl_wgmma_tile(ring + line_of(group) * 128, SHAPE::K * 128),
                        b = tegroup_impl_wgmma_tile(ring + SHAPE::A_BYTES, SHAPE::K * 128);
         multiply_stage<COLS, true>(first, a, b, sum);
-        tegroup_impl_wgmma_wait<0>(); /* else the compiler waits, and says so: the sums change registers here */
+        tegroup_impl_wgmma_wait<0>(); /* Otherwise ptxas waits, and warns: the sums change registers here. */
 #pragma unroll 1
         for (uint32_t step = first + 1; step < first + steps; step++) {
             multiply_stage<COLS, false>(step, a, b, sum);
@@ -128,7 +128,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
         fence<COLS>(sum);
         release(first + steps - 1);
     }
-    /* Of as many as a tile that fits has. */
+    /* Sums for a fitting tile of `cols` columns. */
     __device__ __forceinline__ void add_up_fit(int group, int32_t cols, uint32_t first, uint32_t steps,
                                                sums &sum) const {
         static_assert(TEGROUP_IMPL_SM90_SMALLER == 4, "one for each box");
@@ -138,7 +138,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
         else if (cols == SHAPE::fitting(3)) add_up<SHAPE::fitting(3)>(group, first, steps, sum);
         else add_up<SHAPE::fitting(4)>(group, first, steps, sum);
     }
-    /* The first stage of a tile reads no sums: what is in their registers is of no consequence. */
+    /* Multiplies a stage. The first one of a tile overwrites the sums, so nobody clears them. */
     template <int COLS, bool FIRST>
     __device__ __forceinline__ void multiply_stage(uint32_t step, uint32_t a, uint32_t b, sums &sum) const {
         constexpr int A_STEP = (SHAPE::A_LINES ? 16 * 128 : 32) >> 4, B_STEP = (SHAPE::B_LINES ? 16 * 128 : 32) >> 4;
@@ -163,7 +163,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
     __device__ __forceinline__ void wait_full(uint32_t step) const {
         tegroup_impl_barrier_wait(at(&rest->full[step % STAGES]), step / STAGES & 1);
     }
-    /* The compiler may not move what it does with the sums across. */
+    /* Keeps the compiler from moving accesses to the sums across this point. */
     template <int COLS> static __device__ __forceinline__ void fence(sums &sum) {
 #pragma unroll
         for (int m = 0; m < SHAPE::PARTS; m++)
@@ -173,13 +173,14 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
 
     /* ---- results to slabs ---- */
 
-    /* Until the slab of result `number` may be written, and holds C if that is added. */
+    /* Waits until the slab of result `number` is free, and holds C if that is added. */
     template <bool WIDE> __device__ __forceinline__ void begin(int group, int number, uint32_t rounds) const {
         typedef typename SHAPE::template results<WIDE> results;
         tegroup_impl_barrier_wait(at(&rest->ready[group][number % results::USED]),
                                   (rounds + number / results::USED) & 1);
     }
-    /* It is written. */
+    /* Announces that the slab is written. If D's columns end in it, off a multiple of 16 bytes, the warpgroup copies it
+     * to D itself. */
     template <bool WIDE>
     __device__ __forceinline__ void end(int group, const tegroup_impl_sm90_item &item, int number) const {
         typedef typename SHAPE::template results<WIDE> results;
@@ -196,7 +197,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
             else
                 tegroup_impl_sm90_copy<WIDE>(&call.call, item.group, slab(group, number % results::USED), line,
                                              item.i0 + item.lines, col);
-            tegroup_impl_warpgroup_sync(1 + group); /* `written` says as much, but racecheck hears its lane alone */
+            tegroup_impl_warpgroup_sync(1 + group); /* `written` suffices, but racecheck credits only its lane */
         }
         tegroup_impl_async_fence();
         __syncwarp();
@@ -208,8 +209,8 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
         typedef typename SHAPE::template results<false> results;
         const bool bf16 = call.call.desc.d.dtype == TEGROUP_DTYPE_BF16;
         const int me = tegroup_impl_thread(), lane = me % 32, warp = me / 32 % 4;
-        /* The row that this lane addresses: one of this warp's sixteen lines, or of sixteen columns that have these
-         * lines in two chunks. */
+        /* The row of the slab that this lane addresses: one of the warp's sixteen lines or, if flipped, one of sixteen
+         * columns, which have these lines in two chunks. */
         const int row = SHAPE::FLIPS ? lane / 16 * 8 + lane % 8 : warp * 16 + lane % 16;
         const uint32_t mine = (uint32_t)(row * 128 + (SHAPE::FLIPS ? ((warp * 2 + lane / 8 % 2) ^ (row & 7)) * 16 : 0));
         const tegroup_impl_sm90_terms<SHAPE> terms(call, item, line_of(group));
@@ -221,7 +222,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
                 const uint32_t to = slab(group, number % results::USED) + mine;
                 begin<false>(group, number, rounds);
 #pragma unroll
-                for (int c = 0; c < 8; c += 2) { /* twice eight columns: of the upper eight lines, then of the lower */
+                for (int c = 0; c < 8; c += 2) { /* two eights of columns, each of the upper, then the lower lines */
                     const uint32_t there =
                         to + (uint32_t)(SHAPE::FLIPS ? c * 8 * 128 : ((c + lane / 16) ^ (row & 7)) * 16);
                     float x[8];
@@ -252,7 +253,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
                                                uint32_t rounds, sums &sum) const {
         typedef typename SHAPE::template results<true> results;
         const int me = tegroup_impl_thread(), lane = me % 32;
-        const int row = me / 32 % 4 * 16 + lane / 4; /* and the eighth below, whose chunks are permuted alike */
+        const int row = me / 32 % 4 * 16 + lane / 4; /* and eight below it, where chunks are swizzled alike */
         const tegroup_impl_sm90_terms<SHAPE> terms(call, item, line_of(group));
 #pragma unroll
         for (int m = 0; m < SHAPE::PARTS; m++)
@@ -288,14 +289,15 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
                 end<true>(group, item, number);
             }
     }
-    /* Sums rounded to a set, forward to its first two pieces, those of a gradient to the third; then each warp goes
-     * on with what it wrote itself. That is long, and stands once for all sets. */
+    /* Rounds sums into a set: into its first two pieces for a forward product, into the third for a gradient. Each warp
+     * then activates or differentiates the lines that it wrote itself. As that code is long, the loop over sets is not
+     * unrolled. */
     __device__ __forceinline__ void activate(int group, const tegroup_impl_sm90_item &item, uint32_t *done,
                                              sums &sum) const {
         constexpr bool FORWARD = SHAPE::OP == TEGROUP_OP_FORWARD;
-        constexpr int MOST = SHAPE::COLS / SHAPE::SET_COLS; /* sets of 64 lines */
+        constexpr int MOST = SHAPE::COLS / SHAPE::SET_COLS; /* sets side by side, in the widest tile */
         const int across = item.cols / SHAPE::SET_COLS, row = tegroup_impl_thread() / 32 % 4 * 16 + lane() % 16;
-        float scale[SHAPE::PARTS]; /* lane i has line i's, of the activation */
+        float scale[SHAPE::PARTS]; /* of the activation; lane i has that of the warp's line i */
         const tegroup_impl_sm90_terms<SHAPE> terms(call, item, line_of(group));
 #pragma unroll
         for (int m = 0; m < SHAPE::PARTS; m++) {
@@ -304,7 +306,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
                     ? tegroup_impl_weight<float>(call.epilogue.activation.row_scale,
                                                  (int64_t)item.first_row[TEGROUP_IMPL_D] + item.i0 + m * 64 + row, 0)
                     : 0.0f;
-            constexpr int AT_ONCE = FORWARD ? 0 : SHAPE::COLS / 8; /* which frees registers for what follows */
+            constexpr int AT_ONCE = FORWARD ? 0 : SHAPE::COLS / 8; /* This frees registers for the loop. */
 #pragma unroll
             for (int eight = 0; eight < AT_ONCE; eight++) {
                 uint32_t word[2];
@@ -338,7 +340,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
             ++*done;
         }
     }
-    /* Both columns that a thread has of eight, of its upper line and of its lower. */
+    /* Rounds the two columns that a thread has of an eight: in its upper line, then in its lower one. */
     __device__ __forceinline__ void round(const tegroup_impl_sm90_terms<SHAPE> &terms, int m, int eight,
                                           const float (&sum)[SHAPE::COLS / 2], uint32_t *word) const {
         float x[4];
@@ -348,7 +350,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
         word[0] = tegroup_impl_two_halves(x[0], x[1], BF16);
         word[1] = tegroup_impl_two_halves(x[2], x[3], BF16);
     }
-    /* Four eights of columns to a piece; forward those LATER eights on to the next piece. */
+    /* Writes four eights of columns to a piece; in a forward product, those LATER eights further to the next piece. */
     template <int LATER>
     __device__ __forceinline__ void put(const tegroup_impl_sm90_terms<SHAPE> &terms, uint32_t to, int row, int m,
                                         int first, const float (&sum)[SHAPE::COLS / 2]) const {
@@ -365,7 +367,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
                 to + c / 4 * SHAPE::PIECE + tegroup_impl_sm90_in_piece(row, c % 4 + lane() / 16), word);
         }
     }
-    /* A warp's lines of a set; this lane has `row` of it, which is `line` of the tile. */
+    /* Differentiates the warp's lines of a set. This lane has row `row` of the set, which is `line` of the tile. */
     __device__ __forceinline__ void differentiate(const tegroup_impl_sm90_item &item, uint32_t set, int row, int line,
                                                   int col, float scale) const {
         const int32_t cols = (int32_t)call.call.desc.d.shape.cols - col;
@@ -380,15 +382,15 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
 };
 #endif
 
-/* A build for another GPU than sm_90a has a launch bound of 32, which the plan reads: nothing else tells sm_90 and
- * sm_90a apart. */
+/* Code for another GPU than sm_90a has a launch bound of 32. The plan reads it, since nothing else tells code for sm_90
+ * from code for sm_90a. */
 template <bool BF16, typename SHAPE>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90_THREADS : 32, 1)
     tegroup_impl_sm90_kernel(const __grid_constant__ tegroup_impl_sm90_call call) {
 #if TEGROUP_IMPL_HOPPER
     extern __shared__ __align__(16) unsigned char tegroup_impl_memory[];
     const tegroup_impl_sm90_multiplier<BF16, SHAPE> block(call, tegroup_impl_memory);
-    const int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0); /* which the compiler sees to be a warp's */
+    const int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0); /* which the compiler sees to be uniform */
     const bool prepared = warp == 0 && tegroup_impl_sm90_prepared(&call.call);
     block.init();
     if (warp < 4) {

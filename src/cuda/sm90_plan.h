@@ -69,7 +69,7 @@ static inline tegroup_status tegroup_impl_sm90_plan(const tegroup_gemm_desc *des
     return tegroup_impl_sm90_choose(plan, (int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ROW], error);
 }
 
-/* TMA takes multiples of 16 bytes. Lists are in device memory: the kernel looks at them. */
+/* TMA needs multiples of 16 bytes. The pointers of a list are in device memory, so the kernel checks them. */
 static inline tegroup_status tegroup_impl_sm90_check_operand(const tegroup_tensor *t, const tegroup_impl_name *name,
                                                              tegroup_error *error) {
     if (t->dtype == TEGROUP_DTYPE_UNSET || tegroup_impl_listed(t) || tegroup_impl_extent(t) == 0) return TEGROUP_OK;
@@ -91,14 +91,15 @@ static inline tegroup_status tegroup_impl_sm90_check(const tegroup_plan *plan, c
                       "must be part of this build: the plan has PORTABLE's kernel for few rows",
                       TEGROUP_BACKEND_PORTABLE, plan->backend);
 #endif
-    TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_gather(desc, error)); /* rows to pick from may change from call to call */
+    TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_gather(desc, error)); /* what they gather from may change by call */
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_operand(&desc->a, names->operand[TEGROUP_IMPL_A], error));
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_operand(&desc->b, names->operand[TEGROUP_IMPL_B], error));
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_operand(&desc->c, names->operand[TEGROUP_IMPL_C], error));
     return tegroup_impl_sm90_check_operand(&desc->d, names->operand[TEGROUP_IMPL_D], error);
 }
 
-/* A map of boxes of box_cols x box_rows, as the kernel's first comment says, with rows of a box of 128 or 64 bytes. */
+/* Makes a map with boxes of box_cols x box_rows, as the first comment of sm90_tiles.h describes it. A box has rows of
+ * 128 or 64 bytes. */
 static inline tegroup_status tegroup_impl_sm90_encode(const tegroup_plan *plan, const tegroup_tensor *t,
                                                       tegroup_impl_operand operand, int32_t box_cols, int32_t box_rows,
                                                       CUtensorMap *map, uint64_t *shift, tegroup_error *error) {
@@ -106,10 +107,10 @@ static inline tegroup_status tegroup_impl_sm90_encode(const tegroup_plan *plan, 
                                 const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
                                 CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
     const encoder encode = (encoder)(uintptr_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ENCODE];
-    const int listed = t->pointers != NULL /* a list of no groups may be NULL */,
+    const int listed = t->pointers != NULL /* A list of no groups may be NULL. */,
               ragged = tegroup_impl_ragged(&t->shape), empty = tegroup_impl_extent(t) == 0;
     const int64_t row = tegroup_impl_max(16, tegroup_impl_ld(t) * tegroup_impl_bits(t->dtype) / 8);
-    /* A stride that reaches no second group can be any, and TMA would not take it. */
+    /* A group stride that reaches no second group may be anything, even what TMA refuses, so it is not used. */
     const int64_t plane = ragged || listed || empty || t->shape.groups < 2 ? row : tegroup_impl_stride_bytes(t);
     const int64_t planes = ragged ? t->shape.rows + 1 : listed ? 1 : t->shape.groups;
     const CUtensorMapDataType type = t->dtype == TEGROUP_DTYPE_F32    ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
@@ -122,21 +123,20 @@ static inline tegroup_status tegroup_impl_sm90_encode(const tegroup_plan *plan, 
                                 (cuuint64_t)tegroup_impl_max(1, planes), (cuuint64_t)1 << 31, (cuuint64_t)1 << 29};
     const cuuint64_t strides[4] = {(cuuint64_t)row, (cuuint64_t)plane, 16, (cuuint64_t)1 << 35};
     const cuuint32_t box[5] = {(cuuint32_t)box_cols, (cuuint32_t)box_rows, 1, 1, 1}, steps[5] = {1, 1, 1, 1, 1};
-    /* Some address that exists: of a list that of the list itself, of no elements that of the sizes. Without sizes
-     * either nothing is ever loaded: any will do. */
+    /* The map needs an address that exists: that of the list if there is one, or of the snapshot for a tensor without
+     * elements. Without a snapshot, nothing is ever loaded, and any address will do. */
     const uintptr_t address = listed   ? (uintptr_t)t->pointers & ~(uintptr_t)15
                               : !empty ? (uintptr_t)t->data
                                        : (uintptr_t)(ragged ? t->shape.snapshot : plan) & ~(uintptr_t)15;
-    /* L2 fetches 256 bytes at a time for rows whose next 128 are loaded soon. Where the box that has these is under
-     * way as well, as with the weights of dgrad and of few rows, both fetched them, and memory was read 5% slower. */
+    /* L2 fetches 256 bytes at a time where the next 128 of a row are loaded soon. If the box that has these is already
+     * in flight, as for weights in dgrad and of short groups, both fetch them, which read memory 5% slower. */
     const int beside = operand == TEGROUP_IMPL_B
                        && (plan->problem.op == TEGROUP_OP_DGRAD
                            || plan->algorithm[TEGROUP_IMPL_PLANNED_ROW] == TEGROUP_IMPL_SM90_FORWARD_64X128);
     const CUtensorMapL2promotion promotion =
         beside ? CU_TENSOR_MAP_L2_PROMOTION_NONE : CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
     CUresult code = CUDA_ERROR_INVALID_CONTEXT;
-    /* In a thread whose first CUDA call this is, no context is current yet: the driver's functions do not see to
-     * that. */
+    /* If this is the thread's first CUDA call, no context is current, and the driver's functions do not make it so. */
     for (int32_t attempt = 0; attempt < 2 && code == CUDA_ERROR_INVALID_CONTEXT; attempt++) {
         if (attempt > 0 && cudaSetDevice(plan->device) != cudaSuccess) break;
         code = encode(map, type, ragged || listed ? 5 : 3, (void *)address, dims, strides, box, steps,
@@ -149,7 +149,7 @@ static inline tegroup_status tegroup_impl_sm90_encode(const tegroup_plan *plan, 
     if (error) error->native = (int32_t)code;
     return TEGROUP_ERROR_CUDA;
 }
-/* That of an operand. */
+/* Makes the map of an operand. */
 static inline tegroup_status tegroup_impl_sm90_map(const tegroup_plan *plan, const tegroup_tensor *t,
                                                    tegroup_impl_operand operand, int32_t box_cols, int32_t box_rows,
                                                    tegroup_impl_sm90_call *call, tegroup_error *error) {
@@ -159,7 +159,7 @@ static inline tegroup_status tegroup_impl_sm90_map(const tegroup_plan *plan, con
                                     error);
 }
 
-/* Of smaller boxes of an operand that has its map. */
+/* Makes map `i` with smaller boxes of an operand whose map is made. */
 static inline tegroup_status tegroup_impl_sm90_map_smaller(const tegroup_plan *plan, const tegroup_tensor *t,
                                                            tegroup_impl_operand operand, int32_t box_rows, int32_t i,
                                                            tegroup_impl_sm90_call *call, tegroup_error *error) {
@@ -174,8 +174,8 @@ template <int OP> struct tegroup_impl_sm90_fused {
     typedef tegroup_impl_sm90_shape<OP, 128, 192, true, 3, false, true> shape;
 };
 
-/* The kernel with an activation in its epilogue, or its gradient, for a plan of a forward product or of dgrad, made
- * ready to launch. The plan stays as it is. */
+/* Makes ready to launch the kernel whose epilogue has an activation, for a plan of a forward product, or its gradient,
+ * for a plan of dgrad. The plan stays as it is. */
 static inline tegroup_status tegroup_impl_sm90_plan_fused(const tegroup_plan *plan, tegroup_fused_kernel *kernel,
                                                           tegroup_error *error) {
     typedef tegroup_impl_sm90_fused<1>::shape forward;
@@ -196,7 +196,8 @@ static inline tegroup_status tegroup_impl_sm90_plan_fused(const tegroup_plan *pl
     return TEGROUP_OK;
 }
 
-/* A map of pieces of 32 columns of a matrix with the rows of D; and where its ups are its second half, one of these. */
+/* Makes a map of pieces of 32 columns for a matrix with D's rows. If `ups` is not NULL, it is the map of the matrix's
+ * second half, and `map` that of the first. */
 static inline tegroup_status tegroup_impl_sm90_map_pieces(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                           const tegroup_matrix *m, tegroup_impl_operand operand,
                                                           CUtensorMap *map, CUtensorMap *ups, uint64_t *shift,
@@ -211,7 +212,7 @@ static inline tegroup_status tegroup_impl_sm90_map_pieces(const tegroup_plan *pl
     return tegroup_impl_sm90_encode(plan, &part, operand, 32, TEGROUP_IMPL_SM90_LINES, ups, shift, error);
 }
 
-/* What an epilogue adds to a call. */
+/* Adds an epilogue to a call. */
 static inline tegroup_status tegroup_impl_sm90_fuse(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                     const tegroup_impl_epilogue *epilogue, tegroup_impl_sm90_call *call,
                                                     tegroup_error *error) {
@@ -233,18 +234,18 @@ static inline tegroup_status tegroup_impl_sm90_fuse(const tegroup_plan *plan, co
 }
 #endif
 
-/* Maps of what the kernel loads, by the boxes of a row of the table. halves: B's rows are gates and, in its second
- * half, ups. */
+/* Makes the maps of A, B and C, with the boxes of a kernel row. halves: B's rows are gates and, in its second half,
+ * ups. */
 static inline tegroup_status tegroup_impl_sm90_map_operands(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                             const tegroup_impl_sm90_row *row, int halves,
                                                             tegroup_impl_sm90_call *call, tegroup_error *error) {
     const int forward = desc->op == TEGROUP_OP_FORWARD, wgrad = desc->op == TEGROUP_OP_WGRAD;
     const int32_t lines = TEGROUP_IMPL_SM90_LINES, slab_cols = desc->d.dtype == TEGROUP_DTYPE_F32 ? 32 : 64;
-    call->ragged[TEGROUP_IMPL_A] = call->ragged[TEGROUP_IMPL_B] = 1; /* of gathered operands there is no map */
+    call->ragged[TEGROUP_IMPL_A] = call->ragged[TEGROUP_IMPL_B] = 1; /* also gathered ones, without a map */
     if (!call->gathers_a)
         TEGROUP_IMPL_TRY(
             tegroup_impl_sm90_map(plan, &desc->a, TEGROUP_IMPL_A, 64, wgrad ? lines : row->tile_m, call, error));
-    if (!call->gathers_a && !wgrad && row->tile_m == lines) /* tiles of the shape that has SHORT ones */
+    if (!call->gathers_a && !wgrad && row->tile_m == lines) /* the shape that has SHORT tiles */
         TEGROUP_IMPL_TRY(
             tegroup_impl_sm90_map_smaller(plan, &desc->a, TEGROUP_IMPL_A, TEGROUP_IMPL_SM90_SHORT, 0, call, error));
     for (int32_t i = 0; row->fits && i < TEGROUP_IMPL_SM90_SMALLER; i++)
@@ -268,7 +269,7 @@ static inline tegroup_status tegroup_impl_sm90_map_operands(const tegroup_plan *
     return TEGROUP_OK;
 }
 
-/* epilogue: NULL, or what the product has in it. */
+/* epilogue: NULL, or the activation in the product's epilogue. */
 static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                       const tegroup_impl_epilogue *epilogue, struct CUstream_st *stream,
                                                       tegroup_error *error) {
@@ -291,13 +292,13 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
 #endif
         TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &desc->d, TEGROUP_IMPL_D, slab_cols, lines, &call, error));
     call.call = tegroup_impl_gpu_call_of(desc);
-    if (desc->accumulate) { /* D is its own C */
+    if (desc->accumulate) { /* D is its own C. */
         call.call.desc.c = desc->d;
         call.call.views[TEGROUP_IMPL_C] = call.call.views[TEGROUP_IMPL_D];
         call.call.beta = 1;
     }
     call.has_c = call.call.desc.c.dtype != TEGROUP_DTYPE_UNSET;
-    /* Where D's columns end within 16 bytes, TMA does not store them. */
+    /* Where D's columns end off a multiple of 16 bytes, the last slab is stored by threads and not by TMA. */
     call.adds_in_l2 = wgrad && desc->accumulate && desc->d.dtype == TEGROUP_DTYPE_F32 && desc->d.shape.cols % 4 == 0;
     if (!epilogue && number == TEGROUP_IMPL_SM90_FORWARD_128X192)
         call.narrows = (int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_NARROWS];

@@ -5,12 +5,12 @@
 #include "base/arithmetic.h"
 #include "cuda/sm90_kernels.h"
 
-/* A tile row ends in two narrow tiles where these have room for what is left: so 4,096 columns are 20 tiles of 192
- * and two of 128, and none is multiplied in vain. Where sums are longer than this, blocks are balanced by what tiles
- * cost, and a row may end in a single narrow one; round-robin, it would have blocks fall out of step. */
+/* A tile row ends in two narrow tiles where these hold the columns that are left: 4,096 columns are 20 tiles of 192 and
+ * two of 128, and no tile is partly empty. A forward product or dgrad with at least this k balances blocks if it has
+ * narrow tiles, and may have a single one in a tile row; round-robin, that would make blocks fall out of step. */
 #define TEGROUP_IMPL_SM90_BALANCED_K 2048
 
-/* Narrow tiles of a row of tiles of D, which has `cols` columns. */
+/* The narrow tiles of a tile row of `cols` columns. */
 TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_narrow_tiles(int wgrad, int32_t cols, int32_t k) {
     const int32_t wide = TEGROUP_IMPL_SM90_WIDE, tiles = (cols + wide - 1) / wide,
                   room = (tiles * wide - cols) / (wide - TEGROUP_IMPL_SM90_NARROW);
@@ -18,26 +18,26 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_narrow_tiles(int wgrad, int32_t cols, 
     return room < tiles ? room : tiles;
 }
 
-/* What a tile of so many columns costs, in units of 64 columns and 64 of k, which are 256 cycles of wgmma; and what
- * is between tiles. */
+/* The cost of a tile of `cols` columns, with `steps` times 64 of k. A unit is 64 columns by one step, 256 cycles of
+ * wgmma; two units are for the time between tiles. */
 TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_tile_cost(int32_t cols, int32_t steps) {
-    return cols / 8 * steps / 8 + 2; /* below 2^28: cols are eights, 256 at most, and steps 2^25 */
+    return cols / 8 * steps / 8 + 2; /* below 2^28: cols are a multiple of 8 up to 256, and steps at most 2^25 */
 }
-/* Of a tile that fits: the columns that wgmma would take as long for. Its steps wait for shared memory, and those of
- * 96, 128, 160 and 192 columns take as long as 160, 165, 176 and 203. */
+/* The columns that cost as much as a fitting tile of `cols`. Its steps wait for shared memory: those of 96, 128, 160
+ * and 192 columns take as long as wgmma takes for 160, 165, 176 and 203. */
 TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_fit_cost(int32_t cols) {
     return (int32_t)tegroup_impl_max(cols + 8, 136 + cols / 4);
 }
 
-/* Steps of all tiles of a group in the mean, below which tiles go round-robin: to balance, every block finds all
- * stretches, and few tiles of short sums would be done before. */
+/* Steps of all tiles of an average group below which scheduling is round-robin: balancing makes every block find all
+ * stretches, and a few tiles of short sums are done sooner than that. */
 #define TEGROUP_IMPL_SM90_BALANCED_STEPS 512
 
-/* ---- balance: tiles that take unlike times go to the blocks that are done first, if tiles take what they cost ----
+/* ---- balance: a tile goes to a block that would be done first, if all tiles took as long as they cost ----
  *
- * Every block works out all blocks' loads, and so knows which tiles are its own without a word to the others. A warp
- * keeps the loads, lane l those of blocks l, l + 32, ...; on the host, where a plan looks ahead, one thread has all of
- * them. */
+ * Every block computes the loads of all blocks, and so knows its own tiles without any communication. In a kernel a
+ * warp holds the loads, lane l those of blocks l, l + 32, ...; on the host, where a plan looks ahead, one thread holds
+ * all of them. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
 #define TEGROUP_IMPL_LANES 32
 #define TEGROUP_IMPL_LANE ((int32_t)threadIdx.x & 31)
@@ -53,13 +53,13 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_fit_cost(int32_t cols) {
 #endif
 
 typedef struct tegroup_impl_sm90_loads {
-    int32_t *load;  /* [each] cost of what a block has got, above the least of all; INT32_MAX: there is no such block */
+    int32_t *load;  /* [each] cost of a block's tiles so far, less `passed`; INT32_MAX: there is no such block */
     int32_t each;   /* blocks of a lane */
-    int32_t fresh;  /* blocks that have got nothing: these come first, in their order */
-    int64_t passed; /* the least of all, which the loads are above */
+    int32_t fresh;  /* blocks without a tile so far, which are served first, in their order */
+    int64_t passed; /* cost that every block has had, and that is left out of `load` */
 } tegroup_impl_sm90_loads;
 
-/* How many blocks have less than this. */
+/* The number of blocks whose load is below `limit`. */
 TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_below(const tegroup_impl_sm90_loads *loads, int32_t limit) {
     int32_t blocks = 0, i;
 #if defined(__CUDA_ARCH__)
@@ -69,12 +69,12 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_below(const tegroup_impl_sm90_loads *l
     return blocks;
 }
 
-/* How often "about the least" is halved, for tiles that not all blocks can have. */
+/* How often the margin below is halved at most. */
 #define TEGROUP_IMPL_SM90_HALVED 2
 
-/* As many of these tiles as there are blocks that have the least, or about that, go to these, one to each. Where
- * that is more blocks than tiles, and it matters (`closely`), to some that are nearer to the least. Returns how
- * many; `mine` is the number of the tile that block `me` gets, or -1. */
+/* Assigns one tile each to blocks whose load exceeds the least one by less than a margin, half of what a tile costs.
+ * If `closely` is set, the margin is halved, HALVED times at most, as long as it leaves no fewer blocks than tiles.
+ * Returns how many of the tiles are assigned; `mine` is the number of the tile that block `me` gets, or -1. */
 TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_assign(tegroup_impl_sm90_loads *loads, int32_t tiles, int32_t cost,
                                                  int closely, int32_t me, int32_t *mine) {
     int32_t least = loads->load[0], given = 0, about = loads->fresh > 0 ? 1 : (cost + 1) / 2, limit, halved, i;

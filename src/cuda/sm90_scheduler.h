@@ -16,25 +16,23 @@
 #include "cuda/sm90_tiles.h"
 
 #if TEGROUP_IMPL_HOPPER
-/* One warp of each block finds the block's tiles. It walks the groups, 32 at a time, a lane a group. Where all tiles
- * take as long they go round-robin, in the order of the groups; where they do not, blocks are balanced: of a weight
- * gradient by the largest groups first, of tiles of unlike widths by what these cost. */
+/* One warp of each block finds the block's tiles. It walks the groups 32 at a time, one for each lane. Tiles of equal
+ * cost are scheduled round-robin, in the order of the groups. Otherwise blocks are balanced by what tiles cost, and a
+ * weight gradient's groups are walked from the largest one on. */
 
-/* The 32 groups at hand. */
+/* The 32 groups that the warp is looking at. */
 template <typename SHAPE> struct tegroup_impl_sm90_groups_at_hand {
     const tegroup_impl_sm90_call &call;
     const tegroup_gemm_desc &desc;
     bool balanced;              /* else round-robin */
-    int32_t m;                  /* rows of D, of a weight gradient; else each group has its own */
-    int32_t across, wide;       /* tiles of a tile row, and of these not narrow; FITS: tiles of D's columns */
-    int32_t first_group;        /* of the 32 */
-    int64_t before, sum;        /* tiles before the 32; of theirs up to and with this lane's */
-    int32_t group, rows, tiles; /* of this lane */
-    int32_t first_row[4];
+    int32_t m;                  /* lines of D for WGRAD and FITS; otherwise each group has its own number */
+    int32_t across, wide;       /* tiles of a tile row, and its wide ones; FITS: tiles along D's columns */
+    int32_t first_group;        /* the first of the 32 */
+    int64_t before, sum;        /* tiles before the 32 groups; tiles of the lanes up to and including this one */
+    int32_t group, rows, tiles; /* this lane's group, its rows and tiles */
+    int32_t first_row[4];       /* of this lane's group, for each operand */
 
-    enum {
-        STRIPE = 8
-    }; /* tile rows that are walked together, column by column, so that they share what L2 holds of B */
+    enum { STRIPE = 8 }; /* Tile rows of a stripe are walked together, column by column, and share B in L2. */
     static __device__ __forceinline__ int lane() { return (int)threadIdx.x & 31; }
 
     __device__ __forceinline__ explicit tegroup_impl_sm90_groups_at_hand(const tegroup_impl_sm90_call &c)
@@ -51,12 +49,12 @@ template <typename SHAPE> struct tegroup_impl_sm90_groups_at_hand {
                                : (wide > 0 && wide < across && k_of(0) >= TEGROUP_IMPL_SM90_BALANCED_K)
                                      || (SHAPE::TAPERS && call.narrows > 0)));
     }
-    /* 0 without a snapshot: groups are alike. */
+    /* Rows of the largest group, or 0 without a snapshot, since groups are even then. */
     __device__ __forceinline__ int32_t most_rows() const {
         const tegroup_snapshot_header *header = call.call.views[TEGROUP_IMPL_A].header;
         return header ? (int32_t)header->rows_max : 0;
     }
-    /* Whether all tiles of a group are narrow; what its tile rows then have, and of these wide. */
+    /* Whether all tiles of group g are narrow; below, the tiles of its tile rows, and how many of these are wide. */
     __device__ __forceinline__ bool tapers(int32_t g) const {
         return SHAPE::TAPERS && g >= desc.a.shape.groups - call.narrows;
     }
@@ -64,16 +62,17 @@ template <typename SHAPE> struct tegroup_impl_sm90_groups_at_hand {
         return tapers(g) ? ((int32_t)desc.d.shape.cols + SHAPE::NARROW - 1) / SHAPE::NARROW : across;
     }
     __device__ __forceinline__ int32_t wide_of(int32_t g) const { return tapers(g) ? 0 : wide; }
-    /* Tile rows of a group of so many rows. */
+    /* Tile rows of a group that has `there` rows. */
     __device__ __forceinline__ int32_t tile_rows(int32_t there) const {
         constexpr int32_t EACH = SHAPE::FITS ? SHAPE::COLS : SHAPE::TILE_M;
         return ((SHAPE::OP == TEGROUP_OP_WGRAD ? m : there) + EACH - 1) / EACH;
     }
-    /* Of these, in the stripe that begins with this one. */
+    /* Tile rows of the stripe that begins with tile row `stripe`. */
     static __device__ __forceinline__ int32_t height(int32_t tile_rows, int32_t stripe) {
         return (int32_t)tegroup_impl_min(STRIPE, tile_rows - stripe);
     }
-    /* A weight gradient that nothing is added to is left alone; one of no rows is beta * C. */
+    /* Whether a group has nothing to compute. A weight gradient of no rows is beta * C, which is D itself where the
+     * product accumulates. */
     __device__ __forceinline__ bool idle(int32_t there) const {
         return SHAPE::OP == TEGROUP_OP_WGRAD ? there < 0 || (there == 0 && desc.accumulate) : there <= 0;
     }
@@ -82,22 +81,22 @@ template <typename SHAPE> struct tegroup_impl_sm90_groups_at_hand {
                : SHAPE::OP == TEGROUP_OP_FORWARD ? (int32_t)desc.a.shape.cols
                                                  : (int32_t)desc.b.shape.rows;
     }
-    /* Of a tile, where k is that of the group: wgmma's time or, if that is more, the time that its results take to
-     * memory (as much as 6 steps for results of two bytes). */
+    /* The cost of a tile of a group of `there` rows: the time of wgmma or, if that is longer, the time to store the
+     * results, which for results of two bytes is that of 6 steps. */
     __device__ __forceinline__ int32_t cost(int32_t there, int32_t cols) const {
         const int32_t steps = (k_of(there) + SHAPE::K - 1) / SHAPE::K,
                       results = (desc.d.dtype == TEGROUP_DTYPE_F32 ? 12 : 6) * (call.has_c ? 2 : 1);
         return tegroup_impl_sm90_tile_cost(SHAPE::FITS ? tegroup_impl_sm90_fit_cost(cols) : cols,
                                            (int32_t)tegroup_impl_max(steps, results));
     }
-    /* Whether an operand may have rows of each group. (Where blocks are not balanced there are registers enough, and
-     * ptxas does better without being told.) */
+    /* Whether an operand can have a first row for each group. (Where blocks are never balanced, registers suffice, and
+     * ptxas makes better code if this is always true.) */
     static __device__ __forceinline__ constexpr bool starts(int operand) {
         return !SHAPE::BALANCES || operand == TEGROUP_IMPL_A
                || operand == (SHAPE::OP == TEGROUP_OP_WGRAD ? TEGROUP_IMPL_B : TEGROUP_IMPL_D)
                || (operand == TEGROUP_IMPL_C && SHAPE::OP != TEGROUP_OP_WGRAD && !SHAPE::FLIPS);
     }
-    /* Where a group starts in an operand, and rows of it: the fewest, of operands whose snapshots differ. */
+    /* Looks up where a group starts in an operand and, if rows_too, its rows: where snapshots differ, the fewest. */
     __device__ __forceinline__ void meet(const tegroup_tensor &t, tegroup_impl_operand operand, int32_t g,
                                          bool rows_too) {
         const tegroup_snapshot_view &view = call.call.views[operand];
@@ -105,7 +104,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_groups_at_hand {
         first_row[operand] = view.rows && !call.listed[operand] ? (int32_t)view.start[g] : 0;
         if (rows_too && there < rows) rows = (int32_t)there;
     }
-    /* The 32 groups from this one on. */
+    /* Loads the 32 groups from `from` on. */
     __device__ __forceinline__ void load(int32_t from, int64_t tiles_before) {
         first_group = from;
         before = tiles_before;
@@ -113,7 +112,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_groups_at_hand {
         for (int i = 0; i < 4; i++) first_row[i] = 0;
         const int32_t *order = call.call.views[TEGROUP_IMPL_A].order;
         int32_t g = from + lane();
-        if (g < desc.a.shape.groups && (!SHAPE::FITS || across > 0)) { /* else FITS has stretches of nothing */
+        if (g < desc.a.shape.groups && (!SHAPE::FITS || across > 0)) { /* Otherwise FITS has empty stretches. */
             if (SHAPE::OP == TEGROUP_OP_WGRAD && balanced && order) g = order[g];
             rows = INT32_MAX;
             meet(desc.a, TEGROUP_IMPL_A, g, true);
@@ -122,7 +121,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_groups_at_hand {
             if (call.has_c) meet(desc.c, TEGROUP_IMPL_C, g, SHAPE::OP != TEGROUP_OP_WGRAD);
         }
         group = g;
-        tiles = idle(rows) ? 0 : tile_rows(rows) * across_of(g); /* a D of more has no room in memory */
+        tiles = idle(rows) ? 0 : tile_rows(rows) * across_of(g); /* A D of 2^31 tiles fits in no memory. */
         sum = tiles;
         for (int step = 1; step < 32; step *= 2) {
             const int64_t other = __shfl_up_sync(0xffffffffu, sum, step);
@@ -132,18 +131,18 @@ template <typename SHAPE> struct tegroup_impl_sm90_groups_at_hand {
     __device__ __forceinline__ bool last() const { return first_group + 32 >= desc.a.shape.groups; }
 };
 
-/* FITS: as few tiles as hold a group's rows have them in two widths at the most, the wider ones first. Where a
- * stripe has both, PART columns of D after another have first these and then those, so that tiles alike are
- * neighbours and those of the same weights are not far. */
+/* How fitting tiles share a group's rows. There are as few tiles as hold them, of at most two widths, the wider first.
+ * A stripe with both widths is walked PART tile columns at a time, and in these first the wider and then the narrower
+ * tiles: so tiles of equal cost are neighbours, and those of the same weights are not far from each other. */
 template <typename SHAPE> struct tegroup_impl_sm90_fit {
     enum { PART = 16 };
-    int32_t each, more; /* rows of a tile, and tiles of the group that have more: in units of FIT */
-    int32_t wider;      /* of the stripe's tiles side by side */
+    int32_t each, more; /* rows of a tile, in units of FIT; tiles of the group that have one unit more */
+    int32_t wider;      /* tile rows of the stripe that have one unit more */
     __device__ __forceinline__ tegroup_impl_sm90_fit(int32_t there, int32_t tile_rows, int32_t stripe, int32_t high)
         : each(0) {
         const int32_t fits = (there + SHAPE::FIT - 1) / SHAPE::FIT;
 #pragma unroll
-        for (int i = 1; i <= SHAPE::COLS / SHAPE::FIT; i++) each += fits >= i * tile_rows; /* fits / tile_rows */
+        for (int i = 1; i <= SHAPE::COLS / SHAPE::FIT; i++) each += fits >= i * tile_rows; /* a division */
         more = fits - each * tile_rows;
         wider = (int32_t)tegroup_impl_clamp(more - stripe, 0, high);
     }
@@ -153,8 +152,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_fit {
     }
 };
 
-/* Stretches: tiles of one group that cost the same, and are scheduled together. Every block finds all of them, and
- * of most has no tile: so hardly anything is divided on the way. */
+/* A stretch is tiles of one group that cost the same and are scheduled at once. Every block finds all stretches, but
+ * gets no tile of most of them, so this code avoids divisions. */
 template <typename SHAPE> struct tegroup_impl_sm90_stretches : tegroup_impl_sm90_groups_at_hand<SHAPE> {
     typedef tegroup_impl_sm90_groups_at_hand<SHAPE> base;
     typedef tegroup_impl_sm90_fit<SHAPE> fit;
@@ -166,17 +165,17 @@ template <typename SHAPE> struct tegroup_impl_sm90_stretches : tegroup_impl_sm90
     using base::STRIPE;
     using base::wide;
     using base::wide_of;
-    int owner;             /* the lane whose tiles they are; -1: none yet */
-    int32_t at, end, each; /* of its tiles the next one and the end of the stretch; what each of them costs */
-    int32_t stripe, part;  /* FITS: the tile row and the tile column that the stretch begins with */
-    bool two, later;       /* FITS: whether there are tiles of two widths, and they are the second */
-    bool mixes;            /* narrow tiles are with others: a stripe has less than a wave of these */
+    int owner;             /* the lane whose tiles they are, or -1 before the first stretch */
+    int32_t at, end, each; /* the owner's next tile, the end of the stretch, and the cost of each tile */
+    int32_t stripe, part;  /* FITS: the tile row and the tile column at which the stretch begins */
+    bool two, later;       /* FITS: whether the stripe has tiles of two widths, and the stretch the narrower ones */
+    bool mixes; /* whether stretches mix wide and narrow tiles, as a stripe's wide ones are less than a wave */
 
     __device__ __forceinline__ explicit tegroup_impl_sm90_stretches(const tegroup_impl_sm90_call &c)
         : base(c), owner(-1), at(0), end(0), stripe(0), part(0), two(false), later(false),
           mixes(SHAPE::OP == TEGROUP_OP_WGRAD && 8 * wide < (int32_t)gridDim.x) {}
 
-    /* False: there are no more. */
+    /* Finds the next stretch. Returns false if there is none. */
     __device__ __forceinline__ bool next_stretch() {
         while (owner < 0 || !stretch_of_owner()) {
             const uint32_t others = __ballot_sync(0xffffffffu, !this->idle(this->rows) && lane() > owner);
@@ -193,7 +192,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_stretches : tegroup_impl_sm90
         return SHAPE::FITS ? fitting_stretch(there, tile_rows) : plain_stretch(there, tile_rows);
     }
     __device__ __forceinline__ bool fitting_stretch(int32_t there, int32_t tile_rows) {
-        if (end > 0) { /* past the one at hand */
+        if (end > 0) { /* Step past the current stretch. */
             if (!two || later) part += two ? fit::PART : across;
             later = two && !later;
             if (part >= across) {
@@ -211,7 +210,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_stretches : tegroup_impl_sm90
         each = cost(there, f.cols(later || f.wider == 0));
         return true;
     }
-    /* A stripe's wide tiles, its narrow ones; all tiles of the group where they are of one kind, or mixed. */
+    /* A stretch is a stripe's wide tiles, or its narrow ones; or all of the group, if they are of one kind or mixed. */
     __device__ __forceinline__ bool plain_stretch(int32_t there, int32_t tile_rows) {
         const int32_t g = __shfl_sync(0xffffffffu, this->group, owner), all = across_of(g), wider = wide_of(g);
         int32_t to = tile_rows * all;
@@ -230,7 +229,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_stretches : tegroup_impl_sm90
     }
 };
 
-/* The block's tiles, one after another. */
+/* A walk through the tiles of this block. */
 template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stretches<SHAPE> {
     typedef tegroup_impl_sm90_stretches<SHAPE> base;
     typedef tegroup_impl_sm90_fit<SHAPE> fit;
@@ -246,23 +245,23 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
     using base::STRIPE;
     using base::sum;
     enum { EACH = TEGROUP_IMPL_SM90_MOST_BLOCKS / 32 };
-    int64_t turn;                 /* round-robin: of all tiles, the next one of this block */
-    bool ahead;                   /* balanced: the first tile of this block was found before */
+    int64_t turn;                 /* round-robin: the number, among all tiles, of this block's next one */
+    bool ahead;                   /* balanced: whether the block's first tile was found before it is assigned */
     int32_t load_of[EACH], fresh; /* see tegroup_impl_sm90_loads */
 
-    /* Not prepared: a snapshot is none, and there are no groups. */
+    /* Unless all snapshots are prepared, there are no groups. */
     __device__ __forceinline__ explicit tegroup_impl_sm90_walk(const tegroup_impl_sm90_call &c, bool prepared)
         : base(c), turn(blockIdx.x), ahead(false), fresh((int32_t)gridDim.x) {
 #pragma unroll
         for (int i = 0; i < EACH; i++) load_of[i] = lane() + 32 * i < (int32_t)gridDim.x ? 0 : INT32_MAX;
         this->load(prepared ? 0 : desc.a.shape.groups, 0);
-        /* Every block finds all stretches, of which groups have one or more: few tiles of short sums would be done
-         * before. */
+        /* Balancing makes every block find all stretches, at least one for each group. A few tiles of short sums are
+         * done sooner round-robin. */
         if (SHAPE::OP != TEGROUP_OP_WGRAD && balanced)
             balanced = __shfl_sync(0xffffffffu, sum, 31) * ((this->k_of(0) + SHAPE::K - 1) / SHAPE::K)
                        >= TEGROUP_IMPL_SM90_BALANCED_STEPS * tegroup_impl_min(32, desc.a.shape.groups);
     }
-    /* The block's next tile: the lane that has its group, and its number there. False: there are no more. */
+    /* Finds the block's next tile: the lane that has its group, and its number there. Returns false if none is left. */
     __device__ __forceinline__ bool round_robin(int *of, int32_t *local) {
         for (;;) {
             const int64_t to = this->before + __shfl_sync(0xffffffffu, sum, 31);
@@ -275,7 +274,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
         turn += gridDim.x;
         return true;
     }
-    /* The same of balanced blocks. Tiles of the last groups are given closely: the others even out. */
+    /* The same for balanced blocks. Only the last groups are assigned closely, since later tiles level the others. */
     __device__ __forceinline__ bool by_cost(int *of, int32_t *local) {
         for (;;) {
             if (at == end && !this->next_stretch()) return false;
@@ -297,8 +296,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
     __device__ __forceinline__ bool next(tegroup_impl_sm90_item *item) {
         int of;
         int32_t local;
-        /* The first tile that a balanced block gets is that of its number: it is found before any is given, which
-         * takes a while. */
+        /* The first tile that a balanced block gets is that of its own number. It is found round-robin, before any is
+         * assigned, which takes a while. */
         const bool early = balanced && turn >= 0 && turn < __shfl_sync(0xffffffffu, sum, 31);
         if (!(balanced && !early ? by_cost(&of, &local) : round_robin(&of, &local))) return false;
         if (early) ahead = true;
@@ -317,7 +316,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
             item->first_row[i] = this->starts(i) ? __shfl_sync(0xffffffffu, first_row[i], of) : 0;
             item->origin[i] = call.shift[i];
         }
-        if (item->k > 0) { /* else the list's entries may be anything */
+        if (item->k > 0) { /* Otherwise the entries of a list may be anything. */
             buffer(desc.a, TEGROUP_IMPL_A, item);
             buffer(desc.b, TEGROUP_IMPL_B, item);
         }
@@ -325,7 +324,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
         buffer(desc.d, TEGROUP_IMPL_D, item);
         return true;
     }
-    /* Where tile `local` of group g, which has so many rows, is in D. */
+    /* Places tile `local` of group g, which has `there` rows, in D. */
     __device__ __forceinline__ void place(int32_t local, int32_t g, int32_t there, tegroup_impl_sm90_item *item) const {
         const int32_t tile_rows = this->tile_rows(there), across = across_of(g),
                       begin = local / (STRIPE * across) * STRIPE, within = local - begin * across,
@@ -351,7 +350,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
             item->cols = column < wider ? SHAPE::COLS : SHAPE::NARROW;
         }
     }
-    /* TMA takes multiples of 16 bytes alone: from other addresses comes NaN, and to them goes nothing. */
+    /* Adds the address of a listed buffer. TMA needs multiples of 16 bytes: with an operand at another address results
+     * are NaN, and to a D at another address nothing is stored. */
     __device__ __forceinline__ void buffer(const tegroup_tensor &t, tegroup_impl_operand operand,
                                            tegroup_impl_sm90_item *item) const {
         if (!call.listed[operand]) return;

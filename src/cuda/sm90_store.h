@@ -28,7 +28,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
     __device__ __forceinline__ tegroup_impl_sm90_storer(const tegroup_impl_sm90_call &c, unsigned char *memory)
         : base(c, memory) {}
 
-    /* One thread a warpgroup: its results from the slabs, and C to them. */
+    /* One thread for each warpgroup stores its results from the slabs, and loads C into them. */
     __device__ __forceinline__ void store(int group) const {
         uint32_t rounds = 0;
         for (int32_t number = 0;; number++) {
@@ -40,7 +40,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
             else if (is_wide()) store_tile<true>(group, item, &rounds);
             else store_tile<false>(group, item, &rounds);
         }
-        tegroup_impl_tma_store_wait<0>(); /* shared memory must outlive its readers */
+        tegroup_impl_tma_store_wait<0>(); /* The block must not end while TMA reads its shared memory. */
     }
     template <bool WIDE>
     __device__ __forceinline__ void store_tile(int group, const tegroup_impl_sm90_item &item, uint32_t *rounds) const {
@@ -55,14 +55,14 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
                 && !ends(item, i / results::ACROSS * 64, i % results::ACROSS * results::COLS, results::COLS))
                 tegroup_impl_tma_store(&call.map[TEGROUP_IMPL_D], slab(group, i % results::USED), x, y, z,
                                        anywhere(TEGROUP_IMPL_D), item.origin[TEGROUP_IMPL_D], adds_in_l2<WIDE>(i));
-            tegroup_impl_tma_store_commit(); /* one group a slab, also when nothing is stored */
+            tegroup_impl_tma_store_commit(); /* one bulk group for each slab, even if empty: waits count slabs */
             if (i == 0 || i - 1 + results::USED >= results::COUNT) continue;
-            tegroup_impl_tma_store_wait<1>(); /* the slab before this one has gone */
+            tegroup_impl_tma_store_wait<1>(); /* TMA has read the slab before this one. */
             prepare<WIDE>(group, item, i - 1 + results::USED);
         }
         *rounds += results::COUNT / results::USED;
     }
-    /* The slab that result `number` goes through is free; C comes to it where that is added. */
+    /* Makes the slab of result `number` ready: loads C into it if C is added here, or only says that it is free. */
     template <bool WIDE>
     __device__ __forceinline__ void prepare(int group, const tegroup_impl_sm90_item &item, int number) const {
         typedef typename SHAPE::template results<WIDE> results;
@@ -77,7 +77,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
         tegroup_impl_tma_load(slab(group, number % results::USED), &call.map[TEGROUP_IMPL_C], ready, x, y, z,
                               anywhere(TEGROUP_IMPL_C), item.origin[TEGROUP_IMPL_C]);
     }
-    /* Where slab `number` of a tile goes, or C for it comes from. False: there are no lines or columns. */
+    /* The TMA coordinates, in D or C, of slab `number` of a tile. Returns false if it has no lines or no columns. */
     template <bool WIDE>
     __device__ __forceinline__ bool place(int group, const tegroup_impl_sm90_item &item, int number,
                                           tegroup_impl_operand operand, int32_t *x, int32_t *y, int32_t *z) const {
@@ -91,7 +91,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
             place_rows(item, operand, item.j0 + col, rows, y, z);
             return v > 0 && rows > 0;
         }
-        if (SHAPE::FLIPS) { /* never ragged */
+        if (SHAPE::FLIPS) { /* A weight gradient is never ragged. */
             *x = i;
             *y = item.j0 + col;
             *z = call.listed[operand] ? 0 : item.group;
@@ -101,13 +101,13 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
         place_rows(item, operand, i, v, y, z);
         return v > 0 && col < item.cols && *x < call.call.desc.d.shape.cols;
     }
-    /* A box of `rows` of the group, from `row` on. */
+    /* The TMA coordinates of a box of `rows` rows of the group, from `row` on. */
     __device__ __forceinline__ void place_rows(const tegroup_impl_sm90_item &item, tegroup_impl_operand operand,
                                                int32_t row, int32_t rows, int32_t *y, int32_t *z) const {
         *y = call.ragged[operand] ? TEGROUP_IMPL_SM90_LINES - rows : row;
         *z = call.ragged[operand] ? item.first_row[operand] + row + rows : call.listed[operand] ? 0 : item.group;
     }
-    /* Columns past the last one TMA leaves out. */
+    /* Stores the sets of a tile. Rows of an activation are multiples of 16 bytes, so TMA clips them where they end. */
     __device__ __forceinline__ void store_sets(int group, const tegroup_impl_sm90_item &item, uint32_t *done) const {
         const bool halves = !call.epilogue.activation.interleaved,
                    keeps_d = SHAPE::OP == TEGROUP_OP_DGRAD || call.epilogue.keeps_d,
@@ -132,12 +132,12 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
             }
             tegroup_impl_tma_store_commit();
             if (i + SHAPE::SETS >= sets) continue;
-            tegroup_impl_tma_store_wait<0>(); /* it has gone, while the next one is worked on */
+            tegroup_impl_tma_store_wait<0>(); /* The warpgroup works on the next set meanwhile. */
             prepare_set(group, item, *done, i + SHAPE::SETS);
         }
         *done += (uint32_t)sets;
     }
-    /* Set `i` of a tile before which there were `done` is free; a gradient's gates and ups come to it. */
+    /* Makes set `i` of a tile ready, before which there were `done` sets; loads a gradient's gates and ups into it. */
     __device__ __forceinline__ void prepare_set(int group, const tegroup_impl_sm90_item &item, uint32_t done,
                                                 int i) const {
         const uint32_t set = done + i, ready = at(&rest->ready[group][set % SHAPE::SETS]);
@@ -153,8 +153,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
         tegroup_impl_tma_load(piece(group, set, 1), halves ? &call.c_ups : &call.map[TEGROUP_IMPL_C], ready,
                               halves ? x : 2 * x + 32, y, z, true, item.origin[TEGROUP_IMPL_C]);
     }
-    /* Where set `i` of a tile goes: lines of 64 of the group from the tile's on, and columns of what is activated.
-     * False: no lines. */
+    /* The TMA coordinates of set `i` of a tile, where x counts columns of the activation. Returns false if it has no
+     * lines. */
     __device__ __forceinline__ bool place_set(int group, const tegroup_impl_sm90_item &item, int i, int32_t *x,
                                               int32_t *y, int32_t *z) const {
         const int across = item.cols / SHAPE::SET_COLS, line = line_of(group) + i / across * 64;
