@@ -4879,8 +4879,7 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_group(const tegroup_impl_setup_call *cal
         const int64_t spare = (int64_t)(uintptr_t)tegroup_impl_setup_at(&call->items, TEGROUP_IMPL_SETUP_A);
         if (k == 0 && s->beta == 1 && at_c == at_d) m = 0; /* D is its own C, and nothing is added to it */
         if (m > 0 && k == 0) {
-            /* cuBLASLt writes the zeros of a wgrad, where many are likely and it is known to; as it computes 0 * alpha,
-             * alpha must be finite */
+            /* cuBLASLt writes a wgrad's zeros, as 0 * alpha, which asks for a finite alpha */
             int finite = (tegroup_impl_bits_of_f32(s->alpha) & 0x7f800000u) != 0x7f800000u;
             if (!wgrad || s->beta != 0 || !finite || narrow || ((at_c | at_d) & call->starts) || call->termless)
                 s->alone = TEGROUP_IMPL_ALONE_EMPTY;
