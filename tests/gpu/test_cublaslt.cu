@@ -788,6 +788,7 @@ TEST(cublaslt, setup_brings_c_to_d) {
         problem_make(&p, &s);
         for (int32_t g = 0; g < s.groups; g++) ((float *)p.beta)[g] = g % 2 ? 0.5f : 0;
         grid_fill(&p, &p.c, 'c', FILL_NORMAL, 1);
+        guarded_remember(p.beta);
         guarded_remember(p.c.tensor.data);
         ASSERT_EQ(TEGROUP_OK, problem_prepare(&p));
         mirror_up(p.mark);

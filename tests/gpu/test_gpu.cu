@@ -877,6 +877,7 @@ static void snapshots_that_are_none(int64_t each) {
             s.m = random_rows(&r, s.groups, 90, 1);
             s.encoding = TEGROUP_ENCODING_COUNTS;
             s.place = (place_kind)rng_int(&r, 0, 3);
+            s.alignment = 16;
             s.ng = s.kg = NULL;
             if (i % 4 == 3 && backends[b] != TEGROUP_BACKEND_SM90) {
                 s.ng = random_widths(&r, s.groups, s.n);
