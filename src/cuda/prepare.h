@@ -258,9 +258,8 @@ static __device__ __forceinline__ void tegroup_impl_block_header(const tegroup_i
 }
 
 template <int EACH>
-static __global__ void __launch_bounds__(TEGROUP_IMPL_PREPARE_THREADS, 1)
-    tegroup_impl_prepare_kernel(const __grid_constant__ tegroup_impl_preparation p, tegroup_snapshot_header *header,
-                                int32_t bytes) {
+static __device__ __forceinline__ void tegroup_impl_block_prepare(const tegroup_impl_preparation &p,
+                                                                  tegroup_snapshot_header *header, int32_t bytes) {
     __shared__ tegroup_impl_findings findings;
     const int32_t thread = (int32_t)threadIdx.x;
     if (thread == 0) {
@@ -289,6 +288,30 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_PREPARE_THREADS, 1)
     if (thread < 32) tegroup_impl_block_header(p, findings, header);
 }
 
+/* Counts of groups that lie one behind another in a regular shape, which is what most routers give. */
+static inline bool tegroup_impl_prepare_plain(const tegroup_impl_preparation *p) {
+    return !p->irregular && p->rows.encoding == TEGROUP_ENCODING_COUNTS && !p->rows.starts && p->rows.stride == 0
+           && p->rows.alignment <= 1;
+}
+
+/* PLAIN is tegroup_impl_prepare_plain, so that the compiler leaves out what it does not need. */
+template <int EACH, bool PLAIN>
+static __global__ void __launch_bounds__(TEGROUP_IMPL_PREPARE_THREADS, 1)
+    tegroup_impl_prepare_kernel(const __grid_constant__ tegroup_impl_preparation p, tegroup_snapshot_header *header,
+                                int32_t bytes) {
+    if (!PLAIN) {
+        tegroup_impl_block_prepare<EACH>(p, header, bytes);
+        return;
+    }
+    tegroup_impl_preparation plain = p;
+    plain.irregular = 0;
+    plain.rows.encoding = TEGROUP_ENCODING_COUNTS;
+    plain.rows.starts = NULL;
+    plain.rows.stride = plain.rows.alignment = 0;
+    plain.offsets = NULL;
+    tegroup_impl_block_prepare<EACH>(plain, header, bytes);
+}
+
 /* The deep check: what the kernel reads and writes is device memory. */
 static inline tegroup_status tegroup_impl_cuda_check_prepare(const tegroup_prepare_desc *desc, tegroup_error *error) {
     const tegroup_shape *shape = &desc->shape;
@@ -308,7 +331,10 @@ static inline tegroup_status tegroup_impl_cuda_prepare(const tegroup_impl_prepar
     const int32_t each = p->groups > TEGROUP_IMPL_PREPARE_THREADS ? 4 : 1;
     const unsigned threads = (unsigned)tegroup_impl_max(32, p->order_entries / each);
     return tegroup_impl_cuda_status(
-        tegroup_impl_launch(each > 1 ? tegroup_impl_prepare_kernel<4> : tegroup_impl_prepare_kernel<1>, 1, threads, 0,
-                            stream, *p, (tegroup_snapshot_header *)desc->snapshot, (int32_t)layout->total_bytes),
+        tegroup_impl_launch(each > 1                        ? tegroup_impl_prepare_kernel<4, false>
+                            : tegroup_impl_prepare_plain(p) ? tegroup_impl_prepare_kernel<1, true>
+                                                            : tegroup_impl_prepare_kernel<1, false>,
+                            1, threads, 0, stream, *p, (tegroup_snapshot_header *)desc->snapshot,
+                            (int32_t)layout->total_bytes),
         "stream", "the prepare kernel must launch", error);
 }

@@ -19,7 +19,7 @@ static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc
  * architectures, so the one that is looked up stands for all. */
 static inline uint32_t tegroup_impl_cuda_images(int32_t sm) {
     cudaFuncAttributes attributes;
-    const cudaError_t code = cudaFuncGetAttributes(&attributes, (const void *)tegroup_impl_prepare_kernel<1>);
+    const cudaError_t code = cudaFuncGetAttributes(&attributes, (const void *)tegroup_impl_prepare_kernel<1, true>);
     uint32_t built = tegroup_impl_built();
     if (code != cudaSuccess) (void)cudaGetLastError();
     if (code == cudaErrorNoKernelImageForDevice || code == cudaErrorInvalidDeviceFunction
