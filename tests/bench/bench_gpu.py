@@ -29,6 +29,7 @@ import argparse
 import copy
 import ctypes
 import datetime
+import importlib.util
 import json
 import pathlib
 import random
@@ -212,10 +213,22 @@ def dense_call(o):
     return lambda: o.torch.mm(o.a, weights, out=o.d)
 
 
+def bindings_of(library):
+    """tegroup_ctypes of the checkout whose build/ holds the library: another revision's structs may be others."""
+    script = pathlib.Path(library).resolve().parents[1] / "examples/tegroup_ctypes.py"
+    if not script.exists() or script == pathlib.Path(tg.__file__).resolve():
+        return tg
+    spec = importlib.util.spec_from_file_location(f"tegroup_ctypes_{len(sys.modules)}", script)
+    sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 class Tegroup:
     """libtegroup.so and the descriptors that it takes."""
 
     def __init__(self, library, lt, device, only=()):
+        self.tg = tg = bindings_of(library)
         self.lib, self.lt, self.device = tg.load(library), lt, device
         self.backends = [b for b in range(1, tg.TEGROUP_BACKEND_COUNT) if b != tg.TEGROUP_BACKEND_CPU and (not only or self.name(b).split()[1] in only)]
         self.functions = None
@@ -234,7 +247,7 @@ class Tegroup:
 
     def call(self, o, backend, tune=False, times=None):
         """A planned product: a function that enqueues it, with what it needs kept alive. Refused says why not. times: gets what tuning measured."""
-        torch, p, lib = self.device.torch, o.p, self.lib
+        torch, p, lib, tg = self.device.torch, o.p, self.lib, self.tg
         space = tg.TEGROUP_SPACE_HOST if backend == tg.TEGROUP_BACKEND_CUBLASLT_LOOP else tg.TEGROUP_SPACE_DEVICE
         counts = torch.tensor(p["sizes"], dtype=torch.int64, device="cpu" if space == tg.TEGROUP_SPACE_HOST else "cuda")
         kept = [counts, o]
@@ -341,7 +354,7 @@ def contestants_of(problem, o, device, lt, tegroup, others, helper, refused, rng
         try:
             call = make()
             why = o.wrong(call)
-        except (cublaslt.Refused, tg.Refused, RuntimeError, NotImplementedError) as error:
+        except (cublaslt.Refused, *(each.tg.Refused for each in (tegroup, *others.values())), RuntimeError, NotImplementedError) as error:
             why = (str(error).splitlines() or ["refused"])[0]
         if why:
             refused[name] = why

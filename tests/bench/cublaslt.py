@@ -5,7 +5,8 @@ import os
 from ctypes import byref, c_float, c_int, c_size_t, c_uint64, c_void_p, Structure
 
 R_32F, R_16BF, COMPUTE_32F = 0, 14, 68
-DESC_TRANSA, DESC_TRANSB = 3, 4
+DESC_POINTER_MODE, DESC_TRANSA, DESC_TRANSB = 2, 3, 4
+HOST, DEVICE = 0, 1  # pointer modes: where alpha and beta are
 LAYOUT_SIZES_WIDTH, LAYOUT_LD_WIDTH, WIDTH_64 = 12, 13, 1
 PREF_WORKSPACE, PREF_REDUCTION, PREF_D_ROWS, PREF_D_COLS = 1, 13, 14, 15
 STATUS = {1: "NOT_INITIALIZED", 3: "ALLOC_FAILED", 7: "INVALID_VALUE", 8: "ARCH_MISMATCH", 13: "EXECUTION_FAILED",
@@ -61,7 +62,9 @@ class CublasLt:
 
 
 class Grouped:
-    """One grouped product, its arrays on the device, with the algorithms that the heuristic offers for it."""
+    """One grouped product, its arrays on the device, with every algorithm that the heuristic offers for it: told the mean rows of a
+    group, the most or all of them, with alpha and beta on the host and on the device, where cuBLASLt has other kernels that add to FP32.
+    The first is the one for the mean and scalars on the host."""
 
     def __init__(self, lt, torch, problem, a, b, d, workspace, stream):
         if not hasattr(lt.lib, "cublasLtGroupedMatrixLayoutCreate"):
@@ -73,11 +76,11 @@ class Grouped:
         ragged = lambda tensor, cols: (tensor, [cols] * groups, rows, [s * cols for s in starts])
         weights = lambda tensor: (tensor, [k] * groups, [n] * groups, [g * n * k for g in range(groups)])
         if op == "forward":   # Y' [n, t] = (W' [k, n])^T X' [k, t]
-            first, second, result, transposed, means = weights(b), ragged(a, k), ragged(d, n), (1, 0), (n, mean, k)
+            first, second, result, transposed, means = weights(b), ragged(a, k), ragged(d, n), (1, 0), lambda told: (n, told, k)
         elif op == "dgrad":   # dX' [k, t] = W' [k, n] dY' [n, t]
-            first, second, result, transposed, means = weights(b), ragged(a, n), ragged(d, k), (0, 0), (k, mean, n)
+            first, second, result, transposed, means = weights(b), ragged(a, n), ragged(d, k), (0, 0), lambda told: (k, told, n)
         else:                 # dW' [k, n] = X' [k, t] (dY' [n, t])^T
-            first, second, result, transposed, means = ragged(b, k), ragged(a, n), weights(d), (0, 1), (k, n, mean)
+            first, second, result, transposed, means = ragged(b, k), ragged(a, n), weights(d), (0, 1), lambda told: (k, n, told)
 
         def array(values):
             tensor = torch.tensor(values, dtype=torch.int64, device="cuda")
@@ -95,30 +98,42 @@ class Grouped:
             return array([tensor.data_ptr() + size * offset for offset in offsets]), layout
 
         (a_list, a_layout), (b_list, b_layout), (d_list, d_layout) = operand(*first), operand(*second), operand(*result)
-        desc, preference, count = c_void_p(), c_void_p(), c_int()
-        lt.must("matmul descriptor", lt.lib.cublasLtMatmulDescCreate(byref(desc), COMPUTE_32F, R_32F))
-        lt.set("MatmulDesc", desc, DESC_TRANSA, transposed[0])
-        lt.set("MatmulDesc", desc, DESC_TRANSB, transposed[1])
-        lt.must("preference", lt.lib.cublasLtMatmulPreferenceCreate(byref(preference)))
+        scalars = torch.tensor([1, 1 if op == "wgrad32" else 0], dtype=torch.float32)
         bytes_ = workspace.numel() * workspace.element_size()
-        lt.set("MatmulPreference", preference, PREF_WORKSPACE, bytes_)
-        for attribute, value in zip((PREF_D_ROWS, PREF_D_COLS, PREF_REDUCTION), means):
-            lt.set("MatmulPreference", preference, attribute, value)
-        offered = (Heuristic * 8)()
-        lt.must("heuristic", lt.lib.cublasLtMatmulAlgoGetHeuristic(lt.handle, desc, a_layout, b_layout, d_layout, d_layout, preference, 8,
-                                                                  offered, byref(count)))
-        self.algorithms = [Algorithm.from_buffer_copy(h.algorithm) for h in offered[:count.value] if h.state == 0]
+        self.algorithms, self.arguments, self.tail = [], [], [workspace.data_ptr(), bytes_, stream]
+        for mode, values in ((HOST, scalars), (DEVICE, scalars.cuda())):
+            desc, known = c_void_p(), set()
+            lt.must("matmul descriptor", lt.lib.cublasLtMatmulDescCreate(byref(desc), COMPUTE_32F, R_32F))
+            lt.set("MatmulDesc", desc, DESC_POINTER_MODE, mode)
+            lt.set("MatmulDesc", desc, DESC_TRANSA, transposed[0])
+            lt.set("MatmulDesc", desc, DESC_TRANSB, transposed[1])
+            self.kept.append(values)
+            for rows_told in dict.fromkeys((mean, max(*rows, 1), max(problem["T"], 1))):
+                for algorithm in self.offered(desc, (a_layout, b_layout, d_layout), means(rows_told), bytes_):
+                    if bytes(algorithm) in known:
+                        continue
+                    known.add(bytes(algorithm))
+                    self.algorithms.append(algorithm)
+                    self.arguments.append([lt.handle, desc, values.data_ptr(), a_list, a_layout, b_list, b_layout, values.data_ptr() + 4, d_list,
+                                           d_layout, d_list, d_layout])
         if not self.algorithms:
             raise Refused("the heuristic offers no algorithm")
-        self.scalars = c_float(1), c_float(1 if op == "wgrad32" else 0)
-        self.arguments = [lt.handle, desc, ctypes.addressof(self.scalars[0]), a_list, a_layout, b_list, b_layout,
-                          ctypes.addressof(self.scalars[1]), d_list, d_layout, d_list, d_layout]
-        self.tail = [workspace.data_ptr(), bytes_, stream]
-        self.kept += [offered]
+
+    def offered(self, desc, layouts, means, workspace_bytes):
+        """What the heuristic offers where D's rows, its columns and the sum's length are so many in the mean; nothing where it refuses."""
+        lt, preference, count, found = self.lt, c_void_p(), c_int(), (Heuristic * 8)()
+        a_layout, b_layout, d_layout = layouts
+        lt.must("preference", lt.lib.cublasLtMatmulPreferenceCreate(byref(preference)))
+        lt.set("MatmulPreference", preference, PREF_WORKSPACE, workspace_bytes)
+        for attribute, value in zip((PREF_D_ROWS, PREF_D_COLS, PREF_REDUCTION), means):
+            lt.set("MatmulPreference", preference, attribute, value)
+        if lt.lib.cublasLtMatmulAlgoGetHeuristic(lt.handle, desc, a_layout, b_layout, d_layout, d_layout, preference, 8, found, byref(count)):
+            return []
+        return [Algorithm.from_buffer_copy(h.algorithm) for h in found[:count.value] if h.state == 0]
 
     def arguments_of(self, i):
         """The sixteen arguments of cublasLtMatmul with the i-th algorithm."""
-        return [*self.arguments, ctypes.addressof(self.algorithms[i]), *self.tail]
+        return [*self.arguments[i], ctypes.addressof(self.algorithms[i]), *self.tail]
 
     def call(self, i):
         """A function that enqueues the product with the i-th algorithm."""
