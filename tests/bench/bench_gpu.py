@@ -245,8 +245,9 @@ class Tegroup:
     def name(self, backend):
         return "tegroup " + self.lib.tegroup_backend_name(backend).decode()
 
-    def call(self, o, backend, tune=False, times=None):
-        """A planned product: a function that enqueues it, with what it needs kept alive. Refused says why not. times: gets what tuning measured."""
+    def call(self, o, backend, tune=False, times=None, most=False):
+        """A planned product: a function that enqueues it, with what it needs kept alive. Refused says why not. times: gets what tuning measured.
+        most: the plan is told the rows of the largest group, too, and not only of all."""
         torch, p, lib, tg = self.device.torch, o.p, self.lib, self.tg
         space = tg.TEGROUP_SPACE_HOST if backend == tg.TEGROUP_BACKEND_CUBLASLT_LOOP else tg.TEGROUP_SPACE_DEVICE
         counts = torch.tensor(p["sizes"], dtype=torch.int64, device="cpu" if space == tg.TEGROUP_SPACE_HOST else "cuda")
@@ -273,7 +274,7 @@ class Tegroup:
         op, *cols = {"forward": (tg.TEGROUP_OP_FORWARD, k, k, n), "dgrad": (tg.TEGROUP_OP_DGRAD, n, k, k)}.get(p["op"], (tg.TEGROUP_OP_WGRAD, n, k, k))
         desc = tg.tegroup_gemm_desc(
             op=op, space=tg.TEGROUP_SPACE_DEVICE, accumulate=int(p["op"] == "wgrad32"),
-            options=tg.tegroup_options(backend=backend, expected_rows=p["T"], expected_rows_max=max(p["sizes"]), cublaslt=self.lt.handle,
+            options=tg.tegroup_options(backend=backend, expected_rows=p["T"], expected_rows_max=max(p["sizes"]) if most else 0, cublaslt=self.lt.handle,
                                        cublas_workspace_bytes=CUBLAS_WORKSPACE_BYTES, data_alignment_bytes=256),
             a=tensor(o.a, True, cols[0]), b=tensor(o.b, o.wgrad, cols[1]), d=tensor(o.d, not o.wgrad, cols[2]))
         if self.functions is not None:
@@ -390,6 +391,8 @@ def contestants_of(problem, o, device, lt, tegroup, others, helper, refused, rng
                 found[tables.BEST] = offered[best]
     for backend in tegroup.backends:
         enter(tegroup.name(backend), lambda: tegroup.call(o, backend))
+        if backend == tg.TEGROUP_BACKEND_SM90:
+            enter(tables.KNOWN, lambda: tegroup.call(o, backend, most=True))
         for name, other in others.items():
             enter(tegroup.name(backend) + tables.OF + name, lambda: other.call(o, backend))
     if tg.TEGROUP_BACKEND_CUBLASLT_GROUPED in tegroup.backends:
@@ -535,6 +538,7 @@ def arguments(words):
     parser.add_argument("--splits", type=listed(tables.SPLITS), default=list(tables.SPLITS), help=",".join(tables.SPLITS))
     parser.add_argument("--backends", type=lambda text: text.split(","), default=[], help="those of tegroup by name, such as sm90; all")
     parser.add_argument("--sweep", action="store_true", help="at last a forward product with 16 to 8192 rows a group")
+    parser.add_argument("--held-out", metavar="SEED", type=int, nargs="?", const=0, help="the shapes of held_out.json instead, sizes drawn anew, or from a seed")
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--seconds", type=float, default=500, help="begin no problem later than this; 500")
     parser.add_argument("--cublaslt", metavar="FILE", help="the cuBLASLt to call by hand and through tegroup")
@@ -547,6 +551,10 @@ def arguments(words):
     options = parser.parse_args(words)
     options.command = shlex.join(["tests/bench/bench_gpu.py", *words])
     options.problems = tables.problems(tables.load(ROOT / "tests/bench/shapes.json")["gemm"], options.shapes, options.ops, options.splits)
+    if options.held_out is not None:
+        seed = options.held_out or random.SystemRandom().randrange(1, 1 << 31)
+        print(f"held-out shapes, sizes drawn from seed {seed}")
+        options.problems = tables.held_out(tables.load(ROOT / "tests/bench/held_out.json")["gemm"], options.shapes, options.ops, seed)
     if options.sweep:
         options.problems += tables.sweep(options.shapes)
     return options
@@ -564,7 +572,7 @@ def main(words):
     options.out.with_suffix(".md").write_text(text)
     if options.into:
         tables.put_between_markers(options.into, text)
-    print(text, *tables.other_builds(result), sep="\n")
+    print(text, *tables.beside_cublaslt(result), *tables.other_builds(result), sep="\n")
     return 0 if good else 1  # 1: a required ratio fails
 
 

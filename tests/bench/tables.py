@@ -1,6 +1,7 @@
 """What a benchmark of grouped products is made of, apart from measuring: problems, floors, medians, tables, required ratios."""
 import json
 import pathlib
+import random
 import statistics
 import textwrap
 
@@ -9,6 +10,7 @@ SPLITS = ("uniform", "zipf16", "routed")
 DENSE, TORCH, FIRST, BEST = "dense", "torch", "cublaslt first", "cublaslt best"
 READ = "weights read"  # a kernel that reads those of groups with rows, and nothing else
 HOPPER, PORTABLE, GROUPED, TUNED = "tegroup sm90", "tegroup portable", "tegroup cublaslt_grouped", "tegroup cublaslt_grouped tuned"
+KNOWN = HOPPER + " largest group known"  # the hint that a user seldom has
 EVEN, OVERWRITES = HOPPER + " even groups", HOPPER + " overwriting BF16"  # the same work in another way, for figures beside it
 
 
@@ -25,6 +27,17 @@ def problems(shapes, names, ops, splits):
     chosen = [s for s in shapes if not names or any(n in s["name"] for n in names)]
     return [dict(name=s["name"], kind=s["kind"], op=op, split=split, E=s["E"], T=s["T"], N=s["N"], K=s["K"], sizes=sizes(s, split))
             for split in splits for s in chosen for op in ops]
+
+
+def held_out(shapes, names, ops, seed):
+    """Every product of shapes that nothing was fitted to, with even groups and with sizes drawn from the seed."""
+    rng, drawn = random.Random(seed), []
+    for s in shapes:
+        shares = [rng.lognormvariate(0, 1) for _ in range(s["E"])]
+        skewed = [round(s["E"] * s["rows"] * share / sum(shares)) for share in shares]
+        skewed[0] += 1 - sum(skewed) % 2
+        drawn.append(dict(s, T=sum(skewed), skewed=skewed))
+    return problems(drawn, names, ops, ("uniform", "skewed"))
 
 
 def sweep(names):
@@ -106,7 +119,7 @@ def table(result):
                 f"  In that run: dense 8192³ {run['rates']['dense_flops'] / 1e12:.0f} TFLOP/s, copy {run['rates']['copy_bytes'] / 1e12:.2f} TB/s "
                 f"(read plus write), read-only {run['rates']['read_bytes'] / 1e12:.2f} TB/s."]
     order = [READ, DENSE, TORCH, FIRST, BEST]
-    for kind, unit in (("prefill", "TFLOP/s"), ("sweep", "TFLOP/s"), ("decode", "µs")):
+    for kind, unit in (("prefill", "TFLOP/s"), ("sweep", "TFLOP/s"), ("held out", "TFLOP/s"), ("decode", "µs")):
         chosen = [p for p in result["problems"] if p["kind"] == kind]
         if not chosen:
             continue
@@ -166,6 +179,22 @@ def summary(result):
     for what in (PORTABLE, GROUPED):
         judge(f"host microseconds, {what}", [(h["net_us"], f"{h['E']} groups") for h in result["host"] if h["contestant"] == what], 5, at_most=True)
     return lines, good
+
+
+def beside_cublaslt(result):
+    """sm90 beside the best cuBLASLt, and beside the best of all, losses first: lines of text, a kind and an operation each."""
+    lines = []
+    groups = sorted({(p["kind"], p["op"]) for p in result["problems"]})
+    for kind, op in groups:
+        for ours in (HOPPER, KNOWN):
+            for what, rivals in (("best cuBLASLt", (FIRST, BEST)), ("best of all", (FIRST, BEST, TORCH))):
+                found = sorted((min(median(p, r) for r in rivals if median(p, r)) / median(p, ours), " ".join(key(p))) for p in result["problems"]
+                               if (p["kind"], p["op"]) == (kind, op) and median(p, ours) and any(median(p, r) for r in rivals))
+                if found:
+                    mean = statistics.geometric_mean(ratio for ratio, _ in found)
+                    worst = ", ".join(f"{ratio:.2f} {name}" for ratio, name in found[:4])
+                    lines.append(f"{kind} {op}: {what} / {ours}, time: mean {mean:.3f} of {len(found)}; worst {worst}")
+    return lines
 
 
 OF = " of "  # between a backend's name and that of another build of the library
