@@ -113,7 +113,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
     /* Sums for the first COLS columns of the tile. */
     template <int COLS>
     __device__ __forceinline__ void add_up(int group, uint32_t first, uint32_t steps, sums &sum) const {
-        const uint32_t a = tegroup_impl_wgmma_tile(ring + line_of(group) * 128, SHAPE::K * 128),
+        const uint64_t a = tegroup_impl_wgmma_tile(ring + line_of(group) * 128, SHAPE::K * 128),
                        b = tegroup_impl_wgmma_tile(ring + SHAPE::A_BYTES, SHAPE::K * 128);
         multiply_stage<COLS, true>(first, a, b, sum);
         tegroup_impl_wgmma_wait<0>(); /* Otherwise ptxas waits, and warns: the sums change registers here. */
@@ -140,9 +140,9 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
     }
     /* Multiplies a stage. The first one of a tile overwrites the sums, so nobody clears them. */
     template <int COLS, bool FIRST>
-    __device__ __forceinline__ void multiply_stage(uint32_t step, uint32_t a, uint32_t b, sums &sum) const {
+    __device__ __forceinline__ void multiply_stage(uint32_t step, uint64_t a, uint64_t b, sums &sum) const {
         constexpr int A_STEP = (SHAPE::A_LINES ? 16 * 128 : 32) >> 4, B_STEP = (SHAPE::B_LINES ? 16 * 128 : 32) >> 4;
-        const uint32_t offset = step % STAGES * (SHAPE::STAGE_BYTES >> 4);
+        const uint64_t offset = (uint64_t)(step % STAGES * (SHAPE::STAGE_BYTES >> 4));
         wait_full(step);
         fence<COLS>(sum);
         tegroup_impl_wgmma_begin();
@@ -151,9 +151,8 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
 #pragma unroll
             for (int m = 0; m < SHAPE::PARTS; m++)
                 tegroup_impl_wgmma<COLS>::template multiply<BF16, SHAPE::A_LINES, SHAPE::B_LINES>(
-                    reinterpret_cast<float(&)[COLS / 2]>(sum[m]),
-                    tegroup_impl_wgmma_descriptor(a + offset + m * (64 * 128 >> 4) + kk * A_STEP),
-                    tegroup_impl_wgmma_descriptor(b + offset + kk * B_STEP), !FIRST || kk > 0);
+                    reinterpret_cast<float(&)[COLS / 2]>(sum[m]), a + offset + m * (64 * 128 >> 4) + kk * A_STEP,
+                    b + offset + kk * B_STEP, !FIRST || kk > 0);
         tegroup_impl_wgmma_commit();
         fence<COLS>(sum);
     }

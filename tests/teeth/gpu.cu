@@ -36,7 +36,14 @@ TEST(teeth, random_products) {
         s.in = TEGROUP_DTYPE_BF16;
         s.out = rng_chance(&r, 50) ? TEGROUP_DTYPE_F32 : TEGROUP_DTYPE_BF16;
         s.bias = rng_chance(&r, 40) && ops[i / 2 % 3] != TEGROUP_OP_DGRAD;
-        if (backend == TEGROUP_BACKEND_SM90) s.ng = s.kg = NULL;
+        if (s.bias && s.op == TEGROUP_OP_FORWARD && rng_chance(&r, 50)) s.row_scale_dtype = TEGROUP_DTYPE_F32, s.lists &= ~1;
+        if (backend == TEGROUP_BACKEND_SM90) { /* columns that end within 16 bytes, rows that are picked */
+            s.ng = s.kg = NULL;
+            s.pad = s.n >= 8 && s.k >= 8 ? (int32_t)rng_int(&r, 0, 7) : 0;
+            s.n -= s.pad;
+            s.k -= s.pad;
+            random_gather(&r, &s, 30);
+        }
         for (int32_t tile = -1, tiles = 0; tile < tiles; tile++) {
             problem p;
             problem_make(&p, &s);
