@@ -225,11 +225,11 @@ TEST(gpu, windows_of_one_buffer) {
 }
 
 /* Snapshots made by the GPU equal the host's, byte for byte, honest sizes or not. */
-TEST(gpu, snapshots_equal_the_hosts) {
+static void snapshots_equal_the_hosts(int64_t count, int percent_of_many_groups) {
     rng r = rng_seed(2003);
-    for (int64_t i = scaled(3000); i > 0; i--) {
+    for (int64_t i = count; i > 0; i--) {
         void *mark = guards_mark();
-        int32_t groups = (int32_t)(rng_chance(&r, 5) ? rng_int(&r, 1000, 4096) : rng_int(&r, 0, 70));
+        int32_t groups = (int32_t)(rng_chance(&r, percent_of_many_groups) ? rng_int(&r, 1000, 4096) : rng_int(&r, 0, 70));
         tegroup_prepare_desc desc;
         tegroup_layout layout;
         memset(&desc, 0, sizeof desc);
@@ -288,6 +288,8 @@ TEST(gpu, snapshots_equal_the_hosts) {
         guards_release(mark);
     }
 }
+TEST(gpu, snapshots_equal_the_hosts) { snapshots_equal_the_hosts(scaled(3000), 5); }
+TEST(sanitize, snapshots_equal_the_hosts) { snapshots_equal_the_hosts(60, 25); }
 
 /* A host address where the sizes, or the snapshot, are said to be on the device: the deep check asks the driver, names the field and
  * launches nothing, so that the context lives on. */
