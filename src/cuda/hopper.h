@@ -129,7 +129,7 @@ static __device__ __forceinline__ void tegroup_impl_ldmatrix_rows(uint32_t (&r)[
  * row's 16-byte chunks by XOR with the row's number. A "line" here and in names such as A_LINES is an index of wgmma's
  * M or N dimension. leading: bytes from one block of 64 lines to the next if the operand is contiguous along its lines
  * (MN-major); not read if it is contiguous along k. Offsets, in units of 16 bytes, are added to all 64 bits: with the
- * constant upper half kept apart ptxas moves it into place before each wgmma, which costs 4% of a weight gradient. */
+ * constant upper half kept apart ptxas moves it into place before each wgmma. */
 static __device__ __forceinline__ uint64_t tegroup_impl_wgmma_tile(uint32_t address, uint32_t leading) {
     return (uint64_t)((address & 0x3ffffu) >> 4) | (uint64_t)(leading >> 4) << 16 | (uint64_t)(1024 >> 4) << 32
            | (uint64_t)1 << 62;
