@@ -11,6 +11,12 @@
 #include "cuda/sm90_scheduler.h"
 
 #if TEGROUP_IMPL_HOPPER
+/* This is out of line and called before anything else: anywhere else it takes registers that the sums need, and ptxas
+ * serializes wgmma (C7511). The call has its price: without uniform registers the scheduler and the loads spill. */
+static __device__ __noinline__ bool tegroup_impl_sm90_prepared(const tegroup_impl_gpu_call *call) {
+    return tegroup_impl_prepared<true>(*call);
+}
+
 /* A block is a chain of four classes, each the base of the next: what the warps share, loader, storer, multiplier. (If
  * the others hold the first as a member instead, nvcc makes different code.) */
 template <typename SHAPE> struct tegroup_impl_sm90_block {
@@ -68,8 +74,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
     }
 
     /* The scheduler warp publishes the block's tiles, and then an item of group -1. */
-    __device__ __forceinline__ void schedule() const {
-        tegroup_impl_sm90_walk<SHAPE> walk(call);
+    __device__ __forceinline__ void schedule(bool prepared) const {
+        tegroup_impl_sm90_walk<SHAPE> walk(call, prepared);
         bool there = true;
         for (int32_t number = 0; there; number++) {
             tegroup_impl_sm90_item item;

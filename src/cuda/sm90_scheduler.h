@@ -49,22 +49,6 @@ template <typename SHAPE> struct tegroup_impl_sm90_groups_at_hand {
                                : (wide > 0 && wide < across && k_of(0) >= TEGROUP_IMPL_SM90_BALANCED_K)
                                      || (SHAPE::TAPERS && call.narrows > 0)));
     }
-    /* Whether the snapshots are what tegroup_prepare wrote for these operands, which are regular. A lane looks at one
-     * operand's: as tegroup_impl_prepared, or as a call, this has ptxas spill the registers of the scheduler. */
-    __device__ __forceinline__ bool prepared() const {
-        const int32_t operand = lane() % 4;
-        const tegroup_impl_fit fit = {call.call.views[operand].header,
-                                      operand == TEGROUP_IMPL_A   ? desc.a.shape.rows
-                                      : operand == TEGROUP_IMPL_B ? desc.b.shape.rows
-                                      : operand == TEGROUP_IMPL_C ? desc.c.shape.rows
-                                                                  : desc.d.shape.rows,
-                                      INT64_MAX,
-                                      INT64_MAX,
-                                      -1,
-                                      desc.a.shape.groups,
-                                      0};
-        return __all_sync(0xffffffffu, tegroup_impl_fits(&fit));
-    }
     /* Rows of the largest group, or 0 without a snapshot, since groups are even then. */
     __device__ __forceinline__ int32_t most_rows() const {
         const tegroup_snapshot_header *header = call.call.views[TEGROUP_IMPL_A].header;
@@ -266,11 +250,11 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
     int32_t load_of[EACH], fresh; /* see tegroup_impl_sm90_loads */
 
     /* Unless all snapshots are prepared, there are no groups. */
-    __device__ __forceinline__ explicit tegroup_impl_sm90_walk(const tegroup_impl_sm90_call &c)
+    __device__ __forceinline__ explicit tegroup_impl_sm90_walk(const tegroup_impl_sm90_call &c, bool prepared)
         : base(c), turn(blockIdx.x), ahead(false), fresh((int32_t)gridDim.x) {
 #pragma unroll
         for (int i = 0; i < EACH; i++) load_of[i] = lane() + 32 * i < (int32_t)gridDim.x ? 0 : INT32_MAX;
-        this->load(this->prepared() ? 0 : desc.a.shape.groups, 0);
+        this->load(prepared ? 0 : desc.a.shape.groups, 0);
         /* Balancing makes every block find all stretches, at least one for each group. A few tiles of short sums are
          * done sooner round-robin. */
         if (SHAPE::OP != TEGROUP_OP_WGRAD && balanced)
