@@ -29,7 +29,7 @@ typedef struct tegroup_impl_preparation {
     tegroup_sizes rows, cols;
     const int64_t *offsets;
     int64_t *start, *out_rows, *prefix, *out_cols, *out_offset;
-    int32_t *order, order_entries;
+    int32_t *order, order_entries; /* a power of two: groups, and what pads them for the sort */
 } tegroup_impl_preparation;
 
 /* The scan that places groups: a running sum of counts, or a running maximum of ends. */

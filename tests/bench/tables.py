@@ -181,7 +181,7 @@ def summary(result):
     return lines, good
 
 
-def beside_cublaslt(result):
+def beside_rivals(result):
     """sm90 beside the best cuBLASLt, and beside the best of all, losses first: lines of text, a kind and an operation each."""
     lines = []
     groups = sorted({(p["kind"], p["op"]) for p in result["problems"]})

@@ -229,7 +229,8 @@ static void snapshots_equal_the_hosts(int64_t count, int percent_of_many_groups)
     rng r = rng_seed(2003);
     for (int64_t i = count; i > 0; i--) {
         void *mark = guards_mark();
-        int32_t groups = (int32_t)(rng_chance(&r, percent_of_many_groups) ? rng_int(&r, 1000, 4096) : rng_int(&r, 0, 70));
+        const int many = rng_chance(&r, percent_of_many_groups);
+        int32_t groups = (int32_t)(many ? rng_int(&r, 1000, 4096) : rng_int(&r, 0, 70));
         tegroup_prepare_desc desc;
         tegroup_layout layout;
         memset(&desc, 0, sizeof desc);

@@ -358,16 +358,18 @@ def held_out_shapes_are_drawn():
 
 
 def rivals_are_summed_up():
-    result = dict(problems=[made_up("mixtral fc1", "forward", "uniform", tegroup__sm90=100, cublaslt__first=99, cublaslt__best=90, torch__grouped_mm=80),
+    result = dict(problems=[made_up("mixtral fc1", "forward", "uniform", tegroup__sm90=100, cublaslt__first=99, cublaslt__best=90, torch=80),
                             made_up("mixtral fc2", "forward", "uniform", tegroup__sm90=100, cublaslt__first=110)])
-    result["problems"][0]["us"][tables.TORCH] = dict(median=80)
-    lines = tables.beside_cublaslt(result)
-    assert lines == ["prefill forward: best cuBLASLt / tegroup sm90, time: mean 0.995 of 2; worst 0.90 mixtral fc1 forward uniform, 1.10 mixtral fc2 forward uniform",
-                     "prefill forward: best of all / tegroup sm90, time: mean 0.938 of 2; worst 0.80 mixtral fc1 forward uniform, 1.10 mixtral fc2 forward uniform"], lines
+    lines = tables.beside_rivals(result)
+    assert lines == ["prefill forward: best cuBLASLt / tegroup sm90, time: mean 0.995 of 2; "
+                     "worst 0.90 mixtral fc1 forward uniform, 1.10 mixtral fc2 forward uniform",
+                     "prefill forward: best of all / tegroup sm90, time: mean 0.938 of 2; "
+                     "worst 0.80 mixtral fc1 forward uniform, 1.10 mixtral fc2 forward uniform"], lines
 
 
 failed = False
-for test in (shapes_and_selection, held_out_shapes_are_drawn, rivals_are_summed_up, floors_count_what_must_move, everyone_has_a_turn_in_every_round, files_merge, tables_and_ratios,
+for test in (shapes_and_selection, held_out_shapes_are_drawn, rivals_are_summed_up, floors_count_what_must_move,
+             everyone_has_a_turn_in_every_round, files_merge, tables_and_ratios,
              hopper_passes_and_prints_every_cell, hopper_misses, peers_are_of_known_problems, compilations_are_understood, plots_are_drawn,
              descriptors_are_complete, structures_have_their_sizes):
     try:
