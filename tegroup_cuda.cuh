@@ -3012,15 +3012,12 @@ static __device__ __forceinline__ float tegroup_impl_gpu_load_scale(tegroup_dtyp
 }
 
 /* Whether the snapshots are what tegroup_prepare wrote for these tensors. If one is not, the call has no groups and
- * nothing is written. A snapshot that regular operands share is checked once. REGULAR: all operands are regular, which
- * leaves less to compare. */
-template <bool REGULAR>
+ * nothing is written. A snapshot that regular operands share is checked once. */
 static __device__ __forceinline__ bool tegroup_impl_prepared(const tegroup_impl_gpu_call &call) {
     const tegroup_gemm_desc &desc = call.desc;
-    auto irregular = [](const tegroup_tensor &t) { return !REGULAR && tegroup_impl_irregular(&t.shape); };
-    auto fits = [&](const tegroup_tensor &t) {
-        tegroup_impl_fit fit = tegroup_impl_fit_of(&t);
-        if (REGULAR) fit = tegroup_impl_fit_regular(&fit);
+    auto irregular = [](const tegroup_tensor &t) { return tegroup_impl_irregular(&t.shape); };
+    auto fits = [](const tegroup_tensor &t) {
+        const tegroup_impl_fit fit = tegroup_impl_fit_of(&t);
         return tegroup_impl_fits(&fit);
     };
     auto shared = [&](const tegroup_tensor &t) {
@@ -3038,7 +3035,7 @@ static __global__ void __launch_bounds__(128)
     __shared__ tegroup_impl_product p;
     const tegroup_gemm_desc &desc = call.desc;
     if (threadIdx.x == 0) {
-        const bool prepared = tegroup_impl_prepared<false>(call);
+        const bool prepared = tegroup_impl_prepared(call);
         if (prepared) p = tegroup_impl_product_of(&desc, call.views, (int32_t)blockIdx.y, 1, 0);
         else p.skip = 1;
     }
@@ -3066,7 +3063,7 @@ static __global__ void __launch_bounds__(256)
     const tegroup_tensor &d = call.desc.d;
     const tegroup_snapshot_view &view = call.views[TEGROUP_IMPL_D];
     const int32_t g = (int32_t)blockIdx.x - 1;
-    if (!tegroup_impl_prepared<false>(call) || (g >= 0 && view.rows[g] <= 0)) return;
+    if (!tegroup_impl_prepared(call) || (g >= 0 && view.rows[g] <= 0)) return;
     const int64_t from = g < 0 ? 0 : view.start[g] + view.rows[g];
     if (threadIdx.x == 0) next = (unsigned long long)d.shape.rows;
     __syncthreads();
@@ -3959,7 +3956,7 @@ template <int TILE_M, int TILE_N> struct tegroup_impl_gpu_walk {
     __device__ __forceinline__ void begin(const tegroup_impl_gpu_call &call) {
         upto[lane()] = 0;
         if (lane() == 0) {
-            base = tegroup_impl_prepared<false>(call) ? -32 : call.desc.a.shape.groups;
+            base = tegroup_impl_prepared(call) ? -32 : call.desc.a.shape.groups;
             before = 0;
         }
         __syncwarp();
@@ -5810,12 +5807,6 @@ static __device__ __forceinline__ float tegroup_impl_sm90_differentiate(const te
 /* ==== [26] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
-/* This is out of line and called before anything else: anywhere else it takes registers that the sums need, and ptxas
- * serializes wgmma (C7511). The call has its price: without uniform registers the scheduler and the loads spill. */
-static __device__ __noinline__ bool tegroup_impl_sm90_prepared(const tegroup_impl_gpu_call *call) {
-    return tegroup_impl_prepared<true>(*call);
-}
-
 /* A block is a chain of four classes, each the base of the next: what the warps share, loader, storer, multiplier. (If
  * the others hold the first as a member instead, nvcc makes different code.) */
 template <typename SHAPE> struct tegroup_impl_sm90_block {
@@ -5872,9 +5863,26 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
         tegroup_impl_barrier_arrive(at(&rest->taken[number % ITEMS]));
     }
 
+    /* Whether the snapshots are what tegroup_prepare wrote for these operands, which are regular. Each lane of the warp
+     * looks at one operand's: tegroup_impl_prepared, inlined or called, has ptxas spill the scheduler's registers. */
+    __device__ __forceinline__ bool prepared() const {
+        const tegroup_gemm_desc &desc = call.call.desc;
+        const int operand = lane() % 4;
+        const tegroup_impl_fit fit = {call.call.views[operand].header,
+                                      operand == TEGROUP_IMPL_A   ? desc.a.shape.rows
+                                      : operand == TEGROUP_IMPL_B ? desc.b.shape.rows
+                                      : operand == TEGROUP_IMPL_C ? desc.c.shape.rows
+                                                                  : desc.d.shape.rows,
+                                      INT64_MAX,
+                                      INT64_MAX,
+                                      -1,
+                                      desc.a.shape.groups,
+                                      0};
+        return __all_sync(0xffffffffu, tegroup_impl_fits(&fit));
+    }
     /* The scheduler warp publishes the block's tiles, and then an item of group -1. */
-    __device__ __forceinline__ void schedule(bool prepared) const {
-        tegroup_impl_sm90_walk<SHAPE> walk(call, prepared);
+    __device__ __forceinline__ void schedule() const {
+        tegroup_impl_sm90_walk<SHAPE> walk(call, prepared());
         bool there = true;
         for (int32_t number = 0; there; number++) {
             tegroup_impl_sm90_item item;
@@ -6681,11 +6689,10 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
     extern __shared__ __align__(16) unsigned char tegroup_impl_memory[];
     const tegroup_impl_sm90_multiplier<BF16, SHAPE> block(call, tegroup_impl_memory);
     const int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0); /* which the compiler sees to be uniform */
-    const bool prepared = warp == 0 && tegroup_impl_sm90_prepared(&call.call);
     block.init();
     if (warp < 4) {
         tegroup_impl_registers_give<40>();
-        if (warp == 0) block.schedule(prepared);
+        if (warp == 0) block.schedule();
         if (warp == 1 && block.gathers()) block.load_gathered();
         else if (warp == 1 && (threadIdx.x & 31) == 0) block.load();
         if (warp > 1 && (threadIdx.x & 31) == 0) block.store(warp - 2);

@@ -276,15 +276,6 @@ TEGROUP_IMPL_HD tegroup_impl_fit tegroup_impl_fit_of(const tegroup_tensor *t) {
     return fit;
 }
 
-/* The same for a tensor that is known to be regular. */
-TEGROUP_IMPL_HD tegroup_impl_fit tegroup_impl_fit_regular(const tegroup_impl_fit *of) {
-    tegroup_impl_fit fit = *of;
-    fit.cols = fit.elements = INT64_MAX;
-    fit.ld = -1;
-    fit.irregular = 0;
-    return fit;
-}
-
 /* The same for a snapshot that comes without a shape, for a matrix of so many rows. */
 TEGROUP_IMPL_HD tegroup_impl_fit tegroup_impl_fit_of_rows(const void *snapshot, int64_t rows) {
     tegroup_impl_fit fit;

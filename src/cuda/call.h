@@ -197,15 +197,12 @@ static __device__ __forceinline__ float tegroup_impl_gpu_load_scale(tegroup_dtyp
 }
 
 /* Whether the snapshots are what tegroup_prepare wrote for these tensors. If one is not, the call has no groups and
- * nothing is written. A snapshot that regular operands share is checked once. REGULAR: all operands are regular, which
- * leaves less to compare. */
-template <bool REGULAR>
+ * nothing is written. A snapshot that regular operands share is checked once. */
 static __device__ __forceinline__ bool tegroup_impl_prepared(const tegroup_impl_gpu_call &call) {
     const tegroup_gemm_desc &desc = call.desc;
-    auto irregular = [](const tegroup_tensor &t) { return !REGULAR && tegroup_impl_irregular(&t.shape); };
-    auto fits = [&](const tegroup_tensor &t) {
-        tegroup_impl_fit fit = tegroup_impl_fit_of(&t);
-        if (REGULAR) fit = tegroup_impl_fit_regular(&fit);
+    auto irregular = [](const tegroup_tensor &t) { return tegroup_impl_irregular(&t.shape); };
+    auto fits = [](const tegroup_tensor &t) {
+        const tegroup_impl_fit fit = tegroup_impl_fit_of(&t);
         return tegroup_impl_fits(&fit);
     };
     auto shared = [&](const tegroup_tensor &t) {
@@ -223,7 +220,7 @@ static __global__ void __launch_bounds__(128)
     __shared__ tegroup_impl_product p;
     const tegroup_gemm_desc &desc = call.desc;
     if (threadIdx.x == 0) {
-        const bool prepared = tegroup_impl_prepared<false>(call);
+        const bool prepared = tegroup_impl_prepared(call);
         if (prepared) p = tegroup_impl_product_of(&desc, call.views, (int32_t)blockIdx.y, 1, 0);
         else p.skip = 1;
     }
@@ -251,7 +248,7 @@ static __global__ void __launch_bounds__(256)
     const tegroup_tensor &d = call.desc.d;
     const tegroup_snapshot_view &view = call.views[TEGROUP_IMPL_D];
     const int32_t g = (int32_t)blockIdx.x - 1;
-    if (!tegroup_impl_prepared<false>(call) || (g >= 0 && view.rows[g] <= 0)) return;
+    if (!tegroup_impl_prepared(call) || (g >= 0 && view.rows[g] <= 0)) return;
     const int64_t from = g < 0 ? 0 : view.start[g] + view.rows[g];
     if (threadIdx.x == 0) next = (unsigned long long)d.shape.rows;
     __syncthreads();

@@ -83,7 +83,7 @@ template <int TILE_M, int TILE_N> struct tegroup_impl_gpu_walk {
     __device__ __forceinline__ void begin(const tegroup_impl_gpu_call &call) {
         upto[lane()] = 0;
         if (lane() == 0) {
-            base = tegroup_impl_prepared<false>(call) ? -32 : call.desc.a.shape.groups;
+            base = tegroup_impl_prepared(call) ? -32 : call.desc.a.shape.groups;
             before = 0;
         }
         __syncwarp();

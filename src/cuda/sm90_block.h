@@ -11,12 +11,6 @@
 #include "cuda/sm90_scheduler.h"
 
 #if TEGROUP_IMPL_HOPPER
-/* This is out of line and called before anything else: anywhere else it takes registers that the sums need, and ptxas
- * serializes wgmma (C7511). The call has its price: without uniform registers the scheduler and the loads spill. */
-static __device__ __noinline__ bool tegroup_impl_sm90_prepared(const tegroup_impl_gpu_call *call) {
-    return tegroup_impl_prepared<true>(*call);
-}
-
 /* A block is a chain of four classes, each the base of the next: what the warps share, loader, storer, multiplier. (If
  * the others hold the first as a member instead, nvcc makes different code.) */
 template <typename SHAPE> struct tegroup_impl_sm90_block {
@@ -73,9 +67,26 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
         tegroup_impl_barrier_arrive(at(&rest->taken[number % ITEMS]));
     }
 
+    /* Whether the snapshots are what tegroup_prepare wrote for these operands, which are regular. Each lane of the warp
+     * looks at one operand's: tegroup_impl_prepared, inlined or called, has ptxas spill the scheduler's registers. */
+    __device__ __forceinline__ bool prepared() const {
+        const tegroup_gemm_desc &desc = call.call.desc;
+        const int operand = lane() % 4;
+        const tegroup_impl_fit fit = {call.call.views[operand].header,
+                                      operand == TEGROUP_IMPL_A   ? desc.a.shape.rows
+                                      : operand == TEGROUP_IMPL_B ? desc.b.shape.rows
+                                      : operand == TEGROUP_IMPL_C ? desc.c.shape.rows
+                                                                  : desc.d.shape.rows,
+                                      INT64_MAX,
+                                      INT64_MAX,
+                                      -1,
+                                      desc.a.shape.groups,
+                                      0};
+        return __all_sync(0xffffffffu, tegroup_impl_fits(&fit));
+    }
     /* The scheduler warp publishes the block's tiles, and then an item of group -1. */
-    __device__ __forceinline__ void schedule(bool prepared) const {
-        tegroup_impl_sm90_walk<SHAPE> walk(call, prepared);
+    __device__ __forceinline__ void schedule() const {
+        tegroup_impl_sm90_walk<SHAPE> walk(call, prepared());
         bool there = true;
         for (int32_t number = 0; there; number++) {
             tegroup_impl_sm90_item item;

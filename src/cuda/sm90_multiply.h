@@ -10,8 +10,8 @@
 #include "cuda/call.h"
 #include "cuda/hopper.h"
 #include "cuda/sm90_tiles.h"
+#include "cuda/sm90_store.h"
 #include "cuda/sm90_epilogue.h"
-#include "cuda/sm90_block.h"
 
 #if TEGROUP_IMPL_HOPPER
 template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegroup_impl_sm90_storer<SHAPE> {
@@ -390,11 +390,10 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
     extern __shared__ __align__(16) unsigned char tegroup_impl_memory[];
     const tegroup_impl_sm90_multiplier<BF16, SHAPE> block(call, tegroup_impl_memory);
     const int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0); /* which the compiler sees to be uniform */
-    const bool prepared = warp == 0 && tegroup_impl_sm90_prepared(&call.call);
     block.init();
     if (warp < 4) {
         tegroup_impl_registers_give<40>();
-        if (warp == 0) block.schedule(prepared);
+        if (warp == 0) block.schedule();
         if (warp == 1 && block.gathers()) block.load_gathered();
         else if (warp == 1 && (threadIdx.x & 31) == 0) block.load();
         if (warp > 1 && (threadIdx.x & 31) == 0) block.store(warp - 2);

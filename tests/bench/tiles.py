@@ -121,6 +121,7 @@ def measure(options):
     rng = random.Random(options.seed)
     kernels, rows, until = table(), [], time.time() + options.seconds
     names = {1: "forward", 2: "dgrad", 3: "wgrad"}
+    note = "%s, driver %s, %s, seed %d" % (torch.cuda.get_device_name(), device.driver(), datetime.date.today(), options.seed)
     while len(rows) < options.products and time.time() < until:
         op, sizes, n, k = drawn(rng)
         if not fits_memory(op, sizes, n, k):
@@ -133,7 +134,9 @@ def measure(options):
         own = next(name for name in order if name.endswith("%dX%d" % first))
         order = [own] + [name for name in order if name != own]  # as the library's candidates are: the plan's own, then the table's
         rows.append(((op, len(sizes), sum(sizes), n, k, max(sizes)), {name: 1e3 * ms for name, ms in zip(order, times) if ms > 0}))
-    write(options.out, rows, "%s, driver %s, %s, seed %d" % (torch.cuda.get_device_name(), device.driver(), datetime.date.today(), options.seed))
+        if len(rows) % 100 == 0:
+            write(options.out, rows, note)
+    write(options.out, rows, note)
     print(len(rows), "products ->", options.out)
 
 
