@@ -3,6 +3,7 @@
 #pragma once
 #include "base/version.h"
 #include "formats/dtype_types.h"
+#include "core/gemm_types.h"
 #include "base/arithmetic.h"
 #include "core/checks.h"
 #include "cuda/call.h"

@@ -10,7 +10,6 @@
 #include "cuda/call.h"
 #include "cuda/hopper.h"
 #include "cuda/sm90_tiles.h"
-#include "cuda/sm90_store.h"
 #include "cuda/sm90_epilogue.h"
 
 #if TEGROUP_IMPL_HOPPER

@@ -7,7 +7,6 @@
 #include "core/checks.h"
 #include "cuda/hopper.h"
 #include "cuda/sm90_tiles.h"
-#include "cuda/sm90_load.h"
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_loader<SHAPE> {
