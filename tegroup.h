@@ -554,9 +554,10 @@ typedef struct tegroup_options {
                                                  lists */
     int64_t             expected_rows; /* hint: rows in all groups together; 0 = capacity. Speed only, but cuBLASLt's
                                           algorithm, and so its numerics_id, may follow it */
-    int64_t             expected_rows_max; /* hint: rows of the largest group; 0 = spread evenly, and to
-                                              CUBLASLT_GROUPED unknown. Speed only: of its algorithms those that
-                                              tegroup_plan_tune has to try may follow it */
+    int64_t             expected_rows_max; /* hint: rows of the largest group; 0 = unknown: SM90 takes groups to be
+                                              as uneven as routers make them, PORTABLE to be even. Speed only: of
+                                              CUBLASLT_GROUPED's algorithms those that tegroup_plan_tune has to try
+                                              may follow it */
     uint64_t            ignore_quirks; /* bit q set: take quirk q's risk (see tegroup_quirks) */
     void               *workspace;     /* TEGROUP_ALIGNMENT-aligned, in `space`; may be NULL when no bytes are
                                           needed. Contents are garbage before and after. One call at a time may use
@@ -5156,6 +5157,7 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_assign(tegroup_impl_sm90_loads *loads,
 #define TEGROUP_IMPL_SM90_MMA_DRAIN 65    /* time that PORTABLE's blocks wait for memory at the end of a sum, in k */
 #define TEGROUP_IMPL_SM90_ZIPF_PARTS 32   /* sizes that represent those of all groups */
 #define TEGROUP_IMPL_SM90_ZIPF_POWER 4.0  /* the largest exponent of the fall of sizes that is considered */
+#define TEGROUP_IMPL_SM90_UNKNOWN_MOST 2.5 /* rows of the largest group in those of the mean, where it is not known */
 
 /* The sizes of groups that a plan expects: of `count` groups, an equal share has each of `parts` sizes. */
 typedef struct tegroup_impl_sm90_groups {
@@ -5281,12 +5283,12 @@ static inline tegroup_impl_sm90_time tegroup_impl_sm90_predict(const tegroup_pro
 
 /* The kernel for a weight gradient that cannot have flipped tiles, such as one to which C is added. It is bound by
  * memory, so larger tiles than 128 x 128 pay off only for long sums, or where they cover D without a rest. (The limits
- * come from medians of the kernels' times on an H200.) */
-static inline int32_t tegroup_impl_sm90_wide_wgrad(const tegroup_problem *p, const tegroup_impl_sm90_groups *groups) {
-    const int adds = p->accumulate || p->c != TEGROUP_DTYPE_UNSET,
+ * come from medians of the kernels' times on an H200.) most: rows of the largest group, as hinted. */
+static inline int32_t tegroup_impl_sm90_wide_wgrad(const tegroup_problem *p, int64_t average, int64_t most) {
+    const int adds = p->accumulate || p->c != TEGROUP_DTYPE_UNSET, alike = most < 2 * average + 2,
               divides = tegroup_impl_sm90_covering(p->n, p->k, TEGROUP_IMPL_SM90_NARROW)
                         <= (double)p->n / 128 * (double)p->k / 192;
-    return groups->mean <= 128 || (adds && groups->alike && groups->mean <= 512 && !divides)
+    return average <= 128 || (adds && alike && average <= 512 && !divides)
                ? TEGROUP_IMPL_SM90_WGRAD_128X128
                : TEGROUP_IMPL_SM90_WGRAD_128X192;
 }
@@ -5323,13 +5325,15 @@ static inline tegroup_impl_sm90_taken tegroup_impl_sm90_take_fastest(const tegro
                   count = tegroup_impl_max(1, p->groups), average = tegroup_impl_max(1, total / count),
                   most = desc->options.expected_rows_max;
     const int flips = tegroup_impl_sm90_can_flip(p);
-    const tegroup_impl_sm90_groups groups = tegroup_impl_sm90_expect((double)count, (double)average, (double)most);
+    const double unknown = fmin((double)total, TEGROUP_IMPL_SM90_UNKNOWN_MOST * (double)average);
+    const tegroup_impl_sm90_groups groups =
+        tegroup_impl_sm90_expect((double)count, (double)average, most > 0 ? (double)most : unknown);
     tegroup_impl_sm90_taken taken;
     int32_t kernel;
     memset(&taken, 0, sizeof taken);
     taken.kernel = -1;
     if (p->op == TEGROUP_OP_WGRAD && !flips) {
-        taken.kernel = tegroup_impl_sm90_wide_wgrad(p, &groups);
+        taken.kernel = tegroup_impl_sm90_wide_wgrad(p, average, most);
         taken.why = taken.kernel == TEGROUP_IMPL_SM90_WGRAD_128X128 ? "by rule: bound by memory, and sums are short"
                                                                     : "by rule: bound by memory, and sums are long";
         return taken;

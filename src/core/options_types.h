@@ -42,9 +42,10 @@ typedef struct tegroup_options {
                                                  lists */
     int64_t             expected_rows; /* hint: rows in all groups together; 0 = capacity. Speed only, but cuBLASLt's
                                           algorithm, and so its numerics_id, may follow it */
-    int64_t             expected_rows_max; /* hint: rows of the largest group; 0 = spread evenly, and to
-                                              CUBLASLT_GROUPED unknown. Speed only: of its algorithms those that
-                                              tegroup_plan_tune has to try may follow it */
+    int64_t             expected_rows_max; /* hint: rows of the largest group; 0 = unknown: SM90 takes groups to be
+                                              as uneven as routers make them, PORTABLE to be even. Speed only: of
+                                              CUBLASLT_GROUPED's algorithms those that tegroup_plan_tune has to try
+                                              may follow it */
     uint64_t            ignore_quirks; /* bit q set: take quirk q's risk (see tegroup_quirks) */
     void               *workspace;     /* TEGROUP_ALIGNMENT-aligned, in `space`; may be NULL when no bytes are
                                           needed. Contents are garbage before and after. One call at a time may use
