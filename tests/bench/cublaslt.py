@@ -69,6 +69,8 @@ class Grouped:
     def __init__(self, lt, torch, problem, a, b, d, workspace, stream):
         if not hasattr(lt.lib, "cublasLtGroupedMatrixLayoutCreate"):
             raise Refused(f"cuBLASLt {lt.version} has no grouped layouts")
+        if problem["N"] % 8 or problem["K"] % 8:
+            raise Refused("cuBLASLt offers algorithms whose kernels then read misaligned addresses, where rows begin off a multiple of 16 bytes")
         op, groups, n, k, rows = problem["op"], problem["E"], problem["N"], problem["K"], problem["sizes"]
         starts = [sum(rows[:g]) for g in range(groups)]
         self.lt, self.kept = lt, [a, b, d, workspace]
