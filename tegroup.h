@@ -94,8 +94,9 @@
  *   [61] layer/chain_plan.h       Op chain: plan
  *   [62] layer/chain.h            Op chain: calls
  *   [63] gemm/validate.h          Validate
- *   [64] moe/router.h             Router
- *   [65] moe/permutation.h        Permute and combine
+ *   [64] moe/count.h              Counts of groups
+ *   [65] moe/router.h             Router
+ *   [66] moe/permutation.h        Permute and combine
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
@@ -146,7 +147,7 @@
  *     TEGROUP_NO_F16         of both kinds of GEMM kernels those whose operands are FP16; results may still be
  *     TEGROUP_NO_BACKWARD    of both kinds those of dgrad and wgrad, and whatever else only a backward pass runs
  *     TEGROUP_NO_ACTIVATION  activations
- *     TEGROUP_NO_MOE         router, permutation, permute and combine
+ *     TEGROUP_NO_MOE         counts, router, permutation, permute and combine
  *     TEGROUP_NO_CUDA        all of them: nvcc does not pull in tegroup_cuda.cuh
  *
  * docs/lab/compile-time.md has the seconds of each. */
@@ -1227,13 +1228,29 @@ typedef enum tegroup_chain_memory {
 
 /* ==== [17] MoE operations (src/moe/routing_types.h) ==== */
 
+/* Counts of groups from labels: counts[g] = how many labels are g, offsets[g] = the sum of the counts before g. A label
+ * outside 0 .. groups-1 (-1: dropped) is in no group. Either output is what tegroup_prepare reads as COUNTS or as
+ * OFFSETS. Integers: bitwise repeatable. Needs no workspace. */
+typedef struct tegroup_count_desc {
+    size_t         struct_size;   /* sizeof(tegroup_count_desc)                                                  */
+    tegroup_space  space;         /* where everything lives; required                                            */
+    int32_t        groups;        /* 0 to TEGROUP_MAX_GROUPS                                                     */
+    tegroup_matrix labels;        /* in  [tokens, k] or [1, n], I32 or I64                                       */
+    tegroup_matrix counts;        /* out [1, groups], I32 (of at most 2^31 - 1 labels) or I64                    */
+    tegroup_matrix offsets;       /* out [1, groups + 1], likewise; absent = not wanted                          */
+} tegroup_count_desc;
+
 /* Router: probabilities = softmax(logits) by row; each token takes its k largest. Of equal ones it takes the larger
  * logit, which far below the row's largest is all that tells experts apart, and of equal logits the lower expert. A
  * row that holds NaN or infinity, or minus infinity alone, has probabilities of NaN and takes experts 0 .. k-1. (F64
  * logits count as F32 where probabilities are F32, but for ties.) weights are those probabilities, divided by their
  * sum when normalize is 1. Formula: Shazeer et al. 2017, "Outrageously Large Neural Networks"; load-balancing loss:
  * Fedus et al. 2021, "Switch Transformers", section 2.2: balance_coefficient * experts * sum_e (share of assignments
- * to e) * (mean probability of e). */
+ * to e) * (mean probability of e).
+ *
+ * Each of the four matrices that are written may be absent (its dtype UNSET), but not all of them; the others have the
+ * bits that they have beside it. balance_loss needs probabilities and counts. Where probabilities are absent, their
+ * type is that of weights; where weights are absent, too, F64 for logits in F64 and else F32. */
 typedef struct tegroup_router_desc {
     size_t         struct_size;   /* sizeof(tegroup_router_desc)                                                 */
     tegroup_space  space;         /* where everything lives; required                                            */
@@ -1243,8 +1260,9 @@ typedef struct tegroup_router_desc {
     tegroup_matrix logits;        /* in  [tokens, experts], F16, BF16, F32 or F64                                */
     tegroup_matrix probabilities; /* out [tokens, experts], F32 or F64: kept for the backward pass               */
     tegroup_matrix weights;       /* out [tokens, k], dtype of probabilities                                     */
-    tegroup_matrix indices;       /* out [tokens, k], I32, largest weight first                                  */
-    tegroup_matrix counts;        /* out [1, experts], I64: assignments to each expert                           */
+    tegroup_matrix indices;       /* out [tokens, k], I32 or I64, largest weight first                           */
+    tegroup_matrix counts;        /* out [1, experts], I32 (of tokens * k below 2^31) or I64: assignments to each
+                                     expert                                                                      */
     double         balance_coefficient; /* 0 = no load-balancing loss                                            */
     double        *balance_loss;  /* out, one value; NULL = not wanted                                           */
     void          *workspace;     /* tegroup_router_layout's, TEGROUP_ALIGNMENT-aligned; none is needed on the host */
@@ -1261,8 +1279,9 @@ typedef struct tegroup_router_backward_desc {
     tegroup_space  space;
     int32_t        experts, k, normalize; /* as in the forward call                                              */
     tegroup_matrix probabilities; /* in  as the forward call wrote them                                          */
-    tegroup_matrix indices;       /* in  [tokens, k], I32, likewise; -1 where dropped since                      */
-    tegroup_matrix counts;        /* in; needed when balance_coefficient is not 0, else ignored                  */
+    tegroup_matrix indices;       /* in  [tokens, k], I32 or I64, likewise; -1 where dropped since               */
+    tegroup_matrix counts;        /* in  [1, experts], I32 or I64; needed when balance_coefficient is not 0, else
+                                     ignored                                                                     */
     tegroup_matrix grad_weights;  /* in  [tokens, k], dtype of probabilities                                     */
     tegroup_matrix grad_logits;   /* out [tokens, experts], F16, BF16, F32 or F64                                */
     double         balance_coefficient;
@@ -1271,31 +1290,37 @@ typedef struct tegroup_router_backward_desc {
 
 /* The permutation that groups (token, choice) slots by expert. Slot s = token * k + choice. Rows of a group keep the
  * order of slots. A slot whose index is outside 0 .. experts-1 (-1: dropped), or whose group is full, gets row -1.
- * Below, too, a row or slot that leads outside counts as -1, nobody's, on the CPU as on a GPU. */
+ * Below, too, a row or slot that leads outside counts as -1, nobody's, on the CPU as on a GPU.
+ *
+ * Here and below, row_of_slot is I32 or I64, and so is slot_of_row: I32 for at most 2^31 - 1 rows, or slots. (The
+ * gather of a product reads I64.) */
 typedef struct tegroup_permutation_desc {
     size_t         struct_size;  /* sizeof(tegroup_permutation_desc)                                             */
     tegroup_space  space;
-    tegroup_matrix indices;      /* in  [tokens, k], I32: expert of each slot                                    */
+    tegroup_matrix indices;      /* in  [tokens, k], I32 or I64: expert of each slot                             */
     tegroup_shape  shape;        /* groups = experts, rows = capacity, at most TEGROUP_MAX_COLS; snapshot of the
                                     experts' counts required                                                     */
-    tegroup_matrix row_of_slot;  /* out [tokens, k], I64: row of the permuted buffer, or -1                      */
-    tegroup_matrix slot_of_row;  /* out [1, shape.rows], I64: slot, or -1 for a row that no slot has             */
+    tegroup_matrix row_of_slot;  /* out [tokens, k]: row of the permuted buffer, or -1                           */
+    tegroup_matrix slot_of_row;  /* out [1, shape.rows]: slot, or -1 for a row that no slot has                  */
     void          *workspace;    /* tegroup_permutation_layout's, TEGROUP_ALIGNMENT-aligned; none is needed on the
                                     host */
     size_t         workspace_bytes;
 } tegroup_permutation_desc;
 
 /* permuted[row] = weight(slot) * tokens[slot / k], rows whose slot is outside 0 .. tokens * k - 1 untouched. Weights
- * absent: a copy (a signalling NaN may become quiet). This is also the gradient of tegroup_combine with respect to its
- * rows; see there. */
+ * absent: a copy (a signalling NaN may become quiet), and then any type of whole bytes serves; what is not F16, BF16,
+ * F32 or F64 is copied byte by byte. This is also the gradient of tegroup_combine with respect to its rows; see
+ * there. */
 typedef struct tegroup_permute_desc {
     size_t         struct_size;  /* sizeof(tegroup_permute_desc)                                                 */
     tegroup_space  space;
     int32_t        k;            /* choices a token, 1 to 64                                                     */
-    tegroup_matrix tokens;       /* in  [tokens, width], F16, BF16, F32 or F64                                   */
-    tegroup_matrix slot_of_row;  /* in  [1, rows], I64                                                           */
+    tegroup_matrix tokens;       /* in  [tokens, width], F16, BF16, F32 or F64; without weights also F8E4M3,
+                                    F8E5M2, F8E8M0, I32 or I64                                                   */
+    tegroup_matrix slot_of_row;  /* in  [1, rows]                                                                */
     tegroup_matrix weights;      /* in  [tokens, k], F32 or F64; absent = 1                                      */
-    tegroup_matrix permuted;     /* out [rows, width]; must not overlap an input                                 */
+    tegroup_matrix permuted;     /* out [rows, width], F16, BF16, F32 or F64, or the other type that tokens have;
+                                    must not overlap an input                                                    */
 } tegroup_permute_desc;
 
 /* tokens[t] = sum over choices j = 0 .. k-1, in that order, of weights[t, j] * permuted[row_of_slot[t, j]]; slots whose
@@ -1304,8 +1329,8 @@ typedef struct tegroup_permute_desc {
 typedef struct tegroup_combine_desc {
     size_t         struct_size;  /* sizeof(tegroup_combine_desc)                                                 */
     tegroup_space  space;
-    tegroup_matrix permuted;     /* in  [rows, width]                                                            */
-    tegroup_matrix row_of_slot;  /* in  [tokens, k], I64                                                         */
+    tegroup_matrix permuted;     /* in  [rows, width], F16, BF16, F32 or F64, as all rows below                  */
+    tegroup_matrix row_of_slot;  /* in  [tokens, k]                                                              */
     tegroup_matrix weights;      /* in  [tokens, k], F32 or F64; absent = 1                                      */
     tegroup_matrix tokens;       /* out [tokens, width]; must not overlap an input                               */
 } tegroup_combine_desc;
@@ -1318,7 +1343,7 @@ typedef struct tegroup_combine_backward_desc {
     tegroup_space  space;
     tegroup_matrix grad_tokens;  /* in  [tokens, width]                                                          */
     tegroup_matrix permuted;     /* in  [rows, width]; absent when grad_weights is                               */
-    tegroup_matrix row_of_slot;  /* in  [tokens, k], I64                                                         */
+    tegroup_matrix row_of_slot;  /* in  [tokens, k]                                                              */
     tegroup_matrix weights;      /* in  [tokens, k], F32 or F64; absent = 1                                      */
     tegroup_matrix grad_permuted;/* out [rows, width]                                                            */
     tegroup_matrix grad_weights; /* out [tokens, k], F32 or F64; absent = not wanted                             */
@@ -1530,6 +1555,7 @@ TEGROUP_API_STATUS tegroup_activation_forward(const tegroup_activation_desc *des
     struct CUstream_st *stream, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_activation_backward(const tegroup_activation_backward_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_count(const tegroup_count_desc *desc, struct CUstream_st *stream, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_router(const tegroup_router_desc *desc, struct CUstream_st *stream, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_router_backward(const tegroup_router_backward_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
@@ -2025,10 +2051,16 @@ TEGROUP_IMPL_HD void tegroup_impl_store_f32(tegroup_dtype dtype, void *data, int
     }
 }
 
-/* Sizes and offsets: I32 or I64. */
+/* Sizes, offsets, indices and maps: I32 or I64. */
 TEGROUP_IMPL_HD int64_t tegroup_impl_load_int(tegroup_dtype dtype, const void *data, int64_t i) {
     return dtype == TEGROUP_DTYPE_I32 ? (int64_t)(int32_t)((const tegroup_impl_any32 *)data)[i]
                                       : (int64_t)((const tegroup_impl_any64 *)data)[i];
+}
+
+/* What is absent is not stored. */
+TEGROUP_IMPL_HD void tegroup_impl_store_int(tegroup_dtype dtype, void *data, int64_t i, int64_t x) {
+    if (dtype == TEGROUP_DTYPE_I32) ((tegroup_impl_any32 *)data)[i] = (uint32_t)x;
+    else if (dtype == TEGROUP_DTYPE_I64) ((tegroup_impl_any64 *)data)[i] = (uint64_t)x;
 }
 
 /* ==== [27] Scale layouts (src/formats/scale_layout.h) ==== */
@@ -2660,6 +2692,14 @@ static inline tegroup_status tegroup_impl_check_optional(const tegroup_matrix *m
                                                          tegroup_error *error) {
     if (m->dtype != TEGROUP_DTYPE_UNSET) return tegroup_impl_check_matrix(m, paths, rows, cols, dtypes, error);
     TEGROUP_IMPL_RULE_AS(DTYPES, !m->data, ERROR_UNSET, paths[4], "must be set with data", dtypes, 0);
+    return TEGROUP_OK;
+}
+
+/* Integers, or none, that reach up to `most`. */
+static inline tegroup_status tegroup_impl_check_reach(const tegroup_matrix *m, const char *const paths[5], int64_t most,
+                                                      tegroup_error *error) {
+    TEGROUP_IMPL_RULE_AS(DTYPES, m->dtype != TEGROUP_DTYPE_I32 || most <= INT32_MAX, ERROR_DTYPE, paths[4],
+                         "must hold numbers beyond 2^31 - 1 here", 1u << TEGROUP_DTYPE_I64, m->dtype);
     return TEGROUP_OK;
 }
 
@@ -10365,7 +10405,77 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [64] Router (src/moe/router.h) ==== */
+/* ==== [64] Counts of groups (src/moe/count.h) ==== */
+
+#if TEGROUP_IMPL_MOE_KERNELS
+static inline tegroup_status tegroup_impl_cuda_count(const tegroup_count_desc *desc, struct CUstream_st *stream,
+                                                     tegroup_error *error);
+#endif
+
+/* Counts of I32 or I64; absent ones are left alone. */
+static inline void tegroup_impl_clear_counts(const tegroup_matrix *counts) {
+    int64_t g;
+    for (g = 0; g < counts->cols; g++) tegroup_impl_store_int(counts->dtype, counts->data, g, 0);
+}
+
+/* Any thread may add. */
+static inline void tegroup_impl_count_one(const tegroup_matrix *counts, int64_t g) {
+    if (counts->dtype == TEGROUP_DTYPE_I32) {
+        TEGROUP_IMPL_OMP(omp atomic)
+        ((tegroup_impl_any32 *)counts->data)[g] += 1;
+    } else if (counts->dtype == TEGROUP_DTYPE_I64) {
+        TEGROUP_IMPL_OMP(omp atomic)
+        ((tegroup_impl_any64 *)counts->data)[g] += 1;
+    }
+}
+
+static inline tegroup_status tegroup_impl_count_check(const tegroup_count_desc *desc, tegroup_error *error) {
+    static const char *const labels[5] = TEGROUP_IMPL_MATRIX_PATHS("labels"),
+                             *const counts[5] = TEGROUP_IMPL_MATRIX_PATHS("counts"),
+                             *const offsets[5] = TEGROUP_IMPL_MATRIX_PATHS("offsets");
+    const int64_t groups = desc->groups;
+    int64_t most;
+    tegroup_impl_buffer buffers[3];
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
+    TEGROUP_IMPL_RULE(groups >= 0 && groups <= TEGROUP_MAX_GROUPS, ERROR_VALUE, "groups",
+                      "must be 0 to TEGROUP_MAX_GROUPS", TEGROUP_MAX_GROUPS, groups);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->labels, labels, -1, -1, TEGROUP_IMPL_INTEGERS, error));
+    most = tegroup_impl_mul(desc->labels.rows, desc->labels.cols);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->counts, counts, 1, groups, TEGROUP_IMPL_INTEGERS, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_reach(&desc->counts, counts, most, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->offsets, offsets, 1, groups + 1, TEGROUP_IMPL_INTEGERS, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_reach(&desc->offsets, offsets, most, error));
+    buffers[0] = tegroup_impl_matrix_buffer(&desc->offsets, offsets[0], NULL, 1);
+    buffers[1] = tegroup_impl_matrix_buffer(&desc->counts, counts[0], "must not overlap counts", 1);
+    buffers[2] = tegroup_impl_matrix_buffer(&desc->labels, NULL, "must not overlap labels", 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 3, TEGROUP_CHECK_HOST, NULL, error));
+    return tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error);
+}
+
+TEGROUP_API tegroup_status tegroup_count(const tegroup_count_desc *desc, struct CUstream_st *stream,
+                                         tegroup_error *error) {
+    tegroup_count_desc taken;
+    int64_t t, j, label, g, before = 0;
+    (void)stream;
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_count_check(desc, error));
+#if TEGROUP_IMPL_MOE_KERNELS
+    if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_count(desc, stream, error);
+#endif
+    tegroup_impl_clear_counts(&desc->counts);
+    for (t = 0; t < tegroup_impl_matrix_rows(&desc->labels); t++)
+        for (j = 0; j < desc->labels.cols; j++) {
+            label = tegroup_impl_load_int(desc->labels.dtype, tegroup_impl_matrix_row(&desc->labels, t), j);
+            if (tegroup_impl_within(label, desc->groups)) tegroup_impl_count_one(&desc->counts, label);
+        }
+    for (g = 0; g <= desc->groups; g++) {
+        tegroup_impl_store_int(desc->offsets.dtype, desc->offsets.data, g, before);
+        if (g < desc->groups) before += tegroup_impl_load_int(desc->counts.dtype, desc->counts.data, g);
+    }
+    return TEGROUP_OK;
+}
+
+/* ==== [65] Router (src/moe/router.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
@@ -10398,11 +10508,10 @@ static inline int tegroup_impl_router_better_f32(const tegroup_router_desc *desc
 
 /* One token: probabilities, its k best experts and their weights. The exponent is shifted by the row's largest
  * logit. */
-static inline void tegroup_impl_router_row_f32(const tegroup_router_desc *desc, int64_t token) {
+static inline void tegroup_impl_router_row_f32(const tegroup_router_desc *desc, int64_t token, float *probabilities) {
     const void *logits = tegroup_impl_matrix_row(&desc->logits, token);
-    float *probabilities = (float *)(void *)tegroup_impl_matrix_row(&desc->probabilities, token);
     float *weights = (float *)(void *)tegroup_impl_matrix_row(&desc->weights, token);
-    int32_t *indices = (int32_t *)(void *)tegroup_impl_matrix_row(&desc->indices, token), e, j, i;
+    int32_t indices[TEGROUP_IMPL_CHOICES], e, j, i;
     float largest = tegroup_impl_load_f32(desc->logits.dtype, logits, 0), sum = 0, chosen = 0;
     for (e = 1; e < desc->experts; e++) {
         float x = tegroup_impl_load_f32(desc->logits.dtype, logits, e);
@@ -10421,8 +10530,10 @@ static inline void tegroup_impl_router_row_f32(const tegroup_router_desc *desc, 
         }
         indices[j] = best;
         chosen += probabilities[best];
+        tegroup_impl_store_int(desc->indices.dtype, tegroup_impl_matrix_row(&desc->indices, token), j, best);
+        tegroup_impl_count_one(&desc->counts, best);
     }
-    for (j = 0; j < desc->k; j++)
+    for (j = 0; j < desc->k && desc->weights.dtype != TEGROUP_DTYPE_UNSET; j++)
         weights[j] = desc->normalize ? probabilities[indices[j]] / chosen : probabilities[indices[j]];
 }
 
@@ -10455,13 +10566,18 @@ static inline void tegroup_impl_router_grad_row_f32(const tegroup_router_backwar
     float grad_weights[TEGROUP_IMPL_CHOICES];
     int32_t indices[TEGROUP_IMPL_CHOICES], pass, e, j;
     memcpy(grad_weights, tegroup_impl_matrix_row(&desc->grad_weights, token), (size_t)desc->k * sizeof(float));
-    memcpy(indices, tegroup_impl_matrix_row(&desc->indices, token), (size_t)desc->k * sizeof(int32_t));
+    for (j = 0; j < desc->k; j++) {
+        const int64_t index =
+            tegroup_impl_load_int(desc->indices.dtype, tegroup_impl_matrix_row(&desc->indices, token), j);
+        indices[j] = tegroup_impl_within(index, desc->experts) ? (int32_t)index : -1;
+    }
     tegroup_impl_router_recall_f32(probabilities, desc->experts, desc->k, indices, grad_weights);
     for (j = 0; j < desc->k; j++) chosen += probabilities[indices[j]];
     for (j = 0; j < desc->k; j++) dot += grad_weights[j] * probabilities[indices[j]];
     for (pass = 0; pass < 2; pass++) /* the mean gradient first, then each one's difference from it */
         for (e = 0; e < desc->experts; e++) {
-            float grad = balanced ? per_count * (float)((const int64_t *)desc->counts.data)[e] : 0;
+            float grad =
+                balanced ? per_count * (float)tegroup_impl_load_int(desc->counts.dtype, desc->counts.data, e) : 0;
             for (j = 0; j < desc->k; j++)
                 if (indices[j] == e)
                     grad += tegroup_impl_choice_grad_f32(grad_weights[j], dot, chosen, desc->normalize);
@@ -10481,11 +10597,10 @@ static inline int tegroup_impl_router_better_f64(const tegroup_router_desc *desc
 
 /* One token: probabilities, its k best experts and their weights. The exponent is shifted by the row's largest
  * logit. */
-static inline void tegroup_impl_router_row_f64(const tegroup_router_desc *desc, int64_t token) {
+static inline void tegroup_impl_router_row_f64(const tegroup_router_desc *desc, int64_t token, double *probabilities) {
     const void *logits = tegroup_impl_matrix_row(&desc->logits, token);
-    double *probabilities = (double *)(void *)tegroup_impl_matrix_row(&desc->probabilities, token);
     double *weights = (double *)(void *)tegroup_impl_matrix_row(&desc->weights, token);
-    int32_t *indices = (int32_t *)(void *)tegroup_impl_matrix_row(&desc->indices, token), e, j, i;
+    int32_t indices[TEGROUP_IMPL_CHOICES], e, j, i;
     double largest = tegroup_impl_load_f64(desc->logits.dtype, logits, 0), sum = 0, chosen = 0;
     for (e = 1; e < desc->experts; e++) {
         double x = tegroup_impl_load_f64(desc->logits.dtype, logits, e);
@@ -10504,8 +10619,10 @@ static inline void tegroup_impl_router_row_f64(const tegroup_router_desc *desc, 
         }
         indices[j] = best;
         chosen += probabilities[best];
+        tegroup_impl_store_int(desc->indices.dtype, tegroup_impl_matrix_row(&desc->indices, token), j, best);
+        tegroup_impl_count_one(&desc->counts, best);
     }
-    for (j = 0; j < desc->k; j++)
+    for (j = 0; j < desc->k && desc->weights.dtype != TEGROUP_DTYPE_UNSET; j++)
         weights[j] = desc->normalize ? probabilities[indices[j]] / chosen : probabilities[indices[j]];
 }
 
@@ -10538,13 +10655,18 @@ static inline void tegroup_impl_router_grad_row_f64(const tegroup_router_backwar
     double grad_weights[TEGROUP_IMPL_CHOICES];
     int32_t indices[TEGROUP_IMPL_CHOICES], pass, e, j;
     memcpy(grad_weights, tegroup_impl_matrix_row(&desc->grad_weights, token), (size_t)desc->k * sizeof(double));
-    memcpy(indices, tegroup_impl_matrix_row(&desc->indices, token), (size_t)desc->k * sizeof(int32_t));
+    for (j = 0; j < desc->k; j++) {
+        const int64_t index =
+            tegroup_impl_load_int(desc->indices.dtype, tegroup_impl_matrix_row(&desc->indices, token), j);
+        indices[j] = tegroup_impl_within(index, desc->experts) ? (int32_t)index : -1;
+    }
     tegroup_impl_router_recall_f64(probabilities, desc->experts, desc->k, indices, grad_weights);
     for (j = 0; j < desc->k; j++) chosen += probabilities[indices[j]];
     for (j = 0; j < desc->k; j++) dot += grad_weights[j] * probabilities[indices[j]];
     for (pass = 0; pass < 2; pass++) /* the mean gradient first, then each one's difference from it */
         for (e = 0; e < desc->experts; e++) {
-            double grad = balanced ? per_count * (double)((const int64_t *)desc->counts.data)[e] : 0;
+            double grad =
+                balanced ? per_count * (double)tegroup_impl_load_int(desc->counts.dtype, desc->counts.data, e) : 0;
             for (j = 0; j < desc->k; j++)
                 if (indices[j] == e)
                     grad += tegroup_impl_choice_grad_f64(grad_weights[j], dot, chosen, desc->normalize);
@@ -10582,6 +10704,41 @@ TEGROUP_API tegroup_status tegroup_router_layout(const tegroup_router_desc *desc
     return TEGROUP_OK;
 }
 
+/* The type of the probabilities, wanted or not. */
+static inline tegroup_dtype tegroup_impl_router_real(const tegroup_router_desc *desc) {
+    if (desc->probabilities.dtype != TEGROUP_DTYPE_UNSET) return desc->probabilities.dtype;
+    if (desc->weights.dtype != TEGROUP_DTYPE_UNSET) return desc->weights.dtype;
+    return desc->logits.dtype == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
+}
+
+static inline void tegroup_impl_router_row(const tegroup_router_desc *desc, int64_t token) {
+    union {
+        double f64[TEGROUP_MAX_GROUPS];
+        float f32[TEGROUP_MAX_GROUPS];
+    } unwanted;
+    const int wanted = desc->probabilities.dtype != TEGROUP_DTYPE_UNSET;
+    void *row = wanted ? tegroup_impl_matrix_row(&desc->probabilities, token) : NULL;
+    if (tegroup_impl_router_real(desc) == TEGROUP_DTYPE_F64)
+        tegroup_impl_router_row_f64(desc, token, wanted ? (double *)row : unwanted.f64);
+    else tegroup_impl_router_row_f32(desc, token, wanted ? (float *)row : unwanted.f32);
+}
+
+/* At least one output, and what the load-balancing loss is computed from. */
+static inline tegroup_status tegroup_impl_check_router_outputs(const tegroup_router_desc *desc, tegroup_error *error) {
+    const int probabilities = desc->probabilities.dtype != TEGROUP_DTYPE_UNSET,
+              counts = desc->counts.dtype != TEGROUP_DTYPE_UNSET;
+    TEGROUP_IMPL_RULE_AS(DTYPES, probabilities || !desc->balance_loss, ERROR_UNSET, "probabilities.dtype",
+                         "must be set with balance_loss", TEGROUP_IMPL_REALS, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPES, counts || !desc->balance_loss, ERROR_UNSET, "counts.dtype",
+                         "must be set with balance_loss", TEGROUP_IMPL_INTEGERS, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPES,
+                         probabilities || counts || desc->weights.dtype != TEGROUP_DTYPE_UNSET
+                             || desc->indices.dtype != TEGROUP_DTYPE_UNSET,
+                         ERROR_UNSET, "probabilities.dtype", "must be set where weights, indices and counts are absent",
+                         TEGROUP_IMPL_REALS, 0);
+    return TEGROUP_OK;
+}
+
 static inline tegroup_status tegroup_impl_router_check(const tegroup_router_desc *desc, tegroup_error *error) {
     static const char *const logits[5] = TEGROUP_IMPL_MATRIX_PATHS("logits"),
                              *const probabilities[5] = TEGROUP_IMPL_MATRIX_PATHS("probabilities"),
@@ -10595,14 +10752,18 @@ static inline tegroup_status tegroup_impl_router_check(const tegroup_router_desc
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_router_sizes(desc->experts, desc->k, desc->normalize, desc->balance_coefficient, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->logits, logits, -1, desc->experts, TEGROUP_IMPL_FLOATS, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->probabilities, probabilities, tokens, desc->experts,
-                                               TEGROUP_IMPL_REALS, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->probabilities, probabilities, tokens, desc->experts,
+                                                 TEGROUP_IMPL_REALS, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(
+        &desc->weights, weights, tokens, desc->k,
+        desc->probabilities.dtype != TEGROUP_DTYPE_UNSET ? 1u << desc->probabilities.dtype : TEGROUP_IMPL_REALS,
+        error));
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix(&desc->weights, weights, tokens, desc->k, 1u << desc->probabilities.dtype, error));
+        tegroup_impl_check_optional(&desc->indices, indices, tokens, desc->k, TEGROUP_IMPL_INTEGERS, error));
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix(&desc->indices, indices, tokens, desc->k, 1u << TEGROUP_DTYPE_I32, error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix(&desc->counts, counts, 1, desc->experts, 1u << TEGROUP_DTYPE_I64, error));
+        tegroup_impl_check_optional(&desc->counts, counts, 1, desc->experts, TEGROUP_IMPL_INTEGERS, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_reach(&desc->counts, counts, tegroup_impl_mul(tokens, desc->k), error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_router_outputs(desc, error));
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(desc->balance_loss, sizeof(double)), ERROR_ALIGNMENT, "balance_loss",
                       "must be aligned to its element", 8, (uintptr_t)desc->balance_loss % sizeof(double));
     buffers[0] = tegroup_impl_buffer_of(desc->balance_loss, (int64_t)sizeof(double), "balance_loss", NULL, 1);
@@ -10619,7 +10780,7 @@ static inline tegroup_status tegroup_impl_router_check(const tegroup_router_desc
 }
 
 /* experts * sum of share * mean probability, summed by expert, then by token. */
-static inline double tegroup_impl_router_balance(const tegroup_router_desc *desc, const int64_t *count) {
+static inline double tegroup_impl_router_balance(const tegroup_router_desc *desc) {
     const int64_t tokens = desc->logits.rows;
     double loss = 0;
     int64_t t;
@@ -10629,7 +10790,8 @@ static inline double tegroup_impl_router_balance(const tegroup_router_desc *desc
         for (t = 0; t < tokens; t++)
             mean +=
                 tegroup_impl_load_f64(desc->probabilities.dtype, tegroup_impl_matrix_row(&desc->probabilities, t), e);
-        loss += (double)count[e] / ((double)tokens * desc->k) * (mean / (double)tokens);
+        loss += (double)tegroup_impl_load_int(desc->counts.dtype, desc->counts.data, e) / ((double)tokens * desc->k)
+                * (mean / (double)tokens);
     }
     return desc->balance_coefficient * desc->experts * loss;
 }
@@ -10637,8 +10799,7 @@ static inline double tegroup_impl_router_balance(const tegroup_router_desc *desc
 TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
                                           tegroup_error *error) {
     tegroup_router_desc taken;
-    int64_t tokens, t, *count;
-    int32_t e, j;
+    int64_t tokens, t;
     (void)stream;
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_router_check(desc, error));
@@ -10647,17 +10808,10 @@ TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struc
 #endif
 
     tokens = desc->logits.rows;
+    tegroup_impl_clear_counts(&desc->counts);
     TEGROUP_IMPL_OMP(omp parallel for schedule(static))
-    for (t = 0; t < tokens; t++) {
-        if (desc->probabilities.dtype == TEGROUP_DTYPE_F64) tegroup_impl_router_row_f64(desc, t);
-        else tegroup_impl_router_row_f32(desc, t);
-    }
-    count = (int64_t *)desc->counts.data;
-    for (e = 0; e < desc->experts; e++) count[e] = 0;
-    for (t = 0; t < tokens; t++)
-        for (j = 0; j < desc->k; j++)
-            count[((const int32_t *)(const void *)tegroup_impl_matrix_row(&desc->indices, t))[j]]++;
-    if (desc->balance_loss) *desc->balance_loss = tegroup_impl_router_balance(desc, count);
+    for (t = 0; t < tokens; t++) tegroup_impl_router_row(desc, t);
+    if (desc->balance_loss) *desc->balance_loss = tegroup_impl_router_balance(desc);
     return TEGROUP_OK;
 }
 
@@ -10680,11 +10834,10 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_matrix(&desc->probabilities, probabilities, -1, desc->experts, TEGROUP_IMPL_REALS, error));
     tokens = desc->probabilities.rows;
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix(&desc->indices, indices, tokens, desc->k, 1u << TEGROUP_DTYPE_I32, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->indices, indices, tokens, desc->k, TEGROUP_IMPL_INTEGERS, error));
     if (desc->balance_coefficient != 0)
         TEGROUP_IMPL_TRY(
-            tegroup_impl_check_matrix(&desc->counts, counts, 1, desc->experts, 1u << TEGROUP_DTYPE_I64, error));
+            tegroup_impl_check_matrix(&desc->counts, counts, 1, desc->experts, TEGROUP_IMPL_INTEGERS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->grad_weights, grad_weights, tokens, desc->k,
                                                1u << desc->probabilities.dtype, error));
     TEGROUP_IMPL_TRY(
@@ -10709,7 +10862,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     return TEGROUP_OK;
 }
 
-/* ==== [65] Permute and combine (src/moe/permutation.h) ==== */
+/* ==== [66] Permute and combine (src/moe/permutation.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,
@@ -10724,8 +10877,16 @@ static inline tegroup_status tegroup_impl_cuda_combine_backward(const tegroup_co
                                                                 struct CUstream_st *stream, tegroup_error *error);
 #endif
 
-static inline int64_t *tegroup_impl_i64(const tegroup_matrix *m, int64_t row) {
-    return (int64_t *)(void *)tegroup_impl_matrix_row(m, row);
+/* An entry of a matrix of indices, or of a map. */
+static inline int64_t tegroup_impl_entry(const tegroup_matrix *m, int64_t row, int64_t col) {
+    return tegroup_impl_load_int(m->dtype, tegroup_impl_matrix_row(m, row), col);
+}
+
+/* A map is as wide as its numbers, which are below `count`, need it to be. */
+static inline tegroup_status tegroup_impl_check_map(const tegroup_matrix *map, const char *const paths[5], int64_t rows,
+                                                    int64_t cols, int64_t count, tegroup_error *error) {
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(map, paths, rows, cols, TEGROUP_IMPL_INTEGERS, error));
+    return tegroup_impl_check_reach(map, paths, count, error);
 }
 
 /* Weight of a slot, 1 when there are none. */
@@ -10752,16 +10913,16 @@ static inline void tegroup_impl_scale_row_f32(const tegroup_matrix *in, int64_t 
 static inline void tegroup_impl_combine_row_f32(const tegroup_combine_desc *desc, int64_t token) {
     const tegroup_matrix *in = &desc->permuted, *out = &desc->tokens;
     int64_t k = desc->row_of_slot.cols, at, j, slot;
-    const int64_t *rows = tegroup_impl_i64(&desc->row_of_slot, token);
     float x[TEGROUP_IMPL_PIECE], sum[TEGROUP_IMPL_PIECE];
     for (at = 0; at < out->cols; at += TEGROUP_IMPL_PIECE) {
         int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, out->cols - at);
         for (j = 0; j < n; j++) sum[j] = 0;
         for (slot = 0; slot < k; slot++) {
+            const int64_t row = tegroup_impl_entry(&desc->row_of_slot, token, slot);
             float weight;
-            if (!tegroup_impl_within(rows[slot], in->rows)) continue;
+            if (!tegroup_impl_within(row, in->rows)) continue;
             weight = (float)tegroup_impl_slot_weight(&desc->weights, token * k + slot);
-            tegroup_impl_load_row_f32(in->dtype, tegroup_impl_matrix_row(in, rows[slot]), at, 1, n, x);
+            tegroup_impl_load_row_f32(in->dtype, tegroup_impl_matrix_row(in, row), at, 1, n, x);
             for (j = 0; j < n; j++) sum[j] += weight * x[j];
         }
         tegroup_impl_store_row_f32(out->dtype, tegroup_impl_matrix_row(out, token), at, 1, n, sum);
@@ -10797,16 +10958,16 @@ static inline void tegroup_impl_scale_row_f64(const tegroup_matrix *in, int64_t 
 static inline void tegroup_impl_combine_row_f64(const tegroup_combine_desc *desc, int64_t token) {
     const tegroup_matrix *in = &desc->permuted, *out = &desc->tokens;
     int64_t k = desc->row_of_slot.cols, at, j, slot;
-    const int64_t *rows = tegroup_impl_i64(&desc->row_of_slot, token);
     double x[TEGROUP_IMPL_PIECE], sum[TEGROUP_IMPL_PIECE];
     for (at = 0; at < out->cols; at += TEGROUP_IMPL_PIECE) {
         int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, out->cols - at);
         for (j = 0; j < n; j++) sum[j] = 0;
         for (slot = 0; slot < k; slot++) {
+            const int64_t row = tegroup_impl_entry(&desc->row_of_slot, token, slot);
             double weight;
-            if (!tegroup_impl_within(rows[slot], in->rows)) continue;
+            if (!tegroup_impl_within(row, in->rows)) continue;
             weight = (double)tegroup_impl_slot_weight(&desc->weights, token * k + slot);
-            tegroup_impl_load_row_f64(in->dtype, tegroup_impl_matrix_row(in, rows[slot]), at, 1, n, x);
+            tegroup_impl_load_row_f64(in->dtype, tegroup_impl_matrix_row(in, row), at, 1, n, x);
             for (j = 0; j < n; j++) sum[j] += weight * x[j];
         }
         tegroup_impl_store_row_f64(out->dtype, tegroup_impl_matrix_row(out, token), at, 1, n, sum);
@@ -10873,11 +11034,11 @@ static inline tegroup_status tegroup_impl_permutation_check(const tegroup_permut
     tegroup_impl_buffer buffers[4];
     tegroup_layout layout;
     TEGROUP_IMPL_TRY(tegroup_impl_check_permutation_sizes(desc, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->indices, indices, -1, -1, 1u << TEGROUP_DTYPE_I32, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->row_of_slot, row_of_slot, desc->indices.rows, desc->indices.cols,
-                                               1u << TEGROUP_DTYPE_I64, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->slot_of_row, slot_of_row, 1, desc->shape.rows,
-                                               1u << TEGROUP_DTYPE_I64, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->indices, indices, -1, -1, TEGROUP_IMPL_INTEGERS, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->row_of_slot, row_of_slot, desc->indices.rows, desc->indices.cols,
+                                            desc->shape.rows, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->slot_of_row, slot_of_row, 1, desc->shape.rows,
+                                            tegroup_impl_mul(desc->indices.rows, desc->indices.cols), error));
     tegroup_impl_snapshot_layout(desc->shape.groups, tegroup_impl_irregular(&desc->shape), &layout);
     buffers[0] = tegroup_impl_matrix_buffer(&desc->slot_of_row, slot_of_row[0], "must not overlap slot_of_row", 1);
     buffers[1] = tegroup_impl_matrix_buffer(&desc->row_of_slot, row_of_slot[0], "must not overlap row_of_slot", 1);
@@ -10896,16 +11057,17 @@ static inline tegroup_status tegroup_impl_permutation_check(const tegroup_permut
 }
 
 /* Give slot `slot` the next free row of its expert's group. Until a group is full, its last entry of slot_of_row counts
- * the rows taken, as -2 - taken: no scratch is needed. Returns the row, -1 where there is none. */
-static inline int64_t tegroup_impl_permutation_take(const tegroup_snapshot_view *view, int64_t *slots, int32_t expert,
-                                                    int64_t slot) {
-    int64_t *counter, taken;
+ * the rows taken, as -1 - taken: no scratch is needed. Returns the row, -1 where there is none. */
+static inline int64_t tegroup_impl_permutation_take(const tegroup_snapshot_view *view, const tegroup_matrix *slots,
+                                                    int64_t expert, int64_t slot) {
+    int64_t counter, last, taken;
     if (!tegroup_impl_within(expert, view->header->groups) || view->rows[expert] <= 0) return -1;
-    counter = &slots[view->start[expert] + view->rows[expert] - 1];
-    if (*counter >= 0) return -1; /* full */
-    taken = -2 - *counter;
-    if (taken + 1 < view->rows[expert]) *counter = -2 - (taken + 1);
-    slots[view->start[expert] + taken] = slot;
+    last = view->start[expert] + view->rows[expert] - 1;
+    counter = tegroup_impl_entry(slots, 0, last);
+    if (counter >= 0) return -1; /* full */
+    taken = -1 - counter;
+    if (taken + 1 < view->rows[expert]) tegroup_impl_store_int(slots->dtype, slots->data, last, -1 - (taken + 1));
+    tegroup_impl_store_int(slots->dtype, slots->data, view->start[expert] + taken, slot);
     return view->start[expert] + taken;
 }
 
@@ -10913,7 +11075,8 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
                                                     tegroup_error *error) {
     tegroup_permutation_desc taken;
     tegroup_snapshot_view view;
-    int64_t k, t, j, row, *slots;
+    const tegroup_matrix *slots;
+    int64_t k, t, j, row, last;
     int32_t g;
     (void)stream;
     TEGROUP_IMPL_TAKE(desc, taken);
@@ -10926,40 +11089,44 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
                       "must be of as many groups", desc->shape.groups, view.header->groups);
 
     k = desc->indices.cols;
-    slots = (int64_t *)desc->slot_of_row.data;
-    for (row = 0; row < desc->shape.rows; row++) slots[row] = -1;
-    for (g = 0; g < view.header->groups; g++)
-        if (view.rows[g] > 0) slots[view.start[g] + view.rows[g] - 1] = -2;
-    for (t = 0; t < tegroup_impl_matrix_rows(&desc->indices); t++) {
-        const int32_t *experts = (const int32_t *)(const void *)tegroup_impl_matrix_row(&desc->indices, t);
-        int64_t *rows = tegroup_impl_i64(&desc->row_of_slot, t);
-        for (j = 0; j < k; j++) rows[j] = tegroup_impl_permutation_take(&view, slots, experts[j], t * k + j);
+    slots = &desc->slot_of_row;
+    for (row = 0; row < desc->shape.rows; row++) tegroup_impl_store_int(slots->dtype, slots->data, row, -1);
+    for (t = 0; t < tegroup_impl_matrix_rows(&desc->indices); t++)
+        for (j = 0; j < k; j++) {
+            row = tegroup_impl_permutation_take(&view, slots, tegroup_impl_entry(&desc->indices, t, j), t * k + j);
+            tegroup_impl_store_int(desc->row_of_slot.dtype, tegroup_impl_matrix_row(&desc->row_of_slot, t), j, row);
+        }
+    for (g = 0; g < view.header->groups; g++) { /* a group that did not fill up: its counter becomes an empty row */
+        last = view.start[g] + view.rows[g] - 1;
+        if (view.rows[g] > 0 && tegroup_impl_entry(slots, 0, last) < 0)
+            tegroup_impl_store_int(slots->dtype, slots->data, last, -1);
     }
-    for (g = 0; g < view.header->groups; g++) /* a group that did not fill up: its counter becomes an empty row */
-        if (view.rows[g] > 0 && slots[view.start[g] + view.rows[g] - 1] < 0)
-            slots[view.start[g] + view.rows[g] - 1] = -1;
     return TEGROUP_OK;
 }
 
-TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, struct CUstream_st *stream,
-                                           tegroup_error *error) {
-    tegroup_permute_desc taken;
+/* What permute copies byte by byte: types of whole bytes that are not floating point. */
+#define TEGROUP_IMPL_BYTES                                                                                             \
+    (1u << TEGROUP_DTYPE_F8E4M3 | 1u << TEGROUP_DTYPE_F8E5M2 | 1u << TEGROUP_DTYPE_F8E8M0 | TEGROUP_IMPL_INTEGERS)
+
+static inline tegroup_status tegroup_impl_permute_check(const tegroup_permute_desc *desc, tegroup_error *error) {
     static const char *const tokens[5] = TEGROUP_IMPL_MATRIX_PATHS("tokens"),
                              *const slot_of_row[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_of_row"),
                              *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"),
                              *const permuted[5] = TEGROUP_IMPL_MATRIX_PATHS("permuted");
+    const int weighted = desc->weights.dtype != TEGROUP_DTYPE_UNSET;
     tegroup_impl_buffer buffers[4];
-    const int64_t *slots;
-    int64_t row;
-    (void)stream;
-    TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_RULE(desc->k >= 1 && desc->k <= TEGROUP_IMPL_CHOICES, ERROR_VALUE, "k", "must be 1 to 64",
                       TEGROUP_IMPL_CHOICES, desc->k);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->tokens, tokens, -1, -1, TEGROUP_IMPL_FLOATS, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->slot_of_row, slot_of_row, 1, -1, 1u << TEGROUP_DTYPE_I64, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->permuted, permuted, desc->slot_of_row.cols, desc->tokens.cols,
-                                               TEGROUP_IMPL_FLOATS, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_matrix(&desc->tokens, tokens, -1, -1, TEGROUP_IMPL_FLOATS | TEGROUP_IMPL_BYTES, error));
+    TEGROUP_IMPL_RULE_AS(DTYPES, !weighted || tegroup_impl_is_float(desc->tokens.dtype), ERROR_DTYPE, tokens[4],
+                         "must be floating point with weights", TEGROUP_IMPL_FLOATS, desc->tokens.dtype);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->slot_of_row, slot_of_row, 1, -1,
+                                            tegroup_impl_mul(desc->tokens.rows, desc->k), error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(
+        &desc->permuted, permuted, desc->slot_of_row.cols, desc->tokens.cols,
+        tegroup_impl_is_float(desc->tokens.dtype) ? TEGROUP_IMPL_FLOATS : 1u << desc->tokens.dtype, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_optional(&desc->weights, weights, desc->tokens.rows, desc->k, TEGROUP_IMPL_REALS, error));
     buffers[0] = tegroup_impl_matrix_buffer(&desc->permuted, permuted[0], NULL, 1);
@@ -10967,19 +11134,32 @@ TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, str
     buffers[2] = tegroup_impl_matrix_buffer(&desc->slot_of_row, NULL, "must not overlap slot_of_row", 0);
     buffers[3] = tegroup_impl_matrix_buffer(&desc->weights, NULL, "must not overlap weights", 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 4, TEGROUP_CHECK_HOST, NULL, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error));
+    return tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error);
+}
+
+TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, struct CUstream_st *stream,
+                                           tegroup_error *error) {
+    tegroup_permute_desc taken;
+    int64_t row;
+    (void)stream;
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_permute_check(desc, error));
 #if TEGROUP_IMPL_MOE_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_permute(desc, stream, error);
 #endif
-    slots = (const int64_t *)desc->slot_of_row.data;
     TEGROUP_IMPL_OMP(omp parallel for schedule(static))
     for (row = 0; row < tegroup_impl_matrix_rows(&desc->permuted); row++) {
+        const int64_t slot = tegroup_impl_entry(&desc->slot_of_row, 0, row);
         double weight;
-        if (!tegroup_impl_within(slots[row], tegroup_impl_mul(desc->tokens.rows, desc->k))) continue;
-        weight = tegroup_impl_slot_weight(&desc->weights, slots[row]);
-        if (desc->tokens.dtype == TEGROUP_DTYPE_F64)
-            tegroup_impl_scale_row_f64(&desc->tokens, slots[row] / desc->k, &desc->permuted, row, weight);
-        else tegroup_impl_scale_row_f32(&desc->tokens, slots[row] / desc->k, &desc->permuted, row, (float)weight);
+        if (!tegroup_impl_within(slot, tegroup_impl_mul(desc->tokens.rows, desc->k))) continue;
+        weight = tegroup_impl_slot_weight(&desc->weights, slot);
+        if (!tegroup_impl_is_float(desc->tokens.dtype))
+            memcpy(tegroup_impl_matrix_row(&desc->permuted, row),
+                   tegroup_impl_matrix_row(&desc->tokens, slot / desc->k),
+                   (size_t)desc->tokens.cols * tegroup_impl_element(desc->tokens.dtype));
+        else if (desc->tokens.dtype == TEGROUP_DTYPE_F64)
+            tegroup_impl_scale_row_f64(&desc->tokens, slot / desc->k, &desc->permuted, row, weight);
+        else tegroup_impl_scale_row_f32(&desc->tokens, slot / desc->k, &desc->permuted, row, (float)weight);
     }
     return TEGROUP_OK;
 }
@@ -10997,8 +11177,7 @@ TEGROUP_API tegroup_status tegroup_combine(const tegroup_combine_desc *desc, str
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->permuted, permuted, -1, -1, TEGROUP_IMPL_FLOATS, error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix(&desc->row_of_slot, row_of_slot, -1, -1, 1u << TEGROUP_DTYPE_I64, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->row_of_slot, row_of_slot, -1, -1, desc->permuted.rows, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->tokens, tokens, desc->row_of_slot.rows, desc->permuted.cols,
                                                TEGROUP_IMPL_FLOATS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->weights, weights, desc->row_of_slot.rows,
@@ -11038,10 +11217,11 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
     wants_weights = desc->grad_weights.dtype != TEGROUP_DTYPE_UNSET;
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->grad_tokens, grad_tokens, -1, -1, TEGROUP_IMPL_FLOATS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->row_of_slot, row_of_slot, desc->grad_tokens.rows, -1,
-                                               1u << TEGROUP_DTYPE_I64, error));
+                                               TEGROUP_IMPL_INTEGERS, error));
     k = desc->row_of_slot.cols;
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->grad_permuted, grad_permuted, -1, desc->grad_tokens.cols,
                                                TEGROUP_IMPL_FLOATS, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_reach(&desc->row_of_slot, row_of_slot, desc->grad_permuted.rows, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_optional(&desc->weights, weights, desc->grad_tokens.rows, k, TEGROUP_IMPL_REALS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->grad_weights, grad_weights, desc->grad_tokens.rows, k,
@@ -11070,7 +11250,7 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
     TEGROUP_IMPL_OMP(omp parallel for schedule(static) private(j))
     for (t = 0; t < tegroup_impl_matrix_rows(&desc->row_of_slot); t++)
         for (j = 0; j < k; j++) {
-            int64_t row = tegroup_impl_i64(&desc->row_of_slot, t)[j];
+            int64_t row = tegroup_impl_entry(&desc->row_of_slot, t, j);
             double weight = tegroup_impl_slot_weight(&desc->weights, t * k + j), grad_weight = 0;
             int there = tegroup_impl_within(row, desc->grad_permuted.rows),
                 is_f64 = desc->grad_tokens.dtype == TEGROUP_DTYPE_F64;

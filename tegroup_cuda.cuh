@@ -14,33 +14,34 @@
  *   [4]  cuda/rows.h              Rows on the GPU
  *   [5]  cuda/activation_epilogue.h Activations in epilogues
  *   [6]  layer/activation_cuda.h  Activation kernels
- *   [7]  moe/router_batch_cuda.h  Router: a warp's batch of tokens
- *   [8]  moe/router_choice_cuda.h Router kernels: the choice
- *   [9]  moe/router_gradient_cuda.h Router kernels: the gradient
- *   [10] moe/router_cuda.h        Router launches
- *   [11] moe/permutation_cuda.h   Permute and combine kernels
- *   [12] gemm/validate_cuda.h     Validate kernels
- *   [13] cuda/call.h              GPU calls
- *   [14] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
- *   [15] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
- *   [16] cuda/cublaslt_grouped.h  cublaslt_grouped
- *   [17] cuda/cublaslt_loop.h     cublaslt_loop
- *   [18] cuda/portable_tiles.h    Portable GEMM: tiles
- *   [19] cuda/portable.h          Portable GEMM: the kernels
- *   [20] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
- *   [21] cuda/portable_plan.h     Portable GEMM: plan and launch
- *   [22] cuda/hopper.h            Hopper's instructions
- *   [23] cuda/sm90_tiles.h        Hopper GEMM: tiles
- *   [24] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
- *   [25] cuda/sm90_epilogue.h     Hopper GEMM: the epilogue
- *   [26] cuda/sm90_block.h        Hopper GEMM: a block
- *   [27] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
- *   [28] cuda/sm90_store.h        Hopper GEMM: results from shared memory
- *   [29] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
- *   [30] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
- *   [31] cuda/sm90_plan.h         Hopper GEMM: plan and launch
- *   [32] gemm/machine_cuda.h      The GPU and the library at hand
- *   [33] gemm/tune_cuda.h         GPU backends: choosing an algorithm
+ *   [7]  moe/count_cuda.h         Counts of groups: kernels
+ *   [8]  moe/router_batch_cuda.h  Router: a warp's batch of tokens
+ *   [9]  moe/router_choice_cuda.h Router kernels: the choice
+ *   [10] moe/router_gradient_cuda.h Router kernels: the gradient
+ *   [11] moe/router_cuda.h        Router launches
+ *   [12] moe/permutation_cuda.h   Permute and combine kernels
+ *   [13] gemm/validate_cuda.h     Validate kernels
+ *   [14] cuda/call.h              GPU calls
+ *   [15] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
+ *   [16] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
+ *   [17] cuda/cublaslt_grouped.h  cublaslt_grouped
+ *   [18] cuda/cublaslt_loop.h     cublaslt_loop
+ *   [19] cuda/portable_tiles.h    Portable GEMM: tiles
+ *   [20] cuda/portable.h          Portable GEMM: the kernels
+ *   [21] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
+ *   [22] cuda/portable_plan.h     Portable GEMM: plan and launch
+ *   [23] cuda/hopper.h            Hopper's instructions
+ *   [24] cuda/sm90_tiles.h        Hopper GEMM: tiles
+ *   [25] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
+ *   [26] cuda/sm90_epilogue.h     Hopper GEMM: the epilogue
+ *   [27] cuda/sm90_block.h        Hopper GEMM: a block
+ *   [28] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
+ *   [29] cuda/sm90_store.h        Hopper GEMM: results from shared memory
+ *   [30] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
+ *   [31] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
+ *   [32] cuda/sm90_plan.h         Hopper GEMM: plan and launch
+ *   [33] gemm/machine_cuda.h      The GPU and the library at hand
+ *   [34] gemm/tune_cuda.h         GPU backends: choosing an algorithm
  */
 
 /* ==== [1] Guards and version (src/cuda/guards.h) ==== */
@@ -677,6 +678,16 @@ static inline tegroup_matrix tegroup_impl_cuda_matrix(const tegroup_matrix *m) {
     return spelt;
 }
 
+/* The largest number of bytes, up to 16, in which a matrix's rows can be copied piece by piece. */
+static inline int32_t tegroup_impl_cuda_piece(const tegroup_matrix *m) {
+    const int64_t bytes = tegroup_impl_bits(m->dtype) / 8;
+    int32_t piece = 16;
+    while (m->cols * bytes % piece != 0 || tegroup_impl_matrix_ld(m) * bytes % piece != 0
+           || !tegroup_impl_aligned(m->data, (size_t)piece))
+        piece /= 2;
+    return piece;
+}
+
 /* The access that suits rows of `width` elements in all of the matrices: the element type for vectors, F64 for scalars
  * in double if the first matrix is F64, else UNSET for scalars in float. */
 static inline tegroup_dtype tegroup_impl_cuda_access(const tegroup_matrix *const *matrices, int32_t count,
@@ -1182,7 +1193,89 @@ static inline tegroup_status tegroup_impl_cuda_activation_backward(const tegroup
 #endif /* TEGROUP_NO_ACTIVATION */
 #if !defined(TEGROUP_NO_MOE)
 
-/* ==== [7] Router: a warp's batch of tokens (src/moe/router_batch_cuda.h) ==== */
+/* ==== [7] Counts of groups: kernels (src/moe/count_cuda.h) ==== */
+
+/* The element of a matrix of slots where a slot lies. */
+static __device__ __forceinline__ int64_t tegroup_impl_slot_at(const tegroup_matrix &m, int64_t slot) {
+    return m.ld == m.cols ? slot : slot / m.cols * m.ld + slot % m.cols;
+}
+
+/* Adds to a count of I32 or I64, if counts are wanted. */
+static __device__ __forceinline__ void tegroup_impl_add_count(const tegroup_matrix &counts, int64_t g, uint32_t n) {
+    if (counts.dtype == TEGROUP_DTYPE_I32) atomicAdd((uint32_t *)counts.data + g, n);
+    else if (counts.dtype == TEGROUP_DTYPE_I64) atomicAdd((unsigned long long *)counts.data + g, (unsigned long long)n);
+}
+
+/* A block counts its labels in shared memory first: sums of integers are the same in whatever order they are added. */
+static __global__ void __launch_bounds__(256)
+    tegroup_impl_count_kernel(const __grid_constant__ tegroup_count_desc desc) {
+    extern __shared__ uint32_t tegroup_impl_count_shared[];
+    uint32_t *counts = tegroup_impl_count_shared;
+    const tegroup_matrix &m = desc.labels;
+    const int64_t labels = m.rows * m.cols, threads = (int64_t)gridDim.x * blockDim.x;
+    for (int32_t g = (int32_t)threadIdx.x; g < desc.groups; g += (int32_t)blockDim.x) counts[g] = 0;
+    __syncthreads();
+#pragma unroll 4
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < labels; i += threads) {
+        const int64_t label = tegroup_impl_load_int(m.dtype, m.data, tegroup_impl_slot_at(m, i));
+        if (tegroup_impl_within(label, desc.groups)) atomicAdd(&counts[label], 1u);
+    }
+    __syncthreads();
+    for (int32_t g = (int32_t)threadIdx.x; g < desc.groups; g += (int32_t)blockDim.x)
+        if (counts[g] != 0) tegroup_impl_add_count(desc.counts, g, counts[g]);
+}
+
+/* One block: a thread has up to four groups, and the scan gives it the sum of those before them. */
+static __global__ void __launch_bounds__(1024)
+    tegroup_impl_count_offsets_kernel(const __grid_constant__ tegroup_count_desc desc) {
+    const int32_t each = (desc.groups + 1023) / 1024, first = (int32_t)threadIdx.x * each,
+                  last = (int32_t)tegroup_impl_min(desc.groups, first + each);
+    int64_t sum = 0;
+    for (int32_t g = first; g < last; g++) sum += tegroup_impl_load_int(desc.counts.dtype, desc.counts.data, g);
+    int64_t before = tegroup_impl_block_scan(sum, false);
+    if (threadIdx.x == blockDim.x - 1)
+        tegroup_impl_store_int(desc.offsets.dtype, desc.offsets.data, desc.groups, before + sum);
+    for (int32_t g = first; g < last; g++) {
+        tegroup_impl_store_int(desc.offsets.dtype, desc.offsets.data, g, before);
+        before += tegroup_impl_load_int(desc.counts.dtype, desc.counts.data, g);
+    }
+}
+
+/* Without a kernel for this device nothing is enqueued, also not what comes before the kernel. */
+static inline tegroup_status tegroup_impl_cuda_check_image(const void *kernel, tegroup_error *error) {
+    cudaFuncAttributes image;
+    return tegroup_impl_cuda_status(cudaFuncGetAttributes(&image, kernel), "space",
+                                    "this unit must hold code for the device", error);
+}
+
+static inline tegroup_status tegroup_impl_cuda_clear_counts(const tegroup_matrix *counts, struct CUstream_st *stream,
+                                                            tegroup_error *error) {
+    const size_t bytes = (size_t)tegroup_impl_matrix_bytes(counts);
+    if (bytes == 0) return TEGROUP_OK;
+    return tegroup_impl_cuda_status(cudaMemsetAsync(counts->data, 0, bytes, stream), "stream",
+                                    "the counts must be cleared", error);
+}
+
+static inline tegroup_status tegroup_impl_cuda_count(const tegroup_count_desc *desc, struct CUstream_st *stream,
+                                                     tegroup_error *error) {
+    const int64_t labels = desc->labels.rows * desc->labels.cols;
+    tegroup_count_desc d = *desc;
+    unsigned blocks;
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_image((const void *)tegroup_impl_count_kernel, error));
+    d.labels = tegroup_impl_cuda_matrix(&desc->labels);
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(labels, 2048), 4, &blocks, error));
+    blocks = (unsigned)tegroup_impl_max(blocks, labels >> 31); /* a block's counts fit 32 bits */
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_clear_counts(&desc->counts, stream, error));
+    if (labels > 0 && desc->groups > 0)
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
+            tegroup_impl_launch(tegroup_impl_count_kernel, blocks, 256, 4 * (size_t)desc->groups, stream, d), "stream",
+            "the kernel must launch", error));
+    if (desc->offsets.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
+    return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_count_offsets_kernel, 1, 1024, 0, stream, d),
+                                    "stream", "the kernel must launch", error);
+}
+
+/* ==== [8] Router: a warp's batch of tokens (src/moe/router_batch_cuda.h) ==== */
 
 /* A warp takes a batch of tokens at a time. LANES lanes compute a token's softmax in registers, TURNS tokens one after
  * another; quad q of a token's experts is in the registers of lane q % LANES. To choose, the lanes share out the batch:
@@ -1605,7 +1698,7 @@ template <int UNIT> struct tegroup_impl_router_slots {
     }
 };
 
-/* ==== [8] Router kernels: the choice (src/moe/router_choice_cuda.h) ==== */
+/* ==== [9] Router kernels: the choice (src/moe/router_choice_cuda.h) ==== */
 
 /* Whether logits may differ although probabilities are equal. last: the smallest chosen probability; sum: what
  * exp(logit - largest) was divided by; halves: every logit of the batch has at most the 11 significant bits of a half.
@@ -1861,7 +1954,7 @@ static __device__ __forceinline__ void tegroup_impl_router_choose(const tegroup_
     if (my.fellow == 0) my.tree[at.divisor] = desc.normalize || my.all != my.all ? my.chosen : (REAL)1;
 }
 
-/* Writes the batch's weights and indices, and counts them. */
+/* Writes the batch's weights and indices, and counts them, as far as they are wanted. */
 template <typename REAL>
 static __device__ __forceinline__ void tegroup_impl_router_write(const tegroup_router_desc &desc,
                                                                  const tegroup_impl_router_way &way,
@@ -1869,15 +1962,18 @@ static __device__ __forceinline__ void tegroup_impl_router_write(const tegroup_r
                                                                  const char *memory, uint32_t *histogram, int64_t first,
                                                                  int32_t live) {
     REAL *weights = tegroup_impl_router_fixed((REAL *)desc.weights.data + first * desc.weights.ld);
-    int32_t *indices = tegroup_impl_router_fixed((int32_t *)desc.indices.data + first * desc.indices.ld);
+    char *indices = tegroup_impl_router_fixed((char *)desc.indices.data
+                                              + first * desc.indices.ld * (tegroup_impl_bits(desc.indices.dtype) / 8));
+    const bool weighted = desc.weights.dtype != TEGROUP_DTYPE_UNSET;
     for (tegroup_impl_router_slots<1> slot(way); (int32_t)slot.place < live; slot.advance(way)) {
         const REAL *tree = (const REAL *)(memory + slot.place * way.token_bytes);
         const int32_t e = ((const int32_t *)tree)[at.index + slot.choice];
         if (way.histogram) atomicAdd(&histogram[e], 1u);
-        else atomicAdd((unsigned long long *)desc.counts.data + e, 1ull);
-        weights[slot.place * desc.weights.ld + slot.choice] =
-            tegroup_impl_quotient(tree[at.value + slot.choice], tree[at.divisor]);
-        indices[slot.place * desc.indices.ld + slot.choice] = e;
+        else tegroup_impl_add_count(desc.counts, e, 1);
+        if (weighted)
+            weights[slot.place * desc.weights.ld + slot.choice] =
+                tegroup_impl_quotient(tree[at.value + slot.choice], tree[at.divisor]);
+        tegroup_impl_store_int(desc.indices.dtype, indices, slot.place * desc.indices.ld + slot.choice, e);
     }
 }
 
@@ -1917,7 +2013,8 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
         batch.settle(desc.logits, way, rows, -(REAL)INFINITY);
         const REAL sums_of_all = tegroup_impl_router_exponentials(batch, way, at, memory, experts, sum, bits);
         tegroup_impl_router_probabilities(batch, way, at, rows, memory, experts, sum);
-        tegroup_impl_router_store(desc.probabilities, way, rows, way.row_bytes, first, live);
+        if (desc.probabilities.dtype != TEGROUP_DTYPE_UNSET)
+            tegroup_impl_router_store(desc.probabilities, way, rows, way.row_bytes, first, live);
         tegroup_impl_router_store_done();
         batch.advance(way);
         batch.load(desc.logits, way.in); /* in flight while the lanes choose */
@@ -1934,8 +2031,7 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
     if (way.histogram) {
         __syncthreads();
         for (int32_t e = (int32_t)threadIdx.x; e < experts; e += (int32_t)blockDim.x)
-            if (histogram[e] != 0)
-                atomicAdd((unsigned long long *)desc.counts.data + e, (unsigned long long)histogram[e]);
+            if (histogram[e] != 0) tegroup_impl_add_count(desc.counts, e, histogram[e]);
     }
 }
 
@@ -1981,7 +2077,8 @@ static __global__ void __launch_bounds__(1024)
         double mean = 0;
 #pragma unroll 16
         for (int32_t run = 0; run < TEGROUP_IMPL_ROUTER_RUNS; run++) mean += sums[(int64_t)run * desc.experts + e];
-        loss += (double)((const int64_t *)desc.counts.data)[e] / (tokens * desc.k) * (mean / tokens);
+        loss +=
+            (double)tegroup_impl_load_int(desc.counts.dtype, desc.counts.data, e) / (tokens * desc.k) * (mean / tokens);
     }
     part[thread] = loss;
     for (int32_t step = 512; step > 0; step /= 2) {
@@ -1991,7 +2088,7 @@ static __global__ void __launch_bounds__(1024)
     if (thread == 0) *desc.balance_loss = desc.balance_coefficient * desc.experts * part[0];
 }
 
-/* ==== [9] Router kernels: the gradient (src/moe/router_gradient_cuda.h) ==== */
+/* ==== [10] Router kernels: the gradient (src/moe/router_gradient_cuda.h) ==== */
 
 /* What the balance loss adds to the gradient of a quad of probabilities, the same in every row. */
 template <typename REAL>
@@ -2001,9 +2098,16 @@ static __device__ __noinline__ tegroup_impl_quad<REAL> tegroup_impl_router_balan
 #pragma unroll
     for (int i = 0; i < 4; i++)
         v.x[i] = desc.balance_coefficient != 0 && 4 * q + i < desc.experts
-                     ? (REAL)way.per_count * (REAL)((const int64_t *)desc.counts.data)[4 * q + i]
+                     ? (REAL)way.per_count * (REAL)tegroup_impl_load_int(desc.counts.dtype, desc.counts.data, 4 * q + i)
                      : (REAL)0;
     return v;
+}
+
+/* An index as 32 bits: -1 if it is no expert's. */
+static __device__ __forceinline__ int32_t tegroup_impl_expert(const tegroup_matrix &indices, int64_t token,
+                                                              int64_t choice, int32_t experts) {
+    const int64_t index = tegroup_impl_load_int(indices.dtype, indices.data, token * indices.ld + choice);
+    return tegroup_impl_within(index, experts) ? (int32_t)index : -1;
 }
 
 /* Starts copying a batch's choices and the gradients of their weights, those of each token into its memory from `to`
@@ -2015,6 +2119,7 @@ static __device__ __forceinline__ void tegroup_impl_router_choices(const tegroup
     const REAL *grad_weights =
         tegroup_impl_router_fixed((const REAL *)desc.grad_weights.data + first * desc.grad_weights.ld);
     const int32_t *indices = tegroup_impl_router_fixed((const int32_t *)desc.indices.data + first * desc.indices.ld);
+    const bool wide = desc.indices.dtype == TEGROUP_DTYPE_I64;
     if (sizeof(REAL) == 4 && way.by_fours) {
         for (tegroup_impl_router_slots<4> slot(way); (int32_t)slot.place < live; slot.advance(way)) {
             REAL *grads = (REAL *)(to + slot.place * way.token_bytes);
@@ -2028,8 +2133,9 @@ static __device__ __forceinline__ void tegroup_impl_router_choices(const tegroup
     for (tegroup_impl_router_slots<1> slot(way); (int32_t)slot.place < live; slot.advance(way)) {
         REAL *grads = (REAL *)(to + slot.place * way.token_bytes);
         tegroup_impl_copy_soon(grads + slot.choice, grad_weights + (slot.place * desc.grad_weights.ld + slot.choice));
-        tegroup_impl_copy_soon((int32_t *)(grads + desc.k) + slot.choice,
-                               indices + (slot.place * desc.indices.ld + slot.choice));
+        int32_t *to_index = (int32_t *)(grads + desc.k) + slot.choice;
+        if (wide) *to_index = tegroup_impl_expert(desc.indices, first + slot.place, slot.choice, desc.experts);
+        else tegroup_impl_copy_soon(to_index, indices + (slot.place * desc.indices.ld + slot.choice));
     }
 }
 
@@ -2178,17 +2284,7 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
     tegroup_impl_router_store_done();
 }
 
-/* ==== [10] Router launches (src/moe/router_cuda.h) ==== */
-
-/* The largest number of bytes, up to 16, in which a matrix's rows can be copied piece by piece. */
-static inline int32_t tegroup_impl_cuda_router_piece(const tegroup_matrix *m) {
-    const int64_t bytes = tegroup_impl_bits(m->dtype) / 8;
-    int32_t piece = 16;
-    while (m->cols * bytes % piece != 0 || tegroup_impl_matrix_ld(m) * bytes % piece != 0
-           || !tegroup_impl_aligned(m->data, (size_t)piece))
-        piece /= 2;
-    return piece;
-}
+/* ==== [11] Router launches (src/moe/router_cuda.h) ==== */
 
 /* How the rows of a matrix may be read. */
 static inline tegroup_impl_router_access tegroup_impl_cuda_router_access(const tegroup_matrix *m, int is_f64) {
@@ -2199,9 +2295,10 @@ static inline tegroup_impl_router_access tegroup_impl_cuda_router_access(const t
     return m->dtype == TEGROUP_DTYPE_F32 ? TEGROUP_IMPL_ROUTER_FLOATS : TEGROUP_IMPL_ROUTER_HALVES;
 }
 
-/* Launches a kernel over batches of `tokens`, each with `bytes` of shared memory besides its row. There are at most
- * three blocks a multiprocessor, as each adds its counts to the same few addresses. For few tokens blocks are smaller,
- * so that every multiprocessor has some. */
+/* Launches a kernel over batches of `tokens`, each with `bytes` of shared memory besides its row. out: what is written
+ * row by row; where nothing is, any matrix of as many rows. There are at most three blocks a multiprocessor, as each
+ * adds its counts to the same few addresses. For few tokens blocks are smaller, so that every multiprocessor has
+ * some. */
 template <typename DESC>
 static inline tegroup_status tegroup_impl_cuda_router_launch(void (*kernel)(const DESC, const tegroup_impl_router_way),
                                                              const DESC *desc, tegroup_impl_router_way *way,
@@ -2214,7 +2311,7 @@ static inline tegroup_status tegroup_impl_cuda_router_launch(void (*kernel)(cons
     if (code == cudaSuccess) code = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
     if (code == cudaSuccess) code = cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "space", "there must be a current device", error));
-    way->out_piece = tegroup_impl_cuda_router_piece(out);
+    way->out_piece = tegroup_impl_cuda_piece(out);
     way->out_whole = way->out_piece == 16 && out->ld == out->cols && out->cols % 4 == 0;
     way->token_bytes = (int32_t)(tegroup_impl_ceil_div(bytes, 16) | 1) * 16;
     warp_bytes = (int64_t)tokens * (way->row_bytes + way->token_bytes);
@@ -2239,31 +2336,27 @@ static inline tegroup_status tegroup_impl_cuda_router_launch(void (*kernel)(cons
 
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
                                                       tegroup_error *error) {
-    const int is_f64 = desc->probabilities.dtype == TEGROUP_DTYPE_F64;
+    const int is_f64 = tegroup_impl_router_real(desc) == TEGROUP_DTYPE_F64;
     const int64_t real_bytes = is_f64 ? 8 : 4;
     const int64_t room = tegroup_impl_align(desc->experts, 4),
                   bytes = (tegroup_impl_align(room / 4, 4) + 2 + desc->k) * real_bytes + 4 * desc->k;
     tegroup_impl_router_way way;
     tegroup_router_desc d = *desc;
-    cudaFuncAttributes image;
-    /* looked up before the counts are cleared: without kernels for this device nothing is enqueued */
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_cuda_status(cudaFuncGetAttributes(&image, (const void *)tegroup_impl_router_sums_kernel), "space",
-                                 "this unit must hold code for the device", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_image((const void *)tegroup_impl_router_sums_kernel, error));
     memset(&way, 0, sizeof way);
     way.in = tegroup_impl_cuda_router_access(&desc->logits, is_f64);
-    way.histogram = desc->experts <= TEGROUP_IMPL_ROUTER_HISTOGRAM;
+    way.histogram = desc->counts.dtype != TEGROUP_DTYPE_UNSET && desc->experts <= TEGROUP_IMPL_ROUTER_HISTOGRAM;
     way.row_bytes = (int32_t)(room * real_bytes);
     way.block_bytes = way.histogram ? (int32_t)tegroup_impl_align(4 * desc->experts, 16) : 0;
     d.logits = tegroup_impl_cuda_matrix(&desc->logits);
     d.probabilities = tegroup_impl_cuda_matrix(&desc->probabilities);
     d.weights = tegroup_impl_cuda_matrix(&desc->weights);
     d.indices = tegroup_impl_cuda_matrix(&desc->indices);
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(cudaMemsetAsync(desc->counts.data, 0, 8 * (size_t)desc->experts, stream),
-                                              "stream", "the counts must be cleared", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_clear_counts(&desc->counts, stream, error));
 #define TEGROUP_IMPL_LAUNCH(real, lanes, quads, turns)                                                                 \
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_router_launch(tegroup_impl_router_kernel<real, lanes, quads, turns>, &d, &way,  \
-                                                     &d.probabilities, 32 / (lanes) * (turns), bytes, stream, error))
+                                                     d.probabilities.dtype ? &d.probabilities : &d.logits,             \
+                                                     32 / (lanes) * (turns), bytes, stream, error))
     if (desc->logits.rows > 0) {
         if (is_f64 && desc->experts <= 1024) TEGROUP_IMPL_LAUNCH(double, 32, 8, 1);
         else if (is_f64) TEGROUP_IMPL_LAUNCH(double, 32, 32, 1);
@@ -2296,11 +2389,11 @@ static inline tegroup_status tegroup_impl_cuda_router_backward(const tegroup_rou
     d.indices = tegroup_impl_cuda_matrix(&desc->indices);
     d.grad_weights = tegroup_impl_cuda_matrix(&desc->grad_weights);
     d.grad_logits = tegroup_impl_cuda_matrix(&desc->grad_logits);
-    way.in_piece = tegroup_impl_cuda_router_piece(&d.probabilities);
+    way.in_piece = tegroup_impl_cuda_piece(&d.probabilities);
     way.in_whole = way.in_piece == 16 && d.probabilities.ld == d.probabilities.cols && desc->experts % 4 == 0;
     way.row_bytes = (int32_t)(room * (real_bytes + (desc->grad_logits.dtype == TEGROUP_DTYPE_F64 ? 8 : real_bytes)));
-    way.by_fours =
-        tegroup_impl_cuda_router_piece(&d.grad_weights) == 16 && tegroup_impl_cuda_router_piece(&d.indices) == 16;
+    way.by_fours = d.indices.dtype == TEGROUP_DTYPE_I32 && tegroup_impl_cuda_piece(&d.grad_weights) == 16
+                   && tegroup_impl_cuda_piece(&d.indices) == 16;
     /* for more experts there is no room for the balance gradients, and they are computed again for every token */
     way.block_bytes = desc->experts <= 1024 ? (int32_t)(room * real_bytes) : 0;
     if (desc->balance_coefficient != 0) way.per_count = tegroup_impl_router_per_count(desc);
@@ -2317,7 +2410,7 @@ static inline tegroup_status tegroup_impl_cuda_router_backward(const tegroup_rou
 }
 #endif /* TEGROUP_NO_BACKWARD */
 
-/* ==== [11] Permute and combine kernels (src/moe/permutation_cuda.h) ==== */
+/* ==== [12] Permute and combine kernels (src/moe/permutation_cuda.h) ==== */
 
 /* The moves of a unit's rows. One lane of a warp computes each move and hands it to all lanes. */
 template <typename REAL> struct tegroup_impl_moves {
@@ -2334,6 +2427,47 @@ template <typename REAL> struct tegroup_impl_moves {
     }
 };
 
+/* Moves rows that are no numbers, in pieces of 1, 2, 4 or 8 bytes: as many as the matrix's type has. */
+struct tegroup_impl_pieces {
+    typedef float real;
+    typedef uint64_t raw;
+    enum { lanes = 1 };
+    static __device__ __forceinline__ char *row(const tegroup_matrix &m, int64_t row) {
+        return tegroup_impl_matrix_row(&m, row);
+    }
+    static __device__ __forceinline__ raw load(const tegroup_matrix &m, const char *row, int64_t step) {
+        switch (tegroup_impl_bits(m.dtype)) {
+        case 64: return ((const uint64_t *)row)[step];
+        case 32: return ((const uint32_t *)row)[step];
+        case 16: return ((const uint16_t *)row)[step];
+        default: return ((const uint8_t *)row)[step];
+        }
+    }
+    static __device__ __forceinline__ void store(const tegroup_matrix &m, char *row, int64_t step, raw x) {
+        switch (tegroup_impl_bits(m.dtype)) {
+        case 64: ((uint64_t *)row)[step] = x; break;
+        case 32: ((uint32_t *)row)[step] = (uint32_t)x; break;
+        case 16: ((uint16_t *)row)[step] = (uint16_t)x; break;
+        default: ((uint8_t *)row)[step] = (uint8_t)x; break;
+        }
+    }
+    static __device__ __forceinline__ void unpack(raw, real *) {} /* of weights, which such rows never have */
+    static __device__ __forceinline__ raw pack(const real *) { return 0; }
+};
+
+/* A matrix of no numbers as one of pieces of `bytes`, whatever type carries them. */
+static inline tegroup_matrix tegroup_impl_cuda_pieces(const tegroup_matrix *m, int32_t bytes) {
+    const int64_t element = tegroup_impl_bits(m->dtype) / 8;
+    tegroup_matrix pieces = *m;
+    pieces.ld = tegroup_impl_matrix_ld(m) * element / bytes;
+    pieces.cols = m->cols * element / bytes;
+    pieces.dtype = bytes == 8   ? TEGROUP_DTYPE_I64
+                   : bytes == 4 ? TEGROUP_DTYPE_F32
+                   : bytes == 2 ? TEGROUP_DTYPE_BF16
+                                : TEGROUP_DTYPE_F8E4M3;
+    return pieces;
+}
+
 template <typename ACCESS>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
     tegroup_impl_permute_kernel(const __grid_constant__ tegroup_permute_desc desc) {
@@ -2344,7 +2478,8 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
     for (int64_t first = (int64_t)blockIdx.x * TEGROUP_IMPL_ROWS_UNIT; first < rows;
          first += (int64_t)gridDim.x * TEGROUP_IMPL_ROWS_UNIT) {
         const int64_t row = first + threadIdx.x % TEGROUP_IMPL_ROWS_UNIT;
-        const int64_t slot = row < rows ? ((const int64_t *)desc.slot_of_row.data)[row] : -1;
+        const int64_t slot =
+            row < rows ? tegroup_impl_load_int(desc.slot_of_row.dtype, desc.slot_of_row.data, row) : -1;
         const bool moves_one = slot >= 0 && slot < slots;
         const int64_t token = moves_one ? slot / desc.k : 0;
         tegroup_impl_moves<real> moves;
@@ -2377,22 +2512,26 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
  * added. */
 template <typename ACCESS, int BATCH>
 static __device__ __forceinline__ void tegroup_impl_combine_batch(const tegroup_combine_desc &desc, int64_t token,
-                                                                  const int64_t *rows, int64_t slot, int64_t k,
-                                                                  int64_t c, typename ACCESS::real *sum) {
+                                                                  int64_t slot, int64_t k, int64_t c,
+                                                                  typename ACCESS::real *sum) {
     typedef typename ACCESS::real real;
     enum { lanes = ACCESS::lanes };
     typename ACCESS::raw x[BATCH];
     real weight[BATCH];
+    const tegroup_matrix &map = desc.row_of_slot;
+    const int64_t at = token * map.ld + slot;
+    int64_t row[BATCH];
     uint32_t present = 0;
 #pragma unroll
+    for (int b = 0; b < BATCH; b++) row[b] = slot + b < k ? tegroup_impl_load_int(map.dtype, map.data, at + b) : -1;
+#pragma unroll
     for (int b = 0; b < BATCH; b++) {
-        const int64_t row = slot + b < k ? rows[slot + b] : -1;
         x[b] = typename ACCESS::raw();
         weight[b] = 0;
-        if (row >= 0 && row < desc.permuted.rows) {
+        if (row[b] >= 0 && row[b] < desc.permuted.rows) {
             present |= 1u << b;
             weight[b] = tegroup_impl_weight<real>(desc.weights, token, slot + b);
-            x[b] = ACCESS::load(desc.permuted, ACCESS::row(desc.permuted, row), c);
+            x[b] = ACCESS::load(desc.permuted, ACCESS::row(desc.permuted, row[b]), c);
         }
     }
 #pragma unroll
@@ -2413,13 +2552,11 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
     enum { lanes = ACCESS::lanes, batch = 8 };
     const int64_t steps = desc.tokens.cols / lanes, k = desc.row_of_slot.cols;
     for (int64_t token = blockIdx.x; token < desc.tokens.rows; token += gridDim.x) {
-        const int64_t *rows = (const int64_t *)desc.row_of_slot.data + token * desc.row_of_slot.ld;
         for (int64_t c = threadIdx.x; c < steps; c += blockDim.x) {
             real sum[lanes];
 #pragma unroll
             for (int i = 0; i < lanes; i++) sum[i] = 0;
-            for (int64_t j = 0; j < k; j += batch)
-                tegroup_impl_combine_batch<ACCESS, batch>(desc, token, rows, j, k, c, sum);
+            for (int64_t j = 0; j < k; j += batch) tegroup_impl_combine_batch<ACCESS, batch>(desc, token, j, k, c, sum);
             ACCESS::store(desc.tokens, ACCESS::row(desc.tokens, token), c, ACCESS::pack(sum));
         }
     }
@@ -2436,8 +2573,9 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
          first += (int64_t)gridDim.x * TEGROUP_IMPL_ROWS_UNIT) {
         const int64_t slot = first + threadIdx.x % TEGROUP_IMPL_ROWS_UNIT, token = slot < slots ? slot / k : 0,
                       choice = slot < slots ? slot - token * k : 0;
-        int64_t row =
-            slot < slots ? ((const int64_t *)desc.row_of_slot.data)[token * desc.row_of_slot.ld + choice] : -1;
+        int64_t row = slot < slots ? tegroup_impl_load_int(desc.row_of_slot.dtype, desc.row_of_slot.data,
+                                                           token * desc.row_of_slot.ld + choice)
+                                   : -1;
         if (row < 0 || row >= desc.grad_permuted.rows) row = -1;
         tegroup_impl_moves<real> moves;
         moves.share(token, row, row >= 0 ? tegroup_impl_weight<real>(desc.weights, token, choice) : (real)0);
@@ -2476,16 +2614,25 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
 static inline tegroup_status tegroup_impl_cuda_permute(const tegroup_permute_desc *desc, struct CUstream_st *stream,
                                                        tegroup_error *error) {
     const tegroup_matrix *const matrices[] = {&desc->tokens, &desc->permuted};
-    const int64_t width = desc->permuted.cols;
     tegroup_permute_desc d = *desc;
-    if (desc->permuted.rows == 0 || width == 0) return TEGROUP_OK;
+    tegroup_dtype access;
+    if (desc->permuted.rows == 0 || desc->permuted.cols == 0) return TEGROUP_OK;
     d.tokens = tegroup_impl_cuda_matrix(&desc->tokens);
     d.weights = tegroup_impl_cuda_matrix(&desc->weights);
     d.permuted = tegroup_impl_cuda_matrix(&desc->permuted);
+    access = tegroup_impl_cuda_access(matrices, 2, desc->permuted.cols);
 #define TEGROUP_IMPL_LAUNCH(...)                                                                                       \
-    return tegroup_impl_cuda_rows(tegroup_impl_permute_kernel<__VA_ARGS__>, &d, width, __VA_ARGS__::lanes,             \
+    return tegroup_impl_cuda_rows(tegroup_impl_permute_kernel<__VA_ARGS__>, &d, d.permuted.cols, __VA_ARGS__::lanes,   \
                                   tegroup_impl_ceil_div(desc->permuted.rows, TEGROUP_IMPL_ROWS_UNIT), stream, error);
-    TEGROUP_IMPL_BY_ACCESS(tegroup_impl_cuda_access(matrices, 2, width), TEGROUP_IMPL_LAUNCH)
+    if (!tegroup_impl_is_float(desc->tokens.dtype)) {
+        const int32_t piece =
+            (int32_t)tegroup_impl_min(tegroup_impl_cuda_piece(&desc->tokens), tegroup_impl_cuda_piece(&desc->permuted));
+        d.tokens = tegroup_impl_cuda_pieces(&desc->tokens, piece == 16 ? 4 : piece);
+        d.permuted = tegroup_impl_cuda_pieces(&desc->permuted, piece == 16 ? 4 : piece);
+        access = TEGROUP_DTYPE_F32; /* without weights its kernel moves 16 bytes, whatever they are */
+        if (piece < 16) TEGROUP_IMPL_LAUNCH(tegroup_impl_pieces)
+    }
+    TEGROUP_IMPL_BY_ACCESS(access, TEGROUP_IMPL_LAUNCH)
 #undef TEGROUP_IMPL_LAUNCH
 }
 
@@ -2545,26 +2692,29 @@ static __device__ __forceinline__ unsigned long long *tegroup_impl_permutation_n
     return tegroup_impl_permutation_shared + (int64_t)(threadIdx.x / 32) * groups;
 }
 
-/* The element of a matrix of slots where a slot lies. */
-static __device__ __forceinline__ int64_t tegroup_impl_slot_at(const tegroup_matrix &m, int64_t slot) {
-    return m.ld == m.cols ? slot : slot / m.cols * m.ld + slot % m.cols;
-}
-
 /* Loads the experts of a lane's slots, which are 32 apart from `first` on; -1 for none. All loads are in flight before
  * the first is waited for. */
 enum { TEGROUP_IMPL_PERMUTATION_BATCH = 8 };
-static __device__ __forceinline__ void tegroup_impl_slot_experts(const tegroup_impl_permutation_call &call,
-                                                                 int64_t first, int64_t last,
-                                                                 int32_t (&expert)[TEGROUP_IMPL_PERMUTATION_BATCH]) {
+template <typename INDEX>
+static __device__ __forceinline__ void tegroup_impl_slot_experts_of(const tegroup_impl_permutation_call &call,
+                                                                    int64_t first, int64_t last,
+                                                                    int32_t (&expert)[TEGROUP_IMPL_PERMUTATION_BATCH]) {
     const tegroup_matrix &m = call.desc.indices;
+    INDEX index[TEGROUP_IMPL_PERMUTATION_BATCH];
 #pragma unroll
     for (int b = 0; b < TEGROUP_IMPL_PERMUTATION_BATCH; b++) {
         const int64_t slot = first + 32 * b;
-        expert[b] = slot < last ? ((const int32_t *)m.data)[tegroup_impl_slot_at(m, slot)] : -1;
+        index[b] = slot < last ? ((const INDEX *)m.data)[tegroup_impl_slot_at(m, slot)] : -1;
     }
 #pragma unroll
     for (int b = 0; b < TEGROUP_IMPL_PERMUTATION_BATCH; b++)
-        if (expert[b] < 0 || expert[b] >= call.desc.shape.groups) expert[b] = -1;
+        expert[b] = index[b] < 0 || index[b] >= call.desc.shape.groups ? -1 : (int32_t)index[b];
+}
+static __device__ __forceinline__ void tegroup_impl_slot_experts(const tegroup_impl_permutation_call &call,
+                                                                 int64_t first, int64_t last,
+                                                                 int32_t (&expert)[TEGROUP_IMPL_PERMUTATION_BATCH]) {
+    if (call.desc.indices.dtype == TEGROUP_DTYPE_I32) tegroup_impl_slot_experts_of<int32_t>(call, first, last, expert);
+    else tegroup_impl_slot_experts_of<int64_t>(call, first, last, expert);
 }
 
 static __global__ void __launch_bounds__(256)
@@ -2573,7 +2723,7 @@ static __global__ void __launch_bounds__(256)
     const int64_t thread = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, threads = (int64_t)gridDim.x * blockDim.x;
     unsigned long long *counts = tegroup_impl_permutation_numbers(groups);
     for (int64_t row = thread; row < call.desc.shape.rows; row += threads)
-        ((int64_t *)call.desc.slot_of_row.data)[row] = -1;
+        tegroup_impl_store_int(call.desc.slot_of_row.dtype, call.desc.slot_of_row.data, row, -1);
     for (int64_t run = thread / 32; run < call.runs; run += threads / 32) {
         const int64_t last = tegroup_impl_min(call.slots, (run + 1) * call.run);
         for (int32_t g = lane; g < groups; g += 32) counts[g] = 0;
@@ -2660,9 +2810,9 @@ static __global__ void __launch_bounds__(256)
                 if (e >= 0 && (int64_t)(row - start[b]) < rows[b]) to = (int64_t)row;
                 if (to < 0 || to >= capacity) to = -1;
                 if (slot < last) {
-                    const tegroup_matrix &m = call.desc.row_of_slot;
-                    ((int64_t *)m.data)[tegroup_impl_slot_at(m, slot)] = to;
-                    if (to >= 0) ((int64_t *)call.desc.slot_of_row.data)[to] = slot;
+                    const tegroup_matrix &rows_of = call.desc.row_of_slot, &slots_of = call.desc.slot_of_row;
+                    tegroup_impl_store_int(rows_of.dtype, rows_of.data, tegroup_impl_slot_at(rows_of, slot), to);
+                    if (to >= 0) tegroup_impl_store_int(slots_of.dtype, slots_of.data, to, slot);
                 }
             }
         }
@@ -2702,7 +2852,7 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
 }
 #endif /* TEGROUP_NO_MOE */
 
-/* ==== [12] Validate kernels (src/gemm/validate_cuda.h) ==== */
+/* ==== [13] Validate kernels (src/gemm/validate_cuda.h) ==== */
 
 /* Checks the sizes in one block, which also initializes the result. */
 static __global__ void __launch_bounds__(1024)
@@ -2834,7 +2984,7 @@ static inline tegroup_status tegroup_impl_cuda_validate(const tegroup_validate_d
     return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }
 
-/* ==== [13] GPU calls (src/cuda/call.h) ==== */
+/* ==== [14] GPU calls (src/cuda/call.h) ==== */
 
 /* What a product's kernels are given, as one kernel parameter. */
 typedef struct tegroup_impl_gpu_call {
@@ -3093,7 +3243,7 @@ static inline tegroup_status tegroup_impl_cuda_rest(const tegroup_impl_gpu_call 
 }
 #if !defined(TEGROUP_NO_CUBLASLT)
 
-/* ==== [14] cuBLASLt: functions, descriptors, algorithms (src/cuda/cublaslt.h) ==== */
+/* ==== [15] cuBLASLt: functions, descriptors, algorithms (src/cuda/cublaslt.h) ==== */
 
 #if !defined(_WIN32)
 #include <dlfcn.h>
@@ -3365,7 +3515,7 @@ static inline tegroup_status tegroup_impl_lt_take(tegroup_plan *plan, const tegr
     return TEGROUP_OK;
 }
 
-/* ==== [15] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
+/* ==== [16] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
 
 /* Writes the result of a group that is hidden from cuBLASLt: NaN, or beta * C. Without a C beta is 0. */
 static __device__ inline void tegroup_impl_write_alone(const tegroup_impl_result &p, tegroup_dtype dtype, float beta,
@@ -3404,7 +3554,7 @@ static __global__ void __launch_bounds__(128)
     }
 }
 
-/* ==== [16] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
+/* ==== [17] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
 
 /* Describes the grouped matmul over the set-up's arrays. */
 static inline int tegroup_impl_lt_grouped(const tegroup_cublaslt_functions *f, const tegroup_plan *plan,
@@ -3597,7 +3747,7 @@ static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *pl
     return tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take the planned product", error);
 }
 
-/* ==== [17] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
+/* ==== [18] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
 
 /* One algorithm serves every group. The plan chooses it, for a group of the mean size, from those that do not split k.
  * So a call does not run the heuristic, which takes tens of microseconds a shape, and a row's bits do not depend on its
@@ -3879,7 +4029,7 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
 #endif /* TEGROUP_NO_CUBLASLT */
 #if !defined(TEGROUP_NO_PORTABLE)
 
-/* ==== [18] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
+/* ==== [19] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
 
 /* One family of kernels for every GPU from SM80 on: a persistent grid walks the groups' tiles, loads by cp.async into a
  * ring of swizzled pipeline stages, and multiplies with ldmatrix and mma.sync (PTX ISA 8.0, sections 9.7.8.22 and
@@ -4131,7 +4281,7 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
     __device__ __forceinline__ void advance(int64_t row_bytes) { from += ALONG_K ? TILE_K * 2 : TILE_K * row_bytes; }
 };
 
-/* ==== [19] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
+/* ==== [20] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
 
 /* ---- storing ---- */
 
@@ -4647,7 +4797,7 @@ static __global__ void __launch_bounds__(128)
 }
 #endif
 
-/* ==== [20] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
+/* ==== [21] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
 
 /* Plain FMA, for gradient checks: 64 x 64 tiles, 4 x 4 elements a thread, and one chain of FMAs over k for each
  * element. */
@@ -4699,7 +4849,7 @@ static __global__ void __launch_bounds__(256)
     }
 }
 
-/* ==== [21] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
+/* ==== [22] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
 
 /* A kernel row: one kernel of the family, for BF16 and for FP16. Tiles of up to 128 rows fit SM86, 89 and 120, whose
  * blocks have 99 KB of shared memory for the ring and what the kernel itself declares, less than 2.4 KB. The 256-row
@@ -4883,7 +5033,7 @@ static inline tegroup_status tegroup_impl_portable_gemm_fused(const tegroup_plan
 #endif /* TEGROUP_NO_PORTABLE */
 #if !defined(TEGROUP_NO_SM90)
 
-/* ==== [22] Hopper's instructions (src/cuda/hopper.h) ==== */
+/* ==== [23] Hopper's instructions (src/cuda/hopper.h) ==== */
 
 /* mbarriers, TMA and wgmma as PTX ISA 8.0 and later describe them (sections 9.7.13.15, 9.7.9.27 and 9.7.15). They
  * assemble for sm_90a only; TEGROUP_IMPL_HOPPER is 1 in the compiler pass for that architecture. */
@@ -5098,7 +5248,7 @@ TEGROUP_IMPL_WGMMA_OF(64, TEGROUP_IMPL_SUMS_32, "32", "33", "34", "35, %36", TEG
 #undef TEGROUP_IMPL_F4
 #endif
 
-/* ==== [23] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
+/* ==== [24] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
 
 /* A persistent kernel of three warpgroups. In the first, one warp schedules tiles, one thread loads operands by TMA
  * into a ring of pipeline stages, and two threads store results by TMA. The other two warpgroups multiply by wgmma:
@@ -5245,7 +5395,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_rest {
     int32_t picked_a[128], picked_b[TEGROUP_IMPL_SM90_LINES];
 };
 
-/* ==== [24] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
+/* ==== [25] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* One warp of each block finds the block's tiles. It walks the groups 32 at a time, one for each lane. Tiles of equal
@@ -5596,7 +5746,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
 };
 #endif
 
-/* ==== [25] Hopper GEMM: the epilogue (src/cuda/sm90_epilogue.h) ==== */
+/* ==== [26] Hopper GEMM: the epilogue (src/cuda/sm90_epilogue.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* ---- C and bias ---- */
@@ -5804,7 +5954,7 @@ static __device__ __forceinline__ float tegroup_impl_sm90_differentiate(const te
 }
 #endif
 
-/* ==== [26] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
+/* ==== [27] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* A block is a chain of four classes, each the base of the next: what the warps share, loader, storer, multiplier. (If
@@ -5932,7 +6082,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
 };
 #endif
 
-/* ==== [27] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
+/* ==== [28] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_block<SHAPE> {
@@ -6149,7 +6299,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
 };
 #endif
 
-/* ==== [28] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
+/* ==== [29] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_loader<SHAPE> {
@@ -6310,7 +6460,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
 };
 #endif
 
-/* ==== [29] Hopper GEMM: the multiplying warpgroups, and the kernel (src/cuda/sm90_multiply.h) ==== */
+/* ==== [30] Hopper GEMM: the multiplying warpgroups, and the kernel (src/cuda/sm90_multiply.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegroup_impl_sm90_storer<SHAPE> {
@@ -6705,7 +6855,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
 #endif
 }
 
-/* ==== [30] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
+/* ==== [31] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
 
 /* The code of a kernel row. */
 typedef struct tegroup_impl_sm90_code {
@@ -6789,7 +6939,7 @@ static inline tegroup_status tegroup_impl_sm90_choices(const tegroup_plan *plan,
     return TEGROUP_OK;
 }
 
-/* ==== [31] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
+/* ==== [32] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
 
 static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_planned_row(const tegroup_plan *plan) {
     return tegroup_impl_sm90_row_of((int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ROW]);
@@ -7087,7 +7237,7 @@ static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, co
 }
 #endif /* TEGROUP_NO_SM90 */
 
-/* ==== [32] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
+/* ==== [33] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
 
 #if defined(TEGROUP_NO_CUBLASLT)
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *) { return 0; }
@@ -7119,7 +7269,7 @@ static inline tegroup_status tegroup_impl_cuda_check_device(const tegroup_plan *
     return TEGROUP_OK;
 }
 
-/* ==== [33] GPU backends: choosing an algorithm (src/gemm/tune_cuda.h) ==== */
+/* ==== [34] GPU backends: choosing an algorithm (src/gemm/tune_cuda.h) ==== */
 
 static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *kind, tegroup_error *error) {
     cudaDeviceProp properties;

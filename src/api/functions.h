@@ -205,6 +205,7 @@ TEGROUP_API_STATUS tegroup_activation_forward(const tegroup_activation_desc *des
     struct CUstream_st *stream, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_activation_backward(const tegroup_activation_backward_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_count(const tegroup_count_desc *desc, struct CUstream_st *stream, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_router(const tegroup_router_desc *desc, struct CUstream_st *stream, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_router_backward(const tegroup_router_backward_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);

@@ -46,7 +46,7 @@
  *     TEGROUP_NO_F16         of both kinds of GEMM kernels those whose operands are FP16; results may still be
  *     TEGROUP_NO_BACKWARD    of both kinds those of dgrad and wgrad, and whatever else only a backward pass runs
  *     TEGROUP_NO_ACTIVATION  activations
- *     TEGROUP_NO_MOE         router, permutation, permute and combine
+ *     TEGROUP_NO_MOE         counts, router, permutation, permute and combine
  *     TEGROUP_NO_CUDA        all of them: nvcc does not pull in tegroup_cuda.cuh
  *
  * docs/lab/compile-time.md has the seconds of each. */

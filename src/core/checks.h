@@ -470,6 +470,14 @@ static inline tegroup_status tegroup_impl_check_optional(const tegroup_matrix *m
     return TEGROUP_OK;
 }
 
+/* Integers, or none, that reach up to `most`. */
+static inline tegroup_status tegroup_impl_check_reach(const tegroup_matrix *m, const char *const paths[5], int64_t most,
+                                                      tegroup_error *error) {
+    TEGROUP_IMPL_RULE_AS(DTYPES, m->dtype != TEGROUP_DTYPE_I32 || most <= INT32_MAX, ERROR_DTYPE, paths[4],
+                         "must hold numbers beyond 2^31 - 1 here", 1u << TEGROUP_DTYPE_I64, m->dtype);
+    return TEGROUP_OK;
+}
+
 /* The memory space of everything that a descriptor points to. */
 static inline tegroup_status tegroup_impl_check_space(tegroup_space space, tegroup_error *error) {
     TEGROUP_IMPL_RULE(space != TEGROUP_SPACE_UNSET, ERROR_UNSET, "space", "must be set", TEGROUP_SPACE_HOST, 0);

@@ -198,6 +198,16 @@ static inline tegroup_matrix tegroup_impl_cuda_matrix(const tegroup_matrix *m) {
     return spelt;
 }
 
+/* The largest number of bytes, up to 16, in which a matrix's rows can be copied piece by piece. */
+static inline int32_t tegroup_impl_cuda_piece(const tegroup_matrix *m) {
+    const int64_t bytes = tegroup_impl_bits(m->dtype) / 8;
+    int32_t piece = 16;
+    while (m->cols * bytes % piece != 0 || tegroup_impl_matrix_ld(m) * bytes % piece != 0
+           || !tegroup_impl_aligned(m->data, (size_t)piece))
+        piece /= 2;
+    return piece;
+}
+
 /* The access that suits rows of `width` elements in all of the matrices: the element type for vectors, F64 for scalars
  * in double if the first matrix is F64, else UNSET for scalars in float. */
 static inline tegroup_dtype tegroup_impl_cuda_access(const tegroup_matrix *const *matrices, int32_t count,

@@ -131,8 +131,14 @@ TEGROUP_IMPL_HD void tegroup_impl_store_f32(tegroup_dtype dtype, void *data, int
     }
 }
 
-/* Sizes and offsets: I32 or I64. */
+/* Sizes, offsets, indices and maps: I32 or I64. */
 TEGROUP_IMPL_HD int64_t tegroup_impl_load_int(tegroup_dtype dtype, const void *data, int64_t i) {
     return dtype == TEGROUP_DTYPE_I32 ? (int64_t)(int32_t)((const tegroup_impl_any32 *)data)[i]
                                       : (int64_t)((const tegroup_impl_any64 *)data)[i];
+}
+
+/* What is absent is not stored. */
+TEGROUP_IMPL_HD void tegroup_impl_store_int(tegroup_dtype dtype, void *data, int64_t i, int64_t x) {
+    if (dtype == TEGROUP_DTYPE_I32) ((tegroup_impl_any32 *)data)[i] = (uint32_t)x;
+    else if (dtype == TEGROUP_DTYPE_I64) ((tegroup_impl_any64 *)data)[i] = (uint64_t)x;
 }

@@ -33,8 +33,16 @@ static inline tegroup_status tegroup_impl_cuda_combine_backward(const tegroup_co
                                                                 struct CUstream_st *stream, tegroup_error *error);
 #endif
 
-static inline int64_t *tegroup_impl_i64(const tegroup_matrix *m, int64_t row) {
-    return (int64_t *)(void *)tegroup_impl_matrix_row(m, row);
+/* An entry of a matrix of indices, or of a map. */
+static inline int64_t tegroup_impl_entry(const tegroup_matrix *m, int64_t row, int64_t col) {
+    return tegroup_impl_load_int(m->dtype, tegroup_impl_matrix_row(m, row), col);
+}
+
+/* A map is as wide as its numbers, which are below `count`, need it to be. */
+static inline tegroup_status tegroup_impl_check_map(const tegroup_matrix *map, const char *const paths[5], int64_t rows,
+                                                    int64_t cols, int64_t count, tegroup_error *error) {
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(map, paths, rows, cols, TEGROUP_IMPL_INTEGERS, error));
+    return tegroup_impl_check_reach(map, paths, count, error);
 }
 
 /* Weight of a slot, 1 when there are none. */
@@ -62,16 +70,16 @@ static inline void tegroup_impl_scale_row_FSUF(const tegroup_matrix *in, int64_t
 static inline void tegroup_impl_combine_row_FSUF(const tegroup_combine_desc *desc, int64_t token) {
     const tegroup_matrix *in = &desc->permuted, *out = &desc->tokens;
     int64_t k = desc->row_of_slot.cols, at, j, slot;
-    const int64_t *rows = tegroup_impl_i64(&desc->row_of_slot, token);
     REAL x[TEGROUP_IMPL_PIECE], sum[TEGROUP_IMPL_PIECE];
     for (at = 0; at < out->cols; at += TEGROUP_IMPL_PIECE) {
         int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, out->cols - at);
         for (j = 0; j < n; j++) sum[j] = 0;
         for (slot = 0; slot < k; slot++) {
+            const int64_t row = tegroup_impl_entry(&desc->row_of_slot, token, slot);
             REAL weight;
-            if (!tegroup_impl_within(rows[slot], in->rows)) continue;
+            if (!tegroup_impl_within(row, in->rows)) continue;
             weight = (REAL)tegroup_impl_slot_weight(&desc->weights, token * k + slot);
-            tegroup_impl_load_row_FSUF(in->dtype, tegroup_impl_matrix_row(in, rows[slot]), at, 1, n, x);
+            tegroup_impl_load_row_FSUF(in->dtype, tegroup_impl_matrix_row(in, row), at, 1, n, x);
             for (j = 0; j < n; j++) sum[j] += weight * x[j];
         }
         tegroup_impl_store_row_FSUF(out->dtype, tegroup_impl_matrix_row(out, token), at, 1, n, sum);
@@ -139,11 +147,11 @@ static inline tegroup_status tegroup_impl_permutation_check(const tegroup_permut
     tegroup_impl_buffer buffers[4];
     tegroup_layout layout;
     TEGROUP_IMPL_TRY(tegroup_impl_check_permutation_sizes(desc, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->indices, indices, -1, -1, 1u << TEGROUP_DTYPE_I32, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->row_of_slot, row_of_slot, desc->indices.rows, desc->indices.cols,
-                                               1u << TEGROUP_DTYPE_I64, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->slot_of_row, slot_of_row, 1, desc->shape.rows,
-                                               1u << TEGROUP_DTYPE_I64, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->indices, indices, -1, -1, TEGROUP_IMPL_INTEGERS, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->row_of_slot, row_of_slot, desc->indices.rows, desc->indices.cols,
+                                            desc->shape.rows, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->slot_of_row, slot_of_row, 1, desc->shape.rows,
+                                            tegroup_impl_mul(desc->indices.rows, desc->indices.cols), error));
     tegroup_impl_snapshot_layout(desc->shape.groups, tegroup_impl_irregular(&desc->shape), &layout);
     buffers[0] = tegroup_impl_matrix_buffer(&desc->slot_of_row, slot_of_row[0], "must not overlap slot_of_row", 1);
     buffers[1] = tegroup_impl_matrix_buffer(&desc->row_of_slot, row_of_slot[0], "must not overlap row_of_slot", 1);
@@ -162,16 +170,17 @@ static inline tegroup_status tegroup_impl_permutation_check(const tegroup_permut
 }
 
 /* Give slot `slot` the next free row of its expert's group. Until a group is full, its last entry of slot_of_row counts
- * the rows taken, as -2 - taken: no scratch is needed. Returns the row, -1 where there is none. */
-static inline int64_t tegroup_impl_permutation_take(const tegroup_snapshot_view *view, int64_t *slots, int32_t expert,
-                                                    int64_t slot) {
-    int64_t *counter, taken;
+ * the rows taken, as -1 - taken: no scratch is needed. Returns the row, -1 where there is none. */
+static inline int64_t tegroup_impl_permutation_take(const tegroup_snapshot_view *view, const tegroup_matrix *slots,
+                                                    int64_t expert, int64_t slot) {
+    int64_t counter, last, taken;
     if (!tegroup_impl_within(expert, view->header->groups) || view->rows[expert] <= 0) return -1;
-    counter = &slots[view->start[expert] + view->rows[expert] - 1];
-    if (*counter >= 0) return -1; /* full */
-    taken = -2 - *counter;
-    if (taken + 1 < view->rows[expert]) *counter = -2 - (taken + 1);
-    slots[view->start[expert] + taken] = slot;
+    last = view->start[expert] + view->rows[expert] - 1;
+    counter = tegroup_impl_entry(slots, 0, last);
+    if (counter >= 0) return -1; /* full */
+    taken = -1 - counter;
+    if (taken + 1 < view->rows[expert]) tegroup_impl_store_int(slots->dtype, slots->data, last, -1 - (taken + 1));
+    tegroup_impl_store_int(slots->dtype, slots->data, view->start[expert] + taken, slot);
     return view->start[expert] + taken;
 }
 
@@ -179,7 +188,8 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
                                                     tegroup_error *error) {
     tegroup_permutation_desc taken;
     tegroup_snapshot_view view;
-    int64_t k, t, j, row, *slots;
+    const tegroup_matrix *slots;
+    int64_t k, t, j, row, last;
     int32_t g;
     (void)stream;
     TEGROUP_IMPL_TAKE(desc, taken);
@@ -192,40 +202,44 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
                       "must be of as many groups", desc->shape.groups, view.header->groups);
 
     k = desc->indices.cols;
-    slots = (int64_t *)desc->slot_of_row.data;
-    for (row = 0; row < desc->shape.rows; row++) slots[row] = -1;
-    for (g = 0; g < view.header->groups; g++)
-        if (view.rows[g] > 0) slots[view.start[g] + view.rows[g] - 1] = -2;
-    for (t = 0; t < tegroup_impl_matrix_rows(&desc->indices); t++) {
-        const int32_t *experts = (const int32_t *)(const void *)tegroup_impl_matrix_row(&desc->indices, t);
-        int64_t *rows = tegroup_impl_i64(&desc->row_of_slot, t);
-        for (j = 0; j < k; j++) rows[j] = tegroup_impl_permutation_take(&view, slots, experts[j], t * k + j);
+    slots = &desc->slot_of_row;
+    for (row = 0; row < desc->shape.rows; row++) tegroup_impl_store_int(slots->dtype, slots->data, row, -1);
+    for (t = 0; t < tegroup_impl_matrix_rows(&desc->indices); t++)
+        for (j = 0; j < k; j++) {
+            row = tegroup_impl_permutation_take(&view, slots, tegroup_impl_entry(&desc->indices, t, j), t * k + j);
+            tegroup_impl_store_int(desc->row_of_slot.dtype, tegroup_impl_matrix_row(&desc->row_of_slot, t), j, row);
+        }
+    for (g = 0; g < view.header->groups; g++) { /* a group that did not fill up: its counter becomes an empty row */
+        last = view.start[g] + view.rows[g] - 1;
+        if (view.rows[g] > 0 && tegroup_impl_entry(slots, 0, last) < 0)
+            tegroup_impl_store_int(slots->dtype, slots->data, last, -1);
     }
-    for (g = 0; g < view.header->groups; g++) /* a group that did not fill up: its counter becomes an empty row */
-        if (view.rows[g] > 0 && slots[view.start[g] + view.rows[g] - 1] < 0)
-            slots[view.start[g] + view.rows[g] - 1] = -1;
     return TEGROUP_OK;
 }
 
-TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, struct CUstream_st *stream,
-                                           tegroup_error *error) {
-    tegroup_permute_desc taken;
+/* What permute copies byte by byte: types of whole bytes that are not floating point. */
+#define TEGROUP_IMPL_BYTES                                                                                             \
+    (1u << TEGROUP_DTYPE_F8E4M3 | 1u << TEGROUP_DTYPE_F8E5M2 | 1u << TEGROUP_DTYPE_F8E8M0 | TEGROUP_IMPL_INTEGERS)
+
+static inline tegroup_status tegroup_impl_permute_check(const tegroup_permute_desc *desc, tegroup_error *error) {
     static const char *const tokens[5] = TEGROUP_IMPL_MATRIX_PATHS("tokens"),
                              *const slot_of_row[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_of_row"),
                              *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"),
                              *const permuted[5] = TEGROUP_IMPL_MATRIX_PATHS("permuted");
+    const int weighted = desc->weights.dtype != TEGROUP_DTYPE_UNSET;
     tegroup_impl_buffer buffers[4];
-    const int64_t *slots;
-    int64_t row;
-    (void)stream;
-    TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_RULE(desc->k >= 1 && desc->k <= TEGROUP_IMPL_CHOICES, ERROR_VALUE, "k", "must be 1 to 64",
                       TEGROUP_IMPL_CHOICES, desc->k);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->tokens, tokens, -1, -1, TEGROUP_IMPL_FLOATS, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->slot_of_row, slot_of_row, 1, -1, 1u << TEGROUP_DTYPE_I64, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->permuted, permuted, desc->slot_of_row.cols, desc->tokens.cols,
-                                               TEGROUP_IMPL_FLOATS, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_matrix(&desc->tokens, tokens, -1, -1, TEGROUP_IMPL_FLOATS | TEGROUP_IMPL_BYTES, error));
+    TEGROUP_IMPL_RULE_AS(DTYPES, !weighted || tegroup_impl_is_float(desc->tokens.dtype), ERROR_DTYPE, tokens[4],
+                         "must be floating point with weights", TEGROUP_IMPL_FLOATS, desc->tokens.dtype);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->slot_of_row, slot_of_row, 1, -1,
+                                            tegroup_impl_mul(desc->tokens.rows, desc->k), error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(
+        &desc->permuted, permuted, desc->slot_of_row.cols, desc->tokens.cols,
+        tegroup_impl_is_float(desc->tokens.dtype) ? TEGROUP_IMPL_FLOATS : 1u << desc->tokens.dtype, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_optional(&desc->weights, weights, desc->tokens.rows, desc->k, TEGROUP_IMPL_REALS, error));
     buffers[0] = tegroup_impl_matrix_buffer(&desc->permuted, permuted[0], NULL, 1);
@@ -233,19 +247,32 @@ TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, str
     buffers[2] = tegroup_impl_matrix_buffer(&desc->slot_of_row, NULL, "must not overlap slot_of_row", 0);
     buffers[3] = tegroup_impl_matrix_buffer(&desc->weights, NULL, "must not overlap weights", 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 4, TEGROUP_CHECK_HOST, NULL, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error));
+    return tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error);
+}
+
+TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, struct CUstream_st *stream,
+                                           tegroup_error *error) {
+    tegroup_permute_desc taken;
+    int64_t row;
+    (void)stream;
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_permute_check(desc, error));
 #if TEGROUP_IMPL_MOE_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_permute(desc, stream, error);
 #endif
-    slots = (const int64_t *)desc->slot_of_row.data;
     TEGROUP_IMPL_OMP(omp parallel for schedule(static))
     for (row = 0; row < tegroup_impl_matrix_rows(&desc->permuted); row++) {
+        const int64_t slot = tegroup_impl_entry(&desc->slot_of_row, 0, row);
         double weight;
-        if (!tegroup_impl_within(slots[row], tegroup_impl_mul(desc->tokens.rows, desc->k))) continue;
-        weight = tegroup_impl_slot_weight(&desc->weights, slots[row]);
-        if (desc->tokens.dtype == TEGROUP_DTYPE_F64)
-            tegroup_impl_scale_row_f64(&desc->tokens, slots[row] / desc->k, &desc->permuted, row, weight);
-        else tegroup_impl_scale_row_f32(&desc->tokens, slots[row] / desc->k, &desc->permuted, row, (float)weight);
+        if (!tegroup_impl_within(slot, tegroup_impl_mul(desc->tokens.rows, desc->k))) continue;
+        weight = tegroup_impl_slot_weight(&desc->weights, slot);
+        if (!tegroup_impl_is_float(desc->tokens.dtype))
+            memcpy(tegroup_impl_matrix_row(&desc->permuted, row),
+                   tegroup_impl_matrix_row(&desc->tokens, slot / desc->k),
+                   (size_t)desc->tokens.cols * tegroup_impl_element(desc->tokens.dtype));
+        else if (desc->tokens.dtype == TEGROUP_DTYPE_F64)
+            tegroup_impl_scale_row_f64(&desc->tokens, slot / desc->k, &desc->permuted, row, weight);
+        else tegroup_impl_scale_row_f32(&desc->tokens, slot / desc->k, &desc->permuted, row, (float)weight);
     }
     return TEGROUP_OK;
 }
@@ -263,8 +290,7 @@ TEGROUP_API tegroup_status tegroup_combine(const tegroup_combine_desc *desc, str
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->permuted, permuted, -1, -1, TEGROUP_IMPL_FLOATS, error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix(&desc->row_of_slot, row_of_slot, -1, -1, 1u << TEGROUP_DTYPE_I64, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->row_of_slot, row_of_slot, -1, -1, desc->permuted.rows, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->tokens, tokens, desc->row_of_slot.rows, desc->permuted.cols,
                                                TEGROUP_IMPL_FLOATS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->weights, weights, desc->row_of_slot.rows,
@@ -304,10 +330,11 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
     wants_weights = desc->grad_weights.dtype != TEGROUP_DTYPE_UNSET;
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->grad_tokens, grad_tokens, -1, -1, TEGROUP_IMPL_FLOATS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->row_of_slot, row_of_slot, desc->grad_tokens.rows, -1,
-                                               1u << TEGROUP_DTYPE_I64, error));
+                                               TEGROUP_IMPL_INTEGERS, error));
     k = desc->row_of_slot.cols;
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->grad_permuted, grad_permuted, -1, desc->grad_tokens.cols,
                                                TEGROUP_IMPL_FLOATS, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_reach(&desc->row_of_slot, row_of_slot, desc->grad_permuted.rows, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_optional(&desc->weights, weights, desc->grad_tokens.rows, k, TEGROUP_IMPL_REALS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->grad_weights, grad_weights, desc->grad_tokens.rows, k,
@@ -336,7 +363,7 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
     TEGROUP_IMPL_OMP(omp parallel for schedule(static) private(j))
     for (t = 0; t < tegroup_impl_matrix_rows(&desc->row_of_slot); t++)
         for (j = 0; j < k; j++) {
-            int64_t row = tegroup_impl_i64(&desc->row_of_slot, t)[j];
+            int64_t row = tegroup_impl_entry(&desc->row_of_slot, t, j);
             double weight = tegroup_impl_slot_weight(&desc->weights, t * k + j), grad_weight = 0;
             int there = tegroup_impl_within(row, desc->grad_permuted.rows),
                 is_f64 = desc->grad_tokens.dtype == TEGROUP_DTYPE_F64;

@@ -10,11 +10,14 @@
 #include "base/build.h"
 #include "base/arithmetic.h"
 #include "base/rules.h"
+#include "formats/dtype.h"
+#include "formats/convert.h"
 #include "core/layout.h"
 #include "core/checks.h"
 #include "moe/permutation.h"
 #include "cuda/launch.h"
 #include "cuda/rows.h"
+#include "moe/count_cuda.h"
 
 /* The moves of a unit's rows. One lane of a warp computes each move and hands it to all lanes. */
 template <typename REAL> struct tegroup_impl_moves {
@@ -31,6 +34,47 @@ template <typename REAL> struct tegroup_impl_moves {
     }
 };
 
+/* Moves rows that are no numbers, in pieces of 1, 2, 4 or 8 bytes: as many as the matrix's type has. */
+struct tegroup_impl_pieces {
+    typedef float real;
+    typedef uint64_t raw;
+    enum { lanes = 1 };
+    static __device__ __forceinline__ char *row(const tegroup_matrix &m, int64_t row) {
+        return tegroup_impl_matrix_row(&m, row);
+    }
+    static __device__ __forceinline__ raw load(const tegroup_matrix &m, const char *row, int64_t step) {
+        switch (tegroup_impl_bits(m.dtype)) {
+        case 64: return ((const uint64_t *)row)[step];
+        case 32: return ((const uint32_t *)row)[step];
+        case 16: return ((const uint16_t *)row)[step];
+        default: return ((const uint8_t *)row)[step];
+        }
+    }
+    static __device__ __forceinline__ void store(const tegroup_matrix &m, char *row, int64_t step, raw x) {
+        switch (tegroup_impl_bits(m.dtype)) {
+        case 64: ((uint64_t *)row)[step] = x; break;
+        case 32: ((uint32_t *)row)[step] = (uint32_t)x; break;
+        case 16: ((uint16_t *)row)[step] = (uint16_t)x; break;
+        default: ((uint8_t *)row)[step] = (uint8_t)x; break;
+        }
+    }
+    static __device__ __forceinline__ void unpack(raw, real *) {} /* of weights, which such rows never have */
+    static __device__ __forceinline__ raw pack(const real *) { return 0; }
+};
+
+/* A matrix of no numbers as one of pieces of `bytes`, whatever type carries them. */
+static inline tegroup_matrix tegroup_impl_cuda_pieces(const tegroup_matrix *m, int32_t bytes) {
+    const int64_t element = tegroup_impl_bits(m->dtype) / 8;
+    tegroup_matrix pieces = *m;
+    pieces.ld = tegroup_impl_matrix_ld(m) * element / bytes;
+    pieces.cols = m->cols * element / bytes;
+    pieces.dtype = bytes == 8   ? TEGROUP_DTYPE_I64
+                   : bytes == 4 ? TEGROUP_DTYPE_F32
+                   : bytes == 2 ? TEGROUP_DTYPE_BF16
+                                : TEGROUP_DTYPE_F8E4M3;
+    return pieces;
+}
+
 template <typename ACCESS>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
     tegroup_impl_permute_kernel(const __grid_constant__ tegroup_permute_desc desc) {
@@ -41,7 +85,8 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
     for (int64_t first = (int64_t)blockIdx.x * TEGROUP_IMPL_ROWS_UNIT; first < rows;
          first += (int64_t)gridDim.x * TEGROUP_IMPL_ROWS_UNIT) {
         const int64_t row = first + threadIdx.x % TEGROUP_IMPL_ROWS_UNIT;
-        const int64_t slot = row < rows ? ((const int64_t *)desc.slot_of_row.data)[row] : -1;
+        const int64_t slot =
+            row < rows ? tegroup_impl_load_int(desc.slot_of_row.dtype, desc.slot_of_row.data, row) : -1;
         const bool moves_one = slot >= 0 && slot < slots;
         const int64_t token = moves_one ? slot / desc.k : 0;
         tegroup_impl_moves<real> moves;
@@ -74,22 +119,26 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
  * added. */
 template <typename ACCESS, int BATCH>
 static __device__ __forceinline__ void tegroup_impl_combine_batch(const tegroup_combine_desc &desc, int64_t token,
-                                                                  const int64_t *rows, int64_t slot, int64_t k,
-                                                                  int64_t c, typename ACCESS::real *sum) {
+                                                                  int64_t slot, int64_t k, int64_t c,
+                                                                  typename ACCESS::real *sum) {
     typedef typename ACCESS::real real;
     enum { lanes = ACCESS::lanes };
     typename ACCESS::raw x[BATCH];
     real weight[BATCH];
+    const tegroup_matrix &map = desc.row_of_slot;
+    const int64_t at = token * map.ld + slot;
+    int64_t row[BATCH];
     uint32_t present = 0;
 #pragma unroll
+    for (int b = 0; b < BATCH; b++) row[b] = slot + b < k ? tegroup_impl_load_int(map.dtype, map.data, at + b) : -1;
+#pragma unroll
     for (int b = 0; b < BATCH; b++) {
-        const int64_t row = slot + b < k ? rows[slot + b] : -1;
         x[b] = typename ACCESS::raw();
         weight[b] = 0;
-        if (row >= 0 && row < desc.permuted.rows) {
+        if (row[b] >= 0 && row[b] < desc.permuted.rows) {
             present |= 1u << b;
             weight[b] = tegroup_impl_weight<real>(desc.weights, token, slot + b);
-            x[b] = ACCESS::load(desc.permuted, ACCESS::row(desc.permuted, row), c);
+            x[b] = ACCESS::load(desc.permuted, ACCESS::row(desc.permuted, row[b]), c);
         }
     }
 #pragma unroll
@@ -110,13 +159,11 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
     enum { lanes = ACCESS::lanes, batch = 8 };
     const int64_t steps = desc.tokens.cols / lanes, k = desc.row_of_slot.cols;
     for (int64_t token = blockIdx.x; token < desc.tokens.rows; token += gridDim.x) {
-        const int64_t *rows = (const int64_t *)desc.row_of_slot.data + token * desc.row_of_slot.ld;
         for (int64_t c = threadIdx.x; c < steps; c += blockDim.x) {
             real sum[lanes];
 #pragma unroll
             for (int i = 0; i < lanes; i++) sum[i] = 0;
-            for (int64_t j = 0; j < k; j += batch)
-                tegroup_impl_combine_batch<ACCESS, batch>(desc, token, rows, j, k, c, sum);
+            for (int64_t j = 0; j < k; j += batch) tegroup_impl_combine_batch<ACCESS, batch>(desc, token, j, k, c, sum);
             ACCESS::store(desc.tokens, ACCESS::row(desc.tokens, token), c, ACCESS::pack(sum));
         }
     }
@@ -133,8 +180,9 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
          first += (int64_t)gridDim.x * TEGROUP_IMPL_ROWS_UNIT) {
         const int64_t slot = first + threadIdx.x % TEGROUP_IMPL_ROWS_UNIT, token = slot < slots ? slot / k : 0,
                       choice = slot < slots ? slot - token * k : 0;
-        int64_t row =
-            slot < slots ? ((const int64_t *)desc.row_of_slot.data)[token * desc.row_of_slot.ld + choice] : -1;
+        int64_t row = slot < slots ? tegroup_impl_load_int(desc.row_of_slot.dtype, desc.row_of_slot.data,
+                                                           token * desc.row_of_slot.ld + choice)
+                                   : -1;
         if (row < 0 || row >= desc.grad_permuted.rows) row = -1;
         tegroup_impl_moves<real> moves;
         moves.share(token, row, row >= 0 ? tegroup_impl_weight<real>(desc.weights, token, choice) : (real)0);
@@ -173,16 +221,25 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
 static inline tegroup_status tegroup_impl_cuda_permute(const tegroup_permute_desc *desc, struct CUstream_st *stream,
                                                        tegroup_error *error) {
     const tegroup_matrix *const matrices[] = {&desc->tokens, &desc->permuted};
-    const int64_t width = desc->permuted.cols;
     tegroup_permute_desc d = *desc;
-    if (desc->permuted.rows == 0 || width == 0) return TEGROUP_OK;
+    tegroup_dtype access;
+    if (desc->permuted.rows == 0 || desc->permuted.cols == 0) return TEGROUP_OK;
     d.tokens = tegroup_impl_cuda_matrix(&desc->tokens);
     d.weights = tegroup_impl_cuda_matrix(&desc->weights);
     d.permuted = tegroup_impl_cuda_matrix(&desc->permuted);
+    access = tegroup_impl_cuda_access(matrices, 2, desc->permuted.cols);
 #define TEGROUP_IMPL_LAUNCH(...)                                                                                       \
-    return tegroup_impl_cuda_rows(tegroup_impl_permute_kernel<__VA_ARGS__>, &d, width, __VA_ARGS__::lanes,             \
+    return tegroup_impl_cuda_rows(tegroup_impl_permute_kernel<__VA_ARGS__>, &d, d.permuted.cols, __VA_ARGS__::lanes,   \
                                   tegroup_impl_ceil_div(desc->permuted.rows, TEGROUP_IMPL_ROWS_UNIT), stream, error);
-    TEGROUP_IMPL_BY_ACCESS(tegroup_impl_cuda_access(matrices, 2, width), TEGROUP_IMPL_LAUNCH)
+    if (!tegroup_impl_is_float(desc->tokens.dtype)) {
+        const int32_t piece =
+            (int32_t)tegroup_impl_min(tegroup_impl_cuda_piece(&desc->tokens), tegroup_impl_cuda_piece(&desc->permuted));
+        d.tokens = tegroup_impl_cuda_pieces(&desc->tokens, piece == 16 ? 4 : piece);
+        d.permuted = tegroup_impl_cuda_pieces(&desc->permuted, piece == 16 ? 4 : piece);
+        access = TEGROUP_DTYPE_F32; /* without weights its kernel moves 16 bytes, whatever they are */
+        if (piece < 16) TEGROUP_IMPL_LAUNCH(tegroup_impl_pieces)
+    }
+    TEGROUP_IMPL_BY_ACCESS(access, TEGROUP_IMPL_LAUNCH)
 #undef TEGROUP_IMPL_LAUNCH
 }
 
@@ -242,26 +299,29 @@ static __device__ __forceinline__ unsigned long long *tegroup_impl_permutation_n
     return tegroup_impl_permutation_shared + (int64_t)(threadIdx.x / 32) * groups;
 }
 
-/* The element of a matrix of slots where a slot lies. */
-static __device__ __forceinline__ int64_t tegroup_impl_slot_at(const tegroup_matrix &m, int64_t slot) {
-    return m.ld == m.cols ? slot : slot / m.cols * m.ld + slot % m.cols;
-}
-
 /* Loads the experts of a lane's slots, which are 32 apart from `first` on; -1 for none. All loads are in flight before
  * the first is waited for. */
 enum { TEGROUP_IMPL_PERMUTATION_BATCH = 8 };
-static __device__ __forceinline__ void tegroup_impl_slot_experts(const tegroup_impl_permutation_call &call,
-                                                                 int64_t first, int64_t last,
-                                                                 int32_t (&expert)[TEGROUP_IMPL_PERMUTATION_BATCH]) {
+template <typename INDEX>
+static __device__ __forceinline__ void tegroup_impl_slot_experts_of(const tegroup_impl_permutation_call &call,
+                                                                    int64_t first, int64_t last,
+                                                                    int32_t (&expert)[TEGROUP_IMPL_PERMUTATION_BATCH]) {
     const tegroup_matrix &m = call.desc.indices;
+    INDEX index[TEGROUP_IMPL_PERMUTATION_BATCH];
 #pragma unroll
     for (int b = 0; b < TEGROUP_IMPL_PERMUTATION_BATCH; b++) {
         const int64_t slot = first + 32 * b;
-        expert[b] = slot < last ? ((const int32_t *)m.data)[tegroup_impl_slot_at(m, slot)] : -1;
+        index[b] = slot < last ? ((const INDEX *)m.data)[tegroup_impl_slot_at(m, slot)] : -1;
     }
 #pragma unroll
     for (int b = 0; b < TEGROUP_IMPL_PERMUTATION_BATCH; b++)
-        if (expert[b] < 0 || expert[b] >= call.desc.shape.groups) expert[b] = -1;
+        expert[b] = index[b] < 0 || index[b] >= call.desc.shape.groups ? -1 : (int32_t)index[b];
+}
+static __device__ __forceinline__ void tegroup_impl_slot_experts(const tegroup_impl_permutation_call &call,
+                                                                 int64_t first, int64_t last,
+                                                                 int32_t (&expert)[TEGROUP_IMPL_PERMUTATION_BATCH]) {
+    if (call.desc.indices.dtype == TEGROUP_DTYPE_I32) tegroup_impl_slot_experts_of<int32_t>(call, first, last, expert);
+    else tegroup_impl_slot_experts_of<int64_t>(call, first, last, expert);
 }
 
 static __global__ void __launch_bounds__(256)
@@ -270,7 +330,7 @@ static __global__ void __launch_bounds__(256)
     const int64_t thread = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, threads = (int64_t)gridDim.x * blockDim.x;
     unsigned long long *counts = tegroup_impl_permutation_numbers(groups);
     for (int64_t row = thread; row < call.desc.shape.rows; row += threads)
-        ((int64_t *)call.desc.slot_of_row.data)[row] = -1;
+        tegroup_impl_store_int(call.desc.slot_of_row.dtype, call.desc.slot_of_row.data, row, -1);
     for (int64_t run = thread / 32; run < call.runs; run += threads / 32) {
         const int64_t last = tegroup_impl_min(call.slots, (run + 1) * call.run);
         for (int32_t g = lane; g < groups; g += 32) counts[g] = 0;
@@ -357,9 +417,9 @@ static __global__ void __launch_bounds__(256)
                 if (e >= 0 && (int64_t)(row - start[b]) < rows[b]) to = (int64_t)row;
                 if (to < 0 || to >= capacity) to = -1;
                 if (slot < last) {
-                    const tegroup_matrix &m = call.desc.row_of_slot;
-                    ((int64_t *)m.data)[tegroup_impl_slot_at(m, slot)] = to;
-                    if (to >= 0) ((int64_t *)call.desc.slot_of_row.data)[to] = slot;
+                    const tegroup_matrix &rows_of = call.desc.row_of_slot, &slots_of = call.desc.slot_of_row;
+                    tegroup_impl_store_int(rows_of.dtype, rows_of.data, tegroup_impl_slot_at(rows_of, slot), to);
+                    if (to >= 0) tegroup_impl_store_int(slots_of.dtype, slots_of.data, to, slot);
                 }
             }
         }

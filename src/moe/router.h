@@ -16,6 +16,7 @@
 #include "core/apart.h"
 #include "cpu/gemm_kernel.h"
 #include "cpu/real.h"
+#include "moe/count.h"
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
@@ -49,11 +50,10 @@ static inline int tegroup_impl_router_better_FSUF(const tegroup_router_desc *des
 
 /* One token: probabilities, its k best experts and their weights. The exponent is shifted by the row's largest
  * logit. */
-static inline void tegroup_impl_router_row_FSUF(const tegroup_router_desc *desc, int64_t token) {
+static inline void tegroup_impl_router_row_FSUF(const tegroup_router_desc *desc, int64_t token, REAL *probabilities) {
     const void *logits = tegroup_impl_matrix_row(&desc->logits, token);
-    REAL *probabilities = (REAL *)(void *)tegroup_impl_matrix_row(&desc->probabilities, token);
     REAL *weights = (REAL *)(void *)tegroup_impl_matrix_row(&desc->weights, token);
-    int32_t *indices = (int32_t *)(void *)tegroup_impl_matrix_row(&desc->indices, token), e, j, i;
+    int32_t indices[TEGROUP_IMPL_CHOICES], e, j, i;
     REAL largest = tegroup_impl_load_FSUF(desc->logits.dtype, logits, 0), sum = 0, chosen = 0;
     for (e = 1; e < desc->experts; e++) {
         REAL x = tegroup_impl_load_FSUF(desc->logits.dtype, logits, e);
@@ -72,8 +72,10 @@ static inline void tegroup_impl_router_row_FSUF(const tegroup_router_desc *desc,
         }
         indices[j] = best;
         chosen += probabilities[best];
+        tegroup_impl_store_int(desc->indices.dtype, tegroup_impl_matrix_row(&desc->indices, token), j, best);
+        tegroup_impl_count_one(&desc->counts, best);
     }
-    for (j = 0; j < desc->k; j++)
+    for (j = 0; j < desc->k && desc->weights.dtype != TEGROUP_DTYPE_UNSET; j++)
         weights[j] = desc->normalize ? probabilities[indices[j]] / chosen : probabilities[indices[j]];
 }
 
@@ -106,13 +108,18 @@ static inline void tegroup_impl_router_grad_row_FSUF(const tegroup_router_backwa
     REAL grad_weights[TEGROUP_IMPL_CHOICES];
     int32_t indices[TEGROUP_IMPL_CHOICES], pass, e, j;
     memcpy(grad_weights, tegroup_impl_matrix_row(&desc->grad_weights, token), (size_t)desc->k * sizeof(REAL));
-    memcpy(indices, tegroup_impl_matrix_row(&desc->indices, token), (size_t)desc->k * sizeof(int32_t));
+    for (j = 0; j < desc->k; j++) {
+        const int64_t index =
+            tegroup_impl_load_int(desc->indices.dtype, tegroup_impl_matrix_row(&desc->indices, token), j);
+        indices[j] = tegroup_impl_within(index, desc->experts) ? (int32_t)index : -1;
+    }
     tegroup_impl_router_recall_FSUF(probabilities, desc->experts, desc->k, indices, grad_weights);
     for (j = 0; j < desc->k; j++) chosen += probabilities[indices[j]];
     for (j = 0; j < desc->k; j++) dot += grad_weights[j] * probabilities[indices[j]];
     for (pass = 0; pass < 2; pass++) /* the mean gradient first, then each one's difference from it */
         for (e = 0; e < desc->experts; e++) {
-            REAL grad = balanced ? per_count * (REAL)((const int64_t *)desc->counts.data)[e] : 0;
+            REAL grad =
+                balanced ? per_count * (REAL)tegroup_impl_load_int(desc->counts.dtype, desc->counts.data, e) : 0;
             for (j = 0; j < desc->k; j++)
                 if (indices[j] == e)
                     grad += tegroup_impl_choice_grad_FSUF(grad_weights[j], dot, chosen, desc->normalize);
@@ -151,6 +158,41 @@ TEGROUP_API tegroup_status tegroup_router_layout(const tegroup_router_desc *desc
     return TEGROUP_OK;
 }
 
+/* The type of the probabilities, wanted or not. */
+static inline tegroup_dtype tegroup_impl_router_real(const tegroup_router_desc *desc) {
+    if (desc->probabilities.dtype != TEGROUP_DTYPE_UNSET) return desc->probabilities.dtype;
+    if (desc->weights.dtype != TEGROUP_DTYPE_UNSET) return desc->weights.dtype;
+    return desc->logits.dtype == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
+}
+
+static inline void tegroup_impl_router_row(const tegroup_router_desc *desc, int64_t token) {
+    union {
+        double f64[TEGROUP_MAX_GROUPS];
+        float f32[TEGROUP_MAX_GROUPS];
+    } unwanted;
+    const int wanted = desc->probabilities.dtype != TEGROUP_DTYPE_UNSET;
+    void *row = wanted ? tegroup_impl_matrix_row(&desc->probabilities, token) : NULL;
+    if (tegroup_impl_router_real(desc) == TEGROUP_DTYPE_F64)
+        tegroup_impl_router_row_f64(desc, token, wanted ? (double *)row : unwanted.f64);
+    else tegroup_impl_router_row_f32(desc, token, wanted ? (float *)row : unwanted.f32);
+}
+
+/* At least one output, and what the load-balancing loss is computed from. */
+static inline tegroup_status tegroup_impl_check_router_outputs(const tegroup_router_desc *desc, tegroup_error *error) {
+    const int probabilities = desc->probabilities.dtype != TEGROUP_DTYPE_UNSET,
+              counts = desc->counts.dtype != TEGROUP_DTYPE_UNSET;
+    TEGROUP_IMPL_RULE_AS(DTYPES, probabilities || !desc->balance_loss, ERROR_UNSET, "probabilities.dtype",
+                         "must be set with balance_loss", TEGROUP_IMPL_REALS, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPES, counts || !desc->balance_loss, ERROR_UNSET, "counts.dtype",
+                         "must be set with balance_loss", TEGROUP_IMPL_INTEGERS, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPES,
+                         probabilities || counts || desc->weights.dtype != TEGROUP_DTYPE_UNSET
+                             || desc->indices.dtype != TEGROUP_DTYPE_UNSET,
+                         ERROR_UNSET, "probabilities.dtype", "must be set where weights, indices and counts are absent",
+                         TEGROUP_IMPL_REALS, 0);
+    return TEGROUP_OK;
+}
+
 static inline tegroup_status tegroup_impl_router_check(const tegroup_router_desc *desc, tegroup_error *error) {
     static const char *const logits[5] = TEGROUP_IMPL_MATRIX_PATHS("logits"),
                              *const probabilities[5] = TEGROUP_IMPL_MATRIX_PATHS("probabilities"),
@@ -164,14 +206,18 @@ static inline tegroup_status tegroup_impl_router_check(const tegroup_router_desc
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_router_sizes(desc->experts, desc->k, desc->normalize, desc->balance_coefficient, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->logits, logits, -1, desc->experts, TEGROUP_IMPL_FLOATS, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->probabilities, probabilities, tokens, desc->experts,
-                                               TEGROUP_IMPL_REALS, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->probabilities, probabilities, tokens, desc->experts,
+                                                 TEGROUP_IMPL_REALS, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(
+        &desc->weights, weights, tokens, desc->k,
+        desc->probabilities.dtype != TEGROUP_DTYPE_UNSET ? 1u << desc->probabilities.dtype : TEGROUP_IMPL_REALS,
+        error));
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix(&desc->weights, weights, tokens, desc->k, 1u << desc->probabilities.dtype, error));
+        tegroup_impl_check_optional(&desc->indices, indices, tokens, desc->k, TEGROUP_IMPL_INTEGERS, error));
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix(&desc->indices, indices, tokens, desc->k, 1u << TEGROUP_DTYPE_I32, error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix(&desc->counts, counts, 1, desc->experts, 1u << TEGROUP_DTYPE_I64, error));
+        tegroup_impl_check_optional(&desc->counts, counts, 1, desc->experts, TEGROUP_IMPL_INTEGERS, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_reach(&desc->counts, counts, tegroup_impl_mul(tokens, desc->k), error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_router_outputs(desc, error));
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(desc->balance_loss, sizeof(double)), ERROR_ALIGNMENT, "balance_loss",
                       "must be aligned to its element", 8, (uintptr_t)desc->balance_loss % sizeof(double));
     buffers[0] = tegroup_impl_buffer_of(desc->balance_loss, (int64_t)sizeof(double), "balance_loss", NULL, 1);
@@ -188,7 +234,7 @@ static inline tegroup_status tegroup_impl_router_check(const tegroup_router_desc
 }
 
 /* experts * sum of share * mean probability, summed by expert, then by token. */
-static inline double tegroup_impl_router_balance(const tegroup_router_desc *desc, const int64_t *count) {
+static inline double tegroup_impl_router_balance(const tegroup_router_desc *desc) {
     const int64_t tokens = desc->logits.rows;
     double loss = 0;
     int64_t t;
@@ -198,7 +244,8 @@ static inline double tegroup_impl_router_balance(const tegroup_router_desc *desc
         for (t = 0; t < tokens; t++)
             mean +=
                 tegroup_impl_load_f64(desc->probabilities.dtype, tegroup_impl_matrix_row(&desc->probabilities, t), e);
-        loss += (double)count[e] / ((double)tokens * desc->k) * (mean / (double)tokens);
+        loss += (double)tegroup_impl_load_int(desc->counts.dtype, desc->counts.data, e) / ((double)tokens * desc->k)
+                * (mean / (double)tokens);
     }
     return desc->balance_coefficient * desc->experts * loss;
 }
@@ -206,8 +253,7 @@ static inline double tegroup_impl_router_balance(const tegroup_router_desc *desc
 TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
                                           tegroup_error *error) {
     tegroup_router_desc taken;
-    int64_t tokens, t, *count;
-    int32_t e, j;
+    int64_t tokens, t;
     (void)stream;
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_router_check(desc, error));
@@ -216,17 +262,10 @@ TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struc
 #endif
 
     tokens = desc->logits.rows;
+    tegroup_impl_clear_counts(&desc->counts);
     TEGROUP_IMPL_OMP(omp parallel for schedule(static))
-    for (t = 0; t < tokens; t++) {
-        if (desc->probabilities.dtype == TEGROUP_DTYPE_F64) tegroup_impl_router_row_f64(desc, t);
-        else tegroup_impl_router_row_f32(desc, t);
-    }
-    count = (int64_t *)desc->counts.data;
-    for (e = 0; e < desc->experts; e++) count[e] = 0;
-    for (t = 0; t < tokens; t++)
-        for (j = 0; j < desc->k; j++)
-            count[((const int32_t *)(const void *)tegroup_impl_matrix_row(&desc->indices, t))[j]]++;
-    if (desc->balance_loss) *desc->balance_loss = tegroup_impl_router_balance(desc, count);
+    for (t = 0; t < tokens; t++) tegroup_impl_router_row(desc, t);
+    if (desc->balance_loss) *desc->balance_loss = tegroup_impl_router_balance(desc);
     return TEGROUP_OK;
 }
 
@@ -249,11 +288,10 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_matrix(&desc->probabilities, probabilities, -1, desc->experts, TEGROUP_IMPL_REALS, error));
     tokens = desc->probabilities.rows;
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix(&desc->indices, indices, tokens, desc->k, 1u << TEGROUP_DTYPE_I32, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->indices, indices, tokens, desc->k, TEGROUP_IMPL_INTEGERS, error));
     if (desc->balance_coefficient != 0)
         TEGROUP_IMPL_TRY(
-            tegroup_impl_check_matrix(&desc->counts, counts, 1, desc->experts, 1u << TEGROUP_DTYPE_I64, error));
+            tegroup_impl_check_matrix(&desc->counts, counts, 1, desc->experts, TEGROUP_IMPL_INTEGERS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->grad_weights, grad_weights, tokens, desc->k,
                                                1u << desc->probabilities.dtype, error));
     TEGROUP_IMPL_TRY(

@@ -7,10 +7,12 @@
 #include "moe/routing_types.h"
 #include "base/build.h"
 #include "base/arithmetic.h"
+#include "formats/dtype.h"
 #include "formats/convert.h"
 #include "core/checks.h"
 #include "cpu/gemm_kernel.h"
 #include "moe/router.h"
+#include "moe/count_cuda.h"
 #include "moe/router_batch_cuda.h"
 
 /* Whether logits may differ although probabilities are equal. last: the smallest chosen probability; sum: what
@@ -267,7 +269,7 @@ static __device__ __forceinline__ void tegroup_impl_router_choose(const tegroup_
     if (my.fellow == 0) my.tree[at.divisor] = desc.normalize || my.all != my.all ? my.chosen : (REAL)1;
 }
 
-/* Writes the batch's weights and indices, and counts them. */
+/* Writes the batch's weights and indices, and counts them, as far as they are wanted. */
 template <typename REAL>
 static __device__ __forceinline__ void tegroup_impl_router_write(const tegroup_router_desc &desc,
                                                                  const tegroup_impl_router_way &way,
@@ -275,15 +277,18 @@ static __device__ __forceinline__ void tegroup_impl_router_write(const tegroup_r
                                                                  const char *memory, uint32_t *histogram, int64_t first,
                                                                  int32_t live) {
     REAL *weights = tegroup_impl_router_fixed((REAL *)desc.weights.data + first * desc.weights.ld);
-    int32_t *indices = tegroup_impl_router_fixed((int32_t *)desc.indices.data + first * desc.indices.ld);
+    char *indices = tegroup_impl_router_fixed((char *)desc.indices.data
+                                              + first * desc.indices.ld * (tegroup_impl_bits(desc.indices.dtype) / 8));
+    const bool weighted = desc.weights.dtype != TEGROUP_DTYPE_UNSET;
     for (tegroup_impl_router_slots<1> slot(way); (int32_t)slot.place < live; slot.advance(way)) {
         const REAL *tree = (const REAL *)(memory + slot.place * way.token_bytes);
         const int32_t e = ((const int32_t *)tree)[at.index + slot.choice];
         if (way.histogram) atomicAdd(&histogram[e], 1u);
-        else atomicAdd((unsigned long long *)desc.counts.data + e, 1ull);
-        weights[slot.place * desc.weights.ld + slot.choice] =
-            tegroup_impl_quotient(tree[at.value + slot.choice], tree[at.divisor]);
-        indices[slot.place * desc.indices.ld + slot.choice] = e;
+        else tegroup_impl_add_count(desc.counts, e, 1);
+        if (weighted)
+            weights[slot.place * desc.weights.ld + slot.choice] =
+                tegroup_impl_quotient(tree[at.value + slot.choice], tree[at.divisor]);
+        tegroup_impl_store_int(desc.indices.dtype, indices, slot.place * desc.indices.ld + slot.choice, e);
     }
 }
 
@@ -323,7 +328,8 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
         batch.settle(desc.logits, way, rows, -(REAL)INFINITY);
         const REAL sums_of_all = tegroup_impl_router_exponentials(batch, way, at, memory, experts, sum, bits);
         tegroup_impl_router_probabilities(batch, way, at, rows, memory, experts, sum);
-        tegroup_impl_router_store(desc.probabilities, way, rows, way.row_bytes, first, live);
+        if (desc.probabilities.dtype != TEGROUP_DTYPE_UNSET)
+            tegroup_impl_router_store(desc.probabilities, way, rows, way.row_bytes, first, live);
         tegroup_impl_router_store_done();
         batch.advance(way);
         batch.load(desc.logits, way.in); /* in flight while the lanes choose */
@@ -340,8 +346,7 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
     if (way.histogram) {
         __syncthreads();
         for (int32_t e = (int32_t)threadIdx.x; e < experts; e += (int32_t)blockDim.x)
-            if (histogram[e] != 0)
-                atomicAdd((unsigned long long *)desc.counts.data + e, (unsigned long long)histogram[e]);
+            if (histogram[e] != 0) tegroup_impl_add_count(desc.counts, e, histogram[e]);
     }
 }
 
@@ -387,7 +392,8 @@ static __global__ void __launch_bounds__(1024)
         double mean = 0;
 #pragma unroll 16
         for (int32_t run = 0; run < TEGROUP_IMPL_ROUTER_RUNS; run++) mean += sums[(int64_t)run * desc.experts + e];
-        loss += (double)((const int64_t *)desc.counts.data)[e] / (tokens * desc.k) * (mean / tokens);
+        loss +=
+            (double)tegroup_impl_load_int(desc.counts.dtype, desc.counts.data, e) / (tokens * desc.k) * (mean / tokens);
     }
     part[thread] = loss;
     for (int32_t step = 512; step > 0; step /= 2) {

@@ -14,19 +14,10 @@
 #include "moe/router.h"
 #include "cuda/launch.h"
 #include "cuda/rows.h"
+#include "moe/count_cuda.h"
 #include "moe/router_batch_cuda.h"
 #include "moe/router_choice_cuda.h"
 #include "moe/router_gradient_cuda.h"
-
-/* The largest number of bytes, up to 16, in which a matrix's rows can be copied piece by piece. */
-static inline int32_t tegroup_impl_cuda_router_piece(const tegroup_matrix *m) {
-    const int64_t bytes = tegroup_impl_bits(m->dtype) / 8;
-    int32_t piece = 16;
-    while (m->cols * bytes % piece != 0 || tegroup_impl_matrix_ld(m) * bytes % piece != 0
-           || !tegroup_impl_aligned(m->data, (size_t)piece))
-        piece /= 2;
-    return piece;
-}
 
 /* How the rows of a matrix may be read. */
 static inline tegroup_impl_router_access tegroup_impl_cuda_router_access(const tegroup_matrix *m, int is_f64) {
@@ -37,9 +28,10 @@ static inline tegroup_impl_router_access tegroup_impl_cuda_router_access(const t
     return m->dtype == TEGROUP_DTYPE_F32 ? TEGROUP_IMPL_ROUTER_FLOATS : TEGROUP_IMPL_ROUTER_HALVES;
 }
 
-/* Launches a kernel over batches of `tokens`, each with `bytes` of shared memory besides its row. There are at most
- * three blocks a multiprocessor, as each adds its counts to the same few addresses. For few tokens blocks are smaller,
- * so that every multiprocessor has some. */
+/* Launches a kernel over batches of `tokens`, each with `bytes` of shared memory besides its row. out: what is written
+ * row by row; where nothing is, any matrix of as many rows. There are at most three blocks a multiprocessor, as each
+ * adds its counts to the same few addresses. For few tokens blocks are smaller, so that every multiprocessor has
+ * some. */
 template <typename DESC>
 static inline tegroup_status tegroup_impl_cuda_router_launch(void (*kernel)(const DESC, const tegroup_impl_router_way),
                                                              const DESC *desc, tegroup_impl_router_way *way,
@@ -52,7 +44,7 @@ static inline tegroup_status tegroup_impl_cuda_router_launch(void (*kernel)(cons
     if (code == cudaSuccess) code = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
     if (code == cudaSuccess) code = cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "space", "there must be a current device", error));
-    way->out_piece = tegroup_impl_cuda_router_piece(out);
+    way->out_piece = tegroup_impl_cuda_piece(out);
     way->out_whole = way->out_piece == 16 && out->ld == out->cols && out->cols % 4 == 0;
     way->token_bytes = (int32_t)(tegroup_impl_ceil_div(bytes, 16) | 1) * 16;
     warp_bytes = (int64_t)tokens * (way->row_bytes + way->token_bytes);
@@ -77,31 +69,27 @@ static inline tegroup_status tegroup_impl_cuda_router_launch(void (*kernel)(cons
 
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
                                                       tegroup_error *error) {
-    const int is_f64 = desc->probabilities.dtype == TEGROUP_DTYPE_F64;
+    const int is_f64 = tegroup_impl_router_real(desc) == TEGROUP_DTYPE_F64;
     const int64_t real_bytes = is_f64 ? 8 : 4;
     const int64_t room = tegroup_impl_align(desc->experts, 4),
                   bytes = (tegroup_impl_align(room / 4, 4) + 2 + desc->k) * real_bytes + 4 * desc->k;
     tegroup_impl_router_way way;
     tegroup_router_desc d = *desc;
-    cudaFuncAttributes image;
-    /* looked up before the counts are cleared: without kernels for this device nothing is enqueued */
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_cuda_status(cudaFuncGetAttributes(&image, (const void *)tegroup_impl_router_sums_kernel), "space",
-                                 "this unit must hold code for the device", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_image((const void *)tegroup_impl_router_sums_kernel, error));
     memset(&way, 0, sizeof way);
     way.in = tegroup_impl_cuda_router_access(&desc->logits, is_f64);
-    way.histogram = desc->experts <= TEGROUP_IMPL_ROUTER_HISTOGRAM;
+    way.histogram = desc->counts.dtype != TEGROUP_DTYPE_UNSET && desc->experts <= TEGROUP_IMPL_ROUTER_HISTOGRAM;
     way.row_bytes = (int32_t)(room * real_bytes);
     way.block_bytes = way.histogram ? (int32_t)tegroup_impl_align(4 * desc->experts, 16) : 0;
     d.logits = tegroup_impl_cuda_matrix(&desc->logits);
     d.probabilities = tegroup_impl_cuda_matrix(&desc->probabilities);
     d.weights = tegroup_impl_cuda_matrix(&desc->weights);
     d.indices = tegroup_impl_cuda_matrix(&desc->indices);
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(cudaMemsetAsync(desc->counts.data, 0, 8 * (size_t)desc->experts, stream),
-                                              "stream", "the counts must be cleared", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_clear_counts(&desc->counts, stream, error));
 #define TEGROUP_IMPL_LAUNCH(real, lanes, quads, turns)                                                                 \
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_router_launch(tegroup_impl_router_kernel<real, lanes, quads, turns>, &d, &way,  \
-                                                     &d.probabilities, 32 / (lanes) * (turns), bytes, stream, error))
+                                                     d.probabilities.dtype ? &d.probabilities : &d.logits,             \
+                                                     32 / (lanes) * (turns), bytes, stream, error))
     if (desc->logits.rows > 0) {
         if (is_f64 && desc->experts <= 1024) TEGROUP_IMPL_LAUNCH(double, 32, 8, 1);
         else if (is_f64) TEGROUP_IMPL_LAUNCH(double, 32, 32, 1);
@@ -134,11 +122,11 @@ static inline tegroup_status tegroup_impl_cuda_router_backward(const tegroup_rou
     d.indices = tegroup_impl_cuda_matrix(&desc->indices);
     d.grad_weights = tegroup_impl_cuda_matrix(&desc->grad_weights);
     d.grad_logits = tegroup_impl_cuda_matrix(&desc->grad_logits);
-    way.in_piece = tegroup_impl_cuda_router_piece(&d.probabilities);
+    way.in_piece = tegroup_impl_cuda_piece(&d.probabilities);
     way.in_whole = way.in_piece == 16 && d.probabilities.ld == d.probabilities.cols && desc->experts % 4 == 0;
     way.row_bytes = (int32_t)(room * (real_bytes + (desc->grad_logits.dtype == TEGROUP_DTYPE_F64 ? 8 : real_bytes)));
-    way.by_fours =
-        tegroup_impl_cuda_router_piece(&d.grad_weights) == 16 && tegroup_impl_cuda_router_piece(&d.indices) == 16;
+    way.by_fours = d.indices.dtype == TEGROUP_DTYPE_I32 && tegroup_impl_cuda_piece(&d.grad_weights) == 16
+                   && tegroup_impl_cuda_piece(&d.indices) == 16;
     /* for more experts there is no room for the balance gradients, and they are computed again for every token */
     way.block_bytes = desc->experts <= 1024 ? (int32_t)(room * real_bytes) : 0;
     if (desc->balance_coefficient != 0) way.per_count = tegroup_impl_router_per_count(desc);

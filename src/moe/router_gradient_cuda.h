@@ -2,10 +2,13 @@
 
 #pragma once
 #include "base/version.h"
+#include "formats/dtype_types.h"
+#include "core/tensor_types.h"
 #include "moe/routing_types.h"
 #include "base/build.h"
 #include "base/arithmetic.h"
 #include "formats/dtype.h"
+#include "formats/convert.h"
 #include "cpu/gemm_kernel.h"
 #include "moe/router.h"
 #include "moe/router_batch_cuda.h"
@@ -18,9 +21,16 @@ static __device__ __noinline__ tegroup_impl_quad<REAL> tegroup_impl_router_balan
 #pragma unroll
     for (int i = 0; i < 4; i++)
         v.x[i] = desc.balance_coefficient != 0 && 4 * q + i < desc.experts
-                     ? (REAL)way.per_count * (REAL)((const int64_t *)desc.counts.data)[4 * q + i]
+                     ? (REAL)way.per_count * (REAL)tegroup_impl_load_int(desc.counts.dtype, desc.counts.data, 4 * q + i)
                      : (REAL)0;
     return v;
+}
+
+/* An index as 32 bits: -1 if it is no expert's. */
+static __device__ __forceinline__ int32_t tegroup_impl_expert(const tegroup_matrix &indices, int64_t token,
+                                                              int64_t choice, int32_t experts) {
+    const int64_t index = tegroup_impl_load_int(indices.dtype, indices.data, token * indices.ld + choice);
+    return tegroup_impl_within(index, experts) ? (int32_t)index : -1;
 }
 
 /* Starts copying a batch's choices and the gradients of their weights, those of each token into its memory from `to`
@@ -32,6 +42,7 @@ static __device__ __forceinline__ void tegroup_impl_router_choices(const tegroup
     const REAL *grad_weights =
         tegroup_impl_router_fixed((const REAL *)desc.grad_weights.data + first * desc.grad_weights.ld);
     const int32_t *indices = tegroup_impl_router_fixed((const int32_t *)desc.indices.data + first * desc.indices.ld);
+    const bool wide = desc.indices.dtype == TEGROUP_DTYPE_I64;
     if (sizeof(REAL) == 4 && way.by_fours) {
         for (tegroup_impl_router_slots<4> slot(way); (int32_t)slot.place < live; slot.advance(way)) {
             REAL *grads = (REAL *)(to + slot.place * way.token_bytes);
@@ -45,8 +56,9 @@ static __device__ __forceinline__ void tegroup_impl_router_choices(const tegroup
     for (tegroup_impl_router_slots<1> slot(way); (int32_t)slot.place < live; slot.advance(way)) {
         REAL *grads = (REAL *)(to + slot.place * way.token_bytes);
         tegroup_impl_copy_soon(grads + slot.choice, grad_weights + (slot.place * desc.grad_weights.ld + slot.choice));
-        tegroup_impl_copy_soon((int32_t *)(grads + desc.k) + slot.choice,
-                               indices + (slot.place * desc.indices.ld + slot.choice));
+        int32_t *to_index = (int32_t *)(grads + desc.k) + slot.choice;
+        if (wide) *to_index = tegroup_impl_expert(desc.indices, first + slot.place, slot.choice, desc.experts);
+        else tegroup_impl_copy_soon(to_index, indices + (slot.place * desc.indices.ld + slot.choice));
     }
 }
 

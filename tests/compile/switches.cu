@@ -109,6 +109,7 @@ static void activation(void) {
 
 static void moe(void) {
     const tegroup_dtype f32 = TEGROUP_DTYPE_F32, i64 = TEGROUP_DTYPE_I64;
+    tegroup_count_desc count = described<tegroup_count_desc>();
     tegroup_router_desc router = described<tegroup_router_desc>();
     tegroup_router_backward_desc router_backward = described<tegroup_router_backward_desc>();
     tegroup_permutation_desc permutation = described<tegroup_permutation_desc>();
@@ -123,6 +124,9 @@ static void moe(void) {
     router.weights = matrix(2, f32, 2, 2);
     router.indices = router_backward.indices = permutation.indices = matrix(3, TEGROUP_DTYPE_I32, 2, 2);
     router.counts = matrix(4, i64, 1, 4);
+    count.groups = 4;
+    count.labels = router.indices;
+    count.counts = router.counts;
     router_backward.grad_weights = matrix(5, f32, 2, 2);
     router_backward.grad_logits = matrix(6, f32, 2, 4);
     permutation.shape = tensor(f32, 4, 1).shape;
@@ -137,6 +141,7 @@ static void moe(void) {
     left_out(tegroup_permutation_make(&permutation, NULL, &error), error, 4);
     left_out(tegroup_permute(&permute, NULL, &error), error, 5);
     left_out(tegroup_combine(&combine, NULL, &error), error, 6);
+    left_out(tegroup_count(&count, NULL, &error), error, 9);
 #endif
 #if defined(TEGROUP_NO_MOE) || defined(TEGROUP_NO_BACKWARD)
     left_out(tegroup_router_backward(&router_backward, NULL, &error), error, 7);

@@ -26,6 +26,7 @@ typedef struct world {
     tegroup_target                   target;     /* a machine that is not here                */
     tegroup_activation_desc          activation;
     tegroup_activation_backward_desc activation_backward;
+    tegroup_count_desc               count;
     tegroup_router_desc              router;
     tegroup_router_backward_desc     router_backward;
     tegroup_permutation_desc         permutation;
@@ -87,6 +88,7 @@ typedef struct world {
     MEMORY(float, weights_out, SLOTS);
     MEMORY(int32_t, indices_out, SLOTS);
     MEMORY(int64_t, counts_out, EXPERTS);
+    MEMORY(int64_t, offsets_out, EXPERTS + 1);
     MEMORY(double, loss_out, 1);
     MEMORY(int64_t, row_of_slot_out, SLOTS);
     MEMORY(int64_t, slot_of_row_out, ROWS);
@@ -296,6 +298,13 @@ static tegroup_status world_make(world *w, tegroup_error *error) {
     w->activation_backward.grad_input = tegroup_matrix_of(w->gate_up_grad, ROWS, 2 * N, TEGROUP_DTYPE_F32);
     w->activation_backward.grad_row_scale = tegroup_matrix_of(w->row_scale_grad, ROWS, 1, TEGROUP_DTYPE_F32);
 
+    memset(&w->count, 0, sizeof w->count);
+    w->count.struct_size = sizeof w->count;
+    w->count.space = TEGROUP_SPACE_HOST;
+    w->count.groups = EXPERTS;
+    w->count.labels = tegroup_matrix_of(w->indices, TOKENS, CHOICES, TEGROUP_DTYPE_I32);
+    w->count.counts = tegroup_matrix_of(w->counts_out, 1, EXPERTS, TEGROUP_DTYPE_I64);
+    w->count.offsets = tegroup_matrix_of(w->offsets_out, 1, EXPERTS + 1, TEGROUP_DTYPE_I64);
     memset(&w->router, 0, sizeof w->router);
     w->router.struct_size = sizeof w->router;
     w->router.space = TEGROUP_SPACE_HOST;

@@ -773,6 +773,34 @@ static int finish_matrices(tegroup_matrix *const *matrices, int count, int64_t l
 static tegroup_dtype any_float(void) { return (tegroup_dtype)(1 + below(4)); }
 static tegroup_dtype any_real(void) { return (tegroup_dtype)(1 + below(2)); }
 
+static tegroup_dtype any_int(void) { return chance(50) ? TEGROUP_DTYPE_I32 : TEGROUP_DTYPE_I64; }
+/* An entry of a matrix of integers. */
+static int64_t entry(const tegroup_matrix *m, int64_t i, int64_t j) {
+    int64_t at = i * (m->ld ? m->ld : m->cols) + j;
+    return m->dtype == TEGROUP_DTYPE_I32 ? ((const int32_t *)m->data)[at] : ((const int64_t *)m->data)[at];
+}
+
+static void fuzz_count(void) {
+    tegroup_count_desc desc;
+    tegroup_matrix *matrices[] = {&desc.labels, &desc.counts, &desc.offsets};
+    tegroup_status status;
+    int64_t sum = 0, g;
+    OPEN(desc);
+    desc.groups = below(9);
+    set_matrix(&desc.labels, below(6), below(5), any_int());
+    set_matrix(&desc.counts, 1, desc.groups, any_int());
+    if (chance(60)) set_matrix(&desc.offsets, 1, desc.groups + 1, any_int());
+    SPOIL(tegroup_count_desc, desc, FIELD(tegroup_count_desc, groups));
+    if (finish_matrices(matrices, COUNT(matrices), desc.groups > 0 && desc.groups < 100 ? desc.groups : 0)) desc.space = TEGROUP_SPACE_DEVICE;
+    CALL(tegroup_count, desc);
+    if (status != TEGROUP_OK) return;
+    for (g = 0; g < desc.groups; g++) {
+        MUST(desc.offsets.dtype == TEGROUP_DTYPE_UNSET || entry(&desc.offsets, 0, g) == sum);
+        sum += entry(&desc.counts, 0, g);
+    }
+    MUST(sum <= desc.labels.rows * desc.labels.cols && (desc.offsets.dtype == TEGROUP_DTYPE_UNSET || entry(&desc.offsets, 0, g) == sum));
+}
+
 static void fuzz_router(void) {
     tegroup_router_desc desc;
     tegroup_matrix *matrices[] = {&desc.logits, &desc.probabilities, &desc.weights, &desc.indices, &desc.counts};
@@ -785,10 +813,10 @@ static void fuzz_router(void) {
     desc.normalize = below(2);
     desc.balance_coefficient = below(3);
     set_matrix(&desc.logits, tokens, desc.experts, any_float());
-    set_matrix(&desc.probabilities, tokens, desc.experts, real);
-    set_matrix(&desc.weights, tokens, desc.k, real);
-    set_matrix(&desc.indices, tokens, desc.k, TEGROUP_DTYPE_I32);
-    set_matrix(&desc.counts, 1, desc.experts, TEGROUP_DTYPE_I64);
+    if (chance(80)) set_matrix(&desc.probabilities, tokens, desc.experts, real);
+    if (chance(80)) set_matrix(&desc.weights, tokens, desc.k, real);
+    if (chance(80)) set_matrix(&desc.indices, tokens, desc.k, any_int());
+    if (chance(80)) set_matrix(&desc.counts, 1, desc.experts, any_int());
     SPOIL(tegroup_router_desc, desc, FIELD(tegroup_router_desc, experts), FIELD(tegroup_router_desc, k), FIELD(tegroup_router_desc, normalize),
           FIELD(tegroup_router_desc, balance_coefficient));
     desc.balance_loss = chance(50) ? (double *)buffer(8) : NULL;
@@ -796,12 +824,11 @@ static void fuzz_router(void) {
     if (finish_matrices(matrices, COUNT(matrices), 0)) desc.space = TEGROUP_SPACE_DEVICE;
     CALL(tegroup_router, desc);
     if (status != TEGROUP_OK) return;
-    for (i = 0; i < desc.indices.rows; i++) /* every choice an expert, none twice */
+    for (i = 0; desc.indices.dtype != TEGROUP_DTYPE_UNSET && i < desc.indices.rows; i++) /* every choice an expert, none twice */
         for (j = 0; j < desc.k; j++) {
-            const int32_t *row = (const int32_t *)desc.indices.data + i * (desc.indices.ld ? desc.indices.ld : desc.k);
-            int64_t other;
-            MUST(row[j] >= 0 && row[j] < desc.experts);
-            for (other = 0; other < j; other++) MUST(row[other] != row[j]);
+            int64_t expert = entry(&desc.indices, i, j), other;
+            MUST(expert >= 0 && expert < desc.experts);
+            for (other = 0; other < j; other++) MUST(entry(&desc.indices, i, other) != expert);
         }
 }
 
@@ -817,8 +844,8 @@ static void fuzz_router_backward(void) {
     desc.normalize = below(2);
     desc.balance_coefficient = below(3);
     set_matrix(&desc.probabilities, tokens, desc.experts, real);
-    set_matrix(&desc.indices, tokens, desc.k, TEGROUP_DTYPE_I32);
-    if (desc.balance_coefficient != 0 || chance(10)) set_matrix(&desc.counts, 1, desc.experts, TEGROUP_DTYPE_I64);
+    set_matrix(&desc.indices, tokens, desc.k, any_int());
+    if (desc.balance_coefficient != 0 || chance(10)) set_matrix(&desc.counts, 1, desc.experts, any_int());
     set_matrix(&desc.grad_weights, tokens, desc.k, real);
     set_matrix(&desc.grad_logits, tokens, desc.experts, any_float());
     SPOIL(tegroup_router_backward_desc, desc, FIELD(tegroup_router_backward_desc, experts), FIELD(tegroup_router_backward_desc, k),
@@ -840,9 +867,9 @@ static void fuzz_permutation(void) {
     rows.shape.row_sizes.encoding = TEGROUP_ENCODING_COUNTS;
     prepare_tensor(&rows);
     desc.shape = rows.shape;
-    set_matrix(&desc.indices, tokens, k, TEGROUP_DTYPE_I32);
-    set_matrix(&desc.row_of_slot, tokens, k, TEGROUP_DTYPE_I64);
-    set_matrix(&desc.slot_of_row, 1, desc.shape.rows, TEGROUP_DTYPE_I64);
+    set_matrix(&desc.indices, tokens, k, any_int());
+    set_matrix(&desc.row_of_slot, tokens, k, any_int());
+    set_matrix(&desc.slot_of_row, 1, desc.shape.rows, any_int());
     SPOIL(tegroup_permutation_desc, desc, FIELD(tegroup_permutation_desc, shape.groups), FIELD(tegroup_permutation_desc, shape.rows));
     if (finish_matrices(matrices, COUNT(matrices), rows.shape.groups)) desc.space = TEGROUP_SPACE_DEVICE;
     if (chance(5)) desc.shape.snapshot = NULL;
@@ -850,16 +877,14 @@ static void fuzz_permutation(void) {
     if (status != TEGROUP_OK) return;
     for (i = 0; i < desc.row_of_slot.rows; i++) /* the two maps are each other's inverse */
         for (j = 0; j < desc.row_of_slot.cols; j++) {
-            int64_t row = ((const int64_t *)desc.row_of_slot.data)[i * (desc.row_of_slot.ld ? desc.row_of_slot.ld : desc.row_of_slot.cols) + j];
+            int64_t row = entry(&desc.row_of_slot, i, j);
             MUST(row >= -1 && row < desc.shape.rows);
-            if (row >= 0) MUST(((const int64_t *)desc.slot_of_row.data)[row] == i * desc.row_of_slot.cols + j);
+            if (row >= 0) MUST(entry(&desc.slot_of_row, 0, row) == i * desc.row_of_slot.cols + j);
         }
     for (i = 0; i < desc.shape.rows; i++) {
-        int64_t slot = ((const int64_t *)desc.slot_of_row.data)[i];
+        int64_t slot = entry(&desc.slot_of_row, 0, i);
         MUST(slot >= -1 && slot < desc.row_of_slot.rows * desc.row_of_slot.cols);
-        if (slot >= 0)
-            MUST(((const int64_t *)desc.row_of_slot.data)[slot / desc.row_of_slot.cols * (desc.row_of_slot.ld ? desc.row_of_slot.ld : desc.row_of_slot.cols)
-                                                          + slot % desc.row_of_slot.cols] == i);
+        if (slot >= 0) MUST(entry(&desc.row_of_slot, slot / desc.row_of_slot.cols, slot % desc.row_of_slot.cols) == i);
     }
 }
 
@@ -870,9 +895,9 @@ static void fuzz_permute(void) {
     int64_t tokens = below(5), width = below(7), rows = below(10);
     OPEN(desc);
     desc.k = 1 + below(3);
-    set_matrix(&desc.tokens, tokens, width, any_float());
-    set_matrix(&desc.slot_of_row, 1, rows, TEGROUP_DTYPE_I64);
-    set_matrix(&desc.permuted, rows, width, any_float());
+    set_matrix(&desc.tokens, tokens, width, chance(70) ? any_float() : (tegroup_dtype)(5 + below(6)));
+    set_matrix(&desc.slot_of_row, 1, rows, any_int());
+    set_matrix(&desc.permuted, rows, width, desc.tokens.dtype > TEGROUP_DTYPE_BF16 ? desc.tokens.dtype : any_float());
     if (chance(50)) set_matrix(&desc.weights, tokens, desc.k, any_real());
     SPOIL(tegroup_permute_desc, desc, FIELD(tegroup_permute_desc, k));
     if (finish_matrices(matrices, COUNT(matrices), tokens * (desc.k > 0 && desc.k < 9 ? desc.k : 1) - 2)) desc.space = TEGROUP_SPACE_DEVICE;
@@ -886,7 +911,7 @@ static void fuzz_combine(void) {
     int64_t tokens = below(5), width = below(7), rows = below(10), k = below(4);
     OPEN(desc);
     set_matrix(&desc.permuted, rows, width, any_float());
-    set_matrix(&desc.row_of_slot, tokens, k, TEGROUP_DTYPE_I64);
+    set_matrix(&desc.row_of_slot, tokens, k, any_int());
     set_matrix(&desc.tokens, tokens, width, any_float());
     if (chance(50)) set_matrix(&desc.weights, tokens, k, any_real());
     SPOIL(tegroup_combine_desc, desc, FIELD(tegroup_combine_desc, space));
@@ -901,7 +926,7 @@ static void fuzz_combine_backward(void) {
     int64_t tokens = below(5), width = below(7), rows = below(10), k = below(4);
     OPEN(desc);
     set_matrix(&desc.grad_tokens, tokens, width, any_float());
-    set_matrix(&desc.row_of_slot, tokens, k, TEGROUP_DTYPE_I64);
+    set_matrix(&desc.row_of_slot, tokens, k, any_int());
     set_matrix(&desc.grad_permuted, rows, width, any_float());
     if (chance(50)) set_matrix(&desc.weights, tokens, k, any_real());
     if (chance(50)) {
@@ -1432,7 +1457,7 @@ static void fuzz_chain(void) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    static void (*const targets[])(void) = {fuzz_layouts, fuzz_prepare, fuzz_gemm, fuzz_prepare, fuzz_gemm, fuzz_gemm, fuzz_router, fuzz_router_backward,
+    static void (*const targets[])(void) = {fuzz_layouts, fuzz_prepare, fuzz_gemm, fuzz_prepare, fuzz_gemm, fuzz_gemm, fuzz_count, fuzz_router, fuzz_router_backward,
                                             fuzz_permutation, fuzz_permute, fuzz_combine, fuzz_combine_backward, fuzz_activation, fuzz_activation_backward, fuzz_linear, fuzz_linear, fuzz_mlp, fuzz_mlp, fuzz_chain, fuzz_chain, fuzz_chain};
     if (!workspace) { /* what the CPU backend needs at the most, with one thread */
         workspace_bytes = (size_t)4 << 20;

@@ -21,8 +21,20 @@ static tegroup_matrix matrix(rng *r, int vectors, tegroup_dtype dtype, int64_t r
 static int64_t place(const tegroup_matrix *m, int64_t row, int64_t col) { return row * (m->ld != 0 ? m->ld : m->cols) + col; }
 static double at(const tegroup_matrix *m, int64_t row, int64_t col) { return load(m->dtype, m->data, place(m, row, col)); }
 static void set(tegroup_matrix *m, int64_t row, int64_t col, double x) { store(m->dtype, m->data, place(m, row, col), x); }
-static int64_t *at64(const tegroup_matrix *m, int64_t row, int64_t col) { return (int64_t *)m->data + place(m, row, col); }
-static int32_t *at32(const tegroup_matrix *m, int64_t row, int64_t col) { return (int32_t *)m->data + place(m, row, col); }
+/* Integers of either type, each chosen anew. */
+static tegroup_dtype integers(rng *r) { return rng_chance(r, 50) ? TEGROUP_DTYPE_I32 : TEGROUP_DTYPE_I64; }
+static int64_t whole(const tegroup_matrix *m, int64_t row, int64_t col) {
+    return m->dtype == TEGROUP_DTYPE_I32 ? ((int32_t *)m->data)[place(m, row, col)] : ((int64_t *)m->data)[place(m, row, col)];
+}
+static void set_whole(tegroup_matrix *m, int64_t row, int64_t col, int64_t x) {
+    if (m->dtype == TEGROUP_DTYPE_I32) ((int32_t *)m->data)[place(m, row, col)] = (int32_t)x;
+    else ((int64_t *)m->data)[place(m, row, col)] = x;
+}
+/* What is no group's, some of it only as long as nobody looks at its lower half alone. */
+static int64_t nonsense(rng *r, tegroup_dtype dtype, int32_t groups) {
+    const int64_t narrow[] = {-1, -1, -2, INT32_MIN, INT32_MAX, groups}, wide[] = {INT64_MIN, INT64_MAX, INT64_C(1) << 32, -(INT64_C(1) << 32)};
+    return dtype == TEGROUP_DTYPE_I64 && rng_chance(r, 40) ? wide[rng_int(r, 0, 3)] : narrow[rng_int(r, 0, 5)];
+}
 static tegroup_matrix filled(rng *r, int vectors, tegroup_dtype dtype, int64_t rows, int64_t cols, double size) {
     tegroup_matrix m = matrix(r, vectors, dtype, rows, cols);
     for (int64_t i = 0; i < rows; i++) for (int64_t j = 0; j < cols; j++) set(&m, i, j, size * rng_normal(r));
@@ -405,14 +417,13 @@ static void routing_make(routing *c, rng *r, int64_t tokens, int32_t experts, in
     c->k = k;
     d->struct_size = sizeof *d;
     d->space = TEGROUP_SPACE_HOST;
-    d->indices = matrix(r, 0, TEGROUP_DTYPE_I32, tokens, k);
+    d->indices = matrix(r, 0, integers(r), tokens, k);
     int64_t *counts = (int64_t *)calloc((size_t)experts + 1, 8), sum = 0;
     const int favourites = rng_chance(r, 30);
     for (int64_t t = 0; t < tokens; t++)
         for (int32_t j = 0; j < k; j++) {
-            static const int32_t nonsense[] = {-1, -1, -2, INT32_MIN, INT32_MAX};
-            int32_t e = rng_chance(r, 95) ? (int32_t)rng_int(r, 0, favourites ? (experts - 1) / 8 : experts - 1) : rng_chance(r, 70) ? nonsense[rng_int(r, 0, 4)] : experts;
-            *at32(&d->indices, t, j) = e;
+            const int64_t e = rng_chance(r, 95) ? rng_int(r, 0, favourites ? (experts - 1) / 8 : experts - 1) : nonsense(r, d->indices.dtype, experts);
+            set_whole(&d->indices, t, j, e);
             if (e >= 0 && e < experts) counts[e]++;
         }
     const int policy = (int)rng_int(r, 0, 2); /* exact counts, a capacity, or room to spare */
@@ -427,8 +438,8 @@ static void routing_make(routing *c, rng *r, int64_t tokens, int32_t experts, in
     if (rng_chance(r, 30)) { sizes.alignment = 4; sum += 4 * experts; }
     c->rows = sum + rng_int(r, 0, 5);
     d->shape = tegroup_shape_of(experts, c->rows, 1, sizes);
-    d->row_of_slot = matrix(r, 0, TEGROUP_DTYPE_I64, tokens, k);
-    d->slot_of_row = matrix(r, 0, TEGROUP_DTYPE_I64, 1, c->rows);
+    d->row_of_slot = matrix(r, 0, integers(r), tokens, k);
+    d->slot_of_row = matrix(r, 0, integers(r), 1, c->rows);
     if (tegroup_snapshot_layout(&d->shape, &layout, NULL) != TEGROUP_OK) abort();
     void *snapshot = guarded(layout.total_bytes);
     if (tegroup_shape_prepare(&d->shape, snapshot, layout.total_bytes, NULL, NULL) != TEGROUP_OK) abort();
@@ -490,11 +501,57 @@ TEST(moe_gpu, permutation_with_snapshots_that_lie) {
         RUN(tegroup_permutation_make(&d, NULL, error));
         mirror_down();
         for (int64_t s = 0; s < c.tokens * c.k; s++) {
-            const int64_t row = *at64(&c.d.row_of_slot, s / c.k, s % c.k);
+            const int64_t row = whole(&c.d.row_of_slot, s / c.k, s % c.k);
             ASSERT_TRUE(row >= -1 && row < c.rows && (i % 2 == 0 || row == -1));
         }
         may_change(&c.d.row_of_slot);
         may_change(&c.d.slot_of_row);
+        ASSERT_EQ(0, disturbed(mark));
+        guards_release(mark);
+    }
+}
+
+/* ---- counts ------------------------------------------------------------------------------------------------------------ */
+
+TEST(moe_gpu, counts_equal_a_loop) {
+    static const int32_t sizes[] = {0, 1, 2, 1023, 1024, 1025, 4095, 4096};
+    rng r = rng_seed(5015);
+    for (int64_t i = scaled(10) * 16; i > 0; i--) {
+        void *mark = guards_mark();
+        const int32_t groups = i % 16 < 8 ? sizes[i % 8] : (int32_t)rng_int(&r, 0, 300);
+        const int flat = rng_chance(&r, 30), offsets = rng_chance(&r, 70), favourites = rng_chance(&r, 30);
+        const int64_t many = rng_chance(&r, 20) ? 9000 : 60;
+        tegroup_count_desc d;
+        memset(&d, 0, sizeof d);
+        d.struct_size = sizeof d;
+        d.space = TEGROUP_SPACE_DEVICE;
+        d.groups = groups;
+        d.labels = matrix(&r, 0, integers(&r), flat ? 1 : rng_int(&r, 0, many), flat ? rng_int(&r, 0, many) : rng_int(&r, 0, 9));
+        d.counts = matrix(&r, 0, integers(&r), 1, groups);
+        if (offsets) d.offsets = matrix(&r, 0, integers(&r), 1, groups + 1);
+        int64_t *want = (int64_t *)calloc((size_t)groups + 1, 8), before = 0;
+        for (int64_t t = 0; t < d.labels.rows; t++)
+            for (int64_t j = 0; j < d.labels.cols; j++) {
+                const int64_t label = groups > 0 && rng_chance(&r, 90) ? rng_int(&r, 0, favourites ? (groups - 1) / 8 : groups - 1) : nonsense(&r, d.labels.dtype, groups);
+                set_whole(&d.labels, t, j, label);
+                if (label >= 0 && label < groups) want[label]++;
+            }
+        remember_all(mark);
+        mirror_up(mark);
+        tegroup_count_desc dd = d;
+        dd.labels = on_device(d.labels);
+        dd.counts = on_device(d.counts);
+        dd.offsets = on_device(d.offsets);
+        RUN_TWICE(mark, tegroup_count(&dd, NULL, error));
+        for (int32_t g = 0; g < groups; g++) {
+            ASSERT_EQ(want[g], whole(&d.counts, 0, g));
+            if (offsets) ASSERT_EQ(before, whole(&d.offsets, 0, g));
+            before += want[g];
+        }
+        if (offsets) ASSERT_EQ(before, whole(&d.offsets, 0, groups));
+        free(want);
+        may_change(&d.counts);
+        if (offsets) may_change(&d.offsets);
         ASSERT_EQ(0, disturbed(mark));
         guards_release(mark);
     }
@@ -515,8 +572,9 @@ TEST(moe_gpu, permute_and_combine) {
         ASSERT_EQ(TEGROUP_OK, tegroup_permutation_make(&c.d, NULL, NULL));
         for (int n = 0; lies && n < 10; n++) { /* maps that lie: outside is the same as -1 */
             const int64_t lie = rng_chance(&r, 30) ? (int64_t)rng_next(&r) : rng_chance(&r, 50) ? (rng_chance(&r, 50) ? c.rows : c.tokens * c.k) : -1 - rng_int(&r, 0, 3);
-            if (c.rows > 0 && (lie < 0 || lie >= c.tokens * c.k)) *at64(&c.d.slot_of_row, 0, rng_int(&r, 0, c.rows - 1)) = lie;
-            if (c.tokens > 0 && (lie < 0 || lie >= c.rows)) *at64(&c.d.row_of_slot, rng_int(&r, 0, c.tokens - 1), rng_int(&r, 0, c.k - 1)) = lie;
+            const int64_t as_slot = c.d.slot_of_row.dtype == TEGROUP_DTYPE_I32 ? (int32_t)lie : lie, as_row = c.d.row_of_slot.dtype == TEGROUP_DTYPE_I32 ? (int32_t)lie : lie;
+            if (c.rows > 0 && (as_slot < 0 || as_slot >= c.tokens * c.k)) set_whole(&c.d.slot_of_row, 0, rng_int(&r, 0, c.rows - 1), as_slot);
+            if (c.tokens > 0 && (as_row < 0 || as_row >= c.rows)) set_whole(&c.d.row_of_slot, rng_int(&r, 0, c.tokens - 1), rng_int(&r, 0, c.k - 1), as_row);
         }
         tegroup_matrix weights = weighted ? filled(&r, 0, wide, c.tokens, c.k, 1) : no_matrix();
         tegroup_permute_desc p;
@@ -536,7 +594,7 @@ TEST(moe_gpu, permute_and_combine) {
         p.permuted = matrix(&r, vectors, out, c.rows, width);
         q.permuted = filled(&r, vectors, dtype, c.rows, width, 1);
         for (int64_t row = 0; row < c.rows; row++) /* rows without a slot must not leak into a sum */
-            for (int64_t j = 0; *at64(&c.d.slot_of_row, 0, row) < 0 && !lies && j < width; j++) set(&q.permuted, row, j, NAN);
+            for (int64_t j = 0; whole(&c.d.slot_of_row, 0, row) < 0 && !lies && j < width; j++) set(&q.permuted, row, j, NAN);
         q.row_of_slot = c.d.row_of_slot;
         q.weights = weights;
         q.tokens = matrix(&r, vectors, out, c.tokens, width);
@@ -564,7 +622,7 @@ TEST(moe_gpu, permute_and_combine) {
         RUN_TWICE(mark, tegroup_combine_backward(&bd, NULL, error));
 
         for (int64_t row = 0; row < c.rows; row++) {
-            const int64_t slot = *at64(&c.d.slot_of_row, 0, row);
+            const int64_t slot = whole(&c.d.slot_of_row, 0, row);
             if (slot < 0 || slot >= c.tokens * c.k) continue;
             for (int64_t j = 0; j < width; j++) {
                 const double x = at(&p.tokens, slot / c.k, j), want = weight_at(&weights, slot / c.k, slot % c.k) * x;
@@ -577,7 +635,7 @@ TEST(moe_gpu, permute_and_combine) {
             for (int64_t j = 0; j < width; j++) {
                 double want = 0, size = 0;
                 for (int32_t s = 0; s < c.k; s++) {
-                    const int64_t row = *at64(&c.d.row_of_slot, t, s);
+                    const int64_t row = whole(&c.d.row_of_slot, t, s);
                     if (row < 0 || row >= c.rows) continue;
                     want += weight_at(&weights, t, s) * at(&q.permuted, row, j);
                     size += fabs(weight_at(&weights, t, s) * at(&q.permuted, row, j));
@@ -587,7 +645,7 @@ TEST(moe_gpu, permute_and_combine) {
         may_change(&q.tokens);
         for (int64_t t = 0; t < c.tokens; t++)
             for (int32_t s = 0; s < c.k; s++) {
-                const int64_t row = *at64(&c.d.row_of_slot, t, s), present = row >= 0 && row < c.rows;
+                const int64_t row = whole(&c.d.row_of_slot, t, s), present = row >= 0 && row < c.rows;
                 double dot = 0, size = 0;
                 for (int64_t j = 0; j < width && present; j++) {
                     const double g = at(&b.grad_tokens, t, j), want = weight_at(&weights, t, s) * g;
@@ -605,6 +663,50 @@ TEST(moe_gpu, permute_and_combine) {
     print_totals("permute and combine");
 }
 
+/* Rows of types that are not floating point arrive byte for byte, in pieces of 1 to 16 bytes. */
+TEST(moe_gpu, permute_of_bytes) {
+    static const tegroup_dtype types[] = {TEGROUP_DTYPE_F8E4M3, TEGROUP_DTYPE_F8E5M2, TEGROUP_DTYPE_F8E8M0, TEGROUP_DTYPE_I32, TEGROUP_DTYPE_I64};
+    rng r = rng_seed(5016);
+    int64_t moved = 0;
+    for (int64_t i = scaled(8) * 20; i > 0; i--) {
+        void *mark = guards_mark();
+        routing c;
+        routing_make(&c, &r, rng_int(&r, 0, 60), (int32_t)rng_int(&r, 1, 9), (int32_t)rng_int(&r, 1, 9));
+        ASSERT_EQ(TEGROUP_OK, tegroup_permutation_make(&c.d, NULL, NULL));
+        const tegroup_dtype dtype = types[i % 5];
+        const int vectors = i / 5 % 2;
+        const int64_t width = vectors ? 16 * rng_int(&r, 0, 80) : i / 10 % 2 ? 2 * rng_int(&r, 0, 40) : rng_int(&r, 0, 70);
+        tegroup_permute_desc p;
+        memset(&p, 0, sizeof p);
+        p.struct_size = sizeof p;
+        p.space = TEGROUP_SPACE_DEVICE;
+        p.k = c.k;
+        p.tokens = matrix(&r, vectors || rng_chance(&r, 50), dtype, c.tokens, width);
+        p.slot_of_row = c.d.slot_of_row;
+        p.permuted = matrix(&r, vectors || rng_chance(&r, 50), dtype, c.rows, width);
+        const size_t size = size_of(dtype), bytes = (size_t)width * size;
+        for (int64_t t = 0; t < c.tokens; t++) for (size_t b = 0; b < bytes; b++) ((unsigned char *)p.tokens.data)[(size_t)place(&p.tokens, t, 0) * size + b] = (unsigned char)rng_next(&r);
+        remember_all(mark);
+        mirror_up(mark);
+        tegroup_permute_desc pd = p;
+        pd.tokens = on_device(p.tokens);
+        pd.slot_of_row = on_device(p.slot_of_row);
+        pd.permuted = on_device(p.permuted);
+        RUN(tegroup_permute(&pd, NULL, error));
+        mirror_down();
+        for (int64_t row = 0; row < c.rows; row++) {
+            const int64_t slot = whole(&c.d.slot_of_row, 0, row);
+            if (slot < 0) continue;
+            ASSERT_EQ(0, memcmp((char *)p.permuted.data + (size_t)place(&p.permuted, row, 0) * size, (char *)p.tokens.data + (size_t)place(&p.tokens, slot / c.k, 0) * size, bytes));
+            may_change_row(&p.permuted, row);
+            moved += width > 0;
+        }
+        ASSERT_EQ(0, disturbed(mark));
+        guards_release(mark);
+    }
+    ASSERT_GT(moved, 0);
+}
+
 /* ---- router ---------------------------------------------------------------------------------------------------------------- */
 
 static void router_make(tegroup_router_desc *d, rng *r, int vectors, tegroup_dtype logits, tegroup_dtype probabilities, int64_t tokens, int32_t experts, int32_t k) {
@@ -617,8 +719,8 @@ static void router_make(tegroup_router_desc *d, rng *r, int vectors, tegroup_dty
     d->logits = filled(r, vectors, logits, tokens, experts, 2);
     d->probabilities = matrix(r, vectors, probabilities, tokens, experts);
     d->weights = matrix(r, 0, probabilities, tokens, k);
-    d->indices = matrix(r, 0, TEGROUP_DTYPE_I32, tokens, k);
-    d->counts = matrix(r, 0, TEGROUP_DTYPE_I64, 1, experts);
+    d->indices = matrix(r, 0, integers(r), tokens, k);
+    d->counts = matrix(r, 0, integers(r), 1, experts);
     d->balance_coefficient = 0.01;
     d->balance_loss = rng_chance(r, 70) ? (double *)guarded(sizeof(double)) : NULL;
 }
@@ -686,19 +788,19 @@ TEST(moe_gpu, router_forward) {
                     if (!taken[f] && (best < 0 || at(&d.probabilities, t, f) > at(&d.probabilities, t, best)
                                       || (at(&d.probabilities, t, f) == at(&d.probabilities, t, best) && at(&d.logits, t, f) > at(&d.logits, t, best)))) best = f;
                 for (int32_t f = 0; f < experts; f++) equal += f != best && !taken[f] && at(&d.probabilities, t, f) == at(&d.probabilities, t, best);
-                ASSERT_EQ(best, *at32(&d.indices, t, j));
+                ASSERT_EQ(best, whole(&d.indices, t, j));
                 taken[best] = 1;
                 counts[best]++;
                 chosen += at(&d.probabilities, t, best);
             }
             for (int32_t j = 0; j < k; j++) {
-                const double p = at(&d.probabilities, t, *at32(&d.indices, t, j)), w = at(&d.weights, t, j);
+                const double p = at(&d.probabilities, t, whole(&d.indices, t, j)), w = at(&d.weights, t, j);
                 if (!d.normalize) ASSERT_EQ(p, w);
                 else ASSERT_TRUE(within(w, p / chosen, (k + 4) * u * p / chosen + tiny / chosen + tiny));
             }
         }
         for (int32_t e = 0; e < experts; e++) {
-            ASSERT_EQ(counts[e], *at64(&d.counts, 0, e));
+            ASSERT_EQ(counts[e], whole(&d.counts, 0, e));
             loss += tokens > 0 ? 0.01 * experts * (double)counts[e] / (double)(tokens * k) * mean[e] : 0;
         }
         loss_size = loss;
@@ -710,14 +812,14 @@ TEST(moe_gpu, router_forward) {
         if (few) { /* logits that are equal or far apart leave no doubt: the choice is the CPU's */
             host = d;
             int32_t *chosen = (int32_t *)malloc((size_t)(tokens * k + 1) * 4);
-            for (int64_t s = 0; s < tokens * k; s++) chosen[s] = *at32(&d.indices, s / k, s % k);
+            for (int64_t s = 0; s < tokens * k; s++) chosen[s] = (int32_t)whole(&d.indices, s / k, s % k);
             host.weights = matrix(&r, 0, out, tokens, k);
             host.probabilities = matrix(&r, 0, out, tokens, experts);
             host.indices = matrix(&r, 0, TEGROUP_DTYPE_I32, tokens, k);
             host.counts = matrix(&r, 0, TEGROUP_DTYPE_I64, 1, experts);
             host.balance_loss = NULL;
             ASSERT_EQ(TEGROUP_OK, tegroup_router(&host, NULL, NULL));
-            for (int64_t s = 0; s < tokens * k; s++) ASSERT_EQ(*at32(&host.indices, s / k, s % k), chosen[s]);
+            for (int64_t s = 0; s < tokens * k; s++) ASSERT_EQ(whole(&host.indices, s / k, s % k), chosen[s]);
             free(chosen);
         }
         may_change(&d.probabilities); may_change(&d.weights); may_change(&d.indices); may_change(&d.counts);
@@ -726,6 +828,47 @@ TEST(moe_gpu, router_forward) {
     }
     ASSERT_GT(equal, 0);
     print_totals("router");
+}
+
+/* Any outputs may be left out, and the others have the bits that they have with all of them. */
+TEST(moe_gpu, router_writes_what_is_wanted) {
+    rng r = rng_seed(5017);
+    for (int64_t i = scaled(4) * 15; i > 0; i--) {
+        void *mark = guards_mark();
+        const int wanted = (int)(i % 15) + 1; /* a bit for each of the four */
+        const tegroup_dtype in = dtypes[rng_int(&r, 0, 3)],
+                            real = wanted & 3 ? dtypes[rng_int(&r, 2, 3)] : in == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
+        const int32_t experts = some_experts(&r, i % 20), k = (int32_t)rng_int(&r, 1, experts < 9 ? experts : 9);
+        const int64_t tokens = rng_int(&r, 0, experts < 200 ? 300 : 20);
+        tegroup_router_desc d, some;
+        router_make(&d, &r, (int)(i / 2 % 2), in, real, tokens, experts, k);
+        if (!d.balance_loss) d.balance_loss = (double *)guarded(sizeof(double));
+        if (rng_chance(&r, 40)) for (int64_t t = 0; t < tokens; t++) for (int32_t e = 0; e < experts; e++) set(&d.logits, t, e, (double)rng_int(&r, -2, 2));
+        some = d;
+        tegroup_matrix *all_out[] = {&d.probabilities, &d.weights, &d.indices, &d.counts}, *some_out[] = {&some.probabilities, &some.weights, &some.indices, &some.counts};
+        for (int o = 0; o < 4; o++) *some_out[o] = wanted >> o & 1 ? matrix(&r, 0, some_out[o]->dtype, some_out[o]->rows, some_out[o]->cols) : no_matrix();
+        some.balance_loss = (wanted & 9) == 9 ? (double *)guarded(sizeof(double)) : NULL;
+        remember_all(mark);
+        mirror_up(mark);
+        const tegroup_router_desc dd = router_on_device(d), sd = router_on_device(some);
+        RUN(tegroup_router(&dd, NULL, error));
+        RUN_TWICE(mark, tegroup_router(&sd, NULL, error));
+        for (int o = 0; o < 4; o++)
+            for (int64_t row = 0; row < all_out[o]->rows; row++) {
+                const size_t size = size_of(all_out[o]->dtype);
+                may_change_row(all_out[o], row);
+                if (!(wanted >> o & 1)) continue;
+                ASSERT_EQ(0, memcmp((char *)some_out[o]->data + (size_t)place(some_out[o], row, 0) * size, (char *)all_out[o]->data + (size_t)place(all_out[o], row, 0) * size, (size_t)all_out[o]->cols * size));
+                may_change_row(some_out[o], row);
+            }
+        memcpy(guarded_find(d.balance_loss)->copy, d.balance_loss, sizeof(double));
+        if (some.balance_loss) {
+            ASSERT_EQ(*some.balance_loss, *d.balance_loss);
+            memcpy(guarded_find(some.balance_loss)->copy, some.balance_loss, sizeof(double));
+        }
+        ASSERT_EQ(0, disturbed(mark));
+        guards_release(mark);
+    }
 }
 
 /* Every type that holds the row, every number of choices, and rows of every width that a kernel has: the other experts stand behind the
@@ -752,9 +895,9 @@ TEST(moe_gpu, router_ties) {
             const tegroup_router_desc dd = router_on_device(d);
             RUN_TWICE(mark, tegroup_router(&dd, NULL, error));
             for (int32_t j = 0; j < k; j++) {
-                if (lower && finite > j) ASSERT_EQ(before + ties[i].order[j], *at32(&d.indices, at_token, j));
-                if (!lower) ASSERT_EQ(j, *at32(&d.indices, at_token, j));
-                for (int64_t t = 0; t < TOKENS; t++) ASSERT_TRUE(*at32(&d.indices, t, j) >= 0 && *at32(&d.indices, t, j) < experts);
+                if (lower && finite > j) ASSERT_EQ(before + ties[i].order[j], whole(&d.indices, at_token, j));
+                if (!lower) ASSERT_EQ(j, whole(&d.indices, at_token, j));
+                for (int64_t t = 0; t < TOKENS; t++) ASSERT_TRUE(whole(&d.indices, t, j) >= 0 && whole(&d.indices, t, j) < experts);
             }
             ASSERT_EQ(0, guards_changed());
             guards_release(mark);
@@ -799,7 +942,7 @@ TEST(moe_gpu, router_survives_nan) {
 static void choices_of(const tegroup_router_backward_desc *b, int64_t t, int32_t *expert, double *grad) {
     char *named = (char *)calloc((size_t)b->experts, 1);
     for (int32_t j = 0; j < b->k; j++) {
-        expert[j] = *at32(&b->indices, t, j);
+        expert[j] = (int32_t)tegroup_impl_clamp(whole(&b->indices, t, j), -1, b->experts);
         grad[j] = at(&b->grad_weights, t, j);
         if (expert[j] >= 0 && expert[j] < b->experts) named[expert[j]] = 1;
     }
@@ -828,7 +971,7 @@ TEST(moe_gpu, router_gradient) {
         router_make(&d, &r, vectors, TEGROUP_DTYPE_F32, p, tokens, experts, k);
         ASSERT_EQ(TEGROUP_OK, tegroup_router(&d, NULL, NULL));
         for (int64_t n = 0; lies && tokens > 0 && n < 10 + tokens * k / 8; n++) /* twice the same, or dropped */
-            *at32(&d.indices, rng_int(&r, 0, tokens - 1), rng_int(&r, 0, k - 1)) = rng_chance(&r, 30) ? (int32_t)rng_int(&r, 0, experts - 1) : rng_chance(&r, 50) ? experts : (int32_t)(rng_next(&r) | 0x80000000u);
+            set_whole(&d.indices, rng_int(&r, 0, tokens - 1), rng_int(&r, 0, k - 1), rng_chance(&r, 30) ? rng_int(&r, 0, experts - 1) : nonsense(&r, d.indices.dtype, experts));
         memset(&b, 0, sizeof b);
         b.struct_size = sizeof b;
         b.space = TEGROUP_SPACE_DEVICE;
@@ -864,7 +1007,7 @@ TEST(moe_gpu, router_gradient) {
                 dot_size += fabs(w[j]) * at(&b.probabilities, t, expert[j]) / chosen;
             }
             for (int32_t e = 0; e < experts; e++) {
-                g[e] = b.balance_coefficient == 0 ? 0 : scale * b.balance_coefficient * experts * (double)*at64(&d.counts, 0, e) / (double)(tokens * k) / (double)tokens;
+                g[e] = b.balance_coefficient == 0 ? 0 : scale * b.balance_coefficient * experts * (double)whole(&d.counts, 0, e) / (double)(tokens * k) / (double)tokens;
                 size[e] = fabs(g[e]);
             }
             for (int32_t j = 0; j < k; j++) {
@@ -890,7 +1033,7 @@ TEST(moe_gpu, router_gradient) {
 
 /* ---- a whole step in a graph ------------------------------------------------------------------------------------------------- */
 
-/* Router, prepare, permutation, permute, SwiGLU and combine, captured once and replayed with other logits: bit for bit what the
+/* Router, counts, prepare, permutation, permute, SwiGLU and combine, captured once and replayed with other logits: bit for bit what the
  * calls give one by one. */
 TEST(moe_gpu, captured_step) {
     enum { TOKENS = 200, EXPERTS = 24, K = 3, WIDTH = 64 };
@@ -907,7 +1050,7 @@ TEST(moe_gpu, captured_step) {
     tegroup_matrix tokens = filled(&r, 1, TEGROUP_DTYPE_BF16, TOKENS, WIDTH, 1), permuted = matrix(&r, 1, TEGROUP_DTYPE_BF16, TOKENS * K, WIDTH),
                    gated = matrix(&r, 1, TEGROUP_DTYPE_BF16, TOKENS * K, WIDTH / 2), combined = matrix(&r, 1, TEGROUP_DTYPE_BF16, TOKENS, WIDTH / 2),
                    row_of_slot = matrix(&r, 0, TEGROUP_DTYPE_I64, TOKENS, K), slot_of_row = matrix(&r, 0, TEGROUP_DTYPE_I64, 1, TOKENS * K);
-    const tegroup_sizes counted = tegroup_sizes_of(NULL, TEGROUP_DTYPE_I64, TEGROUP_SPACE_DEVICE);
+    const tegroup_sizes counted = tegroup_sizes_of(NULL, d.counts.dtype, TEGROUP_SPACE_DEVICE);
     tegroup_shape rows = tegroup_shape_of(EXPERTS, TOKENS * K, 0, counted);
     ASSERT_EQ(TEGROUP_OK, tegroup_snapshot_layout(&rows, &layout, NULL));
     const size_t snapshot_bytes = layout.total_bytes;
@@ -928,6 +1071,13 @@ TEST(moe_gpu, captured_step) {
     ASSERT_EQ(TEGROUP_OK, tegroup_permutation_layout(&m, &layout, NULL));
     m.workspace_bytes = layout.total_bytes;
     m.workspace = arena_take(layout.total_bytes, 0);
+    tegroup_count_desc counting; /* of the router's own choice, so the counts are the router's */
+    memset(&counting, 0, sizeof counting);
+    counting.struct_size = sizeof counting;
+    counting.space = TEGROUP_SPACE_DEVICE;
+    counting.groups = EXPERTS;
+    counting.labels = dd.indices;
+    counting.counts = tegroup_matrix_of(arena_take(8 * EXPERTS, 0), 1, EXPERTS, d.counts.dtype);
     tegroup_permute_desc p;
     memset(&p, 0, sizeof p);
     p.struct_size = sizeof p;
@@ -961,7 +1111,7 @@ TEST(moe_gpu, captured_step) {
     v.result = (tegroup_validation *)(arena_take(sizeof(tegroup_validation), 0));
     MUST(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     auto step = [&]() {
-        return tegroup_router(&dd, stream, NULL) == TEGROUP_OK
+        return tegroup_router(&dd, stream, NULL) == TEGROUP_OK && tegroup_count(&counting, stream, NULL) == TEGROUP_OK
                && tegroup_shape_prepare(&rows, snapshot, snapshot_bytes, stream, NULL) == TEGROUP_OK
                && tegroup_permutation_make(&m, stream, NULL) == TEGROUP_OK
                && tegroup_permute(&p, stream, NULL) == TEGROUP_OK && tegroup_activation_forward(&a, stream, NULL) == TEGROUP_OK && tegroup_combine(&q, stream, NULL) == TEGROUP_OK
@@ -987,6 +1137,7 @@ TEST(moe_gpu, captured_step) {
         MUST(cudaStreamSynchronize(stream));
         MUST(cudaMemcpy(eager, arena, arena_used, cudaMemcpyDeviceToHost));
         ASSERT_EQ(0, memcmp(eager, replayed, arena_used));
+        ASSERT_EQ(0, memcmp(eager + ((unsigned char *)counting.counts.data - arena), eager + ((unsigned char *)dd.counts.data - arena), EXPERTS * size_of(d.counts.dtype)));
         const tegroup_validation *found = (const tegroup_validation *)(eager + ((unsigned char *)v.result - arena));
         ASSERT_EQ(TEGROUP_VALIDATION_MAGIC, found->magic);
         if (found->status & ~TEGROUP_VALIDATION_TAIL) fprintf(stderr, "snapshot status %x\n", found->snapshot_status);

@@ -196,7 +196,8 @@ SUPPORT float_facts facts_of(tegroup_dtype dtype) {
     return dtype == TEGROUP_DTYPE_F64 ? f64 : dtype == TEGROUP_DTYPE_F32 ? f32 : dtype == TEGROUP_DTYPE_F16 ? f16 : bf16;
 }
 SUPPORT size_t size_of(tegroup_dtype dtype) {
-    return dtype == TEGROUP_DTYPE_F64 || dtype == TEGROUP_DTYPE_I64 ? 8 : dtype == TEGROUP_DTYPE_F32 || dtype == TEGROUP_DTYPE_I32 ? 4 : 2;
+    return dtype == TEGROUP_DTYPE_F64 || dtype == TEGROUP_DTYPE_I64 ? 8 : dtype == TEGROUP_DTYPE_F32 || dtype == TEGROUP_DTYPE_I32 ? 4
+           : dtype == TEGROUP_DTYPE_F16 || dtype == TEGROUP_DTYPE_BF16 ? 2 : 1;
 }
 SUPPORT double unit_roundoff(tegroup_dtype dtype) { return ldexp(1, -facts_of(dtype).precision); }
 SUPPORT double smallest_step(tegroup_dtype dtype) { /* the smallest subnormal */

@@ -56,6 +56,7 @@ static void spoil_nothing(void) {
 #define call_load(e)                tegroup_plan_load(&w.forward, w.saved, sizeof w.saved, &w.plan, e)
 #define call_activation(e)          tegroup_activation_forward(&w.activation, NULL, e)
 #define call_activation_backward(e) tegroup_activation_backward(&w.activation_backward, NULL, e)
+#define call_count(e)               tegroup_count(&w.count, NULL, e)
 #define call_router(e)              tegroup_router(&w.router, NULL, e)
 #define call_router_backward(e)     tegroup_router_backward(&w.router_backward, NULL, e)
 #define call_permutation(e)         tegroup_permutation_make(&w.permutation, NULL, e)
@@ -97,7 +98,8 @@ static tegroup_status replanned_mlp(tegroup_status (*call)(const tegroup_mlp_pla
 
 static const uint32_t FLOATS = 1u << TEGROUP_DTYPE_F64 | 1u << TEGROUP_DTYPE_F32 | 1u << TEGROUP_DTYPE_F16 | 1u << TEGROUP_DTYPE_BF16,
                       REALS = 1u << TEGROUP_DTYPE_F64 | 1u << TEGROUP_DTYPE_F32, F32 = 1u << TEGROUP_DTYPE_F32,
-                      I32 = 1u << TEGROUP_DTYPE_I32, I64 = 1u << TEGROUP_DTYPE_I64;
+                      I32 = 1u << TEGROUP_DTYPE_I32, I64 = 1u << TEGROUP_DTYPE_I64, INTEGERS = 1u << TEGROUP_DTYPE_I32 | 1u << TEGROUP_DTYPE_I64,
+                      BYTES = 1u << TEGROUP_DTYPE_F8E4M3 | 1u << TEGROUP_DTYPE_F8E5M2 | 1u << TEGROUP_DTYPE_F8E8M0 | 1u << TEGROUP_DTYPE_I32 | 1u << TEGROUP_DTYPE_I64;
 
 /* One bad call, with and without somewhere to put the error. */
 #define BAD_CALL(call, with_error, without_error, what, status_name, field_name, expected_number, got_number)                      \
@@ -224,6 +226,7 @@ TEST(status, good_calls) {
     GOOD(load);
     GOOD(activation);
     GOOD(activation_backward);
+    GOOD(count);
     GOOD(router);
     GOOD(router_backward);
     GOOD(permutation);
@@ -247,6 +250,7 @@ TEST(status, null_arguments) {
     NOT(gemm, &w.forward_plan AND NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
     NOT(activation_forward, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
     NOT(activation_backward, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
+    NOT(count, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
     NOT(router, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
     NOT(router_backward, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
     NOT(permutation_make, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
@@ -310,6 +314,7 @@ TEST(status, older_structs) {
     OLDER(mlp_wgrad, mlp);
     OLDER(activation, activation);
     OLDER(activation_backward, activation_backward);
+    OLDER(count, count);
     OLDER(router, router);
     OLDER(router_layout, router);
     OLDER(router_backward, router_backward);
@@ -346,6 +351,7 @@ TEST(status, struct_size) {
     STRUCT_SIZE(forward, tegroup_gemm_desc, forward);
     STRUCT_SIZE(activation, tegroup_activation_desc, activation);
     STRUCT_SIZE(activation_backward, tegroup_activation_backward_desc, activation_backward);
+    STRUCT_SIZE(count, tegroup_count_desc, count);
     STRUCT_SIZE(router, tegroup_router_desc, router);
     STRUCT_SIZE(router_backward, tegroup_router_backward_desc, router_backward);
     STRUCT_SIZE(permutation, tegroup_permutation_desc, permutation);
@@ -368,6 +374,7 @@ TEST(status, zero_is_unset) {
     UNSET(plan, forward, "space");
     UNSET(activation, activation, "space");
     UNSET(activation_backward, activation_backward, "space");
+    UNSET(count, count, "space");
     UNSET(router, router, "space");
     UNSET(router_backward, router_backward, "space");
     UNSET(permutation, permutation, "space");
@@ -381,6 +388,7 @@ TEST(status, zero_is_unset) {
     SPACE(problem, forward);
     SPACE(activation, activation);
     SPACE(activation_backward, activation_backward);
+    SPACE(count, count);
     SPACE(router, router);
     SPACE(router_backward, router_backward);
     SPACE(permutation, permutation);
@@ -1387,7 +1395,7 @@ TEST(status, gather) {
 #define MATRIX(call, m, name, dtypes)                                                                                               \
     BAD(call, m.dtype = TEGROUP_DTYPE_COUNT, VALUE, name ".dtype", TEGROUP_DTYPE_COUNT - 1, TEGROUP_DTYPE_COUNT);                   \
     BAD(call, m.dtype = TEGROUP_DTYPE_F8E5M2, DTYPE, name ".dtype", dtypes, TEGROUP_DTYPE_F8E5M2);                                  \
-    BAD(call, m.dtype = dtypes == I64 ? TEGROUP_DTYPE_I32 : TEGROUP_DTYPE_I64, DTYPE, name ".dtype", dtypes, m.dtype);              \
+    BAD(call, m.dtype = dtypes == INTEGERS ? TEGROUP_DTYPE_F32 : TEGROUP_DTYPE_I64, DTYPE, name ".dtype", dtypes, m.dtype);         \
     RANGE(call, m.rows, name ".rows", int64_t, 0, TEGROUP_MAX_ROWS);                                                                \
     RANGE(call, m.cols, name ".cols", int64_t, 0, TEGROUP_MAX_COLS);                                                                \
     BAD(call, m.ld = m.cols > 1 ? m.cols - 1 : -1, LAYOUT, name ".ld", m.cols, m.ld);                                               \
@@ -1514,19 +1522,50 @@ TEST(status, activation_backward) {
     BAD(call, r->balance_coefficient = -0.5, VALUE, "balance_coefficient", 0, -1);                              \
     BAD(call, r->balance_coefficient = (double)NAN, VALUE, "balance_coefficient", 0, -1)
 
+/* Nothing is read of so many tokens. */
+static void router_of_many(int64_t tokens) {
+    w.router.logits.rows = w.router.probabilities.rows = w.router.weights.rows = w.router.indices.rows = tokens;
+}
+
+TEST(status, count) {
+    tegroup_count_desc *c = &w.count;
+    RANGE(count, c->groups, "groups", int32_t, 0, TEGROUP_MAX_GROUPS);
+    REQUIRED(count, c->labels, "labels", INTEGERS);
+    REQUIRED(count, c->counts, "counts", INTEGERS);
+    REQUIRED(count, c->offsets, "offsets", INTEGERS); /* it has data */
+    MATRIX(count, c->labels, "labels", INTEGERS);
+    MATRIX(count, c->counts, "counts", INTEGERS);
+    MATRIX(count, c->offsets, "offsets", INTEGERS);
+    FREE_ROWS(count, c->labels, "labels");
+    FIXED(count, c->counts, "counts");
+    FIXED(count, c->offsets, "offsets");
+    BAD(count, c->labels.rows = INT64_C(1) << 30; c->counts.dtype = TEGROUP_DTYPE_I32, DTYPE, "counts.dtype", I64, TEGROUP_DTYPE_I32);
+    BAD(count, c->labels.rows = INT64_C(1) << 30; c->offsets.dtype = TEGROUP_DTYPE_I32, DTYPE, "offsets.dtype", I64, TEGROUP_DTYPE_I32);
+    OVERLAP(count, c->counts, "counts", w.indices);
+    OVERLAP(count, c->offsets, "offsets", w.indices);
+    OVERLAP(count, c->offsets, "offsets", LAST(w.counts_out));
+    NO_GPU(count, w.count);
+}
+
 TEST(status, router) {
     tegroup_router_desc *r = &w.router;
     ROUTER(router, r);
     REQUIRED(router, r->logits, "logits", FLOATS);
-    REQUIRED(router, r->probabilities, "probabilities", REALS);
+    REQUIRED(router, r->probabilities, "probabilities", REALS); /* they have data */
     REQUIRED(router, r->weights, "weights", F32);
-    REQUIRED(router, r->indices, "indices", I32);
-    REQUIRED(router, r->counts, "counts", I64);
+    REQUIRED(router, r->indices, "indices", INTEGERS);
+    REQUIRED(router, r->counts, "counts", INTEGERS);
+    BAD(router, memset(&r->probabilities, 0, sizeof r->probabilities), UNSET, "probabilities.dtype", REALS, 0); /* the loss needs both */
+    BAD(router, memset(&r->counts, 0, sizeof r->counts), UNSET, "counts.dtype", INTEGERS, 0);
+    BAD(router, memset(&r->probabilities, 0, sizeof(tegroup_matrix) * 4); r->balance_loss = NULL, UNSET, "probabilities.dtype", REALS, 0);
+    BAD(router, memset(&r->probabilities, 0, sizeof r->probabilities); r->balance_loss = NULL; r->weights.dtype = TEGROUP_DTYPE_F16, DTYPE, "weights.dtype", REALS,
+        TEGROUP_DTYPE_F16);
+    BAD(router, router_of_many(INT64_C(1) << 30); r->counts.dtype = TEGROUP_DTYPE_I32, DTYPE, "counts.dtype", I64, TEGROUP_DTYPE_I32);
     MATRIX(router, r->logits, "logits", FLOATS);
     MATRIX(router, r->probabilities, "probabilities", REALS);
     MATRIX(router, r->weights, "weights", F32);
-    MATRIX(router, r->indices, "indices", I32);
-    MATRIX(router, r->counts, "counts", I64);
+    MATRIX(router, r->indices, "indices", INTEGERS);
+    MATRIX(router, r->counts, "counts", INTEGERS);
     BAD(router, r->weights.dtype = TEGROUP_DTYPE_F64, DTYPE, "weights.dtype", F32, TEGROUP_DTYPE_F64);
     FREE_ROWS(router, r->logits, "logits");
     FIXED_COLS(router, r->logits, "logits");
@@ -1558,13 +1597,13 @@ TEST(status, router_backward) {
     tegroup_router_backward_desc *r = &w.router_backward;
     ROUTER(router_backward, r);
     REQUIRED(router_backward, r->probabilities, "probabilities", REALS);
-    REQUIRED(router_backward, r->indices, "indices", I32);
-    REQUIRED(router_backward, r->counts, "counts", I64);
+    REQUIRED(router_backward, r->indices, "indices", INTEGERS);
+    REQUIRED(router_backward, r->counts, "counts", INTEGERS);
     REQUIRED(router_backward, r->grad_weights, "grad_weights", F32);
     REQUIRED(router_backward, r->grad_logits, "grad_logits", FLOATS);
     MATRIX(router_backward, r->probabilities, "probabilities", REALS);
-    MATRIX(router_backward, r->indices, "indices", I32);
-    MATRIX(router_backward, r->counts, "counts", I64);
+    MATRIX(router_backward, r->indices, "indices", INTEGERS);
+    MATRIX(router_backward, r->counts, "counts", INTEGERS);
     MATRIX(router_backward, r->grad_weights, "grad_weights", F32);
     MATRIX(router_backward, r->grad_logits, "grad_logits", FLOATS);
     FREE_ROWS(router_backward, r->probabilities, "probabilities");
@@ -1589,12 +1628,14 @@ TEST(status, permutation) {
     RANGE(permutation, p->shape.groups, "shape.groups", int32_t, 0, TEGROUP_MAX_GROUPS);
     RANGE(permutation, p->shape.rows, "shape.rows", int64_t, 0, TEGROUP_MAX_COLS);
     BAD(permutation, p->shape.row_sizes.space = TEGROUP_SPACE_DEVICE, COMBINATION, "shape.row_sizes.space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
-    REQUIRED(permutation, p->indices, "indices", I32);
-    REQUIRED(permutation, p->row_of_slot, "row_of_slot", I64);
-    REQUIRED(permutation, p->slot_of_row, "slot_of_row", I64);
-    MATRIX(permutation, p->indices, "indices", I32);
-    MATRIX(permutation, p->row_of_slot, "row_of_slot", I64);
-    MATRIX(permutation, p->slot_of_row, "slot_of_row", I64);
+    REQUIRED(permutation, p->indices, "indices", INTEGERS);
+    REQUIRED(permutation, p->row_of_slot, "row_of_slot", INTEGERS);
+    REQUIRED(permutation, p->slot_of_row, "slot_of_row", INTEGERS);
+    MATRIX(permutation, p->indices, "indices", INTEGERS);
+    MATRIX(permutation, p->row_of_slot, "row_of_slot", INTEGERS);
+    MATRIX(permutation, p->slot_of_row, "slot_of_row", INTEGERS);
+    BAD(permutation, p->shape.rows = TEGROUP_MAX_COLS; p->row_of_slot.dtype = TEGROUP_DTYPE_I32, DTYPE, "row_of_slot.dtype", I64, TEGROUP_DTYPE_I32);
+    BAD(permutation, p->indices.rows = p->row_of_slot.rows = INT64_C(1) << 30; p->slot_of_row.dtype = TEGROUP_DTYPE_I32, DTYPE, "slot_of_row.dtype", I64, TEGROUP_DTYPE_I32);
     FREE_ROWS(permutation, p->indices, "indices");
     FIXED(permutation, p->row_of_slot, "row_of_slot");
     FIXED(permutation, p->slot_of_row, "slot_of_row");
@@ -1673,11 +1714,15 @@ TEST(status, validate) {
 TEST(status, permute) {
     tegroup_permute_desc *p = &w.permute;
     RANGE(permute, p->k, "k", int32_t, 1, 64);
-    REQUIRED(permute, p->tokens, "tokens", FLOATS);
-    REQUIRED(permute, p->slot_of_row, "slot_of_row", I64);
+    REQUIRED(permute, p->tokens, "tokens", FLOATS | BYTES);
+    REQUIRED(permute, p->slot_of_row, "slot_of_row", INTEGERS);
     REQUIRED(permute, p->permuted, "permuted", FLOATS);
     MATRIX(permute, p->tokens, "tokens", FLOATS);
-    MATRIX(permute, p->slot_of_row, "slot_of_row", I64);
+    MATRIX(permute, p->slot_of_row, "slot_of_row", INTEGERS);
+    BAD(permute, p->tokens.rows = p->weights.rows = INT64_C(1) << 30; p->slot_of_row.dtype = TEGROUP_DTYPE_I32, DTYPE, "slot_of_row.dtype", I64, TEGROUP_DTYPE_I32);
+    BAD(permute, p->tokens.dtype = TEGROUP_DTYPE_F4E2M1, DTYPE, "tokens.dtype", FLOATS | BYTES, TEGROUP_DTYPE_F4E2M1);
+    BAD(permute, memset(&p->weights, 0, sizeof p->weights); p->tokens.dtype = TEGROUP_DTYPE_I32, DTYPE, "permuted.dtype", I32, TEGROUP_DTYPE_F32);
+    BAD(permute, memset(&p->weights, 0, sizeof p->weights); p->permuted.dtype = TEGROUP_DTYPE_I32, DTYPE, "permuted.dtype", FLOATS, TEGROUP_DTYPE_I32);
     MATRIX(permute, p->weights, "weights", REALS);
     BAD(permute, p->weights.dtype = TEGROUP_DTYPE_UNSET, UNSET, "weights.dtype", REALS, 0);
     MATRIX(permute, p->permuted, "permuted", FLOATS);
@@ -1694,10 +1739,11 @@ TEST(status, permute) {
 TEST(status, combine) {
     tegroup_combine_desc *c = &w.combine;
     REQUIRED(combine, c->permuted, "permuted", FLOATS);
-    REQUIRED(combine, c->row_of_slot, "row_of_slot", I64);
+    REQUIRED(combine, c->row_of_slot, "row_of_slot", INTEGERS);
     REQUIRED(combine, c->tokens, "tokens", FLOATS);
     MATRIX(combine, c->permuted, "permuted", FLOATS);
-    MATRIX(combine, c->row_of_slot, "row_of_slot", I64);
+    MATRIX(combine, c->row_of_slot, "row_of_slot", INTEGERS);
+    BAD(combine, c->permuted.rows = INT64_C(1) << 31; c->row_of_slot.dtype = TEGROUP_DTYPE_I32, DTYPE, "row_of_slot.dtype", I64, TEGROUP_DTYPE_I32);
     MATRIX(combine, c->weights, "weights", REALS);
     MATRIX(combine, c->tokens, "tokens", FLOATS);
     FREE_ROWS(combine, c->permuted, "permuted");
@@ -1714,14 +1760,15 @@ TEST(status, combine_backward) {
     tegroup_combine_backward_desc *c = &w.combine_backward;
     REQUIRED(combine_backward, c->grad_tokens, "grad_tokens", FLOATS);
     REQUIRED(combine_backward, c->permuted, "permuted", FLOATS);
-    REQUIRED(combine_backward, c->row_of_slot, "row_of_slot", I64);
+    REQUIRED(combine_backward, c->row_of_slot, "row_of_slot", INTEGERS);
     REQUIRED(combine_backward, c->grad_permuted, "grad_permuted", FLOATS);
     REQUIRED(combine_backward, c->grad_weights, "grad_weights", REALS); /* it has data */
     BAD(combine_backward, memset(&c->grad_weights, 0, sizeof c->grad_weights), COMBINATION, "permuted.dtype", TEGROUP_DTYPE_UNSET, c->permuted.dtype);
     BAD(combine_backward, memset(&c->grad_weights, 0, sizeof c->grad_weights); c->permuted.dtype = TEGROUP_DTYPE_UNSET, UNSET, "permuted.dtype", FLOATS, 0);
     MATRIX(combine_backward, c->grad_tokens, "grad_tokens", FLOATS);
     MATRIX(combine_backward, c->permuted, "permuted", FLOATS);
-    MATRIX(combine_backward, c->row_of_slot, "row_of_slot", I64);
+    MATRIX(combine_backward, c->row_of_slot, "row_of_slot", INTEGERS);
+    BAD(combine_backward, c->grad_permuted.rows = INT64_C(1) << 31; c->row_of_slot.dtype = TEGROUP_DTYPE_I32, DTYPE, "row_of_slot.dtype", I64, TEGROUP_DTYPE_I32);
     MATRIX(combine_backward, c->weights, "weights", REALS);
     MATRIX(combine_backward, c->grad_permuted, "grad_permuted", FLOATS);
     MATRIX(combine_backward, c->grad_weights, "grad_weights", REALS);
