@@ -2031,7 +2031,8 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
     if (way.histogram) {
         __syncthreads();
         for (int32_t e = (int32_t)threadIdx.x; e < experts; e += (int32_t)blockDim.x)
-            if (histogram[e] != 0) tegroup_impl_add_count(desc.counts, e, histogram[e]);
+            if (gridDim.x == 1) tegroup_impl_store_int(desc.counts.dtype, desc.counts.data, e, histogram[e]);
+            else if (histogram[e] != 0) tegroup_impl_add_count(desc.counts, e, histogram[e]);
     }
 }
 
@@ -2352,18 +2353,27 @@ static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc 
     d.probabilities = tegroup_impl_cuda_matrix(&desc->probabilities);
     d.weights = tegroup_impl_cuda_matrix(&desc->weights);
     d.indices = tegroup_impl_cuda_matrix(&desc->indices);
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_clear_counts(&desc->counts, stream, error));
+    /* A single batch is a single block, which writes the counts. */
 #define TEGROUP_IMPL_LAUNCH(real, lanes, quads, turns)                                                                 \
+    if (!way.histogram || desc->logits.rows > 32 / (lanes) * (turns))                                                  \
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_clear_counts(&desc->counts, stream, error));                                \
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_router_launch(tegroup_impl_router_kernel<real, lanes, quads, turns>, &d, &way,  \
                                                      d.probabilities.dtype ? &d.probabilities : &d.logits,             \
                                                      32 / (lanes) * (turns), bytes, stream, error))
-    if (desc->logits.rows > 0) {
-        if (is_f64 && desc->experts <= 1024) TEGROUP_IMPL_LAUNCH(double, 32, 8, 1);
-        else if (is_f64) TEGROUP_IMPL_LAUNCH(double, 32, 32, 1);
-        else if (desc->experts <= 128) TEGROUP_IMPL_LAUNCH(float, 8, 4, 4);
-        else if (desc->experts <= 256) TEGROUP_IMPL_LAUNCH(float, 16, 4, 4);
-        else if (desc->experts <= 512) TEGROUP_IMPL_LAUNCH(float, 32, 4, 4);
-        else TEGROUP_IMPL_LAUNCH(float, 32, 32, 1);
+    if (desc->logits.rows == 0) {
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_clear_counts(&desc->counts, stream, error));
+    } else if (is_f64 && desc->experts <= 1024) {
+        TEGROUP_IMPL_LAUNCH(double, 32, 8, 1);
+    } else if (is_f64) {
+        TEGROUP_IMPL_LAUNCH(double, 32, 32, 1);
+    } else if (desc->experts <= 128) {
+        TEGROUP_IMPL_LAUNCH(float, 8, 4, 4);
+    } else if (desc->experts <= 256) {
+        TEGROUP_IMPL_LAUNCH(float, 16, 4, 4);
+    } else if (desc->experts <= 512) {
+        TEGROUP_IMPL_LAUNCH(float, 32, 4, 4);
+    } else {
+        TEGROUP_IMPL_LAUNCH(float, 32, 32, 1);
     }
 #undef TEGROUP_IMPL_LAUNCH
     if (!desc->balance_loss) return TEGROUP_OK;
@@ -2717,25 +2727,38 @@ static __device__ __forceinline__ void tegroup_impl_slot_experts(const tegroup_i
     else tegroup_impl_slot_experts_of<int64_t>(call, first, last, expert);
 }
 
+static __device__ __forceinline__ void tegroup_impl_clear_slots(const tegroup_impl_permutation_call &call,
+                                                                int64_t thread, int64_t threads) {
+    const tegroup_matrix &slots_of = call.desc.slot_of_row;
+    for (int64_t row = thread; row < call.desc.shape.rows; row += threads)
+        tegroup_impl_store_int(slots_of.dtype, slots_of.data, row, -1);
+}
+
+/* The warp counts a run's slots by expert. */
+static __device__ __forceinline__ void tegroup_impl_count_run(const tegroup_impl_permutation_call &call, int64_t run,
+                                                              unsigned long long *counts) {
+    const int32_t groups = call.desc.shape.groups, lane = (int32_t)threadIdx.x % 32;
+    const int64_t last = tegroup_impl_min(call.slots, (run + 1) * call.run);
+    for (int32_t g = lane; g < groups; g += 32) counts[g] = 0;
+    __syncwarp();
+    for (int64_t base = run * call.run; base < last; base += 32 * TEGROUP_IMPL_PERMUTATION_BATCH) {
+        int32_t expert[TEGROUP_IMPL_PERMUTATION_BATCH];
+        tegroup_impl_slot_experts(call, base + lane, last, expert);
+#pragma unroll
+        for (int b = 0; b < TEGROUP_IMPL_PERMUTATION_BATCH; b++)
+            if (expert[b] >= 0) atomicAdd((uint32_t *)&counts[expert[b]], 1u); /* a run's counts fit 32 bits */
+    }
+    __syncwarp();
+}
+
 static __global__ void __launch_bounds__(256)
     tegroup_impl_permutation_count_kernel(const __grid_constant__ tegroup_impl_permutation_call call) {
     const int32_t groups = call.desc.shape.groups, lane = (int32_t)threadIdx.x % 32;
     const int64_t thread = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, threads = (int64_t)gridDim.x * blockDim.x;
     unsigned long long *counts = tegroup_impl_permutation_numbers(groups);
-    for (int64_t row = thread; row < call.desc.shape.rows; row += threads)
-        tegroup_impl_store_int(call.desc.slot_of_row.dtype, call.desc.slot_of_row.data, row, -1);
+    tegroup_impl_clear_slots(call, thread, threads);
     for (int64_t run = thread / 32; run < call.runs; run += threads / 32) {
-        const int64_t last = tegroup_impl_min(call.slots, (run + 1) * call.run);
-        for (int32_t g = lane; g < groups; g += 32) counts[g] = 0;
-        __syncwarp();
-        for (int64_t base = run * call.run; base < last; base += 32 * TEGROUP_IMPL_PERMUTATION_BATCH) {
-            int32_t expert[TEGROUP_IMPL_PERMUTATION_BATCH];
-            tegroup_impl_slot_experts(call, base + lane, last, expert);
-#pragma unroll
-            for (int b = 0; b < TEGROUP_IMPL_PERMUTATION_BATCH; b++)
-                if (expert[b] >= 0) atomicAdd((uint32_t *)&counts[expert[b]], 1u); /* a run's counts fit 32 bits */
-        }
-        __syncwarp();
+        tegroup_impl_count_run(call, run, counts);
         for (int32_t g = lane; g < groups; g += 32) call.before[run * groups + g] = (int64_t)counts[g];
         __syncwarp();
     }
@@ -2769,61 +2792,92 @@ static __global__ void __launch_bounds__(1024)
     }
 }
 
+static __device__ __forceinline__ bool tegroup_impl_permutation_prepared(const tegroup_impl_permutation_call &call) {
+    tegroup_impl_fit fit = tegroup_impl_fit_of_rows(call.view.header, call.desc.shape.rows);
+    fit.groups = call.desc.shape.groups;
+    return tegroup_impl_fits(&fit);
+}
+
+/* The warp ranks a run's slots. next: the row of each expert's next slot, which may be behind the expert's last row. */
+static __device__ __forceinline__ void tegroup_impl_rank_run(const tegroup_impl_permutation_call &call, int64_t run,
+                                                             bool prepared, unsigned long long *next) {
+    const int32_t lane = (int32_t)threadIdx.x % 32;
+    const int64_t capacity = call.desc.shape.rows, last = tegroup_impl_min(call.slots, (run + 1) * call.run);
+    for (int64_t base = run * call.run; base < last; base += 32 * TEGROUP_IMPL_PERMUTATION_BATCH) {
+        int32_t expert[TEGROUP_IMPL_PERMUTATION_BATCH];
+        unsigned long long start[TEGROUP_IMPL_PERMUTATION_BATCH];
+        int64_t rows[TEGROUP_IMPL_PERMUTATION_BATCH];
+        tegroup_impl_slot_experts(call, base + lane, last, expert);
+#pragma unroll
+        for (int b = 0; b < TEGROUP_IMPL_PERMUTATION_BATCH; b++) {
+            if (!prepared) expert[b] = -1;
+            start[b] = expert[b] >= 0 ? (unsigned long long)call.view.start[expert[b]] : 0;
+            rows[b] = expert[b] >= 0 ? call.view.rows[expert[b]] : 0;
+        }
+#pragma unroll
+        for (int b = 0; b < TEGROUP_IMPL_PERMUTATION_BATCH; b++) {
+            const int32_t e = expert[b];
+            const int64_t slot = base + 32 * b + lane;
+            const uint32_t same = __match_any_sync(0xffffffffu, e), lower = same & ((1u << lane) - 1);
+            const unsigned long long first = e >= 0 ? next[e] : 0, row = first + (unsigned)__popc(lower);
+            int64_t to = -1;
+            __syncwarp();
+            if (e >= 0 && lower == 0) next[e] = first + (unsigned)__popc(same);
+            __syncwarp();
+            if (e >= 0 && (int64_t)(row - start[b]) < rows[b]) to = (int64_t)row;
+            if (to < 0 || to >= capacity) to = -1;
+            if (slot < last) {
+                const tegroup_matrix &rows_of = call.desc.row_of_slot, &slots_of = call.desc.slot_of_row;
+                tegroup_impl_store_int(rows_of.dtype, rows_of.data, tegroup_impl_slot_at(rows_of, slot), to);
+                if (to >= 0) tegroup_impl_store_int(slots_of.dtype, slots_of.data, to, slot);
+            }
+        }
+    }
+}
+
 static __global__ void __launch_bounds__(256)
     tegroup_impl_permutation_rank_kernel(const __grid_constant__ tegroup_impl_permutation_call call) {
     const int32_t groups = call.desc.shape.groups, lane = (int32_t)threadIdx.x % 32;
-    const int64_t thread = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, threads = (int64_t)gridDim.x * blockDim.x,
-                  capacity = call.desc.shape.rows;
-    tegroup_impl_fit fit = tegroup_impl_fit_of_rows(call.view.header, capacity);
-    fit.groups = groups;
-    const bool prepared = tegroup_impl_fits(&fit);
-    /* the row of each expert's next slot, which may be behind the expert's last row */
+    const int64_t thread = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, threads = (int64_t)gridDim.x * blockDim.x;
+    const bool prepared = tegroup_impl_permutation_prepared(call);
     unsigned long long *next = tegroup_impl_permutation_numbers(groups);
     for (int64_t run = thread / 32; run < call.runs; run += threads / 32) {
-        const int64_t last = tegroup_impl_min(call.slots, (run + 1) * call.run);
         for (int32_t g = lane; g < groups; g += 32)
             next[g] = prepared
                           ? (unsigned long long)call.view.start[g] + (unsigned long long)call.before[run * groups + g]
                           : 0;
         __syncwarp();
-        for (int64_t base = run * call.run; base < last; base += 32 * TEGROUP_IMPL_PERMUTATION_BATCH) {
-            int32_t expert[TEGROUP_IMPL_PERMUTATION_BATCH];
-            unsigned long long start[TEGROUP_IMPL_PERMUTATION_BATCH];
-            int64_t rows[TEGROUP_IMPL_PERMUTATION_BATCH];
-            tegroup_impl_slot_experts(call, base + lane, last, expert);
-#pragma unroll
-            for (int b = 0; b < TEGROUP_IMPL_PERMUTATION_BATCH; b++) {
-                if (!prepared) expert[b] = -1;
-                start[b] = expert[b] >= 0 ? (unsigned long long)call.view.start[expert[b]] : 0;
-                rows[b] = expert[b] >= 0 ? call.view.rows[expert[b]] : 0;
-            }
-#pragma unroll
-            for (int b = 0; b < TEGROUP_IMPL_PERMUTATION_BATCH; b++) {
-                const int32_t e = expert[b];
-                const int64_t slot = base + 32 * b + lane;
-                const uint32_t same = __match_any_sync(0xffffffffu, e), lower = same & ((1u << lane) - 1);
-                const unsigned long long first = e >= 0 ? next[e] : 0, row = first + (unsigned)__popc(lower);
-                int64_t to = -1;
-                __syncwarp();
-                if (e >= 0 && lower == 0) next[e] = first + (unsigned)__popc(same);
-                __syncwarp();
-                if (e >= 0 && (int64_t)(row - start[b]) < rows[b]) to = (int64_t)row;
-                if (to < 0 || to >= capacity) to = -1;
-                if (slot < last) {
-                    const tegroup_matrix &rows_of = call.desc.row_of_slot, &slots_of = call.desc.slot_of_row;
-                    tegroup_impl_store_int(rows_of.dtype, rows_of.data, tegroup_impl_slot_at(rows_of, slot), to);
-                    if (to >= 0) tegroup_impl_store_int(slots_of.dtype, slots_of.data, to, slot);
-                }
-            }
-        }
+        tegroup_impl_rank_run(call, run, prepared, next);
         __syncwarp();
     }
+}
+
+/* All three steps for few slots, in one block, with a run for each warp: three launches take longer than the work. */
+static __global__ void __launch_bounds__(256)
+    tegroup_impl_permutation_block_kernel(const __grid_constant__ tegroup_impl_permutation_call call) {
+    const int32_t groups = call.desc.shape.groups, warps = (int32_t)blockDim.x / 32;
+    const bool prepared = tegroup_impl_permutation_prepared(call);
+    unsigned long long *numbers = tegroup_impl_permutation_numbers(groups),
+                       *all = numbers - (int64_t)(threadIdx.x / 32) * groups;
+    tegroup_impl_clear_slots(call, threadIdx.x, blockDim.x);
+    tegroup_impl_count_run(call, threadIdx.x / 32, numbers);
+    __syncthreads();
+    for (int32_t g = (int32_t)threadIdx.x; g < groups; g += (int32_t)blockDim.x) {
+        unsigned long long next = prepared ? (unsigned long long)call.view.start[g] : 0;
+        for (int32_t warp = 0; warp < warps; warp++) {
+            const unsigned long long count = all[warp * groups + g];
+            all[warp * groups + g] = next;
+            next += count;
+        }
+    }
+    __syncthreads();
+    tegroup_impl_rank_run(call, threadIdx.x / 32, prepared, numbers);
 }
 
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,
                                                                 struct CUstream_st *stream, tegroup_error *error) {
     const int32_t groups = desc->shape.groups;
-    const int64_t numbers_bytes = 8 * tegroup_impl_max(1, groups);
+    const int64_t numbers_bytes = 8 * tegroup_impl_max(1, groups), most_of_a_warp = 512, most_rows = 16384;
     const int32_t warps = (int32_t)tegroup_impl_clamp(48 * 1024 / numbers_bytes, 1, 8);
     const size_t shared = (size_t)(warps * numbers_bytes);
     tegroup_impl_permutation_call call;
@@ -2835,6 +2889,13 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
     call.view = tegroup_impl_snapshot_view(desc->shape.snapshot, groups, 0);
     call.before = (int64_t *)desc->workspace; /* the workspace's only item */
     call.slots = desc->indices.rows * desc->indices.cols;
+    if (call.slots <= warps * most_of_a_warp && desc->shape.rows <= most_rows) {
+        call.runs = warps;
+        call.run = tegroup_impl_align(tegroup_impl_ceil_div(call.slots, warps), 32);
+        return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_permutation_block_kernel, 1,
+                                                            32u * (unsigned)warps, shared, stream, call),
+                                        "stream", "the kernel must launch", error);
+    }
     call.run = tegroup_impl_permutation_run(groups);
     call.runs = tegroup_impl_ceil_div(call.slots, call.run);
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(call.runs, warps), 64, &blocks, error));

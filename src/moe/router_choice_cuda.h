@@ -346,7 +346,8 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
     if (way.histogram) {
         __syncthreads();
         for (int32_t e = (int32_t)threadIdx.x; e < experts; e += (int32_t)blockDim.x)
-            if (histogram[e] != 0) tegroup_impl_add_count(desc.counts, e, histogram[e]);
+            if (gridDim.x == 1) tegroup_impl_store_int(desc.counts.dtype, desc.counts.data, e, histogram[e]);
+            else if (histogram[e] != 0) tegroup_impl_add_count(desc.counts, e, histogram[e]);
     }
 }
 

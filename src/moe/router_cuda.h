@@ -85,18 +85,27 @@ static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc 
     d.probabilities = tegroup_impl_cuda_matrix(&desc->probabilities);
     d.weights = tegroup_impl_cuda_matrix(&desc->weights);
     d.indices = tegroup_impl_cuda_matrix(&desc->indices);
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_clear_counts(&desc->counts, stream, error));
+    /* A single batch is a single block, which writes the counts. */
 #define TEGROUP_IMPL_LAUNCH(real, lanes, quads, turns)                                                                 \
+    if (!way.histogram || desc->logits.rows > 32 / (lanes) * (turns))                                                  \
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_clear_counts(&desc->counts, stream, error));                                \
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_router_launch(tegroup_impl_router_kernel<real, lanes, quads, turns>, &d, &way,  \
                                                      d.probabilities.dtype ? &d.probabilities : &d.logits,             \
                                                      32 / (lanes) * (turns), bytes, stream, error))
-    if (desc->logits.rows > 0) {
-        if (is_f64 && desc->experts <= 1024) TEGROUP_IMPL_LAUNCH(double, 32, 8, 1);
-        else if (is_f64) TEGROUP_IMPL_LAUNCH(double, 32, 32, 1);
-        else if (desc->experts <= 128) TEGROUP_IMPL_LAUNCH(float, 8, 4, 4);
-        else if (desc->experts <= 256) TEGROUP_IMPL_LAUNCH(float, 16, 4, 4);
-        else if (desc->experts <= 512) TEGROUP_IMPL_LAUNCH(float, 32, 4, 4);
-        else TEGROUP_IMPL_LAUNCH(float, 32, 32, 1);
+    if (desc->logits.rows == 0) {
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_clear_counts(&desc->counts, stream, error));
+    } else if (is_f64 && desc->experts <= 1024) {
+        TEGROUP_IMPL_LAUNCH(double, 32, 8, 1);
+    } else if (is_f64) {
+        TEGROUP_IMPL_LAUNCH(double, 32, 32, 1);
+    } else if (desc->experts <= 128) {
+        TEGROUP_IMPL_LAUNCH(float, 8, 4, 4);
+    } else if (desc->experts <= 256) {
+        TEGROUP_IMPL_LAUNCH(float, 16, 4, 4);
+    } else if (desc->experts <= 512) {
+        TEGROUP_IMPL_LAUNCH(float, 32, 4, 4);
+    } else {
+        TEGROUP_IMPL_LAUNCH(float, 32, 32, 1);
     }
 #undef TEGROUP_IMPL_LAUNCH
     if (!desc->balance_loss) return TEGROUP_OK;
