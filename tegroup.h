@@ -627,11 +627,15 @@ typedef struct tegroup_gemm_desc {
     tegroup_tensor  c;           /* shape and dtype like d; absent = none. May be d itself (same data, same ld, same
                                     snapshot), else must not overlap it. Never read for a group whose beta is 0    */
     tegroup_tensor  d;           /* required; must not overlap any input but c                                    */
-    tegroup_tensor  bias;        /* absent = none. FORWARD: input [groups, 1, n], added after alpha and beta.
+    tegroup_tensor  bias;        /* absent = none. FORWARD, DGRAD: input [groups, 1, columns of d], added after alpha
+                                    and beta; in a DGRAD that is for a layer whose weights are [groups, k, n].
                                     WGRAD: output, the bias gradient: each group's sum of a's rows (times row_scale);
                                     overwrites, or adds when accumulate is 1; alpha and beta do not apply to it    */
-    const void     *row_scale;   /* [rows of a] multiplies the bias of each row (its routing probability); needs bias */
+    const void     *row_scale;   /* [rows of a, or of b with bias_of_b] multiplies the bias of each row (its routing
+                                    probability); needs bias                                                       */
     tegroup_dtype   row_scale_dtype; /* F32 or F64; UNSET = no row_scale                                          */
+    int32_t         bias_of_b;   /* WGRAD with bias: 1: the bias gradient [groups, 1, columns of d] is the sum of b's
+                                    rows, for weights [groups, k, n], whose wgrad has X for a and dY for b          */
     tegroup_scalars alpha, beta; /* taken in the type of the sums, where a tiny F64 may be 0. a and b are read also
                                     where alpha is 0: 0 times NaN is NaN. (Not by the cuBLASLt backends, whose
                                     library leaves them out then)                                                 */
@@ -665,7 +669,7 @@ typedef struct tegroup_problem {
     uint8_t         irregular;         /* 1: n or k may differ between groups                                  */
     uint8_t         alpha_space, beta_space; /* UNSET = default: 1 and 0                                       */
     uint8_t         alpha_stride, beta_stride;
-    uint8_t         accumulate;
+    uint8_t         accumulate, bias_of_b;
 } tegroup_problem;
 
 /* A machine, present or not. Zero fields mean "none". */
@@ -906,6 +910,12 @@ typedef struct tegroup_activation_backward_desc {
 
 /* ==== [14] Grouped linear (src/layer/linear_types.h) ==== */
 
+/* How the weights of a layer with k inputs and n outputs lie, and their gradient with them. */
+typedef enum tegroup_weight_layout {
+    TEGROUP_WEIGHT_OUT_IN = 0, /* [groups, n, k]: k contiguous, as torch.nn.Linear has it                         */
+    TEGROUP_WEIGHT_IN_OUT = 1  /* [groups, k, n]: n contiguous, as gpt-oss's checkpoints have it                  */
+} tegroup_weight_layout;
+
 /* One linear layer an expert, forward and backward, as grouped products and nothing else:
  *
  *   forward   Y = X W^T + row_scale * bias      reads input, weight, bias, row_scale; writes out
@@ -921,20 +931,21 @@ typedef struct tegroup_activation_backward_desc {
  *
  * An absent output plans no such product: no out, no forward; no dgrad_out, no dgrad; no main_grad, no wgrad. Rows
  * are ragged: their shapes have row_sizes, rows that are the capacity, and (to run) one snapshot, that of the
- * routing. n and k are the same in every group. Outputs are contiguous (ld 0 or cols, group_stride 0 or rows *
- * cols), overlap nothing that their call reads or writes, and get the same bits wherever they are. Data are aligned
- * to their element; a backend that needs more says so. */
+ * routing. n and k are the same in every group. W is [groups, n, k], or with weight_layout its transpose. Outputs are
+ * contiguous (ld 0 or cols, group_stride 0 or rows * cols), overlap nothing that their call reads or writes, and get
+ * the same bits wherever they are. Data are aligned to their element; a backend that needs more says so. */
 typedef struct tegroup_linear_desc {
     size_t          struct_size;    /* sizeof(tegroup_linear_desc)                                                */
     tegroup_space   space;          /* where all data live; required                                              */
-    tegroup_tensor  weight;         /* in  W [groups, n, k], one buffer or pointers; required, for its shape      */
+    tegroup_tensor  weight;         /* in  W [groups, n, k] or, as weight_layout says, [groups, k, n], one buffer or
+                                       pointers; required, for its shape                                          */
     tegroup_tensor  bias;           /* in  [groups, 1, n], one buffer or pointers; F16, BF16, F32 or F64; absent =
                                        none */
     tegroup_tensor  input;          /* in  X [rows, k], weight's dtype; needed for forward and wgrad              */
     tegroup_tensor  out;            /* out Y [rows, n], any dtype that the backend writes                         */
     tegroup_tensor  grad_output;    /* in  dY [rows, n], weight's dtype; needed for dgrad and wgrad               */
     tegroup_tensor  dgrad_out;      /* out dX [rows, k]                                                           */
-    tegroup_tensor  main_grad;      /* out dW [groups, n, k], one buffer or pointers; its own dtype, such as F32  */
+    tegroup_tensor  main_grad;      /* out dW, shaped as weight, one buffer or pointers; its own dtype, such as F32 */
     tegroup_tensor  bias_grad;      /* out [groups, 1, n], one buffer or pointers; absent = not wanted. Needs main_grad
                                        and bias                                                                   */
     tegroup_tensor  grad_row_scale; /* out [rows, 1], absent = not wanted. Written by dgrad: needs dgrad_out, row_scale
@@ -946,6 +957,7 @@ typedef struct tegroup_linear_desc {
                                        1 adds to both: an empty group's stay as they are, bit for bit             */
     tegroup_tail    out_tail;       /* rows of out that no group owns; out must then be there                     */
     tegroup_tail    dgrad_out_tail; /* rows of dgrad_out that no group owns. Those of grad_row_scale are kept     */
+    tegroup_weight_layout weight_layout; /* of weight and main_grad                                               */
     tegroup_options options;        /* of each product; but the one that gives grad_row_scale has one column: its
                                        backend is AUTO */
 } tegroup_linear_desc;
@@ -956,6 +968,7 @@ typedef struct tegroup_linear_desc {
 typedef struct tegroup_linear_plan {
     size_t         struct_size;
     uint32_t       magic;
+    tegroup_weight_layout weight_layout; /* as planned                                                            */
     size_t         workspace_bytes; /* what options.workspace must hold: that of the product which needs most     */
     tegroup_plan   forward, dgrad, wgrad; /* all zero where the output is absent                                  */
     tegroup_plan   grad_row_scale;
@@ -981,14 +994,17 @@ typedef enum tegroup_mlp_layer {
 /* One of its two linear layers. Each tensor is one buffer or pointers (device lists for the backends whose kernels
  * read them). */
 typedef struct tegroup_mlp_weights {
-    tegroup_tensor weight;    /* in  W [groups, n, k]; required, for its shape                                    */
+    tegroup_tensor weight;    /* in  W [groups, n, k] or, as weight_layout says, [groups, k, n]; required, for its
+                                 shape                                                                            */
     tegroup_tensor bias;      /* in  [groups, 1, n]; F16, BF16, F32 or F64; absent = none                         */
-    tegroup_tensor main_grad; /* out dW [groups, n, k]; its own dtype, such as F32; absent = not wanted           */
+    tegroup_tensor main_grad; /* out dW, shaped as weight; its own dtype, such as F32; absent = not wanted        */
     tegroup_tensor bias_grad; /* out [groups, 1, n]; absent = not wanted. Needs main_grad and bias                */
+    tegroup_weight_layout weight_layout; /* of weight and main_grad                                               */
 } tegroup_mlp_weights;
 
 /* fc1, an activation f and fc2, one of each an expert. h is the width between them: fc2.weight is [groups, n, h],
- * fc1.weight [groups, 2 h, k] for an activation of gate and up, else [groups, h, k].
+ * fc1.weight [groups, 2 h, k] for an activation of gate and up, else [groups, h, k]; with weight_layout IN_OUT their
+ * transposes, whose products have no activation in their epilogues.
  *
  *   forward   preactivation = X W1^T + b1             reads input, fc1.weight, fc1.bias
  *             activated = row_scale * f(preactivation)      row_scale
@@ -3436,6 +3452,8 @@ static inline tegroup_status tegroup_impl_check_numbers(const tegroup_gemm_desc 
     TEGROUP_IMPL_RULE_ENUM(desc->tail, TEGROUP_TAIL_POISON, names->tail, "must be a tegroup_tail");
     TEGROUP_IMPL_RULE(desc->accumulate == 0 || desc->accumulate == 1, ERROR_VALUE, "accumulate", "must be 0 or 1", 1,
                       desc->accumulate);
+    TEGROUP_IMPL_RULE(desc->bias_of_b == 0 || desc->bias_of_b == 1, ERROR_VALUE, "bias_of_b", "must be 0 or 1", 1,
+                      desc->bias_of_b);
     TEGROUP_IMPL_TRY(tegroup_impl_check_options(&desc->options, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_scalars(&desc->alpha, "alpha.dtype", "alpha.space", "alpha.stride", error));
     return tegroup_impl_check_scalars(&desc->beta, "beta.dtype", "beta.space", "beta.stride", error);
@@ -3532,6 +3550,11 @@ static inline tegroup_status tegroup_impl_check_dtypes(const tegroup_gemm_desc *
     return tegroup_impl_check_real(desc->row_scale_dtype, "row_scale_dtype", error);
 }
 
+/* The operand whose rows bias belongs to, and in a wgrad is the sum of. */
+TEGROUP_IMPL_HD const tegroup_tensor *tegroup_impl_biased(const tegroup_gemm_desc *desc) {
+    return desc->bias_of_b ? &desc->b : &desc->a;
+}
+
 /* Rules about what goes with what. */
 static inline tegroup_status tegroup_impl_check_extras(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
                                                        tegroup_error *error) {
@@ -3561,13 +3584,17 @@ static inline tegroup_status tegroup_impl_check_extras(const tegroup_gemm_desc *
                       "other than KEEP does not go with d.pointers", 0, desc->tail);
     TEGROUP_IMPL_RULE(desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || has_bias, ERROR_COMBINATION, "row_scale_dtype",
                       "needs bias", 0, desc->row_scale_dtype);
-    TEGROUP_IMPL_RULE(desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_listed(&desc->a), ERROR_COMBINATION,
-                      "row_scale_dtype", "does not go with a.pointers: its rows have no common numbering", 0,
-                      desc->row_scale_dtype);
+    TEGROUP_IMPL_RULE(!desc->bias_of_b || desc->op == TEGROUP_OP_WGRAD, ERROR_COMBINATION, "bias_of_b",
+                      "needs op WGRAD: in others a has the rows", TEGROUP_OP_WGRAD, desc->op);
+    TEGROUP_IMPL_RULE(!desc->bias_of_b || has_bias, ERROR_COMBINATION, "bias_of_b", "needs bias", 0, 1);
+    TEGROUP_IMPL_RULE(desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_listed(tegroup_impl_biased(desc)),
+                      ERROR_COMBINATION, "row_scale_dtype",
+                      desc->bias_of_b ? "does not go with b.pointers: its rows have no common numbering"
+                                      : "does not go with a.pointers: its rows have no common numbering",
+                      0, desc->row_scale_dtype);
     if (has_bias) {
-        int64_t n = desc->op == TEGROUP_OP_FORWARD ? d->shape.cols : desc->a.shape.cols;
-        TEGROUP_IMPL_RULE(desc->op != TEGROUP_OP_DGRAD, ERROR_COMBINATION, names->operand[TEGROUP_IMPL_BIAS]->name,
-                          "does not go with op DGRAD", 0, 1);
+        const int of_d = desc->op == TEGROUP_OP_DGRAD || desc->bias_of_b;
+        const int64_t n = of_d || desc->op == TEGROUP_OP_FORWARD ? d->shape.cols : desc->a.shape.cols;
         TEGROUP_IMPL_RULE(!tegroup_impl_ragged(&bias->shape), ERROR_COMBINATION,
                           TEGROUP_IMPL_OPERAND_PATH(BIAS, ROW_SIZES), "must be unset: one row a group", 0,
                           bias->shape.row_sizes.encoding);
@@ -3576,7 +3603,8 @@ static inline tegroup_status tegroup_impl_check_extras(const tegroup_gemm_desc *
         TEGROUP_IMPL_RULE(bias->shape.rows == 1, ERROR_SHAPE, TEGROUP_IMPL_OPERAND_PATH(BIAS, ROWS), "must be 1", 1,
                           bias->shape.rows);
         TEGROUP_IMPL_RULE(bias->shape.cols == n, ERROR_SHAPE, TEGROUP_IMPL_OPERAND_PATH(BIAS, COLS),
-                          "must equal n, the columns of Y", n, bias->shape.cols);
+                          of_d ? "must equal k, the columns of d" : "must equal n, the columns of Y", n,
+                          bias->shape.cols);
     }
     return TEGROUP_OK;
 }
@@ -3669,6 +3697,7 @@ static inline tegroup_status tegroup_impl_problem_of(const tegroup_gemm_desc *de
     problem->alpha_stride = (uint8_t)(desc->alpha.space != TEGROUP_SPACE_UNSET ? desc->alpha.stride : 0);
     problem->beta_stride = (uint8_t)(desc->beta.space != TEGROUP_SPACE_UNSET ? desc->beta.stride : 0);
     problem->accumulate = (uint8_t)desc->accumulate;
+    problem->bias_of_b = (uint8_t)desc->bias_of_b;
     problem->tail = desc->tail;
     return TEGROUP_OK;
 }
@@ -4027,9 +4056,23 @@ TEGROUP_IMPL_HD tegroup_impl_product tegroup_impl_product_of(const tegroup_gemm_
     return p;
 }
 
+/* Rows in one group of the operand that bias belongs to. */
+TEGROUP_IMPL_HD const tegroup_impl_block *tegroup_impl_biased_block(const tegroup_gemm_desc *desc,
+                                                                    const tegroup_impl_product *p) {
+    return desc->bias_of_b ? &p->b : &p->a;
+}
+
+/* The element where row r of a group begins that a wgrad sums for bias; -1: the row is of zeros. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_biased_row_at(const tegroup_gemm_desc *desc, const tegroup_impl_product *p,
+                                                   int64_t r) {
+    return tegroup_impl_row_at(desc->bias_of_b ? &desc->gather_b : &desc->gather_a, tegroup_impl_biased_block(desc, p),
+                               r);
+}
+
 /* Which operands of the group are looked at, or written: a bit each, by tegroup_impl_operand. */
 TEGROUP_IMPL_HD uint32_t tegroup_impl_uses(const tegroup_gemm_desc *desc, const tegroup_impl_product *p) {
     const int has_bias = desc->bias.dtype != TEGROUP_DTYPE_UNSET, wgrad = desc->op == TEGROUP_OP_WGRAD;
+    const tegroup_impl_block *summed = tegroup_impl_biased_block(desc, p);
     uint32_t used = 0;
     if (p->skip) return 0;
     if (p->m > 0 && p->n > 0 && !p->untouched) {
@@ -4038,8 +4081,11 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_uses(const tegroup_gemm_desc *desc, const 
         if (p->beta != 0) used |= 1u << TEGROUP_IMPL_C;
         if (has_bias && !wgrad) used |= 1u << TEGROUP_IMPL_BIAS;
     }
-    if (has_bias && wgrad && tegroup_impl_min(p->a.cols, p->bias.cols) > 0 && (p->a.rows > 0 || !desc->accumulate))
-        used |= 1u << TEGROUP_IMPL_BIAS | (p->a.rows > 0 ? 1u << TEGROUP_IMPL_A : 0);
+    if (has_bias && wgrad && tegroup_impl_min(summed->cols, p->bias.cols) > 0
+        && (summed->rows > 0 || !desc->accumulate)) {
+        used |= 1u << TEGROUP_IMPL_BIAS;
+        if (summed->rows > 0) used |= 1u << (desc->bias_of_b ? TEGROUP_IMPL_B : TEGROUP_IMPL_A);
+    }
     return used;
 }
 
@@ -5003,10 +5049,10 @@ static inline void tegroup_impl_lt_loop_workspace(const tegroup_plan *plan, tegr
  *   tb        TB/s at which operands are read and results are written
  *   us        microseconds to launch, and to fill and drain the pipeline
  *
- * The first kernel of an operation runs every problem. MMA(name, op, ns, epilogue, tb, us) is PORTABLE's kernel of
- * 64 x 128 tiles, for short groups: a multiprocessor holds two of its blocks, and its results have the same bits. ns,
- * epilogue, tb and us are for an H200, fitted to the times of all kernels in 3,500 products of 4 to 256 groups of 4 to
- * 2,048 rows, 192 to 28,672 columns and results of two bytes. */
+ * The first kernel of an operation runs every problem, but a dgrad with bias. MMA(name, op, ns, epilogue, tb, us) is
+ * PORTABLE's kernel of 64 x 128 tiles, for short groups: a multiprocessor holds two of its blocks, and its results have
+ * the same bits. ns, epilogue, tb and us are for an H200, fitted to the times of all kernels in 3,500 products of 4 to
+ * 256 groups of 4 to 2,048 rows, 192 to 28,672 columns and results of two bytes. */
 #define TEGROUP_IMPL_SM90_KERNELS(KERNEL, MMA)                                                                         \
     KERNEL(FORWARD_128X192, 1, 128, 192, 1, 3, 0, 7.75, 11, 4.06, 15.2)                                                \
     KERNEL(FORWARD_64X256, 1, 64, 256, 1, 4, 0, 5.74, 31, 4.07, 13.5)                                                  \
@@ -5068,14 +5114,22 @@ static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_row_of(int32_t kern
 static inline int tegroup_impl_sm90_can_flip(const tegroup_problem *p) {
     return (p->op == TEGROUP_OP_WGRAD || p->rows_space[TEGROUP_IMPL_D] != TEGROUP_SPACE_UNSET)
            && p->d != TEGROUP_DTYPE_F32 && p->c == TEGROUP_DTYPE_UNSET && !p->accumulate
-           && (p->bias == TEGROUP_DTYPE_UNSET || p->op != TEGROUP_OP_FORWARD) && !p->gathered[TEGROUP_IMPL_A]
+           && (p->bias == TEGROUP_DTYPE_UNSET || p->op == TEGROUP_OP_WGRAD) && !p->gathered[TEGROUP_IMPL_A]
            && !p->gathered[TEGROUP_IMPL_B];
 }
+/* Whether the kernels of an operation, with tiles of so many columns, add a bias. It would cost those of dgrad with 128
+ * by 192 tiles registers, which they spill. */
+#define TEGROUP_IMPL_SM90_ADDS_BIAS(op, cols, flips)                                                                   \
+    (!(flips)                                                                                                          \
+     && ((op) == TEGROUP_OP_FORWARD || ((op) == TEGROUP_OP_DGRAD && (cols) > TEGROUP_IMPL_SM90_WIDE)))
+
 /* Whether a kernel can run a problem. PORTABLE's gathers no rows. with_mma: PORTABLE is in the build. */
 static inline int tegroup_impl_sm90_runs(const tegroup_problem *p, int32_t kernel, int with_mma) {
     const tegroup_impl_sm90_row *row = tegroup_impl_sm90_row_of(kernel);
     return row->op == p->op && (!row->mma || (with_mma && !p->gathered[TEGROUP_IMPL_A]))
-           && (!row->flips || tegroup_impl_sm90_can_flip(p));
+           && (!row->flips || tegroup_impl_sm90_can_flip(p))
+           && (p->bias == TEGROUP_DTYPE_UNSET || p->op == TEGROUP_OP_WGRAD || row->mma
+               || TEGROUP_IMPL_SM90_ADDS_BIAS(row->op, row->tile_n, row->flips));
 }
 
 /* ==== [43] Hopper GEMM: what the scheduler knows of tiles (src/cuda/sm90_schedule.h) ==== */
@@ -6238,7 +6292,7 @@ static inline void tegroup_impl_cpu_gemm_tile_f32(const tegroup_gemm_desc *desc,
     int32_t m = (int32_t)tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_M, p->m - i0),
             n = (int32_t)tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_N, p->n - j0), i, j;
     float alpha = (float)p->alpha, beta = (float)p->beta, scale = 1;
-    int has_bias = desc->bias.dtype != TEGROUP_DTYPE_UNSET && desc->op == TEGROUP_OP_FORWARD;
+    int has_bias = desc->bias.dtype != TEGROUP_DTYPE_UNSET && desc->op != TEGROUP_OP_WGRAD;
     int wgrad = desc->op == TEGROUP_OP_WGRAD;
     /* Of few rows A is packed for as much of k as there is room for: lines of B are then read on and on. (Picked
      * rows are widened TILE_K elements at a time.) */
@@ -6292,21 +6346,23 @@ static inline void tegroup_impl_cpu_gemm_tile_f32(const tegroup_gemm_desc *desc,
     }
 }
 
-/* Bias gradient of one group, TILE_N columns from j0: sums of A's rows in their order. */
+/* Bias gradient of one group, TILE_N columns from j0: sums of dY's rows in their order. */
 static inline void tegroup_impl_cpu_bias_grad_f32(const tegroup_gemm_desc *desc, const tegroup_impl_product *p,
                                                    int64_t j0) {
     float sums[TEGROUP_IMPL_CPU_TILE_N];
-    int64_t n = tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_N, tegroup_impl_min(p->a.cols, p->bias.cols) - j0), r, j;
+    const tegroup_impl_block *dy = tegroup_impl_biased_block(desc, p);
+    const tegroup_dtype dtype = tegroup_impl_biased(desc)->dtype;
+    int64_t n = tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_N, tegroup_impl_min(dy->cols, p->bias.cols) - j0), r, j;
     memset(sums, 0, sizeof sums);
-    for (r = 0; r < p->a.rows; r++) {
+    for (r = 0; r < dy->rows; r++) {
         float scale = desc->row_scale_dtype != TEGROUP_DTYPE_UNSET
-                         ? tegroup_impl_load_f32(desc->row_scale_dtype, desc->row_scale, p->a.row0 + r)
+                         ? tegroup_impl_load_f32(desc->row_scale_dtype, desc->row_scale, dy->row0 + r)
                          : 1;
-        int64_t at = tegroup_impl_row_at(&desc->gather_a, &p->a, r);
+        int64_t at = tegroup_impl_biased_row_at(desc, p, r);
         for (j = 0; j < n; j++)
-            sums[j] += scale * (at < 0 ? 0 : tegroup_impl_load_f32(desc->a.dtype, p->a.base, at + j0 + j));
+            sums[j] += scale * (at < 0 ? 0 : tegroup_impl_load_f32(dtype, dy->base, at + j0 + j));
     }
-    if (desc->accumulate && p->a.rows == 0) return; /* untouched, bit for bit */
+    if (desc->accumulate && dy->rows == 0) return; /* untouched, bit for bit */
     if (desc->accumulate)
         for (j = 0; j < n; j++)
             sums[j] += tegroup_impl_load_f32(desc->bias.dtype, p->bias.base, p->bias.first + j0 + j);
@@ -6342,7 +6398,7 @@ static inline void tegroup_impl_cpu_gemm_tile_f64(const tegroup_gemm_desc *desc,
     int32_t m = (int32_t)tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_M, p->m - i0),
             n = (int32_t)tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_N, p->n - j0), i, j;
     double alpha = (double)p->alpha, beta = (double)p->beta, scale = 1;
-    int has_bias = desc->bias.dtype != TEGROUP_DTYPE_UNSET && desc->op == TEGROUP_OP_FORWARD;
+    int has_bias = desc->bias.dtype != TEGROUP_DTYPE_UNSET && desc->op != TEGROUP_OP_WGRAD;
     int wgrad = desc->op == TEGROUP_OP_WGRAD;
     /* Of few rows A is packed for as much of k as there is room for: lines of B are then read on and on. (Picked
      * rows are widened TILE_K elements at a time.) */
@@ -6396,21 +6452,23 @@ static inline void tegroup_impl_cpu_gemm_tile_f64(const tegroup_gemm_desc *desc,
     }
 }
 
-/* Bias gradient of one group, TILE_N columns from j0: sums of A's rows in their order. */
+/* Bias gradient of one group, TILE_N columns from j0: sums of dY's rows in their order. */
 static inline void tegroup_impl_cpu_bias_grad_f64(const tegroup_gemm_desc *desc, const tegroup_impl_product *p,
                                                    int64_t j0) {
     double sums[TEGROUP_IMPL_CPU_TILE_N];
-    int64_t n = tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_N, tegroup_impl_min(p->a.cols, p->bias.cols) - j0), r, j;
+    const tegroup_impl_block *dy = tegroup_impl_biased_block(desc, p);
+    const tegroup_dtype dtype = tegroup_impl_biased(desc)->dtype;
+    int64_t n = tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_N, tegroup_impl_min(dy->cols, p->bias.cols) - j0), r, j;
     memset(sums, 0, sizeof sums);
-    for (r = 0; r < p->a.rows; r++) {
+    for (r = 0; r < dy->rows; r++) {
         double scale = desc->row_scale_dtype != TEGROUP_DTYPE_UNSET
-                         ? tegroup_impl_load_f64(desc->row_scale_dtype, desc->row_scale, p->a.row0 + r)
+                         ? tegroup_impl_load_f64(desc->row_scale_dtype, desc->row_scale, dy->row0 + r)
                          : 1;
-        int64_t at = tegroup_impl_row_at(&desc->gather_a, &p->a, r);
+        int64_t at = tegroup_impl_biased_row_at(desc, p, r);
         for (j = 0; j < n; j++)
-            sums[j] += scale * (at < 0 ? 0 : tegroup_impl_load_f64(desc->a.dtype, p->a.base, at + j0 + j));
+            sums[j] += scale * (at < 0 ? 0 : tegroup_impl_load_f64(dtype, dy->base, at + j0 + j));
     }
-    if (desc->accumulate && p->a.rows == 0) return; /* untouched, bit for bit */
+    if (desc->accumulate && dy->rows == 0) return; /* untouched, bit for bit */
     if (desc->accumulate)
         for (j = 0; j < n; j++)
             sums[j] += tegroup_impl_load_f64(desc->bias.dtype, p->bias.base, p->bias.first + j0 + j);
@@ -6449,7 +6507,9 @@ static inline void tegroup_impl_cpu_gemm_thread(const tegroup_gemm_desc *desc, c
         int64_t tiles_n = tegroup_impl_ceil_div(tegroup_impl_max(0, p.n), TEGROUP_IMPL_CPU_TILE_N);
         int64_t tiles = p.skip ? 0 : tegroup_impl_ceil_div(tegroup_impl_max(0, p.m), TEGROUP_IMPL_CPU_TILE_M) * tiles_n;
         int64_t chunks = bias_grad && !p.skip
-                             ? tegroup_impl_ceil_div(tegroup_impl_min(p.a.cols, p.bias.cols), TEGROUP_IMPL_CPU_TILE_N)
+                             ? tegroup_impl_ceil_div(tegroup_impl_min(tegroup_impl_biased_block(desc, &p)->cols,
+                                                                      p.bias.cols),
+                                                     TEGROUP_IMPL_CPU_TILE_N)
                              : 0;
         if (p.untouched) tiles = 0;
         TEGROUP_IMPL_OMP(omp for schedule(dynamic, 1) nowait)
@@ -6554,6 +6614,7 @@ static inline tegroup_status tegroup_impl_check_planned(const tegroup_problem *p
     TEGROUP_IMPL_SAME(beta_space, "beta.space");
     TEGROUP_IMPL_SAME(beta_stride, "beta.stride");
     TEGROUP_IMPL_SAME(accumulate, "accumulate");
+    TEGROUP_IMPL_SAME(bias_of_b, "bias_of_b");
     TEGROUP_IMPL_SAME(tail, names->tail);
 #undef TEGROUP_IMPL_SAME_EACH
 #undef TEGROUP_IMPL_SAME
@@ -6581,7 +6642,7 @@ static inline int64_t tegroup_impl_index_bytes(const tegroup_gather *gather, con
 }
 
 static inline int64_t tegroup_impl_row_scale_bytes(const tegroup_gemm_desc *desc) {
-    const tegroup_shape *shape = &desc->a.shape;
+    const tegroup_shape *shape = &tegroup_impl_biased(desc)->shape;
     return tegroup_impl_mul(tegroup_impl_mul(shape->rows, tegroup_impl_ragged(shape) ? 1 : shape->groups),
                             tegroup_impl_bits(desc->row_scale_dtype) / 8);
 }
@@ -7752,11 +7813,36 @@ typedef struct tegroup_impl_layer {
     tegroup_dtype row_scale_dtype;
     int32_t accumulate;
     tegroup_tail out_tail, dgrad_out_tail;
+    tegroup_weight_layout weight_layout;
+    const char *weight_layout_name;
     const tegroup_options *options;
 } tegroup_impl_layer;
 
 static inline int tegroup_impl_layer_has(const tegroup_impl_layer *layer, int tensor) {
     return layer->tensor[tensor] && layer->tensor[tensor]->dtype != TEGROUP_DTYPE_UNSET;
+}
+
+/* Columns of Y and of X. */
+static inline int64_t tegroup_impl_weight_out(const tegroup_tensor *weight, tegroup_weight_layout layout) {
+    return layout == TEGROUP_WEIGHT_IN_OUT ? weight->shape.cols : weight->shape.rows;
+}
+static inline int64_t tegroup_impl_weight_in(const tegroup_tensor *weight, tegroup_weight_layout layout) {
+    return layout == TEGROUP_WEIGHT_IN_OUT ? weight->shape.rows : weight->shape.cols;
+}
+
+/* The op that computes a product. Of transposed weights, forward multiplies as a DGRAD does, and dgrad as a FORWARD. */
+static inline tegroup_op tegroup_impl_layer_op(const tegroup_impl_layer *layer, int product) {
+    if (product == TEGROUP_IMPL_LINEAR_ROW_SCALE) return TEGROUP_OP_FORWARD;
+    if (layer->weight_layout == TEGROUP_WEIGHT_OUT_IN || product == TEGROUP_OP_WGRAD) return (tegroup_op)product;
+    return product == TEGROUP_OP_FORWARD ? TEGROUP_OP_DGRAD : TEGROUP_OP_FORWARD;
+}
+
+/* Which tensor is an operand of a product. The gradient of transposed weights is X^T dY. */
+static inline int tegroup_impl_layer_role(const tegroup_impl_layer *layer, int product, int operand) {
+    const int swaps = layer->weight_layout == TEGROUP_WEIGHT_IN_OUT && product == TEGROUP_OP_WGRAD;
+    if (swaps && operand == TEGROUP_IMPL_A) return TEGROUP_IMPL_LINEAR_INPUT;
+    if (swaps && operand == TEGROUP_IMPL_B) return TEGROUP_IMPL_LINEAR_GRAD_OUTPUT;
+    return tegroup_impl_linear_role(product, operand);
 }
 
 /* The tensor whose presence asks for a product. */
@@ -7767,7 +7853,7 @@ static inline tegroup_impl_names tegroup_impl_layer_names(const tegroup_impl_lay
     tegroup_impl_names names = *tegroup_impl_gemm_names();
     int operand;
     for (operand = 0; operand < TEGROUP_IMPL_OPERANDS; operand++) {
-        const int tensor = tegroup_impl_linear_role(product, operand);
+        const int tensor = tegroup_impl_layer_role(layer, product, operand);
         if (tensor != TEGROUP_IMPL_LINEAR_NONE) names.operand[operand] = layer->name[tensor];
     }
     names.tail = product == TEGROUP_OP_DGRAD ? "dgrad_out_tail" : "out_tail";
@@ -7780,15 +7866,16 @@ static inline void tegroup_impl_layer_product(const tegroup_impl_layer *layer, i
     int operand, is_op = product != TEGROUP_IMPL_LINEAR_ROW_SCALE;
     memset(gemm, 0, sizeof *gemm);
     gemm->struct_size = sizeof *gemm;
-    gemm->op = is_op ? (tegroup_op)product : TEGROUP_OP_FORWARD;
+    gemm->op = tegroup_impl_layer_op(layer, product);
     gemm->space = layer->space;
     for (operand = 0; operand < TEGROUP_IMPL_OPERANDS; operand++) {
-        const int tensor = tegroup_impl_linear_role(product, operand);
+        const int tensor = tegroup_impl_layer_role(layer, product, operand);
         if (tensor != TEGROUP_IMPL_LINEAR_NONE && layer->tensor[tensor]) *operands[operand] = *layer->tensor[tensor];
     }
     if (gemm->bias.dtype != TEGROUP_DTYPE_UNSET) {
         gemm->row_scale = layer->row_scale;
         gemm->row_scale_dtype = layer->row_scale_dtype;
+        gemm->bias_of_b = product == TEGROUP_OP_WGRAD && layer->weight_layout == TEGROUP_WEIGHT_IN_OUT;
     }
     if (product == TEGROUP_OP_WGRAD) gemm->accumulate = layer->accumulate;
     if (product == TEGROUP_OP_FORWARD) gemm->tail = layer->out_tail;
@@ -7847,8 +7934,9 @@ static inline tegroup_status tegroup_impl_layer_check_tensor(const tegroup_impl_
     const tegroup_shape *shape = &t->shape;
     const int rows_of = tegroup_impl_layer_rows_of(layer),
               is_weight = tensor == TEGROUP_IMPL_LINEAR_WEIGHT || tensor == TEGROUP_IMPL_LINEAR_MAIN_GRAD,
-              has_k = is_weight || tensor == TEGROUP_IMPL_LINEAR_INPUT || tensor == TEGROUP_IMPL_LINEAR_DGRAD_OUT;
-    const int64_t n = weight->shape.rows, k = weight->shape.cols;
+              has_k = tensor == TEGROUP_IMPL_LINEAR_INPUT || tensor == TEGROUP_IMPL_LINEAR_DGRAD_OUT,
+              like_cols = is_weight || has_k == (layer->weight_layout == TEGROUP_WEIGHT_OUT_IN);
+    const int64_t cols = like_cols ? weight->shape.cols : weight->shape.rows;
     TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(t, name, error));
     TEGROUP_IMPL_RULE(shape->groups == weight->shape.groups, ERROR_SHAPE, TEGROUP_IMPL_PATH(GROUPS),
                       weight_name->groups, weight->shape.groups, shape->groups);
@@ -7867,16 +7955,16 @@ static inline tegroup_status tegroup_impl_layer_check_tensor(const tegroup_impl_
     } else {
         TEGROUP_IMPL_RULE(!tegroup_impl_ragged(shape), ERROR_COMBINATION, TEGROUP_IMPL_PATH(ROW_SIZES),
                           "must be unset: every group is alike", 0, shape->row_sizes.encoding);
-        TEGROUP_IMPL_RULE(!is_weight || shape->rows == n, ERROR_SHAPE, TEGROUP_IMPL_PATH(ROWS), weight_name->rows, n,
-                          shape->rows);
+        TEGROUP_IMPL_RULE(!is_weight || shape->rows == weight->shape.rows, ERROR_SHAPE, TEGROUP_IMPL_PATH(ROWS),
+                          weight_name->rows, weight->shape.rows, shape->rows);
         TEGROUP_IMPL_RULE(is_weight || shape->rows == 1, ERROR_SHAPE, TEGROUP_IMPL_PATH(ROWS), "must be 1", 1,
                           shape->rows);
     }
     if (tensor == TEGROUP_IMPL_LINEAR_GRAD_ROW_SCALE)
         TEGROUP_IMPL_RULE(shape->cols == 1, ERROR_SHAPE, TEGROUP_IMPL_PATH(COLS), "must be 1", 1, shape->cols);
     else
-        TEGROUP_IMPL_RULE(shape->cols == (has_k ? k : n), ERROR_SHAPE, TEGROUP_IMPL_PATH(COLS),
-                          has_k ? weight_name->cols : weight_name->rows, has_k ? k : n, shape->cols);
+        TEGROUP_IMPL_RULE(shape->cols == cols, ERROR_SHAPE, TEGROUP_IMPL_PATH(COLS),
+                          like_cols ? weight_name->cols : weight_name->rows, cols, shape->cols);
     if (tensor == TEGROUP_IMPL_LINEAR_INPUT || tensor == TEGROUP_IMPL_LINEAR_GRAD_OUTPUT)
         TEGROUP_IMPL_RULE_AS(
             DTYPE, tegroup_impl_bits(weight->dtype) == 8 ? tegroup_impl_bits(t->dtype) == 8 : t->dtype == weight->dtype,
@@ -7887,6 +7975,8 @@ static inline tegroup_status tegroup_impl_layer_check_tensor(const tegroup_impl_
 /* The rules between the layer's tensors. The rules of a product are checked with the product. */
 static inline tegroup_status tegroup_impl_layer_check(const tegroup_impl_layer *layer, tegroup_error *error) {
     int tensor;
+    TEGROUP_IMPL_RULE_ENUM(layer->weight_layout, TEGROUP_WEIGHT_IN_OUT, layer->weight_layout_name,
+                           "must be a tegroup_weight_layout");
     for (tensor = TEGROUP_IMPL_LINEAR_WEIGHT; tensor < TEGROUP_IMPL_LINEAR_COUNT; tensor++)
         if (tensor == TEGROUP_IMPL_LINEAR_WEIGHT || tegroup_impl_layer_has(layer, tensor))
             TEGROUP_IMPL_TRY(tegroup_impl_layer_check_tensor(layer, tensor, error));
@@ -7922,6 +8012,7 @@ static inline tegroup_status tegroup_impl_layer_plan(const tegroup_impl_layer *l
     if (adds) gemm.accumulate = 1;
     plan->struct_size = sizeof *plan;
     plan->magic = TEGROUP_LINEAR_PLAN_MAGIC;
+    plan->weight_layout = layer->weight_layout;
     TEGROUP_IMPL_TRY(tegroup_impl_plan_make(&gemm, &names, target, one, error));
     if (one->workspace_bytes > plan->workspace_bytes) plan->workspace_bytes = one->workspace_bytes;
     return TEGROUP_OK;
@@ -7930,35 +8021,37 @@ static inline tegroup_status tegroup_impl_layer_plan(const tegroup_impl_layer *l
 /* A product of a call: described, and everything about it checked. apart: what it writes, too; else the call sees to
  * that. */
 static inline tegroup_status tegroup_impl_layer_check_product(const tegroup_impl_layer *layer, int product, int adds,
-                                                              int apart, const tegroup_plan *plan,
+                                                              int apart, const tegroup_linear_plan *plan,
                                                               tegroup_gemm_desc *gemm, tegroup_error *error) {
     const tegroup_impl_names names = tegroup_impl_layer_names(layer, product);
+    const tegroup_plan *one = tegroup_impl_linear_made(plan, product);
     const tegroup_impl_name *name = layer->name[tegroup_impl_layer_output(product)];
     int operand;
     TEGROUP_IMPL_RULE_AS(DTYPE, tegroup_impl_layer_has(layer, tegroup_impl_layer_output(product)), ERROR_UNSET,
                          TEGROUP_IMPL_PATH(DTYPE), "must be set: it is what this call writes", TEGROUP_DTYPE_F64, 0);
-    TEGROUP_IMPL_RULE(plan->magic == TEGROUP_PLAN_MAGIC, ERROR_PLAN, TEGROUP_IMPL_PATH(DTYPE),
+    TEGROUP_IMPL_RULE(one->magic == TEGROUP_PLAN_MAGIC, ERROR_PLAN, TEGROUP_IMPL_PATH(DTYPE),
                       "must have been set when the plan was made", 0,
                       layer->tensor[tegroup_impl_layer_output(product)]->dtype);
+    TEGROUP_IMPL_RULE(plan->weight_layout == layer->weight_layout, ERROR_PLAN, layer->weight_layout_name,
+                      "must be as planned", plan->weight_layout, layer->weight_layout);
     tegroup_impl_layer_product(layer, product, gemm);
     if (adds) gemm->accumulate = 1;
     for (operand = 0; operand < TEGROUP_IMPL_OPERANDS; operand++) {
-        const int tensor = tegroup_impl_linear_role(product, operand);
+        const int tensor = tegroup_impl_layer_role(layer, product, operand);
         if (tensor != TEGROUP_IMPL_LINEAR_NONE && tegroup_impl_layer_has(layer, tensor))
             TEGROUP_IMPL_TRY(tegroup_impl_layer_check_memory(layer, tensor, error));
     }
-    TEGROUP_IMPL_TRY(tegroup_impl_gemm_check(plan, gemm, &names, error));
-    return apart ? tegroup_impl_check_overlaps(plan, gemm, &names, error) : TEGROUP_OK;
+    TEGROUP_IMPL_TRY(tegroup_impl_gemm_check(one, gemm, &names, error));
+    return apart ? tegroup_impl_check_overlaps(one, gemm, &names, error) : TEGROUP_OK;
 }
 
 /* Forward and wgrad are one product each. run 0: only what the call checks. */
 static inline tegroup_status tegroup_impl_layer_call(const tegroup_impl_layer *layer, const tegroup_linear_plan *plan,
                                                      tegroup_op op, int run, struct CUstream_st *stream,
                                                      tegroup_error *error) {
-    const tegroup_plan *planned = tegroup_impl_linear_made(plan, (int)op);
     tegroup_gemm_desc gemm;
-    TEGROUP_IMPL_TRY(tegroup_impl_layer_check_product(layer, (int)op, 0, 1, planned, &gemm, error));
-    return run ? tegroup_impl_gemm_run(planned, &gemm, stream, error) : TEGROUP_OK;
+    TEGROUP_IMPL_TRY(tegroup_impl_layer_check_product(layer, (int)op, 0, 1, plan, &gemm, error));
+    return run ? tegroup_impl_gemm_run(tegroup_impl_linear_made(plan, (int)op), &gemm, stream, error) : TEGROUP_OK;
 }
 
 /* The products of dgrad are apart from their own operands; neither may write what the other touches. */
@@ -7980,12 +8073,12 @@ static inline tegroup_status tegroup_impl_layer_dgrad(const tegroup_impl_layer *
     const int second = TEGROUP_IMPL_LINEAR_ROW_SCALE,
               wants_scale = tegroup_impl_layer_has(layer, TEGROUP_IMPL_LINEAR_GRAD_ROW_SCALE);
     tegroup_gemm_desc gemm, other;
-    TEGROUP_IMPL_TRY(tegroup_impl_layer_check_product(layer, TEGROUP_OP_DGRAD, 0, 1, &plan->dgrad, &gemm, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_layer_check_product(layer, TEGROUP_OP_DGRAD, 0, 1, plan, &gemm, error));
     TEGROUP_IMPL_RULE((plan->grad_row_scale.magic != 0) == wants_scale, ERROR_PLAN, "grad_row_scale.dtype",
                       "must be set just when planned so", plan->grad_row_scale.problem.d,
                       wants_scale ? layer->tensor[TEGROUP_IMPL_LINEAR_GRAD_ROW_SCALE]->dtype : 0);
     if (wants_scale) {
-        TEGROUP_IMPL_TRY(tegroup_impl_layer_check_product(layer, second, 0, 1, &plan->grad_row_scale, &other, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_layer_check_product(layer, second, 0, 1, plan, &other, error));
         TEGROUP_IMPL_TRY(tegroup_impl_layer_check_dgrad_apart(layer, plan->dgrad.workspace_bytes, error));
     }
     if (!run) return TEGROUP_OK;
@@ -8015,6 +8108,8 @@ static inline void tegroup_impl_linear_layer(const tegroup_linear_desc *desc, te
     layer->accumulate = desc->accumulate;
     layer->out_tail = desc->out_tail;
     layer->dgrad_out_tail = desc->dgrad_out_tail;
+    layer->weight_layout = desc->weight_layout;
+    layer->weight_layout_name = "weight_layout";
     layer->options = &desc->options;
 }
 
@@ -8278,6 +8373,8 @@ static inline void tegroup_impl_mlp_layer_of(const tegroup_mlp_desc *desc, tegro
     layer->tensor[TEGROUP_IMPL_LINEAR_BIAS_GRAD] = &weights->bias_grad;
     layer->space = desc->space;
     layer->accumulate = desc->accumulate;
+    layer->weight_layout = weights->weight_layout;
+    layer->weight_layout_name = which == TEGROUP_MLP_FC1 ? "fc1.weight_layout" : "fc2.weight_layout";
     layer->options = &desc->options;
 }
 
@@ -8285,8 +8382,11 @@ static inline void tegroup_impl_mlp_layer_of(const tegroup_mlp_desc *desc, tegro
 static inline void tegroup_impl_mlp_layers_of(const tegroup_mlp_desc *desc, tegroup_op op,
                                               tegroup_impl_mlp_layers *layers) {
     tegroup_impl_layer *fc1 = &layers->fc1, *fc2 = &layers->fc2;
-    layers->preactivation = tegroup_impl_mlp_scratch(desc, desc->fc1.weight.dtype, desc->fc1.weight.shape.rows);
-    layers->activated = tegroup_impl_mlp_scratch(desc, desc->fc2.weight.dtype, desc->fc2.weight.shape.cols);
+    layers->preactivation =
+        tegroup_impl_mlp_scratch(desc, desc->fc1.weight.dtype,
+                                 tegroup_impl_weight_out(&desc->fc1.weight, desc->fc1.weight_layout));
+    layers->activated = tegroup_impl_mlp_scratch(desc, desc->fc2.weight.dtype,
+                                                 tegroup_impl_weight_in(&desc->fc2.weight, desc->fc2.weight_layout));
     tegroup_impl_mlp_layer_of(desc, TEGROUP_MLP_FC1, fc1);
     tegroup_impl_mlp_layer_of(desc, TEGROUP_MLP_FC2, fc2);
     fc1->tensor[TEGROUP_IMPL_LINEAR_INPUT] = &desc->input;
@@ -8425,11 +8525,16 @@ static inline tegroup_status tegroup_impl_mlp_check(const tegroup_mlp_desc *desc
     TEGROUP_IMPL_TRY(tegroup_impl_layer_check(&layers->fc2, error));
     if (tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, TEGROUP_IMPL_LINEAR_ROW_SCALE))
         TEGROUP_IMPL_TRY(tegroup_impl_layer_check_bias_type(&layers->fc2, error));
-    width = tegroup_impl_activation_cols(desc->activation, desc->fc2.weight.shape.cols);
-    TEGROUP_IMPL_RULE(desc->fc1.weight.shape.rows == width, ERROR_SHAPE, "fc1.weight.shape.rows",
-                      tegroup_impl_gated(desc->activation) ? "must be twice fc2.weight.shape.cols: gate and up"
-                                                           : "must equal fc2.weight.shape.cols",
-                      width, desc->fc1.weight.shape.rows);
+    width = tegroup_impl_activation_cols(desc->activation, layers->activated.shape.cols);
+    TEGROUP_IMPL_RULE(layers->preactivation.shape.cols == width, ERROR_SHAPE,
+                      desc->fc1.weight_layout == TEGROUP_WEIGHT_IN_OUT ? "fc1.weight.shape.cols"
+                                                                       : "fc1.weight.shape.rows",
+                      desc->fc2.weight_layout == TEGROUP_WEIGHT_IN_OUT
+                          ? (tegroup_impl_gated(desc->activation) ? "must be twice fc2.weight.shape.rows: gate and up"
+                                                                  : "must equal fc2.weight.shape.rows")
+                      : tegroup_impl_gated(desc->activation) ? "must be twice fc2.weight.shape.cols: gate and up"
+                                                             : "must equal fc2.weight.shape.cols",
+                      width, layers->preactivation.shape.cols);
     for (i = TEGROUP_IMPL_MLP_PREACTIVATION; i < TEGROUP_IMPL_MLP_ROW_SCALE; i++)
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_saved(desc, i, error));
     return tegroup_impl_check_real(desc->grad_row_scale.dtype, "grad_row_scale.dtype", error);
@@ -8478,9 +8583,14 @@ static inline tegroup_impl_mlp_plans tegroup_impl_mlp_plans_of(const tegroup_mlp
     return plans;
 }
 
+static inline const tegroup_linear_plan *tegroup_impl_mlp_linear(const tegroup_impl_mlp_plans *plans,
+                                                                 tegroup_mlp_layer layer) {
+    return layer == TEGROUP_MLP_FC1 ? plans->fc1 : plans->fc2;
+}
+
 static inline const tegroup_plan *tegroup_impl_mlp_made(const tegroup_impl_mlp_plans *plans, tegroup_mlp_layer layer,
                                                         int product) {
-    return tegroup_impl_linear_made(layer == TEGROUP_MLP_FC1 ? plans->fc1 : plans->fc2, product);
+    return tegroup_impl_linear_made(tegroup_impl_mlp_linear(plans, layer), product);
 }
 
 /* Why a product has no activation in its epilogue: fc1's forward product, or fc2's dgrad; NULL: it has. What a plan for
@@ -8499,6 +8609,9 @@ static inline const char *tegroup_impl_mlp_unfused(const tegroup_mlp_desc *desc,
         return "must not be REQUIRED: only SM90 and PORTABLE have products with an activation in their epilogue";
     if (!TEGROUP_IMPL_FUSED_KERNELS && !product->hypothetical)
         return "must not be REQUIRED: this build leaves out activations on the GPU";
+    if (product->problem.op != op)
+        return gradient ? "must not be REQUIRED: the epilogue is that of a product of fc2.weight_layout OUT_IN"
+                        : "must not be REQUIRED: the epilogue is that of a product of fc1.weight_layout OUT_IN";
     if (!tegroup_impl_gated(desc->activation))
         return "must not be REQUIRED: the epilogue's activation has a gate and an up";
     if (product->problem.a != out || out != input || tegroup_impl_bits(out) != 16
@@ -8796,8 +8909,9 @@ static inline tegroup_status tegroup_impl_mlp_check_call(tegroup_impl_mlp_call *
     for (i = 0; i < call->count; i++) {
         tegroup_impl_mlp_product *p = &call->products[i];
         TEGROUP_IMPL_TRY(tegroup_impl_layer_check_product(tegroup_impl_mlp_layer_at(&call->layers, p->layer),
-                                                          p->product, tegroup_impl_mlp_adds(p->product), 0, p->plan,
-                                                          &p->gemm, error));
+                                                          p->product, tegroup_impl_mlp_adds(p->product), 0,
+                                                          tegroup_impl_mlp_linear(call->plans, p->layer), &p->gemm,
+                                                          error));
     }
     if (desc->options.check_level != TEGROUP_CHECK_DEEP) return TEGROUP_OK; /* lists may be walked now */
     return tegroup_impl_mlp_check_apart(desc, call->reads, call->writes, workspace_bytes, TEGROUP_CHECK_DEEP, error);
@@ -9008,7 +9122,7 @@ static inline tegroup_status tegroup_impl_mlp_dgrad(const tegroup_impl_mlp_plans
     else {
         tegroup_impl_mlp_describe_activation(desc, &desc->preactivation, &desc->activated, &epilogue.activation);
         /* kernels take from it where ups are, also where activated is absent */
-        epilogue.activation.output.cols = desc->fc2.weight.shape.cols;
+        epilogue.activation.output.cols = call.layers.activated.shape.cols;
     }
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_activation_backward(desc, &call.products[0].gemm.d, &epilogue.gradient, error));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_fused(&call, TEGROUP_FUSED_DGRAD, &fused, error));
@@ -9189,11 +9303,13 @@ static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_des
     if (op->kind == TEGROUP_CHAIN_ACTIVATION)
         TEGROUP_IMPL_TRY(
             tegroup_impl_check_activation_kind(op->activation, op->interleaved, op->alpha, op->limit, error));
-    if (op->kind == TEGROUP_CHAIN_LINEAR) { /* its rows become columns */
+    if (op->kind == TEGROUP_CHAIN_LINEAR) { /* its outputs become columns */
         TEGROUP_IMPL_RULE_AS(DTYPE, TEGROUP_IMPL_THERE(op->weights.weight), ERROR_UNSET, "weight.dtype", "must be set",
                              TEGROUP_DTYPE_F64, 0);
         TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&op->weights.weight,
                                                    tegroup_impl_linear_name(TEGROUP_IMPL_LINEAR_WEIGHT), error));
+        TEGROUP_IMPL_RULE_ENUM(op->weights.weight_layout, TEGROUP_WEIGHT_IN_OUT, "weight_layout",
+                               "must be a tegroup_weight_layout");
     }
     if (op->kind == TEGROUP_CHAIN_BIAS) {
         const tegroup_tensor *bias = &op->weights.bias, *bias_grad = &op->weights.bias_grad;
@@ -9247,7 +9363,8 @@ static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_des
 }
 
 static inline int64_t tegroup_impl_chain_cols(const tegroup_chain_op *op, int64_t cols) {
-    if (op->kind == TEGROUP_CHAIN_LINEAR) return op->weights.weight.shape.rows;
+    if (op->kind == TEGROUP_CHAIN_LINEAR) 
+        return tegroup_impl_weight_out(&op->weights.weight, op->weights.weight_layout);
     if (op->kind == TEGROUP_CHAIN_ACTIVATION && tegroup_impl_gated(op->activation)) return cols / 2;
     return op->kind == TEGROUP_CHAIN_USER && op->cols > 0 ? op->cols : cols;
 }
@@ -9641,6 +9758,8 @@ static inline void tegroup_impl_chain_linear_of(const tegroup_chain_desc *desc, 
     layer->space = desc->space;
     layer->row_scale = given->row_scale;
     layer->row_scale_dtype = given->row_scale_dtype;
+    layer->weight_layout = weights->weight_layout;
+    layer->weight_layout_name = "weight_layout";
     layer->options = &desc->options;
     if (!tegroup_impl_chain_backward(desc)) return;
     linear->grad_output = tegroup_impl_chain_rows(chain, i, &chain->grads[i + 1]);
@@ -9864,9 +9983,11 @@ static inline tegroup_status tegroup_impl_chain_check_planned(const tegroup_chai
         TEGROUP_IMPL_SAME(kinds[i], "ops.kind");
         TEGROUP_IMPL_SAME(activations[i], "ops.activation");
         TEGROUP_IMPL_SAME(interleaved[i], "ops.interleaved");
-        TEGROUP_IMPL_SAME(cols[i + 1], now.kinds[i] == TEGROUP_CHAIN_LINEAR ? "weight.shape.rows"
-                                       : now.kinds[i] == TEGROUP_CHAIN_USER ? "ops.cols"
-                                                                            : "ops.activation");
+        TEGROUP_IMPL_SAME(cols[i + 1], now.kinds[i] == TEGROUP_CHAIN_USER     ? "ops.cols"
+                                       : now.kinds[i] != TEGROUP_CHAIN_LINEAR ? "ops.activation"
+                                       : desc->ops[i].weights.weight_layout == TEGROUP_WEIGHT_IN_OUT
+                                           ? "weight.shape.cols"
+                                           : "weight.shape.rows");
         TEGROUP_IMPL_RULE(((planned->saved ^ now.saved) >> (i + 1) & 1u) == 0, ERROR_PLAN, "arguments.out",
                           "must be there just when planned so", !(planned->saved >> (i + 1) & 1u),
                           !(now.saved >> (i + 1) & 1u));

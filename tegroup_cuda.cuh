@@ -3252,14 +3252,16 @@ static __global__ void __launch_bounds__(128)
     }
     __syncthreads();
     const int64_t j = (int64_t)blockIdx.x * 128 + threadIdx.x;
-    if (p.skip || j >= tegroup_impl_min(p.a.cols, p.bias.cols) || (desc.accumulate && p.a.rows == 0)) return;
+    const tegroup_impl_block &dy = *tegroup_impl_biased_block(&desc, &p);
+    const tegroup_dtype dtype = tegroup_impl_biased(&desc)->dtype;
+    if (p.skip || j >= tegroup_impl_min(dy.cols, p.bias.cols) || (desc.accumulate && dy.rows == 0)) return;
     float sum = 0;
-    for (int64_t r = 0; r < p.a.rows; r++) {
-        const int64_t at = tegroup_impl_row_at(&desc.gather_a, &p.a, r);
-        float x = at < 0 ? 0.0f : tegroup_impl_load_f32(desc.a.dtype, p.a.base, at + j);
+    for (int64_t r = 0; r < dy.rows; r++) {
+        const int64_t at = tegroup_impl_biased_row_at(&desc, &p, r);
+        float x = at < 0 ? 0.0f : tegroup_impl_load_f32(dtype, dy.base, at + j);
         float scale = desc.row_scale_dtype == TEGROUP_DTYPE_UNSET
                           ? 1.0f
-                          : tegroup_impl_load_f32(desc.row_scale_dtype, desc.row_scale, p.a.row0 + r);
+                          : tegroup_impl_load_f32(desc.row_scale_dtype, desc.row_scale, dy.row0 + r);
         sum = tegroup_impl_gpu_add(sum, tegroup_impl_gpu_mul(scale, x));
     }
     if (desc.accumulate)
@@ -4240,7 +4242,7 @@ template <int TILE_M, int TILE_N> struct tegroup_impl_gpu_walk {
         tile->b = p.b.base + (p.b.first + j0 * p.b_line) * in;
         tile->c = p.c.base + (p.c.first + j0) * out + i0 * tile->c_row;
         tile->d = p.d.base + (p.d.first + j0) * out + i0 * tile->d_row;
-        tile->bias = desc.bias.dtype == TEGROUP_DTYPE_UNSET || desc.op != TEGROUP_OP_FORWARD
+        tile->bias = desc.bias.dtype == TEGROUP_DTYPE_UNSET || desc.op == TEGROUP_OP_WGRAD
                          ? NULL
                          : p.bias.base + (p.bias.first + j0) * (desc.bias.dtype == TEGROUP_DTYPE_F32 ? 4 : 2);
         tile->scale =
@@ -5815,7 +5817,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
 /* The terms beta * C + scale * bias for the sums of one thread. As wgmma lays sums out, a thread has two adjacent
  * columns of each eight columns (an "eight"), in two lines that are eight apart. */
 template <typename SHAPE> struct tegroup_impl_sm90_terms {
-    static constexpr bool BIAS = SHAPE::OP == TEGROUP_OP_FORWARD && !SHAPE::FLIPS;
+    static constexpr bool BIAS = TEGROUP_IMPL_SM90_ADDS_BIAS(SHAPE::OP, SHAPE::COLS, SHAPE::FLIPS);
     static constexpr int EIGHTS = SHAPE::COLS / 8;
     float alpha, beta;
     float by[SHAPE::PARTS][2];       /* scale of the bias for each of this thread's lines */
@@ -7277,7 +7279,7 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
     call.adds_in_l2 = wgrad && desc->accumulate && desc->d.dtype == TEGROUP_DTYPE_F32 && desc->d.shape.cols % 4 == 0;
     if (!epilogue && number == TEGROUP_IMPL_SM90_FORWARD_128X192)
         call.narrows = (int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_NARROWS];
-    call.has_bias = forward && desc->bias.dtype != TEGROUP_DTYPE_UNSET;
+    call.has_bias = !wgrad && desc->bias.dtype != TEGROUP_DTYPE_UNSET;
     call.gathers_a = desc->gather_a.rows > 0;
     call.gathers_b = desc->gather_b.rows > 0;
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_operands(plan, desc, row, halves, &call, error));

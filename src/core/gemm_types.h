@@ -54,11 +54,15 @@ typedef struct tegroup_gemm_desc {
     tegroup_tensor  c;           /* shape and dtype like d; absent = none. May be d itself (same data, same ld, same
                                     snapshot), else must not overlap it. Never read for a group whose beta is 0    */
     tegroup_tensor  d;           /* required; must not overlap any input but c                                    */
-    tegroup_tensor  bias;        /* absent = none. FORWARD: input [groups, 1, n], added after alpha and beta.
+    tegroup_tensor  bias;        /* absent = none. FORWARD, DGRAD: input [groups, 1, columns of d], added after alpha
+                                    and beta; in a DGRAD that is for a layer whose weights are [groups, k, n].
                                     WGRAD: output, the bias gradient: each group's sum of a's rows (times row_scale);
                                     overwrites, or adds when accumulate is 1; alpha and beta do not apply to it    */
-    const void     *row_scale;   /* [rows of a] multiplies the bias of each row (its routing probability); needs bias */
+    const void     *row_scale;   /* [rows of a, or of b with bias_of_b] multiplies the bias of each row (its routing
+                                    probability); needs bias                                                       */
     tegroup_dtype   row_scale_dtype; /* F32 or F64; UNSET = no row_scale                                          */
+    int32_t         bias_of_b;   /* WGRAD with bias: 1: the bias gradient [groups, 1, columns of d] is the sum of b's
+                                    rows, for weights [groups, k, n], whose wgrad has X for a and dY for b          */
     tegroup_scalars alpha, beta; /* taken in the type of the sums, where a tiny F64 may be 0. a and b are read also
                                     where alpha is 0: 0 times NaN is NaN. (Not by the cuBLASLt backends, whose
                                     library leaves them out then)                                                 */

@@ -29,7 +29,7 @@ typedef struct tegroup_problem {
     uint8_t         irregular;         /* 1: n or k may differ between groups                                  */
     uint8_t         alpha_space, beta_space; /* UNSET = default: 1 and 0                                       */
     uint8_t         alpha_stride, beta_stride;
-    uint8_t         accumulate;
+    uint8_t         accumulate, bias_of_b;
 } tegroup_problem;
 
 /* A machine, present or not. Zero fields mean "none". */

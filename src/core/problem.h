@@ -90,6 +90,8 @@ static inline tegroup_status tegroup_impl_check_numbers(const tegroup_gemm_desc 
     TEGROUP_IMPL_RULE_ENUM(desc->tail, TEGROUP_TAIL_POISON, names->tail, "must be a tegroup_tail");
     TEGROUP_IMPL_RULE(desc->accumulate == 0 || desc->accumulate == 1, ERROR_VALUE, "accumulate", "must be 0 or 1", 1,
                       desc->accumulate);
+    TEGROUP_IMPL_RULE(desc->bias_of_b == 0 || desc->bias_of_b == 1, ERROR_VALUE, "bias_of_b", "must be 0 or 1", 1,
+                      desc->bias_of_b);
     TEGROUP_IMPL_TRY(tegroup_impl_check_options(&desc->options, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_scalars(&desc->alpha, "alpha.dtype", "alpha.space", "alpha.stride", error));
     return tegroup_impl_check_scalars(&desc->beta, "beta.dtype", "beta.space", "beta.stride", error);
@@ -186,6 +188,11 @@ static inline tegroup_status tegroup_impl_check_dtypes(const tegroup_gemm_desc *
     return tegroup_impl_check_real(desc->row_scale_dtype, "row_scale_dtype", error);
 }
 
+/* The operand whose rows bias belongs to, and in a wgrad is the sum of. */
+TEGROUP_IMPL_HD const tegroup_tensor *tegroup_impl_biased(const tegroup_gemm_desc *desc) {
+    return desc->bias_of_b ? &desc->b : &desc->a;
+}
+
 /* Rules about what goes with what. */
 static inline tegroup_status tegroup_impl_check_extras(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
                                                        tegroup_error *error) {
@@ -215,13 +222,17 @@ static inline tegroup_status tegroup_impl_check_extras(const tegroup_gemm_desc *
                       "other than KEEP does not go with d.pointers", 0, desc->tail);
     TEGROUP_IMPL_RULE(desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || has_bias, ERROR_COMBINATION, "row_scale_dtype",
                       "needs bias", 0, desc->row_scale_dtype);
-    TEGROUP_IMPL_RULE(desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_listed(&desc->a), ERROR_COMBINATION,
-                      "row_scale_dtype", "does not go with a.pointers: its rows have no common numbering", 0,
-                      desc->row_scale_dtype);
+    TEGROUP_IMPL_RULE(!desc->bias_of_b || desc->op == TEGROUP_OP_WGRAD, ERROR_COMBINATION, "bias_of_b",
+                      "needs op WGRAD: in others a has the rows", TEGROUP_OP_WGRAD, desc->op);
+    TEGROUP_IMPL_RULE(!desc->bias_of_b || has_bias, ERROR_COMBINATION, "bias_of_b", "needs bias", 0, 1);
+    TEGROUP_IMPL_RULE(desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_listed(tegroup_impl_biased(desc)),
+                      ERROR_COMBINATION, "row_scale_dtype",
+                      desc->bias_of_b ? "does not go with b.pointers: its rows have no common numbering"
+                                      : "does not go with a.pointers: its rows have no common numbering",
+                      0, desc->row_scale_dtype);
     if (has_bias) {
-        int64_t n = desc->op == TEGROUP_OP_FORWARD ? d->shape.cols : desc->a.shape.cols;
-        TEGROUP_IMPL_RULE(desc->op != TEGROUP_OP_DGRAD, ERROR_COMBINATION, names->operand[TEGROUP_IMPL_BIAS]->name,
-                          "does not go with op DGRAD", 0, 1);
+        const int of_d = desc->op == TEGROUP_OP_DGRAD || desc->bias_of_b;
+        const int64_t n = of_d || desc->op == TEGROUP_OP_FORWARD ? d->shape.cols : desc->a.shape.cols;
         TEGROUP_IMPL_RULE(!tegroup_impl_ragged(&bias->shape), ERROR_COMBINATION,
                           TEGROUP_IMPL_OPERAND_PATH(BIAS, ROW_SIZES), "must be unset: one row a group", 0,
                           bias->shape.row_sizes.encoding);
@@ -230,7 +241,8 @@ static inline tegroup_status tegroup_impl_check_extras(const tegroup_gemm_desc *
         TEGROUP_IMPL_RULE(bias->shape.rows == 1, ERROR_SHAPE, TEGROUP_IMPL_OPERAND_PATH(BIAS, ROWS), "must be 1", 1,
                           bias->shape.rows);
         TEGROUP_IMPL_RULE(bias->shape.cols == n, ERROR_SHAPE, TEGROUP_IMPL_OPERAND_PATH(BIAS, COLS),
-                          "must equal n, the columns of Y", n, bias->shape.cols);
+                          of_d ? "must equal k, the columns of d" : "must equal n, the columns of Y", n,
+                          bias->shape.cols);
     }
     return TEGROUP_OK;
 }
@@ -323,6 +335,7 @@ static inline tegroup_status tegroup_impl_problem_of(const tegroup_gemm_desc *de
     problem->alpha_stride = (uint8_t)(desc->alpha.space != TEGROUP_SPACE_UNSET ? desc->alpha.stride : 0);
     problem->beta_stride = (uint8_t)(desc->beta.space != TEGROUP_SPACE_UNSET ? desc->beta.stride : 0);
     problem->accumulate = (uint8_t)desc->accumulate;
+    problem->bias_of_b = (uint8_t)desc->bias_of_b;
     problem->tail = desc->tail;
     return TEGROUP_OK;
 }

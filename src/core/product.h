@@ -148,9 +148,23 @@ TEGROUP_IMPL_HD tegroup_impl_product tegroup_impl_product_of(const tegroup_gemm_
     return p;
 }
 
+/* Rows in one group of the operand that bias belongs to. */
+TEGROUP_IMPL_HD const tegroup_impl_block *tegroup_impl_biased_block(const tegroup_gemm_desc *desc,
+                                                                    const tegroup_impl_product *p) {
+    return desc->bias_of_b ? &p->b : &p->a;
+}
+
+/* The element where row r of a group begins that a wgrad sums for bias; -1: the row is of zeros. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_biased_row_at(const tegroup_gemm_desc *desc, const tegroup_impl_product *p,
+                                                   int64_t r) {
+    return tegroup_impl_row_at(desc->bias_of_b ? &desc->gather_b : &desc->gather_a, tegroup_impl_biased_block(desc, p),
+                               r);
+}
+
 /* Which operands of the group are looked at, or written: a bit each, by tegroup_impl_operand. */
 TEGROUP_IMPL_HD uint32_t tegroup_impl_uses(const tegroup_gemm_desc *desc, const tegroup_impl_product *p) {
     const int has_bias = desc->bias.dtype != TEGROUP_DTYPE_UNSET, wgrad = desc->op == TEGROUP_OP_WGRAD;
+    const tegroup_impl_block *summed = tegroup_impl_biased_block(desc, p);
     uint32_t used = 0;
     if (p->skip) return 0;
     if (p->m > 0 && p->n > 0 && !p->untouched) {
@@ -159,7 +173,10 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_uses(const tegroup_gemm_desc *desc, const 
         if (p->beta != 0) used |= 1u << TEGROUP_IMPL_C;
         if (has_bias && !wgrad) used |= 1u << TEGROUP_IMPL_BIAS;
     }
-    if (has_bias && wgrad && tegroup_impl_min(p->a.cols, p->bias.cols) > 0 && (p->a.rows > 0 || !desc->accumulate))
-        used |= 1u << TEGROUP_IMPL_BIAS | (p->a.rows > 0 ? 1u << TEGROUP_IMPL_A : 0);
+    if (has_bias && wgrad && tegroup_impl_min(summed->cols, p->bias.cols) > 0
+        && (summed->rows > 0 || !desc->accumulate)) {
+        used |= 1u << TEGROUP_IMPL_BIAS;
+        if (summed->rows > 0) used |= 1u << (desc->bias_of_b ? TEGROUP_IMPL_B : TEGROUP_IMPL_A);
+    }
     return used;
 }

@@ -14,6 +14,7 @@
 #include "formats/convert.h"
 #include "core/layout.h"
 #include "core/checks.h"
+#include "core/problem.h"
 #include "core/product.h"
 #include "cpu/rows.h"
 #include "cpu/gemm_kernel.h"
@@ -48,7 +49,7 @@ static inline void tegroup_impl_cpu_gemm_tile_FSUF(const tegroup_gemm_desc *desc
     int32_t m = (int32_t)tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_M, p->m - i0),
             n = (int32_t)tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_N, p->n - j0), i, j;
     REAL alpha = (REAL)p->alpha, beta = (REAL)p->beta, scale = 1;
-    int has_bias = desc->bias.dtype != TEGROUP_DTYPE_UNSET && desc->op == TEGROUP_OP_FORWARD;
+    int has_bias = desc->bias.dtype != TEGROUP_DTYPE_UNSET && desc->op != TEGROUP_OP_WGRAD;
     int wgrad = desc->op == TEGROUP_OP_WGRAD;
     /* Of few rows A is packed for as much of k as there is room for: lines of B are then read on and on. (Picked
      * rows are widened TILE_K elements at a time.) */
@@ -102,21 +103,23 @@ static inline void tegroup_impl_cpu_gemm_tile_FSUF(const tegroup_gemm_desc *desc
     }
 }
 
-/* Bias gradient of one group, TILE_N columns from j0: sums of A's rows in their order. */
+/* Bias gradient of one group, TILE_N columns from j0: sums of dY's rows in their order. */
 static inline void tegroup_impl_cpu_bias_grad_FSUF(const tegroup_gemm_desc *desc, const tegroup_impl_product *p,
                                                    int64_t j0) {
     REAL sums[TEGROUP_IMPL_CPU_TILE_N];
-    int64_t n = tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_N, tegroup_impl_min(p->a.cols, p->bias.cols) - j0), r, j;
+    const tegroup_impl_block *dy = tegroup_impl_biased_block(desc, p);
+    const tegroup_dtype dtype = tegroup_impl_biased(desc)->dtype;
+    int64_t n = tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_N, tegroup_impl_min(dy->cols, p->bias.cols) - j0), r, j;
     memset(sums, 0, sizeof sums);
-    for (r = 0; r < p->a.rows; r++) {
+    for (r = 0; r < dy->rows; r++) {
         REAL scale = desc->row_scale_dtype != TEGROUP_DTYPE_UNSET
-                         ? tegroup_impl_load_FSUF(desc->row_scale_dtype, desc->row_scale, p->a.row0 + r)
+                         ? tegroup_impl_load_FSUF(desc->row_scale_dtype, desc->row_scale, dy->row0 + r)
                          : 1;
-        int64_t at = tegroup_impl_row_at(&desc->gather_a, &p->a, r);
+        int64_t at = tegroup_impl_biased_row_at(desc, p, r);
         for (j = 0; j < n; j++)
-            sums[j] += scale * (at < 0 ? 0 : tegroup_impl_load_FSUF(desc->a.dtype, p->a.base, at + j0 + j));
+            sums[j] += scale * (at < 0 ? 0 : tegroup_impl_load_FSUF(dtype, dy->base, at + j0 + j));
     }
-    if (desc->accumulate && p->a.rows == 0) return; /* untouched, bit for bit */
+    if (desc->accumulate && dy->rows == 0) return; /* untouched, bit for bit */
     if (desc->accumulate)
         for (j = 0; j < n; j++)
             sums[j] += tegroup_impl_load_FSUF(desc->bias.dtype, p->bias.base, p->bias.first + j0 + j);
@@ -156,7 +159,9 @@ static inline void tegroup_impl_cpu_gemm_thread(const tegroup_gemm_desc *desc, c
         int64_t tiles_n = tegroup_impl_ceil_div(tegroup_impl_max(0, p.n), TEGROUP_IMPL_CPU_TILE_N);
         int64_t tiles = p.skip ? 0 : tegroup_impl_ceil_div(tegroup_impl_max(0, p.m), TEGROUP_IMPL_CPU_TILE_M) * tiles_n;
         int64_t chunks = bias_grad && !p.skip
-                             ? tegroup_impl_ceil_div(tegroup_impl_min(p.a.cols, p.bias.cols), TEGROUP_IMPL_CPU_TILE_N)
+                             ? tegroup_impl_ceil_div(tegroup_impl_min(tegroup_impl_biased_block(desc, &p)->cols,
+                                                                      p.bias.cols),
+                                                     TEGROUP_IMPL_CPU_TILE_N)
                              : 0;
         if (p.untouched) tiles = 0;
         TEGROUP_IMPL_OMP(omp for schedule(dynamic, 1) nowait)

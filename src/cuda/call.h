@@ -14,6 +14,7 @@
 #include "formats/convert.h"
 #include "core/layout.h"
 #include "core/checks.h"
+#include "core/problem.h"
 #include "core/choice.h"
 #include "core/product.h"
 #include "core/epilogue.h"
@@ -226,14 +227,16 @@ static __global__ void __launch_bounds__(128)
     }
     __syncthreads();
     const int64_t j = (int64_t)blockIdx.x * 128 + threadIdx.x;
-    if (p.skip || j >= tegroup_impl_min(p.a.cols, p.bias.cols) || (desc.accumulate && p.a.rows == 0)) return;
+    const tegroup_impl_block &dy = *tegroup_impl_biased_block(&desc, &p);
+    const tegroup_dtype dtype = tegroup_impl_biased(&desc)->dtype;
+    if (p.skip || j >= tegroup_impl_min(dy.cols, p.bias.cols) || (desc.accumulate && dy.rows == 0)) return;
     float sum = 0;
-    for (int64_t r = 0; r < p.a.rows; r++) {
-        const int64_t at = tegroup_impl_row_at(&desc.gather_a, &p.a, r);
-        float x = at < 0 ? 0.0f : tegroup_impl_load_f32(desc.a.dtype, p.a.base, at + j);
+    for (int64_t r = 0; r < dy.rows; r++) {
+        const int64_t at = tegroup_impl_biased_row_at(&desc, &p, r);
+        float x = at < 0 ? 0.0f : tegroup_impl_load_f32(dtype, dy.base, at + j);
         float scale = desc.row_scale_dtype == TEGROUP_DTYPE_UNSET
                           ? 1.0f
-                          : tegroup_impl_load_f32(desc.row_scale_dtype, desc.row_scale, p.a.row0 + r);
+                          : tegroup_impl_load_f32(desc.row_scale_dtype, desc.row_scale, dy.row0 + r);
         sum = tegroup_impl_gpu_add(sum, tegroup_impl_gpu_mul(scale, x));
     }
     if (desc.accumulate)

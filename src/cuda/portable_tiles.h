@@ -156,7 +156,7 @@ template <int TILE_M, int TILE_N> struct tegroup_impl_gpu_walk {
         tile->b = p.b.base + (p.b.first + j0 * p.b_line) * in;
         tile->c = p.c.base + (p.c.first + j0) * out + i0 * tile->c_row;
         tile->d = p.d.base + (p.d.first + j0) * out + i0 * tile->d_row;
-        tile->bias = desc.bias.dtype == TEGROUP_DTYPE_UNSET || desc.op != TEGROUP_OP_FORWARD
+        tile->bias = desc.bias.dtype == TEGROUP_DTYPE_UNSET || desc.op == TEGROUP_OP_WGRAD
                          ? NULL
                          : p.bias.base + (p.bias.first + j0) * (desc.bias.dtype == TEGROUP_DTYPE_F32 ? 4 : 2);
         tile->scale =

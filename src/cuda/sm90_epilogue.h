@@ -8,6 +8,7 @@
 #include "base/build.h"
 #include "core/checks.h"
 #include "core/product.h"
+#include "cuda/sm90_kernels.h"
 #include "core/activation_formulas.h"
 #include "cuda/rows.h"
 #include "cuda/activation_epilogue.h"
@@ -21,7 +22,7 @@
 /* The terms beta * C + scale * bias for the sums of one thread. As wgmma lays sums out, a thread has two adjacent
  * columns of each eight columns (an "eight"), in two lines that are eight apart. */
 template <typename SHAPE> struct tegroup_impl_sm90_terms {
-    static constexpr bool BIAS = SHAPE::OP == TEGROUP_OP_FORWARD && !SHAPE::FLIPS;
+    static constexpr bool BIAS = TEGROUP_IMPL_SM90_ADDS_BIAS(SHAPE::OP, SHAPE::COLS, SHAPE::FLIPS);
     static constexpr int EIGHTS = SHAPE::COLS / 8;
     float alpha, beta;
     float by[SHAPE::PARTS][2];       /* scale of the bias for each of this thread's lines */

@@ -25,10 +25,10 @@
  *   tb        TB/s at which operands are read and results are written
  *   us        microseconds to launch, and to fill and drain the pipeline
  *
- * The first kernel of an operation runs every problem. MMA(name, op, ns, epilogue, tb, us) is PORTABLE's kernel of
- * 64 x 128 tiles, for short groups: a multiprocessor holds two of its blocks, and its results have the same bits. ns,
- * epilogue, tb and us are for an H200, fitted to the times of all kernels in 3,500 products of 4 to 256 groups of 4 to
- * 2,048 rows, 192 to 28,672 columns and results of two bytes. */
+ * The first kernel of an operation runs every problem, but a dgrad with bias. MMA(name, op, ns, epilogue, tb, us) is
+ * PORTABLE's kernel of 64 x 128 tiles, for short groups: a multiprocessor holds two of its blocks, and its results have
+ * the same bits. ns, epilogue, tb and us are for an H200, fitted to the times of all kernels in 3,500 products of 4 to
+ * 256 groups of 4 to 2,048 rows, 192 to 28,672 columns and results of two bytes. */
 #define TEGROUP_IMPL_SM90_KERNELS(KERNEL, MMA)                                                                         \
     KERNEL(FORWARD_128X192, 1, 128, 192, 1, 3, 0, 7.75, 11, 4.06, 15.2)                                                \
     KERNEL(FORWARD_64X256, 1, 64, 256, 1, 4, 0, 5.74, 31, 4.07, 13.5)                                                  \
@@ -90,12 +90,20 @@ static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_row_of(int32_t kern
 static inline int tegroup_impl_sm90_can_flip(const tegroup_problem *p) {
     return (p->op == TEGROUP_OP_WGRAD || p->rows_space[TEGROUP_IMPL_D] != TEGROUP_SPACE_UNSET)
            && p->d != TEGROUP_DTYPE_F32 && p->c == TEGROUP_DTYPE_UNSET && !p->accumulate
-           && (p->bias == TEGROUP_DTYPE_UNSET || p->op != TEGROUP_OP_FORWARD) && !p->gathered[TEGROUP_IMPL_A]
+           && (p->bias == TEGROUP_DTYPE_UNSET || p->op == TEGROUP_OP_WGRAD) && !p->gathered[TEGROUP_IMPL_A]
            && !p->gathered[TEGROUP_IMPL_B];
 }
+/* Whether the kernels of an operation, with tiles of so many columns, add a bias. It would cost those of dgrad with 128
+ * by 192 tiles registers, which they spill. */
+#define TEGROUP_IMPL_SM90_ADDS_BIAS(op, cols, flips)                                                                   \
+    (!(flips)                                                                                                          \
+     && ((op) == TEGROUP_OP_FORWARD || ((op) == TEGROUP_OP_DGRAD && (cols) > TEGROUP_IMPL_SM90_WIDE)))
+
 /* Whether a kernel can run a problem. PORTABLE's gathers no rows. with_mma: PORTABLE is in the build. */
 static inline int tegroup_impl_sm90_runs(const tegroup_problem *p, int32_t kernel, int with_mma) {
     const tegroup_impl_sm90_row *row = tegroup_impl_sm90_row_of(kernel);
     return row->op == p->op && (!row->mma || (with_mma && !p->gathered[TEGROUP_IMPL_A]))
-           && (!row->flips || tegroup_impl_sm90_can_flip(p));
+           && (!row->flips || tegroup_impl_sm90_can_flip(p))
+           && (p->bias == TEGROUP_DTYPE_UNSET || p->op == TEGROUP_OP_WGRAD || row->mma
+               || TEGROUP_IMPL_SM90_ADDS_BIAS(row->op, row->tile_n, row->flips));
 }

@@ -302,7 +302,7 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
     call.adds_in_l2 = wgrad && desc->accumulate && desc->d.dtype == TEGROUP_DTYPE_F32 && desc->d.shape.cols % 4 == 0;
     if (!epilogue && number == TEGROUP_IMPL_SM90_FORWARD_128X192)
         call.narrows = (int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_NARROWS];
-    call.has_bias = forward && desc->bias.dtype != TEGROUP_DTYPE_UNSET;
+    call.has_bias = !wgrad && desc->bias.dtype != TEGROUP_DTYPE_UNSET;
     call.gathers_a = desc->gather_a.rows > 0;
     call.gathers_b = desc->gather_b.rows > 0;
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_operands(plan, desc, row, halves, &call, error));

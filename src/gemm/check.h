@@ -74,6 +74,7 @@ static inline tegroup_status tegroup_impl_check_planned(const tegroup_problem *p
     TEGROUP_IMPL_SAME(beta_space, "beta.space");
     TEGROUP_IMPL_SAME(beta_stride, "beta.stride");
     TEGROUP_IMPL_SAME(accumulate, "accumulate");
+    TEGROUP_IMPL_SAME(bias_of_b, "bias_of_b");
     TEGROUP_IMPL_SAME(tail, names->tail);
 #undef TEGROUP_IMPL_SAME_EACH
 #undef TEGROUP_IMPL_SAME
@@ -101,7 +102,7 @@ static inline int64_t tegroup_impl_index_bytes(const tegroup_gather *gather, con
 }
 
 static inline int64_t tegroup_impl_row_scale_bytes(const tegroup_gemm_desc *desc) {
-    const tegroup_shape *shape = &desc->a.shape;
+    const tegroup_shape *shape = &tegroup_impl_biased(desc)->shape;
     return tegroup_impl_mul(tegroup_impl_mul(shape->rows, tegroup_impl_ragged(shape) ? 1 : shape->groups),
                             tegroup_impl_bits(desc->row_scale_dtype) / 8);
 }

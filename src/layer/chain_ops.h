@@ -47,6 +47,8 @@ static inline void tegroup_impl_chain_linear_of(const tegroup_chain_desc *desc, 
     layer->space = desc->space;
     layer->row_scale = given->row_scale;
     layer->row_scale_dtype = given->row_scale_dtype;
+    layer->weight_layout = weights->weight_layout;
+    layer->weight_layout_name = "weight_layout";
     layer->options = &desc->options;
     if (!tegroup_impl_chain_backward(desc)) return;
     linear->grad_output = tegroup_impl_chain_rows(chain, i, &chain->grads[i + 1]);

@@ -79,9 +79,11 @@ static inline tegroup_status tegroup_impl_chain_check_planned(const tegroup_chai
         TEGROUP_IMPL_SAME(kinds[i], "ops.kind");
         TEGROUP_IMPL_SAME(activations[i], "ops.activation");
         TEGROUP_IMPL_SAME(interleaved[i], "ops.interleaved");
-        TEGROUP_IMPL_SAME(cols[i + 1], now.kinds[i] == TEGROUP_CHAIN_LINEAR ? "weight.shape.rows"
-                                       : now.kinds[i] == TEGROUP_CHAIN_USER ? "ops.cols"
-                                                                            : "ops.activation");
+        TEGROUP_IMPL_SAME(cols[i + 1], now.kinds[i] == TEGROUP_CHAIN_USER     ? "ops.cols"
+                                       : now.kinds[i] != TEGROUP_CHAIN_LINEAR ? "ops.activation"
+                                       : desc->ops[i].weights.weight_layout == TEGROUP_WEIGHT_IN_OUT
+                                           ? "weight.shape.cols"
+                                           : "weight.shape.rows");
         TEGROUP_IMPL_RULE(((planned->saved ^ now.saved) >> (i + 1) & 1u) == 0, ERROR_PLAN, "arguments.out",
                           "must be there just when planned so", !(planned->saved >> (i + 1) & 1u),
                           !(now.saved >> (i + 1) & 1u));

@@ -7,6 +7,7 @@
 #include "formats/scaling_types.h"
 #include "core/tensor_types.h"
 #include "core/layout_types.h"
+#include "layer/linear_types.h"
 #include "layer/mlp_types.h"
 #include "layer/chain_types.h"
 #include "base/build.h"
@@ -119,11 +120,13 @@ static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_des
     if (op->kind == TEGROUP_CHAIN_ACTIVATION)
         TEGROUP_IMPL_TRY(
             tegroup_impl_check_activation_kind(op->activation, op->interleaved, op->alpha, op->limit, error));
-    if (op->kind == TEGROUP_CHAIN_LINEAR) { /* its rows become columns */
+    if (op->kind == TEGROUP_CHAIN_LINEAR) { /* its outputs become columns */
         TEGROUP_IMPL_RULE_AS(DTYPE, TEGROUP_IMPL_THERE(op->weights.weight), ERROR_UNSET, "weight.dtype", "must be set",
                              TEGROUP_DTYPE_F64, 0);
         TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&op->weights.weight,
                                                    tegroup_impl_linear_name(TEGROUP_IMPL_LINEAR_WEIGHT), error));
+        TEGROUP_IMPL_RULE_ENUM(op->weights.weight_layout, TEGROUP_WEIGHT_IN_OUT, "weight_layout",
+                               "must be a tegroup_weight_layout");
     }
     if (op->kind == TEGROUP_CHAIN_BIAS) {
         const tegroup_tensor *bias = &op->weights.bias, *bias_grad = &op->weights.bias_grad;
@@ -177,7 +180,8 @@ static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_des
 }
 
 static inline int64_t tegroup_impl_chain_cols(const tegroup_chain_op *op, int64_t cols) {
-    if (op->kind == TEGROUP_CHAIN_LINEAR) return op->weights.weight.shape.rows;
+    if (op->kind == TEGROUP_CHAIN_LINEAR) 
+        return tegroup_impl_weight_out(&op->weights.weight, op->weights.weight_layout);
     if (op->kind == TEGROUP_CHAIN_ACTIVATION && tegroup_impl_gated(op->activation)) return cols / 2;
     return op->kind == TEGROUP_CHAIN_USER && op->cols > 0 ? op->cols : cols;
 }

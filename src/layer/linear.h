@@ -63,11 +63,36 @@ typedef struct tegroup_impl_layer {
     tegroup_dtype row_scale_dtype;
     int32_t accumulate;
     tegroup_tail out_tail, dgrad_out_tail;
+    tegroup_weight_layout weight_layout;
+    const char *weight_layout_name;
     const tegroup_options *options;
 } tegroup_impl_layer;
 
 static inline int tegroup_impl_layer_has(const tegroup_impl_layer *layer, int tensor) {
     return layer->tensor[tensor] && layer->tensor[tensor]->dtype != TEGROUP_DTYPE_UNSET;
+}
+
+/* Columns of Y and of X. */
+static inline int64_t tegroup_impl_weight_out(const tegroup_tensor *weight, tegroup_weight_layout layout) {
+    return layout == TEGROUP_WEIGHT_IN_OUT ? weight->shape.cols : weight->shape.rows;
+}
+static inline int64_t tegroup_impl_weight_in(const tegroup_tensor *weight, tegroup_weight_layout layout) {
+    return layout == TEGROUP_WEIGHT_IN_OUT ? weight->shape.rows : weight->shape.cols;
+}
+
+/* The op that computes a product. Of transposed weights, forward multiplies as a DGRAD does, and dgrad as a FORWARD. */
+static inline tegroup_op tegroup_impl_layer_op(const tegroup_impl_layer *layer, int product) {
+    if (product == TEGROUP_IMPL_LINEAR_ROW_SCALE) return TEGROUP_OP_FORWARD;
+    if (layer->weight_layout == TEGROUP_WEIGHT_OUT_IN || product == TEGROUP_OP_WGRAD) return (tegroup_op)product;
+    return product == TEGROUP_OP_FORWARD ? TEGROUP_OP_DGRAD : TEGROUP_OP_FORWARD;
+}
+
+/* Which tensor is an operand of a product. The gradient of transposed weights is X^T dY. */
+static inline int tegroup_impl_layer_role(const tegroup_impl_layer *layer, int product, int operand) {
+    const int swaps = layer->weight_layout == TEGROUP_WEIGHT_IN_OUT && product == TEGROUP_OP_WGRAD;
+    if (swaps && operand == TEGROUP_IMPL_A) return TEGROUP_IMPL_LINEAR_INPUT;
+    if (swaps && operand == TEGROUP_IMPL_B) return TEGROUP_IMPL_LINEAR_GRAD_OUTPUT;
+    return tegroup_impl_linear_role(product, operand);
 }
 
 /* The tensor whose presence asks for a product. */
@@ -78,7 +103,7 @@ static inline tegroup_impl_names tegroup_impl_layer_names(const tegroup_impl_lay
     tegroup_impl_names names = *tegroup_impl_gemm_names();
     int operand;
     for (operand = 0; operand < TEGROUP_IMPL_OPERANDS; operand++) {
-        const int tensor = tegroup_impl_linear_role(product, operand);
+        const int tensor = tegroup_impl_layer_role(layer, product, operand);
         if (tensor != TEGROUP_IMPL_LINEAR_NONE) names.operand[operand] = layer->name[tensor];
     }
     names.tail = product == TEGROUP_OP_DGRAD ? "dgrad_out_tail" : "out_tail";
@@ -91,15 +116,16 @@ static inline void tegroup_impl_layer_product(const tegroup_impl_layer *layer, i
     int operand, is_op = product != TEGROUP_IMPL_LINEAR_ROW_SCALE;
     memset(gemm, 0, sizeof *gemm);
     gemm->struct_size = sizeof *gemm;
-    gemm->op = is_op ? (tegroup_op)product : TEGROUP_OP_FORWARD;
+    gemm->op = tegroup_impl_layer_op(layer, product);
     gemm->space = layer->space;
     for (operand = 0; operand < TEGROUP_IMPL_OPERANDS; operand++) {
-        const int tensor = tegroup_impl_linear_role(product, operand);
+        const int tensor = tegroup_impl_layer_role(layer, product, operand);
         if (tensor != TEGROUP_IMPL_LINEAR_NONE && layer->tensor[tensor]) *operands[operand] = *layer->tensor[tensor];
     }
     if (gemm->bias.dtype != TEGROUP_DTYPE_UNSET) {
         gemm->row_scale = layer->row_scale;
         gemm->row_scale_dtype = layer->row_scale_dtype;
+        gemm->bias_of_b = product == TEGROUP_OP_WGRAD && layer->weight_layout == TEGROUP_WEIGHT_IN_OUT;
     }
     if (product == TEGROUP_OP_WGRAD) gemm->accumulate = layer->accumulate;
     if (product == TEGROUP_OP_FORWARD) gemm->tail = layer->out_tail;
@@ -158,8 +184,9 @@ static inline tegroup_status tegroup_impl_layer_check_tensor(const tegroup_impl_
     const tegroup_shape *shape = &t->shape;
     const int rows_of = tegroup_impl_layer_rows_of(layer),
               is_weight = tensor == TEGROUP_IMPL_LINEAR_WEIGHT || tensor == TEGROUP_IMPL_LINEAR_MAIN_GRAD,
-              has_k = is_weight || tensor == TEGROUP_IMPL_LINEAR_INPUT || tensor == TEGROUP_IMPL_LINEAR_DGRAD_OUT;
-    const int64_t n = weight->shape.rows, k = weight->shape.cols;
+              has_k = tensor == TEGROUP_IMPL_LINEAR_INPUT || tensor == TEGROUP_IMPL_LINEAR_DGRAD_OUT,
+              like_cols = is_weight || has_k == (layer->weight_layout == TEGROUP_WEIGHT_OUT_IN);
+    const int64_t cols = like_cols ? weight->shape.cols : weight->shape.rows;
     TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(t, name, error));
     TEGROUP_IMPL_RULE(shape->groups == weight->shape.groups, ERROR_SHAPE, TEGROUP_IMPL_PATH(GROUPS),
                       weight_name->groups, weight->shape.groups, shape->groups);
@@ -178,16 +205,16 @@ static inline tegroup_status tegroup_impl_layer_check_tensor(const tegroup_impl_
     } else {
         TEGROUP_IMPL_RULE(!tegroup_impl_ragged(shape), ERROR_COMBINATION, TEGROUP_IMPL_PATH(ROW_SIZES),
                           "must be unset: every group is alike", 0, shape->row_sizes.encoding);
-        TEGROUP_IMPL_RULE(!is_weight || shape->rows == n, ERROR_SHAPE, TEGROUP_IMPL_PATH(ROWS), weight_name->rows, n,
-                          shape->rows);
+        TEGROUP_IMPL_RULE(!is_weight || shape->rows == weight->shape.rows, ERROR_SHAPE, TEGROUP_IMPL_PATH(ROWS),
+                          weight_name->rows, weight->shape.rows, shape->rows);
         TEGROUP_IMPL_RULE(is_weight || shape->rows == 1, ERROR_SHAPE, TEGROUP_IMPL_PATH(ROWS), "must be 1", 1,
                           shape->rows);
     }
     if (tensor == TEGROUP_IMPL_LINEAR_GRAD_ROW_SCALE)
         TEGROUP_IMPL_RULE(shape->cols == 1, ERROR_SHAPE, TEGROUP_IMPL_PATH(COLS), "must be 1", 1, shape->cols);
     else
-        TEGROUP_IMPL_RULE(shape->cols == (has_k ? k : n), ERROR_SHAPE, TEGROUP_IMPL_PATH(COLS),
-                          has_k ? weight_name->cols : weight_name->rows, has_k ? k : n, shape->cols);
+        TEGROUP_IMPL_RULE(shape->cols == cols, ERROR_SHAPE, TEGROUP_IMPL_PATH(COLS),
+                          like_cols ? weight_name->cols : weight_name->rows, cols, shape->cols);
     if (tensor == TEGROUP_IMPL_LINEAR_INPUT || tensor == TEGROUP_IMPL_LINEAR_GRAD_OUTPUT)
         TEGROUP_IMPL_RULE_AS(
             DTYPE, tegroup_impl_bits(weight->dtype) == 8 ? tegroup_impl_bits(t->dtype) == 8 : t->dtype == weight->dtype,
@@ -198,6 +225,8 @@ static inline tegroup_status tegroup_impl_layer_check_tensor(const tegroup_impl_
 /* The rules between the layer's tensors. The rules of a product are checked with the product. */
 static inline tegroup_status tegroup_impl_layer_check(const tegroup_impl_layer *layer, tegroup_error *error) {
     int tensor;
+    TEGROUP_IMPL_RULE_ENUM(layer->weight_layout, TEGROUP_WEIGHT_IN_OUT, layer->weight_layout_name,
+                           "must be a tegroup_weight_layout");
     for (tensor = TEGROUP_IMPL_LINEAR_WEIGHT; tensor < TEGROUP_IMPL_LINEAR_COUNT; tensor++)
         if (tensor == TEGROUP_IMPL_LINEAR_WEIGHT || tegroup_impl_layer_has(layer, tensor))
             TEGROUP_IMPL_TRY(tegroup_impl_layer_check_tensor(layer, tensor, error));
@@ -233,6 +262,7 @@ static inline tegroup_status tegroup_impl_layer_plan(const tegroup_impl_layer *l
     if (adds) gemm.accumulate = 1;
     plan->struct_size = sizeof *plan;
     plan->magic = TEGROUP_LINEAR_PLAN_MAGIC;
+    plan->weight_layout = layer->weight_layout;
     TEGROUP_IMPL_TRY(tegroup_impl_plan_make(&gemm, &names, target, one, error));
     if (one->workspace_bytes > plan->workspace_bytes) plan->workspace_bytes = one->workspace_bytes;
     return TEGROUP_OK;
@@ -241,35 +271,37 @@ static inline tegroup_status tegroup_impl_layer_plan(const tegroup_impl_layer *l
 /* A product of a call: described, and everything about it checked. apart: what it writes, too; else the call sees to
  * that. */
 static inline tegroup_status tegroup_impl_layer_check_product(const tegroup_impl_layer *layer, int product, int adds,
-                                                              int apart, const tegroup_plan *plan,
+                                                              int apart, const tegroup_linear_plan *plan,
                                                               tegroup_gemm_desc *gemm, tegroup_error *error) {
     const tegroup_impl_names names = tegroup_impl_layer_names(layer, product);
+    const tegroup_plan *one = tegroup_impl_linear_made(plan, product);
     const tegroup_impl_name *name = layer->name[tegroup_impl_layer_output(product)];
     int operand;
     TEGROUP_IMPL_RULE_AS(DTYPE, tegroup_impl_layer_has(layer, tegroup_impl_layer_output(product)), ERROR_UNSET,
                          TEGROUP_IMPL_PATH(DTYPE), "must be set: it is what this call writes", TEGROUP_DTYPE_F64, 0);
-    TEGROUP_IMPL_RULE(plan->magic == TEGROUP_PLAN_MAGIC, ERROR_PLAN, TEGROUP_IMPL_PATH(DTYPE),
+    TEGROUP_IMPL_RULE(one->magic == TEGROUP_PLAN_MAGIC, ERROR_PLAN, TEGROUP_IMPL_PATH(DTYPE),
                       "must have been set when the plan was made", 0,
                       layer->tensor[tegroup_impl_layer_output(product)]->dtype);
+    TEGROUP_IMPL_RULE(plan->weight_layout == layer->weight_layout, ERROR_PLAN, layer->weight_layout_name,
+                      "must be as planned", plan->weight_layout, layer->weight_layout);
     tegroup_impl_layer_product(layer, product, gemm);
     if (adds) gemm->accumulate = 1;
     for (operand = 0; operand < TEGROUP_IMPL_OPERANDS; operand++) {
-        const int tensor = tegroup_impl_linear_role(product, operand);
+        const int tensor = tegroup_impl_layer_role(layer, product, operand);
         if (tensor != TEGROUP_IMPL_LINEAR_NONE && tegroup_impl_layer_has(layer, tensor))
             TEGROUP_IMPL_TRY(tegroup_impl_layer_check_memory(layer, tensor, error));
     }
-    TEGROUP_IMPL_TRY(tegroup_impl_gemm_check(plan, gemm, &names, error));
-    return apart ? tegroup_impl_check_overlaps(plan, gemm, &names, error) : TEGROUP_OK;
+    TEGROUP_IMPL_TRY(tegroup_impl_gemm_check(one, gemm, &names, error));
+    return apart ? tegroup_impl_check_overlaps(one, gemm, &names, error) : TEGROUP_OK;
 }
 
 /* Forward and wgrad are one product each. run 0: only what the call checks. */
 static inline tegroup_status tegroup_impl_layer_call(const tegroup_impl_layer *layer, const tegroup_linear_plan *plan,
                                                      tegroup_op op, int run, struct CUstream_st *stream,
                                                      tegroup_error *error) {
-    const tegroup_plan *planned = tegroup_impl_linear_made(plan, (int)op);
     tegroup_gemm_desc gemm;
-    TEGROUP_IMPL_TRY(tegroup_impl_layer_check_product(layer, (int)op, 0, 1, planned, &gemm, error));
-    return run ? tegroup_impl_gemm_run(planned, &gemm, stream, error) : TEGROUP_OK;
+    TEGROUP_IMPL_TRY(tegroup_impl_layer_check_product(layer, (int)op, 0, 1, plan, &gemm, error));
+    return run ? tegroup_impl_gemm_run(tegroup_impl_linear_made(plan, (int)op), &gemm, stream, error) : TEGROUP_OK;
 }
 
 /* The products of dgrad are apart from their own operands; neither may write what the other touches. */
@@ -291,12 +323,12 @@ static inline tegroup_status tegroup_impl_layer_dgrad(const tegroup_impl_layer *
     const int second = TEGROUP_IMPL_LINEAR_ROW_SCALE,
               wants_scale = tegroup_impl_layer_has(layer, TEGROUP_IMPL_LINEAR_GRAD_ROW_SCALE);
     tegroup_gemm_desc gemm, other;
-    TEGROUP_IMPL_TRY(tegroup_impl_layer_check_product(layer, TEGROUP_OP_DGRAD, 0, 1, &plan->dgrad, &gemm, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_layer_check_product(layer, TEGROUP_OP_DGRAD, 0, 1, plan, &gemm, error));
     TEGROUP_IMPL_RULE((plan->grad_row_scale.magic != 0) == wants_scale, ERROR_PLAN, "grad_row_scale.dtype",
                       "must be set just when planned so", plan->grad_row_scale.problem.d,
                       wants_scale ? layer->tensor[TEGROUP_IMPL_LINEAR_GRAD_ROW_SCALE]->dtype : 0);
     if (wants_scale) {
-        TEGROUP_IMPL_TRY(tegroup_impl_layer_check_product(layer, second, 0, 1, &plan->grad_row_scale, &other, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_layer_check_product(layer, second, 0, 1, plan, &other, error));
         TEGROUP_IMPL_TRY(tegroup_impl_layer_check_dgrad_apart(layer, plan->dgrad.workspace_bytes, error));
     }
     if (!run) return TEGROUP_OK;
@@ -326,6 +358,8 @@ static inline void tegroup_impl_linear_layer(const tegroup_linear_desc *desc, te
     layer->accumulate = desc->accumulate;
     layer->out_tail = desc->out_tail;
     layer->dgrad_out_tail = desc->dgrad_out_tail;
+    layer->weight_layout = desc->weight_layout;
+    layer->weight_layout_name = "weight_layout";
     layer->options = &desc->options;
 }
 

@@ -8,6 +8,12 @@
 #include "core/gemm_types.h"
 #include "core/plan_types.h"
 
+/* How the weights of a layer with k inputs and n outputs lie, and their gradient with them. */
+typedef enum tegroup_weight_layout {
+    TEGROUP_WEIGHT_OUT_IN = 0, /* [groups, n, k]: k contiguous, as torch.nn.Linear has it                         */
+    TEGROUP_WEIGHT_IN_OUT = 1  /* [groups, k, n]: n contiguous, as gpt-oss's checkpoints have it                  */
+} tegroup_weight_layout;
+
 /* One linear layer an expert, forward and backward, as grouped products and nothing else:
  *
  *   forward   Y = X W^T + row_scale * bias      reads input, weight, bias, row_scale; writes out
@@ -23,20 +29,21 @@
  *
  * An absent output plans no such product: no out, no forward; no dgrad_out, no dgrad; no main_grad, no wgrad. Rows
  * are ragged: their shapes have row_sizes, rows that are the capacity, and (to run) one snapshot, that of the
- * routing. n and k are the same in every group. Outputs are contiguous (ld 0 or cols, group_stride 0 or rows *
- * cols), overlap nothing that their call reads or writes, and get the same bits wherever they are. Data are aligned
- * to their element; a backend that needs more says so. */
+ * routing. n and k are the same in every group. W is [groups, n, k], or with weight_layout its transpose. Outputs are
+ * contiguous (ld 0 or cols, group_stride 0 or rows * cols), overlap nothing that their call reads or writes, and get
+ * the same bits wherever they are. Data are aligned to their element; a backend that needs more says so. */
 typedef struct tegroup_linear_desc {
     size_t          struct_size;    /* sizeof(tegroup_linear_desc)                                                */
     tegroup_space   space;          /* where all data live; required                                              */
-    tegroup_tensor  weight;         /* in  W [groups, n, k], one buffer or pointers; required, for its shape      */
+    tegroup_tensor  weight;         /* in  W [groups, n, k] or, as weight_layout says, [groups, k, n], one buffer or
+                                       pointers; required, for its shape                                          */
     tegroup_tensor  bias;           /* in  [groups, 1, n], one buffer or pointers; F16, BF16, F32 or F64; absent =
                                        none */
     tegroup_tensor  input;          /* in  X [rows, k], weight's dtype; needed for forward and wgrad              */
     tegroup_tensor  out;            /* out Y [rows, n], any dtype that the backend writes                         */
     tegroup_tensor  grad_output;    /* in  dY [rows, n], weight's dtype; needed for dgrad and wgrad               */
     tegroup_tensor  dgrad_out;      /* out dX [rows, k]                                                           */
-    tegroup_tensor  main_grad;      /* out dW [groups, n, k], one buffer or pointers; its own dtype, such as F32  */
+    tegroup_tensor  main_grad;      /* out dW, shaped as weight, one buffer or pointers; its own dtype, such as F32 */
     tegroup_tensor  bias_grad;      /* out [groups, 1, n], one buffer or pointers; absent = not wanted. Needs main_grad
                                        and bias                                                                   */
     tegroup_tensor  grad_row_scale; /* out [rows, 1], absent = not wanted. Written by dgrad: needs dgrad_out, row_scale
@@ -48,6 +55,7 @@ typedef struct tegroup_linear_desc {
                                        1 adds to both: an empty group's stay as they are, bit for bit             */
     tegroup_tail    out_tail;       /* rows of out that no group owns; out must then be there                     */
     tegroup_tail    dgrad_out_tail; /* rows of dgrad_out that no group owns. Those of grad_row_scale are kept     */
+    tegroup_weight_layout weight_layout; /* of weight and main_grad                                               */
     tegroup_options options;        /* of each product; but the one that gives grad_row_scale has one column: its
                                        backend is AUTO */
 } tegroup_linear_desc;
@@ -58,6 +66,7 @@ typedef struct tegroup_linear_desc {
 typedef struct tegroup_linear_plan {
     size_t         struct_size;
     uint32_t       magic;
+    tegroup_weight_layout weight_layout; /* as planned                                                            */
     size_t         workspace_bytes; /* what options.workspace must hold: that of the product which needs most     */
     tegroup_plan   forward, dgrad, wgrad; /* all zero where the output is absent                                  */
     tegroup_plan   grad_row_scale;

@@ -99,8 +99,9 @@ static inline tegroup_status tegroup_impl_mlp_check_call(tegroup_impl_mlp_call *
     for (i = 0; i < call->count; i++) {
         tegroup_impl_mlp_product *p = &call->products[i];
         TEGROUP_IMPL_TRY(tegroup_impl_layer_check_product(tegroup_impl_mlp_layer_at(&call->layers, p->layer),
-                                                          p->product, tegroup_impl_mlp_adds(p->product), 0, p->plan,
-                                                          &p->gemm, error));
+                                                          p->product, tegroup_impl_mlp_adds(p->product), 0,
+                                                          tegroup_impl_mlp_linear(call->plans, p->layer), &p->gemm,
+                                                          error));
     }
     if (desc->options.check_level != TEGROUP_CHECK_DEEP) return TEGROUP_OK; /* lists may be walked now */
     return tegroup_impl_mlp_check_apart(desc, call->reads, call->writes, workspace_bytes, TEGROUP_CHECK_DEEP, error);
@@ -311,7 +312,7 @@ static inline tegroup_status tegroup_impl_mlp_dgrad(const tegroup_impl_mlp_plans
     else {
         tegroup_impl_mlp_describe_activation(desc, &desc->preactivation, &desc->activated, &epilogue.activation);
         /* kernels take from it where ups are, also where activated is absent */
-        epilogue.activation.output.cols = desc->fc2.weight.shape.cols;
+        epilogue.activation.output.cols = call.layers.activated.shape.cols;
     }
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_activation_backward(desc, &call.products[0].gemm.d, &epilogue.gradient, error));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_fused(&call, TEGROUP_FUSED_DGRAD, &fused, error));

@@ -37,9 +37,14 @@ static inline tegroup_impl_mlp_plans tegroup_impl_mlp_plans_of(const tegroup_mlp
     return plans;
 }
 
+static inline const tegroup_linear_plan *tegroup_impl_mlp_linear(const tegroup_impl_mlp_plans *plans,
+                                                                 tegroup_mlp_layer layer) {
+    return layer == TEGROUP_MLP_FC1 ? plans->fc1 : plans->fc2;
+}
+
 static inline const tegroup_plan *tegroup_impl_mlp_made(const tegroup_impl_mlp_plans *plans, tegroup_mlp_layer layer,
                                                         int product) {
-    return tegroup_impl_linear_made(layer == TEGROUP_MLP_FC1 ? plans->fc1 : plans->fc2, product);
+    return tegroup_impl_linear_made(tegroup_impl_mlp_linear(plans, layer), product);
 }
 
 /* Why a product has no activation in its epilogue: fc1's forward product, or fc2's dgrad; NULL: it has. What a plan for
@@ -58,6 +63,9 @@ static inline const char *tegroup_impl_mlp_unfused(const tegroup_mlp_desc *desc,
         return "must not be REQUIRED: only SM90 and PORTABLE have products with an activation in their epilogue";
     if (!TEGROUP_IMPL_FUSED_KERNELS && !product->hypothetical)
         return "must not be REQUIRED: this build leaves out activations on the GPU";
+    if (product->problem.op != op)
+        return gradient ? "must not be REQUIRED: the epilogue is that of a product of fc2.weight_layout OUT_IN"
+                        : "must not be REQUIRED: the epilogue is that of a product of fc1.weight_layout OUT_IN";
     if (!tegroup_impl_gated(desc->activation))
         return "must not be REQUIRED: the epilogue's activation has a gate and an up";
     if (product->problem.a != out || out != input || tegroup_impl_bits(out) != 16

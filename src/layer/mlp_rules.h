@@ -6,6 +6,7 @@
 #include "formats/dtype_types.h"
 #include "core/tensor_types.h"
 #include "core/gemm_types.h"
+#include "layer/linear_types.h"
 #include "layer/mlp_types.h"
 #include "base/build.h"
 #include "base/arithmetic.h"
@@ -151,6 +152,8 @@ static inline void tegroup_impl_mlp_layer_of(const tegroup_mlp_desc *desc, tegro
     layer->tensor[TEGROUP_IMPL_LINEAR_BIAS_GRAD] = &weights->bias_grad;
     layer->space = desc->space;
     layer->accumulate = desc->accumulate;
+    layer->weight_layout = weights->weight_layout;
+    layer->weight_layout_name = which == TEGROUP_MLP_FC1 ? "fc1.weight_layout" : "fc2.weight_layout";
     layer->options = &desc->options;
 }
 
@@ -158,8 +161,11 @@ static inline void tegroup_impl_mlp_layer_of(const tegroup_mlp_desc *desc, tegro
 static inline void tegroup_impl_mlp_layers_of(const tegroup_mlp_desc *desc, tegroup_op op,
                                               tegroup_impl_mlp_layers *layers) {
     tegroup_impl_layer *fc1 = &layers->fc1, *fc2 = &layers->fc2;
-    layers->preactivation = tegroup_impl_mlp_scratch(desc, desc->fc1.weight.dtype, desc->fc1.weight.shape.rows);
-    layers->activated = tegroup_impl_mlp_scratch(desc, desc->fc2.weight.dtype, desc->fc2.weight.shape.cols);
+    layers->preactivation =
+        tegroup_impl_mlp_scratch(desc, desc->fc1.weight.dtype,
+                                 tegroup_impl_weight_out(&desc->fc1.weight, desc->fc1.weight_layout));
+    layers->activated = tegroup_impl_mlp_scratch(desc, desc->fc2.weight.dtype,
+                                                 tegroup_impl_weight_in(&desc->fc2.weight, desc->fc2.weight_layout));
     tegroup_impl_mlp_layer_of(desc, TEGROUP_MLP_FC1, fc1);
     tegroup_impl_mlp_layer_of(desc, TEGROUP_MLP_FC2, fc2);
     fc1->tensor[TEGROUP_IMPL_LINEAR_INPUT] = &desc->input;
@@ -298,11 +304,16 @@ static inline tegroup_status tegroup_impl_mlp_check(const tegroup_mlp_desc *desc
     TEGROUP_IMPL_TRY(tegroup_impl_layer_check(&layers->fc2, error));
     if (tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, TEGROUP_IMPL_LINEAR_ROW_SCALE))
         TEGROUP_IMPL_TRY(tegroup_impl_layer_check_bias_type(&layers->fc2, error));
-    width = tegroup_impl_activation_cols(desc->activation, desc->fc2.weight.shape.cols);
-    TEGROUP_IMPL_RULE(desc->fc1.weight.shape.rows == width, ERROR_SHAPE, "fc1.weight.shape.rows",
-                      tegroup_impl_gated(desc->activation) ? "must be twice fc2.weight.shape.cols: gate and up"
-                                                           : "must equal fc2.weight.shape.cols",
-                      width, desc->fc1.weight.shape.rows);
+    width = tegroup_impl_activation_cols(desc->activation, layers->activated.shape.cols);
+    TEGROUP_IMPL_RULE(layers->preactivation.shape.cols == width, ERROR_SHAPE,
+                      desc->fc1.weight_layout == TEGROUP_WEIGHT_IN_OUT ? "fc1.weight.shape.cols"
+                                                                       : "fc1.weight.shape.rows",
+                      desc->fc2.weight_layout == TEGROUP_WEIGHT_IN_OUT
+                          ? (tegroup_impl_gated(desc->activation) ? "must be twice fc2.weight.shape.rows: gate and up"
+                                                                  : "must equal fc2.weight.shape.rows")
+                      : tegroup_impl_gated(desc->activation) ? "must be twice fc2.weight.shape.cols: gate and up"
+                                                             : "must equal fc2.weight.shape.cols",
+                      width, layers->preactivation.shape.cols);
     for (i = TEGROUP_IMPL_MLP_PREACTIVATION; i < TEGROUP_IMPL_MLP_ROW_SCALE; i++)
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_saved(desc, i, error));
     return tegroup_impl_check_real(desc->grad_row_scale.dtype, "grad_row_scale.dtype", error);

@@ -27,14 +27,17 @@ typedef enum tegroup_mlp_layer {
 /* One of its two linear layers. Each tensor is one buffer or pointers (device lists for the backends whose kernels
  * read them). */
 typedef struct tegroup_mlp_weights {
-    tegroup_tensor weight;    /* in  W [groups, n, k]; required, for its shape                                    */
+    tegroup_tensor weight;    /* in  W [groups, n, k] or, as weight_layout says, [groups, k, n]; required, for its
+                                 shape                                                                            */
     tegroup_tensor bias;      /* in  [groups, 1, n]; F16, BF16, F32 or F64; absent = none                         */
-    tegroup_tensor main_grad; /* out dW [groups, n, k]; its own dtype, such as F32; absent = not wanted           */
+    tegroup_tensor main_grad; /* out dW, shaped as weight; its own dtype, such as F32; absent = not wanted        */
     tegroup_tensor bias_grad; /* out [groups, 1, n]; absent = not wanted. Needs main_grad and bias                */
+    tegroup_weight_layout weight_layout; /* of weight and main_grad                                               */
 } tegroup_mlp_weights;
 
 /* fc1, an activation f and fc2, one of each an expert. h is the width between them: fc2.weight is [groups, n, h],
- * fc1.weight [groups, 2 h, k] for an activation of gate and up, else [groups, h, k].
+ * fc1.weight [groups, 2 h, k] for an activation of gate and up, else [groups, h, k]; with weight_layout IN_OUT their
+ * transposes, whose products have no activation in their epilogues.
  *
  *   forward   preactivation = X W1^T + b1             reads input, fc1.weight, fc1.bias
  *             activated = row_scale * f(preactivation)      row_scale

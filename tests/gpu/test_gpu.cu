@@ -35,7 +35,7 @@ static void for_backend(rng *r, spec *s, tegroup_backend backend) {
     }
     if (backend_bundled(backend)) return;
     if (s->out != TEGROUP_DTYPE_F32) s->out = s->in;
-    s->bias = 0;
+    s->bias = s->bias_of_b = 0;
     s->row_scale_dtype = s->bias_dtype = TEGROUP_DTYPE_UNSET;
     s->tail = TEGROUP_TAIL_KEEP;
     if (!grouped) return;
@@ -1161,7 +1161,8 @@ TEST(contract, line6_sm90_gathered_rows) {
         s.alignment = 4;
         s.tail_rows = rng_int(&r, 0, 200);
         s.pad = 8 * rng_int(&r, 0, 1);
-        s.bias = ops[op] != TEGROUP_OP_DGRAD && rng_chance(&r, 50);
+        s.bias = rng_chance(&r, 50);
+        s.bias_of_b = s.bias && ops[op] == TEGROUP_OP_WGRAD && rng_chance(&r, 50);
         s.c = (c_kind)rng_int(&r, 0, 3);
         s.beta = SCALARS_ONE;
         s.gather = ops[op] == TEGROUP_OP_WGRAD ? (int32_t)rng_int(&r, 1, 3) : 1;
@@ -1589,7 +1590,8 @@ TEST(sanitize, every_kernel) {
                     spec s = plain_spec(ops[op], 3, m, shape[0], shape[1], types[in], types[out], rng_next(&r));
                     s.tail_rows = 2;
                     s.tail = ops[op] == TEGROUP_OP_WGRAD ? TEGROUP_TAIL_KEEP : (tegroup_tail)(i % 3);
-                    s.bias = ops[op] != TEGROUP_OP_DGRAD && i % 2;
+                    s.bias = i % 2;
+                    s.bias_of_b = ops[op] == TEGROUP_OP_WGRAD && i % 4 == 1;
                     s.c = (c_kind)((i + out) % 4);
                     s.alpha = s.beta = i % 3;
                     if (i == 5) s.place = PLACE_STARTS;

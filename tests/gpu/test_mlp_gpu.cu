@@ -152,10 +152,10 @@ static int same_addresses(const tegroup_mlp_desc *x, const tegroup_mlp_desc *y) 
     return x->row_scale == y->row_scale && x->options.workspace == y->options.workspace;
 }
 
-static const mlp_choice step_kinds[] = {{{0, 0, 2, 0, 3, 0, TEGROUP_TAIL_KEEP}, 0, TEGROUP_ACTIVATION_SWIGLU},
-                                   {{1, 1, 2, 2, 3, 0, TEGROUP_TAIL_ZERO}, 0, TEGROUP_ACTIVATION_SWIGLU_CLAMPED},
-                                   {{1, 2, 2, 1, 3, 0, TEGROUP_TAIL_POISON}, 0, TEGROUP_ACTIVATION_GEGLU},
-                                   {{0, 2, 2, 2, 3, 0, TEGROUP_TAIL_ZERO}, 0, TEGROUP_ACTIVATION_RELU_SQUARED}};
+static const mlp_choice step_kinds[] = {{{0, 0, 2, 0, 3, 0, TEGROUP_TAIL_KEEP, 0}, 0, TEGROUP_ACTIVATION_SWIGLU},
+                                   {{1, 1, 2, 2, 3, 0, TEGROUP_TAIL_ZERO, 3}, 0, TEGROUP_ACTIVATION_SWIGLU_CLAMPED},
+                                   {{1, 2, 2, 1, 3, 0, TEGROUP_TAIL_POISON, 1}, 0, TEGROUP_ACTIVATION_GEGLU},
+                                   {{0, 2, 2, 2, 3, 0, TEGROUP_TAIL_ZERO, 2}, 0, TEGROUP_ACTIVATION_RELU_SQUARED}};
 
 static void replays(tegroup_backend backend, mlp_sizes sizes) {
     if (!backend_here(backend)) return;
@@ -312,7 +312,7 @@ static void fused(tegroup_backend backend) {
     streams_make();
     asked = backend;
     for (int i = 0; i < runs; i++) {
-        mlp_choice m = {{i & 1, i / 3 % 3, 0, i / 2 % 3, 3, i % ROUTINGS, TEGROUP_TAIL_KEEP}, 0, kinds[i % 5]};
+        mlp_choice m = {{i & 1, i / 3 % 3, 0, i / 2 % 3, 3, i % ROUTINGS, TEGROUP_TAIL_KEEP, 0}, 0, kinds[i % 5]};
         const int backward = i / 5 % 2;
         int64_t rows[GROUPS];
         for (int g = 0; g < GROUPS; g++) rows[g] = i % 3 ? rng_int(&r, 0, 150) : routings[m.c.routing][g];
@@ -420,7 +420,7 @@ static void chain_of_mlp(tegroup_backend backend, mlp_sizes sizes) {
     asked = backend;
     tegroup_chain_plan *plan = (tegroup_chain_plan *)malloc(sizeof *plan);
     for (int i = 0; i < (int)scaled(60); i++) {
-        mlp_choice m = {{i & 1, i % 3, 0, i / 3 % 3, 3, i % ROUTINGS, TEGROUP_TAIL_KEEP}, 0, TEGROUP_ACTIVATION_UNSET};
+        mlp_choice m = {{i & 1, i % 3, 0, i / 3 % 3, 3, i % ROUTINGS, TEGROUP_TAIL_KEEP, i / 2 & 3}, 0, TEGROUP_ACTIVATION_UNSET};
         mlp *l = (mlp *)malloc(sizeof *l);
         tegroup_chain_op ops[3];
         tegroup_chain_argument arguments[3];

@@ -35,7 +35,7 @@ TEST(teeth, random_products) {
         spec s = random_half_spec(&r, ops[i / 2 % 3], 150, 300, 1);
         s.in = TEGROUP_DTYPE_BF16;
         s.out = rng_chance(&r, 50) ? TEGROUP_DTYPE_F32 : TEGROUP_DTYPE_BF16;
-        s.bias = rng_chance(&r, 40) && ops[i / 2 % 3] != TEGROUP_OP_DGRAD;
+        s.bias = rng_chance(&r, 40);
         if (s.bias && s.op == TEGROUP_OP_FORWARD && rng_chance(&r, 50)) s.row_scale_dtype = TEGROUP_DTYPE_F32, s.lists &= ~1;
         if (backend == TEGROUP_BACKEND_SM90) { /* columns that end within 16 bytes, rows that are picked */
             s.ng = s.kg = NULL;

@@ -12,7 +12,24 @@ typedef struct choice {
     int outputs;    /* bit 0 out, bit 1 dgrad_out                                                    */
     int routing;
     tegroup_tail tail;
+    int transposed; /* 1: weights are [groups, k, n]; in an MLP bit 0 fc1's, bit 1 fc2's */
 } choice;
+
+/* A layer's product as the problem that it is where weights are transposed: forward and dgrad change places, as n and k do, and
+ * dY is a wgrad's b. */
+SUPPORT spec laid_out(spec s, int transposed) {
+    const int64_t n = s.n;
+    if (!transposed) return s;
+    s.n = s.k;
+    s.k = n;
+    if (s.op == TEGROUP_OP_WGRAD) s.bias_of_b = s.bias;
+    else s.op = s.op == TEGROUP_OP_FORWARD ? TEGROUP_OP_DGRAD : TEGROUP_OP_FORWARD;
+    return s;
+}
+SUPPORT void wgrad_operands(problem *w, const grid *dy, const grid *x, int transposed) {
+    w->a = transposed ? *x : *dy;
+    w->b = transposed ? *dy : *x;
+}
 
 enum { GROUPS = 4, ROUTINGS = 5 };
 static const int64_t routings[ROUTINGS][GROUPS] = {{6, 6, 6, 6}, {14, 5, 3, 1}, {0, 9, 0, 4}, {0, 0, 0, 0}, {0, 0, 1, 0}};
@@ -50,11 +67,13 @@ SUPPORT void layer_make(layer *l, const choice *c, tegroup_dtype dtype, int alig
     s.lists = c->lists ? 2 | 16 : 0;
     s.threads = 1;
     s.seed = rng_next(r);
-    problem_make(&l->f, &s);
+    t = laid_out(s, c->transposed);
+    problem_make(&l->f, &t);
     t = s;
     t.op = TEGROUP_OP_DGRAD;
     t.bias = 0;
     t.row_scale_dtype = TEGROUP_DTYPE_UNSET;
+    t = laid_out(t, c->transposed);
     problem_make(&l->d, &t);
     t = s;
     t.op = TEGROUP_OP_WGRAD;
@@ -62,12 +81,12 @@ SUPPORT void layer_make(layer *l, const choice *c, tegroup_dtype dtype, int alig
     t.c = c->gradients > 0 ? C_ACCUMULATE : C_NONE;
     t.out = c->gradients == 2 ? TEGROUP_DTYPE_F32 : dtype;
     t.bias_dtype = t.out;
+    t = laid_out(t, c->transposed);
     problem_make(&l->w, &t);
     grid_fill(&l->d, &l->d.a, 'g', FILL_NORMAL, 1); /* not the numbers of X */
     guarded_remember(l->d.a.tensor.data);
     l->d.b = l->f.b;
-    l->w.a = l->d.a;
-    l->w.b = l->f.a;
+    wgrad_operands(&l->w, &l->d.a, &l->f.a, c->transposed);
     l->w.row_scale = l->f.row_scale;
 
     tegroup_linear_desc *desc = &l->desc;
@@ -77,6 +96,7 @@ SUPPORT void layer_make(layer *l, const choice *c, tegroup_dtype dtype, int alig
     desc->input = l->f.a.tensor;
     desc->grad_output = l->d.a.tensor;
     desc->main_grad = l->w.d.tensor;
+    desc->weight_layout = c->transposed ? TEGROUP_WEIGHT_IN_OUT : TEGROUP_WEIGHT_OUT_IN;
     desc->accumulate = c->gradients > 0;
     if (c->outputs & 1) desc->out = l->f.d.tensor;
     if (c->outputs & 2) desc->dgrad_out = l->d.d.tensor;
@@ -148,11 +168,11 @@ SUPPORT verdict compare_row_scale(const layer *l) {
     for (int32_t g = 0; g < GROUPS && t->dtype != TEGROUP_DTYPE_UNSET; g++)
         for (int64_t i = 0; i < dy->rows[g]; i++) {
             double sum = 0, size = 0;
-            for (int64_t j = 0; j < l->f.s.n; j++) {
+            for (int64_t j = 0; j < dy->tensor.shape.cols; j++) {
                 sum += value_at(dy, g, i, j) * value_at(bias, g, 0, j);
                 size += fabs(value_at(dy, g, i, j) * value_at(bias, g, 0, j));
             }
-            compare(&v, load(t->dtype, t->data, l->f.start[g] + i), sum, (double)(l->f.s.n + 4) * u * size + u * fabs(sum) * (1 + 0x1p-6), 0);
+            compare(&v, load(t->dtype, t->data, l->f.start[g] + i), sum, (double)(dy->tensor.shape.cols + 4) * u * size + u * fabs(sum) * (1 + 0x1p-6), 0);
             size_t at = (size_t)(l->f.start[g] + i) * size_of(t->dtype);
             memcpy((unsigned char *)t->data + at, guarded_find(t->data)->copy + at, size_of(t->dtype));
         }
@@ -195,8 +215,8 @@ SUPPORT const char *check_layer(const choice *c, tegroup_dtype dtype, int aligne
         if (problem_disturbed(&l->f) != 0) wrong = "bytes changed that are no result's";
     }
     if (wrong[0] != 0)
-        fprintf(stderr, "%s: lists %d gradients %d delayed %d bias %d outputs %d routing %d tail %d dtype %d\n", wrong, c->lists, c->gradients,
-                c->delayed, c->bias, c->outputs, c->routing, (int)c->tail, (int)dtype);
+        fprintf(stderr, "%s: lists %d gradients %d delayed %d bias %d outputs %d routing %d tail %d transposed %d dtype %d\n", wrong, c->lists, c->gradients,
+                c->delayed, c->bias, c->outputs, c->routing, (int)c->tail, c->transposed, (int)dtype);
     problem_release(&l->f); /* the oldest of the three */
     free(l);
     return wrong;
@@ -219,6 +239,7 @@ SUPPORT int check_every_layer(int delays, int aligned, int step, uint64_t seed, 
                             for (int tail = TEGROUP_TAIL_KEEP; tail <= TEGROUP_TAIL_POISON; tail++) {
                                 c.tail = (tegroup_tail)tail;
                                 if (number++ % step != 0) continue;
+                                c.transposed = rng_chance(&r, 50);
                                 if (check_layer(&c, right % 2 ? TEGROUP_DTYPE_BF16 : TEGROUP_DTYPE_F16, aligned, &r, run)[0] != 0) return right;
                                 right++;
                             }

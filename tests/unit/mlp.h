@@ -45,13 +45,14 @@ SUPPORT void empty(grid *t) {
 SUPPORT void mlp_make(mlp *l, const mlp_choice *choose, tegroup_dtype dtype, mlp_sizes sizes, const int64_t *m, rng *r) {
     const choice *c = &choose->c;
     const tegroup_activation any = activations[rng_int(r, 0, ACTIVATIONS - 1)], kind = choose->activation != TEGROUP_ACTIVATION_UNSET ? choose->activation : any;
+    const int first = c->transposed & 1, second = c->transposed >> 1 & 1;
     const int gated = is_gated(kind), aligned = sizes.h % 8 == 0, wide = dtype == TEGROUP_DTYPE_F64;
     const int scales = c->bias == 2 || rng_chance(r, 50), recompute = rng_chance(r, 50);
     const tegroup_dtype stored = !wide && rng_chance(r, 25) ? TEGROUP_DTYPE_F32 : dtype; /* of preactivation */
     const tegroup_dtype result = !wide && rng_chance(r, 50) ? TEGROUP_DTYPE_F32 : dtype;
     const tegroup_dtype gradient = c->gradients == 2 && !wide ? TEGROUP_DTYPE_F32 : dtype;
-    spec s, t;
-    if (aligned && result != TEGROUP_DTYPE_F32) sizes.n = (sizes.n + 7) / 8 * 8;
+    spec s, t, u;
+    if (aligned && (result != TEGROUP_DTYPE_F32 || (second && gradient != TEGROUP_DTYPE_F32))) sizes.n = (sizes.n + 7) / 8 * 8;
     if (aligned && (result != TEGROUP_DTYPE_F32 || gradient != TEGROUP_DTYPE_F32)) sizes.k = (sizes.k + 7) / 8 * 8;
     memset(l, 0, sizeof *l);
     memset(&s, 0, sizeof s);
@@ -78,16 +79,20 @@ SUPPORT void mlp_make(mlp *l, const mlp_choice *choose, tegroup_dtype dtype, mlp
     t.lists = c->lists ? 2 | 16 : 0;
     t.bias = c->bias > 0;
     t.n = sizes.h * (gated ? 2 : 1), t.k = sizes.k, t.out = stored;
-    problem_make(&l->f1, &t);
+    u = laid_out(t, first);
+    problem_make(&l->f1, &u);
     t.n = sizes.n, t.k = sizes.h, t.out = result;
     t.row_scale_dtype = c->bias == 2 ? TEGROUP_DTYPE_F32 : TEGROUP_DTYPE_UNSET;
-    problem_make(&l->f2, &t);
+    u = laid_out(t, second);
+    problem_make(&l->f2, &u);
     t = s; /* dgrad */
     t.op = TEGROUP_OP_DGRAD;
     t.n = sizes.h * (gated ? 2 : 1), t.k = sizes.k, t.out = result;
-    problem_make(&l->d1, &t);
+    u = laid_out(t, first);
+    problem_make(&l->d1, &u);
     t.n = sizes.n, t.k = sizes.h, t.out = dtype;
-    problem_make(&l->d2, &t);
+    u = laid_out(t, second);
+    problem_make(&l->d2, &u);
     t = s; /* wgrad */
     t.op = TEGROUP_OP_WGRAD;
     t.lists = c->lists ? 8 | 16 : 0;
@@ -95,10 +100,12 @@ SUPPORT void mlp_make(mlp *l, const mlp_choice *choose, tegroup_dtype dtype, mlp
     t.c = c->gradients > 0 ? C_ACCUMULATE : C_NONE;
     t.out = t.bias_dtype = gradient;
     t.n = sizes.h * (gated ? 2 : 1), t.k = sizes.k;
-    problem_make(&l->w1, &t);
+    u = laid_out(t, first);
+    problem_make(&l->w1, &u);
     t.n = sizes.n, t.k = sizes.h;
     t.row_scale_dtype = c->bias == 2 ? TEGROUP_DTYPE_F32 : TEGROUP_DTYPE_UNSET;
-    problem_make(&l->w2, &t);
+    u = laid_out(t, second);
+    problem_make(&l->w2, &u);
 
     refill(&l->f2, &l->f2.b, 'w'); /* numbers of its own for each operand */
     refill(&l->f2, &l->f2.a, 'h');
@@ -107,8 +114,8 @@ SUPPORT void mlp_make(mlp *l, const mlp_choice *choose, tegroup_dtype dtype, mlp
     if (!l->forward) refill(&l->f1, &l->f1.d, 'p');
     empty(&l->d1.a); /* grad_preactivation */
     l->d1.b = l->f1.b, l->d2.b = l->f2.b;
-    l->w1.a = l->d1.a, l->w1.b = l->f1.a;
-    l->w2.a = l->d2.a, l->w2.b = l->f2.a;
+    wgrad_operands(&l->w1, &l->d1.a, &l->f1.a, first);
+    wgrad_operands(&l->w2, &l->d2.a, &l->f2.a, second);
     l->w2.row_scale = l->f2.row_scale;
     if (scales) {
         l->row_scale = (float *)(c->bias == 2 ? l->f2.row_scale : elements_new(TEGROUP_DTYPE_F32, l->f1.capacity, aligned));
@@ -125,6 +132,8 @@ SUPPORT void mlp_make(mlp *l, const mlp_choice *choose, tegroup_dtype dtype, mlp
     d->interleaved = gated && rng_chance(r, 50);
     if (d->activation == TEGROUP_ACTIVATION_SWIGLU_CLAMPED && rng_chance(r, 50)) d->alpha = 1.25, d->limit = 2;
     d->fc1.weight = l->f1.b.tensor, d->fc2.weight = l->f2.b.tensor;
+    if (first) d->fc1.weight_layout = TEGROUP_WEIGHT_IN_OUT;
+    if (second) d->fc2.weight_layout = TEGROUP_WEIGHT_IN_OUT;
     d->fc1.main_grad = l->w1.d.tensor, d->fc2.main_grad = l->w2.d.tensor;
     if (c->bias > 0) {
         d->fc1.bias = l->f1.bias.tensor, d->fc2.bias = l->f2.bias.tensor;
@@ -191,7 +200,7 @@ SUPPORT void mlp_compare_activation(const mlp *l, int device, verdict *forward, 
     const tegroup_mlp_desc *d = &l->desc;
     const grid *x = &l->f1.d, *y = &l->f2.a, *dx = &l->d1.a;
     const arithmetic a = arithmetic_of(x->dtype, y->dtype, device);
-    const int64_t h = l->f2.s.k;
+    const int64_t h = l->f2.a.tensor.shape.cols, n = l->f2.d.tensor.shape.cols;
     const int gated = is_gated(d->activation), wide = x->dtype == TEGROUP_DTYPE_F64;
     const double u = wide ? 0x1p-53 : 0x1p-24;
     for (int32_t g = 0; g < GROUPS; g++)
@@ -217,12 +226,12 @@ SUPPORT void mlp_compare_activation(const mlp *l, int device, verdict *forward, 
             if (d->fc2_bias_scaled) { /* dY . bias, added to what is stored */
                 const double v = wide ? u : SUPPORT_SUM_ROUNDING;
                 double more = 0, most = 0;
-                for (int64_t j = 0; j < l->f2.s.n; j++) {
+                for (int64_t j = 0; j < n; j++) {
                     const double term = value_at(&l->d2.a, g, i, j) * value_at(&l->f2.bias, g, 0, j);
                     more += term;
                     most += fabs(term);
                 }
-                off += (double)(l->f2.s.n + 4) * v * most + 3 * v * (fabs(sum) + off);
+                off += (double)(n + 4) * v * most + 3 * v * (fabs(sum) + off);
                 sum += more;
             }
             compare(scales, load(d->grad_row_scale.dtype, d->grad_row_scale.data, l->f1.start[g] + i), sum, off + unit_roundoff(d->grad_row_scale.dtype) * (fabs(sum) + off) * (1 + 0x1p-6), 0);
@@ -306,8 +315,8 @@ SUPPORT const char *check_mlp(const mlp_choice *choose, tegroup_dtype dtype, mlp
     }
     wrong = status != TEGROUP_OK ? "refused" : mlp_wrong(l, c, device);
     if (wrong[0] != 0)
-        fprintf(stderr, "%s: lists %d gradients %d delayed %d bias %d outputs %d routing %d tail %d fused %d dtype %d activation %s%s row_scale %d recompute %d\n", wrong,
-                c->lists, c->gradients, c->delayed, c->bias, c->outputs, c->routing, (int)c->tail, choose->fused, (int)dtype,
+        fprintf(stderr, "%s: lists %d gradients %d delayed %d bias %d outputs %d routing %d tail %d transposed %d fused %d dtype %d activation %s%s row_scale %d recompute %d\n", wrong,
+                c->lists, c->gradients, c->delayed, c->bias, c->outputs, c->routing, (int)c->tail, c->transposed, choose->fused, (int)dtype,
                 activation_names[l->desc.activation - TEGROUP_ACTIVATION_SWIGLU], l->desc.interleaved ? " interleaved" : "", l->row_scale != NULL, l->desc.recompute);
     mlp_release(l);
     free(l);
@@ -333,6 +342,7 @@ SUPPORT int check_every_mlp(mlp_sizes sizes, int device, int step, uint64_t seed
                                 for (int tail = TEGROUP_TAIL_KEEP; tail <= TEGROUP_TAIL_POISON; tail++) {
                                     c->tail = (tegroup_tail)tail;
                                     if (number++ % step != 0) continue;
+                                    c->transposed = (int)rng_int(&r, 0, 3);
                                     if (check_mlp(&m, right % 2 ? TEGROUP_DTYPE_BF16 : TEGROUP_DTYPE_F16, sizes, device, &r, run)[0] != 0) return right;
                                     right++;
                                 }

@@ -308,6 +308,7 @@ typedef struct spec {
     int alpha, beta;             /* SCALARS_*                                                       */
     c_kind c;
     int bias;                    /* 1 = with bias (WGRAD: bias gradient)                            */
+    int bias_of_b;               /* WGRAD: 1 = of b's rows                                          */
     fill_kind fill_a, fill_b, fill_c;
     tegroup_tail tail;
     int32_t threads;
@@ -617,8 +618,9 @@ SUPPORT void problem_make(problem *p, const spec *given) {
         grid_make(p, &p->d, s->out, rows, p->start, capacity, m, dcols, dwidth, bit & 8, 0);
         if (s->c == C_SEPARATE) grid_make(p, &p->c, s->out, rows, p->start, capacity, m, dcols, dwidth, bit & 4, 0);
     }
-    if (s->bias) grid_make(p, &p->bias, s->bias_dtype, none, NULL, 1, one, NULL, s->n, bit & 16, 0);
-    for (int32_t g = 0; s->bias && g < G; g++) p->bias.cols[g] = group_n(s, g); /* a row is as wide as the widest group */
+    const int of_k = dgrad || s->bias_of_b; /* bias has D's columns, but for a wgrad of a's rows */
+    if (s->bias) grid_make(p, &p->bias, s->bias_dtype, none, NULL, 1, one, NULL, of_k ? s->k : s->n, bit & 16, 0);
+    for (int32_t g = 0; s->bias && g < G; g++) p->bias.cols[g] = of_k ? group_k(s, g) : group_n(s, g); /* a row is as wide as the widest group */
     if (s->c == C_IN_PLACE) { p->c = p->d; p->c.snapshot = NULL; }
 
     grid_fill(p, &p->a, 'a', s->fill_a, 1);
@@ -631,6 +633,7 @@ SUPPORT void problem_make(problem *p, const spec *given) {
     d->gather_a = p->a.gather; d->gather_b = p->b.gather;
     if (s->c == C_SEPARATE || s->c == C_IN_PLACE) d->c = p->c.tensor;
     if (s->bias) d->bias = p->bias.tensor;
+    d->bias_of_b = s->bias_of_b;
     d->alpha = scalars_make(p, 'A', s->alpha, &p->alpha);
     if (s->c != C_ACCUMULATE) d->beta = scalars_make(p, 'B', s->c == C_NONE ? SCALARS_DEFAULT : s->beta, &p->beta);
     d->accumulate = s->c == C_ACCUMULATE;
@@ -800,8 +803,9 @@ SUPPORT void problem_reference(problem *p) {
             long double sum = old;
             for (int64_t q = 0; q < M; q++) {
                 double scale = p->row_scale != NULL ? load(s->row_scale_dtype, p->row_scale, p->start[g] + q) : 1;
-                sum += (long double)scale * value_at(&p->a, g, q, j);
-                size += fabs(scale * value_at(&p->a, g, q, j));
+                double term = scale * value_at(s->bias_of_b ? &p->b : &p->a, g, q, j);
+                sum += (long double)scale * value_at(s->bias_of_b ? &p->b : &p->a, g, q, j);
+                size += fabs(term);
             }
             p->want_bias[g][j] = (double)sum;
             p->bound_bias[g][j] = (double)(M + 4) * u * size + 2 * u * fabs(old)
@@ -923,11 +927,12 @@ SUPPORT spec random_spec(rng *r, tegroup_op op, int64_t most_rows, int64_t most_
     s.c = (c_kind)rng_int(r, 0, 3);
     s.beta = (int)rng_int(r, 0, 2);
     s.scalar_dtype = rng_chance(r, 30) ? TEGROUP_DTYPE_F64 : rng_chance(r, 50) ? TEGROUP_DTYPE_F32 : TEGROUP_DTYPE_UNSET;
-    s.bias = op != TEGROUP_OP_DGRAD && rng_chance(r, 40);
+    s.bias = rng_chance(r, 40);
+    s.bias_of_b = s.bias && op == TEGROUP_OP_WGRAD && rng_chance(r, 50);
     if (s.bias && s.out != TEGROUP_DTYPE_F64 && rng_chance(r, 50)) s.bias_dtype = TEGROUP_DTYPE_F32;
     if (s.bias && rng_chance(r, 50)) s.row_scale_dtype = rng_chance(r, 50) ? TEGROUP_DTYPE_F32 : TEGROUP_DTYPE_F64;
     s.lists = rng_chance(r, 25) ? (int32_t)rng_int(r, 1, 31) : 0;
-    if (s.row_scale_dtype != TEGROUP_DTYPE_UNSET) s.lists &= ~1; /* rows of a list have no common numbering */
+    if (s.row_scale_dtype != TEGROUP_DTYPE_UNSET) s.lists &= s.bias_of_b ? ~2 : ~1; /* rows of a list have no common numbering */
     if (s.c == C_IN_PLACE) s.lists = (s.lists & ~4) | ((s.lists & 8) >> 1);
     return s;
 }
@@ -953,7 +958,7 @@ SUPPORT spec random_half_spec(rng *r, tegroup_op op, int64_t most_rows, int64_t 
     s.in = rng_chance(r, 50) ? TEGROUP_DTYPE_BF16 : TEGROUP_DTYPE_F16;
     s.out = rng_chance(r, 50) ? TEGROUP_DTYPE_F32 : s.in;
     s.compute = TEGROUP_COMPUTE_F32;
-    s.bias = 0;
+    s.bias = s.bias_of_b = 0;
     s.row_scale_dtype = TEGROUP_DTYPE_UNSET;
     s.lists &= 15;
     s.aligned = aligned;

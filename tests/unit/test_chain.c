@@ -219,7 +219,7 @@ static const tegroup_tensor *result(const tegroup_mlp_desc *d, int i) {
 TEST(chain, runs_the_grouped_mlp) {
     rng r = rng_seed(8002);
     for (int i = 0; i < 90; i++) {
-        mlp_choice m = {{0, i % 3, 0, i / 3 % 3, 3, i % 3, TEGROUP_TAIL_KEEP}, 0, TEGROUP_ACTIVATION_UNSET};
+        mlp_choice m = {{0, i % 3, 0, i / 3 % 3, 3, i % 3, TEGROUP_TAIL_KEEP, i / 2 & 3}, 0, TEGROUP_ACTIVATION_UNSET};
         mlp *l = (mlp *)malloc(sizeof *l);
         tegroup_mlp_desc *d = &l->desc;
         tegroup_chain_op ops[3];
@@ -790,6 +790,7 @@ TEST(chain, refuses_to_plan) {
     NO(PLAN, k->ops[1].kind = (tegroup_chain_kind)6, VALUE, "ops.kind", 1);
     NO(PLAN, k->ops[1].activation = TEGROUP_ACTIVATION_UNSET, UNSET, "activation", 1);
     NO(PLAN, memset(&k->ops[2].weights.weight, 0, sizeof(tegroup_tensor)), UNSET, "weight.dtype", 2);
+    NO(PLAN, k->ops[2].weights.weight_layout = (tegroup_weight_layout)2, VALUE, "weight_layout", 2);
     NO(PLAN, memset(&k->ops[4].weights.bias, 0, sizeof(tegroup_tensor)), UNSET, "bias.dtype", 4);
     NO(PLAN, k->ops[3].forward = NULL, NULL_ARGUMENT, "ops.forward", 3);
     NO(PLAN, k->ops[3].backward = NULL, NULL_ARGUMENT, "ops.backward", 3);

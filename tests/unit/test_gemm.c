@@ -57,7 +57,7 @@ TEST(gemm, every_combination) {
             for (int arrangement = 0; arrangement < 4; arrangement++) /* uniform, ragged, irregular, lists */
                 for (int c = C_NONE; c <= C_ACCUMULATE; c++)
                     for (int scalars = SCALARS_DEFAULT; scalars <= SCALARS_EACH; scalars++)
-                        for (int bias = 0; bias < (ops[op] == TEGROUP_OP_DGRAD ? 1 : 3); bias++) { /* none, plain, scaled */
+                        for (int bias = 0; bias < 3; bias++) { /* none, plain, scaled */
                             void *mark = guards_mark();
                             spec s;
                             memset(&s, 0, sizeof s);
@@ -74,6 +74,7 @@ TEST(gemm, every_combination) {
                             s.alpha = scalars;
                             s.beta = scalars;
                             s.bias = bias > 0;
+                            s.bias_of_b = s.bias && ops[op] == TEGROUP_OP_WGRAD && rng_chance(&r, 50);
                             s.threads = rng_chance(&r, 10) ? 0 : 1;
                             if (bias == 2 && arrangement != 3) s.row_scale_dtype = TEGROUP_DTYPE_F32;
                             if (arrangement > 0) {
@@ -228,7 +229,7 @@ TEST(gemm, one_hot_lands_where_it_must) {
         if (s.op == TEGROUP_OP_DGRAD && !first) s.fill_a = FILL_INTEGER; /* a column of B may hold several ones */
         s.c = C_NONE;
         s.alpha = SCALARS_DEFAULT;
-        s.bias = 0;
+        s.bias = s.bias_of_b = 0;
         s.row_scale_dtype = TEGROUP_DTYPE_UNSET;
         if (s.out != TEGROUP_DTYPE_F64) s.out = TEGROUP_DTYPE_F32;
         problem_make(&p, &s);

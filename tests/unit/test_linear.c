@@ -31,11 +31,51 @@ TEST(linear, every_combination) {
     ASSERT_EQ(right, 1620);
 }
 
+/* Weights [groups, k, n] with a bias, as gpt-oss's checkpoints have them: one call, as a product and as a layer. */
+TEST(linear, weights_in_out_with_bias) {
+    enum { E = 2, WIDTH = 2 };
+    static float x[E][WIDTH] = {{1, 2}, {1, 2}}, w[E][WIDTH][WIDTH] = {{{1, 0}, {0, 1}}, {{1, 2}, {3, 4}}}, bias[E][WIDTH] = {{10, 20}, {30, 40}};
+    static float y[E][WIDTH], dy[E][WIDTH] = {{1, -1}, {1, -1}}, dx[E][WIDTH], dw[E][WIDTH][WIDTH], dbias[E][WIDTH];
+    static const float want_y[E][WIDTH] = {{11, 22}, {37, 50}}, want_dx[E][WIDTH] = {{1, -1}, {-1, -1}};
+    static const float want_dw[E][WIDTH][WIDTH] = {{{1, -1}, {2, -2}}, {{1, -1}, {2, -2}}};
+    static _Alignas(TEGROUP_ALIGNMENT) unsigned char snapshot[8192], workspace[1 << 20];
+    const tegroup_dtype f32 = TEGROUP_DTYPE_F32;
+    const int64_t counts[E] = {1, 1};
+    tegroup_shape rows = tegroup_shape_of(E, E, WIDTH, tegroup_sizes_of(counts, TEGROUP_DTYPE_I64, TEGROUP_SPACE_HOST));
+    ASSERT_EQ(TEGROUP_OK, tegroup_shape_prepare(&rows, snapshot, sizeof snapshot, NULL, NULL));
+
+    tegroup_gemm_desc gemm = {.struct_size = sizeof gemm, .op = TEGROUP_OP_DGRAD, .space = TEGROUP_SPACE_HOST, .options.threads = 1};
+    tegroup_plan plan;
+    gemm.a = tegroup_tensor_of(rows, WIDTH, f32, x), gemm.d = tegroup_tensor_of(rows, WIDTH, f32, y);
+    gemm.b = tegroup_tensor_uniform(E, WIDTH, WIDTH, f32, w), gemm.bias = tegroup_tensor_uniform(E, 1, WIDTH, f32, bias);
+    gemm.options.workspace = workspace, gemm.options.workspace_bytes = sizeof workspace;
+    ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&gemm, NULL, &plan, NULL));
+    ASSERT_EQ(TEGROUP_OK, tegroup_gemm(&plan, &gemm, NULL, NULL));
+    ASSERT_EQ(0, memcmp(y, want_y, sizeof y));
+
+    tegroup_linear_desc layer = {.struct_size = sizeof layer, .space = TEGROUP_SPACE_HOST, .weight_layout = TEGROUP_WEIGHT_IN_OUT};
+    tegroup_linear_plan layer_plan;
+    layer.input = gemm.a, layer.weight = gemm.b, layer.bias = gemm.bias, layer.out = gemm.d, layer.options = gemm.options;
+    layer.grad_output = tegroup_tensor_of(rows, WIDTH, f32, dy), layer.dgrad_out = tegroup_tensor_of(rows, WIDTH, f32, dx);
+    layer.main_grad = tegroup_tensor_uniform(E, WIDTH, WIDTH, f32, dw), layer.bias_grad = tegroup_tensor_uniform(E, 1, WIDTH, f32, dbias);
+    memset(y, 0xff, sizeof y);
+    ASSERT_EQ(TEGROUP_OK, tegroup_linear_plan_make(&layer, NULL, &layer_plan, NULL));
+    ASSERT_EQ(TEGROUP_OK, tegroup_linear_forward(&layer_plan, &layer, NULL, NULL));
+    ASSERT_EQ(TEGROUP_OK, tegroup_linear_dgrad(&layer_plan, &layer, NULL, NULL));
+    ASSERT_EQ(TEGROUP_OK, tegroup_linear_wgrad(&layer_plan, &layer, NULL, NULL));
+    ASSERT_EQ(0, memcmp(y, want_y, sizeof y));
+    ASSERT_EQ(0, memcmp(dx, want_dx, sizeof dx));
+    ASSERT_EQ(0, memcmp(dw, want_dw, sizeof dw));
+    ASSERT_EQ(0, memcmp(dbias, dy, sizeof dbias)); /* one row each */
+    layer.weight_layout = TEGROUP_WEIGHT_OUT_IN; /* of square weights no shape tells */
+    ASSERT_EQ(TEGROUP_ERROR_PLAN, tegroup_linear_wgrad(&layer_plan, &layer, NULL, NULL));
+}
+
 /* The same in the wide types. */
 TEST(linear, wide_types) {
     rng r = rng_seed(6002);
     for (int i = 0; i < 120; i++) {
-        choice c = {i & 1, i % 3, i >> 1 & 1, i / 3 % 3, 1 + i / 9 % 3, i % ROUTINGS, (tegroup_tail)(i / 4 % 3)};
+        choice c = {i & 1, i % 3, i >> 1 & 1, i / 3 % 3, 1 + i / 9 % 3, i % ROUTINGS, (tegroup_tail)(i / 4 % 3), i / 8 & 1};
         if (i % 2 && c.gradients == 2) c.gradients = 1; /* F64 sums are not narrowed here */
         ASSERT_STREQ("", check_layer(&c, i % 2 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32, 0, &r, layer_run));
     }
@@ -44,8 +84,9 @@ TEST(linear, wide_types) {
 /* An empty group's gradient: exact zeros when overwritten, the old bytes when accumulated. */
 TEST(linear, gradients_of_empty_groups) {
     rng r = rng_seed(6003);
-    for (int accumulates = 0; accumulates < 2; accumulates++) {
-        choice c = {0, accumulates, 0, 1, 3, 3, TEGROUP_TAIL_KEEP};
+    for (int i = 0; i < 4; i++) {
+        const int accumulates = i & 1, transposed = i >> 1;
+        choice c = {0, accumulates, 0, 1, 3, 3, TEGROUP_TAIL_KEEP, transposed};
         layer *l = (layer *)malloc(sizeof *l);
         layer_make(l, &c, TEGROUP_DTYPE_F32, 0, &r);
         int64_t skips = l->f.s.m[0] < 0; /* group 0 may be skipped: never touched */
@@ -66,7 +107,7 @@ TEST(linear, gradients_of_empty_groups) {
 TEST(linear, same_bits_in_any_buffer) {
     rng r = rng_seed(6004);
     for (int i = 0; i < 12; i++) {
-        choice c = {i % 2, 0, 0, i % 3, 3, i % 3, TEGROUP_TAIL_ZERO};
+        choice c = {i % 2, 0, 0, i % 3, 3, i % 3, TEGROUP_TAIL_ZERO, i >> 1 & 1};
         layer *l = (layer *)malloc(sizeof *l);
         layer_make(l, &c, TEGROUP_DTYPE_BF16, 0, &r);
         ASSERT_EQ(layer_run(l, 0), TEGROUP_OK);
@@ -105,9 +146,10 @@ TEST(linear, same_bits_in_any_buffer) {
 static double loss_of(layer *l, const double *p, double *grad) {
     double loss = 0;
     const double *y = (const double *)l->desc.out.data;
+    const int64_t n = l->desc.out.shape.cols;
     if (tegroup_linear_forward(&l->plan, &l->desc, NULL, &l->error) != TEGROUP_OK) return (double)NAN;
     for (int32_t g = 0; g < GROUPS; g++)
-        for (int64_t e = l->f.start[g] * l->f.s.n; e < (l->f.start[g] + l->f.d.rows[g]) * l->f.s.n; e++) {
+        for (int64_t e = l->f.start[g] * n; e < (l->f.start[g] + l->f.d.rows[g]) * n; e++) {
             loss += p[e] * y[e] + y[e] * y[e] / 2 + y[e] * y[e] * y[e] / 6;
             if (grad != NULL) grad[e] = p[e] + y[e] + y[e] * y[e] / 2;
         }
@@ -135,11 +177,11 @@ static double differ(layer *l, const double *p, double *x, const double *gradien
 TEST(linear, finite_differences) {
     rng r = rng_seed(6005);
     double most[4] = {0, 0, 0, 0};
-    for (int routing = 0; routing < 3; routing++) {
-        choice c = {0, 0, 0, 2, 3, routing, TEGROUP_TAIL_KEEP};
+    for (int i = 0; i < 6; i++) { /* routings, layouts */
+        choice c = {0, 0, 0, 2, 3, i / 2, TEGROUP_TAIL_KEEP, i % 2};
         layer *l = (layer *)malloc(sizeof *l);
         layer_make(l, &c, TEGROUP_DTYPE_F64, 0, &r);
-        int64_t cells = l->f.capacity * l->f.s.n, n = l->f.s.n, k = l->f.s.k;
+        int64_t n = l->desc.out.shape.cols, k = l->desc.input.shape.cols, cells = l->f.capacity * n;
         double *scale = (double *)guarded((size_t)l->f.capacity * 8), *p = (double *)scratch((size_t)cells * 8);
         for (int64_t i = 0; i < l->f.capacity; i++)
             if (owned(&l->f, i)) scale[i] = rng_unit(&r) + 0.1;
@@ -168,7 +210,7 @@ TEST(linear, finite_differences) {
 TEST(linear, plans) {
     static const tegroup_backend backends[] = {TEGROUP_BACKEND_SM90, TEGROUP_BACKEND_PORTABLE, TEGROUP_BACKEND_CUBLASLT_GROUPED};
     rng r = rng_seed(6006);
-    choice c = {0, 2, 0, 0, 3, 0, TEGROUP_TAIL_KEEP};
+    choice c = {0, 2, 0, 0, 3, 0, TEGROUP_TAIL_KEEP, 0};
     layer *l = (layer *)malloc(sizeof *l);
     layer_make(l, &c, TEGROUP_DTYPE_BF16, 0, &r);
     for (int i = 0; i < 3; i++) {

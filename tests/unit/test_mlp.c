@@ -51,7 +51,7 @@ TEST(mlp, every_combination) {
 TEST(mlp, wide_types) {
     rng r = rng_seed(7002);
     for (int i = 0; i < 120; i++) {
-        mlp_choice m = {{i & 1, i % 3, i % 3, i / 3 % 3, i / 9 % 4, i % ROUTINGS, (tegroup_tail)(i / 4 % 3)}, i & 1, TEGROUP_ACTIVATION_UNSET};
+        mlp_choice m = {{i & 1, i % 3, i % 3, i / 3 % 3, i / 9 % 4, i % ROUTINGS, (tegroup_tail)(i / 4 % 3), i / 8 & 3}, i & 1, TEGROUP_ACTIVATION_UNSET};
         if (i % 2 && m.c.gradients == 2) m.c.gradients = 1; /* F64 sums are not narrowed here */
         ASSERT_STREQ("", check_mlp(&m, i % 2 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32, mlp_odd, 0, &r, mlp_run));
     }
@@ -153,6 +153,7 @@ static tegroup_status by_hand(mlp *l) {
     memset(&fc1, 0, sizeof fc1);
     fc1.struct_size = sizeof fc1, fc1.space = TEGROUP_SPACE_HOST, fc1.options.compute = d->options.compute, fc1.options.threads = 1;
     fc2 = fc1;
+    fc1.weight_layout = d->fc1.weight_layout, fc2.weight_layout = d->fc2.weight_layout;
     fc1.weight = d->fc1.weight, fc1.bias = d->fc1.bias, fc1.main_grad = d->fc1.main_grad, fc1.bias_grad = d->fc1.bias_grad, fc1.accumulate = d->accumulate;
     fc2.weight = d->fc2.weight, fc2.bias = d->fc2.bias, fc2.main_grad = d->fc2.main_grad, fc2.bias_grad = d->fc2.bias_grad, fc2.accumulate = d->accumulate;
     fc1.input = d->input, fc1.out = d->preactivation, fc1.grad_output = d->grad_preactivation, fc1.dgrad_out = d->dgrad_out, fc1.dgrad_out_tail = d->dgrad_out_tail;
@@ -189,7 +190,7 @@ static tegroup_status by_hand(mlp *l) {
 TEST(mlp, same_bits) {
     rng r = rng_seed(7003);
     for (int i = 0; i < 60; i++) {
-        mlp_choice m = {{0, i % 3, 0, i / 3 % 3, 3, i % 3, TEGROUP_TAIL_ZERO}, 0, TEGROUP_ACTIVATION_UNSET};
+        mlp_choice m = {{0, i % 3, 0, i / 3 % 3, 3, i % 3, TEGROUP_TAIL_ZERO, i / 2 & 3}, 0, TEGROUP_ACTIVATION_UNSET};
         mlp *l = (mlp *)malloc(sizeof *l);
         mlp_make(l, &m, i % 2 ? TEGROUP_DTYPE_BF16 : TEGROUP_DTYPE_F16, mlp_odd, routings[m.c.routing], &r);
         ASSERT_EQ(mlp_run(l, 0), TEGROUP_OK);
@@ -256,9 +257,10 @@ TEST(mlp, same_bits) {
 static double loss_of(mlp *l, const double *p, double *grad) {
     double loss = 0;
     const double *y = (const double *)l->desc.out.data;
+    const int64_t n = l->desc.out.shape.cols;
     if (tegroup_mlp_forward(&l->plan, &l->desc, NULL, &l->error) != TEGROUP_OK) return (double)NAN;
     for (int32_t g = 0; g < GROUPS; g++)
-        for (int64_t e = l->f2.start[g] * l->f2.s.n; e < (l->f2.start[g] + l->f2.d.rows[g]) * l->f2.s.n; e++) {
+        for (int64_t e = l->f2.start[g] * n; e < (l->f2.start[g] + l->f2.d.rows[g]) * n; e++) {
             loss += p[e] * y[e] + y[e] * y[e] / 2;
             if (grad != NULL) grad[e] = p[e] + y[e];
         }
@@ -291,10 +293,10 @@ TEST(mlp, finite_differences) {
     double most[6] = {0, 0, 0, 0, 0, 0}, worst = 0;
     const int sample = (int)scaled(ACTIVATIONS);
     for (int i = 0; i < 3 * (sample < ACTIVATIONS ? sample : ACTIVATIONS); i++) {
-        mlp_choice m = {{0, 0, 0, i % 3, 3, 0, TEGROUP_TAIL_KEEP}, 0, activations[i / 3]};
+        mlp_choice m = {{0, 0, 0, i % 3, 3, 0, TEGROUP_TAIL_KEEP, i & 3}, 0, activations[i / 3]};
         mlp *l = (mlp *)malloc(sizeof *l);
         mlp_make(l, &m, TEGROUP_DTYPE_F64, small, rows, &r);
-        int64_t cells = l->f2.capacity * l->f2.s.n, capacity = l->f1.capacity;
+        int64_t cells = l->f2.capacity * l->desc.out.shape.cols, capacity = l->f1.capacity;
         double *scale = (double *)guarded((size_t)capacity * 8), *p = (double *)scratch((size_t)cells * 8);
         for (int64_t row = 0; row < capacity; row++)
             if (owned(&l->f1, row)) scale[row] = rng_unit(&r) + 0.1;
@@ -374,6 +376,17 @@ TEST(mlp, fusion_of_another_machine) {
     ASSERT_EQ(tegroup_mlp_plan_make(&d, &ampere, &plan, &error), TEGROUP_ERROR_UNSUPPORTED);
     ASSERT_STREQ("fusion", error.field);
     ASSERT_TRUE(strstr(error.rule, "only SM90 and PORTABLE") != NULL);
+    d.fc1.weight_layout = TEGROUP_WEIGHT_IN_OUT, d.fc1.weight.shape.rows = 64, d.fc1.weight.shape.cols = 2 * 48;
+    ASSERT_EQ(tegroup_mlp_plan_make(&d, &hopper, &plan, &error), TEGROUP_ERROR_UNSUPPORTED);
+    ASSERT_TRUE(strstr(error.rule, "fc1.weight_layout OUT_IN") != NULL);
+    d.fusion = TEGROUP_FUSION_AUTO;
+    d.input.shape.rows = d.out.shape.rows = 513;
+    ASSERT_EQ(tegroup_mlp_plan_make(&d, &hopper, &plan, &error), TEGROUP_OK);
+    ASSERT_EQ(plan.planned.fused, 0u);
+    ASSERT_EQ(plan.fc1.forward.backend, TEGROUP_BACKEND_SM90);
+    d.fusion = TEGROUP_FUSION_REQUIRED;
+    d.input.shape.rows = d.out.shape.rows = 512;
+    d.fc1.weight_layout = TEGROUP_WEIGHT_OUT_IN, d.fc1.weight.shape.cols = 64;
     d.activation = TEGROUP_ACTIVATION_RELU_SQUARED, d.fc1.weight.shape.rows = 48;
     ASSERT_EQ(tegroup_mlp_plan_make(&d, &hopper, &plan, &error), TEGROUP_ERROR_UNSUPPORTED);
     ASSERT_TRUE(strstr(error.rule, "a gate and an up") != NULL);
@@ -401,6 +414,10 @@ TEST(mlp, fusion_of_another_machine) {
     memset(&d.out, 0, sizeof d.out); /* dgrad alone */
     ASSERT_EQ(tegroup_mlp_plan_make(&d, &hopper, &plan, &error), TEGROUP_OK);
     ASSERT_EQ(plan.planned.fused, TEGROUP_FUSED_DGRAD);
+    d.fc2.weight_layout = TEGROUP_WEIGHT_IN_OUT, d.fc2.weight.shape.rows = 48, d.fc2.weight.shape.cols = 64;
+    ASSERT_EQ(tegroup_mlp_plan_make(&d, &hopper, &plan, &error), TEGROUP_ERROR_UNSUPPORTED);
+    ASSERT_TRUE(strstr(error.rule, "fc2.weight_layout OUT_IN") != NULL);
+    d.fc2.weight_layout = TEGROUP_WEIGHT_OUT_IN, d.fc2.weight.shape.rows = 64, d.fc2.weight.shape.cols = 48;
     d.preactivation.dtype = TEGROUP_DTYPE_F32;
     ASSERT_EQ(tegroup_mlp_plan_make(&d, &hopper, &plan, &error), TEGROUP_ERROR_UNSUPPORTED);
     ASSERT_TRUE(strstr(error.rule, "the same of F16 and BF16") != NULL);

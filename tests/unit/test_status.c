@@ -719,6 +719,9 @@ TEST(status, gemm_shapes) {
     BAD(problem_wgrad, g->d.shape.rows++, SHAPE, "d.shape.rows", N, N + 1);
     BAD(problem_wgrad, g->d.shape.cols++, SHAPE, "d.shape.cols", K, K + 1);
     BAD(problem_wgrad, g->bias.shape.cols = K, SHAPE, "bias.shape.cols", N, K);
+    BAD(problem_wgrad, g->bias_of_b = 1, SHAPE, "bias.shape.cols", K, N);
+    ASSERT_STREQ("must equal k, the columns of d", error.rule);
+    BAD(problem_dgrad, x->bias = w.wgrad.bias, SHAPE, "bias.shape.cols", K, N);
     BAD(problem_wgrad, g->b.shape.groups--, SHAPE, "b.shape.groups", EXPERTS, EXPERTS - 1);
 }
 
@@ -746,7 +749,13 @@ TEST(status, gemm_combinations) {
     BAD(problem_wgrad, g->beta = w.forward.beta, COMBINATION, "accumulate", 0, 1);
     BAD(problem_dgrad, x->beta = w.forward.beta, COMBINATION, "beta", 1, 0);
     BAD(problem_dgrad, x->row_scale_dtype = TEGROUP_DTYPE_F32, COMBINATION, "row_scale_dtype", 0, TEGROUP_DTYPE_F32);
-    BAD(problem_dgrad, x->bias = w.wgrad.bias, COMBINATION, "bias", 0, 1);
+    BAD(problem, f->bias_of_b = 1, COMBINATION, "bias_of_b", TEGROUP_OP_WGRAD, TEGROUP_OP_FORWARD);
+    BAD(problem_dgrad, x->bias_of_b = 1, COMBINATION, "bias_of_b", TEGROUP_OP_WGRAD, TEGROUP_OP_DGRAD);
+    BAD(problem_wgrad, memset(&g->bias, 0, sizeof g->bias); g->row_scale = NULL; g->row_scale_dtype = TEGROUP_DTYPE_UNSET; g->bias_of_b = 1, COMBINATION, "bias_of_b", 0, 1);
+    BAD(problem_wgrad, g->bias_of_b = 1; g->bias.shape.cols = K; LISTED(g->b, HOST); g->row_scale_dtype = TEGROUP_DTYPE_F32, COMBINATION, "row_scale_dtype", 0, TEGROUP_DTYPE_F32);
+    ASSERT_STREQ("does not go with b.pointers: its rows have no common numbering", error.rule);
+    BAD(problem_wgrad, g->bias_of_b = 2, VALUE, "bias_of_b", 1, 2);
+    BAD(problem, f->bias_of_b = -1, VALUE, "bias_of_b", 1, -1);
     BAD(problem_wgrad, g->tail = TEGROUP_TAIL_ZERO, COMBINATION, "tail", 0, TEGROUP_TAIL_ZERO);
     BAD(problem, f->tail = TEGROUP_TAIL_ZERO; LISTED(f->d, HOST), COMBINATION, "tail", 0, TEGROUP_TAIL_ZERO);
     BAD(problem, f->tail = TEGROUP_TAIL_POISON; f->c.shape.elements = f->d.shape.elements = ROWS * N, COMBINATION, "tail", 0, TEGROUP_TAIL_POISON);
@@ -985,6 +994,7 @@ TEST(status, plan_mismatch) {
     BAD(forward, f->a.shape.cols = f->b.shape.cols = K + 1, PLAN, "a.shape.cols", K, K + 1);
     BAD(dgrad, x->a.shape.cols = x->b.shape.rows = N - 1, PLAN, "a.shape.cols", N, N - 1);
     BAD(wgrad, g->b.shape.cols = g->d.shape.cols = K - 1, PLAN, "d.shape.cols", K, K - 1);
+    BAD(wgrad, g->bias_of_b = 1; g->bias.shape.cols = K, PLAN, "bias_of_b", 0, 1);
     BAD(forward, f->a.dtype = f->b.dtype = TEGROUP_DTYPE_BF16, PLAN, "a.dtype", f32, bf16);
     BAD(forward, f->c.dtype = TEGROUP_DTYPE_UNSET; f->c.data = NULL; f->beta.space = TEGROUP_SPACE_UNSET; f->beta.data = NULL, PLAN, "c.dtype", f32, 0);
     BAD(dgrad, x->c = w.dgrad.d, PLAN, "c.dtype", 0, f32);
@@ -1890,6 +1900,12 @@ TEST(status, linear_plan) {
     BAD(linear_plan, w.linear.row_scale_dtype = TEGROUP_DTYPE_UNSET, UNSET, "row_scale_dtype", TEGROUP_DTYPE_F32, 0);
     BAD(linear_plan, w.linear.row_scale_dtype = TEGROUP_DTYPE_BF16, DTYPE, "row_scale_dtype", REALS, TEGROUP_DTYPE_BF16);
     BAD(linear_plan, w.linear.bias.dtype = TEGROUP_DTYPE_BF16, UNSUPPORTED, "grad_row_scale", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16);
+    BAD(linear_plan, w.linear.weight_layout = (tegroup_weight_layout)2, VALUE, "weight_layout", TEGROUP_WEIGHT_IN_OUT, 2);
+    BAD(linear_plan, w.linear.weight_layout = TEGROUP_WEIGHT_IN_OUT, SHAPE, "bias.shape.cols", K, N);
+    ASSERT_STREQ("must equal weight.shape.cols", error.rule);
+    BAD(linear_plan, w.linear.weight_layout = TEGROUP_WEIGHT_IN_OUT; ABSENT(bias); ABSENT(bias_grad); ABSENT(grad_row_scale); w.linear.row_scale = NULL;
+        w.linear.row_scale_dtype = TEGROUP_DTYPE_UNSET, SHAPE, "input.shape.cols", N, K);
+    ASSERT_STREQ("must equal weight.shape.rows", error.rule);
     BAD(linear_plan, w.linear.accumulate = 2, VALUE, "accumulate", 1, 2);
     BAD(linear_plan, w.linear.accumulate = 1; ABSENT(main_grad); ABSENT(bias_grad), COMBINATION, "accumulate", 0, 1);
     BAD(linear_plan, w.linear.out_tail = TEGROUP_TAIL_ZERO; ABSENT(out), COMBINATION, "out_tail", 0, TEGROUP_TAIL_ZERO);
@@ -1933,6 +1949,9 @@ TEST(status, linear_calls) {
     BAD(linear_dgrad, memset(&w.linear_plan.dgrad, 0, sizeof w.linear_plan.dgrad), PLAN, "dgrad_out.dtype", 0, TEGROUP_DTYPE_F32);
     BAD(linear_wgrad, memset(&w.linear_plan.wgrad, 0, sizeof w.linear_plan.wgrad), PLAN, "main_grad.dtype", 0, TEGROUP_DTYPE_F32);
     BAD(linear_forward, ABSENT(out), UNSET, "out.dtype", TEGROUP_DTYPE_F64, 0);
+    BAD(linear_forward, w.linear.weight_layout = TEGROUP_WEIGHT_IN_OUT, PLAN, "weight_layout", 0, 1);
+    BAD(linear_dgrad, w.linear.weight_layout = TEGROUP_WEIGHT_IN_OUT, PLAN, "weight_layout", 0, 1);
+    BAD(linear_wgrad, w.linear.weight_layout = TEGROUP_WEIGHT_IN_OUT, PLAN, "weight_layout", 0, 1);
     BAD(linear_dgrad, ABSENT(grad_row_scale), PLAN, "grad_row_scale.dtype", TEGROUP_DTYPE_F32, 0);
     BAD(linear_wgrad, ABSENT(bias_grad), PLAN, "bias_grad.dtype", TEGROUP_DTYPE_F32, 0);
     BAD(linear_forward, ABSENT(bias); ABSENT(bias_grad); ABSENT(grad_row_scale); w.linear.row_scale = NULL;
@@ -2059,6 +2078,9 @@ TEST(status, mlp_plan) {
     MLP_TENSOR(fc2.bias_grad, K);
     BAD(mlp_plan, MLP_ABSENT(fc1.weight), UNSET, "fc1.weight.dtype", TEGROUP_DTYPE_F64, 0);
     BAD(mlp_plan, MLP_ABSENT(fc2.weight); w.mlp.fc2.weight.shape.groups = EXPERTS, UNSET, "fc2.weight.dtype", TEGROUP_DTYPE_F64, 0);
+    BAD(mlp_plan, w.mlp.fc1.weight_layout = (tegroup_weight_layout)2, VALUE, "fc1.weight_layout", TEGROUP_WEIGHT_IN_OUT, 2);
+    BAD(mlp_plan, w.mlp.fc2.weight_layout = (tegroup_weight_layout)-1, VALUE, "fc2.weight_layout", TEGROUP_WEIGHT_IN_OUT, -1);
+    BAD(mlp_plan, w.mlp.fc1.weight_layout = TEGROUP_WEIGHT_IN_OUT, SHAPE, "fc1.bias.shape.cols", K, 2 * N);
     BAD(mlp_plan, w.mlp.fc1.weight.shape.groups++, SHAPE, "fc1.bias.shape.groups", EXPERTS + 1, EXPERTS);
     BAD(mlp_plan, w.mlp.fc2.weight.shape.groups++, SHAPE, "fc2.weight.shape.groups", EXPERTS, EXPERTS + 1);
     BAD(mlp_plan, w.mlp.fc1.weight.shape.rows++, SHAPE, "fc1.bias.shape.cols", 2 * N + 1, 2 * N);
@@ -2191,6 +2213,9 @@ TEST(status, mlp_calls) {
     BAD(mlp_forward, MLP_ABSENT(preactivation); MLP_ABSENT(grad_preactivation); MLP_ABSENT(dgrad_out); MLP_ABSENT(grad_row_scale); MLP_ABSENT(fc1.main_grad);
         MLP_ABSENT(fc1.bias_grad), PLAN, "preactivation.dtype", TEGROUP_DTYPE_F32, 0);
     BAD(mlp_forward, w.mlp.fc2_bias_scaled = 0, PLAN, "fc2_bias_scaled", 1, 0);
+    BAD(mlp_forward, w.mlp.fc1.weight_layout = TEGROUP_WEIGHT_IN_OUT, PLAN, "fc1.weight_layout", 0, 1);
+    BAD(mlp_dgrad, w.mlp.fc2.weight_layout = TEGROUP_WEIGHT_IN_OUT, PLAN, "fc2.weight_layout", 0, 1);
+    BAD(mlp_wgrad, w.mlp.fc1.weight_layout = TEGROUP_WEIGHT_IN_OUT, PLAN, "fc1.weight_layout", 0, 1);
     BAD(mlp_dgrad, w.mlp_plan.planned.fc2_bias_scaled = 0, PLAN, "fc2_bias_scaled", 0, 1);
     BAD(mlp_forward, w.mlp.out.dtype = TEGROUP_DTYPE_BF16, PLAN, "out.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16);
     BAD(mlp_forward, w.mlp.preactivation.dtype = TEGROUP_DTYPE_BF16, PLAN, "preactivation.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16);

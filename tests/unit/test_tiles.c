@@ -285,6 +285,28 @@ TEST(tiles, every_kernel_has_costs_and_is_taken) {
     }
 }
 
+/* A bias costs some of dgrad's kernels registers, so that these have none: such a product takes another tile. */
+TEST(tiles, dgrad_with_bias) {
+    const tegroup_target target = hopper(132);
+    int taken = 0, without = 0;
+    for (int i = 0; i < PINNED; i++) {
+        const shape *s = &pinned[i];
+        if (s->op != TEGROUP_OP_DGRAD) continue;
+        for (int bias = 0; bias < 2; bias++) {
+            tegroup_gemm_desc desc = product_of(s);
+            tegroup_plan plan;
+            if (bias) desc.bias = tegroup_tensor_uniform(s->groups, 1, s->k, TEGROUP_DTYPE_F32, NULL);
+            ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&desc, &target, &plan, NULL));
+            ASSERT_EQ(TEGROUP_BACKEND_SM90, plan.backend);
+            if (!bias) without += plan.tile_n != 256 && plan.tile_m != 64;
+            else ASSERT_TRUE(plan.tile_n == 256 || (plan.tile_m == 64 && plan.tile_n == 128));
+            taken += bias;
+        }
+    }
+    ASSERT_GT(taken, 0);
+    ASSERT_GT(without, 0);
+}
+
 /* What gives tiles to blocks: each tile to one block, none of which has more than half a tile above the least, or less where that is
  * enough blocks for the last tiles. Each block works it out for itself; loads are added up here, too. */
 TEST(tiles, balance) {
