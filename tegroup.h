@@ -615,10 +615,12 @@ typedef struct tegroup_gather {
 } tegroup_gather;
 
 /* One grouped product. The plan reads everything except data pointers; a call reads the tensors again and checks
- * that the tegroup_problem that they make is the planned one. Rows of activations (a and d, in a wgrad a and b, and
- * c where it is such) are one routing's: their snapshots may lie elsewhere but say as many rows of each group. Where
- * they do not, the deep check refuses those in host memory; else as many rows are worked on as all have, and the
- * others of d are left as they are. */
+ * that the tegroup_problem that they make is the planned one. shape.rows of a ragged operand is what its buffer holds:
+ * it may be less or more than the plan's and than other operands', as long as every group lies within it. Where one
+ * does not, a snapshot in host memory is refused, and by one in device memory nothing is written. Rows of activations
+ * (a and d, in a wgrad a and b, and c where it is such) are one routing's: their snapshots may lie elsewhere but say as
+ * many rows of each group. Where they do not, the deep check refuses those in host memory; else as many rows are worked
+ * on as all have, and the others of d are left as they are. */
 typedef struct tegroup_gemm_desc {
     size_t          struct_size; /* sizeof(tegroup_gemm_desc)                                                     */
     tegroup_op      op;          /* required                                                                      */
@@ -631,7 +633,7 @@ typedef struct tegroup_gemm_desc {
                                     and beta; in a DGRAD that is for a layer whose weights are [groups, k, n].
                                     WGRAD: output, the bias gradient: each group's sum of a's rows (times row_scale);
                                     overwrites, or adds when accumulate is 1; alpha and beta do not apply to it    */
-    const void     *row_scale;   /* [rows of a, or of b with bias_of_b] multiplies the bias of each row (its routing
+    const void     *row_scale;   /* [a.shape.rows, or b's with bias_of_b] multiplies the bias of each row (its routing
                                     probability); needs bias                                                       */
     tegroup_dtype   row_scale_dtype; /* F32 or F64; UNSET = no row_scale                                          */
     int32_t         bias_of_b;   /* WGRAD with bias: 1: the bias gradient [groups, 1, columns of d] is the sum of b's
@@ -654,7 +656,8 @@ typedef struct tegroup_problem {
     tegroup_space   space;
     tegroup_compute compute;
     int32_t         groups;
-    int64_t         rows;    /* capacity of the ragged rows, or rows of each group when uniform                */
+    int64_t         rows;    /* what a's buffer holds of ragged rows, which a call may change; or rows of each
+                                group when uniform                                                             */
     int64_t         n, k;    /* columns of Y and of X; the most, where groups differ                           */
     int64_t         lda, ldb, ldc, ldd;          /* elements; 0 = packed groups of different width             */
     tegroup_dtype   a, b, c, d, bias, row_scale; /* UNSET = absent                                             */
@@ -930,10 +933,11 @@ typedef enum tegroup_weight_layout {
  * tensors of its line above alone, and checks that they are the planned ones: the others may be NULL or dangle by then.
  *
  * An absent output plans no such product: no out, no forward; no dgrad_out, no dgrad; no main_grad, no wgrad. Rows
- * are ragged: their shapes have row_sizes, rows that are the capacity, and (to run) one snapshot, that of the
- * routing. n and k are the same in every group. W is [groups, n, k], or with weight_layout its transpose. Outputs are
- * contiguous (ld 0 or cols, group_stride 0 or rows * cols), overlap nothing that their call reads or writes, and get
- * the same bits wherever they are. Data are aligned to their element; a backend that needs more says so. */
+ * are ragged: their shapes have row_sizes, as many rows as their buffer holds (planned or not, but all groups lie in
+ * them), and (to run) one snapshot, that of the routing. n and k are the same in every group. W is [groups, n, k], or
+ * with weight_layout its transpose. Outputs are contiguous (ld 0 or cols, group_stride 0 or rows * cols), overlap
+ * nothing that their call reads or writes, and get the same bits wherever they are. Data are aligned to their element;
+ * a backend that needs more says so. */
 typedef struct tegroup_linear_desc {
     size_t          struct_size;    /* sizeof(tegroup_linear_desc)                                                */
     tegroup_space   space;          /* where all data live; required                                              */
@@ -1021,7 +1025,8 @@ typedef struct tegroup_mlp_weights {
  * addresses; a call looks at the tensors of its lines above alone, and checks that they are the planned ones. No
  * out, no forward; no grad_preactivation, no dgrad; no main_grad, no wgrad. Rows are ragged: every [rows, ...]
  * tensor has input's row_sizes (on the device with data there: the activation's kernel reads them, so that
- * CUBLASLT_LOOP has no MLP), its capacity in rows, and (to run) its snapshot. Outputs and what is saved are
+ * CUBLASLT_LOOP has no MLP), its capacity in rows, and (to run) its snapshot. A call's capacity may be less than the
+ * planned one, and more in wgrad and where forward has nothing in the workspace. Outputs and what is saved are
  * contiguous (ld 0 or cols), overlap nothing that their call touches, and get the same bits wherever they are (a
  * device's grad_row_scale: wherever all rows are 16-byte aligned, or wherever some are not). Data are aligned to
  * their element; a backend that needs more says so. Rows of saved tensors that no group owns are never touched. */
@@ -2459,7 +2464,8 @@ static inline tegroup_status tegroup_impl_check_absent(const tegroup_tensor *t, 
     return TEGROUP_OK;
 }
 
-/* Each group of a snapshot must lie inside the tensor: what tegroup_prepare sees to, unless somebody wrote over it. */
+/* Each group of a snapshot must lie inside the tensor: what the header says, unless somebody wrote over it. A group
+ * without rows may begin anywhere in the buffer that was prepared. */
 static inline tegroup_status tegroup_impl_check_groups(const tegroup_tensor *t, const char *field,
                                                        tegroup_error *error) {
     tegroup_snapshot_view view = tegroup_snapshot_read(t->shape.snapshot);
@@ -2467,8 +2473,9 @@ static inline tegroup_status tegroup_impl_check_groups(const tegroup_tensor *t, 
     for (g = 0; g < view.header->groups; g++) {
         int64_t rows = tegroup_impl_max(0, view.rows[g]), cols = view.cols ? view.cols[g] : t->shape.cols;
         int64_t ld = t->ld > 0 ? t->ld : cols, end = tegroup_impl_add(tegroup_impl_max(0, view.start[g]), rows);
-        TEGROUP_IMPL_RULE(view.rows[g] >= -1 && view.start[g] >= 0 && end <= t->shape.rows, ERROR_CAPACITY, field,
-                          "must keep each group within shape.rows", t->shape.rows, end);
+        const int64_t room = rows > 0 ? t->shape.rows : tegroup_impl_max(t->shape.rows, view.header->capacity_rows);
+        TEGROUP_IMPL_RULE(view.rows[g] >= -1 && view.start[g] >= 0 && end <= room, ERROR_CAPACITY, field,
+                          "must keep each group within shape.rows", room, end);
         if (!view.cols) continue;
         TEGROUP_IMPL_RULE(cols >= 0 && cols <= t->shape.cols, ERROR_CAPACITY, field,
                           "must keep each group within shape.cols", t->shape.cols, cols);
@@ -2494,7 +2501,8 @@ static inline tegroup_status tegroup_impl_check_snapshot_address(const tegroup_t
     return TEGROUP_OK;
 }
 
-/* What a snapshot must have been prepared for, to serve a tensor. */
+/* What a snapshot must be, to serve a tensor: its groups lie within the tensor's rows, however many it was prepared
+ * for, and it was prepared for at most the tensor's columns and elements. */
 typedef struct tegroup_impl_fit {
     const tegroup_snapshot_header *header; /* NULL: the tensor has none */
     int64_t rows, cols, elements, ld;      /* at most; ld: -1 = any     */
@@ -2536,7 +2544,7 @@ TEGROUP_IMPL_HD tegroup_impl_fit tegroup_impl_fit_of_rows(const void *snapshot, 
     RULE(header->magic == TEGROUP_SNAPSHOT_MAGIC, "must be what tegroup_prepare wrote", TEGROUP_SNAPSHOT_MAGIC,        \
          header->magic)                                                                                                \
     RULE(header->groups == fit->groups, "must be of as many groups", fit->groups, header->groups)                      \
-    RULE(header->capacity_rows <= fit->rows, rows_words, fit->rows, header->capacity_rows)                             \
+    RULE(header->rows_end <= fit->rows, rows_words, fit->rows, header->rows_end)                                       \
     RULE(header->irregular == fit->irregular,                                                                          \
          "must be of a shape with col_sizes or elements just when this one has them", fit->irregular,                  \
          header->irregular)                                                                                            \
@@ -2567,7 +2575,7 @@ static inline tegroup_status tegroup_impl_check_prepared(const tegroup_tensor *t
                                                          tegroup_check_level level, tegroup_error *error) {
     const tegroup_impl_fit made = tegroup_impl_fit_of(t);
     TEGROUP_IMPL_TRY(tegroup_impl_check_fit(&made, TEGROUP_IMPL_PATH(SNAPSHOT),
-                                            "must be prepared for at most shape.rows rows", error));
+                                            "must have all groups within shape.rows rows", error));
     if (level == TEGROUP_CHECK_DEEP) TEGROUP_IMPL_TRY(tegroup_impl_check_groups(t, TEGROUP_IMPL_PATH(SNAPSHOT), error));
     return TEGROUP_OK;
 }
@@ -2726,8 +2734,8 @@ static inline tegroup_status tegroup_impl_check_space(tegroup_space space, tegro
     return TEGROUP_OK;
 }
 
-/* A snapshot that an operation on plain rows reads: for at most `rows` rows. The kernels look into one in device
- * memory. */
+/* A snapshot that an operation on plain rows reads: all its groups lie within `rows` rows. The kernels look into one in
+ * device memory. */
 static inline tegroup_status tegroup_impl_check_snapshot(const void *snapshot, const char *field, int64_t rows,
                                                          tegroup_space space, tegroup_error *error) {
     tegroup_impl_fit fit;
@@ -2735,7 +2743,7 @@ static inline tegroup_status tegroup_impl_check_snapshot(const void *snapshot, c
                       "must be 256-byte aligned", TEGROUP_ALIGNMENT, (uintptr_t)snapshot % TEGROUP_ALIGNMENT);
     if (!snapshot || space == TEGROUP_SPACE_DEVICE) return TEGROUP_OK;
     fit = tegroup_impl_fit_of_rows(snapshot, rows);
-    return tegroup_impl_check_fit(&fit, field, "must be prepared for at most the matrix's rows", error);
+    return tegroup_impl_check_fit(&fit, field, "must have all groups within the matrix's rows", error);
 }
 
 /* A build without nvcc, or one whose switches leave the kernels out, serves host memory only. kernels: whether this
@@ -3395,15 +3403,16 @@ static inline int tegroup_impl_placed(const tegroup_gemm_desc *desc) {
     return desc->a.shape.offsets || desc->b.shape.offsets || desc->c.shape.offsets || desc->d.shape.offsets;
 }
 
-/* Two tensors must agree in how their groups are made. */
+/* Two tensors must agree in how their groups are made. Rows of ragged ones are what their buffers hold, of which the
+ * snapshots tell what is used. */
 static inline tegroup_status tegroup_impl_check_pair(const tegroup_tensor *t, const tegroup_impl_name *name,
                                                      const tegroup_tensor *like, const tegroup_impl_name *like_name,
                                                      tegroup_error *error) {
     TEGROUP_IMPL_RULE(tegroup_impl_ragged(&t->shape) == tegroup_impl_ragged(&like->shape), ERROR_COMBINATION,
                       TEGROUP_IMPL_PATH(ROW_SIZES), like_name->ragged, tegroup_impl_ragged(&like->shape),
                       tegroup_impl_ragged(&t->shape));
-    TEGROUP_IMPL_RULE(t->shape.rows == like->shape.rows, ERROR_SHAPE, TEGROUP_IMPL_PATH(ROWS), like_name->rows,
-                      like->shape.rows, t->shape.rows);
+    TEGROUP_IMPL_RULE(tegroup_impl_ragged(&t->shape) || t->shape.rows == like->shape.rows, ERROR_SHAPE,
+                      TEGROUP_IMPL_PATH(ROWS), like_name->rows, like->shape.rows, t->shape.rows);
     return TEGROUP_OK;
 }
 
@@ -4734,6 +4743,15 @@ TEGROUP_IMPL_HD char *tegroup_impl_setup_at(const tegroup_impl_setup_items *item
 /* Whether no product of this problem has terms, whatever its groups' sizes. cuBLASLt is not called then. */
 TEGROUP_IMPL_HD int tegroup_impl_termless(const tegroup_gemm_desc *desc) {
     return desc->a.shape.rows == 0 || desc->a.shape.cols == 0 || desc->d.shape.cols == 0;
+}
+
+/* A plan without rows has no algorithm, and cannot serve a call that has some. */
+static inline tegroup_status tegroup_impl_check_terms(int has_algorithm, const tegroup_gemm_desc *desc,
+                                                      const tegroup_impl_names *names, tegroup_error *error) {
+    TEGROUP_IMPL_RULE(has_algorithm || desc->a.shape.groups == 0 || tegroup_impl_termless(desc), ERROR_PLAN,
+                      TEGROUP_IMPL_OPERAND_PATH(A, ROWS), "must be 0, as planned: cuBLASLt was asked for no algorithm",
+                      0, desc->a.shape.rows);
+    return TEGROUP_OK;
 }
 
 /* What a descriptor says, as far as it is the same for every group, computed on the host. The set-up kernel runs for a
@@ -6568,7 +6586,8 @@ static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm
 static inline tegroup_status tegroup_impl_cuda_check_device(const tegroup_plan *plan, tegroup_error *error);
 #endif
 
-/* A call's problem must equal the planned one, field by field. */
+/* A call's problem must equal the planned one, field by field; but rows that are ragged are what a call's buffers hold,
+ * which may be fewer or more. */
 static inline tegroup_status tegroup_impl_check_planned(const tegroup_problem *planned, const tegroup_problem *p,
                                                         const tegroup_impl_names *names, tegroup_error *error) {
 #define TEGROUP_IMPL_SAME_AS(reading, member, field)                                                                   \
@@ -6582,7 +6601,8 @@ static inline tegroup_status tegroup_impl_check_planned(const tegroup_problem *p
     TEGROUP_IMPL_SAME(space, "space");
     TEGROUP_IMPL_SAME(compute, "options.compute");
     TEGROUP_IMPL_SAME(groups, TEGROUP_IMPL_OPERAND_PATH(A, GROUPS));
-    TEGROUP_IMPL_SAME(rows, TEGROUP_IMPL_OPERAND_PATH(A, ROWS));
+    if (!p->rows_space[TEGROUP_IMPL_A] || !planned->rows_space[TEGROUP_IMPL_A])
+        TEGROUP_IMPL_SAME(rows, TEGROUP_IMPL_OPERAND_PATH(A, ROWS));
     TEGROUP_IMPL_SAME(n, p->op == TEGROUP_OP_FORWARD ? TEGROUP_IMPL_OPERAND_PATH(D, COLS)
                                                      : TEGROUP_IMPL_OPERAND_PATH(A, COLS));
     TEGROUP_IMPL_SAME(k, p->op == TEGROUP_OP_FORWARD ? TEGROUP_IMPL_OPERAND_PATH(A, COLS)
@@ -6654,8 +6674,9 @@ static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *pla
     const tegroup_tensor a = tegroup_impl_stored(&desc->a, &desc->gather_a),
                          b = tegroup_impl_stored(&desc->b, &desc->gather_b);
     const int in_place = c->data == d->data && c->pointers == d->pointers && tegroup_impl_ld(c) == tegroup_impl_ld(d)
-                         && tegroup_impl_group_stride(c) == tegroup_impl_group_stride(d)
-                         && (!tegroup_impl_ragged(&d->shape) || c->shape.snapshot == d->shape.snapshot);
+                         && (tegroup_impl_ragged(&d->shape)
+                                 ? c->shape.snapshot == d->shape.snapshot
+                                 : tegroup_impl_group_stride(c) == tegroup_impl_group_stride(d));
     tegroup_impl_buffer buffers[2 * TEGROUP_IMPL_OPERANDS + 6];
     int32_t i, count = 0;
     tensors[TEGROUP_IMPL_A] = &a;
@@ -7932,8 +7953,7 @@ static inline tegroup_status tegroup_impl_layer_check_tensor(const tegroup_impl_
     const tegroup_impl_name *name = layer->name[tensor], *weight_name = layer->name[TEGROUP_IMPL_LINEAR_WEIGHT];
     const tegroup_tensor *t = layer->tensor[tensor], *weight = layer->tensor[TEGROUP_IMPL_LINEAR_WEIGHT];
     const tegroup_shape *shape = &t->shape;
-    const int rows_of = tegroup_impl_layer_rows_of(layer),
-              is_weight = tensor == TEGROUP_IMPL_LINEAR_WEIGHT || tensor == TEGROUP_IMPL_LINEAR_MAIN_GRAD,
+    const int is_weight = tensor == TEGROUP_IMPL_LINEAR_WEIGHT || tensor == TEGROUP_IMPL_LINEAR_MAIN_GRAD,
               has_k = tensor == TEGROUP_IMPL_LINEAR_INPUT || tensor == TEGROUP_IMPL_LINEAR_DGRAD_OUT,
               like_cols = is_weight || has_k == (layer->weight_layout == TEGROUP_WEIGHT_OUT_IN);
     const int64_t cols = like_cols ? weight->shape.cols : weight->shape.rows;
@@ -7950,8 +7970,6 @@ static inline tegroup_status tegroup_impl_layer_check_tensor(const tegroup_impl_
                           "must be set: a layer's rows are ragged", TEGROUP_ENCODING_COUNTS, 0);
         TEGROUP_IMPL_RULE(!tegroup_impl_listed(t), ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(POINTERS_SPACE),
                           "must be unset: a layer's rows are one buffer", 0, t->pointers_space);
-        TEGROUP_IMPL_RULE(shape->rows == layer->tensor[rows_of]->shape.rows, ERROR_SHAPE, TEGROUP_IMPL_PATH(ROWS),
-                          layer->name[rows_of]->rows, layer->tensor[rows_of]->shape.rows, shape->rows);
     } else {
         TEGROUP_IMPL_RULE(!tegroup_impl_ragged(shape), ERROR_COMBINATION, TEGROUP_IMPL_PATH(ROW_SIZES),
                           "must be unset: every group is alike", 0, shape->row_sizes.encoding);
@@ -8888,6 +8906,20 @@ static inline tegroup_status tegroup_impl_mlp_check_planned(const tegroup_impl_m
     return TEGROUP_OK;
 }
 
+/* A call may have more rows than planned where none of them lie in the workspace. */
+static inline tegroup_status tegroup_impl_mlp_check_scratch(const tegroup_impl_mlp_call *call, tegroup_error *error) {
+    const tegroup_impl_mlp_layers *layers = &call->layers;
+    const int op = call->products[0].product,
+              scratch = op == TEGROUP_OP_DGRAD
+                        || (op == TEGROUP_OP_FORWARD
+                            && (layers->fc1.tensor[TEGROUP_IMPL_LINEAR_OUT] == &layers->preactivation
+                                || layers->fc2.tensor[TEGROUP_IMPL_LINEAR_INPUT] == &layers->activated));
+    const int64_t planned = call->products[0].plan->problem.rows, rows = call->desc->input.shape.rows;
+    TEGROUP_IMPL_RULE(!scratch || rows <= planned, ERROR_PLAN, "input.shape.rows",
+                      "must be at most as planned: the workspace holds rows between the layers", planned, rows);
+    return TEGROUP_OK;
+}
+
 /* Everything that a call checks but its activation: the tensors that it touches, and that its products check
  * themselves. */
 static inline tegroup_status tegroup_impl_mlp_check_call(tegroup_impl_mlp_call *call, size_t workspace_bytes,
@@ -8897,6 +8929,7 @@ static inline tegroup_status tegroup_impl_mlp_check_call(tegroup_impl_mlp_call *
     int i;
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_numbers(desc, error));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_planned(call, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_scratch(call, error));
     for (i = TEGROUP_IMPL_MLP_OUT; i < TEGROUP_IMPL_MLP_ROW_SCALE; i++) {
         if (!(touched >> i & 1u)) continue;
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_rows(desc, i, error));
@@ -10398,9 +10431,10 @@ TEGROUP_IMPL_HD tegroup_snapshot_view tegroup_impl_validate_view(const tegroup_t
 
 /* Bits for one group: its place, and its step in the prefix sums. */
 TEGROUP_IMPL_HD uint32_t tegroup_impl_validate_group(const tegroup_snapshot_view *view, int64_t capacity, int32_t g) {
-    int64_t rows = tegroup_impl_max(0, view->rows[g]);
+    const int64_t rows = tegroup_impl_max(0, view->rows[g]);
     uint32_t bits = 0;
-    if (view->rows[g] < -1 || view->start[g] < 0 || view->start[g] > capacity || rows > capacity - view->start[g])
+    const int64_t room = rows > 0 ? capacity : tegroup_impl_max(capacity, view->header->capacity_rows);
+    if (view->rows[g] < -1 || view->start[g] < 0 || view->start[g] > room || rows > room - view->start[g])
         bits |= TEGROUP_VALIDATION_BOUNDS;
     if ((uint64_t)view->prefix[g + 1] - (uint64_t)view->prefix[g] /* what is there may be anything */
             != (uint64_t)tegroup_impl_ceil_div(rows, TEGROUP_GRANULE)

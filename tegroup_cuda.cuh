@@ -3223,7 +3223,7 @@ static __device__ __forceinline__ float tegroup_impl_gpu_load_scale(tegroup_dtyp
 }
 
 /* Whether the snapshots are what tegroup_prepare wrote for these tensors. If one is not, the call has no groups and
- * nothing is written. A snapshot that regular operands share is checked once. */
+ * nothing is written. A snapshot that regular operands share is checked once, unless A has the most rows. */
 static __device__ __forceinline__ bool tegroup_impl_prepared(const tegroup_impl_gpu_call &call) {
     const tegroup_gemm_desc &desc = call.desc;
     auto irregular = [](const tegroup_tensor &t) { return tegroup_impl_irregular(&t.shape); };
@@ -3232,7 +3232,8 @@ static __device__ __forceinline__ bool tegroup_impl_prepared(const tegroup_impl_
         return tegroup_impl_fits(&fit);
     };
     auto shared = [&](const tegroup_tensor &t) {
-        return t.shape.snapshot == desc.a.shape.snapshot && !irregular(t) && !irregular(desc.a);
+        return t.shape.snapshot == desc.a.shape.snapshot && t.shape.rows >= desc.a.shape.rows && !irregular(t)
+               && !irregular(desc.a);
     };
     return fits(desc.a) && (shared(desc.b) || fits(desc.b)) && (shared(desc.c) || fits(desc.c))
            && (shared(desc.d) || fits(desc.d));
@@ -3749,7 +3750,9 @@ static inline tegroup_status tegroup_impl_lt_grouped_operand(const tegroup_tenso
 
 static inline tegroup_status tegroup_impl_lt_grouped_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                            const tegroup_impl_names *names, tegroup_error *error) {
-    const int32_t alignment = tegroup_impl_lt_plan_of(plan).alignment;
+    const tegroup_impl_lt_plan lt = tegroup_impl_lt_plan_of(plan);
+    const int32_t alignment = lt.alignment;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_terms(lt.has_algorithm, desc, names, error));
     TEGROUP_IMPL_RULE(desc->options.cublaslt != NULL, ERROR_NULL_ARGUMENT, "options.cublaslt", "must not be NULL", 1,
                       0);
     TEGROUP_IMPL_RULE(!tegroup_impl_placed(desc) || (desc->options.data_alignment_bytes >= 16 && alignment == 16),
@@ -3919,7 +3922,8 @@ static inline tegroup_status tegroup_impl_lt_loop_plan(const tegroup_gemm_desc *
 }
 
 static inline tegroup_status tegroup_impl_lt_loop_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                        const tegroup_impl_names *, tegroup_error *error) {
+                                                        const tegroup_impl_names *names, tegroup_error *error) {
+    TEGROUP_IMPL_TRY(tegroup_impl_check_terms(tegroup_impl_lt_plan_of(plan).has_algorithm, desc, names, error));
     TEGROUP_IMPL_RULE(desc->options.cublaslt != NULL, ERROR_NULL_ARGUMENT, "options.cublaslt", "must not be NULL", 1,
                       0);
     TEGROUP_IMPL_RULE(tegroup_impl_max(1, desc->options.stream_count) == plan->cublas_parts, ERROR_PLAN,
@@ -7008,6 +7012,9 @@ static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_planned_row(const t
     return tegroup_impl_sm90_row_of((int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ROW]);
 }
 
+/* The most rows and columns that the kernel counts: tiles reach behind the last. */
+#define TEGROUP_IMPL_SM90_MOST ((INT64_C(1) << 31) - 512)
+
 static inline tegroup_status tegroup_impl_sm90_check_gather(const tegroup_gemm_desc *desc, tegroup_error *error) {
     TEGROUP_IMPL_RULE(desc->gather_a.rows <= INT32_MAX, ERROR_UNSUPPORTED, "gather_a.rows",
                       "must be countable in 31 bits", INT32_MAX, desc->gather_a.rows);
@@ -7019,7 +7026,7 @@ static inline tegroup_status tegroup_impl_sm90_check_gather(const tegroup_gemm_d
 static inline tegroup_status tegroup_impl_sm90_plan(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
                                                     tegroup_plan *plan, tegroup_error *error) {
     const tegroup_problem *p = &plan->problem;
-    const int64_t most = (INT64_C(1) << 31) - 512;
+    const int64_t most = TEGROUP_IMPL_SM90_MOST;
     cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
     void *encode = NULL;
     cudaError_t code;
@@ -7046,10 +7053,14 @@ static inline tegroup_status tegroup_impl_sm90_plan(const tegroup_gemm_desc *des
     return tegroup_impl_sm90_choose(plan, (int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ROW], error);
 }
 
-/* TMA needs multiples of 16 bytes. The pointers of a list are in device memory, so the kernel checks them. */
+/* TMA needs multiples of 16 bytes. The pointers of a list are in device memory, so the kernel checks them. Rows may be
+ * more than planned. */
 static inline tegroup_status tegroup_impl_sm90_check_operand(const tegroup_tensor *t, const tegroup_impl_name *name,
                                                              tegroup_error *error) {
-    if (t->dtype == TEGROUP_DTYPE_UNSET || tegroup_impl_listed(t) || tegroup_impl_extent(t) == 0) return TEGROUP_OK;
+    if (t->dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
+    TEGROUP_IMPL_RULE(!tegroup_impl_ragged(&t->shape) || t->shape.rows <= TEGROUP_IMPL_SM90_MOST, ERROR_UNSUPPORTED,
+                      TEGROUP_IMPL_PATH(ROWS), "must be countable in 31 bits", TEGROUP_IMPL_SM90_MOST, t->shape.rows);
+    if (tegroup_impl_listed(t) || tegroup_impl_extent(t) == 0) return TEGROUP_OK;
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->data, 16), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(DATA),
                       "must be 16-byte aligned for TMA; a plan made with options.data_alignment_bytes 2 takes any", 16,
                       (uintptr_t)t->data % 16);

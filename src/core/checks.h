@@ -218,7 +218,8 @@ static inline tegroup_status tegroup_impl_check_absent(const tegroup_tensor *t, 
     return TEGROUP_OK;
 }
 
-/* Each group of a snapshot must lie inside the tensor: what tegroup_prepare sees to, unless somebody wrote over it. */
+/* Each group of a snapshot must lie inside the tensor: what the header says, unless somebody wrote over it. A group
+ * without rows may begin anywhere in the buffer that was prepared. */
 static inline tegroup_status tegroup_impl_check_groups(const tegroup_tensor *t, const char *field,
                                                        tegroup_error *error) {
     tegroup_snapshot_view view = tegroup_snapshot_read(t->shape.snapshot);
@@ -226,8 +227,9 @@ static inline tegroup_status tegroup_impl_check_groups(const tegroup_tensor *t, 
     for (g = 0; g < view.header->groups; g++) {
         int64_t rows = tegroup_impl_max(0, view.rows[g]), cols = view.cols ? view.cols[g] : t->shape.cols;
         int64_t ld = t->ld > 0 ? t->ld : cols, end = tegroup_impl_add(tegroup_impl_max(0, view.start[g]), rows);
-        TEGROUP_IMPL_RULE(view.rows[g] >= -1 && view.start[g] >= 0 && end <= t->shape.rows, ERROR_CAPACITY, field,
-                          "must keep each group within shape.rows", t->shape.rows, end);
+        const int64_t room = rows > 0 ? t->shape.rows : tegroup_impl_max(t->shape.rows, view.header->capacity_rows);
+        TEGROUP_IMPL_RULE(view.rows[g] >= -1 && view.start[g] >= 0 && end <= room, ERROR_CAPACITY, field,
+                          "must keep each group within shape.rows", room, end);
         if (!view.cols) continue;
         TEGROUP_IMPL_RULE(cols >= 0 && cols <= t->shape.cols, ERROR_CAPACITY, field,
                           "must keep each group within shape.cols", t->shape.cols, cols);
@@ -253,7 +255,8 @@ static inline tegroup_status tegroup_impl_check_snapshot_address(const tegroup_t
     return TEGROUP_OK;
 }
 
-/* What a snapshot must have been prepared for, to serve a tensor. */
+/* What a snapshot must be, to serve a tensor: its groups lie within the tensor's rows, however many it was prepared
+ * for, and it was prepared for at most the tensor's columns and elements. */
 typedef struct tegroup_impl_fit {
     const tegroup_snapshot_header *header; /* NULL: the tensor has none */
     int64_t rows, cols, elements, ld;      /* at most; ld: -1 = any     */
@@ -295,7 +298,7 @@ TEGROUP_IMPL_HD tegroup_impl_fit tegroup_impl_fit_of_rows(const void *snapshot, 
     RULE(header->magic == TEGROUP_SNAPSHOT_MAGIC, "must be what tegroup_prepare wrote", TEGROUP_SNAPSHOT_MAGIC,        \
          header->magic)                                                                                                \
     RULE(header->groups == fit->groups, "must be of as many groups", fit->groups, header->groups)                      \
-    RULE(header->capacity_rows <= fit->rows, rows_words, fit->rows, header->capacity_rows)                             \
+    RULE(header->rows_end <= fit->rows, rows_words, fit->rows, header->rows_end)                                       \
     RULE(header->irregular == fit->irregular,                                                                          \
          "must be of a shape with col_sizes or elements just when this one has them", fit->irregular,                  \
          header->irregular)                                                                                            \
@@ -326,7 +329,7 @@ static inline tegroup_status tegroup_impl_check_prepared(const tegroup_tensor *t
                                                          tegroup_check_level level, tegroup_error *error) {
     const tegroup_impl_fit made = tegroup_impl_fit_of(t);
     TEGROUP_IMPL_TRY(tegroup_impl_check_fit(&made, TEGROUP_IMPL_PATH(SNAPSHOT),
-                                            "must be prepared for at most shape.rows rows", error));
+                                            "must have all groups within shape.rows rows", error));
     if (level == TEGROUP_CHECK_DEEP) TEGROUP_IMPL_TRY(tegroup_impl_check_groups(t, TEGROUP_IMPL_PATH(SNAPSHOT), error));
     return TEGROUP_OK;
 }
@@ -485,8 +488,8 @@ static inline tegroup_status tegroup_impl_check_space(tegroup_space space, tegro
     return TEGROUP_OK;
 }
 
-/* A snapshot that an operation on plain rows reads: for at most `rows` rows. The kernels look into one in device
- * memory. */
+/* A snapshot that an operation on plain rows reads: all its groups lie within `rows` rows. The kernels look into one in
+ * device memory. */
 static inline tegroup_status tegroup_impl_check_snapshot(const void *snapshot, const char *field, int64_t rows,
                                                          tegroup_space space, tegroup_error *error) {
     tegroup_impl_fit fit;
@@ -494,7 +497,7 @@ static inline tegroup_status tegroup_impl_check_snapshot(const void *snapshot, c
                       "must be 256-byte aligned", TEGROUP_ALIGNMENT, (uintptr_t)snapshot % TEGROUP_ALIGNMENT);
     if (!snapshot || space == TEGROUP_SPACE_DEVICE) return TEGROUP_OK;
     fit = tegroup_impl_fit_of_rows(snapshot, rows);
-    return tegroup_impl_check_fit(&fit, field, "must be prepared for at most the matrix's rows", error);
+    return tegroup_impl_check_fit(&fit, field, "must have all groups within the matrix's rows", error);
 }
 
 /* A build without nvcc, or one whose switches leave the kernels out, serves host memory only. kernels: whether this

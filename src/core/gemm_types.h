@@ -42,10 +42,12 @@ typedef struct tegroup_gather {
 } tegroup_gather;
 
 /* One grouped product. The plan reads everything except data pointers; a call reads the tensors again and checks
- * that the tegroup_problem that they make is the planned one. Rows of activations (a and d, in a wgrad a and b, and
- * c where it is such) are one routing's: their snapshots may lie elsewhere but say as many rows of each group. Where
- * they do not, the deep check refuses those in host memory; else as many rows are worked on as all have, and the
- * others of d are left as they are. */
+ * that the tegroup_problem that they make is the planned one. shape.rows of a ragged operand is what its buffer holds:
+ * it may be less or more than the plan's and than other operands', as long as every group lies within it. Where one
+ * does not, a snapshot in host memory is refused, and by one in device memory nothing is written. Rows of activations
+ * (a and d, in a wgrad a and b, and c where it is such) are one routing's: their snapshots may lie elsewhere but say as
+ * many rows of each group. Where they do not, the deep check refuses those in host memory; else as many rows are worked
+ * on as all have, and the others of d are left as they are. */
 typedef struct tegroup_gemm_desc {
     size_t          struct_size; /* sizeof(tegroup_gemm_desc)                                                     */
     tegroup_op      op;          /* required                                                                      */
@@ -58,7 +60,7 @@ typedef struct tegroup_gemm_desc {
                                     and beta; in a DGRAD that is for a layer whose weights are [groups, k, n].
                                     WGRAD: output, the bias gradient: each group's sum of a's rows (times row_scale);
                                     overwrites, or adds when accumulate is 1; alpha and beta do not apply to it    */
-    const void     *row_scale;   /* [rows of a, or of b with bias_of_b] multiplies the bias of each row (its routing
+    const void     *row_scale;   /* [a.shape.rows, or b's with bias_of_b] multiplies the bias of each row (its routing
                                     probability); needs bias                                                       */
     tegroup_dtype   row_scale_dtype; /* F32 or F64; UNSET = no row_scale                                          */
     int32_t         bias_of_b;   /* WGRAD with bias: 1: the bias gradient [groups, 1, columns of d] is the sum of b's

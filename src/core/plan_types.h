@@ -14,7 +14,8 @@ typedef struct tegroup_problem {
     tegroup_space   space;
     tegroup_compute compute;
     int32_t         groups;
-    int64_t         rows;    /* capacity of the ragged rows, or rows of each group when uniform                */
+    int64_t         rows;    /* what a's buffer holds of ragged rows, which a call may change; or rows of each
+                                group when uniform                                                             */
     int64_t         n, k;    /* columns of Y and of X; the most, where groups differ                           */
     int64_t         lda, ldb, ldc, ldd;          /* elements; 0 = packed groups of different width             */
     tegroup_dtype   a, b, c, d, bias, row_scale; /* UNSET = absent                                             */

@@ -33,15 +33,16 @@ static inline int tegroup_impl_placed(const tegroup_gemm_desc *desc) {
     return desc->a.shape.offsets || desc->b.shape.offsets || desc->c.shape.offsets || desc->d.shape.offsets;
 }
 
-/* Two tensors must agree in how their groups are made. */
+/* Two tensors must agree in how their groups are made. Rows of ragged ones are what their buffers hold, of which the
+ * snapshots tell what is used. */
 static inline tegroup_status tegroup_impl_check_pair(const tegroup_tensor *t, const tegroup_impl_name *name,
                                                      const tegroup_tensor *like, const tegroup_impl_name *like_name,
                                                      tegroup_error *error) {
     TEGROUP_IMPL_RULE(tegroup_impl_ragged(&t->shape) == tegroup_impl_ragged(&like->shape), ERROR_COMBINATION,
                       TEGROUP_IMPL_PATH(ROW_SIZES), like_name->ragged, tegroup_impl_ragged(&like->shape),
                       tegroup_impl_ragged(&t->shape));
-    TEGROUP_IMPL_RULE(t->shape.rows == like->shape.rows, ERROR_SHAPE, TEGROUP_IMPL_PATH(ROWS), like_name->rows,
-                      like->shape.rows, t->shape.rows);
+    TEGROUP_IMPL_RULE(tegroup_impl_ragged(&t->shape) || t->shape.rows == like->shape.rows, ERROR_SHAPE,
+                      TEGROUP_IMPL_PATH(ROWS), like_name->rows, like->shape.rows, t->shape.rows);
     return TEGROUP_OK;
 }
 

@@ -198,7 +198,7 @@ static __device__ __forceinline__ float tegroup_impl_gpu_load_scale(tegroup_dtyp
 }
 
 /* Whether the snapshots are what tegroup_prepare wrote for these tensors. If one is not, the call has no groups and
- * nothing is written. A snapshot that regular operands share is checked once. */
+ * nothing is written. A snapshot that regular operands share is checked once, unless A has the most rows. */
 static __device__ __forceinline__ bool tegroup_impl_prepared(const tegroup_impl_gpu_call &call) {
     const tegroup_gemm_desc &desc = call.desc;
     auto irregular = [](const tegroup_tensor &t) { return tegroup_impl_irregular(&t.shape); };
@@ -207,7 +207,8 @@ static __device__ __forceinline__ bool tegroup_impl_prepared(const tegroup_impl_
         return tegroup_impl_fits(&fit);
     };
     auto shared = [&](const tegroup_tensor &t) {
-        return t.shape.snapshot == desc.a.shape.snapshot && !irregular(t) && !irregular(desc.a);
+        return t.shape.snapshot == desc.a.shape.snapshot && t.shape.rows >= desc.a.shape.rows && !irregular(t)
+               && !irregular(desc.a);
     };
     return fits(desc.a) && (shared(desc.b) || fits(desc.b)) && (shared(desc.c) || fits(desc.c))
            && (shared(desc.d) || fits(desc.d));

@@ -152,7 +152,9 @@ static inline tegroup_status tegroup_impl_lt_grouped_operand(const tegroup_tenso
 
 static inline tegroup_status tegroup_impl_lt_grouped_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                            const tegroup_impl_names *names, tegroup_error *error) {
-    const int32_t alignment = tegroup_impl_lt_plan_of(plan).alignment;
+    const tegroup_impl_lt_plan lt = tegroup_impl_lt_plan_of(plan);
+    const int32_t alignment = lt.alignment;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_terms(lt.has_algorithm, desc, names, error));
     TEGROUP_IMPL_RULE(desc->options.cublaslt != NULL, ERROR_NULL_ARGUMENT, "options.cublaslt", "must not be NULL", 1,
                       0);
     TEGROUP_IMPL_RULE(!tegroup_impl_placed(desc) || (desc->options.data_alignment_bytes >= 16 && alignment == 16),

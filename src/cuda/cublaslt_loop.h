@@ -130,7 +130,8 @@ static inline tegroup_status tegroup_impl_lt_loop_plan(const tegroup_gemm_desc *
 }
 
 static inline tegroup_status tegroup_impl_lt_loop_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                        const tegroup_impl_names *, tegroup_error *error) {
+                                                        const tegroup_impl_names *names, tegroup_error *error) {
+    TEGROUP_IMPL_TRY(tegroup_impl_check_terms(tegroup_impl_lt_plan_of(plan).has_algorithm, desc, names, error));
     TEGROUP_IMPL_RULE(desc->options.cublaslt != NULL, ERROR_NULL_ARGUMENT, "options.cublaslt", "must not be NULL", 1,
                       0);
     TEGROUP_IMPL_RULE(tegroup_impl_max(1, desc->options.stream_count) == plan->cublas_parts, ERROR_PLAN,

@@ -2,6 +2,7 @@
 
 #pragma once
 #include "base/version.h"
+#include "base/status_types.h"
 #include "formats/dtype_types.h"
 #include "core/tensor_types.h"
 #include "core/snapshot_types.h"
@@ -10,6 +11,7 @@
 #include "core/plan_types.h"
 #include "base/build.h"
 #include "base/arithmetic.h"
+#include "base/rules.h"
 #include "formats/dtype.h"
 #include "formats/convert.h"
 #include "core/layout.h"
@@ -100,6 +102,15 @@ TEGROUP_IMPL_HD char *tegroup_impl_setup_at(const tegroup_impl_setup_items *item
 /* Whether no product of this problem has terms, whatever its groups' sizes. cuBLASLt is not called then. */
 TEGROUP_IMPL_HD int tegroup_impl_termless(const tegroup_gemm_desc *desc) {
     return desc->a.shape.rows == 0 || desc->a.shape.cols == 0 || desc->d.shape.cols == 0;
+}
+
+/* A plan without rows has no algorithm, and cannot serve a call that has some. */
+static inline tegroup_status tegroup_impl_check_terms(int has_algorithm, const tegroup_gemm_desc *desc,
+                                                      const tegroup_impl_names *names, tegroup_error *error) {
+    TEGROUP_IMPL_RULE(has_algorithm || desc->a.shape.groups == 0 || tegroup_impl_termless(desc), ERROR_PLAN,
+                      TEGROUP_IMPL_OPERAND_PATH(A, ROWS), "must be 0, as planned: cuBLASLt was asked for no algorithm",
+                      0, desc->a.shape.rows);
+    return TEGROUP_OK;
 }
 
 /* What a descriptor says, as far as it is the same for every group, computed on the host. The set-up kernel runs for a

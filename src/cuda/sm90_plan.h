@@ -31,6 +31,9 @@ static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_planned_row(const t
     return tegroup_impl_sm90_row_of((int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ROW]);
 }
 
+/* The most rows and columns that the kernel counts: tiles reach behind the last. */
+#define TEGROUP_IMPL_SM90_MOST ((INT64_C(1) << 31) - 512)
+
 static inline tegroup_status tegroup_impl_sm90_check_gather(const tegroup_gemm_desc *desc, tegroup_error *error) {
     TEGROUP_IMPL_RULE(desc->gather_a.rows <= INT32_MAX, ERROR_UNSUPPORTED, "gather_a.rows",
                       "must be countable in 31 bits", INT32_MAX, desc->gather_a.rows);
@@ -42,7 +45,7 @@ static inline tegroup_status tegroup_impl_sm90_check_gather(const tegroup_gemm_d
 static inline tegroup_status tegroup_impl_sm90_plan(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
                                                     tegroup_plan *plan, tegroup_error *error) {
     const tegroup_problem *p = &plan->problem;
-    const int64_t most = (INT64_C(1) << 31) - 512;
+    const int64_t most = TEGROUP_IMPL_SM90_MOST;
     cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
     void *encode = NULL;
     cudaError_t code;
@@ -69,10 +72,14 @@ static inline tegroup_status tegroup_impl_sm90_plan(const tegroup_gemm_desc *des
     return tegroup_impl_sm90_choose(plan, (int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ROW], error);
 }
 
-/* TMA needs multiples of 16 bytes. The pointers of a list are in device memory, so the kernel checks them. */
+/* TMA needs multiples of 16 bytes. The pointers of a list are in device memory, so the kernel checks them. Rows may be
+ * more than planned. */
 static inline tegroup_status tegroup_impl_sm90_check_operand(const tegroup_tensor *t, const tegroup_impl_name *name,
                                                              tegroup_error *error) {
-    if (t->dtype == TEGROUP_DTYPE_UNSET || tegroup_impl_listed(t) || tegroup_impl_extent(t) == 0) return TEGROUP_OK;
+    if (t->dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
+    TEGROUP_IMPL_RULE(!tegroup_impl_ragged(&t->shape) || t->shape.rows <= TEGROUP_IMPL_SM90_MOST, ERROR_UNSUPPORTED,
+                      TEGROUP_IMPL_PATH(ROWS), "must be countable in 31 bits", TEGROUP_IMPL_SM90_MOST, t->shape.rows);
+    if (tegroup_impl_listed(t) || tegroup_impl_extent(t) == 0) return TEGROUP_OK;
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->data, 16), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(DATA),
                       "must be 16-byte aligned for TMA; a plan made with options.data_alignment_bytes 2 takes any", 16,
                       (uintptr_t)t->data % 16);

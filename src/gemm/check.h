@@ -28,7 +28,8 @@ static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm
 static inline tegroup_status tegroup_impl_cuda_check_device(const tegroup_plan *plan, tegroup_error *error);
 #endif
 
-/* A call's problem must equal the planned one, field by field. */
+/* A call's problem must equal the planned one, field by field; but rows that are ragged are what a call's buffers hold,
+ * which may be fewer or more. */
 static inline tegroup_status tegroup_impl_check_planned(const tegroup_problem *planned, const tegroup_problem *p,
                                                         const tegroup_impl_names *names, tegroup_error *error) {
 #define TEGROUP_IMPL_SAME_AS(reading, member, field)                                                                   \
@@ -42,7 +43,8 @@ static inline tegroup_status tegroup_impl_check_planned(const tegroup_problem *p
     TEGROUP_IMPL_SAME(space, "space");
     TEGROUP_IMPL_SAME(compute, "options.compute");
     TEGROUP_IMPL_SAME(groups, TEGROUP_IMPL_OPERAND_PATH(A, GROUPS));
-    TEGROUP_IMPL_SAME(rows, TEGROUP_IMPL_OPERAND_PATH(A, ROWS));
+    if (!p->rows_space[TEGROUP_IMPL_A] || !planned->rows_space[TEGROUP_IMPL_A])
+        TEGROUP_IMPL_SAME(rows, TEGROUP_IMPL_OPERAND_PATH(A, ROWS));
     TEGROUP_IMPL_SAME(n, p->op == TEGROUP_OP_FORWARD ? TEGROUP_IMPL_OPERAND_PATH(D, COLS)
                                                      : TEGROUP_IMPL_OPERAND_PATH(A, COLS));
     TEGROUP_IMPL_SAME(k, p->op == TEGROUP_OP_FORWARD ? TEGROUP_IMPL_OPERAND_PATH(A, COLS)
@@ -114,8 +116,9 @@ static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *pla
     const tegroup_tensor a = tegroup_impl_stored(&desc->a, &desc->gather_a),
                          b = tegroup_impl_stored(&desc->b, &desc->gather_b);
     const int in_place = c->data == d->data && c->pointers == d->pointers && tegroup_impl_ld(c) == tegroup_impl_ld(d)
-                         && tegroup_impl_group_stride(c) == tegroup_impl_group_stride(d)
-                         && (!tegroup_impl_ragged(&d->shape) || c->shape.snapshot == d->shape.snapshot);
+                         && (tegroup_impl_ragged(&d->shape)
+                                 ? c->shape.snapshot == d->shape.snapshot
+                                 : tegroup_impl_group_stride(c) == tegroup_impl_group_stride(d));
     tegroup_impl_buffer buffers[2 * TEGROUP_IMPL_OPERANDS + 6];
     int32_t i, count = 0;
     tensors[TEGROUP_IMPL_A] = &a;

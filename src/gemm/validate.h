@@ -50,9 +50,10 @@ TEGROUP_IMPL_HD tegroup_snapshot_view tegroup_impl_validate_view(const tegroup_t
 
 /* Bits for one group: its place, and its step in the prefix sums. */
 TEGROUP_IMPL_HD uint32_t tegroup_impl_validate_group(const tegroup_snapshot_view *view, int64_t capacity, int32_t g) {
-    int64_t rows = tegroup_impl_max(0, view->rows[g]);
+    const int64_t rows = tegroup_impl_max(0, view->rows[g]);
     uint32_t bits = 0;
-    if (view->rows[g] < -1 || view->start[g] < 0 || view->start[g] > capacity || rows > capacity - view->start[g])
+    const int64_t room = rows > 0 ? capacity : tegroup_impl_max(capacity, view->header->capacity_rows);
+    if (view->rows[g] < -1 || view->start[g] < 0 || view->start[g] > room || rows > room - view->start[g])
         bits |= TEGROUP_VALIDATION_BOUNDS;
     if ((uint64_t)view->prefix[g + 1] - (uint64_t)view->prefix[g] /* what is there may be anything */
             != (uint64_t)tegroup_impl_ceil_div(rows, TEGROUP_GRANULE)

@@ -182,8 +182,7 @@ static inline tegroup_status tegroup_impl_layer_check_tensor(const tegroup_impl_
     const tegroup_impl_name *name = layer->name[tensor], *weight_name = layer->name[TEGROUP_IMPL_LINEAR_WEIGHT];
     const tegroup_tensor *t = layer->tensor[tensor], *weight = layer->tensor[TEGROUP_IMPL_LINEAR_WEIGHT];
     const tegroup_shape *shape = &t->shape;
-    const int rows_of = tegroup_impl_layer_rows_of(layer),
-              is_weight = tensor == TEGROUP_IMPL_LINEAR_WEIGHT || tensor == TEGROUP_IMPL_LINEAR_MAIN_GRAD,
+    const int is_weight = tensor == TEGROUP_IMPL_LINEAR_WEIGHT || tensor == TEGROUP_IMPL_LINEAR_MAIN_GRAD,
               has_k = tensor == TEGROUP_IMPL_LINEAR_INPUT || tensor == TEGROUP_IMPL_LINEAR_DGRAD_OUT,
               like_cols = is_weight || has_k == (layer->weight_layout == TEGROUP_WEIGHT_OUT_IN);
     const int64_t cols = like_cols ? weight->shape.cols : weight->shape.rows;
@@ -200,8 +199,6 @@ static inline tegroup_status tegroup_impl_layer_check_tensor(const tegroup_impl_
                           "must be set: a layer's rows are ragged", TEGROUP_ENCODING_COUNTS, 0);
         TEGROUP_IMPL_RULE(!tegroup_impl_listed(t), ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(POINTERS_SPACE),
                           "must be unset: a layer's rows are one buffer", 0, t->pointers_space);
-        TEGROUP_IMPL_RULE(shape->rows == layer->tensor[rows_of]->shape.rows, ERROR_SHAPE, TEGROUP_IMPL_PATH(ROWS),
-                          layer->name[rows_of]->rows, layer->tensor[rows_of]->shape.rows, shape->rows);
     } else {
         TEGROUP_IMPL_RULE(!tegroup_impl_ragged(shape), ERROR_COMBINATION, TEGROUP_IMPL_PATH(ROW_SIZES),
                           "must be unset: every group is alike", 0, shape->row_sizes.encoding);

@@ -28,10 +28,11 @@ typedef enum tegroup_weight_layout {
  * tensors of its line above alone, and checks that they are the planned ones: the others may be NULL or dangle by then.
  *
  * An absent output plans no such product: no out, no forward; no dgrad_out, no dgrad; no main_grad, no wgrad. Rows
- * are ragged: their shapes have row_sizes, rows that are the capacity, and (to run) one snapshot, that of the
- * routing. n and k are the same in every group. W is [groups, n, k], or with weight_layout its transpose. Outputs are
- * contiguous (ld 0 or cols, group_stride 0 or rows * cols), overlap nothing that their call reads or writes, and get
- * the same bits wherever they are. Data are aligned to their element; a backend that needs more says so. */
+ * are ragged: their shapes have row_sizes, as many rows as their buffer holds (planned or not, but all groups lie in
+ * them), and (to run) one snapshot, that of the routing. n and k are the same in every group. W is [groups, n, k], or
+ * with weight_layout its transpose. Outputs are contiguous (ld 0 or cols, group_stride 0 or rows * cols), overlap
+ * nothing that their call reads or writes, and get the same bits wherever they are. Data are aligned to their element;
+ * a backend that needs more says so. */
 typedef struct tegroup_linear_desc {
     size_t          struct_size;    /* sizeof(tegroup_linear_desc)                                                */
     tegroup_space   space;          /* where all data live; required                                              */

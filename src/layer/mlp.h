@@ -78,6 +78,20 @@ static inline tegroup_status tegroup_impl_mlp_check_planned(const tegroup_impl_m
     return TEGROUP_OK;
 }
 
+/* A call may have more rows than planned where none of them lie in the workspace. */
+static inline tegroup_status tegroup_impl_mlp_check_scratch(const tegroup_impl_mlp_call *call, tegroup_error *error) {
+    const tegroup_impl_mlp_layers *layers = &call->layers;
+    const int op = call->products[0].product,
+              scratch = op == TEGROUP_OP_DGRAD
+                        || (op == TEGROUP_OP_FORWARD
+                            && (layers->fc1.tensor[TEGROUP_IMPL_LINEAR_OUT] == &layers->preactivation
+                                || layers->fc2.tensor[TEGROUP_IMPL_LINEAR_INPUT] == &layers->activated));
+    const int64_t planned = call->products[0].plan->problem.rows, rows = call->desc->input.shape.rows;
+    TEGROUP_IMPL_RULE(!scratch || rows <= planned, ERROR_PLAN, "input.shape.rows",
+                      "must be at most as planned: the workspace holds rows between the layers", planned, rows);
+    return TEGROUP_OK;
+}
+
 /* Everything that a call checks but its activation: the tensors that it touches, and that its products check
  * themselves. */
 static inline tegroup_status tegroup_impl_mlp_check_call(tegroup_impl_mlp_call *call, size_t workspace_bytes,
@@ -87,6 +101,7 @@ static inline tegroup_status tegroup_impl_mlp_check_call(tegroup_impl_mlp_call *
     int i;
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_numbers(desc, error));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_planned(call, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_scratch(call, error));
     for (i = TEGROUP_IMPL_MLP_OUT; i < TEGROUP_IMPL_MLP_ROW_SCALE; i++) {
         if (!(touched >> i & 1u)) continue;
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_rows(desc, i, error));

@@ -54,7 +54,8 @@ typedef struct tegroup_mlp_weights {
  * addresses; a call looks at the tensors of its lines above alone, and checks that they are the planned ones. No
  * out, no forward; no grad_preactivation, no dgrad; no main_grad, no wgrad. Rows are ragged: every [rows, ...]
  * tensor has input's row_sizes (on the device with data there: the activation's kernel reads them, so that
- * CUBLASLT_LOOP has no MLP), its capacity in rows, and (to run) its snapshot. Outputs and what is saved are
+ * CUBLASLT_LOOP has no MLP), its capacity in rows, and (to run) its snapshot. A call's capacity may be less than the
+ * planned one, and more in wgrad and where forward has nothing in the workspace. Outputs and what is saved are
  * contiguous (ld 0 or cols), overlap nothing that their call touches, and get the same bits wherever they are (a
  * device's grad_row_scale: wherever all rows are 16-byte aligned, or wherever some are not). Data are aligned to
  * their element; a backend that needs more says so. Rows of saved tensors that no group owns are never touched. */

@@ -256,12 +256,18 @@ static int plan_take_tile(tegroup_plan *plan, int32_t i) {
     return tegroup_impl_portable_take_row(plan, tegroup_impl_portable_rows(plan->problem.op, &count) + i, &error) == TEGROUP_OK;
 }
 
+static int mirror_planned_rows; /* > 0: a plan is made for ragged buffers of so many rows, and a few more in each operand */
+
 /* Plan, prepare and run on the GPU with the backend that p->desc names, and bring everything back. */
 static tegroup_status problem_run_on_device(problem *p) {
     tegroup_status status;
     mirror_up(p->mark);
-    tegroup_gemm_desc desc = desc_to_device(&p->desc);
-    status = tegroup_plan_make(&desc, NULL, &p->plan, &p->error);
+    tegroup_gemm_desc desc = desc_to_device(&p->desc), planned = desc;
+    tegroup_tensor *const tensors[] = {&planned.a, &planned.b, &planned.c, &planned.d};
+    for (int i = 0; i < 4 && mirror_planned_rows > 0; i++)
+        if (tensors[i]->dtype != TEGROUP_DTYPE_UNSET && tensors[i]->shape.row_sizes.encoding != TEGROUP_ENCODING_UNSET)
+            tensors[i]->shape.rows = mirror_planned_rows + i;
+    status = tegroup_plan_make(&planned, NULL, &p->plan, &p->error);
     if (status == TEGROUP_OK && mirror_tile != MIRROR_PLANNED_TILE) {
         mirror_tiles = plan_tiles(&p->plan);
         const int32_t tile = mirror_tile == MIRROR_ANY_TILE ? (int32_t)(p->s.seed % (uint64_t)mirror_tiles) : mirror_tile;

@@ -14,14 +14,42 @@ static void print_totals(const char *what) {
     memset(&totals, 0, sizeof totals);
 }
 
-/* One problem from plan to comparison. "" or what is wrong. The gate is for results as precise as the sums. */
-static const char *run_and_check(const spec *s) {
+/* Gives each operand of activations any number of rows that all groups lie in, once they are prepared for all that there are.
+ * Rows of d that a tail is written to stay. */
+static void change_rows(problem *p, rng *r) {
+    tegroup_tensor *const tensors[] = {&p->desc.a, &p->desc.b, &p->desc.c, &p->desc.d};
+    for (int i = 0; i < 4; i++)
+        if (tensors[i]->shape.row_sizes.data == p->a.tensor.shape.row_sizes.data && (i < 3 || p->s.tail == TEGROUP_TAIL_KEEP))
+            tensors[i]->shape.rows = rng_int(r, p->rows_end, p->capacity);
+}
+
+/* Runs a problem by the plan of one with buffers of other rows. */
+static tegroup_status run_as_planned(problem *p, const spec *planned) {
+    problem other;
+    rng r = rng_seed(p->s.seed ^ 5);
+    problem_make(&other, planned);
+    tegroup_status status = problem_plan(&other);
+    p->plan = other.plan;
+    problem_release(&other);
+    p->desc.options.workspace_bytes = p->plan.workspace_bytes;
+    p->desc.options.workspace = scratch(p->plan.workspace_bytes);
+    if (status == TEGROUP_OK) status = problem_prepare(p);
+    if (planned->seed % 2 == 1) change_rows(p, &r);
+    if (status == TEGROUP_OK) status = tegroup_gemm(&p->plan, &p->desc, NULL, &p->error);
+    if (status != TEGROUP_OK)
+        fprintf(stderr, "%s %s, expected %ld, got %ld\n", p->error.field, p->error.rule, (long)p->error.expected, (long)p->error.got);
+    return status;
+}
+
+/* One problem from plan to comparison. "" or what is wrong. The gate is for results as precise as the sums. planned: a problem with
+ * buffers of other rows, whose plan runs; NULL = its own. */
+static const char *run_and_check_as(const spec *s, const spec *planned) {
     static char message[160];
     problem p;
     const char *wrong = "";
     problem_make(&p, s);
     problem_reference(&p);
-    if (problem_run(&p) != TEGROUP_OK) {
+    if ((planned != NULL ? run_as_planned(&p, planned) : problem_run(&p)) != TEGROUP_OK) {
         wrong = "refused";
     } else {
         verdict v = problem_compare(&p), b = problem_compare_bias(&p);
@@ -45,6 +73,8 @@ static const char *run_and_check(const spec *s) {
     problem_release(&p);
     return wrong;
 }
+
+static const char *run_and_check(const spec *s) { return run_and_check_as(s, NULL); }
 
 static const tegroup_op ops[] = {TEGROUP_OP_FORWARD, TEGROUP_OP_DGRAD, TEGROUP_OP_WGRAD};
 static const tegroup_dtype dtypes[] = {TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F16, TEGROUP_DTYPE_F64};
@@ -106,6 +136,80 @@ TEST(gemm, random_problems) {
         guards_release(mark);
     }
     print_totals("random");
+}
+
+/* A ragged buffer may have other rows than planned, and other ones than the other operands and the snapshot, as long as all groups
+ * lie in it. What lies behind is neither read nor written. */
+TEST(gemm, buffers_of_other_rows_than_planned) {
+    rng r = rng_seed(1012);
+    for (int64_t i = scaled(900); i > 0;) {
+        void *mark = guards_mark();
+        spec s = random_spec(&r, ops[i % 3], 40, 50), planned;
+        if (s.m != NULL) {
+            const int64_t least = s.ng != NULL || s.kg != NULL; /* shape.elements are of the problem, and 0 of no rows */
+            random_gather(&r, &s, 33);
+            planned = s;
+            planned.tail_rows = i % 4 == 0 ? least : rng_int(&r, least, 60);
+            s.tail_rows = i % 4 == 1 ? least : rng_int(&r, least, 60);
+            ASSERT_STREQ("", run_and_check_as(&s, &planned));
+            i--;
+        }
+        guards_release(mark);
+    }
+    print_totals("other rows");
+}
+
+/* A group that does not fit is named before anything is written: the operand, the rows that its buffer has, and those that are used. */
+TEST(gemm, a_buffer_that_lacks_rows_is_refused) {
+    rng r = rng_seed(1013);
+    for (int64_t i = scaled(300); i > 0;) {
+        void *mark = guards_mark();
+        problem p;
+        spec s = random_spec(&r, ops[i % 3], 20, 20);
+        problem_make(&p, &s);
+        if (s.m != NULL && p.rows_end > 0) {
+            tegroup_tensor *const tensors[] = {&p.desc.a, s.op == TEGROUP_OP_WGRAD ? &p.desc.b : &p.desc.d};
+            const int which = rng_chance(&r, 50);
+            ASSERT_EQ(TEGROUP_OK, problem_plan(&p));
+            ASSERT_EQ(TEGROUP_OK, problem_prepare(&p));
+            tensors[which]->shape.rows = rng_int(&r, 1, p.rows_end) - 1;
+            ASSERT_EQ(TEGROUP_ERROR_CAPACITY, tegroup_gemm(&p.plan, &p.desc, NULL, &p.error));
+            ASSERT_STREQ(which == 0 ? "a.shape.snapshot" : s.op == TEGROUP_OP_WGRAD ? "b.shape.snapshot" : "d.shape.snapshot", p.error.field);
+            ASSERT_EQ(tensors[which]->shape.rows, p.error.expected);
+            ASSERT_EQ(p.rows_end, p.error.got);
+            for (guarded_node *node = guarded_top; node != (guarded_node *)p.mark; node = node->older)
+                if (!node->scratch) ASSERT_EQ(0, guarded_changed(node->data));
+            i--;
+        }
+        guards_release(mark);
+    }
+}
+
+/* Nothing of a group without rows lies anywhere, so its start may be behind a buffer that is shorter than the prepared one: it gets
+ * its sum of no rows. */
+TEST(gemm, an_empty_group_begins_behind_a_short_buffer) {
+    static const int64_t counts[2] = {2, 0}, starts[2] = {1, 50};
+    _Alignas(256) unsigned char snapshot[4096];
+    const float x[3][1] = {{9}, {2}, {3}}, dy[3][1] = {{9}, {5}, {7}};
+    float dw[2] = {-1, -1};
+    tegroup_sizes sizes = tegroup_sizes_of(counts, TEGROUP_DTYPE_I64, TEGROUP_SPACE_HOST);
+    sizes.starts = starts;
+    tegroup_shape shape = tegroup_shape_of(2, 100, 1, sizes);
+    ASSERT_EQ(TEGROUP_OK, tegroup_shape_prepare(&shape, snapshot, sizeof snapshot, NULL, NULL));
+    tegroup_gemm_desc desc = {.struct_size = sizeof desc, .op = TEGROUP_OP_WGRAD, .space = TEGROUP_SPACE_HOST};
+    tegroup_plan plan;
+    tegroup_error error;
+    desc.a = tegroup_tensor_of(shape, 1, TEGROUP_DTYPE_F32, dy);
+    desc.b = tegroup_tensor_of(shape, 1, TEGROUP_DTYPE_F32, x);
+    desc.d = tegroup_tensor_uniform(2, 1, 1, TEGROUP_DTYPE_F32, dw);
+    desc.options.check_level = TEGROUP_CHECK_DEEP;
+    desc.options.threads = 1;
+    ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&desc, NULL, &plan, &error));
+    desc.a.shape.rows = desc.b.shape.rows = 3;
+    desc.options.workspace = scratch(desc.options.workspace_bytes = plan.workspace_bytes);
+    ASSERT_EQ(TEGROUP_OK, tegroup_gemm(&plan, &desc, NULL, &error));
+    ASSERT_EQ(2 * 5 + 3 * 7, dw[0]);
+    ASSERT_EQ(0, dw[1]);
 }
 
 /* Sizes around the tile (TILE_M, TILE_N, TILE_K) and the innermost kernel, and long sums. */

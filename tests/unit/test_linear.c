@@ -13,8 +13,7 @@ static tegroup_status layer_plan(layer *l) {
     return grid_prepare(&l->f.a, &l->error);
 }
 
-static tegroup_status layer_run(layer *l, int delayed) {
-    tegroup_status status = layer_plan(l);
+static tegroup_status layer_calls(layer *l, int delayed, tegroup_status status) {
     tegroup_linear_desc *desc = &l->desc, saved = *desc;
     if (status == TEGROUP_OK && desc->out.dtype != TEGROUP_DTYPE_UNSET) status = tegroup_linear_forward(&l->plan, desc, NULL, &l->error);
     if (status == TEGROUP_OK && desc->dgrad_out.dtype != TEGROUP_DTYPE_UNSET) status = tegroup_linear_dgrad(&l->plan, desc, NULL, &l->error);
@@ -23,6 +22,19 @@ static tegroup_status layer_run(layer *l, int delayed) {
     if (status == TEGROUP_OK) status = tegroup_linear_wgrad(&l->plan, &saved, NULL, &l->error);
     if (status != TEGROUP_OK) fprintf(stderr, "%s %s\n", l->error.field, l->error.rule);
     return status;
+}
+
+static tegroup_status layer_run(layer *l, int delayed) { return layer_calls(l, delayed, layer_plan(l)); }
+
+/* By the plan of a layer whose buffers have other rows, each its own. */
+static tegroup_status layer_run_as_planned(layer *l, int delayed) {
+    const int64_t rows = l->desc.input.shape.rows;
+    tegroup_tensor *const tensors[] = {&l->desc.input, &l->desc.out, &l->desc.grad_output, &l->desc.dgrad_out, &l->desc.grad_row_scale};
+    rng r = rng_seed(l->f.s.seed);
+    for (int i = 0; i < 5; i++) tensors[i]->shape.rows = rng_int(&r, 0, 99);
+    tegroup_status status = layer_plan(l);
+    for (int i = 0; i < 5; i++) tensors[i]->shape.rows = rows;
+    return layer_calls(l, delayed, status);
 }
 
 TEST(linear, every_combination) {
@@ -78,6 +90,15 @@ TEST(linear, wide_types) {
         choice c = {i & 1, i % 3, i >> 1 & 1, i / 3 % 3, 1 + i / 9 % 3, i % ROUTINGS, (tegroup_tail)(i / 4 % 3), i / 8 & 1};
         if (i % 2 && c.gradients == 2) c.gradients = 1; /* F64 sums are not narrowed here */
         ASSERT_STREQ("", check_layer(&c, i % 2 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32, 0, &r, layer_run));
+    }
+}
+
+TEST(linear, buffers_of_other_rows_than_planned) {
+    rng r = rng_seed(6007);
+    for (int64_t i = scaled(300); i > 0; i--) {
+        choice c = {(int)rng_int(&r, 0, 1), (int)rng_int(&r, 0, 2), (int)rng_int(&r, 0, 1), (int)rng_int(&r, 0, 2), (int)rng_int(&r, 1, 3), (int)rng_int(&r, 0, ROUTINGS - 1),
+                    (tegroup_tail)rng_int(&r, 0, TEGROUP_TAIL_POISON)};
+        ASSERT_STREQ("", check_layer(&c, i % 2 ? TEGROUP_DTYPE_BF16 : TEGROUP_DTYPE_F16, 0, &r, layer_run_as_planned));
     }
 }
 

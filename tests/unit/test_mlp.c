@@ -28,8 +28,7 @@ static tegroup_status mlp_steps(mlp *l, int delayed) {
     return status;
 }
 
-static tegroup_status mlp_run(mlp *l, int delayed) {
-    tegroup_status status = mlp_plan(l);
+static tegroup_status mlp_calls(mlp *l, int delayed, tegroup_status status) {
     if (status == TEGROUP_OK) status = mlp_steps(l, delayed);
     if (status == TEGROUP_OK && delayed == 2) {
         problem_reset(&l->f1); /* the oldest: everything since */
@@ -38,6 +37,23 @@ static tegroup_status mlp_run(mlp *l, int delayed) {
     }
     if (status != TEGROUP_OK && strcmp(l->error.field, "fusion") != 0) fprintf(stderr, "%s %s (expected %ld, got %ld)\n", l->error.field, l->error.rule, (long)l->error.expected, (long)l->error.got);
     return status;
+}
+
+static tegroup_status mlp_run(mlp *l, int delayed) { return mlp_calls(l, delayed, mlp_plan(l)); }
+
+/* The rows that every buffer of the routing has. */
+static void mlp_set_rows(tegroup_mlp_desc *d, int64_t rows) {
+    tegroup_tensor *const tensors[] = {&d->input, &d->out, &d->grad_output, &d->dgrad_out, &d->grad_row_scale, &d->preactivation, &d->activated, &d->grad_preactivation};
+    for (int i = 0; i < 8; i++) tensors[i]->shape.rows = rows;
+}
+
+/* By the plan of an MLP whose buffers have more rows. */
+static tegroup_status mlp_run_as_planned(mlp *l, int delayed) {
+    const int64_t rows = l->desc.input.shape.rows;
+    mlp_set_rows(&l->desc, rows + 1 + delayed * 40);
+    tegroup_status status = mlp_plan(l);
+    mlp_set_rows(&l->desc, rows);
+    return mlp_calls(l, delayed, status);
 }
 
 TEST(mlp, every_combination) {
@@ -54,6 +70,47 @@ TEST(mlp, wide_types) {
         mlp_choice m = {{i & 1, i % 3, i % 3, i / 3 % 3, i / 9 % 4, i % ROUTINGS, (tegroup_tail)(i / 4 % 3), i / 8 & 3}, i & 1, TEGROUP_ACTIVATION_UNSET};
         if (i % 2 && m.c.gradients == 2) m.c.gradients = 1; /* F64 sums are not narrowed here */
         ASSERT_STREQ("", check_mlp(&m, i % 2 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32, mlp_odd, 0, &r, mlp_run));
+    }
+}
+
+TEST(mlp, buffers_of_fewer_rows_than_planned) {
+    rng r = rng_seed(7012);
+    for (int64_t i = scaled(200); i > 0; i--) {
+        mlp_choice m = {{(int)rng_int(&r, 0, 1), (int)rng_int(&r, 0, 2), (int)rng_int(&r, 0, 2), (int)rng_int(&r, 0, 2), (int)rng_int(&r, 0, 3),
+                         (int)rng_int(&r, 0, ROUTINGS - 1), (tegroup_tail)rng_int(&r, 0, TEGROUP_TAIL_POISON)}, 0, TEGROUP_ACTIVATION_UNSET};
+        ASSERT_STREQ("", check_mlp(&m, i % 2 ? TEGROUP_DTYPE_BF16 : TEGROUP_DTYPE_F16, mlp_odd, 0, &r, mlp_run_as_planned));
+    }
+}
+
+/* More rows than planned do not fit a workspace that holds some: dgrad, and a forward that keeps activated there, say so. A forward
+ * that leaves both to the caller, and wgrad, have none there and run. */
+TEST(mlp, buffers_of_more_rows_than_planned) {
+    rng r = rng_seed(7013);
+    for (int i = 0; i < 40; i++) {
+        mlp_choice m = {{0, 0, 0, 2, 3, i % ROUTINGS, TEGROUP_TAIL_KEEP}, 0, TEGROUP_ACTIVATION_UNSET};
+        mlp *l = (mlp *)malloc(sizeof *l);
+        mlp_make(l, &m, TEGROUP_DTYPE_F16, mlp_odd, routings[m.c.routing], &r);
+        const int64_t rows = l->desc.input.shape.rows;
+        if (rows > 0) {
+            const int keeps = !l->desc.recompute;
+            const tegroup_status forward = keeps ? TEGROUP_OK : TEGROUP_ERROR_PLAN;
+            mlp_set_rows(&l->desc, rows - 1);
+            ASSERT_EQ(TEGROUP_OK, mlp_plan(l));
+            mlp_set_rows(&l->desc, rows);
+            ASSERT_EQ(forward, tegroup_mlp_forward(&l->plan, &l->desc, NULL, &l->error));
+            if (keeps) problem_reference(&l->f2), problem_reference(&l->f1);
+            if (keeps) ASSERT_TRUE(within(problem_compare(&l->f1)) && within(problem_compare(&l->f2)));
+            else ASSERT_EQ(0, guarded_changed(l->desc.out.data));
+            ASSERT_EQ(TEGROUP_ERROR_PLAN, tegroup_mlp_dgrad(&l->plan, &l->desc, NULL, &l->error));
+            ASSERT_STREQ("input.shape.rows", l->error.field);
+            ASSERT_EQ(rows - 1, l->error.expected);
+            ASSERT_EQ(rows, l->error.got);
+            ASSERT_EQ(0, guarded_changed(l->desc.dgrad_out.data));
+            ASSERT_EQ(TEGROUP_OK, tegroup_mlp_wgrad(&l->plan, &l->desc, NULL, &l->error));
+            ASSERT_EQ(0, guards_changed());
+        }
+        mlp_release(l);
+        free(l);
     }
 }
 

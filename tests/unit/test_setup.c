@@ -268,7 +268,7 @@ TEST(setup, snapshots_that_are_none) {
         switch (i % 5) {
         case 0: memset(header, 0xF7, sizeof *header); break;
         case 1: memset(header, 0, sizeof *header); break;
-        case 2: header->capacity_rows = t->shape.rows + 1; break;
+        case 2: header->rows_end = t->shape.rows + 1; break;
         case 3: header->irregular = 1; break;
         default: { /* prepared for no groups, in the memory that this takes */
             tegroup_layout layout;

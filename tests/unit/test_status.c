@@ -68,6 +68,7 @@ static void spoil_nothing(void) {
 #define call_permutation_layout(e)  tegroup_permutation_layout(&w.permutation, &w.layout, e)
 
 #define call_replanned(e)           replanned(&w.forward, e)
+#define call_fewer_rows(e)          fewer_rows(e)
 #define call_replanned_dgrad(e)     replanned(&w.dgrad, e)
 #define call_replanned_wgrad(e)     replanned(&w.wgrad, e)
 #define call_replanned_linear_dgrad(e) replanned_linear_dgrad(e)
@@ -81,6 +82,15 @@ static tegroup_status replanned(const tegroup_gemm_desc *desc, tegroup_error *e)
     tegroup_plan   plan;
     tegroup_status status = tegroup_plan_make(desc, NULL, &plan, e);
     return status != TEGROUP_OK ? status : tegroup_gemm_check(&plan, desc, e);
+}
+
+/* ... for one that has a row less in each operand of activations. */
+static tegroup_status fewer_rows(tegroup_error *e) {
+    tegroup_gemm_desc desc = w.forward;
+    tegroup_plan      plan;
+    tegroup_status    status = tegroup_plan_make(&desc, NULL, &plan, e);
+    desc.a.shape.rows--, desc.c.shape.rows--, desc.d.shape.rows--;
+    return status != TEGROUP_OK ? status : tegroup_gemm_check(&plan, &desc, e);
 }
 
 /* ... and for what a layer's has become, then the call. */
@@ -697,6 +707,14 @@ TEST(status, gemm_options) {
     BAD(problem, f->beta.dtype = TEGROUP_DTYPE_I32, DTYPE, "beta.dtype", REALS, TEGROUP_DTYPE_I32);
 }
 
+/* Every group alike. */
+static void uniform(tegroup_tensor *tensor) {
+    memset(&tensor->shape.row_sizes, 0, sizeof tensor->shape.row_sizes);
+    tensor->shape.snapshot = NULL;
+}
+/* Operands whose groups have the same rows by their shape. */
+#define ALIKE(x, y, z) (uniform(&x), uniform(&y), uniform(&z))
+
 TEST(status, gemm_shapes) {
     tegroup_gemm_desc *f = &w.forward, *x = &w.dgrad, *g = &w.wgrad;
     BAD(problem, f->b.shape.groups++, SHAPE, "b.shape.groups", EXPERTS, EXPERTS + 1);
@@ -706,16 +724,16 @@ TEST(status, gemm_shapes) {
     BAD(problem, f->b.shape.cols++, SHAPE, "b.shape.cols", K, K + 1);
     BAD(problem, f->b.shape.rows--, SHAPE, "d.shape.cols", N - 1, N);
     BAD(problem, f->d.shape.cols++, SHAPE, "d.shape.cols", N, N + 1);
-    BAD(problem, f->d.shape.rows--, SHAPE, "d.shape.rows", ROWS, ROWS - 1);
+    BAD(problem, ALIKE(f->a, f->c, f->d); f->d.shape.rows--, SHAPE, "d.shape.rows", ROWS, ROWS - 1);
     BAD(problem, f->c.shape.cols--, SHAPE, "c.shape.cols", N, N - 1);
-    BAD(problem, f->c.shape.rows++, SHAPE, "c.shape.rows", ROWS, ROWS + 1);
+    BAD(problem, ALIKE(f->a, f->c, f->d); f->c.shape.rows++, SHAPE, "c.shape.rows", ROWS, ROWS + 1);
     BAD(problem, f->bias.shape.cols++, SHAPE, "bias.shape.cols", N, N + 1);
     BAD(problem, f->bias.shape.rows = 2, SHAPE, "bias.shape.rows", 1, 2);
     BAD(problem_dgrad, x->b.shape.rows++, SHAPE, "b.shape.rows", N, N + 1);
     BAD(problem_dgrad, x->d.shape.cols--, SHAPE, "d.shape.cols", K, K - 1);
-    BAD(problem_dgrad, x->d.shape.rows++, SHAPE, "d.shape.rows", ROWS, ROWS + 1);
+    BAD(problem_dgrad, ALIKE(x->a, x->d, x->d); x->d.shape.rows++, SHAPE, "d.shape.rows", ROWS, ROWS + 1);
     BAD(problem_dgrad, x->d.shape.groups--, SHAPE, "d.shape.groups", EXPERTS, EXPERTS - 1);
-    BAD(problem_wgrad, g->b.shape.rows--, SHAPE, "b.shape.rows", ROWS, ROWS - 1);
+    BAD(problem_wgrad, ALIKE(g->a, g->b, g->b); g->b.shape.rows--, SHAPE, "b.shape.rows", ROWS, ROWS - 1);
     BAD(problem_wgrad, g->d.shape.rows++, SHAPE, "d.shape.rows", N, N + 1);
     BAD(problem_wgrad, g->d.shape.cols++, SHAPE, "d.shape.cols", K, K + 1);
     BAD(problem_wgrad, g->bias.shape.cols = K, SHAPE, "bias.shape.cols", N, K);
@@ -735,12 +753,6 @@ TEST(status, gemm_dtypes) {
     BAD(problem, f->a.dtype = TEGROUP_DTYPE_F64; f->b.dtype = TEGROUP_DTYPE_F64, DTYPE, "a.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F64);
     BAD(problem, f->bias.dtype = TEGROUP_DTYPE_F8E4M3; f->bias.scaling = TEGROUP_SCALING_TENSOR, DTYPE, "bias.dtype", FLOATS, TEGROUP_DTYPE_F8E4M3);
     BAD(problem, f->row_scale_dtype = TEGROUP_DTYPE_BF16, DTYPE, "row_scale_dtype", REALS, TEGROUP_DTYPE_BF16);
-}
-
-/* Every group alike. */
-static void uniform(tegroup_tensor *tensor) {
-    memset(&tensor->shape.row_sizes, 0, sizeof tensor->shape.row_sizes);
-    tensor->shape.snapshot = NULL;
 }
 
 TEST(status, gemm_combinations) {
@@ -989,7 +1001,7 @@ TEST(status, plan_mismatch) {
     BAD(forward, f->options.compute = TEGROUP_COMPUTE_F64, PLAN, "options.compute", TEGROUP_COMPUTE_F32, TEGROUP_COMPUTE_F64);
     BAD(forward, f->a.shape.groups = f->b.shape.groups = f->c.shape.groups = f->d.shape.groups = f->bias.shape.groups = EXPERTS - 1,
         PLAN, "a.shape.groups", EXPERTS, EXPERTS - 1);
-    BAD(forward, f->a.shape.rows = f->c.shape.rows = f->d.shape.rows = ROWS - 1, PLAN, "a.shape.rows", ROWS, ROWS - 1);
+    BAD(fewer_rows, ALIKE(f->a, f->c, f->d), PLAN, "a.shape.rows", ROWS, ROWS - 1);
     BAD(forward, f->b.shape.rows = f->c.shape.cols = f->d.shape.cols = f->bias.shape.cols = N - 1, PLAN, "d.shape.cols", N, N - 1);
     BAD(forward, f->a.shape.cols = f->b.shape.cols = K + 1, PLAN, "a.shape.cols", K, K + 1);
     BAD(dgrad, x->a.shape.cols = x->b.shape.rows = N - 1, PLAN, "a.shape.cols", N, N - 1);
@@ -1106,11 +1118,15 @@ static void ends_at(tegroup_snapshot_header *header, int64_t end) {
     *(int64_t *)(uintptr_t)view.offset = end - view.rows[0] * K;
 }
 
+/* A buffer may have any number of rows that holds all groups, as many as planned or not. */
+#define ENDS (w.starts[EXPERTS - 1] + w.counts[EXPERTS - 1]) /* the row behind the last group */
+
 TEST(status, gemm_snapshots) {
 #define SNAPSHOT(call, tensor, field)                                                                                               \
     BAD(call, snapshot_of(&tensor)->magic = 0, CAPACITY, field, TEGROUP_SNAPSHOT_MAGIC, 0);                                         \
     BAD(call, snapshot_of(&tensor)->groups++, CAPACITY, field, EXPERTS, EXPERTS + 1);                                               \
-    BAD(call, snapshot_of(&tensor)->capacity_rows++, CAPACITY, field, ROWS, ROWS + 1);                                              \
+    BAD(call, snapshot_of(&tensor)->rows_end = ROWS + 1, CAPACITY, field, ROWS, ROWS + 1);                                          \
+    BAD(call, tensor.shape.rows = ENDS - 1, CAPACITY, field, ENDS - 1, ENDS);                                                       \
     BAD(call, snapshot_of(&tensor)->irregular = 1, CAPACITY, field, 0, 1)
     SNAPSHOT(forward, w.forward.a, "a.shape.snapshot");
     SNAPSHOT(forward, w.forward.c, "c.shape.snapshot");
@@ -1435,7 +1451,7 @@ static tegroup_snapshot_header *snapshot_at(const void **snapshot) {
 #define OTHER_SNAPSHOT(call, snapshot, field)                                                                   \
     ALIGNED(call, snapshot, field, TEGROUP_ALIGNMENT);                                                          \
     BAD(call, snapshot_at(&snapshot)->magic--, CAPACITY, field, TEGROUP_SNAPSHOT_MAGIC, TEGROUP_SNAPSHOT_MAGIC - 1); \
-    BAD(call, snapshot_at(&snapshot)->capacity_rows++, CAPACITY, field, ROWS, ROWS + 1)
+    BAD(call, snapshot_at(&snapshot)->rows_end = ROWS + 1, CAPACITY, field, ROWS, ROWS + 1)
 
 /* Parameters that the kind does not take, and input columns of kinds with and without an up. */
 #define ACTIVATION(call)                                                                                                                \
@@ -1857,14 +1873,11 @@ TEST(status, linear_plan) {
     LINEAR_UNIFORM(bias, "bias");
     BAD(linear_plan, w.linear.bias.shape.rows = 2, SHAPE, "bias.shape.rows", 1, 2);
     LINEAR_ROWS(input, "input", K);
-    BAD(linear_plan, w.linear.input.shape.rows++, SHAPE, "out.shape.rows", ROWS + 1, ROWS);
     BAD(linear_plan, w.linear.input.dtype = TEGROUP_DTYPE_F16, DTYPE, "input.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F16);
     LINEAR_ROWS(out, "out", N);
     LINEAR_OUTPUT(out, "out", N);
-    BAD(linear_plan, w.linear.out.shape.rows++, SHAPE, "out.shape.rows", ROWS, ROWS + 1);
     BAD(linear_plan, w.linear.out.dtype = TEGROUP_DTYPE_F64, DTYPE, "out.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F64);
     LINEAR_ROWS(grad_output, "grad_output", N);
-    BAD(linear_plan, w.linear.grad_output.shape.rows++, SHAPE, "grad_output.shape.rows", ROWS, ROWS + 1);
     BAD(linear_plan, w.linear.grad_output.dtype = TEGROUP_DTYPE_F16, DTYPE, "grad_output.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F16);
     LINEAR_ROWS(dgrad_out, "dgrad_out", K);
     LINEAR_OUTPUT(dgrad_out, "dgrad_out", K);
@@ -2181,6 +2194,12 @@ TEST(status, mlp_gemm) {
     }
 }
 
+static void mlp_rows(int64_t rows) {
+    tegroup_tensor *const tensors[] = {&w.mlp.input, &w.mlp.out, &w.mlp.grad_output, &w.mlp.dgrad_out, &w.mlp.grad_row_scale,
+                                       &w.mlp.preactivation, &w.mlp.activated, &w.mlp.grad_preactivation};
+    for (int i = 0; i < 8; i++) tensors[i]->shape.rows = rows;
+}
+
 TEST(status, mlp_calls) {
     NOT(mlp_forward, NULL AND &w.mlp AND NULL, NULL_ARGUMENT, "plan", 1, 0);
     NOT(mlp_dgrad, &w.mlp_plan AND NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
@@ -2266,6 +2285,8 @@ TEST(status, mlp_calls) {
     BAD(mlp_dgrad, SHIFT(w.mlp.options.workspace, 16), ALIGNMENT, "options.workspace", TEGROUP_ALIGNMENT, 16);
     BAD(mlp_dgrad, w.mlp.options.workspace_bytes = w.mlp_plan.workspace_bytes - 1, WORKSPACE, "options.workspace_bytes", w.mlp_plan.workspace_bytes,
         w.mlp_plan.workspace_bytes - 1);
+    BAD(mlp_dgrad, mlp_rows(ROWS + 1), PLAN, "input.shape.rows", ROWS, ROWS + 1);
+    BAD(mlp_forward, mlp_rows(ENDS - 1), CAPACITY, "input.shape.snapshot", ENDS - 1, ENDS);
     BAD(mlp_wgrad, w.mlp.options.workspace_bytes = w.mlp_plan.wgrad_workspace_bytes - 1, WORKSPACE, "options.workspace_bytes", w.mlp_plan.wgrad_workspace_bytes,
         w.mlp_plan.wgrad_workspace_bytes - 1);
 }

@@ -113,7 +113,7 @@ TEST(validate, snapshots) {
         case 0: header->magic++; wanted = TEGROUP_VALIDATION_SNAPSHOT; break;
         case 1: header->groups--; wanted = TEGROUP_VALIDATION_SNAPSHOT; break;
         case 2: header->irregular = 1; wanted = TEGROUP_VALIDATION_SNAPSHOT; break;
-        case 3: header->capacity_rows = 13; wanted = TEGROUP_VALIDATION_SNAPSHOT; break;
+        case 3: header->rows_end = 13; wanted = TEGROUP_VALIDATION_SNAPSHOT; break;
         case 4: header->status = TEGROUP_SNAPSHOT_OVERLAP; wanted = TEGROUP_VALIDATION_SIZES; break;
         case 5: header->rows_total++; wanted = TEGROUP_VALIDATION_SUMS; break;
         case 6: header->rows_max--; wanted = TEGROUP_VALIDATION_SUMS; break;
