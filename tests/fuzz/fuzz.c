@@ -794,6 +794,7 @@ static void fuzz_count(void) {
     if (finish_matrices(matrices, COUNT(matrices), desc.groups > 0 && desc.groups < 100 ? desc.groups : 0)) desc.space = TEGROUP_SPACE_DEVICE;
     CALL(tegroup_count, desc);
     if (status != TEGROUP_OK) return;
+    if (desc.struct_size < sizeof desc) desc.offsets.dtype = TEGROUP_DTYPE_UNSET; /* which an older struct has not */
     for (g = 0; g < desc.groups; g++) {
         MUST(desc.offsets.dtype == TEGROUP_DTYPE_UNSET || entry(&desc.offsets, 0, g) == sum);
         sum += entry(&desc.counts, 0, g);
