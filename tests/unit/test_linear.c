@@ -79,7 +79,10 @@ TEST(linear, weights_in_out_with_bias) {
     ASSERT_EQ(0, memcmp(dx, want_dx, sizeof dx));
     ASSERT_EQ(0, memcmp(dw, want_dw, sizeof dw));
     ASSERT_EQ(0, memcmp(dbias, dy, sizeof dbias)); /* one row each */
-    layer.weight_layout = TEGROUP_WEIGHT_OUT_IN; /* of square weights no shape tells */
+    memset(&layer.bias, 0, sizeof layer.bias); /* of square weights without bias nothing else tells */
+    memset(&layer.bias_grad, 0, sizeof layer.bias_grad);
+    ASSERT_EQ(TEGROUP_OK, tegroup_linear_plan_make(&layer, NULL, &layer_plan, NULL));
+    layer.weight_layout = TEGROUP_WEIGHT_OUT_IN;
     ASSERT_EQ(TEGROUP_ERROR_PLAN, tegroup_linear_wgrad(&layer_plan, &layer, NULL, NULL));
 }
 
