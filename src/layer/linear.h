@@ -12,7 +12,6 @@
 #include "base/linkage.h"
 #include "base/build.h"
 #include "base/rules.h"
-#include "formats/dtype.h"
 #include "core/checks.h"
 #include "core/apart.h"
 #include "gemm/plan.h"
@@ -189,9 +188,8 @@ static inline tegroup_status tegroup_impl_layer_check_tensor(const tegroup_impl_
         TEGROUP_IMPL_RULE(shape->cols == (has_k ? k : n), ERROR_SHAPE, TEGROUP_IMPL_PATH(COLS),
                           has_k ? weight_name->cols : weight_name->rows, has_k ? k : n, shape->cols);
     if (tensor == TEGROUP_IMPL_LINEAR_INPUT || tensor == TEGROUP_IMPL_LINEAR_GRAD_OUTPUT)
-        TEGROUP_IMPL_RULE_AS(
-            DTYPE, tegroup_impl_bits(weight->dtype) == 8 ? tegroup_impl_bits(t->dtype) == 8 : t->dtype == weight->dtype,
-            ERROR_DTYPE, TEGROUP_IMPL_PATH(DTYPE), weight_name->dtype, weight->dtype, t->dtype);
+        TEGROUP_IMPL_RULE_AS(DTYPE, tegroup_impl_goes_with(t->dtype, weight->dtype), ERROR_DTYPE,
+                             TEGROUP_IMPL_PATH(DTYPE), weight_name->dtype, weight->dtype, t->dtype);
     return tegroup_impl_layer_check_memory(layer, tensor, error);
 }
 
@@ -208,8 +206,9 @@ static inline tegroup_status tegroup_impl_layer_check(const tegroup_impl_layer *
 static inline tegroup_status tegroup_impl_layer_check_bias_type(const tegroup_impl_layer *layer, tegroup_error *error) {
     const tegroup_dtype bias = layer->tensor[TEGROUP_IMPL_LINEAR_BIAS]->dtype,
                         grad_output = layer->tensor[TEGROUP_IMPL_LINEAR_GRAD_OUTPUT]->dtype;
-    TEGROUP_IMPL_RULE(bias == grad_output, ERROR_UNSUPPORTED, "grad_row_scale",
-                      "needs a bias of grad_output.dtype, to multiply them", grad_output, bias);
+    TEGROUP_IMPL_RULE(tegroup_impl_goes_with(grad_output, bias), ERROR_UNSUPPORTED, "grad_row_scale",
+                      "needs a bias of a dtype that weights have beside grad_output.dtype, to multiply them",
+                      grad_output, bias);
     return TEGROUP_OK;
 }
 
