@@ -144,7 +144,8 @@
  *     TEGROUP_NO_PORTABLE    the portable GEMM kernels
  *     TEGROUP_NO_SM90        the GEMM kernels for Hopper
  *     TEGROUP_NO_CUBLASLT    both cuBLASLt backends
- *     TEGROUP_NO_F16         of both kinds of GEMM kernels those whose operands are FP16; results may still be
+ *     TEGROUP_NO_F16         of both kinds of GEMM kernels those whose rows are FP16; results may still be, and
+ *                            weights beside FP32
  *     TEGROUP_NO_BACKWARD    of both kinds those of dgrad and wgrad, and whatever else only a backward pass runs
  *     TEGROUP_NO_ACTIVATION  activations
  *     TEGROUP_NO_MOE         counts, router, permutation, permute and combine
@@ -712,7 +713,8 @@ typedef struct tegroup_backend_rule {
     tegroup_backend backend;
     int32_t  sm_min, sm_max;     /* inclusive; 0, 0 = needs no GPU                                              */
     int32_t  cublaslt_min;       /* 0 = none needed                                                             */
-    uint32_t operand_dtypes;     /* bit d: tegroup_dtype d for a and b, which must be of one width              */
+    uint32_t operand_dtypes;     /* bit d: tegroup_dtype d for a and b, which must be of one width, unless there is
+                                    FEATURE_MIXED                                                               */
     uint32_t result_dtypes;      /* bit d: for c and d                                                          */
     uint32_t scalings;           /* bit s: tegroup_scaling s of a and b                                         */
     uint32_t features;           /* TEGROUP_FEATURE_* bits                                                      */
@@ -731,6 +733,7 @@ typedef struct tegroup_backend_rule {
 #define TEGROUP_FEATURE_HOST_MEMORY  256u   /* operands in host memory             */
 #define TEGROUP_FEATURE_SM_LIMIT     512u   /* sm_limit is kept to                 */
 #define TEGROUP_FEATURE_GATHER      1024u   /* rows of a and b picked by an index  */
+#define TEGROUP_FEATURE_MIXED       2048u   /* F32 a, F16 or BF16 weights for b    */
 
 /* A known-bad combination of library, machine and case. */
 typedef enum tegroup_quirk_action {
@@ -945,15 +948,17 @@ typedef struct tegroup_linear_desc {
                                        pointers; required, for its shape                                          */
     tegroup_tensor  bias;           /* in  [groups, 1, n], one buffer or pointers; F16, BF16, F32 or F64; absent =
                                        none */
-    tegroup_tensor  input;          /* in  X [rows, k], weight's dtype; needed for forward and wgrad              */
+    tegroup_tensor  input;          /* in  X [rows, k], weight's dtype, or F32 beside one of F16 or BF16; needed for
+                                       forward and wgrad                                                          */
     tegroup_tensor  out;            /* out Y [rows, n], any dtype that the backend writes                         */
-    tegroup_tensor  grad_output;    /* in  dY [rows, n], weight's dtype; needed for dgrad and wgrad               */
+    tegroup_tensor  grad_output;    /* in  dY [rows, n], as input, and where main_grad is wanted of its dtype; needed
+                                       for dgrad and wgrad                                                        */
     tegroup_tensor  dgrad_out;      /* out dX [rows, k]                                                           */
     tegroup_tensor  main_grad;      /* out dW, shaped as weight, one buffer or pointers; its own dtype, such as F32 */
     tegroup_tensor  bias_grad;      /* out [groups, 1, n], one buffer or pointers; absent = not wanted. Needs main_grad
                                        and bias                                                                   */
     tegroup_tensor  grad_row_scale; /* out [rows, 1], absent = not wanted. Written by dgrad: needs dgrad_out, row_scale
-                                       and a bias of grad_output's dtype                                          */
+                                       and a bias that goes with grad_output as weight does                       */
     const void     *row_scale;      /* in  [rows] multiplies each row's bias (its routing probability); needs bias.
                                        NULL to plan */
     tegroup_dtype   row_scale_dtype; /* F32 or F64; UNSET = no row_scale                                          */
@@ -1037,19 +1042,22 @@ typedef struct tegroup_mlp_desc {
     tegroup_activation activation;  /* required                                                                   */
     int32_t         interleaved;    /* 0: preactivation is [gate | up] halves; 1: gate, up, gate, up ...          */
     double          alpha, limit;   /* SWIGLU_CLAMPED: 0 = 1.702 and 7; others: 0                                 */
-    tegroup_tensor  input;          /* in  X [rows, k], fc1.weight's dtype; required, for its shape               */
+    tegroup_tensor  input;          /* in  X [rows, k], fc1.weight's dtype, or F32 beside one of F16 or BF16, as every
+                                       tensor below that has a weight's dtype; required, for its shape            */
     tegroup_tensor  out;            /* out Y [rows, n], any dtype that the backend writes                         */
     tegroup_tensor  grad_output;    /* in  dY [rows, n], fc2.weight's dtype                                       */
     tegroup_tensor  dgrad_out;      /* out dX [rows, k]; absent = not wanted. Needs grad_preactivation            */
     tegroup_tensor  grad_row_scale; /* out [rows, 1], F32 or F64; absent = not wanted. Needs grad_preactivation and
-                                       row_scale; with fc2_bias_scaled also an fc2.bias of grad_output's dtype, and
-                                       of F64 COMPUTE_F64 */
+                                       row_scale; with fc2_bias_scaled also an fc2.bias that goes with grad_output as
+                                       fc2.weight does, and of F64 COMPUTE_F64 */
 
     /* What is saved: the plan gives its bytes, and tegroup_mlp_layout what each is for. */
     tegroup_tensor  preactivation;  /* [rows, 2 h or h] forward writes it for dgrad, in any dtype that the backend
-                                       writes. Absent = in the workspace: inference alone */
+                                       writes. Absent = in the workspace, in input's: inference alone */
     tegroup_tensor  activated;      /* [rows, h], fc2.weight's dtype, row_scale in it. Read by wgrad for fc2.main_grad.
-                                       Absent = in the workspace: when fc2.main_grad is not wanted                */
+                                       Absent = in the workspace: when fc2.main_grad is not wanted. There it has
+                                       fc2.weight's dtype, or F32 where input has that and fc1.weight has not. Its
+                                       gradient lies in the workspace, in the same dtype                          */
     tegroup_tensor  grad_preactivation; /* as preactivation, fc1.weight's dtype. dgrad writes it for wgrad. May be
                                            preactivation itself (same data, same dtype), which dgrad then uses up */
     int32_t         recompute;      /* 0: forward writes activated. 1: forward keeps it in the workspace, and dgrad
@@ -2302,7 +2310,8 @@ typedef struct tegroup_impl_name {
     {                                                                                                                  \
         name, {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_PATH_ONLY, name)}, "must not overlap " name,                          \
             "must equal " name ".shape.groups", "must equal " name ".shape.rows", "must equal " name ".shape.cols",    \
-            "must equal " name ".dtype (FP8: either kind)", "must be set just when that of " name " is"                \
+            "must equal " name ".dtype (FP8: either kind; F32 goes with weights of F16 and BF16, too)",                \
+            "must be set just when that of " name " is"                                                                \
     }
 
 #define TEGROUP_IMPL_PATHS(name)                                                                                       \
@@ -2670,6 +2679,13 @@ TEGROUP_IMPL_HD char *tegroup_impl_matrix_row(const tegroup_matrix *m, int64_t r
     (1u << TEGROUP_DTYPE_F64 | 1u << TEGROUP_DTYPE_F32 | 1u << TEGROUP_DTYPE_F16 | 1u << TEGROUP_DTYPE_BF16)
 #define TEGROUP_IMPL_REALS (1u << TEGROUP_DTYPE_F64 | 1u << TEGROUP_DTYPE_F32)
 #define TEGROUP_IMPL_INTEGERS (1u << TEGROUP_DTYPE_I32 | 1u << TEGROUP_DTYPE_I64)
+
+/* Whether a product multiplies rows of the one type and weights of the other. Beside F32, weights of 16 bits are
+ * widened, exactly. */
+static inline int tegroup_impl_goes_with(tegroup_dtype rows, tegroup_dtype weights) {
+    return weights == rows || (tegroup_impl_bits(rows) == 8 && tegroup_impl_bits(weights) == 8)
+           || (rows == TEGROUP_DTYPE_F32 && tegroup_impl_bits(weights) == 16);
+}
 
 /* The type of scalars and row scales. */
 static inline tegroup_status tegroup_impl_check_real(tegroup_dtype dtype, const char *field, tegroup_error *error) {
@@ -3537,10 +3553,13 @@ static inline tegroup_status tegroup_impl_check_shapes(const tegroup_gemm_desc *
 static inline tegroup_status tegroup_impl_check_dtypes(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
                                                        tegroup_error *error) {
     const tegroup_tensor *a = &desc->a, *b = &desc->b, *d = &desc->d;
-    int is_f64 = desc->options.compute == TEGROUP_COMPUTE_F64, fp8 = tegroup_impl_bits(a->dtype) == 8;
-    TEGROUP_IMPL_RULE_AS(DTYPE, fp8 ? tegroup_impl_bits(b->dtype) == 8 : b->dtype == a->dtype, ERROR_DTYPE,
-                         TEGROUP_IMPL_OPERAND_PATH(B, DTYPE), names->operand[TEGROUP_IMPL_A]->dtype, a->dtype,
-                         b->dtype);
+    int is_f64 = desc->options.compute == TEGROUP_COMPUTE_F64;
+    TEGROUP_IMPL_RULE_AS(DTYPE,
+                         tegroup_impl_goes_with(a->dtype, b->dtype)
+                             && (desc->op != TEGROUP_OP_WGRAD /* which has no weights for an operand */
+                                 || tegroup_impl_bits(a->dtype) == tegroup_impl_bits(b->dtype)),
+                         ERROR_DTYPE, TEGROUP_IMPL_OPERAND_PATH(B, DTYPE), names->operand[TEGROUP_IMPL_A]->dtype,
+                         a->dtype, b->dtype);
     TEGROUP_IMPL_RULE_AS(DTYPE, a->dtype != TEGROUP_DTYPE_F64 || is_f64, ERROR_DTYPE,
                          TEGROUP_IMPL_OPERAND_PATH(A, DTYPE), "F64 needs compute F64", TEGROUP_DTYPE_F32, a->dtype);
     TEGROUP_IMPL_RULE_AS(DTYPE, d->dtype != TEGROUP_DTYPE_F64 || is_f64, ERROR_DTYPE,
@@ -3752,7 +3771,8 @@ TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count) {
          TEGROUP_IMPL_CUBLASLT | TEGROUP_FEATURE_DEVICE_SIZES, 0,
          "TransformerEngine, cublaslt_grouped_gemm.cu; per-group scalars by experiment with 13.10"},
         {TEGROUP_BACKEND_PORTABLE, 80, 999, 0, TEGROUP_IMPL_HALVES | TEGROUP_IMPL_DT(F32), TEGROUP_IMPL_RESULTS,
-         TEGROUP_IMPL_SC(NONE), TEGROUP_IMPL_BUNDLED | TEGROUP_FEATURE_IRREGULAR, 0, "mma.sync of SM80"},
+         TEGROUP_IMPL_SC(NONE), TEGROUP_IMPL_BUNDLED | TEGROUP_FEATURE_IRREGULAR | TEGROUP_FEATURE_MIXED, 0,
+         "mma.sync of SM80"},
         {TEGROUP_BACKEND_CUBLASLT_LOOP, 70, 999, 120000, TEGROUP_IMPL_DT(F16),
          TEGROUP_IMPL_DT(F16) | TEGROUP_IMPL_DT(F32), TEGROUP_IMPL_SC(NONE),
          TEGROUP_IMPL_CUBLASLT | TEGROUP_FEATURE_HOST_SIZES, 0,
@@ -3766,7 +3786,8 @@ TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count) {
          "cuBLAS documentation, cublasLtMatmul"},
         {TEGROUP_BACKEND_CPU, 0, 0, 0, TEGROUP_IMPL_FLOATS, TEGROUP_IMPL_FLOATS, TEGROUP_IMPL_SC(NONE),
          TEGROUP_IMPL_COMMON | TEGROUP_FEATURE_HOST_SIZES | TEGROUP_FEATURE_HOST_MEMORY | TEGROUP_FEATURE_IRREGULAR
-             | TEGROUP_FEATURE_BIAS | TEGROUP_FEATURE_TAIL | TEGROUP_FEATURE_F64 | TEGROUP_FEATURE_GATHER,
+             | TEGROUP_FEATURE_BIAS | TEGROUP_FEATURE_TAIL | TEGROUP_FEATURE_F64 | TEGROUP_FEATURE_GATHER
+             | TEGROUP_FEATURE_MIXED,
          0, "plain C"},
     };
 #undef TEGROUP_IMPL_CUBLASLT
@@ -5834,6 +5855,9 @@ static inline int tegroup_impl_judge_types(tegroup_impl_case *c) {
     TEGROUP_IMPL_NEED_AS(DTYPES, rule->operand_dtypes >> p->a & 1u, ERROR_UNSUPPORTED,
                          TEGROUP_IMPL_OPERAND_PATH(A, DTYPE), "must be one that the backend multiplies here",
                          rule->operand_dtypes, p->a);
+    TEGROUP_IMPL_NEED_AS(DTYPE, p->a != TEGROUP_DTYPE_F32 || p->b == p->a || TEGROUP_IMPL_HAS(MIXED), ERROR_UNSUPPORTED,
+                         TEGROUP_IMPL_OPERAND_PATH(B, DTYPE),
+                         "must be F32, too: the backend multiplies no F32 by weights of 16 bits", p->a, p->b);
     TEGROUP_IMPL_NEED_AS(DTYPE, p->a != TEGROUP_DTYPE_F16 || !(without & TEGROUP_IMPL_WITHOUT_F16), ERROR_NOT_BUILT,
                          TEGROUP_IMPL_OPERAND_PATH(A, DTYPE), "must not be F16 in a build with TEGROUP_NO_F16",
                          TEGROUP_DTYPE_BF16, p->a);
@@ -7984,9 +8008,8 @@ static inline tegroup_status tegroup_impl_layer_check_tensor(const tegroup_impl_
         TEGROUP_IMPL_RULE(shape->cols == cols, ERROR_SHAPE, TEGROUP_IMPL_PATH(COLS),
                           like_cols ? weight_name->cols : weight_name->rows, cols, shape->cols);
     if (tensor == TEGROUP_IMPL_LINEAR_INPUT || tensor == TEGROUP_IMPL_LINEAR_GRAD_OUTPUT)
-        TEGROUP_IMPL_RULE_AS(
-            DTYPE, tegroup_impl_bits(weight->dtype) == 8 ? tegroup_impl_bits(t->dtype) == 8 : t->dtype == weight->dtype,
-            ERROR_DTYPE, TEGROUP_IMPL_PATH(DTYPE), weight_name->dtype, weight->dtype, t->dtype);
+        TEGROUP_IMPL_RULE_AS(DTYPE, tegroup_impl_goes_with(t->dtype, weight->dtype), ERROR_DTYPE,
+                             TEGROUP_IMPL_PATH(DTYPE), weight_name->dtype, weight->dtype, t->dtype);
     return tegroup_impl_layer_check_memory(layer, tensor, error);
 }
 
@@ -8005,8 +8028,9 @@ static inline tegroup_status tegroup_impl_layer_check(const tegroup_impl_layer *
 static inline tegroup_status tegroup_impl_layer_check_bias_type(const tegroup_impl_layer *layer, tegroup_error *error) {
     const tegroup_dtype bias = layer->tensor[TEGROUP_IMPL_LINEAR_BIAS]->dtype,
                         grad_output = layer->tensor[TEGROUP_IMPL_LINEAR_GRAD_OUTPUT]->dtype;
-    TEGROUP_IMPL_RULE(bias == grad_output, ERROR_UNSUPPORTED, "grad_row_scale",
-                      "needs a bias of grad_output.dtype, to multiply them", grad_output, bias);
+    TEGROUP_IMPL_RULE(tegroup_impl_goes_with(grad_output, bias), ERROR_UNSUPPORTED, "grad_row_scale",
+                      "needs a bias of a dtype that weights have beside grad_output.dtype, to multiply them",
+                      grad_output, bias);
     return TEGROUP_OK;
 }
 
@@ -8396,14 +8420,22 @@ static inline void tegroup_impl_mlp_layer_of(const tegroup_mlp_desc *desc, tegro
     layer->options = &desc->options;
 }
 
+/* The type of activated and of its gradient in the workspace: F32 rows stay so where weights are narrower. */
+static inline tegroup_dtype tegroup_impl_mlp_between(const tegroup_mlp_desc *desc) {
+    if (TEGROUP_IMPL_THERE(activated)) return desc->activated.dtype;
+    return desc->input.dtype == TEGROUP_DTYPE_F32 && desc->fc1.weight.dtype != TEGROUP_DTYPE_F32
+               ? TEGROUP_DTYPE_F32
+               : desc->fc2.weight.dtype;
+}
+
 /* The layers as `op` sees them; what lies in the workspace has no address yet. */
 static inline void tegroup_impl_mlp_layers_of(const tegroup_mlp_desc *desc, tegroup_op op,
                                               tegroup_impl_mlp_layers *layers) {
     tegroup_impl_layer *fc1 = &layers->fc1, *fc2 = &layers->fc2;
     layers->preactivation =
-        tegroup_impl_mlp_scratch(desc, desc->fc1.weight.dtype,
+        tegroup_impl_mlp_scratch(desc, desc->input.dtype,
                                  tegroup_impl_weight_out(&desc->fc1.weight, desc->fc1.weight_layout));
-    layers->activated = tegroup_impl_mlp_scratch(desc, desc->fc2.weight.dtype,
+    layers->activated = tegroup_impl_mlp_scratch(desc, tegroup_impl_mlp_between(desc),
                                                  tegroup_impl_weight_in(&desc->fc2.weight, desc->fc2.weight_layout));
     tegroup_impl_mlp_layer_of(desc, TEGROUP_MLP_FC1, fc1);
     tegroup_impl_mlp_layer_of(desc, TEGROUP_MLP_FC2, fc2);
@@ -9422,8 +9454,8 @@ static inline const char *tegroup_impl_chain_unfit(const tegroup_chain_desc *des
         && (TEGROUP_IMPL_THERE(last->grad_row_scale) || TEGROUP_IMPL_THERE(middle->grad_row_scale)))
         return "the gradients of its row_scale and of its bias's are wanted by themselves";
     if (TEGROUP_IMPL_THERE(last->grad_input)) return "the gradient of what it gives is wanted";
-    if (tegroup_impl_chain_backward(desc) && desc->ops[i + 2].weights.weight.dtype != desc->input.dtype)
-        return "the weight of the linear after it has another dtype than the chain's input";
+    if (tegroup_impl_chain_backward(desc) && chain->values[i + 2].dtype != desc->input.dtype)
+        return "what it gives has another dtype than the chain's input";
     return NULL;
 }
 

@@ -4237,13 +4237,14 @@ template <int TILE_M, int TILE_N> struct tegroup_impl_gpu_walk {
         const int32_t lines = tiles_m(p), columns = tiles_n(p), stripe = local / columns / 8 * 8,
                       within = local - stripe * columns, height = lines - stripe < 8 ? lines - stripe : 8;
         const int64_t i0 = (int64_t)(stripe + within % height) * TILE_M, j0 = (int64_t)(within / height) * TILE_N;
-        const int32_t in = desc.a.dtype == TEGROUP_DTYPE_F32 ? 4 : 2, out = desc.d.dtype == TEGROUP_DTYPE_F32 ? 4 : 2;
+        const int32_t in = desc.a.dtype == TEGROUP_DTYPE_F32 ? 4 : 2, in_b = desc.b.dtype == TEGROUP_DTYPE_F32 ? 4 : 2,
+                      out = desc.d.dtype == TEGROUP_DTYPE_F32 ? 4 : 2;
         tile->a_row = p.a.ld * in;
-        tile->b_row = p.b.ld * in;
+        tile->b_row = p.b.ld * in_b;
         tile->c_row = p.c.ld * out;
         tile->d_row = p.d.ld * out;
         tile->a = p.a.base + (p.a.first + i0 * p.a_line) * in;
-        tile->b = p.b.base + (p.b.first + j0 * p.b_line) * in;
+        tile->b = p.b.base + (p.b.first + j0 * p.b_line) * in_b;
         tile->c = p.c.base + (p.c.first + j0) * out + i0 * tile->c_row;
         tile->d = p.d.base + (p.d.first + j0) * out + i0 * tile->d_row;
         tile->bias = desc.bias.dtype == TEGROUP_DTYPE_UNSET || desc.op == TEGROUP_OP_WGRAD
@@ -4866,16 +4867,19 @@ static __global__ void __launch_bounds__(128)
 
 /* ==== [21] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
 
-/* Plain FMA, for gradient checks: 64 x 64 tiles, 4 x 4 elements a thread, and one chain of FMAs over k for each
- * element. */
-template <int OP>
+/* Plain FMA: 64 x 64 tiles, 4 x 4 elements a thread, and one chain of FMAs over k for each element. MIXED: B is of F16
+ * or BF16, and widened, exactly, on its way to shared memory. Its steps are of twice as many k, so that as many bytes
+ * of weights are on their way at a time. k is filled up with zeros to whole sixteens, no further, and so the bits are
+ * those of the same weights in F32. */
+template <int OP, bool MIXED>
 static __global__ void __launch_bounds__(256)
     tegroup_impl_portable_f32_kernel(const __grid_constant__ tegroup_impl_gpu_call call) {
-    constexpr int TILE = 64, TILE_K = 16;
+    constexpr int TILE = 64, SIXTEEN = 16, TILE_K = MIXED ? 2 * SIXTEEN : SIXTEEN, B_BYTES = MIXED ? 2 : 4;
     __shared__ __align__(16) float a[TILE_K][TILE + 4], b[TILE_K][TILE + 4], sums[TILE * (TILE + 8)];
     __shared__ tegroup_impl_gpu_tile tile;
     const int ty = (int)threadIdx.x / 16, tx = (int)threadIdx.x % 16;
     __shared__ tegroup_impl_gpu_walk<TILE, TILE> walk;
+    const bool bf16 = call.desc.b.dtype == TEGROUP_DTYPE_BF16;
     if (threadIdx.x < 32) walk.begin(call);
     for (int64_t t = blockIdx.x;; t += gridDim.x) {
         __syncthreads();
@@ -4884,7 +4888,7 @@ static __global__ void __launch_bounds__(256)
         if (!tile.valid) break;
         constexpr bool A_ALONG_K = OP != TEGROUP_OP_WGRAD, B_ALONG_K = OP == TEGROUP_OP_FORWARD;
         const int64_t a_line = A_ALONG_K ? tile.a_row / 4 : 1, a_k = A_ALONG_K ? 1 : tile.a_row / 4;
-        const int64_t b_line = B_ALONG_K ? tile.b_row / 4 : 1, b_k = B_ALONG_K ? 1 : tile.b_row / 4;
+        const int64_t b_line = B_ALONG_K ? tile.b_row / B_BYTES : 1, b_k = B_ALONG_K ? 1 : tile.b_row / B_BYTES;
         float sum[4][4] = {};
         for (int64_t k0 = 0; k0 < tile.k; k0 += TILE_K) {
             for (int e = (int)threadIdx.x; e < TILE * TILE_K;
@@ -4893,16 +4897,20 @@ static __global__ void __launch_bounds__(256)
                 const int lb = B_ALONG_K ? e / TILE_K : e % TILE, kb = B_ALONG_K ? e % TILE_K : e / TILE;
                 const bool in_a = la < tile.m && k0 + ka < tile.k, in_b = lb < tile.n && k0 + kb < tile.k;
                 a[ka][la] = in_a ? ((const float *)tile.a)[la * a_line + (k0 + ka) * a_k] : 0.0f;
-                b[kb][lb] = in_b ? ((const float *)tile.b)[lb * b_line + (k0 + kb) * b_k] : 0.0f;
+                const int64_t at_b = lb * b_line + (k0 + kb) * b_k;
+                if (MIXED) b[kb][lb] = in_b ? tegroup_impl_low_half(((const uint16_t *)tile.b)[at_b], bf16) : 0.0f;
+                else b[kb][lb] = in_b ? ((const float *)tile.b)[at_b] : 0.0f;
             }
             __syncthreads();
+#pragma unroll 1
+            for (int first = 0; first < TILE_K && k0 + first < tile.k; first += SIXTEEN)
 #pragma unroll
-            for (int kk = 0; kk < TILE_K; kk++)
+                for (int kk = first; kk < first + SIXTEEN; kk++)
 #pragma unroll
-                for (int i = 0; i < 4; i++)
+                    for (int i = 0; i < 4; i++)
 #pragma unroll
-                    for (int j = 0; j < 4; j++)
-                        sum[i][j] = tegroup_impl_gpu_fma(a[kk][ty * 4 + i], b[kk][tx * 4 + j], sum[i][j]);
+                        for (int j = 0; j < 4; j++)
+                            sum[i][j] = tegroup_impl_gpu_fma(a[kk][ty * 4 + i], b[kk][tx * 4 + j], sum[i][j]);
             __syncthreads();
         }
         for (int i = 0; i < 4; i++)
@@ -5029,14 +5037,17 @@ static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc 
     const int forward = p->op == TEGROUP_OP_FORWARD;
     int limit = 0;
     if (p->a == TEGROUP_DTYPE_F32) {
+        const int mixed = p->b != TEGROUP_DTYPE_F32;
         plan->tile_m = plan->tile_n = 64;
-        plan->tile_k = 16;
-        return tegroup_impl_portable_take(plan,
-                                          forward ? TEGROUP_IMPL_KERNEL_1(tegroup_impl_portable_f32_kernel<1>)
-                                          : p->op == TEGROUP_OP_DGRAD
-                                              ? TEGROUP_IMPL_KERNEL_2(tegroup_impl_portable_f32_kernel<2>)
-                                              : TEGROUP_IMPL_KERNEL_3(tegroup_impl_portable_f32_kernel<3>),
-                                          256, 0, error);
+        plan->tile_k = mixed ? 32 : 16;
+        return tegroup_impl_portable_take(
+            plan,
+            forward                     ? (mixed ? TEGROUP_IMPL_KERNEL_1(tegroup_impl_portable_f32_kernel<1, true>)
+                                                 : TEGROUP_IMPL_KERNEL_1(tegroup_impl_portable_f32_kernel<1, false>))
+            : p->op == TEGROUP_OP_DGRAD ? (mixed ? TEGROUP_IMPL_KERNEL_2(tegroup_impl_portable_f32_kernel<2, true>)
+                                                 : TEGROUP_IMPL_KERNEL_2(tegroup_impl_portable_f32_kernel<2, false>))
+                                        : TEGROUP_IMPL_KERNEL_3(tegroup_impl_portable_f32_kernel<3, false>),
+            256, 0, error);
     }
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(tegroup_impl_shared_limit(plan->device, &limit), "plan.device",
                                               "must be readable", error));

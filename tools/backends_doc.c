@@ -52,6 +52,7 @@ static const struct feature { uint32_t bit; const char *name, *meaning; } featur
     {TEGROUP_FEATURE_TAIL, "tail", "TEGROUP_TAIL_ZERO and TEGROUP_TAIL_POISON"},
     {TEGROUP_FEATURE_F64, "F64", "TEGROUP_COMPUTE_F64"},
     {TEGROUP_FEATURE_GATHER, "gather", "rows of a, and in a wgrad of b, may be picked by an index: `gather_a`, `gather_b`"},
+    {TEGROUP_FEATURE_MIXED, "mixed", "a of F32 may meet weights of F16 or BF16 in b, forward and dgrad; else a and b have one type"},
     {TEGROUP_FEATURE_SM_LIMIT, "SM limit", "`sm_limit` is kept to by the product's kernel; elsewhere on a GPU it must be 0"},
 };
 enum { FEATURES = sizeof features / sizeof *features };
@@ -157,6 +158,7 @@ int main(void) {
     tegroup_gemm_desc forward = problem(TEGROUP_OP_FORWARD, TEGROUP_SPACE_DEVICE, TEGROUP_DTYPE_BF16, TEGROUP_SCALING_NONE, 1024);
     tegroup_gemm_desc wgrad = problem(TEGROUP_OP_WGRAD, TEGROUP_SPACE_DEVICE, TEGROUP_DTYPE_BF16, TEGROUP_SCALING_NONE, 1024);
     tegroup_gemm_desc unaligned = problem(TEGROUP_OP_FORWARD, TEGROUP_SPACE_DEVICE, TEGROUP_DTYPE_BF16, TEGROUP_SCALING_NONE, 260);
+    tegroup_gemm_desc mixed = problem(TEGROUP_OP_FORWARD, TEGROUP_SPACE_DEVICE, TEGROUP_DTYPE_F32, TEGROUP_SCALING_NONE, 1024);
     tegroup_gemm_desc mxfp8 = problem(TEGROUP_OP_FORWARD, TEGROUP_SPACE_DEVICE, TEGROUP_DTYPE_F8E4M3, TEGROUP_SCALING_MXFP8, 1024);
     int failed = print_machine(NULL, host, 0, 0, 0, v);
     printf("# Backends\n\n"
@@ -211,6 +213,8 @@ int main(void) {
     failed |= print_machine("BF16 forward on an A100 (SM 80) with cuBLAS 12.8, every backend built:", forward, 80, 120800, ALL_BUILT, v);
     failed |= print_machine("BF16 wgrad on a B200 (SM 100) with cuBLAS 13.8.1, every backend built:", wgrad, 100, 130801, ALL_BUILT, v);
     failed |= print_machine("BF16 wgrad on a B300 (SM 103) with cuBLAS 13.7, every backend built:", wgrad, 103, 130700, ALL_BUILT, v);
+    mixed.b.dtype = TEGROUP_DTYPE_BF16;
+    failed |= print_machine("F32 forward with BF16 weights on an H200 (SM 90) with cuBLAS 13.10, every backend built:", mixed, 90, 131000, ALL_BUILT, v);
     failed |= print_machine("MXFP8 forward on a B200 (SM 100) with cuBLAS 13.10, every backend built:", mxfp8, 100, 131000, ALL_BUILT, v);
     return failed;
 }

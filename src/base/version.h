@@ -43,7 +43,8 @@
  *     TEGROUP_NO_PORTABLE    the portable GEMM kernels
  *     TEGROUP_NO_SM90        the GEMM kernels for Hopper
  *     TEGROUP_NO_CUBLASLT    both cuBLASLt backends
- *     TEGROUP_NO_F16         of both kinds of GEMM kernels those whose operands are FP16; results may still be
+ *     TEGROUP_NO_F16         of both kinds of GEMM kernels those whose rows are FP16; results may still be, and
+ *                            weights beside FP32
  *     TEGROUP_NO_BACKWARD    of both kinds those of dgrad and wgrad, and whatever else only a backward pass runs
  *     TEGROUP_NO_ACTIVATION  activations
  *     TEGROUP_NO_MOE         counts, router, permutation, permute and combine

@@ -56,7 +56,8 @@ typedef struct tegroup_impl_name {
     {                                                                                                                  \
         name, {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_PATH_ONLY, name)}, "must not overlap " name,                          \
             "must equal " name ".shape.groups", "must equal " name ".shape.rows", "must equal " name ".shape.cols",    \
-            "must equal " name ".dtype (FP8: either kind)", "must be set just when that of " name " is"                \
+            "must equal " name ".dtype (FP8: either kind; F32 goes with weights of F16 and BF16, too)",                \
+            "must be set just when that of " name " is"                                                                \
     }
 
 #define TEGROUP_IMPL_PATHS(name)                                                                                       \
@@ -424,6 +425,13 @@ TEGROUP_IMPL_HD char *tegroup_impl_matrix_row(const tegroup_matrix *m, int64_t r
     (1u << TEGROUP_DTYPE_F64 | 1u << TEGROUP_DTYPE_F32 | 1u << TEGROUP_DTYPE_F16 | 1u << TEGROUP_DTYPE_BF16)
 #define TEGROUP_IMPL_REALS (1u << TEGROUP_DTYPE_F64 | 1u << TEGROUP_DTYPE_F32)
 #define TEGROUP_IMPL_INTEGERS (1u << TEGROUP_DTYPE_I32 | 1u << TEGROUP_DTYPE_I64)
+
+/* Whether a product multiplies rows of the one type and weights of the other. Beside F32, weights of 16 bits are
+ * widened, exactly. */
+static inline int tegroup_impl_goes_with(tegroup_dtype rows, tegroup_dtype weights) {
+    return weights == rows || (tegroup_impl_bits(rows) == 8 && tegroup_impl_bits(weights) == 8)
+           || (rows == TEGROUP_DTYPE_F32 && tegroup_impl_bits(weights) == 16);
+}
 
 /* The type of scalars and row scales. */
 static inline tegroup_status tegroup_impl_check_real(tegroup_dtype dtype, const char *field, tegroup_error *error) {

@@ -70,7 +70,8 @@ typedef struct tegroup_backend_rule {
     tegroup_backend backend;
     int32_t  sm_min, sm_max;     /* inclusive; 0, 0 = needs no GPU                                              */
     int32_t  cublaslt_min;       /* 0 = none needed                                                             */
-    uint32_t operand_dtypes;     /* bit d: tegroup_dtype d for a and b, which must be of one width              */
+    uint32_t operand_dtypes;     /* bit d: tegroup_dtype d for a and b, which must be of one width, unless there is
+                                    FEATURE_MIXED                                                               */
     uint32_t result_dtypes;      /* bit d: for c and d                                                          */
     uint32_t scalings;           /* bit s: tegroup_scaling s of a and b                                         */
     uint32_t features;           /* TEGROUP_FEATURE_* bits                                                      */
@@ -89,6 +90,7 @@ typedef struct tegroup_backend_rule {
 #define TEGROUP_FEATURE_HOST_MEMORY  256u   /* operands in host memory             */
 #define TEGROUP_FEATURE_SM_LIMIT     512u   /* sm_limit is kept to                 */
 #define TEGROUP_FEATURE_GATHER      1024u   /* rows of a and b picked by an index  */
+#define TEGROUP_FEATURE_MIXED       2048u   /* F32 a, F16 or BF16 weights for b    */
 
 /* A known-bad combination of library, machine and case. */
 typedef enum tegroup_quirk_action {

@@ -167,10 +167,13 @@ static inline tegroup_status tegroup_impl_check_shapes(const tegroup_gemm_desc *
 static inline tegroup_status tegroup_impl_check_dtypes(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
                                                        tegroup_error *error) {
     const tegroup_tensor *a = &desc->a, *b = &desc->b, *d = &desc->d;
-    int is_f64 = desc->options.compute == TEGROUP_COMPUTE_F64, fp8 = tegroup_impl_bits(a->dtype) == 8;
-    TEGROUP_IMPL_RULE_AS(DTYPE, fp8 ? tegroup_impl_bits(b->dtype) == 8 : b->dtype == a->dtype, ERROR_DTYPE,
-                         TEGROUP_IMPL_OPERAND_PATH(B, DTYPE), names->operand[TEGROUP_IMPL_A]->dtype, a->dtype,
-                         b->dtype);
+    int is_f64 = desc->options.compute == TEGROUP_COMPUTE_F64;
+    TEGROUP_IMPL_RULE_AS(DTYPE,
+                         tegroup_impl_goes_with(a->dtype, b->dtype)
+                             && (desc->op != TEGROUP_OP_WGRAD /* which has no weights for an operand */
+                                 || tegroup_impl_bits(a->dtype) == tegroup_impl_bits(b->dtype)),
+                         ERROR_DTYPE, TEGROUP_IMPL_OPERAND_PATH(B, DTYPE), names->operand[TEGROUP_IMPL_A]->dtype,
+                         a->dtype, b->dtype);
     TEGROUP_IMPL_RULE_AS(DTYPE, a->dtype != TEGROUP_DTYPE_F64 || is_f64, ERROR_DTYPE,
                          TEGROUP_IMPL_OPERAND_PATH(A, DTYPE), "F64 needs compute F64", TEGROUP_DTYPE_F32, a->dtype);
     TEGROUP_IMPL_RULE_AS(DTYPE, d->dtype != TEGROUP_DTYPE_F64 || is_f64, ERROR_DTYPE,

@@ -130,14 +130,17 @@ static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc 
     const int forward = p->op == TEGROUP_OP_FORWARD;
     int limit = 0;
     if (p->a == TEGROUP_DTYPE_F32) {
+        const int mixed = p->b != TEGROUP_DTYPE_F32;
         plan->tile_m = plan->tile_n = 64;
-        plan->tile_k = 16;
-        return tegroup_impl_portable_take(plan,
-                                          forward ? TEGROUP_IMPL_KERNEL_1(tegroup_impl_portable_f32_kernel<1>)
-                                          : p->op == TEGROUP_OP_DGRAD
-                                              ? TEGROUP_IMPL_KERNEL_2(tegroup_impl_portable_f32_kernel<2>)
-                                              : TEGROUP_IMPL_KERNEL_3(tegroup_impl_portable_f32_kernel<3>),
-                                          256, 0, error);
+        plan->tile_k = mixed ? 32 : 16;
+        return tegroup_impl_portable_take(
+            plan,
+            forward                     ? (mixed ? TEGROUP_IMPL_KERNEL_1(tegroup_impl_portable_f32_kernel<1, true>)
+                                                 : TEGROUP_IMPL_KERNEL_1(tegroup_impl_portable_f32_kernel<1, false>))
+            : p->op == TEGROUP_OP_DGRAD ? (mixed ? TEGROUP_IMPL_KERNEL_2(tegroup_impl_portable_f32_kernel<2, true>)
+                                                 : TEGROUP_IMPL_KERNEL_2(tegroup_impl_portable_f32_kernel<2, false>))
+                                        : TEGROUP_IMPL_KERNEL_3(tegroup_impl_portable_f32_kernel<3, false>),
+            256, 0, error);
     }
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(tegroup_impl_shared_limit(plan->device, &limit), "plan.device",
                                               "must be readable", error));

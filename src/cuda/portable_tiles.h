@@ -147,13 +147,14 @@ template <int TILE_M, int TILE_N> struct tegroup_impl_gpu_walk {
         const int32_t lines = tiles_m(p), columns = tiles_n(p), stripe = local / columns / 8 * 8,
                       within = local - stripe * columns, height = lines - stripe < 8 ? lines - stripe : 8;
         const int64_t i0 = (int64_t)(stripe + within % height) * TILE_M, j0 = (int64_t)(within / height) * TILE_N;
-        const int32_t in = desc.a.dtype == TEGROUP_DTYPE_F32 ? 4 : 2, out = desc.d.dtype == TEGROUP_DTYPE_F32 ? 4 : 2;
+        const int32_t in = desc.a.dtype == TEGROUP_DTYPE_F32 ? 4 : 2, in_b = desc.b.dtype == TEGROUP_DTYPE_F32 ? 4 : 2,
+                      out = desc.d.dtype == TEGROUP_DTYPE_F32 ? 4 : 2;
         tile->a_row = p.a.ld * in;
-        tile->b_row = p.b.ld * in;
+        tile->b_row = p.b.ld * in_b;
         tile->c_row = p.c.ld * out;
         tile->d_row = p.d.ld * out;
         tile->a = p.a.base + (p.a.first + i0 * p.a_line) * in;
-        tile->b = p.b.base + (p.b.first + j0 * p.b_line) * in;
+        tile->b = p.b.base + (p.b.first + j0 * p.b_line) * in_b;
         tile->c = p.c.base + (p.c.first + j0) * out + i0 * tile->c_row;
         tile->d = p.d.base + (p.d.first + j0) * out + i0 * tile->d_row;
         tile->bias = desc.bias.dtype == TEGROUP_DTYPE_UNSET || desc.op == TEGROUP_OP_WGRAD

@@ -140,6 +140,9 @@ static inline int tegroup_impl_judge_types(tegroup_impl_case *c) {
     TEGROUP_IMPL_NEED_AS(DTYPES, rule->operand_dtypes >> p->a & 1u, ERROR_UNSUPPORTED,
                          TEGROUP_IMPL_OPERAND_PATH(A, DTYPE), "must be one that the backend multiplies here",
                          rule->operand_dtypes, p->a);
+    TEGROUP_IMPL_NEED_AS(DTYPE, p->a != TEGROUP_DTYPE_F32 || p->b == p->a || TEGROUP_IMPL_HAS(MIXED), ERROR_UNSUPPORTED,
+                         TEGROUP_IMPL_OPERAND_PATH(B, DTYPE),
+                         "must be F32, too: the backend multiplies no F32 by weights of 16 bits", p->a, p->b);
     TEGROUP_IMPL_NEED_AS(DTYPE, p->a != TEGROUP_DTYPE_F16 || !(without & TEGROUP_IMPL_WITHOUT_F16), ERROR_NOT_BUILT,
                          TEGROUP_IMPL_OPERAND_PATH(A, DTYPE), "must not be F16 in a build with TEGROUP_NO_F16",
                          TEGROUP_DTYPE_BF16, p->a);

@@ -206,8 +206,8 @@ static inline const char *tegroup_impl_chain_unfit(const tegroup_chain_desc *des
         && (TEGROUP_IMPL_THERE(last->grad_row_scale) || TEGROUP_IMPL_THERE(middle->grad_row_scale)))
         return "the gradients of its row_scale and of its bias's are wanted by themselves";
     if (TEGROUP_IMPL_THERE(last->grad_input)) return "the gradient of what it gives is wanted";
-    if (tegroup_impl_chain_backward(desc) && desc->ops[i + 2].weights.weight.dtype != desc->input.dtype)
-        return "the weight of the linear after it has another dtype than the chain's input";
+    if (tegroup_impl_chain_backward(desc) && chain->values[i + 2].dtype != desc->input.dtype)
+        return "what it gives has another dtype than the chain's input";
     return NULL;
 }
 

@@ -12,7 +12,6 @@
 #include "base/linkage.h"
 #include "base/build.h"
 #include "base/rules.h"
-#include "formats/dtype.h"
 #include "core/checks.h"
 #include "core/apart.h"
 #include "gemm/plan.h"
@@ -213,9 +212,8 @@ static inline tegroup_status tegroup_impl_layer_check_tensor(const tegroup_impl_
         TEGROUP_IMPL_RULE(shape->cols == cols, ERROR_SHAPE, TEGROUP_IMPL_PATH(COLS),
                           like_cols ? weight_name->cols : weight_name->rows, cols, shape->cols);
     if (tensor == TEGROUP_IMPL_LINEAR_INPUT || tensor == TEGROUP_IMPL_LINEAR_GRAD_OUTPUT)
-        TEGROUP_IMPL_RULE_AS(
-            DTYPE, tegroup_impl_bits(weight->dtype) == 8 ? tegroup_impl_bits(t->dtype) == 8 : t->dtype == weight->dtype,
-            ERROR_DTYPE, TEGROUP_IMPL_PATH(DTYPE), weight_name->dtype, weight->dtype, t->dtype);
+        TEGROUP_IMPL_RULE_AS(DTYPE, tegroup_impl_goes_with(t->dtype, weight->dtype), ERROR_DTYPE,
+                             TEGROUP_IMPL_PATH(DTYPE), weight_name->dtype, weight->dtype, t->dtype);
     return tegroup_impl_layer_check_memory(layer, tensor, error);
 }
 
@@ -234,8 +232,9 @@ static inline tegroup_status tegroup_impl_layer_check(const tegroup_impl_layer *
 static inline tegroup_status tegroup_impl_layer_check_bias_type(const tegroup_impl_layer *layer, tegroup_error *error) {
     const tegroup_dtype bias = layer->tensor[TEGROUP_IMPL_LINEAR_BIAS]->dtype,
                         grad_output = layer->tensor[TEGROUP_IMPL_LINEAR_GRAD_OUTPUT]->dtype;
-    TEGROUP_IMPL_RULE(bias == grad_output, ERROR_UNSUPPORTED, "grad_row_scale",
-                      "needs a bias of grad_output.dtype, to multiply them", grad_output, bias);
+    TEGROUP_IMPL_RULE(tegroup_impl_goes_with(grad_output, bias), ERROR_UNSUPPORTED, "grad_row_scale",
+                      "needs a bias of a dtype that weights have beside grad_output.dtype, to multiply them",
+                      grad_output, bias);
     return TEGROUP_OK;
 }
 

@@ -40,15 +40,17 @@ typedef struct tegroup_linear_desc {
                                        pointers; required, for its shape                                          */
     tegroup_tensor  bias;           /* in  [groups, 1, n], one buffer or pointers; F16, BF16, F32 or F64; absent =
                                        none */
-    tegroup_tensor  input;          /* in  X [rows, k], weight's dtype; needed for forward and wgrad              */
+    tegroup_tensor  input;          /* in  X [rows, k], weight's dtype, or F32 beside one of F16 or BF16; needed for
+                                       forward and wgrad                                                          */
     tegroup_tensor  out;            /* out Y [rows, n], any dtype that the backend writes                         */
-    tegroup_tensor  grad_output;    /* in  dY [rows, n], weight's dtype; needed for dgrad and wgrad               */
+    tegroup_tensor  grad_output;    /* in  dY [rows, n], as input, and where main_grad is wanted of its dtype; needed
+                                       for dgrad and wgrad                                                        */
     tegroup_tensor  dgrad_out;      /* out dX [rows, k]                                                           */
     tegroup_tensor  main_grad;      /* out dW, shaped as weight, one buffer or pointers; its own dtype, such as F32 */
     tegroup_tensor  bias_grad;      /* out [groups, 1, n], one buffer or pointers; absent = not wanted. Needs main_grad
                                        and bias                                                                   */
     tegroup_tensor  grad_row_scale; /* out [rows, 1], absent = not wanted. Written by dgrad: needs dgrad_out, row_scale
-                                       and a bias of grad_output's dtype                                          */
+                                       and a bias that goes with grad_output as weight does                       */
     const void     *row_scale;      /* in  [rows] multiplies each row's bias (its routing probability); needs bias.
                                        NULL to plan */
     tegroup_dtype   row_scale_dtype; /* F32 or F64; UNSET = no row_scale                                          */

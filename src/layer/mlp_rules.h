@@ -157,14 +157,22 @@ static inline void tegroup_impl_mlp_layer_of(const tegroup_mlp_desc *desc, tegro
     layer->options = &desc->options;
 }
 
+/* The type of activated and of its gradient in the workspace: F32 rows stay so where weights are narrower. */
+static inline tegroup_dtype tegroup_impl_mlp_between(const tegroup_mlp_desc *desc) {
+    if (TEGROUP_IMPL_THERE(activated)) return desc->activated.dtype;
+    return desc->input.dtype == TEGROUP_DTYPE_F32 && desc->fc1.weight.dtype != TEGROUP_DTYPE_F32
+               ? TEGROUP_DTYPE_F32
+               : desc->fc2.weight.dtype;
+}
+
 /* The layers as `op` sees them; what lies in the workspace has no address yet. */
 static inline void tegroup_impl_mlp_layers_of(const tegroup_mlp_desc *desc, tegroup_op op,
                                               tegroup_impl_mlp_layers *layers) {
     tegroup_impl_layer *fc1 = &layers->fc1, *fc2 = &layers->fc2;
     layers->preactivation =
-        tegroup_impl_mlp_scratch(desc, desc->fc1.weight.dtype,
+        tegroup_impl_mlp_scratch(desc, desc->input.dtype,
                                  tegroup_impl_weight_out(&desc->fc1.weight, desc->fc1.weight_layout));
-    layers->activated = tegroup_impl_mlp_scratch(desc, desc->fc2.weight.dtype,
+    layers->activated = tegroup_impl_mlp_scratch(desc, tegroup_impl_mlp_between(desc),
                                                  tegroup_impl_weight_in(&desc->fc2.weight, desc->fc2.weight_layout));
     tegroup_impl_mlp_layer_of(desc, TEGROUP_MLP_FC1, fc1);
     tegroup_impl_mlp_layer_of(desc, TEGROUP_MLP_FC2, fc2);

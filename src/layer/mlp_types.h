@@ -66,19 +66,22 @@ typedef struct tegroup_mlp_desc {
     tegroup_activation activation;  /* required                                                                   */
     int32_t         interleaved;    /* 0: preactivation is [gate | up] halves; 1: gate, up, gate, up ...          */
     double          alpha, limit;   /* SWIGLU_CLAMPED: 0 = 1.702 and 7; others: 0                                 */
-    tegroup_tensor  input;          /* in  X [rows, k], fc1.weight's dtype; required, for its shape               */
+    tegroup_tensor  input;          /* in  X [rows, k], fc1.weight's dtype, or F32 beside one of F16 or BF16, as every
+                                       tensor below that has a weight's dtype; required, for its shape            */
     tegroup_tensor  out;            /* out Y [rows, n], any dtype that the backend writes                         */
     tegroup_tensor  grad_output;    /* in  dY [rows, n], fc2.weight's dtype                                       */
     tegroup_tensor  dgrad_out;      /* out dX [rows, k]; absent = not wanted. Needs grad_preactivation            */
     tegroup_tensor  grad_row_scale; /* out [rows, 1], F32 or F64; absent = not wanted. Needs grad_preactivation and
-                                       row_scale; with fc2_bias_scaled also an fc2.bias of grad_output's dtype, and
-                                       of F64 COMPUTE_F64 */
+                                       row_scale; with fc2_bias_scaled also an fc2.bias that goes with grad_output as
+                                       fc2.weight does, and of F64 COMPUTE_F64 */
 
     /* What is saved: the plan gives its bytes, and tegroup_mlp_layout what each is for. */
     tegroup_tensor  preactivation;  /* [rows, 2 h or h] forward writes it for dgrad, in any dtype that the backend
-                                       writes. Absent = in the workspace: inference alone */
+                                       writes. Absent = in the workspace, in input's: inference alone */
     tegroup_tensor  activated;      /* [rows, h], fc2.weight's dtype, row_scale in it. Read by wgrad for fc2.main_grad.
-                                       Absent = in the workspace: when fc2.main_grad is not wanted                */
+                                       Absent = in the workspace: when fc2.main_grad is not wanted. There it has
+                                       fc2.weight's dtype, or F32 where input has that and fc1.weight has not. Its
+                                       gradient lies in the workspace, in the same dtype                          */
     tegroup_tensor  grad_preactivation; /* as preactivation, fc1.weight's dtype. dgrad writes it for wgrad. May be
                                            preactivation itself (same data, same dtype), which dgrad then uses up */
     int32_t         recompute;      /* 0: forward writes activated. 1: forward keeps it in the workspace, and dgrad

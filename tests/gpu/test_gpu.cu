@@ -26,6 +26,7 @@ static void for_backend(rng *r, spec *s, tegroup_backend backend) {
     if (s->in == TEGROUP_DTYPE_F64 || (grouped && s->in == TEGROUP_DTYPE_F32) || s->in == TEGROUP_DTYPE_UNSET) s->in = types[rng_int(r, 0, grouped ? 1 : 2)];
     if (s->out == TEGROUP_DTYPE_F64 || s->out == TEGROUP_DTYPE_UNSET) s->out = types[rng_int(r, 0, 2)];
     if (s->bias_dtype == TEGROUP_DTYPE_F64) s->bias_dtype = TEGROUP_DTYPE_UNSET;
+    if (backend != TEGROUP_BACKEND_PORTABLE) s->weights = TEGROUP_DTYPE_UNSET;
     if (backend == TEGROUP_BACKEND_SM90) { /* rows of whole 16 bytes, however wide the matrices */
         if (s->in == TEGROUP_DTYPE_F32) s->in = halves[rng_int(r, 0, 1)];
         s->ng = s->kg = NULL;
@@ -88,9 +89,9 @@ static void problem_for(problem *p, const spec *given, tegroup_backend backend) 
 }
 
 static void print_spec(const char *wrong, const spec *s, tegroup_backend backend) {
-    fprintf(stderr, "%s %s: op %d groups %d n %ld k %ld encoding %d place %d pack %d ng %d kg %d in %d out %d pad %ld lists %d gather %d alpha %d beta %d c %d bias %d tail %d seed %llu\n",
+    fprintf(stderr, "%s %s: op %d groups %d n %ld k %ld encoding %d place %d pack %d ng %d kg %d in %d weights %d out %d pad %ld lists %d gather %d alpha %d beta %d c %d bias %d tail %d seed %llu\n",
             tegroup_backend_name(backend), wrong, (int)s->op, s->groups, (long)s->n, (long)s->k, (int)s->encoding, (int)s->place, (int)s->pack, s->ng != NULL, s->kg != NULL,
-            (int)s->in, (int)s->out, (long)s->pad, s->lists, s->gather, s->alpha, s->beta, (int)s->c, s->bias, (int)s->tail, (unsigned long long)s->seed);
+            (int)s->in, (int)s->weights, (int)s->out, (long)s->pad, s->lists, s->gather, s->alpha, s->beta, (int)s->c, s->bias, (int)s->tail, (unsigned long long)s->seed);
 }
 
 /* Of some products cuBLASLt has no kernel for this GPU; then the plan says so, and nothing is written. */
@@ -214,11 +215,49 @@ TEST(gpu, tile_edges) {
             for (int g = 0; g < 3; g++) m[g] = edges[rng_int(&r, 0, 13)];
             spec s = plain_spec(ops[rng_int(&r, 0, 2)], 3, m, edges[rng_int(&r, 0, 13)], edges[rng_int(&r, 0, 13)], in, rng_chance(&r, 50) ? TEGROUP_DTYPE_F32 : in, rng_next(&r));
             s.pad = rng_chance(&r, 50) ? 8 - s.n % 8 : 0;
+            if (backends[b] == TEGROUP_BACKEND_PORTABLE && rng_chance(&r, 33)) s.weights = s.in, s.in = TEGROUP_DTYPE_F32;
             for_backend(&r, &s, backends[b]);
             if (backends[b] == TEGROUP_BACKEND_SM90) random_gather(&r, &s, 33);
             ASSERT_STREQ("", run_and_check_each(&s, b));
             guards_release(mark);
         }
+}
+
+static int row_bits_differ(const problem *p, int32_t g, int64_t row, const problem *q, int32_t h, int64_t other) {
+    int64_t element = (int64_t)size_of(p->d.dtype);
+    return memcmp(p->d.at[g] + row * p->d.ld[g] * element, q->d.at[h] + other * q->d.ld[h] * element, (size_t)(p->d.cols[g] * element)) != 0;
+}
+
+/* F32 times weights of 16 bits: the bits of the product with the same weights in F32. */
+TEST(gpu, portable_narrow_weights_and_the_same_in_f32) {
+    if (!backend_here(TEGROUP_BACKEND_PORTABLE)) return;
+    rng r = rng_seed(2012);
+    int64_t rows = 0;
+    for (int64_t i = scaled(120); i > 0; i--) {
+        void *mark = guards_mark();
+        problem p, q;
+        spec s = spec_for(&r, ops[i % 2], 100, i % 8 == 0 ? 300 : 90, TEGROUP_BACKEND_PORTABLE), t;
+        s.in = TEGROUP_DTYPE_F32;
+        s.weights = halves[i / 2 % 2];
+        t = s;
+        t.weights = TEGROUP_DTYPE_F32;
+        problem_for(&p, &s, TEGROUP_BACKEND_PORTABLE);
+        problem_for(&q, &t, TEGROUP_BACKEND_PORTABLE);
+        for (int32_t g = 0; g < s.groups; g++)
+            for (int64_t row = 0; row < p.b.rows[g]; row++)
+                for (int64_t col = 0; col < p.b.cols[g]; col++) store(TEGROUP_DTYPE_F32, q.b.at[g], row * q.b.ld[g] + col, value_at(&p.b, g, row, col));
+        ASSERT_EQ(TEGROUP_OK, problem_run_on_device(&p));
+        ASSERT_EQ(TEGROUP_OK, problem_run_on_device(&q));
+        ASSERT_EQ(s.weights, p.plan.problem.b);
+        ASSERT_TRUE(p.plan.numerics_id != q.plan.numerics_id); /* the ids are of the types, too */
+        for (int32_t g = 0; g < s.groups; g++) {
+            for (int64_t row = 0; row < p.d.rows[g]; row++) ASSERT_EQ(0, row_bits_differ(&p, g, row, &q, g, row));
+            rows += p.d.rows[g];
+        }
+        ASSERT_EQ(0, guards_changed());
+        guards_release(mark);
+    }
+    ASSERT_GT(rows, 0);
 }
 
 /* Both operands of a product that is cut along k are windows side by side in the rows of one buffer, and so is a result where its columns
@@ -361,11 +400,6 @@ TEST(gpu, prepare_asks_whose_memory_it_is) {
 }
 
 /* ---- the contract, line by line, on every backend ----------------------------------------------------------------- */
-
-static int row_bits_differ(const problem *p, int32_t g, int64_t row, const problem *q, int32_t h, int64_t other) {
-    int64_t element = (int64_t)size_of(p->d.dtype);
-    return memcmp(p->d.at[g] + row * p->d.ld[g] * element, q->d.at[h] + other * q->d.ld[h] * element, (size_t)(p->d.cols[g] * element)) != 0;
-}
 
 static int same_bits(double a, double b) { return (isnan(a) && isnan(b)) || (a == b && !signbit(a) == !signbit(b)); }
 
@@ -1603,12 +1637,13 @@ TEST(sanitize, every_kernel) {
     mirror_exact = 1;
     EACH_BACKEND(b)
     for (int op = 0; op < 3; op++)
-        for (int in = 0; in < (backends[b] == TEGROUP_BACKEND_CUBLASLT_GROUPED ? 2 : 3); in++)
+        for (int in = 0; in < (backends[b] == TEGROUP_BACKEND_CUBLASLT_GROUPED ? 2 : backends[b] == TEGROUP_BACKEND_PORTABLE && ops[op] != TEGROUP_OP_WGRAD ? 5 : 3); in++)
             for (int out = 0; out < 3; out++)
                 for (int i = 0; i < 6; i++) {
                     void *mark = guards_mark();
                     const int64_t m[3] = {rows[i], 0, rows[i]}, *shape = shapes[rng_int(&r, 0, 3)];
-                    spec s = plain_spec(ops[op], 3, m, shape[0], shape[1], types[in], types[out], rng_next(&r));
+                    spec s = plain_spec(ops[op], 3, m, shape[0], shape[1], types[in < 3 ? in : 2], types[out], rng_next(&r));
+                    if (in >= 3) s.weights = halves[in - 3]; /* beside F32 */
                     s.tail_rows = 2;
                     s.tail = ops[op] == TEGROUP_OP_WGRAD ? TEGROUP_TAIL_KEEP : (tegroup_tail)(i % 3);
                     s.bias = i % 2;

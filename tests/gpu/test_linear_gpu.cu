@@ -74,14 +74,17 @@ static tegroup_status run_on_device(layer *l, int delayed) {
     return status;
 }
 
+static void streams_make(void) {
+    if (first != NULL) return;
+    MUST(cudaStreamCreateWithFlags(&first, cudaStreamNonBlocking));
+    MUST(cudaStreamCreateWithFlags(&second, cudaStreamNonBlocking));
+    MUST(cudaEventCreateWithFlags(&ready, cudaEventDisableTiming));
+    MUST(cudaEventCreateWithFlags(&done, cudaEventDisableTiming));
+}
+
 static void every_combination(tegroup_backend backend, int aligned) {
     if (!backend_here(backend)) return;
-    if (first == NULL) {
-        MUST(cudaStreamCreateWithFlags(&first, cudaStreamNonBlocking));
-        MUST(cudaStreamCreateWithFlags(&second, cudaStreamNonBlocking));
-        MUST(cudaEventCreateWithFlags(&ready, cudaEventDisableTiming));
-        MUST(cudaEventCreateWithFlags(&done, cudaEventDisableTiming));
-    }
+    streams_make();
     asked = backend;
     const int sample = (int)scaled(1000), step = sample < 500 ? 1000 / sample - 1 : 1; /* few under tools */
     const int all = (3 * COMBINATIONS + step - 1) / step;
@@ -92,6 +95,17 @@ static void every_combination(tegroup_backend backend, int aligned) {
 }
 
 TEST(linear_gpu, portable) { every_combination(TEGROUP_BACKEND_PORTABLE, 0); }
+/* F32, with weights of F32 and narrower ones. */
+TEST(linear_gpu, portable_f32) {
+    if (!backend_here(TEGROUP_BACKEND_PORTABLE)) return;
+    rng r = rng_seed(6111);
+    streams_make();
+    asked = TEGROUP_BACKEND_AUTO; /* which has no other */
+    for (int i = (int)scaled(180); i > 0; i--) {
+        choice c = {i & 1, i % 3, i % 3, i / 3 % 3, 1 + i / 9 % 3, i % ROUTINGS, (tegroup_tail)(i / 4 % 3)};
+        ASSERT_STREQ("", check_layer(&c, TEGROUP_DTYPE_F32, 0, &r, run_on_device));
+    }
+}
 TEST(linear_gpu, sm90) { every_combination(TEGROUP_BACKEND_SM90, 1); }
 
 TEST_MAIN()

@@ -106,6 +106,20 @@ static void every_combination(tegroup_backend backend, mlp_sizes sizes) {
 }
 
 TEST(mlp_gpu, portable) { every_combination(TEGROUP_BACKEND_PORTABLE, mlp_odd); }
+/* F32, with weights of F32 and narrower ones, which no epilogue activates. */
+TEST(mlp_gpu, portable_f32) {
+    if (!backend_here(TEGROUP_BACKEND_PORTABLE)) return;
+    rng r = rng_seed(7111);
+    streams_make();
+    asked = TEGROUP_BACKEND_AUTO; /* which has no other */
+    const int64_t runs = scaled(240);
+    mlps_refused = 0;
+    for (int i = 0; i < (int)runs; i++) {
+        mlp_choice m = {{i & 1, i % 3, i % 3, i / 3 % 3, i / 9 % 4, i % ROUTINGS, (tegroup_tail)(i / 4 % 3)}, i & 1, TEGROUP_ACTIVATION_UNSET};
+        ASSERT_STREQ("", check_mlp(&m, TEGROUP_DTYPE_F32, mlp_odd, 1, &r, run_on_device));
+    }
+    ASSERT_EQ(runs / 2, mlps_refused);
+}
 TEST(mlp_gpu, sm90) { every_combination(TEGROUP_BACKEND_SM90, mlp_aligned); }
 
 /* ---- replays ---------------------------------------------------------------------------------------------------------------- */

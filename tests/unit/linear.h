@@ -6,7 +6,7 @@
 /* What one layer is made of, in the words of the combinations below. */
 typedef struct choice {
     int lists;      /* weights, biases and their gradients: 0 one tensor, 1 pointers                 */
-    int gradients;  /* 0 overwrite, 1 accumulate into the operands' type, 2 accumulate into F32      */
+    int gradients;  /* 0 overwrite, 1 accumulate into the weights' type, 2 accumulate into F32       */
     int delayed;    /* 1 wgrad from a copy in which only what it reads still has an address; 2 that, captured */
     int bias;       /* 0 none, 1 plain, 2 scaled by row                                              */
     int outputs;    /* bit 0 out, bit 1 dgrad_out                                                    */
@@ -42,8 +42,15 @@ typedef struct layer {
     tegroup_error error;
 } layer;
 
-/* aligned: rows of whole 16 bytes, as some backends need them; else n and k are odd */
+/* Beside F32, weights and biases are of any type up to it; gradients of weights have theirs. */
+SUPPORT tegroup_dtype random_weights(rng *r, tegroup_dtype dtype) {
+    static const tegroup_dtype narrow[] = {TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F16};
+    return dtype == TEGROUP_DTYPE_F32 ? narrow[rng_int(r, 0, 2)] : dtype;
+}
+
+/* dtype: of rows. aligned: rows of whole 16 bytes, as some backends need them; else n and k are odd */
 SUPPORT void layer_make(layer *l, const choice *c, tegroup_dtype dtype, int aligned, rng *r) {
+    const tegroup_dtype weights = random_weights(r, dtype);
     spec s, t;
     memset(l, 0, sizeof *l);
     memset(&s, 0, sizeof s);
@@ -60,9 +67,10 @@ SUPPORT void layer_make(layer *l, const choice *c, tegroup_dtype dtype, int alig
     s.alignment = 4;
     s.tail_rows = rng_int(r, 0, 5);
     s.in = dtype;
-    s.out = dtype != TEGROUP_DTYPE_F64 && rng_chance(r, 50) ? TEGROUP_DTYPE_F32 : dtype;
+    s.weights = weights;
+    s.out = dtype != TEGROUP_DTYPE_F64 && rng_chance(r, 50) ? TEGROUP_DTYPE_F32 : weights;
     s.bias = c->bias > 0;
-    s.bias_dtype = dtype;
+    s.bias_dtype = weights;
     s.row_scale_dtype = c->bias == 2 ? TEGROUP_DTYPE_F32 : TEGROUP_DTYPE_UNSET;
     s.lists = c->lists ? 2 | 16 : 0;
     s.threads = 1;
@@ -79,7 +87,7 @@ SUPPORT void layer_make(layer *l, const choice *c, tegroup_dtype dtype, int alig
     t.op = TEGROUP_OP_WGRAD;
     t.lists = c->lists ? 8 | 16 : 0;
     t.c = c->gradients > 0 ? C_ACCUMULATE : C_NONE;
-    t.out = c->gradients == 2 ? TEGROUP_DTYPE_F32 : dtype;
+    t.out = c->gradients == 2 ? TEGROUP_DTYPE_F32 : weights;
     t.bias_dtype = t.out;
     t = laid_out(t, c->transposed);
     problem_make(&l->w, &t);

@@ -48,9 +48,10 @@ SUPPORT void mlp_make(mlp *l, const mlp_choice *choose, tegroup_dtype dtype, mlp
     const int first = c->transposed & 1, second = c->transposed >> 1 & 1;
     const int gated = is_gated(kind), aligned = sizes.h % 8 == 0, wide = dtype == TEGROUP_DTYPE_F64;
     const int scales = c->bias == 2 || rng_chance(r, 50), recompute = rng_chance(r, 50);
-    const tegroup_dtype stored = !wide && rng_chance(r, 25) ? TEGROUP_DTYPE_F32 : dtype; /* of preactivation */
-    const tegroup_dtype result = !wide && rng_chance(r, 50) ? TEGROUP_DTYPE_F32 : dtype;
-    const tegroup_dtype gradient = c->gradients == 2 && !wide ? TEGROUP_DTYPE_F32 : dtype;
+    const tegroup_dtype weights = random_weights(r, dtype);
+    const tegroup_dtype stored = !wide && rng_chance(r, 25) ? TEGROUP_DTYPE_F32 : weights; /* of preactivation */
+    const tegroup_dtype result = !wide && rng_chance(r, 50) ? TEGROUP_DTYPE_F32 : weights;
+    const tegroup_dtype gradient = c->gradients == 2 && !wide ? TEGROUP_DTYPE_F32 : weights;
     spec s, t, u;
     if (aligned && (result != TEGROUP_DTYPE_F32 || (second && gradient != TEGROUP_DTYPE_F32))) sizes.n = (sizes.n + 7) / 8 * 8;
     if (aligned && (result != TEGROUP_DTYPE_F32 || gradient != TEGROUP_DTYPE_F32)) sizes.k = (sizes.k + 7) / 8 * 8;
@@ -70,7 +71,8 @@ SUPPORT void mlp_make(mlp *l, const mlp_choice *choose, tegroup_dtype dtype, mlp
         s.tail_rows = rng_int(r, 0, 5);
     } else s.tail_rows = sizes.tail_rows;
     s.in = dtype;
-    s.bias_dtype = dtype;
+    s.weights = weights;
+    s.bias_dtype = weights;
     s.threads = 1;
     s.seed = rng_next(r);
 

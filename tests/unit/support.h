@@ -298,6 +298,7 @@ typedef struct spec {
     pack_kind pack;              /* of irregular tensors                                            */
     int64_t tail_rows;           /* rows past the last group's                                      */
     tegroup_dtype in, out, bias_dtype, scalar_dtype, row_scale_dtype; /* UNSET: F32, in, out, F32, none */
+    tegroup_dtype weights;       /* of W, as an operand, beside F32; UNSET: in                      */
     tegroup_compute compute;
     int64_t pad;                 /* leading dimensions exceed the widths by so much; with pad, groups have gaps too */
     int rounds_product;          /* 1: alpha times the sum may be rounded to out before C is added */
@@ -584,6 +585,7 @@ SUPPORT void problem_make(problem *p, const spec *given) {
     spec *s = &p->s;
     if (s->in == TEGROUP_DTYPE_UNSET) s->in = TEGROUP_DTYPE_F32;
     if (s->out == TEGROUP_DTYPE_UNSET) s->out = s->in;
+    if (s->weights == TEGROUP_DTYPE_UNSET || s->in != TEGROUP_DTYPE_F32 || s->op == TEGROUP_OP_WGRAD) s->weights = s->in;
     if (s->bias_dtype == TEGROUP_DTYPE_UNSET) s->bias_dtype = s->out;
     if (s->in == TEGROUP_DTYPE_F64) s->compute = TEGROUP_COMPUTE_F64;
     p->mark = guards_mark();
@@ -614,7 +616,7 @@ SUPPORT void problem_make(problem *p, const spec *given) {
         grid_make(p, &p->d, s->out, wsizes, wstart, wrows, n, s->kg, s->k, bit & 8, 0);
         if (s->c == C_SEPARATE) grid_make(p, &p->c, s->out, wsizes, wstart, wrows, n, s->kg, s->k, bit & 4, 0);
     } else {
-        grid_make(p, &p->b, s->in, wsizes, wstart, wrows, n, s->kg, s->k, bit & 2, 0);
+        grid_make(p, &p->b, s->weights, wsizes, wstart, wrows, n, s->kg, s->k, bit & 2, 0);
         grid_make(p, &p->d, s->out, rows, p->start, capacity, m, dcols, dwidth, bit & 8, 0);
         if (s->c == C_SEPARATE) grid_make(p, &p->c, s->out, rows, p->start, capacity, m, dcols, dwidth, bit & 4, 0);
     }
@@ -934,6 +936,7 @@ SUPPORT spec random_spec(rng *r, tegroup_op op, int64_t most_rows, int64_t most_
     s.lists = rng_chance(r, 25) ? (int32_t)rng_int(r, 1, 31) : 0;
     if (s.row_scale_dtype != TEGROUP_DTYPE_UNSET) s.lists &= s.bias_of_b ? ~2 : ~1; /* rows of a list have no common numbering */
     if (s.c == C_IN_PLACE) s.lists = (s.lists & ~4) | ((s.lists & 8) >> 1);
+    if (rng_chance(r, 50)) s.weights = ins[rng_int(r, 1, 2)];
     return s;
 }
 
@@ -957,6 +960,7 @@ SUPPORT spec random_half_spec(rng *r, tegroup_op op, int64_t most_rows, int64_t 
     spec s = random_spec(r, op, most_rows, most_width);
     s.in = rng_chance(r, 50) ? TEGROUP_DTYPE_BF16 : TEGROUP_DTYPE_F16;
     s.out = rng_chance(r, 50) ? TEGROUP_DTYPE_F32 : s.in;
+    s.weights = TEGROUP_DTYPE_UNSET;
     s.compute = TEGROUP_COMPUTE_F32;
     s.bias = s.bias_of_b = 0;
     s.row_scale_dtype = TEGROUP_DTYPE_UNSET;

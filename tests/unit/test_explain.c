@@ -65,6 +65,7 @@ static tegroup_gemm_desc random_desc(rng *r) {
     }
     if (rng_chance(r, 8)) d.tail = (tegroup_tail)rng_int(r, 0, 2);
     if (rng_chance(r, 10)) d.options.ignore_quirks = rng_next(r);
+    if (x.dtype == TEGROUP_DTYPE_F32 && rng_chance(r, 50)) d.b.dtype = operands[rng_int(r, 0, 2)];
     if (rng_chance(r, 5)) d.b.shape.cols++; /* and some that are wrong */
     return d;
 }
@@ -212,6 +213,43 @@ TEST(explain, where_groups_begin) {
         ASSERT_EQ(step == 1 ? TEGROUP_BACKEND_PORTABLE : TEGROUP_BACKEND_CUBLASLT_GROUPED, plan.backend);
         for (int i = 0; i < BACKENDS; i++)
             if (step == 1 && v[i].backend == TEGROUP_BACKEND_CUBLASLT_GROUPED) ASSERT_STREQ("options.data_alignment_bytes", v[i].field);
+    }
+}
+
+/* F32 times weights of 16 bits: AUTO takes portable on every GPU that it runs on, and the others say which of the two types it is. */
+TEST(explain, f32_with_narrow_weights) {
+    const tegroup_dtype narrow[] = {TEGROUP_DTYPE_F16, TEGROUP_DTYPE_BF16};
+    const tegroup_op ops[] = {TEGROUP_OP_FORWARD, TEGROUP_OP_DGRAD};
+    for (int i = 0; i < 2 * 2 * 10 * 2; i++) {
+        const int host = i & 1; /* where data and sizes are */
+        const tegroup_space space = host ? TEGROUP_SPACE_HOST : TEGROUP_SPACE_DEVICE;
+        const tegroup_shape shape = tegroup_shape_of(2, 8, 64, tegroup_sizes_of(NULL, TEGROUP_DTYPE_I32, space));
+        tegroup_target target = target_of(sms[i / 8], 131000, everything);
+        tegroup_verdict v[BACKENDS];
+        tegroup_plan plan;
+        tegroup_error error;
+        tegroup_gemm_desc d;
+        memset(&d, 0, sizeof d);
+        d.struct_size = sizeof d;
+        d.op = ops[i >> 1 & 1];
+        d.space = space;
+        d.a = d.d = tegroup_tensor_of(shape, 64, TEGROUP_DTYPE_F32, NULL);
+        d.b = tegroup_tensor_uniform(2, 64, 64, narrow[i >> 2 & 1], NULL);
+        const tegroup_status planned = tegroup_plan_make(&d, &target, &plan, &error);
+        if (host || target.sm >= 80) {
+            ASSERT_EQ(planned, TEGROUP_OK);
+            ASSERT_EQ(plan.backend, host ? TEGROUP_BACKEND_CPU : TEGROUP_BACKEND_PORTABLE);
+        } else ASSERT_EQ(planned, TEGROUP_ERROR_UNSUPPORTED);
+        if (host || target.sm != 90) continue; /* where all four are that a GPU may have */
+        ASSERT_EQ(tegroup_explain(&d, &target, v, &error), TEGROUP_OK);
+        for (int j = 0; j < BACKENDS; j++) {
+            const int loop = v[j].backend == TEGROUP_BACKEND_CUBLASLT_LOOP; /* which has F32, but not beside other types */
+            if (v[j].backend == TEGROUP_BACKEND_PORTABLE || v[j].backend == TEGROUP_BACKEND_CPU) continue;
+            ASSERT_EQ(v[j].status, TEGROUP_ERROR_UNSUPPORTED);
+            ASSERT_STREQ(loop ? "b.dtype" : "a.dtype", v[j].field);
+            ASSERT_EQ(v[j].got, loop ? d.b.dtype : TEGROUP_DTYPE_F32);
+            if (loop) ASSERT_EQ(v[j].expected, TEGROUP_DTYPE_F32);
+        }
     }
 }
 

@@ -67,9 +67,9 @@ static const char *run_and_check_as(const spec *s, const spec *planned) {
         else if (disturbed != 0) wrong = "bytes changed that are not the result's";
     }
     if (wrong[0] != 0)
-        fprintf(stderr, "%s: op %d groups %d n %ld k %ld encoding %d place %d pack %d ng %d kg %d in %d out %d compute %d pad %ld lists %d gather %d alpha %d beta %d c %d bias %d seed %llu\n",
+        fprintf(stderr, "%s: op %d groups %d n %ld k %ld encoding %d place %d pack %d ng %d kg %d in %d weights %d out %d compute %d pad %ld lists %d gather %d alpha %d beta %d c %d bias %d seed %llu\n",
                 wrong, (int)s->op, s->groups, (long)s->n, (long)s->k, (int)s->encoding, (int)s->place, (int)s->pack, s->ng != NULL, s->kg != NULL,
-                (int)s->in, (int)s->out, (int)s->compute, (long)s->pad, s->lists, s->gather, s->alpha, s->beta, (int)s->c, s->bias, (unsigned long long)s->seed);
+                (int)s->in, (int)s->weights, (int)s->out, (int)s->compute, (long)s->pad, s->lists, s->gather, s->alpha, s->beta, (int)s->c, s->bias, (unsigned long long)s->seed);
     problem_release(&p);
     return wrong;
 }
@@ -83,7 +83,7 @@ static const tegroup_dtype dtypes[] = {TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16, TE
 TEST(gemm, every_combination) {
     rng r = rng_seed(1001);
     for (int op = 0; op < 3; op++)
-        for (int dtype = 0; dtype < 4; dtype++)
+        for (int dtype = 0; dtype < (ops[op] == TEGROUP_OP_WGRAD ? 4 : 6); dtype++) /* 4 and 5: F32 and narrower weights */
             for (int arrangement = 0; arrangement < 4; arrangement++) /* uniform, ragged, irregular, lists */
                 for (int c = C_NONE; c <= C_ACCUMULATE; c++)
                     for (int scalars = SCALARS_DEFAULT; scalars <= SCALARS_EACH; scalars++)
@@ -92,7 +92,8 @@ TEST(gemm, every_combination) {
                             spec s;
                             memset(&s, 0, sizeof s);
                             s.op = ops[op];
-                            s.in = dtypes[dtype];
+                            s.in = dtypes[dtype < 4 ? dtype : 0];
+                            s.weights = dtypes[dtype < 4 ? dtype : dtype - 3];
                             s.out = s.in != TEGROUP_DTYPE_F64 && rng_chance(&r, 50) ? TEGROUP_DTYPE_F32 : s.in;
                             s.seed = rng_next(&r);
                             s.groups = (int32_t)rng_int(&r, 1, 5);
@@ -233,7 +234,7 @@ TEST(gemm, tile_edges) {
             void *mark = guards_mark();
             int64_t rows[2] = {m[rng_int(&r, 0, ms - 1)], m[rng_int(&r, 6, ms - 1)]};
             spec s = {.op = ops[op], .groups = 2, .m = rows, .n = n[rng_int(&r, 0, ns - 1)], .k = k[rng_int(&r, 0, ks - 1)],
-                      .in = dtypes[rng_int(&r, 0, 3)], .alpha = SCALARS_EACH, .pad = rng_int(&r, 0, 1), .threads = (int32_t)rng_int(&r, 0, 2), .seed = rng_next(&r)};
+                      .in = dtypes[rng_int(&r, 0, 3)], .weights = dtypes[rng_int(&r, 0, 2)], .alpha = SCALARS_EACH, .pad = rng_int(&r, 0, 1), .threads = (int32_t)rng_int(&r, 0, 2), .seed = rng_next(&r)};
             if (i < ms) rows[0] = m[i];
             if (i < ns) s.n = n[(i * 5) % ns];
             if (i < ks) s.k = k[(i * 7) % ks];
@@ -246,13 +247,14 @@ TEST(gemm, tile_edges) {
 }
 
 TEST(gemm, long_sums) {
-    static const int64_t lengths[] = {509, 1021, 2048, 4093, 6007};
+    static const int64_t lengths[] = {509, 1021, 2048, 4093, 6007, 6007, 6007};
     rng r = rng_seed(1004);
-    for (int i = 0; i < 5; i++)
-        for (int op = 0; op < 3; op++) {
+    for (int i = 0; i < 7; i++) /* the last two with F32 and narrower weights */
+        for (int op = 0; op < (i < 5 ? 3 : 2); op++) {
             void *mark = guards_mark();
             int64_t rows[3] = {3, 0, 17};
-            spec s = {.op = ops[op], .groups = 3, .m = rows, .n = 13, .k = 11, .in = dtypes[i % 4], .alpha = SCALARS_EACH, .beta = SCALARS_EACH, .c = C_SEPARATE, .threads = 1, .seed = rng_next(&r)};
+            spec s = {.op = ops[op], .groups = 3, .m = rows, .n = 13, .k = 11, .in = dtypes[i < 5 ? i % 4 : 0], .alpha = SCALARS_EACH, .beta = SCALARS_EACH, .c = C_SEPARATE, .threads = 1, .seed = rng_next(&r)};
+            if (i >= 5) s.weights = dtypes[i - 4];
             if (ops[op] == TEGROUP_OP_FORWARD) s.k = lengths[i];
             else if (ops[op] == TEGROUP_OP_DGRAD) s.n = lengths[i];
             else rows[2] = lengths[i];
@@ -457,6 +459,48 @@ TEST(gemm, gathered_rows_and_permuted_copies) {
         guards_release(mark);
     }
     for (int i = 0; i < 4; i++) ASSERT_GT(rows[i], 0);
+}
+
+/* F32 times weights of 16 bits has the bits of the product with the same weights in F32. Types differ, and so do ids. Subnormals,
+ * infinities and the largest numbers are among the weights. */
+TEST(gemm, narrow_weights_and_the_same_in_f32) {
+    static const uint16_t special[] = {0x0001, 0x8001, 0x007F, 0x03FF, 0x83FF, 0x0400, 0x7BFF, 0xFBFF, 0x7C00, 0xFC00, 0x7F7F, 0x7F80, 0xFF80, 0x0000, 0x8000};
+    rng r = rng_seed(1019);
+    int64_t rows[2][2][2] = {{{0}}}; /* by operation, type, and whether the special ones are there */
+    for (int64_t i = 60 + scaled(140); i > 0; i--) {
+        void *mark = guards_mark();
+        problem p, q;
+        spec s = random_spec(&r, ops[i % 2], 40, i % 10 == 0 ? 600 : 60), t;
+        const int type = (int)(i / 2 % 2), spiced = i % 3 == 0;
+        s.in = TEGROUP_DTYPE_F32;
+        s.weights = dtypes[1 + type];
+        if (s.out == TEGROUP_DTYPE_F64) s.out = s.weights;
+        if (s.bias_dtype == TEGROUP_DTYPE_F64) s.bias_dtype = TEGROUP_DTYPE_UNSET;
+        random_gather(&r, &s, 33);
+        t = s;
+        t.weights = TEGROUP_DTYPE_F32;
+        problem_make(&p, &s);
+        problem_make(&q, &t);
+        for (int32_t g = 0; g < s.groups; g++)
+            for (int64_t row = 0; row < p.b.rows[g]; row++)
+                for (int64_t col = 0; col < p.b.cols[g]; col++) {
+                    const uint16_t code = special[rng_int(&r, 0, sizeof special / sizeof *special - 1)];
+                    if (spiced && rng_chance(&r, 2) && !isnan(decode16(s.weights, code))) memcpy(p.b.at[g] + (row * p.b.ld[g] + col) * 2, &code, 2);
+                    store(TEGROUP_DTYPE_F32, q.b.at[g], row * q.b.ld[g] + col, value_at(&p.b, g, row, col));
+                }
+        ASSERT_EQ(p.desc.b.dtype, s.weights);
+        ASSERT_EQ(problem_run(&p), TEGROUP_OK);
+        ASSERT_EQ(problem_run(&q), TEGROUP_OK);
+        ASSERT_EQ(p.plan.problem.b, s.weights);
+        ASSERT_TRUE(p.plan.numerics_id != q.plan.numerics_id);
+        for (int32_t g = 0; g < s.groups; g++) {
+            for (int64_t row = 0; row < p.d.rows[g]; row++) ASSERT_EQ(bits_differ(&p, g, row, &q, g, row), 0);
+            rows[i % 2][type][spiced] += p.d.rows[g];
+        }
+        ASSERT_EQ(guards_changed(), 0);
+        guards_release(mark);
+    }
+    for (int i = 0; i < 8; i++) ASSERT_GT((&rows[0][0][0])[i], 0);
 }
 
 TEST(gemm, split_and_merged_groups) {

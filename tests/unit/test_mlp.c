@@ -64,9 +64,10 @@ TEST(mlp, every_combination) {
     ASSERT_EQ(all, right);
 }
 
+/* F32 also with narrower weights. */
 TEST(mlp, wide_types) {
     rng r = rng_seed(7002);
-    for (int i = 0; i < 120; i++) {
+    for (int i = 0; i < 360; i++) {
         mlp_choice m = {{i & 1, i % 3, i % 3, i / 3 % 3, i / 9 % 4, i % ROUTINGS, (tegroup_tail)(i / 4 % 3), i / 8 & 3}, i & 1, TEGROUP_ACTIVATION_UNSET};
         if (i % 2 && m.c.gradients == 2) m.c.gradients = 1; /* F64 sums are not narrowed here */
         ASSERT_STREQ("", check_mlp(&m, i % 2 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32, mlp_odd, 0, &r, mlp_run));
@@ -246,10 +247,11 @@ static tegroup_status by_hand(mlp *l) {
 /* Whatever is kept, wherever it lies, and whether the products and the activation are called one by one. */
 TEST(mlp, same_bits) {
     rng r = rng_seed(7003);
-    for (int i = 0; i < 60; i++) {
+    int narrow = 0; /* inference with F32 between narrower weights */
+    for (int i = 0; i < 90; i++) {
         mlp_choice m = {{0, i % 3, 0, i / 3 % 3, 3, i % 3, TEGROUP_TAIL_ZERO, i / 2 & 3}, 0, TEGROUP_ACTIVATION_UNSET};
         mlp *l = (mlp *)malloc(sizeof *l);
-        mlp_make(l, &m, i % 2 ? TEGROUP_DTYPE_BF16 : TEGROUP_DTYPE_F16, mlp_odd, routings[m.c.routing], &r);
+        mlp_make(l, &m, i % 3 == 2 ? TEGROUP_DTYPE_F32 : i % 2 ? TEGROUP_DTYPE_BF16 : TEGROUP_DTYPE_F16, mlp_odd, routings[m.c.routing], &r);
         ASSERT_EQ(mlp_run(l, 0), TEGROUP_OK);
         const tegroup_mlp_desc first = l->desc;
         results as = results_of(l);
@@ -287,7 +289,8 @@ TEST(mlp, same_bits) {
         for (int j = 0; j < 10; j++) memset(gone[j], 0, sizeof *gone[j]);
         l->desc.recompute = l->desc.accumulate = 0;
         l->desc.dgrad_out_tail = TEGROUP_TAIL_KEEP;
-        if (first.preactivation.dtype == first.fc1.weight.dtype) {
+        if (first.preactivation.dtype == first.input.dtype) {
+            narrow += first.fc1.weight.dtype != first.input.dtype;
             ASSERT_EQ(mlp_plan(l), TEGROUP_OK);
             ASSERT_EQ(l->plan.saved_by_forward_bytes + l->plan.saved_by_dgrad_bytes, 0u);
             ASSERT_EQ(tegroup_mlp_forward(&l->plan, &l->desc, NULL, &l->error), TEGROUP_OK);
@@ -306,6 +309,7 @@ TEST(mlp, same_bits) {
         mlp_release(l);
         free(l);
     }
+    ASSERT_GT(narrow, 0);
 }
 
 /* ---- finite differences -------------------------------------------------------------------------------------------------- */

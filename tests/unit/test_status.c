@@ -745,7 +745,14 @@ TEST(status, gemm_shapes) {
 
 TEST(status, gemm_dtypes) {
     tegroup_gemm_desc *f = &w.forward;
-    BAD(problem, f->b.dtype = TEGROUP_DTYPE_BF16, DTYPE, "b.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16);
+    BAD(problem, f->b.dtype = TEGROUP_DTYPE_F64, DTYPE, "b.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F64);
+    ASSERT_STREQ("must equal a.dtype (FP8: either kind; F32 goes with weights of F16 and BF16, too)", error.rule);
+    BAD(problem, f->a.dtype = TEGROUP_DTYPE_BF16, DTYPE, "b.dtype", TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F32);
+    BAD(problem, f->a.dtype = TEGROUP_DTYPE_BF16; f->b.dtype = TEGROUP_DTYPE_F16, DTYPE, "b.dtype", TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F16);
+    BAD(problem, f->a.dtype = TEGROUP_DTYPE_F64; f->b.dtype = TEGROUP_DTYPE_F16, DTYPE, "b.dtype", TEGROUP_DTYPE_F64, TEGROUP_DTYPE_F16);
+    BAD(problem_dgrad, w.dgrad.a.dtype = TEGROUP_DTYPE_F16, DTYPE, "b.dtype", TEGROUP_DTYPE_F16, TEGROUP_DTYPE_F32);
+    BAD(problem_wgrad, w.wgrad.b.dtype = TEGROUP_DTYPE_BF16, DTYPE, "b.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16);
+    BAD(problem_wgrad, w.wgrad.a.dtype = TEGROUP_DTYPE_F16, DTYPE, "b.dtype", TEGROUP_DTYPE_F16, TEGROUP_DTYPE_F32);
     BAD(problem, f->c.dtype = TEGROUP_DTYPE_F16, DTYPE, "c.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F16);
     BAD(problem, f->d.dtype = TEGROUP_DTYPE_BF16, DTYPE, "c.dtype", TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F32);
     BAD(problem, f->d.dtype = TEGROUP_DTYPE_F64, DTYPE, "d.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F64);
@@ -1867,7 +1874,9 @@ TEST(status, linear_plan) {
     BAD(linear_plan, w.linear.weight.shape.groups++, SHAPE, "bias.shape.groups", EXPERTS + 1, EXPERTS);
     BAD(linear_plan, w.linear.weight.shape.rows++, SHAPE, "bias.shape.cols", N + 1, N);
     BAD(linear_plan, w.linear.weight.shape.cols++, SHAPE, "input.shape.cols", K + 1, K);
-    BAD(linear_plan, w.linear.weight.dtype = TEGROUP_DTYPE_BF16, DTYPE, "input.dtype", TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F32);
+    BAD(linear_plan, w.linear.weight.dtype = TEGROUP_DTYPE_F64, DTYPE, "input.dtype", TEGROUP_DTYPE_F64, TEGROUP_DTYPE_F32);
+    BAD(linear_plan, w.linear.weight.dtype = w.linear.input.dtype = TEGROUP_DTYPE_BF16, DTYPE, "input.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16);
+    ASSERT_STREQ("must equal grad_output.dtype (FP8: either kind; F32 goes with weights of F16 and BF16, too)", error.rule);
     LINEAR_UNIFORM(weight, "weight");
     LINEAR_FOLLOWS(bias, "bias", N);
     LINEAR_UNIFORM(bias, "bias");
@@ -1912,7 +1921,7 @@ TEST(status, linear_plan) {
     BAD(linear_plan, w.linear.row_scale = NULL; w.linear.row_scale_dtype = TEGROUP_DTYPE_UNSET, COMBINATION, "grad_row_scale", 1, 0);
     BAD(linear_plan, w.linear.row_scale_dtype = TEGROUP_DTYPE_UNSET, UNSET, "row_scale_dtype", TEGROUP_DTYPE_F32, 0);
     BAD(linear_plan, w.linear.row_scale_dtype = TEGROUP_DTYPE_BF16, DTYPE, "row_scale_dtype", REALS, TEGROUP_DTYPE_BF16);
-    BAD(linear_plan, w.linear.bias.dtype = TEGROUP_DTYPE_BF16, UNSUPPORTED, "grad_row_scale", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16);
+    BAD(linear_plan, w.linear.bias.dtype = TEGROUP_DTYPE_F64, UNSUPPORTED, "grad_row_scale", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F64);
     BAD(linear_plan, w.linear.weight_layout = (tegroup_weight_layout)2, VALUE, "weight_layout", TEGROUP_WEIGHT_IN_OUT, 2);
     BAD(linear_plan, w.linear.weight_layout = TEGROUP_WEIGHT_IN_OUT, SHAPE, "bias.shape.cols", K, N);
     ASSERT_STREQ("must equal weight.shape.cols", error.rule);
@@ -2100,9 +2109,10 @@ TEST(status, mlp_plan) {
     BAD(mlp_plan, w.mlp.fc2.weight.shape.cols++, SHAPE, "activated.shape.cols", N + 1, N);
     BAD(mlp_plan, w.mlp.fc2.main_grad.shape.groups++, SHAPE, "fc2.main_grad.shape.groups", EXPERTS, EXPERTS + 1);
     ASSERT_STREQ("must equal fc2.weight.shape.groups", error.rule);
-    BAD(mlp_plan, w.mlp.fc1.weight.dtype = TEGROUP_DTYPE_BF16, DTYPE, "input.dtype", TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F32);
-    ASSERT_STREQ("must equal fc1.weight.dtype (FP8: either kind)", error.rule);
-    BAD(mlp_plan, w.mlp.fc2.weight.dtype = TEGROUP_DTYPE_BF16, DTYPE, "activated.dtype", TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F32);
+    BAD(mlp_plan, w.mlp.fc1.weight.dtype = TEGROUP_DTYPE_F64, DTYPE, "input.dtype", TEGROUP_DTYPE_F64, TEGROUP_DTYPE_F32);
+    ASSERT_STREQ("must equal fc1.weight.dtype (FP8: either kind; F32 goes with weights of F16 and BF16, too)", error.rule);
+    BAD(mlp_plan, w.mlp.fc2.weight.dtype = TEGROUP_DTYPE_F64, DTYPE, "activated.dtype", TEGROUP_DTYPE_F64, TEGROUP_DTYPE_F32);
+    BAD(mlp_plan, w.mlp.fc2.weight.dtype = w.mlp.activated.dtype = TEGROUP_DTYPE_BF16, DTYPE, "activated.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16);
     BAD(mlp_plan, w.mlp.grad_preactivation.dtype = TEGROUP_DTYPE_F16, DTYPE, "grad_preactivation.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F16);
     BAD(mlp_plan, w.mlp.grad_output.dtype = TEGROUP_DTYPE_F16, DTYPE, "grad_output.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F16);
     BAD(mlp_plan, w.mlp.fc2.weight.shape.row_sizes = w.prepare.shape.row_sizes, COMBINATION, "fc2.weight.shape.row_sizes.encoding", 0, TEGROUP_ENCODING_COUNTS);
@@ -2148,7 +2158,7 @@ TEST(status, mlp_plan) {
     BAD(mlp_plan, w.mlp.row_scale = NULL; w.mlp.row_scale_dtype = TEGROUP_DTYPE_UNSET; MLP_ABSENT(grad_row_scale), COMBINATION, "fc2_bias_scaled", 0, 1);
     BAD(mlp_plan, w.mlp.grad_row_scale.dtype = TEGROUP_DTYPE_F16, DTYPE, "grad_row_scale.dtype", REALS, TEGROUP_DTYPE_F16);
     BAD(mlp_plan, w.mlp.grad_row_scale.dtype = TEGROUP_DTYPE_F64, DTYPE, "grad_row_scale.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F64);
-    BAD(mlp_plan, w.mlp.fc2.bias.dtype = TEGROUP_DTYPE_BF16, UNSUPPORTED, "grad_row_scale", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16);
+    BAD(mlp_plan, w.mlp.fc2.bias.dtype = TEGROUP_DTYPE_F64, UNSUPPORTED, "grad_row_scale", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F64);
     BAD(mlp_plan, w.mlp.accumulate = 2, VALUE, "accumulate", 1, 2);
     BAD(mlp_plan, w.mlp.accumulate = 1; MLP_ABSENT(fc1.main_grad); MLP_ABSENT(fc1.bias_grad); MLP_ABSENT(fc2.main_grad); MLP_ABSENT(fc2.bias_grad), COMBINATION,
         "accumulate", 0, 1);
