@@ -12,12 +12,12 @@
 #include "base/build.h"
 #include "base/arithmetic.h"
 #include "base/rules.h"
+#include "base/threads.h"
 #include "formats/convert.h"
 #include "core/layout.h"
 #include "core/checks.h"
 #include "core/apart.h"
 #include "cpu/rows.h"
-#include "cpu/gemm_kernel.h"
 #include "moe/router.h"
 
 #if TEGROUP_IMPL_MOE_KERNELS
@@ -91,6 +91,11 @@ static inline REAL tegroup_impl_dot_row_FSUF(const tegroup_matrix *a, int64_t i,
 }
 /* @end */
 
+/* The threads that rows of `choices` rows each are worth. */
+static inline int32_t tegroup_impl_rows_team(int32_t limit, int64_t rows, int64_t choices, int64_t cols) {
+    return tegroup_impl_team(tegroup_impl_threads(limit), (double)rows * (double)choices * (double)cols);
+}
+
 /* Slots of one run: a warp counts a run's slots by expert, and takes them in order. */
 static inline int64_t tegroup_impl_permutation_run(int32_t experts) {
     return 512 * tegroup_impl_max(1, tegroup_impl_ceil_div(experts, 1024));
@@ -139,6 +144,7 @@ static inline tegroup_status tegroup_impl_permutation_check(const tegroup_permut
     tegroup_impl_buffer buffers[4];
     tegroup_layout layout;
     TEGROUP_IMPL_TRY(tegroup_impl_check_permutation_sizes(desc, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->indices, indices, -1, -1, 1u << TEGROUP_DTYPE_I32, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->row_of_slot, row_of_slot, desc->indices.rows, desc->indices.cols,
                                                1u << TEGROUP_DTYPE_I64, error));
@@ -161,26 +167,32 @@ static inline tegroup_status tegroup_impl_permutation_check(const tegroup_permut
     return tegroup_impl_check_snapshot(desc->shape.snapshot, "shape.snapshot", desc->shape.rows, desc->space, error);
 }
 
-/* Give slot `slot` the next free row of its expert's group. Until a group is full, its last entry of slot_of_row counts
- * the rows taken, as -2 - taken: no scratch is needed. Returns the row, -1 where there is none. */
-static inline int64_t tegroup_impl_permutation_take(const tegroup_snapshot_view *view, int64_t *slots, int32_t expert,
-                                                    int64_t slot) {
-    int64_t *counter, taken;
-    if (!tegroup_impl_within(expert, view->header->groups) || view->rows[expert] <= 0) return -1;
-    counter = &slots[view->start[expert] + view->rows[expert] - 1];
-    if (*counter >= 0) return -1; /* full */
-    taken = -2 - *counter;
-    if (taken + 1 < view->rows[expert]) *counter = -2 - (taken + 1);
-    slots[view->start[expert] + taken] = slot;
-    return view->start[expert] + taken;
+/* Rows for the slots of tokens from .. to-1: a slot takes its expert's next free row, or -1 where there is none. What
+ * the slots before them take is counted first, so that the tokens may be shared out among threads. */
+static inline void tegroup_impl_permutation_share(const tegroup_permutation_desc *desc,
+                                                  const tegroup_snapshot_view *view, int64_t from, int64_t to) {
+    const int32_t groups = view->header->groups;
+    int64_t *slots = (int64_t *)desc->slot_of_row.data, taken[TEGROUP_MAX_GROUPS], k = desc->indices.cols, t, j;
+    memset(taken, 0, (size_t)groups * sizeof *taken);
+    for (t = 0; t < to; t++) {
+        const int32_t *experts = (const int32_t *)(const void *)tegroup_impl_matrix_row(&desc->indices, t);
+        int64_t *rows = tegroup_impl_i64(&desc->row_of_slot, t);
+        for (j = 0; j < k; j++) {
+            const int32_t expert = experts[j];
+            const int found = tegroup_impl_within(expert, groups) && taken[expert] < view->rows[expert];
+            if (t >= from) rows[j] = found ? view->start[expert] + taken[expert] : -1;
+            if (t >= from && found) slots[rows[j]] = t * k + j;
+            if (found) taken[expert]++;
+        }
+    }
 }
 
 TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_desc *desc, struct CUstream_st *stream,
                                                     tegroup_error *error) {
     tegroup_permutation_desc taken;
     tegroup_snapshot_view view;
-    int64_t k, t, j, row, *slots;
-    int32_t g;
+    int64_t tokens, row, *slots;
+    int32_t threads, share;
     (void)stream;
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_permutation_check(desc, error));
@@ -191,19 +203,18 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
     TEGROUP_IMPL_RULE(view.header->groups == desc->shape.groups, ERROR_CAPACITY, "shape.snapshot",
                       "must be of as many groups", desc->shape.groups, view.header->groups);
 
-    k = desc->indices.cols;
+    tokens = tegroup_impl_matrix_rows(&desc->indices);
     slots = (int64_t *)desc->slot_of_row.data;
-    for (row = 0; row < desc->shape.rows; row++) slots[row] = -1;
-    for (g = 0; g < view.header->groups; g++)
-        if (view.rows[g] > 0) slots[view.start[g] + view.rows[g] - 1] = -2;
-    for (t = 0; t < tegroup_impl_matrix_rows(&desc->indices); t++) {
-        const int32_t *experts = (const int32_t *)(const void *)tegroup_impl_matrix_row(&desc->indices, t);
-        int64_t *rows = tegroup_impl_i64(&desc->row_of_slot, t);
-        for (j = 0; j < k; j++) rows[j] = tegroup_impl_permutation_take(&view, slots, experts[j], t * k + j);
+    threads = tegroup_impl_team(tegroup_impl_threads(desc->threads),
+                                (double)desc->shape.rows + 2 * (double)tokens * (double)desc->indices.cols);
+    TEGROUP_IMPL_OMP(omp parallel private(row, share) num_threads(threads)) {
+        TEGROUP_IMPL_OMP(omp for schedule(static))
+        for (row = 0; row < desc->shape.rows; row++) slots[row] = -1;
+        TEGROUP_IMPL_OMP(omp for schedule(static))
+        for (share = 0; share < threads; share++)
+            tegroup_impl_permutation_share(desc, &view, tegroup_impl_share_begin(tokens, share, threads),
+                                           tegroup_impl_share_begin(tokens, share + 1, threads));
     }
-    for (g = 0; g < view.header->groups; g++) /* a group that did not fill up: its counter becomes an empty row */
-        if (view.rows[g] > 0 && slots[view.start[g] + view.rows[g] - 1] < 0)
-            slots[view.start[g] + view.rows[g] - 1] = -1;
     return TEGROUP_OK;
 }
 
@@ -220,6 +231,7 @@ TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, str
     (void)stream;
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
     TEGROUP_IMPL_RULE(desc->k >= 1 && desc->k <= TEGROUP_IMPL_CHOICES, ERROR_VALUE, "k", "must be 1 to 64",
                       TEGROUP_IMPL_CHOICES, desc->k);
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->tokens, tokens, -1, -1, TEGROUP_IMPL_FLOATS, error));
@@ -238,7 +250,9 @@ TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, str
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_permute(desc, stream, error);
 #endif
     slots = (const int64_t *)desc->slot_of_row.data;
-    TEGROUP_IMPL_OMP(omp parallel for schedule(static))
+    TEGROUP_IMPL_OMP(omp parallel for schedule(static) num_threads(
+        tegroup_impl_rows_team(desc->threads, tegroup_impl_min(desc->permuted.rows, desc->tokens.rows * desc->k), 1,
+                               desc->permuted.cols)))
     for (row = 0; row < tegroup_impl_matrix_rows(&desc->permuted); row++) {
         double weight;
         if (!tegroup_impl_within(slots[row], tegroup_impl_mul(desc->tokens.rows, desc->k))) continue;
@@ -262,6 +276,7 @@ TEGROUP_API tegroup_status tegroup_combine(const tegroup_combine_desc *desc, str
     (void)stream;
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->permuted, permuted, -1, -1, TEGROUP_IMPL_FLOATS, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_matrix(&desc->row_of_slot, row_of_slot, -1, -1, 1u << TEGROUP_DTYPE_I64, error));
@@ -278,7 +293,8 @@ TEGROUP_API tegroup_status tegroup_combine(const tegroup_combine_desc *desc, str
 #if TEGROUP_IMPL_MOE_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_combine(desc, stream, error);
 #endif
-    TEGROUP_IMPL_OMP(omp parallel for schedule(static))
+    TEGROUP_IMPL_OMP(omp parallel for schedule(static) num_threads(
+        tegroup_impl_rows_team(desc->threads, desc->tokens.rows, desc->row_of_slot.cols, desc->tokens.cols)))
     for (t = 0; t < tegroup_impl_matrix_rows(&desc->tokens); t++) {
         if (desc->permuted.dtype == TEGROUP_DTYPE_F64) tegroup_impl_combine_row_f64(desc, t);
         else tegroup_impl_combine_row_f32(desc, t);
@@ -301,6 +317,7 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
     (void)stream;
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
     wants_weights = desc->grad_weights.dtype != TEGROUP_DTYPE_UNSET;
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->grad_tokens, grad_tokens, -1, -1, TEGROUP_IMPL_FLOATS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->row_of_slot, row_of_slot, desc->grad_tokens.rows, -1,
@@ -333,7 +350,8 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
 #if TEGROUP_IMPL_MOE_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_combine_backward(desc, stream, error);
 #endif
-    TEGROUP_IMPL_OMP(omp parallel for schedule(static) private(j))
+    TEGROUP_IMPL_OMP(omp parallel for schedule(static) private(j) num_threads(
+        tegroup_impl_rows_team(desc->threads, desc->grad_tokens.rows, k, (1 + wants_weights) * desc->grad_tokens.cols)))
     for (t = 0; t < tegroup_impl_matrix_rows(&desc->row_of_slot); t++)
         for (j = 0; j < k; j++) {
             int64_t row = tegroup_impl_i64(&desc->row_of_slot, t)[j];
