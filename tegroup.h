@@ -53,50 +53,51 @@
  *   [20] base/build.h             What this build has
  *   [21] base/arithmetic.h        Arithmetic
  *   [22] base/rules.h             Rules
- *   [23] formats/dtype.h          Types by their bits
- *   [24] core/names.h             Names and texts
- *   [25] core/constructors.h      Constructors
- *   [26] formats/convert.h        Conversions
- *   [27] formats/scale_layout.h   Scale layouts
- *   [28] core/layout.h            Layout arithmetic
- *   [29] core/checks.h            Checks of tensors and matrices
- *   [30] core/apart.h             What a call writes lies apart
- *   [31] core/prepare.h           Prepare
- *   [32] core/problem.h           The problem of a GEMM
- *   [33] core/backend_table.h     Backend and quirk tables
- *   [34] core/numerics.h          What decides the bits of a result
- *   [35] core/choice.h            What a plan chooses
- *   [36] core/product.h           The product of one group
- *   [37] core/epilogue.h          An activation in an epilogue
- *   [38] gemm/prepare.h           Prepare a snapshot
- *   [39] cpu/rows.h               Rows
- *   [40] cpu/gemm_kernel.h        CPU GEMM kernel
- *   [41] cuda/cublaslt_setup.h    Set-up of a grouped cuBLASLt matmul
- *   [42] cuda/sm90_kernels.h      Hopper GEMM: the table of kernels
- *   [43] cuda/sm90_schedule.h     Hopper GEMM: what the scheduler knows of tiles
- *   [44] cuda/sm90_choice.h       Hopper GEMM: which kernel a plan takes
- *   [45] gemm/backends.h          The backends, a row of functions each
- *   [46] gemm/verdicts.h          What each backend can do
- *   [47] gemm/plan.h              Explain and plan
- *   [48] cpu/gemm.h               CPU GEMM
- *   [49] gemm/check.h             What a call checks
- *   [50] gemm/run.h               Run
- *   [51] gemm/tune.h              Tune, save and load a plan
- *   [52] cpu/real.h               Formulas
- *   [53] core/activation_formulas.h Activation formulas
- *   [54] layer/activation.h       Activations
- *   [55] layer/linear.h           Grouped linear layer
- *   [56] layer/mlp_rules.h        Grouped MLP: tensors and rules
- *   [57] layer/mlp_plan.h         Grouped MLP: plan
- *   [58] layer/mlp.h              Grouped MLP: calls
- *   [59] layer/chain_rules.h      Op chain: rules and buffers
- *   [60] layer/chain_ops.h        Op chain: ops as layers
- *   [61] layer/chain_plan.h       Op chain: plan
- *   [62] layer/chain.h            Op chain: calls
- *   [63] gemm/validate.h          Validate
- *   [64] moe/count.h              Counts of groups
- *   [65] moe/router.h             Router
- *   [66] moe/permutation.h        Permute and combine
+ *   [23] base/threads.h           Threads
+ *   [24] formats/dtype.h          Types by their bits
+ *   [25] core/names.h             Names and texts
+ *   [26] core/constructors.h      Constructors
+ *   [27] formats/convert.h        Conversions
+ *   [28] formats/scale_layout.h   Scale layouts
+ *   [29] core/layout.h            Layout arithmetic
+ *   [30] core/checks.h            Checks of tensors and matrices
+ *   [31] core/apart.h             What a call writes lies apart
+ *   [32] core/prepare.h           Prepare
+ *   [33] core/problem.h           The problem of a GEMM
+ *   [34] core/backend_table.h     Backend and quirk tables
+ *   [35] core/numerics.h          What decides the bits of a result
+ *   [36] core/choice.h            What a plan chooses
+ *   [37] core/product.h           The product of one group
+ *   [38] core/epilogue.h          An activation in an epilogue
+ *   [39] gemm/prepare.h           Prepare a snapshot
+ *   [40] cpu/rows.h               Rows
+ *   [41] cpu/gemm_kernel.h        CPU GEMM kernel
+ *   [42] cuda/cublaslt_setup.h    Set-up of a grouped cuBLASLt matmul
+ *   [43] cuda/sm90_kernels.h      Hopper GEMM: the table of kernels
+ *   [44] cuda/sm90_schedule.h     Hopper GEMM: what the scheduler knows of tiles
+ *   [45] cuda/sm90_choice.h       Hopper GEMM: which kernel a plan takes
+ *   [46] gemm/backends.h          The backends, a row of functions each
+ *   [47] gemm/verdicts.h          What each backend can do
+ *   [48] gemm/plan.h              Explain and plan
+ *   [49] cpu/gemm.h               CPU GEMM
+ *   [50] gemm/check.h             What a call checks
+ *   [51] gemm/run.h               Run
+ *   [52] gemm/tune.h              Tune, save and load a plan
+ *   [53] cpu/real.h               Formulas
+ *   [54] core/activation_formulas.h Activation formulas
+ *   [55] layer/activation.h       Activations
+ *   [56] layer/linear.h           Grouped linear layer
+ *   [57] layer/mlp_rules.h        Grouped MLP: tensors and rules
+ *   [58] layer/mlp_plan.h         Grouped MLP: plan
+ *   [59] layer/mlp.h              Grouped MLP: calls
+ *   [60] layer/chain_rules.h      Op chain: rules and buffers
+ *   [61] layer/chain_ops.h        Op chain: ops as layers
+ *   [62] layer/chain_plan.h       Op chain: plan
+ *   [63] layer/chain.h            Op chain: calls
+ *   [64] gemm/validate.h          Validate
+ *   [65] moe/count.h              Counts of groups
+ *   [66] moe/router.h             Router
+ *   [67] moe/permutation.h        Permute and combine
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
@@ -463,6 +464,8 @@ typedef struct tegroup_prepare_desc {
                                       device memory always are, and the header's status tells */
     tegroup_check_level check_level; /* DEEP: also asks the driver whose memory snapshot and sizes are, where space is
                                       DEVICE: a host address would end the CUDA context                       */
+    int32_t        threads;        /* on the host, at most so many; 0 = all that OpenMP gives, 1 without OpenMP. Only
+                                      time depends on it, and that only of hundreds of groups                  */
 } tegroup_prepare_desc;
 
 /* ==== [7] Workspace layouts (src/core/layout_types.h) ==== */
@@ -896,6 +899,8 @@ typedef struct tegroup_activation_desc {
     tegroup_matrix     input;       /* in  [rows, 2 width], not gated [rows, width]; F16, BF16, F32 or F64        */
     tegroup_matrix     row_scale;   /* in  [rows, 1], F32 or F64; absent = 1                                      */
     tegroup_matrix     output;      /* out [rows, width]; not gated: may be input itself, with its ld and dtype   */
+    int32_t            threads;     /* on the host, at most so many; 0 = all that OpenMP gives, 1 without OpenMP.
+                                       Only time depends on it                                                    */
 } tegroup_activation_desc;
 
 /* Gradient of the above. */
@@ -912,6 +917,7 @@ typedef struct tegroup_activation_backward_desc {
     tegroup_matrix     grad_input;     /* out as large as input and laid out alike; may be input itself, with its ld
                                           and dtype, and grad_output where not gated */
     tegroup_matrix     grad_row_scale; /* out [rows, 1], F32 or F64; absent = not wanted                          */
+    int32_t            threads;        /* likewise                                                                */
 } tegroup_activation_backward_desc;
 
 /* ==== [14] Grouped linear (src/layer/linear_types.h) ==== */
@@ -1296,6 +1302,8 @@ typedef struct tegroup_router_desc {
     double        *balance_loss;  /* out, one value; NULL = not wanted                                           */
     void          *workspace;     /* tegroup_router_layout's, TEGROUP_ALIGNMENT-aligned; none is needed on the host */
     size_t         workspace_bytes;
+    int32_t        threads;       /* on the host, at most so many; 0 = all that OpenMP gives, 1 without OpenMP. Only
+                                     time depends on it                                                          */
 } tegroup_router_desc;
 
 /* Gradient of the router: of what the weights fed and of the load-balancing loss, with the choice of experts held
@@ -1315,6 +1323,7 @@ typedef struct tegroup_router_backward_desc {
     tegroup_matrix grad_logits;   /* out [tokens, experts], F16, BF16, F32 or F64                                */
     double         balance_coefficient;
     double         loss_scale;    /* multiplies the load-balancing gradient; 0 = 1                               */
+    int32_t        threads;       /* as in the forward call                                                      */
 } tegroup_router_backward_desc;
 
 /* The permutation that groups (token, choice) slots by expert. Slot s = token * k + choice. Rows of a group keep the
@@ -1334,6 +1343,7 @@ typedef struct tegroup_permutation_desc {
     void          *workspace;    /* tegroup_permutation_layout's, TEGROUP_ALIGNMENT-aligned; none is needed on the
                                     host */
     size_t         workspace_bytes;
+    int32_t        threads;      /* as tegroup_router_desc's                                                     */
 } tegroup_permutation_desc;
 
 /* permuted[row] = weight(slot) * tokens[slot / k], rows whose slot is outside 0 .. tokens * k - 1 untouched. Weights
@@ -1350,6 +1360,7 @@ typedef struct tegroup_permute_desc {
     tegroup_matrix weights;      /* in  [tokens, k], F32 or F64; absent = 1                                      */
     tegroup_matrix permuted;     /* out [rows, width], F16, BF16, F32 or F64, or the other type that tokens have;
                                     must not overlap an input                                                    */
+    int32_t        threads;      /* as tegroup_router_desc's                                                     */
 } tegroup_permute_desc;
 
 /* tokens[t] = sum over choices j = 0 .. k-1, in that order, of weights[t, j] * permuted[row_of_slot[t, j]]; slots whose
@@ -1362,6 +1373,7 @@ typedef struct tegroup_combine_desc {
     tegroup_matrix row_of_slot;  /* in  [tokens, k]                                                              */
     tegroup_matrix weights;      /* in  [tokens, k], F32 or F64; absent = 1                                      */
     tegroup_matrix tokens;       /* out [tokens, width]; must not overlap an input                               */
+    int32_t        threads;      /* as tegroup_router_desc's                                                     */
 } tegroup_combine_desc;
 
 /* Gradient of tegroup_combine: grad_permuted[row] = weight * grad_tokens[token] for rows that have a slot (others
@@ -1376,6 +1388,7 @@ typedef struct tegroup_combine_backward_desc {
     tegroup_matrix weights;      /* in  [tokens, k], F32 or F64; absent = 1                                      */
     tegroup_matrix grad_permuted;/* out [rows, width]                                                            */
     tegroup_matrix grad_weights; /* out [tokens, k], F32 or F64; absent = not wanted                             */
+    int32_t        threads;      /* as tegroup_router_desc's                                                     */
 } tegroup_combine_backward_desc;
 #endif /* TEGROUP_H */
 #if defined(TEGROUP_EXTERN) && defined(TEGROUP_IMPL_STATIC_FUNCTIONS)
@@ -1758,6 +1771,20 @@ static inline int tegroup_impl_overlaps(const void *a, int64_t a_bytes, const vo
     return x < y ? y - x < (uint64_t)a_bytes : x - y < (uint64_t)b_bytes;
 }
 
+/* ==== [23] Threads (src/base/threads.h) ==== */
+
+#if defined(_OPENMP)
+#define TEGROUP_IMPL_OMP(directive) _Pragma(#directive)
+#else
+#define TEGROUP_IMPL_OMP(directive)
+#endif
+
+static inline tegroup_status tegroup_impl_check_threads(int32_t threads, const char *field, tegroup_error *error) {
+    TEGROUP_IMPL_RULE(threads >= 0, ERROR_VALUE, field, "must not be negative", 0, threads);
+    return TEGROUP_OK;
+}
+
+/* The threads that there are for a descriptor's limit; 0 = no limit. */
 static inline int32_t tegroup_impl_threads(int32_t limit) {
 #if defined(_OPENMP)
     int32_t threads = (int32_t)omp_get_max_threads();
@@ -1767,7 +1794,25 @@ static inline int32_t tegroup_impl_threads(int32_t limit) {
     return limit > 0 && limit < threads ? limit : threads;
 }
 
-/* ==== [23] Types by their bits (src/formats/dtype.h) ==== */
+/* The work of a loop is counted in steps: an element that is read, widened and used, about a nanosecond of one core.
+ * Below so many steps a loop stays with its own thread. Measured with gcc 12's libgomp, two threads: a parallel region
+ * costs 1 us where the other thread still spins, 10 to 15 where it sleeps, and milliseconds where another program has
+ * its core; the first two are little of what half of 65 us saves. docs/lab/cpu.md has the figures. */
+#define TEGROUP_IMPL_FORK_STEPS 65536.0
+
+/* Where a thread's share of `count` begins, and that of the thread before it ends. */
+static inline int64_t tegroup_impl_share_begin(int64_t count, int32_t share, int32_t threads) {
+    return count / threads * share + count % threads * share / threads;
+}
+
+/* How many of so many threads a loop of so many steps is worth: one, or all. A number between would cost more than it
+ * saves, as libgomp ends the threads that a smaller team leaves out, and makes them again for the next one. (steps are
+ * a double, which no product of extents overflows.) */
+static inline int32_t tegroup_impl_team(int32_t threads, double steps) {
+    return steps < TEGROUP_IMPL_FORK_STEPS ? 1 : threads;
+}
+
+/* ==== [24] Types by their bits (src/formats/dtype.h) ==== */
 
 TEGROUP_IMPL_HD int32_t tegroup_impl_bits(tegroup_dtype dtype) {
 #define TEGROUP_IMPL_CASE(name, value, bits)                                                                           \
@@ -1776,7 +1821,7 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_bits(tegroup_dtype dtype) {
 #undef TEGROUP_IMPL_CASE
 }
 
-/* ==== [24] Names and texts (src/core/names.h) ==== */
+/* ==== [25] Names and texts (src/core/names.h) ==== */
 
 TEGROUP_API int32_t tegroup_version(void) { return TEGROUP_VERSION; }
 
@@ -1902,7 +1947,7 @@ TEGROUP_API int tegroup_layout_text(const tegroup_layout *layout, char *buffer, 
     return length;
 }
 
-/* ==== [25] Constructors (src/core/constructors.h) ==== */
+/* ==== [26] Constructors (src/core/constructors.h) ==== */
 
 TEGROUP_API tegroup_sizes tegroup_sizes_of(const void *counts, tegroup_dtype dtype, tegroup_space space) {
     tegroup_sizes sizes;
@@ -1953,7 +1998,7 @@ TEGROUP_API tegroup_matrix tegroup_matrix_of(const void *data, int64_t rows, int
     return matrix;
 }
 
-/* ==== [26] Conversions (src/formats/convert.h) ==== */
+/* ==== [27] Conversions (src/formats/convert.h) ==== */
 
 /* Integer arithmetic on bit patterns: the same bits on every machine and under every compiler flag. Narrowing rounds to
  * nearest, ties to even; NaN stays NaN (quiet), overflow gives infinity. */
@@ -2092,7 +2137,7 @@ TEGROUP_IMPL_HD void tegroup_impl_store_int(tegroup_dtype dtype, void *data, int
     else if (dtype == TEGROUP_DTYPE_I64) ((tegroup_impl_any64 *)data)[i] = (uint64_t)x;
 }
 
-/* ==== [27] Scale layouts (src/formats/scale_layout.h) ==== */
+/* ==== [28] Scale layouts (src/formats/scale_layout.h) ==== */
 
 TEGROUP_API const tegroup_scaling_facts *tegroup_scaling_info(tegroup_scaling scaling) {
 #define TEGROUP_IMPL_BIT(name) (1u << TEGROUP_DTYPE_##name)
@@ -2152,7 +2197,7 @@ TEGROUP_API int64_t tegroup_scale_index(tegroup_scaling scaling, const tegroup_s
     return facts && facts->outer_fastest ? inner * extent->outer + outer : outer * extent->inner + inner;
 }
 
-/* ==== [28] Layout arithmetic (src/core/layout.h) ==== */
+/* ==== [29] Layout arithmetic (src/core/layout.h) ==== */
 
 TEGROUP_IMPL_HD void tegroup_impl_layout_begin(tegroup_layout *layout) { memset(layout, 0, sizeof *layout); }
 
@@ -2266,7 +2311,7 @@ TEGROUP_API tegroup_snapshot_view tegroup_snapshot_read(const void *snapshot) {
     return header ? tegroup_impl_snapshot_view(snapshot, header->groups, header->irregular) : none;
 }
 
-/* ==== [29] Checks of tensors and matrices (src/core/checks.h) ==== */
+/* ==== [30] Checks of tensors and matrices (src/core/checks.h) ==== */
 
 /* The operands of a GEMM, as arrays of them go. */
 typedef enum tegroup_impl_operand {
@@ -2770,7 +2815,7 @@ static inline tegroup_status tegroup_impl_check_built(int kernels, tegroup_space
     return TEGROUP_OK;
 }
 
-/* ==== [30] What a call writes lies apart (src/core/apart.h) ==== */
+/* ==== [31] What a call writes lies apart (src/core/apart.h) ==== */
 
 /* Memory that a call touches. What it writes may share none with anything else that it touches. */
 typedef struct tegroup_impl_buffer {
@@ -2917,7 +2962,7 @@ static inline tegroup_status tegroup_impl_check_matrix_workspace(const tegroup_l
     return TEGROUP_OK;
 }
 
-/* ==== [31] Prepare (src/core/prepare.h) ==== */
+/* ==== [32] Prepare (src/core/prepare.h) ==== */
 
 /* How sizes become a snapshot, group by group. Each function below is one step of one group, so that a loop and a
  * kernel run the same code; the steps in between are scans (sum or maximum) and a sorting network, which give the same
@@ -2933,6 +2978,7 @@ typedef struct tegroup_impl_preparation {
     const int64_t *offsets;
     int64_t *start, *out_rows, *prefix, *out_cols, *out_offset;
     int32_t *order, order_entries; /* a power of two: groups, and what pads them for the sort */
+    int32_t threads;               /* on the host */
 } tegroup_impl_preparation;
 
 /* The scan that places groups: a running sum of counts, or a running maximum of ends. */
@@ -3127,13 +3173,37 @@ TEGROUP_IMPL_HD void tegroup_impl_sort_compare(const tegroup_impl_preparation *p
     }
 }
 
+/* The comparators that stay within the positions first .. first + block - 1. */
+static inline void tegroup_impl_sort_block(const tegroup_impl_preparation *p, tegroup_impl_sort_key key, int32_t first,
+                                           int32_t block, int32_t run, int32_t distance) {
+    int32_t i;
+    for (; distance > 0; distance /= 2)
+        for (i = first; i < first + block; i++) tegroup_impl_sort_compare(p, key, i, run, distance);
+}
+
+/* The network, with the positions in a block for each thread, as far as that is a power of two: blocks wait for each
+ * other only where a comparator reaches from one to another. */
 static inline void tegroup_impl_sort(const tegroup_impl_preparation *p, tegroup_impl_sort_key key) {
     const int32_t extent = p->order_entries;
-    int32_t run, distance, i;
+    int32_t log = 0, block = extent, threads, run, distance, i;
+    while (extent >> log > 1) log++;
+    threads = tegroup_impl_team(p->threads, 3.0 * extent * log * (log + 1));
+    while (block > 1 && extent / block * 2 <= threads) block /= 2;
     for (i = 0; i < extent; i++) p->order[i] = i;
-    for (run = 2; run <= extent; run *= 2)
-        for (distance = run / 2; distance > 0; distance /= 2)
-            for (i = 0; i < extent; i++) tegroup_impl_sort_compare(p, key, i, run, distance);
+    TEGROUP_IMPL_OMP(omp parallel private(run, distance, i) num_threads(threads)) {
+        TEGROUP_IMPL_OMP(omp for schedule(static))
+        for (i = 0; i < extent; i += block)
+            for (run = 2; run <= block; run *= 2) tegroup_impl_sort_block(p, key, i, block, run, run / 2);
+        for (run = 2 * block; run <= extent; run *= 2) {
+            for (distance = run / 2; distance >= block; distance /= 2) {
+                TEGROUP_IMPL_OMP(omp for schedule(static))
+                for (i = 0; i < extent / 2; i++) /* the lower position of each pair */
+                    tegroup_impl_sort_compare(p, key, 2 * i - (i & (distance - 1)), run, distance);
+            }
+            TEGROUP_IMPL_OMP(omp for schedule(static))
+            for (i = 0; i < extent; i += block) tegroup_impl_sort_block(p, key, i, block, run, block / 2);
+        }
+    }
 }
 
 /* Rows that the group at position i of the sorted ones keeps to itself. Of two groups that share rows, or elements, the
@@ -3175,16 +3245,28 @@ static inline void tegroup_impl_prepare_note(tegroup_snapshot_header *header, in
     if (header->bad_group < 0 || g < header->bad_group) header->bad_group = g;
 }
 
-static inline void tegroup_impl_prepare_disjoin(const tegroup_impl_preparation *p, tegroup_impl_sort_key key,
-                                                tegroup_snapshot_header *header) {
+/* Sort the groups, and write what tegroup_impl_prepare_apart says of those that own something. Returns how many these
+ * are. */
+static inline int32_t tegroup_impl_prepare_all_apart(const tegroup_impl_preparation *p, tegroup_impl_sort_key key,
+                                                     int64_t rows[TEGROUP_MAX_GROUPS]) {
     int32_t owners = 0, g, i;
     for (g = 0; g < p->groups; g++) owners += tegroup_impl_prepare_owns(p, key, g);
     tegroup_impl_sort(p, key);
+    TEGROUP_IMPL_OMP(omp parallel for schedule(static, 1) num_threads(
+        tegroup_impl_team(p->threads, 4.0 * owners * (key == TEGROUP_IMPL_SORT_BY_START ? 2 : owners))))
+    for (i = 0; i < owners; i++) rows[i] = tegroup_impl_prepare_apart(p, key, owners, i);
+    return owners;
+}
+
+static inline void tegroup_impl_prepare_disjoin(const tegroup_impl_preparation *p, tegroup_impl_sort_key key,
+                                                tegroup_snapshot_header *header) {
+    int64_t rows[TEGROUP_MAX_GROUPS];
+    const int32_t owners = tegroup_impl_prepare_all_apart(p, key, rows);
+    int32_t g, i;
     for (i = 0; i < owners; i++) {
-        const int64_t rows = tegroup_impl_prepare_apart(p, key, owners, i);
         g = p->order[i];
-        if (rows < p->out_rows[g]) tegroup_impl_prepare_note(header, g, TEGROUP_SNAPSHOT_OVERLAP);
-        p->out_rows[g] = rows;
+        if (rows[i] < p->out_rows[g]) tegroup_impl_prepare_note(header, g, TEGROUP_SNAPSHOT_OVERLAP);
+        p->out_rows[g] = rows[i];
     }
 }
 
@@ -3250,14 +3332,12 @@ static inline tegroup_status tegroup_impl_prepare_lie(const tegroup_impl_prepara
 /* Two groups that share rows, or elements, where no size lies otherwise. */
 static inline tegroup_status tegroup_impl_prepare_check_apart(const tegroup_impl_preparation *p,
                                                               tegroup_impl_sort_key key, tegroup_error *error) {
-    int32_t owners = 0, lowest = -1, g, i;
-    for (g = 0; g < p->groups; g++) owners += tegroup_impl_prepare_owns(p, key, g);
-    tegroup_impl_sort(p, key);
+    int64_t rows[TEGROUP_MAX_GROUPS];
+    const int32_t owners = tegroup_impl_prepare_all_apart(p, key, rows);
+    int32_t lowest = -1, g, i;
     for (i = 0; i < owners; i++) {
         g = p->order[i];
-        if ((lowest < 0 || g < lowest)
-            && tegroup_impl_prepare_apart(p, key, owners, i) < tegroup_impl_prepare_read(p, g).rows)
-            lowest = g;
+        if ((lowest < 0 || g < lowest) && rows[i] < tegroup_impl_prepare_read(p, g).rows) lowest = g;
     }
     TEGROUP_IMPL_RULE(lowest < 0, ERROR_OVERLAP,
                       key == TEGROUP_IMPL_SORT_BY_START ? "shape.row_sizes.starts" : "shape.offsets",
@@ -3361,6 +3441,7 @@ static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_de
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_RULE(desc->clamp == 0 || desc->clamp == 1, ERROR_VALUE, "clamp", "must be 0 or 1", 1, desc->clamp);
     TEGROUP_IMPL_RULE_ENUM(desc->check_level, TEGROUP_CHECK_DEEP, "check_level", "must be a tegroup_check_level");
+    TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
     shape = &desc->shape;
     ragged_cols = shape->col_sizes.encoding != TEGROUP_ENCODING_UNSET;
     TEGROUP_IMPL_RULE(shape->groups >= 0 && shape->groups <= TEGROUP_MAX_GROUPS, ERROR_VALUE, "shape.groups",
@@ -3401,7 +3482,7 @@ static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_de
     return tegroup_impl_check_apart(buffers, 5, TEGROUP_CHECK_HOST, NULL, error);
 }
 
-/* ==== [32] The problem of a GEMM (src/core/problem.h) ==== */
+/* ==== [33] The problem of a GEMM (src/core/problem.h) ==== */
 
 /* The most bytes from one group to the next that TMA can be told of, which has the rules of alignment as well (CUDA
  * Driver API, cuTensorMapEncodeTiled: strides are multiples of 16 below 2^40). Rows are never so far apart. */
@@ -3447,7 +3528,7 @@ static inline tegroup_status tegroup_impl_check_options(const tegroup_options *o
     TEGROUP_IMPL_RULE_ENUM(o->compute, TEGROUP_COMPUTE_F64, "options.compute", "must be a tegroup_compute");
     TEGROUP_IMPL_RULE_ENUM(o->backend, TEGROUP_BACKEND_COUNT - 1, "options.backend", "must be a tegroup_backend");
     TEGROUP_IMPL_RULE_ENUM(o->check_level, TEGROUP_CHECK_DEEP, "options.check_level", "must be a tegroup_check_level");
-    TEGROUP_IMPL_RULE(o->threads >= 0, ERROR_VALUE, "options.threads", "must not be negative", 0, o->threads);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_threads(o->threads, "options.threads", error));
     TEGROUP_IMPL_RULE(o->sm_limit >= 0, ERROR_VALUE, "options.sm_limit", "must not be negative", 0, o->sm_limit);
     TEGROUP_IMPL_RULE(o->data_alignment_bytes >= 0 && o->data_alignment_bytes <= TEGROUP_ALIGNMENT
                           && (o->data_alignment_bytes & (o->data_alignment_bytes - 1)) == 0,
@@ -3738,7 +3819,7 @@ TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, t
     return tegroup_impl_problem_of(desc, tegroup_impl_gemm_names(), problem, error);
 }
 
-/* ==== [33] Backend and quirk tables (src/core/backend_table.h) ==== */
+/* ==== [34] Backend and quirk tables (src/core/backend_table.h) ==== */
 
 /* What each backend does where. Explain, plan, checks and docs/backends.md read this table and nothing else. */
 TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count) {
@@ -3871,7 +3952,7 @@ static inline int tegroup_impl_quirk_avoided(tegroup_backend backend, int32_t sm
     return 0;
 }
 
-/* ==== [34] What decides the bits of a result (src/core/numerics.h) ==== */
+/* ==== [35] What decides the bits of a result (src/core/numerics.h) ==== */
 
 /* FNV-1a. */
 #define TEGROUP_IMPL_HASH UINT64_C(14695981039346656037)
@@ -3901,7 +3982,7 @@ static inline int tegroup_impl_uses_cublaslt(tegroup_backend backend) {
     return backend == TEGROUP_BACKEND_CUBLASLT_GROUPED || backend == TEGROUP_BACKEND_CUBLASLT_LOOP;
 }
 
-/* ==== [35] What a plan chooses (src/core/choice.h) ==== */
+/* ==== [36] What a plan chooses (src/core/choice.h) ==== */
 
 /* The choice that a plan made among equals: cuBLASLt's algorithm, the tile of sm90. All zero where a backend has one
  * candidate. */
@@ -3947,7 +4028,7 @@ static inline int64_t tegroup_impl_expected_rows(const tegroup_gemm_desc *desc, 
     return p->rows_space[TEGROUP_IMPL_A] ? p->rows : tegroup_impl_mul(p->rows, p->groups);
 }
 
-/* ==== [36] The product of one group (src/core/product.h) ==== */
+/* ==== [37] The product of one group (src/core/product.h) ==== */
 
 /* One operand's place in one group. rows is -1 for a skipped group. */
 typedef struct tegroup_impl_block {
@@ -4119,7 +4200,7 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_uses(const tegroup_gemm_desc *desc, const 
     return used;
 }
 
-/* ==== [37] An activation in an epilogue (src/core/epilogue.h) ==== */
+/* ==== [38] An activation in an epilogue (src/core/epilogue.h) ==== */
 
 /* An activation in the epilogue of a forward product, or the gradient of one in that of a dgrad. */
 typedef struct tegroup_impl_epilogue {
@@ -4130,7 +4211,7 @@ typedef struct tegroup_impl_epilogue {
     tegroup_activation_backward_desc gradient; /* of D, whose memory holds sums for grad_row_scale instead */
 } tegroup_impl_epilogue;
 
-/* ==== [38] Prepare a snapshot (src/gemm/prepare.h) ==== */
+/* ==== [39] Prepare a snapshot (src/gemm/prepare.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_prepare(const tegroup_impl_preparation *p,
@@ -4164,6 +4245,7 @@ TEGROUP_API tegroup_status tegroup_prepare(const tegroup_prepare_desc *desc, str
     p.prefix = (int64_t *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_SNAPSHOT_PREFIX, desc->snapshot);
     p.order = (int32_t *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_SNAPSHOT_ORDER, desc->snapshot);
     p.order_entries = tegroup_impl_sort_extent(p.groups);
+    p.threads = tegroup_impl_threads(desc->threads);
     if (p.irregular) {
         p.out_cols = (int64_t *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_SNAPSHOT_COLS, desc->snapshot);
         p.out_offset = (int64_t *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_SNAPSHOT_OFFSET, desc->snapshot);
@@ -4195,7 +4277,7 @@ TEGROUP_API tegroup_status tegroup_shape_prepare(tegroup_shape *shape, void *sna
     return TEGROUP_OK;
 }
 
-/* ==== [39] Rows (src/cpu/rows.h) ==== */
+/* ==== [40] Rows (src/cpu/rows.h) ==== */
 
 /* Rows are worked on in pieces of this many elements, widened to the type of the sums: the choice of a data type is
  * made once a piece, and the loops in between are ones that compilers vectorise. */
@@ -4301,7 +4383,7 @@ static inline double tegroup_impl_dot_f64(const double *x, const double *y, int6
     return sum;
 }
 
-/* ==== [40] CPU GEMM kernel (src/cpu/gemm_kernel.h) ==== */
+/* ==== [41] CPU GEMM kernel (src/cpu/gemm_kernel.h) ==== */
 
 /* The blocked product after Goto and van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication": panels of
  * A and B are copied (and widened to the type of the sums) so that the innermost kernel reads both in order. Each
@@ -4341,12 +4423,6 @@ static inline double tegroup_impl_dot_f64(const double *x, const double *y, int6
 #define TEGROUP_IMPL_UNROLL _Pragma("GCC unroll 16")
 #else
 #define TEGROUP_IMPL_UNROLL
-#endif
-
-#if defined(_OPENMP)
-#define TEGROUP_IMPL_OMP(directive) _Pragma(#directive)
-#else
-#define TEGROUP_IMPL_OMP(directive)
 #endif
 
 static inline int64_t tegroup_impl_cpu_panel_bytes(tegroup_compute compute) {
@@ -4679,7 +4755,7 @@ static inline void tegroup_impl_cpu_block_f64(int32_t m, int64_t k, const double
     }
 }
 
-/* ==== [41] Set-up of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup.h) ==== */
+/* ==== [42] Set-up of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup.h) ==== */
 
 /* The arrays that a grouped cuBLASLt matmul reads, in order, with [groups] entries each: of 8 bytes, but floats in the
  * last two. cuBLASLt is column-major and computes the transpose of D, so its A is the descriptor's b and its B the
@@ -5068,7 +5144,7 @@ static inline void tegroup_impl_lt_loop_workspace(const tegroup_plan *plan, tegr
     }
 }
 
-/* ==== [42] Hopper GEMM: the table of kernels (src/cuda/sm90_kernels.h) ==== */
+/* ==== [43] Hopper GEMM: the table of kernels (src/cuda/sm90_kernels.h) ==== */
 
 #define TEGROUP_IMPL_SM90_K           64  /* k of a pipeline stage: 128 bytes, the widest swizzle of TMA */
 #define TEGROUP_IMPL_SM90_MOST_BLOCKS 160 /* the most blocks; no Hopper GPU has more than 144 multiprocessors */
@@ -5171,7 +5247,7 @@ static inline int tegroup_impl_sm90_runs(const tegroup_problem *p, int32_t kerne
                || TEGROUP_IMPL_SM90_ADDS_BIAS(row->op, row->tile_n, row->flips));
 }
 
-/* ==== [43] Hopper GEMM: what the scheduler knows of tiles (src/cuda/sm90_schedule.h) ==== */
+/* ==== [44] Hopper GEMM: what the scheduler knows of tiles (src/cuda/sm90_schedule.h) ==== */
 
 /* A tile row ends in two narrow tiles where these hold the columns that are left: 4,096 columns are 20 tiles of 192 and
  * two of 128, and no tile is partly empty. A forward product or dgrad with at least this k balances blocks if it has
@@ -5275,7 +5351,7 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_assign(tegroup_impl_sm90_loads *loads,
     return given;
 }
 
-/* ==== [44] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
+/* ==== [45] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
 
 /* Constants of the prediction besides those of each kernel in the table, together with which the times were fitted. */
 #define TEGROUP_IMPL_SM90_STRETCH_US 0.55 /* us to find a stretch, or to assign a wave of its tiles */
@@ -5579,7 +5655,7 @@ static inline void tegroup_impl_sm90_tile(const tegroup_gemm_desc *desc, const t
     forecast->us = taken.us.total;
 }
 
-/* ==== [45] The backends, a row of functions each (src/gemm/backends.h) ==== */
+/* ==== [46] The backends, a row of functions each (src/gemm/backends.h) ==== */
 
 /* What a backend can be asked: a function type for each question. */
 typedef void tegroup_impl_workspace_function(const tegroup_plan *plan, tegroup_layout *layout);
@@ -5726,7 +5802,7 @@ static inline uint32_t tegroup_impl_built(void) {
     return built;
 }
 
-/* ==== [46] What each backend can do (src/gemm/verdicts.h) ==== */
+/* ==== [47] What each backend can do (src/gemm/verdicts.h) ==== */
 
 /* Backends in order of preference. If only the device knows d's columns, CUBLASLT_GROUPED gives NaN for groups whose D
  * it cannot store (see tegroup_impl_setup_group), so it comes after PORTABLE, which takes any. */
@@ -6039,7 +6115,7 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     return c.met;
 }
 
-/* ==== [47] Explain and plan (src/gemm/plan.h) ==== */
+/* ==== [48] Explain and plan (src/gemm/plan.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 /* Describes the current device as a target; sm stays 0 without one. Returns the device, or -1. */
@@ -6303,7 +6379,7 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     return tegroup_impl_plan_make(desc, tegroup_impl_gemm_names(), target, plan, error);
 }
 
-/* ==== [48] CPU GEMM (src/cpu/gemm.h) ==== */
+/* ==== [49] CPU GEMM (src/cpu/gemm.h) ==== */
 
 /* tegroup_impl_cpu_pack for rows that an index picks: from row `row` and column `col` of the group on. The rows are the
  * lines, or where along_k is set what is summed over. */
@@ -6576,10 +6652,32 @@ static inline void tegroup_impl_cpu_gemm_thread(const tegroup_gemm_desc *desc, c
     }
 }
 
+/* The steps of a product, counted no further than a fork is worth: a tile packs its A and its B, two elements a step,
+ * and the innermost kernel multiplies eight. */
+static inline double tegroup_impl_cpu_gemm_steps(const tegroup_gemm_desc *desc, const tegroup_snapshot_view views[4]) {
+    const tegroup_snapshot_view *rows = &views[TEGROUP_IMPL_D];
+    const double groups = desc->a.shape.groups;
+    double steps = 0;
+    int32_t g;
+    if (desc->tail != TEGROUP_TAIL_KEEP && rows->header)
+        steps += groups * groups + (double)(desc->d.shape.rows - rows->header->rows_total) * (double)desc->d.shape.cols;
+    for (g = 0; g < desc->a.shape.groups && steps < TEGROUP_IMPL_FORK_STEPS; g++) {
+        const tegroup_impl_product p = tegroup_impl_product_of(desc, views, g, 1, 0);
+        const double m = (double)p.m, n = (double)p.n, k = (double)p.k;
+        if (p.skip) continue;
+        if (p.m > 0 && p.n > 0 && !p.untouched)
+            steps += n * k / 2 * (double)tegroup_impl_ceil_div(p.m, TEGROUP_IMPL_CPU_TILE_M)
+                     + m * k / 2 * (double)tegroup_impl_ceil_div(p.n, TEGROUP_IMPL_CPU_TILE_N) + m * n * (1 + k / 8);
+        if (desc->op == TEGROUP_OP_WGRAD && desc->bias.dtype != TEGROUP_DTYPE_UNSET)
+            steps += (double)p.a.rows * (double)tegroup_impl_min(p.a.cols, p.bias.cols);
+    }
+    return steps;
+}
+
 static inline tegroup_status tegroup_impl_cpu_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                    struct CUstream_st *stream, tegroup_error *error) {
     tegroup_snapshot_view views[4];
-    int32_t i;
+    int32_t threads = plan->threads, i;
     const tegroup_tensor *tensors[4];
     tensors[TEGROUP_IMPL_A] = &desc->a;
     tensors[TEGROUP_IMPL_B] = &desc->b;
@@ -6591,17 +6689,18 @@ static inline tegroup_status tegroup_impl_cpu_gemm(const tegroup_plan *plan, con
                                       ? tensors[i]->shape.snapshot
                                       : NULL);
     (void)stream, (void)error;
-    (void)plan; /* without OpenMP there is one thread */
 #if defined(_OPENMP)
-#pragma omp parallel num_threads((int)plan->threads)
+    if (threads > 1) threads = tegroup_impl_team(threads, tegroup_impl_cpu_gemm_steps(desc, views));
+#pragma omp parallel num_threads((int)threads)
     tegroup_impl_cpu_gemm_thread(desc, views, (int32_t)omp_get_thread_num());
 #else
+    (void)threads; /* there is one */
     tegroup_impl_cpu_gemm_thread(desc, views, 0);
 #endif
     return TEGROUP_OK;
 }
 
-/* ==== [49] What a call checks (src/gemm/check.h) ==== */
+/* ==== [50] What a call checks (src/gemm/check.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm_desc *desc,
@@ -6914,7 +7013,7 @@ TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const te
     return tegroup_impl_gemm_check_own(plan, desc, error);
 }
 
-/* ==== [50] Run (src/gemm/run.h) ==== */
+/* ==== [51] Run (src/gemm/run.h) ==== */
 
 /* What the check has passed; it refuses a plan for a backend that is not built. */
 static inline tegroup_status tegroup_impl_gemm_run(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
@@ -6938,7 +7037,7 @@ TEGROUP_API tegroup_status tegroup_plan_layout(const tegroup_plan *plan, tegroup
     return TEGROUP_OK;
 }
 
-/* ==== [51] Tune, save and load a plan (src/gemm/tune.h) ==== */
+/* ==== [52] Tune, save and load a plan (src/gemm/tune.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
@@ -7108,7 +7207,7 @@ TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, cons
     return TEGROUP_OK;
 }
 
-/* ==== [52] Formulas (src/cpu/real.h) ==== */
+/* ==== [53] Formulas (src/cpu/real.h) ==== */
 
 /* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. On the host
  * exp is the platform's (glibc: at most 1 ULP off). On the device it is at most 4 ULP off, whatever the flags (with
@@ -7141,7 +7240,7 @@ TEGROUP_IMPL_HD double tegroup_impl_choice_grad_f64(double grad_weight, double d
     return normalize ? (grad_weight - dot / chosen) / chosen : grad_weight;
 }
 
-/* ==== [53] Activation formulas (src/core/activation_formulas.h) ==== */
+/* ==== [54] Activation formulas (src/core/activation_formulas.h) ==== */
 
 /* Each operation is rounded by itself, or is one fused multiply-add where that is written: an activation in the
  * epilogue of a product gives the bits that the separate call gives. (A host compiler may fuse what it likes.) */
@@ -7462,7 +7561,7 @@ TEGROUP_IMPL_HD double tegroup_impl_activation_f64(tegroup_activation kind, int 
     return tegroup_impl_activation_grad_f64(kind, half, alpha, limit, gate, up, 0, &grad_gate, &grad_up);
 }
 
-/* ==== [54] Activations (src/layer/activation.h) ==== */
+/* ==== [55] Activations (src/layer/activation.h) ==== */
 
 #if TEGROUP_IMPL_ACTIVATION_KERNELS
 static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
@@ -7685,6 +7784,7 @@ static inline tegroup_status tegroup_impl_activation_check(const tegroup_activat
                                                            tegroup_error *error) {
     tegroup_impl_buffer buffers[4];
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_activation_kind(desc->activation, desc->interleaved, desc->alpha, desc->limit, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->output, names->output.paths, -1, -1, TEGROUP_IMPL_FLOATS, error));
@@ -7706,18 +7806,28 @@ static inline tegroup_status tegroup_impl_activation_check(const tegroup_activat
     return tegroup_impl_check_apart(buffers, 4, TEGROUP_CHECK_HOST, NULL, error);
 }
 
-/* threads: on the host, as in tegroup_gemm_desc. */
-static inline tegroup_status tegroup_impl_activation_run(const tegroup_activation_desc *desc, int32_t threads,
+/* The threads that an activation's rows are worth: each is looked up among the groups, and an element of one that a
+ * group owns costs some eight steps. */
+static inline int32_t tegroup_impl_activation_team(int32_t limit, const tegroup_snapshot_view *view, int64_t rows,
+                                                   int64_t width) {
+    const double groups = view->header ? view->header->groups : 0,
+                 owned = view->header ? (double)view->header->rows_total : (double)rows;
+    return tegroup_impl_team(tegroup_impl_threads(limit), groups * (double)rows + 8 * owned * (double)width);
+}
+
+static inline tegroup_status tegroup_impl_activation_run(const tegroup_activation_desc *desc,
                                                          struct CUstream_st *stream, tegroup_error *error) {
+    const int64_t rows = tegroup_impl_matrix_rows(&desc->output);
     tegroup_snapshot_view view;
     int64_t row;
-    (void)threads, (void)stream, (void)error;
+    (void)stream, (void)error;
 #if TEGROUP_IMPL_ACTIVATION_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_activation_forward(desc, stream, error);
 #endif
     view = tegroup_snapshot_read(desc->snapshot);
-    TEGROUP_IMPL_OMP(omp parallel for schedule(static) num_threads(tegroup_impl_threads(threads)))
-    for (row = 0; row < tegroup_impl_matrix_rows(&desc->output); row++) {
+    TEGROUP_IMPL_OMP(omp parallel for schedule(static) num_threads(
+        tegroup_impl_activation_team(desc->threads, &view, rows, desc->output.cols)))
+    for (row = 0; row < rows; row++) {
         if (!tegroup_impl_row_owned(&view, row)) continue;
         if (desc->input.dtype == TEGROUP_DTYPE_F64) tegroup_impl_activation_row_f64(desc, row);
         else tegroup_impl_activation_row_f32(desc, row);
@@ -7730,7 +7840,7 @@ TEGROUP_API tegroup_status tegroup_activation_forward(const tegroup_activation_d
     tegroup_activation_desc taken;
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_activation_check(desc, tegroup_impl_activation_own_names(), error));
-    return tegroup_impl_activation_run(desc, 0, stream, error);
+    return tegroup_impl_activation_run(desc, stream, error);
 }
 
 /* The backward of a described activation; its gradients are left for the caller to fill in. */
@@ -7746,6 +7856,7 @@ static inline void tegroup_impl_activation_backward_of(const tegroup_activation_
     backward->snapshot = forward->snapshot;
     backward->input = forward->input;
     backward->row_scale = forward->row_scale;
+    backward->threads = forward->threads;
 }
 
 /* Everything that tegroup_activation_backward checks before it starts. */
@@ -7755,6 +7866,7 @@ static inline tegroup_status tegroup_impl_activation_backward_check(const tegrou
     tegroup_impl_buffer buffers[6];
     int64_t rows, cols;
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_activation_kind(desc->activation, desc->interleaved, desc->alpha, desc->limit, error));
     TEGROUP_IMPL_TRY(
@@ -7785,18 +7897,19 @@ static inline tegroup_status tegroup_impl_activation_backward_check(const tegrou
 }
 
 static inline tegroup_status tegroup_impl_activation_backward_run(const tegroup_activation_backward_desc *desc,
-                                                                  int32_t threads, struct CUstream_st *stream,
-                                                                  tegroup_error *error) {
+                                                                  struct CUstream_st *stream, tegroup_error *error) {
+    const int64_t rows = desc->grad_output.rows;
     tegroup_snapshot_view view;
     int64_t row;
-    (void)threads, (void)stream, (void)error;
+    (void)stream, (void)error;
 #if TEGROUP_IMPL_ACTIVATION_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_activation_backward(desc, stream, error);
 #endif
     view = tegroup_snapshot_read(desc->snapshot);
     if (desc->grad_output.cols == 0 && desc->grad_row_scale.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
-    TEGROUP_IMPL_OMP(omp parallel for schedule(static) num_threads(tegroup_impl_threads(threads)))
-    for (row = 0; row < desc->grad_output.rows; row++) {
+    TEGROUP_IMPL_OMP(omp parallel for schedule(static) num_threads(
+        tegroup_impl_activation_team(desc->threads, &view, rows, 2 * desc->grad_output.cols)))
+    for (row = 0; row < rows; row++) {
         if (!tegroup_impl_row_owned(&view, row)) continue;
         if (desc->input.dtype == TEGROUP_DTYPE_F64) tegroup_impl_activation_grad_row_f64(desc, row);
         else tegroup_impl_activation_grad_row_f32(desc, row);
@@ -7809,10 +7922,10 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
     tegroup_activation_backward_desc taken;
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_activation_backward_check(desc, tegroup_impl_activation_own_names(), error));
-    return tegroup_impl_activation_backward_run(desc, 0, stream, error);
+    return tegroup_impl_activation_backward_run(desc, stream, error);
 }
 
-/* ==== [55] Grouped linear layer (src/layer/linear.h) ==== */
+/* ==== [56] Grouped linear layer (src/layer/linear.h) ==== */
 
 /* The tensors of a layer, by name. */
 /* clang-format off */
@@ -8279,7 +8392,7 @@ TEGROUP_API tegroup_status tegroup_linear_wgrad(const tegroup_linear_plan *plan,
     return tegroup_impl_layer_call(&call.layer, plan, TEGROUP_OP_WGRAD, 1, stream, error);
 }
 
-/* ==== [56] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
+/* ==== [57] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
 
 /* Its tensors, by name: weights, then what has the routing's rows, of which the last three are what is saved. */
 /* clang-format off */
@@ -8546,6 +8659,7 @@ static inline tegroup_status tegroup_impl_mlp_check_saved(const tegroup_mlp_desc
 static inline tegroup_status tegroup_impl_mlp_check_numbers(const tegroup_mlp_desc *desc, tegroup_error *error) {
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_activation_kind(desc->activation, desc->interleaved, desc->alpha, desc->limit, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->options.threads, "options.threads", error));
     TEGROUP_IMPL_RULE(desc->recompute == 0 || desc->recompute == 1, ERROR_VALUE, "recompute", "must be 0 or 1", 1,
                       desc->recompute);
     TEGROUP_IMPL_RULE(desc->fc2_bias_scaled == 0 || desc->fc2_bias_scaled == 1, ERROR_VALUE, "fc2_bias_scaled",
@@ -8617,7 +8731,7 @@ static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_mlp_desc
     return tegroup_impl_check_apart(buffers, count, level, NULL, error);
 }
 
-/* ==== [57] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
+/* ==== [58] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
 
 /* A plan's parts: what it holds for itself, and those of the two layers. A chain keeps them apart. */
 typedef struct tegroup_impl_mlp_plans {
@@ -8881,7 +8995,7 @@ TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const 
     return TEGROUP_OK;
 }
 
-/* ==== [58] Grouped MLP: calls (src/layer/mlp.h) ==== */
+/* ==== [59] Grouped MLP: calls (src/layer/mlp.h) ==== */
 
 #if TEGROUP_IMPL_FUSED_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
 /* Gradients of row_scale, of the sums that a dgrad with a gradient in its epilogue leaves in D's place. */
@@ -9051,6 +9165,7 @@ static inline void tegroup_impl_mlp_describe_activation(const tegroup_mlp_desc *
     activation->input = tegroup_impl_mlp_matrix(preactivation);
     activation->row_scale = tegroup_impl_mlp_row_scale(desc);
     activation->output = tegroup_impl_mlp_matrix(activated);
+    activation->threads = desc->options.threads;
 }
 
 static inline tegroup_status tegroup_impl_mlp_activation(const tegroup_mlp_desc *desc,
@@ -9151,7 +9266,7 @@ static inline tegroup_status tegroup_impl_mlp_forward(const tegroup_impl_mlp_pla
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_run_fused(&call.products[0], &epilogue, stream, error));
     } else {
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&call.products[0], stream, error));
-        TEGROUP_IMPL_TRY(tegroup_impl_activation_run(&epilogue.activation, desc->options.threads, stream, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_activation_run(&epilogue.activation, stream, error));
     }
     return tegroup_impl_mlp_run(&call.products[1], stream, error);
 }
@@ -9208,9 +9323,8 @@ static inline tegroup_status tegroup_impl_mlp_dgrad(const tegroup_impl_mlp_plans
     } else {
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&call.products[0], stream, error));
         if (desc->recompute)
-            TEGROUP_IMPL_TRY(tegroup_impl_activation_run(&epilogue.activation, desc->options.threads, stream, error));
-        TEGROUP_IMPL_TRY(
-            tegroup_impl_activation_backward_run(&epilogue.gradient, desc->options.threads, stream, error));
+            TEGROUP_IMPL_TRY(tegroup_impl_activation_run(&epilogue.activation, stream, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_activation_backward_run(&epilogue.gradient, stream, error));
     }
     for (i = 1; i < call.count; i++) TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&call.products[i], stream, error));
     return TEGROUP_OK;
@@ -9268,7 +9382,7 @@ TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const
     return tegroup_impl_mlp_run_op(plan, desc, TEGROUP_OP_WGRAD, stream, error);
 }
 
-/* ==== [59] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
+/* ==== [60] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
 
 /* A descriptor resolved: what each op is given, and what lies between ops. values[i] is what op i reads and values[i +
  * 1] what it writes; grads are their gradients, absent where none is computed. */
@@ -9797,7 +9911,7 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [60] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
+/* ==== [61] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
 
 /* A LINEAR as a layer, with the rows that it reads and writes: op i's routing may be its own. It points into itself. */
 typedef struct tegroup_impl_chain_linear {
@@ -9982,13 +10096,14 @@ static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc,
         forward->row_scale.cols = 1;
         forward->row_scale.dtype = given->row_scale_dtype;
     }
+    forward->threads = desc->options.threads;
     tegroup_impl_activation_backward_of(forward, backward);
     backward->grad_output = tegroup_impl_mlp_matrix(&chain->grads[i + 1]);
     backward->grad_input = tegroup_impl_mlp_matrix(&chain->grads[i]);
     backward->grad_row_scale = tegroup_impl_mlp_matrix(&given->grad_row_scale);
 }
 
-/* ==== [61] Op chain: plan (src/layer/chain_plan.h) ==== */
+/* ==== [62] Op chain: plan (src/layer/chain_plan.h) ==== */
 
 /* Tell the caller which op a failure is about. */
 static inline tegroup_status tegroup_impl_chain_name_op(tegroup_status status, const tegroup_chain_desc *desc,
@@ -10241,7 +10356,7 @@ TEGROUP_API tegroup_status tegroup_chain_explain(const tegroup_chain_desc *desc,
     return tegroup_impl_chain_name_op(status, desc, chain.at);
 }
 
-/* ==== [62] Op chain: calls (src/layer/chain.h) ==== */
+/* ==== [63] Op chain: calls (src/layer/chain.h) ==== */
 
 /* Rows of op i and its routing, by a linear's word for them: what no product of the op sees to. */
 static inline tegroup_status tegroup_impl_chain_check_memory(const tegroup_chain_desc *desc,
@@ -10322,7 +10437,7 @@ static inline tegroup_status tegroup_impl_chain_forward(const tegroup_chain_plan
             tegroup_impl_chain_check_memory(desc, chain, i, &chain->values[i], TEGROUP_IMPL_LINEAR_INPUT, error));
         tegroup_impl_chain_activation(desc, chain, i, &activation, &unused);
         TEGROUP_IMPL_TRY(tegroup_impl_activation_check(&activation, tegroup_impl_activation_own_names(), error));
-        return run ? tegroup_impl_activation_run(&activation, desc->options.threads, stream, error) : TEGROUP_OK;
+        return run ? tegroup_impl_activation_run(&activation, stream, error) : TEGROUP_OK;
     }
 }
 
@@ -10368,8 +10483,7 @@ static inline tegroup_status tegroup_impl_chain_back(const tegroup_chain_plan *p
         tegroup_impl_chain_activation(desc, chain, i, &unused, &activation);
         TEGROUP_IMPL_TRY(
             tegroup_impl_activation_backward_check(&activation, tegroup_impl_activation_own_names(), error));
-        return run ? tegroup_impl_activation_backward_run(&activation, desc->options.threads, stream, error)
-                   : TEGROUP_OK;
+        return run ? tegroup_impl_activation_backward_run(&activation, stream, error) : TEGROUP_OK;
     }
 }
 
@@ -10426,7 +10540,7 @@ TEGROUP_API tegroup_status tegroup_chain_backward(const tegroup_chain_plan *plan
     return tegroup_impl_chain_run(plan, desc, 1, stream, error);
 }
 
-/* ==== [63] Validate (src/gemm/validate.h) ==== */
+/* ==== [64] Validate (src/gemm/validate.h) ==== */
 
 enum { TEGROUP_IMPL_FINITE, TEGROUP_IMPL_NAN, TEGROUP_IMPL_INFINITE };
 
@@ -10592,7 +10706,7 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [64] Counts of groups (src/moe/count.h) ==== */
+/* ==== [65] Counts of groups (src/moe/count.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_count(const tegroup_count_desc *desc, struct CUstream_st *stream,
@@ -10662,7 +10776,7 @@ TEGROUP_API tegroup_status tegroup_count(const tegroup_count_desc *desc, struct 
     return TEGROUP_OK;
 }
 
-/* ==== [65] Router (src/moe/router.h) ==== */
+/* ==== [66] Router (src/moe/router.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
@@ -10936,6 +11050,7 @@ static inline tegroup_status tegroup_impl_router_check(const tegroup_router_desc
     tegroup_impl_buffer buffers[6];
     tegroup_layout layout;
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_router_sizes(desc->experts, desc->k, desc->normalize, desc->balance_coefficient, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->logits, logits, -1, desc->experts, TEGROUP_IMPL_FLOATS, error));
@@ -10966,20 +11081,32 @@ static inline tegroup_status tegroup_impl_router_check(const tegroup_router_desc
     return tegroup_impl_check_matrix_workspace(&layout, desc->workspace, desc->workspace_bytes, buffers, 6, error);
 }
 
-/* experts * sum of share * mean probability, summed by expert, then by token. */
+/* The threads that so many tokens are worth, of so many steps for each expert. */
+static inline int32_t tegroup_impl_router_team(int32_t limit, int64_t tokens, int32_t experts, double steps) {
+    return tegroup_impl_team(tegroup_impl_threads(limit), (double)tokens * experts * steps);
+}
+
+/* experts * sum of share * mean probability, summed by expert, then by token. A thread sums for a cache line of experts
+ * at a time; each expert's sum is in the order of tokens, whoever adds it up. */
 static inline double tegroup_impl_router_balance(const tegroup_router_desc *desc) {
     const int64_t tokens = desc->logits.rows;
-    double loss = 0;
+    double mean[TEGROUP_MAX_GROUPS], loss = 0;
     int64_t t;
-    int32_t e;
-    for (e = 0; e < desc->experts && tokens > 0; e++) {
-        double mean = 0;
-        for (t = 0; t < tokens; t++)
-            mean +=
-                tegroup_impl_load_f64(desc->probabilities.dtype, tegroup_impl_matrix_row(&desc->probabilities, t), e);
-        loss += (double)tegroup_impl_load_int(desc->counts.dtype, desc->counts.data, e) / ((double)tokens * desc->k)
-                * (mean / (double)tokens);
+    int32_t first, e;
+    if (tokens == 0) return 0;
+    TEGROUP_IMPL_OMP(omp parallel for schedule(static) private(t, e) num_threads(
+        tegroup_impl_router_team(desc->threads, tokens, desc->experts, 2)))
+    for (first = 0; first < desc->experts; first += 8) {
+        const int32_t end = (int32_t)tegroup_impl_min(first + 8, desc->experts);
+        for (e = first; e < end; e++) mean[e] = 0;
+        for (t = 0; t < tokens; t++) {
+            const void *row = tegroup_impl_matrix_row(&desc->probabilities, t);
+            for (e = first; e < end; e++) mean[e] += tegroup_impl_load_f64(desc->probabilities.dtype, row, e);
+        }
     }
+    for (e = 0; e < desc->experts; e++)
+        loss += (double)tegroup_impl_load_int(desc->counts.dtype, desc->counts.data, e) / ((double)tokens * desc->k)
+                * (mean[e] / (double)tokens);
     return desc->balance_coefficient * desc->experts * loss;
 }
 
@@ -10994,9 +11121,10 @@ TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struc
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_router(desc, stream, error);
 #endif
 
-    tokens = desc->logits.rows;
+    tokens = desc->logits.rows; /* of each, the exponentials, and k looks at what is not chosen yet */
     tegroup_impl_clear_counts(&desc->counts);
-    TEGROUP_IMPL_OMP(omp parallel for schedule(static))
+    TEGROUP_IMPL_OMP(omp parallel for schedule(static) num_threads(
+        tegroup_impl_router_team(desc->threads, tokens, desc->experts, 8 + desc->k * (desc->k + 1) / 2)))
     for (t = 0; t < tokens; t++) tegroup_impl_router_row(desc, t);
     if (desc->balance_loss) *desc->balance_loss = tegroup_impl_router_balance(desc);
     return TEGROUP_OK;
@@ -11016,6 +11144,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     (void)stream;
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_router_sizes(desc->experts, desc->k, desc->normalize, desc->balance_coefficient, error));
     TEGROUP_IMPL_TRY(
@@ -11041,7 +11170,8 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
 #if TEGROUP_IMPL_MOE_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_router_backward(desc, stream, error);
 #endif
-    TEGROUP_IMPL_OMP(omp parallel for schedule(static))
+    TEGROUP_IMPL_OMP(omp parallel for schedule(static) num_threads(
+        tegroup_impl_router_team(desc->threads, tokens, desc->experts, 2 * desc->k)))
     for (t = 0; t < tokens; t++) {
         if (desc->probabilities.dtype == TEGROUP_DTYPE_F64) tegroup_impl_router_grad_row_f64(desc, t);
         else tegroup_impl_router_grad_row_f32(desc, t);
@@ -11049,7 +11179,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     return TEGROUP_OK;
 }
 
-/* ==== [66] Permute and combine (src/moe/permutation.h) ==== */
+/* ==== [67] Permute and combine (src/moe/permutation.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,
@@ -11173,6 +11303,11 @@ static inline double tegroup_impl_dot_row_f64(const tegroup_matrix *a, int64_t i
     return sum;
 }
 
+/* The threads that rows of `choices` rows each are worth. */
+static inline int32_t tegroup_impl_rows_team(int32_t limit, int64_t rows, int64_t choices, int64_t cols) {
+    return tegroup_impl_team(tegroup_impl_threads(limit), (double)rows * (double)choices * (double)cols);
+}
+
 /* Slots of one run: a warp counts a run's slots by expert, and takes them in order. */
 static inline int64_t tegroup_impl_permutation_run(int32_t experts) {
     return 512 * tegroup_impl_max(1, tegroup_impl_ceil_div(experts, 1024));
@@ -11221,6 +11356,7 @@ static inline tegroup_status tegroup_impl_permutation_check(const tegroup_permut
     tegroup_impl_buffer buffers[4];
     tegroup_layout layout;
     TEGROUP_IMPL_TRY(tegroup_impl_check_permutation_sizes(desc, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->indices, indices, -1, -1, TEGROUP_IMPL_INTEGERS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->row_of_slot, row_of_slot, desc->indices.rows, desc->indices.cols,
                                             desc->shape.rows, error));
@@ -11243,19 +11379,23 @@ static inline tegroup_status tegroup_impl_permutation_check(const tegroup_permut
     return tegroup_impl_check_snapshot(desc->shape.snapshot, "shape.snapshot", desc->shape.rows, desc->space, error);
 }
 
-/* Give slot `slot` the next free row of its expert's group. Until a group is full, its last entry of slot_of_row counts
- * the rows taken, as -1 - taken: no scratch is needed. Returns the row, -1 where there is none. */
-static inline int64_t tegroup_impl_permutation_take(const tegroup_snapshot_view *view, const tegroup_matrix *slots,
-                                                    int64_t expert, int64_t slot) {
-    int64_t counter, last, taken;
-    if (!tegroup_impl_within(expert, view->header->groups) || view->rows[expert] <= 0) return -1;
-    last = view->start[expert] + view->rows[expert] - 1;
-    counter = tegroup_impl_entry(slots, 0, last);
-    if (counter >= 0) return -1; /* full */
-    taken = -1 - counter;
-    if (taken + 1 < view->rows[expert]) tegroup_impl_store_int(slots->dtype, slots->data, last, -1 - (taken + 1));
-    tegroup_impl_store_int(slots->dtype, slots->data, view->start[expert] + taken, slot);
-    return view->start[expert] + taken;
+/* Rows for the slots of tokens from .. to-1: a slot takes its expert's next free row, or -1 where there is none. What
+ * the slots before them take is counted first, so that the tokens may be shared out among threads. */
+static inline void tegroup_impl_permutation_share(const tegroup_permutation_desc *desc,
+                                                  const tegroup_snapshot_view *view, int64_t from, int64_t to) {
+    const tegroup_matrix *rows = &desc->row_of_slot, *slots = &desc->slot_of_row;
+    const int32_t groups = view->header->groups;
+    int64_t taken[TEGROUP_MAX_GROUPS], k = desc->indices.cols, t, j;
+    memset(taken, 0, (size_t)groups * sizeof *taken);
+    for (t = 0; t < to; t++)
+        for (j = 0; j < k; j++) {
+            const int64_t expert = tegroup_impl_entry(&desc->indices, t, j);
+            const int found = tegroup_impl_within(expert, groups) && taken[expert] < view->rows[expert];
+            const int64_t row = found ? view->start[expert] + taken[expert] : -1;
+            if (t >= from) tegroup_impl_store_int(rows->dtype, tegroup_impl_matrix_row(rows, t), j, row);
+            if (t >= from && found) tegroup_impl_store_int(slots->dtype, slots->data, row, t * k + j);
+            if (found) taken[expert]++;
+        }
 }
 
 TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_desc *desc, struct CUstream_st *stream,
@@ -11263,8 +11403,8 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
     tegroup_permutation_desc taken;
     tegroup_snapshot_view view;
     const tegroup_matrix *slots;
-    int64_t k, t, j, row, last;
-    int32_t g;
+    int64_t tokens, row;
+    int32_t threads, share;
     (void)stream;
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_permutation_check(desc, error));
@@ -11275,18 +11415,17 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
     TEGROUP_IMPL_RULE(view.header->groups == desc->shape.groups, ERROR_CAPACITY, "shape.snapshot",
                       "must be of as many groups", desc->shape.groups, view.header->groups);
 
-    k = desc->indices.cols;
+    tokens = tegroup_impl_matrix_rows(&desc->indices);
     slots = &desc->slot_of_row;
-    for (row = 0; row < desc->shape.rows; row++) tegroup_impl_store_int(slots->dtype, slots->data, row, -1);
-    for (t = 0; t < tegroup_impl_matrix_rows(&desc->indices); t++)
-        for (j = 0; j < k; j++) {
-            row = tegroup_impl_permutation_take(&view, slots, tegroup_impl_entry(&desc->indices, t, j), t * k + j);
-            tegroup_impl_store_int(desc->row_of_slot.dtype, tegroup_impl_matrix_row(&desc->row_of_slot, t), j, row);
-        }
-    for (g = 0; g < view.header->groups; g++) { /* a group that did not fill up: its counter becomes an empty row */
-        last = view.start[g] + view.rows[g] - 1;
-        if (view.rows[g] > 0 && tegroup_impl_entry(slots, 0, last) < 0)
-            tegroup_impl_store_int(slots->dtype, slots->data, last, -1);
+    threads = tegroup_impl_team(tegroup_impl_threads(desc->threads),
+                                (double)desc->shape.rows + 2 * (double)tokens * (double)desc->indices.cols);
+    TEGROUP_IMPL_OMP(omp parallel private(row, share) num_threads(threads)) {
+        TEGROUP_IMPL_OMP(omp for schedule(static))
+        for (row = 0; row < desc->shape.rows; row++) tegroup_impl_store_int(slots->dtype, slots->data, row, -1);
+        TEGROUP_IMPL_OMP(omp for schedule(static))
+        for (share = 0; share < threads; share++)
+            tegroup_impl_permutation_share(desc, &view, tegroup_impl_share_begin(tokens, share, threads),
+                                           tegroup_impl_share_begin(tokens, share + 1, threads));
     }
     return TEGROUP_OK;
 }
@@ -11303,6 +11442,7 @@ static inline tegroup_status tegroup_impl_permute_check(const tegroup_permute_de
     const int weighted = desc->weights.dtype != TEGROUP_DTYPE_UNSET;
     tegroup_impl_buffer buffers[4];
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
     TEGROUP_IMPL_RULE(desc->k >= 1 && desc->k <= TEGROUP_IMPL_CHOICES, ERROR_VALUE, "k", "must be 1 to 64",
                       TEGROUP_IMPL_CHOICES, desc->k);
     TEGROUP_IMPL_TRY(
@@ -11334,7 +11474,9 @@ TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, str
 #if TEGROUP_IMPL_MOE_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_permute(desc, stream, error);
 #endif
-    TEGROUP_IMPL_OMP(omp parallel for schedule(static))
+    TEGROUP_IMPL_OMP(omp parallel for schedule(static) num_threads(
+        tegroup_impl_rows_team(desc->threads, tegroup_impl_min(desc->permuted.rows, desc->tokens.rows * desc->k), 1,
+                               desc->permuted.cols)))
     for (row = 0; row < tegroup_impl_matrix_rows(&desc->permuted); row++) {
         const int64_t slot = tegroup_impl_entry(&desc->slot_of_row, 0, row);
         double weight;
@@ -11363,6 +11505,7 @@ TEGROUP_API tegroup_status tegroup_combine(const tegroup_combine_desc *desc, str
     (void)stream;
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->permuted, permuted, -1, -1, TEGROUP_IMPL_FLOATS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->row_of_slot, row_of_slot, -1, -1, desc->permuted.rows, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->tokens, tokens, desc->row_of_slot.rows, desc->permuted.cols,
@@ -11378,7 +11521,8 @@ TEGROUP_API tegroup_status tegroup_combine(const tegroup_combine_desc *desc, str
 #if TEGROUP_IMPL_MOE_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_combine(desc, stream, error);
 #endif
-    TEGROUP_IMPL_OMP(omp parallel for schedule(static))
+    TEGROUP_IMPL_OMP(omp parallel for schedule(static) num_threads(
+        tegroup_impl_rows_team(desc->threads, desc->tokens.rows, desc->row_of_slot.cols, desc->tokens.cols)))
     for (t = 0; t < tegroup_impl_matrix_rows(&desc->tokens); t++) {
         if (desc->permuted.dtype == TEGROUP_DTYPE_F64) tegroup_impl_combine_row_f64(desc, t);
         else tegroup_impl_combine_row_f32(desc, t);
@@ -11401,6 +11545,7 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
     (void)stream;
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
     wants_weights = desc->grad_weights.dtype != TEGROUP_DTYPE_UNSET;
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->grad_tokens, grad_tokens, -1, -1, TEGROUP_IMPL_FLOATS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->row_of_slot, row_of_slot, desc->grad_tokens.rows, -1,
@@ -11434,7 +11579,8 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
 #if TEGROUP_IMPL_MOE_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_combine_backward(desc, stream, error);
 #endif
-    TEGROUP_IMPL_OMP(omp parallel for schedule(static) private(j))
+    TEGROUP_IMPL_OMP(omp parallel for schedule(static) private(j) num_threads(
+        tegroup_impl_rows_team(desc->threads, desc->grad_tokens.rows, k, (1 + wants_weights) * desc->grad_tokens.cols)))
     for (t = 0; t < tegroup_impl_matrix_rows(&desc->row_of_slot); t++)
         for (j = 0; j < k; j++) {
             int64_t row = tegroup_impl_entry(&desc->row_of_slot, t, j);

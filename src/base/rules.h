@@ -80,12 +80,3 @@ static inline int tegroup_impl_overlaps(const void *a, int64_t a_bytes, const vo
     if (!a || !b || a_bytes <= 0 || b_bytes <= 0) return 0;
     return x < y ? y - x < (uint64_t)a_bytes : x - y < (uint64_t)b_bytes;
 }
-
-static inline int32_t tegroup_impl_threads(int32_t limit) {
-#if defined(_OPENMP)
-    int32_t threads = (int32_t)omp_get_max_threads();
-#else
-    int32_t threads = 1;
-#endif
-    return limit > 0 && limit < threads ? limit : threads;
-}

@@ -47,6 +47,8 @@ typedef struct tegroup_activation_desc {
     tegroup_matrix     input;       /* in  [rows, 2 width], not gated [rows, width]; F16, BF16, F32 or F64        */
     tegroup_matrix     row_scale;   /* in  [rows, 1], F32 or F64; absent = 1                                      */
     tegroup_matrix     output;      /* out [rows, width]; not gated: may be input itself, with its ld and dtype   */
+    int32_t            threads;     /* on the host, at most so many; 0 = all that OpenMP gives, 1 without OpenMP.
+                                       Only time depends on it                                                    */
 } tegroup_activation_desc;
 
 /* Gradient of the above. */
@@ -63,4 +65,5 @@ typedef struct tegroup_activation_backward_desc {
     tegroup_matrix     grad_input;     /* out as large as input and laid out alike; may be input itself, with its ld
                                           and dtype, and grad_output where not gated */
     tegroup_matrix     grad_row_scale; /* out [rows, 1], F32 or F64; absent = not wanted                          */
+    int32_t            threads;        /* likewise                                                                */
 } tegroup_activation_backward_desc;

@@ -10,6 +10,7 @@
 #include "base/build.h"
 #include "base/arithmetic.h"
 #include "base/rules.h"
+#include "base/threads.h"
 #include "formats/dtype.h"
 #include "formats/convert.h"
 #include "core/layout.h"
@@ -30,6 +31,7 @@ typedef struct tegroup_impl_preparation {
     const int64_t *offsets;
     int64_t *start, *out_rows, *prefix, *out_cols, *out_offset;
     int32_t *order, order_entries; /* a power of two: groups, and what pads them for the sort */
+    int32_t threads;               /* on the host */
 } tegroup_impl_preparation;
 
 /* The scan that places groups: a running sum of counts, or a running maximum of ends. */
@@ -224,13 +226,37 @@ TEGROUP_IMPL_HD void tegroup_impl_sort_compare(const tegroup_impl_preparation *p
     }
 }
 
+/* The comparators that stay within the positions first .. first + block - 1. */
+static inline void tegroup_impl_sort_block(const tegroup_impl_preparation *p, tegroup_impl_sort_key key, int32_t first,
+                                           int32_t block, int32_t run, int32_t distance) {
+    int32_t i;
+    for (; distance > 0; distance /= 2)
+        for (i = first; i < first + block; i++) tegroup_impl_sort_compare(p, key, i, run, distance);
+}
+
+/* The network, with the positions in a block for each thread, as far as that is a power of two: blocks wait for each
+ * other only where a comparator reaches from one to another. */
 static inline void tegroup_impl_sort(const tegroup_impl_preparation *p, tegroup_impl_sort_key key) {
     const int32_t extent = p->order_entries;
-    int32_t run, distance, i;
+    int32_t log = 0, block = extent, threads, run, distance, i;
+    while (extent >> log > 1) log++;
+    threads = tegroup_impl_team(p->threads, 3.0 * extent * log * (log + 1));
+    while (block > 1 && extent / block * 2 <= threads) block /= 2;
     for (i = 0; i < extent; i++) p->order[i] = i;
-    for (run = 2; run <= extent; run *= 2)
-        for (distance = run / 2; distance > 0; distance /= 2)
-            for (i = 0; i < extent; i++) tegroup_impl_sort_compare(p, key, i, run, distance);
+    TEGROUP_IMPL_OMP(omp parallel private(run, distance, i) num_threads(threads)) {
+        TEGROUP_IMPL_OMP(omp for schedule(static))
+        for (i = 0; i < extent; i += block)
+            for (run = 2; run <= block; run *= 2) tegroup_impl_sort_block(p, key, i, block, run, run / 2);
+        for (run = 2 * block; run <= extent; run *= 2) {
+            for (distance = run / 2; distance >= block; distance /= 2) {
+                TEGROUP_IMPL_OMP(omp for schedule(static))
+                for (i = 0; i < extent / 2; i++) /* the lower position of each pair */
+                    tegroup_impl_sort_compare(p, key, 2 * i - (i & (distance - 1)), run, distance);
+            }
+            TEGROUP_IMPL_OMP(omp for schedule(static))
+            for (i = 0; i < extent; i += block) tegroup_impl_sort_block(p, key, i, block, run, block / 2);
+        }
+    }
 }
 
 /* Rows that the group at position i of the sorted ones keeps to itself. Of two groups that share rows, or elements, the
@@ -272,16 +298,28 @@ static inline void tegroup_impl_prepare_note(tegroup_snapshot_header *header, in
     if (header->bad_group < 0 || g < header->bad_group) header->bad_group = g;
 }
 
-static inline void tegroup_impl_prepare_disjoin(const tegroup_impl_preparation *p, tegroup_impl_sort_key key,
-                                                tegroup_snapshot_header *header) {
+/* Sort the groups, and write what tegroup_impl_prepare_apart says of those that own something. Returns how many these
+ * are. */
+static inline int32_t tegroup_impl_prepare_all_apart(const tegroup_impl_preparation *p, tegroup_impl_sort_key key,
+                                                     int64_t rows[TEGROUP_MAX_GROUPS]) {
     int32_t owners = 0, g, i;
     for (g = 0; g < p->groups; g++) owners += tegroup_impl_prepare_owns(p, key, g);
     tegroup_impl_sort(p, key);
+    TEGROUP_IMPL_OMP(omp parallel for schedule(static, 1) num_threads(
+        tegroup_impl_team(p->threads, 4.0 * owners * (key == TEGROUP_IMPL_SORT_BY_START ? 2 : owners))))
+    for (i = 0; i < owners; i++) rows[i] = tegroup_impl_prepare_apart(p, key, owners, i);
+    return owners;
+}
+
+static inline void tegroup_impl_prepare_disjoin(const tegroup_impl_preparation *p, tegroup_impl_sort_key key,
+                                                tegroup_snapshot_header *header) {
+    int64_t rows[TEGROUP_MAX_GROUPS];
+    const int32_t owners = tegroup_impl_prepare_all_apart(p, key, rows);
+    int32_t g, i;
     for (i = 0; i < owners; i++) {
-        const int64_t rows = tegroup_impl_prepare_apart(p, key, owners, i);
         g = p->order[i];
-        if (rows < p->out_rows[g]) tegroup_impl_prepare_note(header, g, TEGROUP_SNAPSHOT_OVERLAP);
-        p->out_rows[g] = rows;
+        if (rows[i] < p->out_rows[g]) tegroup_impl_prepare_note(header, g, TEGROUP_SNAPSHOT_OVERLAP);
+        p->out_rows[g] = rows[i];
     }
 }
 
@@ -347,14 +385,12 @@ static inline tegroup_status tegroup_impl_prepare_lie(const tegroup_impl_prepara
 /* Two groups that share rows, or elements, where no size lies otherwise. */
 static inline tegroup_status tegroup_impl_prepare_check_apart(const tegroup_impl_preparation *p,
                                                               tegroup_impl_sort_key key, tegroup_error *error) {
-    int32_t owners = 0, lowest = -1, g, i;
-    for (g = 0; g < p->groups; g++) owners += tegroup_impl_prepare_owns(p, key, g);
-    tegroup_impl_sort(p, key);
+    int64_t rows[TEGROUP_MAX_GROUPS];
+    const int32_t owners = tegroup_impl_prepare_all_apart(p, key, rows);
+    int32_t lowest = -1, g, i;
     for (i = 0; i < owners; i++) {
         g = p->order[i];
-        if ((lowest < 0 || g < lowest)
-            && tegroup_impl_prepare_apart(p, key, owners, i) < tegroup_impl_prepare_read(p, g).rows)
-            lowest = g;
+        if ((lowest < 0 || g < lowest) && rows[i] < tegroup_impl_prepare_read(p, g).rows) lowest = g;
     }
     TEGROUP_IMPL_RULE(lowest < 0, ERROR_OVERLAP,
                       key == TEGROUP_IMPL_SORT_BY_START ? "shape.row_sizes.starts" : "shape.offsets",
@@ -458,6 +494,7 @@ static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_de
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_RULE(desc->clamp == 0 || desc->clamp == 1, ERROR_VALUE, "clamp", "must be 0 or 1", 1, desc->clamp);
     TEGROUP_IMPL_RULE_ENUM(desc->check_level, TEGROUP_CHECK_DEEP, "check_level", "must be a tegroup_check_level");
+    TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
     shape = &desc->shape;
     ragged_cols = shape->col_sizes.encoding != TEGROUP_ENCODING_UNSET;
     TEGROUP_IMPL_RULE(shape->groups >= 0 && shape->groups <= TEGROUP_MAX_GROUPS, ERROR_VALUE, "shape.groups",

@@ -13,6 +13,7 @@
 #include "base/build.h"
 #include "base/arithmetic.h"
 #include "base/rules.h"
+#include "base/threads.h"
 #include "formats/dtype.h"
 #include "core/layout.h"
 #include "core/checks.h"
@@ -61,7 +62,7 @@ static inline tegroup_status tegroup_impl_check_options(const tegroup_options *o
     TEGROUP_IMPL_RULE_ENUM(o->compute, TEGROUP_COMPUTE_F64, "options.compute", "must be a tegroup_compute");
     TEGROUP_IMPL_RULE_ENUM(o->backend, TEGROUP_BACKEND_COUNT - 1, "options.backend", "must be a tegroup_backend");
     TEGROUP_IMPL_RULE_ENUM(o->check_level, TEGROUP_CHECK_DEEP, "options.check_level", "must be a tegroup_check_level");
-    TEGROUP_IMPL_RULE(o->threads >= 0, ERROR_VALUE, "options.threads", "must not be negative", 0, o->threads);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_threads(o->threads, "options.threads", error));
     TEGROUP_IMPL_RULE(o->sm_limit >= 0, ERROR_VALUE, "options.sm_limit", "must not be negative", 0, o->sm_limit);
     TEGROUP_IMPL_RULE(o->data_alignment_bytes >= 0 && o->data_alignment_bytes <= TEGROUP_ALIGNMENT
                           && (o->data_alignment_bytes & (o->data_alignment_bytes - 1)) == 0,

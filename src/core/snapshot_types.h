@@ -75,4 +75,6 @@ typedef struct tegroup_prepare_desc {
                                       device memory always are, and the header's status tells */
     tegroup_check_level check_level; /* DEEP: also asks the driver whose memory snapshot and sizes are, where space is
                                       DEVICE: a host address would end the CUDA context                       */
+    int32_t        threads;        /* on the host, at most so many; 0 = all that OpenMP gives, 1 without OpenMP. Only
+                                      time depends on it, and that only of hundreds of groups                  */
 } tegroup_prepare_desc;

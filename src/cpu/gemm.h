@@ -11,6 +11,7 @@
 #include "core/plan_types.h"
 #include "base/build.h"
 #include "base/arithmetic.h"
+#include "base/threads.h"
 #include "formats/convert.h"
 #include "core/layout.h"
 #include "core/checks.h"
@@ -186,10 +187,32 @@ static inline void tegroup_impl_cpu_gemm_thread(const tegroup_gemm_desc *desc, c
     }
 }
 
+/* The steps of a product, counted no further than a fork is worth: a tile packs its A and its B, two elements a step,
+ * and the innermost kernel multiplies eight. */
+static inline double tegroup_impl_cpu_gemm_steps(const tegroup_gemm_desc *desc, const tegroup_snapshot_view views[4]) {
+    const tegroup_snapshot_view *rows = &views[TEGROUP_IMPL_D];
+    const double groups = desc->a.shape.groups;
+    double steps = 0;
+    int32_t g;
+    if (desc->tail != TEGROUP_TAIL_KEEP && rows->header)
+        steps += groups * groups + (double)(desc->d.shape.rows - rows->header->rows_total) * (double)desc->d.shape.cols;
+    for (g = 0; g < desc->a.shape.groups && steps < TEGROUP_IMPL_FORK_STEPS; g++) {
+        const tegroup_impl_product p = tegroup_impl_product_of(desc, views, g, 1, 0);
+        const double m = (double)p.m, n = (double)p.n, k = (double)p.k;
+        if (p.skip) continue;
+        if (p.m > 0 && p.n > 0 && !p.untouched)
+            steps += n * k / 2 * (double)tegroup_impl_ceil_div(p.m, TEGROUP_IMPL_CPU_TILE_M)
+                     + m * k / 2 * (double)tegroup_impl_ceil_div(p.n, TEGROUP_IMPL_CPU_TILE_N) + m * n * (1 + k / 8);
+        if (desc->op == TEGROUP_OP_WGRAD && desc->bias.dtype != TEGROUP_DTYPE_UNSET)
+            steps += (double)p.a.rows * (double)tegroup_impl_min(p.a.cols, p.bias.cols);
+    }
+    return steps;
+}
+
 static inline tegroup_status tegroup_impl_cpu_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                    struct CUstream_st *stream, tegroup_error *error) {
     tegroup_snapshot_view views[4];
-    int32_t i;
+    int32_t threads = plan->threads, i;
     const tegroup_tensor *tensors[4];
     tensors[TEGROUP_IMPL_A] = &desc->a;
     tensors[TEGROUP_IMPL_B] = &desc->b;
@@ -201,11 +224,12 @@ static inline tegroup_status tegroup_impl_cpu_gemm(const tegroup_plan *plan, con
                                       ? tensors[i]->shape.snapshot
                                       : NULL);
     (void)stream, (void)error;
-    (void)plan; /* without OpenMP there is one thread */
 #if defined(_OPENMP)
-#pragma omp parallel num_threads((int)plan->threads)
+    if (threads > 1) threads = tegroup_impl_team(threads, tegroup_impl_cpu_gemm_steps(desc, views));
+#pragma omp parallel num_threads((int)threads)
     tegroup_impl_cpu_gemm_thread(desc, views, (int32_t)omp_get_thread_num());
 #else
+    (void)threads; /* there is one */
     tegroup_impl_cpu_gemm_thread(desc, views, 0);
 #endif
     return TEGROUP_OK;

@@ -53,12 +53,6 @@
 #define TEGROUP_IMPL_UNROLL
 #endif
 
-#if defined(_OPENMP)
-#define TEGROUP_IMPL_OMP(directive) _Pragma(#directive)
-#else
-#define TEGROUP_IMPL_OMP(directive)
-#endif
-
 static inline int64_t tegroup_impl_cpu_panel_bytes(tegroup_compute compute) {
     int64_t a = TEGROUP_IMPL_CPU_TILE_M_PADDED * TEGROUP_IMPL_CPU_TILE_K,
             b = TEGROUP_IMPL_CPU_TILE_K * TEGROUP_IMPL_CPU_PANEL_N,

@@ -12,6 +12,7 @@
 #include "base/build.h"
 #include "base/arithmetic.h"
 #include "base/rules.h"
+#include "base/threads.h"
 #include "core/layout.h"
 #include "core/checks.h"
 #include "core/problem.h"

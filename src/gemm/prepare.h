@@ -10,6 +10,7 @@
 #include "base/linkage.h"
 #include "base/build.h"
 #include "base/rules.h"
+#include "base/threads.h"
 #include "core/layout.h"
 #include "core/checks.h"
 #include "core/prepare.h"
@@ -46,6 +47,7 @@ TEGROUP_API tegroup_status tegroup_prepare(const tegroup_prepare_desc *desc, str
     p.prefix = (int64_t *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_SNAPSHOT_PREFIX, desc->snapshot);
     p.order = (int32_t *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_SNAPSHOT_ORDER, desc->snapshot);
     p.order_entries = tegroup_impl_sort_extent(p.groups);
+    p.threads = tegroup_impl_threads(desc->threads);
     if (p.irregular) {
         p.out_cols = (int64_t *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_SNAPSHOT_COLS, desc->snapshot);
         p.out_offset = (int64_t *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_SNAPSHOT_OFFSET, desc->snapshot);

@@ -11,12 +11,12 @@
 #include "base/build.h"
 #include "base/arithmetic.h"
 #include "base/rules.h"
+#include "base/threads.h"
 #include "formats/convert.h"
 #include "core/layout.h"
 #include "core/checks.h"
 #include "core/apart.h"
 #include "cpu/rows.h"
-#include "cpu/gemm_kernel.h"
 #include "core/activation_formulas.h"
 
 #if TEGROUP_IMPL_ACTIVATION_KERNELS
@@ -185,6 +185,7 @@ static inline tegroup_status tegroup_impl_activation_check(const tegroup_activat
                                                            tegroup_error *error) {
     tegroup_impl_buffer buffers[4];
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_activation_kind(desc->activation, desc->interleaved, desc->alpha, desc->limit, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->output, names->output.paths, -1, -1, TEGROUP_IMPL_FLOATS, error));
@@ -206,18 +207,28 @@ static inline tegroup_status tegroup_impl_activation_check(const tegroup_activat
     return tegroup_impl_check_apart(buffers, 4, TEGROUP_CHECK_HOST, NULL, error);
 }
 
-/* threads: on the host, as in tegroup_gemm_desc. */
-static inline tegroup_status tegroup_impl_activation_run(const tegroup_activation_desc *desc, int32_t threads,
+/* The threads that an activation's rows are worth: each is looked up among the groups, and an element of one that a
+ * group owns costs some eight steps. */
+static inline int32_t tegroup_impl_activation_team(int32_t limit, const tegroup_snapshot_view *view, int64_t rows,
+                                                   int64_t width) {
+    const double groups = view->header ? view->header->groups : 0,
+                 owned = view->header ? (double)view->header->rows_total : (double)rows;
+    return tegroup_impl_team(tegroup_impl_threads(limit), groups * (double)rows + 8 * owned * (double)width);
+}
+
+static inline tegroup_status tegroup_impl_activation_run(const tegroup_activation_desc *desc,
                                                          struct CUstream_st *stream, tegroup_error *error) {
+    const int64_t rows = tegroup_impl_matrix_rows(&desc->output);
     tegroup_snapshot_view view;
     int64_t row;
-    (void)threads, (void)stream, (void)error;
+    (void)stream, (void)error;
 #if TEGROUP_IMPL_ACTIVATION_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_activation_forward(desc, stream, error);
 #endif
     view = tegroup_snapshot_read(desc->snapshot);
-    TEGROUP_IMPL_OMP(omp parallel for schedule(static) num_threads(tegroup_impl_threads(threads)))
-    for (row = 0; row < tegroup_impl_matrix_rows(&desc->output); row++) {
+    TEGROUP_IMPL_OMP(omp parallel for schedule(static) num_threads(
+        tegroup_impl_activation_team(desc->threads, &view, rows, desc->output.cols)))
+    for (row = 0; row < rows; row++) {
         if (!tegroup_impl_row_owned(&view, row)) continue;
         if (desc->input.dtype == TEGROUP_DTYPE_F64) tegroup_impl_activation_row_f64(desc, row);
         else tegroup_impl_activation_row_f32(desc, row);
@@ -230,7 +241,7 @@ TEGROUP_API tegroup_status tegroup_activation_forward(const tegroup_activation_d
     tegroup_activation_desc taken;
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_activation_check(desc, tegroup_impl_activation_own_names(), error));
-    return tegroup_impl_activation_run(desc, 0, stream, error);
+    return tegroup_impl_activation_run(desc, stream, error);
 }
 
 /* The backward of a described activation; its gradients are left for the caller to fill in. */
@@ -246,6 +257,7 @@ static inline void tegroup_impl_activation_backward_of(const tegroup_activation_
     backward->snapshot = forward->snapshot;
     backward->input = forward->input;
     backward->row_scale = forward->row_scale;
+    backward->threads = forward->threads;
 }
 
 /* Everything that tegroup_activation_backward checks before it starts. */
@@ -255,6 +267,7 @@ static inline tegroup_status tegroup_impl_activation_backward_check(const tegrou
     tegroup_impl_buffer buffers[6];
     int64_t rows, cols;
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_activation_kind(desc->activation, desc->interleaved, desc->alpha, desc->limit, error));
     TEGROUP_IMPL_TRY(
@@ -285,18 +298,19 @@ static inline tegroup_status tegroup_impl_activation_backward_check(const tegrou
 }
 
 static inline tegroup_status tegroup_impl_activation_backward_run(const tegroup_activation_backward_desc *desc,
-                                                                  int32_t threads, struct CUstream_st *stream,
-                                                                  tegroup_error *error) {
+                                                                  struct CUstream_st *stream, tegroup_error *error) {
+    const int64_t rows = desc->grad_output.rows;
     tegroup_snapshot_view view;
     int64_t row;
-    (void)threads, (void)stream, (void)error;
+    (void)stream, (void)error;
 #if TEGROUP_IMPL_ACTIVATION_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_activation_backward(desc, stream, error);
 #endif
     view = tegroup_snapshot_read(desc->snapshot);
     if (desc->grad_output.cols == 0 && desc->grad_row_scale.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
-    TEGROUP_IMPL_OMP(omp parallel for schedule(static) num_threads(tegroup_impl_threads(threads)))
-    for (row = 0; row < desc->grad_output.rows; row++) {
+    TEGROUP_IMPL_OMP(omp parallel for schedule(static) num_threads(
+        tegroup_impl_activation_team(desc->threads, &view, rows, 2 * desc->grad_output.cols)))
+    for (row = 0; row < rows; row++) {
         if (!tegroup_impl_row_owned(&view, row)) continue;
         if (desc->input.dtype == TEGROUP_DTYPE_F64) tegroup_impl_activation_grad_row_f64(desc, row);
         else tegroup_impl_activation_grad_row_f32(desc, row);
@@ -309,5 +323,5 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
     tegroup_activation_backward_desc taken;
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_activation_backward_check(desc, tegroup_impl_activation_own_names(), error));
-    return tegroup_impl_activation_backward_run(desc, 0, stream, error);
+    return tegroup_impl_activation_backward_run(desc, stream, error);
 }

@@ -102,7 +102,7 @@ static inline tegroup_status tegroup_impl_chain_forward(const tegroup_chain_plan
             tegroup_impl_chain_check_memory(desc, chain, i, &chain->values[i], TEGROUP_IMPL_LINEAR_INPUT, error));
         tegroup_impl_chain_activation(desc, chain, i, &activation, &unused);
         TEGROUP_IMPL_TRY(tegroup_impl_activation_check(&activation, tegroup_impl_activation_own_names(), error));
-        return run ? tegroup_impl_activation_run(&activation, desc->options.threads, stream, error) : TEGROUP_OK;
+        return run ? tegroup_impl_activation_run(&activation, stream, error) : TEGROUP_OK;
     }
 }
 
@@ -148,8 +148,7 @@ static inline tegroup_status tegroup_impl_chain_back(const tegroup_chain_plan *p
         tegroup_impl_chain_activation(desc, chain, i, &unused, &activation);
         TEGROUP_IMPL_TRY(
             tegroup_impl_activation_backward_check(&activation, tegroup_impl_activation_own_names(), error));
-        return run ? tegroup_impl_activation_backward_run(&activation, desc->options.threads, stream, error)
-                   : TEGROUP_OK;
+        return run ? tegroup_impl_activation_backward_run(&activation, stream, error) : TEGROUP_OK;
     }
 }
 

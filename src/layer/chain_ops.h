@@ -206,6 +206,7 @@ static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc,
         forward->row_scale.cols = 1;
         forward->row_scale.dtype = given->row_scale_dtype;
     }
+    forward->threads = desc->options.threads;
     tegroup_impl_activation_backward_of(forward, backward);
     backward->grad_output = tegroup_impl_mlp_matrix(&chain->grads[i + 1]);
     backward->grad_input = tegroup_impl_mlp_matrix(&chain->grads[i]);

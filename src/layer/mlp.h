@@ -191,6 +191,7 @@ static inline void tegroup_impl_mlp_describe_activation(const tegroup_mlp_desc *
     activation->input = tegroup_impl_mlp_matrix(preactivation);
     activation->row_scale = tegroup_impl_mlp_row_scale(desc);
     activation->output = tegroup_impl_mlp_matrix(activated);
+    activation->threads = desc->options.threads;
 }
 
 static inline tegroup_status tegroup_impl_mlp_activation(const tegroup_mlp_desc *desc,
@@ -291,7 +292,7 @@ static inline tegroup_status tegroup_impl_mlp_forward(const tegroup_impl_mlp_pla
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_run_fused(&call.products[0], &epilogue, stream, error));
     } else {
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&call.products[0], stream, error));
-        TEGROUP_IMPL_TRY(tegroup_impl_activation_run(&epilogue.activation, desc->options.threads, stream, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_activation_run(&epilogue.activation, stream, error));
     }
     return tegroup_impl_mlp_run(&call.products[1], stream, error);
 }
@@ -348,9 +349,8 @@ static inline tegroup_status tegroup_impl_mlp_dgrad(const tegroup_impl_mlp_plans
     } else {
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&call.products[0], stream, error));
         if (desc->recompute)
-            TEGROUP_IMPL_TRY(tegroup_impl_activation_run(&epilogue.activation, desc->options.threads, stream, error));
-        TEGROUP_IMPL_TRY(
-            tegroup_impl_activation_backward_run(&epilogue.gradient, desc->options.threads, stream, error));
+            TEGROUP_IMPL_TRY(tegroup_impl_activation_run(&epilogue.activation, stream, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_activation_backward_run(&epilogue.gradient, stream, error));
     }
     for (i = 1; i < call.count; i++) TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&call.products[i], stream, error));
     return TEGROUP_OK;

@@ -10,10 +10,10 @@
 #include "base/build.h"
 #include "base/arithmetic.h"
 #include "base/rules.h"
+#include "base/threads.h"
 #include "formats/convert.h"
 #include "core/checks.h"
 #include "core/apart.h"
-#include "cpu/gemm_kernel.h"
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_count(const tegroup_count_desc *desc, struct CUstream_st *stream,

@@ -12,12 +12,12 @@
 #include "base/build.h"
 #include "base/arithmetic.h"
 #include "base/rules.h"
+#include "base/threads.h"
 #include "formats/convert.h"
 #include "core/layout.h"
 #include "core/checks.h"
 #include "core/apart.h"
 #include "cpu/rows.h"
-#include "cpu/gemm_kernel.h"
 #include "moe/router.h"
 
 #if TEGROUP_IMPL_MOE_KERNELS
@@ -99,6 +99,11 @@ static inline REAL tegroup_impl_dot_row_FSUF(const tegroup_matrix *a, int64_t i,
 }
 /* @end */
 
+/* The threads that rows of `choices` rows each are worth. */
+static inline int32_t tegroup_impl_rows_team(int32_t limit, int64_t rows, int64_t choices, int64_t cols) {
+    return tegroup_impl_team(tegroup_impl_threads(limit), (double)rows * (double)choices * (double)cols);
+}
+
 /* Slots of one run: a warp counts a run's slots by expert, and takes them in order. */
 static inline int64_t tegroup_impl_permutation_run(int32_t experts) {
     return 512 * tegroup_impl_max(1, tegroup_impl_ceil_div(experts, 1024));
@@ -147,6 +152,7 @@ static inline tegroup_status tegroup_impl_permutation_check(const tegroup_permut
     tegroup_impl_buffer buffers[4];
     tegroup_layout layout;
     TEGROUP_IMPL_TRY(tegroup_impl_check_permutation_sizes(desc, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->indices, indices, -1, -1, TEGROUP_IMPL_INTEGERS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->row_of_slot, row_of_slot, desc->indices.rows, desc->indices.cols,
                                             desc->shape.rows, error));
@@ -169,19 +175,23 @@ static inline tegroup_status tegroup_impl_permutation_check(const tegroup_permut
     return tegroup_impl_check_snapshot(desc->shape.snapshot, "shape.snapshot", desc->shape.rows, desc->space, error);
 }
 
-/* Give slot `slot` the next free row of its expert's group. Until a group is full, its last entry of slot_of_row counts
- * the rows taken, as -1 - taken: no scratch is needed. Returns the row, -1 where there is none. */
-static inline int64_t tegroup_impl_permutation_take(const tegroup_snapshot_view *view, const tegroup_matrix *slots,
-                                                    int64_t expert, int64_t slot) {
-    int64_t counter, last, taken;
-    if (!tegroup_impl_within(expert, view->header->groups) || view->rows[expert] <= 0) return -1;
-    last = view->start[expert] + view->rows[expert] - 1;
-    counter = tegroup_impl_entry(slots, 0, last);
-    if (counter >= 0) return -1; /* full */
-    taken = -1 - counter;
-    if (taken + 1 < view->rows[expert]) tegroup_impl_store_int(slots->dtype, slots->data, last, -1 - (taken + 1));
-    tegroup_impl_store_int(slots->dtype, slots->data, view->start[expert] + taken, slot);
-    return view->start[expert] + taken;
+/* Rows for the slots of tokens from .. to-1: a slot takes its expert's next free row, or -1 where there is none. What
+ * the slots before them take is counted first, so that the tokens may be shared out among threads. */
+static inline void tegroup_impl_permutation_share(const tegroup_permutation_desc *desc,
+                                                  const tegroup_snapshot_view *view, int64_t from, int64_t to) {
+    const tegroup_matrix *rows = &desc->row_of_slot, *slots = &desc->slot_of_row;
+    const int32_t groups = view->header->groups;
+    int64_t taken[TEGROUP_MAX_GROUPS], k = desc->indices.cols, t, j;
+    memset(taken, 0, (size_t)groups * sizeof *taken);
+    for (t = 0; t < to; t++)
+        for (j = 0; j < k; j++) {
+            const int64_t expert = tegroup_impl_entry(&desc->indices, t, j);
+            const int found = tegroup_impl_within(expert, groups) && taken[expert] < view->rows[expert];
+            const int64_t row = found ? view->start[expert] + taken[expert] : -1;
+            if (t >= from) tegroup_impl_store_int(rows->dtype, tegroup_impl_matrix_row(rows, t), j, row);
+            if (t >= from && found) tegroup_impl_store_int(slots->dtype, slots->data, row, t * k + j);
+            if (found) taken[expert]++;
+        }
 }
 
 TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_desc *desc, struct CUstream_st *stream,
@@ -189,8 +199,8 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
     tegroup_permutation_desc taken;
     tegroup_snapshot_view view;
     const tegroup_matrix *slots;
-    int64_t k, t, j, row, last;
-    int32_t g;
+    int64_t tokens, row;
+    int32_t threads, share;
     (void)stream;
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_permutation_check(desc, error));
@@ -201,18 +211,17 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
     TEGROUP_IMPL_RULE(view.header->groups == desc->shape.groups, ERROR_CAPACITY, "shape.snapshot",
                       "must be of as many groups", desc->shape.groups, view.header->groups);
 
-    k = desc->indices.cols;
+    tokens = tegroup_impl_matrix_rows(&desc->indices);
     slots = &desc->slot_of_row;
-    for (row = 0; row < desc->shape.rows; row++) tegroup_impl_store_int(slots->dtype, slots->data, row, -1);
-    for (t = 0; t < tegroup_impl_matrix_rows(&desc->indices); t++)
-        for (j = 0; j < k; j++) {
-            row = tegroup_impl_permutation_take(&view, slots, tegroup_impl_entry(&desc->indices, t, j), t * k + j);
-            tegroup_impl_store_int(desc->row_of_slot.dtype, tegroup_impl_matrix_row(&desc->row_of_slot, t), j, row);
-        }
-    for (g = 0; g < view.header->groups; g++) { /* a group that did not fill up: its counter becomes an empty row */
-        last = view.start[g] + view.rows[g] - 1;
-        if (view.rows[g] > 0 && tegroup_impl_entry(slots, 0, last) < 0)
-            tegroup_impl_store_int(slots->dtype, slots->data, last, -1);
+    threads = tegroup_impl_team(tegroup_impl_threads(desc->threads),
+                                (double)desc->shape.rows + 2 * (double)tokens * (double)desc->indices.cols);
+    TEGROUP_IMPL_OMP(omp parallel private(row, share) num_threads(threads)) {
+        TEGROUP_IMPL_OMP(omp for schedule(static))
+        for (row = 0; row < desc->shape.rows; row++) tegroup_impl_store_int(slots->dtype, slots->data, row, -1);
+        TEGROUP_IMPL_OMP(omp for schedule(static))
+        for (share = 0; share < threads; share++)
+            tegroup_impl_permutation_share(desc, &view, tegroup_impl_share_begin(tokens, share, threads),
+                                           tegroup_impl_share_begin(tokens, share + 1, threads));
     }
     return TEGROUP_OK;
 }
@@ -229,6 +238,7 @@ static inline tegroup_status tegroup_impl_permute_check(const tegroup_permute_de
     const int weighted = desc->weights.dtype != TEGROUP_DTYPE_UNSET;
     tegroup_impl_buffer buffers[4];
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
     TEGROUP_IMPL_RULE(desc->k >= 1 && desc->k <= TEGROUP_IMPL_CHOICES, ERROR_VALUE, "k", "must be 1 to 64",
                       TEGROUP_IMPL_CHOICES, desc->k);
     TEGROUP_IMPL_TRY(
@@ -260,7 +270,9 @@ TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, str
 #if TEGROUP_IMPL_MOE_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_permute(desc, stream, error);
 #endif
-    TEGROUP_IMPL_OMP(omp parallel for schedule(static))
+    TEGROUP_IMPL_OMP(omp parallel for schedule(static) num_threads(
+        tegroup_impl_rows_team(desc->threads, tegroup_impl_min(desc->permuted.rows, desc->tokens.rows * desc->k), 1,
+                               desc->permuted.cols)))
     for (row = 0; row < tegroup_impl_matrix_rows(&desc->permuted); row++) {
         const int64_t slot = tegroup_impl_entry(&desc->slot_of_row, 0, row);
         double weight;
@@ -289,6 +301,7 @@ TEGROUP_API tegroup_status tegroup_combine(const tegroup_combine_desc *desc, str
     (void)stream;
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->permuted, permuted, -1, -1, TEGROUP_IMPL_FLOATS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->row_of_slot, row_of_slot, -1, -1, desc->permuted.rows, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->tokens, tokens, desc->row_of_slot.rows, desc->permuted.cols,
@@ -304,7 +317,8 @@ TEGROUP_API tegroup_status tegroup_combine(const tegroup_combine_desc *desc, str
 #if TEGROUP_IMPL_MOE_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_combine(desc, stream, error);
 #endif
-    TEGROUP_IMPL_OMP(omp parallel for schedule(static))
+    TEGROUP_IMPL_OMP(omp parallel for schedule(static) num_threads(
+        tegroup_impl_rows_team(desc->threads, desc->tokens.rows, desc->row_of_slot.cols, desc->tokens.cols)))
     for (t = 0; t < tegroup_impl_matrix_rows(&desc->tokens); t++) {
         if (desc->permuted.dtype == TEGROUP_DTYPE_F64) tegroup_impl_combine_row_f64(desc, t);
         else tegroup_impl_combine_row_f32(desc, t);
@@ -327,6 +341,7 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
     (void)stream;
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
     wants_weights = desc->grad_weights.dtype != TEGROUP_DTYPE_UNSET;
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->grad_tokens, grad_tokens, -1, -1, TEGROUP_IMPL_FLOATS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->row_of_slot, row_of_slot, desc->grad_tokens.rows, -1,
@@ -360,7 +375,8 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
 #if TEGROUP_IMPL_MOE_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_combine_backward(desc, stream, error);
 #endif
-    TEGROUP_IMPL_OMP(omp parallel for schedule(static) private(j))
+    TEGROUP_IMPL_OMP(omp parallel for schedule(static) private(j) num_threads(
+        tegroup_impl_rows_team(desc->threads, desc->grad_tokens.rows, k, (1 + wants_weights) * desc->grad_tokens.cols)))
     for (t = 0; t < tegroup_impl_matrix_rows(&desc->row_of_slot); t++)
         for (j = 0; j < k; j++) {
             int64_t row = tegroup_impl_entry(&desc->row_of_slot, t, j);

@@ -10,11 +10,11 @@
 #include "base/build.h"
 #include "base/arithmetic.h"
 #include "base/rules.h"
+#include "base/threads.h"
 #include "formats/convert.h"
 #include "core/layout.h"
 #include "core/checks.h"
 #include "core/apart.h"
-#include "cpu/gemm_kernel.h"
 #include "cpu/real.h"
 #include "moe/count.h"
 
@@ -203,6 +203,7 @@ static inline tegroup_status tegroup_impl_router_check(const tegroup_router_desc
     tegroup_impl_buffer buffers[6];
     tegroup_layout layout;
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_router_sizes(desc->experts, desc->k, desc->normalize, desc->balance_coefficient, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->logits, logits, -1, desc->experts, TEGROUP_IMPL_FLOATS, error));
@@ -233,20 +234,32 @@ static inline tegroup_status tegroup_impl_router_check(const tegroup_router_desc
     return tegroup_impl_check_matrix_workspace(&layout, desc->workspace, desc->workspace_bytes, buffers, 6, error);
 }
 
-/* experts * sum of share * mean probability, summed by expert, then by token. */
+/* The threads that so many tokens are worth, of so many steps for each expert. */
+static inline int32_t tegroup_impl_router_team(int32_t limit, int64_t tokens, int32_t experts, double steps) {
+    return tegroup_impl_team(tegroup_impl_threads(limit), (double)tokens * experts * steps);
+}
+
+/* experts * sum of share * mean probability, summed by expert, then by token. A thread sums for a cache line of experts
+ * at a time; each expert's sum is in the order of tokens, whoever adds it up. */
 static inline double tegroup_impl_router_balance(const tegroup_router_desc *desc) {
     const int64_t tokens = desc->logits.rows;
-    double loss = 0;
+    double mean[TEGROUP_MAX_GROUPS], loss = 0;
     int64_t t;
-    int32_t e;
-    for (e = 0; e < desc->experts && tokens > 0; e++) {
-        double mean = 0;
-        for (t = 0; t < tokens; t++)
-            mean +=
-                tegroup_impl_load_f64(desc->probabilities.dtype, tegroup_impl_matrix_row(&desc->probabilities, t), e);
-        loss += (double)tegroup_impl_load_int(desc->counts.dtype, desc->counts.data, e) / ((double)tokens * desc->k)
-                * (mean / (double)tokens);
+    int32_t first, e;
+    if (tokens == 0) return 0;
+    TEGROUP_IMPL_OMP(omp parallel for schedule(static) private(t, e) num_threads(
+        tegroup_impl_router_team(desc->threads, tokens, desc->experts, 2)))
+    for (first = 0; first < desc->experts; first += 8) {
+        const int32_t end = (int32_t)tegroup_impl_min(first + 8, desc->experts);
+        for (e = first; e < end; e++) mean[e] = 0;
+        for (t = 0; t < tokens; t++) {
+            const void *row = tegroup_impl_matrix_row(&desc->probabilities, t);
+            for (e = first; e < end; e++) mean[e] += tegroup_impl_load_f64(desc->probabilities.dtype, row, e);
+        }
     }
+    for (e = 0; e < desc->experts; e++)
+        loss += (double)tegroup_impl_load_int(desc->counts.dtype, desc->counts.data, e) / ((double)tokens * desc->k)
+                * (mean[e] / (double)tokens);
     return desc->balance_coefficient * desc->experts * loss;
 }
 
@@ -261,9 +274,10 @@ TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struc
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_router(desc, stream, error);
 #endif
 
-    tokens = desc->logits.rows;
+    tokens = desc->logits.rows; /* of each, the exponentials, and k looks at what is not chosen yet */
     tegroup_impl_clear_counts(&desc->counts);
-    TEGROUP_IMPL_OMP(omp parallel for schedule(static))
+    TEGROUP_IMPL_OMP(omp parallel for schedule(static) num_threads(
+        tegroup_impl_router_team(desc->threads, tokens, desc->experts, 8 + desc->k * (desc->k + 1) / 2)))
     for (t = 0; t < tokens; t++) tegroup_impl_router_row(desc, t);
     if (desc->balance_loss) *desc->balance_loss = tegroup_impl_router_balance(desc);
     return TEGROUP_OK;
@@ -283,6 +297,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     (void)stream;
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_router_sizes(desc->experts, desc->k, desc->normalize, desc->balance_coefficient, error));
     TEGROUP_IMPL_TRY(
@@ -308,7 +323,8 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
 #if TEGROUP_IMPL_MOE_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_router_backward(desc, stream, error);
 #endif
-    TEGROUP_IMPL_OMP(omp parallel for schedule(static))
+    TEGROUP_IMPL_OMP(omp parallel for schedule(static) num_threads(
+        tegroup_impl_router_team(desc->threads, tokens, desc->experts, 2 * desc->k)))
     for (t = 0; t < tokens; t++) {
         if (desc->probabilities.dtype == TEGROUP_DTYPE_F64) tegroup_impl_router_grad_row_f64(desc, t);
         else tegroup_impl_router_grad_row_f32(desc, t);

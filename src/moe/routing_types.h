@@ -44,6 +44,8 @@ typedef struct tegroup_router_desc {
     double        *balance_loss;  /* out, one value; NULL = not wanted                                           */
     void          *workspace;     /* tegroup_router_layout's, TEGROUP_ALIGNMENT-aligned; none is needed on the host */
     size_t         workspace_bytes;
+    int32_t        threads;       /* on the host, at most so many; 0 = all that OpenMP gives, 1 without OpenMP. Only
+                                     time depends on it                                                          */
 } tegroup_router_desc;
 
 /* Gradient of the router: of what the weights fed and of the load-balancing loss, with the choice of experts held
@@ -63,6 +65,7 @@ typedef struct tegroup_router_backward_desc {
     tegroup_matrix grad_logits;   /* out [tokens, experts], F16, BF16, F32 or F64                                */
     double         balance_coefficient;
     double         loss_scale;    /* multiplies the load-balancing gradient; 0 = 1                               */
+    int32_t        threads;       /* as in the forward call                                                      */
 } tegroup_router_backward_desc;
 
 /* The permutation that groups (token, choice) slots by expert. Slot s = token * k + choice. Rows of a group keep the
@@ -82,6 +85,7 @@ typedef struct tegroup_permutation_desc {
     void          *workspace;    /* tegroup_permutation_layout's, TEGROUP_ALIGNMENT-aligned; none is needed on the
                                     host */
     size_t         workspace_bytes;
+    int32_t        threads;      /* as tegroup_router_desc's                                                     */
 } tegroup_permutation_desc;
 
 /* permuted[row] = weight(slot) * tokens[slot / k], rows whose slot is outside 0 .. tokens * k - 1 untouched. Weights
@@ -98,6 +102,7 @@ typedef struct tegroup_permute_desc {
     tegroup_matrix weights;      /* in  [tokens, k], F32 or F64; absent = 1                                      */
     tegroup_matrix permuted;     /* out [rows, width], F16, BF16, F32 or F64, or the other type that tokens have;
                                     must not overlap an input                                                    */
+    int32_t        threads;      /* as tegroup_router_desc's                                                     */
 } tegroup_permute_desc;
 
 /* tokens[t] = sum over choices j = 0 .. k-1, in that order, of weights[t, j] * permuted[row_of_slot[t, j]]; slots whose
@@ -110,6 +115,7 @@ typedef struct tegroup_combine_desc {
     tegroup_matrix row_of_slot;  /* in  [tokens, k]                                                              */
     tegroup_matrix weights;      /* in  [tokens, k], F32 or F64; absent = 1                                      */
     tegroup_matrix tokens;       /* out [tokens, width]; must not overlap an input                               */
+    int32_t        threads;      /* as tegroup_router_desc's                                                     */
 } tegroup_combine_desc;
 
 /* Gradient of tegroup_combine: grad_permuted[row] = weight * grad_tokens[token] for rows that have a slot (others
@@ -124,4 +130,5 @@ typedef struct tegroup_combine_backward_desc {
     tegroup_matrix weights;      /* in  [tokens, k], F32 or F64; absent = 1                                      */
     tegroup_matrix grad_permuted;/* out [rows, width]                                                            */
     tegroup_matrix grad_weights; /* out [tokens, k], F32 or F64; absent = not wanted                             */
+    int32_t        threads;      /* as tegroup_router_desc's                                                     */
 } tegroup_combine_backward_desc;

@@ -327,7 +327,7 @@ static void make_size_data(tegroup_shape *shape, int hostile) {
 
 static void fuzz_prepare(void) {
     static const field numbers[] = {FIELD(tegroup_prepare_desc, struct_size), FIELD(tegroup_prepare_desc, ld), FIELD(tegroup_prepare_desc, space),
-                                    FIELD(tegroup_prepare_desc, snapshot_bytes), FIELD(tegroup_prepare_desc, clamp), FIELD(tegroup_prepare_desc, check_level),
+                                    FIELD(tegroup_prepare_desc, snapshot_bytes), FIELD(tegroup_prepare_desc, clamp), FIELD(tegroup_prepare_desc, threads), FIELD(tegroup_prepare_desc, check_level),
                                     SHAPE_FIELDS(tegroup_prepare_desc, shape)};
     static const field pointers[] = {FIELD(tegroup_prepare_desc, shape.row_sizes.data), FIELD(tegroup_prepare_desc, shape.row_sizes.starts),
                                      FIELD(tegroup_prepare_desc, shape.col_sizes.data), FIELD(tegroup_prepare_desc, shape.offsets),
@@ -818,7 +818,7 @@ static void fuzz_router(void) {
     if (chance(80)) set_matrix(&desc.weights, tokens, desc.k, real);
     if (chance(80)) set_matrix(&desc.indices, tokens, desc.k, any_int());
     if (chance(80)) set_matrix(&desc.counts, 1, desc.experts, any_int());
-    SPOIL(tegroup_router_desc, desc, FIELD(tegroup_router_desc, experts), FIELD(tegroup_router_desc, k), FIELD(tegroup_router_desc, normalize),
+    SPOIL(tegroup_router_desc, desc, FIELD(tegroup_router_desc, experts), FIELD(tegroup_router_desc, k), FIELD(tegroup_router_desc, threads), FIELD(tegroup_router_desc, normalize),
           FIELD(tegroup_router_desc, balance_coefficient));
     desc.balance_loss = chance(50) ? (double *)buffer(8) : NULL;
     if (desc.balance_loss && chance(5)) desc.balance_loss = (double *)((char *)desc.balance_loss + 1);
@@ -849,7 +849,7 @@ static void fuzz_router_backward(void) {
     if (desc.balance_coefficient != 0 || chance(10)) set_matrix(&desc.counts, 1, desc.experts, any_int());
     set_matrix(&desc.grad_weights, tokens, desc.k, real);
     set_matrix(&desc.grad_logits, tokens, desc.experts, any_float());
-    SPOIL(tegroup_router_backward_desc, desc, FIELD(tegroup_router_backward_desc, experts), FIELD(tegroup_router_backward_desc, k),
+    SPOIL(tegroup_router_backward_desc, desc, FIELD(tegroup_router_backward_desc, experts), FIELD(tegroup_router_backward_desc, k), FIELD(tegroup_router_backward_desc, threads),
           FIELD(tegroup_router_backward_desc, normalize), FIELD(tegroup_router_backward_desc, balance_coefficient));
     if (finish_matrices(matrices, COUNT(matrices), desc.experts > 0 && desc.experts < 100 ? desc.experts - 2 : 0)) desc.space = TEGROUP_SPACE_DEVICE;
     CALL(tegroup_router_backward, desc);
@@ -871,7 +871,7 @@ static void fuzz_permutation(void) {
     set_matrix(&desc.indices, tokens, k, any_int());
     set_matrix(&desc.row_of_slot, tokens, k, any_int());
     set_matrix(&desc.slot_of_row, 1, desc.shape.rows, any_int());
-    SPOIL(tegroup_permutation_desc, desc, FIELD(tegroup_permutation_desc, shape.groups), FIELD(tegroup_permutation_desc, shape.rows));
+    SPOIL(tegroup_permutation_desc, desc, FIELD(tegroup_permutation_desc, shape.groups), FIELD(tegroup_permutation_desc, shape.rows), FIELD(tegroup_permutation_desc, threads));
     if (finish_matrices(matrices, COUNT(matrices), rows.shape.groups)) desc.space = TEGROUP_SPACE_DEVICE;
     if (chance(5)) desc.shape.snapshot = NULL;
     CALL(tegroup_permutation_make, desc);
@@ -900,7 +900,7 @@ static void fuzz_permute(void) {
     set_matrix(&desc.slot_of_row, 1, rows, any_int());
     set_matrix(&desc.permuted, rows, width, desc.tokens.dtype > TEGROUP_DTYPE_BF16 ? desc.tokens.dtype : any_float());
     if (chance(50)) set_matrix(&desc.weights, tokens, desc.k, any_real());
-    SPOIL(tegroup_permute_desc, desc, FIELD(tegroup_permute_desc, k));
+    SPOIL(tegroup_permute_desc, desc, FIELD(tegroup_permute_desc, k), FIELD(tegroup_permute_desc, threads));
     if (finish_matrices(matrices, COUNT(matrices), tokens * (desc.k > 0 && desc.k < 9 ? desc.k : 1) - 2)) desc.space = TEGROUP_SPACE_DEVICE;
     CALL(tegroup_permute, desc);
 }
@@ -915,7 +915,7 @@ static void fuzz_combine(void) {
     set_matrix(&desc.row_of_slot, tokens, k, any_int());
     set_matrix(&desc.tokens, tokens, width, any_float());
     if (chance(50)) set_matrix(&desc.weights, tokens, k, any_real());
-    SPOIL(tegroup_combine_desc, desc, FIELD(tegroup_combine_desc, space));
+    SPOIL(tegroup_combine_desc, desc, FIELD(tegroup_combine_desc, space), FIELD(tegroup_combine_desc, threads));
     if (finish_matrices(matrices, COUNT(matrices), rows - 2)) desc.space = TEGROUP_SPACE_DEVICE;
     CALL(tegroup_combine, desc);
 }
@@ -934,7 +934,7 @@ static void fuzz_combine_backward(void) {
         set_matrix(&desc.permuted, rows, width, any_float());
         set_matrix(&desc.grad_weights, tokens, k, any_real());
     }
-    SPOIL(tegroup_combine_backward_desc, desc, FIELD(tegroup_combine_backward_desc, space));
+    SPOIL(tegroup_combine_backward_desc, desc, FIELD(tegroup_combine_backward_desc, space), FIELD(tegroup_combine_backward_desc, threads));
     if (finish_matrices(matrices, COUNT(matrices), rows - 2)) desc.space = TEGROUP_SPACE_DEVICE;
     CALL(tegroup_combine_backward, desc);
 }
@@ -967,7 +967,7 @@ static void fuzz_activation(void) {
     set_matrix(&desc.input, rows, gated ? 2 * width : width, any_float());
     set_matrix(&desc.output, rows, width, any_float());
     if (chance(50)) set_matrix(&desc.row_scale, rows, 1, any_real());
-    SPOIL(tegroup_activation_desc, desc, FIELD(tegroup_activation_desc, activation), FIELD(tegroup_activation_desc, interleaved), FIELD(tegroup_activation_desc, alpha), FIELD(tegroup_activation_desc, limit));
+    SPOIL(tegroup_activation_desc, desc, FIELD(tegroup_activation_desc, activation), FIELD(tegroup_activation_desc, threads), FIELD(tegroup_activation_desc, interleaved), FIELD(tegroup_activation_desc, alpha), FIELD(tegroup_activation_desc, limit));
     if (finish_matrices(matrices, COUNT(matrices), 0)) desc.space = TEGROUP_SPACE_DEVICE;
     CALL(tegroup_activation_forward, desc);
 }
@@ -992,7 +992,7 @@ static void fuzz_activation_backward(void) {
     set_matrix(&desc.grad_input, rows, gated ? 2 * width : width, any_float());
     if (chance(50)) set_matrix(&desc.row_scale, rows, 1, any_real());
     if (chance(50)) set_matrix(&desc.grad_row_scale, rows, 1, any_real());
-    SPOIL(tegroup_activation_backward_desc, desc, FIELD(tegroup_activation_backward_desc, activation), FIELD(tegroup_activation_backward_desc, interleaved), FIELD(tegroup_activation_backward_desc, alpha), FIELD(tegroup_activation_backward_desc, limit));
+    SPOIL(tegroup_activation_backward_desc, desc, FIELD(tegroup_activation_backward_desc, activation), FIELD(tegroup_activation_backward_desc, threads), FIELD(tegroup_activation_backward_desc, interleaved), FIELD(tegroup_activation_backward_desc, alpha), FIELD(tegroup_activation_backward_desc, limit));
     if (finish_matrices(matrices, COUNT(matrices), 0)) desc.space = TEGROUP_SPACE_DEVICE;
     CALL(tegroup_activation_backward, desc);
 }

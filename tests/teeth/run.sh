@@ -9,11 +9,11 @@ cd "$(dirname "$0")/../.." || exit 1
 self=tests/teeth/run.sh
 work=build/teeth
 faults=tests/teeth/faults.txt
-: "${CC:=cc}" "${TEETH_JOBS:=2}" "${TEGROUP_TEST_SCALE:=0.05}"
-export CC TEGROUP_TEST_SCALE
+: "${CC:=cc}" "${OPENMP=-fopenmp}" "${TEETH_JOBS:=2}" "${TEGROUP_TEST_SCALE:=0.05}" "${OMP_WAIT_POLICY:=passive}"
+export CC OPENMP TEGROUP_TEST_SCALE OMP_WAIT_POLICY
 
 try() { # directory that holds tegroup.h, test; 0 passed, 1 failed, 2 does not compile. -march=native: the CPU's vectors have faults, too
-    $CC -std=gnu11 -O1 -march=native -w -I"$1" -I. -Itests/unit "tests/unit/$2.c" -o "$1/$2" -lm > "$1/$2.log" 2>&1 || return 2
+    $CC -std=gnu11 -O1 -march=native $OPENMP -w -I"$1" -I. -Itests/unit "tests/unit/$2.c" -o "$1/$2" -lm > "$1/$2.log" 2>&1 || return 2
     timeout 60 "$1/$2" > "$1/$2.log" 2>&1 || return 1
 }
 

@@ -34,7 +34,7 @@ TEST(contract, line1_output_in_callers_buffer) {
                 if (!group_skipped(&s, g)) ASSERT_EQ(row_bits_differ(&p, g, row, &q, g, row), 0);
         spec u = s; /* another output, and the first is as it was */
         u.op = TEGROUP_OP_DGRAD;
-        u.bias = 0;
+        u.bias = u.bias_of_b = 0;
         u.row_scale_dtype = TEGROUP_DTYPE_UNSET;
         problem_make(&dgrad, &u);
         ASSERT_EQ(problem_run(&dgrad), TEGROUP_OK);

@@ -472,6 +472,8 @@ TEST(status, prepare) {
     RANGE(prepare, p->shape.groups, "shape.groups", int32_t, 0, TEGROUP_MAX_GROUPS);
     RANGE(prepare, p->shape.rows, "shape.rows", int64_t, 0, TEGROUP_MAX_ROWS);
     RANGE(prepare, p->shape.cols, "shape.cols", int64_t, 0, TEGROUP_MAX_COLS);
+    NOT_NEGATIVE(prepare, p->threads, "threads");
+    BAD(prepare, p->threads = INT32_MIN, VALUE, "threads", 0, INT32_MIN);
     BAD(prepare, p->shape.row_sizes.encoding = TEGROUP_ENCODING_UNSET, UNSET, "shape.row_sizes.encoding", TEGROUP_ENCODING_COUNTS, 0);
     BAD(prepare, p->shape.row_sizes.encoding = (tegroup_encoding)4, VALUE, "shape.row_sizes.encoding", TEGROUP_ENCODING_ENDS, 4);
     BAD(prepare, p->shape.row_sizes.dtype = TEGROUP_DTYPE_UNSET, UNSET, "shape.row_sizes.dtype", I32 | I64, 0);
@@ -1476,6 +1478,8 @@ static tegroup_snapshot_header *snapshot_at(const void **snapshot) {
 
 TEST(status, activation) {
     tegroup_activation_desc *a = &w.activation;
+    NOT_NEGATIVE(activation, a->threads, "threads");
+    BAD(activation, a->threads = INT32_MIN, VALUE, "threads", 0, INT32_MIN);
     BAD(activation, a->activation = TEGROUP_ACTIVATION_UNSET, UNSET, "activation", TEGROUP_ACTIVATION_SWIGLU, 0);
     BAD(activation, a->activation = (tegroup_activation)12, VALUE, "activation", TEGROUP_ACTIVATION_IDENTITY, 12);
     RANGE(activation, a->interleaved, "interleaved", int32_t, 0, 1);
@@ -1510,6 +1514,8 @@ TEST(status, activation) {
 
 TEST(status, activation_backward) {
     tegroup_activation_backward_desc *a = &w.activation_backward;
+    NOT_NEGATIVE(activation_backward, a->threads, "threads");
+    BAD(activation_backward, a->threads = INT32_MIN, VALUE, "threads", 0, INT32_MIN);
     BAD(activation_backward, a->activation = TEGROUP_ACTIVATION_UNSET, UNSET, "activation", TEGROUP_ACTIVATION_SWIGLU, 0);
     BAD(activation_backward, a->activation = (tegroup_activation)12, VALUE, "activation", TEGROUP_ACTIVATION_IDENTITY, 12);
     RANGE(activation_backward, a->interleaved, "interleaved", int32_t, 0, 1);
@@ -1599,6 +1605,8 @@ TEST(status, router) {
     MATRIX(router, r->weights, "weights", F32);
     MATRIX(router, r->indices, "indices", INTEGERS);
     MATRIX(router, r->counts, "counts", INTEGERS);
+    NOT_NEGATIVE(router, r->threads, "threads");
+    BAD(router, r->threads = INT32_MIN, VALUE, "threads", 0, INT32_MIN);
     BAD(router, r->weights.dtype = TEGROUP_DTYPE_F64, DTYPE, "weights.dtype", F32, TEGROUP_DTYPE_F64);
     FREE_ROWS(router, r->logits, "logits");
     FIXED_COLS(router, r->logits, "logits");
@@ -1629,6 +1637,8 @@ TEST(status, router) {
 TEST(status, router_backward) {
     tegroup_router_backward_desc *r = &w.router_backward;
     ROUTER(router_backward, r);
+    NOT_NEGATIVE(router_backward, r->threads, "threads");
+    BAD(router_backward, r->threads = INT32_MIN, VALUE, "threads", 0, INT32_MIN);
     REQUIRED(router_backward, r->probabilities, "probabilities", REALS);
     REQUIRED(router_backward, r->indices, "indices", INTEGERS);
     REQUIRED(router_backward, r->counts, "counts", INTEGERS);
@@ -1660,6 +1670,8 @@ TEST(status, permutation) {
     tegroup_permutation_desc *p = &w.permutation;
     RANGE(permutation, p->shape.groups, "shape.groups", int32_t, 0, TEGROUP_MAX_GROUPS);
     RANGE(permutation, p->shape.rows, "shape.rows", int64_t, 0, TEGROUP_MAX_COLS);
+    NOT_NEGATIVE(permutation, p->threads, "threads");
+    BAD(permutation, p->threads = INT32_MIN, VALUE, "threads", 0, INT32_MIN);
     BAD(permutation, p->shape.row_sizes.space = TEGROUP_SPACE_DEVICE, COMBINATION, "shape.row_sizes.space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
     REQUIRED(permutation, p->indices, "indices", INTEGERS);
     REQUIRED(permutation, p->row_of_slot, "row_of_slot", INTEGERS);
@@ -1757,6 +1769,8 @@ TEST(status, permute) {
     BAD(permute, memset(&p->weights, 0, sizeof p->weights); p->tokens.dtype = TEGROUP_DTYPE_I32, DTYPE, "permuted.dtype", I32, TEGROUP_DTYPE_F32);
     BAD(permute, memset(&p->weights, 0, sizeof p->weights); p->permuted.dtype = TEGROUP_DTYPE_I32, DTYPE, "permuted.dtype", FLOATS, TEGROUP_DTYPE_I32);
     MATRIX(permute, p->weights, "weights", REALS);
+    NOT_NEGATIVE(permute, p->threads, "threads");
+    BAD(permute, p->threads = INT32_MIN, VALUE, "threads", 0, INT32_MIN);
     BAD(permute, p->weights.dtype = TEGROUP_DTYPE_UNSET, UNSET, "weights.dtype", REALS, 0);
     MATRIX(permute, p->permuted, "permuted", FLOATS);
     FREE_ROWS(permute, p->tokens, "tokens");
@@ -1771,6 +1785,8 @@ TEST(status, permute) {
 
 TEST(status, combine) {
     tegroup_combine_desc *c = &w.combine;
+    NOT_NEGATIVE(combine, c->threads, "threads");
+    BAD(combine, c->threads = INT32_MIN, VALUE, "threads", 0, INT32_MIN);
     REQUIRED(combine, c->permuted, "permuted", FLOATS);
     REQUIRED(combine, c->row_of_slot, "row_of_slot", INTEGERS);
     REQUIRED(combine, c->tokens, "tokens", FLOATS);
@@ -1796,6 +1812,8 @@ TEST(status, combine_backward) {
     REQUIRED(combine_backward, c->row_of_slot, "row_of_slot", INTEGERS);
     REQUIRED(combine_backward, c->grad_permuted, "grad_permuted", FLOATS);
     REQUIRED(combine_backward, c->grad_weights, "grad_weights", REALS); /* it has data */
+    NOT_NEGATIVE(combine_backward, c->threads, "threads");
+    BAD(combine_backward, c->threads = INT32_MIN, VALUE, "threads", 0, INT32_MIN);
     BAD(combine_backward, memset(&c->grad_weights, 0, sizeof c->grad_weights), COMBINATION, "permuted.dtype", TEGROUP_DTYPE_UNSET, c->permuted.dtype);
     BAD(combine_backward, memset(&c->grad_weights, 0, sizeof c->grad_weights); c->permuted.dtype = TEGROUP_DTYPE_UNSET, UNSET, "permuted.dtype", FLOATS, 0);
     MATRIX(combine_backward, c->grad_tokens, "grad_tokens", FLOATS);
@@ -2215,6 +2233,8 @@ TEST(status, mlp_calls) {
     NOT(mlp_dgrad, &w.mlp_plan AND NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
     BAD(mlp_gemm, w.mlp_plan.struct_size = 1, STRUCT_SIZE, "plan.struct_size", sizeof w.mlp_plan, 1);
     BAD(mlp_gemm, w.mlp_plan.magic = 7, PLAN, "plan", TEGROUP_MLP_PLAN_MAGIC, 7);
+    BAD(mlp_forward, w.mlp.options.threads = -1, VALUE, "options.threads", 0, -1);
+    BAD(mlp_dgrad, w.mlp.options.threads = INT32_MIN, VALUE, "options.threads", 0, INT32_MIN);
     BAD(mlp_forward, w.mlp.activated.data = (void *)(uintptr_t)w.mlp.input.shape.snapshot, OVERLAP, "activated.data", 0, 1);
     BAD(mlp_dgrad, w.mlp.grad_preactivation.data = (void *)(uintptr_t)w.mlp.input.shape.snapshot, OVERLAP, "grad_preactivation.data", 0, 1);
     BAD(mlp_forward, w.mlp_plan.struct_size = 1, STRUCT_SIZE, "plan.struct_size", sizeof w.mlp_plan, 1);
