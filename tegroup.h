@@ -1346,7 +1346,7 @@ typedef struct tegroup_permutation_desc {
     int32_t        threads;      /* as tegroup_router_desc's                                                     */
 } tegroup_permutation_desc;
 
-/* permuted[row] = weight(slot) * tokens[slot / k], rows whose slot is outside 0 .. tokens * k - 1 untouched. Weights
+/* permuted[row] = weight(slot) * tokens[slot / k], rows that no slot 0 .. tokens * k - 1 has are untouched. Weights
  * absent: a copy (a signalling NaN may become quiet), and then any type of whole bytes serves; what is not F16, BF16,
  * F32 or F64 is copied byte by byte. This is also the gradient of tegroup_combine with respect to its rows; see
  * there. */
@@ -1361,6 +1361,9 @@ typedef struct tegroup_permute_desc {
     tegroup_matrix permuted;     /* out [rows, width], F16, BF16, F32 or F64, or the other type that tokens have;
                                     must not overlap an input                                                    */
     int32_t        threads;      /* as tegroup_router_desc's                                                     */
+    tegroup_matrix row_of_slot;  /* in  [tokens, k]: the same permutation, by slots; absent = not at hand. If it is
+                                    there, slot_of_row is not read, and may be absent: each token is read once, and not
+                                    once for every choice. No row may be there twice                             */
 } tegroup_permute_desc;
 
 /* tokens[t] = sum over choices j = 0 .. k-1, in that order, of weights[t, j] * permuted[row_of_slot[t, j]]; slots whose
@@ -11437,9 +11440,11 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
 static inline tegroup_status tegroup_impl_permute_check(const tegroup_permute_desc *desc, tegroup_error *error) {
     static const char *const tokens[5] = TEGROUP_IMPL_MATRIX_PATHS("tokens"),
                              *const slot_of_row[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_of_row"),
+                             *const row_of_slot[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot"),
                              *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"),
                              *const permuted[5] = TEGROUP_IMPL_MATRIX_PATHS("permuted");
-    const int weighted = desc->weights.dtype != TEGROUP_DTYPE_UNSET;
+    const int weighted = desc->weights.dtype != TEGROUP_DTYPE_UNSET,
+              by_slots = desc->row_of_slot.dtype != TEGROUP_DTYPE_UNSET;
     tegroup_impl_buffer buffers[4];
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
@@ -11449,47 +11454,65 @@ static inline tegroup_status tegroup_impl_permute_check(const tegroup_permute_de
         tegroup_impl_check_matrix(&desc->tokens, tokens, -1, -1, TEGROUP_IMPL_FLOATS | TEGROUP_IMPL_BYTES, error));
     TEGROUP_IMPL_RULE_AS(DTYPES, !weighted || tegroup_impl_is_float(desc->tokens.dtype), ERROR_DTYPE, tokens[4],
                          "must be floating point with weights", TEGROUP_IMPL_FLOATS, desc->tokens.dtype);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->slot_of_row, slot_of_row, 1, -1,
-                                            tegroup_impl_mul(desc->tokens.rows, desc->k), error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->row_of_slot, row_of_slot, desc->tokens.rows, desc->k,
+                                                 TEGROUP_IMPL_INTEGERS, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_reach(&desc->row_of_slot, row_of_slot, desc->permuted.rows, error));
+    if (!by_slots)
+        TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->slot_of_row, slot_of_row, 1, -1,
+                                                tegroup_impl_mul(desc->tokens.rows, desc->k), error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(
-        &desc->permuted, permuted, desc->slot_of_row.cols, desc->tokens.cols,
+        &desc->permuted, permuted, by_slots ? -1 : desc->slot_of_row.cols, desc->tokens.cols,
         tegroup_impl_is_float(desc->tokens.dtype) ? TEGROUP_IMPL_FLOATS : 1u << desc->tokens.dtype, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_optional(&desc->weights, weights, desc->tokens.rows, desc->k, TEGROUP_IMPL_REALS, error));
     buffers[0] = tegroup_impl_matrix_buffer(&desc->permuted, permuted[0], NULL, 1);
     buffers[1] = tegroup_impl_matrix_buffer(&desc->tokens, NULL, "must not overlap tokens", 0);
-    buffers[2] = tegroup_impl_matrix_buffer(&desc->slot_of_row, NULL, "must not overlap slot_of_row", 0);
+    buffers[2] = by_slots
+                     ? tegroup_impl_matrix_buffer(&desc->row_of_slot, NULL, "must not overlap row_of_slot", 0)
+                     : tegroup_impl_matrix_buffer(&desc->slot_of_row, NULL, "must not overlap slot_of_row", 0);
     buffers[3] = tegroup_impl_matrix_buffer(&desc->weights, NULL, "must not overlap weights", 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 4, TEGROUP_CHECK_HOST, NULL, error));
     return tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error);
 }
 
+/* Puts a slot's token into a row, unless one of them is outside. */
+static inline void tegroup_impl_permute_slot(const tegroup_permute_desc *desc, int64_t slot, int64_t row) {
+    double weight;
+    if (!tegroup_impl_within(slot, tegroup_impl_mul(desc->tokens.rows, desc->k))
+        || !tegroup_impl_within(row, desc->permuted.rows))
+        return;
+    weight = tegroup_impl_slot_weight(&desc->weights, slot);
+    if (!tegroup_impl_is_float(desc->tokens.dtype))
+        memcpy(tegroup_impl_matrix_row(&desc->permuted, row), tegroup_impl_matrix_row(&desc->tokens, slot / desc->k),
+               (size_t)desc->tokens.cols * tegroup_impl_element(desc->tokens.dtype));
+    else if (desc->tokens.dtype == TEGROUP_DTYPE_F64)
+        tegroup_impl_scale_row_f64(&desc->tokens, slot / desc->k, &desc->permuted, row, weight);
+    else tegroup_impl_scale_row_f32(&desc->tokens, slot / desc->k, &desc->permuted, row, (float)weight);
+}
+
 TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, struct CUstream_st *stream,
                                            tegroup_error *error) {
     tegroup_permute_desc taken;
-    int64_t row;
+    int64_t row, t, j;
+    int32_t team;
     (void)stream;
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_permute_check(desc, error));
 #if TEGROUP_IMPL_MOE_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_permute(desc, stream, error);
 #endif
-    TEGROUP_IMPL_OMP(omp parallel for schedule(static) num_threads(
-        tegroup_impl_rows_team(desc->threads, tegroup_impl_min(desc->permuted.rows, desc->tokens.rows * desc->k), 1,
-                               desc->permuted.cols)))
-    for (row = 0; row < tegroup_impl_matrix_rows(&desc->permuted); row++) {
-        const int64_t slot = tegroup_impl_entry(&desc->slot_of_row, 0, row);
-        double weight;
-        if (!tegroup_impl_within(slot, tegroup_impl_mul(desc->tokens.rows, desc->k))) continue;
-        weight = tegroup_impl_slot_weight(&desc->weights, slot);
-        if (!tegroup_impl_is_float(desc->tokens.dtype))
-            memcpy(tegroup_impl_matrix_row(&desc->permuted, row),
-                   tegroup_impl_matrix_row(&desc->tokens, slot / desc->k),
-                   (size_t)desc->tokens.cols * tegroup_impl_element(desc->tokens.dtype));
-        else if (desc->tokens.dtype == TEGROUP_DTYPE_F64)
-            tegroup_impl_scale_row_f64(&desc->tokens, slot / desc->k, &desc->permuted, row, weight);
-        else tegroup_impl_scale_row_f32(&desc->tokens, slot / desc->k, &desc->permuted, row, (float)weight);
+    team = tegroup_impl_rows_team(desc->threads, tegroup_impl_min(desc->permuted.rows, desc->tokens.rows * desc->k), 1,
+                                  desc->permuted.cols);
+    if (desc->row_of_slot.dtype != TEGROUP_DTYPE_UNSET) {
+        TEGROUP_IMPL_OMP(omp parallel for schedule(static) private(j) num_threads(team))
+        for (t = 0; t < tegroup_impl_matrix_rows(&desc->tokens); t++)
+            for (j = 0; j < desc->k; j++)
+                tegroup_impl_permute_slot(desc, t * desc->k + j, tegroup_impl_entry(&desc->row_of_slot, t, j));
+        return TEGROUP_OK;
     }
+    TEGROUP_IMPL_OMP(omp parallel for schedule(static) num_threads(team))
+    for (row = 0; row < tegroup_impl_matrix_rows(&desc->permuted); row++)
+        tegroup_impl_permute_slot(desc, tegroup_impl_entry(&desc->slot_of_row, 0, row), row);
     return TEGROUP_OK;
 }
 

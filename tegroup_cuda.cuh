@@ -2518,6 +2518,44 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
     }
 }
 
+/* The same by the other map: one block serves one token at a time, and writes it to each of its rows. */
+template <typename ACCESS>
+static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
+    tegroup_impl_permute_tokens_kernel(const __grid_constant__ tegroup_permute_desc desc) {
+    typedef typename ACCESS::real real;
+    enum { lanes = ACCESS::lanes };
+    const tegroup_matrix &map = desc.row_of_slot;
+    const int64_t steps = desc.permuted.cols / lanes;
+    const int32_t lane = (int32_t)threadIdx.x % 32;
+    const bool weighted = desc.weights.dtype != TEGROUP_DTYPE_UNSET;
+    for (int64_t token = blockIdx.x; token < desc.tokens.rows; token += gridDim.x)
+        for (int32_t first = 0; first < desc.k; first += 32) { /* a lane has one of up to 32 choices */
+            const int32_t choices = (int32_t)tegroup_impl_min(32, desc.k - first);
+            int64_t mine =
+                lane < choices ? tegroup_impl_load_int(map.dtype, map.data, token * map.ld + first + lane) : -1;
+            if (mine >= desc.permuted.rows) mine = -1;
+            const real my_weight = mine >= 0 ? tegroup_impl_weight<real>(desc.weights, token, first + lane) : (real)0;
+            for (int64_t c = threadIdx.x; c - lane < steps; c += blockDim.x) { /* a warp stays together */
+                typename ACCESS::raw x = typename ACCESS::raw();
+                if (c < steps) x = ACCESS::load(desc.tokens, ACCESS::row(desc.tokens, token), c);
+                for (int32_t j = 0; j < choices; j++) {
+                    const int64_t row = __shfl_sync(0xffffffffu, mine, j);
+                    const real weight = __shfl_sync(0xffffffffu, my_weight, j);
+                    typename ACCESS::raw scaled = x;
+                    if (row < 0 || c >= steps) continue;
+                    if (weighted) {
+                        real y[lanes];
+                        ACCESS::unpack(x, y);
+#pragma unroll
+                        for (int i = 0; i < lanes; i++) y[i] *= weight;
+                        scaled = ACCESS::pack(y);
+                    }
+                    ACCESS::store(desc.permuted, ACCESS::row(desc.permuted, row), c, scaled);
+                }
+            }
+        }
+}
+
 /* Adds one step of the rows of up to BATCH of a token's slots, from `slot` on. All rows are loaded before the first is
  * added. */
 template <typename ACCESS, int BATCH>
@@ -2624,16 +2662,22 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
 static inline tegroup_status tegroup_impl_cuda_permute(const tegroup_permute_desc *desc, struct CUstream_st *stream,
                                                        tegroup_error *error) {
     const tegroup_matrix *const matrices[] = {&desc->tokens, &desc->permuted};
+    const int by_slots = desc->row_of_slot.dtype != TEGROUP_DTYPE_UNSET;
     tegroup_permute_desc d = *desc;
     tegroup_dtype access;
     if (desc->permuted.rows == 0 || desc->permuted.cols == 0) return TEGROUP_OK;
     d.tokens = tegroup_impl_cuda_matrix(&desc->tokens);
     d.weights = tegroup_impl_cuda_matrix(&desc->weights);
     d.permuted = tegroup_impl_cuda_matrix(&desc->permuted);
+    d.row_of_slot = tegroup_impl_cuda_matrix(&desc->row_of_slot);
     access = tegroup_impl_cuda_access(matrices, 2, desc->permuted.cols);
 #define TEGROUP_IMPL_LAUNCH(...)                                                                                       \
-    return tegroup_impl_cuda_rows(tegroup_impl_permute_kernel<__VA_ARGS__>, &d, d.permuted.cols, __VA_ARGS__::lanes,   \
-                                  tegroup_impl_ceil_div(desc->permuted.rows, TEGROUP_IMPL_ROWS_UNIT), stream, error);
+    return tegroup_impl_cuda_rows(by_slots ? tegroup_impl_permute_tokens_kernel<__VA_ARGS__>                           \
+                                           : tegroup_impl_permute_kernel<__VA_ARGS__>,                                 \
+                                  &d, d.permuted.cols, __VA_ARGS__::lanes,                                             \
+                                  by_slots ? desc->tokens.rows                                                         \
+                                           : tegroup_impl_ceil_div(desc->permuted.rows, TEGROUP_IMPL_ROWS_UNIT),       \
+                                  stream, error);
     if (!tegroup_impl_is_float(desc->tokens.dtype)) {
         const int32_t piece =
             (int32_t)tegroup_impl_min(tegroup_impl_cuda_piece(&desc->tokens), tegroup_impl_cuda_piece(&desc->permuted));

@@ -644,7 +644,7 @@ static void run_experts(pass *p, block *b)
     tegroup_error error;
     const tegroup_permute_desc permute = {
         .struct_size = sizeof permute, .space = p->m->s.space, .k = p->m->s.choices,
-        .tokens = b->normed, .slot_of_row = b->slot_of_row, .permuted = b->permuted
+        .tokens = b->normed, .row_of_slot = b->row_of_slot, .permuted = b->permuted
     };
     must(tegroup_permute(&permute, p->m->s.stream, &error), &error);
     run_mlp(p, b, tegroup_mlp_forward);

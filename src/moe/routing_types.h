@@ -88,7 +88,7 @@ typedef struct tegroup_permutation_desc {
     int32_t        threads;      /* as tegroup_router_desc's                                                     */
 } tegroup_permutation_desc;
 
-/* permuted[row] = weight(slot) * tokens[slot / k], rows whose slot is outside 0 .. tokens * k - 1 untouched. Weights
+/* permuted[row] = weight(slot) * tokens[slot / k], rows that no slot 0 .. tokens * k - 1 has are untouched. Weights
  * absent: a copy (a signalling NaN may become quiet), and then any type of whole bytes serves; what is not F16, BF16,
  * F32 or F64 is copied byte by byte. This is also the gradient of tegroup_combine with respect to its rows; see
  * there. */
@@ -103,6 +103,9 @@ typedef struct tegroup_permute_desc {
     tegroup_matrix permuted;     /* out [rows, width], F16, BF16, F32 or F64, or the other type that tokens have;
                                     must not overlap an input                                                    */
     int32_t        threads;      /* as tegroup_router_desc's                                                     */
+    tegroup_matrix row_of_slot;  /* in  [tokens, k]: the same permutation, by slots; absent = not at hand. If it is
+                                    there, slot_of_row is not read, and may be absent: each token is read once, and not
+                                    once for every choice. No row may be there twice                             */
 } tegroup_permute_desc;
 
 /* tokens[t] = sum over choices j = 0 .. k-1, in that order, of weights[t, j] * permuted[row_of_slot[t, j]]; slots whose

@@ -91,7 +91,7 @@ class Tegroup:
         self.permutation = tg.tegroup_permutation_desc(space=device, indices=indices, shape=self.shape, row_of_slot=row_of_slot, slot_of_row=slot_of_row)
         self.workspace(self.permutation, "tegroup_permutation_layout")
         permuted, out = (torch.zeros(rows, o.hidden, dtype=torch.bfloat16, device="cuda") for _ in range(2))
-        self.permute = tg.tegroup_permute_desc(space=device, k=o.k, tokens=x, slot_of_row=slot_of_row, permuted=self.matrix(permuted))
+        self.permute = tg.tegroup_permute_desc(space=device, k=o.k, tokens=x, row_of_slot=row_of_slot, permuted=self.matrix(permuted))
         self.combine = tg.tegroup_combine_desc(space=device, permuted=self.matrix(out), row_of_slot=row_of_slot, weights=weights, tokens=self.matrix(self.y))
         bf16 = tg.TEGROUP_DTYPE_BF16
         uniform = lambda w: tg.tegroup_mlp_weights(weight=self.lib.tegroup_tensor_uniform(o.experts, w.shape[1], w.shape[2], bf16, w.data_ptr()))

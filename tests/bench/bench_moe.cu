@@ -271,7 +271,10 @@ static void time_rows() {
             b.weights = q.weights;
             b.grad_permuted = matrix(TEGROUP_DTYPE_BF16, ROWS, width);
             b.grad_weights = matrix(TEGROUP_DTYPE_F32, tokens, K);
-            race({{"permute" + shape, 2 * bytes_of(p.permuted), [&] { MUST(tegroup_permute(&p, NULL, &error)); }},
+            auto by_slots = p;
+            by_slots.row_of_slot = q.row_of_slot;
+            race({{"permute by slots" + shape, bytes_of(p.tokens) + bytes_of(p.permuted), [&] { MUST(tegroup_permute(&by_slots, NULL, &error)); }},
+                  {"permute" + shape, 2 * bytes_of(p.permuted), [&] { MUST(tegroup_permute(&p, NULL, &error)); }},
                   {"combine" + shape, bytes_of(q.permuted) + bytes_of(q.tokens), [&] { MUST(tegroup_combine(&q, NULL, &error)); }},
                   {"combine backward" + shape, bytes_of(b.grad_tokens) + bytes_of(b.permuted) + bytes_of(b.grad_permuted),
                    [&] { MUST(tegroup_combine_backward(&b, NULL, &error)); }}});

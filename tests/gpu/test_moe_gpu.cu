@@ -592,6 +592,7 @@ TEST(moe_gpu, permute_and_combine) {
         p.slot_of_row = c.d.slot_of_row;
         p.weights = weights;
         p.permuted = matrix(&r, vectors, out, c.rows, width);
+        if (!lies && rng_chance(&r, 50)) p.slot_of_row = no_matrix(), p.row_of_slot = c.d.row_of_slot;
         q.permuted = filled(&r, vectors, dtype, c.rows, width, 1);
         for (int64_t row = 0; row < c.rows; row++) /* rows without a slot must not leak into a sum */
             for (int64_t j = 0; whole(&c.d.slot_of_row, 0, row) < 0 && !lies && j < width; j++) set(&q.permuted, row, j, NAN);
@@ -611,7 +612,7 @@ TEST(moe_gpu, permute_and_combine) {
         tegroup_permute_desc pd = p;
         tegroup_combine_desc qd = q;
         tegroup_combine_backward_desc bd = b;
-        pd.tokens = on_device(p.tokens); pd.slot_of_row = on_device(p.slot_of_row); pd.weights = on_device(weights); pd.permuted = on_device(p.permuted);
+        pd.tokens = on_device(p.tokens); pd.slot_of_row = on_device(p.slot_of_row); pd.row_of_slot = on_device(p.row_of_slot); pd.weights = on_device(weights); pd.permuted = on_device(p.permuted);
         qd.permuted = on_device(q.permuted); qd.row_of_slot = on_device(q.row_of_slot); qd.weights = on_device(weights); qd.tokens = on_device(q.tokens);
         bd.grad_tokens = on_device(b.grad_tokens); bd.permuted = on_device(b.permuted); bd.row_of_slot = on_device(b.row_of_slot); bd.weights = on_device(weights);
         bd.grad_permuted = on_device(b.grad_permuted); bd.grad_weights = on_device(b.grad_weights);
@@ -684,6 +685,7 @@ TEST(moe_gpu, permute_of_bytes) {
         p.tokens = matrix(&r, vectors || rng_chance(&r, 50), dtype, c.tokens, width);
         p.slot_of_row = c.d.slot_of_row;
         p.permuted = matrix(&r, vectors || rng_chance(&r, 50), dtype, c.rows, width);
+        if (rng_chance(&r, 50)) p.slot_of_row = no_matrix(), p.row_of_slot = c.d.row_of_slot;
         const size_t size = size_of(dtype), bytes = (size_t)width * size;
         for (int64_t t = 0; t < c.tokens; t++) for (size_t b = 0; b < bytes; b++) ((unsigned char *)p.tokens.data)[(size_t)place(&p.tokens, t, 0) * size + b] = (unsigned char)rng_next(&r);
         remember_all(mark);
@@ -691,6 +693,7 @@ TEST(moe_gpu, permute_of_bytes) {
         tegroup_permute_desc pd = p;
         pd.tokens = on_device(p.tokens);
         pd.slot_of_row = on_device(p.slot_of_row);
+        pd.row_of_slot = on_device(p.row_of_slot);
         pd.permuted = on_device(p.permuted);
         RUN(tegroup_permute(&pd, NULL, error));
         mirror_down();

@@ -574,6 +574,7 @@ TEST(moe, permute_and_combine) {
 
         tegroup_permute_desc p = {.struct_size = sizeof p, .space = TEGROUP_SPACE_HOST, .k = c.k, .tokens = filled(&r, dtype, c.tokens, width, 1),
                                   .slot_of_row = c.d.slot_of_row, .weights = weights, .permuted = matrix(&r, dtype, c.rows, width)};
+        if (rng_chance(&r, 50)) p.slot_of_row = no_matrix(), p.row_of_slot = c.d.row_of_slot;
         remember_all(mark);
         ASSERT_EQ(tegroup_permute(&p, NULL, NULL), TEGROUP_OK);
         for (int64_t row = 0; row < c.rows; row++) {
@@ -648,6 +649,7 @@ TEST(moe, permute_of_bytes) {
         const int64_t width = i % 8 == 0 ? rng_int(&r, 250, 600) : rng_int(&r, 0, 33);
         tegroup_permute_desc p = {.struct_size = sizeof p, .space = TEGROUP_SPACE_HOST, .k = c.k, .tokens = matrix(&r, dtype, c.tokens, width), .slot_of_row = c.d.slot_of_row,
                                   .permuted = matrix(&r, dtype, c.rows, width)};
+        if (rng_chance(&r, 50)) p.slot_of_row = no_matrix(), p.row_of_slot = c.d.row_of_slot;
         const size_t size = size_of(dtype), bytes = (size_t)width * size;
         for (int64_t t = 0; t < c.tokens; t++) for (size_t b = 0; b < bytes; b++) ((unsigned char *)p.tokens.data)[(size_t)place(&p.tokens, t, 0) * size + b] = (unsigned char)rng_next(&r);
         remember_all(mark);

@@ -1764,6 +1764,8 @@ TEST(status, permute) {
     REQUIRED(permute, p->permuted, "permuted", FLOATS);
     MATRIX(permute, p->tokens, "tokens", FLOATS);
     MATRIX(permute, p->slot_of_row, "slot_of_row", INTEGERS);
+    BAD(permute, p->row_of_slot = p->slot_of_row, SHAPE, "row_of_slot.rows", p->tokens.rows, 1);
+    BAD(permute, p->row_of_slot.data = p->slot_of_row.data, UNSET, "row_of_slot.dtype", INTEGERS, 0);
     BAD(permute, p->tokens.rows = p->weights.rows = INT64_C(1) << 30; p->slot_of_row.dtype = TEGROUP_DTYPE_I32, DTYPE, "slot_of_row.dtype", I64, TEGROUP_DTYPE_I32);
     BAD(permute, p->tokens.dtype = TEGROUP_DTYPE_F4E2M1, DTYPE, "tokens.dtype", FLOATS | BYTES, TEGROUP_DTYPE_F4E2M1);
     BAD(permute, memset(&p->weights, 0, sizeof p->weights); p->tokens.dtype = TEGROUP_DTYPE_I32, DTYPE, "permuted.dtype", I32, TEGROUP_DTYPE_F32);
