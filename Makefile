@@ -26,7 +26,7 @@ export CC NVCC ARCHS CUDA_HOME CUBLAS_HOME OPENMP PYTHON
 HEADERS := tegroup.h tegroup_cuda.cuh
 UNIT    := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))
 
-.PHONY: help demo test test-more test-gpu test-layers check-fresh build-gpu sanitize-gpu test-teeth fuzz bench bench-cpu bench-gpu bench-hopper bench-compile bench-moe bench-mlp tiles fit plots docs examples headers lib install compile-matrix lint format clean
+.PHONY: help demo test test-more test-gpu test-layers check-fresh build-gpu sanitize-gpu test-teeth fuzz bench bench-cpu bench-gpu bench-hopper bench-compile bench-ggml bench-moe bench-mlp tiles fit plots docs examples headers lib install compile-matrix lint format clean
 
 help: ## this list
 	@echo "Variables: CC NVCC ARCHS CUDA_HOME CUBLAS_HOME BENCH SANITIZE PYTHON PREFIX DESTDIR"
@@ -114,6 +114,11 @@ fit: ## fit the costs of SM90's kernels to tests/bench/tiles.csv; BENCH=--write 
 
 plots: ## draw docs/hopper-*.svg from RESULT (needs matplotlib)
 	$(PYTHON) tests/bench/plots.py $(RESULT)
+
+bench-ggml: ## an MoE block on the CPU beside ggml's, of which GGML is a built checkout: tests/bench/bench_ggml.cpp says how
+	@mkdir -p build
+	$(CXX) -std=c++17 -O3 -march=native $(OPENMP) -I. -I$(GGML)/include tests/bench/bench_ggml.cpp -Wl,--start-group $(wildcard $(GGML)/build/src/libggml*.a) -Wl,--end-group -o build/bench_ggml -lpthread -ldl
+	OMP_WAIT_POLICY=passive build/bench_ggml $(or $(BENCH),2048 768 128 8 1 1 8 64 512)
 
 bench-moe: ## the operations around the GEMM on a GPU, beside a copy of as many bytes
 	@mkdir -p build
