@@ -11475,6 +11475,11 @@ static inline tegroup_status tegroup_impl_permute_check(const tegroup_permute_de
     return tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error);
 }
 
+static inline int32_t tegroup_impl_permute_team(const tegroup_permute_desc *desc) {
+    return tegroup_impl_rows_team(desc->threads, tegroup_impl_min(desc->permuted.rows, desc->tokens.rows * desc->k), 1,
+                                  desc->permuted.cols);
+}
+
 /* Puts a slot's token into a row, unless one of them is outside. */
 static inline void tegroup_impl_permute_slot(const tegroup_permute_desc *desc, int64_t slot, int64_t row) {
     double weight;
@@ -11494,23 +11499,20 @@ TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, str
                                            tegroup_error *error) {
     tegroup_permute_desc taken;
     int64_t row, t, j;
-    int32_t team;
     (void)stream;
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_permute_check(desc, error));
 #if TEGROUP_IMPL_MOE_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_permute(desc, stream, error);
 #endif
-    team = tegroup_impl_rows_team(desc->threads, tegroup_impl_min(desc->permuted.rows, desc->tokens.rows * desc->k), 1,
-                                  desc->permuted.cols);
     if (desc->row_of_slot.dtype != TEGROUP_DTYPE_UNSET) {
-        TEGROUP_IMPL_OMP(omp parallel for schedule(static) private(j) num_threads(team))
+        TEGROUP_IMPL_OMP(omp parallel for schedule(static) private(j) num_threads(tegroup_impl_permute_team(desc)))
         for (t = 0; t < tegroup_impl_matrix_rows(&desc->tokens); t++)
             for (j = 0; j < desc->k; j++)
                 tegroup_impl_permute_slot(desc, t * desc->k + j, tegroup_impl_entry(&desc->row_of_slot, t, j));
         return TEGROUP_OK;
     }
-    TEGROUP_IMPL_OMP(omp parallel for schedule(static) num_threads(team))
+    TEGROUP_IMPL_OMP(omp parallel for schedule(static) num_threads(tegroup_impl_permute_team(desc)))
     for (row = 0; row < tegroup_impl_matrix_rows(&desc->permuted); row++)
         tegroup_impl_permute_slot(desc, tegroup_impl_entry(&desc->slot_of_row, 0, row), row);
     return TEGROUP_OK;
