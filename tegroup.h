@@ -6677,10 +6677,15 @@ static inline double tegroup_impl_cpu_gemm_steps(const tegroup_gemm_desc *desc, 
     return steps;
 }
 
+static inline int32_t tegroup_impl_cpu_gemm_team(int32_t threads, const tegroup_gemm_desc *desc,
+                                                 const tegroup_snapshot_view views[4]) {
+    return threads > 1 ? tegroup_impl_team(threads, tegroup_impl_cpu_gemm_steps(desc, views)) : 1;
+}
+
 static inline tegroup_status tegroup_impl_cpu_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                    struct CUstream_st *stream, tegroup_error *error) {
     tegroup_snapshot_view views[4];
-    int32_t threads = plan->threads, i;
+    int32_t i;
     const tegroup_tensor *tensors[4];
     tensors[TEGROUP_IMPL_A] = &desc->a;
     tensors[TEGROUP_IMPL_B] = &desc->b;
@@ -6691,14 +6696,12 @@ static inline tegroup_status tegroup_impl_cpu_gemm(const tegroup_plan *plan, con
             tegroup_snapshot_read(tensors[i]->dtype != TEGROUP_DTYPE_UNSET && tegroup_impl_ragged(&tensors[i]->shape)
                                       ? tensors[i]->shape.snapshot
                                       : NULL);
-    (void)stream, (void)error;
+    (void)plan, (void)stream, (void)error;
 #if defined(_OPENMP)
-    if (threads > 1) threads = tegroup_impl_team(threads, tegroup_impl_cpu_gemm_steps(desc, views));
-#pragma omp parallel num_threads((int)threads)
+#pragma omp parallel num_threads((int)tegroup_impl_cpu_gemm_team(plan->threads, desc, views))
     tegroup_impl_cpu_gemm_thread(desc, views, (int32_t)omp_get_thread_num());
 #else
-    (void)threads; /* there is one */
-    tegroup_impl_cpu_gemm_thread(desc, views, 0);
+    tegroup_impl_cpu_gemm_thread(desc, views, 0); /* there is one thread */
 #endif
     return TEGROUP_OK;
 }

@@ -256,7 +256,9 @@ static int plan_take_tile(tegroup_plan *plan, int32_t i) {
     return tegroup_impl_portable_take_row(plan, tegroup_impl_portable_rows(plan->problem.op, &count) + i, &error) == TEGROUP_OK;
 }
 
-static int mirror_planned_rows; /* > 0: a plan is made for ragged buffers of so many rows, and a few more in each operand */
+/* > 0: a plan is made for ragged buffers of so many rows, and a few more in each operand; but not where columns are ragged, too, and the
+ * buffer holds no element: such a plan is refused. */
+static int mirror_planned_rows;
 
 /* Plan, prepare and run on the GPU with the backend that p->desc names, and bring everything back. */
 static tegroup_status problem_run_on_device(problem *p) {
@@ -265,7 +267,8 @@ static tegroup_status problem_run_on_device(problem *p) {
     tegroup_gemm_desc desc = desc_to_device(&p->desc), planned = desc;
     tegroup_tensor *const tensors[] = {&planned.a, &planned.b, &planned.c, &planned.d};
     for (int i = 0; i < 4 && mirror_planned_rows > 0; i++)
-        if (tensors[i]->dtype != TEGROUP_DTYPE_UNSET && tensors[i]->shape.row_sizes.encoding != TEGROUP_ENCODING_UNSET)
+        if (tensors[i]->dtype != TEGROUP_DTYPE_UNSET && tensors[i]->shape.row_sizes.encoding != TEGROUP_ENCODING_UNSET
+            && (tensors[i]->shape.elements > 0 || tensors[i]->shape.col_sizes.encoding == TEGROUP_ENCODING_UNSET))
             tensors[i]->shape.rows = mirror_planned_rows + i;
     status = tegroup_plan_make(&planned, NULL, &p->plan, &p->error);
     if (status == TEGROUP_OK && mirror_tile != MIRROR_PLANNED_TILE) {
