@@ -1925,7 +1925,7 @@ TEGROUP_API int tegroup_verdict_text(const tegroup_verdict *verdict, char *buffe
     if (verdict->status == TEGROUP_OK) {
         char predicted[40] = "";
         if (verdict->predicted_us > 0)
-            snprintf(predicted, sizeof predicted, " (%.0f us)", verdict->predicted_us);
+            snprintf(predicted, sizeof predicted, " (%.0f us on an H200)", verdict->predicted_us);
         return snprintf(buffer, size, "%-16s %s, workspace %llu bytes, tile %d x %d x %d: %s%s", name,
                         verdict->chosen ? "CHOSEN" : "could run", (unsigned long long)verdict->workspace_bytes,
                         (int)verdict->tile_m, (int)verdict->tile_n, (int)verdict->tile_k, verdict->tile_why, predicted);
@@ -5166,6 +5166,8 @@ static inline void tegroup_impl_lt_loop_workspace(const tegroup_plan *plan, tegr
  *   epilogue  time of a tile's epilogue, as the k that would take as long
  *   tb        TB/s at which operands are read and results are written
  *   us        microseconds to launch, and to fill and drain the pipeline
+ *
+ * `make tiles` measures the costs on a Hopper GPU, `make fit` fits them: tests/bench/tiles.py.
  *
  * The first kernel of an operation runs every problem, but a dgrad with bias. MMA(name, op, ns, epilogue, tb, us) is
  * PORTABLE's kernel of 64 x 128 tiles, for short groups: a multiprocessor holds two of its blocks, and its results have

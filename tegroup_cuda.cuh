@@ -5471,6 +5471,8 @@ struct tegroup_impl_sm90_shape {
     /* A tile of at most SHORT lines loads no more than these: stale data in the stage only reach lines that nobody
      * stores. */
     static constexpr int SHORT = OP != TEGROUP_OP_WGRAD && TILE_M == 64 ? TEGROUP_IMPL_SM90_SHORT : 0;
+    static_assert(!SHORT || !NARROWS || OP != TEGROUP_OP_FORWARD,
+                  "smaller[0] holds A's map for short tiles or B's for narrow ones, and not both");
     /* Whether lines of A, or columns of B, rather than k are contiguous in memory. */
     static constexpr bool A_LINES = OP == TEGROUP_OP_WGRAD || (FITS && OP == TEGROUP_OP_DGRAD),
                           B_LINES = OP != TEGROUP_OP_FORWARD && !FITS;

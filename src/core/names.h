@@ -113,7 +113,7 @@ TEGROUP_API int tegroup_verdict_text(const tegroup_verdict *verdict, char *buffe
     if (verdict->status == TEGROUP_OK) {
         char predicted[40] = "";
         if (verdict->predicted_us > 0)
-            snprintf(predicted, sizeof predicted, " (%.0f us)", verdict->predicted_us);
+            snprintf(predicted, sizeof predicted, " (%.0f us on an H200)", verdict->predicted_us);
         return snprintf(buffer, size, "%-16s %s, workspace %llu bytes, tile %d x %d x %d: %s%s", name,
                         verdict->chosen ? "CHOSEN" : "could run", (unsigned long long)verdict->workspace_bytes,
                         (int)verdict->tile_m, (int)verdict->tile_n, (int)verdict->tile_k, verdict->tile_why, predicted);

@@ -25,6 +25,8 @@
  *   tb        TB/s at which operands are read and results are written
  *   us        microseconds to launch, and to fill and drain the pipeline
  *
+ * `make tiles` measures the costs on a Hopper GPU, `make fit` fits them: tests/bench/tiles.py.
+ *
  * The first kernel of an operation runs every problem, but a dgrad with bias. MMA(name, op, ns, epilogue, tb, us) is
  * PORTABLE's kernel of 64 x 128 tiles, for short groups: a multiprocessor holds two of its blocks, and its results have
  * the same bits. ns, epilogue, tb and us are for an H200, fitted to the times of all kernels in 3,500 products of 4 to

@@ -2,7 +2,7 @@
 """What SM90's kernels cost: measured on a Hopper GPU, fitted, written into the table of src/cuda/sm90_kernels.h.
 
     tiles.py measure [--products 3500] [--seconds 540] [--seed N] [--out tests/bench/tiles.csv]    needs a GPU and torch
-    tiles.py fit [--data tests/bench/tiles.csv] [--write] [--check] [--start 1.0]                 needs numpy and scipy
+    tiles.py fit [--data tests/bench/tiles.csv] [--write] [--check] [--only NAME] [--start 1.0]                 needs numpy and scipy
     tiles.py simulate --out FILE       products with times by the table of now and 1% of noise: a fit must find its costs again
 
 `measure` draws products of models' sizes and others, and has tegroup_plan_tune time every kernel that can run them, interleaved and with
@@ -173,10 +173,14 @@ def fit(options):
     held_out = numpy.arange(len(products)) % 5 == 4
     fitted, wrong = [], []
     for number, kernel in enumerate(kernels):
+        if options.only and kernel["name"] != options.only:
+            fitted.append(kernel["costs"])
+            continue
+        if kernel["name"] not in times or numpy.isnan(times[kernel["name"]]).all():
+            sys.exit(f"{options.data} has no times of {kernel['name']}: `make tiles`, on a Hopper GPU, measures them")
         use = (products[:, 0] == kernel["op"]) & ~numpy.isnan(times[kernel["name"]]) & ~held_out
         some, logs = products[use], numpy.log(times[kernel["name"]][use])
-        start = options.start * numpy.array(kernel["costs"])
-        start[1] = max(start[1], 1.0)
+        start = numpy.maximum(options.start * numpy.array(kernel["costs"]), [1.0, 1.0, 1.0, 1.0])
         found = least_squares(lambda c: numpy.log(predict(number, c, some)) - logs, start, bounds=([1e-3, 0, 0.1, 0], [1e3, 1e4, 20, 200]),
                               x_scale=start, loss="soft_l1", f_scale=0.05)
         fitted.append(list(found.x))
@@ -215,6 +219,7 @@ def main():
     parser.add_argument("--out", default=os.path.join(HERE, "tiles.csv"))
     parser.add_argument("--data", default=os.path.join(HERE, "tiles.csv"))
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--only", metavar="NAME", help="fit this kernel alone, and leave the others' costs")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--start", type=float, default=1.0)
     options = parser.parse_args()
