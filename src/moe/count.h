@@ -22,8 +22,9 @@ static inline tegroup_status tegroup_impl_cuda_count(const tegroup_count_desc *d
 
 /* Counts of I32 or I64; absent ones are left alone. */
 static inline void tegroup_impl_clear_counts(const tegroup_matrix *counts) {
+    const int64_t groups = counts->dtype != TEGROUP_DTYPE_UNSET ? counts->cols : 0;
     int64_t g;
-    for (g = 0; g < counts->cols; g++) tegroup_impl_store_int(counts->dtype, counts->data, g, 0);
+    for (g = 0; g < groups; g++) tegroup_impl_store_int(counts->dtype, counts->data, g, 0);
 }
 
 /* Any thread may add. */

@@ -100,7 +100,7 @@ TEST(linear, buffers_of_other_rows_than_planned) {
     rng r = rng_seed(6007);
     for (int64_t i = scaled(300); i > 0; i--) {
         choice c = {(int)rng_int(&r, 0, 1), (int)rng_int(&r, 0, 2), (int)rng_int(&r, 0, 1), (int)rng_int(&r, 0, 2), (int)rng_int(&r, 1, 3), (int)rng_int(&r, 0, ROUTINGS - 1),
-                    (tegroup_tail)rng_int(&r, 0, TEGROUP_TAIL_POISON)};
+                    (tegroup_tail)rng_int(&r, 0, TEGROUP_TAIL_POISON), (int)rng_int(&r, 0, 1)};
         ASSERT_STREQ("", check_layer(&c, i % 2 ? TEGROUP_DTYPE_BF16 : TEGROUP_DTYPE_F16, 0, &r, layer_run_as_planned));
     }
 }

@@ -78,7 +78,7 @@ TEST(mlp, buffers_of_fewer_rows_than_planned) {
     rng r = rng_seed(7012);
     for (int64_t i = scaled(200); i > 0; i--) {
         mlp_choice m = {{(int)rng_int(&r, 0, 1), (int)rng_int(&r, 0, 2), (int)rng_int(&r, 0, 2), (int)rng_int(&r, 0, 2), (int)rng_int(&r, 0, 3),
-                         (int)rng_int(&r, 0, ROUTINGS - 1), (tegroup_tail)rng_int(&r, 0, TEGROUP_TAIL_POISON)}, 0, TEGROUP_ACTIVATION_UNSET};
+                         (int)rng_int(&r, 0, ROUTINGS - 1), (tegroup_tail)rng_int(&r, 0, TEGROUP_TAIL_POISON), (int)rng_int(&r, 0, 3)}, 0, TEGROUP_ACTIVATION_UNSET};
         ASSERT_STREQ("", check_mlp(&m, i % 2 ? TEGROUP_DTYPE_BF16 : TEGROUP_DTYPE_F16, mlp_odd, 0, &r, mlp_run_as_planned));
     }
 }
@@ -88,7 +88,7 @@ TEST(mlp, buffers_of_fewer_rows_than_planned) {
 TEST(mlp, buffers_of_more_rows_than_planned) {
     rng r = rng_seed(7013);
     for (int i = 0; i < 40; i++) {
-        mlp_choice m = {{0, 0, 0, 2, 3, i % ROUTINGS, TEGROUP_TAIL_KEEP}, 0, TEGROUP_ACTIVATION_UNSET};
+        mlp_choice m = {{0, 0, 0, 2, 3, i % ROUTINGS, TEGROUP_TAIL_KEEP, i & 3}, 0, TEGROUP_ACTIVATION_UNSET};
         mlp *l = (mlp *)malloc(sizeof *l);
         mlp_make(l, &m, TEGROUP_DTYPE_F16, mlp_odd, routings[m.c.routing], &r);
         const int64_t rows = l->desc.input.shape.rows;

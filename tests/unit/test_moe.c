@@ -667,6 +667,17 @@ TEST(moe, permute_of_bytes) {
     ASSERT_GT(moved, 0);
 }
 
+/* Of an output without a dtype nothing else is looked at. */
+TEST(moe, router_without_counts) {
+    float logits[2] = {1, 2};
+    int32_t index = -7;
+    tegroup_router_desc d = {.struct_size = sizeof d, .space = TEGROUP_SPACE_HOST, .experts = 2, .k = 1,
+                             .logits = tegroup_matrix_of(logits, 1, 2, TEGROUP_DTYPE_F32), .indices = tegroup_matrix_of(&index, 1, 1, TEGROUP_DTYPE_I32)};
+    d.counts.rows = d.counts.cols = d.counts.ld = INT64_MAX;
+    ASSERT_EQ(tegroup_router(&d, NULL, NULL), TEGROUP_OK);
+    ASSERT_EQ(index, 1);
+}
+
 /* In FP64: <combine(P, w), G> changes by <grad_P, dP> + <grad_w, dw>, which being bilinear it does exactly but for rounding. */
 TEST(moe, combine_gradient_is_the_adjoint) {
     rng r = rng_seed(4007);
