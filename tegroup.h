@@ -3190,6 +3190,7 @@ static inline void tegroup_impl_sort(const tegroup_impl_preparation *p, tegroup_
     const int32_t extent = p->order_entries;
     int32_t log = 0, block = extent, threads, run, distance, i;
     while (extent >> log > 1) log++;
+    /* extent / 2 comparators in each of log (log + 1) / 2 rounds, some twelve steps each */
     threads = tegroup_impl_team(p->threads, 3.0 * extent * log * (log + 1));
     while (block > 1 && extent / block * 2 <= threads) block /= 2;
     for (i = 0; i < extent; i++) p->order[i] = i;
@@ -3255,6 +3256,7 @@ static inline int32_t tegroup_impl_prepare_all_apart(const tegroup_impl_preparat
     int32_t owners = 0, g, i;
     for (g = 0; g < p->groups; g++) owners += tegroup_impl_prepare_owns(p, key, g);
     tegroup_impl_sort(p, key);
+    /* A group is held against the next one or, by offset, against all in its reach; each takes some four steps. */
     TEGROUP_IMPL_OMP(omp parallel for schedule(static, 1) num_threads(
         tegroup_impl_team(p->threads, 4.0 * owners * (key == TEGROUP_IMPL_SORT_BY_START ? 2 : owners))))
     for (i = 0; i < owners; i++) rows[i] = tegroup_impl_prepare_apart(p, key, owners, i);
@@ -5371,7 +5373,8 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_assign(tegroup_impl_sm90_loads *loads,
 #define TEGROUP_IMPL_SM90_MMA_DRAIN 65    /* time that PORTABLE's blocks wait for memory at the end of a sum, in k */
 #define TEGROUP_IMPL_SM90_ZIPF_PARTS 32   /* sizes that represent those of all groups */
 #define TEGROUP_IMPL_SM90_ZIPF_POWER 4.0  /* the largest exponent of the fall of sizes that is considered */
-#define TEGROUP_IMPL_SM90_UNKNOWN_MOST 2.5 /* rows of the largest group in those of the mean, where it is not known */
+#define TEGROUP_IMPL_SM90_UNKNOWN_MOST                                                                                 \
+    2.5 /* rows of the largest group over the mean's, where it is not known: the best of seven for tiles.csv */
 
 /* The sizes of groups that a plan expects: of `count` groups, an equal share has each of `parts` sizes. */
 typedef struct tegroup_impl_sm90_groups {

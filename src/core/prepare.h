@@ -240,6 +240,7 @@ static inline void tegroup_impl_sort(const tegroup_impl_preparation *p, tegroup_
     const int32_t extent = p->order_entries;
     int32_t log = 0, block = extent, threads, run, distance, i;
     while (extent >> log > 1) log++;
+    /* extent / 2 comparators in each of log (log + 1) / 2 rounds, some twelve steps each */
     threads = tegroup_impl_team(p->threads, 3.0 * extent * log * (log + 1));
     while (block > 1 && extent / block * 2 <= threads) block /= 2;
     for (i = 0; i < extent; i++) p->order[i] = i;
@@ -305,6 +306,7 @@ static inline int32_t tegroup_impl_prepare_all_apart(const tegroup_impl_preparat
     int32_t owners = 0, g, i;
     for (g = 0; g < p->groups; g++) owners += tegroup_impl_prepare_owns(p, key, g);
     tegroup_impl_sort(p, key);
+    /* A group is held against the next one or, by offset, against all in its reach; each takes some four steps. */
     TEGROUP_IMPL_OMP(omp parallel for schedule(static, 1) num_threads(
         tegroup_impl_team(p->threads, 4.0 * owners * (key == TEGROUP_IMPL_SORT_BY_START ? 2 : owners))))
     for (i = 0; i < owners; i++) rows[i] = tegroup_impl_prepare_apart(p, key, owners, i);

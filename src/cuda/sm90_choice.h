@@ -25,7 +25,8 @@
 #define TEGROUP_IMPL_SM90_MMA_DRAIN 65    /* time that PORTABLE's blocks wait for memory at the end of a sum, in k */
 #define TEGROUP_IMPL_SM90_ZIPF_PARTS 32   /* sizes that represent those of all groups */
 #define TEGROUP_IMPL_SM90_ZIPF_POWER 4.0  /* the largest exponent of the fall of sizes that is considered */
-#define TEGROUP_IMPL_SM90_UNKNOWN_MOST 2.5 /* rows of the largest group in those of the mean, where it is not known */
+#define TEGROUP_IMPL_SM90_UNKNOWN_MOST                                                                                 \
+    2.5 /* rows of the largest group over the mean's, where it is not known: the best of seven for tiles.csv */
 
 /* The sizes of groups that a plan expects: of `count` groups, an equal share has each of `parts` sizes. */
 typedef struct tegroup_impl_sm90_groups {

@@ -256,8 +256,8 @@ static int plan_take_tile(tegroup_plan *plan, int32_t i) {
     return tegroup_impl_portable_take_row(plan, tegroup_impl_portable_rows(plan->problem.op, &count) + i, &error) == TEGROUP_OK;
 }
 
-/* > 0: a plan is made for ragged buffers of so many rows, and a few more in each operand; but not where columns are ragged, too, and the
- * buffer holds no element: such a plan is refused. */
+/* > 0: a plan is made for ragged buffers of so many rows, and a few more in each operand. Where columns are ragged, too,
+ * and the buffer holds no element, such a plan is refused, so that rows stay. */
 static int mirror_planned_rows;
 
 /* Plan, prepare and run on the GPU with the backend that p->desc names, and bring everything back. */
