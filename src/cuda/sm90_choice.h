@@ -180,7 +180,8 @@ typedef struct tegroup_impl_sm90_taken {
     tegroup_impl_sm90_time us;
 } tegroup_impl_sm90_taken;
 
-static inline const char *tegroup_impl_sm90_why(const tegroup_impl_sm90_time *us) {
+static inline const char *tegroup_impl_sm90_why(const tegroup_impl_sm90_time *us, int mma) {
+    if (mma) return "fastest predicted, PORTABLE's kernel: groups are short";
     if (us->math >= us->memory && us->math >= us->scheduling) return "fastest predicted, bound by mathematics";
     return us->memory >= us->scheduling ? "fastest predicted, bound by memory"
                                         : "fastest predicted, bound by scheduling";
@@ -220,7 +221,7 @@ static inline tegroup_impl_sm90_taken tegroup_impl_sm90_take_fastest(const tegro
         taken.kernel = kernel;
         taken.us = us;
     }
-    taken.why = tegroup_impl_sm90_why(&taken.us);
+    taken.why = tegroup_impl_sm90_why(&taken.us, tegroup_impl_sm90_row_of(taken.kernel)->mma);
     return taken;
 }
 

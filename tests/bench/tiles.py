@@ -3,13 +3,18 @@
 
     tiles.py measure [--products 3500] [--seconds 540] [--seed N] [--out tests/bench/tiles.csv]    needs a GPU and torch
     tiles.py fit [--data tests/bench/tiles.csv] [--write] [--check] [--only NAME] [--start 1.0]                 needs numpy and scipy
+    tiles.py compare [--data tests/bench/tiles.csv]    does the table agree with the times? needs numpy
     tiles.py simulate --out FILE       products with times by the table of now and 1% of noise: a fit must find its costs again
 
 `measure` draws products of models' sizes and others, and has tegroup_plan_tune time every kernel that can run them, interleaved and with
 cold operands. A line of the data is a product and the microseconds of each kernel, by its name. `fit` takes a fifth of the products
 out, fits four costs of each kernel to the others by least squares of the logarithms (robust, since a clock may have moved), and says how
 far the kernel that is predicted to be the fastest is from the one that was, in both sets. --check: the exit status is 1 where the table's ns
-differ from the fit's by 2%, or a choice by the fit is in the mean 0.2% better. --start: costs to begin with, as a multiple of the table's. The model is the library's own
+differ from the fit's by 2%, or a choice by the fit is in the mean 0.2% better. --start: costs to begin with, as a multiple of the table's.
+--only: one kernel among costs that may be another GPU's; of its times is taken what they are beside those of the other kernels.
+`compare` holds for a Hopper GPU other than the one that the table was fitted on: what counts for a choice is a kernel's time beside those
+of the others, so it takes of each product measured over predicted time, divides by the mean of the operation's kernels, and fails where
+the median of a kernel is 4% off, or a quarter of its products 10%, or the kernel has no times. The model is the library's own
 (tests/bench/tile_model.c), so that nothing is said twice.
 """
 import argparse
@@ -162,6 +167,28 @@ def lost(products, times, predicted):
     return measured[guess, numpy.arange(len(products))] / measured.min(axis=0)
 
 
+def compare(options):
+    import numpy
+
+    predict, kernels = model(), table()
+    products, times = read(options.data)
+    wrong = []
+    for op in (1, 2, 3):
+        here = [(number, kernel) for number, kernel in enumerate(kernels) if kernel["op"] == op]
+        missing = [kernel["name"] for _, kernel in here if kernel["name"] not in times or numpy.isnan(times[kernel["name"]]).all()]
+        if missing:
+            sys.exit(f"{options.data} has no times of {', '.join(missing)}: `make tiles`, on a Hopper GPU, measures them")
+        some = products[:, 0] == op
+        ratios = numpy.array([numpy.log(times[kernel["name"]][some] / predict(number, kernel["costs"], products[some])) for number, kernel in here])
+        for (_, kernel), ratio in zip(here, ratios - numpy.nanmean(ratios, axis=0)):
+            low, median, high = numpy.exp(numpy.nanquantile(ratio, [0.25, 0.5, 0.75]))
+            print("%-16s measured over predicted, beside the other kernels: %.3f, half of the products %.3f to %.3f" % (kernel["name"], median, low, high))
+            if not (0.96 < median < 1.04 and low > 0.9 and high < 1.1):
+                wrong.append(kernel["name"])
+    if wrong:
+        sys.exit("costs in src/cuda/sm90_kernels.h that the measured times do not bear out: " + ", ".join(wrong) + ': `make fit BENCH="--write --only NAME"`')
+
+
 def fit(options):
     import numpy
     from scipy.optimize import least_squares
@@ -180,6 +207,9 @@ def fit(options):
             sys.exit(f"{options.data} has no times of {kernel['name']}: `make tiles`, on a Hopper GPU, measures them")
         use = (products[:, 0] == kernel["op"]) & ~numpy.isnan(times[kernel["name"]]) & ~held_out
         some, logs = products[use], numpy.log(times[kernel["name"]][use])
+        if options.only:  # among costs of another GPU: as much faster or slower as the other kernels are there
+            others = [(i, other) for i, other in enumerate(kernels) if other["op"] == kernel["op"] and i != number]
+            logs = logs - numpy.nanmean([numpy.log(times[other["name"]][use] / predict(i, other["costs"], some)) for i, other in others], axis=0)
         start = numpy.maximum(options.start * numpy.array(kernel["costs"]), [1.0, 1.0, 1.0, 1.0])
         found = least_squares(lambda c: numpy.log(predict(number, c, some)) - logs, start, bounds=([1e-3, 0, 0.1, 0], [1e3, 1e4, 20, 200]),
                               x_scale=start, loss="soft_l1", f_scale=0.05)
@@ -212,7 +242,7 @@ def fit(options):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=("measure", "fit", "simulate"))
+    parser.add_argument("command", choices=("measure", "fit", "compare", "simulate"))
     parser.add_argument("--products", type=int, default=3500)
     parser.add_argument("--seconds", type=float, default=540)
     parser.add_argument("--seed", type=int, default=1)
@@ -223,7 +253,7 @@ def main():
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--start", type=float, default=1.0)
     options = parser.parse_args()
-    {"measure": measure, "fit": fit, "simulate": simulate}[options.command](options)
+    {"measure": measure, "fit": fit, "compare": compare, "simulate": simulate}[options.command](options)
 
 
 main()

@@ -21,4 +21,21 @@ if awk -F, -v OFS=, '/^op,/ { for (i = 1; i <= NF; i++) if ($i == "FORWARD_128X1
 then echo 'ok fit_tells_a_wrong_cost'
 else echo 'not ok fit_tells_a_wrong_cost'; tail -n 25 build/slower.log; failed=1
 fi
+
+# The table that is shipped, beside the times that are kept with it, whichever Hopper GPU they are from.
+if "$python" tests/bench/tiles.py compare > build/compare.log 2>&1; then echo 'ok fit_table_agrees_with_the_times'
+else echo 'not ok fit_table_agrees_with_the_times'; tail -n 20 build/compare.log; failed=1
+fi
+
+# A kernel that was never timed, and one with the costs of another: a tenth faster than it is.
+column() { # what becomes of the column of FORWARD_64X128
+    awk -F, -v OFS=, '/^op,/ { for (i = 1; i <= NF; i++) if ($i == "FORWARD_64X128") at = i } /^1,/ && at { $at = '"$1"' } { print }' tests/bench/tiles.csv
+}
+column '""' > build/untimed.csv
+column '$at * 1.1' > build/slower.csv
+if ! "$python" tests/bench/tiles.py compare --data build/untimed.csv > build/untimed.log 2>&1 && grep -q 'no times of FORWARD_64X128: `make tiles`' build/untimed.log \
+    && ! "$python" tests/bench/tiles.py compare --data build/slower.csv > build/compared.log 2>&1 && grep -q 'bear out: .*FORWARD_64X128' build/compared.log
+then echo 'ok fit_tells_costs_that_nobody_measured'
+else echo 'not ok fit_tells_costs_that_nobody_measured'; tail -n 5 build/untimed.log build/compared.log; failed=1
+fi
 exit $failed

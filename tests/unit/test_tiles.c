@@ -229,7 +229,7 @@ TEST(tiles, explain_says_why) {
         const tegroup_gemm_desc desc = product_of(s);
         const double rows = s->expected ? s->expected : s->rows, flops = 2.0 * rows * s->n * s->k;
         tegroup_verdict verdicts[TEGROUP_BACKEND_COUNT - 1];
-        char text[400], tile[60];
+        char text[400], tile[100];
         ASSERT_EQ(tegroup_explain(&desc, &target, verdicts, NULL), TEGROUP_OK);
         for (int v = 0; v < TEGROUP_BACKEND_COUNT - 1; v++) {
             if (!verdicts[v].chosen) continue;
@@ -240,6 +240,7 @@ TEST(tiles, explain_says_why) {
             snprintf(tile, sizeof tile, "tile %d x %d x 64: %s", s->tile_m, s->tile_n, verdicts[v].tile_why);
             tegroup_verdict_text(&verdicts[v], text, sizeof text);
             ASSERT_TRUE(strstr(text, tile) != NULL);
+            ASSERT_EQ(strstr(tile, "PORTABLE's kernel") != NULL, s->op == 2 && s->tile_m == 64 && s->tile_n == 128);
             by_rule += verdicts[v].predicted_us == 0;
             predicted += verdicts[v].predicted_us > 0;
             if (verdicts[v].predicted_us > 0) ASSERT_GT(verdicts[v].predicted_us, flops / 989.4e6); /* 989.4 TFLOP/s: the data sheet */
