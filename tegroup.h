@@ -74,7 +74,7 @@
  *   [41] cpu/gemm_kernel.h        CPU GEMM kernel
  *   [42] cuda/cublaslt_setup.h    Set-up of a grouped cuBLASLt matmul
  *   [43] cuda/sm90_kernels.h      Hopper GEMM: the table of kernels
- *   [44] cuda/sm90_schedule.h     Hopper GEMM: what the scheduler knows of tiles
+ *   [44] cuda/sm90_balance.h      Hopper GEMM: what tiles cost, and which block is done first
  *   [45] cuda/sm90_choice.h       Hopper GEMM: which kernel a plan takes
  *   [46] gemm/backends.h          The backends, a row of functions each
  *   [47] gemm/verdicts.h          What each backend can do
@@ -2949,20 +2949,21 @@ static inline tegroup_status tegroup_impl_check_apart(const tegroup_impl_buffer 
     return TEGROUP_OK;
 }
 
-/* The workspace of an operation on matrices: large enough, and apart from each of them. */
+/* The workspace of an operation on at most seven matrices: large enough, and apart from each of them. */
 static inline tegroup_status tegroup_impl_check_matrix_workspace(const tegroup_layout *layout, const void *workspace,
                                                                  size_t workspace_bytes,
                                                                  const tegroup_impl_buffer *others, int32_t count,
                                                                  tegroup_error *error) {
-    const tegroup_impl_buffer written =
-        tegroup_impl_buffer_of(workspace, (int64_t)layout->total_bytes, "workspace", NULL, 1);
+    tegroup_impl_buffer buffers[8];
     int32_t i;
     TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(layout->total_bytes, "workspace", "workspace_bytes", workspace,
                                                   workspace_bytes, error));
-    for (i = 0; i < count; i++)
-        TEGROUP_IMPL_RULE(!tegroup_impl_data_overlap(&written, &others[i], TEGROUP_CHECK_HOST), ERROR_OVERLAP,
-                          written.field, "must not overlap an operand", 0, 1);
-    return TEGROUP_OK;
+    buffers[0] = tegroup_impl_buffer_of(workspace, (int64_t)layout->total_bytes, "workspace", NULL, 1);
+    for (i = 0; i < count; i++) {
+        buffers[1 + i] = others[i];
+        buffers[1 + i].writes = 0; /* They are apart from each other already. */
+    }
+    return tegroup_impl_check_apart(buffers, 1 + count, TEGROUP_CHECK_HOST, NULL, error);
 }
 
 /* ==== [32] Prepare (src/core/prepare.h) ==== */
@@ -5254,7 +5255,7 @@ static inline int tegroup_impl_sm90_runs(const tegroup_problem *p, int32_t kerne
                || TEGROUP_IMPL_SM90_ADDS_BIAS(row->op, row->tile_n, row->flips));
 }
 
-/* ==== [44] Hopper GEMM: what the scheduler knows of tiles (src/cuda/sm90_schedule.h) ==== */
+/* ==== [44] Hopper GEMM: what tiles cost, and which block is done first (src/cuda/sm90_balance.h) ==== */
 
 /* A tile row ends in two narrow tiles where these hold the columns that are left: 4,096 columns are 20 tiles of 192 and
  * two of 128, and no tile is partly empty. A forward product or dgrad with at least this k balances blocks if it has
@@ -11081,7 +11082,8 @@ static inline tegroup_status tegroup_impl_router_check(const tegroup_router_desc
     TEGROUP_IMPL_TRY(tegroup_impl_check_router_outputs(desc, error));
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(desc->balance_loss, sizeof(double)), ERROR_ALIGNMENT, "balance_loss",
                       "must be aligned to its element", 8, (uintptr_t)desc->balance_loss % sizeof(double));
-    buffers[0] = tegroup_impl_buffer_of(desc->balance_loss, (int64_t)sizeof(double), "balance_loss", NULL, 1);
+    buffers[0] = tegroup_impl_buffer_of(desc->balance_loss, (int64_t)sizeof(double), "balance_loss",
+                                        "must not overlap balance_loss", 1);
     buffers[1] = tegroup_impl_matrix_buffer(&desc->counts, counts[0], "must not overlap counts", 1);
     buffers[2] = tegroup_impl_matrix_buffer(&desc->indices, indices[0], "must not overlap indices", 1);
     buffers[3] = tegroup_impl_matrix_buffer(&desc->weights, weights[0], "must not overlap weights", 1);

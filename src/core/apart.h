@@ -143,18 +143,19 @@ static inline tegroup_status tegroup_impl_check_apart(const tegroup_impl_buffer 
     return TEGROUP_OK;
 }
 
-/* The workspace of an operation on matrices: large enough, and apart from each of them. */
+/* The workspace of an operation on at most seven matrices: large enough, and apart from each of them. */
 static inline tegroup_status tegroup_impl_check_matrix_workspace(const tegroup_layout *layout, const void *workspace,
                                                                  size_t workspace_bytes,
                                                                  const tegroup_impl_buffer *others, int32_t count,
                                                                  tegroup_error *error) {
-    const tegroup_impl_buffer written =
-        tegroup_impl_buffer_of(workspace, (int64_t)layout->total_bytes, "workspace", NULL, 1);
+    tegroup_impl_buffer buffers[8];
     int32_t i;
     TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(layout->total_bytes, "workspace", "workspace_bytes", workspace,
                                                   workspace_bytes, error));
-    for (i = 0; i < count; i++)
-        TEGROUP_IMPL_RULE(!tegroup_impl_data_overlap(&written, &others[i], TEGROUP_CHECK_HOST), ERROR_OVERLAP,
-                          written.field, "must not overlap an operand", 0, 1);
-    return TEGROUP_OK;
+    buffers[0] = tegroup_impl_buffer_of(workspace, (int64_t)layout->total_bytes, "workspace", NULL, 1);
+    for (i = 0; i < count; i++) {
+        buffers[1 + i] = others[i];
+        buffers[1 + i].writes = 0; /* They are apart from each other already. */
+    }
+    return tegroup_impl_check_apart(buffers, 1 + count, TEGROUP_CHECK_HOST, NULL, error);
 }

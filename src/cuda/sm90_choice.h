@@ -10,7 +10,7 @@
 #include "base/arithmetic.h"
 #include "core/choice.h"
 #include "cuda/sm90_kernels.h"
-#include "cuda/sm90_schedule.h"
+#include "cuda/sm90_balance.h"
 
 /* Constants of the prediction besides those of each kernel in the table, together with which the times were fitted. */
 #define TEGROUP_IMPL_SM90_STRETCH_US 0.55 /* us to find a stretch, or to assign a wave of its tiles */

@@ -19,7 +19,7 @@
 #include "core/choice.h"
 #include "core/epilogue.h"
 #include "cuda/sm90_kernels.h"
-#include "cuda/sm90_schedule.h"
+#include "cuda/sm90_balance.h"
 #include "cuda/launch.h"
 #include "cuda/call.h"
 #include "cuda/portable_plan.h"

@@ -11,7 +11,7 @@
 #include "core/checks.h"
 #include "core/product.h"
 #include "cuda/sm90_kernels.h"
-#include "cuda/sm90_schedule.h"
+#include "cuda/sm90_balance.h"
 #include "cuda/hopper.h"
 #include "cuda/sm90_tiles.h"
 

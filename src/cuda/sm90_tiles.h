@@ -5,7 +5,7 @@
 #include "core/gemm_types.h"
 #include "core/checks.h"
 #include "cuda/sm90_kernels.h"
-#include "cuda/sm90_schedule.h"
+#include "cuda/sm90_balance.h"
 #include "cuda/call.h"
 
 /* A persistent kernel of three warpgroups. In the first, one warp schedules tiles, one thread loads operands by TMA

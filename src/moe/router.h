@@ -221,7 +221,8 @@ static inline tegroup_status tegroup_impl_router_check(const tegroup_router_desc
     TEGROUP_IMPL_TRY(tegroup_impl_check_router_outputs(desc, error));
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(desc->balance_loss, sizeof(double)), ERROR_ALIGNMENT, "balance_loss",
                       "must be aligned to its element", 8, (uintptr_t)desc->balance_loss % sizeof(double));
-    buffers[0] = tegroup_impl_buffer_of(desc->balance_loss, (int64_t)sizeof(double), "balance_loss", NULL, 1);
+    buffers[0] = tegroup_impl_buffer_of(desc->balance_loss, (int64_t)sizeof(double), "balance_loss",
+                                        "must not overlap balance_loss", 1);
     buffers[1] = tegroup_impl_matrix_buffer(&desc->counts, counts[0], "must not overlap counts", 1);
     buffers[2] = tegroup_impl_matrix_buffer(&desc->indices, indices[0], "must not overlap indices", 1);
     buffers[3] = tegroup_impl_matrix_buffer(&desc->weights, weights[0], "must not overlap weights", 1);

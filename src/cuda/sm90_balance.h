@@ -1,4 +1,4 @@
-/* ---- Hopper GEMM: what the scheduler knows of tiles ---- */
+/* ---- Hopper GEMM: what tiles cost, and which block is done first ---- */
 
 #pragma once
 #include "base/version.h"
