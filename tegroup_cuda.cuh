@@ -3218,8 +3218,18 @@ static __device__ __forceinline__ void tegroup_impl_cp_async_unless(bool absent,
         "r"(to), "l"(from)
         : "memory");
 }
+/* The same of 16 bytes of which the first `bytes` exist, in copies of PIECE bytes, to which `from` is aligned and of
+ * which `bytes` is a multiple. */
+template <int PIECE>
+static __device__ __forceinline__ void tegroup_impl_cp_async_pieces(uint32_t to, const char *from, int32_t bytes) {
+#pragma unroll
+    for (int i = 0; i < 16; i += PIECE)
+        asm volatile("{.reg .pred p;\nsetp.ge.s32 p, %0, %1;\ncp.async.ca.shared.global [%2], [%3], %4, p;}\n" ::"r"(i),
+                     "r"(bytes), "r"(to + (uint32_t)i), "l"(from + i), "n"(PIECE)
+                     : "memory");
+}
 /* Copies `bytes` bytes of two-byte elements and fills up to 16 with zeros, element by element: for rows that are not
- * aligned to 16 bytes, and where a row ends. AT_ONCE: how many of the four words are in flight together, as registers
+ * aligned to 4 bytes, and where a row ends within them. AT_ONCE: how many of the four words are in flight together, as registers
  * allow. */
 template <int AT_ONCE>
 static __device__ __forceinline__ void tegroup_impl_load_slowly(uint32_t to, const char *from, int32_t bytes) {
@@ -4334,8 +4344,8 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
     static __device__ __forceinline__ int32_t chunk() { return (int32_t)threadIdx.x % 8; }
     static __device__ __forceinline__ int32_t down(int pass) { return pass % PASSES_A_PANEL * ROWS_A_PASS; }
     static __device__ __forceinline__ int32_t panel(int pass) { return pass / PASSES_A_PANEL; }
-    static __device__ __forceinline__ bool aligned(const char *at, int64_t row_bytes) {
-        return (((uintptr_t)at | (uintptr_t)row_bytes) & 15) == 0;
+    static __device__ __forceinline__ bool aligned(const char *at, int64_t row_bytes, int32_t piece = 16) {
+        return (((uintptr_t)at | (uintptr_t)row_bytes) & (uintptr_t)(piece - 1)) == 0;
     }
 
     __device__ __forceinline__ void open(const char *base, int64_t row_bytes, int32_t lines) {
@@ -4387,6 +4397,8 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
             const int32_t bytes = left < 0 ? 0 : left > 8 ? 16 : left * 2;
             const uint32_t place = to + (uint32_t)((panel(pass) * ROWS + down(pass)) * 128);
             if (aligned(from, row_bytes) && bytes % 16 == 0) tegroup_impl_cp_async_unless(bytes == 0, place, at);
+            else if (aligned(from, row_bytes, 8) && bytes % 8 == 0) tegroup_impl_cp_async_pieces<8>(place, at, bytes);
+            else if (aligned(from, row_bytes, 4) && bytes % 4 == 0) tegroup_impl_cp_async_pieces<4>(place, at, bytes);
             else tegroup_impl_load_slowly<THREADS <= 128 ? 4 : 1>(place, at, bytes);
         }
     }

@@ -149,8 +149,18 @@ static __device__ __forceinline__ void tegroup_impl_cp_async_unless(bool absent,
         "r"(to), "l"(from)
         : "memory");
 }
+/* The same of 16 bytes of which the first `bytes` exist, in copies of PIECE bytes, to which `from` is aligned and of
+ * which `bytes` is a multiple. */
+template <int PIECE>
+static __device__ __forceinline__ void tegroup_impl_cp_async_pieces(uint32_t to, const char *from, int32_t bytes) {
+#pragma unroll
+    for (int i = 0; i < 16; i += PIECE)
+        asm volatile("{.reg .pred p;\nsetp.ge.s32 p, %0, %1;\ncp.async.ca.shared.global [%2], [%3], %4, p;}\n" ::"r"(i),
+                     "r"(bytes), "r"(to + (uint32_t)i), "l"(from + i), "n"(PIECE)
+                     : "memory");
+}
 /* Copies `bytes` bytes of two-byte elements and fills up to 16 with zeros, element by element: for rows that are not
- * aligned to 16 bytes, and where a row ends. AT_ONCE: how many of the four words are in flight together, as registers
+ * aligned to 4 bytes, and where a row ends within them. AT_ONCE: how many of the four words are in flight together, as registers
  * allow. */
 template <int AT_ONCE>
 static __device__ __forceinline__ void tegroup_impl_load_slowly(uint32_t to, const char *from, int32_t bytes) {

@@ -200,8 +200,8 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
     static __device__ __forceinline__ int32_t chunk() { return (int32_t)threadIdx.x % 8; }
     static __device__ __forceinline__ int32_t down(int pass) { return pass % PASSES_A_PANEL * ROWS_A_PASS; }
     static __device__ __forceinline__ int32_t panel(int pass) { return pass / PASSES_A_PANEL; }
-    static __device__ __forceinline__ bool aligned(const char *at, int64_t row_bytes) {
-        return (((uintptr_t)at | (uintptr_t)row_bytes) & 15) == 0;
+    static __device__ __forceinline__ bool aligned(const char *at, int64_t row_bytes, int32_t piece = 16) {
+        return (((uintptr_t)at | (uintptr_t)row_bytes) & (uintptr_t)(piece - 1)) == 0;
     }
 
     __device__ __forceinline__ void open(const char *base, int64_t row_bytes, int32_t lines) {
@@ -253,6 +253,8 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
             const int32_t bytes = left < 0 ? 0 : left > 8 ? 16 : left * 2;
             const uint32_t place = to + (uint32_t)((panel(pass) * ROWS + down(pass)) * 128);
             if (aligned(from, row_bytes) && bytes % 16 == 0) tegroup_impl_cp_async_unless(bytes == 0, place, at);
+            else if (aligned(from, row_bytes, 8) && bytes % 8 == 0) tegroup_impl_cp_async_pieces<8>(place, at, bytes);
+            else if (aligned(from, row_bytes, 4) && bytes % 4 == 0) tegroup_impl_cp_async_pieces<4>(place, at, bytes);
             else tegroup_impl_load_slowly<THREADS <= 128 ? 4 : 1>(place, at, bytes);
         }
     }
