@@ -322,12 +322,22 @@ typedef enum tegroup_encoding {
     TEGROUP_ENCODING_ENDS    = 3  /* [groups]: row after each group's last (inclusive prefix sums)      */
 } tegroup_encoding;
 
+/* Bytes of sizes in host memory that a snapshot in device memory may be made of: 448 counts of I64 or 896 of I32, less
+ * where there are starts, columns or offsets. They are a kernel's parameters, of which CUDA takes 4,096 bytes
+ * everywhere, and more only where toolkit and driver are of 12.1 or later (NVIDIA, "CUDA 12.1 Supports Large Kernel
+ * Parameters"). */
+#define TEGROUP_HOST_SIZES_MAX_BYTES 3584
+
 /* Sizes of the groups along one dimension. All-zero means uniform. Read by tegroup_prepare alone. */
 typedef struct tegroup_sizes {
     const void      *data;      /* see tegroup_encoding; NULL is allowed when there are no groups            */
     tegroup_encoding encoding;  /* UNSET = uniform: there are no data and no snapshot, and the rest is ignored */
     tegroup_dtype    dtype;     /* I32 or I64: of data and starts                                            */
-    tegroup_space    space;     /* where data and starts (and tegroup_shape.offsets) live; required          */
+    tegroup_space    space;     /* where the snapshot of them lives, and so whoever reads it runs; required  */
+    tegroup_space    data_space; /* where data and starts (and tegroup_shape.offsets) live; UNSET = space. HOST with
+                                    space DEVICE: tegroup_prepare reads them before it returns, and hands them to its
+                                    kernel as parameters, at most TEGROUP_HOST_SIZES_MAX_BYTES of them, each array
+                                    counted in whole 8 bytes */
     const void      *starts;    /* COUNTS only: [groups] first row of each group, any order; NULL = derived  */
     int64_t          alignment; /* COUNTS, ENDS: each group starts at the next multiple of this; 0 = 1.
                                    COUNTS: padding follows each group. ENDS: as DeepGEMM's "psum" layout     */
@@ -349,7 +359,7 @@ typedef struct tegroup_shape {
     int64_t        cols;      /* columns of every group; with col_sizes the most that one may have            */
     tegroup_sizes  row_sizes; /* per-group rows    (TransformerEngine: first_dims)                            */
     tegroup_sizes  col_sizes; /* per-group columns (TransformerEngine: last_dims); COUNTS without starts      */
-    const int64_t *offsets;   /* [groups] first element of each group, same space as row_sizes; NULL = derived
+    const int64_t *offsets;   /* [groups] first element of each group, in row_sizes' data_space; NULL = derived
                                  (TransformerEngine: tensor_offsets)                                          */
     int64_t        elements;  /* with col_sizes: elements that the buffer holds (0 is 0); with offsets as well,
                                  and at least 1; else 0. With tensor.pointers 0: each buffer of the list holds
@@ -408,7 +418,7 @@ typedef struct tegroup_matrix {
  *
  * Sizes that lie never lead outside the buffers. Those in device memory nobody can refuse when the call is made:
  * they are clamped, and the header's status names the lie. Those in host memory are an error of the call, unless it
- * is told to clamp them, too. */
+ * is told to clamp them, too, wherever the snapshot lies. */
 #define TEGROUP_GRANULE 4 /* rows: kernels that take rows, and not tiles, share out so many of a group at a time */
 
 /* Bits of tegroup_snapshot_header.status. */
@@ -466,6 +476,9 @@ typedef struct tegroup_prepare_desc {
                                       DEVICE: a host address would end the CUDA context                       */
     int32_t        threads;        /* on the host, at most so many; 0 = all that OpenMP gives, 1 without OpenMP. Only
                                       time depends on it, and that only of hundreds of groups                  */
+    int32_t        host_sizes_final; /* 1: the caller's word that sizes in host memory stay as they are, so that a
+                                      snapshot in device memory may be made of them while stream is capturing: the
+                                      graph keeps the sizes of its capture. As in tegroup_options                */
 } tegroup_prepare_desc;
 
 /* ==== [7] Workspace layouts (src/core/layout_types.h) ==== */
@@ -3194,7 +3207,8 @@ static inline void tegroup_impl_sort(const tegroup_impl_preparation *p, tegroup_
     threads = tegroup_impl_team(p->threads, 3.0 * extent * log * (log + 1));
     while (block > 1 && extent / block * 2 <= threads) block /= 2;
     for (i = 0; i < extent; i++) p->order[i] = i;
-    TEGROUP_IMPL_OMP(omp parallel private(run, distance, i) num_threads(threads)) {
+    TEGROUP_IMPL_OMP(omp parallel private(run, distance, i) num_threads(threads))
+    {
         TEGROUP_IMPL_OMP(omp for schedule(static))
         for (i = 0; i < extent; i += block)
             for (run = 2; run <= block; run *= 2) tegroup_impl_sort_block(p, key, i, block, run, run / 2);
@@ -3228,6 +3242,50 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_apart(const tegroup_impl_preparatio
             x.rows, by_start ? ahead : tegroup_impl_room(ahead, p->ld > 0 ? p->ld : x.cols, x.cols, y.cols));
     }
     return x.rows;
+}
+
+/* Bytes of an array of sizes, or of starts. */
+static inline int64_t tegroup_impl_sizes_bytes(const tegroup_sizes *sizes, int32_t groups) {
+    const int64_t entries = (int64_t)groups + (sizes->encoding == TEGROUP_ENCODING_OFFSETS);
+    return entries * (tegroup_impl_bits(sizes->dtype) / 8);
+}
+
+/* Sizes on their way from host memory to a kernel, of which this is a parameter: their arrays one behind another, those
+ * of the rows first, each from a whole word on. */
+typedef struct tegroup_impl_parcel {
+    int64_t words[TEGROUP_HOST_SIZES_MAX_BYTES / 8];
+    int32_t starts, cols, offsets, count; /* words before each array; words in all */
+} tegroup_impl_parcel;
+
+static inline int64_t tegroup_impl_parcel_words(int64_t bytes) { return tegroup_impl_ceil_div(bytes, 8); }
+
+/* Appends an array, if there is one. Returns the words before it. */
+static inline int32_t tegroup_impl_parcel_add(tegroup_impl_parcel *parcel, const void *array, int64_t bytes) {
+    const int32_t before = parcel->count;
+    if (!array) return before;
+    memcpy(parcel->words + before, array, (size_t)bytes);
+    parcel->count += (int32_t)tegroup_impl_parcel_words(bytes);
+    return before;
+}
+
+/* The check has seen that they have room. */
+static inline void tegroup_impl_parcel_pack(const tegroup_impl_preparation *p, tegroup_impl_parcel *parcel) {
+    memset(parcel, 0, sizeof *parcel); /* a captured graph keeps all of it */
+    (void)tegroup_impl_parcel_add(parcel, p->rows.data, tegroup_impl_sizes_bytes(&p->rows, p->groups));
+    parcel->starts = tegroup_impl_parcel_add(parcel, p->rows.starts, tegroup_impl_sizes_bytes(&p->rows, p->groups));
+    parcel->cols = tegroup_impl_parcel_add(parcel, p->cols.data, tegroup_impl_sizes_bytes(&p->cols, p->groups));
+    parcel->offsets = tegroup_impl_parcel_add(parcel, p->offsets, 8 * (int64_t)p->groups);
+}
+
+/* The same preparation, its sizes read from the parcel. */
+TEGROUP_IMPL_HD tegroup_impl_preparation tegroup_impl_parcel_open(const tegroup_impl_preparation *p,
+                                                                  const tegroup_impl_parcel *parcel) {
+    tegroup_impl_preparation opened = *p;
+    opened.rows.data = parcel->words;
+    if (p->rows.starts) opened.rows.starts = parcel->words + parcel->starts;
+    if (p->cols.data) opened.cols.data = parcel->words + parcel->cols;
+    if (p->offsets) opened.offsets = parcel->words + parcel->offsets;
+    return opened;
 }
 
 /* The header as it is before any group is looked at. */
@@ -3376,6 +3434,11 @@ static inline tegroup_status tegroup_impl_prepare_refuse(const tegroup_impl_prep
     return TEGROUP_OK;
 }
 
+/* Where the arrays of sizes are. */
+static inline tegroup_space tegroup_impl_data_space(const tegroup_sizes *sizes) {
+    return sizes->data_space != TEGROUP_SPACE_UNSET ? sizes->data_space : sizes->space;
+}
+
 static inline tegroup_status tegroup_impl_check_sizes(const tegroup_sizes *sizes, int32_t groups, int is_cols,
                                                       tegroup_error *error) {
 #define TEGROUP_IMPL_FIELD(name) (is_cols ? "shape.col_sizes." name : "shape.row_sizes." name)
@@ -3392,6 +3455,8 @@ static inline tegroup_status tegroup_impl_check_sizes(const tegroup_sizes *sizes
     TEGROUP_IMPL_RULE(sizes->space != TEGROUP_SPACE_UNSET, ERROR_UNSET, TEGROUP_IMPL_FIELD("space"), "must be set",
                       TEGROUP_SPACE_HOST, 0);
     TEGROUP_IMPL_RULE_ENUM(sizes->space, TEGROUP_SPACE_DEVICE, TEGROUP_IMPL_FIELD("space"), "must be a tegroup_space");
+    TEGROUP_IMPL_RULE_ENUM(sizes->data_space, TEGROUP_SPACE_DEVICE, TEGROUP_IMPL_FIELD("data_space"),
+                           "must be a tegroup_space");
     TEGROUP_IMPL_RULE(sizes->data != NULL || groups == 0, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_FIELD("data"),
                       "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(sizes->data, (size_t)tegroup_impl_bits(sizes->dtype) / 8), ERROR_ALIGNMENT,
@@ -3434,17 +3499,20 @@ static inline tegroup_status tegroup_impl_check_sizes(const tegroup_sizes *sizes
 /* An array of sizes, or of starts, which is read. */
 static inline tegroup_impl_buffer tegroup_impl_sizes_buffer(const void *data, const tegroup_sizes *sizes,
                                                             int32_t groups, const char *apart) {
-    const int64_t entries = (int64_t)groups + (sizes->encoding == TEGROUP_ENCODING_OFFSETS);
-    return tegroup_impl_buffer_of(data, entries * (tegroup_impl_bits(sizes->dtype) / 8), NULL, apart, 0);
+    return tegroup_impl_buffer_of(data, tegroup_impl_sizes_bytes(sizes, groups), NULL, apart, 0);
 }
 
 static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_desc *desc, tegroup_layout *layout,
                                                         tegroup_error *error) {
     const tegroup_shape *shape;
     tegroup_impl_buffer buffers[5];
-    int ragged_cols;
+    tegroup_space data_space;
+    int64_t sent = 0;
+    int ragged_cols, i;
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_RULE(desc->clamp == 0 || desc->clamp == 1, ERROR_VALUE, "clamp", "must be 0 or 1", 1, desc->clamp);
+    TEGROUP_IMPL_RULE(desc->host_sizes_final == 0 || desc->host_sizes_final == 1, ERROR_VALUE, "host_sizes_final",
+                      "must be 0 or 1", 1, desc->host_sizes_final);
     TEGROUP_IMPL_RULE_ENUM(desc->check_level, TEGROUP_CHECK_DEEP, "check_level", "must be a tegroup_check_level");
     TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
     shape = &desc->shape;
@@ -3465,10 +3533,16 @@ static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_de
     TEGROUP_IMPL_TRY(tegroup_impl_check_sizes(&shape->row_sizes, shape->groups, 0, error));
     TEGROUP_IMPL_RULE(shape->row_sizes.space == desc->space, ERROR_COMBINATION, "shape.row_sizes.space",
                       "must equal space", desc->space, shape->row_sizes.space);
+    data_space = tegroup_impl_data_space(&shape->row_sizes);
+    TEGROUP_IMPL_RULE(data_space == TEGROUP_SPACE_HOST || desc->space == TEGROUP_SPACE_DEVICE, ERROR_COMBINATION,
+                      "shape.row_sizes.data_space", "must be HOST where space is", TEGROUP_SPACE_HOST, data_space);
     if (ragged_cols) {
         TEGROUP_IMPL_TRY(tegroup_impl_check_sizes(&shape->col_sizes, shape->groups, 1, error));
         TEGROUP_IMPL_RULE(shape->col_sizes.space == desc->space, ERROR_COMBINATION, "shape.col_sizes.space",
                           "must equal space", desc->space, shape->col_sizes.space);
+        TEGROUP_IMPL_RULE(tegroup_impl_data_space(&shape->col_sizes) == data_space, ERROR_COMBINATION,
+                          "shape.col_sizes.data_space", "must be that of shape.row_sizes", data_space,
+                          tegroup_impl_data_space(&shape->col_sizes));
     }
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(shape->offsets, sizeof(int64_t)), ERROR_ALIGNMENT, "shape.offsets",
                       "must be aligned to its element", 8, (uintptr_t)shape->offsets % sizeof(int64_t));
@@ -3484,6 +3558,12 @@ static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_de
                                            "must not overlap shape.col_sizes.data");
     buffers[4] =
         tegroup_impl_buffer_of(shape->offsets, 8 * (int64_t)shape->groups, NULL, "must not overlap shape.offsets", 0);
+    for (i = 1; i < 5; i++)
+        if (buffers[i].base) sent += 8 * tegroup_impl_parcel_words(buffers[i].bytes);
+    TEGROUP_IMPL_RULE(data_space == desc->space || sent <= TEGROUP_HOST_SIZES_MAX_BYTES, ERROR_UNSUPPORTED,
+                      "shape.row_sizes.data_space",
+                      "must be DEVICE, and the sizes there: on the host they may be TEGROUP_HOST_SIZES_MAX_BYTES",
+                      TEGROUP_HOST_SIZES_MAX_BYTES, sent);
     return tegroup_impl_check_apart(buffers, 5, TEGROUP_CHECK_HOST, NULL, error);
 }
 
@@ -4243,7 +4323,7 @@ TEGROUP_API tegroup_status tegroup_prepare(const tegroup_prepare_desc *desc, str
     p.capacity_elements = desc->shape.elements;
     p.ld = desc->ld;
     p.rows = desc->shape.row_sizes;
-    p.cols = desc->shape.col_sizes;
+    if (desc->shape.col_sizes.encoding != TEGROUP_ENCODING_UNSET) p.cols = desc->shape.col_sizes;
     p.offsets = desc->shape.offsets;
     p.start = (int64_t *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_SNAPSHOT_START, desc->snapshot);
     p.out_rows = (int64_t *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_SNAPSHOT_ROWS, desc->snapshot);
@@ -4255,10 +4335,11 @@ TEGROUP_API tegroup_status tegroup_prepare(const tegroup_prepare_desc *desc, str
         p.out_cols = (int64_t *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_SNAPSHOT_COLS, desc->snapshot);
         p.out_offset = (int64_t *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_SNAPSHOT_OFFSET, desc->snapshot);
     }
+    if (!desc->clamp && tegroup_impl_data_space(&p.rows) == TEGROUP_SPACE_HOST)
+        TEGROUP_IMPL_TRY(tegroup_impl_prepare_refuse(&p, error));
 #if defined(TEGROUP_IMPL_CUDA)
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_prepare(&p, desc, &layout, stream, error);
 #endif
-    if (!desc->clamp) TEGROUP_IMPL_TRY(tegroup_impl_prepare_refuse(&p, error));
     memset(desc->snapshot, 0, layout.total_bytes);
     header = (tegroup_snapshot_header *)desc->snapshot;
     tegroup_impl_snapshot_open(header, &p);

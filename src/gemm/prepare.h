@@ -40,7 +40,7 @@ TEGROUP_API tegroup_status tegroup_prepare(const tegroup_prepare_desc *desc, str
     p.capacity_elements = desc->shape.elements;
     p.ld = desc->ld;
     p.rows = desc->shape.row_sizes;
-    p.cols = desc->shape.col_sizes;
+    if (desc->shape.col_sizes.encoding != TEGROUP_ENCODING_UNSET) p.cols = desc->shape.col_sizes;
     p.offsets = desc->shape.offsets;
     p.start = (int64_t *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_SNAPSHOT_START, desc->snapshot);
     p.out_rows = (int64_t *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_SNAPSHOT_ROWS, desc->snapshot);
@@ -52,10 +52,11 @@ TEGROUP_API tegroup_status tegroup_prepare(const tegroup_prepare_desc *desc, str
         p.out_cols = (int64_t *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_SNAPSHOT_COLS, desc->snapshot);
         p.out_offset = (int64_t *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_SNAPSHOT_OFFSET, desc->snapshot);
     }
+    if (!desc->clamp && tegroup_impl_data_space(&p.rows) == TEGROUP_SPACE_HOST)
+        TEGROUP_IMPL_TRY(tegroup_impl_prepare_refuse(&p, error));
 #if defined(TEGROUP_IMPL_CUDA)
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_prepare(&p, desc, &layout, stream, error);
 #endif
-    if (!desc->clamp) TEGROUP_IMPL_TRY(tegroup_impl_prepare_refuse(&p, error));
     memset(desc->snapshot, 0, layout.total_bytes);
     header = (tegroup_snapshot_header *)desc->snapshot;
     tegroup_impl_snapshot_open(header, &p);
