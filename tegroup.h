@@ -82,22 +82,23 @@
  *   [49] cpu/gemm.h               CPU GEMM
  *   [50] gemm/check.h             What a call checks
  *   [51] gemm/run.h               Run
- *   [52] gemm/tune.h              Tune, save and load a plan
- *   [53] cpu/real.h               Formulas
- *   [54] core/activation_formulas.h Activation formulas
- *   [55] layer/activation.h       Activations
- *   [56] layer/linear.h           Grouped linear layer
- *   [57] layer/mlp_rules.h        Grouped MLP: tensors and rules
- *   [58] layer/mlp_plan.h         Grouped MLP: plan
- *   [59] layer/mlp.h              Grouped MLP: calls
- *   [60] layer/chain_rules.h      Op chain: rules and buffers
- *   [61] layer/chain_ops.h        Op chain: ops as layers
- *   [62] layer/chain_plan.h       Op chain: plan
- *   [63] layer/chain.h            Op chain: calls
- *   [64] gemm/validate.h          Validate
- *   [65] moe/count.h              Counts of groups
- *   [66] moe/router.h             Router
- *   [67] moe/permutation.h        Permute and combine
+ *   [52] gemm/once.h              One call for a product that runs once
+ *   [53] gemm/tune.h              Tune, save and load a plan
+ *   [54] cpu/real.h               Formulas
+ *   [55] core/activation_formulas.h Activation formulas
+ *   [56] layer/activation.h       Activations
+ *   [57] layer/linear.h           Grouped linear layer
+ *   [58] layer/mlp_rules.h        Grouped MLP: tensors and rules
+ *   [59] layer/mlp_plan.h         Grouped MLP: plan
+ *   [60] layer/mlp.h              Grouped MLP: calls
+ *   [61] layer/chain_rules.h      Op chain: rules and buffers
+ *   [62] layer/chain_ops.h        Op chain: ops as layers
+ *   [63] layer/chain_plan.h       Op chain: plan
+ *   [64] layer/chain.h            Op chain: calls
+ *   [65] gemm/validate.h          Validate
+ *   [66] moe/count.h              Counts of groups
+ *   [67] moe/router.h             Router
+ *   [68] moe/permutation.h        Permute and combine
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
@@ -1480,12 +1481,14 @@ TEGROUP_API tegroup_snapshot_view tegroup_snapshot_read(const void *snapshot);
 
 /* Turn sizes into a snapshot. Of sizes in host memory the first that lies is an error that names its group
  * (ERROR_VALUE, ERROR_CAPACITY, ERROR_OVERLAP), unless desc.clamp is set; those in device memory are clamped, and
- * the snapshot's status says so. */
+ * the snapshot's status says so. Sizes in host memory (tegroup_sizes.data_space) for a snapshot in device memory are
+ * read before the call returns; more than TEGROUP_HOST_SIZES_MAX_BYTES of them are ERROR_UNSUPPORTED, and while stream
+ * is capturing they are ERROR_COMBINATION without desc.host_sizes_final. */
 TEGROUP_API_STATUS tegroup_prepare(const tegroup_prepare_desc *desc, struct CUstream_st *stream, tegroup_error *error);
 
-/* The same for a shape: its sizes become a snapshot in `snapshot`, of tegroup_snapshot_layout's bytes, where the
- * sizes are; on success shape->snapshot points there, and every tensor made from the shape from then on has it.
- * Errors are those of tegroup_prepare. */
+/* The same for a shape: its sizes become a snapshot in `snapshot`, of tegroup_snapshot_layout's bytes, in row_sizes'
+ * space; on success shape->snapshot points there, and every tensor made from the shape from then on has it. Errors are
+ * those of tegroup_prepare, which is the one to call where host sizes are final in a captured graph. */
 TEGROUP_API_STATUS tegroup_shape_prepare(tegroup_shape *shape, void *snapshot, size_t snapshot_bytes,
     struct CUstream_st *stream, tegroup_error *error);
 
@@ -1520,6 +1523,22 @@ TEGROUP_API_STATUS tegroup_gemm_check(const tegroup_plan *plan, const tegroup_ge
  * return. */
 TEGROUP_API_STATUS tegroup_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
+
+/* Prepare, plan and run in one call, for a product that runs once or seldom. Planning is host work in each call (the
+ * driver is asked about device and kernels, the cuBLASLt backends' library for an algorithm), and a snapshot is made in
+ * each: where a product runs often, or a routing has several, a plan and a snapshot made once are for all calls of
+ * tegroup_gemm. The bits are the same.
+ *   sizes      a.shape.row_sizes, and the same ones, field by field, in every ragged operand, with shape.snapshot NULL.
+ *              Their space is desc.space, and their data_space may be HOST. All groups have the same columns
+ *   workspace  options.workspace holds the snapshot and what the plan asks for. tegroup_gemm_once_layout says how much,
+ *              and reads no pointers to data
+ * Sizes in device memory that lie are clamped to the smallest buffer, those in host memory are an error. Good for
+ * capture, with options.host_sizes_final where sizes are on the host. CUBLASLT_LOOP is not for it: that backend reads
+ * its snapshot on the host. Errors are those of tegroup_plan_make, tegroup_gemm and, with a's shape for its shape,
+ * tegroup_prepare; what they refuse has written nothing but into the workspace. */
+TEGROUP_API_STATUS tegroup_gemm_once_layout(const tegroup_gemm_desc *desc, tegroup_layout *layout,
+    tegroup_error *error);
+TEGROUP_API_STATUS tegroup_gemm_once(const tegroup_gemm_desc *desc, struct CUstream_st *stream, tegroup_error *error);
 
 /* Time the algorithms among which a plan can choose (those that cuBLASLt offers, of CUBLASLT_GROUPED for larger
  * groups than the mean, too; sm90's tiles; the other backends have one) and keep the fastest. The only call that
@@ -7136,7 +7155,104 @@ TEGROUP_API tegroup_status tegroup_plan_layout(const tegroup_plan *plan, tegroup
     return TEGROUP_OK;
 }
 
-/* ==== [52] Tune, save and load a plan (src/gemm/tune.h) ==== */
+/* ==== [52] One call for a product that runs once (src/gemm/once.h) ==== */
+
+/* Whether two operands have one routing's sizes, so that one snapshot serves both. */
+static inline int tegroup_impl_same_sizes(const tegroup_sizes *x, const tegroup_sizes *y) {
+    return x->data == y->data && x->encoding == y->encoding && x->dtype == y->dtype && x->space == y->space
+           && x->data_space == y->data_space && x->starts == y->starts && x->alignment == y->alignment
+           && x->stride == y->stride;
+}
+
+/* Plans a call, and lays out its workspace: the snapshot, then what the plan asks for. */
+static inline tegroup_status tegroup_impl_once_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
+                                                    tegroup_layout *layout, tegroup_error *error) {
+    static const char *const sizes[4] = {"a.shape.row_sizes", "b.shape.row_sizes", "c.shape.row_sizes",
+                                         "d.shape.row_sizes"};
+    const tegroup_impl_names *names = tegroup_impl_gemm_names();
+    const tegroup_tensor *operands[TEGROUP_IMPL_OPERANDS];
+    tegroup_layout part;
+    int32_t i;
+    TEGROUP_IMPL_TRY(tegroup_impl_plan_make(desc, names, NULL, plan, error));
+    tegroup_impl_operands_of(desc, operands);
+    for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_D; i++) {
+        const tegroup_impl_name *name = names->operand[i];
+        TEGROUP_IMPL_RULE(operands[i]->dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_irregular(&operands[i]->shape),
+                          ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(COL_SIZES),
+                          "and elements must be unset: columns that differ are for tegroup_prepare", 0, 1);
+    }
+    for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_D; i++) {
+        const tegroup_shape *shape = &operands[i]->shape;
+        const tegroup_impl_name *name = names->operand[i];
+        if (operands[i]->dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_ragged(shape)) continue;
+        TEGROUP_IMPL_RULE(!shape->snapshot, ERROR_COMBINATION, TEGROUP_IMPL_PATH(SNAPSHOT),
+                          "must be NULL: this call makes the snapshot", 0, 1);
+        TEGROUP_IMPL_RULE(tegroup_impl_same_sizes(&shape->row_sizes, &desc->a.shape.row_sizes), ERROR_COMBINATION,
+                          sizes[i], "must be those of a, field by field: one snapshot serves all", 0, 1);
+        TEGROUP_IMPL_TRY(tegroup_impl_check_sizes_space(shape, desc->space, TEGROUP_IMPL_PATH(SIZES_SPACE), error));
+    }
+    tegroup_impl_snapshot_layout(desc->a.shape.groups, 0, &part);
+    tegroup_impl_layout_begin(layout);
+    tegroup_impl_layout_add(layout, "snapshot", tegroup_impl_ragged(&desc->a.shape) ? (int64_t)part.total_bytes : 0);
+    tegroup_impl_plan_layout(plan, &part);
+    for (i = 0; i < part.count; i++) tegroup_impl_layout_add(layout, part.items[i].name, (int64_t)part.items[i].bytes);
+    return TEGROUP_OK;
+}
+
+TEGROUP_API tegroup_status tegroup_gemm_once_layout(const tegroup_gemm_desc *desc, tegroup_layout *layout,
+                                                    tegroup_error *error) {
+    tegroup_gemm_desc taken;
+    tegroup_layout made;
+    tegroup_plan plan;
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_RULE(layout != NULL, ERROR_NULL_ARGUMENT, "layout", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_once_plan(desc, &plan, &made, error));
+    *layout = made;
+    return TEGROUP_OK;
+}
+
+TEGROUP_API tegroup_status tegroup_gemm_once(const tegroup_gemm_desc *desc, struct CUstream_st *stream,
+                                             tegroup_error *error) {
+    tegroup_gemm_desc taken, ready, buffers;
+    tegroup_prepare_desc prepare;
+    tegroup_tensor *const ragged[4] = {&ready.a, &ready.b, &ready.c, &ready.d};
+    tegroup_layout layout;
+    tegroup_plan plan, whole;
+    int32_t i;
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_once_plan(desc, &plan, &layout, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_options_workspace(layout.total_bytes, &desc->options, error));
+    buffers = *desc; /* the snapshot is written before the call is checked, so it lies apart from every buffer */
+    buffers.options.check_level = TEGROUP_CHECK_HOST; /* lists are walked with the snapshot, later */
+    whole = plan;
+    whole.workspace_bytes = layout.total_bytes;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_overlaps(&whole, &buffers, tegroup_impl_gemm_names(), error));
+
+    ready = *desc;
+    memset(&prepare, 0, sizeof prepare);
+    prepare.struct_size = sizeof prepare;
+    prepare.shape = desc->a.shape;
+    prepare.space = desc->space;
+    prepare.snapshot = desc->options.workspace;
+    prepare.snapshot_bytes = layout.total_bytes - plan.workspace_bytes;
+    prepare.check_level = desc->options.check_level;
+    prepare.threads = desc->options.threads;
+    prepare.host_sizes_final = desc->options.host_sizes_final;
+    for (i = 0; i < 4; i++) {
+        if (ragged[i]->dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_ragged(&ragged[i]->shape)) continue;
+        ragged[i]->shape.snapshot = prepare.snapshot;
+        prepare.shape.rows = tegroup_impl_min(prepare.shape.rows, ragged[i]->shape.rows);
+    }
+    ready.options.workspace = (char *)desc->options.workspace + prepare.snapshot_bytes;
+    ready.options.workspace_bytes = plan.workspace_bytes;
+    /* a snapshot in host memory is read by the check; one in device memory is not, so nothing is enqueued before */
+    if (desc->space == TEGROUP_SPACE_DEVICE) TEGROUP_IMPL_TRY(tegroup_impl_gemm_check_own(&plan, &ready, error));
+    if (tegroup_impl_ragged(&desc->a.shape)) TEGROUP_IMPL_TRY(tegroup_prepare(&prepare, stream, error));
+    if (desc->space == TEGROUP_SPACE_HOST) TEGROUP_IMPL_TRY(tegroup_impl_gemm_check_own(&plan, &ready, error));
+    return tegroup_impl_gemm_run(&plan, &ready, stream, error);
+}
+
+/* ==== [53] Tune, save and load a plan (src/gemm/tune.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
@@ -7306,7 +7422,7 @@ TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, cons
     return TEGROUP_OK;
 }
 
-/* ==== [53] Formulas (src/cpu/real.h) ==== */
+/* ==== [54] Formulas (src/cpu/real.h) ==== */
 
 /* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. On the host
  * exp is the platform's (glibc: at most 1 ULP off). On the device it is at most 4 ULP off, whatever the flags (with
@@ -7339,7 +7455,7 @@ TEGROUP_IMPL_HD double tegroup_impl_choice_grad_f64(double grad_weight, double d
     return normalize ? (grad_weight - dot / chosen) / chosen : grad_weight;
 }
 
-/* ==== [54] Activation formulas (src/core/activation_formulas.h) ==== */
+/* ==== [55] Activation formulas (src/core/activation_formulas.h) ==== */
 
 /* Each operation is rounded by itself, or is one fused multiply-add where that is written: an activation in the
  * epilogue of a product gives the bits that the separate call gives. (A host compiler may fuse what it likes.) */
@@ -7660,7 +7776,7 @@ TEGROUP_IMPL_HD double tegroup_impl_activation_f64(tegroup_activation kind, int 
     return tegroup_impl_activation_grad_f64(kind, half, alpha, limit, gate, up, 0, &grad_gate, &grad_up);
 }
 
-/* ==== [55] Activations (src/layer/activation.h) ==== */
+/* ==== [56] Activations (src/layer/activation.h) ==== */
 
 #if TEGROUP_IMPL_ACTIVATION_KERNELS
 static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
@@ -8024,7 +8140,7 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
     return tegroup_impl_activation_backward_run(desc, stream, error);
 }
 
-/* ==== [56] Grouped linear layer (src/layer/linear.h) ==== */
+/* ==== [57] Grouped linear layer (src/layer/linear.h) ==== */
 
 /* The tensors of a layer, by name. */
 /* clang-format off */
@@ -8491,7 +8607,7 @@ TEGROUP_API tegroup_status tegroup_linear_wgrad(const tegroup_linear_plan *plan,
     return tegroup_impl_layer_call(&call.layer, plan, TEGROUP_OP_WGRAD, 1, stream, error);
 }
 
-/* ==== [57] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
+/* ==== [58] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
 
 /* Its tensors, by name: weights, then what has the routing's rows, of which the last three are what is saved. */
 /* clang-format off */
@@ -8830,7 +8946,7 @@ static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_mlp_desc
     return tegroup_impl_check_apart(buffers, count, level, NULL, error);
 }
 
-/* ==== [58] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
+/* ==== [59] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
 
 /* A plan's parts: what it holds for itself, and those of the two layers. A chain keeps them apart. */
 typedef struct tegroup_impl_mlp_plans {
@@ -9094,7 +9210,7 @@ TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const 
     return TEGROUP_OK;
 }
 
-/* ==== [59] Grouped MLP: calls (src/layer/mlp.h) ==== */
+/* ==== [60] Grouped MLP: calls (src/layer/mlp.h) ==== */
 
 #if TEGROUP_IMPL_FUSED_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
 /* Gradients of row_scale, of the sums that a dgrad with a gradient in its epilogue leaves in D's place. */
@@ -9481,7 +9597,7 @@ TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const
     return tegroup_impl_mlp_run_op(plan, desc, TEGROUP_OP_WGRAD, stream, error);
 }
 
-/* ==== [60] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
+/* ==== [61] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
 
 /* A descriptor resolved: what each op is given, and what lies between ops. values[i] is what op i reads and values[i +
  * 1] what it writes; grads are their gradients, absent where none is computed. */
@@ -10010,7 +10126,7 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [61] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
+/* ==== [62] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
 
 /* A LINEAR as a layer, with the rows that it reads and writes: op i's routing may be its own. It points into itself. */
 typedef struct tegroup_impl_chain_linear {
@@ -10202,7 +10318,7 @@ static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc,
     backward->grad_row_scale = tegroup_impl_mlp_matrix(&given->grad_row_scale);
 }
 
-/* ==== [62] Op chain: plan (src/layer/chain_plan.h) ==== */
+/* ==== [63] Op chain: plan (src/layer/chain_plan.h) ==== */
 
 /* Tell the caller which op a failure is about. */
 static inline tegroup_status tegroup_impl_chain_name_op(tegroup_status status, const tegroup_chain_desc *desc,
@@ -10455,7 +10571,7 @@ TEGROUP_API tegroup_status tegroup_chain_explain(const tegroup_chain_desc *desc,
     return tegroup_impl_chain_name_op(status, desc, chain.at);
 }
 
-/* ==== [63] Op chain: calls (src/layer/chain.h) ==== */
+/* ==== [64] Op chain: calls (src/layer/chain.h) ==== */
 
 /* Rows of op i and its routing, by a linear's word for them: what no product of the op sees to. */
 static inline tegroup_status tegroup_impl_chain_check_memory(const tegroup_chain_desc *desc,
@@ -10639,7 +10755,7 @@ TEGROUP_API tegroup_status tegroup_chain_backward(const tegroup_chain_plan *plan
     return tegroup_impl_chain_run(plan, desc, 1, stream, error);
 }
 
-/* ==== [64] Validate (src/gemm/validate.h) ==== */
+/* ==== [65] Validate (src/gemm/validate.h) ==== */
 
 enum { TEGROUP_IMPL_FINITE, TEGROUP_IMPL_NAN, TEGROUP_IMPL_INFINITE };
 
@@ -10805,7 +10921,7 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [65] Counts of groups (src/moe/count.h) ==== */
+/* ==== [66] Counts of groups (src/moe/count.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_count(const tegroup_count_desc *desc, struct CUstream_st *stream,
@@ -10876,7 +10992,7 @@ TEGROUP_API tegroup_status tegroup_count(const tegroup_count_desc *desc, struct 
     return TEGROUP_OK;
 }
 
-/* ==== [66] Router (src/moe/router.h) ==== */
+/* ==== [67] Router (src/moe/router.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
@@ -11279,7 +11395,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     return TEGROUP_OK;
 }
 
-/* ==== [67] Permute and combine (src/moe/permutation.h) ==== */
+/* ==== [68] Permute and combine (src/moe/permutation.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,

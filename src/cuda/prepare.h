@@ -3,6 +3,7 @@
 #pragma once
 #include "base/version.h"
 #include "base/status_types.h"
+#include "formats/dtype_types.h"
 #include "core/tensor_types.h"
 #include "core/snapshot_types.h"
 #include "core/layout_types.h"

@@ -1163,6 +1163,108 @@ TEST(contract, line5_replay_with_other_sizes) {
     }
 }
 
+/* One call for prepare, plan and product: the bits of the three, with sizes on the device and on the host; captured as they are, host sizes
+ * only when they are final. CUBLASLT_LOOP's snapshot would lie on the host. */
+static void sizes_at(tegroup_gemm_desc *desc, const void *sizes, tegroup_space data_space) {
+    tegroup_tensor *const tensors[] = {&desc->a, &desc->b, &desc->d};
+    for (int i = 0; i < 3; i++) {
+        if (tensors[i]->shape.row_sizes.encoding == TEGROUP_ENCODING_UNSET) continue;
+        tensors[i]->shape.row_sizes.data = sizes;
+        tensors[i]->shape.row_sizes.data_space = data_space;
+        tensors[i]->shape.snapshot = NULL;
+    }
+}
+
+static void once_as_three_calls(int b, tegroup_op op) {
+    enum { GROUPS = 6, CAPACITY = 200 };
+    const int64_t counts[GROUPS] = {30, 0, 17, 64, 1, 20}, others[GROUPS] = {0, 90, 2, 3, 50, 11};
+    const void *device_sizes;
+    uint64_t eager[2];
+    cudaStream_t stream;
+    tegroup_error error;
+    tegroup_layout layout;
+    product p;
+    memset(&p, 0, sizeof p);
+    p.op = op;
+    p.in = TEGROUP_DTYPE_BF16;
+    p.out = op == TEGROUP_OP_DGRAD ? TEGROUP_DTYPE_BF16 : TEGROUP_DTYPE_F32;
+    p.groups = GROUPS;
+    p.rows = CAPACITY;
+    p.n = 96;
+    p.k = 136;
+    p.seed = 17;
+    product_make(&p, backends[b]);
+    device_sizes = p.desc.a.shape.row_sizes.data;
+    tegroup_gemm_desc desc = p.desc;
+    sizes_at(&desc, device_sizes, TEGROUP_SPACE_UNSET);
+    if (backends[b] == TEGROUP_BACKEND_CUBLASLT_LOOP) {
+        ASSERT_EQ(TEGROUP_ERROR_COMBINATION, tegroup_gemm_once_layout(&desc, &layout, &error));
+        ASSERT_STREQ("a.shape.row_sizes.space", error.field);
+        product_free(&p);
+        return;
+    }
+    MUST(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    ASSERT_EQ(TEGROUP_OK, product_plan(&p));
+    for (int i = 1; i >= 0; i--) { /* and counts are those on the device afterwards */
+        product_counts(&p, i ? others : counts);
+        product_poison(&p, stream);
+        ASSERT_EQ(TEGROUP_OK, product_run(&p, &p.plan, stream));
+        eager[i] = product_hash(&p, stream);
+    }
+    ASSERT_NE(eager[0], eager[1]);
+    ASSERT_EQ(TEGROUP_OK, tegroup_gemm_once_layout(&desc, &layout, NULL));
+    ASSERT_EQ(layout.total_bytes, p.plan.workspace_bytes + p.snapshot_bytes);
+    MUST(cudaMalloc(&desc.options.workspace, layout.total_bytes));
+    desc.options.workspace_bytes = layout.total_bytes;
+    for (int on_host = 0; on_host < 2; on_host++) {
+        cudaGraph_t graph;
+        cudaGraphExec_t step;
+        size_t nodes = 1;
+        int64_t given[GROUPS];
+        memcpy(given, counts, sizeof given);
+        sizes_at(&desc, on_host ? (const void *)given : device_sizes, on_host ? TEGROUP_SPACE_HOST : TEGROUP_SPACE_UNSET);
+        product_poison(&p, stream);
+        ASSERT_EQ(TEGROUP_OK, tegroup_gemm_once(&desc, stream, NULL));
+        ASSERT_EQ(eager[0], product_hash(&p, stream));
+        if (on_host) {
+            MUST(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+            const tegroup_status refused = tegroup_gemm_once(&desc, stream, &error);
+            MUST(cudaStreamEndCapture(stream, &graph));
+            ASSERT_EQ(TEGROUP_ERROR_COMBINATION, refused);
+            ASSERT_STREQ("host_sizes_final", error.field);
+            MUST(cudaGraphGetNodes(graph, NULL, &nodes));
+            ASSERT_EQ(0, (int)nodes);
+            MUST(cudaGraphDestroy(graph));
+            desc.options.host_sizes_final = 1;
+        }
+        MUST(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+        const tegroup_status captured = tegroup_gemm_once(&desc, stream, NULL);
+        MUST(cudaStreamEndCapture(stream, &graph));
+        ASSERT_EQ(TEGROUP_OK, captured);
+        MUST(cudaGraphInstantiate(&step, graph, 0));
+        memcpy(given, others, sizeof given);
+        product_counts(&p, others); /* device sizes are read at each launch, those of the host were at the capture */
+        product_poison(&p, stream);
+        MUST(cudaGraphLaunch(step, stream));
+        ASSERT_EQ(eager[on_host ? 0 : 1], product_hash(&p, stream));
+        product_counts(&p, counts);
+        MUST(cudaGraphExecDestroy(step));
+        MUST(cudaGraphDestroy(graph));
+    }
+    MUST(cudaStreamSynchronize(stream));
+    MUST(cudaFree(desc.options.workspace));
+    MUST(cudaStreamDestroy(stream));
+    product_free(&p);
+}
+
+TEST(gpu, once_is_the_three_calls) {
+    EACH_BACKEND(b)
+    for (int op = 0; op < 3; op++) {
+        once_as_three_calls(b, ops[op]);
+        ASSERT_PASSING();
+    }
+}
+
 /* 6a. A thousand runs, one hash, whatever the workspace held and whichever stream. */
 static void one_hash(int b) {
     const int64_t runs = scaled(1000);
