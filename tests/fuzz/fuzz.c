@@ -313,7 +313,7 @@ static void make_size_data(tegroup_shape *shape, int hostile) {
         fill_sizes(&shape->col_sizes, data, shape->groups, hostile);
     }
     if (shape->elements > 0 && chance(40)) {
-        tegroup_sizes as_i64 = {NULL, TEGROUP_ENCODING_COUNTS, TEGROUP_DTYPE_I64, TEGROUP_SPACE_HOST, NULL, 0, 0};
+        tegroup_sizes as_i64 = {NULL, TEGROUP_ENCODING_COUNTS, TEGROUP_DTYPE_I64, TEGROUP_SPACE_HOST, TEGROUP_SPACE_UNSET, NULL, 0, 0};
         shape->offsets = (const int64_t *)(data = buffer(8 * (size_t)shape->groups));
         fill_sizes(&as_i64, data, shape->groups, hostile);
     }
