@@ -334,7 +334,7 @@ typedef struct tegroup_sizes {
     const void      *data;      /* see tegroup_encoding; NULL is allowed when there are no groups            */
     tegroup_encoding encoding;  /* UNSET = uniform: there are no data and no snapshot, and the rest is ignored */
     tegroup_dtype    dtype;     /* I32 or I64: of data and starts                                            */
-    tegroup_space    space;     /* where the snapshot of them lives, and so whoever reads it runs; required  */
+    tegroup_space    space;     /* where the snapshot of them lives; required                               */
     tegroup_space    data_space; /* where data and starts (and tegroup_shape.offsets) live; UNSET = space. HOST with
                                     space DEVICE: tegroup_prepare reads them before it returns, and hands them to its
                                     kernel as parameters, at most TEGROUP_HOST_SIZES_MAX_BYTES of them, each array
@@ -3226,8 +3226,7 @@ static inline void tegroup_impl_sort(const tegroup_impl_preparation *p, tegroup_
     threads = tegroup_impl_team(p->threads, 3.0 * extent * log * (log + 1));
     while (block > 1 && extent / block * 2 <= threads) block /= 2;
     for (i = 0; i < extent; i++) p->order[i] = i;
-    TEGROUP_IMPL_OMP(omp parallel private(run, distance, i) num_threads(threads))
-    {
+    TEGROUP_IMPL_OMP(omp parallel private(run, distance, i) num_threads(threads)) {
         TEGROUP_IMPL_OMP(omp for schedule(static))
         for (i = 0; i < extent; i += block)
             for (run = 2; run <= block; run *= 2) tegroup_impl_sort_block(p, key, i, block, run, run / 2);
@@ -3581,7 +3580,7 @@ static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_de
         if (buffers[i].base) sent += 8 * tegroup_impl_parcel_words(buffers[i].bytes);
     TEGROUP_IMPL_RULE(data_space == desc->space || sent <= TEGROUP_HOST_SIZES_MAX_BYTES, ERROR_UNSUPPORTED,
                       "shape.row_sizes.data_space",
-                      "must be DEVICE, and the sizes there: on the host they may be TEGROUP_HOST_SIZES_MAX_BYTES",
+                      "must be DEVICE, with the sizes there: host sizes may take TEGROUP_HOST_SIZES_MAX_BYTES",
                       TEGROUP_HOST_SIZES_MAX_BYTES, sent);
     return tegroup_impl_check_apart(buffers, 5, TEGROUP_CHECK_HOST, NULL, error);
 }

@@ -24,7 +24,7 @@ typedef struct tegroup_sizes {
     const void      *data;      /* see tegroup_encoding; NULL is allowed when there are no groups            */
     tegroup_encoding encoding;  /* UNSET = uniform: there are no data and no snapshot, and the rest is ignored */
     tegroup_dtype    dtype;     /* I32 or I64: of data and starts                                            */
-    tegroup_space    space;     /* where the snapshot of them lives, and so whoever reads it runs; required  */
+    tegroup_space    space;     /* where the snapshot of them lives; required                               */
     tegroup_space    data_space; /* where data and starts (and tegroup_shape.offsets) live; UNSET = space. HOST with
                                     space DEVICE: tegroup_prepare reads them before it returns, and hands them to its
                                     kernel as parameters, at most TEGROUP_HOST_SIZES_MAX_BYTES of them, each array
