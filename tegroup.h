@@ -82,22 +82,23 @@
  *   [49] cpu/gemm.h               CPU GEMM
  *   [50] gemm/check.h             What a call checks
  *   [51] gemm/run.h               Run
- *   [52] gemm/tune.h              Tune, save and load a plan
- *   [53] cpu/real.h               Formulas
- *   [54] core/activation_formulas.h Activation formulas
- *   [55] layer/activation.h       Activations
- *   [56] layer/linear.h           Grouped linear layer
- *   [57] layer/mlp_rules.h        Grouped MLP: tensors and rules
- *   [58] layer/mlp_plan.h         Grouped MLP: plan
- *   [59] layer/mlp.h              Grouped MLP: calls
- *   [60] layer/chain_rules.h      Op chain: rules and buffers
- *   [61] layer/chain_ops.h        Op chain: ops as layers
- *   [62] layer/chain_plan.h       Op chain: plan
- *   [63] layer/chain.h            Op chain: calls
- *   [64] gemm/validate.h          Validate
- *   [65] moe/count.h              Counts of groups
- *   [66] moe/router.h             Router
- *   [67] moe/permutation.h        Permute and combine
+ *   [52] gemm/once.h              One call for a product that runs once
+ *   [53] gemm/tune.h              Tune, save and load a plan
+ *   [54] cpu/real.h               Formulas
+ *   [55] core/activation_formulas.h Activation formulas
+ *   [56] layer/activation.h       Activations
+ *   [57] layer/linear.h           Grouped linear layer
+ *   [58] layer/mlp_rules.h        Grouped MLP: tensors and rules
+ *   [59] layer/mlp_plan.h         Grouped MLP: plan
+ *   [60] layer/mlp.h              Grouped MLP: calls
+ *   [61] layer/chain_rules.h      Op chain: rules and buffers
+ *   [62] layer/chain_ops.h        Op chain: ops as layers
+ *   [63] layer/chain_plan.h       Op chain: plan
+ *   [64] layer/chain.h            Op chain: calls
+ *   [65] gemm/validate.h          Validate
+ *   [66] moe/count.h              Counts of groups
+ *   [67] moe/router.h             Router
+ *   [68] moe/permutation.h        Permute and combine
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
@@ -322,12 +323,22 @@ typedef enum tegroup_encoding {
     TEGROUP_ENCODING_ENDS    = 3  /* [groups]: row after each group's last (inclusive prefix sums)      */
 } tegroup_encoding;
 
+/* Bytes of sizes in host memory that a snapshot in device memory may be made of: 448 counts of I64 or 896 of I32, less
+ * where there are starts, columns or offsets. They are a kernel's parameters, of which CUDA takes 4,096 bytes
+ * everywhere, and more only where toolkit and driver are of 12.1 or later (NVIDIA, "CUDA 12.1 Supports Large Kernel
+ * Parameters"). */
+#define TEGROUP_HOST_SIZES_MAX_BYTES 3584
+
 /* Sizes of the groups along one dimension. All-zero means uniform. Read by tegroup_prepare alone. */
 typedef struct tegroup_sizes {
     const void      *data;      /* see tegroup_encoding; NULL is allowed when there are no groups            */
     tegroup_encoding encoding;  /* UNSET = uniform: there are no data and no snapshot, and the rest is ignored */
     tegroup_dtype    dtype;     /* I32 or I64: of data and starts                                            */
-    tegroup_space    space;     /* where data and starts (and tegroup_shape.offsets) live; required          */
+    tegroup_space    space;     /* where the snapshot of them lives; required                               */
+    tegroup_space    data_space; /* where data and starts (and tegroup_shape.offsets) live; UNSET = space. HOST with
+                                    space DEVICE: tegroup_prepare reads them before it returns, and hands them to its
+                                    kernel as parameters, at most TEGROUP_HOST_SIZES_MAX_BYTES of them, each array
+                                    counted in whole 8 bytes */
     const void      *starts;    /* COUNTS only: [groups] first row of each group, any order; NULL = derived  */
     int64_t          alignment; /* COUNTS, ENDS: each group starts at the next multiple of this; 0 = 1.
                                    COUNTS: padding follows each group. ENDS: as DeepGEMM's "psum" layout     */
@@ -349,7 +360,7 @@ typedef struct tegroup_shape {
     int64_t        cols;      /* columns of every group; with col_sizes the most that one may have            */
     tegroup_sizes  row_sizes; /* per-group rows    (TransformerEngine: first_dims)                            */
     tegroup_sizes  col_sizes; /* per-group columns (TransformerEngine: last_dims); COUNTS without starts      */
-    const int64_t *offsets;   /* [groups] first element of each group, same space as row_sizes; NULL = derived
+    const int64_t *offsets;   /* [groups] first element of each group, in row_sizes' data_space; NULL = derived
                                  (TransformerEngine: tensor_offsets)                                          */
     int64_t        elements;  /* with col_sizes: elements that the buffer holds (0 is 0); with offsets as well,
                                  and at least 1; else 0. With tensor.pointers 0: each buffer of the list holds
@@ -408,7 +419,7 @@ typedef struct tegroup_matrix {
  *
  * Sizes that lie never lead outside the buffers. Those in device memory nobody can refuse when the call is made:
  * they are clamped, and the header's status names the lie. Those in host memory are an error of the call, unless it
- * is told to clamp them, too. */
+ * is told to clamp them, too, wherever the snapshot lies. */
 #define TEGROUP_GRANULE 4 /* rows: kernels that take rows, and not tiles, share out so many of a group at a time */
 
 /* Bits of tegroup_snapshot_header.status. */
@@ -466,6 +477,9 @@ typedef struct tegroup_prepare_desc {
                                       DEVICE: a host address would end the CUDA context                       */
     int32_t        threads;        /* on the host, at most so many; 0 = all that OpenMP gives, 1 without OpenMP. Only
                                       time depends on it, and that only of hundreds of groups                  */
+    int32_t        host_sizes_final; /* 1: the caller's word that sizes in host memory stay as they are, so that a
+                                      snapshot in device memory may be made of them while stream is capturing: the
+                                      graph keeps the sizes of its capture. As in tegroup_options                */
 } tegroup_prepare_desc;
 
 /* ==== [7] Workspace layouts (src/core/layout_types.h) ==== */
@@ -1467,12 +1481,14 @@ TEGROUP_API tegroup_snapshot_view tegroup_snapshot_read(const void *snapshot);
 
 /* Turn sizes into a snapshot. Of sizes in host memory the first that lies is an error that names its group
  * (ERROR_VALUE, ERROR_CAPACITY, ERROR_OVERLAP), unless desc.clamp is set; those in device memory are clamped, and
- * the snapshot's status says so. */
+ * the snapshot's status says so. Sizes in host memory (tegroup_sizes.data_space) for a snapshot in device memory are
+ * read before the call returns; more than TEGROUP_HOST_SIZES_MAX_BYTES of them are ERROR_UNSUPPORTED, and while stream
+ * is capturing they are ERROR_COMBINATION without desc.host_sizes_final. */
 TEGROUP_API_STATUS tegroup_prepare(const tegroup_prepare_desc *desc, struct CUstream_st *stream, tegroup_error *error);
 
-/* The same for a shape: its sizes become a snapshot in `snapshot`, of tegroup_snapshot_layout's bytes, where the
- * sizes are; on success shape->snapshot points there, and every tensor made from the shape from then on has it.
- * Errors are those of tegroup_prepare. */
+/* The same for a shape: its sizes become a snapshot in `snapshot`, of tegroup_snapshot_layout's bytes, in row_sizes'
+ * space; on success shape->snapshot points there, and every tensor made from the shape from then on has it. Errors are
+ * those of tegroup_prepare, which is the one to call where host sizes are final in a captured graph. */
 TEGROUP_API_STATUS tegroup_shape_prepare(tegroup_shape *shape, void *snapshot, size_t snapshot_bytes,
     struct CUstream_st *stream, tegroup_error *error);
 
@@ -1507,6 +1523,22 @@ TEGROUP_API_STATUS tegroup_gemm_check(const tegroup_plan *plan, const tegroup_ge
  * return. */
 TEGROUP_API_STATUS tegroup_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
+
+/* Prepare, plan and run in one call, for a product that runs once or seldom. Planning is host work in each call (the
+ * driver is asked about device and kernels, the cuBLASLt backends' library for an algorithm), and a snapshot is made in
+ * each: where a product runs often, or a routing has several, a plan and a snapshot made once are for all calls of
+ * tegroup_gemm. The bits are the same.
+ *   sizes      a.shape.row_sizes, and the same ones, field by field, in every ragged operand, with shape.snapshot NULL.
+ *              Their space is desc.space, and their data_space may be HOST. All groups have the same columns
+ *   workspace  options.workspace holds the snapshot and what the plan asks for. tegroup_gemm_once_layout says how much,
+ *              and reads no pointers to data
+ * Sizes in device memory that lie are clamped to the smallest buffer, those in host memory are an error. Good for
+ * capture, with options.host_sizes_final where sizes are on the host. CUBLASLT_LOOP is not for it: that backend reads
+ * its snapshot on the host. Errors are those of tegroup_plan_make, tegroup_gemm and, with a's shape for its shape,
+ * tegroup_prepare; what they refuse has written nothing but into the workspace. */
+TEGROUP_API_STATUS tegroup_gemm_once_layout(const tegroup_gemm_desc *desc, tegroup_layout *layout,
+    tegroup_error *error);
+TEGROUP_API_STATUS tegroup_gemm_once(const tegroup_gemm_desc *desc, struct CUstream_st *stream, tegroup_error *error);
 
 /* Time the algorithms among which a plan can choose (those that cuBLASLt offers, of CUBLASLT_GROUPED for larger
  * groups than the mean, too; sm90's tiles; the other backends have one) and keep the fastest. The only call that
@@ -3231,6 +3263,50 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_apart(const tegroup_impl_preparatio
     return x.rows;
 }
 
+/* Bytes of an array of sizes, or of starts. */
+static inline int64_t tegroup_impl_sizes_bytes(const tegroup_sizes *sizes, int32_t groups) {
+    const int64_t entries = (int64_t)groups + (sizes->encoding == TEGROUP_ENCODING_OFFSETS);
+    return entries * (tegroup_impl_bits(sizes->dtype) / 8);
+}
+
+/* Sizes on their way from host memory to a kernel, of which this is a parameter: their arrays one behind another, those
+ * of the rows first, each from a whole word on. */
+typedef struct tegroup_impl_parcel {
+    int64_t words[TEGROUP_HOST_SIZES_MAX_BYTES / 8];
+    int32_t starts, cols, offsets, count; /* words before each array; words in all */
+} tegroup_impl_parcel;
+
+static inline int64_t tegroup_impl_parcel_words(int64_t bytes) { return tegroup_impl_ceil_div(bytes, 8); }
+
+/* Appends an array, if there is one. Returns the words before it. */
+static inline int32_t tegroup_impl_parcel_add(tegroup_impl_parcel *parcel, const void *array, int64_t bytes) {
+    const int32_t before = parcel->count;
+    if (!array) return before;
+    memcpy(parcel->words + before, array, (size_t)bytes);
+    parcel->count += (int32_t)tegroup_impl_parcel_words(bytes);
+    return before;
+}
+
+/* The check has seen that they have room. */
+static inline void tegroup_impl_parcel_pack(const tegroup_impl_preparation *p, tegroup_impl_parcel *parcel) {
+    memset(parcel, 0, sizeof *parcel); /* a captured graph keeps all of it */
+    (void)tegroup_impl_parcel_add(parcel, p->rows.data, tegroup_impl_sizes_bytes(&p->rows, p->groups));
+    parcel->starts = tegroup_impl_parcel_add(parcel, p->rows.starts, tegroup_impl_sizes_bytes(&p->rows, p->groups));
+    parcel->cols = tegroup_impl_parcel_add(parcel, p->cols.data, tegroup_impl_sizes_bytes(&p->cols, p->groups));
+    parcel->offsets = tegroup_impl_parcel_add(parcel, p->offsets, 8 * (int64_t)p->groups);
+}
+
+/* The same preparation, its sizes read from the parcel. */
+TEGROUP_IMPL_HD tegroup_impl_preparation tegroup_impl_parcel_open(const tegroup_impl_preparation *p,
+                                                                  const tegroup_impl_parcel *parcel) {
+    tegroup_impl_preparation opened = *p;
+    opened.rows.data = parcel->words;
+    if (p->rows.starts) opened.rows.starts = parcel->words + parcel->starts;
+    if (p->cols.data) opened.cols.data = parcel->words + parcel->cols;
+    if (p->offsets) opened.offsets = parcel->words + parcel->offsets;
+    return opened;
+}
+
 /* The header as it is before any group is looked at. */
 TEGROUP_IMPL_HD void tegroup_impl_snapshot_open(tegroup_snapshot_header *header, const tegroup_impl_preparation *p) {
     memset(header, 0, sizeof *header);
@@ -3377,6 +3453,11 @@ static inline tegroup_status tegroup_impl_prepare_refuse(const tegroup_impl_prep
     return TEGROUP_OK;
 }
 
+/* Where the arrays of sizes are. */
+static inline tegroup_space tegroup_impl_data_space(const tegroup_sizes *sizes) {
+    return sizes->data_space != TEGROUP_SPACE_UNSET ? sizes->data_space : sizes->space;
+}
+
 static inline tegroup_status tegroup_impl_check_sizes(const tegroup_sizes *sizes, int32_t groups, int is_cols,
                                                       tegroup_error *error) {
 #define TEGROUP_IMPL_FIELD(name) (is_cols ? "shape.col_sizes." name : "shape.row_sizes." name)
@@ -3393,6 +3474,8 @@ static inline tegroup_status tegroup_impl_check_sizes(const tegroup_sizes *sizes
     TEGROUP_IMPL_RULE(sizes->space != TEGROUP_SPACE_UNSET, ERROR_UNSET, TEGROUP_IMPL_FIELD("space"), "must be set",
                       TEGROUP_SPACE_HOST, 0);
     TEGROUP_IMPL_RULE_ENUM(sizes->space, TEGROUP_SPACE_DEVICE, TEGROUP_IMPL_FIELD("space"), "must be a tegroup_space");
+    TEGROUP_IMPL_RULE_ENUM(sizes->data_space, TEGROUP_SPACE_DEVICE, TEGROUP_IMPL_FIELD("data_space"),
+                           "must be a tegroup_space");
     TEGROUP_IMPL_RULE(sizes->data != NULL || groups == 0, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_FIELD("data"),
                       "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(sizes->data, (size_t)tegroup_impl_bits(sizes->dtype) / 8), ERROR_ALIGNMENT,
@@ -3435,17 +3518,20 @@ static inline tegroup_status tegroup_impl_check_sizes(const tegroup_sizes *sizes
 /* An array of sizes, or of starts, which is read. */
 static inline tegroup_impl_buffer tegroup_impl_sizes_buffer(const void *data, const tegroup_sizes *sizes,
                                                             int32_t groups, const char *apart) {
-    const int64_t entries = (int64_t)groups + (sizes->encoding == TEGROUP_ENCODING_OFFSETS);
-    return tegroup_impl_buffer_of(data, entries * (tegroup_impl_bits(sizes->dtype) / 8), NULL, apart, 0);
+    return tegroup_impl_buffer_of(data, tegroup_impl_sizes_bytes(sizes, groups), NULL, apart, 0);
 }
 
 static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_desc *desc, tegroup_layout *layout,
                                                         tegroup_error *error) {
     const tegroup_shape *shape;
     tegroup_impl_buffer buffers[5];
-    int ragged_cols;
+    tegroup_space data_space;
+    int64_t sent = 0;
+    int ragged_cols, i;
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_RULE(desc->clamp == 0 || desc->clamp == 1, ERROR_VALUE, "clamp", "must be 0 or 1", 1, desc->clamp);
+    TEGROUP_IMPL_RULE(desc->host_sizes_final == 0 || desc->host_sizes_final == 1, ERROR_VALUE, "host_sizes_final",
+                      "must be 0 or 1", 1, desc->host_sizes_final);
     TEGROUP_IMPL_RULE_ENUM(desc->check_level, TEGROUP_CHECK_DEEP, "check_level", "must be a tegroup_check_level");
     TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
     shape = &desc->shape;
@@ -3466,10 +3552,16 @@ static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_de
     TEGROUP_IMPL_TRY(tegroup_impl_check_sizes(&shape->row_sizes, shape->groups, 0, error));
     TEGROUP_IMPL_RULE(shape->row_sizes.space == desc->space, ERROR_COMBINATION, "shape.row_sizes.space",
                       "must equal space", desc->space, shape->row_sizes.space);
+    data_space = tegroup_impl_data_space(&shape->row_sizes);
+    TEGROUP_IMPL_RULE(data_space == TEGROUP_SPACE_HOST || desc->space == TEGROUP_SPACE_DEVICE, ERROR_COMBINATION,
+                      "shape.row_sizes.data_space", "must be HOST where space is", TEGROUP_SPACE_HOST, data_space);
     if (ragged_cols) {
         TEGROUP_IMPL_TRY(tegroup_impl_check_sizes(&shape->col_sizes, shape->groups, 1, error));
         TEGROUP_IMPL_RULE(shape->col_sizes.space == desc->space, ERROR_COMBINATION, "shape.col_sizes.space",
                           "must equal space", desc->space, shape->col_sizes.space);
+        TEGROUP_IMPL_RULE(tegroup_impl_data_space(&shape->col_sizes) == data_space, ERROR_COMBINATION,
+                          "shape.col_sizes.data_space", "must be that of shape.row_sizes", data_space,
+                          tegroup_impl_data_space(&shape->col_sizes));
     }
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(shape->offsets, sizeof(int64_t)), ERROR_ALIGNMENT, "shape.offsets",
                       "must be aligned to its element", 8, (uintptr_t)shape->offsets % sizeof(int64_t));
@@ -3485,6 +3577,12 @@ static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_de
                                            "must not overlap shape.col_sizes.data");
     buffers[4] =
         tegroup_impl_buffer_of(shape->offsets, 8 * (int64_t)shape->groups, NULL, "must not overlap shape.offsets", 0);
+    for (i = 1; i < 5; i++)
+        if (buffers[i].base) sent += 8 * tegroup_impl_parcel_words(buffers[i].bytes);
+    TEGROUP_IMPL_RULE(data_space == desc->space || sent <= TEGROUP_HOST_SIZES_MAX_BYTES, ERROR_UNSUPPORTED,
+                      "shape.row_sizes.data_space",
+                      "must be DEVICE, with the sizes there: host sizes may take TEGROUP_HOST_SIZES_MAX_BYTES",
+                      TEGROUP_HOST_SIZES_MAX_BYTES, sent);
     return tegroup_impl_check_apart(buffers, 5, TEGROUP_CHECK_HOST, NULL, error);
 }
 
@@ -4225,6 +4323,33 @@ static inline tegroup_status tegroup_impl_cuda_prepare(const tegroup_impl_prepar
                                                        struct CUstream_st *stream, tegroup_error *error);
 #endif
 
+/* What the check has passed. */
+static inline tegroup_impl_preparation tegroup_impl_preparation_of(const tegroup_prepare_desc *desc,
+                                                                   const tegroup_layout *layout) {
+    tegroup_impl_preparation p;
+    memset(&p, 0, sizeof p);
+    p.groups = desc->shape.groups;
+    p.irregular = tegroup_impl_irregular(&desc->shape);
+    p.capacity_rows = desc->shape.rows;
+    p.capacity_cols = desc->shape.cols;
+    p.capacity_elements = desc->shape.elements;
+    p.ld = desc->ld;
+    p.rows = desc->shape.row_sizes;
+    if (desc->shape.col_sizes.encoding != TEGROUP_ENCODING_UNSET) p.cols = desc->shape.col_sizes;
+    p.offsets = desc->shape.offsets;
+    p.start = (int64_t *)tegroup_impl_layout_at(layout, TEGROUP_IMPL_SNAPSHOT_START, desc->snapshot);
+    p.out_rows = (int64_t *)tegroup_impl_layout_at(layout, TEGROUP_IMPL_SNAPSHOT_ROWS, desc->snapshot);
+    p.prefix = (int64_t *)tegroup_impl_layout_at(layout, TEGROUP_IMPL_SNAPSHOT_PREFIX, desc->snapshot);
+    p.order = (int32_t *)tegroup_impl_layout_at(layout, TEGROUP_IMPL_SNAPSHOT_ORDER, desc->snapshot);
+    p.order_entries = tegroup_impl_sort_extent(p.groups);
+    p.threads = tegroup_impl_threads(desc->threads);
+    if (p.irregular) {
+        p.out_cols = (int64_t *)tegroup_impl_layout_at(layout, TEGROUP_IMPL_SNAPSHOT_COLS, desc->snapshot);
+        p.out_offset = (int64_t *)tegroup_impl_layout_at(layout, TEGROUP_IMPL_SNAPSHOT_OFFSET, desc->snapshot);
+    }
+    return p;
+}
+
 TEGROUP_API tegroup_status tegroup_prepare(const tegroup_prepare_desc *desc, struct CUstream_st *stream,
                                            tegroup_error *error) {
     tegroup_prepare_desc taken;
@@ -4235,31 +4360,12 @@ TEGROUP_API tegroup_status tegroup_prepare(const tegroup_prepare_desc *desc, str
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_check_prepare(desc, &layout, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_KERNELS, desc->space, error));
-
-    memset(&p, 0, sizeof p);
-    p.groups = desc->shape.groups;
-    p.irregular = tegroup_impl_irregular(&desc->shape);
-    p.capacity_rows = desc->shape.rows;
-    p.capacity_cols = desc->shape.cols;
-    p.capacity_elements = desc->shape.elements;
-    p.ld = desc->ld;
-    p.rows = desc->shape.row_sizes;
-    p.cols = desc->shape.col_sizes;
-    p.offsets = desc->shape.offsets;
-    p.start = (int64_t *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_SNAPSHOT_START, desc->snapshot);
-    p.out_rows = (int64_t *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_SNAPSHOT_ROWS, desc->snapshot);
-    p.prefix = (int64_t *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_SNAPSHOT_PREFIX, desc->snapshot);
-    p.order = (int32_t *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_SNAPSHOT_ORDER, desc->snapshot);
-    p.order_entries = tegroup_impl_sort_extent(p.groups);
-    p.threads = tegroup_impl_threads(desc->threads);
-    if (p.irregular) {
-        p.out_cols = (int64_t *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_SNAPSHOT_COLS, desc->snapshot);
-        p.out_offset = (int64_t *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_SNAPSHOT_OFFSET, desc->snapshot);
-    }
+    p = tegroup_impl_preparation_of(desc, &layout);
+    if (!desc->clamp && tegroup_impl_data_space(&p.rows) == TEGROUP_SPACE_HOST)
+        TEGROUP_IMPL_TRY(tegroup_impl_prepare_refuse(&p, error));
 #if defined(TEGROUP_IMPL_CUDA)
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_prepare(&p, desc, &layout, stream, error);
 #endif
-    if (!desc->clamp) TEGROUP_IMPL_TRY(tegroup_impl_prepare_refuse(&p, error));
     memset(desc->snapshot, 0, layout.total_bytes);
     header = (tegroup_snapshot_header *)desc->snapshot;
     tegroup_impl_snapshot_open(header, &p);
@@ -7050,7 +7156,104 @@ TEGROUP_API tegroup_status tegroup_plan_layout(const tegroup_plan *plan, tegroup
     return TEGROUP_OK;
 }
 
-/* ==== [52] Tune, save and load a plan (src/gemm/tune.h) ==== */
+/* ==== [52] One call for a product that runs once (src/gemm/once.h) ==== */
+
+/* Whether two operands have one routing's sizes, so that one snapshot serves both. */
+static inline int tegroup_impl_same_sizes(const tegroup_sizes *x, const tegroup_sizes *y) {
+    return x->data == y->data && x->encoding == y->encoding && x->dtype == y->dtype && x->space == y->space
+           && x->data_space == y->data_space && x->starts == y->starts && x->alignment == y->alignment
+           && x->stride == y->stride;
+}
+
+/* Plans a call, and lays out its workspace: the snapshot, then what the plan asks for. */
+static inline tegroup_status tegroup_impl_once_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
+                                                    tegroup_layout *layout, tegroup_error *error) {
+    static const char *const sizes[4] = {"a.shape.row_sizes", "b.shape.row_sizes", "c.shape.row_sizes",
+                                         "d.shape.row_sizes"};
+    const tegroup_impl_names *names = tegroup_impl_gemm_names();
+    const tegroup_tensor *operands[TEGROUP_IMPL_OPERANDS];
+    tegroup_layout part;
+    int32_t i;
+    TEGROUP_IMPL_TRY(tegroup_impl_plan_make(desc, names, NULL, plan, error));
+    tegroup_impl_operands_of(desc, operands);
+    for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_D; i++) {
+        const tegroup_impl_name *name = names->operand[i];
+        TEGROUP_IMPL_RULE(operands[i]->dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_irregular(&operands[i]->shape),
+                          ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(COL_SIZES),
+                          "and elements must be unset: columns that differ are for tegroup_prepare", 0, 1);
+    }
+    for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_D; i++) {
+        const tegroup_shape *shape = &operands[i]->shape;
+        const tegroup_impl_name *name = names->operand[i];
+        if (operands[i]->dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_ragged(shape)) continue;
+        TEGROUP_IMPL_RULE(!shape->snapshot, ERROR_COMBINATION, TEGROUP_IMPL_PATH(SNAPSHOT),
+                          "must be NULL: this call makes the snapshot", 0, 1);
+        TEGROUP_IMPL_RULE(tegroup_impl_same_sizes(&shape->row_sizes, &desc->a.shape.row_sizes), ERROR_COMBINATION,
+                          sizes[i], "must be those of a, field by field: one snapshot serves all", 0, 1);
+        TEGROUP_IMPL_TRY(tegroup_impl_check_sizes_space(shape, desc->space, TEGROUP_IMPL_PATH(SIZES_SPACE), error));
+    }
+    tegroup_impl_snapshot_layout(desc->a.shape.groups, 0, &part);
+    tegroup_impl_layout_begin(layout);
+    tegroup_impl_layout_add(layout, "snapshot", tegroup_impl_ragged(&desc->a.shape) ? (int64_t)part.total_bytes : 0);
+    tegroup_impl_plan_layout(plan, &part);
+    for (i = 0; i < part.count; i++) tegroup_impl_layout_add(layout, part.items[i].name, (int64_t)part.items[i].bytes);
+    return TEGROUP_OK;
+}
+
+TEGROUP_API tegroup_status tegroup_gemm_once_layout(const tegroup_gemm_desc *desc, tegroup_layout *layout,
+                                                    tegroup_error *error) {
+    tegroup_gemm_desc taken;
+    tegroup_layout made;
+    tegroup_plan plan;
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_RULE(layout != NULL, ERROR_NULL_ARGUMENT, "layout", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_once_plan(desc, &plan, &made, error));
+    *layout = made;
+    return TEGROUP_OK;
+}
+
+TEGROUP_API tegroup_status tegroup_gemm_once(const tegroup_gemm_desc *desc, struct CUstream_st *stream,
+                                             tegroup_error *error) {
+    tegroup_gemm_desc taken, ready, buffers;
+    tegroup_prepare_desc prepare;
+    tegroup_tensor *const ragged[4] = {&ready.a, &ready.b, &ready.c, &ready.d};
+    tegroup_layout layout;
+    tegroup_plan plan, whole;
+    int32_t i;
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_once_plan(desc, &plan, &layout, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_options_workspace(layout.total_bytes, &desc->options, error));
+    buffers = *desc; /* the snapshot is written before the call is checked, so it lies apart from every buffer */
+    buffers.options.check_level = TEGROUP_CHECK_HOST; /* lists are walked with the snapshot, later */
+    whole = plan;
+    whole.workspace_bytes = layout.total_bytes;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_overlaps(&whole, &buffers, tegroup_impl_gemm_names(), error));
+
+    ready = *desc;
+    memset(&prepare, 0, sizeof prepare);
+    prepare.struct_size = sizeof prepare;
+    prepare.shape = desc->a.shape;
+    prepare.space = desc->space;
+    prepare.snapshot = desc->options.workspace;
+    prepare.snapshot_bytes = layout.total_bytes - plan.workspace_bytes;
+    prepare.check_level = desc->options.check_level;
+    prepare.threads = desc->options.threads;
+    prepare.host_sizes_final = desc->options.host_sizes_final;
+    for (i = 0; i < 4; i++) {
+        if (ragged[i]->dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_ragged(&ragged[i]->shape)) continue;
+        ragged[i]->shape.snapshot = prepare.snapshot;
+        prepare.shape.rows = tegroup_impl_min(prepare.shape.rows, ragged[i]->shape.rows);
+    }
+    ready.options.workspace = (char *)desc->options.workspace + prepare.snapshot_bytes;
+    ready.options.workspace_bytes = plan.workspace_bytes;
+    /* a snapshot in host memory is read by the check; one in device memory is not, so nothing is enqueued before */
+    if (desc->space == TEGROUP_SPACE_DEVICE) TEGROUP_IMPL_TRY(tegroup_impl_gemm_check_own(&plan, &ready, error));
+    if (tegroup_impl_ragged(&desc->a.shape)) TEGROUP_IMPL_TRY(tegroup_prepare(&prepare, stream, error));
+    if (desc->space == TEGROUP_SPACE_HOST) TEGROUP_IMPL_TRY(tegroup_impl_gemm_check_own(&plan, &ready, error));
+    return tegroup_impl_gemm_run(&plan, &ready, stream, error);
+}
+
+/* ==== [53] Tune, save and load a plan (src/gemm/tune.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
@@ -7220,7 +7423,7 @@ TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, cons
     return TEGROUP_OK;
 }
 
-/* ==== [53] Formulas (src/cpu/real.h) ==== */
+/* ==== [54] Formulas (src/cpu/real.h) ==== */
 
 /* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. On the host
  * exp is the platform's (glibc: at most 1 ULP off). On the device it is at most 4 ULP off, whatever the flags (with
@@ -7253,7 +7456,7 @@ TEGROUP_IMPL_HD double tegroup_impl_choice_grad_f64(double grad_weight, double d
     return normalize ? (grad_weight - dot / chosen) / chosen : grad_weight;
 }
 
-/* ==== [54] Activation formulas (src/core/activation_formulas.h) ==== */
+/* ==== [55] Activation formulas (src/core/activation_formulas.h) ==== */
 
 /* Each operation is rounded by itself, or is one fused multiply-add where that is written: an activation in the
  * epilogue of a product gives the bits that the separate call gives. (A host compiler may fuse what it likes.) */
@@ -7574,7 +7777,7 @@ TEGROUP_IMPL_HD double tegroup_impl_activation_f64(tegroup_activation kind, int 
     return tegroup_impl_activation_grad_f64(kind, half, alpha, limit, gate, up, 0, &grad_gate, &grad_up);
 }
 
-/* ==== [55] Activations (src/layer/activation.h) ==== */
+/* ==== [56] Activations (src/layer/activation.h) ==== */
 
 #if TEGROUP_IMPL_ACTIVATION_KERNELS
 static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
@@ -7938,7 +8141,7 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
     return tegroup_impl_activation_backward_run(desc, stream, error);
 }
 
-/* ==== [56] Grouped linear layer (src/layer/linear.h) ==== */
+/* ==== [57] Grouped linear layer (src/layer/linear.h) ==== */
 
 /* The tensors of a layer, by name. */
 /* clang-format off */
@@ -8405,7 +8608,7 @@ TEGROUP_API tegroup_status tegroup_linear_wgrad(const tegroup_linear_plan *plan,
     return tegroup_impl_layer_call(&call.layer, plan, TEGROUP_OP_WGRAD, 1, stream, error);
 }
 
-/* ==== [57] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
+/* ==== [58] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
 
 /* Its tensors, by name: weights, then what has the routing's rows, of which the last three are what is saved. */
 /* clang-format off */
@@ -8744,7 +8947,7 @@ static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_mlp_desc
     return tegroup_impl_check_apart(buffers, count, level, NULL, error);
 }
 
-/* ==== [58] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
+/* ==== [59] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
 
 /* A plan's parts: what it holds for itself, and those of the two layers. A chain keeps them apart. */
 typedef struct tegroup_impl_mlp_plans {
@@ -9008,7 +9211,7 @@ TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const 
     return TEGROUP_OK;
 }
 
-/* ==== [59] Grouped MLP: calls (src/layer/mlp.h) ==== */
+/* ==== [60] Grouped MLP: calls (src/layer/mlp.h) ==== */
 
 #if TEGROUP_IMPL_FUSED_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
 /* Gradients of row_scale, of the sums that a dgrad with a gradient in its epilogue leaves in D's place. */
@@ -9395,7 +9598,7 @@ TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const
     return tegroup_impl_mlp_run_op(plan, desc, TEGROUP_OP_WGRAD, stream, error);
 }
 
-/* ==== [60] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
+/* ==== [61] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
 
 /* A descriptor resolved: what each op is given, and what lies between ops. values[i] is what op i reads and values[i +
  * 1] what it writes; grads are their gradients, absent where none is computed. */
@@ -9924,7 +10127,7 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [61] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
+/* ==== [62] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
 
 /* A LINEAR as a layer, with the rows that it reads and writes: op i's routing may be its own. It points into itself. */
 typedef struct tegroup_impl_chain_linear {
@@ -10116,7 +10319,7 @@ static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc,
     backward->grad_row_scale = tegroup_impl_mlp_matrix(&given->grad_row_scale);
 }
 
-/* ==== [62] Op chain: plan (src/layer/chain_plan.h) ==== */
+/* ==== [63] Op chain: plan (src/layer/chain_plan.h) ==== */
 
 /* Tell the caller which op a failure is about. */
 static inline tegroup_status tegroup_impl_chain_name_op(tegroup_status status, const tegroup_chain_desc *desc,
@@ -10369,7 +10572,7 @@ TEGROUP_API tegroup_status tegroup_chain_explain(const tegroup_chain_desc *desc,
     return tegroup_impl_chain_name_op(status, desc, chain.at);
 }
 
-/* ==== [63] Op chain: calls (src/layer/chain.h) ==== */
+/* ==== [64] Op chain: calls (src/layer/chain.h) ==== */
 
 /* Rows of op i and its routing, by a linear's word for them: what no product of the op sees to. */
 static inline tegroup_status tegroup_impl_chain_check_memory(const tegroup_chain_desc *desc,
@@ -10553,7 +10756,7 @@ TEGROUP_API tegroup_status tegroup_chain_backward(const tegroup_chain_plan *plan
     return tegroup_impl_chain_run(plan, desc, 1, stream, error);
 }
 
-/* ==== [64] Validate (src/gemm/validate.h) ==== */
+/* ==== [65] Validate (src/gemm/validate.h) ==== */
 
 enum { TEGROUP_IMPL_FINITE, TEGROUP_IMPL_NAN, TEGROUP_IMPL_INFINITE };
 
@@ -10719,7 +10922,7 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [65] Counts of groups (src/moe/count.h) ==== */
+/* ==== [66] Counts of groups (src/moe/count.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_count(const tegroup_count_desc *desc, struct CUstream_st *stream,
@@ -10790,7 +10993,7 @@ TEGROUP_API tegroup_status tegroup_count(const tegroup_count_desc *desc, struct 
     return TEGROUP_OK;
 }
 
-/* ==== [66] Router (src/moe/router.h) ==== */
+/* ==== [67] Router (src/moe/router.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
@@ -11194,7 +11397,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     return TEGROUP_OK;
 }
 
-/* ==== [67] Permute and combine (src/moe/permutation.h) ==== */
+/* ==== [68] Permute and combine (src/moe/permutation.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,

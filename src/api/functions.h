@@ -72,12 +72,14 @@ TEGROUP_API tegroup_snapshot_view tegroup_snapshot_read(const void *snapshot);
 
 /* Turn sizes into a snapshot. Of sizes in host memory the first that lies is an error that names its group
  * (ERROR_VALUE, ERROR_CAPACITY, ERROR_OVERLAP), unless desc.clamp is set; those in device memory are clamped, and
- * the snapshot's status says so. */
+ * the snapshot's status says so. Sizes in host memory (tegroup_sizes.data_space) for a snapshot in device memory are
+ * read before the call returns; more than TEGROUP_HOST_SIZES_MAX_BYTES of them are ERROR_UNSUPPORTED, and while stream
+ * is capturing they are ERROR_COMBINATION without desc.host_sizes_final. */
 TEGROUP_API_STATUS tegroup_prepare(const tegroup_prepare_desc *desc, struct CUstream_st *stream, tegroup_error *error);
 
-/* The same for a shape: its sizes become a snapshot in `snapshot`, of tegroup_snapshot_layout's bytes, where the
- * sizes are; on success shape->snapshot points there, and every tensor made from the shape from then on has it.
- * Errors are those of tegroup_prepare. */
+/* The same for a shape: its sizes become a snapshot in `snapshot`, of tegroup_snapshot_layout's bytes, in row_sizes'
+ * space; on success shape->snapshot points there, and every tensor made from the shape from then on has it. Errors are
+ * those of tegroup_prepare, which is the one to call where host sizes are final in a captured graph. */
 TEGROUP_API_STATUS tegroup_shape_prepare(tegroup_shape *shape, void *snapshot, size_t snapshot_bytes,
     struct CUstream_st *stream, tegroup_error *error);
 
@@ -112,6 +114,22 @@ TEGROUP_API_STATUS tegroup_gemm_check(const tegroup_plan *plan, const tegroup_ge
  * return. */
 TEGROUP_API_STATUS tegroup_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
+
+/* Prepare, plan and run in one call, for a product that runs once or seldom. Planning is host work in each call (the
+ * driver is asked about device and kernels, the cuBLASLt backends' library for an algorithm), and a snapshot is made in
+ * each: where a product runs often, or a routing has several, a plan and a snapshot made once are for all calls of
+ * tegroup_gemm. The bits are the same.
+ *   sizes      a.shape.row_sizes, and the same ones, field by field, in every ragged operand, with shape.snapshot NULL.
+ *              Their space is desc.space, and their data_space may be HOST. All groups have the same columns
+ *   workspace  options.workspace holds the snapshot and what the plan asks for. tegroup_gemm_once_layout says how much,
+ *              and reads no pointers to data
+ * Sizes in device memory that lie are clamped to the smallest buffer, those in host memory are an error. Good for
+ * capture, with options.host_sizes_final where sizes are on the host. CUBLASLT_LOOP is not for it: that backend reads
+ * its snapshot on the host. Errors are those of tegroup_plan_make, tegroup_gemm and, with a's shape for its shape,
+ * tegroup_prepare; what they refuse has written nothing but into the workspace. */
+TEGROUP_API_STATUS tegroup_gemm_once_layout(const tegroup_gemm_desc *desc, tegroup_layout *layout,
+    tegroup_error *error);
+TEGROUP_API_STATUS tegroup_gemm_once(const tegroup_gemm_desc *desc, struct CUstream_st *stream, tegroup_error *error);
 
 /* Time the algorithms among which a plan can choose (those that cuBLASLt offers, of CUBLASLT_GROUPED for larger
  * groups than the mean, too; sm90's tiles; the other backends have one) and keep the fastest. The only call that

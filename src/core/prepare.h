@@ -280,6 +280,50 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_apart(const tegroup_impl_preparatio
     return x.rows;
 }
 
+/* Bytes of an array of sizes, or of starts. */
+static inline int64_t tegroup_impl_sizes_bytes(const tegroup_sizes *sizes, int32_t groups) {
+    const int64_t entries = (int64_t)groups + (sizes->encoding == TEGROUP_ENCODING_OFFSETS);
+    return entries * (tegroup_impl_bits(sizes->dtype) / 8);
+}
+
+/* Sizes on their way from host memory to a kernel, of which this is a parameter: their arrays one behind another, those
+ * of the rows first, each from a whole word on. */
+typedef struct tegroup_impl_parcel {
+    int64_t words[TEGROUP_HOST_SIZES_MAX_BYTES / 8];
+    int32_t starts, cols, offsets, count; /* words before each array; words in all */
+} tegroup_impl_parcel;
+
+static inline int64_t tegroup_impl_parcel_words(int64_t bytes) { return tegroup_impl_ceil_div(bytes, 8); }
+
+/* Appends an array, if there is one. Returns the words before it. */
+static inline int32_t tegroup_impl_parcel_add(tegroup_impl_parcel *parcel, const void *array, int64_t bytes) {
+    const int32_t before = parcel->count;
+    if (!array) return before;
+    memcpy(parcel->words + before, array, (size_t)bytes);
+    parcel->count += (int32_t)tegroup_impl_parcel_words(bytes);
+    return before;
+}
+
+/* The check has seen that they have room. */
+static inline void tegroup_impl_parcel_pack(const tegroup_impl_preparation *p, tegroup_impl_parcel *parcel) {
+    memset(parcel, 0, sizeof *parcel); /* a captured graph keeps all of it */
+    (void)tegroup_impl_parcel_add(parcel, p->rows.data, tegroup_impl_sizes_bytes(&p->rows, p->groups));
+    parcel->starts = tegroup_impl_parcel_add(parcel, p->rows.starts, tegroup_impl_sizes_bytes(&p->rows, p->groups));
+    parcel->cols = tegroup_impl_parcel_add(parcel, p->cols.data, tegroup_impl_sizes_bytes(&p->cols, p->groups));
+    parcel->offsets = tegroup_impl_parcel_add(parcel, p->offsets, 8 * (int64_t)p->groups);
+}
+
+/* The same preparation, its sizes read from the parcel. */
+TEGROUP_IMPL_HD tegroup_impl_preparation tegroup_impl_parcel_open(const tegroup_impl_preparation *p,
+                                                                  const tegroup_impl_parcel *parcel) {
+    tegroup_impl_preparation opened = *p;
+    opened.rows.data = parcel->words;
+    if (p->rows.starts) opened.rows.starts = parcel->words + parcel->starts;
+    if (p->cols.data) opened.cols.data = parcel->words + parcel->cols;
+    if (p->offsets) opened.offsets = parcel->words + parcel->offsets;
+    return opened;
+}
+
 /* The header as it is before any group is looked at. */
 TEGROUP_IMPL_HD void tegroup_impl_snapshot_open(tegroup_snapshot_header *header, const tegroup_impl_preparation *p) {
     memset(header, 0, sizeof *header);
@@ -426,6 +470,11 @@ static inline tegroup_status tegroup_impl_prepare_refuse(const tegroup_impl_prep
     return TEGROUP_OK;
 }
 
+/* Where the arrays of sizes are. */
+static inline tegroup_space tegroup_impl_data_space(const tegroup_sizes *sizes) {
+    return sizes->data_space != TEGROUP_SPACE_UNSET ? sizes->data_space : sizes->space;
+}
+
 static inline tegroup_status tegroup_impl_check_sizes(const tegroup_sizes *sizes, int32_t groups, int is_cols,
                                                       tegroup_error *error) {
 #define TEGROUP_IMPL_FIELD(name) (is_cols ? "shape.col_sizes." name : "shape.row_sizes." name)
@@ -442,6 +491,8 @@ static inline tegroup_status tegroup_impl_check_sizes(const tegroup_sizes *sizes
     TEGROUP_IMPL_RULE(sizes->space != TEGROUP_SPACE_UNSET, ERROR_UNSET, TEGROUP_IMPL_FIELD("space"), "must be set",
                       TEGROUP_SPACE_HOST, 0);
     TEGROUP_IMPL_RULE_ENUM(sizes->space, TEGROUP_SPACE_DEVICE, TEGROUP_IMPL_FIELD("space"), "must be a tegroup_space");
+    TEGROUP_IMPL_RULE_ENUM(sizes->data_space, TEGROUP_SPACE_DEVICE, TEGROUP_IMPL_FIELD("data_space"),
+                           "must be a tegroup_space");
     TEGROUP_IMPL_RULE(sizes->data != NULL || groups == 0, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_FIELD("data"),
                       "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(sizes->data, (size_t)tegroup_impl_bits(sizes->dtype) / 8), ERROR_ALIGNMENT,
@@ -484,17 +535,20 @@ static inline tegroup_status tegroup_impl_check_sizes(const tegroup_sizes *sizes
 /* An array of sizes, or of starts, which is read. */
 static inline tegroup_impl_buffer tegroup_impl_sizes_buffer(const void *data, const tegroup_sizes *sizes,
                                                             int32_t groups, const char *apart) {
-    const int64_t entries = (int64_t)groups + (sizes->encoding == TEGROUP_ENCODING_OFFSETS);
-    return tegroup_impl_buffer_of(data, entries * (tegroup_impl_bits(sizes->dtype) / 8), NULL, apart, 0);
+    return tegroup_impl_buffer_of(data, tegroup_impl_sizes_bytes(sizes, groups), NULL, apart, 0);
 }
 
 static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_desc *desc, tegroup_layout *layout,
                                                         tegroup_error *error) {
     const tegroup_shape *shape;
     tegroup_impl_buffer buffers[5];
-    int ragged_cols;
+    tegroup_space data_space;
+    int64_t sent = 0;
+    int ragged_cols, i;
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_RULE(desc->clamp == 0 || desc->clamp == 1, ERROR_VALUE, "clamp", "must be 0 or 1", 1, desc->clamp);
+    TEGROUP_IMPL_RULE(desc->host_sizes_final == 0 || desc->host_sizes_final == 1, ERROR_VALUE, "host_sizes_final",
+                      "must be 0 or 1", 1, desc->host_sizes_final);
     TEGROUP_IMPL_RULE_ENUM(desc->check_level, TEGROUP_CHECK_DEEP, "check_level", "must be a tegroup_check_level");
     TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
     shape = &desc->shape;
@@ -515,10 +569,16 @@ static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_de
     TEGROUP_IMPL_TRY(tegroup_impl_check_sizes(&shape->row_sizes, shape->groups, 0, error));
     TEGROUP_IMPL_RULE(shape->row_sizes.space == desc->space, ERROR_COMBINATION, "shape.row_sizes.space",
                       "must equal space", desc->space, shape->row_sizes.space);
+    data_space = tegroup_impl_data_space(&shape->row_sizes);
+    TEGROUP_IMPL_RULE(data_space == TEGROUP_SPACE_HOST || desc->space == TEGROUP_SPACE_DEVICE, ERROR_COMBINATION,
+                      "shape.row_sizes.data_space", "must be HOST where space is", TEGROUP_SPACE_HOST, data_space);
     if (ragged_cols) {
         TEGROUP_IMPL_TRY(tegroup_impl_check_sizes(&shape->col_sizes, shape->groups, 1, error));
         TEGROUP_IMPL_RULE(shape->col_sizes.space == desc->space, ERROR_COMBINATION, "shape.col_sizes.space",
                           "must equal space", desc->space, shape->col_sizes.space);
+        TEGROUP_IMPL_RULE(tegroup_impl_data_space(&shape->col_sizes) == data_space, ERROR_COMBINATION,
+                          "shape.col_sizes.data_space", "must be that of shape.row_sizes", data_space,
+                          tegroup_impl_data_space(&shape->col_sizes));
     }
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(shape->offsets, sizeof(int64_t)), ERROR_ALIGNMENT, "shape.offsets",
                       "must be aligned to its element", 8, (uintptr_t)shape->offsets % sizeof(int64_t));
@@ -534,5 +594,11 @@ static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_de
                                            "must not overlap shape.col_sizes.data");
     buffers[4] =
         tegroup_impl_buffer_of(shape->offsets, 8 * (int64_t)shape->groups, NULL, "must not overlap shape.offsets", 0);
+    for (i = 1; i < 5; i++)
+        if (buffers[i].base) sent += 8 * tegroup_impl_parcel_words(buffers[i].bytes);
+    TEGROUP_IMPL_RULE(data_space == desc->space || sent <= TEGROUP_HOST_SIZES_MAX_BYTES, ERROR_UNSUPPORTED,
+                      "shape.row_sizes.data_space",
+                      "must be DEVICE, with the sizes there: host sizes may take TEGROUP_HOST_SIZES_MAX_BYTES",
+                      TEGROUP_HOST_SIZES_MAX_BYTES, sent);
     return tegroup_impl_check_apart(buffers, 5, TEGROUP_CHECK_HOST, NULL, error);
 }

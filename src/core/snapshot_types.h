@@ -19,7 +19,7 @@
  *
  * Sizes that lie never lead outside the buffers. Those in device memory nobody can refuse when the call is made:
  * they are clamped, and the header's status names the lie. Those in host memory are an error of the call, unless it
- * is told to clamp them, too. */
+ * is told to clamp them, too, wherever the snapshot lies. */
 #define TEGROUP_GRANULE 4 /* rows: kernels that take rows, and not tiles, share out so many of a group at a time */
 
 /* Bits of tegroup_snapshot_header.status. */
@@ -77,4 +77,7 @@ typedef struct tegroup_prepare_desc {
                                       DEVICE: a host address would end the CUDA context                       */
     int32_t        threads;        /* on the host, at most so many; 0 = all that OpenMP gives, 1 without OpenMP. Only
                                       time depends on it, and that only of hundreds of groups                  */
+    int32_t        host_sizes_final; /* 1: the caller's word that sizes in host memory stay as they are, so that a
+                                      snapshot in device memory may be made of them while stream is capturing: the
+                                      graph keeps the sizes of its capture. As in tegroup_options                */
 } tegroup_prepare_desc;

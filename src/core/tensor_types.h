@@ -13,12 +13,22 @@ typedef enum tegroup_encoding {
     TEGROUP_ENCODING_ENDS    = 3  /* [groups]: row after each group's last (inclusive prefix sums)      */
 } tegroup_encoding;
 
+/* Bytes of sizes in host memory that a snapshot in device memory may be made of: 448 counts of I64 or 896 of I32, less
+ * where there are starts, columns or offsets. They are a kernel's parameters, of which CUDA takes 4,096 bytes
+ * everywhere, and more only where toolkit and driver are of 12.1 or later (NVIDIA, "CUDA 12.1 Supports Large Kernel
+ * Parameters"). */
+#define TEGROUP_HOST_SIZES_MAX_BYTES 3584
+
 /* Sizes of the groups along one dimension. All-zero means uniform. Read by tegroup_prepare alone. */
 typedef struct tegroup_sizes {
     const void      *data;      /* see tegroup_encoding; NULL is allowed when there are no groups            */
     tegroup_encoding encoding;  /* UNSET = uniform: there are no data and no snapshot, and the rest is ignored */
     tegroup_dtype    dtype;     /* I32 or I64: of data and starts                                            */
-    tegroup_space    space;     /* where data and starts (and tegroup_shape.offsets) live; required          */
+    tegroup_space    space;     /* where the snapshot of them lives; required                               */
+    tegroup_space    data_space; /* where data and starts (and tegroup_shape.offsets) live; UNSET = space. HOST with
+                                    space DEVICE: tegroup_prepare reads them before it returns, and hands them to its
+                                    kernel as parameters, at most TEGROUP_HOST_SIZES_MAX_BYTES of them, each array
+                                    counted in whole 8 bytes */
     const void      *starts;    /* COUNTS only: [groups] first row of each group, any order; NULL = derived  */
     int64_t          alignment; /* COUNTS, ENDS: each group starts at the next multiple of this; 0 = 1.
                                    COUNTS: padding follows each group. ENDS: as DeepGEMM's "psum" layout     */
@@ -40,7 +50,7 @@ typedef struct tegroup_shape {
     int64_t        cols;      /* columns of every group; with col_sizes the most that one may have            */
     tegroup_sizes  row_sizes; /* per-group rows    (TransformerEngine: first_dims)                            */
     tegroup_sizes  col_sizes; /* per-group columns (TransformerEngine: last_dims); COUNTS without starts      */
-    const int64_t *offsets;   /* [groups] first element of each group, same space as row_sizes; NULL = derived
+    const int64_t *offsets;   /* [groups] first element of each group, in row_sizes' data_space; NULL = derived
                                  (TransformerEngine: tensor_offsets)                                          */
     int64_t        elements;  /* with col_sizes: elements that the buffer holds (0 is 0); with offsets as well,
                                  and at least 1; else 0. With tensor.pointers 0: each buffer of the list holds

@@ -226,15 +226,10 @@ static inline int tegroup_impl_lt_loop_aligned(const tegroup_gemm_desc *desc, in
 
 static inline tegroup_status tegroup_impl_lt_loop_capture(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                           struct CUstream_st *stream, tegroup_error *error) {
-    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     int ragged = 0;
     for (int i = 0; i < 4; i++) ragged |= plan->problem.rows_space[i] == TEGROUP_SPACE_HOST;
-    if (!ragged || desc->options.host_sizes_final) return TEGROUP_OK;
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(cudaStreamIsCapturing(stream, &capture), "stream",
-                                              "must tell whether it is capturing", error));
-    TEGROUP_IMPL_RULE(capture == cudaStreamCaptureStatusNone, ERROR_COMBINATION, "options.host_sizes_final",
-                      "must be 1 while stream is capturing: the graph keeps these sizes", 1, 0);
-    return TEGROUP_OK;
+    return tegroup_impl_cuda_check_capture(!ragged || desc->options.host_sizes_final, "options.host_sizes_final",
+                                           stream, error);
 }
 
 static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,

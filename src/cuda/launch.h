@@ -33,6 +33,18 @@ static inline cudaError_t tegroup_impl_launch(void (*kernel)(PARAMETERS...), dim
     return cudaLaunchKernel((const void *)kernel, blocks, dim3(threads), addresses, shared_bytes, stream);
 }
 
+/* A graph keeps the sizes that the host knew when it was captured, so the caller has to say that they are final. */
+static inline tegroup_status tegroup_impl_cuda_check_capture(int32_t sizes_final, const char *field,
+                                                             struct CUstream_st *stream, tegroup_error *error) {
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    if (sizes_final) return TEGROUP_OK;
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(cudaStreamIsCapturing(stream, &capture), "stream",
+                                              "must tell whether it is capturing", error));
+    TEGROUP_IMPL_RULE(capture == cudaStreamCaptureStatusNone, ERROR_COMBINATION, field,
+                      "must be 1 while stream is capturing: the graph keeps these sizes", 1, 0);
+    return TEGROUP_OK;
+}
+
 /* Describes the current device as a target; target->sm stays as it is without one. Returns the device, or -1. */
 static inline int32_t tegroup_impl_cuda_target(tegroup_target *target) {
     int device = 0, major = 0, minor = 0, multiprocessors = 0;

@@ -3,6 +3,7 @@
 #pragma once
 #include "base/version.h"
 #include "base/status_types.h"
+#include "formats/dtype_types.h"
 #include "core/tensor_types.h"
 #include "core/snapshot_types.h"
 #include "core/layout_types.h"
@@ -312,11 +313,22 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_PREPARE_THREADS, 1)
     tegroup_impl_block_prepare<EACH>(plain, header, bytes);
 }
 
+/* The same of sizes that were on the host. Their groups are few enough for a thread each. */
+static __global__ void __launch_bounds__(TEGROUP_IMPL_PREPARE_THREADS, 1)
+    tegroup_impl_prepare_parcel_kernel(const __grid_constant__ tegroup_impl_preparation p,
+                                       const __grid_constant__ tegroup_impl_parcel parcel,
+                                       tegroup_snapshot_header *header, int32_t bytes) {
+    static_assert(TEGROUP_HOST_SIZES_MAX_BYTES / 4 <= TEGROUP_IMPL_PREPARE_THREADS, "a thread has one group");
+    static_assert(sizeof p + sizeof parcel + sizeof header + sizeof bytes <= 4096, "parameters of any CUDA kernel");
+    tegroup_impl_block_prepare<1>(tegroup_impl_parcel_open(&p, &parcel), header, bytes);
+}
+
 /* The deep check: what the kernel reads and writes is device memory. */
 static inline tegroup_status tegroup_impl_cuda_check_prepare(const tegroup_prepare_desc *desc, tegroup_error *error) {
     const tegroup_shape *shape = &desc->shape;
     const int ragged_cols = shape->col_sizes.encoding != TEGROUP_ENCODING_UNSET;
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_address(desc->snapshot, "snapshot", error));
+    if (tegroup_impl_data_space(&shape->row_sizes) == TEGROUP_SPACE_HOST) return TEGROUP_OK;
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_address(shape->row_sizes.data, "shape.row_sizes.data", error));
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_address(shape->row_sizes.starts, "shape.row_sizes.starts", error));
     TEGROUP_IMPL_TRY(
@@ -330,6 +342,15 @@ static inline tegroup_status tegroup_impl_cuda_prepare(const tegroup_impl_prepar
     if (desc->check_level == TEGROUP_CHECK_DEEP) TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_prepare(desc, error));
     const int32_t each = p->groups > TEGROUP_IMPL_PREPARE_THREADS ? 4 : 1;
     const unsigned threads = (unsigned)tegroup_impl_max(32, p->order_entries / each);
+    if (tegroup_impl_data_space(&p->rows) == TEGROUP_SPACE_HOST) {
+        tegroup_impl_parcel parcel;
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_capture(desc->host_sizes_final, "host_sizes_final", stream, error));
+        tegroup_impl_parcel_pack(p, &parcel);
+        return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_prepare_parcel_kernel, 1, threads, 0, stream,
+                                                            *p, parcel, (tegroup_snapshot_header *)desc->snapshot,
+                                                            (int32_t)layout->total_bytes),
+                                        "stream", "the prepare kernel must launch", error);
+    }
     return tegroup_impl_cuda_status(
         tegroup_impl_launch(each > 1                        ? tegroup_impl_prepare_kernel<4, false>
                             : tegroup_impl_prepare_plain(p) ? tegroup_impl_prepare_kernel<1, true>

@@ -21,6 +21,33 @@ static inline tegroup_status tegroup_impl_cuda_prepare(const tegroup_impl_prepar
                                                        struct CUstream_st *stream, tegroup_error *error);
 #endif
 
+/* What the check has passed. */
+static inline tegroup_impl_preparation tegroup_impl_preparation_of(const tegroup_prepare_desc *desc,
+                                                                   const tegroup_layout *layout) {
+    tegroup_impl_preparation p;
+    memset(&p, 0, sizeof p);
+    p.groups = desc->shape.groups;
+    p.irregular = tegroup_impl_irregular(&desc->shape);
+    p.capacity_rows = desc->shape.rows;
+    p.capacity_cols = desc->shape.cols;
+    p.capacity_elements = desc->shape.elements;
+    p.ld = desc->ld;
+    p.rows = desc->shape.row_sizes;
+    if (desc->shape.col_sizes.encoding != TEGROUP_ENCODING_UNSET) p.cols = desc->shape.col_sizes;
+    p.offsets = desc->shape.offsets;
+    p.start = (int64_t *)tegroup_impl_layout_at(layout, TEGROUP_IMPL_SNAPSHOT_START, desc->snapshot);
+    p.out_rows = (int64_t *)tegroup_impl_layout_at(layout, TEGROUP_IMPL_SNAPSHOT_ROWS, desc->snapshot);
+    p.prefix = (int64_t *)tegroup_impl_layout_at(layout, TEGROUP_IMPL_SNAPSHOT_PREFIX, desc->snapshot);
+    p.order = (int32_t *)tegroup_impl_layout_at(layout, TEGROUP_IMPL_SNAPSHOT_ORDER, desc->snapshot);
+    p.order_entries = tegroup_impl_sort_extent(p.groups);
+    p.threads = tegroup_impl_threads(desc->threads);
+    if (p.irregular) {
+        p.out_cols = (int64_t *)tegroup_impl_layout_at(layout, TEGROUP_IMPL_SNAPSHOT_COLS, desc->snapshot);
+        p.out_offset = (int64_t *)tegroup_impl_layout_at(layout, TEGROUP_IMPL_SNAPSHOT_OFFSET, desc->snapshot);
+    }
+    return p;
+}
+
 TEGROUP_API tegroup_status tegroup_prepare(const tegroup_prepare_desc *desc, struct CUstream_st *stream,
                                            tegroup_error *error) {
     tegroup_prepare_desc taken;
@@ -31,31 +58,12 @@ TEGROUP_API tegroup_status tegroup_prepare(const tegroup_prepare_desc *desc, str
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_check_prepare(desc, &layout, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_KERNELS, desc->space, error));
-
-    memset(&p, 0, sizeof p);
-    p.groups = desc->shape.groups;
-    p.irregular = tegroup_impl_irregular(&desc->shape);
-    p.capacity_rows = desc->shape.rows;
-    p.capacity_cols = desc->shape.cols;
-    p.capacity_elements = desc->shape.elements;
-    p.ld = desc->ld;
-    p.rows = desc->shape.row_sizes;
-    p.cols = desc->shape.col_sizes;
-    p.offsets = desc->shape.offsets;
-    p.start = (int64_t *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_SNAPSHOT_START, desc->snapshot);
-    p.out_rows = (int64_t *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_SNAPSHOT_ROWS, desc->snapshot);
-    p.prefix = (int64_t *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_SNAPSHOT_PREFIX, desc->snapshot);
-    p.order = (int32_t *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_SNAPSHOT_ORDER, desc->snapshot);
-    p.order_entries = tegroup_impl_sort_extent(p.groups);
-    p.threads = tegroup_impl_threads(desc->threads);
-    if (p.irregular) {
-        p.out_cols = (int64_t *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_SNAPSHOT_COLS, desc->snapshot);
-        p.out_offset = (int64_t *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_SNAPSHOT_OFFSET, desc->snapshot);
-    }
+    p = tegroup_impl_preparation_of(desc, &layout);
+    if (!desc->clamp && tegroup_impl_data_space(&p.rows) == TEGROUP_SPACE_HOST)
+        TEGROUP_IMPL_TRY(tegroup_impl_prepare_refuse(&p, error));
 #if defined(TEGROUP_IMPL_CUDA)
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_prepare(&p, desc, &layout, stream, error);
 #endif
-    if (!desc->clamp) TEGROUP_IMPL_TRY(tegroup_impl_prepare_refuse(&p, error));
     memset(desc->snapshot, 0, layout.total_bytes);
     header = (tegroup_snapshot_header *)desc->snapshot;
     tegroup_impl_snapshot_open(header, &p);

@@ -4,7 +4,7 @@
 #define TEGROUP_TESTS_CONSTRUCTORS_H
 
 static int same_sizes(const tegroup_sizes *x, const tegroup_sizes *y) {
-    return x->data == y->data && x->encoding == y->encoding && x->dtype == y->dtype && x->space == y->space
+    return x->data == y->data && x->encoding == y->encoding && x->dtype == y->dtype && x->space == y->space && x->data_space == y->data_space
         && x->starts == y->starts && x->alignment == y->alignment && x->stride == y->stride;
 }
 

@@ -88,6 +88,10 @@ static void *call_all(void *unused) {
     BOTH(tegroup_gemm(&w.forward_plan, &w.forward, NULL, &error), tegroup_gemm(&w.forward_plan, &w.dgrad, NULL, &error));
     BOTH(tegroup_gemm(&w.dgrad_plan, &w.dgrad, NULL, &error), tegroup_gemm(&w.dgrad_plan, &w.wgrad, NULL, &error));
     BOTH(tegroup_gemm(&w.wgrad_plan, &w.wgrad, NULL, &error), tegroup_gemm(&w.wgrad_plan, &w.forward, NULL, &error));
+    w.gemm = w.dgrad;
+    w.gemm.a.shape.snapshot = w.gemm.d.shape.snapshot = NULL;
+    BOTH(tegroup_gemm_once_layout(&w.gemm, &w.layout, &error), tegroup_gemm_once_layout(NULL, &w.layout, &error));
+    BOTH(tegroup_gemm_once(&w.gemm, NULL, &error), tegroup_gemm_once(&w.dgrad, NULL, &error));
     BOTH(tegroup_plan_tune(&w.forward_plan, &w.tune, NULL, &error), tegroup_plan_tune(&w.forward_plan, NULL, NULL, &error));
     BOTH(tegroup_plan_save(&w.forward_plan, w.saved, sizeof w.saved, &error), tegroup_plan_save(&w.forward_plan, w.saved, 1, &error));
     BOTH(tegroup_plan_load(&w.forward, w.saved, sizeof w.saved, &w.plan, &error), tegroup_plan_load(&w.dgrad, w.saved, sizeof w.saved, &w.plan, &error));

@@ -313,21 +313,22 @@ static void make_size_data(tegroup_shape *shape, int hostile) {
         fill_sizes(&shape->col_sizes, data, shape->groups, hostile);
     }
     if (shape->elements > 0 && chance(40)) {
-        tegroup_sizes as_i64 = {NULL, TEGROUP_ENCODING_COUNTS, TEGROUP_DTYPE_I64, TEGROUP_SPACE_HOST, NULL, 0, 0};
+        tegroup_sizes as_i64 = {NULL, TEGROUP_ENCODING_COUNTS, TEGROUP_DTYPE_I64, TEGROUP_SPACE_HOST, TEGROUP_SPACE_UNSET, NULL, 0, 0};
         shape->offsets = (const int64_t *)(data = buffer(8 * (size_t)shape->groups));
         fill_sizes(&as_i64, data, shape->groups, hostile);
     }
 }
 
 #define SIZES_FIELDS(type, sizes)                                                                                             \
-    FIELD(type, sizes.encoding), FIELD(type, sizes.dtype), FIELD(type, sizes.space), FIELD(type, sizes.alignment), FIELD(type, sizes.stride)
+    FIELD(type, sizes.encoding), FIELD(type, sizes.dtype), FIELD(type, sizes.space), FIELD(type, sizes.data_space), FIELD(type, sizes.alignment), \
+    FIELD(type, sizes.stride)
 #define SHAPE_FIELDS(type, shape)                                                                                             \
     FIELD(type, shape.groups), FIELD(type, shape.rows), FIELD(type, shape.cols), FIELD(type, shape.elements),                 \
     SIZES_FIELDS(type, shape.row_sizes), SIZES_FIELDS(type, shape.col_sizes)
 
 static void fuzz_prepare(void) {
     static const field numbers[] = {FIELD(tegroup_prepare_desc, struct_size), FIELD(tegroup_prepare_desc, ld), FIELD(tegroup_prepare_desc, space),
-                                    FIELD(tegroup_prepare_desc, snapshot_bytes), FIELD(tegroup_prepare_desc, clamp), FIELD(tegroup_prepare_desc, threads), FIELD(tegroup_prepare_desc, check_level),
+                                    FIELD(tegroup_prepare_desc, snapshot_bytes), FIELD(tegroup_prepare_desc, clamp), FIELD(tegroup_prepare_desc, host_sizes_final), FIELD(tegroup_prepare_desc, threads), FIELD(tegroup_prepare_desc, check_level),
                                     SHAPE_FIELDS(tegroup_prepare_desc, shape)};
     static const field pointers[] = {FIELD(tegroup_prepare_desc, shape.row_sizes.data), FIELD(tegroup_prepare_desc, shape.row_sizes.starts),
                                      FIELD(tegroup_prepare_desc, shape.col_sizes.data), FIELD(tegroup_prepare_desc, shape.offsets),

@@ -3,6 +3,7 @@
 #define TEGROUP_IMPLEMENTATION
 #define SUPPORT_SUM_ROUNDING 0x1p-23
 #include "backends.h"
+#include "graph.h"
 #include "test.h"
 
 static const tegroup_op ops[] = {TEGROUP_OP_FORWARD, TEGROUP_OP_DGRAD, TEGROUP_OP_WGRAD};
@@ -327,7 +328,7 @@ static void snapshots_equal_the_hosts(int64_t count, int percent_of_many_groups)
             if (rng_chance(&r, 30)) desc.ld = desc.shape.cols + rng_int(&r, 1, rng_chance(&r, 50) ? 9 : 2000); /* with offsets: windows side by side */
         }
         ASSERT_EQ(TEGROUP_OK, tegroup_snapshot_layout(&desc.shape, &layout, NULL));
-        void *ours = guarded(layout.total_bytes), *theirs = guarded(layout.total_bytes);
+        void *ours = guarded(layout.total_bytes), *theirs = guarded(layout.total_bytes), *sent = guarded(layout.total_bytes);
         desc.snapshot = ours;
         desc.snapshot_bytes = layout.total_bytes;
         ASSERT_EQ(TEGROUP_OK, tegroup_prepare(&desc, NULL, NULL));
@@ -337,15 +338,135 @@ static void snapshots_equal_the_hosts(int64_t count, int percent_of_many_groups)
         device.space = TEGROUP_SPACE_DEVICE;
         device.snapshot = device_of(theirs);
         ASSERT_EQ(TEGROUP_OK, tegroup_prepare(&device, NULL, NULL));
+        device.shape = desc.shape; /* sizes that stay on the host: a few travel as parameters */
+        device.shape.row_sizes.space = device.shape.col_sizes.space = TEGROUP_SPACE_DEVICE;
+        device.shape.row_sizes.data_space = device.shape.col_sizes.data_space = TEGROUP_SPACE_HOST;
+        device.snapshot = device_of(sent);
+        device.check_level = rng_chance(&r, 50) ? TEGROUP_CHECK_DEEP : TEGROUP_CHECK_HOST;
+        ASSERT_EQ(many ? TEGROUP_ERROR_UNSUPPORTED : TEGROUP_OK, tegroup_prepare(&device, NULL, NULL));
         MUST(cudaDeviceSynchronize());
         mirror_down();
         ASSERT_EQ(0, memcmp(ours, theirs, layout.total_bytes));
+        if (!many) ASSERT_EQ(0, memcmp(ours, sent, layout.total_bytes));
         ASSERT_EQ(0, guards_changed());
         guards_release(mark);
     }
 }
 TEST(gpu, snapshots_equal_the_hosts) { snapshots_equal_the_hosts(scaled(3000), 5); }
 TEST(sanitize, snapshots_equal_the_hosts) { snapshots_equal_the_hosts(60, 25); }
+
+/* Counts on the host, of no groups up to as many as parameters hold: the bytes of a snapshot made of counts on the device, whatever becomes
+ * of the counts as soon as the call returns. One that lies is refused by name, and nothing is launched; clamped it is as on the device. */
+TEST(gpu, counts_on_the_host_travel_as_parameters) {
+    static const struct { int32_t groups; tegroup_dtype dtype; } cases[] = {
+        {0, TEGROUP_DTYPE_I64}, {1, TEGROUP_DTYPE_I32}, {31, TEGROUP_DTYPE_I64}, {32, TEGROUP_DTYPE_I32}, {128, TEGROUP_DTYPE_I64},
+        {448, TEGROUP_DTYPE_I64}, {896, TEGROUP_DTYPE_I32}};
+    rng r = rng_seed(2004);
+    for (int i = 0; i < 7; i++)
+        for (int lie = 0; lie < (cases[i].groups > 0 ? 3 : 1); lie++) { /* 1: refused, 2: clamped */
+            void *mark = guards_mark();
+            const int32_t groups = cases[i].groups;
+            int64_t values[896];
+            tegroup_layout layout;
+            tegroup_error error;
+            tegroup_prepare_desc host, device;
+            for (int32_t g = 0; g < groups; g++) values[g] = rng_int(&r, -1, 20);
+            if (lie) values[groups - 1] = -7;
+            memset(&host, 0, sizeof host);
+            host.struct_size = sizeof host;
+            host.space = TEGROUP_SPACE_DEVICE;
+            host.clamp = lie == 2;
+            host.shape = tegroup_shape_of(groups, 20 * (int64_t)groups, 8,
+                                          tegroup_sizes_of(index_array(cases[i].dtype, values, groups), cases[i].dtype, TEGROUP_SPACE_DEVICE));
+            ASSERT_EQ(TEGROUP_OK, tegroup_snapshot_layout(&host.shape, &layout, NULL));
+            void *of_device = guarded(layout.total_bytes), *of_host = guarded(layout.total_bytes);
+            guarded_remember(of_host);
+            host.snapshot_bytes = layout.total_bytes;
+            mirror_up(mark);
+            device = host;
+            shape_to_device(&device.shape);
+            device.snapshot = device_of(of_device);
+            ASSERT_EQ(TEGROUP_OK, tegroup_prepare(&device, NULL, NULL));
+            host.shape.row_sizes.data_space = TEGROUP_SPACE_HOST;
+            host.snapshot = device_of(of_host);
+            const tegroup_status status = tegroup_prepare(&host, NULL, &error);
+            ASSERT_EQ(lie == 1 ? TEGROUP_ERROR_VALUE : TEGROUP_OK, status);
+            if (groups > 0) memset((void *)host.shape.row_sizes.data, 0x55, (size_t)groups * size_of(cases[i].dtype));
+            MUST(cudaDeviceSynchronize());
+            mirror_down();
+            if (lie == 1) {
+                ASSERT_STREQ("shape.row_sizes.data", error.field);
+                ASSERT_EQ(groups - 1, error.got);
+                ASSERT_EQ(0, guarded_changed(of_host));
+            } else ASSERT_EQ(0, memcmp(of_device, of_host, layout.total_bytes));
+            ASSERT_EQ(lie ? (uint32_t)TEGROUP_SNAPSHOT_NEGATIVE : 0u, tegroup_snapshot_read(of_device).header->status);
+            guards_release(mark);
+        }
+}
+
+/* A graph keeps the sizes of its capture, so one of sizes on the host is refused, with nothing in it, unless the caller says that they are
+ * final; then each launch makes the same snapshot, whatever the array holds by then. */
+TEST(gpu, a_graph_keeps_final_host_sizes) {
+    enum { GROUPS = 5 };
+    int64_t counts[GROUPS] = {3, 0, -1, 7, 2};
+    void *memory;
+    unsigned char *before, *after;
+    tegroup_layout layout;
+    tegroup_error error;
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t step;
+    size_t nodes = 1;
+    tegroup_prepare_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.struct_size = sizeof desc;
+    desc.space = TEGROUP_SPACE_DEVICE;
+    desc.shape = tegroup_shape_of(GROUPS, 12, 4, tegroup_sizes_of(counts, TEGROUP_DTYPE_I64, TEGROUP_SPACE_DEVICE));
+    desc.shape.row_sizes.data_space = TEGROUP_SPACE_HOST;
+    ASSERT_EQ(TEGROUP_OK, tegroup_snapshot_layout(&desc.shape, &layout, NULL));
+    MUST(cudaMalloc(&memory, layout.total_bytes));
+    desc.snapshot = memory;
+    desc.snapshot_bytes = layout.total_bytes;
+    before = (unsigned char *)malloc(2 * layout.total_bytes);
+    after = before + layout.total_bytes;
+    MUST(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    ASSERT_EQ(TEGROUP_OK, tegroup_prepare(&desc, stream, NULL)); /* kernels are loaded when they first run */
+    MUST(cudaStreamSynchronize(stream));
+    MUST(cudaMemcpy(before, memory, layout.total_bytes, cudaMemcpyDeviceToHost));
+
+    MUST(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    const tegroup_status refused = tegroup_prepare(&desc, stream, &error);
+    const tegroup_status shape_refused = tegroup_shape_prepare(&desc.shape, memory, layout.total_bytes, stream, NULL);
+    MUST(cudaStreamEndCapture(stream, &graph));
+    ASSERT_EQ(TEGROUP_ERROR_COMBINATION, refused);
+    ASSERT_STREQ("host_sizes_final", error.field);
+    ASSERT_EQ(TEGROUP_ERROR_COMBINATION, shape_refused);
+    MUST(cudaGraphGetNodes(graph, NULL, &nodes));
+    ASSERT_EQ(0, (int)nodes);
+    MUST(cudaGraphDestroy(graph));
+
+    desc.host_sizes_final = 1;
+    MUST(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    const tegroup_status captured = tegroup_prepare(&desc, stream, NULL);
+    MUST(cudaStreamEndCapture(stream, &graph));
+    ASSERT_EQ(TEGROUP_OK, captured);
+    ASSERT_TRUE(only_kernels(graph));
+    MUST(cudaGraphInstantiate(&step, graph, 0));
+    memset(counts, 0, sizeof counts);
+    for (int launch = 0; launch < 2; launch++) {
+        MUST(cudaMemsetAsync(memory, 0xA5, layout.total_bytes, stream));
+        MUST(cudaGraphLaunch(step, stream));
+        MUST(cudaStreamSynchronize(stream));
+        MUST(cudaMemcpy(after, memory, layout.total_bytes, cudaMemcpyDeviceToHost));
+        ASSERT_EQ(0, memcmp(before, after, layout.total_bytes));
+    }
+    ASSERT_EQ(12, tegroup_snapshot_read(after).header->rows_total);
+    MUST(cudaGraphExecDestroy(step));
+    MUST(cudaGraphDestroy(graph));
+    MUST(cudaStreamDestroy(stream));
+    MUST(cudaFree(memory));
+    free(before);
+}
 
 /* A host address where the sizes, or the snapshot, are said to be on the device: the deep check asks the driver, names the field and
  * launches nothing, so that the context lives on. */
@@ -1038,6 +1159,108 @@ static void replays(int b) {
 TEST(contract, line5_replay_with_other_sizes) {
     EACH_BACKEND(b) {
         replays(b);
+        ASSERT_PASSING();
+    }
+}
+
+/* One call for prepare, plan and product: the bits of the three, with sizes on the device and on the host; captured as they are, host sizes
+ * only when they are final. CUBLASLT_LOOP's snapshot would lie on the host. */
+static void sizes_at(tegroup_gemm_desc *desc, const void *sizes, tegroup_space data_space) {
+    tegroup_tensor *const tensors[] = {&desc->a, &desc->b, &desc->d};
+    for (int i = 0; i < 3; i++) {
+        if (tensors[i]->shape.row_sizes.encoding == TEGROUP_ENCODING_UNSET) continue;
+        tensors[i]->shape.row_sizes.data = sizes;
+        tensors[i]->shape.row_sizes.data_space = data_space;
+        tensors[i]->shape.snapshot = NULL;
+    }
+}
+
+static void once_as_three_calls(int b, tegroup_op op) {
+    enum { GROUPS = 6, CAPACITY = 200 };
+    const int64_t counts[GROUPS] = {30, 0, 17, 64, 1, 20}, others[GROUPS] = {0, 90, 2, 3, 50, 11};
+    const void *device_sizes;
+    uint64_t eager[2];
+    cudaStream_t stream;
+    tegroup_error error;
+    tegroup_layout layout;
+    product p;
+    memset(&p, 0, sizeof p);
+    p.op = op;
+    p.in = TEGROUP_DTYPE_BF16;
+    p.out = op == TEGROUP_OP_DGRAD ? TEGROUP_DTYPE_BF16 : TEGROUP_DTYPE_F32;
+    p.groups = GROUPS;
+    p.rows = CAPACITY;
+    p.n = 96;
+    p.k = 136;
+    p.seed = 17;
+    product_make(&p, backends[b]);
+    device_sizes = p.desc.a.shape.row_sizes.data;
+    tegroup_gemm_desc desc = p.desc;
+    sizes_at(&desc, device_sizes, TEGROUP_SPACE_UNSET);
+    if (backends[b] == TEGROUP_BACKEND_CUBLASLT_LOOP) {
+        ASSERT_EQ(TEGROUP_ERROR_COMBINATION, tegroup_gemm_once_layout(&desc, &layout, &error));
+        ASSERT_STREQ("a.shape.row_sizes.space", error.field);
+        product_free(&p);
+        return;
+    }
+    MUST(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    ASSERT_EQ(TEGROUP_OK, product_plan(&p));
+    for (int i = 1; i >= 0; i--) { /* and counts are those on the device afterwards */
+        product_counts(&p, i ? others : counts);
+        product_poison(&p, stream);
+        ASSERT_EQ(TEGROUP_OK, product_run(&p, &p.plan, stream));
+        eager[i] = product_hash(&p, stream);
+    }
+    ASSERT_NE(eager[0], eager[1]);
+    ASSERT_EQ(TEGROUP_OK, tegroup_gemm_once_layout(&desc, &layout, NULL));
+    ASSERT_EQ(layout.total_bytes, p.plan.workspace_bytes + p.snapshot_bytes);
+    MUST(cudaMalloc(&desc.options.workspace, layout.total_bytes));
+    desc.options.workspace_bytes = layout.total_bytes;
+    for (int on_host = 0; on_host < 2; on_host++) {
+        cudaGraph_t graph;
+        cudaGraphExec_t step;
+        size_t nodes = 1;
+        int64_t given[GROUPS];
+        memcpy(given, counts, sizeof given);
+        sizes_at(&desc, on_host ? (const void *)given : device_sizes, on_host ? TEGROUP_SPACE_HOST : TEGROUP_SPACE_UNSET);
+        product_poison(&p, stream);
+        ASSERT_EQ(TEGROUP_OK, tegroup_gemm_once(&desc, stream, NULL));
+        ASSERT_EQ(eager[0], product_hash(&p, stream));
+        if (on_host) {
+            MUST(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+            const tegroup_status refused = tegroup_gemm_once(&desc, stream, &error);
+            MUST(cudaStreamEndCapture(stream, &graph));
+            ASSERT_EQ(TEGROUP_ERROR_COMBINATION, refused);
+            ASSERT_STREQ("host_sizes_final", error.field);
+            MUST(cudaGraphGetNodes(graph, NULL, &nodes));
+            ASSERT_EQ(0, (int)nodes);
+            MUST(cudaGraphDestroy(graph));
+            desc.options.host_sizes_final = 1;
+        }
+        MUST(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+        const tegroup_status captured = tegroup_gemm_once(&desc, stream, NULL);
+        MUST(cudaStreamEndCapture(stream, &graph));
+        ASSERT_EQ(TEGROUP_OK, captured);
+        MUST(cudaGraphInstantiate(&step, graph, 0));
+        memcpy(given, others, sizeof given);
+        product_counts(&p, others); /* device sizes are read at each launch, those of the host were at the capture */
+        product_poison(&p, stream);
+        MUST(cudaGraphLaunch(step, stream));
+        ASSERT_EQ(eager[on_host ? 0 : 1], product_hash(&p, stream));
+        product_counts(&p, counts);
+        MUST(cudaGraphExecDestroy(step));
+        MUST(cudaGraphDestroy(graph));
+    }
+    MUST(cudaStreamSynchronize(stream));
+    MUST(cudaFree(desc.options.workspace));
+    MUST(cudaStreamDestroy(stream));
+    product_free(&p);
+}
+
+TEST(gpu, once_is_the_three_calls) {
+    EACH_BACKEND(b)
+    for (int op = 0; op < 3; op++) {
+        once_as_three_calls(b, ops[op]);
         ASSERT_PASSING();
     }
 }

@@ -703,6 +703,71 @@ TEST(gemm, windows_of_one_buffer) {
     }
 }
 
+/* X, dY and weights as transposes of what the products are written with: the table of docs/concepts.md, row by row. Operands and sums are small
+ * integers, which F32 holds. */
+TEST(gemm, operands_that_lie_transposed) {
+    enum { N_ = WINDOWS_M, K_ = WINDOWS_N, ROWS_ = WINDOWS_K };
+    static const int64_t n[WINDOWS] = {N_, N_, N_}, k[WINDOWS] = {K_, K_, K_}, counts[WINDOWS] = {3, 0, 5}, start[WINDOWS] = {0, 3, 3};
+    static float x[ROWS_][K_], x_t[K_][ROWS_], dy[ROWS_][N_], dy_t[N_][ROWS_], w[WINDOWS][N_][K_], w_t[WINDOWS][K_][N_];
+    float dw[WINDOWS][N_][K_], dw_t[WINDOWS][K_][N_], y[ROWS_][N_], y_t[N_][ROWS_];
+    rng r = rng_seed(1016);
+    for (int row = 0; row < ROWS_; row++) {
+        for (int i = 0; i < K_; i++) x[row][i] = x_t[i][row] = (float)rng_int(&r, -9, 9);
+        for (int i = 0; i < N_; i++) dy[row][i] = dy_t[i][row] = (float)rng_int(&r, -9, 9);
+    }
+    for (int g = 0; g < WINDOWS; g++)
+        for (int i = 0; i < N_; i++)
+            for (int j = 0; j < K_; j++) w[g][i][j] = w_t[g][j][i] = (float)rng_int(&r, -9, 9);
+    const tegroup_tensor rows_x = windows_tensor(x, ROWS_, K_, 0, counts, NULL), rows_dy = windows_tensor(dy, ROWS_, N_, 0, counts, NULL),
+                         rows_y = windows_tensor(y, ROWS_, N_, 0, counts, NULL),
+                         lies_x = windows_tensor(x_t, WINDOWS * K_, ROWS_, K_ * ROWS_, k, counts), lies_dy = windows_tensor(dy_t, WINDOWS * N_, ROWS_, N_ * ROWS_, n, counts),
+                         lies_y = windows_tensor(y_t, WINDOWS * N_, ROWS_, N_ * ROWS_, n, counts),
+                         each_w = windows_tensor(w, WINDOWS * N_, K_, 0, n, NULL), each_w_t = windows_tensor(w_t, WINDOWS * K_, N_, 0, k, NULL),
+                         each_dw = windows_tensor(dw, WINDOWS * N_, K_, 0, n, NULL), each_dw_t = windows_tensor(dw_t, WINDOWS * K_, N_, 0, k, NULL);
+    const struct { tegroup_op op; tegroup_tensor a, b, d; } ways[] = {{TEGROUP_OP_DGRAD, lies_dy, rows_x, each_dw}, {TEGROUP_OP_FORWARD, lies_dy, lies_x, each_dw},
+        {TEGROUP_OP_DGRAD, lies_x, rows_dy, each_dw_t}, {TEGROUP_OP_WGRAD, lies_x, each_w_t, rows_y}, {TEGROUP_OP_DGRAD, each_w, lies_x, lies_y}};
+    for (int way = 0; way < 5; way++) {
+        void *mark = guards_mark();
+        tegroup_gemm_desc desc;
+        tegroup_plan plan;
+        tegroup_error error;
+        memset(&desc, 0, sizeof desc);
+        desc.struct_size = sizeof desc;
+        desc.op = ways[way].op;
+        desc.space = TEGROUP_SPACE_HOST;
+        desc.a = ways[way].a;
+        desc.b = ways[way].b;
+        desc.d = ways[way].d;
+        tegroup_tensor *const tensors[] = {&desc.a, &desc.b, &desc.d};
+        for (int t = 0; t < 3; t++) {
+            if (tensors[t]->shape.elements > 0) tensors[t]->shape.offsets = start;
+            ASSERT_TRUE(windows_snapshot(&tensors[t]->shape, tensors[t]->ld, &error) != NULL);
+        }
+        memset(dw, 0xFF, sizeof dw);
+        memset(dw_t, 0xFF, sizeof dw_t);
+        memset(y, 0xFF, sizeof y);
+        memset(y_t, 0xFF, sizeof y_t);
+        ASSERT_EQ(tegroup_plan_make(&desc, NULL, &plan, &error), TEGROUP_OK);
+        desc.options.workspace = scratch(desc.options.workspace_bytes = plan.workspace_bytes);
+        ASSERT_EQ(tegroup_gemm(&plan, &desc, NULL, &error), TEGROUP_OK);
+        for (int g = 0; g < WINDOWS; g++)
+            for (int i = 0; i < N_; i++)
+                for (int j = 0; j < K_ && way < 3; j++) {
+                    float want = 0;
+                    for (int64_t row = start[g]; row < start[g] + counts[g]; row++) want += dy[row][i] * x[row][j];
+                    ASSERT_EQ(way < 2 ? dw[g][i][j] : dw_t[g][j][i], want);
+                }
+        for (int g = 0; g < WINDOWS && way >= 3; g++)
+            for (int64_t row = start[g]; row < start[g] + counts[g]; row++)
+                for (int i = 0; i < N_; i++) {
+                    float want = 0;
+                    for (int j = 0; j < K_; j++) want += x[row][j] * w[g][i][j];
+                    ASSERT_EQ(way == 3 ? y[row][i] : y_t[i][row], want);
+                }
+        guards_release(mark);
+    }
+}
+
 /* The oracle agrees with the sums in F32: the same problem in both, compared by the bound of the narrower. */
 TEST(gemm, f32_sums_agree_with_the_oracle) {
     rng r = rng_seed(1015);

@@ -302,6 +302,47 @@ static const char *refused(const sizes_case *c, const void *snapshot) {
     return error.got < 0 || error.got >= c->shape.groups || !want.bad[error.got] ? "the group that is named does not lie" : NULL;
 }
 
+/* The same sizes for a snapshot on the device. Those that a kernel takes as its parameter make the same snapshot, read from the parcel
+ * alone, and the call is refused for want of a kernel alone; more of them are refused by their number. Returns what is wrong, or NULL. */
+static const char *sent(const sizes_case *c, const void *snapshot) {
+    const tegroup_sizes *rows = &c->shape.row_sizes, *cols = &c->shape.col_sizes;
+    const int64_t G = c->shape.groups;
+    const struct { int there; int64_t entries; tegroup_dtype dtype; } arrays[] = {
+        {rows->data != NULL, G + (rows->encoding == TEGROUP_ENCODING_OFFSETS), rows->dtype}, {rows->starts != NULL, G, rows->dtype},
+        {cols->encoding != TEGROUP_ENCODING_UNSET, G, cols->dtype}, {c->shape.offsets != NULL, G, TEGROUP_DTYPE_I64}};
+    tegroup_prepare_desc device = desc;
+    tegroup_error error = {TEGROUP_OK, 0, NULL, NULL, 0, 0, TEGROUP_READING_NUMBER};
+    int64_t bytes = 0;
+    for (int i = 0; i < 4; i++)
+        if (arrays[i].there) bytes += arrays[i].dtype == TEGROUP_DTYPE_I64 ? 8 * arrays[i].entries : (4 * arrays[i].entries + 7) / 8 * 8;
+    device.space = device.shape.row_sizes.space = device.shape.col_sizes.space = TEGROUP_SPACE_DEVICE;
+    device.shape.row_sizes.data_space = device.shape.col_sizes.data_space = TEGROUP_SPACE_HOST;
+    device.snapshot = guarded(desc.snapshot_bytes);
+    guarded_remember(device.snapshot);
+    tegroup_status status = tegroup_prepare(&device, NULL, &error);
+    if (guarded_changed(device.snapshot) != 0) return "a refused call wrote";
+    if (bytes > 3584) return status != TEGROUP_ERROR_UNSUPPORTED || error.expected != 3584 || error.got != bytes ? "too many are not refused" : NULL;
+    if (status != TEGROUP_ERROR_NOT_BUILT) return "few are refused";
+
+    tegroup_layout layout;
+    tegroup_impl_parcel parcel;
+    if (tegroup_snapshot_layout(&device.shape, &layout, NULL) != TEGROUP_OK) return "no layout";
+    tegroup_impl_preparation p = tegroup_impl_preparation_of(&device, &layout);
+    memset(&parcel, 0xA5, sizeof parcel);
+    tegroup_impl_parcel_pack(&p, &parcel);
+    if (8 * parcel.count != bytes) return "the parcel is of another length than it was checked for";
+    const void *const nowhere = (const void *)(uintptr_t)8; /* what the kernel must not read */
+    p.rows.data = nowhere;
+    if (p.rows.starts != NULL) p.rows.starts = nowhere;
+    if (p.cols.data != NULL) p.cols.data = nowhere;
+    if (p.offsets != NULL) p.offsets = (const int64_t *)nowhere;
+    p = tegroup_impl_parcel_open(&p, &parcel);
+    memset(device.snapshot, 0, desc.snapshot_bytes);
+    tegroup_impl_snapshot_open((tegroup_snapshot_header *)device.snapshot, &p);
+    tegroup_impl_prepare_host(&p, (tegroup_snapshot_header *)device.snapshot);
+    return memcmp(device.snapshot, snapshot, desc.snapshot_bytes) != 0 ? "sizes on their way to a kernel make another snapshot" : NULL;
+}
+
 /* What holds of every snapshot, honest or not. Returns what is broken, or NULL. */
 static const char *broken(const sizes_case *c, const void *snapshot) {
     const tegroup_shape *shape = &c->shape;
@@ -389,6 +430,7 @@ TEST(prepare, honest_sizes_exactly) {
         tegroup_snapshot_view v = tegroup_snapshot_read(snapshot);
         const char *complaint = broken(&kase, snapshot);
         if (complaint == NULL) complaint = refused(&kase, snapshot);
+        if (complaint == NULL) complaint = sent(&kase, snapshot);
         if (complaint != NULL || v.header->status != 0) show(&kase, snapshot);
         ASSERT_STREQ("", complaint != NULL ? complaint : "");
         ASSERT_EQ(v.header->status, 0u);
@@ -423,6 +465,7 @@ TEST(prepare, hostile_sizes_stay_inside) {
         if (complaint == NULL && (v.header->status == 0) != honest()) complaint = honest() ? "honest sizes called a lie" : "a lie went unnoticed";
         if (complaint == NULL && v.header->bad_group != want.lowest_bad) complaint = "bad_group";
         if (complaint == NULL) complaint = refused(&kase, snapshot);
+        if (complaint == NULL) complaint = sent(&kase, snapshot);
         if (complaint != NULL) show(&kase, snapshot);
         ASSERT_STREQ("", complaint != NULL ? complaint : "");
         for (int32_t g = 0; g < groups && honest(); g++) ASSERT_EQ(v.rows[g], (int64_t)want.rows[g]);

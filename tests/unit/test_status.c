@@ -466,6 +466,27 @@ static void listed(tegroup_tensor *t, tegroup_space space) {
 #define NOT_NEGATIVE(call, lvalue, field) BAD(call, lvalue = -1, VALUE, field, 0, -1)
 #define ALIGNED(call, pointer, field, alignment) BAD(call, SHIFT(pointer, 1), ALIGNMENT, field, alignment, 1)
 
+/* A call for a snapshot on the device, and one of so many sizes on the host; no byte of what they point to is looked at. */
+enum { I32_ = TEGROUP_DTYPE_I32, I64_ = TEGROUP_DTYPE_I64 };
+static void on_device(tegroup_prepare_desc *p) {
+    p->space = p->shape.row_sizes.space = TEGROUP_SPACE_DEVICE;
+    if (p->shape.col_sizes.encoding != TEGROUP_ENCODING_UNSET) p->shape.col_sizes.space = TEGROUP_SPACE_DEVICE;
+}
+static void sent(tegroup_prepare_desc *p, int32_t groups, int dtype) {
+    static int64_t there[TEGROUP_MAX_GROUPS + 1];
+    on_device(p);
+    p->shape.groups = groups;
+    p->shape.row_sizes.data = there;
+    p->shape.row_sizes.dtype = (tegroup_dtype)dtype;
+    p->shape.row_sizes.data_space = TEGROUP_SPACE_HOST;
+    p->snapshot = (void *)(uintptr_t)4096;
+    p->snapshot_bytes = 1 << 20;
+    if (p->shape.col_sizes.encoding == TEGROUP_ENCODING_UNSET) return;
+    p->shape.col_sizes.data = p->shape.offsets = there;
+    p->shape.col_sizes.dtype = (tegroup_dtype)dtype;
+    p->shape.col_sizes.data_space = TEGROUP_SPACE_HOST;
+}
+
 TEST(status, prepare) {
     tegroup_prepare_desc *p = &w.prepare, *q = &w.irregular;
     tegroup_layout        layout;
@@ -527,6 +548,26 @@ TEST(status, prepare) {
     BAD(prepare, p->shape.row_sizes.data = w.snapshot_out - 8 * (EXPERTS - 1), OVERLAP, "snapshot", 0, 1);
     BAD(prepare, p->shape.row_sizes.data = w.snapshot_out - 8 * EXPERTS; p->shape.row_sizes.encoding = TEGROUP_ENCODING_OFFSETS, OVERLAP, "snapshot", 0, 1);
     BAD(prepare, p->space = TEGROUP_SPACE_DEVICE; p->shape.row_sizes.space = TEGROUP_SPACE_DEVICE, NOT_BUILT, "space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
+
+    /* Sizes on the host for a snapshot on the device: as many as a kernel's parameters hold, which this build has no kernel for. */
+    RANGE(prepare, p->host_sizes_final, "host_sizes_final", int32_t, 0, 1);
+    BAD(prepare, p->shape.row_sizes.data_space = TEGROUP_SPACE_DEVICE, COMBINATION, "shape.row_sizes.data_space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
+    BAD(irregular, q->shape.row_sizes.data_space = TEGROUP_SPACE_DEVICE, COMBINATION, "shape.row_sizes.data_space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
+    BAD(irregular, q->shape.col_sizes.data_space = TEGROUP_SPACE_DEVICE, COMBINATION, "shape.col_sizes.data_space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
+    BAD(irregular, on_device(q); q->shape.row_sizes.data_space = TEGROUP_SPACE_HOST, COMBINATION, "shape.col_sizes.data_space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
+    BAD(irregular, on_device(q); q->shape.col_sizes.data_space = TEGROUP_SPACE_HOST, COMBINATION, "shape.col_sizes.data_space", TEGROUP_SPACE_DEVICE, TEGROUP_SPACE_HOST);
+    BAD(irregular, on_device(q), NOT_BUILT, "space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
+    BAD(irregular, sent(q, EXPERTS, I64_), NOT_BUILT, "space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
+    BAD(irregular, sent(q, 3584 / 24, I64_), NOT_BUILT, "space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE); /* rows, columns, offsets */
+    BAD(irregular, sent(q, 3584 / 24 + 1, I64_), UNSUPPORTED, "shape.row_sizes.data_space", 3584, 24 * (3584 / 24 + 1));
+    BAD(irregular, sent(q, 3584 / 16 + 1, I32_), UNSUPPORTED, "shape.row_sizes.data_space", 3584, 8 * 225 + 2 * 4 * 226);
+    BAD(prepare, sent(p, 448, I64_), NOT_BUILT, "space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
+    BAD(prepare, sent(p, 449, I64_), UNSUPPORTED, "shape.row_sizes.data_space", 3584, 8 * 449);
+    BAD(prepare, sent(p, 896, I32_), NOT_BUILT, "space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
+    BAD(prepare, sent(p, 897, I32_), UNSUPPORTED, "shape.row_sizes.data_space", 3584, 8 * 449);
+    BAD(prepare, sent(p, 448, I64_); p->shape.row_sizes.encoding = TEGROUP_ENCODING_OFFSETS, UNSUPPORTED, "shape.row_sizes.data_space", 3584, 8 * 449);
+    BAD(prepare, sent(p, 225, I64_); p->shape.row_sizes.starts = w.starts, UNSUPPORTED, "shape.row_sizes.data_space", 3584, 16 * 225);
+    BAD(prepare, sent(p, 4096, I64_); p->shape.row_sizes.data_space = TEGROUP_SPACE_UNSET, NOT_BUILT, "space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
 
     /* Just enough is enough. */
     spoil_nothing();
@@ -2417,7 +2458,8 @@ TEST(status, mlp_overlaps) {
 #define ENUM_SIZES(call, sizes, name)                                                                                               \
     ENUM(call, sizes.encoding, name ".encoding", tegroup_encoding, TEGROUP_ENCODING_ENDS);                                          \
     ENUM_DTYPE(call, sizes.dtype, name ".dtype");                                                                                   \
-    ENUM_SPACE(call, sizes.space, name ".space")
+    ENUM_SPACE(call, sizes.space, name ".space");                                                                                   \
+    ENUM_SPACE(call, sizes.data_space, name ".data_space")
 #define ENUM_ACTIVATION(call, lvalue) ENUM(call, lvalue, "activation", tegroup_activation, TEGROUP_ACTIVATION_IDENTITY)
 #define ENUM_TAILS(call, desc)                                                                                                      \
     ENUM(call, desc.out_tail, "out_tail", tegroup_tail, TEGROUP_TAIL_POISON);                                                       \
@@ -2433,6 +2475,7 @@ TEST(status, every_enum) {
     ENUM_SIZES(irregular, w.irregular.shape.row_sizes, "shape.row_sizes");
     ENUM_DTYPE(irregular, w.irregular.shape.col_sizes.dtype, "shape.col_sizes.dtype");
     ENUM_SPACE(irregular, w.irregular.shape.col_sizes.space, "shape.col_sizes.space");
+    ENUM_SPACE(irregular, w.irregular.shape.col_sizes.data_space, "shape.col_sizes.data_space");
     ENUM(irregular, w.irregular.shape.col_sizes.encoding, "shape.col_sizes.encoding", tegroup_encoding, TEGROUP_ENCODING_ENDS);
     ENUM(problem, w.forward.op, "op", tegroup_op, TEGROUP_OP_WGRAD);
     ENUM_SPACE(problem, w.forward.space, "space");
