@@ -3256,9 +3256,10 @@ template <int PIECE>
 static __device__ __forceinline__ void tegroup_impl_cp_async_pieces(uint32_t to, const char *from, int32_t bytes) {
 #pragma unroll
     for (int i = 0; i < 16; i += PIECE)
-        asm volatile("{.reg .pred p;\nsetp.ge.s32 p, %0, %1;\ncp.async.ca.shared.global [%2], [%3], %4, p;}\n" ::"r"(i),
-                     "r"(bytes), "r"(to + (uint32_t)i), "l"(from + i), "n"(PIECE)
-                     : "memory");
+        asm volatile(
+            "{.reg .pred p;\nsetp.ge.s32 p, %0, %1;\ncp.async.ca.shared.global [%2], [%3], %4, p;}\n" ::"r"(i),
+            "r"(bytes), "r"(to + (uint32_t)i), "l"(from + i), "n"(PIECE)
+            : "memory");
 }
 /* Copies `bytes` bytes of two-byte elements and fills up to 16 with zeros, element by element: for rows that are not
  * aligned to 4 bytes, and where a row ends within them. AT_ONCE: how many of the four words are in flight together, as registers
