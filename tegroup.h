@@ -1582,8 +1582,8 @@ TEGROUP_API_STATUS tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const tegroup
 TEGROUP_API_STATUS tegroup_mlp_layout(const tegroup_mlp_plan *plan, tegroup_mlp_memory memory,
     tegroup_layout *layout, tegroup_error *error);
 
-/* The product that one of these calls runs for fc1 or fc2, to put to tegroup_explain or, with plan->fc1 or
- * plan->fc2, to tegroup_plan_tune (not where the plan fused the product: its kernel has one tile). plan NULL: what
+/* The product that one of these calls runs for fc1, fc2 or fc1_up, to put to tegroup_explain or, with plan->fc1 and
+ * its like, to tegroup_plan_tune (not where the plan fused the product: its kernel has one tile). plan NULL: what
  * lies in the workspace has no address. */
 TEGROUP_API_STATUS tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
     tegroup_mlp_layer layer, tegroup_op op, tegroup_gemm_desc *gemm, tegroup_error *error);
@@ -8629,8 +8629,9 @@ static inline void tegroup_impl_mlp_layers_of(const tegroup_mlp_desc *desc, tegr
                                               tegroup_impl_mlp_layers *layers) {
     tegroup_impl_layer *fc1 = &layers->fc1, *fc2 = &layers->fc2, *fc1_up = &layers->fc1_up;
     const int64_t width = tegroup_impl_weight_out(&desc->fc1.weight, desc->fc1.weight_layout);
-    layers->preactivation = tegroup_impl_mlp_scratch(
-        desc, desc->input.dtype, tegroup_impl_mlp_apart(desc) ? tegroup_impl_mul(2, width) : width);
+    const int64_t twice = tegroup_impl_mul(2, tegroup_impl_max(0, width));
+    layers->preactivation =
+        tegroup_impl_mlp_scratch(desc, desc->input.dtype, tegroup_impl_mlp_apart(desc) ? twice : width);
     layers->activated = tegroup_impl_mlp_scratch(desc, tegroup_impl_mlp_between(desc),
                                                  tegroup_impl_weight_in(&desc->fc2.weight, desc->fc2.weight_layout));
     tegroup_impl_mlp_layer_of(desc, TEGROUP_MLP_FC1, fc1);
@@ -8746,6 +8747,7 @@ static inline tegroup_status tegroup_impl_mlp_check_up(const tegroup_mlp_desc *d
     const int64_t h = tegroup_impl_weight_out(&desc->fc1.weight, desc->fc1.weight_layout);
     int i;
     if (!tegroup_impl_mlp_apart(desc)) return TEGROUP_OK;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&desc->fc1.weight, gates, error)); /* the others are held against it */
     TEGROUP_IMPL_RULE(tegroup_impl_gated(desc->activation), ERROR_COMBINATION, "fc1_up.weight",
                       "needs an activation of gate and up", TEGROUP_ACTIVATION_SWIGLU, desc->activation);
     TEGROUP_IMPL_RULE(!desc->interleaved, ERROR_COMBINATION, "interleaved",
@@ -8951,9 +8953,8 @@ static inline const char *tegroup_impl_mlp_unfused(const tegroup_mlp_desc *desc,
  * groups, and sums so long that lines left empty cost more than the activation's bytes. PORTABLE's, which do not
  * multiply meanwhile, gain nothing, and run when they must. */
 static inline tegroup_status tegroup_impl_mlp_fuse(const tegroup_mlp_desc *desc, const tegroup_plan *product,
-                                                   const tegroup_plan *up, tegroup_op op, uint32_t bit,
-                                                   uint32_t *fused, tegroup_fused_kernel *kernel,
-                                                   tegroup_error *error) {
+                                                   const tegroup_plan *up, tegroup_op op, uint32_t bit, uint32_t *fused,
+                                                   tegroup_fused_kernel *kernel, tegroup_error *error) {
     const int required = desc->fusion == TEGROUP_FUSION_REQUIRED;
     const int64_t rows = desc->options.expected_rows > 0 ? desc->options.expected_rows : desc->input.shape.rows,
                   average = tegroup_impl_ceil_div(rows, tegroup_impl_max(1, desc->input.shape.groups));
@@ -9087,8 +9088,8 @@ TEGROUP_API tegroup_status tegroup_mlp_plan_make(const tegroup_mlp_desc *desc, c
             if (!tegroup_impl_mlp_wants(desc, (tegroup_mlp_layer)layer, product)) continue;
             tegroup_impl_mlp_layers_of(desc, (tegroup_op)product, &layers);
             TEGROUP_IMPL_TRY(tegroup_impl_layer_plan(tegroup_impl_mlp_layer_at(&layers, (tegroup_mlp_layer)layer),
-                                                     product,
-                                                     tegroup_impl_mlp_adds((tegroup_mlp_layer)layer, product), target,
+                                                     product, tegroup_impl_mlp_adds((tegroup_mlp_layer)layer, product),
+                                                     target,
                                                      layer == TEGROUP_MLP_FC1   ? &made.fc1
                                                      : layer == TEGROUP_MLP_FC2 ? &made.fc2
                                                                                 : &made.fc1_up,

@@ -3155,6 +3155,14 @@ typedef struct tegroup_impl_gpu_up {
     tegroup_impl_gpu_groups weight, bias;
 } tegroup_impl_gpu_up;
 
+/* Where ups are apart, the gates' product becomes that of both: its B has as many rows, of which a kernel finds the
+ * second half elsewhere. */
+static inline void tegroup_impl_gpu_widen(tegroup_gemm_desc *gates) {
+    gates->b.group_stride = tegroup_impl_group_stride(&gates->b);
+    gates->b.shape.rows *= 2;
+    gates->d.shape.cols *= 2;
+}
+
 #if TEGROUP_IMPL_FUSED_KERNELS
 static inline tegroup_impl_gpu_groups tegroup_impl_gpu_groups_of(const tegroup_tensor *t) {
     tegroup_impl_gpu_groups groups;
@@ -3172,14 +3180,6 @@ static inline tegroup_impl_gpu_up tegroup_impl_gpu_up_of(const tegroup_impl_epil
     up.weight = tegroup_impl_gpu_groups_of(&epilogue->up->b);
     up.bias = tegroup_impl_gpu_groups_of(&epilogue->up->bias);
     return up;
-}
-
-/* Where ups are apart, the gates' product becomes that of both: its B has as many rows, of which a kernel finds the
- * second half elsewhere. */
-static inline void tegroup_impl_gpu_widen(tegroup_gemm_desc *gates) {
-    gates->b.group_stride = tegroup_impl_group_stride(&gates->b);
-    gates->b.shape.rows *= 2;
-    gates->d.shape.cols *= 2;
 }
 
 static inline tegroup_impl_gpu_epilogue tegroup_impl_gpu_epilogue_of(const tegroup_gemm_desc *desc,
@@ -4203,7 +4203,7 @@ typedef struct tegroup_impl_gpu_tile {
     int32_t m, n;                       /* rows and columns, at most those of a full tile */
     float alpha, beta;
     int16_t reads_c, valid; /* reads_c is 0 if beta is 0; valid is 0 behind the last tile */
-    int32_t group;          /* where an epilogue asks for it */
+    int32_t group;          /* where gates and ups may be apart, which are then looked up by it */
 } tegroup_impl_gpu_tile;
 
 /* Copies 16 bytes or nothing, without a branch between the surrounding instructions. */
@@ -4562,6 +4562,7 @@ struct tegroup_impl_portable_block {
     static constexpr int STEPS = TILE_K / 16, CHUNKS = TILE_N / 8, LINES_A_PASS = THREADS / CHUNKS;
     static constexpr int PADDED_N = TILE_N + 8; /* eight rows of a fragment hit different banks */
     static constexpr bool A_ALONG_K = OP != TEGROUP_OP_WGRAD, B_ALONG_K = OP == TEGROUP_OP_FORWARD;
+    static constexpr bool TWICE = FUSED && B_ALONG_K; /* B's lines may be half gates, half ups */
     static constexpr int A_BYTES = TILE_M * TILE_K * 2, STAGE_BYTES = A_BYTES + TILE_N * TILE_K * 2,
                          RING_BYTES = STAGES * STAGE_BYTES, SUMS_BYTES = TILE_M * PADDED_N * 4;
     /* The sums overwrite the ring in the end. 128: room to align it. */
@@ -4572,7 +4573,7 @@ struct tegroup_impl_portable_block {
     uint32_t ring, place;      /* the ring; the thread's own place in its first stage */
     uint32_t at_a, at_b, skip; /* the lane's place in A's and B's part of a stage; see tegroup_impl_fragment */
     tegroup_impl_loader<TILE_M, A_ALONG_K, THREADS> load_a;
-    tegroup_impl_loader<TILE_N, B_ALONG_K, THREADS, FUSED && B_ALONG_K> load_b;
+    tegroup_impl_loader<TILE_N, B_ALONG_K, THREADS, TWICE> load_b;
     int32_t left, reading; /* steps of TILE_K left, this one included; its stage */
     int32_t rows;          /* m16 blocks that a warp works on */
     float sum[MI][NI][4];
@@ -4597,8 +4598,8 @@ struct tegroup_impl_portable_block {
             const char *gates = tile.b - tile.col / 2 * tile.b_row;
             load_b.open_twice(gates, tile.b_row, tile.n / 2, epilogue.activation.output.cols);
             if (up.apart)
-                load_b.move_second(
-                    gates, tegroup_impl_gpu_group(up.weight, tile.group) + tile.col / 2 * tile.b_row, tile.b_row);
+                load_b.move_second(gates, tegroup_impl_gpu_group(up.weight, tile.group) + tile.col / 2 * tile.b_row,
+                                   tile.b_row);
         } else load_b.open(tile.b, tile.b_row, tile.n);
         begin(tile);
     }
@@ -4832,10 +4833,9 @@ struct tegroup_impl_portable_block {
                 take(sums + i * PADDED_N + at, tile.alpha, tile.k == 0, z);
                 if (tile.bias) {
                     const int bytes = desc.bias.dtype == TEGROUP_DTYPE_F32 ? 4 : 2;
-                    const char *from =
-                        half && up.apart
-                            ? tegroup_impl_gpu_group(up.bias, tile.group) + (column - f.output.cols) * bytes
-                            : tile.bias + (column - tile.col) * bytes;
+                    const char *from = half && up.apart ? tegroup_impl_gpu_group(up.bias, tile.group)
+                                                              + (column - f.output.cols) * bytes
+                                                        : tile.bias + (column - tile.col) * bytes;
                     tegroup_impl_gpu_load8(desc.bias.dtype, from, 8, bias);
 #pragma unroll
                     for (int e = 0; e < 8; e++) z[e] = tegroup_impl_gpu_fma(by, bias[e], z[e]);
@@ -4927,7 +4927,7 @@ static __device__ __forceinline__ void tegroup_impl_portable_work(const tegroup_
     constexpr int FOUND = TEGROUP_IMPL_PORTABLE_FOUND;
     /* The tiles found last, and those found before, of which others may still read the last one. */
     __shared__ tegroup_impl_gpu_tile tiles[2 * FOUND];
-    __shared__ tegroup_impl_gpu_walk<BLOCK::TILE_M, BLOCK::TILE_N, (sizeof...(EPILOGUE) > 0)> walk;
+    __shared__ tegroup_impl_gpu_walk<BLOCK::TILE_M, BLOCK::TILE_N, BLOCK::TWICE> walk;
     BLOCK block(ring);
     const int32_t warp = __shfl_sync(0xffffffffu, (int32_t)threadIdx.x / 32, 0), lane = (int32_t)threadIdx.x & 31;
     if (warp == 0) walk.begin(call);
@@ -5491,8 +5491,8 @@ typedef struct tegroup_impl_sm90_call {
      * has the gates and `ups` the ups. In a gradient, D is the gradient of gates and ups, and map[C] and c_ups have
      * gates and ups themselves. */
     CUtensorMap activated, ups, c_ups;
-    /* Maps with smaller boxes: of B for the narrow tiles of a forward product, and of ups that are apart; of A for short
-     * tiles; or of A for fitting tiles, from the second widest on. */
+    /* Maps with smaller boxes: of B for the narrow tiles of a forward product, and of ups that are apart; of A for
+     * short tiles; or of A for fitting tiles, from the second widest on. */
     CUtensorMap smaller[TEGROUP_IMPL_SM90_SMALLER];
     uint64_t further[TEGROUP_IMPL_SM90_SMALLER]; /* their shifts minus the operand's shift */
     tegroup_impl_gpu_up up;
@@ -6465,8 +6465,9 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
             const bool two = halves();
             load_weights(item, TEGROUP_IMPL_B, map, to, full, k0, two ? item.j0 / 2 : item.j0);
             if (two && call.up.apart)
-                load_weights(item, TEGROUP_IMPL_SM90_UPS, narrow(item) ? &call.smaller[1] : &call.map[TEGROUP_IMPL_SM90_UPS], to + item.cols / 2 * 128,
-                             full, k0, item.j0 / 2);
+                load_weights(item, TEGROUP_IMPL_SM90_UPS,
+                             narrow(item) ? &call.smaller[1] : &call.map[TEGROUP_IMPL_SM90_UPS],
+                             to + item.cols / 2 * 128, full, k0, item.j0 / 2);
             else if (two)
                 load_weights(item, TEGROUP_IMPL_B, map, to + item.cols / 2 * 128, full, k0,
                              item.j0 / 2 + (int32_t)call.epilogue.activation.output.cols);
@@ -7368,8 +7369,8 @@ static inline tegroup_status tegroup_impl_sm90_map_ups(const tegroup_plan *plan,
                                                        tegroup_error *error) {
     const tegroup_impl_operand at = TEGROUP_IMPL_SM90_UPS;
     call->listed[at] = tegroup_impl_listed(ups);
-    TEGROUP_IMPL_TRY(tegroup_impl_sm90_encode(plan, ups, TEGROUP_IMPL_B, 64, box_rows, &call->map[at],
-                                              &call->shift[at], error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_sm90_encode(plan, ups, TEGROUP_IMPL_B, 64, box_rows, &call->map[at], &call->shift[at], error));
     return narrows ? tegroup_impl_sm90_encode(plan, ups, TEGROUP_IMPL_B, 64, TEGROUP_IMPL_SM90_NARROW / 2,
                                               &call->smaller[1], &call->further[1], error)
                    : TEGROUP_OK;
@@ -7452,8 +7453,8 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
     call.has_bias = !wgrad && desc->bias.dtype != TEGROUP_DTYPE_UNSET;
     call.gathers_a = desc->gather_a.rows > 0;
     call.gathers_b = desc->gather_b.rows > 0;
-    TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_operands(
-        plan, desc, row, halves, call.up.apart ? &epilogue->up->b : NULL, &call, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_sm90_map_operands(plan, desc, row, halves, call.up.apart ? &epilogue->up->b : NULL, &call, error));
     arguments[0] = &call;
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
         cudaLaunchKernel((const void *)(uintptr_t)kernel, dim3((unsigned)blocks), dim3(TEGROUP_IMPL_SM90_THREADS),

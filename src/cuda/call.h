@@ -87,6 +87,14 @@ typedef struct tegroup_impl_gpu_up {
     tegroup_impl_gpu_groups weight, bias;
 } tegroup_impl_gpu_up;
 
+/* Where ups are apart, the gates' product becomes that of both: its B has as many rows, of which a kernel finds the
+ * second half elsewhere. */
+static inline void tegroup_impl_gpu_widen(tegroup_gemm_desc *gates) {
+    gates->b.group_stride = tegroup_impl_group_stride(&gates->b);
+    gates->b.shape.rows *= 2;
+    gates->d.shape.cols *= 2;
+}
+
 #if TEGROUP_IMPL_FUSED_KERNELS
 static inline tegroup_impl_gpu_groups tegroup_impl_gpu_groups_of(const tegroup_tensor *t) {
     tegroup_impl_gpu_groups groups;
@@ -104,14 +112,6 @@ static inline tegroup_impl_gpu_up tegroup_impl_gpu_up_of(const tegroup_impl_epil
     up.weight = tegroup_impl_gpu_groups_of(&epilogue->up->b);
     up.bias = tegroup_impl_gpu_groups_of(&epilogue->up->bias);
     return up;
-}
-
-/* Where ups are apart, the gates' product becomes that of both: its B has as many rows, of which a kernel finds the
- * second half elsewhere. */
-static inline void tegroup_impl_gpu_widen(tegroup_gemm_desc *gates) {
-    gates->b.group_stride = tegroup_impl_group_stride(&gates->b);
-    gates->b.shape.rows *= 2;
-    gates->d.shape.cols *= 2;
 }
 
 static inline tegroup_impl_gpu_epilogue tegroup_impl_gpu_epilogue_of(const tegroup_gemm_desc *desc,

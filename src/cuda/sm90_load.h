@@ -191,8 +191,9 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
             const bool two = halves();
             load_weights(item, TEGROUP_IMPL_B, map, to, full, k0, two ? item.j0 / 2 : item.j0);
             if (two && call.up.apart)
-                load_weights(item, TEGROUP_IMPL_SM90_UPS, narrow(item) ? &call.smaller[1] : &call.map[TEGROUP_IMPL_SM90_UPS], to + item.cols / 2 * 128,
-                             full, k0, item.j0 / 2);
+                load_weights(item, TEGROUP_IMPL_SM90_UPS,
+                             narrow(item) ? &call.smaller[1] : &call.map[TEGROUP_IMPL_SM90_UPS],
+                             to + item.cols / 2 * 128, full, k0, item.j0 / 2);
             else if (two)
                 load_weights(item, TEGROUP_IMPL_B, map, to + item.cols / 2 * 128, full, k0,
                              item.j0 / 2 + (int32_t)call.epilogue.activation.output.cols);

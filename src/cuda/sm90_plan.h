@@ -249,8 +249,8 @@ static inline tegroup_status tegroup_impl_sm90_map_ups(const tegroup_plan *plan,
                                                        tegroup_error *error) {
     const tegroup_impl_operand at = TEGROUP_IMPL_SM90_UPS;
     call->listed[at] = tegroup_impl_listed(ups);
-    TEGROUP_IMPL_TRY(tegroup_impl_sm90_encode(plan, ups, TEGROUP_IMPL_B, 64, box_rows, &call->map[at],
-                                              &call->shift[at], error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_sm90_encode(plan, ups, TEGROUP_IMPL_B, 64, box_rows, &call->map[at], &call->shift[at], error));
     return narrows ? tegroup_impl_sm90_encode(plan, ups, TEGROUP_IMPL_B, 64, TEGROUP_IMPL_SM90_NARROW / 2,
                                               &call->smaller[1], &call->further[1], error)
                    : TEGROUP_OK;
@@ -333,8 +333,8 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
     call.has_bias = !wgrad && desc->bias.dtype != TEGROUP_DTYPE_UNSET;
     call.gathers_a = desc->gather_a.rows > 0;
     call.gathers_b = desc->gather_b.rows > 0;
-    TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_operands(
-        plan, desc, row, halves, call.up.apart ? &epilogue->up->b : NULL, &call, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_sm90_map_operands(plan, desc, row, halves, call.up.apart ? &epilogue->up->b : NULL, &call, error));
     arguments[0] = &call;
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
         cudaLaunchKernel((const void *)(uintptr_t)kernel, dim3((unsigned)blocks), dim3(TEGROUP_IMPL_SM90_THREADS),

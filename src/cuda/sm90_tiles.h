@@ -63,8 +63,8 @@ typedef struct tegroup_impl_sm90_call {
      * has the gates and `ups` the ups. In a gradient, D is the gradient of gates and ups, and map[C] and c_ups have
      * gates and ups themselves. */
     CUtensorMap activated, ups, c_ups;
-    /* Maps with smaller boxes: of B for the narrow tiles of a forward product, and of ups that are apart; of A for short
-     * tiles; or of A for fitting tiles, from the second widest on. */
+    /* Maps with smaller boxes: of B for the narrow tiles of a forward product, and of ups that are apart; of A for
+     * short tiles; or of A for fitting tiles, from the second widest on. */
     CUtensorMap smaller[TEGROUP_IMPL_SM90_SMALLER];
     uint64_t further[TEGROUP_IMPL_SM90_SMALLER]; /* their shifts minus the operand's shift */
     tegroup_impl_gpu_up up;

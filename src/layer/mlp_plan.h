@@ -93,9 +93,8 @@ static inline const char *tegroup_impl_mlp_unfused(const tegroup_mlp_desc *desc,
  * groups, and sums so long that lines left empty cost more than the activation's bytes. PORTABLE's, which do not
  * multiply meanwhile, gain nothing, and run when they must. */
 static inline tegroup_status tegroup_impl_mlp_fuse(const tegroup_mlp_desc *desc, const tegroup_plan *product,
-                                                   const tegroup_plan *up, tegroup_op op, uint32_t bit,
-                                                   uint32_t *fused, tegroup_fused_kernel *kernel,
-                                                   tegroup_error *error) {
+                                                   const tegroup_plan *up, tegroup_op op, uint32_t bit, uint32_t *fused,
+                                                   tegroup_fused_kernel *kernel, tegroup_error *error) {
     const int required = desc->fusion == TEGROUP_FUSION_REQUIRED;
     const int64_t rows = desc->options.expected_rows > 0 ? desc->options.expected_rows : desc->input.shape.rows,
                   average = tegroup_impl_ceil_div(rows, tegroup_impl_max(1, desc->input.shape.groups));
@@ -229,8 +228,8 @@ TEGROUP_API tegroup_status tegroup_mlp_plan_make(const tegroup_mlp_desc *desc, c
             if (!tegroup_impl_mlp_wants(desc, (tegroup_mlp_layer)layer, product)) continue;
             tegroup_impl_mlp_layers_of(desc, (tegroup_op)product, &layers);
             TEGROUP_IMPL_TRY(tegroup_impl_layer_plan(tegroup_impl_mlp_layer_at(&layers, (tegroup_mlp_layer)layer),
-                                                     product,
-                                                     tegroup_impl_mlp_adds((tegroup_mlp_layer)layer, product), target,
+                                                     product, tegroup_impl_mlp_adds((tegroup_mlp_layer)layer, product),
+                                                     target,
                                                      layer == TEGROUP_MLP_FC1   ? &made.fc1
                                                      : layer == TEGROUP_MLP_FC2 ? &made.fc2
                                                                                 : &made.fc1_up,

@@ -214,8 +214,9 @@ static inline void tegroup_impl_mlp_layers_of(const tegroup_mlp_desc *desc, tegr
                                               tegroup_impl_mlp_layers *layers) {
     tegroup_impl_layer *fc1 = &layers->fc1, *fc2 = &layers->fc2, *fc1_up = &layers->fc1_up;
     const int64_t width = tegroup_impl_weight_out(&desc->fc1.weight, desc->fc1.weight_layout);
-    layers->preactivation = tegroup_impl_mlp_scratch(
-        desc, desc->input.dtype, tegroup_impl_mlp_apart(desc) ? tegroup_impl_mul(2, width) : width);
+    const int64_t twice = tegroup_impl_mul(2, tegroup_impl_max(0, width));
+    layers->preactivation =
+        tegroup_impl_mlp_scratch(desc, desc->input.dtype, tegroup_impl_mlp_apart(desc) ? twice : width);
     layers->activated = tegroup_impl_mlp_scratch(desc, tegroup_impl_mlp_between(desc),
                                                  tegroup_impl_weight_in(&desc->fc2.weight, desc->fc2.weight_layout));
     tegroup_impl_mlp_layer_of(desc, TEGROUP_MLP_FC1, fc1);
@@ -331,6 +332,7 @@ static inline tegroup_status tegroup_impl_mlp_check_up(const tegroup_mlp_desc *d
     const int64_t h = tegroup_impl_weight_out(&desc->fc1.weight, desc->fc1.weight_layout);
     int i;
     if (!tegroup_impl_mlp_apart(desc)) return TEGROUP_OK;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&desc->fc1.weight, gates, error)); /* the others are held against it */
     TEGROUP_IMPL_RULE(tegroup_impl_gated(desc->activation), ERROR_COMBINATION, "fc1_up.weight",
                       "needs an activation of gate and up", TEGROUP_ACTIVATION_SWIGLU, desc->activation);
     TEGROUP_IMPL_RULE(!desc->interleaved, ERROR_COMBINATION, "interleaved",

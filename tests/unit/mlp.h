@@ -110,7 +110,15 @@ SUPPORT void mlp_join(mlp *l) {
             const tegroup_tensor *part = mlp_part_of(up ? &l->desc.fc1_up : &l->desc.fc1, i);
             if (part->dtype == TEGROUP_DTYPE_UNSET) continue;
             mlp_part_copy(part, mlp_whole(l, i), mlp_by_cols(l, i), up, 1);
-            for (int32_t g = 0; g < (part->pointers != NULL ? GROUPS : 1); g++) guarded_remember(part->pointers != NULL ? part->pointers[g] : part->data);
+        }
+}
+/* They have been looked at there: what a run wrote is no disturbance. */
+SUPPORT void mlp_forgive_parts(mlp *l) {
+    for (int i = MLP_MAIN_GRAD; i < MLP_PARTS; i++)
+        for (int up = 0; up < 2; up++) {
+            const tegroup_tensor *part = mlp_part_of(up ? &l->desc.fc1_up : &l->desc.fc1, i);
+            for (int32_t g = 0; part->dtype != TEGROUP_DTYPE_UNSET && g < (part->pointers != NULL ? GROUPS : 1); g++)
+                guarded_remember(part->pointers != NULL ? part->pointers[g] : part->data);
         }
 }
 
@@ -386,6 +394,7 @@ SUPPORT const char *mlp_wrong(mlp *l, const choice *c, int device) {
     grid_forgive(&l->d1.a, &l->d1.s);
     if (c->bias > 0) grid_forgive(&l->w1.bias, &l->w1.s);
     if (c->bias > 0) grid_forgive(&l->w2.bias, &l->w2.s);
+    if (l->apart) mlp_forgive_parts(l);
     return problem_disturbed(&l->f1) != 0 ? "bytes changed that are no result's" : "";
 }
 

@@ -62,7 +62,7 @@ TEST(mlp, every_combination) {
     printf("cpu: run %d/%d, skipped 0, of which %ld refused with fusion REQUIRED and run with AUTO, %ld of gates and ups apart; %ld elements, error/bound at most %.3f\n",
            right, all, (long)mlps_refused, (long)mlps_apart, (long)layers_elements, layers_worst);
     ASSERT_EQ(all, right);
-    ASSERT_GT(mlps_apart * 10, all);
+    ASSERT_GT(mlps_apart * 20, all);
 }
 
 /* F32 also with narrower weights. */
@@ -155,6 +155,43 @@ TEST(mlp, which_activations_are_in_epilogues) {
                 ASSERT_EQ(fusion == TEGROUP_FUSION_REQUIRED || (fusion == TEGROUP_FUSION_AUTO && gains) ? both : 0,
                     plan.planned.fused);
             }
+}
+
+/* Gates and ups apart on a GPU: one epilogue where their weights lie alike, as the one weight's; and a backend that TMA feeds only where
+ * ups begin at whole 16 bytes. */
+TEST(mlp, gates_and_ups_apart_elsewhere) {
+    const tegroup_target hopper = {.struct_size = sizeof hopper, .sm = 90, .built = 1u << TEGROUP_BACKEND_SM90 | 1u << TEGROUP_BACKEND_PORTABLE};
+    static void *const list[4] = {0};
+    for (int h = 4; h <= 48; h += 4)
+        for (int unlike = 0; unlike < 4; unlike++) { /* not, in ld, in a list, in a stride that TMA has not */
+            tegroup_mlp_desc d = elsewhere(4, 516, 64, h, 1);
+            tegroup_mlp_plan one, two;
+            tegroup_error error;
+            const int whole = h % 8 == 0;
+            ASSERT_EQ(TEGROUP_OK, tegroup_mlp_plan_make(&d, &hopper, &one, &error));
+            d.fc1.weight.shape.rows = h;
+            d.fc1_up.weight = d.fc1.weight;
+            if (unlike == 1) d.fc1_up.weight.ld = 72;
+            if (unlike == 2) d.fc1_up.weight.pointers = list, d.fc1_up.weight.pointers_space = TEGROUP_SPACE_DEVICE;
+            if (unlike == 3) d.fc1_up.weight.group_stride = h * 64 + 4;
+            ASSERT_EQ(TEGROUP_OK, tegroup_mlp_plan_make(&d, &hopper, &two, &error));
+            ASSERT_EQ(whole ? TEGROUP_BACKEND_SM90 : TEGROUP_BACKEND_PORTABLE, two.fc1.forward.backend);
+            ASSERT_EQ(whole && unlike != 3 ? TEGROUP_BACKEND_SM90 : TEGROUP_BACKEND_PORTABLE, two.fc1_up.forward.backend);
+            ASSERT_EQ(one.fc2.forward.numerics_id, two.fc2.forward.numerics_id);
+            ASSERT_EQ(one.workspace_bytes, two.workspace_bytes);
+            if (whole) ASSERT_EQ(one.planned.fused, TEGROUP_FUSED_FORWARD | TEGROUP_FUSED_DGRAD);
+            if (whole) ASSERT_EQ(two.planned.fused, unlike ? TEGROUP_FUSED_DGRAD : TEGROUP_FUSED_FORWARD | TEGROUP_FUSED_DGRAD);
+            d.fusion = TEGROUP_FUSION_REQUIRED;
+            ASSERT_EQ(whole && !unlike ? TEGROUP_OK : TEGROUP_ERROR_UNSUPPORTED, tegroup_mlp_plan_make(&d, &hopper, &two, &error));
+            if (whole && unlike) ASSERT_TRUE(strstr(error.rule, "fc1.weight and fc1_up.weight of one ld") != NULL);
+            d.fusion = TEGROUP_FUSION_AUTO, d.options.backend = TEGROUP_BACKEND_SM90;
+            ASSERT_EQ(whole && unlike != 3 ? TEGROUP_OK : TEGROUP_ERROR_UNSUPPORTED, tegroup_mlp_plan_make(&d, &hopper, &two, &error));
+            if (!whole) ASSERT_STREQ("preactivation.shape.cols", error.field);
+            else if (unlike == 3) ASSERT_STREQ("fc1_up.weight.group_stride", error.field);
+            d.options.backend = TEGROUP_BACKEND_AUTO, d.options.data_alignment_bytes = 4; /* which an operand of fewer whole bytes does not raise */
+            ASSERT_EQ(TEGROUP_OK, tegroup_mlp_plan_make(&d, &hopper, &two, &error));
+            ASSERT_EQ(TEGROUP_BACKEND_PORTABLE, two.fc1.forward.backend);
+        }
 }
 
 /* No experts have no rows: such a layer can be planned, here and for a GPU. */

@@ -2225,6 +2225,7 @@ TEST(status, mlp_of_gates_and_ups_apart) {
     GOOD(mlp_dgrad);
     GOOD(mlp_wgrad);
     BAD(mlp_plan, mlp_apart(); w.mlp.activation = TEGROUP_ACTIVATION_RELU, COMBINATION, "fc1_up.weight", TEGROUP_ACTIVATION_SWIGLU, TEGROUP_ACTIVATION_RELU);
+    BAD(mlp_plan, mlp_apart(); w.mlp.fc1.weight.shape.rows = w.mlp.fc1_up.weight.shape.rows = INT64_MIN, VALUE, "fc1.weight.shape.rows", TEGROUP_MAX_ROWS, INT64_MIN);
     BAD(mlp_plan, mlp_apart(); w.mlp.interleaved = 1, COMBINATION, "interleaved", 0, 1);
     BAD(mlp_plan, mlp_apart(); MLP_ABSENT(fc1_up.weight), COMBINATION, "fc1_up.bias", 1, 0);
     BAD(mlp_plan, mlp_apart(); MLP_ABSENT(fc1_up.weight); MLP_ABSENT(fc1_up.bias), COMBINATION, "fc1_up.main_grad", 1, 0);
