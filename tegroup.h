@@ -1017,10 +1017,11 @@ typedef enum tegroup_fusion {
 typedef enum tegroup_mlp_layer {
     TEGROUP_MLP_LAYER_UNSET = 0,
     TEGROUP_MLP_FC1         = 1,
-    TEGROUP_MLP_FC2         = 2
+    TEGROUP_MLP_FC2         = 2,
+    TEGROUP_MLP_FC1_UP      = 3
 } tegroup_mlp_layer;
 
-/* One of its two linear layers. Each tensor is one buffer or pointers (device lists for the backends whose kernels
+/* One of its linear layers. Each tensor is one buffer or pointers (device lists for the backends whose kernels
  * read them). */
 typedef struct tegroup_mlp_weights {
     tegroup_tensor weight;    /* in  W [groups, n, k] or, as weight_layout says, [groups, k, n]; required, for its
@@ -1033,7 +1034,8 @@ typedef struct tegroup_mlp_weights {
 
 /* fc1, an activation f and fc2, one of each an expert. h is the width between them: fc2.weight is [groups, n, h],
  * fc1.weight [groups, 2 h, k] for an activation of gate and up, else [groups, h, k]; with weight_layout IN_OUT their
- * transposes, whose products have no activation in their epilogues.
+ * transposes, whose products have no activation in their epilogues. Where gates and ups are two weights, fc1 is the
+ * gates' and fc1_up the ups', [groups, h, k] each.
  *
  *   forward   preactivation = X W1^T + b1             reads input, fc1.weight, fc1.bias
  *             activated = row_scale * f(preactivation)      row_scale
@@ -1041,7 +1043,8 @@ typedef struct tegroup_mlp_weights {
  *   dgrad     d activated = dY W2                     reads grad_output, fc2.weight
  *             grad_preactivation, drow_scale                preactivation, row_scale; writes grad_preactivation,
  *                                                           grad_row_scale
- *             dX = grad_preactivation W1                    fc1.weight; writes dgrad_out, if wanted
+ *             dX = grad_preactivation W1                    fc1.weight; writes dgrad_out, if wanted (fc1_up: dX =
+ *                                                           dgates W1, rounded to dgrad_out, then dX += dups W1up)
  *   wgrad     dW2 = dY^T activated, db2 = sum of dY   reads grad_output, activated; writes fc2.main_grad, fc2.bias_grad
  *             dW1 = grad_preactivation^T X, db1       reads grad_preactivation, input; writes those of fc1
  *
@@ -1059,6 +1062,12 @@ typedef struct tegroup_mlp_desc {
     size_t          struct_size;    /* sizeof(tegroup_mlp_desc)                                                   */
     tegroup_space   space;          /* where all data live; required                                              */
     tegroup_mlp_weights fc1, fc2;
+    tegroup_mlp_weights fc1_up;     /* absent (weight.dtype UNSET): fc1 holds gates and ups. Else the ups', of an
+                                       activation of both, each tensor of the shape, dtype and presence of fc1's, and
+                                       interleaved 0. Y and main_grad have the bits of one fc1 of both, gates first; dX
+                                       has a rounding more. The products write and read halves of rows of
+                                       preactivation and grad_preactivation: where h is no multiple of 16 bytes, not by
+                                       SM90 and CUBLASLT_GROUPED                                                  */
     tegroup_activation activation;  /* required                                                                   */
     int32_t         interleaved;    /* 0: preactivation is [gate | up] halves; 1: gate, up, gate, up ...          */
     double          alpha, limit;   /* SWIGLU_CLAMPED: 0 = 1.702 and 7; others: 0                                 */
@@ -1114,7 +1123,7 @@ typedef struct tegroup_mlp_planned {
     uint32_t           fused;            /* TEGROUP_FUSED_* bits; SM90 and PORTABLE have both                      */
     tegroup_activation activation;
     int32_t            interleaved, recompute, fc2_bias_scaled;
-    tegroup_dtype      dtypes[17];       /* of the desc's tensors and of row_scale: a call's are held against them */
+    tegroup_dtype      dtypes[21];       /* of the desc's tensors and of row_scale: a call's are held against them */
     int64_t            preactivation_bytes, activated_bytes; /* at capacity; 0 = not planned                   */
     int64_t            grad_preactivation_bytes;             /* likewise                                       */
     int32_t            scratch_preactivation, scratch_activated; /* 1: it lies in the workspace                    */
@@ -1133,8 +1142,8 @@ typedef struct tegroup_mlp_plan {
     size_t              saved_by_dgrad_bytes;   /* and from dgrad to wgrad; grad_preactivation is free where it is
                                                    preactivation */
     tegroup_mlp_planned planned;
-    tegroup_linear_plan fc1, fc2;        /* their products; all zero where an output is absent. fc2.grad_row_scale
-                                            adds */
+    tegroup_linear_plan fc1, fc2, fc1_up; /* their products; all zero where an output is absent. fc2.grad_row_scale
+                                             and fc1_up.dgrad add; fc1_up.forward does not run where it is fused  */
 } tegroup_mlp_plan;
 
 /* The memory that a plan gives the size of. */
@@ -1605,8 +1614,8 @@ TEGROUP_API_STATUS tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const tegroup
 TEGROUP_API_STATUS tegroup_mlp_layout(const tegroup_mlp_plan *plan, tegroup_mlp_memory memory,
     tegroup_layout *layout, tegroup_error *error);
 
-/* The product that one of these calls runs for fc1 or fc2, to put to tegroup_explain or, with plan->fc1 or
- * plan->fc2, to tegroup_plan_tune (not where the plan fused the product: its kernel has one tile). plan NULL: what
+/* The product that one of these calls runs for fc1, fc2 or fc1_up, to put to tegroup_explain or, with plan->fc1 and
+ * its like, to tegroup_plan_tune (not where the plan fused the product: its kernel has one tile). plan NULL: what
  * lies in the workspace has no address. */
 TEGROUP_API_STATUS tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
     tegroup_mlp_layer layer, tegroup_op op, tegroup_gemm_desc *gemm, tegroup_error *error);
@@ -4310,6 +4319,8 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_uses(const tegroup_gemm_desc *desc, const 
 typedef struct tegroup_impl_epilogue {
     tegroup_fused_kernel kernel;               /* of the product that has it */
     tegroup_activation_desc activation;        /* of D; a gradient's, of its input */
+    const tegroup_gemm_desc *up;               /* forward: the product of the ups, whose weights and bias are b and bias
+                                                  there; NULL: they are in the gates' */
     int keeps_d;                               /* forward: D is wanted, too */
     int activates_again;                       /* gradient: activation.output is wanted, too */
     tegroup_activation_backward_desc gradient; /* of D, whose memory holds sums for grad_row_scale instead */
@@ -8190,6 +8201,7 @@ typedef struct tegroup_impl_layer {
     tegroup_weight_layout weight_layout;
     const char *weight_layout_name;
     const tegroup_options *options;
+    int32_t halves; /* 1: out and grad_output are halves of wider rows */
 } tegroup_impl_layer;
 
 static inline int tegroup_impl_layer_has(const tegroup_impl_layer *layer, int tensor) {
@@ -8234,6 +8246,20 @@ static inline tegroup_impl_names tegroup_impl_layer_names(const tegroup_impl_lay
     return names;
 }
 
+static inline int tegroup_impl_layer_halved(const tegroup_impl_layer *layer, int tensor) {
+    return layer->halves && (tensor == TEGROUP_IMPL_LINEAR_OUT || tensor == TEGROUP_IMPL_LINEAR_GRAD_OUTPUT);
+}
+
+/* The alignment of data of which the second half of a row begins `cols` elements behind the first. */
+static inline int32_t tegroup_impl_half_alignment(const tegroup_tensor *half, int32_t alignment) {
+    const int64_t bytes = tegroup_impl_mul(half->shape.cols, tegroup_impl_bits(half->dtype)) / 8,
+                  most = alignment > 0 ? alignment : 16;
+    int64_t each = 1;
+    if (alignment < 0 || (alignment & (alignment - 1)) != 0) return alignment; /* which the product refuses */
+    while (each < most && bytes % (2 * each) == 0) each *= 2;
+    return each < most ? (int32_t)each : alignment;
+}
+
 /* A product as tegroup_gemm takes it. */
 static inline void tegroup_impl_layer_product(const tegroup_impl_layer *layer, int product, tegroup_gemm_desc *gemm) {
     tegroup_tensor *const operands[TEGROUP_IMPL_OPERANDS] = {&gemm->a, &gemm->b, &gemm->c, &gemm->d, &gemm->bias};
@@ -8255,6 +8281,10 @@ static inline void tegroup_impl_layer_product(const tegroup_impl_layer *layer, i
     if (product == TEGROUP_OP_FORWARD) gemm->tail = layer->out_tail;
     if (product == TEGROUP_OP_DGRAD) gemm->tail = layer->dgrad_out_tail;
     gemm->options = *layer->options;
+    for (operand = 0; operand < TEGROUP_IMPL_OPERANDS; operand++)
+        if (tegroup_impl_layer_halved(layer, tegroup_impl_layer_role(layer, product, operand)))
+            gemm->options.data_alignment_bytes =
+                tegroup_impl_half_alignment(operands[operand], gemm->options.data_alignment_bytes);
     if (!is_op)
         gemm->options.backend = TEGROUP_BACKEND_AUTO; /* nor is the choice, or the word, about rows of one column */
     if (!is_op) gemm->options.data_alignment_bytes = 0;
@@ -8290,7 +8320,8 @@ static inline tegroup_status tegroup_impl_layer_check_memory(const tegroup_impl_
                           0, 1);
     }
     if (tensor == TEGROUP_IMPL_LINEAR_WEIGHT || tensor == TEGROUP_IMPL_LINEAR_BIAS
-        || tensor == TEGROUP_IMPL_LINEAR_INPUT || tensor == TEGROUP_IMPL_LINEAR_GRAD_OUTPUT)
+        || tensor == TEGROUP_IMPL_LINEAR_INPUT || tensor == TEGROUP_IMPL_LINEAR_GRAD_OUTPUT
+        || tegroup_impl_layer_halved(layer, tensor))
         return TEGROUP_OK;
     TEGROUP_IMPL_RULE(tegroup_impl_ld(t) == shape->cols, ERROR_LAYOUT, TEGROUP_IMPL_PATH(LD),
                       "must be 0 or shape.cols: outputs are contiguous", shape->cols, t->ld);
@@ -8615,6 +8646,8 @@ TEGROUP_API tegroup_status tegroup_linear_wgrad(const tegroup_linear_plan *plan,
 #define TEGROUP_IMPL_MLP_TENSORS(X)                                                                                    \
     X(FC1_WEIGHT, fc1.weight) X(FC1_BIAS, fc1.bias) X(FC1_MAIN_GRAD, fc1.main_grad) X(FC1_BIAS_GRAD, fc1.bias_grad)    \
     X(FC2_WEIGHT, fc2.weight) X(FC2_BIAS, fc2.bias) X(FC2_MAIN_GRAD, fc2.main_grad) X(FC2_BIAS_GRAD, fc2.bias_grad)    \
+    X(FC1_UP_WEIGHT, fc1_up.weight) X(FC1_UP_BIAS, fc1_up.bias) X(FC1_UP_MAIN_GRAD, fc1_up.main_grad)                  \
+    X(FC1_UP_BIAS_GRAD, fc1_up.bias_grad)                                                                              \
     X(INPUT, input) X(OUT, out) X(GRAD_OUTPUT, grad_output) X(DGRAD_OUT, dgrad_out)                                    \
     X(GRAD_ROW_SCALE, grad_row_scale) X(PREACTIVATION, preactivation) X(ACTIVATED, activated)                          \
     X(GRAD_PREACTIVATION, grad_preactivation)
@@ -8657,13 +8690,16 @@ static inline const char *tegroup_impl_mlp_path(int tensor, int member) {
  * shaped as. */
 static inline int tegroup_impl_mlp_role(tegroup_mlp_layer layer, int tensor) {
 #define TEGROUP_IMPL_WORD(name) TEGROUP_IMPL_MLP_##name
-    static const int roles[2][TEGROUP_IMPL_LINEAR_COUNT] = {
+    static const int roles[3][TEGROUP_IMPL_LINEAR_COUNT] = {
         {-1, TEGROUP_IMPL_WORD(FC1_WEIGHT), TEGROUP_IMPL_WORD(FC1_BIAS), TEGROUP_IMPL_WORD(INPUT),
          TEGROUP_IMPL_WORD(PREACTIVATION), TEGROUP_IMPL_WORD(GRAD_PREACTIVATION), TEGROUP_IMPL_WORD(DGRAD_OUT),
          TEGROUP_IMPL_WORD(FC1_MAIN_GRAD), TEGROUP_IMPL_WORD(FC1_BIAS_GRAD), -1},
         {-1, TEGROUP_IMPL_WORD(FC2_WEIGHT), TEGROUP_IMPL_WORD(FC2_BIAS), TEGROUP_IMPL_WORD(ACTIVATED),
          TEGROUP_IMPL_WORD(OUT), TEGROUP_IMPL_WORD(GRAD_OUTPUT), TEGROUP_IMPL_WORD(ACTIVATED),
-         TEGROUP_IMPL_WORD(FC2_MAIN_GRAD), TEGROUP_IMPL_WORD(FC2_BIAS_GRAD), TEGROUP_IMPL_WORD(GRAD_ROW_SCALE)}};
+         TEGROUP_IMPL_WORD(FC2_MAIN_GRAD), TEGROUP_IMPL_WORD(FC2_BIAS_GRAD), TEGROUP_IMPL_WORD(GRAD_ROW_SCALE)},
+        {-1, TEGROUP_IMPL_WORD(FC1_UP_WEIGHT), TEGROUP_IMPL_WORD(FC1_UP_BIAS), TEGROUP_IMPL_WORD(INPUT),
+         TEGROUP_IMPL_WORD(PREACTIVATION), TEGROUP_IMPL_WORD(GRAD_PREACTIVATION), TEGROUP_IMPL_WORD(DGRAD_OUT),
+         TEGROUP_IMPL_WORD(FC1_UP_MAIN_GRAD), TEGROUP_IMPL_WORD(FC1_UP_BIAS_GRAD), -1}};
 #undef TEGROUP_IMPL_WORD
     return roles[layer - 1][tensor];
 }
@@ -8693,32 +8729,39 @@ static inline const tegroup_impl_activation_names *tegroup_impl_mlp_activation_n
 
 /* The tensor that asks for a product by being there. */
 static inline int tegroup_impl_mlp_asks(tegroup_mlp_layer layer, int product) {
-    const int first = layer == TEGROUP_MLP_FC1;
     switch (product) {
     case TEGROUP_OP_FORWARD: return TEGROUP_IMPL_MLP_OUT;
-    case TEGROUP_OP_DGRAD: return first ? TEGROUP_IMPL_MLP_DGRAD_OUT : TEGROUP_IMPL_MLP_GRAD_PREACTIVATION;
-    case TEGROUP_OP_WGRAD: return first ? TEGROUP_IMPL_MLP_FC1_MAIN_GRAD : TEGROUP_IMPL_MLP_FC2_MAIN_GRAD;
+    case TEGROUP_OP_DGRAD:
+        return layer == TEGROUP_MLP_FC2 ? TEGROUP_IMPL_MLP_GRAD_PREACTIVATION : TEGROUP_IMPL_MLP_DGRAD_OUT;
+    case TEGROUP_OP_WGRAD: return tegroup_impl_mlp_role(layer, TEGROUP_IMPL_LINEAR_MAIN_GRAD);
     default: return TEGROUP_IMPL_MLP_GRAD_ROW_SCALE;
     }
 }
 
+/* Whether gates and ups are two weights. */
+static inline int tegroup_impl_mlp_apart(const tegroup_mlp_desc *desc) { return TEGROUP_IMPL_THERE(fc1_up.weight); }
+
 static inline int tegroup_impl_mlp_wants(const tegroup_mlp_desc *desc, tegroup_mlp_layer layer, int product) {
     return tegroup_impl_mlp_at(desc, tegroup_impl_mlp_asks(layer, product))->dtype != TEGROUP_DTYPE_UNSET
+           && (layer != TEGROUP_MLP_FC1_UP || tegroup_impl_mlp_apart(desc))
            && (product != TEGROUP_IMPL_LINEAR_ROW_SCALE || (layer == TEGROUP_MLP_FC2 && desc->fc2_bias_scaled));
 }
 
-/* The bias's part of grad_row_scale is added to what the activation gave. */
-static inline int tegroup_impl_mlp_adds(int product) { return product == TEGROUP_IMPL_LINEAR_ROW_SCALE; }
+/* The bias's part of grad_row_scale is added to what the activation gave, and the ups' part of dX to the gates'. */
+static inline int tegroup_impl_mlp_adds(tegroup_mlp_layer layer, int product) {
+    return product == TEGROUP_IMPL_LINEAR_ROW_SCALE || (layer == TEGROUP_MLP_FC1_UP && product == TEGROUP_OP_DGRAD);
+}
 
 /* Does forward leave activated to the caller? Else it is scratch. */
 static inline int tegroup_impl_mlp_keeps(const tegroup_mlp_desc *desc) {
     return TEGROUP_IMPL_THERE(activated) && !desc->recompute;
 }
 
-/* The two layers as a call sees them, with the rows between them that lie in the workspace. It points into itself. */
+/* The layers as a call sees them, with the rows between them that lie in the workspace. It points into itself. */
 typedef struct tegroup_impl_mlp_layers {
     tegroup_tensor preactivation, activated; /* in the workspace; the latter is its gradient as well */
-    tegroup_impl_layer fc1, fc2;
+    tegroup_tensor out[2], grad_output[2];   /* fc1_up: gates' and ups' halves of preactivation and of its gradient */
+    tegroup_impl_layer fc1, fc2, fc1_up;
 } tegroup_impl_mlp_layers;
 
 static inline tegroup_tensor tegroup_impl_mlp_scratch(const tegroup_mlp_desc *desc, tegroup_dtype dtype, int64_t cols) {
@@ -8732,7 +8775,9 @@ static inline tegroup_tensor tegroup_impl_mlp_scratch(const tegroup_mlp_desc *de
 
 static inline void tegroup_impl_mlp_layer_of(const tegroup_mlp_desc *desc, tegroup_mlp_layer which,
                                              tegroup_impl_layer *layer) {
-    const tegroup_mlp_weights *weights = which == TEGROUP_MLP_FC1 ? &desc->fc1 : &desc->fc2;
+    const tegroup_mlp_weights *weights = which == TEGROUP_MLP_FC1   ? &desc->fc1
+                                         : which == TEGROUP_MLP_FC2 ? &desc->fc2
+                                                                    : &desc->fc1_up;
     int tensor;
     memset(layer, 0, sizeof *layer);
     for (tensor = TEGROUP_IMPL_LINEAR_WEIGHT; tensor < TEGROUP_IMPL_LINEAR_COUNT; tensor++)
@@ -8745,8 +8790,35 @@ static inline void tegroup_impl_mlp_layer_of(const tegroup_mlp_desc *desc, tegro
     layer->space = desc->space;
     layer->accumulate = desc->accumulate;
     layer->weight_layout = weights->weight_layout;
-    layer->weight_layout_name = which == TEGROUP_MLP_FC1 ? "fc1.weight_layout" : "fc2.weight_layout";
+    layer->weight_layout_name = which == TEGROUP_MLP_FC1   ? "fc1.weight_layout"
+                                : which == TEGROUP_MLP_FC2 ? "fc2.weight_layout"
+                                                           : "fc1_up.weight_layout";
     layer->options = &desc->options;
+}
+
+/* The gates' or the ups' half of rows that hold both. */
+static inline tegroup_tensor tegroup_impl_mlp_half(const tegroup_tensor *t, int up) {
+    tegroup_tensor half = *t;
+    half.ld = tegroup_impl_ld(t);
+    half.shape.cols = t->shape.cols / 2;
+    if (up && t->data)
+        half.data = (void *)((uintptr_t)t->data
+                             + (uintptr_t)tegroup_impl_mul(half.shape.cols, tegroup_impl_bits(t->dtype)) / 8);
+    return half;
+}
+
+/* Gives gates and ups their halves of the rows between the layers. */
+static inline void tegroup_impl_mlp_split(const tegroup_mlp_desc *desc, tegroup_impl_mlp_layers *layers) {
+    const tegroup_tensor *out = TEGROUP_IMPL_THERE(preactivation) ? &desc->preactivation : &layers->preactivation;
+    int up;
+    for (up = 0; up < 2; up++) {
+        tegroup_impl_layer *layer = up ? &layers->fc1_up : &layers->fc1;
+        layers->out[up] = tegroup_impl_mlp_half(out, up);
+        layers->grad_output[up] = tegroup_impl_mlp_half(&desc->grad_preactivation, up);
+        layer->tensor[TEGROUP_IMPL_LINEAR_OUT] = &layers->out[up];
+        layer->tensor[TEGROUP_IMPL_LINEAR_GRAD_OUTPUT] = &layers->grad_output[up];
+        layer->halves = 1;
+    }
 }
 
 /* The type of activated and of its gradient in the workspace: F32 rows stay so where weights are narrower. */
@@ -8760,20 +8832,25 @@ static inline tegroup_dtype tegroup_impl_mlp_between(const tegroup_mlp_desc *des
 /* The layers as `op` sees them; what lies in the workspace has no address yet. */
 static inline void tegroup_impl_mlp_layers_of(const tegroup_mlp_desc *desc, tegroup_op op,
                                               tegroup_impl_mlp_layers *layers) {
-    tegroup_impl_layer *fc1 = &layers->fc1, *fc2 = &layers->fc2;
+    tegroup_impl_layer *fc1 = &layers->fc1, *fc2 = &layers->fc2, *fc1_up = &layers->fc1_up;
+    const int64_t width = tegroup_impl_weight_out(&desc->fc1.weight, desc->fc1.weight_layout);
+    const int64_t twice = tegroup_impl_mul(2, tegroup_impl_max(0, width));
     layers->preactivation =
-        tegroup_impl_mlp_scratch(desc, desc->input.dtype,
-                                 tegroup_impl_weight_out(&desc->fc1.weight, desc->fc1.weight_layout));
+        tegroup_impl_mlp_scratch(desc, desc->input.dtype, tegroup_impl_mlp_apart(desc) ? twice : width);
     layers->activated = tegroup_impl_mlp_scratch(desc, tegroup_impl_mlp_between(desc),
                                                  tegroup_impl_weight_in(&desc->fc2.weight, desc->fc2.weight_layout));
     tegroup_impl_mlp_layer_of(desc, TEGROUP_MLP_FC1, fc1);
     tegroup_impl_mlp_layer_of(desc, TEGROUP_MLP_FC2, fc2);
+    tegroup_impl_mlp_layer_of(desc, TEGROUP_MLP_FC1_UP, fc1_up);
     fc1->tensor[TEGROUP_IMPL_LINEAR_INPUT] = &desc->input;
     fc1->tensor[TEGROUP_IMPL_LINEAR_OUT] =
         TEGROUP_IMPL_THERE(preactivation) ? &desc->preactivation : &layers->preactivation;
     fc1->tensor[TEGROUP_IMPL_LINEAR_GRAD_OUTPUT] = &desc->grad_preactivation;
     fc1->tensor[TEGROUP_IMPL_LINEAR_DGRAD_OUT] = &desc->dgrad_out;
-    fc1->dgrad_out_tail = desc->dgrad_out_tail;
+    fc1->dgrad_out_tail = desc->dgrad_out_tail; /* which fc1_up, that adds, finds filled */
+    fc1_up->tensor[TEGROUP_IMPL_LINEAR_INPUT] = &desc->input;
+    fc1_up->tensor[TEGROUP_IMPL_LINEAR_DGRAD_OUT] = &desc->dgrad_out;
+    if (tegroup_impl_mlp_apart(desc)) tegroup_impl_mlp_split(desc, layers);
     fc2->tensor[TEGROUP_IMPL_LINEAR_INPUT] =
         TEGROUP_IMPL_THERE(activated) && !(op == TEGROUP_OP_FORWARD && desc->recompute) ? &desc->activated
                                                                                         : &layers->activated;
@@ -8789,7 +8866,7 @@ static inline void tegroup_impl_mlp_layers_of(const tegroup_mlp_desc *desc, tegr
 
 static inline const tegroup_impl_layer *tegroup_impl_mlp_layer_at(const tegroup_impl_mlp_layers *layers,
                                                                   tegroup_mlp_layer which) {
-    return which == TEGROUP_MLP_FC1 ? &layers->fc1 : &layers->fc2;
+    return which == TEGROUP_MLP_FC1 ? &layers->fc1 : which == TEGROUP_MLP_FC2 ? &layers->fc2 : &layers->fc1_up;
 }
 
 /* Which tensors are there, and for which others. */
@@ -8823,6 +8900,9 @@ static inline tegroup_status tegroup_impl_mlp_check_there(const tegroup_mlp_desc
     TEGROUP_IMPL_NEEDS(fc1.bias_grad, fc1.bias);
     TEGROUP_IMPL_NEEDS(fc2.bias_grad, fc2.main_grad);
     TEGROUP_IMPL_NEEDS(fc2.bias_grad, fc2.bias);
+    TEGROUP_IMPL_NEEDS(fc1_up.bias, fc1_up.weight);
+    TEGROUP_IMPL_NEEDS(fc1_up.main_grad, fc1_up.weight);
+    TEGROUP_IMPL_NEEDS(fc1_up.bias_grad, fc1_up.weight);
 #undef TEGROUP_IMPL_NEEDS
     TEGROUP_IMPL_RULE(!desc->recompute || TEGROUP_IMPL_THERE(activated), ERROR_COMBINATION, "recompute",
                       "needs activated", 0, 1);
@@ -8843,6 +8923,60 @@ static inline tegroup_status tegroup_impl_mlp_check_there(const tegroup_mlp_desc
     TEGROUP_IMPL_RULE(desc->dgrad_out_tail == TEGROUP_TAIL_KEEP || TEGROUP_IMPL_THERE(dgrad_out), ERROR_COMBINATION,
                       "dgrad_out_tail", "needs dgrad_out", 0, desc->dgrad_out_tail);
     return TEGROUP_OK;
+}
+
+/* Rows that gates and ups share hold both, and where a backend needs whole 16 bytes, ups begin at some. */
+static inline tegroup_status tegroup_impl_mlp_check_halves(const tegroup_mlp_desc *desc, const tegroup_tensor *t,
+                                                           int tensor, int64_t h, tegroup_error *error) {
+    const tegroup_backend backend = desc->options.backend;
+    const int64_t each = tegroup_impl_max(1, 128 / tegroup_impl_max(1, tegroup_impl_bits(t->dtype)));
+    if (t->dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
+    TEGROUP_IMPL_RULE(t->shape.cols == tegroup_impl_mul(2, h), ERROR_SHAPE,
+                      tegroup_impl_mlp_path(tensor, TEGROUP_IMPL_MEMBER_COLS),
+                      "must be those of gates and of ups: fc1's and fc1_up's", tegroup_impl_mul(2, h), t->shape.cols);
+    TEGROUP_IMPL_RULE((backend != TEGROUP_BACKEND_SM90 && backend != TEGROUP_BACKEND_CUBLASLT_GROUPED) || h % each == 0,
+                      ERROR_UNSUPPORTED, tegroup_impl_mlp_path(tensor, TEGROUP_IMPL_MEMBER_COLS),
+                      "must be twice a multiple of 16 bytes: ups begin there, and options.backend needs it", 2 * each,
+                      t->shape.cols);
+    return TEGROUP_OK;
+}
+
+/* fc1_up is as fc1, for an activation of both. */
+static inline tegroup_status tegroup_impl_mlp_check_up(const tegroup_mlp_desc *desc,
+                                                       const tegroup_impl_mlp_layers *layers, tegroup_error *error) {
+    static const char *const same[] = {"must equal fc1.weight.dtype", "must equal fc1.bias.dtype",
+                                       "must equal fc1.main_grad.dtype", "must equal fc1.bias_grad.dtype"};
+    const tegroup_impl_name *name = tegroup_impl_mlp_name(TEGROUP_IMPL_MLP_FC1_UP_WEIGHT),
+                            *gates = tegroup_impl_mlp_name(TEGROUP_IMPL_MLP_FC1_WEIGHT);
+    const tegroup_shape *shape = &desc->fc1_up.weight.shape, *like = &desc->fc1.weight.shape;
+    const int64_t h = tegroup_impl_weight_out(&desc->fc1.weight, desc->fc1.weight_layout);
+    int i;
+    if (!tegroup_impl_mlp_apart(desc)) return TEGROUP_OK;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&desc->fc1.weight, gates, error)); /* the others are held against it */
+    TEGROUP_IMPL_RULE(tegroup_impl_gated(desc->activation), ERROR_COMBINATION, "fc1_up.weight",
+                      "needs an activation of gate and up", TEGROUP_ACTIVATION_SWIGLU, desc->activation);
+    TEGROUP_IMPL_RULE(!desc->interleaved, ERROR_COMBINATION, "interleaved",
+                      "must be 0 with fc1_up.weight: gates and ups are halves", 0, desc->interleaved);
+    for (i = 0; i < 4; i++) {
+        const tegroup_dtype gate = tegroup_impl_mlp_dtype(desc, TEGROUP_IMPL_MLP_FC1_WEIGHT + i),
+                            up = tegroup_impl_mlp_dtype(desc, TEGROUP_IMPL_MLP_FC1_UP_WEIGHT + i);
+        const char *field = tegroup_impl_mlp_path(TEGROUP_IMPL_MLP_FC1_UP_WEIGHT + i, TEGROUP_IMPL_MEMBER_DTYPE);
+        TEGROUP_IMPL_RULE_AS(DTYPE, up == gate || up != TEGROUP_DTYPE_UNSET, ERROR_UNSET, field, same[i], gate, up);
+        TEGROUP_IMPL_RULE_AS(DTYPE, up == gate, ERROR_DTYPE, field, same[i], gate, up);
+    }
+    TEGROUP_IMPL_RULE(desc->fc1_up.weight_layout == desc->fc1.weight_layout, ERROR_COMBINATION, "fc1_up.weight_layout",
+                      "must equal fc1.weight_layout", desc->fc1.weight_layout, desc->fc1_up.weight_layout);
+    TEGROUP_IMPL_RULE(shape->groups == like->groups, ERROR_SHAPE, TEGROUP_IMPL_PATH(GROUPS), gates->groups,
+                      like->groups, shape->groups);
+    TEGROUP_IMPL_RULE(shape->rows == like->rows, ERROR_SHAPE, TEGROUP_IMPL_PATH(ROWS), gates->rows, like->rows,
+                      shape->rows);
+    TEGROUP_IMPL_RULE(shape->cols == like->cols, ERROR_SHAPE, TEGROUP_IMPL_PATH(COLS), gates->cols, like->cols,
+                      shape->cols);
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_halves(
+        desc, TEGROUP_IMPL_THERE(preactivation) ? &desc->preactivation : &layers->preactivation,
+        TEGROUP_IMPL_MLP_PREACTIVATION, h, error));
+    return tegroup_impl_mlp_check_halves(desc, &desc->grad_preactivation, TEGROUP_IMPL_MLP_GRAD_PREACTIVATION, h,
+                                         error);
 }
 
 /* A tensor of the routing's rows: they and the snapshot are input's. */
@@ -8889,7 +9023,8 @@ static inline tegroup_status tegroup_impl_mlp_check_numbers(const tegroup_mlp_de
 /* The rules of the MLP: what its tensors are to each other. Those of a product are the product's. */
 static inline tegroup_status tegroup_impl_mlp_check(const tegroup_mlp_desc *desc, tegroup_impl_mlp_layers *layers,
                                                     tegroup_error *error) {
-    int64_t width;
+    const int twice = tegroup_impl_gated(desc->activation) && !tegroup_impl_mlp_apart(desc);
+    int64_t out, width;
     int i;
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_numbers(desc, error));
@@ -8898,23 +9033,27 @@ static inline tegroup_status tegroup_impl_mlp_check(const tegroup_mlp_desc *desc
     tegroup_impl_mlp_layers_of(desc, TEGROUP_OP_WGRAD, layers);
     for (i = TEGROUP_IMPL_MLP_OUT; i < TEGROUP_IMPL_MLP_ROW_SCALE; i++)
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_rows(desc, i, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_up(desc, layers, error));
     TEGROUP_IMPL_TRY(tegroup_impl_layer_check(&layers->fc1, error));
+    if (tegroup_impl_mlp_apart(desc)) TEGROUP_IMPL_TRY(tegroup_impl_layer_check(&layers->fc1_up, error));
     TEGROUP_IMPL_RULE(desc->fc2.weight.shape.groups == desc->fc1.weight.shape.groups, ERROR_SHAPE,
                       "fc2.weight.shape.groups", "must equal fc1.weight.shape.groups", desc->fc1.weight.shape.groups,
                       desc->fc2.weight.shape.groups); /* before fc2's tensors are held against fc2.weight */
     TEGROUP_IMPL_TRY(tegroup_impl_layer_check(&layers->fc2, error));
     if (tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, TEGROUP_IMPL_LINEAR_ROW_SCALE))
         TEGROUP_IMPL_TRY(tegroup_impl_layer_check_bias_type(&layers->fc2, error));
-    width = tegroup_impl_activation_cols(desc->activation, layers->activated.shape.cols);
-    TEGROUP_IMPL_RULE(layers->preactivation.shape.cols == width, ERROR_SHAPE,
+    out = tegroup_impl_weight_out(&desc->fc1.weight, desc->fc1.weight_layout);
+    width = twice ? tegroup_impl_activation_cols(desc->activation, layers->activated.shape.cols)
+                  : layers->activated.shape.cols;
+    TEGROUP_IMPL_RULE(out == width, ERROR_SHAPE,
                       desc->fc1.weight_layout == TEGROUP_WEIGHT_IN_OUT ? "fc1.weight.shape.cols"
                                                                        : "fc1.weight.shape.rows",
                       desc->fc2.weight_layout == TEGROUP_WEIGHT_IN_OUT
-                          ? (tegroup_impl_gated(desc->activation) ? "must be twice fc2.weight.shape.rows: gate and up"
-                                                                  : "must equal fc2.weight.shape.rows")
-                      : tegroup_impl_gated(desc->activation) ? "must be twice fc2.weight.shape.cols: gate and up"
-                                                             : "must equal fc2.weight.shape.cols",
-                      width, layers->preactivation.shape.cols);
+                          ? (twice ? "must be twice fc2.weight.shape.rows: gate and up"
+                                   : "must equal fc2.weight.shape.rows")
+                      : twice ? "must be twice fc2.weight.shape.cols: gate and up"
+                              : "must equal fc2.weight.shape.cols",
+                      width, out);
     for (i = TEGROUP_IMPL_MLP_PREACTIVATION; i < TEGROUP_IMPL_MLP_ROW_SCALE; i++)
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_saved(desc, i, error));
     return tegroup_impl_check_real(desc->grad_row_scale.dtype, "grad_row_scale.dtype", error);
@@ -8952,7 +9091,7 @@ static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_mlp_desc
 /* A plan's parts: what it holds for itself, and those of the two layers. A chain keeps them apart. */
 typedef struct tegroup_impl_mlp_plans {
     const tegroup_mlp_planned *planned;
-    const tegroup_linear_plan *fc1, *fc2;
+    const tegroup_linear_plan *fc1, *fc2, *fc1_up; /* fc1_up: NULL in a chain, whose gates and ups are one weight */
 } tegroup_impl_mlp_plans;
 
 static inline tegroup_impl_mlp_plans tegroup_impl_mlp_plans_of(const tegroup_mlp_plan *plan) {
@@ -8960,12 +9099,17 @@ static inline tegroup_impl_mlp_plans tegroup_impl_mlp_plans_of(const tegroup_mlp
     plans.planned = &plan->planned;
     plans.fc1 = &plan->fc1;
     plans.fc2 = &plan->fc2;
+    plans.fc1_up = &plan->fc1_up;
     return plans;
 }
 
 static inline const tegroup_linear_plan *tegroup_impl_mlp_linear(const tegroup_impl_mlp_plans *plans,
                                                                  tegroup_mlp_layer layer) {
-    return layer == TEGROUP_MLP_FC1 ? plans->fc1 : plans->fc2;
+    return layer == TEGROUP_MLP_FC1 ? plans->fc1 : layer == TEGROUP_MLP_FC2 ? plans->fc2 : plans->fc1_up;
+}
+
+static inline tegroup_mlp_layer tegroup_impl_mlp_last(const tegroup_impl_mlp_plans *plans) {
+    return plans->fc1_up ? TEGROUP_MLP_FC1_UP : TEGROUP_MLP_FC2;
 }
 
 static inline const tegroup_plan *tegroup_impl_mlp_made(const tegroup_impl_mlp_plans *plans, tegroup_mlp_layer layer,
@@ -8973,10 +9117,10 @@ static inline const tegroup_plan *tegroup_impl_mlp_made(const tegroup_impl_mlp_p
     return tegroup_impl_linear_made(tegroup_impl_mlp_linear(plans, layer), product);
 }
 
-/* Why a product has no activation in its epilogue: fc1's forward product, or fc2's dgrad; NULL: it has. What a plan for
- * another machine could do is not for this build to say. */
+/* Why a product has no activation in its epilogue: fc1's forward product, or fc2's dgrad; NULL: it has. up: the ups'
+ * product, where they are apart; else NULL. What a plan for another machine could do is not for this build to say. */
 static inline const char *tegroup_impl_mlp_unfused(const tegroup_mlp_desc *desc, const tegroup_plan *product,
-                                                   tegroup_op op) {
+                                                   const tegroup_plan *up, tegroup_op op) {
     const int gradient = op == TEGROUP_OP_DGRAD;
     tegroup_dtype out, input;
     int64_t cols;
@@ -8998,6 +9142,11 @@ static inline const char *tegroup_impl_mlp_unfused(const tegroup_mlp_desc *desc,
         || (gradient && (desc->grad_preactivation.dtype != out || layers.activated.dtype != out)))
         return "must not be REQUIRED: the epilogue has its product's operands, preactivation, activated and their "
                "gradients as the same of F16 and BF16";
+    if (up
+        && (up->backend != product->backend || up->problem.ldb != product->problem.ldb
+            || up->problem.pointers_space[TEGROUP_IMPL_B] != product->problem.pointers_space[TEGROUP_IMPL_B]))
+        return "must not be REQUIRED: the epilogue has fc1.weight and fc1_up.weight of one ld, both lists or neither, "
+               "and both aligned as the backend needs it";
     if (cols % 8 != 0) return "must not be REQUIRED: the epilogue has rows of 16 bytes";
     if (desc->options.data_alignment_bytes > 0 && desc->options.data_alignment_bytes < 16)
         return "must not be REQUIRED: the epilogue has 16 bytes at once, and options.data_alignment_bytes is less";
@@ -9009,7 +9158,7 @@ static inline const char *tegroup_impl_mlp_unfused(const tegroup_mlp_desc *desc,
  * groups, and sums so long that lines left empty cost more than the activation's bytes. PORTABLE's, which do not
  * multiply meanwhile, gain nothing, and run when they must. */
 static inline tegroup_status tegroup_impl_mlp_fuse(const tegroup_mlp_desc *desc, const tegroup_plan *product,
-                                                   tegroup_op op, uint32_t bit, uint32_t *fused,
+                                                   const tegroup_plan *up, tegroup_op op, uint32_t bit, uint32_t *fused,
                                                    tegroup_fused_kernel *kernel, tegroup_error *error) {
     const int required = desc->fusion == TEGROUP_FUSION_REQUIRED;
     const int64_t rows = desc->options.expected_rows > 0 ? desc->options.expected_rows : desc->input.shape.rows,
@@ -9017,7 +9166,7 @@ static inline tegroup_status tegroup_impl_mlp_fuse(const tegroup_mlp_desc *desc,
     const tegroup_impl_backend *backend = tegroup_impl_backend_of(product->backend);
     const char *why;
     if (!tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, (int)op)) return TEGROUP_OK;
-    why = tegroup_impl_mlp_unfused(desc, product, op);
+    why = tegroup_impl_mlp_unfused(desc, product, up, op);
     TEGROUP_IMPL_RULE(!required || !why, ERROR_UNSUPPORTED, "fusion", why, TEGROUP_FUSION_AUTO, desc->fusion);
     if (why || desc->fusion == TEGROUP_FUSION_NEVER) return TEGROUP_OK;
     if (!required
@@ -9036,7 +9185,7 @@ static inline tegroup_status tegroup_impl_mlp_fuse(const tegroup_mlp_desc *desc,
 static inline const tegroup_plan *tegroup_impl_mlp_neediest(const tegroup_impl_mlp_plans *plans, int wgrads) {
     const tegroup_plan *most = NULL;
     int layer, product;
-    for (layer = TEGROUP_MLP_FC1; layer <= TEGROUP_MLP_FC2; layer++)
+    for (layer = TEGROUP_MLP_FC1; layer <= (int)tegroup_impl_mlp_last(plans); layer++)
         for (product = TEGROUP_OP_FORWARD; product < TEGROUP_IMPL_LINEAR_PRODUCTS; product++) {
             const tegroup_plan *one = tegroup_impl_mlp_made(plans, (tegroup_mlp_layer)layer, product);
             if (one->magic != TEGROUP_PLAN_MAGIC || (wgrads && product != TEGROUP_OP_WGRAD)) continue;
@@ -9139,17 +9288,22 @@ TEGROUP_API tegroup_status tegroup_mlp_plan_make(const tegroup_mlp_desc *desc, c
     made.struct_size = sizeof made;
     made.magic = TEGROUP_MLP_PLAN_MAGIC;
     made.planned = tegroup_impl_mlp_record(desc, &layers);
-    for (layer = TEGROUP_MLP_FC1; layer <= TEGROUP_MLP_FC2; layer++)
+    for (layer = TEGROUP_MLP_FC1; layer <= TEGROUP_MLP_FC1_UP; layer++)
         for (product = TEGROUP_OP_FORWARD; product < TEGROUP_IMPL_LINEAR_PRODUCTS; product++) {
             if (!tegroup_impl_mlp_wants(desc, (tegroup_mlp_layer)layer, product)) continue;
             tegroup_impl_mlp_layers_of(desc, (tegroup_op)product, &layers);
             TEGROUP_IMPL_TRY(tegroup_impl_layer_plan(tegroup_impl_mlp_layer_at(&layers, (tegroup_mlp_layer)layer),
-                                                     product, tegroup_impl_mlp_adds(product), target,
-                                                     layer == TEGROUP_MLP_FC1 ? &made.fc1 : &made.fc2, error));
+                                                     product, tegroup_impl_mlp_adds((tegroup_mlp_layer)layer, product),
+                                                     target,
+                                                     layer == TEGROUP_MLP_FC1   ? &made.fc1
+                                                     : layer == TEGROUP_MLP_FC2 ? &made.fc2
+                                                                                : &made.fc1_up,
+                                                     error));
         }
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_fuse(desc, &made.fc1.forward, TEGROUP_OP_FORWARD, TEGROUP_FUSED_FORWARD,
-                                           &made.planned.fused, &made.planned.activated_kernel, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_fuse(desc, &made.fc2.dgrad, TEGROUP_OP_DGRAD, TEGROUP_FUSED_DGRAD,
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_fuse(
+        desc, &made.fc1.forward, tegroup_impl_mlp_apart(desc) ? &made.fc1_up.forward : NULL, TEGROUP_OP_FORWARD,
+        TEGROUP_FUSED_FORWARD, &made.planned.fused, &made.planned.activated_kernel, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_fuse(desc, &made.fc2.dgrad, NULL, TEGROUP_OP_DGRAD, TEGROUP_FUSED_DGRAD,
                                            &made.planned.fused, &made.planned.gradient_kernel, error));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_sizes(desc, &made, error));
     *plan = made;
@@ -9185,6 +9339,7 @@ static inline void tegroup_impl_mlp_place(const tegroup_impl_mlp_plans *plans, c
     if (items.activated >= 0) layers->activated.data = tegroup_impl_layout_at(&layout, items.activated, workspace);
     if (items.preactivation >= 0)
         layers->preactivation.data = tegroup_impl_layout_at(&layout, items.preactivation, workspace);
+    if (tegroup_impl_mlp_apart(desc)) tegroup_impl_mlp_split(desc, layers);
 }
 
 TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
@@ -9196,7 +9351,7 @@ TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const 
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check(desc, &layers, error));
     TEGROUP_IMPL_RULE(layer != TEGROUP_MLP_LAYER_UNSET, ERROR_UNSET, "layer", "must be set", TEGROUP_MLP_FC1, 0);
-    TEGROUP_IMPL_RULE_ENUM(layer, TEGROUP_MLP_FC2, "layer", "must be a tegroup_mlp_layer");
+    TEGROUP_IMPL_RULE_ENUM(layer, TEGROUP_MLP_FC1_UP, "layer", "must be a tegroup_mlp_layer");
     TEGROUP_IMPL_RULE(op != TEGROUP_OP_UNSET, ERROR_UNSET, "op", "must be set", TEGROUP_OP_FORWARD, 0);
     TEGROUP_IMPL_RULE_ENUM(op, TEGROUP_OP_WGRAD, "op", "must be a tegroup_op");
     TEGROUP_IMPL_RULE(gemm != NULL, ERROR_NULL_ARGUMENT, "gemm", "must not be NULL", 1, 0);
@@ -9208,6 +9363,7 @@ TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const 
         tegroup_impl_mlp_place(&plans, desc, &layers);
     }
     tegroup_impl_layer_product(tegroup_impl_mlp_layer_at(&layers, layer), (int)op, gemm);
+    if (tegroup_impl_mlp_adds(layer, (int)op)) gemm->accumulate = 1;
     return TEGROUP_OK;
 }
 
@@ -9233,7 +9389,7 @@ typedef struct tegroup_impl_mlp_call {
     const tegroup_impl_mlp_plans *plans;
     uint32_t reads, writes; /* bits of tegroup_impl_mlp_tensor: all that the call touches */
     int count;
-    tegroup_impl_mlp_product products[3]; /* in the order in which they run */
+    tegroup_impl_mlp_product products[4]; /* in the order in which they run */
     tegroup_impl_mlp_layers layers;
 } tegroup_impl_mlp_call;
 
@@ -9274,7 +9430,7 @@ static inline tegroup_status tegroup_impl_mlp_check_scratch(const tegroup_impl_m
     const int op = call->products[0].product,
               scratch = op == TEGROUP_OP_DGRAD
                         || (op == TEGROUP_OP_FORWARD
-                            && (layers->fc1.tensor[TEGROUP_IMPL_LINEAR_OUT] == &layers->preactivation
+                            && (call->desc->preactivation.dtype == TEGROUP_DTYPE_UNSET
                                 || layers->fc2.tensor[TEGROUP_IMPL_LINEAR_INPUT] == &layers->activated));
     const int64_t planned = call->products[0].plan->problem.rows, rows = call->desc->input.shape.rows;
     TEGROUP_IMPL_RULE(!scratch || rows <= planned, ERROR_PLAN, "input.shape.rows",
@@ -9304,7 +9460,7 @@ static inline tegroup_status tegroup_impl_mlp_check_call(tegroup_impl_mlp_call *
     for (i = 0; i < call->count; i++) {
         tegroup_impl_mlp_product *p = &call->products[i];
         TEGROUP_IMPL_TRY(tegroup_impl_layer_check_product(tegroup_impl_mlp_layer_at(&call->layers, p->layer),
-                                                          p->product, tegroup_impl_mlp_adds(p->product), 0,
+                                                          p->product, tegroup_impl_mlp_adds(p->layer, p->product), 0,
                                                           tegroup_impl_mlp_linear(call->plans, p->layer), &p->gemm,
                                                           error));
     }
@@ -9315,6 +9471,7 @@ static inline tegroup_status tegroup_impl_mlp_check_call(tegroup_impl_mlp_call *
 /* A call begins: the descriptor's head, and that what the call writes is there and planned. */
 static inline tegroup_status tegroup_impl_mlp_begin(tegroup_impl_mlp_call *call, const tegroup_impl_mlp_plans *plans,
                                                     const tegroup_mlp_desc *desc, tegroup_op op, tegroup_error *error) {
+    const tegroup_dtype up = plans->planned->dtypes[TEGROUP_IMPL_MLP_FC1_UP_WEIGHT];
     int layer, product;
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     call->desc = desc;
@@ -9329,7 +9486,9 @@ static inline tegroup_status tegroup_impl_mlp_begin(tegroup_impl_mlp_call *call,
     TEGROUP_IMPL_RULE_AS(DTYPE, op == TEGROUP_OP_WGRAD || tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, (int)op),
                          ERROR_UNSET, op == TEGROUP_OP_FORWARD ? "out.dtype" : "grad_preactivation.dtype",
                          "must be set: it is what this call writes", TEGROUP_DTYPE_F64, 0);
-    for (layer = TEGROUP_MLP_FC1; layer <= TEGROUP_MLP_FC2; layer++)
+    TEGROUP_IMPL_RULE_AS(DTYPE, tegroup_impl_mlp_apart(desc) == (up != TEGROUP_DTYPE_UNSET), ERROR_PLAN,
+                         "fc1_up.weight.dtype", "must be set just when planned so", up, desc->fc1_up.weight.dtype);
+    for (layer = TEGROUP_MLP_FC1; layer <= (int)tegroup_impl_mlp_last(plans); layer++)
         for (product = (int)op; product < TEGROUP_IMPL_LINEAR_PRODUCTS; product++) {
             const tegroup_plan *one = tegroup_impl_mlp_made(plans, (tegroup_mlp_layer)layer, product);
             const int tensor = tegroup_impl_mlp_asks((tegroup_mlp_layer)layer, product);
@@ -9454,20 +9613,26 @@ static inline tegroup_status tegroup_impl_mlp_forward(const tegroup_impl_mlp_pla
                                                       tegroup_error *error) {
     tegroup_impl_mlp_call call;
     tegroup_impl_epilogue epilogue;
-    int fused;
+    const tegroup_tensor *preactivation =
+        desc->preactivation.dtype != TEGROUP_DTYPE_UNSET ? &desc->preactivation : &call.layers.preactivation;
+    const tegroup_impl_mlp_product *fc2;
+    int fused, i;
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_begin(&call, plans, desc, TEGROUP_OP_FORWARD, error));
     TEGROUP_IMPL_RULE(tegroup_impl_mlp_keeps(desc) || plans->planned->scratch_activated, ERROR_PLAN, "activated.dtype",
                       "must be as planned", plans->fc2->forward.problem.a, 0);
     tegroup_impl_mlp_call_add(&call, TEGROUP_MLP_FC1, TEGROUP_OP_FORWARD,
                               TEGROUP_IMPL_BIT(INPUT) | TEGROUP_IMPL_BIT(FC1_WEIGHT) | TEGROUP_IMPL_BIT(FC1_BIAS),
                               TEGROUP_IMPL_BIT(PREACTIVATION));
+    if (tegroup_impl_mlp_apart(desc))
+        tegroup_impl_mlp_call_add(&call, TEGROUP_MLP_FC1_UP, TEGROUP_OP_FORWARD,
+                                  TEGROUP_IMPL_BIT(FC1_UP_WEIGHT) | TEGROUP_IMPL_BIT(FC1_UP_BIAS), 0);
+    fc2 = &call.products[call.count];
     tegroup_impl_mlp_call_add(&call, TEGROUP_MLP_FC2, TEGROUP_OP_FORWARD,
                               TEGROUP_IMPL_BIT(FC2_WEIGHT) | TEGROUP_IMPL_BIT(FC2_BIAS) | TEGROUP_IMPL_BIT(ROW_SCALE),
                               TEGROUP_IMPL_BIT(OUT) | (tegroup_impl_mlp_keeps(desc) ? TEGROUP_IMPL_BIT(ACTIVATED) : 0));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_call(&call, workspace_bytes, error));
     memset(&epilogue, 0, sizeof epilogue); /* there is no gradient */
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_activation(desc, &call.products[0].gemm.d, &call.products[1].gemm.a,
-                                                 &epilogue.activation, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_activation(desc, preactivation, &fc2->gemm.a, &epilogue.activation, error));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_fused(&call, TEGROUP_FUSED_FORWARD, &fused, error));
     if (fused) {
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_epilogue(&epilogue.activation.output, "activated.data", error));
@@ -9479,12 +9644,14 @@ static inline tegroup_status tegroup_impl_mlp_forward(const tegroup_impl_mlp_pla
     if (fused) {
         epilogue.kernel = plans->planned->activated_kernel;
         epilogue.keeps_d = desc->preactivation.dtype != TEGROUP_DTYPE_UNSET;
+        epilogue.up = tegroup_impl_mlp_apart(desc) ? &call.products[1].gemm : NULL;
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_run_fused(&call.products[0], &epilogue, stream, error));
     } else {
-        TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&call.products[0], stream, error));
+        for (i = 0; i + 1 < call.count; i++)
+            TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&call.products[i], stream, error));
         TEGROUP_IMPL_TRY(tegroup_impl_activation_run(&epilogue.activation, stream, error));
     }
-    return tegroup_impl_mlp_run(&call.products[1], stream, error);
+    return tegroup_impl_mlp_run(fc2, stream, error);
 }
 
 /* fc2's dgrad, then what is wanted of the bias's part of grad_row_scale and of fc1's dgrad. */
@@ -9500,6 +9667,8 @@ static inline void tegroup_impl_mlp_dgrad_products(tegroup_impl_mlp_call *call) 
     if (tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC1, TEGROUP_OP_DGRAD))
         tegroup_impl_mlp_call_add(call, TEGROUP_MLP_FC1, TEGROUP_OP_DGRAD, TEGROUP_IMPL_BIT(FC1_WEIGHT),
                                   TEGROUP_IMPL_BIT(DGRAD_OUT));
+    if (tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC1_UP, TEGROUP_OP_DGRAD))
+        tegroup_impl_mlp_call_add(call, TEGROUP_MLP_FC1_UP, TEGROUP_OP_DGRAD, TEGROUP_IMPL_BIT(FC1_UP_WEIGHT), 0);
 }
 
 /* The activation's gradient follows fc2's dgrad. activated is computed again before its input may be overwritten. */
@@ -9534,6 +9703,7 @@ static inline tegroup_status tegroup_impl_mlp_dgrad(const tegroup_impl_mlp_plans
     if (fused) {
         epilogue.kernel = plans->planned->gradient_kernel;
         epilogue.keeps_d = 0;
+        epilogue.up = NULL;
         epilogue.activates_again = desc->recompute;
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_run_fused(&call.products[0], &epilogue, stream, error));
     } else {
@@ -9563,6 +9733,9 @@ static inline tegroup_status tegroup_impl_mlp_wgrad(const tegroup_impl_mlp_plans
         tegroup_impl_mlp_call_add(&call, TEGROUP_MLP_FC1, TEGROUP_OP_WGRAD,
                                   TEGROUP_IMPL_BIT(GRAD_PREACTIVATION) | TEGROUP_IMPL_BIT(INPUT),
                                   TEGROUP_IMPL_BIT(FC1_MAIN_GRAD) | TEGROUP_IMPL_BIT(FC1_BIAS_GRAD));
+    if (tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC1_UP, TEGROUP_OP_WGRAD))
+        tegroup_impl_mlp_call_add(&call, TEGROUP_MLP_FC1_UP, TEGROUP_OP_WGRAD, 0,
+                                  TEGROUP_IMPL_BIT(FC1_UP_MAIN_GRAD) | TEGROUP_IMPL_BIT(FC1_UP_BIAS_GRAD));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_call(&call, workspace_bytes, error));
     for (i = 0; i < call.count && run; i++) TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&call.products[i], stream, error));
     return TEGROUP_OK;
@@ -10611,6 +10784,7 @@ static inline tegroup_impl_mlp_plans tegroup_impl_chain_mlp_plans(const tegroup_
     plans.planned = &plan->mlps[i / 3];
     plans.fc1 = &plan->ops[i];
     plans.fc2 = &plan->ops[i + 2];
+    plans.fc1_up = NULL;
     return plans;
 }
 

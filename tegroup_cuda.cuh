@@ -3160,6 +3160,17 @@ static inline tegroup_impl_gpu_call tegroup_impl_gpu_call_of(const tegroup_gemm_
     return call;
 }
 
+/* Where a tensor of uniform groups has them: one after another, or at the addresses of a list. */
+typedef struct tegroup_impl_gpu_groups {
+    char *data;
+    void *const *pointers;
+    int64_t stride_bytes;
+} tegroup_impl_gpu_groups;
+
+static __device__ __forceinline__ char *tegroup_impl_gpu_group(const tegroup_impl_gpu_groups &groups, int32_t g) {
+    return groups.pointers ? (char *)groups.pointers[g] : groups.data + g * groups.stride_bytes;
+}
+
 /* An activation of gates and ups in a forward product's epilogue, or its gradient in the epilogue of dgrad, as a kernel
  * takes it: with all leading dimensions filled in. */
 typedef struct tegroup_impl_gpu_epilogue {
@@ -3170,7 +3181,39 @@ typedef struct tegroup_impl_gpu_epilogue {
     int32_t activates_again; /* gradient: activation.output is stored, too */
 } tegroup_impl_gpu_epilogue;
 
+/* Forward: ups whose weights and bias are apart from the gates', or else follow them. */
+typedef struct tegroup_impl_gpu_up {
+    int32_t apart;
+    tegroup_impl_gpu_groups weight, bias;
+} tegroup_impl_gpu_up;
+
+/* Where ups are apart, the gates' product becomes that of both: its B has as many rows, of which a kernel finds the
+ * second half elsewhere. */
+static inline void tegroup_impl_gpu_widen(tegroup_gemm_desc *gates) {
+    gates->b.group_stride = tegroup_impl_group_stride(&gates->b);
+    gates->b.shape.rows *= 2;
+    gates->d.shape.cols *= 2;
+}
+
 #if TEGROUP_IMPL_FUSED_KERNELS
+static inline tegroup_impl_gpu_groups tegroup_impl_gpu_groups_of(const tegroup_tensor *t) {
+    tegroup_impl_gpu_groups groups;
+    groups.data = (char *)t->data;
+    groups.pointers = tegroup_impl_listed(t) ? t->pointers : NULL;
+    groups.stride_bytes = tegroup_impl_group_stride(t) * (tegroup_impl_bits(t->dtype) / 8);
+    return groups;
+}
+
+static inline tegroup_impl_gpu_up tegroup_impl_gpu_up_of(const tegroup_impl_epilogue *epilogue) {
+    tegroup_impl_gpu_up up;
+    memset(&up, 0, sizeof up);
+    if (!epilogue->up) return up;
+    up.apart = 1;
+    up.weight = tegroup_impl_gpu_groups_of(&epilogue->up->b);
+    up.bias = tegroup_impl_gpu_groups_of(&epilogue->up->bias);
+    return up;
+}
+
 static inline tegroup_impl_gpu_epilogue tegroup_impl_gpu_epilogue_of(const tegroup_gemm_desc *desc,
                                                                      const tegroup_impl_epilogue *epilogue) {
     tegroup_impl_gpu_epilogue made;
@@ -3256,10 +3299,9 @@ template <int PIECE>
 static __device__ __forceinline__ void tegroup_impl_cp_async_pieces(uint32_t to, const char *from, int32_t bytes) {
 #pragma unroll
     for (int i = 0; i < 16; i += PIECE)
-        asm volatile(
-            "{.reg .pred p;\nsetp.ge.s32 p, %0, %1;\ncp.async.ca.shared.global [%2], [%3], %4, p;}\n" ::"r"(i),
-            "r"(bytes), "r"(to + (uint32_t)i), "l"(from + i), "n"(PIECE)
-            : "memory");
+        asm volatile("{.reg .pred p;\nsetp.ge.s32 p, %0, %1;\ncp.async.ca.shared.global [%2], [%3], %4, p;}\n" ::"r"(i),
+                     "r"(bytes), "r"(to + (uint32_t)i), "l"(from + i), "n"(PIECE)
+                     : "memory");
 }
 /* Copies `bytes` bytes of two-byte elements and fills up to 16 with zeros, element by element: for rows that are not
  * aligned to 4 bytes, and where a row ends within them. AT_ONCE: how many of the four words are in flight together, as registers
@@ -4198,6 +4240,7 @@ typedef struct tegroup_impl_gpu_tile {
     int32_t m, n;                       /* rows and columns, at most those of a full tile */
     float alpha, beta;
     int16_t reads_c, valid; /* reads_c is 0 if beta is 0; valid is 0 behind the last tile */
+    int32_t group;          /* where gates and ups may be apart, which are then looked up by it */
 } tegroup_impl_gpu_tile;
 
 /* Copies 16 bytes or nothing, without a branch between the surrounding instructions. */
@@ -4245,7 +4288,7 @@ static __device__ __forceinline__ void tegroup_impl_mma(float (&d)[4], const uin
  * rising order, so the walk never goes back. Its state is in shared memory, as registers are for sums. A kernel calls
  * it in one place, where all of it is inlined and reads the descriptor as constants; a call would load the descriptor
  * for every tile, and save registers. */
-template <int TILE_M, int TILE_N> struct tegroup_impl_gpu_walk {
+template <int TILE_M, int TILE_N, bool NAMES_GROUP = false> struct tegroup_impl_gpu_walk {
     int64_t before;   /* tiles in front of the current 32 groups */
     int64_t upto[32]; /* prefix sums of tiles over the current groups, each included */
     int32_t base;     /* the first of the current groups */
@@ -4345,6 +4388,7 @@ template <int TILE_M, int TILE_N> struct tegroup_impl_gpu_walk {
         tile->beta = (float)p.beta;
         tile->reads_c = tile->beta != 0;
         tile->valid = 1;
+        if (NAMES_GROUP) tile->group = g;
     }
 };
 
@@ -4389,6 +4433,11 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
         room2 = room;
         jump = (apart - 64) * row_bytes;
     }
+    /* The second half, instead, at an address of its own. */
+    __device__ __forceinline__ void move_second(const char *base, const char *second, int64_t row_bytes) {
+        jump = (second - base) - 64 * row_bytes;
+        whole = whole && ((uintptr_t)second & 15) == 0;
+    }
     __device__ __forceinline__ bool there(int pass) const {
         return TWICE && down(pass) >= 64 ? down(pass) - 64 < room2
                : ALONG_K                 ? down(pass) < room
@@ -4424,9 +4473,10 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
                 ALONG_K ? (there(pass) ? k - chunk() * 8 : 0) : (row() + down(pass) < k ? room - panel(pass) * 64 : 0);
             const int32_t bytes = left < 0 ? 0 : left > 8 ? 16 : left * 2;
             const uint32_t place = to + (uint32_t)((panel(pass) * ROWS + down(pass)) * 128);
-            if (aligned(from, row_bytes) && bytes % 16 == 0) tegroup_impl_cp_async_unless(bytes == 0, place, at);
-            else if (aligned(from, row_bytes, 8) && bytes % 8 == 0) tegroup_impl_cp_async_pieces<8>(place, at, bytes);
-            else if (aligned(from, row_bytes, 4) && bytes % 4 == 0) tegroup_impl_cp_async_pieces<4>(place, at, bytes);
+            const char *base = from + further(pass);
+            if (aligned(base, row_bytes) && bytes % 16 == 0) tegroup_impl_cp_async_unless(bytes == 0, place, at);
+            else if (aligned(base, row_bytes, 8) && bytes % 8 == 0) tegroup_impl_cp_async_pieces<8>(place, at, bytes);
+            else if (aligned(base, row_bytes, 4) && bytes % 4 == 0) tegroup_impl_cp_async_pieces<4>(place, at, bytes);
             else tegroup_impl_load_slowly<THREADS <= 128 ? 4 : 1>(place, at, bytes);
         }
     }
@@ -4551,6 +4601,7 @@ struct tegroup_impl_portable_block {
     static constexpr int STEPS = TILE_K / 16, CHUNKS = TILE_N / 8, LINES_A_PASS = THREADS / CHUNKS;
     static constexpr int PADDED_N = TILE_N + 8; /* eight rows of a fragment hit different banks */
     static constexpr bool A_ALONG_K = OP != TEGROUP_OP_WGRAD, B_ALONG_K = OP == TEGROUP_OP_FORWARD;
+    static constexpr bool TWICE = FUSED && B_ALONG_K; /* B's lines may be half gates, half ups */
     static constexpr int A_BYTES = TILE_M * TILE_K * 2, STAGE_BYTES = A_BYTES + TILE_N * TILE_K * 2,
                          RING_BYTES = STAGES * STAGE_BYTES, SUMS_BYTES = TILE_M * PADDED_N * 4;
     /* The sums overwrite the ring in the end. 128: room to align it. */
@@ -4561,7 +4612,7 @@ struct tegroup_impl_portable_block {
     uint32_t ring, place;      /* the ring; the thread's own place in its first stage */
     uint32_t at_a, at_b, skip; /* the lane's place in A's and B's part of a stage; see tegroup_impl_fragment */
     tegroup_impl_loader<TILE_M, A_ALONG_K, THREADS> load_a;
-    tegroup_impl_loader<TILE_N, B_ALONG_K, THREADS, FUSED && B_ALONG_K> load_b;
+    tegroup_impl_loader<TILE_N, B_ALONG_K, THREADS, TWICE> load_b;
     int32_t left, reading; /* steps of TILE_K left, this one included; its stage */
     int32_t rows;          /* m16 blocks that a warp works on */
     float sum[MI][NI][4];
@@ -4580,11 +4631,15 @@ struct tegroup_impl_portable_block {
         load_b.open(tile.b, tile.b_row, tile.n);
         begin(tile);
     }
-    __device__ __forceinline__ void open(const tegroup_impl_gpu_tile &tile, const tegroup_impl_gpu_epilogue &epilogue) {
-        if (halves(epilogue)) /* half a tile of gates, and half of ups */
-            load_b.open_twice(tile.b - tile.col / 2 * tile.b_row, tile.b_row, tile.n / 2,
-                              epilogue.activation.output.cols);
-        else load_b.open(tile.b, tile.b_row, tile.n);
+    __device__ __forceinline__ void open(const tegroup_impl_gpu_tile &tile, const tegroup_impl_gpu_epilogue &epilogue,
+                                         const tegroup_impl_gpu_up &up) {
+        if (halves(epilogue)) { /* half a tile of gates, and half of ups */
+            const char *gates = tile.b - tile.col / 2 * tile.b_row;
+            load_b.open_twice(gates, tile.b_row, tile.n / 2, epilogue.activation.output.cols);
+            if (up.apart)
+                load_b.move_second(gates, tegroup_impl_gpu_group(up.weight, tile.group) + tile.col / 2 * tile.b_row,
+                                   tile.b_row);
+        } else load_b.open(tile.b, tile.b_row, tile.n);
         begin(tile);
     }
     static __device__ __forceinline__ bool halves(const tegroup_impl_gpu_epilogue &epilogue) {
@@ -4771,10 +4826,11 @@ struct tegroup_impl_portable_block {
 #if TEGROUP_IMPL_ACTIVATION_KERNELS
     /* With an activation or its gradient, a thread finishes eight columns of its output in a row at a time. */
     __device__ __forceinline__ void finish(const tegroup_gemm_desc &desc, const tegroup_impl_gpu_tile &shared,
-                                           unsigned char *memory, const tegroup_impl_gpu_epilogue &epilogue) {
+                                           unsigned char *memory, const tegroup_impl_gpu_epilogue &epilogue,
+                                           const tegroup_impl_gpu_up &up) {
         put(memory);
         const tegroup_impl_gpu_tile tile = shared;
-        if (OP == TEGROUP_OP_FORWARD) activate(desc, tile, (const float *)memory, epilogue);
+        if (OP == TEGROUP_OP_FORWARD) activate(desc, tile, (const float *)memory, epilogue, up);
 #if TEGROUP_IMPL_BACKWARD_KERNELS
         else differentiate(desc, tile, (const float *)memory, epilogue);
 #endif
@@ -4794,7 +4850,8 @@ struct tegroup_impl_portable_block {
         for (int e = 0; e < 8; e++) x[e] = empty ? 0.0f : tegroup_impl_gpu_mul(alpha, sum[e]);
     }
     static __device__ __forceinline__ void activate(const tegroup_gemm_desc &desc, const tegroup_impl_gpu_tile &tile,
-                                                    const float *sums, const tegroup_impl_gpu_epilogue &epilogue) {
+                                                    const float *sums, const tegroup_impl_gpu_epilogue &epilogue,
+                                                    const tegroup_impl_gpu_up &up) {
         const tegroup_activation_desc &f = epilogue.activation;
         const bool interleaved = f.interleaved;
         const float alpha = (float)f.alpha, limit = (float)f.limit;
@@ -4815,7 +4872,10 @@ struct tegroup_impl_portable_block {
                 take(sums + i * PADDED_N + at, tile.alpha, tile.k == 0, z);
                 if (tile.bias) {
                     const int bytes = desc.bias.dtype == TEGROUP_DTYPE_F32 ? 4 : 2;
-                    tegroup_impl_gpu_load8(desc.bias.dtype, tile.bias + (column - tile.col) * bytes, 8, bias);
+                    const char *from = half && up.apart ? tegroup_impl_gpu_group(up.bias, tile.group)
+                                                              + (column - f.output.cols) * bytes
+                                                        : tile.bias + (column - tile.col) * bytes;
+                    tegroup_impl_gpu_load8(desc.bias.dtype, from, 8, bias);
 #pragma unroll
                     for (int e = 0; e < 8; e++) z[e] = tegroup_impl_gpu_fma(by, bias[e], z[e]);
                 }
@@ -4906,7 +4966,7 @@ static __device__ __forceinline__ void tegroup_impl_portable_work(const tegroup_
     constexpr int FOUND = TEGROUP_IMPL_PORTABLE_FOUND;
     /* The tiles found last, and those found before, of which others may still read the last one. */
     __shared__ tegroup_impl_gpu_tile tiles[2 * FOUND];
-    __shared__ tegroup_impl_gpu_walk<BLOCK::TILE_M, BLOCK::TILE_N> walk;
+    __shared__ tegroup_impl_gpu_walk<BLOCK::TILE_M, BLOCK::TILE_N, BLOCK::TWICE> walk;
     BLOCK block(ring);
     const int32_t warp = __shfl_sync(0xffffffffu, (int32_t)threadIdx.x / 32, 0), lane = (int32_t)threadIdx.x & 31;
     if (warp == 0) walk.begin(call);
@@ -4940,11 +5000,12 @@ using tegroup_impl_portable_fused_block = tegroup_impl_portable_block<BF16, OP, 
 template <bool BF16, int OP>
 static __global__ void __launch_bounds__(128)
     tegroup_impl_portable_fused_kernel(const __grid_constant__ tegroup_impl_gpu_call call,
-                                       const __grid_constant__ tegroup_impl_gpu_epilogue epilogue) {
+                                       const __grid_constant__ tegroup_impl_gpu_epilogue epilogue,
+                                       const __grid_constant__ tegroup_impl_gpu_up up) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
     __trap();
 #else
-    tegroup_impl_portable_work<tegroup_impl_portable_fused_block<BF16, OP>>(call, epilogue);
+    tegroup_impl_portable_work<tegroup_impl_portable_fused_block<BF16, OP>>(call, epilogue, up);
 #endif
 }
 #endif
@@ -5180,10 +5241,13 @@ static inline tegroup_status tegroup_impl_portable_gemm_fused(const tegroup_plan
                                                               struct CUstream_st *stream, tegroup_error *error) {
     tegroup_impl_gpu_call call = tegroup_impl_gpu_call_of(desc);
     tegroup_impl_gpu_epilogue end = tegroup_impl_gpu_epilogue_of(desc, epilogue);
-    void *arguments[2];
+    tegroup_impl_gpu_up up = tegroup_impl_gpu_up_of(epilogue);
+    void *arguments[3];
     if (desc->d.shape.groups == 0 && desc->tail == TEGROUP_TAIL_KEEP) return TEGROUP_OK;
+    if (up.apart) tegroup_impl_gpu_widen(&call.desc);
     arguments[0] = &call;
     arguments[1] = &end;
+    arguments[2] = &up;
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
         cudaLaunchKernel((const void *)(uintptr_t)epilogue->kernel.function, dim3((unsigned)epilogue->kernel.blocks),
                          dim3(128), arguments, (size_t)tegroup_impl_portable_fused_block<true, 1>::SHARED_BYTES,
@@ -5444,6 +5508,9 @@ enum {
     TEGROUP_IMPL_SM90_SLAB = 64 * 128 /* bytes of a slab */
 };
 
+/* Weights of ups that are apart have the place of C, which a forward product with an activation has not. */
+static constexpr tegroup_impl_operand TEGROUP_IMPL_SM90_UPS = TEGROUP_IMPL_C;
+
 /* Parameters of one launch. Arrays are indexed by tegroup_impl_operand: a, b, c, d. */
 typedef struct tegroup_impl_sm90_call {
     CUtensorMap map[4];
@@ -5463,10 +5530,11 @@ typedef struct tegroup_impl_sm90_call {
      * has the gates and `ups` the ups. In a gradient, D is the gradient of gates and ups, and map[C] and c_ups have
      * gates and ups themselves. */
     CUtensorMap activated, ups, c_ups;
-    /* Maps with smaller boxes: of B for the narrow tiles of a forward product, of A for short tiles, or of A for
-     * fitting tiles, from the second widest on. */
+    /* Maps with smaller boxes: of B for the narrow tiles of a forward product, and of ups that are apart; of A for
+     * short tiles; or of A for fitting tiles, from the second widest on. */
     CUtensorMap smaller[TEGROUP_IMPL_SM90_SMALLER];
     uint64_t further[TEGROUP_IMPL_SM90_SMALLER]; /* their shifts minus the operand's shift */
+    tegroup_impl_gpu_up up;
 } tegroup_impl_sm90_call;
 
 /* A scheduled tile. */
@@ -5863,11 +5931,13 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
             item->origin[i] = call.shift[i];
         }
         if (item->k > 0) { /* Otherwise the entries of a list may be anything. */
-            buffer(desc.a, TEGROUP_IMPL_A, item);
-            buffer(desc.b, TEGROUP_IMPL_B, item);
+            buffer(desc.a.pointers, TEGROUP_IMPL_A, item);
+            buffer(desc.b.pointers, TEGROUP_IMPL_B, item);
+            if (SHAPE::ACTIVATES && SHAPE::OP == TEGROUP_OP_FORWARD)
+                buffer(call.up.weight.pointers, TEGROUP_IMPL_SM90_UPS, item);
         }
-        if (item->beta != 0) buffer(desc.c, TEGROUP_IMPL_C, item);
-        buffer(desc.d, TEGROUP_IMPL_D, item);
+        if (item->beta != 0) buffer(desc.c.pointers, TEGROUP_IMPL_C, item);
+        buffer(desc.d.pointers, TEGROUP_IMPL_D, item);
         return true;
     }
     /* Places tile `local` of group g, which has `there` rows, in D. */
@@ -5898,10 +5968,10 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
     }
     /* Adds the address of a listed buffer. TMA needs multiples of 16 bytes: with an operand at another address results
      * are NaN, and to a D at another address nothing is stored. */
-    __device__ __forceinline__ void buffer(const tegroup_tensor &t, tegroup_impl_operand operand,
+    __device__ __forceinline__ void buffer(void *const *pointers, tegroup_impl_operand operand,
                                            tegroup_impl_sm90_item *item) const {
         if (!call.listed[operand]) return;
-        const uint64_t address = (uint64_t)(uintptr_t)t.pointers[item->group];
+        const uint64_t address = (uint64_t)(uintptr_t)pointers[item->group];
         item->origin[operand] += address;
         if (address % 16 == 0) return;
         if (operand == TEGROUP_IMPL_D) item->lines = 0;
@@ -5939,13 +6009,19 @@ template <typename SHAPE> struct tegroup_impl_sm90_terms {
         beta = item.beta;
         if (!BIAS || !call.has_bias) return;
         const tegroup_impl_block place = tegroup_impl_locate(&desc.bias, NULL, item.group);
+        const bool apart = SHAPE::ACTIVATES && SHAPE::OP == TEGROUP_OP_FORWARD && call.up.apart;
+        const int64_t gates = call.epilogue.activation.output.cols;
+        const char *ups = apart ? tegroup_impl_gpu_group(call.up.bias, item.group) : NULL;
 #pragma unroll
         for (int e = 0; e < (EIGHTS + 7) / 8; e++)
 #pragma unroll
             for (int i = 0; i < 2; i++) {
                 const int64_t col = column(call, item, (e * 8 + lane % 8) * 8 + lane / 8 * 2 + i);
                 const bool there = e * 8 + lane % 8 < EIGHTS && col < desc.d.shape.cols;
-                bias[e][i] = there ? tegroup_impl_gpu_load(desc.bias.dtype, place.base, place.first + col) : 0.0f;
+                const bool up = apart && col >= gates;
+                bias[e][i] = there ? tegroup_impl_gpu_load(desc.bias.dtype, up ? ups : place.base,
+                                                           up ? col - gates : place.first + col)
+                                   : 0.0f;
             }
 #pragma unroll
         for (int m = 0; m < SHAPE::PARTS; m++)
@@ -6391,7 +6467,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
         if (is_short(item))
             load_box(item, TEGROUP_IMPL_A, &call.smaller[0], call.further[0], to, full, k0, item.i0, item.lines,
                      SHAPE::SHORT);
-        else if (SHAPE::FITS && !SHAPE::A_LINES) load_weights(item, &call.map[TEGROUP_IMPL_B], to, full, k0, item.i0);
+        else if (SHAPE::FITS && !SHAPE::A_LINES)
+            load_weights(item, TEGROUP_IMPL_B, &call.map[TEGROUP_IMPL_B], to, full, k0, item.i0);
         else if (!SHAPE::A_LINES) load_rows(item, TEGROUP_IMPL_A, to, full, k0, item.i0, item.lines, SHAPE::TILE_M);
         else
 #pragma unroll
@@ -6425,9 +6502,13 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
         } else if (SHAPE::OP == TEGROUP_OP_FORWARD) {
             const CUtensorMap *map = narrow(item) ? &call.smaller[0] : &call.map[TEGROUP_IMPL_B];
             const bool two = halves();
-            load_weights(item, map, to, full, k0, two ? item.j0 / 2 : item.j0);
-            if (two)
-                load_weights(item, map, to + item.cols / 2 * 128, full, k0,
+            load_weights(item, TEGROUP_IMPL_B, map, to, full, k0, two ? item.j0 / 2 : item.j0);
+            if (two && call.up.apart)
+                load_weights(item, TEGROUP_IMPL_SM90_UPS,
+                             narrow(item) ? &call.smaller[1] : &call.map[TEGROUP_IMPL_SM90_UPS],
+                             to + item.cols / 2 * 128, full, k0, item.j0 / 2);
+            else if (two)
+                load_weights(item, TEGROUP_IMPL_B, map, to + item.cols / 2 * 128, full, k0,
                              item.j0 / 2 + (int32_t)call.epilogue.activation.output.cols);
         } else
 #pragma unroll
@@ -6437,10 +6518,11 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
                               TEGROUP_IMPL_SM90_LINES);
     }
     /* Loads a box of the weights of a forward product's group, from `row` on. */
-    __device__ __forceinline__ void load_weights(const tegroup_impl_sm90_item &item, const CUtensorMap *map,
-                                                 uint32_t to, uint32_t full, int32_t k0, int32_t row) const {
-        tegroup_impl_tma_load(to, map, full, k0, row, call.listed[TEGROUP_IMPL_B] ? 0 : item.group,
-                              anywhere(TEGROUP_IMPL_B), item.origin[TEGROUP_IMPL_B]);
+    __device__ __forceinline__ void load_weights(const tegroup_impl_sm90_item &item, tegroup_impl_operand operand,
+                                                 const CUtensorMap *map, uint32_t to, uint32_t full, int32_t k0,
+                                                 int32_t row) const {
+        tegroup_impl_tma_load(to, map, full, k0, row, call.listed[operand] ? 0 : item.group, anywhere(operand),
+                              item.origin[operand]);
     }
     /* Loads 64 columns of a box of the group's rows, from `row` on, of which `rows` exist. */
     __device__ __forceinline__ void load_rows(const tegroup_impl_sm90_item &item, tegroup_impl_operand operand,
@@ -7305,6 +7387,7 @@ static inline tegroup_status tegroup_impl_sm90_fuse(const tegroup_plan *plan, co
     const int halves = !activation->interleaved, gradient = desc->op == TEGROUP_OP_DGRAD;
     CUtensorMap *ups = halves ? &call->ups : NULL, *c_ups = halves ? &call->c_ups : NULL;
     call->epilogue = tegroup_impl_gpu_epilogue_of(desc, epilogue);
+    call->up = tegroup_impl_gpu_up_of(epilogue);
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_pieces(
         plan, desc, gradient ? &epilogue->gradient.grad_input : &activation->input, TEGROUP_IMPL_D,
         &call->map[TEGROUP_IMPL_D], ups, &call->shift[TEGROUP_IMPL_D], error));
@@ -7319,12 +7402,31 @@ static inline tegroup_status tegroup_impl_sm90_fuse(const tegroup_plan *plan, co
 }
 #endif
 
+/* Makes the map of ups that are apart, whose boxes are as those of the gates. */
+static inline tegroup_status tegroup_impl_sm90_map_ups(const tegroup_plan *plan, const tegroup_tensor *ups,
+                                                       int32_t box_rows, int narrows, tegroup_impl_sm90_call *call,
+                                                       tegroup_error *error) {
+    const tegroup_impl_operand at = TEGROUP_IMPL_SM90_UPS;
+    call->listed[at] = tegroup_impl_listed(ups);
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_sm90_encode(plan, ups, TEGROUP_IMPL_B, 64, box_rows, &call->map[at], &call->shift[at], error));
+    return narrows ? tegroup_impl_sm90_encode(plan, ups, TEGROUP_IMPL_B, 64, TEGROUP_IMPL_SM90_NARROW / 2,
+                                              &call->smaller[1], &call->further[1], error)
+                   : TEGROUP_OK;
+}
+
 /* Makes the maps of A, B and C, with the boxes of a kernel row. halves: B's rows are gates and, in its second half,
- * ups. */
+ * ups; or those are apart. */
 static inline tegroup_status tegroup_impl_sm90_map_operands(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                             const tegroup_impl_sm90_row *row, int halves,
-                                                            tegroup_impl_sm90_call *call, tegroup_error *error) {
-    const int forward = desc->op == TEGROUP_OP_FORWARD, wgrad = desc->op == TEGROUP_OP_WGRAD;
+                                                            const tegroup_tensor *ups, tegroup_impl_sm90_call *call,
+                                                            tegroup_error *error) {
+    const int forward = desc->op == TEGROUP_OP_FORWARD, wgrad = desc->op == TEGROUP_OP_WGRAD,
+              narrows = forward && row->narrows
+                        && (call->narrows > 0
+                            || tegroup_impl_sm90_narrow_tiles(0, (int32_t)call->call.desc.d.shape.cols,
+                                                              (int32_t)desc->a.shape.cols)
+                                   > 0);
     const int32_t lines = TEGROUP_IMPL_SM90_LINES, slab_cols = desc->d.dtype == TEGROUP_DTYPE_F32 ? 32 : 64;
     call->ragged[TEGROUP_IMPL_A] = call->ragged[TEGROUP_IMPL_B] = 1; /* also gathered ones, without a map */
     if (!call->gathers_a)
@@ -7342,12 +7444,11 @@ static inline tegroup_status tegroup_impl_sm90_map_operands(const tegroup_plan *
                                                : halves ? row->tile_n / 2
                                                         : row->tile_n,
                                                call, error));
-    if (forward && row->narrows
-        && (call->narrows > 0
-            || tegroup_impl_sm90_narrow_tiles(0, (int32_t)desc->d.shape.cols, (int32_t)desc->a.shape.cols) > 0))
+    if (narrows)
         TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_smaller(plan, &desc->b, TEGROUP_IMPL_B,
                                                        halves ? TEGROUP_IMPL_SM90_NARROW / 2 : TEGROUP_IMPL_SM90_NARROW,
                                                        0, call, error));
+    if (ups) return tegroup_impl_sm90_map_ups(plan, ups, row->tile_n / 2, narrows, call, error); /* in C's place */
     if (call->has_c)
         TEGROUP_IMPL_TRY(
             tegroup_impl_sm90_map(plan, &call->call.desc.c, TEGROUP_IMPL_C, slab_cols, lines, call, error));
@@ -7377,6 +7478,7 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
 #endif
         TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &desc->d, TEGROUP_IMPL_D, slab_cols, lines, &call, error));
     call.call = tegroup_impl_gpu_call_of(desc);
+    if (call.up.apart) tegroup_impl_gpu_widen(&call.call.desc);
     if (desc->accumulate) { /* D is its own C. */
         call.call.desc.c = desc->d;
         call.call.views[TEGROUP_IMPL_C] = call.call.views[TEGROUP_IMPL_D];
@@ -7390,7 +7492,8 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
     call.has_bias = !wgrad && desc->bias.dtype != TEGROUP_DTYPE_UNSET;
     call.gathers_a = desc->gather_a.rows > 0;
     call.gathers_b = desc->gather_b.rows > 0;
-    TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_operands(plan, desc, row, halves, &call, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_sm90_map_operands(plan, desc, row, halves, call.up.apart ? &epilogue->up->b : NULL, &call, error));
     arguments[0] = &call;
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
         cudaLaunchKernel((const void *)(uintptr_t)kernel, dim3((unsigned)blocks), dim3(TEGROUP_IMPL_SM90_THREADS),

@@ -196,8 +196,8 @@ TEGROUP_API_STATUS tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const tegroup
 TEGROUP_API_STATUS tegroup_mlp_layout(const tegroup_mlp_plan *plan, tegroup_mlp_memory memory,
     tegroup_layout *layout, tegroup_error *error);
 
-/* The product that one of these calls runs for fc1 or fc2, to put to tegroup_explain or, with plan->fc1 or
- * plan->fc2, to tegroup_plan_tune (not where the plan fused the product: its kernel has one tile). plan NULL: what
+/* The product that one of these calls runs for fc1, fc2 or fc1_up, to put to tegroup_explain or, with plan->fc1 and
+ * its like, to tegroup_plan_tune (not where the plan fused the product: its kernel has one tile). plan NULL: what
  * lies in the workspace has no address. */
 TEGROUP_API_STATUS tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
     tegroup_mlp_layer layer, tegroup_op op, tegroup_gemm_desc *gemm, tegroup_error *error);

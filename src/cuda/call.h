@@ -11,6 +11,7 @@
 #include "core/activation_types.h"
 #include "base/build.h"
 #include "base/arithmetic.h"
+#include "formats/dtype.h"
 #include "formats/convert.h"
 #include "core/layout.h"
 #include "core/checks.h"
@@ -59,6 +60,17 @@ static inline tegroup_impl_gpu_call tegroup_impl_gpu_call_of(const tegroup_gemm_
     return call;
 }
 
+/* Where a tensor of uniform groups has them: one after another, or at the addresses of a list. */
+typedef struct tegroup_impl_gpu_groups {
+    char *data;
+    void *const *pointers;
+    int64_t stride_bytes;
+} tegroup_impl_gpu_groups;
+
+static __device__ __forceinline__ char *tegroup_impl_gpu_group(const tegroup_impl_gpu_groups &groups, int32_t g) {
+    return groups.pointers ? (char *)groups.pointers[g] : groups.data + g * groups.stride_bytes;
+}
+
 /* An activation of gates and ups in a forward product's epilogue, or its gradient in the epilogue of dgrad, as a kernel
  * takes it: with all leading dimensions filled in. */
 typedef struct tegroup_impl_gpu_epilogue {
@@ -69,7 +81,39 @@ typedef struct tegroup_impl_gpu_epilogue {
     int32_t activates_again; /* gradient: activation.output is stored, too */
 } tegroup_impl_gpu_epilogue;
 
+/* Forward: ups whose weights and bias are apart from the gates', or else follow them. */
+typedef struct tegroup_impl_gpu_up {
+    int32_t apart;
+    tegroup_impl_gpu_groups weight, bias;
+} tegroup_impl_gpu_up;
+
+/* Where ups are apart, the gates' product becomes that of both: its B has as many rows, of which a kernel finds the
+ * second half elsewhere. */
+static inline void tegroup_impl_gpu_widen(tegroup_gemm_desc *gates) {
+    gates->b.group_stride = tegroup_impl_group_stride(&gates->b);
+    gates->b.shape.rows *= 2;
+    gates->d.shape.cols *= 2;
+}
+
 #if TEGROUP_IMPL_FUSED_KERNELS
+static inline tegroup_impl_gpu_groups tegroup_impl_gpu_groups_of(const tegroup_tensor *t) {
+    tegroup_impl_gpu_groups groups;
+    groups.data = (char *)t->data;
+    groups.pointers = tegroup_impl_listed(t) ? t->pointers : NULL;
+    groups.stride_bytes = tegroup_impl_group_stride(t) * (tegroup_impl_bits(t->dtype) / 8);
+    return groups;
+}
+
+static inline tegroup_impl_gpu_up tegroup_impl_gpu_up_of(const tegroup_impl_epilogue *epilogue) {
+    tegroup_impl_gpu_up up;
+    memset(&up, 0, sizeof up);
+    if (!epilogue->up) return up;
+    up.apart = 1;
+    up.weight = tegroup_impl_gpu_groups_of(&epilogue->up->b);
+    up.bias = tegroup_impl_gpu_groups_of(&epilogue->up->bias);
+    return up;
+}
+
 static inline tegroup_impl_gpu_epilogue tegroup_impl_gpu_epilogue_of(const tegroup_gemm_desc *desc,
                                                                      const tegroup_impl_epilogue *epilogue) {
     tegroup_impl_gpu_epilogue made;
@@ -155,10 +199,9 @@ template <int PIECE>
 static __device__ __forceinline__ void tegroup_impl_cp_async_pieces(uint32_t to, const char *from, int32_t bytes) {
 #pragma unroll
     for (int i = 0; i < 16; i += PIECE)
-        asm volatile(
-            "{.reg .pred p;\nsetp.ge.s32 p, %0, %1;\ncp.async.ca.shared.global [%2], [%3], %4, p;}\n" ::"r"(i),
-            "r"(bytes), "r"(to + (uint32_t)i), "l"(from + i), "n"(PIECE)
-            : "memory");
+        asm volatile("{.reg .pred p;\nsetp.ge.s32 p, %0, %1;\ncp.async.ca.shared.global [%2], [%3], %4, p;}\n" ::"r"(i),
+                     "r"(bytes), "r"(to + (uint32_t)i), "l"(from + i), "n"(PIECE)
+                     : "memory");
 }
 /* Copies `bytes` bytes of two-byte elements and fills up to 16 with zeros, element by element: for rows that are not
  * aligned to 4 bytes, and where a row ends within them. AT_ONCE: how many of the four words are in flight together, as registers

@@ -130,6 +130,7 @@ struct tegroup_impl_portable_block {
     static constexpr int STEPS = TILE_K / 16, CHUNKS = TILE_N / 8, LINES_A_PASS = THREADS / CHUNKS;
     static constexpr int PADDED_N = TILE_N + 8; /* eight rows of a fragment hit different banks */
     static constexpr bool A_ALONG_K = OP != TEGROUP_OP_WGRAD, B_ALONG_K = OP == TEGROUP_OP_FORWARD;
+    static constexpr bool TWICE = FUSED && B_ALONG_K; /* B's lines may be half gates, half ups */
     static constexpr int A_BYTES = TILE_M * TILE_K * 2, STAGE_BYTES = A_BYTES + TILE_N * TILE_K * 2,
                          RING_BYTES = STAGES * STAGE_BYTES, SUMS_BYTES = TILE_M * PADDED_N * 4;
     /* The sums overwrite the ring in the end. 128: room to align it. */
@@ -140,7 +141,7 @@ struct tegroup_impl_portable_block {
     uint32_t ring, place;      /* the ring; the thread's own place in its first stage */
     uint32_t at_a, at_b, skip; /* the lane's place in A's and B's part of a stage; see tegroup_impl_fragment */
     tegroup_impl_loader<TILE_M, A_ALONG_K, THREADS> load_a;
-    tegroup_impl_loader<TILE_N, B_ALONG_K, THREADS, FUSED && B_ALONG_K> load_b;
+    tegroup_impl_loader<TILE_N, B_ALONG_K, THREADS, TWICE> load_b;
     int32_t left, reading; /* steps of TILE_K left, this one included; its stage */
     int32_t rows;          /* m16 blocks that a warp works on */
     float sum[MI][NI][4];
@@ -159,11 +160,15 @@ struct tegroup_impl_portable_block {
         load_b.open(tile.b, tile.b_row, tile.n);
         begin(tile);
     }
-    __device__ __forceinline__ void open(const tegroup_impl_gpu_tile &tile, const tegroup_impl_gpu_epilogue &epilogue) {
-        if (halves(epilogue)) /* half a tile of gates, and half of ups */
-            load_b.open_twice(tile.b - tile.col / 2 * tile.b_row, tile.b_row, tile.n / 2,
-                              epilogue.activation.output.cols);
-        else load_b.open(tile.b, tile.b_row, tile.n);
+    __device__ __forceinline__ void open(const tegroup_impl_gpu_tile &tile, const tegroup_impl_gpu_epilogue &epilogue,
+                                         const tegroup_impl_gpu_up &up) {
+        if (halves(epilogue)) { /* half a tile of gates, and half of ups */
+            const char *gates = tile.b - tile.col / 2 * tile.b_row;
+            load_b.open_twice(gates, tile.b_row, tile.n / 2, epilogue.activation.output.cols);
+            if (up.apart)
+                load_b.move_second(gates, tegroup_impl_gpu_group(up.weight, tile.group) + tile.col / 2 * tile.b_row,
+                                   tile.b_row);
+        } else load_b.open(tile.b, tile.b_row, tile.n);
         begin(tile);
     }
     static __device__ __forceinline__ bool halves(const tegroup_impl_gpu_epilogue &epilogue) {
@@ -350,10 +355,11 @@ struct tegroup_impl_portable_block {
 #if TEGROUP_IMPL_ACTIVATION_KERNELS
     /* With an activation or its gradient, a thread finishes eight columns of its output in a row at a time. */
     __device__ __forceinline__ void finish(const tegroup_gemm_desc &desc, const tegroup_impl_gpu_tile &shared,
-                                           unsigned char *memory, const tegroup_impl_gpu_epilogue &epilogue) {
+                                           unsigned char *memory, const tegroup_impl_gpu_epilogue &epilogue,
+                                           const tegroup_impl_gpu_up &up) {
         put(memory);
         const tegroup_impl_gpu_tile tile = shared;
-        if (OP == TEGROUP_OP_FORWARD) activate(desc, tile, (const float *)memory, epilogue);
+        if (OP == TEGROUP_OP_FORWARD) activate(desc, tile, (const float *)memory, epilogue, up);
 #if TEGROUP_IMPL_BACKWARD_KERNELS
         else differentiate(desc, tile, (const float *)memory, epilogue);
 #endif
@@ -373,7 +379,8 @@ struct tegroup_impl_portable_block {
         for (int e = 0; e < 8; e++) x[e] = empty ? 0.0f : tegroup_impl_gpu_mul(alpha, sum[e]);
     }
     static __device__ __forceinline__ void activate(const tegroup_gemm_desc &desc, const tegroup_impl_gpu_tile &tile,
-                                                    const float *sums, const tegroup_impl_gpu_epilogue &epilogue) {
+                                                    const float *sums, const tegroup_impl_gpu_epilogue &epilogue,
+                                                    const tegroup_impl_gpu_up &up) {
         const tegroup_activation_desc &f = epilogue.activation;
         const bool interleaved = f.interleaved;
         const float alpha = (float)f.alpha, limit = (float)f.limit;
@@ -394,7 +401,10 @@ struct tegroup_impl_portable_block {
                 take(sums + i * PADDED_N + at, tile.alpha, tile.k == 0, z);
                 if (tile.bias) {
                     const int bytes = desc.bias.dtype == TEGROUP_DTYPE_F32 ? 4 : 2;
-                    tegroup_impl_gpu_load8(desc.bias.dtype, tile.bias + (column - tile.col) * bytes, 8, bias);
+                    const char *from = half && up.apart ? tegroup_impl_gpu_group(up.bias, tile.group)
+                                                              + (column - f.output.cols) * bytes
+                                                        : tile.bias + (column - tile.col) * bytes;
+                    tegroup_impl_gpu_load8(desc.bias.dtype, from, 8, bias);
 #pragma unroll
                     for (int e = 0; e < 8; e++) z[e] = tegroup_impl_gpu_fma(by, bias[e], z[e]);
                 }
@@ -485,7 +495,7 @@ static __device__ __forceinline__ void tegroup_impl_portable_work(const tegroup_
     constexpr int FOUND = TEGROUP_IMPL_PORTABLE_FOUND;
     /* The tiles found last, and those found before, of which others may still read the last one. */
     __shared__ tegroup_impl_gpu_tile tiles[2 * FOUND];
-    __shared__ tegroup_impl_gpu_walk<BLOCK::TILE_M, BLOCK::TILE_N> walk;
+    __shared__ tegroup_impl_gpu_walk<BLOCK::TILE_M, BLOCK::TILE_N, BLOCK::TWICE> walk;
     BLOCK block(ring);
     const int32_t warp = __shfl_sync(0xffffffffu, (int32_t)threadIdx.x / 32, 0), lane = (int32_t)threadIdx.x & 31;
     if (warp == 0) walk.begin(call);
@@ -519,11 +529,12 @@ using tegroup_impl_portable_fused_block = tegroup_impl_portable_block<BF16, OP, 
 template <bool BF16, int OP>
 static __global__ void __launch_bounds__(128)
     tegroup_impl_portable_fused_kernel(const __grid_constant__ tegroup_impl_gpu_call call,
-                                       const __grid_constant__ tegroup_impl_gpu_epilogue epilogue) {
+                                       const __grid_constant__ tegroup_impl_gpu_epilogue epilogue,
+                                       const __grid_constant__ tegroup_impl_gpu_up up) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
     __trap();
 #else
-    tegroup_impl_portable_work<tegroup_impl_portable_fused_block<BF16, OP>>(call, epilogue);
+    tegroup_impl_portable_work<tegroup_impl_portable_fused_block<BF16, OP>>(call, epilogue, up);
 #endif
 }
 #endif

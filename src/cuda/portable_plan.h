@@ -189,10 +189,13 @@ static inline tegroup_status tegroup_impl_portable_gemm_fused(const tegroup_plan
                                                               struct CUstream_st *stream, tegroup_error *error) {
     tegroup_impl_gpu_call call = tegroup_impl_gpu_call_of(desc);
     tegroup_impl_gpu_epilogue end = tegroup_impl_gpu_epilogue_of(desc, epilogue);
-    void *arguments[2];
+    tegroup_impl_gpu_up up = tegroup_impl_gpu_up_of(epilogue);
+    void *arguments[3];
     if (desc->d.shape.groups == 0 && desc->tail == TEGROUP_TAIL_KEEP) return TEGROUP_OK;
+    if (up.apart) tegroup_impl_gpu_widen(&call.desc);
     arguments[0] = &call;
     arguments[1] = &end;
+    arguments[2] = &up;
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
         cudaLaunchKernel((const void *)(uintptr_t)epilogue->kernel.function, dim3((unsigned)epilogue->kernel.blocks),
                          dim3(128), arguments, (size_t)tegroup_impl_portable_fused_block<true, 1>::SHARED_BYTES,

@@ -26,6 +26,7 @@ typedef struct tegroup_impl_gpu_tile {
     int32_t m, n;                       /* rows and columns, at most those of a full tile */
     float alpha, beta;
     int16_t reads_c, valid; /* reads_c is 0 if beta is 0; valid is 0 behind the last tile */
+    int32_t group;          /* where gates and ups may be apart, which are then looked up by it */
 } tegroup_impl_gpu_tile;
 
 /* Copies 16 bytes or nothing, without a branch between the surrounding instructions. */
@@ -73,7 +74,7 @@ static __device__ __forceinline__ void tegroup_impl_mma(float (&d)[4], const uin
  * rising order, so the walk never goes back. Its state is in shared memory, as registers are for sums. A kernel calls
  * it in one place, where all of it is inlined and reads the descriptor as constants; a call would load the descriptor
  * for every tile, and save registers. */
-template <int TILE_M, int TILE_N> struct tegroup_impl_gpu_walk {
+template <int TILE_M, int TILE_N, bool NAMES_GROUP = false> struct tegroup_impl_gpu_walk {
     int64_t before;   /* tiles in front of the current 32 groups */
     int64_t upto[32]; /* prefix sums of tiles over the current groups, each included */
     int32_t base;     /* the first of the current groups */
@@ -173,6 +174,7 @@ template <int TILE_M, int TILE_N> struct tegroup_impl_gpu_walk {
         tile->beta = (float)p.beta;
         tile->reads_c = tile->beta != 0;
         tile->valid = 1;
+        if (NAMES_GROUP) tile->group = g;
     }
 };
 
@@ -217,6 +219,11 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
         room2 = room;
         jump = (apart - 64) * row_bytes;
     }
+    /* The second half, instead, at an address of its own. */
+    __device__ __forceinline__ void move_second(const char *base, const char *second, int64_t row_bytes) {
+        jump = (second - base) - 64 * row_bytes;
+        whole = whole && ((uintptr_t)second & 15) == 0;
+    }
     __device__ __forceinline__ bool there(int pass) const {
         return TWICE && down(pass) >= 64 ? down(pass) - 64 < room2
                : ALONG_K                 ? down(pass) < room
@@ -252,9 +259,10 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
                 ALONG_K ? (there(pass) ? k - chunk() * 8 : 0) : (row() + down(pass) < k ? room - panel(pass) * 64 : 0);
             const int32_t bytes = left < 0 ? 0 : left > 8 ? 16 : left * 2;
             const uint32_t place = to + (uint32_t)((panel(pass) * ROWS + down(pass)) * 128);
-            if (aligned(from, row_bytes) && bytes % 16 == 0) tegroup_impl_cp_async_unless(bytes == 0, place, at);
-            else if (aligned(from, row_bytes, 8) && bytes % 8 == 0) tegroup_impl_cp_async_pieces<8>(place, at, bytes);
-            else if (aligned(from, row_bytes, 4) && bytes % 4 == 0) tegroup_impl_cp_async_pieces<4>(place, at, bytes);
+            const char *base = from + further(pass);
+            if (aligned(base, row_bytes) && bytes % 16 == 0) tegroup_impl_cp_async_unless(bytes == 0, place, at);
+            else if (aligned(base, row_bytes, 8) && bytes % 8 == 0) tegroup_impl_cp_async_pieces<8>(place, at, bytes);
+            else if (aligned(base, row_bytes, 4) && bytes % 4 == 0) tegroup_impl_cp_async_pieces<4>(place, at, bytes);
             else tegroup_impl_load_slowly<THREADS <= 128 ? 4 : 1>(place, at, bytes);
         }
     }

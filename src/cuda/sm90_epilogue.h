@@ -43,13 +43,19 @@ template <typename SHAPE> struct tegroup_impl_sm90_terms {
         beta = item.beta;
         if (!BIAS || !call.has_bias) return;
         const tegroup_impl_block place = tegroup_impl_locate(&desc.bias, NULL, item.group);
+        const bool apart = SHAPE::ACTIVATES && SHAPE::OP == TEGROUP_OP_FORWARD && call.up.apart;
+        const int64_t gates = call.epilogue.activation.output.cols;
+        const char *ups = apart ? tegroup_impl_gpu_group(call.up.bias, item.group) : NULL;
 #pragma unroll
         for (int e = 0; e < (EIGHTS + 7) / 8; e++)
 #pragma unroll
             for (int i = 0; i < 2; i++) {
                 const int64_t col = column(call, item, (e * 8 + lane % 8) * 8 + lane / 8 * 2 + i);
                 const bool there = e * 8 + lane % 8 < EIGHTS && col < desc.d.shape.cols;
-                bias[e][i] = there ? tegroup_impl_gpu_load(desc.bias.dtype, place.base, place.first + col) : 0.0f;
+                const bool up = apart && col >= gates;
+                bias[e][i] = there ? tegroup_impl_gpu_load(desc.bias.dtype, up ? ups : place.base,
+                                                           up ? col - gates : place.first + col)
+                                   : 0.0f;
             }
 #pragma unroll
         for (int m = 0; m < SHAPE::PARTS; m++)

@@ -154,7 +154,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
         if (is_short(item))
             load_box(item, TEGROUP_IMPL_A, &call.smaller[0], call.further[0], to, full, k0, item.i0, item.lines,
                      SHAPE::SHORT);
-        else if (SHAPE::FITS && !SHAPE::A_LINES) load_weights(item, &call.map[TEGROUP_IMPL_B], to, full, k0, item.i0);
+        else if (SHAPE::FITS && !SHAPE::A_LINES)
+            load_weights(item, TEGROUP_IMPL_B, &call.map[TEGROUP_IMPL_B], to, full, k0, item.i0);
         else if (!SHAPE::A_LINES) load_rows(item, TEGROUP_IMPL_A, to, full, k0, item.i0, item.lines, SHAPE::TILE_M);
         else
 #pragma unroll
@@ -188,9 +189,13 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
         } else if (SHAPE::OP == TEGROUP_OP_FORWARD) {
             const CUtensorMap *map = narrow(item) ? &call.smaller[0] : &call.map[TEGROUP_IMPL_B];
             const bool two = halves();
-            load_weights(item, map, to, full, k0, two ? item.j0 / 2 : item.j0);
-            if (two)
-                load_weights(item, map, to + item.cols / 2 * 128, full, k0,
+            load_weights(item, TEGROUP_IMPL_B, map, to, full, k0, two ? item.j0 / 2 : item.j0);
+            if (two && call.up.apart)
+                load_weights(item, TEGROUP_IMPL_SM90_UPS,
+                             narrow(item) ? &call.smaller[1] : &call.map[TEGROUP_IMPL_SM90_UPS],
+                             to + item.cols / 2 * 128, full, k0, item.j0 / 2);
+            else if (two)
+                load_weights(item, TEGROUP_IMPL_B, map, to + item.cols / 2 * 128, full, k0,
                              item.j0 / 2 + (int32_t)call.epilogue.activation.output.cols);
         } else
 #pragma unroll
@@ -200,10 +205,11 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
                               TEGROUP_IMPL_SM90_LINES);
     }
     /* Loads a box of the weights of a forward product's group, from `row` on. */
-    __device__ __forceinline__ void load_weights(const tegroup_impl_sm90_item &item, const CUtensorMap *map,
-                                                 uint32_t to, uint32_t full, int32_t k0, int32_t row) const {
-        tegroup_impl_tma_load(to, map, full, k0, row, call.listed[TEGROUP_IMPL_B] ? 0 : item.group,
-                              anywhere(TEGROUP_IMPL_B), item.origin[TEGROUP_IMPL_B]);
+    __device__ __forceinline__ void load_weights(const tegroup_impl_sm90_item &item, tegroup_impl_operand operand,
+                                                 const CUtensorMap *map, uint32_t to, uint32_t full, int32_t k0,
+                                                 int32_t row) const {
+        tegroup_impl_tma_load(to, map, full, k0, row, call.listed[operand] ? 0 : item.group, anywhere(operand),
+                              item.origin[operand]);
     }
     /* Loads 64 columns of a box of the group's rows, from `row` on, of which `rows` exist. */
     __device__ __forceinline__ void load_rows(const tegroup_impl_sm90_item &item, tegroup_impl_operand operand,

@@ -24,6 +24,7 @@
 #include "cuda/call.h"
 #include "cuda/portable_plan.h"
 #include "cuda/sm90_tiles.h"
+#include "cuda/sm90_scheduler.h"
 #include "cuda/sm90_multiply.h"
 #include "cuda/sm90_code.h"
 
@@ -227,6 +228,7 @@ static inline tegroup_status tegroup_impl_sm90_fuse(const tegroup_plan *plan, co
     const int halves = !activation->interleaved, gradient = desc->op == TEGROUP_OP_DGRAD;
     CUtensorMap *ups = halves ? &call->ups : NULL, *c_ups = halves ? &call->c_ups : NULL;
     call->epilogue = tegroup_impl_gpu_epilogue_of(desc, epilogue);
+    call->up = tegroup_impl_gpu_up_of(epilogue);
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_pieces(
         plan, desc, gradient ? &epilogue->gradient.grad_input : &activation->input, TEGROUP_IMPL_D,
         &call->map[TEGROUP_IMPL_D], ups, &call->shift[TEGROUP_IMPL_D], error));
@@ -241,12 +243,31 @@ static inline tegroup_status tegroup_impl_sm90_fuse(const tegroup_plan *plan, co
 }
 #endif
 
+/* Makes the map of ups that are apart, whose boxes are as those of the gates. */
+static inline tegroup_status tegroup_impl_sm90_map_ups(const tegroup_plan *plan, const tegroup_tensor *ups,
+                                                       int32_t box_rows, int narrows, tegroup_impl_sm90_call *call,
+                                                       tegroup_error *error) {
+    const tegroup_impl_operand at = TEGROUP_IMPL_SM90_UPS;
+    call->listed[at] = tegroup_impl_listed(ups);
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_sm90_encode(plan, ups, TEGROUP_IMPL_B, 64, box_rows, &call->map[at], &call->shift[at], error));
+    return narrows ? tegroup_impl_sm90_encode(plan, ups, TEGROUP_IMPL_B, 64, TEGROUP_IMPL_SM90_NARROW / 2,
+                                              &call->smaller[1], &call->further[1], error)
+                   : TEGROUP_OK;
+}
+
 /* Makes the maps of A, B and C, with the boxes of a kernel row. halves: B's rows are gates and, in its second half,
- * ups. */
+ * ups; or those are apart. */
 static inline tegroup_status tegroup_impl_sm90_map_operands(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                             const tegroup_impl_sm90_row *row, int halves,
-                                                            tegroup_impl_sm90_call *call, tegroup_error *error) {
-    const int forward = desc->op == TEGROUP_OP_FORWARD, wgrad = desc->op == TEGROUP_OP_WGRAD;
+                                                            const tegroup_tensor *ups, tegroup_impl_sm90_call *call,
+                                                            tegroup_error *error) {
+    const int forward = desc->op == TEGROUP_OP_FORWARD, wgrad = desc->op == TEGROUP_OP_WGRAD,
+              narrows = forward && row->narrows
+                        && (call->narrows > 0
+                            || tegroup_impl_sm90_narrow_tiles(0, (int32_t)call->call.desc.d.shape.cols,
+                                                              (int32_t)desc->a.shape.cols)
+                                   > 0);
     const int32_t lines = TEGROUP_IMPL_SM90_LINES, slab_cols = desc->d.dtype == TEGROUP_DTYPE_F32 ? 32 : 64;
     call->ragged[TEGROUP_IMPL_A] = call->ragged[TEGROUP_IMPL_B] = 1; /* also gathered ones, without a map */
     if (!call->gathers_a)
@@ -264,12 +285,11 @@ static inline tegroup_status tegroup_impl_sm90_map_operands(const tegroup_plan *
                                                : halves ? row->tile_n / 2
                                                         : row->tile_n,
                                                call, error));
-    if (forward && row->narrows
-        && (call->narrows > 0
-            || tegroup_impl_sm90_narrow_tiles(0, (int32_t)desc->d.shape.cols, (int32_t)desc->a.shape.cols) > 0))
+    if (narrows)
         TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_smaller(plan, &desc->b, TEGROUP_IMPL_B,
                                                        halves ? TEGROUP_IMPL_SM90_NARROW / 2 : TEGROUP_IMPL_SM90_NARROW,
                                                        0, call, error));
+    if (ups) return tegroup_impl_sm90_map_ups(plan, ups, row->tile_n / 2, narrows, call, error); /* in C's place */
     if (call->has_c)
         TEGROUP_IMPL_TRY(
             tegroup_impl_sm90_map(plan, &call->call.desc.c, TEGROUP_IMPL_C, slab_cols, lines, call, error));
@@ -299,6 +319,7 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
 #endif
         TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &desc->d, TEGROUP_IMPL_D, slab_cols, lines, &call, error));
     call.call = tegroup_impl_gpu_call_of(desc);
+    if (call.up.apart) tegroup_impl_gpu_widen(&call.call.desc);
     if (desc->accumulate) { /* D is its own C. */
         call.call.desc.c = desc->d;
         call.call.views[TEGROUP_IMPL_C] = call.call.views[TEGROUP_IMPL_D];
@@ -312,7 +333,8 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
     call.has_bias = !wgrad && desc->bias.dtype != TEGROUP_DTYPE_UNSET;
     call.gathers_a = desc->gather_a.rows > 0;
     call.gathers_b = desc->gather_b.rows > 0;
-    TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_operands(plan, desc, row, halves, &call, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_sm90_map_operands(plan, desc, row, halves, call.up.apart ? &epilogue->up->b : NULL, &call, error));
     arguments[0] = &call;
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
         cudaLaunchKernel((const void *)(uintptr_t)kernel, dim3((unsigned)blocks), dim3(TEGROUP_IMPL_SM90_THREADS),

@@ -317,11 +317,13 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
             item->origin[i] = call.shift[i];
         }
         if (item->k > 0) { /* Otherwise the entries of a list may be anything. */
-            buffer(desc.a, TEGROUP_IMPL_A, item);
-            buffer(desc.b, TEGROUP_IMPL_B, item);
+            buffer(desc.a.pointers, TEGROUP_IMPL_A, item);
+            buffer(desc.b.pointers, TEGROUP_IMPL_B, item);
+            if (SHAPE::ACTIVATES && SHAPE::OP == TEGROUP_OP_FORWARD)
+                buffer(call.up.weight.pointers, TEGROUP_IMPL_SM90_UPS, item);
         }
-        if (item->beta != 0) buffer(desc.c, TEGROUP_IMPL_C, item);
-        buffer(desc.d, TEGROUP_IMPL_D, item);
+        if (item->beta != 0) buffer(desc.c.pointers, TEGROUP_IMPL_C, item);
+        buffer(desc.d.pointers, TEGROUP_IMPL_D, item);
         return true;
     }
     /* Places tile `local` of group g, which has `there` rows, in D. */
@@ -352,10 +354,10 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
     }
     /* Adds the address of a listed buffer. TMA needs multiples of 16 bytes: with an operand at another address results
      * are NaN, and to a D at another address nothing is stored. */
-    __device__ __forceinline__ void buffer(const tegroup_tensor &t, tegroup_impl_operand operand,
+    __device__ __forceinline__ void buffer(void *const *pointers, tegroup_impl_operand operand,
                                            tegroup_impl_sm90_item *item) const {
         if (!call.listed[operand]) return;
-        const uint64_t address = (uint64_t)(uintptr_t)t.pointers[item->group];
+        const uint64_t address = (uint64_t)(uintptr_t)pointers[item->group];
         item->origin[operand] += address;
         if (address % 16 == 0) return;
         if (operand == TEGROUP_IMPL_D) item->lines = 0;

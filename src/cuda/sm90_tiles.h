@@ -7,6 +7,7 @@
 #include "cuda/sm90_kernels.h"
 #include "cuda/sm90_balance.h"
 #include "cuda/call.h"
+#include "cuda/sm90_scheduler.h"
 
 /* A persistent kernel of three warpgroups. In the first, one warp schedules tiles, one thread loads operands by TMA
  * into a ring of pipeline stages, and two threads store results by TMA. The other two warpgroups multiply by wgmma:
@@ -40,6 +41,9 @@ enum {
     TEGROUP_IMPL_SM90_SLAB = 64 * 128 /* bytes of a slab */
 };
 
+/* Weights of ups that are apart have the place of C, which a forward product with an activation has not. */
+static constexpr tegroup_impl_operand TEGROUP_IMPL_SM90_UPS = TEGROUP_IMPL_C;
+
 /* Parameters of one launch. Arrays are indexed by tegroup_impl_operand: a, b, c, d. */
 typedef struct tegroup_impl_sm90_call {
     CUtensorMap map[4];
@@ -59,10 +63,11 @@ typedef struct tegroup_impl_sm90_call {
      * has the gates and `ups` the ups. In a gradient, D is the gradient of gates and ups, and map[C] and c_ups have
      * gates and ups themselves. */
     CUtensorMap activated, ups, c_ups;
-    /* Maps with smaller boxes: of B for the narrow tiles of a forward product, of A for short tiles, or of A for
-     * fitting tiles, from the second widest on. */
+    /* Maps with smaller boxes: of B for the narrow tiles of a forward product, and of ups that are apart; of A for
+     * short tiles; or of A for fitting tiles, from the second widest on. */
     CUtensorMap smaller[TEGROUP_IMPL_SM90_SMALLER];
     uint64_t further[TEGROUP_IMPL_SM90_SMALLER]; /* their shifts minus the operand's shift */
+    tegroup_impl_gpu_up up;
 } tegroup_impl_sm90_call;
 
 /* A scheduled tile. */

@@ -60,6 +60,7 @@ static inline tegroup_impl_mlp_plans tegroup_impl_chain_mlp_plans(const tegroup_
     plans.planned = &plan->mlps[i / 3];
     plans.fc1 = &plan->ops[i];
     plans.fc2 = &plan->ops[i + 2];
+    plans.fc1_up = NULL;
     return plans;
 }
 

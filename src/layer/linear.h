@@ -11,7 +11,9 @@
 #include "layer/linear_types.h"
 #include "base/linkage.h"
 #include "base/build.h"
+#include "base/arithmetic.h"
 #include "base/rules.h"
+#include "formats/dtype.h"
 #include "core/checks.h"
 #include "core/apart.h"
 #include "gemm/plan.h"
@@ -65,6 +67,7 @@ typedef struct tegroup_impl_layer {
     tegroup_weight_layout weight_layout;
     const char *weight_layout_name;
     const tegroup_options *options;
+    int32_t halves; /* 1: out and grad_output are halves of wider rows */
 } tegroup_impl_layer;
 
 static inline int tegroup_impl_layer_has(const tegroup_impl_layer *layer, int tensor) {
@@ -109,6 +112,20 @@ static inline tegroup_impl_names tegroup_impl_layer_names(const tegroup_impl_lay
     return names;
 }
 
+static inline int tegroup_impl_layer_halved(const tegroup_impl_layer *layer, int tensor) {
+    return layer->halves && (tensor == TEGROUP_IMPL_LINEAR_OUT || tensor == TEGROUP_IMPL_LINEAR_GRAD_OUTPUT);
+}
+
+/* The alignment of data of which the second half of a row begins `cols` elements behind the first. */
+static inline int32_t tegroup_impl_half_alignment(const tegroup_tensor *half, int32_t alignment) {
+    const int64_t bytes = tegroup_impl_mul(half->shape.cols, tegroup_impl_bits(half->dtype)) / 8,
+                  most = alignment > 0 ? alignment : 16;
+    int64_t each = 1;
+    if (alignment < 0 || (alignment & (alignment - 1)) != 0) return alignment; /* which the product refuses */
+    while (each < most && bytes % (2 * each) == 0) each *= 2;
+    return each < most ? (int32_t)each : alignment;
+}
+
 /* A product as tegroup_gemm takes it. */
 static inline void tegroup_impl_layer_product(const tegroup_impl_layer *layer, int product, tegroup_gemm_desc *gemm) {
     tegroup_tensor *const operands[TEGROUP_IMPL_OPERANDS] = {&gemm->a, &gemm->b, &gemm->c, &gemm->d, &gemm->bias};
@@ -130,6 +147,10 @@ static inline void tegroup_impl_layer_product(const tegroup_impl_layer *layer, i
     if (product == TEGROUP_OP_FORWARD) gemm->tail = layer->out_tail;
     if (product == TEGROUP_OP_DGRAD) gemm->tail = layer->dgrad_out_tail;
     gemm->options = *layer->options;
+    for (operand = 0; operand < TEGROUP_IMPL_OPERANDS; operand++)
+        if (tegroup_impl_layer_halved(layer, tegroup_impl_layer_role(layer, product, operand)))
+            gemm->options.data_alignment_bytes =
+                tegroup_impl_half_alignment(operands[operand], gemm->options.data_alignment_bytes);
     if (!is_op)
         gemm->options.backend = TEGROUP_BACKEND_AUTO; /* nor is the choice, or the word, about rows of one column */
     if (!is_op) gemm->options.data_alignment_bytes = 0;
@@ -165,7 +186,8 @@ static inline tegroup_status tegroup_impl_layer_check_memory(const tegroup_impl_
                           0, 1);
     }
     if (tensor == TEGROUP_IMPL_LINEAR_WEIGHT || tensor == TEGROUP_IMPL_LINEAR_BIAS
-        || tensor == TEGROUP_IMPL_LINEAR_INPUT || tensor == TEGROUP_IMPL_LINEAR_GRAD_OUTPUT)
+        || tensor == TEGROUP_IMPL_LINEAR_INPUT || tensor == TEGROUP_IMPL_LINEAR_GRAD_OUTPUT
+        || tegroup_impl_layer_halved(layer, tensor))
         return TEGROUP_OK;
     TEGROUP_IMPL_RULE(tegroup_impl_ld(t) == shape->cols, ERROR_LAYOUT, TEGROUP_IMPL_PATH(LD),
                       "must be 0 or shape.cols: outputs are contiguous", shape->cols, t->ld);

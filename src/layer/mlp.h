@@ -43,7 +43,7 @@ typedef struct tegroup_impl_mlp_call {
     const tegroup_impl_mlp_plans *plans;
     uint32_t reads, writes; /* bits of tegroup_impl_mlp_tensor: all that the call touches */
     int count;
-    tegroup_impl_mlp_product products[3]; /* in the order in which they run */
+    tegroup_impl_mlp_product products[4]; /* in the order in which they run */
     tegroup_impl_mlp_layers layers;
 } tegroup_impl_mlp_call;
 
@@ -84,7 +84,7 @@ static inline tegroup_status tegroup_impl_mlp_check_scratch(const tegroup_impl_m
     const int op = call->products[0].product,
               scratch = op == TEGROUP_OP_DGRAD
                         || (op == TEGROUP_OP_FORWARD
-                            && (layers->fc1.tensor[TEGROUP_IMPL_LINEAR_OUT] == &layers->preactivation
+                            && (call->desc->preactivation.dtype == TEGROUP_DTYPE_UNSET
                                 || layers->fc2.tensor[TEGROUP_IMPL_LINEAR_INPUT] == &layers->activated));
     const int64_t planned = call->products[0].plan->problem.rows, rows = call->desc->input.shape.rows;
     TEGROUP_IMPL_RULE(!scratch || rows <= planned, ERROR_PLAN, "input.shape.rows",
@@ -114,7 +114,7 @@ static inline tegroup_status tegroup_impl_mlp_check_call(tegroup_impl_mlp_call *
     for (i = 0; i < call->count; i++) {
         tegroup_impl_mlp_product *p = &call->products[i];
         TEGROUP_IMPL_TRY(tegroup_impl_layer_check_product(tegroup_impl_mlp_layer_at(&call->layers, p->layer),
-                                                          p->product, tegroup_impl_mlp_adds(p->product), 0,
+                                                          p->product, tegroup_impl_mlp_adds(p->layer, p->product), 0,
                                                           tegroup_impl_mlp_linear(call->plans, p->layer), &p->gemm,
                                                           error));
     }
@@ -125,6 +125,7 @@ static inline tegroup_status tegroup_impl_mlp_check_call(tegroup_impl_mlp_call *
 /* A call begins: the descriptor's head, and that what the call writes is there and planned. */
 static inline tegroup_status tegroup_impl_mlp_begin(tegroup_impl_mlp_call *call, const tegroup_impl_mlp_plans *plans,
                                                     const tegroup_mlp_desc *desc, tegroup_op op, tegroup_error *error) {
+    const tegroup_dtype up = plans->planned->dtypes[TEGROUP_IMPL_MLP_FC1_UP_WEIGHT];
     int layer, product;
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     call->desc = desc;
@@ -139,7 +140,9 @@ static inline tegroup_status tegroup_impl_mlp_begin(tegroup_impl_mlp_call *call,
     TEGROUP_IMPL_RULE_AS(DTYPE, op == TEGROUP_OP_WGRAD || tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, (int)op),
                          ERROR_UNSET, op == TEGROUP_OP_FORWARD ? "out.dtype" : "grad_preactivation.dtype",
                          "must be set: it is what this call writes", TEGROUP_DTYPE_F64, 0);
-    for (layer = TEGROUP_MLP_FC1; layer <= TEGROUP_MLP_FC2; layer++)
+    TEGROUP_IMPL_RULE_AS(DTYPE, tegroup_impl_mlp_apart(desc) == (up != TEGROUP_DTYPE_UNSET), ERROR_PLAN,
+                         "fc1_up.weight.dtype", "must be set just when planned so", up, desc->fc1_up.weight.dtype);
+    for (layer = TEGROUP_MLP_FC1; layer <= (int)tegroup_impl_mlp_last(plans); layer++)
         for (product = (int)op; product < TEGROUP_IMPL_LINEAR_PRODUCTS; product++) {
             const tegroup_plan *one = tegroup_impl_mlp_made(plans, (tegroup_mlp_layer)layer, product);
             const int tensor = tegroup_impl_mlp_asks((tegroup_mlp_layer)layer, product);
@@ -264,20 +267,26 @@ static inline tegroup_status tegroup_impl_mlp_forward(const tegroup_impl_mlp_pla
                                                       tegroup_error *error) {
     tegroup_impl_mlp_call call;
     tegroup_impl_epilogue epilogue;
-    int fused;
+    const tegroup_tensor *preactivation =
+        desc->preactivation.dtype != TEGROUP_DTYPE_UNSET ? &desc->preactivation : &call.layers.preactivation;
+    const tegroup_impl_mlp_product *fc2;
+    int fused, i;
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_begin(&call, plans, desc, TEGROUP_OP_FORWARD, error));
     TEGROUP_IMPL_RULE(tegroup_impl_mlp_keeps(desc) || plans->planned->scratch_activated, ERROR_PLAN, "activated.dtype",
                       "must be as planned", plans->fc2->forward.problem.a, 0);
     tegroup_impl_mlp_call_add(&call, TEGROUP_MLP_FC1, TEGROUP_OP_FORWARD,
                               TEGROUP_IMPL_BIT(INPUT) | TEGROUP_IMPL_BIT(FC1_WEIGHT) | TEGROUP_IMPL_BIT(FC1_BIAS),
                               TEGROUP_IMPL_BIT(PREACTIVATION));
+    if (tegroup_impl_mlp_apart(desc))
+        tegroup_impl_mlp_call_add(&call, TEGROUP_MLP_FC1_UP, TEGROUP_OP_FORWARD,
+                                  TEGROUP_IMPL_BIT(FC1_UP_WEIGHT) | TEGROUP_IMPL_BIT(FC1_UP_BIAS), 0);
+    fc2 = &call.products[call.count];
     tegroup_impl_mlp_call_add(&call, TEGROUP_MLP_FC2, TEGROUP_OP_FORWARD,
                               TEGROUP_IMPL_BIT(FC2_WEIGHT) | TEGROUP_IMPL_BIT(FC2_BIAS) | TEGROUP_IMPL_BIT(ROW_SCALE),
                               TEGROUP_IMPL_BIT(OUT) | (tegroup_impl_mlp_keeps(desc) ? TEGROUP_IMPL_BIT(ACTIVATED) : 0));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_call(&call, workspace_bytes, error));
     memset(&epilogue, 0, sizeof epilogue); /* there is no gradient */
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_activation(desc, &call.products[0].gemm.d, &call.products[1].gemm.a,
-                                                 &epilogue.activation, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_activation(desc, preactivation, &fc2->gemm.a, &epilogue.activation, error));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_fused(&call, TEGROUP_FUSED_FORWARD, &fused, error));
     if (fused) {
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_epilogue(&epilogue.activation.output, "activated.data", error));
@@ -289,12 +298,14 @@ static inline tegroup_status tegroup_impl_mlp_forward(const tegroup_impl_mlp_pla
     if (fused) {
         epilogue.kernel = plans->planned->activated_kernel;
         epilogue.keeps_d = desc->preactivation.dtype != TEGROUP_DTYPE_UNSET;
+        epilogue.up = tegroup_impl_mlp_apart(desc) ? &call.products[1].gemm : NULL;
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_run_fused(&call.products[0], &epilogue, stream, error));
     } else {
-        TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&call.products[0], stream, error));
+        for (i = 0; i + 1 < call.count; i++)
+            TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&call.products[i], stream, error));
         TEGROUP_IMPL_TRY(tegroup_impl_activation_run(&epilogue.activation, stream, error));
     }
-    return tegroup_impl_mlp_run(&call.products[1], stream, error);
+    return tegroup_impl_mlp_run(fc2, stream, error);
 }
 
 /* fc2's dgrad, then what is wanted of the bias's part of grad_row_scale and of fc1's dgrad. */
@@ -310,6 +321,8 @@ static inline void tegroup_impl_mlp_dgrad_products(tegroup_impl_mlp_call *call) 
     if (tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC1, TEGROUP_OP_DGRAD))
         tegroup_impl_mlp_call_add(call, TEGROUP_MLP_FC1, TEGROUP_OP_DGRAD, TEGROUP_IMPL_BIT(FC1_WEIGHT),
                                   TEGROUP_IMPL_BIT(DGRAD_OUT));
+    if (tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC1_UP, TEGROUP_OP_DGRAD))
+        tegroup_impl_mlp_call_add(call, TEGROUP_MLP_FC1_UP, TEGROUP_OP_DGRAD, TEGROUP_IMPL_BIT(FC1_UP_WEIGHT), 0);
 }
 
 /* The activation's gradient follows fc2's dgrad. activated is computed again before its input may be overwritten. */
@@ -344,6 +357,7 @@ static inline tegroup_status tegroup_impl_mlp_dgrad(const tegroup_impl_mlp_plans
     if (fused) {
         epilogue.kernel = plans->planned->gradient_kernel;
         epilogue.keeps_d = 0;
+        epilogue.up = NULL;
         epilogue.activates_again = desc->recompute;
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_run_fused(&call.products[0], &epilogue, stream, error));
     } else {
@@ -373,6 +387,9 @@ static inline tegroup_status tegroup_impl_mlp_wgrad(const tegroup_impl_mlp_plans
         tegroup_impl_mlp_call_add(&call, TEGROUP_MLP_FC1, TEGROUP_OP_WGRAD,
                                   TEGROUP_IMPL_BIT(GRAD_PREACTIVATION) | TEGROUP_IMPL_BIT(INPUT),
                                   TEGROUP_IMPL_BIT(FC1_MAIN_GRAD) | TEGROUP_IMPL_BIT(FC1_BIAS_GRAD));
+    if (tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC1_UP, TEGROUP_OP_WGRAD))
+        tegroup_impl_mlp_call_add(&call, TEGROUP_MLP_FC1_UP, TEGROUP_OP_WGRAD, 0,
+                                  TEGROUP_IMPL_BIT(FC1_UP_MAIN_GRAD) | TEGROUP_IMPL_BIT(FC1_UP_BIAS_GRAD));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_call(&call, workspace_bytes, error));
     for (i = 0; i < call.count && run; i++) TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&call.products[i], stream, error));
     return TEGROUP_OK;

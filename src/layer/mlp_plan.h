@@ -26,7 +26,7 @@
 /* A plan's parts: what it holds for itself, and those of the two layers. A chain keeps them apart. */
 typedef struct tegroup_impl_mlp_plans {
     const tegroup_mlp_planned *planned;
-    const tegroup_linear_plan *fc1, *fc2;
+    const tegroup_linear_plan *fc1, *fc2, *fc1_up; /* fc1_up: NULL in a chain, whose gates and ups are one weight */
 } tegroup_impl_mlp_plans;
 
 static inline tegroup_impl_mlp_plans tegroup_impl_mlp_plans_of(const tegroup_mlp_plan *plan) {
@@ -34,12 +34,17 @@ static inline tegroup_impl_mlp_plans tegroup_impl_mlp_plans_of(const tegroup_mlp
     plans.planned = &plan->planned;
     plans.fc1 = &plan->fc1;
     plans.fc2 = &plan->fc2;
+    plans.fc1_up = &plan->fc1_up;
     return plans;
 }
 
 static inline const tegroup_linear_plan *tegroup_impl_mlp_linear(const tegroup_impl_mlp_plans *plans,
                                                                  tegroup_mlp_layer layer) {
-    return layer == TEGROUP_MLP_FC1 ? plans->fc1 : plans->fc2;
+    return layer == TEGROUP_MLP_FC1 ? plans->fc1 : layer == TEGROUP_MLP_FC2 ? plans->fc2 : plans->fc1_up;
+}
+
+static inline tegroup_mlp_layer tegroup_impl_mlp_last(const tegroup_impl_mlp_plans *plans) {
+    return plans->fc1_up ? TEGROUP_MLP_FC1_UP : TEGROUP_MLP_FC2;
 }
 
 static inline const tegroup_plan *tegroup_impl_mlp_made(const tegroup_impl_mlp_plans *plans, tegroup_mlp_layer layer,
@@ -47,10 +52,10 @@ static inline const tegroup_plan *tegroup_impl_mlp_made(const tegroup_impl_mlp_p
     return tegroup_impl_linear_made(tegroup_impl_mlp_linear(plans, layer), product);
 }
 
-/* Why a product has no activation in its epilogue: fc1's forward product, or fc2's dgrad; NULL: it has. What a plan for
- * another machine could do is not for this build to say. */
+/* Why a product has no activation in its epilogue: fc1's forward product, or fc2's dgrad; NULL: it has. up: the ups'
+ * product, where they are apart; else NULL. What a plan for another machine could do is not for this build to say. */
 static inline const char *tegroup_impl_mlp_unfused(const tegroup_mlp_desc *desc, const tegroup_plan *product,
-                                                   tegroup_op op) {
+                                                   const tegroup_plan *up, tegroup_op op) {
     const int gradient = op == TEGROUP_OP_DGRAD;
     tegroup_dtype out, input;
     int64_t cols;
@@ -72,6 +77,11 @@ static inline const char *tegroup_impl_mlp_unfused(const tegroup_mlp_desc *desc,
         || (gradient && (desc->grad_preactivation.dtype != out || layers.activated.dtype != out)))
         return "must not be REQUIRED: the epilogue has its product's operands, preactivation, activated and their "
                "gradients as the same of F16 and BF16";
+    if (up
+        && (up->backend != product->backend || up->problem.ldb != product->problem.ldb
+            || up->problem.pointers_space[TEGROUP_IMPL_B] != product->problem.pointers_space[TEGROUP_IMPL_B]))
+        return "must not be REQUIRED: the epilogue has fc1.weight and fc1_up.weight of one ld, both lists or neither, "
+               "and both aligned as the backend needs it";
     if (cols % 8 != 0) return "must not be REQUIRED: the epilogue has rows of 16 bytes";
     if (desc->options.data_alignment_bytes > 0 && desc->options.data_alignment_bytes < 16)
         return "must not be REQUIRED: the epilogue has 16 bytes at once, and options.data_alignment_bytes is less";
@@ -83,7 +93,7 @@ static inline const char *tegroup_impl_mlp_unfused(const tegroup_mlp_desc *desc,
  * groups, and sums so long that lines left empty cost more than the activation's bytes. PORTABLE's, which do not
  * multiply meanwhile, gain nothing, and run when they must. */
 static inline tegroup_status tegroup_impl_mlp_fuse(const tegroup_mlp_desc *desc, const tegroup_plan *product,
-                                                   tegroup_op op, uint32_t bit, uint32_t *fused,
+                                                   const tegroup_plan *up, tegroup_op op, uint32_t bit, uint32_t *fused,
                                                    tegroup_fused_kernel *kernel, tegroup_error *error) {
     const int required = desc->fusion == TEGROUP_FUSION_REQUIRED;
     const int64_t rows = desc->options.expected_rows > 0 ? desc->options.expected_rows : desc->input.shape.rows,
@@ -91,7 +101,7 @@ static inline tegroup_status tegroup_impl_mlp_fuse(const tegroup_mlp_desc *desc,
     const tegroup_impl_backend *backend = tegroup_impl_backend_of(product->backend);
     const char *why;
     if (!tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, (int)op)) return TEGROUP_OK;
-    why = tegroup_impl_mlp_unfused(desc, product, op);
+    why = tegroup_impl_mlp_unfused(desc, product, up, op);
     TEGROUP_IMPL_RULE(!required || !why, ERROR_UNSUPPORTED, "fusion", why, TEGROUP_FUSION_AUTO, desc->fusion);
     if (why || desc->fusion == TEGROUP_FUSION_NEVER) return TEGROUP_OK;
     if (!required
@@ -110,7 +120,7 @@ static inline tegroup_status tegroup_impl_mlp_fuse(const tegroup_mlp_desc *desc,
 static inline const tegroup_plan *tegroup_impl_mlp_neediest(const tegroup_impl_mlp_plans *plans, int wgrads) {
     const tegroup_plan *most = NULL;
     int layer, product;
-    for (layer = TEGROUP_MLP_FC1; layer <= TEGROUP_MLP_FC2; layer++)
+    for (layer = TEGROUP_MLP_FC1; layer <= (int)tegroup_impl_mlp_last(plans); layer++)
         for (product = TEGROUP_OP_FORWARD; product < TEGROUP_IMPL_LINEAR_PRODUCTS; product++) {
             const tegroup_plan *one = tegroup_impl_mlp_made(plans, (tegroup_mlp_layer)layer, product);
             if (one->magic != TEGROUP_PLAN_MAGIC || (wgrads && product != TEGROUP_OP_WGRAD)) continue;
@@ -213,17 +223,22 @@ TEGROUP_API tegroup_status tegroup_mlp_plan_make(const tegroup_mlp_desc *desc, c
     made.struct_size = sizeof made;
     made.magic = TEGROUP_MLP_PLAN_MAGIC;
     made.planned = tegroup_impl_mlp_record(desc, &layers);
-    for (layer = TEGROUP_MLP_FC1; layer <= TEGROUP_MLP_FC2; layer++)
+    for (layer = TEGROUP_MLP_FC1; layer <= TEGROUP_MLP_FC1_UP; layer++)
         for (product = TEGROUP_OP_FORWARD; product < TEGROUP_IMPL_LINEAR_PRODUCTS; product++) {
             if (!tegroup_impl_mlp_wants(desc, (tegroup_mlp_layer)layer, product)) continue;
             tegroup_impl_mlp_layers_of(desc, (tegroup_op)product, &layers);
             TEGROUP_IMPL_TRY(tegroup_impl_layer_plan(tegroup_impl_mlp_layer_at(&layers, (tegroup_mlp_layer)layer),
-                                                     product, tegroup_impl_mlp_adds(product), target,
-                                                     layer == TEGROUP_MLP_FC1 ? &made.fc1 : &made.fc2, error));
+                                                     product, tegroup_impl_mlp_adds((tegroup_mlp_layer)layer, product),
+                                                     target,
+                                                     layer == TEGROUP_MLP_FC1   ? &made.fc1
+                                                     : layer == TEGROUP_MLP_FC2 ? &made.fc2
+                                                                                : &made.fc1_up,
+                                                     error));
         }
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_fuse(desc, &made.fc1.forward, TEGROUP_OP_FORWARD, TEGROUP_FUSED_FORWARD,
-                                           &made.planned.fused, &made.planned.activated_kernel, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_fuse(desc, &made.fc2.dgrad, TEGROUP_OP_DGRAD, TEGROUP_FUSED_DGRAD,
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_fuse(
+        desc, &made.fc1.forward, tegroup_impl_mlp_apart(desc) ? &made.fc1_up.forward : NULL, TEGROUP_OP_FORWARD,
+        TEGROUP_FUSED_FORWARD, &made.planned.fused, &made.planned.activated_kernel, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_fuse(desc, &made.fc2.dgrad, NULL, TEGROUP_OP_DGRAD, TEGROUP_FUSED_DGRAD,
                                            &made.planned.fused, &made.planned.gradient_kernel, error));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_sizes(desc, &made, error));
     *plan = made;
@@ -259,6 +274,7 @@ static inline void tegroup_impl_mlp_place(const tegroup_impl_mlp_plans *plans, c
     if (items.activated >= 0) layers->activated.data = tegroup_impl_layout_at(&layout, items.activated, workspace);
     if (items.preactivation >= 0)
         layers->preactivation.data = tegroup_impl_layout_at(&layout, items.preactivation, workspace);
+    if (tegroup_impl_mlp_apart(desc)) tegroup_impl_mlp_split(desc, layers);
 }
 
 TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
@@ -270,7 +286,7 @@ TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const 
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check(desc, &layers, error));
     TEGROUP_IMPL_RULE(layer != TEGROUP_MLP_LAYER_UNSET, ERROR_UNSET, "layer", "must be set", TEGROUP_MLP_FC1, 0);
-    TEGROUP_IMPL_RULE_ENUM(layer, TEGROUP_MLP_FC2, "layer", "must be a tegroup_mlp_layer");
+    TEGROUP_IMPL_RULE_ENUM(layer, TEGROUP_MLP_FC1_UP, "layer", "must be a tegroup_mlp_layer");
     TEGROUP_IMPL_RULE(op != TEGROUP_OP_UNSET, ERROR_UNSET, "op", "must be set", TEGROUP_OP_FORWARD, 0);
     TEGROUP_IMPL_RULE_ENUM(op, TEGROUP_OP_WGRAD, "op", "must be a tegroup_op");
     TEGROUP_IMPL_RULE(gemm != NULL, ERROR_NULL_ARGUMENT, "gemm", "must not be NULL", 1, 0);
@@ -282,5 +298,6 @@ TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const 
         tegroup_impl_mlp_place(&plans, desc, &layers);
     }
     tegroup_impl_layer_product(tegroup_impl_mlp_layer_at(&layers, layer), (int)op, gemm);
+    if (tegroup_impl_mlp_adds(layer, (int)op)) gemm->accumulate = 1;
     return TEGROUP_OK;
 }

@@ -5,7 +5,9 @@
 #include "base/status_types.h"
 #include "formats/dtype_types.h"
 #include "core/tensor_types.h"
+#include "core/options_types.h"
 #include "core/gemm_types.h"
+#include "core/activation_types.h"
 #include "layer/linear_types.h"
 #include "layer/mlp_types.h"
 #include "base/build.h"
@@ -24,6 +26,8 @@
 #define TEGROUP_IMPL_MLP_TENSORS(X)                                                                                    \
     X(FC1_WEIGHT, fc1.weight) X(FC1_BIAS, fc1.bias) X(FC1_MAIN_GRAD, fc1.main_grad) X(FC1_BIAS_GRAD, fc1.bias_grad)    \
     X(FC2_WEIGHT, fc2.weight) X(FC2_BIAS, fc2.bias) X(FC2_MAIN_GRAD, fc2.main_grad) X(FC2_BIAS_GRAD, fc2.bias_grad)    \
+    X(FC1_UP_WEIGHT, fc1_up.weight) X(FC1_UP_BIAS, fc1_up.bias) X(FC1_UP_MAIN_GRAD, fc1_up.main_grad)                  \
+    X(FC1_UP_BIAS_GRAD, fc1_up.bias_grad)                                                                              \
     X(INPUT, input) X(OUT, out) X(GRAD_OUTPUT, grad_output) X(DGRAD_OUT, dgrad_out)                                    \
     X(GRAD_ROW_SCALE, grad_row_scale) X(PREACTIVATION, preactivation) X(ACTIVATED, activated)                          \
     X(GRAD_PREACTIVATION, grad_preactivation)
@@ -66,13 +70,16 @@ static inline const char *tegroup_impl_mlp_path(int tensor, int member) {
  * shaped as. */
 static inline int tegroup_impl_mlp_role(tegroup_mlp_layer layer, int tensor) {
 #define TEGROUP_IMPL_WORD(name) TEGROUP_IMPL_MLP_##name
-    static const int roles[2][TEGROUP_IMPL_LINEAR_COUNT] = {
+    static const int roles[3][TEGROUP_IMPL_LINEAR_COUNT] = {
         {-1, TEGROUP_IMPL_WORD(FC1_WEIGHT), TEGROUP_IMPL_WORD(FC1_BIAS), TEGROUP_IMPL_WORD(INPUT),
          TEGROUP_IMPL_WORD(PREACTIVATION), TEGROUP_IMPL_WORD(GRAD_PREACTIVATION), TEGROUP_IMPL_WORD(DGRAD_OUT),
          TEGROUP_IMPL_WORD(FC1_MAIN_GRAD), TEGROUP_IMPL_WORD(FC1_BIAS_GRAD), -1},
         {-1, TEGROUP_IMPL_WORD(FC2_WEIGHT), TEGROUP_IMPL_WORD(FC2_BIAS), TEGROUP_IMPL_WORD(ACTIVATED),
          TEGROUP_IMPL_WORD(OUT), TEGROUP_IMPL_WORD(GRAD_OUTPUT), TEGROUP_IMPL_WORD(ACTIVATED),
-         TEGROUP_IMPL_WORD(FC2_MAIN_GRAD), TEGROUP_IMPL_WORD(FC2_BIAS_GRAD), TEGROUP_IMPL_WORD(GRAD_ROW_SCALE)}};
+         TEGROUP_IMPL_WORD(FC2_MAIN_GRAD), TEGROUP_IMPL_WORD(FC2_BIAS_GRAD), TEGROUP_IMPL_WORD(GRAD_ROW_SCALE)},
+        {-1, TEGROUP_IMPL_WORD(FC1_UP_WEIGHT), TEGROUP_IMPL_WORD(FC1_UP_BIAS), TEGROUP_IMPL_WORD(INPUT),
+         TEGROUP_IMPL_WORD(PREACTIVATION), TEGROUP_IMPL_WORD(GRAD_PREACTIVATION), TEGROUP_IMPL_WORD(DGRAD_OUT),
+         TEGROUP_IMPL_WORD(FC1_UP_MAIN_GRAD), TEGROUP_IMPL_WORD(FC1_UP_BIAS_GRAD), -1}};
 #undef TEGROUP_IMPL_WORD
     return roles[layer - 1][tensor];
 }
@@ -102,32 +109,39 @@ static inline const tegroup_impl_activation_names *tegroup_impl_mlp_activation_n
 
 /* The tensor that asks for a product by being there. */
 static inline int tegroup_impl_mlp_asks(tegroup_mlp_layer layer, int product) {
-    const int first = layer == TEGROUP_MLP_FC1;
     switch (product) {
     case TEGROUP_OP_FORWARD: return TEGROUP_IMPL_MLP_OUT;
-    case TEGROUP_OP_DGRAD: return first ? TEGROUP_IMPL_MLP_DGRAD_OUT : TEGROUP_IMPL_MLP_GRAD_PREACTIVATION;
-    case TEGROUP_OP_WGRAD: return first ? TEGROUP_IMPL_MLP_FC1_MAIN_GRAD : TEGROUP_IMPL_MLP_FC2_MAIN_GRAD;
+    case TEGROUP_OP_DGRAD:
+        return layer == TEGROUP_MLP_FC2 ? TEGROUP_IMPL_MLP_GRAD_PREACTIVATION : TEGROUP_IMPL_MLP_DGRAD_OUT;
+    case TEGROUP_OP_WGRAD: return tegroup_impl_mlp_role(layer, TEGROUP_IMPL_LINEAR_MAIN_GRAD);
     default: return TEGROUP_IMPL_MLP_GRAD_ROW_SCALE;
     }
 }
 
+/* Whether gates and ups are two weights. */
+static inline int tegroup_impl_mlp_apart(const tegroup_mlp_desc *desc) { return TEGROUP_IMPL_THERE(fc1_up.weight); }
+
 static inline int tegroup_impl_mlp_wants(const tegroup_mlp_desc *desc, tegroup_mlp_layer layer, int product) {
     return tegroup_impl_mlp_at(desc, tegroup_impl_mlp_asks(layer, product))->dtype != TEGROUP_DTYPE_UNSET
+           && (layer != TEGROUP_MLP_FC1_UP || tegroup_impl_mlp_apart(desc))
            && (product != TEGROUP_IMPL_LINEAR_ROW_SCALE || (layer == TEGROUP_MLP_FC2 && desc->fc2_bias_scaled));
 }
 
-/* The bias's part of grad_row_scale is added to what the activation gave. */
-static inline int tegroup_impl_mlp_adds(int product) { return product == TEGROUP_IMPL_LINEAR_ROW_SCALE; }
+/* The bias's part of grad_row_scale is added to what the activation gave, and the ups' part of dX to the gates'. */
+static inline int tegroup_impl_mlp_adds(tegroup_mlp_layer layer, int product) {
+    return product == TEGROUP_IMPL_LINEAR_ROW_SCALE || (layer == TEGROUP_MLP_FC1_UP && product == TEGROUP_OP_DGRAD);
+}
 
 /* Does forward leave activated to the caller? Else it is scratch. */
 static inline int tegroup_impl_mlp_keeps(const tegroup_mlp_desc *desc) {
     return TEGROUP_IMPL_THERE(activated) && !desc->recompute;
 }
 
-/* The two layers as a call sees them, with the rows between them that lie in the workspace. It points into itself. */
+/* The layers as a call sees them, with the rows between them that lie in the workspace. It points into itself. */
 typedef struct tegroup_impl_mlp_layers {
     tegroup_tensor preactivation, activated; /* in the workspace; the latter is its gradient as well */
-    tegroup_impl_layer fc1, fc2;
+    tegroup_tensor out[2], grad_output[2];   /* fc1_up: gates' and ups' halves of preactivation and of its gradient */
+    tegroup_impl_layer fc1, fc2, fc1_up;
 } tegroup_impl_mlp_layers;
 
 static inline tegroup_tensor tegroup_impl_mlp_scratch(const tegroup_mlp_desc *desc, tegroup_dtype dtype, int64_t cols) {
@@ -141,7 +155,9 @@ static inline tegroup_tensor tegroup_impl_mlp_scratch(const tegroup_mlp_desc *de
 
 static inline void tegroup_impl_mlp_layer_of(const tegroup_mlp_desc *desc, tegroup_mlp_layer which,
                                              tegroup_impl_layer *layer) {
-    const tegroup_mlp_weights *weights = which == TEGROUP_MLP_FC1 ? &desc->fc1 : &desc->fc2;
+    const tegroup_mlp_weights *weights = which == TEGROUP_MLP_FC1   ? &desc->fc1
+                                         : which == TEGROUP_MLP_FC2 ? &desc->fc2
+                                                                    : &desc->fc1_up;
     int tensor;
     memset(layer, 0, sizeof *layer);
     for (tensor = TEGROUP_IMPL_LINEAR_WEIGHT; tensor < TEGROUP_IMPL_LINEAR_COUNT; tensor++)
@@ -154,8 +170,35 @@ static inline void tegroup_impl_mlp_layer_of(const tegroup_mlp_desc *desc, tegro
     layer->space = desc->space;
     layer->accumulate = desc->accumulate;
     layer->weight_layout = weights->weight_layout;
-    layer->weight_layout_name = which == TEGROUP_MLP_FC1 ? "fc1.weight_layout" : "fc2.weight_layout";
+    layer->weight_layout_name = which == TEGROUP_MLP_FC1   ? "fc1.weight_layout"
+                                : which == TEGROUP_MLP_FC2 ? "fc2.weight_layout"
+                                                           : "fc1_up.weight_layout";
     layer->options = &desc->options;
+}
+
+/* The gates' or the ups' half of rows that hold both. */
+static inline tegroup_tensor tegroup_impl_mlp_half(const tegroup_tensor *t, int up) {
+    tegroup_tensor half = *t;
+    half.ld = tegroup_impl_ld(t);
+    half.shape.cols = t->shape.cols / 2;
+    if (up && t->data)
+        half.data = (void *)((uintptr_t)t->data
+                             + (uintptr_t)tegroup_impl_mul(half.shape.cols, tegroup_impl_bits(t->dtype)) / 8);
+    return half;
+}
+
+/* Gives gates and ups their halves of the rows between the layers. */
+static inline void tegroup_impl_mlp_split(const tegroup_mlp_desc *desc, tegroup_impl_mlp_layers *layers) {
+    const tegroup_tensor *out = TEGROUP_IMPL_THERE(preactivation) ? &desc->preactivation : &layers->preactivation;
+    int up;
+    for (up = 0; up < 2; up++) {
+        tegroup_impl_layer *layer = up ? &layers->fc1_up : &layers->fc1;
+        layers->out[up] = tegroup_impl_mlp_half(out, up);
+        layers->grad_output[up] = tegroup_impl_mlp_half(&desc->grad_preactivation, up);
+        layer->tensor[TEGROUP_IMPL_LINEAR_OUT] = &layers->out[up];
+        layer->tensor[TEGROUP_IMPL_LINEAR_GRAD_OUTPUT] = &layers->grad_output[up];
+        layer->halves = 1;
+    }
 }
 
 /* The type of activated and of its gradient in the workspace: F32 rows stay so where weights are narrower. */
@@ -169,20 +212,25 @@ static inline tegroup_dtype tegroup_impl_mlp_between(const tegroup_mlp_desc *des
 /* The layers as `op` sees them; what lies in the workspace has no address yet. */
 static inline void tegroup_impl_mlp_layers_of(const tegroup_mlp_desc *desc, tegroup_op op,
                                               tegroup_impl_mlp_layers *layers) {
-    tegroup_impl_layer *fc1 = &layers->fc1, *fc2 = &layers->fc2;
+    tegroup_impl_layer *fc1 = &layers->fc1, *fc2 = &layers->fc2, *fc1_up = &layers->fc1_up;
+    const int64_t width = tegroup_impl_weight_out(&desc->fc1.weight, desc->fc1.weight_layout);
+    const int64_t twice = tegroup_impl_mul(2, tegroup_impl_max(0, width));
     layers->preactivation =
-        tegroup_impl_mlp_scratch(desc, desc->input.dtype,
-                                 tegroup_impl_weight_out(&desc->fc1.weight, desc->fc1.weight_layout));
+        tegroup_impl_mlp_scratch(desc, desc->input.dtype, tegroup_impl_mlp_apart(desc) ? twice : width);
     layers->activated = tegroup_impl_mlp_scratch(desc, tegroup_impl_mlp_between(desc),
                                                  tegroup_impl_weight_in(&desc->fc2.weight, desc->fc2.weight_layout));
     tegroup_impl_mlp_layer_of(desc, TEGROUP_MLP_FC1, fc1);
     tegroup_impl_mlp_layer_of(desc, TEGROUP_MLP_FC2, fc2);
+    tegroup_impl_mlp_layer_of(desc, TEGROUP_MLP_FC1_UP, fc1_up);
     fc1->tensor[TEGROUP_IMPL_LINEAR_INPUT] = &desc->input;
     fc1->tensor[TEGROUP_IMPL_LINEAR_OUT] =
         TEGROUP_IMPL_THERE(preactivation) ? &desc->preactivation : &layers->preactivation;
     fc1->tensor[TEGROUP_IMPL_LINEAR_GRAD_OUTPUT] = &desc->grad_preactivation;
     fc1->tensor[TEGROUP_IMPL_LINEAR_DGRAD_OUT] = &desc->dgrad_out;
-    fc1->dgrad_out_tail = desc->dgrad_out_tail;
+    fc1->dgrad_out_tail = desc->dgrad_out_tail; /* which fc1_up, that adds, finds filled */
+    fc1_up->tensor[TEGROUP_IMPL_LINEAR_INPUT] = &desc->input;
+    fc1_up->tensor[TEGROUP_IMPL_LINEAR_DGRAD_OUT] = &desc->dgrad_out;
+    if (tegroup_impl_mlp_apart(desc)) tegroup_impl_mlp_split(desc, layers);
     fc2->tensor[TEGROUP_IMPL_LINEAR_INPUT] =
         TEGROUP_IMPL_THERE(activated) && !(op == TEGROUP_OP_FORWARD && desc->recompute) ? &desc->activated
                                                                                         : &layers->activated;
@@ -198,7 +246,7 @@ static inline void tegroup_impl_mlp_layers_of(const tegroup_mlp_desc *desc, tegr
 
 static inline const tegroup_impl_layer *tegroup_impl_mlp_layer_at(const tegroup_impl_mlp_layers *layers,
                                                                   tegroup_mlp_layer which) {
-    return which == TEGROUP_MLP_FC1 ? &layers->fc1 : &layers->fc2;
+    return which == TEGROUP_MLP_FC1 ? &layers->fc1 : which == TEGROUP_MLP_FC2 ? &layers->fc2 : &layers->fc1_up;
 }
 
 /* Which tensors are there, and for which others. */
@@ -232,6 +280,9 @@ static inline tegroup_status tegroup_impl_mlp_check_there(const tegroup_mlp_desc
     TEGROUP_IMPL_NEEDS(fc1.bias_grad, fc1.bias);
     TEGROUP_IMPL_NEEDS(fc2.bias_grad, fc2.main_grad);
     TEGROUP_IMPL_NEEDS(fc2.bias_grad, fc2.bias);
+    TEGROUP_IMPL_NEEDS(fc1_up.bias, fc1_up.weight);
+    TEGROUP_IMPL_NEEDS(fc1_up.main_grad, fc1_up.weight);
+    TEGROUP_IMPL_NEEDS(fc1_up.bias_grad, fc1_up.weight);
 #undef TEGROUP_IMPL_NEEDS
     TEGROUP_IMPL_RULE(!desc->recompute || TEGROUP_IMPL_THERE(activated), ERROR_COMBINATION, "recompute",
                       "needs activated", 0, 1);
@@ -252,6 +303,60 @@ static inline tegroup_status tegroup_impl_mlp_check_there(const tegroup_mlp_desc
     TEGROUP_IMPL_RULE(desc->dgrad_out_tail == TEGROUP_TAIL_KEEP || TEGROUP_IMPL_THERE(dgrad_out), ERROR_COMBINATION,
                       "dgrad_out_tail", "needs dgrad_out", 0, desc->dgrad_out_tail);
     return TEGROUP_OK;
+}
+
+/* Rows that gates and ups share hold both, and where a backend needs whole 16 bytes, ups begin at some. */
+static inline tegroup_status tegroup_impl_mlp_check_halves(const tegroup_mlp_desc *desc, const tegroup_tensor *t,
+                                                           int tensor, int64_t h, tegroup_error *error) {
+    const tegroup_backend backend = desc->options.backend;
+    const int64_t each = tegroup_impl_max(1, 128 / tegroup_impl_max(1, tegroup_impl_bits(t->dtype)));
+    if (t->dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
+    TEGROUP_IMPL_RULE(t->shape.cols == tegroup_impl_mul(2, h), ERROR_SHAPE,
+                      tegroup_impl_mlp_path(tensor, TEGROUP_IMPL_MEMBER_COLS),
+                      "must be those of gates and of ups: fc1's and fc1_up's", tegroup_impl_mul(2, h), t->shape.cols);
+    TEGROUP_IMPL_RULE((backend != TEGROUP_BACKEND_SM90 && backend != TEGROUP_BACKEND_CUBLASLT_GROUPED) || h % each == 0,
+                      ERROR_UNSUPPORTED, tegroup_impl_mlp_path(tensor, TEGROUP_IMPL_MEMBER_COLS),
+                      "must be twice a multiple of 16 bytes: ups begin there, and options.backend needs it", 2 * each,
+                      t->shape.cols);
+    return TEGROUP_OK;
+}
+
+/* fc1_up is as fc1, for an activation of both. */
+static inline tegroup_status tegroup_impl_mlp_check_up(const tegroup_mlp_desc *desc,
+                                                       const tegroup_impl_mlp_layers *layers, tegroup_error *error) {
+    static const char *const same[] = {"must equal fc1.weight.dtype", "must equal fc1.bias.dtype",
+                                       "must equal fc1.main_grad.dtype", "must equal fc1.bias_grad.dtype"};
+    const tegroup_impl_name *name = tegroup_impl_mlp_name(TEGROUP_IMPL_MLP_FC1_UP_WEIGHT),
+                            *gates = tegroup_impl_mlp_name(TEGROUP_IMPL_MLP_FC1_WEIGHT);
+    const tegroup_shape *shape = &desc->fc1_up.weight.shape, *like = &desc->fc1.weight.shape;
+    const int64_t h = tegroup_impl_weight_out(&desc->fc1.weight, desc->fc1.weight_layout);
+    int i;
+    if (!tegroup_impl_mlp_apart(desc)) return TEGROUP_OK;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&desc->fc1.weight, gates, error)); /* the others are held against it */
+    TEGROUP_IMPL_RULE(tegroup_impl_gated(desc->activation), ERROR_COMBINATION, "fc1_up.weight",
+                      "needs an activation of gate and up", TEGROUP_ACTIVATION_SWIGLU, desc->activation);
+    TEGROUP_IMPL_RULE(!desc->interleaved, ERROR_COMBINATION, "interleaved",
+                      "must be 0 with fc1_up.weight: gates and ups are halves", 0, desc->interleaved);
+    for (i = 0; i < 4; i++) {
+        const tegroup_dtype gate = tegroup_impl_mlp_dtype(desc, TEGROUP_IMPL_MLP_FC1_WEIGHT + i),
+                            up = tegroup_impl_mlp_dtype(desc, TEGROUP_IMPL_MLP_FC1_UP_WEIGHT + i);
+        const char *field = tegroup_impl_mlp_path(TEGROUP_IMPL_MLP_FC1_UP_WEIGHT + i, TEGROUP_IMPL_MEMBER_DTYPE);
+        TEGROUP_IMPL_RULE_AS(DTYPE, up == gate || up != TEGROUP_DTYPE_UNSET, ERROR_UNSET, field, same[i], gate, up);
+        TEGROUP_IMPL_RULE_AS(DTYPE, up == gate, ERROR_DTYPE, field, same[i], gate, up);
+    }
+    TEGROUP_IMPL_RULE(desc->fc1_up.weight_layout == desc->fc1.weight_layout, ERROR_COMBINATION, "fc1_up.weight_layout",
+                      "must equal fc1.weight_layout", desc->fc1.weight_layout, desc->fc1_up.weight_layout);
+    TEGROUP_IMPL_RULE(shape->groups == like->groups, ERROR_SHAPE, TEGROUP_IMPL_PATH(GROUPS), gates->groups,
+                      like->groups, shape->groups);
+    TEGROUP_IMPL_RULE(shape->rows == like->rows, ERROR_SHAPE, TEGROUP_IMPL_PATH(ROWS), gates->rows, like->rows,
+                      shape->rows);
+    TEGROUP_IMPL_RULE(shape->cols == like->cols, ERROR_SHAPE, TEGROUP_IMPL_PATH(COLS), gates->cols, like->cols,
+                      shape->cols);
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_halves(
+        desc, TEGROUP_IMPL_THERE(preactivation) ? &desc->preactivation : &layers->preactivation,
+        TEGROUP_IMPL_MLP_PREACTIVATION, h, error));
+    return tegroup_impl_mlp_check_halves(desc, &desc->grad_preactivation, TEGROUP_IMPL_MLP_GRAD_PREACTIVATION, h,
+                                         error);
 }
 
 /* A tensor of the routing's rows: they and the snapshot are input's. */
@@ -298,7 +403,8 @@ static inline tegroup_status tegroup_impl_mlp_check_numbers(const tegroup_mlp_de
 /* The rules of the MLP: what its tensors are to each other. Those of a product are the product's. */
 static inline tegroup_status tegroup_impl_mlp_check(const tegroup_mlp_desc *desc, tegroup_impl_mlp_layers *layers,
                                                     tegroup_error *error) {
-    int64_t width;
+    const int twice = tegroup_impl_gated(desc->activation) && !tegroup_impl_mlp_apart(desc);
+    int64_t out, width;
     int i;
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_numbers(desc, error));
@@ -307,23 +413,27 @@ static inline tegroup_status tegroup_impl_mlp_check(const tegroup_mlp_desc *desc
     tegroup_impl_mlp_layers_of(desc, TEGROUP_OP_WGRAD, layers);
     for (i = TEGROUP_IMPL_MLP_OUT; i < TEGROUP_IMPL_MLP_ROW_SCALE; i++)
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_rows(desc, i, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_up(desc, layers, error));
     TEGROUP_IMPL_TRY(tegroup_impl_layer_check(&layers->fc1, error));
+    if (tegroup_impl_mlp_apart(desc)) TEGROUP_IMPL_TRY(tegroup_impl_layer_check(&layers->fc1_up, error));
     TEGROUP_IMPL_RULE(desc->fc2.weight.shape.groups == desc->fc1.weight.shape.groups, ERROR_SHAPE,
                       "fc2.weight.shape.groups", "must equal fc1.weight.shape.groups", desc->fc1.weight.shape.groups,
                       desc->fc2.weight.shape.groups); /* before fc2's tensors are held against fc2.weight */
     TEGROUP_IMPL_TRY(tegroup_impl_layer_check(&layers->fc2, error));
     if (tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, TEGROUP_IMPL_LINEAR_ROW_SCALE))
         TEGROUP_IMPL_TRY(tegroup_impl_layer_check_bias_type(&layers->fc2, error));
-    width = tegroup_impl_activation_cols(desc->activation, layers->activated.shape.cols);
-    TEGROUP_IMPL_RULE(layers->preactivation.shape.cols == width, ERROR_SHAPE,
+    out = tegroup_impl_weight_out(&desc->fc1.weight, desc->fc1.weight_layout);
+    width = twice ? tegroup_impl_activation_cols(desc->activation, layers->activated.shape.cols)
+                  : layers->activated.shape.cols;
+    TEGROUP_IMPL_RULE(out == width, ERROR_SHAPE,
                       desc->fc1.weight_layout == TEGROUP_WEIGHT_IN_OUT ? "fc1.weight.shape.cols"
                                                                        : "fc1.weight.shape.rows",
                       desc->fc2.weight_layout == TEGROUP_WEIGHT_IN_OUT
-                          ? (tegroup_impl_gated(desc->activation) ? "must be twice fc2.weight.shape.rows: gate and up"
-                                                                  : "must equal fc2.weight.shape.rows")
-                      : tegroup_impl_gated(desc->activation) ? "must be twice fc2.weight.shape.cols: gate and up"
-                                                             : "must equal fc2.weight.shape.cols",
-                      width, layers->preactivation.shape.cols);
+                          ? (twice ? "must be twice fc2.weight.shape.rows: gate and up"
+                                   : "must equal fc2.weight.shape.rows")
+                      : twice ? "must be twice fc2.weight.shape.cols: gate and up"
+                              : "must equal fc2.weight.shape.cols",
+                      width, out);
     for (i = TEGROUP_IMPL_MLP_PREACTIVATION; i < TEGROUP_IMPL_MLP_ROW_SCALE; i++)
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_saved(desc, i, error));
     return tegroup_impl_check_real(desc->grad_row_scale.dtype, "grad_row_scale.dtype", error);

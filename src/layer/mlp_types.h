@@ -21,10 +21,11 @@ typedef enum tegroup_fusion {
 typedef enum tegroup_mlp_layer {
     TEGROUP_MLP_LAYER_UNSET = 0,
     TEGROUP_MLP_FC1         = 1,
-    TEGROUP_MLP_FC2         = 2
+    TEGROUP_MLP_FC2         = 2,
+    TEGROUP_MLP_FC1_UP      = 3
 } tegroup_mlp_layer;
 
-/* One of its two linear layers. Each tensor is one buffer or pointers (device lists for the backends whose kernels
+/* One of its linear layers. Each tensor is one buffer or pointers (device lists for the backends whose kernels
  * read them). */
 typedef struct tegroup_mlp_weights {
     tegroup_tensor weight;    /* in  W [groups, n, k] or, as weight_layout says, [groups, k, n]; required, for its
@@ -37,7 +38,8 @@ typedef struct tegroup_mlp_weights {
 
 /* fc1, an activation f and fc2, one of each an expert. h is the width between them: fc2.weight is [groups, n, h],
  * fc1.weight [groups, 2 h, k] for an activation of gate and up, else [groups, h, k]; with weight_layout IN_OUT their
- * transposes, whose products have no activation in their epilogues.
+ * transposes, whose products have no activation in their epilogues. Where gates and ups are two weights, fc1 is the
+ * gates' and fc1_up the ups', [groups, h, k] each.
  *
  *   forward   preactivation = X W1^T + b1             reads input, fc1.weight, fc1.bias
  *             activated = row_scale * f(preactivation)      row_scale
@@ -45,7 +47,8 @@ typedef struct tegroup_mlp_weights {
  *   dgrad     d activated = dY W2                     reads grad_output, fc2.weight
  *             grad_preactivation, drow_scale                preactivation, row_scale; writes grad_preactivation,
  *                                                           grad_row_scale
- *             dX = grad_preactivation W1                    fc1.weight; writes dgrad_out, if wanted
+ *             dX = grad_preactivation W1                    fc1.weight; writes dgrad_out, if wanted (fc1_up: dX =
+ *                                                           dgates W1, rounded to dgrad_out, then dX += dups W1up)
  *   wgrad     dW2 = dY^T activated, db2 = sum of dY   reads grad_output, activated; writes fc2.main_grad, fc2.bias_grad
  *             dW1 = grad_preactivation^T X, db1       reads grad_preactivation, input; writes those of fc1
  *
@@ -63,6 +66,12 @@ typedef struct tegroup_mlp_desc {
     size_t          struct_size;    /* sizeof(tegroup_mlp_desc)                                                   */
     tegroup_space   space;          /* where all data live; required                                              */
     tegroup_mlp_weights fc1, fc2;
+    tegroup_mlp_weights fc1_up;     /* absent (weight.dtype UNSET): fc1 holds gates and ups. Else the ups', of an
+                                       activation of both, each tensor of the shape, dtype and presence of fc1's, and
+                                       interleaved 0. Y and main_grad have the bits of one fc1 of both, gates first; dX
+                                       has a rounding more. The products write and read halves of rows of
+                                       preactivation and grad_preactivation: where h is no multiple of 16 bytes, not by
+                                       SM90 and CUBLASLT_GROUPED                                                  */
     tegroup_activation activation;  /* required                                                                   */
     int32_t         interleaved;    /* 0: preactivation is [gate | up] halves; 1: gate, up, gate, up ...          */
     double          alpha, limit;   /* SWIGLU_CLAMPED: 0 = 1.702 and 7; others: 0                                 */
@@ -118,7 +127,7 @@ typedef struct tegroup_mlp_planned {
     uint32_t           fused;            /* TEGROUP_FUSED_* bits; SM90 and PORTABLE have both                      */
     tegroup_activation activation;
     int32_t            interleaved, recompute, fc2_bias_scaled;
-    tegroup_dtype      dtypes[17];       /* of the desc's tensors and of row_scale: a call's are held against them */
+    tegroup_dtype      dtypes[21];       /* of the desc's tensors and of row_scale: a call's are held against them */
     int64_t            preactivation_bytes, activated_bytes; /* at capacity; 0 = not planned                   */
     int64_t            grad_preactivation_bytes;             /* likewise                                       */
     int32_t            scratch_preactivation, scratch_activated; /* 1: it lies in the workspace                    */
@@ -137,8 +146,8 @@ typedef struct tegroup_mlp_plan {
     size_t              saved_by_dgrad_bytes;   /* and from dgrad to wgrad; grad_preactivation is free where it is
                                                    preactivation */
     tegroup_mlp_planned planned;
-    tegroup_linear_plan fc1, fc2;        /* their products; all zero where an output is absent. fc2.grad_row_scale
-                                            adds */
+    tegroup_linear_plan fc1, fc2, fc1_up; /* their products; all zero where an output is absent. fc2.grad_row_scale
+                                             and fc1_up.dgrad add; fc1_up.forward does not run where it is fused  */
 } tegroup_mlp_plan;
 
 /* The memory that a plan gives the size of. */

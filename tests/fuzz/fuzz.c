@@ -1111,9 +1111,9 @@ static void fuzz_mlp(void) {
         FIELD(tegroup_mlp_desc, activation), FIELD(tegroup_mlp_desc, interleaved), FIELD(tegroup_mlp_desc, recompute), FIELD(tegroup_mlp_desc, row_scale_dtype),
         FIELD(tegroup_mlp_desc, fc2_bias_scaled), FIELD(tegroup_mlp_desc, accumulate), FIELD(tegroup_mlp_desc, out_tail), FIELD(tegroup_mlp_desc, dgrad_out_tail),
         FIELD(tegroup_mlp_desc, fusion), FIELD(tegroup_mlp_desc, options.compute), FIELD(tegroup_mlp_desc, options.backend), FIELD(tegroup_mlp_desc, options.check_level),
-        FIELD(tegroup_mlp_desc, options.workspace_bytes)};
+        FIELD(tegroup_mlp_desc, options.workspace_bytes), MLP_FIELDS(fc1_up.weight), MLP_FIELDS(fc1_up.bias), MLP_FIELDS(fc1_up.main_grad), MLP_FIELDS(fc1_up.bias_grad)};
     static const field pointers[] = {
-        MLP_POINTERS(fc1.weight), MLP_POINTERS(fc1.bias), MLP_POINTERS(fc1.main_grad), MLP_POINTERS(fc1.bias_grad), MLP_POINTERS(fc2.weight), MLP_POINTERS(fc2.bias),
+        MLP_POINTERS(fc1_up.weight), MLP_POINTERS(fc1_up.bias), MLP_POINTERS(fc1_up.main_grad), MLP_POINTERS(fc1_up.bias_grad), MLP_POINTERS(fc1.weight), MLP_POINTERS(fc1.bias), MLP_POINTERS(fc1.main_grad), MLP_POINTERS(fc1.bias_grad), MLP_POINTERS(fc2.weight), MLP_POINTERS(fc2.bias),
         MLP_POINTERS(fc2.main_grad), MLP_POINTERS(fc2.bias_grad), MLP_POINTERS(input), MLP_POINTERS(out), MLP_POINTERS(grad_output), MLP_POINTERS(dgrad_out),
         MLP_POINTERS(grad_row_scale), MLP_POINTERS(preactivation), MLP_POINTERS(activated), MLP_POINTERS(grad_preactivation), FIELD(tegroup_mlp_desc, row_scale),
         FIELD(tegroup_mlp_desc, options.workspace)};
@@ -1122,7 +1122,8 @@ static void fuzz_mlp(void) {
     tegroup_mlp_desc desc;
     tegroup_tensor *tensors[] = {&desc.fc1.weight, &desc.fc1.bias, &desc.fc2.weight, &desc.fc2.bias, &desc.fc1.main_grad, &desc.fc1.bias_grad, &desc.fc2.main_grad,
                                  &desc.fc2.bias_grad, &desc.input, &desc.grad_output, &desc.out, &desc.dgrad_out, &desc.grad_row_scale, &desc.preactivation,
-                                 &desc.activated, &desc.grad_preactivation};
+                                 &desc.activated, &desc.grad_preactivation, &desc.fc1_up.weight, &desc.fc1_up.bias, &desc.fc1_up.main_grad, &desc.fc1_up.bias_grad};
+    enum { MLP_TENSORS = COUNT(tensors), FIRST_UP = 16 };
     tegroup_shape sizes;
     tegroup_mlp_plan plan;
     tegroup_gemm_desc gemm;
@@ -1131,21 +1132,28 @@ static void fuzz_mlp(void) {
     tegroup_status status;
     int64_t rows = below(12), n = below(12), h = below(12), k = below(12);
     tegroup_dtype operand = any_float(), result = any_float();
-    int i, lies = 0, wide, biases = chance(50), backward = chance(85), scaled = chance(50);
+    int64_t width;
+    int i, lies = 0, wide, apart, biases = chance(50), backward = chance(85), scaled = chance(50);
     memset(&desc, 0, sizeof desc);
     memset(&sizes, 0, sizeof sizes);
     sizes.groups = below(6);
     desc.activation = (tegroup_activation)(1 + below(TEGROUP_ACTIVATION_IDENTITY));
     wide = desc.activation <= TEGROUP_ACTIVATION_SWIGLU_CLAMPED ? 2 : 1;
-    desc.interleaved = wide == 2 ? below(2) : 0;
-    make_tensor(&desc.fc1.weight, operand, 0, &sizes, wide * h, k);
+    apart = wide == 2 && chance(30); /* gates and ups are two weights */
+    width = apart ? h : wide * h;
+    desc.interleaved = wide == 2 && !apart ? below(2) : 0;
+    make_tensor(&desc.fc1.weight, operand, 0, &sizes, width, k);
     make_tensor(&desc.fc2.weight, operand, 0, &sizes, n, h);
-    if (biases) make_tensor(&desc.fc1.bias, any_float(), 0, &sizes, 1, wide * h);
+    if (biases) make_tensor(&desc.fc1.bias, any_float(), 0, &sizes, 1, width);
     if (biases) make_tensor(&desc.fc2.bias, operand, 0, &sizes, 1, n);
-    if (backward && chance(80)) make_tensor(&desc.fc1.main_grad, result, 0, &sizes, wide * h, k);
+    if (backward && chance(80)) make_tensor(&desc.fc1.main_grad, result, 0, &sizes, width, k);
     if (backward && chance(80)) make_tensor(&desc.fc2.main_grad, result, 0, &sizes, n, h);
-    if (biases && desc.fc1.main_grad.dtype && chance(80)) make_tensor(&desc.fc1.bias_grad, result, 0, &sizes, 1, wide * h);
+    if (biases && desc.fc1.main_grad.dtype && chance(80)) make_tensor(&desc.fc1.bias_grad, result, 0, &sizes, 1, width);
     if (biases && desc.fc2.main_grad.dtype && chance(80)) make_tensor(&desc.fc2.bias_grad, result, 0, &sizes, 1, n);
+    for (i = 0; i < 4 && apart; i++) { /* weight, bias, main_grad, bias_grad: as those of fc1 */
+        const tegroup_tensor *gates = tensors[i < 2 ? i : i + 2];
+        if (gates->dtype != TEGROUP_DTYPE_UNSET) make_tensor(tensors[FIRST_UP + i], gates->dtype, 0, &sizes, gates->shape.rows, gates->shape.cols);
+    }
     sizes.row_sizes.encoding = TEGROUP_ENCODING_COUNTS;
     sizes.row_sizes.dtype = TEGROUP_DTYPE_I64;
     sizes.row_sizes.space = TEGROUP_SPACE_HOST;
@@ -1161,9 +1169,9 @@ static void fuzz_mlp(void) {
         if (scaled && chance(70)) make_tensor(&desc.grad_row_scale, any_real(), 1, &sizes, rows, 1);
         desc.recompute = below(2);
     }
-    for (i = 0; i < 16; i++) {
-        if (i > 3 && i != 8 && i != 9 && chance(97)) tensors[i]->ld = tensors[i]->group_stride = 0;
-        if (i > 7 && chance(97)) tensors[i]->pointers_space = TEGROUP_SPACE_UNSET;
+    for (i = 0; i < MLP_TENSORS; i++) {
+        if (i > 3 && i != 8 && i != 9 && (i < FIRST_UP || i > FIRST_UP + 1) && chance(97)) tensors[i]->ld = tensors[i]->group_stride = 0;
+        if (i > 7 && i < FIRST_UP && chance(97)) tensors[i]->pointers_space = TEGROUP_SPACE_UNSET;
     }
     desc.struct_size = sizeof desc;
     desc.space = TEGROUP_SPACE_HOST;
@@ -1178,7 +1186,7 @@ static void fuzz_mlp(void) {
     spoil_numbers(&desc, numbers, COUNT(numbers));
 
     prepare_tensor(&desc.input);
-    for (i = 0; i < 16; i++)
+    for (i = 0; i < MLP_TENSORS; i++)
         if (tensors[i]->dtype != TEGROUP_DTYPE_UNSET) {
             if (tensors[i]->shape.row_sizes.encoding != TEGROUP_ENCODING_UNSET) tensors[i]->shape.snapshot = desc.input.shape.snapshot;
             tensor_memory(tensors[i]);
@@ -1188,9 +1196,9 @@ static void fuzz_mlp(void) {
     if (desc.options.check_level == TEGROUP_CHECK_DEEP && chance(20)) spoil_snapshot(desc.input.shape.snapshot);
     if (chance(20)) desc.grad_preactivation.data = desc.preactivation.data;
     spoil_pointers(&desc, pointers, COUNT(pointers));
-    for (i = 0; i < 16; i++) {
+    for (i = 0; i < MLP_TENSORS; i++) {
         lies |= tensor_lies(tensors[i]) || room(tensors[i]->shape.snapshot) < sizeof(tegroup_snapshot_header);
-        lies |= (double)room(desc.row_scale) < 8 * (double)tensors[i]->shape.rows && desc.row_scale_dtype && i > 7;
+        lies |= (double)room(desc.row_scale) < 8 * (double)tensors[i]->shape.rows && desc.row_scale_dtype && i > 7 && i < FIRST_UP;
         if (tensors[i]->pointers_space != TEGROUP_SPACE_UNSET && room(tensors[i]->pointers) < 8 * (size_t)(tensors[i]->shape.groups > 0 ? tensors[i]->shape.groups : 0))
             tensors[i]->pointers = NULL;
     }
@@ -1200,18 +1208,18 @@ static void fuzz_mlp(void) {
     check_error(status, &error);
     for (i = 1; i < 4; i++) {
         error = no_error;
-        check_error(tegroup_mlp_gemm(NULL, &desc, (tegroup_mlp_layer)(1 + below(2)), (tegroup_op)i, &gemm, &error), &error);
+        check_error(tegroup_mlp_gemm(NULL, &desc, (tegroup_mlp_layer)(1 + below(3)), (tegroup_op)i, &gemm, &error), &error);
     }
     if (status != TEGROUP_OK) return;
     MUST(desc.space == TEGROUP_SPACE_HOST);
     if (desc.options.workspace_bytes > room(desc.options.workspace)) desc.options.workspace_bytes = room(desc.options.workspace);
-    snapshots = snapshots_hash(tensors, 16);
+    snapshots = snapshots_hash(tensors, MLP_TENSORS);
     for (i = 0; i < 3; i++) {
         uint64_t before = memory_hash();
         int j;
-        for (j = 0; j < 16; j++)
+        for (j = 0; j < MLP_TENSORS; j++)
             if (tensor_lies(tensors[j])) return; /* a call may write over a list or snapshot that it has no business with */
-        if (snapshots_hash(tensors, 16) != snapshots) return;
+        if (snapshots_hash(tensors, MLP_TENSORS) != snapshots) return;
         error = no_error;
         status = calls[i](&plan, &desc, NULL, &error);
         check_error(status, &error);

@@ -33,11 +33,12 @@ static tegroup_status steps(mlp *l, const tegroup_mlp_desc *desc, int delayed) {
 /* Everything in device memory as it is on the host, and the descriptor of it. */
 static tegroup_mlp_desc mlp_to_device(const mlp *l) {
     tegroup_mlp_desc desc = l->desc;
-    tegroup_tensor *tensors[] = {&desc.fc1.weight, &desc.fc1.bias, &desc.fc1.main_grad, &desc.fc1.bias_grad, &desc.fc2.weight, &desc.fc2.bias, &desc.fc2.main_grad,
+    tegroup_tensor *tensors[] = {&desc.fc1_up.weight, &desc.fc1_up.bias, &desc.fc1_up.main_grad, &desc.fc1_up.bias_grad,
+                                 &desc.fc1.weight, &desc.fc1.bias, &desc.fc1.main_grad, &desc.fc1.bias_grad, &desc.fc2.weight, &desc.fc2.bias, &desc.fc2.main_grad,
                                  &desc.fc2.bias_grad, &desc.input, &desc.out, &desc.grad_output, &desc.dgrad_out, &desc.grad_row_scale, &desc.preactivation,
                                  &desc.activated, &desc.grad_preactivation};
     mirror_up(l->mark);
-    for (int i = 0; i < 16; i++) tensor_to_device(tensors[i], 0);
+    for (int i = 0; i < 20; i++) tensor_to_device(tensors[i], 0);
     desc.space = TEGROUP_SPACE_DEVICE;
     desc.row_scale = device_of(desc.row_scale);
     desc.options.backend = asked;
@@ -100,8 +101,8 @@ static void every_combination(tegroup_backend backend, mlp_sizes sizes) {
     const int sample = (int)scaled(1000), step = sample < 500 ? 4000 / sample - 1 : 1; /* few under tools */
     const int all = (MLP_COMBINATIONS + step - 1) / step;
     int right = check_every_mlp(sizes, 1, step, 7101 + (uint64_t)backend, run_on_device);
-    printf("%s: run %d/%d, skipped 0, of which %ld refused with fusion REQUIRED and run with AUTO; %ld elements, error/bound at most %.3f\n", tegroup_backend_name(backend),
-           right, all, (long)mlps_refused, (long)layers_elements, layers_worst);
+    printf("%s: run %d/%d, skipped 0, of which %ld refused with fusion REQUIRED and run with AUTO, %ld of gates and ups apart; %ld elements, error/bound at most %.3f\n",
+           tegroup_backend_name(backend), right, all, (long)mlps_refused, (long)mlps_apart, (long)layers_elements, layers_worst);
     ASSERT_EQ(all, right);
 }
 
@@ -115,7 +116,7 @@ TEST(mlp_gpu, portable_f32) {
     const int64_t runs = scaled(240);
     mlps_refused = 0;
     for (int i = 0; i < (int)runs; i++) {
-        mlp_choice m = {{i & 1, i % 3, i % 3, i / 3 % 3, i / 9 % 4, i % ROUTINGS, (tegroup_tail)(i / 4 % 3)}, i & 1, TEGROUP_ACTIVATION_UNSET};
+        mlp_choice m = {{i & 1, i % 3, i % 3, i / 3 % 3, i / 9 % 4, i % ROUTINGS, (tegroup_tail)(i / 4 % 3)}, i & 1, TEGROUP_ACTIVATION_UNSET, 1};
         ASSERT_STREQ("", check_mlp(&m, TEGROUP_DTYPE_F32, mlp_odd, 1, &r, run_on_device));
     }
     ASSERT_EQ(runs / 2, mlps_refused);
@@ -143,9 +144,9 @@ static void split_make(mlp *l, const mlp_choice *m, mlp_sizes sizes, uint64_t se
 static size_t results_of(const mlp *l, unsigned char *to) {
     const tegroup_mlp_desc *d = &l->desc;
     const tegroup_tensor *all[] = {&d->out, &d->dgrad_out, &d->grad_row_scale, &d->preactivation, &d->activated, &d->grad_preactivation, &d->fc1.main_grad, &d->fc1.bias_grad,
-                                   &d->fc2.main_grad, &d->fc2.bias_grad};
+                                   &d->fc2.main_grad, &d->fc2.bias_grad, &d->fc1_up.main_grad, &d->fc1_up.bias_grad};
     size_t at = 0;
-    for (int i = 0; i < 10; i++) {
+    for (int i = 0; i < 12; i++) {
         if (all[i]->dtype == TEGROUP_DTYPE_UNSET) continue;
         for (int32_t g = 0; g < (all[i]->pointers != NULL ? GROUPS : 1); g++) {
             guarded_node *node = guarded_find(all[i]->pointers != NULL ? all[i]->pointers[g] : all[i]->data);
@@ -157,19 +158,19 @@ static size_t results_of(const mlp *l, unsigned char *to) {
 }
 
 static int same_addresses(const tegroup_mlp_desc *x, const tegroup_mlp_desc *y) {
-    const tegroup_tensor *a[] = {&x->fc1.weight, &x->fc1.bias, &x->fc1.main_grad, &x->fc1.bias_grad, &x->fc2.weight, &x->fc2.bias, &x->fc2.main_grad, &x->fc2.bias_grad,
+    const tegroup_tensor *a[] = {&x->fc1_up.weight, &x->fc1_up.bias, &x->fc1_up.main_grad, &x->fc1_up.bias_grad, &x->fc1.weight, &x->fc1.bias, &x->fc1.main_grad, &x->fc1.bias_grad, &x->fc2.weight, &x->fc2.bias, &x->fc2.main_grad, &x->fc2.bias_grad,
                                  &x->input, &x->out, &x->grad_output, &x->dgrad_out, &x->grad_row_scale, &x->preactivation, &x->activated, &x->grad_preactivation};
-    for (int i = 0; i < 16; i++) {
+    for (int i = 0; i < 20; i++) {
         const tegroup_tensor *b = (const tegroup_tensor *)((const char *)y + ((const char *)a[i] - (const char *)x));
         if (a[i]->data != b->data || a[i]->pointers != b->pointers || a[i]->shape.snapshot != b->shape.snapshot || a[i]->shape.row_sizes.data != b->shape.row_sizes.data) return 0;
     }
     return x->row_scale == y->row_scale && x->options.workspace == y->options.workspace;
 }
 
-static const mlp_choice step_kinds[] = {{{0, 0, 2, 0, 3, 0, TEGROUP_TAIL_KEEP, 0}, 0, TEGROUP_ACTIVATION_SWIGLU},
-                                   {{1, 1, 2, 2, 3, 0, TEGROUP_TAIL_ZERO, 3}, 0, TEGROUP_ACTIVATION_SWIGLU_CLAMPED},
-                                   {{1, 2, 2, 1, 3, 0, TEGROUP_TAIL_POISON, 1}, 0, TEGROUP_ACTIVATION_GEGLU},
-                                   {{0, 2, 2, 2, 3, 0, TEGROUP_TAIL_ZERO, 2}, 0, TEGROUP_ACTIVATION_RELU_SQUARED}};
+static const mlp_choice step_kinds[] = {{{0, 0, 2, 0, 3, 0, TEGROUP_TAIL_KEEP, 0}, 0, TEGROUP_ACTIVATION_SWIGLU, 1},
+                                   {{1, 1, 2, 2, 3, 0, TEGROUP_TAIL_ZERO, 3}, 0, TEGROUP_ACTIVATION_SWIGLU_CLAMPED, 1},
+                                   {{1, 2, 2, 1, 3, 0, TEGROUP_TAIL_POISON, 1}, 0, TEGROUP_ACTIVATION_GEGLU, 1},
+                                   {{0, 2, 2, 2, 3, 0, TEGROUP_TAIL_ZERO, 2}, 0, TEGROUP_ACTIVATION_RELU_SQUARED, 0}};
 
 static void replays(tegroup_backend backend, mlp_sizes sizes) {
     if (!backend_here(backend)) return;
@@ -326,7 +327,7 @@ static void fused(tegroup_backend backend) {
     streams_make();
     asked = backend;
     for (int i = 0; i < runs; i++) {
-        mlp_choice m = {{i & 1, i / 3 % 3, 0, i / 2 % 3, 3, i % ROUTINGS, TEGROUP_TAIL_KEEP, 0}, 0, kinds[i % 5]};
+        mlp_choice m = {{i & 1, i / 3 % 3, 0, i / 2 % 3, 3, i % ROUTINGS, TEGROUP_TAIL_KEEP, 0}, 0, kinds[i % 5], 0};
         const int backward = i / 5 % 2;
         int64_t rows[GROUPS];
         for (int g = 0; g < GROUPS; g++) rows[g] = i % 3 ? rng_int(&r, 0, 150) : routings[m.c.routing][g];
@@ -383,6 +384,86 @@ static void fused(tegroup_backend backend) {
     printf("%s: %d MLPs forward and %d with gradients, fused bitwise as unfused; %d refused by design\n", tegroup_backend_name(backend), ran[0], ran[1], refused);
     ASSERT_TRUE(ran[0] > 0 && ran[1] > 0 && infinities > 0);
 }
+/* Kernels of one forward call. */
+static size_t forward_launches(mlp *l, const tegroup_mlp_desc *desc) {
+    cudaGraph_t graph;
+    size_t count = 0;
+    MUST(cudaStreamBeginCapture(first, cudaStreamCaptureModeThreadLocal));
+    const tegroup_status status = tegroup_mlp_forward(&l->plan, desc, first, &l->error);
+    MUST(cudaStreamEndCapture(first, &graph));
+    MUST(cudaGraphGetNodes(graph, NULL, &count));
+    MUST(cudaGraphDestroy(graph));
+    return status == TEGROUP_OK ? count : 0;
+}
+
+/* Gates and ups as two weights, not fused and fused: the bits of one weight that is not fused, but for dX, and fused as many launches. */
+static void apart(tegroup_backend backend) {
+    if (!backend_here(backend)) return;
+    static const mlp_sizes sizes[] = {{16, 24, 40, -1}, {72, 200, 48, -1}, {128, 96, 64, -1}, {64, 264, 136, -1}, {200, 8, 16, -1}, {64, 424, 40, -1}};
+    static const tegroup_activation kinds[] = {TEGROUP_ACTIVATION_SWIGLU, TEGROUP_ACTIVATION_GEGLU, TEGROUP_ACTIVATION_SWIGLU_CLAMPED};
+    rng r = rng_seed(7651);
+    const int wanted = (int)scaled(240), runs = wanted > 24 ? wanted : 24;
+    int ran[2] = {0, 0};
+    streams_make();
+    asked = backend;
+    for (int i = 0; i < runs; i++) {
+        mlp_choice m = {{i & 1, i / 3 % 3, 0, i / 2 % 3, 3, i % ROUTINGS, TEGROUP_TAIL_KEEP, i % 8 == 7}, 0, kinds[i % 3], 0};
+        int64_t rows[GROUPS];
+        for (int g = 0; g < GROUPS; g++) rows[g] = i % 3 ? rng_int(&r, 0, 150) : routings[m.c.routing][g];
+        mlp *l = (mlp *)malloc(sizeof *l);
+        mlp_make(l, &m, i % 2 ? TEGROUP_DTYPE_BF16 : TEGROUP_DTYPE_F16, sizes[i % 6], rows, &r);
+        l->desc.interleaved = 0;
+        const int backward = i / 5 % 2;
+        if (!backward) {
+            forget_gradients(&l->desc);
+            if (i / 5 % 3 == 1) memset(&l->desc.preactivation, 0, sizeof l->desc.preactivation);
+        }
+        const int fusible = !m.c.transposed && l->desc.preactivation.dtype != TEGROUP_DTYPE_F32;
+        tegroup_mlp_desc whole = l->desc;
+        memset(&whole.dgrad_out, 0, sizeof whole.dgrad_out);
+        size_t bytes = 0, launches[2] = {0, 0};
+        unsigned char *wants = NULL;
+        for (int turn = 0; turn < 4; turn++) { /* one weight, not fused and fused; two, not fused and fused */
+            const int fuses = turn & 1, two = turn / 2;
+            if (fuses && !fusible) continue;
+            if (turn > 0) problem_reset(&l->f1);
+            if (turn == 2) mlp_part(l, &r);
+            l->desc.fusion = fuses ? TEGROUP_FUSION_REQUIRED : TEGROUP_FUSION_NEVER;
+            tegroup_mlp_desc desc = mlp_to_device(l);
+            ASSERT_EQ(tegroup_mlp_plan_make(&desc, NULL, &l->plan, &l->error), TEGROUP_OK);
+            ASSERT_EQ(l->plan.planned.fused & TEGROUP_FUSED_FORWARD, fuses ? TEGROUP_FUSED_FORWARD : 0u);
+            desc = mlp_to_device(l); /* now with a workspace */
+            if (backward) ASSERT_EQ(steps(l, &desc, 0), TEGROUP_OK);
+            else {
+                ASSERT_EQ(prepare_on_device(&l->f1.a, first, &l->error), TEGROUP_OK);
+                ASSERT_EQ(tegroup_mlp_forward(&l->plan, &desc, first, &l->error), TEGROUP_OK);
+            }
+            MUST(cudaDeviceSynchronize());
+            mirror_down();
+            if (fuses) launches[two] = forward_launches(l, &desc);
+            ASSERT_EQ(workspace_guards_changed(), 0);
+            ASSERT_EQ(guards_changed(), 0);
+            if (two) mlp_join(l);
+            const tegroup_mlp_desc now = l->desc;
+            l->desc = whole; /* where results lie in one */
+            if (turn == 0) wants = (unsigned char *)malloc(2 * (bytes = results_of(l, NULL)) + 1);
+            results_of(l, wants + (turn > 0) * bytes);
+            l->desc = now;
+            if (turn > 0) ASSERT_EQ(memcmp(wants, wants + bytes, bytes), 0);
+            ran[fuses] += two;
+        }
+        if (fusible) ASSERT_GT(launches[0], 0u);
+        ASSERT_EQ(launches[0], launches[1]);
+        free(wants);
+        mlp_release(l);
+        free(l);
+    }
+    printf("%s: %d MLPs of gates and ups apart, and %d of them fused, bitwise as one weight\n", tegroup_backend_name(backend), ran[0], ran[1]);
+    ASSERT_TRUE(ran[0] > 0 && ran[1] > 0);
+}
+TEST(mlp_gpu, sm90_apart) { apart(TEGROUP_BACKEND_SM90); }
+TEST(mlp_gpu, portable_apart) { apart(TEGROUP_BACKEND_PORTABLE); }
+
 TEST(mlp_gpu, sm90_fused) { fused(TEGROUP_BACKEND_SM90); }
 TEST(mlp_gpu, portable_fused) { fused(TEGROUP_BACKEND_PORTABLE); }
 
@@ -434,7 +515,7 @@ static void chain_of_mlp(tegroup_backend backend, mlp_sizes sizes) {
     asked = backend;
     tegroup_chain_plan *plan = (tegroup_chain_plan *)malloc(sizeof *plan);
     for (int i = 0; i < (int)scaled(60); i++) {
-        mlp_choice m = {{i & 1, i % 3, 0, i / 3 % 3, 3, i % ROUTINGS, TEGROUP_TAIL_KEEP, i / 2 & 3}, 0, TEGROUP_ACTIVATION_UNSET};
+        mlp_choice m = {{i & 1, i % 3, 0, i / 3 % 3, 3, i % ROUTINGS, TEGROUP_TAIL_KEEP, i / 2 & 3}, 0, TEGROUP_ACTIVATION_UNSET, 0};
         mlp *l = (mlp *)malloc(sizeof *l);
         tegroup_chain_op ops[3];
         tegroup_chain_argument arguments[3];

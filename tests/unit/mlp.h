@@ -13,6 +13,7 @@ typedef struct mlp_choice {
     choice c;
     int fused; /* 1: REQUIRED, which must run or be refused by design; then AUTO. 0: NEVER */
     tegroup_activation activation; /* UNSET = any */
+    int apart; /* 1: half of those that can have gates and ups as two weights. 0: none */
 } mlp_choice;
 
 typedef struct mlp {
@@ -21,6 +22,7 @@ typedef struct mlp {
     void *mark;
     float *row_scale; /* NULL = none */
     int forward;      /* 1: forward runs; 0: what it would have saved is given */
+    int apart;        /* 1: gates and ups have been given weights of their own */
     tegroup_mlp_desc desc;
     tegroup_mlp_plan plan;
     tegroup_error error;
@@ -39,6 +41,102 @@ SUPPORT void empty(grid *t) {
     poison(t->tensor.data, guarded_find(t->tensor.data)->bytes);
     guarded_remember(t->tensor.data);
 }
+
+/* ---- gates and ups apart ---- */
+
+enum { MLP_WEIGHT, MLP_BIAS, MLP_MAIN_GRAD, MLP_BIAS_GRAD, MLP_PARTS };
+SUPPORT tegroup_tensor *mlp_part_of(tegroup_mlp_weights *w, int i) {
+    tegroup_tensor *all[MLP_PARTS] = {&w->weight, &w->bias, &w->main_grad, &w->bias_grad};
+    return all[i];
+}
+/* The grid of what fc1 has where gates and ups are one. */
+SUPPORT grid *mlp_whole(mlp *l, int i) {
+    grid *all[MLP_PARTS] = {&l->f1.b, &l->f1.bias, &l->w1.d, &l->w1.bias};
+    return all[i];
+}
+SUPPORT unsigned char *mlp_part_at(const tegroup_tensor *t, int32_t g) {
+    const int64_t ld = t->ld > 0 ? t->ld : t->shape.cols, stride = t->group_stride > 0 ? t->group_stride : t->shape.rows * ld;
+    return t->pointers != NULL ? (unsigned char *)t->pointers[g] : (unsigned char *)t->data + g * stride * (int64_t)size_of(t->dtype);
+}
+/* Copies between the gates' or the ups' tensor and their half of the whole. */
+SUPPORT void mlp_part_copy(const tegroup_tensor *part, grid *whole, int by_cols, int up, int back) {
+    const size_t each = size_of(part->dtype), bytes = (size_t)part->shape.cols * each;
+    const int64_t ld = part->ld > 0 ? part->ld : part->shape.cols;
+    for (int32_t g = 0; g < GROUPS; g++)
+        for (int64_t i = 0; i < part->shape.rows; i++) {
+            const int64_t row = by_cols || !up ? i : part->shape.rows + i, col = by_cols && up ? part->shape.cols : 0;
+            unsigned char *in = mlp_part_at(part, g) + (size_t)(i * ld) * each, *of = whole->at[g] + (size_t)(row * whole->ld[g] + col) * each;
+            memcpy(back ? of : in, back ? in : of, bytes);
+        }
+}
+SUPPORT int mlp_by_cols(const mlp *l, int i) { return i == MLP_BIAS || i == MLP_BIAS_GRAD || l->desc.fc1.weight_layout == TEGROUP_WEIGHT_IN_OUT; }
+
+/* Gives gates and ups what fc1 has, each in buffers of its own; where operands lie is by chance. */
+SUPPORT void mlp_part(mlp *l, rng *r) {
+    const int aligned = l->f1.s.aligned;
+    l->apart = 1;
+    for (int i = 0; i < MLP_PARTS; i++) {
+        tegroup_tensor *whole = mlp_part_of(&l->desc.fc1, i), one = *whole;
+        const int by_cols = mlp_by_cols(l, i);
+        if (one.dtype == TEGROUP_DTYPE_UNSET) continue;
+        if (by_cols) one.shape.cols /= 2;
+        else one.shape.rows /= 2;
+        one.ld = one.group_stride = 0;
+        if (i == MLP_WEIGHT && aligned) one.ld = (one.shape.cols + 7) / 8 * 8;
+        if (i == MLP_WEIGHT && rng_chance(r, 50)) one.ld = (one.ld > 0 ? one.ld : one.shape.cols) + (aligned ? 8 : 3);
+        for (int up = 0; up < 2; up++) {
+            const int64_t ld = one.ld > 0 ? one.ld : one.shape.cols, elements = one.shape.rows * ld;
+            tegroup_tensor *to = mlp_part_of(up ? &l->desc.fc1_up : &l->desc.fc1, i);
+            *to = one;
+            if (one.pointers != NULL) {
+                void **pointers = (void **)guarded(GROUPS * sizeof(void *));
+                for (int g = 0; g < GROUPS; g++) pointers[g] = elements_new(one.dtype, elements, aligned);
+                to->pointers = pointers;
+            } else {
+                if (i == MLP_WEIGHT && rng_chance(r, 50)) to->group_stride = elements + (aligned ? 8 : 5);
+                to->data = elements_new(one.dtype, GROUPS * (to->group_stride > 0 ? to->group_stride : elements), aligned);
+            }
+            mlp_part_copy(to, mlp_whole(l, i), by_cols, up, 0);
+            for (int32_t g = 0; g < (to->pointers != NULL ? GROUPS : 1); g++) guarded_remember(to->pointers != NULL ? to->pointers[g] : to->data);
+        }
+    }
+    l->desc.fc1_up.weight_layout = l->desc.fc1.weight_layout;
+}
+
+/* Puts the gradients of gates and ups together, where the reference looks for them. */
+SUPPORT void mlp_join(mlp *l) {
+    for (int i = MLP_MAIN_GRAD; i < MLP_PARTS; i++)
+        for (int up = 0; up < 2; up++) {
+            const tegroup_tensor *part = mlp_part_of(up ? &l->desc.fc1_up : &l->desc.fc1, i);
+            if (part->dtype == TEGROUP_DTYPE_UNSET) continue;
+            mlp_part_copy(part, mlp_whole(l, i), mlp_by_cols(l, i), up, 1);
+        }
+}
+/* They have been looked at there: what a run wrote is no disturbance. */
+SUPPORT void mlp_forgive_parts(mlp *l) {
+    for (int i = MLP_MAIN_GRAD; i < MLP_PARTS; i++)
+        for (int up = 0; up < 2; up++) {
+            const tegroup_tensor *part = mlp_part_of(up ? &l->desc.fc1_up : &l->desc.fc1, i);
+            for (int32_t g = 0; part->dtype != TEGROUP_DTYPE_UNSET && g < (part->pointers != NULL ? GROUPS : 1); g++)
+                guarded_remember(part->pointers != NULL ? part->pointers[g] : part->data);
+        }
+}
+
+/* The gates' part of dX is rounded to dX's type before the ups' is added. */
+SUPPORT void mlp_round_twice(mlp *l) {
+    const int64_t k = l->desc.input.shape.cols, h = l->d1.a.tensor.shape.cols / 2;
+    const int transposed = l->desc.fc1.weight_layout == TEGROUP_WEIGHT_IN_OUT;
+    for (int32_t g = 0; g < GROUPS; g++)
+        for (int64_t i = 0; i < l->d1.d.rows[g]; i++)
+            for (int64_t j = 0; j < k; j++) {
+                double sum = 0, *bound = &l->d1.bound[g][i * k + j];
+                for (int64_t q = 0; q < h; q++) sum += value_at(&l->d1.a, g, i, q) * value_at(&l->d1.b, g, transposed ? j : q, transposed ? q : j);
+                *bound += unit_roundoff(l->d1.d.dtype) * (fabs(sum) + *bound) * (1 + 0x1p-6) + smallest_step(l->d1.d.dtype) / 2;
+                l->d1.long_sum[g][i * k + j] = 0; /* the bound is no longer a long sum's alone */
+            }
+}
+
+/* ---- the MLP ---- */
 
 /* sizes: aligned ones, h a multiple of 8, have rows of whole 16 bytes, as some backends need them. Operands' are apart by as much;
  * results are contiguous, so where they are halves n or k is rounded up to eights. m: rows of each group. */
@@ -168,6 +266,7 @@ SUPPORT void mlp_make(mlp *l, const mlp_choice *choose, tegroup_dtype dtype, mlp
     d->options.compute = wide ? TEGROUP_COMPUTE_F64 : TEGROUP_COMPUTE_F32;
     d->options.threads = 1;
     d->options.check_level = rng_chance(r, 25) ? TEGROUP_CHECK_DEEP : TEGROUP_CHECK_HOST;
+    if (choose->apart && gated && !d->interleaved && rng_chance(r, 50)) mlp_part(l, r);
 }
 
 SUPPORT void mlp_release(mlp *l) { guards_release(l->mark); }
@@ -175,15 +274,15 @@ SUPPORT void mlp_release(mlp *l) { guards_release(l->mark); }
 /* What a call is given when only that which it reads and writes still has an address. */
 SUPPORT tegroup_mlp_desc mlp_only(const tegroup_mlp_desc *desc, tegroup_op op) {
     tegroup_mlp_desc d = *desc;
-    tegroup_tensor *forward[] = {&d.fc1.main_grad, &d.fc1.bias_grad, &d.fc2.main_grad, &d.fc2.bias_grad, &d.grad_output, &d.dgrad_out, &d.grad_row_scale, &d.grad_preactivation};
-    tegroup_tensor *dgrad[] = {&d.fc1.main_grad, &d.fc1.bias_grad, &d.fc2.main_grad, &d.fc2.bias_grad, &d.input, &d.out, &d.fc1.bias};
-    tegroup_tensor *wgrad[] = {&d.fc1.weight, &d.fc1.bias, &d.fc2.weight, &d.fc2.bias, &d.out, &d.dgrad_out, &d.grad_row_scale, &d.preactivation};
-    for (int i = 0; i < 8 && op == TEGROUP_OP_FORWARD; i++) forget(forward[i]);
-    for (int i = 0; i < 7 && op == TEGROUP_OP_DGRAD; i++) forget(dgrad[i]);
-    for (int i = 0; i < 8 && op == TEGROUP_OP_WGRAD; i++) forget(wgrad[i]);
+    tegroup_tensor *forward[] = {&d.fc1_up.main_grad, &d.fc1_up.bias_grad, &d.fc1.main_grad, &d.fc1.bias_grad, &d.fc2.main_grad, &d.fc2.bias_grad, &d.grad_output, &d.dgrad_out, &d.grad_row_scale, &d.grad_preactivation};
+    tegroup_tensor *dgrad[] = {&d.fc1_up.main_grad, &d.fc1_up.bias_grad, &d.fc1_up.bias, &d.fc1.main_grad, &d.fc1.bias_grad, &d.fc2.main_grad, &d.fc2.bias_grad, &d.input, &d.out, &d.fc1.bias};
+    tegroup_tensor *wgrad[] = {&d.fc1_up.weight, &d.fc1_up.bias, &d.fc1.weight, &d.fc1.bias, &d.fc2.weight, &d.fc2.bias, &d.out, &d.dgrad_out, &d.grad_row_scale, &d.preactivation};
+    for (int i = 0; i < 10 && op == TEGROUP_OP_FORWARD; i++) forget(forward[i]);
+    for (int i = 0; i < 10 && op == TEGROUP_OP_DGRAD; i++) forget(dgrad[i]);
+    for (int i = 0; i < 10 && op == TEGROUP_OP_WGRAD; i++) forget(wgrad[i]);
     if (op == TEGROUP_OP_FORWARD ? d.recompute : op == TEGROUP_OP_DGRAD && !d.recompute) forget(&d.activated);
     if (op == TEGROUP_OP_WGRAD && !d.fc2_bias_scaled) d.row_scale = NULL;
-    if (op == TEGROUP_OP_DGRAD && d.dgrad_out.dtype == TEGROUP_DTYPE_UNSET) forget(&d.fc1.weight);
+    if (op == TEGROUP_OP_DGRAD && d.dgrad_out.dtype == TEGROUP_DTYPE_UNSET) forget(&d.fc1.weight), forget(&d.fc1_up.weight);
     if (op == TEGROUP_OP_DGRAD && (!d.fc2_bias_scaled || d.grad_row_scale.dtype == TEGROUP_DTYPE_UNSET)) forget(&d.fc2.bias);
     return d;
 }
@@ -266,6 +365,7 @@ SUPPORT void wgrad_reference(problem *p) {
 /* After a run: "" or what is wrong. Tails are then as they were before. */
 SUPPORT const char *mlp_wrong(mlp *l, const choice *c, int device) {
     verdict forward = {0, 0, 0, 0, 0}, backward = forward, scales = forward;
+    if (l->apart) mlp_join(l);
     if (l->forward) {
         problem_reference(&l->f1);
         problem_reference(&l->f2);
@@ -275,6 +375,7 @@ SUPPORT const char *mlp_wrong(mlp *l, const choice *c, int device) {
     }
     problem_reference(&l->d2);
     problem_reference(&l->d1);
+    if (l->apart) mlp_round_twice(l);
     wgrad_reference(&l->w1);
     wgrad_reference(&l->w2);
     mlp_compare_activation(l, device, &forward, &backward, &scales);
@@ -293,13 +394,14 @@ SUPPORT const char *mlp_wrong(mlp *l, const choice *c, int device) {
     grid_forgive(&l->d1.a, &l->d1.s);
     if (c->bias > 0) grid_forgive(&l->w1.bias, &l->w1.s);
     if (c->bias > 0) grid_forgive(&l->w2.bias, &l->w2.s);
+    if (l->apart) mlp_forgive_parts(l);
     return problem_disturbed(&l->f1) != 0 ? "bytes changed that are no result's" : "";
 }
 
 /* Plans, prepares and runs an MLP, by the CPU or by a GPU; a failure it prints, but for a fusion that is refused. */
 typedef tegroup_status mlp_runner(mlp *l, int delayed);
 
-static int64_t mlps_refused;
+static int64_t mlps_refused, mlps_apart;
 
 SUPPORT const char *check_mlp(const mlp_choice *choose, tegroup_dtype dtype, mlp_sizes sizes, int device, rng *r, mlp_runner *run) {
     const choice *c = &choose->c;
@@ -316,10 +418,11 @@ SUPPORT const char *check_mlp(const mlp_choice *choose, tegroup_dtype dtype, mlp
         status = changed != 0 ? TEGROUP_ERROR_COMBINATION : run(l, c->delayed);
     }
     wrong = status != TEGROUP_OK ? "refused" : mlp_wrong(l, c, device);
+    mlps_apart += l->apart;
     if (wrong[0] != 0)
-        fprintf(stderr, "%s: lists %d gradients %d delayed %d bias %d outputs %d routing %d tail %d transposed %d fused %d dtype %d activation %s%s row_scale %d recompute %d\n", wrong,
+        fprintf(stderr, "%s: lists %d gradients %d delayed %d bias %d outputs %d routing %d tail %d transposed %d fused %d dtype %d activation %s%s%s row_scale %d recompute %d\n", wrong,
                 c->lists, c->gradients, c->delayed, c->bias, c->outputs, c->routing, (int)c->tail, c->transposed, choose->fused, (int)dtype,
-                activation_names[l->desc.activation - TEGROUP_ACTIVATION_SWIGLU], l->desc.interleaved ? " interleaved" : "", l->row_scale != NULL, l->desc.recompute);
+                activation_names[l->desc.activation - TEGROUP_ACTIVATION_SWIGLU], l->desc.interleaved ? " interleaved" : "", l->apart ? " apart" : "", l->row_scale != NULL, l->desc.recompute);
     mlp_release(l);
     free(l);
     return wrong;
@@ -332,8 +435,9 @@ SUPPORT int check_every_mlp(mlp_sizes sizes, int device, int step, uint64_t seed
     choice *c = &m.c;
     int right = 0, number = 0;
     m.activation = TEGROUP_ACTIVATION_UNSET;
+    m.apart = 1;
     layers_worst = 0;
-    layers_elements = mlps_refused = 0;
+    layers_elements = mlps_refused = mlps_apart = 0;
     for (c->lists = 0; c->lists < 2; c->lists++)
         for (c->gradients = 0; c->gradients < 3; c->gradients++)
             for (c->delayed = 0; c->delayed < 3; c->delayed++)

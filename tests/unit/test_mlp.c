@@ -59,16 +59,17 @@ static tegroup_status mlp_run_as_planned(mlp *l, int delayed) {
 TEST(mlp, every_combination) {
     const int sample = (int)scaled(1000), step = sample < 500 ? 1000 / sample - 1 : 1, all = (MLP_COMBINATIONS + step - 1) / step;
     int right = check_every_mlp(mlp_odd, 0, step, 7001, mlp_run);
-    printf("cpu: run %d/%d, skipped 0, of which %ld refused with fusion REQUIRED and run with AUTO; %ld elements, error/bound at most %.3f\n", right, all,
-           (long)mlps_refused, (long)layers_elements, layers_worst);
+    printf("cpu: run %d/%d, skipped 0, of which %ld refused with fusion REQUIRED and run with AUTO, %ld of gates and ups apart; %ld elements, error/bound at most %.3f\n",
+           right, all, (long)mlps_refused, (long)mlps_apart, (long)layers_elements, layers_worst);
     ASSERT_EQ(all, right);
+    ASSERT_GT(mlps_apart * 20, all);
 }
 
 /* F32 also with narrower weights. */
 TEST(mlp, wide_types) {
     rng r = rng_seed(7002);
     for (int i = 0; i < 360; i++) {
-        mlp_choice m = {{i & 1, i % 3, i % 3, i / 3 % 3, i / 9 % 4, i % ROUTINGS, (tegroup_tail)(i / 4 % 3), i / 8 & 3}, i & 1, TEGROUP_ACTIVATION_UNSET};
+        mlp_choice m = {{i & 1, i % 3, i % 3, i / 3 % 3, i / 9 % 4, i % ROUTINGS, (tegroup_tail)(i / 4 % 3), i / 8 & 3}, i & 1, TEGROUP_ACTIVATION_UNSET, 1};
         if (i % 2 && m.c.gradients == 2) m.c.gradients = 1; /* F64 sums are not narrowed here */
         ASSERT_STREQ("", check_mlp(&m, i % 2 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32, mlp_odd, 0, &r, mlp_run));
     }
@@ -78,7 +79,7 @@ TEST(mlp, buffers_of_fewer_rows_than_planned) {
     rng r = rng_seed(7012);
     for (int64_t i = scaled(200); i > 0; i--) {
         mlp_choice m = {{(int)rng_int(&r, 0, 1), (int)rng_int(&r, 0, 2), (int)rng_int(&r, 0, 2), (int)rng_int(&r, 0, 2), (int)rng_int(&r, 0, 3),
-                         (int)rng_int(&r, 0, ROUTINGS - 1), (tegroup_tail)rng_int(&r, 0, TEGROUP_TAIL_POISON), (int)rng_int(&r, 0, 3)}, 0, TEGROUP_ACTIVATION_UNSET};
+                         (int)rng_int(&r, 0, ROUTINGS - 1), (tegroup_tail)rng_int(&r, 0, TEGROUP_TAIL_POISON), (int)rng_int(&r, 0, 3)}, 0, TEGROUP_ACTIVATION_UNSET, 1};
         ASSERT_STREQ("", check_mlp(&m, i % 2 ? TEGROUP_DTYPE_BF16 : TEGROUP_DTYPE_F16, mlp_odd, 0, &r, mlp_run_as_planned));
     }
 }
@@ -88,7 +89,7 @@ TEST(mlp, buffers_of_fewer_rows_than_planned) {
 TEST(mlp, buffers_of_more_rows_than_planned) {
     rng r = rng_seed(7013);
     for (int i = 0; i < 40; i++) {
-        mlp_choice m = {{0, 0, 0, 2, 3, i % ROUTINGS, TEGROUP_TAIL_KEEP, i & 3}, 0, TEGROUP_ACTIVATION_UNSET};
+        mlp_choice m = {{0, 0, 0, 2, 3, i % ROUTINGS, TEGROUP_TAIL_KEEP, i & 3}, 0, TEGROUP_ACTIVATION_UNSET, 0};
         mlp *l = (mlp *)malloc(sizeof *l);
         mlp_make(l, &m, TEGROUP_DTYPE_F16, mlp_odd, routings[m.c.routing], &r);
         const int64_t rows = l->desc.input.shape.rows;
@@ -154,6 +155,43 @@ TEST(mlp, which_activations_are_in_epilogues) {
                 ASSERT_EQ(fusion == TEGROUP_FUSION_REQUIRED || (fusion == TEGROUP_FUSION_AUTO && gains) ? both : 0,
                     plan.planned.fused);
             }
+}
+
+/* Gates and ups apart on a GPU: one epilogue where their weights lie alike, as the one weight's; and a backend that TMA feeds only where
+ * ups begin at whole 16 bytes. */
+TEST(mlp, gates_and_ups_apart_elsewhere) {
+    const tegroup_target hopper = {.struct_size = sizeof hopper, .sm = 90, .built = 1u << TEGROUP_BACKEND_SM90 | 1u << TEGROUP_BACKEND_PORTABLE};
+    static void *const list[4] = {0};
+    for (int h = 4; h <= 48; h += 4)
+        for (int unlike = 0; unlike < 4; unlike++) { /* not, in ld, in a list, in a stride that TMA has not */
+            tegroup_mlp_desc d = elsewhere(4, 516, 64, h, 1);
+            tegroup_mlp_plan one, two;
+            tegroup_error error;
+            const int whole = h % 8 == 0;
+            ASSERT_EQ(TEGROUP_OK, tegroup_mlp_plan_make(&d, &hopper, &one, &error));
+            d.fc1.weight.shape.rows = h;
+            d.fc1_up.weight = d.fc1.weight;
+            if (unlike == 1) d.fc1_up.weight.ld = 72;
+            if (unlike == 2) d.fc1_up.weight.pointers = list, d.fc1_up.weight.pointers_space = TEGROUP_SPACE_DEVICE;
+            if (unlike == 3) d.fc1_up.weight.group_stride = h * 64 + 4;
+            ASSERT_EQ(TEGROUP_OK, tegroup_mlp_plan_make(&d, &hopper, &two, &error));
+            ASSERT_EQ(whole ? TEGROUP_BACKEND_SM90 : TEGROUP_BACKEND_PORTABLE, two.fc1.forward.backend);
+            ASSERT_EQ(whole && unlike != 3 ? TEGROUP_BACKEND_SM90 : TEGROUP_BACKEND_PORTABLE, two.fc1_up.forward.backend);
+            ASSERT_EQ(one.fc2.forward.numerics_id, two.fc2.forward.numerics_id);
+            ASSERT_EQ(one.workspace_bytes, two.workspace_bytes);
+            if (whole) ASSERT_EQ(one.planned.fused, TEGROUP_FUSED_FORWARD | TEGROUP_FUSED_DGRAD);
+            if (whole) ASSERT_EQ(two.planned.fused, unlike ? TEGROUP_FUSED_DGRAD : TEGROUP_FUSED_FORWARD | TEGROUP_FUSED_DGRAD);
+            d.fusion = TEGROUP_FUSION_REQUIRED;
+            ASSERT_EQ(whole && !unlike ? TEGROUP_OK : TEGROUP_ERROR_UNSUPPORTED, tegroup_mlp_plan_make(&d, &hopper, &two, &error));
+            if (whole && unlike) ASSERT_TRUE(strstr(error.rule, "fc1.weight and fc1_up.weight of one ld") != NULL);
+            d.fusion = TEGROUP_FUSION_AUTO, d.options.backend = TEGROUP_BACKEND_SM90;
+            ASSERT_EQ(whole && unlike != 3 ? TEGROUP_OK : TEGROUP_ERROR_UNSUPPORTED, tegroup_mlp_plan_make(&d, &hopper, &two, &error));
+            if (!whole) ASSERT_STREQ("preactivation.shape.cols", error.field);
+            else if (unlike == 3) ASSERT_STREQ("fc1_up.weight.group_stride", error.field);
+            d.options.backend = TEGROUP_BACKEND_AUTO, d.options.data_alignment_bytes = 4; /* which an operand of fewer whole bytes does not raise */
+            ASSERT_EQ(TEGROUP_OK, tegroup_mlp_plan_make(&d, &hopper, &two, &error));
+            ASSERT_EQ(TEGROUP_BACKEND_PORTABLE, two.fc1.forward.backend);
+        }
 }
 
 /* No experts have no rows: such a layer can be planned, here and for a GPU. */
@@ -249,7 +287,7 @@ TEST(mlp, same_bits) {
     rng r = rng_seed(7003);
     int narrow = 0; /* inference with F32 between narrower weights */
     for (int i = 0; i < 90; i++) {
-        mlp_choice m = {{0, i % 3, 0, i / 3 % 3, 3, i % 3, TEGROUP_TAIL_ZERO, i / 2 & 3}, 0, TEGROUP_ACTIVATION_UNSET};
+        mlp_choice m = {{0, i % 3, 0, i / 3 % 3, 3, i % 3, TEGROUP_TAIL_ZERO, i / 2 & 3}, 0, TEGROUP_ACTIVATION_UNSET, 0};
         mlp *l = (mlp *)malloc(sizeof *l);
         mlp_make(l, &m, i % 3 == 2 ? TEGROUP_DTYPE_F32 : i % 2 ? TEGROUP_DTYPE_BF16 : TEGROUP_DTYPE_F16, mlp_odd, routings[m.c.routing], &r);
         ASSERT_EQ(mlp_run(l, 0), TEGROUP_OK);
@@ -312,6 +350,64 @@ TEST(mlp, same_bits) {
     ASSERT_GT(narrow, 0);
 }
 
+/* Gates and ups as two weights have the bits of one weight that holds both, but for dX, which is held against FP64. */
+TEST(mlp, gates_and_ups_apart_have_the_bits_of_one) {
+    static const tegroup_dtype dtypes[] = {TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F16, TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F64};
+    static const tegroup_activation kinds[] = {TEGROUP_ACTIVATION_SWIGLU, TEGROUP_ACTIVATION_GEGLU, TEGROUP_ACTIVATION_SWIGLU_CLAMPED};
+    rng r = rng_seed(7021);
+    for (int i = 0; i < (int)scaled(96); i++) {
+        const tegroup_dtype dtype = dtypes[i % 4];
+        const int gradients = dtype == TEGROUP_DTYPE_F64 ? i % 2 : i % 3;
+        mlp_choice m = {{i / 4 & 1, gradients, 0, i / 2 % 3, 3, i % ROUTINGS, (tegroup_tail)(i % 3), i / 8 & 3}, 0, kinds[i % 3], 0};
+        mlp *l = (mlp *)malloc(sizeof *l);
+        mlp_make(l, &m, dtype, i % 5 ? mlp_odd : mlp_aligned, routings[m.c.routing], &r);
+        l->desc.interleaved = 0;
+        ASSERT_EQ(TEGROUP_OK, mlp_run(l, 0));
+        const uint64_t wgrad = l->plan.fc1.wgrad.numerics_id;
+        const problem *written[] = {&l->f1, &l->f2, &l->w1, &l->w2};
+        const tegroup_tensor *others[] = {&l->desc.activated, &l->desc.grad_preactivation, &l->desc.grad_row_scale};
+        const void *at[2 * 4 * GROUPS + 3];
+        unsigned char *copies[2 * 4 * GROUPS + 3];
+        int count = 0;
+        for (int p = 0; p < 4; p++)
+            for (int g = 0; g < GROUPS; g++) {
+                const grid *grids[] = {&written[p]->d, &written[p]->bias};
+                for (int j = 0; j < 1 + (p >= 2 && m.c.bias > 0); j++)
+                    if (g == 0 || grids[j]->tensor.pointers != NULL) at[count++] = grids[j]->tensor.pointers != NULL ? grids[j]->tensor.pointers[g] : grids[j]->tensor.data;
+            }
+        for (int j = 0; j < 3; j++)
+            if (others[j]->data != NULL) at[count++] = others[j]->data;
+        for (int j = 0; j < count; j++) copies[j] = (unsigned char *)memcpy(malloc(guarded_find(at[j])->bytes + 1), at[j], guarded_find(at[j])->bytes);
+        problem_reset(&l->f1);
+        mlp_part(l, &r);
+        ASSERT_EQ(TEGROUP_OK, mlp_run(l, 1));
+        ASSERT_EQ(wgrad, l->plan.fc1.wgrad.numerics_id);
+        ASSERT_EQ(wgrad, l->plan.fc1_up.wgrad.numerics_id);
+        mlp_join(l);
+        for (int j = 0; j < count; j++) ASSERT_EQ(0, memcmp(copies[j], at[j], guarded_find(at[j])->bytes));
+        ASSERT_STREQ("", mlp_wrong(l, &m.c, 0));
+        if (l->desc.preactivation.dtype == l->desc.input.dtype) { /* and inference, with nothing kept */
+            tegroup_tensor *gone[] = {&l->desc.grad_output, &l->desc.dgrad_out, &l->desc.grad_row_scale, &l->desc.preactivation, &l->desc.activated, &l->desc.grad_preactivation,
+                                      &l->desc.fc1.main_grad, &l->desc.fc1.bias_grad, &l->desc.fc2.main_grad, &l->desc.fc2.bias_grad, &l->desc.fc1_up.main_grad, &l->desc.fc1_up.bias_grad};
+            const size_t bytes = guarded_find(l->desc.out.data)->bytes, line = (size_t)l->desc.out.shape.cols * size_of(l->desc.out.dtype);
+            unsigned char *out = (unsigned char *)memcpy(malloc(bytes + 1), l->desc.out.data, bytes);
+            for (int j = 0; j < 12; j++) memset(gone[j], 0, sizeof *gone[j]);
+            l->desc.recompute = l->desc.accumulate = 0;
+            l->desc.dgrad_out_tail = TEGROUP_TAIL_KEEP;
+            poison(l->desc.out.data, bytes);
+            ASSERT_EQ(TEGROUP_OK, mlp_plan(l));
+            ASSERT_EQ(TEGROUP_OK, tegroup_mlp_forward(&l->plan, &l->desc, NULL, &l->error));
+            for (int64_t row = 0; row < l->desc.out.shape.rows; row++)
+                if (owned(&l->f1, row)) ASSERT_EQ(0, memcmp(out + (size_t)row * line, (unsigned char *)l->desc.out.data + (size_t)row * line, line));
+            free(out);
+        }
+        ASSERT_EQ(0, guards_changed());
+        for (int j = 0; j < count; j++) free(copies[j]);
+        mlp_release(l);
+        free(l);
+    }
+}
+
 /* ---- finite differences -------------------------------------------------------------------------------------------------- */
 
 /* loss = sum over valid rows of p y + y^2 / 2, so that dY = p + y */
@@ -354,7 +450,7 @@ TEST(mlp, finite_differences) {
     double most[6] = {0, 0, 0, 0, 0, 0}, worst = 0;
     const int sample = (int)scaled(ACTIVATIONS);
     for (int i = 0; i < 3 * (sample < ACTIVATIONS ? sample : ACTIVATIONS); i++) {
-        mlp_choice m = {{0, 0, 0, i % 3, 3, 0, TEGROUP_TAIL_KEEP, i & 3}, 0, activations[i / 3]};
+        mlp_choice m = {{0, 0, 0, i % 3, 3, 0, TEGROUP_TAIL_KEEP, i & 3}, 0, activations[i / 3], 0};
         mlp *l = (mlp *)malloc(sizeof *l);
         mlp_make(l, &m, TEGROUP_DTYPE_F64, small, rows, &r);
         int64_t cells = l->f2.capacity * l->desc.out.shape.cols, capacity = l->f1.capacity;

@@ -2135,6 +2135,9 @@ TEST(status, linear_overlaps) {
 #define MLP_MEMORY(call, t)                                                                                                         \
     BAD(call, w.mlp.t.data = NULL, NULL_ARGUMENT, #t ".data", 1, 0);                                                                \
     BAD(call, SHIFT(w.mlp.t.data, 2), ALIGNMENT, #t ".data", 4, 2)
+#define MLP_MEMORY_APART(call, t)                                                                                                   \
+    BAD(call, mlp_apart(); w.mlp.t.data = NULL, NULL_ARGUMENT, #t ".data", 1, 0);                                                   \
+    BAD(call, mlp_apart(); SHIFT(w.mlp.t.data, 2), ALIGNMENT, #t ".data", 4, 2)
 #define MLP_ABSENT(t) memset(&w.mlp.t, 0, sizeof w.mlp.t)
 
 TEST(status, mlp_plan) {
@@ -2232,12 +2235,94 @@ TEST(status, mlp_plan) {
     BAD(mlp_plan, w.mlp.options.compute = (tegroup_compute)2, VALUE, "options.compute", TEGROUP_COMPUTE_F64, 2);
     NOT(mlp_gemm, NULL AND NULL AND TEGROUP_MLP_FC1 AND TEGROUP_OP_DGRAD AND &w.gemm, NULL_ARGUMENT, "desc", 1, 0);
     NOT(mlp_gemm, NULL AND &w.mlp AND TEGROUP_MLP_LAYER_UNSET AND TEGROUP_OP_DGRAD AND &w.gemm, UNSET, "layer", TEGROUP_MLP_FC1, 0);
-    NOT(mlp_gemm, NULL AND &w.mlp AND (tegroup_mlp_layer)3 AND TEGROUP_OP_DGRAD AND &w.gemm, VALUE, "layer", TEGROUP_MLP_FC2, 3);
+    NOT(mlp_gemm, NULL AND &w.mlp AND (tegroup_mlp_layer)4 AND TEGROUP_OP_DGRAD AND &w.gemm, VALUE, "layer", TEGROUP_MLP_FC1_UP, 4);
+    NOT(mlp_gemm, NULL AND &w.mlp AND TEGROUP_MLP_FC1_UP AND TEGROUP_OP_DGRAD AND &w.gemm, COMBINATION, "op", 1, 0);
     NOT(mlp_gemm, NULL AND &w.mlp AND TEGROUP_MLP_FC1 AND TEGROUP_OP_UNSET AND &w.gemm, UNSET, "op", TEGROUP_OP_FORWARD, 0);
     NOT(mlp_gemm, NULL AND &w.mlp AND TEGROUP_MLP_FC1 AND (tegroup_op)4 AND &w.gemm, VALUE, "op", TEGROUP_OP_WGRAD, 4);
     NOT(mlp_gemm, NULL AND &w.mlp AND TEGROUP_MLP_FC1 AND TEGROUP_OP_DGRAD AND NULL, NULL_ARGUMENT, "gemm", 1, 0);
     BAD(mlp_gemm, MLP_ABSENT(grad_preactivation); MLP_ABSENT(dgrad_out); MLP_ABSENT(grad_row_scale); MLP_ABSENT(fc1.main_grad); MLP_ABSENT(fc1.bias_grad), COMBINATION,
         "op", 1, 0);
+}
+
+/* Gates in the first half of what fc1 has, ups in the second, each as two weights; and the plan of that. */
+static void mlp_apart(void) {
+    tegroup_tensor *const gates[] = {&w.mlp.fc1.weight, &w.mlp.fc1.bias, &w.mlp.fc1.main_grad, &w.mlp.fc1.bias_grad};
+    tegroup_tensor *const ups[] = {&w.mlp.fc1_up.weight, &w.mlp.fc1_up.bias, &w.mlp.fc1_up.main_grad, &w.mlp.fc1_up.bias_grad};
+    for (int i = 0; i < 4; i++) {
+        int64_t *half = i % 2 ? &gates[i]->shape.cols : &gates[i]->shape.rows;
+        *half /= 2;
+        *ups[i] = *gates[i];
+        SHIFT(ups[i]->data, (size_t)(EXPERTS * gates[i]->shape.rows * gates[i]->shape.cols) * sizeof(float));
+    }
+    if (tegroup_mlp_plan_make(&w.mlp, NULL, &w.mlp_plan, NULL) != TEGROUP_OK) w.mlp_plan.magic = 0;
+}
+
+TEST(status, mlp_of_gates_and_ups_apart) {
+    spoil_nothing();
+    mlp_apart();
+    ASSERT_EQ(TEGROUP_MLP_PLAN_MAGIC, w.mlp_plan.magic);
+    ASSERT_TRUE(w.mlp_plan.workspace_bytes <= sizeof w.workspace);
+    GOOD(mlp_forward);
+    GOOD(mlp_dgrad);
+    GOOD(mlp_wgrad);
+    BAD(mlp_plan, mlp_apart(); w.mlp.activation = TEGROUP_ACTIVATION_RELU, COMBINATION, "fc1_up.weight", TEGROUP_ACTIVATION_SWIGLU, TEGROUP_ACTIVATION_RELU);
+    BAD(mlp_plan, mlp_apart(); w.mlp.fc1.weight.shape.rows = w.mlp.fc1_up.weight.shape.rows = INT64_MIN, VALUE, "fc1.weight.shape.rows", TEGROUP_MAX_ROWS, INT64_MIN);
+    BAD(mlp_plan, mlp_apart(); w.mlp.interleaved = 1, COMBINATION, "interleaved", 0, 1);
+    BAD(mlp_plan, mlp_apart(); MLP_ABSENT(fc1_up.weight), COMBINATION, "fc1_up.bias", 1, 0);
+    BAD(mlp_plan, mlp_apart(); MLP_ABSENT(fc1_up.weight); MLP_ABSENT(fc1_up.bias), COMBINATION, "fc1_up.main_grad", 1, 0);
+    BAD(mlp_plan, mlp_apart(); MLP_ABSENT(fc1_up.weight); MLP_ABSENT(fc1_up.bias); MLP_ABSENT(fc1_up.main_grad), COMBINATION, "fc1_up.bias_grad", 1, 0);
+    BAD(mlp_plan, mlp_apart(); w.mlp.fc1_up.weight.dtype = TEGROUP_DTYPE_BF16, DTYPE, "fc1_up.weight.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16);
+    BAD(mlp_plan, mlp_apart(); MLP_ABSENT(fc1_up.bias), UNSET, "fc1_up.bias.dtype", TEGROUP_DTYPE_F32, 0);
+    BAD(mlp_plan, mlp_apart(); MLP_ABSENT(fc1.bias); MLP_ABSENT(fc1.bias_grad); MLP_ABSENT(fc1_up.bias_grad), DTYPE, "fc1_up.bias.dtype", 0, TEGROUP_DTYPE_F32);
+    BAD(mlp_plan, mlp_apart(); w.mlp.fc1_up.bias.dtype = (tegroup_dtype)99, VALUE, "fc1_up.bias.dtype", TEGROUP_DTYPE_COUNT - 1, 99);
+    BAD(mlp_plan, mlp_apart(); MLP_ABSENT(fc1_up.main_grad), UNSET, "fc1_up.main_grad.dtype", TEGROUP_DTYPE_F32, 0);
+    BAD(mlp_plan, mlp_apart(); w.mlp.fc1_up.bias_grad.dtype = TEGROUP_DTYPE_F64, DTYPE, "fc1_up.bias_grad.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F64);
+    BAD(mlp_plan, mlp_apart(); w.mlp.fc1_up.weight_layout = TEGROUP_WEIGHT_IN_OUT, COMBINATION, "fc1_up.weight_layout", 0, 1);
+    BAD(mlp_plan, mlp_apart(); w.mlp.fc1_up.weight.shape.groups++, SHAPE, "fc1_up.weight.shape.groups", EXPERTS, EXPERTS + 1);
+    BAD(mlp_plan, mlp_apart(); w.mlp.fc1_up.weight.shape.rows++, SHAPE, "fc1_up.weight.shape.rows", N, N + 1);
+    BAD(mlp_plan, mlp_apart(); w.mlp.fc1_up.weight.shape.cols++, SHAPE, "fc1_up.weight.shape.cols", K, K + 1);
+    BAD(mlp_plan, mlp_apart(); w.mlp.fc1_up.bias.shape.cols++, SHAPE, "fc1_up.bias.shape.cols", N, N + 1);
+    BAD(mlp_plan, mlp_apart(); w.mlp.fc1_up.main_grad.shape.rows++, SHAPE, "fc1_up.main_grad.shape.rows", N, N + 1);
+    BAD(mlp_plan, mlp_apart(); w.mlp.fc1_up.main_grad.ld = K + 1, LAYOUT, "fc1_up.main_grad.ld", K, K + 1);
+    BAD(mlp_plan, mlp_apart(); w.mlp.preactivation.shape.cols++, SHAPE, "preactivation.shape.cols", 2 * N, 2 * N + 1);
+    BAD(mlp_plan, mlp_apart(); w.mlp.grad_preactivation.shape.cols = N, SHAPE, "grad_preactivation.shape.cols", 2 * N, N);
+    BAD(mlp_plan, mlp_apart(); w.mlp.preactivation.ld = 2 * N + 2, LAYOUT, "preactivation.ld", 2 * N, 2 * N + 2);
+    BAD(mlp_plan, mlp_apart(); w.mlp.fc2.weight.shape.cols++; w.mlp.fc2.main_grad.shape.cols++; w.mlp.activated.shape.cols++, SHAPE, "fc1.weight.shape.rows", N + 1, N);
+    BAD(mlp_plan, mlp_apart(); w.mlp.options.backend = TEGROUP_BACKEND_SM90, UNSUPPORTED, "preactivation.shape.cols", 8, 2 * N);
+    BAD(mlp_plan, mlp_apart(); w.mlp.options.backend = TEGROUP_BACKEND_CUBLASLT_GROUPED, UNSUPPORTED, "preactivation.shape.cols", 8, 2 * N);
+    BAD(mlp_plan, mlp_apart(); w.mlp.fusion = TEGROUP_FUSION_REQUIRED, UNSUPPORTED, "fusion", TEGROUP_FUSION_AUTO, TEGROUP_FUSION_REQUIRED);
+
+    BAD(mlp_forward, mlp_apart(); w.mlp_plan = good.mlp_plan, PLAN, "fc1_up.weight.dtype", 0, TEGROUP_DTYPE_F32);
+    BAD(mlp_wgrad, mlp_apart(); MLP_ABSENT(fc1_up.weight), PLAN, "fc1_up.weight.dtype", TEGROUP_DTYPE_F32, 0);
+    BAD(mlp_wgrad, mlp_apart(); MLP_ABSENT(fc1_up.main_grad); MLP_ABSENT(fc1_up.bias_grad), PLAN, "fc1_up.main_grad.dtype", TEGROUP_DTYPE_F32, 0);
+    BAD(mlp_forward, mlp_apart(); w.mlp.fc1_up.bias.dtype = TEGROUP_DTYPE_BF16, PLAN, "fc1_up.bias.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16);
+    BAD(mlp_forward, mlp_apart(); w.mlp.fc1_up.weight.ld = K + 1, PLAN, "fc1_up.weight.ld", K, K + 1);
+    BAD(mlp_dgrad, mlp_apart(); w.mlp.fc1_up.weight_layout = TEGROUP_WEIGHT_IN_OUT, PLAN, "fc1_up.weight_layout", 0, 1);
+    BAD(mlp_dgrad, mlp_apart(); w.mlp.fc1_up.weight.data = w.mlp.dgrad_out.data, OVERLAP, "dgrad_out.data", 0, 1);
+    BAD(mlp_wgrad, mlp_apart(); w.mlp.fc1_up.main_grad.data = w.mlp.fc1.main_grad.data, OVERLAP, "fc1.main_grad.data", 0, 1);
+    MLP_MEMORY_APART(mlp_forward, fc1_up.weight);
+    MLP_MEMORY_APART(mlp_forward, fc1_up.bias);
+    MLP_MEMORY_APART(mlp_dgrad, fc1_up.weight);
+    MLP_MEMORY_APART(mlp_wgrad, fc1_up.main_grad);
+    MLP_MEMORY_APART(mlp_wgrad, fc1_up.bias_grad);
+}
+
+/* Each product of gates and of ups: the halves of rows that it reads and writes. */
+TEST(status, mlp_gemm_of_gates_and_ups_apart) {
+    static const struct { tegroup_op op; const float *a, *d; int accumulates[2]; } products[] = {
+        {TEGROUP_OP_FORWARD, NULL, w.preactivation, {0, 0}}, {TEGROUP_OP_DGRAD, w.grad_preactivation, NULL, {0, 1}}, {TEGROUP_OP_WGRAD, w.grad_preactivation, NULL, {0, 0}}};
+    for (int i = 0; i < 3; i++)
+        for (int up = 0; up < 2; up++) {
+            spoil_nothing();
+            mlp_apart();
+            ASSERT_EQ(TEGROUP_OK, tegroup_mlp_gemm(&w.mlp_plan, &w.mlp, up ? TEGROUP_MLP_FC1_UP : TEGROUP_MLP_FC1, products[i].op, &w.gemm, &error));
+            if (products[i].a != NULL) ASSERT_TRUE(w.gemm.a.data == products[i].a + up * N && w.gemm.a.ld == 2 * N && w.gemm.a.shape.cols == N);
+            if (products[i].d != NULL) ASSERT_TRUE(w.gemm.d.data == products[i].d + up * N && w.gemm.d.ld == 2 * N && w.gemm.d.shape.cols == N);
+            if (products[i].op != TEGROUP_OP_WGRAD) ASSERT_TRUE(w.gemm.b.data == (up ? w.mlp.fc1_up : w.mlp.fc1).weight.data);
+            else ASSERT_TRUE(w.gemm.d.data == (up ? w.mlp.fc1_up : w.mlp.fc1).main_grad.data);
+            ASSERT_EQ(products[i].accumulates[up], w.gemm.accumulate);
+            ASSERT_EQ(TEGROUP_OK, tegroup_gemm_problem(&w.gemm, &w.problem, &error));
+        }
 }
 
 /* Each product as the MLP has it: what it multiplies, what it adds, and where it puts the result; NULL: in the
@@ -2528,7 +2613,7 @@ TEST(status, every_enum) {
     ENUM_DTYPE(mlp_plan, w.mlp.row_scale_dtype, "row_scale_dtype");
     ENUM_TAILS(mlp_plan, w.mlp);
     ENUM_OPTIONS(mlp_plan, w.mlp);
-    NOT(mlp_gemm, NULL AND &w.mlp AND (tegroup_mlp_layer)-1 AND TEGROUP_OP_DGRAD AND &w.gemm, VALUE, "layer", TEGROUP_MLP_FC2, -1);
+    NOT(mlp_gemm, NULL AND &w.mlp AND (tegroup_mlp_layer)-1 AND TEGROUP_OP_DGRAD AND &w.gemm, VALUE, "layer", TEGROUP_MLP_FC1_UP, -1);
     NOT(mlp_gemm, NULL AND &w.mlp AND TEGROUP_MLP_FC1 AND (tegroup_op)-1 AND &w.gemm, VALUE, "op", TEGROUP_OP_WGRAD, -1);
     ENUM_SPACE(activation, w.activation.space, "space");
     ENUM_ACTIVATION(activation, w.activation.activation);
