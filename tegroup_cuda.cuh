@@ -3304,8 +3304,8 @@ static __device__ __forceinline__ void tegroup_impl_cp_async_pieces(uint32_t to,
                      : "memory");
 }
 /* Copies `bytes` bytes of two-byte elements and fills up to 16 with zeros, element by element: for rows that are not
- * aligned to 4 bytes, and where a row ends within them. AT_ONCE: how many of the four words are in flight together, as registers
- * allow. */
+ * aligned to 4 bytes, and where a row ends within them. AT_ONCE: how many of the four words are in flight together, as
+ * registers allow. */
 template <int AT_ONCE>
 static __device__ __forceinline__ void tegroup_impl_load_slowly(uint32_t to, const char *from, int32_t bytes) {
 #pragma unroll AT_ONCE
@@ -4423,7 +4423,7 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
     __device__ __forceinline__ void open(const char *base, int64_t row_bytes, int32_t lines) {
         from = base + row() * row_bytes + chunk() * 16;
         room = ALONG_K ? lines - row() : lines - chunk() * 8;
-        whole = aligned(base, row_bytes) && (ALONG_K || lines % 8 == 0) && row_bytes < (int64_t)1 << 32;
+        whole = aligned(at, row_bytes) && (ALONG_K || lines % 8 == 0) && row_bytes < (int64_t)1 << 32;
         room2 = room - 64;
         jump = 0;
     }
@@ -4473,10 +4473,9 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
                 ALONG_K ? (there(pass) ? k - chunk() * 8 : 0) : (row() + down(pass) < k ? room - panel(pass) * 64 : 0);
             const int32_t bytes = left < 0 ? 0 : left > 8 ? 16 : left * 2;
             const uint32_t place = to + (uint32_t)((panel(pass) * ROWS + down(pass)) * 128);
-            const char *base = from + further(pass);
-            if (aligned(base, row_bytes) && bytes % 16 == 0) tegroup_impl_cp_async_unless(bytes == 0, place, at);
-            else if (aligned(base, row_bytes, 8) && bytes % 8 == 0) tegroup_impl_cp_async_pieces<8>(place, at, bytes);
-            else if (aligned(base, row_bytes, 4) && bytes % 4 == 0) tegroup_impl_cp_async_pieces<4>(place, at, bytes);
+            if (aligned(at, row_bytes) && bytes % 16 == 0) tegroup_impl_cp_async_unless(bytes == 0, place, at);
+            else if (aligned(at, row_bytes, 8) && bytes % 8 == 0) tegroup_impl_cp_async_pieces<8>(place, at, bytes);
+            else if (aligned(at, row_bytes, 4) && bytes % 4 == 0) tegroup_impl_cp_async_pieces<4>(place, at, bytes);
             else tegroup_impl_load_slowly<THREADS <= 128 ? 4 : 1>(place, at, bytes);
         }
     }

@@ -204,8 +204,8 @@ static __device__ __forceinline__ void tegroup_impl_cp_async_pieces(uint32_t to,
                      : "memory");
 }
 /* Copies `bytes` bytes of two-byte elements and fills up to 16 with zeros, element by element: for rows that are not
- * aligned to 4 bytes, and where a row ends within them. AT_ONCE: how many of the four words are in flight together, as registers
- * allow. */
+ * aligned to 4 bytes, and where a row ends within them. AT_ONCE: how many of the four words are in flight together, as
+ * registers allow. */
 template <int AT_ONCE>
 static __device__ __forceinline__ void tegroup_impl_load_slowly(uint32_t to, const char *from, int32_t bytes) {
 #pragma unroll AT_ONCE
