@@ -21,6 +21,10 @@ TEGROUP_IMPL_HD float tegroup_impl_f32_of_bits(uint32_t u) {
 
 TEGROUP_IMPL_HD float tegroup_impl_f32_of_bf16(uint16_t h) { return tegroup_impl_f32_of_bits((uint32_t)h << 16); }
 
+TEGROUP_IMPL_HD float tegroup_impl_f32_of_f8e8m0(uint8_t code) {
+    return tegroup_impl_f32_of_bits(code == 255 ? 0x7fffffffu : code == 0 ? 0x400000u : (uint32_t)code << 23);
+}
+
 TEGROUP_IMPL_HD uint16_t tegroup_impl_bf16_of_f32(float x) {
     uint32_t u = tegroup_impl_bits_of_f32(x);
     if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((u >> 16) | 0x40u);
