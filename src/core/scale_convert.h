@@ -68,13 +68,18 @@ TEGROUP_IMPL_HD int tegroup_impl_is_exponent(tegroup_dtype dtype) {
     return dtype == TEGROUP_DTYPE_F8E8M0 || dtype == TEGROUP_DTYPE_I32;
 }
 
+/* The value of a scale of any type. */
+TEGROUP_IMPL_HD float tegroup_impl_scale_value(tegroup_dtype dtype, const void *data, int64_t i) {
+    return tegroup_impl_load_f32(dtype == TEGROUP_DTYPE_I32 ? TEGROUP_DTYPE_F8E8M0 : dtype, data, i);
+}
+
 /* A scale as the bits of a float; F8E4M3, which only ever becomes itself, as its code. */
 TEGROUP_IMPL_HD uint32_t tegroup_impl_load_scale(tegroup_dtype dtype, const void *data, int64_t i) {
     switch (dtype) {
     case TEGROUP_DTYPE_F32: return ((const tegroup_impl_any32 *)data)[i];
     case TEGROUP_DTYPE_BF16: return (uint32_t)((const tegroup_impl_any16 *)data)[i] << 16;
     case TEGROUP_DTYPE_F8E4M3: return ((const uint8_t *)data)[i];
-    default: return tegroup_impl_bits_of_f32(tegroup_impl_f32_of_f8e8m0(((const uint8_t *)data)[i]));
+    default: return tegroup_impl_bits_of_f32(tegroup_impl_scale_value(dtype, data, i));
     }
 }
 
@@ -82,7 +87,7 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_load_scale(tegroup_dtype dtype, const void
 
 /* The F8E8M0 of a float's bits; -1: it has none. */
 TEGROUP_IMPL_HD int32_t tegroup_impl_exponent_of(uint32_t bits) {
-    if ((bits & 0x7fffffffu) > 0x7f800000u) return 255;
+    if (tegroup_impl_is_nan(tegroup_impl_f32_of_bits(bits))) return 255;
     if (bits == TEGROUP_IMPL_LOWEST_EXPONENT) return 0;
     return bits >> 31 || bits & 0x7fffffu || bits == 0 || bits == 0x7f800000u ? -1 : (int32_t)(bits >> 23);
 }
