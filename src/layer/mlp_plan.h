@@ -16,6 +16,7 @@
 #include "base/rules.h"
 #include "formats/dtype.h"
 #include "core/layout.h"
+#include "core/tensor.h"
 #include "core/checks.h"
 #include "gemm/backends.h"
 #include "gemm/plan.h"
