@@ -67,6 +67,12 @@ static void *call_all(void *unused) {
     MUST(tegroup_quirks(&count) && count > 0);
     BOTH(tegroup_scale_shape(TEGROUP_SCALING_MXFP8, 0, 200, 300, &w.extent, &error), tegroup_scale_shape(TEGROUP_SCALING_MXFP8, 0, -1, 1, &w.extent, &error));
     MUST(tegroup_scale_index(TEGROUP_SCALING_MXFP8, &w.extent, 1, 1) > 0);
+    const tegroup_scale_rule rule = tegroup_scale_rule_of(TEGROUP_SCALE_TE_NVFP4);
+    tegroup_block_scale block;
+    const float amax = tegroup_scale_amax(&rule, 1, 2), global = tegroup_scale_global(amax); /* 2 and 448 * 6 / 2 */
+    MUST(amax == 2 && global == 1344);
+    BOTH(tegroup_scale_block(&rule, TEGROUP_DTYPE_F4E2M1, TEGROUP_DTYPE_F8E4M3, amax, global, &block, &error), tegroup_scale_block(NULL, TEGROUP_DTYPE_F4E2M1, TEGROUP_DTYPE_F8E4M3, amax, global, &block, &error));
+    MUST(tegroup_scaled_code(TEGROUP_DTYPE_F4E2M1, &block, amax) == 7 && tegroup_encode(TEGROUP_DTYPE_F8E4M3, 1) == 0x38 && tegroup_decode(TEGROUP_DTYPE_F8E4M3, 0x38) == 1);
     BOTH(tegroup_snapshot_layout(&w.prepare.shape, &w.layout, &error), tegroup_snapshot_layout(NULL, &w.layout, &error));
     MUST(tegroup_layout_text(&w.layout, text, sizeof text) > 0);
     BOTH(tegroup_prepare(&w.prepare, NULL, &error), tegroup_prepare(NULL, NULL, &error));
