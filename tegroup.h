@@ -5663,84 +5663,187 @@ static inline void tegroup_impl_cpu_tile(const tegroup_gemm_desc *desc, const te
 #define TEGROUP_IMPL_VECTORS
 #endif
 
-/* Eight lines at a time, whose elements along k are neighbours, are transposed in registers on their way to a panel:
- * what a line's loads give are vectors of k, and panels have vectors of lines. Eight lines that are a power of
- * two apart are as many as the ways of a first-level cache hold. */
+/* Eight lines at a time, whose elements along k are neighbours, are transposed in registers: what a line's loads give
+ * are vectors of k, and what is multiplied are vectors of lines. Eight lines that are a power of two apart are as many
+ * as the ways of a first-level cache hold. */
 #if defined(TEGROUP_IMPL_VECTORS) && defined(__AVX__) && !defined(__CUDACC__) && (defined(__clang__) || __GNUC__ >= 12)
 #define TEGROUP_IMPL_TRANSPOSES
-typedef float tegroup_impl_quad __attribute__((vector_size(16), aligned(4), may_alias));
-typedef short tegroup_impl_eight_halves __attribute__((vector_size(16)));
-typedef long long tegroup_impl_two_longs __attribute__((vector_size(16)));
+#define TEGROUP_IMPL_FEW 6      /* no more rows, nor than MICRO_M, are multiplied by lines as these are transposed */
+#define TEGROUP_IMPL_PIECE_K 64 /* of as much of k: eight lines wait in 2 KB */
+typedef float tegroup_impl_quad __attribute__((vector_size(16), aligned(2), may_alias));
 typedef float tegroup_impl_oct __attribute__((vector_size(32), aligned(4), may_alias));
+typedef uint32_t tegroup_impl_oct_bits __attribute__((vector_size(32)));
+typedef short tegroup_impl_halves __attribute__((vector_size(32), aligned(2), may_alias));
 
-/* Four elements of two bytes, as they are, and zeros. */
-TEGROUP_IMPL_INLINE tegroup_impl_eight_halves tegroup_impl_four_halves(const void *from) {
-    tegroup_impl_two_longs both = {0, 0};
-    long long four;
-    memcpy(&four, from, sizeof four);
-    both[0] = four;
-    return (tegroup_impl_eight_halves)both;
+/* How many elements of each line are transposed at a time; 0: none are, and the type is packed element by element. */
+TEGROUP_IMPL_INLINE int32_t tegroup_impl_cpu_step(tegroup_dtype dtype) {
+#if defined(__F16C__)
+    if (dtype == TEGROUP_DTYPE_F16) return 16; /* the compiler was told of the instruction that widens them */
+#endif
+    return dtype == TEGROUP_DTYPE_F32 ? 4 : dtype == TEGROUP_DTYPE_BF16 ? 8 : 0;
 }
 
-/* Which types can be: the others are packed element by element. */
-TEGROUP_IMPL_INLINE int tegroup_impl_cpu_transposes(tegroup_dtype dtype) {
+/* v[i] = element i of each of eight lines, widened, for as many i as a step has. To transpose is to interleave one half
+ * of the registers with the other, as often as halving them leaves one. */
+TEGROUP_IMPL_INLINE void tegroup_impl_cpu_transpose(tegroup_dtype dtype, const char *at, int64_t stride_bytes,
+                                                    tegroup_impl_oct v[16]) {
+    int32_t round, i;
 #if defined(__F16C__)
-    if (dtype == TEGROUP_DTYPE_F16) return 1; /* the compiler was told of the instruction */
-#endif
-    return dtype == TEGROUP_DTYPE_F32 || dtype == TEGROUP_DTYPE_BF16;
-}
-
-/* Four elements, widened. */
-TEGROUP_IMPL_INLINE tegroup_impl_quad tegroup_impl_quad_at(tegroup_dtype dtype, const void *data, int64_t at) {
-    if (dtype == TEGROUP_DTYPE_F32) return *(const tegroup_impl_quad *)(const void *)((const float *)data + at);
-#if defined(__F16C__)
-    if (dtype == TEGROUP_DTYPE_F16)
-        return (tegroup_impl_quad)__builtin_ia32_vcvtph2ps(tegroup_impl_four_halves((const uint16_t *)data + at));
-#endif
-    {
-        const tegroup_impl_eight_halves zeros = {0, 0, 0, 0, 0, 0, 0, 0};
-        return (tegroup_impl_quad)__builtin_shufflevector(zeros, tegroup_impl_four_halves((const uint16_t *)data + at),
-                                                          0, 8, 1, 9, 2, 10, 3, 11);
+    if (dtype == TEGROUP_DTYPE_F16) { /* elements 0 to 7 in the lower halves of the registers, 8 to 15 in the upper */
+        tegroup_impl_halves w[8], next[8];
+        TEGROUP_IMPL_UNROLL
+        for (i = 0; i < 8; i++) w[i] = *(const tegroup_impl_halves *)(const void *)(at + i * stride_bytes);
+        TEGROUP_IMPL_UNROLL
+        for (round = 0; round < 3; round++) {
+            TEGROUP_IMPL_UNROLL
+            for (i = 0; i < 4; i++) {
+                next[2 * i] =
+                    __builtin_shufflevector(w[i], w[i + 4], 0, 16, 1, 17, 2, 18, 3, 19, 8, 24, 9, 25, 10, 26, 11, 27);
+                next[2 * i + 1] =
+                    __builtin_shufflevector(w[i], w[i + 4], 4, 20, 5, 21, 6, 22, 7, 23, 12, 28, 13, 29, 14, 30, 15, 31);
+            }
+            TEGROUP_IMPL_UNROLL
+            for (i = 0; i < 8; i++) w[i] = next[i];
+        }
+        TEGROUP_IMPL_UNROLL
+        for (i = 0; i < 8; i++) {
+            v[i] = (tegroup_impl_oct)__builtin_ia32_vcvtph2ps256(
+                __builtin_shufflevector(w[i], w[i], 0, 1, 2, 3, 4, 5, 6, 7));
+            v[i + 8] = (tegroup_impl_oct)__builtin_ia32_vcvtph2ps256(
+                __builtin_shufflevector(w[i], w[i], 8, 9, 10, 11, 12, 13, 14, 15));
+        }
+        return;
     }
-}
-
-/* Eight lines of k elements from `first` on, to panel[k][width]. */
-TEGROUP_IMPL_INLINE void tegroup_impl_cpu_transpose(tegroup_dtype dtype, const void *data, int64_t first,
-                                                    int64_t stride_line, int32_t k, int32_t width, float *panel) {
-    int32_t kk, i;
-    for (kk = 0; kk + 4 <= k; kk += 4) {
-        tegroup_impl_oct r[4], low, high, *to = (tegroup_impl_oct *)(void *)(panel + (int64_t)kk * width);
+#endif
+    { /* lines 0 to 3 in the lower halves of the registers, 4 to 7 in the upper; two BF16 are moved as one element */
+        tegroup_impl_oct w[4], next[4];
         TEGROUP_IMPL_UNROLL
         for (i = 0; i < 4; i++)
-            r[i] = __builtin_shufflevector(tegroup_impl_quad_at(dtype, data, first + i * stride_line + kk),
-                                           tegroup_impl_quad_at(dtype, data, first + (i + 4) * stride_line + kk), 0, 1,
-                                           2, 3, 4, 5, 6, 7);
-        low = __builtin_shufflevector(r[0], r[1], 0, 8, 1, 9, 4, 12, 5, 13);
-        high = __builtin_shufflevector(r[2], r[3], 0, 8, 1, 9, 4, 12, 5, 13);
-        *to = __builtin_shufflevector(low, high, 0, 1, 8, 9, 4, 5, 12, 13);
-        to = (tegroup_impl_oct *)(void *)((float *)to + width);
-        *to = __builtin_shufflevector(low, high, 2, 3, 10, 11, 6, 7, 14, 15);
-        to = (tegroup_impl_oct *)(void *)((float *)to + width);
-        low = __builtin_shufflevector(r[0], r[1], 2, 10, 3, 11, 6, 14, 7, 15);
-        high = __builtin_shufflevector(r[2], r[3], 2, 10, 3, 11, 6, 14, 7, 15);
-        *to = __builtin_shufflevector(low, high, 0, 1, 8, 9, 4, 5, 12, 13);
-        to = (tegroup_impl_oct *)(void *)((float *)to + width);
-        *to = __builtin_shufflevector(low, high, 2, 3, 10, 11, 6, 7, 14, 15);
+            w[i] = __builtin_shufflevector(*(const tegroup_impl_quad *)(const void *)(at + i * stride_bytes),
+                                           *(const tegroup_impl_quad *)(const void *)(at + (i + 4) * stride_bytes), 0,
+                                           1, 2, 3, 4, 5, 6, 7);
+        TEGROUP_IMPL_UNROLL
+        for (round = 0; round < 2; round++) {
+            TEGROUP_IMPL_UNROLL
+            for (i = 0; i < 2; i++) {
+                next[2 * i] = __builtin_shufflevector(w[i], w[i + 2], 0, 8, 1, 9, 4, 12, 5, 13);
+                next[2 * i + 1] = __builtin_shufflevector(w[i], w[i + 2], 2, 10, 3, 11, 6, 14, 7, 15);
+            }
+            TEGROUP_IMPL_UNROLL
+            for (i = 0; i < 4; i++) w[i] = next[i];
+        }
+        TEGROUP_IMPL_UNROLL
+        for (i = 0; i < 4; i++)
+            if (dtype == TEGROUP_DTYPE_BF16) {
+                v[2 * i] = (tegroup_impl_oct)((tegroup_impl_oct_bits)w[i] << 16);
+                v[2 * i + 1] = (tegroup_impl_oct)((tegroup_impl_oct_bits)w[i] & 0xffff0000u);
+            } else v[i] = w[i];
     }
-    for (; kk < k; kk++)
-        for (i = 0; i < 8; i++)
-            panel[kk * width + i] = tegroup_impl_load_f32(dtype, data, first + i * stride_line + kk);
+}
+
+/* Eight lines of k elements, at least a step of them, to panel[k][width]. */
+TEGROUP_IMPL_INLINE void tegroup_impl_cpu_pack_eight(tegroup_dtype dtype, const char *at, int64_t stride_bytes,
+                                                     int32_t k, int32_t width, float *panel) {
+    const int32_t step = tegroup_impl_cpu_step(dtype), bytes = tegroup_impl_bits(dtype) / 8;
+    int32_t kk, i;
+    for (kk = 0; kk < k; kk += step) {
+        tegroup_impl_oct v[16];
+        if (kk > k - step) kk = k - step; /* some of the last are packed twice */
+        tegroup_impl_cpu_transpose(dtype, at + (int64_t)kk * bytes, stride_bytes, v);
+        TEGROUP_IMPL_UNROLL
+        for (i = 0; i < step; i++) *(tegroup_impl_oct *)(void *)(panel + (kk + i) * width) = v[i];
+    }
+}
+
+/* sums[rows][8 * groups lines] += a[k][MICRO_M] * the lines' k elements, whole pieces of them. The last eight lines are
+ * multiplied in their registers. Of two groups the first waits in the panel: two chains of additions, in turn, take no
+ * longer than one. */
+TEGROUP_IMPL_INLINE void tegroup_impl_cpu_few_typed(tegroup_dtype dtype, int32_t rows, int32_t groups, const char *at,
+                                                    int64_t stride_bytes, int32_t k, const float *a, float *panel,
+                                                    float *sums) {
+    const int32_t step = tegroup_impl_cpu_step(dtype), bytes = tegroup_impl_bits(dtype) / 8, packed = groups - 1;
+    tegroup_impl_oct s[TEGROUP_IMPL_FEW][2];
+    int32_t k0, kk, i, r, g;
+    TEGROUP_IMPL_UNROLL
+    for (r = 0; r < rows; r++) {
+        TEGROUP_IMPL_UNROLL
+        for (g = 0; g < groups; g++)
+            s[r][g] = ((const tegroup_impl_oct *)(const void *)(sums + r * TEGROUP_IMPL_CPU_TILE_N))[g];
+    }
+    for (k0 = 0; k0 < k; k0 += TEGROUP_IMPL_PIECE_K, at += TEGROUP_IMPL_PIECE_K * bytes) {
+        const tegroup_impl_oct *waiting = (const tegroup_impl_oct *)(const void *)panel;
+        if (packed) tegroup_impl_cpu_pack_eight(dtype, at, stride_bytes, TEGROUP_IMPL_PIECE_K, 8, panel);
+        for (kk = 0; kk < TEGROUP_IMPL_PIECE_K; kk += step) {
+            tegroup_impl_oct v[16];
+            tegroup_impl_cpu_transpose(dtype, at + 8 * packed * stride_bytes + kk * bytes, stride_bytes, v);
+            TEGROUP_IMPL_UNROLL
+            for (i = 0; i < step; i++, a += TEGROUP_IMPL_MICRO_M) {
+                TEGROUP_IMPL_UNROLL
+                for (r = 0; r < rows; r++) {
+                    if (packed) s[r][0] += a[r] * waiting[kk + i];
+                    s[r][packed] += a[r] * v[i];
+                    /* A compiler that saw the next product of the chain might change their order, or, as gcc does for
+                     * AMD's processors, fuse none of a chain's additions. */
+                    __asm__("" : "+x"(s[r][packed]));
+                    if (packed) __asm__("" : "+x"(s[r][0]));
+                }
+            }
+        }
+    }
+    TEGROUP_IMPL_UNROLL
+    for (r = 0; r < rows; r++) {
+        TEGROUP_IMPL_UNROLL
+        for (g = 0; g < groups; g++) ((tegroup_impl_oct *)(void *)(sums + r * TEGROUP_IMPL_CPU_TILE_N))[g] = s[r][g];
+    }
+}
+
+/* The same for `lines` lines and any number of rows from 1 to FEW. */
+TEGROUP_IMPL_INLINE void tegroup_impl_cpu_few_rows(tegroup_dtype dtype, int32_t m, int32_t lines, const char *at,
+                                                   int64_t stride_bytes, int32_t k, const float *a, float *panel,
+                                                   float *sums) {
+    const int32_t groups = dtype == TEGROUP_DTYPE_F32 ? 1 : 2; /* four bytes take longer to be read than to be added */
+    int32_t j;
+    for (j = 0; j < lines; j += 8 * groups) {
+        const char *from = at + j * stride_bytes;
+        if (m > 4)
+            tegroup_impl_cpu_few_typed(dtype, TEGROUP_IMPL_FEW, groups, from, stride_bytes, k, a, panel, sums + j);
+        else if (m > 2) tegroup_impl_cpu_few_typed(dtype, 4, groups, from, stride_bytes, k, a, panel, sums + j);
+        else if (m > 1) tegroup_impl_cpu_few_typed(dtype, 2, groups, from, stride_bytes, k, a, panel, sums + j);
+        else tegroup_impl_cpu_few_typed(dtype, 1, groups, from, stride_bytes, k, a, panel, sums + j);
+    }
+}
+
+/* sums[m][lines] += packed A * `lines` lines of B, for as much of k as is returned: 0 where the product is not one of
+ * few rows and whole groups of lines that can be transposed. */
+static inline int32_t tegroup_impl_cpu_few_f32(tegroup_dtype dtype, const void *data, int64_t first,
+                                               int64_t stride_line, int64_t stride_k, int32_t m, int32_t lines,
+                                               int32_t k, const float *a, float *panel, float *sums) {
+    const int32_t bytes = tegroup_impl_bits(dtype) / 8, whole = k / TEGROUP_IMPL_PIECE_K * TEGROUP_IMPL_PIECE_K;
+    const char *at = (const char *)data + first * bytes;
+    if (m > TEGROUP_IMPL_FEW || lines % 16 != 0 || stride_k != 1 || tegroup_impl_cpu_step(dtype) == 0) return 0;
+    stride_line *= bytes;
+    if (dtype == TEGROUP_DTYPE_F32)
+        tegroup_impl_cpu_few_rows(TEGROUP_DTYPE_F32, m, lines, at, stride_line, whole, a, panel, sums);
+    else if (dtype == TEGROUP_DTYPE_BF16)
+        tegroup_impl_cpu_few_rows(TEGROUP_DTYPE_BF16, m, lines, at, stride_line, whole, a, panel, sums);
+#if defined(__F16C__)
+    else tegroup_impl_cpu_few_rows(TEGROUP_DTYPE_F16, m, lines, at, stride_line, whole, a, panel, sums);
+#endif
+    return whole;
 }
 #endif
 #if defined(TEGROUP_IMPL_TRANSPOSES)
-#define TEGROUP_IMPL_TRANSPOSES_f32(dtype, stride_k) ((stride_k) == 1 && tegroup_impl_cpu_transposes(dtype))
-#define TEGROUP_IMPL_TRANSPOSE_f32 tegroup_impl_cpu_transpose
+#define TEGROUP_IMPL_STEP_f32(dtype) tegroup_impl_cpu_step(dtype)
+#define TEGROUP_IMPL_PACK_EIGHT_f32 tegroup_impl_cpu_pack_eight
+#define TEGROUP_IMPL_FEW_f32 tegroup_impl_cpu_few_f32
 #else
-#define TEGROUP_IMPL_TRANSPOSES_f32(dtype, stride_k) 0
-#define TEGROUP_IMPL_TRANSPOSE_f32(dtype, data, first, stride_line, k, width, panel) (void)0
+#define TEGROUP_IMPL_STEP_f32(dtype) 0
+#define TEGROUP_IMPL_PACK_EIGHT_f32(dtype, at, stride_bytes, k, width, panel) (void)0
+#define TEGROUP_IMPL_FEW_f32(dtype, data, first, stride_line, stride_k, m, lines, k, a, panel, sums) 0
 #endif
-#define TEGROUP_IMPL_TRANSPOSES_f64(dtype, stride_k) 0
-#define TEGROUP_IMPL_TRANSPOSE_f64(dtype, data, first, stride_line, k, width, panel) (void)0
+#define TEGROUP_IMPL_STEP_f64(dtype) 0
+#define TEGROUP_IMPL_PACK_EIGHT_f64(dtype, at, stride_bytes, k, width, panel) (void)0
+#define TEGROUP_IMPL_FEW_f64(dtype, data, first, stride_line, stride_k, m, lines, k, a, panel, sums) 0
 
 #define TEGROUP_IMPL_LANES_f32 ((int32_t)(TEGROUP_IMPL_VECTOR_BYTES / sizeof(float)))
 #define TEGROUP_IMPL_MICRO_N_f32 (2 * TEGROUP_IMPL_LANES_f32)
@@ -5798,7 +5901,9 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_micro_f32(int32_t rows, int64_t k, con
 TEGROUP_IMPL_INLINE void tegroup_impl_cpu_pack_typed_f32(tegroup_dtype dtype, const void *data, int64_t first,
                                                           int64_t stride_line, int64_t stride_k, int32_t count,
                                                           int32_t k, int32_t width, float *panel) {
+    const int32_t bytes = tegroup_impl_bits(dtype) / 8;
     int32_t base, i, kk;
+    (void)bytes;
     for (base = 0; base < count; base += width, panel += (int64_t)k * width) {
         int32_t lines = count - base < width ? count - base : width;
         int64_t at = first + base * stride_line;
@@ -5809,9 +5914,10 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_pack_typed_f32(tegroup_dtype dtype, co
                     panel[kk * width + i] = tegroup_impl_load_f32(dtype, data, at + kk * stride_k + i);
         else if (stride_k == 1) {
             i = 0;
-            if (TEGROUP_IMPL_TRANSPOSES_f32(dtype, stride_k))
+            if (TEGROUP_IMPL_STEP_f32(dtype) > 0 && k >= TEGROUP_IMPL_STEP_f32(dtype))
                 for (; i + 8 <= lines; i += 8)
-                    TEGROUP_IMPL_TRANSPOSE_f32(dtype, data, at + i * stride_line, stride_line, k, width, panel + i);
+                    TEGROUP_IMPL_PACK_EIGHT_f32(dtype, (const char *)data + (at + i * stride_line) * bytes,
+                                                 stride_line * bytes, k, width, panel + i);
             for (; i < lines; i++)
                 for (kk = 0; kk < k; kk++)
                     panel[kk * width + i] = tegroup_impl_load_f32(dtype, data, at + i * stride_line + kk);
@@ -5911,7 +6017,9 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_micro_f64(int32_t rows, int64_t k, con
 TEGROUP_IMPL_INLINE void tegroup_impl_cpu_pack_typed_f64(tegroup_dtype dtype, const void *data, int64_t first,
                                                           int64_t stride_line, int64_t stride_k, int32_t count,
                                                           int32_t k, int32_t width, double *panel) {
+    const int32_t bytes = tegroup_impl_bits(dtype) / 8;
     int32_t base, i, kk;
+    (void)bytes;
     for (base = 0; base < count; base += width, panel += (int64_t)k * width) {
         int32_t lines = count - base < width ? count - base : width;
         int64_t at = first + base * stride_line;
@@ -5922,9 +6030,10 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_pack_typed_f64(tegroup_dtype dtype, co
                     panel[kk * width + i] = tegroup_impl_load_f64(dtype, data, at + kk * stride_k + i);
         else if (stride_k == 1) {
             i = 0;
-            if (TEGROUP_IMPL_TRANSPOSES_f64(dtype, stride_k))
+            if (TEGROUP_IMPL_STEP_f64(dtype) > 0 && k >= TEGROUP_IMPL_STEP_f64(dtype))
                 for (; i + 8 <= lines; i += 8)
-                    TEGROUP_IMPL_TRANSPOSE_f64(dtype, data, at + i * stride_line, stride_line, k, width, panel + i);
+                    TEGROUP_IMPL_PACK_EIGHT_f64(dtype, (const char *)data + (at + i * stride_line) * bytes,
+                                                 stride_line * bytes, k, width, panel + i);
             for (; i < lines; i++)
                 for (kk = 0; kk < k; kk++)
                     panel[kk * width + i] = tegroup_impl_load_f64(dtype, data, at + i * stride_line + kk);
@@ -7645,10 +7754,14 @@ static inline void tegroup_impl_cpu_gemm_tile_f32(const tegroup_gemm_desc *desc,
         else
             tegroup_impl_cpu_pack_f32(desc->a.dtype, p->a.base, p->a.first + i0 * p->a_line + k0 * p->a_k, p->a_line,
                                        p->a_k, m, k, TEGROUP_IMPL_MICRO_M, a);
-        for (j = 0; j < n; j += TEGROUP_IMPL_MICRO_N_f32) /* a panel of B stays in the first cache for all rows of A */
-            for (kk = 0; kk < k; kk += TEGROUP_IMPL_CPU_TILE_K) {
-                const int32_t cols = n - j < TEGROUP_IMPL_MICRO_N_f32 ? n - j : TEGROUP_IMPL_MICRO_N_f32,
-                              deep = k - kk < TEGROUP_IMPL_CPU_TILE_K ? k - kk : TEGROUP_IMPL_CPU_TILE_K;
+        for (j = 0; j < n; j += TEGROUP_IMPL_MICRO_N_f32) { /* a panel of B stays in the first cache for all of A */
+            const int32_t cols = n - j < TEGROUP_IMPL_MICRO_N_f32 ? n - j : TEGROUP_IMPL_MICRO_N_f32;
+            kk = desc->gather_b.rows > 0
+                     ? 0
+                     : TEGROUP_IMPL_FEW_f32(desc->b.dtype, p->b.base, p->b.first + (j0 + j) * p->b_line + k0 * p->b_k,
+                                             p->b_line, p->b_k, m, cols, k, a, b, sums + j);
+            for (; kk < k; kk += TEGROUP_IMPL_CPU_TILE_K) {
+                const int32_t deep = k - kk < TEGROUP_IMPL_CPU_TILE_K ? k - kk : TEGROUP_IMPL_CPU_TILE_K;
                 if (desc->gather_b.rows > 0)
                     tegroup_impl_cpu_pack_gathered_f32(desc->b.dtype, &desc->gather_b, &p->b, k0 + kk, j0 + j, 1, cols,
                                                         deep, TEGROUP_IMPL_MICRO_N_f32, b);
@@ -7659,6 +7772,7 @@ static inline void tegroup_impl_cpu_gemm_tile_f32(const tegroup_gemm_desc *desc,
                 /* k is more than deep where A is one panel alone */
                 tegroup_impl_cpu_block_f32(m, deep, a + kk * TEGROUP_IMPL_MICRO_M, b, sums + j);
             }
+        }
     }
     for (i = 0; i < m; i++) {
         float *x = sums + i * TEGROUP_IMPL_CPU_TILE_N;
@@ -7694,8 +7808,7 @@ static inline void tegroup_impl_cpu_bias_grad_f32(const tegroup_gemm_desc *desc,
                          ? tegroup_impl_load_f32(desc->row_scale_dtype, desc->row_scale, dy->row0 + r)
                          : 1;
         int64_t at = tegroup_impl_biased_row_at(desc, p, r);
-        for (j = 0; j < n; j++)
-            sums[j] += scale * (at < 0 ? 0 : tegroup_impl_load_f32(dtype, dy->base, at + j0 + j));
+        for (j = 0; j < n; j++) sums[j] += scale * (at < 0 ? 0 : tegroup_impl_load_f32(dtype, dy->base, at + j0 + j));
     }
     if (desc->accumulate && dy->rows == 0) return; /* untouched, bit for bit */
     if (desc->accumulate)
@@ -7751,10 +7864,14 @@ static inline void tegroup_impl_cpu_gemm_tile_f64(const tegroup_gemm_desc *desc,
         else
             tegroup_impl_cpu_pack_f64(desc->a.dtype, p->a.base, p->a.first + i0 * p->a_line + k0 * p->a_k, p->a_line,
                                        p->a_k, m, k, TEGROUP_IMPL_MICRO_M, a);
-        for (j = 0; j < n; j += TEGROUP_IMPL_MICRO_N_f64) /* a panel of B stays in the first cache for all rows of A */
-            for (kk = 0; kk < k; kk += TEGROUP_IMPL_CPU_TILE_K) {
-                const int32_t cols = n - j < TEGROUP_IMPL_MICRO_N_f64 ? n - j : TEGROUP_IMPL_MICRO_N_f64,
-                              deep = k - kk < TEGROUP_IMPL_CPU_TILE_K ? k - kk : TEGROUP_IMPL_CPU_TILE_K;
+        for (j = 0; j < n; j += TEGROUP_IMPL_MICRO_N_f64) { /* a panel of B stays in the first cache for all of A */
+            const int32_t cols = n - j < TEGROUP_IMPL_MICRO_N_f64 ? n - j : TEGROUP_IMPL_MICRO_N_f64;
+            kk = desc->gather_b.rows > 0
+                     ? 0
+                     : TEGROUP_IMPL_FEW_f64(desc->b.dtype, p->b.base, p->b.first + (j0 + j) * p->b_line + k0 * p->b_k,
+                                             p->b_line, p->b_k, m, cols, k, a, b, sums + j);
+            for (; kk < k; kk += TEGROUP_IMPL_CPU_TILE_K) {
+                const int32_t deep = k - kk < TEGROUP_IMPL_CPU_TILE_K ? k - kk : TEGROUP_IMPL_CPU_TILE_K;
                 if (desc->gather_b.rows > 0)
                     tegroup_impl_cpu_pack_gathered_f64(desc->b.dtype, &desc->gather_b, &p->b, k0 + kk, j0 + j, 1, cols,
                                                         deep, TEGROUP_IMPL_MICRO_N_f64, b);
@@ -7765,6 +7882,7 @@ static inline void tegroup_impl_cpu_gemm_tile_f64(const tegroup_gemm_desc *desc,
                 /* k is more than deep where A is one panel alone */
                 tegroup_impl_cpu_block_f64(m, deep, a + kk * TEGROUP_IMPL_MICRO_M, b, sums + j);
             }
+        }
     }
     for (i = 0; i < m; i++) {
         double *x = sums + i * TEGROUP_IMPL_CPU_TILE_N;
@@ -7800,8 +7918,7 @@ static inline void tegroup_impl_cpu_bias_grad_f64(const tegroup_gemm_desc *desc,
                          ? tegroup_impl_load_f64(desc->row_scale_dtype, desc->row_scale, dy->row0 + r)
                          : 1;
         int64_t at = tegroup_impl_biased_row_at(desc, p, r);
-        for (j = 0; j < n; j++)
-            sums[j] += scale * (at < 0 ? 0 : tegroup_impl_load_f64(dtype, dy->base, at + j0 + j));
+        for (j = 0; j < n; j++) sums[j] += scale * (at < 0 ? 0 : tegroup_impl_load_f64(dtype, dy->base, at + j0 + j));
     }
     if (desc->accumulate && dy->rows == 0) return; /* untouched, bit for bit */
     if (desc->accumulate)
@@ -7841,11 +7958,10 @@ static inline void tegroup_impl_cpu_gemm_thread(const tegroup_gemm_desc *desc, c
         tegroup_impl_product p = tegroup_impl_product_of(desc, views, g, 1, 0);
         int64_t tiles_n = tegroup_impl_ceil_div(tegroup_impl_max(0, p.n), TEGROUP_IMPL_CPU_TILE_N);
         int64_t tiles = p.skip ? 0 : tegroup_impl_ceil_div(tegroup_impl_max(0, p.m), TEGROUP_IMPL_CPU_TILE_M) * tiles_n;
-        int64_t chunks = bias_grad && !p.skip
-                             ? tegroup_impl_ceil_div(tegroup_impl_min(tegroup_impl_biased_block(desc, &p)->cols,
-                                                                      p.bias.cols),
-                                                     TEGROUP_IMPL_CPU_TILE_N)
-                             : 0;
+        int64_t chunks =
+            bias_grad && !p.skip ? tegroup_impl_ceil_div(
+                tegroup_impl_min(tegroup_impl_biased_block(desc, &p)->cols, p.bias.cols), TEGROUP_IMPL_CPU_TILE_N)
+                                 : 0;
         if (p.untouched) tiles = 0;
         TEGROUP_IMPL_OMP(omp for schedule(dynamic, 1) nowait)
         for (t = 0; t < tiles; t++) {

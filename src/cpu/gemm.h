@@ -69,10 +69,14 @@ static inline void tegroup_impl_cpu_gemm_tile_FSUF(const tegroup_gemm_desc *desc
         else
             tegroup_impl_cpu_pack_FSUF(desc->a.dtype, p->a.base, p->a.first + i0 * p->a_line + k0 * p->a_k, p->a_line,
                                        p->a_k, m, k, TEGROUP_IMPL_MICRO_M, a);
-        for (j = 0; j < n; j += TEGROUP_IMPL_MICRO_N_FSUF) /* a panel of B stays in the first cache for all rows of A */
-            for (kk = 0; kk < k; kk += TEGROUP_IMPL_CPU_TILE_K) {
-                const int32_t cols = n - j < TEGROUP_IMPL_MICRO_N_FSUF ? n - j : TEGROUP_IMPL_MICRO_N_FSUF,
-                              deep = k - kk < TEGROUP_IMPL_CPU_TILE_K ? k - kk : TEGROUP_IMPL_CPU_TILE_K;
+        for (j = 0; j < n; j += TEGROUP_IMPL_MICRO_N_FSUF) { /* a panel of B stays in the first cache for all of A */
+            const int32_t cols = n - j < TEGROUP_IMPL_MICRO_N_FSUF ? n - j : TEGROUP_IMPL_MICRO_N_FSUF;
+            kk = desc->gather_b.rows > 0
+                     ? 0
+                     : TEGROUP_IMPL_FEW_FSUF(desc->b.dtype, p->b.base, p->b.first + (j0 + j) * p->b_line + k0 * p->b_k,
+                                             p->b_line, p->b_k, m, cols, k, a, b, sums + j);
+            for (; kk < k; kk += TEGROUP_IMPL_CPU_TILE_K) {
+                const int32_t deep = k - kk < TEGROUP_IMPL_CPU_TILE_K ? k - kk : TEGROUP_IMPL_CPU_TILE_K;
                 if (desc->gather_b.rows > 0)
                     tegroup_impl_cpu_pack_gathered_FSUF(desc->b.dtype, &desc->gather_b, &p->b, k0 + kk, j0 + j, 1, cols,
                                                         deep, TEGROUP_IMPL_MICRO_N_FSUF, b);
@@ -83,6 +87,7 @@ static inline void tegroup_impl_cpu_gemm_tile_FSUF(const tegroup_gemm_desc *desc
                 /* k is more than deep where A is one panel alone */
                 tegroup_impl_cpu_block_FSUF(m, deep, a + kk * TEGROUP_IMPL_MICRO_M, b, sums + j);
             }
+        }
     }
     for (i = 0; i < m; i++) {
         REAL *x = sums + i * TEGROUP_IMPL_CPU_TILE_N;
@@ -118,8 +123,7 @@ static inline void tegroup_impl_cpu_bias_grad_FSUF(const tegroup_gemm_desc *desc
                          ? tegroup_impl_load_FSUF(desc->row_scale_dtype, desc->row_scale, dy->row0 + r)
                          : 1;
         int64_t at = tegroup_impl_biased_row_at(desc, p, r);
-        for (j = 0; j < n; j++)
-            sums[j] += scale * (at < 0 ? 0 : tegroup_impl_load_FSUF(dtype, dy->base, at + j0 + j));
+        for (j = 0; j < n; j++) sums[j] += scale * (at < 0 ? 0 : tegroup_impl_load_FSUF(dtype, dy->base, at + j0 + j));
     }
     if (desc->accumulate && dy->rows == 0) return; /* untouched, bit for bit */
     if (desc->accumulate)
@@ -160,11 +164,10 @@ static inline void tegroup_impl_cpu_gemm_thread(const tegroup_gemm_desc *desc, c
         tegroup_impl_product p = tegroup_impl_product_of(desc, views, g, 1, 0);
         int64_t tiles_n = tegroup_impl_ceil_div(tegroup_impl_max(0, p.n), TEGROUP_IMPL_CPU_TILE_N);
         int64_t tiles = p.skip ? 0 : tegroup_impl_ceil_div(tegroup_impl_max(0, p.m), TEGROUP_IMPL_CPU_TILE_M) * tiles_n;
-        int64_t chunks = bias_grad && !p.skip
-                             ? tegroup_impl_ceil_div(tegroup_impl_min(tegroup_impl_biased_block(desc, &p)->cols,
-                                                                      p.bias.cols),
-                                                     TEGROUP_IMPL_CPU_TILE_N)
-                             : 0;
+        int64_t chunks =
+            bias_grad && !p.skip ? tegroup_impl_ceil_div(
+                tegroup_impl_min(tegroup_impl_biased_block(desc, &p)->cols, p.bias.cols), TEGROUP_IMPL_CPU_TILE_N)
+                                 : 0;
         if (p.untouched) tiles = 0;
         TEGROUP_IMPL_OMP(omp for schedule(dynamic, 1) nowait)
         for (t = 0; t < tiles; t++) {

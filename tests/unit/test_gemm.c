@@ -246,6 +246,22 @@ TEST(gemm, tile_edges) {
     print_totals("tile edges");
 }
 
+/* Groups of one row to nine beside lines of every length around what the CPU transposes and multiplies at a time. */
+TEST(gemm, few_rows_of_lines_of_any_length) {
+    rng r = rng_seed(1016);
+    for (int64_t i = scaled(1000); i > 0; i--) {
+        void *mark = guards_mark();
+        const int type = (int)(i % 5); /* 3 and 4: F32 and narrower weights */
+        int64_t rows[4] = {rng_int(&r, 1, 4), rng_int(&r, 4, 6), rng_int(&r, 0, 2), rng_int(&r, 7, 9)};
+        spec s = {.op = TEGROUP_OP_FORWARD, .groups = 4, .m = rows, .n = 16 * rng_int(&r, 1, 3) + (i % 4 == 0 ? rng_int(&r, 1, 15) : 0), .k = rng_int(&r, 1, 200),
+                  .in = dtypes[type < 3 ? type : 0], .weights = dtypes[type < 3 ? type : type - 2], .out = TEGROUP_DTYPE_F32, .alpha = SCALARS_EACH, .pad = rng_int(&r, 0, 3),
+                  .threads = 1, .seed = rng_next(&r)};
+        ASSERT_STREQ("", run_and_check(&s));
+        guards_release(mark);
+    }
+    print_totals("few rows");
+}
+
 TEST(gemm, long_sums) {
     static const int64_t lengths[] = {509, 1021, 2048, 4093, 6007, 6007, 6007};
     rng r = rng_seed(1004);
