@@ -58,46 +58,47 @@
  *   [25] core/names.h             Names and texts
  *   [26] core/constructors.h      Constructors
  *   [27] formats/convert.h        Conversions
- *   [28] formats/scale_layout.h   Scale layouts
- *   [29] core/layout.h            Layout arithmetic
- *   [30] core/checks.h            Checks of tensors and matrices
- *   [31] core/apart.h             What a call writes lies apart
- *   [32] core/prepare.h           Prepare
- *   [33] core/problem.h           The problem of a GEMM
- *   [34] core/backend_table.h     Backend and quirk tables
- *   [35] core/numerics.h          What decides the bits of a result
- *   [36] core/choice.h            What a plan chooses
- *   [37] core/product.h           The product of one group
- *   [38] core/epilogue.h          An activation in an epilogue
- *   [39] gemm/prepare.h           Prepare a snapshot
- *   [40] cpu/rows.h               Rows
- *   [41] cpu/gemm_kernel.h        CPU GEMM kernel
- *   [42] cuda/cublaslt_setup.h    Set-up of a grouped cuBLASLt matmul
- *   [43] cuda/sm90_kernels.h      Hopper GEMM: the table of kernels
- *   [44] cuda/sm90_balance.h      Hopper GEMM: what tiles cost, and which block is done first
- *   [45] cuda/sm90_choice.h       Hopper GEMM: which kernel a plan takes
- *   [46] gemm/backends.h          The backends, a row of functions each
- *   [47] gemm/verdicts.h          What each backend can do
- *   [48] gemm/plan.h              Explain and plan
- *   [49] cpu/gemm.h               CPU GEMM
- *   [50] gemm/check.h             What a call checks
- *   [51] gemm/run.h               Run
- *   [52] gemm/tune.h              Tune, save and load a plan
- *   [53] cpu/real.h               Formulas
- *   [54] core/activation_formulas.h Activation formulas
- *   [55] layer/activation.h       Activations
- *   [56] layer/linear.h           Grouped linear layer
- *   [57] layer/mlp_rules.h        Grouped MLP: tensors and rules
- *   [58] layer/mlp_plan.h         Grouped MLP: plan
- *   [59] layer/mlp.h              Grouped MLP: calls
- *   [60] layer/chain_rules.h      Op chain: rules and buffers
- *   [61] layer/chain_ops.h        Op chain: ops as layers
- *   [62] layer/chain_plan.h       Op chain: plan
- *   [63] layer/chain.h            Op chain: calls
- *   [64] gemm/validate.h          Validate
- *   [65] moe/count.h              Counts of groups
- *   [66] moe/router.h             Router
- *   [67] moe/permutation.h        Permute and combine
+ *   [28] formats/scale_rule.h     Scale rules
+ *   [29] formats/scale_layout.h   Scale layouts
+ *   [30] core/layout.h            Layout arithmetic
+ *   [31] core/checks.h            Checks of tensors and matrices
+ *   [32] core/apart.h             What a call writes lies apart
+ *   [33] core/prepare.h           Prepare
+ *   [34] core/problem.h           The problem of a GEMM
+ *   [35] core/backend_table.h     Backend and quirk tables
+ *   [36] core/numerics.h          What decides the bits of a result
+ *   [37] core/choice.h            What a plan chooses
+ *   [38] core/product.h           The product of one group
+ *   [39] core/epilogue.h          An activation in an epilogue
+ *   [40] gemm/prepare.h           Prepare a snapshot
+ *   [41] cpu/rows.h               Rows
+ *   [42] cpu/gemm_kernel.h        CPU GEMM kernel
+ *   [43] cuda/cublaslt_setup.h    Set-up of a grouped cuBLASLt matmul
+ *   [44] cuda/sm90_kernels.h      Hopper GEMM: the table of kernels
+ *   [45] cuda/sm90_balance.h      Hopper GEMM: what tiles cost, and which block is done first
+ *   [46] cuda/sm90_choice.h       Hopper GEMM: which kernel a plan takes
+ *   [47] gemm/backends.h          The backends, a row of functions each
+ *   [48] gemm/verdicts.h          What each backend can do
+ *   [49] gemm/plan.h              Explain and plan
+ *   [50] cpu/gemm.h               CPU GEMM
+ *   [51] gemm/check.h             What a call checks
+ *   [52] gemm/run.h               Run
+ *   [53] gemm/tune.h              Tune, save and load a plan
+ *   [54] cpu/real.h               Formulas
+ *   [55] core/activation_formulas.h Activation formulas
+ *   [56] layer/activation.h       Activations
+ *   [57] layer/linear.h           Grouped linear layer
+ *   [58] layer/mlp_rules.h        Grouped MLP: tensors and rules
+ *   [59] layer/mlp_plan.h         Grouped MLP: plan
+ *   [60] layer/mlp.h              Grouped MLP: calls
+ *   [61] layer/chain_rules.h      Op chain: rules and buffers
+ *   [62] layer/chain_ops.h        Op chain: ops as layers
+ *   [63] layer/chain_plan.h       Op chain: plan
+ *   [64] layer/chain.h            Op chain: calls
+ *   [65] gemm/validate.h          Validate
+ *   [66] moe/count.h              Counts of groups
+ *   [67] moe/router.h             Router
+ *   [68] moe/permutation.h        Permute and combine
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
@@ -311,6 +312,59 @@ typedef struct tegroup_scale_extent {
     int64_t outer, inner; /* stored extents: scales, not bytes */
     int64_t bytes;
 } tegroup_scale_extent;
+
+/* How the scale of a block is chosen from its amax, the largest magnitude in it. A block is what shares a scale: 32
+ * values, 128 x 128 of them, a row, a group. Its values are quantised as x * multiplier, or x / scale, and a value is
+ * then data * scale. "Largest" is that of the data type: 448, 57344, 6. Every operation rounds once, to nearest. */
+typedef enum tegroup_scale_method {
+    TEGROUP_SCALE_UNSET      = 0,
+    TEGROUP_SCALE_MULTIPLIER = 1, /* multiplier = largest / amax, scale = 1 / multiplier                        */
+    TEGROUP_SCALE_DIVISOR    = 2, /* scale = amax / largest, multiplier = 1 / scale                             */
+    TEGROUP_SCALE_EXPONENT   = 3, /* scale = 2^(floor(log2(amax)) - floor(log2(largest))): large values saturate */
+    TEGROUP_SCALE_TWO_LEVEL  = 4, /* NVFP4: scale = amax * (global / 6) in E4M3, multiplier = 1 / (scale / global) */
+    TEGROUP_SCALE_GIVEN      = 5, /* multiplier = global, whatever amax is, scale = 1 / multiplier               */
+    TEGROUP_SCALE_METHOD_COUNT
+} tegroup_scale_method;
+
+/* What is zero is off. An amax of 0, infinity or NaN goes through the arithmetic like any other, unless special_is_one
+ * is set: docs/formats.md says what each preset makes of it. A scale of 0 makes zeros of its block. */
+typedef struct tegroup_scale_rule {
+    tegroup_scale_method method;
+    float   amax_floor;             /* a smaller amax counts as this                                             */
+    float   multiplier_max;         /* MULTIPLIER: a larger one is cut to this                                   */
+    float   multiplier_of_infinity; /* MULTIPLIER: an infinite one becomes this; 0: the largest finite F32       */
+    int32_t power_of_two;           /* MULTIPLIER: the multiplier is rounded down to one, DIVISOR: the scale up  */
+    int32_t by_reciprocal;          /* DIVISOR: scale = amax * (1 / largest)                                     */
+    int32_t divide;                 /* DIVISOR: values are divided by the scale, not multiplied                  */
+    int32_t special_is_one;         /* an amax of 0, infinity or NaN gives 1 for both                            */
+    int32_t nan_shows;              /* 1: a NaN in a block is its amax; 0: amax is that of the other values      */
+} tegroup_scale_rule;
+
+/* Rules of others, bit for bit: tegroup_scale_rule_of. docs/formats.md has their sources and what differs. */
+typedef enum tegroup_scale_preset {
+    TEGROUP_SCALE_PRESET_UNSET   = 0,
+    TEGROUP_SCALE_TE_CURRENT     = 1, /* TransformerEngine, one scale a tensor                                  */
+    TEGROUP_SCALE_TE_DELAYED     = 2, /* the same with a multiplier from earlier steps                          */
+    TEGROUP_SCALE_TE_BLOCK       = 3, /* its 1x128 and 128x128 blocks, powers of two                            */
+    TEGROUP_SCALE_TE_BLOCK_F32   = 4, /* the same without                                                       */
+    TEGROUP_SCALE_TE_MXFP8       = 5,
+    TEGROUP_SCALE_TE_NVFP4       = 6,
+    TEGROUP_SCALE_DEEPGEMM       = 7,
+    TEGROUP_SCALE_DEEPGEMM_UE8M0 = 8, /* powers of two                                                          */
+    TEGROUP_SCALE_DEEPSEEK       = 9, /* the scripts of DeepSeek-V3                                             */
+    TEGROUP_SCALE_FBGEMM_ROW     = 10,
+    TEGROUP_SCALE_OCP_MX         = 11,
+    TEGROUP_SCALE_PRESET_COUNT
+} tegroup_scale_preset;
+
+/* What a rule gives for one block. */
+typedef struct tegroup_block_scale {
+    float    multiplier; /* a value is quantised as x * multiplier                                    */
+    float    stored;     /* the scale: what its code means                                            */
+    uint32_t bits;       /* its code, in the low bits                                                 */
+    int32_t  divide;     /* 1: a value is quantised as x / stored                                     */
+} tegroup_block_scale;
+typedef tegroup_block_scale tegroup_impl_block_scale;
 
 /* ==== [5] Sizes, shapes and grouped tensors (src/core/tensor_types.h) ==== */
 
@@ -1460,6 +1514,30 @@ TEGROUP_API_STATUS tegroup_scale_shape(tegroup_scaling scaling, int32_t columnwi
 TEGROUP_API int64_t tegroup_scale_index(tegroup_scaling scaling, const tegroup_scale_extent *extent,
     int64_t outer, int64_t inner);
 
+/* One number as a code of a type: F32, F16, BF16, F8E4M3, F8E5M2, F4E2M1 or F8E8M0, in the low bits of `code`; those
+ * above are not looked at. Decoding is exact. Encoding rounds to nearest, ties to even; what is too large gives
+ * infinity in F16 and BF16 and the largest finite value in narrower types, as infinity does there; NaN stays NaN, or is
+ * 6 in F4E2M1. F8E8M0 drops the sign. Any other type gives NaN, and 0. */
+TEGROUP_API float    tegroup_decode(tegroup_dtype dtype, uint32_t code);
+TEGROUP_API uint32_t tegroup_encode(tegroup_dtype dtype, float x);
+
+/* A block quantised by hand: a rule, its amax (from 0, one value after another), its scale, and each value's code.
+ *   of       the rule of a preset, to be edited at will; method UNSET for an unknown preset
+ *   amax     amax with one value more; amax is not negative
+ *   global   TWO_LEVEL: `global` of a group whose amax is given; the tensor's global_scale_inv is 1 / it
+ *   block    the scale of a block, for values of type `data`, as a code of type `scale`: F32; F8E8M0 where the rule
+ *            gives powers of two; F8E4M3 by TWO_LEVEL. The sign of amax is dropped. `global` is read by TWO_LEVEL
+ *            (1: it has none) and GIVEN (the multiplier). Returns ERROR_NULL_ARGUMENT, ERROR_UNSET, ERROR_VALUE,
+ *            ERROR_COMBINATION, ERROR_DTYPE.
+ *   code     of the value x of such a block, as tegroup_encode makes it
+ * No pointer may be NULL but error's; amax and code check nothing. */
+TEGROUP_API tegroup_scale_rule tegroup_scale_rule_of(tegroup_scale_preset preset);
+TEGROUP_API float tegroup_scale_amax(const tegroup_scale_rule *rule, float amax, float x);
+TEGROUP_API float tegroup_scale_global(float amax);
+TEGROUP_API_STATUS tegroup_scale_block(const tegroup_scale_rule *rule, tegroup_dtype data, tegroup_dtype scale,
+    float amax, float global, tegroup_block_scale *block, tegroup_error *error);
+TEGROUP_API uint32_t tegroup_scaled_code(tegroup_dtype data, const tegroup_block_scale *block, float x);
+
 /* Snapshot: its layout for a shape (its groups and whether it has col_sizes or elements, nothing else), and a view
  * of one in host memory (all NULL when snapshot is NULL). Returns ERROR_NULL_ARGUMENT, ERROR_VALUE. */
 TEGROUP_API_STATUS tegroup_snapshot_layout(const tegroup_shape *shape, tegroup_layout *layout, tegroup_error *error);
@@ -2085,17 +2163,177 @@ TEGROUP_IMPL_HD double tegroup_impl_f64_of_f32(float x) {
     return (double)(int32_t)magnitude * (u >> 31 ? -unit : unit);
 }
 
+/* A product and a quotient, each rounded once to nearest, subnormal ones too, whatever the flags. On the host they are
+ * those of doubles: such a product is exact, and a quotient of two binary32 lies far enough from a tie, or on it. */
+TEGROUP_IMPL_HD float tegroup_impl_product_f32(float a, float b) {
+#if defined(__CUDA_ARCH__)
+    float result;
+    asm("mul.rn.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+    return result;
+#else
+    return tegroup_impl_f32_of_f64(tegroup_impl_f64_of_f32(a) * tegroup_impl_f64_of_f32(b));
+#endif
+}
+TEGROUP_IMPL_HD float tegroup_impl_quotient_f32(float a, float b) {
+#if defined(__CUDA_ARCH__)
+    float result;
+    asm("div.rn.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+    return result;
+#else
+    const volatile double divisor = tegroup_impl_f64_of_f32(b); /* volatile: not to be replaced by its reciprocal */
+    return tegroup_impl_f32_of_f64(tegroup_impl_f64_of_f32(a) / divisor);
+#endif
+}
+
+TEGROUP_IMPL_HD float tegroup_impl_inverse_f32(float x) { return tegroup_impl_quotient_f32(1.0f, x); }
+
+/* The types of 8 and 4 bits (OCP 8-bit Floating Point 1.0, OCP Microscaling Formats 1.0). They narrow as CUDA's
+ * conversions do with __NV_SATFINITE: to nearest, ties to even, and what is too large, infinity too, to the largest
+ * finite value. NaN gives 0x7f in E4M3 and E5M2, and 6 in E2M1, which has none. The sign of zero is kept.
+ *
+ * Here a type is its mantissa bits and the exponent of its smallest normal value. Codes of magnitudes are in the order
+ * of their values, so that what rounding carries goes to the next code, and one past the largest saturates. */
+TEGROUP_IMPL_HD uint8_t tegroup_impl_small_of_f32(float x, int32_t mantissa_bits, int32_t exponent_min,
+                                                  uint32_t largest) {
+    const uint32_t magnitude = tegroup_impl_bits_of_f32(x) & 0x7fffffffu, first = (uint32_t)(127 + exponent_min);
+    const uint32_t exponent = magnitude >> 23;
+    uint32_t kept, lost = (uint32_t)(23 - mantissa_bits);
+    if (exponent >= first) kept = magnitude - ((first - 1) << 23);
+    else {
+        lost += first - exponent; /* subnormal: the leading 1 is stored, too */
+        if (lost > 25) return 0;
+        kept = (magnitude & 0x7fffffu) | 0x800000u;
+    }
+    kept = (kept + ((1u << (lost - 1)) - 1) + (kept >> lost & 1u)) >> lost;
+    return (uint8_t)(kept < largest ? kept : largest);
+}
+TEGROUP_IMPL_HD float tegroup_impl_f32_of_small(uint32_t magnitude, int32_t mantissa_bits, int32_t exponent_min) {
+    const uint32_t first = (uint32_t)(127 + exponent_min);
+    if (magnitude >> mantissa_bits)
+        return tegroup_impl_f32_of_bits((magnitude << (23 - mantissa_bits)) + ((first - 1) << 23));
+    return (float)magnitude * tegroup_impl_f32_of_bits((first - (uint32_t)mantissa_bits) << 23);
+}
+TEGROUP_IMPL_HD float tegroup_impl_with_sign(float magnitude, uint32_t negative) {
+    return tegroup_impl_f32_of_bits(tegroup_impl_bits_of_f32(magnitude) | (negative ? 0x80000000u : 0u));
+}
+TEGROUP_IMPL_HD int tegroup_impl_is_nan(float x) { return (tegroup_impl_bits_of_f32(x) & 0x7fffffffu) > 0x7f800000u; }
+
+TEGROUP_IMPL_HD float tegroup_impl_f32_of_f8e4m3(uint8_t code) {
+    if ((code & 0x7fu) == 0x7fu) return tegroup_impl_f32_of_bits(0x7fffffffu);
+    return tegroup_impl_with_sign(tegroup_impl_f32_of_small(code & 0x7fu, 3, -6), code & 0x80u);
+}
+TEGROUP_IMPL_HD float tegroup_impl_f32_of_f8e5m2(uint8_t code) { /* the upper half of a binary16 */
+    return tegroup_impl_f32_of_f16((uint16_t)((uint32_t)code << 8));
+}
+TEGROUP_IMPL_HD float tegroup_impl_f32_of_f4e2m1(uint8_t code) { /* of the low nibble */
+    return tegroup_impl_with_sign(tegroup_impl_f32_of_small(code & 7u, 1, 0), code & 8u);
+}
+TEGROUP_IMPL_HD float tegroup_impl_f32_of_f8e8m0(uint8_t code) {
+    return tegroup_impl_f32_of_bits(code == 255 ? 0x7fffffffu : code == 0 ? 0x400000u : (uint32_t)code << 23);
+}
+
+TEGROUP_IMPL_HD uint8_t tegroup_impl_f8e4m3_of_f32(float x) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    uint16_t pair;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %2, %1;" : "=h"(pair) : "f"(x), "f"(0.0f));
+    return (uint8_t)pair;
+#else
+    if (tegroup_impl_is_nan(x)) return 0x7fu;
+    return (uint8_t)((tegroup_impl_bits_of_f32(x) >> 24 & 0x80u) | tegroup_impl_small_of_f32(x, 3, -6, 0x7eu));
+#endif
+}
+TEGROUP_IMPL_HD uint8_t tegroup_impl_f8e5m2_of_f32(float x) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    uint16_t pair;
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %2, %1;" : "=h"(pair) : "f"(x), "f"(0.0f));
+    return (uint8_t)pair;
+#else
+    if (tegroup_impl_is_nan(x)) return 0x7fu;
+    return (uint8_t)((tegroup_impl_bits_of_f32(x) >> 24 & 0x80u) | tegroup_impl_small_of_f32(x, 2, -14, 0x7bu));
+#endif
+}
+TEGROUP_IMPL_HD uint8_t tegroup_impl_f4e2m1_of_f32(float x) { /* a nibble */
+    if (tegroup_impl_is_nan(x)) return 0x7u;
+    return (uint8_t)((tegroup_impl_bits_of_f32(x) >> 28 & 0x8u) | tegroup_impl_small_of_f32(x, 1, 0, 0x7u));
+}
+
+/* E8M0 has no sign, which is dropped, and no zero, which gives the smallest power. Up and down are CUDA's
+ * cudaRoundPosInf and cudaRoundZero; nearest takes a tie, 1.5 times a power, to the even code. */
+typedef enum tegroup_impl_rounding { TEGROUP_IMPL_NEAREST, TEGROUP_IMPL_UP, TEGROUP_IMPL_DOWN } tegroup_impl_rounding;
+TEGROUP_IMPL_HD uint8_t tegroup_impl_f8e8m0_of_f32(float x, tegroup_impl_rounding rounding) {
+    const uint32_t magnitude = tegroup_impl_bits_of_f32(x) & 0x7fffffffu, mantissa = magnitude & 0x7fffffu;
+    uint32_t code = magnitude >> 23;
+    if (magnitude > 0x7f800000u) return 255u;
+    if (code == 0) { /* below 2^-126: 0x400000 is 2^-127 */
+        if (rounding == TEGROUP_IMPL_UP) return mantissa > 0x400000u;
+        return rounding == TEGROUP_IMPL_NEAREST && mantissa > 0x600000u;
+    }
+    if (rounding == TEGROUP_IMPL_UP) code += mantissa != 0;
+    if (rounding == TEGROUP_IMPL_NEAREST) code += mantissa > 0x400000u || (mantissa == 0x400000u && (code & 1u));
+    return (uint8_t)(code < 254 ? code : 254);
+}
+
+/* Is it a floating-point type of at most 32 bits? A code is such a type's element, in the low bits. */
+TEGROUP_IMPL_HD int tegroup_impl_has_code(tegroup_dtype dtype) {
+    return dtype >= TEGROUP_DTYPE_F32 && dtype <= TEGROUP_DTYPE_F8E8M0;
+}
+
+/* E8M0 rounds to nearest. */
+TEGROUP_IMPL_HD float tegroup_impl_f32_of_code(tegroup_dtype dtype, uint32_t code) {
+    switch (dtype) {
+    case TEGROUP_DTYPE_F32: return tegroup_impl_f32_of_bits(code);
+    case TEGROUP_DTYPE_F16: return tegroup_impl_f32_of_f16((uint16_t)code);
+    case TEGROUP_DTYPE_F8E4M3: return tegroup_impl_f32_of_f8e4m3((uint8_t)code);
+    case TEGROUP_DTYPE_F8E5M2: return tegroup_impl_f32_of_f8e5m2((uint8_t)code);
+    case TEGROUP_DTYPE_F4E2M1: return tegroup_impl_f32_of_f4e2m1((uint8_t)code);
+    case TEGROUP_DTYPE_F8E8M0: return tegroup_impl_f32_of_f8e8m0((uint8_t)code);
+    default: return tegroup_impl_f32_of_bf16((uint16_t)code);
+    }
+}
+TEGROUP_IMPL_HD uint32_t tegroup_impl_code_of_f32(tegroup_dtype dtype, float x) {
+    switch (dtype) {
+    case TEGROUP_DTYPE_F32: return tegroup_impl_bits_of_f32(x);
+    case TEGROUP_DTYPE_F16: return tegroup_impl_f16_of_f32(x);
+    case TEGROUP_DTYPE_F8E4M3: return tegroup_impl_f8e4m3_of_f32(x);
+    case TEGROUP_DTYPE_F8E5M2: return tegroup_impl_f8e5m2_of_f32(x);
+    case TEGROUP_DTYPE_F4E2M1: return tegroup_impl_f4e2m1_of_f32(x);
+    case TEGROUP_DTYPE_F8E8M0: return tegroup_impl_f8e8m0_of_f32(x, TEGROUP_IMPL_NEAREST);
+    default: return tegroup_impl_bf16_of_f32(x);
+    }
+}
+
 TEGROUP_IMPL_HD int tegroup_impl_is_float(tegroup_dtype dtype) {
     return dtype >= TEGROUP_DTYPE_F64 && dtype <= TEGROUP_DTYPE_BF16;
 }
 
-/* One element by type. */
+/* One code of a type of at most 32 bits. Of 4 bits two share a byte, and so a store of one reads the other. */
+TEGROUP_IMPL_HD uint32_t tegroup_impl_load_code(tegroup_dtype dtype, const void *data, int64_t i) {
+    switch (tegroup_impl_bits(dtype)) {
+    case 32: return ((const tegroup_impl_any32 *)data)[i];
+    case 16: return ((const tegroup_impl_any16 *)data)[i];
+    case 8: return ((const uint8_t *)data)[i];
+    default: return (uint32_t)((const uint8_t *)data)[i / 2] >> (i % 2 * 4) & 0xfu;
+    }
+}
+TEGROUP_IMPL_HD void tegroup_impl_store_code(tegroup_dtype dtype, void *data, int64_t i, uint32_t code) {
+    uint8_t *const byte = (uint8_t *)data + i / 2;
+    switch (tegroup_impl_bits(dtype)) {
+    case 32: ((tegroup_impl_any32 *)data)[i] = code; break;
+    case 16: ((tegroup_impl_any16 *)data)[i] = (uint16_t)code; break;
+    case 8: ((uint8_t *)data)[i] = (uint8_t)code; break;
+    default: *byte = (uint8_t)(i % 2 ? (*byte & 0xfu) | code << 4 : (*byte & 0xf0u) | (code & 0xfu)); break;
+    }
+}
+
+/* One element by type; of 4 bits, too, i counts elements. */
 TEGROUP_IMPL_HD double tegroup_impl_load_f64(tegroup_dtype dtype, const void *data, int64_t i) {
     switch (dtype) {
     case TEGROUP_DTYPE_F64: return ((const double *)data)[i];
     case TEGROUP_DTYPE_F32: return tegroup_impl_f64_of_f32(((const float *)data)[i]);
     case TEGROUP_DTYPE_F16: return (double)tegroup_impl_f32_of_f16(((const tegroup_impl_any16 *)data)[i]);
-    default: return tegroup_impl_f64_of_f32(tegroup_impl_f32_of_bf16(((const tegroup_impl_any16 *)data)[i]));
+    case TEGROUP_DTYPE_BF16:
+        return tegroup_impl_f64_of_f32(tegroup_impl_f32_of_bf16(((const tegroup_impl_any16 *)data)[i]));
+    default: return tegroup_impl_f64_of_f32(tegroup_impl_f32_of_code(dtype, tegroup_impl_load_code(dtype, data, i)));
     }
 }
 
@@ -2106,7 +2344,12 @@ TEGROUP_IMPL_HD void tegroup_impl_store_f64(tegroup_dtype dtype, void *data, int
     case TEGROUP_DTYPE_F16:
         ((tegroup_impl_any16 *)data)[i] = tegroup_impl_f16_of_f32(tegroup_impl_f32_odd_of_f64(x));
         break;
-    default: ((tegroup_impl_any16 *)data)[i] = tegroup_impl_bf16_of_f32(tegroup_impl_f32_odd_of_f64(x)); break;
+    case TEGROUP_DTYPE_BF16:
+        ((tegroup_impl_any16 *)data)[i] = tegroup_impl_bf16_of_f32(tegroup_impl_f32_odd_of_f64(x));
+        break;
+    default:
+        tegroup_impl_store_code(dtype, data, i, tegroup_impl_code_of_f32(dtype, tegroup_impl_f32_odd_of_f64(x)));
+        break;
     }
 }
 
@@ -2115,7 +2358,8 @@ TEGROUP_IMPL_HD float tegroup_impl_load_f32(tegroup_dtype dtype, const void *dat
     case TEGROUP_DTYPE_F64: return tegroup_impl_f32_of_f64(((const double *)data)[i]);
     case TEGROUP_DTYPE_F32: return ((const float *)data)[i];
     case TEGROUP_DTYPE_F16: return tegroup_impl_f32_of_f16(((const tegroup_impl_any16 *)data)[i]);
-    default: return tegroup_impl_f32_of_bf16(((const tegroup_impl_any16 *)data)[i]);
+    case TEGROUP_DTYPE_BF16: return tegroup_impl_f32_of_bf16(((const tegroup_impl_any16 *)data)[i]);
+    default: return tegroup_impl_f32_of_code(dtype, tegroup_impl_load_code(dtype, data, i));
     }
 }
 
@@ -2124,7 +2368,8 @@ TEGROUP_IMPL_HD void tegroup_impl_store_f32(tegroup_dtype dtype, void *data, int
     case TEGROUP_DTYPE_F64: ((double *)data)[i] = tegroup_impl_f64_of_f32(x); break;
     case TEGROUP_DTYPE_F32: ((float *)data)[i] = x; break;
     case TEGROUP_DTYPE_F16: ((tegroup_impl_any16 *)data)[i] = tegroup_impl_f16_of_f32(x); break;
-    default: ((tegroup_impl_any16 *)data)[i] = tegroup_impl_bf16_of_f32(x); break;
+    case TEGROUP_DTYPE_BF16: ((tegroup_impl_any16 *)data)[i] = tegroup_impl_bf16_of_f32(x); break;
+    default: tegroup_impl_store_code(dtype, data, i, tegroup_impl_code_of_f32(dtype, x)); break;
     }
 }
 
@@ -2140,7 +2385,195 @@ TEGROUP_IMPL_HD void tegroup_impl_store_int(tegroup_dtype dtype, void *data, int
     else if (dtype == TEGROUP_DTYPE_I64) ((tegroup_impl_any64 *)data)[i] = (uint64_t)x;
 }
 
-/* ==== [28] Scale layouts (src/formats/scale_layout.h) ==== */
+/* ==== [28] Scale rules (src/formats/scale_rule.h) ==== */
+
+/* The presets are read from (repository, commit, file):
+ *   TE_         NVIDIA/TransformerEngine d0067d0, transformer_engine/common: recipe/recipe_common.cuh (CURRENT, BLOCK),
+ *               util/ptx_arch_spec.cuh, util/ptx.cuh (MXFP8), cast/nvfp4/core_nvfp4.cuh (NVFP4)
+ *   DEEPGEMM    deepseek-ai/DeepGEMM 54e2261, deep_gemm/utils/math.py
+ *   DEEPSEEK    deepseek-ai/DeepSeek-V3 0623163, inference/kernel.py
+ *   FBGEMM_ROW  pytorch/FBGEMM, fbgemm_gpu/experimental/gen_ai/test/quantize/quantize_test.py: fp8_row_quantize_ref
+ *   OCP_MX      OCP Microscaling Formats (MX) 1.0, section 6.3 */
+TEGROUP_API tegroup_scale_rule tegroup_scale_rule_of(tegroup_scale_preset preset) {
+    static const tegroup_scale_rule table[TEGROUP_SCALE_PRESET_COUNT] = {
+        /* method, floor, multiplier's max, of infinity, power of two, by reciprocal, divide, special is 1, NaN shows */
+        {TEGROUP_SCALE_UNSET, 0, 0, 0, 0, 0, 0, 0, 0},
+        {TEGROUP_SCALE_MULTIPLIER, 0, 0, 0, 0, 0, 0, 1, 0},               /* TE_CURRENT     */
+        {TEGROUP_SCALE_GIVEN, 0, 0, 0, 0, 0, 0, 0, 0},                    /* TE_DELAYED     */
+        {TEGROUP_SCALE_MULTIPLIER, 0, 0, 0, 1, 0, 0, 1, 0},               /* TE_BLOCK       */
+        {TEGROUP_SCALE_MULTIPLIER, 0, 0, 0, 0, 0, 0, 1, 0},               /* TE_BLOCK_F32   */
+        {TEGROUP_SCALE_DIVISOR, 0, 0, 0, 1, 1, 0, 0, 0},                  /* TE_MXFP8       */
+        {TEGROUP_SCALE_TWO_LEVEL, 0, 0, 0, 0, 0, 0, 0, 0},                /* TE_NVFP4       */
+        {TEGROUP_SCALE_DIVISOR, 1e-4f, 0, 0, 0, 0, 0, 0, 1},              /* DEEPGEMM       */
+        {TEGROUP_SCALE_DIVISOR, 1e-4f, 0, 0, 1, 0, 0, 0, 1},              /* DEEPGEMM_UE8M0 */
+        {TEGROUP_SCALE_DIVISOR, 0, 0, 0, 0, 0, 1, 0, 0},                  /* DEEPSEEK       */
+        {TEGROUP_SCALE_MULTIPLIER, 0, 448.0f * 512.0f, 0, 0, 0, 0, 0, 1}, /* FBGEMM_ROW     */
+        {TEGROUP_SCALE_EXPONENT, 0, 0, 0, 0, 0, 0, 0, 1},                 /* OCP_MX         */
+    };
+    return table[(uint32_t)preset < TEGROUP_SCALE_PRESET_COUNT ? preset : 0];
+}
+
+/* The largest finite value; 0 for a type that is not quantised to. */
+TEGROUP_IMPL_HD float tegroup_impl_largest(tegroup_dtype dtype) {
+    return dtype == TEGROUP_DTYPE_F8E4M3   ? 448.0f
+           : dtype == TEGROUP_DTYPE_F8E5M2 ? 57344.0f
+           : dtype == TEGROUP_DTYPE_F4E2M1 ? 6.0f
+                                           : 0.0f;
+}
+
+/* The smaller of two numbers that are not negative; NaN stays. By bits, so that no flag takes a NaN for a number. */
+TEGROUP_IMPL_HD float tegroup_impl_cut(float x, float limit) {
+    return !tegroup_impl_is_nan(x) && tegroup_impl_bits_of_f32(x) > tegroup_impl_bits_of_f32(limit) ? limit : x;
+}
+#define TEGROUP_IMPL_F32_MAX tegroup_impl_f32_of_bits(0x7f7fffffu)
+
+/* amax with one value more; the bits of magnitudes are in the order of the magnitudes, and NaN above all. */
+TEGROUP_IMPL_HD float tegroup_impl_amax(const tegroup_scale_rule *rule, float amax, float x) {
+    const uint32_t magnitude = tegroup_impl_bits_of_f32(x) & 0x7fffffffu;
+    if (magnitude > 0x7f800000u && !rule->nan_shows) return amax;
+    return magnitude > tegroup_impl_bits_of_f32(amax) ? tegroup_impl_f32_of_bits(magnitude) : amax;
+}
+
+/* TWO_LEVEL: what all blocks of a group have in common, so that the largest block scale is E4M3's largest. Its
+ * reciprocal is the tensor's global_scale_inv. An amax of 0 or infinity gives 1. */
+TEGROUP_IMPL_HD float tegroup_impl_scale_global(float amax) {
+    const float both = tegroup_impl_largest(TEGROUP_DTYPE_F8E4M3) * tegroup_impl_largest(TEGROUP_DTYPE_F4E2M1);
+    const uint32_t magnitude = tegroup_impl_bits_of_f32(amax) & 0x7fffffffu;
+    if (magnitude == 0 || magnitude == 0x7f800000u) return 1.0f;
+    return tegroup_impl_cut(tegroup_impl_quotient_f32(both, tegroup_impl_f32_of_bits(magnitude)), TEGROUP_IMPL_F32_MAX);
+}
+
+TEGROUP_IMPL_HD float tegroup_impl_scale_multiplier(const tegroup_scale_rule *rule, float largest, float amax) {
+    float multiplier = tegroup_impl_quotient_f32(largest, amax);
+    if (tegroup_impl_bits_of_f32(multiplier) == 0x7f800000u)
+        multiplier = rule->multiplier_of_infinity > 0 ? rule->multiplier_of_infinity : TEGROUP_IMPL_F32_MAX;
+    if (rule->multiplier_max > 0) multiplier = tegroup_impl_cut(multiplier, rule->multiplier_max);
+    if (rule->power_of_two && !tegroup_impl_is_nan(multiplier))
+        multiplier = tegroup_impl_f32_of_bits(tegroup_impl_bits_of_f32(multiplier) & 0x7f800000u);
+    return multiplier;
+}
+
+TEGROUP_IMPL_HD float tegroup_impl_scale_divisor(const tegroup_scale_rule *rule, float largest, float amax) {
+    const float scale = rule->by_reciprocal ? tegroup_impl_product_f32(amax, tegroup_impl_inverse_f32(largest))
+                                            : tegroup_impl_quotient_f32(amax, largest);
+    if (!rule->power_of_two) return scale;
+    return tegroup_impl_f32_of_f8e8m0(tegroup_impl_f8e8m0_of_f32(scale, TEGROUP_IMPL_UP));
+}
+
+/* 2^(floor(log2(amax)) - floor(log2(largest))), within E8M0. Infinity counts as 2^128. */
+TEGROUP_IMPL_HD float tegroup_impl_scale_exponent(float largest, float amax) {
+    const int32_t down = (int32_t)(tegroup_impl_bits_of_f32(largest) >> 23) - 127;
+    const int32_t code = (int32_t)(tegroup_impl_bits_of_f32(amax) >> 23) - down;
+    if (tegroup_impl_is_nan(amax)) return amax;
+    return tegroup_impl_f32_of_f8e8m0((uint8_t)(code > 0 ? code : 0));
+}
+
+/* The scale of a block, stored as `scale`. global: of TWO_LEVEL and GIVEN. Where the scale is a power of two, its
+ * reciprocal and its code are exact. */
+TEGROUP_IMPL_HD tegroup_impl_block_scale tegroup_impl_scale_block(const tegroup_scale_rule *rule, tegroup_dtype data,
+                                                                  tegroup_dtype scale, float amax, float global) {
+    const uint32_t magnitude = tegroup_impl_bits_of_f32(amax) & 0x7fffffffu;
+    const uint32_t least = tegroup_impl_bits_of_f32(rule->amax_floor), taken = magnitude < least ? least : magnitude;
+    const float largest = tegroup_impl_largest(data);
+    tegroup_impl_block_scale block = {1.0f, 1.0f, 0, 0};
+    amax = tegroup_impl_f32_of_bits(taken);
+    switch (rule->special_is_one && (taken == 0 || taken >= 0x7f800000u) ? TEGROUP_SCALE_UNSET : rule->method) {
+    case TEGROUP_SCALE_MULTIPLIER:
+    case TEGROUP_SCALE_GIVEN:
+        block.multiplier =
+            rule->method == TEGROUP_SCALE_GIVEN ? global : tegroup_impl_scale_multiplier(rule, largest, amax);
+        block.stored = tegroup_impl_inverse_f32(block.multiplier);
+        break;
+    case TEGROUP_SCALE_DIVISOR:
+    case TEGROUP_SCALE_EXPONENT:
+        block.stored = rule->method == TEGROUP_SCALE_EXPONENT ? tegroup_impl_scale_exponent(largest, amax)
+                                                              : tegroup_impl_scale_divisor(rule, largest, amax);
+        block.divide = rule->divide && tegroup_impl_bits_of_f32(block.stored) != 0;
+        block.multiplier = tegroup_impl_bits_of_f32(block.stored) != 0 ? tegroup_impl_inverse_f32(block.stored) : 0.0f;
+        break;
+    case TEGROUP_SCALE_TWO_LEVEL: /* the multiplier is that of the scale as it is stored */
+        block.stored = tegroup_impl_product_f32(global, tegroup_impl_inverse_f32(largest));
+        block.stored = tegroup_impl_product_f32(amax, block.stored);
+        block.stored = tegroup_impl_f32_of_f8e4m3(tegroup_impl_f8e4m3_of_f32(block.stored));
+        block.multiplier = tegroup_impl_product_f32(block.stored, tegroup_impl_inverse_f32(global));
+        block.multiplier = tegroup_impl_cut(tegroup_impl_inverse_f32(block.multiplier), TEGROUP_IMPL_F32_MAX);
+        break;
+    default: break;
+    }
+    block.bits = tegroup_impl_code_of_f32(scale, block.stored);
+    return block;
+}
+
+/* The code of one value of a block. */
+TEGROUP_IMPL_HD uint32_t tegroup_impl_scaled_code(tegroup_dtype data, const tegroup_impl_block_scale *block, float x) {
+    return tegroup_impl_code_of_f32(data, block->divide ? tegroup_impl_quotient_f32(x, block->stored)
+                                                        : tegroup_impl_product_f32(x, block->multiplier));
+}
+
+/* Can values of this data type have scales of that type by this rule? */
+static inline tegroup_status tegroup_impl_check_scale_rule(const tegroup_scale_rule *rule, tegroup_dtype data,
+                                                           tegroup_dtype scale, tegroup_error *error) {
+    const int multiplier = rule->method == TEGROUP_SCALE_MULTIPLIER, divisor = rule->method == TEGROUP_SCALE_DIVISOR;
+    const int two_level = rule->method == TEGROUP_SCALE_TWO_LEVEL;
+    const uint32_t quantised = 1u << TEGROUP_DTYPE_F8E4M3 | 1u << TEGROUP_DTYPE_F8E5M2 | 1u << TEGROUP_DTYPE_F4E2M1;
+    const uint32_t scales = two_level ? 1u << TEGROUP_DTYPE_F8E4M3
+                            : rule->power_of_two || rule->method == TEGROUP_SCALE_EXPONENT
+                                ? 1u << TEGROUP_DTYPE_F32 | 1u << TEGROUP_DTYPE_F8E8M0
+                                : 1u << TEGROUP_DTYPE_F32;
+#define TEGROUP_IMPL_FACTOR(name)                                                                                      \
+    TEGROUP_IMPL_RULE(tegroup_impl_bits_of_f32(rule->name) < 0x7f800000u, ERROR_VALUE, "rule." #name,                  \
+                      "must be finite and not negative", 0, -1)
+#define TEGROUP_IMPL_SWITCH(name, taken, goes_with)                                                                    \
+    TEGROUP_IMPL_RULE(rule->name == 0 || rule->name == 1, ERROR_VALUE, "rule." #name, "must be 0 or 1", 1,             \
+                      rule->name);                                                                                     \
+    TEGROUP_IMPL_RULE(!rule->name || (taken), ERROR_COMBINATION, "rule." #name, goes_with, 0, 1)
+    TEGROUP_IMPL_RULE_ENUM(rule->method, TEGROUP_SCALE_METHOD_COUNT - 1, "rule.method",
+                           "must be a tegroup_scale_method");
+    TEGROUP_IMPL_RULE(rule->method != TEGROUP_SCALE_UNSET, ERROR_UNSET, "rule.method", "must be set", 1, 0);
+    TEGROUP_IMPL_FACTOR(amax_floor);
+    TEGROUP_IMPL_FACTOR(multiplier_max);
+    TEGROUP_IMPL_FACTOR(multiplier_of_infinity);
+    TEGROUP_IMPL_SWITCH(power_of_two, multiplier || divisor, "must be 0 but for MULTIPLIER and DIVISOR");
+    TEGROUP_IMPL_SWITCH(by_reciprocal, divisor, "must be 0 but for DIVISOR");
+    TEGROUP_IMPL_SWITCH(divide, divisor, "must be 0 but for DIVISOR");
+    TEGROUP_IMPL_SWITCH(special_is_one, 1, "");
+    TEGROUP_IMPL_SWITCH(nan_shows, 1, "");
+#undef TEGROUP_IMPL_FACTOR
+#undef TEGROUP_IMPL_SWITCH
+    TEGROUP_IMPL_RULE_AS(DTYPES, (uint32_t)data < 32 && quantised >> data & 1u, ERROR_DTYPE, "data",
+                         "must be one that is quantised to", quantised, data);
+    TEGROUP_IMPL_RULE_AS(DTYPES, (uint32_t)scale < 32 && scales >> scale & 1u, ERROR_DTYPE, "scale",
+                         "must be one that rule.method gives", scales, scale);
+    TEGROUP_IMPL_RULE_AS(DTYPE, !two_level || data == TEGROUP_DTYPE_F4E2M1, ERROR_DTYPE, "data",
+                         "must be F4E2M1 with TWO_LEVEL", TEGROUP_DTYPE_F4E2M1, data);
+    return TEGROUP_OK;
+}
+
+TEGROUP_API float tegroup_scale_amax(const tegroup_scale_rule *rule, float amax, float x) {
+    return tegroup_impl_amax(rule, amax, x);
+}
+TEGROUP_API float tegroup_scale_global(float amax) { return tegroup_impl_scale_global(amax); }
+TEGROUP_API tegroup_status tegroup_scale_block(const tegroup_scale_rule *rule, tegroup_dtype data, tegroup_dtype scale,
+                                               float amax, float global, tegroup_block_scale *block,
+                                               tegroup_error *error) {
+    TEGROUP_IMPL_RULE(rule != NULL, ERROR_NULL_ARGUMENT, "rule", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(block != NULL, ERROR_NULL_ARGUMENT, "block", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_scale_rule(rule, data, scale, error));
+    *block = tegroup_impl_scale_block(rule, data, scale, amax, global);
+    return TEGROUP_OK;
+}
+TEGROUP_API uint32_t tegroup_scaled_code(tegroup_dtype data, const tegroup_block_scale *block, float x) {
+    return tegroup_impl_scaled_code(data, block, x);
+}
+
+TEGROUP_API float tegroup_decode(tegroup_dtype dtype, uint32_t code) {
+    return tegroup_impl_has_code(dtype) ? tegroup_impl_f32_of_code(dtype, code) : tegroup_impl_f32_of_bits(0x7fffffffu);
+}
+TEGROUP_API uint32_t tegroup_encode(tegroup_dtype dtype, float x) {
+    return tegroup_impl_has_code(dtype) ? tegroup_impl_code_of_f32(dtype, x) : 0;
+}
+
+/* ==== [29] Scale layouts (src/formats/scale_layout.h) ==== */
 
 TEGROUP_API const tegroup_scaling_facts *tegroup_scaling_info(tegroup_scaling scaling) {
 #define TEGROUP_IMPL_BIT(name) (1u << TEGROUP_DTYPE_##name)
@@ -2200,7 +2633,7 @@ TEGROUP_API int64_t tegroup_scale_index(tegroup_scaling scaling, const tegroup_s
     return facts && facts->outer_fastest ? inner * extent->outer + outer : outer * extent->inner + inner;
 }
 
-/* ==== [29] Layout arithmetic (src/core/layout.h) ==== */
+/* ==== [30] Layout arithmetic (src/core/layout.h) ==== */
 
 TEGROUP_IMPL_HD void tegroup_impl_layout_begin(tegroup_layout *layout) { memset(layout, 0, sizeof *layout); }
 
@@ -2314,7 +2747,7 @@ TEGROUP_API tegroup_snapshot_view tegroup_snapshot_read(const void *snapshot) {
     return header ? tegroup_impl_snapshot_view(snapshot, header->groups, header->irregular) : none;
 }
 
-/* ==== [30] Checks of tensors and matrices (src/core/checks.h) ==== */
+/* ==== [31] Checks of tensors and matrices (src/core/checks.h) ==== */
 
 /* The operands of a GEMM, as arrays of them go. */
 typedef enum tegroup_impl_operand {
@@ -2818,7 +3251,7 @@ static inline tegroup_status tegroup_impl_check_built(int kernels, tegroup_space
     return TEGROUP_OK;
 }
 
-/* ==== [31] What a call writes lies apart (src/core/apart.h) ==== */
+/* ==== [32] What a call writes lies apart (src/core/apart.h) ==== */
 
 /* Memory that a call touches. What it writes may share none with anything else that it touches. */
 typedef struct tegroup_impl_buffer {
@@ -2966,7 +3399,7 @@ static inline tegroup_status tegroup_impl_check_matrix_workspace(const tegroup_l
     return tegroup_impl_check_apart(buffers, 1 + count, TEGROUP_CHECK_HOST, NULL, error);
 }
 
-/* ==== [32] Prepare (src/core/prepare.h) ==== */
+/* ==== [33] Prepare (src/core/prepare.h) ==== */
 
 /* How sizes become a snapshot, group by group. Each function below is one step of one group, so that a loop and a
  * kernel run the same code; the steps in between are scans (sum or maximum) and a sorting network, which give the same
@@ -3488,7 +3921,7 @@ static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_de
     return tegroup_impl_check_apart(buffers, 5, TEGROUP_CHECK_HOST, NULL, error);
 }
 
-/* ==== [33] The problem of a GEMM (src/core/problem.h) ==== */
+/* ==== [34] The problem of a GEMM (src/core/problem.h) ==== */
 
 /* The most bytes from one group to the next that TMA can be told of, which has the rules of alignment as well (CUDA
  * Driver API, cuTensorMapEncodeTiled: strides are multiples of 16 below 2^40). Rows are never so far apart. */
@@ -3825,7 +4258,7 @@ TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, t
     return tegroup_impl_problem_of(desc, tegroup_impl_gemm_names(), problem, error);
 }
 
-/* ==== [34] Backend and quirk tables (src/core/backend_table.h) ==== */
+/* ==== [35] Backend and quirk tables (src/core/backend_table.h) ==== */
 
 /* What each backend does where. Explain, plan, checks and docs/backends.md read this table and nothing else. */
 TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count) {
@@ -3958,7 +4391,7 @@ static inline int tegroup_impl_quirk_avoided(tegroup_backend backend, int32_t sm
     return 0;
 }
 
-/* ==== [35] What decides the bits of a result (src/core/numerics.h) ==== */
+/* ==== [36] What decides the bits of a result (src/core/numerics.h) ==== */
 
 /* FNV-1a. */
 #define TEGROUP_IMPL_HASH UINT64_C(14695981039346656037)
@@ -3988,7 +4421,7 @@ static inline int tegroup_impl_uses_cublaslt(tegroup_backend backend) {
     return backend == TEGROUP_BACKEND_CUBLASLT_GROUPED || backend == TEGROUP_BACKEND_CUBLASLT_LOOP;
 }
 
-/* ==== [36] What a plan chooses (src/core/choice.h) ==== */
+/* ==== [37] What a plan chooses (src/core/choice.h) ==== */
 
 /* The choice that a plan made among equals: cuBLASLt's algorithm, the tile of sm90. All zero where a backend has one
  * candidate. */
@@ -4034,7 +4467,7 @@ static inline int64_t tegroup_impl_expected_rows(const tegroup_gemm_desc *desc, 
     return p->rows_space[TEGROUP_IMPL_A] ? p->rows : tegroup_impl_mul(p->rows, p->groups);
 }
 
-/* ==== [37] The product of one group (src/core/product.h) ==== */
+/* ==== [38] The product of one group (src/core/product.h) ==== */
 
 /* One operand's place in one group. rows is -1 for a skipped group. */
 typedef struct tegroup_impl_block {
@@ -4206,7 +4639,7 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_uses(const tegroup_gemm_desc *desc, const 
     return used;
 }
 
-/* ==== [38] An activation in an epilogue (src/core/epilogue.h) ==== */
+/* ==== [39] An activation in an epilogue (src/core/epilogue.h) ==== */
 
 /* An activation in the epilogue of a forward product, or the gradient of one in that of a dgrad. */
 typedef struct tegroup_impl_epilogue {
@@ -4217,7 +4650,7 @@ typedef struct tegroup_impl_epilogue {
     tegroup_activation_backward_desc gradient; /* of D, whose memory holds sums for grad_row_scale instead */
 } tegroup_impl_epilogue;
 
-/* ==== [39] Prepare a snapshot (src/gemm/prepare.h) ==== */
+/* ==== [40] Prepare a snapshot (src/gemm/prepare.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_prepare(const tegroup_impl_preparation *p,
@@ -4283,7 +4716,7 @@ TEGROUP_API tegroup_status tegroup_shape_prepare(tegroup_shape *shape, void *sna
     return TEGROUP_OK;
 }
 
-/* ==== [40] Rows (src/cpu/rows.h) ==== */
+/* ==== [41] Rows (src/cpu/rows.h) ==== */
 
 /* Rows are worked on in pieces of this many elements, widened to the type of the sums: the choice of a data type is
  * made once a piece, and the loops in between are ones that compilers vectorise. */
@@ -4303,6 +4736,10 @@ static inline void tegroup_impl_load_row_f32(tegroup_dtype dtype, const void *da
     case TEGROUP_DTYPE_F64: TEGROUP_IMPL_LOAD_ROW(F64) break;
     case TEGROUP_DTYPE_F32: TEGROUP_IMPL_LOAD_ROW(F32) break;
     case TEGROUP_DTYPE_F16: TEGROUP_IMPL_LOAD_ROW(F16) break;
+    case TEGROUP_DTYPE_F8E4M3: TEGROUP_IMPL_LOAD_ROW(F8E4M3) break;
+    case TEGROUP_DTYPE_F8E5M2: TEGROUP_IMPL_LOAD_ROW(F8E5M2) break;
+    case TEGROUP_DTYPE_F4E2M1: TEGROUP_IMPL_LOAD_ROW(F4E2M1) break;
+    case TEGROUP_DTYPE_F8E8M0: TEGROUP_IMPL_LOAD_ROW(F8E8M0) break;
     default: TEGROUP_IMPL_LOAD_ROW(BF16) break;
     }
 #undef TEGROUP_IMPL_LOAD_ROW
@@ -4322,6 +4759,10 @@ static inline void tegroup_impl_store_row_f32(tegroup_dtype dtype, void *data, i
     case TEGROUP_DTYPE_F64: TEGROUP_IMPL_STORE_ROW(F64) break;
     case TEGROUP_DTYPE_F32: TEGROUP_IMPL_STORE_ROW(F32) break;
     case TEGROUP_DTYPE_F16: TEGROUP_IMPL_STORE_ROW(F16) break;
+    case TEGROUP_DTYPE_F8E4M3: TEGROUP_IMPL_STORE_ROW(F8E4M3) break;
+    case TEGROUP_DTYPE_F8E5M2: TEGROUP_IMPL_STORE_ROW(F8E5M2) break;
+    case TEGROUP_DTYPE_F4E2M1: TEGROUP_IMPL_STORE_ROW(F4E2M1) break;
+    case TEGROUP_DTYPE_F8E8M0: TEGROUP_IMPL_STORE_ROW(F8E8M0) break;
     default: TEGROUP_IMPL_STORE_ROW(BF16) break;
     }
 #undef TEGROUP_IMPL_STORE_ROW
@@ -4353,6 +4794,10 @@ static inline void tegroup_impl_load_row_f64(tegroup_dtype dtype, const void *da
     case TEGROUP_DTYPE_F64: TEGROUP_IMPL_LOAD_ROW(F64) break;
     case TEGROUP_DTYPE_F32: TEGROUP_IMPL_LOAD_ROW(F32) break;
     case TEGROUP_DTYPE_F16: TEGROUP_IMPL_LOAD_ROW(F16) break;
+    case TEGROUP_DTYPE_F8E4M3: TEGROUP_IMPL_LOAD_ROW(F8E4M3) break;
+    case TEGROUP_DTYPE_F8E5M2: TEGROUP_IMPL_LOAD_ROW(F8E5M2) break;
+    case TEGROUP_DTYPE_F4E2M1: TEGROUP_IMPL_LOAD_ROW(F4E2M1) break;
+    case TEGROUP_DTYPE_F8E8M0: TEGROUP_IMPL_LOAD_ROW(F8E8M0) break;
     default: TEGROUP_IMPL_LOAD_ROW(BF16) break;
     }
 #undef TEGROUP_IMPL_LOAD_ROW
@@ -4372,6 +4817,10 @@ static inline void tegroup_impl_store_row_f64(tegroup_dtype dtype, void *data, i
     case TEGROUP_DTYPE_F64: TEGROUP_IMPL_STORE_ROW(F64) break;
     case TEGROUP_DTYPE_F32: TEGROUP_IMPL_STORE_ROW(F32) break;
     case TEGROUP_DTYPE_F16: TEGROUP_IMPL_STORE_ROW(F16) break;
+    case TEGROUP_DTYPE_F8E4M3: TEGROUP_IMPL_STORE_ROW(F8E4M3) break;
+    case TEGROUP_DTYPE_F8E5M2: TEGROUP_IMPL_STORE_ROW(F8E5M2) break;
+    case TEGROUP_DTYPE_F4E2M1: TEGROUP_IMPL_STORE_ROW(F4E2M1) break;
+    case TEGROUP_DTYPE_F8E8M0: TEGROUP_IMPL_STORE_ROW(F8E8M0) break;
     default: TEGROUP_IMPL_STORE_ROW(BF16) break;
     }
 #undef TEGROUP_IMPL_STORE_ROW
@@ -4389,7 +4838,7 @@ static inline double tegroup_impl_dot_f64(const double *x, const double *y, int6
     return sum;
 }
 
-/* ==== [41] CPU GEMM kernel (src/cpu/gemm_kernel.h) ==== */
+/* ==== [42] CPU GEMM kernel (src/cpu/gemm_kernel.h) ==== */
 
 /* The blocked product after Goto and van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication": panels of
  * A and B are copied (and widened to the type of the sums) so that the innermost kernel reads both in order. Each
@@ -4761,7 +5210,7 @@ static inline void tegroup_impl_cpu_block_f64(int32_t m, int64_t k, const double
     }
 }
 
-/* ==== [42] Set-up of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup.h) ==== */
+/* ==== [43] Set-up of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup.h) ==== */
 
 /* The arrays that a grouped cuBLASLt matmul reads, in order, with [groups] entries each: of 8 bytes, but floats in the
  * last two. cuBLASLt is column-major and computes the transpose of D, so its A is the descriptor's b and its B the
@@ -5150,7 +5599,7 @@ static inline void tegroup_impl_lt_loop_workspace(const tegroup_plan *plan, tegr
     }
 }
 
-/* ==== [43] Hopper GEMM: the table of kernels (src/cuda/sm90_kernels.h) ==== */
+/* ==== [44] Hopper GEMM: the table of kernels (src/cuda/sm90_kernels.h) ==== */
 
 #define TEGROUP_IMPL_SM90_K           64  /* k of a pipeline stage: 128 bytes, the widest swizzle of TMA */
 #define TEGROUP_IMPL_SM90_MOST_BLOCKS 160 /* the most blocks; no Hopper GPU has more than 144 multiprocessors */
@@ -5255,7 +5704,7 @@ static inline int tegroup_impl_sm90_runs(const tegroup_problem *p, int32_t kerne
                || TEGROUP_IMPL_SM90_ADDS_BIAS(row->op, row->tile_n, row->flips));
 }
 
-/* ==== [44] Hopper GEMM: what tiles cost, and which block is done first (src/cuda/sm90_balance.h) ==== */
+/* ==== [45] Hopper GEMM: what tiles cost, and which block is done first (src/cuda/sm90_balance.h) ==== */
 
 /* A tile row ends in two narrow tiles where these hold the columns that are left: 4,096 columns are 20 tiles of 192 and
  * two of 128, and no tile is partly empty. A forward product or dgrad with at least this k balances blocks if it has
@@ -5359,7 +5808,7 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_assign(tegroup_impl_sm90_loads *loads,
     return given;
 }
 
-/* ==== [45] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
+/* ==== [46] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
 
 /* Constants of the prediction besides those of each kernel in the table, together with which the times were fitted. */
 #define TEGROUP_IMPL_SM90_STRETCH_US 0.55 /* us to find a stretch, or to assign a wave of its tiles */
@@ -5665,7 +6114,7 @@ static inline void tegroup_impl_sm90_tile(const tegroup_gemm_desc *desc, const t
     forecast->us = taken.us.total;
 }
 
-/* ==== [46] The backends, a row of functions each (src/gemm/backends.h) ==== */
+/* ==== [47] The backends, a row of functions each (src/gemm/backends.h) ==== */
 
 /* What a backend can be asked: a function type for each question. */
 typedef void tegroup_impl_workspace_function(const tegroup_plan *plan, tegroup_layout *layout);
@@ -5812,7 +6261,7 @@ static inline uint32_t tegroup_impl_built(void) {
     return built;
 }
 
-/* ==== [47] What each backend can do (src/gemm/verdicts.h) ==== */
+/* ==== [48] What each backend can do (src/gemm/verdicts.h) ==== */
 
 /* Backends in order of preference. If only the device knows d's columns, CUBLASLT_GROUPED gives NaN for groups whose D
  * it cannot store (see tegroup_impl_setup_group), so it comes after PORTABLE, which takes any. */
@@ -6125,7 +6574,7 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     return c.met;
 }
 
-/* ==== [48] Explain and plan (src/gemm/plan.h) ==== */
+/* ==== [49] Explain and plan (src/gemm/plan.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 /* Describes the current device as a target; sm stays 0 without one. Returns the device, or -1. */
@@ -6389,7 +6838,7 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     return tegroup_impl_plan_make(desc, tegroup_impl_gemm_names(), target, plan, error);
 }
 
-/* ==== [49] CPU GEMM (src/cpu/gemm.h) ==== */
+/* ==== [50] CPU GEMM (src/cpu/gemm.h) ==== */
 
 /* tegroup_impl_cpu_pack for rows that an index picks: from row `row` and column `col` of the group on. The rows are the
  * lines, or where along_k is set what is summed over. */
@@ -6713,7 +7162,7 @@ static inline tegroup_status tegroup_impl_cpu_gemm(const tegroup_plan *plan, con
     return TEGROUP_OK;
 }
 
-/* ==== [50] What a call checks (src/gemm/check.h) ==== */
+/* ==== [51] What a call checks (src/gemm/check.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm_desc *desc,
@@ -7026,7 +7475,7 @@ TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const te
     return tegroup_impl_gemm_check_own(plan, desc, error);
 }
 
-/* ==== [51] Run (src/gemm/run.h) ==== */
+/* ==== [52] Run (src/gemm/run.h) ==== */
 
 /* What the check has passed; it refuses a plan for a backend that is not built. */
 static inline tegroup_status tegroup_impl_gemm_run(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
@@ -7050,7 +7499,7 @@ TEGROUP_API tegroup_status tegroup_plan_layout(const tegroup_plan *plan, tegroup
     return TEGROUP_OK;
 }
 
-/* ==== [52] Tune, save and load a plan (src/gemm/tune.h) ==== */
+/* ==== [53] Tune, save and load a plan (src/gemm/tune.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
@@ -7220,7 +7669,7 @@ TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, cons
     return TEGROUP_OK;
 }
 
-/* ==== [53] Formulas (src/cpu/real.h) ==== */
+/* ==== [54] Formulas (src/cpu/real.h) ==== */
 
 /* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. On the host
  * exp is the platform's (glibc: at most 1 ULP off). On the device it is at most 4 ULP off, whatever the flags (with
@@ -7253,7 +7702,7 @@ TEGROUP_IMPL_HD double tegroup_impl_choice_grad_f64(double grad_weight, double d
     return normalize ? (grad_weight - dot / chosen) / chosen : grad_weight;
 }
 
-/* ==== [54] Activation formulas (src/core/activation_formulas.h) ==== */
+/* ==== [55] Activation formulas (src/core/activation_formulas.h) ==== */
 
 /* Each operation is rounded by itself, or is one fused multiply-add where that is written: an activation in the
  * epilogue of a product gives the bits that the separate call gives. (A host compiler may fuse what it likes.) */
@@ -7574,7 +8023,7 @@ TEGROUP_IMPL_HD double tegroup_impl_activation_f64(tegroup_activation kind, int 
     return tegroup_impl_activation_grad_f64(kind, half, alpha, limit, gate, up, 0, &grad_gate, &grad_up);
 }
 
-/* ==== [55] Activations (src/layer/activation.h) ==== */
+/* ==== [56] Activations (src/layer/activation.h) ==== */
 
 #if TEGROUP_IMPL_ACTIVATION_KERNELS
 static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
@@ -7938,7 +8387,7 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
     return tegroup_impl_activation_backward_run(desc, stream, error);
 }
 
-/* ==== [56] Grouped linear layer (src/layer/linear.h) ==== */
+/* ==== [57] Grouped linear layer (src/layer/linear.h) ==== */
 
 /* The tensors of a layer, by name. */
 /* clang-format off */
@@ -8405,7 +8854,7 @@ TEGROUP_API tegroup_status tegroup_linear_wgrad(const tegroup_linear_plan *plan,
     return tegroup_impl_layer_call(&call.layer, plan, TEGROUP_OP_WGRAD, 1, stream, error);
 }
 
-/* ==== [57] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
+/* ==== [58] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
 
 /* Its tensors, by name: weights, then what has the routing's rows, of which the last three are what is saved. */
 /* clang-format off */
@@ -8744,7 +9193,7 @@ static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_mlp_desc
     return tegroup_impl_check_apart(buffers, count, level, NULL, error);
 }
 
-/* ==== [58] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
+/* ==== [59] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
 
 /* A plan's parts: what it holds for itself, and those of the two layers. A chain keeps them apart. */
 typedef struct tegroup_impl_mlp_plans {
@@ -9008,7 +9457,7 @@ TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const 
     return TEGROUP_OK;
 }
 
-/* ==== [59] Grouped MLP: calls (src/layer/mlp.h) ==== */
+/* ==== [60] Grouped MLP: calls (src/layer/mlp.h) ==== */
 
 #if TEGROUP_IMPL_FUSED_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
 /* Gradients of row_scale, of the sums that a dgrad with a gradient in its epilogue leaves in D's place. */
@@ -9395,7 +9844,7 @@ TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const
     return tegroup_impl_mlp_run_op(plan, desc, TEGROUP_OP_WGRAD, stream, error);
 }
 
-/* ==== [60] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
+/* ==== [61] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
 
 /* A descriptor resolved: what each op is given, and what lies between ops. values[i] is what op i reads and values[i +
  * 1] what it writes; grads are their gradients, absent where none is computed. */
@@ -9924,7 +10373,7 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [61] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
+/* ==== [62] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
 
 /* A LINEAR as a layer, with the rows that it reads and writes: op i's routing may be its own. It points into itself. */
 typedef struct tegroup_impl_chain_linear {
@@ -10116,7 +10565,7 @@ static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc,
     backward->grad_row_scale = tegroup_impl_mlp_matrix(&given->grad_row_scale);
 }
 
-/* ==== [62] Op chain: plan (src/layer/chain_plan.h) ==== */
+/* ==== [63] Op chain: plan (src/layer/chain_plan.h) ==== */
 
 /* Tell the caller which op a failure is about. */
 static inline tegroup_status tegroup_impl_chain_name_op(tegroup_status status, const tegroup_chain_desc *desc,
@@ -10369,7 +10818,7 @@ TEGROUP_API tegroup_status tegroup_chain_explain(const tegroup_chain_desc *desc,
     return tegroup_impl_chain_name_op(status, desc, chain.at);
 }
 
-/* ==== [63] Op chain: calls (src/layer/chain.h) ==== */
+/* ==== [64] Op chain: calls (src/layer/chain.h) ==== */
 
 /* Rows of op i and its routing, by a linear's word for them: what no product of the op sees to. */
 static inline tegroup_status tegroup_impl_chain_check_memory(const tegroup_chain_desc *desc,
@@ -10553,7 +11002,7 @@ TEGROUP_API tegroup_status tegroup_chain_backward(const tegroup_chain_plan *plan
     return tegroup_impl_chain_run(plan, desc, 1, stream, error);
 }
 
-/* ==== [64] Validate (src/gemm/validate.h) ==== */
+/* ==== [65] Validate (src/gemm/validate.h) ==== */
 
 enum { TEGROUP_IMPL_FINITE, TEGROUP_IMPL_NAN, TEGROUP_IMPL_INFINITE };
 
@@ -10719,7 +11168,7 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [65] Counts of groups (src/moe/count.h) ==== */
+/* ==== [66] Counts of groups (src/moe/count.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_count(const tegroup_count_desc *desc, struct CUstream_st *stream,
@@ -10790,7 +11239,7 @@ TEGROUP_API tegroup_status tegroup_count(const tegroup_count_desc *desc, struct 
     return TEGROUP_OK;
 }
 
-/* ==== [66] Router (src/moe/router.h) ==== */
+/* ==== [67] Router (src/moe/router.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
@@ -11194,7 +11643,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     return TEGROUP_OK;
 }
 
-/* ==== [67] Permute and combine (src/moe/permutation.h) ==== */
+/* ==== [68] Permute and combine (src/moe/permutation.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,

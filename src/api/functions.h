@@ -65,6 +65,30 @@ TEGROUP_API_STATUS tegroup_scale_shape(tegroup_scaling scaling, int32_t columnwi
 TEGROUP_API int64_t tegroup_scale_index(tegroup_scaling scaling, const tegroup_scale_extent *extent,
     int64_t outer, int64_t inner);
 
+/* One number as a code of a type: F32, F16, BF16, F8E4M3, F8E5M2, F4E2M1 or F8E8M0, in the low bits of `code`; those
+ * above are not looked at. Decoding is exact. Encoding rounds to nearest, ties to even; what is too large gives
+ * infinity in F16 and BF16 and the largest finite value in narrower types, as infinity does there; NaN stays NaN, or is
+ * 6 in F4E2M1. F8E8M0 drops the sign. Any other type gives NaN, and 0. */
+TEGROUP_API float    tegroup_decode(tegroup_dtype dtype, uint32_t code);
+TEGROUP_API uint32_t tegroup_encode(tegroup_dtype dtype, float x);
+
+/* A block quantised by hand: a rule, its amax (from 0, one value after another), its scale, and each value's code.
+ *   of       the rule of a preset, to be edited at will; method UNSET for an unknown preset
+ *   amax     amax with one value more; amax is not negative
+ *   global   TWO_LEVEL: `global` of a group whose amax is given; the tensor's global_scale_inv is 1 / it
+ *   block    the scale of a block, for values of type `data`, as a code of type `scale`: F32; F8E8M0 where the rule
+ *            gives powers of two; F8E4M3 by TWO_LEVEL. The sign of amax is dropped. `global` is read by TWO_LEVEL
+ *            (1: it has none) and GIVEN (the multiplier). Returns ERROR_NULL_ARGUMENT, ERROR_UNSET, ERROR_VALUE,
+ *            ERROR_COMBINATION, ERROR_DTYPE.
+ *   code     of the value x of such a block, as tegroup_encode makes it
+ * No pointer may be NULL but error's; amax and code check nothing. */
+TEGROUP_API tegroup_scale_rule tegroup_scale_rule_of(tegroup_scale_preset preset);
+TEGROUP_API float tegroup_scale_amax(const tegroup_scale_rule *rule, float amax, float x);
+TEGROUP_API float tegroup_scale_global(float amax);
+TEGROUP_API_STATUS tegroup_scale_block(const tegroup_scale_rule *rule, tegroup_dtype data, tegroup_dtype scale,
+    float amax, float global, tegroup_block_scale *block, tegroup_error *error);
+TEGROUP_API uint32_t tegroup_scaled_code(tegroup_dtype data, const tegroup_block_scale *block, float x);
+
 /* Snapshot: its layout for a shape (its groups and whether it has col_sizes or elements, nothing else), and a view
  * of one in host memory (all NULL when snapshot is NULL). Returns ERROR_NULL_ARGUMENT, ERROR_VALUE. */
 TEGROUP_API_STATUS tegroup_snapshot_layout(const tegroup_shape *shape, tegroup_layout *layout, tegroup_error *error);

@@ -5,6 +5,7 @@
 #include "formats/dtype_types.h"
 #include "base/build.h"
 #include "base/arithmetic.h"
+#include "formats/dtype.h"
 
 /* Integer arithmetic on bit patterns: the same bits on every machine and under every compiler flag. Narrowing rounds to
  * nearest, ties to even; NaN stays NaN (quiet), overflow gives infinity. */
@@ -88,17 +89,177 @@ TEGROUP_IMPL_HD double tegroup_impl_f64_of_f32(float x) {
     return (double)(int32_t)magnitude * (u >> 31 ? -unit : unit);
 }
 
+/* A product and a quotient, each rounded once to nearest, subnormal ones too, whatever the flags. On the host they are
+ * those of doubles: such a product is exact, and a quotient of two binary32 lies far enough from a tie, or on it. */
+TEGROUP_IMPL_HD float tegroup_impl_product_f32(float a, float b) {
+#if defined(__CUDA_ARCH__)
+    float result;
+    asm("mul.rn.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+    return result;
+#else
+    return tegroup_impl_f32_of_f64(tegroup_impl_f64_of_f32(a) * tegroup_impl_f64_of_f32(b));
+#endif
+}
+TEGROUP_IMPL_HD float tegroup_impl_quotient_f32(float a, float b) {
+#if defined(__CUDA_ARCH__)
+    float result;
+    asm("div.rn.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+    return result;
+#else
+    const volatile double divisor = tegroup_impl_f64_of_f32(b); /* volatile: not to be replaced by its reciprocal */
+    return tegroup_impl_f32_of_f64(tegroup_impl_f64_of_f32(a) / divisor);
+#endif
+}
+
+TEGROUP_IMPL_HD float tegroup_impl_inverse_f32(float x) { return tegroup_impl_quotient_f32(1.0f, x); }
+
+/* The types of 8 and 4 bits (OCP 8-bit Floating Point 1.0, OCP Microscaling Formats 1.0). They narrow as CUDA's
+ * conversions do with __NV_SATFINITE: to nearest, ties to even, and what is too large, infinity too, to the largest
+ * finite value. NaN gives 0x7f in E4M3 and E5M2, and 6 in E2M1, which has none. The sign of zero is kept.
+ *
+ * Here a type is its mantissa bits and the exponent of its smallest normal value. Codes of magnitudes are in the order
+ * of their values, so that what rounding carries goes to the next code, and one past the largest saturates. */
+TEGROUP_IMPL_HD uint8_t tegroup_impl_small_of_f32(float x, int32_t mantissa_bits, int32_t exponent_min,
+                                                  uint32_t largest) {
+    const uint32_t magnitude = tegroup_impl_bits_of_f32(x) & 0x7fffffffu, first = (uint32_t)(127 + exponent_min);
+    const uint32_t exponent = magnitude >> 23;
+    uint32_t kept, lost = (uint32_t)(23 - mantissa_bits);
+    if (exponent >= first) kept = magnitude - ((first - 1) << 23);
+    else {
+        lost += first - exponent; /* subnormal: the leading 1 is stored, too */
+        if (lost > 25) return 0;
+        kept = (magnitude & 0x7fffffu) | 0x800000u;
+    }
+    kept = (kept + ((1u << (lost - 1)) - 1) + (kept >> lost & 1u)) >> lost;
+    return (uint8_t)(kept < largest ? kept : largest);
+}
+TEGROUP_IMPL_HD float tegroup_impl_f32_of_small(uint32_t magnitude, int32_t mantissa_bits, int32_t exponent_min) {
+    const uint32_t first = (uint32_t)(127 + exponent_min);
+    if (magnitude >> mantissa_bits)
+        return tegroup_impl_f32_of_bits((magnitude << (23 - mantissa_bits)) + ((first - 1) << 23));
+    return (float)magnitude * tegroup_impl_f32_of_bits((first - (uint32_t)mantissa_bits) << 23);
+}
+TEGROUP_IMPL_HD float tegroup_impl_with_sign(float magnitude, uint32_t negative) {
+    return tegroup_impl_f32_of_bits(tegroup_impl_bits_of_f32(magnitude) | (negative ? 0x80000000u : 0u));
+}
+TEGROUP_IMPL_HD int tegroup_impl_is_nan(float x) { return (tegroup_impl_bits_of_f32(x) & 0x7fffffffu) > 0x7f800000u; }
+
+TEGROUP_IMPL_HD float tegroup_impl_f32_of_f8e4m3(uint8_t code) {
+    if ((code & 0x7fu) == 0x7fu) return tegroup_impl_f32_of_bits(0x7fffffffu);
+    return tegroup_impl_with_sign(tegroup_impl_f32_of_small(code & 0x7fu, 3, -6), code & 0x80u);
+}
+TEGROUP_IMPL_HD float tegroup_impl_f32_of_f8e5m2(uint8_t code) { /* the upper half of a binary16 */
+    return tegroup_impl_f32_of_f16((uint16_t)((uint32_t)code << 8));
+}
+TEGROUP_IMPL_HD float tegroup_impl_f32_of_f4e2m1(uint8_t code) { /* of the low nibble */
+    return tegroup_impl_with_sign(tegroup_impl_f32_of_small(code & 7u, 1, 0), code & 8u);
+}
+TEGROUP_IMPL_HD float tegroup_impl_f32_of_f8e8m0(uint8_t code) {
+    return tegroup_impl_f32_of_bits(code == 255 ? 0x7fffffffu : code == 0 ? 0x400000u : (uint32_t)code << 23);
+}
+
+TEGROUP_IMPL_HD uint8_t tegroup_impl_f8e4m3_of_f32(float x) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    uint16_t pair;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %2, %1;" : "=h"(pair) : "f"(x), "f"(0.0f));
+    return (uint8_t)pair;
+#else
+    if (tegroup_impl_is_nan(x)) return 0x7fu;
+    return (uint8_t)((tegroup_impl_bits_of_f32(x) >> 24 & 0x80u) | tegroup_impl_small_of_f32(x, 3, -6, 0x7eu));
+#endif
+}
+TEGROUP_IMPL_HD uint8_t tegroup_impl_f8e5m2_of_f32(float x) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    uint16_t pair;
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %2, %1;" : "=h"(pair) : "f"(x), "f"(0.0f));
+    return (uint8_t)pair;
+#else
+    if (tegroup_impl_is_nan(x)) return 0x7fu;
+    return (uint8_t)((tegroup_impl_bits_of_f32(x) >> 24 & 0x80u) | tegroup_impl_small_of_f32(x, 2, -14, 0x7bu));
+#endif
+}
+TEGROUP_IMPL_HD uint8_t tegroup_impl_f4e2m1_of_f32(float x) { /* a nibble */
+    if (tegroup_impl_is_nan(x)) return 0x7u;
+    return (uint8_t)((tegroup_impl_bits_of_f32(x) >> 28 & 0x8u) | tegroup_impl_small_of_f32(x, 1, 0, 0x7u));
+}
+
+/* E8M0 has no sign, which is dropped, and no zero, which gives the smallest power. Up and down are CUDA's
+ * cudaRoundPosInf and cudaRoundZero; nearest takes a tie, 1.5 times a power, to the even code. */
+typedef enum tegroup_impl_rounding { TEGROUP_IMPL_NEAREST, TEGROUP_IMPL_UP, TEGROUP_IMPL_DOWN } tegroup_impl_rounding;
+TEGROUP_IMPL_HD uint8_t tegroup_impl_f8e8m0_of_f32(float x, tegroup_impl_rounding rounding) {
+    const uint32_t magnitude = tegroup_impl_bits_of_f32(x) & 0x7fffffffu, mantissa = magnitude & 0x7fffffu;
+    uint32_t code = magnitude >> 23;
+    if (magnitude > 0x7f800000u) return 255u;
+    if (code == 0) { /* below 2^-126: 0x400000 is 2^-127 */
+        if (rounding == TEGROUP_IMPL_UP) return mantissa > 0x400000u;
+        return rounding == TEGROUP_IMPL_NEAREST && mantissa > 0x600000u;
+    }
+    if (rounding == TEGROUP_IMPL_UP) code += mantissa != 0;
+    if (rounding == TEGROUP_IMPL_NEAREST) code += mantissa > 0x400000u || (mantissa == 0x400000u && (code & 1u));
+    return (uint8_t)(code < 254 ? code : 254);
+}
+
+/* Is it a floating-point type of at most 32 bits? A code is such a type's element, in the low bits. */
+TEGROUP_IMPL_HD int tegroup_impl_has_code(tegroup_dtype dtype) {
+    return dtype >= TEGROUP_DTYPE_F32 && dtype <= TEGROUP_DTYPE_F8E8M0;
+}
+
+/* E8M0 rounds to nearest. */
+TEGROUP_IMPL_HD float tegroup_impl_f32_of_code(tegroup_dtype dtype, uint32_t code) {
+    switch (dtype) {
+    case TEGROUP_DTYPE_F32: return tegroup_impl_f32_of_bits(code);
+    case TEGROUP_DTYPE_F16: return tegroup_impl_f32_of_f16((uint16_t)code);
+    case TEGROUP_DTYPE_F8E4M3: return tegroup_impl_f32_of_f8e4m3((uint8_t)code);
+    case TEGROUP_DTYPE_F8E5M2: return tegroup_impl_f32_of_f8e5m2((uint8_t)code);
+    case TEGROUP_DTYPE_F4E2M1: return tegroup_impl_f32_of_f4e2m1((uint8_t)code);
+    case TEGROUP_DTYPE_F8E8M0: return tegroup_impl_f32_of_f8e8m0((uint8_t)code);
+    default: return tegroup_impl_f32_of_bf16((uint16_t)code);
+    }
+}
+TEGROUP_IMPL_HD uint32_t tegroup_impl_code_of_f32(tegroup_dtype dtype, float x) {
+    switch (dtype) {
+    case TEGROUP_DTYPE_F32: return tegroup_impl_bits_of_f32(x);
+    case TEGROUP_DTYPE_F16: return tegroup_impl_f16_of_f32(x);
+    case TEGROUP_DTYPE_F8E4M3: return tegroup_impl_f8e4m3_of_f32(x);
+    case TEGROUP_DTYPE_F8E5M2: return tegroup_impl_f8e5m2_of_f32(x);
+    case TEGROUP_DTYPE_F4E2M1: return tegroup_impl_f4e2m1_of_f32(x);
+    case TEGROUP_DTYPE_F8E8M0: return tegroup_impl_f8e8m0_of_f32(x, TEGROUP_IMPL_NEAREST);
+    default: return tegroup_impl_bf16_of_f32(x);
+    }
+}
+
 TEGROUP_IMPL_HD int tegroup_impl_is_float(tegroup_dtype dtype) {
     return dtype >= TEGROUP_DTYPE_F64 && dtype <= TEGROUP_DTYPE_BF16;
 }
 
-/* One element by type. */
+/* One code of a type of at most 32 bits. Of 4 bits two share a byte, and so a store of one reads the other. */
+TEGROUP_IMPL_HD uint32_t tegroup_impl_load_code(tegroup_dtype dtype, const void *data, int64_t i) {
+    switch (tegroup_impl_bits(dtype)) {
+    case 32: return ((const tegroup_impl_any32 *)data)[i];
+    case 16: return ((const tegroup_impl_any16 *)data)[i];
+    case 8: return ((const uint8_t *)data)[i];
+    default: return (uint32_t)((const uint8_t *)data)[i / 2] >> (i % 2 * 4) & 0xfu;
+    }
+}
+TEGROUP_IMPL_HD void tegroup_impl_store_code(tegroup_dtype dtype, void *data, int64_t i, uint32_t code) {
+    uint8_t *const byte = (uint8_t *)data + i / 2;
+    switch (tegroup_impl_bits(dtype)) {
+    case 32: ((tegroup_impl_any32 *)data)[i] = code; break;
+    case 16: ((tegroup_impl_any16 *)data)[i] = (uint16_t)code; break;
+    case 8: ((uint8_t *)data)[i] = (uint8_t)code; break;
+    default: *byte = (uint8_t)(i % 2 ? (*byte & 0xfu) | code << 4 : (*byte & 0xf0u) | (code & 0xfu)); break;
+    }
+}
+
+/* One element by type; of 4 bits, too, i counts elements. */
 TEGROUP_IMPL_HD double tegroup_impl_load_f64(tegroup_dtype dtype, const void *data, int64_t i) {
     switch (dtype) {
     case TEGROUP_DTYPE_F64: return ((const double *)data)[i];
     case TEGROUP_DTYPE_F32: return tegroup_impl_f64_of_f32(((const float *)data)[i]);
     case TEGROUP_DTYPE_F16: return (double)tegroup_impl_f32_of_f16(((const tegroup_impl_any16 *)data)[i]);
-    default: return tegroup_impl_f64_of_f32(tegroup_impl_f32_of_bf16(((const tegroup_impl_any16 *)data)[i]));
+    case TEGROUP_DTYPE_BF16:
+        return tegroup_impl_f64_of_f32(tegroup_impl_f32_of_bf16(((const tegroup_impl_any16 *)data)[i]));
+    default: return tegroup_impl_f64_of_f32(tegroup_impl_f32_of_code(dtype, tegroup_impl_load_code(dtype, data, i)));
     }
 }
 
@@ -109,7 +270,12 @@ TEGROUP_IMPL_HD void tegroup_impl_store_f64(tegroup_dtype dtype, void *data, int
     case TEGROUP_DTYPE_F16:
         ((tegroup_impl_any16 *)data)[i] = tegroup_impl_f16_of_f32(tegroup_impl_f32_odd_of_f64(x));
         break;
-    default: ((tegroup_impl_any16 *)data)[i] = tegroup_impl_bf16_of_f32(tegroup_impl_f32_odd_of_f64(x)); break;
+    case TEGROUP_DTYPE_BF16:
+        ((tegroup_impl_any16 *)data)[i] = tegroup_impl_bf16_of_f32(tegroup_impl_f32_odd_of_f64(x));
+        break;
+    default:
+        tegroup_impl_store_code(dtype, data, i, tegroup_impl_code_of_f32(dtype, tegroup_impl_f32_odd_of_f64(x)));
+        break;
     }
 }
 
@@ -118,7 +284,8 @@ TEGROUP_IMPL_HD float tegroup_impl_load_f32(tegroup_dtype dtype, const void *dat
     case TEGROUP_DTYPE_F64: return tegroup_impl_f32_of_f64(((const double *)data)[i]);
     case TEGROUP_DTYPE_F32: return ((const float *)data)[i];
     case TEGROUP_DTYPE_F16: return tegroup_impl_f32_of_f16(((const tegroup_impl_any16 *)data)[i]);
-    default: return tegroup_impl_f32_of_bf16(((const tegroup_impl_any16 *)data)[i]);
+    case TEGROUP_DTYPE_BF16: return tegroup_impl_f32_of_bf16(((const tegroup_impl_any16 *)data)[i]);
+    default: return tegroup_impl_f32_of_code(dtype, tegroup_impl_load_code(dtype, data, i));
     }
 }
 
@@ -127,7 +294,8 @@ TEGROUP_IMPL_HD void tegroup_impl_store_f32(tegroup_dtype dtype, void *data, int
     case TEGROUP_DTYPE_F64: ((double *)data)[i] = tegroup_impl_f64_of_f32(x); break;
     case TEGROUP_DTYPE_F32: ((float *)data)[i] = x; break;
     case TEGROUP_DTYPE_F16: ((tegroup_impl_any16 *)data)[i] = tegroup_impl_f16_of_f32(x); break;
-    default: ((tegroup_impl_any16 *)data)[i] = tegroup_impl_bf16_of_f32(x); break;
+    case TEGROUP_DTYPE_BF16: ((tegroup_impl_any16 *)data)[i] = tegroup_impl_bf16_of_f32(x); break;
+    default: tegroup_impl_store_code(dtype, data, i, tegroup_impl_code_of_f32(dtype, x)); break;
     }
 }
 

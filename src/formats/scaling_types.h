@@ -51,3 +51,56 @@ typedef struct tegroup_scale_extent {
     int64_t outer, inner; /* stored extents: scales, not bytes */
     int64_t bytes;
 } tegroup_scale_extent;
+
+/* How the scale of a block is chosen from its amax, the largest magnitude in it. A block is what shares a scale: 32
+ * values, 128 x 128 of them, a row, a group. Its values are quantised as x * multiplier, or x / scale, and a value is
+ * then data * scale. "Largest" is that of the data type: 448, 57344, 6. Every operation rounds once, to nearest. */
+typedef enum tegroup_scale_method {
+    TEGROUP_SCALE_UNSET      = 0,
+    TEGROUP_SCALE_MULTIPLIER = 1, /* multiplier = largest / amax, scale = 1 / multiplier                        */
+    TEGROUP_SCALE_DIVISOR    = 2, /* scale = amax / largest, multiplier = 1 / scale                             */
+    TEGROUP_SCALE_EXPONENT   = 3, /* scale = 2^(floor(log2(amax)) - floor(log2(largest))): large values saturate */
+    TEGROUP_SCALE_TWO_LEVEL  = 4, /* NVFP4: scale = amax * (global / 6) in E4M3, multiplier = 1 / (scale / global) */
+    TEGROUP_SCALE_GIVEN      = 5, /* multiplier = global, whatever amax is, scale = 1 / multiplier               */
+    TEGROUP_SCALE_METHOD_COUNT
+} tegroup_scale_method;
+
+/* What is zero is off. An amax of 0, infinity or NaN goes through the arithmetic like any other, unless special_is_one
+ * is set: docs/formats.md says what each preset makes of it. A scale of 0 makes zeros of its block. */
+typedef struct tegroup_scale_rule {
+    tegroup_scale_method method;
+    float   amax_floor;             /* a smaller amax counts as this                                             */
+    float   multiplier_max;         /* MULTIPLIER: a larger one is cut to this                                   */
+    float   multiplier_of_infinity; /* MULTIPLIER: an infinite one becomes this; 0: the largest finite F32       */
+    int32_t power_of_two;           /* MULTIPLIER: the multiplier is rounded down to one, DIVISOR: the scale up  */
+    int32_t by_reciprocal;          /* DIVISOR: scale = amax * (1 / largest)                                     */
+    int32_t divide;                 /* DIVISOR: values are divided by the scale, not multiplied                  */
+    int32_t special_is_one;         /* an amax of 0, infinity or NaN gives 1 for both                            */
+    int32_t nan_shows;              /* 1: a NaN in a block is its amax; 0: amax is that of the other values      */
+} tegroup_scale_rule;
+
+/* Rules of others, bit for bit: tegroup_scale_rule_of. docs/formats.md has their sources and what differs. */
+typedef enum tegroup_scale_preset {
+    TEGROUP_SCALE_PRESET_UNSET   = 0,
+    TEGROUP_SCALE_TE_CURRENT     = 1, /* TransformerEngine, one scale a tensor                                  */
+    TEGROUP_SCALE_TE_DELAYED     = 2, /* the same with a multiplier from earlier steps                          */
+    TEGROUP_SCALE_TE_BLOCK       = 3, /* its 1x128 and 128x128 blocks, powers of two                            */
+    TEGROUP_SCALE_TE_BLOCK_F32   = 4, /* the same without                                                       */
+    TEGROUP_SCALE_TE_MXFP8       = 5,
+    TEGROUP_SCALE_TE_NVFP4       = 6,
+    TEGROUP_SCALE_DEEPGEMM       = 7,
+    TEGROUP_SCALE_DEEPGEMM_UE8M0 = 8, /* powers of two                                                          */
+    TEGROUP_SCALE_DEEPSEEK       = 9, /* the scripts of DeepSeek-V3                                             */
+    TEGROUP_SCALE_FBGEMM_ROW     = 10,
+    TEGROUP_SCALE_OCP_MX         = 11,
+    TEGROUP_SCALE_PRESET_COUNT
+} tegroup_scale_preset;
+
+/* What a rule gives for one block. */
+typedef struct tegroup_block_scale {
+    float    multiplier; /* a value is quantised as x * multiplier                                    */
+    float    stored;     /* the scale: what its code means                                            */
+    uint32_t bits;       /* its code, in the low bits                                                 */
+    int32_t  divide;     /* 1: a value is quantised as x / stored                                     */
+} tegroup_block_scale;
+typedef tegroup_block_scale tegroup_impl_block_scale;

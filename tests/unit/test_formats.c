@@ -154,7 +154,7 @@ TEST(formats, every_16_bit_code) {
             ASSERT_TRUE(same((double)wide[i], value));
             if (isnan(value)) ASSERT_TRUE(isnan(decode16(types[t], back[i])));
             else ASSERT_TRUE(back[i] == i || value == 0); /* the sum 0 + -0 is 0 */
-            uint16_t helper_back[1];
+            uint16_t helper_back[1] = {0};
             float helper = tegroup_impl_load_f32(types[t], codes, i);
             double helper64 = tegroup_impl_load_f64(types[t], codes, i);
             ASSERT_TRUE(same((double)helper, value) && same(helper64, value) && !!signbit(helper) == !!(i & 0x8000));
@@ -207,7 +207,7 @@ TEST(formats, rounding_to_16_bits) {
         tegroup_status status = through_gemm(x64, count, TEGROUP_DTYPE_F64, types[t], TEGROUP_COMPUTE_F64, from64);
         int64_t wrong32 = 0, wrong64 = 0, wrong_helper32 = 0, wrong_helper64 = 0;
         for (int64_t i = 0; i < count; i++) {
-            uint16_t w64 = want_code(types[t], x64[i]), w32 = want_code(types[t], (double)x32[i]), got[2];
+            uint16_t w64 = want_code(types[t], x64[i]), w32 = want_code(types[t], (double)x32[i]), got[2] = {0, 0};
             tegroup_impl_store_f32(types[t], got, 0, x32[i]);
             tegroup_impl_store_f64(types[t], got, 1, x64[i]);
             if (isnan(x64[i])) {

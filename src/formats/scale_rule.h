@@ -1,0 +1,197 @@
+/* ---- Scale rules ---- */
+
+#pragma once
+#include "base/version.h"
+#include "base/status_types.h"
+#include "formats/dtype_types.h"
+#include "formats/scaling_types.h"
+#include "base/linkage.h"
+#include "base/arithmetic.h"
+#include "base/rules.h"
+#include "formats/convert.h"
+
+/* The presets are read from (repository, commit, file):
+ *   TE_         NVIDIA/TransformerEngine d0067d0, transformer_engine/common: recipe/recipe_common.cuh (CURRENT, BLOCK),
+ *               util/ptx_arch_spec.cuh, util/ptx.cuh (MXFP8), cast/nvfp4/core_nvfp4.cuh (NVFP4)
+ *   DEEPGEMM    deepseek-ai/DeepGEMM 54e2261, deep_gemm/utils/math.py
+ *   DEEPSEEK    deepseek-ai/DeepSeek-V3 0623163, inference/kernel.py
+ *   FBGEMM_ROW  pytorch/FBGEMM, fbgemm_gpu/experimental/gen_ai/test/quantize/quantize_test.py: fp8_row_quantize_ref
+ *   OCP_MX      OCP Microscaling Formats (MX) 1.0, section 6.3 */
+TEGROUP_API tegroup_scale_rule tegroup_scale_rule_of(tegroup_scale_preset preset) {
+    static const tegroup_scale_rule table[TEGROUP_SCALE_PRESET_COUNT] = {
+        /* method, floor, multiplier's max, of infinity, power of two, by reciprocal, divide, special is 1, NaN shows */
+        {TEGROUP_SCALE_UNSET, 0, 0, 0, 0, 0, 0, 0, 0},
+        {TEGROUP_SCALE_MULTIPLIER, 0, 0, 0, 0, 0, 0, 1, 0},               /* TE_CURRENT     */
+        {TEGROUP_SCALE_GIVEN, 0, 0, 0, 0, 0, 0, 0, 0},                    /* TE_DELAYED     */
+        {TEGROUP_SCALE_MULTIPLIER, 0, 0, 0, 1, 0, 0, 1, 0},               /* TE_BLOCK       */
+        {TEGROUP_SCALE_MULTIPLIER, 0, 0, 0, 0, 0, 0, 1, 0},               /* TE_BLOCK_F32   */
+        {TEGROUP_SCALE_DIVISOR, 0, 0, 0, 1, 1, 0, 0, 0},                  /* TE_MXFP8       */
+        {TEGROUP_SCALE_TWO_LEVEL, 0, 0, 0, 0, 0, 0, 0, 0},                /* TE_NVFP4       */
+        {TEGROUP_SCALE_DIVISOR, 1e-4f, 0, 0, 0, 0, 0, 0, 1},              /* DEEPGEMM       */
+        {TEGROUP_SCALE_DIVISOR, 1e-4f, 0, 0, 1, 0, 0, 0, 1},              /* DEEPGEMM_UE8M0 */
+        {TEGROUP_SCALE_DIVISOR, 0, 0, 0, 0, 0, 1, 0, 0},                  /* DEEPSEEK       */
+        {TEGROUP_SCALE_MULTIPLIER, 0, 448.0f * 512.0f, 0, 0, 0, 0, 0, 1}, /* FBGEMM_ROW     */
+        {TEGROUP_SCALE_EXPONENT, 0, 0, 0, 0, 0, 0, 0, 1},                 /* OCP_MX         */
+    };
+    return table[(uint32_t)preset < TEGROUP_SCALE_PRESET_COUNT ? preset : 0];
+}
+
+/* The largest finite value; 0 for a type that is not quantised to. */
+TEGROUP_IMPL_HD float tegroup_impl_largest(tegroup_dtype dtype) {
+    return dtype == TEGROUP_DTYPE_F8E4M3   ? 448.0f
+           : dtype == TEGROUP_DTYPE_F8E5M2 ? 57344.0f
+           : dtype == TEGROUP_DTYPE_F4E2M1 ? 6.0f
+                                           : 0.0f;
+}
+
+/* The smaller of two numbers that are not negative; NaN stays. By bits, so that no flag takes a NaN for a number. */
+TEGROUP_IMPL_HD float tegroup_impl_cut(float x, float limit) {
+    return !tegroup_impl_is_nan(x) && tegroup_impl_bits_of_f32(x) > tegroup_impl_bits_of_f32(limit) ? limit : x;
+}
+#define TEGROUP_IMPL_F32_MAX tegroup_impl_f32_of_bits(0x7f7fffffu)
+
+/* amax with one value more; the bits of magnitudes are in the order of the magnitudes, and NaN above all. */
+TEGROUP_IMPL_HD float tegroup_impl_amax(const tegroup_scale_rule *rule, float amax, float x) {
+    const uint32_t magnitude = tegroup_impl_bits_of_f32(x) & 0x7fffffffu;
+    if (magnitude > 0x7f800000u && !rule->nan_shows) return amax;
+    return magnitude > tegroup_impl_bits_of_f32(amax) ? tegroup_impl_f32_of_bits(magnitude) : amax;
+}
+
+/* TWO_LEVEL: what all blocks of a group have in common, so that the largest block scale is E4M3's largest. Its
+ * reciprocal is the tensor's global_scale_inv. An amax of 0 or infinity gives 1. */
+TEGROUP_IMPL_HD float tegroup_impl_scale_global(float amax) {
+    const float both = tegroup_impl_largest(TEGROUP_DTYPE_F8E4M3) * tegroup_impl_largest(TEGROUP_DTYPE_F4E2M1);
+    const uint32_t magnitude = tegroup_impl_bits_of_f32(amax) & 0x7fffffffu;
+    if (magnitude == 0 || magnitude == 0x7f800000u) return 1.0f;
+    return tegroup_impl_cut(tegroup_impl_quotient_f32(both, tegroup_impl_f32_of_bits(magnitude)), TEGROUP_IMPL_F32_MAX);
+}
+
+TEGROUP_IMPL_HD float tegroup_impl_scale_multiplier(const tegroup_scale_rule *rule, float largest, float amax) {
+    float multiplier = tegroup_impl_quotient_f32(largest, amax);
+    if (tegroup_impl_bits_of_f32(multiplier) == 0x7f800000u)
+        multiplier = rule->multiplier_of_infinity > 0 ? rule->multiplier_of_infinity : TEGROUP_IMPL_F32_MAX;
+    if (rule->multiplier_max > 0) multiplier = tegroup_impl_cut(multiplier, rule->multiplier_max);
+    if (rule->power_of_two && !tegroup_impl_is_nan(multiplier))
+        multiplier = tegroup_impl_f32_of_bits(tegroup_impl_bits_of_f32(multiplier) & 0x7f800000u);
+    return multiplier;
+}
+
+TEGROUP_IMPL_HD float tegroup_impl_scale_divisor(const tegroup_scale_rule *rule, float largest, float amax) {
+    const float scale = rule->by_reciprocal ? tegroup_impl_product_f32(amax, tegroup_impl_inverse_f32(largest))
+                                            : tegroup_impl_quotient_f32(amax, largest);
+    if (!rule->power_of_two) return scale;
+    return tegroup_impl_f32_of_f8e8m0(tegroup_impl_f8e8m0_of_f32(scale, TEGROUP_IMPL_UP));
+}
+
+/* 2^(floor(log2(amax)) - floor(log2(largest))), within E8M0. Infinity counts as 2^128. */
+TEGROUP_IMPL_HD float tegroup_impl_scale_exponent(float largest, float amax) {
+    const int32_t down = (int32_t)(tegroup_impl_bits_of_f32(largest) >> 23) - 127;
+    const int32_t code = (int32_t)(tegroup_impl_bits_of_f32(amax) >> 23) - down;
+    if (tegroup_impl_is_nan(amax)) return amax;
+    return tegroup_impl_f32_of_f8e8m0((uint8_t)(code > 0 ? code : 0));
+}
+
+/* The scale of a block, stored as `scale`. global: of TWO_LEVEL and GIVEN. Where the scale is a power of two, its
+ * reciprocal and its code are exact. */
+TEGROUP_IMPL_HD tegroup_impl_block_scale tegroup_impl_scale_block(const tegroup_scale_rule *rule, tegroup_dtype data,
+                                                                  tegroup_dtype scale, float amax, float global) {
+    const uint32_t magnitude = tegroup_impl_bits_of_f32(amax) & 0x7fffffffu;
+    const uint32_t least = tegroup_impl_bits_of_f32(rule->amax_floor), taken = magnitude < least ? least : magnitude;
+    const float largest = tegroup_impl_largest(data);
+    tegroup_impl_block_scale block = {1.0f, 1.0f, 0, 0};
+    amax = tegroup_impl_f32_of_bits(taken);
+    switch (rule->special_is_one && (taken == 0 || taken >= 0x7f800000u) ? TEGROUP_SCALE_UNSET : rule->method) {
+    case TEGROUP_SCALE_MULTIPLIER:
+    case TEGROUP_SCALE_GIVEN:
+        block.multiplier =
+            rule->method == TEGROUP_SCALE_GIVEN ? global : tegroup_impl_scale_multiplier(rule, largest, amax);
+        block.stored = tegroup_impl_inverse_f32(block.multiplier);
+        break;
+    case TEGROUP_SCALE_DIVISOR:
+    case TEGROUP_SCALE_EXPONENT:
+        block.stored = rule->method == TEGROUP_SCALE_EXPONENT ? tegroup_impl_scale_exponent(largest, amax)
+                                                              : tegroup_impl_scale_divisor(rule, largest, amax);
+        block.divide = rule->divide && tegroup_impl_bits_of_f32(block.stored) != 0;
+        block.multiplier = tegroup_impl_bits_of_f32(block.stored) != 0 ? tegroup_impl_inverse_f32(block.stored) : 0.0f;
+        break;
+    case TEGROUP_SCALE_TWO_LEVEL: /* the multiplier is that of the scale as it is stored */
+        block.stored = tegroup_impl_product_f32(global, tegroup_impl_inverse_f32(largest));
+        block.stored = tegroup_impl_product_f32(amax, block.stored);
+        block.stored = tegroup_impl_f32_of_f8e4m3(tegroup_impl_f8e4m3_of_f32(block.stored));
+        block.multiplier = tegroup_impl_product_f32(block.stored, tegroup_impl_inverse_f32(global));
+        block.multiplier = tegroup_impl_cut(tegroup_impl_inverse_f32(block.multiplier), TEGROUP_IMPL_F32_MAX);
+        break;
+    default: break;
+    }
+    block.bits = tegroup_impl_code_of_f32(scale, block.stored);
+    return block;
+}
+
+/* The code of one value of a block. */
+TEGROUP_IMPL_HD uint32_t tegroup_impl_scaled_code(tegroup_dtype data, const tegroup_impl_block_scale *block, float x) {
+    return tegroup_impl_code_of_f32(data, block->divide ? tegroup_impl_quotient_f32(x, block->stored)
+                                                        : tegroup_impl_product_f32(x, block->multiplier));
+}
+
+/* Can values of this data type have scales of that type by this rule? */
+static inline tegroup_status tegroup_impl_check_scale_rule(const tegroup_scale_rule *rule, tegroup_dtype data,
+                                                           tegroup_dtype scale, tegroup_error *error) {
+    const int multiplier = rule->method == TEGROUP_SCALE_MULTIPLIER, divisor = rule->method == TEGROUP_SCALE_DIVISOR;
+    const int two_level = rule->method == TEGROUP_SCALE_TWO_LEVEL;
+    const uint32_t quantised = 1u << TEGROUP_DTYPE_F8E4M3 | 1u << TEGROUP_DTYPE_F8E5M2 | 1u << TEGROUP_DTYPE_F4E2M1;
+    const uint32_t scales = two_level ? 1u << TEGROUP_DTYPE_F8E4M3
+                            : rule->power_of_two || rule->method == TEGROUP_SCALE_EXPONENT
+                                ? 1u << TEGROUP_DTYPE_F32 | 1u << TEGROUP_DTYPE_F8E8M0
+                                : 1u << TEGROUP_DTYPE_F32;
+#define TEGROUP_IMPL_FACTOR(name)                                                                                      \
+    TEGROUP_IMPL_RULE(tegroup_impl_bits_of_f32(rule->name) < 0x7f800000u, ERROR_VALUE, "rule." #name,                  \
+                      "must be finite and not negative", 0, -1)
+#define TEGROUP_IMPL_SWITCH(name, taken, goes_with)                                                                    \
+    TEGROUP_IMPL_RULE(rule->name == 0 || rule->name == 1, ERROR_VALUE, "rule." #name, "must be 0 or 1", 1,             \
+                      rule->name);                                                                                     \
+    TEGROUP_IMPL_RULE(!rule->name || (taken), ERROR_COMBINATION, "rule." #name, goes_with, 0, 1)
+    TEGROUP_IMPL_RULE_ENUM(rule->method, TEGROUP_SCALE_METHOD_COUNT - 1, "rule.method",
+                           "must be a tegroup_scale_method");
+    TEGROUP_IMPL_RULE(rule->method != TEGROUP_SCALE_UNSET, ERROR_UNSET, "rule.method", "must be set", 1, 0);
+    TEGROUP_IMPL_FACTOR(amax_floor);
+    TEGROUP_IMPL_FACTOR(multiplier_max);
+    TEGROUP_IMPL_FACTOR(multiplier_of_infinity);
+    TEGROUP_IMPL_SWITCH(power_of_two, multiplier || divisor, "must be 0 but for MULTIPLIER and DIVISOR");
+    TEGROUP_IMPL_SWITCH(by_reciprocal, divisor, "must be 0 but for DIVISOR");
+    TEGROUP_IMPL_SWITCH(divide, divisor, "must be 0 but for DIVISOR");
+    TEGROUP_IMPL_SWITCH(special_is_one, 1, "");
+    TEGROUP_IMPL_SWITCH(nan_shows, 1, "");
+#undef TEGROUP_IMPL_FACTOR
+#undef TEGROUP_IMPL_SWITCH
+    TEGROUP_IMPL_RULE_AS(DTYPES, (uint32_t)data < 32 && quantised >> data & 1u, ERROR_DTYPE, "data",
+                         "must be one that is quantised to", quantised, data);
+    TEGROUP_IMPL_RULE_AS(DTYPES, (uint32_t)scale < 32 && scales >> scale & 1u, ERROR_DTYPE, "scale",
+                         "must be one that rule.method gives", scales, scale);
+    TEGROUP_IMPL_RULE_AS(DTYPE, !two_level || data == TEGROUP_DTYPE_F4E2M1, ERROR_DTYPE, "data",
+                         "must be F4E2M1 with TWO_LEVEL", TEGROUP_DTYPE_F4E2M1, data);
+    return TEGROUP_OK;
+}
+
+TEGROUP_API float tegroup_scale_amax(const tegroup_scale_rule *rule, float amax, float x) {
+    return tegroup_impl_amax(rule, amax, x);
+}
+TEGROUP_API float tegroup_scale_global(float amax) { return tegroup_impl_scale_global(amax); }
+TEGROUP_API tegroup_status tegroup_scale_block(const tegroup_scale_rule *rule, tegroup_dtype data, tegroup_dtype scale,
+                                               float amax, float global, tegroup_block_scale *block,
+                                               tegroup_error *error) {
+    TEGROUP_IMPL_RULE(rule != NULL, ERROR_NULL_ARGUMENT, "rule", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(block != NULL, ERROR_NULL_ARGUMENT, "block", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_scale_rule(rule, data, scale, error));
+    *block = tegroup_impl_scale_block(rule, data, scale, amax, global);
+    return TEGROUP_OK;
+}
+TEGROUP_API uint32_t tegroup_scaled_code(tegroup_dtype data, const tegroup_block_scale *block, float x) {
+    return tegroup_impl_scaled_code(data, block, x);
+}
+
+TEGROUP_API float tegroup_decode(tegroup_dtype dtype, uint32_t code) {
+    return tegroup_impl_has_code(dtype) ? tegroup_impl_f32_of_code(dtype, code) : tegroup_impl_f32_of_bits(0x7fffffffu);
+}
+TEGROUP_API uint32_t tegroup_encode(tegroup_dtype dtype, float x) {
+    return tegroup_impl_has_code(dtype) ? tegroup_impl_code_of_f32(dtype, x) : 0;
+}
