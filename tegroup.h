@@ -61,44 +61,46 @@
  *   [28] formats/scale_rule.h     Scale rules
  *   [29] formats/scale_layout.h   Scale layouts
  *   [30] core/layout.h            Layout arithmetic
- *   [31] core/checks.h            Checks of tensors and matrices
- *   [32] core/apart.h             What a call writes lies apart
- *   [33] core/prepare.h           Prepare
- *   [34] core/problem.h           The problem of a GEMM
- *   [35] core/backend_table.h     Backend and quirk tables
- *   [36] core/numerics.h          What decides the bits of a result
- *   [37] core/choice.h            What a plan chooses
- *   [38] core/product.h           The product of one group
- *   [39] core/epilogue.h          An activation in an epilogue
- *   [40] gemm/prepare.h           Prepare a snapshot
- *   [41] cpu/rows.h               Rows
- *   [42] cpu/gemm_kernel.h        CPU GEMM kernel
- *   [43] cuda/cublaslt_setup.h    Set-up of a grouped cuBLASLt matmul
- *   [44] cuda/sm90_kernels.h      Hopper GEMM: the table of kernels
- *   [45] cuda/sm90_balance.h      Hopper GEMM: what tiles cost, and which block is done first
- *   [46] cuda/sm90_choice.h       Hopper GEMM: which kernel a plan takes
- *   [47] gemm/backends.h          The backends, a row of functions each
- *   [48] gemm/verdicts.h          What each backend can do
- *   [49] gemm/plan.h              Explain and plan
- *   [50] cpu/gemm.h               CPU GEMM
- *   [51] gemm/check.h             What a call checks
- *   [52] gemm/run.h               Run
- *   [53] gemm/tune.h              Tune, save and load a plan
- *   [54] cpu/real.h               Formulas
- *   [55] core/activation_formulas.h Activation formulas
- *   [56] layer/activation.h       Activations
- *   [57] layer/linear.h           Grouped linear layer
- *   [58] layer/mlp_rules.h        Grouped MLP: tensors and rules
- *   [59] layer/mlp_plan.h         Grouped MLP: plan
- *   [60] layer/mlp.h              Grouped MLP: calls
- *   [61] layer/chain_rules.h      Op chain: rules and buffers
- *   [62] layer/chain_ops.h        Op chain: ops as layers
- *   [63] layer/chain_plan.h       Op chain: plan
- *   [64] layer/chain.h            Op chain: calls
- *   [65] gemm/validate.h          Validate
- *   [66] moe/count.h              Counts of groups
- *   [67] moe/router.h             Router
- *   [68] moe/permutation.h        Permute and combine
+ *   [31] core/tensor.h            What the fields of a tensor say
+ *   [32] core/scale_grid.h        Where a group's scales and its copies are
+ *   [33] core/checks.h            Checks of tensors and matrices
+ *   [34] core/apart.h             What a call writes lies apart
+ *   [35] core/prepare.h           Prepare
+ *   [36] core/problem.h           The problem of a GEMM
+ *   [37] core/backend_table.h     Backend and quirk tables
+ *   [38] core/numerics.h          What decides the bits of a result
+ *   [39] core/choice.h            What a plan chooses
+ *   [40] core/product.h           The product of one group
+ *   [41] core/epilogue.h          An activation in an epilogue
+ *   [42] gemm/prepare.h           Prepare a snapshot
+ *   [43] cpu/rows.h               Rows
+ *   [44] cpu/gemm_kernel.h        CPU GEMM kernel
+ *   [45] cuda/cublaslt_setup.h    Set-up of a grouped cuBLASLt matmul
+ *   [46] cuda/sm90_kernels.h      Hopper GEMM: the table of kernels
+ *   [47] cuda/sm90_balance.h      Hopper GEMM: what tiles cost, and which block is done first
+ *   [48] cuda/sm90_choice.h       Hopper GEMM: which kernel a plan takes
+ *   [49] gemm/backends.h          The backends, a row of functions each
+ *   [50] gemm/verdicts.h          What each backend can do
+ *   [51] gemm/plan.h              Explain and plan
+ *   [52] cpu/gemm.h               CPU GEMM
+ *   [53] gemm/check.h             What a call checks
+ *   [54] gemm/run.h               Run
+ *   [55] gemm/tune.h              Tune, save and load a plan
+ *   [56] cpu/real.h               Formulas
+ *   [57] core/activation_formulas.h Activation formulas
+ *   [58] layer/activation.h       Activations
+ *   [59] layer/linear.h           Grouped linear layer
+ *   [60] layer/mlp_rules.h        Grouped MLP: tensors and rules
+ *   [61] layer/mlp_plan.h         Grouped MLP: plan
+ *   [62] layer/mlp.h              Grouped MLP: calls
+ *   [63] layer/chain_rules.h      Op chain: rules and buffers
+ *   [64] layer/chain_ops.h        Op chain: ops as layers
+ *   [65] layer/chain_plan.h       Op chain: plan
+ *   [66] layer/chain.h            Op chain: calls
+ *   [67] gemm/validate.h          Validate
+ *   [68] moe/count.h              Counts of groups
+ *   [69] moe/router.h             Router
+ *   [70] moe/permutation.h        Permute and combine
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
@@ -268,7 +270,7 @@ typedef enum tegroup_space {
 /* How a quantised tensor's scales are laid out. A value is data * scale_inv. "Rowwise" data is quantised along its
  * rows, the direction of the columns index (what forward contracts over); "columnwise" data is a second copy quantised
  * along its columns. Sizes are for one group of [rows, cols]; a grouped tensor stores its groups' scales one after
- * another. tegroup_scale_shape gives them, for either direction.
+ * another, unless its strides say otherwise (tegroup_tensor). tegroup_scale_shape gives them, for either direction.
  *
  *   mode            data            scale        one scale covers   stored as (rowwise; columnwise swaps the roles)
  *   NONE            F64 .. BF16     -            -                  -
@@ -278,10 +280,17 @@ typedef enum tegroup_space {
  *   BLOCK_128X128   FP8             F32          a 128 x 128 block  [ceil(rows / 128), ceil(cols / 128) up to 4]
  *   MXFP8           FP8             F8E8M0       32 along a row     [rows up to 128, ceil(cols / 32) up to 4], swizzled
  *   NVFP4           F4E2M1          F8E4M3       16 along a row     [rows up to 128, ceil(cols / 16) up to 4], swizzled
+ *   MXFP4           F4E2M1          F8E8M0       32 along a row     as MXFP8
+ *   BLOCK_32X32     FP8             F32          a 32 x 32 block    [ceil(rows / 32), ceil(cols / 32)]
+ *   MXFP8_32X32     FP8             F8E8M0       a 32 x 32 block    as MXFP8: once for every row of the block
+ *   NVFP4_16X16     F4E2M1          F8E4M3       a 16 x 16 block    as NVFP4: once for every row of the block
+ *
+ * The last two are for weights: the choice of a scale is a square block's, so that the weight and its transpose have
+ * the same values, and what reads MXFP8 or NVFP4 reads them as such.
  *
  * Sources: cuBLAS documentation, "Narrow precision data types usage" (scale layouts and the 128 x 4 swizzle); OCP
- * Microscaling Formats (MX) 1.0; DeepSeek-V3 technical report, section 3.3 (1x128 and 128x128 blocks). NVFP4's
- * second, FP32 scale of the whole group travels in alpha. */
+ * Microscaling Formats (MX) 1.0; DeepSeek-V3 technical report, section 3.3 (1x128 and 128x128 blocks). NVFP4 has a
+ * second, FP32 scale of the whole group, see global_scale_inv of tegroup_tensor. */
 typedef enum tegroup_scaling {
     TEGROUP_SCALING_NONE          = 0,
     TEGROUP_SCALING_TENSOR        = 1,
@@ -290,6 +299,10 @@ typedef enum tegroup_scaling {
     TEGROUP_SCALING_BLOCK_128X128 = 4,
     TEGROUP_SCALING_MXFP8         = 5,
     TEGROUP_SCALING_NVFP4         = 6,
+    TEGROUP_SCALING_MXFP4         = 7,
+    TEGROUP_SCALING_BLOCK_32X32   = 8,
+    TEGROUP_SCALING_MXFP8_32X32   = 9,
+    TEGROUP_SCALING_NVFP4_16X16   = 10,
     TEGROUP_SCALING_COUNT
 } tegroup_scaling;
 
@@ -299,12 +312,14 @@ typedef struct tegroup_scaling_facts {
     const char     *name;
     uint32_t        data_dtypes;  /* bit d set: tegroup_dtype d may carry this scaling            */
     tegroup_dtype   scale_dtype;  /* UNSET for NONE                                               */
-    int32_t         block_outer;  /* rows (columnwise: columns) that share a scale; 0 = all       */
+    int32_t         block_outer;  /* rows (columnwise: columns) of a stored scale; 0 = all        */
     int32_t         block_inner;  /* elements along the quantised direction; 0 = all              */
     int32_t         pad_outer;    /* the stored outer extent is a multiple of this                */
     int32_t         pad_inner;    /* the stored inner extent is a multiple of this                */
     int32_t         outer_fastest;/* 1: the outer index is contiguous                             */
     int32_t         swizzled;     /* 1: in tiles of 128 x 4, see tegroup_scale_index              */
+    int32_t         choice_outer; /* rows (columnwise: columns) that one scale is chosen for; 0 = all. Where they are
+                                     more than block_outer, the same scale is stored for each block of them      */
 } tegroup_scaling_facts;
 
 /* Extents of one group's scales, padding included. */
@@ -411,9 +426,18 @@ typedef struct tegroup_shape {
     const void    *snapshot;  /* what tegroup_prepare made of the above; required to run when row_sizes is set */
 } tegroup_shape;
 
+/* How the columnwise copy lies. */
+typedef enum tegroup_columnwise_order {
+    TEGROUP_COLUMNWISE_AS_DATA    = 0, /* as data does: the same rows, columns, ld and group_stride                */
+    TEGROUP_COLUMNWISE_TRANSPOSED = 1  /* group g is [cols, rows[g] up to a multiple of TEGROUP_TRANSPOSED_ROWS], the
+                                          groups one after another without gaps; what pads a group's rows is 0. For
+                                          products that want the summed index contiguous                       */
+} tegroup_columnwise_order;
+#define TEGROUP_TRANSPOSED_ROWS 16
+
 /* Groups of matrices of one data type: everything that a grouped GEMM, a quantiser or a layer knows of one operand.
  * Caller owns all memory. Uninvolved pointers stay NULL. What belongs to a scaling (scales, columnwise copies, amax)
- * no backend of this version reads: those of a product that has one are refused as UNSUPPORTED. */
+ * no product of this version reads: one that has a scaling is refused as UNSUPPORTED. */
 typedef struct tegroup_tensor {
     tegroup_shape   shape;
     tegroup_dtype   dtype;        /* UNSET = this optional tensor is absent                                   */
@@ -436,7 +460,34 @@ typedef struct tegroup_tensor {
     void *const    *scale_pointers;       /* [groups] instead of scale_inv                                    */
     void *const    *columnwise_scale_pointers; /* [groups] instead of columnwise_scale_inv                    */
     tegroup_space   pointers_space;       /* where the four lists live; UNSET = data is one buffer            */
+    tegroup_dtype   scale_dtype;          /* of the scales of both copies; UNSET = the scaling's own. F32 scales may
+                                             instead be BF16 or, powers of two, F8E8M0. I32: four F8E8M0 a word, see
+                                             below                                                            */
+    int64_t         scale_outer_stride;   /* of scale_inv, in scales (I32: words); both 0 = the default packing  */
+    int64_t         scale_inner_stride;
+    int32_t         scale_parts;          /* uniform only: a group's rows are so many equal parts, each with a grid of
+                                             scales of its own, one after another (gate and up: 2); 0 = 1     */
+    tegroup_columnwise_order columnwise_order;
+    float          *global_scale_inv;     /* NVFP4: [groups], memory of the data: a value is data * scale_inv *
+                                             global_scale_inv[g]; NULL = 1                                    */
 } tegroup_tensor;
+
+/* Where scales are. In the default packing a group's scales lie as its scaling says (tegroup_scaling), a group after
+ * another, the parts of a group likewise; where pointers_space is set, each group's begin its own buffer.
+ *
+ * Set, both strides address the scales of all groups in one rule, which knows no swizzle: that of outer block o and
+ * inner block i of group g is at (first(g) + o) * scale_outer_stride + i * scale_inner_stride. first(g) is the group's
+ * first row in the buffer (ragged rows; a scale must then cover one row), or g times the outer blocks of a group
+ * (uniform), or 0 (a list). Part p begins p times the outer blocks of a part later. Nothing between them is touched.
+ *
+ *   [rows, K / 128], token-major: DeepEP, NCCL EP                         K / 128, 1
+ *   [K / 128, rows of the buffer up to 4]: DeepGEMM                       1, rows up to 4
+ *   [groups, ceil(N / 128), ceil(K / 128)]: checkpoints                   ceil(K / 128), 1
+ *   [rows, ceil(K / 32)], bytes: MXFP8 and MXFP4 that are not swizzled    ceil(K / 32), 1
+ *
+ * scale_dtype I32, where a scale covers one row of a block: the word has the exponents of inner blocks 4 w .. 4 w + 3,
+ * the first in its lowest byte. Its default packing is DeepGEMM's [ceil(inner blocks / 4), outer up to 4], the outer
+ * index contiguous; strides then count words, along `inner` from w to w + 1. */
 
 /* A plain matrix [rows, cols] for what surrounds the grouped products. */
 typedef struct tegroup_matrix {
@@ -2578,21 +2629,45 @@ TEGROUP_API uint32_t tegroup_encode(tegroup_dtype dtype, float x) {
 TEGROUP_API const tegroup_scaling_facts *tegroup_scaling_info(tegroup_scaling scaling) {
 #define TEGROUP_IMPL_BIT(name) (1u << TEGROUP_DTYPE_##name)
 #define TEGROUP_IMPL_FP8 (TEGROUP_IMPL_BIT(F8E4M3) | TEGROUP_IMPL_BIT(F8E5M2))
+#define TEGROUP_IMPL_FP4 TEGROUP_IMPL_BIT(F4E2M1)
     static const tegroup_scaling_facts table[TEGROUP_SCALING_COUNT] = {
-        /* scaling, name, data types, scale type, block outer, inner, pad outer, inner, outer fastest, swizzled */
+        /* scaling, name, data types, scale type, block outer, inner, pad outer, inner, outer fastest, swizzled,
+         * choice outer */
         {TEGROUP_SCALING_NONE, "none",
          TEGROUP_IMPL_BIT(F64) | TEGROUP_IMPL_BIT(F32) | TEGROUP_IMPL_BIT(F16) | TEGROUP_IMPL_BIT(BF16),
-         TEGROUP_DTYPE_UNSET, 0, 0, 1, 1, 0, 0},
-        {TEGROUP_SCALING_TENSOR, "tensor", TEGROUP_IMPL_FP8, TEGROUP_DTYPE_F32, 0, 0, 1, 1, 0, 0},
-        {TEGROUP_SCALING_ROW, "row", TEGROUP_IMPL_FP8, TEGROUP_DTYPE_F32, 1, 0, 1, 1, 0, 0},
-        {TEGROUP_SCALING_BLOCK_1X128, "1x128", TEGROUP_IMPL_FP8, TEGROUP_DTYPE_F32, 1, 128, 4, 1, 1, 0},
-        {TEGROUP_SCALING_BLOCK_128X128, "128x128", TEGROUP_IMPL_FP8, TEGROUP_DTYPE_F32, 128, 128, 1, 4, 0, 0},
-        {TEGROUP_SCALING_MXFP8, "mxfp8", TEGROUP_IMPL_FP8, TEGROUP_DTYPE_F8E8M0, 1, 32, 128, 4, 0, 1},
-        {TEGROUP_SCALING_NVFP4, "nvfp4", TEGROUP_IMPL_BIT(F4E2M1), TEGROUP_DTYPE_F8E4M3, 1, 16, 128, 4, 0, 1},
+         TEGROUP_DTYPE_UNSET, 0, 0, 1, 1, 0, 0, 0},
+        {TEGROUP_SCALING_TENSOR, "tensor", TEGROUP_IMPL_FP8, TEGROUP_DTYPE_F32, 0, 0, 1, 1, 0, 0, 0},
+        {TEGROUP_SCALING_ROW, "row", TEGROUP_IMPL_FP8, TEGROUP_DTYPE_F32, 1, 0, 1, 1, 0, 0, 1},
+        {TEGROUP_SCALING_BLOCK_1X128, "1x128", TEGROUP_IMPL_FP8, TEGROUP_DTYPE_F32, 1, 128, 4, 1, 1, 0, 1},
+        {TEGROUP_SCALING_BLOCK_128X128, "128x128", TEGROUP_IMPL_FP8, TEGROUP_DTYPE_F32, 128, 128, 1, 4, 0, 0, 128},
+        {TEGROUP_SCALING_MXFP8, "mxfp8", TEGROUP_IMPL_FP8, TEGROUP_DTYPE_F8E8M0, 1, 32, 128, 4, 0, 1, 1},
+        {TEGROUP_SCALING_NVFP4, "nvfp4", TEGROUP_IMPL_FP4, TEGROUP_DTYPE_F8E4M3, 1, 16, 128, 4, 0, 1, 1},
+        {TEGROUP_SCALING_MXFP4, "mxfp4", TEGROUP_IMPL_FP4, TEGROUP_DTYPE_F8E8M0, 1, 32, 128, 4, 0, 1, 1},
+        {TEGROUP_SCALING_BLOCK_32X32, "32x32", TEGROUP_IMPL_FP8, TEGROUP_DTYPE_F32, 32, 32, 1, 1, 0, 0, 32},
+        {TEGROUP_SCALING_MXFP8_32X32, "mxfp8-32x32", TEGROUP_IMPL_FP8, TEGROUP_DTYPE_F8E8M0, 1, 32, 128, 4, 0, 1, 32},
+        {TEGROUP_SCALING_NVFP4_16X16, "nvfp4-16x16", TEGROUP_IMPL_FP4, TEGROUP_DTYPE_F8E4M3, 1, 16, 128, 4, 0, 1, 16},
     };
+#undef TEGROUP_IMPL_FP4
 #undef TEGROUP_IMPL_FP8
 #undef TEGROUP_IMPL_BIT
     return (uint32_t)scaling < TEGROUP_SCALING_COUNT ? &table[scaling] : NULL;
+}
+
+/* One scale for a whole group, which a group without elements has, too. */
+TEGROUP_IMPL_HD int tegroup_impl_scaled_as_one(const tegroup_scaling_facts *facts) {
+    return facts->scale_dtype != TEGROUP_DTYPE_UNSET && !facts->block_outer && !facts->block_inner;
+}
+
+/* Blocks of `block` elements in `extent`; 0 = one block of all. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_blocks(int64_t extent, int32_t block) {
+    return block > 0 ? tegroup_impl_ceil_div(extent, block) : 1;
+}
+
+/* Tiles of 128 outer x 4 inner, 512 scales each, one row of tiles after another; within one, four strips of 32 rows lie
+ * side by side. (cuBLAS documentation, "Narrow precision data types usage".) */
+TEGROUP_IMPL_HD int64_t tegroup_impl_swizzled(int64_t inner_extent, int64_t outer, int64_t inner) {
+    const int64_t tile = outer / 128 * (inner_extent / 4) + inner / 4;
+    return tile * 512 + outer % 32 * 16 + outer / 32 % 4 * 4 + inner % 4;
 }
 
 TEGROUP_API tegroup_status tegroup_scale_shape(tegroup_scaling scaling, int32_t columnwise, int64_t rows, int64_t cols,
@@ -2600,18 +2675,15 @@ TEGROUP_API tegroup_status tegroup_scale_shape(tegroup_scaling scaling, int32_t 
     const tegroup_scaling_facts *facts = tegroup_scaling_info(scaling);
     tegroup_scale_extent result = {0, 0, 0};
     int64_t outer = columnwise ? cols : rows, inner = columnwise ? rows : cols;
-    const int one = facts && facts->scale_dtype != TEGROUP_DTYPE_UNSET && !facts->block_outer && !facts->block_inner;
     TEGROUP_IMPL_RULE(extent != NULL, ERROR_NULL_ARGUMENT, "extent", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE_ENUM(scaling, TEGROUP_SCALING_COUNT - 1, "scaling", "must be a tegroup_scaling");
     TEGROUP_IMPL_RULE(columnwise == 0 || columnwise == 1, ERROR_VALUE, "columnwise", "must be 0 or 1", 1, columnwise);
     TEGROUP_IMPL_RULE(rows >= 0, ERROR_VALUE, "rows", "must not be negative", 0, rows);
     TEGROUP_IMPL_RULE(cols >= 0, ERROR_VALUE, "cols", "must not be negative", 0, cols);
-    if (one || (scaling != TEGROUP_SCALING_NONE && rows > 0 && cols > 0)) {
+    if (tegroup_impl_scaled_as_one(facts) || (scaling != TEGROUP_SCALING_NONE && rows > 0 && cols > 0)) {
         int64_t bytes;
-        result.outer = facts->block_outer ? tegroup_impl_ceil_div(outer, facts->block_outer) : 1;
-        result.inner = facts->block_inner ? tegroup_impl_ceil_div(inner, facts->block_inner) : 1;
-        result.outer = tegroup_impl_align(result.outer, facts->pad_outer);
-        result.inner = tegroup_impl_align(result.inner, facts->pad_inner);
+        result.outer = tegroup_impl_align(tegroup_impl_blocks(outer, facts->block_outer), facts->pad_outer);
+        result.inner = tegroup_impl_align(tegroup_impl_blocks(inner, facts->block_inner), facts->pad_inner);
         bytes =
             tegroup_impl_mul(tegroup_impl_mul(result.outer, result.inner), tegroup_impl_bits(facts->scale_dtype) / 8);
         TEGROUP_IMPL_RULE(bytes <= tegroup_impl_max_bytes(), ERROR_OVERFLOW, "rows", "times cols must be addressable",
@@ -2625,11 +2697,7 @@ TEGROUP_API tegroup_status tegroup_scale_shape(tegroup_scaling scaling, int32_t 
 TEGROUP_API int64_t tegroup_scale_index(tegroup_scaling scaling, const tegroup_scale_extent *extent, int64_t outer,
                                         int64_t inner) {
     const tegroup_scaling_facts *facts = tegroup_scaling_info(scaling);
-    if (facts && facts->swizzled) {
-        /* Tiles of 128 outer x 4 inner, 512 scales each; within one, four strips of 32 rows lie side by side. */
-        int64_t tile = outer / 128 * (extent->inner / 4) + inner / 4;
-        return tile * 512 + outer % 32 * 16 + outer / 32 % 4 * 4 + inner % 4;
-    }
+    if (facts && facts->swizzled) return tegroup_impl_swizzled(extent->inner, outer, inner);
     return facts && facts->outer_fastest ? inner * extent->outer + outer : outer * extent->inner + inner;
 }
 
@@ -2747,7 +2815,332 @@ TEGROUP_API tegroup_snapshot_view tegroup_snapshot_read(const void *snapshot) {
     return header ? tegroup_impl_snapshot_view(snapshot, header->groups, header->irregular) : none;
 }
 
-/* ==== [31] Checks of tensors and matrices (src/core/checks.h) ==== */
+/* ==== [31] What the fields of a tensor say (src/core/tensor.h) ==== */
+
+TEGROUP_IMPL_HD int tegroup_impl_ragged(const tegroup_shape *shape) {
+    return shape->row_sizes.encoding != TEGROUP_ENCODING_UNSET;
+}
+
+TEGROUP_IMPL_HD int tegroup_impl_listed(const tegroup_tensor *t) { return t->pointers_space != TEGROUP_SPACE_UNSET; }
+
+/* Elements between rows; 0 when packed groups of different width each have their own. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_ld(const tegroup_tensor *t) {
+    return t->ld > 0 ? t->ld : t->shape.col_sizes.encoding != TEGROUP_ENCODING_UNSET ? 0 : t->shape.cols;
+}
+
+TEGROUP_IMPL_HD int64_t tegroup_impl_group_stride(const tegroup_tensor *t) {
+    return t->group_stride > 0 ? t->group_stride : tegroup_impl_mul(t->shape.rows, tegroup_impl_ld(t));
+}
+
+/* Elements from the first to the last of a tensor's buffer (of each buffer, when it is a list). INT64_MAX: too many. */
+static inline int64_t tegroup_impl_extent(const tegroup_tensor *t) {
+    const tegroup_shape *shape = &t->shape;
+    int64_t ld = tegroup_impl_ld(t), one;
+    if (shape->rows == 0 || shape->cols == 0) return 0;
+    if (shape->groups == 0 && (!tegroup_impl_ragged(shape) || tegroup_impl_listed(t))) return 0;
+    if (tegroup_impl_irregular(shape) && !tegroup_impl_listed(t)) return shape->elements;
+    if (ld == 0) ld = shape->cols;
+    one = tegroup_impl_add(tegroup_impl_mul(shape->rows - 1, ld), shape->cols);
+    if (tegroup_impl_ragged(shape) || tegroup_impl_listed(t)) return one;
+    return tegroup_impl_add(tegroup_impl_mul(shape->groups - 1, tegroup_impl_group_stride(t)), one);
+}
+
+static inline int64_t tegroup_impl_extent_bytes(const tegroup_tensor *t) {
+    int64_t bits = tegroup_impl_mul(tegroup_impl_extent(t), tegroup_impl_bits(t->dtype));
+    return bits == INT64_MAX ? INT64_MAX : tegroup_impl_ceil_div(bits, 8);
+}
+
+/* One operand's place in one group. rows is -1 for a skipped group. */
+typedef struct tegroup_impl_block {
+    char *base;
+    int64_t first; /* element of base where the group begins, unless its rows are gathered */
+    int64_t rows, cols, ld;
+    int64_t row0; /* number of its first row among all rows */
+} tegroup_impl_block;
+
+/* Without the buffer's address, which a list may have elsewhere. An operand of uniform shape has a view of NULLs. */
+TEGROUP_IMPL_HD tegroup_impl_block tegroup_impl_block_of(const tegroup_tensor *t, const tegroup_snapshot_view *view,
+                                                         int32_t g) {
+    const tegroup_shape *shape = &t->shape;
+    int listed = tegroup_impl_listed(t), ragged = view && view->rows;
+    tegroup_impl_block block;
+    block.base = NULL;
+    block.cols = ragged && view->cols ? view->cols[g] : shape->cols;
+    block.ld = t->ld > 0 ? t->ld : block.cols;
+    if (ragged) {
+        block.rows = view->rows[g];
+        block.row0 = view->start[g];
+        block.first = listed ? 0 : view->offset ? view->offset[g] : view->start[g] * block.ld;
+    } else {
+        block.rows = shape->rows;
+        block.row0 = g * shape->rows;
+        block.first = listed ? 0 : g * tegroup_impl_group_stride(t);
+    }
+    return block;
+}
+
+TEGROUP_IMPL_HD tegroup_impl_block tegroup_impl_locate(const tegroup_tensor *t, const tegroup_snapshot_view *view,
+                                                       int32_t g) {
+    tegroup_impl_block block = tegroup_impl_block_of(t, view, g);
+    block.base = (char *)(tegroup_impl_listed(t) ? t->pointers[g] : t->data);
+    return block;
+}
+
+/* Extents of a group's part of an operand. */
+typedef struct tegroup_impl_sides {
+    int64_t rows, cols;
+} tegroup_impl_sides;
+
+TEGROUP_IMPL_HD tegroup_impl_sides tegroup_impl_sides_of(int64_t rows, int64_t cols) {
+    tegroup_impl_sides sides;
+    sides.rows = rows;
+    sides.cols = cols;
+    return sides;
+}
+
+/* ==== [32] Where a group's scales and its copies are (src/core/scale_grid.h) ==== */
+
+/* The scales of one copy of one group. Indices are those of scales (of I32: of exponents, four a word). */
+typedef struct tegroup_impl_scale_grid {
+    int64_t base;                       /* the group's first scale in the buffer, or in its own                       */
+    int64_t outer_stride, inner_stride; /* swizzled: outer_stride is the stored inner extent; packed: inner_stride is
+                                           that of four blocks                                                     */
+    int64_t part_stride, part_rows;     /* from a part to the next, in scales; rows of one                           */
+    int64_t outer_count, inner_count;   /* blocks that hold elements, of one part                                    */
+    int64_t outer_extent, inner_extent; /* those that are stored, padding included                                   */
+    int64_t count;                      /* stored scales of all parts; saturates                                     */
+    int64_t block_outer, block_inner;   /* elements of a block; INT64_MAX = all                                      */
+    int32_t pad_outer, pad_inner;       /* the extents are multiples of these                                        */
+    int32_t parts, swizzled, packed, columnwise;
+} tegroup_impl_scale_grid;
+
+/* Are the scales of a copy at strides? Those of the columnwise one never are. */
+TEGROUP_IMPL_HD int tegroup_impl_scales_strided(const tegroup_tensor *t, int columnwise) {
+    return !columnwise && t->scale_outer_stride > 0;
+}
+
+/* The extents of a group; a skipped one has no rows. */
+TEGROUP_IMPL_HD tegroup_impl_sides tegroup_impl_group_sides(const tegroup_tensor *t, const tegroup_snapshot_view *view,
+                                                            int32_t g) {
+    const tegroup_impl_block block = tegroup_impl_block_of(t, view, g);
+    return tegroup_impl_sides_of(tegroup_impl_max(0, block.rows), block.cols);
+}
+
+/* Of a group of these extents, as if it were the first. facts: of t's scaling. */
+TEGROUP_IMPL_HD tegroup_impl_scale_grid tegroup_impl_scale_grid_alone(const tegroup_tensor *t,
+                                                                      const tegroup_scaling_facts *facts,
+                                                                      tegroup_impl_sides sides, int columnwise) {
+    const int strided = tegroup_impl_scales_strided(t, columnwise), packed = t->scale_dtype == TEGROUP_DTYPE_I32;
+    const int64_t word = packed ? 4 : 1;
+    tegroup_impl_scale_grid grid;
+    memset(&grid, 0, sizeof grid);
+    grid.columnwise = columnwise;
+    grid.packed = packed;
+    grid.swizzled = facts->swizzled && !strided && !packed;
+    grid.parts = t->scale_parts > 1 ? t->scale_parts : 1;
+    grid.part_rows = sides.rows / grid.parts;
+    grid.block_outer = facts->block_outer > 0 ? facts->block_outer : INT64_MAX;
+    grid.block_inner = facts->block_inner > 0 ? facts->block_inner : INT64_MAX;
+    grid.pad_outer = strided ? 1 : packed ? 4 : facts->pad_outer;
+    grid.pad_inner = packed ? 4 : strided ? 1 : facts->pad_inner;
+    if ((sides.rows > 0 && sides.cols > 0) || tegroup_impl_scaled_as_one(facts)) {
+        grid.outer_count = tegroup_impl_blocks(columnwise ? sides.cols : grid.part_rows, facts->block_outer);
+        grid.inner_count = tegroup_impl_blocks(columnwise ? grid.part_rows : sides.cols, facts->block_inner);
+    }
+    grid.outer_extent = tegroup_impl_align(grid.outer_count, grid.pad_outer);
+    grid.inner_extent = tegroup_impl_align(grid.inner_count, grid.pad_inner);
+    grid.part_stride = tegroup_impl_mul(grid.outer_extent, grid.inner_extent);
+    grid.count = tegroup_impl_mul(grid.part_stride, grid.parts);
+    if (strided) {
+        grid.outer_stride = tegroup_impl_mul(t->scale_outer_stride, word);
+        grid.inner_stride = tegroup_impl_mul(t->scale_inner_stride, word);
+        grid.part_stride = tegroup_impl_mul(grid.outer_count, grid.outer_stride);
+    } else if (packed || facts->outer_fastest) {
+        grid.outer_stride = word;
+        grid.inner_stride = tegroup_impl_mul(grid.outer_extent, word);
+    } else {
+        grid.outer_stride = grid.inner_extent;
+        grid.inner_stride = 1;
+    }
+    return grid;
+}
+
+/* Of group g, of whose buffer the groups before take `before` scales: a loop that walks the groups in order begins with
+ * 0 and adds count. */
+TEGROUP_IMPL_HD tegroup_impl_scale_grid tegroup_impl_scale_grid_after(const tegroup_tensor *t,
+                                                                      const tegroup_scaling_facts *facts,
+                                                                      const tegroup_snapshot_view *view, int32_t g,
+                                                                      int columnwise, int64_t before) {
+    tegroup_impl_scale_grid grid =
+        tegroup_impl_scale_grid_alone(t, facts, tegroup_impl_group_sides(t, view, g), columnwise);
+    if (tegroup_impl_listed(t)) return grid;
+    if (!tegroup_impl_scales_strided(t, columnwise)) grid.base = before;
+    else if (view && view->rows) grid.base = view->start[g] * grid.outer_stride;
+    else grid.base = g * grid.parts * grid.part_stride;
+    return grid;
+}
+
+/* Scales that the groups before g take in the default packing. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_scales_before(const tegroup_tensor *t, const tegroup_scaling_facts *facts,
+                                                   const tegroup_snapshot_view *view, int32_t g, int columnwise) {
+    int64_t before = 0;
+    int32_t h;
+    if (!view || !view->rows)
+        return g * tegroup_impl_scale_grid_alone(t, facts, tegroup_impl_group_sides(t, view, g), columnwise).count;
+    for (h = 0; h < g; h++)
+        before += tegroup_impl_scale_grid_alone(t, facts, tegroup_impl_group_sides(t, view, h), columnwise).count;
+    return before;
+}
+
+TEGROUP_IMPL_HD tegroup_impl_scale_grid tegroup_impl_scale_grid_of(const tegroup_tensor *t,
+                                                                   const tegroup_scaling_facts *facts,
+                                                                   const tegroup_snapshot_view *view, int32_t g,
+                                                                   int columnwise) {
+    const int alone = tegroup_impl_listed(t) || tegroup_impl_scales_strided(t, columnwise);
+    return tegroup_impl_scale_grid_after(t, facts, view, g, columnwise,
+                                         alone ? 0 : tegroup_impl_scales_before(t, facts, view, g, columnwise));
+}
+
+/* The index of the scale of one block of one part. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_scale_of_block(const tegroup_impl_scale_grid *grid, int64_t part, int64_t outer,
+                                                    int64_t inner) {
+    const int64_t first = grid->base + part * grid->part_stride;
+    if (grid->swizzled) return first + tegroup_impl_swizzled(grid->outer_stride, outer, inner);
+    if (grid->packed) return first + outer * grid->outer_stride + inner / 4 * grid->inner_stride + inner % 4;
+    return first + outer * grid->outer_stride + inner * grid->inner_stride;
+}
+
+/* The index of the scale of one element: its row and column, or in the columnwise copy its column and row. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_scale_at(const tegroup_impl_scale_grid *grid, int64_t outer, int64_t inner) {
+    int64_t part = 0;
+    if (grid->parts > 1) {
+        int64_t *row = grid->columnwise ? &inner : &outer;
+        part = *row / grid->part_rows;
+        *row -= part * grid->part_rows;
+    }
+    return tegroup_impl_scale_of_block(grid, part, outer / grid->block_outer, inner / grid->block_inner);
+}
+
+/* The most blocks of `extent` rows that groups of together `rows` rows have: the first row of a group begins one. */
+static inline int64_t tegroup_impl_most_blocks(int32_t groups, int64_t rows, int64_t extent) {
+    const int64_t begun = tegroup_impl_min(groups, rows);
+    return groups > 0 ? begun + (rows - begun) / extent : 0;
+}
+
+/* Scales from the first to the last of a copy's buffer (of each buffer of a list), whatever the sizes of ragged groups;
+ * INT64_MAX: too many. Ragged columns count as the most that a group may have. */
+static inline int64_t tegroup_impl_scale_capacity(const tegroup_tensor *t, int columnwise) {
+    const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
+    const int ragged = tegroup_impl_ragged(&t->shape), one_group = ragged || tegroup_impl_listed(t);
+    const int64_t groups = t->shape.groups;
+    tegroup_impl_scale_grid grid;
+    int64_t word, unit;
+    if (t->scaling == TEGROUP_SCALING_NONE) return 0;
+    grid = tegroup_impl_scale_grid_alone(t, facts, tegroup_impl_sides_of(t->shape.rows, t->shape.cols), columnwise);
+    if (tegroup_impl_scales_strided(t, columnwise)) {
+        const int64_t all = tegroup_impl_mul(tegroup_impl_mul(grid.outer_count, grid.parts), one_group ? 1 : groups);
+        if (all == 0) return 0;
+        word = grid.packed ? 4 : 1;
+        return tegroup_impl_add(
+            tegroup_impl_mul(all - 1, grid.outer_stride),
+            tegroup_impl_add(tegroup_impl_mul(grid.inner_extent / word - 1, grid.inner_stride), word));
+    }
+    if (tegroup_impl_listed(t)) return groups > 0 ? grid.count : 0;
+    if (!ragged || tegroup_impl_scaled_as_one(facts)) return tegroup_impl_mul(groups, grid.count);
+    unit = columnwise ? tegroup_impl_mul(grid.block_inner, grid.pad_inner)
+                      : tegroup_impl_mul(grid.block_outer, grid.pad_outer);
+    return tegroup_impl_mul(tegroup_impl_mul(tegroup_impl_most_blocks(t->shape.groups, t->shape.rows, unit),
+                                             columnwise ? grid.pad_inner : grid.pad_outer),
+                            columnwise ? grid.outer_extent : grid.inner_extent);
+}
+
+/* The type in which a tensor's scales are stored. */
+TEGROUP_IMPL_HD tegroup_dtype tegroup_impl_scale_dtype(const tegroup_tensor *t, const tegroup_scaling_facts *facts) {
+    return t->scale_dtype != TEGROUP_DTYPE_UNSET ? t->scale_dtype : facts->scale_dtype;
+}
+
+/* Bytes of what grids count: of I32 an exponent is one. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_scale_element(tegroup_dtype scale_dtype) {
+    return scale_dtype == TEGROUP_DTYPE_I32 ? 1 : tegroup_impl_bits(scale_dtype) / 8;
+}
+
+static inline int64_t tegroup_impl_scale_bytes(const tegroup_tensor *t, int columnwise) {
+    const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
+    return tegroup_impl_mul(tegroup_impl_scale_capacity(t, columnwise),
+                            tegroup_impl_scale_element(tegroup_impl_scale_dtype(t, facts)));
+}
+
+/* Where a group lies in one copy: its element (row, col) is at first + row * row_stride + col * col_stride of the
+ * copy's buffer. */
+typedef struct tegroup_impl_elements {
+    int64_t first, row_stride, col_stride;
+} tegroup_impl_elements;
+
+/* Elements of a group in a transposed copy. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_transposed_count(tegroup_impl_sides sides) {
+    return tegroup_impl_mul(tegroup_impl_align(sides.rows, TEGROUP_TRANSPOSED_ROWS), sides.cols);
+}
+
+TEGROUP_IMPL_HD int tegroup_impl_transposed(const tegroup_tensor *t, int columnwise) {
+    return columnwise && t->columnwise_order == TEGROUP_COLUMNWISE_TRANSPOSED;
+}
+
+/* Elements that the groups before g take in the transposed copy. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_transposed_before(const tegroup_tensor *t, const tegroup_snapshot_view *view,
+                                                       int32_t g) {
+    int64_t before = 0;
+    int32_t h;
+    if (!view || !view->rows) return g * tegroup_impl_transposed_count(tegroup_impl_group_sides(t, view, g));
+    for (h = 0; h < g; h++) before += tegroup_impl_transposed_count(tegroup_impl_group_sides(t, view, h));
+    return before;
+}
+
+/* Of group g, of whose transposed copy the groups before take `before` elements (not read for the other copies). */
+TEGROUP_IMPL_HD tegroup_impl_elements tegroup_impl_elements_after(const tegroup_tensor *t,
+                                                                  const tegroup_snapshot_view *view, int32_t g,
+                                                                  int columnwise, int64_t before) {
+    const tegroup_impl_block block = tegroup_impl_block_of(t, view, g);
+    tegroup_impl_elements at;
+    if (tegroup_impl_transposed(t, columnwise)) {
+        at.first = tegroup_impl_listed(t) ? 0 : before;
+        at.row_stride = 1;
+        at.col_stride = tegroup_impl_align(tegroup_impl_max(0, block.rows), TEGROUP_TRANSPOSED_ROWS);
+    } else {
+        at.first = block.first;
+        at.row_stride = block.ld;
+        at.col_stride = 1;
+    }
+    return at;
+}
+
+TEGROUP_IMPL_HD tegroup_impl_elements tegroup_impl_elements_of(const tegroup_tensor *t,
+                                                               const tegroup_snapshot_view *view, int32_t g,
+                                                               int columnwise) {
+    const int summed = tegroup_impl_transposed(t, columnwise) && !tegroup_impl_listed(t);
+    return tegroup_impl_elements_after(t, view, g, columnwise, summed ? tegroup_impl_transposed_before(t, view, g) : 0);
+}
+
+/* Elements of the transposed copy's buffer (of each buffer of a list), whatever the sizes of ragged groups. */
+static inline int64_t tegroup_impl_transposed_capacity(const tegroup_tensor *t) {
+    const tegroup_shape *shape = &t->shape;
+    const int64_t group = tegroup_impl_transposed_count(tegroup_impl_sides_of(shape->rows, shape->cols));
+    if (tegroup_impl_listed(t)) return shape->groups > 0 ? group : 0;
+    if (!tegroup_impl_ragged(shape)) return tegroup_impl_mul(shape->groups, group);
+    return tegroup_impl_mul(
+        tegroup_impl_mul(tegroup_impl_most_blocks(shape->groups, shape->rows, TEGROUP_TRANSPOSED_ROWS),
+                         TEGROUP_TRANSPOSED_ROWS),
+        shape->cols);
+}
+
+/* Bytes of a copy's elements. */
+static inline int64_t tegroup_impl_copy_bytes(const tegroup_tensor *t, int columnwise) {
+    int64_t bits;
+    if (!tegroup_impl_transposed(t, columnwise)) return tegroup_impl_extent_bytes(t);
+    bits = tegroup_impl_mul(tegroup_impl_transposed_capacity(t), tegroup_impl_bits(t->dtype));
+    return bits == INT64_MAX ? INT64_MAX : tegroup_impl_ceil_div(bits, 8);
+}
+
+/* ==== [33] Checks of tensors and matrices (src/core/checks.h) ==== */
 
 /* The operands of a GEMM, as arrays of them go. */
 typedef enum tegroup_impl_operand {
@@ -2768,6 +3161,9 @@ typedef enum tegroup_impl_operand {
     X(ROW_SIZES, name ".shape.row_sizes.encoding") X(COL_SIZES, name ".shape.col_sizes.encoding")                  \
     X(SIZES_SPACE, name ".shape.row_sizes.space") X(SNAPSHOT, name ".shape.snapshot") X(LD, name ".ld")            \
     X(GROUP_STRIDE, name ".group_stride") X(DATA, name ".data") X(POINTERS, name ".pointers")                      \
+    X(SCALE_DTYPE, name ".scale_dtype") X(SCALE_OUTER_STRIDE, name ".scale_outer_stride")                          \
+    X(SCALE_INNER_STRIDE, name ".scale_inner_stride") X(SCALE_PARTS, name ".scale_parts")                          \
+    X(COLUMNWISE_ORDER, name ".columnwise_order") X(GLOBAL_SCALE_INV, name ".global_scale_inv")                    \
     X(POINTERS_SPACE, name ".pointers_space") X(GATHER_ROWS, "gather_" name ".rows")                               \
     X(GATHER_SLOTS, "gather_" name ".slots") X(SLOT_OF_ROW, "gather_" name ".slot_of_row")
 /* clang-format on */
@@ -2818,39 +3214,6 @@ static inline const tegroup_impl_names *tegroup_impl_gemm_names(void) {
     return &names;
 }
 
-TEGROUP_IMPL_HD int tegroup_impl_ragged(const tegroup_shape *shape) {
-    return shape->row_sizes.encoding != TEGROUP_ENCODING_UNSET;
-}
-
-TEGROUP_IMPL_HD int tegroup_impl_listed(const tegroup_tensor *t) { return t->pointers_space != TEGROUP_SPACE_UNSET; }
-
-/* Elements between rows; 0 when packed groups of different width each have their own. */
-TEGROUP_IMPL_HD int64_t tegroup_impl_ld(const tegroup_tensor *t) {
-    return t->ld > 0 ? t->ld : t->shape.col_sizes.encoding != TEGROUP_ENCODING_UNSET ? 0 : t->shape.cols;
-}
-
-TEGROUP_IMPL_HD int64_t tegroup_impl_group_stride(const tegroup_tensor *t) {
-    return t->group_stride > 0 ? t->group_stride : tegroup_impl_mul(t->shape.rows, tegroup_impl_ld(t));
-}
-
-/* Elements from the first to the last of a tensor's buffer (of each buffer, when it is a list). INT64_MAX: too many. */
-static inline int64_t tegroup_impl_extent(const tegroup_tensor *t) {
-    const tegroup_shape *shape = &t->shape;
-    int64_t ld = tegroup_impl_ld(t), one;
-    if (shape->rows == 0 || shape->cols == 0) return 0;
-    if (shape->groups == 0 && (!tegroup_impl_ragged(shape) || tegroup_impl_listed(t))) return 0;
-    if (tegroup_impl_irregular(shape) && !tegroup_impl_listed(t)) return shape->elements;
-    if (ld == 0) ld = shape->cols;
-    one = tegroup_impl_add(tegroup_impl_mul(shape->rows - 1, ld), shape->cols);
-    if (tegroup_impl_ragged(shape) || tegroup_impl_listed(t)) return one;
-    return tegroup_impl_add(tegroup_impl_mul(shape->groups - 1, tegroup_impl_group_stride(t)), one);
-}
-
-static inline int64_t tegroup_impl_extent_bytes(const tegroup_tensor *t) {
-    int64_t bits = tegroup_impl_mul(tegroup_impl_extent(t), tegroup_impl_bits(t->dtype));
-    return bits == INT64_MAX ? INT64_MAX : tegroup_impl_ceil_div(bits, 8);
-}
-
 /* An operand as it lies in memory: of a gathered one, all rows that it is gathered from. */
 static inline tegroup_tensor tegroup_impl_stored(const tegroup_tensor *t, const tegroup_gather *gather) {
     tegroup_tensor stored = *t;
@@ -2877,6 +3240,103 @@ static inline tegroup_status tegroup_impl_check_list(const tegroup_tensor *t, co
                       "must be 0 with pointers_space: each of the list's buffers holds its group", 0, shape->elements);
     TEGROUP_IMPL_RULE(!shape->offsets, ERROR_COMBINATION, TEGROUP_IMPL_PATH(OFFSETS),
                       "does not go with pointers_space: each of the list's buffers begins with its group", 0, 1);
+    return TEGROUP_OK;
+}
+
+/* Types that the scales of a scaling may be stored in, as a bit set. */
+static inline uint32_t tegroup_impl_scale_dtypes(const tegroup_scaling_facts *facts) {
+    uint32_t dtypes = 1u << facts->scale_dtype;
+    if (facts->scale_dtype == TEGROUP_DTYPE_F32) dtypes |= 1u << TEGROUP_DTYPE_BF16 | 1u << TEGROUP_DTYPE_F8E8M0;
+    if (facts->scale_dtype != TEGROUP_DTYPE_F8E4M3 && facts->block_outer == 1 && facts->block_inner > 0)
+        dtypes |= 1u << TEGROUP_DTYPE_I32;
+    return dtypes;
+}
+
+/* Scales at strides: each has a place of its own. */
+static inline tegroup_status tegroup_impl_check_scale_strides(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                              tegroup_error *error) {
+    const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
+    const int64_t outer = t->scale_outer_stride, inner = t->scale_inner_stride;
+    const int ragged = tegroup_impl_ragged(&t->shape);
+    tegroup_impl_scale_grid grid;
+    int64_t rows, blocks;
+    TEGROUP_IMPL_RULE(outer >= 0, ERROR_VALUE, TEGROUP_IMPL_PATH(SCALE_OUTER_STRIDE), "must not be negative", 0, outer);
+    TEGROUP_IMPL_RULE(inner >= 0, ERROR_VALUE, TEGROUP_IMPL_PATH(SCALE_INNER_STRIDE), "must not be negative", 0, inner);
+    TEGROUP_IMPL_RULE((outer > 0) == (inner > 0), ERROR_COMBINATION, TEGROUP_IMPL_PATH(SCALE_INNER_STRIDE),
+                      "must be set just when scale_outer_stride is", outer > 0, inner);
+    if (outer == 0) return TEGROUP_OK;
+    TEGROUP_IMPL_RULE(facts->block_outer > 0, ERROR_COMBINATION, TEGROUP_IMPL_PATH(SCALE_OUTER_STRIDE),
+                      "must be 0 where no block of rows has scales of its own", 0, outer);
+    TEGROUP_IMPL_RULE(!ragged || facts->block_outer == 1, ERROR_COMBINATION, TEGROUP_IMPL_PATH(SCALE_OUTER_STRIDE),
+                      "must be 0 where rows are ragged and a scale covers several of them", 0, outer);
+    TEGROUP_IMPL_RULE(!tegroup_impl_irregular(&t->shape), ERROR_COMBINATION, TEGROUP_IMPL_PATH(SCALE_OUTER_STRIDE),
+                      "does not go with col_sizes or elements", 0, outer);
+    grid = tegroup_impl_scale_grid_alone(t, facts, tegroup_impl_sides_of(t->shape.rows, t->shape.cols), 0);
+    rows = tegroup_impl_mul(tegroup_impl_mul(grid.outer_count, grid.parts),
+                            ragged || tegroup_impl_listed(t) ? 1 : t->shape.groups);
+    blocks = grid.inner_extent / (grid.packed ? 4 : 1);
+    TEGROUP_IMPL_RULE(rows < 2 || blocks < 2 || tegroup_impl_mul(blocks - 1, inner) < outer
+                          || tegroup_impl_mul(rows - 1, outer) < inner,
+                      ERROR_LAYOUT, TEGROUP_IMPL_PATH(SCALE_INNER_STRIDE),
+                      "must keep scales apart: at least the outer blocks times scale_outer_stride, or its part",
+                      tegroup_impl_add(tegroup_impl_mul(rows - 1, outer), 1), inner);
+    return TEGROUP_OK;
+}
+
+/* Two elements a byte: a row begins with one. */
+static inline tegroup_status tegroup_impl_check_nibbles(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                        tegroup_error *error) {
+    const int64_t ld = tegroup_impl_ld(t), stride = tegroup_impl_group_stride(t);
+    if (tegroup_impl_bits(t->dtype) >= 8) return TEGROUP_OK;
+    TEGROUP_IMPL_RULE(!tegroup_impl_irregular(&t->shape), ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(COL_SIZES),
+                      "does not go with F4E2M1: a group might begin within a byte", TEGROUP_ENCODING_UNSET,
+                      t->shape.col_sizes.encoding);
+    TEGROUP_IMPL_RULE(ld % 2 == 0, ERROR_LAYOUT, TEGROUP_IMPL_PATH(LD),
+                      "must be even, or cols where it is 0: a row of F4E2M1 begins with a byte", ld + 1, ld);
+    TEGROUP_IMPL_RULE(tegroup_impl_ragged(&t->shape) || stride % 2 == 0, ERROR_LAYOUT, TEGROUP_IMPL_PATH(GROUP_STRIDE),
+                      "must be even: a group of F4E2M1 begins with a byte", stride + 1, stride);
+    return TEGROUP_OK;
+}
+
+/* What of a tensor's fields belongs to its scaling. */
+static inline tegroup_status tegroup_impl_check_scales(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                       tegroup_error *error) {
+    const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
+    const int none = t->scaling == TEGROUP_SCALING_NONE;
+    int copy;
+    TEGROUP_IMPL_RULE_ENUM(t->scale_dtype, TEGROUP_DTYPE_COUNT - 1, TEGROUP_IMPL_PATH(SCALE_DTYPE),
+                           "must be a tegroup_dtype");
+    TEGROUP_IMPL_RULE_AS(DTYPE, !none || t->scale_dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION,
+                         TEGROUP_IMPL_PATH(SCALE_DTYPE), "does not go without a scaling", TEGROUP_DTYPE_UNSET,
+                         t->scale_dtype);
+    TEGROUP_IMPL_RULE_AS(
+        DTYPES, t->scale_dtype == TEGROUP_DTYPE_UNSET || tegroup_impl_scale_dtypes(facts) >> t->scale_dtype & 1u,
+        ERROR_DTYPE, TEGROUP_IMPL_PATH(SCALE_DTYPE), "must be unset or one that its scaling takes",
+        tegroup_impl_scale_dtypes(facts), t->scale_dtype);
+    TEGROUP_IMPL_RULE(t->scale_parts >= 0, ERROR_VALUE, TEGROUP_IMPL_PATH(SCALE_PARTS), "must not be negative", 0,
+                      t->scale_parts);
+    TEGROUP_IMPL_RULE(t->scale_parts <= 1 || !(none || tegroup_impl_ragged(&t->shape)), ERROR_COMBINATION,
+                      TEGROUP_IMPL_PATH(SCALE_PARTS), "goes with a scaling and uniform rows alone", 0, t->scale_parts);
+    TEGROUP_IMPL_RULE(t->scale_parts <= 1 || t->shape.rows % t->scale_parts == 0, ERROR_LAYOUT,
+                      TEGROUP_IMPL_PATH(SCALE_PARTS), "must divide shape.rows", t->shape.rows, t->scale_parts);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_scale_strides(t, name, error));
+    TEGROUP_IMPL_RULE_ENUM(t->columnwise_order, TEGROUP_COLUMNWISE_TRANSPOSED, TEGROUP_IMPL_PATH(COLUMNWISE_ORDER),
+                           "must be a tegroup_columnwise_order");
+    TEGROUP_IMPL_RULE(!none || t->columnwise_order == TEGROUP_COLUMNWISE_AS_DATA, ERROR_COMBINATION,
+                      TEGROUP_IMPL_PATH(COLUMNWISE_ORDER), "does not go without a scaling", TEGROUP_COLUMNWISE_AS_DATA,
+                      t->columnwise_order);
+    TEGROUP_IMPL_RULE(!t->global_scale_inv || facts->scale_dtype == TEGROUP_DTYPE_F8E4M3, ERROR_COMBINATION,
+                      TEGROUP_IMPL_PATH(GLOBAL_SCALE_INV), "goes with scales of F8E4M3 alone", 0, 1);
+    if (none) return TEGROUP_OK;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_nibbles(t, name, error));
+    for (copy = 0; copy < 2; copy++) {
+        TEGROUP_IMPL_RULE(tegroup_impl_scale_bytes(t, copy) <= tegroup_impl_max_bytes(), ERROR_OVERFLOW,
+                          TEGROUP_IMPL_PATH(SCALING), "must have scales that are addressable", tegroup_impl_max_bytes(),
+                          tegroup_impl_scale_bytes(t, copy));
+        TEGROUP_IMPL_RULE(tegroup_impl_copy_bytes(t, copy) <= tegroup_impl_max_bytes(), ERROR_OVERFLOW,
+                          TEGROUP_IMPL_PATH(ROWS), "times cols must be addressable", tegroup_impl_max_bytes(),
+                          tegroup_impl_copy_bytes(t, copy));
+    }
     return TEGROUP_OK;
 }
 
@@ -2942,7 +3402,7 @@ static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, 
                       tegroup_impl_max_bytes(), tegroup_impl_mul(shape->groups, tegroup_impl_group_stride(t)));
     TEGROUP_IMPL_RULE(tegroup_impl_extent_bytes(t) <= tegroup_impl_max_bytes(), ERROR_OVERFLOW, TEGROUP_IMPL_PATH(ROWS),
                       "times ld must be addressable", tegroup_impl_max_bytes(), tegroup_impl_extent_bytes(t));
-    return TEGROUP_OK;
+    return tegroup_impl_check_scales(t, name, error);
 }
 
 /* An optional tensor is there by its dtype; one that has memory and no dtype was not meant to be left out. usual: a
@@ -3251,7 +3711,7 @@ static inline tegroup_status tegroup_impl_check_built(int kernels, tegroup_space
     return TEGROUP_OK;
 }
 
-/* ==== [32] What a call writes lies apart (src/core/apart.h) ==== */
+/* ==== [34] What a call writes lies apart (src/core/apart.h) ==== */
 
 /* Memory that a call touches. What it writes may share none with anything else that it touches. */
 typedef struct tegroup_impl_buffer {
@@ -3399,7 +3859,7 @@ static inline tegroup_status tegroup_impl_check_matrix_workspace(const tegroup_l
     return tegroup_impl_check_apart(buffers, 1 + count, TEGROUP_CHECK_HOST, NULL, error);
 }
 
-/* ==== [33] Prepare (src/core/prepare.h) ==== */
+/* ==== [35] Prepare (src/core/prepare.h) ==== */
 
 /* How sizes become a snapshot, group by group. Each function below is one step of one group, so that a loop and a
  * kernel run the same code; the steps in between are scans (sum or maximum) and a sorting network, which give the same
@@ -3921,7 +4381,7 @@ static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_de
     return tegroup_impl_check_apart(buffers, 5, TEGROUP_CHECK_HOST, NULL, error);
 }
 
-/* ==== [34] The problem of a GEMM (src/core/problem.h) ==== */
+/* ==== [36] The problem of a GEMM (src/core/problem.h) ==== */
 
 /* The most bytes from one group to the next that TMA can be told of, which has the rules of alignment as well (CUDA
  * Driver API, cuTensorMapEncodeTiled: strides are multiples of 16 below 2^40). Rows are never so far apart. */
@@ -4258,7 +4718,7 @@ TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, t
     return tegroup_impl_problem_of(desc, tegroup_impl_gemm_names(), problem, error);
 }
 
-/* ==== [35] Backend and quirk tables (src/core/backend_table.h) ==== */
+/* ==== [37] Backend and quirk tables (src/core/backend_table.h) ==== */
 
 /* What each backend does where. Explain, plan, checks and docs/backends.md read this table and nothing else. */
 TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count) {
@@ -4391,7 +4851,7 @@ static inline int tegroup_impl_quirk_avoided(tegroup_backend backend, int32_t sm
     return 0;
 }
 
-/* ==== [36] What decides the bits of a result (src/core/numerics.h) ==== */
+/* ==== [38] What decides the bits of a result (src/core/numerics.h) ==== */
 
 /* FNV-1a. */
 #define TEGROUP_IMPL_HASH UINT64_C(14695981039346656037)
@@ -4421,7 +4881,7 @@ static inline int tegroup_impl_uses_cublaslt(tegroup_backend backend) {
     return backend == TEGROUP_BACKEND_CUBLASLT_GROUPED || backend == TEGROUP_BACKEND_CUBLASLT_LOOP;
 }
 
-/* ==== [37] What a plan chooses (src/core/choice.h) ==== */
+/* ==== [39] What a plan chooses (src/core/choice.h) ==== */
 
 /* The choice that a plan made among equals: cuBLASLt's algorithm, the tile of sm90. All zero where a backend has one
  * candidate. */
@@ -4467,36 +4927,7 @@ static inline int64_t tegroup_impl_expected_rows(const tegroup_gemm_desc *desc, 
     return p->rows_space[TEGROUP_IMPL_A] ? p->rows : tegroup_impl_mul(p->rows, p->groups);
 }
 
-/* ==== [38] The product of one group (src/core/product.h) ==== */
-
-/* One operand's place in one group. rows is -1 for a skipped group. */
-typedef struct tegroup_impl_block {
-    char *base;
-    int64_t first; /* element of base where the group begins, unless its rows are gathered */
-    int64_t rows, cols, ld;
-    int64_t row0; /* number of its first row among all rows */
-} tegroup_impl_block;
-
-/* An operand of uniform shape has a view of NULLs. */
-TEGROUP_IMPL_HD tegroup_impl_block tegroup_impl_locate(const tegroup_tensor *t, const tegroup_snapshot_view *view,
-                                                       int32_t g) {
-    const tegroup_shape *shape = &t->shape;
-    int listed = tegroup_impl_listed(t), ragged = view && view->rows;
-    tegroup_impl_block block;
-    block.base = (char *)(listed ? t->pointers[g] : t->data);
-    block.cols = ragged && view->cols ? view->cols[g] : shape->cols;
-    block.ld = t->ld > 0 ? t->ld : block.cols;
-    if (ragged) {
-        block.rows = view->rows[g];
-        block.row0 = view->start[g];
-        block.first = listed ? 0 : view->offset ? view->offset[g] : view->start[g] * block.ld;
-    } else {
-        block.rows = shape->rows;
-        block.row0 = g * shape->rows;
-        block.first = listed ? 0 : g * tegroup_impl_group_stride(t);
-    }
-    return block;
-}
+/* ==== [40] The product of one group (src/core/product.h) ==== */
 
 /* The row of its data from which row r of a gathered operand comes; -1: the row is of zeros. */
 TEGROUP_IMPL_HD int64_t tegroup_impl_gathered(const tegroup_gather *gather, int64_t r) {
@@ -4526,18 +4957,6 @@ TEGROUP_IMPL_HD double tegroup_impl_scalar(const tegroup_scalars *s, int32_t g, 
     if (s->space == TEGROUP_SPACE_UNSET) return otherwise;
     return tegroup_impl_load_f64(s->dtype == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32, s->data,
                                  s->stride ? g : 0);
-}
-
-/* Extents of a group's part of an operand. */
-typedef struct tegroup_impl_sides {
-    int64_t rows, cols;
-} tegroup_impl_sides;
-
-TEGROUP_IMPL_HD tegroup_impl_sides tegroup_impl_sides_of(int64_t rows, int64_t cols) {
-    tegroup_impl_sides sides;
-    sides.rows = rows;
-    sides.cols = cols;
-    return sides;
 }
 
 /* Extents of a group's product, [m, k] times [k, n]. */
@@ -4639,7 +5058,7 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_uses(const tegroup_gemm_desc *desc, const 
     return used;
 }
 
-/* ==== [39] An activation in an epilogue (src/core/epilogue.h) ==== */
+/* ==== [41] An activation in an epilogue (src/core/epilogue.h) ==== */
 
 /* An activation in the epilogue of a forward product, or the gradient of one in that of a dgrad. */
 typedef struct tegroup_impl_epilogue {
@@ -4650,7 +5069,7 @@ typedef struct tegroup_impl_epilogue {
     tegroup_activation_backward_desc gradient; /* of D, whose memory holds sums for grad_row_scale instead */
 } tegroup_impl_epilogue;
 
-/* ==== [40] Prepare a snapshot (src/gemm/prepare.h) ==== */
+/* ==== [42] Prepare a snapshot (src/gemm/prepare.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_prepare(const tegroup_impl_preparation *p,
@@ -4716,7 +5135,7 @@ TEGROUP_API tegroup_status tegroup_shape_prepare(tegroup_shape *shape, void *sna
     return TEGROUP_OK;
 }
 
-/* ==== [41] Rows (src/cpu/rows.h) ==== */
+/* ==== [43] Rows (src/cpu/rows.h) ==== */
 
 /* Rows are worked on in pieces of this many elements, widened to the type of the sums: the choice of a data type is
  * made once a piece, and the loops in between are ones that compilers vectorise. */
@@ -4838,7 +5257,7 @@ static inline double tegroup_impl_dot_f64(const double *x, const double *y, int6
     return sum;
 }
 
-/* ==== [42] CPU GEMM kernel (src/cpu/gemm_kernel.h) ==== */
+/* ==== [44] CPU GEMM kernel (src/cpu/gemm_kernel.h) ==== */
 
 /* The blocked product after Goto and van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication": panels of
  * A and B are copied (and widened to the type of the sums) so that the innermost kernel reads both in order. Each
@@ -5210,7 +5629,7 @@ static inline void tegroup_impl_cpu_block_f64(int32_t m, int64_t k, const double
     }
 }
 
-/* ==== [43] Set-up of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup.h) ==== */
+/* ==== [45] Set-up of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup.h) ==== */
 
 /* The arrays that a grouped cuBLASLt matmul reads, in order, with [groups] entries each: of 8 bytes, but floats in the
  * last two. cuBLASLt is column-major and computes the transpose of D, so its A is the descriptor's b and its B the
@@ -5599,7 +6018,7 @@ static inline void tegroup_impl_lt_loop_workspace(const tegroup_plan *plan, tegr
     }
 }
 
-/* ==== [44] Hopper GEMM: the table of kernels (src/cuda/sm90_kernels.h) ==== */
+/* ==== [46] Hopper GEMM: the table of kernels (src/cuda/sm90_kernels.h) ==== */
 
 #define TEGROUP_IMPL_SM90_K           64  /* k of a pipeline stage: 128 bytes, the widest swizzle of TMA */
 #define TEGROUP_IMPL_SM90_MOST_BLOCKS 160 /* the most blocks; no Hopper GPU has more than 144 multiprocessors */
@@ -5704,7 +6123,7 @@ static inline int tegroup_impl_sm90_runs(const tegroup_problem *p, int32_t kerne
                || TEGROUP_IMPL_SM90_ADDS_BIAS(row->op, row->tile_n, row->flips));
 }
 
-/* ==== [45] Hopper GEMM: what tiles cost, and which block is done first (src/cuda/sm90_balance.h) ==== */
+/* ==== [47] Hopper GEMM: what tiles cost, and which block is done first (src/cuda/sm90_balance.h) ==== */
 
 /* A tile row ends in two narrow tiles where these hold the columns that are left: 4,096 columns are 20 tiles of 192 and
  * two of 128, and no tile is partly empty. A forward product or dgrad with at least this k balances blocks if it has
@@ -5808,7 +6227,7 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_assign(tegroup_impl_sm90_loads *loads,
     return given;
 }
 
-/* ==== [46] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
+/* ==== [48] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
 
 /* Constants of the prediction besides those of each kernel in the table, together with which the times were fitted. */
 #define TEGROUP_IMPL_SM90_STRETCH_US 0.55 /* us to find a stretch, or to assign a wave of its tiles */
@@ -6114,7 +6533,7 @@ static inline void tegroup_impl_sm90_tile(const tegroup_gemm_desc *desc, const t
     forecast->us = taken.us.total;
 }
 
-/* ==== [47] The backends, a row of functions each (src/gemm/backends.h) ==== */
+/* ==== [49] The backends, a row of functions each (src/gemm/backends.h) ==== */
 
 /* What a backend can be asked: a function type for each question. */
 typedef void tegroup_impl_workspace_function(const tegroup_plan *plan, tegroup_layout *layout);
@@ -6261,7 +6680,7 @@ static inline uint32_t tegroup_impl_built(void) {
     return built;
 }
 
-/* ==== [48] What each backend can do (src/gemm/verdicts.h) ==== */
+/* ==== [50] What each backend can do (src/gemm/verdicts.h) ==== */
 
 /* Backends in order of preference. If only the device knows d's columns, CUBLASLT_GROUPED gives NaN for groups whose D
  * it cannot store (see tegroup_impl_setup_group), so it comes after PORTABLE, which takes any. */
@@ -6574,7 +6993,7 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     return c.met;
 }
 
-/* ==== [49] Explain and plan (src/gemm/plan.h) ==== */
+/* ==== [51] Explain and plan (src/gemm/plan.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 /* Describes the current device as a target; sm stays 0 without one. Returns the device, or -1. */
@@ -6838,7 +7257,7 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     return tegroup_impl_plan_make(desc, tegroup_impl_gemm_names(), target, plan, error);
 }
 
-/* ==== [50] CPU GEMM (src/cpu/gemm.h) ==== */
+/* ==== [52] CPU GEMM (src/cpu/gemm.h) ==== */
 
 /* tegroup_impl_cpu_pack for rows that an index picks: from row `row` and column `col` of the group on. The rows are the
  * lines, or where along_k is set what is summed over. */
@@ -7162,7 +7581,7 @@ static inline tegroup_status tegroup_impl_cpu_gemm(const tegroup_plan *plan, con
     return TEGROUP_OK;
 }
 
-/* ==== [51] What a call checks (src/gemm/check.h) ==== */
+/* ==== [53] What a call checks (src/gemm/check.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm_desc *desc,
@@ -7475,7 +7894,7 @@ TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const te
     return tegroup_impl_gemm_check_own(plan, desc, error);
 }
 
-/* ==== [52] Run (src/gemm/run.h) ==== */
+/* ==== [54] Run (src/gemm/run.h) ==== */
 
 /* What the check has passed; it refuses a plan for a backend that is not built. */
 static inline tegroup_status tegroup_impl_gemm_run(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
@@ -7499,7 +7918,7 @@ TEGROUP_API tegroup_status tegroup_plan_layout(const tegroup_plan *plan, tegroup
     return TEGROUP_OK;
 }
 
-/* ==== [53] Tune, save and load a plan (src/gemm/tune.h) ==== */
+/* ==== [55] Tune, save and load a plan (src/gemm/tune.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
@@ -7669,7 +8088,7 @@ TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, cons
     return TEGROUP_OK;
 }
 
-/* ==== [54] Formulas (src/cpu/real.h) ==== */
+/* ==== [56] Formulas (src/cpu/real.h) ==== */
 
 /* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. On the host
  * exp is the platform's (glibc: at most 1 ULP off). On the device it is at most 4 ULP off, whatever the flags (with
@@ -7702,7 +8121,7 @@ TEGROUP_IMPL_HD double tegroup_impl_choice_grad_f64(double grad_weight, double d
     return normalize ? (grad_weight - dot / chosen) / chosen : grad_weight;
 }
 
-/* ==== [55] Activation formulas (src/core/activation_formulas.h) ==== */
+/* ==== [57] Activation formulas (src/core/activation_formulas.h) ==== */
 
 /* Each operation is rounded by itself, or is one fused multiply-add where that is written: an activation in the
  * epilogue of a product gives the bits that the separate call gives. (A host compiler may fuse what it likes.) */
@@ -8023,7 +8442,7 @@ TEGROUP_IMPL_HD double tegroup_impl_activation_f64(tegroup_activation kind, int 
     return tegroup_impl_activation_grad_f64(kind, half, alpha, limit, gate, up, 0, &grad_gate, &grad_up);
 }
 
-/* ==== [56] Activations (src/layer/activation.h) ==== */
+/* ==== [58] Activations (src/layer/activation.h) ==== */
 
 #if TEGROUP_IMPL_ACTIVATION_KERNELS
 static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
@@ -8387,7 +8806,7 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
     return tegroup_impl_activation_backward_run(desc, stream, error);
 }
 
-/* ==== [57] Grouped linear layer (src/layer/linear.h) ==== */
+/* ==== [59] Grouped linear layer (src/layer/linear.h) ==== */
 
 /* The tensors of a layer, by name. */
 /* clang-format off */
@@ -8854,7 +9273,7 @@ TEGROUP_API tegroup_status tegroup_linear_wgrad(const tegroup_linear_plan *plan,
     return tegroup_impl_layer_call(&call.layer, plan, TEGROUP_OP_WGRAD, 1, stream, error);
 }
 
-/* ==== [58] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
+/* ==== [60] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
 
 /* Its tensors, by name: weights, then what has the routing's rows, of which the last three are what is saved. */
 /* clang-format off */
@@ -9193,7 +9612,7 @@ static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_mlp_desc
     return tegroup_impl_check_apart(buffers, count, level, NULL, error);
 }
 
-/* ==== [59] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
+/* ==== [61] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
 
 /* A plan's parts: what it holds for itself, and those of the two layers. A chain keeps them apart. */
 typedef struct tegroup_impl_mlp_plans {
@@ -9457,7 +9876,7 @@ TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const 
     return TEGROUP_OK;
 }
 
-/* ==== [60] Grouped MLP: calls (src/layer/mlp.h) ==== */
+/* ==== [62] Grouped MLP: calls (src/layer/mlp.h) ==== */
 
 #if TEGROUP_IMPL_FUSED_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
 /* Gradients of row_scale, of the sums that a dgrad with a gradient in its epilogue leaves in D's place. */
@@ -9844,7 +10263,7 @@ TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const
     return tegroup_impl_mlp_run_op(plan, desc, TEGROUP_OP_WGRAD, stream, error);
 }
 
-/* ==== [61] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
+/* ==== [63] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
 
 /* A descriptor resolved: what each op is given, and what lies between ops. values[i] is what op i reads and values[i +
  * 1] what it writes; grads are their gradients, absent where none is computed. */
@@ -10373,7 +10792,7 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [62] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
+/* ==== [64] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
 
 /* A LINEAR as a layer, with the rows that it reads and writes: op i's routing may be its own. It points into itself. */
 typedef struct tegroup_impl_chain_linear {
@@ -10565,7 +10984,7 @@ static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc,
     backward->grad_row_scale = tegroup_impl_mlp_matrix(&given->grad_row_scale);
 }
 
-/* ==== [63] Op chain: plan (src/layer/chain_plan.h) ==== */
+/* ==== [65] Op chain: plan (src/layer/chain_plan.h) ==== */
 
 /* Tell the caller which op a failure is about. */
 static inline tegroup_status tegroup_impl_chain_name_op(tegroup_status status, const tegroup_chain_desc *desc,
@@ -10818,7 +11237,7 @@ TEGROUP_API tegroup_status tegroup_chain_explain(const tegroup_chain_desc *desc,
     return tegroup_impl_chain_name_op(status, desc, chain.at);
 }
 
-/* ==== [64] Op chain: calls (src/layer/chain.h) ==== */
+/* ==== [66] Op chain: calls (src/layer/chain.h) ==== */
 
 /* Rows of op i and its routing, by a linear's word for them: what no product of the op sees to. */
 static inline tegroup_status tegroup_impl_chain_check_memory(const tegroup_chain_desc *desc,
@@ -11002,7 +11421,7 @@ TEGROUP_API tegroup_status tegroup_chain_backward(const tegroup_chain_plan *plan
     return tegroup_impl_chain_run(plan, desc, 1, stream, error);
 }
 
-/* ==== [65] Validate (src/gemm/validate.h) ==== */
+/* ==== [67] Validate (src/gemm/validate.h) ==== */
 
 enum { TEGROUP_IMPL_FINITE, TEGROUP_IMPL_NAN, TEGROUP_IMPL_INFINITE };
 
@@ -11168,7 +11587,7 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [66] Counts of groups (src/moe/count.h) ==== */
+/* ==== [68] Counts of groups (src/moe/count.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_count(const tegroup_count_desc *desc, struct CUstream_st *stream,
@@ -11239,7 +11658,7 @@ TEGROUP_API tegroup_status tegroup_count(const tegroup_count_desc *desc, struct 
     return TEGROUP_OK;
 }
 
-/* ==== [67] Router (src/moe/router.h) ==== */
+/* ==== [69] Router (src/moe/router.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
@@ -11643,7 +12062,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     return TEGROUP_OK;
 }
 
-/* ==== [68] Permute and combine (src/moe/permutation.h) ==== */
+/* ==== [70] Permute and combine (src/moe/permutation.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,

@@ -12,6 +12,7 @@
 #include "base/rules.h"
 #include "formats/dtype.h"
 #include "core/layout.h"
+#include "core/tensor.h"
 #include "core/checks.h"
 
 /* Memory that a call touches. What it writes may share none with anything else that it touches. */

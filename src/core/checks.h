@@ -13,6 +13,8 @@
 #include "formats/dtype.h"
 #include "formats/scale_layout.h"
 #include "core/layout.h"
+#include "core/tensor.h"
+#include "core/scale_grid.h"
 
 /* The operands of a GEMM, as arrays of them go. */
 typedef enum tegroup_impl_operand {
@@ -33,6 +35,9 @@ typedef enum tegroup_impl_operand {
     X(ROW_SIZES, name ".shape.row_sizes.encoding") X(COL_SIZES, name ".shape.col_sizes.encoding")                  \
     X(SIZES_SPACE, name ".shape.row_sizes.space") X(SNAPSHOT, name ".shape.snapshot") X(LD, name ".ld")            \
     X(GROUP_STRIDE, name ".group_stride") X(DATA, name ".data") X(POINTERS, name ".pointers")                      \
+    X(SCALE_DTYPE, name ".scale_dtype") X(SCALE_OUTER_STRIDE, name ".scale_outer_stride")                          \
+    X(SCALE_INNER_STRIDE, name ".scale_inner_stride") X(SCALE_PARTS, name ".scale_parts")                          \
+    X(COLUMNWISE_ORDER, name ".columnwise_order") X(GLOBAL_SCALE_INV, name ".global_scale_inv")                    \
     X(POINTERS_SPACE, name ".pointers_space") X(GATHER_ROWS, "gather_" name ".rows")                               \
     X(GATHER_SLOTS, "gather_" name ".slots") X(SLOT_OF_ROW, "gather_" name ".slot_of_row")
 /* clang-format on */
@@ -83,39 +88,6 @@ static inline const tegroup_impl_names *tegroup_impl_gemm_names(void) {
     return &names;
 }
 
-TEGROUP_IMPL_HD int tegroup_impl_ragged(const tegroup_shape *shape) {
-    return shape->row_sizes.encoding != TEGROUP_ENCODING_UNSET;
-}
-
-TEGROUP_IMPL_HD int tegroup_impl_listed(const tegroup_tensor *t) { return t->pointers_space != TEGROUP_SPACE_UNSET; }
-
-/* Elements between rows; 0 when packed groups of different width each have their own. */
-TEGROUP_IMPL_HD int64_t tegroup_impl_ld(const tegroup_tensor *t) {
-    return t->ld > 0 ? t->ld : t->shape.col_sizes.encoding != TEGROUP_ENCODING_UNSET ? 0 : t->shape.cols;
-}
-
-TEGROUP_IMPL_HD int64_t tegroup_impl_group_stride(const tegroup_tensor *t) {
-    return t->group_stride > 0 ? t->group_stride : tegroup_impl_mul(t->shape.rows, tegroup_impl_ld(t));
-}
-
-/* Elements from the first to the last of a tensor's buffer (of each buffer, when it is a list). INT64_MAX: too many. */
-static inline int64_t tegroup_impl_extent(const tegroup_tensor *t) {
-    const tegroup_shape *shape = &t->shape;
-    int64_t ld = tegroup_impl_ld(t), one;
-    if (shape->rows == 0 || shape->cols == 0) return 0;
-    if (shape->groups == 0 && (!tegroup_impl_ragged(shape) || tegroup_impl_listed(t))) return 0;
-    if (tegroup_impl_irregular(shape) && !tegroup_impl_listed(t)) return shape->elements;
-    if (ld == 0) ld = shape->cols;
-    one = tegroup_impl_add(tegroup_impl_mul(shape->rows - 1, ld), shape->cols);
-    if (tegroup_impl_ragged(shape) || tegroup_impl_listed(t)) return one;
-    return tegroup_impl_add(tegroup_impl_mul(shape->groups - 1, tegroup_impl_group_stride(t)), one);
-}
-
-static inline int64_t tegroup_impl_extent_bytes(const tegroup_tensor *t) {
-    int64_t bits = tegroup_impl_mul(tegroup_impl_extent(t), tegroup_impl_bits(t->dtype));
-    return bits == INT64_MAX ? INT64_MAX : tegroup_impl_ceil_div(bits, 8);
-}
-
 /* An operand as it lies in memory: of a gathered one, all rows that it is gathered from. */
 static inline tegroup_tensor tegroup_impl_stored(const tegroup_tensor *t, const tegroup_gather *gather) {
     tegroup_tensor stored = *t;
@@ -142,6 +114,103 @@ static inline tegroup_status tegroup_impl_check_list(const tegroup_tensor *t, co
                       "must be 0 with pointers_space: each of the list's buffers holds its group", 0, shape->elements);
     TEGROUP_IMPL_RULE(!shape->offsets, ERROR_COMBINATION, TEGROUP_IMPL_PATH(OFFSETS),
                       "does not go with pointers_space: each of the list's buffers begins with its group", 0, 1);
+    return TEGROUP_OK;
+}
+
+/* Types that the scales of a scaling may be stored in, as a bit set. */
+static inline uint32_t tegroup_impl_scale_dtypes(const tegroup_scaling_facts *facts) {
+    uint32_t dtypes = 1u << facts->scale_dtype;
+    if (facts->scale_dtype == TEGROUP_DTYPE_F32) dtypes |= 1u << TEGROUP_DTYPE_BF16 | 1u << TEGROUP_DTYPE_F8E8M0;
+    if (facts->scale_dtype != TEGROUP_DTYPE_F8E4M3 && facts->block_outer == 1 && facts->block_inner > 0)
+        dtypes |= 1u << TEGROUP_DTYPE_I32;
+    return dtypes;
+}
+
+/* Scales at strides: each has a place of its own. */
+static inline tegroup_status tegroup_impl_check_scale_strides(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                              tegroup_error *error) {
+    const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
+    const int64_t outer = t->scale_outer_stride, inner = t->scale_inner_stride;
+    const int ragged = tegroup_impl_ragged(&t->shape);
+    tegroup_impl_scale_grid grid;
+    int64_t rows, blocks;
+    TEGROUP_IMPL_RULE(outer >= 0, ERROR_VALUE, TEGROUP_IMPL_PATH(SCALE_OUTER_STRIDE), "must not be negative", 0, outer);
+    TEGROUP_IMPL_RULE(inner >= 0, ERROR_VALUE, TEGROUP_IMPL_PATH(SCALE_INNER_STRIDE), "must not be negative", 0, inner);
+    TEGROUP_IMPL_RULE((outer > 0) == (inner > 0), ERROR_COMBINATION, TEGROUP_IMPL_PATH(SCALE_INNER_STRIDE),
+                      "must be set just when scale_outer_stride is", outer > 0, inner);
+    if (outer == 0) return TEGROUP_OK;
+    TEGROUP_IMPL_RULE(facts->block_outer > 0, ERROR_COMBINATION, TEGROUP_IMPL_PATH(SCALE_OUTER_STRIDE),
+                      "must be 0 where no block of rows has scales of its own", 0, outer);
+    TEGROUP_IMPL_RULE(!ragged || facts->block_outer == 1, ERROR_COMBINATION, TEGROUP_IMPL_PATH(SCALE_OUTER_STRIDE),
+                      "must be 0 where rows are ragged and a scale covers several of them", 0, outer);
+    TEGROUP_IMPL_RULE(!tegroup_impl_irregular(&t->shape), ERROR_COMBINATION, TEGROUP_IMPL_PATH(SCALE_OUTER_STRIDE),
+                      "does not go with col_sizes or elements", 0, outer);
+    grid = tegroup_impl_scale_grid_alone(t, facts, tegroup_impl_sides_of(t->shape.rows, t->shape.cols), 0);
+    rows = tegroup_impl_mul(tegroup_impl_mul(grid.outer_count, grid.parts),
+                            ragged || tegroup_impl_listed(t) ? 1 : t->shape.groups);
+    blocks = grid.inner_extent / (grid.packed ? 4 : 1);
+    TEGROUP_IMPL_RULE(rows < 2 || blocks < 2 || tegroup_impl_mul(blocks - 1, inner) < outer
+                          || tegroup_impl_mul(rows - 1, outer) < inner,
+                      ERROR_LAYOUT, TEGROUP_IMPL_PATH(SCALE_INNER_STRIDE),
+                      "must keep scales apart: at least the outer blocks times scale_outer_stride, or its part",
+                      tegroup_impl_add(tegroup_impl_mul(rows - 1, outer), 1), inner);
+    return TEGROUP_OK;
+}
+
+/* Two elements a byte: a row begins with one. */
+static inline tegroup_status tegroup_impl_check_nibbles(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                        tegroup_error *error) {
+    const int64_t ld = tegroup_impl_ld(t), stride = tegroup_impl_group_stride(t);
+    if (tegroup_impl_bits(t->dtype) >= 8) return TEGROUP_OK;
+    TEGROUP_IMPL_RULE(!tegroup_impl_irregular(&t->shape), ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(COL_SIZES),
+                      "does not go with F4E2M1: a group might begin within a byte", TEGROUP_ENCODING_UNSET,
+                      t->shape.col_sizes.encoding);
+    TEGROUP_IMPL_RULE(ld % 2 == 0, ERROR_LAYOUT, TEGROUP_IMPL_PATH(LD),
+                      "must be even, or cols where it is 0: a row of F4E2M1 begins with a byte", ld + 1, ld);
+    TEGROUP_IMPL_RULE(tegroup_impl_ragged(&t->shape) || stride % 2 == 0, ERROR_LAYOUT, TEGROUP_IMPL_PATH(GROUP_STRIDE),
+                      "must be even: a group of F4E2M1 begins with a byte", stride + 1, stride);
+    return TEGROUP_OK;
+}
+
+/* What of a tensor's fields belongs to its scaling. */
+static inline tegroup_status tegroup_impl_check_scales(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                       tegroup_error *error) {
+    const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
+    const int none = t->scaling == TEGROUP_SCALING_NONE;
+    int copy;
+    TEGROUP_IMPL_RULE_ENUM(t->scale_dtype, TEGROUP_DTYPE_COUNT - 1, TEGROUP_IMPL_PATH(SCALE_DTYPE),
+                           "must be a tegroup_dtype");
+    TEGROUP_IMPL_RULE_AS(DTYPE, !none || t->scale_dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION,
+                         TEGROUP_IMPL_PATH(SCALE_DTYPE), "does not go without a scaling", TEGROUP_DTYPE_UNSET,
+                         t->scale_dtype);
+    TEGROUP_IMPL_RULE_AS(
+        DTYPES, t->scale_dtype == TEGROUP_DTYPE_UNSET || tegroup_impl_scale_dtypes(facts) >> t->scale_dtype & 1u,
+        ERROR_DTYPE, TEGROUP_IMPL_PATH(SCALE_DTYPE), "must be unset or one that its scaling takes",
+        tegroup_impl_scale_dtypes(facts), t->scale_dtype);
+    TEGROUP_IMPL_RULE(t->scale_parts >= 0, ERROR_VALUE, TEGROUP_IMPL_PATH(SCALE_PARTS), "must not be negative", 0,
+                      t->scale_parts);
+    TEGROUP_IMPL_RULE(t->scale_parts <= 1 || !(none || tegroup_impl_ragged(&t->shape)), ERROR_COMBINATION,
+                      TEGROUP_IMPL_PATH(SCALE_PARTS), "goes with a scaling and uniform rows alone", 0, t->scale_parts);
+    TEGROUP_IMPL_RULE(t->scale_parts <= 1 || t->shape.rows % t->scale_parts == 0, ERROR_LAYOUT,
+                      TEGROUP_IMPL_PATH(SCALE_PARTS), "must divide shape.rows", t->shape.rows, t->scale_parts);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_scale_strides(t, name, error));
+    TEGROUP_IMPL_RULE_ENUM(t->columnwise_order, TEGROUP_COLUMNWISE_TRANSPOSED, TEGROUP_IMPL_PATH(COLUMNWISE_ORDER),
+                           "must be a tegroup_columnwise_order");
+    TEGROUP_IMPL_RULE(!none || t->columnwise_order == TEGROUP_COLUMNWISE_AS_DATA, ERROR_COMBINATION,
+                      TEGROUP_IMPL_PATH(COLUMNWISE_ORDER), "does not go without a scaling", TEGROUP_COLUMNWISE_AS_DATA,
+                      t->columnwise_order);
+    TEGROUP_IMPL_RULE(!t->global_scale_inv || facts->scale_dtype == TEGROUP_DTYPE_F8E4M3, ERROR_COMBINATION,
+                      TEGROUP_IMPL_PATH(GLOBAL_SCALE_INV), "goes with scales of F8E4M3 alone", 0, 1);
+    if (none) return TEGROUP_OK;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_nibbles(t, name, error));
+    for (copy = 0; copy < 2; copy++) {
+        TEGROUP_IMPL_RULE(tegroup_impl_scale_bytes(t, copy) <= tegroup_impl_max_bytes(), ERROR_OVERFLOW,
+                          TEGROUP_IMPL_PATH(SCALING), "must have scales that are addressable", tegroup_impl_max_bytes(),
+                          tegroup_impl_scale_bytes(t, copy));
+        TEGROUP_IMPL_RULE(tegroup_impl_copy_bytes(t, copy) <= tegroup_impl_max_bytes(), ERROR_OVERFLOW,
+                          TEGROUP_IMPL_PATH(ROWS), "times cols must be addressable", tegroup_impl_max_bytes(),
+                          tegroup_impl_copy_bytes(t, copy));
+    }
     return TEGROUP_OK;
 }
 
@@ -207,7 +276,7 @@ static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, 
                       tegroup_impl_max_bytes(), tegroup_impl_mul(shape->groups, tegroup_impl_group_stride(t)));
     TEGROUP_IMPL_RULE(tegroup_impl_extent_bytes(t) <= tegroup_impl_max_bytes(), ERROR_OVERFLOW, TEGROUP_IMPL_PATH(ROWS),
                       "times ld must be addressable", tegroup_impl_max_bytes(), tegroup_impl_extent_bytes(t));
-    return TEGROUP_OK;
+    return tegroup_impl_check_scales(t, name, error);
 }
 
 /* An optional tensor is there by its dtype; one that has memory and no dtype was not meant to be left out. usual: a

@@ -16,6 +16,7 @@
 #include "base/threads.h"
 #include "formats/dtype.h"
 #include "core/layout.h"
+#include "core/tensor.h"
 #include "core/checks.h"
 
 /* The most bytes from one group to the next that TMA can be told of, which has the rules of alignment as well (CUDA

@@ -9,36 +9,8 @@
 #include "base/build.h"
 #include "base/arithmetic.h"
 #include "formats/convert.h"
+#include "core/tensor.h"
 #include "core/checks.h"
-
-/* One operand's place in one group. rows is -1 for a skipped group. */
-typedef struct tegroup_impl_block {
-    char *base;
-    int64_t first; /* element of base where the group begins, unless its rows are gathered */
-    int64_t rows, cols, ld;
-    int64_t row0; /* number of its first row among all rows */
-} tegroup_impl_block;
-
-/* An operand of uniform shape has a view of NULLs. */
-TEGROUP_IMPL_HD tegroup_impl_block tegroup_impl_locate(const tegroup_tensor *t, const tegroup_snapshot_view *view,
-                                                       int32_t g) {
-    const tegroup_shape *shape = &t->shape;
-    int listed = tegroup_impl_listed(t), ragged = view && view->rows;
-    tegroup_impl_block block;
-    block.base = (char *)(listed ? t->pointers[g] : t->data);
-    block.cols = ragged && view->cols ? view->cols[g] : shape->cols;
-    block.ld = t->ld > 0 ? t->ld : block.cols;
-    if (ragged) {
-        block.rows = view->rows[g];
-        block.row0 = view->start[g];
-        block.first = listed ? 0 : view->offset ? view->offset[g] : view->start[g] * block.ld;
-    } else {
-        block.rows = shape->rows;
-        block.row0 = g * shape->rows;
-        block.first = listed ? 0 : g * tegroup_impl_group_stride(t);
-    }
-    return block;
-}
 
 /* The row of its data from which row r of a gathered operand comes; -1: the row is of zeros. */
 TEGROUP_IMPL_HD int64_t tegroup_impl_gathered(const tegroup_gather *gather, int64_t r) {
@@ -68,18 +40,6 @@ TEGROUP_IMPL_HD double tegroup_impl_scalar(const tegroup_scalars *s, int32_t g, 
     if (s->space == TEGROUP_SPACE_UNSET) return otherwise;
     return tegroup_impl_load_f64(s->dtype == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32, s->data,
                                  s->stride ? g : 0);
-}
-
-/* Extents of a group's part of an operand. */
-typedef struct tegroup_impl_sides {
-    int64_t rows, cols;
-} tegroup_impl_sides;
-
-TEGROUP_IMPL_HD tegroup_impl_sides tegroup_impl_sides_of(int64_t rows, int64_t cols) {
-    tegroup_impl_sides sides;
-    sides.rows = rows;
-    sides.cols = cols;
-    return sides;
 }
 
 /* Extents of a group's product, [m, k] times [k, n]. */

@@ -48,9 +48,18 @@ typedef struct tegroup_shape {
     const void    *snapshot;  /* what tegroup_prepare made of the above; required to run when row_sizes is set */
 } tegroup_shape;
 
+/* How the columnwise copy lies. */
+typedef enum tegroup_columnwise_order {
+    TEGROUP_COLUMNWISE_AS_DATA    = 0, /* as data does: the same rows, columns, ld and group_stride                */
+    TEGROUP_COLUMNWISE_TRANSPOSED = 1  /* group g is [cols, rows[g] up to a multiple of TEGROUP_TRANSPOSED_ROWS], the
+                                          groups one after another without gaps; what pads a group's rows is 0. For
+                                          products that want the summed index contiguous                       */
+} tegroup_columnwise_order;
+#define TEGROUP_TRANSPOSED_ROWS 16
+
 /* Groups of matrices of one data type: everything that a grouped GEMM, a quantiser or a layer knows of one operand.
  * Caller owns all memory. Uninvolved pointers stay NULL. What belongs to a scaling (scales, columnwise copies, amax)
- * no backend of this version reads: those of a product that has one are refused as UNSUPPORTED. */
+ * no product of this version reads: one that has a scaling is refused as UNSUPPORTED. */
 typedef struct tegroup_tensor {
     tegroup_shape   shape;
     tegroup_dtype   dtype;        /* UNSET = this optional tensor is absent                                   */
@@ -73,7 +82,34 @@ typedef struct tegroup_tensor {
     void *const    *scale_pointers;       /* [groups] instead of scale_inv                                    */
     void *const    *columnwise_scale_pointers; /* [groups] instead of columnwise_scale_inv                    */
     tegroup_space   pointers_space;       /* where the four lists live; UNSET = data is one buffer            */
+    tegroup_dtype   scale_dtype;          /* of the scales of both copies; UNSET = the scaling's own. F32 scales may
+                                             instead be BF16 or, powers of two, F8E8M0. I32: four F8E8M0 a word, see
+                                             below                                                            */
+    int64_t         scale_outer_stride;   /* of scale_inv, in scales (I32: words); both 0 = the default packing  */
+    int64_t         scale_inner_stride;
+    int32_t         scale_parts;          /* uniform only: a group's rows are so many equal parts, each with a grid of
+                                             scales of its own, one after another (gate and up: 2); 0 = 1     */
+    tegroup_columnwise_order columnwise_order;
+    float          *global_scale_inv;     /* NVFP4: [groups], memory of the data: a value is data * scale_inv *
+                                             global_scale_inv[g]; NULL = 1                                    */
 } tegroup_tensor;
+
+/* Where scales are. In the default packing a group's scales lie as its scaling says (tegroup_scaling), a group after
+ * another, the parts of a group likewise; where pointers_space is set, each group's begin its own buffer.
+ *
+ * Set, both strides address the scales of all groups in one rule, which knows no swizzle: that of outer block o and
+ * inner block i of group g is at (first(g) + o) * scale_outer_stride + i * scale_inner_stride. first(g) is the group's
+ * first row in the buffer (ragged rows; a scale must then cover one row), or g times the outer blocks of a group
+ * (uniform), or 0 (a list). Part p begins p times the outer blocks of a part later. Nothing between them is touched.
+ *
+ *   [rows, K / 128], token-major: DeepEP, NCCL EP                         K / 128, 1
+ *   [K / 128, rows of the buffer up to 4]: DeepGEMM                       1, rows up to 4
+ *   [groups, ceil(N / 128), ceil(K / 128)]: checkpoints                   ceil(K / 128), 1
+ *   [rows, ceil(K / 32)], bytes: MXFP8 and MXFP4 that are not swizzled    ceil(K / 32), 1
+ *
+ * scale_dtype I32, where a scale covers one row of a block: the word has the exponents of inner blocks 4 w .. 4 w + 3,
+ * the first in its lowest byte. Its default packing is DeepGEMM's [ceil(inner blocks / 4), outer up to 4], the outer
+ * index contiguous; strides then count words, along `inner` from w to w + 1. */
 
 /* A plain matrix [rows, cols] for what surrounds the grouped products. */
 typedef struct tegroup_matrix {

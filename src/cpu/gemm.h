@@ -14,6 +14,7 @@
 #include "base/threads.h"
 #include "formats/convert.h"
 #include "core/layout.h"
+#include "core/tensor.h"
 #include "core/checks.h"
 #include "core/problem.h"
 #include "core/product.h"

@@ -13,6 +13,7 @@
 #include "base/arithmetic.h"
 #include "formats/convert.h"
 #include "core/layout.h"
+#include "core/tensor.h"
 #include "core/checks.h"
 #include "core/problem.h"
 #include "core/choice.h"

@@ -15,6 +15,7 @@
 #include "base/rules.h"
 #include "formats/dtype.h"
 #include "core/layout.h"
+#include "core/tensor.h"
 #include "core/checks.h"
 #include "core/choice.h"
 #include "core/product.h"

@@ -15,6 +15,7 @@
 #include "formats/dtype.h"
 #include "formats/convert.h"
 #include "core/layout.h"
+#include "core/tensor.h"
 #include "core/checks.h"
 #include "core/backend_table.h"
 #include "core/product.h"

@@ -8,6 +8,7 @@
 #include "core/gemm_types.h"
 #include "core/plan_types.h"
 #include "base/rules.h"
+#include "core/tensor.h"
 #include "core/checks.h"
 
 #include <cuda_runtime.h>

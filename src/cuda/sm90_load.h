@@ -5,6 +5,7 @@
 #include "core/tensor_types.h"
 #include "core/gemm_types.h"
 #include "base/arithmetic.h"
+#include "core/tensor.h"
 #include "core/checks.h"
 #include "core/product.h"
 #include "cuda/call.h"

@@ -14,6 +14,7 @@
 #include "base/arithmetic.h"
 #include "base/rules.h"
 #include "formats/dtype.h"
+#include "core/tensor.h"
 #include "core/checks.h"
 #include "core/problem.h"
 #include "core/choice.h"

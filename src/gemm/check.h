@@ -15,6 +15,7 @@
 #include "base/rules.h"
 #include "formats/dtype.h"
 #include "core/layout.h"
+#include "core/tensor.h"
 #include "core/checks.h"
 #include "core/apart.h"
 #include "core/problem.h"

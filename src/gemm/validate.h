@@ -12,6 +12,7 @@
 #include "base/arithmetic.h"
 #include "base/rules.h"
 #include "core/layout.h"
+#include "core/tensor.h"
 #include "core/checks.h"
 #include "core/apart.h"
 

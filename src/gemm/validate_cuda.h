@@ -10,7 +10,7 @@
 #include "base/arithmetic.h"
 #include "base/rules.h"
 #include "formats/dtype.h"
-#include "core/checks.h"
+#include "core/tensor.h"
 #include "gemm/validate.h"
 #include "cuda/launch.h"
 #include "cuda/rows.h"

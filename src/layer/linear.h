@@ -12,6 +12,7 @@
 #include "base/linkage.h"
 #include "base/build.h"
 #include "base/rules.h"
+#include "core/tensor.h"
 #include "core/checks.h"
 #include "core/apart.h"
 #include "gemm/plan.h"

@@ -16,7 +16,7 @@
 #include "base/rules.h"
 #include "formats/dtype.h"
 #include "core/layout.h"
-#include "core/checks.h"
+#include "core/tensor.h"
 #include "gemm/backends.h"
 #include "gemm/plan.h"
 #include "core/activation_formulas.h"

@@ -17,16 +17,25 @@ static void expected_extent(tegroup_scaling mode, int64_t outer, int64_t inner, 
     case TEGROUP_SCALING_ROW:           *o = outer;               *i = 1;                             *bytes_each = 4; break;
     case TEGROUP_SCALING_BLOCK_1X128:   *o = up_to(outer, 4);     *i = ceil_div(inner, 128);          *bytes_each = 4; break;
     case TEGROUP_SCALING_BLOCK_128X128: *o = ceil_div(outer, 128); *i = up_to(ceil_div(inner, 128), 4); *bytes_each = 4; break;
+    case TEGROUP_SCALING_BLOCK_32X32:   *o = ceil_div(outer, 32); *i = ceil_div(inner, 32);           *bytes_each = 4; break;
+    case TEGROUP_SCALING_MXFP4:
+    case TEGROUP_SCALING_MXFP8_32X32:
     case TEGROUP_SCALING_MXFP8:         *o = up_to(outer, 128);   *i = up_to(ceil_div(inner, 32), 4); *bytes_each = 1; break;
+    case TEGROUP_SCALING_NVFP4_16X16:
     case TEGROUP_SCALING_NVFP4:         *o = up_to(outer, 128);   *i = up_to(ceil_div(inner, 16), 4); *bytes_each = 1; break;
     default: break;
     }
 }
 
+static int in_tiles(tegroup_scaling mode) {
+    return mode == TEGROUP_SCALING_MXFP8 || mode == TEGROUP_SCALING_NVFP4 || mode == TEGROUP_SCALING_MXFP4 || mode == TEGROUP_SCALING_MXFP8_32X32 ||
+           mode == TEGROUP_SCALING_NVFP4_16X16;
+}
+
 /* place[outer * inner_extent + inner], by walking through storage in order. */
 static void enumerate(tegroup_scaling mode, int64_t outer, int64_t inner, int64_t *place) {
     int64_t next = 0;
-    if (mode == TEGROUP_SCALING_MXFP8 || mode == TEGROUP_SCALING_NVFP4) { /* cuBLAS: 512-byte tiles; 16 bytes hold rows r, r+32, r+64, r+96 */
+    if (in_tiles(mode)) { /* cuBLAS: 512-byte tiles; 16 bytes hold rows r, r+32, r+64, r+96 */
         for (int64_t to = 0; to < outer; to += 128)
             for (int64_t ti = 0; ti < inner; ti += 4)
                 for (int64_t r = 0; r < 32; r++)
@@ -76,18 +85,26 @@ TEST(formats, scale_shapes_and_places) {
     printf("scales placed: %ld\n", (long)checked);
 }
 
+/* The table once more: what carries a scaling, the type of its scales, a block's extents, and the rows of one choice. */
 TEST(formats, scaling_facts) {
+    const uint32_t fp8 = 1u << TEGROUP_DTYPE_F8E4M3 | 1u << TEGROUP_DTYPE_F8E5M2, fp4 = 1u << TEGROUP_DTYPE_F4E2M1;
+    const uint32_t plain = 1u << TEGROUP_DTYPE_F64 | 1u << TEGROUP_DTYPE_F32 | 1u << TEGROUP_DTYPE_F16 | 1u << TEGROUP_DTYPE_BF16;
+    const struct { uint32_t data; tegroup_dtype scale; int32_t outer, inner, choice; } want[TEGROUP_SCALING_COUNT] = {
+        {plain, TEGROUP_DTYPE_UNSET, 0, 0, 0},     {fp8, TEGROUP_DTYPE_F32, 0, 0, 0},     {fp8, TEGROUP_DTYPE_F32, 1, 0, 1},
+        {fp8, TEGROUP_DTYPE_F32, 1, 128, 1},       {fp8, TEGROUP_DTYPE_F32, 128, 128, 128}, {fp8, TEGROUP_DTYPE_F8E8M0, 1, 32, 1},
+        {fp4, TEGROUP_DTYPE_F8E4M3, 1, 16, 1},     {fp4, TEGROUP_DTYPE_F8E8M0, 1, 32, 1}, {fp8, TEGROUP_DTYPE_F32, 32, 32, 32},
+        {fp8, TEGROUP_DTYPE_F8E8M0, 1, 32, 32},    {fp4, TEGROUP_DTYPE_F8E4M3, 1, 16, 16}};
     for (int mode = 0; mode < TEGROUP_SCALING_COUNT; mode++) {
         const tegroup_scaling_facts *facts = tegroup_scaling_info((tegroup_scaling)mode);
         ASSERT_TRUE(facts != NULL);
         ASSERT_EQ((int)facts->scaling, mode);
         ASSERT_TRUE(facts->name != NULL && facts->name[0] != 0);
         for (int other = 0; other < mode; other++) ASSERT_STRNE(facts->name, tegroup_scaling_info((tegroup_scaling)other)->name);
-        uint32_t fp8 = 1u << TEGROUP_DTYPE_F8E4M3 | 1u << TEGROUP_DTYPE_F8E5M2, fp4 = 1u << TEGROUP_DTYPE_F4E2M1;
-        uint32_t plain = 1u << TEGROUP_DTYPE_F64 | 1u << TEGROUP_DTYPE_F32 | 1u << TEGROUP_DTYPE_F16 | 1u << TEGROUP_DTYPE_BF16;
-        ASSERT_EQ(facts->data_dtypes, mode == TEGROUP_SCALING_NONE ? plain : mode == TEGROUP_SCALING_NVFP4 ? fp4 : fp8);
-        ASSERT_EQ((int)facts->scale_dtype, mode == TEGROUP_SCALING_NONE ? TEGROUP_DTYPE_UNSET : mode == TEGROUP_SCALING_MXFP8 ? TEGROUP_DTYPE_F8E8M0
-                                    : mode == TEGROUP_SCALING_NVFP4 ? TEGROUP_DTYPE_F8E4M3 : TEGROUP_DTYPE_F32);
+        ASSERT_EQ(facts->data_dtypes, want[mode].data);
+        ASSERT_EQ((int)facts->scale_dtype, (int)want[mode].scale);
+        ASSERT_EQ(facts->block_outer, want[mode].outer);
+        ASSERT_EQ(facts->block_inner, want[mode].inner);
+        ASSERT_EQ(facts->choice_outer, want[mode].choice);
     }
     ASSERT_TRUE(tegroup_scaling_info(TEGROUP_SCALING_COUNT) == NULL);
     ASSERT_TRUE(tegroup_scaling_info((tegroup_scaling)-1) == NULL);

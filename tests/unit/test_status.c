@@ -190,7 +190,8 @@ TEST(status, readings) {
         {TEGROUP_READING_DTYPES, 1 << TEGROUP_DTYPE_I32 | 1 << TEGROUP_DTYPE_I64, TEGROUP_DTYPE_F32, "(expected I32 or I64, got F32)"},
         {TEGROUP_READING_DTYPES, 0x7FE, 0, "(expected F64, F32, F16, BF16, F8E4M3, F8E5M2, F4E2M1, F8E8M0, I32 or I64, got UNSET)"},
         {TEGROUP_READING_SCALING, TEGROUP_SCALING_NONE, TEGROUP_SCALING_NVFP4, "(expected none, got nvfp4)"},
-        {TEGROUP_READING_SCALINGS, 0x7F, 7, "(expected none, tensor, row, 1x128, 128x128, mxfp8 or nvfp4, got 7)"},
+        {TEGROUP_READING_SCALINGS, 0x7FF, 11,
+         "(expected none, tensor, row, 1x128, 128x128, mxfp8, nvfp4, mxfp4, 32x32, mxfp8-32x32 or nvfp4-16x16, got 11)"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         tegroup_error e = {TEGROUP_ERROR_DTYPE, 0, "field", "rule", cases[i].expected, cases[i].got, cases[i].reading};

@@ -1,0 +1,253 @@
+/* ---- Where a group's scales and its copies are ---- */
+
+#pragma once
+#include "base/version.h"
+#include "formats/dtype_types.h"
+#include "formats/scaling_types.h"
+#include "core/tensor_types.h"
+#include "core/snapshot_types.h"
+#include "base/build.h"
+#include "base/arithmetic.h"
+#include "formats/dtype.h"
+#include "formats/scale_layout.h"
+#include "core/tensor.h"
+
+/* The scales of one copy of one group. Indices are those of scales (of I32: of exponents, four a word). */
+typedef struct tegroup_impl_scale_grid {
+    int64_t base;                       /* the group's first scale in the buffer, or in its own                       */
+    int64_t outer_stride, inner_stride; /* swizzled: outer_stride is the stored inner extent; packed: inner_stride is
+                                           that of four blocks                                                     */
+    int64_t part_stride, part_rows;     /* from a part to the next, in scales; rows of one                           */
+    int64_t outer_count, inner_count;   /* blocks that hold elements, of one part                                    */
+    int64_t outer_extent, inner_extent; /* those that are stored, padding included                                   */
+    int64_t count;                      /* stored scales of all parts; saturates                                     */
+    int64_t block_outer, block_inner;   /* elements of a block; INT64_MAX = all                                      */
+    int32_t pad_outer, pad_inner;       /* the extents are multiples of these                                        */
+    int32_t parts, swizzled, packed, columnwise;
+} tegroup_impl_scale_grid;
+
+/* Are the scales of a copy at strides? Those of the columnwise one never are. */
+TEGROUP_IMPL_HD int tegroup_impl_scales_strided(const tegroup_tensor *t, int columnwise) {
+    return !columnwise && t->scale_outer_stride > 0;
+}
+
+/* The extents of a group; a skipped one has no rows. */
+TEGROUP_IMPL_HD tegroup_impl_sides tegroup_impl_group_sides(const tegroup_tensor *t, const tegroup_snapshot_view *view,
+                                                            int32_t g) {
+    const tegroup_impl_block block = tegroup_impl_block_of(t, view, g);
+    return tegroup_impl_sides_of(tegroup_impl_max(0, block.rows), block.cols);
+}
+
+/* Of a group of these extents, as if it were the first. facts: of t's scaling. */
+TEGROUP_IMPL_HD tegroup_impl_scale_grid tegroup_impl_scale_grid_alone(const tegroup_tensor *t,
+                                                                      const tegroup_scaling_facts *facts,
+                                                                      tegroup_impl_sides sides, int columnwise) {
+    const int strided = tegroup_impl_scales_strided(t, columnwise), packed = t->scale_dtype == TEGROUP_DTYPE_I32;
+    const int64_t word = packed ? 4 : 1;
+    tegroup_impl_scale_grid grid;
+    memset(&grid, 0, sizeof grid);
+    grid.columnwise = columnwise;
+    grid.packed = packed;
+    grid.swizzled = facts->swizzled && !strided && !packed;
+    grid.parts = t->scale_parts > 1 ? t->scale_parts : 1;
+    grid.part_rows = sides.rows / grid.parts;
+    grid.block_outer = facts->block_outer > 0 ? facts->block_outer : INT64_MAX;
+    grid.block_inner = facts->block_inner > 0 ? facts->block_inner : INT64_MAX;
+    grid.pad_outer = strided ? 1 : packed ? 4 : facts->pad_outer;
+    grid.pad_inner = packed ? 4 : strided ? 1 : facts->pad_inner;
+    if ((sides.rows > 0 && sides.cols > 0) || tegroup_impl_scaled_as_one(facts)) {
+        grid.outer_count = tegroup_impl_blocks(columnwise ? sides.cols : grid.part_rows, facts->block_outer);
+        grid.inner_count = tegroup_impl_blocks(columnwise ? grid.part_rows : sides.cols, facts->block_inner);
+    }
+    grid.outer_extent = tegroup_impl_align(grid.outer_count, grid.pad_outer);
+    grid.inner_extent = tegroup_impl_align(grid.inner_count, grid.pad_inner);
+    grid.part_stride = tegroup_impl_mul(grid.outer_extent, grid.inner_extent);
+    grid.count = tegroup_impl_mul(grid.part_stride, grid.parts);
+    if (strided) {
+        grid.outer_stride = tegroup_impl_mul(t->scale_outer_stride, word);
+        grid.inner_stride = tegroup_impl_mul(t->scale_inner_stride, word);
+        grid.part_stride = tegroup_impl_mul(grid.outer_count, grid.outer_stride);
+    } else if (packed || facts->outer_fastest) {
+        grid.outer_stride = word;
+        grid.inner_stride = tegroup_impl_mul(grid.outer_extent, word);
+    } else {
+        grid.outer_stride = grid.inner_extent;
+        grid.inner_stride = 1;
+    }
+    return grid;
+}
+
+/* Of group g, of whose buffer the groups before take `before` scales: a loop that walks the groups in order begins with
+ * 0 and adds count. */
+TEGROUP_IMPL_HD tegroup_impl_scale_grid tegroup_impl_scale_grid_after(const tegroup_tensor *t,
+                                                                      const tegroup_scaling_facts *facts,
+                                                                      const tegroup_snapshot_view *view, int32_t g,
+                                                                      int columnwise, int64_t before) {
+    tegroup_impl_scale_grid grid =
+        tegroup_impl_scale_grid_alone(t, facts, tegroup_impl_group_sides(t, view, g), columnwise);
+    if (tegroup_impl_listed(t)) return grid;
+    if (!tegroup_impl_scales_strided(t, columnwise)) grid.base = before;
+    else if (view && view->rows) grid.base = view->start[g] * grid.outer_stride;
+    else grid.base = g * grid.parts * grid.part_stride;
+    return grid;
+}
+
+/* Scales that the groups before g take in the default packing. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_scales_before(const tegroup_tensor *t, const tegroup_scaling_facts *facts,
+                                                   const tegroup_snapshot_view *view, int32_t g, int columnwise) {
+    int64_t before = 0;
+    int32_t h;
+    if (!view || !view->rows)
+        return g * tegroup_impl_scale_grid_alone(t, facts, tegroup_impl_group_sides(t, view, g), columnwise).count;
+    for (h = 0; h < g; h++)
+        before += tegroup_impl_scale_grid_alone(t, facts, tegroup_impl_group_sides(t, view, h), columnwise).count;
+    return before;
+}
+
+TEGROUP_IMPL_HD tegroup_impl_scale_grid tegroup_impl_scale_grid_of(const tegroup_tensor *t,
+                                                                   const tegroup_scaling_facts *facts,
+                                                                   const tegroup_snapshot_view *view, int32_t g,
+                                                                   int columnwise) {
+    const int alone = tegroup_impl_listed(t) || tegroup_impl_scales_strided(t, columnwise);
+    return tegroup_impl_scale_grid_after(t, facts, view, g, columnwise,
+                                         alone ? 0 : tegroup_impl_scales_before(t, facts, view, g, columnwise));
+}
+
+/* The index of the scale of one block of one part. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_scale_of_block(const tegroup_impl_scale_grid *grid, int64_t part, int64_t outer,
+                                                    int64_t inner) {
+    const int64_t first = grid->base + part * grid->part_stride;
+    if (grid->swizzled) return first + tegroup_impl_swizzled(grid->outer_stride, outer, inner);
+    if (grid->packed) return first + outer * grid->outer_stride + inner / 4 * grid->inner_stride + inner % 4;
+    return first + outer * grid->outer_stride + inner * grid->inner_stride;
+}
+
+/* The index of the scale of one element: its row and column, or in the columnwise copy its column and row. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_scale_at(const tegroup_impl_scale_grid *grid, int64_t outer, int64_t inner) {
+    int64_t part = 0;
+    if (grid->parts > 1) {
+        int64_t *row = grid->columnwise ? &inner : &outer;
+        part = *row / grid->part_rows;
+        *row -= part * grid->part_rows;
+    }
+    return tegroup_impl_scale_of_block(grid, part, outer / grid->block_outer, inner / grid->block_inner);
+}
+
+/* The most blocks of `extent` rows that groups of together `rows` rows have: the first row of a group begins one. */
+static inline int64_t tegroup_impl_most_blocks(int32_t groups, int64_t rows, int64_t extent) {
+    const int64_t begun = tegroup_impl_min(groups, rows);
+    return groups > 0 ? begun + (rows - begun) / extent : 0;
+}
+
+/* Scales from the first to the last of a copy's buffer (of each buffer of a list), whatever the sizes of ragged groups;
+ * INT64_MAX: too many. Ragged columns count as the most that a group may have. */
+static inline int64_t tegroup_impl_scale_capacity(const tegroup_tensor *t, int columnwise) {
+    const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
+    const int ragged = tegroup_impl_ragged(&t->shape), one_group = ragged || tegroup_impl_listed(t);
+    const int64_t groups = t->shape.groups;
+    tegroup_impl_scale_grid grid;
+    int64_t word, unit;
+    if (t->scaling == TEGROUP_SCALING_NONE) return 0;
+    grid = tegroup_impl_scale_grid_alone(t, facts, tegroup_impl_sides_of(t->shape.rows, t->shape.cols), columnwise);
+    if (tegroup_impl_scales_strided(t, columnwise)) {
+        const int64_t all = tegroup_impl_mul(tegroup_impl_mul(grid.outer_count, grid.parts), one_group ? 1 : groups);
+        if (all == 0) return 0;
+        word = grid.packed ? 4 : 1;
+        return tegroup_impl_add(
+            tegroup_impl_mul(all - 1, grid.outer_stride),
+            tegroup_impl_add(tegroup_impl_mul(grid.inner_extent / word - 1, grid.inner_stride), word));
+    }
+    if (tegroup_impl_listed(t)) return groups > 0 ? grid.count : 0;
+    if (!ragged || tegroup_impl_scaled_as_one(facts)) return tegroup_impl_mul(groups, grid.count);
+    unit = columnwise ? tegroup_impl_mul(grid.block_inner, grid.pad_inner)
+                      : tegroup_impl_mul(grid.block_outer, grid.pad_outer);
+    return tegroup_impl_mul(tegroup_impl_mul(tegroup_impl_most_blocks(t->shape.groups, t->shape.rows, unit),
+                                             columnwise ? grid.pad_inner : grid.pad_outer),
+                            columnwise ? grid.outer_extent : grid.inner_extent);
+}
+
+/* The type in which a tensor's scales are stored. */
+TEGROUP_IMPL_HD tegroup_dtype tegroup_impl_scale_dtype(const tegroup_tensor *t, const tegroup_scaling_facts *facts) {
+    return t->scale_dtype != TEGROUP_DTYPE_UNSET ? t->scale_dtype : facts->scale_dtype;
+}
+
+/* Bytes of what grids count: of I32 an exponent is one. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_scale_element(tegroup_dtype scale_dtype) {
+    return scale_dtype == TEGROUP_DTYPE_I32 ? 1 : tegroup_impl_bits(scale_dtype) / 8;
+}
+
+static inline int64_t tegroup_impl_scale_bytes(const tegroup_tensor *t, int columnwise) {
+    const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
+    return tegroup_impl_mul(tegroup_impl_scale_capacity(t, columnwise),
+                            tegroup_impl_scale_element(tegroup_impl_scale_dtype(t, facts)));
+}
+
+/* Where a group lies in one copy: its element (row, col) is at first + row * row_stride + col * col_stride of the
+ * copy's buffer. */
+typedef struct tegroup_impl_elements {
+    int64_t first, row_stride, col_stride;
+} tegroup_impl_elements;
+
+/* Elements of a group in a transposed copy. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_transposed_count(tegroup_impl_sides sides) {
+    return tegroup_impl_mul(tegroup_impl_align(sides.rows, TEGROUP_TRANSPOSED_ROWS), sides.cols);
+}
+
+TEGROUP_IMPL_HD int tegroup_impl_transposed(const tegroup_tensor *t, int columnwise) {
+    return columnwise && t->columnwise_order == TEGROUP_COLUMNWISE_TRANSPOSED;
+}
+
+/* Elements that the groups before g take in the transposed copy. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_transposed_before(const tegroup_tensor *t, const tegroup_snapshot_view *view,
+                                                       int32_t g) {
+    int64_t before = 0;
+    int32_t h;
+    if (!view || !view->rows) return g * tegroup_impl_transposed_count(tegroup_impl_group_sides(t, view, g));
+    for (h = 0; h < g; h++) before += tegroup_impl_transposed_count(tegroup_impl_group_sides(t, view, h));
+    return before;
+}
+
+/* Of group g, of whose transposed copy the groups before take `before` elements (not read for the other copies). */
+TEGROUP_IMPL_HD tegroup_impl_elements tegroup_impl_elements_after(const tegroup_tensor *t,
+                                                                  const tegroup_snapshot_view *view, int32_t g,
+                                                                  int columnwise, int64_t before) {
+    const tegroup_impl_block block = tegroup_impl_block_of(t, view, g);
+    tegroup_impl_elements at;
+    if (tegroup_impl_transposed(t, columnwise)) {
+        at.first = tegroup_impl_listed(t) ? 0 : before;
+        at.row_stride = 1;
+        at.col_stride = tegroup_impl_align(tegroup_impl_max(0, block.rows), TEGROUP_TRANSPOSED_ROWS);
+    } else {
+        at.first = block.first;
+        at.row_stride = block.ld;
+        at.col_stride = 1;
+    }
+    return at;
+}
+
+TEGROUP_IMPL_HD tegroup_impl_elements tegroup_impl_elements_of(const tegroup_tensor *t,
+                                                               const tegroup_snapshot_view *view, int32_t g,
+                                                               int columnwise) {
+    const int summed = tegroup_impl_transposed(t, columnwise) && !tegroup_impl_listed(t);
+    return tegroup_impl_elements_after(t, view, g, columnwise, summed ? tegroup_impl_transposed_before(t, view, g) : 0);
+}
+
+/* Elements of the transposed copy's buffer (of each buffer of a list), whatever the sizes of ragged groups. */
+static inline int64_t tegroup_impl_transposed_capacity(const tegroup_tensor *t) {
+    const tegroup_shape *shape = &t->shape;
+    const int64_t group = tegroup_impl_transposed_count(tegroup_impl_sides_of(shape->rows, shape->cols));
+    if (tegroup_impl_listed(t)) return shape->groups > 0 ? group : 0;
+    if (!tegroup_impl_ragged(shape)) return tegroup_impl_mul(shape->groups, group);
+    return tegroup_impl_mul(
+        tegroup_impl_mul(tegroup_impl_most_blocks(shape->groups, shape->rows, TEGROUP_TRANSPOSED_ROWS),
+                         TEGROUP_TRANSPOSED_ROWS),
+        shape->cols);
+}
+
+/* Bytes of a copy's elements. */
+static inline int64_t tegroup_impl_copy_bytes(const tegroup_tensor *t, int columnwise) {
+    int64_t bits;
+    if (!tegroup_impl_transposed(t, columnwise)) return tegroup_impl_extent_bytes(t);
+    bits = tegroup_impl_mul(tegroup_impl_transposed_capacity(t), tegroup_impl_bits(t->dtype));
+    return bits == INT64_MAX ? INT64_MAX : tegroup_impl_ceil_div(bits, 8);
+}
