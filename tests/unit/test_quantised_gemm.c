@@ -1,0 +1,152 @@
+/* Products of quantised operands on the CPU: every pair of formats against FP64 products of what the codes and scales mean, which
+ * quantised.h works out, and against the library's own products of the same values in F32. */
+#define TEGROUP_IMPLEMENTATION
+#include "quantised.h"
+#include "test.h"
+
+static const tegroup_dtype fp8[] = {TEGROUP_DTYPE_F8E4M3, TEGROUP_DTYPE_F8E5M2};
+
+/* What goes with what; b NULL or a NULL: not quantised. */
+static int goes(const scaling_row *a, const scaling_row *b, tegroup_op op) {
+    if (a == NULL) return 1;
+    if (b == NULL) return op == TEGROUP_OP_WGRAD;
+    return a->scale == b->scale;
+}
+
+static quantised random_quantised(rng *r, const scaling_row *f, int uniform, int can_stride) {
+    quantised q;
+    memset(&q, 0, sizeof q);
+    q.f = f;
+    q.dtype = is_fp4(f->scaling) ? TEGROUP_DTYPE_F4E2M1 : fp8[rng_int(r, 0, 1)];
+    if (rng_chance(r, 40)) {
+        const tegroup_dtype others[] = {TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F8E8M0, TEGROUP_DTYPE_I32};
+        const int words = f->outer == 1 && f->inner > 0;
+        if (f->scale == TEGROUP_DTYPE_F32) q.scale_dtype = others[rng_int(r, 0, words ? 2 : 1)];
+        if (f->scale == TEGROUP_DTYPE_F8E8M0) q.scale_dtype = TEGROUP_DTYPE_I32;
+    }
+    q.parts = uniform && rng_chance(r, 40) ? rng_int(r, 2, 3) : 1;
+    q.outer_stride = can_stride && f->outer > 0 && (uniform || f->outer == 1) && rng_chance(r, 40); /* which: when its extents are known */
+    q.transposed = rng_chance(r, 50);
+    q.global = f->scale == TEGROUP_DTYPE_F8E4M3 && rng_chance(r, 60);
+    return q;
+}
+
+static int64_t random_width(rng *r) { return rng_chance(r, 25) ? rng_int(r, 100, 280) : rng_int(r, 1, 70); }
+
+/* A problem whose operands, a NULL format leaves one as it is, mean the values of its F64 grids. */
+static void make(problem *p, rng *r, const scaling_row *fa, const scaling_row *fb, tegroup_op op, quantised q[2]) {
+    static const tegroup_dtype plain[] = {TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F16, TEGROUP_DTYPE_BF16};
+    static const tegroup_dtype outs[] = {TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F16, TEGROUP_DTYPE_BF16};
+    const int fp4 = (fa != NULL && is_fp4(fa->scaling)) || (fb != NULL && is_fp4(fb->scaling));
+    spec s = random_spec(r, op, rng_chance(r, 10) ? 150 : 30, 8);
+    const tegroup_compute compute = rng_chance(r, 30) ? TEGROUP_COMPUTE_F64 : TEGROUP_COMPUTE_F32;
+    if (s.groups > 4) s.groups = 4;
+    s.n = random_width(r);
+    s.k = random_width(r);
+    s.in = TEGROUP_DTYPE_F64;
+    s.out = compute == TEGROUP_COMPUTE_F64 && rng_chance(r, 50) ? TEGROUP_DTYPE_F64 : outs[rng_int(r, 0, 3)];
+    s.scalar_dtype = TEGROUP_DTYPE_F32;
+    if (s.row_scale_dtype != TEGROUP_DTYPE_UNSET) s.row_scale_dtype = TEGROUP_DTYPE_F32;
+    s.bias_dtype = s.bias ? TEGROUP_DTYPE_F32 : TEGROUP_DTYPE_UNSET;
+    s.gather = 0;
+    s.roundings = 3; /* of a value of each operand, and of alpha by the scales of groups */
+    if (s.m == NULL && s.rows_each > 0) s.rows_each = up(s.rows_each, 6);
+    if (op != TEGROUP_OP_WGRAD) s.n = up(s.n, 6);
+    if (fp4 || s.m == NULL || rng_chance(r, 70)) s.ng = s.kg = NULL;
+    if (s.kg != NULL) s.kg = random_widths(r, s.groups, s.k);
+    if (s.ng != NULL) s.ng = random_widths(r, s.groups, s.n);
+    problem_make(p, &s);
+    p->s.compute = p->desc.options.compute = compute;
+    for (int which = 0; which < 2; which++) {
+        const scaling_row *f = which ? fb : fa;
+        grid *t = which ? &p->b : &p->a;
+        tegroup_tensor *to = which ? &p->desc.b : &p->desc.a;
+        const int uniform = to->shape.row_sizes.encoding == TEGROUP_ENCODING_UNSET, regular = to->shape.col_sizes.encoding == TEGROUP_ENCODING_UNSET && to->shape.elements == 0;
+        if (f != NULL) {
+            q[which] = random_quantised(r, f, uniform, regular);
+            quantise_operand(p, which, &q[which], r);
+        }
+        guarded_node *node = to->pointers != NULL && f == NULL ? NULL : guarded_find(t->tensor.data);
+        if (f != NULL) { /* what the reference reads has other values now */
+            if (t->tensor.data != NULL) guarded_remember(node->data);
+            for (int32_t g = 0; g < s.groups && t->tensor.pointers != NULL; g++) guarded_remember(t->at[g]);
+            continue;
+        }
+        /* the same places in a narrower type */
+        const tegroup_dtype dtype = compute == TEGROUP_COMPUTE_F64 && rng_chance(r, 30) ? TEGROUP_DTYPE_F64 : plain[rng_int(r, 0, 2)];
+        for (int32_t g = 0; g < s.groups; g++)
+            for (int64_t i = 0; i < t->rows[g]; i++)
+                for (int64_t j = 0; j < t->cols[g]; j++) {
+                    unsigned char *at = t->at[g] + (i * t->ld[g] + j) * 8;
+                    store(TEGROUP_DTYPE_F64, at, 0, rounded(dtype, load(TEGROUP_DTYPE_F64, at, 0)));
+                }
+        to->dtype = dtype;
+        if (dtype == TEGROUP_DTYPE_F64) continue;
+        if (to->pointers == NULL) {
+            const int64_t count = (int64_t)(node->bytes / 8);
+            void *data = elements_new(dtype, count, 0);
+            for (int64_t i = 0; i < count; i++) store(dtype, data, i, load(TEGROUP_DTYPE_F64, t->tensor.data, i));
+            to->data = data;
+            guarded_remember(data);
+            continue;
+        }
+        void **list = (void **)guarded((size_t)s.groups * sizeof(void *));
+        for (int32_t g = 0; g < s.groups; g++) {
+            const int64_t count = (int64_t)(guarded_find(t->at[g])->bytes / 8);
+            list[g] = elements_new(dtype, count, 0);
+            for (int64_t i = 0; i < count; i++) store(dtype, list[g], i, load(TEGROUP_DTYPE_F64, t->at[g], i));
+            guarded_remember(list[g]);
+        }
+        to->pointers = list;
+        guarded_remember(list);
+    }
+    for (guarded_node *node = guarded_top; node != (guarded_node *)p->mark; node = node->older)
+        if (!node->scratch && node->copy != NULL) guarded_remember(node->data);
+}
+
+static const char *name_of(const scaling_row *f) { return f == NULL ? "plain" : tegroup_scaling_info(f->scaling)->name; }
+
+static struct { double worst; int64_t problems, elements; } totals;
+
+static int run_one(uint64_t seed, const scaling_row *fa, const scaling_row *fb, tegroup_op op) {
+    rng r = rng_seed(seed);
+    problem p;
+    quantised q[2];
+    const char *wrong = NULL;
+    make(&p, &r, fa, fb, op, q);
+    problem_reference(&p);
+    if (problem_run(&p) != TEGROUP_OK) wrong = "refused";
+    else {
+        const verdict v = problem_compare(&p), b = problem_compare_bias(&p);
+        totals.problems++;
+        totals.elements += v.count + b.count;
+        totals.worst = fmax(totals.worst, fmax(v.worst, b.worst));
+        if (!(v.worst <= 1)) wrong = "result";
+        else if (!(b.worst <= 1)) wrong = "bias gradient";
+        else if (problem_disturbed(&p) != 0) wrong = "bytes changed that are not the result's";
+        if (wrong != NULL) fprintf(stderr, "error / bound %g, bias gradient %g\n", v.worst, b.worst);
+    }
+    if (wrong != NULL)
+        fprintf(stderr, "%s: %s x %s, op %d, seed %llu, compute %d, lists %d, ng %d kg %d uniform %d\n", wrong, name_of(fa), name_of(fb), (int)op, (unsigned long long)seed,
+                (int)p.s.compute, p.s.lists, p.s.ng != NULL, p.s.kg != NULL, p.s.m == NULL);
+    problem_release(&p);
+    return wrong == NULL;
+}
+
+/* Every pair of formats that is multiplied, in every op: each element within the bound of rounding theory, and nothing else touched. */
+TEST(quantised_gemm, fp64) {
+    int64_t pairs = 0;
+    for (int a = -1; a < SCALINGS; a++)
+        for (int b = -1; b < SCALINGS; b++)
+            for (int op = TEGROUP_OP_FORWARD; op <= TEGROUP_OP_WGRAD; op++) {
+                const scaling_row *fa = a < 0 ? NULL : &scaling_rows[a], *fb = b < 0 ? NULL : &scaling_rows[b];
+                if ((a < 0 && b < 0) || !goes(fa, fb, (tegroup_op)op)) continue;
+                pairs++;
+                for (int64_t i = 0; i < scaled(70); i++)
+                    ASSERT_TRUE(run_one((uint64_t)(((a + 1) * 16 + b + 1) * 4 + op) * 1000003u + (uint64_t)i, fa, fb, (tegroup_op)op));
+            }
+    ASSERT_EQ(pairs, 3 * (25 + 9 + 4 + 10) + 10);
+    printf("%ld pairs and ops, %ld problems, %ld elements, error/bound at most %.3f\n", (long)pairs, (long)totals.problems, (long)totals.elements, totals.worst);
+}
+
+TEST_MAIN()
