@@ -3243,9 +3243,9 @@ static inline tegroup_status tegroup_impl_check_list(const tegroup_tensor *t, co
                                                      tegroup_error *error) {
     const tegroup_shape *shape = &t->shape;
     if (!tegroup_impl_listed(t)) {
-        TEGROUP_IMPL_RULE(!t->pointers && !t->columnwise_pointers && !t->scale_pointers && !t->columnwise_scale_pointers,
-                          ERROR_UNSET, TEGROUP_IMPL_PATH(POINTERS_SPACE), "must be set with pointers",
-                          TEGROUP_SPACE_HOST, 0);
+        TEGROUP_IMPL_RULE(
+            !t->pointers && !t->columnwise_pointers && !t->scale_pointers && !t->columnwise_scale_pointers, ERROR_UNSET,
+            TEGROUP_IMPL_PATH(POINTERS_SPACE), "must be set with pointers", TEGROUP_SPACE_HOST, 0);
         TEGROUP_IMPL_RULE(shape->elements > 0 || shape->col_sizes.encoding == TEGROUP_ENCODING_UNSET || shape->rows == 0
                               || shape->cols == 0 || shape->row_sizes.space == TEGROUP_SPACE_HOST,
                           ERROR_VALUE, TEGROUP_IMPL_PATH(ELEMENTS),
@@ -3572,12 +3572,12 @@ static inline tegroup_status tegroup_impl_check_address(const void *address, siz
 static inline tegroup_status tegroup_impl_check_data(const tegroup_tensor *t, const tegroup_impl_name *name,
                                                      tegroup_error *error) {
     if (tegroup_impl_listed(t))
-        return t->shape.groups == 0 ? TEGROUP_OK
-                                    : tegroup_impl_check_address(t->pointers, sizeof(void *),
-                                                                 TEGROUP_IMPL_PATH(POINTERS), error);
-    return tegroup_impl_extent(t) == 0 ? TEGROUP_OK
-                                       : tegroup_impl_check_address(t->data, tegroup_impl_element(t->dtype),
-                                                                    TEGROUP_IMPL_PATH(DATA), error);
+        return t->shape.groups == 0
+                   ? TEGROUP_OK
+                   : tegroup_impl_check_address(t->pointers, sizeof(void *), TEGROUP_IMPL_PATH(POINTERS), error);
+    return tegroup_impl_extent(t) == 0
+               ? TEGROUP_OK
+               : tegroup_impl_check_address(t->data, tegroup_impl_element(t->dtype), TEGROUP_IMPL_PATH(DATA), error);
 }
 
 /* A tensor's sizes, when a call is about to run. What a snapshot in device memory holds, the kernels look at: of one
@@ -4600,15 +4600,14 @@ static inline tegroup_status tegroup_impl_check_dtypes(const tegroup_gemm_desc *
     const uint32_t beside = tegroup_impl_scalings_beside(a->scaling, desc->op);
     TEGROUP_IMPL_RULE_AS(SCALINGS, beside >> b->scaling & 1u, ERROR_COMBINATION, TEGROUP_IMPL_OPERAND_PATH(B, SCALING),
                          "must be one that is multiplied with a.scaling", beside, b->scaling);
-    TEGROUP_IMPL_RULE_AS(SCALING, d->scaling == TEGROUP_SCALING_NONE, ERROR_UNSUPPORTED,
-                         TEGROUP_IMPL_OPERAND_PATH(D, SCALING),
-                         "must be none: a product does not quantise its result, a call after it does",
-                         TEGROUP_SCALING_NONE, d->scaling);
+    TEGROUP_IMPL_RULE_AS(
+        SCALING, d->scaling == TEGROUP_SCALING_NONE, ERROR_UNSUPPORTED, TEGROUP_IMPL_OPERAND_PATH(D, SCALING),
+        "must be none: a product does not quantise its result, a call after it does", TEGROUP_SCALING_NONE, d->scaling);
     TEGROUP_IMPL_RULE_AS(DTYPE,
                          a->scaling != TEGROUP_SCALING_NONE || b->scaling != TEGROUP_SCALING_NONE
                              || (tegroup_impl_goes_with(a->dtype, b->dtype)
-                             && (desc->op != TEGROUP_OP_WGRAD /* which has no weights for an operand */
-                                 || tegroup_impl_bits(a->dtype) == tegroup_impl_bits(b->dtype))),
+                                 && (desc->op != TEGROUP_OP_WGRAD /* which has no weights for an operand */
+                                     || tegroup_impl_bits(a->dtype) == tegroup_impl_bits(b->dtype))),
                          ERROR_DTYPE, TEGROUP_IMPL_OPERAND_PATH(B, DTYPE), names->operand[TEGROUP_IMPL_A]->dtype,
                          a->dtype, b->dtype);
     TEGROUP_IMPL_RULE_AS(DTYPE, a->dtype != TEGROUP_DTYPE_F64 || is_f64, ERROR_DTYPE,
@@ -5170,9 +5169,9 @@ typedef struct tegroup_impl_scaled {
     const tegroup_scaling_facts *facts; /* NULL: the operand is not quantised                             */
     const void *data, *scales;          /* of the group, or of all                                        */
     int64_t first, line_stride, k_stride;
-    tegroup_impl_scale_grid grid;       /* where the group's scales are                                   */
-    double global;                      /* what all values of the group are multiplied by                 */
-    tegroup_dtype dtype, scale_dtype;   /* of the elements, and of what the grid counts                   */
+    tegroup_impl_scale_grid grid;     /* where the group's scales are                                   */
+    double global;                    /* what all values of the group are multiplied by                 */
+    tegroup_dtype dtype, scale_dtype; /* of the elements, and of what the grid counts                   */
     int32_t columnwise, sums_rows;
     int64_t elements, stored; /* elements of a transposed copy, and scales, that the groups up to this one take */
 } tegroup_impl_scaled;
@@ -5195,8 +5194,7 @@ static inline tegroup_impl_scaled tegroup_impl_scaled_of(const tegroup_gemm_desc
 /* Goes on to group g, the one after the last. t: the operand as it is read. */
 TEGROUP_IMPL_HD void tegroup_impl_scaled_next(tegroup_impl_scaled *scaled, const tegroup_tensor *t,
                                               const tegroup_snapshot_view *view, int32_t g) {
-    const tegroup_impl_elements at =
-        tegroup_impl_elements_after(t, view, g, scaled->columnwise, scaled->elements);
+    const tegroup_impl_elements at = tegroup_impl_elements_after(t, view, g, scaled->columnwise, scaled->elements);
     const int listed = tegroup_impl_listed(t);
     scaled->grid = tegroup_impl_scale_grid_after(t, scaled->facts, view, g, scaled->columnwise, scaled->stored);
     scaled->data = listed ? t->pointers[g] : t->data;
@@ -5213,8 +5211,8 @@ TEGROUP_IMPL_HD void tegroup_impl_scaled_next(tegroup_impl_scaled *scaled, const
 TEGROUP_IMPL_HD double tegroup_impl_scale_along(const tegroup_impl_scaled *scaled, int64_t line, int64_t k,
                                                 int64_t *shared) {
     const int k_is_inner = scaled->sums_rows == scaled->columnwise;
-    const int64_t at = k_is_inner ? tegroup_impl_scale_at(&scaled->grid, line, k)
-                                  : tegroup_impl_scale_at(&scaled->grid, k, line);
+    const int64_t at =
+        k_is_inner ? tegroup_impl_scale_at(&scaled->grid, line, k) : tegroup_impl_scale_at(&scaled->grid, k, line);
     *shared = tegroup_impl_scale_shared(&scaled->grid, k, !k_is_inner);
     return tegroup_impl_load_f64(scaled->scale_dtype, scaled->scales, at);
 }
@@ -5852,10 +5850,10 @@ static inline void tegroup_impl_cpu_sum_codes_f32(const tegroup_gemm_desc *desc,
             tegroup_impl_cpu_pack_codes_f32(codes, j0 + j, r0, (int32_t)cols, (int32_t)rows, TEGROUP_IMPL_CPU_PANEL_N,
                                              panel);
             for (r = 0; r < rows; r++) {
-                const float scale = desc->row_scale_dtype != TEGROUP_DTYPE_UNSET
-                                       ? tegroup_impl_load_f32(desc->row_scale_dtype, desc->row_scale,
-                                                                dy->row0 + r0 + r)
-                                       : 1;
+                const float scale =
+                    desc->row_scale_dtype != TEGROUP_DTYPE_UNSET
+                        ? tegroup_impl_load_f32(desc->row_scale_dtype, desc->row_scale, dy->row0 + r0 + r)
+                        : 1;
                 for (c = 0; c < cols; c++) sums[j + c] += scale * panel[r * TEGROUP_IMPL_CPU_PANEL_N + c];
             }
         }
@@ -5900,10 +5898,10 @@ static inline void tegroup_impl_cpu_sum_codes_f64(const tegroup_gemm_desc *desc,
             tegroup_impl_cpu_pack_codes_f64(codes, j0 + j, r0, (int32_t)cols, (int32_t)rows, TEGROUP_IMPL_CPU_PANEL_N,
                                              panel);
             for (r = 0; r < rows; r++) {
-                const double scale = desc->row_scale_dtype != TEGROUP_DTYPE_UNSET
-                                       ? tegroup_impl_load_f64(desc->row_scale_dtype, desc->row_scale,
-                                                                dy->row0 + r0 + r)
-                                       : 1;
+                const double scale =
+                    desc->row_scale_dtype != TEGROUP_DTYPE_UNSET
+                        ? tegroup_impl_load_f64(desc->row_scale_dtype, desc->row_scale, dy->row0 + r0 + r)
+                        : 1;
                 for (c = 0; c < cols; c++) sums[j + c] += scale * panel[r * TEGROUP_IMPL_CPU_PANEL_N + c];
             }
         }
@@ -7645,8 +7643,7 @@ static inline void tegroup_impl_cpu_bias_grad_f32(const tegroup_gemm_desc *desc,
                          ? tegroup_impl_load_f32(desc->row_scale_dtype, desc->row_scale, dy->row0 + r)
                          : 1;
         int64_t at = tegroup_impl_biased_row_at(desc, p, r);
-        for (j = 0; j < n; j++)
-            sums[j] += scale * (at < 0 ? 0 : tegroup_impl_load_f32(dtype, dy->base, at + j0 + j));
+        for (j = 0; j < n; j++) sums[j] += scale * (at < 0 ? 0 : tegroup_impl_load_f32(dtype, dy->base, at + j0 + j));
     }
     if (desc->accumulate && dy->rows == 0) return; /* untouched, bit for bit */
     if (desc->accumulate)
@@ -7759,8 +7756,7 @@ static inline void tegroup_impl_cpu_bias_grad_f64(const tegroup_gemm_desc *desc,
                          ? tegroup_impl_load_f64(desc->row_scale_dtype, desc->row_scale, dy->row0 + r)
                          : 1;
         int64_t at = tegroup_impl_biased_row_at(desc, p, r);
-        for (j = 0; j < n; j++)
-            sums[j] += scale * (at < 0 ? 0 : tegroup_impl_load_f64(dtype, dy->base, at + j0 + j));
+        for (j = 0; j < n; j++) sums[j] += scale * (at < 0 ? 0 : tegroup_impl_load_f64(dtype, dy->base, at + j0 + j));
     }
     if (desc->accumulate && dy->rows == 0) return; /* untouched, bit for bit */
     if (desc->accumulate)
@@ -7803,11 +7799,10 @@ static inline void tegroup_impl_cpu_gemm_thread(const tegroup_gemm_desc *desc, c
         tegroup_impl_product p = tegroup_impl_product_of(desc, views, g, 1, 0);
         int64_t tiles_n = tegroup_impl_ceil_div(tegroup_impl_max(0, p.n), TEGROUP_IMPL_CPU_TILE_N);
         int64_t tiles = p.skip ? 0 : tegroup_impl_ceil_div(tegroup_impl_max(0, p.m), TEGROUP_IMPL_CPU_TILE_M) * tiles_n;
-        int64_t chunks = bias_grad && !p.skip
-                             ? tegroup_impl_ceil_div(tegroup_impl_min(tegroup_impl_biased_block(desc, &p)->cols,
-                                                                      p.bias.cols),
-                                                     TEGROUP_IMPL_CPU_TILE_N)
-                             : 0;
+        int64_t chunks =
+            bias_grad && !p.skip ? tegroup_impl_ceil_div(
+                tegroup_impl_min(tegroup_impl_biased_block(desc, &p)->cols, p.bias.cols), TEGROUP_IMPL_CPU_TILE_N)
+                                 : 0;
         if (p.untouched) tiles = 0;
         p.alpha *= tegroup_impl_cpu_codes_next(&codes[TEGROUP_IMPL_A], &desc->a, &views[TEGROUP_IMPL_A], g)
                    * tegroup_impl_cpu_codes_next(&codes[TEGROUP_IMPL_B], &desc->b, &views[TEGROUP_IMPL_B], g);
@@ -7987,10 +7982,10 @@ static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *pla
     const tegroup_tensor *d = &desc->d, *c = &desc->c, *tensors[TEGROUP_IMPL_OPERANDS];
     const tegroup_tensor a = tegroup_impl_stored(&desc->a, &desc->gather_a),
                          b = tegroup_impl_stored(&desc->b, &desc->gather_b);
-    const int in_place = c->data == d->data && c->pointers == d->pointers && tegroup_impl_ld(c) == tegroup_impl_ld(d)
-                         && (tegroup_impl_ragged(&d->shape)
-                                 ? c->shape.snapshot == d->shape.snapshot
-                                 : tegroup_impl_group_stride(c) == tegroup_impl_group_stride(d));
+    const int in_place =
+        c->data == d->data && c->pointers == d->pointers && tegroup_impl_ld(c) == tegroup_impl_ld(d)
+        && (tegroup_impl_ragged(&d->shape) ? c->shape.snapshot == d->shape.snapshot
+                                           : tegroup_impl_group_stride(c) == tegroup_impl_group_stride(d));
     tegroup_impl_buffer buffers[2 * TEGROUP_IMPL_OPERANDS + 10];
     tegroup_tensor read[2]; /* of quantised operands, for the lists' sake */
     int32_t i, count = 0;
@@ -8120,10 +8115,9 @@ static inline tegroup_status tegroup_impl_check_operand(const tegroup_gemm_desc 
     TEGROUP_IMPL_TRY(tegroup_impl_check_address(listed ? (const void *)read.pointers : read.data,
                                                 listed ? sizeof(void *) : tegroup_impl_element(t->dtype), paths.data,
                                                 error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_address(listed ? (const void *)read.scale_pointers : read.scale_inv,
-                                                listed ? sizeof(void *)
-                                                       : tegroup_impl_element(tegroup_impl_stored_scales(t)),
-                                                paths.scales, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_address(
+        listed ? (const void *)read.scale_pointers : read.scale_inv,
+        listed ? sizeof(void *) : tegroup_impl_element(tegroup_impl_stored_scales(t)), paths.scales, error));
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->global_scale_inv, sizeof(float)), ERROR_ALIGNMENT,
                       TEGROUP_IMPL_PATH(GLOBAL_SCALE_INV), "must be aligned to its element", sizeof(float),
                       (uintptr_t)t->global_scale_inv % sizeof(float));
@@ -8244,8 +8238,7 @@ static inline tegroup_status tegroup_impl_gemm_check(const tegroup_plan *plan, c
     for (i = 0; i < TEGROUP_IMPL_OPERANDS; i++) {
         const tegroup_tensor *t = operands[i];
         if (t->dtype != TEGROUP_DTYPE_UNSET)
-            TEGROUP_IMPL_TRY(
-                tegroup_impl_check_operand(desc, (tegroup_impl_operand)i, t, names->operand[i], error));
+            TEGROUP_IMPL_TRY(tegroup_impl_check_operand(desc, (tegroup_impl_operand)i, t, names->operand[i], error));
     }
     TEGROUP_IMPL_TRY(tegroup_impl_check_index(&desc->gather_a, &desc->a, names->operand[TEGROUP_IMPL_A], error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_index(&desc->gather_b, &desc->b, names->operand[TEGROUP_IMPL_B], error));

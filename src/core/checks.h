@@ -104,9 +104,9 @@ static inline tegroup_status tegroup_impl_check_list(const tegroup_tensor *t, co
                                                      tegroup_error *error) {
     const tegroup_shape *shape = &t->shape;
     if (!tegroup_impl_listed(t)) {
-        TEGROUP_IMPL_RULE(!t->pointers && !t->columnwise_pointers && !t->scale_pointers && !t->columnwise_scale_pointers,
-                          ERROR_UNSET, TEGROUP_IMPL_PATH(POINTERS_SPACE), "must be set with pointers",
-                          TEGROUP_SPACE_HOST, 0);
+        TEGROUP_IMPL_RULE(
+            !t->pointers && !t->columnwise_pointers && !t->scale_pointers && !t->columnwise_scale_pointers, ERROR_UNSET,
+            TEGROUP_IMPL_PATH(POINTERS_SPACE), "must be set with pointers", TEGROUP_SPACE_HOST, 0);
         TEGROUP_IMPL_RULE(shape->elements > 0 || shape->col_sizes.encoding == TEGROUP_ENCODING_UNSET || shape->rows == 0
                               || shape->cols == 0 || shape->row_sizes.space == TEGROUP_SPACE_HOST,
                           ERROR_VALUE, TEGROUP_IMPL_PATH(ELEMENTS),
@@ -433,12 +433,12 @@ static inline tegroup_status tegroup_impl_check_address(const void *address, siz
 static inline tegroup_status tegroup_impl_check_data(const tegroup_tensor *t, const tegroup_impl_name *name,
                                                      tegroup_error *error) {
     if (tegroup_impl_listed(t))
-        return t->shape.groups == 0 ? TEGROUP_OK
-                                    : tegroup_impl_check_address(t->pointers, sizeof(void *),
-                                                                 TEGROUP_IMPL_PATH(POINTERS), error);
-    return tegroup_impl_extent(t) == 0 ? TEGROUP_OK
-                                       : tegroup_impl_check_address(t->data, tegroup_impl_element(t->dtype),
-                                                                    TEGROUP_IMPL_PATH(DATA), error);
+        return t->shape.groups == 0
+                   ? TEGROUP_OK
+                   : tegroup_impl_check_address(t->pointers, sizeof(void *), TEGROUP_IMPL_PATH(POINTERS), error);
+    return tegroup_impl_extent(t) == 0
+               ? TEGROUP_OK
+               : tegroup_impl_check_address(t->data, tegroup_impl_element(t->dtype), TEGROUP_IMPL_PATH(DATA), error);
 }
 
 /* A tensor's sizes, when a call is about to run. What a snapshot in device memory holds, the kernels look at: of one

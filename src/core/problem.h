@@ -186,15 +186,14 @@ static inline tegroup_status tegroup_impl_check_dtypes(const tegroup_gemm_desc *
     const uint32_t beside = tegroup_impl_scalings_beside(a->scaling, desc->op);
     TEGROUP_IMPL_RULE_AS(SCALINGS, beside >> b->scaling & 1u, ERROR_COMBINATION, TEGROUP_IMPL_OPERAND_PATH(B, SCALING),
                          "must be one that is multiplied with a.scaling", beside, b->scaling);
-    TEGROUP_IMPL_RULE_AS(SCALING, d->scaling == TEGROUP_SCALING_NONE, ERROR_UNSUPPORTED,
-                         TEGROUP_IMPL_OPERAND_PATH(D, SCALING),
-                         "must be none: a product does not quantise its result, a call after it does",
-                         TEGROUP_SCALING_NONE, d->scaling);
+    TEGROUP_IMPL_RULE_AS(
+        SCALING, d->scaling == TEGROUP_SCALING_NONE, ERROR_UNSUPPORTED, TEGROUP_IMPL_OPERAND_PATH(D, SCALING),
+        "must be none: a product does not quantise its result, a call after it does", TEGROUP_SCALING_NONE, d->scaling);
     TEGROUP_IMPL_RULE_AS(DTYPE,
                          a->scaling != TEGROUP_SCALING_NONE || b->scaling != TEGROUP_SCALING_NONE
                              || (tegroup_impl_goes_with(a->dtype, b->dtype)
-                             && (desc->op != TEGROUP_OP_WGRAD /* which has no weights for an operand */
-                                 || tegroup_impl_bits(a->dtype) == tegroup_impl_bits(b->dtype))),
+                                 && (desc->op != TEGROUP_OP_WGRAD /* which has no weights for an operand */
+                                     || tegroup_impl_bits(a->dtype) == tegroup_impl_bits(b->dtype))),
                          ERROR_DTYPE, TEGROUP_IMPL_OPERAND_PATH(B, DTYPE), names->operand[TEGROUP_IMPL_A]->dtype,
                          a->dtype, b->dtype);
     TEGROUP_IMPL_RULE_AS(DTYPE, a->dtype != TEGROUP_DTYPE_F64 || is_f64, ERROR_DTYPE,

@@ -46,9 +46,9 @@ typedef struct tegroup_impl_scaled {
     const tegroup_scaling_facts *facts; /* NULL: the operand is not quantised                             */
     const void *data, *scales;          /* of the group, or of all                                        */
     int64_t first, line_stride, k_stride;
-    tegroup_impl_scale_grid grid;       /* where the group's scales are                                   */
-    double global;                      /* what all values of the group are multiplied by                 */
-    tegroup_dtype dtype, scale_dtype;   /* of the elements, and of what the grid counts                   */
+    tegroup_impl_scale_grid grid;     /* where the group's scales are                                   */
+    double global;                    /* what all values of the group are multiplied by                 */
+    tegroup_dtype dtype, scale_dtype; /* of the elements, and of what the grid counts                   */
     int32_t columnwise, sums_rows;
     int64_t elements, stored; /* elements of a transposed copy, and scales, that the groups up to this one take */
 } tegroup_impl_scaled;
@@ -71,8 +71,7 @@ static inline tegroup_impl_scaled tegroup_impl_scaled_of(const tegroup_gemm_desc
 /* Goes on to group g, the one after the last. t: the operand as it is read. */
 TEGROUP_IMPL_HD void tegroup_impl_scaled_next(tegroup_impl_scaled *scaled, const tegroup_tensor *t,
                                               const tegroup_snapshot_view *view, int32_t g) {
-    const tegroup_impl_elements at =
-        tegroup_impl_elements_after(t, view, g, scaled->columnwise, scaled->elements);
+    const tegroup_impl_elements at = tegroup_impl_elements_after(t, view, g, scaled->columnwise, scaled->elements);
     const int listed = tegroup_impl_listed(t);
     scaled->grid = tegroup_impl_scale_grid_after(t, scaled->facts, view, g, scaled->columnwise, scaled->stored);
     scaled->data = listed ? t->pointers[g] : t->data;
@@ -89,8 +88,8 @@ TEGROUP_IMPL_HD void tegroup_impl_scaled_next(tegroup_impl_scaled *scaled, const
 TEGROUP_IMPL_HD double tegroup_impl_scale_along(const tegroup_impl_scaled *scaled, int64_t line, int64_t k,
                                                 int64_t *shared) {
     const int k_is_inner = scaled->sums_rows == scaled->columnwise;
-    const int64_t at = k_is_inner ? tegroup_impl_scale_at(&scaled->grid, line, k)
-                                  : tegroup_impl_scale_at(&scaled->grid, k, line);
+    const int64_t at =
+        k_is_inner ? tegroup_impl_scale_at(&scaled->grid, line, k) : tegroup_impl_scale_at(&scaled->grid, k, line);
     *shared = tegroup_impl_scale_shared(&scaled->grid, k, !k_is_inner);
     return tegroup_impl_load_f64(scaled->scale_dtype, scaled->scales, at);
 }

@@ -76,10 +76,10 @@ static inline void tegroup_impl_cpu_sum_codes_FSUF(const tegroup_gemm_desc *desc
             tegroup_impl_cpu_pack_codes_FSUF(codes, j0 + j, r0, (int32_t)cols, (int32_t)rows, TEGROUP_IMPL_CPU_PANEL_N,
                                              panel);
             for (r = 0; r < rows; r++) {
-                const REAL scale = desc->row_scale_dtype != TEGROUP_DTYPE_UNSET
-                                       ? tegroup_impl_load_FSUF(desc->row_scale_dtype, desc->row_scale,
-                                                                dy->row0 + r0 + r)
-                                       : 1;
+                const REAL scale =
+                    desc->row_scale_dtype != TEGROUP_DTYPE_UNSET
+                        ? tegroup_impl_load_FSUF(desc->row_scale_dtype, desc->row_scale, dy->row0 + r0 + r)
+                        : 1;
                 for (c = 0; c < cols; c++) sums[j + c] += scale * panel[r * TEGROUP_IMPL_CPU_PANEL_N + c];
             }
         }

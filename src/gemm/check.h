@@ -123,10 +123,10 @@ static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *pla
     const tegroup_tensor *d = &desc->d, *c = &desc->c, *tensors[TEGROUP_IMPL_OPERANDS];
     const tegroup_tensor a = tegroup_impl_stored(&desc->a, &desc->gather_a),
                          b = tegroup_impl_stored(&desc->b, &desc->gather_b);
-    const int in_place = c->data == d->data && c->pointers == d->pointers && tegroup_impl_ld(c) == tegroup_impl_ld(d)
-                         && (tegroup_impl_ragged(&d->shape)
-                                 ? c->shape.snapshot == d->shape.snapshot
-                                 : tegroup_impl_group_stride(c) == tegroup_impl_group_stride(d));
+    const int in_place =
+        c->data == d->data && c->pointers == d->pointers && tegroup_impl_ld(c) == tegroup_impl_ld(d)
+        && (tegroup_impl_ragged(&d->shape) ? c->shape.snapshot == d->shape.snapshot
+                                           : tegroup_impl_group_stride(c) == tegroup_impl_group_stride(d));
     tegroup_impl_buffer buffers[2 * TEGROUP_IMPL_OPERANDS + 10];
     tegroup_tensor read[2]; /* of quantised operands, for the lists' sake */
     int32_t i, count = 0;
@@ -256,10 +256,9 @@ static inline tegroup_status tegroup_impl_check_operand(const tegroup_gemm_desc 
     TEGROUP_IMPL_TRY(tegroup_impl_check_address(listed ? (const void *)read.pointers : read.data,
                                                 listed ? sizeof(void *) : tegroup_impl_element(t->dtype), paths.data,
                                                 error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_address(listed ? (const void *)read.scale_pointers : read.scale_inv,
-                                                listed ? sizeof(void *)
-                                                       : tegroup_impl_element(tegroup_impl_stored_scales(t)),
-                                                paths.scales, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_address(
+        listed ? (const void *)read.scale_pointers : read.scale_inv,
+        listed ? sizeof(void *) : tegroup_impl_element(tegroup_impl_stored_scales(t)), paths.scales, error));
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->global_scale_inv, sizeof(float)), ERROR_ALIGNMENT,
                       TEGROUP_IMPL_PATH(GLOBAL_SCALE_INV), "must be aligned to its element", sizeof(float),
                       (uintptr_t)t->global_scale_inv % sizeof(float));
@@ -380,8 +379,7 @@ static inline tegroup_status tegroup_impl_gemm_check(const tegroup_plan *plan, c
     for (i = 0; i < TEGROUP_IMPL_OPERANDS; i++) {
         const tegroup_tensor *t = operands[i];
         if (t->dtype != TEGROUP_DTYPE_UNSET)
-            TEGROUP_IMPL_TRY(
-                tegroup_impl_check_operand(desc, (tegroup_impl_operand)i, t, names->operand[i], error));
+            TEGROUP_IMPL_TRY(tegroup_impl_check_operand(desc, (tegroup_impl_operand)i, t, names->operand[i], error));
     }
     TEGROUP_IMPL_TRY(tegroup_impl_check_index(&desc->gather_a, &desc->a, names->operand[TEGROUP_IMPL_A], error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_index(&desc->gather_b, &desc->b, names->operand[TEGROUP_IMPL_B], error));
