@@ -68,10 +68,11 @@ TEGROUP_API int64_t tegroup_scale_index(tegroup_scaling scaling, const tegroup_s
 
 /* The bytes of a tensor's buffers, from its fields alone: neither pointers nor a snapshot are looked at. The items are
  * always data, scale_inv, columnwise_data, columnwise_scale_inv and global_scale_inv, of 0 bytes where the scaling has
- * none or `copies` leaves it out. Of ragged rows it is the most that any sizes take, and some do take it (with col_sizes
- * as if every group had shape.cols columns): it is enough for every snapshot that fits. Of a list it is what each of its
- * buffers needs. More groups, rows or columns never need less. Returns ERROR_NULL_ARGUMENT, ERROR_UNSET, ERROR_VALUE,
- * ERROR_COMBINATION (columnwise without a scaling), ERROR_OVERFLOW, and what is wrong with the tensor's other fields. */
+ * none or `copies` leaves it out. Of ragged rows it is the most that any sizes take, and some do take it (with
+ * col_sizes as if every group had shape.cols columns): it is enough for every snapshot that fits. Of a list it is what
+ * each of its buffers needs. More groups, rows or columns never need less. Returns ERROR_NULL_ARGUMENT, ERROR_UNSET,
+ * ERROR_VALUE, ERROR_COMBINATION (columnwise without a scaling), ERROR_OVERFLOW, and what is wrong with the tensor's
+ * other fields. */
 TEGROUP_API_STATUS tegroup_tensor_layout(const tegroup_tensor *tensor, tegroup_copies copies, tegroup_layout *layout,
     tegroup_error *error);
 
