@@ -74,38 +74,40 @@
  *   [41] core/numerics.h          What decides the bits of a result
  *   [42] core/choice.h            What a plan chooses
  *   [43] core/product.h           The product of one group
- *   [44] core/epilogue.h          An activation in an epilogue
- *   [45] gemm/prepare.h           Prepare a snapshot
- *   [46] cpu/rows.h               Rows
- *   [47] cpu/gemm_kernel.h        CPU GEMM kernel
- *   [48] cuda/cublaslt_setup.h    Set-up of a grouped cuBLASLt matmul
- *   [49] cuda/sm90_kernels.h      Hopper GEMM: the table of kernels
- *   [50] cuda/sm90_balance.h      Hopper GEMM: what tiles cost, and which block is done first
- *   [51] cuda/sm90_choice.h       Hopper GEMM: which kernel a plan takes
- *   [52] gemm/backends.h          The backends, a row of functions each
- *   [53] gemm/verdicts.h          What each backend can do
- *   [54] gemm/plan.h              Explain and plan
- *   [55] cpu/gemm.h               CPU GEMM
- *   [56] gemm/check.h             What a call checks
- *   [57] gemm/run.h               Run
- *   [58] gemm/once.h              One call for a product that runs once
- *   [59] gemm/tune.h              Tune, save and load a plan
- *   [60] cpu/real.h               Formulas
- *   [61] core/activation_formulas.h Activation formulas
- *   [62] layer/activation.h       Activations
- *   [63] layer/linear.h           Grouped linear layer
- *   [64] layer/mlp_rules.h        Grouped MLP: tensors and rules
- *   [65] layer/mlp_plan.h         Grouped MLP: plan
- *   [66] layer/mlp.h              Grouped MLP: calls
- *   [67] layer/chain_rules.h      Op chain: rules and buffers
- *   [68] layer/chain_ops.h        Op chain: ops as layers
- *   [69] layer/chain_plan.h       Op chain: plan
- *   [70] layer/chain.h            Op chain: calls
- *   [71] gemm/validate.h          Validate
- *   [72] gemm/scale_convert.h     Scales in another layout
- *   [73] moe/count.h              Counts of groups
- *   [74] moe/router.h             Router
- *   [75] moe/permutation.h        Permute and combine
+ *   [44] core/quantised.h         Quantised operands
+ *   [45] core/epilogue.h          An activation in an epilogue
+ *   [46] gemm/prepare.h           Prepare a snapshot
+ *   [47] cpu/rows.h               Rows
+ *   [48] cpu/gemm_kernel.h        CPU GEMM kernel
+ *   [49] cpu/quantised.h          CPU GEMM of quantised operands
+ *   [50] cuda/cublaslt_setup.h    Set-up of a grouped cuBLASLt matmul
+ *   [51] cuda/sm90_kernels.h      Hopper GEMM: the table of kernels
+ *   [52] cuda/sm90_balance.h      Hopper GEMM: what tiles cost, and which block is done first
+ *   [53] cuda/sm90_choice.h       Hopper GEMM: which kernel a plan takes
+ *   [54] gemm/backends.h          The backends, a row of functions each
+ *   [55] gemm/verdicts.h          What each backend can do
+ *   [56] gemm/plan.h              Explain and plan
+ *   [57] cpu/gemm.h               CPU GEMM
+ *   [58] gemm/check.h             What a call checks
+ *   [59] gemm/run.h               Run
+ *   [60] gemm/once.h              One call for a product that runs once
+ *   [61] gemm/tune.h              Tune, save and load a plan
+ *   [62] cpu/real.h               Formulas
+ *   [63] core/activation_formulas.h Activation formulas
+ *   [64] layer/activation.h       Activations
+ *   [65] layer/linear.h           Grouped linear layer
+ *   [66] layer/mlp_rules.h        Grouped MLP: tensors and rules
+ *   [67] layer/mlp_plan.h         Grouped MLP: plan
+ *   [68] layer/mlp.h              Grouped MLP: calls
+ *   [69] layer/chain_rules.h      Op chain: rules and buffers
+ *   [70] layer/chain_ops.h        Op chain: ops as layers
+ *   [71] layer/chain_plan.h       Op chain: plan
+ *   [72] layer/chain.h            Op chain: calls
+ *   [73] gemm/validate.h          Validate
+ *   [74] gemm/scale_convert.h     Scales in another layout
+ *   [75] moe/count.h              Counts of groups
+ *   [76] moe/router.h             Router
+ *   [77] moe/permutation.h        Permute and combine
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
@@ -451,8 +453,8 @@ typedef enum tegroup_columnwise_order {
 #define TEGROUP_TRANSPOSED_ROWS 16
 
 /* Groups of matrices of one data type: everything that a grouped GEMM, a quantiser or a layer knows of one operand.
- * Caller owns all memory. Uninvolved pointers stay NULL. What belongs to a scaling (scales, columnwise copies, amax)
- * no product of this version reads: one that has a scaling is refused as UNSUPPORTED. */
+ * Caller owns all memory. Uninvolved pointers stay NULL. Of a quantised operand a product reads one copy and its scales
+ * (tegroup_gemm_desc says which) and touches nothing of the other; scale and the amaxes it leaves alone. */
 typedef struct tegroup_tensor {
     tegroup_shape   shape;
     tegroup_dtype   dtype;        /* UNSET = this optional tensor is absent                                   */
@@ -760,10 +762,17 @@ typedef struct tegroup_gemm_desc {
     size_t          struct_size; /* sizeof(tegroup_gemm_desc)                                                     */
     tegroup_op      op;          /* required                                                                      */
     tegroup_space   space;       /* where operands and results live; required. HOST runs on the CPU backend       */
-    tegroup_tensor  a, b;        /* see tegroup_op; required                                                      */
+    tegroup_tensor  a, b;        /* see tegroup_op; required. Quantised ones (scaling set) are read from the copy that
+                                    is quantised along what is summed over: columnwise both in a WGRAD and b in a
+                                    DGRAD, else rowwise. That copy and its scales are required, aligned to their
+                                    element; the other may be NULL. Without columnwise_data (or its list) the rowwise
+                                    copy serves where a scale is chosen for as many rows as columns: TENSOR,
+                                    BLOCK_128X128, BLOCK_32X32, MXFP8_32X32, NVFP4_16X16. Scales of both are of one
+                                    type (F32, F8E8M0, F8E4M3: of the scalings, see tegroup_scaling), or one operand is
+                                    plain: a, or in a WGRAD b. CPU                                                 */
     tegroup_tensor  c;           /* shape and dtype like d; absent = none. May be d itself (same data, same ld, same
                                     snapshot), else must not overlap it. Never read for a group whose beta is 0    */
-    tegroup_tensor  d;           /* required; must not overlap any input but c                                    */
+    tegroup_tensor  d;           /* required; must not overlap any input but c; never quantised                   */
     tegroup_tensor  bias;        /* absent = none. FORWARD, DGRAD: input [groups, 1, columns of d], added after alpha
                                     and beta; in a DGRAD that is for a layer whose weights are [groups, k, n].
                                     WGRAD: output, the bias gradient: each group's sum of a's rows (times row_scale);
@@ -804,6 +813,9 @@ typedef struct tegroup_problem {
     uint8_t         has_elements[4];   /* of a, b, c, d: 1 = shape.elements is set                             */
     uint8_t         pointers_space[5]; /* of a, b, c, d, bias: where their lists live; UNSET = one buffer      */
     uint8_t         gathered[2];       /* of a, b: 1 = its rows are picked by an index                         */
+    uint8_t         scale_dtype[2];    /* tegroup_dtype of a, b: as in the tensor                              */
+    uint8_t         scale_strides[2];  /* of a, b: 1 = scales are at strides                                   */
+    uint8_t         columnwise_order[2]; /* tegroup_columnwise_order of a, b                                   */
     uint8_t         irregular;         /* 1: n or k may differ between groups                                  */
     uint8_t         alpha_space, beta_space; /* UNSET = default: 1 and 0                                       */
     uint8_t         alpha_stride, beta_stride;
@@ -1625,12 +1637,13 @@ TEGROUP_API_STATUS tegroup_scale_shape(tegroup_scaling scaling, int32_t columnwi
 TEGROUP_API int64_t tegroup_scale_index(tegroup_scaling scaling, const tegroup_scale_extent *extent,
     int64_t outer, int64_t inner);
 
-/* What the buffers of a tensor hold, data pointers and snapshot aside: always the items data, scale_inv,
- * columnwise_data, columnwise_scale_inv and global_scale_inv, 0 bytes where the scaling has none or `copies` leaves it
- * out. Of ragged rows it is the most that any sizes may take, reached by some (with col_sizes, as if every group had
- * shape.cols columns), and so good for every snapshot that fits; of a list it is each of its buffers. More groups, rows
- * or columns never need less. Returns ERROR_NULL_ARGUMENT, ERROR_UNSET, ERROR_VALUE, ERROR_COMBINATION (columnwise
- * without a scaling), and what is wrong with the tensor's other fields. */
+/* The bytes of a tensor's buffers, from its fields alone: neither pointers nor a snapshot are looked at. The items are
+ * always data, scale_inv, columnwise_data, columnwise_scale_inv and global_scale_inv, of 0 bytes where the scaling has
+ * none or `copies` leaves it out. Of ragged rows it is the most that any sizes take, and some do take it (with
+ * col_sizes as if every group had shape.cols columns): it is enough for every snapshot that fits. Of a list it is what
+ * each of its buffers needs. More groups, rows or columns never need less. Returns ERROR_NULL_ARGUMENT, ERROR_UNSET,
+ * ERROR_VALUE, ERROR_COMBINATION (columnwise without a scaling), ERROR_OVERFLOW, and what is wrong with the tensor's
+ * other fields. */
 TEGROUP_API_STATUS tegroup_tensor_layout(const tegroup_tensor *tensor, tegroup_copies copies, tegroup_layout *layout,
     tegroup_error *error);
 
@@ -3121,6 +3134,14 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_scale_at(const tegroup_impl_scale_grid *gri
     return tegroup_impl_scale_of_block(grid, part, outer / grid->block_outer, inner / grid->block_inner);
 }
 
+/* Elements, from this one on along the outer or the inner index, that share its scale. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_scale_shared(const tegroup_impl_scale_grid *grid, int64_t at, int along_outer) {
+    const int64_t block = along_outer ? grid->block_outer : grid->block_inner;
+    if (grid->parts == 1 || along_outer == grid->columnwise) return block - at % block;
+    at %= grid->part_rows;
+    return tegroup_impl_min(block - at % block, grid->part_rows - at);
+}
+
 /* Scales from the buffer's first to the end of those of a group; of the default packing with its padding. */
 TEGROUP_IMPL_HD int64_t tegroup_impl_scale_end(const tegroup_impl_scale_grid *grid, int strided) {
     if (!strided) return tegroup_impl_add(grid->base, grid->count);
@@ -3278,8 +3299,9 @@ typedef enum tegroup_impl_operand {
     X(SCALE_DTYPE, name ".scale_dtype") X(SCALE_OUTER_STRIDE, name ".scale_outer_stride")                          \
     X(SCALE_INNER_STRIDE, name ".scale_inner_stride") X(SCALE_PARTS, name ".scale_parts")                          \
     X(COLUMNWISE_ORDER, name ".columnwise_order") X(GLOBAL_SCALE_INV, name ".global_scale_inv")                    \
-    X(SCALE_INV, name ".scale_inv") X(COLUMNWISE_SCALE_INV, name ".columnwise_scale_inv")                          \
-    X(SCALE_POINTERS, name ".scale_pointers")                                                                      \
+    X(COLUMNWISE_DATA, name ".columnwise_data") X(COLUMNWISE_POINTERS, name ".columnwise_pointers")                \
+    X(SCALE_INV, name ".scale_inv") X(SCALE_POINTERS, name ".scale_pointers")                                      \
+    X(COLUMNWISE_SCALE_INV, name ".columnwise_scale_inv")                                                          \
     X(COLUMNWISE_SCALE_POINTERS, name ".columnwise_scale_pointers")                                                \
     X(POINTERS_SPACE, name ".pointers_space") X(GATHER_ROWS, "gather_" name ".rows")                               \
     X(GATHER_SLOTS, "gather_" name ".slots") X(SLOT_OF_ROW, "gather_" name ".slot_of_row")
@@ -3357,6 +3379,23 @@ static inline tegroup_status tegroup_impl_check_list(const tegroup_tensor *t, co
                       "must be 0 with pointers_space: each of the list's buffers holds its group", 0, shape->elements);
     TEGROUP_IMPL_RULE(!shape->offsets, ERROR_COMBINATION, TEGROUP_IMPL_PATH(OFFSETS),
                       "does not go with pointers_space: each of the list's buffers begins with its group", 0, 1);
+    return TEGROUP_OK;
+}
+
+/* The copies and scales of an operand are buffers or lists, as its data are. */
+static inline tegroup_status tegroup_impl_check_copy_lists(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                           tegroup_error *error) {
+    const int listed = tegroup_impl_listed(t);
+    if (t->scaling == TEGROUP_SCALING_NONE) return TEGROUP_OK;
+    TEGROUP_IMPL_RULE(listed || (!t->columnwise_pointers && !t->scale_pointers && !t->columnwise_scale_pointers),
+                      ERROR_UNSET, TEGROUP_IMPL_PATH(POINTERS_SPACE), "must be set with pointers", TEGROUP_SPACE_HOST,
+                      0);
+    TEGROUP_IMPL_RULE(!listed || !t->columnwise_data, ERROR_COMBINATION, TEGROUP_IMPL_PATH(COLUMNWISE_DATA),
+                      "does not go with pointers_space", 0, 1);
+    TEGROUP_IMPL_RULE(!listed || !t->scale_inv, ERROR_COMBINATION, TEGROUP_IMPL_PATH(SCALE_INV),
+                      "does not go with pointers_space", 0, 1);
+    TEGROUP_IMPL_RULE(!listed || !t->columnwise_scale_inv, ERROR_COMBINATION, TEGROUP_IMPL_PATH(COLUMNWISE_SCALE_INV),
+                      "does not go with pointers_space", 0, 1);
     return TEGROUP_OK;
 }
 
@@ -3535,6 +3574,7 @@ static inline tegroup_status tegroup_impl_check_absent(const tegroup_tensor *t, 
 static inline tegroup_status tegroup_impl_check_groups(const tegroup_tensor *t, const char *field,
                                                        tegroup_error *error) {
     tegroup_snapshot_view view = tegroup_snapshot_read(t->shape.snapshot);
+    int64_t total = 0;
     int32_t g;
     for (g = 0; g < view.header->groups; g++) {
         int64_t rows = tegroup_impl_max(0, view.rows[g]), cols = view.cols ? view.cols[g] : t->shape.cols;
@@ -3542,6 +3582,10 @@ static inline tegroup_status tegroup_impl_check_groups(const tegroup_tensor *t, 
         const int64_t room = rows > 0 ? t->shape.rows : tegroup_impl_max(t->shape.rows, view.header->capacity_rows);
         TEGROUP_IMPL_RULE(view.rows[g] >= -1 && view.start[g] >= 0 && end <= room, ERROR_CAPACITY, field,
                           "must keep each group within shape.rows", room, end);
+        total = tegroup_impl_add(total, rows); /* scales lie one group after another */
+        TEGROUP_IMPL_RULE(t->scaling == TEGROUP_SCALING_NONE || total <= t->shape.rows, ERROR_CAPACITY, field,
+                          "must have at most shape.rows rows in all groups of a quantised tensor", t->shape.rows,
+                          total);
         if (!view.cols) continue;
         TEGROUP_IMPL_RULE(cols >= 0 && cols <= t->shape.cols, ERROR_CAPACITY, field,
                           "must keep each group within shape.cols", t->shape.cols, cols);
@@ -3651,32 +3695,41 @@ static inline size_t tegroup_impl_element(tegroup_dtype dtype) {
     return dtype == TEGROUP_DTYPE_F4E2M1 ? 1 : (size_t)tegroup_impl_bits(dtype) / 8;
 }
 
-/* A tensor's elements: one buffer, or a list. */
-static inline tegroup_status tegroup_impl_check_data(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                     tegroup_error *error) {
-    const tegroup_shape *shape = &t->shape;
-    const size_t element = tegroup_impl_element(t->dtype);
-    if (!tegroup_impl_listed(t)) {
-        if (tegroup_impl_extent(t) == 0) return TEGROUP_OK;
-        TEGROUP_IMPL_RULE(t->data != NULL, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_PATH(DATA), "must not be NULL", 1, 0);
-        TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->data, element), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(DATA),
-                          "must be aligned to its element", element, (uintptr_t)t->data % element);
-        return TEGROUP_OK;
-    }
-    if (shape->groups == 0) return TEGROUP_OK;
-    TEGROUP_IMPL_RULE(t->pointers != NULL, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_PATH(POINTERS), "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->pointers, sizeof(void *)), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(POINTERS),
-                      "must be aligned to its element", sizeof(void *), (uintptr_t)t->pointers % sizeof(void *));
+/* An address that a call uses. */
+static inline tegroup_status tegroup_impl_check_address(const void *address, size_t alignment, const char *field,
+                                                        tegroup_error *error) {
+    TEGROUP_IMPL_RULE(address != NULL, ERROR_NULL_ARGUMENT, field, "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(address, alignment), ERROR_ALIGNMENT, field,
+                      "must be aligned to its element", alignment, (uintptr_t)address % alignment);
     return TEGROUP_OK;
 }
 
-/* Rules of one tensor's memory, when a call is about to run. What a snapshot in device memory holds, the kernels look
- * at: of one that was not prepared for this shape they write nothing. */
-static inline tegroup_status tegroup_impl_check_memory(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                       tegroup_check_level level, tegroup_error *error) {
+/* A tensor's elements: one buffer, or a list. */
+static inline tegroup_status tegroup_impl_check_data(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                     tegroup_error *error) {
+    if (tegroup_impl_listed(t))
+        return t->shape.groups == 0
+                   ? TEGROUP_OK
+                   : tegroup_impl_check_address(t->pointers, sizeof(void *), TEGROUP_IMPL_PATH(POINTERS), error);
+    return tegroup_impl_extent(t) == 0
+               ? TEGROUP_OK
+               : tegroup_impl_check_address(t->data, tegroup_impl_element(t->dtype), TEGROUP_IMPL_PATH(DATA), error);
+}
+
+/* A tensor's sizes, when a call is about to run. What a snapshot in device memory holds, the kernels look at: of one
+ * that was not prepared for this shape they write nothing. */
+static inline tegroup_status tegroup_impl_check_routing(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                        tegroup_check_level level, tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot_address(t, name, error));
     if (tegroup_impl_ragged(&t->shape) && t->shape.row_sizes.space == TEGROUP_SPACE_HOST)
         TEGROUP_IMPL_TRY(tegroup_impl_check_prepared(t, name, level, error));
+    return TEGROUP_OK;
+}
+
+/* Rules of one tensor's memory, when a call is about to run. */
+static inline tegroup_status tegroup_impl_check_memory(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                       tegroup_check_level level, tegroup_error *error) {
+    TEGROUP_IMPL_TRY(tegroup_impl_check_routing(t, name, level, error));
     return tegroup_impl_check_data(t, name, error);
 }
 
@@ -3978,9 +4031,10 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_converted_scale(const tegroup_impl_scale_g
 
 /* Memory that a call touches. What it writes may share none with anything else that it touches. */
 typedef struct tegroup_impl_buffer {
-    const tegroup_tensor *tensor; /* NULL: memory that is no tensor's                                     */
+    const tegroup_tensor *tensor; /* whose list it is; NULL: no list                                      */
     const void *base, *list;      /* its elements, NULL where they are a list's; that list, which is read */
     int64_t bytes, list_bytes;
+    int32_t columnwise, of_scales; /* of a list: which copy's, and whether of its scales                  */
     const char *field; /* what an error about it names, and how one about another buffer ends: "must not overlap ..." */
     const char *apart;
     int32_t writes;
@@ -4015,6 +4069,20 @@ static inline tegroup_impl_buffer tegroup_impl_tensor_buffer(const tegroup_tenso
     return buffer;
 }
 
+/* The copy that a product reads of a quantised tensor, which stands in the place of the rowwise one, or its scales. */
+static inline tegroup_impl_buffer tegroup_impl_copy_buffer(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                           int columnwise, int of_scales) {
+    tegroup_impl_buffer buffer = tegroup_impl_tensor_buffer(t, name, 0);
+    buffer.columnwise = columnwise;
+    buffer.of_scales = of_scales;
+    if (tegroup_impl_listed(t)) buffer.list = of_scales ? t->scale_pointers : t->pointers;
+    else {
+        buffer.base = of_scales ? t->scale_inv : t->data;
+        buffer.bytes = of_scales ? tegroup_impl_scale_bytes(t, columnwise) : tegroup_impl_copy_bytes(t, columnwise);
+    }
+    return buffer;
+}
+
 static inline tegroup_impl_buffer tegroup_impl_snapshot_buffer(const tegroup_tensor *t) {
     tegroup_layout layout;
     if (t->dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_ragged(&t->shape))
@@ -4046,21 +4114,24 @@ static inline tegroup_impl_buffer tegroup_impl_workspace_buffer(const tegroup_op
 }
 
 /* Does any matrix of a list that the host can walk share memory with a range? */
-static inline int tegroup_impl_entries_overlap(const tegroup_tensor *t, const void *base, int64_t bytes) {
+static inline int tegroup_impl_entries_overlap(const tegroup_impl_buffer *buffer, const void *base, int64_t bytes) {
+    const tegroup_tensor *t = buffer->tensor;
     tegroup_snapshot_view view = tegroup_snapshot_read(NULL);
-    int64_t extent = tegroup_impl_extent_bytes(t);
+    tegroup_tensor one = *t; /* as large as the group */
     int32_t g;
     if (t->pointers_space != TEGROUP_SPACE_HOST) return 0;
     if (tegroup_impl_ragged(&t->shape) && t->shape.row_sizes.space == TEGROUP_SPACE_HOST)
         view = tegroup_snapshot_read(t->shape.snapshot);
     for (g = 0; g < t->shape.groups; g++) {
         if (view.rows) { /* exactly what the group has there */
-            int64_t cols = view.cols ? view.cols[g] : t->shape.cols, ld = t->ld > 0 ? t->ld : cols;
-            extent = 0;
-            if (view.rows[g] > 0 && cols > 0)
-                extent = ((view.rows[g] - 1) * ld + cols) * (tegroup_impl_bits(t->dtype) / 8);
+            one.shape.rows = tegroup_impl_max(0, view.rows[g]);
+            one.shape.cols = view.cols ? view.cols[g] : t->shape.cols;
         }
-        if (tegroup_impl_overlaps(t->pointers[g], extent, base, bytes)) return 1;
+        if (tegroup_impl_overlaps(((void *const *)buffer->list)[g],
+                                  buffer->of_scales ? tegroup_impl_scale_bytes(&one, buffer->columnwise)
+                                                    : tegroup_impl_copy_bytes(&one, buffer->columnwise),
+                                  base, bytes))
+            return 1;
     }
     return 0;
 }
@@ -4070,14 +4141,14 @@ static inline int tegroup_impl_entries_overlap(const tegroup_tensor *t, const vo
 static inline int tegroup_impl_buffer_meets(const tegroup_impl_buffer *out, const void *base, int64_t bytes,
                                             tegroup_check_level level) {
     if (tegroup_impl_overlaps(out->base, out->bytes, base, bytes)) return 1;
-    return level == TEGROUP_CHECK_DEEP && out->tensor && tegroup_impl_entries_overlap(out->tensor, base, bytes);
+    return level == TEGROUP_CHECK_DEEP && out->tensor && tegroup_impl_entries_overlap(out, base, bytes);
 }
 
 static inline int tegroup_impl_data_overlap(const tegroup_impl_buffer *out, const tegroup_impl_buffer *other,
                                             tegroup_check_level level) {
     return tegroup_impl_buffer_meets(out, other->base, other->bytes, level)
            || (level == TEGROUP_CHECK_DEEP && other->tensor
-               && tegroup_impl_entries_overlap(other->tensor, out->base, out->bytes));
+               && tegroup_impl_entries_overlap(other, out->base, out->bytes));
 }
 
 /* The one rule about memory that is written: it lies apart from all other memory, and from every list, its own
@@ -4858,19 +4929,40 @@ static inline tegroup_status tegroup_impl_check_shapes(const tegroup_gemm_desc *
     return TEGROUP_OK;
 }
 
+/* The scalings that b may have beside a's, as a bit set: those whose scales are of the same type. Rows that are not
+ * quantised go with all weights, and in a wgrad, where both operands are rows, with all rows. */
+static inline uint32_t tegroup_impl_scalings_beside(tegroup_scaling a, tegroup_op op) {
+    uint32_t set = 0;
+    int32_t b;
+    for (b = 0; b < TEGROUP_SCALING_COUNT; b++)
+        if (a == TEGROUP_SCALING_NONE || (b == TEGROUP_SCALING_NONE && op == TEGROUP_OP_WGRAD)
+            || tegroup_scaling_info((tegroup_scaling)b)->scale_dtype == tegroup_scaling_info(a)->scale_dtype)
+            set |= 1u << b;
+    return set;
+}
+
 /* Rules between data types. */
 static inline tegroup_status tegroup_impl_check_dtypes(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
                                                        tegroup_error *error) {
     const tegroup_tensor *a = &desc->a, *b = &desc->b, *d = &desc->d;
     int is_f64 = desc->options.compute == TEGROUP_COMPUTE_F64;
+    const uint32_t beside = tegroup_impl_scalings_beside(a->scaling, desc->op);
+    TEGROUP_IMPL_RULE_AS(SCALINGS, beside >> b->scaling & 1u, ERROR_COMBINATION, TEGROUP_IMPL_OPERAND_PATH(B, SCALING),
+                         "must be one that is multiplied with a.scaling", beside, b->scaling);
+    TEGROUP_IMPL_RULE_AS(
+        SCALING, d->scaling == TEGROUP_SCALING_NONE, ERROR_UNSUPPORTED, TEGROUP_IMPL_OPERAND_PATH(D, SCALING),
+        "must be none: a product does not quantise its result, a call after it does", TEGROUP_SCALING_NONE, d->scaling);
     TEGROUP_IMPL_RULE_AS(DTYPE,
-                         tegroup_impl_goes_with(a->dtype, b->dtype)
-                             && (desc->op != TEGROUP_OP_WGRAD /* which has no weights for an operand */
-                                 || tegroup_impl_bits(a->dtype) == tegroup_impl_bits(b->dtype)),
+                         a->scaling != TEGROUP_SCALING_NONE || b->scaling != TEGROUP_SCALING_NONE
+                             || (tegroup_impl_goes_with(a->dtype, b->dtype)
+                                 && (desc->op != TEGROUP_OP_WGRAD /* which has no weights for an operand */
+                                     || tegroup_impl_bits(a->dtype) == tegroup_impl_bits(b->dtype))),
                          ERROR_DTYPE, TEGROUP_IMPL_OPERAND_PATH(B, DTYPE), names->operand[TEGROUP_IMPL_A]->dtype,
                          a->dtype, b->dtype);
     TEGROUP_IMPL_RULE_AS(DTYPE, a->dtype != TEGROUP_DTYPE_F64 || is_f64, ERROR_DTYPE,
                          TEGROUP_IMPL_OPERAND_PATH(A, DTYPE), "F64 needs compute F64", TEGROUP_DTYPE_F32, a->dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPE, b->dtype != TEGROUP_DTYPE_F64 || is_f64, ERROR_DTYPE,
+                         TEGROUP_IMPL_OPERAND_PATH(B, DTYPE), "F64 needs compute F64", TEGROUP_DTYPE_F32, b->dtype);
     TEGROUP_IMPL_RULE_AS(DTYPE, d->dtype != TEGROUP_DTYPE_F64 || is_f64, ERROR_DTYPE,
                          TEGROUP_IMPL_OPERAND_PATH(D, DTYPE), "F64 needs compute F64", TEGROUP_DTYPE_F32, d->dtype);
     if (desc->c.dtype != TEGROUP_DTYPE_UNSET)
@@ -4983,6 +5075,8 @@ static inline tegroup_status tegroup_impl_problem_of(const tegroup_gemm_desc *de
     for (i = 0; i < TEGROUP_IMPL_OPERANDS; i++)
         if (operands[i]->dtype != TEGROUP_DTYPE_UNSET || (i != TEGROUP_IMPL_C && i != TEGROUP_IMPL_BIAS))
             TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(operands[i], names->operand[i], error));
+    for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_B; i++)
+        TEGROUP_IMPL_TRY(tegroup_impl_check_copy_lists(operands[i], names->operand[i], error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_gather(&desc->gather_a, &desc->a, names->operand[TEGROUP_IMPL_A],
                                                TEGROUP_IMPL_A, desc->op, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_gather(&desc->gather_b, &desc->b, names->operand[TEGROUP_IMPL_B],
@@ -5027,6 +5121,11 @@ static inline tegroup_status tegroup_impl_problem_of(const tegroup_gemm_desc *de
     problem->irregular =
         (uint8_t)(problem->irregular
                   | tegroup_impl_ragged(desc->op == TEGROUP_OP_WGRAD ? &desc->d.shape : &desc->b.shape));
+    for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_B; i++) {
+        problem->scale_dtype[i] = (uint8_t)operands[i]->scale_dtype;
+        problem->scale_strides[i] = operands[i]->scale_outer_stride > 0;
+        problem->columnwise_order[i] = (uint8_t)operands[i]->columnwise_order;
+    }
     problem->gathered[TEGROUP_IMPL_A] = desc->gather_a.rows > 0;
     problem->gathered[TEGROUP_IMPL_B] = desc->gather_b.rows > 0;
     problem->alpha_space = (uint8_t)desc->alpha.space;
@@ -5093,7 +5192,8 @@ TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count) {
         {TEGROUP_BACKEND_CUBLASLT_LOOP, 70, 999, 120000, TEGROUP_IMPL_DT(F32), TEGROUP_IMPL_DT(F32),
          TEGROUP_IMPL_SC(NONE), TEGROUP_IMPL_CUBLASLT | TEGROUP_FEATURE_HOST_SIZES, 0,
          "cuBLAS documentation, cublasLtMatmul"},
-        {TEGROUP_BACKEND_CPU, 0, 0, 0, TEGROUP_IMPL_FLOATS, TEGROUP_IMPL_FLOATS, TEGROUP_IMPL_SC(NONE),
+        {TEGROUP_BACKEND_CPU, 0, 0, 0, TEGROUP_IMPL_FLOATS | TEGROUP_IMPL_FP8 | TEGROUP_IMPL_DT(F4E2M1),
+         TEGROUP_IMPL_FLOATS, (1u << TEGROUP_SCALING_COUNT) - 1,
          TEGROUP_IMPL_COMMON | TEGROUP_FEATURE_HOST_SIZES | TEGROUP_FEATURE_HOST_MEMORY | TEGROUP_FEATURE_IRREGULAR
              | TEGROUP_FEATURE_BIAS | TEGROUP_FEATURE_TAIL | TEGROUP_FEATURE_F64 | TEGROUP_FEATURE_GATHER
              | TEGROUP_FEATURE_MIXED,
@@ -5387,7 +5487,88 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_uses(const tegroup_gemm_desc *desc, const 
     return used;
 }
 
-/* ==== [44] An activation in an epilogue (src/core/epilogue.h) ==== */
+/* ==== [44] Quantised operands (src/core/quantised.h) ==== */
+
+/* Does a product sum over the operand's rows? Then it reads the copy that is quantised along columns. */
+TEGROUP_IMPL_HD int tegroup_impl_sums_rows(tegroup_op op, tegroup_impl_operand operand) {
+    return op == TEGROUP_OP_WGRAD || (op == TEGROUP_OP_DGRAD && operand == TEGROUP_IMPL_B);
+}
+
+/* Which copy of a or b a product reads. Where a scale is chosen for as many rows as columns (a group, or a square
+ * block), values are the same along both, and the rowwise copy serves where there is no other. */
+static inline int tegroup_impl_reads_columnwise(const tegroup_gemm_desc *desc, tegroup_impl_operand operand) {
+    const tegroup_tensor *t = operand == TEGROUP_IMPL_A ? &desc->a : &desc->b;
+    const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
+    if (t->scaling == TEGROUP_SCALING_NONE || !tegroup_impl_sums_rows(desc->op, operand)) return 0;
+    return t->columnwise_data || t->columnwise_pointers || facts->choice_outer != facts->block_inner;
+}
+
+/* The operand with that copy in the place of the rowwise one. */
+static inline tegroup_tensor tegroup_impl_as_read(const tegroup_gemm_desc *desc, tegroup_impl_operand operand) {
+    tegroup_tensor t = operand == TEGROUP_IMPL_A ? desc->a : desc->b;
+    if (!tegroup_impl_reads_columnwise(desc, operand)) return t;
+    t.data = t.columnwise_data;
+    t.pointers = t.columnwise_pointers;
+    t.scale_inv = t.columnwise_scale_inv;
+    t.scale_pointers = t.columnwise_scale_pointers;
+    return t;
+}
+
+/* A quantised operand of one group, as lines of m or n that a product sums along k. Element k of a line is at
+ * first + line * line_stride + k * k_stride of `data`. */
+typedef struct tegroup_impl_scaled {
+    const tegroup_scaling_facts *facts; /* NULL: the operand is not quantised                             */
+    const void *data, *scales;          /* of the group, or of all                                        */
+    int64_t first, line_stride, k_stride;
+    tegroup_impl_scale_grid grid;     /* where the group's scales are                                   */
+    double global;                    /* what all values of the group are multiplied by                 */
+    tegroup_dtype dtype, scale_dtype; /* of the elements, and of what the grid counts                   */
+    int32_t columnwise, sums_rows;
+    int64_t elements, stored; /* elements of a transposed copy, and scales, that the groups up to this one take */
+} tegroup_impl_scaled;
+
+/* Before the first group. desc: as the caller made it, or with operands as they are read. */
+static inline tegroup_impl_scaled tegroup_impl_scaled_of(const tegroup_gemm_desc *desc, tegroup_impl_operand operand) {
+    const tegroup_tensor *t = operand == TEGROUP_IMPL_A ? &desc->a : &desc->b;
+    tegroup_impl_scaled scaled;
+    memset(&scaled, 0, sizeof scaled);
+    if (t->scaling == TEGROUP_SCALING_NONE) return scaled;
+    scaled.facts = tegroup_scaling_info(t->scaling);
+    scaled.dtype = t->dtype;
+    scaled.scale_dtype = tegroup_impl_scale_dtype(t, scaled.facts);
+    if (scaled.scale_dtype == TEGROUP_DTYPE_I32) scaled.scale_dtype = TEGROUP_DTYPE_F8E8M0;
+    scaled.columnwise = tegroup_impl_reads_columnwise(desc, operand);
+    scaled.sums_rows = tegroup_impl_sums_rows(desc->op, operand);
+    return scaled;
+}
+
+/* Goes on to group g, the one after the last. t: the operand as it is read. */
+TEGROUP_IMPL_HD void tegroup_impl_scaled_next(tegroup_impl_scaled *scaled, const tegroup_tensor *t,
+                                              const tegroup_snapshot_view *view, int32_t g) {
+    const tegroup_impl_elements at = tegroup_impl_elements_after(t, view, g, scaled->columnwise, scaled->elements);
+    const int listed = tegroup_impl_listed(t);
+    scaled->grid = tegroup_impl_scale_grid_after(t, scaled->facts, view, g, scaled->columnwise, scaled->stored);
+    scaled->data = listed ? t->pointers[g] : t->data;
+    scaled->scales = listed ? t->scale_pointers[g] : t->scale_inv;
+    scaled->first = at.first;
+    scaled->line_stride = scaled->sums_rows ? at.col_stride : at.row_stride;
+    scaled->k_stride = scaled->sums_rows ? at.row_stride : at.col_stride;
+    scaled->global = t->global_scale_inv ? tegroup_impl_f64_of_f32(t->global_scale_inv[g]) : 1;
+    scaled->elements += tegroup_impl_transposed_count(tegroup_impl_group_sides(t, view, g));
+    scaled->stored += scaled->grid.count;
+}
+
+/* The scale of element k of a line, and in *shared how many from k on have it. */
+TEGROUP_IMPL_HD double tegroup_impl_scale_along(const tegroup_impl_scaled *scaled, int64_t line, int64_t k,
+                                                int64_t *shared) {
+    const int k_is_inner = scaled->sums_rows == scaled->columnwise;
+    const int64_t at =
+        k_is_inner ? tegroup_impl_scale_at(&scaled->grid, line, k) : tegroup_impl_scale_at(&scaled->grid, k, line);
+    *shared = tegroup_impl_scale_shared(&scaled->grid, k, !k_is_inner);
+    return tegroup_impl_load_f64(scaled->scale_dtype, scaled->scales, at);
+}
+
+/* ==== [45] An activation in an epilogue (src/core/epilogue.h) ==== */
 
 /* An activation in the epilogue of a forward product, or the gradient of one in that of a dgrad. */
 typedef struct tegroup_impl_epilogue {
@@ -5400,7 +5581,7 @@ typedef struct tegroup_impl_epilogue {
     tegroup_activation_backward_desc gradient; /* of D, whose memory holds sums for grad_row_scale instead */
 } tegroup_impl_epilogue;
 
-/* ==== [45] Prepare a snapshot (src/gemm/prepare.h) ==== */
+/* ==== [46] Prepare a snapshot (src/gemm/prepare.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_prepare(const tegroup_impl_preparation *p,
@@ -5474,7 +5655,7 @@ TEGROUP_API tegroup_status tegroup_shape_prepare(tegroup_shape *shape, void *sna
     return TEGROUP_OK;
 }
 
-/* ==== [46] Rows (src/cpu/rows.h) ==== */
+/* ==== [47] Rows (src/cpu/rows.h) ==== */
 
 /* Rows are worked on in pieces of this many elements, widened to the type of the sums: the choice of a data type is
  * made once a piece, and the loops in between are ones that compilers vectorise. */
@@ -5596,7 +5777,7 @@ static inline double tegroup_impl_dot_f64(const double *x, const double *y, int6
     return sum;
 }
 
-/* ==== [47] CPU GEMM kernel (src/cpu/gemm_kernel.h) ==== */
+/* ==== [48] CPU GEMM kernel (src/cpu/gemm_kernel.h) ==== */
 
 /* The blocked product after Goto and van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication": panels of
  * A and B are copied (and widened to the type of the sums) so that the innermost kernel reads both in order. Each
@@ -6077,7 +6258,128 @@ static inline void tegroup_impl_cpu_block_f64(int32_t m, int64_t k, const double
     }
 }
 
-/* ==== [48] Set-up of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup.h) ==== */
+/* ==== [49] CPU GEMM of quantised operands (src/cpu/quantised.h) ==== */
+
+/* A quantised operand, and what its codes mean. */
+typedef struct tegroup_impl_cpu_codes {
+    tegroup_impl_scaled scaled;
+    float value[256]; /* by code: 16 of them, or all */
+} tegroup_impl_cpu_codes;
+
+static inline void tegroup_impl_cpu_codes_of(const tegroup_gemm_desc *desc, tegroup_impl_operand operand,
+                                             tegroup_impl_cpu_codes *codes) {
+    int32_t i, count;
+    codes->scaled = tegroup_impl_scaled_of(desc, operand);
+    if (!codes->scaled.facts) return;
+    count = 1 << tegroup_impl_bits(codes->scaled.dtype);
+    for (i = 0; i < count; i++) codes->value[i] = tegroup_impl_f32_of_code(codes->scaled.dtype, (uint32_t)i);
+}
+
+/* Goes on to group g, the one after the last. Returns what all its values are multiplied by. */
+static inline double tegroup_impl_cpu_codes_next(tegroup_impl_cpu_codes *codes, const tegroup_tensor *t,
+                                                 const tegroup_snapshot_view *view, int32_t g) {
+    if (!codes->scaled.facts) return 1;
+    tegroup_impl_scaled_next(&codes->scaled, t, view, g);
+    return codes->scaled.global;
+}
+
+/* tegroup_impl_cpu_pack of a quantised operand, from `line` and `from` of k on. The product of a value and its scale is
+ * exact in double, whatever their types, and so is rounded once, to the type of the sums. */
+static inline void tegroup_impl_cpu_pack_codes_f32(const tegroup_impl_cpu_codes *codes, int64_t line, int64_t from,
+                                                    int32_t count, int32_t k, int32_t width, float *panel) {
+    const tegroup_impl_scaled *s = &codes->scaled;
+    const uint8_t *bytes = (const uint8_t *)s->data;
+    const int64_t step = s->k_stride;
+    int32_t i, kk, j;
+    if (count % width != 0)
+        memset(panel + (int64_t)(count / width) * k * width, 0, (size_t)k * (size_t)width * sizeof(float));
+    for (i = 0; i < count; i++)
+        for (kk = 0; kk < k;) {
+            int64_t shared, at = s->first + (line + i) * s->line_stride + (from + kk) * step;
+            const double scale = tegroup_impl_scale_along(s, line + i, from + kk, &shared);
+            const int32_t run = (int32_t)tegroup_impl_min(shared, k - kk);
+            float *to = panel + (int64_t)(i / width) * k * width + (int64_t)kk * width + i % width;
+            if (tegroup_impl_bits(s->dtype) == 8)
+                for (j = 0; j < run; j++, at += step, to += width) *to = (float)(codes->value[bytes[at]] * scale);
+            else
+                for (j = 0; j < run; j++, at += step, to += width)
+                    *to = (float)(codes->value[tegroup_impl_load_code(s->dtype, bytes, at)] * scale);
+            kk += run;
+        }
+}
+
+/* Bias gradient of one group, at most TILE_N columns from j0, whose rows are quantised: sums of them in their order. */
+static inline void tegroup_impl_cpu_sum_codes_f32(const tegroup_gemm_desc *desc, const tegroup_impl_cpu_codes *codes,
+                                                   const tegroup_impl_block *dy, int64_t j0, int64_t n, float *panel,
+                                                   float *sums) {
+    int64_t r0, r, j, c;
+    for (j = 0; j < n; j += TEGROUP_IMPL_CPU_PANEL_N) {
+        const int64_t cols = tegroup_impl_min(TEGROUP_IMPL_CPU_PANEL_N, n - j);
+        for (r0 = 0; r0 < dy->rows; r0 += TEGROUP_IMPL_CPU_TILE_K) {
+            const int64_t rows = tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_K, dy->rows - r0);
+            tegroup_impl_cpu_pack_codes_f32(codes, j0 + j, r0, (int32_t)cols, (int32_t)rows, TEGROUP_IMPL_CPU_PANEL_N,
+                                             panel);
+            for (r = 0; r < rows; r++) {
+                const float scale =
+                    desc->row_scale_dtype != TEGROUP_DTYPE_UNSET
+                        ? tegroup_impl_load_f32(desc->row_scale_dtype, desc->row_scale, dy->row0 + r0 + r)
+                        : 1;
+                for (c = 0; c < cols; c++) sums[j + c] += scale * panel[r * TEGROUP_IMPL_CPU_PANEL_N + c];
+            }
+        }
+        for (c = 0; c < cols; c++) sums[j + c] *= (float)codes->scaled.global;
+    }
+}
+
+/* tegroup_impl_cpu_pack of a quantised operand, from `line` and `from` of k on. The product of a value and its scale is
+ * exact in double, whatever their types, and so is rounded once, to the type of the sums. */
+static inline void tegroup_impl_cpu_pack_codes_f64(const tegroup_impl_cpu_codes *codes, int64_t line, int64_t from,
+                                                    int32_t count, int32_t k, int32_t width, double *panel) {
+    const tegroup_impl_scaled *s = &codes->scaled;
+    const uint8_t *bytes = (const uint8_t *)s->data;
+    const int64_t step = s->k_stride;
+    int32_t i, kk, j;
+    if (count % width != 0)
+        memset(panel + (int64_t)(count / width) * k * width, 0, (size_t)k * (size_t)width * sizeof(double));
+    for (i = 0; i < count; i++)
+        for (kk = 0; kk < k;) {
+            int64_t shared, at = s->first + (line + i) * s->line_stride + (from + kk) * step;
+            const double scale = tegroup_impl_scale_along(s, line + i, from + kk, &shared);
+            const int32_t run = (int32_t)tegroup_impl_min(shared, k - kk);
+            double *to = panel + (int64_t)(i / width) * k * width + (int64_t)kk * width + i % width;
+            if (tegroup_impl_bits(s->dtype) == 8)
+                for (j = 0; j < run; j++, at += step, to += width) *to = (double)(codes->value[bytes[at]] * scale);
+            else
+                for (j = 0; j < run; j++, at += step, to += width)
+                    *to = (double)(codes->value[tegroup_impl_load_code(s->dtype, bytes, at)] * scale);
+            kk += run;
+        }
+}
+
+/* Bias gradient of one group, at most TILE_N columns from j0, whose rows are quantised: sums of them in their order. */
+static inline void tegroup_impl_cpu_sum_codes_f64(const tegroup_gemm_desc *desc, const tegroup_impl_cpu_codes *codes,
+                                                   const tegroup_impl_block *dy, int64_t j0, int64_t n, double *panel,
+                                                   double *sums) {
+    int64_t r0, r, j, c;
+    for (j = 0; j < n; j += TEGROUP_IMPL_CPU_PANEL_N) {
+        const int64_t cols = tegroup_impl_min(TEGROUP_IMPL_CPU_PANEL_N, n - j);
+        for (r0 = 0; r0 < dy->rows; r0 += TEGROUP_IMPL_CPU_TILE_K) {
+            const int64_t rows = tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_K, dy->rows - r0);
+            tegroup_impl_cpu_pack_codes_f64(codes, j0 + j, r0, (int32_t)cols, (int32_t)rows, TEGROUP_IMPL_CPU_PANEL_N,
+                                             panel);
+            for (r = 0; r < rows; r++) {
+                const double scale =
+                    desc->row_scale_dtype != TEGROUP_DTYPE_UNSET
+                        ? tegroup_impl_load_f64(desc->row_scale_dtype, desc->row_scale, dy->row0 + r0 + r)
+                        : 1;
+                for (c = 0; c < cols; c++) sums[j + c] += scale * panel[r * TEGROUP_IMPL_CPU_PANEL_N + c];
+            }
+        }
+        for (c = 0; c < cols; c++) sums[j + c] *= (double)codes->scaled.global;
+    }
+}
+
+/* ==== [50] Set-up of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup.h) ==== */
 
 /* The arrays that a grouped cuBLASLt matmul reads, in order, with [groups] entries each: of 8 bytes, but floats in the
  * last two. cuBLASLt is column-major and computes the transpose of D, so its A is the descriptor's b and its B the
@@ -6466,7 +6768,7 @@ static inline void tegroup_impl_lt_loop_workspace(const tegroup_plan *plan, tegr
     }
 }
 
-/* ==== [49] Hopper GEMM: the table of kernels (src/cuda/sm90_kernels.h) ==== */
+/* ==== [51] Hopper GEMM: the table of kernels (src/cuda/sm90_kernels.h) ==== */
 
 #define TEGROUP_IMPL_SM90_K           64  /* k of a pipeline stage: 128 bytes, the widest swizzle of TMA */
 #define TEGROUP_IMPL_SM90_MOST_BLOCKS 160 /* the most blocks; no Hopper GPU has more than 144 multiprocessors */
@@ -6571,7 +6873,7 @@ static inline int tegroup_impl_sm90_runs(const tegroup_problem *p, int32_t kerne
                || TEGROUP_IMPL_SM90_ADDS_BIAS(row->op, row->tile_n, row->flips));
 }
 
-/* ==== [50] Hopper GEMM: what tiles cost, and which block is done first (src/cuda/sm90_balance.h) ==== */
+/* ==== [52] Hopper GEMM: what tiles cost, and which block is done first (src/cuda/sm90_balance.h) ==== */
 
 /* A tile row ends in two narrow tiles where these hold the columns that are left: 4,096 columns are 20 tiles of 192 and
  * two of 128, and no tile is partly empty. A forward product or dgrad with at least this k balances blocks if it has
@@ -6675,7 +6977,7 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_assign(tegroup_impl_sm90_loads *loads,
     return given;
 }
 
-/* ==== [51] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
+/* ==== [53] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
 
 /* Constants of the prediction besides those of each kernel in the table, together with which the times were fitted. */
 #define TEGROUP_IMPL_SM90_STRETCH_US 0.55 /* us to find a stretch, or to assign a wave of its tiles */
@@ -6981,7 +7283,7 @@ static inline void tegroup_impl_sm90_tile(const tegroup_gemm_desc *desc, const t
     forecast->us = taken.us.total;
 }
 
-/* ==== [52] The backends, a row of functions each (src/gemm/backends.h) ==== */
+/* ==== [54] The backends, a row of functions each (src/gemm/backends.h) ==== */
 
 /* What a backend can be asked: a function type for each question. */
 typedef void tegroup_impl_workspace_function(const tegroup_plan *plan, tegroup_layout *layout);
@@ -7128,7 +7430,7 @@ static inline uint32_t tegroup_impl_built(void) {
     return built;
 }
 
-/* ==== [53] What each backend can do (src/gemm/verdicts.h) ==== */
+/* ==== [55] What each backend can do (src/gemm/verdicts.h) ==== */
 
 /* Backends in order of preference. If only the device knows d's columns, CUBLASLT_GROUPED gives NaN for groups whose D
  * it cannot store (see tegroup_impl_setup_group), so it comes after PORTABLE, which takes any. */
@@ -7257,6 +7559,12 @@ static inline int tegroup_impl_judge_types(tegroup_impl_case *c) {
     TEGROUP_IMPL_NEED_AS(DTYPES, rule->operand_dtypes >> p->a & 1u, ERROR_UNSUPPORTED,
                          TEGROUP_IMPL_OPERAND_PATH(A, DTYPE), "must be one that the backend multiplies here",
                          rule->operand_dtypes, p->a);
+    TEGROUP_IMPL_NEED_AS(SCALINGS, rule->scalings >> p->a_scaling & 1u, ERROR_UNSUPPORTED,
+                         TEGROUP_IMPL_OPERAND_PATH(A, SCALING), "must be one that the backend knows here",
+                         rule->scalings, p->a_scaling);
+    TEGROUP_IMPL_NEED_AS(SCALINGS, rule->scalings >> p->b_scaling & 1u, ERROR_UNSUPPORTED,
+                         TEGROUP_IMPL_OPERAND_PATH(B, SCALING), "must be one that the backend knows here",
+                         rule->scalings, p->b_scaling);
     TEGROUP_IMPL_NEED_AS(DTYPE, p->a != TEGROUP_DTYPE_F32 || p->b == p->a || TEGROUP_IMPL_HAS(MIXED), ERROR_UNSUPPORTED,
                          TEGROUP_IMPL_OPERAND_PATH(B, DTYPE),
                          "must be F32, too: the backend multiplies no F32 by weights of 16 bits", p->a, p->b);
@@ -7265,12 +7573,6 @@ static inline int tegroup_impl_judge_types(tegroup_impl_case *c) {
                          TEGROUP_DTYPE_BF16, p->a);
     TEGROUP_IMPL_NEED(p->op == TEGROUP_OP_FORWARD || !(without & TEGROUP_IMPL_WITHOUT_BACKWARD), ERROR_NOT_BUILT, "op",
                       "must be FORWARD in a build with TEGROUP_NO_BACKWARD", TEGROUP_OP_FORWARD, p->op);
-    TEGROUP_IMPL_NEED_AS(SCALINGS, rule->scalings >> p->a_scaling & 1u, ERROR_UNSUPPORTED,
-                         TEGROUP_IMPL_OPERAND_PATH(A, SCALING), "must be one that the backend knows here",
-                         rule->scalings, p->a_scaling);
-    TEGROUP_IMPL_NEED_AS(SCALINGS, rule->scalings >> p->b_scaling & 1u, ERROR_UNSUPPORTED,
-                         TEGROUP_IMPL_OPERAND_PATH(B, SCALING), "must be one that the backend knows here",
-                         rule->scalings, p->b_scaling);
     TEGROUP_IMPL_NEED_AS(DTYPES, rule->result_dtypes >> p->d & 1u, ERROR_UNSUPPORTED,
                          TEGROUP_IMPL_OPERAND_PATH(D, DTYPE), "must be one that the backend writes",
                          rule->result_dtypes, p->d);
@@ -7441,7 +7743,7 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     return c.met;
 }
 
-/* ==== [54] Explain and plan (src/gemm/plan.h) ==== */
+/* ==== [56] Explain and plan (src/gemm/plan.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 /* Describes the current device as a target; sm stays 0 without one. Returns the device, or -1. */
@@ -7705,7 +8007,7 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     return tegroup_impl_plan_make(desc, tegroup_impl_gemm_names(), target, plan, error);
 }
 
-/* ==== [55] CPU GEMM (src/cpu/gemm.h) ==== */
+/* ==== [57] CPU GEMM (src/cpu/gemm.h) ==== */
 
 /* tegroup_impl_cpu_pack for rows that an index picks: from row `row` and column `col` of the group on. The rows are the
  * lines, or where along_k is set what is summed over. */
@@ -7730,7 +8032,8 @@ static inline void tegroup_impl_cpu_pack_gathered_f32(tegroup_dtype dtype, const
 
 /* One tile of one group: rows i0.., columns j0.. of D, from an empty sum to the stored result. */
 static inline void tegroup_impl_cpu_gemm_tile_f32(const tegroup_gemm_desc *desc, const tegroup_impl_product *p,
-                                                   int64_t i0, int64_t j0, float *scratch) {
+                                                   const tegroup_impl_cpu_codes codes[2], int64_t i0, int64_t j0,
+                                                   float *scratch) {
     float *a = scratch, *b = a + TEGROUP_IMPL_CPU_TILE_M_PADDED * TEGROUP_IMPL_CPU_TILE_K,
          *sums = b + TEGROUP_IMPL_CPU_TILE_K * TEGROUP_IMPL_CPU_PANEL_N;
     int32_t m = (int32_t)tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_M, p->m - i0),
@@ -7748,7 +8051,9 @@ static inline void tegroup_impl_cpu_gemm_tile_f32(const tegroup_gemm_desc *desc,
     memset(sums, 0, (size_t)(m + TEGROUP_IMPL_MICRO_M) * TEGROUP_IMPL_CPU_TILE_N * sizeof(float));
     for (k0 = 0; k0 < p->k; k0 += most) {
         const int32_t k = (int32_t)tegroup_impl_min(most, p->k - k0);
-        if (desc->gather_a.rows > 0)
+        if (codes[TEGROUP_IMPL_A].scaled.facts)
+            tegroup_impl_cpu_pack_codes_f32(&codes[TEGROUP_IMPL_A], i0, k0, m, k, TEGROUP_IMPL_MICRO_M, a);
+        else if (desc->gather_a.rows > 0)
             tegroup_impl_cpu_pack_gathered_f32(desc->a.dtype, &desc->gather_a, &p->a, wgrad ? k0 : i0, wgrad ? i0 : k0,
                                                 wgrad, m, k, TEGROUP_IMPL_MICRO_M, a);
         else
@@ -7756,13 +8061,16 @@ static inline void tegroup_impl_cpu_gemm_tile_f32(const tegroup_gemm_desc *desc,
                                        p->a_k, m, k, TEGROUP_IMPL_MICRO_M, a);
         for (j = 0; j < n; j += TEGROUP_IMPL_MICRO_N_f32) { /* a panel of B stays in the first cache for all of A */
             const int32_t cols = n - j < TEGROUP_IMPL_MICRO_N_f32 ? n - j : TEGROUP_IMPL_MICRO_N_f32;
-            kk = desc->gather_b.rows > 0
+            kk = desc->gather_b.rows > 0 || codes[TEGROUP_IMPL_B].scaled.facts
                      ? 0
                      : TEGROUP_IMPL_FEW_f32(desc->b.dtype, p->b.base, p->b.first + (j0 + j) * p->b_line + k0 * p->b_k,
                                              p->b_line, p->b_k, m, cols, k, a, b, sums + j);
             for (; kk < k; kk += TEGROUP_IMPL_CPU_TILE_K) {
                 const int32_t deep = k - kk < TEGROUP_IMPL_CPU_TILE_K ? k - kk : TEGROUP_IMPL_CPU_TILE_K;
-                if (desc->gather_b.rows > 0)
+                if (codes[TEGROUP_IMPL_B].scaled.facts)
+                    tegroup_impl_cpu_pack_codes_f32(&codes[TEGROUP_IMPL_B], j0 + j, k0 + kk, cols, deep,
+                                                     TEGROUP_IMPL_MICRO_N_f32, b);
+                else if (desc->gather_b.rows > 0)
                     tegroup_impl_cpu_pack_gathered_f32(desc->b.dtype, &desc->gather_b, &p->b, k0 + kk, j0 + j, 1, cols,
                                                         deep, TEGROUP_IMPL_MICRO_N_f32, b);
                 else
@@ -7797,13 +8105,15 @@ static inline void tegroup_impl_cpu_gemm_tile_f32(const tegroup_gemm_desc *desc,
 
 /* Bias gradient of one group, TILE_N columns from j0: sums of dY's rows in their order. */
 static inline void tegroup_impl_cpu_bias_grad_f32(const tegroup_gemm_desc *desc, const tegroup_impl_product *p,
-                                                   int64_t j0) {
+                                                   const tegroup_impl_cpu_codes codes[2], int64_t j0, float *scratch) {
     float sums[TEGROUP_IMPL_CPU_TILE_N];
     const tegroup_impl_block *dy = tegroup_impl_biased_block(desc, p);
     const tegroup_dtype dtype = tegroup_impl_biased(desc)->dtype;
+    const tegroup_impl_cpu_codes *quantised = &codes[desc->bias_of_b ? TEGROUP_IMPL_B : TEGROUP_IMPL_A];
     int64_t n = tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_N, tegroup_impl_min(dy->cols, p->bias.cols) - j0), r, j;
     memset(sums, 0, sizeof sums);
-    for (r = 0; r < dy->rows; r++) {
+    if (quantised->scaled.facts) tegroup_impl_cpu_sum_codes_f32(desc, quantised, dy, j0, n, scratch, sums);
+    for (r = 0; r < dy->rows && !quantised->scaled.facts; r++) {
         float scale = desc->row_scale_dtype != TEGROUP_DTYPE_UNSET
                          ? tegroup_impl_load_f32(desc->row_scale_dtype, desc->row_scale, dy->row0 + r)
                          : 1;
@@ -7840,7 +8150,8 @@ static inline void tegroup_impl_cpu_pack_gathered_f64(tegroup_dtype dtype, const
 
 /* One tile of one group: rows i0.., columns j0.. of D, from an empty sum to the stored result. */
 static inline void tegroup_impl_cpu_gemm_tile_f64(const tegroup_gemm_desc *desc, const tegroup_impl_product *p,
-                                                   int64_t i0, int64_t j0, double *scratch) {
+                                                   const tegroup_impl_cpu_codes codes[2], int64_t i0, int64_t j0,
+                                                   double *scratch) {
     double *a = scratch, *b = a + TEGROUP_IMPL_CPU_TILE_M_PADDED * TEGROUP_IMPL_CPU_TILE_K,
          *sums = b + TEGROUP_IMPL_CPU_TILE_K * TEGROUP_IMPL_CPU_PANEL_N;
     int32_t m = (int32_t)tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_M, p->m - i0),
@@ -7858,7 +8169,9 @@ static inline void tegroup_impl_cpu_gemm_tile_f64(const tegroup_gemm_desc *desc,
     memset(sums, 0, (size_t)(m + TEGROUP_IMPL_MICRO_M) * TEGROUP_IMPL_CPU_TILE_N * sizeof(double));
     for (k0 = 0; k0 < p->k; k0 += most) {
         const int32_t k = (int32_t)tegroup_impl_min(most, p->k - k0);
-        if (desc->gather_a.rows > 0)
+        if (codes[TEGROUP_IMPL_A].scaled.facts)
+            tegroup_impl_cpu_pack_codes_f64(&codes[TEGROUP_IMPL_A], i0, k0, m, k, TEGROUP_IMPL_MICRO_M, a);
+        else if (desc->gather_a.rows > 0)
             tegroup_impl_cpu_pack_gathered_f64(desc->a.dtype, &desc->gather_a, &p->a, wgrad ? k0 : i0, wgrad ? i0 : k0,
                                                 wgrad, m, k, TEGROUP_IMPL_MICRO_M, a);
         else
@@ -7866,13 +8179,16 @@ static inline void tegroup_impl_cpu_gemm_tile_f64(const tegroup_gemm_desc *desc,
                                        p->a_k, m, k, TEGROUP_IMPL_MICRO_M, a);
         for (j = 0; j < n; j += TEGROUP_IMPL_MICRO_N_f64) { /* a panel of B stays in the first cache for all of A */
             const int32_t cols = n - j < TEGROUP_IMPL_MICRO_N_f64 ? n - j : TEGROUP_IMPL_MICRO_N_f64;
-            kk = desc->gather_b.rows > 0
+            kk = desc->gather_b.rows > 0 || codes[TEGROUP_IMPL_B].scaled.facts
                      ? 0
                      : TEGROUP_IMPL_FEW_f64(desc->b.dtype, p->b.base, p->b.first + (j0 + j) * p->b_line + k0 * p->b_k,
                                              p->b_line, p->b_k, m, cols, k, a, b, sums + j);
             for (; kk < k; kk += TEGROUP_IMPL_CPU_TILE_K) {
                 const int32_t deep = k - kk < TEGROUP_IMPL_CPU_TILE_K ? k - kk : TEGROUP_IMPL_CPU_TILE_K;
-                if (desc->gather_b.rows > 0)
+                if (codes[TEGROUP_IMPL_B].scaled.facts)
+                    tegroup_impl_cpu_pack_codes_f64(&codes[TEGROUP_IMPL_B], j0 + j, k0 + kk, cols, deep,
+                                                     TEGROUP_IMPL_MICRO_N_f64, b);
+                else if (desc->gather_b.rows > 0)
                     tegroup_impl_cpu_pack_gathered_f64(desc->b.dtype, &desc->gather_b, &p->b, k0 + kk, j0 + j, 1, cols,
                                                         deep, TEGROUP_IMPL_MICRO_N_f64, b);
                 else
@@ -7907,13 +8223,15 @@ static inline void tegroup_impl_cpu_gemm_tile_f64(const tegroup_gemm_desc *desc,
 
 /* Bias gradient of one group, TILE_N columns from j0: sums of dY's rows in their order. */
 static inline void tegroup_impl_cpu_bias_grad_f64(const tegroup_gemm_desc *desc, const tegroup_impl_product *p,
-                                                   int64_t j0) {
+                                                   const tegroup_impl_cpu_codes codes[2], int64_t j0, double *scratch) {
     double sums[TEGROUP_IMPL_CPU_TILE_N];
     const tegroup_impl_block *dy = tegroup_impl_biased_block(desc, p);
     const tegroup_dtype dtype = tegroup_impl_biased(desc)->dtype;
+    const tegroup_impl_cpu_codes *quantised = &codes[desc->bias_of_b ? TEGROUP_IMPL_B : TEGROUP_IMPL_A];
     int64_t n = tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_N, tegroup_impl_min(dy->cols, p->bias.cols) - j0), r, j;
     memset(sums, 0, sizeof sums);
-    for (r = 0; r < dy->rows; r++) {
+    if (quantised->scaled.facts) tegroup_impl_cpu_sum_codes_f64(desc, quantised, dy, j0, n, scratch, sums);
+    for (r = 0; r < dy->rows && !quantised->scaled.facts; r++) {
         double scale = desc->row_scale_dtype != TEGROUP_DTYPE_UNSET
                          ? tegroup_impl_load_f64(desc->row_scale_dtype, desc->row_scale, dy->row0 + r)
                          : 1;
@@ -7949,11 +8267,14 @@ static inline void tegroup_impl_cpu_fill_row(const tegroup_tensor *t, int64_t ro
 /* Everything that a thread of the team does; the loops hand out their iterations among the threads. */
 static inline void tegroup_impl_cpu_gemm_thread(const tegroup_gemm_desc *desc, const tegroup_snapshot_view views[4],
                                                 int32_t thread) {
+    tegroup_impl_cpu_codes codes[2];
     char *scratch = (char *)desc->options.workspace + thread * tegroup_impl_cpu_panel_bytes(desc->options.compute);
     int is_f64 = desc->options.compute == TEGROUP_COMPUTE_F64;
     int bias_grad = desc->op == TEGROUP_OP_WGRAD && desc->bias.dtype != TEGROUP_DTYPE_UNSET;
     int32_t groups = desc->a.shape.groups, g;
     int64_t t;
+    tegroup_impl_cpu_codes_of(desc, TEGROUP_IMPL_A, &codes[TEGROUP_IMPL_A]);
+    tegroup_impl_cpu_codes_of(desc, TEGROUP_IMPL_B, &codes[TEGROUP_IMPL_B]);
     for (g = 0; g < groups; g++) {
         tegroup_impl_product p = tegroup_impl_product_of(desc, views, g, 1, 0);
         int64_t tiles_n = tegroup_impl_ceil_div(tegroup_impl_max(0, p.n), TEGROUP_IMPL_CPU_TILE_N);
@@ -7963,16 +8284,19 @@ static inline void tegroup_impl_cpu_gemm_thread(const tegroup_gemm_desc *desc, c
                 tegroup_impl_min(tegroup_impl_biased_block(desc, &p)->cols, p.bias.cols), TEGROUP_IMPL_CPU_TILE_N)
                                  : 0;
         if (p.untouched) tiles = 0;
+        p.alpha *= tegroup_impl_cpu_codes_next(&codes[TEGROUP_IMPL_A], &desc->a, &views[TEGROUP_IMPL_A], g)
+                   * tegroup_impl_cpu_codes_next(&codes[TEGROUP_IMPL_B], &desc->b, &views[TEGROUP_IMPL_B], g);
         TEGROUP_IMPL_OMP(omp for schedule(dynamic, 1) nowait)
         for (t = 0; t < tiles; t++) {
             int64_t i0 = t / tiles_n * TEGROUP_IMPL_CPU_TILE_M, j0 = t % tiles_n * TEGROUP_IMPL_CPU_TILE_N;
-            if (is_f64) tegroup_impl_cpu_gemm_tile_f64(desc, &p, i0, j0, (double *)(void *)scratch);
-            else tegroup_impl_cpu_gemm_tile_f32(desc, &p, i0, j0, (float *)(void *)scratch);
+            if (is_f64) tegroup_impl_cpu_gemm_tile_f64(desc, &p, codes, i0, j0, (double *)(void *)scratch);
+            else tegroup_impl_cpu_gemm_tile_f32(desc, &p, codes, i0, j0, (float *)(void *)scratch);
         }
         TEGROUP_IMPL_OMP(omp for schedule(dynamic, 1) nowait)
         for (t = 0; t < chunks; t++) {
-            if (is_f64) tegroup_impl_cpu_bias_grad_f64(desc, &p, t * TEGROUP_IMPL_CPU_TILE_N);
-            else tegroup_impl_cpu_bias_grad_f32(desc, &p, t * TEGROUP_IMPL_CPU_TILE_N);
+            const int64_t j0 = t * TEGROUP_IMPL_CPU_TILE_N;
+            if (is_f64) tegroup_impl_cpu_bias_grad_f64(desc, &p, codes, j0, (double *)(void *)scratch);
+            else tegroup_impl_cpu_bias_grad_f32(desc, &p, codes, j0, (float *)(void *)scratch);
         }
     }
     if (desc->tail != TEGROUP_TAIL_KEEP && views[TEGROUP_IMPL_D].header) {
@@ -8015,8 +8339,11 @@ static inline int32_t tegroup_impl_cpu_gemm_team(int32_t threads, const tegroup_
 static inline tegroup_status tegroup_impl_cpu_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                    struct CUstream_st *stream, tegroup_error *error) {
     tegroup_snapshot_view views[4];
+    tegroup_gemm_desc read = *desc;
     int32_t i;
     const tegroup_tensor *tensors[4];
+    read.a = tegroup_impl_as_read(desc, TEGROUP_IMPL_A);
+    read.b = tegroup_impl_as_read(desc, TEGROUP_IMPL_B);
     tensors[TEGROUP_IMPL_A] = &desc->a;
     tensors[TEGROUP_IMPL_B] = &desc->b;
     tensors[TEGROUP_IMPL_C] = &desc->c;
@@ -8028,15 +8355,15 @@ static inline tegroup_status tegroup_impl_cpu_gemm(const tegroup_plan *plan, con
                                       : NULL);
     (void)plan, (void)stream, (void)error;
 #if defined(_OPENMP)
-#pragma omp parallel num_threads((int)tegroup_impl_cpu_gemm_team(plan->threads, desc, views))
-    tegroup_impl_cpu_gemm_thread(desc, views, (int32_t)omp_get_thread_num());
+#pragma omp parallel num_threads((int)tegroup_impl_cpu_gemm_team(plan->threads, &read, views))
+    tegroup_impl_cpu_gemm_thread(&read, views, (int32_t)omp_get_thread_num());
 #else
-    tegroup_impl_cpu_gemm_thread(desc, views, 0); /* there is one thread */
+    tegroup_impl_cpu_gemm_thread(&read, views, 0); /* there is one thread */
 #endif
     return TEGROUP_OK;
 }
 
-/* ==== [56] What a call checks (src/gemm/check.h) ==== */
+/* ==== [58] What a call checks (src/gemm/check.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm_desc *desc,
@@ -8088,6 +8415,9 @@ static inline tegroup_status tegroup_impl_check_planned(const tegroup_problem *p
     TEGROUP_IMPL_SAME_EACH(has_elements, 4, ELEMENTS);
     TEGROUP_IMPL_SAME_EACH(pointers_space, 5, POINTERS_SPACE);
     TEGROUP_IMPL_SAME_EACH(gathered, 2, GATHER_ROWS);
+    TEGROUP_IMPL_SAME_EACH(scale_dtype, 2, SCALE_DTYPE);
+    TEGROUP_IMPL_SAME_EACH(scale_strides, 2, SCALE_OUTER_STRIDE);
+    TEGROUP_IMPL_SAME_EACH(columnwise_order, 2, COLUMNWISE_ORDER);
     TEGROUP_IMPL_SAME(alpha_space, "alpha.space");
     TEGROUP_IMPL_SAME(alpha_stride, "alpha.stride");
     TEGROUP_IMPL_SAME(beta_space, "beta.space");
@@ -8132,11 +8462,12 @@ static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *pla
     const tegroup_tensor *d = &desc->d, *c = &desc->c, *tensors[TEGROUP_IMPL_OPERANDS];
     const tegroup_tensor a = tegroup_impl_stored(&desc->a, &desc->gather_a),
                          b = tegroup_impl_stored(&desc->b, &desc->gather_b);
-    const int in_place = c->data == d->data && c->pointers == d->pointers && tegroup_impl_ld(c) == tegroup_impl_ld(d)
-                         && (tegroup_impl_ragged(&d->shape)
-                                 ? c->shape.snapshot == d->shape.snapshot
-                                 : tegroup_impl_group_stride(c) == tegroup_impl_group_stride(d));
-    tegroup_impl_buffer buffers[2 * TEGROUP_IMPL_OPERANDS + 6];
+    const int in_place =
+        c->data == d->data && c->pointers == d->pointers && tegroup_impl_ld(c) == tegroup_impl_ld(d)
+        && (tegroup_impl_ragged(&d->shape) ? c->shape.snapshot == d->shape.snapshot
+                                           : tegroup_impl_group_stride(c) == tegroup_impl_group_stride(d));
+    tegroup_impl_buffer buffers[2 * TEGROUP_IMPL_OPERANDS + 10];
+    tegroup_tensor read[2]; /* of quantised operands, for the lists' sake */
     int32_t i, count = 0;
     tensors[TEGROUP_IMPL_A] = &a;
     tensors[TEGROUP_IMPL_B] = &b;
@@ -8146,7 +8477,14 @@ static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *pla
     buffers[count++] = tegroup_impl_workspace_buffer(&desc->options, plan->workspace_bytes);
     buffers[count++] = tegroup_impl_tensor_buffer(d, names->operand[TEGROUP_IMPL_D], 1);
     for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_C; i++)
-        if (tensors[i]->dtype != TEGROUP_DTYPE_UNSET) {
+        if (i <= TEGROUP_IMPL_B && tensors[i]->scaling != TEGROUP_SCALING_NONE) {
+            const int columnwise = tegroup_impl_reads_columnwise(desc, (tegroup_impl_operand)i);
+            read[i] = tegroup_impl_as_read(desc, (tegroup_impl_operand)i);
+            buffers[count++] = tegroup_impl_copy_buffer(&read[i], names->operand[i], columnwise, 0);
+            buffers[count++] = tegroup_impl_copy_buffer(&read[i], names->operand[i], columnwise, 1);
+            buffers[count++] = tegroup_impl_buffer_of(read[i].global_scale_inv, 4 * (int64_t)read[i].shape.groups, NULL,
+                                                      names->operand[i]->apart, 0);
+        } else if (tensors[i]->dtype != TEGROUP_DTYPE_UNSET) {
             buffers[count] = tegroup_impl_tensor_buffer(tensors[i], names->operand[i], 0);
             if (i == TEGROUP_IMPL_C) buffers[count].twin = 1;
             if (i == TEGROUP_IMPL_C && !in_place)
@@ -8209,14 +8547,74 @@ static inline tegroup_status tegroup_impl_check_groups_meet(const tegroup_gemm_d
 }
 
 /* Checks a list's address for a group that uses it. */
-static inline tegroup_status tegroup_impl_check_entry(const tegroup_tensor *t, const tegroup_impl_name *name, int32_t g,
-                                                      tegroup_error *error) {
-    const size_t element = tegroup_impl_element(t->dtype);
-    TEGROUP_IMPL_RULE(t->pointers[g] != NULL, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_PATH(POINTERS),
+static inline tegroup_status tegroup_impl_check_entry(void *const *list, tegroup_dtype dtype, const char *field,
+                                                      int32_t g, tegroup_error *error) {
+    const size_t element = tegroup_impl_element(dtype);
+    TEGROUP_IMPL_RULE(list[g] != NULL, ERROR_NULL_ARGUMENT, field,
                       "must hold no NULL for a group that is worked on; got the group's index", -1, g);
-    TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->pointers[g], element), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(POINTERS),
-                      "must hold addresses aligned to the element", element, (uintptr_t)t->pointers[g] % element);
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(list[g], element), ERROR_ALIGNMENT, field,
+                      "must hold addresses aligned to the element", element, (uintptr_t)list[g] % element);
     return TEGROUP_OK;
+}
+
+/* What a call reads of a quantised operand: one of its copies, and that one's scales. */
+typedef struct tegroup_impl_copy_paths {
+    const char *data, *scales; /* the buffers or the lists */
+} tegroup_impl_copy_paths;
+static inline tegroup_impl_copy_paths tegroup_impl_copy_paths_of(const tegroup_impl_name *name, int listed,
+                                                                 int columnwise) {
+    tegroup_impl_copy_paths paths;
+    if (listed) {
+        paths.data = columnwise ? TEGROUP_IMPL_PATH(COLUMNWISE_POINTERS) : TEGROUP_IMPL_PATH(POINTERS);
+        paths.scales = columnwise ? TEGROUP_IMPL_PATH(COLUMNWISE_SCALE_POINTERS) : TEGROUP_IMPL_PATH(SCALE_POINTERS);
+    } else {
+        paths.data = columnwise ? TEGROUP_IMPL_PATH(COLUMNWISE_DATA) : TEGROUP_IMPL_PATH(DATA);
+        paths.scales = columnwise ? TEGROUP_IMPL_PATH(COLUMNWISE_SCALE_INV) : TEGROUP_IMPL_PATH(SCALE_INV);
+    }
+    return paths;
+}
+
+/* Alignment of scales: of I32, that of words. */
+static inline tegroup_dtype tegroup_impl_stored_scales(const tegroup_tensor *t) {
+    return tegroup_impl_scale_dtype(t, tegroup_scaling_info(t->scaling));
+}
+
+/* The memory of a, b, bias and whatever else is an operand: of a quantised one, the copy that is read and no other. */
+static inline tegroup_status tegroup_impl_check_operand(const tegroup_gemm_desc *desc, tegroup_impl_operand operand,
+                                                        const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                        tegroup_error *error) {
+    const tegroup_check_level level = desc->options.check_level;
+    const int listed = tegroup_impl_listed(t);
+    tegroup_impl_copy_paths paths;
+    tegroup_tensor read;
+    if (t->scaling == TEGROUP_SCALING_NONE) return tegroup_impl_check_memory(t, name, level, error);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_routing(t, name, level, error));
+    if (listed ? t->shape.groups == 0 : tegroup_impl_extent(t) == 0) return TEGROUP_OK;
+    read = tegroup_impl_as_read(desc, operand);
+    paths = tegroup_impl_copy_paths_of(name, listed, tegroup_impl_reads_columnwise(desc, operand));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_address(listed ? (const void *)read.pointers : read.data,
+                                                listed ? sizeof(void *) : tegroup_impl_element(t->dtype), paths.data,
+                                                error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_address(
+        listed ? (const void *)read.scale_pointers : read.scale_inv,
+        listed ? sizeof(void *) : tegroup_impl_element(tegroup_impl_stored_scales(t)), paths.scales, error));
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->global_scale_inv, sizeof(float)), ERROR_ALIGNMENT,
+                      TEGROUP_IMPL_PATH(GLOBAL_SCALE_INV), "must be aligned to its element", sizeof(float),
+                      (uintptr_t)t->global_scale_inv % sizeof(float));
+    return TEGROUP_OK;
+}
+
+/* The addresses of one group in the lists of an operand. */
+static inline tegroup_status tegroup_impl_check_group_entries(const tegroup_gemm_desc *desc,
+                                                              tegroup_impl_operand operand, const tegroup_tensor *t,
+                                                              const tegroup_impl_name *name, int32_t g,
+                                                              tegroup_error *error) {
+    tegroup_impl_copy_paths paths;
+    if (t->scaling == TEGROUP_SCALING_NONE)
+        return tegroup_impl_check_entry(t->pointers, t->dtype, TEGROUP_IMPL_PATH(POINTERS), g, error);
+    paths = tegroup_impl_copy_paths_of(name, 1, tegroup_impl_reads_columnwise(desc, operand));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_entry(t->pointers, t->dtype, paths.data, g, error));
+    return tegroup_impl_check_entry(t->scale_pointers, tegroup_impl_stored_scales(t), paths.scales, g, error);
 }
 
 /* In a list that is written, no two groups' buffers share a byte, or one of them would be lost. They may be windows of
@@ -8247,24 +8645,28 @@ static inline tegroup_status tegroup_impl_check_entries(const tegroup_tensor *t,
  * deep level the buffers of results against each other. */
 static inline tegroup_status tegroup_impl_check_lists(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
                                                       tegroup_error *error) {
-    const tegroup_tensor *tensors[5] = {&desc->a, &desc->b, &desc->c, &desc->d, &desc->bias};
-    tegroup_gemm_desc host; /* without scalars that the host may not read */
+    tegroup_gemm_desc host; /* as it is read, without scalars that the host may not read */
+    const tegroup_tensor *tensors[5] = {&host.a, &host.b, &desc->c, &desc->d, &desc->bias};
     tegroup_snapshot_view views[4];
     unsigned char used[TEGROUP_MAX_GROUPS]; /* for each group, a bit for each list that it uses */
     uint32_t listed = 0;
     int32_t i, g;
+    host = *desc;
+    host.a = tegroup_impl_as_read(desc, TEGROUP_IMPL_A);
+    host.b = tegroup_impl_as_read(desc, TEGROUP_IMPL_B);
     for (i = 0; i < 5; i++)
         if (tensors[i]->dtype != TEGROUP_DTYPE_UNSET && tensors[i]->pointers_space == TEGROUP_SPACE_HOST)
             listed |= 1u << i;
     if (!listed || !tegroup_impl_host_views(desc, views)) return TEGROUP_OK;
-    host = *desc;
     if (host.alpha.space == TEGROUP_SPACE_DEVICE) host.alpha.space = TEGROUP_SPACE_UNSET;
     if (host.beta.space == TEGROUP_SPACE_DEVICE) host.beta.space = TEGROUP_SPACE_UNSET;
     for (g = 0; g < desc->a.shape.groups; g++) {
         const tegroup_impl_product p = tegroup_impl_product_of(&host, views, g, 1, 0);
         used[g] = (unsigned char)(listed & tegroup_impl_uses(&host, &p));
         for (i = 0; i < 5; i++)
-            if (used[g] >> i & 1) TEGROUP_IMPL_TRY(tegroup_impl_check_entry(tensors[i], names->operand[i], g, error));
+            if (used[g] >> i & 1)
+                TEGROUP_IMPL_TRY(tegroup_impl_check_group_entries(&host, (tegroup_impl_operand)i, tensors[i],
+                                                                  names->operand[i], g, error));
     }
     if (desc->options.check_level != TEGROUP_CHECK_DEEP) return TEGROUP_OK;
     if (listed >> TEGROUP_IMPL_D & 1u)
@@ -8316,7 +8718,7 @@ static inline tegroup_status tegroup_impl_gemm_check(const tegroup_plan *plan, c
     for (i = 0; i < TEGROUP_IMPL_OPERANDS; i++) {
         const tegroup_tensor *t = operands[i];
         if (t->dtype != TEGROUP_DTYPE_UNSET)
-            TEGROUP_IMPL_TRY(tegroup_impl_check_memory(t, names->operand[i], level, error));
+            TEGROUP_IMPL_TRY(tegroup_impl_check_operand(desc, (tegroup_impl_operand)i, t, names->operand[i], error));
     }
     TEGROUP_IMPL_TRY(tegroup_impl_check_index(&desc->gather_a, &desc->a, names->operand[TEGROUP_IMPL_A], error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_index(&desc->gather_b, &desc->b, names->operand[TEGROUP_IMPL_B], error));
@@ -8349,7 +8751,7 @@ TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const te
     return tegroup_impl_gemm_check_own(plan, desc, error);
 }
 
-/* ==== [57] Run (src/gemm/run.h) ==== */
+/* ==== [59] Run (src/gemm/run.h) ==== */
 
 /* What the check has passed; it refuses a plan for a backend that is not built. */
 static inline tegroup_status tegroup_impl_gemm_run(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
@@ -8373,7 +8775,7 @@ TEGROUP_API tegroup_status tegroup_plan_layout(const tegroup_plan *plan, tegroup
     return TEGROUP_OK;
 }
 
-/* ==== [58] One call for a product that runs once (src/gemm/once.h) ==== */
+/* ==== [60] One call for a product that runs once (src/gemm/once.h) ==== */
 
 /* Whether two operands have one routing's sizes, so that one snapshot serves both. */
 static inline int tegroup_impl_same_sizes(const tegroup_sizes *x, const tegroup_sizes *y) {
@@ -8470,7 +8872,7 @@ TEGROUP_API tegroup_status tegroup_gemm_once(const tegroup_gemm_desc *desc, stru
     return tegroup_impl_gemm_run(&plan, &ready, stream, error);
 }
 
-/* ==== [59] Tune, save and load a plan (src/gemm/tune.h) ==== */
+/* ==== [61] Tune, save and load a plan (src/gemm/tune.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
@@ -8640,7 +9042,7 @@ TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, cons
     return TEGROUP_OK;
 }
 
-/* ==== [60] Formulas (src/cpu/real.h) ==== */
+/* ==== [62] Formulas (src/cpu/real.h) ==== */
 
 /* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. On the host
  * exp is the platform's (glibc: at most 1 ULP off). On the device it is at most 4 ULP off, whatever the flags (with
@@ -8673,7 +9075,7 @@ TEGROUP_IMPL_HD double tegroup_impl_choice_grad_f64(double grad_weight, double d
     return normalize ? (grad_weight - dot / chosen) / chosen : grad_weight;
 }
 
-/* ==== [61] Activation formulas (src/core/activation_formulas.h) ==== */
+/* ==== [63] Activation formulas (src/core/activation_formulas.h) ==== */
 
 /* Each operation is rounded by itself, or is one fused multiply-add where that is written: an activation in the
  * epilogue of a product gives the bits that the separate call gives. (A host compiler may fuse what it likes.) */
@@ -8994,7 +9396,7 @@ TEGROUP_IMPL_HD double tegroup_impl_activation_f64(tegroup_activation kind, int 
     return tegroup_impl_activation_grad_f64(kind, half, alpha, limit, gate, up, 0, &grad_gate, &grad_up);
 }
 
-/* ==== [62] Activations (src/layer/activation.h) ==== */
+/* ==== [64] Activations (src/layer/activation.h) ==== */
 
 #if TEGROUP_IMPL_ACTIVATION_KERNELS
 static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
@@ -9358,7 +9760,7 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
     return tegroup_impl_activation_backward_run(desc, stream, error);
 }
 
-/* ==== [63] Grouped linear layer (src/layer/linear.h) ==== */
+/* ==== [65] Grouped linear layer (src/layer/linear.h) ==== */
 
 /* The tensors of a layer, by name. */
 /* clang-format off */
@@ -9548,6 +9950,9 @@ static inline tegroup_status tegroup_impl_layer_check_tensor(const tegroup_impl_
               like_cols = is_weight || has_k == (layer->weight_layout == TEGROUP_WEIGHT_OUT_IN);
     const int64_t cols = like_cols ? weight->shape.cols : weight->shape.rows;
     TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(t, name, error));
+    TEGROUP_IMPL_RULE_AS(SCALING, t->scaling == TEGROUP_SCALING_NONE, ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(SCALING),
+                         "must be none: layers do not take quantised tensors, products do", TEGROUP_SCALING_NONE,
+                         t->scaling);
     TEGROUP_IMPL_RULE(shape->groups == weight->shape.groups, ERROR_SHAPE, TEGROUP_IMPL_PATH(GROUPS),
                       weight_name->groups, weight->shape.groups, shape->groups);
     TEGROUP_IMPL_RULE(shape->col_sizes.encoding == TEGROUP_ENCODING_UNSET, ERROR_UNSUPPORTED,
@@ -9845,7 +10250,7 @@ TEGROUP_API tegroup_status tegroup_linear_wgrad(const tegroup_linear_plan *plan,
     return tegroup_impl_layer_call(&call.layer, plan, TEGROUP_OP_WGRAD, 1, stream, error);
 }
 
-/* ==== [64] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
+/* ==== [66] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
 
 /* Its tensors, by name: weights, then what has the routing's rows, of which the last three are what is saved. */
 /* clang-format off */
@@ -10292,7 +10697,7 @@ static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_mlp_desc
     return tegroup_impl_check_apart(buffers, count, level, NULL, error);
 }
 
-/* ==== [65] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
+/* ==== [67] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
 
 /* A plan's parts: what it holds for itself, and those of the two layers. A chain keeps them apart. */
 typedef struct tegroup_impl_mlp_plans {
@@ -10573,7 +10978,7 @@ TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const 
     return TEGROUP_OK;
 }
 
-/* ==== [66] Grouped MLP: calls (src/layer/mlp.h) ==== */
+/* ==== [68] Grouped MLP: calls (src/layer/mlp.h) ==== */
 
 #if TEGROUP_IMPL_FUSED_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
 /* Gradients of row_scale, of the sums that a dgrad with a gradient in its epilogue leaves in D's place. */
@@ -10977,7 +11382,7 @@ TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const
     return tegroup_impl_mlp_run_op(plan, desc, TEGROUP_OP_WGRAD, stream, error);
 }
 
-/* ==== [67] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
+/* ==== [69] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
 
 /* A descriptor resolved: what each op is given, and what lies between ops. values[i] is what op i reads and values[i +
  * 1] what it writes; grads are their gradients, absent where none is computed. */
@@ -11506,7 +11911,7 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [68] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
+/* ==== [70] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
 
 /* A LINEAR as a layer, with the rows that it reads and writes: op i's routing may be its own. It points into itself. */
 typedef struct tegroup_impl_chain_linear {
@@ -11698,7 +12103,7 @@ static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc,
     backward->grad_row_scale = tegroup_impl_mlp_matrix(&given->grad_row_scale);
 }
 
-/* ==== [69] Op chain: plan (src/layer/chain_plan.h) ==== */
+/* ==== [71] Op chain: plan (src/layer/chain_plan.h) ==== */
 
 /* Tell the caller which op a failure is about. */
 static inline tegroup_status tegroup_impl_chain_name_op(tegroup_status status, const tegroup_chain_desc *desc,
@@ -11951,7 +12356,7 @@ TEGROUP_API tegroup_status tegroup_chain_explain(const tegroup_chain_desc *desc,
     return tegroup_impl_chain_name_op(status, desc, chain.at);
 }
 
-/* ==== [70] Op chain: calls (src/layer/chain.h) ==== */
+/* ==== [72] Op chain: calls (src/layer/chain.h) ==== */
 
 /* Rows of op i and its routing, by a linear's word for them: what no product of the op sees to. */
 static inline tegroup_status tegroup_impl_chain_check_memory(const tegroup_chain_desc *desc,
@@ -12136,7 +12541,7 @@ TEGROUP_API tegroup_status tegroup_chain_backward(const tegroup_chain_plan *plan
     return tegroup_impl_chain_run(plan, desc, 1, stream, error);
 }
 
-/* ==== [71] Validate (src/gemm/validate.h) ==== */
+/* ==== [73] Validate (src/gemm/validate.h) ==== */
 
 enum { TEGROUP_IMPL_FINITE, TEGROUP_IMPL_NAN, TEGROUP_IMPL_INFINITE };
 
@@ -12302,7 +12707,7 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [72] Scales in another layout (src/gemm/scale_convert.h) ==== */
+/* ==== [74] Scales in another layout (src/gemm/scale_convert.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_scale_convert(const tegroup_impl_scales *from,
@@ -12538,7 +12943,7 @@ TEGROUP_API tegroup_status tegroup_scale_convert(const tegroup_scale_convert_des
     return TEGROUP_OK;
 }
 
-/* ==== [73] Counts of groups (src/moe/count.h) ==== */
+/* ==== [75] Counts of groups (src/moe/count.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_count(const tegroup_count_desc *desc, struct CUstream_st *stream,
@@ -12609,7 +13014,7 @@ TEGROUP_API tegroup_status tegroup_count(const tegroup_count_desc *desc, struct 
     return TEGROUP_OK;
 }
 
-/* ==== [74] Router (src/moe/router.h) ==== */
+/* ==== [76] Router (src/moe/router.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
@@ -13013,7 +13418,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     return TEGROUP_OK;
 }
 
-/* ==== [75] Permute and combine (src/moe/permutation.h) ==== */
+/* ==== [77] Permute and combine (src/moe/permutation.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,

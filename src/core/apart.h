@@ -9,17 +9,19 @@
 #include "core/layout_types.h"
 #include "core/options_types.h"
 #include "base/build.h"
+#include "base/arithmetic.h"
 #include "base/rules.h"
-#include "formats/dtype.h"
 #include "core/layout.h"
 #include "core/tensor.h"
+#include "core/scale_grid.h"
 #include "core/checks.h"
 
 /* Memory that a call touches. What it writes may share none with anything else that it touches. */
 typedef struct tegroup_impl_buffer {
-    const tegroup_tensor *tensor; /* NULL: memory that is no tensor's                                     */
+    const tegroup_tensor *tensor; /* whose list it is; NULL: no list                                      */
     const void *base, *list;      /* its elements, NULL where they are a list's; that list, which is read */
     int64_t bytes, list_bytes;
+    int32_t columnwise, of_scales; /* of a list: which copy's, and whether of its scales                  */
     const char *field; /* what an error about it names, and how one about another buffer ends: "must not overlap ..." */
     const char *apart;
     int32_t writes;
@@ -54,6 +56,20 @@ static inline tegroup_impl_buffer tegroup_impl_tensor_buffer(const tegroup_tenso
     return buffer;
 }
 
+/* The copy that a product reads of a quantised tensor, which stands in the place of the rowwise one, or its scales. */
+static inline tegroup_impl_buffer tegroup_impl_copy_buffer(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                           int columnwise, int of_scales) {
+    tegroup_impl_buffer buffer = tegroup_impl_tensor_buffer(t, name, 0);
+    buffer.columnwise = columnwise;
+    buffer.of_scales = of_scales;
+    if (tegroup_impl_listed(t)) buffer.list = of_scales ? t->scale_pointers : t->pointers;
+    else {
+        buffer.base = of_scales ? t->scale_inv : t->data;
+        buffer.bytes = of_scales ? tegroup_impl_scale_bytes(t, columnwise) : tegroup_impl_copy_bytes(t, columnwise);
+    }
+    return buffer;
+}
+
 static inline tegroup_impl_buffer tegroup_impl_snapshot_buffer(const tegroup_tensor *t) {
     tegroup_layout layout;
     if (t->dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_ragged(&t->shape))
@@ -85,21 +101,24 @@ static inline tegroup_impl_buffer tegroup_impl_workspace_buffer(const tegroup_op
 }
 
 /* Does any matrix of a list that the host can walk share memory with a range? */
-static inline int tegroup_impl_entries_overlap(const tegroup_tensor *t, const void *base, int64_t bytes) {
+static inline int tegroup_impl_entries_overlap(const tegroup_impl_buffer *buffer, const void *base, int64_t bytes) {
+    const tegroup_tensor *t = buffer->tensor;
     tegroup_snapshot_view view = tegroup_snapshot_read(NULL);
-    int64_t extent = tegroup_impl_extent_bytes(t);
+    tegroup_tensor one = *t; /* as large as the group */
     int32_t g;
     if (t->pointers_space != TEGROUP_SPACE_HOST) return 0;
     if (tegroup_impl_ragged(&t->shape) && t->shape.row_sizes.space == TEGROUP_SPACE_HOST)
         view = tegroup_snapshot_read(t->shape.snapshot);
     for (g = 0; g < t->shape.groups; g++) {
         if (view.rows) { /* exactly what the group has there */
-            int64_t cols = view.cols ? view.cols[g] : t->shape.cols, ld = t->ld > 0 ? t->ld : cols;
-            extent = 0;
-            if (view.rows[g] > 0 && cols > 0)
-                extent = ((view.rows[g] - 1) * ld + cols) * (tegroup_impl_bits(t->dtype) / 8);
+            one.shape.rows = tegroup_impl_max(0, view.rows[g]);
+            one.shape.cols = view.cols ? view.cols[g] : t->shape.cols;
         }
-        if (tegroup_impl_overlaps(t->pointers[g], extent, base, bytes)) return 1;
+        if (tegroup_impl_overlaps(((void *const *)buffer->list)[g],
+                                  buffer->of_scales ? tegroup_impl_scale_bytes(&one, buffer->columnwise)
+                                                    : tegroup_impl_copy_bytes(&one, buffer->columnwise),
+                                  base, bytes))
+            return 1;
     }
     return 0;
 }
@@ -109,14 +128,14 @@ static inline int tegroup_impl_entries_overlap(const tegroup_tensor *t, const vo
 static inline int tegroup_impl_buffer_meets(const tegroup_impl_buffer *out, const void *base, int64_t bytes,
                                             tegroup_check_level level) {
     if (tegroup_impl_overlaps(out->base, out->bytes, base, bytes)) return 1;
-    return level == TEGROUP_CHECK_DEEP && out->tensor && tegroup_impl_entries_overlap(out->tensor, base, bytes);
+    return level == TEGROUP_CHECK_DEEP && out->tensor && tegroup_impl_entries_overlap(out, base, bytes);
 }
 
 static inline int tegroup_impl_data_overlap(const tegroup_impl_buffer *out, const tegroup_impl_buffer *other,
                                             tegroup_check_level level) {
     return tegroup_impl_buffer_meets(out, other->base, other->bytes, level)
            || (level == TEGROUP_CHECK_DEEP && other->tensor
-               && tegroup_impl_entries_overlap(other->tensor, out->base, out->bytes));
+               && tegroup_impl_entries_overlap(other, out->base, out->bytes));
 }
 
 /* The one rule about memory that is written: it lies apart from all other memory, and from every list, its own

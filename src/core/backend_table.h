@@ -3,6 +3,7 @@
 #pragma once
 #include "base/version.h"
 #include "formats/dtype_types.h"
+#include "formats/scaling_types.h"
 #include "core/options_types.h"
 #include "core/gemm_types.h"
 #include "core/plan_types.h"
@@ -53,7 +54,8 @@ TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count) {
         {TEGROUP_BACKEND_CUBLASLT_LOOP, 70, 999, 120000, TEGROUP_IMPL_DT(F32), TEGROUP_IMPL_DT(F32),
          TEGROUP_IMPL_SC(NONE), TEGROUP_IMPL_CUBLASLT | TEGROUP_FEATURE_HOST_SIZES, 0,
          "cuBLAS documentation, cublasLtMatmul"},
-        {TEGROUP_BACKEND_CPU, 0, 0, 0, TEGROUP_IMPL_FLOATS, TEGROUP_IMPL_FLOATS, TEGROUP_IMPL_SC(NONE),
+        {TEGROUP_BACKEND_CPU, 0, 0, 0, TEGROUP_IMPL_FLOATS | TEGROUP_IMPL_FP8 | TEGROUP_IMPL_DT(F4E2M1),
+         TEGROUP_IMPL_FLOATS, (1u << TEGROUP_SCALING_COUNT) - 1,
          TEGROUP_IMPL_COMMON | TEGROUP_FEATURE_HOST_SIZES | TEGROUP_FEATURE_HOST_MEMORY | TEGROUP_FEATURE_IRREGULAR
              | TEGROUP_FEATURE_BIAS | TEGROUP_FEATURE_TAIL | TEGROUP_FEATURE_F64 | TEGROUP_FEATURE_GATHER
              | TEGROUP_FEATURE_MIXED,

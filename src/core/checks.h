@@ -38,8 +38,9 @@ typedef enum tegroup_impl_operand {
     X(SCALE_DTYPE, name ".scale_dtype") X(SCALE_OUTER_STRIDE, name ".scale_outer_stride")                          \
     X(SCALE_INNER_STRIDE, name ".scale_inner_stride") X(SCALE_PARTS, name ".scale_parts")                          \
     X(COLUMNWISE_ORDER, name ".columnwise_order") X(GLOBAL_SCALE_INV, name ".global_scale_inv")                    \
-    X(SCALE_INV, name ".scale_inv") X(COLUMNWISE_SCALE_INV, name ".columnwise_scale_inv")                          \
-    X(SCALE_POINTERS, name ".scale_pointers")                                                                      \
+    X(COLUMNWISE_DATA, name ".columnwise_data") X(COLUMNWISE_POINTERS, name ".columnwise_pointers")                \
+    X(SCALE_INV, name ".scale_inv") X(SCALE_POINTERS, name ".scale_pointers")                                      \
+    X(COLUMNWISE_SCALE_INV, name ".columnwise_scale_inv")                                                          \
     X(COLUMNWISE_SCALE_POINTERS, name ".columnwise_scale_pointers")                                                \
     X(POINTERS_SPACE, name ".pointers_space") X(GATHER_ROWS, "gather_" name ".rows")                               \
     X(GATHER_SLOTS, "gather_" name ".slots") X(SLOT_OF_ROW, "gather_" name ".slot_of_row")
@@ -117,6 +118,23 @@ static inline tegroup_status tegroup_impl_check_list(const tegroup_tensor *t, co
                       "must be 0 with pointers_space: each of the list's buffers holds its group", 0, shape->elements);
     TEGROUP_IMPL_RULE(!shape->offsets, ERROR_COMBINATION, TEGROUP_IMPL_PATH(OFFSETS),
                       "does not go with pointers_space: each of the list's buffers begins with its group", 0, 1);
+    return TEGROUP_OK;
+}
+
+/* The copies and scales of an operand are buffers or lists, as its data are. */
+static inline tegroup_status tegroup_impl_check_copy_lists(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                           tegroup_error *error) {
+    const int listed = tegroup_impl_listed(t);
+    if (t->scaling == TEGROUP_SCALING_NONE) return TEGROUP_OK;
+    TEGROUP_IMPL_RULE(listed || (!t->columnwise_pointers && !t->scale_pointers && !t->columnwise_scale_pointers),
+                      ERROR_UNSET, TEGROUP_IMPL_PATH(POINTERS_SPACE), "must be set with pointers", TEGROUP_SPACE_HOST,
+                      0);
+    TEGROUP_IMPL_RULE(!listed || !t->columnwise_data, ERROR_COMBINATION, TEGROUP_IMPL_PATH(COLUMNWISE_DATA),
+                      "does not go with pointers_space", 0, 1);
+    TEGROUP_IMPL_RULE(!listed || !t->scale_inv, ERROR_COMBINATION, TEGROUP_IMPL_PATH(SCALE_INV),
+                      "does not go with pointers_space", 0, 1);
+    TEGROUP_IMPL_RULE(!listed || !t->columnwise_scale_inv, ERROR_COMBINATION, TEGROUP_IMPL_PATH(COLUMNWISE_SCALE_INV),
+                      "does not go with pointers_space", 0, 1);
     return TEGROUP_OK;
 }
 
@@ -295,6 +313,7 @@ static inline tegroup_status tegroup_impl_check_absent(const tegroup_tensor *t, 
 static inline tegroup_status tegroup_impl_check_groups(const tegroup_tensor *t, const char *field,
                                                        tegroup_error *error) {
     tegroup_snapshot_view view = tegroup_snapshot_read(t->shape.snapshot);
+    int64_t total = 0;
     int32_t g;
     for (g = 0; g < view.header->groups; g++) {
         int64_t rows = tegroup_impl_max(0, view.rows[g]), cols = view.cols ? view.cols[g] : t->shape.cols;
@@ -302,6 +321,10 @@ static inline tegroup_status tegroup_impl_check_groups(const tegroup_tensor *t, 
         const int64_t room = rows > 0 ? t->shape.rows : tegroup_impl_max(t->shape.rows, view.header->capacity_rows);
         TEGROUP_IMPL_RULE(view.rows[g] >= -1 && view.start[g] >= 0 && end <= room, ERROR_CAPACITY, field,
                           "must keep each group within shape.rows", room, end);
+        total = tegroup_impl_add(total, rows); /* scales lie one group after another */
+        TEGROUP_IMPL_RULE(t->scaling == TEGROUP_SCALING_NONE || total <= t->shape.rows, ERROR_CAPACITY, field,
+                          "must have at most shape.rows rows in all groups of a quantised tensor", t->shape.rows,
+                          total);
         if (!view.cols) continue;
         TEGROUP_IMPL_RULE(cols >= 0 && cols <= t->shape.cols, ERROR_CAPACITY, field,
                           "must keep each group within shape.cols", t->shape.cols, cols);
@@ -411,32 +434,41 @@ static inline size_t tegroup_impl_element(tegroup_dtype dtype) {
     return dtype == TEGROUP_DTYPE_F4E2M1 ? 1 : (size_t)tegroup_impl_bits(dtype) / 8;
 }
 
-/* A tensor's elements: one buffer, or a list. */
-static inline tegroup_status tegroup_impl_check_data(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                     tegroup_error *error) {
-    const tegroup_shape *shape = &t->shape;
-    const size_t element = tegroup_impl_element(t->dtype);
-    if (!tegroup_impl_listed(t)) {
-        if (tegroup_impl_extent(t) == 0) return TEGROUP_OK;
-        TEGROUP_IMPL_RULE(t->data != NULL, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_PATH(DATA), "must not be NULL", 1, 0);
-        TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->data, element), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(DATA),
-                          "must be aligned to its element", element, (uintptr_t)t->data % element);
-        return TEGROUP_OK;
-    }
-    if (shape->groups == 0) return TEGROUP_OK;
-    TEGROUP_IMPL_RULE(t->pointers != NULL, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_PATH(POINTERS), "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->pointers, sizeof(void *)), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(POINTERS),
-                      "must be aligned to its element", sizeof(void *), (uintptr_t)t->pointers % sizeof(void *));
+/* An address that a call uses. */
+static inline tegroup_status tegroup_impl_check_address(const void *address, size_t alignment, const char *field,
+                                                        tegroup_error *error) {
+    TEGROUP_IMPL_RULE(address != NULL, ERROR_NULL_ARGUMENT, field, "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(address, alignment), ERROR_ALIGNMENT, field,
+                      "must be aligned to its element", alignment, (uintptr_t)address % alignment);
     return TEGROUP_OK;
 }
 
-/* Rules of one tensor's memory, when a call is about to run. What a snapshot in device memory holds, the kernels look
- * at: of one that was not prepared for this shape they write nothing. */
-static inline tegroup_status tegroup_impl_check_memory(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                       tegroup_check_level level, tegroup_error *error) {
+/* A tensor's elements: one buffer, or a list. */
+static inline tegroup_status tegroup_impl_check_data(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                     tegroup_error *error) {
+    if (tegroup_impl_listed(t))
+        return t->shape.groups == 0
+                   ? TEGROUP_OK
+                   : tegroup_impl_check_address(t->pointers, sizeof(void *), TEGROUP_IMPL_PATH(POINTERS), error);
+    return tegroup_impl_extent(t) == 0
+               ? TEGROUP_OK
+               : tegroup_impl_check_address(t->data, tegroup_impl_element(t->dtype), TEGROUP_IMPL_PATH(DATA), error);
+}
+
+/* A tensor's sizes, when a call is about to run. What a snapshot in device memory holds, the kernels look at: of one
+ * that was not prepared for this shape they write nothing. */
+static inline tegroup_status tegroup_impl_check_routing(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                        tegroup_check_level level, tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot_address(t, name, error));
     if (tegroup_impl_ragged(&t->shape) && t->shape.row_sizes.space == TEGROUP_SPACE_HOST)
         TEGROUP_IMPL_TRY(tegroup_impl_check_prepared(t, name, level, error));
+    return TEGROUP_OK;
+}
+
+/* Rules of one tensor's memory, when a call is about to run. */
+static inline tegroup_status tegroup_impl_check_memory(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                       tegroup_check_level level, tegroup_error *error) {
+    TEGROUP_IMPL_TRY(tegroup_impl_check_routing(t, name, level, error));
     return tegroup_impl_check_data(t, name, error);
 }
 

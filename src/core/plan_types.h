@@ -27,6 +27,9 @@ typedef struct tegroup_problem {
     uint8_t         has_elements[4];   /* of a, b, c, d: 1 = shape.elements is set                             */
     uint8_t         pointers_space[5]; /* of a, b, c, d, bias: where their lists live; UNSET = one buffer      */
     uint8_t         gathered[2];       /* of a, b: 1 = its rows are picked by an index                         */
+    uint8_t         scale_dtype[2];    /* tegroup_dtype of a, b: as in the tensor                              */
+    uint8_t         scale_strides[2];  /* of a, b: 1 = scales are at strides                                   */
+    uint8_t         columnwise_order[2]; /* tegroup_columnwise_order of a, b                                   */
     uint8_t         irregular;         /* 1: n or k may differ between groups                                  */
     uint8_t         alpha_space, beta_space; /* UNSET = default: 1 and 0                                       */
     uint8_t         alpha_stride, beta_stride;

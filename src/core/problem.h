@@ -15,6 +15,7 @@
 #include "base/rules.h"
 #include "base/threads.h"
 #include "formats/dtype.h"
+#include "formats/scale_layout.h"
 #include "core/layout.h"
 #include "core/tensor.h"
 #include "core/checks.h"
@@ -165,19 +166,40 @@ static inline tegroup_status tegroup_impl_check_shapes(const tegroup_gemm_desc *
     return TEGROUP_OK;
 }
 
+/* The scalings that b may have beside a's, as a bit set: those whose scales are of the same type. Rows that are not
+ * quantised go with all weights, and in a wgrad, where both operands are rows, with all rows. */
+static inline uint32_t tegroup_impl_scalings_beside(tegroup_scaling a, tegroup_op op) {
+    uint32_t set = 0;
+    int32_t b;
+    for (b = 0; b < TEGROUP_SCALING_COUNT; b++)
+        if (a == TEGROUP_SCALING_NONE || (b == TEGROUP_SCALING_NONE && op == TEGROUP_OP_WGRAD)
+            || tegroup_scaling_info((tegroup_scaling)b)->scale_dtype == tegroup_scaling_info(a)->scale_dtype)
+            set |= 1u << b;
+    return set;
+}
+
 /* Rules between data types. */
 static inline tegroup_status tegroup_impl_check_dtypes(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
                                                        tegroup_error *error) {
     const tegroup_tensor *a = &desc->a, *b = &desc->b, *d = &desc->d;
     int is_f64 = desc->options.compute == TEGROUP_COMPUTE_F64;
+    const uint32_t beside = tegroup_impl_scalings_beside(a->scaling, desc->op);
+    TEGROUP_IMPL_RULE_AS(SCALINGS, beside >> b->scaling & 1u, ERROR_COMBINATION, TEGROUP_IMPL_OPERAND_PATH(B, SCALING),
+                         "must be one that is multiplied with a.scaling", beside, b->scaling);
+    TEGROUP_IMPL_RULE_AS(
+        SCALING, d->scaling == TEGROUP_SCALING_NONE, ERROR_UNSUPPORTED, TEGROUP_IMPL_OPERAND_PATH(D, SCALING),
+        "must be none: a product does not quantise its result, a call after it does", TEGROUP_SCALING_NONE, d->scaling);
     TEGROUP_IMPL_RULE_AS(DTYPE,
-                         tegroup_impl_goes_with(a->dtype, b->dtype)
-                             && (desc->op != TEGROUP_OP_WGRAD /* which has no weights for an operand */
-                                 || tegroup_impl_bits(a->dtype) == tegroup_impl_bits(b->dtype)),
+                         a->scaling != TEGROUP_SCALING_NONE || b->scaling != TEGROUP_SCALING_NONE
+                             || (tegroup_impl_goes_with(a->dtype, b->dtype)
+                                 && (desc->op != TEGROUP_OP_WGRAD /* which has no weights for an operand */
+                                     || tegroup_impl_bits(a->dtype) == tegroup_impl_bits(b->dtype))),
                          ERROR_DTYPE, TEGROUP_IMPL_OPERAND_PATH(B, DTYPE), names->operand[TEGROUP_IMPL_A]->dtype,
                          a->dtype, b->dtype);
     TEGROUP_IMPL_RULE_AS(DTYPE, a->dtype != TEGROUP_DTYPE_F64 || is_f64, ERROR_DTYPE,
                          TEGROUP_IMPL_OPERAND_PATH(A, DTYPE), "F64 needs compute F64", TEGROUP_DTYPE_F32, a->dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPE, b->dtype != TEGROUP_DTYPE_F64 || is_f64, ERROR_DTYPE,
+                         TEGROUP_IMPL_OPERAND_PATH(B, DTYPE), "F64 needs compute F64", TEGROUP_DTYPE_F32, b->dtype);
     TEGROUP_IMPL_RULE_AS(DTYPE, d->dtype != TEGROUP_DTYPE_F64 || is_f64, ERROR_DTYPE,
                          TEGROUP_IMPL_OPERAND_PATH(D, DTYPE), "F64 needs compute F64", TEGROUP_DTYPE_F32, d->dtype);
     if (desc->c.dtype != TEGROUP_DTYPE_UNSET)
@@ -290,6 +312,8 @@ static inline tegroup_status tegroup_impl_problem_of(const tegroup_gemm_desc *de
     for (i = 0; i < TEGROUP_IMPL_OPERANDS; i++)
         if (operands[i]->dtype != TEGROUP_DTYPE_UNSET || (i != TEGROUP_IMPL_C && i != TEGROUP_IMPL_BIAS))
             TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(operands[i], names->operand[i], error));
+    for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_B; i++)
+        TEGROUP_IMPL_TRY(tegroup_impl_check_copy_lists(operands[i], names->operand[i], error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_gather(&desc->gather_a, &desc->a, names->operand[TEGROUP_IMPL_A],
                                                TEGROUP_IMPL_A, desc->op, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_gather(&desc->gather_b, &desc->b, names->operand[TEGROUP_IMPL_B],
@@ -334,6 +358,11 @@ static inline tegroup_status tegroup_impl_problem_of(const tegroup_gemm_desc *de
     problem->irregular =
         (uint8_t)(problem->irregular
                   | tegroup_impl_ragged(desc->op == TEGROUP_OP_WGRAD ? &desc->d.shape : &desc->b.shape));
+    for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_B; i++) {
+        problem->scale_dtype[i] = (uint8_t)operands[i]->scale_dtype;
+        problem->scale_strides[i] = operands[i]->scale_outer_stride > 0;
+        problem->columnwise_order[i] = (uint8_t)operands[i]->columnwise_order;
+    }
     problem->gathered[TEGROUP_IMPL_A] = desc->gather_a.rows > 0;
     problem->gathered[TEGROUP_IMPL_B] = desc->gather_b.rows > 0;
     problem->alpha_space = (uint8_t)desc->alpha.space;

@@ -140,6 +140,14 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_scale_at(const tegroup_impl_scale_grid *gri
     return tegroup_impl_scale_of_block(grid, part, outer / grid->block_outer, inner / grid->block_inner);
 }
 
+/* Elements, from this one on along the outer or the inner index, that share its scale. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_scale_shared(const tegroup_impl_scale_grid *grid, int64_t at, int along_outer) {
+    const int64_t block = along_outer ? grid->block_outer : grid->block_inner;
+    if (grid->parts == 1 || along_outer == grid->columnwise) return block - at % block;
+    at %= grid->part_rows;
+    return tegroup_impl_min(block - at % block, grid->part_rows - at);
+}
+
 /* Scales from the buffer's first to the end of those of a group; of the default packing with its padding. */
 TEGROUP_IMPL_HD int64_t tegroup_impl_scale_end(const tegroup_impl_scale_grid *grid, int strided) {
     if (!strided) return tegroup_impl_add(grid->base, grid->count);

@@ -18,8 +18,10 @@
 #include "core/checks.h"
 #include "core/problem.h"
 #include "core/product.h"
+#include "core/quantised.h"
 #include "cpu/rows.h"
 #include "cpu/gemm_kernel.h"
+#include "cpu/quantised.h"
 
 /* @each-real */
 /* tegroup_impl_cpu_pack for rows that an index picks: from row `row` and column `col` of the group on. The rows are the
@@ -45,7 +47,8 @@ static inline void tegroup_impl_cpu_pack_gathered_FSUF(tegroup_dtype dtype, cons
 
 /* One tile of one group: rows i0.., columns j0.. of D, from an empty sum to the stored result. */
 static inline void tegroup_impl_cpu_gemm_tile_FSUF(const tegroup_gemm_desc *desc, const tegroup_impl_product *p,
-                                                   int64_t i0, int64_t j0, REAL *scratch) {
+                                                   const tegroup_impl_cpu_codes codes[2], int64_t i0, int64_t j0,
+                                                   REAL *scratch) {
     REAL *a = scratch, *b = a + TEGROUP_IMPL_CPU_TILE_M_PADDED * TEGROUP_IMPL_CPU_TILE_K,
          *sums = b + TEGROUP_IMPL_CPU_TILE_K * TEGROUP_IMPL_CPU_PANEL_N;
     int32_t m = (int32_t)tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_M, p->m - i0),
@@ -63,7 +66,9 @@ static inline void tegroup_impl_cpu_gemm_tile_FSUF(const tegroup_gemm_desc *desc
     memset(sums, 0, (size_t)(m + TEGROUP_IMPL_MICRO_M) * TEGROUP_IMPL_CPU_TILE_N * sizeof(REAL));
     for (k0 = 0; k0 < p->k; k0 += most) {
         const int32_t k = (int32_t)tegroup_impl_min(most, p->k - k0);
-        if (desc->gather_a.rows > 0)
+        if (codes[TEGROUP_IMPL_A].scaled.facts)
+            tegroup_impl_cpu_pack_codes_FSUF(&codes[TEGROUP_IMPL_A], i0, k0, m, k, TEGROUP_IMPL_MICRO_M, a);
+        else if (desc->gather_a.rows > 0)
             tegroup_impl_cpu_pack_gathered_FSUF(desc->a.dtype, &desc->gather_a, &p->a, wgrad ? k0 : i0, wgrad ? i0 : k0,
                                                 wgrad, m, k, TEGROUP_IMPL_MICRO_M, a);
         else
@@ -71,13 +76,16 @@ static inline void tegroup_impl_cpu_gemm_tile_FSUF(const tegroup_gemm_desc *desc
                                        p->a_k, m, k, TEGROUP_IMPL_MICRO_M, a);
         for (j = 0; j < n; j += TEGROUP_IMPL_MICRO_N_FSUF) { /* a panel of B stays in the first cache for all of A */
             const int32_t cols = n - j < TEGROUP_IMPL_MICRO_N_FSUF ? n - j : TEGROUP_IMPL_MICRO_N_FSUF;
-            kk = desc->gather_b.rows > 0
+            kk = desc->gather_b.rows > 0 || codes[TEGROUP_IMPL_B].scaled.facts
                      ? 0
                      : TEGROUP_IMPL_FEW_FSUF(desc->b.dtype, p->b.base, p->b.first + (j0 + j) * p->b_line + k0 * p->b_k,
                                              p->b_line, p->b_k, m, cols, k, a, b, sums + j);
             for (; kk < k; kk += TEGROUP_IMPL_CPU_TILE_K) {
                 const int32_t deep = k - kk < TEGROUP_IMPL_CPU_TILE_K ? k - kk : TEGROUP_IMPL_CPU_TILE_K;
-                if (desc->gather_b.rows > 0)
+                if (codes[TEGROUP_IMPL_B].scaled.facts)
+                    tegroup_impl_cpu_pack_codes_FSUF(&codes[TEGROUP_IMPL_B], j0 + j, k0 + kk, cols, deep,
+                                                     TEGROUP_IMPL_MICRO_N_FSUF, b);
+                else if (desc->gather_b.rows > 0)
                     tegroup_impl_cpu_pack_gathered_FSUF(desc->b.dtype, &desc->gather_b, &p->b, k0 + kk, j0 + j, 1, cols,
                                                         deep, TEGROUP_IMPL_MICRO_N_FSUF, b);
                 else
@@ -112,13 +120,15 @@ static inline void tegroup_impl_cpu_gemm_tile_FSUF(const tegroup_gemm_desc *desc
 
 /* Bias gradient of one group, TILE_N columns from j0: sums of dY's rows in their order. */
 static inline void tegroup_impl_cpu_bias_grad_FSUF(const tegroup_gemm_desc *desc, const tegroup_impl_product *p,
-                                                   int64_t j0) {
+                                                   const tegroup_impl_cpu_codes codes[2], int64_t j0, REAL *scratch) {
     REAL sums[TEGROUP_IMPL_CPU_TILE_N];
     const tegroup_impl_block *dy = tegroup_impl_biased_block(desc, p);
     const tegroup_dtype dtype = tegroup_impl_biased(desc)->dtype;
+    const tegroup_impl_cpu_codes *quantised = &codes[desc->bias_of_b ? TEGROUP_IMPL_B : TEGROUP_IMPL_A];
     int64_t n = tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_N, tegroup_impl_min(dy->cols, p->bias.cols) - j0), r, j;
     memset(sums, 0, sizeof sums);
-    for (r = 0; r < dy->rows; r++) {
+    if (quantised->scaled.facts) tegroup_impl_cpu_sum_codes_FSUF(desc, quantised, dy, j0, n, scratch, sums);
+    for (r = 0; r < dy->rows && !quantised->scaled.facts; r++) {
         REAL scale = desc->row_scale_dtype != TEGROUP_DTYPE_UNSET
                          ? tegroup_impl_load_FSUF(desc->row_scale_dtype, desc->row_scale, dy->row0 + r)
                          : 1;
@@ -155,11 +165,14 @@ static inline void tegroup_impl_cpu_fill_row(const tegroup_tensor *t, int64_t ro
 /* Everything that a thread of the team does; the loops hand out their iterations among the threads. */
 static inline void tegroup_impl_cpu_gemm_thread(const tegroup_gemm_desc *desc, const tegroup_snapshot_view views[4],
                                                 int32_t thread) {
+    tegroup_impl_cpu_codes codes[2];
     char *scratch = (char *)desc->options.workspace + thread * tegroup_impl_cpu_panel_bytes(desc->options.compute);
     int is_f64 = desc->options.compute == TEGROUP_COMPUTE_F64;
     int bias_grad = desc->op == TEGROUP_OP_WGRAD && desc->bias.dtype != TEGROUP_DTYPE_UNSET;
     int32_t groups = desc->a.shape.groups, g;
     int64_t t;
+    tegroup_impl_cpu_codes_of(desc, TEGROUP_IMPL_A, &codes[TEGROUP_IMPL_A]);
+    tegroup_impl_cpu_codes_of(desc, TEGROUP_IMPL_B, &codes[TEGROUP_IMPL_B]);
     for (g = 0; g < groups; g++) {
         tegroup_impl_product p = tegroup_impl_product_of(desc, views, g, 1, 0);
         int64_t tiles_n = tegroup_impl_ceil_div(tegroup_impl_max(0, p.n), TEGROUP_IMPL_CPU_TILE_N);
@@ -169,16 +182,19 @@ static inline void tegroup_impl_cpu_gemm_thread(const tegroup_gemm_desc *desc, c
                 tegroup_impl_min(tegroup_impl_biased_block(desc, &p)->cols, p.bias.cols), TEGROUP_IMPL_CPU_TILE_N)
                                  : 0;
         if (p.untouched) tiles = 0;
+        p.alpha *= tegroup_impl_cpu_codes_next(&codes[TEGROUP_IMPL_A], &desc->a, &views[TEGROUP_IMPL_A], g)
+                   * tegroup_impl_cpu_codes_next(&codes[TEGROUP_IMPL_B], &desc->b, &views[TEGROUP_IMPL_B], g);
         TEGROUP_IMPL_OMP(omp for schedule(dynamic, 1) nowait)
         for (t = 0; t < tiles; t++) {
             int64_t i0 = t / tiles_n * TEGROUP_IMPL_CPU_TILE_M, j0 = t % tiles_n * TEGROUP_IMPL_CPU_TILE_N;
-            if (is_f64) tegroup_impl_cpu_gemm_tile_f64(desc, &p, i0, j0, (double *)(void *)scratch);
-            else tegroup_impl_cpu_gemm_tile_f32(desc, &p, i0, j0, (float *)(void *)scratch);
+            if (is_f64) tegroup_impl_cpu_gemm_tile_f64(desc, &p, codes, i0, j0, (double *)(void *)scratch);
+            else tegroup_impl_cpu_gemm_tile_f32(desc, &p, codes, i0, j0, (float *)(void *)scratch);
         }
         TEGROUP_IMPL_OMP(omp for schedule(dynamic, 1) nowait)
         for (t = 0; t < chunks; t++) {
-            if (is_f64) tegroup_impl_cpu_bias_grad_f64(desc, &p, t * TEGROUP_IMPL_CPU_TILE_N);
-            else tegroup_impl_cpu_bias_grad_f32(desc, &p, t * TEGROUP_IMPL_CPU_TILE_N);
+            const int64_t j0 = t * TEGROUP_IMPL_CPU_TILE_N;
+            if (is_f64) tegroup_impl_cpu_bias_grad_f64(desc, &p, codes, j0, (double *)(void *)scratch);
+            else tegroup_impl_cpu_bias_grad_f32(desc, &p, codes, j0, (float *)(void *)scratch);
         }
     }
     if (desc->tail != TEGROUP_TAIL_KEEP && views[TEGROUP_IMPL_D].header) {
@@ -221,8 +237,11 @@ static inline int32_t tegroup_impl_cpu_gemm_team(int32_t threads, const tegroup_
 static inline tegroup_status tegroup_impl_cpu_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                    struct CUstream_st *stream, tegroup_error *error) {
     tegroup_snapshot_view views[4];
+    tegroup_gemm_desc read = *desc;
     int32_t i;
     const tegroup_tensor *tensors[4];
+    read.a = tegroup_impl_as_read(desc, TEGROUP_IMPL_A);
+    read.b = tegroup_impl_as_read(desc, TEGROUP_IMPL_B);
     tensors[TEGROUP_IMPL_A] = &desc->a;
     tensors[TEGROUP_IMPL_B] = &desc->b;
     tensors[TEGROUP_IMPL_C] = &desc->c;
@@ -234,10 +253,10 @@ static inline tegroup_status tegroup_impl_cpu_gemm(const tegroup_plan *plan, con
                                       : NULL);
     (void)plan, (void)stream, (void)error;
 #if defined(_OPENMP)
-#pragma omp parallel num_threads((int)tegroup_impl_cpu_gemm_team(plan->threads, desc, views))
-    tegroup_impl_cpu_gemm_thread(desc, views, (int32_t)omp_get_thread_num());
+#pragma omp parallel num_threads((int)tegroup_impl_cpu_gemm_team(plan->threads, &read, views))
+    tegroup_impl_cpu_gemm_thread(&read, views, (int32_t)omp_get_thread_num());
 #else
-    tegroup_impl_cpu_gemm_thread(desc, views, 0); /* there is one thread */
+    tegroup_impl_cpu_gemm_thread(&read, views, 0); /* there is one thread */
 #endif
     return TEGROUP_OK;
 }

@@ -4,6 +4,7 @@
 #include "base/version.h"
 #include "base/status_types.h"
 #include "formats/dtype_types.h"
+#include "formats/scaling_types.h"
 #include "core/tensor_types.h"
 #include "core/snapshot_types.h"
 #include "core/options_types.h"
@@ -14,12 +15,15 @@
 #include "base/arithmetic.h"
 #include "base/rules.h"
 #include "formats/dtype.h"
+#include "formats/scale_layout.h"
 #include "core/layout.h"
 #include "core/tensor.h"
+#include "core/scale_grid.h"
 #include "core/checks.h"
 #include "core/apart.h"
 #include "core/problem.h"
 #include "core/product.h"
+#include "core/quantised.h"
 #include "gemm/backends.h"
 
 #if defined(TEGROUP_IMPL_CUDA)
@@ -72,6 +76,9 @@ static inline tegroup_status tegroup_impl_check_planned(const tegroup_problem *p
     TEGROUP_IMPL_SAME_EACH(has_elements, 4, ELEMENTS);
     TEGROUP_IMPL_SAME_EACH(pointers_space, 5, POINTERS_SPACE);
     TEGROUP_IMPL_SAME_EACH(gathered, 2, GATHER_ROWS);
+    TEGROUP_IMPL_SAME_EACH(scale_dtype, 2, SCALE_DTYPE);
+    TEGROUP_IMPL_SAME_EACH(scale_strides, 2, SCALE_OUTER_STRIDE);
+    TEGROUP_IMPL_SAME_EACH(columnwise_order, 2, COLUMNWISE_ORDER);
     TEGROUP_IMPL_SAME(alpha_space, "alpha.space");
     TEGROUP_IMPL_SAME(alpha_stride, "alpha.stride");
     TEGROUP_IMPL_SAME(beta_space, "beta.space");
@@ -116,11 +123,12 @@ static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *pla
     const tegroup_tensor *d = &desc->d, *c = &desc->c, *tensors[TEGROUP_IMPL_OPERANDS];
     const tegroup_tensor a = tegroup_impl_stored(&desc->a, &desc->gather_a),
                          b = tegroup_impl_stored(&desc->b, &desc->gather_b);
-    const int in_place = c->data == d->data && c->pointers == d->pointers && tegroup_impl_ld(c) == tegroup_impl_ld(d)
-                         && (tegroup_impl_ragged(&d->shape)
-                                 ? c->shape.snapshot == d->shape.snapshot
-                                 : tegroup_impl_group_stride(c) == tegroup_impl_group_stride(d));
-    tegroup_impl_buffer buffers[2 * TEGROUP_IMPL_OPERANDS + 6];
+    const int in_place =
+        c->data == d->data && c->pointers == d->pointers && tegroup_impl_ld(c) == tegroup_impl_ld(d)
+        && (tegroup_impl_ragged(&d->shape) ? c->shape.snapshot == d->shape.snapshot
+                                           : tegroup_impl_group_stride(c) == tegroup_impl_group_stride(d));
+    tegroup_impl_buffer buffers[2 * TEGROUP_IMPL_OPERANDS + 10];
+    tegroup_tensor read[2]; /* of quantised operands, for the lists' sake */
     int32_t i, count = 0;
     tensors[TEGROUP_IMPL_A] = &a;
     tensors[TEGROUP_IMPL_B] = &b;
@@ -130,7 +138,14 @@ static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *pla
     buffers[count++] = tegroup_impl_workspace_buffer(&desc->options, plan->workspace_bytes);
     buffers[count++] = tegroup_impl_tensor_buffer(d, names->operand[TEGROUP_IMPL_D], 1);
     for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_C; i++)
-        if (tensors[i]->dtype != TEGROUP_DTYPE_UNSET) {
+        if (i <= TEGROUP_IMPL_B && tensors[i]->scaling != TEGROUP_SCALING_NONE) {
+            const int columnwise = tegroup_impl_reads_columnwise(desc, (tegroup_impl_operand)i);
+            read[i] = tegroup_impl_as_read(desc, (tegroup_impl_operand)i);
+            buffers[count++] = tegroup_impl_copy_buffer(&read[i], names->operand[i], columnwise, 0);
+            buffers[count++] = tegroup_impl_copy_buffer(&read[i], names->operand[i], columnwise, 1);
+            buffers[count++] = tegroup_impl_buffer_of(read[i].global_scale_inv, 4 * (int64_t)read[i].shape.groups, NULL,
+                                                      names->operand[i]->apart, 0);
+        } else if (tensors[i]->dtype != TEGROUP_DTYPE_UNSET) {
             buffers[count] = tegroup_impl_tensor_buffer(tensors[i], names->operand[i], 0);
             if (i == TEGROUP_IMPL_C) buffers[count].twin = 1;
             if (i == TEGROUP_IMPL_C && !in_place)
@@ -193,14 +208,74 @@ static inline tegroup_status tegroup_impl_check_groups_meet(const tegroup_gemm_d
 }
 
 /* Checks a list's address for a group that uses it. */
-static inline tegroup_status tegroup_impl_check_entry(const tegroup_tensor *t, const tegroup_impl_name *name, int32_t g,
-                                                      tegroup_error *error) {
-    const size_t element = tegroup_impl_element(t->dtype);
-    TEGROUP_IMPL_RULE(t->pointers[g] != NULL, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_PATH(POINTERS),
+static inline tegroup_status tegroup_impl_check_entry(void *const *list, tegroup_dtype dtype, const char *field,
+                                                      int32_t g, tegroup_error *error) {
+    const size_t element = tegroup_impl_element(dtype);
+    TEGROUP_IMPL_RULE(list[g] != NULL, ERROR_NULL_ARGUMENT, field,
                       "must hold no NULL for a group that is worked on; got the group's index", -1, g);
-    TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->pointers[g], element), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(POINTERS),
-                      "must hold addresses aligned to the element", element, (uintptr_t)t->pointers[g] % element);
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(list[g], element), ERROR_ALIGNMENT, field,
+                      "must hold addresses aligned to the element", element, (uintptr_t)list[g] % element);
     return TEGROUP_OK;
+}
+
+/* What a call reads of a quantised operand: one of its copies, and that one's scales. */
+typedef struct tegroup_impl_copy_paths {
+    const char *data, *scales; /* the buffers or the lists */
+} tegroup_impl_copy_paths;
+static inline tegroup_impl_copy_paths tegroup_impl_copy_paths_of(const tegroup_impl_name *name, int listed,
+                                                                 int columnwise) {
+    tegroup_impl_copy_paths paths;
+    if (listed) {
+        paths.data = columnwise ? TEGROUP_IMPL_PATH(COLUMNWISE_POINTERS) : TEGROUP_IMPL_PATH(POINTERS);
+        paths.scales = columnwise ? TEGROUP_IMPL_PATH(COLUMNWISE_SCALE_POINTERS) : TEGROUP_IMPL_PATH(SCALE_POINTERS);
+    } else {
+        paths.data = columnwise ? TEGROUP_IMPL_PATH(COLUMNWISE_DATA) : TEGROUP_IMPL_PATH(DATA);
+        paths.scales = columnwise ? TEGROUP_IMPL_PATH(COLUMNWISE_SCALE_INV) : TEGROUP_IMPL_PATH(SCALE_INV);
+    }
+    return paths;
+}
+
+/* Alignment of scales: of I32, that of words. */
+static inline tegroup_dtype tegroup_impl_stored_scales(const tegroup_tensor *t) {
+    return tegroup_impl_scale_dtype(t, tegroup_scaling_info(t->scaling));
+}
+
+/* The memory of a, b, bias and whatever else is an operand: of a quantised one, the copy that is read and no other. */
+static inline tegroup_status tegroup_impl_check_operand(const tegroup_gemm_desc *desc, tegroup_impl_operand operand,
+                                                        const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                        tegroup_error *error) {
+    const tegroup_check_level level = desc->options.check_level;
+    const int listed = tegroup_impl_listed(t);
+    tegroup_impl_copy_paths paths;
+    tegroup_tensor read;
+    if (t->scaling == TEGROUP_SCALING_NONE) return tegroup_impl_check_memory(t, name, level, error);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_routing(t, name, level, error));
+    if (listed ? t->shape.groups == 0 : tegroup_impl_extent(t) == 0) return TEGROUP_OK;
+    read = tegroup_impl_as_read(desc, operand);
+    paths = tegroup_impl_copy_paths_of(name, listed, tegroup_impl_reads_columnwise(desc, operand));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_address(listed ? (const void *)read.pointers : read.data,
+                                                listed ? sizeof(void *) : tegroup_impl_element(t->dtype), paths.data,
+                                                error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_address(
+        listed ? (const void *)read.scale_pointers : read.scale_inv,
+        listed ? sizeof(void *) : tegroup_impl_element(tegroup_impl_stored_scales(t)), paths.scales, error));
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->global_scale_inv, sizeof(float)), ERROR_ALIGNMENT,
+                      TEGROUP_IMPL_PATH(GLOBAL_SCALE_INV), "must be aligned to its element", sizeof(float),
+                      (uintptr_t)t->global_scale_inv % sizeof(float));
+    return TEGROUP_OK;
+}
+
+/* The addresses of one group in the lists of an operand. */
+static inline tegroup_status tegroup_impl_check_group_entries(const tegroup_gemm_desc *desc,
+                                                              tegroup_impl_operand operand, const tegroup_tensor *t,
+                                                              const tegroup_impl_name *name, int32_t g,
+                                                              tegroup_error *error) {
+    tegroup_impl_copy_paths paths;
+    if (t->scaling == TEGROUP_SCALING_NONE)
+        return tegroup_impl_check_entry(t->pointers, t->dtype, TEGROUP_IMPL_PATH(POINTERS), g, error);
+    paths = tegroup_impl_copy_paths_of(name, 1, tegroup_impl_reads_columnwise(desc, operand));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_entry(t->pointers, t->dtype, paths.data, g, error));
+    return tegroup_impl_check_entry(t->scale_pointers, tegroup_impl_stored_scales(t), paths.scales, g, error);
 }
 
 /* In a list that is written, no two groups' buffers share a byte, or one of them would be lost. They may be windows of
@@ -231,24 +306,28 @@ static inline tegroup_status tegroup_impl_check_entries(const tegroup_tensor *t,
  * deep level the buffers of results against each other. */
 static inline tegroup_status tegroup_impl_check_lists(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
                                                       tegroup_error *error) {
-    const tegroup_tensor *tensors[5] = {&desc->a, &desc->b, &desc->c, &desc->d, &desc->bias};
-    tegroup_gemm_desc host; /* without scalars that the host may not read */
+    tegroup_gemm_desc host; /* as it is read, without scalars that the host may not read */
+    const tegroup_tensor *tensors[5] = {&host.a, &host.b, &desc->c, &desc->d, &desc->bias};
     tegroup_snapshot_view views[4];
     unsigned char used[TEGROUP_MAX_GROUPS]; /* for each group, a bit for each list that it uses */
     uint32_t listed = 0;
     int32_t i, g;
+    host = *desc;
+    host.a = tegroup_impl_as_read(desc, TEGROUP_IMPL_A);
+    host.b = tegroup_impl_as_read(desc, TEGROUP_IMPL_B);
     for (i = 0; i < 5; i++)
         if (tensors[i]->dtype != TEGROUP_DTYPE_UNSET && tensors[i]->pointers_space == TEGROUP_SPACE_HOST)
             listed |= 1u << i;
     if (!listed || !tegroup_impl_host_views(desc, views)) return TEGROUP_OK;
-    host = *desc;
     if (host.alpha.space == TEGROUP_SPACE_DEVICE) host.alpha.space = TEGROUP_SPACE_UNSET;
     if (host.beta.space == TEGROUP_SPACE_DEVICE) host.beta.space = TEGROUP_SPACE_UNSET;
     for (g = 0; g < desc->a.shape.groups; g++) {
         const tegroup_impl_product p = tegroup_impl_product_of(&host, views, g, 1, 0);
         used[g] = (unsigned char)(listed & tegroup_impl_uses(&host, &p));
         for (i = 0; i < 5; i++)
-            if (used[g] >> i & 1) TEGROUP_IMPL_TRY(tegroup_impl_check_entry(tensors[i], names->operand[i], g, error));
+            if (used[g] >> i & 1)
+                TEGROUP_IMPL_TRY(tegroup_impl_check_group_entries(&host, (tegroup_impl_operand)i, tensors[i],
+                                                                  names->operand[i], g, error));
     }
     if (desc->options.check_level != TEGROUP_CHECK_DEEP) return TEGROUP_OK;
     if (listed >> TEGROUP_IMPL_D & 1u)
@@ -300,7 +379,7 @@ static inline tegroup_status tegroup_impl_gemm_check(const tegroup_plan *plan, c
     for (i = 0; i < TEGROUP_IMPL_OPERANDS; i++) {
         const tegroup_tensor *t = operands[i];
         if (t->dtype != TEGROUP_DTYPE_UNSET)
-            TEGROUP_IMPL_TRY(tegroup_impl_check_memory(t, names->operand[i], level, error));
+            TEGROUP_IMPL_TRY(tegroup_impl_check_operand(desc, (tegroup_impl_operand)i, t, names->operand[i], error));
     }
     TEGROUP_IMPL_TRY(tegroup_impl_check_index(&desc->gather_a, &desc->a, names->operand[TEGROUP_IMPL_A], error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_index(&desc->gather_b, &desc->b, names->operand[TEGROUP_IMPL_B], error));

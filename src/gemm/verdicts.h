@@ -140,6 +140,12 @@ static inline int tegroup_impl_judge_types(tegroup_impl_case *c) {
     TEGROUP_IMPL_NEED_AS(DTYPES, rule->operand_dtypes >> p->a & 1u, ERROR_UNSUPPORTED,
                          TEGROUP_IMPL_OPERAND_PATH(A, DTYPE), "must be one that the backend multiplies here",
                          rule->operand_dtypes, p->a);
+    TEGROUP_IMPL_NEED_AS(SCALINGS, rule->scalings >> p->a_scaling & 1u, ERROR_UNSUPPORTED,
+                         TEGROUP_IMPL_OPERAND_PATH(A, SCALING), "must be one that the backend knows here",
+                         rule->scalings, p->a_scaling);
+    TEGROUP_IMPL_NEED_AS(SCALINGS, rule->scalings >> p->b_scaling & 1u, ERROR_UNSUPPORTED,
+                         TEGROUP_IMPL_OPERAND_PATH(B, SCALING), "must be one that the backend knows here",
+                         rule->scalings, p->b_scaling);
     TEGROUP_IMPL_NEED_AS(DTYPE, p->a != TEGROUP_DTYPE_F32 || p->b == p->a || TEGROUP_IMPL_HAS(MIXED), ERROR_UNSUPPORTED,
                          TEGROUP_IMPL_OPERAND_PATH(B, DTYPE),
                          "must be F32, too: the backend multiplies no F32 by weights of 16 bits", p->a, p->b);
@@ -148,12 +154,6 @@ static inline int tegroup_impl_judge_types(tegroup_impl_case *c) {
                          TEGROUP_DTYPE_BF16, p->a);
     TEGROUP_IMPL_NEED(p->op == TEGROUP_OP_FORWARD || !(without & TEGROUP_IMPL_WITHOUT_BACKWARD), ERROR_NOT_BUILT, "op",
                       "must be FORWARD in a build with TEGROUP_NO_BACKWARD", TEGROUP_OP_FORWARD, p->op);
-    TEGROUP_IMPL_NEED_AS(SCALINGS, rule->scalings >> p->a_scaling & 1u, ERROR_UNSUPPORTED,
-                         TEGROUP_IMPL_OPERAND_PATH(A, SCALING), "must be one that the backend knows here",
-                         rule->scalings, p->a_scaling);
-    TEGROUP_IMPL_NEED_AS(SCALINGS, rule->scalings >> p->b_scaling & 1u, ERROR_UNSUPPORTED,
-                         TEGROUP_IMPL_OPERAND_PATH(B, SCALING), "must be one that the backend knows here",
-                         rule->scalings, p->b_scaling);
     TEGROUP_IMPL_NEED_AS(DTYPES, rule->result_dtypes >> p->d & 1u, ERROR_UNSUPPORTED,
                          TEGROUP_IMPL_OPERAND_PATH(D, DTYPE), "must be one that the backend writes",
                          rule->result_dtypes, p->d);

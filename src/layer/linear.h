@@ -4,6 +4,7 @@
 #include "base/version.h"
 #include "base/status_types.h"
 #include "formats/dtype_types.h"
+#include "formats/scaling_types.h"
 #include "core/tensor_types.h"
 #include "core/options_types.h"
 #include "core/gemm_types.h"
@@ -209,6 +210,9 @@ static inline tegroup_status tegroup_impl_layer_check_tensor(const tegroup_impl_
               like_cols = is_weight || has_k == (layer->weight_layout == TEGROUP_WEIGHT_OUT_IN);
     const int64_t cols = like_cols ? weight->shape.cols : weight->shape.rows;
     TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(t, name, error));
+    TEGROUP_IMPL_RULE_AS(SCALING, t->scaling == TEGROUP_SCALING_NONE, ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(SCALING),
+                         "must be none: layers do not take quantised tensors, products do", TEGROUP_SCALING_NONE,
+                         t->scaling);
     TEGROUP_IMPL_RULE(shape->groups == weight->shape.groups, ERROR_SHAPE, TEGROUP_IMPL_PATH(GROUPS),
                       weight_name->groups, weight->shape.groups, shape->groups);
     TEGROUP_IMPL_RULE(shape->col_sizes.encoding == TEGROUP_ENCODING_UNSET, ERROR_UNSUPPORTED,

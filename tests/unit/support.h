@@ -314,6 +314,7 @@ typedef struct spec {
     tegroup_tail tail;
     int32_t threads;
     int32_t clamp;               /* 1: sizes in host memory may lie                                 */
+    int32_t roundings;           /* of a term, besides those of a product of values as they are     */
     uint64_t seed;
 } spec;
 
@@ -745,7 +746,7 @@ SUPPORT void problem_reset(problem *p) {
 
 /* ---- the reference ------------------------------------------------------------------------------------------------
  * Per element the value R and the bound on |D - R|:
- *   (K + 4) u |alpha| sum|a||b|  +  2 u |beta C|  +  2 u |scaled bias|  +  u_out |R| (1 + 2^-6)  +  eta
+ *   (K + 4 + roundings) u |alpha| sum|a||b|  +  2 u |beta C|  +  2 u |scaled bias|  +  u_out |R| (1 + 2^-6)  +  eta
  * with u of the sums' type; |beta C| passes one more addition, hence 3 u, when there is a bias. */
 SUPPORT void problem_reference(problem *p) {
     const spec *s = &p->s;
@@ -790,10 +791,10 @@ SUPPORT void problem_reference(problem *p) {
                     total += (long double)scale * value_at(&p->bias, g, 0, j);
                 }
                 p->want[g][i * J + j] = (double)total;
-                p->bound[g][i * J + j] = (double)(K + 4) * u * fabs(alpha) * size + (s->bias ? 3 : 2) * u * fabs(bc) + 2 * u * fabs(e)
+                p->bound[g][i * J + j] = (double)(K + 4 + s->roundings) * u * fabs(alpha) * size + (s->bias ? 3 : 2) * u * fabs(bc) + 2 * u * fabs(e)
                     + unit_roundoff(s->out) * (fabs((double)total) + (s->rounds_product && beta != 0 ? fabs((double)(alpha * sum)) : 0)) * (1 + 0x1p-6)
                     + smallest_step(s->out) / 2 * (s->rounds_product ? 2 : 1);
-                p->long_sum[g][i * J + j] = K >= 32 && (double)(K + 4) * u * fabs(alpha) * size >= 0.75 * p->bound[g][i * J + j];
+                p->long_sum[g][i * J + j] = K >= 32 && (double)(K + 4 + s->roundings) * u * fabs(alpha) * size >= 0.75 * p->bound[g][i * J + j];
             }
         free(x);
         if (!s->bias || !wgrad) continue;
@@ -810,7 +811,7 @@ SUPPORT void problem_reference(problem *p) {
                 size += fabs(term);
             }
             p->want_bias[g][j] = (double)sum;
-            p->bound_bias[g][j] = (double)(M + 4) * u * size + 2 * u * fabs(old)
+            p->bound_bias[g][j] = (double)(M + 4 + s->roundings) * u * size + 2 * u * fabs(old)
                 + unit_roundoff(s->bias_dtype) * fabs((double)sum) * (1 + 0x1p-6) + smallest_step(s->bias_dtype) / 2;
         }
     }

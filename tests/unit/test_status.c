@@ -975,8 +975,8 @@ TEST(status, unsupported) {
     BAD(plan_dgrad, host(cpu)->space = TEGROUP_SPACE_DEVICE, UNSUPPORTED, "space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
     BAD(plan_dgrad, host(cpu)->a.shape.row_sizes.space = TEGROUP_SPACE_DEVICE, UNSUPPORTED, "a.shape.row_sizes.space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
     BAD(plan_dgrad, LISTED(host(cpu)->a, DEVICE), UNSUPPORTED, "a.pointers_space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
-    BAD(plan_dgrad, host(cpu)->a.dtype = TEGROUP_DTYPE_F8E5M2; w.dgrad.b.dtype = TEGROUP_DTYPE_F8E5M2; w.dgrad.a.scaling = w.dgrad.b.scaling = TEGROUP_SCALING_TENSOR,
-        UNSUPPORTED, "a.dtype", results | 1u << TEGROUP_DTYPE_F64, TEGROUP_DTYPE_F8E5M2);
+    BAD(plan_dgrad, host(cpu)->d.dtype = TEGROUP_DTYPE_F8E5M2; w.dgrad.d.scaling = TEGROUP_SCALING_TENSOR, UNSUPPORTED, "d.scaling", TEGROUP_SCALING_NONE,
+        TEGROUP_SCALING_TENSOR);
     BAD(plan_dgrad, host(cpu)->alpha.space = TEGROUP_SPACE_DEVICE, UNSUPPORTED, "alpha.space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
     BAD(plan, w.forward.beta.space = TEGROUP_SPACE_DEVICE, UNSUPPORTED, "beta.space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
     BAD(plan_target, device(sm90, 0, 0), UNSUPPORTED, "target.sm", 90, 0);
@@ -1931,6 +1931,8 @@ TEST(status, combine_backward) {
 #define LINEAR_TENSOR(t, name, size)                                                                                                \
     BAD(linear_plan, w.linear.t.dtype = (tegroup_dtype)99, VALUE, name ".dtype", TEGROUP_DTYPE_COUNT - 1, 99);                      \
     BAD(linear_plan, w.linear.t.scaling = (tegroup_scaling)99, VALUE, name ".scaling", TEGROUP_SCALING_COUNT - 1, 99);              \
+    BAD(linear_plan, w.linear.t.dtype = TEGROUP_DTYPE_F8E4M3; w.linear.t.scaling = TEGROUP_SCALING_TENSOR, UNSUPPORTED, name ".scaling",\
+        TEGROUP_SCALING_NONE, TEGROUP_SCALING_TENSOR);                                                                              \
     BAD(linear_plan, w.linear.t.scaling = TEGROUP_SCALING_TENSOR, DTYPE, name ".dtype",                                             \
         tegroup_scaling_info(TEGROUP_SCALING_TENSOR)->data_dtypes, TEGROUP_DTYPE_F32);                                              \
     BAD(linear_plan, w.linear.t.shape.groups = -1, VALUE, name ".shape.groups", TEGROUP_MAX_GROUPS, -1);                            \

@@ -1,0 +1,95 @@
+/* ---- Quantised operands ---- */
+
+#pragma once
+#include "base/version.h"
+#include "formats/dtype_types.h"
+#include "formats/scaling_types.h"
+#include "core/tensor_types.h"
+#include "core/snapshot_types.h"
+#include "core/gemm_types.h"
+#include "base/build.h"
+#include "base/arithmetic.h"
+#include "formats/convert.h"
+#include "formats/scale_layout.h"
+#include "core/tensor.h"
+#include "core/scale_grid.h"
+#include "core/checks.h"
+
+/* Does a product sum over the operand's rows? Then it reads the copy that is quantised along columns. */
+TEGROUP_IMPL_HD int tegroup_impl_sums_rows(tegroup_op op, tegroup_impl_operand operand) {
+    return op == TEGROUP_OP_WGRAD || (op == TEGROUP_OP_DGRAD && operand == TEGROUP_IMPL_B);
+}
+
+/* Which copy of a or b a product reads. Where a scale is chosen for as many rows as columns (a group, or a square
+ * block), values are the same along both, and the rowwise copy serves where there is no other. */
+static inline int tegroup_impl_reads_columnwise(const tegroup_gemm_desc *desc, tegroup_impl_operand operand) {
+    const tegroup_tensor *t = operand == TEGROUP_IMPL_A ? &desc->a : &desc->b;
+    const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
+    if (t->scaling == TEGROUP_SCALING_NONE || !tegroup_impl_sums_rows(desc->op, operand)) return 0;
+    return t->columnwise_data || t->columnwise_pointers || facts->choice_outer != facts->block_inner;
+}
+
+/* The operand with that copy in the place of the rowwise one. */
+static inline tegroup_tensor tegroup_impl_as_read(const tegroup_gemm_desc *desc, tegroup_impl_operand operand) {
+    tegroup_tensor t = operand == TEGROUP_IMPL_A ? desc->a : desc->b;
+    if (!tegroup_impl_reads_columnwise(desc, operand)) return t;
+    t.data = t.columnwise_data;
+    t.pointers = t.columnwise_pointers;
+    t.scale_inv = t.columnwise_scale_inv;
+    t.scale_pointers = t.columnwise_scale_pointers;
+    return t;
+}
+
+/* A quantised operand of one group, as lines of m or n that a product sums along k. Element k of a line is at
+ * first + line * line_stride + k * k_stride of `data`. */
+typedef struct tegroup_impl_scaled {
+    const tegroup_scaling_facts *facts; /* NULL: the operand is not quantised                             */
+    const void *data, *scales;          /* of the group, or of all                                        */
+    int64_t first, line_stride, k_stride;
+    tegroup_impl_scale_grid grid;     /* where the group's scales are                                   */
+    double global;                    /* what all values of the group are multiplied by                 */
+    tegroup_dtype dtype, scale_dtype; /* of the elements, and of what the grid counts                   */
+    int32_t columnwise, sums_rows;
+    int64_t elements, stored; /* elements of a transposed copy, and scales, that the groups up to this one take */
+} tegroup_impl_scaled;
+
+/* Before the first group. desc: as the caller made it, or with operands as they are read. */
+static inline tegroup_impl_scaled tegroup_impl_scaled_of(const tegroup_gemm_desc *desc, tegroup_impl_operand operand) {
+    const tegroup_tensor *t = operand == TEGROUP_IMPL_A ? &desc->a : &desc->b;
+    tegroup_impl_scaled scaled;
+    memset(&scaled, 0, sizeof scaled);
+    if (t->scaling == TEGROUP_SCALING_NONE) return scaled;
+    scaled.facts = tegroup_scaling_info(t->scaling);
+    scaled.dtype = t->dtype;
+    scaled.scale_dtype = tegroup_impl_scale_dtype(t, scaled.facts);
+    if (scaled.scale_dtype == TEGROUP_DTYPE_I32) scaled.scale_dtype = TEGROUP_DTYPE_F8E8M0;
+    scaled.columnwise = tegroup_impl_reads_columnwise(desc, operand);
+    scaled.sums_rows = tegroup_impl_sums_rows(desc->op, operand);
+    return scaled;
+}
+
+/* Goes on to group g, the one after the last. t: the operand as it is read. */
+TEGROUP_IMPL_HD void tegroup_impl_scaled_next(tegroup_impl_scaled *scaled, const tegroup_tensor *t,
+                                              const tegroup_snapshot_view *view, int32_t g) {
+    const tegroup_impl_elements at = tegroup_impl_elements_after(t, view, g, scaled->columnwise, scaled->elements);
+    const int listed = tegroup_impl_listed(t);
+    scaled->grid = tegroup_impl_scale_grid_after(t, scaled->facts, view, g, scaled->columnwise, scaled->stored);
+    scaled->data = listed ? t->pointers[g] : t->data;
+    scaled->scales = listed ? t->scale_pointers[g] : t->scale_inv;
+    scaled->first = at.first;
+    scaled->line_stride = scaled->sums_rows ? at.col_stride : at.row_stride;
+    scaled->k_stride = scaled->sums_rows ? at.row_stride : at.col_stride;
+    scaled->global = t->global_scale_inv ? tegroup_impl_f64_of_f32(t->global_scale_inv[g]) : 1;
+    scaled->elements += tegroup_impl_transposed_count(tegroup_impl_group_sides(t, view, g));
+    scaled->stored += scaled->grid.count;
+}
+
+/* The scale of element k of a line, and in *shared how many from k on have it. */
+TEGROUP_IMPL_HD double tegroup_impl_scale_along(const tegroup_impl_scaled *scaled, int64_t line, int64_t k,
+                                                int64_t *shared) {
+    const int k_is_inner = scaled->sums_rows == scaled->columnwise;
+    const int64_t at =
+        k_is_inner ? tegroup_impl_scale_at(&scaled->grid, line, k) : tegroup_impl_scale_at(&scaled->grid, k, line);
+    *shared = tegroup_impl_scale_shared(&scaled->grid, k, !k_is_inner);
+    return tegroup_impl_load_f64(scaled->scale_dtype, scaled->scales, at);
+}
