@@ -258,7 +258,7 @@ SUPPORT void quantise_operand(problem *p, int which, quantised *q, rng *r) {
         const int read = cw == q->columnwise;
         copy_made made;
         memset(&made, 0, sizeof made);
-        if (read || (rng_chance(r, 50) && !(cw && both))) made = copy_make(p, t, to, q, cw, r, global, read);
+        if (read || (rng_chance(r, 25) && !(cw && both))) made = copy_make(p, t, to, q, cw, r, global, read);
         if (!cw) {
             to->data = made.data; to->scale_inv = made.scales;
             to->pointers = made.data_list; to->scale_pointers = made.scale_list;

@@ -31,7 +31,7 @@ static quantised random_quantised(rng *r, const scaling_row *f, int uniform, int
     return q;
 }
 
-static int64_t random_width(rng *r) { return rng_chance(r, 12) ? rng_int(r, 100, 280) : rng_int(r, 1, 40); }
+static int64_t random_width(rng *r) { return rng_chance(r, 8) ? rng_int(r, 100, 200) : rng_int(r, 1, rng_chance(r, 40) ? 40 : 18); }
 
 /* Everything as it is before a run. */
 static void remember(const problem *p) {
@@ -44,7 +44,7 @@ static void make(problem *p, rng *r, const scaling_row *fa, const scaling_row *f
     static const tegroup_dtype plain[] = {TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F16, TEGROUP_DTYPE_BF16};
     static const tegroup_dtype outs[] = {TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F16, TEGROUP_DTYPE_BF16};
     const int fp4 = (fa != NULL && is_fp4(fa->scaling)) || (fb != NULL && is_fp4(fb->scaling));
-    spec s = random_spec(r, op, rng_chance(r, 5) ? 150 : 12, 8);
+    spec s = random_spec(r, op, rng_chance(r, 2) ? 150 : 10, 8);
     const tegroup_compute compute = rng_chance(r, 30) ? TEGROUP_COMPUTE_F64 : TEGROUP_COMPUTE_F32;
     if (s.groups > 3) s.groups = 3;
     s.n = random_width(r);
@@ -142,7 +142,7 @@ TEST(quantised_gemm, fp64) {
                 const scaling_row *fa = a < 0 ? NULL : &scaling_rows[a], *fb = b < 0 ? NULL : &scaling_rows[b];
                 if ((a < 0 && b < 0) || !goes(fa, fb, (tegroup_op)op)) continue;
                 pairs++;
-                for (int64_t i = 0; i < scaled(300); i++)
+                for (int64_t i = 0; i < scaled(200); i++)
                     ASSERT_TRUE(run_one((uint64_t)(((a + 1) * 16 + b + 1) * 4 + op) * 1000003u + (uint64_t)i, fa, fb, (tegroup_op)op));
             }
     ASSERT_EQ(pairs, 3 * (25 + 9 + 4 + 10) + 10);
