@@ -85,8 +85,9 @@ template <int DTYPE> struct tegroup_impl_vectors {
 };
 
 /* Loads and stores one element of a floating-point type. These functions are not inlined: their callers are slow in any
- * case, and stay small this way. The types are four, and the compiler is told: with all others the switch became a jump
- * table, and a kernel that called it where its warp had diverged lost the low word of an address (nvcc 13.0, H100). */
+ * case, and stay small this way. The types are four, and the compiler is told: when these functions had the types of 8
+ * and 4 bits, too, an activation's kernel that called one where its warp had diverged read from an address whose low
+ * word was lost (nvcc 13.0, H100; why was not found). */
 static __device__ __noinline__ float tegroup_impl_load_as(tegroup_dtype dtype, const void *data, int64_t i, float) {
     __builtin_assume(tegroup_impl_is_float(dtype));
     return tegroup_impl_load_f32(dtype, data, i);
