@@ -1573,7 +1573,7 @@ TEGROUP_API int64_t tegroup_scale_index(tegroup_scaling scaling, const tegroup_s
 /* One number as a code of a type: F32, F16, BF16, F8E4M3, F8E5M2, F4E2M1 or F8E8M0, in the low bits of `code`; those
  * above are not looked at. Decoding is exact. Encoding rounds to nearest, ties to even; what is too large gives
  * infinity in F16 and BF16 and the largest finite value in narrower types, as infinity does there; NaN stays NaN, or is
- * 6 in F4E2M1. F8E8M0 drops the sign. Any other type gives NaN, and 0. */
+ * 6 in F4E2M1. F8E8M0 drops the sign and takes ties up. Any other type gives NaN, and 0. */
 TEGROUP_API float    tegroup_decode(tegroup_dtype dtype, uint32_t code);
 TEGROUP_API uint32_t tegroup_encode(tegroup_dtype dtype, float x);
 
@@ -2314,18 +2314,18 @@ TEGROUP_IMPL_HD uint8_t tegroup_impl_f4e2m1_of_f32(float x) { /* a nibble */
 }
 
 /* E8M0 has no sign, which is dropped, and no zero, which gives the smallest power. Up and down are CUDA's
- * cudaRoundPosInf and cudaRoundZero; nearest takes a tie, 1.5 times a power, to the even code. */
+ * cudaRoundPosInf and cudaRoundZero; nearest takes a tie, 1.5 times a power, up. */
 typedef enum tegroup_impl_rounding { TEGROUP_IMPL_NEAREST, TEGROUP_IMPL_UP, TEGROUP_IMPL_DOWN } tegroup_impl_rounding;
 TEGROUP_IMPL_HD uint8_t tegroup_impl_f8e8m0_of_f32(float x, tegroup_impl_rounding rounding) {
     const uint32_t magnitude = tegroup_impl_bits_of_f32(x) & 0x7fffffffu, mantissa = magnitude & 0x7fffffu;
     uint32_t code = magnitude >> 23;
-    if (magnitude > 0x7f800000u) return 255u;
+    if (tegroup_impl_is_nan(x)) return 255u;
     if (code == 0) { /* below 2^-126: 0x400000 is 2^-127 */
         if (rounding == TEGROUP_IMPL_UP) return mantissa > 0x400000u;
-        return rounding == TEGROUP_IMPL_NEAREST && mantissa > 0x600000u;
+        return rounding == TEGROUP_IMPL_NEAREST && mantissa >= 0x600000u;
     }
     if (rounding == TEGROUP_IMPL_UP) code += mantissa != 0;
-    if (rounding == TEGROUP_IMPL_NEAREST) code += mantissa > 0x400000u || (mantissa == 0x400000u && (code & 1u));
+    if (rounding == TEGROUP_IMPL_NEAREST) code += mantissa >= 0x400000u;
     return (uint8_t)(code < 254 ? code : 254);
 }
 

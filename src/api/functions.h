@@ -68,7 +68,7 @@ TEGROUP_API int64_t tegroup_scale_index(tegroup_scaling scaling, const tegroup_s
 /* One number as a code of a type: F32, F16, BF16, F8E4M3, F8E5M2, F4E2M1 or F8E8M0, in the low bits of `code`; those
  * above are not looked at. Decoding is exact. Encoding rounds to nearest, ties to even; what is too large gives
  * infinity in F16 and BF16 and the largest finite value in narrower types, as infinity does there; NaN stays NaN, or is
- * 6 in F4E2M1. F8E8M0 drops the sign. Any other type gives NaN, and 0. */
+ * 6 in F4E2M1. F8E8M0 drops the sign and takes ties up. Any other type gives NaN, and 0. */
 TEGROUP_API float    tegroup_decode(tegroup_dtype dtype, uint32_t code);
 TEGROUP_API uint32_t tegroup_encode(tegroup_dtype dtype, float x);
 
