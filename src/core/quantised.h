@@ -7,6 +7,7 @@
 #include "core/tensor_types.h"
 #include "core/snapshot_types.h"
 #include "core/gemm_types.h"
+#include "core/plan_types.h"
 #include "base/build.h"
 #include "base/arithmetic.h"
 #include "formats/convert.h"
@@ -14,6 +15,10 @@
 #include "core/tensor.h"
 #include "core/scale_grid.h"
 #include "core/checks.h"
+
+static inline int tegroup_impl_quantised(const tegroup_problem *p) {
+    return p->a_scaling != TEGROUP_SCALING_NONE || p->b_scaling != TEGROUP_SCALING_NONE;
+}
 
 /* Does a product sum over the operand's rows? Then it reads the copy that is quantised along columns. */
 TEGROUP_IMPL_HD int tegroup_impl_sums_rows(tegroup_op op, tegroup_impl_operand operand) {

@@ -26,6 +26,7 @@ typedef struct tegroup_impl_gpu_tile {
     int32_t m, n;                       /* rows and columns, at most those of a full tile */
     float alpha, beta;
     int16_t reads_c, valid; /* reads_c is 0 if beta is 0; valid is 0 behind the last tile */
+    int32_t group;
 } tegroup_impl_gpu_tile;
 
 /* Copies 16 bytes or nothing, without a branch between the surrounding instructions. */
@@ -164,6 +165,7 @@ template <int TILE_M, int TILE_N> struct tegroup_impl_gpu_walk {
             desc.row_scale_dtype == TEGROUP_DTYPE_UNSET
                 ? NULL
                 : (const char *)desc.row_scale + (p.a.row0 + i0) * (desc.row_scale_dtype == TEGROUP_DTYPE_F64 ? 8 : 4);
+        tile->group = g;
         tile->k = p.k;
         tile->row = p.d.row0 + i0;
         tile->col = j0;
