@@ -140,15 +140,16 @@ static __device__ __forceinline__ int64_t tegroup_impl_gpu_codes_run(const tegro
 
 /* ---- pieces: 16 elements that are neighbours in memory ---- */
 
-template <int BITS>
-static __device__ __forceinline__ void tegroup_impl_gpu_piece_slowly(const char *data, int64_t at, int32_t count,
-                                                                     uint32_t (&raw)[8]) {
-    constexpr tegroup_dtype DTYPE = BITS == 4   ? TEGROUP_DTYPE_F4E2M1
-                                    : BITS == 8 ? TEGROUP_DTYPE_F8E4M3
-                                                : TEGROUP_DTYPE_BF16;
+/* Element by element, from the last to the first, each pushing the others on. */
+static __device__ __forceinline__ void tegroup_impl_gpu_piece_slowly(const tegroup_impl_gpu_codes &codes, int64_t at,
+                                                                     int32_t count, uint32_t (&raw)[8]) {
+#pragma unroll 1
+    for (at += count; count > 0; count--) {
+        at--;
 #pragma unroll
-    for (int i = 0; i < 16; i++)
-        if (i < count) raw[i * BITS / 32] |= tegroup_impl_load_code(DTYPE, data, at + i) << (i * BITS % 32);
+        for (int i = 7; i > 0; i--) raw[i] = __funnelshift_l(raw[i - 1], raw[i], (uint32_t)codes.bits);
+        raw[0] = raw[0] << codes.bits | tegroup_impl_load_code(codes.dtype, codes.data, at);
+    }
 }
 
 /* Loads the `count` elements that exist, and zeros for the others. */
@@ -159,9 +160,7 @@ static __device__ __forceinline__ void tegroup_impl_gpu_piece(const tegroup_impl
     for (int i = 0; i < 8; i++) raw[i] = 0;
     if (count <= 0) return;
     if (!aligned || count < 16) {
-        if (bits == 4) tegroup_impl_gpu_piece_slowly<4>(codes.data, at, count, raw);
-        else if (bits == 8) tegroup_impl_gpu_piece_slowly<8>(codes.data, at, count, raw);
-        else tegroup_impl_gpu_piece_slowly<16>(codes.data, at, count, raw);
+        tegroup_impl_gpu_piece_slowly(codes, at, count, raw);
         return;
     }
     const char *from = codes.data + at * bits / 8;
@@ -382,37 +381,46 @@ struct tegroup_impl_formats_block {
     static __device__ __forceinline__ int warp_m() { return (int)threadIdx.x / 32 % 2 * 64; }
     static __device__ __forceinline__ int warp_n() { return (int)threadIdx.x / 64 * 32; }
 
-    /* A warp has 64 x 32 of the tile. lines: those of A from the warp's first on. */
-    template <bool A_ALONG_K, bool B_ALONG_K, bool BF16>
-    __device__ __forceinline__ void multiply(const unsigned char *stage, int32_t count, int32_t lines) {
-        const int matrix = (int)threadIdx.x % 32 / 8, r = (int)threadIdx.x % 8;
-        const uint32_t a = tegroup_impl_shared(stage), b = a + PART_BYTES,
-                       at_a = tegroup_impl_fragments<A_ALONG_K>(warp_m(), matrix & 1, matrix >> 1, r),
-                       at_b = tegroup_impl_fragments<B_ALONG_K>(warp_n(), matrix >> 1, matrix & 1, r);
-#pragma unroll 1
-        for (int kk = 0; kk * 16 < count; kk++) {
-            uint32_t fb[NI / 2][4], fa[4];
-#pragma unroll
-            for (int j = 0; j < NI / 2; j++)
-                tegroup_impl_ldmatrix<!B_ALONG_K>(fb[j], b + tegroup_impl_fragment<B_ALONG_K>(at_b, 0, kk, j));
-#pragma unroll
-            for (int i = 0; i < MI; i++)
-                if (i * 16 < lines) {
-                    tegroup_impl_ldmatrix<!A_ALONG_K>(fa, a + tegroup_impl_fragment<A_ALONG_K>(at_a, 0, kk, i));
-#pragma unroll
-                    for (int j = 0; j < NI; j++)
-                        tegroup_impl_mma<BF16>(part[i][j], fa, fb[j / 2][j % 2 * 2], fb[j / 2][j % 2 * 2 + 1]);
-                }
-        }
+    /* Loads a fragment: of the kk-th sixteen of k, and the i-th of the warp's lines. Chunks are permuted by XOR, along the
+     * direction in which the operand lies; see tegroup_impl_fragment. */
+    static __device__ __forceinline__ void fetch(bool along_k, uint32_t at, int kk, int i, uint32_t (&to)[4]) {
+        if (along_k) tegroup_impl_ldmatrix<false>(to, tegroup_impl_fragment<true>(at, 0, kk, i));
+        else tegroup_impl_ldmatrix<true>(to, tegroup_impl_fragment<false>(at, 0, kk, i));
+    }
+    static __device__ __forceinline__ uint32_t fragments(bool along_k, int line, int upper, int later, int r) {
+        return along_k ? tegroup_impl_fragments<true>(line, upper, later, r)
+                       : tegroup_impl_fragments<false>(line, upper, later, r);
     }
     template <bool BF16>
-    __device__ __forceinline__ void multiply(const tegroup_impl_gpu_codes (&codes)[2], const unsigned char *stage,
-                                             int32_t count) {
+    __device__ __forceinline__ void multiply(const uint32_t (&fa)[MI][4], const uint32_t (&fb)[NI / 2][4],
+                                             int32_t lines) {
+#pragma unroll
+        for (int i = 0; i < MI; i++)
+            if (i * 16 < lines) {
+#pragma unroll
+                for (int j = 0; j < NI; j++)
+                    tegroup_impl_mma<BF16>(part[i][j], fa[i], fb[j / 2][j % 2 * 2], fb[j / 2][j % 2 * 2 + 1]);
+            }
+    }
+    /* A warp has 64 x 32 of the tile; blocks of 16 lines that a short group has not are left out. */
+    __device__ __forceinline__ void multiply(const tegroup_impl_gpu_codes (&codes)[2], bool bf16,
+                                             const unsigned char *stage, int32_t count) {
+        const bool a_along_k = codes[0].along_k, b_along_k = codes[1].along_k;
+        const int matrix = (int)threadIdx.x % 32 / 8, r = (int)threadIdx.x % 8;
         const int32_t lines = codes[0].lines - warp_m();
-        if (codes[0].along_k && codes[1].along_k) multiply<true, true, BF16>(stage, count, lines);
-        else if (codes[0].along_k) multiply<true, false, BF16>(stage, count, lines);
-        else if (codes[1].along_k) multiply<false, true, BF16>(stage, count, lines);
-        else multiply<false, false, BF16>(stage, count, lines);
+        const uint32_t a = tegroup_impl_shared(stage) + fragments(a_along_k, warp_m(), matrix & 1, matrix >> 1, r),
+                       b = tegroup_impl_shared(stage) + PART_BYTES
+                           + fragments(b_along_k, warp_n(), matrix >> 1, matrix & 1, r);
+#pragma unroll 1
+        for (int kk = 0; kk * 16 < count; kk++) {
+            uint32_t fa[MI][4], fb[NI / 2][4];
+#pragma unroll
+            for (int j = 0; j < NI / 2; j++) fetch(b_along_k, b, kk, j, fb[j]);
+#pragma unroll
+            for (int i = 0; i < MI; i++) fetch(a_along_k, a, kk, i, fa[i]);
+            if (bf16) multiply<true>(fa, fb, lines);
+            else multiply<false>(fa, fb, lines);
+        }
     }
 
     /* Adds the sums over a block of k, times their scales, and begins the next. */
@@ -436,32 +444,24 @@ struct tegroup_impl_formats_block {
                                          const tegroup_impl_gpu_formats &formats, int64_t end, scales (&by)[3],
                                          unsigned char *memory) {
         const bool promotes = formats.promotes;
-        tegroup_impl_gpu_step now = step(codes, 0, end, promotes), next = step(codes, now.count, end, promotes);
+        tegroup_impl_gpu_step now = {0, 0, false}, next = now, after = step(codes, 0, end, promotes);
 #pragma unroll
         for (int i = 0; i < MI; i++)
 #pragma unroll
             for (int j = 0; j < NI; j++)
 #pragma unroll
                 for (int e = 0; e < 4; e++) part[i][j][e] = sum[i][j][e] = 0;
-        load_scales(codes, now, promotes);
-        store_scales(codes, promotes, &by[0]);
-        load_scales(codes, next, promotes);
-        store_scales(codes, promotes, &by[1]);
-        load(codes, now);
-        __syncthreads();
-        decode(codes, formats, by[0], memory);
-        for (uint32_t s = 0; now.count > 0; s++) {
-            const tegroup_impl_gpu_step after = step(codes, next.k + next.count, end, promotes);
-            __syncthreads(); /* the step's stage, and the next one's scales, have been stored */
-            load(codes, next);
+        for (uint32_t s = 0; now.count + next.count + after.count > 0; s++) {
+            __syncthreads(); /* this step's stage, and the next one's scales, have been stored */
+            if (next.count > 0) load(codes, next);
             load_scales(codes, after, promotes);
-            if (formats.bf16) multiply<true>(codes, memory + s % 2 * STAGE_BYTES, now.count);
-            else multiply<false>(codes, memory + s % 2 * STAGE_BYTES, now.count);
+            if (now.count > 0) multiply(codes, formats.bf16, memory + s % 2 * STAGE_BYTES, now.count);
             if (now.ends) promote(by[s % 3]);
-            decode(codes, formats, by[(s + 1) % 3], memory + (s + 1) % 2 * STAGE_BYTES);
+            if (next.count > 0) decode(codes, formats, by[(s + 1) % 3], memory + (s + 1) % 2 * STAGE_BYTES);
             store_scales(codes, promotes, &by[(s + 2) % 3]);
             now = next;
             next = after;
+            after = step(codes, next.k + next.count, end, promotes);
         }
         __syncthreads();
         float *to = (float *)memory + (warp_m() + threadIdx.x % 32 / 4) * PADDED + warp_n() + threadIdx.x % 4 * 2;
