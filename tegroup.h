@@ -1611,12 +1611,13 @@ TEGROUP_API_STATUS tegroup_scale_shape(tegroup_scaling scaling, int32_t columnwi
 TEGROUP_API int64_t tegroup_scale_index(tegroup_scaling scaling, const tegroup_scale_extent *extent,
     int64_t outer, int64_t inner);
 
-/* What the buffers of a tensor hold, data pointers and snapshot aside: always the items data, scale_inv,
- * columnwise_data, columnwise_scale_inv and global_scale_inv, 0 bytes where the scaling has none or `copies` leaves it
- * out. Of ragged rows it is the most that any sizes may take, reached by some (with col_sizes, as if every group had
- * shape.cols columns), and so good for every snapshot that fits; of a list it is each of its buffers. More groups, rows
- * or columns never need less. Returns ERROR_NULL_ARGUMENT, ERROR_UNSET, ERROR_VALUE, ERROR_COMBINATION (columnwise
- * without a scaling), and what is wrong with the tensor's other fields. */
+/* The bytes of a tensor's buffers, from its fields alone: neither pointers nor a snapshot are looked at. The items are
+ * always data, scale_inv, columnwise_data, columnwise_scale_inv and global_scale_inv, of 0 bytes where the scaling has
+ * none or `copies` leaves it out. Of ragged rows it is the most that any sizes take, and some do take it (with
+ * col_sizes as if every group had shape.cols columns): it is enough for every snapshot that fits. Of a list it is what
+ * each of its buffers needs. More groups, rows or columns never need less. Returns ERROR_NULL_ARGUMENT, ERROR_UNSET,
+ * ERROR_VALUE, ERROR_COMBINATION (columnwise without a scaling), ERROR_OVERFLOW, and what is wrong with the tensor's
+ * other fields. */
 TEGROUP_API_STATUS tegroup_tensor_layout(const tegroup_tensor *tensor, tegroup_copies copies, tegroup_layout *layout,
     tegroup_error *error);
 
@@ -2584,7 +2585,7 @@ TEGROUP_IMPL_HD float tegroup_impl_scale_exponent(float largest, float amax) {
     return tegroup_impl_f32_of_f8e8m0((uint8_t)(code > 0 ? code : 0));
 }
 
-/* The scale of a block, stored as `scale`. global: of TWO_LEVEL and GIVEN. Where the scale is a power of two, its
+/* The scale of a block, stored as `scale`. global: of TWO_LEVEL and GIVEN. Where a scale is a power of two, its
  * reciprocal and its code are exact. */
 TEGROUP_IMPL_HD tegroup_impl_block_scale tegroup_impl_scale_block(const tegroup_scale_rule *rule, tegroup_dtype data,
                                                                   tegroup_dtype scale, float amax, float global) {
@@ -2617,6 +2618,7 @@ TEGROUP_IMPL_HD tegroup_impl_block_scale tegroup_impl_scale_block(const tegroup_
     default: break;
     }
     block.bits = tegroup_impl_code_of_f32(scale, block.stored);
+    block.stored = tegroup_impl_f32_of_code(scale, block.bits); /* E8M0 has no infinity */
     return block;
 }
 
@@ -7909,7 +7911,8 @@ static inline void tegroup_impl_cpu_bias_grad_f32(const tegroup_gemm_desc *desc,
                          ? tegroup_impl_load_f32(desc->row_scale_dtype, desc->row_scale, dy->row0 + r)
                          : 1;
         int64_t at = tegroup_impl_biased_row_at(desc, p, r);
-        for (j = 0; j < n; j++) sums[j] += scale * (at < 0 ? 0 : tegroup_impl_load_f32(dtype, dy->base, at + j0 + j));
+        for (j = 0; j < n; j++)
+            sums[j] += scale * (at < 0 ? 0 : tegroup_impl_load_f32(dtype, dy->base, at + j0 + j));
     }
     if (desc->accumulate && dy->rows == 0) return; /* untouched, bit for bit */
     if (desc->accumulate)
@@ -8022,7 +8025,8 @@ static inline void tegroup_impl_cpu_bias_grad_f64(const tegroup_gemm_desc *desc,
                          ? tegroup_impl_load_f64(desc->row_scale_dtype, desc->row_scale, dy->row0 + r)
                          : 1;
         int64_t at = tegroup_impl_biased_row_at(desc, p, r);
-        for (j = 0; j < n; j++) sums[j] += scale * (at < 0 ? 0 : tegroup_impl_load_f64(dtype, dy->base, at + j0 + j));
+        for (j = 0; j < n; j++)
+            sums[j] += scale * (at < 0 ? 0 : tegroup_impl_load_f64(dtype, dy->base, at + j0 + j));
     }
     if (desc->accumulate && dy->rows == 0) return; /* untouched, bit for bit */
     if (desc->accumulate)
@@ -8065,10 +8069,11 @@ static inline void tegroup_impl_cpu_gemm_thread(const tegroup_gemm_desc *desc, c
         tegroup_impl_product p = tegroup_impl_product_of(desc, views, g, 1, 0);
         int64_t tiles_n = tegroup_impl_ceil_div(tegroup_impl_max(0, p.n), TEGROUP_IMPL_CPU_TILE_N);
         int64_t tiles = p.skip ? 0 : tegroup_impl_ceil_div(tegroup_impl_max(0, p.m), TEGROUP_IMPL_CPU_TILE_M) * tiles_n;
-        int64_t chunks =
-            bias_grad && !p.skip ? tegroup_impl_ceil_div(
-                tegroup_impl_min(tegroup_impl_biased_block(desc, &p)->cols, p.bias.cols), TEGROUP_IMPL_CPU_TILE_N)
-                                 : 0;
+        int64_t chunks = bias_grad && !p.skip
+                             ? tegroup_impl_ceil_div(tegroup_impl_min(tegroup_impl_biased_block(desc, &p)->cols,
+                                                                      p.bias.cols),
+                                                     TEGROUP_IMPL_CPU_TILE_N)
+                             : 0;
         if (p.untouched) tiles = 0;
         p.alpha *= tegroup_impl_cpu_codes_next(&codes[TEGROUP_IMPL_A], &desc->a, &views[TEGROUP_IMPL_A], g)
                    * tegroup_impl_cpu_codes_next(&codes[TEGROUP_IMPL_B], &desc->b, &views[TEGROUP_IMPL_B], g);

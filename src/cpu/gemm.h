@@ -128,7 +128,8 @@ static inline void tegroup_impl_cpu_bias_grad_FSUF(const tegroup_gemm_desc *desc
                          ? tegroup_impl_load_FSUF(desc->row_scale_dtype, desc->row_scale, dy->row0 + r)
                          : 1;
         int64_t at = tegroup_impl_biased_row_at(desc, p, r);
-        for (j = 0; j < n; j++) sums[j] += scale * (at < 0 ? 0 : tegroup_impl_load_FSUF(dtype, dy->base, at + j0 + j));
+        for (j = 0; j < n; j++)
+            sums[j] += scale * (at < 0 ? 0 : tegroup_impl_load_FSUF(dtype, dy->base, at + j0 + j));
     }
     if (desc->accumulate && dy->rows == 0) return; /* untouched, bit for bit */
     if (desc->accumulate)
@@ -172,10 +173,11 @@ static inline void tegroup_impl_cpu_gemm_thread(const tegroup_gemm_desc *desc, c
         tegroup_impl_product p = tegroup_impl_product_of(desc, views, g, 1, 0);
         int64_t tiles_n = tegroup_impl_ceil_div(tegroup_impl_max(0, p.n), TEGROUP_IMPL_CPU_TILE_N);
         int64_t tiles = p.skip ? 0 : tegroup_impl_ceil_div(tegroup_impl_max(0, p.m), TEGROUP_IMPL_CPU_TILE_M) * tiles_n;
-        int64_t chunks =
-            bias_grad && !p.skip ? tegroup_impl_ceil_div(
-                tegroup_impl_min(tegroup_impl_biased_block(desc, &p)->cols, p.bias.cols), TEGROUP_IMPL_CPU_TILE_N)
-                                 : 0;
+        int64_t chunks = bias_grad && !p.skip
+                             ? tegroup_impl_ceil_div(tegroup_impl_min(tegroup_impl_biased_block(desc, &p)->cols,
+                                                                      p.bias.cols),
+                                                     TEGROUP_IMPL_CPU_TILE_N)
+                             : 0;
         if (p.untouched) tiles = 0;
         p.alpha *= tegroup_impl_cpu_codes_next(&codes[TEGROUP_IMPL_A], &desc->a, &views[TEGROUP_IMPL_A], g)
                    * tegroup_impl_cpu_codes_next(&codes[TEGROUP_IMPL_B], &desc->b, &views[TEGROUP_IMPL_B], g);

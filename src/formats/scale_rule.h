@@ -91,7 +91,7 @@ TEGROUP_IMPL_HD float tegroup_impl_scale_exponent(float largest, float amax) {
     return tegroup_impl_f32_of_f8e8m0((uint8_t)(code > 0 ? code : 0));
 }
 
-/* The scale of a block, stored as `scale`. global: of TWO_LEVEL and GIVEN. Where the scale is a power of two, its
+/* The scale of a block, stored as `scale`. global: of TWO_LEVEL and GIVEN. Where a scale is a power of two, its
  * reciprocal and its code are exact. */
 TEGROUP_IMPL_HD tegroup_impl_block_scale tegroup_impl_scale_block(const tegroup_scale_rule *rule, tegroup_dtype data,
                                                                   tegroup_dtype scale, float amax, float global) {
@@ -124,6 +124,7 @@ TEGROUP_IMPL_HD tegroup_impl_block_scale tegroup_impl_scale_block(const tegroup_
     default: break;
     }
     block.bits = tegroup_impl_code_of_f32(scale, block.stored);
+    block.stored = tegroup_impl_f32_of_code(scale, block.bits); /* E8M0 has no infinity */
     return block;
 }
 

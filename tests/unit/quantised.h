@@ -20,20 +20,28 @@ SUPPORT double decode_small(tegroup_dtype dtype, unsigned code) {
     if (exponent == 0) return sign * ldexp(mantissa, 1 - bias - mantissa_bits);
     return sign * ldexp(1 + ldexp(mantissa, -mantissa_bits), exponent - bias);
 }
+/* The value of each code, worked out once. */
+SUPPORT const double *small_values(tegroup_dtype dtype) {
+    static double values[TEGROUP_DTYPE_COUNT][256];
+    if (values[dtype][1] == 0)
+        for (unsigned code = 0; code < 256; code++) values[dtype][code] = decode_small(dtype, dtype == TEGROUP_DTYPE_F4E2M1 ? code & 15 : code);
+    return values[dtype];
+}
 SUPPORT unsigned largest_small(tegroup_dtype dtype) {
     return dtype == TEGROUP_DTYPE_F8E4M3 ? 0x7e : dtype == TEGROUP_DTYPE_F8E5M2 ? 0x7b : dtype == TEGROUP_DTYPE_F4E2M1 ? 7 : 254;
 }
 /* The code of a value near x, of those that there are: codes of magnitudes are in the order of their values. */
 SUPPORT unsigned nearest_small(tegroup_dtype dtype, double x) {
+    const double *values = small_values(dtype);
     unsigned low = 0, high = largest_small(dtype);
     const unsigned sign = x < 0 ? (dtype == TEGROUP_DTYPE_F4E2M1 ? 8u : 0x80u) : 0u;
     x = fabs(x);
     while (high - low > 1) {
         const unsigned middle = (low + high) / 2;
-        if (decode_small(dtype, middle) <= x) low = middle;
+        if (values[middle] <= x) low = middle;
         else high = middle;
     }
-    return sign | (x - decode_small(dtype, low) < decode_small(dtype, high) - x ? low : high);
+    return sign | (x - values[low] < values[high] - x ? low : high);
 }
 SUPPORT void store_small(tegroup_dtype dtype, void *data, int64_t i, unsigned code) {
     unsigned char *bytes = (unsigned char *)data;
@@ -204,7 +212,7 @@ SUPPORT copy_made copy_make(const problem *p, grid *t, const tegroup_tensor *sha
                                                           : part * part_scales(q, rows, C, cw) + packed_scale(q, O, I, ob, ib);
                             store_small(q->dtype, data, first[g] + (transposed ? j * up(R, 16) + row : row * ld + j), code);
                             scale_store(type, scales, scale_first[g] + place, scale);
-                            store(t->dtype, t->at[g], at, decode_small(q->dtype, code) * scale * global[g]);
+                            store(t->dtype, t->at[g], at, small_values(q->dtype)[code] * scale * global[g]);
                         }
                 }
     }

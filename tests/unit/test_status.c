@@ -1890,6 +1890,8 @@ TEST(status, combine_backward) {
 #define LINEAR_TENSOR(t, name, size)                                                                                                \
     BAD(linear_plan, w.linear.t.dtype = (tegroup_dtype)99, VALUE, name ".dtype", TEGROUP_DTYPE_COUNT - 1, 99);                      \
     BAD(linear_plan, w.linear.t.scaling = (tegroup_scaling)99, VALUE, name ".scaling", TEGROUP_SCALING_COUNT - 1, 99);              \
+    BAD(linear_plan, w.linear.t.dtype = TEGROUP_DTYPE_F8E4M3; w.linear.t.scaling = TEGROUP_SCALING_TENSOR, UNSUPPORTED, name ".scaling",\
+        TEGROUP_SCALING_NONE, TEGROUP_SCALING_TENSOR);                                                                              \
     BAD(linear_plan, w.linear.t.scaling = TEGROUP_SCALING_TENSOR, DTYPE, name ".dtype",                                             \
         tegroup_scaling_info(TEGROUP_SCALING_TENSOR)->data_dtypes, TEGROUP_DTYPE_F32);                                              \
     BAD(linear_plan, w.linear.t.shape.groups = -1, VALUE, name ".shape.groups", TEGROUP_MAX_GROUPS, -1);                            \
