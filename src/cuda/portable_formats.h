@@ -126,16 +126,17 @@ static __device__ __forceinline__ void tegroup_impl_gpu_codes_open(const tegroup
     codes->aligned = ((bit | stride * (uint32_t)codes->bits) & (codes->bits == 4 ? 63 : 127)) == 0;
 }
 
-/* Elements of k, from this one on, that a step may take of the operand, where no scale of F32 begins anew, and those of
- * 8 bits begin with every sixteenth. */
+/* Elements of k, from this one on, that a step may take of the operand: no scale of F32 begins anew within it, and one
+ * of 8 bits only where a sixteenth element does. */
 static __device__ __forceinline__ int64_t tegroup_impl_gpu_codes_run(const tegroup_impl_gpu_codes &codes, int64_t k,
                                                                      bool promotes) {
     const tegroup_impl_scale_grid &grid = codes.of.grid;
     if (!codes.of.facts || (!promotes && !codes.k_is_inner)) return TEGROUP_IMPL_BLOCK_OF_ALL;
     const int64_t shared = tegroup_impl_scale_shared(&grid, k, !codes.k_is_inner);
-    if (promotes || !grid.columnwise || grid.parts == 1) return promotes ? shared : TEGROUP_IMPL_BLOCK_OF_ALL;
-    const int64_t at = k % grid.part_rows;
-    return at % TEGROUP_IMPL_PORTABLE_TILE_K != 0 ? shared : grid.part_rows - at;
+    const bool in_parts = grid.columnwise && grid.parts > 1;
+    const int64_t at = in_parts ? k % grid.part_rows : k;
+    if (promotes || at % TEGROUP_IMPL_PORTABLE_TILE_K != 0) return shared;
+    return in_parts ? grid.part_rows - at : TEGROUP_IMPL_BLOCK_OF_ALL;
 }
 
 /* ---- pieces: 16 elements that are neighbours in memory ---- */
@@ -261,7 +262,7 @@ struct tegroup_impl_formats_block {
         tegroup_impl_gpu_step step;
         step.k = k;
         step.count = (int32_t)tegroup_impl_clamp(run, 0, TILE_K);
-        step.ends = promotes && run == step.count;
+        step.ends = promotes && step.count > 0 && run == step.count;
         return step;
     }
 
