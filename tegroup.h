@@ -446,8 +446,8 @@ typedef enum tegroup_columnwise_order {
 #define TEGROUP_TRANSPOSED_ROWS 16
 
 /* Groups of matrices of one data type: everything that a grouped GEMM, a quantiser or a layer knows of one operand.
- * Caller owns all memory. Uninvolved pointers stay NULL. What belongs to a scaling (scales, columnwise copies, amax)
- * no product of this version reads: one that has a scaling is refused as UNSUPPORTED. */
+ * Caller owns all memory. Uninvolved pointers stay NULL. What belongs to a scaling products of CPU and PORTABLE read;
+ * the other backends refuse a product whose operand has one. */
 typedef struct tegroup_tensor {
     tegroup_shape   shape;
     tegroup_dtype   dtype;        /* UNSET = this optional tensor is absent                                   */
@@ -843,7 +843,7 @@ typedef struct tegroup_backend_rule {
     int32_t  sm_min, sm_max;     /* inclusive; 0, 0 = needs no GPU                                              */
     int32_t  cublaslt_min;       /* 0 = none needed                                                             */
     uint32_t operand_dtypes;     /* bit d: tegroup_dtype d for a and b, which must be of one width, unless there is
-                                    FEATURE_MIXED                                                               */
+                                    FEATURE_MIXED or one of them is quantised                                   */
     uint32_t result_dtypes;      /* bit d: for c and d                                                          */
     uint32_t scalings;           /* bit s: tegroup_scaling s of a and b                                         */
     uint32_t features;           /* TEGROUP_FEATURE_* bits                                                      */
