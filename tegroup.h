@@ -5419,6 +5419,23 @@ static inline tegroup_tensor tegroup_impl_as_read(const tegroup_gemm_desc *desc,
     return t;
 }
 
+/* What a call reads of a quantised operand: one of its copies, and that one's scales. */
+typedef struct tegroup_impl_copy_paths {
+    const char *data, *scales; /* the buffers or the lists */
+} tegroup_impl_copy_paths;
+static inline tegroup_impl_copy_paths tegroup_impl_copy_paths_of(const tegroup_impl_name *name, int listed,
+                                                                 int columnwise) {
+    tegroup_impl_copy_paths paths;
+    if (listed) {
+        paths.data = columnwise ? TEGROUP_IMPL_PATH(COLUMNWISE_POINTERS) : TEGROUP_IMPL_PATH(POINTERS);
+        paths.scales = columnwise ? TEGROUP_IMPL_PATH(COLUMNWISE_SCALE_POINTERS) : TEGROUP_IMPL_PATH(SCALE_POINTERS);
+    } else {
+        paths.data = columnwise ? TEGROUP_IMPL_PATH(COLUMNWISE_DATA) : TEGROUP_IMPL_PATH(DATA);
+        paths.scales = columnwise ? TEGROUP_IMPL_PATH(COLUMNWISE_SCALE_INV) : TEGROUP_IMPL_PATH(SCALE_INV);
+    }
+    return paths;
+}
+
 /* A quantised operand of one group, as lines of m or n that a product sums along k. Element k of a line is at
  * first + line * line_stride + k * k_stride of `data`. */
 typedef struct tegroup_impl_scaled {
@@ -8346,23 +8363,6 @@ static inline tegroup_status tegroup_impl_check_entry(void *const *list, tegroup
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(list[g], element), ERROR_ALIGNMENT, field,
                       "must hold addresses aligned to the element", element, (uintptr_t)list[g] % element);
     return TEGROUP_OK;
-}
-
-/* What a call reads of a quantised operand: one of its copies, and that one's scales. */
-typedef struct tegroup_impl_copy_paths {
-    const char *data, *scales; /* the buffers or the lists */
-} tegroup_impl_copy_paths;
-static inline tegroup_impl_copy_paths tegroup_impl_copy_paths_of(const tegroup_impl_name *name, int listed,
-                                                                 int columnwise) {
-    tegroup_impl_copy_paths paths;
-    if (listed) {
-        paths.data = columnwise ? TEGROUP_IMPL_PATH(COLUMNWISE_POINTERS) : TEGROUP_IMPL_PATH(POINTERS);
-        paths.scales = columnwise ? TEGROUP_IMPL_PATH(COLUMNWISE_SCALE_POINTERS) : TEGROUP_IMPL_PATH(SCALE_POINTERS);
-    } else {
-        paths.data = columnwise ? TEGROUP_IMPL_PATH(COLUMNWISE_DATA) : TEGROUP_IMPL_PATH(DATA);
-        paths.scales = columnwise ? TEGROUP_IMPL_PATH(COLUMNWISE_SCALE_INV) : TEGROUP_IMPL_PATH(SCALE_INV);
-    }
-    return paths;
 }
 
 /* Alignment of scales: of I32, that of words. */

@@ -130,10 +130,26 @@ static inline tegroup_status tegroup_impl_cuda_check_pointer(const tegroup_tenso
     if (t->dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
     if (tegroup_impl_ragged(&t->shape) && t->shape.row_sizes.space == TEGROUP_SPACE_DEVICE)
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_address(t->shape.snapshot, TEGROUP_IMPL_PATH(SNAPSHOT), error));
-    if (t->pointers_space == TEGROUP_SPACE_HOST) return TEGROUP_OK;
+    if (t->pointers_space == TEGROUP_SPACE_HOST || t->scaling != TEGROUP_SCALING_NONE) return TEGROUP_OK;
     return tegroup_impl_listed(t)
                ? tegroup_impl_cuda_check_address((const void *)t->pointers, TEGROUP_IMPL_PATH(POINTERS), error)
                : tegroup_impl_cuda_check_address(t->data, TEGROUP_IMPL_PATH(DATA), error);
+}
+
+/* Of a quantised operand, the copy that is read. */
+static inline tegroup_status tegroup_impl_cuda_check_copy(const tegroup_gemm_desc *desc, tegroup_impl_operand operand,
+                                                          const tegroup_impl_names *names, tegroup_error *error) {
+    const tegroup_tensor t = tegroup_impl_as_read(desc, operand);
+    const tegroup_impl_name *name = names->operand[operand];
+    const int listed = tegroup_impl_listed(&t);
+    const tegroup_impl_copy_paths paths =
+        tegroup_impl_copy_paths_of(name, listed, tegroup_impl_reads_columnwise(desc, operand));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointer(&t, name, error));
+    if (t.scaling == TEGROUP_SCALING_NONE) return TEGROUP_OK;
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_address(listed ? (const void *)t.pointers : t.data, paths.data, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_cuda_check_address(listed ? (const void *)t.scale_pointers : t.scale_inv, paths.scales, error));
+    return tegroup_impl_cuda_check_address(t.global_scale_inv, TEGROUP_IMPL_PATH(GLOBAL_SCALE_INV), error);
 }
 
 static inline tegroup_status tegroup_impl_cuda_check_index(const tegroup_gather *gather, const tegroup_impl_name *name,
@@ -149,8 +165,8 @@ static inline tegroup_status tegroup_impl_cuda_check_scalars(const tegroup_scala
 
 static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm_desc *desc,
                                                               const tegroup_impl_names *names, tegroup_error *error) {
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointer(&desc->a, names->operand[TEGROUP_IMPL_A], error));
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointer(&desc->b, names->operand[TEGROUP_IMPL_B], error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_copy(desc, TEGROUP_IMPL_A, names, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_copy(desc, TEGROUP_IMPL_B, names, error));
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_index(&desc->gather_a, names->operand[TEGROUP_IMPL_A], error));
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_index(&desc->gather_b, names->operand[TEGROUP_IMPL_B], error));
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointer(&desc->c, names->operand[TEGROUP_IMPL_C], error));
@@ -3421,7 +3437,8 @@ static inline dim3 tegroup_impl_bias_blocks(const tegroup_gemm_desc *desc) {
 }
 
 /* Launches what a bundled backend's main kernel leaves out: filling rows that no group owns, and the gradient of the
- * bias, unless its rows are quantised. It is enqueued behind the main kernel, so that nothing is written if CUDA refuses that launch. */
+ * bias, unless its rows are quantised. It is enqueued behind the main kernel, so that nothing is written if CUDA
+ * refuses that launch. */
 static inline tegroup_status tegroup_impl_cuda_rest(const tegroup_impl_gpu_call *call, struct CUstream_st *stream,
                                                     tegroup_error *error) {
     const tegroup_gemm_desc *desc = &call->desc;
@@ -5069,8 +5086,8 @@ static __global__ void __launch_bounds__(256)
  * sum = fma(partial, scale of the row * scale of the column, sum), where the product of the scales is rounded to FP32.
  *
  * k is walked in steps of up to 64. While one is multiplied, the codes of the next are on their way to registers, and
- * the scales of the one after. A step ends where a block of k with a scale of F32 ends, and with a part of the rows, and
- * is filled up with zeros. So each element is summed over k in one order, whatever the tile. */
+ * the scales of the one after. A step ends where a block of k with a scale of F32 ends, and with a part of the rows,
+ * and is filled up with zeros. So each element is summed over k in one order, whatever the tile. */
 
 /* What the kernel is given besides the call. */
 typedef struct tegroup_impl_gpu_formats {
@@ -5414,8 +5431,8 @@ struct tegroup_impl_formats_block {
     static __device__ __forceinline__ int warp_m() { return (int)threadIdx.x / 32 % 2 * 64; }
     static __device__ __forceinline__ int warp_n() { return (int)threadIdx.x / 64 * 32; }
 
-    /* Loads a fragment: of the kk-th sixteen of k, and the i-th of the warp's lines. Chunks are permuted by XOR, along the
-     * direction in which the operand lies; see tegroup_impl_fragment. */
+    /* Loads a fragment: of the kk-th sixteen of k, and the i-th of the warp's lines. Chunks are permuted by XOR, along
+     * the direction in which the operand lies; see tegroup_impl_fragment. */
     static __device__ __forceinline__ void fetch(bool along_k, uint32_t at, int kk, int i, uint32_t (&to)[4]) {
         if (along_k) tegroup_impl_ldmatrix<false>(to, tegroup_impl_fragment<true>(at, 0, kk, i));
         else tegroup_impl_ldmatrix<true>(to, tegroup_impl_fragment<false>(at, 0, kk, i));

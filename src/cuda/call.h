@@ -287,7 +287,8 @@ static inline dim3 tegroup_impl_bias_blocks(const tegroup_gemm_desc *desc) {
 }
 
 /* Launches what a bundled backend's main kernel leaves out: filling rows that no group owns, and the gradient of the
- * bias, unless its rows are quantised. It is enqueued behind the main kernel, so that nothing is written if CUDA refuses that launch. */
+ * bias, unless its rows are quantised. It is enqueued behind the main kernel, so that nothing is written if CUDA
+ * refuses that launch. */
 static inline tegroup_status tegroup_impl_cuda_rest(const tegroup_impl_gpu_call *call, struct CUstream_st *stream,
                                                     tegroup_error *error) {
     const tegroup_gemm_desc *desc = &call->desc;

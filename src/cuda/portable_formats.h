@@ -37,8 +37,8 @@
  * sum = fma(partial, scale of the row * scale of the column, sum), where the product of the scales is rounded to FP32.
  *
  * k is walked in steps of up to 64. While one is multiplied, the codes of the next are on their way to registers, and
- * the scales of the one after. A step ends where a block of k with a scale of F32 ends, and with a part of the rows, and
- * is filled up with zeros. So each element is summed over k in one order, whatever the tile. */
+ * the scales of the one after. A step ends where a block of k with a scale of F32 ends, and with a part of the rows,
+ * and is filled up with zeros. So each element is summed over k in one order, whatever the tile. */
 
 /* What the kernel is given besides the call. */
 typedef struct tegroup_impl_gpu_formats {
@@ -382,8 +382,8 @@ struct tegroup_impl_formats_block {
     static __device__ __forceinline__ int warp_m() { return (int)threadIdx.x / 32 % 2 * 64; }
     static __device__ __forceinline__ int warp_n() { return (int)threadIdx.x / 64 * 32; }
 
-    /* Loads a fragment: of the kk-th sixteen of k, and the i-th of the warp's lines. Chunks are permuted by XOR, along the
-     * direction in which the operand lies; see tegroup_impl_fragment. */
+    /* Loads a fragment: of the kk-th sixteen of k, and the i-th of the warp's lines. Chunks are permuted by XOR, along
+     * the direction in which the operand lies; see tegroup_impl_fragment. */
     static __device__ __forceinline__ void fetch(bool along_k, uint32_t at, int kk, int i, uint32_t (&to)[4]) {
         if (along_k) tegroup_impl_ldmatrix<false>(to, tegroup_impl_fragment<true>(at, 0, kk, i));
         else tegroup_impl_ldmatrix<true>(to, tegroup_impl_fragment<false>(at, 0, kk, i));

@@ -37,6 +37,7 @@ static int run_one(uint64_t seed, const scaling_row *fa, const scaling_row *fb, 
     memset(q, 0, sizeof q);
     quantised_problem(&p, &r, fa, fb, op, q, 1);
     p.desc.options.backend = TEGROUP_BACKEND_PORTABLE;
+    if (seed % 2) p.desc.options.check_level = TEGROUP_CHECK_DEEP;
     problem_reference(&p);
     if (problem_run_on_device(&p) != TEGROUP_OK) wrong = "refused";
     else {
@@ -292,6 +293,11 @@ TEST(formats_gpu, sizes_of_a_graph) {
     desc.b.scale_inv = up_to_device(w_scale, sizeof w_scale);
     tegroup_plan plan;
     ASSERT_EQ(tegroup_plan_make(&desc, NULL, &plan, &error), TEGROUP_OK);
+    tegroup_gemm_desc lost = desc; /* scales that are not on the device */
+    lost.options.check_level = TEGROUP_CHECK_DEEP;
+    lost.a.scale_inv = x_scale;
+    ASSERT_EQ(tegroup_gemm(&plan, &lost, NULL, &error), TEGROUP_ERROR_VALUE);
+    ASSERT_STREQ("a.scale_inv", error.field);
     cudaStream_t stream;
     cudaGraph_t graph;
     cudaGraphExec_t step;
