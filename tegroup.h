@@ -446,8 +446,8 @@ typedef enum tegroup_columnwise_order {
 #define TEGROUP_TRANSPOSED_ROWS 16
 
 /* Groups of matrices of one data type: everything that a grouped GEMM, a quantiser or a layer knows of one operand.
- * Caller owns all memory. Uninvolved pointers stay NULL. What belongs to a scaling products of CPU and PORTABLE read;
- * the other backends refuse a product whose operand has one. */
+ * Caller owns all memory. Uninvolved pointers stay NULL. Of a quantised operand a product reads one copy and its scales
+ * (tegroup_gemm_desc says which) and touches nothing of the other; scale and the amaxes it leaves alone. */
 typedef struct tegroup_tensor {
     tegroup_shape   shape;
     tegroup_dtype   dtype;        /* UNSET = this optional tensor is absent                                   */
@@ -752,10 +752,17 @@ typedef struct tegroup_gemm_desc {
     size_t          struct_size; /* sizeof(tegroup_gemm_desc)                                                     */
     tegroup_op      op;          /* required                                                                      */
     tegroup_space   space;       /* where operands and results live; required. HOST runs on the CPU backend       */
-    tegroup_tensor  a, b;        /* see tegroup_op; required                                                      */
+    tegroup_tensor  a, b;        /* see tegroup_op; required. Quantised ones (scaling set) are read from the copy that
+                                    is quantised along what is summed over: columnwise both in a WGRAD and b in a
+                                    DGRAD, else rowwise. That copy and its scales are required, aligned to their
+                                    element; the other may be NULL. Without columnwise_data (or its list) the rowwise
+                                    copy serves where a scale is chosen for as many rows as columns: TENSOR,
+                                    BLOCK_128X128, BLOCK_32X32, MXFP8_32X32, NVFP4_16X16. Scales of both are of one
+                                    type (F32, F8E8M0, F8E4M3: of the scalings, see tegroup_scaling), or one operand is
+                                    plain: a, or in a WGRAD b. CPU                                                 */
     tegroup_tensor  c;           /* shape and dtype like d; absent = none. May be d itself (same data, same ld, same
                                     snapshot), else must not overlap it. Never read for a group whose beta is 0    */
-    tegroup_tensor  d;           /* required; must not overlap any input but c                                    */
+    tegroup_tensor  d;           /* required; must not overlap any input but c; never quantised                   */
     tegroup_tensor  bias;        /* absent = none. FORWARD, DGRAD: input [groups, 1, columns of d], added after alpha
                                     and beta; in a DGRAD that is for a layer whose weights are [groups, k, n].
                                     WGRAD: output, the bias gradient: each group's sum of a's rows (times row_scale);
@@ -3338,9 +3345,8 @@ static inline tegroup_status tegroup_impl_check_list(const tegroup_tensor *t, co
                                                      tegroup_error *error) {
     const tegroup_shape *shape = &t->shape;
     if (!tegroup_impl_listed(t)) {
-        TEGROUP_IMPL_RULE(
-            !t->pointers && !t->columnwise_pointers && !t->scale_pointers && !t->columnwise_scale_pointers, ERROR_UNSET,
-            TEGROUP_IMPL_PATH(POINTERS_SPACE), "must be set with pointers", TEGROUP_SPACE_HOST, 0);
+        TEGROUP_IMPL_RULE(!t->pointers, ERROR_UNSET, TEGROUP_IMPL_PATH(POINTERS_SPACE), "must be set with pointers",
+                          TEGROUP_SPACE_HOST, 0);
         TEGROUP_IMPL_RULE(shape->elements > 0 || shape->col_sizes.encoding == TEGROUP_ENCODING_UNSET || shape->rows == 0
                               || shape->cols == 0 || shape->row_sizes.space == TEGROUP_SPACE_HOST,
                           ERROR_VALUE, TEGROUP_IMPL_PATH(ELEMENTS),
@@ -3349,16 +3355,27 @@ static inline tegroup_status tegroup_impl_check_list(const tegroup_tensor *t, co
         return TEGROUP_OK;
     }
     TEGROUP_IMPL_RULE(!t->data, ERROR_COMBINATION, TEGROUP_IMPL_PATH(DATA), "does not go with pointers_space", 0, 1);
-    TEGROUP_IMPL_RULE(!t->columnwise_data, ERROR_COMBINATION, TEGROUP_IMPL_PATH(COLUMNWISE_DATA),
-                      "does not go with pointers_space", 0, 1);
-    TEGROUP_IMPL_RULE(!t->scale_inv, ERROR_COMBINATION, TEGROUP_IMPL_PATH(SCALE_INV), "does not go with pointers_space",
-                      0, 1);
-    TEGROUP_IMPL_RULE(!t->columnwise_scale_inv, ERROR_COMBINATION, TEGROUP_IMPL_PATH(COLUMNWISE_SCALE_INV),
-                      "does not go with pointers_space", 0, 1);
     TEGROUP_IMPL_RULE(shape->elements == 0, ERROR_COMBINATION, TEGROUP_IMPL_PATH(ELEMENTS),
                       "must be 0 with pointers_space: each of the list's buffers holds its group", 0, shape->elements);
     TEGROUP_IMPL_RULE(!shape->offsets, ERROR_COMBINATION, TEGROUP_IMPL_PATH(OFFSETS),
                       "does not go with pointers_space: each of the list's buffers begins with its group", 0, 1);
+    return TEGROUP_OK;
+}
+
+/* The copies and scales of an operand are buffers or lists, as its data are. */
+static inline tegroup_status tegroup_impl_check_copy_lists(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                           tegroup_error *error) {
+    const int listed = tegroup_impl_listed(t);
+    if (t->scaling == TEGROUP_SCALING_NONE) return TEGROUP_OK;
+    TEGROUP_IMPL_RULE(listed || (!t->columnwise_pointers && !t->scale_pointers && !t->columnwise_scale_pointers),
+                      ERROR_UNSET, TEGROUP_IMPL_PATH(POINTERS_SPACE), "must be set with pointers", TEGROUP_SPACE_HOST,
+                      0);
+    TEGROUP_IMPL_RULE(!listed || !t->columnwise_data, ERROR_COMBINATION, TEGROUP_IMPL_PATH(COLUMNWISE_DATA),
+                      "does not go with pointers_space", 0, 1);
+    TEGROUP_IMPL_RULE(!listed || !t->scale_inv, ERROR_COMBINATION, TEGROUP_IMPL_PATH(SCALE_INV),
+                      "does not go with pointers_space", 0, 1);
+    TEGROUP_IMPL_RULE(!listed || !t->columnwise_scale_inv, ERROR_COMBINATION, TEGROUP_IMPL_PATH(COLUMNWISE_SCALE_INV),
+                      "does not go with pointers_space", 0, 1);
     return TEGROUP_OK;
 }
 
@@ -3537,6 +3554,7 @@ static inline tegroup_status tegroup_impl_check_absent(const tegroup_tensor *t, 
 static inline tegroup_status tegroup_impl_check_groups(const tegroup_tensor *t, const char *field,
                                                        tegroup_error *error) {
     tegroup_snapshot_view view = tegroup_snapshot_read(t->shape.snapshot);
+    int64_t total = 0;
     int32_t g;
     for (g = 0; g < view.header->groups; g++) {
         int64_t rows = tegroup_impl_max(0, view.rows[g]), cols = view.cols ? view.cols[g] : t->shape.cols;
@@ -3544,6 +3562,10 @@ static inline tegroup_status tegroup_impl_check_groups(const tegroup_tensor *t, 
         const int64_t room = rows > 0 ? t->shape.rows : tegroup_impl_max(t->shape.rows, view.header->capacity_rows);
         TEGROUP_IMPL_RULE(view.rows[g] >= -1 && view.start[g] >= 0 && end <= room, ERROR_CAPACITY, field,
                           "must keep each group within shape.rows", room, end);
+        total = tegroup_impl_add(total, rows); /* scales lie one group after another */
+        TEGROUP_IMPL_RULE(t->scaling == TEGROUP_SCALING_NONE || total <= t->shape.rows, ERROR_CAPACITY, field,
+                          "must have at most shape.rows rows in all groups of a quantised tensor", t->shape.rows,
+                          total);
         if (!view.cols) continue;
         TEGROUP_IMPL_RULE(cols >= 0 && cols <= t->shape.cols, ERROR_CAPACITY, field,
                           "must keep each group within shape.cols", t->shape.cols, cols);
@@ -4967,6 +4989,8 @@ static inline tegroup_status tegroup_impl_problem_of(const tegroup_gemm_desc *de
     for (i = 0; i < TEGROUP_IMPL_OPERANDS; i++)
         if (operands[i]->dtype != TEGROUP_DTYPE_UNSET || (i != TEGROUP_IMPL_C && i != TEGROUP_IMPL_BIAS))
             TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(operands[i], names->operand[i], error));
+    for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_B; i++)
+        TEGROUP_IMPL_TRY(tegroup_impl_check_copy_lists(operands[i], names->operand[i], error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_gather(&desc->gather_a, &desc->a, names->operand[TEGROUP_IMPL_A],
                                                TEGROUP_IMPL_A, desc->op, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_gather(&desc->gather_b, &desc->b, names->operand[TEGROUP_IMPL_B],
@@ -8285,7 +8309,7 @@ static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *pla
     buffers[count++] = tegroup_impl_workspace_buffer(&desc->options, plan->workspace_bytes);
     buffers[count++] = tegroup_impl_tensor_buffer(d, names->operand[TEGROUP_IMPL_D], 1);
     for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_C; i++)
-        if (tensors[i]->scaling != TEGROUP_SCALING_NONE) {
+        if (i <= TEGROUP_IMPL_B && tensors[i]->scaling != TEGROUP_SCALING_NONE) {
             const int columnwise = tegroup_impl_reads_columnwise(desc, (tegroup_impl_operand)i);
             read[i] = tegroup_impl_as_read(desc, (tegroup_impl_operand)i);
             buffers[count++] = tegroup_impl_copy_buffer(&read[i], names->operand[i], columnwise, 0);

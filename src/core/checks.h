@@ -104,9 +104,8 @@ static inline tegroup_status tegroup_impl_check_list(const tegroup_tensor *t, co
                                                      tegroup_error *error) {
     const tegroup_shape *shape = &t->shape;
     if (!tegroup_impl_listed(t)) {
-        TEGROUP_IMPL_RULE(
-            !t->pointers && !t->columnwise_pointers && !t->scale_pointers && !t->columnwise_scale_pointers, ERROR_UNSET,
-            TEGROUP_IMPL_PATH(POINTERS_SPACE), "must be set with pointers", TEGROUP_SPACE_HOST, 0);
+        TEGROUP_IMPL_RULE(!t->pointers, ERROR_UNSET, TEGROUP_IMPL_PATH(POINTERS_SPACE), "must be set with pointers",
+                          TEGROUP_SPACE_HOST, 0);
         TEGROUP_IMPL_RULE(shape->elements > 0 || shape->col_sizes.encoding == TEGROUP_ENCODING_UNSET || shape->rows == 0
                               || shape->cols == 0 || shape->row_sizes.space == TEGROUP_SPACE_HOST,
                           ERROR_VALUE, TEGROUP_IMPL_PATH(ELEMENTS),
@@ -115,16 +114,27 @@ static inline tegroup_status tegroup_impl_check_list(const tegroup_tensor *t, co
         return TEGROUP_OK;
     }
     TEGROUP_IMPL_RULE(!t->data, ERROR_COMBINATION, TEGROUP_IMPL_PATH(DATA), "does not go with pointers_space", 0, 1);
-    TEGROUP_IMPL_RULE(!t->columnwise_data, ERROR_COMBINATION, TEGROUP_IMPL_PATH(COLUMNWISE_DATA),
-                      "does not go with pointers_space", 0, 1);
-    TEGROUP_IMPL_RULE(!t->scale_inv, ERROR_COMBINATION, TEGROUP_IMPL_PATH(SCALE_INV), "does not go with pointers_space",
-                      0, 1);
-    TEGROUP_IMPL_RULE(!t->columnwise_scale_inv, ERROR_COMBINATION, TEGROUP_IMPL_PATH(COLUMNWISE_SCALE_INV),
-                      "does not go with pointers_space", 0, 1);
     TEGROUP_IMPL_RULE(shape->elements == 0, ERROR_COMBINATION, TEGROUP_IMPL_PATH(ELEMENTS),
                       "must be 0 with pointers_space: each of the list's buffers holds its group", 0, shape->elements);
     TEGROUP_IMPL_RULE(!shape->offsets, ERROR_COMBINATION, TEGROUP_IMPL_PATH(OFFSETS),
                       "does not go with pointers_space: each of the list's buffers begins with its group", 0, 1);
+    return TEGROUP_OK;
+}
+
+/* The copies and scales of an operand are buffers or lists, as its data are. */
+static inline tegroup_status tegroup_impl_check_copy_lists(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                           tegroup_error *error) {
+    const int listed = tegroup_impl_listed(t);
+    if (t->scaling == TEGROUP_SCALING_NONE) return TEGROUP_OK;
+    TEGROUP_IMPL_RULE(listed || (!t->columnwise_pointers && !t->scale_pointers && !t->columnwise_scale_pointers),
+                      ERROR_UNSET, TEGROUP_IMPL_PATH(POINTERS_SPACE), "must be set with pointers", TEGROUP_SPACE_HOST,
+                      0);
+    TEGROUP_IMPL_RULE(!listed || !t->columnwise_data, ERROR_COMBINATION, TEGROUP_IMPL_PATH(COLUMNWISE_DATA),
+                      "does not go with pointers_space", 0, 1);
+    TEGROUP_IMPL_RULE(!listed || !t->scale_inv, ERROR_COMBINATION, TEGROUP_IMPL_PATH(SCALE_INV),
+                      "does not go with pointers_space", 0, 1);
+    TEGROUP_IMPL_RULE(!listed || !t->columnwise_scale_inv, ERROR_COMBINATION, TEGROUP_IMPL_PATH(COLUMNWISE_SCALE_INV),
+                      "does not go with pointers_space", 0, 1);
     return TEGROUP_OK;
 }
 
@@ -303,6 +313,7 @@ static inline tegroup_status tegroup_impl_check_absent(const tegroup_tensor *t, 
 static inline tegroup_status tegroup_impl_check_groups(const tegroup_tensor *t, const char *field,
                                                        tegroup_error *error) {
     tegroup_snapshot_view view = tegroup_snapshot_read(t->shape.snapshot);
+    int64_t total = 0;
     int32_t g;
     for (g = 0; g < view.header->groups; g++) {
         int64_t rows = tegroup_impl_max(0, view.rows[g]), cols = view.cols ? view.cols[g] : t->shape.cols;
@@ -310,6 +321,10 @@ static inline tegroup_status tegroup_impl_check_groups(const tegroup_tensor *t, 
         const int64_t room = rows > 0 ? t->shape.rows : tegroup_impl_max(t->shape.rows, view.header->capacity_rows);
         TEGROUP_IMPL_RULE(view.rows[g] >= -1 && view.start[g] >= 0 && end <= room, ERROR_CAPACITY, field,
                           "must keep each group within shape.rows", room, end);
+        total = tegroup_impl_add(total, rows); /* scales lie one group after another */
+        TEGROUP_IMPL_RULE(t->scaling == TEGROUP_SCALING_NONE || total <= t->shape.rows, ERROR_CAPACITY, field,
+                          "must have at most shape.rows rows in all groups of a quantised tensor", t->shape.rows,
+                          total);
         if (!view.cols) continue;
         TEGROUP_IMPL_RULE(cols >= 0 && cols <= t->shape.cols, ERROR_CAPACITY, field,
                           "must keep each group within shape.cols", t->shape.cols, cols);

@@ -52,10 +52,17 @@ typedef struct tegroup_gemm_desc {
     size_t          struct_size; /* sizeof(tegroup_gemm_desc)                                                     */
     tegroup_op      op;          /* required                                                                      */
     tegroup_space   space;       /* where operands and results live; required. HOST runs on the CPU backend       */
-    tegroup_tensor  a, b;        /* see tegroup_op; required                                                      */
+    tegroup_tensor  a, b;        /* see tegroup_op; required. Quantised ones (scaling set) are read from the copy that
+                                    is quantised along what is summed over: columnwise both in a WGRAD and b in a
+                                    DGRAD, else rowwise. That copy and its scales are required, aligned to their
+                                    element; the other may be NULL. Without columnwise_data (or its list) the rowwise
+                                    copy serves where a scale is chosen for as many rows as columns: TENSOR,
+                                    BLOCK_128X128, BLOCK_32X32, MXFP8_32X32, NVFP4_16X16. Scales of both are of one
+                                    type (F32, F8E8M0, F8E4M3: of the scalings, see tegroup_scaling), or one operand is
+                                    plain: a, or in a WGRAD b. CPU                                                 */
     tegroup_tensor  c;           /* shape and dtype like d; absent = none. May be d itself (same data, same ld, same
                                     snapshot), else must not overlap it. Never read for a group whose beta is 0    */
-    tegroup_tensor  d;           /* required; must not overlap any input but c                                    */
+    tegroup_tensor  d;           /* required; must not overlap any input but c; never quantised                   */
     tegroup_tensor  bias;        /* absent = none. FORWARD, DGRAD: input [groups, 1, columns of d], added after alpha
                                     and beta; in a DGRAD that is for a layer whose weights are [groups, k, n].
                                     WGRAD: output, the bias gradient: each group's sum of a's rows (times row_scale);

@@ -58,8 +58,8 @@ typedef enum tegroup_columnwise_order {
 #define TEGROUP_TRANSPOSED_ROWS 16
 
 /* Groups of matrices of one data type: everything that a grouped GEMM, a quantiser or a layer knows of one operand.
- * Caller owns all memory. Uninvolved pointers stay NULL. What belongs to a scaling products of CPU and PORTABLE read;
- * the other backends refuse a product whose operand has one. */
+ * Caller owns all memory. Uninvolved pointers stay NULL. Of a quantised operand a product reads one copy and its scales
+ * (tegroup_gemm_desc says which) and touches nothing of the other; scale and the amaxes it leaves alone. */
 typedef struct tegroup_tensor {
     tegroup_shape   shape;
     tegroup_dtype   dtype;        /* UNSET = this optional tensor is absent                                   */

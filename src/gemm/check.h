@@ -138,7 +138,7 @@ static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *pla
     buffers[count++] = tegroup_impl_workspace_buffer(&desc->options, plan->workspace_bytes);
     buffers[count++] = tegroup_impl_tensor_buffer(d, names->operand[TEGROUP_IMPL_D], 1);
     for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_C; i++)
-        if (tensors[i]->scaling != TEGROUP_SCALING_NONE) {
+        if (i <= TEGROUP_IMPL_B && tensors[i]->scaling != TEGROUP_SCALING_NONE) {
             const int columnwise = tegroup_impl_reads_columnwise(desc, (tegroup_impl_operand)i);
             read[i] = tegroup_impl_as_read(desc, (tegroup_impl_operand)i);
             buffers[count++] = tegroup_impl_copy_buffer(&read[i], names->operand[i], columnwise, 0);

@@ -467,6 +467,52 @@ static void tensor_memory(tegroup_tensor *t) {
     for (g = 0; g < groups; g++) ((void **)t->pointers)[g] = g < 3 || chance(50) ? buffer((size_t)(bytes + 0.5)) : t->pointers[0];
 }
 
+/* The copies and scales of a quantised operand: buffers of just the size, or lists of them; any may be missing. */
+static void *maybe_buffer(size_t bytes) { return chance(90) ? buffer(bytes) : NULL; }
+static void *const *maybe_list(int32_t groups, size_t bytes) {
+    void **list = (void **)maybe_buffer(8 * (size_t)groups);
+    for (int32_t g = 0; list && g < groups; g++) list[g] = maybe_buffer(bytes);
+    return list;
+}
+static void copies_memory(tegroup_tensor *t) {
+    const int32_t groups = t->shape.groups;
+    tegroup_layout layout;
+    if (tegroup_tensor_layout(t, TEGROUP_COPIES_BOTH, &layout, NULL) != TEGROUP_OK || layout.total_bytes > 16 * MOST_BYTES || groups > 8) return;
+    if (layout.items[4].bytes && chance(50)) t->global_scale_inv = (float *)buffer(layout.items[4].bytes);
+    if (t->pointers_space == TEGROUP_SPACE_UNSET) {
+        t->data = maybe_buffer(layout.items[0].bytes);
+        t->scale_inv = maybe_buffer(layout.items[1].bytes);
+        t->columnwise_data = maybe_buffer(layout.items[2].bytes);
+        t->columnwise_scale_inv = maybe_buffer(layout.items[3].bytes);
+        return;
+    }
+    t->pointers = maybe_list(groups, layout.items[0].bytes);
+    t->scale_pointers = maybe_list(groups, layout.items[1].bytes);
+    t->columnwise_pointers = maybe_list(groups, layout.items[2].bytes);
+    t->columnwise_scale_pointers = maybe_list(groups, layout.items[3].bytes);
+}
+static int list_lies(void *const *list, int32_t groups, size_t bytes) {
+    if (!list || groups <= 0) return 0;
+    if (room(list) < 8 * (size_t)groups) return 1;
+    for (int32_t g = 0; g < groups && (uintptr_t)list % 8 == 0; g++)
+        if (room(list[g]) < bytes) return 1;
+    return 0;
+}
+static int copies_lie(const tegroup_tensor *t) {
+    tegroup_layout layout;
+    tegroup_tensor plain = *t;
+    plain.data = NULL; /* what is said of bytes does not depend on where they are */
+    plain.pointers = NULL;
+    if (t->dtype == TEGROUP_DTYPE_UNSET || (t->scaling == TEGROUP_SCALING_NONE && !t->scale_inv && !t->columnwise_data)) return 0;
+    if (t->shape.groups > 64 || t->shape.rows > 4096) return 1;
+    if (tegroup_tensor_layout(&plain, TEGROUP_COPIES_BOTH, &layout, NULL) != TEGROUP_OK) return t->scaling != TEGROUP_SCALING_NONE;
+    return room(t->data) < layout.items[0].bytes || room(t->scale_inv) < layout.items[1].bytes || room(t->columnwise_data) < layout.items[2].bytes
+           || room(t->columnwise_scale_inv) < layout.items[3].bytes || room(t->global_scale_inv) < layout.items[4].bytes
+           || list_lies(t->pointers, t->shape.groups, layout.items[0].bytes) || list_lies(t->scale_pointers, t->shape.groups, layout.items[1].bytes)
+           || list_lies(t->columnwise_pointers, t->shape.groups, layout.items[2].bytes)
+           || list_lies(t->columnwise_scale_pointers, t->shape.groups, layout.items[3].bytes);
+}
+
 /* What is in memory of an operand whose rows may be picked by an index. */
 static tegroup_tensor stored(const tegroup_tensor *t, const tegroup_gather *gather) {
     tegroup_tensor in_memory = *t;
@@ -589,6 +635,8 @@ static void fuzz_gemm(void) {
         FIELD(tegroup_gemm_desc, options.workspace_bytes), FIELD(tegroup_gemm_desc, options.cublas_workspace_bytes), FIELD(tegroup_gemm_desc, options.stream_count),
         FIELD(tegroup_gemm_desc, gather_a.rows), FIELD(tegroup_gemm_desc, gather_a.slots), FIELD(tegroup_gemm_desc, gather_b.rows), FIELD(tegroup_gemm_desc, gather_b.slots)};
     static const field pointers[] = {GEMM_POINTERS(a), GEMM_POINTERS(b), GEMM_POINTERS(c), GEMM_POINTERS(d), GEMM_POINTERS(bias),
+                                     FIELD(tegroup_gemm_desc, a.scale_inv), FIELD(tegroup_gemm_desc, b.scale_inv), FIELD(tegroup_gemm_desc, a.columnwise_data), FIELD(tegroup_gemm_desc, b.columnwise_data),
+                                     FIELD(tegroup_gemm_desc, a.columnwise_scale_inv), FIELD(tegroup_gemm_desc, b.columnwise_scale_inv), FIELD(tegroup_gemm_desc, b.global_scale_inv),
                                      FIELD(tegroup_gemm_desc, alpha.data), FIELD(tegroup_gemm_desc, beta.data), FIELD(tegroup_gemm_desc, row_scale),
                                      FIELD(tegroup_gemm_desc, gather_a.slot_of_row), FIELD(tegroup_gemm_desc, gather_b.slot_of_row), FIELD(tegroup_gemm_desc, options.workspace)};
     static const field of_target[] = {FIELD(tegroup_target, struct_size), FIELD(tegroup_target, sm), FIELD(tegroup_target, cublaslt_version),
@@ -626,7 +674,7 @@ static void fuzz_gemm(void) {
     desc.options.compute = (tegroup_compute)below(2);
     operand = (tegroup_dtype)(desc.options.compute == TEGROUP_COMPUTE_F64 ? 1 + below(4) : 2 + below(3));
     result = (tegroup_dtype)(desc.options.compute == TEGROUP_COMPUTE_F64 ? 1 + below(4) : 2 + below(3));
-    if (desc.space == TEGROUP_SPACE_DEVICE && chance(40)) operand = (tegroup_dtype)(TEGROUP_DTYPE_F8E4M3 + below(3));
+    if (chance(40)) operand = (tegroup_dtype)(TEGROUP_DTYPE_F8E4M3 + below(3));
     switch (desc.op) {
     case TEGROUP_OP_FORWARD:
         make_tensor(&desc.a, operand, kind, &sizes, rows, k);
@@ -645,8 +693,28 @@ static void fuzz_gemm(void) {
         break;
     }
     if (bits_of(operand) < 16) {
-        static const tegroup_scaling modes[] = {TEGROUP_SCALING_TENSOR, TEGROUP_SCALING_ROW, TEGROUP_SCALING_BLOCK_1X128, TEGROUP_SCALING_MXFP8};
-        desc.a.scaling = desc.b.scaling = operand == TEGROUP_DTYPE_F4E2M1 ? TEGROUP_SCALING_NVFP4 : modes[below(COUNT(modes))];
+        tegroup_tensor *two[2] = {&desc.a, &desc.b};
+        const tegroup_scaling_facts *first = NULL;
+        for (i = 0; i < 2; i++) { /* scalings that carry the type, most often of one kind */
+            int tries = 0;
+            do two[i]->scaling = (tegroup_scaling)(1 + below(TEGROUP_SCALING_COUNT - 1));
+            while (tries++ < 20 && (!(tegroup_scaling_info(two[i]->scaling)->data_dtypes >> operand & 1)
+                                    || (first && tegroup_scaling_info(two[i]->scaling)->scale_dtype != first->scale_dtype)));
+            first = tegroup_scaling_info(two[i]->scaling);
+            two[i]->columnwise_order = (tegroup_columnwise_order)below(2);
+            if (first->scale_dtype != TEGROUP_DTYPE_F8E4M3 && chance(20))
+                two[i]->scale_dtype = first->scale_dtype == TEGROUP_DTYPE_F32 ? TEGROUP_DTYPE_BF16 : TEGROUP_DTYPE_I32;
+            if (first->block_outer == 1 && chance(20)) two[i]->scale_outer_stride = 1 + two[i]->shape.cols, two[i]->scale_inner_stride = 1;
+            if (chance(20)) two[i]->scale_parts = below(3);
+            if (operand == TEGROUP_DTYPE_F4E2M1) two[i]->ld = (two[i]->shape.cols + 1) / 2 * 2, two[i]->group_stride = 0;
+        }
+        if (chance(20)) { /* weights beside rows as they are */
+            desc.a.dtype = TEGROUP_DTYPE_BF16;
+            memset(&desc.a.scaling, 0, sizeof desc.a.scaling);
+            desc.a.scale_dtype = TEGROUP_DTYPE_UNSET;
+            desc.a.columnwise_order = TEGROUP_COLUMNWISE_AS_DATA;
+            desc.a.scale_outer_stride = desc.a.scale_inner_stride = desc.a.scale_parts = 0;
+        }
     }
     if (chance(25)) {
         make_tensor(&desc.bias, result, 0, &sizes, 1, desc.op == TEGROUP_OP_WGRAD ? n : desc.d.shape.cols);
@@ -695,6 +763,7 @@ static void fuzz_gemm(void) {
             tensor_memory(&in_memory);
             tensors[i]->data = in_memory.data;
             tensors[i]->pointers = in_memory.pointers;
+            if (i < 2 && (uint32_t)tensors[i]->scaling - 1 < TEGROUP_SCALING_COUNT - 1) copies_memory(tensors[i]);
             if (gathers[i]) make_index(gathers[i], tensors[i]);
         }
     if (desc.c.dtype != TEGROUP_DTYPE_UNSET && chance(50)) { /* in place */
@@ -713,6 +782,7 @@ static void fuzz_gemm(void) {
         const void *snapshot = tensors[i]->shape.snapshot;
         in_memory = stored(tensors[i], gathers[i]);
         lies |= tensor_lies(&in_memory) || room(snapshot) < sizeof(tegroup_snapshot_header);
+        if (i < 2) lies |= copies_lie(tensors[i]);
         if (gathers[i] && gathers[i]->rows > 0)
             lies |= tensors[i]->shape.rows > 4096 || (double)room(gathers[i]->slot_of_row) < 8 * (double)tensors[i]->shape.rows;
         if (tensors[i]->pointers_space != TEGROUP_SPACE_UNSET && room(tensors[i]->pointers) < 8 * (size_t)(tensors[i]->shape.groups > 0 ? tensors[i]->shape.groups : 0))

@@ -246,6 +246,9 @@ TEST(quantised_gemm, memory) {
     p.desc = good;
     p.desc.a.columnwise_data = p.desc.a.columnwise_scale_inv = good.d.data; /* not read */
     ASSERT_EQ(tegroup_gemm_check(&p.plan, &p.desc, &p.error), TEGROUP_OK);
+    p.desc.c.scaling = TEGROUP_SCALING_MXFP8; /* of an operand that is absent */
+    ASSERT_EQ(tegroup_gemm_check(&p.plan, &p.desc, &p.error), TEGROUP_OK);
+    p.desc.c.scaling = TEGROUP_SCALING_NONE;
     void *lists[4] = {good.a.data, good.a.scale_inv, NULL, NULL};
     p.desc.a = good.a;
     p.desc.a.pointers = &lists[0];
