@@ -141,6 +141,9 @@
 #if defined(TEGROUP_NO_ROUTER) || defined(TEGROUP_NO_PERMUTATION)
 #error "tegroup: router and permutation have one switch, TEGROUP_NO_MOE"
 #endif
+#if defined(TEGROUP_NO_F8) || defined(TEGROUP_NO_QUANTIZE)
+#error "tegroup: the switch is spelt TEGROUP_NO_FP8"
+#endif
 #if defined(TEGROUP_NO_HOPPER)
 #error "tegroup: the switch is spelt TEGROUP_NO_SM90"
 #endif
@@ -160,6 +163,7 @@
  *     TEGROUP_NO_BACKWARD    of both kinds those of dgrad and wgrad, and whatever else only a backward pass runs
  *     TEGROUP_NO_ACTIVATION  activations
  *     TEGROUP_NO_MOE         counts, router, permutation, permute and combine
+ *     TEGROUP_NO_FP8         products of quantised operands
  *     TEGROUP_NO_CUDA        all of them: nvcc does not pull in tegroup_cuda.cuh
  *
  * docs/lab/compile-time.md has the seconds of each. */
@@ -860,7 +864,7 @@ typedef struct tegroup_backend_rule {
     int32_t  sm_min, sm_max;     /* inclusive; 0, 0 = needs no GPU                                              */
     int32_t  cublaslt_min;       /* 0 = none needed                                                             */
     uint32_t operand_dtypes;     /* bit d: tegroup_dtype d for a and b, which must be of one width, unless there is
-                                    FEATURE_MIXED                                                               */
+                                    FEATURE_MIXED or one of them is quantised                                   */
     uint32_t result_dtypes;      /* bit d: for c and d                                                          */
     uint32_t scalings;           /* bit s: tegroup_scaling s of a and b                                         */
     uint32_t features;           /* TEGROUP_FEATURE_* bits                                                      */
@@ -1882,6 +1886,11 @@ TEGROUP_API_STATUS tegroup_combine_backward(const tegroup_combine_backward_desc 
 #define TEGROUP_IMPL_MOE_KERNELS 0
 #else
 #define TEGROUP_IMPL_MOE_KERNELS TEGROUP_IMPL_KERNELS
+#endif
+#if defined(TEGROUP_NO_FP8)
+#define TEGROUP_IMPL_FP8_KERNELS 0
+#else
+#define TEGROUP_IMPL_FP8_KERNELS TEGROUP_IMPL_KERNELS
 #endif
 
 /* Stop here if you only want the API. */
@@ -3006,6 +3015,15 @@ TEGROUP_IMPL_HD tegroup_impl_sides tegroup_impl_sides_of(int64_t rows, int64_t c
 
 /* ==== [33] Where a group's scales and its copies are (src/core/scale_grid.h) ==== */
 
+/* An extent that no tensor has. Blocks are powers of two, so that a kernel need not divide by them. */
+#define TEGROUP_IMPL_BLOCK_OF_ALL ((int64_t)1 << 62)
+
+TEGROUP_IMPL_HD int32_t tegroup_impl_shift_of(int64_t block) {
+    int32_t shift = 0;
+    while (block >> shift > 1) shift++;
+    return shift;
+}
+
 /* The scales of one copy of one group. Indices are those of scales (of I32: of exponents, four a word). */
 typedef struct tegroup_impl_scale_grid {
     int64_t base;                       /* the group's first scale in the buffer, or in its own                       */
@@ -3015,7 +3033,8 @@ typedef struct tegroup_impl_scale_grid {
     int64_t outer_count, inner_count;   /* blocks that hold elements, of one part                                    */
     int64_t outer_extent, inner_extent; /* those that are stored, padding included                                   */
     int64_t count;                      /* stored scales of all parts; saturates                                     */
-    int64_t block_outer, block_inner;   /* elements of a block; INT64_MAX = all                                      */
+    int64_t block_outer, block_inner;   /* elements of a block, a power of two; TEGROUP_IMPL_BLOCK_OF_ALL = all      */
+    int32_t outer_shift, inner_shift;   /* their logarithms                                                          */
     int32_t pad_outer, pad_inner;       /* the extents are multiples of these                                        */
     int32_t parts, swizzled, packed, columnwise;
 } tegroup_impl_scale_grid;
@@ -3051,8 +3070,10 @@ TEGROUP_IMPL_HD tegroup_impl_scale_grid tegroup_impl_scale_grid_alone(const tegr
     grid.swizzled = facts->swizzled && !strided && !packed;
     grid.parts = t->scale_parts > 1 ? t->scale_parts : 1;
     grid.part_rows = sides.rows / grid.parts;
-    grid.block_outer = facts->block_outer > 0 ? facts->block_outer : INT64_MAX;
-    grid.block_inner = facts->block_inner > 0 ? facts->block_inner : INT64_MAX;
+    grid.block_outer = facts->block_outer > 0 ? facts->block_outer : TEGROUP_IMPL_BLOCK_OF_ALL;
+    grid.block_inner = facts->block_inner > 0 ? facts->block_inner : TEGROUP_IMPL_BLOCK_OF_ALL;
+    grid.outer_shift = tegroup_impl_shift_of(grid.block_outer);
+    grid.inner_shift = tegroup_impl_shift_of(grid.block_inner);
     grid.pad_outer = strided ? 1 : packed ? 4 : facts->pad_outer;
     grid.pad_inner = packed ? 4 : strided ? 1 : facts->pad_inner;
     if ((sides.rows > 0 && sides.cols > 0) || tegroup_impl_scaled_as_one(facts)) {
@@ -3131,15 +3152,15 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_scale_at(const tegroup_impl_scale_grid *gri
         part = *row / grid->part_rows;
         *row -= part * grid->part_rows;
     }
-    return tegroup_impl_scale_of_block(grid, part, outer / grid->block_outer, inner / grid->block_inner);
+    return tegroup_impl_scale_of_block(grid, part, outer >> grid->outer_shift, inner >> grid->inner_shift);
 }
 
 /* Elements, from this one on along the outer or the inner index, that share its scale. */
 TEGROUP_IMPL_HD int64_t tegroup_impl_scale_shared(const tegroup_impl_scale_grid *grid, int64_t at, int along_outer) {
     const int64_t block = along_outer ? grid->block_outer : grid->block_inner;
-    if (grid->parts == 1 || along_outer == grid->columnwise) return block - at % block;
+    if (grid->parts == 1 || along_outer == grid->columnwise) return block - (at & (block - 1));
     at %= grid->part_rows;
-    return tegroup_impl_min(block - at % block, grid->part_rows - at);
+    return tegroup_impl_min(block - (at & (block - 1)), grid->part_rows - at);
 }
 
 /* Scales from the buffer's first to the end of those of a group; of the default packing with its padding. */
@@ -5181,6 +5202,17 @@ TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count) {
         {TEGROUP_BACKEND_PORTABLE, 80, 999, 0, TEGROUP_IMPL_HALVES | TEGROUP_IMPL_DT(F32), TEGROUP_IMPL_RESULTS,
          TEGROUP_IMPL_SC(NONE), TEGROUP_IMPL_BUNDLED | TEGROUP_FEATURE_IRREGULAR | TEGROUP_FEATURE_MIXED, 0,
          "mma.sync of SM80"},
+        {TEGROUP_BACKEND_PORTABLE, 80, 999, 0, TEGROUP_IMPL_HALVES | TEGROUP_IMPL_FP8, TEGROUP_IMPL_RESULTS,
+         TEGROUP_IMPL_SC(NONE) | TEGROUP_IMPL_SC(TENSOR) | TEGROUP_IMPL_SC(ROW) | TEGROUP_IMPL_SC(BLOCK_1X128)
+             | TEGROUP_IMPL_SC(BLOCK_128X128) | TEGROUP_IMPL_SC(BLOCK_32X32),
+         TEGROUP_IMPL_BUNDLED | TEGROUP_FEATURE_IRREGULAR, 0,
+         "mma.sync of SM80 in BF16 or F16, in which values are exact; F32 scales multiply sums"},
+        {TEGROUP_BACKEND_PORTABLE, 80, 999, 0, TEGROUP_IMPL_DT(BF16) | TEGROUP_IMPL_FP8 | TEGROUP_IMPL_DT(F4E2M1),
+         TEGROUP_IMPL_RESULTS,
+         TEGROUP_IMPL_SC(NONE) | TEGROUP_IMPL_SC(MXFP8) | TEGROUP_IMPL_SC(MXFP8_32X32) | TEGROUP_IMPL_SC(MXFP4)
+             | TEGROUP_IMPL_SC(NVFP4) | TEGROUP_IMPL_SC(NVFP4_16X16),
+         TEGROUP_IMPL_BUNDLED | TEGROUP_FEATURE_IRREGULAR, 0,
+         "mma.sync of SM80 in BF16, in which values times their scales are exact"},
         {TEGROUP_BACKEND_CUBLASLT_LOOP, 70, 999, 120000, TEGROUP_IMPL_DT(F16),
          TEGROUP_IMPL_DT(F16) | TEGROUP_IMPL_DT(F32), TEGROUP_IMPL_SC(NONE),
          TEGROUP_IMPL_CUBLASLT | TEGROUP_FEATURE_HOST_SIZES, 0,
@@ -5489,6 +5521,10 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_uses(const tegroup_gemm_desc *desc, const 
 
 /* ==== [44] Quantised operands (src/core/quantised.h) ==== */
 
+static inline int tegroup_impl_quantised(const tegroup_problem *p) {
+    return p->a_scaling != TEGROUP_SCALING_NONE || p->b_scaling != TEGROUP_SCALING_NONE;
+}
+
 /* Does a product sum over the operand's rows? Then it reads the copy that is quantised along columns. */
 TEGROUP_IMPL_HD int tegroup_impl_sums_rows(tegroup_op op, tegroup_impl_operand operand) {
     return op == TEGROUP_OP_WGRAD || (op == TEGROUP_OP_DGRAD && operand == TEGROUP_IMPL_B);
@@ -5512,6 +5548,23 @@ static inline tegroup_tensor tegroup_impl_as_read(const tegroup_gemm_desc *desc,
     t.scale_inv = t.columnwise_scale_inv;
     t.scale_pointers = t.columnwise_scale_pointers;
     return t;
+}
+
+/* What a call reads of a quantised operand: one of its copies, and that one's scales. */
+typedef struct tegroup_impl_copy_paths {
+    const char *data, *scales; /* the buffers or the lists */
+} tegroup_impl_copy_paths;
+static inline tegroup_impl_copy_paths tegroup_impl_copy_paths_of(const tegroup_impl_name *name, int listed,
+                                                                 int columnwise) {
+    tegroup_impl_copy_paths paths;
+    if (listed) {
+        paths.data = columnwise ? TEGROUP_IMPL_PATH(COLUMNWISE_POINTERS) : TEGROUP_IMPL_PATH(POINTERS);
+        paths.scales = columnwise ? TEGROUP_IMPL_PATH(COLUMNWISE_SCALE_POINTERS) : TEGROUP_IMPL_PATH(SCALE_POINTERS);
+    } else {
+        paths.data = columnwise ? TEGROUP_IMPL_PATH(COLUMNWISE_DATA) : TEGROUP_IMPL_PATH(DATA);
+        paths.scales = columnwise ? TEGROUP_IMPL_PATH(COLUMNWISE_SCALE_INV) : TEGROUP_IMPL_PATH(SCALE_INV);
+    }
+    return paths;
 }
 
 /* A quantised operand of one group, as lines of m or n that a product sums along k. Element k of a line is at
@@ -7412,8 +7465,10 @@ static inline const tegroup_impl_backend *tegroup_impl_backend_of(tegroup_backen
 }
 
 /* What a build was made without, above the backends' bits in a resolved target's `built`; a caller's never has it. */
+#define TEGROUP_IMPL_WITHOUT_FP8 (1u << 29)
 #define TEGROUP_IMPL_WITHOUT_F16 (1u << 30)
 #define TEGROUP_IMPL_WITHOUT_BACKWARD (1u << 31)
+#define TEGROUP_IMPL_WITHOUT (TEGROUP_IMPL_WITHOUT_FP8 | TEGROUP_IMPL_WITHOUT_F16 | TEGROUP_IMPL_WITHOUT_BACKWARD)
 
 /* What this build holds. */
 static inline uint32_t tegroup_impl_built(void) {
@@ -7421,6 +7476,9 @@ static inline uint32_t tegroup_impl_built(void) {
     int b;
     for (b = 0; b < TEGROUP_BACKEND_COUNT; b++)
         if (tegroup_impl_backend_of((tegroup_backend)b)->run) built |= 1u << b;
+#if defined(TEGROUP_NO_FP8)
+    built |= TEGROUP_IMPL_WITHOUT_FP8;
+#endif
 #if defined(TEGROUP_NO_F16)
     built |= TEGROUP_IMPL_WITHOUT_F16;
 #endif
@@ -7568,6 +7626,13 @@ static inline int tegroup_impl_judge_types(tegroup_impl_case *c) {
     TEGROUP_IMPL_NEED_AS(DTYPE, p->a != TEGROUP_DTYPE_F32 || p->b == p->a || TEGROUP_IMPL_HAS(MIXED), ERROR_UNSUPPORTED,
                          TEGROUP_IMPL_OPERAND_PATH(B, DTYPE),
                          "must be F32, too: the backend multiplies no F32 by weights of 16 bits", p->a, p->b);
+    TEGROUP_IMPL_NEED_AS(DTYPES, rule->operand_dtypes >> p->b & 1u, ERROR_UNSUPPORTED,
+                         TEGROUP_IMPL_OPERAND_PATH(B, DTYPE), "must be one that the backend multiplies here",
+                         rule->operand_dtypes, p->b);
+    TEGROUP_IMPL_NEED_AS(SCALING, !(without & TEGROUP_IMPL_WITHOUT_FP8) || !tegroup_impl_quantised(p), ERROR_NOT_BUILT,
+                         p->a_scaling ? TEGROUP_IMPL_OPERAND_PATH(A, SCALING) : TEGROUP_IMPL_OPERAND_PATH(B, SCALING),
+                         "must be none in a build with TEGROUP_NO_FP8", TEGROUP_SCALING_NONE,
+                         p->a_scaling ? p->a_scaling : p->b_scaling);
     TEGROUP_IMPL_NEED_AS(DTYPE, p->a != TEGROUP_DTYPE_F16 || !(without & TEGROUP_IMPL_WITHOUT_F16), ERROR_NOT_BUILT,
                          TEGROUP_IMPL_OPERAND_PATH(A, DTYPE), "must not be F16 in a build with TEGROUP_NO_F16",
                          TEGROUP_DTYPE_BF16, p->a);
@@ -7799,7 +7864,7 @@ static inline tegroup_status tegroup_impl_target(const tegroup_gemm_desc *desc, 
     memset(target, 0, sizeof *target);
     if (given) {
         TEGROUP_IMPL_TRY(tegroup_impl_take_target(given, target, error));
-        target->built &= ~(TEGROUP_IMPL_WITHOUT_F16 | TEGROUP_IMPL_WITHOUT_BACKWARD);
+        target->built &= ~TEGROUP_IMPL_WITHOUT;
     }
 #if defined(TEGROUP_IMPL_CUDA)
     else {
@@ -8555,23 +8620,6 @@ static inline tegroup_status tegroup_impl_check_entry(void *const *list, tegroup
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(list[g], element), ERROR_ALIGNMENT, field,
                       "must hold addresses aligned to the element", element, (uintptr_t)list[g] % element);
     return TEGROUP_OK;
-}
-
-/* What a call reads of a quantised operand: one of its copies, and that one's scales. */
-typedef struct tegroup_impl_copy_paths {
-    const char *data, *scales; /* the buffers or the lists */
-} tegroup_impl_copy_paths;
-static inline tegroup_impl_copy_paths tegroup_impl_copy_paths_of(const tegroup_impl_name *name, int listed,
-                                                                 int columnwise) {
-    tegroup_impl_copy_paths paths;
-    if (listed) {
-        paths.data = columnwise ? TEGROUP_IMPL_PATH(COLUMNWISE_POINTERS) : TEGROUP_IMPL_PATH(POINTERS);
-        paths.scales = columnwise ? TEGROUP_IMPL_PATH(COLUMNWISE_SCALE_POINTERS) : TEGROUP_IMPL_PATH(SCALE_POINTERS);
-    } else {
-        paths.data = columnwise ? TEGROUP_IMPL_PATH(COLUMNWISE_DATA) : TEGROUP_IMPL_PATH(DATA);
-        paths.scales = columnwise ? TEGROUP_IMPL_PATH(COLUMNWISE_SCALE_INV) : TEGROUP_IMPL_PATH(SCALE_INV);
-    }
-    return paths;
 }
 
 /* Alignment of scales: of I32, that of words. */

@@ -30,19 +30,20 @@
  *   [20] cuda/portable_tiles.h    Portable GEMM: tiles
  *   [21] cuda/portable.h          Portable GEMM: the kernels
  *   [22] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
- *   [23] cuda/portable_plan.h     Portable GEMM: plan and launch
- *   [24] cuda/hopper.h            Hopper's instructions
- *   [25] cuda/sm90_tiles.h        Hopper GEMM: tiles
- *   [26] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
- *   [27] cuda/sm90_epilogue.h     Hopper GEMM: the epilogue
- *   [28] cuda/sm90_block.h        Hopper GEMM: a block
- *   [29] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
- *   [30] cuda/sm90_store.h        Hopper GEMM: results from shared memory
- *   [31] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
- *   [32] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
- *   [33] cuda/sm90_plan.h         Hopper GEMM: plan and launch
- *   [34] gemm/machine_cuda.h      The GPU and the library at hand
- *   [35] gemm/tune_cuda.h         GPU backends: choosing an algorithm
+ *   [23] cuda/portable_formats.h  Portable GEMM: quantised operands
+ *   [24] cuda/portable_plan.h     Portable GEMM: plan and launch
+ *   [25] cuda/hopper.h            Hopper's instructions
+ *   [26] cuda/sm90_tiles.h        Hopper GEMM: tiles
+ *   [27] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
+ *   [28] cuda/sm90_epilogue.h     Hopper GEMM: the epilogue
+ *   [29] cuda/sm90_block.h        Hopper GEMM: a block
+ *   [30] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
+ *   [31] cuda/sm90_store.h        Hopper GEMM: results from shared memory
+ *   [32] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
+ *   [33] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
+ *   [34] cuda/sm90_plan.h         Hopper GEMM: plan and launch
+ *   [35] gemm/machine_cuda.h      The GPU and the library at hand
+ *   [36] gemm/tune_cuda.h         GPU backends: choosing an algorithm
  */
 
 /* ==== [1] Guards and version (src/cuda/guards.h) ==== */
@@ -141,10 +142,26 @@ static inline tegroup_status tegroup_impl_cuda_check_pointer(const tegroup_tenso
     if (t->dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
     if (tegroup_impl_ragged(&t->shape) && t->shape.row_sizes.space == TEGROUP_SPACE_DEVICE)
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_address(t->shape.snapshot, TEGROUP_IMPL_PATH(SNAPSHOT), error));
-    if (t->pointers_space == TEGROUP_SPACE_HOST) return TEGROUP_OK;
+    if (t->pointers_space == TEGROUP_SPACE_HOST || t->scaling != TEGROUP_SCALING_NONE) return TEGROUP_OK;
     return tegroup_impl_listed(t)
                ? tegroup_impl_cuda_check_address((const void *)t->pointers, TEGROUP_IMPL_PATH(POINTERS), error)
                : tegroup_impl_cuda_check_address(t->data, TEGROUP_IMPL_PATH(DATA), error);
+}
+
+/* Of a quantised operand, the copy that is read. */
+static inline tegroup_status tegroup_impl_cuda_check_copy(const tegroup_gemm_desc *desc, tegroup_impl_operand operand,
+                                                          const tegroup_impl_names *names, tegroup_error *error) {
+    const tegroup_tensor t = tegroup_impl_as_read(desc, operand);
+    const tegroup_impl_name *name = names->operand[operand];
+    const int listed = tegroup_impl_listed(&t);
+    const tegroup_impl_copy_paths paths =
+        tegroup_impl_copy_paths_of(name, listed, tegroup_impl_reads_columnwise(desc, operand));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointer(&t, name, error));
+    if (t.scaling == TEGROUP_SCALING_NONE) return TEGROUP_OK;
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_address(listed ? (const void *)t.pointers : t.data, paths.data, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_cuda_check_address(listed ? (const void *)t.scale_pointers : t.scale_inv, paths.scales, error));
+    return tegroup_impl_cuda_check_address(t.global_scale_inv, TEGROUP_IMPL_PATH(GLOBAL_SCALE_INV), error);
 }
 
 static inline tegroup_status tegroup_impl_cuda_check_index(const tegroup_gather *gather, const tegroup_impl_name *name,
@@ -160,8 +177,8 @@ static inline tegroup_status tegroup_impl_cuda_check_scalars(const tegroup_scala
 
 static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm_desc *desc,
                                                               const tegroup_impl_names *names, tegroup_error *error) {
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointer(&desc->a, names->operand[TEGROUP_IMPL_A], error));
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointer(&desc->b, names->operand[TEGROUP_IMPL_B], error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_copy(desc, TEGROUP_IMPL_A, names, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_copy(desc, TEGROUP_IMPL_B, names, error));
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_index(&desc->gather_a, names->operand[TEGROUP_IMPL_A], error));
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_index(&desc->gather_b, names->operand[TEGROUP_IMPL_B], error));
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointer(&desc->c, names->operand[TEGROUP_IMPL_C], error));
@@ -3330,6 +3347,16 @@ static inline cudaError_t tegroup_impl_planned(tegroup_plan *plan, const void *k
     return code;
 }
 
+static inline tegroup_status tegroup_impl_launch_planned(const tegroup_plan *plan, void **arguments,
+                                                         struct CUstream_st *stream, tegroup_error *error) {
+    const uint64_t *planned = plan->algorithm;
+    return tegroup_impl_cuda_status(cudaLaunchKernel((const void *)(uintptr_t)planned[TEGROUP_IMPL_PLANNED_KERNEL],
+                                                     dim3((unsigned)planned[TEGROUP_IMPL_PLANNED_BLOCKS]),
+                                                     dim3((unsigned)planned[TEGROUP_IMPL_PLANNED_THREADS]), arguments,
+                                                     (size_t)planned[TEGROUP_IMPL_PLANNED_SHARED], stream),
+                                    "stream", "the kernel must launch", error);
+}
+
 /* A kernel's address for a backend's table, or NULL if a build switch leaves the kernel out; selected by the
  * operation's number, and for FP16. */
 #define TEGROUP_IMPL_KERNEL_1(...) (const void *)__VA_ARGS__
@@ -3491,19 +3518,28 @@ static __global__ void __launch_bounds__(256)
         tegroup_impl_store_f32(d.dtype, d.data, (from + e / cols) * ld + e % cols, value);
 }
 
+/* Is there a bias gradient to be summed? Blocks of 128 columns of each group do it. */
+static inline int tegroup_impl_sums_bias(const tegroup_gemm_desc *desc) {
+    return desc->op == TEGROUP_OP_WGRAD && desc->bias.dtype != TEGROUP_DTYPE_UNSET && desc->bias.shape.cols > 0
+           && desc->d.shape.groups > 0;
+}
+static inline dim3 tegroup_impl_bias_blocks(const tegroup_gemm_desc *desc) {
+    return dim3((unsigned)tegroup_impl_ceil_div(desc->bias.shape.cols, 128), (unsigned)desc->d.shape.groups);
+}
+
 /* Launches what a bundled backend's main kernel leaves out: filling rows that no group owns, and the gradient of the
- * bias. It is enqueued behind the main kernel, so that nothing is written if CUDA refuses that launch. */
+ * bias, unless its rows are quantised. It is enqueued behind the main kernel, so that nothing is written if CUDA
+ * refuses that launch. */
 static inline tegroup_status tegroup_impl_cuda_rest(const tegroup_impl_gpu_call *call, struct CUstream_st *stream,
                                                     tegroup_error *error) {
     const tegroup_gemm_desc *desc = &call->desc;
     cudaError_t code = cudaSuccess;
     if (desc->tail != TEGROUP_TAIL_KEEP && call->views[TEGROUP_IMPL_D].rows)
         code = tegroup_impl_launch(tegroup_impl_tail_kernel, (unsigned)desc->d.shape.groups + 1, 256, 0, stream, *call);
-    if (code == cudaSuccess && desc->op == TEGROUP_OP_WGRAD && desc->bias.dtype != TEGROUP_DTYPE_UNSET
-        && desc->bias.shape.cols > 0 && desc->d.shape.groups > 0) {
-        dim3 blocks((unsigned)tegroup_impl_ceil_div(desc->bias.shape.cols, 128), (unsigned)desc->d.shape.groups);
-        code = tegroup_impl_launch(tegroup_impl_bias_grad_kernel, blocks, 128, 0, stream, *call);
-    }
+    if (code == cudaSuccess && tegroup_impl_sums_bias(desc)
+        && tegroup_impl_biased(desc)->scaling == TEGROUP_SCALING_NONE)
+        code =
+            tegroup_impl_launch(tegroup_impl_bias_grad_kernel, tegroup_impl_bias_blocks(desc), 128, 0, stream, *call);
     return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }
 #if !defined(TEGROUP_NO_CUBLASLT)
@@ -4312,7 +4348,7 @@ typedef struct tegroup_impl_gpu_tile {
     int32_t m, n;                       /* rows and columns, at most those of a full tile */
     float alpha, beta;
     int16_t reads_c, valid; /* reads_c is 0 if beta is 0; valid is 0 behind the last tile */
-    int32_t group;          /* where gates and ups may be apart, which are then looked up by it */
+    int32_t group;          /* for kernels that look up more by it: where gates and ups are apart, and of formats */
 } tegroup_impl_gpu_tile;
 
 /* Copies 16 bytes or nothing, without a branch between the surrounding instructions. */
@@ -5139,8 +5175,601 @@ static __global__ void __launch_bounds__(256)
                                     sums + e / (TILE / 8) * (TILE + 8) + e % (TILE / 8) * 8);
     }
 }
+#if !defined(TEGROUP_NO_FP8)
 
-/* ==== [23] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
+/* ==== [23] Portable GEMM: quantised operands (src/cuda/portable_formats.h) ==== */
+
+/* One kernel for every format, operation and storage order, from SM80 on. Values of 8 and 4 bits are exact in BF16, so
+ * their codes are decoded on the way to shared memory, by arithmetic on bits that is the same on every GPU, and
+ * multiplied by mma.sync in BF16 with FP32 sums (in F16 beside an operand of F16, where E4M3 and E5M2 are exact, too).
+ * The products are exact then, and sums are those of the BF16 kernel; Hopper's FP8 instructions keep about 14 bits of
+ * a sum (DeepSeek-V3 technical report, section 3.3.2), which is why they are not used.
+ *
+ * Scales of 8 bits are multiplied into the values: a product of both is exact in BF16, or is rounded to it once. Scales
+ * of F32 are not: the sum over a block of k that shares its scales is multiplied by them and added to the result's,
+ * sum = fma(partial, scale of the row * scale of the column, sum), where the product of the scales is rounded to FP32.
+ *
+ * k is walked in steps of up to 64. While one is multiplied, the codes of the next are on their way to registers, and
+ * the scales of the one after. A step ends where a block of k with a scale of F32 ends, and with a part of the rows,
+ * and is filled up with zeros. So each element is summed over k in one order, whatever the tile. */
+
+/* What the kernel is given besides the call. */
+typedef struct tegroup_impl_gpu_formats {
+    tegroup_impl_scaled first[2];   /* before the first group */
+    tegroup_scaling_facts facts[2]; /* what first[].facts points to, in the kernel */
+    int32_t promotes;               /* scales are of F32: they multiply sums, not values */
+    int32_t bf16;                   /* values are multiplied in BF16, else in F16 */
+} tegroup_impl_gpu_formats;
+
+/* An operand of a tile. Element k of a line is at `at` + line * line_stride + k * k_stride. */
+typedef struct tegroup_impl_gpu_codes {
+    tegroup_impl_scaled of; /* its group; of.facts is NULL if it is not quantised */
+    const char *data;
+    int64_t at, line_stride, k_stride;
+    int64_t first_line; /* of the tile, in the group */
+    int32_t lines;      /* that the tile has, at most 128 */
+    int32_t bits;       /* of an element */
+    int32_t groups;     /* that `of` has counted */
+    tegroup_dtype dtype;
+    bool along_k, aligned; /* lines are contiguous; 16 elements are one or two loads */
+    bool k_is_inner;       /* scales are along k, else along the lines */
+} tegroup_impl_gpu_codes;
+
+/* A step of the walk along k; count is 0 behind the last. */
+typedef struct tegroup_impl_gpu_step {
+    int64_t k;
+    int32_t count;
+    bool ends; /* a sum over k is to be multiplied by its scales */
+} tegroup_impl_gpu_step;
+
+/* ---- an operand of a tile ---- */
+
+/* Goes on to group g; all lanes of a warp call it. Copies and scales that lie a group after another begin where those
+ * of the groups before end. */
+static __device__ __forceinline__ void tegroup_impl_gpu_codes_reach(const tegroup_tensor &t,
+                                                                    const tegroup_snapshot_view &view, int32_t g,
+                                                                    tegroup_impl_gpu_codes *codes) {
+    const int32_t lane = (int32_t)threadIdx.x & 31;
+    int32_t first = codes->groups;
+    int64_t elements = 0, stored = 0;
+    if (!codes->of.facts || first > g) return; /* which it is at already */
+    for (int32_t h = first + lane; h < g; h += 32) {
+        const tegroup_impl_sides sides = tegroup_impl_group_sides(&t, &view, h);
+        elements += tegroup_impl_transposed_count(sides);
+        stored += tegroup_impl_scale_grid_alone(&t, codes->of.facts, sides, codes->of.columnwise).count;
+    }
+    for (int32_t apart = 16; apart > 0; apart /= 2) {
+        elements += __shfl_xor_sync(0xffffffffu, elements, apart);
+        stored += __shfl_xor_sync(0xffffffffu, stored, apart);
+    }
+    if (lane == 0) {
+        codes->of.elements += elements;
+        codes->of.stored += stored;
+        tegroup_impl_scaled_next(&codes->of, &t, &view, g);
+        codes->groups = g + 1;
+    }
+    __syncwarp();
+}
+
+/* Before the first group. */
+static __device__ __forceinline__ void tegroup_impl_gpu_codes_begin(const tegroup_impl_gpu_formats &formats, int which,
+                                                                    tegroup_impl_gpu_codes *codes) {
+    codes->of = formats.first[which];
+    if (codes->of.facts) codes->of.facts = &formats.facts[which];
+    codes->groups = 0;
+}
+
+/* Opens the operand of a tile, whose group it has reached. plain: where an operand that is not quantised begins. */
+static __device__ __forceinline__ void tegroup_impl_gpu_codes_open(const tegroup_tensor &t, bool sums_rows,
+                                                                   const char *plain, int64_t plain_row, int64_t line,
+                                                                   int32_t lines, tegroup_impl_gpu_codes *codes) {
+    const tegroup_impl_scaled &of = codes->of;
+    codes->dtype = t.dtype;
+    codes->bits = tegroup_impl_bits(t.dtype);
+    codes->first_line = line;
+    codes->lines = lines;
+    codes->along_k = !sums_rows || tegroup_impl_transposed(&t, of.columnwise);
+    codes->k_is_inner = of.sums_rows == of.columnwise;
+    codes->data = of.facts ? (const char *)of.data : plain;
+    codes->line_stride = of.facts ? of.line_stride : sums_rows ? 1 : plain_row / 2;
+    codes->k_stride = of.facts ? of.k_stride : sums_rows ? plain_row / 2 : 1;
+    codes->at = of.facts ? of.first + line * of.line_stride : 0;
+    const uint64_t stride = (uint64_t)(codes->along_k ? codes->line_stride : codes->k_stride),
+                   bit = (uint64_t)(uintptr_t)codes->data * 8 + (uint64_t)codes->at * (uint32_t)codes->bits;
+    codes->aligned = ((bit | stride * (uint32_t)codes->bits) & (codes->bits == 4 ? 63 : 127)) == 0;
+}
+
+/* Elements of k, from this one on, that a step may take of the operand: no scale of F32 begins anew within it, and one
+ * of 8 bits only where a sixteenth element does. */
+static __device__ __forceinline__ int64_t tegroup_impl_gpu_codes_run(const tegroup_impl_gpu_codes &codes, int64_t k,
+                                                                     bool promotes) {
+    const tegroup_impl_scale_grid &grid = codes.of.grid;
+    if (!codes.of.facts || (!promotes && !codes.k_is_inner)) return TEGROUP_IMPL_BLOCK_OF_ALL;
+    const int64_t shared = tegroup_impl_scale_shared(&grid, k, !codes.k_is_inner);
+    const bool in_parts = grid.columnwise && grid.parts > 1;
+    const int64_t at = in_parts ? k % grid.part_rows : k;
+    if (promotes || at % TEGROUP_IMPL_PORTABLE_TILE_K != 0) return shared;
+    return in_parts ? grid.part_rows - at : TEGROUP_IMPL_BLOCK_OF_ALL;
+}
+
+/* ---- pieces: 16 elements that are neighbours in memory ---- */
+
+/* Element by element, from the last to the first, each pushing the others on. */
+static __device__ __forceinline__ void tegroup_impl_gpu_piece_slowly(const tegroup_impl_gpu_codes &codes, int64_t at,
+                                                                     int32_t count, uint32_t (&raw)[8]) {
+#pragma unroll 1
+    for (at += count; count > 0; count--) {
+        at--;
+#pragma unroll
+        for (int i = 7; i > 0; i--) raw[i] = __funnelshift_l(raw[i - 1], raw[i], (uint32_t)codes.bits);
+        raw[0] = raw[0] << codes.bits | tegroup_impl_load_code(codes.dtype, codes.data, at);
+    }
+}
+
+/* Loads the `count` elements that exist, and zeros for the others. */
+static __device__ __forceinline__ void tegroup_impl_gpu_piece(const tegroup_impl_gpu_codes &codes, int64_t at,
+                                                              int32_t count, bool aligned, uint32_t (&raw)[8]) {
+    const int32_t bits = codes.bits;
+#pragma unroll
+    for (int i = 0; i < 8; i++) raw[i] = 0;
+    if (count <= 0) return;
+    if (!aligned || count < 16) {
+        tegroup_impl_gpu_piece_slowly(codes, at, count, raw);
+        return;
+    }
+    const char *from = codes.data + at * bits / 8;
+    if (bits == 4) {
+        const uint2 both = *(const uint2 *)from;
+        raw[0] = both.x;
+        raw[1] = both.y;
+        return;
+    }
+    const uint4 low = *(const uint4 *)from, high = bits == 16 ? ((const uint4 *)from)[1] : make_uint4(0, 0, 0, 0);
+    raw[0] = low.x, raw[1] = low.y, raw[2] = low.z, raw[3] = low.w;
+    raw[4] = high.x, raw[5] = high.y, raw[6] = high.z, raw[7] = high.w;
+}
+
+/* a * b of two halves, each rounded once; the -0 that is added keeps the sign of a zero. */
+static __device__ __forceinline__ uint32_t tegroup_impl_gpu_mul2(uint32_t a, uint32_t b, bool bf16) {
+    uint32_t product;
+    if (bf16) asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(product) : "r"(a), "r"(b), "r"(0x80008000u));
+    else asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(product) : "r"(a), "r"(b), "r"(0x80008000u));
+    return product;
+}
+
+/* How a type's codes become halves: the bits below the sign are shifted to where a half has its mantissa and the low
+ * bits of its exponent, and a power of two makes good for the other bias, subnormal codes included, exactly. Codes of
+ * 8 bits whose bits below the sign, `mask` of them, and `carry` add up to 128 get the exponent of infinity and NaN. */
+typedef struct tegroup_impl_gpu_decoding {
+    uint32_t power, mask, carry, infinity;
+    int32_t shift;
+} tegroup_impl_gpu_decoding;
+
+static __device__ __forceinline__ tegroup_impl_gpu_decoding tegroup_impl_gpu_decoding_of(tegroup_dtype dtype,
+                                                                                         bool bf16) {
+    const bool e4m3 = dtype == TEGROUP_DTYPE_F8E4M3, fp4 = dtype == TEGROUP_DTYPE_F4E2M1;
+    tegroup_impl_gpu_decoding how;
+    /* BF16: 2^126, 2^120, 2^112; F16: 2^8, 1 */
+    how.power = bf16 ? (fp4 ? 0x7e807e80u : e4m3 ? 0x7b807b80u : 0x77807780u) : e4m3 ? 0x5c005c00u : 0x3c003c00u;
+    how.shift = bf16 ? (e4m3 ? 4 : 3) : e4m3 ? 1 : 0;
+    how.mask = e4m3 ? 0x7f7f7f7fu : 0x7c7c7c7cu;
+    how.carry = e4m3 ? 0x01010101u : 0x04040404u;
+    how.infinity = bf16 ? 0x7f807f80u : 0x7c007c00u;
+    return how;
+}
+
+/* Decodes a piece in place. */
+static __device__ __forceinline__ void tegroup_impl_gpu_decode(const tegroup_impl_gpu_decoding &how, int32_t bits,
+                                                               bool bf16, uint32_t (&raw)[8]) {
+    if (bits == 4) {
+#pragma unroll
+        for (int i = 7; i >= 0; i--) {
+            const uint32_t byte = raw[i / 4] >> i % 4 * 8 & 0xffu, two = byte | byte << 12;
+            raw[i] = tegroup_impl_gpu_mul2((two & 0x00080008u) << 12 | (two & 0x00070007u) << 6, how.power, bf16);
+        }
+    } else if (bits == 8) {
+        uint32_t flags[4], any = 0;
+#pragma unroll
+        for (int i = 0; i < 4; i++) any |= flags[i] = ((raw[i] & how.mask) + how.carry) & 0x80808080u;
+#pragma unroll
+        for (int i = 7; i >= 0; i--) {
+            const uint32_t two = __byte_perm(raw[i / 2], 0, i % 2 ? 0x3424 : 0x1404);
+            raw[i] = tegroup_impl_gpu_mul2((two & 0x80008000u) | (two & 0x7f007f00u) >> how.shift, how.power, bf16);
+        }
+        if (any) {
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                const uint32_t two = __byte_perm(flags[i / 2], 0, i % 2 ? 0x3424 : 0x1404);
+                raw[i] |= (two - (two >> 15)) & how.infinity;
+            }
+        }
+    }
+}
+
+/* ---- a block's work on one tile ---- */
+
+struct tegroup_impl_formats_block {
+    static constexpr int TILE = 128, TILE_K = TEGROUP_IMPL_PORTABLE_TILE_K, THREADS = 256, MI = 4, NI = 4;
+    static constexpr int PART_BYTES = TILE * TILE_K * 2, STAGE_BYTES = 2 * PART_BYTES, PADDED = TILE + 8;
+    static constexpr int SHARED_BYTES = TILE * PADDED * 4 + 128; /* for sums, where two stages were; aligned */
+    static_assert(TILE * PADDED * 4 >= 2 * STAGE_BYTES, "two stages");
+    static constexpr int PIECES = TILE * TILE_K / 16, PASSES = PIECES / THREADS; /* of an operand */
+
+    /* Scales of a step: of 8 bits as halves of BF16, one for each piece if they are along the lines, else one for each
+     * line and sixteen of k; or of F32, one for each line of both operands. */
+    union scales {
+        uint16_t halves[2][4 * TILE];
+        float factors[2][TILE];
+    };
+
+    float part[MI][NI][4], sum[MI][NI][4]; /* sums over a block of k, and of such sums with their scales */
+    uint32_t raw[2][PASSES][8], code[4];   /* codes and scales of steps to come */
+
+    /* ---- steps ---- */
+
+    static __device__ __forceinline__ tegroup_impl_gpu_step step(const tegroup_impl_gpu_codes (&codes)[2], int64_t k,
+                                                                 int64_t end, bool promotes) {
+        const int64_t run = tegroup_impl_min(tegroup_impl_min(tegroup_impl_gpu_codes_run(codes[0], k, promotes),
+                                                              tegroup_impl_gpu_codes_run(codes[1], k, promotes)),
+                                             end - k);
+        tegroup_impl_gpu_step step;
+        step.k = k;
+        step.count = (int32_t)tegroup_impl_clamp(run, 0, TILE_K);
+        step.ends = promotes && step.count > 0 && run == step.count;
+        return step;
+    }
+
+    /* ---- scales ---- */
+
+    /* Which line and which k of a step a thread's scale number i of an operand belongs to. */
+    static __device__ __forceinline__ void place(const tegroup_impl_gpu_codes &codes, int i, int32_t *line,
+                                                 int32_t *k) {
+        const int e = (int)threadIdx.x + i * THREADS;
+        *line = codes.k_is_inner ? e % TILE : e % (TILE / 16) * 16;
+        *k = codes.k_is_inner ? e / TILE * 16 : e / (TILE / 16);
+    }
+    static __device__ __forceinline__ uint32_t scale(const tegroup_impl_gpu_codes &codes, int64_t line, int64_t k) {
+        const int64_t i = codes.first_line + line, outer = codes.k_is_inner ? i : k, inner = codes.k_is_inner ? k : i;
+        return tegroup_impl_load_code(codes.of.scale_dtype, codes.of.scales,
+                                      tegroup_impl_scale_at(&codes.of.grid, outer, inner));
+    }
+    __device__ __forceinline__ void load_scales(const tegroup_impl_gpu_codes (&codes)[2],
+                                                const tegroup_impl_gpu_step &step, bool promotes) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) code[i] = 0; /* of what does not exist: 0 times 0 is no NaN */
+        if (promotes) {
+            const tegroup_impl_gpu_codes &mine = codes[threadIdx.x / TILE];
+            const int32_t line = (int32_t)threadIdx.x % TILE;
+            if (mine.of.facts && step.ends && line < mine.lines) code[0] = scale(mine, line, step.k);
+            return;
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const tegroup_impl_gpu_codes &of = codes[i / 2];
+            int32_t line, k;
+            place(of, i % 2, &line, &k);
+            if (of.of.facts && line < of.lines && k < step.count) code[i] = scale(of, line, step.k + k) | 0x100u;
+        }
+    }
+    __device__ __forceinline__ void store_scales(const tegroup_impl_gpu_codes (&codes)[2], bool promotes,
+                                                 scales *to) const {
+        if (promotes) {
+            const tegroup_impl_scaled &of = codes[threadIdx.x / TILE].of;
+            to->factors[threadIdx.x / TILE][threadIdx.x % TILE] =
+                of.facts ? tegroup_impl_f32_of_code(of.scale_dtype, code[0]) : 1.0f;
+            return;
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (codes[i / 2].of.facts)
+                to->halves[i / 2][threadIdx.x + i % 2 * THREADS] =
+                    code[i] & 0x100u ? tegroup_impl_bf16_of_f32(
+                        tegroup_impl_f32_of_code(codes[i / 2].of.scale_dtype, code[i] & 0xffu))
+                                     : (uint16_t)0;
+    }
+
+    /* ---- codes ---- */
+
+    /* Neighbouring threads have neighbouring pieces. across: the piece's line if it lies along k, or its k. */
+    static __device__ __forceinline__ void piece(bool along_k, int pass, int32_t *across, int32_t *along) {
+        const int e = (int)threadIdx.x + pass * THREADS, pieces = along_k ? TILE_K / 16 : TILE / 16;
+        *across = e / pieces;
+        *along = e % pieces * 16;
+    }
+    __device__ __forceinline__ void load(const tegroup_impl_gpu_codes (&codes)[2], const tegroup_impl_gpu_step &step) {
+#pragma unroll
+        for (int which = 0; which < 2; which++)
+#pragma unroll
+            for (int pass = 0; pass < PASSES; pass++) {
+                const tegroup_impl_gpu_codes &of = codes[which];
+                int32_t across, along;
+                piece(of.along_k, pass, &across, &along);
+                const int32_t line = of.along_k ? across : along, k = of.along_k ? along : across,
+                              left = of.along_k ? step.count - along : of.lines - along;
+                const bool there = line < of.lines && k < step.count;
+                tegroup_impl_gpu_piece(of, of.at + line * of.line_stride + (step.k + k) * of.k_stride,
+                                       there ? (int32_t)tegroup_impl_min(16, left) : 0,
+                                       of.aligned && (!of.along_k || step.k % 16 == 0), raw[which][pass]);
+            }
+    }
+    /* Decodes what was loaded, multiplies it by scales of 8 bits, and stores it as the BF16 kernel's loader does. */
+    __device__ __forceinline__ void decode(const tegroup_impl_gpu_codes (&codes)[2],
+                                           const tegroup_impl_gpu_formats &formats, const scales &by,
+                                           unsigned char *stage) {
+        const bool bf16 = formats.bf16;
+#pragma unroll
+        for (int which = 0; which < 2; which++) {
+            const tegroup_impl_gpu_codes &of = codes[which];
+            const tegroup_impl_gpu_decoding how = tegroup_impl_gpu_decoding_of(of.dtype, bf16);
+            const uint16_t *halves = by.halves[which];
+#pragma unroll
+            for (int pass = 0; pass < PASSES; pass++) {
+                uint32_t(&word)[8] = raw[which][pass];
+                int32_t across, along;
+                piece(of.along_k, pass, &across, &along);
+                tegroup_impl_gpu_decode(how, of.bits, bf16, word);
+                if (of.of.facts && !formats.promotes) {
+                    if (of.along_k || !of.k_is_inner) { /* one scale */
+                        const uint32_t one =
+                            of.along_k ? halves[along / 16 * TILE + across] : halves[across * (TILE / 16) + along / 16];
+#pragma unroll
+                        for (int i = 0; i < 8; i++) word[i] = tegroup_impl_gpu_mul2(word[i], one | one << 16, true);
+                    } else {
+                        const uint32_t *two = (const uint32_t *)(halves + across / 16 * TILE + along);
+#pragma unroll
+                        for (int i = 0; i < 8; i++) word[i] = tegroup_impl_gpu_mul2(word[i], two[i], true);
+                    }
+                }
+                /* chunks of 16 bytes, permuted */
+                unsigned char *row =
+                    stage + which * PART_BYTES + across * 128 + (of.along_k ? 0 : along / 64 * TILE_K * 128);
+                const int chunk = along % 64 / 8;
+                *(uint4 *)(row + (chunk ^ (across & 7)) * 16) = make_uint4(word[0], word[1], word[2], word[3]);
+                *(uint4 *)(row + ((chunk + 1) ^ (across & 7)) * 16) = make_uint4(word[4], word[5], word[6], word[7]);
+            }
+        }
+    }
+
+    /* ---- products ---- */
+
+    static __device__ __forceinline__ int warp_m() { return (int)threadIdx.x / 32 % 2 * 64; }
+    static __device__ __forceinline__ int warp_n() { return (int)threadIdx.x / 64 * 32; }
+
+    /* Loads a fragment: of the kk-th sixteen of k, and the i-th of the warp's lines. Chunks are permuted by XOR, along
+     * the direction in which the operand lies; see tegroup_impl_fragment. */
+    static __device__ __forceinline__ void fetch(bool along_k, uint32_t at, int kk, int i, uint32_t (&to)[4]) {
+        if (along_k) tegroup_impl_ldmatrix<false>(to, tegroup_impl_fragment<true>(at, 0, kk, i));
+        else tegroup_impl_ldmatrix<true>(to, tegroup_impl_fragment<false>(at, 0, kk, i));
+    }
+    static __device__ __forceinline__ uint32_t fragments(bool along_k, int line, int upper, int later, int r) {
+        return along_k ? tegroup_impl_fragments<true>(line, upper, later, r)
+                       : tegroup_impl_fragments<false>(line, upper, later, r);
+    }
+    template <bool BF16>
+    __device__ __forceinline__ void multiply(const uint32_t (&fa)[MI][4], const uint32_t (&fb)[NI / 2][4],
+                                             int32_t lines) {
+#pragma unroll
+        for (int i = 0; i < MI; i++)
+            if (i * 16 < lines) {
+#pragma unroll
+                for (int j = 0; j < NI; j++)
+                    tegroup_impl_mma<BF16>(part[i][j], fa[i], fb[j / 2][j % 2 * 2], fb[j / 2][j % 2 * 2 + 1]);
+            }
+    }
+    /* A warp has 64 x 32 of the tile; blocks of 16 lines that a short group has not are left out. */
+    __device__ __forceinline__ void multiply(const tegroup_impl_gpu_codes (&codes)[2], bool bf16,
+                                             const unsigned char *stage, int32_t count) {
+        const bool a_along_k = codes[0].along_k, b_along_k = codes[1].along_k;
+        const int matrix = (int)threadIdx.x % 32 / 8, r = (int)threadIdx.x % 8;
+        const int32_t lines = codes[0].lines - warp_m();
+        const uint32_t a = tegroup_impl_shared(stage) + fragments(a_along_k, warp_m(), matrix & 1, matrix >> 1, r),
+                       b = tegroup_impl_shared(stage) + PART_BYTES
+                           + fragments(b_along_k, warp_n(), matrix >> 1, matrix & 1, r);
+#pragma unroll 1
+        for (int kk = 0; kk * 16 < count; kk++) {
+            uint32_t fa[MI][4], fb[NI / 2][4];
+#pragma unroll
+            for (int j = 0; j < NI / 2; j++) fetch(b_along_k, b, kk, j, fb[j]);
+#pragma unroll
+            for (int i = 0; i < MI; i++) fetch(a_along_k, a, kk, i, fa[i]);
+            if (bf16) multiply<true>(fa, fb, lines);
+            else multiply<false>(fa, fb, lines);
+        }
+    }
+
+    /* Adds the sums over a block of k, times their scales, and begins the next. */
+    __device__ __forceinline__ void promote(const scales &by) {
+        const float *rows = by.factors[0] + warp_m() + threadIdx.x % 32 / 4,
+                    *columns = by.factors[1] + warp_n() + threadIdx.x % 4 * 2;
+#pragma unroll
+        for (int i = 0; i < MI; i++)
+#pragma unroll
+            for (int j = 0; j < NI; j++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    const float factor = tegroup_impl_gpu_mul(rows[i * 16 + e / 2 * 8], columns[j * 8 + e % 2]);
+                    sum[i][j][e] = tegroup_impl_gpu_fma(part[i][j][e], factor, sum[i][j][e]);
+                    part[i][j][e] = 0;
+                }
+    }
+
+    /* Sums of a tile, into shared memory. */
+    __device__ __forceinline__ void work(const tegroup_impl_gpu_codes (&codes)[2],
+                                         const tegroup_impl_gpu_formats &formats, int64_t end, scales (&by)[3],
+                                         unsigned char *memory) {
+        const bool promotes = formats.promotes;
+        tegroup_impl_gpu_step now = {0, 0, false}, next = now, after = step(codes, 0, end, promotes);
+#pragma unroll
+        for (int i = 0; i < MI; i++)
+#pragma unroll
+            for (int j = 0; j < NI; j++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) part[i][j][e] = sum[i][j][e] = 0;
+        for (uint32_t s = 0; now.count + next.count + after.count > 0; s++) {
+            __syncthreads(); /* this step's stage, and the next one's scales, have been stored */
+            if (next.count > 0) load(codes, next);
+            load_scales(codes, after, promotes);
+            if (now.count > 0) multiply(codes, formats.bf16, memory + s % 2 * STAGE_BYTES, now.count);
+            if (now.ends) promote(by[s % 3]);
+            if (next.count > 0) decode(codes, formats, by[(s + 1) % 3], memory + (s + 1) % 2 * STAGE_BYTES);
+            store_scales(codes, promotes, &by[(s + 2) % 3]);
+            now = next;
+            next = after;
+            after = step(codes, next.k + next.count, end, promotes);
+        }
+        __syncthreads();
+        float *to = (float *)memory + (warp_m() + threadIdx.x % 32 / 4) * PADDED + warp_n() + threadIdx.x % 4 * 2;
+#pragma unroll
+        for (int i = 0; i < MI; i++)
+#pragma unroll
+            for (int j = 0; j < NI; j++)
+#pragma unroll
+                for (int e = 0; e < 4; e += 2)
+                    *(float2 *)(to + (i * 16 + e * 4) * PADDED + j * 8) =
+                        promotes ? make_float2(sum[i][j][e], sum[i][j][e + 1])
+                                 : make_float2(part[i][j][e], part[i][j][e + 1]);
+        __syncthreads();
+    }
+};
+
+/* ---- the kernels ---- */
+
+/* Finds a tile and opens its operands; one warp. */
+template <typename WALK>
+static __device__ __forceinline__ void tegroup_impl_formats_find(const tegroup_impl_gpu_call &call, int64_t t,
+                                                                 WALK &walk, tegroup_impl_gpu_tile *tile,
+                                                                 tegroup_impl_gpu_codes *codes) {
+    const tegroup_gemm_desc &desc = call.desc;
+    const int32_t lane = (int32_t)threadIdx.x & 31;
+    walk.find(call, t, lane == 0 ? tile : NULL);
+    if (!tile->valid || tile->k == 0) return;
+    const int32_t g = tile->group;
+    tegroup_impl_gpu_codes_reach(desc.a, call.views[TEGROUP_IMPL_A], g, &codes[TEGROUP_IMPL_A]);
+    tegroup_impl_gpu_codes_reach(desc.b, call.views[TEGROUP_IMPL_B], g, &codes[TEGROUP_IMPL_B]);
+    if (lane == 0) {
+        const int64_t line = tile->row - tegroup_impl_block_of(&desc.d, &call.views[TEGROUP_IMPL_D], g).row0;
+        tegroup_impl_gpu_codes_open(desc.a, desc.op == TEGROUP_OP_WGRAD, tile->a, tile->a_row, line, tile->m,
+                                    &codes[0]);
+        tegroup_impl_gpu_codes_open(desc.b, desc.op != TEGROUP_OP_FORWARD, tile->b, tile->b_row, tile->col, tile->n,
+                                    &codes[1]);
+        double alpha = tegroup_impl_scalar(&desc.alpha, g, (double)call.alpha);
+        for (int i = 0; i < 2; i++)
+            if (codes[i].of.facts) alpha *= codes[i].of.global;
+        tile->alpha = (float)alpha;
+    }
+    __syncwarp();
+}
+
+static __global__ void __launch_bounds__(tegroup_impl_formats_block::THREADS)
+    tegroup_impl_portable_formats_kernel(const __grid_constant__ tegroup_impl_gpu_call call,
+                                         const __grid_constant__ tegroup_impl_gpu_formats formats) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+    __trap();
+#else
+    typedef tegroup_impl_formats_block block_type;
+    extern __shared__ __align__(16) unsigned char tegroup_impl_memory[];
+    unsigned char *const memory = tegroup_impl_memory + (128 - tegroup_impl_shared(tegroup_impl_memory) % 128) % 128;
+    __shared__ tegroup_impl_gpu_walk<block_type::TILE, block_type::TILE, true> walk;
+    __shared__ tegroup_impl_gpu_tile tile;
+    __shared__ tegroup_impl_gpu_codes codes[2];
+    __shared__ __align__(16) block_type::scales by[3];
+    constexpr int CHUNKS = block_type::TILE / 8;
+    if (threadIdx.x < 2) tegroup_impl_gpu_codes_begin(formats, (int)threadIdx.x, &codes[threadIdx.x]);
+    if (threadIdx.x < 32) walk.begin(call);
+    for (int64_t t = blockIdx.x;; t += gridDim.x) {
+        __syncthreads();
+        if (threadIdx.x < 32) tegroup_impl_formats_find(call, t, walk, &tile, codes);
+        __syncthreads();
+        if (!tile.valid) break;
+        const tegroup_impl_gpu_tile here = tile;
+        block_type block;
+        if (here.k > 0) block.work(codes, formats, here.k, by, memory); /* else its sums are not looked at */
+        const float *sums = (const float *)memory;
+#pragma unroll 1
+        for (int e = (int)threadIdx.x; e < block_type::TILE * CHUNKS; e += block_type::THREADS)
+            tegroup_impl_gpu_finish(call.desc, here, e / CHUNKS, e % CHUNKS * 8,
+                                    sums + e / CHUNKS * block_type::PADDED + e % CHUNKS * 8);
+    }
+#endif
+}
+
+/* The bias gradient of a quantised dY: tegroup_impl_bias_grad_kernel with scales. */
+static __global__ void __launch_bounds__(128)
+    tegroup_impl_formats_bias_grad_kernel(const __grid_constant__ tegroup_impl_gpu_call call,
+                                          const __grid_constant__ tegroup_impl_gpu_formats formats) {
+    __shared__ tegroup_impl_product p;
+    __shared__ tegroup_impl_gpu_codes codes;
+    const tegroup_gemm_desc &desc = call.desc;
+    const int32_t g = (int32_t)blockIdx.y;
+    const int which = desc.bias_of_b ? TEGROUP_IMPL_B : TEGROUP_IMPL_A;
+    const tegroup_tensor &dy = desc.bias_of_b ? desc.b : desc.a;
+    if (threadIdx.x == 0) {
+        tegroup_impl_gpu_codes_begin(formats, which, &codes);
+        p.skip = 1;
+        if (tegroup_impl_prepared(call)) p = tegroup_impl_product_of(&desc, call.views, g, 1, 0);
+    }
+    __syncthreads();
+    if (p.skip) return;
+    if (threadIdx.x < 32) tegroup_impl_gpu_codes_reach(dy, call.views[which], g, &codes);
+    __syncthreads();
+    const int64_t j = (int64_t)blockIdx.x * 128 + threadIdx.x;
+    const tegroup_impl_block &rows = *tegroup_impl_biased_block(&desc, &p);
+    if (j >= tegroup_impl_min(rows.cols, p.bias.cols) || (desc.accumulate && rows.rows == 0)) return;
+    const tegroup_impl_scaled &of = codes.of;
+    float sum = 0, scale = 0;
+    int64_t shared = 0;
+    for (int64_t r = 0; r < rows.rows; r++, shared--) {
+        if (shared == 0) scale = (float)tegroup_impl_scale_along(&of, j, r, &shared);
+        const float x = tegroup_impl_f32_of_code(
+                        of.dtype,
+                        tegroup_impl_load_code(of.dtype, of.data, of.first + j * of.line_stride + r * of.k_stride)),
+                    by = desc.row_scale_dtype == TEGROUP_DTYPE_UNSET
+                             ? 1.0f
+                             : tegroup_impl_load_f32(desc.row_scale_dtype, desc.row_scale, rows.row0 + r);
+        sum = tegroup_impl_gpu_add(sum, tegroup_impl_gpu_mul(by, tegroup_impl_gpu_mul(scale, x)));
+    }
+    sum = tegroup_impl_gpu_mul(sum, (float)of.global);
+    if (desc.accumulate)
+        sum = tegroup_impl_gpu_add(sum, tegroup_impl_load_f32(desc.bias.dtype, p.bias.base, p.bias.first + j));
+    tegroup_impl_store_f32(desc.bias.dtype, p.bias.base, p.bias.first + j, sum);
+}
+
+/* ---- the call ---- */
+
+static inline tegroup_impl_gpu_formats tegroup_impl_gpu_formats_of(const tegroup_gemm_desc *desc) {
+    const tegroup_tensor *operands[2] = {&desc->a, &desc->b};
+    tegroup_impl_gpu_formats formats;
+    memset(&formats, 0, sizeof formats);
+    formats.bf16 = desc->a.dtype != TEGROUP_DTYPE_F16 && desc->b.dtype != TEGROUP_DTYPE_F16;
+    for (int i = 0; i < 2; i++) {
+        formats.first[i] = tegroup_impl_scaled_of(desc, (tegroup_impl_operand)i);
+        formats.facts[i] = *tegroup_scaling_info(operands[i]->scaling);
+        if (formats.facts[i].scale_dtype == TEGROUP_DTYPE_F32) formats.promotes = 1;
+    }
+    return formats;
+}
+
+static inline tegroup_status tegroup_impl_portable_formats_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                                struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_gemm_desc read = *desc;
+    tegroup_impl_gpu_formats formats = tegroup_impl_gpu_formats_of(desc);
+    tegroup_impl_gpu_call call;
+    void *arguments[2];
+    read.a = tegroup_impl_as_read(desc, TEGROUP_IMPL_A);
+    read.b = tegroup_impl_as_read(desc, TEGROUP_IMPL_B);
+    call = tegroup_impl_gpu_call_of(&read);
+    arguments[0] = &call;
+    arguments[1] = &formats;
+    TEGROUP_IMPL_TRY(tegroup_impl_launch_planned(plan, arguments, stream, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_rest(&call, stream, error));
+    if (!tegroup_impl_sums_bias(desc) || tegroup_impl_biased(desc)->scaling == TEGROUP_SCALING_NONE) return TEGROUP_OK;
+    return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_formats_bias_grad_kernel,
+                                                        tegroup_impl_bias_blocks(desc), 128, 0, stream, call, formats),
+                                    "stream", "the kernels must launch", error);
+}
+#endif /* TEGROUP_NO_FP8 */
+
+/* ==== [24] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
 
 /* A kernel row: one kernel of the family, for BF16 and for FP16. Tiles of up to 128 rows fit SM86, 89 and 120, whose
  * blocks have 99 KB of shared memory for the ring and what the kernel itself declares, less than 2.4 KB. The 256-row
@@ -5252,6 +5881,15 @@ static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc 
                   lines = p->op == TEGROUP_OP_WGRAD ? p->n : average;
     const int forward = p->op == TEGROUP_OP_FORWARD;
     int limit = 0;
+#if TEGROUP_IMPL_FP8_KERNELS
+    if (tegroup_impl_quantised(p)) {
+        plan->tile_m = plan->tile_n = tegroup_impl_formats_block::TILE;
+        plan->tile_k = TEGROUP_IMPL_PORTABLE_TILE_K;
+        return tegroup_impl_portable_take(plan, (const void *)tegroup_impl_portable_formats_kernel,
+                                          tegroup_impl_formats_block::THREADS, tegroup_impl_formats_block::SHARED_BYTES,
+                                          error);
+    }
+#endif
     if (p->a == TEGROUP_DTYPE_F32) {
         const int mixed = p->b != TEGROUP_DTYPE_F32;
         plan->tile_m = plan->tile_n = 64;
@@ -5278,14 +5916,12 @@ static inline tegroup_status tegroup_impl_portable_gemm(const tegroup_plan *plan
                                                         struct CUstream_st *stream, tegroup_error *error) {
     tegroup_impl_gpu_call call = tegroup_impl_gpu_call_of(desc);
     void *arguments[1];
-    cudaError_t code;
     if (desc->d.shape.groups == 0 && desc->tail == TEGROUP_TAIL_KEEP) return TEGROUP_OK;
+#if TEGROUP_IMPL_FP8_KERNELS
+    if (tegroup_impl_quantised(&plan->problem)) return tegroup_impl_portable_formats_gemm(plan, desc, stream, error);
+#endif
     arguments[0] = &call;
-    code = cudaLaunchKernel((const void *)(uintptr_t)plan->algorithm[TEGROUP_IMPL_PLANNED_KERNEL],
-                            dim3((unsigned)plan->algorithm[TEGROUP_IMPL_PLANNED_BLOCKS]),
-                            dim3((unsigned)plan->algorithm[TEGROUP_IMPL_PLANNED_THREADS]), arguments,
-                            (size_t)plan->algorithm[TEGROUP_IMPL_PLANNED_SHARED], stream);
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "stream", "the kernel must launch", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_launch_planned(plan, arguments, stream, error));
     return tegroup_impl_cuda_rest(&call, stream, error);
 }
 
@@ -5330,7 +5966,7 @@ static inline tegroup_status tegroup_impl_portable_gemm_fused(const tegroup_plan
 #endif /* TEGROUP_NO_PORTABLE */
 #if !defined(TEGROUP_NO_SM90)
 
-/* ==== [24] Hopper's instructions (src/cuda/hopper.h) ==== */
+/* ==== [25] Hopper's instructions (src/cuda/hopper.h) ==== */
 
 /* mbarriers, TMA and wgmma as PTX ISA 8.0 and later describe them (sections 9.7.13.15, 9.7.9.27 and 9.7.15). They
  * assemble for sm_90a only; TEGROUP_IMPL_HOPPER is 1 in the compiler pass for that architecture. */
@@ -5545,7 +6181,7 @@ TEGROUP_IMPL_WGMMA_OF(64, TEGROUP_IMPL_SUMS_32, "32", "33", "34", "35, %36", TEG
 #undef TEGROUP_IMPL_F4
 #endif
 
-/* ==== [25] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
+/* ==== [26] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
 
 /* A persistent kernel of three warpgroups. In the first, one warp schedules tiles, one thread loads operands by TMA
  * into a ring of pipeline stages, and two threads store results by TMA. The other two warpgroups multiply by wgmma:
@@ -5698,7 +6334,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_rest {
     int32_t picked_a[128], picked_b[TEGROUP_IMPL_SM90_LINES];
 };
 
-/* ==== [26] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
+/* ==== [27] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* One warp of each block finds the block's tiles. It walks the groups 32 at a time, one for each lane. Tiles of equal
@@ -6051,7 +6687,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
 };
 #endif
 
-/* ==== [27] Hopper GEMM: the epilogue (src/cuda/sm90_epilogue.h) ==== */
+/* ==== [28] Hopper GEMM: the epilogue (src/cuda/sm90_epilogue.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* ---- C and bias ---- */
@@ -6265,7 +6901,7 @@ static __device__ __forceinline__ float tegroup_impl_sm90_differentiate(const te
 }
 #endif
 
-/* ==== [28] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
+/* ==== [29] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* A block is a chain of four classes, each the base of the next: what the warps share, loader, storer, multiplier. (If
@@ -6393,7 +7029,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
 };
 #endif
 
-/* ==== [29] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
+/* ==== [30] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_block<SHAPE> {
@@ -6616,7 +7252,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
 };
 #endif
 
-/* ==== [30] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
+/* ==== [31] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_loader<SHAPE> {
@@ -6777,7 +7413,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
 };
 #endif
 
-/* ==== [31] Hopper GEMM: the multiplying warpgroups, and the kernel (src/cuda/sm90_multiply.h) ==== */
+/* ==== [32] Hopper GEMM: the multiplying warpgroups, and the kernel (src/cuda/sm90_multiply.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegroup_impl_sm90_storer<SHAPE> {
@@ -7172,7 +7808,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
 #endif
 }
 
-/* ==== [32] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
+/* ==== [33] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
 
 /* The code of a kernel row. */
 typedef struct tegroup_impl_sm90_code {
@@ -7256,7 +7892,7 @@ static inline tegroup_status tegroup_impl_sm90_choices(const tegroup_plan *plan,
     return TEGROUP_OK;
 }
 
-/* ==== [33] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
+/* ==== [34] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
 
 static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_planned_row(const tegroup_plan *plan) {
     return tegroup_impl_sm90_row_of((int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ROW]);
@@ -7582,7 +8218,7 @@ static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, co
 }
 #endif /* TEGROUP_NO_SM90 */
 
-/* ==== [34] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
+/* ==== [35] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
 
 #if defined(TEGROUP_NO_CUBLASLT)
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *) { return 0; }
@@ -7614,7 +8250,7 @@ static inline tegroup_status tegroup_impl_cuda_check_device(const tegroup_plan *
     return TEGROUP_OK;
 }
 
-/* ==== [35] GPU backends: choosing an algorithm (src/gemm/tune_cuda.h) ==== */
+/* ==== [36] GPU backends: choosing an algorithm (src/gemm/tune_cuda.h) ==== */
 
 static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *kind, tegroup_error *error) {
     cudaDeviceProp properties;

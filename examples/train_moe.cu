@@ -5,6 +5,7 @@
 #define TEGROUP_EXTERN
 /* What this program never runs, so that nvcc is done sooner: its products are of BF16, on kernels of tegroup's own. */
 #define TEGROUP_NO_F16
+#define TEGROUP_NO_FP8
 #define TEGROUP_NO_CUBLASLT
 #define TEGROUP_IMPLEMENTATION
 #include "tegroup.h"

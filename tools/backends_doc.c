@@ -166,11 +166,11 @@ int main(void) {
            "A plan takes the first backend of this list that can run the problem on the machine, or the one that `options.backend`\n"
            "names. Where groups have numbers of columns of their own in d, `portable` comes before `cublaslt_grouped`, which would\n"
            "give NaN to some. A backend that is not built is refused. This page comes from a plain C build. `sm90` is in code for\n"
-           "`sm_90a` alone (`-gencode arch=compute_90a,code=sm_90a`); `TEGROUP_NO_SM90` leaves it out, as `TEGROUP_NO_PORTABLE` and\n"
-           "`TEGROUP_NO_CUBLASLT` do with theirs. `TEGROUP_NO_F16` and `TEGROUP_NO_BACKWARD` leave out kernels of `sm90` and\n"
-           "`portable`, and explain names them; the tables below are of whole builds. The two of cuBLASLt call the one that the\n"
-           "process has loaded (or `options.cublaslt_functions`), with the handle `options.cublaslt`; on the machine itself they are\n"
-           "refused where either is missing.\n\n");
+           "`sm_90a` alone (`-gencode arch=compute_90a,code=sm_90a`); `TEGROUP_NO_SM90` leaves it out, as `TEGROUP_NO_PORTABLE`\n"
+           "and `TEGROUP_NO_CUBLASLT` do with theirs. `TEGROUP_NO_F16`, `TEGROUP_NO_BACKWARD` and `TEGROUP_NO_FP8` leave out\n"
+           "kernels of `sm90` and `portable`, and explain names them; the tables below are of whole builds. The two of cuBLASLt\n"
+           "call the one that the process has loaded (or `options.cublaslt_functions`), with the handle `options.cublaslt`; on the\n"
+           "machine itself they are refused where either is missing.\n\n");
     print_backends(v);
     printf("\n## What each backend can do, and where\n\n"
            "A backend can run a problem when one of its rows admits it. SM is the compute capability, 10 * major + minor. cuBLAS is\n"

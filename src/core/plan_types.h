@@ -74,7 +74,7 @@ typedef struct tegroup_backend_rule {
     int32_t  sm_min, sm_max;     /* inclusive; 0, 0 = needs no GPU                                              */
     int32_t  cublaslt_min;       /* 0 = none needed                                                             */
     uint32_t operand_dtypes;     /* bit d: tegroup_dtype d for a and b, which must be of one width, unless there is
-                                    FEATURE_MIXED                                                               */
+                                    FEATURE_MIXED or one of them is quantised                                   */
     uint32_t result_dtypes;      /* bit d: for c and d                                                          */
     uint32_t scalings;           /* bit s: tegroup_scaling s of a and b                                         */
     uint32_t features;           /* TEGROUP_FEATURE_* bits                                                      */

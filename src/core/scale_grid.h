@@ -12,6 +12,15 @@
 #include "formats/scale_layout.h"
 #include "core/tensor.h"
 
+/* An extent that no tensor has. Blocks are powers of two, so that a kernel need not divide by them. */
+#define TEGROUP_IMPL_BLOCK_OF_ALL ((int64_t)1 << 62)
+
+TEGROUP_IMPL_HD int32_t tegroup_impl_shift_of(int64_t block) {
+    int32_t shift = 0;
+    while (block >> shift > 1) shift++;
+    return shift;
+}
+
 /* The scales of one copy of one group. Indices are those of scales (of I32: of exponents, four a word). */
 typedef struct tegroup_impl_scale_grid {
     int64_t base;                       /* the group's first scale in the buffer, or in its own                       */
@@ -21,7 +30,8 @@ typedef struct tegroup_impl_scale_grid {
     int64_t outer_count, inner_count;   /* blocks that hold elements, of one part                                    */
     int64_t outer_extent, inner_extent; /* those that are stored, padding included                                   */
     int64_t count;                      /* stored scales of all parts; saturates                                     */
-    int64_t block_outer, block_inner;   /* elements of a block; INT64_MAX = all                                      */
+    int64_t block_outer, block_inner;   /* elements of a block, a power of two; TEGROUP_IMPL_BLOCK_OF_ALL = all      */
+    int32_t outer_shift, inner_shift;   /* their logarithms                                                          */
     int32_t pad_outer, pad_inner;       /* the extents are multiples of these                                        */
     int32_t parts, swizzled, packed, columnwise;
 } tegroup_impl_scale_grid;
@@ -57,8 +67,10 @@ TEGROUP_IMPL_HD tegroup_impl_scale_grid tegroup_impl_scale_grid_alone(const tegr
     grid.swizzled = facts->swizzled && !strided && !packed;
     grid.parts = t->scale_parts > 1 ? t->scale_parts : 1;
     grid.part_rows = sides.rows / grid.parts;
-    grid.block_outer = facts->block_outer > 0 ? facts->block_outer : INT64_MAX;
-    grid.block_inner = facts->block_inner > 0 ? facts->block_inner : INT64_MAX;
+    grid.block_outer = facts->block_outer > 0 ? facts->block_outer : TEGROUP_IMPL_BLOCK_OF_ALL;
+    grid.block_inner = facts->block_inner > 0 ? facts->block_inner : TEGROUP_IMPL_BLOCK_OF_ALL;
+    grid.outer_shift = tegroup_impl_shift_of(grid.block_outer);
+    grid.inner_shift = tegroup_impl_shift_of(grid.block_inner);
     grid.pad_outer = strided ? 1 : packed ? 4 : facts->pad_outer;
     grid.pad_inner = packed ? 4 : strided ? 1 : facts->pad_inner;
     if ((sides.rows > 0 && sides.cols > 0) || tegroup_impl_scaled_as_one(facts)) {
@@ -137,15 +149,15 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_scale_at(const tegroup_impl_scale_grid *gri
         part = *row / grid->part_rows;
         *row -= part * grid->part_rows;
     }
-    return tegroup_impl_scale_of_block(grid, part, outer / grid->block_outer, inner / grid->block_inner);
+    return tegroup_impl_scale_of_block(grid, part, outer >> grid->outer_shift, inner >> grid->inner_shift);
 }
 
 /* Elements, from this one on along the outer or the inner index, that share its scale. */
 TEGROUP_IMPL_HD int64_t tegroup_impl_scale_shared(const tegroup_impl_scale_grid *grid, int64_t at, int along_outer) {
     const int64_t block = along_outer ? grid->block_outer : grid->block_inner;
-    if (grid->parts == 1 || along_outer == grid->columnwise) return block - at % block;
+    if (grid->parts == 1 || along_outer == grid->columnwise) return block - (at & (block - 1));
     at %= grid->part_rows;
-    return tegroup_impl_min(block - at % block, grid->part_rows - at);
+    return tegroup_impl_min(block - (at & (block - 1)), grid->part_rows - at);
 }
 
 /* Scales from the buffer's first to the end of those of a group; of the default packing with its padding. */

@@ -4,6 +4,7 @@
 #include "base/version.h"
 #include "base/status_types.h"
 #include "formats/dtype_types.h"
+#include "formats/scaling_types.h"
 #include "core/tensor_types.h"
 #include "core/snapshot_types.h"
 #include "core/gemm_types.h"
@@ -157,6 +158,16 @@ static inline cudaError_t tegroup_impl_planned(tegroup_plan *plan, const void *k
     plan->algorithm[TEGROUP_IMPL_PLANNED_BLOCKS] =
         (uint64_t)tegroup_impl_min((int64_t)multiprocessors * tegroup_impl_max(1, blocks), most);
     return code;
+}
+
+static inline tegroup_status tegroup_impl_launch_planned(const tegroup_plan *plan, void **arguments,
+                                                         struct CUstream_st *stream, tegroup_error *error) {
+    const uint64_t *planned = plan->algorithm;
+    return tegroup_impl_cuda_status(cudaLaunchKernel((const void *)(uintptr_t)planned[TEGROUP_IMPL_PLANNED_KERNEL],
+                                                     dim3((unsigned)planned[TEGROUP_IMPL_PLANNED_BLOCKS]),
+                                                     dim3((unsigned)planned[TEGROUP_IMPL_PLANNED_THREADS]), arguments,
+                                                     (size_t)planned[TEGROUP_IMPL_PLANNED_SHARED], stream),
+                                    "stream", "the kernel must launch", error);
 }
 
 /* A kernel's address for a backend's table, or NULL if a build switch leaves the kernel out; selected by the
@@ -320,18 +331,27 @@ static __global__ void __launch_bounds__(256)
         tegroup_impl_store_f32(d.dtype, d.data, (from + e / cols) * ld + e % cols, value);
 }
 
+/* Is there a bias gradient to be summed? Blocks of 128 columns of each group do it. */
+static inline int tegroup_impl_sums_bias(const tegroup_gemm_desc *desc) {
+    return desc->op == TEGROUP_OP_WGRAD && desc->bias.dtype != TEGROUP_DTYPE_UNSET && desc->bias.shape.cols > 0
+           && desc->d.shape.groups > 0;
+}
+static inline dim3 tegroup_impl_bias_blocks(const tegroup_gemm_desc *desc) {
+    return dim3((unsigned)tegroup_impl_ceil_div(desc->bias.shape.cols, 128), (unsigned)desc->d.shape.groups);
+}
+
 /* Launches what a bundled backend's main kernel leaves out: filling rows that no group owns, and the gradient of the
- * bias. It is enqueued behind the main kernel, so that nothing is written if CUDA refuses that launch. */
+ * bias, unless its rows are quantised. It is enqueued behind the main kernel, so that nothing is written if CUDA
+ * refuses that launch. */
 static inline tegroup_status tegroup_impl_cuda_rest(const tegroup_impl_gpu_call *call, struct CUstream_st *stream,
                                                     tegroup_error *error) {
     const tegroup_gemm_desc *desc = &call->desc;
     cudaError_t code = cudaSuccess;
     if (desc->tail != TEGROUP_TAIL_KEEP && call->views[TEGROUP_IMPL_D].rows)
         code = tegroup_impl_launch(tegroup_impl_tail_kernel, (unsigned)desc->d.shape.groups + 1, 256, 0, stream, *call);
-    if (code == cudaSuccess && desc->op == TEGROUP_OP_WGRAD && desc->bias.dtype != TEGROUP_DTYPE_UNSET
-        && desc->bias.shape.cols > 0 && desc->d.shape.groups > 0) {
-        dim3 blocks((unsigned)tegroup_impl_ceil_div(desc->bias.shape.cols, 128), (unsigned)desc->d.shape.groups);
-        code = tegroup_impl_launch(tegroup_impl_bias_grad_kernel, blocks, 128, 0, stream, *call);
-    }
+    if (code == cudaSuccess && tegroup_impl_sums_bias(desc)
+        && tegroup_impl_biased(desc)->scaling == TEGROUP_SCALING_NONE)
+        code =
+            tegroup_impl_launch(tegroup_impl_bias_grad_kernel, tegroup_impl_bias_blocks(desc), 128, 0, stream, *call);
     return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }

@@ -4,12 +4,14 @@
 #include "base/version.h"
 #include "base/status_types.h"
 #include "formats/dtype_types.h"
+#include "formats/scaling_types.h"
 #include "core/tensor_types.h"
 #include "core/gemm_types.h"
 #include "core/plan_types.h"
 #include "base/rules.h"
 #include "core/tensor.h"
 #include "core/checks.h"
+#include "core/quantised.h"
 
 #include <cuda_runtime.h>
 
@@ -83,10 +85,26 @@ static inline tegroup_status tegroup_impl_cuda_check_pointer(const tegroup_tenso
     if (t->dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
     if (tegroup_impl_ragged(&t->shape) && t->shape.row_sizes.space == TEGROUP_SPACE_DEVICE)
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_address(t->shape.snapshot, TEGROUP_IMPL_PATH(SNAPSHOT), error));
-    if (t->pointers_space == TEGROUP_SPACE_HOST) return TEGROUP_OK;
+    if (t->pointers_space == TEGROUP_SPACE_HOST || t->scaling != TEGROUP_SCALING_NONE) return TEGROUP_OK;
     return tegroup_impl_listed(t)
                ? tegroup_impl_cuda_check_address((const void *)t->pointers, TEGROUP_IMPL_PATH(POINTERS), error)
                : tegroup_impl_cuda_check_address(t->data, TEGROUP_IMPL_PATH(DATA), error);
+}
+
+/* Of a quantised operand, the copy that is read. */
+static inline tegroup_status tegroup_impl_cuda_check_copy(const tegroup_gemm_desc *desc, tegroup_impl_operand operand,
+                                                          const tegroup_impl_names *names, tegroup_error *error) {
+    const tegroup_tensor t = tegroup_impl_as_read(desc, operand);
+    const tegroup_impl_name *name = names->operand[operand];
+    const int listed = tegroup_impl_listed(&t);
+    const tegroup_impl_copy_paths paths =
+        tegroup_impl_copy_paths_of(name, listed, tegroup_impl_reads_columnwise(desc, operand));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointer(&t, name, error));
+    if (t.scaling == TEGROUP_SCALING_NONE) return TEGROUP_OK;
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_address(listed ? (const void *)t.pointers : t.data, paths.data, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_cuda_check_address(listed ? (const void *)t.scale_pointers : t.scale_inv, paths.scales, error));
+    return tegroup_impl_cuda_check_address(t.global_scale_inv, TEGROUP_IMPL_PATH(GLOBAL_SCALE_INV), error);
 }
 
 static inline tegroup_status tegroup_impl_cuda_check_index(const tegroup_gather *gather, const tegroup_impl_name *name,
@@ -102,8 +120,8 @@ static inline tegroup_status tegroup_impl_cuda_check_scalars(const tegroup_scala
 
 static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm_desc *desc,
                                                               const tegroup_impl_names *names, tegroup_error *error) {
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointer(&desc->a, names->operand[TEGROUP_IMPL_A], error));
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointer(&desc->b, names->operand[TEGROUP_IMPL_B], error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_copy(desc, TEGROUP_IMPL_A, names, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_copy(desc, TEGROUP_IMPL_B, names, error));
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_index(&desc->gather_a, names->operand[TEGROUP_IMPL_A], error));
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_index(&desc->gather_b, names->operand[TEGROUP_IMPL_B], error));
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointer(&desc->c, names->operand[TEGROUP_IMPL_C], error));

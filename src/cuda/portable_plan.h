@@ -12,12 +12,14 @@
 #include "base/rules.h"
 #include "core/checks.h"
 #include "core/choice.h"
+#include "core/quantised.h"
 #include "core/epilogue.h"
 #include "cuda/launch.h"
 #include "cuda/call.h"
 #include "cuda/portable_tiles.h"
 #include "cuda/portable.h"
 #include "cuda/portable_f32.h"
+#include "cuda/portable_formats.h"
 
 /* A kernel row: one kernel of the family, for BF16 and for FP16. Tiles of up to 128 rows fit SM86, 89 and 120, whose
  * blocks have 99 KB of shared memory for the ring and what the kernel itself declares, less than 2.4 KB. The 256-row
@@ -129,6 +131,15 @@ static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc 
                   lines = p->op == TEGROUP_OP_WGRAD ? p->n : average;
     const int forward = p->op == TEGROUP_OP_FORWARD;
     int limit = 0;
+#if TEGROUP_IMPL_FP8_KERNELS
+    if (tegroup_impl_quantised(p)) {
+        plan->tile_m = plan->tile_n = tegroup_impl_formats_block::TILE;
+        plan->tile_k = TEGROUP_IMPL_PORTABLE_TILE_K;
+        return tegroup_impl_portable_take(plan, (const void *)tegroup_impl_portable_formats_kernel,
+                                          tegroup_impl_formats_block::THREADS, tegroup_impl_formats_block::SHARED_BYTES,
+                                          error);
+    }
+#endif
     if (p->a == TEGROUP_DTYPE_F32) {
         const int mixed = p->b != TEGROUP_DTYPE_F32;
         plan->tile_m = plan->tile_n = 64;
@@ -155,14 +166,12 @@ static inline tegroup_status tegroup_impl_portable_gemm(const tegroup_plan *plan
                                                         struct CUstream_st *stream, tegroup_error *error) {
     tegroup_impl_gpu_call call = tegroup_impl_gpu_call_of(desc);
     void *arguments[1];
-    cudaError_t code;
     if (desc->d.shape.groups == 0 && desc->tail == TEGROUP_TAIL_KEEP) return TEGROUP_OK;
+#if TEGROUP_IMPL_FP8_KERNELS
+    if (tegroup_impl_quantised(&plan->problem)) return tegroup_impl_portable_formats_gemm(plan, desc, stream, error);
+#endif
     arguments[0] = &call;
-    code = cudaLaunchKernel((const void *)(uintptr_t)plan->algorithm[TEGROUP_IMPL_PLANNED_KERNEL],
-                            dim3((unsigned)plan->algorithm[TEGROUP_IMPL_PLANNED_BLOCKS]),
-                            dim3((unsigned)plan->algorithm[TEGROUP_IMPL_PLANNED_THREADS]), arguments,
-                            (size_t)plan->algorithm[TEGROUP_IMPL_PLANNED_SHARED], stream);
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "stream", "the kernel must launch", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_launch_planned(plan, arguments, stream, error));
     return tegroup_impl_cuda_rest(&call, stream, error);
 }
 

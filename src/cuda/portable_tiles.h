@@ -26,7 +26,7 @@ typedef struct tegroup_impl_gpu_tile {
     int32_t m, n;                       /* rows and columns, at most those of a full tile */
     float alpha, beta;
     int16_t reads_c, valid; /* reads_c is 0 if beta is 0; valid is 0 behind the last tile */
-    int32_t group;          /* where gates and ups may be apart, which are then looked up by it */
+    int32_t group;          /* for kernels that look up more by it: where gates and ups are apart, and of formats */
 } tegroup_impl_gpu_tile;
 
 /* Copies 16 bytes or nothing, without a branch between the surrounding instructions. */

@@ -142,8 +142,10 @@ static inline const tegroup_impl_backend *tegroup_impl_backend_of(tegroup_backen
 }
 
 /* What a build was made without, above the backends' bits in a resolved target's `built`; a caller's never has it. */
+#define TEGROUP_IMPL_WITHOUT_FP8 (1u << 29)
 #define TEGROUP_IMPL_WITHOUT_F16 (1u << 30)
 #define TEGROUP_IMPL_WITHOUT_BACKWARD (1u << 31)
+#define TEGROUP_IMPL_WITHOUT (TEGROUP_IMPL_WITHOUT_FP8 | TEGROUP_IMPL_WITHOUT_F16 | TEGROUP_IMPL_WITHOUT_BACKWARD)
 
 /* What this build holds. */
 static inline uint32_t tegroup_impl_built(void) {
@@ -151,6 +153,9 @@ static inline uint32_t tegroup_impl_built(void) {
     int b;
     for (b = 0; b < TEGROUP_BACKEND_COUNT; b++)
         if (tegroup_impl_backend_of((tegroup_backend)b)->run) built |= 1u << b;
+#if defined(TEGROUP_NO_FP8)
+    built |= TEGROUP_IMPL_WITHOUT_FP8;
+#endif
 #if defined(TEGROUP_NO_F16)
     built |= TEGROUP_IMPL_WITHOUT_F16;
 #endif

@@ -218,23 +218,6 @@ static inline tegroup_status tegroup_impl_check_entry(void *const *list, tegroup
     return TEGROUP_OK;
 }
 
-/* What a call reads of a quantised operand: one of its copies, and that one's scales. */
-typedef struct tegroup_impl_copy_paths {
-    const char *data, *scales; /* the buffers or the lists */
-} tegroup_impl_copy_paths;
-static inline tegroup_impl_copy_paths tegroup_impl_copy_paths_of(const tegroup_impl_name *name, int listed,
-                                                                 int columnwise) {
-    tegroup_impl_copy_paths paths;
-    if (listed) {
-        paths.data = columnwise ? TEGROUP_IMPL_PATH(COLUMNWISE_POINTERS) : TEGROUP_IMPL_PATH(POINTERS);
-        paths.scales = columnwise ? TEGROUP_IMPL_PATH(COLUMNWISE_SCALE_POINTERS) : TEGROUP_IMPL_PATH(SCALE_POINTERS);
-    } else {
-        paths.data = columnwise ? TEGROUP_IMPL_PATH(COLUMNWISE_DATA) : TEGROUP_IMPL_PATH(DATA);
-        paths.scales = columnwise ? TEGROUP_IMPL_PATH(COLUMNWISE_SCALE_INV) : TEGROUP_IMPL_PATH(SCALE_INV);
-    }
-    return paths;
-}
-
 /* Alignment of scales: of I32, that of words. */
 static inline tegroup_dtype tegroup_impl_stored_scales(const tegroup_tensor *t) {
     return tegroup_impl_scale_dtype(t, tegroup_scaling_info(t->scaling));

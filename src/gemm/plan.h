@@ -76,7 +76,7 @@ static inline tegroup_status tegroup_impl_target(const tegroup_gemm_desc *desc, 
     memset(target, 0, sizeof *target);
     if (given) {
         TEGROUP_IMPL_TRY(tegroup_impl_take_target(given, target, error));
-        target->built &= ~(TEGROUP_IMPL_WITHOUT_F16 | TEGROUP_IMPL_WITHOUT_BACKWARD);
+        target->built &= ~TEGROUP_IMPL_WITHOUT;
     }
 #if defined(TEGROUP_IMPL_CUDA)
     else {

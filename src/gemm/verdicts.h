@@ -3,6 +3,7 @@
 #pragma once
 #include "base/version.h"
 #include "formats/dtype_types.h"
+#include "formats/scaling_types.h"
 #include "core/tensor_types.h"
 #include "core/options_types.h"
 #include "core/gemm_types.h"
@@ -11,6 +12,7 @@
 #include "core/checks.h"
 #include "core/problem.h"
 #include "core/backend_table.h"
+#include "core/quantised.h"
 #include "gemm/backends.h"
 
 /* Backends in order of preference. If only the device knows d's columns, CUBLASLT_GROUPED gives NaN for groups whose D
@@ -149,6 +151,13 @@ static inline int tegroup_impl_judge_types(tegroup_impl_case *c) {
     TEGROUP_IMPL_NEED_AS(DTYPE, p->a != TEGROUP_DTYPE_F32 || p->b == p->a || TEGROUP_IMPL_HAS(MIXED), ERROR_UNSUPPORTED,
                          TEGROUP_IMPL_OPERAND_PATH(B, DTYPE),
                          "must be F32, too: the backend multiplies no F32 by weights of 16 bits", p->a, p->b);
+    TEGROUP_IMPL_NEED_AS(DTYPES, rule->operand_dtypes >> p->b & 1u, ERROR_UNSUPPORTED,
+                         TEGROUP_IMPL_OPERAND_PATH(B, DTYPE), "must be one that the backend multiplies here",
+                         rule->operand_dtypes, p->b);
+    TEGROUP_IMPL_NEED_AS(SCALING, !(without & TEGROUP_IMPL_WITHOUT_FP8) || !tegroup_impl_quantised(p), ERROR_NOT_BUILT,
+                         p->a_scaling ? TEGROUP_IMPL_OPERAND_PATH(A, SCALING) : TEGROUP_IMPL_OPERAND_PATH(B, SCALING),
+                         "must be none in a build with TEGROUP_NO_FP8", TEGROUP_SCALING_NONE,
+                         p->a_scaling ? p->a_scaling : p->b_scaling);
     TEGROUP_IMPL_NEED_AS(DTYPE, p->a != TEGROUP_DTYPE_F16 || !(without & TEGROUP_IMPL_WITHOUT_F16), ERROR_NOT_BUILT,
                          TEGROUP_IMPL_OPERAND_PATH(A, DTYPE), "must not be F16 in a build with TEGROUP_NO_F16",
                          TEGROUP_DTYPE_BF16, p->a);

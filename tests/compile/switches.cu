@@ -13,6 +13,11 @@ static const bool BACKWARD = false;
 #else
 static const bool BACKWARD = true;
 #endif
+#if defined(TEGROUP_NO_FP8)
+static const bool FP8 = false;
+#else
+static const bool FP8 = true;
+#endif
 #if defined(TEGROUP_NO_SM90)
 static const bool SM90 = false;
 #else
@@ -67,6 +72,35 @@ static void product(tegroup_op op, tegroup_dtype dtype, uint32_t built) {
     }
     const tegroup_status status = tegroup_plan_make(&desc, &target, &plan, &error);
     expect(status == (built || (whole && (SM90 || PORTABLE)) ? TEGROUP_OK : TEGROUP_ERROR_NOT_BUILT), "plan", op, dtype);
+}
+
+/* One of FP8 rows and weights, a scale each, which PORTABLE has. */
+static void quantised(tegroup_op op, uint32_t built) {
+    const char *wants = built != 0 ? NULL : !PORTABLE ? "target.built" : !FP8 ? "a.scaling" : !BACKWARD && op != TEGROUP_OP_FORWARD ? "op" : NULL;
+    tegroup_gemm_desc desc;
+    tegroup_target target;
+    tegroup_verdict verdicts[TEGROUP_BACKEND_COUNT - 1];
+    tegroup_error error;
+    memset(&desc, 0, sizeof desc);
+    memset(&target, 0, sizeof target);
+    desc.struct_size = sizeof desc;
+    desc.op = op;
+    desc.space = TEGROUP_SPACE_DEVICE;
+    desc.a = tensor(TEGROUP_DTYPE_F8E4M3, 64, 1);
+    desc.b = tensor(TEGROUP_DTYPE_F8E4M3, 64, op == TEGROUP_OP_WGRAD);
+    desc.d = tensor(TEGROUP_DTYPE_BF16, 64, op != TEGROUP_OP_WGRAD);
+    desc.a.scaling = desc.b.scaling = TEGROUP_SCALING_TENSOR;
+    target.struct_size = sizeof target;
+    target.sm = 90;
+    target.threads = 1;
+    target.built = built;
+    expect(tegroup_explain(&desc, &target, verdicts, &error) == TEGROUP_OK, "explain of FP8", op, 0);
+    for (int i = 0; i < TEGROUP_BACKEND_COUNT - 1; i++) {
+        const tegroup_verdict &v = verdicts[i];
+        if (v.backend != TEGROUP_BACKEND_PORTABLE) continue;
+        expect(v.status == (wants ? TEGROUP_ERROR_NOT_BUILT : TEGROUP_OK), "status of a verdict of FP8", op, (int)v.status);
+        expect(wants ? v.field && strcmp(v.field, wants) == 0 : !v.field, v.field ? v.field : "no field", op, 0);
+    }
 }
 
 static double memory[16][1024]; /* stands for device memory, which nobody gets to */
@@ -159,6 +193,10 @@ int main(void) {
             product(ops[op], dtypes[dtype], 0);
             product(ops[op], dtypes[dtype], ~0u); /* another build, which holds everything */
         }
+    for (int op = 0; op < 3; op++) {
+        quantised(ops[op], 0);
+        quantised(ops[op], ~0u);
+    }
     activation();
     moe();
     return failed;

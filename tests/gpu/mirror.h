@@ -142,19 +142,32 @@ static void shape_to_device(tegroup_shape *shape) {
     shape->snapshot = device_of(shape->snapshot);
 }
 
+/* A list of twins, in device memory unless the backend reads it on the host. */
+static void *const *list_to_device(void *const *list, int32_t groups, int host_sizes) {
+    const size_t bytes = (size_t)groups * sizeof(void *);
+    if (list == NULL) return NULL;
+    void **twins_of = (void **)scratch(bytes);
+    for (int32_t g = 0; g < groups; g++) twins_of[g] = device_of(list[g]);
+    if (host_sizes) return twins_of;
+    void *const *up = (void *const *)arena_take(bytes, 0);
+    MUST(cudaMemcpy((void *)up, twins_of, bytes, cudaMemcpyHostToDevice));
+    return up;
+}
+
 static void tensor_to_device(tegroup_tensor *t, int host_sizes) {
     if (t->dtype == TEGROUP_DTYPE_UNSET) return;
     if (!host_sizes) shape_to_device(&t->shape);
     t->data = device_of(t->data);
+    t->columnwise_data = device_of(t->columnwise_data);
+    t->scale_inv = device_of(t->scale_inv);
+    t->columnwise_scale_inv = device_of(t->columnwise_scale_inv);
+    t->global_scale_inv = (float *)device_of(t->global_scale_inv);
     if (t->pointers_space == TEGROUP_SPACE_UNSET) return;
-    size_t bytes = (size_t)t->shape.groups * sizeof(void *);
-    void **list = (void **)scratch(bytes);
-    for (int32_t g = 0; g < t->shape.groups; g++) list[g] = device_of(t->pointers[g]);
-    t->pointers = list;
-    if (host_sizes) return;
-    t->pointers = (void *const *)arena_take(bytes, 0);
-    MUST(cudaMemcpy((void *)t->pointers, list, bytes, cudaMemcpyHostToDevice));
-    t->pointers_space = TEGROUP_SPACE_DEVICE;
+    t->pointers = list_to_device(t->pointers, t->shape.groups, host_sizes);
+    t->columnwise_pointers = list_to_device(t->columnwise_pointers, t->shape.groups, host_sizes);
+    t->scale_pointers = list_to_device(t->scale_pointers, t->shape.groups, host_sizes);
+    t->columnwise_scale_pointers = list_to_device(t->columnwise_scale_pointers, t->shape.groups, host_sizes);
+    if (!host_sizes) t->pointers_space = TEGROUP_SPACE_DEVICE;
 }
 
 static void scalars_to_device(tegroup_scalars *s) {
@@ -251,8 +264,10 @@ static int32_t plan_tiles(const tegroup_plan *plan) {
 static int plan_take_tile(tegroup_plan *plan, int32_t i) {
     int32_t count;
     tegroup_error error;
+#if !defined(TEGROUP_NO_SM90)
     if (plan->backend == TEGROUP_BACKEND_SM90)
         return tegroup_impl_sm90_choose(plan, sm90_candidate(plan, i), &error) == TEGROUP_OK;
+#endif
     return tegroup_impl_portable_take_row(plan, tegroup_impl_portable_rows(plan->problem.op, &count) + i, &error) == TEGROUP_OK;
 }
 

@@ -1,167 +1,340 @@
-/* Conversions and scale rules on a GPU: the bits of the toolkit's device functions, and those that the host computes. */
+/* Products of quantised operands on PORTABLE: random ones of every pair, operation and storage order against FP64 products of what
+ * codes and scales mean, which tests/unit/quantised.h works out by itself; every code with every scale, and products whose scales
+ * are of 8 bits, have the bits of the BF16 kernel on the values; sizes that change under a graph, or lie. */
 #define TEGROUP_IMPLEMENTATION
 #define TEGROUP_NO_SM90
-#define TEGROUP_NO_PORTABLE
 #define TEGROUP_NO_CUBLASLT
-#define TEGROUP_NO_MOE
 #define TEGROUP_NO_ACTIVATION
-#include "support.h"
-#include "numbers.h"
+#define TEGROUP_NO_MOE
+#define SUPPORT_SUM_ROUNDING 0x1p-23
+#include "mirror.h"
+#include "quantised_problem.h"
 #include "test.h"
-#include <cuda_fp4.h>
-#include <cuda_fp8.h>
-#include <cuda_runtime.h>
-#include <vector>
 
-#define MUST(call)                                                                                                     \
-    do {                                                                                                               \
-        cudaError_t code_ = (call);                                                                                    \
-        if (code_ != cudaSuccess) {                                                                                    \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, cudaGetErrorString(code_));                             \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
-    } while (0)
-
-/* An array on both sides. */
-template <typename T> struct array {
-    std::vector<T> host;
-    T *device;
-    explicit array(size_t count) : host(count) { MUST(cudaMalloc((void **)&device, (count + 1) * sizeof(T))); }
-    ~array() { cudaFree(device); }
-    void up() { MUST(cudaMemcpy(device, host.data(), host.size() * sizeof(T), cudaMemcpyHostToDevice)); }
-    void down() { MUST(cudaMemcpy(host.data(), device, host.size() * sizeof(T), cudaMemcpyDeviceToHost)); }
-};
-
-/* E4M3, E5M2, E2M1, E8M0 up and down. */
-struct codes { uint8_t ours[5], toolkits[5]; };
-
-static __host__ __device__ void encode(float x, uint8_t *code) {
-    code[0] = tegroup_impl_f8e4m3_of_f32(x);
-    code[1] = tegroup_impl_f8e5m2_of_f32(x);
-    code[2] = tegroup_impl_f4e2m1_of_f32(x);
-    code[3] = tegroup_impl_f8e8m0_of_f32(x, TEGROUP_IMPL_UP);
-    code[4] = tegroup_impl_f8e8m0_of_f32(x, TEGROUP_IMPL_DOWN);
-}
-static __global__ void encode_all(const float *x, int n, codes *out) {
-    const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
-    if (i >= n) return;
-    encode(x[i], out[i].ours);
-    out[i].toolkits[0] = __nv_cvt_float_to_fp8(x[i], __NV_SATFINITE, __NV_E4M3);
-    out[i].toolkits[1] = __nv_cvt_float_to_fp8(x[i], __NV_SATFINITE, __NV_E5M2);
-    out[i].toolkits[2] = __nv_cvt_float_to_fp4(x[i], __NV_E2M1, cudaRoundNearest) & 0xf;
-    out[i].toolkits[3] = __nv_cvt_float_to_e8m0(x[i], __NV_SATFINITE, cudaRoundPosInf);
-    out[i].toolkits[4] = __nv_cvt_float_to_e8m0(x[i], __NV_SATFINITE, cudaRoundZero);
+static int portable_here(void) {
+    const char *wanted = getenv("TEGROUP_TEST_BACKENDS");
+    int device, major;
+    if (wanted != NULL && strstr(wanted, "portable") == NULL) return 0;
+    MUST(cudaGetDevice(&device));
+    MUST(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+    return major >= 8;
 }
 
-TEST(formats_gpu, conversions_equal_the_toolkits_and_the_hosts) {
-    const int random = (int)scaled(1000000), n = 2 * 65536 + random;
-    array<float> x((size_t)n);
-    array<codes> out((size_t)n);
-    rng r = rng_seed(30);
-    int64_t wrong = 0, unlike_host = 0;
-    for (int i = 0; i < n; i++) {
-        const uint32_t bits = i < 65536 ? (uint32_t)i << 16 : (uint32_t)rng_next(&r);
-        if (i >= 65536 && i < 2 * 65536) x.host[(size_t)i] = tegroup_decode(TEGROUP_DTYPE_F16, (uint32_t)i);
-        else memcpy(&x.host[(size_t)i], &bits, 4);
+static struct { double worst; int64_t problems, elements; } totals;
+
+static void say(const char *wrong, const problem *p, const scaling_row *fa, const scaling_row *fb, const quantised q[2], uint64_t seed) {
+    fprintf(stderr, "%s: %s x %s, op %d, seed %llu, groups %d n %ld k %ld uniform %d ng %d kg %d lists %d parts %ld %ld transposed %d %d columnwise %d %d strides %d %d types %d %d out %d bias %d: %s %s\n",
+            wrong, name_of(fa), name_of(fb), (int)p->s.op, (unsigned long long)seed, (int)p->s.groups, (long)p->s.n, (long)p->s.k, p->s.m == NULL, p->s.ng != NULL, p->s.kg != NULL,
+            (int)p->s.lists, (long)q[0].parts, (long)q[1].parts, q[0].transposed, q[1].transposed, q[0].columnwise, q[1].columnwise, q[0].outer_stride > 0, q[1].outer_stride > 0,
+            (int)p->desc.a.dtype, (int)p->desc.b.dtype, (int)p->s.out, p->s.bias, p->error.field ? p->error.field : "", p->error.rule ? p->error.rule : "");
+}
+
+static int run_one(uint64_t seed, const scaling_row *fa, const scaling_row *fb, tegroup_op op) {
+    rng r = rng_seed(seed);
+    problem p;
+    quantised q[2];
+    const char *wrong = NULL;
+    memset(q, 0, sizeof q);
+    quantised_problem(&p, &r, fa, fb, op, q, 1);
+    p.desc.options.backend = TEGROUP_BACKEND_PORTABLE;
+    if (seed % 2) p.desc.options.check_level = TEGROUP_CHECK_DEEP;
+    problem_reference(&p);
+    if (problem_run_on_device(&p) != TEGROUP_OK) wrong = "refused";
+    else {
+        const verdict v = problem_compare(&p), b = problem_compare_bias(&p);
+        totals.problems++;
+        totals.elements += v.count + b.count;
+        totals.worst = fmax(totals.worst, fmax(v.worst, b.worst));
+        if (!(v.worst <= 1)) wrong = "result";
+        else if (!(b.worst <= 1)) wrong = "bias gradient";
+        else if (guards_changed() + workspace_guards_changed() != 0) wrong = "guard bytes changed";
+        else if (p.s.tail == TEGROUP_TAIL_KEEP && problem_disturbed(&p) != 0) wrong = "bytes changed that are not the result's";
+        if (wrong != NULL) fprintf(stderr, "error / bound %g, bias gradient %g\n", v.worst, b.worst);
     }
-    x.up();
-    encode_all<<<(n + 255) / 256, 256>>>(x.device, n, out.device);
-    MUST(cudaGetLastError());
-    out.down();
-    for (size_t i = 0; i < (size_t)n; i++) {
-        uint8_t here[5];
-        encode(x.host[i], here);
-        const int bad = memcmp(out.host[i].ours, out.host[i].toolkits, 5) != 0;
-        if (bad && wrong++ == 0)
-            for (int k = 0; k < 5; k++) fprintf(stderr, "%a: toolkit %02x, ours %02x\n", (double)x.host[i], out.host[i].toolkits[k], out.host[i].ours[k]);
-        unlike_host += memcmp(out.host[i].ours, here, 5) != 0;
-    }
-    ASSERT_EQ(wrong, 0);
-    ASSERT_EQ(unlike_host, 0);
+    if (wrong != NULL) say(wrong, &p, fa, fb, q, seed);
+    problem_release(&p);
+    return wrong == NULL;
 }
 
-static __global__ void decode_all(tegroup_dtype dtype, uint8_t *packed, float *x, double *y, uint8_t *again) {
-    const int i = (int)threadIdx.x;
-    x[i] = tegroup_impl_load_f32(dtype, packed, i);
-    y[i] = tegroup_impl_load_f64(dtype, packed, i);
-    if (dtype != TEGROUP_DTYPE_F4E2M1) tegroup_impl_store_f32(dtype, again, i, x[i]);
-    else if (i % 2 == 0) { /* two elements share a byte, and so a thread */
-        tegroup_impl_store_f32(dtype, again, i, x[i]);
-        tegroup_impl_store_f64(dtype, again, i + 1, tegroup_impl_load_f64(dtype, packed, i + 1));
-    }
+TEST(formats_gpu, fp64) {
+    int64_t pairs = 0;
+    if (!portable_here()) return;
+    for (int64_t i = 0; i < scaled(12); i++)
+        for (int a = -1; a < SCALINGS; a++)
+            for (int b = -1; b < SCALINGS; b++)
+                for (int op = TEGROUP_OP_FORWARD; op <= TEGROUP_OP_WGRAD; op++) {
+                    const scaling_row *fa = a < 0 ? NULL : &scaling_rows[a], *fb = b < 0 ? NULL : &scaling_rows[b];
+                    if ((a < 0 && b < 0) || !goes(fa, fb, (tegroup_op)op)) continue;
+                    pairs += i == 0;
+                    ASSERT_TRUE(run_one((uint64_t)(((a + 1) * 16 + b + 1) * 4 + op) * 1000003u + (uint64_t)i, fa, fb, (tegroup_op)op));
+                }
+    ASSERT_EQ(pairs, 3 * (25 + 9 + 4 + 10) + 10);
+    printf("%ld pairs and ops, %ld problems, %ld elements, error/bound at most %.3f\n", (long)pairs, (long)totals.problems, (long)totals.elements, totals.worst);
 }
 
-TEST(formats_gpu, every_code_is_decoded) {
-    for (int t = 0; t < 4; t++) {
-        const unsigned count = small_codes(small_types[t]);
-        array<uint8_t> packed(256), again(256);
-        array<float> x(256);
-        array<double> y(256);
-        for (unsigned code = 0; code < count; code++) tegroup_impl_store_code(small_types[t], packed.host.data(), code, code);
-        packed.up();
-        again.up();
-        decode_all<<<1, count>>>(small_types[t], packed.device, x.device, y.device, again.device);
-        MUST(cudaGetLastError());
-        x.down();
-        y.down();
-        again.down();
-        for (unsigned code = 0; code < count; code++) {
-            const double want = small_value(small_types[t], code);
-            const unsigned got = tegroup_impl_load_code(small_types[t], again.host.data(), code);
-            ASSERT_TRUE(isnan(want) ? isnan(x.host[code]) && isnan(y.host[code]) : (double)x.host[code] == want && y.host[code] == want);
-            ASSERT_TRUE(isnan(want) || isinf(want) ? got == small_code(small_types[t], want) : got == code);
+/* The operand as a plain one of BF16, in the places of its F64 grid. */
+static void narrow(tegroup_tensor *to, const grid *t) {
+    const int64_t count = (int64_t)(guarded_find(t->tensor.data)->bytes / 8);
+    const tegroup_shape shape = to->shape;
+    void *data = elements_new(TEGROUP_DTYPE_BF16, count, 0);
+    for (int64_t i = 0; i < count; i++) {
+        const double x = ((const double *)t->tensor.data)[i];
+        store(TEGROUP_DTYPE_BF16, data, i, x == x ? x : 0); /* what lies between rows */
+    }
+    *to = t->tensor;
+    to->shape = shape;
+    to->dtype = TEGROUP_DTYPE_BF16;
+    to->data = data;
+}
+
+/* Where values times their scales are exact in BF16, D and the bias gradient have the bits of the BF16 kernel on them. Parts of
+ * rows that are summed are excepted: each is filled up to whole steps. */
+TEST(formats_gpu, bits_of_bf16) {
+    int64_t compared = 0;
+    if (!portable_here()) return;
+    for (int64_t i = 0; i < scaled(600); i++) {
+        rng r = rng_seed(88000000u + (uint64_t)i);
+        const scaling_row *exact[] = {NULL, &scaling_rows[5], &scaling_rows[6], &scaling_rows[7], &scaling_rows[8], &scaling_rows[9]};
+        const scaling_row *fa = exact[rng_int(&r, 0, 5)], *fb = exact[rng_int(&r, 0, 5)];
+        const tegroup_op op = (tegroup_op)rng_int(&r, 1, 3);
+        problem p;
+        quantised q[2];
+        int64_t count, again;
+        memset(q, 0, sizeof q);
+        if ((fa == NULL && fb == NULL) || !goes(fa, fb, op)) continue;
+        quantised_problem(&p, &r, fa, fb, op, q, 1);
+        if (q[0].global || q[1].global || (p.s.lists & 3) || (q[0].parts > 1 && op == TEGROUP_OP_WGRAD) || (q[1].parts > 1 && op != TEGROUP_OP_FORWARD)) {
+            problem_release(&p);
+            continue;
         }
+        p.desc.options.backend = TEGROUP_BACKEND_PORTABLE;
+        ASSERT_EQ(problem_run_on_device(&p), TEGROUP_OK);
+        double *quantised_bits = results_of(&p, &count);
+        problem_reset(&p);
+        if (fa != NULL) narrow(&p.desc.a, &p.a);
+        if (fb != NULL) narrow(&p.desc.b, &p.b);
+        ASSERT_EQ(problem_run_on_device(&p), TEGROUP_OK);
+        double *plain_bits = results_of(&p, &again);
+        ASSERT_EQ(count, again);
+        const int same = memcmp(quantised_bits, plain_bits, (size_t)count * 8) == 0;
+        if (!same) say("other bits", &p, fa, fb, q, 88000000u + (uint64_t)i);
+        ASSERT_TRUE(same);
+        compared += count;
+        free(quantised_bits);
+        free(plain_bits);
+        problem_release(&p);
     }
+    ASSERT_GT(compared, 0);
+    printf("%ld results of the same bits\n", (long)compared);
 }
 
-struct block { tegroup_block_scale scale; uint32_t code; float global; };
+/* ---- operands that the test lays out itself --------------------------------------------------------------------------- */
 
-static __host__ __device__ block quantised(const tegroup_scale_rule *rule, tegroup_dtype data, tegroup_dtype scale, float amax, float group, float x) {
-    block b;
-    b.global = tegroup_impl_scale_global(group);
-    b.scale = tegroup_impl_scale_block(rule, data, scale, tegroup_impl_amax(rule, amax, x), b.global);
-    b.code = tegroup_impl_scaled_code(data, &b.scale, x);
-    return b;
-}
-static __global__ void quantise_all(tegroup_scale_rule rule, tegroup_dtype data, tegroup_dtype scale, const float *x, int n, block *out) {
-    const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
-    if (i < n) out[i] = quantised(&rule, data, scale, fabsf(x[i]), x[(i + 1) % n], x[(i + 2) % n]);
+static void *up_to_device(const void *host, size_t bytes) {
+    void *to;
+    MUST(cudaMalloc(&to, bytes));
+    MUST(cudaMemcpy(to, host, bytes, cudaMemcpyHostToDevice));
+    return to;
 }
 
-static int same_float(float a, float b) { return (isnan(a) && isnan(b)) || memcmp(&a, &b, 4) == 0; }
+static tegroup_gemm_desc forward_of(tegroup_tensor a, tegroup_tensor b, tegroup_tensor d) {
+    tegroup_gemm_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.struct_size = sizeof desc;
+    desc.op = TEGROUP_OP_FORWARD;
+    desc.space = TEGROUP_SPACE_DEVICE;
+    desc.a = a;
+    desc.b = b;
+    desc.d = d;
+    desc.options.backend = TEGROUP_BACKEND_PORTABLE;
+    return desc;
+}
 
-TEST(formats_gpu, scale_rules_equal_the_hosts) {
-    static const tegroup_dtype types[] = {TEGROUP_DTYPE_F8E4M3, TEGROUP_DTYPE_F8E5M2, TEGROUP_DTYPE_F4E2M1};
-    const int n = (int)scaled(40000) + 8;
-    array<float> x((size_t)n);
-    array<block> out((size_t)n);
-    rng r = rng_seed(31);
-    for (int i = 0; i < n; i++) {
-        const uint32_t bits = rng_chance(&r, 10) ? (uint32_t)rng_next(&r) & 0x807fffffu : (uint32_t)rng_next(&r);
-        if (rng_chance(&r, 50)) x.host[(size_t)i] = (float)ldexp(rng_normal(&r), (int)rng_int(&r, -20, 20));
-        else memcpy(&x.host[(size_t)i], &bits, 4);
-    }
-    x.host[0] = 0;
-    x.host[3] = INFINITY;
-    x.up();
-    for (int preset = 1; preset < TEGROUP_SCALE_PRESET_COUNT; preset++)
-        for (int t = 0; t < 3; t++) {
-            const tegroup_scale_rule rule = tegroup_scale_rule_of((tegroup_scale_preset)preset);
-            const tegroup_dtype scale = scale_type((tegroup_scale_preset)preset);
-            if (preset == TEGROUP_SCALE_TE_NVFP4 && types[t] != TEGROUP_DTYPE_F4E2M1) continue;
-            quantise_all<<<(n + 255) / 256, 256>>>(rule, types[t], scale, x.device, n, out.device);
-            MUST(cudaGetLastError());
-            out.down();
-            for (int i = 0; i < n; i++) {
-                const block want = quantised(&rule, types[t], scale, fabsf(x.host[(size_t)i]), x.host[(size_t)((i + 1) % n)], x.host[(size_t)((i + 2) % n)]);
-                const block *got = &out.host[(size_t)i];
-                const int same = same_float(want.scale.multiplier, got->scale.multiplier) && same_float(want.scale.stored, got->scale.stored)
-                                 && same_float(want.global, got->global) && want.scale.divide == got->scale.divide && want.code == got->code;
-                if (!same) fprintf(stderr, "preset %d, %s, %a\n", preset, tegroup_dtype_name(types[t]), (double)x.host[(size_t)i]);
-                ASSERT_TRUE(same);
-                ASSERT_TRUE(isnan(want.scale.stored) || want.scale.bits == got->scale.bits);
+static tegroup_status planned_and_run(const tegroup_gemm_desc *desc) {
+    tegroup_plan plan;
+    tegroup_error error;
+    tegroup_status status = tegroup_plan_make(desc, NULL, &plan, &error);
+    if (status == TEGROUP_OK) status = tegroup_gemm(&plan, desc, NULL, &error);
+    if (status != TEGROUP_OK) fprintf(stderr, "%s %s\n", error.field, error.rule);
+    MUST(cudaDeviceSynchronize());
+    return status;
+}
+
+/* D = 1 * b in F32 for `lines` rows of b of `k` elements, whose first holds a value and whose others are 0; NaN in any payload. */
+static int first_elements(tegroup_dtype one, tegroup_tensor b, int64_t lines, int64_t k, float *got) {
+    void *d;
+    uint16_t *row = (uint16_t *)calloc((size_t)k, 2);
+    store(one, row, 0, 1);
+    void *a = up_to_device(row, (size_t)k * 2);
+    MUST(cudaMalloc(&d, (size_t)lines * 4));
+    MUST(cudaMemset(d, 0xff, (size_t)lines * 4));
+    const tegroup_gemm_desc desc = forward_of(tegroup_tensor_uniform(1, 1, k, one, a), b, tegroup_tensor_uniform(1, 1, lines, TEGROUP_DTYPE_F32, d));
+    const tegroup_status status = planned_and_run(&desc);
+    MUST(cudaMemcpy(got, d, (size_t)lines * 4, cudaMemcpyDeviceToHost));
+    MUST(cudaFree(a));
+    MUST(cudaFree(d));
+    free(row);
+    return status == TEGROUP_OK;
+}
+
+static int same_float(float x, float y) { return (x != x && y != y) || memcmp(&x, &y, 4) == 0; }
+
+/* Every code of FP8, in rows that are aligned and in rows that are not, beside BF16 and F16: what the format says. */
+TEST(formats_gpu, every_code) {
+    if (!portable_here()) return;
+    for (int e5m2 = 0; e5m2 < 2; e5m2++)
+        for (int64_t k = 1; k <= 16; k += 15)
+            for (int f16 = 0; f16 < 2; f16++) {
+                const tegroup_dtype type = e5m2 ? TEGROUP_DTYPE_F8E5M2 : TEGROUP_DTYPE_F8E4M3;
+                unsigned char codes[256 * 16] = {0};
+                const float scale = 1;
+                float got[256];
+                for (int code = 0; code < 256; code++) codes[code * k] = (unsigned char)code;
+                tegroup_tensor b = tegroup_tensor_uniform(1, 256, k, type, up_to_device(codes, sizeof codes));
+                b.scaling = TEGROUP_SCALING_TENSOR;
+                b.scale_inv = up_to_device(&scale, 4);
+                ASSERT_TRUE(first_elements(f16 ? TEGROUP_DTYPE_F16 : TEGROUP_DTYPE_BF16, b, 256, k, got));
+                for (int code = 0; code < 256; code++) {
+                    const float want = (float)decode_small(type, (unsigned)code) + 0.0f; /* a sum of -0 and 0 is 0 */
+                    if (!same_float(got[code], want)) fprintf(stderr, "type %d code %d beside %s: %g for %g\n", (int)type, code, f16 ? "F16" : "BF16", (double)got[code], (double)want);
+                    ASSERT_TRUE(same_float(got[code], want));
+                }
+                MUST(cudaFree(b.data));
+                MUST(cudaFree(b.scale_inv));
             }
+}
+
+/* Every code with every scale of 8 bits: what the BF16 kernel makes of the product, rounded to BF16 once. */
+TEST(formats_gpu, every_code_and_scale) {
+    static const struct { tegroup_scaling scaling; tegroup_dtype type, scale; } formats[] = {
+        {TEGROUP_SCALING_MXFP8, TEGROUP_DTYPE_F8E4M3, TEGROUP_DTYPE_F8E8M0}, {TEGROUP_SCALING_MXFP8, TEGROUP_DTYPE_F8E5M2, TEGROUP_DTYPE_F8E8M0},
+        {TEGROUP_SCALING_MXFP4, TEGROUP_DTYPE_F4E2M1, TEGROUP_DTYPE_F8E8M0}, {TEGROUP_SCALING_NVFP4, TEGROUP_DTYPE_F4E2M1, TEGROUP_DTYPE_F8E4M3}};
+    enum { K = 16, MOST = 65536 };
+    if (!portable_here()) return;
+    for (int f = 0; f < 4; f++) {
+        const tegroup_dtype type = formats[f].type;
+        const int count = type == TEGROUP_DTYPE_F4E2M1 ? 16 : 256, lines = count * 256, row = type == TEGROUP_DTYPE_F4E2M1 ? K / 2 : K;
+        unsigned char *codes = (unsigned char *)calloc((size_t)lines, (size_t)row), *scales = (unsigned char *)calloc((size_t)lines, 4);
+        uint16_t *values = (uint16_t *)calloc((size_t)lines * K, 2);
+        float *got = (float *)malloc(MOST * 4), *want = (float *)malloc(MOST * 4);
+        for (int i = 0; i < lines; i++) {
+            const unsigned code = (unsigned)(i % count), scale = (unsigned)(i / count);
+            codes[i * row] = (unsigned char)code;
+            scales[i / 128 * 512 + i % 32 * 16 + i / 32 % 4 * 4] = (unsigned char)scale; /* one block a row, padded to four */
+            store(TEGROUP_DTYPE_BF16, values, (int64_t)i * K, rounded(TEGROUP_DTYPE_BF16, decode_small(type, code) * decode_small(formats[f].scale, scale)));
         }
+        tegroup_tensor b = tegroup_tensor_uniform(1, lines, K, type, up_to_device(codes, (size_t)lines * (size_t)row));
+        b.scaling = formats[f].scaling;
+        b.scale_inv = up_to_device(scales, (size_t)lines * 4);
+        ASSERT_TRUE(first_elements(TEGROUP_DTYPE_BF16, b, lines, K, got));
+        MUST(cudaFree(b.data));
+        MUST(cudaFree(b.scale_inv));
+        b = tegroup_tensor_uniform(1, lines, K, TEGROUP_DTYPE_BF16, up_to_device(values, (size_t)lines * K * 2));
+        ASSERT_TRUE(first_elements(TEGROUP_DTYPE_BF16, b, lines, K, want));
+        MUST(cudaFree(b.data));
+        for (int i = 0; i < lines; i++) {
+            /* NaN is one value, whose zeros are NaN, too, where it is the scale's */
+            if (!same_float(got[i], want[i])) fprintf(stderr, "%s type %d code %d scale %d: %g for %g\n", tegroup_scaling_info(formats[f].scaling)->name, (int)type, i % count, i / count, (double)got[i], (double)want[i]);
+            ASSERT_TRUE(same_float(got[i], want[i]));
+        }
+        free(codes), free(scales), free(values), free(got), free(want);
+    }
+}
+
+/* ---- sizes that change, and lie --------------------------------------------------------------------------------------- */
+
+enum { GROUPS = 3, ROWS = 300, N = 136, K = 200 };
+
+/* Rows of E4M3 with a scale each, times weights of E5M2 in blocks of 128 x 128, both as the test drew them. */
+static double row_times_weight(const unsigned char *x, const float *x_scale, const unsigned char *w, const float *w_scale, int row, int g, int j, double *size) {
+    double sum = 0;
+    *size = 0;
+    for (int q = 0; q < K; q++) {
+        const double term = decode_small(TEGROUP_DTYPE_F8E4M3, x[row * K + q]) * x_scale[row] * decode_small(TEGROUP_DTYPE_F8E5M2, w[(g * N + j) * K + q])
+                          * w_scale[(g * 2 + j / 128) * 4 + q / 128];
+        sum += term;
+        *size += fabs(term);
+    }
+    return sum;
+}
+
+/* One graph of prepare and product. In the last sizes one leads out of the buffer and one is negative: what is written lies within
+ * D all the same, and the group before them is right. */
+TEST(formats_gpu, sizes_of_a_graph) {
+    static const int64_t counts[][GROUPS] = {{140, 0, 60}, {10, 255, 35}, {0, 0, 0}, {129, 1, 100}, {50, INT64_MAX, -7}};
+    enum { TURNS = sizeof counts / sizeof *counts, BAD = TURNS - 1 };
+    if (!portable_here()) return;
+    rng r = rng_seed(4711);
+    unsigned char *x = (unsigned char *)malloc(ROWS * K), *w = (unsigned char *)malloc(GROUPS * N * K);
+    float x_scale[ROWS], w_scale[GROUPS * 2 * 4];
+    const size_t d_bytes = (size_t)ROWS * N * 4;
+    float *got = (float *)malloc(d_bytes + 2 * GUARD_BYTES), *const inside = got + GUARD_BYTES / 4;
+    for (int i = 0; i < ROWS * K; i++) x[i] = (unsigned char)nearest_small(TEGROUP_DTYPE_F8E4M3, 4 * rng_unit(&r) - 2);
+    for (int i = 0; i < GROUPS * N * K; i++) w[i] = (unsigned char)nearest_small(TEGROUP_DTYPE_F8E5M2, 4 * rng_unit(&r) - 2);
+    for (int i = 0; i < ROWS; i++) x_scale[i] = (float)exp2(6 * rng_unit(&r) - 3);
+    for (int i = 0; i < GROUPS * 2 * 4; i++) w_scale[i] = (float)exp2(6 * rng_unit(&r) - 3);
+    x[3 * K + 77] = 0x7f; /* a NaN in row 3, and nowhere else */
+
+    tegroup_shape rows = tegroup_shape_of(GROUPS, ROWS, K, tegroup_sizes_of(up_to_device(counts[0], sizeof counts[0]), TEGROUP_DTYPE_I64, TEGROUP_SPACE_DEVICE));
+    tegroup_layout layout;
+    tegroup_error error;
+    void *snapshot;
+    char *d;
+    ASSERT_EQ(tegroup_snapshot_layout(&rows, &layout, &error), TEGROUP_OK);
+    MUST(cudaMalloc(&snapshot, layout.total_bytes));
+    MUST(cudaMalloc((void **)&d, d_bytes + 2 * GUARD_BYTES));
+    rows.snapshot = snapshot;
+    tegroup_gemm_desc desc = forward_of(tegroup_tensor_of(rows, K, TEGROUP_DTYPE_F8E4M3, up_to_device(x, ROWS * K)),
+                                        tegroup_tensor_uniform(GROUPS, N, K, TEGROUP_DTYPE_F8E5M2, up_to_device(w, GROUPS * N * K)),
+                                        tegroup_tensor_of(rows, N, TEGROUP_DTYPE_F32, d + GUARD_BYTES));
+    desc.a.scaling = TEGROUP_SCALING_ROW;
+    desc.a.scale_inv = up_to_device(x_scale, sizeof x_scale);
+    desc.b.scaling = TEGROUP_SCALING_BLOCK_128X128;
+    desc.b.scale_inv = up_to_device(w_scale, sizeof w_scale);
+    tegroup_plan plan;
+    ASSERT_EQ(tegroup_plan_make(&desc, NULL, &plan, &error), TEGROUP_OK);
+    tegroup_gemm_desc lost = desc; /* scales that are not on the device */
+    lost.options.check_level = TEGROUP_CHECK_DEEP;
+    lost.a.scale_inv = x_scale;
+    ASSERT_EQ(tegroup_gemm(&plan, &lost, NULL, &error), TEGROUP_ERROR_VALUE);
+    ASSERT_STREQ("a.scale_inv", error.field);
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t step;
+    MUST(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    for (int captured = 0; captured < 2; captured++) { /* kernels are loaded when they first run, so the capture comes second */
+        if (captured) MUST(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+        tegroup_shape prepared = rows;
+        ASSERT_EQ(tegroup_shape_prepare(&prepared, snapshot, layout.total_bytes, stream, &error), TEGROUP_OK);
+        ASSERT_EQ(tegroup_gemm(&plan, &desc, stream, &error), TEGROUP_OK);
+        if (captured) MUST(cudaStreamEndCapture(stream, &graph));
+        MUST(cudaDeviceSynchronize());
+    }
+    MUST(cudaGraphInstantiate(&step, graph, 0));
+    for (int turn = 0; turn < TURNS; turn++) {
+        MUST(cudaMemcpy((void *)rows.row_sizes.data, counts[turn], sizeof counts[turn], cudaMemcpyHostToDevice));
+        MUST(cudaMemset(d, 0xff, d_bytes + 2 * GUARD_BYTES));
+        MUST(cudaDeviceSynchronize());
+        MUST(cudaGraphLaunch(step, stream));
+        MUST(cudaStreamSynchronize(stream));
+        MUST(cudaMemcpy(got, d, d_bytes + 2 * GUARD_BYTES, cudaMemcpyDeviceToHost));
+        for (size_t i = 0; i < GUARD_BYTES; i++) ASSERT_TRUE(((unsigned char *)got)[i] == 0xff && ((unsigned char *)got)[GUARD_BYTES + d_bytes + i] == 0xff);
+        int row = 0;
+        for (int g = 0; g < (turn == BAD ? 1 : GROUPS); g++)
+            for (int64_t i = 0; i < counts[turn][g]; i++, row++)
+                for (int j = 0; j < N; j++) {
+                    double size;
+                    const double want = row_times_weight(x, x_scale, w, w_scale, row, g, j, &size), have = inside[row * N + j];
+                    ASSERT_TRUE(row == 3 ? have != have : fabs(have - want) <= (K + 8) * 0x1p-23 * size);
+                }
+        for (size_t i = (size_t)row * N; turn != BAD && i < (size_t)ROWS * N; i++) ASSERT_TRUE(inside[i] != inside[i]); /* as it was */
+    }
+    MUST(cudaGraphExecDestroy(step));
+    MUST(cudaGraphDestroy(graph));
+    MUST(cudaStreamDestroy(stream));
+    void *const all[] = {(void *)rows.row_sizes.data, snapshot, d, desc.a.data, desc.b.data, desc.a.scale_inv, desc.b.scale_inv};
+    for (int i = 0; i < 7; i++) MUST(cudaFree(all[i]));
+    free(x), free(w), free(got);
 }
 
 TEST_MAIN()

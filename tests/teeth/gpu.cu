@@ -6,6 +6,7 @@
 #define TEGROUP_NO_MOE
 #define TEGROUP_NO_CUBLASLT
 #include "product.h"
+#include "quantised_problem.h"
 #include "test.h"
 
 static const tegroup_op ops[3] = {TEGROUP_OP_FORWARD, TEGROUP_OP_DGRAD, TEGROUP_OP_WGRAD};
@@ -100,6 +101,25 @@ TEST(teeth, large_products) {
             ASSERT_EQ(disturbed, 0);
         }
         product_free(&p);
+    }
+}
+
+/* Quantised operands of every format. */
+TEST(teeth, quantised_products) {
+    for (int i = 0; i < 300; i++) {
+        rng r = rng_seed(7900 + (uint64_t)i);
+        const scaling_row *fb = &scaling_rows[i % SCALINGS], *fa = rng_chance(&r, 20) ? NULL : &scaling_rows[rng_int(&r, 0, SCALINGS - 1)];
+        problem p;
+        quantised q[2];
+        if (!goes(fa, fb, ops[i / SCALINGS % 3])) continue;
+        quantised_problem(&p, &r, fa, fb, ops[i / SCALINGS % 3], q, 1);
+        p.desc.options.backend = TEGROUP_BACKEND_PORTABLE;
+        problem_reference(&p);
+        ASSERT_EQ(run_by_tile(&p, -1), TEGROUP_OK);
+        const verdict v = problem_compare(&p), bias = problem_compare_bias(&p);
+        ASSERT_TRUE(v.worst <= 1 && bias.worst <= 1);
+        ASSERT_EQ(guards_changed(), 0);
+        problem_release(&p);
     }
 }
 

@@ -466,6 +466,57 @@ TEST(explain, verdict_text) {
     for (int i = 0; i < 3; i++) ASSERT_GT(kinds[i], 0);
 }
 
+/* PORTABLE multiplies every pair of formats from SM80 on: of scales of one type, or beside BF16, or beside F16 where scales are of
+ * F32. docs/formats.md says so; a pair that is no product is refused before. */
+TEST(explain, portable_has_every_pair_of_formats) {
+    enum { PLAIN = 3, ALL = PLAIN + TEGROUP_SCALING_COUNT - 1 };
+    static const tegroup_dtype plain[PLAIN] = {TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F16, TEGROUP_DTYPE_F32};
+    int32_t can = 0, cannot = 0;
+    for (int a = 0; a < ALL; a++)
+        for (int b = 0; b < ALL; b++)
+            for (int op = 1; op <= 3; op++)
+                for (int sm = 75; sm <= 90; sm += 5) {
+                    const int which[2] = {a, b}, both_plain = a < PLAIN && b < PLAIN;
+                    int f32 = 0, bits8 = 0, kinds = 0;
+                    tegroup_gemm_desc d;
+                    tegroup_verdict v[BACKENDS];
+                    tegroup_error error;
+                    tegroup_target target = {.struct_size = sizeof target, .sm = sm, .threads = 1, .built = 1u << TEGROUP_BACKEND_PORTABLE};
+                    if (both_plain) continue;
+                    memset(&d, 0, sizeof d);
+                    d.struct_size = sizeof d;
+                    d.op = (tegroup_op)op;
+                    d.space = TEGROUP_SPACE_DEVICE;
+                    d.a = tegroup_tensor_uniform(4, 64, 64, TEGROUP_DTYPE_BF16, NULL);
+                    d.b = d.d = d.a;
+                    for (int i = 0; i < 2; i++) {
+                        tegroup_tensor *t = i ? &d.b : &d.a;
+                        const int s = which[i] - PLAIN + 1;
+                        if (s <= 0) { t->dtype = plain[which[i]]; continue; }
+                        const int fp4 = s == TEGROUP_SCALING_NVFP4 || s == TEGROUP_SCALING_NVFP4_16X16 || s == TEGROUP_SCALING_MXFP4;
+                        const int e4m3 = s == TEGROUP_SCALING_NVFP4 || s == TEGROUP_SCALING_NVFP4_16X16, mx = s == TEGROUP_SCALING_MXFP8 || s == TEGROUP_SCALING_MXFP8_32X32 || s == TEGROUP_SCALING_MXFP4;
+                        t->scaling = (tegroup_scaling)s;
+                        t->dtype = fp4 ? TEGROUP_DTYPE_F4E2M1 : i ? TEGROUP_DTYPE_F8E5M2 : TEGROUP_DTYPE_F8E4M3;
+                        f32 |= !e4m3 && !mx;
+                        bits8 |= e4m3 || mx;
+                        kinds |= e4m3 ? 1 : mx ? 2 : 4;
+                    }
+                    const int product = (kinds & (kinds - 1)) == 0 && (b >= PLAIN || op == TEGROUP_OP_WGRAD);
+                    const tegroup_dtype beside = a < PLAIN ? d.a.dtype : b < PLAIN ? d.b.dtype : TEGROUP_DTYPE_BF16;
+                    const int able = sm >= 80 && (beside == TEGROUP_DTYPE_BF16 || (beside == TEGROUP_DTYPE_F16 && f32 && !bits8));
+                    const tegroup_status status = tegroup_explain(&d, &target, v, &error);
+                    ASSERT_EQ(status == TEGROUP_OK, product);
+                    for (int i = 0; product && i < BACKENDS; i++)
+                        if (v[i].backend == TEGROUP_BACKEND_PORTABLE) {
+                            ASSERT_EQ(v[i].status, able ? TEGROUP_OK : TEGROUP_ERROR_UNSUPPORTED);
+                            ASSERT_TRUE(able || strcmp(v[i].field, sm < 80 ? "target.sm" : a < PLAIN ? "b.scaling" : "b.dtype") == 0);
+                            can += able;
+                            cannot += !able;
+                        }
+                }
+    ASSERT_TRUE(can > 100 && cannot > 100);
+}
+
 /* The tables that dispatch reads are sound. */
 TEST(explain, tables) {
     int32_t rules, quirks;

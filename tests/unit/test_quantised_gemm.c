@@ -1,110 +1,8 @@
 /* Products of quantised operands on the CPU: every pair of formats against FP64 products of what the codes and scales mean, which
  * quantised.h works out, and against the library's own products of the same values in F32. */
 #define TEGROUP_IMPLEMENTATION
-#include "quantised.h"
+#include "quantised_problem.h"
 #include "test.h"
-
-static const tegroup_dtype fp8[] = {TEGROUP_DTYPE_F8E4M3, TEGROUP_DTYPE_F8E5M2};
-
-/* What goes with what; b NULL or a NULL: not quantised. */
-static int goes(const scaling_row *a, const scaling_row *b, tegroup_op op) {
-    if (a == NULL) return 1;
-    if (b == NULL) return op == TEGROUP_OP_WGRAD;
-    return a->scale == b->scale;
-}
-
-static quantised random_quantised(rng *r, const scaling_row *f, int uniform, int can_stride) {
-    quantised q;
-    memset(&q, 0, sizeof q);
-    q.f = f;
-    q.dtype = is_fp4(f->scaling) ? TEGROUP_DTYPE_F4E2M1 : fp8[rng_int(r, 0, 1)];
-    if (rng_chance(r, 40)) {
-        const tegroup_dtype others[] = {TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F8E8M0, TEGROUP_DTYPE_I32};
-        const int words = f->outer == 1 && f->inner > 0;
-        if (f->scale == TEGROUP_DTYPE_F32) q.scale_dtype = others[rng_int(r, 0, words ? 2 : 1)];
-        if (f->scale == TEGROUP_DTYPE_F8E8M0) q.scale_dtype = TEGROUP_DTYPE_I32;
-    }
-    q.parts = uniform && rng_chance(r, 40) ? rng_int(r, 2, 3) : 1;
-    q.outer_stride = can_stride && f->outer > 0 && (uniform || f->outer == 1) && rng_chance(r, 40); /* which: when its extents are known */
-    q.transposed = rng_chance(r, 50);
-    q.global = f->scale == TEGROUP_DTYPE_F8E4M3 && rng_chance(r, 60);
-    return q;
-}
-
-static int64_t random_width(rng *r) { return rng_chance(r, 8) ? rng_int(r, 100, 200) : rng_int(r, 1, rng_chance(r, 40) ? 40 : 18); }
-
-/* Everything as it is before a run. */
-static void remember(const problem *p) {
-    for (guarded_node *node = guarded_top; node != (guarded_node *)p->mark; node = node->older)
-        if (!node->scratch && node->copy != NULL) guarded_remember(node->data);
-}
-
-/* A problem whose operands, a NULL format leaves one as it is, mean the values of its F64 grids. */
-static void make(problem *p, rng *r, const scaling_row *fa, const scaling_row *fb, tegroup_op op, quantised q[2]) {
-    static const tegroup_dtype plain[] = {TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F16, TEGROUP_DTYPE_BF16};
-    static const tegroup_dtype outs[] = {TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F16, TEGROUP_DTYPE_BF16};
-    const int fp4 = (fa != NULL && is_fp4(fa->scaling)) || (fb != NULL && is_fp4(fb->scaling));
-    spec s = random_spec(r, op, rng_chance(r, 2) ? 150 : 10, 8);
-    const tegroup_compute compute = rng_chance(r, 30) ? TEGROUP_COMPUTE_F64 : TEGROUP_COMPUTE_F32;
-    if (s.groups > 3) s.groups = 3;
-    s.n = random_width(r);
-    s.k = random_width(r);
-    s.in = TEGROUP_DTYPE_F64;
-    s.out = compute == TEGROUP_COMPUTE_F64 && rng_chance(r, 50) ? TEGROUP_DTYPE_F64 : outs[rng_int(r, 0, 3)];
-    s.scalar_dtype = TEGROUP_DTYPE_F32;
-    if (s.row_scale_dtype != TEGROUP_DTYPE_UNSET) s.row_scale_dtype = TEGROUP_DTYPE_F32;
-    s.bias_dtype = s.bias ? TEGROUP_DTYPE_F32 : TEGROUP_DTYPE_UNSET;
-    s.gather = 0;
-    s.roundings = 3; /* of a value of each operand, and of alpha by the scales of groups */
-    if (s.m == NULL && s.rows_each > 0) s.rows_each = up(s.rows_each, 6);
-    if (op != TEGROUP_OP_WGRAD) s.n = up(s.n, 6);
-    if (fp4 || s.m == NULL || rng_chance(r, 70)) s.ng = s.kg = NULL;
-    if (s.kg != NULL) s.kg = random_widths(r, s.groups, s.k);
-    if (s.ng != NULL) s.ng = random_widths(r, s.groups, s.n);
-    problem_make(p, &s);
-    p->s.compute = p->desc.options.compute = compute;
-    for (int which = 0; which < 2; which++) {
-        const scaling_row *f = which ? fb : fa;
-        grid *t = which ? &p->b : &p->a;
-        tegroup_tensor *to = which ? &p->desc.b : &p->desc.a;
-        const int uniform = to->shape.row_sizes.encoding == TEGROUP_ENCODING_UNSET, regular = to->shape.col_sizes.encoding == TEGROUP_ENCODING_UNSET && to->shape.elements == 0;
-        if (f != NULL) {
-            q[which] = random_quantised(r, f, uniform, regular);
-            quantise_operand(p, which, &q[which], r);
-        }
-        if (f != NULL) continue;
-        /* the same places in a narrower type */
-        const tegroup_dtype dtype = compute == TEGROUP_COMPUTE_F64 && rng_chance(r, 30) ? TEGROUP_DTYPE_F64 : plain[rng_int(r, 0, 2)];
-        for (int32_t g = 0; g < s.groups; g++)
-            for (int64_t i = 0; i < t->rows[g]; i++)
-                for (int64_t j = 0; j < t->cols[g]; j++) {
-                    unsigned char *at = t->at[g] + (i * t->ld[g] + j) * 8;
-                    store(TEGROUP_DTYPE_F64, at, 0, rounded(dtype, load(TEGROUP_DTYPE_F64, at, 0)));
-                }
-        to->dtype = dtype;
-        if (dtype == TEGROUP_DTYPE_F64) continue;
-        if (to->pointers == NULL) {
-            const int64_t count = (int64_t)(guarded_find(t->tensor.data)->bytes / 8);
-            void *data = elements_new(dtype, count, 0);
-            for (int64_t i = 0; i < count; i++) store(dtype, data, i, load(TEGROUP_DTYPE_F64, t->tensor.data, i));
-            to->data = data;
-            guarded_remember(data);
-            continue;
-        }
-        void **list = (void **)guarded((size_t)s.groups * sizeof(void *));
-        for (int32_t g = 0; g < s.groups; g++) {
-            const int64_t count = (int64_t)(guarded_find(t->at[g])->bytes / 8);
-            list[g] = elements_new(dtype, count, 0);
-            for (int64_t i = 0; i < count; i++) store(dtype, list[g], i, load(TEGROUP_DTYPE_F64, t->at[g], i));
-            guarded_remember(list[g]);
-        }
-        to->pointers = list;
-        guarded_remember(list);
-    }
-    remember(p);
-}
-
-static const char *name_of(const scaling_row *f) { return f == NULL ? "plain" : tegroup_scaling_info(f->scaling)->name; }
 
 static struct { double worst; int64_t problems, elements; } totals;
 
@@ -113,7 +11,7 @@ static int run_one(uint64_t seed, const scaling_row *fa, const scaling_row *fb, 
     problem p;
     quantised q[2];
     const char *wrong = NULL;
-    make(&p, &r, fa, fb, op, q);
+    quantised_problem(&p, &r, fa, fb, op, q, 0);
     problem_reference(&p);
     if (problem_run(&p) != TEGROUP_OK) wrong = "refused";
     else {
@@ -149,22 +47,6 @@ TEST(quantised_gemm, fp64) {
     printf("%ld pairs and ops, %ld problems, %ld elements, error/bound at most %.3f\n", (long)pairs, (long)totals.problems, (long)totals.elements, totals.worst);
 }
 
-/* Bits of D, and of a bias gradient. */
-static double *results_of(const problem *p, int64_t *count) {
-    double *all = (double *)malloc(8);
-    *count = 0;
-    for (int bias = 0; bias < 2; bias++) {
-        const grid *t = bias ? &p->bias : &p->d;
-        for (int32_t g = 0; g < p->s.groups && (!bias || p->s.bias); g++)
-            for (int64_t i = 0; i < t->rows[g]; i++)
-                for (int64_t j = 0; j < t->cols[g]; j++) {
-                    all = (double *)realloc(all, (size_t)(*count + 1) * 8);
-                    all[(*count)++] = value_at(t, g, i, j);
-                }
-    }
-    return all;
-}
-
 /* The operand as a plain one of F32, in the places of its F64 grid. */
 static void widen(tegroup_tensor *to, const grid *t) {
     const int64_t count = (int64_t)(guarded_find(t->tensor.data)->bytes / 8);
@@ -191,7 +73,7 @@ TEST(quantised_gemm, bits_of_exact_values) {
         int64_t count, again;
         memset(q, 0, sizeof q);
         if ((fa == NULL && fb == NULL) || !goes(fa, fb, op)) continue;
-        make(&p, &r, fa, fb, op, q);
+        quantised_problem(&p, &r, fa, fb, op, q, 0);
         if (p.s.compute == TEGROUP_COMPUTE_F64 || q[0].global || q[1].global || (p.s.lists & 3)) { problem_release(&p); continue; }
         p.desc.options.threads = (int32_t)rng_int(&r, 1, 4);
         ASSERT_EQ(problem_run(&p), TEGROUP_OK);
@@ -230,7 +112,7 @@ static void make_tokens(problem *p, rng *r, int f, quantised q[2]) {
     for (int which = 0; which < 2; which++) {
         memset(&q[which], 0, sizeof *q);
         q[which].f = &scaling_rows[f];
-        q[which].dtype = fp8[0];
+        q[which].dtype = quantised_fp8[0];
         q[which].parts = 1;
         q[which].outer_stride = which == 0 && f != 5;
         quantise_operand(p, which, &q[which], r);
@@ -313,7 +195,7 @@ TEST(quantised_gemm, copy_that_is_read) {
         problem p;
         quantised q[2];
         char field[64];
-        make(&p, &r, f, f, op, q);
+        quantised_problem(&p, &r, f, f, op, q, 0);
         const int sums_rows = op == TEGROUP_OP_WGRAD || (which && op == TEGROUP_OP_DGRAD), cw = q[which].columnwise, scales = (int)rng_int(&r, 0, 1);
         tegroup_tensor *t = which ? &p.desc.b : &p.desc.a;
         const int64_t capacity = t->shape.rows * t->shape.cols * t->shape.groups;
@@ -400,10 +282,10 @@ TEST(quantised_gemm, memory) {
     expect(&p, TEGROUP_ERROR_NULL_ARGUMENT, "a.pointers");
     problem_release(&p);
 
-    make(&p, &r, &scaling_rows[8], &scaling_rows[8], TEGROUP_OP_FORWARD, q);
+    quantised_problem(&p, &r, &scaling_rows[8], &scaling_rows[8], TEGROUP_OP_FORWARD, q, 0);
     while (p.s.groups == 0 || p.s.lists != 0 || p.desc.a.shape.rows == 0) {
         problem_release(&p);
-        make(&p, &r, &scaling_rows[8], &scaling_rows[8], TEGROUP_OP_FORWARD, q);
+        quantised_problem(&p, &r, &scaling_rows[8], &scaling_rows[8], TEGROUP_OP_FORWARD, q, 0);
     }
     ASSERT_EQ(problem_plan(&p), TEGROUP_OK);
     ASSERT_EQ(problem_prepare(&p), TEGROUP_OK);
@@ -427,8 +309,8 @@ TEST(quantised_gemm, refusals) {
                 desc.struct_size = sizeof desc;
                 desc.op = (tegroup_op)op;
                 desc.space = TEGROUP_SPACE_HOST;
-                desc.a = tegroup_tensor_uniform(2, 8, 8, fa == NULL ? TEGROUP_DTYPE_BF16 : is_fp4(fa->scaling) ? TEGROUP_DTYPE_F4E2M1 : fp8[0], NULL);
-                desc.b = tegroup_tensor_uniform(2, 8, 8, fb == NULL ? TEGROUP_DTYPE_BF16 : is_fp4(fb->scaling) ? TEGROUP_DTYPE_F4E2M1 : fp8[1], NULL);
+                desc.a = tegroup_tensor_uniform(2, 8, 8, fa == NULL ? TEGROUP_DTYPE_BF16 : is_fp4(fa->scaling) ? TEGROUP_DTYPE_F4E2M1 : quantised_fp8[0], NULL);
+                desc.b = tegroup_tensor_uniform(2, 8, 8, fb == NULL ? TEGROUP_DTYPE_BF16 : is_fp4(fb->scaling) ? TEGROUP_DTYPE_F4E2M1 : quantised_fp8[1], NULL);
                 desc.d = tegroup_tensor_uniform(2, 8, 8, TEGROUP_DTYPE_F32, NULL);
                 desc.a.scaling = fa == NULL ? TEGROUP_SCALING_NONE : fa->scaling;
                 desc.b.scaling = fb == NULL ? TEGROUP_SCALING_NONE : fb->scaling;

@@ -578,4 +578,13 @@ TEST(scales, spoilt_snapshots_are_refused) {
     }
 }
 
+/* Kernels find a block by a shift. */
+TEST(scales, blocks_are_powers_of_two) {
+    for (int scaling = 0; scaling < TEGROUP_SCALING_COUNT; scaling++) {
+        const tegroup_scaling_facts *f = tegroup_scaling_info((tegroup_scaling)scaling);
+        ASSERT_EQ(f->block_outer & (f->block_outer - 1), 0);
+        ASSERT_EQ(f->block_inner & (f->block_inner - 1), 0);
+    }
+}
+
 TEST_MAIN()

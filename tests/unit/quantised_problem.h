@@ -1,0 +1,127 @@
+/* Random products of quantised operands, for the CPU and for GPU backends. */
+#ifndef TEGROUP_TESTS_QUANTISED_PROBLEM_H
+#define TEGROUP_TESTS_QUANTISED_PROBLEM_H
+
+#include "quantised.h"
+
+static const tegroup_dtype quantised_fp8[] = {TEGROUP_DTYPE_F8E4M3, TEGROUP_DTYPE_F8E5M2};
+
+/* What goes with what; b NULL or a NULL: not quantised. */
+SUPPORT int goes(const scaling_row *a, const scaling_row *b, tegroup_op op) {
+    if (a == NULL) return 1;
+    if (b == NULL) return op == TEGROUP_OP_WGRAD;
+    return a->scale == b->scale;
+}
+
+SUPPORT quantised random_quantised(rng *r, const scaling_row *f, int uniform, int can_stride) {
+    quantised q;
+    memset(&q, 0, sizeof q);
+    q.f = f;
+    q.dtype = is_fp4(f->scaling) ? TEGROUP_DTYPE_F4E2M1 : quantised_fp8[rng_int(r, 0, 1)];
+    if (rng_chance(r, 40)) {
+        const tegroup_dtype others[] = {TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F8E8M0, TEGROUP_DTYPE_I32};
+        const int words = f->outer == 1 && f->inner > 0;
+        if (f->scale == TEGROUP_DTYPE_F32) q.scale_dtype = others[rng_int(r, 0, words ? 2 : 1)];
+        if (f->scale == TEGROUP_DTYPE_F8E8M0) q.scale_dtype = TEGROUP_DTYPE_I32;
+    }
+    q.parts = uniform && rng_chance(r, 40) ? rng_int(r, 2, 3) : 1;
+    q.outer_stride = can_stride && f->outer > 0 && (uniform || f->outer == 1) && rng_chance(r, 40); /* which: when its extents are known */
+    q.transposed = rng_chance(r, 50);
+    q.global = f->scale == TEGROUP_DTYPE_F8E4M3 && rng_chance(r, 60);
+    return q;
+}
+
+SUPPORT int64_t random_width(rng *r) { return rng_chance(r, 8) ? rng_int(r, 100, 200) : rng_int(r, 1, rng_chance(r, 40) ? 40 : 18); }
+
+/* Everything as it is before a run. */
+SUPPORT void remember(const problem *p) {
+    for (guarded_node *node = guarded_top; node != (guarded_node *)p->mark; node = node->older)
+        if (!node->scratch && node->copy != NULL) guarded_remember(node->data);
+}
+
+/* A problem whose operands, a NULL format leaves one as it is, mean the values of its F64 grids. on_gpu: in the types that GPU
+ * backends multiply. */
+SUPPORT void quantised_problem(problem *p, rng *r, const scaling_row *fa, const scaling_row *fb, tegroup_op op, quantised q[2], int on_gpu) {
+    static const tegroup_dtype plain[] = {TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F16, TEGROUP_DTYPE_BF16};
+    static const tegroup_dtype outs[] = {TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F16, TEGROUP_DTYPE_BF16};
+    const int fp4 = (fa != NULL && is_fp4(fa->scaling)) || (fb != NULL && is_fp4(fb->scaling));
+    const int f32_scales = (fa == NULL || fa->scale == TEGROUP_DTYPE_F32) && (fb == NULL || fb->scale == TEGROUP_DTYPE_F32);
+    spec s = random_spec(r, op, rng_chance(r, on_gpu ? 20 : 2) ? 150 : on_gpu ? 12 : 10, 8);
+    const tegroup_compute compute = !on_gpu && rng_chance(r, 30) ? TEGROUP_COMPUTE_F64 : TEGROUP_COMPUTE_F32;
+    if (s.groups > 3) s.groups = 3;
+    s.n = random_width(r);
+    s.k = random_width(r);
+    s.in = TEGROUP_DTYPE_F64;
+    s.out = compute == TEGROUP_COMPUTE_F64 && rng_chance(r, 50) ? TEGROUP_DTYPE_F64 : outs[rng_int(r, 0, 3)];
+    s.scalar_dtype = TEGROUP_DTYPE_F32;
+    if (s.row_scale_dtype != TEGROUP_DTYPE_UNSET) s.row_scale_dtype = TEGROUP_DTYPE_F32;
+    s.bias_dtype = s.bias ? TEGROUP_DTYPE_F32 : TEGROUP_DTYPE_UNSET;
+    s.gather = 0;
+    s.roundings = 3; /* of a value of each operand, and of alpha by the scales of groups */
+    if (s.m == NULL && s.rows_each > 0) s.rows_each = up(s.rows_each, 6);
+    if (op != TEGROUP_OP_WGRAD) s.n = up(s.n, 6);
+    if (fp4 || s.m == NULL || rng_chance(r, 70)) s.ng = s.kg = NULL;
+    if (s.kg != NULL) s.kg = random_widths(r, s.groups, s.k);
+    if (s.ng != NULL) s.ng = random_widths(r, s.groups, s.n);
+    problem_make(p, &s);
+    p->s.compute = p->desc.options.compute = compute;
+    for (int which = 0; which < 2; which++) {
+        const scaling_row *f = which ? fb : fa;
+        grid *t = which ? &p->b : &p->a;
+        tegroup_tensor *to = which ? &p->desc.b : &p->desc.a;
+        const int uniform = to->shape.row_sizes.encoding == TEGROUP_ENCODING_UNSET, regular = to->shape.col_sizes.encoding == TEGROUP_ENCODING_UNSET && to->shape.elements == 0;
+        if (f != NULL) {
+            q[which] = random_quantised(r, f, uniform, regular);
+            quantise_operand(p, which, &q[which], r);
+        }
+        if (f != NULL) continue;
+        /* the same places in a narrower type */
+        const tegroup_dtype dtype = compute == TEGROUP_COMPUTE_F64 && rng_chance(r, 30) ? TEGROUP_DTYPE_F64 : plain[on_gpu ? (f32_scales ? rng_int(r, 1, 2) : 2) : rng_int(r, 0, 2)];
+        for (int32_t g = 0; g < s.groups; g++)
+            for (int64_t i = 0; i < t->rows[g]; i++)
+                for (int64_t j = 0; j < t->cols[g]; j++) {
+                    unsigned char *at = t->at[g] + (i * t->ld[g] + j) * 8;
+                    store(TEGROUP_DTYPE_F64, at, 0, rounded(dtype, load(TEGROUP_DTYPE_F64, at, 0)));
+                }
+        to->dtype = dtype;
+        if (dtype == TEGROUP_DTYPE_F64) continue;
+        if (to->pointers == NULL) {
+            const int64_t count = (int64_t)(guarded_find(t->tensor.data)->bytes / 8);
+            void *data = elements_new(dtype, count, 0);
+            for (int64_t i = 0; i < count; i++) store(dtype, data, i, load(TEGROUP_DTYPE_F64, t->tensor.data, i));
+            to->data = data;
+            guarded_remember(data);
+            continue;
+        }
+        void **list = (void **)guarded((size_t)s.groups * sizeof(void *));
+        for (int32_t g = 0; g < s.groups; g++) {
+            const int64_t count = (int64_t)(guarded_find(t->at[g])->bytes / 8);
+            list[g] = elements_new(dtype, count, 0);
+            for (int64_t i = 0; i < count; i++) store(dtype, list[g], i, load(TEGROUP_DTYPE_F64, t->at[g], i));
+            guarded_remember(list[g]);
+        }
+        to->pointers = list;
+        guarded_remember(list);
+    }
+    remember(p);
+}
+
+SUPPORT const char *name_of(const scaling_row *f) { return f == NULL ? "plain" : tegroup_scaling_info(f->scaling)->name; }
+
+/* Bits of D, and of a bias gradient. */
+SUPPORT double *results_of(const problem *p, int64_t *count) {
+    double *all = (double *)malloc(8);
+    *count = 0;
+    for (int bias = 0; bias < 2; bias++) {
+        const grid *t = bias ? &p->bias : &p->d;
+        for (int32_t g = 0; g < p->s.groups && (!bias || p->s.bias); g++)
+            for (int64_t i = 0; i < t->rows[g]; i++)
+                for (int64_t j = 0; j < t->cols[g]; j++) {
+                    all = (double *)realloc(all, (size_t)(*count + 1) * 8);
+                    all[(*count)++] = value_at(t, g, i, j);
+                }
+    }
+    return all;
+}
+
+#endif
