@@ -14,34 +14,35 @@
  *   [4]  cuda/rows.h              Rows on the GPU
  *   [5]  cuda/activation_epilogue.h Activations in epilogues
  *   [6]  layer/activation_cuda.h  Activation kernels
- *   [7]  moe/count_cuda.h         Counts of groups: kernels
- *   [8]  moe/router_batch_cuda.h  Router: a warp's batch of tokens
- *   [9]  moe/router_choice_cuda.h Router kernels: the choice
- *   [10] moe/router_gradient_cuda.h Router kernels: the gradient
- *   [11] moe/router_cuda.h        Router launches
- *   [12] moe/permutation_cuda.h   Permute and combine kernels
- *   [13] gemm/validate_cuda.h     Validate kernels
- *   [14] cuda/call.h              GPU calls
- *   [15] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
- *   [16] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
- *   [17] cuda/cublaslt_grouped.h  cublaslt_grouped
- *   [18] cuda/cublaslt_loop.h     cublaslt_loop
- *   [19] cuda/portable_tiles.h    Portable GEMM: tiles
- *   [20] cuda/portable.h          Portable GEMM: the kernels
- *   [21] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
- *   [22] cuda/portable_plan.h     Portable GEMM: plan and launch
- *   [23] cuda/hopper.h            Hopper's instructions
- *   [24] cuda/sm90_tiles.h        Hopper GEMM: tiles
- *   [25] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
- *   [26] cuda/sm90_epilogue.h     Hopper GEMM: the epilogue
- *   [27] cuda/sm90_block.h        Hopper GEMM: a block
- *   [28] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
- *   [29] cuda/sm90_store.h        Hopper GEMM: results from shared memory
- *   [30] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
- *   [31] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
- *   [32] cuda/sm90_plan.h         Hopper GEMM: plan and launch
- *   [33] gemm/machine_cuda.h      The GPU and the library at hand
- *   [34] gemm/tune_cuda.h         GPU backends: choosing an algorithm
+ *   [7]  layer/quantize_cuda.h    Quantise and dequantise: kernels
+ *   [8]  moe/count_cuda.h         Counts of groups: kernels
+ *   [9]  moe/router_batch_cuda.h  Router: a warp's batch of tokens
+ *   [10] moe/router_choice_cuda.h Router kernels: the choice
+ *   [11] moe/router_gradient_cuda.h Router kernels: the gradient
+ *   [12] moe/router_cuda.h        Router launches
+ *   [13] moe/permutation_cuda.h   Permute and combine kernels
+ *   [14] gemm/validate_cuda.h     Validate kernels
+ *   [15] cuda/call.h              GPU calls
+ *   [16] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
+ *   [17] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
+ *   [18] cuda/cublaslt_grouped.h  cublaslt_grouped
+ *   [19] cuda/cublaslt_loop.h     cublaslt_loop
+ *   [20] cuda/portable_tiles.h    Portable GEMM: tiles
+ *   [21] cuda/portable.h          Portable GEMM: the kernels
+ *   [22] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
+ *   [23] cuda/portable_plan.h     Portable GEMM: plan and launch
+ *   [24] cuda/hopper.h            Hopper's instructions
+ *   [25] cuda/sm90_tiles.h        Hopper GEMM: tiles
+ *   [26] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
+ *   [27] cuda/sm90_epilogue.h     Hopper GEMM: the epilogue
+ *   [28] cuda/sm90_block.h        Hopper GEMM: a block
+ *   [29] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
+ *   [30] cuda/sm90_store.h        Hopper GEMM: results from shared memory
+ *   [31] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
+ *   [32] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
+ *   [33] cuda/sm90_plan.h         Hopper GEMM: plan and launch
+ *   [34] gemm/machine_cuda.h      The GPU and the library at hand
+ *   [35] gemm/tune_cuda.h         GPU backends: choosing an algorithm
  */
 
 /* ==== [1] Guards and version (src/cuda/guards.h) ==== */
@@ -1191,9 +1192,14 @@ static inline tegroup_status tegroup_impl_cuda_activation_backward(const tegroup
 }
 #endif /* TEGROUP_NO_BACKWARD */
 #endif /* TEGROUP_NO_ACTIVATION */
+#if !defined(TEGROUP_NO_FP8)
+
+/* ==== [7] Quantise and dequantise: kernels (src/layer/quantize_cuda.h) ==== */
+
+#endif /* TEGROUP_NO_FP8 */
 #if !defined(TEGROUP_NO_MOE)
 
-/* ==== [7] Counts of groups: kernels (src/moe/count_cuda.h) ==== */
+/* ==== [8] Counts of groups: kernels (src/moe/count_cuda.h) ==== */
 
 /* The element of a matrix of slots where a slot lies. */
 static __device__ __forceinline__ int64_t tegroup_impl_slot_at(const tegroup_matrix &m, int64_t slot) {
@@ -1275,7 +1281,7 @@ static inline tegroup_status tegroup_impl_cuda_count(const tegroup_count_desc *d
                                     "stream", "the kernel must launch", error);
 }
 
-/* ==== [8] Router: a warp's batch of tokens (src/moe/router_batch_cuda.h) ==== */
+/* ==== [9] Router: a warp's batch of tokens (src/moe/router_batch_cuda.h) ==== */
 
 /* A warp takes a batch of tokens at a time. LANES lanes compute a token's softmax in registers, TURNS tokens one after
  * another; quad q of a token's experts is in the registers of lane q % LANES. To choose, the lanes share out the batch:
@@ -1698,7 +1704,7 @@ template <int UNIT> struct tegroup_impl_router_slots {
     }
 };
 
-/* ==== [9] Router kernels: the choice (src/moe/router_choice_cuda.h) ==== */
+/* ==== [10] Router kernels: the choice (src/moe/router_choice_cuda.h) ==== */
 
 /* Whether logits may differ although probabilities are equal. last: the smallest chosen probability; sum: what
  * exp(logit - largest) was divided by; halves: every logit of the batch has at most the 11 significant bits of a half.
@@ -2089,7 +2095,7 @@ static __global__ void __launch_bounds__(1024)
     if (thread == 0) *desc.balance_loss = desc.balance_coefficient * desc.experts * part[0];
 }
 
-/* ==== [10] Router kernels: the gradient (src/moe/router_gradient_cuda.h) ==== */
+/* ==== [11] Router kernels: the gradient (src/moe/router_gradient_cuda.h) ==== */
 
 /* What the balance loss adds to the gradient of a quad of probabilities, the same in every row. */
 template <typename REAL>
@@ -2285,7 +2291,7 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
     tegroup_impl_router_store_done();
 }
 
-/* ==== [11] Router launches (src/moe/router_cuda.h) ==== */
+/* ==== [12] Router launches (src/moe/router_cuda.h) ==== */
 
 /* How the rows of a matrix may be read. */
 static inline tegroup_impl_router_access tegroup_impl_cuda_router_access(const tegroup_matrix *m, int is_f64) {
@@ -2420,7 +2426,7 @@ static inline tegroup_status tegroup_impl_cuda_router_backward(const tegroup_rou
 }
 #endif /* TEGROUP_NO_BACKWARD */
 
-/* ==== [12] Permute and combine kernels (src/moe/permutation_cuda.h) ==== */
+/* ==== [13] Permute and combine kernels (src/moe/permutation_cuda.h) ==== */
 
 /* The moves of a unit's rows. One lane of a warp computes each move and hands it to all lanes. */
 template <typename REAL> struct tegroup_impl_moves {
@@ -2957,7 +2963,7 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
 }
 #endif /* TEGROUP_NO_MOE */
 
-/* ==== [13] Validate kernels (src/gemm/validate_cuda.h) ==== */
+/* ==== [14] Validate kernels (src/gemm/validate_cuda.h) ==== */
 
 /* Checks the sizes in one block, which also initializes the result. */
 static __global__ void __launch_bounds__(1024)
@@ -3089,7 +3095,7 @@ static inline tegroup_status tegroup_impl_cuda_validate(const tegroup_validate_d
     return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }
 
-/* ==== [14] GPU calls (src/cuda/call.h) ==== */
+/* ==== [15] GPU calls (src/cuda/call.h) ==== */
 
 /* What a product's kernels are given, as one kernel parameter. */
 typedef struct tegroup_impl_gpu_call {
@@ -3351,7 +3357,7 @@ static inline tegroup_status tegroup_impl_cuda_rest(const tegroup_impl_gpu_call 
 }
 #if !defined(TEGROUP_NO_CUBLASLT)
 
-/* ==== [15] cuBLASLt: functions, descriptors, algorithms (src/cuda/cublaslt.h) ==== */
+/* ==== [16] cuBLASLt: functions, descriptors, algorithms (src/cuda/cublaslt.h) ==== */
 
 #if !defined(_WIN32)
 #include <dlfcn.h>
@@ -3623,7 +3629,7 @@ static inline tegroup_status tegroup_impl_lt_take(tegroup_plan *plan, const tegr
     return TEGROUP_OK;
 }
 
-/* ==== [16] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
+/* ==== [17] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
 
 /* Writes the result of a group that is hidden from cuBLASLt: NaN, or beta * C. Without a C beta is 0. */
 static __device__ inline void tegroup_impl_write_alone(const tegroup_impl_result &p, tegroup_dtype dtype, float beta,
@@ -3662,7 +3668,7 @@ static __global__ void __launch_bounds__(128)
     }
 }
 
-/* ==== [17] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
+/* ==== [18] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
 
 /* Describes the grouped matmul over the set-up's arrays. */
 static inline int tegroup_impl_lt_grouped(const tegroup_cublaslt_functions *f, const tegroup_plan *plan,
@@ -3857,7 +3863,7 @@ static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *pl
     return tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take the planned product", error);
 }
 
-/* ==== [18] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
+/* ==== [19] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
 
 /* One algorithm serves every group. The plan chooses it, for a group of the mean size, from those that do not split k.
  * So a call does not run the heuristic, which takes tens of microseconds a shape, and a row's bits do not depend on its
@@ -4140,7 +4146,7 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
 #endif /* TEGROUP_NO_CUBLASLT */
 #if !defined(TEGROUP_NO_PORTABLE)
 
-/* ==== [19] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
+/* ==== [20] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
 
 /* One family of kernels for every GPU from SM80 on: a persistent grid walks the groups' tiles, loads by cp.async into a
  * ring of swizzled pipeline stages, and multiplies with ldmatrix and mma.sync (PTX ISA 8.0, sections 9.7.8.22 and
@@ -4393,7 +4399,7 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
     __device__ __forceinline__ void advance(int64_t row_bytes) { from += ALONG_K ? TILE_K * 2 : TILE_K * row_bytes; }
 };
 
-/* ==== [20] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
+/* ==== [21] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
 
 /* ---- storing ---- */
 
@@ -4909,7 +4915,7 @@ static __global__ void __launch_bounds__(128)
 }
 #endif
 
-/* ==== [21] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
+/* ==== [22] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
 
 /* Plain FMA: 64 x 64 tiles, 4 x 4 elements a thread, and one chain of FMAs over k for each element. MIXED: B is of F16
  * or BF16, and widened, exactly, on its way to shared memory. Its steps are of twice as many k, so that as many bytes
@@ -4968,7 +4974,7 @@ static __global__ void __launch_bounds__(256)
     }
 }
 
-/* ==== [22] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
+/* ==== [23] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
 
 /* A kernel row: one kernel of the family, for BF16 and for FP16. Tiles of up to 128 rows fit SM86, 89 and 120, whose
  * blocks have 99 KB of shared memory for the ring and what the kernel itself declares, less than 2.4 KB. The 256-row
@@ -5155,7 +5161,7 @@ static inline tegroup_status tegroup_impl_portable_gemm_fused(const tegroup_plan
 #endif /* TEGROUP_NO_PORTABLE */
 #if !defined(TEGROUP_NO_SM90)
 
-/* ==== [23] Hopper's instructions (src/cuda/hopper.h) ==== */
+/* ==== [24] Hopper's instructions (src/cuda/hopper.h) ==== */
 
 /* mbarriers, TMA and wgmma as PTX ISA 8.0 and later describe them (sections 9.7.13.15, 9.7.9.27 and 9.7.15). They
  * assemble for sm_90a only; TEGROUP_IMPL_HOPPER is 1 in the compiler pass for that architecture. */
@@ -5370,7 +5376,7 @@ TEGROUP_IMPL_WGMMA_OF(64, TEGROUP_IMPL_SUMS_32, "32", "33", "34", "35, %36", TEG
 #undef TEGROUP_IMPL_F4
 #endif
 
-/* ==== [24] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
+/* ==== [25] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
 
 /* A persistent kernel of three warpgroups. In the first, one warp schedules tiles, one thread loads operands by TMA
  * into a ring of pipeline stages, and two threads store results by TMA. The other two warpgroups multiply by wgmma:
@@ -5519,7 +5525,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_rest {
     int32_t picked_a[128], picked_b[TEGROUP_IMPL_SM90_LINES];
 };
 
-/* ==== [25] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
+/* ==== [26] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* One warp of each block finds the block's tiles. It walks the groups 32 at a time, one for each lane. Tiles of equal
@@ -5870,7 +5876,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
 };
 #endif
 
-/* ==== [26] Hopper GEMM: the epilogue (src/cuda/sm90_epilogue.h) ==== */
+/* ==== [27] Hopper GEMM: the epilogue (src/cuda/sm90_epilogue.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* ---- C and bias ---- */
@@ -6078,7 +6084,7 @@ static __device__ __forceinline__ float tegroup_impl_sm90_differentiate(const te
 }
 #endif
 
-/* ==== [27] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
+/* ==== [28] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* A block is a chain of four classes, each the base of the next: what the warps share, loader, storer, multiplier. (If
@@ -6206,7 +6212,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
 };
 #endif
 
-/* ==== [28] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
+/* ==== [29] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_block<SHAPE> {
@@ -6423,7 +6429,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
 };
 #endif
 
-/* ==== [29] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
+/* ==== [30] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_loader<SHAPE> {
@@ -6584,7 +6590,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
 };
 #endif
 
-/* ==== [30] Hopper GEMM: the multiplying warpgroups, and the kernel (src/cuda/sm90_multiply.h) ==== */
+/* ==== [31] Hopper GEMM: the multiplying warpgroups, and the kernel (src/cuda/sm90_multiply.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegroup_impl_sm90_storer<SHAPE> {
@@ -6979,7 +6985,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
 #endif
 }
 
-/* ==== [31] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
+/* ==== [32] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
 
 /* The code of a kernel row. */
 typedef struct tegroup_impl_sm90_code {
@@ -7063,7 +7069,7 @@ static inline tegroup_status tegroup_impl_sm90_choices(const tegroup_plan *plan,
     return TEGROUP_OK;
 }
 
-/* ==== [32] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
+/* ==== [33] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
 
 static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_planned_row(const tegroup_plan *plan) {
     return tegroup_impl_sm90_row_of((int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ROW]);
@@ -7368,7 +7374,7 @@ static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, co
 }
 #endif /* TEGROUP_NO_SM90 */
 
-/* ==== [33] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
+/* ==== [34] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
 
 #if defined(TEGROUP_NO_CUBLASLT)
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *) { return 0; }
@@ -7400,7 +7406,7 @@ static inline tegroup_status tegroup_impl_cuda_check_device(const tegroup_plan *
     return TEGROUP_OK;
 }
 
-/* ==== [34] GPU backends: choosing an algorithm (src/gemm/tune_cuda.h) ==== */
+/* ==== [35] GPU backends: choosing an algorithm (src/gemm/tune_cuda.h) ==== */
 
 static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *kind, tegroup_error *error) {
     cudaDeviceProp properties;

@@ -35,5 +35,10 @@
 #else
 #define TEGROUP_IMPL_MOE_KERNELS TEGROUP_IMPL_KERNELS
 #endif
+#if defined(TEGROUP_NO_FP8)
+#define TEGROUP_IMPL_FP8_KERNELS 0
+#else
+#define TEGROUP_IMPL_FP8_KERNELS TEGROUP_IMPL_KERNELS
+#endif
 
 /* Stop here if you only want the API. */

@@ -29,6 +29,9 @@
 #if defined(TEGROUP_NO_ROUTER) || defined(TEGROUP_NO_PERMUTATION)
 #error "tegroup: router and permutation have one switch, TEGROUP_NO_MOE"
 #endif
+#if defined(TEGROUP_NO_F8) || defined(TEGROUP_NO_QUANTIZE)
+#error "tegroup: the switch is spelt TEGROUP_NO_FP8"
+#endif
 #if defined(TEGROUP_NO_HOPPER)
 #error "tegroup: the switch is spelt TEGROUP_NO_SM90"
 #endif
@@ -48,6 +51,7 @@
  *     TEGROUP_NO_BACKWARD    of both kinds those of dgrad and wgrad, and whatever else only a backward pass runs
  *     TEGROUP_NO_ACTIVATION  activations
  *     TEGROUP_NO_MOE         counts, router, permutation, permute and combine
+ *     TEGROUP_NO_FP8         quantise and dequantise
  *     TEGROUP_NO_CUDA        all of them: nvcc does not pull in tegroup_cuda.cuh
  *
  * docs/lab/compile-time.md has the seconds of each. */

@@ -1,0 +1,4 @@
+/* ---- Quantise and dequantise: kernels ---- */
+
+#pragma once
+
