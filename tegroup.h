@@ -43,67 +43,71 @@
  *   [10] core/gemm_types.h        Grouped GEMM
  *   [11] core/plan_types.h        Plan and explain
  *   [12] core/validation_types.h  Validation
- *   [13] core/activation_types.h  Gated activations
- *   [14] layer/quantize_types.h   Quantise and dequantise
- *   [15] layer/linear_types.h     Grouped linear
- *   [16] layer/mlp_types.h        Grouped MLP
- *   [17] layer/chain_types.h      Op chain
- *   [18] moe/routing_types.h      MoE operations
- *   [19] base/linkage.h           Linkage of the functions
- *   [20] api/functions.h          Functions
- *   [21] base/build.h             What this build has
- *   [22] base/arithmetic.h        Arithmetic
- *   [23] base/rules.h             Rules
- *   [24] base/threads.h           Threads
- *   [25] formats/dtype.h          Types by their bits
- *   [26] core/names.h             Names and texts
- *   [27] core/constructors.h      Constructors
- *   [28] formats/convert.h        Conversions
- *   [29] formats/scale_rule.h     Scale rules
- *   [30] formats/scale_layout.h   Scale layouts
- *   [31] core/layout.h            Layout arithmetic
- *   [32] core/tensor.h            What the fields of a tensor say
- *   [33] core/scale_grid.h        Where a group's scales and its copies are
- *   [34] core/checks.h            Checks of tensors and matrices
- *   [35] core/apart.h             What a call writes lies apart
- *   [36] core/prepare.h           Prepare
- *   [37] core/problem.h           The problem of a GEMM
- *   [38] core/backend_table.h     Backend and quirk tables
- *   [39] core/numerics.h          What decides the bits of a result
- *   [40] core/choice.h            What a plan chooses
- *   [41] core/product.h           The product of one group
- *   [42] core/epilogue.h          An activation in an epilogue
- *   [43] gemm/prepare.h           Prepare a snapshot
- *   [44] cpu/rows.h               Rows
- *   [45] cpu/gemm_kernel.h        CPU GEMM kernel
- *   [46] cuda/cublaslt_setup.h    Set-up of a grouped cuBLASLt matmul
- *   [47] cuda/sm90_kernels.h      Hopper GEMM: the table of kernels
- *   [48] cuda/sm90_balance.h      Hopper GEMM: what tiles cost, and which block is done first
- *   [49] cuda/sm90_choice.h       Hopper GEMM: which kernel a plan takes
- *   [50] gemm/backends.h          The backends, a row of functions each
- *   [51] gemm/verdicts.h          What each backend can do
- *   [52] gemm/plan.h              Explain and plan
- *   [53] cpu/gemm.h               CPU GEMM
- *   [54] gemm/check.h             What a call checks
- *   [55] gemm/run.h               Run
- *   [56] gemm/tune.h              Tune, save and load a plan
- *   [57] cpu/real.h               Formulas
- *   [58] core/activation_formulas.h Activation formulas
- *   [59] layer/activation.h       Activations
- *   [60] layer/quantize_rules.h   Quantise and dequantise: rules
- *   [61] layer/quantize.h         Quantise and dequantise
- *   [62] layer/linear.h           Grouped linear layer
- *   [63] layer/mlp_rules.h        Grouped MLP: tensors and rules
- *   [64] layer/mlp_plan.h         Grouped MLP: plan
- *   [65] layer/mlp.h              Grouped MLP: calls
- *   [66] layer/chain_rules.h      Op chain: rules and buffers
- *   [67] layer/chain_ops.h        Op chain: ops as layers
- *   [68] layer/chain_plan.h       Op chain: plan
- *   [69] layer/chain.h            Op chain: calls
- *   [70] gemm/validate.h          Validate
- *   [71] moe/count.h              Counts of groups
- *   [72] moe/router.h             Router
- *   [73] moe/permutation.h        Permute and combine
+ *   [13] core/scale_convert_types.h Scales in another layout
+ *   [14] core/activation_types.h  Gated activations
+ *   [15] layer/quantize_types.h   Quantise and dequantise
+ *   [16] layer/linear_types.h     Grouped linear
+ *   [17] layer/mlp_types.h        Grouped MLP
+ *   [18] layer/chain_types.h      Op chain
+ *   [19] moe/routing_types.h      MoE operations
+ *   [20] base/linkage.h           Linkage of the functions
+ *   [21] api/functions.h          Functions
+ *   [22] base/build.h             What this build has
+ *   [23] base/arithmetic.h        Arithmetic
+ *   [24] base/rules.h             Rules
+ *   [25] base/threads.h           Threads
+ *   [26] formats/dtype.h          Types by their bits
+ *   [27] core/names.h             Names and texts
+ *   [28] core/constructors.h      Constructors
+ *   [29] formats/convert.h        Conversions
+ *   [30] formats/scale_rule.h     Scale rules
+ *   [31] formats/scale_layout.h   Scale layouts
+ *   [32] core/layout.h            Layout arithmetic
+ *   [33] core/tensor.h            What the fields of a tensor say
+ *   [34] core/scale_grid.h        Where a group's scales and its copies are
+ *   [35] core/checks.h            Checks of tensors and matrices
+ *   [36] core/tensor_layout.h     Bytes of a tensor
+ *   [37] core/scale_convert.h     Scales in another layout: one group, one scale
+ *   [38] core/apart.h             What a call writes lies apart
+ *   [39] core/prepare.h           Prepare
+ *   [40] core/problem.h           The problem of a GEMM
+ *   [41] core/backend_table.h     Backend and quirk tables
+ *   [42] core/numerics.h          What decides the bits of a result
+ *   [43] core/choice.h            What a plan chooses
+ *   [44] core/product.h           The product of one group
+ *   [45] core/epilogue.h          An activation in an epilogue
+ *   [46] gemm/prepare.h           Prepare a snapshot
+ *   [47] cpu/rows.h               Rows
+ *   [48] cpu/gemm_kernel.h        CPU GEMM kernel
+ *   [49] cuda/cublaslt_setup.h    Set-up of a grouped cuBLASLt matmul
+ *   [50] cuda/sm90_kernels.h      Hopper GEMM: the table of kernels
+ *   [51] cuda/sm90_balance.h      Hopper GEMM: what tiles cost, and which block is done first
+ *   [52] cuda/sm90_choice.h       Hopper GEMM: which kernel a plan takes
+ *   [53] gemm/backends.h          The backends, a row of functions each
+ *   [54] gemm/verdicts.h          What each backend can do
+ *   [55] gemm/plan.h              Explain and plan
+ *   [56] cpu/gemm.h               CPU GEMM
+ *   [57] gemm/check.h             What a call checks
+ *   [58] gemm/run.h               Run
+ *   [59] gemm/tune.h              Tune, save and load a plan
+ *   [60] cpu/real.h               Formulas
+ *   [61] core/activation_formulas.h Activation formulas
+ *   [62] layer/activation.h       Activations
+ *   [63] layer/quantize_rules.h   Quantise and dequantise: rules
+ *   [64] layer/quantize.h         Quantise and dequantise
+ *   [65] layer/linear.h           Grouped linear layer
+ *   [66] layer/mlp_rules.h        Grouped MLP: tensors and rules
+ *   [67] layer/mlp_plan.h         Grouped MLP: plan
+ *   [68] layer/mlp.h              Grouped MLP: calls
+ *   [69] layer/chain_rules.h      Op chain: rules and buffers
+ *   [70] layer/chain_ops.h        Op chain: ops as layers
+ *   [71] layer/chain_plan.h       Op chain: plan
+ *   [72] layer/chain.h            Op chain: calls
+ *   [73] gemm/validate.h          Validate
+ *   [74] gemm/scale_convert.h     Scales in another layout
+ *   [75] moe/count.h              Counts of groups
+ *   [76] moe/router.h             Router
+ *   [77] moe/permutation.h        Permute and combine
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
@@ -495,6 +499,14 @@ typedef struct tegroup_tensor {
  * scale_dtype I32, where a scale covers one row of a block: the word has the exponents of inner blocks 4 w .. 4 w + 3,
  * the first in its lowest byte. Its default packing is DeepGEMM's [ceil(inner blocks / 4), outer up to 4], the outer
  * index contiguous; strides then count words, along `inner` from w to w + 1. */
+
+/* The copies of a tensor that something is about, as bits. */
+typedef enum tegroup_copies {
+    TEGROUP_COPIES_UNSET      = 0,
+    TEGROUP_COPIES_ROWWISE    = 1,
+    TEGROUP_COPIES_COLUMNWISE = 2,
+    TEGROUP_COPIES_BOTH       = 3
+} tegroup_copies;
 
 /* A plain matrix [rows, cols] for what surrounds the grouped products. */
 typedef struct tegroup_matrix {
@@ -967,7 +979,32 @@ typedef struct tegroup_validate_desc {
     tegroup_validation *result;      /* out */
 } tegroup_validate_desc;
 
-/* ==== [13] Gated activations (src/core/activation_types.h) ==== */
+/* ==== [13] Scales in another layout (src/core/scale_convert_types.h) ==== */
+
+/* The scales of `from`, stored as `to` says: other strides or the default packing, other parts of a buffer, another
+ * scale_dtype, rows that lie elsewhere. Of each group, part, outer block and inner block that both have, the scale is
+ * copied. What else the default packing of `to` stores (padding; blocks of rows that `from` lacks) becomes 0, in F8E8M0
+ * and I32 the byte 0. With strides a word of I32 is written whole, and nothing lies between that would be.
+ *
+ * Values stay what they are: the same type; BF16 to F32; F8E8M0 and I32 to each other and to BF16 or F32; F32 and BF16
+ * to F8E8M0 or I32, if they are powers of two, 2^-127 to 2^127, or NaN. One that is not is an error on the host, and
+ * nothing is written; on the device it becomes NaN, the byte 255. F32 to BF16 would round, and is UNSUPPORTED.
+ *
+ * The tensors have one scaling, one number of groups, columns and parts. Where both are uniform, their rows are equal;
+ * where both are ragged, those of each group, and where one is, its groups have no more rows than the uniform one: on
+ * the host another case is an error, on the device the lesser number counts. Data is not looked at, and may be NULL. A
+ * device snapshot that does not fit its tensor leads to nothing written. Needs no workspace, bitwise repeatable. */
+typedef struct tegroup_scale_convert_desc {
+    size_t         struct_size; /* sizeof(tegroup_scale_convert_desc)                                            */
+    tegroup_space  space;       /* of scales, snapshots and lists (pointers_space must equal it); required       */
+    int32_t        columnwise;  /* 0 = scale_inv (scale_pointers), 1 = columnwise_scale_inv (its list)           */
+    tegroup_tensor from;        /* in   aligned to its scales' elements                                          */
+    tegroup_tensor to;          /* out  likewise; must not overlap what is read                                  */
+    int32_t        threads;     /* on the host, at most so many; 0 = all that OpenMP gives, 1 without OpenMP. Only
+                                   time depends on it                                                            */
+} tegroup_scale_convert_desc;
+
+/* ==== [14] Gated activations (src/core/activation_types.h) ==== */
 
 /* Gated kinds take pairs of gate and up, [rows, 2 width] -> [rows, width]; the others [rows, width] -> [rows, width],
  * and their input is called gate here, too. sigmoid(x) = 1 / (1 + exp(-x)); Phi is the standard normal distribution
@@ -1032,7 +1069,7 @@ typedef struct tegroup_activation_backward_desc {
     int32_t            threads;        /* likewise                                                                */
 } tegroup_activation_backward_desc;
 
-/* ==== [14] Quantise and dequantise (src/layer/quantize_types.h) ==== */
+/* ==== [15] Quantise and dequantise (src/layer/quantize_types.h) ==== */
 
 /* output = input, each block of values by the scale that rule gives for it. Written are those copies of output whose
  * elements or scales have an address: the rowwise one (data or pointers, scale_inv or scale_pointers), quantised along
@@ -1100,7 +1137,7 @@ typedef struct tegroup_dequantize_desc {
     int32_t        threads;     /* likewise                                                                       */
 } tegroup_dequantize_desc;
 
-/* ==== [15] Grouped linear (src/layer/linear_types.h) ==== */
+/* ==== [16] Grouped linear (src/layer/linear_types.h) ==== */
 
 /* How the weights of a layer with k inputs and n outputs lie, and their gradient with them. */
 typedef enum tegroup_weight_layout {
@@ -1169,7 +1206,7 @@ typedef struct tegroup_linear_plan {
     tegroup_plan   grad_row_scale;
 } tegroup_linear_plan;
 
-/* ==== [16] Grouped MLP (src/layer/mlp_types.h) ==== */
+/* ==== [17] Grouped MLP (src/layer/mlp_types.h) ==== */
 
 /* Who computes the activation. The bits are the same either way: what a product gives is rounded to its stored type
  * first. */
@@ -1312,7 +1349,7 @@ typedef enum tegroup_mlp_memory {
     TEGROUP_MLP_SAVED_BY_DGRAD    = 4
 } tegroup_mlp_memory;
 
-/* ==== [17] Op chain (src/layer/chain_types.h) ==== */
+/* ==== [18] Op chain (src/layer/chain_types.h) ==== */
 
 #define TEGROUP_CHAIN_MAX_OPS 8
 #define TEGROUP_CHAIN_MAX_VALUES 9 /* what ops read and write: one more */
@@ -1441,7 +1478,7 @@ typedef enum tegroup_chain_memory {
     TEGROUP_CHAIN_SAVED        = 2
 } tegroup_chain_memory;
 
-/* ==== [18] MoE operations (src/moe/routing_types.h) ==== */
+/* ==== [19] MoE operations (src/moe/routing_types.h) ==== */
 
 /* Counts of groups from labels: counts[g] = how many labels are g, offsets[g] = the sum of the counts before g. A label
  * outside 0 .. groups-1 (-1: dropped) is in no group. Either output is what tegroup_prepare reads as COUNTS or as
@@ -1580,7 +1617,7 @@ typedef struct tegroup_combine_backward_desc {
 #if (defined(TEGROUP_IMPLEMENTATION) || defined(TEGROUP_EXTERN)) && !defined(TEGROUP_FUNCTIONS_INCLUDED)
 #define TEGROUP_FUNCTIONS_INCLUDED
 
-/* ==== [19] Linkage of the functions (src/base/linkage.h) ==== */
+/* ==== [20] Linkage of the functions (src/base/linkage.h) ==== */
 
 #if !defined(TEGROUP_EXTERN)
 #define TEGROUP_IMPL_STATIC_FUNCTIONS
@@ -1592,7 +1629,7 @@ typedef struct tegroup_combine_backward_desc {
 #endif
 #define TEGROUP_API_STATUS TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status /* to be read by the caller */
 
-/* ==== [20] Functions (src/api/functions.h) ==== */
+/* ==== [21] Functions (src/api/functions.h) ==== */
 
 /* Every function is safe to call from several threads at once on different memory (and streams and events of a
  * descriptor). Those that return a status write nothing when it is not TEGROUP_OK, except *error, which may be NULL,
@@ -1640,10 +1677,19 @@ TEGROUP_API_STATUS tegroup_scale_shape(tegroup_scaling scaling, int32_t columnwi
 TEGROUP_API int64_t tegroup_scale_index(tegroup_scaling scaling, const tegroup_scale_extent *extent,
     int64_t outer, int64_t inner);
 
+/* What the buffers of a tensor hold, data pointers and snapshot aside: always the items data, scale_inv,
+ * columnwise_data, columnwise_scale_inv and global_scale_inv, 0 bytes where the scaling has none or `copies` leaves it
+ * out. Of ragged rows it is the most that any sizes may take, reached by some (with col_sizes, as if every group had
+ * shape.cols columns), and so good for every snapshot that fits; of a list it is each of its buffers. More groups, rows
+ * or columns never need less. Returns ERROR_NULL_ARGUMENT, ERROR_UNSET, ERROR_VALUE, ERROR_COMBINATION (columnwise
+ * without a scaling), and what is wrong with the tensor's other fields. */
+TEGROUP_API_STATUS tegroup_tensor_layout(const tegroup_tensor *tensor, tegroup_copies copies, tegroup_layout *layout,
+    tegroup_error *error);
+
 /* One number as a code of a type: F32, F16, BF16, F8E4M3, F8E5M2, F4E2M1 or F8E8M0, in the low bits of `code`; those
  * above are not looked at. Decoding is exact. Encoding rounds to nearest, ties to even; what is too large gives
  * infinity in F16 and BF16 and the largest finite value in narrower types, as infinity does there; NaN stays NaN, or is
- * 6 in F4E2M1. F8E8M0 drops the sign. Any other type gives NaN, and 0. */
+ * 6 in F4E2M1. F8E8M0 drops the sign and takes ties up. Any other type gives NaN, and 0. */
 TEGROUP_API float    tegroup_decode(tegroup_dtype dtype, uint32_t code);
 TEGROUP_API uint32_t tegroup_encode(tegroup_dtype dtype, float x);
 
@@ -1730,6 +1776,11 @@ TEGROUP_API_STATUS tegroup_plan_load(const tegroup_gemm_desc *desc, const void *
 /* Look through a grouped tensor: its snapshot's sizes, and NaN and infinity in its rows. What is found is data,
  * written to the record; only a call that cannot be made is an error. */
 TEGROUP_API_STATUS tegroup_validate(const tegroup_validate_desc *desc, struct CUstream_st *stream,
+    tegroup_error *error);
+
+/* Store the scales of a tensor in another layout, see tegroup_scale_convert_desc. Everything is checked before anything
+ * is written. */
+TEGROUP_API_STATUS tegroup_scale_convert(const tegroup_scale_convert_desc *desc, struct CUstream_st *stream,
     tegroup_error *error);
 
 /* Workspaces of the operations below that need one, on the GPU alone: of a descriptor the sizes are read, no
@@ -1822,7 +1873,7 @@ TEGROUP_API_STATUS tegroup_combine_backward(const tegroup_combine_backward_desc 
 #if defined(TEGROUP_IMPLEMENTATION) && !defined(TEGROUP_IMPLEMENTATION_INCLUDED)
 #define TEGROUP_IMPLEMENTATION_INCLUDED
 
-/* ==== [21] What this build has (src/base/build.h) ==== */
+/* ==== [22] What this build has (src/base/build.h) ==== */
 
 #include <math.h>
 #include <stdio.h>
@@ -1865,7 +1916,7 @@ TEGROUP_API_STATUS tegroup_combine_backward(const tegroup_combine_backward_desc 
 
 /* Stop here if you only want the API. */
 
-/* ==== [22] Arithmetic (src/base/arithmetic.h) ==== */
+/* ==== [23] Arithmetic (src/base/arithmetic.h) ==== */
 
 /* Arithmetic that the CPU loops over and a kernel maps threads to. */
 #if defined(__CUDACC__)
@@ -1909,7 +1960,7 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_max_bytes(void) {
     return (uint64_t)PTRDIFF_MAX < (uint64_t)INT64_MAX ? (int64_t)PTRDIFF_MAX : INT64_MAX - 1;
 }
 
-/* ==== [23] Rules (src/base/rules.h) ==== */
+/* ==== [24] Rules (src/base/rules.h) ==== */
 
 /* Record what was wrong and hand the status on. */
 static inline tegroup_status tegroup_impl_fail_as(tegroup_reading reading, tegroup_error *error, tegroup_status status,
@@ -1987,7 +2038,7 @@ static inline int tegroup_impl_overlaps(const void *a, int64_t a_bytes, const vo
     return x < y ? y - x < (uint64_t)a_bytes : x - y < (uint64_t)b_bytes;
 }
 
-/* ==== [24] Threads (src/base/threads.h) ==== */
+/* ==== [25] Threads (src/base/threads.h) ==== */
 
 #if defined(_OPENMP)
 #define TEGROUP_IMPL_OMP(directive) _Pragma(#directive)
@@ -2028,7 +2079,7 @@ static inline int32_t tegroup_impl_team(int32_t threads, double steps) {
     return steps < TEGROUP_IMPL_FORK_STEPS ? 1 : threads;
 }
 
-/* ==== [25] Types by their bits (src/formats/dtype.h) ==== */
+/* ==== [26] Types by their bits (src/formats/dtype.h) ==== */
 
 TEGROUP_IMPL_HD int32_t tegroup_impl_bits(tegroup_dtype dtype) {
 #define TEGROUP_IMPL_CASE(name, value, bits)                                                                           \
@@ -2037,7 +2088,7 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_bits(tegroup_dtype dtype) {
 #undef TEGROUP_IMPL_CASE
 }
 
-/* ==== [26] Names and texts (src/core/names.h) ==== */
+/* ==== [27] Names and texts (src/core/names.h) ==== */
 
 TEGROUP_API int32_t tegroup_version(void) { return TEGROUP_VERSION; }
 
@@ -2163,7 +2214,7 @@ TEGROUP_API int tegroup_layout_text(const tegroup_layout *layout, char *buffer, 
     return length;
 }
 
-/* ==== [27] Constructors (src/core/constructors.h) ==== */
+/* ==== [28] Constructors (src/core/constructors.h) ==== */
 
 TEGROUP_API tegroup_sizes tegroup_sizes_of(const void *counts, tegroup_dtype dtype, tegroup_space space) {
     tegroup_sizes sizes;
@@ -2214,7 +2265,7 @@ TEGROUP_API tegroup_matrix tegroup_matrix_of(const void *data, int64_t rows, int
     return matrix;
 }
 
-/* ==== [28] Conversions (src/formats/convert.h) ==== */
+/* ==== [29] Conversions (src/formats/convert.h) ==== */
 
 /* Integer arithmetic on bit patterns: the same bits on every machine and under every compiler flag. Narrowing rounds to
  * nearest, ties to even; NaN stays NaN (quiet), overflow gives infinity. */
@@ -2393,7 +2444,7 @@ TEGROUP_IMPL_HD uint8_t tegroup_impl_f4e2m1_of_f32(float x) { /* a nibble */
 }
 
 /* E8M0 has no sign, which is dropped, and no zero, which gives the smallest power. Up and down are CUDA's
- * cudaRoundPosInf and cudaRoundZero; nearest takes a tie, 1.5 times a power, to the even code. */
+ * cudaRoundPosInf and cudaRoundZero; nearest takes a tie, 1.5 times a power, up. */
 typedef enum tegroup_impl_rounding { TEGROUP_IMPL_NEAREST, TEGROUP_IMPL_UP, TEGROUP_IMPL_DOWN } tegroup_impl_rounding;
 TEGROUP_IMPL_HD uint8_t tegroup_impl_f8e8m0_of_f32(float x, tegroup_impl_rounding rounding) {
     const uint32_t magnitude = tegroup_impl_bits_of_f32(x) & 0x7fffffffu, mantissa = magnitude & 0x7fffffu;
@@ -2401,10 +2452,10 @@ TEGROUP_IMPL_HD uint8_t tegroup_impl_f8e8m0_of_f32(float x, tegroup_impl_roundin
     if (magnitude > 0x7f800000u) return 255u;
     if (code == 0) { /* below 2^-126: 0x400000 is 2^-127 */
         if (rounding == TEGROUP_IMPL_UP) return mantissa > 0x400000u;
-        return rounding == TEGROUP_IMPL_NEAREST && mantissa > 0x600000u;
+        return rounding == TEGROUP_IMPL_NEAREST && mantissa >= 0x600000u;
     }
     if (rounding == TEGROUP_IMPL_UP) code += mantissa != 0;
-    if (rounding == TEGROUP_IMPL_NEAREST) code += mantissa > 0x400000u || (mantissa == 0x400000u && (code & 1u));
+    if (rounding == TEGROUP_IMPL_NEAREST) code += mantissa >= 0x400000u;
     return (uint8_t)(code < 254 ? code : 254);
 }
 
@@ -2520,7 +2571,7 @@ TEGROUP_IMPL_HD void tegroup_impl_store_int(tegroup_dtype dtype, void *data, int
     else if (dtype == TEGROUP_DTYPE_I64) ((tegroup_impl_any64 *)data)[i] = (uint64_t)x;
 }
 
-/* ==== [29] Scale rules (src/formats/scale_rule.h) ==== */
+/* ==== [30] Scale rules (src/formats/scale_rule.h) ==== */
 
 /* The presets are read from (repository, commit, file):
  *   TE_         NVIDIA/TransformerEngine d0067d0, transformer_engine/common: recipe/recipe_common.cuh (CURRENT, BLOCK),
@@ -2709,7 +2760,7 @@ TEGROUP_API uint32_t tegroup_encode(tegroup_dtype dtype, float x) {
     return tegroup_impl_has_code(dtype) ? tegroup_impl_code_of_f32(dtype, x) : 0;
 }
 
-/* ==== [30] Scale layouts (src/formats/scale_layout.h) ==== */
+/* ==== [31] Scale layouts (src/formats/scale_layout.h) ==== */
 
 TEGROUP_API const tegroup_scaling_facts *tegroup_scaling_info(tegroup_scaling scaling) {
 #define TEGROUP_IMPL_BIT(name) (1u << TEGROUP_DTYPE_##name)
@@ -2786,7 +2837,7 @@ TEGROUP_API int64_t tegroup_scale_index(tegroup_scaling scaling, const tegroup_s
     return facts && facts->outer_fastest ? inner * extent->outer + outer : outer * extent->inner + inner;
 }
 
-/* ==== [31] Layout arithmetic (src/core/layout.h) ==== */
+/* ==== [32] Layout arithmetic (src/core/layout.h) ==== */
 
 TEGROUP_IMPL_HD void tegroup_impl_layout_begin(tegroup_layout *layout) { memset(layout, 0, sizeof *layout); }
 
@@ -2900,7 +2951,7 @@ TEGROUP_API tegroup_snapshot_view tegroup_snapshot_read(const void *snapshot) {
     return header ? tegroup_impl_snapshot_view(snapshot, header->groups, header->irregular) : none;
 }
 
-/* ==== [32] What the fields of a tensor say (src/core/tensor.h) ==== */
+/* ==== [33] What the fields of a tensor say (src/core/tensor.h) ==== */
 
 TEGROUP_IMPL_HD int tegroup_impl_ragged(const tegroup_shape *shape) {
     return shape->row_sizes.encoding != TEGROUP_ENCODING_UNSET;
@@ -2983,7 +3034,7 @@ TEGROUP_IMPL_HD tegroup_impl_sides tegroup_impl_sides_of(int64_t rows, int64_t c
     return sides;
 }
 
-/* ==== [33] Where a group's scales and its copies are (src/core/scale_grid.h) ==== */
+/* ==== [34] Where a group's scales and its copies are (src/core/scale_grid.h) ==== */
 
 /* The scales of one copy of one group. Indices are those of scales (of I32: of exponents, four a word). */
 typedef struct tegroup_impl_scale_grid {
@@ -3004,11 +3055,17 @@ TEGROUP_IMPL_HD int tegroup_impl_scales_strided(const tegroup_tensor *t, int col
     return !columnwise && t->scale_outer_stride > 0;
 }
 
-/* The extents of a group; a skipped one has no rows. */
+/* The extents of a group. It has no rows where it is skipped, and where a snapshot that somebody wrote over leads out
+ * of the tensor. */
 TEGROUP_IMPL_HD tegroup_impl_sides tegroup_impl_group_sides(const tegroup_tensor *t, const tegroup_snapshot_view *view,
                                                             int32_t g) {
     const tegroup_impl_block block = tegroup_impl_block_of(t, view, g);
-    return tegroup_impl_sides_of(tegroup_impl_max(0, block.rows), block.cols);
+    const int ragged = view && view->rows,
+              there = !ragged
+                      || (tegroup_impl_within(block.rows, t->shape.rows + 1)
+                          && tegroup_impl_within(block.row0, t->shape.rows - block.rows + 1)
+                          && tegroup_impl_within(block.cols, t->shape.cols + 1));
+    return tegroup_impl_sides_of(there ? block.rows : 0, there ? block.cols : 0);
 }
 
 /* Of a group of these extents, as if it were the first. facts: of t's scaling. */
@@ -3060,6 +3117,7 @@ TEGROUP_IMPL_HD tegroup_impl_scale_grid tegroup_impl_scale_grid_after(const tegr
         tegroup_impl_scale_grid_alone(t, facts, tegroup_impl_group_sides(t, view, g), columnwise);
     if (tegroup_impl_listed(t)) return grid;
     if (!tegroup_impl_scales_strided(t, columnwise)) grid.base = before;
+    else if (grid.outer_count == 0) return grid;
     else if (view && view->rows) grid.base = view->start[g] * grid.outer_stride;
     else grid.base = g * grid.parts * grid.part_stride;
     return grid;
@@ -3106,28 +3164,42 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_scale_at(const tegroup_impl_scale_grid *gri
     return tegroup_impl_scale_of_block(grid, part, outer / grid->block_outer, inner / grid->block_inner);
 }
 
+/* Scales from the buffer's first to the end of those of a group; of the default packing with its padding. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_scale_end(const tegroup_impl_scale_grid *grid, int strided) {
+    if (!strided) return tegroup_impl_add(grid->base, grid->count);
+    if (grid->count == 0) return grid->base;
+    return tegroup_impl_scale_of_block(grid, grid->parts - 1, grid->outer_extent - 1, grid->inner_extent - 1) + 1;
+}
+
 /* The most blocks of `extent` rows that groups of together `rows` rows have: the first row of a group begins one. */
 static inline int64_t tegroup_impl_most_blocks(int32_t groups, int64_t rows, int64_t extent) {
     const int64_t begun = tegroup_impl_min(groups, rows);
     return groups > 0 ? begun + (rows - begun) / extent : 0;
 }
 
+/* Outer blocks that lie at strides in one buffer. grid: of a group at capacity. */
+static inline int64_t tegroup_impl_scale_lines(const tegroup_tensor *t, const tegroup_impl_scale_grid *grid) {
+    const int64_t of_group = tegroup_impl_mul(grid->outer_count, grid->parts);
+    if (tegroup_impl_listed(t)) return t->shape.groups > 0 ? of_group : 0;
+    return tegroup_impl_ragged(&t->shape) ? of_group : tegroup_impl_mul(t->shape.groups, of_group);
+}
+
 /* Scales from the first to the last of a copy's buffer (of each buffer of a list), whatever the sizes of ragged groups;
  * INT64_MAX: too many. Ragged columns count as the most that a group may have. */
 static inline int64_t tegroup_impl_scale_capacity(const tegroup_tensor *t, int columnwise) {
     const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
-    const int ragged = tegroup_impl_ragged(&t->shape), one_group = ragged || tegroup_impl_listed(t);
+    const int ragged = tegroup_impl_ragged(&t->shape);
     const int64_t groups = t->shape.groups;
     tegroup_impl_scale_grid grid;
     int64_t word, unit;
     if (t->scaling == TEGROUP_SCALING_NONE) return 0;
     grid = tegroup_impl_scale_grid_alone(t, facts, tegroup_impl_sides_of(t->shape.rows, t->shape.cols), columnwise);
     if (tegroup_impl_scales_strided(t, columnwise)) {
-        const int64_t all = tegroup_impl_mul(tegroup_impl_mul(grid.outer_count, grid.parts), one_group ? 1 : groups);
-        if (all == 0) return 0;
+        const int64_t lines = tegroup_impl_scale_lines(t, &grid);
+        if (lines == 0) return 0;
         word = grid.packed ? 4 : 1;
         return tegroup_impl_add(
-            tegroup_impl_mul(all - 1, grid.outer_stride),
+            tegroup_impl_mul(lines - 1, grid.outer_stride),
             tegroup_impl_add(tegroup_impl_mul(grid.inner_extent / word - 1, grid.inner_stride), word));
     }
     if (tegroup_impl_listed(t)) return groups > 0 ? grid.count : 0;
@@ -3189,7 +3261,7 @@ TEGROUP_IMPL_HD tegroup_impl_elements tegroup_impl_elements_after(const tegroup_
     if (tegroup_impl_transposed(t, columnwise)) {
         at.first = tegroup_impl_listed(t) ? 0 : before;
         at.row_stride = 1;
-        at.col_stride = tegroup_impl_align(tegroup_impl_max(0, block.rows), TEGROUP_TRANSPOSED_ROWS);
+        at.col_stride = tegroup_impl_align(tegroup_impl_group_sides(t, view, g).rows, TEGROUP_TRANSPOSED_ROWS);
     } else {
         at.first = block.first;
         at.row_stride = block.ld;
@@ -3225,7 +3297,7 @@ static inline int64_t tegroup_impl_copy_bytes(const tegroup_tensor *t, int colum
     return bits == INT64_MAX ? INT64_MAX : tegroup_impl_ceil_div(bits, 8);
 }
 
-/* ==== [34] Checks of tensors and matrices (src/core/checks.h) ==== */
+/* ==== [35] Checks of tensors and matrices (src/core/checks.h) ==== */
 
 /* The operands of a GEMM, as arrays of them go. */
 typedef enum tegroup_impl_operand {
@@ -3249,6 +3321,9 @@ typedef enum tegroup_impl_operand {
     X(SCALE_DTYPE, name ".scale_dtype") X(SCALE_OUTER_STRIDE, name ".scale_outer_stride")                          \
     X(SCALE_INNER_STRIDE, name ".scale_inner_stride") X(SCALE_PARTS, name ".scale_parts")                          \
     X(COLUMNWISE_ORDER, name ".columnwise_order") X(GLOBAL_SCALE_INV, name ".global_scale_inv")                    \
+    X(SCALE_INV, name ".scale_inv") X(COLUMNWISE_SCALE_INV, name ".columnwise_scale_inv")                          \
+    X(SCALE_POINTERS, name ".scale_pointers")                                                                      \
+    X(COLUMNWISE_SCALE_POINTERS, name ".columnwise_scale_pointers")                                                \
     X(POINTERS_SPACE, name ".pointers_space") X(GATHER_ROWS, "gather_" name ".rows")                               \
     X(GATHER_SLOTS, "gather_" name ".slots") X(SLOT_OF_ROW, "gather_" name ".slot_of_row")
 /* clang-format on */
@@ -3344,7 +3419,7 @@ static inline tegroup_status tegroup_impl_check_scale_strides(const tegroup_tens
     const int64_t outer = t->scale_outer_stride, inner = t->scale_inner_stride;
     const int ragged = tegroup_impl_ragged(&t->shape);
     tegroup_impl_scale_grid grid;
-    int64_t rows, blocks;
+    int64_t lines, blocks;
     TEGROUP_IMPL_RULE(outer >= 0, ERROR_VALUE, TEGROUP_IMPL_PATH(SCALE_OUTER_STRIDE), "must not be negative", 0, outer);
     TEGROUP_IMPL_RULE(inner >= 0, ERROR_VALUE, TEGROUP_IMPL_PATH(SCALE_INNER_STRIDE), "must not be negative", 0, inner);
     TEGROUP_IMPL_RULE((outer > 0) == (inner > 0), ERROR_COMBINATION, TEGROUP_IMPL_PATH(SCALE_INNER_STRIDE),
@@ -3357,14 +3432,13 @@ static inline tegroup_status tegroup_impl_check_scale_strides(const tegroup_tens
     TEGROUP_IMPL_RULE(!tegroup_impl_irregular(&t->shape), ERROR_COMBINATION, TEGROUP_IMPL_PATH(SCALE_OUTER_STRIDE),
                       "does not go with col_sizes or elements", 0, outer);
     grid = tegroup_impl_scale_grid_alone(t, facts, tegroup_impl_sides_of(t->shape.rows, t->shape.cols), 0);
-    rows = tegroup_impl_mul(tegroup_impl_mul(grid.outer_count, grid.parts),
-                            ragged || tegroup_impl_listed(t) ? 1 : t->shape.groups);
+    lines = tegroup_impl_scale_lines(t, &grid);
     blocks = grid.inner_extent / (grid.packed ? 4 : 1);
-    TEGROUP_IMPL_RULE(rows < 2 || blocks < 2 || tegroup_impl_mul(blocks - 1, inner) < outer
-                          || tegroup_impl_mul(rows - 1, outer) < inner,
+    TEGROUP_IMPL_RULE(lines < 2 || blocks < 2 || tegroup_impl_mul(blocks - 1, inner) < outer
+                          || tegroup_impl_mul(lines - 1, outer) < inner,
                       ERROR_LAYOUT, TEGROUP_IMPL_PATH(SCALE_INNER_STRIDE),
                       "must keep scales apart: at least the outer blocks times scale_outer_stride, or its part",
-                      tegroup_impl_add(tegroup_impl_mul(rows - 1, outer), 1), inner);
+                      tegroup_impl_add(tegroup_impl_mul(lines - 1, outer), 1), inner);
     return TEGROUP_OK;
 }
 
@@ -3796,7 +3870,154 @@ static inline tegroup_status tegroup_impl_check_built(int kernels, tegroup_space
     return TEGROUP_OK;
 }
 
-/* ==== [35] What a call writes lies apart (src/core/apart.h) ==== */
+/* ==== [36] Bytes of a tensor (src/core/tensor_layout.h) ==== */
+
+TEGROUP_API tegroup_status tegroup_tensor_layout(const tegroup_tensor *tensor, tegroup_copies copies,
+                                                 tegroup_layout *layout, tegroup_error *error) {
+    static const tegroup_impl_name name = TEGROUP_IMPL_NAME("tensor");
+    const int rowwise = copies & TEGROUP_COPIES_ROWWISE, columnwise = copies & TEGROUP_COPIES_COLUMNWISE;
+    tegroup_layout result;
+    TEGROUP_IMPL_RULE(tensor != NULL, ERROR_NULL_ARGUMENT, "tensor", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(layout != NULL, ERROR_NULL_ARGUMENT, "layout", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(copies != TEGROUP_COPIES_UNSET, ERROR_UNSET, "copies", "must be set", TEGROUP_COPIES_ROWWISE, 0);
+    TEGROUP_IMPL_RULE_ENUM(copies, TEGROUP_COPIES_BOTH, "copies", "must be a tegroup_copies");
+    TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(tensor, &name, error));
+    TEGROUP_IMPL_RULE(!columnwise || tensor->scaling != TEGROUP_SCALING_NONE, ERROR_COMBINATION, "copies",
+                      "must be ROWWISE without a scaling", TEGROUP_COPIES_ROWWISE, copies);
+    tegroup_impl_layout_begin(&result);
+    tegroup_impl_layout_add(&result, "data", rowwise ? tegroup_impl_copy_bytes(tensor, 0) : 0);
+    tegroup_impl_layout_add(&result, "scale_inv", rowwise ? tegroup_impl_scale_bytes(tensor, 0) : 0);
+    tegroup_impl_layout_add(&result, "columnwise_data", columnwise ? tegroup_impl_copy_bytes(tensor, 1) : 0);
+    tegroup_impl_layout_add(&result, "columnwise_scale_inv", columnwise ? tegroup_impl_scale_bytes(tensor, 1) : 0);
+    tegroup_impl_layout_add(&result, "global_scale_inv",
+                            tegroup_scaling_info(tensor->scaling)->scale_dtype == TEGROUP_DTYPE_F8E4M3
+                                ? 4 * (int64_t)tensor->shape.groups
+                                : 0);
+    TEGROUP_IMPL_RULE(!tegroup_impl_layout_overflowed(&result), ERROR_OVERFLOW, "tensor.shape.rows",
+                      "must leave all copies addressable", tegroup_impl_max_bytes(), INT64_MAX);
+    *layout = result;
+    return TEGROUP_OK;
+}
+
+/* ==== [37] Scales in another layout: one group, one scale (src/core/scale_convert.h) ==== */
+
+/* The scales of one copy of a tensor, as a kernel is given them. */
+typedef struct tegroup_impl_scales {
+    tegroup_tensor tensor;
+    tegroup_scaling_facts facts;
+    tegroup_dtype dtype;
+    int32_t columnwise;
+    int64_t capacity; /* scales of the buffer, or of each of a list */
+} tegroup_impl_scales;
+
+static inline tegroup_impl_scales tegroup_impl_scales_of(const tegroup_tensor *t, int32_t columnwise) {
+    tegroup_impl_scales scales;
+    memset(&scales, 0, sizeof scales);
+    scales.tensor = *t;
+    scales.facts = *tegroup_scaling_info(t->scaling);
+    scales.facts.name = NULL; /* of no use to a kernel */
+    scales.dtype = tegroup_impl_scale_dtype(t, &scales.facts);
+    scales.columnwise = columnwise;
+    scales.capacity = tegroup_impl_scale_capacity(t, columnwise);
+    return scales;
+}
+
+TEGROUP_IMPL_HD void *tegroup_impl_scales_at(const tegroup_impl_scales *scales, int32_t g) {
+    const tegroup_tensor *t = &scales->tensor;
+    if (!tegroup_impl_listed(t)) return scales->columnwise ? t->columnwise_scale_inv : t->scale_inv;
+    return scales->columnwise ? t->columnwise_scale_pointers[g] : t->scale_pointers[g];
+}
+
+/* The snapshot of a ragged tensor, or a view of nothing, also for one that does not fit. */
+TEGROUP_IMPL_HD tegroup_snapshot_view tegroup_impl_fitting_view(const tegroup_tensor *t) {
+    const tegroup_impl_fit fit = tegroup_impl_fit_of(t);
+    tegroup_snapshot_view view;
+    memset(&view, 0, sizeof view);
+    if (!fit.header || !tegroup_impl_fits(&fit)) return view;
+    return tegroup_impl_snapshot_view(t->shape.snapshot, t->shape.groups, fit.irregular);
+}
+
+/* Group g's scales, `before` of them in front; none where they would end behind the buffer. */
+TEGROUP_IMPL_HD tegroup_impl_scale_grid tegroup_impl_scales_grid(const tegroup_impl_scales *scales,
+                                                                 const tegroup_snapshot_view *view, int32_t g,
+                                                                 int64_t before) {
+    const tegroup_tensor *t = &scales->tensor;
+    tegroup_impl_scale_grid grid =
+        tegroup_impl_scale_grid_after(t, &scales->facts, view, g, scales->columnwise, before);
+    if (tegroup_impl_scale_end(&grid, tegroup_impl_scales_strided(t, scales->columnwise)) > scales->capacity)
+        grid.count = grid.outer_count = grid.inner_count = 0;
+    return grid;
+}
+
+/* Does a type hold exponents alone, so that not every scale can become one? */
+TEGROUP_IMPL_HD int tegroup_impl_is_exponent(tegroup_dtype dtype) {
+    return dtype == TEGROUP_DTYPE_F8E8M0 || dtype == TEGROUP_DTYPE_I32;
+}
+
+/* The value of a scale of any type. */
+TEGROUP_IMPL_HD float tegroup_impl_scale_value(tegroup_dtype dtype, const void *data, int64_t i) {
+    return tegroup_impl_load_f32(dtype == TEGROUP_DTYPE_I32 ? TEGROUP_DTYPE_F8E8M0 : dtype, data, i);
+}
+
+/* A scale as the bits of a float; F8E4M3, which only ever becomes itself, as its code. */
+TEGROUP_IMPL_HD uint32_t tegroup_impl_load_scale(tegroup_dtype dtype, const void *data, int64_t i) {
+    switch (dtype) {
+    case TEGROUP_DTYPE_F32: return ((const tegroup_impl_any32 *)data)[i];
+    case TEGROUP_DTYPE_BF16: return (uint32_t)((const tegroup_impl_any16 *)data)[i] << 16;
+    case TEGROUP_DTYPE_F8E4M3: return ((const uint8_t *)data)[i];
+    default: return tegroup_impl_bits_of_f32(tegroup_impl_scale_value(dtype, data, i));
+    }
+}
+
+#define TEGROUP_IMPL_LOWEST_EXPONENT 0x400000u /* 2^-127, which binary32 has as a subnormal: F8E8M0's byte 0 */
+
+/* The F8E8M0 of a float's bits; -1: it has none. */
+TEGROUP_IMPL_HD int32_t tegroup_impl_exponent_of(uint32_t bits) {
+    if (tegroup_impl_is_nan(tegroup_impl_f32_of_bits(bits))) return 255;
+    if (bits == TEGROUP_IMPL_LOWEST_EXPONENT) return 0;
+    return bits >> 31 || bits & 0x7fffffu || bits == 0 || bits == 0x7f800000u ? -1 : (int32_t)(bits >> 23);
+}
+
+TEGROUP_IMPL_HD void tegroup_impl_store_scale(tegroup_dtype dtype, void *data, int64_t i, uint32_t bits) {
+    switch (dtype) {
+    case TEGROUP_DTYPE_F32: ((tegroup_impl_any32 *)data)[i] = bits; break;
+    case TEGROUP_DTYPE_BF16: ((tegroup_impl_any16 *)data)[i] = (uint16_t)(bits >> 16); break;
+    case TEGROUP_DTYPE_F8E4M3: ((uint8_t *)data)[i] = (uint8_t)bits; break;
+    default: ((uint8_t *)data)[i] = (uint8_t)tegroup_impl_exponent_of(bits); break; /* -1 is NaN's */
+    }
+}
+
+/* The place of scale number e of a group, of all that is stored of it, in the order in which they lie. */
+typedef struct tegroup_impl_scale_place {
+    int64_t part, outer, inner;
+} tegroup_impl_scale_place;
+
+TEGROUP_IMPL_HD tegroup_impl_scale_place tegroup_impl_scale_place_of(const tegroup_impl_scale_grid *grid, int64_t e) {
+    const int64_t of_part = grid->outer_extent * grid->inner_extent, rest = e % of_part;
+    tegroup_impl_scale_place place;
+    place.part = e / of_part;
+    if (!grid->swizzled && grid->outer_stride < grid->inner_stride) {
+        place.outer = rest % grid->outer_extent;
+        place.inner = rest / grid->outer_extent;
+    } else {
+        place.outer = rest / grid->inner_extent;
+        place.inner = rest % grid->inner_extent;
+    }
+    return place;
+}
+
+/* The bits that a scale of `to` becomes: those of `from`, where both have one there, or those of padding, 0. */
+TEGROUP_IMPL_HD uint32_t tegroup_impl_converted_scale(const tegroup_impl_scale_grid *from, tegroup_dtype from_dtype,
+                                                      const void *data, const tegroup_impl_scale_grid *to,
+                                                      tegroup_dtype to_dtype, tegroup_impl_scale_place place) {
+    if (place.outer < tegroup_impl_min(from->outer_count, to->outer_count)
+        && place.inner < tegroup_impl_min(from->inner_count, to->inner_count))
+        return tegroup_impl_load_scale(from_dtype, data,
+                                       tegroup_impl_scale_of_block(from, place.part, place.outer, place.inner));
+    return tegroup_impl_is_exponent(to_dtype) ? TEGROUP_IMPL_LOWEST_EXPONENT : 0; /* whose byte is 0 */
+}
+
+/* ==== [38] What a call writes lies apart (src/core/apart.h) ==== */
 
 /* Memory that a call touches. What it writes may share none with anything else that it touches. */
 typedef struct tegroup_impl_buffer {
@@ -3944,7 +4165,7 @@ static inline tegroup_status tegroup_impl_check_matrix_workspace(const tegroup_l
     return tegroup_impl_check_apart(buffers, 1 + count, TEGROUP_CHECK_HOST, NULL, error);
 }
 
-/* ==== [36] Prepare (src/core/prepare.h) ==== */
+/* ==== [39] Prepare (src/core/prepare.h) ==== */
 
 /* How sizes become a snapshot, group by group. Each function below is one step of one group, so that a loop and a
  * kernel run the same code; the steps in between are scans (sum or maximum) and a sorting network, which give the same
@@ -4466,7 +4687,7 @@ static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_de
     return tegroup_impl_check_apart(buffers, 5, TEGROUP_CHECK_HOST, NULL, error);
 }
 
-/* ==== [37] The problem of a GEMM (src/core/problem.h) ==== */
+/* ==== [40] The problem of a GEMM (src/core/problem.h) ==== */
 
 /* The most bytes from one group to the next that TMA can be told of, which has the rules of alignment as well (CUDA
  * Driver API, cuTensorMapEncodeTiled: strides are multiples of 16 below 2^40). Rows are never so far apart. */
@@ -4803,7 +5024,7 @@ TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, t
     return tegroup_impl_problem_of(desc, tegroup_impl_gemm_names(), problem, error);
 }
 
-/* ==== [38] Backend and quirk tables (src/core/backend_table.h) ==== */
+/* ==== [41] Backend and quirk tables (src/core/backend_table.h) ==== */
 
 /* What each backend does where. Explain, plan, checks and docs/backends.md read this table and nothing else. */
 TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count) {
@@ -4936,7 +5157,7 @@ static inline int tegroup_impl_quirk_avoided(tegroup_backend backend, int32_t sm
     return 0;
 }
 
-/* ==== [39] What decides the bits of a result (src/core/numerics.h) ==== */
+/* ==== [42] What decides the bits of a result (src/core/numerics.h) ==== */
 
 /* FNV-1a. */
 #define TEGROUP_IMPL_HASH UINT64_C(14695981039346656037)
@@ -4966,7 +5187,7 @@ static inline int tegroup_impl_uses_cublaslt(tegroup_backend backend) {
     return backend == TEGROUP_BACKEND_CUBLASLT_GROUPED || backend == TEGROUP_BACKEND_CUBLASLT_LOOP;
 }
 
-/* ==== [40] What a plan chooses (src/core/choice.h) ==== */
+/* ==== [43] What a plan chooses (src/core/choice.h) ==== */
 
 /* The choice that a plan made among equals: cuBLASLt's algorithm, the tile of sm90. All zero where a backend has one
  * candidate. */
@@ -5012,7 +5233,7 @@ static inline int64_t tegroup_impl_expected_rows(const tegroup_gemm_desc *desc, 
     return p->rows_space[TEGROUP_IMPL_A] ? p->rows : tegroup_impl_mul(p->rows, p->groups);
 }
 
-/* ==== [41] The product of one group (src/core/product.h) ==== */
+/* ==== [44] The product of one group (src/core/product.h) ==== */
 
 /* The row of its data from which row r of a gathered operand comes; -1: the row is of zeros. */
 TEGROUP_IMPL_HD int64_t tegroup_impl_gathered(const tegroup_gather *gather, int64_t r) {
@@ -5143,7 +5364,7 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_uses(const tegroup_gemm_desc *desc, const 
     return used;
 }
 
-/* ==== [42] An activation in an epilogue (src/core/epilogue.h) ==== */
+/* ==== [45] An activation in an epilogue (src/core/epilogue.h) ==== */
 
 /* An activation in the epilogue of a forward product, or the gradient of one in that of a dgrad. */
 typedef struct tegroup_impl_epilogue {
@@ -5154,7 +5375,7 @@ typedef struct tegroup_impl_epilogue {
     tegroup_activation_backward_desc gradient; /* of D, whose memory holds sums for grad_row_scale instead */
 } tegroup_impl_epilogue;
 
-/* ==== [43] Prepare a snapshot (src/gemm/prepare.h) ==== */
+/* ==== [46] Prepare a snapshot (src/gemm/prepare.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_prepare(const tegroup_impl_preparation *p,
@@ -5220,7 +5441,7 @@ TEGROUP_API tegroup_status tegroup_shape_prepare(tegroup_shape *shape, void *sna
     return TEGROUP_OK;
 }
 
-/* ==== [44] Rows (src/cpu/rows.h) ==== */
+/* ==== [47] Rows (src/cpu/rows.h) ==== */
 
 /* Rows are worked on in pieces of this many elements, widened to the type of the sums: the choice of a data type is
  * made once a piece, and the loops in between are ones that compilers vectorise. */
@@ -5342,7 +5563,7 @@ static inline double tegroup_impl_dot_f64(const double *x, const double *y, int6
     return sum;
 }
 
-/* ==== [45] CPU GEMM kernel (src/cpu/gemm_kernel.h) ==== */
+/* ==== [48] CPU GEMM kernel (src/cpu/gemm_kernel.h) ==== */
 
 /* The blocked product after Goto and van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication": panels of
  * A and B are copied (and widened to the type of the sums) so that the innermost kernel reads both in order. Each
@@ -5714,7 +5935,7 @@ static inline void tegroup_impl_cpu_block_f64(int32_t m, int64_t k, const double
     }
 }
 
-/* ==== [46] Set-up of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup.h) ==== */
+/* ==== [49] Set-up of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup.h) ==== */
 
 /* The arrays that a grouped cuBLASLt matmul reads, in order, with [groups] entries each: of 8 bytes, but floats in the
  * last two. cuBLASLt is column-major and computes the transpose of D, so its A is the descriptor's b and its B the
@@ -6103,7 +6324,7 @@ static inline void tegroup_impl_lt_loop_workspace(const tegroup_plan *plan, tegr
     }
 }
 
-/* ==== [47] Hopper GEMM: the table of kernels (src/cuda/sm90_kernels.h) ==== */
+/* ==== [50] Hopper GEMM: the table of kernels (src/cuda/sm90_kernels.h) ==== */
 
 #define TEGROUP_IMPL_SM90_K           64  /* k of a pipeline stage: 128 bytes, the widest swizzle of TMA */
 #define TEGROUP_IMPL_SM90_MOST_BLOCKS 160 /* the most blocks; no Hopper GPU has more than 144 multiprocessors */
@@ -6208,7 +6429,7 @@ static inline int tegroup_impl_sm90_runs(const tegroup_problem *p, int32_t kerne
                || TEGROUP_IMPL_SM90_ADDS_BIAS(row->op, row->tile_n, row->flips));
 }
 
-/* ==== [48] Hopper GEMM: what tiles cost, and which block is done first (src/cuda/sm90_balance.h) ==== */
+/* ==== [51] Hopper GEMM: what tiles cost, and which block is done first (src/cuda/sm90_balance.h) ==== */
 
 /* A tile row ends in two narrow tiles where these hold the columns that are left: 4,096 columns are 20 tiles of 192 and
  * two of 128, and no tile is partly empty. A forward product or dgrad with at least this k balances blocks if it has
@@ -6312,7 +6533,7 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_assign(tegroup_impl_sm90_loads *loads,
     return given;
 }
 
-/* ==== [49] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
+/* ==== [52] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
 
 /* Constants of the prediction besides those of each kernel in the table, together with which the times were fitted. */
 #define TEGROUP_IMPL_SM90_STRETCH_US 0.55 /* us to find a stretch, or to assign a wave of its tiles */
@@ -6618,7 +6839,7 @@ static inline void tegroup_impl_sm90_tile(const tegroup_gemm_desc *desc, const t
     forecast->us = taken.us.total;
 }
 
-/* ==== [50] The backends, a row of functions each (src/gemm/backends.h) ==== */
+/* ==== [53] The backends, a row of functions each (src/gemm/backends.h) ==== */
 
 /* What a backend can be asked: a function type for each question. */
 typedef void tegroup_impl_workspace_function(const tegroup_plan *plan, tegroup_layout *layout);
@@ -6765,7 +6986,7 @@ static inline uint32_t tegroup_impl_built(void) {
     return built;
 }
 
-/* ==== [51] What each backend can do (src/gemm/verdicts.h) ==== */
+/* ==== [54] What each backend can do (src/gemm/verdicts.h) ==== */
 
 /* Backends in order of preference. If only the device knows d's columns, CUBLASLT_GROUPED gives NaN for groups whose D
  * it cannot store (see tegroup_impl_setup_group), so it comes after PORTABLE, which takes any. */
@@ -7078,7 +7299,7 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     return c.met;
 }
 
-/* ==== [52] Explain and plan (src/gemm/plan.h) ==== */
+/* ==== [55] Explain and plan (src/gemm/plan.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 /* Describes the current device as a target; sm stays 0 without one. Returns the device, or -1. */
@@ -7342,7 +7563,7 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     return tegroup_impl_plan_make(desc, tegroup_impl_gemm_names(), target, plan, error);
 }
 
-/* ==== [53] CPU GEMM (src/cpu/gemm.h) ==== */
+/* ==== [56] CPU GEMM (src/cpu/gemm.h) ==== */
 
 /* tegroup_impl_cpu_pack for rows that an index picks: from row `row` and column `col` of the group on. The rows are the
  * lines, or where along_k is set what is summed over. */
@@ -7666,7 +7887,7 @@ static inline tegroup_status tegroup_impl_cpu_gemm(const tegroup_plan *plan, con
     return TEGROUP_OK;
 }
 
-/* ==== [54] What a call checks (src/gemm/check.h) ==== */
+/* ==== [57] What a call checks (src/gemm/check.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm_desc *desc,
@@ -7979,7 +8200,7 @@ TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const te
     return tegroup_impl_gemm_check_own(plan, desc, error);
 }
 
-/* ==== [55] Run (src/gemm/run.h) ==== */
+/* ==== [58] Run (src/gemm/run.h) ==== */
 
 /* What the check has passed; it refuses a plan for a backend that is not built. */
 static inline tegroup_status tegroup_impl_gemm_run(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
@@ -8003,7 +8224,7 @@ TEGROUP_API tegroup_status tegroup_plan_layout(const tegroup_plan *plan, tegroup
     return TEGROUP_OK;
 }
 
-/* ==== [56] Tune, save and load a plan (src/gemm/tune.h) ==== */
+/* ==== [59] Tune, save and load a plan (src/gemm/tune.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
@@ -8173,7 +8394,7 @@ TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, cons
     return TEGROUP_OK;
 }
 
-/* ==== [57] Formulas (src/cpu/real.h) ==== */
+/* ==== [60] Formulas (src/cpu/real.h) ==== */
 
 /* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. On the host
  * exp is the platform's (glibc: at most 1 ULP off). On the device it is at most 4 ULP off, whatever the flags (with
@@ -8206,7 +8427,7 @@ TEGROUP_IMPL_HD double tegroup_impl_choice_grad_f64(double grad_weight, double d
     return normalize ? (grad_weight - dot / chosen) / chosen : grad_weight;
 }
 
-/* ==== [58] Activation formulas (src/core/activation_formulas.h) ==== */
+/* ==== [61] Activation formulas (src/core/activation_formulas.h) ==== */
 
 /* Each operation is rounded by itself, or is one fused multiply-add where that is written: an activation in the
  * epilogue of a product gives the bits that the separate call gives. (A host compiler may fuse what it likes.) */
@@ -8527,7 +8748,7 @@ TEGROUP_IMPL_HD double tegroup_impl_activation_f64(tegroup_activation kind, int 
     return tegroup_impl_activation_grad_f64(kind, half, alpha, limit, gate, up, 0, &grad_gate, &grad_up);
 }
 
-/* ==== [59] Activations (src/layer/activation.h) ==== */
+/* ==== [62] Activations (src/layer/activation.h) ==== */
 
 #if TEGROUP_IMPL_ACTIVATION_KERNELS
 static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
@@ -8931,7 +9152,7 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
     return tegroup_impl_activation_backward_run(desc, stream, error);
 }
 
-/* ==== [60] Quantise and dequantise: rules (src/layer/quantize_rules.h) ==== */
+/* ==== [63] Quantise and dequantise: rules (src/layer/quantize_rules.h) ==== */
 
 /* Copies of a quantised tensor, as arrays of them go. */
 enum { TEGROUP_IMPL_ROWWISE, TEGROUP_IMPL_COLUMNWISE, TEGROUP_IMPL_COPIES };
@@ -9291,7 +9512,7 @@ static inline tegroup_status tegroup_impl_check_dequantize(const tegroup_dequant
     return tegroup_impl_check_built(TEGROUP_IMPL_FP8_KERNELS, desc->space, error);
 }
 
-/* ==== [61] Quantise and dequantise (src/layer/quantize.h) ==== */
+/* ==== [64] Quantise and dequantise (src/layer/quantize.h) ==== */
 
 #if TEGROUP_IMPL_FP8_KERNELS
 static inline tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
@@ -9835,7 +10056,7 @@ TEGROUP_API tegroup_status tegroup_dequantize(const tegroup_dequantize_desc *des
     return TEGROUP_OK;
 }
 
-/* ==== [62] Grouped linear layer (src/layer/linear.h) ==== */
+/* ==== [65] Grouped linear layer (src/layer/linear.h) ==== */
 
 /* The tensors of a layer, by name. */
 /* clang-format off */
@@ -10302,7 +10523,7 @@ TEGROUP_API tegroup_status tegroup_linear_wgrad(const tegroup_linear_plan *plan,
     return tegroup_impl_layer_call(&call.layer, plan, TEGROUP_OP_WGRAD, 1, stream, error);
 }
 
-/* ==== [63] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
+/* ==== [66] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
 
 /* Its tensors, by name: weights, then what has the routing's rows, of which the last three are what is saved. */
 /* clang-format off */
@@ -10641,7 +10862,7 @@ static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_mlp_desc
     return tegroup_impl_check_apart(buffers, count, level, NULL, error);
 }
 
-/* ==== [64] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
+/* ==== [67] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
 
 /* A plan's parts: what it holds for itself, and those of the two layers. A chain keeps them apart. */
 typedef struct tegroup_impl_mlp_plans {
@@ -10905,7 +11126,7 @@ TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const 
     return TEGROUP_OK;
 }
 
-/* ==== [65] Grouped MLP: calls (src/layer/mlp.h) ==== */
+/* ==== [68] Grouped MLP: calls (src/layer/mlp.h) ==== */
 
 #if TEGROUP_IMPL_FUSED_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
 /* Gradients of row_scale, of the sums that a dgrad with a gradient in its epilogue leaves in D's place. */
@@ -11292,7 +11513,7 @@ TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const
     return tegroup_impl_mlp_run_op(plan, desc, TEGROUP_OP_WGRAD, stream, error);
 }
 
-/* ==== [66] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
+/* ==== [69] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
 
 /* A descriptor resolved: what each op is given, and what lies between ops. values[i] is what op i reads and values[i +
  * 1] what it writes; grads are their gradients, absent where none is computed. */
@@ -11821,7 +12042,7 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [67] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
+/* ==== [70] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
 
 /* A LINEAR as a layer, with the rows that it reads and writes: op i's routing may be its own. It points into itself. */
 typedef struct tegroup_impl_chain_linear {
@@ -12013,7 +12234,7 @@ static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc,
     backward->grad_row_scale = tegroup_impl_mlp_matrix(&given->grad_row_scale);
 }
 
-/* ==== [68] Op chain: plan (src/layer/chain_plan.h) ==== */
+/* ==== [71] Op chain: plan (src/layer/chain_plan.h) ==== */
 
 /* Tell the caller which op a failure is about. */
 static inline tegroup_status tegroup_impl_chain_name_op(tegroup_status status, const tegroup_chain_desc *desc,
@@ -12266,7 +12487,7 @@ TEGROUP_API tegroup_status tegroup_chain_explain(const tegroup_chain_desc *desc,
     return tegroup_impl_chain_name_op(status, desc, chain.at);
 }
 
-/* ==== [69] Op chain: calls (src/layer/chain.h) ==== */
+/* ==== [72] Op chain: calls (src/layer/chain.h) ==== */
 
 /* Rows of op i and its routing, by a linear's word for them: what no product of the op sees to. */
 static inline tegroup_status tegroup_impl_chain_check_memory(const tegroup_chain_desc *desc,
@@ -12450,7 +12671,7 @@ TEGROUP_API tegroup_status tegroup_chain_backward(const tegroup_chain_plan *plan
     return tegroup_impl_chain_run(plan, desc, 1, stream, error);
 }
 
-/* ==== [70] Validate (src/gemm/validate.h) ==== */
+/* ==== [73] Validate (src/gemm/validate.h) ==== */
 
 enum { TEGROUP_IMPL_FINITE, TEGROUP_IMPL_NAN, TEGROUP_IMPL_INFINITE };
 
@@ -12616,7 +12837,243 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [71] Counts of groups (src/moe/count.h) ==== */
+/* ==== [74] Scales in another layout (src/gemm/scale_convert.h) ==== */
+
+#if defined(TEGROUP_IMPL_CUDA)
+static inline tegroup_status tegroup_impl_cuda_scale_convert(const tegroup_impl_scales *from,
+                                                             const tegroup_impl_scales *to, struct CUstream_st *stream,
+                                                             tegroup_error *error);
+#endif
+
+static inline const tegroup_impl_name *tegroup_impl_scale_names(void) {
+    static const tegroup_impl_name names[2] = {TEGROUP_IMPL_NAME("from"), TEGROUP_IMPL_NAME("to")};
+    return names;
+}
+
+/* The buffer of one copy's scales, or the list of their buffers. */
+static inline const void *tegroup_impl_scale_buffer(const tegroup_tensor *t, int32_t columnwise) {
+    if (!tegroup_impl_listed(t)) return columnwise ? t->columnwise_scale_inv : t->scale_inv;
+    return (const void *)(columnwise ? t->columnwise_scale_pointers : t->scale_pointers);
+}
+
+static inline const char *tegroup_impl_scale_field(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                   int32_t columnwise) {
+    if (!tegroup_impl_listed(t))
+        return columnwise ? TEGROUP_IMPL_PATH(COLUMNWISE_SCALE_INV) : TEGROUP_IMPL_PATH(SCALE_INV);
+    return columnwise ? TEGROUP_IMPL_PATH(COLUMNWISE_SCALE_POINTERS) : TEGROUP_IMPL_PATH(SCALE_POINTERS);
+}
+
+/* The memory of one tensor's scales, when a call is about to run. */
+static inline tegroup_status tegroup_impl_check_scale_memory(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                             int32_t columnwise, tegroup_space space,
+                                                             tegroup_error *error) {
+    const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
+    const void *buffer = tegroup_impl_scale_buffer(t, columnwise);
+    const char *field = tegroup_impl_scale_field(t, name, columnwise);
+    const int listed = tegroup_impl_listed(t);
+    const size_t element = listed ? sizeof(void *) : (size_t)tegroup_impl_bits(tegroup_impl_scale_dtype(t, facts)) / 8;
+    TEGROUP_IMPL_RULE(!listed || t->pointers_space == space, ERROR_COMBINATION, TEGROUP_IMPL_PATH(POINTERS_SPACE),
+                      "must equal space, or be unset", space, t->pointers_space);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_sizes_space(&t->shape, space, TEGROUP_IMPL_PATH(SIZES_SPACE), error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot_address(t, name, error));
+    if (space == TEGROUP_SPACE_HOST && tegroup_impl_ragged(&t->shape))
+        TEGROUP_IMPL_TRY(tegroup_impl_check_prepared(t, name, TEGROUP_CHECK_DEEP, error));
+    if (tegroup_impl_scale_capacity(t, columnwise) == 0) return TEGROUP_OK;
+    TEGROUP_IMPL_RULE(buffer != NULL, ERROR_NULL_ARGUMENT, field, "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(buffer, element), ERROR_ALIGNMENT, field, "must be aligned to its element",
+                      element, (uintptr_t)buffer % element);
+    return TEGROUP_OK;
+}
+
+static inline tegroup_impl_buffer tegroup_impl_scale_memory(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                            int32_t columnwise, const char *apart, int writes) {
+    const void *buffer = tegroup_impl_scale_buffer(t, columnwise);
+    const int listed = tegroup_impl_listed(t);
+    tegroup_impl_buffer memory =
+        tegroup_impl_buffer_of(listed ? NULL : buffer, listed ? 0 : tegroup_impl_scale_bytes(t, columnwise),
+                               tegroup_impl_scale_field(t, name, columnwise), apart, writes);
+    memory.list = listed ? buffer : NULL;
+    memory.list_bytes = listed ? (int64_t)sizeof(void *) * t->shape.groups : 0;
+    return memory;
+}
+
+/* What two descriptions of the same scales have in common. */
+static inline tegroup_status tegroup_impl_check_same_scales(const tegroup_tensor *from, const tegroup_tensor *to,
+                                                            tegroup_error *error) {
+    const tegroup_scaling_facts *facts = tegroup_scaling_info(from->scaling);
+    const int64_t parts = tegroup_impl_max(1, from->scale_parts);
+    TEGROUP_IMPL_RULE_AS(SCALING, from->scaling != TEGROUP_SCALING_NONE, ERROR_UNSET, "from.scaling", "must be set",
+                         TEGROUP_SCALING_TENSOR, from->scaling);
+    TEGROUP_IMPL_RULE_AS(SCALING, to->scaling == from->scaling, ERROR_SHAPE, "to.scaling", "must equal from.scaling",
+                         from->scaling, to->scaling);
+    TEGROUP_IMPL_RULE(to->shape.groups == from->shape.groups, ERROR_SHAPE, "to.shape.groups",
+                      "must equal from.shape.groups", from->shape.groups, to->shape.groups);
+    TEGROUP_IMPL_RULE(to->shape.cols == from->shape.cols, ERROR_SHAPE, "to.shape.cols", "must equal from.shape.cols",
+                      from->shape.cols, to->shape.cols);
+    TEGROUP_IMPL_RULE(tegroup_impl_max(1, to->scale_parts) == parts, ERROR_SHAPE, "to.scale_parts",
+                      "must equal from.scale_parts", parts, to->scale_parts);
+    TEGROUP_IMPL_RULE(tegroup_impl_ragged(&from->shape) || tegroup_impl_ragged(&to->shape)
+                          || to->shape.rows == from->shape.rows,
+                      ERROR_SHAPE, "to.shape.rows", "must equal from.shape.rows", from->shape.rows, to->shape.rows);
+    TEGROUP_IMPL_RULE_AS(DTYPE,
+                         tegroup_impl_scale_dtype(from, facts) != TEGROUP_DTYPE_F32
+                             || tegroup_impl_scale_dtype(to, facts) != TEGROUP_DTYPE_BF16,
+                         ERROR_UNSUPPORTED, "to.scale_dtype",
+                         "must not be BF16 for scales in F32, which it would round", TEGROUP_DTYPE_F32,
+                         TEGROUP_DTYPE_BF16);
+    return TEGROUP_OK;
+}
+
+/* A group's scales in host memory as both tensors have them, from and to; the sums go on from group to group. */
+typedef struct tegroup_impl_scale_pair {
+    tegroup_snapshot_view views[2];
+    int64_t before[2];
+    tegroup_impl_scale_grid grids[2];
+    void *data[2];
+} tegroup_impl_scale_pair;
+
+static inline void tegroup_impl_scale_pair_begin(tegroup_impl_scale_pair *pair, const tegroup_impl_scales scales[2]) {
+    memset(pair, 0, sizeof *pair);
+    pair->views[0] = tegroup_impl_fitting_view(&scales[0].tensor);
+    pair->views[1] = tegroup_impl_fitting_view(&scales[1].tensor);
+}
+
+static inline void tegroup_impl_scale_pair_next(tegroup_impl_scale_pair *pair, const tegroup_impl_scales scales[2],
+                                                int32_t g) {
+    int i;
+    for (i = 0; i < 2; i++) {
+        pair->grids[i] = tegroup_impl_scales_grid(&scales[i], &pair->views[i], g, pair->before[i]);
+        pair->before[i] += pair->grids[i].count;
+        pair->data[i] = pair->grids[i].count > 0 ? tegroup_impl_scales_at(&scales[i], g) : NULL;
+    }
+}
+
+static inline uint32_t tegroup_impl_pair_scale(const tegroup_impl_scale_pair *pair, const tegroup_impl_scales scales[2],
+                                               tegroup_impl_scale_place place) {
+    return tegroup_impl_converted_scale(&pair->grids[0], scales[0].dtype, pair->data[0], &pair->grids[1],
+                                        scales[1].dtype, place);
+}
+
+/* What only host memory can be asked of a group: its rows in both tensors, and room for those up to it. */
+static inline tegroup_status tegroup_impl_check_scale_group(const tegroup_impl_scales scales[2],
+                                                            const tegroup_impl_sides sides[2], const int64_t totals[2],
+                                                            tegroup_error *error) {
+    const tegroup_impl_name *names = tegroup_impl_scale_names();
+    int ragged[2], i;
+    for (i = 0; i < 2; i++) {
+        const tegroup_shape *shape = &scales[i].tensor.shape;
+        ragged[i] = tegroup_impl_ragged(shape);
+        TEGROUP_IMPL_RULE(!ragged[i] || totals[i] <= shape->rows, ERROR_CAPACITY,
+                          names[i].members[TEGROUP_IMPL_MEMBER_SNAPSHOT], "must have shape.rows rows or fewer in all",
+                          shape->rows, totals[i]);
+    }
+    TEGROUP_IMPL_RULE(sides[0].rows == sides[1].rows || (!ragged[0] && sides[1].rows < sides[0].rows)
+                          || (!ragged[1] && sides[0].rows < sides[1].rows),
+                      ERROR_SHAPE, names[ragged[1]].members[TEGROUP_IMPL_MEMBER_SNAPSHOT],
+                      "must have the rows of the other tensor in each group, or fewer than a uniform one",
+                      sides[!ragged[1]].rows, sides[ragged[1]].rows);
+    TEGROUP_IMPL_RULE(sides[0].rows == 0 || sides[1].rows == 0 || sides[0].cols == sides[1].cols, ERROR_SHAPE,
+                      names[1].members[TEGROUP_IMPL_MEMBER_SNAPSHOT], "must have the columns of from in each group",
+                      sides[0].cols, sides[1].cols);
+    return TEGROUP_OK;
+}
+
+/* All groups, and whether every scale has a value in its new type. scales: from, to. */
+static inline tegroup_status tegroup_impl_check_scale_groups(const tegroup_impl_scales scales[2],
+                                                             tegroup_error *error) {
+    const tegroup_impl_name *names = tegroup_impl_scale_names();
+    const int narrows = tegroup_impl_is_exponent(scales[1].dtype) && !tegroup_impl_is_exponent(scales[0].dtype);
+    tegroup_impl_scale_pair pair;
+    int64_t totals[2] = {0, 0}, bad = 0, e;
+    int32_t g, i;
+    tegroup_impl_scale_pair_begin(&pair, scales);
+    for (g = 0; g < scales[1].tensor.shape.groups; g++) {
+        tegroup_impl_sides sides[2];
+        for (i = 0; i < 2; i++) {
+            sides[i] = tegroup_impl_group_sides(&scales[i].tensor, &pair.views[i], g);
+            totals[i] += sides[i].rows;
+        }
+        TEGROUP_IMPL_TRY(tegroup_impl_check_scale_group(scales, sides, totals, error));
+        tegroup_impl_scale_pair_next(&pair, scales, g);
+        for (i = 0; i < 2; i++)
+            TEGROUP_IMPL_RULE(pair.grids[i].count == 0 || pair.data[i], ERROR_NULL_ARGUMENT,
+                              tegroup_impl_scale_field(&scales[i].tensor, &names[i], scales[i].columnwise),
+                              "must have a buffer for each group with scales", 1, 0);
+        for (e = 0; narrows && e < pair.grids[1].count; e++)
+            bad += tegroup_impl_exponent_of(
+                       tegroup_impl_pair_scale(&pair, scales, tegroup_impl_scale_place_of(&pair.grids[1], e)))
+                   < 0;
+    }
+    TEGROUP_IMPL_RULE(bad == 0, ERROR_VALUE,
+                      tegroup_impl_scale_field(&scales[0].tensor, &names[0], scales[0].columnwise),
+                      "must hold powers of two, 2^-127 to 2^127, to become F8E8M0 (how many do not)", 0, bad);
+    return TEGROUP_OK;
+}
+
+static inline tegroup_status tegroup_impl_scale_convert_check(const tegroup_scale_convert_desc *desc,
+                                                              tegroup_error *error) {
+    const tegroup_impl_name *names = tegroup_impl_scale_names();
+    tegroup_impl_buffer buffers[4];
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
+    TEGROUP_IMPL_RULE(desc->columnwise == 0 || desc->columnwise == 1, ERROR_VALUE, "columnwise", "must be 0 or 1", 1,
+                      desc->columnwise);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&desc->from, &names[0], error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&desc->to, &names[1], error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_same_scales(&desc->from, &desc->to, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_scale_memory(&desc->from, &names[0], desc->columnwise, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_scale_memory(&desc->to, &names[1], desc->columnwise, desc->space, error));
+    buffers[0] = tegroup_impl_scale_memory(&desc->to, &names[1], desc->columnwise, "must not overlap to's list", 1);
+    buffers[1] = tegroup_impl_scale_memory(&desc->from, &names[0], desc->columnwise, "must not overlap from", 0);
+    buffers[2] = tegroup_impl_snapshot_buffer(&desc->from);
+    buffers[3] = tegroup_impl_snapshot_buffer(&desc->to);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 4, TEGROUP_CHECK_HOST, NULL, error));
+    return tegroup_impl_check_built(TEGROUP_IMPL_KERNELS, desc->space, error);
+}
+
+static inline int32_t tegroup_impl_scale_team(int32_t threads, int64_t count) {
+    return tegroup_impl_team(tegroup_impl_threads(threads), 10.0 * (double)count); /* steps: its divisions */
+}
+
+static inline void tegroup_impl_convert_group(const tegroup_impl_scale_pair *pair, const tegroup_impl_scales scales[2],
+                                              int32_t threads) {
+    const tegroup_impl_scale_grid *to = &pair->grids[1];
+    int64_t e;
+    (void)threads;
+    TEGROUP_IMPL_OMP(omp parallel for schedule(static) num_threads(tegroup_impl_scale_team(threads, to->count)))
+    for (e = 0; e < to->count; e++) {
+        const tegroup_impl_scale_place place = tegroup_impl_scale_place_of(to, e);
+        tegroup_impl_store_scale(scales[1].dtype, pair->data[1],
+                                 tegroup_impl_scale_of_block(to, place.part, place.outer, place.inner),
+                                 tegroup_impl_pair_scale(pair, scales, place));
+    }
+}
+
+TEGROUP_API tegroup_status tegroup_scale_convert(const tegroup_scale_convert_desc *desc, struct CUstream_st *stream,
+                                                 tegroup_error *error) {
+    tegroup_scale_convert_desc taken;
+    tegroup_impl_scales scales[2];
+    tegroup_impl_scale_pair pair;
+    int32_t g;
+    (void)stream;
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_scale_convert_check(desc, error));
+    scales[0] = tegroup_impl_scales_of(&desc->from, desc->columnwise);
+    scales[1] = tegroup_impl_scales_of(&desc->to, desc->columnwise);
+#if defined(TEGROUP_IMPL_CUDA)
+    if (desc->space == TEGROUP_SPACE_DEVICE)
+        return tegroup_impl_cuda_scale_convert(&scales[0], &scales[1], stream, error);
+#endif
+    TEGROUP_IMPL_TRY(tegroup_impl_check_scale_groups(scales, error));
+    tegroup_impl_scale_pair_begin(&pair, scales);
+    for (g = 0; g < desc->to.shape.groups; g++) {
+        tegroup_impl_scale_pair_next(&pair, scales, g);
+        tegroup_impl_convert_group(&pair, scales, desc->threads);
+    }
+    return TEGROUP_OK;
+}
+
+/* ==== [75] Counts of groups (src/moe/count.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_count(const tegroup_count_desc *desc, struct CUstream_st *stream,
@@ -12687,7 +13144,7 @@ TEGROUP_API tegroup_status tegroup_count(const tegroup_count_desc *desc, struct 
     return TEGROUP_OK;
 }
 
-/* ==== [72] Router (src/moe/router.h) ==== */
+/* ==== [76] Router (src/moe/router.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
@@ -13091,7 +13548,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     return TEGROUP_OK;
 }
 
-/* ==== [73] Permute and combine (src/moe/permutation.h) ==== */
+/* ==== [77] Permute and combine (src/moe/permutation.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,

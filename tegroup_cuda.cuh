@@ -22,27 +22,28 @@
  *   [12] moe/router_cuda.h        Router launches
  *   [13] moe/permutation_cuda.h   Permute and combine kernels
  *   [14] gemm/validate_cuda.h     Validate kernels
- *   [15] cuda/call.h              GPU calls
- *   [16] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
- *   [17] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
- *   [18] cuda/cublaslt_grouped.h  cublaslt_grouped
- *   [19] cuda/cublaslt_loop.h     cublaslt_loop
- *   [20] cuda/portable_tiles.h    Portable GEMM: tiles
- *   [21] cuda/portable.h          Portable GEMM: the kernels
- *   [22] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
- *   [23] cuda/portable_plan.h     Portable GEMM: plan and launch
- *   [24] cuda/hopper.h            Hopper's instructions
- *   [25] cuda/sm90_tiles.h        Hopper GEMM: tiles
- *   [26] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
- *   [27] cuda/sm90_epilogue.h     Hopper GEMM: the epilogue
- *   [28] cuda/sm90_block.h        Hopper GEMM: a block
- *   [29] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
- *   [30] cuda/sm90_store.h        Hopper GEMM: results from shared memory
- *   [31] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
- *   [32] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
- *   [33] cuda/sm90_plan.h         Hopper GEMM: plan and launch
- *   [34] gemm/machine_cuda.h      The GPU and the library at hand
- *   [35] gemm/tune_cuda.h         GPU backends: choosing an algorithm
+ *   [15] gemm/scale_convert_cuda.h Scales in another layout: kernel
+ *   [16] cuda/call.h              GPU calls
+ *   [17] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
+ *   [18] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
+ *   [19] cuda/cublaslt_grouped.h  cublaslt_grouped
+ *   [20] cuda/cublaslt_loop.h     cublaslt_loop
+ *   [21] cuda/portable_tiles.h    Portable GEMM: tiles
+ *   [22] cuda/portable.h          Portable GEMM: the kernels
+ *   [23] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
+ *   [24] cuda/portable_plan.h     Portable GEMM: plan and launch
+ *   [25] cuda/hopper.h            Hopper's instructions
+ *   [26] cuda/sm90_tiles.h        Hopper GEMM: tiles
+ *   [27] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
+ *   [28] cuda/sm90_epilogue.h     Hopper GEMM: the epilogue
+ *   [29] cuda/sm90_block.h        Hopper GEMM: a block
+ *   [30] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
+ *   [31] cuda/sm90_store.h        Hopper GEMM: results from shared memory
+ *   [32] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
+ *   [33] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
+ *   [34] cuda/sm90_plan.h         Hopper GEMM: plan and launch
+ *   [35] gemm/machine_cuda.h      The GPU and the library at hand
+ *   [36] gemm/tune_cuda.h         GPU backends: choosing an algorithm
  */
 
 /* ==== [1] Guards and version (src/cuda/guards.h) ==== */
@@ -3095,7 +3096,72 @@ static inline tegroup_status tegroup_impl_cuda_validate(const tegroup_validate_d
     return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }
 
-/* ==== [15] GPU calls (src/cuda/call.h) ==== */
+/* ==== [15] Scales in another layout: kernel (src/gemm/scale_convert_cuda.h) ==== */
+
+enum { TEGROUP_IMPL_SCALE_THREADS = 256 };
+
+/* What the groups before g store, added up by all threads of a block; 0 where scales do not follow one another. */
+static __device__ __forceinline__ int64_t tegroup_impl_block_scales_before(const tegroup_impl_scales &scales,
+                                                                           const tegroup_snapshot_view *view, int32_t g,
+                                                                           unsigned long long *sum) {
+    const tegroup_tensor *t = &scales.tensor;
+    int64_t mine = 0;
+    if (threadIdx.x == 0) *sum = 0;
+    __syncthreads();
+    if (!tegroup_impl_listed(t) && !tegroup_impl_scales_strided(t, scales.columnwise)) {
+        for (int32_t h = (int32_t)threadIdx.x; h < g; h += TEGROUP_IMPL_SCALE_THREADS)
+            mine = tegroup_impl_add(mine, tegroup_impl_scale_grid_alone(
+                                              t, &scales.facts, tegroup_impl_group_sides(t, view, h), scales.columnwise)
+                                              .count);
+        atomicAdd(sum, (unsigned long long)mine);
+    }
+    __syncthreads();
+    return (int64_t)*sum;
+}
+
+/* A group a blockIdx.y; the blocks of a group take its scales in turn. */
+static __global__ void __launch_bounds__(TEGROUP_IMPL_SCALE_THREADS)
+    tegroup_impl_scale_convert_kernel(const __grid_constant__ tegroup_impl_scales from,
+                                      const __grid_constant__ tegroup_impl_scales to) {
+    __shared__ unsigned long long sums[2];
+    const int32_t g = (int32_t)blockIdx.y;
+    const tegroup_snapshot_view from_view = tegroup_impl_fitting_view(&from.tensor),
+                                to_view = tegroup_impl_fitting_view(&to.tensor);
+    if ((tegroup_impl_ragged(&from.tensor.shape) && !from_view.header)
+        || (tegroup_impl_ragged(&to.tensor.shape) && !to_view.header))
+        return;
+    const int64_t first = (int64_t)blockIdx.x * TEGROUP_IMPL_SCALE_THREADS,
+                  step = (int64_t)gridDim.x * TEGROUP_IMPL_SCALE_THREADS;
+    tegroup_impl_scale_grid written = tegroup_impl_scales_grid(&to, &to_view, g, 0);
+    if (first >= written.count) return; /* as all threads of the block do */
+    const tegroup_impl_scale_grid read =
+        tegroup_impl_scales_grid(&from, &from_view, g, tegroup_impl_block_scales_before(from, &from_view, g, &sums[0]));
+    written = tegroup_impl_scales_grid(&to, &to_view, g, tegroup_impl_block_scales_before(to, &to_view, g, &sums[1]));
+    for (int64_t e = first + threadIdx.x; e < written.count; e += step) {
+        const tegroup_impl_scale_place place = tegroup_impl_scale_place_of(&written, e);
+        tegroup_impl_store_scale(to.dtype, tegroup_impl_scales_at(&to, g),
+                                 tegroup_impl_scale_of_block(&written, place.part, place.outer, place.inner),
+                                 tegroup_impl_converted_scale(&read, from.dtype, tegroup_impl_scales_at(&from, g),
+                                                              &written, to.dtype, place));
+    }
+}
+
+static inline tegroup_status tegroup_impl_cuda_scale_convert(const tegroup_impl_scales *from,
+                                                             const tegroup_impl_scales *to, struct CUstream_st *stream,
+                                                             tegroup_error *error) {
+    const int32_t groups = to->tensor.shape.groups;
+    unsigned blocks;
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(to->capacity, 4 * TEGROUP_IMPL_SCALE_THREADS), 32,
+                                              &blocks, error));
+    if (groups == 0 || to->capacity == 0) return TEGROUP_OK;
+    return tegroup_impl_cuda_status(
+        tegroup_impl_launch(tegroup_impl_scale_convert_kernel,
+                            dim3((unsigned)tegroup_impl_ceil_div(blocks, groups), (unsigned)groups),
+                            TEGROUP_IMPL_SCALE_THREADS, 0, stream, *from, *to),
+        "stream", "the kernel must launch", error);
+}
+
+/* ==== [16] GPU calls (src/cuda/call.h) ==== */
 
 /* What a product's kernels are given, as one kernel parameter. */
 typedef struct tegroup_impl_gpu_call {
@@ -3357,7 +3423,7 @@ static inline tegroup_status tegroup_impl_cuda_rest(const tegroup_impl_gpu_call 
 }
 #if !defined(TEGROUP_NO_CUBLASLT)
 
-/* ==== [16] cuBLASLt: functions, descriptors, algorithms (src/cuda/cublaslt.h) ==== */
+/* ==== [17] cuBLASLt: functions, descriptors, algorithms (src/cuda/cublaslt.h) ==== */
 
 #if !defined(_WIN32)
 #include <dlfcn.h>
@@ -3629,7 +3695,7 @@ static inline tegroup_status tegroup_impl_lt_take(tegroup_plan *plan, const tegr
     return TEGROUP_OK;
 }
 
-/* ==== [17] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
+/* ==== [18] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
 
 /* Writes the result of a group that is hidden from cuBLASLt: NaN, or beta * C. Without a C beta is 0. */
 static __device__ inline void tegroup_impl_write_alone(const tegroup_impl_result &p, tegroup_dtype dtype, float beta,
@@ -3668,7 +3734,7 @@ static __global__ void __launch_bounds__(128)
     }
 }
 
-/* ==== [18] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
+/* ==== [19] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
 
 /* Describes the grouped matmul over the set-up's arrays. */
 static inline int tegroup_impl_lt_grouped(const tegroup_cublaslt_functions *f, const tegroup_plan *plan,
@@ -3863,7 +3929,7 @@ static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *pl
     return tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take the planned product", error);
 }
 
-/* ==== [19] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
+/* ==== [20] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
 
 /* One algorithm serves every group. The plan chooses it, for a group of the mean size, from those that do not split k.
  * So a call does not run the heuristic, which takes tens of microseconds a shape, and a row's bits do not depend on its
@@ -4146,7 +4212,7 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
 #endif /* TEGROUP_NO_CUBLASLT */
 #if !defined(TEGROUP_NO_PORTABLE)
 
-/* ==== [20] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
+/* ==== [21] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
 
 /* One family of kernels for every GPU from SM80 on: a persistent grid walks the groups' tiles, loads by cp.async into a
  * ring of swizzled pipeline stages, and multiplies with ldmatrix and mma.sync (PTX ISA 8.0, sections 9.7.8.22 and
@@ -4399,7 +4465,7 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
     __device__ __forceinline__ void advance(int64_t row_bytes) { from += ALONG_K ? TILE_K * 2 : TILE_K * row_bytes; }
 };
 
-/* ==== [21] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
+/* ==== [22] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
 
 /* ---- storing ---- */
 
@@ -4915,7 +4981,7 @@ static __global__ void __launch_bounds__(128)
 }
 #endif
 
-/* ==== [22] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
+/* ==== [23] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
 
 /* Plain FMA: 64 x 64 tiles, 4 x 4 elements a thread, and one chain of FMAs over k for each element. MIXED: B is of F16
  * or BF16, and widened, exactly, on its way to shared memory. Its steps are of twice as many k, so that as many bytes
@@ -4974,7 +5040,7 @@ static __global__ void __launch_bounds__(256)
     }
 }
 
-/* ==== [23] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
+/* ==== [24] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
 
 /* A kernel row: one kernel of the family, for BF16 and for FP16. Tiles of up to 128 rows fit SM86, 89 and 120, whose
  * blocks have 99 KB of shared memory for the ring and what the kernel itself declares, less than 2.4 KB. The 256-row
@@ -5161,7 +5227,7 @@ static inline tegroup_status tegroup_impl_portable_gemm_fused(const tegroup_plan
 #endif /* TEGROUP_NO_PORTABLE */
 #if !defined(TEGROUP_NO_SM90)
 
-/* ==== [24] Hopper's instructions (src/cuda/hopper.h) ==== */
+/* ==== [25] Hopper's instructions (src/cuda/hopper.h) ==== */
 
 /* mbarriers, TMA and wgmma as PTX ISA 8.0 and later describe them (sections 9.7.13.15, 9.7.9.27 and 9.7.15). They
  * assemble for sm_90a only; TEGROUP_IMPL_HOPPER is 1 in the compiler pass for that architecture. */
@@ -5376,7 +5442,7 @@ TEGROUP_IMPL_WGMMA_OF(64, TEGROUP_IMPL_SUMS_32, "32", "33", "34", "35, %36", TEG
 #undef TEGROUP_IMPL_F4
 #endif
 
-/* ==== [25] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
+/* ==== [26] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
 
 /* A persistent kernel of three warpgroups. In the first, one warp schedules tiles, one thread loads operands by TMA
  * into a ring of pipeline stages, and two threads store results by TMA. The other two warpgroups multiply by wgmma:
@@ -5525,7 +5591,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_rest {
     int32_t picked_a[128], picked_b[TEGROUP_IMPL_SM90_LINES];
 };
 
-/* ==== [26] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
+/* ==== [27] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* One warp of each block finds the block's tiles. It walks the groups 32 at a time, one for each lane. Tiles of equal
@@ -5876,7 +5942,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
 };
 #endif
 
-/* ==== [27] Hopper GEMM: the epilogue (src/cuda/sm90_epilogue.h) ==== */
+/* ==== [28] Hopper GEMM: the epilogue (src/cuda/sm90_epilogue.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* ---- C and bias ---- */
@@ -6084,7 +6150,7 @@ static __device__ __forceinline__ float tegroup_impl_sm90_differentiate(const te
 }
 #endif
 
-/* ==== [28] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
+/* ==== [29] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* A block is a chain of four classes, each the base of the next: what the warps share, loader, storer, multiplier. (If
@@ -6212,7 +6278,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
 };
 #endif
 
-/* ==== [29] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
+/* ==== [30] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_block<SHAPE> {
@@ -6429,7 +6495,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
 };
 #endif
 
-/* ==== [30] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
+/* ==== [31] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_loader<SHAPE> {
@@ -6590,7 +6656,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
 };
 #endif
 
-/* ==== [31] Hopper GEMM: the multiplying warpgroups, and the kernel (src/cuda/sm90_multiply.h) ==== */
+/* ==== [32] Hopper GEMM: the multiplying warpgroups, and the kernel (src/cuda/sm90_multiply.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegroup_impl_sm90_storer<SHAPE> {
@@ -6985,7 +7051,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
 #endif
 }
 
-/* ==== [32] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
+/* ==== [33] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
 
 /* The code of a kernel row. */
 typedef struct tegroup_impl_sm90_code {
@@ -7069,7 +7135,7 @@ static inline tegroup_status tegroup_impl_sm90_choices(const tegroup_plan *plan,
     return TEGROUP_OK;
 }
 
-/* ==== [33] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
+/* ==== [34] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
 
 static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_planned_row(const tegroup_plan *plan) {
     return tegroup_impl_sm90_row_of((int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ROW]);
@@ -7374,7 +7440,7 @@ static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, co
 }
 #endif /* TEGROUP_NO_SM90 */
 
-/* ==== [34] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
+/* ==== [35] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
 
 #if defined(TEGROUP_NO_CUBLASLT)
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *) { return 0; }
@@ -7406,7 +7472,7 @@ static inline tegroup_status tegroup_impl_cuda_check_device(const tegroup_plan *
     return TEGROUP_OK;
 }
 
-/* ==== [35] GPU backends: choosing an algorithm (src/gemm/tune_cuda.h) ==== */
+/* ==== [36] GPU backends: choosing an algorithm (src/gemm/tune_cuda.h) ==== */
 
 static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *kind, tegroup_error *error) {
     cudaDeviceProp properties;

@@ -12,6 +12,7 @@
 #include "core/gemm_types.h"
 #include "core/plan_types.h"
 #include "core/validation_types.h"
+#include "core/scale_convert_types.h"
 #include "core/activation_types.h"
 #include "layer/quantize_types.h"
 #include "layer/linear_types.h"
@@ -66,10 +67,19 @@ TEGROUP_API_STATUS tegroup_scale_shape(tegroup_scaling scaling, int32_t columnwi
 TEGROUP_API int64_t tegroup_scale_index(tegroup_scaling scaling, const tegroup_scale_extent *extent,
     int64_t outer, int64_t inner);
 
+/* What the buffers of a tensor hold, data pointers and snapshot aside: always the items data, scale_inv,
+ * columnwise_data, columnwise_scale_inv and global_scale_inv, 0 bytes where the scaling has none or `copies` leaves it
+ * out. Of ragged rows it is the most that any sizes may take, reached by some (with col_sizes, as if every group had
+ * shape.cols columns), and so good for every snapshot that fits; of a list it is each of its buffers. More groups, rows
+ * or columns never need less. Returns ERROR_NULL_ARGUMENT, ERROR_UNSET, ERROR_VALUE, ERROR_COMBINATION (columnwise
+ * without a scaling), and what is wrong with the tensor's other fields. */
+TEGROUP_API_STATUS tegroup_tensor_layout(const tegroup_tensor *tensor, tegroup_copies copies, tegroup_layout *layout,
+    tegroup_error *error);
+
 /* One number as a code of a type: F32, F16, BF16, F8E4M3, F8E5M2, F4E2M1 or F8E8M0, in the low bits of `code`; those
  * above are not looked at. Decoding is exact. Encoding rounds to nearest, ties to even; what is too large gives
  * infinity in F16 and BF16 and the largest finite value in narrower types, as infinity does there; NaN stays NaN, or is
- * 6 in F4E2M1. F8E8M0 drops the sign. Any other type gives NaN, and 0. */
+ * 6 in F4E2M1. F8E8M0 drops the sign and takes ties up. Any other type gives NaN, and 0. */
 TEGROUP_API float    tegroup_decode(tegroup_dtype dtype, uint32_t code);
 TEGROUP_API uint32_t tegroup_encode(tegroup_dtype dtype, float x);
 
@@ -156,6 +166,11 @@ TEGROUP_API_STATUS tegroup_plan_load(const tegroup_gemm_desc *desc, const void *
 /* Look through a grouped tensor: its snapshot's sizes, and NaN and infinity in its rows. What is found is data,
  * written to the record; only a call that cannot be made is an error. */
 TEGROUP_API_STATUS tegroup_validate(const tegroup_validate_desc *desc, struct CUstream_st *stream,
+    tegroup_error *error);
+
+/* Store the scales of a tensor in another layout, see tegroup_scale_convert_desc. Everything is checked before anything
+ * is written. */
+TEGROUP_API_STATUS tegroup_scale_convert(const tegroup_scale_convert_desc *desc, struct CUstream_st *stream,
     tegroup_error *error);
 
 /* Workspaces of the operations below that need one, on the GPU alone: of a descriptor the sizes are read, no

@@ -38,6 +38,9 @@ typedef enum tegroup_impl_operand {
     X(SCALE_DTYPE, name ".scale_dtype") X(SCALE_OUTER_STRIDE, name ".scale_outer_stride")                          \
     X(SCALE_INNER_STRIDE, name ".scale_inner_stride") X(SCALE_PARTS, name ".scale_parts")                          \
     X(COLUMNWISE_ORDER, name ".columnwise_order") X(GLOBAL_SCALE_INV, name ".global_scale_inv")                    \
+    X(SCALE_INV, name ".scale_inv") X(COLUMNWISE_SCALE_INV, name ".columnwise_scale_inv")                          \
+    X(SCALE_POINTERS, name ".scale_pointers")                                                                      \
+    X(COLUMNWISE_SCALE_POINTERS, name ".columnwise_scale_pointers")                                                \
     X(POINTERS_SPACE, name ".pointers_space") X(GATHER_ROWS, "gather_" name ".rows")                               \
     X(GATHER_SLOTS, "gather_" name ".slots") X(SLOT_OF_ROW, "gather_" name ".slot_of_row")
 /* clang-format on */
@@ -133,7 +136,7 @@ static inline tegroup_status tegroup_impl_check_scale_strides(const tegroup_tens
     const int64_t outer = t->scale_outer_stride, inner = t->scale_inner_stride;
     const int ragged = tegroup_impl_ragged(&t->shape);
     tegroup_impl_scale_grid grid;
-    int64_t rows, blocks;
+    int64_t lines, blocks;
     TEGROUP_IMPL_RULE(outer >= 0, ERROR_VALUE, TEGROUP_IMPL_PATH(SCALE_OUTER_STRIDE), "must not be negative", 0, outer);
     TEGROUP_IMPL_RULE(inner >= 0, ERROR_VALUE, TEGROUP_IMPL_PATH(SCALE_INNER_STRIDE), "must not be negative", 0, inner);
     TEGROUP_IMPL_RULE((outer > 0) == (inner > 0), ERROR_COMBINATION, TEGROUP_IMPL_PATH(SCALE_INNER_STRIDE),
@@ -146,14 +149,13 @@ static inline tegroup_status tegroup_impl_check_scale_strides(const tegroup_tens
     TEGROUP_IMPL_RULE(!tegroup_impl_irregular(&t->shape), ERROR_COMBINATION, TEGROUP_IMPL_PATH(SCALE_OUTER_STRIDE),
                       "does not go with col_sizes or elements", 0, outer);
     grid = tegroup_impl_scale_grid_alone(t, facts, tegroup_impl_sides_of(t->shape.rows, t->shape.cols), 0);
-    rows = tegroup_impl_mul(tegroup_impl_mul(grid.outer_count, grid.parts),
-                            ragged || tegroup_impl_listed(t) ? 1 : t->shape.groups);
+    lines = tegroup_impl_scale_lines(t, &grid);
     blocks = grid.inner_extent / (grid.packed ? 4 : 1);
-    TEGROUP_IMPL_RULE(rows < 2 || blocks < 2 || tegroup_impl_mul(blocks - 1, inner) < outer
-                          || tegroup_impl_mul(rows - 1, outer) < inner,
+    TEGROUP_IMPL_RULE(lines < 2 || blocks < 2 || tegroup_impl_mul(blocks - 1, inner) < outer
+                          || tegroup_impl_mul(lines - 1, outer) < inner,
                       ERROR_LAYOUT, TEGROUP_IMPL_PATH(SCALE_INNER_STRIDE),
                       "must keep scales apart: at least the outer blocks times scale_outer_stride, or its part",
-                      tegroup_impl_add(tegroup_impl_mul(rows - 1, outer), 1), inner);
+                      tegroup_impl_add(tegroup_impl_mul(lines - 1, outer), 1), inner);
     return TEGROUP_OK;
 }
 

@@ -31,11 +31,17 @@ TEGROUP_IMPL_HD int tegroup_impl_scales_strided(const tegroup_tensor *t, int col
     return !columnwise && t->scale_outer_stride > 0;
 }
 
-/* The extents of a group; a skipped one has no rows. */
+/* The extents of a group. It has no rows where it is skipped, and where a snapshot that somebody wrote over leads out
+ * of the tensor. */
 TEGROUP_IMPL_HD tegroup_impl_sides tegroup_impl_group_sides(const tegroup_tensor *t, const tegroup_snapshot_view *view,
                                                             int32_t g) {
     const tegroup_impl_block block = tegroup_impl_block_of(t, view, g);
-    return tegroup_impl_sides_of(tegroup_impl_max(0, block.rows), block.cols);
+    const int ragged = view && view->rows,
+              there = !ragged
+                      || (tegroup_impl_within(block.rows, t->shape.rows + 1)
+                          && tegroup_impl_within(block.row0, t->shape.rows - block.rows + 1)
+                          && tegroup_impl_within(block.cols, t->shape.cols + 1));
+    return tegroup_impl_sides_of(there ? block.rows : 0, there ? block.cols : 0);
 }
 
 /* Of a group of these extents, as if it were the first. facts: of t's scaling. */
@@ -87,6 +93,7 @@ TEGROUP_IMPL_HD tegroup_impl_scale_grid tegroup_impl_scale_grid_after(const tegr
         tegroup_impl_scale_grid_alone(t, facts, tegroup_impl_group_sides(t, view, g), columnwise);
     if (tegroup_impl_listed(t)) return grid;
     if (!tegroup_impl_scales_strided(t, columnwise)) grid.base = before;
+    else if (grid.outer_count == 0) return grid;
     else if (view && view->rows) grid.base = view->start[g] * grid.outer_stride;
     else grid.base = g * grid.parts * grid.part_stride;
     return grid;
@@ -133,28 +140,42 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_scale_at(const tegroup_impl_scale_grid *gri
     return tegroup_impl_scale_of_block(grid, part, outer / grid->block_outer, inner / grid->block_inner);
 }
 
+/* Scales from the buffer's first to the end of those of a group; of the default packing with its padding. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_scale_end(const tegroup_impl_scale_grid *grid, int strided) {
+    if (!strided) return tegroup_impl_add(grid->base, grid->count);
+    if (grid->count == 0) return grid->base;
+    return tegroup_impl_scale_of_block(grid, grid->parts - 1, grid->outer_extent - 1, grid->inner_extent - 1) + 1;
+}
+
 /* The most blocks of `extent` rows that groups of together `rows` rows have: the first row of a group begins one. */
 static inline int64_t tegroup_impl_most_blocks(int32_t groups, int64_t rows, int64_t extent) {
     const int64_t begun = tegroup_impl_min(groups, rows);
     return groups > 0 ? begun + (rows - begun) / extent : 0;
 }
 
+/* Outer blocks that lie at strides in one buffer. grid: of a group at capacity. */
+static inline int64_t tegroup_impl_scale_lines(const tegroup_tensor *t, const tegroup_impl_scale_grid *grid) {
+    const int64_t of_group = tegroup_impl_mul(grid->outer_count, grid->parts);
+    if (tegroup_impl_listed(t)) return t->shape.groups > 0 ? of_group : 0;
+    return tegroup_impl_ragged(&t->shape) ? of_group : tegroup_impl_mul(t->shape.groups, of_group);
+}
+
 /* Scales from the first to the last of a copy's buffer (of each buffer of a list), whatever the sizes of ragged groups;
  * INT64_MAX: too many. Ragged columns count as the most that a group may have. */
 static inline int64_t tegroup_impl_scale_capacity(const tegroup_tensor *t, int columnwise) {
     const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
-    const int ragged = tegroup_impl_ragged(&t->shape), one_group = ragged || tegroup_impl_listed(t);
+    const int ragged = tegroup_impl_ragged(&t->shape);
     const int64_t groups = t->shape.groups;
     tegroup_impl_scale_grid grid;
     int64_t word, unit;
     if (t->scaling == TEGROUP_SCALING_NONE) return 0;
     grid = tegroup_impl_scale_grid_alone(t, facts, tegroup_impl_sides_of(t->shape.rows, t->shape.cols), columnwise);
     if (tegroup_impl_scales_strided(t, columnwise)) {
-        const int64_t all = tegroup_impl_mul(tegroup_impl_mul(grid.outer_count, grid.parts), one_group ? 1 : groups);
-        if (all == 0) return 0;
+        const int64_t lines = tegroup_impl_scale_lines(t, &grid);
+        if (lines == 0) return 0;
         word = grid.packed ? 4 : 1;
         return tegroup_impl_add(
-            tegroup_impl_mul(all - 1, grid.outer_stride),
+            tegroup_impl_mul(lines - 1, grid.outer_stride),
             tegroup_impl_add(tegroup_impl_mul(grid.inner_extent / word - 1, grid.inner_stride), word));
     }
     if (tegroup_impl_listed(t)) return groups > 0 ? grid.count : 0;
@@ -216,7 +237,7 @@ TEGROUP_IMPL_HD tegroup_impl_elements tegroup_impl_elements_after(const tegroup_
     if (tegroup_impl_transposed(t, columnwise)) {
         at.first = tegroup_impl_listed(t) ? 0 : before;
         at.row_stride = 1;
-        at.col_stride = tegroup_impl_align(tegroup_impl_max(0, block.rows), TEGROUP_TRANSPOSED_ROWS);
+        at.col_stride = tegroup_impl_align(tegroup_impl_group_sides(t, view, g).rows, TEGROUP_TRANSPOSED_ROWS);
     } else {
         at.first = block.first;
         at.row_stride = block.ld;

@@ -111,6 +111,14 @@ typedef struct tegroup_tensor {
  * the first in its lowest byte. Its default packing is DeepGEMM's [ceil(inner blocks / 4), outer up to 4], the outer
  * index contiguous; strides then count words, along `inner` from w to w + 1. */
 
+/* The copies of a tensor that something is about, as bits. */
+typedef enum tegroup_copies {
+    TEGROUP_COPIES_UNSET      = 0,
+    TEGROUP_COPIES_ROWWISE    = 1,
+    TEGROUP_COPIES_COLUMNWISE = 2,
+    TEGROUP_COPIES_BOTH       = 3
+} tegroup_copies;
+
 /* A plain matrix [rows, cols] for what surrounds the grouped products. */
 typedef struct tegroup_matrix {
     void         *data;  /* aligned to its element; may be NULL when it has no elements */

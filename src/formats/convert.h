@@ -184,7 +184,7 @@ TEGROUP_IMPL_HD uint8_t tegroup_impl_f4e2m1_of_f32(float x) { /* a nibble */
 }
 
 /* E8M0 has no sign, which is dropped, and no zero, which gives the smallest power. Up and down are CUDA's
- * cudaRoundPosInf and cudaRoundZero; nearest takes a tie, 1.5 times a power, to the even code. */
+ * cudaRoundPosInf and cudaRoundZero; nearest takes a tie, 1.5 times a power, up. */
 typedef enum tegroup_impl_rounding { TEGROUP_IMPL_NEAREST, TEGROUP_IMPL_UP, TEGROUP_IMPL_DOWN } tegroup_impl_rounding;
 TEGROUP_IMPL_HD uint8_t tegroup_impl_f8e8m0_of_f32(float x, tegroup_impl_rounding rounding) {
     const uint32_t magnitude = tegroup_impl_bits_of_f32(x) & 0x7fffffffu, mantissa = magnitude & 0x7fffffu;
@@ -192,10 +192,10 @@ TEGROUP_IMPL_HD uint8_t tegroup_impl_f8e8m0_of_f32(float x, tegroup_impl_roundin
     if (magnitude > 0x7f800000u) return 255u;
     if (code == 0) { /* below 2^-126: 0x400000 is 2^-127 */
         if (rounding == TEGROUP_IMPL_UP) return mantissa > 0x400000u;
-        return rounding == TEGROUP_IMPL_NEAREST && mantissa > 0x600000u;
+        return rounding == TEGROUP_IMPL_NEAREST && mantissa >= 0x600000u;
     }
     if (rounding == TEGROUP_IMPL_UP) code += mantissa != 0;
-    if (rounding == TEGROUP_IMPL_NEAREST) code += mantissa > 0x400000u || (mantissa == 0x400000u && (code & 1u));
+    if (rounding == TEGROUP_IMPL_NEAREST) code += mantissa >= 0x400000u;
     return (uint8_t)(code < 254 ? code : 254);
 }
 
