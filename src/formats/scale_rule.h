@@ -123,6 +123,7 @@ TEGROUP_IMPL_HD tegroup_impl_block_scale tegroup_impl_scale_block(const tegroup_
         break;
     default: break;
     }
+    if (tegroup_impl_is_nan(block.stored)) block.stored = tegroup_impl_f32_of_bits(0x7fffffffu); /* on both machines */
     block.bits = tegroup_impl_code_of_f32(scale, block.stored);
     return block;
 }

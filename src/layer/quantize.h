@@ -95,7 +95,9 @@ TEGROUP_IMPL_HD void tegroup_impl_store_group(const tegroup_quantize_desc *desc,
     const tegroup_dtype dtype = tegroup_impl_one_scale(t, facts);
     tegroup_impl_block_scale block;
     int copy;
-    if (t->global_scale_inv) t->global_scale_inv[g] = tegroup_impl_inverse_f32(global);
+    if (t->global_scale_inv)
+        t->global_scale_inv[g] =
+            tegroup_impl_is_nan(global) ? tegroup_impl_f32_of_bits(0x7fffffffu) : tegroup_impl_inverse_f32(global);
     if (!tegroup_impl_scaled_as_one(facts)) return;
     block = tegroup_impl_scale_block(&desc->rule, t->dtype, dtype, t->amax ? t->amax[g] : 0.0f, global);
     for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++)
