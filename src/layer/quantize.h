@@ -101,7 +101,8 @@ TEGROUP_IMPL_HD void tegroup_impl_store_group(const tegroup_quantize_desc *desc,
     if (!tegroup_impl_scaled_as_one(facts)) return;
     block = tegroup_impl_scale_block(&desc->rule, t->dtype, dtype, t->amax ? t->amax[g] : 0.0f, global);
     for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++)
-        if (copies[copy].scales) tegroup_impl_store_code(dtype, copies[copy].scales, copies[copy].grid.base, block.bits);
+        if (copies[copy].scales)
+            tegroup_impl_store_code(dtype, copies[copy].scales, copies[copy].grid.base, block.bits);
 }
 
 /* ---- on the CPU ---- */
@@ -148,9 +149,8 @@ static inline int64_t tegroup_impl_quantize_works(const tegroup_impl_quantize_pa
     memset(&before, 0, sizeof before);
     for (g = 0; g < pass->t->shape.groups; g++) {
         tegroup_impl_quantize_group group = tegroup_impl_quantize_group_of(pass, g, &before);
-        const int64_t across = pass->spans_cols ? group.cols > 0 : tegroup_impl_blocks(group.cols, TEGROUP_IMPL_QUANTIZE_TILE),
-                      down = pass->spans_rows ? group.part_rows > 0
-                                              : tegroup_impl_blocks(group.part_rows, TEGROUP_IMPL_QUANTIZE_TILE);
+        const int64_t across = pass->spans_cols ? 1 : tegroup_impl_blocks(group.cols, TEGROUP_IMPL_QUANTIZE_TILE),
+                      down = pass->spans_rows ? 1 : tegroup_impl_blocks(group.part_rows, TEGROUP_IMPL_QUANTIZE_TILE);
         for (group.part = 0; group.part < group.copies[0].grid.parts; group.part++) {
             for (w = tegroup_impl_max(0, first - begun); w < tegroup_impl_min(across * down, last - begun); w++)
                 pass->work(pass, &group, w / across * TEGROUP_IMPL_QUANTIZE_TILE,
@@ -318,8 +318,8 @@ static inline void tegroup_impl_quantize_block(const tegroup_impl_quantize_pass 
     const tegroup_quantize_desc *desc = (const tegroup_quantize_desc *)pass->desc;
     const tegroup_impl_copy *copy = &group->copies[columnwise];
     const tegroup_dtype dtype = desc->output.dtype, scale = tegroup_impl_one_scale(&desc->output, pass->facts);
-    const tegroup_impl_block_scale block = tegroup_impl_scale_block(
-        &desc->rule, dtype, scale, amax, tegroup_impl_group_global(desc, group->g));
+    const tegroup_impl_block_scale block =
+        tegroup_impl_scale_block(&desc->rule, dtype, scale, amax, tegroup_impl_group_global(desc, group->g));
     const int32_t outer_end = (int32_t)tegroup_impl_min(side->outer, o + side->choice),
                   inner_end = (int32_t)tegroup_impl_min(side->inner, i + side->span);
     const int64_t row0 = group->part * group->part_rows;
@@ -327,11 +327,11 @@ static inline void tegroup_impl_quantize_block(const tegroup_impl_quantize_pass 
     for (x = o; x < outer_end; x++)
         for (y = i; y < inner_end; y++) {
             const int64_t outer = side->outer0 + x, inner = side->inner0 + y;
-            tegroup_impl_store_code(dtype, copy->data,
-                                    columnwise ? tegroup_impl_element_of(copy, row0 + inner, outer)
-                                               : tegroup_impl_element_of(copy, row0 + outer, inner),
-                                    tegroup_impl_scaled_code(dtype, &block,
-                                                             value[x * side->outer_step + y * side->inner_step]));
+            tegroup_impl_store_code(
+                dtype, copy->data,
+                columnwise ? tegroup_impl_element_of(copy, row0 + inner, outer)
+                           : tegroup_impl_element_of(copy, row0 + outer, inner),
+                tegroup_impl_scaled_code(dtype, &block, value[x * side->outer_step + y * side->inner_step]));
         }
     for (x = o; x < outer_end && !tegroup_impl_scaled_as_one(pass->facts); x += pass->facts->block_outer)
         tegroup_impl_store_code(scale, copy->scales,
@@ -348,10 +348,10 @@ static inline void tegroup_impl_pad_scales(const tegroup_impl_quantize_pass *pas
     const tegroup_impl_copy *copy = &group->copies[columnwise];
     const tegroup_impl_scale_grid *grid = &copy->grid;
     const int64_t outer_begin = side->outer0 / grid->block_outer, inner_begin = side->inner0 / grid->block_inner;
-    const int64_t outer_end = tegroup_impl_blocks_end(side->outer0, grid->block_outer, grid->outer_count,
-                                                      grid->outer_extent),
-                  inner_end = tegroup_impl_blocks_end(side->inner0, grid->block_inner, grid->inner_count,
-                                                      grid->inner_extent);
+    const int64_t outer_end =
+                      tegroup_impl_blocks_end(side->outer0, grid->block_outer, grid->outer_count, grid->outer_extent),
+                  inner_end =
+                      tegroup_impl_blocks_end(side->inner0, grid->block_inner, grid->inner_count, grid->inner_extent);
     int64_t o, i;
     for (o = outer_begin; o < outer_end; o++)
         for (i = o < grid->outer_count ? tegroup_impl_max(inner_begin, grid->inner_count) : inner_begin; i < inner_end;
@@ -435,7 +435,8 @@ static inline void tegroup_impl_quantize_amax_work(const tegroup_impl_quantize_p
     tegroup_impl_quantize_load(pass, group, row, col, &tile);
     side = tegroup_impl_quantize_side_of(whole, &tile, 0);
     amax = tegroup_impl_quantize_amax(&desc->rule, &side, tile.value, 0, 0, 0);
-    TEGROUP_IMPL_OMP(omp critical(tegroup_impl_quantize_amax)) {
+    TEGROUP_IMPL_OMP(omp critical(tegroup_impl_quantize_amax))
+    {
         float *const of[TEGROUP_IMPL_COPIES] = {desc->output.amax, desc->output.columnwise_amax};
         int copy;
         for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++)
@@ -460,11 +461,10 @@ static inline void tegroup_impl_quantize_sum_work(const tegroup_impl_quantize_pa
         const float scale = tegroup_impl_row_scale_f32(&desc->row_scale, in.row0 + i);
         float sum = 0;
         for (at = 0; at < dy.cols; at += TEGROUP_IMPL_PIECE)
-            sum = tegroup_impl_activation_grad_piece_f32(&made, x, grad, scale, dy.cols, at,
-                                                         tegroup_impl_min(TEGROUP_IMPL_PIECE, dy.cols - at), sum, gate,
-                                                         up);
-        tegroup_impl_store_f32(desc->grad_row_scale.dtype,
-                               tegroup_impl_matrix_row(&desc->grad_row_scale, in.row0 + i), 0, sum);
+            sum = tegroup_impl_activation_grad_piece_f32(
+                &made, x, grad, scale, dy.cols, at, tegroup_impl_min(TEGROUP_IMPL_PIECE, dy.cols - at), sum, gate, up);
+        tegroup_impl_store_f32(desc->grad_row_scale.dtype, tegroup_impl_matrix_row(&desc->grad_row_scale, in.row0 + i),
+                               0, sum);
     }
 }
 
@@ -528,8 +528,7 @@ TEGROUP_API tegroup_status tegroup_quantize(const tegroup_quantize_desc *desc, s
 
 /* One value of a copy, exactly. global: the group's global scale. */
 TEGROUP_IMPL_HD double tegroup_impl_dequantized(const tegroup_tensor *t, tegroup_dtype scale_dtype,
-                                                const tegroup_impl_copy *copy, float global, int64_t row,
-                                                int64_t col) {
+                                                const tegroup_impl_copy *copy, float global, int64_t row, int64_t col) {
     const int columnwise = copy->grid.columnwise;
     const int64_t scale = tegroup_impl_scale_at(&copy->grid, columnwise ? col : row, columnwise ? row : col);
     return tegroup_impl_load_f64(t->dtype, copy->data, tegroup_impl_element_of(copy, row, col))

@@ -82,8 +82,7 @@ static inline tegroup_status tegroup_impl_check_there(const void *address, int64
  * group (`always`), every one. */
 static inline tegroup_status tegroup_impl_check_each(const tegroup_tensor *t, void *const *list, int always,
                                                      const char *field, tegroup_error *error) {
-    const tegroup_snapshot_view view =
-        tegroup_snapshot_read(tegroup_impl_ragged(&t->shape) ? t->shape.snapshot : NULL);
+    const tegroup_snapshot_view view = tegroup_snapshot_read(tegroup_impl_ragged(&t->shape) ? t->shape.snapshot : NULL);
     int32_t g;
     if (t->pointers_space != TEGROUP_SPACE_HOST) return TEGROUP_OK;
     for (g = 0; g < t->shape.groups; g++) {
@@ -105,8 +104,7 @@ static inline tegroup_status tegroup_impl_check_copy(const tegroup_tensor *t, in
     if (tegroup_impl_listed(t)) {
         TEGROUP_IMPL_RULE(!memory.data, ERROR_COMBINATION, name->data, "does not go with pointers_space", 0, 1);
         TEGROUP_IMPL_RULE(!memory.scales, ERROR_COMBINATION, name->scales, "does not go with pointers_space", 0, 1);
-        TEGROUP_IMPL_TRY(
-            tegroup_impl_check_there(memory.pointers, entries, sizeof(void *), name->pointers, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_check_there(memory.pointers, entries, sizeof(void *), name->pointers, error));
         TEGROUP_IMPL_TRY(
             tegroup_impl_check_there(memory.scale_pointers, entries, sizeof(void *), name->scale_pointers, error));
         TEGROUP_IMPL_TRY(tegroup_impl_check_each(t, memory.pointers, 0, name->pointers, error));
@@ -138,7 +136,8 @@ static inline tegroup_status tegroup_impl_check_beside(const tegroup_tensor *t, 
     TEGROUP_IMPL_RULE(shape->cols == cols, ERROR_SHAPE, plain_name->members[TEGROUP_IMPL_MEMBER_COLS], cols_rule, cols,
                       shape->cols);
     TEGROUP_IMPL_RULE(shape->snapshot == t->shape.snapshot, ERROR_COMBINATION,
-                      plain_name->members[TEGROUP_IMPL_MEMBER_SNAPSHOT], "must be that of the quantised tensor", 1, 0);
+                      plain_name->members[TEGROUP_IMPL_MEMBER_SNAPSHOT],
+                      "must be that of the quantised tensor: one routing", 1, 0);
     TEGROUP_IMPL_RULE(tegroup_impl_irregular(shape) == tegroup_impl_irregular(&t->shape), ERROR_COMBINATION,
                       plain_name->members[TEGROUP_IMPL_MEMBER_COL_SIZES],
                       "and elements must be set just when the quantised tensor's are",
@@ -153,16 +152,23 @@ static inline tegroup_status tegroup_impl_check_plain(const tegroup_tensor *t, c
     return tegroup_impl_check_each(t, t->pointers, 0, TEGROUP_IMPL_PATH(POINTERS), error);
 }
 
-/* Sizes and lists lie where the data do. */
+/* Sizes and lists lie where the data do; and of a snapshot in host memory, what its groups say. */
 static inline tegroup_status tegroup_impl_check_spaces(const tegroup_tensor *t, const tegroup_impl_name *name,
                                                        tegroup_space space, tegroup_error *error) {
+    tegroup_snapshot_view view;
+    int64_t total = 0;
+    int32_t g;
     TEGROUP_IMPL_TRY(tegroup_impl_check_sizes_space(&t->shape, space, TEGROUP_IMPL_PATH(SIZES_SPACE), error));
     TEGROUP_IMPL_RULE(!tegroup_impl_listed(t) || t->pointers_space == space, ERROR_UNSUPPORTED,
                       TEGROUP_IMPL_PATH(POINTERS_SPACE), "must equal space: the list is read where the data are", space,
                       t->pointers_space);
     TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot_address(t, name, error));
-    if (tegroup_impl_ragged(&t->shape) && space == TEGROUP_SPACE_HOST)
-        return tegroup_impl_check_prepared(t, name, TEGROUP_CHECK_DEEP, error);
+    if (!tegroup_impl_ragged(&t->shape) || space != TEGROUP_SPACE_HOST) return TEGROUP_OK;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_prepared(t, name, TEGROUP_CHECK_DEEP, error));
+    view = tegroup_snapshot_read(t->shape.snapshot);
+    for (g = 0; g < t->shape.groups; g++) total += tegroup_impl_max(0, view.rows[g]);
+    TEGROUP_IMPL_RULE(total <= t->shape.rows, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
+                      "must have shape.rows rows or fewer in all", t->shape.rows, total);
     return TEGROUP_OK;
 }
 
@@ -174,10 +180,11 @@ static inline int32_t tegroup_impl_copy_buffers(const tegroup_tensor *t, int col
     const int64_t entries = (int64_t)sizeof(void *) * t->shape.groups;
     if (tegroup_impl_listed(t)) {
         buffers[0] = tegroup_impl_buffer_of(memory.pointers, entries, name->pointers, name->apart, 0);
-        buffers[1] = tegroup_impl_buffer_of(memory.scale_pointers, entries, name->scale_pointers, name->scales_apart, 0);
+        buffers[1] =
+            tegroup_impl_buffer_of(memory.scale_pointers, entries, name->scale_pointers, name->scales_apart, 0);
     } else {
-        buffers[0] =
-            tegroup_impl_buffer_of(memory.data, tegroup_impl_copy_bytes(t, columnwise), name->data, name->apart, writes);
+        buffers[0] = tegroup_impl_buffer_of(memory.data, tegroup_impl_copy_bytes(t, columnwise), name->data,
+                                            name->apart, writes);
         buffers[1] = tegroup_impl_buffer_of(memory.scales, tegroup_impl_scale_bytes(t, columnwise), name->scales,
                                             name->scales_apart, writes);
     }
@@ -190,11 +197,12 @@ static inline int64_t tegroup_impl_numbered_rows(const tegroup_shape *shape) {
 }
 
 /* What makes the values that are quantised: nothing, an index, an activation, its gradient. */
-static inline tegroup_status tegroup_impl_check_made(const tegroup_quantize_desc *desc,
-                                                     const tegroup_impl_name *input, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_check_made(const tegroup_quantize_desc *desc, const tegroup_impl_name *input,
+                                                     tegroup_error *error) {
     static const tegroup_impl_name grad_output = TEGROUP_IMPL_NAME("grad_output");
-    static const char *const row_scale[5] = TEGROUP_IMPL_MATRIX_PATHS("row_scale"),
-                             *const grad_row_scale[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_row_scale");
+    static const char *const row_scale[5] = TEGROUP_IMPL_MATRIX_PATHS("row_scale"), *const grad_row_scale[5] =
+                                                                                        TEGROUP_IMPL_MATRIX_PATHS(
+                                                                                            "grad_row_scale");
     static const tegroup_impl_name output = TEGROUP_IMPL_NAME("output");
     const tegroup_tensor *dy = &desc->grad_output;
     const int gradient = dy->dtype != TEGROUP_DTYPE_UNSET, gated = tegroup_impl_gated(desc->activation);
@@ -221,8 +229,8 @@ static inline tegroup_status tegroup_impl_check_made(const tegroup_quantize_desc
     }
     TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->row_scale, row_scale, rows, 1, TEGROUP_IMPL_REALS, error));
     TEGROUP_IMPL_RULE(desc->row_scale.dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_listed(&desc->output),
-                      ERROR_COMBINATION, "row_scale.dtype", "does not go with lists: their rows have no common numbering",
-                      0, desc->row_scale.dtype);
+                      ERROR_COMBINATION, "row_scale.dtype",
+                      "does not go with lists: their rows have no common numbering", 0, desc->row_scale.dtype);
     TEGROUP_IMPL_RULE(desc->gather_input.rows == 0 || desc->activation == TEGROUP_ACTIVATION_UNSET, ERROR_COMBINATION,
                       "gather_input.rows", "does not go with activation", 0, desc->gather_input.rows);
     TEGROUP_IMPL_RULE(desc->grad_row_scale.dtype == TEGROUP_DTYPE_UNSET || gradient, ERROR_COMBINATION,
@@ -243,15 +251,13 @@ static inline tegroup_status tegroup_impl_check_made(const tegroup_quantize_desc
 }
 
 /* One amax for all of a group, which the scales wait for. */
-TEGROUP_IMPL_HD int tegroup_impl_waits_for_amax(const tegroup_quantize_desc *desc,
-                                                const tegroup_scaling_facts *facts) {
+TEGROUP_IMPL_HD int tegroup_impl_waits_for_amax(const tegroup_quantize_desc *desc, const tegroup_scaling_facts *facts) {
     return (tegroup_impl_scaled_as_one(facts) && desc->rule.method != TEGROUP_SCALE_GIVEN)
            || desc->output.global_scale_inv != NULL;
 }
 
 /* The rule, and what is one number a group. */
-static inline tegroup_status tegroup_impl_check_group_numbers(const tegroup_quantize_desc *desc,
-                                                              tegroup_error *error) {
+static inline tegroup_status tegroup_impl_check_group_numbers(const tegroup_quantize_desc *desc, tegroup_error *error) {
     const tegroup_tensor *t = &desc->output;
     const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
     const int64_t bytes = (int64_t)sizeof(float) * t->shape.groups;
@@ -260,15 +266,16 @@ static inline tegroup_status tegroup_impl_check_group_numbers(const tegroup_quan
                                                    tegroup_impl_one_scale(t, facts), "output.scale_dtype", error));
     TEGROUP_IMPL_RULE(!given || tegroup_impl_scaled_as_one(facts), ERROR_COMBINATION, "rule.method",
                       "GIVEN needs scaling TENSOR", TEGROUP_SCALING_TENSOR, t->scaling);
+    TEGROUP_IMPL_RULE(!given || !desc->rule.special_is_one, ERROR_COMBINATION, "rule.special_is_one",
+                      "must be 0 with GIVEN: no amax counts", 0, 1);
     TEGROUP_IMPL_RULE(t->scale_parts <= 1 || !tegroup_impl_scaled_as_one(facts), ERROR_UNSUPPORTED,
                       "output.scale_parts", "must be at most 1 with TENSOR: amax has one number a group", 1,
                       t->scale_parts);
-    TEGROUP_IMPL_RULE(tegroup_impl_bits(t->dtype) >= 8 || t->scale_parts <= 1
-                          || t->columnwise_order == TEGROUP_COLUMNWISE_AS_DATA
-                          || t->shape.rows / t->scale_parts % 2 == 0,
-                      ERROR_UNSUPPORTED, "output.scale_parts",
-                      "must be of an even number of rows where F4E2M1 is transposed: two rows share a byte", 0,
-                      t->scale_parts);
+    TEGROUP_IMPL_RULE(
+        tegroup_impl_bits(t->dtype) >= 8 || t->scale_parts <= 1 || t->columnwise_order == TEGROUP_COLUMNWISE_AS_DATA
+            || t->shape.rows / t->scale_parts % 2 == 0,
+        ERROR_UNSUPPORTED, "output.scale_parts",
+        "must be of an even number of rows where F4E2M1 is transposed: two rows share a byte", 0, t->scale_parts);
     TEGROUP_IMPL_TRY(tegroup_impl_check_there(t->amax, tegroup_impl_waits_for_amax(desc, facts) ? bytes : 0,
                                               sizeof(float), "output.amax", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_there(t->columnwise_amax, 0, sizeof(float), "output.columnwise_amax", error));
@@ -285,9 +292,8 @@ static inline tegroup_status tegroup_impl_check_quantize_apart(const tegroup_qua
     const tegroup_tensor *t = &desc->output, stored = tegroup_impl_stored(&desc->input, &desc->gather_input);
     const int64_t bytes = (int64_t)sizeof(float) * t->shape.groups;
     const tegroup_impl_buffer index = tegroup_impl_buffer_of(
-        desc->gather_input.slot_of_row,
-        desc->gather_input.rows > 0 ? tegroup_impl_mul(8, desc->input.shape.rows) : 0, NULL,
-        "must not overlap gather_input.slot_of_row", 0);
+        desc->gather_input.slot_of_row, desc->gather_input.rows > 0 ? tegroup_impl_mul(8, desc->input.shape.rows) : 0,
+        NULL, "must not overlap gather_input.slot_of_row", 0);
     tegroup_impl_buffer buffers[14];
     int32_t count = 0;
     count += tegroup_impl_copy_buffers(t, 0, &names[0], 1, buffers + count);
@@ -329,11 +335,9 @@ static inline tegroup_status tegroup_impl_check_quantize(const tegroup_quantize_
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_quantised(t, &output, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_beside(t, &output, &desc->input, &input,
-                                               tegroup_impl_mul(t->shape.cols, doubled ? 2 : 1),
-                                               doubled ? "must be twice output.shape.cols: gates and ups"
-                                                       : output.cols,
-                                               error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_beside(t, &output, &desc->input, &input, tegroup_impl_mul(t->shape.cols, doubled ? 2 : 1),
+                                  doubled ? "must be twice output.shape.cols: gates and ups" : output.cols, error));
     TEGROUP_IMPL_RULE_AS(SCALING, desc->input.scaling == TEGROUP_SCALING_NONE, ERROR_VALUE, "input.scaling",
                          "must be unset", TEGROUP_SCALING_NONE, desc->input.scaling);
     TEGROUP_IMPL_TRY(tegroup_impl_check_group_numbers(desc, error));
@@ -364,16 +368,14 @@ static inline tegroup_status tegroup_impl_check_dequantize(const tegroup_dequant
     TEGROUP_IMPL_RULE(desc->columnwise == 0 || desc->columnwise == 1, ERROR_VALUE, "columnwise", "must be 0 or 1", 1,
                       desc->columnwise);
     TEGROUP_IMPL_TRY(tegroup_impl_check_quantised(t, &input, error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_beside(t, &input, &desc->output, &output, t->shape.cols, input.cols, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_beside(t, &input, &desc->output, &output, t->shape.cols, input.cols, error));
     TEGROUP_IMPL_RULE_AS(SCALING, desc->output.scaling == TEGROUP_SCALING_NONE, ERROR_VALUE, "output.scaling",
                          "must be unset", TEGROUP_SCALING_NONE, desc->output.scaling);
     TEGROUP_IMPL_TRY(tegroup_impl_check_spaces(t, &input, desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_spaces(&desc->output, &output, desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_copy(t, desc->columnwise, &names[desc->columnwise],
                                              input.members[TEGROUP_IMPL_MEMBER_POINTERS_SPACE], error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_there(t->global_scale_inv, 0, sizeof(float), "input.global_scale_inv", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_there(t->global_scale_inv, 0, sizeof(float), "input.global_scale_inv", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_plain(&desc->output, &output, error));
     buffers[count++] = tegroup_impl_tensor_buffer(&desc->output, &output, 1);
     count += tegroup_impl_copy_buffers(t, desc->columnwise, &names[desc->columnwise], 0, buffers + count);

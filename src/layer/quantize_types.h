@@ -14,9 +14,9 @@
  * rowwise copy. Both come from one read of input, but for scaling ROW.
  *
  * All of a group's elements and scales are written; what pads its scales, and the rows of its transposed copy, is 0. A
- * group without elements has nothing but the one scale of TENSOR, that of an amax of 0. A skipped group counts as empty.
+ * group without elements has nothing but the one scale of TENSOR, that of an amax of 0; a skipped one counts as such.
  * Rows that no group owns, what lies between rows, and what a buffer has behind its last group are untouched, and NaN
- * there does not show.
+ * there does not show. A scale that is NaN has the bits 0x7fffffff in F32.
  *
  * output.amax and output.columnwise_amax [groups], each where set, become the largest magnitude of the group (NaN as
  * rule.nan_shows says): that of all its values, whatever the scaling. output.amax is required where a scale is chosen

@@ -121,8 +121,8 @@ SUPPORT void copy_memory(quantizing *q, int columnwise) {
     else t->pointers = pointers;
 }
 
-/* scaling, preset: 0 = any. */
-SUPPORT void quantizing_make(quantizing *q, rng *r, tegroup_scaling scaling, int64_t most_rows, int64_t most_cols) {
+/* scaling: 0 = any. read: scales may be of a type that nothing is quantised with. */
+SUPPORT void quantizing_make(quantizing *q, rng *r, tegroup_scaling scaling, int64_t most_rows, int64_t most_cols, int read) {
     depot *s = &q->scales[0];
     tegroup_tensor *t = &q->desc.output;
     memset(q, 0, sizeof *q);
@@ -130,7 +130,7 @@ SUPPORT void quantizing_make(quantizing *q, rng *r, tegroup_scaling scaling, int
     while ((scaling != 0 && s->scaling != scaling) || (s->scaling == TEGROUP_SCALING_TENSOR && s->parts > 1));
     s->columnwise = 0;
     do depot_describe(s, r);
-    while (s->dtype == TEGROUP_DTYPE_BF16);
+    while (s->dtype == TEGROUP_DTYPE_BF16 && !read);
     (void)depot_prepare(s);
     s->t.ld = rng_chance(r, 50) ? 0 : s->cols + 2 * rng_int(r, 0, 5);
     if (row_of(s->scaling).data != TEGROUP_DTYPE_F4E2M1) s->t.dtype = rng_chance(r, 70) ? TEGROUP_DTYPE_F8E4M3 : TEGROUP_DTYPE_F8E5M2;
@@ -159,6 +159,104 @@ SUPPORT void quantizing_make(quantizing *q, rng *r, tegroup_scaling scaling, int
     }
     static const tegroup_dtype types[] = {TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F16, TEGROUP_DTYPE_BF16};
     q->desc.input = plain_beside(q, r, types[rng_int(r, 0, 2)], s->cols, 1, q->value, q->in_list);
+}
+
+/* ---- what is made in passing --------------------------------------------------------------------------------------------- */
+
+/* The matrix of a group's rows in a plain tensor. */
+SUPPORT tegroup_matrix group_matrix(const tegroup_tensor *t, void *const *list, int64_t rows, int32_t g) {
+    tegroup_matrix m = tegroup_matrix_of(rows > 0 ? list[g] : NULL, rows, t->shape.cols, t->dtype);
+    m.ld = t->ld;
+    return m;
+}
+/* Row `row` of a group among those that matrices beside q number. */
+SUPPORT int64_t numbered_row(const quantizing *q, int32_t g) {
+    return q->scales[0].ragged ? q->scales[0].start[g] : g * q->desc.output.shape.rows;
+}
+SUPPORT int64_t numbered_rows(const quantizing *q) {
+    return q->desc.output.shape.rows * (q->scales[0].ragged ? 1 : q->scales[0].groups);
+}
+SUPPORT tegroup_matrix row_numbers(const quantizing *q, rng *r, int values) {
+    const tegroup_dtype dtype = rng_chance(r, 50) ? TEGROUP_DTYPE_F32 : TEGROUP_DTYPE_F64;
+    const int64_t rows = numbered_rows(q), ld = rng_int(r, 1, 3);
+    tegroup_matrix m = tegroup_matrix_of(guarded((size_t)(rows * ld) * size_of(dtype)), rows, 1, dtype);
+    m.ld = ld;
+    for (int64_t i = 0; i < rows && values; i++) store(dtype, m.data, i * ld, rng_normal(r));
+    return m;
+}
+SUPPORT tegroup_matrix matrix_rows(const tegroup_matrix *m, int64_t first, int64_t rows) {
+    tegroup_matrix part = *m;
+    if (m->dtype == TEGROUP_DTYPE_UNSET) return part;
+    part.data = (char *)m->data + first * m->ld * (int64_t)size_of(m->dtype);
+    part.rows = rows;
+    return part;
+}
+
+/* q as it is with separate calls, whose result is in q's input, and `fused`, which makes that in passing. gradient: that of an
+ * activation; else its output. Returns what the separate calls say. */
+SUPPORT tegroup_status make_activation(quantizing *q, rng *r, int gradient, tegroup_quantize_desc *fused) {
+    const depot *s = &q->scales[0];
+    const tegroup_activation kind = (tegroup_activation)rng_int(r, TEGROUP_ACTIVATION_SWIGLU, TEGROUP_ACTIVATION_IDENTITY);
+    const int gated = kind <= TEGROUP_ACTIVATION_SWIGLU_CLAMPED;
+    const int64_t width = gradient && gated ? s->cols / 2 : s->cols;
+    void *in[MOST_GROUPS], *dy[MOST_GROUPS];
+    tegroup_matrix grad_scales;
+    *fused = q->desc;
+    fused->activation = kind;
+    fused->interleaved = gated && rng_chance(r, 50);
+    fused->alpha = kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED ? 1.5 : 0;
+    fused->input = plain_beside(q, r, q->desc.input.dtype, gated ? 2 * width : width, 1, NULL, in);
+    if (!s->listed && rng_chance(r, 70)) fused->row_scale = row_numbers(q, r, 1);
+    memset(&grad_scales, 0, sizeof grad_scales);
+    if (gradient) {
+        fused->grad_output = plain_beside(q, r, q->desc.input.dtype, width, 1, NULL, dy);
+        if (!s->listed && rng_chance(r, 70)) fused->grad_row_scale = row_numbers(q, r, 0), grad_scales = fused->grad_row_scale;
+    }
+    for (int32_t g = 0; g < s->groups; g++) {
+        const int64_t rows = s->rows[g], first = numbered_row(q, g);
+        tegroup_status status;
+        tegroup_activation_desc f;
+        tegroup_activation_backward_desc b;
+        memset(&f, 0, sizeof f), memset(&b, 0, sizeof b);
+        f.struct_size = sizeof f, b.struct_size = sizeof b;
+        f.space = b.space = TEGROUP_SPACE_HOST;
+        f.activation = b.activation = kind;
+        f.interleaved = b.interleaved = fused->interleaved;
+        f.alpha = b.alpha = fused->alpha;
+        f.input = b.input = group_matrix(&fused->input, in, rows, g);
+        f.row_scale = b.row_scale = matrix_rows(&fused->row_scale, first, rows);
+        f.output = b.grad_input = group_matrix(&q->desc.input, q->in_list, rows, g);
+        if (gradient) b.grad_output = group_matrix(&fused->grad_output, dy, rows, g);
+        b.grad_row_scale = matrix_rows(&grad_scales, first, rows);
+        status = gradient ? tegroup_activation_backward(&b, NULL, NULL) : tegroup_activation_forward(&f, NULL, NULL);
+        if (status != TEGROUP_OK) return status;
+    }
+    return TEGROUP_OK;
+}
+
+/* ... rows picked by an index; q's input becomes a copy of them. */
+SUPPORT void make_gather(quantizing *q, rng *r, tegroup_quantize_desc *fused) {
+    const depot *s = &q->scales[0];
+    const int64_t tokens = rng_int(r, 1, 20), slots = rng_int(r, 0, 3), each = slots > 1 ? slots : 1, cols = s->cols, ld = cols + rng_int(r, 0, 5);
+    const size_t element = size_of(q->desc.input.dtype), line = (size_t)(q->desc.input.ld > 0 ? q->desc.input.ld : cols) * element;
+    int64_t *index = (int64_t *)guarded((size_t)q->desc.input.shape.rows * 8);
+    char *data = (char *)guarded((size_t)(tokens * ld) * element);
+    fill_values(r, q->desc.input.dtype, data, tokens, cols, ld, NULL);
+    *fused = q->desc;
+    fused->input.data = data;
+    fused->input.ld = ld;
+    fused->gather_input.slot_of_row = index;
+    fused->gather_input.rows = tokens;
+    fused->gather_input.slots = slots;
+    for (int64_t i = 0; i < q->desc.input.shape.rows; i++)
+        index[i] = rng_chance(r, 10) ? -1 - rng_int(r, 0, 9) : rng_chance(r, 10) ? tokens * each + rng_int(r, 0, 9) : rng_int(r, 0, tokens * each - 1);
+    for (int32_t g = 0; g < s->groups; g++)
+        for (int64_t row = 0; row < s->rows[g]; row++) {
+            const int64_t slot = index[s->start[g] + row];
+            char *to = (char *)q->in_list[g] + (size_t)row * line;
+            if (slot < 0 || slot >= tokens * each) memset(to, 0, (size_t)cols * element);
+            else memcpy(to, data + (size_t)(slot / each * ld) * element, (size_t)cols * element);
+        }
 }
 
 /* ---- what must be there afterwards: in the memory that guarded_remember keeps ---------------------------------------------- */
@@ -253,12 +351,16 @@ SUPPORT void expect_part(const quantizing *q, int columnwise, int32_t g, int64_t
         }
 }
 
+SUPPORT void remember_all(void) {
+    for (guarded_node *node = guarded_top; node != NULL; node = node->older) guarded_remember(node->data);
+}
+
 SUPPORT void expect_all(const quantizing *q) {
     const depot *s = &q->scales[0];
     const tegroup_tensor *t = &q->desc.output;
     static expected_scales e[2];
     memset(e, 0, sizeof e);
-    for (guarded_node *node = guarded_top; node != NULL; node = node->older) guarded_remember(node->data);
+    remember_all();
     for (int32_t g = 0; g < s->groups; g++) {
         float amax = 0, global = 1, inverse;
         for (int64_t i = 0; i < s->rows[g] * s->cols; i++) amax = magnitude_max(&q->desc.rule, amax, q->value[g][i]);
@@ -288,6 +390,20 @@ SUPPORT void expect_all(const quantizing *q) {
         for (int32_t g = 0; g < s->groups; g++)
             for (int64_t part = 0; part < s->parts; part++) free(e[c].code[g][part]);
     }
+}
+
+/* Poison again in all that a call writes. */
+SUPPORT void poison_again(const void *data) {
+    if (data != NULL) poison((void *)(uintptr_t)data, guarded_find(data)->bytes);
+}
+SUPPORT void quantizing_poison(const quantizing *q) {
+    const tegroup_tensor *t = &q->desc.output;
+    for (int c = 0; c < 2; c++)
+        for (int32_t g = 0; g < (q->scales[0].listed ? q->scales[0].groups : 1) && q->has[c]; g++) {
+            poison_again(q->list[c][g]);
+            poison_again(q->scales[c].listed ? q->scales[c].list[g] : q->scales[c].memory);
+        }
+    poison_again(t->amax), poison_again(t->columnwise_amax), poison_again(t->global_scale_inv);
 }
 
 /* Bytes of any buffer that are not what they must be; of the first it is said where. */
