@@ -2068,7 +2068,7 @@ static inline int32_t tegroup_impl_threads(int32_t limit) {
 #define TEGROUP_IMPL_FORK_STEPS 65536.0
 
 /* Where a thread's share of `count` begins, and that of the thread before it ends. */
-static inline int64_t tegroup_impl_share_begin(int64_t count, int32_t share, int32_t threads) {
+TEGROUP_IMPL_HD int64_t tegroup_impl_share_begin(int64_t count, int32_t share, int32_t threads) {
     return count / threads * share + count % threads * share / threads;
 }
 
@@ -9481,6 +9481,11 @@ static inline tegroup_status tegroup_impl_check_quantize(const tegroup_quantize_
             TEGROUP_IMPL_TRY(tegroup_impl_check_copy(t, copy, &names[copy],
                                                      output.members[TEGROUP_IMPL_MEMBER_POINTERS_SPACE], error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_quantize_apart(desc, &input, names, error));
+    TEGROUP_IMPL_RULE(desc->space != TEGROUP_SPACE_DEVICE || desc->activation == TEGROUP_ACTIVATION_UNSET
+                          || (TEGROUP_IMPL_ACTIVATION_KERNELS
+                              && (TEGROUP_IMPL_BACKWARD_KERNELS || desc->grad_output.dtype == TEGROUP_DTYPE_UNSET)),
+                      ERROR_NOT_BUILT, "activation", "must be unset: this build has no such kernels",
+                      TEGROUP_ACTIVATION_UNSET, desc->activation);
     return tegroup_impl_check_built(TEGROUP_IMPL_FP8_KERNELS, desc->space, error);
 }
 
@@ -9798,8 +9803,8 @@ static inline float tegroup_impl_quantize_amax(const tegroup_scale_rule *rule, c
     return amax;
 }
 
-/* The codes of one block of a tile, and its scale: stored once for each block of rows that it is the scale of. The scale
- * of TENSOR is the group's, and stored elsewhere. */
+/* The codes of one block of a tile, and its scale: stored once for each block of rows that it is the scale of. That of
+ * TENSOR is the group's, and stored elsewhere. */
 static inline void tegroup_impl_quantize_block(const tegroup_impl_quantize_pass *pass,
                                                const tegroup_impl_quantize_group *group, int columnwise,
                                                const tegroup_impl_quantize_side *side, const float *value, int32_t o,
@@ -10015,13 +10020,15 @@ TEGROUP_API tegroup_status tegroup_quantize(const tegroup_quantize_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* One value of a copy, exactly. global: the group's global scale. */
+/* One value of a copy, exactly; a NaN is the one that a GPU's arithmetic gives. global: the group's global scale. */
 TEGROUP_IMPL_HD double tegroup_impl_dequantized(const tegroup_tensor *t, tegroup_dtype scale_dtype,
                                                 const tegroup_impl_copy *copy, float global, int64_t row, int64_t col) {
     const int columnwise = copy->grid.columnwise;
     const int64_t scale = tegroup_impl_scale_at(&copy->grid, columnwise ? col : row, columnwise ? row : col);
-    return tegroup_impl_load_f64(t->dtype, copy->data, tegroup_impl_element_of(copy, row, col))
-           * tegroup_impl_load_f64(scale_dtype, copy->scales, scale) * tegroup_impl_f64_of_f32(global);
+    const double value = tegroup_impl_load_f64(t->dtype, copy->data, tegroup_impl_element_of(copy, row, col))
+                         * tegroup_impl_load_f64(scale_dtype, copy->scales, scale) * tegroup_impl_f64_of_f32(global);
+    const float nan = tegroup_impl_f32_of_bits(0x7fffffffu);
+    return tegroup_impl_is_nan(tegroup_impl_f32_odd_of_f64(value)) ? tegroup_impl_f64_of_f32(nan) : value;
 }
 
 /* Work: the rows of a tile, and all columns. */

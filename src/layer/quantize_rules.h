@@ -352,6 +352,11 @@ static inline tegroup_status tegroup_impl_check_quantize(const tegroup_quantize_
             TEGROUP_IMPL_TRY(tegroup_impl_check_copy(t, copy, &names[copy],
                                                      output.members[TEGROUP_IMPL_MEMBER_POINTERS_SPACE], error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_quantize_apart(desc, &input, names, error));
+    TEGROUP_IMPL_RULE(desc->space != TEGROUP_SPACE_DEVICE || desc->activation == TEGROUP_ACTIVATION_UNSET
+                          || (TEGROUP_IMPL_ACTIVATION_KERNELS
+                              && (TEGROUP_IMPL_BACKWARD_KERNELS || desc->grad_output.dtype == TEGROUP_DTYPE_UNSET)),
+                      ERROR_NOT_BUILT, "activation", "must be unset: this build has no such kernels",
+                      TEGROUP_ACTIVATION_UNSET, desc->activation);
     return tegroup_impl_check_built(TEGROUP_IMPL_FP8_KERNELS, desc->space, error);
 }
 
