@@ -1677,12 +1677,13 @@ TEGROUP_API_STATUS tegroup_scale_shape(tegroup_scaling scaling, int32_t columnwi
 TEGROUP_API int64_t tegroup_scale_index(tegroup_scaling scaling, const tegroup_scale_extent *extent,
     int64_t outer, int64_t inner);
 
-/* What the buffers of a tensor hold, data pointers and snapshot aside: always the items data, scale_inv,
- * columnwise_data, columnwise_scale_inv and global_scale_inv, 0 bytes where the scaling has none or `copies` leaves it
- * out. Of ragged rows it is the most that any sizes may take, reached by some (with col_sizes, as if every group had
- * shape.cols columns), and so good for every snapshot that fits; of a list it is each of its buffers. More groups, rows
- * or columns never need less. Returns ERROR_NULL_ARGUMENT, ERROR_UNSET, ERROR_VALUE, ERROR_COMBINATION (columnwise
- * without a scaling), and what is wrong with the tensor's other fields. */
+/* The bytes of a tensor's buffers, from its fields alone: neither pointers nor a snapshot are looked at. The items are
+ * always data, scale_inv, columnwise_data, columnwise_scale_inv and global_scale_inv, of 0 bytes where the scaling has
+ * none or `copies` leaves it out. Of ragged rows it is the most that any sizes take, and some do take it (with
+ * col_sizes as if every group had shape.cols columns): it is enough for every snapshot that fits. Of a list it is what
+ * each of its buffers needs. More groups, rows or columns never need less. Returns ERROR_NULL_ARGUMENT, ERROR_UNSET,
+ * ERROR_VALUE, ERROR_COMBINATION (columnwise without a scaling), ERROR_OVERFLOW, and what is wrong with the tensor's
+ * other fields. */
 TEGROUP_API_STATUS tegroup_tensor_layout(const tegroup_tensor *tensor, tegroup_copies copies, tegroup_layout *layout,
     tegroup_error *error);
 
@@ -2449,7 +2450,7 @@ typedef enum tegroup_impl_rounding { TEGROUP_IMPL_NEAREST, TEGROUP_IMPL_UP, TEGR
 TEGROUP_IMPL_HD uint8_t tegroup_impl_f8e8m0_of_f32(float x, tegroup_impl_rounding rounding) {
     const uint32_t magnitude = tegroup_impl_bits_of_f32(x) & 0x7fffffffu, mantissa = magnitude & 0x7fffffu;
     uint32_t code = magnitude >> 23;
-    if (magnitude > 0x7f800000u) return 255u;
+    if (tegroup_impl_is_nan(x)) return 255u;
     if (code == 0) { /* below 2^-126: 0x400000 is 2^-127 */
         if (rounding == TEGROUP_IMPL_UP) return mantissa > 0x400000u;
         return rounding == TEGROUP_IMPL_NEAREST && mantissa >= 0x600000u;

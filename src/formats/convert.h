@@ -189,7 +189,7 @@ typedef enum tegroup_impl_rounding { TEGROUP_IMPL_NEAREST, TEGROUP_IMPL_UP, TEGR
 TEGROUP_IMPL_HD uint8_t tegroup_impl_f8e8m0_of_f32(float x, tegroup_impl_rounding rounding) {
     const uint32_t magnitude = tegroup_impl_bits_of_f32(x) & 0x7fffffffu, mantissa = magnitude & 0x7fffffu;
     uint32_t code = magnitude >> 23;
-    if (magnitude > 0x7f800000u) return 255u;
+    if (tegroup_impl_is_nan(x)) return 255u;
     if (code == 0) { /* below 2^-126: 0x400000 is 2^-127 */
         if (rounding == TEGROUP_IMPL_UP) return mantissa > 0x400000u;
         return rounding == TEGROUP_IMPL_NEAREST && mantissa >= 0x600000u;

@@ -59,6 +59,27 @@ static APART uint64_t converted(tegroup_dtype from_type, uint64_t bits, tegroup_
     return to_type == TEGROUP_DTYPE_F64 ? f64 : to_type == TEGROUP_DTYPE_F32 ? f32 : to.half;
 }
 
+static APART uint32_t encoded(tegroup_dtype dtype, uint32_t bits) {
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return tegroup_encode(dtype, x);
+}
+static APART uint32_t decoded(tegroup_dtype dtype, uint32_t code) {
+    const float x = tegroup_decode(dtype, code);
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+/* The scale of a block of E4M3 whose amax has these bits; 0 where the rule is refused. */
+static APART uint32_t scaled(tegroup_scale_preset preset, uint32_t bits) {
+    const tegroup_scale_rule rule = tegroup_scale_rule_of(preset);
+    tegroup_block_scale block;
+    float amax;
+    memcpy(&amax, &bits, sizeof amax);
+    if (tegroup_scale_block(&rule, TEGROUP_DTYPE_F8E4M3, TEGROUP_DTYPE_F32, amax, 1.0f, &block, NULL)) return 0;
+    return block.bits;
+}
+
 int main(void) {
     const double tiny = 1e-40;
     uint64_t bits;
@@ -71,5 +92,10 @@ int main(void) {
     HOLDS(converted(TEGROUP_DTYPE_BF16, 0x0001u, TEGROUP_DTYPE_BF16) == 0x0001u);
     HOLDS(converted(TEGROUP_DTYPE_F16, 0x0001u, TEGROUP_DTYPE_F64) == 0x3e70000000000000ull);
     HOLDS((converted(TEGROUP_DTYPE_F64, 0x7ff0000000000001ull, TEGROUP_DTYPE_F32) & 0x7fffffffu) > 0x7f800000u);
+    HOLDS(encoded(TEGROUP_DTYPE_F8E4M3, 0x7f800001u) == 0x7f && encoded(TEGROUP_DTYPE_F8E5M2, 0xff800000u) == 0xfb);
+    HOLDS(encoded(TEGROUP_DTYPE_F8E8M0, 0x00600000u) == 1 && decoded(TEGROUP_DTYPE_F8E8M0, 0) == 0x00400000u);
+    HOLDS(scaled(TEGROUP_SCALE_TE_BLOCK, 0x00000001u) == 0x00400000u && scaled(TEGROUP_SCALE_TE_BLOCK, 0x7fc00000u) == 0x3f800000u);
+    HOLDS(scaled(TEGROUP_SCALE_TE_BLOCK_F32, 0x00000001u) == 0x00200000u && scaled(TEGROUP_SCALE_DEEPSEEK, 0x00000540u) == 0x00000003u);
+    HOLDS((scaled(TEGROUP_SCALE_DEEPGEMM, 0x7fc00000u) & 0x7fffffffu) > 0x7f800000u);
     return 0;
 }

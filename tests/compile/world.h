@@ -34,6 +34,7 @@ typedef struct world {
     tegroup_combine_desc             combine;
     tegroup_combine_backward_desc    combine_backward;
     tegroup_validate_desc            validate;
+    tegroup_scale_convert_desc       scale_convert; /* swizzled bytes from plain ones */
 
     /* in */
     MEMORY(int64_t, counts, EXPERTS);
@@ -367,6 +368,15 @@ static tegroup_status world_make(world *w, tegroup_error *error) {
     w->validate.space = TEGROUP_SPACE_HOST;
     w->validate.tensor = w->forward.a;
     w->validate.result = w->validation;
+    memset(&w->scale_convert, 0, sizeof w->scale_convert);
+    w->scale_convert.struct_size = sizeof w->scale_convert;
+    w->scale_convert.space = TEGROUP_SPACE_HOST;
+    w->scale_convert.from = tegroup_tensor_uniform(EXPERTS, N, K, TEGROUP_DTYPE_F8E4M3, NULL);
+    w->scale_convert.from.scaling = TEGROUP_SCALING_MXFP8;
+    w->scale_convert.to = w->scale_convert.from;
+    w->scale_convert.from.scale_inv = w->weight;
+    w->scale_convert.from.scale_outer_stride = w->scale_convert.from.scale_inner_stride = 1;
+    w->scale_convert.to.scale_inv = w->workspace;
     return TEGROUP_OK;
 }
 #endif

@@ -266,6 +266,37 @@ static void fuzz_layouts(void) {
     }
 }
 
+/* Bytes of a tensor that may be anything: the last scale that its buffer has is in it. */
+static void fuzz_tensor_layout(void) {
+    static const tegroup_dtype narrow[] = {TEGROUP_DTYPE_F8E4M3, TEGROUP_DTYPE_F8E5M2, TEGROUP_DTYPE_F4E2M1};
+    tegroup_error error = no_error;
+    tegroup_layout layout;
+    tegroup_tensor t;
+    tegroup_status status;
+    memset(&t, 0, sizeof t);
+    t.scaling = (tegroup_scaling)(chance(95) ? below(TEGROUP_SCALING_COUNT) : number());
+    t.dtype = chance(90) ? narrow[below(3)] : (tegroup_dtype)below(TEGROUP_DTYPE_COUNT);
+    t.shape.groups = chance(90) ? below(6) : (int32_t)number();
+    t.shape.rows = chance(50) ? below(300) : number();
+    t.shape.cols = chance(50) ? below(3000) : number();
+    if (chance(40)) t.shape.row_sizes.encoding = TEGROUP_ENCODING_COUNTS, t.shape.row_sizes.space = TEGROUP_SPACE_DEVICE;
+    if (chance(30)) t.scale_dtype = (tegroup_dtype)below(TEGROUP_DTYPE_COUNT);
+    if (chance(40)) t.scale_outer_stride = chance(50) ? below(3000) : number(), t.scale_inner_stride = chance(50) ? below(3) : number();
+    if (chance(20)) t.scale_parts = chance(90) ? below(4) : (int32_t)number();
+    if (chance(20)) t.pointers_space = (tegroup_space)below(3);
+    t.columnwise_order = (tegroup_columnwise_order)below(2);
+    status = tegroup_tensor_layout(&t, (tegroup_copies)(1 + below(3)), &layout, &error);
+    check_error(status, &error);
+    if (status != TEGROUP_OK) return;
+    check_layout(&layout);
+    if (t.scaling == TEGROUP_SCALING_NONE || t.shape.groups == 0 || t.shape.row_sizes.encoding != TEGROUP_ENCODING_UNSET || layout.items[1].bytes == 0) return;
+    const tegroup_scaling_facts *facts = tegroup_scaling_info(t.scaling);
+    const tegroup_impl_scale_grid grid = tegroup_impl_scale_grid_of(&t, facts, NULL, t.pointers_space ? 0 : t.shape.groups - 1, 0);
+    const int64_t last = tegroup_impl_scale_of_block(&grid, grid.parts - 1, grid.outer_extent - 1, grid.inner_extent - 1);
+    const size_t each = t.scale_dtype == TEGROUP_DTYPE_I32 ? 1 : (size_t)tegroup_dtype_bits(t.scale_dtype ? t.scale_dtype : facts->scale_dtype) / 8;
+    MUST(last >= 0 && ((size_t)last + 1) * each == layout.items[1].bytes);
+}
+
 /* ---- prepare --------------------------------------------------------------------------------------------------- */
 
 static void fill_sizes(const tegroup_sizes *sizes, void *data, int32_t count, int64_t hostile) {
@@ -502,7 +533,8 @@ static void spoil_snapshot(const void *snapshot) {
 }
 
 #define TENSOR_FIELDS(type, t)                                                                                                     \
-    SHAPE_FIELDS(type, t.shape), FIELD(type, t.dtype), FIELD(type, t.scaling), FIELD(type, t.ld), FIELD(type, t.group_stride), FIELD(type, t.pointers_space)
+    SHAPE_FIELDS(type, t.shape), FIELD(type, t.dtype), FIELD(type, t.scaling), FIELD(type, t.ld), FIELD(type, t.group_stride), FIELD(type, t.pointers_space), \
+    FIELD(type, t.scale_dtype), FIELD(type, t.scale_outer_stride), FIELD(type, t.scale_inner_stride), FIELD(type, t.scale_parts), FIELD(type, t.columnwise_order)
 #define TENSOR_POINTERS(type, t) FIELD(type, t.data), FIELD(type, t.pointers), FIELD(type, t.shape.snapshot)
 #define SCALARS_FIELDS(s) FIELD(tegroup_gemm_desc, s.dtype), FIELD(tegroup_gemm_desc, s.space), FIELD(tegroup_gemm_desc, s.stride)
 
@@ -1460,7 +1492,7 @@ static void fuzz_chain(void) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    static void (*const targets[])(void) = {fuzz_layouts, fuzz_prepare, fuzz_gemm, fuzz_prepare, fuzz_gemm, fuzz_gemm, fuzz_count, fuzz_router, fuzz_router_backward,
+    static void (*const targets[])(void) = {fuzz_layouts, fuzz_tensor_layout, fuzz_prepare, fuzz_gemm, fuzz_prepare, fuzz_gemm, fuzz_gemm, fuzz_count, fuzz_router, fuzz_router_backward,
                                             fuzz_permutation, fuzz_permute, fuzz_combine, fuzz_combine_backward, fuzz_activation, fuzz_activation_backward, fuzz_linear, fuzz_linear, fuzz_mlp, fuzz_mlp, fuzz_chain, fuzz_chain, fuzz_chain};
     if (!workspace) { /* what the CPU backend needs at the most, with one thread */
         workspace_bytes = (size_t)4 << 20;

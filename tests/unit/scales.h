@@ -24,7 +24,7 @@ SUPPORT scaling_row row_of(tegroup_scaling scaling) {
 }
 
 enum { MOST_GROUPS = 9 };
-typedef enum packing { PACKED_GROUPS, TOKEN_MAJOR, WHOLE_BUFFER, PACKINGS } packing;
+typedef enum packing_kind { PACKED_GROUPS, TOKEN_MAJOR, WHOLE_BUFFER, PACKINGS } packing_kind;
 
 /* A tensor of scales alone. */
 typedef struct depot {
@@ -32,7 +32,7 @@ typedef struct depot {
     tegroup_scaling scaling;
     tegroup_dtype dtype;
     int ragged, columnwise, listed;
-    packing packing;
+    packing_kind packing;
     int32_t groups, parts;
     int64_t rows[MOST_GROUPS], start[MOST_GROUPS], cols; /* of each group; a skipped one has 0 rows here */
     int64_t sizes[MOST_GROUPS];                          /* as the library is told: -1 = skipped          */
@@ -162,7 +162,7 @@ SUPPORT void depot_describe(depot *s, rng *r) {
     const scaling_row row = row_of(s->scaling);
     s->dtype = random_scale_dtype(r, s->scaling);
     s->listed = rng_chance(r, 15);
-    s->packing = s->columnwise || s->scaling == TEGROUP_SCALING_TENSOR || (s->ragged && row.block_outer != 1) ? PACKED_GROUPS : (packing)rng_int(r, 0, PACKINGS - 1);
+    s->packing = s->columnwise || s->scaling == TEGROUP_SCALING_TENSOR || (s->ragged && row.block_outer != 1) ? PACKED_GROUPS : (packing_kind)rng_int(r, 0, PACKINGS - 1);
     s->t.scaling = s->scaling;
     s->t.dtype = row.data;
     s->t.scale_dtype = s->dtype == row.scale && rng_chance(r, 70) ? TEGROUP_DTYPE_UNSET : s->dtype;
@@ -233,6 +233,90 @@ SUPPORT size_t depot_memory(depot *s) {
 }
 SUPPORT unsigned char *scale_address(const depot *s, int32_t g, int64_t index) {
     return (unsigned char *)(s->listed ? s->list[g] : s->memory) + (size_t)index * scale_size(s->dtype);
+}
+
+/* What a scale of a block is, whatever the layout: a number drawn from its place, which every type of both tensors holds. */
+typedef struct values {
+    const depot *s;
+    uint64_t seed;
+    int exponents, codes, bf16;
+    int64_t wrong;
+} values;
+
+SUPPORT uint32_t value_of(const values *v, int32_t g, int64_t part, int64_t outer, int64_t inner) {
+    uint64_t state = v->seed ^ (uint64_t)g << 48 ^ (uint64_t)part << 40 ^ (uint64_t)outer << 20 ^ (uint64_t)inner;
+    const uint32_t bits = (uint32_t)splitmix64(&state);
+    if (v->codes) return bits & 0xFF;
+    if (v->exponents) return bits % 256 == 255 ? 0x7FFFFFFFu : bits % 256 == 0 ? 0x00400000u : bits % 256 << 23;
+    return v->bf16 ? bits & 0xFFFF0000u : bits;
+}
+
+SUPPORT void write_visitor(void *context, int32_t g, int64_t part, int64_t outer, int64_t inner, int64_t index) {
+    values *v = (values *)context;
+    const depot *s = v->s;
+    if (outer >= outer_blocks(s, g) || inner >= inner_blocks(s, g)) return; /* padding stays poison */
+    const uint32_t bits = value_of(v, g, part, outer, inner);
+    unsigned char *at = scale_address(s, g, index);
+    const uint16_t half = (uint16_t)(bits >> 16);
+    if (s->dtype == TEGROUP_DTYPE_F32) memcpy(at, &bits, 4);
+    else if (s->dtype == TEGROUP_DTYPE_BF16) memcpy(at, &half, 2);
+    else if (v->codes) *at = (unsigned char)bits;
+    else *at = bits == 0x7FFFFFFFu ? 255 : (unsigned char)(bits >> 23);
+}
+
+/* Values that both tensors' types hold. */
+SUPPORT values values_for(const depot *from, const depot *to, uint64_t seed) {
+    const tegroup_dtype types[2] = {from->dtype, to->dtype};
+    values v;
+    memset(&v, 0, sizeof v);
+    v.s = from;
+    v.seed = seed;
+    v.codes = from->dtype == TEGROUP_DTYPE_F8E4M3;
+    for (int i = 0; i < 2; i++) {
+        v.exponents |= types[i] == TEGROUP_DTYPE_I32 || types[i] == TEGROUP_DTYPE_F8E8M0;
+        v.bf16 |= types[i] == TEGROUP_DTYPE_BF16;
+    }
+    return v;
+}
+
+SUPPORT void remember_depot(const depot *s) {
+    if (!s->listed) guarded_remember(s->memory);
+    for (int32_t g = 0; s->listed && g < s->groups; g++) guarded_remember(s->list[g]);
+}
+SUPPORT int64_t changed_depot(const depot *s) {
+    int64_t changed = s->listed ? 0 : guarded_changed(s->memory);
+    for (int32_t g = 0; s->listed && g < s->groups; g++) changed += guarded_changed(s->list[g]);
+    return changed;
+}
+
+SUPPORT tegroup_scale_convert_desc conversion(const depot *from, const depot *to) {
+    tegroup_scale_convert_desc d;
+    memset(&d, 0, sizeof d);
+    d.struct_size = sizeof d;
+    d.space = TEGROUP_SPACE_HOST;
+    d.columnwise = from->columnwise;
+    d.from = from->t;
+    d.to = to->t;
+    return d;
+}
+
+/* The same groups, described otherwise; ragged rows may lie elsewhere. */
+SUPPORT depot described_again(const depot *from, rng *r) {
+    depot to = *from;
+    if (to.ragged && rng_chance(r, 50)) {
+        int64_t end = 0;
+        to.t.shape.row_sizes.alignment = rng_int(r, 1, 9);
+        for (int32_t g = 0; g < to.groups; g++) {
+            to.start[g] = end;
+            end = to_multiple(end + to.rows[g], to.t.shape.row_sizes.alignment);
+        }
+        to.capacity_rows = end + rng_int(r, 0, 20);
+    }
+    to.t.scale_inv = to.t.columnwise_scale_inv = NULL;
+    to.t.scale_pointers = to.t.columnwise_scale_pointers = NULL;
+    to.t.shape.snapshot = NULL;
+    depot_describe(&to, r);
+    return to;
 }
 
 #endif

@@ -238,4 +238,7 @@ report $? 'docs/errors.md has a row for each snapshot bit'
 command=$(sed -n '1s|^/\* \(.*\) -o backends_doc -lm && ./backends_doc > docs/backends.md \*/$|\1|p' tools/backends_doc.c)
 { $command -o "$work/backends_doc" -lm && "$work/backends_doc" > "$work/backends.md" && diff "$root/docs/backends.md" "$work/backends.md"; } > "$work/log" 2>&1 && [ -n "$command" ]
 report $? 'docs/backends.md is what tools/backends_doc.c prints'
+command=$(sed -n '1s|^/\* \(.*\) -o scale_layouts_doc -lm && ./scale_layouts_doc > docs/scale-layouts.svg \*/$|\1|p' tools/scale_layouts_doc.c)
+{ $command -o "$work/scale_layouts_doc" -lm && "$work/scale_layouts_doc" > "$work/scale-layouts.svg" && diff "$root/docs/scale-layouts.svg" "$work/scale-layouts.svg"; } > "$work/log" 2>&1 && [ -n "$command" ]
+report $? 'docs/scale-layouts.svg is what tools/scale_layouts_doc.c draws'
 exit $failed

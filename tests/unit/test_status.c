@@ -64,6 +64,8 @@ static void spoil_nothing(void) {
 #define call_combine(e)             tegroup_combine(&w.combine, NULL, e)
 #define call_combine_backward(e)    tegroup_combine_backward(&w.combine_backward, NULL, e)
 #define call_validate(e)            tegroup_validate(&w.validate, NULL, e)
+#define call_scale_convert(e)       tegroup_scale_convert(&w.scale_convert, NULL, e)
+#define call_tensor_layout(e)       tegroup_tensor_layout(&w.scale_convert.from, TEGROUP_COPIES_BOTH, &w.layout, e)
 #define call_router_layout(e)       tegroup_router_layout(&w.router, &w.layout, e)
 #define call_permutation_layout(e)  tegroup_permutation_layout(&w.permutation, &w.layout, e)
 
@@ -245,6 +247,8 @@ TEST(status, good_calls) {
     GOOD(combine);
     GOOD(combine_backward);
     GOOD(validate);
+    GOOD(scale_convert);
+    GOOD(tensor_layout);
 }
 
 TEST(status, null_arguments) {
@@ -269,6 +273,9 @@ TEST(status, null_arguments) {
     NOT(combine, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
     NOT(combine_backward, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
     NOT(validate, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
+    NOT(scale_convert, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
+    NOT(tensor_layout, NULL AND TEGROUP_COPIES_BOTH AND &w.layout, NULL_ARGUMENT, "tensor", 1, 0);
+    NOT(tensor_layout, &w.scale_convert.from AND TEGROUP_COPIES_BOTH AND NULL, NULL_ARGUMENT, "layout", 1, 0);
 }
 
 /* A struct of an older version is shorter: the call does, byte for byte, what it does for one of today whose other fields are 0, and
@@ -335,6 +342,7 @@ TEST(status, older_structs) {
     OLDER(combine, combine);
     OLDER(combine_backward, combine_backward);
     OLDER(validate, validate);
+    OLDER(scale_convert, scale_convert);
 }
 
 /* struct_size comes first in every descriptor; a wrong one, and all zeros, is noticed before anything else is read. */
@@ -370,6 +378,7 @@ TEST(status, struct_size) {
     STRUCT_SIZE(combine, tegroup_combine_desc, combine);
     STRUCT_SIZE(combine_backward, tegroup_combine_backward_desc, combine_backward);
     STRUCT_SIZE(validate, tegroup_validate_desc, validate);
+    STRUCT_SIZE(scale_convert, tegroup_scale_convert_desc, scale_convert);
     STRUCT_SIZE(router_layout, tegroup_router_desc, router);
     STRUCT_SIZE(permutation_layout, tegroup_permutation_desc, permutation);
     ASSERT_EQ((size_t)0, offsetof(tegroup_target, struct_size));
@@ -393,6 +402,7 @@ TEST(status, zero_is_unset) {
     UNSET(combine, combine, "space");
     UNSET(combine_backward, combine_backward, "space");
     UNSET(validate, validate, "space");
+    UNSET(scale_convert, scale_convert, "space");
     UNSET(router_layout, router, "space");
     UNSET(permutation_layout, permutation, "space");
     SPACE(prepare, prepare);
@@ -407,6 +417,7 @@ TEST(status, zero_is_unset) {
     SPACE(combine, combine);
     SPACE(combine_backward, combine_backward);
     SPACE(validate, validate);
+    SPACE(scale_convert, scale_convert);
     SPACE(router_layout, router);
     SPACE(permutation_layout, permutation);
 }
@@ -614,6 +625,15 @@ TEST(status, prepare_lies) {
     BAD(call, t.dtype = TEGROUP_DTYPE_COUNT, VALUE, name ".dtype", TEGROUP_DTYPE_COUNT - 1, TEGROUP_DTYPE_COUNT);                   \
     BAD(call, t.dtype = TEGROUP_DTYPE_F8E4M3, DTYPE, name ".dtype", floats, TEGROUP_DTYPE_F8E4M3);                                  \
     BAD(call, t.scaling = TEGROUP_SCALING_MXFP8, DTYPE, name ".dtype", fp8, TEGROUP_DTYPE_F32);                                     \
+    BAD(call, t.scale_dtype = TEGROUP_DTYPE_F32, COMBINATION, name ".scale_dtype", 0, TEGROUP_DTYPE_F32);                           \
+    NOT_NEGATIVE(call, t.scale_outer_stride, name ".scale_outer_stride");                                                           \
+    NOT_NEGATIVE(call, t.scale_inner_stride, name ".scale_inner_stride");                                                           \
+    BAD(call, t.scale_outer_stride = t.scale_inner_stride = 1, COMBINATION, name ".scale_outer_stride", 0, 1);                      \
+    BAD(call, t.scale_outer_stride = 1, COMBINATION, name ".scale_inner_stride", 1, 0);                                             \
+    NOT_NEGATIVE(call, t.scale_parts, name ".scale_parts");                                                                         \
+    BAD(call, t.scale_parts = 2, COMBINATION, name ".scale_parts", 0, 2);                                                           \
+    BAD(call, t.columnwise_order = TEGROUP_COLUMNWISE_TRANSPOSED, COMBINATION, name ".columnwise_order", 0, 1);                     \
+    BAD(call, t.global_scale_inv = w.x, COMBINATION, name ".global_scale_inv", 0, 1);                                               \
     BAD(call, t.ld = cols_ - 1, LAYOUT, name ".ld", cols_, cols_ - 1);                                                              \
     BAD(call, t.ld = -1, LAYOUT, name ".ld", cols_, -1);                                                                            \
     BAD(call, t.ld = TEGROUP_MAX_COLS + 1, VALUE, name ".ld", TEGROUP_MAX_COLS, TEGROUP_MAX_COLS + 1)
@@ -1757,6 +1777,26 @@ TEST(status, validate) {
     NO_GPU(validate, w.validate);
 }
 
+TEST(status, scale_convert) {
+    tegroup_scale_convert_desc *s = &w.scale_convert;
+    RANGE(scale_convert, s->columnwise, "columnwise", int32_t, 0, 1);
+    NOT_NEGATIVE(scale_convert, s->threads, "threads");
+    BAD(scale_convert, s->to.dtype = TEGROUP_DTYPE_F32, DTYPE, "to.dtype", 1u << TEGROUP_DTYPE_F8E4M3 | 1u << TEGROUP_DTYPE_F8E5M2, TEGROUP_DTYPE_F32);
+    BAD(scale_convert, s->from.shape.rows++, SHAPE, "to.shape.rows", N + 1, N);
+    BAD(scale_convert, s->from.shape.cols++, SHAPE, "to.shape.cols", K + 1, K);
+    BAD(scale_convert, s->from.shape.groups--, SHAPE, "to.shape.groups", EXPERTS - 1, EXPERTS);
+    BAD(scale_convert, s->from.scale_parts = 3, SHAPE, "to.scale_parts", 3, 0);
+    BAD(scale_convert, s->from.scaling = TEGROUP_SCALING_ROW, SHAPE, "to.scaling", TEGROUP_SCALING_ROW, TEGROUP_SCALING_MXFP8);
+    BAD(scale_convert, s->from.scale_inv = NULL, NULL_ARGUMENT, "from.scale_inv", 1, 0);
+    BAD(scale_convert, s->to.scale_inv = NULL, NULL_ARGUMENT, "to.scale_inv", 1, 0);
+    BAD(scale_convert, s->columnwise = 1, NULL_ARGUMENT, "from.columnwise_scale_inv", 1, 0);
+    BAD(scale_convert, s->to.scale_inv = w.weight, OVERLAP, "to.scale_inv", 0, 1);
+    BAD(scale_convert, s->from.scale_inv = w.workspace + 2047, OVERLAP, "to.scale_inv", 0, 1);
+    BAD(tensor_layout, s->from.scale_outer_stride = INT64_MAX / 23, OVERFLOW, "tensor.shape.rows", ADDRESSABLE, INT64_MAX);
+    BAD(tensor_layout, s->from.scale_parts = 4, LAYOUT, "tensor.scale_parts", N, 4);
+    NO_GPU(scale_convert, w.scale_convert);
+}
+
 TEST(status, permute) {
     tegroup_permute_desc *p = &w.permute;
     RANGE(permute, p->k, "k", int32_t, 1, 64);
@@ -2412,6 +2452,8 @@ TEST(status, mlp_overlaps) {
     ENUM_DTYPE(call, t.dtype, name ".dtype");                                                                                       \
     ENUM(call, t.scaling, name ".scaling", tegroup_scaling, TEGROUP_SCALING_COUNT - 1);                                             \
     ENUM_SPACE(call, t.pointers_space, name ".pointers_space");                                                                     \
+    ENUM_DTYPE(call, t.scale_dtype, name ".scale_dtype");                                                                           \
+    ENUM(call, t.columnwise_order, name ".columnwise_order", tegroup_columnwise_order, TEGROUP_COLUMNWISE_TRANSPOSED);              \
     ENUM(call, t.shape.row_sizes.encoding, name ".shape.row_sizes.encoding", tegroup_encoding, TEGROUP_ENCODING_ENDS);              \
     ENUM_SPACE(call, t.shape.row_sizes.space, name ".shape.row_sizes.space");                                                       \
     ENUM(call, t.shape.col_sizes.encoding, name ".shape.col_sizes.encoding", tegroup_encoding, TEGROUP_ENCODING_ENDS)
@@ -2509,6 +2551,9 @@ TEST(status, every_enum) {
     ENUM_DTYPE(combine, w.combine.tokens.dtype, "tokens.dtype");
     ENUM_SPACE(combine_backward, w.combine_backward.space, "space");
     ENUM_SPACE(validate, w.validate.space, "space");
+    ENUM_SPACE(scale_convert, w.scale_convert.space, "space");
+    ENUM_TENSOR(scale_convert, w.scale_convert.from, "from");
+    ENUM_TENSOR(scale_convert, w.scale_convert.to, "to");
     ENUM_TENSOR(validate, w.validate.tensor, "tensor");
     NOT(scale_shape, (tegroup_scaling)-1 AND 0 AND 1 AND 1 AND &w.extent, VALUE, "scaling", TEGROUP_SCALING_COUNT - 1, -1);
 }
