@@ -1750,8 +1750,8 @@ template <int DTYPE> struct tegroup_impl_quantize_piece {
         return block.bits;
     }
 
-    /* The scales of one copy of the tile, or of a strip of tiles: from the table of amax to that of factors, and to where
-     * they are stored, with what pads them. The scale of TENSOR is stored elsewhere. */
+    /* The scales of one copy of the tile, or of a strip of tiles: from the table of amax to that of factors, and to
+     * where they are stored, with what pads them. The scale of TENSOR is stored elsewhere. */
     __device__ __noinline__ void scales(int columnwise, int32_t choice, int32_t span) const {
         const tegroup_impl_copy &copy = shared.copies[columnwise];
         const tegroup_impl_scale_grid &grid = copy.grid;
@@ -1925,7 +1925,8 @@ static __device__ __forceinline__ float tegroup_impl_scaled_back(float x, float 
         x = tegroup_impl_product_f32(x, scale);
         scale = global;
     }
-    return DTYPE == TEGROUP_DTYPE_F32 ? tegroup_impl_product_f32(x, scale) : tegroup_impl_odd_product(x, scale);
+    x = DTYPE == TEGROUP_DTYPE_F32 ? tegroup_impl_product_f32(x, scale) : tegroup_impl_odd_product(x, scale);
+    return tegroup_impl_is_nan(x) ? __uint_as_float(0x7fffffffu) : x;
 }
 
 typedef struct tegroup_impl_dequantize_launch {
@@ -2008,8 +2009,9 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS)
                   span = from.facts.block_inner > 0 ? from.facts.block_inner : tile;
     tegroup_impl_quantize_walk walk(from, shared);
     for (int64_t work = walk.begin; work < walk.end; work++) {
+        const bool meets = work == walk.begin || work >= shared.end;
         __syncthreads(); /* the table of the tile before has been read */
-        if (work == walk.begin || work >= shared.end) {
+        if (meets) {
             if (threadIdx.x == 0) walk.meet(work);
             __syncthreads();
         }
