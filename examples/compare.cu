@@ -9,6 +9,7 @@
 #define TEGROUP_NO_BACKWARD
 #define TEGROUP_NO_ACTIVATION
 #define TEGROUP_NO_MOE
+#define TEGROUP_NO_FP8
 #define TEGROUP_IMPLEMENTATION
 #include "tegroup.h"
 

@@ -193,7 +193,7 @@ static inline int32_t tegroup_impl_copy_buffers(const tegroup_tensor *t, int col
 
 /* Rows of a tensor's buffer, as matrices beside it number them. */
 static inline int64_t tegroup_impl_numbered_rows(const tegroup_shape *shape) {
-    return tegroup_impl_mul(shape->rows, tegroup_impl_ragged(shape) ? 1 : shape->groups);
+    return tegroup_impl_ragged(shape) ? shape->rows : tegroup_impl_mul(shape->rows, shape->groups);
 }
 
 /* What makes the values that are quantised: nothing, an index, an activation, its gradient. */

@@ -41,7 +41,7 @@ toolkit() { # release
         # shellcheck disable=SC2046
         cell "nvcc $version sm_90a C++$dialect" "$nvcc" -std=c++$dialect $(code 90a) -DTEGROUP_NO_PORTABLE
     done
-    for switches in NO_SM90 NO_PORTABLE NO_CUBLASLT NO_CUDA NO_F16 NO_BACKWARD NO_ACTIVATION NO_MOE 'NO_SM90 NO_PORTABLE' 'NO_SM90 NO_PORTABLE NO_CUBLASLT' \
+    for switches in NO_SM90 NO_PORTABLE NO_CUBLASLT NO_CUDA NO_F16 NO_BACKWARD NO_ACTIVATION NO_MOE NO_FP8 'NO_SM90 NO_PORTABLE' 'NO_SM90 NO_PORTABLE NO_CUBLASLT' \
         'NO_F16 NO_BACKWARD NO_ACTIVATION NO_MOE' 'NO_SM90 NO_PORTABLE NO_CUBLASLT NO_F16 NO_BACKWARD NO_ACTIVATION NO_MOE'; do
         # shellcheck disable=SC2046
         cell "nvcc $version sm_90a $switches" "$nvcc" -std=c++17 $(code 90a) $(printf -- ' -DTEGROUP_%s' $switches)

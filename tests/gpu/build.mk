@@ -49,7 +49,7 @@ variant_debug      := $(GENCODE) -G
 variant_fast_math  := $(GENCODE) --use_fast_math
 variant_per_thread := $(GENCODE) --default-stream per-thread
 variant_plain      := $(GENCODE)
-variant_switches   := $(GENCODE) -DTEGROUP_NO_F16 -DTEGROUP_NO_BACKWARD -DTEGROUP_NO_ACTIVATION -DTEGROUP_NO_MOE
+variant_switches   := $(GENCODE) -DTEGROUP_NO_F16 -DTEGROUP_NO_BACKWARD -DTEGROUP_NO_ACTIVATION -DTEGROUP_NO_MOE -DTEGROUP_NO_FP8
 variant_sm_90      := -gencode arch=compute_90,code=sm_90
 variant_ptx_80     := -gencode arch=compute_80,code=compute_80 -DTEGROUP_IMPL_SHARED_LIMIT=101376
 variant_sm_80      := -gencode arch=compute_80,code=sm_80 -DEXPECT_NOT_BUILT

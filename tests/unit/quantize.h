@@ -24,6 +24,7 @@ typedef struct quantizing {
     int has[2];
     float *value[MOST_GROUPS];   /* [rows][cols] */
     void *in_list[MOST_GROUPS], *list[2][MOST_GROUPS];
+    void *made_in[MOST_GROUPS], *made_dy[MOST_GROUPS]; /* of make_activation: groups of its input and of grad_output */
     int64_t in_stride, out_stride; /* elements between groups of uniform buffers */
 } quantizing;
 
@@ -192,46 +193,45 @@ SUPPORT tegroup_matrix matrix_rows(const tegroup_matrix *m, int64_t first, int64
     return part;
 }
 
-/* q as it is with separate calls, whose result is in q's input, and `fused`, which makes that in passing. gradient: that of an
- * activation; else its output. Returns what the separate calls say. */
-SUPPORT tegroup_status make_activation(quantizing *q, rng *r, int gradient, tegroup_quantize_desc *fused) {
+/* The separate call that makes what `fused` makes of group g in passing: its result goes to q's input. */
+typedef struct separate_call {
+    tegroup_activation_desc forward;
+    tegroup_activation_backward_desc backward;
+} separate_call;
+SUPPORT separate_call separate_activation(const quantizing *q, const tegroup_quantize_desc *fused, int32_t g) {
+    const int64_t rows = q->scales[0].rows[g], first = numbered_row(q, g);
+    separate_call call;
+    tegroup_activation_desc *f = &call.forward;
+    tegroup_activation_backward_desc *b = &call.backward;
+    memset(&call, 0, sizeof call);
+    f->struct_size = sizeof *f, b->struct_size = sizeof *b;
+    f->space = b->space = TEGROUP_SPACE_HOST;
+    f->activation = b->activation = fused->activation;
+    f->interleaved = b->interleaved = fused->interleaved;
+    f->alpha = b->alpha = fused->alpha;
+    f->input = b->input = group_matrix(&fused->input, q->made_in, rows, g);
+    f->row_scale = b->row_scale = matrix_rows(&fused->row_scale, first, rows);
+    f->output = b->grad_input = group_matrix(&q->desc.input, q->in_list, rows, g);
+    if (fused->grad_output.dtype != TEGROUP_DTYPE_UNSET) b->grad_output = group_matrix(&fused->grad_output, q->made_dy, rows, g);
+    b->grad_row_scale = matrix_rows(&fused->grad_row_scale, first, rows);
+    return call;
+}
+
+/* Something that makes an activation's output in passing, or (gradient) that of its gradient. */
+SUPPORT void make_activation(quantizing *q, rng *r, int gradient, tegroup_quantize_desc *fused) {
     const depot *s = &q->scales[0];
     const tegroup_activation kind = (tegroup_activation)rng_int(r, TEGROUP_ACTIVATION_SWIGLU, TEGROUP_ACTIVATION_IDENTITY);
     const int gated = kind <= TEGROUP_ACTIVATION_SWIGLU_CLAMPED;
     const int64_t width = gradient && gated ? s->cols / 2 : s->cols;
-    void *in[MOST_GROUPS], *dy[MOST_GROUPS];
-    tegroup_matrix grad_scales;
     *fused = q->desc;
     fused->activation = kind;
     fused->interleaved = gated && rng_chance(r, 50);
     fused->alpha = kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED ? 1.5 : 0;
-    fused->input = plain_beside(q, r, q->desc.input.dtype, gated ? 2 * width : width, 1, NULL, in);
+    fused->input = plain_beside(q, r, q->desc.input.dtype, gated ? 2 * width : width, 1, NULL, q->made_in);
     if (!s->listed && rng_chance(r, 70)) fused->row_scale = row_numbers(q, r, 1);
-    memset(&grad_scales, 0, sizeof grad_scales);
-    if (gradient) {
-        fused->grad_output = plain_beside(q, r, q->desc.input.dtype, width, 1, NULL, dy);
-        if (!s->listed && rng_chance(r, 70)) fused->grad_row_scale = row_numbers(q, r, 0), grad_scales = fused->grad_row_scale;
-    }
-    for (int32_t g = 0; g < s->groups; g++) {
-        const int64_t rows = s->rows[g], first = numbered_row(q, g);
-        tegroup_status status;
-        tegroup_activation_desc f;
-        tegroup_activation_backward_desc b;
-        memset(&f, 0, sizeof f), memset(&b, 0, sizeof b);
-        f.struct_size = sizeof f, b.struct_size = sizeof b;
-        f.space = b.space = TEGROUP_SPACE_HOST;
-        f.activation = b.activation = kind;
-        f.interleaved = b.interleaved = fused->interleaved;
-        f.alpha = b.alpha = fused->alpha;
-        f.input = b.input = group_matrix(&fused->input, in, rows, g);
-        f.row_scale = b.row_scale = matrix_rows(&fused->row_scale, first, rows);
-        f.output = b.grad_input = group_matrix(&q->desc.input, q->in_list, rows, g);
-        if (gradient) b.grad_output = group_matrix(&fused->grad_output, dy, rows, g);
-        b.grad_row_scale = matrix_rows(&grad_scales, first, rows);
-        status = gradient ? tegroup_activation_backward(&b, NULL, NULL) : tegroup_activation_forward(&f, NULL, NULL);
-        if (status != TEGROUP_OK) return status;
-    }
-    return TEGROUP_OK;
+    if (!gradient) return;
+    fused->grad_output = plain_beside(q, r, q->desc.input.dtype, width, 1, NULL, q->made_dy);
+    if (!s->listed && rng_chance(r, 70)) fused->grad_row_scale = row_numbers(q, r, 0);
 }
 
 /* ... rows picked by an index; q's input becomes a copy of them. */

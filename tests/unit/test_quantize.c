@@ -49,6 +49,23 @@ EVERY_BYTE(mxfp4, MXFP4)
 EVERY_BYTE(nvfp4, NVFP4)
 EVERY_BYTE(nvfp4_16x16, NVFP4_16X16)
 
+/* Delayed scaling: each group by the multiplier that it is given. */
+TEST(quantize, delayed_scaling_takes_the_given_multipliers) {
+    rng r = rng_seed(9150);
+    for (int64_t i = 4 + scaled(20); i > 0; i--) {
+        void *mark = guards_mark();
+        quantizing q;
+        do {
+            guards_release(mark);
+            quantizing_make(&q, &r, TEGROUP_SCALING_TENSOR, 20, 40, 0);
+        } while (q.preset != TEGROUP_SCALE_TE_DELAYED || q.scales[0].groups < 3);
+        expect_all(&q);
+        ASSERT_EQ(tegroup_quantize(&q.desc, NULL, &error), TEGROUP_OK);
+        ASSERT_EQ(unexpected_bytes(), 0);
+        guards_release(mark);
+    }
+}
+
 /* ---- made in passing: the bits are those of the separate calls ------------------------------------------------------------ */
 
 static void compare_fused(quantizing *q, const tegroup_quantize_desc *fused) {
@@ -65,12 +82,16 @@ static void compare_fused(quantizing *q, const tegroup_quantize_desc *fused) {
 
 TEST(quantize, an_activations_output_or_gradient_in_passing) {
     rng r = rng_seed(9200);
-    for (int64_t i = scaled(150); i > 0; i--) {
+    for (int64_t i = 50 + scaled(100); i > 0; i--) {
         void *mark = guards_mark();
         quantizing q;
         tegroup_quantize_desc fused;
         quantizing_make(&q, &r, (tegroup_scaling)0, i % 10 == 0 ? 200 : 30, i % 10 == 0 ? 700 : 150, 0);
-        ASSERT_EQ(make_activation(&q, &r, (int)(i % 2), &fused), TEGROUP_OK);
+        make_activation(&q, &r, (int)(i % 2), &fused);
+        for (int32_t g = 0; g < q.scales[0].groups; g++) {
+            const separate_call call = separate_activation(&q, &fused, g);
+            ASSERT_EQ(i % 2 ? tegroup_activation_backward(&call.backward, NULL, &error) : tegroup_activation_forward(&call.forward, NULL, &error), TEGROUP_OK);
+        }
         compare_fused(&q, &fused);
         ASSERT_PASSING();
         guards_release(mark);
@@ -226,6 +247,33 @@ TEST(dequantize, exact_products_rounded_once) {
         ASSERT_PASSING();
         ASSERT_EQ(guards_changed(), 0);
         guards_release(mark);
+    }
+}
+
+/* Products within half a unit of F32 of what lies between two numbers of 16 bits: rounded to F32 first, they would be ties. */
+TEST(dequantize, products_beside_a_tie_are_no_ties) {
+    enum { ROWS = 256 };
+    rng r = rng_seed(9301);
+    for (int t = 0; t < 2; t++) {
+        const tegroup_dtype dtype = t == 0 ? TEGROUP_DTYPE_BF16 : TEGROUP_DTYPE_F16;
+        unsigned char data[ROWS];
+        float scales[ROWS];
+        uint16_t out[ROWS];
+        tegroup_dequantize_desc d;
+        memset(&d, 0, sizeof d);
+        memset(data, 0x39, sizeof data); /* 9/8 */
+        for (int i = 0; i < ROWS; i++) {
+            const double below = 1 + (double)rng_int(&r, 0, 100) / 128; /* a number of both types */
+            scales[i] = (float)((below + (t == 0 ? 1.0 / 256 : 1.0 / 2048)) / 1.125);
+        }
+        d.struct_size = sizeof d;
+        d.space = TEGROUP_SPACE_HOST;
+        d.input = tegroup_tensor_uniform(1, ROWS, 1, TEGROUP_DTYPE_F8E4M3, data);
+        d.input.scaling = TEGROUP_SCALING_ROW;
+        d.input.scale_inv = scales;
+        d.output = tegroup_tensor_uniform(1, ROWS, 1, dtype, out);
+        ASSERT_EQ(tegroup_dequantize(&d, NULL, &error), TEGROUP_OK);
+        for (int i = 0; i < ROWS; i++) ASSERT_EQ(out[i], encode16(dtype, 1.125 * (double)scales[i]));
     }
 }
 
