@@ -146,10 +146,10 @@ TEST(quantize_gpu, back_to_the_cpus_bits) {
         quantizing_make(&q, &r, (tegroup_scaling)(1 + i % (TEGROUP_SCALING_COUNT - 1)), i % 11 == 0 ? 500 : 60, i % 7 == 0 ? 700 : 200, 1);
         const depot *s = &q.scales[0];
         for (guarded_node *node = guarded_top; node != (guarded_node *)mark; node = node->older) {
-            int written = node->data == q.desc.output.global_scale_inv;
+            int written = (void *)node->data == (void *)q.desc.output.global_scale_inv;
             for (int c = 0; c < 2; c++)
                 for (int32_t g = 0; g < (s->listed ? s->groups : 1) && q.has[c]; g++)
-                    written |= node->data == q.list[c][g] || node->data == (s->listed ? q.scales[c].list[g] : q.scales[c].memory);
+                    written |= (void *)node->data == q.list[c][g] || (void *)node->data == (s->listed ? q.scales[c].list[g] : q.scales[c].memory);
             for (size_t b = 0; b < node->bytes && written; b++) node->data[b] = (unsigned char)rng_int(&r, 0, 255);
         }
         memset(&d, 0, sizeof d);
