@@ -80,7 +80,9 @@ template <int DTYPE> struct tegroup_impl_eight {
     /* n of the row's elements from column col on, then zeros. */
     __device__ __forceinline__ void load(const char *row, int64_t col, int32_t n, bool vector) {
         if (!vector || n < 8) {
-            load_each(row, col, n);
+            tegroup_impl_eight slow; /* of its own, as the call wants an address, and registers have none */
+            slow.load_each(row, col, n);
+            *this = slow;
             return;
         }
         const uint4 *at = (const uint4 *)(row + col * vectors::bytes);
@@ -102,6 +104,7 @@ template <int DTYPE> struct tegroup_impl_eight {
     }
 };
 
+#if !defined(TEGROUP_NO_ACTIVATION)
 /* Eight values of an activation, or of the gradient of one, from column col of the row that is quantised: its first n.
  * dy NULL: no gradient. The loops by kind are those of the kernels of activations, and so are the bits. */
 template <int DTYPE>
@@ -151,6 +154,7 @@ static __device__ __noinline__ void tegroup_impl_made_eight(const tegroup_quanti
 #pragma unroll
     for (int i = 0; i < 8; i++) y[i] = pairs ? (i % 2 ? up[i / 2] : gate[i / 2]) : ups ? up[i] : gate[i];
 }
+#endif
 
 /* The code of E2M1, for the device: between powers of two its values are apart by halves, ones and twos, so that a sum
  * with a large number rounds to them, ties to even. */
@@ -354,6 +358,73 @@ struct tegroup_impl_quantize_walk {
     }
 };
 
+/* The largest magnitude of a block, from the tables. */
+static __device__ __forceinline__ uint32_t tegroup_impl_table_amax(const tegroup_impl_quantize_shared &shared,
+                                                                   int columnwise, int32_t o, int32_t i, int32_t choice,
+                                                                   int32_t span) {
+    const uint32_t *table = shared.amax[columnwise];
+    const int32_t blocks = TEGROUP_IMPL_QUANTIZE_TILE / span, bands = span / 16;
+    uint32_t most = 0;
+    for (int32_t c = o * choice; c < (o + 1) * choice; c++) {
+        if (!columnwise) most = max(most, table[c * blocks + i]);
+        for (int32_t b = i * bands; b < (i + 1) * bands && columnwise; b++)
+            most = max(most, table[b * TEGROUP_IMPL_QUANTIZE_COLS + c]);
+    }
+    return most;
+}
+
+/* The scale of a block of so large an amax, its factor into the table. Returns its code. */
+static __device__ __forceinline__ uint32_t tegroup_impl_table_scale(const tegroup_impl_quantize_launch &call,
+                                                                    tegroup_impl_quantize_shared &shared,
+                                                                    int columnwise, int32_t entry, float amax) {
+    const tegroup_quantize_desc &desc = call.desc;
+    const tegroup_impl_block_scale block = tegroup_impl_scale_block(&desc.rule, desc.output.dtype, call.scale_dtype,
+                                                                    amax, tegroup_impl_group_global(&desc, shared.g));
+    shared.factor[columnwise][entry] = block.divide ? block.stored : block.multiplier;
+    return block.bits;
+}
+
+/* The scales of one copy of the tile, or of a strip of tiles: from the table of amax to that of factors, and to
+ * where they are stored, with what pads them. The scale of TENSOR is stored elsewhere. */
+static __device__ __noinline__ void tegroup_impl_table_scales(const tegroup_impl_quantize_launch &call,
+                                                              tegroup_impl_quantize_shared &shared, int64_t row0,
+                                                              int64_t col0, int columnwise, int32_t choice,
+                                                              int32_t span) {
+    const tegroup_impl_copy &copy = shared.copies[columnwise];
+    const tegroup_impl_scale_grid &grid = copy.grid;
+    const bool inner_blocks = call.facts.block_inner > 0;
+    const int64_t outer0 = columnwise ? col0 : row0, inner0 = columnwise ? row0 : col0;
+    if (tegroup_impl_scaled_as_one(&call.facts)) {
+        const float *amax = call.desc.output.amax;
+        if (threadIdx.x == 0) (void)tegroup_impl_table_scale(call, shared, columnwise, 0, amax ? amax[shared.g] : 0.0f);
+        return;
+    }
+    const int32_t block = (int32_t)grid.block_outer;
+    const int64_t outer_begin = outer0 / block, inner_begin = inner_blocks ? inner0 / span : 0;
+    const int32_t outers = (int32_t)(tegroup_impl_blocks_end(outer0, block, grid.outer_count, grid.outer_extent)
+                                     - outer_begin),
+                  inners = !inner_blocks
+                               ? 1
+                               : (int32_t)(tegroup_impl_blocks_end(inner0, span, grid.inner_count, grid.inner_extent)
+                                           - inner_begin);
+    const bool down = !grid.swizzled && grid.outer_stride < grid.inner_stride; /* the outer index is contiguous */
+    for (int32_t e = (int32_t)threadIdx.x; e < outers * inners; e += TEGROUP_IMPL_QUANTIZE_THREADS) {
+        const int32_t o = down ? e % outers : e / inners, i = down ? e / outers : e % inners,
+                      of_choice = o * block / choice;
+        uint32_t bits = 0;
+        if (outer_begin + o < grid.outer_count && inner_begin + i < grid.inner_count)
+            bits = tegroup_impl_table_scale(
+                call, shared, columnwise,
+                columnwise ? i * TEGROUP_IMPL_QUANTIZE_COLS + of_choice
+                           : of_choice * (TEGROUP_IMPL_QUANTIZE_TILE / span) + i,
+                __uint_as_float(tegroup_impl_table_amax(shared, columnwise, of_choice, i, choice, span)));
+        if (copy.data)
+            tegroup_impl_store_code(call.scale_dtype, copy.scales,
+                                    tegroup_impl_scale_of_block(&grid, shared.part, outer_begin + o, inner_begin + i),
+                                    bits);
+    }
+}
+
 /* A thread's piece of a tile, and its place: rows `row` .. row + 7, columns `col` .. col + 7 of the tile. */
 template <int DTYPE> struct tegroup_impl_quantize_piece {
     const tegroup_impl_quantize_launch &call;
@@ -385,10 +456,12 @@ template <int DTYPE> struct tegroup_impl_quantize_piece {
         const int bytes = tegroup_impl_eight<DTYPE>::vectors::bytes;
         const bool vector = call.vectors && ((uintptr_t)shared.in.base & 15) == 0;
         const int32_t n = valid();
+#if !defined(TEGROUP_NO_ACTIVATION)
         if (desc.activation != TEGROUP_ACTIVATION_UNSET) {
             make(first, n, vector);
             return;
         }
+#endif
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             const int64_t at =
@@ -397,6 +470,7 @@ template <int DTYPE> struct tegroup_impl_quantize_piece {
             else x[i].load(shared.in.base + at * bytes, col0 + col, n, vector);
         }
     }
+#if !defined(TEGROUP_NO_ACTIVATION)
     /* The same of an activation. */
     __device__ __forceinline__ void make(int64_t first, int32_t n, bool vector) {
         const tegroup_quantize_desc &desc = call.desc;
@@ -426,6 +500,7 @@ template <int DTYPE> struct tegroup_impl_quantize_piece {
             x[i].pack(y);
         }
     }
+#endif
 
     /* The piece's amax into the tables, the larger of it and what is there unless it is the first; returns it. */
     template <bool SHOWS> __device__ __forceinline__ uint32_t collect(int32_t span, bool first) {
@@ -575,66 +650,6 @@ template <int DTYPE> struct tegroup_impl_quantize_piece {
         }
     }
 
-    /* The scale of a block of so large an amax, its factor into the table. Returns its code. */
-    __device__ __forceinline__ uint32_t scale(int columnwise, int32_t entry, float amax) const {
-        const tegroup_quantize_desc &desc = call.desc;
-        const tegroup_impl_block_scale block = tegroup_impl_scale_block(
-            &desc.rule, desc.output.dtype, call.scale_dtype, amax, tegroup_impl_group_global(&desc, shared.g));
-        shared.factor[columnwise][entry] = block.divide ? block.stored : block.multiplier;
-        return block.bits;
-    }
-
-    /* The scales of one copy of the tile, or of a strip of tiles: from the table of amax to that of factors, and to
-     * where they are stored, with what pads them. The scale of TENSOR is stored elsewhere. */
-    __device__ __noinline__ void scales(int columnwise, int32_t choice, int32_t span) const {
-        const tegroup_impl_copy &copy = shared.copies[columnwise];
-        const tegroup_impl_scale_grid &grid = copy.grid;
-        const bool inner_blocks = call.facts.block_inner > 0;
-        const int64_t outer0 = columnwise ? col0 : row0, inner0 = columnwise ? row0 : col0;
-        if (tegroup_impl_scaled_as_one(&call.facts)) {
-            const float *amax = call.desc.output.amax;
-            if (threadIdx.x == 0) (void)scale(columnwise, 0, amax ? amax[shared.g] : 0.0f);
-            return;
-        }
-        const int32_t block = (int32_t)grid.block_outer;
-        const int64_t outer_begin = outer0 / block, inner_begin = inner_blocks ? inner0 / span : 0;
-        const int32_t outers = (int32_t)(tegroup_impl_blocks_end(outer0, block, grid.outer_count, grid.outer_extent)
-                                         - outer_begin),
-                      inners =
-                          !inner_blocks
-                              ? 1
-                              : (int32_t)(tegroup_impl_blocks_end(inner0, span, grid.inner_count, grid.inner_extent)
-                                          - inner_begin);
-        const bool down = !grid.swizzled && grid.outer_stride < grid.inner_stride; /* the outer index is contiguous */
-        for (int32_t e = (int32_t)threadIdx.x; e < outers * inners; e += TEGROUP_IMPL_QUANTIZE_THREADS) {
-            const int32_t o = down ? e % outers : e / inners, i = down ? e / outers : e % inners,
-                          of_choice = o * block / choice;
-            uint32_t bits = 0;
-            if (outer_begin + o < grid.outer_count && inner_begin + i < grid.inner_count)
-                bits = scale(columnwise,
-                             columnwise ? i * TEGROUP_IMPL_QUANTIZE_COLS + of_choice
-                                        : of_choice * (TEGROUP_IMPL_QUANTIZE_TILE / span) + i,
-                             __uint_as_float(largest(columnwise, of_choice, i, choice, span)));
-            if (copy.data)
-                tegroup_impl_store_code(
-                    call.scale_dtype, copy.scales,
-                    tegroup_impl_scale_of_block(&grid, shared.part, outer_begin + o, inner_begin + i), bits);
-        }
-    }
-    /* The largest magnitude of a block, from the tables. */
-    __device__ __forceinline__ uint32_t largest(int columnwise, int32_t o, int32_t i, int32_t choice,
-                                                int32_t span) const {
-        const uint32_t *table = shared.amax[columnwise];
-        const int32_t blocks = TEGROUP_IMPL_QUANTIZE_TILE / span, bands = span / 16;
-        uint32_t most = 0;
-        for (int32_t c = o * choice; c < (o + 1) * choice; c++) {
-            if (!columnwise) most = max(most, table[c * blocks + i]);
-            for (int32_t b = i * bands; b < (i + 1) * bands && columnwise; b++)
-                most = max(most, table[b * TEGROUP_IMPL_QUANTIZE_COLS + c]);
-        }
-        return most;
-    }
-
     template <int CODE> __device__ __forceinline__ void encode(int32_t choice, int32_t span) const {
         if (call.copies & 1 << TEGROUP_IMPL_ROWWISE) encode_rowwise<CODE>(choice, span);
         if (!(call.copies & 1 << TEGROUP_IMPL_COLUMNWISE)) return;
@@ -722,7 +737,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, DTYPE ==
         if (!call.copies) continue;
         __syncthreads();
         for (int c = 0; c < TEGROUP_IMPL_COPIES; c++)
-            if (call.copies >> c & 1) piece.scales(c, choice, span);
+            if (call.copies >> c & 1) tegroup_impl_table_scales(call, shared, piece.row0, piece.col0, c, choice, span);
         __syncthreads();
         for (int64_t at = 0; at < length; at += tile) {
             if (length > tile) {
