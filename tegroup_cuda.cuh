@@ -1439,19 +1439,19 @@ struct tegroup_impl_quantize_walk {
         begin = tegroup_impl_share_begin(works, (int32_t)blockIdx.x, (int32_t)gridDim.x);
         end = tegroup_impl_share_begin(works, (int32_t)blockIdx.x + 1, (int32_t)gridDim.x);
     }
-    __device__ int64_t of_group(int32_t g) const {
+    __device__ __noinline__ int64_t of_group(int32_t g) const {
         const tegroup_impl_sides sides = tegroup_impl_group_sides(&call.desc.output, &view, g);
         const int32_t parts = call.desc.output.scale_parts > 1 ? call.desc.output.scale_parts : 1;
         int64_t across, down;
         tegroup_impl_quantize_counts(call, parts > 1 ? sides.rows / parts : sides.rows, sides.cols, &across, &down);
         return across * down * parts;
     }
-    __device__ void pass(int32_t g, tegroup_impl_before *before) const {
+    __device__ __noinline__ void pass(int32_t g, tegroup_impl_before *before) const {
         tegroup_impl_pass_group(&call.desc.output, &call.facts, tegroup_impl_group_sides(&call.desc.output, &view, g),
                                 before);
     }
     /* Fills shared.sums; returns all works. */
-    __device__ int64_t sum() {
+    __device__ __noinline__ int64_t sum() {
         const int32_t from = (int32_t)threadIdx.x * each,
                       to = (int32_t)tegroup_impl_min(call.desc.output.shape.groups, from + each);
         tegroup_impl_before taken = {{0, 0}, 0};
@@ -1851,8 +1851,8 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS)
 }
 
 /* What is one number a group, after its amax. */
-static __device__ void tegroup_impl_quantize_store_groups(const tegroup_impl_quantize_launch &call,
-                                                          const tegroup_snapshot_view &view) {
+static __device__ __noinline__ void tegroup_impl_quantize_store_groups(const tegroup_impl_quantize_launch &call,
+                                                                       const tegroup_snapshot_view &view) {
     const tegroup_tensor *t = &call.desc.output;
     if (tegroup_impl_ragged(&t->shape) && !view.header) return;
     for (int32_t g = (int32_t)threadIdx.x; g < t->shape.groups; g += TEGROUP_IMPL_QUANTIZE_THREADS) {
@@ -1867,7 +1867,7 @@ static __device__ void tegroup_impl_quantize_store_groups(const tegroup_impl_qua
 /* A work is a tile; of scaling ROW a strip of them, through which a block goes twice. Without copies amax alone is
  * looked for. */
 template <int DTYPE>
-static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, DTYPE == TEGROUP_DTYPE_F32 ? 2 : 3)
+static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, 2)
     tegroup_impl_quantize_kernel(const __grid_constant__ tegroup_impl_quantize_launch call) {
     __shared__ tegroup_impl_quantize_shared shared;
     tegroup_impl_quantize_walk walk(call, shared);
