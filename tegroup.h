@@ -45,69 +45,72 @@
  *   [12] core/validation_types.h  Validation
  *   [13] core/scale_convert_types.h Scales in another layout
  *   [14] core/activation_types.h  Gated activations
- *   [15] layer/linear_types.h     Grouped linear
- *   [16] layer/mlp_types.h        Grouped MLP
- *   [17] layer/chain_types.h      Op chain
- *   [18] moe/routing_types.h      MoE operations
- *   [19] base/linkage.h           Linkage of the functions
- *   [20] api/functions.h          Functions
- *   [21] base/build.h             What this build has
- *   [22] base/arithmetic.h        Arithmetic
- *   [23] base/rules.h             Rules
- *   [24] base/threads.h           Threads
- *   [25] formats/dtype.h          Types by their bits
- *   [26] core/names.h             Names and texts
- *   [27] core/constructors.h      Constructors
- *   [28] formats/convert.h        Conversions
- *   [29] formats/scale_rule.h     Scale rules
- *   [30] formats/scale_layout.h   Scale layouts
- *   [31] core/layout.h            Layout arithmetic
- *   [32] core/tensor.h            What the fields of a tensor say
- *   [33] core/scale_grid.h        Where a group's scales and its copies are
- *   [34] core/checks.h            Checks of tensors and matrices
- *   [35] core/tensor_layout.h     Bytes of a tensor
- *   [36] core/scale_convert.h     Scales in another layout: one group, one scale
- *   [37] core/apart.h             What a call writes lies apart
- *   [38] core/prepare.h           Prepare
- *   [39] core/problem.h           The problem of a GEMM
- *   [40] core/backend_table.h     Backend and quirk tables
- *   [41] core/numerics.h          What decides the bits of a result
- *   [42] core/choice.h            What a plan chooses
- *   [43] core/product.h           The product of one group
- *   [44] core/quantised.h         Quantised operands
- *   [45] core/epilogue.h          An activation in an epilogue
- *   [46] gemm/prepare.h           Prepare a snapshot
- *   [47] cpu/rows.h               Rows
- *   [48] cpu/gemm_kernel.h        CPU GEMM kernel
- *   [49] cpu/quantised.h          CPU GEMM of quantised operands
- *   [50] cuda/cublaslt_setup.h    Set-up of a grouped cuBLASLt matmul
- *   [51] cuda/sm90_kernels.h      Hopper GEMM: the table of kernels
- *   [52] cuda/sm90_balance.h      Hopper GEMM: what tiles cost, and which block is done first
- *   [53] cuda/sm90_choice.h       Hopper GEMM: which kernel a plan takes
- *   [54] gemm/backends.h          The backends, a row of functions each
- *   [55] gemm/verdicts.h          What each backend can do
- *   [56] gemm/plan.h              Explain and plan
- *   [57] cpu/gemm.h               CPU GEMM
- *   [58] gemm/check.h             What a call checks
- *   [59] gemm/run.h               Run
- *   [60] gemm/once.h              One call for a product that runs once
- *   [61] gemm/tune.h              Tune, save and load a plan
- *   [62] cpu/real.h               Formulas
- *   [63] core/activation_formulas.h Activation formulas
- *   [64] layer/activation.h       Activations
- *   [65] layer/linear.h           Grouped linear layer
- *   [66] layer/mlp_rules.h        Grouped MLP: tensors and rules
- *   [67] layer/mlp_plan.h         Grouped MLP: plan
- *   [68] layer/mlp.h              Grouped MLP: calls
- *   [69] layer/chain_rules.h      Op chain: rules and buffers
- *   [70] layer/chain_ops.h        Op chain: ops as layers
- *   [71] layer/chain_plan.h       Op chain: plan
- *   [72] layer/chain.h            Op chain: calls
- *   [73] gemm/validate.h          Validate
- *   [74] gemm/scale_convert.h     Scales in another layout
- *   [75] moe/count.h              Counts of groups
- *   [76] moe/router.h             Router
- *   [77] moe/permutation.h        Permute and combine
+ *   [15] layer/quantize_types.h   Quantise and dequantise
+ *   [16] layer/linear_types.h     Grouped linear
+ *   [17] layer/mlp_types.h        Grouped MLP
+ *   [18] layer/chain_types.h      Op chain
+ *   [19] moe/routing_types.h      MoE operations
+ *   [20] base/linkage.h           Linkage of the functions
+ *   [21] api/functions.h          Functions
+ *   [22] base/build.h             What this build has
+ *   [23] base/arithmetic.h        Arithmetic
+ *   [24] base/rules.h             Rules
+ *   [25] base/threads.h           Threads
+ *   [26] formats/dtype.h          Types by their bits
+ *   [27] core/names.h             Names and texts
+ *   [28] core/constructors.h      Constructors
+ *   [29] formats/convert.h        Conversions
+ *   [30] formats/scale_rule.h     Scale rules
+ *   [31] formats/scale_layout.h   Scale layouts
+ *   [32] core/layout.h            Layout arithmetic
+ *   [33] core/tensor.h            What the fields of a tensor say
+ *   [34] core/scale_grid.h        Where a group's scales and its copies are
+ *   [35] core/checks.h            Checks of tensors and matrices
+ *   [36] core/tensor_layout.h     Bytes of a tensor
+ *   [37] core/scale_convert.h     Scales in another layout: one group, one scale
+ *   [38] core/apart.h             What a call writes lies apart
+ *   [39] core/prepare.h           Prepare
+ *   [40] core/problem.h           The problem of a GEMM
+ *   [41] core/backend_table.h     Backend and quirk tables
+ *   [42] core/numerics.h          What decides the bits of a result
+ *   [43] core/choice.h            What a plan chooses
+ *   [44] core/product.h           The product of one group
+ *   [45] core/quantised.h         Quantised operands
+ *   [46] core/epilogue.h          An activation in an epilogue
+ *   [47] gemm/prepare.h           Prepare a snapshot
+ *   [48] cpu/rows.h               Rows
+ *   [49] cpu/gemm_kernel.h        CPU GEMM kernel
+ *   [50] cpu/quantised.h          CPU GEMM of quantised operands
+ *   [51] cuda/cublaslt_setup.h    Set-up of a grouped cuBLASLt matmul
+ *   [52] cuda/sm90_kernels.h      Hopper GEMM: the table of kernels
+ *   [53] cuda/sm90_balance.h      Hopper GEMM: what tiles cost, and which block is done first
+ *   [54] cuda/sm90_choice.h       Hopper GEMM: which kernel a plan takes
+ *   [55] gemm/backends.h          The backends, a row of functions each
+ *   [56] gemm/verdicts.h          What each backend can do
+ *   [57] gemm/plan.h              Explain and plan
+ *   [58] cpu/gemm.h               CPU GEMM
+ *   [59] gemm/check.h             What a call checks
+ *   [60] gemm/run.h               Run
+ *   [61] gemm/once.h              One call for a product that runs once
+ *   [62] gemm/tune.h              Tune, save and load a plan
+ *   [63] cpu/real.h               Formulas
+ *   [64] core/activation_formulas.h Activation formulas
+ *   [65] layer/activation.h       Activations
+ *   [66] layer/quantize_rules.h   Quantise and dequantise: rules
+ *   [67] layer/quantize.h         Quantise and dequantise
+ *   [68] layer/linear.h           Grouped linear layer
+ *   [69] layer/mlp_rules.h        Grouped MLP: tensors and rules
+ *   [70] layer/mlp_plan.h         Grouped MLP: plan
+ *   [71] layer/mlp.h              Grouped MLP: calls
+ *   [72] layer/chain_rules.h      Op chain: rules and buffers
+ *   [73] layer/chain_ops.h        Op chain: ops as layers
+ *   [74] layer/chain_plan.h       Op chain: plan
+ *   [75] layer/chain.h            Op chain: calls
+ *   [76] gemm/validate.h          Validate
+ *   [77] gemm/scale_convert.h     Scales in another layout
+ *   [78] moe/count.h              Counts of groups
+ *   [79] moe/router.h             Router
+ *   [80] moe/permutation.h        Permute and combine
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
@@ -163,7 +166,7 @@
  *     TEGROUP_NO_BACKWARD    of both kinds those of dgrad and wgrad, and whatever else only a backward pass runs
  *     TEGROUP_NO_ACTIVATION  activations
  *     TEGROUP_NO_MOE         counts, router, permutation, permute and combine
- *     TEGROUP_NO_FP8         products of quantised operands
+ *     TEGROUP_NO_FP8         quantise and dequantise, and products of quantised operands
  *     TEGROUP_NO_CUDA        all of them: nvcc does not pull in tegroup_cuda.cuh
  *
  * docs/lab/compile-time.md has the seconds of each. */
@@ -1092,7 +1095,75 @@ typedef struct tegroup_activation_backward_desc {
     int32_t            threads;        /* likewise                                                                */
 } tegroup_activation_backward_desc;
 
-/* ==== [15] Grouped linear (src/layer/linear_types.h) ==== */
+/* ==== [15] Quantise and dequantise (src/layer/quantize_types.h) ==== */
+
+/* output = input, each block of values by the scale that rule gives for it. Written are those copies of output whose
+ * elements or scales have an address: the rowwise one (data or pointers, scale_inv or scale_pointers), quantised along
+ * the rows, and the columnwise one (columnwise_...), quantised along the columns and always from input, never from the
+ * rowwise copy. Both come from one read of input, but for scaling ROW.
+ *
+ * All of a group's elements and scales are written; what pads its scales, and the rows of its transposed copy, is 0. A
+ * group without elements has nothing but the one scale of TENSOR, that of an amax of 0; a skipped one counts as such.
+ * Rows that no group owns, what lies between rows, and what a buffer has behind its last group are untouched, and NaN
+ * there does not show. A scale that is NaN has the bits 0x7fffffff in F32.
+ *
+ * output.amax and output.columnwise_amax [groups], each where set, become the largest magnitude of the group (NaN as
+ * rule.nan_shows says): that of all its values, whatever the scaling. output.amax is required where a scale is chosen
+ * for all of a group: scaling TENSOR, but for a rule of method GIVEN, and output.global_scale_inv. For these input is
+ * read twice.
+ *
+ * output.global_scale_inv (NVFP4), where set, becomes the reciprocal of tegroup_scale_global(amax) for each group;
+ * NULL = scales have one level, and values beyond 6 * 448 saturate. output.scale [groups] is read where rule.method is
+ * GIVEN, delayed scaling: the multiplier of each group. Its scaling must be TENSOR.
+ *
+ * What is quantised may be made in passing:
+ *
+ *   gather_input   rows of input picked by an index, as in tegroup_gemm: its rows are ragged, in one buffer
+ *   activation     the output of tegroup_activation_forward for input
+ *   grad_output    the gradient that tegroup_activation_backward gives for input and it
+ *
+ * Such a value is rounded to input's type, as the separate call would have stored it, so that the bits are the same. On
+ * the GPU, too: scalings, rules and types give the bits that the CPU gives, but what an activation computes is rounded
+ * there as tegroup_activation_forward says.
+ *
+ * In device memory the sizes and lists lie there, too, and nothing is read by the host: the call can be captured, and
+ * replayed with other sizes. A snapshot in device memory that was not prepared for these shapes: nothing is written. */
+typedef struct tegroup_quantize_desc {
+    size_t             struct_size;  /* sizeof(tegroup_quantize_desc)                                             */
+    tegroup_space      space;        /* of everything that is pointed to; required                                */
+    tegroup_tensor     input;        /* in  F32, F16 or BF16, without a scaling; groups and rows as output's, with the
+                                        same snapshot; columns as output's, but for a gated activation's output: twice
+                                        as many                                                                   */
+    tegroup_gather     gather_input; /* rows = 0: none. Not with activation                                       */
+    tegroup_activation activation;   /* UNSET = none. With the next three as in tegroup_activation_desc           */
+    int32_t            interleaved;
+    double             alpha, limit;
+    tegroup_matrix     row_scale;    /* in  [rows, 1], F32 or F64: of output's buffer (uniform: of all groups); absent =
+                                        1. Needs activation (IDENTITY: nothing else is done), and no lists        */
+    tegroup_tensor     grad_output;  /* in  input's type, groups and rows; columns as the activation's output; absent =
+                                        none. Needs activation; output's columns are then input's                 */
+    tegroup_matrix     grad_row_scale; /* out [rows, 1], F32 or F64, as tegroup_activation_backward gives it; absent =
+                                          not wanted. Needs grad_output, whose rows are read once more for it     */
+    tegroup_scale_rule rule;         /* required: tegroup_scale_rule_of, or one's own                             */
+    tegroup_tensor     output;       /* out a scaling and its type; required. No memory of it may overlap anything else
+                                        that the call touches                                                     */
+    int32_t            threads;      /* on the host, at most so many; 0 = all that OpenMP gives, 1 without OpenMP. Only
+                                        time depends on it                                                        */
+} tegroup_quantize_desc;
+
+/* output = data * scale_inv * global_scale_inv of one copy of input: the exact product, rounded once to output's type,
+ * to nearest, ties to even. (At most 4, 24 and, beside scales of 4, 24 significant bits are multiplied.) Rows that no
+ * group owns are untouched. */
+typedef struct tegroup_dequantize_desc {
+    size_t         struct_size; /* sizeof(tegroup_dequantize_desc)                                                */
+    tegroup_space  space;       /* required                                                                       */
+    tegroup_tensor input;       /* in  a scaling and its type; groups and rows as output's, with the same snapshot */
+    int32_t        columnwise;  /* 0: its rowwise copy; 1: its columnwise one                                     */
+    tegroup_tensor output;      /* out [as input], F32, F16 or BF16, without a scaling                            */
+    int32_t        threads;     /* likewise                                                                       */
+} tegroup_dequantize_desc;
+
+/* ==== [16] Grouped linear (src/layer/linear_types.h) ==== */
 
 /* How the weights of a layer with k inputs and n outputs lie, and their gradient with them. */
 typedef enum tegroup_weight_layout {
@@ -1161,7 +1232,7 @@ typedef struct tegroup_linear_plan {
     tegroup_plan   grad_row_scale;
 } tegroup_linear_plan;
 
-/* ==== [16] Grouped MLP (src/layer/mlp_types.h) ==== */
+/* ==== [17] Grouped MLP (src/layer/mlp_types.h) ==== */
 
 /* Who computes the activation. The bits are the same either way: what a product gives is rounded to its stored type
  * first. */
@@ -1313,7 +1384,7 @@ typedef enum tegroup_mlp_memory {
     TEGROUP_MLP_SAVED_BY_DGRAD    = 4
 } tegroup_mlp_memory;
 
-/* ==== [17] Op chain (src/layer/chain_types.h) ==== */
+/* ==== [18] Op chain (src/layer/chain_types.h) ==== */
 
 #define TEGROUP_CHAIN_MAX_OPS 8
 #define TEGROUP_CHAIN_MAX_VALUES 9 /* what ops read and write: one more */
@@ -1442,7 +1513,7 @@ typedef enum tegroup_chain_memory {
     TEGROUP_CHAIN_SAVED        = 2
 } tegroup_chain_memory;
 
-/* ==== [18] MoE operations (src/moe/routing_types.h) ==== */
+/* ==== [19] MoE operations (src/moe/routing_types.h) ==== */
 
 /* Counts of groups from labels: counts[g] = how many labels are g, offsets[g] = the sum of the counts before g. A label
  * outside 0 .. groups-1 (-1: dropped) is in no group. Either output is what tegroup_prepare reads as COUNTS or as
@@ -1581,7 +1652,7 @@ typedef struct tegroup_combine_backward_desc {
 #if (defined(TEGROUP_IMPLEMENTATION) || defined(TEGROUP_EXTERN)) && !defined(TEGROUP_FUNCTIONS_INCLUDED)
 #define TEGROUP_FUNCTIONS_INCLUDED
 
-/* ==== [19] Linkage of the functions (src/base/linkage.h) ==== */
+/* ==== [20] Linkage of the functions (src/base/linkage.h) ==== */
 
 #if !defined(TEGROUP_EXTERN)
 #define TEGROUP_IMPL_STATIC_FUNCTIONS
@@ -1593,7 +1664,7 @@ typedef struct tegroup_combine_backward_desc {
 #endif
 #define TEGROUP_API_STATUS TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status /* to be read by the caller */
 
-/* ==== [20] Functions (src/api/functions.h) ==== */
+/* ==== [21] Functions (src/api/functions.h) ==== */
 
 /* Every function is safe to call from several threads at once on different memory (and streams and events of a
  * descriptor). Those that return a status write nothing when it is not TEGROUP_OK, except *error, which may be NULL,
@@ -1838,6 +1909,10 @@ TEGROUP_API_STATUS tegroup_activation_forward(const tegroup_activation_desc *des
     struct CUstream_st *stream, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_activation_backward(const tegroup_activation_backward_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
+    tegroup_error *error);
+TEGROUP_API_STATUS tegroup_dequantize(const tegroup_dequantize_desc *desc, struct CUstream_st *stream,
+    tegroup_error *error);
 TEGROUP_API_STATUS tegroup_count(const tegroup_count_desc *desc, struct CUstream_st *stream, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_router(const tegroup_router_desc *desc, struct CUstream_st *stream, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_router_backward(const tegroup_router_backward_desc *desc,
@@ -1852,7 +1927,7 @@ TEGROUP_API_STATUS tegroup_combine_backward(const tegroup_combine_backward_desc 
 #if defined(TEGROUP_IMPLEMENTATION) && !defined(TEGROUP_IMPLEMENTATION_INCLUDED)
 #define TEGROUP_IMPLEMENTATION_INCLUDED
 
-/* ==== [21] What this build has (src/base/build.h) ==== */
+/* ==== [22] What this build has (src/base/build.h) ==== */
 
 #include <math.h>
 #include <stdio.h>
@@ -1895,7 +1970,7 @@ TEGROUP_API_STATUS tegroup_combine_backward(const tegroup_combine_backward_desc 
 
 /* Stop here if you only want the API. */
 
-/* ==== [22] Arithmetic (src/base/arithmetic.h) ==== */
+/* ==== [23] Arithmetic (src/base/arithmetic.h) ==== */
 
 /* Arithmetic that the CPU loops over and a kernel maps threads to. */
 #if defined(__CUDACC__)
@@ -1939,7 +2014,7 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_max_bytes(void) {
     return (uint64_t)PTRDIFF_MAX < (uint64_t)INT64_MAX ? (int64_t)PTRDIFF_MAX : INT64_MAX - 1;
 }
 
-/* ==== [23] Rules (src/base/rules.h) ==== */
+/* ==== [24] Rules (src/base/rules.h) ==== */
 
 /* Record what was wrong and hand the status on. */
 static inline tegroup_status tegroup_impl_fail_as(tegroup_reading reading, tegroup_error *error, tegroup_status status,
@@ -2017,7 +2092,7 @@ static inline int tegroup_impl_overlaps(const void *a, int64_t a_bytes, const vo
     return x < y ? y - x < (uint64_t)a_bytes : x - y < (uint64_t)b_bytes;
 }
 
-/* ==== [24] Threads (src/base/threads.h) ==== */
+/* ==== [25] Threads (src/base/threads.h) ==== */
 
 #if defined(_OPENMP)
 #define TEGROUP_IMPL_OMP(directive) _Pragma(#directive)
@@ -2047,7 +2122,7 @@ static inline int32_t tegroup_impl_threads(int32_t limit) {
 #define TEGROUP_IMPL_FORK_STEPS 65536.0
 
 /* Where a thread's share of `count` begins, and that of the thread before it ends. */
-static inline int64_t tegroup_impl_share_begin(int64_t count, int32_t share, int32_t threads) {
+TEGROUP_IMPL_HD int64_t tegroup_impl_share_begin(int64_t count, int32_t share, int32_t threads) {
     return count / threads * share + count % threads * share / threads;
 }
 
@@ -2058,7 +2133,7 @@ static inline int32_t tegroup_impl_team(int32_t threads, double steps) {
     return steps < TEGROUP_IMPL_FORK_STEPS ? 1 : threads;
 }
 
-/* ==== [25] Types by their bits (src/formats/dtype.h) ==== */
+/* ==== [26] Types by their bits (src/formats/dtype.h) ==== */
 
 TEGROUP_IMPL_HD int32_t tegroup_impl_bits(tegroup_dtype dtype) {
 #define TEGROUP_IMPL_CASE(name, value, bits)                                                                           \
@@ -2067,7 +2142,7 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_bits(tegroup_dtype dtype) {
 #undef TEGROUP_IMPL_CASE
 }
 
-/* ==== [26] Names and texts (src/core/names.h) ==== */
+/* ==== [27] Names and texts (src/core/names.h) ==== */
 
 TEGROUP_API int32_t tegroup_version(void) { return TEGROUP_VERSION; }
 
@@ -2193,7 +2268,7 @@ TEGROUP_API int tegroup_layout_text(const tegroup_layout *layout, char *buffer, 
     return length;
 }
 
-/* ==== [27] Constructors (src/core/constructors.h) ==== */
+/* ==== [28] Constructors (src/core/constructors.h) ==== */
 
 TEGROUP_API tegroup_sizes tegroup_sizes_of(const void *counts, tegroup_dtype dtype, tegroup_space space) {
     tegroup_sizes sizes;
@@ -2244,7 +2319,7 @@ TEGROUP_API tegroup_matrix tegroup_matrix_of(const void *data, int64_t rows, int
     return matrix;
 }
 
-/* ==== [28] Conversions (src/formats/convert.h) ==== */
+/* ==== [29] Conversions (src/formats/convert.h) ==== */
 
 /* Integer arithmetic on bit patterns: the same bits on every machine and under every compiler flag. Narrowing rounds to
  * nearest, ties to even; NaN stays NaN (quiet), overflow gives infinity. */
@@ -2550,7 +2625,7 @@ TEGROUP_IMPL_HD void tegroup_impl_store_int(tegroup_dtype dtype, void *data, int
     else if (dtype == TEGROUP_DTYPE_I64) ((tegroup_impl_any64 *)data)[i] = (uint64_t)x;
 }
 
-/* ==== [29] Scale rules (src/formats/scale_rule.h) ==== */
+/* ==== [30] Scale rules (src/formats/scale_rule.h) ==== */
 
 /* The presets are read from (repository, commit, file):
  *   TE_         NVIDIA/TransformerEngine d0067d0, transformer_engine/common: recipe/recipe_common.cuh (CURRENT, BLOCK),
@@ -2665,6 +2740,7 @@ TEGROUP_IMPL_HD tegroup_impl_block_scale tegroup_impl_scale_block(const tegroup_
         break;
     default: break;
     }
+    if (tegroup_impl_is_nan(block.stored)) block.stored = tegroup_impl_f32_of_bits(0x7fffffffu); /* on both machines */
     block.bits = tegroup_impl_code_of_f32(scale, block.stored);
     block.stored = tegroup_impl_f32_of_code(scale, block.bits); /* E8M0 has no infinity */
     return block;
@@ -2676,9 +2752,10 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_scaled_code(tegroup_dtype data, const tegr
                                                         : tegroup_impl_product_f32(x, block->multiplier));
 }
 
-/* Can values of this data type have scales of that type by this rule? */
+/* Can values of this data type have scales of that type by this rule? The fields are what errors call the types. */
 static inline tegroup_status tegroup_impl_check_scale_rule(const tegroup_scale_rule *rule, tegroup_dtype data,
-                                                           tegroup_dtype scale, tegroup_error *error) {
+                                                           const char *data_field, tegroup_dtype scale,
+                                                           const char *scale_field, tegroup_error *error) {
     const int multiplier = rule->method == TEGROUP_SCALE_MULTIPLIER, divisor = rule->method == TEGROUP_SCALE_DIVISOR;
     const int two_level = rule->method == TEGROUP_SCALE_TWO_LEVEL;
     const uint32_t quantised = 1u << TEGROUP_DTYPE_F8E4M3 | 1u << TEGROUP_DTYPE_F8E5M2 | 1u << TEGROUP_DTYPE_F4E2M1;
@@ -2706,11 +2783,11 @@ static inline tegroup_status tegroup_impl_check_scale_rule(const tegroup_scale_r
     TEGROUP_IMPL_SWITCH(nan_shows, 1, "");
 #undef TEGROUP_IMPL_FACTOR
 #undef TEGROUP_IMPL_SWITCH
-    TEGROUP_IMPL_RULE_AS(DTYPES, (uint32_t)data < 32 && quantised >> data & 1u, ERROR_DTYPE, "data",
+    TEGROUP_IMPL_RULE_AS(DTYPES, (uint32_t)data < 32 && quantised >> data & 1u, ERROR_DTYPE, data_field,
                          "must be one that is quantised to", quantised, data);
-    TEGROUP_IMPL_RULE_AS(DTYPES, (uint32_t)scale < 32 && scales >> scale & 1u, ERROR_DTYPE, "scale",
+    TEGROUP_IMPL_RULE_AS(DTYPES, (uint32_t)scale < 32 && scales >> scale & 1u, ERROR_DTYPE, scale_field,
                          "must be one that rule.method gives", scales, scale);
-    TEGROUP_IMPL_RULE_AS(DTYPE, !two_level || data == TEGROUP_DTYPE_F4E2M1, ERROR_DTYPE, "data",
+    TEGROUP_IMPL_RULE_AS(DTYPE, !two_level || data == TEGROUP_DTYPE_F4E2M1, ERROR_DTYPE, data_field,
                          "must be F4E2M1 with TWO_LEVEL", TEGROUP_DTYPE_F4E2M1, data);
     return TEGROUP_OK;
 }
@@ -2724,7 +2801,7 @@ TEGROUP_API tegroup_status tegroup_scale_block(const tegroup_scale_rule *rule, t
                                                tegroup_error *error) {
     TEGROUP_IMPL_RULE(rule != NULL, ERROR_NULL_ARGUMENT, "rule", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(block != NULL, ERROR_NULL_ARGUMENT, "block", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_scale_rule(rule, data, scale, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_scale_rule(rule, data, "data", scale, "scale", error));
     *block = tegroup_impl_scale_block(rule, data, scale, amax, global);
     return TEGROUP_OK;
 }
@@ -2739,7 +2816,7 @@ TEGROUP_API uint32_t tegroup_encode(tegroup_dtype dtype, float x) {
     return tegroup_impl_has_code(dtype) ? tegroup_impl_code_of_f32(dtype, x) : 0;
 }
 
-/* ==== [30] Scale layouts (src/formats/scale_layout.h) ==== */
+/* ==== [31] Scale layouts (src/formats/scale_layout.h) ==== */
 
 TEGROUP_API const tegroup_scaling_facts *tegroup_scaling_info(tegroup_scaling scaling) {
 #define TEGROUP_IMPL_BIT(name) (1u << TEGROUP_DTYPE_##name)
@@ -2816,7 +2893,7 @@ TEGROUP_API int64_t tegroup_scale_index(tegroup_scaling scaling, const tegroup_s
     return facts && facts->outer_fastest ? inner * extent->outer + outer : outer * extent->inner + inner;
 }
 
-/* ==== [31] Layout arithmetic (src/core/layout.h) ==== */
+/* ==== [32] Layout arithmetic (src/core/layout.h) ==== */
 
 TEGROUP_IMPL_HD void tegroup_impl_layout_begin(tegroup_layout *layout) { memset(layout, 0, sizeof *layout); }
 
@@ -2930,7 +3007,7 @@ TEGROUP_API tegroup_snapshot_view tegroup_snapshot_read(const void *snapshot) {
     return header ? tegroup_impl_snapshot_view(snapshot, header->groups, header->irregular) : none;
 }
 
-/* ==== [32] What the fields of a tensor say (src/core/tensor.h) ==== */
+/* ==== [33] What the fields of a tensor say (src/core/tensor.h) ==== */
 
 TEGROUP_IMPL_HD int tegroup_impl_ragged(const tegroup_shape *shape) {
     return shape->row_sizes.encoding != TEGROUP_ENCODING_UNSET;
@@ -3013,7 +3090,7 @@ TEGROUP_IMPL_HD tegroup_impl_sides tegroup_impl_sides_of(int64_t rows, int64_t c
     return sides;
 }
 
-/* ==== [33] Where a group's scales and its copies are (src/core/scale_grid.h) ==== */
+/* ==== [34] Where a group's scales and its copies are (src/core/scale_grid.h) ==== */
 
 /* An extent that no tensor has. Blocks are powers of two, so that a kernel need not divide by them. */
 #define TEGROUP_IMPL_BLOCK_OF_ALL ((int64_t)1 << 62)
@@ -3296,7 +3373,7 @@ static inline int64_t tegroup_impl_copy_bytes(const tegroup_tensor *t, int colum
     return bits == INT64_MAX ? INT64_MAX : tegroup_impl_ceil_div(bits, 8);
 }
 
-/* ==== [34] Checks of tensors and matrices (src/core/checks.h) ==== */
+/* ==== [35] Checks of tensors and matrices (src/core/checks.h) ==== */
 
 /* The operands of a GEMM, as arrays of them go. */
 typedef enum tegroup_impl_operand {
@@ -3901,7 +3978,7 @@ static inline tegroup_status tegroup_impl_check_built(int kernels, tegroup_space
     return TEGROUP_OK;
 }
 
-/* ==== [35] Bytes of a tensor (src/core/tensor_layout.h) ==== */
+/* ==== [36] Bytes of a tensor (src/core/tensor_layout.h) ==== */
 
 TEGROUP_API tegroup_status tegroup_tensor_layout(const tegroup_tensor *tensor, tegroup_copies copies,
                                                  tegroup_layout *layout, tegroup_error *error) {
@@ -3930,7 +4007,7 @@ TEGROUP_API tegroup_status tegroup_tensor_layout(const tegroup_tensor *tensor, t
     return TEGROUP_OK;
 }
 
-/* ==== [36] Scales in another layout: one group, one scale (src/core/scale_convert.h) ==== */
+/* ==== [37] Scales in another layout: one group, one scale (src/core/scale_convert.h) ==== */
 
 /* The scales of one copy of a tensor, as a kernel is given them. */
 typedef struct tegroup_impl_scales {
@@ -4048,7 +4125,7 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_converted_scale(const tegroup_impl_scale_g
     return tegroup_impl_is_exponent(to_dtype) ? TEGROUP_IMPL_LOWEST_EXPONENT : 0; /* whose byte is 0 */
 }
 
-/* ==== [37] What a call writes lies apart (src/core/apart.h) ==== */
+/* ==== [38] What a call writes lies apart (src/core/apart.h) ==== */
 
 /* Memory that a call touches. What it writes may share none with anything else that it touches. */
 typedef struct tegroup_impl_buffer {
@@ -4214,7 +4291,7 @@ static inline tegroup_status tegroup_impl_check_matrix_workspace(const tegroup_l
     return tegroup_impl_check_apart(buffers, 1 + count, TEGROUP_CHECK_HOST, NULL, error);
 }
 
-/* ==== [38] Prepare (src/core/prepare.h) ==== */
+/* ==== [39] Prepare (src/core/prepare.h) ==== */
 
 /* How sizes become a snapshot, group by group. Each function below is one step of one group, so that a loop and a
  * kernel run the same code; the steps in between are scans (sum or maximum) and a sorting network, which give the same
@@ -4802,7 +4879,7 @@ static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_de
     return tegroup_impl_check_apart(buffers, 5, TEGROUP_CHECK_HOST, NULL, error);
 }
 
-/* ==== [39] The problem of a GEMM (src/core/problem.h) ==== */
+/* ==== [40] The problem of a GEMM (src/core/problem.h) ==== */
 
 /* The most bytes from one group to the next that TMA can be told of, which has the rules of alignment as well (CUDA
  * Driver API, cuTensorMapEncodeTiled: strides are multiples of 16 below 2^40). Rows are never so far apart. */
@@ -5167,7 +5244,7 @@ TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, t
     return tegroup_impl_problem_of(desc, tegroup_impl_gemm_names(), problem, error);
 }
 
-/* ==== [40] Backend and quirk tables (src/core/backend_table.h) ==== */
+/* ==== [41] Backend and quirk tables (src/core/backend_table.h) ==== */
 
 /* What each backend does where. Explain, plan, checks and docs/backends.md read this table and nothing else. */
 TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count) {
@@ -5312,7 +5389,7 @@ static inline int tegroup_impl_quirk_avoided(tegroup_backend backend, int32_t sm
     return 0;
 }
 
-/* ==== [41] What decides the bits of a result (src/core/numerics.h) ==== */
+/* ==== [42] What decides the bits of a result (src/core/numerics.h) ==== */
 
 /* FNV-1a. */
 #define TEGROUP_IMPL_HASH UINT64_C(14695981039346656037)
@@ -5342,7 +5419,7 @@ static inline int tegroup_impl_uses_cublaslt(tegroup_backend backend) {
     return backend == TEGROUP_BACKEND_CUBLASLT_GROUPED || backend == TEGROUP_BACKEND_CUBLASLT_LOOP;
 }
 
-/* ==== [42] What a plan chooses (src/core/choice.h) ==== */
+/* ==== [43] What a plan chooses (src/core/choice.h) ==== */
 
 /* The choice that a plan made among equals: cuBLASLt's algorithm, the tile of sm90. All zero where a backend has one
  * candidate. */
@@ -5388,7 +5465,7 @@ static inline int64_t tegroup_impl_expected_rows(const tegroup_gemm_desc *desc, 
     return p->rows_space[TEGROUP_IMPL_A] ? p->rows : tegroup_impl_mul(p->rows, p->groups);
 }
 
-/* ==== [43] The product of one group (src/core/product.h) ==== */
+/* ==== [44] The product of one group (src/core/product.h) ==== */
 
 /* The row of its data from which row r of a gathered operand comes; -1: the row is of zeros. */
 TEGROUP_IMPL_HD int64_t tegroup_impl_gathered(const tegroup_gather *gather, int64_t r) {
@@ -5519,7 +5596,7 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_uses(const tegroup_gemm_desc *desc, const 
     return used;
 }
 
-/* ==== [44] Quantised operands (src/core/quantised.h) ==== */
+/* ==== [45] Quantised operands (src/core/quantised.h) ==== */
 
 static inline int tegroup_impl_quantised(const tegroup_problem *p) {
     return p->a_scaling != TEGROUP_SCALING_NONE || p->b_scaling != TEGROUP_SCALING_NONE;
@@ -5621,7 +5698,7 @@ TEGROUP_IMPL_HD double tegroup_impl_scale_along(const tegroup_impl_scaled *scale
     return tegroup_impl_load_f64(scaled->scale_dtype, scaled->scales, at);
 }
 
-/* ==== [45] An activation in an epilogue (src/core/epilogue.h) ==== */
+/* ==== [46] An activation in an epilogue (src/core/epilogue.h) ==== */
 
 /* An activation in the epilogue of a forward product, or the gradient of one in that of a dgrad. */
 typedef struct tegroup_impl_epilogue {
@@ -5634,7 +5711,7 @@ typedef struct tegroup_impl_epilogue {
     tegroup_activation_backward_desc gradient; /* of D, whose memory holds sums for grad_row_scale instead */
 } tegroup_impl_epilogue;
 
-/* ==== [46] Prepare a snapshot (src/gemm/prepare.h) ==== */
+/* ==== [47] Prepare a snapshot (src/gemm/prepare.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_prepare(const tegroup_impl_preparation *p,
@@ -5708,7 +5785,7 @@ TEGROUP_API tegroup_status tegroup_shape_prepare(tegroup_shape *shape, void *sna
     return TEGROUP_OK;
 }
 
-/* ==== [47] Rows (src/cpu/rows.h) ==== */
+/* ==== [48] Rows (src/cpu/rows.h) ==== */
 
 /* Rows are worked on in pieces of this many elements, widened to the type of the sums: the choice of a data type is
  * made once a piece, and the loops in between are ones that compilers vectorise. */
@@ -5830,7 +5907,7 @@ static inline double tegroup_impl_dot_f64(const double *x, const double *y, int6
     return sum;
 }
 
-/* ==== [48] CPU GEMM kernel (src/cpu/gemm_kernel.h) ==== */
+/* ==== [49] CPU GEMM kernel (src/cpu/gemm_kernel.h) ==== */
 
 /* The blocked product after Goto and van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication": panels of
  * A and B are copied (and widened to the type of the sums) so that the innermost kernel reads both in order. Each
@@ -6311,7 +6388,7 @@ static inline void tegroup_impl_cpu_block_f64(int32_t m, int64_t k, const double
     }
 }
 
-/* ==== [49] CPU GEMM of quantised operands (src/cpu/quantised.h) ==== */
+/* ==== [50] CPU GEMM of quantised operands (src/cpu/quantised.h) ==== */
 
 /* A quantised operand, and what its codes mean. */
 typedef struct tegroup_impl_cpu_codes {
@@ -6432,7 +6509,7 @@ static inline void tegroup_impl_cpu_sum_codes_f64(const tegroup_gemm_desc *desc,
     }
 }
 
-/* ==== [50] Set-up of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup.h) ==== */
+/* ==== [51] Set-up of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup.h) ==== */
 
 /* The arrays that a grouped cuBLASLt matmul reads, in order, with [groups] entries each: of 8 bytes, but floats in the
  * last two. cuBLASLt is column-major and computes the transpose of D, so its A is the descriptor's b and its B the
@@ -6821,7 +6898,7 @@ static inline void tegroup_impl_lt_loop_workspace(const tegroup_plan *plan, tegr
     }
 }
 
-/* ==== [51] Hopper GEMM: the table of kernels (src/cuda/sm90_kernels.h) ==== */
+/* ==== [52] Hopper GEMM: the table of kernels (src/cuda/sm90_kernels.h) ==== */
 
 #define TEGROUP_IMPL_SM90_K           64  /* k of a pipeline stage: 128 bytes, the widest swizzle of TMA */
 #define TEGROUP_IMPL_SM90_MOST_BLOCKS 160 /* the most blocks; no Hopper GPU has more than 144 multiprocessors */
@@ -6926,7 +7003,7 @@ static inline int tegroup_impl_sm90_runs(const tegroup_problem *p, int32_t kerne
                || TEGROUP_IMPL_SM90_ADDS_BIAS(row->op, row->tile_n, row->flips));
 }
 
-/* ==== [52] Hopper GEMM: what tiles cost, and which block is done first (src/cuda/sm90_balance.h) ==== */
+/* ==== [53] Hopper GEMM: what tiles cost, and which block is done first (src/cuda/sm90_balance.h) ==== */
 
 /* A tile row ends in two narrow tiles where these hold the columns that are left: 4,096 columns are 20 tiles of 192 and
  * two of 128, and no tile is partly empty. A forward product or dgrad with at least this k balances blocks if it has
@@ -7030,7 +7107,7 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_assign(tegroup_impl_sm90_loads *loads,
     return given;
 }
 
-/* ==== [53] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
+/* ==== [54] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
 
 /* Constants of the prediction besides those of each kernel in the table, together with which the times were fitted. */
 #define TEGROUP_IMPL_SM90_STRETCH_US 0.55 /* us to find a stretch, or to assign a wave of its tiles */
@@ -7336,7 +7413,7 @@ static inline void tegroup_impl_sm90_tile(const tegroup_gemm_desc *desc, const t
     forecast->us = taken.us.total;
 }
 
-/* ==== [54] The backends, a row of functions each (src/gemm/backends.h) ==== */
+/* ==== [55] The backends, a row of functions each (src/gemm/backends.h) ==== */
 
 /* What a backend can be asked: a function type for each question. */
 typedef void tegroup_impl_workspace_function(const tegroup_plan *plan, tegroup_layout *layout);
@@ -7488,7 +7565,7 @@ static inline uint32_t tegroup_impl_built(void) {
     return built;
 }
 
-/* ==== [55] What each backend can do (src/gemm/verdicts.h) ==== */
+/* ==== [56] What each backend can do (src/gemm/verdicts.h) ==== */
 
 /* Backends in order of preference. If only the device knows d's columns, CUBLASLT_GROUPED gives NaN for groups whose D
  * it cannot store (see tegroup_impl_setup_group), so it comes after PORTABLE, which takes any. */
@@ -7808,7 +7885,7 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     return c.met;
 }
 
-/* ==== [56] Explain and plan (src/gemm/plan.h) ==== */
+/* ==== [57] Explain and plan (src/gemm/plan.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 /* Describes the current device as a target; sm stays 0 without one. Returns the device, or -1. */
@@ -8072,7 +8149,7 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     return tegroup_impl_plan_make(desc, tegroup_impl_gemm_names(), target, plan, error);
 }
 
-/* ==== [57] CPU GEMM (src/cpu/gemm.h) ==== */
+/* ==== [58] CPU GEMM (src/cpu/gemm.h) ==== */
 
 /* tegroup_impl_cpu_pack for rows that an index picks: from row `row` and column `col` of the group on. The rows are the
  * lines, or where along_k is set what is summed over. */
@@ -8428,7 +8505,7 @@ static inline tegroup_status tegroup_impl_cpu_gemm(const tegroup_plan *plan, con
     return TEGROUP_OK;
 }
 
-/* ==== [58] What a call checks (src/gemm/check.h) ==== */
+/* ==== [59] What a call checks (src/gemm/check.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm_desc *desc,
@@ -8799,7 +8876,7 @@ TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const te
     return tegroup_impl_gemm_check_own(plan, desc, error);
 }
 
-/* ==== [59] Run (src/gemm/run.h) ==== */
+/* ==== [60] Run (src/gemm/run.h) ==== */
 
 /* What the check has passed; it refuses a plan for a backend that is not built. */
 static inline tegroup_status tegroup_impl_gemm_run(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
@@ -8823,7 +8900,7 @@ TEGROUP_API tegroup_status tegroup_plan_layout(const tegroup_plan *plan, tegroup
     return TEGROUP_OK;
 }
 
-/* ==== [60] One call for a product that runs once (src/gemm/once.h) ==== */
+/* ==== [61] One call for a product that runs once (src/gemm/once.h) ==== */
 
 /* Whether two operands have one routing's sizes, so that one snapshot serves both. */
 static inline int tegroup_impl_same_sizes(const tegroup_sizes *x, const tegroup_sizes *y) {
@@ -8920,7 +8997,7 @@ TEGROUP_API tegroup_status tegroup_gemm_once(const tegroup_gemm_desc *desc, stru
     return tegroup_impl_gemm_run(&plan, &ready, stream, error);
 }
 
-/* ==== [61] Tune, save and load a plan (src/gemm/tune.h) ==== */
+/* ==== [62] Tune, save and load a plan (src/gemm/tune.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
@@ -9090,7 +9167,7 @@ TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, cons
     return TEGROUP_OK;
 }
 
-/* ==== [62] Formulas (src/cpu/real.h) ==== */
+/* ==== [63] Formulas (src/cpu/real.h) ==== */
 
 /* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. On the host
  * exp is the platform's (glibc: at most 1 ULP off). On the device it is at most 4 ULP off, whatever the flags (with
@@ -9123,7 +9200,7 @@ TEGROUP_IMPL_HD double tegroup_impl_choice_grad_f64(double grad_weight, double d
     return normalize ? (grad_weight - dot / chosen) / chosen : grad_weight;
 }
 
-/* ==== [63] Activation formulas (src/core/activation_formulas.h) ==== */
+/* ==== [64] Activation formulas (src/core/activation_formulas.h) ==== */
 
 /* Each operation is rounded by itself, or is one fused multiply-add where that is written: an activation in the
  * epilogue of a product gives the bits that the separate call gives. (A host compiler may fuse what it likes.) */
@@ -9444,7 +9521,7 @@ TEGROUP_IMPL_HD double tegroup_impl_activation_f64(tegroup_activation kind, int 
     return tegroup_impl_activation_grad_f64(kind, half, alpha, limit, gate, up, 0, &grad_gate, &grad_up);
 }
 
-/* ==== [64] Activations (src/layer/activation.h) ==== */
+/* ==== [65] Activations (src/layer/activation.h) ==== */
 
 #if TEGROUP_IMPL_ACTIVATION_KERNELS
 static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
@@ -9469,52 +9546,72 @@ static inline float tegroup_impl_row_scale_f32(const tegroup_matrix *scale, int6
     return tegroup_impl_load_f32(scale->dtype, tegroup_impl_matrix_row(scale, row), 0);
 }
 
-/* A piece of the row is read before its results are stored, so output may be input. */
-static inline void tegroup_impl_activation_row_f32(const tegroup_activation_desc *desc, int64_t row) {
-    const tegroup_matrix *in = &desc->input, *out = &desc->output;
+/* Up to TEGROUP_IMPL_PIECE results from column `at` of a row of input, of `width`. */
+static inline void tegroup_impl_activation_piece_f32(const tegroup_activation_desc *desc, const void *x, float scale,
+                                                      int64_t width, int64_t at, int64_t n, float *gate) {
     const int gated = tegroup_impl_gated(desc->activation);
-    int64_t width = out->cols, step = desc->interleaved ? 2 : 1, to_up = desc->interleaved ? 1 : width, at, j;
-    const void *x = tegroup_impl_matrix_row(in, row);
+    int64_t step = desc->interleaved ? 2 : 1, to_up = desc->interleaved ? 1 : width, j;
     float alpha = (float)tegroup_impl_alpha(desc->alpha), limit = (float)tegroup_impl_limit(desc->limit);
-    float scale = tegroup_impl_row_scale_f32(&desc->row_scale, row), gate[TEGROUP_IMPL_PIECE], up[TEGROUP_IMPL_PIECE];
-    for (j = 0; j < TEGROUP_IMPL_PIECE; j++) up[j] = 1;
-    for (at = 0; at < width; at += TEGROUP_IMPL_PIECE) {
-        int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, width - at);
-        tegroup_impl_load_row_f32(in->dtype, x, step * at, step, n, gate);
-        if (gated) tegroup_impl_load_row_f32(in->dtype, x, step * at + to_up, step, n, up);
+    float up[TEGROUP_IMPL_PIECE];
+    for (j = 0; j < n; j++) up[j] = 1;
+    tegroup_impl_load_row_f32(desc->input.dtype, x, step * at, step, n, gate);
+    if (gated) tegroup_impl_load_row_f32(desc->input.dtype, x, step * at + to_up, step, n, up);
 #define TEGROUP_IMPL_LOOP(kind)                                                                                        \
     for (j = 0; j < n; j++) gate[j] = scale * tegroup_impl_activation_f32(kind, 0, alpha, limit, gate[j], up[j]);
-        TEGROUP_IMPL_BY_CURVE(desc->activation, TEGROUP_IMPL_LOOP)
+    TEGROUP_IMPL_BY_CURVE(desc->activation, TEGROUP_IMPL_LOOP)
 #undef TEGROUP_IMPL_LOOP
-        tegroup_impl_store_row_f32(out->dtype, tegroup_impl_matrix_row(out, row), at, 1, n, gate);
+}
+
+/* A piece of the row is read before its results are stored, so output may be input. */
+static inline void tegroup_impl_activation_row_f32(const tegroup_activation_desc *desc, int64_t row) {
+    const tegroup_matrix *out = &desc->output;
+    const void *x = tegroup_impl_matrix_row(&desc->input, row);
+    float scale = tegroup_impl_row_scale_f32(&desc->row_scale, row), y[TEGROUP_IMPL_PIECE];
+    int64_t width = out->cols, at;
+    for (at = 0; at < width; at += TEGROUP_IMPL_PIECE) {
+        int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, width - at);
+        tegroup_impl_activation_piece_f32(desc, x, scale, width, at, n, y);
+        tegroup_impl_store_row_f32(out->dtype, tegroup_impl_matrix_row(out, row), at, 1, n, y);
     }
 }
 
-/* A piece of each operand is read before its gradients are stored, so grad_input may be one. */
-static inline void tegroup_impl_activation_grad_row_f32(const tegroup_activation_backward_desc *desc, int64_t row) {
-    const tegroup_matrix *in = &desc->input, *out = &desc->grad_input, *dy = &desc->grad_output;
+/* Up to TEGROUP_IMPL_PIECE gradients of gates and ups from column `at` of a row of grad_output, of `width`. Returns
+ * `sum` with what they add to the gradient of the row's scale. */
+static inline float tegroup_impl_activation_grad_piece_f32(const tegroup_activation_backward_desc *desc, const void *x,
+                                                           const void *dy, float scale, int64_t width, int64_t at,
+                                                           int64_t n, float sum, float *gate, float *up) {
     const int gated = tegroup_impl_gated(desc->activation);
-    int64_t width = dy->cols, step = desc->interleaved ? 2 : 1, to_up = desc->interleaved ? 1 : width, at, j;
-    const void *x = tegroup_impl_matrix_row(in, row);
-    void *dx = tegroup_impl_matrix_row(out, row);
+    int64_t step = desc->interleaved ? 2 : 1, to_up = desc->interleaved ? 1 : width, j;
     float alpha = (float)tegroup_impl_alpha(desc->alpha), limit = (float)tegroup_impl_limit(desc->limit);
-    float scale = tegroup_impl_row_scale_f32(&desc->row_scale, row), sum = 0;
-    float gate[TEGROUP_IMPL_PIECE], up[TEGROUP_IMPL_PIECE], grad[TEGROUP_IMPL_PIECE], value[TEGROUP_IMPL_PIECE];
-    for (at = 0; at < width; at += TEGROUP_IMPL_PIECE) {
-        int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, width - at);
-        for (j = 0; j < n; j++) up[j] = 1;
-        tegroup_impl_load_row_f32(in->dtype, x, step * at, step, n, gate);
-        if (gated) tegroup_impl_load_row_f32(in->dtype, x, step * at + to_up, step, n, up);
-        tegroup_impl_load_row_f32(dy->dtype, tegroup_impl_matrix_row(dy, row), at, 1, n, grad);
+    float grad[TEGROUP_IMPL_PIECE], value[TEGROUP_IMPL_PIECE];
+    for (j = 0; j < n; j++) up[j] = 1;
+    tegroup_impl_load_row_f32(desc->input.dtype, x, step * at, step, n, gate);
+    if (gated) tegroup_impl_load_row_f32(desc->input.dtype, x, step * at + to_up, step, n, up);
+    tegroup_impl_load_row_f32(desc->grad_output.dtype, dy, at, 1, n, grad);
 #define TEGROUP_IMPL_LOOP(kind)                                                                                        \
     for (j = 0; j < n; j++)                                                                                            \
         value[j] = tegroup_impl_activation_grad_f32(kind, 0, alpha, limit, gate[j], up[j], scale * grad[j], &gate[j], \
                                                      &up[j]);
-        TEGROUP_IMPL_BY_CURVE(desc->activation, TEGROUP_IMPL_LOOP)
+    TEGROUP_IMPL_BY_CURVE(desc->activation, TEGROUP_IMPL_LOOP)
 #undef TEGROUP_IMPL_LOOP
-        sum = tegroup_impl_dot_f32(grad, value, n, sum);
+    return tegroup_impl_dot_f32(grad, value, n, sum);
+}
+
+/* A piece of each operand is read before its gradients are stored, so grad_input may be one. */
+static inline void tegroup_impl_activation_grad_row_f32(const tegroup_activation_backward_desc *desc, int64_t row) {
+    const tegroup_matrix *out = &desc->grad_input, *dy = &desc->grad_output;
+    int64_t width = dy->cols, step = desc->interleaved ? 2 : 1, to_up = desc->interleaved ? 1 : width, at;
+    const void *x = tegroup_impl_matrix_row(&desc->input, row);
+    void *dx = tegroup_impl_matrix_row(out, row);
+    float scale = tegroup_impl_row_scale_f32(&desc->row_scale, row), sum = 0;
+    float gate[TEGROUP_IMPL_PIECE], up[TEGROUP_IMPL_PIECE];
+    for (at = 0; at < width; at += TEGROUP_IMPL_PIECE) {
+        int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, width - at);
+        sum = tegroup_impl_activation_grad_piece_f32(desc, x, tegroup_impl_matrix_row(dy, row), scale, width, at, n,
+                                                      sum, gate, up);
         tegroup_impl_store_row_f32(out->dtype, dx, step * at, step, n, gate);
-        if (gated) tegroup_impl_store_row_f32(out->dtype, dx, step * at + to_up, step, n, up);
+        if (tegroup_impl_gated(desc->activation))
+            tegroup_impl_store_row_f32(out->dtype, dx, step * at + to_up, step, n, up);
     }
     if (desc->grad_row_scale.dtype != TEGROUP_DTYPE_UNSET)
         tegroup_impl_store_f32(desc->grad_row_scale.dtype, tegroup_impl_matrix_row(&desc->grad_row_scale, row), 0,
@@ -9526,52 +9623,72 @@ static inline double tegroup_impl_row_scale_f64(const tegroup_matrix *scale, int
     return tegroup_impl_load_f64(scale->dtype, tegroup_impl_matrix_row(scale, row), 0);
 }
 
-/* A piece of the row is read before its results are stored, so output may be input. */
-static inline void tegroup_impl_activation_row_f64(const tegroup_activation_desc *desc, int64_t row) {
-    const tegroup_matrix *in = &desc->input, *out = &desc->output;
+/* Up to TEGROUP_IMPL_PIECE results from column `at` of a row of input, of `width`. */
+static inline void tegroup_impl_activation_piece_f64(const tegroup_activation_desc *desc, const void *x, double scale,
+                                                      int64_t width, int64_t at, int64_t n, double *gate) {
     const int gated = tegroup_impl_gated(desc->activation);
-    int64_t width = out->cols, step = desc->interleaved ? 2 : 1, to_up = desc->interleaved ? 1 : width, at, j;
-    const void *x = tegroup_impl_matrix_row(in, row);
+    int64_t step = desc->interleaved ? 2 : 1, to_up = desc->interleaved ? 1 : width, j;
     double alpha = (double)tegroup_impl_alpha(desc->alpha), limit = (double)tegroup_impl_limit(desc->limit);
-    double scale = tegroup_impl_row_scale_f64(&desc->row_scale, row), gate[TEGROUP_IMPL_PIECE], up[TEGROUP_IMPL_PIECE];
-    for (j = 0; j < TEGROUP_IMPL_PIECE; j++) up[j] = 1;
-    for (at = 0; at < width; at += TEGROUP_IMPL_PIECE) {
-        int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, width - at);
-        tegroup_impl_load_row_f64(in->dtype, x, step * at, step, n, gate);
-        if (gated) tegroup_impl_load_row_f64(in->dtype, x, step * at + to_up, step, n, up);
+    double up[TEGROUP_IMPL_PIECE];
+    for (j = 0; j < n; j++) up[j] = 1;
+    tegroup_impl_load_row_f64(desc->input.dtype, x, step * at, step, n, gate);
+    if (gated) tegroup_impl_load_row_f64(desc->input.dtype, x, step * at + to_up, step, n, up);
 #define TEGROUP_IMPL_LOOP(kind)                                                                                        \
     for (j = 0; j < n; j++) gate[j] = scale * tegroup_impl_activation_f64(kind, 0, alpha, limit, gate[j], up[j]);
-        TEGROUP_IMPL_BY_CURVE(desc->activation, TEGROUP_IMPL_LOOP)
+    TEGROUP_IMPL_BY_CURVE(desc->activation, TEGROUP_IMPL_LOOP)
 #undef TEGROUP_IMPL_LOOP
-        tegroup_impl_store_row_f64(out->dtype, tegroup_impl_matrix_row(out, row), at, 1, n, gate);
+}
+
+/* A piece of the row is read before its results are stored, so output may be input. */
+static inline void tegroup_impl_activation_row_f64(const tegroup_activation_desc *desc, int64_t row) {
+    const tegroup_matrix *out = &desc->output;
+    const void *x = tegroup_impl_matrix_row(&desc->input, row);
+    double scale = tegroup_impl_row_scale_f64(&desc->row_scale, row), y[TEGROUP_IMPL_PIECE];
+    int64_t width = out->cols, at;
+    for (at = 0; at < width; at += TEGROUP_IMPL_PIECE) {
+        int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, width - at);
+        tegroup_impl_activation_piece_f64(desc, x, scale, width, at, n, y);
+        tegroup_impl_store_row_f64(out->dtype, tegroup_impl_matrix_row(out, row), at, 1, n, y);
     }
 }
 
-/* A piece of each operand is read before its gradients are stored, so grad_input may be one. */
-static inline void tegroup_impl_activation_grad_row_f64(const tegroup_activation_backward_desc *desc, int64_t row) {
-    const tegroup_matrix *in = &desc->input, *out = &desc->grad_input, *dy = &desc->grad_output;
+/* Up to TEGROUP_IMPL_PIECE gradients of gates and ups from column `at` of a row of grad_output, of `width`. Returns
+ * `sum` with what they add to the gradient of the row's scale. */
+static inline double tegroup_impl_activation_grad_piece_f64(const tegroup_activation_backward_desc *desc, const void *x,
+                                                           const void *dy, double scale, int64_t width, int64_t at,
+                                                           int64_t n, double sum, double *gate, double *up) {
     const int gated = tegroup_impl_gated(desc->activation);
-    int64_t width = dy->cols, step = desc->interleaved ? 2 : 1, to_up = desc->interleaved ? 1 : width, at, j;
-    const void *x = tegroup_impl_matrix_row(in, row);
-    void *dx = tegroup_impl_matrix_row(out, row);
+    int64_t step = desc->interleaved ? 2 : 1, to_up = desc->interleaved ? 1 : width, j;
     double alpha = (double)tegroup_impl_alpha(desc->alpha), limit = (double)tegroup_impl_limit(desc->limit);
-    double scale = tegroup_impl_row_scale_f64(&desc->row_scale, row), sum = 0;
-    double gate[TEGROUP_IMPL_PIECE], up[TEGROUP_IMPL_PIECE], grad[TEGROUP_IMPL_PIECE], value[TEGROUP_IMPL_PIECE];
-    for (at = 0; at < width; at += TEGROUP_IMPL_PIECE) {
-        int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, width - at);
-        for (j = 0; j < n; j++) up[j] = 1;
-        tegroup_impl_load_row_f64(in->dtype, x, step * at, step, n, gate);
-        if (gated) tegroup_impl_load_row_f64(in->dtype, x, step * at + to_up, step, n, up);
-        tegroup_impl_load_row_f64(dy->dtype, tegroup_impl_matrix_row(dy, row), at, 1, n, grad);
+    double grad[TEGROUP_IMPL_PIECE], value[TEGROUP_IMPL_PIECE];
+    for (j = 0; j < n; j++) up[j] = 1;
+    tegroup_impl_load_row_f64(desc->input.dtype, x, step * at, step, n, gate);
+    if (gated) tegroup_impl_load_row_f64(desc->input.dtype, x, step * at + to_up, step, n, up);
+    tegroup_impl_load_row_f64(desc->grad_output.dtype, dy, at, 1, n, grad);
 #define TEGROUP_IMPL_LOOP(kind)                                                                                        \
     for (j = 0; j < n; j++)                                                                                            \
         value[j] = tegroup_impl_activation_grad_f64(kind, 0, alpha, limit, gate[j], up[j], scale * grad[j], &gate[j], \
                                                      &up[j]);
-        TEGROUP_IMPL_BY_CURVE(desc->activation, TEGROUP_IMPL_LOOP)
+    TEGROUP_IMPL_BY_CURVE(desc->activation, TEGROUP_IMPL_LOOP)
 #undef TEGROUP_IMPL_LOOP
-        sum = tegroup_impl_dot_f64(grad, value, n, sum);
+    return tegroup_impl_dot_f64(grad, value, n, sum);
+}
+
+/* A piece of each operand is read before its gradients are stored, so grad_input may be one. */
+static inline void tegroup_impl_activation_grad_row_f64(const tegroup_activation_backward_desc *desc, int64_t row) {
+    const tegroup_matrix *out = &desc->grad_input, *dy = &desc->grad_output;
+    int64_t width = dy->cols, step = desc->interleaved ? 2 : 1, to_up = desc->interleaved ? 1 : width, at;
+    const void *x = tegroup_impl_matrix_row(&desc->input, row);
+    void *dx = tegroup_impl_matrix_row(out, row);
+    double scale = tegroup_impl_row_scale_f64(&desc->row_scale, row), sum = 0;
+    double gate[TEGROUP_IMPL_PIECE], up[TEGROUP_IMPL_PIECE];
+    for (at = 0; at < width; at += TEGROUP_IMPL_PIECE) {
+        int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, width - at);
+        sum = tegroup_impl_activation_grad_piece_f64(desc, x, tegroup_impl_matrix_row(dy, row), scale, width, at, n,
+                                                      sum, gate, up);
         tegroup_impl_store_row_f64(out->dtype, dx, step * at, step, n, gate);
-        if (gated) tegroup_impl_store_row_f64(out->dtype, dx, step * at + to_up, step, n, up);
+        if (tegroup_impl_gated(desc->activation))
+            tegroup_impl_store_row_f64(out->dtype, dx, step * at + to_up, step, n, up);
     }
     if (desc->grad_row_scale.dtype != TEGROUP_DTYPE_UNSET)
         tegroup_impl_store_f64(desc->grad_row_scale.dtype, tegroup_impl_matrix_row(&desc->grad_row_scale, row), 0,
@@ -9808,7 +9925,921 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
     return tegroup_impl_activation_backward_run(desc, stream, error);
 }
 
-/* ==== [65] Grouped linear layer (src/layer/linear.h) ==== */
+/* ==== [66] Quantise and dequantise: rules (src/layer/quantize_rules.h) ==== */
+
+/* Copies of a quantised tensor, as arrays of them go. */
+enum { TEGROUP_IMPL_ROWWISE, TEGROUP_IMPL_COLUMNWISE, TEGROUP_IMPL_COPIES };
+
+/* Where a copy is: its elements and scales, or the lists of them. */
+typedef struct tegroup_impl_copy_memory {
+    void *data, *scales;
+    void *const *pointers, *const *scale_pointers;
+} tegroup_impl_copy_memory;
+
+TEGROUP_IMPL_HD tegroup_impl_copy_memory tegroup_impl_memory_of(const tegroup_tensor *t, int columnwise) {
+    tegroup_impl_copy_memory memory;
+    memory.data = columnwise ? t->columnwise_data : t->data;
+    memory.scales = columnwise ? t->columnwise_scale_inv : t->scale_inv;
+    memory.pointers = columnwise ? t->columnwise_pointers : t->pointers;
+    memory.scale_pointers = columnwise ? t->columnwise_scale_pointers : t->scale_pointers;
+    return memory;
+}
+
+TEGROUP_IMPL_HD int tegroup_impl_has_copy(const tegroup_tensor *t, int columnwise) {
+    const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(t, columnwise);
+    return memory.data || memory.scales || memory.pointers || memory.scale_pointers;
+}
+
+/* The type of a scale by itself: of I32, which holds four, F8E8M0. */
+TEGROUP_IMPL_HD tegroup_dtype tegroup_impl_one_scale(const tegroup_tensor *t, const tegroup_scaling_facts *facts) {
+    const tegroup_dtype dtype = tegroup_impl_scale_dtype(t, facts);
+    return dtype == TEGROUP_DTYPE_I32 ? TEGROUP_DTYPE_F8E8M0 : dtype;
+}
+
+/* What errors call a copy's memory. */
+typedef struct tegroup_impl_copy_name {
+    const char *data, *pointers, *scales, *scale_pointers, *apart, *scales_apart;
+} tegroup_impl_copy_name;
+
+#define TEGROUP_IMPL_COPY_NAME(data, pointers, scales, scale_pointers)                                                 \
+    { data, pointers, scales, scale_pointers, "must not overlap " data, "must not overlap " scales }
+#define TEGROUP_IMPL_COPY_NAMES(name)                                                                                  \
+    {                                                                                                                  \
+        TEGROUP_IMPL_COPY_NAME(name ".data", name ".pointers", name ".scale_inv", name ".scale_pointers"),             \
+            TEGROUP_IMPL_COPY_NAME(name ".columnwise_data", name ".columnwise_pointers", name ".columnwise_scale_inv", \
+                                   name ".columnwise_scale_pointers")                                                  \
+    }
+
+/* One address, or a list of them: there where something is behind it. */
+static inline tegroup_status tegroup_impl_check_there(const void *address, int64_t bytes, size_t alignment,
+                                                      const char *field, tegroup_error *error) {
+    TEGROUP_IMPL_RULE(bytes == 0 || address != NULL, ERROR_NULL_ARGUMENT, field, "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(address, alignment), ERROR_ALIGNMENT, field,
+                      "must be aligned to its element", alignment, (uintptr_t)address % alignment);
+    return TEGROUP_OK;
+}
+
+/* A list in host memory has an address for each group that uses it: one with elements, and, for a scale of all of a
+ * group (`always`), every one. */
+static inline tegroup_status tegroup_impl_check_each(const tegroup_tensor *t, void *const *list, int always,
+                                                     const char *field, tegroup_error *error) {
+    const tegroup_snapshot_view view = tegroup_snapshot_read(tegroup_impl_ragged(&t->shape) ? t->shape.snapshot : NULL);
+    int32_t g;
+    if (t->pointers_space != TEGROUP_SPACE_HOST) return TEGROUP_OK;
+    for (g = 0; g < t->shape.groups; g++) {
+        const tegroup_impl_sides sides = tegroup_impl_group_sides(t, &view, g);
+        TEGROUP_IMPL_RULE(list[g] != NULL || (!always && (sides.rows == 0 || sides.cols == 0)), ERROR_NULL_ARGUMENT,
+                          field, "must hold no NULL for a group that is worked on; got the group's index", -1, g);
+    }
+    return TEGROUP_OK;
+}
+
+/* The memory of one copy: buffers or lists, not both, and scales just when there are elements. */
+static inline tegroup_status tegroup_impl_check_copy(const tegroup_tensor *t, int columnwise,
+                                                     const tegroup_impl_copy_name *name, const char *space_field,
+                                                     tegroup_error *error) {
+    const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(t, columnwise);
+    const int64_t entries = (int64_t)sizeof(void *) * t->shape.groups;
+    const size_t element = tegroup_impl_element(t->dtype),
+                 scale = (size_t)tegroup_impl_bits(tegroup_impl_scale_dtype(t, tegroup_scaling_info(t->scaling))) / 8;
+    if (tegroup_impl_listed(t)) {
+        TEGROUP_IMPL_RULE(!memory.data, ERROR_COMBINATION, name->data, "does not go with pointers_space", 0, 1);
+        TEGROUP_IMPL_RULE(!memory.scales, ERROR_COMBINATION, name->scales, "does not go with pointers_space", 0, 1);
+        TEGROUP_IMPL_TRY(tegroup_impl_check_there(memory.pointers, entries, sizeof(void *), name->pointers, error));
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_check_there(memory.scale_pointers, entries, sizeof(void *), name->scale_pointers, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_check_each(t, memory.pointers, 0, name->pointers, error));
+        return tegroup_impl_check_each(t, memory.scale_pointers,
+                                       tegroup_impl_scaled_as_one(tegroup_scaling_info(t->scaling)),
+                                       name->scale_pointers, error);
+    }
+    TEGROUP_IMPL_RULE(!memory.pointers && !memory.scale_pointers, ERROR_UNSET, space_field,
+                      "must be set with lists of addresses", TEGROUP_SPACE_HOST, 0);
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_there(memory.data, tegroup_impl_copy_bytes(t, columnwise), element, name->data, error));
+    return tegroup_impl_check_there(memory.scales, tegroup_impl_scale_bytes(t, columnwise), scale, name->scales, error);
+}
+
+/* A quantised tensor and the plain one beside it: of one shape, by one snapshot, but for what a buffer holds, and
+ * `cols` columns. */
+static inline tegroup_status tegroup_impl_check_beside(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                       const tegroup_tensor *plain, const tegroup_impl_name *plain_name,
+                                                       int64_t cols, const char *cols_rule, tegroup_error *error) {
+    static const uint32_t dtypes = 1u << TEGROUP_DTYPE_F32 | 1u << TEGROUP_DTYPE_F16 | 1u << TEGROUP_DTYPE_BF16;
+    const tegroup_shape *shape = &plain->shape;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(plain, plain_name, error));
+    TEGROUP_IMPL_RULE_AS(DTYPES, dtypes >> plain->dtype & 1u, ERROR_DTYPE,
+                         plain_name->members[TEGROUP_IMPL_MEMBER_DTYPE], "must be one that is quantised", dtypes,
+                         plain->dtype);
+    TEGROUP_IMPL_RULE(shape->groups == t->shape.groups, ERROR_SHAPE, plain_name->members[TEGROUP_IMPL_MEMBER_GROUPS],
+                      name->groups, t->shape.groups, shape->groups);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_pair(plain, plain_name, t, name, error));
+    TEGROUP_IMPL_RULE(shape->cols == cols, ERROR_SHAPE, plain_name->members[TEGROUP_IMPL_MEMBER_COLS], cols_rule, cols,
+                      shape->cols);
+    TEGROUP_IMPL_RULE(shape->snapshot == t->shape.snapshot, ERROR_COMBINATION,
+                      plain_name->members[TEGROUP_IMPL_MEMBER_SNAPSHOT],
+                      "must be that of the quantised tensor: one routing", 1, 0);
+    TEGROUP_IMPL_RULE(tegroup_impl_irregular(shape) == tegroup_impl_irregular(&t->shape), ERROR_COMBINATION,
+                      plain_name->members[TEGROUP_IMPL_MEMBER_COL_SIZES],
+                      "and elements must be set just when the quantised tensor's are",
+                      tegroup_impl_irregular(&t->shape), tegroup_impl_irregular(shape));
+    return TEGROUP_OK;
+}
+
+/* A plain tensor's elements. */
+static inline tegroup_status tegroup_impl_check_plain(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                      tegroup_error *error) {
+    TEGROUP_IMPL_TRY(tegroup_impl_check_data(t, name, error));
+    return tegroup_impl_check_each(t, t->pointers, 0, TEGROUP_IMPL_PATH(POINTERS), error);
+}
+
+/* Sizes and lists lie where the data do; and of a snapshot in host memory, what its groups say. */
+static inline tegroup_status tegroup_impl_check_spaces(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                       tegroup_space space, tegroup_error *error) {
+    tegroup_snapshot_view view;
+    int64_t total = 0;
+    int32_t g;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_sizes_space(&t->shape, space, TEGROUP_IMPL_PATH(SIZES_SPACE), error));
+    TEGROUP_IMPL_RULE(!tegroup_impl_listed(t) || t->pointers_space == space, ERROR_UNSUPPORTED,
+                      TEGROUP_IMPL_PATH(POINTERS_SPACE), "must equal space: the list is read where the data are", space,
+                      t->pointers_space);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot_address(t, name, error));
+    if (!tegroup_impl_ragged(&t->shape) || space != TEGROUP_SPACE_HOST) return TEGROUP_OK;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_prepared(t, name, TEGROUP_CHECK_DEEP, error));
+    view = tegroup_snapshot_read(t->shape.snapshot);
+    for (g = 0; g < t->shape.groups; g++) total += tegroup_impl_max(0, view.rows[g]);
+    TEGROUP_IMPL_RULE(total <= t->shape.rows, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
+                      "must have shape.rows rows or fewer in all", t->shape.rows, total);
+    return TEGROUP_OK;
+}
+
+/* A tensor's copies as buffers: elements, scales, and where they are lists, the entries. */
+static inline int32_t tegroup_impl_copy_buffers(const tegroup_tensor *t, int columnwise,
+                                                const tegroup_impl_copy_name *name, int writes,
+                                                tegroup_impl_buffer *buffers) {
+    const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(t, columnwise);
+    const int64_t entries = (int64_t)sizeof(void *) * t->shape.groups;
+    if (tegroup_impl_listed(t)) {
+        buffers[0] = tegroup_impl_buffer_of(memory.pointers, entries, name->pointers, name->apart, 0);
+        buffers[1] =
+            tegroup_impl_buffer_of(memory.scale_pointers, entries, name->scale_pointers, name->scales_apart, 0);
+    } else {
+        buffers[0] = tegroup_impl_buffer_of(memory.data, tegroup_impl_copy_bytes(t, columnwise), name->data,
+                                            name->apart, writes);
+        buffers[1] = tegroup_impl_buffer_of(memory.scales, tegroup_impl_scale_bytes(t, columnwise), name->scales,
+                                            name->scales_apart, writes);
+    }
+    return 2;
+}
+
+/* Rows of a tensor's buffer, as matrices beside it number them. */
+static inline int64_t tegroup_impl_numbered_rows(const tegroup_shape *shape) {
+    return tegroup_impl_ragged(shape) ? shape->rows : tegroup_impl_mul(shape->rows, shape->groups);
+}
+
+/* What makes the values that are quantised: nothing, an index, an activation, its gradient. */
+static inline tegroup_status tegroup_impl_check_made(const tegroup_quantize_desc *desc, const tegroup_impl_name *input,
+                                                     tegroup_error *error) {
+    static const tegroup_impl_name grad_output = TEGROUP_IMPL_NAME("grad_output");
+    static const char *const row_scale[5] = TEGROUP_IMPL_MATRIX_PATHS("row_scale"), *const grad_row_scale[5] =
+                                                                                        TEGROUP_IMPL_MATRIX_PATHS(
+                                                                                            "grad_row_scale");
+    static const tegroup_impl_name output = TEGROUP_IMPL_NAME("output");
+    const tegroup_tensor *dy = &desc->grad_output;
+    const int gradient = dy->dtype != TEGROUP_DTYPE_UNSET, gated = tegroup_impl_gated(desc->activation);
+    const int64_t rows = tegroup_impl_numbered_rows(&desc->output.shape);
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_gather(&desc->gather_input, &desc->input, input, TEGROUP_IMPL_A, TEGROUP_OP_FORWARD, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_index(&desc->gather_input, &desc->input, input, error));
+    if (desc->activation == TEGROUP_ACTIVATION_UNSET) {
+        TEGROUP_IMPL_RULE(!gradient, ERROR_UNSET, "activation", "must be set with grad_output",
+                          TEGROUP_ACTIVATION_SWIGLU, 0);
+        TEGROUP_IMPL_RULE(desc->row_scale.dtype == TEGROUP_DTYPE_UNSET, ERROR_UNSET, "activation",
+                          "must be set with row_scale", TEGROUP_ACTIVATION_IDENTITY, 0);
+        TEGROUP_IMPL_RULE(!desc->interleaved, ERROR_COMBINATION, "interleaved", "needs activation", 0,
+                          desc->interleaved);
+        TEGROUP_IMPL_RULE(desc->alpha == 0, ERROR_COMBINATION, "alpha", "needs activation", 0, 1);
+        TEGROUP_IMPL_RULE(desc->limit == 0, ERROR_COMBINATION, "limit", "needs activation", 0, 1);
+    } else {
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_check_activation_kind(desc->activation, desc->interleaved, desc->alpha, desc->limit, error));
+        TEGROUP_IMPL_RULE(!tegroup_impl_irregular(&desc->output.shape), ERROR_COMBINATION, "activation",
+                          "does not go with col_sizes or elements", TEGROUP_ACTIVATION_UNSET, desc->activation);
+        TEGROUP_IMPL_RULE(!gradient || !gated || desc->output.shape.cols % 2 == 0, ERROR_SHAPE, "output.shape.cols",
+                          "must be even: gates and ups", 0, desc->output.shape.cols);
+    }
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->row_scale, row_scale, rows, 1, TEGROUP_IMPL_REALS, error));
+    TEGROUP_IMPL_RULE(desc->row_scale.dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_listed(&desc->output),
+                      ERROR_COMBINATION, "row_scale.dtype",
+                      "does not go with lists: their rows have no common numbering", 0, desc->row_scale.dtype);
+    TEGROUP_IMPL_RULE(desc->gather_input.rows == 0 || desc->activation == TEGROUP_ACTIVATION_UNSET, ERROR_COMBINATION,
+                      "gather_input.rows", "does not go with activation", 0, desc->gather_input.rows);
+    TEGROUP_IMPL_RULE(desc->grad_row_scale.dtype == TEGROUP_DTYPE_UNSET || gradient, ERROR_COMBINATION,
+                      "grad_row_scale.dtype", "needs grad_output", 0, desc->grad_row_scale.dtype);
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_optional(&desc->grad_row_scale, grad_row_scale, rows, 1, TEGROUP_IMPL_REALS, error));
+    if (!gradient) return tegroup_impl_check_absent(dy, &grad_output, desc->input.dtype, error);
+    TEGROUP_IMPL_RULE(desc->grad_row_scale.dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_listed(&desc->output),
+                      ERROR_COMBINATION, "grad_row_scale.dtype",
+                      "does not go with lists: their rows have no common numbering", 0, desc->grad_row_scale.dtype);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_beside(&desc->output, &output, dy, &grad_output,
+                                               gated ? desc->output.shape.cols / 2 : desc->output.shape.cols,
+                                               "must be those of the activation's output", error));
+    TEGROUP_IMPL_RULE_AS(DTYPE, dy->dtype == desc->input.dtype, ERROR_DTYPE, "grad_output.dtype",
+                         "must equal input.dtype", desc->input.dtype, dy->dtype);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_spaces(dy, &grad_output, desc->space, error));
+    return tegroup_impl_check_plain(dy, &grad_output, error);
+}
+
+/* One amax for all of a group, which the scales wait for. */
+TEGROUP_IMPL_HD int tegroup_impl_waits_for_amax(const tegroup_quantize_desc *desc, const tegroup_scaling_facts *facts) {
+    return (tegroup_impl_scaled_as_one(facts) && desc->rule.method != TEGROUP_SCALE_GIVEN)
+           || desc->output.global_scale_inv != NULL;
+}
+
+/* The rule, and what is one number a group. */
+static inline tegroup_status tegroup_impl_check_group_numbers(const tegroup_quantize_desc *desc, tegroup_error *error) {
+    const tegroup_tensor *t = &desc->output;
+    const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
+    const int64_t bytes = (int64_t)sizeof(float) * t->shape.groups;
+    const int given = desc->rule.method == TEGROUP_SCALE_GIVEN;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_scale_rule(&desc->rule, t->dtype, "output.dtype",
+                                                   tegroup_impl_one_scale(t, facts), "output.scale_dtype", error));
+    TEGROUP_IMPL_RULE(!given || tegroup_impl_scaled_as_one(facts), ERROR_COMBINATION, "rule.method",
+                      "GIVEN needs scaling TENSOR", TEGROUP_SCALING_TENSOR, t->scaling);
+    TEGROUP_IMPL_RULE(!given || !desc->rule.special_is_one, ERROR_COMBINATION, "rule.special_is_one",
+                      "must be 0 with GIVEN: no amax counts", 0, 1);
+    TEGROUP_IMPL_RULE(t->scale_parts <= 1 || !tegroup_impl_scaled_as_one(facts), ERROR_UNSUPPORTED,
+                      "output.scale_parts", "must be at most 1 with TENSOR: amax has one number a group", 1,
+                      t->scale_parts);
+    TEGROUP_IMPL_RULE(
+        tegroup_impl_bits(t->dtype) >= 8 || t->scale_parts <= 1 || t->columnwise_order == TEGROUP_COLUMNWISE_AS_DATA
+            || t->shape.rows / t->scale_parts % 2 == 0,
+        ERROR_UNSUPPORTED, "output.scale_parts",
+        "must be of an even number of rows where F4E2M1 is transposed: two rows share a byte", 0, t->scale_parts);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_there(t->amax, tegroup_impl_waits_for_amax(desc, facts) ? bytes : 0,
+                                              sizeof(float), "output.amax", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_there(t->columnwise_amax, 0, sizeof(float), "output.columnwise_amax", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_there(t->global_scale_inv, 0, sizeof(float), "output.global_scale_inv", error));
+    return tegroup_impl_check_there(t->scale, given ? bytes : 0, sizeof(float), "output.scale", error);
+}
+
+/* What the call writes lies apart from all that it touches. */
+static inline tegroup_status tegroup_impl_check_quantize_apart(const tegroup_quantize_desc *desc,
+                                                               const tegroup_impl_name *input,
+                                                               const tegroup_impl_copy_name *names,
+                                                               tegroup_error *error) {
+    static const tegroup_impl_name grad_output = TEGROUP_IMPL_NAME("grad_output");
+    const tegroup_tensor *t = &desc->output, stored = tegroup_impl_stored(&desc->input, &desc->gather_input);
+    const int64_t bytes = (int64_t)sizeof(float) * t->shape.groups;
+    const tegroup_impl_buffer index = tegroup_impl_buffer_of(
+        desc->gather_input.slot_of_row, desc->gather_input.rows > 0 ? tegroup_impl_mul(8, desc->input.shape.rows) : 0,
+        NULL, "must not overlap gather_input.slot_of_row", 0);
+    tegroup_impl_buffer buffers[14];
+    int32_t count = 0;
+    count += tegroup_impl_copy_buffers(t, 0, &names[0], 1, buffers + count);
+    count += tegroup_impl_copy_buffers(t, 1, &names[1], 1, buffers + count);
+    buffers[count++] = tegroup_impl_buffer_of(t->amax, bytes, "output.amax", "must not overlap output.amax", 1);
+    buffers[count++] = tegroup_impl_buffer_of(t->columnwise_amax, bytes, "output.columnwise_amax",
+                                              "must not overlap output.columnwise_amax", 1);
+    buffers[count++] = tegroup_impl_buffer_of(t->global_scale_inv, bytes, "output.global_scale_inv",
+                                              "must not overlap output.global_scale_inv", 1);
+    buffers[count++] =
+        tegroup_impl_matrix_buffer(&desc->grad_row_scale, "grad_row_scale.data", "must not overlap grad_row_scale", 1);
+    buffers[count++] = tegroup_impl_buffer_of(t->scale, bytes, NULL, "must not overlap output.scale", 0);
+    buffers[count++] = tegroup_impl_tensor_buffer(&stored, input, 0);
+    buffers[count++] = index;
+    buffers[count++] = tegroup_impl_tensor_buffer(&desc->grad_output, &grad_output, 0);
+    buffers[count++] = tegroup_impl_matrix_buffer(&desc->row_scale, NULL, "must not overlap row_scale", 0);
+    buffers[count++] = tegroup_impl_snapshot_buffer(t);
+    return tegroup_impl_check_apart(buffers, count, TEGROUP_CHECK_HOST, NULL, error);
+}
+
+/* A tensor that is quantised. */
+static inline tegroup_status tegroup_impl_check_quantised(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                          tegroup_error *error) {
+    TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(t, name, error));
+    TEGROUP_IMPL_RULE_AS(SCALINGS, t->scaling != TEGROUP_SCALING_NONE, ERROR_UNSET, TEGROUP_IMPL_PATH(SCALING),
+                         "must be set", (1u << TEGROUP_SCALING_COUNT) - 2, 0);
+    return TEGROUP_OK;
+}
+
+/* Everything that tegroup_quantize checks before it starts. */
+static inline tegroup_status tegroup_impl_check_quantize(const tegroup_quantize_desc *desc, tegroup_error *error) {
+    static const tegroup_impl_name input = TEGROUP_IMPL_NAME("input"), output = TEGROUP_IMPL_NAME("output");
+    static const tegroup_impl_copy_name names[TEGROUP_IMPL_COPIES] = TEGROUP_IMPL_COPY_NAMES("output");
+    const tegroup_tensor *t = &desc->output;
+    const int doubled = desc->activation != TEGROUP_ACTIVATION_UNSET && tegroup_impl_gated(desc->activation)
+                        && desc->grad_output.dtype == TEGROUP_DTYPE_UNSET;
+    tegroup_tensor stored;
+    int copy;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_quantised(t, &output, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_beside(t, &output, &desc->input, &input, tegroup_impl_mul(t->shape.cols, doubled ? 2 : 1),
+                                  doubled ? "must be twice output.shape.cols: gates and ups" : output.cols, error));
+    TEGROUP_IMPL_RULE_AS(SCALING, desc->input.scaling == TEGROUP_SCALING_NONE, ERROR_VALUE, "input.scaling",
+                         "must be unset", TEGROUP_SCALING_NONE, desc->input.scaling);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_group_numbers(desc, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_spaces(t, &output, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_spaces(&desc->input, &input, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_made(desc, &input, error));
+    stored = tegroup_impl_stored(&desc->input, &desc->gather_input);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_plain(&stored, &input, error));
+    for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++)
+        if (tegroup_impl_has_copy(t, copy)
+            || (copy == TEGROUP_IMPL_ROWWISE && !tegroup_impl_has_copy(t, TEGROUP_IMPL_COLUMNWISE)))
+            TEGROUP_IMPL_TRY(tegroup_impl_check_copy(t, copy, &names[copy],
+                                                     output.members[TEGROUP_IMPL_MEMBER_POINTERS_SPACE], error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_quantize_apart(desc, &input, names, error));
+    TEGROUP_IMPL_RULE(desc->space != TEGROUP_SPACE_DEVICE || desc->activation == TEGROUP_ACTIVATION_UNSET
+                          || (TEGROUP_IMPL_ACTIVATION_KERNELS
+                              && (TEGROUP_IMPL_BACKWARD_KERNELS || desc->grad_output.dtype == TEGROUP_DTYPE_UNSET)),
+                      ERROR_NOT_BUILT, "activation", "must be unset: this build has no such kernels",
+                      TEGROUP_ACTIVATION_UNSET, desc->activation);
+    return tegroup_impl_check_built(TEGROUP_IMPL_FP8_KERNELS, desc->space, error);
+}
+
+/* Everything that tegroup_dequantize checks before it starts. */
+static inline tegroup_status tegroup_impl_check_dequantize(const tegroup_dequantize_desc *desc, tegroup_error *error) {
+    static const tegroup_impl_name input = TEGROUP_IMPL_NAME("input"), output = TEGROUP_IMPL_NAME("output");
+    static const tegroup_impl_copy_name names[TEGROUP_IMPL_COPIES] = TEGROUP_IMPL_COPY_NAMES("input");
+    const tegroup_tensor *t = &desc->input;
+    const int64_t bytes = (int64_t)sizeof(float) * t->shape.groups;
+    tegroup_impl_buffer buffers[5];
+    int32_t count = 0;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
+    TEGROUP_IMPL_RULE(desc->columnwise == 0 || desc->columnwise == 1, ERROR_VALUE, "columnwise", "must be 0 or 1", 1,
+                      desc->columnwise);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_quantised(t, &input, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_beside(t, &input, &desc->output, &output, t->shape.cols, input.cols, error));
+    TEGROUP_IMPL_RULE_AS(SCALING, desc->output.scaling == TEGROUP_SCALING_NONE, ERROR_VALUE, "output.scaling",
+                         "must be unset", TEGROUP_SCALING_NONE, desc->output.scaling);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_spaces(t, &input, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_spaces(&desc->output, &output, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_copy(t, desc->columnwise, &names[desc->columnwise],
+                                             input.members[TEGROUP_IMPL_MEMBER_POINTERS_SPACE], error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_there(t->global_scale_inv, 0, sizeof(float), "input.global_scale_inv", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_plain(&desc->output, &output, error));
+    buffers[count++] = tegroup_impl_tensor_buffer(&desc->output, &output, 1);
+    count += tegroup_impl_copy_buffers(t, desc->columnwise, &names[desc->columnwise], 0, buffers + count);
+    buffers[count++] =
+        tegroup_impl_buffer_of(t->global_scale_inv, bytes, NULL, "must not overlap input.global_scale_inv", 0);
+    buffers[count++] = tegroup_impl_snapshot_buffer(t);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, count, TEGROUP_CHECK_HOST, NULL, error));
+    return tegroup_impl_check_built(TEGROUP_IMPL_FP8_KERNELS, desc->space, error);
+}
+
+/* ==== [67] Quantise and dequantise (src/layer/quantize.h) ==== */
+
+#if TEGROUP_IMPL_FP8_KERNELS
+static inline tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
+                                                        tegroup_error *error);
+static inline tegroup_status tegroup_impl_cuda_dequantize(const tegroup_dequantize_desc *desc,
+                                                          struct CUstream_st *stream, tegroup_error *error);
+#endif
+
+/* Work is cut into tiles: no block of a scaling reaches over the edge of one, but for those of all rows or columns. */
+enum { TEGROUP_IMPL_QUANTIZE_TILE = 128 };
+
+/* A copy of one group. data NULL: it is not there. */
+typedef struct tegroup_impl_copy {
+    char *data, *scales;
+    tegroup_impl_elements at;
+    tegroup_impl_scale_grid grid;
+} tegroup_impl_copy;
+
+/* What the groups before a group take in the copies' buffers: scales of each, and elements of a transposed one. */
+typedef struct tegroup_impl_before {
+    int64_t scales[TEGROUP_IMPL_COPIES], transposed;
+} tegroup_impl_before;
+
+/* ... and a group of these extents more. */
+TEGROUP_IMPL_HD void tegroup_impl_pass_group(const tegroup_tensor *t, const tegroup_scaling_facts *facts,
+                                             tegroup_impl_sides sides, tegroup_impl_before *before) {
+    int copy;
+    for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++)
+        before->scales[copy] += tegroup_impl_scale_grid_alone(t, facts, sides, copy).count;
+    before->transposed += tegroup_impl_transposed_count(sides);
+}
+
+TEGROUP_IMPL_HD tegroup_impl_copy tegroup_impl_copy_of(const tegroup_tensor *t, const tegroup_scaling_facts *facts,
+                                                       const tegroup_snapshot_view *view, int32_t g, int columnwise,
+                                                       const tegroup_impl_before *before) {
+    const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(t, columnwise);
+    tegroup_impl_copy copy;
+    copy.data = (char *)(memory.pointers ? memory.pointers[g] : memory.data);
+    copy.scales = (char *)(memory.scale_pointers ? memory.scale_pointers[g] : memory.scales);
+    copy.at = tegroup_impl_elements_after(t, view, g, columnwise, before->transposed);
+    copy.grid = tegroup_impl_scale_grid_after(t, facts, view, g, columnwise, before->scales[columnwise]);
+    return copy;
+}
+
+TEGROUP_IMPL_HD int64_t tegroup_impl_element_of(const tegroup_impl_copy *copy, int64_t row, int64_t col) {
+    return copy->at.first + row * copy->at.row_stride + col * copy->at.col_stride;
+}
+
+/* The blocks beside a tile whose first element is `first` end here: where the next tile's begin, or with the last one's
+ * that are stored. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_blocks_end(int64_t first, int64_t block, int64_t count, int64_t extent) {
+    const int64_t next = (first + TEGROUP_IMPL_QUANTIZE_TILE) / block;
+    return next < count ? next : extent;
+}
+
+/* What is one number a group: the scale of TENSOR in both copies, the global scale. amax: the group's, where the scales
+ * wait for it. Returns what tegroup_impl_scale_block takes as `global`. */
+TEGROUP_IMPL_HD float tegroup_impl_group_global(const tegroup_quantize_desc *desc, int32_t g) {
+    if (desc->rule.method == TEGROUP_SCALE_GIVEN) return desc->output.scale[g];
+    return desc->output.global_scale_inv ? tegroup_impl_scale_global(desc->output.amax[g]) : 1.0f;
+}
+TEGROUP_IMPL_HD void tegroup_impl_store_group(const tegroup_quantize_desc *desc, const tegroup_scaling_facts *facts,
+                                              const tegroup_impl_copy copies[TEGROUP_IMPL_COPIES], int32_t g) {
+    const tegroup_tensor *t = &desc->output;
+    const float global = tegroup_impl_group_global(desc, g);
+    const tegroup_dtype dtype = tegroup_impl_one_scale(t, facts);
+    tegroup_impl_block_scale block;
+    int copy;
+    if (t->global_scale_inv)
+        t->global_scale_inv[g] =
+            tegroup_impl_is_nan(global) ? tegroup_impl_f32_of_bits(0x7fffffffu) : tegroup_impl_inverse_f32(global);
+    if (!tegroup_impl_scaled_as_one(facts)) return;
+    block = tegroup_impl_scale_block(&desc->rule, t->dtype, dtype, t->amax ? t->amax[g] : 0.0f, global);
+    for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++)
+        if (copies[copy].scales)
+            tegroup_impl_store_code(dtype, copies[copy].scales, copies[copy].grid.base, block.bits);
+}
+
+/* ---- on the CPU ---- */
+
+/* A group as the CPU's loops meet it. */
+typedef struct tegroup_impl_quantize_group {
+    int32_t g, part;
+    int64_t rows, cols, part_rows; /* of the group; of one part */
+    tegroup_impl_copy copies[TEGROUP_IMPL_COPIES];
+} tegroup_impl_quantize_group;
+
+/* A pass over a tensor. A work is a tile of one part of a group, or (spans) all tiles of its part beside each other or
+ * above each other. */
+typedef struct tegroup_impl_quantize_pass {
+    const tegroup_tensor *t;
+    const tegroup_scaling_facts *facts;
+    tegroup_snapshot_view view;
+    const void *desc; /* of the call */
+    int spans_cols, spans_rows;
+    void (*work)(const struct tegroup_impl_quantize_pass *pass, const tegroup_impl_quantize_group *group, int64_t row,
+                 int64_t col);
+} tegroup_impl_quantize_pass;
+
+static inline tegroup_impl_quantize_group tegroup_impl_quantize_group_of(const tegroup_impl_quantize_pass *pass,
+                                                                         int32_t g, const tegroup_impl_before *before) {
+    const tegroup_impl_sides sides = tegroup_impl_group_sides(pass->t, &pass->view, g);
+    tegroup_impl_quantize_group group;
+    int copy;
+    group.g = g;
+    group.part = 0;
+    group.rows = sides.rows;
+    group.cols = sides.cols;
+    for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++)
+        group.copies[copy] = tegroup_impl_copy_of(pass->t, pass->facts, &pass->view, g, copy, before);
+    group.part_rows = group.copies[0].grid.part_rows;
+    return group;
+}
+
+/* Works first .. last - 1 of all; returns how many there are. Without works nothing is done but counting. */
+static inline int64_t tegroup_impl_quantize_works(const tegroup_impl_quantize_pass *pass, int64_t first, int64_t last) {
+    tegroup_impl_before before;
+    int64_t begun = 0, w;
+    int32_t g;
+    memset(&before, 0, sizeof before);
+    for (g = 0; g < pass->t->shape.groups; g++) {
+        tegroup_impl_quantize_group group = tegroup_impl_quantize_group_of(pass, g, &before);
+        const int64_t across = pass->spans_cols ? 1 : tegroup_impl_blocks(group.cols, TEGROUP_IMPL_QUANTIZE_TILE),
+                      down = pass->spans_rows ? 1 : tegroup_impl_blocks(group.part_rows, TEGROUP_IMPL_QUANTIZE_TILE);
+        for (group.part = 0; group.part < group.copies[0].grid.parts; group.part++) {
+            for (w = tegroup_impl_max(0, first - begun); w < tegroup_impl_min(across * down, last - begun); w++)
+                pass->work(pass, &group, w / across * TEGROUP_IMPL_QUANTIZE_TILE,
+                           w % across * TEGROUP_IMPL_QUANTIZE_TILE);
+            begun += across * down;
+        }
+        tegroup_impl_pass_group(pass->t, pass->facts, tegroup_impl_sides_of(group.rows, group.cols), &before);
+    }
+    return begun;
+}
+
+/* Each thread takes its share of the works; an element costs some ten steps. */
+static inline void tegroup_impl_quantize_run(const tegroup_impl_quantize_pass *pass, int32_t limit) {
+    const int64_t works = tegroup_impl_quantize_works(pass, 0, 0);
+    const double steps = 10.0 * TEGROUP_IMPL_QUANTIZE_TILE * TEGROUP_IMPL_QUANTIZE_TILE * (double)works;
+    const int32_t shares = tegroup_impl_team(tegroup_impl_threads(limit), steps);
+    int32_t share;
+    TEGROUP_IMPL_OMP(omp parallel for schedule(static) num_threads(shares))
+    for (share = 0; share < shares; share++)
+        (void)tegroup_impl_quantize_works(pass, tegroup_impl_share_begin(works, share, shares),
+                                          tegroup_impl_share_begin(works, share + 1, shares));
+}
+
+/* The activation, or the gradient of one, that makes the values. */
+static inline tegroup_activation_desc tegroup_impl_made_forward(const tegroup_quantize_desc *desc) {
+    tegroup_activation_desc made;
+    memset(&made, 0, sizeof made);
+    made.struct_size = sizeof made;
+    made.space = desc->space;
+    made.activation = desc->activation;
+    made.interleaved = desc->interleaved;
+    made.alpha = desc->alpha;
+    made.limit = desc->limit;
+    made.input.dtype = desc->input.dtype;
+    made.row_scale = desc->row_scale;
+    made.threads = desc->threads;
+    return made;
+}
+static inline tegroup_activation_backward_desc tegroup_impl_made_backward(const tegroup_quantize_desc *desc) {
+    const tegroup_activation_desc forward = tegroup_impl_made_forward(desc);
+    tegroup_activation_backward_desc made;
+    tegroup_impl_activation_backward_of(&forward, &made);
+    made.grad_output.dtype = desc->grad_output.dtype;
+    made.grad_row_scale = desc->grad_row_scale;
+    return made;
+}
+
+/* Where a row of an operand begins, of which `first` is the first element. */
+static inline const void *tegroup_impl_row_from(const tegroup_tensor *t, const tegroup_impl_block *block,
+                                                int64_t first) {
+    return block->base + first * (tegroup_impl_bits(t->dtype) / 8);
+}
+
+/* n gradients of a group's row from column `at`: halves are gates, then ups; interleaved ones are whole pairs. */
+static inline void tegroup_impl_quantize_gradients(const tegroup_quantize_desc *desc, const void *x, const void *dy,
+                                                   float scale, int64_t at, int64_t n, float *to) {
+    const tegroup_activation_backward_desc made = tegroup_impl_made_backward(desc);
+    const int64_t cols = desc->output.shape.cols, width = tegroup_impl_gated(desc->activation) ? cols / 2 : cols;
+    float gate[TEGROUP_IMPL_PIECE], up[TEGROUP_IMPL_PIECE];
+    int64_t j, i, took;
+    if (desc->interleaved) {
+        (void)tegroup_impl_activation_grad_piece_f32(&made, x, dy, scale, width, at / 2, n / 2, 0, gate, up);
+        for (j = 0; j < n; j++) to[j] = j % 2 ? up[j / 2] : gate[j / 2];
+        return;
+    }
+    for (j = 0; j < n; j += took) {
+        const int ups = at + j >= width;
+        const int64_t from = at + j - (ups ? width : 0);
+        took = tegroup_impl_min(n - j, width - from);
+        (void)tegroup_impl_activation_grad_piece_f32(&made, x, dy, scale, width, from, took, 0, gate, up);
+        for (i = 0; i < took; i++) to[j + i] = ups ? up[i] : gate[i];
+    }
+}
+
+/* n values of a group's row from column `at`: those of input, or what is made of them, as they would be stored. */
+static inline void tegroup_impl_quantize_row(const tegroup_quantize_desc *desc, const tegroup_impl_block *in,
+                                             const tegroup_impl_block *dy, int64_t row, int64_t at, int64_t n,
+                                             float *to) {
+    const tegroup_dtype dtype = desc->input.dtype;
+    const int64_t first = tegroup_impl_row_at(&desc->gather_input, in, row);
+    const void *x = first < 0 ? NULL : tegroup_impl_row_from(&desc->input, in, first);
+    int64_t j;
+    if (!x) {
+        for (j = 0; j < n; j++) to[j] = 0;
+        return;
+    }
+    if (desc->activation == TEGROUP_ACTIVATION_UNSET) {
+        tegroup_impl_load_row_f32(dtype, x, at, 1, n, to);
+        return;
+    }
+    if (desc->grad_output.dtype != TEGROUP_DTYPE_UNSET) {
+        tegroup_impl_quantize_gradients(desc, x,
+                                        tegroup_impl_row_from(&desc->grad_output, dy, dy->first + row * dy->ld),
+                                        tegroup_impl_row_scale_f32(&desc->row_scale, in->row0 + row), at, n, to);
+    } else {
+        const tegroup_activation_desc made = tegroup_impl_made_forward(desc);
+        tegroup_impl_activation_piece_f32(&made, x, tegroup_impl_row_scale_f32(&desc->row_scale, in->row0 + row),
+                                          desc->output.shape.cols, at, n, to);
+    }
+    for (j = 0; j < n; j++) to[j] = tegroup_impl_f32_of_code(dtype, tegroup_impl_code_of_f32(dtype, to[j]));
+}
+
+/* A tile of values, as far as its part has them: [row][column]. */
+typedef struct tegroup_impl_quantize_tile {
+    int64_t row, col; /* its first, in the part's rows */
+    int32_t rows, cols;
+    float value[TEGROUP_IMPL_QUANTIZE_TILE * TEGROUP_IMPL_QUANTIZE_TILE];
+} tegroup_impl_quantize_tile;
+
+static inline void tegroup_impl_quantize_load(const tegroup_impl_quantize_pass *pass,
+                                              const tegroup_impl_quantize_group *group, int64_t row, int64_t col,
+                                              tegroup_impl_quantize_tile *tile) {
+    const tegroup_quantize_desc *desc = (const tegroup_quantize_desc *)pass->desc;
+    const tegroup_impl_block in = tegroup_impl_locate(&desc->input, &pass->view, group->g),
+                             dy = tegroup_impl_locate(&desc->grad_output, &pass->view, group->g);
+    int32_t r;
+    tile->row = row;
+    tile->col = col;
+    tile->rows = (int32_t)tegroup_impl_min(TEGROUP_IMPL_QUANTIZE_TILE, group->part_rows - row);
+    tile->cols = (int32_t)tegroup_impl_min(TEGROUP_IMPL_QUANTIZE_TILE, group->cols - col);
+    for (r = 0; r < tile->rows; r++)
+        tegroup_impl_quantize_row(desc, &in, &dy, group->part * group->part_rows + row + r, col, tile->cols,
+                                  tile->value + r * TEGROUP_IMPL_QUANTIZE_TILE);
+}
+
+/* A tile as one copy has it: outer and inner in the place of rows and columns, or the other way round. */
+typedef struct tegroup_impl_quantize_side {
+    int64_t outer0, inner0;
+    int32_t outer, inner, outer_step, inner_step, choice, span; /* choice, span: extents of a block of one amax */
+} tegroup_impl_quantize_side;
+
+static inline tegroup_impl_quantize_side tegroup_impl_quantize_side_of(const tegroup_scaling_facts *facts,
+                                                                       const tegroup_impl_quantize_tile *tile,
+                                                                       int columnwise) {
+    tegroup_impl_quantize_side side;
+    side.outer0 = columnwise ? tile->col : tile->row;
+    side.inner0 = columnwise ? tile->row : tile->col;
+    side.outer = columnwise ? tile->cols : tile->rows;
+    side.inner = columnwise ? tile->rows : tile->cols;
+    side.outer_step = columnwise ? 1 : TEGROUP_IMPL_QUANTIZE_TILE;
+    side.inner_step = columnwise ? TEGROUP_IMPL_QUANTIZE_TILE : 1;
+    side.choice = facts->choice_outer > 0 ? facts->choice_outer : TEGROUP_IMPL_QUANTIZE_TILE;
+    side.span = facts->block_inner > 0 ? facts->block_inner : TEGROUP_IMPL_QUANTIZE_TILE;
+    return side;
+}
+
+/* amax with the values of one block of a tile more. */
+static inline float tegroup_impl_quantize_amax(const tegroup_scale_rule *rule, const tegroup_impl_quantize_side *side,
+                                               const float *value, int32_t o, int32_t i, float amax) {
+    const int32_t outer_end = (int32_t)tegroup_impl_min(side->outer, o + side->choice),
+                  inner_end = (int32_t)tegroup_impl_min(side->inner, i + side->span);
+    int32_t x, y;
+    for (x = o; x < outer_end; x++)
+        for (y = i; y < inner_end; y++)
+            amax = tegroup_impl_amax(rule, amax, value[x * side->outer_step + y * side->inner_step]);
+    return amax;
+}
+
+/* The codes of one block of a tile, and its scale: stored once for each block of rows that it is the scale of. That of
+ * TENSOR is the group's, and stored elsewhere. */
+static inline void tegroup_impl_quantize_block(const tegroup_impl_quantize_pass *pass,
+                                               const tegroup_impl_quantize_group *group, int columnwise,
+                                               const tegroup_impl_quantize_side *side, const float *value, int32_t o,
+                                               int32_t i, float amax) {
+    const tegroup_quantize_desc *desc = (const tegroup_quantize_desc *)pass->desc;
+    const tegroup_impl_copy *copy = &group->copies[columnwise];
+    const tegroup_dtype dtype = desc->output.dtype, scale = tegroup_impl_one_scale(&desc->output, pass->facts);
+    const tegroup_impl_block_scale block =
+        tegroup_impl_scale_block(&desc->rule, dtype, scale, amax, tegroup_impl_group_global(desc, group->g));
+    const int32_t outer_end = (int32_t)tegroup_impl_min(side->outer, o + side->choice),
+                  inner_end = (int32_t)tegroup_impl_min(side->inner, i + side->span);
+    const int64_t row0 = group->part * group->part_rows;
+    int32_t x, y;
+    for (x = o; x < outer_end; x++)
+        for (y = i; y < inner_end; y++) {
+            const int64_t outer = side->outer0 + x, inner = side->inner0 + y;
+            tegroup_impl_store_code(
+                dtype, copy->data,
+                columnwise ? tegroup_impl_element_of(copy, row0 + inner, outer)
+                           : tegroup_impl_element_of(copy, row0 + outer, inner),
+                tegroup_impl_scaled_code(dtype, &block, value[x * side->outer_step + y * side->inner_step]));
+        }
+    for (x = o; x < outer_end && !tegroup_impl_scaled_as_one(pass->facts); x += pass->facts->block_outer)
+        tegroup_impl_store_code(scale, copy->scales,
+                                tegroup_impl_scale_of_block(&copy->grid, group->part,
+                                                            (side->outer0 + x) / copy->grid.block_outer,
+                                                            (side->inner0 + i) / copy->grid.block_inner),
+                                block.bits);
+}
+
+/* Zeros for what pads a part's scales beside a tile's: behind the last blocks, outer and inner. */
+static inline void tegroup_impl_pad_scales(const tegroup_impl_quantize_pass *pass,
+                                           const tegroup_impl_quantize_group *group, int columnwise,
+                                           const tegroup_impl_quantize_side *side) {
+    const tegroup_impl_copy *copy = &group->copies[columnwise];
+    const tegroup_impl_scale_grid *grid = &copy->grid;
+    const int64_t outer_begin = side->outer0 / grid->block_outer, inner_begin = side->inner0 / grid->block_inner;
+    const int64_t outer_end =
+                      tegroup_impl_blocks_end(side->outer0, grid->block_outer, grid->outer_count, grid->outer_extent),
+                  inner_end =
+                      tegroup_impl_blocks_end(side->inner0, grid->block_inner, grid->inner_count, grid->inner_extent);
+    int64_t o, i;
+    for (o = outer_begin; o < outer_end; o++)
+        for (i = o < grid->outer_count ? tegroup_impl_max(inner_begin, grid->inner_count) : inner_begin; i < inner_end;
+             i++)
+            tegroup_impl_store_code(tegroup_impl_one_scale(pass->t, pass->facts), copy->scales,
+                                    tegroup_impl_scale_of_block(grid, group->part, o, i), 0);
+}
+
+/* Zeros for what pads the rows of a transposed copy, beside its last tiles. */
+static inline void tegroup_impl_pad_transposed(const tegroup_impl_quantize_pass *pass,
+                                               const tegroup_impl_quantize_group *group,
+                                               const tegroup_impl_quantize_tile *tile) {
+    const tegroup_impl_copy *copy = &group->copies[TEGROUP_IMPL_COLUMNWISE];
+    int64_t row, col;
+    if (group->part * group->part_rows + tile->row + tile->rows < group->rows) return;
+    for (col = tile->col; col < tile->col + tile->cols; col++)
+        for (row = group->rows; row < copy->at.col_stride; row++)
+            tegroup_impl_store_code(pass->t->dtype, copy->data, tegroup_impl_element_of(copy, row, col), 0);
+}
+
+/* A tile in one copy. amax: of its outer indices, or of TENSOR one; NULL: each block has its own. */
+static inline void tegroup_impl_quantize_encode(const tegroup_impl_quantize_pass *pass,
+                                                const tegroup_impl_quantize_group *group, int columnwise,
+                                                const tegroup_impl_quantize_tile *tile, const float *amax) {
+    const tegroup_quantize_desc *desc = (const tegroup_quantize_desc *)pass->desc;
+    const tegroup_impl_quantize_side side = tegroup_impl_quantize_side_of(pass->facts, tile, columnwise);
+    int32_t o, i;
+    for (o = 0; o < side.outer; o += side.choice)
+        for (i = 0; i < side.inner; i += side.span)
+            tegroup_impl_quantize_block(pass, group, columnwise, &side, tile->value, o, i,
+                                        amax ? amax[o]
+                                             : tegroup_impl_quantize_amax(&desc->rule, &side, tile->value, o, i, 0));
+    tegroup_impl_pad_scales(pass, group, columnwise, &side);
+    if (tegroup_impl_transposed(pass->t, columnwise)) tegroup_impl_pad_transposed(pass, group, tile);
+}
+
+/* Work: a tile in both copies. */
+static inline void tegroup_impl_quantize_work(const tegroup_impl_quantize_pass *pass,
+                                              const tegroup_impl_quantize_group *group, int64_t row, int64_t col) {
+    const tegroup_quantize_desc *desc = (const tegroup_quantize_desc *)pass->desc;
+    const float amax = desc->output.amax ? desc->output.amax[group->g] : 0;
+    tegroup_impl_quantize_tile tile;
+    int copy;
+    tegroup_impl_quantize_load(pass, group, row, col, &tile);
+    for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++)
+        if (group->copies[copy].data)
+            tegroup_impl_quantize_encode(pass, group, copy, &tile,
+                                         tegroup_impl_scaled_as_one(pass->facts) ? &amax : NULL);
+}
+
+/* Work for scaling ROW: all tiles of the rows, or of the columns, whose scales one copy has. */
+static inline void tegroup_impl_quantize_line_work(const tegroup_impl_quantize_pass *pass,
+                                                   const tegroup_impl_quantize_group *group, int64_t row, int64_t col) {
+    const tegroup_quantize_desc *desc = (const tegroup_quantize_desc *)pass->desc;
+    const int columnwise = pass->spans_rows;
+    const int64_t inner = columnwise ? group->part_rows : group->cols;
+    float amax[TEGROUP_IMPL_QUANTIZE_TILE];
+    tegroup_impl_quantize_tile tile;
+    int64_t at;
+    int32_t o, again;
+    for (o = 0; o < TEGROUP_IMPL_QUANTIZE_TILE; o++) amax[o] = 0;
+    for (again = 0; again < 2; again++)
+        for (at = 0; at < inner; at += TEGROUP_IMPL_QUANTIZE_TILE) {
+            tegroup_impl_quantize_side side;
+            tegroup_impl_quantize_load(pass, group, columnwise ? at : row, columnwise ? col : at, &tile);
+            side = tegroup_impl_quantize_side_of(pass->facts, &tile, columnwise);
+            for (o = 0; o < side.outer && !again; o++)
+                amax[o] = tegroup_impl_quantize_amax(&desc->rule, &side, tile.value, o, 0, amax[o]);
+            if (again) tegroup_impl_quantize_encode(pass, group, columnwise, &tile, amax);
+        }
+}
+
+/* Work: the largest magnitude of a tile goes to its group. */
+static inline void tegroup_impl_quantize_amax_work(const tegroup_impl_quantize_pass *pass,
+                                                   const tegroup_impl_quantize_group *group, int64_t row, int64_t col) {
+    const tegroup_quantize_desc *desc = (const tegroup_quantize_desc *)pass->desc;
+    const tegroup_scaling_facts *whole = tegroup_scaling_info(TEGROUP_SCALING_TENSOR);
+    tegroup_impl_quantize_tile tile;
+    tegroup_impl_quantize_side side;
+    float amax;
+    tegroup_impl_quantize_load(pass, group, row, col, &tile);
+    side = tegroup_impl_quantize_side_of(whole, &tile, 0);
+    amax = tegroup_impl_quantize_amax(&desc->rule, &side, tile.value, 0, 0, 0);
+    TEGROUP_IMPL_OMP(omp critical(tegroup_impl_quantize_amax))
+    {
+        float *const of[TEGROUP_IMPL_COPIES] = {desc->output.amax, desc->output.columnwise_amax};
+        int copy;
+        for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++)
+            if (of[copy]) of[copy][group->g] = tegroup_impl_amax(&desc->rule, of[copy][group->g], amax);
+    }
+}
+
+/* Work: the gradient of a row's scale, for the rows of a tile and all columns. */
+static inline void tegroup_impl_quantize_sum_work(const tegroup_impl_quantize_pass *pass,
+                                                  const tegroup_impl_quantize_group *group, int64_t row, int64_t col) {
+    const tegroup_quantize_desc *desc = (const tegroup_quantize_desc *)pass->desc;
+    const tegroup_activation_backward_desc made = tegroup_impl_made_backward(desc);
+    const tegroup_impl_block in = tegroup_impl_locate(&desc->input, &pass->view, group->g),
+                             dy = tegroup_impl_locate(&desc->grad_output, &pass->view, group->g);
+    float gate[TEGROUP_IMPL_PIECE], up[TEGROUP_IMPL_PIECE];
+    int64_t r, at;
+    (void)col;
+    for (r = row; r < tegroup_impl_min(row + TEGROUP_IMPL_QUANTIZE_TILE, group->part_rows); r++) {
+        const int64_t i = group->part * group->part_rows + r;
+        const void *x = tegroup_impl_row_from(&desc->input, &in, in.first + i * in.ld),
+                   *grad = tegroup_impl_row_from(&desc->grad_output, &dy, dy.first + i * dy.ld);
+        const float scale = tegroup_impl_row_scale_f32(&desc->row_scale, in.row0 + i);
+        float sum = 0;
+        for (at = 0; at < dy.cols; at += TEGROUP_IMPL_PIECE)
+            sum = tegroup_impl_activation_grad_piece_f32(
+                &made, x, grad, scale, dy.cols, at, tegroup_impl_min(TEGROUP_IMPL_PIECE, dy.cols - at), sum, gate, up);
+        tegroup_impl_store_f32(desc->grad_row_scale.dtype, tegroup_impl_matrix_row(&desc->grad_row_scale, in.row0 + i),
+                               0, sum);
+    }
+}
+
+/* What is one number a group: amax of both copies begins as 0, or the scales are made of it. */
+static inline void tegroup_impl_quantize_groups(const tegroup_impl_quantize_pass *pass, int made) {
+    const tegroup_quantize_desc *desc = (const tegroup_quantize_desc *)pass->desc;
+    tegroup_impl_before before;
+    int32_t g;
+    memset(&before, 0, sizeof before);
+    for (g = 0; g < pass->t->shape.groups; g++) {
+        const tegroup_impl_quantize_group group = tegroup_impl_quantize_group_of(pass, g, &before);
+        if (made) tegroup_impl_store_group(desc, pass->facts, group.copies, g);
+        if (!made && desc->output.amax) desc->output.amax[g] = 0;
+        if (!made && desc->output.columnwise_amax) desc->output.columnwise_amax[g] = 0;
+        tegroup_impl_pass_group(pass->t, pass->facts, tegroup_impl_sides_of(group.rows, group.cols), &before);
+    }
+}
+
+static inline tegroup_impl_quantize_pass tegroup_impl_quantize_pass_of(const tegroup_tensor *t, const void *desc) {
+    tegroup_impl_quantize_pass pass;
+    memset(&pass, 0, sizeof pass);
+    pass.t = t;
+    pass.facts = tegroup_scaling_info(t->scaling);
+    pass.view = tegroup_snapshot_read(tegroup_impl_ragged(&t->shape) ? t->shape.snapshot : NULL);
+    pass.desc = desc;
+    return pass;
+}
+
+TEGROUP_API tegroup_status tegroup_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
+                                            tegroup_error *error) {
+    tegroup_quantize_desc taken;
+    tegroup_impl_quantize_pass pass;
+    int columnwise;
+    (void)stream;
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_quantize(desc, error));
+#if TEGROUP_IMPL_FP8_KERNELS
+    if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_quantize(desc, stream, error);
+#endif
+    pass = tegroup_impl_quantize_pass_of(&desc->output, desc);
+    tegroup_impl_quantize_groups(&pass, 0);
+    pass.work = tegroup_impl_quantize_amax_work;
+    if (desc->output.amax || desc->output.columnwise_amax) tegroup_impl_quantize_run(&pass, desc->threads);
+    tegroup_impl_quantize_groups(&pass, 1);
+    pass.work = tegroup_impl_quantize_work;
+    if (pass.facts->block_inner > 0 || tegroup_impl_scaled_as_one(pass.facts))
+        tegroup_impl_quantize_run(&pass, desc->threads);
+    else
+        for (columnwise = 0; columnwise < TEGROUP_IMPL_COPIES; columnwise++) {
+            pass.work = tegroup_impl_quantize_line_work;
+            pass.spans_cols = !columnwise;
+            pass.spans_rows = columnwise;
+            if (tegroup_impl_has_copy(&desc->output, columnwise)) tegroup_impl_quantize_run(&pass, desc->threads);
+        }
+    pass.work = tegroup_impl_quantize_sum_work;
+    pass.spans_cols = 1;
+    pass.spans_rows = 0;
+    if (desc->grad_row_scale.dtype != TEGROUP_DTYPE_UNSET) tegroup_impl_quantize_run(&pass, desc->threads);
+    return TEGROUP_OK;
+}
+
+/* One value of a copy, exactly; a NaN is the one that a GPU's arithmetic gives. global: the group's global scale. */
+TEGROUP_IMPL_HD double tegroup_impl_dequantized(const tegroup_tensor *t, tegroup_dtype scale_dtype,
+                                                const tegroup_impl_copy *copy, float global, int64_t row, int64_t col) {
+    const int columnwise = copy->grid.columnwise;
+    const int64_t scale = tegroup_impl_scale_at(&copy->grid, columnwise ? col : row, columnwise ? row : col);
+    const double value = tegroup_impl_load_f64(t->dtype, copy->data, tegroup_impl_element_of(copy, row, col))
+                         * tegroup_impl_load_f64(scale_dtype, copy->scales, scale) * tegroup_impl_f64_of_f32(global);
+    const float nan = tegroup_impl_f32_of_bits(0x7fffffffu);
+    return tegroup_impl_is_nan(tegroup_impl_f32_odd_of_f64(value)) ? tegroup_impl_f64_of_f32(nan) : value;
+}
+
+/* Work: the rows of a tile, and all columns. */
+static inline void tegroup_impl_dequantize_work(const tegroup_impl_quantize_pass *pass,
+                                                const tegroup_impl_quantize_group *group, int64_t row, int64_t col) {
+    const tegroup_dequantize_desc *desc = (const tegroup_dequantize_desc *)pass->desc;
+    const tegroup_impl_block out = tegroup_impl_locate(&desc->output, &pass->view, group->g);
+    const tegroup_dtype scale = tegroup_impl_one_scale(pass->t, pass->facts);
+    const float global = pass->t->global_scale_inv ? pass->t->global_scale_inv[group->g] : 1.0f;
+    double x[TEGROUP_IMPL_PIECE];
+    int64_t r, at, j;
+    for (r = row; r < tegroup_impl_min(row + TEGROUP_IMPL_QUANTIZE_TILE, group->part_rows); r++)
+        for (at = col; at < group->cols; at += TEGROUP_IMPL_PIECE) {
+            const int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, group->cols - at),
+                          i = group->part * group->part_rows + r;
+            for (j = 0; j < n; j++)
+                x[j] = tegroup_impl_dequantized(pass->t, scale, &group->copies[desc->columnwise], global, i, at + j);
+            tegroup_impl_store_row_f64(desc->output.dtype, out.base, out.first + i * out.ld + at, 1, n, x);
+        }
+}
+
+TEGROUP_API tegroup_status tegroup_dequantize(const tegroup_dequantize_desc *desc, struct CUstream_st *stream,
+                                              tegroup_error *error) {
+    tegroup_dequantize_desc taken;
+    tegroup_impl_quantize_pass pass;
+    (void)stream;
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_dequantize(desc, error));
+#if TEGROUP_IMPL_FP8_KERNELS
+    if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_dequantize(desc, stream, error);
+#endif
+    pass = tegroup_impl_quantize_pass_of(&desc->input, desc);
+    pass.work = tegroup_impl_dequantize_work;
+    pass.spans_cols = 1;
+    tegroup_impl_quantize_run(&pass, desc->threads);
+    return TEGROUP_OK;
+}
+
+/* ==== [68] Grouped linear layer (src/layer/linear.h) ==== */
 
 /* The tensors of a layer, by name. */
 /* clang-format off */
@@ -10298,7 +11329,7 @@ TEGROUP_API tegroup_status tegroup_linear_wgrad(const tegroup_linear_plan *plan,
     return tegroup_impl_layer_call(&call.layer, plan, TEGROUP_OP_WGRAD, 1, stream, error);
 }
 
-/* ==== [66] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
+/* ==== [69] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
 
 /* Its tensors, by name: weights, then what has the routing's rows, of which the last three are what is saved. */
 /* clang-format off */
@@ -10745,7 +11776,7 @@ static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_mlp_desc
     return tegroup_impl_check_apart(buffers, count, level, NULL, error);
 }
 
-/* ==== [67] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
+/* ==== [70] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
 
 /* A plan's parts: what it holds for itself, and those of the two layers. A chain keeps them apart. */
 typedef struct tegroup_impl_mlp_plans {
@@ -11026,7 +12057,7 @@ TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const 
     return TEGROUP_OK;
 }
 
-/* ==== [68] Grouped MLP: calls (src/layer/mlp.h) ==== */
+/* ==== [71] Grouped MLP: calls (src/layer/mlp.h) ==== */
 
 #if TEGROUP_IMPL_FUSED_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
 /* Gradients of row_scale, of the sums that a dgrad with a gradient in its epilogue leaves in D's place. */
@@ -11430,7 +12461,7 @@ TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const
     return tegroup_impl_mlp_run_op(plan, desc, TEGROUP_OP_WGRAD, stream, error);
 }
 
-/* ==== [69] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
+/* ==== [72] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
 
 /* A descriptor resolved: what each op is given, and what lies between ops. values[i] is what op i reads and values[i +
  * 1] what it writes; grads are their gradients, absent where none is computed. */
@@ -11959,7 +12990,7 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [70] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
+/* ==== [73] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
 
 /* A LINEAR as a layer, with the rows that it reads and writes: op i's routing may be its own. It points into itself. */
 typedef struct tegroup_impl_chain_linear {
@@ -12151,7 +13182,7 @@ static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc,
     backward->grad_row_scale = tegroup_impl_mlp_matrix(&given->grad_row_scale);
 }
 
-/* ==== [71] Op chain: plan (src/layer/chain_plan.h) ==== */
+/* ==== [74] Op chain: plan (src/layer/chain_plan.h) ==== */
 
 /* Tell the caller which op a failure is about. */
 static inline tegroup_status tegroup_impl_chain_name_op(tegroup_status status, const tegroup_chain_desc *desc,
@@ -12404,7 +13435,7 @@ TEGROUP_API tegroup_status tegroup_chain_explain(const tegroup_chain_desc *desc,
     return tegroup_impl_chain_name_op(status, desc, chain.at);
 }
 
-/* ==== [72] Op chain: calls (src/layer/chain.h) ==== */
+/* ==== [75] Op chain: calls (src/layer/chain.h) ==== */
 
 /* Rows of op i and its routing, by a linear's word for them: what no product of the op sees to. */
 static inline tegroup_status tegroup_impl_chain_check_memory(const tegroup_chain_desc *desc,
@@ -12589,7 +13620,7 @@ TEGROUP_API tegroup_status tegroup_chain_backward(const tegroup_chain_plan *plan
     return tegroup_impl_chain_run(plan, desc, 1, stream, error);
 }
 
-/* ==== [73] Validate (src/gemm/validate.h) ==== */
+/* ==== [76] Validate (src/gemm/validate.h) ==== */
 
 enum { TEGROUP_IMPL_FINITE, TEGROUP_IMPL_NAN, TEGROUP_IMPL_INFINITE };
 
@@ -12755,7 +13786,7 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [74] Scales in another layout (src/gemm/scale_convert.h) ==== */
+/* ==== [77] Scales in another layout (src/gemm/scale_convert.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_scale_convert(const tegroup_impl_scales *from,
@@ -12991,7 +14022,7 @@ TEGROUP_API tegroup_status tegroup_scale_convert(const tegroup_scale_convert_des
     return TEGROUP_OK;
 }
 
-/* ==== [75] Counts of groups (src/moe/count.h) ==== */
+/* ==== [78] Counts of groups (src/moe/count.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_count(const tegroup_count_desc *desc, struct CUstream_st *stream,
@@ -13062,7 +14093,7 @@ TEGROUP_API tegroup_status tegroup_count(const tegroup_count_desc *desc, struct 
     return TEGROUP_OK;
 }
 
-/* ==== [76] Router (src/moe/router.h) ==== */
+/* ==== [79] Router (src/moe/router.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
@@ -13466,7 +14497,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     return TEGROUP_OK;
 }
 
-/* ==== [77] Permute and combine (src/moe/permutation.h) ==== */
+/* ==== [80] Permute and combine (src/moe/permutation.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,

@@ -14,6 +14,7 @@
 #include "core/validation_types.h"
 #include "core/scale_convert_types.h"
 #include "core/activation_types.h"
+#include "layer/quantize_types.h"
 #include "layer/linear_types.h"
 #include "layer/mlp_types.h"
 #include "layer/chain_types.h"
@@ -263,6 +264,10 @@ TEGROUP_API_STATUS tegroup_activation_forward(const tegroup_activation_desc *des
     struct CUstream_st *stream, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_activation_backward(const tegroup_activation_backward_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
+    tegroup_error *error);
+TEGROUP_API_STATUS tegroup_dequantize(const tegroup_dequantize_desc *desc, struct CUstream_st *stream,
+    tegroup_error *error);
 TEGROUP_API_STATUS tegroup_count(const tegroup_count_desc *desc, struct CUstream_st *stream, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_router(const tegroup_router_desc *desc, struct CUstream_st *stream, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_router_backward(const tegroup_router_backward_desc *desc,

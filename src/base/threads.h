@@ -4,6 +4,7 @@
 #include "base/version.h"
 #include "base/status_types.h"
 #include "base/build.h"
+#include "base/arithmetic.h"
 #include "base/rules.h"
 
 #if defined(_OPENMP)
@@ -34,7 +35,7 @@ static inline int32_t tegroup_impl_threads(int32_t limit) {
 #define TEGROUP_IMPL_FORK_STEPS 65536.0
 
 /* Where a thread's share of `count` begins, and that of the thread before it ends. */
-static inline int64_t tegroup_impl_share_begin(int64_t count, int32_t share, int32_t threads) {
+TEGROUP_IMPL_HD int64_t tegroup_impl_share_begin(int64_t count, int32_t share, int32_t threads) {
     return count / threads * share + count % threads * share / threads;
 }
 

@@ -123,6 +123,7 @@ TEGROUP_IMPL_HD tegroup_impl_block_scale tegroup_impl_scale_block(const tegroup_
         break;
     default: break;
     }
+    if (tegroup_impl_is_nan(block.stored)) block.stored = tegroup_impl_f32_of_bits(0x7fffffffu); /* on both machines */
     block.bits = tegroup_impl_code_of_f32(scale, block.stored);
     block.stored = tegroup_impl_f32_of_code(scale, block.bits); /* E8M0 has no infinity */
     return block;
@@ -134,9 +135,10 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_scaled_code(tegroup_dtype data, const tegr
                                                         : tegroup_impl_product_f32(x, block->multiplier));
 }
 
-/* Can values of this data type have scales of that type by this rule? */
+/* Can values of this data type have scales of that type by this rule? The fields are what errors call the types. */
 static inline tegroup_status tegroup_impl_check_scale_rule(const tegroup_scale_rule *rule, tegroup_dtype data,
-                                                           tegroup_dtype scale, tegroup_error *error) {
+                                                           const char *data_field, tegroup_dtype scale,
+                                                           const char *scale_field, tegroup_error *error) {
     const int multiplier = rule->method == TEGROUP_SCALE_MULTIPLIER, divisor = rule->method == TEGROUP_SCALE_DIVISOR;
     const int two_level = rule->method == TEGROUP_SCALE_TWO_LEVEL;
     const uint32_t quantised = 1u << TEGROUP_DTYPE_F8E4M3 | 1u << TEGROUP_DTYPE_F8E5M2 | 1u << TEGROUP_DTYPE_F4E2M1;
@@ -164,11 +166,11 @@ static inline tegroup_status tegroup_impl_check_scale_rule(const tegroup_scale_r
     TEGROUP_IMPL_SWITCH(nan_shows, 1, "");
 #undef TEGROUP_IMPL_FACTOR
 #undef TEGROUP_IMPL_SWITCH
-    TEGROUP_IMPL_RULE_AS(DTYPES, (uint32_t)data < 32 && quantised >> data & 1u, ERROR_DTYPE, "data",
+    TEGROUP_IMPL_RULE_AS(DTYPES, (uint32_t)data < 32 && quantised >> data & 1u, ERROR_DTYPE, data_field,
                          "must be one that is quantised to", quantised, data);
-    TEGROUP_IMPL_RULE_AS(DTYPES, (uint32_t)scale < 32 && scales >> scale & 1u, ERROR_DTYPE, "scale",
+    TEGROUP_IMPL_RULE_AS(DTYPES, (uint32_t)scale < 32 && scales >> scale & 1u, ERROR_DTYPE, scale_field,
                          "must be one that rule.method gives", scales, scale);
-    TEGROUP_IMPL_RULE_AS(DTYPE, !two_level || data == TEGROUP_DTYPE_F4E2M1, ERROR_DTYPE, "data",
+    TEGROUP_IMPL_RULE_AS(DTYPE, !two_level || data == TEGROUP_DTYPE_F4E2M1, ERROR_DTYPE, data_field,
                          "must be F4E2M1 with TWO_LEVEL", TEGROUP_DTYPE_F4E2M1, data);
     return TEGROUP_OK;
 }
@@ -182,7 +184,7 @@ TEGROUP_API tegroup_status tegroup_scale_block(const tegroup_scale_rule *rule, t
                                                tegroup_error *error) {
     TEGROUP_IMPL_RULE(rule != NULL, ERROR_NULL_ARGUMENT, "rule", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(block != NULL, ERROR_NULL_ARGUMENT, "block", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_scale_rule(rule, data, scale, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_scale_rule(rule, data, "data", scale, "scale", error));
     *block = tegroup_impl_scale_block(rule, data, scale, amax, global);
     return TEGROUP_OK;
 }

@@ -43,52 +43,72 @@ static inline REAL tegroup_impl_row_scale_FSUF(const tegroup_matrix *scale, int6
     return tegroup_impl_load_FSUF(scale->dtype, tegroup_impl_matrix_row(scale, row), 0);
 }
 
-/* A piece of the row is read before its results are stored, so output may be input. */
-static inline void tegroup_impl_activation_row_FSUF(const tegroup_activation_desc *desc, int64_t row) {
-    const tegroup_matrix *in = &desc->input, *out = &desc->output;
+/* Up to TEGROUP_IMPL_PIECE results from column `at` of a row of input, of `width`. */
+static inline void tegroup_impl_activation_piece_FSUF(const tegroup_activation_desc *desc, const void *x, REAL scale,
+                                                      int64_t width, int64_t at, int64_t n, REAL *gate) {
     const int gated = tegroup_impl_gated(desc->activation);
-    int64_t width = out->cols, step = desc->interleaved ? 2 : 1, to_up = desc->interleaved ? 1 : width, at, j;
-    const void *x = tegroup_impl_matrix_row(in, row);
+    int64_t step = desc->interleaved ? 2 : 1, to_up = desc->interleaved ? 1 : width, j;
     REAL alpha = (REAL)tegroup_impl_alpha(desc->alpha), limit = (REAL)tegroup_impl_limit(desc->limit);
-    REAL scale = tegroup_impl_row_scale_FSUF(&desc->row_scale, row), gate[TEGROUP_IMPL_PIECE], up[TEGROUP_IMPL_PIECE];
-    for (j = 0; j < TEGROUP_IMPL_PIECE; j++) up[j] = 1;
-    for (at = 0; at < width; at += TEGROUP_IMPL_PIECE) {
-        int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, width - at);
-        tegroup_impl_load_row_FSUF(in->dtype, x, step * at, step, n, gate);
-        if (gated) tegroup_impl_load_row_FSUF(in->dtype, x, step * at + to_up, step, n, up);
+    REAL up[TEGROUP_IMPL_PIECE];
+    for (j = 0; j < n; j++) up[j] = 1;
+    tegroup_impl_load_row_FSUF(desc->input.dtype, x, step * at, step, n, gate);
+    if (gated) tegroup_impl_load_row_FSUF(desc->input.dtype, x, step * at + to_up, step, n, up);
 #define TEGROUP_IMPL_LOOP(kind)                                                                                        \
     for (j = 0; j < n; j++) gate[j] = scale * tegroup_impl_activation_FSUF(kind, 0, alpha, limit, gate[j], up[j]);
-        TEGROUP_IMPL_BY_CURVE(desc->activation, TEGROUP_IMPL_LOOP)
+    TEGROUP_IMPL_BY_CURVE(desc->activation, TEGROUP_IMPL_LOOP)
 #undef TEGROUP_IMPL_LOOP
-        tegroup_impl_store_row_FSUF(out->dtype, tegroup_impl_matrix_row(out, row), at, 1, n, gate);
+}
+
+/* A piece of the row is read before its results are stored, so output may be input. */
+static inline void tegroup_impl_activation_row_FSUF(const tegroup_activation_desc *desc, int64_t row) {
+    const tegroup_matrix *out = &desc->output;
+    const void *x = tegroup_impl_matrix_row(&desc->input, row);
+    REAL scale = tegroup_impl_row_scale_FSUF(&desc->row_scale, row), y[TEGROUP_IMPL_PIECE];
+    int64_t width = out->cols, at;
+    for (at = 0; at < width; at += TEGROUP_IMPL_PIECE) {
+        int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, width - at);
+        tegroup_impl_activation_piece_FSUF(desc, x, scale, width, at, n, y);
+        tegroup_impl_store_row_FSUF(out->dtype, tegroup_impl_matrix_row(out, row), at, 1, n, y);
     }
 }
 
-/* A piece of each operand is read before its gradients are stored, so grad_input may be one. */
-static inline void tegroup_impl_activation_grad_row_FSUF(const tegroup_activation_backward_desc *desc, int64_t row) {
-    const tegroup_matrix *in = &desc->input, *out = &desc->grad_input, *dy = &desc->grad_output;
+/* Up to TEGROUP_IMPL_PIECE gradients of gates and ups from column `at` of a row of grad_output, of `width`. Returns
+ * `sum` with what they add to the gradient of the row's scale. */
+static inline REAL tegroup_impl_activation_grad_piece_FSUF(const tegroup_activation_backward_desc *desc, const void *x,
+                                                           const void *dy, REAL scale, int64_t width, int64_t at,
+                                                           int64_t n, REAL sum, REAL *gate, REAL *up) {
     const int gated = tegroup_impl_gated(desc->activation);
-    int64_t width = dy->cols, step = desc->interleaved ? 2 : 1, to_up = desc->interleaved ? 1 : width, at, j;
-    const void *x = tegroup_impl_matrix_row(in, row);
-    void *dx = tegroup_impl_matrix_row(out, row);
+    int64_t step = desc->interleaved ? 2 : 1, to_up = desc->interleaved ? 1 : width, j;
     REAL alpha = (REAL)tegroup_impl_alpha(desc->alpha), limit = (REAL)tegroup_impl_limit(desc->limit);
-    REAL scale = tegroup_impl_row_scale_FSUF(&desc->row_scale, row), sum = 0;
-    REAL gate[TEGROUP_IMPL_PIECE], up[TEGROUP_IMPL_PIECE], grad[TEGROUP_IMPL_PIECE], value[TEGROUP_IMPL_PIECE];
-    for (at = 0; at < width; at += TEGROUP_IMPL_PIECE) {
-        int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, width - at);
-        for (j = 0; j < n; j++) up[j] = 1;
-        tegroup_impl_load_row_FSUF(in->dtype, x, step * at, step, n, gate);
-        if (gated) tegroup_impl_load_row_FSUF(in->dtype, x, step * at + to_up, step, n, up);
-        tegroup_impl_load_row_FSUF(dy->dtype, tegroup_impl_matrix_row(dy, row), at, 1, n, grad);
+    REAL grad[TEGROUP_IMPL_PIECE], value[TEGROUP_IMPL_PIECE];
+    for (j = 0; j < n; j++) up[j] = 1;
+    tegroup_impl_load_row_FSUF(desc->input.dtype, x, step * at, step, n, gate);
+    if (gated) tegroup_impl_load_row_FSUF(desc->input.dtype, x, step * at + to_up, step, n, up);
+    tegroup_impl_load_row_FSUF(desc->grad_output.dtype, dy, at, 1, n, grad);
 #define TEGROUP_IMPL_LOOP(kind)                                                                                        \
     for (j = 0; j < n; j++)                                                                                            \
         value[j] = tegroup_impl_activation_grad_FSUF(kind, 0, alpha, limit, gate[j], up[j], scale * grad[j], &gate[j], \
                                                      &up[j]);
-        TEGROUP_IMPL_BY_CURVE(desc->activation, TEGROUP_IMPL_LOOP)
+    TEGROUP_IMPL_BY_CURVE(desc->activation, TEGROUP_IMPL_LOOP)
 #undef TEGROUP_IMPL_LOOP
-        sum = tegroup_impl_dot_FSUF(grad, value, n, sum);
+    return tegroup_impl_dot_FSUF(grad, value, n, sum);
+}
+
+/* A piece of each operand is read before its gradients are stored, so grad_input may be one. */
+static inline void tegroup_impl_activation_grad_row_FSUF(const tegroup_activation_backward_desc *desc, int64_t row) {
+    const tegroup_matrix *out = &desc->grad_input, *dy = &desc->grad_output;
+    int64_t width = dy->cols, step = desc->interleaved ? 2 : 1, to_up = desc->interleaved ? 1 : width, at;
+    const void *x = tegroup_impl_matrix_row(&desc->input, row);
+    void *dx = tegroup_impl_matrix_row(out, row);
+    REAL scale = tegroup_impl_row_scale_FSUF(&desc->row_scale, row), sum = 0;
+    REAL gate[TEGROUP_IMPL_PIECE], up[TEGROUP_IMPL_PIECE];
+    for (at = 0; at < width; at += TEGROUP_IMPL_PIECE) {
+        int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, width - at);
+        sum = tegroup_impl_activation_grad_piece_FSUF(desc, x, tegroup_impl_matrix_row(dy, row), scale, width, at, n,
+                                                      sum, gate, up);
         tegroup_impl_store_row_FSUF(out->dtype, dx, step * at, step, n, gate);
-        if (gated) tegroup_impl_store_row_FSUF(out->dtype, dx, step * at + to_up, step, n, up);
+        if (tegroup_impl_gated(desc->activation))
+            tegroup_impl_store_row_FSUF(out->dtype, dx, step * at + to_up, step, n, up);
     }
     if (desc->grad_row_scale.dtype != TEGROUP_DTYPE_UNSET)
         tegroup_impl_store_FSUF(desc->grad_row_scale.dtype, tegroup_impl_matrix_row(&desc->grad_row_scale, row), 0,

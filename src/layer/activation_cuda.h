@@ -275,7 +275,8 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, 4)
                     real part = tegroup_impl_activation_grad_step<ACCESS, GATED>(desc, half, alpha, limit, scale, x[r],
                                                                                  dy[r], sum[from + r], out);
                     if (ACCESS::lanes == 1) sum[from + r] = part;
-                    pairs::store(desc.grad_input, ACCESS::row(desc.grad_input, row), c, steps, gated, out);
+                    if (desc.grad_input.data) /* else row_scale's gradient alone is wanted */
+                        pairs::store(desc.grad_input, ACCESS::row(desc.grad_input, row), c, steps, gated, out);
                     if (ACCESS::lanes == 1 || !wants_sum) continue;
                     if (gated) part = tegroup_impl_tree((float)part, TEGROUP_IMPL_ROW_SUM_COLS / count, there);
                     if (!gated || lane % (TEGROUP_IMPL_ROW_SUM_COLS / count) == 0) sum[from + r] += part;

@@ -91,7 +91,7 @@ language() { # compiler, its language, what installs it, standards: gcc and g++ 
     cell "$compiler misspelt macro (1)"        'the macro is spelt TEGROUP_IMPLEMENTATION' "$include -fsyntax-only -DTEGROUP_IMPLEMENATION $unit"
     cell "$compiler misspelt macro (2)"        'the macro is spelt TEGROUP_IMPLEMENTATION' "$include -fsyntax-only -DTEGROUP_IMPL $unit"
     cell "$compiler misspelt macro (3)"        'the macro is spelt TEGROUP_IMPLEMENTATION' "$include -fsyntax-only -DTEGROUP_IMPLEMENT $unit"
-    for pair in FP16:F16 HALF:F16 GRAD:BACKWARD GRADIENT:BACKWARD GRADIENTS:BACKWARD ACTIVATIONS:ACTIVATION ROUTER:MOE PERMUTATION:MOE HOPPER:SM90 CUBLAS:CUBLASLT; do
+    for pair in FP16:F16 HALF:F16 GRAD:BACKWARD GRADIENT:BACKWARD GRADIENTS:BACKWARD ACTIVATIONS:ACTIVATION ROUTER:MOE PERMUTATION:MOE F8:FP8 QUANTIZE:FP8 HOPPER:SM90 CUBLAS:CUBLASLT; do
         cell "$compiler misspelt switch TEGROUP_NO_${pair%:*}" "TEGROUP_NO_${pair#*:}" "$include -fsyntax-only -DTEGROUP_NO_${pair%:*} $unit"
     done
     cell "$compiler every switch" '' "$include $strict -O0 -c $static $switches -DTEGROUP_NO_SM90 -DTEGROUP_NO_PORTABLE -DTEGROUP_NO_CUBLASLT -DTEGROUP_NO_CUDA $unit"
@@ -169,7 +169,7 @@ if command -v "$nvcc" > /dev/null; then
     cell 'nvcc extern'   '' "$cuda $extern -c $unit -o unit.o"
     cell 'nvcc without CUDA' '' "$cuda $static -DTEGROUP_NO_CUDA -c $unit -o unit.o"
     cell 'nvcc without GPU backends' '' "$cuda $static -DTEGROUP_NO_SM90 -DTEGROUP_NO_PORTABLE -DTEGROUP_NO_CUBLASLT -c $unit -o unit.o"
-    cell 'nvcc without F16, backward, activation and MoE' '' "$cuda $switches $self/switches.cu -o program && ./program"
+    cell 'nvcc without F16, backward, activation, MoE and FP8' '' "$cuda $switches $self/switches.cu -o program && ./program"
     cell 'nvcc without backward and portable' '' "$cuda -DTEGROUP_NO_BACKWARD -DTEGROUP_NO_PORTABLE $self/switches.cu -o program && ./program"
     cell 'nvcc exported, used by C' '' "$cuda $both -DUNIT=first -c $unit -o 1.o && $c $extern -DUNIT=second -I$root -c $unit -o 2.o &&
         $c -I$root -c $main -o 3.o && $nvcc 1.o 2.o 3.o -lm -o program && ./program"

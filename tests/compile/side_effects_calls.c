@@ -130,6 +130,8 @@ static void *call_all(void *unused) {
     BOTH(tegroup_combine_backward(&w.combine_backward, NULL, &error), tegroup_combine_backward(NULL, NULL, &error));
     BOTH(tegroup_validate(&w.validate, NULL, &error), tegroup_validate(NULL, NULL, &error));
     BOTH(tegroup_scale_convert(&w.scale_convert, NULL, &error), tegroup_scale_convert(NULL, NULL, &error));
+    BOTH(tegroup_quantize(&w.quantize, NULL, &error), tegroup_quantize(NULL, NULL, &error));
+    BOTH(tegroup_dequantize(&w.dequantize, NULL, &error), tegroup_dequantize(NULL, NULL, &error));
     BOTH(tegroup_tensor_layout(&w.scale_convert.from, TEGROUP_COPIES_BOTH, &w.layout, &error), tegroup_tensor_layout(NULL, TEGROUP_COPIES_BOTH, &w.layout, &error));
     BOTH(tegroup_router_layout(&w.router, &w.layout, &error), tegroup_router_layout(NULL, &w.layout, &error));
     BOTH(tegroup_permutation_layout(&w.permutation, &w.layout, &error), tegroup_permutation_layout(NULL, &w.layout, &error));

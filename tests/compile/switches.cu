@@ -185,6 +185,25 @@ static void moe(void) {
     expect(tegroup_router(&router, NULL, &error) == TEGROUP_OK, "router on the CPU", 0, 0);
 }
 
+static void fp8(void) {
+    tegroup_quantize_desc quantize = described<tegroup_quantize_desc>();
+    tegroup_dequantize_desc dequantize = described<tegroup_dequantize_desc>();
+    tegroup_error error;
+    quantize.input = dequantize.output = tegroup_tensor_uniform(1, 2, 4, TEGROUP_DTYPE_F32, memory[0]);
+    quantize.output = tegroup_tensor_uniform(1, 2, 4, TEGROUP_DTYPE_F8E4M3, memory[1]);
+    quantize.output.scaling = TEGROUP_SCALING_ROW;
+    quantize.output.scale_inv = memory[2];
+    quantize.rule = tegroup_scale_rule_of(TEGROUP_SCALE_FBGEMM_ROW);
+    dequantize.input = quantize.output;
+#if defined(TEGROUP_NO_FP8)
+    left_out(tegroup_quantize(&quantize, NULL, &error), error, 10);
+    left_out(tegroup_dequantize(&dequantize, NULL, &error), error, 11);
+#endif
+    quantize.space = dequantize.space = TEGROUP_SPACE_HOST;
+    expect(tegroup_quantize(&quantize, NULL, &error) == TEGROUP_OK, "quantise on the CPU", 0, 0);
+    expect(tegroup_dequantize(&dequantize, NULL, &error) == TEGROUP_OK, "dequantise on the CPU", 0, 0);
+}
+
 int main(void) {
     static const tegroup_op ops[] = {TEGROUP_OP_FORWARD, TEGROUP_OP_DGRAD, TEGROUP_OP_WGRAD};
     static const tegroup_dtype dtypes[] = {TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F16};
@@ -199,5 +218,6 @@ int main(void) {
     }
     activation();
     moe();
+    fp8();
     return failed;
 }

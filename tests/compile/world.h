@@ -35,6 +35,8 @@ typedef struct world {
     tegroup_combine_backward_desc    combine_backward;
     tegroup_validate_desc            validate;
     tegroup_scale_convert_desc       scale_convert; /* swizzled bytes from plain ones */
+    tegroup_quantize_desc            quantize;      /* in both copies, an activation's gradient in passing */
+    tegroup_dequantize_desc          dequantize;
 
     /* in */
     MEMORY(int64_t, counts, EXPERTS);
@@ -95,6 +97,11 @@ typedef struct world {
     MEMORY(int64_t, slot_of_row_out, ROWS);
     MEMORY(float, rows_out, ROWS * N);
     MEMORY(float, tokens_out, TOKENS * N);
+    MEMORY(unsigned char, quantized, ROWS * 2 * N);
+    MEMORY(unsigned char, quantized_columnwise, ROWS * 2 * N);
+    MEMORY(float, quantized_scales, 64);
+    MEMORY(float, quantized_columnwise_scales, 64);
+    MEMORY(float, amax_out, EXPERTS);
     MEMORY(tegroup_validation, validation, 1);
     tegroup_layout       layout;
     tegroup_scale_extent extent;
@@ -377,6 +384,28 @@ static tegroup_status world_make(world *w, tegroup_error *error) {
     w->scale_convert.from.scale_inv = w->weight;
     w->scale_convert.from.scale_outer_stride = w->scale_convert.from.scale_inner_stride = 1;
     w->scale_convert.to.scale_inv = w->workspace;
+    memset(&w->quantize, 0, sizeof w->quantize);
+    w->quantize.struct_size = sizeof w->quantize;
+    w->quantize.space = TEGROUP_SPACE_HOST;
+    w->quantize.input = world_tensor(w->gate_up, routed, 2 * N);
+    w->quantize.activation = TEGROUP_ACTIVATION_SWIGLU;
+    w->quantize.grad_output = world_tensor(w->y_grad, routed, N);
+    w->quantize.row_scale = tegroup_matrix_of(w->row_scale, ROWS, 1, TEGROUP_DTYPE_F32);
+    w->quantize.grad_row_scale = tegroup_matrix_of(w->row_scale_grad, ROWS, 1, TEGROUP_DTYPE_F32);
+    w->quantize.rule = tegroup_scale_rule_of(TEGROUP_SCALE_TE_BLOCK);
+    w->quantize.output = tegroup_tensor_of(routed, 2 * N, TEGROUP_DTYPE_F8E4M3, w->quantized);
+    w->quantize.output.scaling = TEGROUP_SCALING_BLOCK_32X32;
+    w->quantize.output.scale_inv = w->quantized_scales;
+    w->quantize.output.columnwise_data = w->quantized_columnwise;
+    w->quantize.output.columnwise_scale_inv = w->quantized_columnwise_scales;
+    w->quantize.output.amax = w->amax_out;
+    memset(&w->dequantize, 0, sizeof w->dequantize);
+    w->dequantize.struct_size = sizeof w->dequantize;
+    w->dequantize.space = TEGROUP_SPACE_HOST;
+    w->dequantize.input = tegroup_tensor_of(routed, K, TEGROUP_DTYPE_F8E4M3, w->weight);
+    w->dequantize.input.scaling = TEGROUP_SCALING_BLOCK_32X32;
+    w->dequantize.input.scale_inv = w->bias;
+    w->dequantize.output = world_tensor(w->rows_out, routed, K);
     return TEGROUP_OK;
 }
 #endif

@@ -65,6 +65,8 @@ static void spoil_nothing(void) {
 #define call_combine_backward(e)    tegroup_combine_backward(&w.combine_backward, NULL, e)
 #define call_validate(e)            tegroup_validate(&w.validate, NULL, e)
 #define call_scale_convert(e)       tegroup_scale_convert(&w.scale_convert, NULL, e)
+#define call_quantize(e)            tegroup_quantize(&w.quantize, NULL, e)
+#define call_dequantize(e)          tegroup_dequantize(&w.dequantize, NULL, e)
 #define call_tensor_layout(e)       tegroup_tensor_layout(&w.scale_convert.from, TEGROUP_COPIES_BOTH, &w.layout, e)
 #define call_router_layout(e)       tegroup_router_layout(&w.router, &w.layout, e)
 #define call_permutation_layout(e)  tegroup_permutation_layout(&w.permutation, &w.layout, e)
@@ -248,6 +250,8 @@ TEST(status, good_calls) {
     GOOD(combine_backward);
     GOOD(validate);
     GOOD(scale_convert);
+    GOOD(quantize);
+    GOOD(dequantize);
     GOOD(tensor_layout);
 }
 
@@ -274,6 +278,8 @@ TEST(status, null_arguments) {
     NOT(combine_backward, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
     NOT(validate, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
     NOT(scale_convert, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
+    NOT(quantize, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
+    NOT(dequantize, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
     NOT(tensor_layout, NULL AND TEGROUP_COPIES_BOTH AND &w.layout, NULL_ARGUMENT, "tensor", 1, 0);
     NOT(tensor_layout, &w.scale_convert.from AND TEGROUP_COPIES_BOTH AND NULL, NULL_ARGUMENT, "layout", 1, 0);
 }
@@ -343,6 +349,8 @@ TEST(status, older_structs) {
     OLDER(combine_backward, combine_backward);
     OLDER(validate, validate);
     OLDER(scale_convert, scale_convert);
+    OLDER(quantize, quantize);
+    OLDER(dequantize, dequantize);
 }
 
 /* struct_size comes first in every descriptor; a wrong one, and all zeros, is noticed before anything else is read. */
@@ -379,6 +387,8 @@ TEST(status, struct_size) {
     STRUCT_SIZE(combine_backward, tegroup_combine_backward_desc, combine_backward);
     STRUCT_SIZE(validate, tegroup_validate_desc, validate);
     STRUCT_SIZE(scale_convert, tegroup_scale_convert_desc, scale_convert);
+    STRUCT_SIZE(quantize, tegroup_quantize_desc, quantize);
+    STRUCT_SIZE(dequantize, tegroup_dequantize_desc, dequantize);
     STRUCT_SIZE(router_layout, tegroup_router_desc, router);
     STRUCT_SIZE(permutation_layout, tegroup_permutation_desc, permutation);
     ASSERT_EQ((size_t)0, offsetof(tegroup_target, struct_size));
@@ -403,6 +413,8 @@ TEST(status, zero_is_unset) {
     UNSET(combine_backward, combine_backward, "space");
     UNSET(validate, validate, "space");
     UNSET(scale_convert, scale_convert, "space");
+    UNSET(quantize, quantize, "space");
+    UNSET(dequantize, dequantize, "space");
     UNSET(router_layout, router, "space");
     UNSET(permutation_layout, permutation, "space");
     SPACE(prepare, prepare);
@@ -418,6 +430,8 @@ TEST(status, zero_is_unset) {
     SPACE(combine_backward, combine_backward);
     SPACE(validate, validate);
     SPACE(scale_convert, scale_convert);
+    SPACE(quantize, quantize);
+    SPACE(dequantize, dequantize);
     SPACE(router_layout, router);
     SPACE(permutation_layout, permutation);
 }
@@ -1838,6 +1852,23 @@ TEST(status, scale_convert) {
     NO_GPU(scale_convert, w.scale_convert);
 }
 
+/* The rest is in test_quantize.c, which shows that a spoilt call writes nothing. */
+TEST(status, quantize) {
+    tegroup_quantize_desc *q = &w.quantize;
+    RANGE(quantize, q->interleaved, "interleaved", int32_t, 0, 1);
+    NOT_NEGATIVE(quantize, q->threads, "threads");
+    BAD(quantize, q->output.scaling = TEGROUP_SCALING_NONE; q->output.dtype = TEGROUP_DTYPE_F32, UNSET, "output.scaling", (1u << TEGROUP_SCALING_COUNT) - 2, 0);
+    BAD(quantize, q->output.data = w.gate_up, OVERLAP, "output.data", 0, 1);
+}
+
+TEST(status, dequantize) {
+    tegroup_dequantize_desc *d = &w.dequantize;
+    RANGE(dequantize, d->columnwise, "columnwise", int32_t, 0, 1);
+    NOT_NEGATIVE(dequantize, d->threads, "threads");
+    BAD(dequantize, d->output.data = w.weight, OVERLAP, "output.data", 0, 1);
+    BAD(dequantize, d->input.scale_inv = NULL, NULL_ARGUMENT, "input.scale_inv", 1, 0);
+}
+
 TEST(status, permute) {
     tegroup_permute_desc *p = &w.permute;
     RANGE(permute, p->k, "k", int32_t, 1, 64);
@@ -2682,6 +2713,8 @@ TEST(status, every_enum) {
     ENUM_SPACE(combine_backward, w.combine_backward.space, "space");
     ENUM_SPACE(validate, w.validate.space, "space");
     ENUM_SPACE(scale_convert, w.scale_convert.space, "space");
+    ENUM_SPACE(quantize, w.quantize.space, "space");
+    ENUM_SPACE(dequantize, w.dequantize.space, "space");
     ENUM_TENSOR(scale_convert, w.scale_convert.from, "from");
     ENUM_TENSOR(scale_convert, w.scale_convert.to, "to");
     ENUM_TENSOR(validate, w.validate.tensor, "tensor");

@@ -1,0 +1,574 @@
+/* ---- Quantise and dequantise ---- */
+
+#pragma once
+#include "base/version.h"
+#include "base/status_types.h"
+#include "formats/dtype_types.h"
+#include "formats/scaling_types.h"
+#include "core/tensor_types.h"
+#include "core/snapshot_types.h"
+#include "core/activation_types.h"
+#include "layer/quantize_types.h"
+#include "base/linkage.h"
+#include "base/build.h"
+#include "base/arithmetic.h"
+#include "base/rules.h"
+#include "base/threads.h"
+#include "formats/dtype.h"
+#include "formats/convert.h"
+#include "formats/scale_rule.h"
+#include "formats/scale_layout.h"
+#include "core/layout.h"
+#include "core/tensor.h"
+#include "core/scale_grid.h"
+#include "core/checks.h"
+#include "core/product.h"
+#include "cpu/rows.h"
+#include "core/activation_formulas.h"
+#include "layer/activation.h"
+#include "layer/quantize_rules.h"
+
+#if TEGROUP_IMPL_FP8_KERNELS
+static inline tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
+                                                        tegroup_error *error);
+static inline tegroup_status tegroup_impl_cuda_dequantize(const tegroup_dequantize_desc *desc,
+                                                          struct CUstream_st *stream, tegroup_error *error);
+#endif
+
+/* Work is cut into tiles: no block of a scaling reaches over the edge of one, but for those of all rows or columns. */
+enum { TEGROUP_IMPL_QUANTIZE_TILE = 128 };
+
+/* A copy of one group. data NULL: it is not there. */
+typedef struct tegroup_impl_copy {
+    char *data, *scales;
+    tegroup_impl_elements at;
+    tegroup_impl_scale_grid grid;
+} tegroup_impl_copy;
+
+/* What the groups before a group take in the copies' buffers: scales of each, and elements of a transposed one. */
+typedef struct tegroup_impl_before {
+    int64_t scales[TEGROUP_IMPL_COPIES], transposed;
+} tegroup_impl_before;
+
+/* ... and a group of these extents more. */
+TEGROUP_IMPL_HD void tegroup_impl_pass_group(const tegroup_tensor *t, const tegroup_scaling_facts *facts,
+                                             tegroup_impl_sides sides, tegroup_impl_before *before) {
+    int copy;
+    for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++)
+        before->scales[copy] += tegroup_impl_scale_grid_alone(t, facts, sides, copy).count;
+    before->transposed += tegroup_impl_transposed_count(sides);
+}
+
+TEGROUP_IMPL_HD tegroup_impl_copy tegroup_impl_copy_of(const tegroup_tensor *t, const tegroup_scaling_facts *facts,
+                                                       const tegroup_snapshot_view *view, int32_t g, int columnwise,
+                                                       const tegroup_impl_before *before) {
+    const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(t, columnwise);
+    tegroup_impl_copy copy;
+    copy.data = (char *)(memory.pointers ? memory.pointers[g] : memory.data);
+    copy.scales = (char *)(memory.scale_pointers ? memory.scale_pointers[g] : memory.scales);
+    copy.at = tegroup_impl_elements_after(t, view, g, columnwise, before->transposed);
+    copy.grid = tegroup_impl_scale_grid_after(t, facts, view, g, columnwise, before->scales[columnwise]);
+    return copy;
+}
+
+TEGROUP_IMPL_HD int64_t tegroup_impl_element_of(const tegroup_impl_copy *copy, int64_t row, int64_t col) {
+    return copy->at.first + row * copy->at.row_stride + col * copy->at.col_stride;
+}
+
+/* The blocks beside a tile whose first element is `first` end here: where the next tile's begin, or with the last one's
+ * that are stored. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_blocks_end(int64_t first, int64_t block, int64_t count, int64_t extent) {
+    const int64_t next = (first + TEGROUP_IMPL_QUANTIZE_TILE) / block;
+    return next < count ? next : extent;
+}
+
+/* What is one number a group: the scale of TENSOR in both copies, the global scale. amax: the group's, where the scales
+ * wait for it. Returns what tegroup_impl_scale_block takes as `global`. */
+TEGROUP_IMPL_HD float tegroup_impl_group_global(const tegroup_quantize_desc *desc, int32_t g) {
+    if (desc->rule.method == TEGROUP_SCALE_GIVEN) return desc->output.scale[g];
+    return desc->output.global_scale_inv ? tegroup_impl_scale_global(desc->output.amax[g]) : 1.0f;
+}
+TEGROUP_IMPL_HD void tegroup_impl_store_group(const tegroup_quantize_desc *desc, const tegroup_scaling_facts *facts,
+                                              const tegroup_impl_copy copies[TEGROUP_IMPL_COPIES], int32_t g) {
+    const tegroup_tensor *t = &desc->output;
+    const float global = tegroup_impl_group_global(desc, g);
+    const tegroup_dtype dtype = tegroup_impl_one_scale(t, facts);
+    tegroup_impl_block_scale block;
+    int copy;
+    if (t->global_scale_inv)
+        t->global_scale_inv[g] =
+            tegroup_impl_is_nan(global) ? tegroup_impl_f32_of_bits(0x7fffffffu) : tegroup_impl_inverse_f32(global);
+    if (!tegroup_impl_scaled_as_one(facts)) return;
+    block = tegroup_impl_scale_block(&desc->rule, t->dtype, dtype, t->amax ? t->amax[g] : 0.0f, global);
+    for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++)
+        if (copies[copy].scales)
+            tegroup_impl_store_code(dtype, copies[copy].scales, copies[copy].grid.base, block.bits);
+}
+
+/* ---- on the CPU ---- */
+
+/* A group as the CPU's loops meet it. */
+typedef struct tegroup_impl_quantize_group {
+    int32_t g, part;
+    int64_t rows, cols, part_rows; /* of the group; of one part */
+    tegroup_impl_copy copies[TEGROUP_IMPL_COPIES];
+} tegroup_impl_quantize_group;
+
+/* A pass over a tensor. A work is a tile of one part of a group, or (spans) all tiles of its part beside each other or
+ * above each other. */
+typedef struct tegroup_impl_quantize_pass {
+    const tegroup_tensor *t;
+    const tegroup_scaling_facts *facts;
+    tegroup_snapshot_view view;
+    const void *desc; /* of the call */
+    int spans_cols, spans_rows;
+    void (*work)(const struct tegroup_impl_quantize_pass *pass, const tegroup_impl_quantize_group *group, int64_t row,
+                 int64_t col);
+} tegroup_impl_quantize_pass;
+
+static inline tegroup_impl_quantize_group tegroup_impl_quantize_group_of(const tegroup_impl_quantize_pass *pass,
+                                                                         int32_t g, const tegroup_impl_before *before) {
+    const tegroup_impl_sides sides = tegroup_impl_group_sides(pass->t, &pass->view, g);
+    tegroup_impl_quantize_group group;
+    int copy;
+    group.g = g;
+    group.part = 0;
+    group.rows = sides.rows;
+    group.cols = sides.cols;
+    for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++)
+        group.copies[copy] = tegroup_impl_copy_of(pass->t, pass->facts, &pass->view, g, copy, before);
+    group.part_rows = group.copies[0].grid.part_rows;
+    return group;
+}
+
+/* Works first .. last - 1 of all; returns how many there are. Without works nothing is done but counting. */
+static inline int64_t tegroup_impl_quantize_works(const tegroup_impl_quantize_pass *pass, int64_t first, int64_t last) {
+    tegroup_impl_before before;
+    int64_t begun = 0, w;
+    int32_t g;
+    memset(&before, 0, sizeof before);
+    for (g = 0; g < pass->t->shape.groups; g++) {
+        tegroup_impl_quantize_group group = tegroup_impl_quantize_group_of(pass, g, &before);
+        const int64_t across = pass->spans_cols ? 1 : tegroup_impl_blocks(group.cols, TEGROUP_IMPL_QUANTIZE_TILE),
+                      down = pass->spans_rows ? 1 : tegroup_impl_blocks(group.part_rows, TEGROUP_IMPL_QUANTIZE_TILE);
+        for (group.part = 0; group.part < group.copies[0].grid.parts; group.part++) {
+            for (w = tegroup_impl_max(0, first - begun); w < tegroup_impl_min(across * down, last - begun); w++)
+                pass->work(pass, &group, w / across * TEGROUP_IMPL_QUANTIZE_TILE,
+                           w % across * TEGROUP_IMPL_QUANTIZE_TILE);
+            begun += across * down;
+        }
+        tegroup_impl_pass_group(pass->t, pass->facts, tegroup_impl_sides_of(group.rows, group.cols), &before);
+    }
+    return begun;
+}
+
+/* Each thread takes its share of the works; an element costs some ten steps. */
+static inline void tegroup_impl_quantize_run(const tegroup_impl_quantize_pass *pass, int32_t limit) {
+    const int64_t works = tegroup_impl_quantize_works(pass, 0, 0);
+    const double steps = 10.0 * TEGROUP_IMPL_QUANTIZE_TILE * TEGROUP_IMPL_QUANTIZE_TILE * (double)works;
+    const int32_t shares = tegroup_impl_team(tegroup_impl_threads(limit), steps);
+    int32_t share;
+    TEGROUP_IMPL_OMP(omp parallel for schedule(static) num_threads(shares))
+    for (share = 0; share < shares; share++)
+        (void)tegroup_impl_quantize_works(pass, tegroup_impl_share_begin(works, share, shares),
+                                          tegroup_impl_share_begin(works, share + 1, shares));
+}
+
+/* The activation, or the gradient of one, that makes the values. */
+static inline tegroup_activation_desc tegroup_impl_made_forward(const tegroup_quantize_desc *desc) {
+    tegroup_activation_desc made;
+    memset(&made, 0, sizeof made);
+    made.struct_size = sizeof made;
+    made.space = desc->space;
+    made.activation = desc->activation;
+    made.interleaved = desc->interleaved;
+    made.alpha = desc->alpha;
+    made.limit = desc->limit;
+    made.input.dtype = desc->input.dtype;
+    made.row_scale = desc->row_scale;
+    made.threads = desc->threads;
+    return made;
+}
+static inline tegroup_activation_backward_desc tegroup_impl_made_backward(const tegroup_quantize_desc *desc) {
+    const tegroup_activation_desc forward = tegroup_impl_made_forward(desc);
+    tegroup_activation_backward_desc made;
+    tegroup_impl_activation_backward_of(&forward, &made);
+    made.grad_output.dtype = desc->grad_output.dtype;
+    made.grad_row_scale = desc->grad_row_scale;
+    return made;
+}
+
+/* Where a row of an operand begins, of which `first` is the first element. */
+static inline const void *tegroup_impl_row_from(const tegroup_tensor *t, const tegroup_impl_block *block,
+                                                int64_t first) {
+    return block->base + first * (tegroup_impl_bits(t->dtype) / 8);
+}
+
+/* n gradients of a group's row from column `at`: halves are gates, then ups; interleaved ones are whole pairs. */
+static inline void tegroup_impl_quantize_gradients(const tegroup_quantize_desc *desc, const void *x, const void *dy,
+                                                   float scale, int64_t at, int64_t n, float *to) {
+    const tegroup_activation_backward_desc made = tegroup_impl_made_backward(desc);
+    const int64_t cols = desc->output.shape.cols, width = tegroup_impl_gated(desc->activation) ? cols / 2 : cols;
+    float gate[TEGROUP_IMPL_PIECE], up[TEGROUP_IMPL_PIECE];
+    int64_t j, i, took;
+    if (desc->interleaved) {
+        (void)tegroup_impl_activation_grad_piece_f32(&made, x, dy, scale, width, at / 2, n / 2, 0, gate, up);
+        for (j = 0; j < n; j++) to[j] = j % 2 ? up[j / 2] : gate[j / 2];
+        return;
+    }
+    for (j = 0; j < n; j += took) {
+        const int ups = at + j >= width;
+        const int64_t from = at + j - (ups ? width : 0);
+        took = tegroup_impl_min(n - j, width - from);
+        (void)tegroup_impl_activation_grad_piece_f32(&made, x, dy, scale, width, from, took, 0, gate, up);
+        for (i = 0; i < took; i++) to[j + i] = ups ? up[i] : gate[i];
+    }
+}
+
+/* n values of a group's row from column `at`: those of input, or what is made of them, as they would be stored. */
+static inline void tegroup_impl_quantize_row(const tegroup_quantize_desc *desc, const tegroup_impl_block *in,
+                                             const tegroup_impl_block *dy, int64_t row, int64_t at, int64_t n,
+                                             float *to) {
+    const tegroup_dtype dtype = desc->input.dtype;
+    const int64_t first = tegroup_impl_row_at(&desc->gather_input, in, row);
+    const void *x = first < 0 ? NULL : tegroup_impl_row_from(&desc->input, in, first);
+    int64_t j;
+    if (!x) {
+        for (j = 0; j < n; j++) to[j] = 0;
+        return;
+    }
+    if (desc->activation == TEGROUP_ACTIVATION_UNSET) {
+        tegroup_impl_load_row_f32(dtype, x, at, 1, n, to);
+        return;
+    }
+    if (desc->grad_output.dtype != TEGROUP_DTYPE_UNSET) {
+        tegroup_impl_quantize_gradients(desc, x,
+                                        tegroup_impl_row_from(&desc->grad_output, dy, dy->first + row * dy->ld),
+                                        tegroup_impl_row_scale_f32(&desc->row_scale, in->row0 + row), at, n, to);
+    } else {
+        const tegroup_activation_desc made = tegroup_impl_made_forward(desc);
+        tegroup_impl_activation_piece_f32(&made, x, tegroup_impl_row_scale_f32(&desc->row_scale, in->row0 + row),
+                                          desc->output.shape.cols, at, n, to);
+    }
+    for (j = 0; j < n; j++) to[j] = tegroup_impl_f32_of_code(dtype, tegroup_impl_code_of_f32(dtype, to[j]));
+}
+
+/* A tile of values, as far as its part has them: [row][column]. */
+typedef struct tegroup_impl_quantize_tile {
+    int64_t row, col; /* its first, in the part's rows */
+    int32_t rows, cols;
+    float value[TEGROUP_IMPL_QUANTIZE_TILE * TEGROUP_IMPL_QUANTIZE_TILE];
+} tegroup_impl_quantize_tile;
+
+static inline void tegroup_impl_quantize_load(const tegroup_impl_quantize_pass *pass,
+                                              const tegroup_impl_quantize_group *group, int64_t row, int64_t col,
+                                              tegroup_impl_quantize_tile *tile) {
+    const tegroup_quantize_desc *desc = (const tegroup_quantize_desc *)pass->desc;
+    const tegroup_impl_block in = tegroup_impl_locate(&desc->input, &pass->view, group->g),
+                             dy = tegroup_impl_locate(&desc->grad_output, &pass->view, group->g);
+    int32_t r;
+    tile->row = row;
+    tile->col = col;
+    tile->rows = (int32_t)tegroup_impl_min(TEGROUP_IMPL_QUANTIZE_TILE, group->part_rows - row);
+    tile->cols = (int32_t)tegroup_impl_min(TEGROUP_IMPL_QUANTIZE_TILE, group->cols - col);
+    for (r = 0; r < tile->rows; r++)
+        tegroup_impl_quantize_row(desc, &in, &dy, group->part * group->part_rows + row + r, col, tile->cols,
+                                  tile->value + r * TEGROUP_IMPL_QUANTIZE_TILE);
+}
+
+/* A tile as one copy has it: outer and inner in the place of rows and columns, or the other way round. */
+typedef struct tegroup_impl_quantize_side {
+    int64_t outer0, inner0;
+    int32_t outer, inner, outer_step, inner_step, choice, span; /* choice, span: extents of a block of one amax */
+} tegroup_impl_quantize_side;
+
+static inline tegroup_impl_quantize_side tegroup_impl_quantize_side_of(const tegroup_scaling_facts *facts,
+                                                                       const tegroup_impl_quantize_tile *tile,
+                                                                       int columnwise) {
+    tegroup_impl_quantize_side side;
+    side.outer0 = columnwise ? tile->col : tile->row;
+    side.inner0 = columnwise ? tile->row : tile->col;
+    side.outer = columnwise ? tile->cols : tile->rows;
+    side.inner = columnwise ? tile->rows : tile->cols;
+    side.outer_step = columnwise ? 1 : TEGROUP_IMPL_QUANTIZE_TILE;
+    side.inner_step = columnwise ? TEGROUP_IMPL_QUANTIZE_TILE : 1;
+    side.choice = facts->choice_outer > 0 ? facts->choice_outer : TEGROUP_IMPL_QUANTIZE_TILE;
+    side.span = facts->block_inner > 0 ? facts->block_inner : TEGROUP_IMPL_QUANTIZE_TILE;
+    return side;
+}
+
+/* amax with the values of one block of a tile more. */
+static inline float tegroup_impl_quantize_amax(const tegroup_scale_rule *rule, const tegroup_impl_quantize_side *side,
+                                               const float *value, int32_t o, int32_t i, float amax) {
+    const int32_t outer_end = (int32_t)tegroup_impl_min(side->outer, o + side->choice),
+                  inner_end = (int32_t)tegroup_impl_min(side->inner, i + side->span);
+    int32_t x, y;
+    for (x = o; x < outer_end; x++)
+        for (y = i; y < inner_end; y++)
+            amax = tegroup_impl_amax(rule, amax, value[x * side->outer_step + y * side->inner_step]);
+    return amax;
+}
+
+/* The codes of one block of a tile, and its scale: stored once for each block of rows that it is the scale of. That of
+ * TENSOR is the group's, and stored elsewhere. */
+static inline void tegroup_impl_quantize_block(const tegroup_impl_quantize_pass *pass,
+                                               const tegroup_impl_quantize_group *group, int columnwise,
+                                               const tegroup_impl_quantize_side *side, const float *value, int32_t o,
+                                               int32_t i, float amax) {
+    const tegroup_quantize_desc *desc = (const tegroup_quantize_desc *)pass->desc;
+    const tegroup_impl_copy *copy = &group->copies[columnwise];
+    const tegroup_dtype dtype = desc->output.dtype, scale = tegroup_impl_one_scale(&desc->output, pass->facts);
+    const tegroup_impl_block_scale block =
+        tegroup_impl_scale_block(&desc->rule, dtype, scale, amax, tegroup_impl_group_global(desc, group->g));
+    const int32_t outer_end = (int32_t)tegroup_impl_min(side->outer, o + side->choice),
+                  inner_end = (int32_t)tegroup_impl_min(side->inner, i + side->span);
+    const int64_t row0 = group->part * group->part_rows;
+    int32_t x, y;
+    for (x = o; x < outer_end; x++)
+        for (y = i; y < inner_end; y++) {
+            const int64_t outer = side->outer0 + x, inner = side->inner0 + y;
+            tegroup_impl_store_code(
+                dtype, copy->data,
+                columnwise ? tegroup_impl_element_of(copy, row0 + inner, outer)
+                           : tegroup_impl_element_of(copy, row0 + outer, inner),
+                tegroup_impl_scaled_code(dtype, &block, value[x * side->outer_step + y * side->inner_step]));
+        }
+    for (x = o; x < outer_end && !tegroup_impl_scaled_as_one(pass->facts); x += pass->facts->block_outer)
+        tegroup_impl_store_code(scale, copy->scales,
+                                tegroup_impl_scale_of_block(&copy->grid, group->part,
+                                                            (side->outer0 + x) / copy->grid.block_outer,
+                                                            (side->inner0 + i) / copy->grid.block_inner),
+                                block.bits);
+}
+
+/* Zeros for what pads a part's scales beside a tile's: behind the last blocks, outer and inner. */
+static inline void tegroup_impl_pad_scales(const tegroup_impl_quantize_pass *pass,
+                                           const tegroup_impl_quantize_group *group, int columnwise,
+                                           const tegroup_impl_quantize_side *side) {
+    const tegroup_impl_copy *copy = &group->copies[columnwise];
+    const tegroup_impl_scale_grid *grid = &copy->grid;
+    const int64_t outer_begin = side->outer0 / grid->block_outer, inner_begin = side->inner0 / grid->block_inner;
+    const int64_t outer_end =
+                      tegroup_impl_blocks_end(side->outer0, grid->block_outer, grid->outer_count, grid->outer_extent),
+                  inner_end =
+                      tegroup_impl_blocks_end(side->inner0, grid->block_inner, grid->inner_count, grid->inner_extent);
+    int64_t o, i;
+    for (o = outer_begin; o < outer_end; o++)
+        for (i = o < grid->outer_count ? tegroup_impl_max(inner_begin, grid->inner_count) : inner_begin; i < inner_end;
+             i++)
+            tegroup_impl_store_code(tegroup_impl_one_scale(pass->t, pass->facts), copy->scales,
+                                    tegroup_impl_scale_of_block(grid, group->part, o, i), 0);
+}
+
+/* Zeros for what pads the rows of a transposed copy, beside its last tiles. */
+static inline void tegroup_impl_pad_transposed(const tegroup_impl_quantize_pass *pass,
+                                               const tegroup_impl_quantize_group *group,
+                                               const tegroup_impl_quantize_tile *tile) {
+    const tegroup_impl_copy *copy = &group->copies[TEGROUP_IMPL_COLUMNWISE];
+    int64_t row, col;
+    if (group->part * group->part_rows + tile->row + tile->rows < group->rows) return;
+    for (col = tile->col; col < tile->col + tile->cols; col++)
+        for (row = group->rows; row < copy->at.col_stride; row++)
+            tegroup_impl_store_code(pass->t->dtype, copy->data, tegroup_impl_element_of(copy, row, col), 0);
+}
+
+/* A tile in one copy. amax: of its outer indices, or of TENSOR one; NULL: each block has its own. */
+static inline void tegroup_impl_quantize_encode(const tegroup_impl_quantize_pass *pass,
+                                                const tegroup_impl_quantize_group *group, int columnwise,
+                                                const tegroup_impl_quantize_tile *tile, const float *amax) {
+    const tegroup_quantize_desc *desc = (const tegroup_quantize_desc *)pass->desc;
+    const tegroup_impl_quantize_side side = tegroup_impl_quantize_side_of(pass->facts, tile, columnwise);
+    int32_t o, i;
+    for (o = 0; o < side.outer; o += side.choice)
+        for (i = 0; i < side.inner; i += side.span)
+            tegroup_impl_quantize_block(pass, group, columnwise, &side, tile->value, o, i,
+                                        amax ? amax[o]
+                                             : tegroup_impl_quantize_amax(&desc->rule, &side, tile->value, o, i, 0));
+    tegroup_impl_pad_scales(pass, group, columnwise, &side);
+    if (tegroup_impl_transposed(pass->t, columnwise)) tegroup_impl_pad_transposed(pass, group, tile);
+}
+
+/* Work: a tile in both copies. */
+static inline void tegroup_impl_quantize_work(const tegroup_impl_quantize_pass *pass,
+                                              const tegroup_impl_quantize_group *group, int64_t row, int64_t col) {
+    const tegroup_quantize_desc *desc = (const tegroup_quantize_desc *)pass->desc;
+    const float amax = desc->output.amax ? desc->output.amax[group->g] : 0;
+    tegroup_impl_quantize_tile tile;
+    int copy;
+    tegroup_impl_quantize_load(pass, group, row, col, &tile);
+    for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++)
+        if (group->copies[copy].data)
+            tegroup_impl_quantize_encode(pass, group, copy, &tile,
+                                         tegroup_impl_scaled_as_one(pass->facts) ? &amax : NULL);
+}
+
+/* Work for scaling ROW: all tiles of the rows, or of the columns, whose scales one copy has. */
+static inline void tegroup_impl_quantize_line_work(const tegroup_impl_quantize_pass *pass,
+                                                   const tegroup_impl_quantize_group *group, int64_t row, int64_t col) {
+    const tegroup_quantize_desc *desc = (const tegroup_quantize_desc *)pass->desc;
+    const int columnwise = pass->spans_rows;
+    const int64_t inner = columnwise ? group->part_rows : group->cols;
+    float amax[TEGROUP_IMPL_QUANTIZE_TILE];
+    tegroup_impl_quantize_tile tile;
+    int64_t at;
+    int32_t o, again;
+    for (o = 0; o < TEGROUP_IMPL_QUANTIZE_TILE; o++) amax[o] = 0;
+    for (again = 0; again < 2; again++)
+        for (at = 0; at < inner; at += TEGROUP_IMPL_QUANTIZE_TILE) {
+            tegroup_impl_quantize_side side;
+            tegroup_impl_quantize_load(pass, group, columnwise ? at : row, columnwise ? col : at, &tile);
+            side = tegroup_impl_quantize_side_of(pass->facts, &tile, columnwise);
+            for (o = 0; o < side.outer && !again; o++)
+                amax[o] = tegroup_impl_quantize_amax(&desc->rule, &side, tile.value, o, 0, amax[o]);
+            if (again) tegroup_impl_quantize_encode(pass, group, columnwise, &tile, amax);
+        }
+}
+
+/* Work: the largest magnitude of a tile goes to its group. */
+static inline void tegroup_impl_quantize_amax_work(const tegroup_impl_quantize_pass *pass,
+                                                   const tegroup_impl_quantize_group *group, int64_t row, int64_t col) {
+    const tegroup_quantize_desc *desc = (const tegroup_quantize_desc *)pass->desc;
+    const tegroup_scaling_facts *whole = tegroup_scaling_info(TEGROUP_SCALING_TENSOR);
+    tegroup_impl_quantize_tile tile;
+    tegroup_impl_quantize_side side;
+    float amax;
+    tegroup_impl_quantize_load(pass, group, row, col, &tile);
+    side = tegroup_impl_quantize_side_of(whole, &tile, 0);
+    amax = tegroup_impl_quantize_amax(&desc->rule, &side, tile.value, 0, 0, 0);
+    TEGROUP_IMPL_OMP(omp critical(tegroup_impl_quantize_amax))
+    {
+        float *const of[TEGROUP_IMPL_COPIES] = {desc->output.amax, desc->output.columnwise_amax};
+        int copy;
+        for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++)
+            if (of[copy]) of[copy][group->g] = tegroup_impl_amax(&desc->rule, of[copy][group->g], amax);
+    }
+}
+
+/* Work: the gradient of a row's scale, for the rows of a tile and all columns. */
+static inline void tegroup_impl_quantize_sum_work(const tegroup_impl_quantize_pass *pass,
+                                                  const tegroup_impl_quantize_group *group, int64_t row, int64_t col) {
+    const tegroup_quantize_desc *desc = (const tegroup_quantize_desc *)pass->desc;
+    const tegroup_activation_backward_desc made = tegroup_impl_made_backward(desc);
+    const tegroup_impl_block in = tegroup_impl_locate(&desc->input, &pass->view, group->g),
+                             dy = tegroup_impl_locate(&desc->grad_output, &pass->view, group->g);
+    float gate[TEGROUP_IMPL_PIECE], up[TEGROUP_IMPL_PIECE];
+    int64_t r, at;
+    (void)col;
+    for (r = row; r < tegroup_impl_min(row + TEGROUP_IMPL_QUANTIZE_TILE, group->part_rows); r++) {
+        const int64_t i = group->part * group->part_rows + r;
+        const void *x = tegroup_impl_row_from(&desc->input, &in, in.first + i * in.ld),
+                   *grad = tegroup_impl_row_from(&desc->grad_output, &dy, dy.first + i * dy.ld);
+        const float scale = tegroup_impl_row_scale_f32(&desc->row_scale, in.row0 + i);
+        float sum = 0;
+        for (at = 0; at < dy.cols; at += TEGROUP_IMPL_PIECE)
+            sum = tegroup_impl_activation_grad_piece_f32(
+                &made, x, grad, scale, dy.cols, at, tegroup_impl_min(TEGROUP_IMPL_PIECE, dy.cols - at), sum, gate, up);
+        tegroup_impl_store_f32(desc->grad_row_scale.dtype, tegroup_impl_matrix_row(&desc->grad_row_scale, in.row0 + i),
+                               0, sum);
+    }
+}
+
+/* What is one number a group: amax of both copies begins as 0, or the scales are made of it. */
+static inline void tegroup_impl_quantize_groups(const tegroup_impl_quantize_pass *pass, int made) {
+    const tegroup_quantize_desc *desc = (const tegroup_quantize_desc *)pass->desc;
+    tegroup_impl_before before;
+    int32_t g;
+    memset(&before, 0, sizeof before);
+    for (g = 0; g < pass->t->shape.groups; g++) {
+        const tegroup_impl_quantize_group group = tegroup_impl_quantize_group_of(pass, g, &before);
+        if (made) tegroup_impl_store_group(desc, pass->facts, group.copies, g);
+        if (!made && desc->output.amax) desc->output.amax[g] = 0;
+        if (!made && desc->output.columnwise_amax) desc->output.columnwise_amax[g] = 0;
+        tegroup_impl_pass_group(pass->t, pass->facts, tegroup_impl_sides_of(group.rows, group.cols), &before);
+    }
+}
+
+static inline tegroup_impl_quantize_pass tegroup_impl_quantize_pass_of(const tegroup_tensor *t, const void *desc) {
+    tegroup_impl_quantize_pass pass;
+    memset(&pass, 0, sizeof pass);
+    pass.t = t;
+    pass.facts = tegroup_scaling_info(t->scaling);
+    pass.view = tegroup_snapshot_read(tegroup_impl_ragged(&t->shape) ? t->shape.snapshot : NULL);
+    pass.desc = desc;
+    return pass;
+}
+
+TEGROUP_API tegroup_status tegroup_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
+                                            tegroup_error *error) {
+    tegroup_quantize_desc taken;
+    tegroup_impl_quantize_pass pass;
+    int columnwise;
+    (void)stream;
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_quantize(desc, error));
+#if TEGROUP_IMPL_FP8_KERNELS
+    if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_quantize(desc, stream, error);
+#endif
+    pass = tegroup_impl_quantize_pass_of(&desc->output, desc);
+    tegroup_impl_quantize_groups(&pass, 0);
+    pass.work = tegroup_impl_quantize_amax_work;
+    if (desc->output.amax || desc->output.columnwise_amax) tegroup_impl_quantize_run(&pass, desc->threads);
+    tegroup_impl_quantize_groups(&pass, 1);
+    pass.work = tegroup_impl_quantize_work;
+    if (pass.facts->block_inner > 0 || tegroup_impl_scaled_as_one(pass.facts))
+        tegroup_impl_quantize_run(&pass, desc->threads);
+    else
+        for (columnwise = 0; columnwise < TEGROUP_IMPL_COPIES; columnwise++) {
+            pass.work = tegroup_impl_quantize_line_work;
+            pass.spans_cols = !columnwise;
+            pass.spans_rows = columnwise;
+            if (tegroup_impl_has_copy(&desc->output, columnwise)) tegroup_impl_quantize_run(&pass, desc->threads);
+        }
+    pass.work = tegroup_impl_quantize_sum_work;
+    pass.spans_cols = 1;
+    pass.spans_rows = 0;
+    if (desc->grad_row_scale.dtype != TEGROUP_DTYPE_UNSET) tegroup_impl_quantize_run(&pass, desc->threads);
+    return TEGROUP_OK;
+}
+
+/* One value of a copy, exactly; a NaN is the one that a GPU's arithmetic gives. global: the group's global scale. */
+TEGROUP_IMPL_HD double tegroup_impl_dequantized(const tegroup_tensor *t, tegroup_dtype scale_dtype,
+                                                const tegroup_impl_copy *copy, float global, int64_t row, int64_t col) {
+    const int columnwise = copy->grid.columnwise;
+    const int64_t scale = tegroup_impl_scale_at(&copy->grid, columnwise ? col : row, columnwise ? row : col);
+    const double value = tegroup_impl_load_f64(t->dtype, copy->data, tegroup_impl_element_of(copy, row, col))
+                         * tegroup_impl_load_f64(scale_dtype, copy->scales, scale) * tegroup_impl_f64_of_f32(global);
+    const float nan = tegroup_impl_f32_of_bits(0x7fffffffu);
+    return tegroup_impl_is_nan(tegroup_impl_f32_odd_of_f64(value)) ? tegroup_impl_f64_of_f32(nan) : value;
+}
+
+/* Work: the rows of a tile, and all columns. */
+static inline void tegroup_impl_dequantize_work(const tegroup_impl_quantize_pass *pass,
+                                                const tegroup_impl_quantize_group *group, int64_t row, int64_t col) {
+    const tegroup_dequantize_desc *desc = (const tegroup_dequantize_desc *)pass->desc;
+    const tegroup_impl_block out = tegroup_impl_locate(&desc->output, &pass->view, group->g);
+    const tegroup_dtype scale = tegroup_impl_one_scale(pass->t, pass->facts);
+    const float global = pass->t->global_scale_inv ? pass->t->global_scale_inv[group->g] : 1.0f;
+    double x[TEGROUP_IMPL_PIECE];
+    int64_t r, at, j;
+    for (r = row; r < tegroup_impl_min(row + TEGROUP_IMPL_QUANTIZE_TILE, group->part_rows); r++)
+        for (at = col; at < group->cols; at += TEGROUP_IMPL_PIECE) {
+            const int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, group->cols - at),
+                          i = group->part * group->part_rows + r;
+            for (j = 0; j < n; j++)
+                x[j] = tegroup_impl_dequantized(pass->t, scale, &group->copies[desc->columnwise], global, i, at + j);
+            tegroup_impl_store_row_f64(desc->output.dtype, out.base, out.first + i * out.ld + at, 1, n, x);
+        }
+}
+
+TEGROUP_API tegroup_status tegroup_dequantize(const tegroup_dequantize_desc *desc, struct CUstream_st *stream,
+                                              tegroup_error *error) {
+    tegroup_dequantize_desc taken;
+    tegroup_impl_quantize_pass pass;
+    (void)stream;
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_dequantize(desc, error));
+#if TEGROUP_IMPL_FP8_KERNELS
+    if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_dequantize(desc, stream, error);
+#endif
+    pass = tegroup_impl_quantize_pass_of(&desc->input, desc);
+    pass.work = tegroup_impl_dequantize_work;
+    pass.spans_cols = 1;
+    tegroup_impl_quantize_run(&pass, desc->threads);
+    return TEGROUP_OK;
+}

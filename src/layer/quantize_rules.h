@@ -1,0 +1,392 @@
+/* ---- Quantise and dequantise: rules ---- */
+
+#pragma once
+#include "base/version.h"
+#include "base/status_types.h"
+#include "formats/dtype_types.h"
+#include "formats/scaling_types.h"
+#include "core/tensor_types.h"
+#include "core/snapshot_types.h"
+#include "core/gemm_types.h"
+#include "core/activation_types.h"
+#include "layer/quantize_types.h"
+#include "base/build.h"
+#include "base/arithmetic.h"
+#include "base/rules.h"
+#include "base/threads.h"
+#include "formats/dtype.h"
+#include "formats/scale_rule.h"
+#include "formats/scale_layout.h"
+#include "core/layout.h"
+#include "core/tensor.h"
+#include "core/scale_grid.h"
+#include "core/checks.h"
+#include "core/apart.h"
+#include "core/problem.h"
+#include "core/activation_formulas.h"
+#include "layer/activation.h"
+
+/* Copies of a quantised tensor, as arrays of them go. */
+enum { TEGROUP_IMPL_ROWWISE, TEGROUP_IMPL_COLUMNWISE, TEGROUP_IMPL_COPIES };
+
+/* Where a copy is: its elements and scales, or the lists of them. */
+typedef struct tegroup_impl_copy_memory {
+    void *data, *scales;
+    void *const *pointers, *const *scale_pointers;
+} tegroup_impl_copy_memory;
+
+TEGROUP_IMPL_HD tegroup_impl_copy_memory tegroup_impl_memory_of(const tegroup_tensor *t, int columnwise) {
+    tegroup_impl_copy_memory memory;
+    memory.data = columnwise ? t->columnwise_data : t->data;
+    memory.scales = columnwise ? t->columnwise_scale_inv : t->scale_inv;
+    memory.pointers = columnwise ? t->columnwise_pointers : t->pointers;
+    memory.scale_pointers = columnwise ? t->columnwise_scale_pointers : t->scale_pointers;
+    return memory;
+}
+
+TEGROUP_IMPL_HD int tegroup_impl_has_copy(const tegroup_tensor *t, int columnwise) {
+    const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(t, columnwise);
+    return memory.data || memory.scales || memory.pointers || memory.scale_pointers;
+}
+
+/* The type of a scale by itself: of I32, which holds four, F8E8M0. */
+TEGROUP_IMPL_HD tegroup_dtype tegroup_impl_one_scale(const tegroup_tensor *t, const tegroup_scaling_facts *facts) {
+    const tegroup_dtype dtype = tegroup_impl_scale_dtype(t, facts);
+    return dtype == TEGROUP_DTYPE_I32 ? TEGROUP_DTYPE_F8E8M0 : dtype;
+}
+
+/* What errors call a copy's memory. */
+typedef struct tegroup_impl_copy_name {
+    const char *data, *pointers, *scales, *scale_pointers, *apart, *scales_apart;
+} tegroup_impl_copy_name;
+
+#define TEGROUP_IMPL_COPY_NAME(data, pointers, scales, scale_pointers)                                                 \
+    { data, pointers, scales, scale_pointers, "must not overlap " data, "must not overlap " scales }
+#define TEGROUP_IMPL_COPY_NAMES(name)                                                                                  \
+    {                                                                                                                  \
+        TEGROUP_IMPL_COPY_NAME(name ".data", name ".pointers", name ".scale_inv", name ".scale_pointers"),             \
+            TEGROUP_IMPL_COPY_NAME(name ".columnwise_data", name ".columnwise_pointers", name ".columnwise_scale_inv", \
+                                   name ".columnwise_scale_pointers")                                                  \
+    }
+
+/* One address, or a list of them: there where something is behind it. */
+static inline tegroup_status tegroup_impl_check_there(const void *address, int64_t bytes, size_t alignment,
+                                                      const char *field, tegroup_error *error) {
+    TEGROUP_IMPL_RULE(bytes == 0 || address != NULL, ERROR_NULL_ARGUMENT, field, "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(address, alignment), ERROR_ALIGNMENT, field,
+                      "must be aligned to its element", alignment, (uintptr_t)address % alignment);
+    return TEGROUP_OK;
+}
+
+/* A list in host memory has an address for each group that uses it: one with elements, and, for a scale of all of a
+ * group (`always`), every one. */
+static inline tegroup_status tegroup_impl_check_each(const tegroup_tensor *t, void *const *list, int always,
+                                                     const char *field, tegroup_error *error) {
+    const tegroup_snapshot_view view = tegroup_snapshot_read(tegroup_impl_ragged(&t->shape) ? t->shape.snapshot : NULL);
+    int32_t g;
+    if (t->pointers_space != TEGROUP_SPACE_HOST) return TEGROUP_OK;
+    for (g = 0; g < t->shape.groups; g++) {
+        const tegroup_impl_sides sides = tegroup_impl_group_sides(t, &view, g);
+        TEGROUP_IMPL_RULE(list[g] != NULL || (!always && (sides.rows == 0 || sides.cols == 0)), ERROR_NULL_ARGUMENT,
+                          field, "must hold no NULL for a group that is worked on; got the group's index", -1, g);
+    }
+    return TEGROUP_OK;
+}
+
+/* The memory of one copy: buffers or lists, not both, and scales just when there are elements. */
+static inline tegroup_status tegroup_impl_check_copy(const tegroup_tensor *t, int columnwise,
+                                                     const tegroup_impl_copy_name *name, const char *space_field,
+                                                     tegroup_error *error) {
+    const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(t, columnwise);
+    const int64_t entries = (int64_t)sizeof(void *) * t->shape.groups;
+    const size_t element = tegroup_impl_element(t->dtype),
+                 scale = (size_t)tegroup_impl_bits(tegroup_impl_scale_dtype(t, tegroup_scaling_info(t->scaling))) / 8;
+    if (tegroup_impl_listed(t)) {
+        TEGROUP_IMPL_RULE(!memory.data, ERROR_COMBINATION, name->data, "does not go with pointers_space", 0, 1);
+        TEGROUP_IMPL_RULE(!memory.scales, ERROR_COMBINATION, name->scales, "does not go with pointers_space", 0, 1);
+        TEGROUP_IMPL_TRY(tegroup_impl_check_there(memory.pointers, entries, sizeof(void *), name->pointers, error));
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_check_there(memory.scale_pointers, entries, sizeof(void *), name->scale_pointers, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_check_each(t, memory.pointers, 0, name->pointers, error));
+        return tegroup_impl_check_each(t, memory.scale_pointers,
+                                       tegroup_impl_scaled_as_one(tegroup_scaling_info(t->scaling)),
+                                       name->scale_pointers, error);
+    }
+    TEGROUP_IMPL_RULE(!memory.pointers && !memory.scale_pointers, ERROR_UNSET, space_field,
+                      "must be set with lists of addresses", TEGROUP_SPACE_HOST, 0);
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_there(memory.data, tegroup_impl_copy_bytes(t, columnwise), element, name->data, error));
+    return tegroup_impl_check_there(memory.scales, tegroup_impl_scale_bytes(t, columnwise), scale, name->scales, error);
+}
+
+/* A quantised tensor and the plain one beside it: of one shape, by one snapshot, but for what a buffer holds, and
+ * `cols` columns. */
+static inline tegroup_status tegroup_impl_check_beside(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                       const tegroup_tensor *plain, const tegroup_impl_name *plain_name,
+                                                       int64_t cols, const char *cols_rule, tegroup_error *error) {
+    static const uint32_t dtypes = 1u << TEGROUP_DTYPE_F32 | 1u << TEGROUP_DTYPE_F16 | 1u << TEGROUP_DTYPE_BF16;
+    const tegroup_shape *shape = &plain->shape;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(plain, plain_name, error));
+    TEGROUP_IMPL_RULE_AS(DTYPES, dtypes >> plain->dtype & 1u, ERROR_DTYPE,
+                         plain_name->members[TEGROUP_IMPL_MEMBER_DTYPE], "must be one that is quantised", dtypes,
+                         plain->dtype);
+    TEGROUP_IMPL_RULE(shape->groups == t->shape.groups, ERROR_SHAPE, plain_name->members[TEGROUP_IMPL_MEMBER_GROUPS],
+                      name->groups, t->shape.groups, shape->groups);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_pair(plain, plain_name, t, name, error));
+    TEGROUP_IMPL_RULE(shape->cols == cols, ERROR_SHAPE, plain_name->members[TEGROUP_IMPL_MEMBER_COLS], cols_rule, cols,
+                      shape->cols);
+    TEGROUP_IMPL_RULE(shape->snapshot == t->shape.snapshot, ERROR_COMBINATION,
+                      plain_name->members[TEGROUP_IMPL_MEMBER_SNAPSHOT],
+                      "must be that of the quantised tensor: one routing", 1, 0);
+    TEGROUP_IMPL_RULE(tegroup_impl_irregular(shape) == tegroup_impl_irregular(&t->shape), ERROR_COMBINATION,
+                      plain_name->members[TEGROUP_IMPL_MEMBER_COL_SIZES],
+                      "and elements must be set just when the quantised tensor's are",
+                      tegroup_impl_irregular(&t->shape), tegroup_impl_irregular(shape));
+    return TEGROUP_OK;
+}
+
+/* A plain tensor's elements. */
+static inline tegroup_status tegroup_impl_check_plain(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                      tegroup_error *error) {
+    TEGROUP_IMPL_TRY(tegroup_impl_check_data(t, name, error));
+    return tegroup_impl_check_each(t, t->pointers, 0, TEGROUP_IMPL_PATH(POINTERS), error);
+}
+
+/* Sizes and lists lie where the data do; and of a snapshot in host memory, what its groups say. */
+static inline tegroup_status tegroup_impl_check_spaces(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                       tegroup_space space, tegroup_error *error) {
+    tegroup_snapshot_view view;
+    int64_t total = 0;
+    int32_t g;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_sizes_space(&t->shape, space, TEGROUP_IMPL_PATH(SIZES_SPACE), error));
+    TEGROUP_IMPL_RULE(!tegroup_impl_listed(t) || t->pointers_space == space, ERROR_UNSUPPORTED,
+                      TEGROUP_IMPL_PATH(POINTERS_SPACE), "must equal space: the list is read where the data are", space,
+                      t->pointers_space);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot_address(t, name, error));
+    if (!tegroup_impl_ragged(&t->shape) || space != TEGROUP_SPACE_HOST) return TEGROUP_OK;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_prepared(t, name, TEGROUP_CHECK_DEEP, error));
+    view = tegroup_snapshot_read(t->shape.snapshot);
+    for (g = 0; g < t->shape.groups; g++) total += tegroup_impl_max(0, view.rows[g]);
+    TEGROUP_IMPL_RULE(total <= t->shape.rows, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
+                      "must have shape.rows rows or fewer in all", t->shape.rows, total);
+    return TEGROUP_OK;
+}
+
+/* A tensor's copies as buffers: elements, scales, and where they are lists, the entries. */
+static inline int32_t tegroup_impl_copy_buffers(const tegroup_tensor *t, int columnwise,
+                                                const tegroup_impl_copy_name *name, int writes,
+                                                tegroup_impl_buffer *buffers) {
+    const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(t, columnwise);
+    const int64_t entries = (int64_t)sizeof(void *) * t->shape.groups;
+    if (tegroup_impl_listed(t)) {
+        buffers[0] = tegroup_impl_buffer_of(memory.pointers, entries, name->pointers, name->apart, 0);
+        buffers[1] =
+            tegroup_impl_buffer_of(memory.scale_pointers, entries, name->scale_pointers, name->scales_apart, 0);
+    } else {
+        buffers[0] = tegroup_impl_buffer_of(memory.data, tegroup_impl_copy_bytes(t, columnwise), name->data,
+                                            name->apart, writes);
+        buffers[1] = tegroup_impl_buffer_of(memory.scales, tegroup_impl_scale_bytes(t, columnwise), name->scales,
+                                            name->scales_apart, writes);
+    }
+    return 2;
+}
+
+/* Rows of a tensor's buffer, as matrices beside it number them. */
+static inline int64_t tegroup_impl_numbered_rows(const tegroup_shape *shape) {
+    return tegroup_impl_ragged(shape) ? shape->rows : tegroup_impl_mul(shape->rows, shape->groups);
+}
+
+/* What makes the values that are quantised: nothing, an index, an activation, its gradient. */
+static inline tegroup_status tegroup_impl_check_made(const tegroup_quantize_desc *desc, const tegroup_impl_name *input,
+                                                     tegroup_error *error) {
+    static const tegroup_impl_name grad_output = TEGROUP_IMPL_NAME("grad_output");
+    static const char *const row_scale[5] = TEGROUP_IMPL_MATRIX_PATHS("row_scale"), *const grad_row_scale[5] =
+                                                                                        TEGROUP_IMPL_MATRIX_PATHS(
+                                                                                            "grad_row_scale");
+    static const tegroup_impl_name output = TEGROUP_IMPL_NAME("output");
+    const tegroup_tensor *dy = &desc->grad_output;
+    const int gradient = dy->dtype != TEGROUP_DTYPE_UNSET, gated = tegroup_impl_gated(desc->activation);
+    const int64_t rows = tegroup_impl_numbered_rows(&desc->output.shape);
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_gather(&desc->gather_input, &desc->input, input, TEGROUP_IMPL_A, TEGROUP_OP_FORWARD, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_index(&desc->gather_input, &desc->input, input, error));
+    if (desc->activation == TEGROUP_ACTIVATION_UNSET) {
+        TEGROUP_IMPL_RULE(!gradient, ERROR_UNSET, "activation", "must be set with grad_output",
+                          TEGROUP_ACTIVATION_SWIGLU, 0);
+        TEGROUP_IMPL_RULE(desc->row_scale.dtype == TEGROUP_DTYPE_UNSET, ERROR_UNSET, "activation",
+                          "must be set with row_scale", TEGROUP_ACTIVATION_IDENTITY, 0);
+        TEGROUP_IMPL_RULE(!desc->interleaved, ERROR_COMBINATION, "interleaved", "needs activation", 0,
+                          desc->interleaved);
+        TEGROUP_IMPL_RULE(desc->alpha == 0, ERROR_COMBINATION, "alpha", "needs activation", 0, 1);
+        TEGROUP_IMPL_RULE(desc->limit == 0, ERROR_COMBINATION, "limit", "needs activation", 0, 1);
+    } else {
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_check_activation_kind(desc->activation, desc->interleaved, desc->alpha, desc->limit, error));
+        TEGROUP_IMPL_RULE(!tegroup_impl_irregular(&desc->output.shape), ERROR_COMBINATION, "activation",
+                          "does not go with col_sizes or elements", TEGROUP_ACTIVATION_UNSET, desc->activation);
+        TEGROUP_IMPL_RULE(!gradient || !gated || desc->output.shape.cols % 2 == 0, ERROR_SHAPE, "output.shape.cols",
+                          "must be even: gates and ups", 0, desc->output.shape.cols);
+    }
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->row_scale, row_scale, rows, 1, TEGROUP_IMPL_REALS, error));
+    TEGROUP_IMPL_RULE(desc->row_scale.dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_listed(&desc->output),
+                      ERROR_COMBINATION, "row_scale.dtype",
+                      "does not go with lists: their rows have no common numbering", 0, desc->row_scale.dtype);
+    TEGROUP_IMPL_RULE(desc->gather_input.rows == 0 || desc->activation == TEGROUP_ACTIVATION_UNSET, ERROR_COMBINATION,
+                      "gather_input.rows", "does not go with activation", 0, desc->gather_input.rows);
+    TEGROUP_IMPL_RULE(desc->grad_row_scale.dtype == TEGROUP_DTYPE_UNSET || gradient, ERROR_COMBINATION,
+                      "grad_row_scale.dtype", "needs grad_output", 0, desc->grad_row_scale.dtype);
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_optional(&desc->grad_row_scale, grad_row_scale, rows, 1, TEGROUP_IMPL_REALS, error));
+    if (!gradient) return tegroup_impl_check_absent(dy, &grad_output, desc->input.dtype, error);
+    TEGROUP_IMPL_RULE(desc->grad_row_scale.dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_listed(&desc->output),
+                      ERROR_COMBINATION, "grad_row_scale.dtype",
+                      "does not go with lists: their rows have no common numbering", 0, desc->grad_row_scale.dtype);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_beside(&desc->output, &output, dy, &grad_output,
+                                               gated ? desc->output.shape.cols / 2 : desc->output.shape.cols,
+                                               "must be those of the activation's output", error));
+    TEGROUP_IMPL_RULE_AS(DTYPE, dy->dtype == desc->input.dtype, ERROR_DTYPE, "grad_output.dtype",
+                         "must equal input.dtype", desc->input.dtype, dy->dtype);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_spaces(dy, &grad_output, desc->space, error));
+    return tegroup_impl_check_plain(dy, &grad_output, error);
+}
+
+/* One amax for all of a group, which the scales wait for. */
+TEGROUP_IMPL_HD int tegroup_impl_waits_for_amax(const tegroup_quantize_desc *desc, const tegroup_scaling_facts *facts) {
+    return (tegroup_impl_scaled_as_one(facts) && desc->rule.method != TEGROUP_SCALE_GIVEN)
+           || desc->output.global_scale_inv != NULL;
+}
+
+/* The rule, and what is one number a group. */
+static inline tegroup_status tegroup_impl_check_group_numbers(const tegroup_quantize_desc *desc, tegroup_error *error) {
+    const tegroup_tensor *t = &desc->output;
+    const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
+    const int64_t bytes = (int64_t)sizeof(float) * t->shape.groups;
+    const int given = desc->rule.method == TEGROUP_SCALE_GIVEN;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_scale_rule(&desc->rule, t->dtype, "output.dtype",
+                                                   tegroup_impl_one_scale(t, facts), "output.scale_dtype", error));
+    TEGROUP_IMPL_RULE(!given || tegroup_impl_scaled_as_one(facts), ERROR_COMBINATION, "rule.method",
+                      "GIVEN needs scaling TENSOR", TEGROUP_SCALING_TENSOR, t->scaling);
+    TEGROUP_IMPL_RULE(!given || !desc->rule.special_is_one, ERROR_COMBINATION, "rule.special_is_one",
+                      "must be 0 with GIVEN: no amax counts", 0, 1);
+    TEGROUP_IMPL_RULE(t->scale_parts <= 1 || !tegroup_impl_scaled_as_one(facts), ERROR_UNSUPPORTED,
+                      "output.scale_parts", "must be at most 1 with TENSOR: amax has one number a group", 1,
+                      t->scale_parts);
+    TEGROUP_IMPL_RULE(
+        tegroup_impl_bits(t->dtype) >= 8 || t->scale_parts <= 1 || t->columnwise_order == TEGROUP_COLUMNWISE_AS_DATA
+            || t->shape.rows / t->scale_parts % 2 == 0,
+        ERROR_UNSUPPORTED, "output.scale_parts",
+        "must be of an even number of rows where F4E2M1 is transposed: two rows share a byte", 0, t->scale_parts);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_there(t->amax, tegroup_impl_waits_for_amax(desc, facts) ? bytes : 0,
+                                              sizeof(float), "output.amax", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_there(t->columnwise_amax, 0, sizeof(float), "output.columnwise_amax", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_there(t->global_scale_inv, 0, sizeof(float), "output.global_scale_inv", error));
+    return tegroup_impl_check_there(t->scale, given ? bytes : 0, sizeof(float), "output.scale", error);
+}
+
+/* What the call writes lies apart from all that it touches. */
+static inline tegroup_status tegroup_impl_check_quantize_apart(const tegroup_quantize_desc *desc,
+                                                               const tegroup_impl_name *input,
+                                                               const tegroup_impl_copy_name *names,
+                                                               tegroup_error *error) {
+    static const tegroup_impl_name grad_output = TEGROUP_IMPL_NAME("grad_output");
+    const tegroup_tensor *t = &desc->output, stored = tegroup_impl_stored(&desc->input, &desc->gather_input);
+    const int64_t bytes = (int64_t)sizeof(float) * t->shape.groups;
+    const tegroup_impl_buffer index = tegroup_impl_buffer_of(
+        desc->gather_input.slot_of_row, desc->gather_input.rows > 0 ? tegroup_impl_mul(8, desc->input.shape.rows) : 0,
+        NULL, "must not overlap gather_input.slot_of_row", 0);
+    tegroup_impl_buffer buffers[14];
+    int32_t count = 0;
+    count += tegroup_impl_copy_buffers(t, 0, &names[0], 1, buffers + count);
+    count += tegroup_impl_copy_buffers(t, 1, &names[1], 1, buffers + count);
+    buffers[count++] = tegroup_impl_buffer_of(t->amax, bytes, "output.amax", "must not overlap output.amax", 1);
+    buffers[count++] = tegroup_impl_buffer_of(t->columnwise_amax, bytes, "output.columnwise_amax",
+                                              "must not overlap output.columnwise_amax", 1);
+    buffers[count++] = tegroup_impl_buffer_of(t->global_scale_inv, bytes, "output.global_scale_inv",
+                                              "must not overlap output.global_scale_inv", 1);
+    buffers[count++] =
+        tegroup_impl_matrix_buffer(&desc->grad_row_scale, "grad_row_scale.data", "must not overlap grad_row_scale", 1);
+    buffers[count++] = tegroup_impl_buffer_of(t->scale, bytes, NULL, "must not overlap output.scale", 0);
+    buffers[count++] = tegroup_impl_tensor_buffer(&stored, input, 0);
+    buffers[count++] = index;
+    buffers[count++] = tegroup_impl_tensor_buffer(&desc->grad_output, &grad_output, 0);
+    buffers[count++] = tegroup_impl_matrix_buffer(&desc->row_scale, NULL, "must not overlap row_scale", 0);
+    buffers[count++] = tegroup_impl_snapshot_buffer(t);
+    return tegroup_impl_check_apart(buffers, count, TEGROUP_CHECK_HOST, NULL, error);
+}
+
+/* A tensor that is quantised. */
+static inline tegroup_status tegroup_impl_check_quantised(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                          tegroup_error *error) {
+    TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(t, name, error));
+    TEGROUP_IMPL_RULE_AS(SCALINGS, t->scaling != TEGROUP_SCALING_NONE, ERROR_UNSET, TEGROUP_IMPL_PATH(SCALING),
+                         "must be set", (1u << TEGROUP_SCALING_COUNT) - 2, 0);
+    return TEGROUP_OK;
+}
+
+/* Everything that tegroup_quantize checks before it starts. */
+static inline tegroup_status tegroup_impl_check_quantize(const tegroup_quantize_desc *desc, tegroup_error *error) {
+    static const tegroup_impl_name input = TEGROUP_IMPL_NAME("input"), output = TEGROUP_IMPL_NAME("output");
+    static const tegroup_impl_copy_name names[TEGROUP_IMPL_COPIES] = TEGROUP_IMPL_COPY_NAMES("output");
+    const tegroup_tensor *t = &desc->output;
+    const int doubled = desc->activation != TEGROUP_ACTIVATION_UNSET && tegroup_impl_gated(desc->activation)
+                        && desc->grad_output.dtype == TEGROUP_DTYPE_UNSET;
+    tegroup_tensor stored;
+    int copy;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_quantised(t, &output, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_beside(t, &output, &desc->input, &input, tegroup_impl_mul(t->shape.cols, doubled ? 2 : 1),
+                                  doubled ? "must be twice output.shape.cols: gates and ups" : output.cols, error));
+    TEGROUP_IMPL_RULE_AS(SCALING, desc->input.scaling == TEGROUP_SCALING_NONE, ERROR_VALUE, "input.scaling",
+                         "must be unset", TEGROUP_SCALING_NONE, desc->input.scaling);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_group_numbers(desc, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_spaces(t, &output, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_spaces(&desc->input, &input, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_made(desc, &input, error));
+    stored = tegroup_impl_stored(&desc->input, &desc->gather_input);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_plain(&stored, &input, error));
+    for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++)
+        if (tegroup_impl_has_copy(t, copy)
+            || (copy == TEGROUP_IMPL_ROWWISE && !tegroup_impl_has_copy(t, TEGROUP_IMPL_COLUMNWISE)))
+            TEGROUP_IMPL_TRY(tegroup_impl_check_copy(t, copy, &names[copy],
+                                                     output.members[TEGROUP_IMPL_MEMBER_POINTERS_SPACE], error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_quantize_apart(desc, &input, names, error));
+    TEGROUP_IMPL_RULE(desc->space != TEGROUP_SPACE_DEVICE || desc->activation == TEGROUP_ACTIVATION_UNSET
+                          || (TEGROUP_IMPL_ACTIVATION_KERNELS
+                              && (TEGROUP_IMPL_BACKWARD_KERNELS || desc->grad_output.dtype == TEGROUP_DTYPE_UNSET)),
+                      ERROR_NOT_BUILT, "activation", "must be unset: this build has no such kernels",
+                      TEGROUP_ACTIVATION_UNSET, desc->activation);
+    return tegroup_impl_check_built(TEGROUP_IMPL_FP8_KERNELS, desc->space, error);
+}
+
+/* Everything that tegroup_dequantize checks before it starts. */
+static inline tegroup_status tegroup_impl_check_dequantize(const tegroup_dequantize_desc *desc, tegroup_error *error) {
+    static const tegroup_impl_name input = TEGROUP_IMPL_NAME("input"), output = TEGROUP_IMPL_NAME("output");
+    static const tegroup_impl_copy_name names[TEGROUP_IMPL_COPIES] = TEGROUP_IMPL_COPY_NAMES("input");
+    const tegroup_tensor *t = &desc->input;
+    const int64_t bytes = (int64_t)sizeof(float) * t->shape.groups;
+    tegroup_impl_buffer buffers[5];
+    int32_t count = 0;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
+    TEGROUP_IMPL_RULE(desc->columnwise == 0 || desc->columnwise == 1, ERROR_VALUE, "columnwise", "must be 0 or 1", 1,
+                      desc->columnwise);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_quantised(t, &input, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_beside(t, &input, &desc->output, &output, t->shape.cols, input.cols, error));
+    TEGROUP_IMPL_RULE_AS(SCALING, desc->output.scaling == TEGROUP_SCALING_NONE, ERROR_VALUE, "output.scaling",
+                         "must be unset", TEGROUP_SCALING_NONE, desc->output.scaling);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_spaces(t, &input, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_spaces(&desc->output, &output, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_copy(t, desc->columnwise, &names[desc->columnwise],
+                                             input.members[TEGROUP_IMPL_MEMBER_POINTERS_SPACE], error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_there(t->global_scale_inv, 0, sizeof(float), "input.global_scale_inv", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_plain(&desc->output, &output, error));
+    buffers[count++] = tegroup_impl_tensor_buffer(&desc->output, &output, 1);
+    count += tegroup_impl_copy_buffers(t, desc->columnwise, &names[desc->columnwise], 0, buffers + count);
+    buffers[count++] =
+        tegroup_impl_buffer_of(t->global_scale_inv, bytes, NULL, "must not overlap input.global_scale_inv", 0);
+    buffers[count++] = tegroup_impl_snapshot_buffer(t);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, count, TEGROUP_CHECK_HOST, NULL, error));
+    return tegroup_impl_check_built(TEGROUP_IMPL_FP8_KERNELS, desc->space, error);
+}
