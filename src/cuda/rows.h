@@ -84,25 +84,20 @@ template <int DTYPE> struct tegroup_impl_vectors {
     }
 };
 
-/* Loads and stores one element of a floating-point type. These functions are not inlined: their callers are slow in any
- * case, and stay small this way. The types are four, and the compiler is told: when these functions had the types of 8
- * and 4 bits, too, an activation's kernel that called one where its warp had diverged read from an address whose low
- * word was lost (nvcc 13.0, H100; why was not found). */
+/* Loads and stores one element of F64, F32, F16 or BF16. These functions are not inlined: their callers are slow in any
+ * case, and stay small this way. They must not have other types: when they did, an activation's kernel that called one
+ * where its warp had diverged read from an address whose low word was lost (nvcc 13.0, H100; why was not found). */
 static __device__ __noinline__ float tegroup_impl_load_as(tegroup_dtype dtype, const void *data, int64_t i, float) {
-    __builtin_assume(tegroup_impl_is_float(dtype));
-    return tegroup_impl_load_f32(dtype, data, i);
+    return tegroup_impl_load_float_f32(dtype, data, i);
 }
 static __device__ __noinline__ double tegroup_impl_load_as(tegroup_dtype dtype, const void *data, int64_t i, double) {
-    __builtin_assume(tegroup_impl_is_float(dtype));
-    return tegroup_impl_load_f64(dtype, data, i);
+    return tegroup_impl_load_float_f64(dtype, data, i);
 }
 static __device__ __noinline__ void tegroup_impl_store_as(tegroup_dtype dtype, void *data, int64_t i, float x) {
-    __builtin_assume(tegroup_impl_is_float(dtype));
-    tegroup_impl_store_f32(dtype, data, i, x);
+    tegroup_impl_store_float_f32(dtype, data, i, x);
 }
 static __device__ __noinline__ void tegroup_impl_store_as(tegroup_dtype dtype, void *data, int64_t i, double x) {
-    __builtin_assume(tegroup_impl_is_float(dtype));
-    tegroup_impl_store_f64(dtype, data, i, x);
+    tegroup_impl_store_float_f64(dtype, data, i, x);
 }
 
 template <typename REAL> struct tegroup_impl_scalars {

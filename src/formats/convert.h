@@ -251,52 +251,60 @@ TEGROUP_IMPL_HD void tegroup_impl_store_code(tegroup_dtype dtype, void *data, in
     }
 }
 
-/* One element by type; of 4 bits, too, i counts elements. */
-TEGROUP_IMPL_HD double tegroup_impl_load_f64(tegroup_dtype dtype, const void *data, int64_t i) {
+/* One element of F64, F32, F16 or BF16. */
+TEGROUP_IMPL_HD double tegroup_impl_load_float_f64(tegroup_dtype dtype, const void *data, int64_t i) {
     switch (dtype) {
     case TEGROUP_DTYPE_F64: return ((const double *)data)[i];
     case TEGROUP_DTYPE_F32: return tegroup_impl_f64_of_f32(((const float *)data)[i]);
     case TEGROUP_DTYPE_F16: return (double)tegroup_impl_f32_of_f16(((const tegroup_impl_any16 *)data)[i]);
-    case TEGROUP_DTYPE_BF16:
-        return tegroup_impl_f64_of_f32(tegroup_impl_f32_of_bf16(((const tegroup_impl_any16 *)data)[i]));
-    default: return tegroup_impl_f64_of_f32(tegroup_impl_f32_of_code(dtype, tegroup_impl_load_code(dtype, data, i)));
+    default: return tegroup_impl_f64_of_f32(tegroup_impl_f32_of_bf16(((const tegroup_impl_any16 *)data)[i]));
     }
 }
-
-TEGROUP_IMPL_HD void tegroup_impl_store_f64(tegroup_dtype dtype, void *data, int64_t i, double x) {
+TEGROUP_IMPL_HD void tegroup_impl_store_float_f64(tegroup_dtype dtype, void *data, int64_t i, double x) {
     switch (dtype) {
     case TEGROUP_DTYPE_F64: ((double *)data)[i] = x; break;
     case TEGROUP_DTYPE_F32: ((float *)data)[i] = tegroup_impl_f32_of_f64(x); break;
     case TEGROUP_DTYPE_F16:
         ((tegroup_impl_any16 *)data)[i] = tegroup_impl_f16_of_f32(tegroup_impl_f32_odd_of_f64(x));
         break;
-    case TEGROUP_DTYPE_BF16:
-        ((tegroup_impl_any16 *)data)[i] = tegroup_impl_bf16_of_f32(tegroup_impl_f32_odd_of_f64(x));
-        break;
-    default:
-        tegroup_impl_store_code(dtype, data, i, tegroup_impl_code_of_f32(dtype, tegroup_impl_f32_odd_of_f64(x)));
-        break;
+    default: ((tegroup_impl_any16 *)data)[i] = tegroup_impl_bf16_of_f32(tegroup_impl_f32_odd_of_f64(x)); break;
     }
 }
-
-TEGROUP_IMPL_HD float tegroup_impl_load_f32(tegroup_dtype dtype, const void *data, int64_t i) {
+TEGROUP_IMPL_HD float tegroup_impl_load_float_f32(tegroup_dtype dtype, const void *data, int64_t i) {
     switch (dtype) {
     case TEGROUP_DTYPE_F64: return tegroup_impl_f32_of_f64(((const double *)data)[i]);
     case TEGROUP_DTYPE_F32: return ((const float *)data)[i];
     case TEGROUP_DTYPE_F16: return tegroup_impl_f32_of_f16(((const tegroup_impl_any16 *)data)[i]);
-    case TEGROUP_DTYPE_BF16: return tegroup_impl_f32_of_bf16(((const tegroup_impl_any16 *)data)[i]);
-    default: return tegroup_impl_f32_of_code(dtype, tegroup_impl_load_code(dtype, data, i));
+    default: return tegroup_impl_f32_of_bf16(((const tegroup_impl_any16 *)data)[i]);
     }
 }
-
-TEGROUP_IMPL_HD void tegroup_impl_store_f32(tegroup_dtype dtype, void *data, int64_t i, float x) {
+TEGROUP_IMPL_HD void tegroup_impl_store_float_f32(tegroup_dtype dtype, void *data, int64_t i, float x) {
     switch (dtype) {
     case TEGROUP_DTYPE_F64: ((double *)data)[i] = tegroup_impl_f64_of_f32(x); break;
     case TEGROUP_DTYPE_F32: ((float *)data)[i] = x; break;
     case TEGROUP_DTYPE_F16: ((tegroup_impl_any16 *)data)[i] = tegroup_impl_f16_of_f32(x); break;
-    case TEGROUP_DTYPE_BF16: ((tegroup_impl_any16 *)data)[i] = tegroup_impl_bf16_of_f32(x); break;
-    default: tegroup_impl_store_code(dtype, data, i, tegroup_impl_code_of_f32(dtype, x)); break;
+    default: ((tegroup_impl_any16 *)data)[i] = tegroup_impl_bf16_of_f32(x); break;
     }
+}
+
+/* One element by type; of 4 bits, too, i counts elements. */
+TEGROUP_IMPL_HD double tegroup_impl_load_f64(tegroup_dtype dtype, const void *data, int64_t i) {
+    return tegroup_impl_is_float(dtype)
+               ? tegroup_impl_load_float_f64(dtype, data, i)
+               : tegroup_impl_f64_of_f32(tegroup_impl_f32_of_code(dtype, tegroup_impl_load_code(dtype, data, i)));
+}
+TEGROUP_IMPL_HD void tegroup_impl_store_f64(tegroup_dtype dtype, void *data, int64_t i, double x) {
+    if (tegroup_impl_is_float(dtype)) tegroup_impl_store_float_f64(dtype, data, i, x);
+    else tegroup_impl_store_code(dtype, data, i, tegroup_impl_code_of_f32(dtype, tegroup_impl_f32_odd_of_f64(x)));
+}
+TEGROUP_IMPL_HD float tegroup_impl_load_f32(tegroup_dtype dtype, const void *data, int64_t i) {
+    return tegroup_impl_is_float(dtype)
+               ? tegroup_impl_load_float_f32(dtype, data, i)
+               : tegroup_impl_f32_of_code(dtype, tegroup_impl_load_code(dtype, data, i));
+}
+TEGROUP_IMPL_HD void tegroup_impl_store_f32(tegroup_dtype dtype, void *data, int64_t i, float x) {
+    if (tegroup_impl_is_float(dtype)) tegroup_impl_store_float_f32(dtype, data, i, x);
+    else tegroup_impl_store_code(dtype, data, i, tegroup_impl_code_of_f32(dtype, x));
 }
 
 /* Sizes, offsets, indices and maps: I32 or I64. */

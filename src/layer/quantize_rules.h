@@ -82,9 +82,10 @@ static inline tegroup_status tegroup_impl_check_there(const void *address, int64
  * group (`always`), every one. */
 static inline tegroup_status tegroup_impl_check_each(const tegroup_tensor *t, void *const *list, int always,
                                                      const char *field, tegroup_error *error) {
-    const tegroup_snapshot_view view = tegroup_snapshot_read(tegroup_impl_ragged(&t->shape) ? t->shape.snapshot : NULL);
+    tegroup_snapshot_view view;
     int32_t g;
-    if (t->pointers_space != TEGROUP_SPACE_HOST) return TEGROUP_OK;
+    if (t->pointers_space != TEGROUP_SPACE_HOST) return TEGROUP_OK; /* the snapshot may be on the device, too */
+    view = tegroup_snapshot_read(tegroup_impl_ragged(&t->shape) ? t->shape.snapshot : NULL);
     for (g = 0; g < t->shape.groups; g++) {
         const tegroup_impl_sides sides = tegroup_impl_group_sides(t, &view, g);
         TEGROUP_IMPL_RULE(list[g] != NULL || (!always && (sides.rows == 0 || sides.cols == 0)), ERROR_NULL_ARGUMENT,
