@@ -1108,7 +1108,7 @@ typedef struct tegroup_activation_backward_desc {
  * there does not show. A scale that is NaN has the bits 0x7fffffff in F32.
  *
  * output.amax and output.columnwise_amax [groups], each where set, become the largest magnitude of the group (NaN as
- * rule.nan_shows says): that of all its values, whatever the scaling. output.amax is required where a scale is chosen
+ * rule.nan_shows says, of the bits 0x7fffffff): that of all its values, whatever the scaling. output.amax is required where a scale is chosen
  * for all of a group: scaling TENSOR, but for a rule of method GIVEN, and output.global_scale_inv. For these input is
  * read twice.
  *
@@ -1142,8 +1142,10 @@ typedef struct tegroup_quantize_desc {
                                         1. Needs activation (IDENTITY: nothing else is done), and no lists        */
     tegroup_tensor     grad_output;  /* in  input's type, groups and rows; columns as the activation's output; absent =
                                         none. Needs activation; output's columns are then input's                 */
-    tegroup_matrix     grad_row_scale; /* out [rows, 1], F32 or F64, as tegroup_activation_backward gives it; absent =
-                                          not wanted. Needs grad_output, whose rows are read once more for it     */
+    tegroup_matrix     grad_row_scale; /* out [rows, 1], F32 or F64, as tegroup_activation_backward gives it (on the GPU
+                                          the order of that sum is up to where grad_input lies, and here there is
+                                          none); absent = not wanted. Needs grad_output, whose rows are read once
+                                          more for it                                                             */
     tegroup_scale_rule rule;         /* required: tegroup_scale_rule_of, or one's own                             */
     tegroup_tensor     output;       /* out a scaling and its type; required. No memory of it may overlap anything else
                                         that the call touches                                                     */
@@ -2675,10 +2677,11 @@ TEGROUP_IMPL_HD float tegroup_impl_cut(float x, float limit) {
 }
 #define TEGROUP_IMPL_F32_MAX tegroup_impl_f32_of_bits(0x7f7fffffu)
 
-/* amax with one value more; the bits of magnitudes are in the order of the magnitudes, and NaN above all. */
+/* amax with one value more; the bits of magnitudes are in the order of the magnitudes, and NaN above all. There is one
+ * NaN, the largest: what others a conversion makes is up to the machine. */
 TEGROUP_IMPL_HD float tegroup_impl_amax(const tegroup_scale_rule *rule, float amax, float x) {
     const uint32_t magnitude = tegroup_impl_bits_of_f32(x) & 0x7fffffffu;
-    if (magnitude > 0x7f800000u && !rule->nan_shows) return amax;
+    if (magnitude > 0x7f800000u) return rule->nan_shows ? tegroup_impl_f32_of_bits(0x7fffffffu) : amax;
     return magnitude > tegroup_impl_bits_of_f32(amax) ? tegroup_impl_f32_of_bits(magnitude) : amax;
 }
 
@@ -9981,10 +9984,7 @@ typedef struct tegroup_impl_copy_name {
 /* One address, or a list of them: there where something is behind it. */
 static inline tegroup_status tegroup_impl_check_there(const void *address, int64_t bytes, size_t alignment,
                                                       const char *field, tegroup_error *error) {
-    TEGROUP_IMPL_RULE(bytes == 0 || address != NULL, ERROR_NULL_ARGUMENT, field, "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(tegroup_impl_aligned(address, alignment), ERROR_ALIGNMENT, field,
-                      "must be aligned to its element", alignment, (uintptr_t)address % alignment);
-    return TEGROUP_OK;
+    return bytes == 0 && !address ? TEGROUP_OK : tegroup_impl_check_address(address, alignment, field, error);
 }
 
 /* A list in host memory has an address for each group that uses it: one with elements, and, for a scale of all of a

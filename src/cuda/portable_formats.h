@@ -89,6 +89,7 @@ static __device__ __forceinline__ void tegroup_impl_gpu_codes_reach(const tegrou
         elements += __shfl_xor_sync(0xffffffffu, elements, apart);
         stored += __shfl_xor_sync(0xffffffffu, stored, apart);
     }
+    __syncwarp(); /* All lanes have read what the first one changes. */
     if (lane == 0) {
         codes->of.elements += elements;
         codes->of.stored += stored;

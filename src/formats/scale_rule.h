@@ -50,10 +50,11 @@ TEGROUP_IMPL_HD float tegroup_impl_cut(float x, float limit) {
 }
 #define TEGROUP_IMPL_F32_MAX tegroup_impl_f32_of_bits(0x7f7fffffu)
 
-/* amax with one value more; the bits of magnitudes are in the order of the magnitudes, and NaN above all. */
+/* amax with one value more; the bits of magnitudes are in the order of the magnitudes, and NaN above all. There is one
+ * NaN, the largest: what others a conversion makes is up to the machine. */
 TEGROUP_IMPL_HD float tegroup_impl_amax(const tegroup_scale_rule *rule, float amax, float x) {
     const uint32_t magnitude = tegroup_impl_bits_of_f32(x) & 0x7fffffffu;
-    if (magnitude > 0x7f800000u && !rule->nan_shows) return amax;
+    if (magnitude > 0x7f800000u) return rule->nan_shows ? tegroup_impl_f32_of_bits(0x7fffffffu) : amax;
     return magnitude > tegroup_impl_bits_of_f32(amax) ? tegroup_impl_f32_of_bits(magnitude) : amax;
 }
 

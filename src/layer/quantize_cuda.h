@@ -263,7 +263,6 @@ struct tegroup_impl_quantize_walk {
           ragged(tegroup_impl_ragged(&c.desc.output.shape)) {
         const int32_t groups = call.desc.output.shape.groups;
         int64_t works = 0;
-        shared.first = shared.end = -1;
         if (ragged && view.rows) {
             each = (groups + TEGROUP_IMPL_QUANTIZE_THREADS - 1) / TEGROUP_IMPL_QUANTIZE_THREADS;
             works = sum();
@@ -667,6 +666,7 @@ template <int DTYPE> struct tegroup_impl_quantize_piece {
 /* The warp's largest magnitude goes to its group. */
 static __device__ __forceinline__ void tegroup_impl_raise(const tegroup_tensor &t, int32_t g, uint32_t most) {
     for (int step = 16; step > 0; step /= 2) most = max(most, __shfl_xor_sync(0xffffffffu, most, step));
+    if (most > 0x7f800000u) most = 0x7fffffffu; /* as tegroup_impl_amax has it */
     if (threadIdx.x % 32 != 0 || most == 0) return;
     if (t.amax) atomicMax((uint32_t *)t.amax + g, most);
     if (t.columnwise_amax) atomicMax((uint32_t *)t.columnwise_amax + g, most);

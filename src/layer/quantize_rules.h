@@ -72,10 +72,7 @@ typedef struct tegroup_impl_copy_name {
 /* One address, or a list of them: there where something is behind it. */
 static inline tegroup_status tegroup_impl_check_there(const void *address, int64_t bytes, size_t alignment,
                                                       const char *field, tegroup_error *error) {
-    TEGROUP_IMPL_RULE(bytes == 0 || address != NULL, ERROR_NULL_ARGUMENT, field, "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(tegroup_impl_aligned(address, alignment), ERROR_ALIGNMENT, field,
-                      "must be aligned to its element", alignment, (uintptr_t)address % alignment);
-    return TEGROUP_OK;
+    return bytes == 0 && !address ? TEGROUP_OK : tegroup_impl_check_address(address, alignment, field, error);
 }
 
 /* A list in host memory has an address for each group that uses it: one with elements, and, for a scale of all of a

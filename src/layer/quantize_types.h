@@ -19,7 +19,7 @@
  * there does not show. A scale that is NaN has the bits 0x7fffffff in F32.
  *
  * output.amax and output.columnwise_amax [groups], each where set, become the largest magnitude of the group (NaN as
- * rule.nan_shows says): that of all its values, whatever the scaling. output.amax is required where a scale is chosen
+ * rule.nan_shows says, of the bits 0x7fffffff): that of all its values, whatever the scaling. output.amax is required where a scale is chosen
  * for all of a group: scaling TENSOR, but for a rule of method GIVEN, and output.global_scale_inv. For these input is
  * read twice.
  *
@@ -53,8 +53,10 @@ typedef struct tegroup_quantize_desc {
                                         1. Needs activation (IDENTITY: nothing else is done), and no lists        */
     tegroup_tensor     grad_output;  /* in  input's type, groups and rows; columns as the activation's output; absent =
                                         none. Needs activation; output's columns are then input's                 */
-    tegroup_matrix     grad_row_scale; /* out [rows, 1], F32 or F64, as tegroup_activation_backward gives it; absent =
-                                          not wanted. Needs grad_output, whose rows are read once more for it     */
+    tegroup_matrix     grad_row_scale; /* out [rows, 1], F32 or F64, as tegroup_activation_backward gives it (on the GPU
+                                          the order of that sum is up to where grad_input lies, and here there is
+                                          none); absent = not wanted. Needs grad_output, whose rows are read once
+                                          more for it                                                             */
     tegroup_scale_rule rule;         /* required: tegroup_scale_rule_of, or one's own                             */
     tegroup_tensor     output;       /* out a scaling and its type; required. No memory of it may overlap anything else
                                         that the call touches                                                     */

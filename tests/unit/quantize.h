@@ -31,7 +31,7 @@ typedef struct quantizing {
 SUPPORT float magnitude_max(const tegroup_scale_rule *rule, float amax, float x) {
     uint32_t a, b;
     memcpy(&a, &amax, 4), memcpy(&b, &x, 4);
-    b &= 0x7fffffff;
+    b = isnan(x) ? 0x7fffffff : b & 0x7fffffff; /* the one NaN that amax has */
     if ((isnan(x) && !rule->nan_shows) || b <= a) return amax;
     memcpy(&amax, &b, 4);
     return amax;
