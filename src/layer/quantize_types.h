@@ -19,9 +19,9 @@
  * there does not show. A scale that is NaN has the bits 0x7fffffff in F32.
  *
  * output.amax and output.columnwise_amax [groups], each where set, become the largest magnitude of the group (NaN as
- * rule.nan_shows says, of the bits 0x7fffffff): that of all its values, whatever the scaling. output.amax is required where a scale is chosen
- * for all of a group: scaling TENSOR, but for a rule of method GIVEN, and output.global_scale_inv. For these input is
- * read twice.
+ * rule.nan_shows says, of the bits 0x7fffffff): that of all its values, whatever the scaling. output.amax is required
+ * where a scale is chosen for all of a group: scaling TENSOR, but for a rule of method GIVEN, and
+ * output.global_scale_inv. For these input is read twice.
  *
  * output.global_scale_inv (NVFP4), where set, becomes the reciprocal of tegroup_scale_global(amax) for each group;
  * NULL = scales have one level, and values beyond 6 * 448 saturate. output.scale [groups] is read where rule.method is
