@@ -3073,7 +3073,10 @@ TEGROUP_IMPL_HD tegroup_impl_block tegroup_impl_block_of(const tegroup_tensor *t
     if (ragged) {
         block.rows = view->rows[g];
         block.row0 = view->start[g];
-        block.first = listed ? 0 : view->offset ? view->offset[g] : view->start[g] * block.ld;
+        /* Unsigned: that of a snapshot which somebody wrote over may overflow, before anybody has looked at it. */
+        block.first = listed         ? 0
+                      : view->offset ? view->offset[g]
+                                     : (int64_t)((uint64_t)view->start[g] * (uint64_t)block.ld);
     } else {
         block.rows = shape->rows;
         block.row0 = g * shape->rows;
