@@ -10443,7 +10443,7 @@ static inline int64_t tegroup_impl_quantize_works(const tegroup_impl_quantize_pa
 /* Each thread takes its share of the works; an element costs some ten steps. */
 static inline void tegroup_impl_quantize_run(const tegroup_impl_quantize_pass *pass, int32_t limit) {
     const int64_t works = tegroup_impl_quantize_works(pass, 0, 0);
-    const double steps = 10.0 * TEGROUP_IMPL_QUANTIZE_TILE * TEGROUP_IMPL_QUANTIZE_TILE * (double)works;
+    const double steps = 10.0 * (double)(TEGROUP_IMPL_QUANTIZE_TILE * TEGROUP_IMPL_QUANTIZE_TILE) * (double)works;
     const int32_t shares = tegroup_impl_team(tegroup_impl_threads(limit), steps);
     int32_t share;
     TEGROUP_IMPL_OMP(omp parallel for schedule(static) num_threads(shares))
@@ -10702,6 +10702,22 @@ static inline void tegroup_impl_quantize_line_work(const tegroup_impl_quantize_p
         }
 }
 
+/* Raises a group's amax, which several threads may do at once; a lock would be a global. Compilers that have no such
+ * operations run this on one thread. */
+#if defined(__GNUC__)
+#define TEGROUP_IMPL_RAISES_TOGETHER 1
+static inline void tegroup_impl_raise_amax(float *to, float amax) {
+    tegroup_impl_any32 *const at = (tegroup_impl_any32 *)(void *)to, is = tegroup_impl_bits_of_f32(amax);
+    tegroup_impl_any32 was = __atomic_load_n(at, __ATOMIC_RELAXED); /* bits of magnitudes are in their order */
+    while (is > was && !__atomic_compare_exchange_n(at, &was, is, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
+}
+#else
+#define TEGROUP_IMPL_RAISES_TOGETHER 0
+static inline void tegroup_impl_raise_amax(float *to, float amax) {
+    if (tegroup_impl_bits_of_f32(amax) > tegroup_impl_bits_of_f32(*to)) *to = amax;
+}
+#endif
+
 /* Work: the largest magnitude of a tile goes to its group. */
 static inline void tegroup_impl_quantize_amax_work(const tegroup_impl_quantize_pass *pass,
                                                    const tegroup_impl_quantize_group *group, int64_t row, int64_t col) {
@@ -10713,13 +10729,8 @@ static inline void tegroup_impl_quantize_amax_work(const tegroup_impl_quantize_p
     tegroup_impl_quantize_load(pass, group, row, col, &tile);
     side = tegroup_impl_quantize_side_of(whole, &tile, 0);
     amax = tegroup_impl_quantize_amax(&desc->rule, &side, tile.value, 0, 0, 0);
-    TEGROUP_IMPL_OMP(omp critical(tegroup_impl_quantize_amax))
-    {
-        float *const of[TEGROUP_IMPL_COPIES] = {desc->output.amax, desc->output.columnwise_amax};
-        int copy;
-        for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++)
-            if (of[copy]) of[copy][group->g] = tegroup_impl_amax(&desc->rule, of[copy][group->g], amax);
-    }
+    if (desc->output.amax) tegroup_impl_raise_amax(&desc->output.amax[group->g], amax);
+    if (desc->output.columnwise_amax) tegroup_impl_raise_amax(&desc->output.columnwise_amax[group->g], amax);
 }
 
 /* Work: the gradient of a row's scale, for the rows of a tile and all columns. */
@@ -10785,7 +10796,8 @@ TEGROUP_API tegroup_status tegroup_quantize(const tegroup_quantize_desc *desc, s
     pass = tegroup_impl_quantize_pass_of(&desc->output, desc);
     tegroup_impl_quantize_groups(&pass, 0);
     pass.work = tegroup_impl_quantize_amax_work;
-    if (desc->output.amax || desc->output.columnwise_amax) tegroup_impl_quantize_run(&pass, desc->threads);
+    if (desc->output.amax || desc->output.columnwise_amax)
+        tegroup_impl_quantize_run(&pass, TEGROUP_IMPL_RAISES_TOGETHER ? desc->threads : 1);
     tegroup_impl_quantize_groups(&pass, 1);
     pass.work = tegroup_impl_quantize_work;
     if (pass.facts->block_inner > 0 || tegroup_impl_scaled_as_one(pass.facts))
