@@ -393,7 +393,6 @@ typedef struct tegroup_block_scale {
     uint32_t bits;       /* its code, in the low bits                                                 */
     int32_t  divide;     /* 1: a value is quantised as x / stored                                     */
 } tegroup_block_scale;
-typedef tegroup_block_scale tegroup_impl_block_scale;
 
 /* ==== [5] Sizes, shapes and grouped tensors (src/core/tensor_types.h) ==== */
 
@@ -2721,12 +2720,12 @@ TEGROUP_IMPL_HD float tegroup_impl_scale_exponent(float largest, float amax) {
 
 /* The scale of a block, stored as `scale`. global: of TWO_LEVEL and GIVEN. Where a scale is a power of two, its
  * reciprocal and its code are exact. */
-TEGROUP_IMPL_HD tegroup_impl_block_scale tegroup_impl_scale_block(const tegroup_scale_rule *rule, tegroup_dtype data,
+TEGROUP_IMPL_HD tegroup_block_scale tegroup_impl_scale_block(const tegroup_scale_rule *rule, tegroup_dtype data,
                                                                   tegroup_dtype scale, float amax, float global) {
     const uint32_t magnitude = tegroup_impl_bits_of_f32(amax) & 0x7fffffffu;
     const uint32_t least = tegroup_impl_bits_of_f32(rule->amax_floor), taken = magnitude < least ? least : magnitude;
     const float largest = tegroup_impl_largest(data);
-    tegroup_impl_block_scale block = {1.0f, 1.0f, 0, 0};
+    tegroup_block_scale block = {1.0f, 1.0f, 0, 0};
     amax = tegroup_impl_f32_of_bits(taken);
     switch (rule->special_is_one && (taken == 0 || taken >= 0x7f800000u) ? TEGROUP_SCALE_UNSET : rule->method) {
     case TEGROUP_SCALE_MULTIPLIER:
@@ -2758,7 +2757,7 @@ TEGROUP_IMPL_HD tegroup_impl_block_scale tegroup_impl_scale_block(const tegroup_
 }
 
 /* The code of one value of a block. */
-TEGROUP_IMPL_HD uint32_t tegroup_impl_scaled_code(tegroup_dtype data, const tegroup_impl_block_scale *block, float x) {
+TEGROUP_IMPL_HD uint32_t tegroup_impl_scaled_code(tegroup_dtype data, const tegroup_block_scale *block, float x) {
     return tegroup_impl_code_of_f32(data, block->divide ? tegroup_impl_quotient_f32(x, block->stored)
                                                         : tegroup_impl_product_f32(x, block->multiplier));
 }
@@ -10371,7 +10370,7 @@ TEGROUP_IMPL_HD void tegroup_impl_store_group(const tegroup_quantize_desc *desc,
     const tegroup_tensor *t = &desc->output;
     const float global = tegroup_impl_group_global(desc, g);
     const tegroup_dtype dtype = tegroup_impl_one_scale(t, facts);
-    tegroup_impl_block_scale block;
+    tegroup_block_scale block;
     int copy;
     if (t->global_scale_inv)
         t->global_scale_inv[g] =
@@ -10596,7 +10595,7 @@ static inline void tegroup_impl_quantize_block(const tegroup_impl_quantize_pass 
     const tegroup_quantize_desc *desc = (const tegroup_quantize_desc *)pass->desc;
     const tegroup_impl_copy *copy = &group->copies[columnwise];
     const tegroup_dtype dtype = desc->output.dtype, scale = tegroup_impl_one_scale(&desc->output, pass->facts);
-    const tegroup_impl_block_scale block =
+    const tegroup_block_scale block =
         tegroup_impl_scale_block(&desc->rule, dtype, scale, amax, tegroup_impl_group_global(desc, group->g));
     const int32_t outer_end = (int32_t)tegroup_impl_min(side->outer, o + side->choice),
                   inner_end = (int32_t)tegroup_impl_min(side->inner, i + side->span);

@@ -14,37 +14,42 @@
  *   [4]  cuda/rows.h              Rows on the GPU
  *   [5]  cuda/activation_epilogue.h Activations in epilogues
  *   [6]  layer/activation_cuda.h  Activation kernels
- *   [7]  layer/quantize_cuda.h    Quantise and dequantise: kernels
- *   [8]  moe/count_cuda.h         Counts of groups: kernels
- *   [9]  moe/router_batch_cuda.h  Router: a warp's batch of tokens
- *   [10] moe/router_choice_cuda.h Router kernels: the choice
- *   [11] moe/router_gradient_cuda.h Router kernels: the gradient
- *   [12] moe/router_cuda.h        Router launches
- *   [13] moe/permutation_cuda.h   Permute and combine kernels
- *   [14] gemm/validate_cuda.h     Validate kernels
- *   [15] gemm/scale_convert_cuda.h Scales in another layout: kernel
- *   [16] cuda/call.h              GPU calls
- *   [17] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
- *   [18] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
- *   [19] cuda/cublaslt_grouped.h  cublaslt_grouped
- *   [20] cuda/cublaslt_loop.h     cublaslt_loop
- *   [21] cuda/portable_tiles.h    Portable GEMM: tiles
- *   [22] cuda/portable.h          Portable GEMM: the kernels
- *   [23] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
- *   [24] cuda/portable_formats.h  Portable GEMM: quantised operands
- *   [25] cuda/portable_plan.h     Portable GEMM: plan and launch
- *   [26] cuda/hopper.h            Hopper's instructions
- *   [27] cuda/sm90_tiles.h        Hopper GEMM: tiles
- *   [28] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
- *   [29] cuda/sm90_epilogue.h     Hopper GEMM: the epilogue
- *   [30] cuda/sm90_block.h        Hopper GEMM: a block
- *   [31] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
- *   [32] cuda/sm90_store.h        Hopper GEMM: results from shared memory
- *   [33] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
- *   [34] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
- *   [35] cuda/sm90_plan.h         Hopper GEMM: plan and launch
- *   [36] gemm/machine_cuda.h      The GPU and the library at hand
- *   [37] gemm/tune_cuda.h         GPU backends: choosing an algorithm
+ *   [7]  layer/quantize_values_cuda.h Quantise: eight values at a time
+ *   [8]  layer/quantize_walk_cuda.h Quantise: a block's way through the groups
+ *   [9]  layer/quantize_tile_cuda.h Quantise: a tile, and the kernels
+ *   [10] layer/dequantize_tile_cuda.h Dequantise: a tile, and the kernel
+ *   [11] layer/quantize_cuda.h    Quantise and dequantise: launches
+ *   [12] moe/count_cuda.h         Counts of groups: kernels
+ *   [13] moe/router_batch_cuda.h  Router: a warp's batch of tokens
+ *   [14] moe/router_choice_cuda.h Router kernels: the choice
+ *   [15] moe/router_gradient_cuda.h Router kernels: the gradient
+ *   [16] moe/router_cuda.h        Router launches
+ *   [17] moe/permutation_cuda.h   Permute and combine kernels
+ *   [18] gemm/validate_cuda.h     Validate kernels
+ *   [19] gemm/scale_convert_cuda.h Scales in another layout: kernel
+ *   [20] cuda/call.h              GPU calls
+ *   [21] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
+ *   [22] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
+ *   [23] cuda/cublaslt_grouped.h  cublaslt_grouped
+ *   [24] cuda/cublaslt_loop.h     cublaslt_loop
+ *   [25] cuda/portable_tiles.h    Portable GEMM: tiles
+ *   [26] cuda/portable.h          Portable GEMM: the kernels
+ *   [27] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
+ *   [28] cuda/portable_codes.h    Portable GEMM: quantised operands, from codes to values
+ *   [29] cuda/portable_formats.h  Portable GEMM: products of quantised operands
+ *   [30] cuda/portable_plan.h     Portable GEMM: plan and launch
+ *   [31] cuda/hopper.h            Hopper's instructions
+ *   [32] cuda/sm90_tiles.h        Hopper GEMM: tiles
+ *   [33] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
+ *   [34] cuda/sm90_epilogue.h     Hopper GEMM: the epilogue
+ *   [35] cuda/sm90_block.h        Hopper GEMM: a block
+ *   [36] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
+ *   [37] cuda/sm90_store.h        Hopper GEMM: results from shared memory
+ *   [38] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
+ *   [39] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
+ *   [40] cuda/sm90_plan.h         Hopper GEMM: plan and launch
+ *   [41] gemm/machine_cuda.h      The GPU and the library at hand
+ *   [42] gemm/tune_cuda.h         GPU backends: choosing an algorithm
  */
 
 /* ==== [1] Guards and version (src/cuda/guards.h) ==== */
@@ -1246,22 +1251,7 @@ static inline tegroup_status tegroup_impl_cuda_activation_backward(const tegroup
 #endif /* TEGROUP_NO_ACTIVATION */
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [7] Quantise and dequantise: kernels (src/layer/quantize_cuda.h) ==== */
-
-enum {
-    TEGROUP_IMPL_QUANTIZE_THREADS = 256, /* a thread has 8 rows of 8 columns of a tile */
-    TEGROUP_IMPL_QUANTIZE_COLS = 128,    /* entries of a table in shared memory for each 16 rows */
-    TEGROUP_IMPL_QUANTIZE_BANDS = 8      /* of 16 rows, or of 16 columns, in a tile */
-};
-
-/* A call as its kernels are given it. copies: those that a launch writes, as bits; spans: as in a pass on the CPU. */
-typedef struct tegroup_impl_quantize_launch {
-    tegroup_quantize_desc desc;
-    tegroup_scaling_facts facts;
-    tegroup_dtype scale_dtype;
-    int32_t copies, spans_cols, spans_rows, vectors, raises; /* raises: amax is found on the way */
-    int64_t scale_capacity[TEGROUP_IMPL_COPIES], transposed_capacity;
-} tegroup_impl_quantize_launch;
+/* ==== [7] Quantise: eight values at a time (src/layer/quantize_values_cuda.h) ==== */
 
 /* Eight values of a row, in the type that they have in memory. */
 template <int DTYPE> struct tegroup_impl_eight {
@@ -1441,6 +1431,23 @@ template <bool SHOWS> static __device__ __forceinline__ uint32_t tegroup_impl_la
     return __float_as_uint(larger);
 }
 
+/* ==== [8] Quantise: a block's way through the groups (src/layer/quantize_walk_cuda.h) ==== */
+
+enum {
+    TEGROUP_IMPL_QUANTIZE_THREADS = 256, /* a thread has 8 rows of 8 columns of a tile */
+    TEGROUP_IMPL_QUANTIZE_COLS = 128,    /* entries of a table in shared memory for each 16 rows */
+    TEGROUP_IMPL_QUANTIZE_BANDS = 8      /* of 16 rows, or of 16 columns, in a tile */
+};
+
+/* A call as its kernels are given it. copies: those that a launch writes, as bits; spans: as in a pass on the CPU. */
+typedef struct tegroup_impl_quantize_launch {
+    tegroup_quantize_desc desc;
+    tegroup_scaling_facts facts;
+    tegroup_dtype scale_dtype;
+    int32_t copies, spans_cols, spans_rows, vectors, raises; /* raises: amax is found on the way */
+    int64_t scale_capacity[TEGROUP_IMPL_COPIES], transposed_capacity;
+} tegroup_impl_quantize_launch;
+
 /* What the threads of a block share. `sums`: works, scales of both copies and transposed elements of the groups before
  * those of thread t. Of the group and part at hand: its works, extents and copies. Tables: amax by bands of 16 rows
  * (`down`: [band][column]) or by blocks of a row (`across`: [row][block]); factors likewise, by blocks. */
@@ -1573,6 +1580,8 @@ struct tegroup_impl_quantize_walk {
     }
 };
 
+/* ==== [9] Quantise: a tile, and the kernels (src/layer/quantize_tile_cuda.h) ==== */
+
 /* The largest magnitude of a block, from the tables. */
 static __device__ __forceinline__ uint32_t tegroup_impl_table_amax(const tegroup_impl_quantize_shared &shared,
                                                                    int columnwise, int32_t o, int32_t i, int32_t choice,
@@ -1593,7 +1602,7 @@ static __device__ __forceinline__ uint32_t tegroup_impl_table_scale(const tegrou
                                                                     tegroup_impl_quantize_shared &shared,
                                                                     int columnwise, int32_t entry, float amax) {
     const tegroup_quantize_desc &desc = call.desc;
-    const tegroup_impl_block_scale block = tegroup_impl_scale_block(&desc.rule, desc.output.dtype, call.scale_dtype,
+    const tegroup_block_scale block = tegroup_impl_scale_block(&desc.rule, desc.output.dtype, call.scale_dtype,
                                                                     amax, tegroup_impl_group_global(&desc, shared.g));
     shared.factor[columnwise][entry] = block.divide ? block.stored : block.multiplier;
     return block.bits;
@@ -1971,6 +1980,8 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, 2)
     if (call.raises && g >= 0) tegroup_impl_raise(call.desc.output, g, most);
 }
 
+/* ==== [10] Dequantise: a tile, and the kernel (src/layer/dequantize_tile_cuda.h) ==== */
+
 /* A product of two factors, rounded to odd, so that a second rounding to 16 bits gives what one would have given. */
 static __device__ __forceinline__ float tegroup_impl_odd_product(float a, float b) {
     float product, rest;
@@ -2096,6 +2107,8 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS)
         }
     }
 }
+
+/* ==== [11] Quantise and dequantise: launches (src/layer/quantize_cuda.h) ==== */
 
 /* Can rows of a plain tensor be read 16 bytes at a time, where its groups begin at multiples of 16? */
 static inline int tegroup_impl_cuda_in_vectors(const tegroup_tensor *t) {
@@ -2224,7 +2237,7 @@ static inline tegroup_status tegroup_impl_cuda_dequantize(const tegroup_dequanti
 #endif /* TEGROUP_NO_FP8 */
 #if !defined(TEGROUP_NO_MOE)
 
-/* ==== [8] Counts of groups: kernels (src/moe/count_cuda.h) ==== */
+/* ==== [12] Counts of groups: kernels (src/moe/count_cuda.h) ==== */
 
 /* The element of a matrix of slots where a slot lies. */
 static __device__ __forceinline__ int64_t tegroup_impl_slot_at(const tegroup_matrix &m, int64_t slot) {
@@ -2306,7 +2319,7 @@ static inline tegroup_status tegroup_impl_cuda_count(const tegroup_count_desc *d
                                     "stream", "the kernel must launch", error);
 }
 
-/* ==== [9] Router: a warp's batch of tokens (src/moe/router_batch_cuda.h) ==== */
+/* ==== [13] Router: a warp's batch of tokens (src/moe/router_batch_cuda.h) ==== */
 
 /* A warp takes a batch of tokens at a time. LANES lanes compute a token's softmax in registers, TURNS tokens one after
  * another; quad q of a token's experts is in the registers of lane q % LANES. To choose, the lanes share out the batch:
@@ -2729,7 +2742,7 @@ template <int UNIT> struct tegroup_impl_router_slots {
     }
 };
 
-/* ==== [10] Router kernels: the choice (src/moe/router_choice_cuda.h) ==== */
+/* ==== [14] Router kernels: the choice (src/moe/router_choice_cuda.h) ==== */
 
 /* Whether logits may differ although probabilities are equal. last: the smallest chosen probability; sum: what
  * exp(logit - largest) was divided by; halves: every logit of the batch has at most the 11 significant bits of a half.
@@ -3120,7 +3133,7 @@ static __global__ void __launch_bounds__(1024)
     if (thread == 0) *desc.balance_loss = desc.balance_coefficient * desc.experts * part[0];
 }
 
-/* ==== [11] Router kernels: the gradient (src/moe/router_gradient_cuda.h) ==== */
+/* ==== [15] Router kernels: the gradient (src/moe/router_gradient_cuda.h) ==== */
 
 /* What the balance loss adds to the gradient of a quad of probabilities, the same in every row. */
 template <typename REAL>
@@ -3316,7 +3329,7 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
     tegroup_impl_router_store_done();
 }
 
-/* ==== [12] Router launches (src/moe/router_cuda.h) ==== */
+/* ==== [16] Router launches (src/moe/router_cuda.h) ==== */
 
 /* How the rows of a matrix may be read. */
 static inline tegroup_impl_router_access tegroup_impl_cuda_router_access(const tegroup_matrix *m, int is_f64) {
@@ -3451,7 +3464,7 @@ static inline tegroup_status tegroup_impl_cuda_router_backward(const tegroup_rou
 }
 #endif /* TEGROUP_NO_BACKWARD */
 
-/* ==== [13] Permute and combine kernels (src/moe/permutation_cuda.h) ==== */
+/* ==== [17] Permute and combine kernels (src/moe/permutation_cuda.h) ==== */
 
 /* The moves of a unit's rows. One lane of a warp computes each move and hands it to all lanes. */
 template <typename REAL> struct tegroup_impl_moves {
@@ -3988,7 +4001,7 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
 }
 #endif /* TEGROUP_NO_MOE */
 
-/* ==== [14] Validate kernels (src/gemm/validate_cuda.h) ==== */
+/* ==== [18] Validate kernels (src/gemm/validate_cuda.h) ==== */
 
 /* Checks the sizes in one block, which also initializes the result. */
 static __global__ void __launch_bounds__(1024)
@@ -4120,12 +4133,12 @@ static inline tegroup_status tegroup_impl_cuda_validate(const tegroup_validate_d
     return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }
 
-/* ==== [15] Scales in another layout: kernel (src/gemm/scale_convert_cuda.h) ==== */
+/* ==== [19] Scales in another layout: kernel (src/gemm/scale_convert_cuda.h) ==== */
 
 enum { TEGROUP_IMPL_SCALE_THREADS = 256 };
 
 /* What the groups before g store, added up by all threads of a block; 0 where scales do not follow one another. */
-static __device__ __forceinline__ int64_t tegroup_impl_block_scales_before(const tegroup_impl_scales &scales,
+static __device__ __forceinline__ int64_t tegroup_block_scales_before(const tegroup_impl_scales &scales,
                                                                            const tegroup_snapshot_view *view, int32_t g,
                                                                            unsigned long long *sum) {
     const tegroup_tensor *t = &scales.tensor;
@@ -4159,8 +4172,8 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_SCALE_THREADS)
     tegroup_impl_scale_grid written = tegroup_impl_scales_grid(&to, &to_view, g, 0);
     if (first >= written.count) return; /* as all threads of the block do */
     const tegroup_impl_scale_grid read =
-        tegroup_impl_scales_grid(&from, &from_view, g, tegroup_impl_block_scales_before(from, &from_view, g, &sums[0]));
-    written = tegroup_impl_scales_grid(&to, &to_view, g, tegroup_impl_block_scales_before(to, &to_view, g, &sums[1]));
+        tegroup_impl_scales_grid(&from, &from_view, g, tegroup_block_scales_before(from, &from_view, g, &sums[0]));
+    written = tegroup_impl_scales_grid(&to, &to_view, g, tegroup_block_scales_before(to, &to_view, g, &sums[1]));
     for (int64_t e = first + threadIdx.x; e < written.count; e += step) {
         const tegroup_impl_scale_place place = tegroup_impl_scale_place_of(&written, e);
         tegroup_impl_store_scale(to.dtype, tegroup_impl_scales_at(&to, g),
@@ -4185,7 +4198,7 @@ static inline tegroup_status tegroup_impl_cuda_scale_convert(const tegroup_impl_
         "stream", "the kernel must launch", error);
 }
 
-/* ==== [16] GPU calls (src/cuda/call.h) ==== */
+/* ==== [20] GPU calls (src/cuda/call.h) ==== */
 
 /* What a product's kernels are given, as one kernel parameter. */
 typedef struct tegroup_impl_gpu_call {
@@ -4519,7 +4532,7 @@ static inline tegroup_status tegroup_impl_cuda_rest(const tegroup_impl_gpu_call 
 }
 #if !defined(TEGROUP_NO_CUBLASLT)
 
-/* ==== [17] cuBLASLt: functions, descriptors, algorithms (src/cuda/cublaslt.h) ==== */
+/* ==== [21] cuBLASLt: functions, descriptors, algorithms (src/cuda/cublaslt.h) ==== */
 
 #if !defined(_WIN32)
 #include <dlfcn.h>
@@ -4791,7 +4804,7 @@ static inline tegroup_status tegroup_impl_lt_take(tegroup_plan *plan, const tegr
     return TEGROUP_OK;
 }
 
-/* ==== [18] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
+/* ==== [22] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
 
 /* Writes the result of a group that is hidden from cuBLASLt: NaN, or beta * C. Without a C beta is 0. */
 static __device__ inline void tegroup_impl_write_alone(const tegroup_impl_result &p, tegroup_dtype dtype, float beta,
@@ -4830,7 +4843,7 @@ static __global__ void __launch_bounds__(128)
     }
 }
 
-/* ==== [19] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
+/* ==== [23] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
 
 /* Describes the grouped matmul over the set-up's arrays. */
 static inline int tegroup_impl_lt_grouped(const tegroup_cublaslt_functions *f, const tegroup_plan *plan,
@@ -5025,7 +5038,7 @@ static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *pl
     return tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take the planned product", error);
 }
 
-/* ==== [20] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
+/* ==== [24] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
 
 /* One algorithm serves every group. The plan chooses it, for a group of the mean size, from those that do not split k.
  * So a call does not run the heuristic, which takes tens of microseconds a shape, and a row's bits do not depend on its
@@ -5303,7 +5316,7 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
 #endif /* TEGROUP_NO_CUBLASLT */
 #if !defined(TEGROUP_NO_PORTABLE)
 
-/* ==== [21] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
+/* ==== [25] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
 
 /* One family of kernels for every GPU from SM80 on: a persistent grid walks the groups' tiles, loads by cp.async into a
  * ring of swizzled pipeline stages, and multiplies with ldmatrix and mma.sync (PTX ISA 8.0, sections 9.7.8.22 and
@@ -5565,7 +5578,7 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
     __device__ __forceinline__ void advance(int64_t row_bytes) { from += ALONG_K ? TILE_K * 2 : TILE_K * row_bytes; }
 };
 
-/* ==== [22] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
+/* ==== [26] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
 
 /* ---- storing ---- */
 
@@ -6092,7 +6105,7 @@ static __global__ void __launch_bounds__(128)
 }
 #endif
 
-/* ==== [23] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
+/* ==== [27] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
 
 /* Plain FMA: 64 x 64 tiles, 4 x 4 elements a thread, and one chain of FMAs over k for each element. MIXED: B is of F16
  * or BF16, and widened, exactly, on its way to shared memory. Its steps are of twice as many k, so that as many bytes
@@ -6152,7 +6165,7 @@ static __global__ void __launch_bounds__(256)
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [24] Portable GEMM: quantised operands (src/cuda/portable_formats.h) ==== */
+/* ==== [28] Portable GEMM: quantised operands, from codes to values (src/cuda/portable_codes.h) ==== */
 
 /* One kernel for every format, operation and storage order, from SM80 on. Values of 8 and 4 bits are exact in BF16, so
  * their codes are decoded on the way to shared memory, by arithmetic on bits that is the same on every GPU, and
@@ -6362,7 +6375,7 @@ static __device__ __forceinline__ void tegroup_impl_gpu_decode(const tegroup_imp
     }
 }
 
-/* ---- a block's work on one tile ---- */
+/* ==== [29] Portable GEMM: products of quantised operands (src/cuda/portable_formats.h) ==== */
 
 struct tegroup_impl_formats_block {
     static constexpr int TILE = 128, TILE_K = TEGROUP_IMPL_PORTABLE_TILE_K, THREADS = 256, MI = 4, NI = 4;
@@ -6745,7 +6758,7 @@ static inline tegroup_status tegroup_impl_portable_formats_gemm(const tegroup_pl
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [25] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
+/* ==== [30] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
 
 /* A kernel row: one kernel of the family, for BF16 and for FP16. Tiles of up to 128 rows fit SM86, 89 and 120, whose
  * blocks have 99 KB of shared memory for the ring and what the kernel itself declares, less than 2.4 KB. The 256-row
@@ -6942,7 +6955,7 @@ static inline tegroup_status tegroup_impl_portable_gemm_fused(const tegroup_plan
 #endif /* TEGROUP_NO_PORTABLE */
 #if !defined(TEGROUP_NO_SM90)
 
-/* ==== [26] Hopper's instructions (src/cuda/hopper.h) ==== */
+/* ==== [31] Hopper's instructions (src/cuda/hopper.h) ==== */
 
 /* mbarriers, TMA and wgmma as PTX ISA 8.0 and later describe them (sections 9.7.13.15, 9.7.9.27 and 9.7.15). They
  * assemble for sm_90a only; TEGROUP_IMPL_HOPPER is 1 in the compiler pass for that architecture. */
@@ -7157,7 +7170,7 @@ TEGROUP_IMPL_WGMMA_OF(64, TEGROUP_IMPL_SUMS_32, "32", "33", "34", "35, %36", TEG
 #undef TEGROUP_IMPL_F4
 #endif
 
-/* ==== [27] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
+/* ==== [32] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
 
 /* A persistent kernel of three warpgroups. In the first, one warp schedules tiles, one thread loads operands by TMA
  * into a ring of pipeline stages, and two threads store results by TMA. The other two warpgroups multiply by wgmma:
@@ -7310,7 +7323,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_rest {
     int32_t picked_a[128], picked_b[TEGROUP_IMPL_SM90_LINES];
 };
 
-/* ==== [28] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
+/* ==== [33] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* One warp of each block finds the block's tiles. It walks the groups 32 at a time, one for each lane. Tiles of equal
@@ -7663,7 +7676,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
 };
 #endif
 
-/* ==== [29] Hopper GEMM: the epilogue (src/cuda/sm90_epilogue.h) ==== */
+/* ==== [34] Hopper GEMM: the epilogue (src/cuda/sm90_epilogue.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* ---- C and bias ---- */
@@ -7877,7 +7890,7 @@ static __device__ __forceinline__ float tegroup_impl_sm90_differentiate(const te
 }
 #endif
 
-/* ==== [30] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
+/* ==== [35] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* A block is a chain of four classes, each the base of the next: what the warps share, loader, storer, multiplier. (If
@@ -8005,7 +8018,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
 };
 #endif
 
-/* ==== [31] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
+/* ==== [36] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_block<SHAPE> {
@@ -8228,7 +8241,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
 };
 #endif
 
-/* ==== [32] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
+/* ==== [37] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_loader<SHAPE> {
@@ -8389,7 +8402,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
 };
 #endif
 
-/* ==== [33] Hopper GEMM: the multiplying warpgroups, and the kernel (src/cuda/sm90_multiply.h) ==== */
+/* ==== [38] Hopper GEMM: the multiplying warpgroups, and the kernel (src/cuda/sm90_multiply.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegroup_impl_sm90_storer<SHAPE> {
@@ -8784,7 +8797,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
 #endif
 }
 
-/* ==== [34] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
+/* ==== [39] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
 
 /* The code of a kernel row. */
 typedef struct tegroup_impl_sm90_code {
@@ -8868,7 +8881,7 @@ static inline tegroup_status tegroup_impl_sm90_choices(const tegroup_plan *plan,
     return TEGROUP_OK;
 }
 
-/* ==== [35] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
+/* ==== [40] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
 
 static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_planned_row(const tegroup_plan *plan) {
     return tegroup_impl_sm90_row_of((int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ROW]);
@@ -9194,7 +9207,7 @@ static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, co
 }
 #endif /* TEGROUP_NO_SM90 */
 
-/* ==== [36] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
+/* ==== [41] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
 
 #if defined(TEGROUP_NO_CUBLASLT)
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *) { return 0; }
@@ -9226,7 +9239,7 @@ static inline tegroup_status tegroup_impl_cuda_check_device(const tegroup_plan *
     return TEGROUP_OK;
 }
 
-/* ==== [37] GPU backends: choosing an algorithm (src/gemm/tune_cuda.h) ==== */
+/* ==== [42] GPU backends: choosing an algorithm (src/gemm/tune_cuda.h) ==== */
 
 static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *kind, tegroup_error *error) {
     cudaDeviceProp properties;

@@ -94,12 +94,12 @@ TEGROUP_IMPL_HD float tegroup_impl_scale_exponent(float largest, float amax) {
 
 /* The scale of a block, stored as `scale`. global: of TWO_LEVEL and GIVEN. Where a scale is a power of two, its
  * reciprocal and its code are exact. */
-TEGROUP_IMPL_HD tegroup_impl_block_scale tegroup_impl_scale_block(const tegroup_scale_rule *rule, tegroup_dtype data,
+TEGROUP_IMPL_HD tegroup_block_scale tegroup_impl_scale_block(const tegroup_scale_rule *rule, tegroup_dtype data,
                                                                   tegroup_dtype scale, float amax, float global) {
     const uint32_t magnitude = tegroup_impl_bits_of_f32(amax) & 0x7fffffffu;
     const uint32_t least = tegroup_impl_bits_of_f32(rule->amax_floor), taken = magnitude < least ? least : magnitude;
     const float largest = tegroup_impl_largest(data);
-    tegroup_impl_block_scale block = {1.0f, 1.0f, 0, 0};
+    tegroup_block_scale block = {1.0f, 1.0f, 0, 0};
     amax = tegroup_impl_f32_of_bits(taken);
     switch (rule->special_is_one && (taken == 0 || taken >= 0x7f800000u) ? TEGROUP_SCALE_UNSET : rule->method) {
     case TEGROUP_SCALE_MULTIPLIER:
@@ -131,7 +131,7 @@ TEGROUP_IMPL_HD tegroup_impl_block_scale tegroup_impl_scale_block(const tegroup_
 }
 
 /* The code of one value of a block. */
-TEGROUP_IMPL_HD uint32_t tegroup_impl_scaled_code(tegroup_dtype data, const tegroup_impl_block_scale *block, float x) {
+TEGROUP_IMPL_HD uint32_t tegroup_impl_scaled_code(tegroup_dtype data, const tegroup_block_scale *block, float x) {
     return tegroup_impl_code_of_f32(data, block->divide ? tegroup_impl_quotient_f32(x, block->stored)
                                                         : tegroup_impl_product_f32(x, block->multiplier));
 }

@@ -116,4 +116,3 @@ typedef struct tegroup_block_scale {
     uint32_t bits;       /* its code, in the low bits                                                 */
     int32_t  divide;     /* 1: a value is quantised as x / stored                                     */
 } tegroup_block_scale;
-typedef tegroup_block_scale tegroup_impl_block_scale;

@@ -93,7 +93,7 @@ TEGROUP_IMPL_HD void tegroup_impl_store_group(const tegroup_quantize_desc *desc,
     const tegroup_tensor *t = &desc->output;
     const float global = tegroup_impl_group_global(desc, g);
     const tegroup_dtype dtype = tegroup_impl_one_scale(t, facts);
-    tegroup_impl_block_scale block;
+    tegroup_block_scale block;
     int copy;
     if (t->global_scale_inv)
         t->global_scale_inv[g] =
@@ -318,7 +318,7 @@ static inline void tegroup_impl_quantize_block(const tegroup_impl_quantize_pass 
     const tegroup_quantize_desc *desc = (const tegroup_quantize_desc *)pass->desc;
     const tegroup_impl_copy *copy = &group->copies[columnwise];
     const tegroup_dtype dtype = desc->output.dtype, scale = tegroup_impl_one_scale(&desc->output, pass->facts);
-    const tegroup_impl_block_scale block =
+    const tegroup_block_scale block =
         tegroup_impl_scale_block(&desc->rule, dtype, scale, amax, tegroup_impl_group_global(desc, group->g));
     const int32_t outer_end = (int32_t)tegroup_impl_min(side->outer, o + side->choice),
                   inner_end = (int32_t)tegroup_impl_min(side->inner, i + side->span);

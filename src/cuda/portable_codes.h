@@ -1,0 +1,222 @@
+/* ---- Portable GEMM: quantised operands, from codes to values ---- */
+
+#pragma once
+#include "base/version.h"
+#include "formats/dtype_types.h"
+#include "formats/scaling_types.h"
+#include "core/tensor_types.h"
+#include "core/snapshot_types.h"
+#include "formats/dtype.h"
+#include "formats/convert.h"
+#include "core/tensor.h"
+#include "core/scale_grid.h"
+#include "core/quantised.h"
+#include "cuda/portable_tiles.h"
+
+/* One kernel for every format, operation and storage order, from SM80 on. Values of 8 and 4 bits are exact in BF16, so
+ * their codes are decoded on the way to shared memory, by arithmetic on bits that is the same on every GPU, and
+ * multiplied by mma.sync in BF16 with FP32 sums (in F16 beside an operand of F16, where E4M3 and E5M2 are exact, too).
+ * The products are exact then, and sums are those of the BF16 kernel; Hopper's FP8 instructions keep about 14 bits of
+ * a sum (DeepSeek-V3 technical report, section 3.3.2), which is why they are not used.
+ *
+ * Scales of 8 bits are multiplied into the values: a product of both is exact in BF16, or is rounded to it once. Scales
+ * of F32 are not: the sum over a block of k that shares its scales is multiplied by them and added to the result's,
+ * sum = fma(partial, scale of the row * scale of the column, sum), where the product of the scales is rounded to FP32.
+ *
+ * k is walked in steps of up to 64. While one is multiplied, the codes of the next are on their way to registers, and
+ * the scales of the one after. A step ends where a block of k with a scale of F32 ends, and with a part of the rows,
+ * and is filled up with zeros. So each element is summed over k in one order, whatever the tile. */
+
+/* What the kernel is given besides the call. */
+typedef struct tegroup_impl_gpu_formats {
+    tegroup_impl_scaled first[2];   /* before the first group */
+    tegroup_scaling_facts facts[2]; /* what first[].facts points to, in the kernel */
+    int32_t promotes;               /* scales are of F32: they multiply sums, not values */
+    int32_t bf16;                   /* values are multiplied in BF16, else in F16 */
+} tegroup_impl_gpu_formats;
+
+/* An operand of a tile. Element k of a line is at `at` + line * line_stride + k * k_stride. */
+typedef struct tegroup_impl_gpu_codes {
+    tegroup_impl_scaled of; /* its group; of.facts is NULL if it is not quantised */
+    const char *data;
+    int64_t at, line_stride, k_stride;
+    int64_t first_line; /* of the tile, in the group */
+    int32_t lines;      /* that the tile has, at most 128 */
+    int32_t bits;       /* of an element */
+    int32_t groups;     /* that `of` has counted */
+    tegroup_dtype dtype;
+    bool along_k, aligned; /* lines are contiguous; 16 elements are one or two loads */
+    bool k_is_inner;       /* scales are along k, else along the lines */
+} tegroup_impl_gpu_codes;
+
+/* A step of the walk along k; count is 0 behind the last. */
+typedef struct tegroup_impl_gpu_step {
+    int64_t k;
+    int32_t count;
+    bool ends; /* a sum over k is to be multiplied by its scales */
+} tegroup_impl_gpu_step;
+
+/* ---- an operand of a tile ---- */
+
+/* Goes on to group g; all lanes of a warp call it. Copies and scales that lie a group after another begin where those
+ * of the groups before end. */
+static __device__ __forceinline__ void tegroup_impl_gpu_codes_reach(const tegroup_tensor &t,
+                                                                    const tegroup_snapshot_view &view, int32_t g,
+                                                                    tegroup_impl_gpu_codes *codes) {
+    const int32_t lane = (int32_t)threadIdx.x & 31;
+    int32_t first = codes->groups;
+    int64_t elements = 0, stored = 0;
+    if (!codes->of.facts || first > g) return; /* which it is at already */
+    for (int32_t h = first + lane; h < g; h += 32) {
+        const tegroup_impl_sides sides = tegroup_impl_group_sides(&t, &view, h);
+        elements += tegroup_impl_transposed_count(sides);
+        stored += tegroup_impl_scale_grid_alone(&t, codes->of.facts, sides, codes->of.columnwise).count;
+    }
+    for (int32_t apart = 16; apart > 0; apart /= 2) {
+        elements += __shfl_xor_sync(0xffffffffu, elements, apart);
+        stored += __shfl_xor_sync(0xffffffffu, stored, apart);
+    }
+    __syncwarp(); /* All lanes have read what the first one changes. */
+    if (lane == 0) {
+        codes->of.elements += elements;
+        codes->of.stored += stored;
+        tegroup_impl_scaled_next(&codes->of, &t, &view, g);
+        codes->groups = g + 1;
+    }
+    __syncwarp();
+}
+
+/* Before the first group. */
+static __device__ __forceinline__ void tegroup_impl_gpu_codes_begin(const tegroup_impl_gpu_formats &formats, int which,
+                                                                    tegroup_impl_gpu_codes *codes) {
+    codes->of = formats.first[which];
+    if (codes->of.facts) codes->of.facts = &formats.facts[which];
+    codes->groups = 0;
+}
+
+/* Opens the operand of a tile, whose group it has reached. plain: where an operand that is not quantised begins. */
+static __device__ __forceinline__ void tegroup_impl_gpu_codes_open(const tegroup_tensor &t, bool sums_rows,
+                                                                   const char *plain, int64_t plain_row, int64_t line,
+                                                                   int32_t lines, tegroup_impl_gpu_codes *codes) {
+    const tegroup_impl_scaled &of = codes->of;
+    codes->dtype = t.dtype;
+    codes->bits = tegroup_impl_bits(t.dtype);
+    codes->first_line = line;
+    codes->lines = lines;
+    codes->along_k = !sums_rows || tegroup_impl_transposed(&t, of.columnwise);
+    codes->k_is_inner = of.sums_rows == of.columnwise;
+    codes->data = of.facts ? (const char *)of.data : plain;
+    codes->line_stride = of.facts ? of.line_stride : sums_rows ? 1 : plain_row / 2;
+    codes->k_stride = of.facts ? of.k_stride : sums_rows ? plain_row / 2 : 1;
+    codes->at = of.facts ? of.first + line * of.line_stride : 0;
+    const uint64_t stride = (uint64_t)(codes->along_k ? codes->line_stride : codes->k_stride),
+                   bit = (uint64_t)(uintptr_t)codes->data * 8 + (uint64_t)codes->at * (uint32_t)codes->bits;
+    codes->aligned = ((bit | stride * (uint32_t)codes->bits) & (codes->bits == 4 ? 63 : 127)) == 0;
+}
+
+/* Elements of k, from this one on, that a step may take of the operand: no scale of F32 begins anew within it, and one
+ * of 8 bits only where a sixteenth element does. */
+static __device__ __forceinline__ int64_t tegroup_impl_gpu_codes_run(const tegroup_impl_gpu_codes &codes, int64_t k,
+                                                                     bool promotes) {
+    const tegroup_impl_scale_grid &grid = codes.of.grid;
+    if (!codes.of.facts || (!promotes && !codes.k_is_inner)) return TEGROUP_IMPL_BLOCK_OF_ALL;
+    const int64_t shared = tegroup_impl_scale_shared(&grid, k, !codes.k_is_inner);
+    const bool in_parts = grid.columnwise && grid.parts > 1;
+    const int64_t at = in_parts ? k % grid.part_rows : k;
+    if (promotes || at % TEGROUP_IMPL_PORTABLE_TILE_K != 0) return shared;
+    return in_parts ? grid.part_rows - at : TEGROUP_IMPL_BLOCK_OF_ALL;
+}
+
+/* ---- pieces: 16 elements that are neighbours in memory ---- */
+
+/* Element by element, from the last to the first, each pushing the others on. */
+static __device__ __forceinline__ void tegroup_impl_gpu_piece_slowly(const tegroup_impl_gpu_codes &codes, int64_t at,
+                                                                     int32_t count, uint32_t (&raw)[8]) {
+#pragma unroll 1
+    for (at += count; count > 0; count--) {
+        at--;
+#pragma unroll
+        for (int i = 7; i > 0; i--) raw[i] = __funnelshift_l(raw[i - 1], raw[i], (uint32_t)codes.bits);
+        raw[0] = raw[0] << codes.bits | tegroup_impl_load_code(codes.dtype, codes.data, at);
+    }
+}
+
+/* Loads the `count` elements that exist, and zeros for the others. */
+static __device__ __forceinline__ void tegroup_impl_gpu_piece(const tegroup_impl_gpu_codes &codes, int64_t at,
+                                                              int32_t count, bool aligned, uint32_t (&raw)[8]) {
+    const int32_t bits = codes.bits;
+#pragma unroll
+    for (int i = 0; i < 8; i++) raw[i] = 0;
+    if (count <= 0) return;
+    if (!aligned || count < 16) {
+        tegroup_impl_gpu_piece_slowly(codes, at, count, raw);
+        return;
+    }
+    const char *from = codes.data + at * bits / 8;
+    if (bits == 4) {
+        const uint2 both = *(const uint2 *)from;
+        raw[0] = both.x;
+        raw[1] = both.y;
+        return;
+    }
+    const uint4 low = *(const uint4 *)from, high = bits == 16 ? ((const uint4 *)from)[1] : make_uint4(0, 0, 0, 0);
+    raw[0] = low.x, raw[1] = low.y, raw[2] = low.z, raw[3] = low.w;
+    raw[4] = high.x, raw[5] = high.y, raw[6] = high.z, raw[7] = high.w;
+}
+
+/* a * b of two halves, each rounded once; the -0 that is added keeps the sign of a zero. */
+static __device__ __forceinline__ uint32_t tegroup_impl_gpu_mul2(uint32_t a, uint32_t b, bool bf16) {
+    uint32_t product;
+    if (bf16) asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(product) : "r"(a), "r"(b), "r"(0x80008000u));
+    else asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(product) : "r"(a), "r"(b), "r"(0x80008000u));
+    return product;
+}
+
+/* How a type's codes become halves: the bits below the sign are shifted to where a half has its mantissa and the low
+ * bits of its exponent, and a power of two makes good for the other bias, subnormal codes included, exactly. Codes of
+ * 8 bits whose bits below the sign, `mask` of them, and `carry` add up to 128 get the exponent of infinity and NaN. */
+typedef struct tegroup_impl_gpu_decoding {
+    uint32_t power, mask, carry, infinity;
+    int32_t shift;
+} tegroup_impl_gpu_decoding;
+
+static __device__ __forceinline__ tegroup_impl_gpu_decoding tegroup_impl_gpu_decoding_of(tegroup_dtype dtype,
+                                                                                         bool bf16) {
+    const bool e4m3 = dtype == TEGROUP_DTYPE_F8E4M3, fp4 = dtype == TEGROUP_DTYPE_F4E2M1;
+    tegroup_impl_gpu_decoding how;
+    /* BF16: 2^126, 2^120, 2^112; F16: 2^8, 1 */
+    how.power = bf16 ? (fp4 ? 0x7e807e80u : e4m3 ? 0x7b807b80u : 0x77807780u) : e4m3 ? 0x5c005c00u : 0x3c003c00u;
+    how.shift = bf16 ? (e4m3 ? 4 : 3) : e4m3 ? 1 : 0;
+    how.mask = e4m3 ? 0x7f7f7f7fu : 0x7c7c7c7cu;
+    how.carry = e4m3 ? 0x01010101u : 0x04040404u;
+    how.infinity = bf16 ? 0x7f807f80u : 0x7c007c00u;
+    return how;
+}
+
+/* Decodes a piece in place. */
+static __device__ __forceinline__ void tegroup_impl_gpu_decode(const tegroup_impl_gpu_decoding &how, int32_t bits,
+                                                               bool bf16, uint32_t (&raw)[8]) {
+    if (bits == 4) {
+#pragma unroll
+        for (int i = 7; i >= 0; i--) {
+            const uint32_t byte = raw[i / 4] >> i % 4 * 8 & 0xffu, two = byte | byte << 12;
+            raw[i] = tegroup_impl_gpu_mul2((two & 0x00080008u) << 12 | (two & 0x00070007u) << 6, how.power, bf16);
+        }
+    } else if (bits == 8) {
+        uint32_t flags[4], any = 0;
+#pragma unroll
+        for (int i = 0; i < 4; i++) any |= flags[i] = ((raw[i] & how.mask) + how.carry) & 0x80808080u;
+#pragma unroll
+        for (int i = 7; i >= 0; i--) {
+            const uint32_t two = __byte_perm(raw[i / 2], 0, i % 2 ? 0x3424 : 0x1404);
+            raw[i] = tegroup_impl_gpu_mul2((two & 0x80008000u) | (two & 0x7f007f00u) >> how.shift, how.power, bf16);
+        }
+        if (any) {
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                const uint32_t two = __byte_perm(flags[i / 2], 0, i % 2 ? 0x3424 : 0x1404);
+                raw[i] |= (two - (two >> 15)) & how.infinity;
+            }
+        }
+    }
+}
