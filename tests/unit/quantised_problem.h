@@ -46,6 +46,7 @@ SUPPORT void quantised_problem(problem *p, rng *r, const scaling_row *fa, const 
     static const tegroup_dtype outs[] = {TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F16, TEGROUP_DTYPE_BF16};
     const int fp4 = (fa != NULL && is_fp4(fa->scaling)) || (fb != NULL && is_fp4(fb->scaling));
     const int f32_scales = (fa == NULL || fa->scale == TEGROUP_DTYPE_F32) && (fb == NULL || fb->scale == TEGROUP_DTYPE_F32);
+    void *const mark = guards_mark(); /* a spec has memory, too, which goes with the problem */
     spec s = random_spec(r, op, rng_chance(r, on_gpu ? 20 : 2) ? 150 : on_gpu ? 12 : 10, 8);
     const tegroup_compute compute = !on_gpu && rng_chance(r, 30) ? TEGROUP_COMPUTE_F64 : TEGROUP_COMPUTE_F32;
     if (s.groups > 3) s.groups = 3;
@@ -64,6 +65,7 @@ SUPPORT void quantised_problem(problem *p, rng *r, const scaling_row *fa, const 
     if (s.kg != NULL) s.kg = random_widths(r, s.groups, s.k);
     if (s.ng != NULL) s.ng = random_widths(r, s.groups, s.n);
     problem_make(p, &s);
+    p->mark = mark;
     p->s.compute = p->desc.options.compute = compute;
     for (int which = 0; which < 2; which++) {
         const scaling_row *f = which ? fb : fa;
