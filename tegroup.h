@@ -50,67 +50,70 @@
  *   [17] layer/mlp_types.h        Grouped MLP
  *   [18] layer/chain_types.h      Op chain
  *   [19] moe/routing_types.h      MoE operations
- *   [20] base/linkage.h           Linkage of the functions
- *   [21] api/functions.h          Functions
- *   [22] base/build.h             What this build has
- *   [23] base/arithmetic.h        Arithmetic
- *   [24] base/rules.h             Rules
- *   [25] base/threads.h           Threads
- *   [26] formats/dtype.h          Types by their bits
- *   [27] core/names.h             Names and texts
- *   [28] core/constructors.h      Constructors
- *   [29] formats/convert.h        Conversions
- *   [30] formats/scale_rule.h     Scale rules
- *   [31] formats/scale_layout.h   Scale layouts
- *   [32] core/layout.h            Layout arithmetic
- *   [33] core/tensor.h            What the fields of a tensor say
- *   [34] core/scale_grid.h        Where a group's scales and its copies are
- *   [35] core/checks.h            Checks of tensors and matrices
- *   [36] core/tensor_layout.h     Bytes of a tensor
- *   [37] core/scale_convert.h     Scales in another layout: one group, one scale
- *   [38] core/apart.h             What a call writes lies apart
- *   [39] core/prepare.h           Prepare
- *   [40] core/problem.h           The problem of a GEMM
- *   [41] core/backend_table.h     Backend and quirk tables
- *   [42] core/numerics.h          What decides the bits of a result
- *   [43] core/choice.h            What a plan chooses
- *   [44] core/product.h           The product of one group
- *   [45] core/quantised.h         Quantised operands
- *   [46] core/epilogue.h          An activation in an epilogue
- *   [47] gemm/prepare.h           Prepare a snapshot
- *   [48] cpu/rows.h               Rows
- *   [49] cpu/gemm_kernel.h        CPU GEMM kernel
- *   [50] cpu/quantised.h          CPU GEMM of quantised operands
- *   [51] cuda/cublaslt_setup.h    Set-up of a grouped cuBLASLt matmul
- *   [52] cuda/sm90_kernels.h      Hopper GEMM: the table of kernels
- *   [53] cuda/sm90_balance.h      Hopper GEMM: what tiles cost, and which block is done first
- *   [54] cuda/sm90_choice.h       Hopper GEMM: which kernel a plan takes
- *   [55] gemm/backends.h          The backends, a row of functions each
- *   [56] gemm/verdicts.h          What each backend can do
- *   [57] gemm/plan.h              Explain and plan
- *   [58] cpu/gemm.h               CPU GEMM
- *   [59] gemm/check.h             What a call checks
- *   [60] gemm/run.h               Run
- *   [61] gemm/once.h              One call for a product that runs once
- *   [62] gemm/tune.h              Tune, save and load a plan
- *   [63] cpu/real.h               Formulas
- *   [64] core/activation_formulas.h Activation formulas
- *   [65] layer/activation.h       Activations
- *   [66] layer/quantize_rules.h   Quantise and dequantise: rules
- *   [67] layer/quantize.h         Quantise and dequantise
- *   [68] layer/linear.h           Grouped linear layer
- *   [69] layer/mlp_rules.h        Grouped MLP: tensors and rules
- *   [70] layer/mlp_plan.h         Grouped MLP: plan
- *   [71] layer/mlp.h              Grouped MLP: calls
- *   [72] layer/chain_rules.h      Op chain: rules and buffers
- *   [73] layer/chain_ops.h        Op chain: ops as layers
- *   [74] layer/chain_plan.h       Op chain: plan
- *   [75] layer/chain.h            Op chain: calls
- *   [76] gemm/validate.h          Validate
- *   [77] gemm/scale_convert.h     Scales in another layout
- *   [78] moe/count.h              Counts of groups
- *   [79] moe/router.h             Router
- *   [80] moe/permutation.h        Permute and combine
+ *   [20] moe/layer_types.h        MoE layer
+ *   [21] base/linkage.h           Linkage of the functions
+ *   [22] api/functions.h          Functions
+ *   [23] base/build.h             What this build has
+ *   [24] base/arithmetic.h        Arithmetic
+ *   [25] base/rules.h             Rules
+ *   [26] base/threads.h           Threads
+ *   [27] formats/dtype.h          Types by their bits
+ *   [28] core/names.h             Names and texts
+ *   [29] core/constructors.h      Constructors
+ *   [30] formats/convert.h        Conversions
+ *   [31] formats/scale_rule.h     Scale rules
+ *   [32] formats/scale_layout.h   Scale layouts
+ *   [33] core/layout.h            Layout arithmetic
+ *   [34] core/tensor.h            What the fields of a tensor say
+ *   [35] core/scale_grid.h        Where a group's scales and its copies are
+ *   [36] core/checks.h            Checks of tensors and matrices
+ *   [37] core/tensor_layout.h     Bytes of a tensor
+ *   [38] core/scale_convert.h     Scales in another layout: one group, one scale
+ *   [39] core/apart.h             What a call writes lies apart
+ *   [40] core/prepare.h           Prepare
+ *   [41] core/problem.h           The problem of a GEMM
+ *   [42] core/backend_table.h     Backend and quirk tables
+ *   [43] core/numerics.h          What decides the bits of a result
+ *   [44] core/choice.h            What a plan chooses
+ *   [45] core/product.h           The product of one group
+ *   [46] core/quantised.h         Quantised operands
+ *   [47] core/epilogue.h          An activation in an epilogue
+ *   [48] gemm/prepare.h           Prepare a snapshot
+ *   [49] cpu/rows.h               Rows
+ *   [50] cpu/gemm_kernel.h        CPU GEMM kernel
+ *   [51] cpu/quantised.h          CPU GEMM of quantised operands
+ *   [52] cuda/cublaslt_setup.h    Set-up of a grouped cuBLASLt matmul
+ *   [53] cuda/sm90_kernels.h      Hopper GEMM: the table of kernels
+ *   [54] cuda/sm90_balance.h      Hopper GEMM: what tiles cost, and which block is done first
+ *   [55] cuda/sm90_choice.h       Hopper GEMM: which kernel a plan takes
+ *   [56] gemm/backends.h          The backends, a row of functions each
+ *   [57] gemm/verdicts.h          What each backend can do
+ *   [58] gemm/plan.h              Explain and plan
+ *   [59] cpu/gemm.h               CPU GEMM
+ *   [60] gemm/check.h             What a call checks
+ *   [61] gemm/run.h               Run
+ *   [62] gemm/once.h              One call for a product that runs once
+ *   [63] gemm/tune.h              Tune, save and load a plan
+ *   [64] cpu/real.h               Formulas
+ *   [65] core/activation_formulas.h Activation formulas
+ *   [66] layer/activation.h       Activations
+ *   [67] layer/quantize_rules.h   Quantise and dequantise: rules
+ *   [68] layer/quantize.h         Quantise and dequantise
+ *   [69] layer/linear.h           Grouped linear layer
+ *   [70] layer/mlp_rules.h        Grouped MLP: tensors and rules
+ *   [71] layer/mlp_plan.h         Grouped MLP: plan
+ *   [72] layer/mlp.h              Grouped MLP: calls
+ *   [73] layer/chain_rules.h      Op chain: rules and buffers
+ *   [74] layer/chain_ops.h        Op chain: ops as layers
+ *   [75] layer/chain_plan.h       Op chain: plan
+ *   [76] layer/chain.h            Op chain: calls
+ *   [77] gemm/validate.h          Validate
+ *   [78] gemm/scale_convert.h     Scales in another layout
+ *   [79] moe/count.h              Counts of groups
+ *   [80] moe/router.h             Router
+ *   [81] moe/permutation.h        Permute and combine
+ *   [82] moe/layer_plan.h         MoE layer: plan
+ *   [83] moe/layer.h              MoE layer
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
@@ -1646,6 +1649,87 @@ typedef struct tegroup_combine_backward_desc {
     tegroup_matrix grad_weights; /* out [tokens, k], F32 or F64; absent = not wanted                             */
     int32_t        threads;      /* as tegroup_router_desc's                                                     */
 } tegroup_combine_backward_desc;
+
+/* ==== [20] MoE layer (src/moe/layer_types.h) ==== */
+
+/* A whole mixture-of-experts layer: from tokens and router logits to the layer's output, and back.
+ *
+ *   forward   router         each token's k experts and their weights
+ *             permutation    rows by expert, each a token and its weight
+ *             experts        fc1, activation times the row's weight, fc2
+ *             combine        Y[t] = the sum of token t's rows, in the order of its choices
+ *   dgrad     each row's dY is its token's; the experts' dgrad; dX[t] = the sum of token t's rows, in that order; the
+ *             gradient of the weights, through the router to that of the logits
+ *   wgrad     the experts' wgrad; needs what forward and dgrad left, and may come later
+ *
+ * So the routing weights multiply what the activation gives, and not what fc2 gives, whose bias they then multiply,
+ * too (the sums are the same, the roundings are not); neither direction keeps or reads fc2's rows again.
+ *
+ * This struct is what the plan is made from, what each call is given, and all that is remembered between them, in the
+ * caller's `saved` (forward and dgrad write it, dgrad and wgrad read it). The plan reads everything but addresses. A
+ * call may have fewer tokens than the plan. Everything is checked before anything but `saved` and the workspace is
+ * written, except that a list of weights in host memory lacks an address of an expert that is chosen. On a GPU a call
+ * is kernels of one stream in order, without copies, and may be captured: which experts are chosen is up to each
+ * replay. Outputs overlap nothing that their call touches. */
+typedef struct tegroup_moe_desc {
+    size_t          struct_size;  /* sizeof(tegroup_moe_desc)                                                     */
+    tegroup_space   space;        /* where everything lives; required                                             */
+    tegroup_matrix  tokens;       /* in  X [tokens, width], fc1.weight's dtype, or F32 beside one of F16 or BF16;
+                                     forward reads it alone                                                       */
+    tegroup_matrix  output;       /* out Y [tokens, fc2's outputs], F16, BF16, F32 or F64                         */
+    tegroup_matrix  grad_output;  /* in  dY, shaped as output, dtype of tokens; absent = inference: nothing is saved, no
+                                     dgrad and no wgrad                                                           */
+    tegroup_matrix  grad_tokens;  /* out dX through the experts, shaped as tokens, F16, BF16, F32 or F64 (that through
+                                     the logits is the caller's to add); absent = not wanted                      */
+    tegroup_matrix  grad_logits;  /* out [tokens, experts], F16, BF16, F32 or F64; absent = not wanted            */
+    tegroup_router_desc router;   /* k, logits and how experts are chosen: as in tegroup_router, but that struct_size,
+                                     space, experts and workspace are the layer's. What it writes for the caller, too,
+                                     is there (probabilities, weights, indices, counts and balance_loss as wanted, in
+                                     dtypes of the caller's; weights and probabilities F64 where tokens are, else F32);
+                                     the rest is in `saved` or the workspace. What is there must stay until wgrad  */
+    double          loss_scale;   /* multiplies the load-balancing gradient; 0 = 1                                */
+    tegroup_mlp_desc experts;     /* fc1, fc2, fc1_up with bias and gradients, activation and its parameters, recompute,
+                                     accumulate, fusion and options, as in tegroup_mlp_desc; its backend, hints and
+                                     workspace are those of all of the layer. Every other field is the layer's own and
+                                     must be absent, zero or NULL                                                 */
+    int64_t         capacity;     /* rows by expert that buffers hold; 0 = tokens * k, and no choice is dropped. Else
+                                     experts in order get theirs as long as there is room, and choices without a row
+                                     add nothing                                                                  */
+    void           *saved;        /* TEGROUP_ALIGNMENT-aligned, the plan's saved_bytes; NULL where these are 0    */
+    size_t          saved_bytes;
+} tegroup_moe_desc;
+
+#define TEGROUP_MOE_PLAN_MAGIC 0x54474c4du /* "TGLM" */
+
+/* What a plan holds besides the experts' own. */
+typedef struct tegroup_moe_planned {
+    int64_t       tokens, width, hidden, preactivation, outputs; /* columns of what they are of; tokens: rows           */
+    int64_t       capacity;        /* rows by expert                                                                */
+    int32_t       experts, k;
+    int32_t       backward, wants_grad_tokens, wants_grad_logits, wants_activated; /* whether these are there           */
+    tegroup_dtype rows, real;      /* of rows by expert; of weights and probabilities                               */
+    int32_t       keeps[4];        /* the layer has the router's probabilities, weights, indices, counts            */
+    size_t        router_bytes, permutation_bytes; /* their workspaces                                              */
+} tegroup_moe_planned;
+
+/* Made once by tegroup_moe_plan_make, then read-only. Plain bytes that hold no data pointer, as tegroup_plan. */
+typedef struct tegroup_moe_plan {
+    size_t              struct_size;
+    uint32_t            magic;
+    size_t              workspace_bytes; /* of experts.options.workspace: serves any of the calls                 */
+    size_t              saved_bytes;     /* from forward to wgrad                                                 */
+    tegroup_moe_planned planned;
+    tegroup_mlp_plan    experts;
+} tegroup_moe_plan;
+
+/* The memory that a plan gives the size of. The workspace is shared by the calls; each lays it out for itself. */
+typedef enum tegroup_moe_memory {
+    TEGROUP_MOE_MEMORY_UNSET      = 0,
+    TEGROUP_MOE_SAVED             = 1,
+    TEGROUP_MOE_FORWARD_WORKSPACE = 2,
+    TEGROUP_MOE_DGRAD_WORKSPACE   = 3,
+    TEGROUP_MOE_WGRAD_WORKSPACE   = 4
+} tegroup_moe_memory;
 #endif /* TEGROUP_H */
 #if defined(TEGROUP_EXTERN) && defined(TEGROUP_IMPL_STATIC_FUNCTIONS)
 #error "tegroup: TEGROUP_EXTERN was defined after tegroup.h was included with TEGROUP_IMPLEMENTATION alone; define it first"
@@ -1653,7 +1737,7 @@ typedef struct tegroup_combine_backward_desc {
 #if (defined(TEGROUP_IMPLEMENTATION) || defined(TEGROUP_EXTERN)) && !defined(TEGROUP_FUNCTIONS_INCLUDED)
 #define TEGROUP_FUNCTIONS_INCLUDED
 
-/* ==== [20] Linkage of the functions (src/base/linkage.h) ==== */
+/* ==== [21] Linkage of the functions (src/base/linkage.h) ==== */
 
 #if !defined(TEGROUP_EXTERN)
 #define TEGROUP_IMPL_STATIC_FUNCTIONS
@@ -1665,7 +1749,7 @@ typedef struct tegroup_combine_backward_desc {
 #endif
 #define TEGROUP_API_STATUS TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status /* to be read by the caller */
 
-/* ==== [21] Functions (src/api/functions.h) ==== */
+/* ==== [22] Functions (src/api/functions.h) ==== */
 
 /* Every function is safe to call from several threads at once on different memory (and streams and events of a
  * descriptor). Those that return a status write nothing when it is not TEGROUP_OK, except *error, which may be NULL,
@@ -1905,6 +1989,21 @@ TEGROUP_API_STATUS tegroup_chain_forward(const tegroup_chain_plan *plan, const t
 TEGROUP_API_STATUS tegroup_chain_backward(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
 
+/* A whole MoE layer, see tegroup_moe_desc: planned once, then run forward and, with grad_output, backward, as calls of
+ * one stream's kernels in order. Everything is checked before anything but saved and the workspace is written; errors of
+ * the experts are in the words of tegroup_mlp_desc, those of the router in tegroup_router_desc's. The layout says what
+ * each byte of a memory is for, without a GPU. dgrad may run once after a forward: preactivation becomes its gradient. */
+TEGROUP_API_STATUS tegroup_moe_plan_make(const tegroup_moe_desc *desc, const tegroup_target *target,
+    tegroup_moe_plan *plan, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_moe_layout(const tegroup_moe_plan *plan, tegroup_moe_memory memory,
+    tegroup_layout *layout, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_moe_forward(const tegroup_moe_plan *plan, const tegroup_moe_desc *desc,
+    struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_moe_dgrad(const tegroup_moe_plan *plan, const tegroup_moe_desc *desc,
+    struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_moe_wgrad(const tegroup_moe_plan *plan, const tegroup_moe_desc *desc,
+    struct CUstream_st *stream, tegroup_error *error);
+
 /* Operations around the GEMM; each struct says what it computes. */
 TEGROUP_API_STATUS tegroup_activation_forward(const tegroup_activation_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
@@ -1928,7 +2027,7 @@ TEGROUP_API_STATUS tegroup_combine_backward(const tegroup_combine_backward_desc 
 #if defined(TEGROUP_IMPLEMENTATION) && !defined(TEGROUP_IMPLEMENTATION_INCLUDED)
 #define TEGROUP_IMPLEMENTATION_INCLUDED
 
-/* ==== [22] What this build has (src/base/build.h) ==== */
+/* ==== [23] What this build has (src/base/build.h) ==== */
 
 #include <math.h>
 #include <stdio.h>
@@ -1971,7 +2070,7 @@ TEGROUP_API_STATUS tegroup_combine_backward(const tegroup_combine_backward_desc 
 
 /* Stop here if you only want the API. */
 
-/* ==== [23] Arithmetic (src/base/arithmetic.h) ==== */
+/* ==== [24] Arithmetic (src/base/arithmetic.h) ==== */
 
 /* Arithmetic that the CPU loops over and a kernel maps threads to. */
 #if defined(__CUDACC__)
@@ -2015,7 +2114,7 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_max_bytes(void) {
     return (uint64_t)PTRDIFF_MAX < (uint64_t)INT64_MAX ? (int64_t)PTRDIFF_MAX : INT64_MAX - 1;
 }
 
-/* ==== [24] Rules (src/base/rules.h) ==== */
+/* ==== [25] Rules (src/base/rules.h) ==== */
 
 /* Record what was wrong and hand the status on. */
 static inline tegroup_status tegroup_impl_fail_as(tegroup_reading reading, tegroup_error *error, tegroup_status status,
@@ -2093,7 +2192,7 @@ static inline int tegroup_impl_overlaps(const void *a, int64_t a_bytes, const vo
     return x < y ? y - x < (uint64_t)a_bytes : x - y < (uint64_t)b_bytes;
 }
 
-/* ==== [25] Threads (src/base/threads.h) ==== */
+/* ==== [26] Threads (src/base/threads.h) ==== */
 
 #if defined(_OPENMP)
 #define TEGROUP_IMPL_OMP(directive) _Pragma(#directive)
@@ -2134,7 +2233,7 @@ static inline int32_t tegroup_impl_team(int32_t threads, double steps) {
     return steps < TEGROUP_IMPL_FORK_STEPS ? 1 : threads;
 }
 
-/* ==== [26] Types by their bits (src/formats/dtype.h) ==== */
+/* ==== [27] Types by their bits (src/formats/dtype.h) ==== */
 
 TEGROUP_IMPL_HD int32_t tegroup_impl_bits(tegroup_dtype dtype) {
 #define TEGROUP_IMPL_CASE(name, value, bits)                                                                           \
@@ -2143,7 +2242,7 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_bits(tegroup_dtype dtype) {
 #undef TEGROUP_IMPL_CASE
 }
 
-/* ==== [27] Names and texts (src/core/names.h) ==== */
+/* ==== [28] Names and texts (src/core/names.h) ==== */
 
 TEGROUP_API int32_t tegroup_version(void) { return TEGROUP_VERSION; }
 
@@ -2269,7 +2368,7 @@ TEGROUP_API int tegroup_layout_text(const tegroup_layout *layout, char *buffer, 
     return length;
 }
 
-/* ==== [28] Constructors (src/core/constructors.h) ==== */
+/* ==== [29] Constructors (src/core/constructors.h) ==== */
 
 TEGROUP_API tegroup_sizes tegroup_sizes_of(const void *counts, tegroup_dtype dtype, tegroup_space space) {
     tegroup_sizes sizes;
@@ -2320,7 +2419,7 @@ TEGROUP_API tegroup_matrix tegroup_matrix_of(const void *data, int64_t rows, int
     return matrix;
 }
 
-/* ==== [29] Conversions (src/formats/convert.h) ==== */
+/* ==== [30] Conversions (src/formats/convert.h) ==== */
 
 /* Integer arithmetic on bit patterns: the same bits on every machine and under every compiler flag. Narrowing rounds to
  * nearest, ties to even; NaN stays NaN (quiet), overflow gives infinity. */
@@ -2634,7 +2733,7 @@ TEGROUP_IMPL_HD void tegroup_impl_store_int(tegroup_dtype dtype, void *data, int
     else if (dtype == TEGROUP_DTYPE_I64) ((tegroup_impl_any64 *)data)[i] = (uint64_t)x;
 }
 
-/* ==== [30] Scale rules (src/formats/scale_rule.h) ==== */
+/* ==== [31] Scale rules (src/formats/scale_rule.h) ==== */
 
 /* The presets are read from (repository, commit, file):
  *   TE_         NVIDIA/TransformerEngine d0067d0, transformer_engine/common: recipe/recipe_common.cuh (CURRENT, BLOCK),
@@ -2826,7 +2925,7 @@ TEGROUP_API uint32_t tegroup_encode(tegroup_dtype dtype, float x) {
     return tegroup_impl_has_code(dtype) ? tegroup_impl_code_of_f32(dtype, x) : 0;
 }
 
-/* ==== [31] Scale layouts (src/formats/scale_layout.h) ==== */
+/* ==== [32] Scale layouts (src/formats/scale_layout.h) ==== */
 
 TEGROUP_API const tegroup_scaling_facts *tegroup_scaling_info(tegroup_scaling scaling) {
 #define TEGROUP_IMPL_BIT(name) (1u << TEGROUP_DTYPE_##name)
@@ -2903,7 +3002,7 @@ TEGROUP_API int64_t tegroup_scale_index(tegroup_scaling scaling, const tegroup_s
     return facts && facts->outer_fastest ? inner * extent->outer + outer : outer * extent->inner + inner;
 }
 
-/* ==== [32] Layout arithmetic (src/core/layout.h) ==== */
+/* ==== [33] Layout arithmetic (src/core/layout.h) ==== */
 
 TEGROUP_IMPL_HD void tegroup_impl_layout_begin(tegroup_layout *layout) { memset(layout, 0, sizeof *layout); }
 
@@ -3017,7 +3116,7 @@ TEGROUP_API tegroup_snapshot_view tegroup_snapshot_read(const void *snapshot) {
     return header ? tegroup_impl_snapshot_view(snapshot, header->groups, header->irregular) : none;
 }
 
-/* ==== [33] What the fields of a tensor say (src/core/tensor.h) ==== */
+/* ==== [34] What the fields of a tensor say (src/core/tensor.h) ==== */
 
 TEGROUP_IMPL_HD int tegroup_impl_ragged(const tegroup_shape *shape) {
     return shape->row_sizes.encoding != TEGROUP_ENCODING_UNSET;
@@ -3103,7 +3202,7 @@ TEGROUP_IMPL_HD tegroup_impl_sides tegroup_impl_sides_of(int64_t rows, int64_t c
     return sides;
 }
 
-/* ==== [34] Where a group's scales and its copies are (src/core/scale_grid.h) ==== */
+/* ==== [35] Where a group's scales and its copies are (src/core/scale_grid.h) ==== */
 
 /* An extent that no tensor has. Blocks are powers of two, so that a kernel need not divide by them. */
 #define TEGROUP_IMPL_BLOCK_OF_ALL ((int64_t)1 << 62)
@@ -3386,7 +3485,7 @@ static inline int64_t tegroup_impl_copy_bytes(const tegroup_tensor *t, int colum
     return bits == INT64_MAX ? INT64_MAX : tegroup_impl_ceil_div(bits, 8);
 }
 
-/* ==== [35] Checks of tensors and matrices (src/core/checks.h) ==== */
+/* ==== [36] Checks of tensors and matrices (src/core/checks.h) ==== */
 
 /* The operands of a GEMM, as arrays of them go. */
 typedef enum tegroup_impl_operand {
@@ -3991,7 +4090,7 @@ static inline tegroup_status tegroup_impl_check_built(int kernels, tegroup_space
     return TEGROUP_OK;
 }
 
-/* ==== [36] Bytes of a tensor (src/core/tensor_layout.h) ==== */
+/* ==== [37] Bytes of a tensor (src/core/tensor_layout.h) ==== */
 
 TEGROUP_API tegroup_status tegroup_tensor_layout(const tegroup_tensor *tensor, tegroup_copies copies,
                                                  tegroup_layout *layout, tegroup_error *error) {
@@ -4020,7 +4119,7 @@ TEGROUP_API tegroup_status tegroup_tensor_layout(const tegroup_tensor *tensor, t
     return TEGROUP_OK;
 }
 
-/* ==== [37] Scales in another layout: one group, one scale (src/core/scale_convert.h) ==== */
+/* ==== [38] Scales in another layout: one group, one scale (src/core/scale_convert.h) ==== */
 
 /* The scales of one copy of a tensor, as a kernel is given them. */
 typedef struct tegroup_impl_scales {
@@ -4138,7 +4237,7 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_converted_scale(const tegroup_impl_scale_g
     return tegroup_impl_is_exponent(to_dtype) ? TEGROUP_IMPL_LOWEST_EXPONENT : 0; /* whose byte is 0 */
 }
 
-/* ==== [38] What a call writes lies apart (src/core/apart.h) ==== */
+/* ==== [39] What a call writes lies apart (src/core/apart.h) ==== */
 
 /* Memory that a call touches. What it writes may share none with anything else that it touches. */
 typedef struct tegroup_impl_buffer {
@@ -4304,7 +4403,7 @@ static inline tegroup_status tegroup_impl_check_matrix_workspace(const tegroup_l
     return tegroup_impl_check_apart(buffers, 1 + count, TEGROUP_CHECK_HOST, NULL, error);
 }
 
-/* ==== [39] Prepare (src/core/prepare.h) ==== */
+/* ==== [40] Prepare (src/core/prepare.h) ==== */
 
 /* How sizes become a snapshot, group by group. Each function below is one step of one group, so that a loop and a
  * kernel run the same code; the steps in between are scans (sum or maximum) and a sorting network, which give the same
@@ -4892,7 +4991,7 @@ static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_de
     return tegroup_impl_check_apart(buffers, 5, TEGROUP_CHECK_HOST, NULL, error);
 }
 
-/* ==== [40] The problem of a GEMM (src/core/problem.h) ==== */
+/* ==== [41] The problem of a GEMM (src/core/problem.h) ==== */
 
 /* The most bytes from one group to the next that TMA can be told of, which has the rules of alignment as well (CUDA
  * Driver API, cuTensorMapEncodeTiled: strides are multiples of 16 below 2^40). Rows are never so far apart. */
@@ -5257,7 +5356,7 @@ TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, t
     return tegroup_impl_problem_of(desc, tegroup_impl_gemm_names(), problem, error);
 }
 
-/* ==== [41] Backend and quirk tables (src/core/backend_table.h) ==== */
+/* ==== [42] Backend and quirk tables (src/core/backend_table.h) ==== */
 
 /* What each backend does where. Explain, plan, checks and docs/backends.md read this table and nothing else. */
 TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count) {
@@ -5402,7 +5501,7 @@ static inline int tegroup_impl_quirk_avoided(tegroup_backend backend, int32_t sm
     return 0;
 }
 
-/* ==== [42] What decides the bits of a result (src/core/numerics.h) ==== */
+/* ==== [43] What decides the bits of a result (src/core/numerics.h) ==== */
 
 /* FNV-1a. */
 #define TEGROUP_IMPL_HASH UINT64_C(14695981039346656037)
@@ -5432,7 +5531,7 @@ static inline int tegroup_impl_uses_cublaslt(tegroup_backend backend) {
     return backend == TEGROUP_BACKEND_CUBLASLT_GROUPED || backend == TEGROUP_BACKEND_CUBLASLT_LOOP;
 }
 
-/* ==== [43] What a plan chooses (src/core/choice.h) ==== */
+/* ==== [44] What a plan chooses (src/core/choice.h) ==== */
 
 /* The choice that a plan made among equals: cuBLASLt's algorithm, the tile of sm90. All zero where a backend has one
  * candidate. */
@@ -5478,7 +5577,7 @@ static inline int64_t tegroup_impl_expected_rows(const tegroup_gemm_desc *desc, 
     return p->rows_space[TEGROUP_IMPL_A] ? p->rows : tegroup_impl_mul(p->rows, p->groups);
 }
 
-/* ==== [44] The product of one group (src/core/product.h) ==== */
+/* ==== [45] The product of one group (src/core/product.h) ==== */
 
 /* The row of its data from which row r of a gathered operand comes; -1: the row is of zeros. */
 TEGROUP_IMPL_HD int64_t tegroup_impl_gathered(const tegroup_gather *gather, int64_t r) {
@@ -5609,7 +5708,7 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_uses(const tegroup_gemm_desc *desc, const 
     return used;
 }
 
-/* ==== [45] Quantised operands (src/core/quantised.h) ==== */
+/* ==== [46] Quantised operands (src/core/quantised.h) ==== */
 
 static inline int tegroup_impl_quantised(const tegroup_problem *p) {
     return p->a_scaling != TEGROUP_SCALING_NONE || p->b_scaling != TEGROUP_SCALING_NONE;
@@ -5711,7 +5810,7 @@ TEGROUP_IMPL_HD double tegroup_impl_scale_along(const tegroup_impl_scaled *scale
     return tegroup_impl_load_f64(scaled->scale_dtype, scaled->scales, at);
 }
 
-/* ==== [46] An activation in an epilogue (src/core/epilogue.h) ==== */
+/* ==== [47] An activation in an epilogue (src/core/epilogue.h) ==== */
 
 /* An activation in the epilogue of a forward product, or the gradient of one in that of a dgrad. */
 typedef struct tegroup_impl_epilogue {
@@ -5724,7 +5823,7 @@ typedef struct tegroup_impl_epilogue {
     tegroup_activation_backward_desc gradient; /* of D, whose memory holds sums for grad_row_scale instead */
 } tegroup_impl_epilogue;
 
-/* ==== [47] Prepare a snapshot (src/gemm/prepare.h) ==== */
+/* ==== [48] Prepare a snapshot (src/gemm/prepare.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_prepare(const tegroup_impl_preparation *p,
@@ -5798,7 +5897,7 @@ TEGROUP_API tegroup_status tegroup_shape_prepare(tegroup_shape *shape, void *sna
     return TEGROUP_OK;
 }
 
-/* ==== [48] Rows (src/cpu/rows.h) ==== */
+/* ==== [49] Rows (src/cpu/rows.h) ==== */
 
 /* Rows are worked on in pieces of this many elements, widened to the type of the sums: the choice of a data type is
  * made once a piece, and the loops in between are ones that compilers vectorise. */
@@ -5920,7 +6019,7 @@ static inline double tegroup_impl_dot_f64(const double *x, const double *y, int6
     return sum;
 }
 
-/* ==== [49] CPU GEMM kernel (src/cpu/gemm_kernel.h) ==== */
+/* ==== [50] CPU GEMM kernel (src/cpu/gemm_kernel.h) ==== */
 
 /* The blocked product after Goto and van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication": panels of
  * A and B are copied (and widened to the type of the sums) so that the innermost kernel reads both in order. Each
@@ -6401,7 +6500,7 @@ static inline void tegroup_impl_cpu_block_f64(int32_t m, int64_t k, const double
     }
 }
 
-/* ==== [50] CPU GEMM of quantised operands (src/cpu/quantised.h) ==== */
+/* ==== [51] CPU GEMM of quantised operands (src/cpu/quantised.h) ==== */
 
 /* A quantised operand, and what its codes mean. */
 typedef struct tegroup_impl_cpu_codes {
@@ -6522,7 +6621,7 @@ static inline void tegroup_impl_cpu_sum_codes_f64(const tegroup_gemm_desc *desc,
     }
 }
 
-/* ==== [51] Set-up of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup.h) ==== */
+/* ==== [52] Set-up of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup.h) ==== */
 
 /* The arrays that a grouped cuBLASLt matmul reads, in order, with [groups] entries each: of 8 bytes, but floats in the
  * last two. cuBLASLt is column-major and computes the transpose of D, so its A is the descriptor's b and its B the
@@ -6911,7 +7010,7 @@ static inline void tegroup_impl_lt_loop_workspace(const tegroup_plan *plan, tegr
     }
 }
 
-/* ==== [52] Hopper GEMM: the table of kernels (src/cuda/sm90_kernels.h) ==== */
+/* ==== [53] Hopper GEMM: the table of kernels (src/cuda/sm90_kernels.h) ==== */
 
 #define TEGROUP_IMPL_SM90_K           64  /* k of a pipeline stage: 128 bytes, the widest swizzle of TMA */
 #define TEGROUP_IMPL_SM90_MOST_BLOCKS 160 /* the most blocks; no Hopper GPU has more than 144 multiprocessors */
@@ -7016,7 +7115,7 @@ static inline int tegroup_impl_sm90_runs(const tegroup_problem *p, int32_t kerne
                || TEGROUP_IMPL_SM90_ADDS_BIAS(row->op, row->tile_n, row->flips));
 }
 
-/* ==== [53] Hopper GEMM: what tiles cost, and which block is done first (src/cuda/sm90_balance.h) ==== */
+/* ==== [54] Hopper GEMM: what tiles cost, and which block is done first (src/cuda/sm90_balance.h) ==== */
 
 /* A tile row ends in two narrow tiles where these hold the columns that are left: 4,096 columns are 20 tiles of 192 and
  * two of 128, and no tile is partly empty. A forward product or dgrad with at least this k balances blocks if it has
@@ -7120,7 +7219,7 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_assign(tegroup_impl_sm90_loads *loads,
     return given;
 }
 
-/* ==== [54] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
+/* ==== [55] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
 
 /* Constants of the prediction besides those of each kernel in the table, together with which the times were fitted. */
 #define TEGROUP_IMPL_SM90_STRETCH_US 0.55 /* us to find a stretch, or to assign a wave of its tiles */
@@ -7426,7 +7525,7 @@ static inline void tegroup_impl_sm90_tile(const tegroup_gemm_desc *desc, const t
     forecast->us = taken.us.total;
 }
 
-/* ==== [55] The backends, a row of functions each (src/gemm/backends.h) ==== */
+/* ==== [56] The backends, a row of functions each (src/gemm/backends.h) ==== */
 
 /* What a backend can be asked: a function type for each question. */
 typedef void tegroup_impl_workspace_function(const tegroup_plan *plan, tegroup_layout *layout);
@@ -7578,7 +7677,7 @@ static inline uint32_t tegroup_impl_built(void) {
     return built;
 }
 
-/* ==== [56] What each backend can do (src/gemm/verdicts.h) ==== */
+/* ==== [57] What each backend can do (src/gemm/verdicts.h) ==== */
 
 /* Backends in order of preference. If only the device knows d's columns, CUBLASLT_GROUPED gives NaN for groups whose D
  * it cannot store (see tegroup_impl_setup_group), so it comes after PORTABLE, which takes any. */
@@ -7898,7 +7997,7 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     return c.met;
 }
 
-/* ==== [57] Explain and plan (src/gemm/plan.h) ==== */
+/* ==== [58] Explain and plan (src/gemm/plan.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 /* Describes the current device as a target; sm stays 0 without one. Returns the device, or -1. */
@@ -8162,7 +8261,7 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     return tegroup_impl_plan_make(desc, tegroup_impl_gemm_names(), target, plan, error);
 }
 
-/* ==== [58] CPU GEMM (src/cpu/gemm.h) ==== */
+/* ==== [59] CPU GEMM (src/cpu/gemm.h) ==== */
 
 /* tegroup_impl_cpu_pack for rows that an index picks: from row `row` and column `col` of the group on. The rows are the
  * lines, or where along_k is set what is summed over. */
@@ -8518,7 +8617,7 @@ static inline tegroup_status tegroup_impl_cpu_gemm(const tegroup_plan *plan, con
     return TEGROUP_OK;
 }
 
-/* ==== [59] What a call checks (src/gemm/check.h) ==== */
+/* ==== [60] What a call checks (src/gemm/check.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm_desc *desc,
@@ -8889,7 +8988,7 @@ TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const te
     return tegroup_impl_gemm_check_own(plan, desc, error);
 }
 
-/* ==== [60] Run (src/gemm/run.h) ==== */
+/* ==== [61] Run (src/gemm/run.h) ==== */
 
 /* What the check has passed; it refuses a plan for a backend that is not built. */
 static inline tegroup_status tegroup_impl_gemm_run(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
@@ -8913,7 +9012,7 @@ TEGROUP_API tegroup_status tegroup_plan_layout(const tegroup_plan *plan, tegroup
     return TEGROUP_OK;
 }
 
-/* ==== [61] One call for a product that runs once (src/gemm/once.h) ==== */
+/* ==== [62] One call for a product that runs once (src/gemm/once.h) ==== */
 
 /* Whether two operands have one routing's sizes, so that one snapshot serves both. */
 static inline int tegroup_impl_same_sizes(const tegroup_sizes *x, const tegroup_sizes *y) {
@@ -9010,7 +9109,7 @@ TEGROUP_API tegroup_status tegroup_gemm_once(const tegroup_gemm_desc *desc, stru
     return tegroup_impl_gemm_run(&plan, &ready, stream, error);
 }
 
-/* ==== [62] Tune, save and load a plan (src/gemm/tune.h) ==== */
+/* ==== [63] Tune, save and load a plan (src/gemm/tune.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
@@ -9180,7 +9279,7 @@ TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, cons
     return TEGROUP_OK;
 }
 
-/* ==== [63] Formulas (src/cpu/real.h) ==== */
+/* ==== [64] Formulas (src/cpu/real.h) ==== */
 
 /* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. On the host
  * exp is the platform's (glibc: at most 1 ULP off). On the device it is at most 4 ULP off, whatever the flags (with
@@ -9213,7 +9312,7 @@ TEGROUP_IMPL_HD double tegroup_impl_choice_grad_f64(double grad_weight, double d
     return normalize ? (grad_weight - dot / chosen) / chosen : grad_weight;
 }
 
-/* ==== [64] Activation formulas (src/core/activation_formulas.h) ==== */
+/* ==== [65] Activation formulas (src/core/activation_formulas.h) ==== */
 
 /* Each operation is rounded by itself, or is one fused multiply-add where that is written: an activation in the
  * epilogue of a product gives the bits that the separate call gives. (A host compiler may fuse what it likes.) */
@@ -9534,7 +9633,7 @@ TEGROUP_IMPL_HD double tegroup_impl_activation_f64(tegroup_activation kind, int 
     return tegroup_impl_activation_grad_f64(kind, half, alpha, limit, gate, up, 0, &grad_gate, &grad_up);
 }
 
-/* ==== [65] Activations (src/layer/activation.h) ==== */
+/* ==== [66] Activations (src/layer/activation.h) ==== */
 
 #if TEGROUP_IMPL_ACTIVATION_KERNELS
 static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
@@ -9938,7 +10037,7 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
     return tegroup_impl_activation_backward_run(desc, stream, error);
 }
 
-/* ==== [66] Quantise and dequantise: rules (src/layer/quantize_rules.h) ==== */
+/* ==== [67] Quantise and dequantise: rules (src/layer/quantize_rules.h) ==== */
 
 /* Copies of a quantised tensor, as arrays of them go. */
 enum { TEGROUP_IMPL_ROWWISE, TEGROUP_IMPL_COLUMNWISE, TEGROUP_IMPL_COPIES };
@@ -10303,7 +10402,7 @@ static inline tegroup_status tegroup_impl_check_dequantize(const tegroup_dequant
     return tegroup_impl_check_built(TEGROUP_IMPL_FP8_KERNELS, desc->space, error);
 }
 
-/* ==== [67] Quantise and dequantise (src/layer/quantize.h) ==== */
+/* ==== [68] Quantise and dequantise (src/layer/quantize.h) ==== */
 
 #if TEGROUP_IMPL_FP8_KERNELS
 static inline tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
@@ -10862,7 +10961,7 @@ TEGROUP_API tegroup_status tegroup_dequantize(const tegroup_dequantize_desc *des
     return TEGROUP_OK;
 }
 
-/* ==== [68] Grouped linear layer (src/layer/linear.h) ==== */
+/* ==== [69] Grouped linear layer (src/layer/linear.h) ==== */
 
 /* The tensors of a layer, by name. */
 /* clang-format off */
@@ -11352,7 +11451,7 @@ TEGROUP_API tegroup_status tegroup_linear_wgrad(const tegroup_linear_plan *plan,
     return tegroup_impl_layer_call(&call.layer, plan, TEGROUP_OP_WGRAD, 1, stream, error);
 }
 
-/* ==== [69] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
+/* ==== [70] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
 
 /* Its tensors, by name: weights, then what has the routing's rows, of which the last three are what is saved. */
 /* clang-format off */
@@ -11799,7 +11898,7 @@ static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_mlp_desc
     return tegroup_impl_check_apart(buffers, count, level, NULL, error);
 }
 
-/* ==== [70] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
+/* ==== [71] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
 
 /* A plan's parts: what it holds for itself, and those of the two layers. A chain keeps them apart. */
 typedef struct tegroup_impl_mlp_plans {
@@ -12080,7 +12179,7 @@ TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const 
     return TEGROUP_OK;
 }
 
-/* ==== [71] Grouped MLP: calls (src/layer/mlp.h) ==== */
+/* ==== [72] Grouped MLP: calls (src/layer/mlp.h) ==== */
 
 #if TEGROUP_IMPL_FUSED_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
 /* Gradients of row_scale, of the sums that a dgrad with a gradient in its epilogue leaves in D's place. */
@@ -12484,7 +12583,7 @@ TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const
     return tegroup_impl_mlp_run_op(plan, desc, TEGROUP_OP_WGRAD, stream, error);
 }
 
-/* ==== [72] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
+/* ==== [73] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
 
 /* A descriptor resolved: what each op is given, and what lies between ops. values[i] is what op i reads and values[i +
  * 1] what it writes; grads are their gradients, absent where none is computed. */
@@ -13013,7 +13112,7 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [73] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
+/* ==== [74] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
 
 /* A LINEAR as a layer, with the rows that it reads and writes: op i's routing may be its own. It points into itself. */
 typedef struct tegroup_impl_chain_linear {
@@ -13205,7 +13304,7 @@ static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc,
     backward->grad_row_scale = tegroup_impl_mlp_matrix(&given->grad_row_scale);
 }
 
-/* ==== [74] Op chain: plan (src/layer/chain_plan.h) ==== */
+/* ==== [75] Op chain: plan (src/layer/chain_plan.h) ==== */
 
 /* Tell the caller which op a failure is about. */
 static inline tegroup_status tegroup_impl_chain_name_op(tegroup_status status, const tegroup_chain_desc *desc,
@@ -13458,7 +13557,7 @@ TEGROUP_API tegroup_status tegroup_chain_explain(const tegroup_chain_desc *desc,
     return tegroup_impl_chain_name_op(status, desc, chain.at);
 }
 
-/* ==== [75] Op chain: calls (src/layer/chain.h) ==== */
+/* ==== [76] Op chain: calls (src/layer/chain.h) ==== */
 
 /* Rows of op i and its routing, by a linear's word for them: what no product of the op sees to. */
 static inline tegroup_status tegroup_impl_chain_check_memory(const tegroup_chain_desc *desc,
@@ -13643,7 +13742,7 @@ TEGROUP_API tegroup_status tegroup_chain_backward(const tegroup_chain_plan *plan
     return tegroup_impl_chain_run(plan, desc, 1, stream, error);
 }
 
-/* ==== [76] Validate (src/gemm/validate.h) ==== */
+/* ==== [77] Validate (src/gemm/validate.h) ==== */
 
 enum { TEGROUP_IMPL_FINITE, TEGROUP_IMPL_NAN, TEGROUP_IMPL_INFINITE };
 
@@ -13809,7 +13908,7 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [77] Scales in another layout (src/gemm/scale_convert.h) ==== */
+/* ==== [78] Scales in another layout (src/gemm/scale_convert.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_scale_convert(const tegroup_impl_scales *from,
@@ -14045,7 +14144,7 @@ TEGROUP_API tegroup_status tegroup_scale_convert(const tegroup_scale_convert_des
     return TEGROUP_OK;
 }
 
-/* ==== [78] Counts of groups (src/moe/count.h) ==== */
+/* ==== [79] Counts of groups (src/moe/count.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_count(const tegroup_count_desc *desc, struct CUstream_st *stream,
@@ -14116,7 +14215,7 @@ TEGROUP_API tegroup_status tegroup_count(const tegroup_count_desc *desc, struct 
     return TEGROUP_OK;
 }
 
-/* ==== [79] Router (src/moe/router.h) ==== */
+/* ==== [80] Router (src/moe/router.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
@@ -14520,7 +14619,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     return TEGROUP_OK;
 }
 
-/* ==== [80] Permute and combine (src/moe/permutation.h) ==== */
+/* ==== [81] Permute and combine (src/moe/permutation.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,
@@ -14961,6 +15060,651 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
                                    grad_weight);
         }
     return TEGROUP_OK;
+}
+
+/* ==== [82] MoE layer: plan (src/moe/layer_plan.h) ==== */
+
+static inline int tegroup_impl_there(const tegroup_matrix *m) { return m->dtype != TEGROUP_DTYPE_UNSET; }
+
+/* What of the router's is the layer's to keep: what it needs and the caller does not have. */
+enum {
+    TEGROUP_IMPL_MOE_PROBABILITIES,
+    TEGROUP_IMPL_MOE_WEIGHTS,
+    TEGROUP_IMPL_MOE_INDICES,
+    TEGROUP_IMPL_MOE_COUNTS,
+    TEGROUP_IMPL_MOE_ROUTED
+};
+
+static inline tegroup_matrix *tegroup_impl_moe_routed(tegroup_router_desc *router, int which) {
+    return which == TEGROUP_IMPL_MOE_PROBABILITIES ? &router->probabilities
+           : which == TEGROUP_IMPL_MOE_WEIGHTS     ? &router->weights
+           : which == TEGROUP_IMPL_MOE_INDICES     ? &router->indices
+                                                   : &router->counts;
+}
+
+/* A type for numbers up to `most`. */
+static inline tegroup_dtype tegroup_impl_integer_for(int64_t most) {
+    return most <= INT32_MAX ? TEGROUP_DTYPE_I32 : TEGROUP_DTYPE_I64;
+}
+
+/* Every buffer that the layer has: ITEM(name, what it is for, memory, bytes). What forward leaves for dgrad or wgrad is
+ * saved; where there is no backward pass it is in forward's workspace. `cell` is the bytes of an element of rows by
+ * expert, `real` those of a weight. */
+#define TEGROUP_IMPL_MOE_ITEMS(ITEM)                                                                                   \
+    ITEM(ROUTER_PROBABILITIES, "the router's probabilities", kept, p->keeps[0], p->tokens *p->experts, real)           \
+    ITEM(ROUTER_INDICES, "the router's indices", kept, p->keeps[2], slots, 4)                                          \
+    ITEM(ROUTER_COUNTS, "the router's counts", kept, p->keeps[3], p->experts, slot_bytes)                              \
+    ITEM(SNAPSHOT, "the snapshot of the routing", kept, 1, (int64_t)snapshot.total_bytes, 1)                           \
+    ITEM(ROW_OF_SLOT, "row of each choice", kept, 1, slots, row_bytes)                                                 \
+    ITEM(ROW_WEIGHTS, "weight of each row", kept, 1, p->capacity, real)                                                \
+    ITEM(ROWS, "tokens by expert", kept, 1, tegroup_impl_mul(p->capacity, p->width), cell)                             \
+    ITEM(PREACTIVATION, "preactivation, and then its gradient", TEGROUP_MOE_SAVED, p->backward,                        \
+         tegroup_impl_mul(p->capacity, p->preactivation), cell)                                                        \
+    ITEM(ACTIVATED, "activated", TEGROUP_MOE_SAVED, p->wants_activated, tegroup_impl_mul(p->capacity, p->hidden),      \
+         cell)                                                                                                         \
+    ITEM(GRAD_ROWS, "output's gradient by expert", TEGROUP_MOE_SAVED, p->backward,                                     \
+         tegroup_impl_mul(p->capacity, p->outputs), cell)                                                              \
+    ITEM(ROUTER_WEIGHTS, "the router's weights", TEGROUP_MOE_FORWARD_WORKSPACE, p->keeps[1], slots, real)              \
+    ITEM(SLOT_OF_ROW, "choice of each row", TEGROUP_MOE_FORWARD_WORKSPACE, 1, p->capacity, slot_bytes)                 \
+    ITEM(OUT, "output by expert", TEGROUP_MOE_FORWARD_WORKSPACE, 1, tegroup_impl_mul(p->capacity, p->outputs), cell)   \
+    ITEM(ROUTER, "the router's workspace", TEGROUP_MOE_FORWARD_WORKSPACE, 1, (int64_t)p->router_bytes, 1)              \
+    ITEM(PERMUTATION, "the permutation's workspace", TEGROUP_MOE_FORWARD_WORKSPACE, 1, (int64_t)p->permutation_bytes,  \
+         1)                                                                                                            \
+    ITEM(FORWARD, "the experts' workspace", TEGROUP_MOE_FORWARD_WORKSPACE, 1, (int64_t)experts->workspace_bytes, 1)    \
+    ITEM(GRAD_INPUT, "tokens' gradient by expert", TEGROUP_MOE_DGRAD_WORKSPACE, p->wants_grad_tokens,                  \
+         tegroup_impl_mul(p->capacity, p->width), cell)                                                                \
+    ITEM(GRAD_ROW_WEIGHTS, "gradient of each row's weight", TEGROUP_MOE_DGRAD_WORKSPACE, p->wants_grad_logits,         \
+         p->capacity, real)                                                                                            \
+    ITEM(GRAD_WEIGHTS, "gradient of the router's weights", TEGROUP_MOE_DGRAD_WORKSPACE, p->wants_grad_logits, slots,   \
+         real)                                                                                                         \
+    ITEM(DGRAD, "the experts' workspace", TEGROUP_MOE_DGRAD_WORKSPACE, p->backward, (int64_t)experts->workspace_bytes, \
+         1)                                                                                                            \
+    ITEM(WGRAD, "the experts' workspace", TEGROUP_MOE_WGRAD_WORKSPACE, p->backward,                                    \
+         (int64_t)experts->wgrad_workspace_bytes, 1)
+
+enum {
+#define TEGROUP_IMPL_MOE_ITEM(name, what, memory, there, count, size) TEGROUP_IMPL_MOE_##name,
+    TEGROUP_IMPL_MOE_ITEMS(TEGROUP_IMPL_MOE_ITEM) TEGROUP_IMPL_MOE_ITEM_COUNT
+#undef TEGROUP_IMPL_MOE_ITEM
+};
+
+/* Where each buffer is: an offset in one of the memories; -1 = it is not there. */
+typedef struct tegroup_impl_moe_places {
+    tegroup_moe_memory memory[TEGROUP_IMPL_MOE_ITEM_COUNT];
+    int64_t offset[TEGROUP_IMPL_MOE_ITEM_COUNT];
+} tegroup_impl_moe_places;
+
+/* The one layout. layouts: [TEGROUP_MOE_WGRAD_WORKSPACE + 1], by memory. */
+static inline void tegroup_impl_moe_layouts(const tegroup_moe_planned *p, const tegroup_mlp_plan *experts,
+                                            tegroup_layout *layouts, tegroup_impl_moe_places *places) {
+    const tegroup_moe_memory kept = p->backward ? TEGROUP_MOE_SAVED : TEGROUP_MOE_FORWARD_WORKSPACE;
+    const int64_t cell = tegroup_impl_bits(p->rows) / 8, real = tegroup_impl_bits(p->real) / 8,
+                  slots = tegroup_impl_mul(p->tokens, p->k),
+                  slot_bytes = tegroup_impl_bits(tegroup_impl_integer_for(slots)) / 8,
+                  row_bytes = tegroup_impl_bits(tegroup_impl_integer_for(p->capacity)) / 8;
+    tegroup_layout snapshot;
+    int memory;
+    tegroup_impl_snapshot_layout(p->experts, 0, &snapshot);
+    for (memory = 0; memory <= TEGROUP_MOE_WGRAD_WORKSPACE; memory++) tegroup_impl_layout_begin(&layouts[memory]);
+#define TEGROUP_IMPL_MOE_ITEM(name, what, where, there, count, size)                                                   \
+    places->memory[TEGROUP_IMPL_MOE_##name] = where;                                                                   \
+    places->offset[TEGROUP_IMPL_MOE_##name] = -1;                                                                      \
+    if (there) {                                                                                                       \
+        places->offset[TEGROUP_IMPL_MOE_##name] = (int64_t)layouts[where].total_bytes;                                 \
+        tegroup_impl_layout_add(&layouts[where], what, tegroup_impl_mul(count, size));                                 \
+    }
+    TEGROUP_IMPL_MOE_ITEMS(TEGROUP_IMPL_MOE_ITEM)
+#undef TEGROUP_IMPL_MOE_ITEM
+}
+
+/* The inputs and outputs of a weight. */
+static inline int64_t tegroup_impl_weight_inputs(const tegroup_mlp_weights *w) {
+    return w->weight_layout == TEGROUP_WEIGHT_IN_OUT ? w->weight.shape.rows : w->weight.shape.cols;
+}
+static inline int64_t tegroup_impl_weight_outputs(const tegroup_mlp_weights *w) {
+    return w->weight_layout == TEGROUP_WEIGHT_IN_OUT ? w->weight.shape.cols : w->weight.shape.rows;
+}
+
+/* What a descriptor is for, but for the workspaces of router and permutation. */
+static inline tegroup_moe_planned tegroup_impl_moe_record(const tegroup_moe_desc *desc) {
+    const tegroup_mlp_desc *experts = &desc->experts;
+    const int apart = experts->fc1_up.weight.dtype != TEGROUP_DTYPE_UNSET;
+    tegroup_router_desc router = desc->router;
+    tegroup_moe_planned p;
+    int which;
+    memset(&p, 0, sizeof p);
+    p.tokens = desc->tokens.rows;
+    p.width = desc->tokens.cols;
+    p.hidden = tegroup_impl_weight_inputs(&experts->fc2);
+    p.preactivation = tegroup_impl_weight_outputs(&experts->fc1) * (1 + apart);
+    p.outputs = tegroup_impl_weight_outputs(&experts->fc2);
+    p.experts = experts->fc1.weight.shape.groups;
+    p.k = desc->router.k;
+    p.capacity = desc->capacity > 0 ? desc->capacity : tegroup_impl_mul(p.tokens, p.k);
+    p.backward = tegroup_impl_there(&desc->grad_output);
+    p.wants_grad_tokens = tegroup_impl_there(&desc->grad_tokens);
+    p.wants_grad_logits = tegroup_impl_there(&desc->grad_logits);
+    p.wants_activated = experts->fc2.main_grad.dtype != TEGROUP_DTYPE_UNSET;
+    p.rows = desc->tokens.dtype;
+    p.real = p.rows == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
+    for (which = 0; which < TEGROUP_IMPL_MOE_ROUTED; which++)
+        p.keeps[which] = !tegroup_impl_there(tegroup_impl_moe_routed(&router, which));
+    p.keeps[TEGROUP_IMPL_MOE_PROBABILITIES] =
+        p.keeps[TEGROUP_IMPL_MOE_PROBABILITIES] && (p.wants_grad_logits || router.balance_coefficient != 0);
+    return p;
+}
+
+/* ---- rules ---- */
+
+static inline tegroup_status tegroup_impl_moe_check_absent(const tegroup_moe_desc *desc, tegroup_error *error) {
+    const tegroup_mlp_desc *experts = &desc->experts;
+#define TEGROUP_IMPL_ABSENT(member)                                                                                    \
+    TEGROUP_IMPL_RULE(experts->member.dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION, "experts." #member,             \
+                      "must be absent: the layer has it", TEGROUP_DTYPE_UNSET, experts->member.dtype)
+    TEGROUP_IMPL_ABSENT(input);
+    TEGROUP_IMPL_ABSENT(out);
+    TEGROUP_IMPL_ABSENT(grad_output);
+    TEGROUP_IMPL_ABSENT(dgrad_out);
+    TEGROUP_IMPL_ABSENT(grad_row_scale);
+    TEGROUP_IMPL_ABSENT(preactivation);
+    TEGROUP_IMPL_ABSENT(activated);
+    TEGROUP_IMPL_ABSENT(grad_preactivation);
+#undef TEGROUP_IMPL_ABSENT
+    TEGROUP_IMPL_RULE(!experts->row_scale && experts->row_scale_dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION,
+                      "experts.row_scale", "must be absent: it is the rows' weights", TEGROUP_DTYPE_UNSET,
+                      experts->row_scale_dtype);
+    TEGROUP_IMPL_RULE(!experts->fc2_bias_scaled, ERROR_COMBINATION, "experts.fc2_bias_scaled",
+                      "must be 0: a bias of fc2 is scaled always", 0, experts->fc2_bias_scaled);
+    TEGROUP_IMPL_RULE(experts->out_tail == TEGROUP_TAIL_KEEP && experts->dgrad_out_tail == TEGROUP_TAIL_KEEP,
+                      ERROR_COMBINATION, "experts.out_tail", "must be KEEP: tokens have no tail", TEGROUP_TAIL_KEEP,
+                      experts->out_tail ? experts->out_tail : experts->dgrad_out_tail);
+    return TEGROUP_OK;
+}
+
+/* Matrices of the caller's, without their memory. */
+static inline tegroup_status tegroup_impl_moe_check_shapes(const tegroup_moe_desc *desc, const tegroup_moe_planned *p,
+                                                           tegroup_error *error) {
+    static const char *const probabilities[5] = TEGROUP_IMPL_MATRIX_PATHS("router.probabilities"),
+                             *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("router.weights");
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
+    TEGROUP_IMPL_RULE_AS(DTYPES, tegroup_impl_there(&desc->tokens), ERROR_UNSET, "tokens.dtype", "must be set",
+                         TEGROUP_IMPL_FLOATS, 0);
+    TEGROUP_IMPL_RULE_ENUM(desc->tokens.dtype, TEGROUP_DTYPE_COUNT - 1, "tokens.dtype", "must be a tegroup_dtype");
+    TEGROUP_IMPL_RULE_AS(DTYPES, TEGROUP_IMPL_FLOATS >> desc->tokens.dtype & 1u, ERROR_DTYPE, "tokens.dtype",
+                         "must be one that is taken here", TEGROUP_IMPL_FLOATS, desc->tokens.dtype);
+    TEGROUP_IMPL_RULE(p->tokens >= 0 && p->tokens <= TEGROUP_MAX_ROWS, ERROR_VALUE, "tokens.rows",
+                      "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, p->tokens);
+    TEGROUP_IMPL_RULE(p->width == tegroup_impl_weight_inputs(&desc->experts.fc1), ERROR_SHAPE, "tokens.cols",
+                      "must be the inputs of experts.fc1.weight", tegroup_impl_weight_inputs(&desc->experts.fc1),
+                      p->width);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_router_sizes(p->experts, p->k, desc->router.normalize,
+                                                     desc->router.balance_coefficient, error));
+    TEGROUP_IMPL_RULE(desc->capacity >= 0 && p->capacity <= TEGROUP_MAX_COLS, ERROR_VALUE, "capacity",
+                      "must be 0 to TEGROUP_MAX_COLS, and tokens.rows * router.k, too, where it is 0", TEGROUP_MAX_COLS,
+                      desc->capacity < 0 ? desc->capacity : p->capacity);
+    TEGROUP_IMPL_RULE(p->backward || !p->wants_grad_tokens, ERROR_COMBINATION, "grad_tokens", "needs grad_output", 1,
+                      0);
+    TEGROUP_IMPL_RULE(p->backward || !p->wants_grad_logits, ERROR_COMBINATION, "grad_logits", "needs grad_output", 1,
+                      0);
+    TEGROUP_IMPL_RULE(p->backward || desc->experts.fc1.main_grad.dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION,
+                      "experts.fc1.main_grad", "needs grad_output", 1, 0);
+    TEGROUP_IMPL_RULE(p->backward || !p->wants_activated, ERROR_COMBINATION, "experts.fc2.main_grad",
+                      "needs grad_output", 1, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPE, !p->backward || desc->grad_output.dtype == p->rows, ERROR_DTYPE, "grad_output.dtype",
+                         "must be that of tokens", p->rows, desc->grad_output.dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPE, !tegroup_impl_there(&desc->router.probabilities)
+                                    || desc->router.probabilities.dtype == p->real,
+                         ERROR_DTYPE, probabilities[4], "must be F64 where tokens are, else F32", p->real,
+                         desc->router.probabilities.dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPE, !tegroup_impl_there(&desc->router.weights) || desc->router.weights.dtype == p->real,
+                         ERROR_DTYPE, weights[4], "must be F64 where tokens are, else F32", p->real,
+                         desc->router.weights.dtype);
+    return tegroup_impl_moe_check_absent(desc, error);
+}
+
+/* ---- the parts, as calls of their own ---- */
+
+typedef struct tegroup_impl_moe_parts {
+    tegroup_router_desc router;
+    tegroup_prepare_desc prepare;
+    tegroup_permutation_desc permutation;
+    tegroup_permute_desc rows, row_weights, grad_rows; /* to rows by expert */
+    tegroup_mlp_desc experts;
+    tegroup_combine_desc output, grad_tokens, grad_weights; /* from them */
+    tegroup_router_backward_desc router_backward;
+} tegroup_impl_moe_parts;
+
+/* The memories that a call has, by tegroup_moe_memory; NULL to plan. */
+typedef struct tegroup_impl_moe_memories {
+    char *base[TEGROUP_MOE_WGRAD_WORKSPACE + 1];
+    const tegroup_impl_moe_places *places;
+} tegroup_impl_moe_memories;
+
+static inline void *tegroup_impl_moe_at(const tegroup_impl_moe_memories *memories, int item) {
+    char *base = memories->base[memories->places->memory[item]];
+    return base && memories->places->offset[item] >= 0 ? base + memories->places->offset[item] : NULL;
+}
+static inline tegroup_matrix tegroup_impl_moe_matrix(const tegroup_impl_moe_memories *memories, int item, int64_t rows,
+                                                     int64_t cols, tegroup_dtype dtype) {
+    return tegroup_matrix_of(tegroup_impl_moe_at(memories, item), rows, cols, dtype);
+}
+
+/* The router, the snapshot and the permutation. */
+static inline void tegroup_impl_moe_route(const tegroup_moe_desc *desc, const tegroup_moe_planned *p,
+                                          const tegroup_impl_moe_memories *memories, tegroup_impl_moe_parts *parts) {
+    const int64_t slots = tegroup_impl_mul(p->tokens, p->k);
+    tegroup_router_desc *router = &parts->router;
+    tegroup_layout snapshot;
+    *router = desc->router;
+    router->struct_size = sizeof *router;
+    router->space = desc->space;
+    router->experts = p->experts;
+    router->workspace = tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_ROUTER);
+    router->workspace_bytes = p->router_bytes;
+    if (p->keeps[TEGROUP_IMPL_MOE_PROBABILITIES])
+        router->probabilities = tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROUTER_PROBABILITIES, p->tokens,
+                                                        p->experts, p->real);
+    if (p->keeps[TEGROUP_IMPL_MOE_WEIGHTS])
+        router->weights =
+            tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROUTER_WEIGHTS, p->tokens, p->k, p->real);
+    if (p->keeps[TEGROUP_IMPL_MOE_INDICES])
+        router->indices =
+            tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROUTER_INDICES, p->tokens, p->k, TEGROUP_DTYPE_I32);
+    if (p->keeps[TEGROUP_IMPL_MOE_COUNTS])
+        router->counts = tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROUTER_COUNTS, 1, p->experts,
+                                                 tegroup_impl_integer_for(slots));
+    tegroup_impl_snapshot_layout(p->experts, 0, &snapshot);
+    parts->prepare.struct_size = sizeof parts->prepare;
+    parts->prepare.space = desc->space;
+    parts->prepare.shape =
+        tegroup_shape_of(p->experts, p->capacity, 0,
+                         tegroup_sizes_of(router->counts.data, router->counts.dtype, desc->space));
+    parts->prepare.snapshot = tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_SNAPSHOT);
+    parts->prepare.snapshot_bytes = snapshot.total_bytes;
+    parts->prepare.clamp = 1; /* on the host, too: rows that find no room are dropped */
+    parts->prepare.threads = desc->experts.options.threads;
+    parts->permutation.struct_size = sizeof parts->permutation;
+    parts->permutation.space = desc->space;
+    parts->permutation.indices = router->indices;
+    parts->permutation.shape = parts->prepare.shape;
+    parts->permutation.shape.snapshot = parts->prepare.snapshot;
+    parts->permutation.row_of_slot = tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROW_OF_SLOT, p->tokens, p->k,
+                                                             tegroup_impl_integer_for(p->capacity));
+    parts->permutation.slot_of_row = tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_SLOT_OF_ROW, 1, p->capacity,
+                                                             tegroup_impl_integer_for(slots));
+    parts->permutation.workspace = tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_PERMUTATION);
+    parts->permutation.workspace_bytes = p->permutation_bytes;
+    parts->permutation.threads = desc->experts.options.threads;
+}
+
+/* The experts between rows by expert. */
+static inline void tegroup_impl_moe_experts(const tegroup_moe_desc *desc, const tegroup_moe_planned *p,
+                                            const tegroup_impl_moe_memories *memories, tegroup_impl_moe_parts *parts) {
+    tegroup_mlp_desc *mlp = &parts->experts;
+    const tegroup_shape *shape = &parts->permutation.shape;
+    *mlp = desc->experts;
+    mlp->struct_size = sizeof *mlp;
+    mlp->space = desc->space;
+    mlp->input = tegroup_tensor_of(*shape, p->width, p->rows, tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_ROWS));
+    mlp->out = tegroup_tensor_of(*shape, p->outputs, p->rows, tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_OUT));
+    mlp->row_scale = tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_ROW_WEIGHTS);
+    mlp->row_scale_dtype = p->real;
+    mlp->fc2_bias_scaled = mlp->fc2.bias.dtype != TEGROUP_DTYPE_UNSET;
+    if (!p->backward) return;
+    mlp->grad_output =
+        tegroup_tensor_of(*shape, p->outputs, p->rows, tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_GRAD_ROWS));
+    mlp->preactivation = tegroup_tensor_of(*shape, p->preactivation, p->rows,
+                                           tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_PREACTIVATION));
+    mlp->grad_preactivation = mlp->preactivation;
+    if (p->wants_activated)
+        mlp->activated =
+            tegroup_tensor_of(*shape, p->hidden, p->rows, tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_ACTIVATED));
+    if (p->wants_grad_tokens)
+        mlp->dgrad_out =
+            tegroup_tensor_of(*shape, p->width, p->rows, tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_GRAD_INPUT));
+    if (p->wants_grad_logits)
+        mlp->grad_row_scale =
+            tegroup_tensor_of(*shape, 1, p->real, tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_GRAD_ROW_WEIGHTS));
+}
+
+static inline tegroup_permute_desc tegroup_impl_moe_permute(const tegroup_moe_desc *desc, tegroup_matrix tokens,
+                                                            tegroup_matrix row_of_slot, tegroup_matrix permuted) {
+    tegroup_permute_desc permute;
+    memset(&permute, 0, sizeof permute);
+    permute.struct_size = sizeof permute;
+    permute.space = desc->space;
+    permute.k = (int32_t)row_of_slot.cols;
+    permute.tokens = tokens;
+    permute.row_of_slot = row_of_slot;
+    permute.permuted = permuted;
+    permute.threads = desc->experts.options.threads;
+    return permute;
+}
+
+static inline tegroup_combine_desc tegroup_impl_moe_combine(const tegroup_moe_desc *desc, tegroup_matrix permuted,
+                                                            tegroup_matrix row_of_slot, tegroup_matrix tokens) {
+    tegroup_combine_desc combine;
+    memset(&combine, 0, sizeof combine);
+    combine.struct_size = sizeof combine;
+    combine.space = desc->space;
+    combine.permuted = permuted;
+    combine.row_of_slot = row_of_slot;
+    combine.tokens = tokens;
+    combine.threads = desc->experts.options.threads;
+    return combine;
+}
+
+/* The weights of choices as rows of one column: permuted, each becomes its row's, and their gradient comes back. */
+static inline tegroup_matrix tegroup_impl_moe_column(const tegroup_matrix *m) {
+    return tegroup_matrix_of(m->data, tegroup_impl_mul(m->rows, m->cols), 1, m->dtype);
+}
+
+static inline void tegroup_impl_moe_parts_of(const tegroup_moe_desc *desc, const tegroup_moe_planned *p,
+                                             const tegroup_impl_moe_memories *memories, tegroup_impl_moe_parts *parts) {
+    const tegroup_matrix *row_of_slot = &parts->permutation.row_of_slot;
+    tegroup_matrix grad_weights, column;
+    memset(parts, 0, sizeof *parts);
+    tegroup_impl_moe_route(desc, p, memories, parts);
+    tegroup_impl_moe_experts(desc, p, memories, parts);
+    column = tegroup_impl_moe_column(row_of_slot);
+    parts->rows = tegroup_impl_moe_permute(
+        desc, desc->tokens, *row_of_slot,
+        tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROWS, p->capacity, p->width, p->rows));
+    parts->row_weights = tegroup_impl_moe_permute(
+        desc, tegroup_impl_moe_column(&parts->router.weights), column,
+        tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROW_WEIGHTS, p->capacity, 1, p->real));
+    parts->output = tegroup_impl_moe_combine(
+        desc, tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_OUT, p->capacity, p->outputs, p->rows), *row_of_slot,
+        desc->output);
+    if (!p->backward) return;
+    parts->grad_rows = tegroup_impl_moe_permute(
+        desc, desc->grad_output, *row_of_slot,
+        tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_GRAD_ROWS, p->capacity, p->outputs, p->rows));
+    parts->grad_tokens = tegroup_impl_moe_combine(
+        desc, tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_GRAD_INPUT, p->capacity, p->width, p->rows),
+        *row_of_slot, desc->grad_tokens);
+    grad_weights = tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_GRAD_WEIGHTS, p->tokens, p->k, p->real);
+    parts->grad_weights = tegroup_impl_moe_combine(
+        desc, tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_GRAD_ROW_WEIGHTS, p->capacity, 1, p->real), column,
+        tegroup_impl_moe_column(&grad_weights));
+    parts->router_backward.struct_size = sizeof parts->router_backward;
+    parts->router_backward.space = desc->space;
+    parts->router_backward.experts = p->experts;
+    parts->router_backward.k = p->k;
+    parts->router_backward.normalize = desc->router.normalize;
+    parts->router_backward.probabilities = parts->router.probabilities;
+    parts->router_backward.indices = parts->router.indices;
+    parts->router_backward.counts = parts->router.counts;
+    parts->router_backward.grad_weights = grad_weights;
+    parts->router_backward.grad_logits = desc->grad_logits;
+    parts->router_backward.balance_coefficient = desc->router.balance_coefficient;
+    parts->router_backward.loss_scale = desc->loss_scale;
+    parts->router_backward.threads = desc->router.threads;
+}
+
+/* ---- the plan ---- */
+
+static inline void tegroup_impl_moe_plan_layouts(const tegroup_moe_plan *plan, tegroup_layout *layouts,
+                                                 tegroup_impl_moe_places *places) {
+    tegroup_impl_moe_layouts(&plan->planned, &plan->experts, layouts, places);
+}
+
+TEGROUP_API tegroup_status tegroup_moe_plan_make(const tegroup_moe_desc *desc, const tegroup_target *target,
+                                                 tegroup_moe_plan *plan, tegroup_error *error) {
+    tegroup_moe_desc taken;
+    tegroup_moe_plan made;
+    tegroup_impl_moe_parts parts;
+    tegroup_impl_moe_places places;
+    tegroup_impl_moe_memories none;
+    tegroup_layout layouts[TEGROUP_MOE_WGRAD_WORKSPACE + 1], layout;
+    int memory;
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
+    memset(&made, 0, sizeof made);
+    made.struct_size = sizeof made;
+    made.magic = TEGROUP_MOE_PLAN_MAGIC;
+    made.planned = tegroup_impl_moe_record(desc);
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_shapes(desc, &made.planned, error));
+    memset(&none, 0, sizeof none);
+    tegroup_impl_moe_plan_layouts(&made, layouts, &places); /* what the parts point to is not known yet */
+    none.places = &places;
+    tegroup_impl_moe_parts_of(desc, &made.planned, &none, &parts);
+    TEGROUP_IMPL_TRY(tegroup_router_layout(&parts.router, &layout, error));
+    made.planned.router_bytes = layout.total_bytes;
+    TEGROUP_IMPL_TRY(tegroup_permutation_layout(&parts.permutation, &layout, error));
+    made.planned.permutation_bytes = layout.total_bytes;
+    parts.experts.row_scale = NULL;
+    TEGROUP_IMPL_TRY(tegroup_mlp_plan_make(&parts.experts, target, &made.experts, error));
+    tegroup_impl_moe_plan_layouts(&made, layouts, &places);
+    for (memory = TEGROUP_MOE_SAVED; memory <= TEGROUP_MOE_WGRAD_WORKSPACE; memory++)
+        TEGROUP_IMPL_RULE(!tegroup_impl_layout_overflowed(&layouts[memory]), ERROR_OVERFLOW, "tokens.rows",
+                          "must leave saved and the workspace addressable", tegroup_impl_max_bytes(),
+                          desc->tokens.rows);
+    made.saved_bytes = layouts[TEGROUP_MOE_SAVED].total_bytes;
+    for (memory = TEGROUP_MOE_FORWARD_WORKSPACE; memory <= TEGROUP_MOE_WGRAD_WORKSPACE; memory++)
+        if (layouts[memory].total_bytes > made.workspace_bytes) made.workspace_bytes = layouts[memory].total_bytes;
+    *plan = made;
+    return TEGROUP_OK;
+}
+
+static inline tegroup_status tegroup_impl_moe_check_plan(const tegroup_moe_plan *plan, tegroup_error *error) {
+    TEGROUP_IMPL_RULE_PLAN(plan, TEGROUP_MOE_PLAN_MAGIC, "must be what tegroup_moe_plan_make wrote");
+    return TEGROUP_OK;
+}
+
+TEGROUP_API tegroup_status tegroup_moe_layout(const tegroup_moe_plan *plan, tegroup_moe_memory memory,
+                                              tegroup_layout *layout, tegroup_error *error) {
+    tegroup_layout layouts[TEGROUP_MOE_WGRAD_WORKSPACE + 1];
+    tegroup_impl_moe_places places;
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_plan(plan, error));
+    TEGROUP_IMPL_RULE(memory != TEGROUP_MOE_MEMORY_UNSET, ERROR_UNSET, "memory", "must be set", TEGROUP_MOE_SAVED, 0);
+    TEGROUP_IMPL_RULE_ENUM(memory, TEGROUP_MOE_WGRAD_WORKSPACE, "memory", "must be a tegroup_moe_memory");
+    TEGROUP_IMPL_RULE(layout != NULL, ERROR_NULL_ARGUMENT, "layout", "must not be NULL", 1, 0);
+    tegroup_impl_moe_plan_layouts(plan, layouts, &places);
+    *layout = layouts[memory];
+    return TEGROUP_OK;
+}
+
+/* ==== [83] MoE layer (src/moe/layer.h) ==== */
+
+/* What a call works with. */
+typedef struct tegroup_impl_moe_call {
+    const tegroup_moe_plan *plan;
+    const tegroup_moe_desc *desc;
+    tegroup_moe_planned now; /* the plan's, for this call's tokens */
+    tegroup_impl_moe_places places;
+    tegroup_impl_moe_parts parts;
+} tegroup_impl_moe_call;
+
+static inline tegroup_status tegroup_impl_moe_check_planned(const tegroup_moe_planned *planned,
+                                                            const tegroup_moe_planned *now, tegroup_error *error) {
+    int which;
+#define TEGROUP_IMPL_SAME(member, field)                                                                               \
+    TEGROUP_IMPL_RULE(planned->member == now->member, ERROR_PLAN, field, "must be as planned", planned->member,        \
+                      now->member)
+    static const char *const routed[TEGROUP_IMPL_MOE_ROUTED] = {"router.probabilities.dtype", "router.weights.dtype",
+                                                                "router.indices.dtype", "router.counts.dtype"};
+    TEGROUP_IMPL_RULE(now->tokens <= planned->tokens, ERROR_PLAN, "tokens.rows", "must be at most those planned",
+                      planned->tokens, now->tokens);
+    TEGROUP_IMPL_RULE(now->capacity <= planned->capacity, ERROR_PLAN, "capacity", "must be at most that planned",
+                      planned->capacity, now->capacity);
+    TEGROUP_IMPL_SAME(width, "tokens.cols");
+    TEGROUP_IMPL_SAME(rows, "tokens.dtype");
+    TEGROUP_IMPL_SAME(experts, "experts.fc1.weight.shape.groups");
+    TEGROUP_IMPL_SAME(preactivation, "experts.fc1.weight.shape.rows");
+    TEGROUP_IMPL_SAME(hidden, "experts.fc2.weight.shape.cols");
+    TEGROUP_IMPL_SAME(outputs, "experts.fc2.weight.shape.rows");
+    TEGROUP_IMPL_SAME(k, "router.k");
+    TEGROUP_IMPL_SAME(backward, "grad_output.dtype");
+    TEGROUP_IMPL_SAME(wants_grad_tokens, "grad_tokens.dtype");
+    TEGROUP_IMPL_SAME(wants_grad_logits, "grad_logits.dtype");
+    TEGROUP_IMPL_SAME(wants_activated, "experts.fc2.main_grad.dtype");
+    for (which = 0; which < TEGROUP_IMPL_MOE_ROUTED; which++) TEGROUP_IMPL_SAME(keeps[which], routed[which]);
+#undef TEGROUP_IMPL_SAME
+    return TEGROUP_OK;
+}
+
+/* The layer's own matrices that a call has: names by tegroup_impl_moe_call_matrices. */
+enum { TEGROUP_IMPL_MOE_CALL_MATRICES = 3 };
+static inline tegroup_status tegroup_impl_moe_check_matrices(const tegroup_moe_desc *desc,
+                                                             const tegroup_moe_planned *p, tegroup_op op,
+                                                             tegroup_error *error) {
+    static const char *const paths[5][5] = {
+        TEGROUP_IMPL_MATRIX_PATHS("tokens"), TEGROUP_IMPL_MATRIX_PATHS("output"),
+        TEGROUP_IMPL_MATRIX_PATHS("grad_output"), TEGROUP_IMPL_MATRIX_PATHS("grad_tokens"),
+        TEGROUP_IMPL_MATRIX_PATHS("grad_logits")};
+    if (op == TEGROUP_OP_FORWARD) {
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_check_matrix(&desc->tokens, paths[0], p->tokens, p->width, TEGROUP_IMPL_FLOATS, error));
+        return tegroup_impl_check_matrix(&desc->output, paths[1], p->tokens, p->outputs, TEGROUP_IMPL_FLOATS, error);
+    }
+    if (op == TEGROUP_OP_WGRAD) return TEGROUP_OK;
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_matrix(&desc->grad_output, paths[2], p->tokens, p->outputs, 1u << p->rows, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_optional(&desc->grad_tokens, paths[3], p->tokens, p->width, TEGROUP_IMPL_FLOATS, error));
+    return tegroup_impl_check_optional(&desc->grad_logits, paths[4], p->tokens, p->experts, TEGROUP_IMPL_FLOATS,
+                                       error);
+}
+
+/* What is written lies apart from what the call reads and from the layer's memory. (Each part of the call sees to its
+ * own.) */
+static inline tegroup_status tegroup_impl_moe_check_apart(const tegroup_impl_moe_call *call, tegroup_op op,
+                                                          tegroup_error *error) {
+    const tegroup_moe_desc *desc = call->desc;
+    const tegroup_options *options = &desc->experts.options;
+    tegroup_impl_buffer buffers[10];
+    tegroup_router_desc router = desc->router;
+    int32_t count = 0, which;
+    buffers[count++] = tegroup_impl_buffer_of(desc->saved, (int64_t)call->plan->saved_bytes, "saved",
+                                              "must not overlap saved", 1);
+    buffers[count++] = tegroup_impl_workspace_buffer(options, call->plan->workspace_bytes);
+    if (op == TEGROUP_OP_FORWARD) {
+        buffers[count++] = tegroup_impl_matrix_buffer(&desc->output, "output.data", NULL, 1);
+        buffers[count++] = tegroup_impl_matrix_buffer(&desc->tokens, NULL, "must not overlap tokens", 0);
+        buffers[count++] = tegroup_impl_matrix_buffer(&router.logits, NULL, "must not overlap router.logits", 0);
+    } else if (op == TEGROUP_OP_DGRAD) {
+        buffers[count++] = tegroup_impl_matrix_buffer(&desc->grad_tokens, "grad_tokens.data",
+                                                      "must not overlap grad_tokens", 1);
+        buffers[count++] = tegroup_impl_matrix_buffer(&desc->grad_logits, "grad_logits.data", NULL, 1);
+        buffers[count++] = tegroup_impl_matrix_buffer(&desc->grad_output, NULL, "must not overlap grad_output", 0);
+    }
+    for (which = 0; which < TEGROUP_IMPL_MOE_ROUTED && op != TEGROUP_OP_WGRAD; which++)
+        buffers[count++] = tegroup_impl_matrix_buffer(tegroup_impl_moe_routed(&router, which), NULL,
+                                                      "must not overlap what the router writes", 0);
+    return tegroup_impl_check_apart(buffers, count, TEGROUP_CHECK_HOST, NULL, error);
+}
+
+static inline tegroup_status tegroup_impl_moe_begin(tegroup_impl_moe_call *call, const tegroup_moe_plan *plan,
+                                                    const tegroup_moe_desc *desc, tegroup_op op,
+                                                    tegroup_error *error) {
+    const tegroup_options *options = &desc->experts.options;
+    tegroup_layout layouts[TEGROUP_MOE_WGRAD_WORKSPACE + 1];
+    tegroup_impl_moe_memories memories;
+    int memory;
+    memset(call, 0, sizeof *call);
+    call->plan = plan;
+    call->desc = desc;
+    call->now = tegroup_impl_moe_record(desc);
+    call->now.router_bytes = plan->planned.router_bytes;
+    call->now.permutation_bytes = plan->planned.permutation_bytes;
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_shapes(desc, &call->now, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_planned(&plan->planned, &call->now, error));
+    TEGROUP_IMPL_RULE(op == TEGROUP_OP_FORWARD || call->now.backward, ERROR_COMBINATION, "grad_output",
+                      "must be there: without it nothing was saved", 1, 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(plan->saved_bytes, "saved", "saved_bytes", desc->saved,
+                                                  desc->saved_bytes, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_options_workspace(plan->workspace_bytes, options, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_matrices(desc, &call->now, op, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_apart(call, op, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error));
+    tegroup_impl_moe_plan_layouts(plan, layouts, &call->places);
+    memset(&memories, 0, sizeof memories);
+    memories.places = &call->places;
+    memories.base[TEGROUP_MOE_SAVED] = (char *)desc->saved;
+    for (memory = TEGROUP_MOE_FORWARD_WORKSPACE; memory <= TEGROUP_MOE_WGRAD_WORKSPACE; memory++)
+        memories.base[memory] = (char *)options->workspace;
+    tegroup_impl_moe_parts_of(desc, &call->now, &memories, &call->parts);
+    call->parts.experts.options.workspace =
+        tegroup_impl_moe_at(&memories, op == TEGROUP_OP_FORWARD ? TEGROUP_IMPL_MOE_FORWARD
+                                       : op == TEGROUP_OP_DGRAD ? TEGROUP_IMPL_MOE_DGRAD
+                                                                : TEGROUP_IMPL_MOE_WGRAD);
+    call->parts.experts.options.workspace_bytes =
+        op == TEGROUP_OP_WGRAD ? plan->experts.wgrad_workspace_bytes : plan->experts.workspace_bytes;
+    call->parts.experts.input.shape.snapshot = call->parts.permutation.shape.snapshot;
+    return TEGROUP_OK;
+}
+
+/* The experts' call; run 0: only what it checks. */
+static inline tegroup_status tegroup_impl_moe_run_experts(const tegroup_impl_moe_call *call, tegroup_op op, int run,
+                                                          struct CUstream_st *stream, tegroup_error *error) {
+    const tegroup_mlp_plan *plan = &call->plan->experts;
+    const tegroup_impl_mlp_plans plans = tegroup_impl_mlp_plans_of(plan);
+    const tegroup_mlp_desc *desc = &call->parts.experts;
+    switch (op) {
+    case TEGROUP_OP_FORWARD: return tegroup_impl_mlp_forward(&plans, plan->workspace_bytes, desc, run, stream, error);
+    case TEGROUP_OP_DGRAD: return tegroup_impl_mlp_dgrad(&plans, plan->workspace_bytes, desc, run, stream, error);
+    default: return tegroup_impl_mlp_wgrad(&plans, plan->wgrad_workspace_bytes, desc, run, stream, error);
+    }
+}
+
+/* On the host, products look into the snapshot when they are checked; so that all checks come before the router
+ * writes, they find one without rows. */
+static inline tegroup_status tegroup_impl_moe_prepare_nothing(const tegroup_impl_moe_call *call,
+                                                              tegroup_error *error) {
+    int32_t none[TEGROUP_MAX_GROUPS];
+    tegroup_prepare_desc prepare = call->parts.prepare;
+    if (call->desc->space != TEGROUP_SPACE_HOST) return TEGROUP_OK;
+    memset(none, 0, (size_t)call->now.experts * sizeof *none);
+    prepare.shape.row_sizes = tegroup_sizes_of(none, TEGROUP_DTYPE_I32, TEGROUP_SPACE_HOST);
+    return tegroup_prepare(&prepare, NULL, error);
+}
+
+TEGROUP_API tegroup_status tegroup_moe_forward(const tegroup_moe_plan *plan, const tegroup_moe_desc *desc,
+                                               struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_moe_desc taken;
+    tegroup_impl_moe_call call;
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_plan(plan, error));
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_begin(&call, plan, desc, TEGROUP_OP_FORWARD, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_router_check(&call.parts.router, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_prepare_nothing(&call, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_run_experts(&call, TEGROUP_OP_FORWARD, 0, stream, error));
+
+    TEGROUP_IMPL_TRY(tegroup_router(&call.parts.router, stream, error));
+    TEGROUP_IMPL_TRY(tegroup_prepare(&call.parts.prepare, stream, error));
+    TEGROUP_IMPL_TRY(tegroup_permutation_make(&call.parts.permutation, stream, error));
+    TEGROUP_IMPL_TRY(tegroup_permute(&call.parts.row_weights, stream, error));
+    TEGROUP_IMPL_TRY(tegroup_permute(&call.parts.rows, stream, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_run_experts(&call, TEGROUP_OP_FORWARD, 1, stream, error));
+    return tegroup_combine(&call.parts.output, stream, error);
+}
+
+TEGROUP_API tegroup_status tegroup_moe_dgrad(const tegroup_moe_plan *plan, const tegroup_moe_desc *desc,
+                                             struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_moe_desc taken;
+    tegroup_impl_moe_call call;
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_plan(plan, error));
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_begin(&call, plan, desc, TEGROUP_OP_DGRAD, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_run_experts(&call, TEGROUP_OP_DGRAD, 0, stream, error));
+
+    TEGROUP_IMPL_TRY(tegroup_permute(&call.parts.grad_rows, stream, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_run_experts(&call, TEGROUP_OP_DGRAD, 1, stream, error));
+    if (call.now.wants_grad_tokens) TEGROUP_IMPL_TRY(tegroup_combine(&call.parts.grad_tokens, stream, error));
+    if (!call.now.wants_grad_logits) return TEGROUP_OK;
+    TEGROUP_IMPL_TRY(tegroup_combine(&call.parts.grad_weights, stream, error));
+    return tegroup_router_backward(&call.parts.router_backward, stream, error);
+}
+
+TEGROUP_API tegroup_status tegroup_moe_wgrad(const tegroup_moe_plan *plan, const tegroup_moe_desc *desc,
+                                             struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_moe_desc taken;
+    tegroup_impl_moe_call call;
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_plan(plan, error));
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_begin(&call, plan, desc, TEGROUP_OP_WGRAD, error));
+    return tegroup_impl_moe_run_experts(&call, TEGROUP_OP_WGRAD, 1, stream, error);
 }
 #endif /* TEGROUP_IMPLEMENTATION_INCLUDED */
 

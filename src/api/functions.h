@@ -19,6 +19,7 @@
 #include "layer/mlp_types.h"
 #include "layer/chain_types.h"
 #include "moe/routing_types.h"
+#include "moe/layer_types.h"
 #include "base/linkage.h"
 
 /* Every function is safe to call from several threads at once on different memory (and streams and events of a
@@ -257,6 +258,21 @@ TEGROUP_API_STATUS tegroup_chain_explain(const tegroup_chain_desc *desc,
 TEGROUP_API_STATUS tegroup_chain_forward(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_chain_backward(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
+    struct CUstream_st *stream, tegroup_error *error);
+
+/* A whole MoE layer, see tegroup_moe_desc: planned once, then run forward and, with grad_output, backward, as calls of
+ * one stream's kernels in order. Everything is checked before anything but saved and the workspace is written; errors of
+ * the experts are in the words of tegroup_mlp_desc, those of the router in tegroup_router_desc's. The layout says what
+ * each byte of a memory is for, without a GPU. dgrad may run once after a forward: preactivation becomes its gradient. */
+TEGROUP_API_STATUS tegroup_moe_plan_make(const tegroup_moe_desc *desc, const tegroup_target *target,
+    tegroup_moe_plan *plan, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_moe_layout(const tegroup_moe_plan *plan, tegroup_moe_memory memory,
+    tegroup_layout *layout, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_moe_forward(const tegroup_moe_plan *plan, const tegroup_moe_desc *desc,
+    struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_moe_dgrad(const tegroup_moe_plan *plan, const tegroup_moe_desc *desc,
+    struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_moe_wgrad(const tegroup_moe_plan *plan, const tegroup_moe_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
 
 /* Operations around the GEMM; each struct says what it computes. */

@@ -1,0 +1,226 @@
+/* ---- MoE layer ---- */
+
+#pragma once
+#include "base/version.h"
+#include "base/status_types.h"
+#include "formats/dtype_types.h"
+#include "core/snapshot_types.h"
+#include "core/layout_types.h"
+#include "core/options_types.h"
+#include "core/gemm_types.h"
+#include "layer/mlp_types.h"
+#include "moe/routing_types.h"
+#include "moe/layer_types.h"
+#include "base/linkage.h"
+#include "base/build.h"
+#include "base/rules.h"
+#include "core/constructors.h"
+#include "core/layout.h"
+#include "core/checks.h"
+#include "core/apart.h"
+#include "gemm/prepare.h"
+#include "layer/mlp_plan.h"
+#include "layer/mlp.h"
+#include "moe/router.h"
+#include "moe/permutation.h"
+#include "moe/layer_plan.h"
+
+/* What a call works with. */
+typedef struct tegroup_impl_moe_call {
+    const tegroup_moe_plan *plan;
+    const tegroup_moe_desc *desc;
+    tegroup_moe_planned now; /* the plan's, for this call's tokens */
+    tegroup_impl_moe_places places;
+    tegroup_impl_moe_parts parts;
+} tegroup_impl_moe_call;
+
+static inline tegroup_status tegroup_impl_moe_check_planned(const tegroup_moe_planned *planned,
+                                                            const tegroup_moe_planned *now, tegroup_error *error) {
+    int which;
+#define TEGROUP_IMPL_SAME(member, field)                                                                               \
+    TEGROUP_IMPL_RULE(planned->member == now->member, ERROR_PLAN, field, "must be as planned", planned->member,        \
+                      now->member)
+    static const char *const routed[TEGROUP_IMPL_MOE_ROUTED] = {"router.probabilities.dtype", "router.weights.dtype",
+                                                                "router.indices.dtype", "router.counts.dtype"};
+    TEGROUP_IMPL_RULE(now->tokens <= planned->tokens, ERROR_PLAN, "tokens.rows", "must be at most those planned",
+                      planned->tokens, now->tokens);
+    TEGROUP_IMPL_RULE(now->capacity <= planned->capacity, ERROR_PLAN, "capacity", "must be at most that planned",
+                      planned->capacity, now->capacity);
+    TEGROUP_IMPL_SAME(width, "tokens.cols");
+    TEGROUP_IMPL_SAME(rows, "tokens.dtype");
+    TEGROUP_IMPL_SAME(experts, "experts.fc1.weight.shape.groups");
+    TEGROUP_IMPL_SAME(preactivation, "experts.fc1.weight.shape.rows");
+    TEGROUP_IMPL_SAME(hidden, "experts.fc2.weight.shape.cols");
+    TEGROUP_IMPL_SAME(outputs, "experts.fc2.weight.shape.rows");
+    TEGROUP_IMPL_SAME(k, "router.k");
+    TEGROUP_IMPL_SAME(backward, "grad_output.dtype");
+    TEGROUP_IMPL_SAME(wants_grad_tokens, "grad_tokens.dtype");
+    TEGROUP_IMPL_SAME(wants_grad_logits, "grad_logits.dtype");
+    TEGROUP_IMPL_SAME(wants_activated, "experts.fc2.main_grad.dtype");
+    for (which = 0; which < TEGROUP_IMPL_MOE_ROUTED; which++) TEGROUP_IMPL_SAME(keeps[which], routed[which]);
+#undef TEGROUP_IMPL_SAME
+    return TEGROUP_OK;
+}
+
+/* The layer's own matrices that a call has: names by tegroup_impl_moe_call_matrices. */
+enum { TEGROUP_IMPL_MOE_CALL_MATRICES = 3 };
+static inline tegroup_status tegroup_impl_moe_check_matrices(const tegroup_moe_desc *desc,
+                                                             const tegroup_moe_planned *p, tegroup_op op,
+                                                             tegroup_error *error) {
+    static const char *const paths[5][5] = {
+        TEGROUP_IMPL_MATRIX_PATHS("tokens"), TEGROUP_IMPL_MATRIX_PATHS("output"),
+        TEGROUP_IMPL_MATRIX_PATHS("grad_output"), TEGROUP_IMPL_MATRIX_PATHS("grad_tokens"),
+        TEGROUP_IMPL_MATRIX_PATHS("grad_logits")};
+    if (op == TEGROUP_OP_FORWARD) {
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_check_matrix(&desc->tokens, paths[0], p->tokens, p->width, TEGROUP_IMPL_FLOATS, error));
+        return tegroup_impl_check_matrix(&desc->output, paths[1], p->tokens, p->outputs, TEGROUP_IMPL_FLOATS, error);
+    }
+    if (op == TEGROUP_OP_WGRAD) return TEGROUP_OK;
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_matrix(&desc->grad_output, paths[2], p->tokens, p->outputs, 1u << p->rows, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_optional(&desc->grad_tokens, paths[3], p->tokens, p->width, TEGROUP_IMPL_FLOATS, error));
+    return tegroup_impl_check_optional(&desc->grad_logits, paths[4], p->tokens, p->experts, TEGROUP_IMPL_FLOATS,
+                                       error);
+}
+
+/* What is written lies apart from what the call reads and from the layer's memory. (Each part of the call sees to its
+ * own.) */
+static inline tegroup_status tegroup_impl_moe_check_apart(const tegroup_impl_moe_call *call, tegroup_op op,
+                                                          tegroup_error *error) {
+    const tegroup_moe_desc *desc = call->desc;
+    const tegroup_options *options = &desc->experts.options;
+    tegroup_impl_buffer buffers[10];
+    tegroup_router_desc router = desc->router;
+    int32_t count = 0, which;
+    buffers[count++] = tegroup_impl_buffer_of(desc->saved, (int64_t)call->plan->saved_bytes, "saved",
+                                              "must not overlap saved", 1);
+    buffers[count++] = tegroup_impl_workspace_buffer(options, call->plan->workspace_bytes);
+    if (op == TEGROUP_OP_FORWARD) {
+        buffers[count++] = tegroup_impl_matrix_buffer(&desc->output, "output.data", NULL, 1);
+        buffers[count++] = tegroup_impl_matrix_buffer(&desc->tokens, NULL, "must not overlap tokens", 0);
+        buffers[count++] = tegroup_impl_matrix_buffer(&router.logits, NULL, "must not overlap router.logits", 0);
+    } else if (op == TEGROUP_OP_DGRAD) {
+        buffers[count++] = tegroup_impl_matrix_buffer(&desc->grad_tokens, "grad_tokens.data",
+                                                      "must not overlap grad_tokens", 1);
+        buffers[count++] = tegroup_impl_matrix_buffer(&desc->grad_logits, "grad_logits.data", NULL, 1);
+        buffers[count++] = tegroup_impl_matrix_buffer(&desc->grad_output, NULL, "must not overlap grad_output", 0);
+    }
+    for (which = 0; which < TEGROUP_IMPL_MOE_ROUTED && op != TEGROUP_OP_WGRAD; which++)
+        buffers[count++] = tegroup_impl_matrix_buffer(tegroup_impl_moe_routed(&router, which), NULL,
+                                                      "must not overlap what the router writes", 0);
+    return tegroup_impl_check_apart(buffers, count, TEGROUP_CHECK_HOST, NULL, error);
+}
+
+static inline tegroup_status tegroup_impl_moe_begin(tegroup_impl_moe_call *call, const tegroup_moe_plan *plan,
+                                                    const tegroup_moe_desc *desc, tegroup_op op,
+                                                    tegroup_error *error) {
+    const tegroup_options *options = &desc->experts.options;
+    tegroup_layout layouts[TEGROUP_MOE_WGRAD_WORKSPACE + 1];
+    tegroup_impl_moe_memories memories;
+    int memory;
+    memset(call, 0, sizeof *call);
+    call->plan = plan;
+    call->desc = desc;
+    call->now = tegroup_impl_moe_record(desc);
+    call->now.router_bytes = plan->planned.router_bytes;
+    call->now.permutation_bytes = plan->planned.permutation_bytes;
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_shapes(desc, &call->now, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_planned(&plan->planned, &call->now, error));
+    TEGROUP_IMPL_RULE(op == TEGROUP_OP_FORWARD || call->now.backward, ERROR_COMBINATION, "grad_output",
+                      "must be there: without it nothing was saved", 1, 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(plan->saved_bytes, "saved", "saved_bytes", desc->saved,
+                                                  desc->saved_bytes, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_options_workspace(plan->workspace_bytes, options, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_matrices(desc, &call->now, op, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_apart(call, op, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error));
+    tegroup_impl_moe_plan_layouts(plan, layouts, &call->places);
+    memset(&memories, 0, sizeof memories);
+    memories.places = &call->places;
+    memories.base[TEGROUP_MOE_SAVED] = (char *)desc->saved;
+    for (memory = TEGROUP_MOE_FORWARD_WORKSPACE; memory <= TEGROUP_MOE_WGRAD_WORKSPACE; memory++)
+        memories.base[memory] = (char *)options->workspace;
+    tegroup_impl_moe_parts_of(desc, &call->now, &memories, &call->parts);
+    call->parts.experts.options.workspace =
+        tegroup_impl_moe_at(&memories, op == TEGROUP_OP_FORWARD ? TEGROUP_IMPL_MOE_FORWARD
+                                       : op == TEGROUP_OP_DGRAD ? TEGROUP_IMPL_MOE_DGRAD
+                                                                : TEGROUP_IMPL_MOE_WGRAD);
+    call->parts.experts.options.workspace_bytes =
+        op == TEGROUP_OP_WGRAD ? plan->experts.wgrad_workspace_bytes : plan->experts.workspace_bytes;
+    call->parts.experts.input.shape.snapshot = call->parts.permutation.shape.snapshot;
+    return TEGROUP_OK;
+}
+
+/* The experts' call; run 0: only what it checks. */
+static inline tegroup_status tegroup_impl_moe_run_experts(const tegroup_impl_moe_call *call, tegroup_op op, int run,
+                                                          struct CUstream_st *stream, tegroup_error *error) {
+    const tegroup_mlp_plan *plan = &call->plan->experts;
+    const tegroup_impl_mlp_plans plans = tegroup_impl_mlp_plans_of(plan);
+    const tegroup_mlp_desc *desc = &call->parts.experts;
+    switch (op) {
+    case TEGROUP_OP_FORWARD: return tegroup_impl_mlp_forward(&plans, plan->workspace_bytes, desc, run, stream, error);
+    case TEGROUP_OP_DGRAD: return tegroup_impl_mlp_dgrad(&plans, plan->workspace_bytes, desc, run, stream, error);
+    default: return tegroup_impl_mlp_wgrad(&plans, plan->wgrad_workspace_bytes, desc, run, stream, error);
+    }
+}
+
+/* On the host, products look into the snapshot when they are checked; so that all checks come before the router
+ * writes, they find one without rows. */
+static inline tegroup_status tegroup_impl_moe_prepare_nothing(const tegroup_impl_moe_call *call,
+                                                              tegroup_error *error) {
+    int32_t none[TEGROUP_MAX_GROUPS];
+    tegroup_prepare_desc prepare = call->parts.prepare;
+    if (call->desc->space != TEGROUP_SPACE_HOST) return TEGROUP_OK;
+    memset(none, 0, (size_t)call->now.experts * sizeof *none);
+    prepare.shape.row_sizes = tegroup_sizes_of(none, TEGROUP_DTYPE_I32, TEGROUP_SPACE_HOST);
+    return tegroup_prepare(&prepare, NULL, error);
+}
+
+TEGROUP_API tegroup_status tegroup_moe_forward(const tegroup_moe_plan *plan, const tegroup_moe_desc *desc,
+                                               struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_moe_desc taken;
+    tegroup_impl_moe_call call;
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_plan(plan, error));
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_begin(&call, plan, desc, TEGROUP_OP_FORWARD, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_router_check(&call.parts.router, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_prepare_nothing(&call, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_run_experts(&call, TEGROUP_OP_FORWARD, 0, stream, error));
+
+    TEGROUP_IMPL_TRY(tegroup_router(&call.parts.router, stream, error));
+    TEGROUP_IMPL_TRY(tegroup_prepare(&call.parts.prepare, stream, error));
+    TEGROUP_IMPL_TRY(tegroup_permutation_make(&call.parts.permutation, stream, error));
+    TEGROUP_IMPL_TRY(tegroup_permute(&call.parts.row_weights, stream, error));
+    TEGROUP_IMPL_TRY(tegroup_permute(&call.parts.rows, stream, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_run_experts(&call, TEGROUP_OP_FORWARD, 1, stream, error));
+    return tegroup_combine(&call.parts.output, stream, error);
+}
+
+TEGROUP_API tegroup_status tegroup_moe_dgrad(const tegroup_moe_plan *plan, const tegroup_moe_desc *desc,
+                                             struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_moe_desc taken;
+    tegroup_impl_moe_call call;
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_plan(plan, error));
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_begin(&call, plan, desc, TEGROUP_OP_DGRAD, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_run_experts(&call, TEGROUP_OP_DGRAD, 0, stream, error));
+
+    TEGROUP_IMPL_TRY(tegroup_permute(&call.parts.grad_rows, stream, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_run_experts(&call, TEGROUP_OP_DGRAD, 1, stream, error));
+    if (call.now.wants_grad_tokens) TEGROUP_IMPL_TRY(tegroup_combine(&call.parts.grad_tokens, stream, error));
+    if (!call.now.wants_grad_logits) return TEGROUP_OK;
+    TEGROUP_IMPL_TRY(tegroup_combine(&call.parts.grad_weights, stream, error));
+    return tegroup_router_backward(&call.parts.router_backward, stream, error);
+}
+
+TEGROUP_API tegroup_status tegroup_moe_wgrad(const tegroup_moe_plan *plan, const tegroup_moe_desc *desc,
+                                             struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_moe_desc taken;
+    tegroup_impl_moe_call call;
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_plan(plan, error));
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_begin(&call, plan, desc, TEGROUP_OP_WGRAD, error));
+    return tegroup_impl_moe_run_experts(&call, TEGROUP_OP_WGRAD, 1, stream, error);
+}

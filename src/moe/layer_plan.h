@@ -1,0 +1,467 @@
+/* ---- MoE layer: plan ---- */
+
+#pragma once
+#include "base/version.h"
+#include "base/status_types.h"
+#include "formats/dtype_types.h"
+#include "core/tensor_types.h"
+#include "core/snapshot_types.h"
+#include "core/layout_types.h"
+#include "core/gemm_types.h"
+#include "core/plan_types.h"
+#include "layer/linear_types.h"
+#include "layer/mlp_types.h"
+#include "moe/routing_types.h"
+#include "moe/layer_types.h"
+#include "base/linkage.h"
+#include "base/build.h"
+#include "base/arithmetic.h"
+#include "base/rules.h"
+#include "formats/dtype.h"
+#include "core/constructors.h"
+#include "core/layout.h"
+#include "core/checks.h"
+#include "layer/mlp_plan.h"
+#include "moe/router.h"
+#include "moe/permutation.h"
+
+static inline int tegroup_impl_there(const tegroup_matrix *m) { return m->dtype != TEGROUP_DTYPE_UNSET; }
+
+/* What of the router's is the layer's to keep: what it needs and the caller does not have. */
+enum {
+    TEGROUP_IMPL_MOE_PROBABILITIES,
+    TEGROUP_IMPL_MOE_WEIGHTS,
+    TEGROUP_IMPL_MOE_INDICES,
+    TEGROUP_IMPL_MOE_COUNTS,
+    TEGROUP_IMPL_MOE_ROUTED
+};
+
+static inline tegroup_matrix *tegroup_impl_moe_routed(tegroup_router_desc *router, int which) {
+    return which == TEGROUP_IMPL_MOE_PROBABILITIES ? &router->probabilities
+           : which == TEGROUP_IMPL_MOE_WEIGHTS     ? &router->weights
+           : which == TEGROUP_IMPL_MOE_INDICES     ? &router->indices
+                                                   : &router->counts;
+}
+
+/* A type for numbers up to `most`. */
+static inline tegroup_dtype tegroup_impl_integer_for(int64_t most) {
+    return most <= INT32_MAX ? TEGROUP_DTYPE_I32 : TEGROUP_DTYPE_I64;
+}
+
+/* Every buffer that the layer has: ITEM(name, what it is for, memory, bytes). What forward leaves for dgrad or wgrad is
+ * saved; where there is no backward pass it is in forward's workspace. `cell` is the bytes of an element of rows by
+ * expert, `real` those of a weight. */
+#define TEGROUP_IMPL_MOE_ITEMS(ITEM)                                                                                   \
+    ITEM(ROUTER_PROBABILITIES, "the router's probabilities", kept, p->keeps[0], p->tokens *p->experts, real)           \
+    ITEM(ROUTER_INDICES, "the router's indices", kept, p->keeps[2], slots, 4)                                          \
+    ITEM(ROUTER_COUNTS, "the router's counts", kept, p->keeps[3], p->experts, slot_bytes)                              \
+    ITEM(SNAPSHOT, "the snapshot of the routing", kept, 1, (int64_t)snapshot.total_bytes, 1)                           \
+    ITEM(ROW_OF_SLOT, "row of each choice", kept, 1, slots, row_bytes)                                                 \
+    ITEM(ROW_WEIGHTS, "weight of each row", kept, 1, p->capacity, real)                                                \
+    ITEM(ROWS, "tokens by expert", kept, 1, tegroup_impl_mul(p->capacity, p->width), cell)                             \
+    ITEM(PREACTIVATION, "preactivation, and then its gradient", TEGROUP_MOE_SAVED, p->backward,                        \
+         tegroup_impl_mul(p->capacity, p->preactivation), cell)                                                        \
+    ITEM(ACTIVATED, "activated", TEGROUP_MOE_SAVED, p->wants_activated, tegroup_impl_mul(p->capacity, p->hidden),      \
+         cell)                                                                                                         \
+    ITEM(GRAD_ROWS, "output's gradient by expert", TEGROUP_MOE_SAVED, p->backward,                                     \
+         tegroup_impl_mul(p->capacity, p->outputs), cell)                                                              \
+    ITEM(ROUTER_WEIGHTS, "the router's weights", TEGROUP_MOE_FORWARD_WORKSPACE, p->keeps[1], slots, real)              \
+    ITEM(SLOT_OF_ROW, "choice of each row", TEGROUP_MOE_FORWARD_WORKSPACE, 1, p->capacity, slot_bytes)                 \
+    ITEM(OUT, "output by expert", TEGROUP_MOE_FORWARD_WORKSPACE, 1, tegroup_impl_mul(p->capacity, p->outputs), cell)   \
+    ITEM(ROUTER, "the router's workspace", TEGROUP_MOE_FORWARD_WORKSPACE, 1, (int64_t)p->router_bytes, 1)              \
+    ITEM(PERMUTATION, "the permutation's workspace", TEGROUP_MOE_FORWARD_WORKSPACE, 1, (int64_t)p->permutation_bytes,  \
+         1)                                                                                                            \
+    ITEM(FORWARD, "the experts' workspace", TEGROUP_MOE_FORWARD_WORKSPACE, 1, (int64_t)experts->workspace_bytes, 1)    \
+    ITEM(GRAD_INPUT, "tokens' gradient by expert", TEGROUP_MOE_DGRAD_WORKSPACE, p->wants_grad_tokens,                  \
+         tegroup_impl_mul(p->capacity, p->width), cell)                                                                \
+    ITEM(GRAD_ROW_WEIGHTS, "gradient of each row's weight", TEGROUP_MOE_DGRAD_WORKSPACE, p->wants_grad_logits,         \
+         p->capacity, real)                                                                                            \
+    ITEM(GRAD_WEIGHTS, "gradient of the router's weights", TEGROUP_MOE_DGRAD_WORKSPACE, p->wants_grad_logits, slots,   \
+         real)                                                                                                         \
+    ITEM(DGRAD, "the experts' workspace", TEGROUP_MOE_DGRAD_WORKSPACE, p->backward, (int64_t)experts->workspace_bytes, \
+         1)                                                                                                            \
+    ITEM(WGRAD, "the experts' workspace", TEGROUP_MOE_WGRAD_WORKSPACE, p->backward,                                    \
+         (int64_t)experts->wgrad_workspace_bytes, 1)
+
+enum {
+#define TEGROUP_IMPL_MOE_ITEM(name, what, memory, there, count, size) TEGROUP_IMPL_MOE_##name,
+    TEGROUP_IMPL_MOE_ITEMS(TEGROUP_IMPL_MOE_ITEM) TEGROUP_IMPL_MOE_ITEM_COUNT
+#undef TEGROUP_IMPL_MOE_ITEM
+};
+
+/* Where each buffer is: an offset in one of the memories; -1 = it is not there. */
+typedef struct tegroup_impl_moe_places {
+    tegroup_moe_memory memory[TEGROUP_IMPL_MOE_ITEM_COUNT];
+    int64_t offset[TEGROUP_IMPL_MOE_ITEM_COUNT];
+} tegroup_impl_moe_places;
+
+/* The one layout. layouts: [TEGROUP_MOE_WGRAD_WORKSPACE + 1], by memory. */
+static inline void tegroup_impl_moe_layouts(const tegroup_moe_planned *p, const tegroup_mlp_plan *experts,
+                                            tegroup_layout *layouts, tegroup_impl_moe_places *places) {
+    const tegroup_moe_memory kept = p->backward ? TEGROUP_MOE_SAVED : TEGROUP_MOE_FORWARD_WORKSPACE;
+    const int64_t cell = tegroup_impl_bits(p->rows) / 8, real = tegroup_impl_bits(p->real) / 8,
+                  slots = tegroup_impl_mul(p->tokens, p->k),
+                  slot_bytes = tegroup_impl_bits(tegroup_impl_integer_for(slots)) / 8,
+                  row_bytes = tegroup_impl_bits(tegroup_impl_integer_for(p->capacity)) / 8;
+    tegroup_layout snapshot;
+    int memory;
+    tegroup_impl_snapshot_layout(p->experts, 0, &snapshot);
+    for (memory = 0; memory <= TEGROUP_MOE_WGRAD_WORKSPACE; memory++) tegroup_impl_layout_begin(&layouts[memory]);
+#define TEGROUP_IMPL_MOE_ITEM(name, what, where, there, count, size)                                                   \
+    places->memory[TEGROUP_IMPL_MOE_##name] = where;                                                                   \
+    places->offset[TEGROUP_IMPL_MOE_##name] = -1;                                                                      \
+    if (there) {                                                                                                       \
+        places->offset[TEGROUP_IMPL_MOE_##name] = (int64_t)layouts[where].total_bytes;                                 \
+        tegroup_impl_layout_add(&layouts[where], what, tegroup_impl_mul(count, size));                                 \
+    }
+    TEGROUP_IMPL_MOE_ITEMS(TEGROUP_IMPL_MOE_ITEM)
+#undef TEGROUP_IMPL_MOE_ITEM
+}
+
+/* The inputs and outputs of a weight. */
+static inline int64_t tegroup_impl_weight_inputs(const tegroup_mlp_weights *w) {
+    return w->weight_layout == TEGROUP_WEIGHT_IN_OUT ? w->weight.shape.rows : w->weight.shape.cols;
+}
+static inline int64_t tegroup_impl_weight_outputs(const tegroup_mlp_weights *w) {
+    return w->weight_layout == TEGROUP_WEIGHT_IN_OUT ? w->weight.shape.cols : w->weight.shape.rows;
+}
+
+/* What a descriptor is for, but for the workspaces of router and permutation. */
+static inline tegroup_moe_planned tegroup_impl_moe_record(const tegroup_moe_desc *desc) {
+    const tegroup_mlp_desc *experts = &desc->experts;
+    const int apart = experts->fc1_up.weight.dtype != TEGROUP_DTYPE_UNSET;
+    tegroup_router_desc router = desc->router;
+    tegroup_moe_planned p;
+    int which;
+    memset(&p, 0, sizeof p);
+    p.tokens = desc->tokens.rows;
+    p.width = desc->tokens.cols;
+    p.hidden = tegroup_impl_weight_inputs(&experts->fc2);
+    p.preactivation = tegroup_impl_weight_outputs(&experts->fc1) * (1 + apart);
+    p.outputs = tegroup_impl_weight_outputs(&experts->fc2);
+    p.experts = experts->fc1.weight.shape.groups;
+    p.k = desc->router.k;
+    p.capacity = desc->capacity > 0 ? desc->capacity : tegroup_impl_mul(p.tokens, p.k);
+    p.backward = tegroup_impl_there(&desc->grad_output);
+    p.wants_grad_tokens = tegroup_impl_there(&desc->grad_tokens);
+    p.wants_grad_logits = tegroup_impl_there(&desc->grad_logits);
+    p.wants_activated = experts->fc2.main_grad.dtype != TEGROUP_DTYPE_UNSET;
+    p.rows = desc->tokens.dtype;
+    p.real = p.rows == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
+    for (which = 0; which < TEGROUP_IMPL_MOE_ROUTED; which++)
+        p.keeps[which] = !tegroup_impl_there(tegroup_impl_moe_routed(&router, which));
+    p.keeps[TEGROUP_IMPL_MOE_PROBABILITIES] =
+        p.keeps[TEGROUP_IMPL_MOE_PROBABILITIES] && (p.wants_grad_logits || router.balance_coefficient != 0);
+    return p;
+}
+
+/* ---- rules ---- */
+
+static inline tegroup_status tegroup_impl_moe_check_absent(const tegroup_moe_desc *desc, tegroup_error *error) {
+    const tegroup_mlp_desc *experts = &desc->experts;
+#define TEGROUP_IMPL_ABSENT(member)                                                                                    \
+    TEGROUP_IMPL_RULE(experts->member.dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION, "experts." #member,             \
+                      "must be absent: the layer has it", TEGROUP_DTYPE_UNSET, experts->member.dtype)
+    TEGROUP_IMPL_ABSENT(input);
+    TEGROUP_IMPL_ABSENT(out);
+    TEGROUP_IMPL_ABSENT(grad_output);
+    TEGROUP_IMPL_ABSENT(dgrad_out);
+    TEGROUP_IMPL_ABSENT(grad_row_scale);
+    TEGROUP_IMPL_ABSENT(preactivation);
+    TEGROUP_IMPL_ABSENT(activated);
+    TEGROUP_IMPL_ABSENT(grad_preactivation);
+#undef TEGROUP_IMPL_ABSENT
+    TEGROUP_IMPL_RULE(!experts->row_scale && experts->row_scale_dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION,
+                      "experts.row_scale", "must be absent: it is the rows' weights", TEGROUP_DTYPE_UNSET,
+                      experts->row_scale_dtype);
+    TEGROUP_IMPL_RULE(!experts->fc2_bias_scaled, ERROR_COMBINATION, "experts.fc2_bias_scaled",
+                      "must be 0: a bias of fc2 is scaled always", 0, experts->fc2_bias_scaled);
+    TEGROUP_IMPL_RULE(experts->out_tail == TEGROUP_TAIL_KEEP && experts->dgrad_out_tail == TEGROUP_TAIL_KEEP,
+                      ERROR_COMBINATION, "experts.out_tail", "must be KEEP: tokens have no tail", TEGROUP_TAIL_KEEP,
+                      experts->out_tail ? experts->out_tail : experts->dgrad_out_tail);
+    return TEGROUP_OK;
+}
+
+/* Matrices of the caller's, without their memory. */
+static inline tegroup_status tegroup_impl_moe_check_shapes(const tegroup_moe_desc *desc, const tegroup_moe_planned *p,
+                                                           tegroup_error *error) {
+    static const char *const probabilities[5] = TEGROUP_IMPL_MATRIX_PATHS("router.probabilities"),
+                             *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("router.weights");
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
+    TEGROUP_IMPL_RULE_AS(DTYPES, tegroup_impl_there(&desc->tokens), ERROR_UNSET, "tokens.dtype", "must be set",
+                         TEGROUP_IMPL_FLOATS, 0);
+    TEGROUP_IMPL_RULE_ENUM(desc->tokens.dtype, TEGROUP_DTYPE_COUNT - 1, "tokens.dtype", "must be a tegroup_dtype");
+    TEGROUP_IMPL_RULE_AS(DTYPES, TEGROUP_IMPL_FLOATS >> desc->tokens.dtype & 1u, ERROR_DTYPE, "tokens.dtype",
+                         "must be one that is taken here", TEGROUP_IMPL_FLOATS, desc->tokens.dtype);
+    TEGROUP_IMPL_RULE(p->tokens >= 0 && p->tokens <= TEGROUP_MAX_ROWS, ERROR_VALUE, "tokens.rows",
+                      "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, p->tokens);
+    TEGROUP_IMPL_RULE(p->width == tegroup_impl_weight_inputs(&desc->experts.fc1), ERROR_SHAPE, "tokens.cols",
+                      "must be the inputs of experts.fc1.weight", tegroup_impl_weight_inputs(&desc->experts.fc1),
+                      p->width);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_router_sizes(p->experts, p->k, desc->router.normalize,
+                                                     desc->router.balance_coefficient, error));
+    TEGROUP_IMPL_RULE(desc->capacity >= 0 && p->capacity <= TEGROUP_MAX_COLS, ERROR_VALUE, "capacity",
+                      "must be 0 to TEGROUP_MAX_COLS, and tokens.rows * router.k, too, where it is 0", TEGROUP_MAX_COLS,
+                      desc->capacity < 0 ? desc->capacity : p->capacity);
+    TEGROUP_IMPL_RULE(p->backward || !p->wants_grad_tokens, ERROR_COMBINATION, "grad_tokens", "needs grad_output", 1,
+                      0);
+    TEGROUP_IMPL_RULE(p->backward || !p->wants_grad_logits, ERROR_COMBINATION, "grad_logits", "needs grad_output", 1,
+                      0);
+    TEGROUP_IMPL_RULE(p->backward || desc->experts.fc1.main_grad.dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION,
+                      "experts.fc1.main_grad", "needs grad_output", 1, 0);
+    TEGROUP_IMPL_RULE(p->backward || !p->wants_activated, ERROR_COMBINATION, "experts.fc2.main_grad",
+                      "needs grad_output", 1, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPE, !p->backward || desc->grad_output.dtype == p->rows, ERROR_DTYPE, "grad_output.dtype",
+                         "must be that of tokens", p->rows, desc->grad_output.dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPE, !tegroup_impl_there(&desc->router.probabilities)
+                                    || desc->router.probabilities.dtype == p->real,
+                         ERROR_DTYPE, probabilities[4], "must be F64 where tokens are, else F32", p->real,
+                         desc->router.probabilities.dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPE, !tegroup_impl_there(&desc->router.weights) || desc->router.weights.dtype == p->real,
+                         ERROR_DTYPE, weights[4], "must be F64 where tokens are, else F32", p->real,
+                         desc->router.weights.dtype);
+    return tegroup_impl_moe_check_absent(desc, error);
+}
+
+/* ---- the parts, as calls of their own ---- */
+
+typedef struct tegroup_impl_moe_parts {
+    tegroup_router_desc router;
+    tegroup_prepare_desc prepare;
+    tegroup_permutation_desc permutation;
+    tegroup_permute_desc rows, row_weights, grad_rows; /* to rows by expert */
+    tegroup_mlp_desc experts;
+    tegroup_combine_desc output, grad_tokens, grad_weights; /* from them */
+    tegroup_router_backward_desc router_backward;
+} tegroup_impl_moe_parts;
+
+/* The memories that a call has, by tegroup_moe_memory; NULL to plan. */
+typedef struct tegroup_impl_moe_memories {
+    char *base[TEGROUP_MOE_WGRAD_WORKSPACE + 1];
+    const tegroup_impl_moe_places *places;
+} tegroup_impl_moe_memories;
+
+static inline void *tegroup_impl_moe_at(const tegroup_impl_moe_memories *memories, int item) {
+    char *base = memories->base[memories->places->memory[item]];
+    return base && memories->places->offset[item] >= 0 ? base + memories->places->offset[item] : NULL;
+}
+static inline tegroup_matrix tegroup_impl_moe_matrix(const tegroup_impl_moe_memories *memories, int item, int64_t rows,
+                                                     int64_t cols, tegroup_dtype dtype) {
+    return tegroup_matrix_of(tegroup_impl_moe_at(memories, item), rows, cols, dtype);
+}
+
+/* The router, the snapshot and the permutation. */
+static inline void tegroup_impl_moe_route(const tegroup_moe_desc *desc, const tegroup_moe_planned *p,
+                                          const tegroup_impl_moe_memories *memories, tegroup_impl_moe_parts *parts) {
+    const int64_t slots = tegroup_impl_mul(p->tokens, p->k);
+    tegroup_router_desc *router = &parts->router;
+    tegroup_layout snapshot;
+    *router = desc->router;
+    router->struct_size = sizeof *router;
+    router->space = desc->space;
+    router->experts = p->experts;
+    router->workspace = tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_ROUTER);
+    router->workspace_bytes = p->router_bytes;
+    if (p->keeps[TEGROUP_IMPL_MOE_PROBABILITIES])
+        router->probabilities = tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROUTER_PROBABILITIES, p->tokens,
+                                                        p->experts, p->real);
+    if (p->keeps[TEGROUP_IMPL_MOE_WEIGHTS])
+        router->weights =
+            tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROUTER_WEIGHTS, p->tokens, p->k, p->real);
+    if (p->keeps[TEGROUP_IMPL_MOE_INDICES])
+        router->indices =
+            tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROUTER_INDICES, p->tokens, p->k, TEGROUP_DTYPE_I32);
+    if (p->keeps[TEGROUP_IMPL_MOE_COUNTS])
+        router->counts = tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROUTER_COUNTS, 1, p->experts,
+                                                 tegroup_impl_integer_for(slots));
+    tegroup_impl_snapshot_layout(p->experts, 0, &snapshot);
+    parts->prepare.struct_size = sizeof parts->prepare;
+    parts->prepare.space = desc->space;
+    parts->prepare.shape =
+        tegroup_shape_of(p->experts, p->capacity, 0,
+                         tegroup_sizes_of(router->counts.data, router->counts.dtype, desc->space));
+    parts->prepare.snapshot = tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_SNAPSHOT);
+    parts->prepare.snapshot_bytes = snapshot.total_bytes;
+    parts->prepare.clamp = 1; /* on the host, too: rows that find no room are dropped */
+    parts->prepare.threads = desc->experts.options.threads;
+    parts->permutation.struct_size = sizeof parts->permutation;
+    parts->permutation.space = desc->space;
+    parts->permutation.indices = router->indices;
+    parts->permutation.shape = parts->prepare.shape;
+    parts->permutation.shape.snapshot = parts->prepare.snapshot;
+    parts->permutation.row_of_slot = tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROW_OF_SLOT, p->tokens, p->k,
+                                                             tegroup_impl_integer_for(p->capacity));
+    parts->permutation.slot_of_row = tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_SLOT_OF_ROW, 1, p->capacity,
+                                                             tegroup_impl_integer_for(slots));
+    parts->permutation.workspace = tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_PERMUTATION);
+    parts->permutation.workspace_bytes = p->permutation_bytes;
+    parts->permutation.threads = desc->experts.options.threads;
+}
+
+/* The experts between rows by expert. */
+static inline void tegroup_impl_moe_experts(const tegroup_moe_desc *desc, const tegroup_moe_planned *p,
+                                            const tegroup_impl_moe_memories *memories, tegroup_impl_moe_parts *parts) {
+    tegroup_mlp_desc *mlp = &parts->experts;
+    const tegroup_shape *shape = &parts->permutation.shape;
+    *mlp = desc->experts;
+    mlp->struct_size = sizeof *mlp;
+    mlp->space = desc->space;
+    mlp->input = tegroup_tensor_of(*shape, p->width, p->rows, tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_ROWS));
+    mlp->out = tegroup_tensor_of(*shape, p->outputs, p->rows, tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_OUT));
+    mlp->row_scale = tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_ROW_WEIGHTS);
+    mlp->row_scale_dtype = p->real;
+    mlp->fc2_bias_scaled = mlp->fc2.bias.dtype != TEGROUP_DTYPE_UNSET;
+    if (!p->backward) return;
+    mlp->grad_output =
+        tegroup_tensor_of(*shape, p->outputs, p->rows, tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_GRAD_ROWS));
+    mlp->preactivation = tegroup_tensor_of(*shape, p->preactivation, p->rows,
+                                           tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_PREACTIVATION));
+    mlp->grad_preactivation = mlp->preactivation;
+    if (p->wants_activated)
+        mlp->activated =
+            tegroup_tensor_of(*shape, p->hidden, p->rows, tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_ACTIVATED));
+    if (p->wants_grad_tokens)
+        mlp->dgrad_out =
+            tegroup_tensor_of(*shape, p->width, p->rows, tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_GRAD_INPUT));
+    if (p->wants_grad_logits)
+        mlp->grad_row_scale =
+            tegroup_tensor_of(*shape, 1, p->real, tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_GRAD_ROW_WEIGHTS));
+}
+
+static inline tegroup_permute_desc tegroup_impl_moe_permute(const tegroup_moe_desc *desc, tegroup_matrix tokens,
+                                                            tegroup_matrix row_of_slot, tegroup_matrix permuted) {
+    tegroup_permute_desc permute;
+    memset(&permute, 0, sizeof permute);
+    permute.struct_size = sizeof permute;
+    permute.space = desc->space;
+    permute.k = (int32_t)row_of_slot.cols;
+    permute.tokens = tokens;
+    permute.row_of_slot = row_of_slot;
+    permute.permuted = permuted;
+    permute.threads = desc->experts.options.threads;
+    return permute;
+}
+
+static inline tegroup_combine_desc tegroup_impl_moe_combine(const tegroup_moe_desc *desc, tegroup_matrix permuted,
+                                                            tegroup_matrix row_of_slot, tegroup_matrix tokens) {
+    tegroup_combine_desc combine;
+    memset(&combine, 0, sizeof combine);
+    combine.struct_size = sizeof combine;
+    combine.space = desc->space;
+    combine.permuted = permuted;
+    combine.row_of_slot = row_of_slot;
+    combine.tokens = tokens;
+    combine.threads = desc->experts.options.threads;
+    return combine;
+}
+
+/* The weights of choices as rows of one column: permuted, each becomes its row's, and their gradient comes back. */
+static inline tegroup_matrix tegroup_impl_moe_column(const tegroup_matrix *m) {
+    return tegroup_matrix_of(m->data, tegroup_impl_mul(m->rows, m->cols), 1, m->dtype);
+}
+
+static inline void tegroup_impl_moe_parts_of(const tegroup_moe_desc *desc, const tegroup_moe_planned *p,
+                                             const tegroup_impl_moe_memories *memories, tegroup_impl_moe_parts *parts) {
+    const tegroup_matrix *row_of_slot = &parts->permutation.row_of_slot;
+    tegroup_matrix grad_weights, column;
+    memset(parts, 0, sizeof *parts);
+    tegroup_impl_moe_route(desc, p, memories, parts);
+    tegroup_impl_moe_experts(desc, p, memories, parts);
+    column = tegroup_impl_moe_column(row_of_slot);
+    parts->rows = tegroup_impl_moe_permute(
+        desc, desc->tokens, *row_of_slot,
+        tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROWS, p->capacity, p->width, p->rows));
+    parts->row_weights = tegroup_impl_moe_permute(
+        desc, tegroup_impl_moe_column(&parts->router.weights), column,
+        tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROW_WEIGHTS, p->capacity, 1, p->real));
+    parts->output = tegroup_impl_moe_combine(
+        desc, tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_OUT, p->capacity, p->outputs, p->rows), *row_of_slot,
+        desc->output);
+    if (!p->backward) return;
+    parts->grad_rows = tegroup_impl_moe_permute(
+        desc, desc->grad_output, *row_of_slot,
+        tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_GRAD_ROWS, p->capacity, p->outputs, p->rows));
+    parts->grad_tokens = tegroup_impl_moe_combine(
+        desc, tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_GRAD_INPUT, p->capacity, p->width, p->rows),
+        *row_of_slot, desc->grad_tokens);
+    grad_weights = tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_GRAD_WEIGHTS, p->tokens, p->k, p->real);
+    parts->grad_weights = tegroup_impl_moe_combine(
+        desc, tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_GRAD_ROW_WEIGHTS, p->capacity, 1, p->real), column,
+        tegroup_impl_moe_column(&grad_weights));
+    parts->router_backward.struct_size = sizeof parts->router_backward;
+    parts->router_backward.space = desc->space;
+    parts->router_backward.experts = p->experts;
+    parts->router_backward.k = p->k;
+    parts->router_backward.normalize = desc->router.normalize;
+    parts->router_backward.probabilities = parts->router.probabilities;
+    parts->router_backward.indices = parts->router.indices;
+    parts->router_backward.counts = parts->router.counts;
+    parts->router_backward.grad_weights = grad_weights;
+    parts->router_backward.grad_logits = desc->grad_logits;
+    parts->router_backward.balance_coefficient = desc->router.balance_coefficient;
+    parts->router_backward.loss_scale = desc->loss_scale;
+    parts->router_backward.threads = desc->router.threads;
+}
+
+/* ---- the plan ---- */
+
+static inline void tegroup_impl_moe_plan_layouts(const tegroup_moe_plan *plan, tegroup_layout *layouts,
+                                                 tegroup_impl_moe_places *places) {
+    tegroup_impl_moe_layouts(&plan->planned, &plan->experts, layouts, places);
+}
+
+TEGROUP_API tegroup_status tegroup_moe_plan_make(const tegroup_moe_desc *desc, const tegroup_target *target,
+                                                 tegroup_moe_plan *plan, tegroup_error *error) {
+    tegroup_moe_desc taken;
+    tegroup_moe_plan made;
+    tegroup_impl_moe_parts parts;
+    tegroup_impl_moe_places places;
+    tegroup_impl_moe_memories none;
+    tegroup_layout layouts[TEGROUP_MOE_WGRAD_WORKSPACE + 1], layout;
+    int memory;
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
+    memset(&made, 0, sizeof made);
+    made.struct_size = sizeof made;
+    made.magic = TEGROUP_MOE_PLAN_MAGIC;
+    made.planned = tegroup_impl_moe_record(desc);
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_shapes(desc, &made.planned, error));
+    memset(&none, 0, sizeof none);
+    tegroup_impl_moe_plan_layouts(&made, layouts, &places); /* what the parts point to is not known yet */
+    none.places = &places;
+    tegroup_impl_moe_parts_of(desc, &made.planned, &none, &parts);
+    TEGROUP_IMPL_TRY(tegroup_router_layout(&parts.router, &layout, error));
+    made.planned.router_bytes = layout.total_bytes;
+    TEGROUP_IMPL_TRY(tegroup_permutation_layout(&parts.permutation, &layout, error));
+    made.planned.permutation_bytes = layout.total_bytes;
+    parts.experts.row_scale = NULL;
+    TEGROUP_IMPL_TRY(tegroup_mlp_plan_make(&parts.experts, target, &made.experts, error));
+    tegroup_impl_moe_plan_layouts(&made, layouts, &places);
+    for (memory = TEGROUP_MOE_SAVED; memory <= TEGROUP_MOE_WGRAD_WORKSPACE; memory++)
+        TEGROUP_IMPL_RULE(!tegroup_impl_layout_overflowed(&layouts[memory]), ERROR_OVERFLOW, "tokens.rows",
+                          "must leave saved and the workspace addressable", tegroup_impl_max_bytes(),
+                          desc->tokens.rows);
+    made.saved_bytes = layouts[TEGROUP_MOE_SAVED].total_bytes;
+    for (memory = TEGROUP_MOE_FORWARD_WORKSPACE; memory <= TEGROUP_MOE_WGRAD_WORKSPACE; memory++)
+        if (layouts[memory].total_bytes > made.workspace_bytes) made.workspace_bytes = layouts[memory].total_bytes;
+    *plan = made;
+    return TEGROUP_OK;
+}
+
+static inline tegroup_status tegroup_impl_moe_check_plan(const tegroup_moe_plan *plan, tegroup_error *error) {
+    TEGROUP_IMPL_RULE_PLAN(plan, TEGROUP_MOE_PLAN_MAGIC, "must be what tegroup_moe_plan_make wrote");
+    return TEGROUP_OK;
+}
+
+TEGROUP_API tegroup_status tegroup_moe_layout(const tegroup_moe_plan *plan, tegroup_moe_memory memory,
+                                              tegroup_layout *layout, tegroup_error *error) {
+    tegroup_layout layouts[TEGROUP_MOE_WGRAD_WORKSPACE + 1];
+    tegroup_impl_moe_places places;
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_plan(plan, error));
+    TEGROUP_IMPL_RULE(memory != TEGROUP_MOE_MEMORY_UNSET, ERROR_UNSET, "memory", "must be set", TEGROUP_MOE_SAVED, 0);
+    TEGROUP_IMPL_RULE_ENUM(memory, TEGROUP_MOE_WGRAD_WORKSPACE, "memory", "must be a tegroup_moe_memory");
+    TEGROUP_IMPL_RULE(layout != NULL, ERROR_NULL_ARGUMENT, "layout", "must not be NULL", 1, 0);
+    tegroup_impl_moe_plan_layouts(plan, layouts, &places);
+    *layout = layouts[memory];
+    return TEGROUP_OK;
+}
