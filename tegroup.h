@@ -1665,17 +1665,17 @@ typedef struct tegroup_combine_backward_desc {
  * So the routing weights multiply what the activation gives, and not what fc2 gives, whose bias they then multiply,
  * too (the sums are the same, the roundings are not); neither direction keeps or reads fc2's rows again.
  *
- * This struct is what the plan is made from, what each call is given, and all that is remembered between them, in the
- * caller's `saved` (forward and dgrad write it, dgrad and wgrad read it). The plan reads everything but addresses. A
- * call may have fewer tokens than the plan. Everything is checked before anything but `saved` and the workspace is
- * written, except that a list of weights in host memory lacks an address of an expert that is chosen. On a GPU a call
+ * This struct is what the plan is made from, what each call is given, and all that is remembered between them, in two
+ * memories of the caller's: `saved_by_forward`, for dgrad and wgrad, and `saved_by_dgrad`, for wgrad. The plan reads
+ * everything but addresses. A call may have fewer tokens than the plan. Everything is checked before anything but these
+ * and the workspace is written, except what a host list of weights has for the experts that are chosen. On a GPU a call
  * is kernels of one stream in order, without copies, and may be captured: which experts are chosen is up to each
  * replay. Outputs overlap nothing that their call touches. */
 typedef struct tegroup_moe_desc {
     size_t          struct_size;  /* sizeof(tegroup_moe_desc)                                                     */
     tegroup_space   space;        /* where everything lives; required                                             */
     tegroup_matrix  tokens;       /* in  X [tokens, width], fc1.weight's dtype, or F32 beside one of F16 or BF16;
-                                     forward reads it alone                                                       */
+                                     forward reads it, and wgrad where experts.recompute is 1                     */
     tegroup_matrix  output;       /* out Y [tokens, fc2's outputs], F16, BF16, F32 or F64                         */
     tegroup_matrix  grad_output;  /* in  dY, shaped as output, dtype of tokens; absent = inference: nothing is saved, no
                                      dgrad and no wgrad                                                           */
@@ -1686,30 +1686,34 @@ typedef struct tegroup_moe_desc {
                                      space, experts and workspace are the layer's. What it writes for the caller, too,
                                      is there (probabilities, weights, indices, counts and balance_loss as wanted, in
                                      dtypes of the caller's; weights and probabilities F64 where tokens are, else F32);
-                                     the rest is in `saved` or the workspace. What is there must stay until wgrad  */
+                                     the rest is the layer's. What is there must stay until wgrad                 */
     double          loss_scale;   /* multiplies the load-balancing gradient; 0 = 1                                */
     tegroup_mlp_desc experts;     /* fc1, fc2, fc1_up with bias and gradients, activation and its parameters, recompute,
                                      accumulate, fusion and options, as in tegroup_mlp_desc; its backend, hints and
-                                     workspace are those of all of the layer. Every other field is the layer's own and
-                                     must be absent, zero or NULL                                                 */
+                                     workspace are those of the whole layer. recompute 1: forward keeps neither
+                                     tokens by expert nor activated; wgrad permutes them, and dgrad computes it,
+                                     again, bit for bit. Every other field is the layer's own and must be absent, zero
+                                     or NULL                                                                      */
     int64_t         capacity;     /* rows by expert that buffers hold; 0 = tokens * k, and no choice is dropped. Else
                                      experts in order get theirs as long as there is room, and choices without a row
                                      add nothing                                                                  */
-    void           *saved;        /* TEGROUP_ALIGNMENT-aligned, the plan's saved_bytes; NULL where these are 0    */
-    size_t          saved_bytes;
+    void           *saved_by_forward; /* TEGROUP_ALIGNMENT-aligned, as many bytes as the plan says; NULL where none */
+    size_t          saved_by_forward_bytes;
+    void           *saved_by_dgrad;   /* likewise; for dgrad and wgrad alone                                      */
+    size_t          saved_by_dgrad_bytes;
 } tegroup_moe_desc;
 
 #define TEGROUP_MOE_PLAN_MAGIC 0x54474c4du /* "TGLM" */
 
 /* What a plan holds besides the experts' own. */
 typedef struct tegroup_moe_planned {
-    int64_t       tokens, width, hidden, preactivation, outputs; /* columns of what they are of; tokens: rows           */
-    int64_t       capacity;        /* rows by expert                                                                */
+    int64_t       tokens, capacity;                      /* rows: of tokens, and by expert                        */
+    int64_t       width, preactivation, hidden, outputs; /* columns: from tokens to output                        */
     int32_t       experts, k;
-    int32_t       backward, wants_grad_tokens, wants_grad_logits, wants_activated; /* whether these are there           */
-    tegroup_dtype rows, real;      /* of rows by expert; of weights and probabilities                               */
-    int32_t       keeps[4];        /* the layer has the router's probabilities, weights, indices, counts            */
-    size_t        router_bytes, permutation_bytes; /* their workspaces                                              */
+    int32_t       backward, wants_grad_tokens, wants_grad_logits, wants_activated, recompute;
+    tegroup_dtype rows, real; /* of rows by expert; of weights and probabilities                                  */
+    int32_t       keeps[4];   /* the layer has the router's probabilities, weights, indices, counts               */
+    size_t        router_bytes, permutation_bytes; /* their workspaces                                            */
 } tegroup_moe_planned;
 
 /* Made once by tegroup_moe_plan_make, then read-only. Plain bytes that hold no data pointer, as tegroup_plan. */
@@ -1717,7 +1721,8 @@ typedef struct tegroup_moe_plan {
     size_t              struct_size;
     uint32_t            magic;
     size_t              workspace_bytes; /* of experts.options.workspace: serves any of the calls                 */
-    size_t              saved_bytes;     /* from forward to wgrad                                                 */
+    size_t              saved_by_forward_bytes;
+    size_t              saved_by_dgrad_bytes;
     tegroup_moe_planned planned;
     tegroup_mlp_plan    experts;
 } tegroup_moe_plan;
@@ -1725,10 +1730,11 @@ typedef struct tegroup_moe_plan {
 /* The memory that a plan gives the size of. The workspace is shared by the calls; each lays it out for itself. */
 typedef enum tegroup_moe_memory {
     TEGROUP_MOE_MEMORY_UNSET      = 0,
-    TEGROUP_MOE_SAVED             = 1,
-    TEGROUP_MOE_FORWARD_WORKSPACE = 2,
-    TEGROUP_MOE_DGRAD_WORKSPACE   = 3,
-    TEGROUP_MOE_WGRAD_WORKSPACE   = 4
+    TEGROUP_MOE_SAVED_BY_FORWARD  = 1,
+    TEGROUP_MOE_SAVED_BY_DGRAD    = 2,
+    TEGROUP_MOE_FORWARD_WORKSPACE = 3,
+    TEGROUP_MOE_DGRAD_WORKSPACE   = 4,
+    TEGROUP_MOE_WGRAD_WORKSPACE   = 5
 } tegroup_moe_memory;
 #endif /* TEGROUP_H */
 #if defined(TEGROUP_EXTERN) && defined(TEGROUP_IMPL_STATIC_FUNCTIONS)
@@ -1989,10 +1995,10 @@ TEGROUP_API_STATUS tegroup_chain_forward(const tegroup_chain_plan *plan, const t
 TEGROUP_API_STATUS tegroup_chain_backward(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
 
-/* A whole MoE layer, see tegroup_moe_desc: planned once, then run forward and, with grad_output, backward, as calls of
- * one stream's kernels in order. Everything is checked before anything but saved and the workspace is written; errors of
- * the experts are in the words of tegroup_mlp_desc, those of the router in tegroup_router_desc's. The layout says what
- * each byte of a memory is for, without a GPU. dgrad may run once after a forward: preactivation becomes its gradient. */
+/* A whole MoE layer, see tegroup_moe_desc: planned once, then run forward and, with grad_output, backward, in calls
+ * that are one stream's kernels in order. Errors of the experts are in the words of tegroup_mlp_desc, those of the
+ * router in tegroup_router_desc's. The layout says what each byte of a memory is for, without a GPU. dgrad may run once
+ * after a forward: it turns preactivation into its gradient. */
 TEGROUP_API_STATUS tegroup_moe_plan_make(const tegroup_moe_desc *desc, const tegroup_target *target,
     tegroup_moe_plan *plan, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_moe_layout(const tegroup_moe_plan *plan, tegroup_moe_memory memory,
@@ -15097,12 +15103,13 @@ static inline tegroup_dtype tegroup_impl_integer_for(int64_t most) {
     ITEM(SNAPSHOT, "the snapshot of the routing", kept, 1, (int64_t)snapshot.total_bytes, 1)                           \
     ITEM(ROW_OF_SLOT, "row of each choice", kept, 1, slots, row_bytes)                                                 \
     ITEM(ROW_WEIGHTS, "weight of each row", kept, 1, p->capacity, real)                                                \
-    ITEM(ROWS, "tokens by expert", kept, 1, tegroup_impl_mul(p->capacity, p->width), cell)                             \
-    ITEM(PREACTIVATION, "preactivation, and then its gradient", TEGROUP_MOE_SAVED, p->backward,                        \
+    ITEM(ROWS, "tokens by expert", p->recompute ? TEGROUP_MOE_FORWARD_WORKSPACE : kept, 1,                             \
+         tegroup_impl_mul(p->capacity, p->width), cell)                                                                \
+    ITEM(PREACTIVATION, "preactivation, and then its gradient", kept, p->backward,                                     \
          tegroup_impl_mul(p->capacity, p->preactivation), cell)                                                        \
-    ITEM(ACTIVATED, "activated", TEGROUP_MOE_SAVED, p->wants_activated, tegroup_impl_mul(p->capacity, p->hidden),      \
-         cell)                                                                                                         \
-    ITEM(GRAD_ROWS, "output's gradient by expert", TEGROUP_MOE_SAVED, p->backward,                                     \
+    ITEM(ACTIVATED, "activated", p->recompute ? TEGROUP_MOE_SAVED_BY_DGRAD : kept, p->wants_activated,                 \
+         tegroup_impl_mul(p->capacity, p->hidden), cell)                                                               \
+    ITEM(GRAD_ROWS, "output's gradient by expert", TEGROUP_MOE_SAVED_BY_DGRAD, p->backward,                            \
          tegroup_impl_mul(p->capacity, p->outputs), cell)                                                              \
     ITEM(ROUTER_WEIGHTS, "the router's weights", TEGROUP_MOE_FORWARD_WORKSPACE, p->keeps[1], slots, real)              \
     ITEM(SLOT_OF_ROW, "choice of each row", TEGROUP_MOE_FORWARD_WORKSPACE, 1, p->capacity, slot_bytes)                 \
@@ -15120,7 +15127,9 @@ static inline tegroup_dtype tegroup_impl_integer_for(int64_t most) {
     ITEM(DGRAD, "the experts' workspace", TEGROUP_MOE_DGRAD_WORKSPACE, p->backward, (int64_t)experts->workspace_bytes, \
          1)                                                                                                            \
     ITEM(WGRAD, "the experts' workspace", TEGROUP_MOE_WGRAD_WORKSPACE, p->backward,                                    \
-         (int64_t)experts->wgrad_workspace_bytes, 1)
+         (int64_t)experts->wgrad_workspace_bytes, 1)                                                                   \
+    ITEM(ROWS_AGAIN, "tokens by expert", TEGROUP_MOE_WGRAD_WORKSPACE, p->recompute,                                    \
+         tegroup_impl_mul(p->capacity, p->width), cell)
 
 enum {
 #define TEGROUP_IMPL_MOE_ITEM(name, what, memory, there, count, size) TEGROUP_IMPL_MOE_##name,
@@ -15137,7 +15146,7 @@ typedef struct tegroup_impl_moe_places {
 /* The one layout. layouts: [TEGROUP_MOE_WGRAD_WORKSPACE + 1], by memory. */
 static inline void tegroup_impl_moe_layouts(const tegroup_moe_planned *p, const tegroup_mlp_plan *experts,
                                             tegroup_layout *layouts, tegroup_impl_moe_places *places) {
-    const tegroup_moe_memory kept = p->backward ? TEGROUP_MOE_SAVED : TEGROUP_MOE_FORWARD_WORKSPACE;
+    const tegroup_moe_memory kept = p->backward ? TEGROUP_MOE_SAVED_BY_FORWARD : TEGROUP_MOE_FORWARD_WORKSPACE;
     const int64_t cell = tegroup_impl_bits(p->rows) / 8, real = tegroup_impl_bits(p->real) / 8,
                   slots = tegroup_impl_mul(p->tokens, p->k),
                   slot_bytes = tegroup_impl_bits(tegroup_impl_integer_for(slots)) / 8,
@@ -15185,6 +15194,7 @@ static inline tegroup_moe_planned tegroup_impl_moe_record(const tegroup_moe_desc
     p.wants_grad_tokens = tegroup_impl_there(&desc->grad_tokens);
     p.wants_grad_logits = tegroup_impl_there(&desc->grad_logits);
     p.wants_activated = experts->fc2.main_grad.dtype != TEGROUP_DTYPE_UNSET;
+    p.recompute = experts->recompute;
     p.rows = desc->tokens.dtype;
     p.real = p.rows == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
     for (which = 0; which < TEGROUP_IMPL_MOE_ROUTED; which++)
@@ -15198,6 +15208,9 @@ static inline tegroup_moe_planned tegroup_impl_moe_record(const tegroup_moe_desc
 
 static inline tegroup_status tegroup_impl_moe_check_absent(const tegroup_moe_desc *desc, tegroup_error *error) {
     const tegroup_mlp_desc *experts = &desc->experts;
+    TEGROUP_IMPL_RULE(experts->recompute == 0 || (experts->recompute == 1 && tegroup_impl_there(&desc->grad_output)),
+                      ERROR_COMBINATION, "experts.recompute", "must be 0, or 1 with grad_output", 0,
+                      experts->recompute);
 #define TEGROUP_IMPL_ABSENT(member)                                                                                    \
     TEGROUP_IMPL_RULE(experts->member.dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION, "experts." #member,             \
                       "must be absent: the layer has it", TEGROUP_DTYPE_UNSET, experts->member.dtype)
@@ -15278,6 +15291,7 @@ typedef struct tegroup_impl_moe_parts {
 typedef struct tegroup_impl_moe_memories {
     char *base[TEGROUP_MOE_WGRAD_WORKSPACE + 1];
     const tegroup_impl_moe_places *places;
+    tegroup_op op; /* of the call; FORWARD to plan */
 } tegroup_impl_moe_memories;
 
 static inline void *tegroup_impl_moe_at(const tegroup_impl_moe_memories *memories, int item) {
@@ -15342,10 +15356,13 @@ static inline void tegroup_impl_moe_experts(const tegroup_moe_desc *desc, const 
                                             const tegroup_impl_moe_memories *memories, tegroup_impl_moe_parts *parts) {
     tegroup_mlp_desc *mlp = &parts->experts;
     const tegroup_shape *shape = &parts->permutation.shape;
+    const int again = p->recompute && memories->op == TEGROUP_OP_WGRAD;
     *mlp = desc->experts;
     mlp->struct_size = sizeof *mlp;
     mlp->space = desc->space;
-    mlp->input = tegroup_tensor_of(*shape, p->width, p->rows, tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_ROWS));
+    mlp->input = tegroup_tensor_of(
+        *shape, p->width, p->rows,
+        tegroup_impl_moe_at(memories, again ? TEGROUP_IMPL_MOE_ROWS_AGAIN : TEGROUP_IMPL_MOE_ROWS));
     mlp->out = tegroup_tensor_of(*shape, p->outputs, p->rows, tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_OUT));
     mlp->row_scale = tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_ROW_WEIGHTS);
     mlp->row_scale_dtype = p->real;
@@ -15407,9 +15424,9 @@ static inline void tegroup_impl_moe_parts_of(const tegroup_moe_desc *desc, const
     tegroup_impl_moe_route(desc, p, memories, parts);
     tegroup_impl_moe_experts(desc, p, memories, parts);
     column = tegroup_impl_moe_column(row_of_slot);
-    parts->rows = tegroup_impl_moe_permute(
-        desc, desc->tokens, *row_of_slot,
-        tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROWS, p->capacity, p->width, p->rows));
+    parts->rows =
+        tegroup_impl_moe_permute(desc, desc->tokens, *row_of_slot,
+                                 tegroup_matrix_of(parts->experts.input.data, p->capacity, p->width, p->rows));
     parts->row_weights = tegroup_impl_moe_permute(
         desc, tegroup_impl_moe_column(&parts->router.weights), column,
         tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROW_WEIGHTS, p->capacity, 1, p->real));
@@ -15468,6 +15485,7 @@ TEGROUP_API tegroup_status tegroup_moe_plan_make(const tegroup_moe_desc *desc, c
     memset(&none, 0, sizeof none);
     tegroup_impl_moe_plan_layouts(&made, layouts, &places); /* what the parts point to is not known yet */
     none.places = &places;
+    none.op = TEGROUP_OP_FORWARD;
     tegroup_impl_moe_parts_of(desc, &made.planned, &none, &parts);
     TEGROUP_IMPL_TRY(tegroup_router_layout(&parts.router, &layout, error));
     made.planned.router_bytes = layout.total_bytes;
@@ -15476,11 +15494,12 @@ TEGROUP_API tegroup_status tegroup_moe_plan_make(const tegroup_moe_desc *desc, c
     parts.experts.row_scale = NULL;
     TEGROUP_IMPL_TRY(tegroup_mlp_plan_make(&parts.experts, target, &made.experts, error));
     tegroup_impl_moe_plan_layouts(&made, layouts, &places);
-    for (memory = TEGROUP_MOE_SAVED; memory <= TEGROUP_MOE_WGRAD_WORKSPACE; memory++)
+    for (memory = TEGROUP_MOE_SAVED_BY_FORWARD; memory <= TEGROUP_MOE_WGRAD_WORKSPACE; memory++)
         TEGROUP_IMPL_RULE(!tegroup_impl_layout_overflowed(&layouts[memory]), ERROR_OVERFLOW, "tokens.rows",
-                          "must leave saved and the workspace addressable", tegroup_impl_max_bytes(),
+                          "must leave what is saved, and the workspace, addressable", tegroup_impl_max_bytes(),
                           desc->tokens.rows);
-    made.saved_bytes = layouts[TEGROUP_MOE_SAVED].total_bytes;
+    made.saved_by_forward_bytes = layouts[TEGROUP_MOE_SAVED_BY_FORWARD].total_bytes;
+    made.saved_by_dgrad_bytes = layouts[TEGROUP_MOE_SAVED_BY_DGRAD].total_bytes;
     for (memory = TEGROUP_MOE_FORWARD_WORKSPACE; memory <= TEGROUP_MOE_WGRAD_WORKSPACE; memory++)
         if (layouts[memory].total_bytes > made.workspace_bytes) made.workspace_bytes = layouts[memory].total_bytes;
     *plan = made;
@@ -15497,7 +15516,8 @@ TEGROUP_API tegroup_status tegroup_moe_layout(const tegroup_moe_plan *plan, tegr
     tegroup_layout layouts[TEGROUP_MOE_WGRAD_WORKSPACE + 1];
     tegroup_impl_moe_places places;
     TEGROUP_IMPL_TRY(tegroup_impl_moe_check_plan(plan, error));
-    TEGROUP_IMPL_RULE(memory != TEGROUP_MOE_MEMORY_UNSET, ERROR_UNSET, "memory", "must be set", TEGROUP_MOE_SAVED, 0);
+    TEGROUP_IMPL_RULE(memory != TEGROUP_MOE_MEMORY_UNSET, ERROR_UNSET, "memory", "must be set",
+                      TEGROUP_MOE_SAVED_BY_FORWARD, 0);
     TEGROUP_IMPL_RULE_ENUM(memory, TEGROUP_MOE_WGRAD_WORKSPACE, "memory", "must be a tegroup_moe_memory");
     TEGROUP_IMPL_RULE(layout != NULL, ERROR_NULL_ARGUMENT, "layout", "must not be NULL", 1, 0);
     tegroup_impl_moe_plan_layouts(plan, layouts, &places);
@@ -15539,13 +15559,13 @@ static inline tegroup_status tegroup_impl_moe_check_planned(const tegroup_moe_pl
     TEGROUP_IMPL_SAME(wants_grad_tokens, "grad_tokens.dtype");
     TEGROUP_IMPL_SAME(wants_grad_logits, "grad_logits.dtype");
     TEGROUP_IMPL_SAME(wants_activated, "experts.fc2.main_grad.dtype");
+    TEGROUP_IMPL_SAME(recompute, "experts.recompute");
     for (which = 0; which < TEGROUP_IMPL_MOE_ROUTED; which++) TEGROUP_IMPL_SAME(keeps[which], routed[which]);
 #undef TEGROUP_IMPL_SAME
     return TEGROUP_OK;
 }
 
-/* The layer's own matrices that a call has: names by tegroup_impl_moe_call_matrices. */
-enum { TEGROUP_IMPL_MOE_CALL_MATRICES = 3 };
+/* The caller's matrices that a call works on. */
 static inline tegroup_status tegroup_impl_moe_check_matrices(const tegroup_moe_desc *desc,
                                                              const tegroup_moe_planned *p, tegroup_op op,
                                                              tegroup_error *error) {
@@ -15553,11 +15573,11 @@ static inline tegroup_status tegroup_impl_moe_check_matrices(const tegroup_moe_d
         TEGROUP_IMPL_MATRIX_PATHS("tokens"), TEGROUP_IMPL_MATRIX_PATHS("output"),
         TEGROUP_IMPL_MATRIX_PATHS("grad_output"), TEGROUP_IMPL_MATRIX_PATHS("grad_tokens"),
         TEGROUP_IMPL_MATRIX_PATHS("grad_logits")};
-    if (op == TEGROUP_OP_FORWARD) {
+    if (op == TEGROUP_OP_FORWARD || (op == TEGROUP_OP_WGRAD && p->recompute))
         TEGROUP_IMPL_TRY(
             tegroup_impl_check_matrix(&desc->tokens, paths[0], p->tokens, p->width, TEGROUP_IMPL_FLOATS, error));
+    if (op == TEGROUP_OP_FORWARD)
         return tegroup_impl_check_matrix(&desc->output, paths[1], p->tokens, p->outputs, TEGROUP_IMPL_FLOATS, error);
-    }
     if (op == TEGROUP_OP_WGRAD) return TEGROUP_OK;
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_matrix(&desc->grad_output, paths[2], p->tokens, p->outputs, 1u << p->rows, error));
@@ -15573,11 +15593,15 @@ static inline tegroup_status tegroup_impl_moe_check_apart(const tegroup_impl_moe
                                                           tegroup_error *error) {
     const tegroup_moe_desc *desc = call->desc;
     const tegroup_options *options = &desc->experts.options;
-    tegroup_impl_buffer buffers[10];
+    tegroup_impl_buffer buffers[11];
     tegroup_router_desc router = desc->router;
     int32_t count = 0, which;
-    buffers[count++] = tegroup_impl_buffer_of(desc->saved, (int64_t)call->plan->saved_bytes, "saved",
-                                              "must not overlap saved", 1);
+    buffers[count++] =
+        tegroup_impl_buffer_of(desc->saved_by_forward, (int64_t)call->plan->saved_by_forward_bytes, "saved_by_forward",
+                               "must not overlap saved_by_forward", 1);
+    if (op != TEGROUP_OP_FORWARD)
+        buffers[count++] = tegroup_impl_buffer_of(desc->saved_by_dgrad, (int64_t)call->plan->saved_by_dgrad_bytes,
+                                                  "saved_by_dgrad", "must not overlap saved_by_dgrad", 1);
     buffers[count++] = tegroup_impl_workspace_buffer(options, call->plan->workspace_bytes);
     if (op == TEGROUP_OP_FORWARD) {
         buffers[count++] = tegroup_impl_matrix_buffer(&desc->output, "output.data", NULL, 1);
@@ -15612,8 +15636,13 @@ static inline tegroup_status tegroup_impl_moe_begin(tegroup_impl_moe_call *call,
     TEGROUP_IMPL_TRY(tegroup_impl_moe_check_planned(&plan->planned, &call->now, error));
     TEGROUP_IMPL_RULE(op == TEGROUP_OP_FORWARD || call->now.backward, ERROR_COMBINATION, "grad_output",
                       "must be there: without it nothing was saved", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(plan->saved_bytes, "saved", "saved_bytes", desc->saved,
-                                                  desc->saved_bytes, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(plan->saved_by_forward_bytes, "saved_by_forward",
+                                                  "saved_by_forward_bytes", desc->saved_by_forward,
+                                                  desc->saved_by_forward_bytes, error));
+    if (op != TEGROUP_OP_FORWARD)
+        TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(plan->saved_by_dgrad_bytes, "saved_by_dgrad",
+                                                      "saved_by_dgrad_bytes", desc->saved_by_dgrad,
+                                                      desc->saved_by_dgrad_bytes, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_options_workspace(plan->workspace_bytes, options, error));
     TEGROUP_IMPL_TRY(tegroup_impl_moe_check_matrices(desc, &call->now, op, error));
     TEGROUP_IMPL_TRY(tegroup_impl_moe_check_apart(call, op, error));
@@ -15621,7 +15650,9 @@ static inline tegroup_status tegroup_impl_moe_begin(tegroup_impl_moe_call *call,
     tegroup_impl_moe_plan_layouts(plan, layouts, &call->places);
     memset(&memories, 0, sizeof memories);
     memories.places = &call->places;
-    memories.base[TEGROUP_MOE_SAVED] = (char *)desc->saved;
+    memories.op = op;
+    memories.base[TEGROUP_MOE_SAVED_BY_FORWARD] = (char *)desc->saved_by_forward;
+    if (op != TEGROUP_OP_FORWARD) memories.base[TEGROUP_MOE_SAVED_BY_DGRAD] = (char *)desc->saved_by_dgrad;
     for (memory = TEGROUP_MOE_FORWARD_WORKSPACE; memory <= TEGROUP_MOE_WGRAD_WORKSPACE; memory++)
         memories.base[memory] = (char *)options->workspace;
     tegroup_impl_moe_parts_of(desc, &call->now, &memories, &call->parts);
@@ -15704,6 +15735,9 @@ TEGROUP_API tegroup_status tegroup_moe_wgrad(const tegroup_moe_plan *plan, const
     TEGROUP_IMPL_TRY(tegroup_impl_moe_check_plan(plan, error));
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_moe_begin(&call, plan, desc, TEGROUP_OP_WGRAD, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_run_experts(&call, TEGROUP_OP_WGRAD, 0, stream, error));
+
+    if (call.now.recompute) TEGROUP_IMPL_TRY(tegroup_permute(&call.parts.rows, stream, error));
     return tegroup_impl_moe_run_experts(&call, TEGROUP_OP_WGRAD, 1, stream, error);
 }
 #endif /* TEGROUP_IMPLEMENTATION_INCLUDED */

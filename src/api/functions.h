@@ -260,10 +260,10 @@ TEGROUP_API_STATUS tegroup_chain_forward(const tegroup_chain_plan *plan, const t
 TEGROUP_API_STATUS tegroup_chain_backward(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
 
-/* A whole MoE layer, see tegroup_moe_desc: planned once, then run forward and, with grad_output, backward, as calls of
- * one stream's kernels in order. Everything is checked before anything but saved and the workspace is written; errors of
- * the experts are in the words of tegroup_mlp_desc, those of the router in tegroup_router_desc's. The layout says what
- * each byte of a memory is for, without a GPU. dgrad may run once after a forward: preactivation becomes its gradient. */
+/* A whole MoE layer, see tegroup_moe_desc: planned once, then run forward and, with grad_output, backward, in calls
+ * that are one stream's kernels in order. Errors of the experts are in the words of tegroup_mlp_desc, those of the
+ * router in tegroup_router_desc's. The layout says what each byte of a memory is for, without a GPU. dgrad may run once
+ * after a forward: it turns preactivation into its gradient. */
 TEGROUP_API_STATUS tegroup_moe_plan_make(const tegroup_moe_desc *desc, const tegroup_target *target,
     tegroup_moe_plan *plan, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_moe_layout(const tegroup_moe_plan *plan, tegroup_moe_memory memory,

@@ -57,13 +57,13 @@ static inline tegroup_status tegroup_impl_moe_check_planned(const tegroup_moe_pl
     TEGROUP_IMPL_SAME(wants_grad_tokens, "grad_tokens.dtype");
     TEGROUP_IMPL_SAME(wants_grad_logits, "grad_logits.dtype");
     TEGROUP_IMPL_SAME(wants_activated, "experts.fc2.main_grad.dtype");
+    TEGROUP_IMPL_SAME(recompute, "experts.recompute");
     for (which = 0; which < TEGROUP_IMPL_MOE_ROUTED; which++) TEGROUP_IMPL_SAME(keeps[which], routed[which]);
 #undef TEGROUP_IMPL_SAME
     return TEGROUP_OK;
 }
 
-/* The layer's own matrices that a call has: names by tegroup_impl_moe_call_matrices. */
-enum { TEGROUP_IMPL_MOE_CALL_MATRICES = 3 };
+/* The caller's matrices that a call works on. */
 static inline tegroup_status tegroup_impl_moe_check_matrices(const tegroup_moe_desc *desc,
                                                              const tegroup_moe_planned *p, tegroup_op op,
                                                              tegroup_error *error) {
@@ -71,11 +71,11 @@ static inline tegroup_status tegroup_impl_moe_check_matrices(const tegroup_moe_d
         TEGROUP_IMPL_MATRIX_PATHS("tokens"), TEGROUP_IMPL_MATRIX_PATHS("output"),
         TEGROUP_IMPL_MATRIX_PATHS("grad_output"), TEGROUP_IMPL_MATRIX_PATHS("grad_tokens"),
         TEGROUP_IMPL_MATRIX_PATHS("grad_logits")};
-    if (op == TEGROUP_OP_FORWARD) {
+    if (op == TEGROUP_OP_FORWARD || (op == TEGROUP_OP_WGRAD && p->recompute))
         TEGROUP_IMPL_TRY(
             tegroup_impl_check_matrix(&desc->tokens, paths[0], p->tokens, p->width, TEGROUP_IMPL_FLOATS, error));
+    if (op == TEGROUP_OP_FORWARD)
         return tegroup_impl_check_matrix(&desc->output, paths[1], p->tokens, p->outputs, TEGROUP_IMPL_FLOATS, error);
-    }
     if (op == TEGROUP_OP_WGRAD) return TEGROUP_OK;
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_matrix(&desc->grad_output, paths[2], p->tokens, p->outputs, 1u << p->rows, error));
@@ -91,11 +91,15 @@ static inline tegroup_status tegroup_impl_moe_check_apart(const tegroup_impl_moe
                                                           tegroup_error *error) {
     const tegroup_moe_desc *desc = call->desc;
     const tegroup_options *options = &desc->experts.options;
-    tegroup_impl_buffer buffers[10];
+    tegroup_impl_buffer buffers[11];
     tegroup_router_desc router = desc->router;
     int32_t count = 0, which;
-    buffers[count++] = tegroup_impl_buffer_of(desc->saved, (int64_t)call->plan->saved_bytes, "saved",
-                                              "must not overlap saved", 1);
+    buffers[count++] =
+        tegroup_impl_buffer_of(desc->saved_by_forward, (int64_t)call->plan->saved_by_forward_bytes, "saved_by_forward",
+                               "must not overlap saved_by_forward", 1);
+    if (op != TEGROUP_OP_FORWARD)
+        buffers[count++] = tegroup_impl_buffer_of(desc->saved_by_dgrad, (int64_t)call->plan->saved_by_dgrad_bytes,
+                                                  "saved_by_dgrad", "must not overlap saved_by_dgrad", 1);
     buffers[count++] = tegroup_impl_workspace_buffer(options, call->plan->workspace_bytes);
     if (op == TEGROUP_OP_FORWARD) {
         buffers[count++] = tegroup_impl_matrix_buffer(&desc->output, "output.data", NULL, 1);
@@ -130,8 +134,13 @@ static inline tegroup_status tegroup_impl_moe_begin(tegroup_impl_moe_call *call,
     TEGROUP_IMPL_TRY(tegroup_impl_moe_check_planned(&plan->planned, &call->now, error));
     TEGROUP_IMPL_RULE(op == TEGROUP_OP_FORWARD || call->now.backward, ERROR_COMBINATION, "grad_output",
                       "must be there: without it nothing was saved", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(plan->saved_bytes, "saved", "saved_bytes", desc->saved,
-                                                  desc->saved_bytes, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(plan->saved_by_forward_bytes, "saved_by_forward",
+                                                  "saved_by_forward_bytes", desc->saved_by_forward,
+                                                  desc->saved_by_forward_bytes, error));
+    if (op != TEGROUP_OP_FORWARD)
+        TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(plan->saved_by_dgrad_bytes, "saved_by_dgrad",
+                                                      "saved_by_dgrad_bytes", desc->saved_by_dgrad,
+                                                      desc->saved_by_dgrad_bytes, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_options_workspace(plan->workspace_bytes, options, error));
     TEGROUP_IMPL_TRY(tegroup_impl_moe_check_matrices(desc, &call->now, op, error));
     TEGROUP_IMPL_TRY(tegroup_impl_moe_check_apart(call, op, error));
@@ -139,7 +148,9 @@ static inline tegroup_status tegroup_impl_moe_begin(tegroup_impl_moe_call *call,
     tegroup_impl_moe_plan_layouts(plan, layouts, &call->places);
     memset(&memories, 0, sizeof memories);
     memories.places = &call->places;
-    memories.base[TEGROUP_MOE_SAVED] = (char *)desc->saved;
+    memories.op = op;
+    memories.base[TEGROUP_MOE_SAVED_BY_FORWARD] = (char *)desc->saved_by_forward;
+    if (op != TEGROUP_OP_FORWARD) memories.base[TEGROUP_MOE_SAVED_BY_DGRAD] = (char *)desc->saved_by_dgrad;
     for (memory = TEGROUP_MOE_FORWARD_WORKSPACE; memory <= TEGROUP_MOE_WGRAD_WORKSPACE; memory++)
         memories.base[memory] = (char *)options->workspace;
     tegroup_impl_moe_parts_of(desc, &call->now, &memories, &call->parts);
@@ -222,5 +233,8 @@ TEGROUP_API tegroup_status tegroup_moe_wgrad(const tegroup_moe_plan *plan, const
     TEGROUP_IMPL_TRY(tegroup_impl_moe_check_plan(plan, error));
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_moe_begin(&call, plan, desc, TEGROUP_OP_WGRAD, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_run_experts(&call, TEGROUP_OP_WGRAD, 0, stream, error));
+
+    if (call.now.recompute) TEGROUP_IMPL_TRY(tegroup_permute(&call.parts.rows, stream, error));
     return tegroup_impl_moe_run_experts(&call, TEGROUP_OP_WGRAD, 1, stream, error);
 }

@@ -58,12 +58,13 @@ static inline tegroup_dtype tegroup_impl_integer_for(int64_t most) {
     ITEM(SNAPSHOT, "the snapshot of the routing", kept, 1, (int64_t)snapshot.total_bytes, 1)                           \
     ITEM(ROW_OF_SLOT, "row of each choice", kept, 1, slots, row_bytes)                                                 \
     ITEM(ROW_WEIGHTS, "weight of each row", kept, 1, p->capacity, real)                                                \
-    ITEM(ROWS, "tokens by expert", kept, 1, tegroup_impl_mul(p->capacity, p->width), cell)                             \
-    ITEM(PREACTIVATION, "preactivation, and then its gradient", TEGROUP_MOE_SAVED, p->backward,                        \
+    ITEM(ROWS, "tokens by expert", p->recompute ? TEGROUP_MOE_FORWARD_WORKSPACE : kept, 1,                             \
+         tegroup_impl_mul(p->capacity, p->width), cell)                                                                \
+    ITEM(PREACTIVATION, "preactivation, and then its gradient", kept, p->backward,                                     \
          tegroup_impl_mul(p->capacity, p->preactivation), cell)                                                        \
-    ITEM(ACTIVATED, "activated", TEGROUP_MOE_SAVED, p->wants_activated, tegroup_impl_mul(p->capacity, p->hidden),      \
-         cell)                                                                                                         \
-    ITEM(GRAD_ROWS, "output's gradient by expert", TEGROUP_MOE_SAVED, p->backward,                                     \
+    ITEM(ACTIVATED, "activated", p->recompute ? TEGROUP_MOE_SAVED_BY_DGRAD : kept, p->wants_activated,                 \
+         tegroup_impl_mul(p->capacity, p->hidden), cell)                                                               \
+    ITEM(GRAD_ROWS, "output's gradient by expert", TEGROUP_MOE_SAVED_BY_DGRAD, p->backward,                            \
          tegroup_impl_mul(p->capacity, p->outputs), cell)                                                              \
     ITEM(ROUTER_WEIGHTS, "the router's weights", TEGROUP_MOE_FORWARD_WORKSPACE, p->keeps[1], slots, real)              \
     ITEM(SLOT_OF_ROW, "choice of each row", TEGROUP_MOE_FORWARD_WORKSPACE, 1, p->capacity, slot_bytes)                 \
@@ -81,7 +82,9 @@ static inline tegroup_dtype tegroup_impl_integer_for(int64_t most) {
     ITEM(DGRAD, "the experts' workspace", TEGROUP_MOE_DGRAD_WORKSPACE, p->backward, (int64_t)experts->workspace_bytes, \
          1)                                                                                                            \
     ITEM(WGRAD, "the experts' workspace", TEGROUP_MOE_WGRAD_WORKSPACE, p->backward,                                    \
-         (int64_t)experts->wgrad_workspace_bytes, 1)
+         (int64_t)experts->wgrad_workspace_bytes, 1)                                                                   \
+    ITEM(ROWS_AGAIN, "tokens by expert", TEGROUP_MOE_WGRAD_WORKSPACE, p->recompute,                                    \
+         tegroup_impl_mul(p->capacity, p->width), cell)
 
 enum {
 #define TEGROUP_IMPL_MOE_ITEM(name, what, memory, there, count, size) TEGROUP_IMPL_MOE_##name,
@@ -98,7 +101,7 @@ typedef struct tegroup_impl_moe_places {
 /* The one layout. layouts: [TEGROUP_MOE_WGRAD_WORKSPACE + 1], by memory. */
 static inline void tegroup_impl_moe_layouts(const tegroup_moe_planned *p, const tegroup_mlp_plan *experts,
                                             tegroup_layout *layouts, tegroup_impl_moe_places *places) {
-    const tegroup_moe_memory kept = p->backward ? TEGROUP_MOE_SAVED : TEGROUP_MOE_FORWARD_WORKSPACE;
+    const tegroup_moe_memory kept = p->backward ? TEGROUP_MOE_SAVED_BY_FORWARD : TEGROUP_MOE_FORWARD_WORKSPACE;
     const int64_t cell = tegroup_impl_bits(p->rows) / 8, real = tegroup_impl_bits(p->real) / 8,
                   slots = tegroup_impl_mul(p->tokens, p->k),
                   slot_bytes = tegroup_impl_bits(tegroup_impl_integer_for(slots)) / 8,
@@ -146,6 +149,7 @@ static inline tegroup_moe_planned tegroup_impl_moe_record(const tegroup_moe_desc
     p.wants_grad_tokens = tegroup_impl_there(&desc->grad_tokens);
     p.wants_grad_logits = tegroup_impl_there(&desc->grad_logits);
     p.wants_activated = experts->fc2.main_grad.dtype != TEGROUP_DTYPE_UNSET;
+    p.recompute = experts->recompute;
     p.rows = desc->tokens.dtype;
     p.real = p.rows == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
     for (which = 0; which < TEGROUP_IMPL_MOE_ROUTED; which++)
@@ -159,6 +163,9 @@ static inline tegroup_moe_planned tegroup_impl_moe_record(const tegroup_moe_desc
 
 static inline tegroup_status tegroup_impl_moe_check_absent(const tegroup_moe_desc *desc, tegroup_error *error) {
     const tegroup_mlp_desc *experts = &desc->experts;
+    TEGROUP_IMPL_RULE(experts->recompute == 0 || (experts->recompute == 1 && tegroup_impl_there(&desc->grad_output)),
+                      ERROR_COMBINATION, "experts.recompute", "must be 0, or 1 with grad_output", 0,
+                      experts->recompute);
 #define TEGROUP_IMPL_ABSENT(member)                                                                                    \
     TEGROUP_IMPL_RULE(experts->member.dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION, "experts." #member,             \
                       "must be absent: the layer has it", TEGROUP_DTYPE_UNSET, experts->member.dtype)
@@ -239,6 +246,7 @@ typedef struct tegroup_impl_moe_parts {
 typedef struct tegroup_impl_moe_memories {
     char *base[TEGROUP_MOE_WGRAD_WORKSPACE + 1];
     const tegroup_impl_moe_places *places;
+    tegroup_op op; /* of the call; FORWARD to plan */
 } tegroup_impl_moe_memories;
 
 static inline void *tegroup_impl_moe_at(const tegroup_impl_moe_memories *memories, int item) {
@@ -303,10 +311,13 @@ static inline void tegroup_impl_moe_experts(const tegroup_moe_desc *desc, const 
                                             const tegroup_impl_moe_memories *memories, tegroup_impl_moe_parts *parts) {
     tegroup_mlp_desc *mlp = &parts->experts;
     const tegroup_shape *shape = &parts->permutation.shape;
+    const int again = p->recompute && memories->op == TEGROUP_OP_WGRAD;
     *mlp = desc->experts;
     mlp->struct_size = sizeof *mlp;
     mlp->space = desc->space;
-    mlp->input = tegroup_tensor_of(*shape, p->width, p->rows, tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_ROWS));
+    mlp->input = tegroup_tensor_of(
+        *shape, p->width, p->rows,
+        tegroup_impl_moe_at(memories, again ? TEGROUP_IMPL_MOE_ROWS_AGAIN : TEGROUP_IMPL_MOE_ROWS));
     mlp->out = tegroup_tensor_of(*shape, p->outputs, p->rows, tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_OUT));
     mlp->row_scale = tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_ROW_WEIGHTS);
     mlp->row_scale_dtype = p->real;
@@ -368,9 +379,9 @@ static inline void tegroup_impl_moe_parts_of(const tegroup_moe_desc *desc, const
     tegroup_impl_moe_route(desc, p, memories, parts);
     tegroup_impl_moe_experts(desc, p, memories, parts);
     column = tegroup_impl_moe_column(row_of_slot);
-    parts->rows = tegroup_impl_moe_permute(
-        desc, desc->tokens, *row_of_slot,
-        tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROWS, p->capacity, p->width, p->rows));
+    parts->rows =
+        tegroup_impl_moe_permute(desc, desc->tokens, *row_of_slot,
+                                 tegroup_matrix_of(parts->experts.input.data, p->capacity, p->width, p->rows));
     parts->row_weights = tegroup_impl_moe_permute(
         desc, tegroup_impl_moe_column(&parts->router.weights), column,
         tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROW_WEIGHTS, p->capacity, 1, p->real));
@@ -429,6 +440,7 @@ TEGROUP_API tegroup_status tegroup_moe_plan_make(const tegroup_moe_desc *desc, c
     memset(&none, 0, sizeof none);
     tegroup_impl_moe_plan_layouts(&made, layouts, &places); /* what the parts point to is not known yet */
     none.places = &places;
+    none.op = TEGROUP_OP_FORWARD;
     tegroup_impl_moe_parts_of(desc, &made.planned, &none, &parts);
     TEGROUP_IMPL_TRY(tegroup_router_layout(&parts.router, &layout, error));
     made.planned.router_bytes = layout.total_bytes;
@@ -437,11 +449,12 @@ TEGROUP_API tegroup_status tegroup_moe_plan_make(const tegroup_moe_desc *desc, c
     parts.experts.row_scale = NULL;
     TEGROUP_IMPL_TRY(tegroup_mlp_plan_make(&parts.experts, target, &made.experts, error));
     tegroup_impl_moe_plan_layouts(&made, layouts, &places);
-    for (memory = TEGROUP_MOE_SAVED; memory <= TEGROUP_MOE_WGRAD_WORKSPACE; memory++)
+    for (memory = TEGROUP_MOE_SAVED_BY_FORWARD; memory <= TEGROUP_MOE_WGRAD_WORKSPACE; memory++)
         TEGROUP_IMPL_RULE(!tegroup_impl_layout_overflowed(&layouts[memory]), ERROR_OVERFLOW, "tokens.rows",
-                          "must leave saved and the workspace addressable", tegroup_impl_max_bytes(),
+                          "must leave what is saved, and the workspace, addressable", tegroup_impl_max_bytes(),
                           desc->tokens.rows);
-    made.saved_bytes = layouts[TEGROUP_MOE_SAVED].total_bytes;
+    made.saved_by_forward_bytes = layouts[TEGROUP_MOE_SAVED_BY_FORWARD].total_bytes;
+    made.saved_by_dgrad_bytes = layouts[TEGROUP_MOE_SAVED_BY_DGRAD].total_bytes;
     for (memory = TEGROUP_MOE_FORWARD_WORKSPACE; memory <= TEGROUP_MOE_WGRAD_WORKSPACE; memory++)
         if (layouts[memory].total_bytes > made.workspace_bytes) made.workspace_bytes = layouts[memory].total_bytes;
     *plan = made;
@@ -458,7 +471,8 @@ TEGROUP_API tegroup_status tegroup_moe_layout(const tegroup_moe_plan *plan, tegr
     tegroup_layout layouts[TEGROUP_MOE_WGRAD_WORKSPACE + 1];
     tegroup_impl_moe_places places;
     TEGROUP_IMPL_TRY(tegroup_impl_moe_check_plan(plan, error));
-    TEGROUP_IMPL_RULE(memory != TEGROUP_MOE_MEMORY_UNSET, ERROR_UNSET, "memory", "must be set", TEGROUP_MOE_SAVED, 0);
+    TEGROUP_IMPL_RULE(memory != TEGROUP_MOE_MEMORY_UNSET, ERROR_UNSET, "memory", "must be set",
+                      TEGROUP_MOE_SAVED_BY_FORWARD, 0);
     TEGROUP_IMPL_RULE_ENUM(memory, TEGROUP_MOE_WGRAD_WORKSPACE, "memory", "must be a tegroup_moe_memory");
     TEGROUP_IMPL_RULE(layout != NULL, ERROR_NULL_ARGUMENT, "layout", "must not be NULL", 1, 0);
     tegroup_impl_moe_plan_layouts(plan, layouts, &places);

@@ -20,17 +20,17 @@
  * So the routing weights multiply what the activation gives, and not what fc2 gives, whose bias they then multiply,
  * too (the sums are the same, the roundings are not); neither direction keeps or reads fc2's rows again.
  *
- * This struct is what the plan is made from, what each call is given, and all that is remembered between them, in the
- * caller's `saved` (forward and dgrad write it, dgrad and wgrad read it). The plan reads everything but addresses. A
- * call may have fewer tokens than the plan. Everything is checked before anything but `saved` and the workspace is
- * written, except that a list of weights in host memory lacks an address of an expert that is chosen. On a GPU a call
+ * This struct is what the plan is made from, what each call is given, and all that is remembered between them, in two
+ * memories of the caller's: `saved_by_forward`, for dgrad and wgrad, and `saved_by_dgrad`, for wgrad. The plan reads
+ * everything but addresses. A call may have fewer tokens than the plan. Everything is checked before anything but these
+ * and the workspace is written, except what a host list of weights has for the experts that are chosen. On a GPU a call
  * is kernels of one stream in order, without copies, and may be captured: which experts are chosen is up to each
  * replay. Outputs overlap nothing that their call touches. */
 typedef struct tegroup_moe_desc {
     size_t          struct_size;  /* sizeof(tegroup_moe_desc)                                                     */
     tegroup_space   space;        /* where everything lives; required                                             */
     tegroup_matrix  tokens;       /* in  X [tokens, width], fc1.weight's dtype, or F32 beside one of F16 or BF16;
-                                     forward reads it alone                                                       */
+                                     forward reads it, and wgrad where experts.recompute is 1                     */
     tegroup_matrix  output;       /* out Y [tokens, fc2's outputs], F16, BF16, F32 or F64                         */
     tegroup_matrix  grad_output;  /* in  dY, shaped as output, dtype of tokens; absent = inference: nothing is saved, no
                                      dgrad and no wgrad                                                           */
@@ -41,30 +41,34 @@ typedef struct tegroup_moe_desc {
                                      space, experts and workspace are the layer's. What it writes for the caller, too,
                                      is there (probabilities, weights, indices, counts and balance_loss as wanted, in
                                      dtypes of the caller's; weights and probabilities F64 where tokens are, else F32);
-                                     the rest is in `saved` or the workspace. What is there must stay until wgrad  */
+                                     the rest is the layer's. What is there must stay until wgrad                 */
     double          loss_scale;   /* multiplies the load-balancing gradient; 0 = 1                                */
     tegroup_mlp_desc experts;     /* fc1, fc2, fc1_up with bias and gradients, activation and its parameters, recompute,
                                      accumulate, fusion and options, as in tegroup_mlp_desc; its backend, hints and
-                                     workspace are those of all of the layer. Every other field is the layer's own and
-                                     must be absent, zero or NULL                                                 */
+                                     workspace are those of the whole layer. recompute 1: forward keeps neither
+                                     tokens by expert nor activated; wgrad permutes them, and dgrad computes it,
+                                     again, bit for bit. Every other field is the layer's own and must be absent, zero
+                                     or NULL                                                                      */
     int64_t         capacity;     /* rows by expert that buffers hold; 0 = tokens * k, and no choice is dropped. Else
                                      experts in order get theirs as long as there is room, and choices without a row
                                      add nothing                                                                  */
-    void           *saved;        /* TEGROUP_ALIGNMENT-aligned, the plan's saved_bytes; NULL where these are 0    */
-    size_t          saved_bytes;
+    void           *saved_by_forward; /* TEGROUP_ALIGNMENT-aligned, as many bytes as the plan says; NULL where none */
+    size_t          saved_by_forward_bytes;
+    void           *saved_by_dgrad;   /* likewise; for dgrad and wgrad alone                                      */
+    size_t          saved_by_dgrad_bytes;
 } tegroup_moe_desc;
 
 #define TEGROUP_MOE_PLAN_MAGIC 0x54474c4du /* "TGLM" */
 
 /* What a plan holds besides the experts' own. */
 typedef struct tegroup_moe_planned {
-    int64_t       tokens, width, hidden, preactivation, outputs; /* columns of what they are of; tokens: rows           */
-    int64_t       capacity;        /* rows by expert                                                                */
+    int64_t       tokens, capacity;                      /* rows: of tokens, and by expert                        */
+    int64_t       width, preactivation, hidden, outputs; /* columns: from tokens to output                        */
     int32_t       experts, k;
-    int32_t       backward, wants_grad_tokens, wants_grad_logits, wants_activated; /* whether these are there           */
-    tegroup_dtype rows, real;      /* of rows by expert; of weights and probabilities                               */
-    int32_t       keeps[4];        /* the layer has the router's probabilities, weights, indices, counts            */
-    size_t        router_bytes, permutation_bytes; /* their workspaces                                              */
+    int32_t       backward, wants_grad_tokens, wants_grad_logits, wants_activated, recompute;
+    tegroup_dtype rows, real; /* of rows by expert; of weights and probabilities                                  */
+    int32_t       keeps[4];   /* the layer has the router's probabilities, weights, indices, counts               */
+    size_t        router_bytes, permutation_bytes; /* their workspaces                                            */
 } tegroup_moe_planned;
 
 /* Made once by tegroup_moe_plan_make, then read-only. Plain bytes that hold no data pointer, as tegroup_plan. */
@@ -72,7 +76,8 @@ typedef struct tegroup_moe_plan {
     size_t              struct_size;
     uint32_t            magic;
     size_t              workspace_bytes; /* of experts.options.workspace: serves any of the calls                 */
-    size_t              saved_bytes;     /* from forward to wgrad                                                 */
+    size_t              saved_by_forward_bytes;
+    size_t              saved_by_dgrad_bytes;
     tegroup_moe_planned planned;
     tegroup_mlp_plan    experts;
 } tegroup_moe_plan;
@@ -80,8 +85,9 @@ typedef struct tegroup_moe_plan {
 /* The memory that a plan gives the size of. The workspace is shared by the calls; each lays it out for itself. */
 typedef enum tegroup_moe_memory {
     TEGROUP_MOE_MEMORY_UNSET      = 0,
-    TEGROUP_MOE_SAVED             = 1,
-    TEGROUP_MOE_FORWARD_WORKSPACE = 2,
-    TEGROUP_MOE_DGRAD_WORKSPACE   = 3,
-    TEGROUP_MOE_WGRAD_WORKSPACE   = 4
+    TEGROUP_MOE_SAVED_BY_FORWARD  = 1,
+    TEGROUP_MOE_SAVED_BY_DGRAD    = 2,
+    TEGROUP_MOE_FORWARD_WORKSPACE = 3,
+    TEGROUP_MOE_DGRAD_WORKSPACE   = 4,
+    TEGROUP_MOE_WGRAD_WORKSPACE   = 5
 } tegroup_moe_memory;

@@ -1,157 +1,7 @@
 /* The whole MoE layer: against a reference in FP64 that knows nothing of groups, against finite differences of every input and
  * parameter, and what it promises of memory, plans and refusals. */
 #define TEGROUP_IMPLEMENTATION
-#include "support.h"
-#include "test.h"
-
-enum { MOST_TOKENS = 24, MOST_EXPERTS = 7, MOST_WIDTH = 12 };
-
-/* A layer in one type, all of it in guarded memory. */
-typedef struct layer {
-    tegroup_moe_desc desc;
-    tegroup_moe_plan plan;
-    int64_t tokens, width, hidden, outputs;
-    int32_t experts, k, biases;
-    tegroup_dtype dtype;
-    double *x, *logits, *w1, *w2, *b1, *b2, *dy; /* what the reference works with: exact values of what is stored */
-} layer;
-
-static void *kept(layer *l, tegroup_dtype dtype, int64_t count, rng *r, double size, double **values) {
-    void *data = guarded_skewed((size_t)count * size_of(dtype), 0);
-    (void)l;
-    if (values != NULL) *values = (double *)calloc((size_t)count + 1, sizeof **values);
-    for (int64_t i = 0; i < count; i++) {
-        store(dtype, data, i, size * rng_normal(r));
-        if (values != NULL) (*values)[i] = load(dtype, data, i);
-    }
-    return data;
-}
-
-static tegroup_mlp_weights weights_of(layer *l, int64_t n, int64_t k, rng *r, double **w, double **b) {
-    tegroup_mlp_weights weights;
-    memset(&weights, 0, sizeof weights);
-    weights.weight = tegroup_tensor_uniform(l->experts, n, k, l->dtype, kept(l, l->dtype, l->experts * n * k, r, 0.6, w));
-    if (l->biases) weights.bias = tegroup_tensor_uniform(l->experts, 1, n, l->dtype, kept(l, l->dtype, l->experts * n, r, 0.3, b));
-    return weights;
-}
-
-static void with_gradient(layer *l, tegroup_mlp_weights *w, tegroup_dtype dtype) {
-    const tegroup_shape *shape = &w->weight.shape;
-    const int64_t n = shape->rows, k = shape->cols;
-    w->main_grad = tegroup_tensor_uniform(l->experts, n, k, dtype, guarded_skewed((size_t)(l->experts * n * k) * size_of(dtype), 0));
-    if (l->biases) w->bias_grad = tegroup_tensor_uniform(l->experts, 1, n, dtype, guarded_skewed((size_t)(l->experts * n) * size_of(dtype), 0));
-}
-
-/* backward: 0 forward alone; 1 everything. The plan is for `spare` tokens more than there are. */
-static void layer_make(layer *l, rng *r, tegroup_dtype dtype, int backward, int64_t spare) {
-    tegroup_error error;
-    tegroup_moe_desc planned;
-    memset(l, 0, sizeof *l);
-    l->dtype = dtype;
-    l->tokens = rng_int(r, 0, MOST_TOKENS);
-    l->experts = (int32_t)rng_int(r, 1, MOST_EXPERTS);
-    l->k = (int32_t)rng_int(r, 1, l->experts < 3 ? l->experts : 3);
-    l->width = rng_int(r, 1, MOST_WIDTH), l->hidden = rng_int(r, 1, MOST_WIDTH), l->outputs = rng_int(r, 1, MOST_WIDTH);
-    l->biases = rng_chance(r, 50);
-    tegroup_moe_desc *d = &l->desc;
-    d->struct_size = sizeof *d;
-    d->space = TEGROUP_SPACE_HOST;
-    d->tokens = tegroup_matrix_of(kept(l, dtype, l->tokens * l->width, r, 1, &l->x), l->tokens, l->width, dtype);
-    d->router.logits = tegroup_matrix_of(kept(l, dtype, l->tokens * l->experts, r, 1, &l->logits), l->tokens, l->experts, dtype);
-    d->router.k = l->k;
-    d->router.normalize = rng_chance(r, 50);
-    d->output = tegroup_matrix_of(guarded_skewed((size_t)(l->tokens * l->outputs) * size_of(dtype), 0), l->tokens, l->outputs, dtype);
-    d->experts.activation = TEGROUP_ACTIVATION_SWIGLU;
-    d->experts.interleaved = rng_chance(r, 50);
-    d->experts.fc1 = weights_of(l, 2 * l->hidden, l->width, r, &l->w1, &l->b1);
-    d->experts.fc2 = weights_of(l, l->outputs, l->hidden, r, &l->w2, &l->b2);
-    if (dtype == TEGROUP_DTYPE_F64) d->experts.options.compute = TEGROUP_COMPUTE_F64;
-    if (backward) {
-        d->grad_output = tegroup_matrix_of(kept(l, dtype, l->tokens * l->outputs, r, 1, &l->dy), l->tokens, l->outputs, dtype);
-        d->grad_tokens = tegroup_matrix_of(guarded_skewed((size_t)(l->tokens * l->width) * size_of(dtype), 0), l->tokens, l->width, dtype);
-        d->grad_logits = tegroup_matrix_of(guarded_skewed((size_t)(l->tokens * l->experts) * size_of(dtype), 0), l->tokens, l->experts, dtype);
-        d->experts.recompute = rng_chance(r, 50);
-        with_gradient(l, &d->experts.fc1, dtype);
-        with_gradient(l, &d->experts.fc2, dtype);
-    }
-    planned = *d;
-    planned.tokens.rows += spare, planned.router.logits.rows += spare, planned.output.rows += spare;
-    if (backward) planned.grad_output.rows += spare, planned.grad_tokens.rows += spare, planned.grad_logits.rows += spare;
-    const tegroup_status status = tegroup_moe_plan_make(&planned, NULL, &l->plan, &error);
-    if (status != TEGROUP_OK) {
-        char text[400];
-        tegroup_error_text(&error, text, sizeof text);
-        TEST_FAIL("plan: %s\n", text);
-    }
-    d->saved = l->plan.saved_bytes > 0 ? guarded(l->plan.saved_bytes) : NULL;
-    d->saved_bytes = l->plan.saved_bytes;
-    d->experts.options.workspace = guarded(l->plan.workspace_bytes);
-    d->experts.options.workspace_bytes = l->plan.workspace_bytes;
-}
-static void layer_free(layer *l) {
-    free(l->x), free(l->logits), free(l->w1), free(l->w2), free(l->b1), free(l->b2), free(l->dy);
-}
-
-static void run(layer *l, tegroup_op op) {
-    tegroup_error error;
-    const tegroup_status status = op == TEGROUP_OP_FORWARD ? tegroup_moe_forward(&l->plan, &l->desc, NULL, &error)
-                                  : op == TEGROUP_OP_DGRAD ? tegroup_moe_dgrad(&l->plan, &l->desc, NULL, &error)
-                                                           : tegroup_moe_wgrad(&l->plan, &l->desc, NULL, &error);
-    if (status != TEGROUP_OK) {
-        char text[400];
-        tegroup_error_text(&error, text, sizeof text);
-        TEST_FAIL("op %d: %s\n", (int)op, text);
-    }
-}
-
-/* ---- the reference: token by token, expert by expert ------------------------------------------------------------------- */
-
-/* The k experts of a token, by its logits, lower ones first among equals. */
-static void choose(const layer *l, const double *logits, int32_t *chosen, double *weights) {
-    double sum = 0, all = 0, most = -INFINITY;
-    for (int32_t e = 0; e < l->experts; e++) most = fmax(most, logits[e]);
-    for (int32_t e = 0; e < l->experts; e++) all += exp(logits[e] - most);
-    for (int32_t j = 0; j < l->k; j++) {
-        int32_t best = -1;
-        for (int32_t e = 0; e < l->experts; e++) {
-            int taken = 0;
-            for (int32_t i = 0; i < j; i++) taken |= chosen[i] == e;
-            if (!taken && (best < 0 || logits[e] > logits[best])) best = e;
-        }
-        chosen[j] = best;
-        weights[j] = exp(logits[best] - most) / all;
-        sum += weights[j];
-    }
-    for (int32_t j = 0; j < l->k && l->desc.router.normalize; j++) weights[j] /= sum;
-}
-
-/* One output of one token, and in *size the sum of magnitudes that a bound grows with. */
-static double reference(const layer *l, int64_t t, int64_t o, double *size) {
-    int32_t chosen[3];
-    double weights[3], y = 0;
-    *size = 0;
-    choose(l, l->logits + t * l->experts, chosen, weights);
-    for (int32_t j = 0; j < l->k; j++) {
-        const int32_t e = chosen[j];
-        double row = l->biases ? l->b2[e * l->outputs + o] * weights[j] : 0, row_size = fabs(row);
-        for (int64_t h = 0; h < l->hidden; h++) {
-            double sums[2], sizes[2];
-            for (int part = 0; part < 2; part++) {
-                const int64_t n = l->desc.experts.interleaved ? 2 * h + part : part * l->hidden + h;
-                sums[part] = l->biases ? l->b1[e * 2 * l->hidden + n] : 0, sizes[part] = fabs(sums[part]);
-                for (int64_t i = 0; i < l->width; i++) {
-                    const double term = l->x[t * l->width + i] * l->w1[(e * 2 * l->hidden + n) * l->width + i];
-                    sums[part] += term, sizes[part] += fabs(term);
-                }
-            }
-            const double w = l->w2[(e * l->outputs + o) * l->hidden + h];
-            row += weights[j] * sums[0] / (1 + exp(-sums[0])) * sums[1] * w;
-            row_size += weights[j] * (1 + sizes[0]) * (1 + sizes[1]) * fabs(w); /* sigmoid's slope is below 1 */
-        }
-        y += row, *size += row_size;
-    }
-    return y;
-}
+#include "moe_layer.h"
 
 static double loss(const layer *l) {
     double sum = 0, size;
@@ -184,9 +34,7 @@ TEST(moe_layer, output_is_the_sum_of_weighted_experts) {
         for (int64_t t = 0; t < l.tokens; t++)
             for (int64_t o = 0; o < l.outputs; o++) {
                 double size, want = reference(&l, t, o, &size);
-                const double u = unit_roundoff(l.dtype == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32),
-                             bound = size * (8 * unit_roundoff(l.dtype) + (double)(l.width + l.hidden + 16) * u) + 2 * smallest_step(l.dtype);
-                ASSERT_LE(fabs(load(l.dtype, l.desc.output.data, t * l.outputs + o) - want), bound);
+                ASSERT_LE(fabs(load(l.dtype, l.desc.output.data, t * l.outputs + o) - want), output_bound(&l, size));
             }
         ASSERT_EQ(guards_changed(), 0);
         layer_free(&l);
@@ -309,7 +157,7 @@ TEST(moe_layer, layouts_are_exact_and_grow_with_the_tokens) {
             d.tokens.rows = d.router.logits.rows = d.output.rows = tokens;
             if (d.grad_output.dtype) d.grad_output.rows = d.grad_tokens.rows = d.grad_logits.rows = tokens;
             ASSERT_EQ(tegroup_moe_plan_make(&d, NULL, &plan, &error), TEGROUP_OK);
-            for (int m = TEGROUP_MOE_SAVED; m <= TEGROUP_MOE_WGRAD_WORKSPACE; m++) {
+            for (int m = TEGROUP_MOE_SAVED_BY_FORWARD; m <= TEGROUP_MOE_WGRAD_WORKSPACE; m++) {
                 tegroup_layout layout;
                 size_t end = 0;
                 ASSERT_EQ(tegroup_moe_layout(&plan, (tegroup_moe_memory)m, &layout, &error), TEGROUP_OK);
@@ -321,11 +169,12 @@ TEST(moe_layer, layouts_are_exact_and_grow_with_the_tokens) {
                 ASSERT_EQ(layout.total_bytes, end);
                 ASSERT_GE(end, last[m]);
                 last[m] = end;
-                if (m == TEGROUP_MOE_SAVED) ASSERT_EQ(plan.saved_bytes, end);
+                if (m == TEGROUP_MOE_SAVED_BY_FORWARD) ASSERT_EQ(plan.saved_by_forward_bytes, end);
+                else if (m == TEGROUP_MOE_SAVED_BY_DGRAD) ASSERT_EQ(plan.saved_by_dgrad_bytes, end);
                 else if (end > most) most = end;
             }
             ASSERT_EQ(plan.workspace_bytes, most);
-            if (!d.grad_output.dtype) ASSERT_EQ(plan.saved_bytes, 0);
+            if (!d.grad_output.dtype) ASSERT_EQ(plan.saved_by_forward_bytes + plan.saved_by_dgrad_bytes, 0);
         }
         layer_free(&l);
         guards_release(mark);
@@ -350,18 +199,21 @@ TEST(moe_layer, what_is_saved_by_arithmetic) {
     d.experts.fc2.weight = tegroup_tensor_uniform((int32_t)E, D, H, TEGROUP_DTYPE_BF16, NULL);
     d.experts.fc1.main_grad = tegroup_tensor_uniform((int32_t)E, 2 * H, D, TEGROUP_DTYPE_F32, NULL);
     d.experts.fc2.main_grad = tegroup_tensor_uniform((int32_t)E, D, H, TEGROUP_DTYPE_F32, NULL);
-    d.experts.recompute = 1;
-    ASSERT_EQ(tegroup_moe_plan_make(&d, NULL, &plan, &error), TEGROUP_OK);
-    const int64_t snapshot = 256 + 3 * 1024 + 256 + 1024 / 2 - 256 + 256; /* header, start, rows, prefix (129 of 8 bytes), order */
-    const int64_t want = T * E * 4 + rows * 4 + E * 4 + rows * 4 + rows * 4 /* probabilities, indices, counts, rows, weights */
-                         + rows * D * 2 + rows * 2 * H * 2 + rows * H * 2 + rows * D * 2; /* X, preactivation, activated, dY */
-    tegroup_layout layout;
-    ASSERT_EQ(tegroup_moe_layout(&plan, TEGROUP_MOE_SAVED, &layout, &error), TEGROUP_OK);
-    int64_t snapshot_bytes = 0;
-    for (int32_t i = 0; i < layout.count; i++)
-        if (!strcmp(layout.items[i].name, "the snapshot of the routing")) snapshot_bytes = (int64_t)layout.items[i].bytes;
-    ASSERT_LE(llabs(snapshot_bytes - snapshot), 512);
-    ASSERT_EQ((int64_t)plan.saved_bytes - snapshot_bytes, want); /* each part is a multiple of 256 bytes here */
+    const int64_t routing = T * E * 4 + rows * 4 + E * 4 + rows * 4 + rows * 4; /* probabilities, indices, counts, rows, weights */
+    for (int recompute = 0; recompute < 2; recompute++) {
+        tegroup_layout layout;
+        int64_t snapshot = 0;
+        d.experts.recompute = recompute;
+        ASSERT_EQ(tegroup_moe_plan_make(&d, NULL, &plan, &error), TEGROUP_OK);
+        ASSERT_EQ(tegroup_moe_layout(&plan, TEGROUP_MOE_SAVED_BY_FORWARD, &layout, &error), TEGROUP_OK);
+        for (int32_t i = 0; i < layout.count; i++)
+            if (!strcmp(layout.items[i].name, "the snapshot of the routing")) snapshot = (int64_t)layout.items[i].bytes;
+        ASSERT_GT(snapshot, 3 * 8 * E);
+        ASSERT_LT(snapshot, 5 * 8 * E);
+        /* each part is a multiple of 256 bytes here; X and activated are kept, or made again */
+        ASSERT_EQ((int64_t)plan.saved_by_forward_bytes - snapshot, routing + rows * 2 * H * 2 + (recompute ? 0 : rows * D * 2 + rows * H * 2));
+        ASSERT_EQ((int64_t)plan.saved_by_dgrad_bytes, rows * D * 2 + (recompute ? rows * H * 2 : 0));
+    }
 }
 
 /* ---- refusals ----------------------------------------------------------------------------------------------------------- */
@@ -395,8 +247,8 @@ TEST(moe_layer, refuses_and_names_the_field) {
     run(&l, TEGROUP_OP_FORWARD);
     ASSERT_PASSING();
     const tegroup_op plan = TEGROUP_OP_UNSET, forward = TEGROUP_OP_FORWARD, dgrad = TEGROUP_OP_DGRAD, wgrad = TEGROUP_OP_WGRAD;
-    void *scratch[] = {l.desc.saved, l.desc.experts.options.workspace};
-    for (int i = 0; i < 2; i++) guarded_find(scratch[i])->scratch = 1;
+    void *scratch[] = {l.desc.saved_by_forward, l.desc.saved_by_dgrad, l.desc.experts.options.workspace};
+    for (int i = 0; i < 3; i++) guarded_find(scratch[i])->scratch = 1;
     REFUSED(plan, d.struct_size = 3, TEGROUP_ERROR_STRUCT_SIZE, "struct_size");
     REFUSED(plan, d.space = TEGROUP_SPACE_UNSET, TEGROUP_ERROR_UNSET, "space");
     REFUSED(plan, d.tokens.dtype = TEGROUP_DTYPE_UNSET, TEGROUP_ERROR_UNSET, "tokens.dtype");
@@ -420,11 +272,11 @@ TEST(moe_layer, refuses_and_names_the_field) {
     REFUSED(forward, d.output.cols++, TEGROUP_ERROR_SHAPE, "output.cols");
     REFUSED(forward, d.output.data = d.tokens.data, TEGROUP_ERROR_OVERLAP, "output.data");
     REFUSED(forward, d.router.logits.data = NULL, TEGROUP_ERROR_NULL_ARGUMENT, "logits.data");
-    REFUSED(forward, d.router.logits.data = d.saved, TEGROUP_ERROR_OVERLAP, "saved");
-    REFUSED(forward, d.saved = NULL, TEGROUP_ERROR_NULL_ARGUMENT, "saved");
-    REFUSED(forward, d.saved_bytes--, TEGROUP_ERROR_WORKSPACE, "saved_bytes");
+    REFUSED(forward, d.router.logits.data = d.saved_by_forward, TEGROUP_ERROR_OVERLAP, "saved_by_forward");
+    REFUSED(forward, d.saved_by_forward = NULL, TEGROUP_ERROR_NULL_ARGUMENT, "saved_by_forward");
+    REFUSED(forward, d.saved_by_forward_bytes--, TEGROUP_ERROR_WORKSPACE, "saved_by_forward_bytes");
     REFUSED(forward, d.experts.options.workspace_bytes--, TEGROUP_ERROR_WORKSPACE, "options.workspace_bytes");
-    REFUSED(forward, d.experts.options.workspace = d.saved, TEGROUP_ERROR_OVERLAP, "saved");
+    REFUSED(forward, d.experts.options.workspace = d.saved_by_forward, TEGROUP_ERROR_OVERLAP, "saved_by_forward");
     REFUSED(forward, d.experts.fc1.weight.data = NULL, TEGROUP_ERROR_NULL_ARGUMENT, "fc1.weight.data");
     REFUSED(forward, d.experts.fc2.bias.data = NULL, TEGROUP_ERROR_NULL_ARGUMENT, "fc2.bias.data");
     REFUSED(forward, d.capacity = l.tokens * l.k + 1, TEGROUP_ERROR_PLAN, "capacity");
@@ -433,7 +285,9 @@ TEST(moe_layer, refuses_and_names_the_field) {
     REFUSED(dgrad, d.grad_tokens.data = d.grad_output.data, TEGROUP_ERROR_OVERLAP, "grad_tokens.data");
     REFUSED(dgrad, d.grad_logits.data = NULL, TEGROUP_ERROR_NULL_ARGUMENT, "grad_logits.data");
     REFUSED(wgrad, d.experts.fc1.main_grad.data = NULL, TEGROUP_ERROR_NULL_ARGUMENT, "fc1.main_grad.data");
-    REFUSED(wgrad, d.saved_bytes = 0, TEGROUP_ERROR_WORKSPACE, "saved_bytes");
+    REFUSED(dgrad, d.saved_by_dgrad_bytes--, TEGROUP_ERROR_WORKSPACE, "saved_by_dgrad_bytes");
+    REFUSED(wgrad, d.saved_by_dgrad = d.saved_by_forward, TEGROUP_ERROR_OVERLAP, "saved_by_forward");
+    REFUSED(plan, d.experts.recompute = 2, TEGROUP_ERROR_COMBINATION, "experts.recompute");
     layer_free(&l);
     guards_release(mark);
 }
