@@ -6,6 +6,7 @@
 #include "test.h"
 
 enum { MOST_TOKENS = 24, MOST_EXPERTS = 7, MOST_WIDTH = 12 };
+static int64_t layer_made_of = 1; /* columns are multiples of this */
 
 /* A layer in one type, all of it in guarded memory. */
 typedef struct layer {
@@ -18,7 +19,7 @@ typedef struct layer {
 } layer;
 
 SUPPORT void *kept(layer *l, tegroup_dtype dtype, int64_t count, rng *r, double size, double **values) {
-    void *data = guarded_skewed((size_t)count * size_of(dtype), 0);
+    void *data = guarded((size_t)count * size_of(dtype));
     (void)l;
     if (values != NULL) *values = (double *)calloc((size_t)count + 1, sizeof **values);
     for (int64_t i = 0; i < count; i++) {
@@ -39,8 +40,8 @@ SUPPORT tegroup_mlp_weights weights_of(layer *l, int64_t n, int64_t k, rng *r, d
 SUPPORT void with_gradient(layer *l, tegroup_mlp_weights *w, tegroup_dtype dtype) {
     const tegroup_shape *shape = &w->weight.shape;
     const int64_t n = shape->rows, k = shape->cols;
-    w->main_grad = tegroup_tensor_uniform(l->experts, n, k, dtype, guarded_skewed((size_t)(l->experts * n * k) * size_of(dtype), 0));
-    if (l->biases) w->bias_grad = tegroup_tensor_uniform(l->experts, 1, n, dtype, guarded_skewed((size_t)(l->experts * n) * size_of(dtype), 0));
+    w->main_grad = tegroup_tensor_uniform(l->experts, n, k, dtype, guarded((size_t)(l->experts * n * k) * size_of(dtype)));
+    if (l->biases) w->bias_grad = tegroup_tensor_uniform(l->experts, 1, n, dtype, guarded((size_t)(l->experts * n) * size_of(dtype)));
 }
 
 /* backward: 0 forward alone; 1 everything. The plan is for `spare` tokens more than there are. */
@@ -52,7 +53,7 @@ SUPPORT void layer_make(layer *l, rng *r, tegroup_dtype dtype, int backward, int
     l->tokens = rng_int(r, 0, MOST_TOKENS);
     l->experts = (int32_t)rng_int(r, 1, MOST_EXPERTS);
     l->k = (int32_t)rng_int(r, 1, l->experts < 3 ? l->experts : 3);
-    l->width = rng_int(r, 1, MOST_WIDTH), l->hidden = rng_int(r, 1, MOST_WIDTH), l->outputs = rng_int(r, 1, MOST_WIDTH);
+    l->width = layer_made_of * rng_int(r, 1, MOST_WIDTH), l->hidden = layer_made_of * rng_int(r, 1, MOST_WIDTH), l->outputs = layer_made_of * rng_int(r, 1, MOST_WIDTH);
     l->biases = rng_chance(r, 50);
     tegroup_moe_desc *d = &l->desc;
     d->struct_size = sizeof *d;
@@ -61,7 +62,7 @@ SUPPORT void layer_make(layer *l, rng *r, tegroup_dtype dtype, int backward, int
     d->router.logits = tegroup_matrix_of(kept(l, dtype, l->tokens * l->experts, r, 1, &l->logits), l->tokens, l->experts, dtype);
     d->router.k = l->k;
     d->router.normalize = rng_chance(r, 50);
-    d->output = tegroup_matrix_of(guarded_skewed((size_t)(l->tokens * l->outputs) * size_of(dtype), 0), l->tokens, l->outputs, dtype);
+    d->output = tegroup_matrix_of(guarded((size_t)(l->tokens * l->outputs) * size_of(dtype)), l->tokens, l->outputs, dtype);
     d->experts.activation = TEGROUP_ACTIVATION_SWIGLU;
     d->experts.interleaved = rng_chance(r, 50);
     d->experts.fc1 = weights_of(l, 2 * l->hidden, l->width, r, &l->w1, &l->b1);
@@ -69,8 +70,8 @@ SUPPORT void layer_make(layer *l, rng *r, tegroup_dtype dtype, int backward, int
     if (dtype == TEGROUP_DTYPE_F64) d->experts.options.compute = TEGROUP_COMPUTE_F64;
     if (backward) {
         d->grad_output = tegroup_matrix_of(kept(l, dtype, l->tokens * l->outputs, r, 1, &l->dy), l->tokens, l->outputs, dtype);
-        d->grad_tokens = tegroup_matrix_of(guarded_skewed((size_t)(l->tokens * l->width) * size_of(dtype), 0), l->tokens, l->width, dtype);
-        d->grad_logits = tegroup_matrix_of(guarded_skewed((size_t)(l->tokens * l->experts) * size_of(dtype), 0), l->tokens, l->experts, dtype);
+        d->grad_tokens = tegroup_matrix_of(guarded((size_t)(l->tokens * l->width) * size_of(dtype)), l->tokens, l->width, dtype);
+        d->grad_logits = tegroup_matrix_of(guarded((size_t)(l->tokens * l->experts) * size_of(dtype)), l->tokens, l->experts, dtype);
         d->experts.recompute = rng_chance(r, 50);
         with_gradient(l, &d->experts.fc1, dtype);
         with_gradient(l, &d->experts.fc2, dtype);
