@@ -113,6 +113,12 @@ static void *call_all(void *unused) {
     BOTH(tegroup_mlp_forward(&w.mlp_plan, &w.mlp, NULL, &error), tegroup_mlp_forward(NULL, &w.mlp, NULL, &error));
     BOTH(tegroup_mlp_dgrad(&w.mlp_plan, &w.mlp, NULL, &error), tegroup_mlp_dgrad(&w.mlp_plan, NULL, NULL, &error));
     BOTH(tegroup_mlp_wgrad(&w.mlp_plan, &w.mlp, NULL, &error), tegroup_mlp_wgrad(&w.mlp_plan, NULL, NULL, &error));
+    BOTH(tegroup_moe_plan_make(&w.moe, NULL, &w.moe_plan_out, &error), tegroup_moe_plan_make(NULL, NULL, &w.moe_plan_out, &error));
+    BOTH(tegroup_moe_layout(&w.moe_plan, TEGROUP_MOE_SAVED_BY_FORWARD, &w.layout, &error),
+         tegroup_moe_layout(&w.moe_plan, TEGROUP_MOE_MEMORY_UNSET, &w.layout, &error));
+    BOTH(tegroup_moe_forward(&w.moe_plan, &w.moe, NULL, &error), tegroup_moe_forward(NULL, &w.moe, NULL, &error));
+    BOTH(tegroup_moe_dgrad(&w.moe_plan, &w.moe, NULL, &error), tegroup_moe_dgrad(&w.moe_plan, NULL, NULL, &error));
+    BOTH(tegroup_moe_wgrad(&w.moe_plan, &w.moe, NULL, &error), tegroup_moe_wgrad(&w.moe_plan, NULL, NULL, &error));
     BOTH(tegroup_chain_plan_make(&chain, NULL, &chain_plan, &error), tegroup_chain_plan_make(NULL, NULL, &chain_plan, &error));
     BOTH(tegroup_chain_layout(&chain_plan, TEGROUP_CHAIN_SAVED, &w.layout, &error),
          tegroup_chain_layout(&chain_plan, TEGROUP_CHAIN_MEMORY_UNSET, &w.layout, &error));

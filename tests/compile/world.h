@@ -21,6 +21,8 @@ typedef struct world {
     tegroup_linear_plan              linear_plan;
     tegroup_mlp_desc                 mlp;        /* with everything                           */
     tegroup_mlp_plan                 mlp_plan;
+    tegroup_moe_desc                 moe;        /* the mlp between tokens and logits         */
+    tegroup_moe_plan                 moe_plan;
     tegroup_tune_desc                tune;       /* of forward                                */
     tegroup_cublaslt_functions       functions;  /* of no library                             */
     tegroup_target                   target;     /* a machine that is not here                */
@@ -75,6 +77,8 @@ typedef struct world {
     /* out, and garbage */
     MEMORY(unsigned char, snapshot_out, 8192);
     MEMORY(unsigned char, workspace, 1 << 20);
+    MEMORY(unsigned char, moe_saved_by_forward, 1 << 17);
+    MEMORY(unsigned char, moe_saved_by_dgrad, 1 << 17);
     MEMORY(float, y, ROWS * N);
     MEMORY(float, x_grad, ROWS * K);
     MEMORY(float, weight_grad, EXPERTS * N * K);
@@ -109,6 +113,7 @@ typedef struct world {
     tegroup_plan         plan;
     tegroup_linear_plan  linear_plan_out;
     tegroup_mlp_plan     mlp_plan_out;
+    tegroup_moe_plan     moe_plan_out;
     tegroup_gemm_desc    gemm;
     tegroup_verdict      verdicts[TEGROUP_BACKEND_COUNT - 1];
 } world;
@@ -326,6 +331,25 @@ static tegroup_status world_make(world *w, tegroup_error *error) {
     w->router.counts = tegroup_matrix_of(w->counts_out, 1, EXPERTS, TEGROUP_DTYPE_I64);
     w->router.balance_coefficient = 0.01;
     w->router.balance_loss = w->loss_out;
+    memset(&w->moe, 0, sizeof w->moe);
+    w->moe.struct_size = sizeof w->moe;
+    w->moe.space = TEGROUP_SPACE_HOST;
+    w->moe.tokens = tegroup_matrix_of(w->x, TOKENS, K, TEGROUP_DTYPE_F32);
+    w->moe.output = tegroup_matrix_of(w->mlp_out, TOKENS, K, TEGROUP_DTYPE_F32);
+    w->moe.grad_output = tegroup_matrix_of(w->mlp_grad_output, TOKENS, K, TEGROUP_DTYPE_F32);
+    w->moe.grad_tokens = tegroup_matrix_of(w->x_grad, TOKENS, K, TEGROUP_DTYPE_F32);
+    w->moe.grad_logits = tegroup_matrix_of(w->logits_grad, TOKENS, EXPERTS, TEGROUP_DTYPE_F32);
+    w->moe.router = w->router;
+    w->moe.experts.activation = w->mlp.activation;
+    w->moe.experts.fc1 = w->mlp.fc1;
+    w->moe.experts.fc2 = w->mlp.fc2;
+    w->moe.experts.options = w->mlp.options;
+    status = tegroup_moe_plan_make(&w->moe, NULL, &w->moe_plan, error);
+    if (status != TEGROUP_OK) return status;
+    w->moe.saved_by_forward = w->moe_saved_by_forward;
+    w->moe.saved_by_forward_bytes = sizeof w->moe_saved_by_forward;
+    w->moe.saved_by_dgrad = w->moe_saved_by_dgrad;
+    w->moe.saved_by_dgrad_bytes = sizeof w->moe_saved_by_dgrad;
     memset(&w->router_backward, 0, sizeof w->router_backward);
     w->router_backward.struct_size = sizeof w->router_backward;
     w->router_backward.space = TEGROUP_SPACE_HOST;
