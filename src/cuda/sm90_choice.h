@@ -11,6 +11,7 @@
 #include "core/choice.h"
 #include "cuda/sm90_kernels.h"
 #include "cuda/sm90_balance.h"
+#include "cuda/sm90_repack.h"
 
 /* Constants of the prediction besides those of each kernel in the table, together with which the times were fitted. */
 #define TEGROUP_IMPL_SM90_STRETCH_US 0.55 /* us to find a stretch, or to assign a wave of its tiles */
@@ -157,9 +158,8 @@ static inline int32_t tegroup_impl_sm90_wide_wgrad(const tegroup_problem *p, int
     const int adds = p->accumulate || p->c != TEGROUP_DTYPE_UNSET, alike = most < 2 * average + 2,
               divides = tegroup_impl_sm90_covering(p->n, p->k, TEGROUP_IMPL_SM90_NARROW)
                         <= (double)p->n / 128 * (double)p->k / 192;
-    return average <= 128 || (adds && alike && average <= 512 && !divides)
-               ? TEGROUP_IMPL_SM90_WGRAD_128X128
-               : TEGROUP_IMPL_SM90_WGRAD_128X192;
+    return average <= 128 || (adds && alike && average <= 512 && !divides) ? TEGROUP_IMPL_SM90_WGRAD_128X128
+                                                                           : TEGROUP_IMPL_SM90_WGRAD_128X192;
 }
 
 /* The kernel where one of many short groups has most of the rows, and it is not known how many of the others have any:
@@ -314,4 +314,7 @@ static inline void tegroup_impl_sm90_tile(const tegroup_gemm_desc *desc, const t
     plan->algorithm[TEGROUP_IMPL_PLANNED_NARROWS] = (uint64_t)tegroup_impl_sm90_tapering(desc, &plan->problem, blocks);
     forecast->why = taken.why;
     forecast->us = taken.us.total;
+    if (!tegroup_impl_sm90_repacks_any(&plan->problem)) return;
+    forecast->why = "fastest predicted once rows are repacked for TMA";
+    if (forecast->us > 0) forecast->us += tegroup_impl_sm90_repack_us(desc, &plan->problem);
 }
