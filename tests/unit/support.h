@@ -461,8 +461,8 @@ SUPPORT void grid_make(problem *p, grid *t, tegroup_dtype dtype, tegroup_sizes s
     tegroup_shape *shape = &t->tensor.shape;
     int ragged = sizes.encoding != TEGROUP_ENCODING_UNSET;
     int64_t ld = width + s->pad, group_stride = 0, elements = 0, window = 3, element = (int64_t)size_of(dtype);
-    if (cols == NULL && !gathered && !(ragged && list) && (t == &p->a || t == &p->b)) ld += s->off;
     if (s->apart && cols == NULL && (t == &p->a || t == &p->b)) ld = (ld * element + 15) / 16 * 16 / element;
+    if (cols == NULL && !gathered && !(ragged && list) && (t == &p->a || t == &p->b)) ld += s->off;
     memset(t, 0, sizeof *t);
     t->dtype = t->tensor.dtype = dtype;
     t->clamp = s->clamp;
