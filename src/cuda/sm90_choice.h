@@ -8,6 +8,7 @@
 #include "core/plan_types.h"
 #include "base/build.h"
 #include "base/arithmetic.h"
+#include "core/checks.h"
 #include "core/choice.h"
 #include "cuda/sm90_kernels.h"
 #include "cuda/sm90_balance.h"
@@ -125,6 +126,15 @@ typedef struct tegroup_impl_sm90_time {
     double math, scheduling, memory, total;
 } tegroup_impl_sm90_time;
 
+/* Nanoseconds in which TMA loads a row of a tile, for each unit of k, where rows begin off cache lines: at multiples of
+ * 32 bytes, or of 16 alone. Else the kernel's own time has it. (From 27 products on an H100: docs/lab/pitch.md.) */
+static inline double tegroup_impl_sm90_row_ns(const tegroup_problem *p, tegroup_impl_operand operand) {
+    const int64_t bytes = (operand == TEGROUP_IMPL_A ? p->lda : p->ldb) * 2;
+    if (bytes % TEGROUP_IMPL_SM90_LINE_BYTES == 0 || p->gathered[operand] || tegroup_impl_sm90_repacks(p, operand))
+        return 0;
+    return bytes % 32 == 0 ? 0.030 : 0.046;
+}
+
 /* Predicts the time of a product with one kernel. Math, scheduling and memory overlap; they are combined as
  * cbrt(a^3 + b^3 + c^3), which lies between their maximum and their sum. */
 static inline tegroup_impl_sm90_time tegroup_impl_sm90_predict(const tegroup_problem *p,
@@ -140,8 +150,12 @@ static inline tegroup_impl_sm90_time tegroup_impl_sm90_predict(const tegroup_pro
     const double waves =
                      groups->count * share.tiles / (double)(row->mma ? TEGROUP_IMPL_SM90_MMA_BLOCKS * blocks : blocks),
                  whole = waves < TEGROUP_IMPL_SM90_FEW_WAVES ? ceil(waves - TEGROUP_IMPL_SM90_SPILL) : waves + 0.5;
+    const double loads = row->mma ? 0
+                                  : row->tile_m * tegroup_impl_sm90_row_ns(p, TEGROUP_IMPL_A)
+                                        + row->tile_n * tegroup_impl_sm90_row_ns(p, TEGROUP_IMPL_B);
     tegroup_impl_sm90_time us;
-    us.math = whole * (share.tiles > 0 ? share.work / share.tiles : 0) * row->ns * (terms + row->epilogue) * 1e-3;
+    us.math = whole * (share.tiles > 0 ? share.work / share.tiles : 0) * row->ns
+              * (terms * fmax(1, loads / row->ns) + row->epilogue) * 1e-3;
     us.scheduling = share.stretches > 0 ? TEGROUP_IMPL_SM90_STRETCH_US * (groups->count * share.stretches + waves) : 0;
     us.memory = 2e-6 * groups->count * (share.there * n * k + groups->mean * (n + k)) / row->tb
                 * (row->mma ? 1 + TEGROUP_IMPL_SM90_MMA_DRAIN / k : 1);

@@ -12,9 +12,10 @@
 #include "core/choice.h"
 
 /* TMA reads rows that begin at multiples of 16 bytes. Rows of A or B that begin elsewhere, because their ld is no such
- * multiple, are copied into workspace first, where they do. Nothing is added to a sum: behind the last column TMA reads
- * zeros, as it does of any operand, so results have the bits that they would have at another ld. */
+ * multiple, are copied into workspace first, where they begin at cache lines. Nothing is added to a sum: behind the
+ * last column TMA reads zeros, as it does of any operand, so results have the bits that they would have at another ld. */
 #define TEGROUP_IMPL_SM90_ROW_BYTES 16
+#define TEGROUP_IMPL_SM90_LINE_BYTES 128 /* of a cache line: rows that begin at its multiples are loaded fastest */
 
 /* Whether an operand, A or B, is repacked. Its ld alone decides, so that the number of rows does not. Gathered rows,
  * and ragged ones in a list of buffers, are not: they have no numbering that their copy could have. */
@@ -34,7 +35,7 @@ static inline int64_t tegroup_impl_sm90_repacked_rows(const tegroup_problem *p, 
 }
 static inline int64_t tegroup_impl_sm90_repacked_ld(const tegroup_problem *p, tegroup_impl_operand operand) {
     const int64_t cols = operand == TEGROUP_IMPL_B || p->op == TEGROUP_OP_FORWARD ? p->k : p->n;
-    return tegroup_impl_align(cols, 8 * TEGROUP_IMPL_SM90_ROW_BYTES / tegroup_impl_bits(p->a));
+    return tegroup_impl_align(cols, 8 * TEGROUP_IMPL_SM90_LINE_BYTES / tegroup_impl_bits(p->a));
 }
 
 /* Weights are worth a copy where this many rows or more are multiplied by each. With fewer, PORTABLE, which multiplies

@@ -62,10 +62,10 @@ static product random_product(rng *r) {
     return p;
 }
 
-/* Bytes of the copy of an operand, in the test's own words; 0: none is needed. */
+/* Bytes of the copy of an operand, whose rows begin at cache lines, in the test's own words; 0: none is needed. */
 static int64_t copy_bytes(int64_t rows, int64_t cols, int64_t ld) {
     if (ld == 0) ld = cols;
-    return ld * 2 % 16 == 0 ? 0 : rows * ((cols * 2 + 15) / 16 * 16);
+    return ld * 2 % 16 == 0 ? 0 : rows * ((cols * 2 + 127) / 128 * 128);
 }
 
 /* The workspace is what the copies need, part by part, and nothing else; it never shrinks where anything grows. */
@@ -194,10 +194,10 @@ TEST(repack, what_is_not_copied_is_refused) {
 
 /* A time is predicted with the copies in it. */
 TEST(repack, a_copy_takes_its_time) {
-    static const product off = {TEGROUP_OP_FORWARD, 32, 1, 32768, 2048, 1100, 0, 0}, beside = {TEGROUP_OP_FORWARD, 32, 1, 32768, 2048, 1100, 1104, 1104};
+    static const product off = {TEGROUP_OP_FORWARD, 32, 1, 32768, 2048, 1100, 0, 0}, beside = {TEGROUP_OP_FORWARD, 32, 1, 32768, 2048, 1100, 1152, 1152};
     tegroup_gemm_desc d = desc_of(&off, TEGROUP_BACKEND_AUTO), e = desc_of(&beside, TEGROUP_BACKEND_AUTO);
     const tegroup_verdict copied = verdict_of_sm90(&d), plain = verdict_of_sm90(&e);
-    const double bytes = 2.0 * (32768 + 32 * 2048) * 2208, peak = 4.8e6; /* bytes a microsecond: the data sheet of an H200 */
+    const double bytes = 2.0 * (32768 + 32 * 2048) * 2304, peak = 4.8e6; /* bytes a microsecond: the data sheet of an H200 */
     ASSERT_TRUE(copied.chosen && plain.chosen);
     ASSERT_GT(copied.predicted_us, plain.predicted_us + bytes / peak);
     ASSERT_LT(copied.predicted_us, plain.predicted_us + 2 * bytes / peak);
