@@ -9145,7 +9145,7 @@ static inline tegroup_status tegroup_impl_sm90_encode(const tegroup_plan *plan, 
     const int beside = operand == TEGROUP_IMPL_B
                        && (plan->problem.op == TEGROUP_OP_DGRAD
                            || plan->algorithm[TEGROUP_IMPL_PLANNED_ROW] == TEGROUP_IMPL_SM90_FORWARD_64X128);
-    /* Rows of operands that begin off cache lines have 128 bytes in two of these, for each of which 256 would be read. */
+    /* Rows of operands that begin off cache lines have 128 bytes in two of these, each of which would fetch 256. */
     const int off = operand <= TEGROUP_IMPL_B && row % TEGROUP_IMPL_SM90_LINE_BYTES != 0;
     const CUtensorMapL2promotion promotion = beside ? CU_TENSOR_MAP_L2_PROMOTION_NONE
                                              : off  ? CU_TENSOR_MAP_L2_PROMOTION_L2_128B
