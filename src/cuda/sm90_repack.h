@@ -12,8 +12,9 @@
 #include "core/choice.h"
 
 /* TMA reads rows that begin at multiples of 16 bytes. Rows of A or B that begin elsewhere, because their ld is no such
- * multiple, are copied into workspace first, where they begin at cache lines. Nothing is added to a sum: behind the last
- * column TMA reads zeros, as it does of any operand, so results have the bits that they would have at another ld. */
+ * multiple, are copied into workspace first, where they begin at cache lines. Nothing is added to a sum: behind the
+ * last column TMA reads zeros, as it does of any operand, so that results have the bits that they would have at another
+ * ld. */
 #define TEGROUP_IMPL_SM90_ROW_BYTES 16
 #define TEGROUP_IMPL_SM90_LINE_BYTES 128 /* of a cache line: rows that begin at its multiples are loaded fastest */
 
