@@ -85,35 +85,36 @@
  *   [52] cuda/cublaslt_setup.h    Set-up of a grouped cuBLASLt matmul
  *   [53] cuda/sm90_kernels.h      Hopper GEMM: the table of kernels
  *   [54] cuda/sm90_balance.h      Hopper GEMM: what tiles cost, and which block is done first
- *   [55] cuda/sm90_choice.h       Hopper GEMM: which kernel a plan takes
- *   [56] gemm/backends.h          The backends, a row of functions each
- *   [57] gemm/verdicts.h          What each backend can do
- *   [58] gemm/plan.h              Explain and plan
- *   [59] cpu/gemm.h               CPU GEMM
- *   [60] gemm/check.h             What a call checks
- *   [61] gemm/run.h               Run
- *   [62] gemm/once.h              One call for a product that runs once
- *   [63] gemm/tune.h              Tune, save and load a plan
- *   [64] cpu/real.h               Formulas
- *   [65] core/activation_formulas.h Activation formulas
- *   [66] layer/activation.h       Activations
- *   [67] layer/quantize_rules.h   Quantise and dequantise: rules
- *   [68] layer/quantize.h         Quantise and dequantise
- *   [69] layer/linear.h           Grouped linear layer
- *   [70] layer/mlp_rules.h        Grouped MLP: tensors and rules
- *   [71] layer/mlp_plan.h         Grouped MLP: plan
- *   [72] layer/mlp.h              Grouped MLP: calls
- *   [73] layer/chain_rules.h      Op chain: rules and buffers
- *   [74] layer/chain_ops.h        Op chain: ops as layers
- *   [75] layer/chain_plan.h       Op chain: plan
- *   [76] layer/chain.h            Op chain: calls
- *   [77] gemm/validate.h          Validate
- *   [78] gemm/scale_convert.h     Scales in another layout
- *   [79] moe/count.h              Counts of groups
- *   [80] moe/router.h             Router
- *   [81] moe/permutation.h        Permute and combine
- *   [82] moe/layer_plan.h         MoE layer: plan
- *   [83] moe/layer.h              MoE layer
+ *   [55] cuda/sm90_repack.h       Hopper GEMM: rows that are repacked for TMA
+ *   [56] cuda/sm90_choice.h       Hopper GEMM: which kernel a plan takes
+ *   [57] gemm/backends.h          The backends, a row of functions each
+ *   [58] gemm/verdicts.h          What each backend can do
+ *   [59] gemm/plan.h              Explain and plan
+ *   [60] cpu/gemm.h               CPU GEMM
+ *   [61] gemm/check.h             What a call checks
+ *   [62] gemm/run.h               Run
+ *   [63] gemm/once.h              One call for a product that runs once
+ *   [64] gemm/tune.h              Tune, save and load a plan
+ *   [65] cpu/real.h               Formulas
+ *   [66] core/activation_formulas.h Activation formulas
+ *   [67] layer/activation.h       Activations
+ *   [68] layer/quantize_rules.h   Quantise and dequantise: rules
+ *   [69] layer/quantize.h         Quantise and dequantise
+ *   [70] layer/linear.h           Grouped linear layer
+ *   [71] layer/mlp_rules.h        Grouped MLP: tensors and rules
+ *   [72] layer/mlp_plan.h         Grouped MLP: plan
+ *   [73] layer/mlp.h              Grouped MLP: calls
+ *   [74] layer/chain_rules.h      Op chain: rules and buffers
+ *   [75] layer/chain_ops.h        Op chain: ops as layers
+ *   [76] layer/chain_plan.h       Op chain: plan
+ *   [77] layer/chain.h            Op chain: calls
+ *   [78] gemm/validate.h          Validate
+ *   [79] gemm/scale_convert.h     Scales in another layout
+ *   [80] moe/count.h              Counts of groups
+ *   [81] moe/router.h             Router
+ *   [82] moe/permutation.h        Permute and combine
+ *   [83] moe/layer_plan.h         MoE layer: plan
+ *   [84] moe/layer.h              MoE layer
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
@@ -5379,7 +5380,7 @@ TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count) {
     static const tegroup_backend_rule table[] = {
         /* backend, SM from, to, cuBLASLt from, operands, results, scalings, features, alignment, known from */
         {TEGROUP_BACKEND_SM90, 90, 90, 0, TEGROUP_IMPL_HALVES, TEGROUP_IMPL_RESULTS, TEGROUP_IMPL_SC(NONE),
-         TEGROUP_IMPL_BUNDLED | TEGROUP_FEATURE_GATHER, 16, "TMA asks for 16-byte rows"},
+         TEGROUP_IMPL_BUNDLED | TEGROUP_FEATURE_GATHER, 16, "TMA asks for 16-byte rows; a's and b's may be copied"},
         {TEGROUP_BACKEND_CUBLASLT_GROUPED, 100, 110, 130300, TEGROUP_IMPL_DT(F16),
          TEGROUP_IMPL_DT(F16) | TEGROUP_IMPL_DT(F32), TEGROUP_IMPL_SC(NONE),
          TEGROUP_IMPL_CUBLASLT | TEGROUP_FEATURE_DEVICE_SIZES, 0, "TransformerEngine pull request 2765"},
@@ -7225,7 +7226,70 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_assign(tegroup_impl_sm90_loads *loads,
     return given;
 }
 
-/* ==== [55] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
+/* ==== [55] Hopper GEMM: rows that are repacked for TMA (src/cuda/sm90_repack.h) ==== */
+
+/* TMA reads rows that begin at multiples of 16 bytes. Rows of A or B that begin elsewhere, because their ld is no such
+ * multiple, are copied into workspace first, where they begin at cache lines. Nothing is added to a sum: behind the
+ * last column TMA reads zeros, as it does of any operand, so that results have the bits that they would have at another
+ * ld. */
+#define TEGROUP_IMPL_SM90_ROW_BYTES 16
+#define TEGROUP_IMPL_SM90_LINE_BYTES 128 /* of a cache line: rows that begin at its multiples are loaded fastest */
+
+/* Whether an operand, A or B, is repacked. Its ld alone decides, so that the number of rows does not. Gathered rows,
+ * and ragged ones in a list of buffers, are not: they have no numbering that their copy could have. */
+static inline int tegroup_impl_sm90_repacks(const tegroup_problem *p, tegroup_impl_operand operand) {
+    const int64_t ld = operand == TEGROUP_IMPL_A ? p->lda : p->ldb;
+    return ld * tegroup_impl_bits(operand == TEGROUP_IMPL_A ? p->a : p->b) % (8 * TEGROUP_IMPL_SM90_ROW_BYTES) != 0
+           && !p->gathered[operand] && !(p->rows_space[operand] && p->pointers_space[operand]);
+}
+static inline int tegroup_impl_sm90_repacks_any(const tegroup_problem *p) {
+    return tegroup_impl_sm90_repacks(p, TEGROUP_IMPL_A) || tegroup_impl_sm90_repacks(p, TEGROUP_IMPL_B);
+}
+
+/* The copy's shape: rows of all groups together, as planned, and elements from one to the next. */
+static inline int64_t tegroup_impl_sm90_repacked_rows(const tegroup_problem *p, tegroup_impl_operand operand) {
+    const int weights = operand == TEGROUP_IMPL_B && p->op != TEGROUP_OP_WGRAD;
+    return p->rows_space[operand] ? p->rows : tegroup_impl_mul(p->groups, weights ? p->n : p->rows);
+}
+static inline int64_t tegroup_impl_sm90_repacked_ld(const tegroup_problem *p, tegroup_impl_operand operand) {
+    const int64_t cols = operand == TEGROUP_IMPL_B || p->op == TEGROUP_OP_FORWARD ? p->k : p->n;
+    return tegroup_impl_align(cols, 8 * TEGROUP_IMPL_SM90_LINE_BYTES / tegroup_impl_bits(p->a));
+}
+
+/* Weights are worth a copy where this many rows or more are multiplied by each. With fewer, PORTABLE, which multiplies
+ * them as they lie, takes less time, but where rows begin at odd elements, which it reads one by one. A copy of rows
+ * takes little beside the product. (docs/lab/pitch.md) */
+#define TEGROUP_IMPL_SM90_REPAYS_ROWS 256
+static inline int tegroup_impl_sm90_repays(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
+    return p->op == TEGROUP_OP_WGRAD || !tegroup_impl_sm90_repacks(p, TEGROUP_IMPL_B) || p->lda % 2 || p->ldb % 2
+           || tegroup_impl_expected_rows(desc, p) / TEGROUP_IMPL_SM90_REPAYS_ROWS >= p->groups;
+}
+
+/* Predicted time of the copies, on an H200. */
+#define TEGROUP_IMPL_SM90_REPACK_TB 4.0 /* TB/s, read and written; 0.92 of the rate of a plain copy */
+static inline double tegroup_impl_sm90_repack_us(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
+    const double rows = (double)tegroup_impl_expected_rows(desc, p);
+    double elements = 0;
+    int32_t i;
+    for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_B; i++)
+        if (tegroup_impl_sm90_repacks(p, (tegroup_impl_operand)i))
+            elements += (p->rows_space[i] ? rows : (double)tegroup_impl_sm90_repacked_rows(p, (tegroup_impl_operand)i))
+                        * (double)tegroup_impl_sm90_repacked_ld(p, (tegroup_impl_operand)i);
+    return elements * 4e-6 / TEGROUP_IMPL_SM90_REPACK_TB;
+}
+
+static inline void tegroup_impl_sm90_workspace(const tegroup_plan *plan, tegroup_layout *layout) {
+    static const char *const names[] = {"repacked a", "repacked b"};
+    const tegroup_problem *p = &plan->problem;
+    int32_t i;
+    for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_B; i++)
+        if (tegroup_impl_sm90_repacks(p, (tegroup_impl_operand)i))
+            tegroup_impl_layout_add(layout, names[i],
+                                    tegroup_impl_mul(tegroup_impl_sm90_repacked_rows(p, (tegroup_impl_operand)i),
+                                                     tegroup_impl_sm90_repacked_ld(p, (tegroup_impl_operand)i) * 2));
+}
+
+/* ==== [56] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
 
 /* Constants of the prediction besides those of each kernel in the table, together with which the times were fitted. */
 #define TEGROUP_IMPL_SM90_STRETCH_US 0.55 /* us to find a stretch, or to assign a wave of its tiles */
@@ -7339,6 +7403,15 @@ typedef struct tegroup_impl_sm90_time {
     double math, scheduling, memory, total;
 } tegroup_impl_sm90_time;
 
+/* Nanoseconds in which TMA loads a row of a tile, for each unit of k, where rows begin off cache lines: at multiples of
+ * 32 bytes, or of 16 alone. Else the kernel's own time has it. (From 27 products on an H100: docs/lab/pitch.md.) */
+static inline double tegroup_impl_sm90_row_ns(const tegroup_problem *p, tegroup_impl_operand operand) {
+    const int64_t bytes = (operand == TEGROUP_IMPL_A ? p->lda : p->ldb) * 2;
+    if (bytes % TEGROUP_IMPL_SM90_LINE_BYTES == 0 || p->gathered[operand] || tegroup_impl_sm90_repacks(p, operand))
+        return 0;
+    return bytes % 32 == 0 ? 0.030 : 0.046;
+}
+
 /* Predicts the time of a product with one kernel. Math, scheduling and memory overlap; they are combined as
  * cbrt(a^3 + b^3 + c^3), which lies between their maximum and their sum. */
 static inline tegroup_impl_sm90_time tegroup_impl_sm90_predict(const tegroup_problem *p,
@@ -7354,8 +7427,12 @@ static inline tegroup_impl_sm90_time tegroup_impl_sm90_predict(const tegroup_pro
     const double waves =
                      groups->count * share.tiles / (double)(row->mma ? TEGROUP_IMPL_SM90_MMA_BLOCKS * blocks : blocks),
                  whole = waves < TEGROUP_IMPL_SM90_FEW_WAVES ? ceil(waves - TEGROUP_IMPL_SM90_SPILL) : waves + 0.5;
+    const double loads = row->mma ? 0
+                                  : row->tile_m * tegroup_impl_sm90_row_ns(p, TEGROUP_IMPL_A)
+                                        + row->tile_n * tegroup_impl_sm90_row_ns(p, TEGROUP_IMPL_B);
     tegroup_impl_sm90_time us;
-    us.math = whole * (share.tiles > 0 ? share.work / share.tiles : 0) * row->ns * (terms + row->epilogue) * 1e-3;
+    us.math = whole * (share.tiles > 0 ? share.work / share.tiles : 0) * row->ns
+              * (terms * fmax(1, loads / row->ns) + row->epilogue) * 1e-3;
     us.scheduling = share.stretches > 0 ? TEGROUP_IMPL_SM90_STRETCH_US * (groups->count * share.stretches + waves) : 0;
     us.memory = 2e-6 * groups->count * (share.there * n * k + groups->mean * (n + k)) / row->tb
                 * (row->mma ? 1 + TEGROUP_IMPL_SM90_MMA_DRAIN / k : 1);
@@ -7372,9 +7449,8 @@ static inline int32_t tegroup_impl_sm90_wide_wgrad(const tegroup_problem *p, int
     const int adds = p->accumulate || p->c != TEGROUP_DTYPE_UNSET, alike = most < 2 * average + 2,
               divides = tegroup_impl_sm90_covering(p->n, p->k, TEGROUP_IMPL_SM90_NARROW)
                         <= (double)p->n / 128 * (double)p->k / 192;
-    return average <= 128 || (adds && alike && average <= 512 && !divides)
-               ? TEGROUP_IMPL_SM90_WGRAD_128X128
-               : TEGROUP_IMPL_SM90_WGRAD_128X192;
+    return average <= 128 || (adds && alike && average <= 512 && !divides) ? TEGROUP_IMPL_SM90_WGRAD_128X128
+                                                                           : TEGROUP_IMPL_SM90_WGRAD_128X192;
 }
 
 /* The kernel where one of many short groups has most of the rows, and it is not known how many of the others have any:
@@ -7529,9 +7605,12 @@ static inline void tegroup_impl_sm90_tile(const tegroup_gemm_desc *desc, const t
     plan->algorithm[TEGROUP_IMPL_PLANNED_NARROWS] = (uint64_t)tegroup_impl_sm90_tapering(desc, &plan->problem, blocks);
     forecast->why = taken.why;
     forecast->us = taken.us.total;
+    if (!tegroup_impl_sm90_repacks_any(&plan->problem)) return;
+    forecast->why = "fastest predicted once rows are repacked for TMA";
+    if (forecast->us > 0) forecast->us += tegroup_impl_sm90_repack_us(desc, &plan->problem);
 }
 
-/* ==== [56] The backends, a row of functions each (src/gemm/backends.h) ==== */
+/* ==== [57] The backends, a row of functions each (src/gemm/backends.h) ==== */
 
 /* What a backend can be asked: a function type for each question. */
 typedef void tegroup_impl_workspace_function(const tegroup_plan *plan, tegroup_layout *layout);
@@ -7590,19 +7669,19 @@ static inline tegroup_impl_choices_function tegroup_impl_sm90_choices;
 static inline tegroup_impl_take_function tegroup_impl_sm90_take;
 #if TEGROUP_IMPL_FUSED_KERNELS
 static inline tegroup_impl_plan_fused_function tegroup_impl_sm90_plan_fused;
-static inline tegroup_impl_run_fused_function tegroup_impl_sm90_launch;
-#define TEGROUP_IMPL_SM90_FUSED tegroup_impl_sm90_plan_fused, tegroup_impl_sm90_launch
+static inline tegroup_impl_run_fused_function tegroup_impl_sm90_gemm_fused;
+#define TEGROUP_IMPL_SM90_FUSED tegroup_impl_sm90_plan_fused, tegroup_impl_sm90_gemm_fused
 #else
 #define TEGROUP_IMPL_SM90_FUSED NULL, NULL
 #endif
 #define TEGROUP_IMPL_BACKEND_SM90                                                                                      \
     {                                                                                                                  \
-        NULL, tegroup_impl_sm90_tile, tegroup_impl_sm90_image, tegroup_impl_sm90_plan, tegroup_impl_sm90_check,        \
-            tegroup_impl_sm90_gemm, tegroup_impl_sm90_chosen, tegroup_impl_sm90_choices, tegroup_impl_sm90_take,       \
-            TEGROUP_IMPL_SM90_FUSED                                                                                    \
+        tegroup_impl_sm90_workspace, tegroup_impl_sm90_tile, tegroup_impl_sm90_image, tegroup_impl_sm90_plan,          \
+            tegroup_impl_sm90_check, tegroup_impl_sm90_gemm, tegroup_impl_sm90_chosen, tegroup_impl_sm90_choices,      \
+            tegroup_impl_sm90_take, TEGROUP_IMPL_SM90_FUSED                                                            \
     }
 #else
-#define TEGROUP_IMPL_BACKEND_SM90 TEGROUP_IMPL_NOT_BUILT(NULL, tegroup_impl_sm90_tile)
+#define TEGROUP_IMPL_BACKEND_SM90 TEGROUP_IMPL_NOT_BUILT(tegroup_impl_sm90_workspace, tegroup_impl_sm90_tile)
 #endif
 
 #if defined(TEGROUP_IMPL_CUDA) && !defined(TEGROUP_NO_PORTABLE)
@@ -7683,17 +7762,21 @@ static inline uint32_t tegroup_impl_built(void) {
     return built;
 }
 
-/* ==== [57] What each backend can do (src/gemm/verdicts.h) ==== */
+/* ==== [58] What each backend can do (src/gemm/verdicts.h) ==== */
 
 /* Backends in order of preference. If only the device knows d's columns, CUBLASLT_GROUPED gives NaN for groups whose D
- * it cannot store (see tegroup_impl_setup_group), so it comes after PORTABLE, which takes any. */
-static inline tegroup_backend tegroup_impl_preference(const tegroup_problem *p, int32_t i) {
-    static const tegroup_backend order[2][TEGROUP_BACKEND_COUNT - 1] = {
+ * it cannot store (see tegroup_impl_setup_group), so it comes after PORTABLE, which takes any. So does SM90 where it
+ * would have to copy weights for few rows; either's results have the same bits then. */
+static inline tegroup_backend tegroup_impl_preference(const tegroup_gemm_desc *desc, const tegroup_problem *p,
+                                                      int32_t i) {
+    static const tegroup_backend order[3][TEGROUP_BACKEND_COUNT - 1] = {
         {TEGROUP_BACKEND_SM90, TEGROUP_BACKEND_CUBLASLT_GROUPED, TEGROUP_BACKEND_PORTABLE,
          TEGROUP_BACKEND_CUBLASLT_LOOP, TEGROUP_BACKEND_CPU},
         {TEGROUP_BACKEND_SM90, TEGROUP_BACKEND_PORTABLE, TEGROUP_BACKEND_CUBLASLT_GROUPED,
+         TEGROUP_BACKEND_CUBLASLT_LOOP, TEGROUP_BACKEND_CPU},
+        {TEGROUP_BACKEND_CUBLASLT_GROUPED, TEGROUP_BACKEND_PORTABLE, TEGROUP_BACKEND_SM90,
          TEGROUP_BACKEND_CUBLASLT_LOOP, TEGROUP_BACKEND_CPU}};
-    return order[p->ragged_cols[TEGROUP_IMPL_D] != 0][i];
+    return order[p->ragged_cols[TEGROUP_IMPL_D] ? 1 : tegroup_impl_sm90_repays(desc, p) ? 0 : 2][i];
 }
 
 /* Whether this operand's groups have their own widths and no common leading dimension. */
@@ -7968,6 +8051,13 @@ static inline int tegroup_impl_judge_alignment(tegroup_impl_case *c) {
         const tegroup_dtype dtypes[4] = {p->a, p->b, p->d, p->d};
         const int64_t lds[4] = {p->lda, p->ldb, p->ldc, p->ldd}, bits = lds[i] * tegroup_impl_bits(dtypes[i]),
                       stride = tegroup_impl_stride_bytes(t);
+        if (rule->backend == TEGROUP_BACKEND_SM90 && i <= TEGROUP_IMPL_B
+            && tegroup_impl_sm90_repacks(p, (tegroup_impl_operand)i)) {
+            TEGROUP_IMPL_NEED(!tegroup_impl_ragged(&t->shape) || t->shape.rows <= p->rows, ERROR_UNSUPPORTED,
+                              TEGROUP_IMPL_PATH(ROWS), "must be at most a's where ld is repacked", p->rows,
+                              t->shape.rows);
+            continue;
+        }
         TEGROUP_IMPL_NEED(bits % unit == 0, ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(LD),
                           "must be a multiple of so many bytes", rule->ld_alignment_bytes, bits / 8);
         TEGROUP_IMPL_NEED(stride % rule->ld_alignment_bytes == 0, ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(GROUP_STRIDE),
@@ -8003,7 +8093,7 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     return c.met;
 }
 
-/* ==== [58] Explain and plan (src/gemm/plan.h) ==== */
+/* ==== [59] Explain and plan (src/gemm/plan.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 /* Describes the current device as a target; sm stays 0 without one. Returns the device, or -1. */
@@ -8083,6 +8173,7 @@ static inline void tegroup_impl_plan_begin(const tegroup_gemm_desc *desc, const 
                                            tegroup_backend backend, const tegroup_target *target, int here,
                                            tegroup_plan *made, tegroup_impl_forecast *forecast) {
     const tegroup_impl_backend *row = tegroup_impl_backend_of(backend);
+    tegroup_backend sums; /* whose sums it has, bit for bit */
     tegroup_layout layout;
     memset(made, 0, sizeof *made);
     made->struct_size = sizeof *made;
@@ -8095,7 +8186,10 @@ static inline void tegroup_impl_plan_begin(const tegroup_gemm_desc *desc, const 
     made->hypothetical = !row->run || (!here && backend != TEGROUP_BACKEND_CPU);
     made->threads = tegroup_impl_plan_threads(desc, target);
     made->sm_limit = desc->options.sm_limit;
-    made->numerics_id = tegroup_impl_numerics_id(problem, backend, made->sm);
+    /* Rows decide whether AUTO takes SM90 or PORTABLE for operands that SM90 repacks, and bits must not tell. */
+    sums =
+        backend == TEGROUP_BACKEND_SM90 && tegroup_impl_sm90_repacks_any(problem) ? TEGROUP_BACKEND_PORTABLE : backend;
+    made->numerics_id = tegroup_impl_numerics_id(problem, sums, made->sm);
     if (backend == TEGROUP_BACKEND_CUBLASLT_GROUPED || backend == TEGROUP_BACKEND_CUBLASLT_LOOP) {
         made->cublas_workspace_bytes =
             desc->options.cublas_workspace_bytes ? desc->options.cublas_workspace_bytes : (size_t)32 << 20;
@@ -8195,7 +8289,8 @@ static inline tegroup_status tegroup_impl_choose(const tegroup_gemm_desc *desc, 
         tegroup_plan plan;
         tegroup_error why;
         tegroup_status status;
-        tegroup_impl_verdict(desc, names, &problem, tegroup_impl_preference(&problem, i), &resolved, here, v, &plan);
+        tegroup_impl_verdict(desc, names, &problem, tegroup_impl_preference(desc, &problem, i), &resolved, here, v,
+                             &plan);
         if (made->backend != TEGROUP_BACKEND_AUTO || v->status != TEGROUP_OK
             || (desc->options.backend != TEGROUP_BACKEND_AUTO && desc->options.backend != v->backend))
             continue;
@@ -8267,7 +8362,7 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     return tegroup_impl_plan_make(desc, tegroup_impl_gemm_names(), target, plan, error);
 }
 
-/* ==== [59] CPU GEMM (src/cpu/gemm.h) ==== */
+/* ==== [60] CPU GEMM (src/cpu/gemm.h) ==== */
 
 /* tegroup_impl_cpu_pack for rows that an index picks: from row `row` and column `col` of the group on. The rows are the
  * lines, or where along_k is set what is summed over. */
@@ -8623,7 +8718,7 @@ static inline tegroup_status tegroup_impl_cpu_gemm(const tegroup_plan *plan, con
     return TEGROUP_OK;
 }
 
-/* ==== [60] What a call checks (src/gemm/check.h) ==== */
+/* ==== [61] What a call checks (src/gemm/check.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm_desc *desc,
@@ -8994,7 +9089,7 @@ TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const te
     return tegroup_impl_gemm_check_own(plan, desc, error);
 }
 
-/* ==== [61] Run (src/gemm/run.h) ==== */
+/* ==== [62] Run (src/gemm/run.h) ==== */
 
 /* What the check has passed; it refuses a plan for a backend that is not built. */
 static inline tegroup_status tegroup_impl_gemm_run(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
@@ -9018,7 +9113,7 @@ TEGROUP_API tegroup_status tegroup_plan_layout(const tegroup_plan *plan, tegroup
     return TEGROUP_OK;
 }
 
-/* ==== [62] One call for a product that runs once (src/gemm/once.h) ==== */
+/* ==== [63] One call for a product that runs once (src/gemm/once.h) ==== */
 
 /* Whether two operands have one routing's sizes, so that one snapshot serves both. */
 static inline int tegroup_impl_same_sizes(const tegroup_sizes *x, const tegroup_sizes *y) {
@@ -9115,7 +9210,7 @@ TEGROUP_API tegroup_status tegroup_gemm_once(const tegroup_gemm_desc *desc, stru
     return tegroup_impl_gemm_run(&plan, &ready, stream, error);
 }
 
-/* ==== [63] Tune, save and load a plan (src/gemm/tune.h) ==== */
+/* ==== [64] Tune, save and load a plan (src/gemm/tune.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
@@ -9285,7 +9380,7 @@ TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, cons
     return TEGROUP_OK;
 }
 
-/* ==== [64] Formulas (src/cpu/real.h) ==== */
+/* ==== [65] Formulas (src/cpu/real.h) ==== */
 
 /* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. On the host
  * exp is the platform's (glibc: at most 1 ULP off). On the device it is at most 4 ULP off, whatever the flags (with
@@ -9318,7 +9413,7 @@ TEGROUP_IMPL_HD double tegroup_impl_choice_grad_f64(double grad_weight, double d
     return normalize ? (grad_weight - dot / chosen) / chosen : grad_weight;
 }
 
-/* ==== [65] Activation formulas (src/core/activation_formulas.h) ==== */
+/* ==== [66] Activation formulas (src/core/activation_formulas.h) ==== */
 
 /* Each operation is rounded by itself, or is one fused multiply-add where that is written: an activation in the
  * epilogue of a product gives the bits that the separate call gives. (A host compiler may fuse what it likes.) */
@@ -9639,7 +9734,7 @@ TEGROUP_IMPL_HD double tegroup_impl_activation_f64(tegroup_activation kind, int 
     return tegroup_impl_activation_grad_f64(kind, half, alpha, limit, gate, up, 0, &grad_gate, &grad_up);
 }
 
-/* ==== [66] Activations (src/layer/activation.h) ==== */
+/* ==== [67] Activations (src/layer/activation.h) ==== */
 
 #if TEGROUP_IMPL_ACTIVATION_KERNELS
 static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
@@ -10043,7 +10138,7 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
     return tegroup_impl_activation_backward_run(desc, stream, error);
 }
 
-/* ==== [67] Quantise and dequantise: rules (src/layer/quantize_rules.h) ==== */
+/* ==== [68] Quantise and dequantise: rules (src/layer/quantize_rules.h) ==== */
 
 /* Copies of a quantised tensor, as arrays of them go. */
 enum { TEGROUP_IMPL_ROWWISE, TEGROUP_IMPL_COLUMNWISE, TEGROUP_IMPL_COPIES };
@@ -10408,7 +10503,7 @@ static inline tegroup_status tegroup_impl_check_dequantize(const tegroup_dequant
     return tegroup_impl_check_built(TEGROUP_IMPL_FP8_KERNELS, desc->space, error);
 }
 
-/* ==== [68] Quantise and dequantise (src/layer/quantize.h) ==== */
+/* ==== [69] Quantise and dequantise (src/layer/quantize.h) ==== */
 
 #if TEGROUP_IMPL_FP8_KERNELS
 static inline tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
@@ -10967,7 +11062,7 @@ TEGROUP_API tegroup_status tegroup_dequantize(const tegroup_dequantize_desc *des
     return TEGROUP_OK;
 }
 
-/* ==== [69] Grouped linear layer (src/layer/linear.h) ==== */
+/* ==== [70] Grouped linear layer (src/layer/linear.h) ==== */
 
 /* The tensors of a layer, by name. */
 /* clang-format off */
@@ -11457,7 +11552,7 @@ TEGROUP_API tegroup_status tegroup_linear_wgrad(const tegroup_linear_plan *plan,
     return tegroup_impl_layer_call(&call.layer, plan, TEGROUP_OP_WGRAD, 1, stream, error);
 }
 
-/* ==== [70] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
+/* ==== [71] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
 
 /* Its tensors, by name: weights, then what has the routing's rows, of which the last three are what is saved. */
 /* clang-format off */
@@ -11904,7 +11999,7 @@ static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_mlp_desc
     return tegroup_impl_check_apart(buffers, count, level, NULL, error);
 }
 
-/* ==== [71] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
+/* ==== [72] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
 
 /* A plan's parts: what it holds for itself, and those of the two layers. A chain keeps them apart. */
 typedef struct tegroup_impl_mlp_plans {
@@ -11965,6 +12060,8 @@ static inline const char *tegroup_impl_mlp_unfused(const tegroup_mlp_desc *desc,
             || up->problem.pointers_space[TEGROUP_IMPL_B] != product->problem.pointers_space[TEGROUP_IMPL_B]))
         return "must not be REQUIRED: the epilogue has fc1.weight and fc1_up.weight of one ld, both lists or neither, "
                "and both aligned as the backend needs it";
+    if (up && product->backend == TEGROUP_BACKEND_SM90 && tegroup_impl_sm90_repacks(&product->problem, TEGROUP_IMPL_B))
+        return "must not be REQUIRED: fc1.weight and fc1_up.weight have rows that SM90 repacks, one of them at a time";
     if (cols % 8 != 0) return "must not be REQUIRED: the epilogue has rows of 16 bytes";
     if (desc->options.data_alignment_bytes > 0 && desc->options.data_alignment_bytes < 16)
         return "must not be REQUIRED: the epilogue has 16 bytes at once, and options.data_alignment_bytes is less";
@@ -12185,7 +12282,7 @@ TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const 
     return TEGROUP_OK;
 }
 
-/* ==== [72] Grouped MLP: calls (src/layer/mlp.h) ==== */
+/* ==== [73] Grouped MLP: calls (src/layer/mlp.h) ==== */
 
 #if TEGROUP_IMPL_FUSED_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
 /* Gradients of row_scale, of the sums that a dgrad with a gradient in its epilogue leaves in D's place. */
@@ -12589,7 +12686,7 @@ TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const
     return tegroup_impl_mlp_run_op(plan, desc, TEGROUP_OP_WGRAD, stream, error);
 }
 
-/* ==== [73] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
+/* ==== [74] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
 
 /* A descriptor resolved: what each op is given, and what lies between ops. values[i] is what op i reads and values[i +
  * 1] what it writes; grads are their gradients, absent where none is computed. */
@@ -13118,7 +13215,7 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [74] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
+/* ==== [75] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
 
 /* A LINEAR as a layer, with the rows that it reads and writes: op i's routing may be its own. It points into itself. */
 typedef struct tegroup_impl_chain_linear {
@@ -13310,7 +13407,7 @@ static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc,
     backward->grad_row_scale = tegroup_impl_mlp_matrix(&given->grad_row_scale);
 }
 
-/* ==== [75] Op chain: plan (src/layer/chain_plan.h) ==== */
+/* ==== [76] Op chain: plan (src/layer/chain_plan.h) ==== */
 
 /* Tell the caller which op a failure is about. */
 static inline tegroup_status tegroup_impl_chain_name_op(tegroup_status status, const tegroup_chain_desc *desc,
@@ -13563,7 +13660,7 @@ TEGROUP_API tegroup_status tegroup_chain_explain(const tegroup_chain_desc *desc,
     return tegroup_impl_chain_name_op(status, desc, chain.at);
 }
 
-/* ==== [76] Op chain: calls (src/layer/chain.h) ==== */
+/* ==== [77] Op chain: calls (src/layer/chain.h) ==== */
 
 /* Rows of op i and its routing, by a linear's word for them: what no product of the op sees to. */
 static inline tegroup_status tegroup_impl_chain_check_memory(const tegroup_chain_desc *desc,
@@ -13748,7 +13845,7 @@ TEGROUP_API tegroup_status tegroup_chain_backward(const tegroup_chain_plan *plan
     return tegroup_impl_chain_run(plan, desc, 1, stream, error);
 }
 
-/* ==== [77] Validate (src/gemm/validate.h) ==== */
+/* ==== [78] Validate (src/gemm/validate.h) ==== */
 
 enum { TEGROUP_IMPL_FINITE, TEGROUP_IMPL_NAN, TEGROUP_IMPL_INFINITE };
 
@@ -13914,7 +14011,7 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [78] Scales in another layout (src/gemm/scale_convert.h) ==== */
+/* ==== [79] Scales in another layout (src/gemm/scale_convert.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_scale_convert(const tegroup_impl_scales *from,
@@ -14150,7 +14247,7 @@ TEGROUP_API tegroup_status tegroup_scale_convert(const tegroup_scale_convert_des
     return TEGROUP_OK;
 }
 
-/* ==== [79] Counts of groups (src/moe/count.h) ==== */
+/* ==== [80] Counts of groups (src/moe/count.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_count(const tegroup_count_desc *desc, struct CUstream_st *stream,
@@ -14221,7 +14318,7 @@ TEGROUP_API tegroup_status tegroup_count(const tegroup_count_desc *desc, struct 
     return TEGROUP_OK;
 }
 
-/* ==== [80] Router (src/moe/router.h) ==== */
+/* ==== [81] Router (src/moe/router.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
@@ -14625,7 +14722,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     return TEGROUP_OK;
 }
 
-/* ==== [81] Permute and combine (src/moe/permutation.h) ==== */
+/* ==== [82] Permute and combine (src/moe/permutation.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,
@@ -15068,7 +15165,7 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
     return TEGROUP_OK;
 }
 
-/* ==== [82] MoE layer: plan (src/moe/layer_plan.h) ==== */
+/* ==== [83] MoE layer: plan (src/moe/layer_plan.h) ==== */
 
 static inline int tegroup_impl_there(const tegroup_matrix *m) { return m->dtype != TEGROUP_DTYPE_UNSET; }
 
@@ -15525,7 +15622,7 @@ TEGROUP_API tegroup_status tegroup_moe_layout(const tegroup_moe_plan *plan, tegr
     return TEGROUP_OK;
 }
 
-/* ==== [83] MoE layer (src/moe/layer.h) ==== */
+/* ==== [84] MoE layer (src/moe/layer.h) ==== */
 
 /* What a call works with. */
 typedef struct tegroup_impl_moe_call {

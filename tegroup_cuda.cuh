@@ -47,9 +47,10 @@
  *   [37] cuda/sm90_store.h        Hopper GEMM: results from shared memory
  *   [38] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
  *   [39] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
- *   [40] cuda/sm90_plan.h         Hopper GEMM: plan and launch
- *   [41] gemm/machine_cuda.h      The GPU and the library at hand
- *   [42] gemm/tune_cuda.h         GPU backends: choosing an algorithm
+ *   [40] cuda/sm90_repack_kernels.h Hopper GEMM: repacking rows
+ *   [41] cuda/sm90_plan.h         Hopper GEMM: plan and launch
+ *   [42] gemm/machine_cuda.h      The GPU and the library at hand
+ *   [43] gemm/tune_cuda.h         GPU backends: choosing an algorithm
  */
 
 /* ==== [1] Guards and version (src/cuda/guards.h) ==== */
@@ -4272,7 +4273,6 @@ static inline void tegroup_impl_gpu_widen(tegroup_gemm_desc *gates) {
     gates->d.shape.cols *= 2;
 }
 
-#if TEGROUP_IMPL_FUSED_KERNELS
 static inline tegroup_impl_gpu_groups tegroup_impl_gpu_groups_of(const tegroup_tensor *t) {
     tegroup_impl_gpu_groups groups;
     groups.data = (char *)t->data;
@@ -4281,6 +4281,7 @@ static inline tegroup_impl_gpu_groups tegroup_impl_gpu_groups_of(const tegroup_t
     return groups;
 }
 
+#if TEGROUP_IMPL_FUSED_KERNELS
 static inline tegroup_impl_gpu_up tegroup_impl_gpu_up_of(const tegroup_impl_epilogue *epilogue) {
     tegroup_impl_gpu_up up;
     memset(&up, 0, sizeof up);
@@ -5339,12 +5340,22 @@ typedef struct tegroup_impl_gpu_tile {
     int32_t group;          /* for kernels that look up more by it: where gates and ups are apart, and of formats */
 } tegroup_impl_gpu_tile;
 
-/* Copies 16 bytes or nothing, without a branch between the surrounding instructions. */
-static __device__ __forceinline__ void tegroup_impl_cp_async_if(bool there, uint32_t to, const void *from) {
-    asm volatile(
-        "{.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n@p cp.async.cg.shared.global [%1], [%2], 16;}\n" ::"r"((int)there),
-        "r"(to), "l"(from)
-        : "memory");
+/* Copies 16 bytes or nothing, without a branch between the surrounding instructions; in pieces of PIECE bytes, to which
+ * `from` is aligned. */
+template <int PIECE>
+static __device__ __forceinline__ void tegroup_impl_cp_async_if(bool there, uint32_t to, const char *from) {
+    if (PIECE == 16)
+        asm volatile(
+            "{.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n@p cp.async.cg.shared.global [%1], [%2], 16;}\n" ::"r"((int)there),
+            "r"(to), "l"(from)
+            : "memory");
+    else
+#pragma unroll
+        for (int i = 0; i < 16; i += PIECE)
+            asm volatile("{.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n@p cp.async.ca.shared.global [%1], [%2], %3;}\n" ::"r"(
+                             (int)there),
+                         "r"(to + (uint32_t)i), "l"(from + i), "n"(PIECE)
+                         : "memory");
 }
 
 template <bool TRANSPOSED>
@@ -5506,7 +5517,8 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
     int32_t room;     /* lines left from the thread's row (along k) or chunk */
     int32_t room2;    /* TWICE: the same for the second half */
     int64_t jump;     /* TWICE: bytes from where the second half would follow the first to where it is */
-    bool whole;       /* all is aligned to 16 bytes, rows are less than 4 GB apart, and a chunk is there or not */
+    int32_t piece; /* bytes to which all is aligned, up to 16; 0: fewer than 4, rows are 4 GB apart, or a chunk may be
+                         there in part */
 
     static __device__ __forceinline__ int32_t row() { return (int32_t)threadIdx.x / 8; }
     static __device__ __forceinline__ int32_t chunk() { return (int32_t)threadIdx.x % 8; }
@@ -5516,10 +5528,15 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
         return (((uintptr_t)at | (uintptr_t)row_bytes) & (uintptr_t)(piece - 1)) == 0;
     }
 
+    static __device__ __forceinline__ int32_t alignment(const char *at, int64_t row_bytes) {
+        return aligned(at, row_bytes) ? 16 : aligned(at, row_bytes, 8) ? 8 : aligned(at, row_bytes, 4) ? 4 : 0;
+    }
+    __device__ __forceinline__ bool whole() const { return piece == 16; }
+
     __device__ __forceinline__ void open(const char *base, int64_t row_bytes, int32_t lines) {
         from = base + row() * row_bytes + chunk() * 16;
         room = ALONG_K ? lines - row() : lines - chunk() * 8;
-        whole = aligned(base, row_bytes) && (ALONG_K || lines % 8 == 0) && row_bytes < (int64_t)1 << 32;
+        piece = (ALONG_K || lines % 8 == 0) && row_bytes < (int64_t)1 << 32 ? alignment(base, row_bytes) : 0;
         room2 = room - 64;
         jump = 0;
     }
@@ -5532,7 +5549,7 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
     /* The second half, instead, at an address of its own. */
     __device__ __forceinline__ void move_second(const char *base, const char *second, int64_t row_bytes) {
         jump = (second - base) - 64 * row_bytes;
-        whole = whole && ((uintptr_t)second & 15) == 0;
+        if (((uintptr_t)second & 15) != 0) piece = 0;
     }
     __device__ __forceinline__ bool there(int pass) const {
         return TWICE && down(pass) >= 64 ? down(pass) - 64 < room2
@@ -5548,17 +5565,19 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
      * are TILE_K. Lines that do not exist are not loaded: whatever lies in their place only affects results that are
      * never stored. */
     template <bool WHOLE> __device__ __forceinline__ void load(uint32_t to, int64_t row_bytes, int32_t k) const {
-        if (!WHOLE && (!whole || k < TILE_K)) {
-            piece_by_piece(to, row_bytes, k);
-            return;
-        }
+        if (WHOLE || (piece == 16 && k == TILE_K)) all<16>(to, row_bytes);
+        else if (piece == 8 && k == TILE_K) all<8>(to, row_bytes);
+        else if (piece == 4 && k == TILE_K) all<4>(to, row_bytes);
+        else piece_by_piece(to, row_bytes, k);
+    }
+    template <int PIECE> __device__ __forceinline__ void all(uint32_t to, int64_t row_bytes) const {
         tegroup_impl_loader here = *this;
         asm volatile("" : "+r"(here.room), "+r"(here.room2)); /* compared here, not earlier: registers are for sums */
 #pragma unroll
         for (int pass = 0; pass < PASSES; pass++)
-            tegroup_impl_cp_async_if(here.there(pass), to + (uint32_t)((panel(pass) * ROWS + down(pass)) * 128),
-                                     from + (uint32_t)down(pass) * (uint64_t)(uint32_t)row_bytes + panel(pass) * 128
-                                         + further(pass));
+            tegroup_impl_cp_async_if<PIECE>(here.there(pass), to + (uint32_t)((panel(pass) * ROWS + down(pass)) * 128),
+                                            from + (uint32_t)down(pass) * (uint64_t)(uint32_t)row_bytes
+                                                + panel(pass) * 128 + further(pass));
     }
     /* The same if k may end within a chunk, or chunks are not aligned. */
     __device__ __forceinline__ void piece_by_piece(uint32_t to, int64_t row_bytes, int32_t k) const {
@@ -5840,7 +5859,7 @@ struct tegroup_impl_portable_block {
         /* The four 8x8 matrices of a fragment run along m first in A, along k first in B. */
         const int me = tegroup_impl_thread(), matrix = me % 32 / 8, r = me % 8,
                   least = (tile.m + WARPS_M * 16 - 1) / (WARPS_M * 16);
-        const bool whole = load_a.whole && load_b.whole && tile.k % TILE_K == 0;
+        const bool whole = load_a.whole() && load_b.whole() && tile.k % TILE_K == 0;
         rows = SHARED && whole && least < MI ? least : MI;
         at_a = tegroup_impl_fragments<A_ALONG_K>(warp_m(me), matrix & 1, matrix >> 1, r);
         skip = (uint32_t)(warp_n(me) % 64 / 32 * 8192);
@@ -8881,7 +8900,127 @@ static inline tegroup_status tegroup_impl_sm90_choices(const tegroup_plan *plan,
     return TEGROUP_OK;
 }
 
-/* ==== [40] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
+/* ==== [40] Hopper GEMM: repacking rows (src/cuda/sm90_repack_kernels.h) ==== */
+
+/* What the kernel is given. Ragged rows are numbered as in their buffer, and those of uniform groups one group after
+ * another; a copy has the same numbers. */
+typedef struct tegroup_impl_sm90_repacking {
+    tegroup_tensor from;
+    tegroup_impl_gpu_groups groups; /* of `from`, where its rows are not ragged */
+    const void *snapshot;           /* of A's rows: groups without any have nothing copied; NULL: all have rows */
+    int64_t snapshot_rows;
+    char *to;
+    int64_t to_row; /* bytes */
+} tegroup_impl_sm90_repacking;
+
+/* Loads 16 bytes, of which `there` exist, in pieces of PIECE bytes, to which `from` and `there` are aligned. */
+template <int PIECE> static __device__ __forceinline__ uint4 tegroup_impl_sm90_chunk(const char *from, int64_t there) {
+    uint32_t word[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (int i = 0; i < 16; i += PIECE) {
+        if (i >= there) continue;
+        if (PIECE == 8) {
+            const uint2 two = *(const uint2 *)(from + i);
+            word[i / 4] = two.x;
+            word[i / 4 + 1] = two.y;
+        } else if (PIECE == 4) word[i / 4] = *(const uint32_t *)(from + i);
+        else word[i / 4] |= (uint32_t) * (const uint16_t *)(from + i) << i % 4 * 8;
+    }
+    return make_uint4(word[0], word[1], word[2], word[3]);
+}
+
+/* Copies the rows of a unit. A thread has one chunk of each of them under way. */
+template <int PIECE>
+static __device__ __forceinline__ void tegroup_impl_sm90_copy_unit(const char *from, int64_t from_row, char *to,
+                                                                   int64_t to_row, int64_t bytes, int32_t rows) {
+    for (int64_t at = (int64_t)threadIdx.x * 16; at < bytes; at += (int64_t)blockDim.x * 16) {
+        uint4 chunk[TEGROUP_IMPL_ROWS_UNIT];
+#pragma unroll
+        for (int r = 0; r < TEGROUP_IMPL_ROWS_UNIT; r++)
+            if (r < rows) chunk[r] = tegroup_impl_sm90_chunk<PIECE>(from + r * from_row + at, bytes - at);
+#pragma unroll
+        for (int r = 0; r < TEGROUP_IMPL_ROWS_UNIT; r++)
+            if (r < rows) *(uint4 *)(to + r * to_row + at) = chunk[r];
+    }
+}
+
+static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
+    tegroup_impl_sm90_repack_kernel(const tegroup_impl_sm90_repacking call) {
+    const tegroup_tensor &t = call.from;
+    const bool ragged = tegroup_impl_ragged(&t.shape);
+    const int64_t each = tegroup_impl_ceil_div(t.shape.rows, TEGROUP_IMPL_ROWS_UNIT), bytes = t.shape.cols * 2,
+                  from_row = tegroup_impl_ld(&t) * 2;
+    const tegroup_impl_units units(call.snapshot, call.snapshot_rows);
+    const int64_t count = ragged ? units.count : each * t.shape.groups;
+    for (int64_t unit = blockIdx.x; unit < count; unit += gridDim.x) {
+        int64_t row;
+        int32_t rows;
+        const char *from;
+        if (ragged) {
+            rows = units.at(unit, &row);
+            from = (const char *)t.data + row * from_row;
+        } else {
+            const int32_t g = (int32_t)(unit / each);
+            const int64_t within = unit % each * TEGROUP_IMPL_ROWS_UNIT;
+            if (call.snapshot && (g >= units.groups || units.rows[g] <= 0)) continue;
+            rows = (int32_t)tegroup_impl_min(TEGROUP_IMPL_ROWS_UNIT, t.shape.rows - within);
+            row = g * t.shape.rows + within;
+            from = tegroup_impl_gpu_group(call.groups, g) + within * from_row;
+        }
+        char *const to = call.to + row * call.to_row;
+        const uint32_t places = (uint32_t)(uintptr_t)from | (uint32_t)from_row;
+        if (places % 8 == 0 && bytes % 8 == 0)
+            tegroup_impl_sm90_copy_unit<8>(from, from_row, to, call.to_row, bytes, rows);
+        else if (places % 4 == 0 && bytes % 4 == 0)
+            tegroup_impl_sm90_copy_unit<4>(from, from_row, to, call.to_row, bytes, rows);
+        else tegroup_impl_sm90_copy_unit<2>(from, from_row, to, call.to_row, bytes, rows);
+    }
+}
+
+/* Enqueues the copy of an operand, and makes the call's descriptor have it. */
+static inline tegroup_status tegroup_impl_sm90_repack_operand(const tegroup_plan *plan, tegroup_impl_operand operand,
+                                                              void *to, tegroup_gemm_desc *desc,
+                                                              struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_tensor *t = operand == TEGROUP_IMPL_A ? &desc->a : &desc->b;
+    const tegroup_shape *sized = tegroup_impl_ragged(&t->shape) ? &t->shape : &desc->a.shape;
+    const int64_t ld = tegroup_impl_sm90_repacked_ld(&plan->problem, operand);
+    tegroup_impl_sm90_repacking call;
+    memset(&call, 0, sizeof call);
+    call.from = *t;
+    call.groups = tegroup_impl_gpu_groups_of(t);
+    call.snapshot = tegroup_impl_ragged(sized) ? sized->snapshot : NULL;
+    call.snapshot_rows = sized->rows;
+    call.to = (char *)to;
+    call.to_row = ld * 2;
+    t->data = to;
+    t->ld = ld;
+    t->group_stride = 0;
+    t->pointers = NULL;
+    t->pointers_space = TEGROUP_SPACE_UNSET;
+    /* Of uniform groups without rows nothing is multiplied, and a list may have no addresses. */
+    if (tegroup_impl_sm90_repacked_rows(&plan->problem, operand) == 0 || sized->rows == 0) return TEGROUP_OK;
+    return tegroup_impl_cuda_rows(tegroup_impl_sm90_repack_kernel, &call, t->shape.cols, 8,
+                                  tegroup_impl_ceil_div(tegroup_impl_sm90_repacked_rows(&plan->problem, operand), 4)
+                                      + t->shape.groups,
+                                  stream, error);
+}
+
+/* Enqueues the copies of the operands that a plan repacks. */
+static inline tegroup_status tegroup_impl_sm90_repack(const tegroup_plan *plan, tegroup_gemm_desc *desc,
+                                                      struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_layout layout;
+    int32_t i, item = 0;
+    tegroup_impl_layout_begin(&layout);
+    tegroup_impl_sm90_workspace(plan, &layout);
+    for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_B; i++)
+        if (tegroup_impl_sm90_repacks(&plan->problem, (tegroup_impl_operand)i))
+            TEGROUP_IMPL_TRY(tegroup_impl_sm90_repack_operand(
+                plan, (tegroup_impl_operand)i, tegroup_impl_layout_at(&layout, item++, desc->options.workspace), desc,
+                stream, error));
+    return TEGROUP_OK;
+}
+
+/* ==== [41] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
 
 static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_planned_row(const tegroup_plan *plan) {
     return tegroup_impl_sm90_row_of((int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ROW]);
@@ -8946,17 +9085,27 @@ static inline tegroup_status tegroup_impl_sm90_check_operand(const tegroup_tenso
                       TEGROUP_IMPL_TMA_STRIDE_BYTES, tegroup_impl_stride_bytes(t));
     return TEGROUP_OK;
 }
+/* A or B. Ragged rows that are repacked must fit the workspace, which has room for those of the plan. */
+static inline tegroup_status tegroup_impl_sm90_check_read(const tegroup_plan *plan, const tegroup_tensor *t,
+                                                          tegroup_impl_operand operand, const tegroup_impl_names *names,
+                                                          tegroup_error *error) {
+    const tegroup_impl_name *name = names->operand[operand];
+    if (!tegroup_impl_sm90_repacks(&plan->problem, operand)) return tegroup_impl_sm90_check_operand(t, name, error);
+    TEGROUP_IMPL_RULE(!tegroup_impl_ragged(&t->shape) || t->shape.rows <= plan->problem.rows, ERROR_PLAN,
+                      TEGROUP_IMPL_PATH(ROWS), "must be at most as planned: the workspace holds a copy of them",
+                      plan->problem.rows, t->shape.rows);
+    return TEGROUP_OK;
+}
 static inline tegroup_status tegroup_impl_sm90_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                      const tegroup_impl_names *names, tegroup_error *error) {
-    (void)plan;
 #if defined(TEGROUP_NO_PORTABLE)
     TEGROUP_IMPL_RULE(!tegroup_impl_sm90_planned_row(plan)->mma, ERROR_NOT_BUILT, "plan.backend",
                       "must be part of this build: the plan has PORTABLE's kernel for few rows",
                       TEGROUP_BACKEND_PORTABLE, plan->backend);
 #endif
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_gather(desc, error)); /* what they gather from may change by call */
-    TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_operand(&desc->a, names->operand[TEGROUP_IMPL_A], error));
-    TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_operand(&desc->b, names->operand[TEGROUP_IMPL_B], error));
+    TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_read(plan, &desc->a, TEGROUP_IMPL_A, names, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_read(plan, &desc->b, TEGROUP_IMPL_B, names, error));
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_operand(&desc->c, names->operand[TEGROUP_IMPL_C], error));
     return tegroup_impl_sm90_check_operand(&desc->d, names->operand[TEGROUP_IMPL_D], error);
 }
@@ -8996,8 +9145,11 @@ static inline tegroup_status tegroup_impl_sm90_encode(const tegroup_plan *plan, 
     const int beside = operand == TEGROUP_IMPL_B
                        && (plan->problem.op == TEGROUP_OP_DGRAD
                            || plan->algorithm[TEGROUP_IMPL_PLANNED_ROW] == TEGROUP_IMPL_SM90_FORWARD_64X128);
-    const CUtensorMapL2promotion promotion =
-        beside ? CU_TENSOR_MAP_L2_PROMOTION_NONE : CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
+    /* Rows of operands that begin off cache lines have 128 bytes in two of these, each of which would fetch 256. */
+    const int off = operand <= TEGROUP_IMPL_B && row % TEGROUP_IMPL_SM90_LINE_BYTES != 0;
+    const CUtensorMapL2promotion promotion = beside ? CU_TENSOR_MAP_L2_PROMOTION_NONE
+                                             : off  ? CU_TENSOR_MAP_L2_PROMOTION_L2_128B
+                                                    : CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
     CUresult code = CUDA_ERROR_INVALID_CONTEXT;
     /* If this is the thread's first CUDA call, no context is current, and the driver's functions do not make it so. */
     for (int32_t attempt = 0; attempt < 2 && code == CUDA_ERROR_INVALID_CONTEXT; attempt++) {
@@ -9198,16 +9350,29 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
     return tegroup_impl_cuda_rest(&call.call, stream, error);
 }
 
+/* Enqueues copies of what the plan repacks, then the product. */
+static inline tegroup_status tegroup_impl_sm90_gemm_fused(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                          const tegroup_impl_epilogue *epilogue,
+                                                          struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_gemm_desc repacked;
+    if (tegroup_impl_sm90_repacks_any(&plan->problem)) {
+        repacked = *desc;
+        TEGROUP_IMPL_TRY(tegroup_impl_sm90_repack(plan, &repacked, stream, error));
+        desc = &repacked;
+    }
+#if !defined(TEGROUP_NO_PORTABLE)
+    if (!epilogue && tegroup_impl_sm90_planned_row(plan)->mma)
+        return tegroup_impl_portable_gemm(plan, desc, stream, error);
+#endif
+    return tegroup_impl_sm90_launch(plan, desc, epilogue, stream, error);
+}
 static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                     struct CUstream_st *stream, tegroup_error *error) {
-#if !defined(TEGROUP_NO_PORTABLE)
-    if (tegroup_impl_sm90_planned_row(plan)->mma) return tegroup_impl_portable_gemm(plan, desc, stream, error);
-#endif
-    return tegroup_impl_sm90_launch(plan, desc, NULL, stream, error);
+    return tegroup_impl_sm90_gemm_fused(plan, desc, NULL, stream, error);
 }
 #endif /* TEGROUP_NO_SM90 */
 
-/* ==== [41] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
+/* ==== [42] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
 
 #if defined(TEGROUP_NO_CUBLASLT)
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *) { return 0; }
@@ -9239,7 +9404,7 @@ static inline tegroup_status tegroup_impl_cuda_check_device(const tegroup_plan *
     return TEGROUP_OK;
 }
 
-/* ==== [42] GPU backends: choosing an algorithm (src/gemm/tune_cuda.h) ==== */
+/* ==== [43] GPU backends: choosing an algorithm (src/gemm/tune_cuda.h) ==== */
 
 static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *kind, tegroup_error *error) {
     cudaDeviceProp properties;

@@ -97,7 +97,6 @@ static inline void tegroup_impl_gpu_widen(tegroup_gemm_desc *gates) {
     gates->d.shape.cols *= 2;
 }
 
-#if TEGROUP_IMPL_FUSED_KERNELS
 static inline tegroup_impl_gpu_groups tegroup_impl_gpu_groups_of(const tegroup_tensor *t) {
     tegroup_impl_gpu_groups groups;
     groups.data = (char *)t->data;
@@ -106,6 +105,7 @@ static inline tegroup_impl_gpu_groups tegroup_impl_gpu_groups_of(const tegroup_t
     return groups;
 }
 
+#if TEGROUP_IMPL_FUSED_KERNELS
 static inline tegroup_impl_gpu_up tegroup_impl_gpu_up_of(const tegroup_impl_epilogue *epilogue) {
     tegroup_impl_gpu_up up;
     memset(&up, 0, sizeof up);

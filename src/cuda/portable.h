@@ -274,7 +274,7 @@ struct tegroup_impl_portable_block {
         /* The four 8x8 matrices of a fragment run along m first in A, along k first in B. */
         const int me = tegroup_impl_thread(), matrix = me % 32 / 8, r = me % 8,
                   least = (tile.m + WARPS_M * 16 - 1) / (WARPS_M * 16);
-        const bool whole = load_a.whole && load_b.whole && tile.k % TILE_K == 0;
+        const bool whole = load_a.whole() && load_b.whole() && tile.k % TILE_K == 0;
         rows = SHARED && whole && least < MI ? least : MI;
         at_a = tegroup_impl_fragments<A_ALONG_K>(warp_m(me), matrix & 1, matrix >> 1, r);
         skip = (uint32_t)(warp_n(me) % 64 / 32 * 8192);

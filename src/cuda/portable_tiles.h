@@ -29,12 +29,22 @@ typedef struct tegroup_impl_gpu_tile {
     int32_t group;          /* for kernels that look up more by it: where gates and ups are apart, and of formats */
 } tegroup_impl_gpu_tile;
 
-/* Copies 16 bytes or nothing, without a branch between the surrounding instructions. */
-static __device__ __forceinline__ void tegroup_impl_cp_async_if(bool there, uint32_t to, const void *from) {
-    asm volatile(
-        "{.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n@p cp.async.cg.shared.global [%1], [%2], 16;}\n" ::"r"((int)there),
-        "r"(to), "l"(from)
-        : "memory");
+/* Copies 16 bytes or nothing, without a branch between the surrounding instructions; in pieces of PIECE bytes, to which
+ * `from` is aligned. */
+template <int PIECE>
+static __device__ __forceinline__ void tegroup_impl_cp_async_if(bool there, uint32_t to, const char *from) {
+    if (PIECE == 16)
+        asm volatile(
+            "{.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n@p cp.async.cg.shared.global [%1], [%2], 16;}\n" ::"r"((int)there),
+            "r"(to), "l"(from)
+            : "memory");
+    else
+#pragma unroll
+        for (int i = 0; i < 16; i += PIECE)
+            asm volatile("{.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n@p cp.async.ca.shared.global [%1], [%2], %3;}\n" ::"r"(
+                             (int)there),
+                         "r"(to + (uint32_t)i), "l"(from + i), "n"(PIECE)
+                         : "memory");
 }
 
 template <bool TRANSPOSED>
@@ -196,7 +206,8 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
     int32_t room;     /* lines left from the thread's row (along k) or chunk */
     int32_t room2;    /* TWICE: the same for the second half */
     int64_t jump;     /* TWICE: bytes from where the second half would follow the first to where it is */
-    bool whole;       /* all is aligned to 16 bytes, rows are less than 4 GB apart, and a chunk is there or not */
+    int32_t piece; /* bytes to which all is aligned, up to 16; 0: fewer than 4, rows are 4 GB apart, or a chunk may be
+                         there in part */
 
     static __device__ __forceinline__ int32_t row() { return (int32_t)threadIdx.x / 8; }
     static __device__ __forceinline__ int32_t chunk() { return (int32_t)threadIdx.x % 8; }
@@ -206,10 +217,15 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
         return (((uintptr_t)at | (uintptr_t)row_bytes) & (uintptr_t)(piece - 1)) == 0;
     }
 
+    static __device__ __forceinline__ int32_t alignment(const char *at, int64_t row_bytes) {
+        return aligned(at, row_bytes) ? 16 : aligned(at, row_bytes, 8) ? 8 : aligned(at, row_bytes, 4) ? 4 : 0;
+    }
+    __device__ __forceinline__ bool whole() const { return piece == 16; }
+
     __device__ __forceinline__ void open(const char *base, int64_t row_bytes, int32_t lines) {
         from = base + row() * row_bytes + chunk() * 16;
         room = ALONG_K ? lines - row() : lines - chunk() * 8;
-        whole = aligned(base, row_bytes) && (ALONG_K || lines % 8 == 0) && row_bytes < (int64_t)1 << 32;
+        piece = (ALONG_K || lines % 8 == 0) && row_bytes < (int64_t)1 << 32 ? alignment(base, row_bytes) : 0;
         room2 = room - 64;
         jump = 0;
     }
@@ -222,7 +238,7 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
     /* The second half, instead, at an address of its own. */
     __device__ __forceinline__ void move_second(const char *base, const char *second, int64_t row_bytes) {
         jump = (second - base) - 64 * row_bytes;
-        whole = whole && ((uintptr_t)second & 15) == 0;
+        if (((uintptr_t)second & 15) != 0) piece = 0;
     }
     __device__ __forceinline__ bool there(int pass) const {
         return TWICE && down(pass) >= 64 ? down(pass) - 64 < room2
@@ -238,17 +254,19 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
      * are TILE_K. Lines that do not exist are not loaded: whatever lies in their place only affects results that are
      * never stored. */
     template <bool WHOLE> __device__ __forceinline__ void load(uint32_t to, int64_t row_bytes, int32_t k) const {
-        if (!WHOLE && (!whole || k < TILE_K)) {
-            piece_by_piece(to, row_bytes, k);
-            return;
-        }
+        if (WHOLE || (piece == 16 && k == TILE_K)) all<16>(to, row_bytes);
+        else if (piece == 8 && k == TILE_K) all<8>(to, row_bytes);
+        else if (piece == 4 && k == TILE_K) all<4>(to, row_bytes);
+        else piece_by_piece(to, row_bytes, k);
+    }
+    template <int PIECE> __device__ __forceinline__ void all(uint32_t to, int64_t row_bytes) const {
         tegroup_impl_loader here = *this;
         asm volatile("" : "+r"(here.room), "+r"(here.room2)); /* compared here, not earlier: registers are for sums */
 #pragma unroll
         for (int pass = 0; pass < PASSES; pass++)
-            tegroup_impl_cp_async_if(here.there(pass), to + (uint32_t)((panel(pass) * ROWS + down(pass)) * 128),
-                                     from + (uint32_t)down(pass) * (uint64_t)(uint32_t)row_bytes + panel(pass) * 128
-                                         + further(pass));
+            tegroup_impl_cp_async_if<PIECE>(here.there(pass), to + (uint32_t)((panel(pass) * ROWS + down(pass)) * 128),
+                                            from + (uint32_t)down(pass) * (uint64_t)(uint32_t)row_bytes
+                                                + panel(pass) * 128 + further(pass));
     }
     /* The same if k may end within a chunk, or chunks are not aligned. */
     __device__ __forceinline__ void piece_by_piece(uint32_t to, int64_t row_bytes, int32_t k) const {

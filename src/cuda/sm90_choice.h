@@ -8,9 +8,11 @@
 #include "core/plan_types.h"
 #include "base/build.h"
 #include "base/arithmetic.h"
+#include "core/checks.h"
 #include "core/choice.h"
 #include "cuda/sm90_kernels.h"
 #include "cuda/sm90_balance.h"
+#include "cuda/sm90_repack.h"
 
 /* Constants of the prediction besides those of each kernel in the table, together with which the times were fitted. */
 #define TEGROUP_IMPL_SM90_STRETCH_US 0.55 /* us to find a stretch, or to assign a wave of its tiles */
@@ -124,6 +126,15 @@ typedef struct tegroup_impl_sm90_time {
     double math, scheduling, memory, total;
 } tegroup_impl_sm90_time;
 
+/* Nanoseconds in which TMA loads a row of a tile, for each unit of k, where rows begin off cache lines: at multiples of
+ * 32 bytes, or of 16 alone. Else the kernel's own time has it. (From 27 products on an H100: docs/lab/pitch.md.) */
+static inline double tegroup_impl_sm90_row_ns(const tegroup_problem *p, tegroup_impl_operand operand) {
+    const int64_t bytes = (operand == TEGROUP_IMPL_A ? p->lda : p->ldb) * 2;
+    if (bytes % TEGROUP_IMPL_SM90_LINE_BYTES == 0 || p->gathered[operand] || tegroup_impl_sm90_repacks(p, operand))
+        return 0;
+    return bytes % 32 == 0 ? 0.030 : 0.046;
+}
+
 /* Predicts the time of a product with one kernel. Math, scheduling and memory overlap; they are combined as
  * cbrt(a^3 + b^3 + c^3), which lies between their maximum and their sum. */
 static inline tegroup_impl_sm90_time tegroup_impl_sm90_predict(const tegroup_problem *p,
@@ -139,8 +150,12 @@ static inline tegroup_impl_sm90_time tegroup_impl_sm90_predict(const tegroup_pro
     const double waves =
                      groups->count * share.tiles / (double)(row->mma ? TEGROUP_IMPL_SM90_MMA_BLOCKS * blocks : blocks),
                  whole = waves < TEGROUP_IMPL_SM90_FEW_WAVES ? ceil(waves - TEGROUP_IMPL_SM90_SPILL) : waves + 0.5;
+    const double loads = row->mma ? 0
+                                  : row->tile_m * tegroup_impl_sm90_row_ns(p, TEGROUP_IMPL_A)
+                                        + row->tile_n * tegroup_impl_sm90_row_ns(p, TEGROUP_IMPL_B);
     tegroup_impl_sm90_time us;
-    us.math = whole * (share.tiles > 0 ? share.work / share.tiles : 0) * row->ns * (terms + row->epilogue) * 1e-3;
+    us.math = whole * (share.tiles > 0 ? share.work / share.tiles : 0) * row->ns
+              * (terms * fmax(1, loads / row->ns) + row->epilogue) * 1e-3;
     us.scheduling = share.stretches > 0 ? TEGROUP_IMPL_SM90_STRETCH_US * (groups->count * share.stretches + waves) : 0;
     us.memory = 2e-6 * groups->count * (share.there * n * k + groups->mean * (n + k)) / row->tb
                 * (row->mma ? 1 + TEGROUP_IMPL_SM90_MMA_DRAIN / k : 1);
@@ -157,9 +172,8 @@ static inline int32_t tegroup_impl_sm90_wide_wgrad(const tegroup_problem *p, int
     const int adds = p->accumulate || p->c != TEGROUP_DTYPE_UNSET, alike = most < 2 * average + 2,
               divides = tegroup_impl_sm90_covering(p->n, p->k, TEGROUP_IMPL_SM90_NARROW)
                         <= (double)p->n / 128 * (double)p->k / 192;
-    return average <= 128 || (adds && alike && average <= 512 && !divides)
-               ? TEGROUP_IMPL_SM90_WGRAD_128X128
-               : TEGROUP_IMPL_SM90_WGRAD_128X192;
+    return average <= 128 || (adds && alike && average <= 512 && !divides) ? TEGROUP_IMPL_SM90_WGRAD_128X128
+                                                                           : TEGROUP_IMPL_SM90_WGRAD_128X192;
 }
 
 /* The kernel where one of many short groups has most of the rows, and it is not known how many of the others have any:
@@ -314,4 +328,7 @@ static inline void tegroup_impl_sm90_tile(const tegroup_gemm_desc *desc, const t
     plan->algorithm[TEGROUP_IMPL_PLANNED_NARROWS] = (uint64_t)tegroup_impl_sm90_tapering(desc, &plan->problem, blocks);
     forecast->why = taken.why;
     forecast->us = taken.us.total;
+    if (!tegroup_impl_sm90_repacks_any(&plan->problem)) return;
+    forecast->why = "fastest predicted once rows are repacked for TMA";
+    if (forecast->us > 0) forecast->us += tegroup_impl_sm90_repack_us(desc, &plan->problem);
 }

@@ -21,6 +21,7 @@
 #include "core/epilogue.h"
 #include "cuda/sm90_kernels.h"
 #include "cuda/sm90_balance.h"
+#include "cuda/sm90_repack.h"
 #include "cuda/launch.h"
 #include "cuda/call.h"
 #include "cuda/portable_plan.h"
@@ -28,6 +29,7 @@
 #include "cuda/sm90_scheduler.h"
 #include "cuda/sm90_multiply.h"
 #include "cuda/sm90_code.h"
+#include "cuda/sm90_repack_kernels.h"
 
 static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_planned_row(const tegroup_plan *plan) {
     return tegroup_impl_sm90_row_of((int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ROW]);
@@ -92,17 +94,27 @@ static inline tegroup_status tegroup_impl_sm90_check_operand(const tegroup_tenso
                       TEGROUP_IMPL_TMA_STRIDE_BYTES, tegroup_impl_stride_bytes(t));
     return TEGROUP_OK;
 }
+/* A or B. Ragged rows that are repacked must fit the workspace, which has room for those of the plan. */
+static inline tegroup_status tegroup_impl_sm90_check_read(const tegroup_plan *plan, const tegroup_tensor *t,
+                                                          tegroup_impl_operand operand, const tegroup_impl_names *names,
+                                                          tegroup_error *error) {
+    const tegroup_impl_name *name = names->operand[operand];
+    if (!tegroup_impl_sm90_repacks(&plan->problem, operand)) return tegroup_impl_sm90_check_operand(t, name, error);
+    TEGROUP_IMPL_RULE(!tegroup_impl_ragged(&t->shape) || t->shape.rows <= plan->problem.rows, ERROR_PLAN,
+                      TEGROUP_IMPL_PATH(ROWS), "must be at most as planned: the workspace holds a copy of them",
+                      plan->problem.rows, t->shape.rows);
+    return TEGROUP_OK;
+}
 static inline tegroup_status tegroup_impl_sm90_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                      const tegroup_impl_names *names, tegroup_error *error) {
-    (void)plan;
 #if defined(TEGROUP_NO_PORTABLE)
     TEGROUP_IMPL_RULE(!tegroup_impl_sm90_planned_row(plan)->mma, ERROR_NOT_BUILT, "plan.backend",
                       "must be part of this build: the plan has PORTABLE's kernel for few rows",
                       TEGROUP_BACKEND_PORTABLE, plan->backend);
 #endif
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_gather(desc, error)); /* what they gather from may change by call */
-    TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_operand(&desc->a, names->operand[TEGROUP_IMPL_A], error));
-    TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_operand(&desc->b, names->operand[TEGROUP_IMPL_B], error));
+    TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_read(plan, &desc->a, TEGROUP_IMPL_A, names, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_read(plan, &desc->b, TEGROUP_IMPL_B, names, error));
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_operand(&desc->c, names->operand[TEGROUP_IMPL_C], error));
     return tegroup_impl_sm90_check_operand(&desc->d, names->operand[TEGROUP_IMPL_D], error);
 }
@@ -142,8 +154,11 @@ static inline tegroup_status tegroup_impl_sm90_encode(const tegroup_plan *plan, 
     const int beside = operand == TEGROUP_IMPL_B
                        && (plan->problem.op == TEGROUP_OP_DGRAD
                            || plan->algorithm[TEGROUP_IMPL_PLANNED_ROW] == TEGROUP_IMPL_SM90_FORWARD_64X128);
-    const CUtensorMapL2promotion promotion =
-        beside ? CU_TENSOR_MAP_L2_PROMOTION_NONE : CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
+    /* Rows of operands that begin off cache lines have 128 bytes in two of these, each of which would fetch 256. */
+    const int off = operand <= TEGROUP_IMPL_B && row % TEGROUP_IMPL_SM90_LINE_BYTES != 0;
+    const CUtensorMapL2promotion promotion = beside ? CU_TENSOR_MAP_L2_PROMOTION_NONE
+                                             : off  ? CU_TENSOR_MAP_L2_PROMOTION_L2_128B
+                                                    : CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
     CUresult code = CUDA_ERROR_INVALID_CONTEXT;
     /* If this is the thread's first CUDA call, no context is current, and the driver's functions do not make it so. */
     for (int32_t attempt = 0; attempt < 2 && code == CUDA_ERROR_INVALID_CONTEXT; attempt++) {
@@ -344,10 +359,23 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
     return tegroup_impl_cuda_rest(&call.call, stream, error);
 }
 
+/* Enqueues copies of what the plan repacks, then the product. */
+static inline tegroup_status tegroup_impl_sm90_gemm_fused(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                          const tegroup_impl_epilogue *epilogue,
+                                                          struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_gemm_desc repacked;
+    if (tegroup_impl_sm90_repacks_any(&plan->problem)) {
+        repacked = *desc;
+        TEGROUP_IMPL_TRY(tegroup_impl_sm90_repack(plan, &repacked, stream, error));
+        desc = &repacked;
+    }
+#if !defined(TEGROUP_NO_PORTABLE)
+    if (!epilogue && tegroup_impl_sm90_planned_row(plan)->mma)
+        return tegroup_impl_portable_gemm(plan, desc, stream, error);
+#endif
+    return tegroup_impl_sm90_launch(plan, desc, epilogue, stream, error);
+}
 static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                     struct CUstream_st *stream, tegroup_error *error) {
-#if !defined(TEGROUP_NO_PORTABLE)
-    if (tegroup_impl_sm90_planned_row(plan)->mma) return tegroup_impl_portable_gemm(plan, desc, stream, error);
-#endif
-    return tegroup_impl_sm90_launch(plan, desc, NULL, stream, error);
+    return tegroup_impl_sm90_gemm_fused(plan, desc, NULL, stream, error);
 }

@@ -19,6 +19,7 @@
 #include "core/backend_table.h"
 #include "core/numerics.h"
 #include "core/choice.h"
+#include "cuda/sm90_repack.h"
 #include "gemm/backends.h"
 #include "gemm/verdicts.h"
 
@@ -100,6 +101,7 @@ static inline void tegroup_impl_plan_begin(const tegroup_gemm_desc *desc, const 
                                            tegroup_backend backend, const tegroup_target *target, int here,
                                            tegroup_plan *made, tegroup_impl_forecast *forecast) {
     const tegroup_impl_backend *row = tegroup_impl_backend_of(backend);
+    tegroup_backend sums; /* whose sums it has, bit for bit */
     tegroup_layout layout;
     memset(made, 0, sizeof *made);
     made->struct_size = sizeof *made;
@@ -112,7 +114,10 @@ static inline void tegroup_impl_plan_begin(const tegroup_gemm_desc *desc, const 
     made->hypothetical = !row->run || (!here && backend != TEGROUP_BACKEND_CPU);
     made->threads = tegroup_impl_plan_threads(desc, target);
     made->sm_limit = desc->options.sm_limit;
-    made->numerics_id = tegroup_impl_numerics_id(problem, backend, made->sm);
+    /* Rows decide whether AUTO takes SM90 or PORTABLE for operands that SM90 repacks, and bits must not tell. */
+    sums =
+        backend == TEGROUP_BACKEND_SM90 && tegroup_impl_sm90_repacks_any(problem) ? TEGROUP_BACKEND_PORTABLE : backend;
+    made->numerics_id = tegroup_impl_numerics_id(problem, sums, made->sm);
     if (backend == TEGROUP_BACKEND_CUBLASLT_GROUPED || backend == TEGROUP_BACKEND_CUBLASLT_LOOP) {
         made->cublas_workspace_bytes =
             desc->options.cublas_workspace_bytes ? desc->options.cublas_workspace_bytes : (size_t)32 << 20;
@@ -212,7 +217,8 @@ static inline tegroup_status tegroup_impl_choose(const tegroup_gemm_desc *desc, 
         tegroup_plan plan;
         tegroup_error why;
         tegroup_status status;
-        tegroup_impl_verdict(desc, names, &problem, tegroup_impl_preference(&problem, i), &resolved, here, v, &plan);
+        tegroup_impl_verdict(desc, names, &problem, tegroup_impl_preference(desc, &problem, i), &resolved, here, v,
+                             &plan);
         if (made->backend != TEGROUP_BACKEND_AUTO || v->status != TEGROUP_OK
             || (desc->options.backend != TEGROUP_BACKEND_AUTO && desc->options.backend != v->backend))
             continue;

@@ -9,21 +9,27 @@
 #include "core/gemm_types.h"
 #include "core/plan_types.h"
 #include "formats/dtype.h"
+#include "core/tensor.h"
 #include "core/checks.h"
 #include "core/problem.h"
 #include "core/backend_table.h"
 #include "core/quantised.h"
+#include "cuda/sm90_repack.h"
 #include "gemm/backends.h"
 
 /* Backends in order of preference. If only the device knows d's columns, CUBLASLT_GROUPED gives NaN for groups whose D
- * it cannot store (see tegroup_impl_setup_group), so it comes after PORTABLE, which takes any. */
-static inline tegroup_backend tegroup_impl_preference(const tegroup_problem *p, int32_t i) {
-    static const tegroup_backend order[2][TEGROUP_BACKEND_COUNT - 1] = {
+ * it cannot store (see tegroup_impl_setup_group), so it comes after PORTABLE, which takes any. So does SM90 where it
+ * would have to copy weights for few rows; either's results have the same bits then. */
+static inline tegroup_backend tegroup_impl_preference(const tegroup_gemm_desc *desc, const tegroup_problem *p,
+                                                      int32_t i) {
+    static const tegroup_backend order[3][TEGROUP_BACKEND_COUNT - 1] = {
         {TEGROUP_BACKEND_SM90, TEGROUP_BACKEND_CUBLASLT_GROUPED, TEGROUP_BACKEND_PORTABLE,
          TEGROUP_BACKEND_CUBLASLT_LOOP, TEGROUP_BACKEND_CPU},
         {TEGROUP_BACKEND_SM90, TEGROUP_BACKEND_PORTABLE, TEGROUP_BACKEND_CUBLASLT_GROUPED,
+         TEGROUP_BACKEND_CUBLASLT_LOOP, TEGROUP_BACKEND_CPU},
+        {TEGROUP_BACKEND_CUBLASLT_GROUPED, TEGROUP_BACKEND_PORTABLE, TEGROUP_BACKEND_SM90,
          TEGROUP_BACKEND_CUBLASLT_LOOP, TEGROUP_BACKEND_CPU}};
-    return order[p->ragged_cols[TEGROUP_IMPL_D] != 0][i];
+    return order[p->ragged_cols[TEGROUP_IMPL_D] ? 1 : tegroup_impl_sm90_repays(desc, p) ? 0 : 2][i];
 }
 
 /* Whether this operand's groups have their own widths and no common leading dimension. */
@@ -298,6 +304,13 @@ static inline int tegroup_impl_judge_alignment(tegroup_impl_case *c) {
         const tegroup_dtype dtypes[4] = {p->a, p->b, p->d, p->d};
         const int64_t lds[4] = {p->lda, p->ldb, p->ldc, p->ldd}, bits = lds[i] * tegroup_impl_bits(dtypes[i]),
                       stride = tegroup_impl_stride_bytes(t);
+        if (rule->backend == TEGROUP_BACKEND_SM90 && i <= TEGROUP_IMPL_B
+            && tegroup_impl_sm90_repacks(p, (tegroup_impl_operand)i)) {
+            TEGROUP_IMPL_NEED(!tegroup_impl_ragged(&t->shape) || t->shape.rows <= p->rows, ERROR_UNSUPPORTED,
+                              TEGROUP_IMPL_PATH(ROWS), "must be at most a's where ld is repacked", p->rows,
+                              t->shape.rows);
+            continue;
+        }
         TEGROUP_IMPL_NEED(bits % unit == 0, ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(LD),
                           "must be a multiple of so many bytes", rule->ld_alignment_bytes, bits / 8);
         TEGROUP_IMPL_NEED(stride % rule->ld_alignment_bytes == 0, ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(GROUP_STRIDE),

@@ -18,6 +18,7 @@
 #include "core/layout.h"
 #include "core/tensor.h"
 #include "core/checks.h"
+#include "cuda/sm90_repack.h"
 #include "gemm/backends.h"
 #include "gemm/plan.h"
 #include "core/activation_formulas.h"
@@ -83,6 +84,8 @@ static inline const char *tegroup_impl_mlp_unfused(const tegroup_mlp_desc *desc,
             || up->problem.pointers_space[TEGROUP_IMPL_B] != product->problem.pointers_space[TEGROUP_IMPL_B]))
         return "must not be REQUIRED: the epilogue has fc1.weight and fc1_up.weight of one ld, both lists or neither, "
                "and both aligned as the backend needs it";
+    if (up && product->backend == TEGROUP_BACKEND_SM90 && tegroup_impl_sm90_repacks(&product->problem, TEGROUP_IMPL_B))
+        return "must not be REQUIRED: fc1.weight and fc1_up.weight have rows that SM90 repacks, one of them at a time";
     if (cols % 8 != 0) return "must not be REQUIRED: the epilogue has rows of 16 bytes";
     if (desc->options.data_alignment_bytes > 0 && desc->options.data_alignment_bytes < 16)
         return "must not be REQUIRED: the epilogue has 16 bytes at once, and options.data_alignment_bytes is less";

@@ -34,6 +34,7 @@ static void for_backend(rng *r, spec *s, tegroup_backend backend) {
         s->aligned = 1;
         s->k = s->k / 8 * 8 + s->n % 8;
         s->pad = multiple_of_8(s->n) - s->n + (s->pad > 4 ? 8 : 0);
+        s->off = rng_chance(r, 30) ? rng_int(r, 1, 7) : 0; /* but for those of a and b, which may be repacked */
     }
     if (backend_bundled(backend)) return;
     if (s->out != TEGROUP_DTYPE_F32) s->out = s->in;
@@ -192,6 +193,7 @@ TEST(gpu, buffers_of_other_rows_than_planned) {
             spec s = spec_for(&r, ops[i % 3], 60, 90, backends[b]);
             if (backends[b] == TEGROUP_BACKEND_SM90) random_gather(&r, &s, 33);
             mirror_planned_rows = (int)rng_int(&r, 1, 300);
+            s.off = 0; /* what is repacked has room for the planned rows alone */
             const char *wrong = run_and_check(&s, b);
             mirror_planned_rows = 0;
             if (backend_bundled(backends[b]) || strcmp(wrong, "refused") != 0) ASSERT_STREQ("", wrong);
@@ -204,6 +206,57 @@ TEST(gpu, random_problems_cublaslt_grouped) { if (backend_here(backends[1])) ran
 TEST(gpu, random_problems_cublaslt_loop) { if (backend_here(backends[2])) random_problems(2); }
 
 TEST(gpu, random_problems_sm90) { if (backend_here(backends[3])) random_problems(3); }
+
+/* Rows of A or B that begin off multiples of 16 bytes have the bits that PORTABLE gives, whichever tile multiplies their copies. */
+TEST(gpu, repacked_rows_have_the_bits_of_portable) {
+    rng r = rng_seed(2031);
+    if (!backend_here(TEGROUP_BACKEND_SM90) || !backend_here(TEGROUP_BACKEND_PORTABLE)) return;
+    for (int64_t i = scaled(300); i > 0; i--) {
+        void *mark = guards_mark();
+        spec s = spec_for(&r, ops[i % 3], 200, 300, TEGROUP_BACKEND_SM90);
+        problem p, q;
+        s.off = rng_int(&r, 1, 7);
+        problem_for(&p, &s, TEGROUP_BACKEND_SM90);
+        mirror_tile = MIRROR_ANY_TILE;
+        ASSERT_EQ(TEGROUP_OK, problem_run_on_device(&p));
+        mirror_tile = MIRROR_PLANNED_TILE;
+        problem_for(&q, &s, TEGROUP_BACKEND_PORTABLE);
+        ASSERT_EQ(TEGROUP_OK, problem_run_on_device(&q));
+        if (p.plan.workspace_bytes > 0) ASSERT_EQ(p.plan.numerics_id, q.plan.numerics_id);
+        for (int32_t g = 0; g < s.groups; g++)
+            for (int64_t row = 0; row < p.d.rows[g]; row++) {
+                const size_t from = (size_t)(row * p.d.ld[g]) * size_of(p.d.dtype);
+                ASSERT_EQ(0, memcmp(p.d.at[g] + from, q.d.at[g] + from, (size_t)p.d.cols[g] * size_of(p.d.dtype)));
+            }
+        problem_release(&q);
+        problem_release(&p);
+        guards_release(mark);
+    }
+}
+
+/* The workspace of a plan has no room for more rows than it was made for, so that a call with more is refused. */
+TEST(gpu, repacked_rows_are_at_most_those_planned) {
+    const int64_t m[2] = {5, 7};
+    problem p;
+    if (!backend_here(TEGROUP_BACKEND_SM90)) return;
+    for (int planned = 11; planned <= 12; planned++) {
+        void *mark = guards_mark();
+        spec s = plain_spec(TEGROUP_OP_FORWARD, 2, m, 64, 36, TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_BF16, 2032);
+        problem_for(&p, &s, TEGROUP_BACKEND_SM90);
+        mirror_planned_rows = planned;
+        const tegroup_status status = problem_run_on_device(&p);
+        mirror_planned_rows = 0;
+        ASSERT_EQ(planned < 12 ? TEGROUP_ERROR_PLAN : TEGROUP_OK, status);
+        if (planned < 12) {
+            ASSERT_STREQ("a.shape.rows", p.error.field);
+            ASSERT_EQ(11, (int)p.error.expected);
+            ASSERT_EQ(12, (int)p.error.got);
+            ASSERT_EQ(0, (int)problem_disturbed(&p));
+        }
+        problem_release(&p);
+        guards_release(mark);
+    }
+}
 
 TEST(gpu, tile_edges) {
     rng r = rng_seed(2002);

@@ -332,7 +332,9 @@ static void fused(tegroup_backend backend) {
         int64_t rows[GROUPS];
         for (int g = 0; g < GROUPS; g++) rows[g] = i % 3 ? rng_int(&r, 0, 150) : routings[m.c.routing][g];
         mlp *l = (mlp *)malloc(sizeof *l);
+        mlp_off = backward ? 0 : i % 4; /* SM90 copies rows that begin off 16 bytes */
         mlp_make(l, &m, i % 2 ? TEGROUP_DTYPE_BF16 : TEGROUP_DTYPE_F16, sizes[i % 6], rows, &r);
+        mlp_off = 0;
         if (!backward) {
             forget_gradients(&l->desc);
             if (i / 5 % 3 == 1) memset(&l->desc.preactivation, 0, sizeof l->desc.preactivation);

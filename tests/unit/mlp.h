@@ -138,6 +138,8 @@ SUPPORT void mlp_round_twice(mlp *l) {
 
 /* ---- the MLP ---- */
 
+static int64_t mlp_off; /* spec.off of the first layer's forward product */
+
 /* sizes: aligned ones, h a multiple of 8, have rows of whole 16 bytes, as some backends need them. Operands' are apart by as much;
  * results are contiguous, so where they are halves n or k is rounded up to eights. m: rows of each group. */
 SUPPORT void mlp_make(mlp *l, const mlp_choice *choose, tegroup_dtype dtype, mlp_sizes sizes, const int64_t *m, rng *r) {
@@ -179,8 +181,10 @@ SUPPORT void mlp_make(mlp *l, const mlp_choice *choose, tegroup_dtype dtype, mlp
     t.lists = c->lists ? 2 | 16 : 0;
     t.bias = c->bias > 0;
     t.n = sizes.h * (gated ? 2 : 1), t.k = sizes.k, t.out = stored;
+    t.off = mlp_off;
     u = laid_out(t, first);
     problem_make(&l->f1, &u);
+    t.off = 0;
     t.n = sizes.n, t.k = sizes.h, t.out = result;
     t.row_scale_dtype = c->bias == 2 ? TEGROUP_DTYPE_F32 : TEGROUP_DTYPE_UNSET;
     u = laid_out(t, second);

@@ -304,6 +304,8 @@ typedef struct spec {
     int rounds_product;          /* 1: alpha times the sum may be rounded to out before C is added */
     int aligned;                 /* 1: buffers and padded groups begin at multiples of 16 bytes     */
     int apart;                   /* 1: so do rows of a and b, whatever their width                  */
+    int64_t off;                 /* the leading dimensions of a and b exceed the widths by so much more, but where rows are
+                                    gathered, ragged in a list, or of different widths                 */
     int32_t lists;               /* bit 0 a, 1 b, 2 c, 3 d, 4 bias                                  */
     int32_t gather;              /* bit 0 a, 1 b (WGRAD): rows picked by an index; ragged in rows alone */
     int alpha, beta;             /* SCALARS_*                                                       */
@@ -460,6 +462,7 @@ SUPPORT void grid_make(problem *p, grid *t, tegroup_dtype dtype, tegroup_sizes s
     int ragged = sizes.encoding != TEGROUP_ENCODING_UNSET;
     int64_t ld = width + s->pad, group_stride = 0, elements = 0, window = 3, element = (int64_t)size_of(dtype);
     if (s->apart && cols == NULL && (t == &p->a || t == &p->b)) ld = (ld * element + 15) / 16 * 16 / element;
+    if (cols == NULL && !gathered && !(ragged && list) && (t == &p->a || t == &p->b)) ld += s->off;
     memset(t, 0, sizeof *t);
     t->dtype = t->tensor.dtype = dtype;
     t->clamp = s->clamp;

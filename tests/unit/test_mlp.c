@@ -194,6 +194,28 @@ TEST(mlp, gates_and_ups_apart_elsewhere) {
         }
 }
 
+/* Rows of 72 bytes are repacked for SM90: also for an epilogue, but not those of two weights for one. */
+TEST(mlp, repacked_weights_in_an_epilogue) {
+    const tegroup_target hopper = {.struct_size = sizeof hopper, .sm = 90, .built = 1u << TEGROUP_BACKEND_SM90 | 1u << TEGROUP_BACKEND_PORTABLE};
+    tegroup_mlp_desc d = elsewhere(4, 2048, 36, 48, 0);
+    tegroup_mlp_plan plan;
+    tegroup_error error;
+    d.fusion = TEGROUP_FUSION_REQUIRED;
+    ASSERT_EQ(TEGROUP_OK, tegroup_mlp_plan_make(&d, &hopper, &plan, &error));
+    ASSERT_EQ(TEGROUP_BACKEND_SM90, plan.fc1.forward.backend);
+    ASSERT_EQ(TEGROUP_FUSED_FORWARD, plan.planned.fused);
+    ASSERT_GT(plan.fc1.forward.workspace_bytes, 0);
+    d.fc1.weight.shape.rows = 48;
+    d.fc1_up.weight = d.fc1.weight;
+    ASSERT_EQ(TEGROUP_ERROR_UNSUPPORTED, tegroup_mlp_plan_make(&d, &hopper, &plan, &error));
+    ASSERT_STREQ("fusion", error.field);
+    ASSERT_TRUE(strstr(error.rule, "SM90 repacks, one of them at a time") != NULL);
+    d.fusion = TEGROUP_FUSION_AUTO;
+    ASSERT_EQ(TEGROUP_OK, tegroup_mlp_plan_make(&d, &hopper, &plan, &error));
+    ASSERT_EQ(TEGROUP_BACKEND_SM90, plan.fc1_up.forward.backend);
+    ASSERT_EQ(0u, plan.planned.fused);
+}
+
 /* No experts have no rows: such a layer can be planned, here and for a GPU. */
 TEST(mlp, no_groups) {
     const tegroup_target hopper = {.struct_size = sizeof hopper, .sm = 90, .built = 1u << TEGROUP_BACKEND_SM90};

@@ -1001,8 +1001,8 @@ TEST(status, unsupported) {
     BAD(plan_target, device(sm90, 90, 0)->space = TEGROUP_SPACE_HOST, UNSUPPORTED, "space", TEGROUP_SPACE_DEVICE, TEGROUP_SPACE_HOST);
     BAD(plan_target, device(portable, 90, 0)->options.compute = TEGROUP_COMPUTE_F64, UNSUPPORTED, "options.compute", TEGROUP_COMPUTE_F32, TEGROUP_COMPUTE_F64);
     BAD(plan_target, device(sm90, 90, 0)->d.dtype = TEGROUP_DTYPE_F64; w.dgrad.options.compute = TEGROUP_COMPUTE_F64, UNSUPPORTED, "d.dtype", results, TEGROUP_DTYPE_F64);
-    BAD(plan_target, device(sm90, 90, 0)->a.ld = 12, UNSUPPORTED, "a.ld", 16, 24);
-    BAD(plan_target, device(sm90, 90, 0)->b.ld = 7, UNSUPPORTED, "b.ld", 16, 14);
+    BAD(plan_target, device(sm90, 90, 0)->a.ld = 12; w.dgrad.gather_a.rows = 1, UNSUPPORTED, "a.ld", 16, 24);
+    BAD(plan_target, device(sm90, 90, 0)->a.ld = 12; LISTED(w.dgrad.a, DEVICE), UNSUPPORTED, "a.ld", 16, 24);
     BAD(plan_target, device(sm90, 90, 0)->d.ld = 0, UNSUPPORTED, "d.ld", 16, 2 * K);
     BAD(plan_target, device(sm90, 90, 0)->b.group_stride = N * 8 + 4, UNSUPPORTED, "b.group_stride", 16, 2 * (N * 8 + 4));
     BAD(plan_target, device(sm90, 90, 0)->b.group_stride = INT64_C(1) << 39, UNSUPPORTED, "b.group_stride", (INT64_C(1) << 40) - 16, INT64_C(1) << 40);

@@ -251,6 +251,29 @@ TEST(tiles, explain_says_why) {
     ASSERT_GT(predicted, 0);
 }
 
+/* Rows that begin off cache lines take TMA longer, so that the tile is taken that loads the fewest of them for what it multiplies, and
+ * the product takes longer than one of longer sums whose rows begin at cache lines. (So it was measured: docs/lab/pitch.md.) */
+TEST(tiles, rows_off_cache_lines) {
+    static const int groups[][2] = {{8, 4096}, {32, 2048}, {24, 1536}}; /* and n */
+    const tegroup_target target = hopper(132);
+    for (int i = 0; i < 3; i++)
+        for (int rows = 1024; rows <= 2048; rows += 1024) {
+            double us[3];
+            for (int j = 0; j < 3; j++) { /* rows of 2,192, 2,208 and 2,304 bytes: multiples of 16, 32 and 128 */
+                static const int k[] = {1096, 1104, 1152};
+                const shape s = {1, groups[i][0], groups[i][0] * rows, groups[i][1], k[j], 0, 0, 0, rows, 0, 0};
+                const tegroup_gemm_desc desc = product_of(&s);
+                tegroup_verdict verdicts[TEGROUP_BACKEND_COUNT - 1];
+                ASSERT_EQ(tegroup_explain(&desc, &target, verdicts, NULL), TEGROUP_OK);
+                ASSERT_TRUE(verdicts[0].chosen);
+                ASSERT_EQ(verdicts[0].tile_m == 128 && verdicts[0].tile_n == 256, j < 2);
+                us[j] = verdicts[0].predicted_us;
+            }
+            ASSERT_GT(us[0], us[1]);
+            ASSERT_GT(us[1], us[2]);
+        }
+}
+
 /* Weights of a hundred experts for a few tokens are bound by memory, long even groups by mathematics. */
 TEST(tiles, what_takes_longest) {
     static const shape decode = {1, 128, 256, 8192, 4096, 0, 0, 0, 0, 0, 0}, prefill = {1, 8, 65536, 8192, 4096, 0, 0, 0, 0, 0, 0};
