@@ -4541,15 +4541,21 @@ static inline tegroup_status tegroup_impl_cuda_rest(const tegroup_impl_gpu_call 
 
 /* Constants of cublasLt.h, which is not included: the installed header may be older than the library that is loaded. */
 enum {
-    TEGROUP_IMPL_LT_F32 = 0,   /* CUDA_R_32F  */
-    TEGROUP_IMPL_LT_F16 = 2,   /* CUDA_R_16F  */
-    TEGROUP_IMPL_LT_BF16 = 14, /* CUDA_R_16BF */
+    TEGROUP_IMPL_LT_F32 = 0,   /* CUDA_R_32F     */
+    TEGROUP_IMPL_LT_F16 = 2,   /* CUDA_R_16F     */
+    TEGROUP_IMPL_LT_BF16 = 14, /* CUDA_R_16BF    */
+    TEGROUP_IMPL_LT_E4M3 = 28, /* CUDA_R_8F_E4M3 */
+    TEGROUP_IMPL_LT_E5M2 = 29, /* CUDA_R_8F_E5M2 */
+    TEGROUP_IMPL_LT_E2M1 = 33, /* CUDA_R_4F_E2M1 */
     /* CUBLAS_COMPUTE_32F, and 32F_PEDANTIC, which uses neither TF32 nor emulation whatever the environment says */
     TEGROUP_IMPL_LT_COMPUTE_32F = 68,
     TEGROUP_IMPL_LT_COMPUTE_32F_PEDANTIC = 69,
     TEGROUP_IMPL_LT_POINTER_MODE = 2,      /* CUBLASLT_MATMUL_DESC_POINTER_MODE: 0 host, 1 device     */
     TEGROUP_IMPL_LT_TRANSA = 3,            /* CUBLASLT_MATMUL_DESC_TRANSA: 0 CUBLAS_OP_N, 1 _T        */
     TEGROUP_IMPL_LT_TRANSB = 4,            /* CUBLASLT_MATMUL_DESC_TRANSB                             */
+    TEGROUP_IMPL_LT_A_SCALES = 17,         /* CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, then _B           */
+    TEGROUP_IMPL_LT_FAST_SUMS = 25,        /* CUBLASLT_MATMUL_DESC_FAST_ACCUM                         */
+    TEGROUP_IMPL_LT_A_SCALE_MODE = 31,     /* CUBLASLT_MATMUL_DESC_A_SCALE_MODE, then _B: see below   */
     TEGROUP_IMPL_LT_ALPHA_STRIDE = 39,     /* CUBLASLT_MATMUL_DESC_ALPHA_BATCH_STRIDE                 */
     TEGROUP_IMPL_LT_BETA_STRIDE = 40,      /* CUBLASLT_MATMUL_DESC_BETA_BATCH_STRIDE                  */
     TEGROUP_IMPL_LT_BATCH_INVARIANCE = 41, /* CUBLASLT_MATMUL_DESC_BATCH_INVARIANCE_FLAGS             */
@@ -4679,23 +4685,52 @@ static inline int tegroup_impl_lt_put(tegroup_function get, tegroup_function set
 }
 
 static inline int tegroup_impl_lt_dtype(tegroup_dtype dtype) {
-    return dtype == TEGROUP_DTYPE_F32    ? TEGROUP_IMPL_LT_F32
-           : dtype == TEGROUP_DTYPE_BF16 ? TEGROUP_IMPL_LT_BF16
-                                         : TEGROUP_IMPL_LT_F16;
+    return dtype == TEGROUP_DTYPE_F32      ? TEGROUP_IMPL_LT_F32
+           : dtype == TEGROUP_DTYPE_BF16   ? TEGROUP_IMPL_LT_BF16
+           : dtype == TEGROUP_DTYPE_F16    ? TEGROUP_IMPL_LT_F16
+           : dtype == TEGROUP_DTYPE_F8E4M3 ? TEGROUP_IMPL_LT_E4M3
+           : dtype == TEGROUP_DTYPE_F8E5M2 ? TEGROUP_IMPL_LT_E5M2
+                                           : TEGROUP_IMPL_LT_E2M1;
+}
+
+/* cublasLtMatmulMatrixScale_t, as a grouped matmul takes it: each mode then has a list of the groups' scales. */
+static inline int tegroup_impl_lt_scale_mode(tegroup_scaling scaling) {
+    switch (scaling) {
+    case TEGROUP_SCALING_BLOCK_1X128: return 4;   /* CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F           */
+    case TEGROUP_SCALING_BLOCK_128X128: return 5; /* CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F       */
+    case TEGROUP_SCALING_MXFP8:
+    case TEGROUP_SCALING_MXFP8_32X32: return 2; /* CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0            */
+    case TEGROUP_SCALING_NVFP4:
+    case TEGROUP_SCALING_NVFP4_16X16: return 1; /* CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3            */
+    default: return 6;                          /* CUBLASLT_MATMUL_MATRIX_SCALE_PER_BATCH_SCALAR_32F   */
+    }
+}
+
+/* Are alpha and beta read in device memory? Scales of NVFP4's groups are part of alpha. */
+static inline int tegroup_impl_lt_device_scalars(const tegroup_problem *p) {
+    return p->alpha_space == TEGROUP_SPACE_DEVICE || p->beta_space == TEGROUP_SPACE_DEVICE
+           || tegroup_scaling_info(p->a_scaling)->scale_dtype == TEGROUP_DTYPE_F8E4M3;
+}
+
+/* Is what a product sums over contiguous in the operand? */
+static inline int tegroup_impl_lt_along_k(const tegroup_problem *p, tegroup_impl_operand operand) {
+    return !tegroup_impl_sums_rows(p->op, operand) || tegroup_impl_plans_transposed(p, operand);
 }
 
 /* Describes the matmul. Scalars in device memory are arrays of pointers if the matmul is grouped, else one number
  * each. */
 static inline int tegroup_impl_lt_describe(const tegroup_cublaslt_functions *f, const tegroup_problem *p, int grouped,
                                            tegroup_impl_lt_opaque *desc) {
-    const int device_scalars = p->alpha_space == TEGROUP_SPACE_DEVICE || p->beta_space == TEGROUP_SPACE_DEVICE;
+    const int device_scalars = tegroup_impl_lt_device_scalars(p);
     const tegroup_function get = f->cublasLtMatmulDescGetAttribute, set = f->cublasLtMatmulDescSetAttribute;
     int code = TEGROUP_IMPL_LT(f, cublasLtMatmulDescInit_internal)(
         desc, sizeof *desc,
         p->a == TEGROUP_DTYPE_F32 ? TEGROUP_IMPL_LT_COMPUTE_32F_PEDANTIC : TEGROUP_IMPL_LT_COMPUTE_32F,
         TEGROUP_IMPL_LT_F32);
-    if (!code) code = tegroup_impl_lt_put(get, set, desc, TEGROUP_IMPL_LT_TRANSA, p->op == TEGROUP_OP_FORWARD);
-    if (!code) code = tegroup_impl_lt_put(get, set, desc, TEGROUP_IMPL_LT_TRANSB, p->op == TEGROUP_OP_WGRAD);
+    if (!code)
+        code = tegroup_impl_lt_put(get, set, desc, TEGROUP_IMPL_LT_TRANSA, tegroup_impl_lt_along_k(p, TEGROUP_IMPL_B));
+    if (!code)
+        code = tegroup_impl_lt_put(get, set, desc, TEGROUP_IMPL_LT_TRANSB, !tegroup_impl_lt_along_k(p, TEGROUP_IMPL_A));
     if (!code) code = tegroup_impl_lt_put(get, set, desc, TEGROUP_IMPL_LT_POINTER_MODE, device_scalars);
     if (!code && device_scalars && grouped) code = tegroup_impl_lt_put(get, set, desc, TEGROUP_IMPL_LT_ALPHA_STRIDE, 1);
     if (!code && device_scalars && grouped) code = tegroup_impl_lt_put(get, set, desc, TEGROUP_IMPL_LT_BETA_STRIDE, 1);
@@ -4723,12 +4758,20 @@ static inline tegroup_impl_lt_size tegroup_impl_lt_size_of(const tegroup_problem
     return size;
 }
 
+/* The distances in bytes between rows and between groups of what is read of an operand, as one number of their bits.
+ * Those of a transposed copy follow sizes that the device knows, in steps of at least 16 bytes of FP8. */
+static inline int64_t tegroup_impl_lt_distances(const tegroup_tensor *t, const tegroup_problem *p,
+                                                tegroup_impl_operand operand, int64_t ld) {
+    if (tegroup_impl_plans_transposed(p, operand)) return 16;
+    return ld * tegroup_impl_bits(t->dtype) / 8 | tegroup_impl_stride_bytes(t);
+}
+
 /* The largest power of two, at most `most`, that divides all distances in bytes between rows and between groups. */
 static inline int32_t tegroup_impl_lt_alignment(const tegroup_gemm_desc *desc, const tegroup_problem *p, int32_t most) {
     const int64_t a = tegroup_impl_bits(p->a) / 8, d = tegroup_impl_bits(p->d) / 8;
-    const int64_t all = p->lda * a | p->ldb * a | p->ldc * d | p->ldd * d | tegroup_impl_stride_bytes(&desc->a)
-                        | tegroup_impl_stride_bytes(&desc->b) | tegroup_impl_stride_bytes(&desc->c)
-                        | tegroup_impl_stride_bytes(&desc->d);
+    const int64_t all = tegroup_impl_lt_distances(&desc->a, p, TEGROUP_IMPL_A, p->lda)
+                        | tegroup_impl_lt_distances(&desc->b, p, TEGROUP_IMPL_B, p->ldb) | p->ldc * d | p->ldd * d
+                        | tegroup_impl_stride_bytes(&desc->c) | tegroup_impl_stride_bytes(&desc->d);
     int32_t alignment = most;
     int packed = !p->lda || !p->ldb || !p->ldd || (p->c && !p->ldc); /* groups of any width, packed one after another */
     for (int i = 0; i < 4; i++) packed |= p->has_elements[i];
@@ -4844,7 +4887,59 @@ static __global__ void __launch_bounds__(128)
     }
 }
 
+/* A quantised a and b, as one kernel parameter. */
+typedef struct tegroup_impl_setup_both {
+    tegroup_impl_setup_scaled of[2];
+} tegroup_impl_setup_both;
+
+/* Quantised operands: blockIdx.x is the group, whose own results the blocks of blockIdx.y write in turn. A warp adds up
+ * what the groups before take of copies and scales that lie one after another. */
+static __global__ void __launch_bounds__(128)
+    tegroup_impl_setup_scaled_kernel(const __grid_constant__ tegroup_impl_setup_call call,
+                                     const __grid_constant__ tegroup_impl_setup_both both) {
+    __shared__ tegroup_impl_setup s;
+    const int32_t g = (int32_t)blockIdx.x;
+    if (threadIdx.x < 32) {
+        const int prepared = tegroup_impl_setup_prepared(&call);
+        tegroup_impl_setup_taken before[2] = {{0, 0}, {0, 0}};
+        for (int32_t h = (int32_t)threadIdx.x; h < g && prepared; h += 32) {
+            tegroup_impl_setup_take(&both.of[0], &call.a, h, &before[0]);
+            tegroup_impl_setup_take(&both.of[1], &call.b, h, &before[1]);
+        }
+        for (int32_t apart = 16; apart > 0; apart /= 2) {
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                before[i].scales += __shfl_xor_sync(0xffffffffu, before[i].scales, apart);
+                before[i].copy += __shfl_xor_sync(0xffffffffu, before[i].copy, apart);
+            }
+        }
+        if (threadIdx.x == 0) {
+            tegroup_impl_setup_scaled_group(&call, both.of, before, prepared, g, &s);
+            if (blockIdx.y == 0) tegroup_impl_setup_store(&s, &call.items, g);
+        }
+    }
+    __syncthreads();
+    if (s.alone != TEGROUP_IMPL_ALONE_NOTHING)
+        tegroup_impl_write_alone(s.result, call.d_dtype, s.beta, s.alone == TEGROUP_IMPL_ALONE_NAN,
+                                 (int64_t)blockIdx.y * blockDim.x + threadIdx.x, (int64_t)gridDim.y * blockDim.x);
+}
+
 /* ==== [23] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
+
+/* Says which scales the operands have, and in which lists of the set-up's they are. Sums are promoted. */
+static inline int tegroup_impl_lt_scales(const tegroup_cublaslt_functions *f, const tegroup_problem *p,
+                                         const tegroup_impl_setup_items *items, tegroup_impl_lt_opaque *desc) {
+    const tegroup_function get = f->cublasLtMatmulDescGetAttribute, set = f->cublasLtMatmulDescSetAttribute;
+    const tegroup_scaling scalings[2] = {p->b_scaling, p->a_scaling};
+    int code = tegroup_impl_lt_put(get, set, desc, TEGROUP_IMPL_LT_FAST_SUMS, 0);
+    for (int i = 0; i < 2 && !code; i++) {
+        const void *list = tegroup_impl_setup_at(items, TEGROUP_IMPL_SETUP_A_SCALE + i);
+        code = tegroup_impl_lt_put(get, set, desc, TEGROUP_IMPL_LT_A_SCALE_MODE + i,
+                                   tegroup_impl_lt_scale_mode(scalings[i]));
+        if (!code) code = tegroup_impl_lt_put(get, set, desc, TEGROUP_IMPL_LT_A_SCALES + i, (int64_t)(uintptr_t)list);
+    }
+    return code;
+}
 
 /* Describes the grouped matmul over the set-up's arrays. */
 static inline int tegroup_impl_lt_grouped(const tegroup_cublaslt_functions *f, const tegroup_plan *plan,
@@ -4859,6 +4954,7 @@ static inline int tegroup_impl_lt_grouped(const tegroup_cublaslt_functions *f, c
     tegroup_impl_lt_opaque *const layouts[4] = {&m->a, &m->b, &m->c, &m->d};
     const tegroup_dtype dtypes[4] = {p->b, p->a, p->d, p->d};
     int code = tegroup_impl_lt_describe(f, p, 1, &m->desc);
+    if (!code && tegroup_impl_quantised(p)) code = tegroup_impl_lt_scales(f, p, items, &m->desc);
     m->in_place = tegroup_impl_lt_in_place(plan);
     for (int i = 0; i < 4 && !code; i++) {
         if (m->in_place && layouts[i] == &m->c) continue;
@@ -4962,15 +5058,37 @@ static inline tegroup_status tegroup_impl_lt_grouped_plan(const tegroup_gemm_des
 /* An algorithm for aligned addresses cannot be replaced by another, which might give other bits. So addresses that are
  * less aligned are refused. */
 static inline tegroup_status tegroup_impl_lt_grouped_operand(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                             int32_t alignment, tegroup_error *error) {
+                                                             int columnwise, int32_t alignment, tegroup_error *error) {
+    const char *data = columnwise ? TEGROUP_IMPL_PATH(COLUMNWISE_DATA) : TEGROUP_IMPL_PATH(DATA);
     if (t->dtype == TEGROUP_DTYPE_UNSET || tegroup_impl_listed(t)) return TEGROUP_OK;
-    TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->data, (size_t)alignment), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(DATA),
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->data, (size_t)alignment), ERROR_ALIGNMENT, data,
                       "must be as aligned as cuBLASLt's grouped matmul was planned for: to 16 bytes, or to "
                       "options.data_alignment_bytes; a plan made with 2 there takes any",
                       alignment, (uintptr_t)t->data % (uintptr_t)alignment);
-    TEGROUP_IMPL_RULE(tegroup_impl_stride_bytes(t) % alignment == 0, ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(GROUP_STRIDE),
+    TEGROUP_IMPL_RULE(tegroup_impl_transposed(t, columnwise) || tegroup_impl_stride_bytes(t) % alignment == 0,
+                      ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(GROUP_STRIDE),
                       "must be a multiple of the bytes that cuBLASLt's grouped matmul was planned for", alignment,
                       tegroup_impl_stride_bytes(t));
+    return TEGROUP_OK;
+}
+
+/* Of a quantised operand the copy that is summed along must be there, even where the other has the same values, and the
+ * library asks 16 bytes of the address of more than one scale. */
+static inline tegroup_status tegroup_impl_lt_grouped_scaled(const tegroup_gemm_desc *desc, const tegroup_tensor *read,
+                                                            tegroup_impl_operand operand, const tegroup_impl_name *name,
+                                                            tegroup_error *error) {
+    const int sums_rows = tegroup_impl_sums_rows(desc->op, operand), listed = tegroup_impl_listed(read);
+    const tegroup_impl_copy_paths paths = tegroup_impl_copy_paths_of(name, listed, sums_rows);
+    const int64_t starts = tegroup_impl_setup_scale_starts(tegroup_scaling_info(read->scaling));
+    if (read->scaling == TEGROUP_SCALING_NONE || read->shape.groups == 0 || tegroup_impl_termless(desc))
+        return TEGROUP_OK;
+    TEGROUP_IMPL_RULE(tegroup_impl_reads_columnwise(desc, operand) == sums_rows, ERROR_NULL_ARGUMENT, paths.data,
+                      "must not be NULL: cuBLASLt reads the copy that is quantised along what is summed", 1, 0);
+    TEGROUP_IMPL_RULE(read->scale_parts <= 1, ERROR_PLAN, TEGROUP_IMPL_PATH(SCALE_PARTS), "must be 0 or 1, as planned",
+                      1, read->scale_parts);
+    TEGROUP_IMPL_RULE(listed || ((int64_t)(uintptr_t)read->scale_inv & starts) == 0, ERROR_ALIGNMENT, paths.scales,
+                      "must be aligned for cuBLASLt, to 16 bytes where a group has several scales", starts + 1,
+                      (int64_t)(uintptr_t)read->scale_inv & starts);
     return TEGROUP_OK;
 }
 
@@ -4985,10 +5103,27 @@ static inline tegroup_status tegroup_impl_lt_grouped_check(const tegroup_plan *p
                       ERROR_ALIGNMENT, "options.data_alignment_bytes",
                       "must say, here and in the plan, that groups at shape.offsets begin at multiples of 16 bytes", 16,
                       desc->options.data_alignment_bytes);
-    TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_operand(&desc->a, names->operand[TEGROUP_IMPL_A], alignment, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_operand(&desc->b, names->operand[TEGROUP_IMPL_B], alignment, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_operand(&desc->c, names->operand[TEGROUP_IMPL_C], alignment, error));
-    return tegroup_impl_lt_grouped_operand(&desc->d, names->operand[TEGROUP_IMPL_D], alignment, error);
+    for (int i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_B; i++) {
+        const tegroup_impl_operand operand = (tegroup_impl_operand)i;
+        const tegroup_tensor read = tegroup_impl_as_read(desc, operand);
+        TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_scaled(desc, &read, operand, names->operand[i], error));
+        TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_operand(
+            &read, names->operand[i], tegroup_impl_reads_columnwise(desc, operand), alignment, error));
+    }
+    TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_operand(&desc->c, names->operand[TEGROUP_IMPL_C], 0, alignment, error));
+    return tegroup_impl_lt_grouped_operand(&desc->d, names->operand[TEGROUP_IMPL_D], 0, alignment, error);
+}
+
+/* Sets up all groups of quantised operands. Zeros of an empty group's weight gradient are written by several blocks. */
+static inline tegroup_status tegroup_impl_lt_grouped_setup_scaled(const tegroup_impl_gpu_call *gpu,
+                                                                  const tegroup_impl_setup_call *call,
+                                                                  struct CUstream_st *stream, tegroup_error *error) {
+    const tegroup_impl_setup_both both = {{tegroup_impl_setup_scaled_of(&gpu->desc, TEGROUP_IMPL_A),
+                                           tegroup_impl_setup_scaled_of(&gpu->desc, TEGROUP_IMPL_B)}};
+    const dim3 blocks((unsigned)call->groups, call->op == TEGROUP_OP_WGRAD ? 8 : 1);
+    return tegroup_impl_cuda_status(
+        tegroup_impl_launch(tegroup_impl_setup_scaled_kernel, blocks, 128, 0, stream, *call, both), "stream",
+        "the set-up kernel must launch", error);
 }
 
 /* Sets up all groups, 32 a block; or one a block if the kernel is likely to write large results that cuBLASLt is not
@@ -5010,11 +5145,12 @@ static inline tegroup_status tegroup_impl_lt_grouped_setup(const tegroup_problem
 static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                           struct CUstream_st *stream, tegroup_error *error) {
     const tegroup_impl_lt_plan lt = tegroup_impl_lt_plan_of(plan);
-    const tegroup_impl_gpu_call call = tegroup_impl_gpu_call_of(desc);
+    tegroup_gemm_desc read = *desc;
+    tegroup_impl_setup_take_copies(&read);
+    const tegroup_impl_gpu_call call = tegroup_impl_gpu_call_of(&read);
     const tegroup_impl_setup_items items = tegroup_impl_setup_items_of(plan->problem.groups, desc->options.workspace);
     const tegroup_layout_item part = tegroup_impl_lt_grouped_part(plan);
-    const int device_scalars =
-        plan->problem.alpha_space == TEGROUP_SPACE_DEVICE || plan->problem.beta_space == TEGROUP_SPACE_DEVICE;
+    const int device_scalars = tegroup_impl_lt_device_scalars(&plan->problem);
     const float beta = desc->accumulate ? 1.0f : call.beta;
     const void *alphas =
         device_scalars ? tegroup_impl_setup_at(&items, TEGROUP_IMPL_SETUP_ALPHA) : (const void *)&call.alpha;
@@ -5028,7 +5164,9 @@ static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *pl
         code = tegroup_impl_lt_grouped(&lt.functions, plan, &items, &m);
         TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
     }
-    TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_setup(&plan->problem, &setup, stream, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_quantised(&plan->problem)
+                         ? tegroup_impl_lt_grouped_setup_scaled(&call, &setup, stream, error)
+                         : tegroup_impl_lt_grouped_setup(&plan->problem, &setup, stream, error));
     if (!lt.has_algorithm) return TEGROUP_OK;
     code = TEGROUP_IMPL_LT(&lt.functions, cublasLtMatmul)(
         desc->options.cublaslt, &m.desc, alphas, tegroup_impl_setup_at(&items, TEGROUP_IMPL_SETUP_A), &m.a,

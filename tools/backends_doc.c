@@ -95,7 +95,7 @@ static void print_rules(void) {
 }
 
 static void print_quirks(void) {
-    static const char *const when[] = {"every problem", "wgrad", "a leading dimension is not a multiple of 16 bytes", "d's columns are not a multiple of 16 bytes", "alpha or beta in device memory or by group", "accumulate, d of 16 bits", "c or accumulate, d of 16 bits"};
+    static const char *const when[] = {"every problem", "wgrad", "a leading dimension is not a multiple of 16 bytes", "d's columns are not a multiple of 16 bytes", "alpha or beta in device memory or by group", "accumulate, d of 16 bits", "c or accumulate, d of 16 bits", "NVFP4", "wgrad of MXFP8"};
     static const char *const action[] = {"", "refused", "forward, dgrad and wgrad each get a cuBLASLt workspace of their own", "calls it so that this does not happen"};
     int32_t count;
     const tegroup_quirk *quirks = tegroup_quirks(&count);
@@ -160,6 +160,7 @@ int main(void) {
     tegroup_gemm_desc unaligned = problem(TEGROUP_OP_FORWARD, TEGROUP_SPACE_DEVICE, TEGROUP_DTYPE_BF16, TEGROUP_SCALING_NONE, 260);
     tegroup_gemm_desc mixed = problem(TEGROUP_OP_FORWARD, TEGROUP_SPACE_DEVICE, TEGROUP_DTYPE_F32, TEGROUP_SCALING_NONE, 1024);
     tegroup_gemm_desc mxfp8 = problem(TEGROUP_OP_FORWARD, TEGROUP_SPACE_DEVICE, TEGROUP_DTYPE_F8E4M3, TEGROUP_SCALING_MXFP8, 1024);
+    tegroup_gemm_desc blocks = mxfp8;
     int failed = print_machine(NULL, host, 0, 0, 0, v);
     printf("# Backends\n\n"
            "Written by `tools/backends_doc.c` from the tables that `tegroup_plan_make` and `tegroup_explain` read: do not edit.\n\n"
@@ -193,6 +194,15 @@ int main(void) {
            "time, too, that data will lie at multiples of more bytes: cuBLASLt is then asked for algorithms that may rely on as many\n"
            "of them as the distances of rows and groups keep, and a call with data elsewhere is refused rather than given other\n"
            "bits.\n\n"
+           "Of quantised operands it reads what cuBLASLt's documentation describes: scales of the scaling's own type in the default\n"
+           "packing, one grid a group, at addresses that are multiples of 16 bytes unless it is one scale. Except for MXFP8, both\n"
+           "are read along contiguous elements: in a dgrad b, and in a wgrad a and b, are copies with `columnwise_order`\n"
+           "TRANSPOSED, which must be there even where the rowwise ones have the same values. Rows of any number, of which 1x128\n"
+           "scales are padded to 4, are tested on Hopper. Beside a of E5M2, b is E4M3; beside a of 128x128, b is 1x128. Sums are\n"
+           "promoted to FP32 every 128 of k. MXFP8 and NVFP4 are compiled, and were never run as products: what the set-up kernel\n"
+           "hands to the library is tested on the CPU, where it is read as cuBLAS documents it, and on Hopper against the CPU's.\n"
+           "k must then be a multiple of 32, NVFP4 has no wgrad, whose transposed rows would be 8 bytes, and that of MXFP8 is\n"
+           "kept back by a quirk.\n\n"
            "The sums of the two cuBLASLt backends are ordered by the algorithm that the plan holds, and `numerics_id` covers it and\n"
            "the library's version: one plan gives the same bits each time, but plans for other row counts may hold other algorithms.\n"
            "That of `cublaslt_loop` is the one that the library offers for a group of the mean size, so that a row's bits do not\n"
@@ -219,5 +229,9 @@ int main(void) {
     mixed.b.dtype = TEGROUP_DTYPE_BF16;
     failed |= print_machine("F32 forward with BF16 weights on an H200 (SM 90) with cuBLAS 13.10, every backend built:", mixed, 90, 131000, ALL_BUILT, v);
     failed |= print_machine("MXFP8 forward on a B200 (SM 100) with cuBLAS 13.10, every backend built:", mxfp8, 100, 131000, ALL_BUILT, v);
+    failed |= print_machine("The same on an H200 (SM 90):", mxfp8, 90, 131000, ALL_BUILT, v);
+    blocks.a.scaling = TEGROUP_SCALING_BLOCK_1X128;
+    blocks.b.scaling = TEGROUP_SCALING_BLOCK_128X128;
+    failed |= print_machine("E4M3 in blocks of 1x128 and 128x128, forward on an H200 (SM 90) with cuBLAS 13.10, every backend built:", blocks, 90, 131000, ALL_BUILT, v);
     return failed;
 }

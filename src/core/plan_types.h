@@ -110,7 +110,9 @@ typedef enum tegroup_quirk_case {
     TEGROUP_QUIRK_MISALIGNED_COLS, /* the columns of d, where all groups have the same, are no multiple of 16 bytes */
     TEGROUP_QUIRK_GROUP_SCALARS, /* alpha or beta are in device memory or differ by group        */
     TEGROUP_QUIRK_ACCUMULATED_HALVES, /* accumulate, and d is F16 or BF16                        */
-    TEGROUP_QUIRK_ADDED_HALVES   /* there is a c, or accumulate, and d is F16 or BF16            */
+    TEGROUP_QUIRK_ADDED_HALVES,  /* there is a c, or accumulate, and d is F16 or BF16            */
+    TEGROUP_QUIRK_NVFP4,         /* operands are NVFP4                                           */
+    TEGROUP_QUIRK_SUMMED_BLOCKS  /* op is WGRAD, and operands are MXFP8                          */
 } tegroup_quirk_case;
 
 #define TEGROUP_QUIRK_UNFIXED 999999 /* as cublaslt_below: no version is known to have it mended */

@@ -25,6 +25,12 @@ TEGROUP_IMPL_HD int tegroup_impl_sums_rows(tegroup_op op, tegroup_impl_operand o
     return op == TEGROUP_OP_WGRAD || (op == TEGROUP_OP_DGRAD && operand == TEGROUP_IMPL_B);
 }
 
+/* Does a product read a transposed copy? Asked of a plan; a call that lacks that copy may read the rowwise one. */
+static inline int tegroup_impl_plans_transposed(const tegroup_problem *p, tegroup_impl_operand operand) {
+    return (operand == TEGROUP_IMPL_A ? p->a_scaling : p->b_scaling) != TEGROUP_SCALING_NONE
+           && tegroup_impl_sums_rows(p->op, operand) && p->columnwise_order[operand] == TEGROUP_COLUMNWISE_TRANSPOSED;
+}
+
 /* Which copy of a or b a product reads. Where a scale is chosen for as many rows as columns (a group, or a square
  * block), values are the same along both, and the rowwise copy serves where there is no other. */
 static inline int tegroup_impl_reads_columnwise(const tegroup_gemm_desc *desc, tegroup_impl_operand operand) {

@@ -4,6 +4,8 @@
 #include "base/version.h"
 #include "base/status_types.h"
 #include "formats/dtype_types.h"
+#include "formats/scaling_types.h"
+#include "core/tensor_types.h"
 #include "core/cublaslt_types.h"
 #include "core/gemm_types.h"
 #include "core/plan_types.h"
@@ -11,10 +13,13 @@
 #include "base/arithmetic.h"
 #include "base/rules.h"
 #include "formats/dtype.h"
+#include "formats/scale_layout.h"
+#include "core/checks.h"
 #include "core/problem.h"
 #include "core/backend_table.h"
 #include "core/numerics.h"
 #include "core/choice.h"
+#include "core/quantised.h"
 
 #if !defined(_WIN32)
 #include <dlfcn.h>
@@ -22,15 +27,21 @@
 
 /* Constants of cublasLt.h, which is not included: the installed header may be older than the library that is loaded. */
 enum {
-    TEGROUP_IMPL_LT_F32 = 0,   /* CUDA_R_32F  */
-    TEGROUP_IMPL_LT_F16 = 2,   /* CUDA_R_16F  */
-    TEGROUP_IMPL_LT_BF16 = 14, /* CUDA_R_16BF */
+    TEGROUP_IMPL_LT_F32 = 0,   /* CUDA_R_32F     */
+    TEGROUP_IMPL_LT_F16 = 2,   /* CUDA_R_16F     */
+    TEGROUP_IMPL_LT_BF16 = 14, /* CUDA_R_16BF    */
+    TEGROUP_IMPL_LT_E4M3 = 28, /* CUDA_R_8F_E4M3 */
+    TEGROUP_IMPL_LT_E5M2 = 29, /* CUDA_R_8F_E5M2 */
+    TEGROUP_IMPL_LT_E2M1 = 33, /* CUDA_R_4F_E2M1 */
     /* CUBLAS_COMPUTE_32F, and 32F_PEDANTIC, which uses neither TF32 nor emulation whatever the environment says */
     TEGROUP_IMPL_LT_COMPUTE_32F = 68,
     TEGROUP_IMPL_LT_COMPUTE_32F_PEDANTIC = 69,
     TEGROUP_IMPL_LT_POINTER_MODE = 2,      /* CUBLASLT_MATMUL_DESC_POINTER_MODE: 0 host, 1 device     */
     TEGROUP_IMPL_LT_TRANSA = 3,            /* CUBLASLT_MATMUL_DESC_TRANSA: 0 CUBLAS_OP_N, 1 _T        */
     TEGROUP_IMPL_LT_TRANSB = 4,            /* CUBLASLT_MATMUL_DESC_TRANSB                             */
+    TEGROUP_IMPL_LT_A_SCALES = 17,         /* CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, then _B           */
+    TEGROUP_IMPL_LT_FAST_SUMS = 25,        /* CUBLASLT_MATMUL_DESC_FAST_ACCUM                         */
+    TEGROUP_IMPL_LT_A_SCALE_MODE = 31,     /* CUBLASLT_MATMUL_DESC_A_SCALE_MODE, then _B: see below   */
     TEGROUP_IMPL_LT_ALPHA_STRIDE = 39,     /* CUBLASLT_MATMUL_DESC_ALPHA_BATCH_STRIDE                 */
     TEGROUP_IMPL_LT_BETA_STRIDE = 40,      /* CUBLASLT_MATMUL_DESC_BETA_BATCH_STRIDE                  */
     TEGROUP_IMPL_LT_BATCH_INVARIANCE = 41, /* CUBLASLT_MATMUL_DESC_BATCH_INVARIANCE_FLAGS             */
@@ -160,23 +171,52 @@ static inline int tegroup_impl_lt_put(tegroup_function get, tegroup_function set
 }
 
 static inline int tegroup_impl_lt_dtype(tegroup_dtype dtype) {
-    return dtype == TEGROUP_DTYPE_F32    ? TEGROUP_IMPL_LT_F32
-           : dtype == TEGROUP_DTYPE_BF16 ? TEGROUP_IMPL_LT_BF16
-                                         : TEGROUP_IMPL_LT_F16;
+    return dtype == TEGROUP_DTYPE_F32      ? TEGROUP_IMPL_LT_F32
+           : dtype == TEGROUP_DTYPE_BF16   ? TEGROUP_IMPL_LT_BF16
+           : dtype == TEGROUP_DTYPE_F16    ? TEGROUP_IMPL_LT_F16
+           : dtype == TEGROUP_DTYPE_F8E4M3 ? TEGROUP_IMPL_LT_E4M3
+           : dtype == TEGROUP_DTYPE_F8E5M2 ? TEGROUP_IMPL_LT_E5M2
+                                           : TEGROUP_IMPL_LT_E2M1;
+}
+
+/* cublasLtMatmulMatrixScale_t, as a grouped matmul takes it: each mode then has a list of the groups' scales. */
+static inline int tegroup_impl_lt_scale_mode(tegroup_scaling scaling) {
+    switch (scaling) {
+    case TEGROUP_SCALING_BLOCK_1X128: return 4;   /* CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F           */
+    case TEGROUP_SCALING_BLOCK_128X128: return 5; /* CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F       */
+    case TEGROUP_SCALING_MXFP8:
+    case TEGROUP_SCALING_MXFP8_32X32: return 2; /* CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0            */
+    case TEGROUP_SCALING_NVFP4:
+    case TEGROUP_SCALING_NVFP4_16X16: return 1; /* CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3            */
+    default: return 6;                          /* CUBLASLT_MATMUL_MATRIX_SCALE_PER_BATCH_SCALAR_32F   */
+    }
+}
+
+/* Are alpha and beta read in device memory? Scales of NVFP4's groups are part of alpha. */
+static inline int tegroup_impl_lt_device_scalars(const tegroup_problem *p) {
+    return p->alpha_space == TEGROUP_SPACE_DEVICE || p->beta_space == TEGROUP_SPACE_DEVICE
+           || tegroup_scaling_info(p->a_scaling)->scale_dtype == TEGROUP_DTYPE_F8E4M3;
+}
+
+/* Is what a product sums over contiguous in the operand? */
+static inline int tegroup_impl_lt_along_k(const tegroup_problem *p, tegroup_impl_operand operand) {
+    return !tegroup_impl_sums_rows(p->op, operand) || tegroup_impl_plans_transposed(p, operand);
 }
 
 /* Describes the matmul. Scalars in device memory are arrays of pointers if the matmul is grouped, else one number
  * each. */
 static inline int tegroup_impl_lt_describe(const tegroup_cublaslt_functions *f, const tegroup_problem *p, int grouped,
                                            tegroup_impl_lt_opaque *desc) {
-    const int device_scalars = p->alpha_space == TEGROUP_SPACE_DEVICE || p->beta_space == TEGROUP_SPACE_DEVICE;
+    const int device_scalars = tegroup_impl_lt_device_scalars(p);
     const tegroup_function get = f->cublasLtMatmulDescGetAttribute, set = f->cublasLtMatmulDescSetAttribute;
     int code = TEGROUP_IMPL_LT(f, cublasLtMatmulDescInit_internal)(
         desc, sizeof *desc,
         p->a == TEGROUP_DTYPE_F32 ? TEGROUP_IMPL_LT_COMPUTE_32F_PEDANTIC : TEGROUP_IMPL_LT_COMPUTE_32F,
         TEGROUP_IMPL_LT_F32);
-    if (!code) code = tegroup_impl_lt_put(get, set, desc, TEGROUP_IMPL_LT_TRANSA, p->op == TEGROUP_OP_FORWARD);
-    if (!code) code = tegroup_impl_lt_put(get, set, desc, TEGROUP_IMPL_LT_TRANSB, p->op == TEGROUP_OP_WGRAD);
+    if (!code)
+        code = tegroup_impl_lt_put(get, set, desc, TEGROUP_IMPL_LT_TRANSA, tegroup_impl_lt_along_k(p, TEGROUP_IMPL_B));
+    if (!code)
+        code = tegroup_impl_lt_put(get, set, desc, TEGROUP_IMPL_LT_TRANSB, !tegroup_impl_lt_along_k(p, TEGROUP_IMPL_A));
     if (!code) code = tegroup_impl_lt_put(get, set, desc, TEGROUP_IMPL_LT_POINTER_MODE, device_scalars);
     if (!code && device_scalars && grouped) code = tegroup_impl_lt_put(get, set, desc, TEGROUP_IMPL_LT_ALPHA_STRIDE, 1);
     if (!code && device_scalars && grouped) code = tegroup_impl_lt_put(get, set, desc, TEGROUP_IMPL_LT_BETA_STRIDE, 1);
@@ -204,12 +244,20 @@ static inline tegroup_impl_lt_size tegroup_impl_lt_size_of(const tegroup_problem
     return size;
 }
 
+/* The distances in bytes between rows and between groups of what is read of an operand, as one number of their bits.
+ * Those of a transposed copy follow sizes that the device knows, in steps of at least 16 bytes of FP8. */
+static inline int64_t tegroup_impl_lt_distances(const tegroup_tensor *t, const tegroup_problem *p,
+                                                tegroup_impl_operand operand, int64_t ld) {
+    if (tegroup_impl_plans_transposed(p, operand)) return 16;
+    return ld * tegroup_impl_bits(t->dtype) / 8 | tegroup_impl_stride_bytes(t);
+}
+
 /* The largest power of two, at most `most`, that divides all distances in bytes between rows and between groups. */
 static inline int32_t tegroup_impl_lt_alignment(const tegroup_gemm_desc *desc, const tegroup_problem *p, int32_t most) {
     const int64_t a = tegroup_impl_bits(p->a) / 8, d = tegroup_impl_bits(p->d) / 8;
-    const int64_t all = p->lda * a | p->ldb * a | p->ldc * d | p->ldd * d | tegroup_impl_stride_bytes(&desc->a)
-                        | tegroup_impl_stride_bytes(&desc->b) | tegroup_impl_stride_bytes(&desc->c)
-                        | tegroup_impl_stride_bytes(&desc->d);
+    const int64_t all = tegroup_impl_lt_distances(&desc->a, p, TEGROUP_IMPL_A, p->lda)
+                        | tegroup_impl_lt_distances(&desc->b, p, TEGROUP_IMPL_B, p->ldb) | p->ldc * d | p->ldd * d
+                        | tegroup_impl_stride_bytes(&desc->c) | tegroup_impl_stride_bytes(&desc->d);
     int32_t alignment = most;
     int packed = !p->lda || !p->ldb || !p->ldd || (p->c && !p->ldc); /* groups of any width, packed one after another */
     for (int i = 0; i < 4; i++) packed |= p->has_elements[i];

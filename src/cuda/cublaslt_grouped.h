@@ -4,6 +4,7 @@
 #include "base/version.h"
 #include "base/status_types.h"
 #include "formats/dtype_types.h"
+#include "formats/scaling_types.h"
 #include "core/tensor_types.h"
 #include "core/layout_types.h"
 #include "core/cublaslt_types.h"
@@ -12,16 +13,35 @@
 #include "base/build.h"
 #include "base/arithmetic.h"
 #include "base/rules.h"
+#include "formats/scale_layout.h"
 #include "core/layout.h"
 #include "core/tensor.h"
+#include "core/scale_grid.h"
 #include "core/checks.h"
 #include "core/problem.h"
 #include "core/choice.h"
+#include "core/quantised.h"
 #include "cuda/cublaslt_setup.h"
+#include "cuda/cublaslt_scales.h"
 #include "cuda/launch.h"
 #include "cuda/call.h"
 #include "cuda/cublaslt.h"
 #include "cuda/cublaslt_setup_kernels.h"
+
+/* Says which scales the operands have, and in which lists of the set-up's they are. Sums are promoted. */
+static inline int tegroup_impl_lt_scales(const tegroup_cublaslt_functions *f, const tegroup_problem *p,
+                                         const tegroup_impl_setup_items *items, tegroup_impl_lt_opaque *desc) {
+    const tegroup_function get = f->cublasLtMatmulDescGetAttribute, set = f->cublasLtMatmulDescSetAttribute;
+    const tegroup_scaling scalings[2] = {p->b_scaling, p->a_scaling};
+    int code = tegroup_impl_lt_put(get, set, desc, TEGROUP_IMPL_LT_FAST_SUMS, 0);
+    for (int i = 0; i < 2 && !code; i++) {
+        const void *list = tegroup_impl_setup_at(items, TEGROUP_IMPL_SETUP_A_SCALE + i);
+        code = tegroup_impl_lt_put(get, set, desc, TEGROUP_IMPL_LT_A_SCALE_MODE + i,
+                                   tegroup_impl_lt_scale_mode(scalings[i]));
+        if (!code) code = tegroup_impl_lt_put(get, set, desc, TEGROUP_IMPL_LT_A_SCALES + i, (int64_t)(uintptr_t)list);
+    }
+    return code;
+}
 
 /* Describes the grouped matmul over the set-up's arrays. */
 static inline int tegroup_impl_lt_grouped(const tegroup_cublaslt_functions *f, const tegroup_plan *plan,
@@ -36,6 +56,7 @@ static inline int tegroup_impl_lt_grouped(const tegroup_cublaslt_functions *f, c
     tegroup_impl_lt_opaque *const layouts[4] = {&m->a, &m->b, &m->c, &m->d};
     const tegroup_dtype dtypes[4] = {p->b, p->a, p->d, p->d};
     int code = tegroup_impl_lt_describe(f, p, 1, &m->desc);
+    if (!code && tegroup_impl_quantised(p)) code = tegroup_impl_lt_scales(f, p, items, &m->desc);
     m->in_place = tegroup_impl_lt_in_place(plan);
     for (int i = 0; i < 4 && !code; i++) {
         if (m->in_place && layouts[i] == &m->c) continue;
@@ -139,15 +160,37 @@ static inline tegroup_status tegroup_impl_lt_grouped_plan(const tegroup_gemm_des
 /* An algorithm for aligned addresses cannot be replaced by another, which might give other bits. So addresses that are
  * less aligned are refused. */
 static inline tegroup_status tegroup_impl_lt_grouped_operand(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                             int32_t alignment, tegroup_error *error) {
+                                                             int columnwise, int32_t alignment, tegroup_error *error) {
+    const char *data = columnwise ? TEGROUP_IMPL_PATH(COLUMNWISE_DATA) : TEGROUP_IMPL_PATH(DATA);
     if (t->dtype == TEGROUP_DTYPE_UNSET || tegroup_impl_listed(t)) return TEGROUP_OK;
-    TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->data, (size_t)alignment), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(DATA),
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->data, (size_t)alignment), ERROR_ALIGNMENT, data,
                       "must be as aligned as cuBLASLt's grouped matmul was planned for: to 16 bytes, or to "
                       "options.data_alignment_bytes; a plan made with 2 there takes any",
                       alignment, (uintptr_t)t->data % (uintptr_t)alignment);
-    TEGROUP_IMPL_RULE(tegroup_impl_stride_bytes(t) % alignment == 0, ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(GROUP_STRIDE),
+    TEGROUP_IMPL_RULE(tegroup_impl_transposed(t, columnwise) || tegroup_impl_stride_bytes(t) % alignment == 0,
+                      ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(GROUP_STRIDE),
                       "must be a multiple of the bytes that cuBLASLt's grouped matmul was planned for", alignment,
                       tegroup_impl_stride_bytes(t));
+    return TEGROUP_OK;
+}
+
+/* Of a quantised operand the copy that is summed along must be there, even where the other has the same values, and the
+ * library asks 16 bytes of the address of more than one scale. */
+static inline tegroup_status tegroup_impl_lt_grouped_scaled(const tegroup_gemm_desc *desc, const tegroup_tensor *read,
+                                                            tegroup_impl_operand operand, const tegroup_impl_name *name,
+                                                            tegroup_error *error) {
+    const int sums_rows = tegroup_impl_sums_rows(desc->op, operand), listed = tegroup_impl_listed(read);
+    const tegroup_impl_copy_paths paths = tegroup_impl_copy_paths_of(name, listed, sums_rows);
+    const int64_t starts = tegroup_impl_setup_scale_starts(tegroup_scaling_info(read->scaling));
+    if (read->scaling == TEGROUP_SCALING_NONE || read->shape.groups == 0 || tegroup_impl_termless(desc))
+        return TEGROUP_OK;
+    TEGROUP_IMPL_RULE(tegroup_impl_reads_columnwise(desc, operand) == sums_rows, ERROR_NULL_ARGUMENT, paths.data,
+                      "must not be NULL: cuBLASLt reads the copy that is quantised along what is summed", 1, 0);
+    TEGROUP_IMPL_RULE(read->scale_parts <= 1, ERROR_PLAN, TEGROUP_IMPL_PATH(SCALE_PARTS), "must be 0 or 1, as planned",
+                      1, read->scale_parts);
+    TEGROUP_IMPL_RULE(listed || ((int64_t)(uintptr_t)read->scale_inv & starts) == 0, ERROR_ALIGNMENT, paths.scales,
+                      "must be aligned for cuBLASLt, to 16 bytes where a group has several scales", starts + 1,
+                      (int64_t)(uintptr_t)read->scale_inv & starts);
     return TEGROUP_OK;
 }
 
@@ -162,10 +205,27 @@ static inline tegroup_status tegroup_impl_lt_grouped_check(const tegroup_plan *p
                       ERROR_ALIGNMENT, "options.data_alignment_bytes",
                       "must say, here and in the plan, that groups at shape.offsets begin at multiples of 16 bytes", 16,
                       desc->options.data_alignment_bytes);
-    TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_operand(&desc->a, names->operand[TEGROUP_IMPL_A], alignment, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_operand(&desc->b, names->operand[TEGROUP_IMPL_B], alignment, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_operand(&desc->c, names->operand[TEGROUP_IMPL_C], alignment, error));
-    return tegroup_impl_lt_grouped_operand(&desc->d, names->operand[TEGROUP_IMPL_D], alignment, error);
+    for (int i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_B; i++) {
+        const tegroup_impl_operand operand = (tegroup_impl_operand)i;
+        const tegroup_tensor read = tegroup_impl_as_read(desc, operand);
+        TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_scaled(desc, &read, operand, names->operand[i], error));
+        TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_operand(
+            &read, names->operand[i], tegroup_impl_reads_columnwise(desc, operand), alignment, error));
+    }
+    TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_operand(&desc->c, names->operand[TEGROUP_IMPL_C], 0, alignment, error));
+    return tegroup_impl_lt_grouped_operand(&desc->d, names->operand[TEGROUP_IMPL_D], 0, alignment, error);
+}
+
+/* Sets up all groups of quantised operands. Zeros of an empty group's weight gradient are written by several blocks. */
+static inline tegroup_status tegroup_impl_lt_grouped_setup_scaled(const tegroup_impl_gpu_call *gpu,
+                                                                  const tegroup_impl_setup_call *call,
+                                                                  struct CUstream_st *stream, tegroup_error *error) {
+    const tegroup_impl_setup_both both = {{tegroup_impl_setup_scaled_of(&gpu->desc, TEGROUP_IMPL_A),
+                                           tegroup_impl_setup_scaled_of(&gpu->desc, TEGROUP_IMPL_B)}};
+    const dim3 blocks((unsigned)call->groups, call->op == TEGROUP_OP_WGRAD ? 8 : 1);
+    return tegroup_impl_cuda_status(
+        tegroup_impl_launch(tegroup_impl_setup_scaled_kernel, blocks, 128, 0, stream, *call, both), "stream",
+        "the set-up kernel must launch", error);
 }
 
 /* Sets up all groups, 32 a block; or one a block if the kernel is likely to write large results that cuBLASLt is not
@@ -187,11 +247,12 @@ static inline tegroup_status tegroup_impl_lt_grouped_setup(const tegroup_problem
 static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                           struct CUstream_st *stream, tegroup_error *error) {
     const tegroup_impl_lt_plan lt = tegroup_impl_lt_plan_of(plan);
-    const tegroup_impl_gpu_call call = tegroup_impl_gpu_call_of(desc);
+    tegroup_gemm_desc read = *desc;
+    tegroup_impl_setup_take_copies(&read);
+    const tegroup_impl_gpu_call call = tegroup_impl_gpu_call_of(&read);
     const tegroup_impl_setup_items items = tegroup_impl_setup_items_of(plan->problem.groups, desc->options.workspace);
     const tegroup_layout_item part = tegroup_impl_lt_grouped_part(plan);
-    const int device_scalars =
-        plan->problem.alpha_space == TEGROUP_SPACE_DEVICE || plan->problem.beta_space == TEGROUP_SPACE_DEVICE;
+    const int device_scalars = tegroup_impl_lt_device_scalars(&plan->problem);
     const float beta = desc->accumulate ? 1.0f : call.beta;
     const void *alphas =
         device_scalars ? tegroup_impl_setup_at(&items, TEGROUP_IMPL_SETUP_ALPHA) : (const void *)&call.alpha;
@@ -205,7 +266,9 @@ static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *pl
         code = tegroup_impl_lt_grouped(&lt.functions, plan, &items, &m);
         TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
     }
-    TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_setup(&plan->problem, &setup, stream, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_quantised(&plan->problem)
+                         ? tegroup_impl_lt_grouped_setup_scaled(&call, &setup, stream, error)
+                         : tegroup_impl_lt_grouped_setup(&plan->problem, &setup, stream, error));
     if (!lt.has_algorithm) return TEGROUP_OK;
     code = TEGROUP_IMPL_LT(&lt.functions, cublasLtMatmul)(
         desc->options.cublaslt, &m.desc, alphas, tegroup_impl_setup_at(&items, TEGROUP_IMPL_SETUP_A), &m.a,

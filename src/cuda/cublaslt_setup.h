@@ -16,9 +16,11 @@
 #include "formats/convert.h"
 #include "core/layout.h"
 #include "core/tensor.h"
+#include "core/scale_grid.h"
 #include "core/checks.h"
 #include "core/backend_table.h"
 #include "core/product.h"
+#include "core/quantised.h"
 
 /* The arrays that a grouped cuBLASLt matmul reads, in order, with [groups] entries each: of 8 bytes, but floats in the
  * last two. cuBLASLt is column-major and computes the transpose of D, so its A is the descriptor's b and its B the
@@ -125,6 +127,7 @@ typedef struct tegroup_impl_setup_operand {
     int64_t unit, rows, cols; /* unit: in bytes; group g begins g units on if not ragged */
     int64_t ld;               /* 0: packed, each group by its own width; else at least 1 */
     int32_t ragged;
+    int32_t along_k; /* what a product sums over is contiguous */
 } tegroup_impl_setup_operand;
 
 typedef struct tegroup_impl_setup_scalar {
@@ -152,7 +155,6 @@ typedef struct tegroup_impl_setup_call {
 
 static inline tegroup_impl_setup_operand tegroup_impl_setup_operand_of(const tegroup_tensor *t,
                                                                        const tegroup_snapshot_view *view) {
-    const int64_t bytes = tegroup_impl_bits(t->dtype) / 8;
     tegroup_impl_setup_operand o;
     memset(&o, 0, sizeof o);
     o.ragged = view->rows != NULL;
@@ -163,7 +165,7 @@ static inline tegroup_impl_setup_operand tegroup_impl_setup_operand_of(const teg
     o.cols = t->shape.cols;
     o.ld = t->ld > 0 ? t->ld : view->cols ? 0 : o.cols;
     o.unit = !o.ragged ? tegroup_impl_group_stride(t) : view->offset ? 1 : o.ld;
-    o.unit = tegroup_impl_mul(o.unit, bytes);
+    o.unit = tegroup_impl_mul(o.unit, tegroup_impl_bits(t->dtype)) / 8;
     if (!view->cols) o.ld = tegroup_impl_max(1, o.ld);
     o.data = (char *)t->data;
     if (!tegroup_impl_listed(t)) return o;
@@ -199,8 +201,15 @@ TEGROUP_IMPL_HD int tegroup_impl_setup_prepared(const tegroup_impl_setup_call *c
     return 1;
 }
 
-/* alpha and beta are the values of scalars that the descriptor leaves out. items: addresses only, nothing is read
- * there. */
+/* Do the elements that a product sums over follow one another in what it reads of an operand? */
+static inline int tegroup_impl_setup_along_k(const tegroup_gemm_desc *desc, tegroup_impl_operand operand) {
+    const tegroup_tensor *t = operand == TEGROUP_IMPL_A ? &desc->a : &desc->b;
+    return !tegroup_impl_sums_rows(desc->op, operand)
+           || tegroup_impl_transposed(t, tegroup_impl_reads_columnwise(desc, operand));
+}
+
+/* alpha and beta are the values of scalars that the descriptor leaves out; quantised operands are as they are read.
+ * items: addresses only, nothing is read there. */
 static inline tegroup_impl_setup_call tegroup_impl_setup_call_of(const tegroup_gemm_desc *desc,
                                                                  const tegroup_snapshot_view views[4], float alpha,
                                                                  float beta, tegroup_impl_setup_items items) {
@@ -220,6 +229,8 @@ static inline tegroup_impl_setup_call tegroup_impl_setup_call_of(const tegroup_g
     call.a = tegroup_impl_setup_operand_of(&desc->a, &views[TEGROUP_IMPL_A]);
     call.b = tegroup_impl_setup_operand_of(&desc->b, &views[TEGROUP_IMPL_B]);
     call.d = tegroup_impl_setup_operand_of(&desc->d, &views[TEGROUP_IMPL_D]);
+    call.a.along_k = tegroup_impl_setup_along_k(desc, TEGROUP_IMPL_A);
+    call.b.along_k = tegroup_impl_setup_along_k(desc, TEGROUP_IMPL_B);
     call.usual = !call.separate_c && !call.alpha.at && !call.a.cols_at && !call.b.cols_at && !call.d.cols_at
                  && !call.a.pointers && !call.b.pointers && !call.d.pointers;
     tegroup_impl_setup_fit(&desc->a, &call);
@@ -236,6 +247,13 @@ static inline tegroup_impl_setup_call tegroup_impl_setup_call_of(const tegroup_g
 typedef struct tegroup_impl_setup_part {
     int64_t rows, cols, begin, base, ld;
 } tegroup_impl_setup_part;
+
+/* A group's part of every operand. */
+typedef struct tegroup_impl_setup_parts {
+    tegroup_impl_setup_part a, b, c, d;
+    int64_t scales[2];  /* addresses of those of a and b; 0: not quantised     */
+    int32_t odd_scales; /* 1: cuBLASLt cannot take one of these addresses      */
+} tegroup_impl_setup_parts;
 
 /* list[g] if there, else `otherwise`: one predicated load, as the compiler makes some loads wait for others. */
 TEGROUP_IMPL_HD int64_t tegroup_impl_setup_load(int32_t there, const int64_t *list, int32_t g, int64_t otherwise) {
@@ -287,67 +305,79 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_setup_safe(int64_t address, int64_t starts,
     return address == 0 || (address & starts) ? otherwise : address;
 }
 
-/* Fills in the entries of group g. usual: call->usual, or 0. */
-TEGROUP_IMPL_HD void tegroup_impl_setup_group(const tegroup_impl_setup_call *call, int usual, int32_t g,
-                                              tegroup_impl_setup *s) {
-    const int forward = call->op == TEGROUP_OP_FORWARD, wgrad = call->op == TEGROUP_OP_WGRAD,
-              prepared = tegroup_impl_setup_prepared(call);
-    tegroup_impl_setup_part a = tegroup_impl_setup_read(&call->a, prepared, g),
-                            b = tegroup_impl_setup_read(&call->b, prepared, g),
-                            d = tegroup_impl_setup_read(&call->d, prepared, g), c;
-    tegroup_impl_meeting size;
-    int64_t m, n, k, at_a, at_b, at_c, at_d;
-    int narrow; /* cuBLASLt's stores would reach past D's columns */
+/* Reads group g's parts of plain operands, and its scalars. usual: call->usual, or 0. */
+TEGROUP_IMPL_HD void tegroup_impl_setup_read_group(const tegroup_impl_setup_call *call, int usual, int prepared,
+                                                   int32_t g, tegroup_impl_setup_parts *parts, tegroup_impl_setup *s) {
+    parts->a = tegroup_impl_setup_read(&call->a, prepared, g);
+    parts->b = tegroup_impl_setup_read(&call->b, prepared, g);
+    parts->d = tegroup_impl_setup_read(&call->d, prepared, g);
+    parts->scales[0] = parts->scales[1] = parts->odd_scales = 0;
     s->alpha = call->alpha.value;
     s->beta = call->beta.value;
     if (!usual) {
         s->alpha = tegroup_impl_setup_number(&call->alpha, g);
         s->beta = tegroup_impl_setup_number(&call->beta, g);
-        tegroup_impl_setup_read_more(&call->a, prepared, g, &a);
-        tegroup_impl_setup_read_more(&call->b, prepared, g, &b);
-        tegroup_impl_setup_read_more(&call->d, prepared, g, &d);
+        tegroup_impl_setup_read_more(&call->a, prepared, g, &parts->a);
+        tegroup_impl_setup_read_more(&call->b, prepared, g, &parts->b);
+        tegroup_impl_setup_read_more(&call->d, prepared, g, &parts->d);
     }
-    size = tegroup_impl_meet(call->op, tegroup_impl_sides_of(a.rows, a.cols), tegroup_impl_sides_of(b.rows, b.cols),
-                             tegroup_impl_sides_of(d.rows, d.cols));
-    at_a = tegroup_impl_setup_address(&call->a, &a);
-    at_b = tegroup_impl_setup_address(&call->b, &b);
-    at_c = at_d = tegroup_impl_setup_address(&call->d, &d);
-    c.ld = d.ld;
+    parts->c = parts->d;
     if (!usual && call->separate_c) {
-        c = tegroup_impl_setup_read(&call->c, prepared, g);
-        tegroup_impl_setup_read_more(&call->c, prepared, g, &c);
-        at_c = tegroup_impl_setup_address(&call->c, &c);
-        tegroup_impl_meet_c(&size, tegroup_impl_sides_of(c.rows, c.cols));
+        parts->c = tegroup_impl_setup_read(&call->c, prepared, g);
+        tegroup_impl_setup_read_more(&call->c, prepared, g, &parts->c);
     }
+}
+
+/* Decides what becomes of a group of these parts, and fills in its entries. */
+TEGROUP_IMPL_HD void tegroup_impl_setup_entries(const tegroup_impl_setup_call *call, int usual,
+                                                const tegroup_impl_setup_parts *parts, int32_t g,
+                                                tegroup_impl_setup *s) {
+    const int wgrad = call->op == TEGROUP_OP_WGRAD, has_c = !usual && call->separate_c;
+    const tegroup_impl_setup_part *a = &parts->a, *b = &parts->b, *c = &parts->c, *d = &parts->d;
+    int64_t at_a = tegroup_impl_setup_address(&call->a, a), at_b = tegroup_impl_setup_address(&call->b, b),
+            at_d = tegroup_impl_setup_address(&call->d, d),
+            at_c = has_c ? tegroup_impl_setup_address(&call->c, c) : at_d, a_scale = parts->scales[0],
+            b_scale = parts->scales[1];
+    tegroup_impl_meeting size =
+        tegroup_impl_meet(call->op, tegroup_impl_sides_of(a->rows, a->cols), tegroup_impl_sides_of(b->rows, b->cols),
+                          tegroup_impl_sides_of(d->rows, d->cols));
+    int64_t m, n, k;
+    int narrow; /* cuBLASLt's stores would reach past D's columns */
+    if (has_c) tegroup_impl_meet_c(&size, tegroup_impl_sides_of(c->rows, c->cols));
     m = tegroup_impl_max(0, size.m);
     n = tegroup_impl_max(0, size.n);
     k = tegroup_impl_max(0, size.k);
     s->result.m = m;
     s->result.n = n;
-    s->result.ldc = c.ld;
-    s->result.ldd = d.ld;
+    s->result.ldc = c->ld;
+    s->result.ldd = d->ld;
     s->result.c = at_c;
     s->result.d = at_d;
     s->alone = TEGROUP_IMPL_ALONE_NOTHING;
     narrow = (n * call->d_bytes & call->ends) != 0;
-    if (a.rows < 0 || b.rows < 0 || d.rows < 0 || n == 0) m = 0;
-    if (k == 0 || narrow || ((at_a | at_b | at_c | at_d) & call->starts) || !at_a || !at_b || !at_c || !at_d) {
+    if (a->rows < 0 || b->rows < 0 || d->rows < 0 || n == 0) m = 0;
+    if (k == 0 || narrow || ((at_a | at_b | at_c | at_d) & call->starts) || !at_a || !at_b || !at_c || !at_d
+        || parts->odd_scales) {
         const int64_t spare = (int64_t)(uintptr_t)tegroup_impl_setup_at(&call->items, TEGROUP_IMPL_SETUP_A);
         if (k == 0 && s->beta == 1 && at_c == at_d) m = 0; /* D is its own C, and nothing is added to it */
         if (m > 0 && k == 0) {
-            /* cuBLASLt writes a wgrad's zeros, as 0 * alpha, which asks for a finite alpha */
+            /* cuBLASLt writes a plain wgrad's zeros, as 0 * alpha, which asks for a finite alpha; an empty group's
+             * scales may be anything */
             int finite = (tegroup_impl_bits_of_f32(s->alpha) & 0x7f800000u) != 0x7f800000u;
-            if (!wgrad || s->beta != 0 || !finite || narrow || ((at_c | at_d) & call->starts) || call->termless)
+            if (!wgrad || a_scale || parts->odd_scales || s->beta != 0 || !finite || narrow
+                || ((at_c | at_d) & call->starts) || call->termless)
                 s->alone = TEGROUP_IMPL_ALONE_EMPTY;
         }
         if (m > 0 && s->alone == TEGROUP_IMPL_ALONE_NOTHING
-            && (narrow || (k > 0 && ((at_a | at_b) & call->starts)) || ((at_c | at_d) & call->starts)))
+            && (narrow || (k > 0 && (((at_a | at_b) & call->starts) || parts->odd_scales))
+                || ((at_c | at_d) & call->starts)))
             s->alone = TEGROUP_IMPL_ALONE_NAN;
         if (s->alone != TEGROUP_IMPL_ALONE_NOTHING) m = 0;
         at_a = tegroup_impl_setup_safe(at_a, call->starts, spare);
         at_b = tegroup_impl_setup_safe(at_b, call->starts, spare);
         at_c = tegroup_impl_setup_safe(at_c, call->starts, spare);
         at_d = tegroup_impl_setup_safe(at_d, call->starts, spare);
+        if (parts->odd_scales) a_scale = b_scale = spare;
     }
     s->entry[TEGROUP_IMPL_SETUP_A] = at_b;
     s->entry[TEGROUP_IMPL_SETUP_B] = at_a;
@@ -357,17 +387,26 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_group(const tegroup_impl_setup_call *cal
         (int64_t)(uintptr_t)tegroup_impl_setup_at(&call->items, TEGROUP_IMPL_SETUP_ALPHA_VALUE) + 4 * (int64_t)g;
     s->entry[TEGROUP_IMPL_SETUP_BETA] =
         (int64_t)(uintptr_t)tegroup_impl_setup_at(&call->items, TEGROUP_IMPL_SETUP_BETA_VALUE) + 4 * (int64_t)g;
-    s->entry[TEGROUP_IMPL_SETUP_A_SCALE] = s->entry[TEGROUP_IMPL_SETUP_B_SCALE] = 0;
-    s->entry[TEGROUP_IMPL_SETUP_A_ROWS] = forward ? k : n;
-    s->entry[TEGROUP_IMPL_SETUP_A_COLS] = forward ? n : k;
-    s->entry[TEGROUP_IMPL_SETUP_B_ROWS] = wgrad ? m : k;
-    s->entry[TEGROUP_IMPL_SETUP_B_COLS] = wgrad ? k : m;
+    s->entry[TEGROUP_IMPL_SETUP_A_SCALE] = b_scale;
+    s->entry[TEGROUP_IMPL_SETUP_B_SCALE] = a_scale;
+    s->entry[TEGROUP_IMPL_SETUP_A_ROWS] = call->b.along_k ? k : n;
+    s->entry[TEGROUP_IMPL_SETUP_A_COLS] = call->b.along_k ? n : k;
+    s->entry[TEGROUP_IMPL_SETUP_B_ROWS] = call->a.along_k ? k : m;
+    s->entry[TEGROUP_IMPL_SETUP_B_COLS] = call->a.along_k ? m : k;
     s->entry[TEGROUP_IMPL_SETUP_D_ROWS] = n;
     s->entry[TEGROUP_IMPL_SETUP_D_COLS] = m;
-    s->entry[TEGROUP_IMPL_SETUP_A_LD] = b.ld;
-    s->entry[TEGROUP_IMPL_SETUP_B_LD] = a.ld;
-    s->entry[TEGROUP_IMPL_SETUP_C_LD] = c.ld;
-    s->entry[TEGROUP_IMPL_SETUP_D_LD] = d.ld;
+    s->entry[TEGROUP_IMPL_SETUP_A_LD] = b->ld;
+    s->entry[TEGROUP_IMPL_SETUP_B_LD] = a->ld;
+    s->entry[TEGROUP_IMPL_SETUP_C_LD] = c->ld;
+    s->entry[TEGROUP_IMPL_SETUP_D_LD] = d->ld;
+}
+
+/* Fills in the entries of group g of plain operands. usual: call->usual, or 0. */
+TEGROUP_IMPL_HD void tegroup_impl_setup_group(const tegroup_impl_setup_call *call, int usual, int32_t g,
+                                              tegroup_impl_setup *s) {
+    tegroup_impl_setup_parts parts;
+    tegroup_impl_setup_read_group(call, usual, tegroup_impl_setup_prepared(call), g, &parts, s);
+    tegroup_impl_setup_entries(call, usual, &parts, g, s);
 }
 
 TEGROUP_IMPL_HD void tegroup_impl_setup_store(const tegroup_impl_setup *s, const tegroup_impl_setup_items *items,

@@ -9,6 +9,7 @@
 #include "core/gemm_types.h"
 #include "core/plan_types.h"
 #include "formats/dtype.h"
+#include "formats/scale_layout.h"
 #include "core/tensor.h"
 #include "core/checks.h"
 #include "core/problem.h"
@@ -37,10 +38,19 @@ static inline int tegroup_impl_packed(const tegroup_problem *p, tegroup_impl_ope
     return !ld && p->ragged_cols[operand];
 }
 
+/* Do rows of what is read of a or b, or its groups, lie apart by other than whole multiples of 16 bytes? Those of a
+ * transposed copy are padded. */
+static inline int tegroup_impl_odd_distances(const tegroup_tensor *t, const tegroup_problem *p,
+                                             tegroup_impl_operand operand, int64_t ld) {
+    if (tegroup_impl_plans_transposed(p, operand)) return 0;
+    return ld * tegroup_impl_bits(t->dtype) % 128 != 0 || tegroup_impl_stride_bytes(t) % 16 != 0;
+}
+
 static inline int tegroup_impl_quirk_applies(const tegroup_quirk *quirk, const tegroup_gemm_desc *desc,
                                              const tegroup_problem *p, tegroup_backend backend,
                                              const tegroup_target *target) {
-    int64_t a_bits = tegroup_impl_bits(p->a), d_bits = tegroup_impl_bits(p->d);
+    const int64_t d_bits = tegroup_impl_bits(p->d);
+    const tegroup_dtype scale_dtype = tegroup_scaling_info(p->a_scaling)->scale_dtype;
     if (quirk->backend != backend || target->sm < quirk->sm_min || target->sm > quirk->sm_max) return 0;
     if (target->cublaslt_version < quirk->cublaslt_from || target->cublaslt_version >= quirk->cublaslt_below) return 0;
     switch (quirk->when) {
@@ -48,15 +58,17 @@ static inline int tegroup_impl_quirk_applies(const tegroup_quirk *quirk, const t
     case TEGROUP_QUIRK_MISALIGNED_LD: /* packed groups may have any leading dimension */
         return tegroup_impl_packed(p, TEGROUP_IMPL_A, p->lda) || tegroup_impl_packed(p, TEGROUP_IMPL_B, p->ldb)
                || tegroup_impl_packed(p, TEGROUP_IMPL_C, p->ldc) || tegroup_impl_packed(p, TEGROUP_IMPL_D, p->ldd)
-               || p->lda * a_bits % 128 || p->ldb * tegroup_impl_bits(p->b) % 128 || p->ldc * d_bits % 128
-               || p->ldd * d_bits % 128 || tegroup_impl_stride_bytes(&desc->a) % 16
-               || tegroup_impl_stride_bytes(&desc->b) % 16 || tegroup_impl_stride_bytes(&desc->c) % 16
+               || tegroup_impl_odd_distances(&desc->a, p, TEGROUP_IMPL_A, p->lda)
+               || tegroup_impl_odd_distances(&desc->b, p, TEGROUP_IMPL_B, p->ldb) || p->ldc * d_bits % 128
+               || p->ldd * d_bits % 128 || tegroup_impl_stride_bytes(&desc->c) % 16
                || tegroup_impl_stride_bytes(&desc->d) % 16;
     case TEGROUP_QUIRK_MISALIGNED_COLS:
         return !p->ragged_cols[TEGROUP_IMPL_D] && (p->op == TEGROUP_OP_FORWARD ? p->n : p->k) * d_bits % 128 != 0;
     case TEGROUP_QUIRK_GROUP_SCALARS:
         return p->alpha_stride || p->beta_stride || p->alpha_space == TEGROUP_SPACE_DEVICE
                || p->beta_space == TEGROUP_SPACE_DEVICE;
+    case TEGROUP_QUIRK_NVFP4: return scale_dtype == TEGROUP_DTYPE_F8E4M3;
+    case TEGROUP_QUIRK_SUMMED_BLOCKS: return p->op == TEGROUP_OP_WGRAD && scale_dtype == TEGROUP_DTYPE_F8E8M0;
     default: return 1;
     }
 }
@@ -180,6 +192,52 @@ static inline int tegroup_impl_judge_types(tegroup_impl_case *c) {
                       "must be the caller's cublasLtHandle_t", 1, 0);
     TEGROUP_IMPL_NEED(p->compute == TEGROUP_COMPUTE_F32 || TEGROUP_IMPL_HAS(F64), ERROR_UNSUPPORTED, "options.compute",
                       "must be F32", TEGROUP_COMPUTE_F32, p->compute);
+    return 1;
+}
+
+/* How quantised operands are stored, and which of them go together, for cuBLASLt (its documentation, "cublasLtMatmul"
+ * and "Narrow precision data types usage"; by experiment with 13.10 on SM90). */
+static inline int tegroup_impl_judge_quantised(tegroup_impl_case *c) {
+    const tegroup_gemm_desc *desc = c->desc;
+    const tegroup_impl_names *names = c->names;
+    const tegroup_problem *p = c->p;
+    const tegroup_scaling scalings[2] = {p->a_scaling, p->b_scaling};
+    const int fp4 = p->a == TEGROUP_DTYPE_F4E2M1;
+    const int mxfp8 = tegroup_scaling_info(p->a_scaling)->scale_dtype == TEGROUP_DTYPE_F8E8M0;
+    int i;
+    if (c->rule->backend != TEGROUP_BACKEND_CUBLASLT_GROUPED || !tegroup_impl_quantised(p)) return 1;
+    TEGROUP_IMPL_NEED_AS(DTYPE, p->a != TEGROUP_DTYPE_F8E5M2 || p->b != TEGROUP_DTYPE_F8E5M2, ERROR_UNSUPPORTED,
+                         TEGROUP_IMPL_OPERAND_PATH(B, DTYPE), "must be F8E4M3 beside an a of F8E5M2",
+                         TEGROUP_DTYPE_F8E4M3, p->b);
+    TEGROUP_IMPL_NEED_AS(SCALING,
+                         p->a_scaling != TEGROUP_SCALING_BLOCK_128X128 || p->b_scaling != TEGROUP_SCALING_BLOCK_128X128,
+                         ERROR_UNSUPPORTED, TEGROUP_IMPL_OPERAND_PATH(B, SCALING),
+                         "must be 1x128 beside an a of 128x128", TEGROUP_SCALING_BLOCK_1X128, p->b_scaling);
+    TEGROUP_IMPL_NEED(
+        !fp4 || p->op != TEGROUP_OP_WGRAD, ERROR_UNSUPPORTED, "op",
+        "must not be WGRAD: rows of transposed copies are 16 values, which in F4E2M1 are 8 bytes, and the "
+        "backend needs 16",
+        TEGROUP_OP_DGRAD, p->op);
+    TEGROUP_IMPL_NEED((!fp4 && !mxfp8) || p->op == TEGROUP_OP_WGRAD || desc->a.shape.cols % 32 == 0, ERROR_UNSUPPORTED,
+                      TEGROUP_IMPL_OPERAND_PATH(A, COLS), "must be a multiple of so many, to fill blocks and 16 bytes",
+                      32, desc->a.shape.cols);
+    for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_B; i++) {
+        const tegroup_tensor *t = i == TEGROUP_IMPL_A ? &desc->a : &desc->b;
+        const tegroup_impl_name *name = names->operand[i];
+        const tegroup_dtype own = tegroup_scaling_info(scalings[i])->scale_dtype;
+        TEGROUP_IMPL_NEED_AS(DTYPE, p->scale_dtype[i] == TEGROUP_DTYPE_UNSET || p->scale_dtype[i] == own,
+                             ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(SCALE_DTYPE), "must be the scaling's own", own,
+                             p->scale_dtype[i]);
+        TEGROUP_IMPL_NEED(!p->scale_strides[i], ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(SCALE_OUTER_STRIDE),
+                          "must be 0: the backend reads scales in the default packing", 0, t->scale_outer_stride);
+        TEGROUP_IMPL_NEED(t->scale_parts <= 1, ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(SCALE_PARTS),
+                          "must be 0 or 1: the backend reads one grid of scales a group", 1, t->scale_parts);
+        TEGROUP_IMPL_NEED(mxfp8 || !tegroup_impl_sums_rows(p->op, (tegroup_impl_operand)i)
+                              || tegroup_impl_plans_transposed(p, (tegroup_impl_operand)i),
+                          ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(COLUMNWISE_ORDER),
+                          "must be TRANSPOSED: the backend sums along contiguous elements of this type",
+                          TEGROUP_COLUMNWISE_TRANSPOSED, p->columnwise_order[i]);
+    }
     return 1;
 }
 
@@ -339,9 +397,9 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     c.here = here;
     c.v = v;
     c.met = 0;
-    if (tegroup_impl_judge_machine(&c) && tegroup_impl_judge_types(&c) && tegroup_impl_judge_sizes(&c)
-        && tegroup_impl_judge_places(&c) && tegroup_impl_judge_scalars(&c) && tegroup_impl_judge_extras(&c)
-        && tegroup_impl_judge_alignment(&c))
+    if (tegroup_impl_judge_machine(&c) && tegroup_impl_judge_types(&c) && tegroup_impl_judge_quantised(&c)
+        && tegroup_impl_judge_sizes(&c) && tegroup_impl_judge_places(&c) && tegroup_impl_judge_scalars(&c)
+        && tegroup_impl_judge_extras(&c) && tegroup_impl_judge_alignment(&c))
         return INT32_MAX;
     return c.met;
 }

@@ -256,19 +256,26 @@ static int32_t sm90_candidates(const tegroup_plan *plan) {
 static int32_t plan_tiles(const tegroup_plan *plan) {
     int32_t count = 0;
     if (plan->backend == TEGROUP_BACKEND_SM90) return sm90_candidates(plan);
+#if !defined(TEGROUP_NO_PORTABLE)
     if (plan->backend == TEGROUP_BACKEND_PORTABLE && plan->problem.a != TEGROUP_DTYPE_F32) (void)tegroup_impl_portable_rows(plan->problem.op, &count);
+#endif
     return count;
 }
 
 /* The plan with tile i of them. False where the GPU has too little shared memory for it. */
 static int plan_take_tile(tegroup_plan *plan, int32_t i) {
-    int32_t count;
+    int32_t count = 0;
     tegroup_error error;
+    (void)count, (void)error;
 #if !defined(TEGROUP_NO_SM90)
     if (plan->backend == TEGROUP_BACKEND_SM90)
         return tegroup_impl_sm90_choose(plan, sm90_candidate(plan, i), &error) == TEGROUP_OK;
 #endif
+#if !defined(TEGROUP_NO_PORTABLE)
     return tegroup_impl_portable_take_row(plan, tegroup_impl_portable_rows(plan->problem.op, &count) + i, &error) == TEGROUP_OK;
+#else
+    return 0;
+#endif
 }
 
 /* > 0: a plan is made for ragged buffers of so many rows, and a few more in each operand. Where columns are ragged, too,

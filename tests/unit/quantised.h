@@ -83,6 +83,7 @@ typedef struct quantised {
     int64_t parts, outer_stride, inner_stride;
     int transposed, columnwise; /* order of the columnwise copy; which copy is read */
     int global;
+    int aligned; /* 1: buffers begin at multiples of 16 bytes */
 } quantised;
 
 SUPPORT int64_t up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
@@ -162,8 +163,8 @@ SUPPORT copy_made copy_make(const problem *p, grid *t, const tegroup_tensor *sha
         if (strided) reach = R == 0 || C == 0 ? 0 : ((O * q->parts - 1) * q->outer_stride + ((words ? up(I, 4) / 4 : I) - 1) * q->inner_stride + 1) * (words ? 4 : 1);
         if (listed) {
             first[g] = scale_first[g] = 0;
-            made.data_list[g] = unread(small_bytes(q->dtype, each), R % 4);
-            made.scale_list[g] = unread(reach * size, (R + C) % 4 * (words ? 4 : size));
+            made.data_list[g] = unread(small_bytes(q->dtype, each), q->aligned ? 0 : R % 4);
+            made.scale_list[g] = unread(reach * size, q->aligned ? 0 : (R + C) % 4 * (words ? 4 : size));
             continue;
         }
         const int64_t start = (t->at[g] - (unsigned char *)t->tensor.data) / 8 / (t->ld[g] > 0 ? t->ld[g] : 1); /* of ragged rows */
@@ -185,8 +186,8 @@ SUPPORT copy_made copy_make(const problem *p, grid *t, const tegroup_tensor *sha
         if (all > stored) stored = all;
     }
     if (!listed) {
-        made.data = unread(small_bytes(q->dtype, elements), elements % 4);
-        made.scales = unread(stored * size, stored % 4 * (words ? 4 : size));
+        made.data = unread(small_bytes(q->dtype, elements), q->aligned ? 0 : elements % 4);
+        made.scales = unread(stored * size, q->aligned ? 0 : stored % 4 * (words ? 4 : size));
     }
     for (int32_t g = 0; g < G && fills; g++) {
         const int64_t R = t->rows[g], C = t->cols[g], ld = irregular ? t->ld[g] : shape->ld != 0 ? shape->ld : C, rows = R / q->parts;

@@ -108,6 +108,65 @@ SUPPORT void quantised_problem(problem *p, rng *r, const scaling_row *fa, const 
     remember(p);
 }
 
+/* Pairs of scalings that cuBLASLt's grouped matmul takes, in the tests' own words: F32 scales on Hopper, others after it. */
+SUPPORT int lt_goes(const scaling_row *a, const scaling_row *b, int hopper) {
+    const int one_a = a->scaling == TEGROUP_SCALING_BLOCK_1X128, one_b = b->scaling == TEGROUP_SCALING_BLOCK_1X128;
+    const int two_a = a->scaling == TEGROUP_SCALING_BLOCK_128X128, two_b = b->scaling == TEGROUP_SCALING_BLOCK_128X128;
+    const int mx_a = a->scaling == TEGROUP_SCALING_MXFP8 || a->scaling == TEGROUP_SCALING_MXFP8_32X32, mx_b = b->scaling == TEGROUP_SCALING_MXFP8 || b->scaling == TEGROUP_SCALING_MXFP8_32X32;
+    const int nv_a = a->scale == TEGROUP_DTYPE_F8E4M3, nv_b = b->scale == TEGROUP_DTYPE_F8E4M3;
+    if (!hopper) return (mx_a && mx_b) || (nv_a && nv_b);
+    return (a->scaling == TEGROUP_SCALING_TENSOR && b->scaling == TEGROUP_SCALING_TENSOR) || (one_a && (one_b || two_b)) || (two_a && one_b);
+}
+
+/* A problem that it takes, with odd numbers of rows and, where FP8 has F32 scales, of what is summed. Padding and whatever else is
+ * not to be read is NaN. groups: 0 = a few. Returns
+ * 0: draw again, as the operand would be read from the other copy. */
+SUPPORT int lt_problem(problem *p, rng *r, const scaling_row *fa, const scaling_row *fb, tegroup_op op, quantised q[2], int32_t groups, int64_t most_rows, int64_t most_width) {
+    static const tegroup_dtype kinds[3][2] = {{TEGROUP_DTYPE_F8E4M3, TEGROUP_DTYPE_F8E4M3}, {TEGROUP_DTYPE_F8E4M3, TEGROUP_DTYPE_F8E5M2}, {TEGROUP_DTYPE_F8E5M2, TEGROUP_DTYPE_F8E4M3}};
+    static const tegroup_dtype outs[] = {TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F16};
+    const int fp4 = is_fp4(fa->scaling), f32 = fa->scale == TEGROUP_DTYPE_F32, kind = (int)rng_int(r, 0, 2);
+    void *const mark = guards_mark();
+    spec s = random_spec(r, op, most_rows, 8);
+    if (groups > 0) { s.groups = groups; s.m = NULL; }
+    if (s.m == NULL) { s.m = random_rows(r, s.groups, most_rows, 1); s.encoding = TEGROUP_ENCODING_COUNTS; s.place = PLACE_DENSE; }
+    s.ng = s.kg = NULL;
+    s.n = 32 * rng_int(r, 1, most_width / 32);
+    s.k = 32 * rng_int(r, 1, most_width / 32);
+    if (f32 && rng_chance(r, 50)) *(op == TEGROUP_OP_FORWARD ? &s.k : &s.n) -= rng_int(r, 0, 31);
+    s.in = TEGROUP_DTYPE_F64;
+    s.out = outs[rng_int(r, 0, fp4 ? 1 : 2)];
+    s.aligned = 1;
+    s.pad = 8 * rng_int(r, 0, 2);
+    s.scalar_dtype = TEGROUP_DTYPE_F32;
+    s.bias = s.bias_of_b = 0;
+    s.row_scale_dtype = s.bias_dtype = TEGROUP_DTYPE_UNSET;
+    s.lists &= 15;
+    s.roundings = 3;
+    problem_make(p, &s);
+    p->mark = mark;
+    p->s.compute = p->desc.options.compute = TEGROUP_COMPUTE_F32;
+    for (int which = 0; which < 2; which++) {
+        tegroup_tensor *t = which ? &p->desc.b : &p->desc.a;
+        const int ragged = t->shape.row_sizes.encoding != TEGROUP_ENCODING_UNSET;
+        memset(&q[which], 0, sizeof *q);
+        q[which].f = which ? fb : fa;
+        q[which].dtype = fp4 ? TEGROUP_DTYPE_F4E2M1 : kinds[kind][which];
+        q[which].parts = q[which].aligned = 1;
+        q[which].transposed = f32 || fp4 || rng_chance(r, 50);
+        q[which].global = fp4 && rng_chance(r, 60);
+        t->ld = up(t->shape.cols, 32) + 32 * rng_int(r, 0, 1);
+        t->group_stride = !ragged && !fp4 && rng_chance(r, 50) ? t->shape.rows * t->ld + 32 : 0;
+        quantise_operand(p, which, &q[which], r);
+    }
+    remember(p);
+    for (int which = 0; which < 2; which++)
+        if (q[which].columnwise != (op == TEGROUP_OP_WGRAD || (which && op == TEGROUP_OP_DGRAD))) {
+            problem_release(p);
+            return 0;
+        }
+    return 1;
+}
+
 SUPPORT const char *name_of(const scaling_row *f) { return f == NULL ? "plain" : tegroup_scaling_info(f->scaling)->name; }
 
 /* Bits of D, and of a bias gradient. */

@@ -517,6 +517,125 @@ TEST(explain, portable_has_every_pair_of_formats) {
     ASSERT_TRUE(can > 100 && cannot > 100);
 }
 
+/* A product of quantised operands in device memory, with copies as cuBLASLt wants them. */
+static tegroup_gemm_desc quantised_desc(tegroup_op op, tegroup_scaling a, tegroup_scaling b, tegroup_dtype a_type, tegroup_dtype b_type) {
+    const tegroup_shape rows = tegroup_shape_of(4, 512, 64, tegroup_sizes_of(NULL, TEGROUP_DTYPE_I32, TEGROUP_SPACE_DEVICE));
+    tegroup_gemm_desc d;
+    memset(&d, 0, sizeof d);
+    d.struct_size = sizeof d;
+    d.op = op;
+    d.space = TEGROUP_SPACE_DEVICE;
+    d.a = tegroup_tensor_of(rows, 64, a_type, NULL);
+    d.b = op == TEGROUP_OP_WGRAD ? tegroup_tensor_of(rows, 64, b_type, NULL) : tegroup_tensor_uniform(4, 64, 64, b_type, NULL);
+    d.d = op == TEGROUP_OP_WGRAD ? tegroup_tensor_uniform(4, 64, 64, TEGROUP_DTYPE_BF16, NULL) : tegroup_tensor_of(rows, 64, TEGROUP_DTYPE_BF16, NULL);
+    d.a.scaling = a;
+    d.b.scaling = b;
+    d.a.columnwise_order = d.b.columnwise_order = TEGROUP_COLUMNWISE_TRANSPOSED;
+    d.options.backend = TEGROUP_BACKEND_CUBLASLT_GROUPED;
+    return d;
+}
+
+/* Which quantised operands cuBLASLt's grouped matmul takes on which GPU from which version on, written down again from
+ * TransformerEngine's list and from what 13.10 was seen to do. 0: never. */
+static int32_t lt_from(tegroup_op op, tegroup_scaling a, tegroup_scaling b, tegroup_dtype a_type, tegroup_dtype b_type, int32_t sm) {
+    const tegroup_scaling one = TEGROUP_SCALING_BLOCK_1X128, two = TEGROUP_SCALING_BLOCK_128X128;
+    const int mx = (a == TEGROUP_SCALING_MXFP8 || a == TEGROUP_SCALING_MXFP8_32X32) && (b == TEGROUP_SCALING_MXFP8 || b == TEGROUP_SCALING_MXFP8_32X32);
+    const int nv = (a == TEGROUP_SCALING_NVFP4 || a == TEGROUP_SCALING_NVFP4_16X16) && (b == TEGROUP_SCALING_NVFP4 || b == TEGROUP_SCALING_NVFP4_16X16);
+    const int blackwell = sm == 100 || sm == 103 || sm == 110;
+    if (a_type == TEGROUP_DTYPE_F8E5M2 && b_type == TEGROUP_DTYPE_F8E5M2) return 0;
+    if (sm == 90 && a == TEGROUP_SCALING_TENSOR && b == a) return 130500;
+    if (sm == 90 && (a == one || a == two) && (b == one || b == two)) return a == two && b == two ? 0 : 130400;
+    if (blackwell && mx) return 130300;
+    if (blackwell && nv) return op == TEGROUP_OP_WGRAD ? 0 : 130400;
+    return 0;
+}
+
+TEST(explain, cublaslt_has_the_formats_of_each_gpu) {
+    static const tegroup_dtype fp8[] = {TEGROUP_DTYPE_F8E4M3, TEGROUP_DTYPE_F8E5M2};
+    int64_t can = 0, cannot = 0;
+    for (int a = 1; a < TEGROUP_SCALING_COUNT; a++)
+        for (int b = 1; b < TEGROUP_SCALING_COUNT; b++)
+            for (int op = 1; op <= 3; op++)
+                for (int types = 0; types < 4; types++)
+                    for (int s = 0; s < 10; s++)
+                        for (int v = 0; v < 10; v++) {
+                            const int fp4_a = a == TEGROUP_SCALING_NVFP4 || a == TEGROUP_SCALING_NVFP4_16X16 || a == TEGROUP_SCALING_MXFP4;
+                            const int fp4_b = b == TEGROUP_SCALING_NVFP4 || b == TEGROUP_SCALING_NVFP4_16X16 || b == TEGROUP_SCALING_MXFP4;
+                            const tegroup_dtype a_type = fp4_a ? TEGROUP_DTYPE_F4E2M1 : fp8[types & 1], b_type = fp4_b ? TEGROUP_DTYPE_F4E2M1 : fp8[types >> 1];
+                            tegroup_gemm_desc d = quantised_desc((tegroup_op)op, (tegroup_scaling)a, (tegroup_scaling)b, a_type, b_type);
+                            const tegroup_target target = target_of(sms[s], versions[v], everything);
+                            const int32_t from = lt_from(d.op, d.a.scaling, d.b.scaling, a_type, b_type, sms[s]);
+                            tegroup_plan plan;
+                            d.options.ignore_quirks = ~UINT64_C(0);
+                            const tegroup_status status = tegroup_plan_make(&d, &target, &plan, NULL);
+                            if (status == TEGROUP_ERROR_COMBINATION) continue; /* no product of any backend */
+                            const int want = from != 0 && versions[v] >= from;
+                            if ((status == TEGROUP_OK) != want) fprintf(stderr, "%s x %s, op %d, types %d, sm %d, cuBLAS %d\n", tegroup_scaling_info(d.a.scaling)->name, tegroup_scaling_info(d.b.scaling)->name, op, types, sms[s], versions[v]);
+                            ASSERT_EQ(status, want ? TEGROUP_OK : TEGROUP_ERROR_UNSUPPORTED);
+                            can += want;
+                            cannot += !want;
+                        }
+    ASSERT_TRUE(can > 100 && cannot > 1000);
+}
+
+/* What it cannot take of them is refused when the plan is made, with the field; on newer GPUs two quirks say what was never run. */
+TEST(explain, cublaslt_refuses_by_field) {
+    const tegroup_scaling tensor = TEGROUP_SCALING_TENSOR, one = TEGROUP_SCALING_BLOCK_1X128, two = TEGROUP_SCALING_BLOCK_128X128, mx = TEGROUP_SCALING_MXFP8, nv = TEGROUP_SCALING_NVFP4;
+    const tegroup_dtype e4m3 = TEGROUP_DTYPE_F8E4M3, e5m2 = TEGROUP_DTYPE_F8E5M2, e2m1 = TEGROUP_DTYPE_F4E2M1;
+    const tegroup_op forward = TEGROUP_OP_FORWARD, dgrad = TEGROUP_OP_DGRAD, wgrad = TEGROUP_OP_WGRAD;
+    tegroup_gemm_desc d;
+    tegroup_plan plan;
+    tegroup_error error;
+    tegroup_layout layout;
+    tegroup_target target = target_of(90, 131000, everything);
+#define REFUSED(change, name, want, came) \
+    do { \
+        change; \
+        ASSERT_EQ(tegroup_plan_make(&d, &target, &plan, &error), TEGROUP_ERROR_UNSUPPORTED); \
+        ASSERT_STREQ(name, error.field); \
+        ASSERT_EQ(error.expected, (int64_t)(want)); \
+        ASSERT_EQ(error.got, (int64_t)(came)); \
+    } while (0)
+    REFUSED(d = quantised_desc(forward, tensor, tensor, e5m2, e5m2), "b.dtype", e4m3, e5m2);
+    REFUSED(d = quantised_desc(forward, two, two, e4m3, e4m3), "b.scaling", one, two);
+    REFUSED(d = quantised_desc(forward, tensor, one, e4m3, e4m3), "b.scaling", 1u << tensor, one);
+    REFUSED(d = quantised_desc(forward, tensor, tensor, e4m3, e4m3); d.a.scale_dtype = TEGROUP_DTYPE_BF16, "a.scale_dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16);
+    REFUSED(d = quantised_desc(forward, one, two, e4m3, e4m3); d.b.scale_outer_stride = 1; d.b.scale_inner_stride = 4, "b.scale_outer_stride", 0, 1);
+    REFUSED(d = quantised_desc(forward, one, two, e4m3, e4m3); d.b.scale_parts = 2, "b.scale_parts", 1, 2);
+    REFUSED(d = quantised_desc(dgrad, one, two, e4m3, e4m3); d.b.columnwise_order = TEGROUP_COLUMNWISE_AS_DATA, "b.columnwise_order", TEGROUP_COLUMNWISE_TRANSPOSED, 0);
+    REFUSED(d = quantised_desc(wgrad, tensor, tensor, e4m3, e4m3); d.a.columnwise_order = TEGROUP_COLUMNWISE_AS_DATA, "a.columnwise_order", TEGROUP_COLUMNWISE_TRANSPOSED, 0);
+    REFUSED(d = quantised_desc(forward, tensor, tensor, e4m3, e4m3); d.a.shape.col_sizes = d.a.shape.row_sizes; d.a.shape.elements = 64, "a.shape.col_sizes.encoding", 0, 1);
+    REFUSED(d = quantised_desc(forward, tensor, tensor, e4m3, e4m3); d.a.shape.cols = d.b.shape.cols = 72, "target.cublaslt_version", 0, 131000); /* rows of 72 bytes */
+    d.a.ld = d.b.ld = 80;
+    ASSERT_EQ(tegroup_plan_make(&d, &target, &plan, &error), TEGROUP_OK);
+    d = quantised_desc(dgrad, one, two, e4m3, e4m3); /* a transposed copy has distances of its own */
+    d.b.ld = 65;
+    ASSERT_EQ(tegroup_plan_make(&d, &target, &plan, &error), TEGROUP_OK);
+    ASSERT_EQ(tegroup_plan_layout(&plan, &layout, &error), TEGROUP_OK);
+    ASSERT_EQ(layout.count, 2);
+    target.cublaslt_version = 130500;
+    d = quantised_desc(forward, tensor, tensor, e4m3, e4m3);
+    REFUSED((void)d, "target.cublaslt_version", 130801, 130500);
+
+    target = target_of(100, 131000, everything);
+    REFUSED(d = quantised_desc(wgrad, nv, nv, e2m1, e2m1), "op", dgrad, wgrad);
+    REFUSED(d = quantised_desc(forward, mx, mx, e4m3, e4m3); d.a.shape.cols = d.b.shape.cols = 80, "a.shape.cols", 32, 80);
+    REFUSED(d = quantised_desc(dgrad, nv, nv, e2m1, e2m1); d.a.shape.cols = d.b.shape.rows = 80, "a.shape.cols", 32, 80);
+    REFUSED(d = quantised_desc(forward, nv, nv, e2m1, e2m1); d.d.dtype = TEGROUP_DTYPE_F16, "d.dtype", 1u << TEGROUP_DTYPE_BF16 | 1u << TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F16);
+    REFUSED(d = quantised_desc(forward, mx, mx, e4m3, e4m3); d.a.scale_dtype = TEGROUP_DTYPE_I32, "a.scale_dtype", TEGROUP_DTYPE_F8E8M0, TEGROUP_DTYPE_I32);
+    REFUSED(d = quantised_desc(wgrad, mx, mx, e4m3, e4m3), "target.cublaslt_version", 0, 131000);
+    d.options.ignore_quirks = UINT64_C(1) << 12; /* as docs/backends.md numbers it */
+    d.a.columnwise_order = TEGROUP_COLUMNWISE_AS_DATA; /* MXFP8 is read along either */
+    ASSERT_EQ(tegroup_plan_make(&d, &target, &plan, &error), TEGROUP_OK);
+    target.cublaslt_version = 130400;
+    d = quantised_desc(forward, nv, nv, e2m1, e2m1);
+    d.options.ignore_quirks = UINT64_C(1) << 3;
+    REFUSED((void)d, "target.cublaslt_version", 130401, 130400);
+    d.options.ignore_quirks |= UINT64_C(1) << 11;
+    ASSERT_EQ(tegroup_plan_make(&d, &target, &plan, &error), TEGROUP_OK);
+#undef REFUSED
+}
+
 /* The tables that dispatch reads are sound. */
 TEST(explain, tables) {
     int32_t rules, quirks;

@@ -1,7 +1,7 @@
 /* The set-up of a grouped cuBLASLt matmul: its arrays, read as cuBLASLt reads them by a plain column-major product written
  * here, give the grouped product. */
 #define TEGROUP_IMPLEMENTATION
-#include "support.h"
+#include "quantised_problem.h"
 #include "test.h"
 
 static const tegroup_op ops[] = {TEGROUP_OP_FORWARD, TEGROUP_OP_DGRAD, TEGROUP_OP_WGRAD};
@@ -294,6 +294,166 @@ TEST(setup, snapshots_that_are_none) {
         problem_release(&p);
         guards_release(mark);
     }
+}
+
+/* ---- quantised operands ---- */
+
+/* The scale of element k of a line of one operand, as cuBLAS documents where its mode has it ("Narrow precision data types usage"):
+ * [K / 128][lines up to 4], [lines / 128][K / 128 up to 4], or tiles of 128 lines x 4 blocks. */
+static double lt_scale(const scaling_row *f, const void *scales, int64_t K, int64_t lines, int64_t line, int64_t k) {
+    const float *f32 = (const float *)scales;
+    const unsigned char *bytes = (const unsigned char *)scales;
+    const int64_t inner = f->scale == TEGROUP_DTYPE_F8E4M3 ? 16 : 32, block = k / inner;
+    if (f->scaling == TEGROUP_SCALING_TENSOR) return f32[0];
+    if (f->scaling == TEGROUP_SCALING_BLOCK_1X128) return f32[k / 128 * up(lines, 4) + line];
+    if (f->scaling == TEGROUP_SCALING_BLOCK_128X128) return f32[line / 128 * up((K + 127) / 128, 4) + k / 128];
+    return small_values(f->scale)[bytes[(line / 128 * (up((K + inner - 1) / inner, 4) / 4) + block / 4) * 512 + line % 32 * 16 + line / 32 % 4 * 4 + block % 4]];
+}
+static double lt_value(const quantised *q, const void *data, int64_t at) {
+    const unsigned char byte = ((const unsigned char *)data)[q->dtype == TEGROUP_DTYPE_F4E2M1 ? at / 2 : at];
+    return small_values(q->dtype)[q->dtype != TEGROUP_DTYPE_F4E2M1 ? byte : at % 2 ? byte >> 4 : byte & 15];
+}
+
+/* One group of quantised operands, by columns: "" or what is odd. */
+static const char *column_major_scaled(const problem *p, const arrays *s, const quantised q[2], int32_t g) {
+    const int sums_b = p->s.op != TEGROUP_OP_FORWARD, sums_a = p->s.op == TEGROUP_OP_WGRAD;
+    const int ta = !sums_b || q[1].transposed, tb = sums_a && !q[0].transposed; /* of the library's A, which is b, and B */
+    const int64_t a_rows = entry(s, TEGROUP_IMPL_SETUP_A_ROWS, g), a_cols = entry(s, TEGROUP_IMPL_SETUP_A_COLS, g), lda = entry(s, TEGROUP_IMPL_SETUP_A_LD, g);
+    const int64_t b_rows = entry(s, TEGROUP_IMPL_SETUP_B_ROWS, g), b_cols = entry(s, TEGROUP_IMPL_SETUP_B_COLS, g), ldb = entry(s, TEGROUP_IMPL_SETUP_B_LD, g);
+    const int64_t rows = entry(s, TEGROUP_IMPL_SETUP_D_ROWS, g), cols = entry(s, TEGROUP_IMPL_SETUP_D_COLS, g), ldc = entry(s, TEGROUP_IMPL_SETUP_C_LD, g), ldd = entry(s, TEGROUP_IMPL_SETUP_D_LD, g);
+    const int64_t k = ta ? a_rows : a_cols;
+    const void *a = (const void *)(uintptr_t)entry(s, TEGROUP_IMPL_SETUP_A, g), *b = (const void *)(uintptr_t)entry(s, TEGROUP_IMPL_SETUP_B, g), *c = (const void *)(uintptr_t)entry(s, TEGROUP_IMPL_SETUP_C, g);
+    const void *a_scale = (const void *)(uintptr_t)entry(s, TEGROUP_IMPL_SETUP_A_SCALE, g), *b_scale = (const void *)(uintptr_t)entry(s, TEGROUP_IMPL_SETUP_B_SCALE, g);
+    void *d = (void *)(uintptr_t)entry(s, TEGROUP_IMPL_SETUP_D, g);
+    const float *alpha = (const float *)(uintptr_t)entry(s, TEGROUP_IMPL_SETUP_ALPHA, g), *beta = (const float *)(uintptr_t)entry(s, TEGROUP_IMPL_SETUP_BETA, g);
+    if ((ta ? a_cols : a_rows) != rows || (tb ? b_rows : b_cols) != cols || (tb ? b_cols : b_rows) != k) return "dimensions disagree";
+    if (rows < 0 || cols < 0 || k < 0) return "a negative dimension";
+    if (((uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d) % 16 != 0 || !a || !b || !c || !d) return "an address that cuBLASLt cannot take";
+    if (!a_scale || !b_scale || (uintptr_t)a_scale % (q[1].f->outer == 0 ? 4 : 16) != 0 || (uintptr_t)b_scale % (q[0].f->outer == 0 ? 4 : 16) != 0) return "scales at an address that cuBLASLt cannot take";
+    if (lda < a_rows || ldb < b_rows || ldd < rows || ldc < rows || lda % 16 != 0 || ldb % 16 != 0) return "a leading dimension";
+    if (rows * cols == 0) return "";
+    for (int64_t j = 0; j < cols; j++)
+        for (int64_t i = 0; i < rows; i++) {
+            double sum = 0;
+            for (int64_t z = 0; z < k; z++)
+                sum += lt_value(&q[1], a, ta ? z + i * lda : i + z * lda) * lt_scale(q[1].f, a_scale, k, rows, i, z)
+                     * lt_value(&q[0], b, tb ? j + z * ldb : z + j * ldb) * lt_scale(q[0].f, b_scale, k, cols, j, z);
+            sum *= *alpha;
+            if (*beta != 0) sum += *beta * load(p->d.dtype, c, i + j * ldc);
+            store(p->d.dtype, d, i + j * ldd, sum);
+        }
+    return "";
+}
+
+static arrays set_up_scaled(const problem *p) {
+    arrays s;
+    tegroup_snapshot_view views[4];
+    tegroup_gemm_desc desc = p->desc;
+    float alpha = 1, beta = 0;
+    views_of(&desc, views);
+    s.base = (unsigned char *)scratch((size_t)tegroup_impl_setup_bytes(p->s.groups));
+    s.groups = (tegroup_impl_setup *)scratch((size_t)p->s.groups * sizeof *s.groups);
+    s.items = tegroup_impl_setup_items_of(p->s.groups, s.base);
+    if (!desc.alpha.stride) { alpha = (float)tegroup_impl_scalar(&desc.alpha, 0, 1); desc.alpha.space = TEGROUP_SPACE_UNSET; }
+    if (!desc.beta.stride) { beta = (float)tegroup_impl_scalar(&desc.beta, 0, 0); desc.beta.space = TEGROUP_SPACE_UNSET; }
+    tegroup_impl_setup_take_copies(&desc);
+    const tegroup_impl_setup_call call = tegroup_impl_setup_call_of(&desc, views, alpha, beta, s.items);
+    const tegroup_impl_setup_scaled scaled[2] = {tegroup_impl_setup_scaled_of(&desc, TEGROUP_IMPL_A), tegroup_impl_setup_scaled_of(&desc, TEGROUP_IMPL_B)};
+    const int prepared = tegroup_impl_setup_prepared(&call);
+    s.usual = 0;
+    tegroup_impl_setup_taken before[2] = {{0, 0}, {0, 0}};
+    for (int32_t g = 0; g < p->s.groups; g++) {
+        memset(&s.groups[g], 0, sizeof s.groups[g]);
+        tegroup_impl_setup_scaled_group(&call, scaled, before, prepared, g, &s.groups[g]);
+        if (prepared) tegroup_impl_setup_take(&scaled[0], &call.a, g, &before[0]);
+        if (prepared) tegroup_impl_setup_take(&scaled[1], &call.b, g, &before[1]);
+        tegroup_impl_setup_store(&s.groups[g], &s.items, g);
+    }
+    return s;
+}
+
+/* Every pair of scalings and every operation: what the arrays lead to, read as cuBLAS documents it, gives the product, also for the
+ * formats that no GPU at hand multiplies. */
+TEST(setup, quantised_arrays_give_the_product) {
+    int64_t pairs = 0, elements = 0, empty = 0;
+    for (int a = 0; a < SCALINGS; a++)
+        for (int b = 0; b < SCALINGS; b++)
+            for (int op = TEGROUP_OP_FORWARD; op <= TEGROUP_OP_WGRAD; op++) {
+                const scaling_row *fa = &scaling_rows[a], *fb = &scaling_rows[b];
+                const int hopper = lt_goes(fa, fb, 1);
+                if ((!hopper && !lt_goes(fa, fb, 0)) || (is_fp4(fa->scaling) && op == TEGROUP_OP_WGRAD)) continue;
+                pairs++;
+                rng r = rng_seed(7100000u + (uint64_t)((a * 16 + b) * 4 + op));
+                for (int64_t i = scaled(8); i > 0;) {
+                    problem p;
+                    quantised q[2];
+                    if (!lt_problem(&p, &r, fa, fb, (tegroup_op)op, q, 0, rng_chance(&r, 20) ? 150 : 12, rng_chance(&r, 10) ? 320 : 64)) continue;
+                    i--;
+                    problem_reference(&p);
+                    ASSERT_EQ(TEGROUP_OK, problem_prepare(&p));
+                    const arrays at = set_up_scaled(&p);
+                    for (int32_t g = 0; g < p.s.groups; g++) {
+                        const char *odd = column_major_scaled(&p, &at, q, g);
+                        if (odd[0] != 0) printf("%s x %s, op %d, group %d of %d: %s\n", name_of(fa), name_of(fb), op, g, p.s.groups, odd);
+                        ASSERT_STREQ("", odd);
+                        ASSERT_NE((int)at.groups[g].alone, TEGROUP_IMPL_ALONE_NAN);
+                        empty += at.groups[g].alone == TEGROUP_IMPL_ALONE_EMPTY;
+                        alone(&p, &at, g);
+                    }
+                    const verdict v = problem_compare(&p);
+                    if (!(v.worst <= 1)) printf("%s x %s, op %d: error/bound %g\n", name_of(fa), name_of(fb), op, v.worst);
+                    ASSERT_TRUE(v.worst <= 1);
+                    ASSERT_EQ(0, problem_disturbed(&p));
+                    elements += v.count;
+                    problem_release(&p);
+                }
+            }
+    ASSERT_EQ(pairs, 3 * 4 + 3 * 4 + 2 * 4);
+    ASSERT_GT(empty, 0);
+    printf("setup: %ld quantised pairs and ops, %ld elements, %ld empty sums\n", (long)pairs, (long)elements, (long)empty);
+}
+
+/* A group whose scales begin elsewhere than the library can read them gives NaN, unless its sums are empty; one scale may lie at any
+ * multiple of four bytes. A snapshot that is none leads to no scales. */
+TEST(setup, odd_scales_show) {
+    int64_t shown = 0, fine = 0;
+    for (int f = 0; f <= 2; f += 2) {
+        rng r = rng_seed(7300000u + (uint64_t)f);
+        for (int64_t i = scaled(30); i > 0;) {
+            problem p;
+            quantised q[2];
+            if (!lt_problem(&p, &r, &scaling_rows[f], &scaling_rows[f], (tegroup_op)rng_int(&r, 1, 3), q, 0, 12, 64)) continue;
+            const int which = (int)rng_int(&r, 0, 1), cw = q[which].columnwise;
+            const tegroup_tensor *t = which ? &p.desc.b : &p.desc.a;
+            const int32_t odd = p.s.groups > 0 ? (int32_t)rng_int(&r, 0, p.s.groups - 1) : 0;
+            if (t->pointers_space == TEGROUP_SPACE_UNSET || p.s.groups == 0) { problem_release(&p); continue; }
+            i--;
+            void **list = (void **)(uintptr_t)(cw ? t->columnwise_scale_pointers : t->scale_pointers);
+            list[odd] = (char *)list[odd] + 4;
+            ASSERT_EQ(TEGROUP_OK, problem_prepare(&p));
+            const arrays at = set_up_scaled(&p);
+            for (int32_t g = 0; g < p.s.groups; g++) {
+                const int worked_on = terms(&p.s, g) > 0 && p.d.rows[g] > 0 && p.d.cols[g] > 0 && !group_skipped(&p.s, g), nan = g == odd && worked_on && f == 2;
+                ASSERT_EQ(nan, at.groups[g].alone == TEGROUP_IMPL_ALONE_NAN);
+                ASSERT_EQ(0, entry(&at, TEGROUP_IMPL_SETUP_A_SCALE, g) % (f == 0 ? 4 : 16));
+                ASSERT_EQ(0, entry(&at, TEGROUP_IMPL_SETUP_B_SCALE, g) % (f == 0 ? 4 : 16));
+                if (nan) ASSERT_EQ(0, entry(&at, TEGROUP_IMPL_SETUP_D_COLS, g));
+                shown += nan;
+                fine += worked_on && !nan;
+            }
+            if (p.desc.a.shape.row_sizes.encoding != TEGROUP_ENCODING_UNSET) {
+                memset((void *)(uintptr_t)p.desc.a.shape.snapshot, 0xf7, sizeof(tegroup_snapshot_header));
+                const arrays none = set_up_scaled(&p);
+                for (int32_t g = 0; g < p.s.groups; g++) {
+                    ASSERT_EQ(0, entry(&none, TEGROUP_IMPL_SETUP_D_COLS, g));
+                    ASSERT_NE(0, entry(&none, TEGROUP_IMPL_SETUP_A_SCALE, g));
+                    ASSERT_EQ(TEGROUP_IMPL_ALONE_NOTHING, (int)none.groups[g].alone);
+                }
+            }
+            problem_release(&p);
+        }
+    }
+    ASSERT_TRUE(shown > 0 && fine > 0);
 }
 
 TEST_MAIN()
