@@ -1037,13 +1037,14 @@ typedef struct tegroup_scale_convert_desc {
  *
  * Sources: GLU variants: Shazeer 2020, arXiv:2002.05202. GELU and its tanh form: Hendrycks and Gimpel,
  * arXiv:1606.08415. Squared ReLU: So et al. 2021, arXiv:2109.08668. Clamped SwiGLU: swiglu in gpt_oss/torch/model.py of
- * github.com/openai/gpt-oss, which interleaves gate and up. Derivatives are torch autograd's: ReLU's is 0 at 0, a
- * clamp's 1 at its limits and 0 beyond.
+ * github.com/openai/gpt-oss, which interleaves gate and up; limited SwiGLU: DeepSeek-V4 and GLM-5.3, as swiglu_limit in
+ * their configurations; SiTU-GLU: Kimi-K3, github.com/sgl-project/DeepGEMM pull request 67. Derivatives are torch
+ * autograd's: ReLU's is 0 at 0, a clamp's 1 at its limits and 0 beyond.
  *
  * At an infinite gate its function and the derivative are their limits: gate and 1 at infinity, 0 and 0 at minus
- * infinity (of RELU_SQUARED infinity and infinity, of IDENTITY gate and 1). What is multiplied then, up, row_scale
- * and gradients, is multiplied as IEEE 754 says: 0 times infinity is NaN. A NaN among gate and up shows in the
- * output. */
+ * infinity (of RELU_SQUARED infinity and infinity, of IDENTITY gate and 1, of SITU_GLU at infinity alpha and 0). What
+ * is multiplied then, up, row_scale and gradients, is multiplied as IEEE 754 says: 0 times infinity is NaN. A NaN among
+ * gate and up shows in the output. */
 typedef enum tegroup_activation {
     TEGROUP_ACTIVATION_UNSET          = 0,
     TEGROUP_ACTIVATION_SWIGLU         = 1, /* gate sigmoid(gate) up                                                   */
@@ -1052,12 +1053,14 @@ typedef enum tegroup_activation {
     TEGROUP_ACTIVATION_REGLU          = 4, /* max(gate, 0) up                                                         */
     TEGROUP_ACTIVATION_SWIGLU_CLAMPED = 5, /* g sigmoid(alpha g) (u + 1), g = min(gate, limit),
                                               u = min(max(up, -limit), limit)                                         */
-    TEGROUP_ACTIVATION_SILU           = 6, /* those without up: gate sigmoid(gate)                                    */
-    TEGROUP_ACTIVATION_GELU           = 7, /* gate Phi(gate)                                                          */
-    TEGROUP_ACTIVATION_GELU_TANH      = 8, /* as GEGLU_TANH                                                           */
-    TEGROUP_ACTIVATION_RELU           = 9, /* max(gate, 0)                                                            */
-    TEGROUP_ACTIVATION_RELU_SQUARED   = 10, /* max(gate, 0)^2                                                         */
-    TEGROUP_ACTIVATION_IDENTITY       = 11 /* gate: what row_scale alone does                                         */
+    TEGROUP_ACTIVATION_SWIGLU_LIMITED = 6, /* g sigmoid(alpha g) u, g and u as of SWIGLU_CLAMPED                      */
+    TEGROUP_ACTIVATION_SITU_GLU       = 7, /* alpha tanh(gate / alpha) sigmoid(gate) limit tanh(up / limit)           */
+    TEGROUP_ACTIVATION_SILU           = 8, /* those without up: gate sigmoid(gate)                                    */
+    TEGROUP_ACTIVATION_GELU           = 9, /* gate Phi(gate)                                                          */
+    TEGROUP_ACTIVATION_GELU_TANH      = 10, /* as GEGLU_TANH                                                          */
+    TEGROUP_ACTIVATION_RELU           = 11, /* max(gate, 0)                                                           */
+    TEGROUP_ACTIVATION_RELU_SQUARED   = 12, /* max(gate, 0)^2                                                         */
+    TEGROUP_ACTIVATION_IDENTITY       = 13 /* gate: what row_scale alone does                                         */
 } tegroup_activation;
 
 /* output[r] = row_scale[r] * activation(gate[r], up[r]), for rows that the shape's groups own (all rows when it has no
@@ -1067,8 +1070,10 @@ typedef struct tegroup_activation_desc {
     tegroup_space      space;       /* required                                                                   */
     tegroup_activation activation;  /* required                                                                   */
     int32_t            interleaved; /* gated kinds: 0: input is [gate | up] halves; 1: gate, up, gate, up ...     */
-    double             alpha;       /* SWIGLU_CLAMPED: 0 = 1.702; others: 0                                       */
-    double             limit;       /* SWIGLU_CLAMPED: 0 = 7, INFINITY = none; others: 0                          */
+    double             alpha;       /* SWIGLU_CLAMPED: 0 = 1.702; SWIGLU_LIMITED: 0 = 1; SITU_GLU: 2^-60 to 2^60,
+                                       0 = 4; others: 0                                                           */
+    double             limit;       /* SWIGLU_CLAMPED: 0 = 7; SWIGLU_LIMITED: 0 = 10; SITU_GLU: 2^-60 to 2^60,
+                                       0 = 25; INFINITY = none; others: 0                                         */
     const void        *snapshot;    /* rows that are valid; NULL = all                                            */
     tegroup_matrix     input;       /* in  [rows, 2 width], not gated [rows, width]; F16, BF16, F32 or F64        */
     tegroup_matrix     row_scale;   /* in  [rows, 1], F32 or F64; absent = 1                                      */
@@ -1300,7 +1305,7 @@ typedef struct tegroup_mlp_desc {
                                        SM90 and CUBLASLT_GROUPED                                                  */
     tegroup_activation activation;  /* required                                                                   */
     int32_t         interleaved;    /* 0: preactivation is [gate | up] halves; 1: gate, up, gate, up ...          */
-    double          alpha, limit;   /* SWIGLU_CLAMPED: 0 = 1.702 and 7; others: 0                                 */
+    double          alpha, limit;   /* as in tegroup_activation_desc                                              */
     tegroup_tensor  input;          /* in  X [rows, k], fc1.weight's dtype, or F32 beside one of F16 or BF16, as every
                                        tensor below that has a weight's dtype; required, for its shape            */
     tegroup_tensor  out;            /* out Y [rows, n], any dtype that the backend writes                         */
@@ -9340,12 +9345,75 @@ TEGROUP_IMPL_HD double tegroup_impl_tail_f64(double t, int half, double *density
     return 0.5 * erfc(0.7071067811865476 * t);
 }
 
-/* Gate and up in pairs, or one input an output? */
-TEGROUP_IMPL_HD int tegroup_impl_gated(tegroup_activation kind) { return kind <= TEGROUP_ACTIVATION_SWIGLU_CLAMPED; }
+/* tanh(x); rest: 1 - |tanh(x)|, which keeps its digits where x is large. In float on the device tanh is at most 4 ULP
+ * off: a polynomial through Chebyshev nodes in x x below 0.625, and 1 - 2 / (1 + exp(2 |x|)) from there on. */
+TEGROUP_IMPL_HD float tegroup_impl_tanh_f32(float x, float *rest) {
+#if defined(__CUDA_ARCH__)
+    const float t = tegroup_impl_at_most_f32(fabsf(x), 44.0f), square = __fmul_rn(t, t),
+                high = __fmul_rn(t, 2.885390043258667f),
+                low = __fmaf_rn(t, 3.851926067e-8f, __fmaf_rn(t, 2.885390043258667f, -high)),
+                far = __fmul_rn(2.0f, tegroup_impl_reciprocal(tegroup_impl_power(high, low, 1.0f)));
+    float near = -0.006096714176237583f;
+    near = __fmaf_rn(near, square, 0.020997179672122f);
+    near = __fmaf_rn(near, square, -0.05385090783238411f);
+    near = __fmaf_rn(near, square, 0.1333276927471161f);
+    near = __fmaf_rn(near, square, -0.333333283662796f);
+    near = __fmaf_rn(__fmul_rn(near, square), t, t);
+    *rest = t < 0.625f ? __fsub_rn(1.0f, near) : far;
+    return copysignf(t < 0.625f ? near : __fsub_rn(1.0f, far), x);
+#else
+    const float t = tanhf(x), far = 2.0f / (1.0f + expf(2.0f * fabsf(x)));
+    *rest = fabsf(x) < 0.625f ? 1.0f - fabsf(t) : far;
+    return t;
+#endif
+}
+TEGROUP_IMPL_HD double tegroup_impl_tanh_f64(double x, double *rest) {
+    const double t = tanh(x), far = 2.0 / (1.0 + exp(2.0 * fabs(x)));
+    *rest = fabs(x) < 0.625 ? 1.0 - fabs(t) : far;
+    return t;
+}
+TEGROUP_IMPL_HD float tegroup_impl_one_over_f32(float x) {
+#if defined(__CUDA_ARCH__)
+    return tegroup_impl_reciprocal(x);
+#else
+    return 1.0f / x;
+#endif
+}
+TEGROUP_IMPL_HD double tegroup_impl_one_over_f64(double x) { return 1.0 / x; }
 
-/* The clamped kind's parameters, spelt out. */
-TEGROUP_IMPL_HD double tegroup_impl_alpha(double alpha) { return alpha != 0 ? alpha : 1.702; }
-TEGROUP_IMPL_HD double tegroup_impl_limit(double limit) { return limit != 0 ? limit : 7.0; }
+/* bound tanh(x / bound), and its derivative; x itself without a bound. */
+TEGROUP_IMPL_HD float tegroup_impl_soft_f32(float bound, float x, float *slope) {
+    float rest, t = tegroup_impl_tanh_f32(tegroup_impl_mul_f32(x, tegroup_impl_one_over_f32(bound)), &rest);
+    const int none = bound > TEGROUP_IMPL_LARGEST_f32;
+    *slope = none ? (float)1 : tegroup_impl_mul_f32(rest, (float)2 - rest);
+    return none ? x : tegroup_impl_mul_f32(bound, t);
+}
+
+/* bound tanh(x / bound), and its derivative; x itself without a bound. */
+TEGROUP_IMPL_HD double tegroup_impl_soft_f64(double bound, double x, double *slope) {
+    double rest, t = tegroup_impl_tanh_f64(tegroup_impl_mul_f64(x, tegroup_impl_one_over_f64(bound)), &rest);
+    const int none = bound > TEGROUP_IMPL_LARGEST_f64;
+    *slope = none ? (double)1 : tegroup_impl_mul_f64(rest, (double)2 - rest);
+    return none ? x : tegroup_impl_mul_f64(bound, t);
+}
+
+/* Gate and up in pairs, or one input an output? */
+TEGROUP_IMPL_HD int tegroup_impl_gated(tegroup_activation kind) { return kind <= TEGROUP_ACTIVATION_SITU_GLU; }
+
+/* Does it cut off gate and up, and has parameters? SITU_GLU has them, too. */
+TEGROUP_IMPL_HD int tegroup_impl_clamps(tegroup_activation kind) {
+    return kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED || kind == TEGROUP_ACTIVATION_SWIGLU_LIMITED;
+}
+
+/* The parameters, spelt out. */
+TEGROUP_IMPL_HD double tegroup_impl_alpha(tegroup_activation kind, double alpha) {
+    if (alpha != 0) return alpha;
+    return kind == TEGROUP_ACTIVATION_SITU_GLU ? 4.0 : kind == TEGROUP_ACTIVATION_SWIGLU_LIMITED ? 1.0 : 1.702;
+}
+TEGROUP_IMPL_HD double tegroup_impl_limit(tegroup_activation kind, double limit) {
+    if (limit != 0) return limit;
+    return kind == TEGROUP_ACTIVATION_SITU_GLU ? 25.0 : kind == TEGROUP_ACTIVATION_SWIGLU_LIMITED ? 10.0 : 7.0;
+}
 
 /* Functions of the gate, or of the one input: most serve a kind with an up and one without. Each has the number of a
  * kind that has it, so that most kinds need no translation. */
@@ -9355,6 +9423,7 @@ typedef enum tegroup_impl_curve_kind {
     TEGROUP_IMPL_CURVE_GELU_TANH = TEGROUP_ACTIVATION_GEGLU_TANH,
     TEGROUP_IMPL_CURVE_RELU = TEGROUP_ACTIVATION_REGLU,
     TEGROUP_IMPL_CURVE_SILU_OF_ALPHA = TEGROUP_ACTIVATION_SWIGLU_CLAMPED, /* x sigmoid(alpha x) */
+    TEGROUP_IMPL_CURVE_SITU = TEGROUP_ACTIVATION_SITU_GLU,
     TEGROUP_IMPL_CURVE_RELU_SQUARED = TEGROUP_ACTIVATION_RELU_SQUARED,
     TEGROUP_IMPL_CURVE_IDENTITY = TEGROUP_ACTIVATION_IDENTITY
 } tegroup_impl_curve_kind;
@@ -9365,18 +9434,22 @@ TEGROUP_IMPL_HD tegroup_impl_curve_kind tegroup_impl_curve_of(tegroup_activation
     case TEGROUP_ACTIVATION_GELU: return TEGROUP_IMPL_CURVE_GELU;
     case TEGROUP_ACTIVATION_GELU_TANH: return TEGROUP_IMPL_CURVE_GELU_TANH;
     case TEGROUP_ACTIVATION_RELU: return TEGROUP_IMPL_CURVE_RELU;
+    case TEGROUP_ACTIVATION_SWIGLU_LIMITED: return TEGROUP_IMPL_CURVE_SILU_OF_ALPHA;
     default: return (tegroup_impl_curve_kind)kind;
     }
 }
 
-/* A loop for every curve, so that the choice is made once for many elements: BODY(a kind that has the curve). Where
- * that one has an up and the caller's has none, up is 1. */
+/* A loop for every curve, so that the choice is made once for many elements: BODY(a kind that has the curve, and treats
+ * up alike). Where that one has an up and the caller's has none, up is 1. */
 #define TEGROUP_IMPL_BY_CURVE(kind, BODY)                                                                              \
-    switch (tegroup_impl_curve_of(kind)) {                                                                             \
+    if ((kind) == TEGROUP_ACTIVATION_SWIGLU_LIMITED) {                                                                 \
+        BODY(TEGROUP_ACTIVATION_SWIGLU_LIMITED)                                                                        \
+    } else switch (tegroup_impl_curve_of(kind)) {                                                                      \
     case TEGROUP_IMPL_CURVE_GELU: BODY(TEGROUP_ACTIVATION_GEGLU) break;                                                \
     case TEGROUP_IMPL_CURVE_GELU_TANH: BODY(TEGROUP_ACTIVATION_GEGLU_TANH) break;                                      \
     case TEGROUP_IMPL_CURVE_RELU: BODY(TEGROUP_ACTIVATION_REGLU) break;                                                \
     case TEGROUP_IMPL_CURVE_SILU_OF_ALPHA: BODY(TEGROUP_ACTIVATION_SWIGLU_CLAMPED) break;                              \
+    case TEGROUP_IMPL_CURVE_SITU: BODY(TEGROUP_ACTIVATION_SITU_GLU) break;                                             \
     case TEGROUP_IMPL_CURVE_RELU_SQUARED: BODY(TEGROUP_ACTIVATION_RELU_SQUARED) break;                                 \
     case TEGROUP_IMPL_CURVE_IDENTITY: BODY(TEGROUP_ACTIVATION_IDENTITY) break;                                         \
     default: BODY(TEGROUP_ACTIVATION_SWIGLU) break;                                                                    \
@@ -9389,6 +9462,8 @@ TEGROUP_IMPL_HD tegroup_impl_curve_kind tegroup_impl_curve_of(tegroup_activation
     case TEGROUP_ACTIVATION_GEGLU_TANH: BODY(TEGROUP_ACTIVATION_GEGLU_TANH) break;                                     \
     case TEGROUP_ACTIVATION_REGLU: BODY(TEGROUP_ACTIVATION_REGLU) break;                                               \
     case TEGROUP_ACTIVATION_SWIGLU_CLAMPED: BODY(TEGROUP_ACTIVATION_SWIGLU_CLAMPED) break;                             \
+    case TEGROUP_ACTIVATION_SWIGLU_LIMITED: BODY(TEGROUP_ACTIVATION_SWIGLU_LIMITED) break;                             \
+    case TEGROUP_ACTIVATION_SITU_GLU: BODY(TEGROUP_ACTIVATION_SITU_GLU) break;                                         \
     default: BODY(TEGROUP_ACTIVATION_SWIGLU) break;                                                                    \
     }
 
@@ -9415,6 +9490,11 @@ TEGROUP_IMPL_HD float tegroup_impl_curve_f32(tegroup_activation kind, int half, 
         s = tegroup_impl_tail_f32(w, half, &density);
         *slope = x > 0 ? tegroup_impl_fma_f32(w, density, (float)1 - s) : tegroup_impl_fma_f32(-w, density, s);
         return tegroup_impl_fma_f32(-w, s, x <= 0 ? (float)0 : x);
+    case TEGROUP_IMPL_CURVE_SITU: /* with the derivative s (1 - tanh^2) + value (1 - s) */
+        s = tegroup_impl_sigmoid_f32(x, half);
+        w = tegroup_impl_mul_f32(tegroup_impl_soft_f32(alpha, x, &rate), s);
+        *slope = tegroup_impl_fma_f32(w, (float)1 - s, tegroup_impl_mul_f32(rate, s));
+        return w;
     case TEGROUP_IMPL_CURVE_RELU: *slope = 1; return x <= 0 ? (float)0 : x;
     case TEGROUP_IMPL_CURVE_IDENTITY: *slope = 1; return x;
     case TEGROUP_IMPL_CURVE_RELU_SQUARED:
@@ -9444,22 +9524,25 @@ TEGROUP_IMPL_HD float tegroup_impl_curve_f32(tegroup_activation kind, int half, 
 }
 
 /* What the kind gives for a gate and an up, which is not looked at without one; and, the other way, the gradients of
- * both from that of the result, returning the result again. alpha and limit are the clamped kind's. half: gate and up
- * were halves, and what comes of them will be. A comparison that NaN decides takes it for inside, so NaN shows. Where
+ * both from that of the result, returning the result again. alpha and limit: spelt out. half: gate and up were halves,
+ * and what comes of them will be. A comparison that NaN decides takes it for inside, so NaN shows. Where
  * the gate counts for nothing, clamped or rectified, its gradient is 0 even if the other one is infinite, as torch's
  * is. */
 TEGROUP_IMPL_HD float tegroup_impl_activation_grad_f32(tegroup_activation kind, int half, float alpha, float limit,
                                                        float gate, float up, float grad, float *grad_gate, float *grad_up) {
     const tegroup_impl_curve_kind curve = tegroup_impl_curve_of(kind);
-    const int clamps = kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED,
+    const int clamps = tegroup_impl_clamps(kind), soft = kind == TEGROUP_ACTIVATION_SITU_GLU,
               rectifies = curve == TEGROUP_IMPL_CURVE_RELU || curve == TEGROUP_IMPL_CURVE_RELU_SQUARED,
               gate_out = clamps && gate > limit, up_out = clamps && (up > limit || up < -limit);
-    float slope, value = tegroup_impl_curve_f32(kind, half, alpha, gate_out ? limit : gate, &slope);
+    float up_slope = 1, slope, value = tegroup_impl_curve_f32(kind, half, alpha, gate_out ? limit : gate, &slope);
     if (!tegroup_impl_gated(kind)) up = 1;
-    if (clamps) up = (up > limit ? limit : up < -limit ? -limit : up) + (float)1;
+    if (clamps) up = up > limit ? limit : up < -limit ? -limit : up;
+    if (kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED) up = up + (float)1;
+    if (soft) up = tegroup_impl_soft_f32(limit, up, &up_slope);
     *grad_gate =
         gate_out || (rectifies && gate <= 0) ? (float)0 : tegroup_impl_mul_f32(tegroup_impl_mul_f32(grad, up), slope);
     *grad_up = up_out ? (float)0 : tegroup_impl_mul_f32(grad, value);
+    if (soft) *grad_up = tegroup_impl_mul_f32(*grad_up, up_slope);
     return tegroup_impl_mul_f32(value, up);
 }
 TEGROUP_IMPL_HD float tegroup_impl_activation_f32(tegroup_activation kind, int half, float alpha, float limit, float gate,
@@ -9481,6 +9564,11 @@ TEGROUP_IMPL_HD double tegroup_impl_curve_f64(tegroup_activation kind, int half,
         s = tegroup_impl_tail_f64(w, half, &density);
         *slope = x > 0 ? tegroup_impl_fma_f64(w, density, (double)1 - s) : tegroup_impl_fma_f64(-w, density, s);
         return tegroup_impl_fma_f64(-w, s, x <= 0 ? (double)0 : x);
+    case TEGROUP_IMPL_CURVE_SITU: /* with the derivative s (1 - tanh^2) + value (1 - s) */
+        s = tegroup_impl_sigmoid_f64(x, half);
+        w = tegroup_impl_mul_f64(tegroup_impl_soft_f64(alpha, x, &rate), s);
+        *slope = tegroup_impl_fma_f64(w, (double)1 - s, tegroup_impl_mul_f64(rate, s));
+        return w;
     case TEGROUP_IMPL_CURVE_RELU: *slope = 1; return x <= 0 ? (double)0 : x;
     case TEGROUP_IMPL_CURVE_IDENTITY: *slope = 1; return x;
     case TEGROUP_IMPL_CURVE_RELU_SQUARED:
@@ -9510,22 +9598,25 @@ TEGROUP_IMPL_HD double tegroup_impl_curve_f64(tegroup_activation kind, int half,
 }
 
 /* What the kind gives for a gate and an up, which is not looked at without one; and, the other way, the gradients of
- * both from that of the result, returning the result again. alpha and limit are the clamped kind's. half: gate and up
- * were halves, and what comes of them will be. A comparison that NaN decides takes it for inside, so NaN shows. Where
+ * both from that of the result, returning the result again. alpha and limit: spelt out. half: gate and up were halves,
+ * and what comes of them will be. A comparison that NaN decides takes it for inside, so NaN shows. Where
  * the gate counts for nothing, clamped or rectified, its gradient is 0 even if the other one is infinite, as torch's
  * is. */
 TEGROUP_IMPL_HD double tegroup_impl_activation_grad_f64(tegroup_activation kind, int half, double alpha, double limit,
                                                        double gate, double up, double grad, double *grad_gate, double *grad_up) {
     const tegroup_impl_curve_kind curve = tegroup_impl_curve_of(kind);
-    const int clamps = kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED,
+    const int clamps = tegroup_impl_clamps(kind), soft = kind == TEGROUP_ACTIVATION_SITU_GLU,
               rectifies = curve == TEGROUP_IMPL_CURVE_RELU || curve == TEGROUP_IMPL_CURVE_RELU_SQUARED,
               gate_out = clamps && gate > limit, up_out = clamps && (up > limit || up < -limit);
-    double slope, value = tegroup_impl_curve_f64(kind, half, alpha, gate_out ? limit : gate, &slope);
+    double up_slope = 1, slope, value = tegroup_impl_curve_f64(kind, half, alpha, gate_out ? limit : gate, &slope);
     if (!tegroup_impl_gated(kind)) up = 1;
-    if (clamps) up = (up > limit ? limit : up < -limit ? -limit : up) + (double)1;
+    if (clamps) up = up > limit ? limit : up < -limit ? -limit : up;
+    if (kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED) up = up + (double)1;
+    if (soft) up = tegroup_impl_soft_f64(limit, up, &up_slope);
     *grad_gate =
         gate_out || (rectifies && gate <= 0) ? (double)0 : tegroup_impl_mul_f64(tegroup_impl_mul_f64(grad, up), slope);
     *grad_up = up_out ? (double)0 : tegroup_impl_mul_f64(grad, value);
+    if (soft) *grad_up = tegroup_impl_mul_f64(*grad_up, up_slope);
     return tegroup_impl_mul_f64(value, up);
 }
 TEGROUP_IMPL_HD double tegroup_impl_activation_f64(tegroup_activation kind, int half, double alpha, double limit, double gate,
@@ -9564,7 +9655,8 @@ static inline void tegroup_impl_activation_piece_f32(const tegroup_activation_de
                                                       int64_t width, int64_t at, int64_t n, float *gate) {
     const int gated = tegroup_impl_gated(desc->activation);
     int64_t step = desc->interleaved ? 2 : 1, to_up = desc->interleaved ? 1 : width, j;
-    float alpha = (float)tegroup_impl_alpha(desc->alpha), limit = (float)tegroup_impl_limit(desc->limit);
+    float alpha = (float)tegroup_impl_alpha(desc->activation, desc->alpha),
+         limit = (float)tegroup_impl_limit(desc->activation, desc->limit);
     float up[TEGROUP_IMPL_PIECE];
     for (j = 0; j < n; j++) up[j] = 1;
     tegroup_impl_load_row_f32(desc->input.dtype, x, step * at, step, n, gate);
@@ -9595,7 +9687,8 @@ static inline float tegroup_impl_activation_grad_piece_f32(const tegroup_activat
                                                            int64_t n, float sum, float *gate, float *up) {
     const int gated = tegroup_impl_gated(desc->activation);
     int64_t step = desc->interleaved ? 2 : 1, to_up = desc->interleaved ? 1 : width, j;
-    float alpha = (float)tegroup_impl_alpha(desc->alpha), limit = (float)tegroup_impl_limit(desc->limit);
+    float alpha = (float)tegroup_impl_alpha(desc->activation, desc->alpha),
+         limit = (float)tegroup_impl_limit(desc->activation, desc->limit);
     float grad[TEGROUP_IMPL_PIECE], value[TEGROUP_IMPL_PIECE];
     for (j = 0; j < n; j++) up[j] = 1;
     tegroup_impl_load_row_f32(desc->input.dtype, x, step * at, step, n, gate);
@@ -9641,7 +9734,8 @@ static inline void tegroup_impl_activation_piece_f64(const tegroup_activation_de
                                                       int64_t width, int64_t at, int64_t n, double *gate) {
     const int gated = tegroup_impl_gated(desc->activation);
     int64_t step = desc->interleaved ? 2 : 1, to_up = desc->interleaved ? 1 : width, j;
-    double alpha = (double)tegroup_impl_alpha(desc->alpha), limit = (double)tegroup_impl_limit(desc->limit);
+    double alpha = (double)tegroup_impl_alpha(desc->activation, desc->alpha),
+         limit = (double)tegroup_impl_limit(desc->activation, desc->limit);
     double up[TEGROUP_IMPL_PIECE];
     for (j = 0; j < n; j++) up[j] = 1;
     tegroup_impl_load_row_f64(desc->input.dtype, x, step * at, step, n, gate);
@@ -9672,7 +9766,8 @@ static inline double tegroup_impl_activation_grad_piece_f64(const tegroup_activa
                                                            int64_t n, double sum, double *gate, double *up) {
     const int gated = tegroup_impl_gated(desc->activation);
     int64_t step = desc->interleaved ? 2 : 1, to_up = desc->interleaved ? 1 : width, j;
-    double alpha = (double)tegroup_impl_alpha(desc->alpha), limit = (double)tegroup_impl_limit(desc->limit);
+    double alpha = (double)tegroup_impl_alpha(desc->activation, desc->alpha),
+         limit = (double)tegroup_impl_limit(desc->activation, desc->limit);
     double grad[TEGROUP_IMPL_PIECE], value[TEGROUP_IMPL_PIECE];
     for (j = 0; j < n; j++) up[j] = 1;
     tegroup_impl_load_row_f64(desc->input.dtype, x, step * at, step, n, gate);
@@ -9708,10 +9803,15 @@ static inline void tegroup_impl_activation_grad_row_f64(const tegroup_activation
                                 sum);
 }
 
+/* A bound of SITU_GLU whose inverse is a normal float, with room for what it multiplies. */
+static inline int tegroup_impl_soft_bound(double bound) {
+    return bound >= 8.673617379884035e-19 && bound <= 1.152921504606847e18;
+}
+
 /* What both descriptors say of the function itself. */
 static inline tegroup_status tegroup_impl_check_activation_kind(tegroup_activation kind, int32_t interleaved,
                                                                 double alpha, double limit, tegroup_error *error) {
-    const int clamps = kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED;
+    const int soft = kind == TEGROUP_ACTIVATION_SITU_GLU, takes = tegroup_impl_clamps(kind) || soft;
     TEGROUP_IMPL_RULE(kind != TEGROUP_ACTIVATION_UNSET, ERROR_UNSET, "activation", "must be set",
                       TEGROUP_ACTIVATION_SWIGLU, 0);
     TEGROUP_IMPL_RULE_ENUM(kind, TEGROUP_ACTIVATION_IDENTITY, "activation", "must be a tegroup_activation");
@@ -9719,11 +9819,15 @@ static inline tegroup_status tegroup_impl_check_activation_kind(tegroup_activati
                       interleaved);
     TEGROUP_IMPL_RULE(!interleaved || tegroup_impl_gated(kind), ERROR_VALUE, "interleaved",
                       "must be 0 for an activation without gate and up", 0, interleaved);
-    TEGROUP_IMPL_RULE(clamps || alpha == 0, ERROR_VALUE, "alpha", "must be 0 for an activation that takes none", 0, 1);
-    TEGROUP_IMPL_RULE(clamps || limit == 0, ERROR_VALUE, "limit", "must be 0 for an activation that takes none", 0, 1);
+    TEGROUP_IMPL_RULE(takes || alpha == 0, ERROR_VALUE, "alpha", "must be 0 for an activation that takes none", 0, 1);
+    TEGROUP_IMPL_RULE(takes || limit == 0, ERROR_VALUE, "limit", "must be 0 for an activation that takes none", 0, 1);
     TEGROUP_IMPL_RULE(alpha >= 0 && alpha <= 3.4028234663852886e38, ERROR_VALUE, "alpha",
                       "must be 0 to the largest float", 0, -1);
     TEGROUP_IMPL_RULE(limit >= 0, ERROR_VALUE, "limit", "must not be negative or NaN", 0, -1);
+    TEGROUP_IMPL_RULE(!soft || alpha == 0 || tegroup_impl_soft_bound(alpha), ERROR_VALUE, "alpha",
+                      "must be 0 or 2^-60 to 2^60 for SITU_GLU", 0, -1);
+    TEGROUP_IMPL_RULE(!soft || limit == 0 || limit > TEGROUP_IMPL_LARGEST_f64 || tegroup_impl_soft_bound(limit),
+                      ERROR_VALUE, "limit", "must be 0, 2^-60 to 2^60 or infinite for SITU_GLU", 0, -1);
     return TEGROUP_OK;
 }
 

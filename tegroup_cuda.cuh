@@ -1119,8 +1119,8 @@ static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_
     const int64_t width = desc->output.cols, units = tegroup_impl_ceil_div(desc->output.rows, TEGROUP_IMPL_ROWS_UNIT);
     tegroup_activation_desc d = *desc;
     if (desc->output.rows == 0 || width == 0) return TEGROUP_OK;
-    d.alpha = tegroup_impl_alpha(desc->alpha);
-    d.limit = tegroup_impl_limit(desc->limit);
+    d.alpha = tegroup_impl_alpha(desc->activation, desc->alpha);
+    d.limit = tegroup_impl_limit(desc->activation, desc->limit);
     d.input = tegroup_impl_cuda_matrix(&desc->input);
     d.row_scale = tegroup_impl_cuda_matrix(&desc->row_scale);
     d.output = tegroup_impl_cuda_matrix(&desc->output);
@@ -1231,8 +1231,8 @@ static inline tegroup_status tegroup_impl_cuda_activation_backward(const tegroup
     tegroup_activation_backward_desc d = *desc;
     if (desc->grad_output.rows == 0 || (width == 0 && desc->grad_row_scale.dtype == TEGROUP_DTYPE_UNSET))
         return TEGROUP_OK;
-    d.alpha = tegroup_impl_alpha(desc->alpha);
-    d.limit = tegroup_impl_limit(desc->limit);
+    d.alpha = tegroup_impl_alpha(desc->activation, desc->alpha);
+    d.limit = tegroup_impl_limit(desc->activation, desc->limit);
     d.input = tegroup_impl_cuda_matrix(&desc->input);
     d.row_scale = tegroup_impl_cuda_matrix(&desc->row_scale);
     d.grad_output = tegroup_impl_cuda_matrix(&desc->grad_output);
@@ -2190,8 +2190,8 @@ static inline tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_d
     unsigned blocks;
     int copy;
     call.desc = *desc;
-    call.desc.alpha = tegroup_impl_alpha(desc->alpha);
-    call.desc.limit = tegroup_impl_limit(desc->limit);
+    call.desc.alpha = tegroup_impl_alpha(desc->activation, desc->alpha);
+    call.desc.limit = tegroup_impl_limit(desc->activation, desc->limit);
     call.desc.row_scale = tegroup_impl_cuda_matrix(&desc->row_scale);
     call.vectors = tegroup_impl_cuda_in_vectors(&desc->input) && tegroup_impl_cuda_in_vectors(&desc->grad_output);
     if (desc->output.shape.groups == 0) return TEGROUP_OK;
@@ -4296,8 +4296,8 @@ static inline tegroup_impl_gpu_epilogue tegroup_impl_gpu_epilogue_of(const tegro
     tegroup_impl_gpu_epilogue made;
     memset(&made, 0, sizeof made);
     made.activation = epilogue->activation;
-    made.activation.alpha = tegroup_impl_alpha(epilogue->activation.alpha);
-    made.activation.limit = tegroup_impl_limit(epilogue->activation.limit);
+    made.activation.alpha = tegroup_impl_alpha(epilogue->activation.activation, epilogue->activation.alpha);
+    made.activation.limit = tegroup_impl_limit(epilogue->activation.activation, epilogue->activation.limit);
     made.activation.input = tegroup_impl_cuda_matrix(&epilogue->activation.input);
     made.activation.row_scale = tegroup_impl_cuda_matrix(&epilogue->activation.row_scale);
     made.activation.output = tegroup_impl_cuda_matrix(&epilogue->activation.output);

@@ -325,10 +325,10 @@ static void time_activations() {
     tegroup_error error;
     const struct { tegroup_activation kind; const char *name; } others[] = {
         {TEGROUP_ACTIVATION_GEGLU, "GEGLU"}, {TEGROUP_ACTIVATION_GEGLU_TANH, "GEGLU tanh"}, {TEGROUP_ACTIVATION_REGLU, "ReGLU"},
-        {TEGROUP_ACTIVATION_SWIGLU_CLAMPED, "clamped SwiGLU"}, {TEGROUP_ACTIVATION_SILU, "SiLU"}, {TEGROUP_ACTIVATION_GELU, "GELU"},
+        {TEGROUP_ACTIVATION_SWIGLU_CLAMPED, "clamped SwiGLU"}, {TEGROUP_ACTIVATION_SWIGLU_LIMITED, "limited SwiGLU"}, {TEGROUP_ACTIVATION_SITU_GLU, "SiTU-GLU"}, {TEGROUP_ACTIVATION_SILU, "SiLU"}, {TEGROUP_ACTIVATION_GELU, "GELU"},
         {TEGROUP_ACTIVATION_GELU_TANH, "GELU tanh"}, {TEGROUP_ACTIVATION_RELU, "ReLU"}, {TEGROUP_ACTIVATION_RELU_SQUARED, "squared ReLU"}};
     for (const auto &other : others) {
-        const int64_t rows = 32768, width = 7168, cols = other.kind <= TEGROUP_ACTIVATION_SWIGLU_CLAMPED ? 2 * width : width;
+        const int64_t rows = 32768, width = 7168, cols = other.kind <= TEGROUP_ACTIVATION_SITU_GLU ? 2 * width : width;
         auto f = desc<tegroup_activation_desc>();
         f.activation = other.kind;
         f.input = matrix(TEGROUP_DTYPE_BF16, rows, cols);

@@ -1062,9 +1062,9 @@ static void fuzz_activation(void) {
     int gated;
     OPEN(desc);
     desc.activation = (tegroup_activation)(1 + below(TEGROUP_ACTIVATION_IDENTITY));
-    gated = desc.activation <= TEGROUP_ACTIVATION_SWIGLU_CLAMPED;
+    gated = desc.activation <= TEGROUP_ACTIVATION_SITU_GLU;
     desc.interleaved = gated ? below(2) : 0;
-    if (desc.activation == TEGROUP_ACTIVATION_SWIGLU_CLAMPED) {
+    if (gated && desc.activation >= TEGROUP_ACTIVATION_SWIGLU_CLAMPED) {
         desc.alpha = below(3);
         desc.limit = below(9);
     }
@@ -1085,9 +1085,9 @@ static void fuzz_activation_backward(void) {
     int gated;
     OPEN(desc);
     desc.activation = (tegroup_activation)(1 + below(TEGROUP_ACTIVATION_IDENTITY));
-    gated = desc.activation <= TEGROUP_ACTIVATION_SWIGLU_CLAMPED;
+    gated = desc.activation <= TEGROUP_ACTIVATION_SITU_GLU;
     desc.interleaved = gated ? below(2) : 0;
-    if (desc.activation == TEGROUP_ACTIVATION_SWIGLU_CLAMPED) {
+    if (gated && desc.activation >= TEGROUP_ACTIVATION_SWIGLU_CLAMPED) {
         desc.alpha = below(3);
         desc.limit = below(9);
     }
@@ -1240,7 +1240,7 @@ static void fuzz_mlp(void) {
     memset(&sizes, 0, sizeof sizes);
     sizes.groups = below(6);
     desc.activation = (tegroup_activation)(1 + below(TEGROUP_ACTIVATION_IDENTITY));
-    wide = desc.activation <= TEGROUP_ACTIVATION_SWIGLU_CLAMPED ? 2 : 1;
+    wide = desc.activation <= TEGROUP_ACTIVATION_SITU_GLU ? 2 : 1;
     apart = wide == 2 && chance(30); /* gates and ups are two weights */
     width = apart ? h : wide * h;
     desc.interleaved = wide == 2 && !apart ? below(2) : 0;
@@ -1429,7 +1429,7 @@ static void fuzz_chain(void) {
             break;
         case TEGROUP_CHAIN_ACTIVATION:
             op->activation = (tegroup_activation)(1 + below(TEGROUP_ACTIVATION_IDENTITY));
-            if (op->activation <= TEGROUP_ACTIVATION_SWIGLU_CLAMPED) {
+            if (op->activation <= TEGROUP_ACTIVATION_SITU_GLU) {
                 op->interleaved = below(2);
                 cols[i + 1] = cols[i] / 2;
             }

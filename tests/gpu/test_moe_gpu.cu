@@ -133,7 +133,7 @@ static void gate_make(gate_case *c, rng *r, int vectors, tegroup_activation kind
     c->f.space = c->b.space = TEGROUP_SPACE_DEVICE;
     c->f.activation = c->b.activation = kind;
     c->f.interleaved = c->b.interleaved = interleaved && is_gated(kind);
-    if (kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED) {
+    if (has_limit(kind)) {
         if (rng_chance(r, 50)) c->f.alpha = c->b.alpha = rng_chance(r, 50) ? 1 : 0.8125;
         if (rng_chance(r, 70)) c->f.limit = c->b.limit = rng_chance(r, 20) ? (double)INFINITY : rng_chance(r, 50) ? 1.5 : 0.5;
     }
@@ -327,7 +327,7 @@ static __global__ void pair_by_pair(const tegroup_activation_desc f, const tegro
     const int gated = cols != width;
     if (i >= f.output.rows * width) return;
     const int64_t g = row * cols + (f.interleaved ? 2 * j : j), u = f.interleaved ? g + 1 : gated ? g + width : g;
-    const float alpha = (float)tegroup_impl_alpha(f.alpha), limit = (float)tegroup_impl_limit(f.limit), scale = ((const float *)f.row_scale.data)[row];
+    const float alpha = (float)tegroup_impl_alpha(f.activation, f.alpha), limit = (float)tegroup_impl_limit(f.activation, f.limit), scale = ((const float *)f.row_scale.data)[row];
     const float gate = tegroup_impl_load_f32(TEGROUP_DTYPE_BF16, f.input.data, g), up = tegroup_impl_load_f32(TEGROUP_DTYPE_BF16, f.input.data, u);
     float grad_gate, grad_up;
     tegroup_impl_activation_grad_f32(f.activation, 1, alpha, limit, gate, up, scale * tegroup_impl_load_f32(TEGROUP_DTYPE_BF16, b.grad_output.data, i), &grad_gate, &grad_up);
@@ -377,7 +377,7 @@ TEST(moe_gpu, activations_at_infinity) {
         gate_case c;
         gate_make(&c, &r, vectors, kind, dtype, dtype, (int32_t)step - 1, 1, GATES_BEYOND, UPS_BEYOND, 0);
         c.f.row_scale = c.b.row_scale = c.b.grad_row_scale = no_matrix();
-        c.f.alpha = c.b.alpha = kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED && i / ACTIVATIONS / 16 ? 0.8125 : 0;
+        c.f.alpha = c.b.alpha = has_limit(kind) && i / ACTIVATIONS / 16 ? 0.8125 : 0;
         c.f.limit = c.b.limit = c.f.alpha != 0 ? (double)INFINITY : 0;
         c.b.grad_input = matrix(&r, vectors, dtype, GATES_BEYOND, c.f.input.cols);
         for (int g = 0; g < GATES_BEYOND; g++)

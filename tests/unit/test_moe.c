@@ -773,7 +773,7 @@ static void gate_make(gate_case *c, rng *r, int kind, tegroup_dtype dtype, tegro
     c->f.space = c->b.space = TEGROUP_SPACE_HOST;
     c->f.activation = c->b.activation = activations[kind];
     if (is_gated(activations[kind])) c->f.interleaved = c->b.interleaved = (int32_t)rng_int(r, 0, 1);
-    if (activations[kind] == TEGROUP_ACTIVATION_SWIGLU_CLAMPED) {
+    if (has_limit(activations[kind])) {
         if (rng_chance(r, 50)) c->f.alpha = c->b.alpha = rng_chance(r, 50) ? 1 : 0.8125;
         if (rng_chance(r, 70)) c->f.limit = c->b.limit = rng_chance(r, 20) ? (double)INFINITY : rng_chance(r, 50) ? 1.5 : 0.5;
     }
@@ -915,9 +915,38 @@ TEST(moe, activations_in_place_and_either_arrangement) {
     ASSERT_GT(in_place, 0);
 }
 
+/* DeepSeek-V4's function is SwiGLU where its limit is not reached, to the bit, and no offset is added to up. */
+TEST(moe, limited_swiglu_without_a_limit_is_swiglu) {
+    rng r = rng_seed(4018);
+    for (int64_t i = scaled(60); i > 0; i--) {
+        void *mark = guards_mark();
+        tegroup_dtype dtype = dtypes[rng_int(&r, 0, 3)], scalars = dtype == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
+        gate_case c, other;
+        gate_make(&c, &r, 0, dtype, scalars, 2);
+        ASSERT_EQ(c.f.activation, TEGROUP_ACTIVATION_SWIGLU);
+        c.b.grad_input = matrix(&r, dtype, c.rows, c.f.input.cols);
+        other = c;
+        other.f.activation = other.b.activation = TEGROUP_ACTIVATION_SWIGLU_LIMITED;
+        other.f.limit = other.b.limit = rng_chance(&r, 50) ? (double)INFINITY : 1e4;
+        other.f.output = matrix(&r, c.f.output.dtype, c.rows, c.width);
+        other.b.grad_input = matrix(&r, dtype, c.rows, c.f.input.cols);
+        ASSERT_EQ(tegroup_activation_forward(&c.f, NULL, NULL), TEGROUP_OK);
+        ASSERT_EQ(tegroup_activation_backward(&c.b, NULL, NULL), TEGROUP_OK);
+        ASSERT_EQ(tegroup_activation_forward(&other.f, NULL, NULL), TEGROUP_OK);
+        ASSERT_EQ(tegroup_activation_backward(&other.b, NULL, NULL), TEGROUP_OK);
+        for (int64_t row = 0; row < c.rows; row++)
+            for (int64_t j = 0; owned(&c, row) && j < c.width; j++) {
+                ASSERT_EQ(at(&c.f.output, row, j), at(&other.f.output, row, j));
+                ASSERT_EQ(at(&c.b.grad_input, row, gate_col(&c, j)), at(&other.b.grad_input, row, gate_col(&c, j)));
+                ASSERT_EQ(at(&c.b.grad_input, row, up_col(&c, j)), at(&other.b.grad_input, row, up_col(&c, j)));
+            }
+        guards_release(mark);
+    }
+}
+
 /* Differences across a kink mean nothing: of the gate at 0 and at the limit, of up at the limits. */
 static int near_kink(const gate_case *c, double x) {
-    double limit = c->f.limit != 0 ? c->f.limit : 7;
+    double limit = activation_limit(c->f.activation, c->f.limit);
     return fabs(x) < 1e-4 || fabs(fabs(x) - limit) < 1e-4;
 }
 
@@ -992,15 +1021,17 @@ TEST(moe, activations_of_extremes) {
                 ASSERT_TRUE(isnan(y));
             }
             for (int i = 0; i < (int)(sizeof huge / sizeof *huge); i++) {
-                int clamps = activations[kind] == TEGROUP_ACTIVATION_SWIGLU_CLAMPED, squares = activations[kind] == TEGROUP_ACTIVATION_RELU_SQUARED,
+                const tegroup_activation which = activations[kind];
+                int bounded = has_limit(which), squares = activations[kind] == TEGROUP_ACTIVATION_RELU_SQUARED,
                     same = activations[kind] == TEGROUP_ACTIVATION_IDENTITY;
                 x[1] = 1;
                 x[0] = huge[i];
                 ASSERT_EQ(tegroup_activation_forward(&f, NULL, NULL), TEGROUP_OK);
                 ASSERT_EQ(tegroup_activation_backward(&b, NULL, NULL), TEGROUP_OK);
-                if (clamps) ASSERT_LT(fabs(y - 14 / (1 + exp(-1.702 * 7))), 1e-5);
+                if (bounded) ASSERT_LT(fabs(y - (which == TEGROUP_ACTIVATION_SITU_GLU ? 4 * tanh(huge[i] / 4) * 25 * tanh(1.0 / 25) : which == TEGROUP_ACTIVATION_SWIGLU_LIMITED ? 10 / (1 + exp(-10)) : 14 / (1 + exp(-1.702 * 7)))), 1e-5);
                 else ASSERT_EQ(y, squares ? x[0] * x[0] : x[0]);
-                ASSERT_EQ(dx[0], clamps ? 0.0f : squares ? 2 * x[0] : 1.0f);
+                if (which == TEGROUP_ACTIVATION_SITU_GLU) ASSERT_LT(fabsf(dx[0]), 2e-4f);
+                else ASSERT_EQ(dx[0], bounded ? 0.0f : squares ? 2 * x[0] : 1.0f);
                 x[0] = -huge[i];
                 ASSERT_EQ(tegroup_activation_forward(&f, NULL, NULL), TEGROUP_OK);
                 ASSERT_EQ(tegroup_activation_backward(&b, NULL, NULL), TEGROUP_OK);
@@ -1032,7 +1063,7 @@ TEST(moe, activations_at_infinity) {
         f.space = TEGROUP_SPACE_HOST;
         f.activation = kind;
         f.interleaved = i / ACTIVATIONS / 4 % 2 && is_gated(kind);
-        if (kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED && i / ACTIVATIONS / 8) { f.alpha = 0.8125; f.limit = INFINITY; }
+        if (has_limit(kind) && i / ACTIVATIONS / 8) { f.alpha = 0.8125; f.limit = INFINITY; }
         f.input = matrix(&r, dtype, GATES_BEYOND, is_gated(kind) ? 2 * UPS_BEYOND : UPS_BEYOND);
         f.output = matrix(&r, dtype, GATES_BEYOND, UPS_BEYOND);
         tegroup_impl_activation_backward_of(&f, &b);

@@ -1549,6 +1549,10 @@ static tegroup_snapshot_header *snapshot_at(const void **snapshot) {
     BAD(call, a->activation = TEGROUP_ACTIVATION_SWIGLU_CLAMPED; a->alpha = (double)NAN, VALUE, "alpha", 0, -1);                        \
     BAD(call, a->activation = TEGROUP_ACTIVATION_SWIGLU_CLAMPED; a->alpha = (double)INFINITY, VALUE, "alpha", 0, -1);                   \
     BAD(call, a->activation = TEGROUP_ACTIVATION_SWIGLU_CLAMPED; a->limit = -1, VALUE, "limit", 0, -1);                                 \
+    BAD(call, a->activation = TEGROUP_ACTIVATION_SITU_GLU; a->alpha = 1e-30, VALUE, "alpha", 0, -1);                                  \
+    BAD(call, a->activation = TEGROUP_ACTIVATION_SITU_GLU; a->alpha = 1e30, VALUE, "alpha", 0, -1);                                    \
+    BAD(call, a->activation = TEGROUP_ACTIVATION_SITU_GLU; a->limit = 1e-30, VALUE, "limit", 0, -1);                                  \
+    BAD(call, a->activation = TEGROUP_ACTIVATION_SITU_GLU; a->limit = 1e30, VALUE, "limit", 0, -1);                                    \
     BAD(call, a->activation = TEGROUP_ACTIVATION_SWIGLU_CLAMPED; a->limit = (double)NAN, VALUE, "limit", 0, -1);                        \
     BAD(call, a->activation = TEGROUP_ACTIVATION_RELU_SQUARED, SHAPE, "input.cols", N, 2 * N)
 
@@ -1557,7 +1561,7 @@ TEST(status, activation) {
     NOT_NEGATIVE(activation, a->threads, "threads");
     BAD(activation, a->threads = INT32_MIN, VALUE, "threads", 0, INT32_MIN);
     BAD(activation, a->activation = TEGROUP_ACTIVATION_UNSET, UNSET, "activation", TEGROUP_ACTIVATION_SWIGLU, 0);
-    BAD(activation, a->activation = (tegroup_activation)12, VALUE, "activation", TEGROUP_ACTIVATION_IDENTITY, 12);
+    BAD(activation, a->activation = (tegroup_activation)14, VALUE, "activation", TEGROUP_ACTIVATION_IDENTITY, 14);
     RANGE(activation, a->interleaved, "interleaved", int32_t, 0, 1);
     ACTIVATION(activation);
     REQUIRED(activation, a->input, "input", FLOATS);
@@ -1593,7 +1597,7 @@ TEST(status, activation_backward) {
     NOT_NEGATIVE(activation_backward, a->threads, "threads");
     BAD(activation_backward, a->threads = INT32_MIN, VALUE, "threads", 0, INT32_MIN);
     BAD(activation_backward, a->activation = TEGROUP_ACTIVATION_UNSET, UNSET, "activation", TEGROUP_ACTIVATION_SWIGLU, 0);
-    BAD(activation_backward, a->activation = (tegroup_activation)12, VALUE, "activation", TEGROUP_ACTIVATION_IDENTITY, 12);
+    BAD(activation_backward, a->activation = (tegroup_activation)14, VALUE, "activation", TEGROUP_ACTIVATION_IDENTITY, 14);
     RANGE(activation_backward, a->interleaved, "interleaved", int32_t, 0, 1);
     ACTIVATION(activation_backward);
     REQUIRED(activation_backward, a->input, "input", FLOATS);
