@@ -109,8 +109,9 @@
  *   [76] gemm/validate.h          Validate
  *   [77] gemm/scale_convert.h     Scales in another layout
  *   [78] moe/count.h              Counts of groups
- *   [79] moe/router.h             Router
- *   [80] moe/permutation.h        Permute and combine
+ *   [79] moe/router_scheme.h      Router schemes
+ *   [80] moe/router.h             Router
+ *   [81] moe/permutation.h        Permute and combine
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
@@ -1533,6 +1534,56 @@ typedef struct tegroup_count_desc {
     tegroup_matrix offsets;       /* out [1, groups + 1], likewise; absent = not wanted                          */
 } tegroup_count_desc;
 
+/* What a logit x says of an expert: its score. */
+typedef enum tegroup_score {
+    TEGROUP_SCORE_SOFTMAX       = 0, /* exp(x) / the sum over the token's experts of exp(their logits)            */
+    TEGROUP_SCORE_SIGMOID       = 1, /* 1 / (1 + exp(-x))                                                         */
+    TEGROUP_SCORE_SQRT_SOFTPLUS = 2  /* sqrt(log(1 + exp(x)))                                                     */
+} tegroup_score;
+
+/* What is said of a group of experts by the keys that a token chooses by. */
+typedef enum tegroup_group_score {
+    TEGROUP_GROUP_SCORE_TOP2 = 0, /* the sum of the two largest keys of its experts (DeepSeek-V3)                  */
+    TEGROUP_GROUP_SCORE_MAX  = 1  /* the largest one (DeepSeek-V2)                                                 */
+} tegroup_group_score;
+
+/* What a router is besides softmax top-k, which is all zero; docs/layers.md has the values of many models. The forward
+ * and the backward call are given the same.
+ *
+ * A token's experts have keys, score + bias, and it takes those of the k largest; of equal keys the larger logit, as the
+ * probabilities' type holds it, and of equal logits the lower expert. With n_group, only experts of the topk_group best
+ * groups are taken; of equal groups the lower one is better. An expert whose key is NaN comes after all others; where
+ * softmax is NaN all keys are, and the lowest experts are taken. So indices are always experts, none twice. The bias is
+ * for the choice alone: weights are scores, divided by their sum + normalize_epsilon if normalize is 1 (0 where that
+ * sum is 0), times route_factor. A softmax over the chosen logits alone is softmax with normalize 1; the sigmoid of
+ * the largest logits is SIGMOID.
+ *
+ * The balance loss is balance_coefficient times the mean over sequences of experts * sum_e (share of the sequence's
+ * assignments to e) * (mean over its tokens of the expert's share of the token's scores). A sequence is all tokens, or
+ * each sequence_tokens of them (DeepSeek-V3, arXiv:2412.19437, equations 17 to 20). The z-loss is z_coefficient times
+ * the mean over tokens of (log sum exp(logits))^2 (Zoph et al. 2022, "ST-MoE", arXiv:2202.08906, equation 5). Means of
+ * nothing are 0.
+ *
+ * A token that token_mask or valid_tokens leaves out has indices -1, weights, probabilities and gradients 0, and counts
+ * nowhere. Pointers are in `space`. */
+typedef struct tegroup_router_scheme {
+    tegroup_score  score;
+    int32_t        n_group;       /* groups of equally many neighbouring experts, 2 to 64; 0 = none               */
+    int32_t        topk_group;    /* the groups that a token may choose from, 1 to n_group, with at least k experts;
+                                     0 without n_group                                                            */
+    tegroup_group_score group_score; /* without n_group 0                                                         */
+    tegroup_matrix bias;          /* in  [1, experts], F32 or F64; absent = none                                  */
+    double         normalize_epsilon; /* with normalize: at least 0; DeepSeek-V3's 1e-20; else 0                  */
+    double         route_factor;  /* multiplies the weights: above 0; 0 = 1                                       */
+    tegroup_matrix given_indices; /* in  [tokens, k], I32 or I64: the experts that a token takes, whatever their keys;
+                                     what is no expert becomes index -1 with weight 0, and counts nowhere. Not with
+                                     bias and n_group. Absent = the router chooses                                */
+    const uint8_t *token_mask;    /* in  [tokens]: 0 = padding; NULL = none                                       */
+    const int64_t *valid_tokens;  /* in  one value: tokens from there on are padding; NULL = none                 */
+    int64_t        sequence_tokens; /* tokens of a sequence, a divisor of tokens; 0 = all                         */
+    double         z_coefficient; /* 0 = no z-loss                                                                */
+} tegroup_router_scheme;
+
 /* Router: probabilities = softmax(logits) by row; each token takes its k largest. Of equal ones it takes the larger
  * logit, which far below the row's largest is all that tells experts apart, and of equal logits the lower expert. A
  * row that holds NaN or infinity, or minus infinity alone, has probabilities of NaN and takes experts 0 .. k-1. (F64
@@ -1562,6 +1613,11 @@ typedef struct tegroup_router_desc {
     size_t         workspace_bytes;
     int32_t        threads;       /* on the host, at most so many; 0 = all that OpenMP gives, 1 without OpenMP. Only
                                      time depends on it                                                          */
+    tegroup_router_scheme scheme; /* all zero: as above. Else probabilities are scores, and balance_loss needs them and
+                                     indices                                                                     */
+    double        *z_loss;        /* out, one value; NULL = not wanted                                           */
+    tegroup_matrix loss_gradients; /* out [sequences, experts + 1], F64: what the backward call needs of the losses.
+                                      Needs probabilities and indices; absent = not wanted                       */
 } tegroup_router_desc;
 
 /* Gradient of the router: of what the weights fed and of the load-balancing loss, with the choice of experts held
@@ -1580,8 +1636,14 @@ typedef struct tegroup_router_backward_desc {
     tegroup_matrix grad_weights;  /* in  [tokens, k], dtype of probabilities                                     */
     tegroup_matrix grad_logits;   /* out [tokens, experts], F16, BF16, F32 or F64                                */
     double         balance_coefficient;
-    double         loss_scale;    /* multiplies the load-balancing gradient; 0 = 1                               */
+    double         loss_scale;    /* multiplies the gradients of the losses; 0 = 1                               */
     int32_t        threads;       /* as in the forward call                                                      */
+    tegroup_router_scheme scheme; /* as in the forward call                                                      */
+    tegroup_matrix loss_gradients; /* in  as the forward call wrote them; absent = the losses have no gradient, or the
+                                      balance loss has that of balance_coefficient and counts. With a scheme that
+                                      coefficient must be 0, and counts are ignored                              */
+    tegroup_matrix logits;        /* in  as in the forward call; needed where scheme.z_coefficient is not 0, else
+                                     ignored                                                                     */
 } tegroup_router_backward_desc;
 
 /* The permutation that groups (token, choice) slots by expert. Slot s = token * k + choice. Rows of a group keep the
@@ -4297,7 +4359,7 @@ static inline tegroup_status tegroup_impl_check_matrix_workspace(const tegroup_l
                                                                  size_t workspace_bytes,
                                                                  const tegroup_impl_buffer *others, int32_t count,
                                                                  tegroup_error *error) {
-    tegroup_impl_buffer buffers[8];
+    tegroup_impl_buffer buffers[16];
     int32_t i;
     TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(layout->total_bytes, "workspace", "workspace_bytes", workspace,
                                                   workspace_bytes, error));
@@ -14220,7 +14282,674 @@ TEGROUP_API tegroup_status tegroup_count(const tegroup_count_desc *desc, struct 
     return TEGROUP_OK;
 }
 
-/* ==== [79] Router (src/moe/router.h) ==== */
+/* ==== [79] Router schemes (src/moe/router_scheme.h) ==== */
+
+/* The most experts that a token can choose. */
+#define TEGROUP_IMPL_CHOICES 64
+
+/* The most groups of experts. */
+#define TEGROUP_IMPL_EXPERT_GROUPS 64
+
+/* Is there nothing but softmax top-k? */
+static inline int tegroup_impl_scheme_plain(const tegroup_router_scheme *s) {
+    return s->score == TEGROUP_SCORE_SOFTMAX && s->n_group == 0 && s->bias.dtype == TEGROUP_DTYPE_UNSET
+           && s->normalize_epsilon == 0 && (s->route_factor == 0 || s->route_factor == 1)
+           && s->given_indices.dtype == TEGROUP_DTYPE_UNSET && !s->token_mask && !s->valid_tokens
+           && s->sequence_tokens == 0 && s->z_coefficient == 0;
+}
+
+/* Does a scheme or one of its losses take the call another way than softmax top-k? */
+static inline int tegroup_impl_router_schemed(const tegroup_router_desc *desc) {
+    return !tegroup_impl_scheme_plain(&desc->scheme) || desc->z_loss
+           || desc->loss_gradients.dtype != TEGROUP_DTYPE_UNSET;
+}
+static inline int tegroup_impl_router_backward_schemed(const tegroup_router_backward_desc *desc) {
+    return !tegroup_impl_scheme_plain(&desc->scheme) || desc->loss_gradients.dtype != TEGROUP_DTYPE_UNSET;
+}
+
+/* Sequences that a loss is a mean over. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_sequences(const tegroup_router_scheme *s, int64_t tokens) {
+    return s->sequence_tokens != 0 ? tokens / s->sequence_tokens : 1;
+}
+
+TEGROUP_IMPL_HD int tegroup_impl_token_there(const tegroup_router_scheme *s, int64_t token) {
+    return (!s->valid_tokens || token < *s->valid_tokens) && (!s->token_mask || s->token_mask[token] != 0);
+}
+
+/* A token's expert, or -1. */
+TEGROUP_IMPL_HD int32_t tegroup_impl_index(const tegroup_matrix *indices, int64_t token, int32_t choice,
+                                           int32_t experts) {
+    const int64_t index = tegroup_impl_load_int(indices->dtype, tegroup_impl_matrix_row(indices, token), choice);
+    return tegroup_impl_within(index, experts) ? (int32_t)index : -1;
+}
+
+/* The slope of a sequence's balance loss in the sum of an expert's shares. */
+TEGROUP_IMPL_HD double tegroup_impl_balance_slope(const tegroup_router_desc *desc, int64_t count, int64_t tokens) {
+    if (tokens == 0) return 0;
+    return desc->balance_coefficient * desc->experts * ((double)count / ((double)tokens * desc->k)) / (double)tokens;
+}
+TEGROUP_IMPL_HD double tegroup_impl_z_mean(const tegroup_router_desc *desc, double sum, int64_t tokens) {
+    return tokens == 0 ? 0 : desc->scheme.z_coefficient * sum / (double)tokens;
+}
+
+/* The row of loss_gradients that a token's sequence has; NULL without. */
+TEGROUP_IMPL_HD const double *tegroup_impl_loss_slopes(const tegroup_router_backward_desc *desc, int64_t token) {
+    const int64_t length = desc->scheme.sequence_tokens;
+    if (desc->loss_gradients.dtype == TEGROUP_DTYPE_UNSET) return NULL;
+    return (const double *)(const void *)tegroup_impl_matrix_row(&desc->loss_gradients,
+                                                                  length != 0 ? token / length : 0);
+}
+
+/* A number's place among all numbers: the larger one has the larger place, both zeros have one, NaN has 1, below every
+ * number. 0 is for what cannot be taken. Integers, so that no compiler's option for fast arithmetic changes an order. */
+typedef uint32_t tegroup_impl_key_f32;
+typedef uint64_t tegroup_impl_key_f64;
+TEGROUP_IMPL_HD tegroup_impl_key_f32 tegroup_impl_key_of_f32(float x) {
+    const uint32_t u = tegroup_impl_bits_of_f32(x), magnitude = u & 0x7fffffffu;
+    if (magnitude > 0x7f800000u) return 1;
+    return magnitude == 0 || !(u >> 31) ? magnitude | 0x80000000u : ~u;
+}
+TEGROUP_IMPL_HD float tegroup_impl_f32_of_key(tegroup_impl_key_f32 key) {
+    if (key <= 1) return tegroup_impl_f32_of_bits(0x7fffffffu);
+    return tegroup_impl_f32_of_bits(key >> 31 ? key & 0x7fffffffu : ~key);
+}
+TEGROUP_IMPL_HD tegroup_impl_key_f64 tegroup_impl_key_of_f64(double x) {
+    const uint64_t sign = UINT64_C(1) << 63;
+    uint64_t u, magnitude;
+    memcpy(&u, &x, sizeof u);
+    magnitude = u & ~sign;
+    if (magnitude > UINT64_C(0x7ff0000000000000)) return 1;
+    return magnitude == 0 || !(u & sign) ? magnitude | sign : ~u;
+}
+TEGROUP_IMPL_HD double tegroup_impl_f64_of_key(tegroup_impl_key_f64 key) {
+    const uint64_t sign = UINT64_C(1) << 63, u = key <= 1 ? ~sign : key & sign ? key & ~sign : ~key;
+    double x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+TEGROUP_IMPL_HD float tegroup_impl_sqrt_f32(float x) {
+#if defined(__CUDA_ARCH__)
+    return __fsqrt_rn(x);
+#else
+    return sqrtf(x);
+#endif
+}
+TEGROUP_IMPL_HD double tegroup_impl_sqrt_f64(double x) { return sqrt(x); }
+TEGROUP_IMPL_HD float tegroup_impl_log1p_f32(float x) { return log1pf(x); }
+TEGROUP_IMPL_HD double tegroup_impl_log1p_f64(double x) { return log1p(x); }
+TEGROUP_IMPL_HD float tegroup_impl_expm1_f32(float x) { return expm1f(x); }
+TEGROUP_IMPL_HD double tegroup_impl_expm1_f64(double x) { return expm1(x); }
+
+/* The score of a logit by itself; softmax has none. */
+TEGROUP_IMPL_HD float tegroup_impl_score_f32(tegroup_score score, float x) {
+    float tail;
+    if (score == TEGROUP_SCORE_SIGMOID) return tegroup_impl_sigmoid_f32(x, 0);
+    tail = tegroup_impl_log1p_f32(tegroup_impl_exp_f32(x > 0 ? -x : x)); /* log(1 + exp(x)) = max(x, 0) + tail */
+    return tegroup_impl_sqrt_f32(x > 0 ? x + tail : tail);
+}
+
+/* Its derivative, of the score s. For s = sqrt(log(1 + exp(x))) it is (1 - exp(-s^2)) / (2 s), about s / 2 near 0. */
+TEGROUP_IMPL_HD float tegroup_impl_score_slope_f32(tegroup_score score, float s) {
+    if (score == TEGROUP_SCORE_SIGMOID) return s * ((float)1 - s);
+    return s < (float)1e-9 ? s / (float)2 : -tegroup_impl_expm1_f32(-(s * s)) / ((float)2 * s);
+}
+
+/* The best of every step-th expert from the first on, or -1 where none can be taken. logits NULL: equal keys are told
+ * apart by number alone. Where softmax is NaN they are, too. */
+TEGROUP_IMPL_HD int32_t tegroup_impl_best_f32(const tegroup_impl_key_f32 *keys, tegroup_dtype dtype,
+                                               const void *logits, int32_t first, int32_t step, int32_t experts) {
+    tegroup_impl_key_f32 most = 0;
+    int32_t best = -1, e;
+    for (e = first; e < experts; e += step) {
+        const tegroup_impl_key_f32 key = keys[e];
+        if (key < most || key == 0) continue;
+        if (key == most
+            && (!logits || key == 1
+                || tegroup_impl_key_of_f32(tegroup_impl_load_f32(dtype, logits, e))
+                       <= tegroup_impl_key_of_f32(tegroup_impl_load_f32(dtype, logits, best))))
+            continue;
+        most = key;
+        best = e;
+    }
+    return best;
+}
+
+/* What a group of so many experts is chosen by. */
+TEGROUP_IMPL_HD tegroup_impl_key_f32 tegroup_impl_group_key_f32(tegroup_group_score score,
+                                                                  const tegroup_impl_key_f32 *keys, int32_t size) {
+    tegroup_impl_key_f32 first = 0, second = 0;
+    int32_t e;
+    for (e = 0; e < size; e++) {
+        if (keys[e] > first) {
+            second = first;
+            first = keys[e];
+        } else if (keys[e] > second) second = keys[e];
+    }
+    if (score == TEGROUP_GROUP_SCORE_MAX || size == 1) return first;
+    return tegroup_impl_key_of_f32(tegroup_impl_f32_of_key(first) + tegroup_impl_f32_of_key(second));
+}
+TEGROUP_IMPL_HD int tegroup_impl_group_stays_f32(const tegroup_router_scheme *s, const tegroup_impl_key_f32 *groups,
+                                                  int32_t g) {
+    int32_t better = 0, h;
+    for (h = 0; h < s->n_group; h++) better += groups[h] > groups[g] || (groups[h] == groups[g] && h < g);
+    return better < s->topk_group;
+}
+
+/* A chosen expert's weight, from what the token's scores are divided by. */
+TEGROUP_IMPL_HD float tegroup_impl_scheme_weight_f32(const tegroup_router_scheme *s, float score, float divisor) {
+    const float factor = s->route_factor != 0 ? (float)s->route_factor : (float)1;
+    return divisor == 0 ? (float)0 : score / divisor * factor;
+}
+/* The gradient of its score, from that of its weight; dot: the sum of the token's scores times these. */
+TEGROUP_IMPL_HD float tegroup_impl_scheme_grad_f32(const tegroup_router_scheme *s, float grad_weight, float dot,
+                                                   float divisor, int32_t normalize) {
+    const float factor = s->route_factor != 0 ? (float)s->route_factor : (float)1;
+    return divisor == 0 ? (float)0 : factor * tegroup_impl_choice_grad_f32(grad_weight, dot, divisor, normalize);
+}
+
+/* A row's largest logit, the sum of exp(logit - largest), and, unless `terms` is NULL, what it is the sum of. */
+static inline float tegroup_impl_exponentials_f32(tegroup_dtype dtype, const void *logits, int32_t experts,
+                                                  float *largest, float *terms) {
+    float sum = 0;
+    int32_t e;
+    *largest = tegroup_impl_load_f32(dtype, logits, 0);
+    for (e = 1; e < experts; e++) {
+        const float x = tegroup_impl_load_f32(dtype, logits, e);
+        if (x > *largest) *largest = x;
+    }
+    for (e = 0; e < experts; e++) {
+        const float term = tegroup_impl_exp_f32(tegroup_impl_load_f32(dtype, logits, e) - *largest);
+        sum += term;
+        if (terms) terms[e] = term;
+    }
+    return sum;
+}
+
+static inline void tegroup_impl_scores_f32(const tegroup_router_desc *desc, const void *logits, float *scores) {
+    const tegroup_dtype dtype = desc->logits.dtype;
+    float largest, sum;
+    int32_t e;
+    if (desc->scheme.score != TEGROUP_SCORE_SOFTMAX) {
+        for (e = 0; e < desc->experts; e++)
+            scores[e] = tegroup_impl_score_f32(desc->scheme.score, tegroup_impl_load_f32(dtype, logits, e));
+        return;
+    }
+    sum = tegroup_impl_exponentials_f32(dtype, logits, desc->experts, &largest, scores);
+    for (e = 0; e < desc->experts; e++) scores[e] /= sum;
+}
+
+/* Fills up a token's choices: each that is -1 becomes the best expert that is not among them. */
+static inline void tegroup_impl_choose_f32(const tegroup_router_scheme *s, int32_t experts, int32_t k,
+                                            const float *scores, tegroup_dtype dtype, const void *logits,
+                                            int32_t *indices) {
+    tegroup_impl_key_f32 keys[TEGROUP_MAX_GROUPS], groups[TEGROUP_IMPL_EXPERT_GROUPS];
+    const int32_t size = s->n_group != 0 ? experts / s->n_group : 0;
+    int32_t e, g, j;
+    for (e = 0; e < experts; e++)
+        keys[e] = tegroup_impl_key_of_f32(s->bias.dtype != TEGROUP_DTYPE_UNSET
+                                               ? scores[e] + tegroup_impl_load_f32(s->bias.dtype, s->bias.data, e)
+                                               : scores[e]);
+    for (g = 0; g < s->n_group; g++)
+        groups[g] = tegroup_impl_group_key_f32(s->group_score, keys + g * size, size);
+    for (g = 0; g < s->n_group; g++)
+        if (!tegroup_impl_group_stays_f32(s, groups, g)) memset(keys + g * size, 0, (size_t)size * sizeof *keys);
+    for (j = 0; j < k; j++)
+        if (indices[j] >= 0) keys[indices[j]] = 0;
+    for (j = 0; j < k; j++) {
+        if (indices[j] >= 0) continue;
+        indices[j] = tegroup_impl_best_f32(keys, dtype, logits, 0, 1, experts);
+        if (indices[j] >= 0) keys[indices[j]] = 0;
+    }
+}
+
+/* One token: scores, its experts and their weights. */
+static inline void tegroup_impl_scheme_row_f32(const tegroup_router_desc *desc, int64_t token, float *scores) {
+    const tegroup_router_scheme *s = &desc->scheme;
+    const void *logits = tegroup_impl_matrix_row(&desc->logits, token);
+    const int there = tegroup_impl_token_there(s, token), given = s->given_indices.dtype != TEGROUP_DTYPE_UNSET;
+    int32_t indices[TEGROUP_IMPL_CHOICES], e, j;
+    float divisor = 0;
+    for (j = 0; j < desc->k; j++)
+        indices[j] = there && given ? tegroup_impl_index(&s->given_indices, token, j, desc->experts) : -1;
+    if (there) {
+        tegroup_impl_scores_f32(desc, logits, scores);
+        if (!given) tegroup_impl_choose_f32(s, desc->experts, desc->k, scores, desc->logits.dtype, logits, indices);
+    } else
+        for (e = 0; e < desc->experts; e++) scores[e] = 0;
+    for (j = 0; j < desc->k; j++)
+        if (indices[j] >= 0) divisor += scores[indices[j]];
+    divisor = desc->normalize ? divisor + (float)s->normalize_epsilon : (float)1;
+    for (j = 0; j < desc->k; j++) {
+        tegroup_impl_store_int(desc->indices.dtype, tegroup_impl_matrix_row(&desc->indices, token), j, indices[j]);
+        if (indices[j] >= 0) tegroup_impl_count_one(&desc->counts, indices[j]);
+        if (desc->weights.dtype != TEGROUP_DTYPE_UNSET)
+            tegroup_impl_store_f32(desc->weights.dtype, tegroup_impl_matrix_row(&desc->weights, token), j,
+                                    indices[j] < 0
+                                        ? (float)0
+                                        : tegroup_impl_scheme_weight_f32(s, scores[indices[j]], divisor));
+    }
+}
+
+/* The gradients of a token's scores by what was chosen, on top of what is there. A choice that was dropped after
+ * routing is still part of what the weights were divided by: it is chosen again, and its weight went nowhere. */
+static inline void tegroup_impl_scheme_choices_f32(const tegroup_router_backward_desc *desc, int64_t token,
+                                                    const float *scores, float *grads) {
+    const tegroup_router_scheme *s = &desc->scheme;
+    const float *grad_weights = (const float *)(const void *)tegroup_impl_matrix_row(&desc->grad_weights, token);
+    int32_t indices[TEGROUP_IMPL_CHOICES], listed[TEGROUP_IMPL_CHOICES], kept = 0, j;
+    float divisor = 0, dot = 0;
+    for (j = 0; j < desc->k; j++) {
+        indices[j] = listed[j] = tegroup_impl_index(&desc->indices, token, j, desc->experts);
+        kept += listed[j] >= 0;
+    }
+    if (kept == 0) return;
+    if (desc->normalize && kept < desc->k && s->given_indices.dtype == TEGROUP_DTYPE_UNSET)
+        tegroup_impl_choose_f32(s, desc->experts, desc->k, scores, TEGROUP_DTYPE_UNSET, NULL, indices);
+    for (j = 0; j < desc->k; j++) {
+        if (indices[j] >= 0) divisor += scores[indices[j]];
+        if (listed[j] >= 0) dot += grad_weights[j] * scores[listed[j]];
+    }
+    divisor = desc->normalize ? divisor + (float)s->normalize_epsilon : (float)1;
+    for (j = 0; j < desc->k; j++)
+        if (indices[j] >= 0)
+            grads[indices[j]] += tegroup_impl_scheme_grad_f32(s, listed[j] >= 0 ? grad_weights[j] : (float)0, dot,
+                                                               divisor, desc->normalize);
+}
+
+/* One token's logit gradient: the balance loss's by way of the scores' shares, what was chosen, through the scores to
+ * the logits, and there the z-loss's. */
+static inline void tegroup_impl_scheme_grad_row_f32(const tegroup_router_backward_desc *desc, int64_t token) {
+    const tegroup_router_scheme *s = &desc->scheme;
+    const int softmax = s->score == TEGROUP_SCORE_SOFTMAX, there = tegroup_impl_token_there(s, token);
+    const void *logits = s->z_coefficient != 0 ? tegroup_impl_matrix_row(&desc->logits, token) : NULL;
+    const float *scores = (const float *)(const void *)tegroup_impl_matrix_row(&desc->probabilities, token);
+    const double *slopes = tegroup_impl_loss_slopes(desc, token);
+    const float by = desc->loss_scale != 0 ? (float)desc->loss_scale : (float)1;
+    float grads[TEGROUP_MAX_GROUPS], mean = 0, sum = 0, largest = 0, z = 0;
+    int32_t e;
+    for (e = 0; e < desc->experts; e++) grads[e] = there && slopes ? by * (float)slopes[e] : (float)0;
+    if (there && slopes && !softmax) { /* shares are scores divided by their sum */
+        for (e = 0; e < desc->experts; e++) sum += scores[e];
+        for (e = 0; e < desc->experts; e++) mean += sum == 0 ? (float)0 : grads[e] * scores[e] / sum;
+        for (e = 0; e < desc->experts; e++) grads[e] = sum == 0 ? (float)0 : (grads[e] - mean) / sum;
+    }
+    if (there) tegroup_impl_scheme_choices_f32(desc, token, scores, grads);
+    mean = 0;
+    for (e = 0; softmax && there && e < desc->experts; e++) mean += scores[e] * grads[e];
+    if (there && logits) {
+        sum = tegroup_impl_exponentials_f32(desc->logits.dtype, logits, desc->experts, &largest, NULL);
+        z = by * (float)slopes[desc->experts] * (float)((double)largest + log((double)sum)) / sum;
+    }
+    for (e = 0; e < desc->experts; e++) {
+        float grad = !there ? (float)0
+                    : softmax ? scores[e] * (grads[e] - mean)
+                              : tegroup_impl_score_slope_f32(s->score, scores[e]) * grads[e];
+        if (there && logits)
+            grad += z * tegroup_impl_exp_f32(tegroup_impl_load_f32(desc->logits.dtype, logits, e) - largest);
+        tegroup_impl_store_f32(desc->grad_logits.dtype, tegroup_impl_matrix_row(&desc->grad_logits, token), e, grad);
+    }
+}
+
+/* The logarithm of a row's sum of exponentials. */
+static inline double tegroup_impl_logsumexp_f32(const tegroup_matrix *logits, int64_t token) {
+    float largest, sum = tegroup_impl_exponentials_f32(logits->dtype, tegroup_impl_matrix_row(logits, token),
+                                                       (int32_t)logits->cols, &largest, NULL);
+    return (double)largest + log((double)sum);
+}
+
+/* The score of a logit by itself; softmax has none. */
+TEGROUP_IMPL_HD double tegroup_impl_score_f64(tegroup_score score, double x) {
+    double tail;
+    if (score == TEGROUP_SCORE_SIGMOID) return tegroup_impl_sigmoid_f64(x, 0);
+    tail = tegroup_impl_log1p_f64(tegroup_impl_exp_f64(x > 0 ? -x : x)); /* log(1 + exp(x)) = max(x, 0) + tail */
+    return tegroup_impl_sqrt_f64(x > 0 ? x + tail : tail);
+}
+
+/* Its derivative, of the score s. For s = sqrt(log(1 + exp(x))) it is (1 - exp(-s^2)) / (2 s), about s / 2 near 0. */
+TEGROUP_IMPL_HD double tegroup_impl_score_slope_f64(tegroup_score score, double s) {
+    if (score == TEGROUP_SCORE_SIGMOID) return s * ((double)1 - s);
+    return s < (double)1e-9 ? s / (double)2 : -tegroup_impl_expm1_f64(-(s * s)) / ((double)2 * s);
+}
+
+/* The best of every step-th expert from the first on, or -1 where none can be taken. logits NULL: equal keys are told
+ * apart by number alone. Where softmax is NaN they are, too. */
+TEGROUP_IMPL_HD int32_t tegroup_impl_best_f64(const tegroup_impl_key_f64 *keys, tegroup_dtype dtype,
+                                               const void *logits, int32_t first, int32_t step, int32_t experts) {
+    tegroup_impl_key_f64 most = 0;
+    int32_t best = -1, e;
+    for (e = first; e < experts; e += step) {
+        const tegroup_impl_key_f64 key = keys[e];
+        if (key < most || key == 0) continue;
+        if (key == most
+            && (!logits || key == 1
+                || tegroup_impl_key_of_f64(tegroup_impl_load_f64(dtype, logits, e))
+                       <= tegroup_impl_key_of_f64(tegroup_impl_load_f64(dtype, logits, best))))
+            continue;
+        most = key;
+        best = e;
+    }
+    return best;
+}
+
+/* What a group of so many experts is chosen by. */
+TEGROUP_IMPL_HD tegroup_impl_key_f64 tegroup_impl_group_key_f64(tegroup_group_score score,
+                                                                  const tegroup_impl_key_f64 *keys, int32_t size) {
+    tegroup_impl_key_f64 first = 0, second = 0;
+    int32_t e;
+    for (e = 0; e < size; e++) {
+        if (keys[e] > first) {
+            second = first;
+            first = keys[e];
+        } else if (keys[e] > second) second = keys[e];
+    }
+    if (score == TEGROUP_GROUP_SCORE_MAX || size == 1) return first;
+    return tegroup_impl_key_of_f64(tegroup_impl_f64_of_key(first) + tegroup_impl_f64_of_key(second));
+}
+TEGROUP_IMPL_HD int tegroup_impl_group_stays_f64(const tegroup_router_scheme *s, const tegroup_impl_key_f64 *groups,
+                                                  int32_t g) {
+    int32_t better = 0, h;
+    for (h = 0; h < s->n_group; h++) better += groups[h] > groups[g] || (groups[h] == groups[g] && h < g);
+    return better < s->topk_group;
+}
+
+/* A chosen expert's weight, from what the token's scores are divided by. */
+TEGROUP_IMPL_HD double tegroup_impl_scheme_weight_f64(const tegroup_router_scheme *s, double score, double divisor) {
+    const double factor = s->route_factor != 0 ? (double)s->route_factor : (double)1;
+    return divisor == 0 ? (double)0 : score / divisor * factor;
+}
+/* The gradient of its score, from that of its weight; dot: the sum of the token's scores times these. */
+TEGROUP_IMPL_HD double tegroup_impl_scheme_grad_f64(const tegroup_router_scheme *s, double grad_weight, double dot,
+                                                   double divisor, int32_t normalize) {
+    const double factor = s->route_factor != 0 ? (double)s->route_factor : (double)1;
+    return divisor == 0 ? (double)0 : factor * tegroup_impl_choice_grad_f64(grad_weight, dot, divisor, normalize);
+}
+
+/* A row's largest logit, the sum of exp(logit - largest), and, unless `terms` is NULL, what it is the sum of. */
+static inline double tegroup_impl_exponentials_f64(tegroup_dtype dtype, const void *logits, int32_t experts,
+                                                  double *largest, double *terms) {
+    double sum = 0;
+    int32_t e;
+    *largest = tegroup_impl_load_f64(dtype, logits, 0);
+    for (e = 1; e < experts; e++) {
+        const double x = tegroup_impl_load_f64(dtype, logits, e);
+        if (x > *largest) *largest = x;
+    }
+    for (e = 0; e < experts; e++) {
+        const double term = tegroup_impl_exp_f64(tegroup_impl_load_f64(dtype, logits, e) - *largest);
+        sum += term;
+        if (terms) terms[e] = term;
+    }
+    return sum;
+}
+
+static inline void tegroup_impl_scores_f64(const tegroup_router_desc *desc, const void *logits, double *scores) {
+    const tegroup_dtype dtype = desc->logits.dtype;
+    double largest, sum;
+    int32_t e;
+    if (desc->scheme.score != TEGROUP_SCORE_SOFTMAX) {
+        for (e = 0; e < desc->experts; e++)
+            scores[e] = tegroup_impl_score_f64(desc->scheme.score, tegroup_impl_load_f64(dtype, logits, e));
+        return;
+    }
+    sum = tegroup_impl_exponentials_f64(dtype, logits, desc->experts, &largest, scores);
+    for (e = 0; e < desc->experts; e++) scores[e] /= sum;
+}
+
+/* Fills up a token's choices: each that is -1 becomes the best expert that is not among them. */
+static inline void tegroup_impl_choose_f64(const tegroup_router_scheme *s, int32_t experts, int32_t k,
+                                            const double *scores, tegroup_dtype dtype, const void *logits,
+                                            int32_t *indices) {
+    tegroup_impl_key_f64 keys[TEGROUP_MAX_GROUPS], groups[TEGROUP_IMPL_EXPERT_GROUPS];
+    const int32_t size = s->n_group != 0 ? experts / s->n_group : 0;
+    int32_t e, g, j;
+    for (e = 0; e < experts; e++)
+        keys[e] = tegroup_impl_key_of_f64(s->bias.dtype != TEGROUP_DTYPE_UNSET
+                                               ? scores[e] + tegroup_impl_load_f64(s->bias.dtype, s->bias.data, e)
+                                               : scores[e]);
+    for (g = 0; g < s->n_group; g++)
+        groups[g] = tegroup_impl_group_key_f64(s->group_score, keys + g * size, size);
+    for (g = 0; g < s->n_group; g++)
+        if (!tegroup_impl_group_stays_f64(s, groups, g)) memset(keys + g * size, 0, (size_t)size * sizeof *keys);
+    for (j = 0; j < k; j++)
+        if (indices[j] >= 0) keys[indices[j]] = 0;
+    for (j = 0; j < k; j++) {
+        if (indices[j] >= 0) continue;
+        indices[j] = tegroup_impl_best_f64(keys, dtype, logits, 0, 1, experts);
+        if (indices[j] >= 0) keys[indices[j]] = 0;
+    }
+}
+
+/* One token: scores, its experts and their weights. */
+static inline void tegroup_impl_scheme_row_f64(const tegroup_router_desc *desc, int64_t token, double *scores) {
+    const tegroup_router_scheme *s = &desc->scheme;
+    const void *logits = tegroup_impl_matrix_row(&desc->logits, token);
+    const int there = tegroup_impl_token_there(s, token), given = s->given_indices.dtype != TEGROUP_DTYPE_UNSET;
+    int32_t indices[TEGROUP_IMPL_CHOICES], e, j;
+    double divisor = 0;
+    for (j = 0; j < desc->k; j++)
+        indices[j] = there && given ? tegroup_impl_index(&s->given_indices, token, j, desc->experts) : -1;
+    if (there) {
+        tegroup_impl_scores_f64(desc, logits, scores);
+        if (!given) tegroup_impl_choose_f64(s, desc->experts, desc->k, scores, desc->logits.dtype, logits, indices);
+    } else
+        for (e = 0; e < desc->experts; e++) scores[e] = 0;
+    for (j = 0; j < desc->k; j++)
+        if (indices[j] >= 0) divisor += scores[indices[j]];
+    divisor = desc->normalize ? divisor + (double)s->normalize_epsilon : (double)1;
+    for (j = 0; j < desc->k; j++) {
+        tegroup_impl_store_int(desc->indices.dtype, tegroup_impl_matrix_row(&desc->indices, token), j, indices[j]);
+        if (indices[j] >= 0) tegroup_impl_count_one(&desc->counts, indices[j]);
+        if (desc->weights.dtype != TEGROUP_DTYPE_UNSET)
+            tegroup_impl_store_f64(desc->weights.dtype, tegroup_impl_matrix_row(&desc->weights, token), j,
+                                    indices[j] < 0
+                                        ? (double)0
+                                        : tegroup_impl_scheme_weight_f64(s, scores[indices[j]], divisor));
+    }
+}
+
+/* The gradients of a token's scores by what was chosen, on top of what is there. A choice that was dropped after
+ * routing is still part of what the weights were divided by: it is chosen again, and its weight went nowhere. */
+static inline void tegroup_impl_scheme_choices_f64(const tegroup_router_backward_desc *desc, int64_t token,
+                                                    const double *scores, double *grads) {
+    const tegroup_router_scheme *s = &desc->scheme;
+    const double *grad_weights = (const double *)(const void *)tegroup_impl_matrix_row(&desc->grad_weights, token);
+    int32_t indices[TEGROUP_IMPL_CHOICES], listed[TEGROUP_IMPL_CHOICES], kept = 0, j;
+    double divisor = 0, dot = 0;
+    for (j = 0; j < desc->k; j++) {
+        indices[j] = listed[j] = tegroup_impl_index(&desc->indices, token, j, desc->experts);
+        kept += listed[j] >= 0;
+    }
+    if (kept == 0) return;
+    if (desc->normalize && kept < desc->k && s->given_indices.dtype == TEGROUP_DTYPE_UNSET)
+        tegroup_impl_choose_f64(s, desc->experts, desc->k, scores, TEGROUP_DTYPE_UNSET, NULL, indices);
+    for (j = 0; j < desc->k; j++) {
+        if (indices[j] >= 0) divisor += scores[indices[j]];
+        if (listed[j] >= 0) dot += grad_weights[j] * scores[listed[j]];
+    }
+    divisor = desc->normalize ? divisor + (double)s->normalize_epsilon : (double)1;
+    for (j = 0; j < desc->k; j++)
+        if (indices[j] >= 0)
+            grads[indices[j]] += tegroup_impl_scheme_grad_f64(s, listed[j] >= 0 ? grad_weights[j] : (double)0, dot,
+                                                               divisor, desc->normalize);
+}
+
+/* One token's logit gradient: the balance loss's by way of the scores' shares, what was chosen, through the scores to
+ * the logits, and there the z-loss's. */
+static inline void tegroup_impl_scheme_grad_row_f64(const tegroup_router_backward_desc *desc, int64_t token) {
+    const tegroup_router_scheme *s = &desc->scheme;
+    const int softmax = s->score == TEGROUP_SCORE_SOFTMAX, there = tegroup_impl_token_there(s, token);
+    const void *logits = s->z_coefficient != 0 ? tegroup_impl_matrix_row(&desc->logits, token) : NULL;
+    const double *scores = (const double *)(const void *)tegroup_impl_matrix_row(&desc->probabilities, token);
+    const double *slopes = tegroup_impl_loss_slopes(desc, token);
+    const double by = desc->loss_scale != 0 ? (double)desc->loss_scale : (double)1;
+    double grads[TEGROUP_MAX_GROUPS], mean = 0, sum = 0, largest = 0, z = 0;
+    int32_t e;
+    for (e = 0; e < desc->experts; e++) grads[e] = there && slopes ? by * (double)slopes[e] : (double)0;
+    if (there && slopes && !softmax) { /* shares are scores divided by their sum */
+        for (e = 0; e < desc->experts; e++) sum += scores[e];
+        for (e = 0; e < desc->experts; e++) mean += sum == 0 ? (double)0 : grads[e] * scores[e] / sum;
+        for (e = 0; e < desc->experts; e++) grads[e] = sum == 0 ? (double)0 : (grads[e] - mean) / sum;
+    }
+    if (there) tegroup_impl_scheme_choices_f64(desc, token, scores, grads);
+    mean = 0;
+    for (e = 0; softmax && there && e < desc->experts; e++) mean += scores[e] * grads[e];
+    if (there && logits) {
+        sum = tegroup_impl_exponentials_f64(desc->logits.dtype, logits, desc->experts, &largest, NULL);
+        z = by * (double)slopes[desc->experts] * (double)((double)largest + log((double)sum)) / sum;
+    }
+    for (e = 0; e < desc->experts; e++) {
+        double grad = !there ? (double)0
+                    : softmax ? scores[e] * (grads[e] - mean)
+                              : tegroup_impl_score_slope_f64(s->score, scores[e]) * grads[e];
+        if (there && logits)
+            grad += z * tegroup_impl_exp_f64(tegroup_impl_load_f64(desc->logits.dtype, logits, e) - largest);
+        tegroup_impl_store_f64(desc->grad_logits.dtype, tegroup_impl_matrix_row(&desc->grad_logits, token), e, grad);
+    }
+}
+
+/* The logarithm of a row's sum of exponentials. */
+static inline double tegroup_impl_logsumexp_f64(const tegroup_matrix *logits, int64_t token) {
+    double largest, sum = tegroup_impl_exponentials_f64(logits->dtype, tegroup_impl_matrix_row(logits, token),
+                                                       (int32_t)logits->cols, &largest, NULL);
+    return (double)largest + log((double)sum);
+}
+
+/* One sequence's part of the balance loss: experts times the sum over experts of share of assignments times mean share
+ * of scores. slopes: of each expert's shares, as loss_gradients has them; NULL = not wanted. Returns its tokens. */
+static inline int64_t tegroup_impl_sequence_loss(const tegroup_router_desc *desc, int64_t sequence, double *slopes,
+                                                 double *loss) {
+    const int64_t sequences = tegroup_impl_sequences(&desc->scheme, desc->logits.rows),
+                  length = desc->scheme.sequence_tokens != 0 ? desc->scheme.sequence_tokens : desc->logits.rows;
+    const int shares = desc->balance_loss != NULL, softmax = desc->scheme.score == TEGROUP_SCORE_SOFTMAX;
+    int64_t counts[TEGROUP_MAX_GROUPS], tokens = 0, t;
+    double mean[TEGROUP_MAX_GROUPS], sum;
+    int32_t e, j;
+    for (e = 0; e < desc->experts; e++) counts[e] = 0, mean[e] = 0;
+    for (t = sequence * length; t < (sequence + 1) * length; t++) {
+        const void *row = shares ? tegroup_impl_matrix_row(&desc->probabilities, t) : NULL;
+        if (!tegroup_impl_token_there(&desc->scheme, t)) continue;
+        tokens++;
+        for (j = 0; j < desc->k; j++) {
+            const int32_t index = tegroup_impl_index(&desc->indices, t, j, desc->experts);
+            if (index >= 0) counts[index]++;
+        }
+        for (sum = 0, e = 0; shares && e < desc->experts; e++)
+            sum += tegroup_impl_load_f64(desc->probabilities.dtype, row, e);
+        if (softmax || sum == 0) sum = 1;
+        for (e = 0; shares && e < desc->experts; e++)
+            mean[e] += tegroup_impl_load_f64(desc->probabilities.dtype, row, e) / sum;
+    }
+    *loss = 0;
+    for (e = 0; e < desc->experts; e++) {
+        const double slope = tegroup_impl_balance_slope(desc, counts[e], tokens);
+        *loss += slope * mean[e];
+        if (slopes) slopes[e] = slope / (double)sequences;
+    }
+    return tokens;
+}
+
+/* The losses of a scheme, from what its rows have written. Sums are in the order of experts and tokens. */
+static inline void tegroup_impl_scheme_losses(const tegroup_router_desc *desc, int is_f64) {
+    const int64_t sequences = tegroup_impl_sequences(&desc->scheme, desc->logits.rows);
+    const int wants_slopes = desc->loss_gradients.dtype != TEGROUP_DTYPE_UNSET;
+    double balance = 0, z = 0, loss;
+    int64_t tokens = 0, q, t;
+    for (q = 0; (desc->balance_loss || wants_slopes) && q < sequences; q++) {
+        double *slopes = wants_slopes ? (double *)(void *)tegroup_impl_matrix_row(&desc->loss_gradients, q) : NULL;
+        tegroup_impl_sequence_loss(desc, q, slopes, &loss);
+        balance += loss;
+    }
+    if (desc->balance_loss) *desc->balance_loss = sequences > 0 ? balance / (double)sequences : 0;
+    for (t = 0; t < desc->logits.rows; t++) {
+        if (!tegroup_impl_token_there(&desc->scheme, t)) continue;
+        tokens++;
+        if (!desc->z_loss) continue;
+        loss = is_f64 ? tegroup_impl_logsumexp_f64(&desc->logits, t) : tegroup_impl_logsumexp_f32(&desc->logits, t);
+        z += loss * loss;
+    }
+    if (desc->z_loss) *desc->z_loss = tegroup_impl_z_mean(desc, z, tokens);
+    for (q = 0; wants_slopes && q < sequences; q++)
+        ((double *)(void *)tegroup_impl_matrix_row(&desc->loss_gradients, q))[desc->experts] =
+            tegroup_impl_z_mean(desc, 2, tokens);
+}
+
+static inline tegroup_status tegroup_impl_check_scheme(const tegroup_router_scheme *s, int64_t tokens, int32_t experts,
+                                                       int32_t k, int32_t normalize, tegroup_error *error) {
+    static const char *const bias[5] = TEGROUP_IMPL_MATRIX_PATHS("scheme.bias"),
+                             *const given[5] = TEGROUP_IMPL_MATRIX_PATHS("scheme.given_indices");
+    const int chooses = s->given_indices.dtype == TEGROUP_DTYPE_UNSET;
+    TEGROUP_IMPL_RULE_ENUM(s->score, TEGROUP_SCORE_SQRT_SOFTPLUS, "scheme.score", "must be a tegroup_score");
+    TEGROUP_IMPL_RULE(s->n_group == 0 || (s->n_group >= 2 && s->n_group <= TEGROUP_IMPL_EXPERT_GROUPS), ERROR_VALUE,
+                      "scheme.n_group", "must be 0 or 2 to 64", TEGROUP_IMPL_EXPERT_GROUPS, s->n_group);
+    TEGROUP_IMPL_RULE(s->n_group == 0 || experts % s->n_group == 0, ERROR_VALUE, "scheme.n_group",
+                      "must divide experts", experts, s->n_group);
+    TEGROUP_IMPL_RULE(s->topk_group >= (s->n_group != 0) && s->topk_group <= s->n_group, ERROR_VALUE,
+                      "scheme.topk_group", "must be 1 to n_group, 0 without", s->n_group, s->topk_group);
+    TEGROUP_IMPL_RULE(s->n_group == 0 || k <= s->topk_group * (experts / s->n_group), ERROR_VALUE, "scheme.topk_group",
+                      "must have at least k experts", k, s->topk_group * (experts / s->n_group));
+    TEGROUP_IMPL_RULE_ENUM(s->group_score, TEGROUP_GROUP_SCORE_MAX, "scheme.group_score",
+                           "must be a tegroup_group_score");
+    TEGROUP_IMPL_RULE(s->n_group != 0 || s->group_score == TEGROUP_GROUP_SCORE_TOP2, ERROR_COMBINATION,
+                      "scheme.group_score", "must be 0 without n_group", 0, s->group_score);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&s->bias, bias, 1, experts, TEGROUP_IMPL_REALS, error));
+    TEGROUP_IMPL_RULE(s->normalize_epsilon >= 0 && s->normalize_epsilon <= TEGROUP_IMPL_LARGEST_f32, ERROR_VALUE,
+                      "scheme.normalize_epsilon", "must be 0 to the largest float", 0, -1);
+    TEGROUP_IMPL_RULE(normalize || s->normalize_epsilon == 0, ERROR_COMBINATION, "scheme.normalize_epsilon",
+                      "must be 0 without normalize", 0, 1);
+    TEGROUP_IMPL_RULE(s->route_factor >= 0 && s->route_factor <= TEGROUP_IMPL_LARGEST_f32, ERROR_VALUE,
+                      "scheme.route_factor", "must be 0 to the largest float", 0, -1);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&s->given_indices, given, tokens, k, TEGROUP_IMPL_INTEGERS, error));
+    TEGROUP_IMPL_RULE_AS(DTYPES, chooses || s->bias.dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION,
+                         "scheme.bias.dtype", "must be UNSET with given_indices", 0, s->bias.dtype);
+    TEGROUP_IMPL_RULE(chooses || s->n_group == 0, ERROR_COMBINATION, "scheme.n_group", "must be 0 with given_indices",
+                      0, s->n_group);
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(s->valid_tokens, 8), ERROR_ALIGNMENT, "scheme.valid_tokens",
+                      "must be aligned to its element", 8, (uintptr_t)s->valid_tokens % 8);
+    TEGROUP_IMPL_RULE(s->sequence_tokens >= 0, ERROR_VALUE, "scheme.sequence_tokens", "must not be negative", 0,
+                      s->sequence_tokens);
+    TEGROUP_IMPL_RULE(s->sequence_tokens == 0 || tokens % s->sequence_tokens == 0, ERROR_SHAPE,
+                      "scheme.sequence_tokens", "must divide the number of tokens", tokens, s->sequence_tokens);
+    TEGROUP_IMPL_RULE(s->z_coefficient >= 0, ERROR_VALUE, "scheme.z_coefficient", "must not be negative or NaN", 0, -1);
+    return TEGROUP_OK;
+}
+
+/* Sums over tokens are made of this many runs of them, added up in order: losses need no atomics. */
+#define TEGROUP_IMPL_ROUTER_RUNS 64
+
+/* Runs of each sequence: all sequences have about as many as one alone. */
+TEGROUP_IMPL_HD int32_t tegroup_impl_sequence_runs(int64_t sequences) {
+    return sequences < TEGROUP_IMPL_ROUTER_RUNS ? (int32_t)(TEGROUP_IMPL_ROUTER_RUNS / tegroup_impl_max(sequences, 1))
+                                                : 1;
+}
+
+/* What the kernels of a scheme's losses hand on, in the order of these items. */
+enum {
+    TEGROUP_IMPL_LOSS_TOTALS, TEGROUP_IMPL_LOSS_LOGSUMEXP, TEGROUP_IMPL_LOSS_COUNTS, TEGROUP_IMPL_LOSS_SUMS,
+    TEGROUP_IMPL_LOSS_SEQUENCES
+};
+static inline void tegroup_impl_scheme_layout(const tegroup_router_desc *desc, tegroup_layout *layout) {
+    const int64_t tokens = desc->logits.rows, sequences = tegroup_impl_sequences(&desc->scheme, tokens),
+                  numbers = tegroup_impl_mul(sequences, 8), runs = tegroup_impl_sequence_runs(sequences);
+    if (!desc->balance_loss && !desc->z_loss && desc->loss_gradients.dtype == TEGROUP_DTYPE_UNSET) return;
+    tegroup_impl_layout_add(layout, "sums of scores of tokens", 8 * tokens);
+    tegroup_impl_layout_add(layout, "logsumexp of tokens", 8 * tokens);
+    tegroup_impl_layout_add(layout, "counts of sequences", tegroup_impl_mul(numbers, desc->experts));
+    tegroup_impl_layout_add(layout, "sums of shares", tegroup_impl_mul(numbers, runs * (desc->experts + 1)));
+    tegroup_impl_layout_add(layout, "losses and tokens of sequences", tegroup_impl_mul(numbers, 3));
+}
+
+/* What a scheme reads. */
+enum { TEGROUP_IMPL_SCHEME_BUFFERS = 4 };
+static inline void tegroup_impl_scheme_buffers(const tegroup_router_scheme *s, int64_t tokens,
+                                               tegroup_impl_buffer *buffers) {
+    buffers[0] = tegroup_impl_matrix_buffer(&s->bias, NULL, "must not overlap scheme.bias", 0);
+    buffers[1] = tegroup_impl_matrix_buffer(&s->given_indices, NULL, "must not overlap scheme.given_indices", 0);
+    buffers[2] = tegroup_impl_buffer_of(s->token_mask, tokens, NULL, "must not overlap scheme.token_mask", 0);
+    buffers[3] = tegroup_impl_buffer_of(s->valid_tokens, 8, NULL, "must not overlap scheme.valid_tokens", 0);
+}
+
+/* ==== [80] Router (src/moe/router.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
@@ -14239,9 +14968,6 @@ static inline double tegroup_impl_router_per_count(const tegroup_router_backward
            / (tokens * tokens * desc->k);
 }
 
-/* The most experts a token can choose. */
-#define TEGROUP_IMPL_CHOICES 64
-
 /* Is an expert better than the best so far, a lower one? By probability, and by logit where the softmax does not tell
  * them apart, far below the largest or close together. NaN never wins. */
 static inline int tegroup_impl_router_better_f32(const tegroup_router_desc *desc, const void *logits,
@@ -14251,22 +14977,13 @@ static inline int tegroup_impl_router_better_f32(const tegroup_router_desc *desc
            > tegroup_impl_load_f64(desc->logits.dtype, logits, best);
 }
 
-/* One token: probabilities, its k best experts and their weights. The exponent is shifted by the row's largest
- * logit. */
+/* One token: probabilities, its k best experts and their weights. */
 static inline void tegroup_impl_router_row_f32(const tegroup_router_desc *desc, int64_t token, float *probabilities) {
     const void *logits = tegroup_impl_matrix_row(&desc->logits, token);
     float *weights = (float *)(void *)tegroup_impl_matrix_row(&desc->weights, token);
     int32_t indices[TEGROUP_IMPL_CHOICES], e, j, i;
-    float largest = tegroup_impl_load_f32(desc->logits.dtype, logits, 0), sum = 0, chosen = 0;
-    for (e = 1; e < desc->experts; e++) {
-        float x = tegroup_impl_load_f32(desc->logits.dtype, logits, e);
-        if (x > largest) largest = x;
-    }
-    for (e = 0; e < desc->experts; e++) {
-        probabilities[e] = tegroup_impl_exp_f32(tegroup_impl_load_f32(desc->logits.dtype, logits, e) - largest);
-        sum += probabilities[e];
-    }
-    for (e = 0; e < desc->experts; e++) probabilities[e] /= sum;
+    float chosen = 0;
+    tegroup_impl_scores_f32(desc, logits, probabilities);
     for (j = 0; j < desc->k; j++) {
         int32_t best = -1;
         for (e = 0; e < desc->experts; e++) {
@@ -14340,22 +15057,13 @@ static inline int tegroup_impl_router_better_f64(const tegroup_router_desc *desc
            > tegroup_impl_load_f64(desc->logits.dtype, logits, best);
 }
 
-/* One token: probabilities, its k best experts and their weights. The exponent is shifted by the row's largest
- * logit. */
+/* One token: probabilities, its k best experts and their weights. */
 static inline void tegroup_impl_router_row_f64(const tegroup_router_desc *desc, int64_t token, double *probabilities) {
     const void *logits = tegroup_impl_matrix_row(&desc->logits, token);
     double *weights = (double *)(void *)tegroup_impl_matrix_row(&desc->weights, token);
     int32_t indices[TEGROUP_IMPL_CHOICES], e, j, i;
-    double largest = tegroup_impl_load_f64(desc->logits.dtype, logits, 0), sum = 0, chosen = 0;
-    for (e = 1; e < desc->experts; e++) {
-        double x = tegroup_impl_load_f64(desc->logits.dtype, logits, e);
-        if (x > largest) largest = x;
-    }
-    for (e = 0; e < desc->experts; e++) {
-        probabilities[e] = tegroup_impl_exp_f64(tegroup_impl_load_f64(desc->logits.dtype, logits, e) - largest);
-        sum += probabilities[e];
-    }
-    for (e = 0; e < desc->experts; e++) probabilities[e] /= sum;
+    double chosen = 0;
+    tegroup_impl_scores_f64(desc, logits, probabilities);
     for (j = 0; j < desc->k; j++) {
         int32_t best = -1;
         for (e = 0; e < desc->experts; e++) {
@@ -14432,9 +15140,6 @@ static inline tegroup_status tegroup_impl_check_router_sizes(int32_t experts, in
     return TEGROUP_OK;
 }
 
-/* Sums of probabilities over this many runs of tokens, added up in order: the load-balancing loss needs no atomics. */
-#define TEGROUP_IMPL_ROUTER_RUNS 64
-
 TEGROUP_API tegroup_status tegroup_router_layout(const tegroup_router_desc *desc, tegroup_layout *layout,
                                                  tegroup_error *error) {
     tegroup_router_desc taken;
@@ -14443,8 +15148,14 @@ TEGROUP_API tegroup_status tegroup_router_layout(const tegroup_router_desc *desc
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_router_sizes(desc->experts, desc->k, desc->normalize, desc->balance_coefficient, error));
+    TEGROUP_IMPL_RULE(desc->logits.rows >= 0 && desc->logits.rows <= TEGROUP_MAX_ROWS, ERROR_VALUE, "logits.rows",
+                      "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, desc->logits.rows);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_scheme(&desc->scheme, desc->logits.rows, desc->experts, desc->k,
+                                               desc->normalize, error));
     tegroup_impl_layout_begin(layout);
-    if (desc->space == TEGROUP_SPACE_DEVICE && desc->balance_loss)
+    if (desc->space != TEGROUP_SPACE_DEVICE) return TEGROUP_OK;
+    if (tegroup_impl_router_schemed(desc)) tegroup_impl_scheme_layout(desc, layout);
+    else if (desc->balance_loss)
         tegroup_impl_layout_add(layout, "sums of probabilities", 8 * (int64_t)TEGROUP_IMPL_ROUTER_RUNS * desc->experts);
     return TEGROUP_OK;
 }
@@ -14456,29 +15167,38 @@ static inline tegroup_dtype tegroup_impl_router_real(const tegroup_router_desc *
     return desc->logits.dtype == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
 }
 
-static inline void tegroup_impl_router_row(const tegroup_router_desc *desc, int64_t token) {
+static inline void tegroup_impl_router_row(const tegroup_router_desc *desc, int64_t token, int schemed) {
     union {
         double f64[TEGROUP_MAX_GROUPS];
         float f32[TEGROUP_MAX_GROUPS];
     } unwanted;
     const int wanted = desc->probabilities.dtype != TEGROUP_DTYPE_UNSET;
     void *row = wanted ? tegroup_impl_matrix_row(&desc->probabilities, token) : NULL;
-    if (tegroup_impl_router_real(desc) == TEGROUP_DTYPE_F64)
-        tegroup_impl_router_row_f64(desc, token, wanted ? (double *)row : unwanted.f64);
-    else tegroup_impl_router_row_f32(desc, token, wanted ? (float *)row : unwanted.f32);
+    const int is_f64 = tegroup_impl_router_real(desc) == TEGROUP_DTYPE_F64;
+    double *f64 = wanted ? (double *)row : unwanted.f64;
+    float *f32 = wanted ? (float *)row : unwanted.f32;
+    if (schemed && is_f64) tegroup_impl_scheme_row_f64(desc, token, f64);
+    else if (schemed) tegroup_impl_scheme_row_f32(desc, token, f32);
+    else if (is_f64) tegroup_impl_router_row_f64(desc, token, f64);
+    else tegroup_impl_router_row_f32(desc, token, f32);
 }
 
 /* At least one output, and what the load-balancing loss is computed from. */
 static inline tegroup_status tegroup_impl_check_router_outputs(const tegroup_router_desc *desc, tegroup_error *error) {
     const int probabilities = desc->probabilities.dtype != TEGROUP_DTYPE_UNSET,
-              counts = desc->counts.dtype != TEGROUP_DTYPE_UNSET;
+              counts = desc->counts.dtype != TEGROUP_DTYPE_UNSET,
+              indices = desc->indices.dtype != TEGROUP_DTYPE_UNSET, schemed = tegroup_impl_router_schemed(desc);
     TEGROUP_IMPL_RULE_AS(DTYPES, probabilities || !desc->balance_loss, ERROR_UNSET, "probabilities.dtype",
                          "must be set with balance_loss", TEGROUP_IMPL_REALS, 0);
-    TEGROUP_IMPL_RULE_AS(DTYPES, counts || !desc->balance_loss, ERROR_UNSET, "counts.dtype",
+    TEGROUP_IMPL_RULE_AS(DTYPES, counts || !desc->balance_loss || schemed, ERROR_UNSET, "counts.dtype",
                          "must be set with balance_loss", TEGROUP_IMPL_INTEGERS, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPES, indices || !schemed || !desc->balance_loss, ERROR_UNSET, "indices.dtype",
+                         "must be set with balance_loss and a scheme", TEGROUP_IMPL_INTEGERS, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPES, indices || desc->loss_gradients.dtype == TEGROUP_DTYPE_UNSET, ERROR_UNSET,
+                         "indices.dtype", "must be set with loss_gradients", TEGROUP_IMPL_INTEGERS, 0);
     TEGROUP_IMPL_RULE_AS(DTYPES,
-                         probabilities || counts || desc->weights.dtype != TEGROUP_DTYPE_UNSET
-                             || desc->indices.dtype != TEGROUP_DTYPE_UNSET,
+                         probabilities || counts || indices || desc->weights.dtype != TEGROUP_DTYPE_UNSET
+                             || desc->z_loss,
                          ERROR_UNSET, "probabilities.dtype", "must be set where weights, indices and counts are absent",
                          TEGROUP_IMPL_REALS, 0);
     return TEGROUP_OK;
@@ -14489,9 +15209,11 @@ static inline tegroup_status tegroup_impl_router_check(const tegroup_router_desc
                              *const probabilities[5] = TEGROUP_IMPL_MATRIX_PATHS("probabilities"),
                              *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"),
                              *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("indices"),
-                             *const counts[5] = TEGROUP_IMPL_MATRIX_PATHS("counts");
+                             *const counts[5] = TEGROUP_IMPL_MATRIX_PATHS("counts"),
+                             *const gradients[5] = TEGROUP_IMPL_MATRIX_PATHS("loss_gradients");
+    enum { BUFFERS = 8 + TEGROUP_IMPL_SCHEME_BUFFERS };
     const int64_t tokens = desc->logits.rows;
-    tegroup_impl_buffer buffers[6];
+    tegroup_impl_buffer buffers[BUFFERS];
     tegroup_layout layout;
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
@@ -14509,9 +15231,16 @@ static inline tegroup_status tegroup_impl_router_check(const tegroup_router_desc
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_optional(&desc->counts, counts, 1, desc->experts, TEGROUP_IMPL_INTEGERS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_reach(&desc->counts, counts, tegroup_impl_mul(tokens, desc->k), error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_scheme(&desc->scheme, tokens, desc->experts, desc->k, desc->normalize, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->loss_gradients, gradients,
+                                                 tegroup_impl_sequences(&desc->scheme, tokens), desc->experts + 1,
+                                                 1u << TEGROUP_DTYPE_F64, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_router_outputs(desc, error));
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(desc->balance_loss, sizeof(double)), ERROR_ALIGNMENT, "balance_loss",
                       "must be aligned to its element", 8, (uintptr_t)desc->balance_loss % sizeof(double));
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(desc->z_loss, sizeof(double)), ERROR_ALIGNMENT, "z_loss",
+                      "must be aligned to its element", 8, (uintptr_t)desc->z_loss % sizeof(double));
     buffers[0] = tegroup_impl_buffer_of(desc->balance_loss, (int64_t)sizeof(double), "balance_loss",
                                         "must not overlap balance_loss", 1);
     buffers[1] = tegroup_impl_matrix_buffer(&desc->counts, counts[0], "must not overlap counts", 1);
@@ -14519,11 +15248,16 @@ static inline tegroup_status tegroup_impl_router_check(const tegroup_router_desc
     buffers[3] = tegroup_impl_matrix_buffer(&desc->weights, weights[0], "must not overlap weights", 1);
     buffers[4] =
         tegroup_impl_matrix_buffer(&desc->probabilities, probabilities[0], "must not overlap probabilities", 1);
-    buffers[5] = tegroup_impl_matrix_buffer(&desc->logits, NULL, "must not overlap logits", 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 6, TEGROUP_CHECK_HOST, NULL, error));
+    buffers[5] =
+        tegroup_impl_buffer_of(desc->z_loss, (int64_t)sizeof(double), "z_loss", "must not overlap z_loss", 1);
+    buffers[6] =
+        tegroup_impl_matrix_buffer(&desc->loss_gradients, gradients[0], "must not overlap loss_gradients", 1);
+    buffers[7] = tegroup_impl_matrix_buffer(&desc->logits, NULL, "must not overlap logits", 0);
+    tegroup_impl_scheme_buffers(&desc->scheme, tokens, buffers + 8);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, BUFFERS, TEGROUP_CHECK_HOST, NULL, error));
     TEGROUP_IMPL_TRY(tegroup_router_layout(desc, &layout, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error));
-    return tegroup_impl_check_matrix_workspace(&layout, desc->workspace, desc->workspace_bytes, buffers, 6, error);
+    return tegroup_impl_check_matrix_workspace(&layout, desc->workspace, desc->workspace_bytes, buffers, BUFFERS, error);
 }
 
 /* The threads that so many tokens are worth, of so many steps for each expert. */
@@ -14559,9 +15293,11 @@ TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struc
                                           tegroup_error *error) {
     tegroup_router_desc taken;
     int64_t tokens, t;
+    int schemed;
     (void)stream;
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_router_check(desc, error));
+    schemed = tegroup_impl_router_schemed(desc);
 #if TEGROUP_IMPL_MOE_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_router(desc, stream, error);
 #endif
@@ -14570,32 +15306,44 @@ TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struc
     tegroup_impl_clear_counts(&desc->counts);
     TEGROUP_IMPL_OMP(omp parallel for schedule(static) num_threads(
         tegroup_impl_router_team(desc->threads, tokens, desc->experts, 8 + desc->k * (desc->k + 1) / 2)))
-    for (t = 0; t < tokens; t++) tegroup_impl_router_row(desc, t);
-    if (desc->balance_loss) *desc->balance_loss = tegroup_impl_router_balance(desc);
+    for (t = 0; t < tokens; t++) tegroup_impl_router_row(desc, t, schemed);
+    if (schemed) tegroup_impl_scheme_losses(desc, tegroup_impl_router_real(desc) == TEGROUP_DTYPE_F64);
+    else if (desc->balance_loss) *desc->balance_loss = tegroup_impl_router_balance(desc);
     return TEGROUP_OK;
 }
 
-TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward_desc *desc, struct CUstream_st *stream,
-                                                   tegroup_error *error) {
-    tegroup_router_backward_desc taken;
+static inline tegroup_status tegroup_impl_router_backward_check(const tegroup_router_backward_desc *desc,
+                                                                tegroup_error *error) {
     static const char *const probabilities[5] = TEGROUP_IMPL_MATRIX_PATHS("probabilities"),
                              *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("indices"),
                              *const counts[5] = TEGROUP_IMPL_MATRIX_PATHS("counts"),
                              *const grad_weights[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_weights"),
-                             *const grad_logits[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_logits");
-    tegroup_impl_buffer buffers[5];
-    int64_t tokens, t;
-    int32_t count = 0;
-    (void)stream;
-    TEGROUP_IMPL_TAKE(desc, taken);
+                             *const grad_logits[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_logits"),
+                             *const gradients[5] = TEGROUP_IMPL_MATRIX_PATHS("loss_gradients"),
+                             *const logits[5] = TEGROUP_IMPL_MATRIX_PATHS("logits");
+    const int64_t tokens = desc->probabilities.rows;
+    const int schemed = tegroup_impl_router_backward_schemed(desc), z = desc->scheme.z_coefficient != 0;
+    tegroup_impl_buffer buffers[7 + TEGROUP_IMPL_SCHEME_BUFFERS];
+    int32_t count = TEGROUP_IMPL_SCHEME_BUFFERS;
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_router_sizes(desc->experts, desc->k, desc->normalize, desc->balance_coefficient, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_matrix(&desc->probabilities, probabilities, -1, desc->experts, TEGROUP_IMPL_REALS, error));
-    tokens = desc->probabilities.rows;
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->indices, indices, tokens, desc->k, TEGROUP_IMPL_INTEGERS, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_scheme(&desc->scheme, tokens, desc->experts, desc->k, desc->normalize, error));
+    TEGROUP_IMPL_RULE(!schemed || desc->balance_coefficient == 0, ERROR_COMBINATION, "balance_coefficient",
+                      "must be 0 with a scheme or loss_gradients, which have it", 0, 1);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->loss_gradients, gradients,
+                                                 tegroup_impl_sequences(&desc->scheme, tokens), desc->experts + 1,
+                                                 1u << TEGROUP_DTYPE_F64, error));
+    TEGROUP_IMPL_RULE_AS(DTYPES, !z || desc->loss_gradients.dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, gradients[4],
+                         "must be set with scheme.z_coefficient", 1u << TEGROUP_DTYPE_F64, 0);
+    if (z)
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_check_matrix(&desc->logits, logits, tokens, desc->experts, TEGROUP_IMPL_FLOATS, error));
     if (desc->balance_coefficient != 0)
         TEGROUP_IMPL_TRY(
             tegroup_impl_check_matrix(&desc->counts, counts, 1, desc->experts, TEGROUP_IMPL_INTEGERS, error));
@@ -14603,28 +15351,45 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
                                                1u << desc->probabilities.dtype, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_matrix(&desc->grad_logits, grad_logits, tokens, desc->experts, TEGROUP_IMPL_FLOATS, error));
+    tegroup_impl_scheme_buffers(&desc->scheme, tokens, buffers);
     buffers[count++] = tegroup_impl_matrix_buffer(&desc->grad_logits, grad_logits[0], NULL, 1);
     buffers[count++] = tegroup_impl_matrix_buffer(&desc->probabilities, NULL, "must not overlap probabilities", 0);
     buffers[count++] = tegroup_impl_matrix_buffer(&desc->indices, NULL, "must not overlap indices", 0);
     if (desc->balance_coefficient != 0)
         buffers[count++] = tegroup_impl_matrix_buffer(&desc->counts, NULL, "must not overlap counts", 0);
+    if (z) buffers[count++] = tegroup_impl_matrix_buffer(&desc->logits, NULL, "must not overlap logits", 0);
+    buffers[count++] = tegroup_impl_matrix_buffer(&desc->loss_gradients, NULL, "must not overlap loss_gradients", 0);
     buffers[count++] = tegroup_impl_matrix_buffer(&desc->grad_weights, NULL, "must not overlap grad_weights", 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, count, TEGROUP_CHECK_HOST, NULL, error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS, desc->space, error));
+    return tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS, desc->space, error);
+}
+
+TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward_desc *desc, struct CUstream_st *stream,
+                                                   tegroup_error *error) {
+    tegroup_router_backward_desc taken;
+    int64_t tokens, t;
+    int schemed, is_f64;
+    (void)stream;
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_router_backward_check(desc, error));
 #if TEGROUP_IMPL_MOE_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_router_backward(desc, stream, error);
 #endif
+    tokens = desc->probabilities.rows;
+    schemed = tegroup_impl_router_backward_schemed(desc);
+    is_f64 = desc->probabilities.dtype == TEGROUP_DTYPE_F64;
     TEGROUP_IMPL_OMP(omp parallel for schedule(static) num_threads(
         tegroup_impl_router_team(desc->threads, tokens, desc->experts, 2 * desc->k)))
     for (t = 0; t < tokens; t++) {
-        if (desc->probabilities.dtype == TEGROUP_DTYPE_F64) tegroup_impl_router_grad_row_f64(desc, t);
+        if (schemed && is_f64) tegroup_impl_scheme_grad_row_f64(desc, t);
+        else if (schemed) tegroup_impl_scheme_grad_row_f32(desc, t);
+        else if (is_f64) tegroup_impl_router_grad_row_f64(desc, t);
         else tegroup_impl_router_grad_row_f32(desc, t);
     }
     return TEGROUP_OK;
 }
 
-/* ==== [80] Permute and combine (src/moe/permutation.h) ==== */
+/* ==== [81] Permute and combine (src/moe/permutation.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,

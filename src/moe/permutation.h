@@ -18,7 +18,7 @@
 #include "core/checks.h"
 #include "core/apart.h"
 #include "cpu/rows.h"
-#include "moe/router.h"
+#include "moe/router_scheme.h"
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,

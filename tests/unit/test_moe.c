@@ -487,6 +487,241 @@ TEST(moe, router_gradient_names_the_dropped) {
     }
 }
 
+/* ---- router schemes ------------------------------------------------------------------------------------------------------ */
+
+#define SCHEME_WORST , &worst_scheme
+#include "schemes.h"
+
+typedef struct scheme_case { tegroup_router_desc d; int64_t counts[80]; } scheme_case;
+
+/* Any scheme: each part of it is there in about half of the cases, alone and with the others. */
+static void scheme_make(scheme_case *c, rng *r, tegroup_dtype logits, tegroup_dtype real, int64_t sequences, int64_t length) {
+    static const int32_t experts_of[] = {4, 6, 8, 12, 16, 40, 64, 72};
+    router_case plain;
+    const int32_t experts = experts_of[rng_int(r, 0, 7)];
+    const int64_t tokens = sequences * length;
+    router_make(&plain, r, logits, real, tokens, experts, 1);
+    tegroup_router_desc *d = &c->d;
+    tegroup_router_scheme *s = &d->scheme;
+    *d = plain.d;
+    s->score = (tegroup_score)rng_int(r, 0, 2);
+    if (rng_chance(r, 50)) {
+        s->n_group = experts % 4 == 0 && rng_chance(r, 50) ? 4 : 2;
+        s->topk_group = (int32_t)rng_int(r, 1, s->n_group);
+        s->group_score = (tegroup_group_score)rng_int(r, 0, 1);
+    }
+    const int32_t most = s->n_group ? s->topk_group * (experts / s->n_group) : experts;
+    d->k = (int32_t)rng_int(r, 1, most < 9 ? most : 9);
+    d->weights = matrix(r, real, tokens, d->k);
+    d->indices = matrix(r, integers(r), tokens, d->k);
+    if (rng_chance(r, 50)) s->bias = filled(r, rng_chance(r, 50) ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32, 1, experts, 0.1);
+    if (d->normalize && rng_chance(r, 50)) s->normalize_epsilon = rng_chance(r, 50) ? 1e-20 : 0.5;
+    if (rng_chance(r, 50)) s->route_factor = rng_chance(r, 50) ? 2.5 : 0.25;
+    if (s->n_group == 0 && rng_chance(r, 30)) {
+        memset(&s->bias, 0, sizeof s->bias);
+        s->given_indices = matrix(r, integers(r), tokens, d->k);
+        for (int64_t t = 0; t < tokens; t++) for (int32_t j = 0; j < d->k; j++)
+            set_whole(&s->given_indices, t, j, rng_chance(r, 90) ? rng_int(r, 0, experts - 1) : nonsense(r, s->given_indices.dtype, experts));
+    }
+    if (rng_chance(r, 40)) {
+        uint8_t *mask = (uint8_t *)guarded((size_t)tokens + 1);
+        for (int64_t t = 0; t < tokens; t++) mask[t] = rng_chance(r, 70) ? (uint8_t)rng_int(r, 1, 255) : 0;
+        s->token_mask = mask;
+    }
+    if (rng_chance(r, 30)) {
+        int64_t *valid = (int64_t *)guarded(8);
+        *valid = rng_chance(r, 10) ? -5 : rng_int(r, 0, tokens + 3);
+        s->valid_tokens = valid;
+    }
+    if (length > 0 && (sequences != 1 || rng_chance(r, 50))) s->sequence_tokens = length;
+    if (rng_chance(r, 60)) s->z_coefficient = 0.125;
+    d->balance_coefficient = rng_chance(r, 30) ? 0 : 0.5;
+    d->z_loss = (double *)guarded(8);
+    d->loss_gradients = matrix(r, TEGROUP_DTYPE_F64, s->sequence_tokens ? sequences : 1, experts + 1);
+}
+static tegroup_router_backward_desc scheme_backward_of(const tegroup_router_desc *d, tegroup_matrix grad_weights, tegroup_matrix grad_logits) {
+    router_case c;
+    c.d = *d;
+    tegroup_router_backward_desc b = backward_of(&c, grad_weights, grad_logits);
+    b.balance_coefficient = 0;
+    b.scheme = d->scheme;
+    b.loss_gradients = d->loss_gradients;
+    b.logits = d->logits;
+    return b;
+}
+static void scheme_may_change(const tegroup_router_desc *d) {
+    may_change(&d->probabilities), may_change(&d->weights), may_change(&d->indices), may_change(&d->counts), may_change(&d->loss_gradients);
+    memcpy(guarded_find(d->balance_loss)->copy, d->balance_loss, 8);
+    memcpy(guarded_find(d->z_loss)->copy, d->z_loss, 8);
+}
+
+TEST(moe, router_schemes) {
+    rng r = rng_seed(4020);
+    for (int64_t i = scaled(600); i > 0; i--) {
+        void *mark = guards_mark();
+        const tegroup_dtype in = dtypes[rng_int(&r, 0, 3)], out = in == TEGROUP_DTYPE_F64 || rng_chance(&r, 20) ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
+        scheme_case c;
+        scheme_make(&c, &r, in, out, rng_chance(&r, 50) ? 1 : rng_int(&r, 0, 5), rng_int(&r, 0, 9));
+        if (rng_chance(&r, 40)) /* few values, hence ties */
+            for (int64_t t = 0; t < c.d.logits.rows; t++) for (int32_t e = 0; e < c.d.experts; e++) set(&c.d.logits, t, e, (double)rng_int(&r, -2, 2));
+        if (rng_chance(&r, 20)) /* far out: scores of sigmoid are 1 and as good as 0 */
+            for (int64_t t = 0; t < c.d.logits.rows; t++) for (int32_t e = 0; e < c.d.experts; e++) set(&c.d.logits, t, e, 30 * at(&c.d.logits, t, e));
+        remember_all(mark);
+        ASSERT_EQ(tegroup_router(&c.d, NULL, NULL), TEGROUP_OK);
+        ASSERT_STREQ("", scheme_wrong(&c.d, c.counts));
+        ASSERT_STREQ("", scheme_losses_wrong(&c.d));
+        scheme_may_change(&c.d);
+        ASSERT_EQ(disturbed(mark), 0);
+        guards_release(mark);
+    }
+    printf("router schemes: error/bound at most %.3f\n", worst_scheme);
+}
+
+TEST(moe, router_scheme_gradients_in_every_type) {
+    rng r = rng_seed(4021);
+    int64_t dropped = 0;
+    for (int64_t i = scaled(600); i > 0; i--) {
+        void *mark = guards_mark();
+        const tegroup_dtype out = dtypes[rng_int(&r, 0, 3)], p = rng_chance(&r, 40) ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
+        scheme_case c;
+        scheme_make(&c, &r, p, p, rng_chance(&r, 50) ? 1 : rng_int(&r, 0, 5), rng_int(&r, 0, 9));
+        ASSERT_EQ(tegroup_router(&c.d, NULL, NULL), TEGROUP_OK);
+        tegroup_router_backward_desc b = scheme_backward_of(&c.d, filled(&r, p, c.d.logits.rows, c.d.k, 1), matrix(&r, out, c.d.logits.rows, c.d.experts));
+        b.loss_scale = rng_chance(&r, 50) ? 0 : 3;
+        if (b.scheme.z_coefficient == 0 && rng_chance(&r, 30)) memset(&b.loss_gradients, 0, sizeof b.loss_gradients);
+        const int drops = rng_chance(&r, 40) ? 40 : 0;
+        for (int64_t t = 0; t < c.d.logits.rows; t++) for (int32_t j = 0; j < c.d.k; j++)
+            if (rng_chance(&r, drops)) set_whole(&b.indices, t, j, nonsense(&r, b.indices.dtype, b.experts)), dropped++;
+        remember_all(mark);
+        ASSERT_EQ(tegroup_router_backward(&b, NULL, NULL), TEGROUP_OK);
+        ASSERT_STREQ("", scheme_gradient_wrong(&b));
+        may_change(&b.grad_logits);
+        ASSERT_EQ(disturbed(mark), 0);
+        guards_release(mark);
+    }
+    ASSERT_GT(dropped, 0);
+    printf("router schemes and gradients: error/bound at most %.3f\n", worst_scheme);
+}
+
+/* d/d logits of sum(weights * G) + loss_scale * (balance_loss + z_loss), the choice held fixed: central differences in FP64. */
+TEST(moe, router_scheme_gradients_by_finite_differences) {
+    rng r = rng_seed(4022);
+    double worst = 0;
+    int64_t probed[3] = {0, 0, 0};
+    for (int64_t i = scaled(200); i > 0; i--) {
+        void *mark = guards_mark();
+        scheme_case c;
+        scheme_make(&c, &r, TEGROUP_DTYPE_F64, TEGROUP_DTYPE_F64, rng_int(&r, 1, 3), rng_int(&r, 1, 3));
+        const int64_t tokens = c.d.logits.rows;
+        ASSERT_EQ(tegroup_router(&c.d, NULL, NULL), TEGROUP_OK);
+        tegroup_router_backward_desc b = scheme_backward_of(&c.d, filled(&r, TEGROUP_DTYPE_F64, tokens, c.d.k, 1), matrix(&r, TEGROUP_DTYPE_F64, tokens, c.d.experts));
+        b.loss_scale = rng_chance(&r, 50) ? 0 : 3;
+        const double scale = b.loss_scale != 0 ? b.loss_scale : 1;
+        ASSERT_EQ(tegroup_router_backward(&b, NULL, NULL), TEGROUP_OK);
+        int32_t *kept = (int32_t *)scratch((size_t)(tokens * c.d.k) * 4 + 4);
+        for (int64_t t = 0; t < tokens; t++) for (int32_t j = 0; j < c.d.k; j++) kept[t * c.d.k + j] = (int32_t)whole(&c.d.indices, t, j);
+        for (int probe = 0; probe < 40; probe++) {
+            const int64_t t = rng_int(&r, 0, tokens - 1), e = rng_int(&r, 0, c.d.experts - 1);
+            double value[2], x = at(&c.d.logits, t, e), step = 1e-5;
+            int same_choice = 1;
+            for (int side = 0; side < 2; side++) {
+                set(&c.d.logits, t, e, side ? x + step : x - step);
+                ASSERT_EQ(tegroup_router(&c.d, NULL, NULL), TEGROUP_OK);
+                value[side] = scale * (*c.d.balance_loss + *c.d.z_loss);
+                for (int64_t q = 0; q < tokens; q++)
+                    for (int32_t j = 0; j < c.d.k; j++) {
+                        same_choice &= whole(&c.d.indices, q, j) == kept[q * c.d.k + j];
+                        value[side] += at(&c.d.weights, q, j) * at(&b.grad_weights, q, j);
+                    }
+            }
+            set(&c.d.logits, t, e, x);
+            if (!same_choice) continue; /* a tie within the step */
+            probed[c.d.scheme.score]++;
+            const double numeric = (value[1] - value[0]) / (2 * step), analytic = at(&b.grad_logits, t, e);
+            const double error = fabs(numeric - analytic) / (fabs(analytic) + 1e-2);
+            if (error > worst) worst = error;
+            ASSERT_LT(error, 1e-6);
+        }
+        guards_release(mark);
+    }
+    for (int score = 0; score < 3; score++) ASSERT_GT(probed[score], 0);
+    printf("router schemes' gradients against differences: %.1e\n", worst);
+}
+
+/* What is the same however it is asked for: a scheme that says nothing new has the plain call's bits; the experts that were taken give
+ * the same when they are given; and padding changes nothing for the tokens before it. */
+TEST(moe, router_schemes_that_say_the_same) {
+    rng r = rng_seed(4023);
+    for (int64_t i = scaled(200); i > 0; i--) {
+        void *mark = guards_mark();
+        const tegroup_dtype real = i % 2 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
+        const int64_t tokens = rng_int(&r, 1, 12), valid = rng_int(&r, 0, tokens);
+        scheme_case c;
+        scheme_make(&c, &r, real, real, 1, tokens);
+        const int kind = (int)(i % 3);
+        if (kind == 0) memset(&c.d.scheme, 0, sizeof c.d.scheme);
+        c.d.scheme.token_mask = NULL, c.d.scheme.valid_tokens = NULL;
+        tegroup_router_desc other = c.d;
+        other.probabilities = matrix(&r, real, tokens, c.d.experts), other.weights = matrix(&r, real, tokens, c.d.k), other.indices = matrix(&r, integers(&r), tokens, c.d.k);
+        other.counts = matrix(&r, integers(&r), 1, c.d.experts), other.balance_loss = (double *)guarded(8);
+        if (kind == 0) c.d.z_loss = NULL, memset(&c.d.loss_gradients, 0, sizeof c.d.loss_gradients), other.scheme.sequence_tokens = tokens;
+        ASSERT_EQ(tegroup_router(&c.d, NULL, NULL), TEGROUP_OK);
+        if (kind == 1) {
+            other.scheme.given_indices = c.d.indices;
+            other.scheme.n_group = other.scheme.topk_group = 0, other.scheme.group_score = TEGROUP_GROUP_SCORE_TOP2;
+            memset(&other.scheme.bias, 0, sizeof other.scheme.bias);
+        }
+        if (kind == 2) {
+            uint8_t *mask = (uint8_t *)guarded((size_t)tokens);
+            int64_t *count = (int64_t *)guarded(8);
+            for (int64_t t = 0; t < tokens; t++) mask[t] = t < valid;
+            *count = valid;
+            if (rng_chance(&r, 50)) other.scheme.token_mask = mask;
+            else other.scheme.valid_tokens = count;
+            for (int64_t t = valid; t < tokens; t++) for (int32_t e = 0; e < c.d.experts; e++) set(&c.d.logits, t, e, NAN); /* not read */
+        }
+        ASSERT_EQ(tegroup_router(&other, NULL, NULL), TEGROUP_OK);
+        for (int64_t t = 0; t < (kind == 2 ? valid : tokens); t++) {
+            for (int32_t e = 0; e < c.d.experts; e++) ASSERT_EQ(at(&c.d.probabilities, t, e), at(&other.probabilities, t, e));
+            for (int32_t j = 0; j < c.d.k; j++) {
+                ASSERT_EQ(whole(&c.d.indices, t, j), whole(&other.indices, t, j));
+                ASSERT_EQ(at(&c.d.weights, t, j), at(&other.weights, t, j));
+            }
+        }
+        if (kind != 2) {
+            for (int32_t e = 0; e < c.d.experts; e++) ASSERT_EQ(whole(&c.d.counts, 0, e), whole(&other.counts, 0, e));
+            ASSERT_LE(fabs(*c.d.balance_loss - *other.balance_loss), 1e-6 * fabs(*c.d.balance_loss));
+        }
+        guards_release(mark);
+    }
+}
+
+/* Logits and biases that are not numbers choose something, but never the same expert twice and none that does not exist. */
+TEST(moe, router_schemes_survive_nan) {
+    static const double odd[] = {NAN, INFINITY, -INFINITY, 1, -1, 3e38};
+    rng r = rng_seed(4024);
+    for (int64_t i = scaled(300); i > 0; i--) {
+        void *mark = guards_mark();
+        scheme_case c;
+        scheme_make(&c, &r, TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F32, 1, 9);
+        tegroup_router_desc *d = &c.d;
+        const int given = d->scheme.given_indices.dtype != TEGROUP_DTYPE_UNSET;
+        for (int64_t t = 0; t < 9; t++) for (int32_t e = 0; e < d->experts; e++) if (rng_chance(&r, 30)) set(&d->logits, t, e, odd[rng_int(&r, 0, 5)]);
+        for (int32_t e = 0; d->scheme.bias.dtype && e < d->experts; e++) if (rng_chance(&r, 20)) set(&d->scheme.bias, 0, e, odd[rng_int(&r, 0, 2)]);
+        ASSERT_EQ(tegroup_router(d, NULL, NULL), TEGROUP_OK);
+        scheme_expert order[80];
+        for (int64_t t = 0; t < 9; t++) {
+            if (!scheme_there(&d->scheme, t)) continue;
+            scheme_sorted(&d->scheme, d->experts, &d->probabilities, &d->logits, t, order);
+            for (int32_t j = 0; j < d->k; j++) ASSERT_EQ(whole(&d->indices, t, j), given ? scheme_index(&d->scheme.given_indices, t, j, d->experts) : order[j].e);
+        }
+        tegroup_router_backward_desc b = scheme_backward_of(d, filled(&r, TEGROUP_DTYPE_F32, 9, d->k, 1), matrix(&r, TEGROUP_DTYPE_F32, 9, d->experts));
+        ASSERT_EQ(tegroup_router_backward(&b, NULL, NULL), TEGROUP_OK);
+        ASSERT_EQ(guards_changed(), 0);
+        guards_release(mark);
+    }
+}
+
 /* ---- permutation -------------------------------------------------------------------------------------------------------- */
 
 typedef struct routing { int64_t tokens, rows; int32_t experts, k; tegroup_permutation_desc d; } routing;
