@@ -727,6 +727,14 @@ static void router_make(tegroup_router_desc *d, rng *r, int vectors, tegroup_dty
     d->balance_coefficient = 0.01;
     d->balance_loss = rng_chance(r, 70) ? (double *)guarded(sizeof(double)) : NULL;
 }
+static tegroup_router_scheme scheme_on_device(tegroup_router_scheme s) {
+    s.bias = on_device(s.bias);
+    s.given_indices = on_device(s.given_indices);
+    s.token_mask = (const uint8_t *)device_of((void *)(uintptr_t)s.token_mask);
+    s.valid_tokens = (const int64_t *)device_of((void *)(uintptr_t)s.valid_tokens);
+    return s;
+}
+
 static tegroup_router_desc router_on_device(tegroup_router_desc d) {
     tegroup_layout layout;
     d.space = TEGROUP_SPACE_DEVICE;
@@ -736,6 +744,9 @@ static tegroup_router_desc router_on_device(tegroup_router_desc d) {
     d.indices = on_device(d.indices);
     d.counts = on_device(d.counts);
     d.balance_loss = (double *)device_of(d.balance_loss);
+    d.z_loss = (double *)device_of(d.z_loss);
+    d.loss_gradients = on_device(d.loss_gradients);
+    d.scheme = scheme_on_device(d.scheme);
     if (tegroup_router_layout(&d, &layout, NULL) != TEGROUP_OK) abort();
     d.workspace_bytes = layout.total_bytes;
     d.workspace = layout.total_bytes ? arena_take(layout.total_bytes, 0) : NULL;
@@ -958,6 +969,63 @@ static void choices_of(const tegroup_router_backward_desc *b, int64_t t, int32_t
         named[expert[j]] = 1;
     }
     free(named);
+}
+
+/* ---- router schemes -------------------------------------------------------------------------------------------------------- */
+
+#define SCHEME_WORST
+#define SCHEME_MATRIX(r, dtype, rows, cols) matrix(r, rng_chance(r, 50), dtype, rows, cols)
+#include "schemes.h"
+
+/* Any scheme and its gradient, as the formulas have them of what the GPU wrote; the second run in a row has the first one's bits. */
+TEST(moe_gpu, router_schemes) {
+    rng r = rng_seed(5020);
+    int64_t odd = 0;
+    for (int64_t i = scaled(10) * 40; i > 0; i--) {
+        void *mark = guards_mark();
+        const tegroup_dtype in = dtypes[rng_int(&r, 0, 3)], real = in == TEGROUP_DTYPE_F64 || rng_chance(&r, 20) ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32, out = dtypes[rng_int(&r, 0, 3)];
+        int64_t *counts = (int64_t *)scratch(8 * SCHEME_EXPERTS);
+        tegroup_router_desc d;
+        scheme_make(&d, &r, in, real, rng_chance(&r, 50) ? 1 : rng_int(&r, 0, rng_chance(&r, 10) ? 90 : 5), rng_int(&r, 0, rng_chance(&r, 10) ? 300 : 9));
+        const int64_t tokens = d.logits.rows;
+        const int few = rng_chance(&r, 30), beyond = rng_chance(&r, 15);
+        for (int64_t t = 0; few && t < tokens; t++) for (int32_t e = 0; e < d.experts; e++) set(&d.logits, t, e, (double)rng_int(&r, -2, 2));
+        for (int64_t t = 0; beyond && t < tokens; t++) for (int32_t e = 0; e < d.experts; e++) if (rng_chance(&r, 5)) set(&d.logits, t, e, rng_chance(&r, 50) ? NAN : INFINITY);
+        tegroup_router_backward_desc b = scheme_backward_of(&d, filled(&r, 0, real, tokens, d.k, 1), matrix(&r, 0, out, tokens, d.experts));
+        b.loss_scale = rng_chance(&r, 50) ? 0 : 3;
+        if (b.scheme.z_coefficient == 0 && rng_chance(&r, 30)) b.loss_gradients = no_matrix();
+        remember_all(mark);
+        mirror_up(mark);
+        tegroup_router_desc dd = router_on_device(d);
+        tegroup_router_backward_desc bd = b;
+        bd.space = TEGROUP_SPACE_DEVICE;
+        bd.probabilities = on_device(b.probabilities), bd.indices = on_device(b.indices), bd.grad_weights = on_device(b.grad_weights), bd.grad_logits = on_device(b.grad_logits);
+        bd.loss_gradients = on_device(b.loss_gradients), bd.logits = on_device(b.logits), bd.scheme = dd.scheme;
+        RUN(tegroup_router(&dd, NULL, error));
+        RUN(tegroup_router_backward(&bd, NULL, error));
+        RUN_TWICE(mark, tegroup_router(&dd, NULL, error));
+        RUN_TWICE(mark, tegroup_router_backward(&bd, NULL, error));
+        if (beyond) { /* not one that does not exist, in the order of what was written */
+            scheme_expert *order = (scheme_expert *)scratch(sizeof *order * SCHEME_EXPERTS);
+            for (int64_t t = 0; t < tokens; t++) {
+                if (!scheme_there(&d.scheme, t)) continue;
+                scheme_sorted(&d.scheme, d.experts, &d.probabilities, &d.logits, t, order);
+                for (int32_t j = 0; j < d.k; j++) ASSERT_EQ(whole(&d.indices, t, j), d.scheme.given_indices.dtype ? scheme_index(&d.scheme.given_indices, t, j, d.experts) : order[j].e);
+                odd++;
+            }
+        } else {
+            ASSERT_STREQ("", scheme_wrong(&d, counts));
+            ASSERT_STREQ("", scheme_losses_wrong(&d));
+            ASSERT_STREQ("", scheme_gradient_wrong(&b));
+        }
+        may_change(&d.probabilities), may_change(&d.weights), may_change(&d.indices), may_change(&d.counts), may_change(&d.loss_gradients), may_change(&b.grad_logits);
+        memcpy(guarded_find(d.balance_loss)->copy, d.balance_loss, 8);
+        memcpy(guarded_find(d.z_loss)->copy, d.z_loss, 8);
+        ASSERT_EQ(0, disturbed(mark));
+        guards_release(mark);
+    }
+    ASSERT_GT(odd, 0);
+    print_totals("router schemes");
 }
 
 TEST(moe_gpu, router_gradient) {

@@ -3,6 +3,79 @@
 #ifndef TEGROUP_TESTS_SCHEMES_H
 #define TEGROUP_TESTS_SCHEMES_H
 
+/* Normally distributed numbers of any type. */
+SUPPORT tegroup_matrix scheme_normal(rng *r, tegroup_dtype dtype, int64_t rows, int64_t cols, double size) {
+    tegroup_matrix m = SCHEME_MATRIX(r, dtype, rows, cols);
+    for (int64_t i = 0; i < rows; i++) for (int64_t j = 0; j < cols; j++) set(&m, i, j, size * rng_normal(r));
+    return m;
+}
+
+enum { SCHEME_EXPERTS = 1056 };
+
+/* Any scheme: each part of it is there in about half of the cases, alone and with the others. */
+SUPPORT void scheme_make(tegroup_router_desc *d, rng *r, tegroup_dtype logits, tegroup_dtype real, int64_t sequences, int64_t length) {
+    static const int32_t experts_of[] = {4, 6, 8, 12, 16, 40, 64, 72, 256, SCHEME_EXPERTS};
+    const int32_t experts = experts_of[rng_int(r, 0, rng_chance(r, 10) ? 9 : 7)];
+    const int64_t tokens = sequences * length;
+    tegroup_router_scheme *s = &d->scheme;
+    memset(d, 0, sizeof *d);
+    d->struct_size = sizeof *d;
+    d->space = TEGROUP_SPACE_HOST;
+    d->experts = experts;
+    d->normalize = (int32_t)rng_int(r, 0, 1);
+    d->logits = scheme_normal(r, logits, tokens, experts, 2);
+    d->probabilities = SCHEME_MATRIX(r, real, tokens, experts);
+    d->counts = SCHEME_MATRIX(r, integers(r), 1, experts);
+    d->balance_loss = (double *)guarded(8);
+    s->score = (tegroup_score)rng_int(r, 0, 2);
+    if (rng_chance(r, 50)) {
+        s->n_group = experts % 4 == 0 && rng_chance(r, 50) ? 4 : 2;
+        s->topk_group = (int32_t)rng_int(r, 1, s->n_group);
+        s->group_score = (tegroup_group_score)rng_int(r, 0, 1);
+    }
+    const int32_t most = s->n_group ? s->topk_group * (experts / s->n_group) : experts;
+    d->k = (int32_t)rng_int(r, 1, most < 9 ? most : 9);
+    d->weights = SCHEME_MATRIX(r, real, tokens, d->k);
+    d->indices = SCHEME_MATRIX(r, integers(r), tokens, d->k);
+    if (rng_chance(r, 50)) s->bias = scheme_normal(r, rng_chance(r, 50) ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32, 1, experts, 0.1);
+    if (d->normalize && rng_chance(r, 50)) s->normalize_epsilon = rng_chance(r, 50) ? 1e-20 : 0.5;
+    if (rng_chance(r, 50)) s->route_factor = rng_chance(r, 50) ? 2.5 : 0.25;
+    if (s->n_group == 0 && rng_chance(r, 30)) {
+        memset(&s->bias, 0, sizeof s->bias);
+        s->given_indices = SCHEME_MATRIX(r, integers(r), tokens, d->k);
+        for (int64_t t = 0; t < tokens; t++) for (int32_t j = 0; j < d->k; j++)
+            set_whole(&s->given_indices, t, j, rng_chance(r, 90) ? rng_int(r, 0, experts - 1) : nonsense(r, s->given_indices.dtype, experts));
+    }
+    if (rng_chance(r, 40)) {
+        uint8_t *mask = (uint8_t *)guarded((size_t)tokens + 1);
+        for (int64_t t = 0; t < tokens; t++) mask[t] = rng_chance(r, 70) ? (uint8_t)rng_int(r, 1, 255) : 0;
+        s->token_mask = mask;
+    }
+    if (rng_chance(r, 30)) {
+        int64_t *valid = (int64_t *)guarded(8);
+        *valid = rng_chance(r, 10) ? -5 : rng_int(r, 0, tokens + 3);
+        s->valid_tokens = valid;
+    }
+    if (length > 0 && (sequences != 1 || rng_chance(r, 50))) s->sequence_tokens = length;
+    if (rng_chance(r, 60)) s->z_coefficient = 0.125;
+    d->balance_coefficient = rng_chance(r, 30) ? 0 : 0.5;
+    d->z_loss = (double *)guarded(8);
+    d->loss_gradients = SCHEME_MATRIX(r, TEGROUP_DTYPE_F64, s->sequence_tokens ? sequences : 1, experts + 1);
+}
+SUPPORT tegroup_router_backward_desc scheme_backward_of(const tegroup_router_desc *d, tegroup_matrix grad_weights, tegroup_matrix grad_logits) {
+    tegroup_router_backward_desc b;
+    memset(&b, 0, sizeof b);
+    b.struct_size = sizeof b;
+    b.space = d->space;
+    b.experts = d->experts, b.k = d->k, b.normalize = d->normalize;
+    b.probabilities = d->probabilities, b.indices = d->indices;
+    b.grad_weights = grad_weights, b.grad_logits = grad_logits;
+    b.scheme = d->scheme;
+    b.loss_gradients = d->loss_gradients;
+    b.logits = d->logits;
+    return b;
+}
+
 SUPPORT int scheme_there(const tegroup_router_scheme *s, int64_t t) { return !(s->valid_tokens && t >= *s->valid_tokens) && !(s->token_mask && !s->token_mask[t]); }
 SUPPORT int32_t scheme_index(const tegroup_matrix *m, int64_t t, int32_t j, int32_t experts) {
     const int64_t e = whole(m, t, j);

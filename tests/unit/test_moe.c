@@ -490,65 +490,9 @@ TEST(moe, router_gradient_names_the_dropped) {
 /* ---- router schemes ------------------------------------------------------------------------------------------------------ */
 
 #define SCHEME_WORST , &worst_scheme
+#define SCHEME_MATRIX(r, dtype, rows, cols) matrix(r, dtype, rows, cols)
 #include "schemes.h"
 
-typedef struct scheme_case { tegroup_router_desc d; int64_t counts[80]; } scheme_case;
-
-/* Any scheme: each part of it is there in about half of the cases, alone and with the others. */
-static void scheme_make(scheme_case *c, rng *r, tegroup_dtype logits, tegroup_dtype real, int64_t sequences, int64_t length) {
-    static const int32_t experts_of[] = {4, 6, 8, 12, 16, 40, 64, 72};
-    router_case plain;
-    const int32_t experts = experts_of[rng_int(r, 0, 7)];
-    const int64_t tokens = sequences * length;
-    router_make(&plain, r, logits, real, tokens, experts, 1);
-    tegroup_router_desc *d = &c->d;
-    tegroup_router_scheme *s = &d->scheme;
-    *d = plain.d;
-    s->score = (tegroup_score)rng_int(r, 0, 2);
-    if (rng_chance(r, 50)) {
-        s->n_group = experts % 4 == 0 && rng_chance(r, 50) ? 4 : 2;
-        s->topk_group = (int32_t)rng_int(r, 1, s->n_group);
-        s->group_score = (tegroup_group_score)rng_int(r, 0, 1);
-    }
-    const int32_t most = s->n_group ? s->topk_group * (experts / s->n_group) : experts;
-    d->k = (int32_t)rng_int(r, 1, most < 9 ? most : 9);
-    d->weights = matrix(r, real, tokens, d->k);
-    d->indices = matrix(r, integers(r), tokens, d->k);
-    if (rng_chance(r, 50)) s->bias = filled(r, rng_chance(r, 50) ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32, 1, experts, 0.1);
-    if (d->normalize && rng_chance(r, 50)) s->normalize_epsilon = rng_chance(r, 50) ? 1e-20 : 0.5;
-    if (rng_chance(r, 50)) s->route_factor = rng_chance(r, 50) ? 2.5 : 0.25;
-    if (s->n_group == 0 && rng_chance(r, 30)) {
-        memset(&s->bias, 0, sizeof s->bias);
-        s->given_indices = matrix(r, integers(r), tokens, d->k);
-        for (int64_t t = 0; t < tokens; t++) for (int32_t j = 0; j < d->k; j++)
-            set_whole(&s->given_indices, t, j, rng_chance(r, 90) ? rng_int(r, 0, experts - 1) : nonsense(r, s->given_indices.dtype, experts));
-    }
-    if (rng_chance(r, 40)) {
-        uint8_t *mask = (uint8_t *)guarded((size_t)tokens + 1);
-        for (int64_t t = 0; t < tokens; t++) mask[t] = rng_chance(r, 70) ? (uint8_t)rng_int(r, 1, 255) : 0;
-        s->token_mask = mask;
-    }
-    if (rng_chance(r, 30)) {
-        int64_t *valid = (int64_t *)guarded(8);
-        *valid = rng_chance(r, 10) ? -5 : rng_int(r, 0, tokens + 3);
-        s->valid_tokens = valid;
-    }
-    if (length > 0 && (sequences != 1 || rng_chance(r, 50))) s->sequence_tokens = length;
-    if (rng_chance(r, 60)) s->z_coefficient = 0.125;
-    d->balance_coefficient = rng_chance(r, 30) ? 0 : 0.5;
-    d->z_loss = (double *)guarded(8);
-    d->loss_gradients = matrix(r, TEGROUP_DTYPE_F64, s->sequence_tokens ? sequences : 1, experts + 1);
-}
-static tegroup_router_backward_desc scheme_backward_of(const tegroup_router_desc *d, tegroup_matrix grad_weights, tegroup_matrix grad_logits) {
-    router_case c;
-    c.d = *d;
-    tegroup_router_backward_desc b = backward_of(&c, grad_weights, grad_logits);
-    b.balance_coefficient = 0;
-    b.scheme = d->scheme;
-    b.loss_gradients = d->loss_gradients;
-    b.logits = d->logits;
-    return b;
-}
 static void scheme_may_change(const tegroup_router_desc *d) {
     may_change(&d->probabilities), may_change(&d->weights), may_change(&d->indices), may_change(&d->counts), may_change(&d->loss_gradients);
     memcpy(guarded_find(d->balance_loss)->copy, d->balance_loss, 8);
@@ -560,8 +504,8 @@ TEST(moe, router_schemes) {
     for (int64_t i = scaled(600); i > 0; i--) {
         void *mark = guards_mark();
         const tegroup_dtype in = dtypes[rng_int(&r, 0, 3)], out = in == TEGROUP_DTYPE_F64 || rng_chance(&r, 20) ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
-        scheme_case c;
-        scheme_make(&c, &r, in, out, rng_chance(&r, 50) ? 1 : rng_int(&r, 0, 5), rng_int(&r, 0, 9));
+        struct { tegroup_router_desc d; int64_t counts[SCHEME_EXPERTS]; } c;
+        scheme_make(&c.d, &r, in, out, rng_chance(&r, 50) ? 1 : rng_int(&r, 0, 5), rng_int(&r, 0, 9));
         if (rng_chance(&r, 40)) /* few values, hence ties */
             for (int64_t t = 0; t < c.d.logits.rows; t++) for (int32_t e = 0; e < c.d.experts; e++) set(&c.d.logits, t, e, (double)rng_int(&r, -2, 2));
         if (rng_chance(&r, 20)) /* far out: scores of sigmoid are 1 and as good as 0 */
@@ -583,8 +527,8 @@ TEST(moe, router_scheme_gradients_in_every_type) {
     for (int64_t i = scaled(600); i > 0; i--) {
         void *mark = guards_mark();
         const tegroup_dtype out = dtypes[rng_int(&r, 0, 3)], p = rng_chance(&r, 40) ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
-        scheme_case c;
-        scheme_make(&c, &r, p, p, rng_chance(&r, 50) ? 1 : rng_int(&r, 0, 5), rng_int(&r, 0, 9));
+        struct { tegroup_router_desc d; int64_t counts[SCHEME_EXPERTS]; } c;
+        scheme_make(&c.d, &r, p, p, rng_chance(&r, 50) ? 1 : rng_int(&r, 0, 5), rng_int(&r, 0, 9));
         ASSERT_EQ(tegroup_router(&c.d, NULL, NULL), TEGROUP_OK);
         tegroup_router_backward_desc b = scheme_backward_of(&c.d, filled(&r, p, c.d.logits.rows, c.d.k, 1), matrix(&r, out, c.d.logits.rows, c.d.experts));
         b.loss_scale = rng_chance(&r, 50) ? 0 : 3;
@@ -610,8 +554,8 @@ TEST(moe, router_scheme_gradients_by_finite_differences) {
     int64_t probed[3] = {0, 0, 0};
     for (int64_t i = scaled(200); i > 0; i--) {
         void *mark = guards_mark();
-        scheme_case c;
-        scheme_make(&c, &r, TEGROUP_DTYPE_F64, TEGROUP_DTYPE_F64, rng_int(&r, 1, 3), rng_int(&r, 1, 3));
+        struct { tegroup_router_desc d; int64_t counts[SCHEME_EXPERTS]; } c;
+        scheme_make(&c.d, &r, TEGROUP_DTYPE_F64, TEGROUP_DTYPE_F64, rng_int(&r, 1, 3), rng_int(&r, 1, 3));
         const int64_t tokens = c.d.logits.rows;
         ASSERT_EQ(tegroup_router(&c.d, NULL, NULL), TEGROUP_OK);
         tegroup_router_backward_desc b = scheme_backward_of(&c.d, filled(&r, TEGROUP_DTYPE_F64, tokens, c.d.k, 1), matrix(&r, TEGROUP_DTYPE_F64, tokens, c.d.experts));
@@ -656,8 +600,8 @@ TEST(moe, router_schemes_that_say_the_same) {
         void *mark = guards_mark();
         const tegroup_dtype real = i % 2 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
         const int64_t tokens = rng_int(&r, 1, 12), valid = rng_int(&r, 0, tokens);
-        scheme_case c;
-        scheme_make(&c, &r, real, real, 1, tokens);
+        struct { tegroup_router_desc d; int64_t counts[SCHEME_EXPERTS]; } c;
+        scheme_make(&c.d, &r, real, real, 1, tokens);
         const int kind = (int)(i % 3);
         if (kind == 0) memset(&c.d.scheme, 0, sizeof c.d.scheme);
         c.d.scheme.token_mask = NULL, c.d.scheme.valid_tokens = NULL;
@@ -702,14 +646,14 @@ TEST(moe, router_schemes_survive_nan) {
     rng r = rng_seed(4024);
     for (int64_t i = scaled(300); i > 0; i--) {
         void *mark = guards_mark();
-        scheme_case c;
-        scheme_make(&c, &r, TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F32, 1, 9);
+        struct { tegroup_router_desc d; int64_t counts[SCHEME_EXPERTS]; } c;
+        scheme_make(&c.d, &r, TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F32, 1, 9);
         tegroup_router_desc *d = &c.d;
         const int given = d->scheme.given_indices.dtype != TEGROUP_DTYPE_UNSET;
         for (int64_t t = 0; t < 9; t++) for (int32_t e = 0; e < d->experts; e++) if (rng_chance(&r, 30)) set(&d->logits, t, e, odd[rng_int(&r, 0, 5)]);
         for (int32_t e = 0; d->scheme.bias.dtype && e < d->experts; e++) if (rng_chance(&r, 20)) set(&d->scheme.bias, 0, e, odd[rng_int(&r, 0, 2)]);
         ASSERT_EQ(tegroup_router(d, NULL, NULL), TEGROUP_OK);
-        scheme_expert order[80];
+        scheme_expert order[SCHEME_EXPERTS];
         for (int64_t t = 0; t < 9; t++) {
             if (!scheme_there(&d->scheme, t)) continue;
             scheme_sorted(&d->scheme, d->experts, &d->probabilities, &d->logits, t, order);
