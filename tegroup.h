@@ -1547,16 +1547,16 @@ typedef enum tegroup_group_score {
     TEGROUP_GROUP_SCORE_MAX  = 1  /* the largest one (DeepSeek-V2)                                                 */
 } tegroup_group_score;
 
-/* What a router is besides softmax top-k, which is all zero; docs/layers.md has the values of many models. The forward
+/* What a router is besides softmax top-k, which is all zero; docs/router.md has the values of many models. The forward
  * and the backward call are given the same.
  *
- * A token's experts have keys, score + bias, and it takes those of the k largest; of equal keys the larger logit, as the
- * probabilities' type holds it, and of equal logits the lower expert. With n_group, only experts of the topk_group best
- * groups are taken; of equal groups the lower one is better. An expert whose key is NaN comes after all others; where
- * softmax is NaN all keys are, and the lowest experts are taken. So indices are always experts, none twice. The bias is
- * for the choice alone: weights are scores, divided by their sum + normalize_epsilon if normalize is 1 (0 where that
- * sum is 0), times route_factor. A softmax over the chosen logits alone is softmax with normalize 1; the sigmoid of
- * the largest logits is SIGMOID.
+ * A token's experts have keys, score + bias, and it takes those of the k largest; of equal keys the larger logit, as
+ * the probabilities' type holds it, and of equal logits the lower expert. With n_group, only experts of the topk_group
+ * best groups are taken; of equal groups the lower one is better. An expert whose key is NaN comes after all others;
+ * where softmax is NaN all keys are, and the lowest experts are taken. So indices are always experts, none twice. The
+ * bias is for the choice alone: weights are scores, divided by their sum + normalize_epsilon if normalize is 1 (0
+ * where that sum is 0), times route_factor. A softmax over the chosen logits alone is softmax with normalize 1; the
+ * sigmoid of the largest logits is SIGMOID.
  *
  * The balance loss is balance_coefficient times the mean over sequences of experts * sum_e (share of the sequence's
  * assignments to e) * (mean over its tokens of the expert's share of the token's scores). A sequence is all tokens, or
@@ -1564,8 +1564,8 @@ typedef enum tegroup_group_score {
  * the mean over tokens of (log sum exp(logits))^2 (Zoph et al. 2022, "ST-MoE", arXiv:2202.08906, equation 5). Means of
  * nothing are 0.
  *
- * A token that token_mask or valid_tokens leaves out has indices -1, weights, probabilities and gradients 0, and counts
- * nowhere. Pointers are in `space`. */
+ * A token that token_mask or valid_tokens leaves out has indices -1, weights, probabilities and gradients 0, and
+ * counts nowhere. Pointers are in `space`. */
 typedef struct tegroup_router_scheme {
     tegroup_score  score;
     int32_t        n_group;       /* groups of equally many neighbouring experts, 2 to 64; 0 = none               */
@@ -1616,8 +1616,9 @@ typedef struct tegroup_router_desc {
     tegroup_router_scheme scheme; /* all zero: as above. Else probabilities are scores, and balance_loss needs them and
                                      indices                                                                     */
     double        *z_loss;        /* out, one value; NULL = not wanted                                           */
-    tegroup_matrix loss_gradients; /* out [sequences, experts + 1], F64: what the backward call needs of the losses.
-                                      Needs probabilities and indices; absent = not wanted                       */
+    tegroup_matrix loss_gradients; /* out [sequences, experts + 1], F64: what the backward call needs of the losses: of
+                                      each sequence the slope of the balance loss in each expert's shares, and twice
+                                      z_coefficient by the count of tokens. Needs indices; absent = not wanted   */
 } tegroup_router_desc;
 
 /* Gradient of the router: of what the weights fed and of the load-balancing loss, with the choice of experts held
@@ -14341,7 +14342,8 @@ TEGROUP_IMPL_HD const double *tegroup_impl_loss_slopes(const tegroup_router_back
 }
 
 /* A number's place among all numbers: the larger one has the larger place, both zeros have one, NaN has 1, below every
- * number. 0 is for what cannot be taken. Integers, so that no compiler's option for fast arithmetic changes an order. */
+ * number. 0 is for what cannot be taken. Integers, so that no compiler's option for fast arithmetic changes an order.
+ */
 typedef uint32_t tegroup_impl_key_f32;
 typedef uint64_t tegroup_impl_key_f64;
 TEGROUP_IMPL_HD tegroup_impl_key_f32 tegroup_impl_key_of_f32(float x) {
@@ -14415,19 +14417,18 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_best_f32(const tegroup_impl_key_f32 *keys, 
     return best;
 }
 
-/* What a group of so many experts is chosen by. */
-TEGROUP_IMPL_HD tegroup_impl_key_f32 tegroup_impl_group_key_f32(tegroup_group_score score,
-                                                                  const tegroup_impl_key_f32 *keys, int32_t size) {
-    tegroup_impl_key_f32 first = 0, second = 0;
-    int32_t e;
-    for (e = 0; e < size; e++) {
-        if (keys[e] > first) {
-            second = first;
-            first = keys[e];
-        } else if (keys[e] > second) second = keys[e];
-    }
+/* What a group of so many experts is chosen by, from its two largest keys. */
+TEGROUP_IMPL_HD tegroup_impl_key_f32 tegroup_impl_group_key_f32(tegroup_group_score score, int32_t size,
+                                                                  tegroup_impl_key_f32 first,
+                                                                  tegroup_impl_key_f32 second) {
     if (score == TEGROUP_GROUP_SCORE_MAX || size == 1) return first;
     return tegroup_impl_key_of_f32(tegroup_impl_f32_of_key(first) + tegroup_impl_f32_of_key(second));
+}
+/* Keeps the two largest of what came so far. */
+TEGROUP_IMPL_HD void tegroup_impl_two_largest_f32(tegroup_impl_key_f32 key, tegroup_impl_key_f32 *first,
+                                                   tegroup_impl_key_f32 *second) {
+    if (key > *second) *second = key < *first ? key : *first;
+    if (key > *first) *first = key;
 }
 TEGROUP_IMPL_HD int tegroup_impl_group_stays_f32(const tegroup_router_scheme *s, const tegroup_impl_key_f32 *groups,
                                                   int32_t g) {
@@ -14490,8 +14491,11 @@ static inline void tegroup_impl_choose_f32(const tegroup_router_scheme *s, int32
         keys[e] = tegroup_impl_key_of_f32(s->bias.dtype != TEGROUP_DTYPE_UNSET
                                                ? scores[e] + tegroup_impl_load_f32(s->bias.dtype, s->bias.data, e)
                                                : scores[e]);
-    for (g = 0; g < s->n_group; g++)
-        groups[g] = tegroup_impl_group_key_f32(s->group_score, keys + g * size, size);
+    for (g = 0; g < s->n_group; g++) {
+        tegroup_impl_key_f32 first = 0, second = 0;
+        for (e = g * size; e < (g + 1) * size; e++) tegroup_impl_two_largest_f32(keys[e], &first, &second);
+        groups[g] = tegroup_impl_group_key_f32(s->group_score, size, first, second);
+    }
     for (g = 0; g < s->n_group; g++)
         if (!tegroup_impl_group_stays_f32(s, groups, g)) memset(keys + g * size, 0, (size_t)size * sizeof *keys);
     for (j = 0; j < k; j++)
@@ -14632,19 +14636,18 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_best_f64(const tegroup_impl_key_f64 *keys, 
     return best;
 }
 
-/* What a group of so many experts is chosen by. */
-TEGROUP_IMPL_HD tegroup_impl_key_f64 tegroup_impl_group_key_f64(tegroup_group_score score,
-                                                                  const tegroup_impl_key_f64 *keys, int32_t size) {
-    tegroup_impl_key_f64 first = 0, second = 0;
-    int32_t e;
-    for (e = 0; e < size; e++) {
-        if (keys[e] > first) {
-            second = first;
-            first = keys[e];
-        } else if (keys[e] > second) second = keys[e];
-    }
+/* What a group of so many experts is chosen by, from its two largest keys. */
+TEGROUP_IMPL_HD tegroup_impl_key_f64 tegroup_impl_group_key_f64(tegroup_group_score score, int32_t size,
+                                                                  tegroup_impl_key_f64 first,
+                                                                  tegroup_impl_key_f64 second) {
     if (score == TEGROUP_GROUP_SCORE_MAX || size == 1) return first;
     return tegroup_impl_key_of_f64(tegroup_impl_f64_of_key(first) + tegroup_impl_f64_of_key(second));
+}
+/* Keeps the two largest of what came so far. */
+TEGROUP_IMPL_HD void tegroup_impl_two_largest_f64(tegroup_impl_key_f64 key, tegroup_impl_key_f64 *first,
+                                                   tegroup_impl_key_f64 *second) {
+    if (key > *second) *second = key < *first ? key : *first;
+    if (key > *first) *first = key;
 }
 TEGROUP_IMPL_HD int tegroup_impl_group_stays_f64(const tegroup_router_scheme *s, const tegroup_impl_key_f64 *groups,
                                                   int32_t g) {
@@ -14707,8 +14710,11 @@ static inline void tegroup_impl_choose_f64(const tegroup_router_scheme *s, int32
         keys[e] = tegroup_impl_key_of_f64(s->bias.dtype != TEGROUP_DTYPE_UNSET
                                                ? scores[e] + tegroup_impl_load_f64(s->bias.dtype, s->bias.data, e)
                                                : scores[e]);
-    for (g = 0; g < s->n_group; g++)
-        groups[g] = tegroup_impl_group_key_f64(s->group_score, keys + g * size, size);
+    for (g = 0; g < s->n_group; g++) {
+        tegroup_impl_key_f64 first = 0, second = 0;
+        for (e = g * size; e < (g + 1) * size; e++) tegroup_impl_two_largest_f64(keys[e], &first, &second);
+        groups[g] = tegroup_impl_group_key_f64(s->group_score, size, first, second);
+    }
     for (g = 0; g < s->n_group; g++)
         if (!tegroup_impl_group_stays_f64(s, groups, g)) memset(keys + g * size, 0, (size_t)size * sizeof *keys);
     for (j = 0; j < k; j++)
@@ -15257,7 +15263,8 @@ static inline tegroup_status tegroup_impl_router_check(const tegroup_router_desc
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, BUFFERS, TEGROUP_CHECK_HOST, NULL, error));
     TEGROUP_IMPL_TRY(tegroup_router_layout(desc, &layout, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error));
-    return tegroup_impl_check_matrix_workspace(&layout, desc->workspace, desc->workspace_bytes, buffers, BUFFERS, error);
+    return tegroup_impl_check_matrix_workspace(&layout, desc->workspace, desc->workspace_bytes, buffers, BUFFERS,
+                                               error);
 }
 
 /* The threads that so many tokens are worth, of so many steps for each expert. */

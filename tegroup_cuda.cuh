@@ -3332,8 +3332,10 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
 
 /* ==== [16] Router kernels: schemes (src/moe/router_scheme_cuda.h) ==== */
 
-/* A warp takes a token at a time. Lane l has experts l, l + 32, ...: scores and keys lie in the warp's shared memory,
- * and the lane remembers the best of its own. Taking an expert out makes one lane look at its own again. */
+/* A warp takes a token at a time. Lane l has experts l, l + 32, ...: scores and keys lie in the warp's shared memory.
+ * To choose, up to EACH keys of floats are in a lane's registers, and the warp's largest is one instruction; where
+ * keys are equal, and for doubles and more experts, each lane remembers the best of its own in shared memory, and the
+ * one whose best is taken looks at its own again. */
 enum { TEGROUP_IMPL_SCHEME_WARPS = 8 };
 
 /* Where the parts of what a call's kernels hand on lie, and what a warp has in shared memory. */
@@ -3362,10 +3364,22 @@ static __device__ __forceinline__ tegroup_impl_key_f32 tegroup_impl_tie(tegroup_
                                                                          int32_t e, float) {
     return logits ? tegroup_impl_key_of_f32(tegroup_impl_load_f32(dtype, logits, e)) : 0;
 }
-static __device__ __forceinline__ tegroup_impl_key_f32 tegroup_impl_group_key(tegroup_group_score score,
-                                                                               const tegroup_impl_key_f32 *keys,
-                                                                               int32_t size) {
-    return tegroup_impl_group_key_f32(score, keys, size);
+static __device__ __forceinline__ tegroup_impl_key_f32 tegroup_impl_group_key(tegroup_group_score score, int32_t size,
+                                                                               tegroup_impl_key_f32 first,
+                                                                               tegroup_impl_key_f32 second) {
+    return tegroup_impl_group_key_f32(score, size, first, second);
+}
+static __device__ __forceinline__ void tegroup_impl_two_largest(tegroup_impl_key_f32 key, tegroup_impl_key_f32 &first,
+                                                                tegroup_impl_key_f32 &second) {
+    tegroup_impl_two_largest_f32(key, &first, &second);
+}
+/* Loads and stores of floating point in these kernels' loops. */
+static __device__ __forceinline__ float tegroup_impl_load_here(const tegroup_matrix &m, const void *row, int32_t i,
+                                                              float) {
+    return tegroup_impl_load_float_f32(m.dtype, row, i);
+}
+static __device__ __forceinline__ void tegroup_impl_store_here(const tegroup_matrix &m, void *row, int32_t i, float x) {
+    tegroup_impl_store_float_f32(m.dtype, row, i, x);
 }
 static __device__ __forceinline__ int tegroup_impl_group_stays(const tegroup_router_scheme &s,
                                                                const tegroup_impl_key_f32 *groups, int32_t g) {
@@ -3399,10 +3413,22 @@ static __device__ __forceinline__ tegroup_impl_key_f64 tegroup_impl_tie(tegroup_
                                                                          int32_t e, double) {
     return logits ? tegroup_impl_key_of_f64(tegroup_impl_load_f64(dtype, logits, e)) : 0;
 }
-static __device__ __forceinline__ tegroup_impl_key_f64 tegroup_impl_group_key(tegroup_group_score score,
-                                                                               const tegroup_impl_key_f64 *keys,
-                                                                               int32_t size) {
-    return tegroup_impl_group_key_f64(score, keys, size);
+static __device__ __forceinline__ tegroup_impl_key_f64 tegroup_impl_group_key(tegroup_group_score score, int32_t size,
+                                                                               tegroup_impl_key_f64 first,
+                                                                               tegroup_impl_key_f64 second) {
+    return tegroup_impl_group_key_f64(score, size, first, second);
+}
+static __device__ __forceinline__ void tegroup_impl_two_largest(tegroup_impl_key_f64 key, tegroup_impl_key_f64 &first,
+                                                                tegroup_impl_key_f64 &second) {
+    tegroup_impl_two_largest_f64(key, &first, &second);
+}
+/* Loads and stores of floating point in these kernels' loops. */
+static __device__ __forceinline__ double tegroup_impl_load_here(const tegroup_matrix &m, const void *row, int32_t i,
+                                                              double) {
+    return tegroup_impl_load_float_f64(m.dtype, row, i);
+}
+static __device__ __forceinline__ void tegroup_impl_store_here(const tegroup_matrix &m, void *row, int32_t i, double x) {
+    tegroup_impl_store_float_f64(m.dtype, row, i, x);
 }
 static __device__ __forceinline__ int tegroup_impl_group_stays(const tegroup_router_scheme &s,
                                                                const tegroup_impl_key_f64 *groups, int32_t g) {
@@ -3437,8 +3463,8 @@ static __device__ __forceinline__ uint64_t tegroup_impl_lanes_most(uint64_t x) {
     return x;
 }
 
-/* What a warp has of a token in shared memory: a row of scores or of their gradients, a row of keys, the keys of groups,
- * and its choices. */
+/* What a warp has of a token in shared memory: a row of scores or of their gradients, a row of keys, the keys of
+ * groups, and its choices. */
 template <typename REAL, typename KEY> struct tegroup_impl_scheme_token {
     REAL *row;
     KEY *keys, *groups;
@@ -3456,23 +3482,30 @@ template <typename REAL, typename KEY> struct tegroup_impl_scheme_token {
     }
 
     /* Keys of scores, 0 for the experts of groups that do not stay. */
-    __device__ __forceinline__ void rank(const tegroup_router_scheme &s, const REAL *scores, int32_t experts) {
+    __device__ __forceinline__ void rank(const tegroup_router_scheme &s, int32_t experts) {
         const int32_t lane = (int32_t)threadIdx.x % 32, size = s.n_group != 0 ? experts / s.n_group : 0;
+        const bool biased = s.bias.dtype != TEGROUP_DTYPE_UNSET;
         for (int32_t e = lane; e < experts; e += 32)
-            keys[e] = tegroup_impl_key_of(
-                s.bias.dtype != TEGROUP_DTYPE_UNSET
-                    ? scores[e] + tegroup_impl_load_as(s.bias.dtype, s.bias.data, e, (REAL)0)
-                    : scores[e]);
+            keys[e] =
+                tegroup_impl_key_of(biased ? row[e] + tegroup_impl_load_here(s.bias, s.bias.data, e, (REAL)0) : row[e]);
         __syncwarp();
         if (s.n_group == 0) return;
-        for (int32_t g = lane; g < s.n_group; g += 32)
-            groups[g] = tegroup_impl_group_key(s.group_score, keys + g * size, size);
+        for (int32_t g = 0; g < s.n_group; g++) {
+            KEY first = 0, second = 0;
+            for (int32_t e = g * size + lane; e < (g + 1) * size; e += 32)
+                tegroup_impl_two_largest(keys[e], first, second);
+            const KEY most = tegroup_impl_lanes_most(first);
+            const bool mine = first == most;
+            const KEY behind = tegroup_impl_lanes_most(mine ? second : first),
+                      rest = __popc(__ballot_sync(0xffffffffu, mine)) > 1 ? most : behind;
+            if (lane == 0) groups[g] = tegroup_impl_group_key(s.group_score, size, most, rest);
+        }
         __syncwarp();
         const bool low = lane < s.n_group && tegroup_impl_group_stays(s, groups, lane),
                    high = lane + 32 < s.n_group && tegroup_impl_group_stays(s, groups, lane + 32);
         const uint64_t stay = __ballot_sync(0xffffffffu, low) | (uint64_t)__ballot_sync(0xffffffffu, high) << 32;
-        for (int32_t e = lane; e < experts; e += 32)
-            if (!(stay >> (e / size) & 1)) keys[e] = 0;
+        for (int32_t g = 0; g < s.n_group; g++)
+            for (int32_t e = g * size + lane; !(stay >> g & 1) && e < (g + 1) * size; e += 32) keys[e] = 0;
         __syncwarp();
     }
     /* Fills up the choices: each that is -1 becomes the best expert that is not among them. */
@@ -3507,6 +3540,42 @@ template <typename REAL, typename KEY> struct tegroup_impl_scheme_token {
     }
 };
 
+/* Makes choices of keys that are in registers until two are equal. What was taken is 0 in shared memory, too. Returns
+ * how many choices were made. */
+template <int EACH>
+static __device__ __forceinline__ int32_t tegroup_impl_scheme_take(uint32_t *keys, int32_t *indices, int32_t experts,
+                                                                   int32_t k) {
+    const int32_t lane = (int32_t)threadIdx.x % 32;
+    uint32_t key[EACH];
+    if (experts > 32 * EACH) return 0;
+#pragma unroll
+    for (int i = 0; i < EACH; i++) key[i] = lane + 32 * i < experts ? keys[lane + 32 * i] : 0;
+#pragma unroll 1
+    for (int32_t j = 0; j < k; j++) {
+        uint32_t mine = key[0];
+        int32_t at = 0, equal = 0;
+#pragma unroll
+        for (int i = 1; i < EACH; i++) mine = max(mine, key[i]);
+        const uint32_t most = tegroup_impl_lanes_most(mine);
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+            if (key[i] == most) at = i, equal++;
+        const uint32_t lanes = __ballot_sync(0xffffffffu, equal > 0);
+        if ((lanes & (lanes - 1)) != 0 || __any_sync(0xffffffffu, equal > 1)) return j;
+#pragma unroll
+        for (int i = 0; i < EACH; i++) key[i] = key[i] == most ? 0u : key[i];
+        if (equal > 0) {
+            indices[j] = lane + 32 * at;
+            keys[lane + 32 * at] = 0;
+        }
+    }
+    return k;
+}
+template <int EACH>
+static __device__ __forceinline__ int32_t tegroup_impl_scheme_take(uint64_t *, int32_t *, int32_t, int32_t) {
+    return 0;
+}
+
 /* The lanes' largest logit, and the sum of exp(logit - largest). */
 template <typename REAL>
 static __device__ __forceinline__ REAL tegroup_impl_scheme_exponentials(const tegroup_matrix &logits, const char *from,
@@ -3515,10 +3584,10 @@ static __device__ __forceinline__ REAL tegroup_impl_scheme_exponentials(const te
     REAL sum = 0;
     largest = -(REAL)INFINITY;
     for (int32_t e = lane; e < experts; e += 32)
-        largest = tegroup_impl_larger(largest, tegroup_impl_load_as(logits.dtype, from, e, (REAL)0));
+        largest = tegroup_impl_larger(largest, tegroup_impl_load_here(logits, from, e, (REAL)0));
     largest = tegroup_impl_lanes_max<REAL, 32>(largest);
     for (int32_t e = lane; e < experts; e += 32)
-        sum += tegroup_impl_exp(tegroup_impl_load_as(logits.dtype, from, e, (REAL)0) - largest);
+        sum += tegroup_impl_exp(tegroup_impl_load_here(logits, from, e, (REAL)0) - largest);
     return tegroup_impl_lanes_sum<REAL, 32>(sum);
 }
 
@@ -3529,43 +3598,53 @@ static __device__ __forceinline__ void tegroup_impl_scheme_scores(const tegroup_
                                                                   bool there, REAL *scores) {
     const tegroup_score score = desc.scheme.score;
     const int32_t lane = (int32_t)threadIdx.x % 32, experts = desc.experts;
+    const bool softmax = score == TEGROUP_SCORE_SOFTMAX;
     const char *logits = tegroup_impl_matrix_row(&desc.logits, token);
-    REAL largest = 0, sum = 1, total = 0;
-    if (there && (score == TEGROUP_SCORE_SOFTMAX || way.logsumexp))
-        sum = tegroup_impl_scheme_exponentials(desc.logits, logits, experts, largest);
+    REAL largest = -(REAL)INFINITY, sum = 0, total = 0;
     for (int32_t e = lane; e < experts; e += 32) {
-        const REAL x = there ? tegroup_impl_load_as(desc.logits.dtype, logits, e, (REAL)0) : (REAL)0;
-        scores[e] = !there                            ? (REAL)0
-                    : score == TEGROUP_SCORE_SOFTMAX ? tegroup_impl_exp(x - largest) / sum
-                                                     : tegroup_impl_score(score, x);
+        scores[e] = there ? tegroup_impl_load_here(desc.logits, logits, e, (REAL)0) : (REAL)0;
+        largest = tegroup_impl_larger(largest, scores[e]);
+    }
+    if (there && (softmax || way.logsumexp)) {
+        largest = tegroup_impl_lanes_max<REAL, 32>(largest);
+        for (int32_t e = lane; e < experts; e += 32) {
+            const REAL term = tegroup_impl_exp(scores[e] - largest);
+            sum += term;
+            if (softmax) scores[e] = term;
+        }
+        sum = tegroup_impl_lanes_sum<REAL, 32>(sum);
+    }
+    for (int32_t e = lane; there && e < experts; e += 32) {
+        scores[e] = softmax ? scores[e] / sum : tegroup_impl_score(score, scores[e]);
         total += scores[e];
     }
     if (way.totals) {
-        total = score == TEGROUP_SCORE_SOFTMAX ? (REAL)1 : tegroup_impl_lanes_sum<REAL, 32>(total);
+        total = softmax ? (REAL)1 : tegroup_impl_lanes_sum<REAL, 32>(total);
         if (lane == 0) way.totals[token] = total == 0 ? 1.0 : (double)total;
     }
     if (way.logsumexp && lane == 0) way.logsumexp[token] = there ? (double)largest + log((double)sum) : 0.0;
     __syncwarp();
 }
 
-/* What a token's weights are divided by: scores in the order of choices, as the CPU adds them up. */
+/* What a token's weights are divided by. */
 template <typename REAL>
 static __device__ __forceinline__ REAL tegroup_impl_scheme_divisor(const tegroup_router_scheme &s, int32_t normalize,
                                                                    int32_t k, const int32_t *indices,
                                                                    const REAL *scores) {
     REAL sum = 0;
     if (!normalize) return 1;
-    for (int32_t j = 0; j < k; j++)
+    for (int32_t j = (int32_t)threadIdx.x % 32; j < k; j += 32)
         if (indices[j] >= 0) sum += scores[indices[j]];
-    return sum + (REAL)s.normalize_epsilon;
+    return tegroup_impl_lanes_sum<REAL, 32>(sum) + (REAL)s.normalize_epsilon;
 }
 
-template <typename REAL, typename KEY>
+template <typename REAL, typename KEY, int EACH>
 static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_SCHEME_WARPS)
     tegroup_impl_scheme_kernel(const __grid_constant__ tegroup_router_desc desc,
                                const __grid_constant__ tegroup_impl_scheme_way way) {
     const tegroup_router_scheme &s = desc.scheme;
-    const int32_t experts = desc.experts, k = desc.k, lane = (int32_t)threadIdx.x % 32, warps = (int32_t)blockDim.x / 32;
+    const int32_t experts = desc.experts, k = desc.k, lane = (int32_t)threadIdx.x % 32,
+                  warps = (int32_t)blockDim.x / 32;
     uint32_t *histogram = (uint32_t *)tegroup_impl_router_memory();
     tegroup_impl_scheme_token<REAL, KEY> my(
         tegroup_impl_router_memory() + (way.histogram ? 4 * way.room : 0), way.room);
@@ -3579,8 +3658,12 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_SCHEME_WARPS)
             my.indices[j] = there && given ? tegroup_impl_index(&s.given_indices, token, j, experts) : -1;
         __syncwarp();
         if (there && !given) {
-            my.rank(s, my.row, experts);
-            my.choose(experts, k, desc.logits.dtype, tegroup_impl_matrix_row(&desc.logits, token));
+            my.rank(s, experts);
+            if (tegroup_impl_scheme_take<EACH>(my.keys, my.indices, experts, k) < k) {
+                __syncwarp();
+                my.choose(experts, k, desc.logits.dtype, tegroup_impl_matrix_row(&desc.logits, token));
+            }
+            __syncwarp();
         }
         const REAL divisor = tegroup_impl_scheme_divisor(s, desc.normalize, k, my.indices, my.row);
         for (int32_t j = lane; j < k; j += 32) {
@@ -3733,74 +3816,94 @@ static __global__ void __launch_bounds__(256)
 /* ---- the gradient ---- */
 
 #if !defined(TEGROUP_NO_BACKWARD)
-/* As tegroup_impl_scheme_grad_row_f32, a warp a token. Lane l adds what is its experts'. */
+/* The gradients of shares become those of scores, which are divided by their sum unless they are a softmax's. */
+template <typename REAL>
+static __device__ __forceinline__ void tegroup_impl_scheme_shares(const tegroup_router_backward_desc &desc,
+                                                                  const REAL *scores, const double *slopes,
+                                                                  REAL *grads) {
+    const int32_t lane = (int32_t)threadIdx.x % 32;
+    REAL sum = 0, mean = 0;
+    if (!slopes || desc.scheme.score == TEGROUP_SCORE_SOFTMAX) return;
+    for (int32_t e = lane; e < desc.experts; e += 32) {
+        sum += scores[e];
+        mean += grads[e] * scores[e];
+    }
+    sum = tegroup_impl_lanes_sum<REAL, 32>(sum);
+    mean = tegroup_impl_lanes_sum<REAL, 32>(mean) / sum;
+    for (int32_t e = lane; e < desc.experts; e += 32) grads[e] = sum == 0 ? (REAL)0 : (grads[e] - mean) / sum;
+}
+
+/* The gradients of a token's scores by what was chosen, on top of what is there: as tegroup_impl_scheme_choices_f32.
+ * Keys make room for the gradients when the choices are known. */
+template <typename REAL, typename KEY>
+static __device__ __forceinline__ void tegroup_impl_scheme_choices(const tegroup_router_backward_desc &desc,
+                                                                   int64_t token,
+                                                                   tegroup_impl_scheme_token<REAL, KEY> &my,
+                                                                   const double *slopes, REAL by, REAL *grads) {
+    const tegroup_router_scheme &s = desc.scheme;
+    const int32_t experts = desc.experts, k = desc.k, lane = (int32_t)threadIdx.x % 32;
+    const REAL *grad_weights = (const REAL *)tegroup_impl_matrix_row(&desc.grad_weights, token);
+    REAL weight[2] = {0, 0}, dot = 0;
+    int32_t kept = 0;
+    for (int32_t i = 0; i < 2; i++) { /* choices i * 32 + lane: there are at most 64 */
+        const int32_t j = 32 * i + lane, e = j < k ? tegroup_impl_index(&desc.indices, token, j, experts) : -1;
+        if (e >= 0) weight[i] = grad_weights[j];
+        if (e >= 0) dot += weight[i] * my.row[e];
+        if (j < k) my.indices[j] = e;
+        kept += __popc(__ballot_sync(0xffffffffu, e >= 0));
+    }
+    __syncwarp();
+    dot = tegroup_impl_lanes_sum<REAL, 32>(dot);
+    if (desc.normalize && kept > 0 && kept < k && s.given_indices.dtype == TEGROUP_DTYPE_UNSET) {
+        my.rank(s, experts);
+        my.choose(experts, k, TEGROUP_DTYPE_UNSET, NULL);
+    }
+    for (int32_t e = lane; e < experts; e += 32) grads[e] = slopes ? by * (REAL)slopes[e] : (REAL)0;
+    tegroup_impl_scheme_shares(desc, my.row, slopes, grads);
+    if (kept == 0) return;
+    const REAL divisor = tegroup_impl_scheme_divisor(s, desc.normalize, k, my.indices, my.row);
+    for (int32_t i = 0; i < 2; i++) weight[i] = tegroup_impl_scheme_grad(s, weight[i], dot, divisor, desc.normalize);
+    for (int32_t j = 0; j < k; j++) { /* in order: an expert that was given twice gets both */
+        const REAL grad = __shfl_sync(0xffffffffu, j < 32 ? weight[0] : weight[1], j % 32);
+        if (my.indices[j] >= 0 && my.indices[j] % 32 == lane) grads[my.indices[j]] += grad;
+    }
+}
+
+/* As tegroup_impl_scheme_grad_row_f32, a warp a token. */
 template <typename REAL, typename KEY>
 static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_SCHEME_WARPS)
     tegroup_impl_scheme_grad_kernel(const __grid_constant__ tegroup_router_backward_desc desc, int32_t room) {
     const tegroup_router_scheme &s = desc.scheme;
-    const int32_t experts = desc.experts, k = desc.k, lane = (int32_t)threadIdx.x % 32, warps = (int32_t)blockDim.x / 32;
-    const bool softmax = s.score == TEGROUP_SCORE_SOFTMAX, normalize = desc.normalize != 0,
-               given = s.given_indices.dtype != TEGROUP_DTYPE_UNSET;
+    const int32_t experts = desc.experts, lane = (int32_t)threadIdx.x % 32, warps = (int32_t)blockDim.x / 32;
+    const bool softmax = s.score == TEGROUP_SCORE_SOFTMAX;
     const REAL by = desc.loss_scale != 0 ? (REAL)desc.loss_scale : (REAL)1;
     tegroup_impl_scheme_token<REAL, KEY> my(tegroup_impl_router_memory(), room);
+    REAL *grads = (REAL *)(void *)my.keys;
     for (int64_t token = (int64_t)blockIdx.x * warps + threadIdx.x / 32; token < desc.probabilities.rows;
          token += (int64_t)gridDim.x * warps) {
         char *out = tegroup_impl_matrix_row(&desc.grad_logits, token);
-        const REAL *scores = (const REAL *)tegroup_impl_matrix_row(&desc.probabilities, token),
-                   *grad_weights = (const REAL *)tegroup_impl_matrix_row(&desc.grad_weights, token);
+        const REAL *scores = (const REAL *)tegroup_impl_matrix_row(&desc.probabilities, token);
         const double *slopes = tegroup_impl_loss_slopes(&desc, token);
         if (!tegroup_impl_token_there(&s, token)) {
-            for (int32_t e = lane; e < experts; e += 32) tegroup_impl_store_as(desc.grad_logits.dtype, out, e, (REAL)0);
+            for (int32_t e = lane; e < experts; e += 32) tegroup_impl_store_here(desc.grad_logits, out, e, (REAL)0);
             continue;
         }
-        REAL sum = 0, mean = 0;
-        for (int32_t e = lane; e < experts; e += 32) {
-            my.row[e] = slopes ? by * (REAL)slopes[e] : (REAL)0;
-            sum += scores[e];
-            mean += my.row[e] * scores[e];
-        }
-        if (slopes && !softmax) { /* shares are scores divided by their sum */
-            sum = tegroup_impl_lanes_sum<REAL, 32>(sum);
-            mean = tegroup_impl_lanes_sum<REAL, 32>(mean) / sum;
-            for (int32_t e = lane; e < experts; e += 32) my.row[e] = sum == 0 ? (REAL)0 : (my.row[e] - mean) / sum;
-        }
-        int32_t kept = 0;
-        REAL dot = 0;
-        for (int32_t j = 0; j < k; j++) { /* the same in every lane */
-            const int32_t e = tegroup_impl_index(&desc.indices, token, j, experts);
-            kept += e >= 0;
-            if (e >= 0) dot += grad_weights[j] * scores[e];
-            if (lane == 0) my.indices[j] = e;
-        }
+        for (int32_t e = lane; e < experts; e += 32) my.row[e] = scores[e];
         __syncwarp();
-        if (kept > 0) {
-            if (normalize && kept < k && !given) {
-                my.rank(s, scores, experts);
-                my.choose(experts, k, TEGROUP_DTYPE_UNSET, NULL);
-            }
-            const REAL divisor = tegroup_impl_scheme_divisor(s, normalize, k, my.indices, scores);
-            for (int32_t j = 0; j < k; j++) {
-                const int32_t e = my.indices[j];
-                if (e < 0 || e % 32 != lane) continue;
-                const bool listed = tegroup_impl_index(&desc.indices, token, j, experts) >= 0;
-                my.row[e] += tegroup_impl_scheme_grad(s, listed ? grad_weights[j] : (REAL)0, dot, divisor, normalize);
-            }
-        }
-        REAL largest = 0, z = 0;
+        tegroup_impl_scheme_choices(desc, token, my, slopes, by, grads);
+        REAL largest = 0, z = 0, mean = 0;
         const char *logits = s.z_coefficient != 0 ? tegroup_impl_matrix_row(&desc.logits, token) : NULL;
         if (logits) {
             const REAL all = tegroup_impl_scheme_exponentials(desc.logits, logits, experts, largest);
             z = by * (REAL)slopes[experts] * (REAL)((double)largest + log((double)all)) / all;
         }
-        mean = 0;
-        for (int32_t e = lane; softmax && e < experts; e += 32) mean += scores[e] * my.row[e];
-        mean = tegroup_impl_lanes_sum<REAL, 32>(mean);
+        for (int32_t e = lane; softmax && e < experts; e += 32) mean += my.row[e] * grads[e];
+        if (softmax) mean = tegroup_impl_lanes_sum<REAL, 32>(mean);
         for (int32_t e = lane; e < experts; e += 32) {
-            REAL grad = softmax ? scores[e] * (my.row[e] - mean)
-                                : tegroup_impl_score_slope(s.score, scores[e]) * my.row[e];
-            if (logits)
-                grad += z * tegroup_impl_exp(tegroup_impl_load_as(desc.logits.dtype, logits, e, (REAL)0) - largest);
-            tegroup_impl_store_as(desc.grad_logits.dtype, out, e, grad);
+            const REAL score = my.row[e];
+            REAL grad = softmax ? score * (grads[e] - mean) : tegroup_impl_score_slope(s.score, score) * grads[e];
+            if (logits) grad += z * tegroup_impl_exp(tegroup_impl_load_here(desc.logits, logits, e, (REAL)0) - largest);
+            tegroup_impl_store_here(desc.grad_logits, out, e, grad);
         }
         __syncwarp();
     }
@@ -3891,14 +3994,19 @@ static inline tegroup_status tegroup_impl_cuda_scheme(const tegroup_router_desc 
     way.room = room;
     way.histogram = desc->counts.dtype != TEGROUP_DTYPE_UNSET && desc->experts <= TEGROUP_IMPL_ROUTER_HISTOGRAM;
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_clear_counts(&desc->counts, stream, error));
-    if (tokens > 0 && tegroup_impl_router_real(desc) == TEGROUP_DTYPE_F64)
-        TEGROUP_IMPL_TRY((tegroup_impl_cuda_scheme_launch<double, uint64_t>(
-            tegroup_impl_scheme_kernel<double, uint64_t>, &d, way, tokens, room, way.histogram ? 4 * room : 0, stream,
-            error)));
-    else if (tokens > 0)
-        TEGROUP_IMPL_TRY((tegroup_impl_cuda_scheme_launch<float, uint32_t>(
-            tegroup_impl_scheme_kernel<float, uint32_t>, &d, way, tokens, room, way.histogram ? 4 * room : 0, stream,
-            error)));
+#define TEGROUP_IMPL_LAUNCH(real, key, each)                                                                           \
+    TEGROUP_IMPL_TRY((tegroup_impl_cuda_scheme_launch<real, key>(tegroup_impl_scheme_kernel<real, key, each>, &d, way, \
+                                                                 tokens, room, way.histogram ? 4 * room : 0, stream,   \
+                                                                 error)))
+    if (tokens > 0) {
+        if (tegroup_impl_router_real(desc) == TEGROUP_DTYPE_F64) TEGROUP_IMPL_LAUNCH(double, uint64_t, 1);
+        else if (desc->experts <= 128) TEGROUP_IMPL_LAUNCH(float, uint32_t, 4);
+        else if (desc->experts <= 256) TEGROUP_IMPL_LAUNCH(float, uint32_t, 8);
+        else if (desc->experts <= 512) TEGROUP_IMPL_LAUNCH(float, uint32_t, 16);
+        else if (desc->experts <= 1024) TEGROUP_IMPL_LAUNCH(float, uint32_t, 32);
+        else TEGROUP_IMPL_LAUNCH(float, uint32_t, 1); /* none in registers */
+    }
+#undef TEGROUP_IMPL_LAUNCH
     return layout.count > 0 ? tegroup_impl_cuda_scheme_losses(&d, &way, stream, error) : TEGROUP_OK;
 }
 

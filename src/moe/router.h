@@ -247,7 +247,8 @@ static inline tegroup_status tegroup_impl_router_check(const tegroup_router_desc
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, BUFFERS, TEGROUP_CHECK_HOST, NULL, error));
     TEGROUP_IMPL_TRY(tegroup_router_layout(desc, &layout, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error));
-    return tegroup_impl_check_matrix_workspace(&layout, desc->workspace, desc->workspace_bytes, buffers, BUFFERS, error);
+    return tegroup_impl_check_matrix_workspace(&layout, desc->workspace, desc->workspace_bytes, buffers, BUFFERS,
+                                               error);
 }
 
 /* The threads that so many tokens are worth, of so many steps for each expert. */

@@ -75,7 +75,8 @@ TEGROUP_IMPL_HD const double *tegroup_impl_loss_slopes(const tegroup_router_back
 }
 
 /* A number's place among all numbers: the larger one has the larger place, both zeros have one, NaN has 1, below every
- * number. 0 is for what cannot be taken. Integers, so that no compiler's option for fast arithmetic changes an order. */
+ * number. 0 is for what cannot be taken. Integers, so that no compiler's option for fast arithmetic changes an order.
+ */
 typedef uint32_t tegroup_impl_key_f32;
 typedef uint64_t tegroup_impl_key_f64;
 TEGROUP_IMPL_HD tegroup_impl_key_f32 tegroup_impl_key_of_f32(float x) {
@@ -150,19 +151,18 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_best_FSUF(const tegroup_impl_key_FSUF *keys
     return best;
 }
 
-/* What a group of so many experts is chosen by. */
-TEGROUP_IMPL_HD tegroup_impl_key_FSUF tegroup_impl_group_key_FSUF(tegroup_group_score score,
-                                                                  const tegroup_impl_key_FSUF *keys, int32_t size) {
-    tegroup_impl_key_FSUF first = 0, second = 0;
-    int32_t e;
-    for (e = 0; e < size; e++) {
-        if (keys[e] > first) {
-            second = first;
-            first = keys[e];
-        } else if (keys[e] > second) second = keys[e];
-    }
+/* What a group of so many experts is chosen by, from its two largest keys. */
+TEGROUP_IMPL_HD tegroup_impl_key_FSUF tegroup_impl_group_key_FSUF(tegroup_group_score score, int32_t size,
+                                                                  tegroup_impl_key_FSUF first,
+                                                                  tegroup_impl_key_FSUF second) {
     if (score == TEGROUP_GROUP_SCORE_MAX || size == 1) return first;
     return tegroup_impl_key_of_FSUF(tegroup_impl_FSUF_of_key(first) + tegroup_impl_FSUF_of_key(second));
+}
+/* Keeps the two largest of what came so far. */
+TEGROUP_IMPL_HD void tegroup_impl_two_largest_FSUF(tegroup_impl_key_FSUF key, tegroup_impl_key_FSUF *first,
+                                                   tegroup_impl_key_FSUF *second) {
+    if (key > *second) *second = key < *first ? key : *first;
+    if (key > *first) *first = key;
 }
 TEGROUP_IMPL_HD int tegroup_impl_group_stays_FSUF(const tegroup_router_scheme *s, const tegroup_impl_key_FSUF *groups,
                                                   int32_t g) {
@@ -225,8 +225,11 @@ static inline void tegroup_impl_choose_FSUF(const tegroup_router_scheme *s, int3
         keys[e] = tegroup_impl_key_of_FSUF(s->bias.dtype != TEGROUP_DTYPE_UNSET
                                                ? scores[e] + tegroup_impl_load_FSUF(s->bias.dtype, s->bias.data, e)
                                                : scores[e]);
-    for (g = 0; g < s->n_group; g++)
-        groups[g] = tegroup_impl_group_key_FSUF(s->group_score, keys + g * size, size);
+    for (g = 0; g < s->n_group; g++) {
+        tegroup_impl_key_FSUF first = 0, second = 0;
+        for (e = g * size; e < (g + 1) * size; e++) tegroup_impl_two_largest_FSUF(keys[e], &first, &second);
+        groups[g] = tegroup_impl_group_key_FSUF(s->group_score, size, first, second);
+    }
     for (g = 0; g < s->n_group; g++)
         if (!tegroup_impl_group_stays_FSUF(s, groups, g)) memset(keys + g * size, 0, (size_t)size * sizeof *keys);
     for (j = 0; j < k; j++)

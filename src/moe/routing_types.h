@@ -30,16 +30,16 @@ typedef enum tegroup_group_score {
     TEGROUP_GROUP_SCORE_MAX  = 1  /* the largest one (DeepSeek-V2)                                                 */
 } tegroup_group_score;
 
-/* What a router is besides softmax top-k, which is all zero; docs/layers.md has the values of many models. The forward
+/* What a router is besides softmax top-k, which is all zero; docs/router.md has the values of many models. The forward
  * and the backward call are given the same.
  *
- * A token's experts have keys, score + bias, and it takes those of the k largest; of equal keys the larger logit, as the
- * probabilities' type holds it, and of equal logits the lower expert. With n_group, only experts of the topk_group best
- * groups are taken; of equal groups the lower one is better. An expert whose key is NaN comes after all others; where
- * softmax is NaN all keys are, and the lowest experts are taken. So indices are always experts, none twice. The bias is
- * for the choice alone: weights are scores, divided by their sum + normalize_epsilon if normalize is 1 (0 where that
- * sum is 0), times route_factor. A softmax over the chosen logits alone is softmax with normalize 1; the sigmoid of
- * the largest logits is SIGMOID.
+ * A token's experts have keys, score + bias, and it takes those of the k largest; of equal keys the larger logit, as
+ * the probabilities' type holds it, and of equal logits the lower expert. With n_group, only experts of the topk_group
+ * best groups are taken; of equal groups the lower one is better. An expert whose key is NaN comes after all others;
+ * where softmax is NaN all keys are, and the lowest experts are taken. So indices are always experts, none twice. The
+ * bias is for the choice alone: weights are scores, divided by their sum + normalize_epsilon if normalize is 1 (0
+ * where that sum is 0), times route_factor. A softmax over the chosen logits alone is softmax with normalize 1; the
+ * sigmoid of the largest logits is SIGMOID.
  *
  * The balance loss is balance_coefficient times the mean over sequences of experts * sum_e (share of the sequence's
  * assignments to e) * (mean over its tokens of the expert's share of the token's scores). A sequence is all tokens, or
@@ -47,8 +47,8 @@ typedef enum tegroup_group_score {
  * the mean over tokens of (log sum exp(logits))^2 (Zoph et al. 2022, "ST-MoE", arXiv:2202.08906, equation 5). Means of
  * nothing are 0.
  *
- * A token that token_mask or valid_tokens leaves out has indices -1, weights, probabilities and gradients 0, and counts
- * nowhere. Pointers are in `space`. */
+ * A token that token_mask or valid_tokens leaves out has indices -1, weights, probabilities and gradients 0, and
+ * counts nowhere. Pointers are in `space`. */
 typedef struct tegroup_router_scheme {
     tegroup_score  score;
     int32_t        n_group;       /* groups of equally many neighbouring experts, 2 to 64; 0 = none               */
@@ -99,8 +99,9 @@ typedef struct tegroup_router_desc {
     tegroup_router_scheme scheme; /* all zero: as above. Else probabilities are scores, and balance_loss needs them and
                                      indices                                                                     */
     double        *z_loss;        /* out, one value; NULL = not wanted                                           */
-    tegroup_matrix loss_gradients; /* out [sequences, experts + 1], F64: what the backward call needs of the losses.
-                                      Needs probabilities and indices; absent = not wanted                       */
+    tegroup_matrix loss_gradients; /* out [sequences, experts + 1], F64: what the backward call needs of the losses: of
+                                      each sequence the slope of the balance loss in each expert's shares, and twice
+                                      z_coefficient by the count of tokens. Needs indices; absent = not wanted   */
 } tegroup_router_desc;
 
 /* Gradient of the router: of what the weights fed and of the load-balancing loss, with the choice of experts held

@@ -103,7 +103,7 @@ SUPPORT activation_expected activation_expect(tegroup_activation kind, double al
     const long double cut = up > limit ? limit : up < -limit ? -limit : up;
     const long double u = clamps ? cut + (kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED) : soft && !isinf(limit) ? limit * tanhl(up / limit) : is_gated(kind) ? up : 1;
     const long double flat = soft && !isinf(limit) ? powl(coshl(up / limit), -2) : 1, u_off = soft ? 12 * a.u * fabsl(u) : 0;
-    const long double flat_off = soft && !isinf(limit) ? a.u * (12 * (1 + fabsl(up / limit)) * flat + 12 * (1 - fabsl(tanhl(up / limit)))) + a.lost : 0;
+    const long double flat_off = soft && !isinf(limit) ? a.u * (12 * (1 + fabsl(up / limit)) * flat + 12 * (1 - fabsl(tanhl(up / limit)))) + 4 * a.lost : 0;
     const long double outside = 4 * a.tiny * (1 + fabs(scale) + fabs(dy)) * (1 + fabsl(u)) * (1 + fabs(scale * dy)) * (1 + fabsl(slope));
     e.out.want = (double)(scale * value * u);
     e.out.bound = (double)(fabsl(scale * u) * (value_off + 4 * a.u * fabsl(value)) + fabsl(scale * value) * u_off + outside);
