@@ -148,6 +148,9 @@ typedef struct tegroup_permutation_desc {
                                     host */
     size_t         workspace_bytes;
     int32_t        threads;      /* as tegroup_router_desc's                                                     */
+    tegroup_matrix weights;      /* in  [tokens, k], F32 or F64: a full group keeps the slots of the largest weights, of
+                                    equal ones those that come first, and NaN comes last; absent = it keeps the slots
+                                    that come first                                                              */
 } tegroup_permutation_desc;
 
 /* permuted[row] = weight(slot) * tokens[slot / k], rows that no slot 0 .. tokens * k - 1 has are untouched. Weights

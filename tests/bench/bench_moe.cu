@@ -268,8 +268,18 @@ static void time_permutation() {
         MUST(tegroup_permutation_layout(&p, &layout, &error));
         p.workspace = device(layout.total_bytes);
         p.workspace_bytes = layout.total_bytes;
-        race({{"permutation [65536,8] of " + std::to_string(experts), bytes_of(p.indices) + bytes_of(p.row_of_slot) + bytes_of(p.slot_of_row),
-               [&] { MUST(tegroup_permutation_make(&p, NULL, &error)); }}});
+        auto weighed = p;
+        weighed.weights = matrix(TEGROUP_DTYPE_F32, tokens, K);
+        fill_floats<<<1024, 256>>>((float *)weighed.weights.data, (size_t)(tokens * K));
+        for (auto &count : counts) count = count * 9 / 10;
+        weighed.shape = routed(counts, tokens * K);
+        MUST(tegroup_permutation_layout(&weighed, &layout, &error));
+        weighed.workspace = device(layout.total_bytes);
+        weighed.workspace_bytes = layout.total_bytes;
+        const double bytes = bytes_of(p.indices) + bytes_of(p.row_of_slot) + bytes_of(p.slot_of_row);
+        race({{"permutation [65536,8] of " + std::to_string(experts), bytes, [&] { MUST(tegroup_permutation_make(&p, NULL, &error)); }},
+              {"permutation by weight [65536,8] of " + std::to_string(experts), bytes + bytes_of(weighed.weights),
+               [&] { MUST(tegroup_permutation_make(&weighed, NULL, &error)); }}});
         release();
     }
 }

@@ -452,12 +452,19 @@ static tegroup_permutation_desc permutation_on_device(tegroup_permutation_desc d
     d.indices = on_device(d.indices);
     d.row_of_slot = on_device(d.row_of_slot);
     d.slot_of_row = on_device(d.slot_of_row);
+    d.weights = on_device(d.weights);
     if (tegroup_permutation_layout(&d, layout, NULL) != TEGROUP_OK) abort();
     d.workspace_bytes = layout->total_bytes;
     d.workspace = layout->total_bytes ? arena_take(layout->total_bytes, 0) : NULL;
     return d;
 }
 
+/* By weight, often of few values: what full groups keep. */
+static void weigh(routing *c, rng *r) {
+    const int few = rng_chance(r, 50);
+    c->d.weights = filled(r, 0, rng_chance(r, 30) ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32, c->tokens, c->k, 1);
+    for (int64_t slot = 0; few && slot < c->tokens * c->k; slot++) set(&c->d.weights, slot / c->k, slot % c->k, rng_chance(r, 5) ? (double)NAN : 0.25 * (double)rng_int(r, -1, 2));
+}
 static void random_routing(routing *c, rng *r, int64_t i) {
     static const int32_t sizes[] = {1, 7, 8, 9, 128, 1024, 1025, 4096};
     const int32_t experts = i % 16 < 8 ? sizes[i % 8] : (int32_t)rng_int(r, 1, 300);
@@ -471,6 +478,7 @@ TEST(moe_gpu, permutation_equals_the_cpus) {
         tegroup_layout layout;
         routing c;
         random_routing(&c, &r, i);
+        if (rng_chance(&r, 50)) weigh(&c, &r);
         mirror_up(mark);
         const tegroup_permutation_desc d = permutation_on_device(c.d, &layout);
         ASSERT_EQ(TEGROUP_OK, tegroup_permutation_make(&c.d, NULL, NULL));
@@ -488,6 +496,7 @@ TEST(moe_gpu, permutation_with_snapshots_that_lie) {
         tegroup_layout layout;
         routing c;
         random_routing(&c, &r, 9);
+        if (rng_chance(&r, 50)) weigh(&c, &r);
         tegroup_snapshot_header *header = (tegroup_snapshot_header *)(uintptr_t)c.d.shape.snapshot;
         tegroup_snapshot_view v = tegroup_snapshot_read(header);
         for (int lies = 0; lies < 5; lies++) {

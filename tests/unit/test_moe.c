@@ -501,7 +501,7 @@ static void scheme_may_change(const tegroup_router_desc *d) {
 
 TEST(moe, router_schemes) {
     rng r = rng_seed(4020);
-    for (int64_t i = scaled(600); i > 0; i--) {
+    for (int64_t i = scaled(1200); i > 0; i--) {
         void *mark = guards_mark();
         const tegroup_dtype in = dtypes[rng_int(&r, 0, 3)], out = in == TEGROUP_DTYPE_F64 || rng_chance(&r, 20) ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
         struct { tegroup_router_desc d; int64_t counts[SCHEME_EXPERTS]; } c;
@@ -524,7 +524,7 @@ TEST(moe, router_schemes) {
 TEST(moe, router_scheme_gradients_in_every_type) {
     rng r = rng_seed(4021);
     int64_t dropped = 0;
-    for (int64_t i = scaled(600); i > 0; i--) {
+    for (int64_t i = scaled(2400); i > 0; i--) {
         void *mark = guards_mark();
         const tegroup_dtype out = dtypes[rng_int(&r, 0, 3)], p = rng_chance(&r, 40) ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
         struct { tegroup_router_desc d; int64_t counts[SCHEME_EXPERTS]; } c;
@@ -640,6 +640,29 @@ TEST(moe, router_schemes_that_say_the_same) {
     }
 }
 
+/* Scores that are all 0 choose the largest logits, weigh 0 and have no gradient, and nothing is divided by 0. */
+TEST(moe, router_schemes_of_nothing) {
+    rng r = rng_seed(4026);
+    for (int i = 0; i < 40; i++) {
+        void *mark = guards_mark();
+        tegroup_router_desc d;
+        do scheme_make(&d, &r, TEGROUP_DTYPE_F64, TEGROUP_DTYPE_F64, 1, 5);
+        while (d.scheme.score == TEGROUP_SCORE_SOFTMAX || d.scheme.given_indices.dtype || d.scheme.bias.dtype || d.scheme.normalize_epsilon != 0 || !d.normalize);
+        for (int64_t t = 0; t < 5; t++) for (int32_t e = 0; e < d.experts; e++) set(&d.logits, t, e, at(&d.logits, t, e) - 4000);
+        d.scheme.z_coefficient = 0;
+        ASSERT_EQ(tegroup_router(&d, NULL, NULL), TEGROUP_OK);
+        tegroup_router_backward_desc b = scheme_backward_of(&d, filled(&r, TEGROUP_DTYPE_F64, 5, d.k, 1), matrix(&r, TEGROUP_DTYPE_F64, 5, d.experts));
+        ASSERT_EQ(tegroup_router_backward(&b, NULL, NULL), TEGROUP_OK);
+        for (int64_t t = 0; t < 5; t++) {
+            for (int32_t j = 0; j < d.k; j++) ASSERT_EQ(at(&d.weights, t, j), 0);
+            for (int32_t e = 0; e < d.experts; e++) ASSERT_EQ(at(&b.grad_logits, t, e), 0);
+            for (int32_t j = 1; j < d.k; j++) ASSERT_TRUE(!scheme_there(&d.scheme, t) || at(&d.logits, t, whole(&d.indices, t, j - 1)) >= at(&d.logits, t, whole(&d.indices, t, j)));
+        }
+        ASSERT_EQ(*d.balance_loss, 0);
+        guards_release(mark);
+    }
+}
+
 /* Logits and biases that are not numbers choose something, but never the same expert twice and none that does not exist. */
 TEST(moe, router_schemes_survive_nan) {
     static const double odd[] = {NAN, INFINITY, -INFINITY, 1, -1, 3e38};
@@ -732,6 +755,51 @@ TEST(moe, permutation) {
         guards_release(mark);
     }
     ASSERT_TRUE(overflowed > 0 && dropped > 0 && placed > 0);
+}
+
+/* A full group keeps the slots of the largest weights, in their order, whoever comes first; of equal weights the first, and NaN last. */
+TEST(moe, permutation_keeps_the_heaviest) {
+    rng r = rng_seed(4027);
+    int64_t dropped = 0, equal = 0;
+    for (int64_t i = scaled(800); i > 0; i--) {
+        void *mark = guards_mark();
+        routing c;
+        routing_make(&c, &r);
+        const int few = rng_chance(&r, 50);
+        c.d.weights = filled(&r, rng_chance(&r, 50) ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32, c.tokens, c.k, 1);
+        for (int64_t slot = 0; slot < c.tokens * c.k; slot++)
+            if (few) set(&c.d.weights, slot / c.k, slot % c.k, rng_chance(&r, 10) ? (double)NAN : rng_chance(&r, 10) ? -0.0 : 0.25 * (double)rng_int(&r, -1, 2));
+        remember_all(mark);
+        ASSERT_EQ(tegroup_permutation_make(&c.d, NULL, NULL), TEGROUP_OK);
+        tegroup_snapshot_view v = tegroup_snapshot_read(c.d.shape.snapshot);
+        int64_t next[9] = {0};
+        for (int64_t slot = 0; slot < c.tokens * c.k; slot++) {
+            const int64_t e = whole(&c.d.indices, slot / c.k, slot % c.k);
+            const double w = at(&c.d.weights, slot / c.k, slot % c.k);
+            int64_t better = 0, row = -1;
+            if (e >= 0 && e < c.experts) {
+                for (int64_t other = 0; other < c.tokens * c.k; other++) {
+                    const double x = at(&c.d.weights, other / c.k, other % c.k);
+                    if (other == slot || whole(&c.d.indices, other / c.k, other % c.k) != e) continue;
+                    const int same = x == w || (isnan(x) && isnan(w));
+                    better += same ? other < slot : isnan(w) || x > w;
+                    equal += same;
+                }
+                if (better < v.rows[e]) row = v.start[e] + next[e]++;
+                else dropped++;
+            }
+            ASSERT_EQ(whole(&c.d.row_of_slot, slot / c.k, slot % c.k), row);
+            if (row >= 0) ASSERT_EQ(whole(&c.d.slot_of_row, 0, row), slot);
+        }
+        int64_t rows = 0;
+        for (int64_t row = 0; row < c.rows; row++) rows += whole(&c.d.slot_of_row, 0, row) >= 0;
+        for (int32_t e = 0; e < c.experts; e++) rows -= next[e];
+        ASSERT_EQ(rows, 0);
+        may_change(&c.d.row_of_slot); may_change(&c.d.slot_of_row);
+        ASSERT_EQ(disturbed(mark), 0);
+        guards_release(mark);
+    }
+    ASSERT_TRUE(dropped > 0 && equal > 0);
 }
 
 static tegroup_matrix no_matrix(void) { tegroup_matrix m; memset(&m, 0, sizeof m); return m; }

@@ -1833,6 +1833,22 @@ TEST(status, router_scheme_backward) {
     GOOD(router_backward);
 }
 
+static float permutation_weights[TOKENS * CHOICES];
+static void permutation_weighs(void) { w.permutation.weights = tegroup_matrix_of(permutation_weights, TOKENS, CHOICES, TEGROUP_DTYPE_F32); }
+TEST(status, permutation_weights) {
+    tegroup_permutation_desc *p = &w.permutation;
+    BAD(permutation, p->weights.data = permutation_weights, UNSET, "weights.dtype", REALS, 0);
+    BAD(permutation, permutation_weighs(); p->weights.dtype = TEGROUP_DTYPE_BF16, DTYPE, "weights.dtype", REALS, TEGROUP_DTYPE_BF16);
+    BAD(permutation, permutation_weighs(); p->weights.rows++, SHAPE, "weights.rows", TOKENS, TOKENS + 1);
+    BAD(permutation, permutation_weighs(); p->weights.cols--, SHAPE, "weights.cols", CHOICES, CHOICES - 1);
+    BAD(permutation, permutation_weighs(); p->weights.data = NULL, NULL_ARGUMENT, "weights.data", 1, 0);
+    BAD(permutation, permutation_weighs(); p->weights.data = p->row_of_slot.data, OVERLAP, "row_of_slot.data", 0, 1);
+    BAD(permutation, permutation_weighs(); p->weights.data = p->slot_of_row.data, OVERLAP, "slot_of_row.data", 0, 1);
+    spoil_nothing();
+    permutation_weighs();
+    GOOD(permutation);
+}
+
 TEST(status, permutation) {
     tegroup_permutation_desc *p = &w.permutation;
     RANGE(permutation, p->shape.groups, "shape.groups", int32_t, 0, TEGROUP_MAX_GROUPS);
