@@ -27,11 +27,6 @@
  * one whose best is taken looks at its own again. */
 enum { TEGROUP_IMPL_SCHEME_WARPS = 8 };
 
-/* A lane's experts, in a loop that is unrolled where a lane has at most EACH of them, 1: any number. */
-#define TEGROUP_IMPL_EXPERTS_OF(EACH, e)                                                                               \
-    _Pragma("unroll") for (int32_t turn_ = 0, e = lane; EACH > 1 ? turn_ < EACH : e < experts; turn_++, e += 32) if (  \
-        EACH == 1 || e < experts)
-
 /* Where the parts of what a call's kernels hand on lie, and what a warp has in shared memory. */
 typedef struct tegroup_impl_scheme_way {
     double *totals, *logsumexp, *sums, *losses; /* NULL: not wanted */
@@ -68,6 +63,14 @@ static __device__ __forceinline__ void tegroup_impl_two_largest(tegroup_impl_key
                                                                 tegroup_impl_key_FSUF &second) {
     tegroup_impl_two_largest_FSUF(key, &first, &second);
 }
+/* Loads and stores of floating point in these kernels' loops. */
+static __device__ __forceinline__ REAL tegroup_impl_load_here(const tegroup_matrix &m, const void *row, int32_t i,
+                                                              REAL) {
+    return tegroup_impl_load_float_FSUF(m.dtype, row, i);
+}
+static __device__ __forceinline__ void tegroup_impl_store_here(const tegroup_matrix &m, void *row, int32_t i, REAL x) {
+    tegroup_impl_store_float_FSUF(m.dtype, row, i, x);
+}
 static __device__ __forceinline__ int tegroup_impl_group_stays(const tegroup_router_scheme &s,
                                                                const tegroup_impl_key_FSUF *groups, int32_t g) {
     return tegroup_impl_group_stays_FSUF(&s, groups, g);
@@ -81,29 +84,6 @@ static __device__ __forceinline__ REAL tegroup_impl_scheme_grad(const tegroup_ro
     return tegroup_impl_scheme_grad_FSUF(&s, grad_weight, dot, divisor, normalize);
 }
 /* @end */
-
-/* Loads and stores of floating point in these kernels' loops, where a call would cost more than the element. */
-static __device__ __forceinline__ float tegroup_impl_load_here(const tegroup_matrix &m, const void *row, int32_t i,
-                                                               float) {
-    if (m.dtype == TEGROUP_DTYPE_F32) return ((const float *)row)[i];
-    if (m.dtype == TEGROUP_DTYPE_F64) return (float)((const double *)row)[i];
-    return tegroup_impl_low_half(((const uint16_t *)row)[i], m.dtype == TEGROUP_DTYPE_BF16);
-}
-static __device__ __forceinline__ double tegroup_impl_load_here(const tegroup_matrix &m, const void *row, int32_t i,
-                                                                double) {
-    if (m.dtype == TEGROUP_DTYPE_F64) return ((const double *)row)[i];
-    return (double)tegroup_impl_load_here(m, row, i, 0.0f);
-}
-static __device__ __forceinline__ void tegroup_impl_store_here(const tegroup_matrix &m, void *row, int32_t i, float x) {
-    if (m.dtype == TEGROUP_DTYPE_F32) ((float *)row)[i] = x;
-    else if (m.dtype == TEGROUP_DTYPE_F64) ((double *)row)[i] = (double)x;
-    else ((uint16_t *)row)[i] = (uint16_t)tegroup_impl_two_halves(x, 0.0f, m.dtype == TEGROUP_DTYPE_BF16);
-}
-static __device__ __forceinline__ void tegroup_impl_store_here(const tegroup_matrix &m, void *row, int32_t i,
-                                                               double x) {
-    if (m.dtype == TEGROUP_DTYPE_F64) ((double *)row)[i] = x;
-    else tegroup_impl_store_as(m.dtype, row, i, x); /* to halves directly, so as not to be rounded twice */
-}
 
 /* The largest of the lanes' values. */
 static __device__ __forceinline__ uint32_t tegroup_impl_lanes_most(uint32_t x) {
@@ -144,10 +124,10 @@ template <typename REAL, typename KEY> struct tegroup_impl_scheme_token {
     }
 
     /* Keys of scores, 0 for the experts of groups that do not stay. */
-    template <int EACH> __device__ __forceinline__ void rank(const tegroup_router_scheme &s, int32_t experts) {
+    __device__ __forceinline__ void rank(const tegroup_router_scheme &s, int32_t experts) {
         const int32_t lane = (int32_t)threadIdx.x % 32, size = s.n_group != 0 ? experts / s.n_group : 0;
         const bool biased = s.bias.dtype != TEGROUP_DTYPE_UNSET;
-        TEGROUP_IMPL_EXPERTS_OF(EACH, e)
+        for (int32_t e = lane; e < experts; e += 32)
             keys[e] =
                 tegroup_impl_key_of(biased ? row[e] + tegroup_impl_load_here(s.bias, s.bias.data, e, (REAL)0) : row[e]);
         __syncwarp();
@@ -254,7 +234,7 @@ static __device__ __forceinline__ REAL tegroup_impl_scheme_exponentials(const te
 }
 
 /* The scores of a token's logits, 0 where it is padding, and what the losses need of them. */
-template <int EACH, typename REAL>
+template <typename REAL>
 static __device__ __forceinline__ void tegroup_impl_scheme_scores(const tegroup_router_desc &desc,
                                                                   const tegroup_impl_scheme_way &way, int64_t token,
                                                                   bool there, REAL *scores) {
@@ -263,26 +243,22 @@ static __device__ __forceinline__ void tegroup_impl_scheme_scores(const tegroup_
     const bool softmax = score == TEGROUP_SCORE_SOFTMAX;
     const char *logits = tegroup_impl_matrix_row(&desc.logits, token);
     REAL largest = -(REAL)INFINITY, sum = 0, total = 0;
-    TEGROUP_IMPL_EXPERTS_OF(EACH, e) {
+    for (int32_t e = lane; e < experts; e += 32) {
         scores[e] = there ? tegroup_impl_load_here(desc.logits, logits, e, (REAL)0) : (REAL)0;
         largest = tegroup_impl_larger(largest, scores[e]);
     }
     if (there && (softmax || way.logsumexp)) {
         largest = tegroup_impl_lanes_max<REAL, 32>(largest);
-        TEGROUP_IMPL_EXPERTS_OF(EACH, e) {
+        for (int32_t e = lane; e < experts; e += 32) {
             const REAL term = tegroup_impl_exp(scores[e] - largest);
             sum += term;
             if (softmax) scores[e] = term;
         }
         sum = tegroup_impl_lanes_sum<REAL, 32>(sum);
     }
-    if (there && softmax) {
-        TEGROUP_IMPL_EXPERTS_OF(EACH, e) scores[e] /= sum;
-    } else if (there) {
-        TEGROUP_IMPL_EXPERTS_OF(EACH, e) {
-            scores[e] = tegroup_impl_score(score, scores[e]);
-            total += scores[e];
-        }
+    for (int32_t e = lane; there && e < experts; e += 32) {
+        scores[e] = softmax ? scores[e] / sum : tegroup_impl_score(score, scores[e]);
+        total += scores[e];
     }
     if (way.totals) {
         total = softmax ? (REAL)1 : tegroup_impl_lanes_sum<REAL, 32>(total);
@@ -319,12 +295,12 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_SCHEME_WARPS)
     for (int64_t token = (int64_t)blockIdx.x * warps + threadIdx.x / 32; token < desc.logits.rows;
          token += (int64_t)gridDim.x * warps) {
         const bool there = tegroup_impl_token_there(&s, token), given = s.given_indices.dtype != TEGROUP_DTYPE_UNSET;
-        tegroup_impl_scheme_scores<EACH>(desc, way, token, there, my.row);
+        tegroup_impl_scheme_scores(desc, way, token, there, my.row);
         for (int32_t j = lane; j < k; j += 32)
             my.indices[j] = there && given ? tegroup_impl_index(&s.given_indices, token, j, experts) : -1;
         __syncwarp();
         if (there && !given) {
-            my.template rank<EACH>(s, experts);
+            my.rank(s, experts);
             if (tegroup_impl_scheme_take<EACH>(my.keys, my.indices, experts, k) < k) {
                 __syncwarp();
                 my.choose(experts, k, desc.logits.dtype, tegroup_impl_matrix_row(&desc.logits, token));
@@ -521,7 +497,7 @@ static __device__ __forceinline__ void tegroup_impl_scheme_choices(const tegroup
     __syncwarp();
     dot = tegroup_impl_lanes_sum<REAL, 32>(dot);
     if (desc.normalize && kept > 0 && kept < k && s.given_indices.dtype == TEGROUP_DTYPE_UNSET) {
-        my.template rank<1>(s, experts);
+        my.rank(s, experts);
         my.choose(experts, k, TEGROUP_DTYPE_UNSET, NULL);
     }
     for (int32_t e = lane; e < experts; e += 32) grads[e] = slopes ? by * (REAL)slopes[e] : (REAL)0;
