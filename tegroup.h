@@ -1910,8 +1910,8 @@ TEGROUP_API_STATUS tegroup_scale_convert(const tegroup_scale_convert_desc *desc,
     tegroup_error *error);
 
 /* Workspaces of the operations below that need one, on the GPU alone: of a descriptor the sizes are read, no
- * pointers but whether balance_loss is set. Returns ERROR_NULL_ARGUMENT, ERROR_STRUCT_SIZE, ERROR_UNSET,
- * ERROR_VALUE, ERROR_OVERFLOW. */
+ * pointers but whether a loss is wanted. Returns ERROR_NULL_ARGUMENT, ERROR_STRUCT_SIZE, ERROR_UNSET,
+ * ERROR_VALUE, ERROR_OVERFLOW, and for a router's scheme what tegroup_router returns for it. */
 TEGROUP_API_STATUS tegroup_router_layout(const tegroup_router_desc *desc, tegroup_layout *layout, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_permutation_layout(const tegroup_permutation_desc *desc, tegroup_layout *layout,
     tegroup_error *error);
@@ -15157,8 +15157,9 @@ TEGROUP_API tegroup_status tegroup_router_layout(const tegroup_router_desc *desc
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_router_sizes(desc->experts, desc->k, desc->normalize, desc->balance_coefficient, error));
-    TEGROUP_IMPL_RULE(desc->logits.rows >= 0 && desc->logits.rows <= TEGROUP_MAX_ROWS, ERROR_VALUE, "logits.rows",
-                      "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, desc->logits.rows);
+    TEGROUP_IMPL_RULE(!tegroup_impl_router_schemed(desc)
+                          || (desc->logits.rows >= 0 && desc->logits.rows <= TEGROUP_MAX_ROWS),
+                      ERROR_VALUE, "logits.rows", "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, desc->logits.rows);
     TEGROUP_IMPL_TRY(tegroup_impl_check_scheme(&desc->scheme, desc->logits.rows, desc->experts, desc->k,
                                                desc->normalize, error));
     tegroup_impl_layout_begin(layout);

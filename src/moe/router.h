@@ -138,8 +138,9 @@ TEGROUP_API tegroup_status tegroup_router_layout(const tegroup_router_desc *desc
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_router_sizes(desc->experts, desc->k, desc->normalize, desc->balance_coefficient, error));
-    TEGROUP_IMPL_RULE(desc->logits.rows >= 0 && desc->logits.rows <= TEGROUP_MAX_ROWS, ERROR_VALUE, "logits.rows",
-                      "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, desc->logits.rows);
+    TEGROUP_IMPL_RULE(!tegroup_impl_router_schemed(desc)
+                          || (desc->logits.rows >= 0 && desc->logits.rows <= TEGROUP_MAX_ROWS),
+                      ERROR_VALUE, "logits.rows", "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, desc->logits.rows);
     TEGROUP_IMPL_TRY(tegroup_impl_check_scheme(&desc->scheme, desc->logits.rows, desc->experts, desc->k,
                                                desc->normalize, error));
     tegroup_impl_layout_begin(layout);

@@ -1794,6 +1794,7 @@ TEST(status, router_scheme) {
     tegroup_router_scheme *s = &r->scheme;
     SCHEME(router, s, (void)0);
     SCHEME(router_layout, s, (void)0);
+    BAD(router_layout, s->score = TEGROUP_SCORE_SIGMOID; r->logits.rows = -1, VALUE, "logits.rows", TEGROUP_MAX_ROWS, -1);
     BAD(router, r->normalize = 0; s->normalize_epsilon = 1, COMBINATION, "scheme.normalize_epsilon", 0, 1);
     BAD(router, r->z_loss = (double *)(void *)((char *)scheme_out + 1), ALIGNMENT, "z_loss", 8, 1);
     BAD(router, r->loss_gradients = scheme_gradients(); r->loss_gradients.dtype = TEGROUP_DTYPE_F32, DTYPE, "loss_gradients.dtype", 1 << TEGROUP_DTYPE_F64, TEGROUP_DTYPE_F32);
