@@ -112,10 +112,11 @@
  *   [79] gemm/validate.h          Validate
  *   [80] gemm/scale_convert.h     Scales in another layout
  *   [81] moe/count.h              Counts of groups
- *   [82] moe/router.h             Router
- *   [83] moe/permutation.h        Permute and combine
- *   [84] moe/layer_plan.h         MoE layer: plan
- *   [85] moe/layer.h              MoE layer
+ *   [82] moe/router_scheme.h      Router schemes
+ *   [83] moe/router.h             Router
+ *   [84] moe/permutation.h        Permute and combine
+ *   [85] moe/layer_plan.h         MoE layer: plan
+ *   [86] moe/layer.h              MoE layer
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
@@ -1046,13 +1047,14 @@ typedef struct tegroup_scale_convert_desc {
  *
  * Sources: GLU variants: Shazeer 2020, arXiv:2002.05202. GELU and its tanh form: Hendrycks and Gimpel,
  * arXiv:1606.08415. Squared ReLU: So et al. 2021, arXiv:2109.08668. Clamped SwiGLU: swiglu in gpt_oss/torch/model.py of
- * github.com/openai/gpt-oss, which interleaves gate and up. Derivatives are torch autograd's: ReLU's is 0 at 0, a
- * clamp's 1 at its limits and 0 beyond.
+ * github.com/openai/gpt-oss, which interleaves gate and up; limited SwiGLU: DeepSeek-V4 and GLM-5.3, as swiglu_limit in
+ * their configurations; SiTU-GLU: Kimi-K3, github.com/sgl-project/DeepGEMM pull request 67. Derivatives are torch
+ * autograd's: ReLU's is 0 at 0, a clamp's 1 at its limits and 0 beyond.
  *
  * At an infinite gate its function and the derivative are their limits: gate and 1 at infinity, 0 and 0 at minus
- * infinity (of RELU_SQUARED infinity and infinity, of IDENTITY gate and 1). What is multiplied then, up, row_scale
- * and gradients, is multiplied as IEEE 754 says: 0 times infinity is NaN. A NaN among gate and up shows in the
- * output. */
+ * infinity (of RELU_SQUARED infinity and infinity, of IDENTITY gate and 1, of SITU_GLU at infinity alpha and 0). What
+ * is multiplied then, up, row_scale and gradients, is multiplied as IEEE 754 says: 0 times infinity is NaN. A NaN among
+ * gate and up shows in the output. */
 typedef enum tegroup_activation {
     TEGROUP_ACTIVATION_UNSET          = 0,
     TEGROUP_ACTIVATION_SWIGLU         = 1, /* gate sigmoid(gate) up                                                   */
@@ -1061,12 +1063,14 @@ typedef enum tegroup_activation {
     TEGROUP_ACTIVATION_REGLU          = 4, /* max(gate, 0) up                                                         */
     TEGROUP_ACTIVATION_SWIGLU_CLAMPED = 5, /* g sigmoid(alpha g) (u + 1), g = min(gate, limit),
                                               u = min(max(up, -limit), limit)                                         */
-    TEGROUP_ACTIVATION_SILU           = 6, /* those without up: gate sigmoid(gate)                                    */
-    TEGROUP_ACTIVATION_GELU           = 7, /* gate Phi(gate)                                                          */
-    TEGROUP_ACTIVATION_GELU_TANH      = 8, /* as GEGLU_TANH                                                           */
-    TEGROUP_ACTIVATION_RELU           = 9, /* max(gate, 0)                                                            */
-    TEGROUP_ACTIVATION_RELU_SQUARED   = 10, /* max(gate, 0)^2                                                         */
-    TEGROUP_ACTIVATION_IDENTITY       = 11 /* gate: what row_scale alone does                                         */
+    TEGROUP_ACTIVATION_SWIGLU_LIMITED = 6, /* g sigmoid(alpha g) u, g and u as of SWIGLU_CLAMPED                      */
+    TEGROUP_ACTIVATION_SITU_GLU       = 7, /* alpha tanh(gate / alpha) sigmoid(gate) limit tanh(up / limit)           */
+    TEGROUP_ACTIVATION_SILU           = 8, /* those without up: gate sigmoid(gate)                                    */
+    TEGROUP_ACTIVATION_GELU           = 9, /* gate Phi(gate)                                                          */
+    TEGROUP_ACTIVATION_GELU_TANH      = 10, /* as GEGLU_TANH                                                          */
+    TEGROUP_ACTIVATION_RELU           = 11, /* max(gate, 0)                                                           */
+    TEGROUP_ACTIVATION_RELU_SQUARED   = 12, /* max(gate, 0)^2                                                         */
+    TEGROUP_ACTIVATION_IDENTITY       = 13 /* gate: what row_scale alone does                                         */
 } tegroup_activation;
 
 /* output[r] = row_scale[r] * activation(gate[r], up[r]), for rows that the shape's groups own (all rows when it has no
@@ -1076,8 +1080,10 @@ typedef struct tegroup_activation_desc {
     tegroup_space      space;       /* required                                                                   */
     tegroup_activation activation;  /* required                                                                   */
     int32_t            interleaved; /* gated kinds: 0: input is [gate | up] halves; 1: gate, up, gate, up ...     */
-    double             alpha;       /* SWIGLU_CLAMPED: 0 = 1.702; others: 0                                       */
-    double             limit;       /* SWIGLU_CLAMPED: 0 = 7, INFINITY = none; others: 0                          */
+    double             alpha;       /* SWIGLU_CLAMPED: 0 = 1.702; SWIGLU_LIMITED: 0 = 1; SITU_GLU: 2^-60 to 2^60,
+                                       0 = 4; others: 0                                                           */
+    double             limit;       /* SWIGLU_CLAMPED: 0 = 7; SWIGLU_LIMITED: 0 = 10; SITU_GLU: 2^-60 to 2^60,
+                                       0 = 25; INFINITY = none; others: 0                                         */
     const void        *snapshot;    /* rows that are valid; NULL = all                                            */
     tegroup_matrix     input;       /* in  [rows, 2 width], not gated [rows, width]; F16, BF16, F32 or F64        */
     tegroup_matrix     row_scale;   /* in  [rows, 1], F32 or F64; absent = 1                                      */
@@ -1309,7 +1315,7 @@ typedef struct tegroup_mlp_desc {
                                        SM90 and CUBLASLT_GROUPED                                                  */
     tegroup_activation activation;  /* required                                                                   */
     int32_t         interleaved;    /* 0: preactivation is [gate | up] halves; 1: gate, up, gate, up ...          */
-    double          alpha, limit;   /* SWIGLU_CLAMPED: 0 = 1.702 and 7; others: 0                                 */
+    double          alpha, limit;   /* as in tegroup_activation_desc                                              */
     tegroup_tensor  input;          /* in  X [rows, k], fc1.weight's dtype, or F32 beside one of F16 or BF16, as every
                                        tensor below that has a weight's dtype; required, for its shape            */
     tegroup_tensor  out;            /* out Y [rows, n], any dtype that the backend writes                         */
@@ -1537,6 +1543,56 @@ typedef struct tegroup_count_desc {
     tegroup_matrix offsets;       /* out [1, groups + 1], likewise; absent = not wanted                          */
 } tegroup_count_desc;
 
+/* What a logit x says of an expert: its score. */
+typedef enum tegroup_score {
+    TEGROUP_SCORE_SOFTMAX       = 0, /* exp(x) / the sum over the token's experts of exp(their logits)            */
+    TEGROUP_SCORE_SIGMOID       = 1, /* 1 / (1 + exp(-x))                                                         */
+    TEGROUP_SCORE_SQRT_SOFTPLUS = 2  /* sqrt(log(1 + exp(x)))                                                     */
+} tegroup_score;
+
+/* What is said of a group of experts by the keys that a token chooses by. */
+typedef enum tegroup_group_score {
+    TEGROUP_GROUP_SCORE_TOP2 = 0, /* the sum of the two largest keys of its experts (DeepSeek-V3)                  */
+    TEGROUP_GROUP_SCORE_MAX  = 1  /* the largest one (DeepSeek-V2)                                                 */
+} tegroup_group_score;
+
+/* What a router is besides softmax top-k, which is all zero; docs/router.md has the values of many models. The forward
+ * and the backward call are given the same.
+ *
+ * A token's experts have keys, score + bias, and it takes those of the k largest; of equal keys the larger logit, as
+ * the probabilities' type holds it, and of equal logits the lower expert. With n_group, only experts of the topk_group
+ * best groups are taken; of equal groups the lower one is better. An expert whose key is NaN comes after all others;
+ * where softmax is NaN all keys are, and the lowest experts are taken. So indices are always experts, none twice. The
+ * bias is for the choice alone: weights are scores, divided by their sum + normalize_epsilon if normalize is 1 (0
+ * where that sum is 0), times route_factor. A softmax over the chosen logits alone is softmax with normalize 1; the
+ * sigmoid of the largest logits is SIGMOID.
+ *
+ * The balance loss is balance_coefficient times the mean over sequences of experts * sum_e (share of the sequence's
+ * assignments to e) * (mean over its tokens of the expert's share of the token's scores). A sequence is all tokens, or
+ * each sequence_tokens of them (DeepSeek-V3, arXiv:2412.19437, equations 17 to 20). The z-loss is z_coefficient times
+ * the mean over tokens of (log sum exp(logits))^2 (Zoph et al. 2022, "ST-MoE", arXiv:2202.08906, equation 5). Means of
+ * nothing are 0.
+ *
+ * A token that token_mask or valid_tokens leaves out has indices -1, weights, probabilities and gradients 0, and
+ * counts nowhere. Pointers are in `space`. */
+typedef struct tegroup_router_scheme {
+    tegroup_score  score;
+    int32_t        n_group;       /* groups of equally many neighbouring experts, 2 to 64; 0 = none               */
+    int32_t        topk_group;    /* the groups that a token may choose from, 1 to n_group, with at least k experts;
+                                     0 without n_group                                                            */
+    tegroup_group_score group_score; /* without n_group 0                                                         */
+    tegroup_matrix bias;          /* in  [1, experts], F32 or F64; absent = none                                  */
+    double         normalize_epsilon; /* with normalize: at least 0; DeepSeek-V3's 1e-20; else 0                  */
+    double         route_factor;  /* multiplies the weights: above 0; 0 = 1                                       */
+    tegroup_matrix given_indices; /* in  [tokens, k], I32 or I64: the experts that a token takes, whatever their keys;
+                                     what is no expert becomes index -1 with weight 0, and counts nowhere. Not with
+                                     bias and n_group. Absent = the router chooses                                */
+    const uint8_t *token_mask;    /* in  [tokens]: 0 = padding; NULL = none                                       */
+    const int64_t *valid_tokens;  /* in  one value: tokens from there on are padding; NULL = none                 */
+    int64_t        sequence_tokens; /* tokens of a sequence, a divisor of tokens; 0 = all                         */
+    double         z_coefficient; /* 0 = no z-loss                                                                */
+} tegroup_router_scheme;
+
 /* Router: probabilities = softmax(logits) by row; each token takes its k largest. Of equal ones it takes the larger
  * logit, which far below the row's largest is all that tells experts apart, and of equal logits the lower expert. A
  * row that holds NaN or infinity, or minus infinity alone, has probabilities of NaN and takes experts 0 .. k-1. (F64
@@ -1566,6 +1622,12 @@ typedef struct tegroup_router_desc {
     size_t         workspace_bytes;
     int32_t        threads;       /* on the host, at most so many; 0 = all that OpenMP gives, 1 without OpenMP. Only
                                      time depends on it                                                          */
+    tegroup_router_scheme scheme; /* all zero: as above. Else probabilities are scores, and balance_loss needs them and
+                                     indices                                                                     */
+    double        *z_loss;        /* out, one value; NULL = not wanted                                           */
+    tegroup_matrix loss_gradients; /* out [sequences, experts + 1], F64: what the backward call needs of the losses: of
+                                      each sequence the slope of the balance loss in each expert's shares, and twice
+                                      z_coefficient by the count of tokens. Needs indices; absent = not wanted   */
 } tegroup_router_desc;
 
 /* Gradient of the router: of what the weights fed and of the load-balancing loss, with the choice of experts held
@@ -1584,8 +1646,14 @@ typedef struct tegroup_router_backward_desc {
     tegroup_matrix grad_weights;  /* in  [tokens, k], dtype of probabilities                                     */
     tegroup_matrix grad_logits;   /* out [tokens, experts], F16, BF16, F32 or F64                                */
     double         balance_coefficient;
-    double         loss_scale;    /* multiplies the load-balancing gradient; 0 = 1                               */
+    double         loss_scale;    /* multiplies the gradients of the losses; 0 = 1                               */
     int32_t        threads;       /* as in the forward call                                                      */
+    tegroup_router_scheme scheme; /* as in the forward call                                                      */
+    tegroup_matrix loss_gradients; /* in  as the forward call wrote them; absent = the losses have no gradient, or the
+                                      balance loss has that of balance_coefficient and counts. With a scheme that
+                                      coefficient must be 0, and counts are ignored                              */
+    tegroup_matrix logits;        /* in  as in the forward call; needed where scheme.z_coefficient is not 0, else
+                                     ignored                                                                     */
 } tegroup_router_backward_desc;
 
 /* The permutation that groups (token, choice) slots by expert. Slot s = token * k + choice. Rows of a group keep the
@@ -1606,6 +1674,9 @@ typedef struct tegroup_permutation_desc {
                                     host */
     size_t         workspace_bytes;
     int32_t        threads;      /* as tegroup_router_desc's                                                     */
+    tegroup_matrix weights;      /* in  [tokens, k], F32 or F64: a full group keeps the slots of the largest weights, of
+                                    equal ones those that come first, and NaN comes last; absent = it keeps the slots
+                                    that come first                                                              */
 } tegroup_permutation_desc;
 
 /* permuted[row] = weight(slot) * tokens[slot / k], rows that no slot 0 .. tokens * k - 1 has are untouched. Weights
@@ -1935,8 +2006,8 @@ TEGROUP_API_STATUS tegroup_scale_convert(const tegroup_scale_convert_desc *desc,
     tegroup_error *error);
 
 /* Workspaces of the operations below that need one, on the GPU alone: of a descriptor the sizes are read, no
- * pointers but whether balance_loss is set. Returns ERROR_NULL_ARGUMENT, ERROR_STRUCT_SIZE, ERROR_UNSET,
- * ERROR_VALUE, ERROR_OVERFLOW. */
+ * pointers but whether a loss is wanted. Returns ERROR_NULL_ARGUMENT, ERROR_STRUCT_SIZE, ERROR_UNSET,
+ * ERROR_VALUE, ERROR_OVERFLOW, and for a router's scheme what tegroup_router returns for it. */
 TEGROUP_API_STATUS tegroup_router_layout(const tegroup_router_desc *desc, tegroup_layout *layout, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_permutation_layout(const tegroup_permutation_desc *desc, tegroup_layout *layout,
     tegroup_error *error);
@@ -4403,7 +4474,7 @@ static inline tegroup_status tegroup_impl_check_matrix_workspace(const tegroup_l
                                                                  size_t workspace_bytes,
                                                                  const tegroup_impl_buffer *others, int32_t count,
                                                                  tegroup_error *error) {
-    tegroup_impl_buffer buffers[8];
+    tegroup_impl_buffer buffers[16];
     int32_t i;
     TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(layout->total_bytes, "workspace", "workspace_bytes", workspace,
                                                   workspace_bytes, error));
@@ -9780,12 +9851,75 @@ TEGROUP_IMPL_HD double tegroup_impl_tail_f64(double t, int half, double *density
     return 0.5 * erfc(0.7071067811865476 * t);
 }
 
-/* Gate and up in pairs, or one input an output? */
-TEGROUP_IMPL_HD int tegroup_impl_gated(tegroup_activation kind) { return kind <= TEGROUP_ACTIVATION_SWIGLU_CLAMPED; }
+/* tanh(x); rest: 1 - |tanh(x)|, which keeps its digits where x is large. In float on the device tanh is at most 4 ULP
+ * off: a polynomial through Chebyshev nodes in x x below 0.625, and 1 - 2 / (1 + exp(2 |x|)) from there on. */
+TEGROUP_IMPL_HD float tegroup_impl_tanh_f32(float x, float *rest) {
+#if defined(__CUDA_ARCH__)
+    const float t = tegroup_impl_at_most_f32(fabsf(x), 44.0f), square = __fmul_rn(t, t),
+                high = __fmul_rn(t, 2.885390043258667f),
+                low = __fmaf_rn(t, 3.851926067e-8f, __fmaf_rn(t, 2.885390043258667f, -high)),
+                far = __fmul_rn(2.0f, tegroup_impl_reciprocal(tegroup_impl_power(high, low, 1.0f)));
+    float near = -0.006096714176237583f;
+    near = __fmaf_rn(near, square, 0.020997179672122f);
+    near = __fmaf_rn(near, square, -0.05385090783238411f);
+    near = __fmaf_rn(near, square, 0.1333276927471161f);
+    near = __fmaf_rn(near, square, -0.333333283662796f);
+    near = __fmaf_rn(__fmul_rn(near, square), t, t);
+    *rest = t < 0.625f ? __fsub_rn(1.0f, near) : far;
+    return copysignf(t < 0.625f ? near : __fsub_rn(1.0f, far), x);
+#else
+    const float t = tanhf(x), far = 2.0f / (1.0f + expf(2.0f * fabsf(x)));
+    *rest = fabsf(x) < 0.625f ? 1.0f - fabsf(t) : far;
+    return t;
+#endif
+}
+TEGROUP_IMPL_HD double tegroup_impl_tanh_f64(double x, double *rest) {
+    const double t = tanh(x), far = 2.0 / (1.0 + exp(2.0 * fabs(x)));
+    *rest = fabs(x) < 0.625 ? 1.0 - fabs(t) : far;
+    return t;
+}
+TEGROUP_IMPL_HD float tegroup_impl_one_over_f32(float x) {
+#if defined(__CUDA_ARCH__)
+    return tegroup_impl_reciprocal(x);
+#else
+    return 1.0f / x;
+#endif
+}
+TEGROUP_IMPL_HD double tegroup_impl_one_over_f64(double x) { return 1.0 / x; }
 
-/* The clamped kind's parameters, spelt out. */
-TEGROUP_IMPL_HD double tegroup_impl_alpha(double alpha) { return alpha != 0 ? alpha : 1.702; }
-TEGROUP_IMPL_HD double tegroup_impl_limit(double limit) { return limit != 0 ? limit : 7.0; }
+/* bound tanh(x / bound), and its derivative; x itself without a bound. */
+TEGROUP_IMPL_HD float tegroup_impl_soft_f32(float bound, float x, float *slope) {
+    float rest, t = tegroup_impl_tanh_f32(tegroup_impl_mul_f32(x, tegroup_impl_one_over_f32(bound)), &rest);
+    const int none = bound > TEGROUP_IMPL_LARGEST_f32;
+    *slope = none ? (float)1 : tegroup_impl_mul_f32(rest, (float)2 - rest);
+    return none ? x : tegroup_impl_mul_f32(bound, t);
+}
+
+/* bound tanh(x / bound), and its derivative; x itself without a bound. */
+TEGROUP_IMPL_HD double tegroup_impl_soft_f64(double bound, double x, double *slope) {
+    double rest, t = tegroup_impl_tanh_f64(tegroup_impl_mul_f64(x, tegroup_impl_one_over_f64(bound)), &rest);
+    const int none = bound > TEGROUP_IMPL_LARGEST_f64;
+    *slope = none ? (double)1 : tegroup_impl_mul_f64(rest, (double)2 - rest);
+    return none ? x : tegroup_impl_mul_f64(bound, t);
+}
+
+/* Gate and up in pairs, or one input an output? */
+TEGROUP_IMPL_HD int tegroup_impl_gated(tegroup_activation kind) { return kind <= TEGROUP_ACTIVATION_SITU_GLU; }
+
+/* Does it cut off gate and up, and has parameters? SITU_GLU has them, too. */
+TEGROUP_IMPL_HD int tegroup_impl_clamps(tegroup_activation kind) {
+    return kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED || kind == TEGROUP_ACTIVATION_SWIGLU_LIMITED;
+}
+
+/* The parameters, spelt out. */
+TEGROUP_IMPL_HD double tegroup_impl_alpha(tegroup_activation kind, double alpha) {
+    if (alpha != 0) return alpha;
+    return kind == TEGROUP_ACTIVATION_SITU_GLU ? 4.0 : kind == TEGROUP_ACTIVATION_SWIGLU_LIMITED ? 1.0 : 1.702;
+}
+TEGROUP_IMPL_HD double tegroup_impl_limit(tegroup_activation kind, double limit) {
+    if (limit != 0) return limit;
+    return kind == TEGROUP_ACTIVATION_SITU_GLU ? 25.0 : kind == TEGROUP_ACTIVATION_SWIGLU_LIMITED ? 10.0 : 7.0;
+}
 
 /* Functions of the gate, or of the one input: most serve a kind with an up and one without. Each has the number of a
  * kind that has it, so that most kinds need no translation. */
@@ -9795,6 +9929,7 @@ typedef enum tegroup_impl_curve_kind {
     TEGROUP_IMPL_CURVE_GELU_TANH = TEGROUP_ACTIVATION_GEGLU_TANH,
     TEGROUP_IMPL_CURVE_RELU = TEGROUP_ACTIVATION_REGLU,
     TEGROUP_IMPL_CURVE_SILU_OF_ALPHA = TEGROUP_ACTIVATION_SWIGLU_CLAMPED, /* x sigmoid(alpha x) */
+    TEGROUP_IMPL_CURVE_SITU = TEGROUP_ACTIVATION_SITU_GLU,
     TEGROUP_IMPL_CURVE_RELU_SQUARED = TEGROUP_ACTIVATION_RELU_SQUARED,
     TEGROUP_IMPL_CURVE_IDENTITY = TEGROUP_ACTIVATION_IDENTITY
 } tegroup_impl_curve_kind;
@@ -9805,18 +9940,22 @@ TEGROUP_IMPL_HD tegroup_impl_curve_kind tegroup_impl_curve_of(tegroup_activation
     case TEGROUP_ACTIVATION_GELU: return TEGROUP_IMPL_CURVE_GELU;
     case TEGROUP_ACTIVATION_GELU_TANH: return TEGROUP_IMPL_CURVE_GELU_TANH;
     case TEGROUP_ACTIVATION_RELU: return TEGROUP_IMPL_CURVE_RELU;
+    case TEGROUP_ACTIVATION_SWIGLU_LIMITED: return TEGROUP_IMPL_CURVE_SILU_OF_ALPHA;
     default: return (tegroup_impl_curve_kind)kind;
     }
 }
 
-/* A loop for every curve, so that the choice is made once for many elements: BODY(a kind that has the curve). Where
- * that one has an up and the caller's has none, up is 1. */
+/* A loop for every curve, so that the choice is made once for many elements: BODY(a kind that has the curve, and treats
+ * up alike). Where that one has an up and the caller's has none, up is 1. */
 #define TEGROUP_IMPL_BY_CURVE(kind, BODY)                                                                              \
-    switch (tegroup_impl_curve_of(kind)) {                                                                             \
+    if ((kind) == TEGROUP_ACTIVATION_SWIGLU_LIMITED) {                                                                 \
+        BODY(TEGROUP_ACTIVATION_SWIGLU_LIMITED)                                                                        \
+    } else switch (tegroup_impl_curve_of(kind)) {                                                                      \
     case TEGROUP_IMPL_CURVE_GELU: BODY(TEGROUP_ACTIVATION_GEGLU) break;                                                \
     case TEGROUP_IMPL_CURVE_GELU_TANH: BODY(TEGROUP_ACTIVATION_GEGLU_TANH) break;                                      \
     case TEGROUP_IMPL_CURVE_RELU: BODY(TEGROUP_ACTIVATION_REGLU) break;                                                \
     case TEGROUP_IMPL_CURVE_SILU_OF_ALPHA: BODY(TEGROUP_ACTIVATION_SWIGLU_CLAMPED) break;                              \
+    case TEGROUP_IMPL_CURVE_SITU: BODY(TEGROUP_ACTIVATION_SITU_GLU) break;                                             \
     case TEGROUP_IMPL_CURVE_RELU_SQUARED: BODY(TEGROUP_ACTIVATION_RELU_SQUARED) break;                                 \
     case TEGROUP_IMPL_CURVE_IDENTITY: BODY(TEGROUP_ACTIVATION_IDENTITY) break;                                         \
     default: BODY(TEGROUP_ACTIVATION_SWIGLU) break;                                                                    \
@@ -9829,6 +9968,8 @@ TEGROUP_IMPL_HD tegroup_impl_curve_kind tegroup_impl_curve_of(tegroup_activation
     case TEGROUP_ACTIVATION_GEGLU_TANH: BODY(TEGROUP_ACTIVATION_GEGLU_TANH) break;                                     \
     case TEGROUP_ACTIVATION_REGLU: BODY(TEGROUP_ACTIVATION_REGLU) break;                                               \
     case TEGROUP_ACTIVATION_SWIGLU_CLAMPED: BODY(TEGROUP_ACTIVATION_SWIGLU_CLAMPED) break;                             \
+    case TEGROUP_ACTIVATION_SWIGLU_LIMITED: BODY(TEGROUP_ACTIVATION_SWIGLU_LIMITED) break;                             \
+    case TEGROUP_ACTIVATION_SITU_GLU: BODY(TEGROUP_ACTIVATION_SITU_GLU) break;                                         \
     default: BODY(TEGROUP_ACTIVATION_SWIGLU) break;                                                                    \
     }
 
@@ -9855,6 +9996,11 @@ TEGROUP_IMPL_HD float tegroup_impl_curve_f32(tegroup_activation kind, int half, 
         s = tegroup_impl_tail_f32(w, half, &density);
         *slope = x > 0 ? tegroup_impl_fma_f32(w, density, (float)1 - s) : tegroup_impl_fma_f32(-w, density, s);
         return tegroup_impl_fma_f32(-w, s, x <= 0 ? (float)0 : x);
+    case TEGROUP_IMPL_CURVE_SITU: /* with the derivative s (1 - tanh^2) + value (1 - s) */
+        s = tegroup_impl_sigmoid_f32(x, half);
+        w = tegroup_impl_mul_f32(tegroup_impl_soft_f32(alpha, x, &rate), s);
+        *slope = tegroup_impl_fma_f32(w, (float)1 - s, tegroup_impl_mul_f32(rate, s));
+        return w;
     case TEGROUP_IMPL_CURVE_RELU: *slope = 1; return x <= 0 ? (float)0 : x;
     case TEGROUP_IMPL_CURVE_IDENTITY: *slope = 1; return x;
     case TEGROUP_IMPL_CURVE_RELU_SQUARED:
@@ -9884,22 +10030,25 @@ TEGROUP_IMPL_HD float tegroup_impl_curve_f32(tegroup_activation kind, int half, 
 }
 
 /* What the kind gives for a gate and an up, which is not looked at without one; and, the other way, the gradients of
- * both from that of the result, returning the result again. alpha and limit are the clamped kind's. half: gate and up
- * were halves, and what comes of them will be. A comparison that NaN decides takes it for inside, so NaN shows. Where
+ * both from that of the result, returning the result again. alpha and limit: spelt out. half: gate and up were halves,
+ * and what comes of them will be. A comparison that NaN decides takes it for inside, so NaN shows. Where
  * the gate counts for nothing, clamped or rectified, its gradient is 0 even if the other one is infinite, as torch's
  * is. */
 TEGROUP_IMPL_HD float tegroup_impl_activation_grad_f32(tegroup_activation kind, int half, float alpha, float limit,
                                                        float gate, float up, float grad, float *grad_gate, float *grad_up) {
     const tegroup_impl_curve_kind curve = tegroup_impl_curve_of(kind);
-    const int clamps = kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED,
+    const int clamps = tegroup_impl_clamps(kind), soft = kind == TEGROUP_ACTIVATION_SITU_GLU,
               rectifies = curve == TEGROUP_IMPL_CURVE_RELU || curve == TEGROUP_IMPL_CURVE_RELU_SQUARED,
               gate_out = clamps && gate > limit, up_out = clamps && (up > limit || up < -limit);
-    float slope, value = tegroup_impl_curve_f32(kind, half, alpha, gate_out ? limit : gate, &slope);
+    float up_slope = 1, slope, value = tegroup_impl_curve_f32(kind, half, alpha, gate_out ? limit : gate, &slope);
     if (!tegroup_impl_gated(kind)) up = 1;
-    if (clamps) up = (up > limit ? limit : up < -limit ? -limit : up) + (float)1;
+    if (clamps) up = up > limit ? limit : up < -limit ? -limit : up;
+    if (kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED) up = up + (float)1;
+    if (soft) up = tegroup_impl_soft_f32(limit, up, &up_slope);
     *grad_gate =
         gate_out || (rectifies && gate <= 0) ? (float)0 : tegroup_impl_mul_f32(tegroup_impl_mul_f32(grad, up), slope);
     *grad_up = up_out ? (float)0 : tegroup_impl_mul_f32(grad, value);
+    if (soft) *grad_up = tegroup_impl_mul_f32(*grad_up, up_slope);
     return tegroup_impl_mul_f32(value, up);
 }
 TEGROUP_IMPL_HD float tegroup_impl_activation_f32(tegroup_activation kind, int half, float alpha, float limit, float gate,
@@ -9921,6 +10070,11 @@ TEGROUP_IMPL_HD double tegroup_impl_curve_f64(tegroup_activation kind, int half,
         s = tegroup_impl_tail_f64(w, half, &density);
         *slope = x > 0 ? tegroup_impl_fma_f64(w, density, (double)1 - s) : tegroup_impl_fma_f64(-w, density, s);
         return tegroup_impl_fma_f64(-w, s, x <= 0 ? (double)0 : x);
+    case TEGROUP_IMPL_CURVE_SITU: /* with the derivative s (1 - tanh^2) + value (1 - s) */
+        s = tegroup_impl_sigmoid_f64(x, half);
+        w = tegroup_impl_mul_f64(tegroup_impl_soft_f64(alpha, x, &rate), s);
+        *slope = tegroup_impl_fma_f64(w, (double)1 - s, tegroup_impl_mul_f64(rate, s));
+        return w;
     case TEGROUP_IMPL_CURVE_RELU: *slope = 1; return x <= 0 ? (double)0 : x;
     case TEGROUP_IMPL_CURVE_IDENTITY: *slope = 1; return x;
     case TEGROUP_IMPL_CURVE_RELU_SQUARED:
@@ -9950,22 +10104,25 @@ TEGROUP_IMPL_HD double tegroup_impl_curve_f64(tegroup_activation kind, int half,
 }
 
 /* What the kind gives for a gate and an up, which is not looked at without one; and, the other way, the gradients of
- * both from that of the result, returning the result again. alpha and limit are the clamped kind's. half: gate and up
- * were halves, and what comes of them will be. A comparison that NaN decides takes it for inside, so NaN shows. Where
+ * both from that of the result, returning the result again. alpha and limit: spelt out. half: gate and up were halves,
+ * and what comes of them will be. A comparison that NaN decides takes it for inside, so NaN shows. Where
  * the gate counts for nothing, clamped or rectified, its gradient is 0 even if the other one is infinite, as torch's
  * is. */
 TEGROUP_IMPL_HD double tegroup_impl_activation_grad_f64(tegroup_activation kind, int half, double alpha, double limit,
                                                        double gate, double up, double grad, double *grad_gate, double *grad_up) {
     const tegroup_impl_curve_kind curve = tegroup_impl_curve_of(kind);
-    const int clamps = kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED,
+    const int clamps = tegroup_impl_clamps(kind), soft = kind == TEGROUP_ACTIVATION_SITU_GLU,
               rectifies = curve == TEGROUP_IMPL_CURVE_RELU || curve == TEGROUP_IMPL_CURVE_RELU_SQUARED,
               gate_out = clamps && gate > limit, up_out = clamps && (up > limit || up < -limit);
-    double slope, value = tegroup_impl_curve_f64(kind, half, alpha, gate_out ? limit : gate, &slope);
+    double up_slope = 1, slope, value = tegroup_impl_curve_f64(kind, half, alpha, gate_out ? limit : gate, &slope);
     if (!tegroup_impl_gated(kind)) up = 1;
-    if (clamps) up = (up > limit ? limit : up < -limit ? -limit : up) + (double)1;
+    if (clamps) up = up > limit ? limit : up < -limit ? -limit : up;
+    if (kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED) up = up + (double)1;
+    if (soft) up = tegroup_impl_soft_f64(limit, up, &up_slope);
     *grad_gate =
         gate_out || (rectifies && gate <= 0) ? (double)0 : tegroup_impl_mul_f64(tegroup_impl_mul_f64(grad, up), slope);
     *grad_up = up_out ? (double)0 : tegroup_impl_mul_f64(grad, value);
+    if (soft) *grad_up = tegroup_impl_mul_f64(*grad_up, up_slope);
     return tegroup_impl_mul_f64(value, up);
 }
 TEGROUP_IMPL_HD double tegroup_impl_activation_f64(tegroup_activation kind, int half, double alpha, double limit, double gate,
@@ -10004,7 +10161,8 @@ static inline void tegroup_impl_activation_piece_f32(const tegroup_activation_de
                                                       int64_t width, int64_t at, int64_t n, float *gate) {
     const int gated = tegroup_impl_gated(desc->activation);
     int64_t step = desc->interleaved ? 2 : 1, to_up = desc->interleaved ? 1 : width, j;
-    float alpha = (float)tegroup_impl_alpha(desc->alpha), limit = (float)tegroup_impl_limit(desc->limit);
+    float alpha = (float)tegroup_impl_alpha(desc->activation, desc->alpha),
+         limit = (float)tegroup_impl_limit(desc->activation, desc->limit);
     float up[TEGROUP_IMPL_PIECE];
     for (j = 0; j < n; j++) up[j] = 1;
     tegroup_impl_load_row_f32(desc->input.dtype, x, step * at, step, n, gate);
@@ -10035,7 +10193,8 @@ static inline float tegroup_impl_activation_grad_piece_f32(const tegroup_activat
                                                            int64_t n, float sum, float *gate, float *up) {
     const int gated = tegroup_impl_gated(desc->activation);
     int64_t step = desc->interleaved ? 2 : 1, to_up = desc->interleaved ? 1 : width, j;
-    float alpha = (float)tegroup_impl_alpha(desc->alpha), limit = (float)tegroup_impl_limit(desc->limit);
+    float alpha = (float)tegroup_impl_alpha(desc->activation, desc->alpha),
+         limit = (float)tegroup_impl_limit(desc->activation, desc->limit);
     float grad[TEGROUP_IMPL_PIECE], value[TEGROUP_IMPL_PIECE];
     for (j = 0; j < n; j++) up[j] = 1;
     tegroup_impl_load_row_f32(desc->input.dtype, x, step * at, step, n, gate);
@@ -10081,7 +10240,8 @@ static inline void tegroup_impl_activation_piece_f64(const tegroup_activation_de
                                                       int64_t width, int64_t at, int64_t n, double *gate) {
     const int gated = tegroup_impl_gated(desc->activation);
     int64_t step = desc->interleaved ? 2 : 1, to_up = desc->interleaved ? 1 : width, j;
-    double alpha = (double)tegroup_impl_alpha(desc->alpha), limit = (double)tegroup_impl_limit(desc->limit);
+    double alpha = (double)tegroup_impl_alpha(desc->activation, desc->alpha),
+         limit = (double)tegroup_impl_limit(desc->activation, desc->limit);
     double up[TEGROUP_IMPL_PIECE];
     for (j = 0; j < n; j++) up[j] = 1;
     tegroup_impl_load_row_f64(desc->input.dtype, x, step * at, step, n, gate);
@@ -10112,7 +10272,8 @@ static inline double tegroup_impl_activation_grad_piece_f64(const tegroup_activa
                                                            int64_t n, double sum, double *gate, double *up) {
     const int gated = tegroup_impl_gated(desc->activation);
     int64_t step = desc->interleaved ? 2 : 1, to_up = desc->interleaved ? 1 : width, j;
-    double alpha = (double)tegroup_impl_alpha(desc->alpha), limit = (double)tegroup_impl_limit(desc->limit);
+    double alpha = (double)tegroup_impl_alpha(desc->activation, desc->alpha),
+         limit = (double)tegroup_impl_limit(desc->activation, desc->limit);
     double grad[TEGROUP_IMPL_PIECE], value[TEGROUP_IMPL_PIECE];
     for (j = 0; j < n; j++) up[j] = 1;
     tegroup_impl_load_row_f64(desc->input.dtype, x, step * at, step, n, gate);
@@ -10148,10 +10309,15 @@ static inline void tegroup_impl_activation_grad_row_f64(const tegroup_activation
                                 sum);
 }
 
+/* A bound of SITU_GLU whose inverse is a normal float, with room for what it multiplies. */
+static inline int tegroup_impl_soft_bound(double bound) {
+    return bound >= 8.673617379884035e-19 && bound <= 1.152921504606847e18;
+}
+
 /* What both descriptors say of the function itself. */
 static inline tegroup_status tegroup_impl_check_activation_kind(tegroup_activation kind, int32_t interleaved,
                                                                 double alpha, double limit, tegroup_error *error) {
-    const int clamps = kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED;
+    const int soft = kind == TEGROUP_ACTIVATION_SITU_GLU, takes = tegroup_impl_clamps(kind) || soft;
     TEGROUP_IMPL_RULE(kind != TEGROUP_ACTIVATION_UNSET, ERROR_UNSET, "activation", "must be set",
                       TEGROUP_ACTIVATION_SWIGLU, 0);
     TEGROUP_IMPL_RULE_ENUM(kind, TEGROUP_ACTIVATION_IDENTITY, "activation", "must be a tegroup_activation");
@@ -10159,11 +10325,15 @@ static inline tegroup_status tegroup_impl_check_activation_kind(tegroup_activati
                       interleaved);
     TEGROUP_IMPL_RULE(!interleaved || tegroup_impl_gated(kind), ERROR_VALUE, "interleaved",
                       "must be 0 for an activation without gate and up", 0, interleaved);
-    TEGROUP_IMPL_RULE(clamps || alpha == 0, ERROR_VALUE, "alpha", "must be 0 for an activation that takes none", 0, 1);
-    TEGROUP_IMPL_RULE(clamps || limit == 0, ERROR_VALUE, "limit", "must be 0 for an activation that takes none", 0, 1);
+    TEGROUP_IMPL_RULE(takes || alpha == 0, ERROR_VALUE, "alpha", "must be 0 for an activation that takes none", 0, 1);
+    TEGROUP_IMPL_RULE(takes || limit == 0, ERROR_VALUE, "limit", "must be 0 for an activation that takes none", 0, 1);
     TEGROUP_IMPL_RULE(alpha >= 0 && alpha <= 3.4028234663852886e38, ERROR_VALUE, "alpha",
                       "must be 0 to the largest float", 0, -1);
     TEGROUP_IMPL_RULE(limit >= 0, ERROR_VALUE, "limit", "must not be negative or NaN", 0, -1);
+    TEGROUP_IMPL_RULE(!soft || alpha == 0 || tegroup_impl_soft_bound(alpha), ERROR_VALUE, "alpha",
+                      "must be 0 or 2^-60 to 2^60 for SITU_GLU", 0, -1);
+    TEGROUP_IMPL_RULE(!soft || limit == 0 || limit > TEGROUP_IMPL_LARGEST_f64 || tegroup_impl_soft_bound(limit),
+                      ERROR_VALUE, "limit", "must be 0, 2^-60 to 2^60 or infinite for SITU_GLU", 0, -1);
     return TEGROUP_OK;
 }
 
@@ -14558,7 +14728,679 @@ TEGROUP_API tegroup_status tegroup_count(const tegroup_count_desc *desc, struct 
     return TEGROUP_OK;
 }
 
-/* ==== [82] Router (src/moe/router.h) ==== */
+/* ==== [82] Router schemes (src/moe/router_scheme.h) ==== */
+
+/* The most experts that a token can choose. */
+#define TEGROUP_IMPL_CHOICES 64
+
+/* The most groups of experts. */
+#define TEGROUP_IMPL_EXPERT_GROUPS 64
+
+/* Is there nothing but softmax top-k? */
+static inline int tegroup_impl_scheme_plain(const tegroup_router_scheme *s) {
+    return s->score == TEGROUP_SCORE_SOFTMAX && s->n_group == 0 && s->bias.dtype == TEGROUP_DTYPE_UNSET
+           && s->normalize_epsilon == 0 && (s->route_factor == 0 || s->route_factor == 1)
+           && s->given_indices.dtype == TEGROUP_DTYPE_UNSET && !s->token_mask && !s->valid_tokens
+           && s->sequence_tokens == 0 && s->z_coefficient == 0;
+}
+
+/* Does a scheme or one of its losses take the call another way than softmax top-k? */
+static inline int tegroup_impl_router_schemed(const tegroup_router_desc *desc) {
+    return !tegroup_impl_scheme_plain(&desc->scheme) || desc->z_loss
+           || desc->loss_gradients.dtype != TEGROUP_DTYPE_UNSET;
+}
+static inline int tegroup_impl_router_backward_schemed(const tegroup_router_backward_desc *desc) {
+    return !tegroup_impl_scheme_plain(&desc->scheme) || desc->loss_gradients.dtype != TEGROUP_DTYPE_UNSET;
+}
+
+/* Sequences that a loss is a mean over. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_sequences(const tegroup_router_scheme *s, int64_t tokens) {
+    return s->sequence_tokens != 0 ? tokens / s->sequence_tokens : 1;
+}
+
+TEGROUP_IMPL_HD int tegroup_impl_token_there(const tegroup_router_scheme *s, int64_t token) {
+    return (!s->valid_tokens || token < *s->valid_tokens) && (!s->token_mask || s->token_mask[token] != 0);
+}
+
+/* A token's expert, or -1. */
+TEGROUP_IMPL_HD int32_t tegroup_impl_index(const tegroup_matrix *indices, int64_t token, int32_t choice,
+                                           int32_t experts) {
+    const int64_t index = tegroup_impl_load_int(indices->dtype, tegroup_impl_matrix_row(indices, token), choice);
+    return tegroup_impl_within(index, experts) ? (int32_t)index : -1;
+}
+
+/* The slope of a sequence's balance loss in the sum of an expert's shares. */
+TEGROUP_IMPL_HD double tegroup_impl_balance_slope(const tegroup_router_desc *desc, int64_t count, int64_t tokens) {
+    if (tokens == 0) return 0;
+    return desc->balance_coefficient * desc->experts * ((double)count / ((double)tokens * desc->k)) / (double)tokens;
+}
+TEGROUP_IMPL_HD double tegroup_impl_z_mean(const tegroup_router_desc *desc, double sum, int64_t tokens) {
+    return tokens == 0 ? 0 : desc->scheme.z_coefficient * sum / (double)tokens;
+}
+
+/* The row of loss_gradients that a token's sequence has; NULL without. */
+TEGROUP_IMPL_HD const double *tegroup_impl_loss_slopes(const tegroup_router_backward_desc *desc, int64_t token) {
+    const int64_t length = desc->scheme.sequence_tokens;
+    if (desc->loss_gradients.dtype == TEGROUP_DTYPE_UNSET) return NULL;
+    return (const double *)(const void *)tegroup_impl_matrix_row(&desc->loss_gradients,
+                                                                  length != 0 ? token / length : 0);
+}
+
+/* A number's place among all numbers: the larger one has the larger place, both zeros have one, NaN has 1, below every
+ * number. 0 is for what cannot be taken. Integers, so that no compiler's option for fast arithmetic changes an order.
+ */
+typedef uint32_t tegroup_impl_key_f32;
+typedef uint64_t tegroup_impl_key_f64;
+TEGROUP_IMPL_HD tegroup_impl_key_f32 tegroup_impl_key_of_f32(float x) {
+    const uint32_t u = tegroup_impl_bits_of_f32(x), magnitude = u & 0x7fffffffu;
+    if (magnitude > 0x7f800000u) return 1;
+    return magnitude == 0 || !(u >> 31) ? magnitude | 0x80000000u : ~u;
+}
+TEGROUP_IMPL_HD float tegroup_impl_f32_of_key(tegroup_impl_key_f32 key) {
+    if (key <= 1) return tegroup_impl_f32_of_bits(0x7fffffffu);
+    return tegroup_impl_f32_of_bits(key >> 31 ? key & 0x7fffffffu : ~key);
+}
+TEGROUP_IMPL_HD tegroup_impl_key_f64 tegroup_impl_key_of_f64(double x) {
+    const uint64_t sign = UINT64_C(1) << 63;
+    uint64_t u, magnitude;
+    memcpy(&u, &x, sizeof u);
+    magnitude = u & ~sign;
+    if (magnitude > UINT64_C(0x7ff0000000000000)) return 1;
+    return magnitude == 0 || !(u & sign) ? magnitude | sign : ~u;
+}
+TEGROUP_IMPL_HD double tegroup_impl_f64_of_key(tegroup_impl_key_f64 key) {
+    const uint64_t sign = UINT64_C(1) << 63, u = key <= 1 ? ~sign : key & sign ? key & ~sign : ~key;
+    double x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+TEGROUP_IMPL_HD float tegroup_impl_sqrt_f32(float x) {
+#if defined(__CUDA_ARCH__)
+    return __fsqrt_rn(x);
+#else
+    return sqrtf(x);
+#endif
+}
+TEGROUP_IMPL_HD double tegroup_impl_sqrt_f64(double x) { return sqrt(x); }
+TEGROUP_IMPL_HD float tegroup_impl_log1p_f32(float x) { return log1pf(x); }
+TEGROUP_IMPL_HD double tegroup_impl_log1p_f64(double x) { return log1p(x); }
+TEGROUP_IMPL_HD float tegroup_impl_expm1_f32(float x) { return expm1f(x); }
+TEGROUP_IMPL_HD double tegroup_impl_expm1_f64(double x) { return expm1(x); }
+
+/* The score of a logit by itself; softmax has none. */
+TEGROUP_IMPL_HD float tegroup_impl_score_f32(tegroup_score score, float x) {
+    float tail;
+    if (score == TEGROUP_SCORE_SIGMOID) return tegroup_impl_sigmoid_f32(x, 0);
+    tail = tegroup_impl_log1p_f32(tegroup_impl_exp_f32(x > 0 ? -x : x)); /* log(1 + exp(x)) = max(x, 0) + tail */
+    return tegroup_impl_sqrt_f32(x > 0 ? x + tail : tail);
+}
+
+/* Its derivative, of the score s. For s = sqrt(log(1 + exp(x))) it is (1 - exp(-s^2)) / (2 s), about s / 2 near 0. */
+TEGROUP_IMPL_HD float tegroup_impl_score_slope_f32(tegroup_score score, float s) {
+    if (score == TEGROUP_SCORE_SIGMOID) return s * ((float)1 - s);
+    return s < (float)1e-9 ? s / (float)2 : -tegroup_impl_expm1_f32(-(s * s)) / ((float)2 * s);
+}
+
+/* The best of every step-th expert from the first on, or -1 where none can be taken. logits NULL: equal keys are told
+ * apart by number alone. Where softmax is NaN they are, too. */
+TEGROUP_IMPL_HD int32_t tegroup_impl_best_f32(const tegroup_impl_key_f32 *keys, tegroup_dtype dtype,
+                                               const void *logits, int32_t first, int32_t step, int32_t experts) {
+    tegroup_impl_key_f32 most = 0;
+    int32_t best = -1, e;
+    for (e = first; e < experts; e += step) {
+        const tegroup_impl_key_f32 key = keys[e];
+        if (key < most || key == 0) continue;
+        if (key == most
+            && (!logits || key == 1
+                || tegroup_impl_key_of_f32(tegroup_impl_load_f32(dtype, logits, e))
+                       <= tegroup_impl_key_of_f32(tegroup_impl_load_f32(dtype, logits, best))))
+            continue;
+        most = key;
+        best = e;
+    }
+    return best;
+}
+
+/* What a group of so many experts is chosen by, from its two largest keys. */
+TEGROUP_IMPL_HD tegroup_impl_key_f32 tegroup_impl_group_key_f32(tegroup_group_score score, int32_t size,
+                                                                  tegroup_impl_key_f32 first,
+                                                                  tegroup_impl_key_f32 second) {
+    if (score == TEGROUP_GROUP_SCORE_MAX || size == 1) return first;
+    return tegroup_impl_key_of_f32(tegroup_impl_f32_of_key(first) + tegroup_impl_f32_of_key(second));
+}
+/* Keeps the two largest of what came so far. */
+TEGROUP_IMPL_HD void tegroup_impl_two_largest_f32(tegroup_impl_key_f32 key, tegroup_impl_key_f32 *first,
+                                                   tegroup_impl_key_f32 *second) {
+    if (key > *second) *second = key < *first ? key : *first;
+    if (key > *first) *first = key;
+}
+TEGROUP_IMPL_HD int tegroup_impl_group_stays_f32(const tegroup_router_scheme *s, const tegroup_impl_key_f32 *groups,
+                                                  int32_t g) {
+    int32_t better = 0, h;
+    for (h = 0; h < s->n_group; h++) better += groups[h] > groups[g] || (groups[h] == groups[g] && h < g);
+    return better < s->topk_group;
+}
+
+/* A chosen expert's weight, from what the token's scores are divided by. */
+TEGROUP_IMPL_HD float tegroup_impl_scheme_weight_f32(const tegroup_router_scheme *s, float score, float divisor) {
+    const float factor = s->route_factor != 0 ? (float)s->route_factor : (float)1;
+    return divisor == 0 ? (float)0 : score / divisor * factor;
+}
+/* The gradient of its score, from that of its weight; dot: the sum of the token's scores times these. */
+TEGROUP_IMPL_HD float tegroup_impl_scheme_grad_f32(const tegroup_router_scheme *s, float grad_weight, float dot,
+                                                   float divisor, int32_t normalize) {
+    const float factor = s->route_factor != 0 ? (float)s->route_factor : (float)1;
+    return divisor == 0 ? (float)0 : factor * tegroup_impl_choice_grad_f32(grad_weight, dot, divisor, normalize);
+}
+
+/* A row's largest logit, the sum of exp(logit - largest), and, unless `terms` is NULL, what it is the sum of. */
+static inline float tegroup_impl_exponentials_f32(tegroup_dtype dtype, const void *logits, int32_t experts,
+                                                  float *largest, float *terms) {
+    float sum = 0;
+    int32_t e;
+    *largest = tegroup_impl_load_f32(dtype, logits, 0);
+    for (e = 1; e < experts; e++) {
+        const float x = tegroup_impl_load_f32(dtype, logits, e);
+        if (x > *largest) *largest = x;
+    }
+    for (e = 0; e < experts; e++) {
+        const float term = tegroup_impl_exp_f32(tegroup_impl_load_f32(dtype, logits, e) - *largest);
+        sum += term;
+        if (terms) terms[e] = term;
+    }
+    return sum;
+}
+
+static inline void tegroup_impl_scores_f32(const tegroup_router_desc *desc, const void *logits, float *scores) {
+    const tegroup_dtype dtype = desc->logits.dtype;
+    float largest, sum;
+    int32_t e;
+    if (desc->scheme.score != TEGROUP_SCORE_SOFTMAX) {
+        for (e = 0; e < desc->experts; e++)
+            scores[e] = tegroup_impl_score_f32(desc->scheme.score, tegroup_impl_load_f32(dtype, logits, e));
+        return;
+    }
+    sum = tegroup_impl_exponentials_f32(dtype, logits, desc->experts, &largest, scores);
+    for (e = 0; e < desc->experts; e++) scores[e] /= sum;
+}
+
+/* Fills up a token's choices: each that is -1 becomes the best expert that is not among them. */
+static inline void tegroup_impl_choose_f32(const tegroup_router_scheme *s, int32_t experts, int32_t k,
+                                            const float *scores, tegroup_dtype dtype, const void *logits,
+                                            int32_t *indices) {
+    tegroup_impl_key_f32 keys[TEGROUP_MAX_GROUPS], groups[TEGROUP_IMPL_EXPERT_GROUPS];
+    const int32_t size = s->n_group != 0 ? experts / s->n_group : 0;
+    int32_t e, g, j;
+    for (e = 0; e < experts; e++)
+        keys[e] = tegroup_impl_key_of_f32(s->bias.dtype != TEGROUP_DTYPE_UNSET
+                                               ? scores[e] + tegroup_impl_load_f32(s->bias.dtype, s->bias.data, e)
+                                               : scores[e]);
+    for (g = 0; g < s->n_group; g++) {
+        tegroup_impl_key_f32 first = 0, second = 0;
+        for (e = g * size; e < (g + 1) * size; e++) tegroup_impl_two_largest_f32(keys[e], &first, &second);
+        groups[g] = tegroup_impl_group_key_f32(s->group_score, size, first, second);
+    }
+    for (g = 0; g < s->n_group; g++)
+        if (!tegroup_impl_group_stays_f32(s, groups, g)) memset(keys + g * size, 0, (size_t)size * sizeof *keys);
+    for (j = 0; j < k; j++)
+        if (indices[j] >= 0) keys[indices[j]] = 0;
+    for (j = 0; j < k; j++) {
+        if (indices[j] >= 0) continue;
+        indices[j] = tegroup_impl_best_f32(keys, dtype, logits, 0, 1, experts);
+        if (indices[j] >= 0) keys[indices[j]] = 0;
+    }
+}
+
+/* One token: scores, its experts and their weights. */
+static inline void tegroup_impl_scheme_row_f32(const tegroup_router_desc *desc, int64_t token, float *scores) {
+    const tegroup_router_scheme *s = &desc->scheme;
+    const void *logits = tegroup_impl_matrix_row(&desc->logits, token);
+    const int there = tegroup_impl_token_there(s, token), given = s->given_indices.dtype != TEGROUP_DTYPE_UNSET;
+    int32_t indices[TEGROUP_IMPL_CHOICES], e, j;
+    float divisor = 0;
+    for (j = 0; j < desc->k; j++)
+        indices[j] = there && given ? tegroup_impl_index(&s->given_indices, token, j, desc->experts) : -1;
+    if (there) {
+        tegroup_impl_scores_f32(desc, logits, scores);
+        if (!given) tegroup_impl_choose_f32(s, desc->experts, desc->k, scores, desc->logits.dtype, logits, indices);
+    } else
+        for (e = 0; e < desc->experts; e++) scores[e] = 0;
+    for (j = 0; j < desc->k; j++)
+        if (indices[j] >= 0) divisor += scores[indices[j]];
+    divisor = desc->normalize ? divisor + (float)s->normalize_epsilon : (float)1;
+    for (j = 0; j < desc->k; j++) {
+        tegroup_impl_store_int(desc->indices.dtype, tegroup_impl_matrix_row(&desc->indices, token), j, indices[j]);
+        if (indices[j] >= 0) tegroup_impl_count_one(&desc->counts, indices[j]);
+        if (desc->weights.dtype != TEGROUP_DTYPE_UNSET)
+            tegroup_impl_store_f32(desc->weights.dtype, tegroup_impl_matrix_row(&desc->weights, token), j,
+                                    indices[j] < 0
+                                        ? (float)0
+                                        : tegroup_impl_scheme_weight_f32(s, scores[indices[j]], divisor));
+    }
+}
+
+/* The gradients of a token's scores by what was chosen, on top of what is there. A choice that was dropped after
+ * routing is still part of what the weights were divided by: it is chosen again, and its weight went nowhere. */
+static inline void tegroup_impl_scheme_choices_f32(const tegroup_router_backward_desc *desc, int64_t token,
+                                                    const float *scores, float *grads) {
+    const tegroup_router_scheme *s = &desc->scheme;
+    const float *grad_weights = (const float *)(const void *)tegroup_impl_matrix_row(&desc->grad_weights, token);
+    int32_t indices[TEGROUP_IMPL_CHOICES], listed[TEGROUP_IMPL_CHOICES], kept = 0, j;
+    float divisor = 0, dot = 0;
+    for (j = 0; j < desc->k; j++) {
+        indices[j] = listed[j] = tegroup_impl_index(&desc->indices, token, j, desc->experts);
+        kept += listed[j] >= 0;
+    }
+    if (kept == 0) return;
+    if (desc->normalize && kept < desc->k && s->given_indices.dtype == TEGROUP_DTYPE_UNSET)
+        tegroup_impl_choose_f32(s, desc->experts, desc->k, scores, TEGROUP_DTYPE_UNSET, NULL, indices);
+    for (j = 0; j < desc->k; j++) {
+        if (indices[j] >= 0) divisor += scores[indices[j]];
+        if (listed[j] >= 0) dot += grad_weights[j] * scores[listed[j]];
+    }
+    divisor = desc->normalize ? divisor + (float)s->normalize_epsilon : (float)1;
+    for (j = 0; j < desc->k; j++)
+        if (indices[j] >= 0)
+            grads[indices[j]] += tegroup_impl_scheme_grad_f32(s, listed[j] >= 0 ? grad_weights[j] : (float)0, dot,
+                                                               divisor, desc->normalize);
+}
+
+/* One token's logit gradient: the balance loss's by way of the scores' shares, what was chosen, through the scores to
+ * the logits, and there the z-loss's. */
+static inline void tegroup_impl_scheme_grad_row_f32(const tegroup_router_backward_desc *desc, int64_t token) {
+    const tegroup_router_scheme *s = &desc->scheme;
+    const int softmax = s->score == TEGROUP_SCORE_SOFTMAX, there = tegroup_impl_token_there(s, token);
+    const void *logits = s->z_coefficient != 0 ? tegroup_impl_matrix_row(&desc->logits, token) : NULL;
+    const float *scores = (const float *)(const void *)tegroup_impl_matrix_row(&desc->probabilities, token);
+    const double *slopes = tegroup_impl_loss_slopes(desc, token);
+    const float by = desc->loss_scale != 0 ? (float)desc->loss_scale : (float)1;
+    float grads[TEGROUP_MAX_GROUPS], mean = 0, sum = 0, largest = 0, z = 0;
+    int32_t e;
+    for (e = 0; e < desc->experts; e++) grads[e] = there && slopes ? by * (float)slopes[e] : (float)0;
+    if (there && slopes && !softmax) { /* shares are scores divided by their sum */
+        for (e = 0; e < desc->experts; e++) sum += scores[e];
+        for (e = 0; e < desc->experts; e++) mean += sum == 0 ? (float)0 : grads[e] * scores[e] / sum;
+        for (e = 0; e < desc->experts; e++) grads[e] = sum == 0 ? (float)0 : (grads[e] - mean) / sum;
+    }
+    if (there) tegroup_impl_scheme_choices_f32(desc, token, scores, grads);
+    mean = 0;
+    for (e = 0; softmax && there && e < desc->experts; e++) mean += scores[e] * grads[e];
+    if (there && logits) {
+        sum = tegroup_impl_exponentials_f32(desc->logits.dtype, logits, desc->experts, &largest, NULL);
+        z = by * (float)slopes[desc->experts] * (float)((double)largest + log((double)sum)) / sum;
+    }
+    for (e = 0; e < desc->experts; e++) {
+        float grad = !there ? (float)0
+                    : softmax ? scores[e] * (grads[e] - mean)
+                              : tegroup_impl_score_slope_f32(s->score, scores[e]) * grads[e];
+        if (there && logits)
+            grad += z * tegroup_impl_exp_f32(tegroup_impl_load_f32(desc->logits.dtype, logits, e) - largest);
+        tegroup_impl_store_f32(desc->grad_logits.dtype, tegroup_impl_matrix_row(&desc->grad_logits, token), e, grad);
+    }
+}
+
+/* The logarithm of a row's sum of exponentials. */
+static inline double tegroup_impl_logsumexp_f32(const tegroup_matrix *logits, int64_t token) {
+    float largest, sum = tegroup_impl_exponentials_f32(logits->dtype, tegroup_impl_matrix_row(logits, token),
+                                                       (int32_t)logits->cols, &largest, NULL);
+    return (double)largest + log((double)sum);
+}
+
+/* The score of a logit by itself; softmax has none. */
+TEGROUP_IMPL_HD double tegroup_impl_score_f64(tegroup_score score, double x) {
+    double tail;
+    if (score == TEGROUP_SCORE_SIGMOID) return tegroup_impl_sigmoid_f64(x, 0);
+    tail = tegroup_impl_log1p_f64(tegroup_impl_exp_f64(x > 0 ? -x : x)); /* log(1 + exp(x)) = max(x, 0) + tail */
+    return tegroup_impl_sqrt_f64(x > 0 ? x + tail : tail);
+}
+
+/* Its derivative, of the score s. For s = sqrt(log(1 + exp(x))) it is (1 - exp(-s^2)) / (2 s), about s / 2 near 0. */
+TEGROUP_IMPL_HD double tegroup_impl_score_slope_f64(tegroup_score score, double s) {
+    if (score == TEGROUP_SCORE_SIGMOID) return s * ((double)1 - s);
+    return s < (double)1e-9 ? s / (double)2 : -tegroup_impl_expm1_f64(-(s * s)) / ((double)2 * s);
+}
+
+/* The best of every step-th expert from the first on, or -1 where none can be taken. logits NULL: equal keys are told
+ * apart by number alone. Where softmax is NaN they are, too. */
+TEGROUP_IMPL_HD int32_t tegroup_impl_best_f64(const tegroup_impl_key_f64 *keys, tegroup_dtype dtype,
+                                               const void *logits, int32_t first, int32_t step, int32_t experts) {
+    tegroup_impl_key_f64 most = 0;
+    int32_t best = -1, e;
+    for (e = first; e < experts; e += step) {
+        const tegroup_impl_key_f64 key = keys[e];
+        if (key < most || key == 0) continue;
+        if (key == most
+            && (!logits || key == 1
+                || tegroup_impl_key_of_f64(tegroup_impl_load_f64(dtype, logits, e))
+                       <= tegroup_impl_key_of_f64(tegroup_impl_load_f64(dtype, logits, best))))
+            continue;
+        most = key;
+        best = e;
+    }
+    return best;
+}
+
+/* What a group of so many experts is chosen by, from its two largest keys. */
+TEGROUP_IMPL_HD tegroup_impl_key_f64 tegroup_impl_group_key_f64(tegroup_group_score score, int32_t size,
+                                                                  tegroup_impl_key_f64 first,
+                                                                  tegroup_impl_key_f64 second) {
+    if (score == TEGROUP_GROUP_SCORE_MAX || size == 1) return first;
+    return tegroup_impl_key_of_f64(tegroup_impl_f64_of_key(first) + tegroup_impl_f64_of_key(second));
+}
+/* Keeps the two largest of what came so far. */
+TEGROUP_IMPL_HD void tegroup_impl_two_largest_f64(tegroup_impl_key_f64 key, tegroup_impl_key_f64 *first,
+                                                   tegroup_impl_key_f64 *second) {
+    if (key > *second) *second = key < *first ? key : *first;
+    if (key > *first) *first = key;
+}
+TEGROUP_IMPL_HD int tegroup_impl_group_stays_f64(const tegroup_router_scheme *s, const tegroup_impl_key_f64 *groups,
+                                                  int32_t g) {
+    int32_t better = 0, h;
+    for (h = 0; h < s->n_group; h++) better += groups[h] > groups[g] || (groups[h] == groups[g] && h < g);
+    return better < s->topk_group;
+}
+
+/* A chosen expert's weight, from what the token's scores are divided by. */
+TEGROUP_IMPL_HD double tegroup_impl_scheme_weight_f64(const tegroup_router_scheme *s, double score, double divisor) {
+    const double factor = s->route_factor != 0 ? (double)s->route_factor : (double)1;
+    return divisor == 0 ? (double)0 : score / divisor * factor;
+}
+/* The gradient of its score, from that of its weight; dot: the sum of the token's scores times these. */
+TEGROUP_IMPL_HD double tegroup_impl_scheme_grad_f64(const tegroup_router_scheme *s, double grad_weight, double dot,
+                                                   double divisor, int32_t normalize) {
+    const double factor = s->route_factor != 0 ? (double)s->route_factor : (double)1;
+    return divisor == 0 ? (double)0 : factor * tegroup_impl_choice_grad_f64(grad_weight, dot, divisor, normalize);
+}
+
+/* A row's largest logit, the sum of exp(logit - largest), and, unless `terms` is NULL, what it is the sum of. */
+static inline double tegroup_impl_exponentials_f64(tegroup_dtype dtype, const void *logits, int32_t experts,
+                                                  double *largest, double *terms) {
+    double sum = 0;
+    int32_t e;
+    *largest = tegroup_impl_load_f64(dtype, logits, 0);
+    for (e = 1; e < experts; e++) {
+        const double x = tegroup_impl_load_f64(dtype, logits, e);
+        if (x > *largest) *largest = x;
+    }
+    for (e = 0; e < experts; e++) {
+        const double term = tegroup_impl_exp_f64(tegroup_impl_load_f64(dtype, logits, e) - *largest);
+        sum += term;
+        if (terms) terms[e] = term;
+    }
+    return sum;
+}
+
+static inline void tegroup_impl_scores_f64(const tegroup_router_desc *desc, const void *logits, double *scores) {
+    const tegroup_dtype dtype = desc->logits.dtype;
+    double largest, sum;
+    int32_t e;
+    if (desc->scheme.score != TEGROUP_SCORE_SOFTMAX) {
+        for (e = 0; e < desc->experts; e++)
+            scores[e] = tegroup_impl_score_f64(desc->scheme.score, tegroup_impl_load_f64(dtype, logits, e));
+        return;
+    }
+    sum = tegroup_impl_exponentials_f64(dtype, logits, desc->experts, &largest, scores);
+    for (e = 0; e < desc->experts; e++) scores[e] /= sum;
+}
+
+/* Fills up a token's choices: each that is -1 becomes the best expert that is not among them. */
+static inline void tegroup_impl_choose_f64(const tegroup_router_scheme *s, int32_t experts, int32_t k,
+                                            const double *scores, tegroup_dtype dtype, const void *logits,
+                                            int32_t *indices) {
+    tegroup_impl_key_f64 keys[TEGROUP_MAX_GROUPS], groups[TEGROUP_IMPL_EXPERT_GROUPS];
+    const int32_t size = s->n_group != 0 ? experts / s->n_group : 0;
+    int32_t e, g, j;
+    for (e = 0; e < experts; e++)
+        keys[e] = tegroup_impl_key_of_f64(s->bias.dtype != TEGROUP_DTYPE_UNSET
+                                               ? scores[e] + tegroup_impl_load_f64(s->bias.dtype, s->bias.data, e)
+                                               : scores[e]);
+    for (g = 0; g < s->n_group; g++) {
+        tegroup_impl_key_f64 first = 0, second = 0;
+        for (e = g * size; e < (g + 1) * size; e++) tegroup_impl_two_largest_f64(keys[e], &first, &second);
+        groups[g] = tegroup_impl_group_key_f64(s->group_score, size, first, second);
+    }
+    for (g = 0; g < s->n_group; g++)
+        if (!tegroup_impl_group_stays_f64(s, groups, g)) memset(keys + g * size, 0, (size_t)size * sizeof *keys);
+    for (j = 0; j < k; j++)
+        if (indices[j] >= 0) keys[indices[j]] = 0;
+    for (j = 0; j < k; j++) {
+        if (indices[j] >= 0) continue;
+        indices[j] = tegroup_impl_best_f64(keys, dtype, logits, 0, 1, experts);
+        if (indices[j] >= 0) keys[indices[j]] = 0;
+    }
+}
+
+/* One token: scores, its experts and their weights. */
+static inline void tegroup_impl_scheme_row_f64(const tegroup_router_desc *desc, int64_t token, double *scores) {
+    const tegroup_router_scheme *s = &desc->scheme;
+    const void *logits = tegroup_impl_matrix_row(&desc->logits, token);
+    const int there = tegroup_impl_token_there(s, token), given = s->given_indices.dtype != TEGROUP_DTYPE_UNSET;
+    int32_t indices[TEGROUP_IMPL_CHOICES], e, j;
+    double divisor = 0;
+    for (j = 0; j < desc->k; j++)
+        indices[j] = there && given ? tegroup_impl_index(&s->given_indices, token, j, desc->experts) : -1;
+    if (there) {
+        tegroup_impl_scores_f64(desc, logits, scores);
+        if (!given) tegroup_impl_choose_f64(s, desc->experts, desc->k, scores, desc->logits.dtype, logits, indices);
+    } else
+        for (e = 0; e < desc->experts; e++) scores[e] = 0;
+    for (j = 0; j < desc->k; j++)
+        if (indices[j] >= 0) divisor += scores[indices[j]];
+    divisor = desc->normalize ? divisor + (double)s->normalize_epsilon : (double)1;
+    for (j = 0; j < desc->k; j++) {
+        tegroup_impl_store_int(desc->indices.dtype, tegroup_impl_matrix_row(&desc->indices, token), j, indices[j]);
+        if (indices[j] >= 0) tegroup_impl_count_one(&desc->counts, indices[j]);
+        if (desc->weights.dtype != TEGROUP_DTYPE_UNSET)
+            tegroup_impl_store_f64(desc->weights.dtype, tegroup_impl_matrix_row(&desc->weights, token), j,
+                                    indices[j] < 0
+                                        ? (double)0
+                                        : tegroup_impl_scheme_weight_f64(s, scores[indices[j]], divisor));
+    }
+}
+
+/* The gradients of a token's scores by what was chosen, on top of what is there. A choice that was dropped after
+ * routing is still part of what the weights were divided by: it is chosen again, and its weight went nowhere. */
+static inline void tegroup_impl_scheme_choices_f64(const tegroup_router_backward_desc *desc, int64_t token,
+                                                    const double *scores, double *grads) {
+    const tegroup_router_scheme *s = &desc->scheme;
+    const double *grad_weights = (const double *)(const void *)tegroup_impl_matrix_row(&desc->grad_weights, token);
+    int32_t indices[TEGROUP_IMPL_CHOICES], listed[TEGROUP_IMPL_CHOICES], kept = 0, j;
+    double divisor = 0, dot = 0;
+    for (j = 0; j < desc->k; j++) {
+        indices[j] = listed[j] = tegroup_impl_index(&desc->indices, token, j, desc->experts);
+        kept += listed[j] >= 0;
+    }
+    if (kept == 0) return;
+    if (desc->normalize && kept < desc->k && s->given_indices.dtype == TEGROUP_DTYPE_UNSET)
+        tegroup_impl_choose_f64(s, desc->experts, desc->k, scores, TEGROUP_DTYPE_UNSET, NULL, indices);
+    for (j = 0; j < desc->k; j++) {
+        if (indices[j] >= 0) divisor += scores[indices[j]];
+        if (listed[j] >= 0) dot += grad_weights[j] * scores[listed[j]];
+    }
+    divisor = desc->normalize ? divisor + (double)s->normalize_epsilon : (double)1;
+    for (j = 0; j < desc->k; j++)
+        if (indices[j] >= 0)
+            grads[indices[j]] += tegroup_impl_scheme_grad_f64(s, listed[j] >= 0 ? grad_weights[j] : (double)0, dot,
+                                                               divisor, desc->normalize);
+}
+
+/* One token's logit gradient: the balance loss's by way of the scores' shares, what was chosen, through the scores to
+ * the logits, and there the z-loss's. */
+static inline void tegroup_impl_scheme_grad_row_f64(const tegroup_router_backward_desc *desc, int64_t token) {
+    const tegroup_router_scheme *s = &desc->scheme;
+    const int softmax = s->score == TEGROUP_SCORE_SOFTMAX, there = tegroup_impl_token_there(s, token);
+    const void *logits = s->z_coefficient != 0 ? tegroup_impl_matrix_row(&desc->logits, token) : NULL;
+    const double *scores = (const double *)(const void *)tegroup_impl_matrix_row(&desc->probabilities, token);
+    const double *slopes = tegroup_impl_loss_slopes(desc, token);
+    const double by = desc->loss_scale != 0 ? (double)desc->loss_scale : (double)1;
+    double grads[TEGROUP_MAX_GROUPS], mean = 0, sum = 0, largest = 0, z = 0;
+    int32_t e;
+    for (e = 0; e < desc->experts; e++) grads[e] = there && slopes ? by * (double)slopes[e] : (double)0;
+    if (there && slopes && !softmax) { /* shares are scores divided by their sum */
+        for (e = 0; e < desc->experts; e++) sum += scores[e];
+        for (e = 0; e < desc->experts; e++) mean += sum == 0 ? (double)0 : grads[e] * scores[e] / sum;
+        for (e = 0; e < desc->experts; e++) grads[e] = sum == 0 ? (double)0 : (grads[e] - mean) / sum;
+    }
+    if (there) tegroup_impl_scheme_choices_f64(desc, token, scores, grads);
+    mean = 0;
+    for (e = 0; softmax && there && e < desc->experts; e++) mean += scores[e] * grads[e];
+    if (there && logits) {
+        sum = tegroup_impl_exponentials_f64(desc->logits.dtype, logits, desc->experts, &largest, NULL);
+        z = by * (double)slopes[desc->experts] * (double)((double)largest + log((double)sum)) / sum;
+    }
+    for (e = 0; e < desc->experts; e++) {
+        double grad = !there ? (double)0
+                    : softmax ? scores[e] * (grads[e] - mean)
+                              : tegroup_impl_score_slope_f64(s->score, scores[e]) * grads[e];
+        if (there && logits)
+            grad += z * tegroup_impl_exp_f64(tegroup_impl_load_f64(desc->logits.dtype, logits, e) - largest);
+        tegroup_impl_store_f64(desc->grad_logits.dtype, tegroup_impl_matrix_row(&desc->grad_logits, token), e, grad);
+    }
+}
+
+/* The logarithm of a row's sum of exponentials. */
+static inline double tegroup_impl_logsumexp_f64(const tegroup_matrix *logits, int64_t token) {
+    double largest, sum = tegroup_impl_exponentials_f64(logits->dtype, tegroup_impl_matrix_row(logits, token),
+                                                       (int32_t)logits->cols, &largest, NULL);
+    return (double)largest + log((double)sum);
+}
+
+/* One sequence's part of the balance loss: experts times the sum over experts of share of assignments times mean share
+ * of scores. slopes: of each expert's shares, as loss_gradients has them; NULL = not wanted. Returns its tokens. */
+static inline int64_t tegroup_impl_sequence_loss(const tegroup_router_desc *desc, int64_t sequence, double *slopes,
+                                                 double *loss) {
+    const int64_t sequences = tegroup_impl_sequences(&desc->scheme, desc->logits.rows),
+                  length = desc->scheme.sequence_tokens != 0 ? desc->scheme.sequence_tokens : desc->logits.rows;
+    const int shares = desc->balance_loss != NULL, softmax = desc->scheme.score == TEGROUP_SCORE_SOFTMAX;
+    int64_t counts[TEGROUP_MAX_GROUPS], tokens = 0, t;
+    double mean[TEGROUP_MAX_GROUPS], sum;
+    int32_t e, j;
+    for (e = 0; e < desc->experts; e++) counts[e] = 0, mean[e] = 0;
+    for (t = sequence * length; t < (sequence + 1) * length; t++) {
+        const void *row = shares ? tegroup_impl_matrix_row(&desc->probabilities, t) : NULL;
+        if (!tegroup_impl_token_there(&desc->scheme, t)) continue;
+        tokens++;
+        for (j = 0; j < desc->k; j++) {
+            const int32_t index = tegroup_impl_index(&desc->indices, t, j, desc->experts);
+            if (index >= 0) counts[index]++;
+        }
+        for (sum = 0, e = 0; shares && e < desc->experts; e++)
+            sum += tegroup_impl_load_f64(desc->probabilities.dtype, row, e);
+        if (softmax || sum == 0) sum = 1;
+        for (e = 0; shares && e < desc->experts; e++)
+            mean[e] += tegroup_impl_load_f64(desc->probabilities.dtype, row, e) / sum;
+    }
+    *loss = 0;
+    for (e = 0; e < desc->experts; e++) {
+        const double slope = tegroup_impl_balance_slope(desc, counts[e], tokens);
+        *loss += slope * mean[e];
+        if (slopes) slopes[e] = slope / (double)sequences;
+    }
+    return tokens;
+}
+
+/* The losses of a scheme, from what its rows have written. Sums are in the order of experts and tokens. */
+static inline void tegroup_impl_scheme_losses(const tegroup_router_desc *desc, int is_f64) {
+    const int64_t sequences = tegroup_impl_sequences(&desc->scheme, desc->logits.rows);
+    const int wants_slopes = desc->loss_gradients.dtype != TEGROUP_DTYPE_UNSET;
+    double balance = 0, z = 0, loss;
+    int64_t tokens = 0, q, t;
+    for (q = 0; (desc->balance_loss || wants_slopes) && q < sequences; q++) {
+        double *slopes = wants_slopes ? (double *)(void *)tegroup_impl_matrix_row(&desc->loss_gradients, q) : NULL;
+        tegroup_impl_sequence_loss(desc, q, slopes, &loss);
+        balance += loss;
+    }
+    if (desc->balance_loss) *desc->balance_loss = sequences > 0 ? balance / (double)sequences : 0;
+    for (t = 0; t < desc->logits.rows; t++) {
+        if (!tegroup_impl_token_there(&desc->scheme, t)) continue;
+        tokens++;
+        if (!desc->z_loss) continue;
+        loss = is_f64 ? tegroup_impl_logsumexp_f64(&desc->logits, t) : tegroup_impl_logsumexp_f32(&desc->logits, t);
+        z += loss * loss;
+    }
+    if (desc->z_loss) *desc->z_loss = tegroup_impl_z_mean(desc, z, tokens);
+    for (q = 0; wants_slopes && q < sequences; q++)
+        ((double *)(void *)tegroup_impl_matrix_row(&desc->loss_gradients, q))[desc->experts] =
+            tegroup_impl_z_mean(desc, 2, tokens);
+}
+
+static inline tegroup_status tegroup_impl_check_scheme(const tegroup_router_scheme *s, int64_t tokens, int32_t experts,
+                                                       int32_t k, int32_t normalize, tegroup_error *error) {
+    static const char *const bias[5] = TEGROUP_IMPL_MATRIX_PATHS("scheme.bias"),
+                             *const given[5] = TEGROUP_IMPL_MATRIX_PATHS("scheme.given_indices");
+    const int chooses = s->given_indices.dtype == TEGROUP_DTYPE_UNSET;
+    TEGROUP_IMPL_RULE_ENUM(s->score, TEGROUP_SCORE_SQRT_SOFTPLUS, "scheme.score", "must be a tegroup_score");
+    TEGROUP_IMPL_RULE(s->n_group == 0 || (s->n_group >= 2 && s->n_group <= TEGROUP_IMPL_EXPERT_GROUPS), ERROR_VALUE,
+                      "scheme.n_group", "must be 0 or 2 to 64", TEGROUP_IMPL_EXPERT_GROUPS, s->n_group);
+    TEGROUP_IMPL_RULE(s->n_group == 0 || experts % s->n_group == 0, ERROR_VALUE, "scheme.n_group",
+                      "must divide experts", experts, s->n_group);
+    TEGROUP_IMPL_RULE(s->topk_group >= (s->n_group != 0) && s->topk_group <= s->n_group, ERROR_VALUE,
+                      "scheme.topk_group", "must be 1 to n_group, 0 without", s->n_group, s->topk_group);
+    TEGROUP_IMPL_RULE(s->n_group == 0 || k <= s->topk_group * (experts / s->n_group), ERROR_VALUE, "scheme.topk_group",
+                      "must have at least k experts", k, s->topk_group * (experts / s->n_group));
+    TEGROUP_IMPL_RULE_ENUM(s->group_score, TEGROUP_GROUP_SCORE_MAX, "scheme.group_score",
+                           "must be a tegroup_group_score");
+    TEGROUP_IMPL_RULE(s->n_group != 0 || s->group_score == TEGROUP_GROUP_SCORE_TOP2, ERROR_COMBINATION,
+                      "scheme.group_score", "must be 0 without n_group", 0, s->group_score);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&s->bias, bias, 1, experts, TEGROUP_IMPL_REALS, error));
+    TEGROUP_IMPL_RULE(s->normalize_epsilon >= 0 && s->normalize_epsilon <= TEGROUP_IMPL_LARGEST_f32, ERROR_VALUE,
+                      "scheme.normalize_epsilon", "must be 0 to the largest float", 0, -1);
+    TEGROUP_IMPL_RULE(normalize || s->normalize_epsilon == 0, ERROR_COMBINATION, "scheme.normalize_epsilon",
+                      "must be 0 without normalize", 0, 1);
+    TEGROUP_IMPL_RULE(s->route_factor >= 0 && s->route_factor <= TEGROUP_IMPL_LARGEST_f32, ERROR_VALUE,
+                      "scheme.route_factor", "must be 0 to the largest float", 0, -1);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&s->given_indices, given, tokens, k, TEGROUP_IMPL_INTEGERS, error));
+    TEGROUP_IMPL_RULE_AS(DTYPES, chooses || s->bias.dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION,
+                         "scheme.bias.dtype", "must be UNSET with given_indices", 0, s->bias.dtype);
+    TEGROUP_IMPL_RULE(chooses || s->n_group == 0, ERROR_COMBINATION, "scheme.n_group", "must be 0 with given_indices",
+                      0, s->n_group);
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(s->valid_tokens, 8), ERROR_ALIGNMENT, "scheme.valid_tokens",
+                      "must be aligned to its element", 8, (uintptr_t)s->valid_tokens % 8);
+    TEGROUP_IMPL_RULE(s->sequence_tokens >= 0, ERROR_VALUE, "scheme.sequence_tokens", "must not be negative", 0,
+                      s->sequence_tokens);
+    TEGROUP_IMPL_RULE(s->sequence_tokens == 0 || tokens % s->sequence_tokens == 0, ERROR_SHAPE,
+                      "scheme.sequence_tokens", "must divide the number of tokens", tokens, s->sequence_tokens);
+    TEGROUP_IMPL_RULE(s->z_coefficient >= 0, ERROR_VALUE, "scheme.z_coefficient", "must not be negative or NaN", 0, -1);
+    return TEGROUP_OK;
+}
+
+/* Sums over tokens are made of this many runs of them, added up in order: losses need no atomics. */
+#define TEGROUP_IMPL_ROUTER_RUNS 64
+
+/* Runs of each sequence: all sequences have about as many as one alone. */
+TEGROUP_IMPL_HD int32_t tegroup_impl_sequence_runs(int64_t sequences) {
+    return sequences < TEGROUP_IMPL_ROUTER_RUNS ? (int32_t)(TEGROUP_IMPL_ROUTER_RUNS / tegroup_impl_max(sequences, 1))
+                                                : 1;
+}
+
+/* What the kernels of a scheme's losses hand on, in the order of these items. */
+enum {
+    TEGROUP_IMPL_LOSS_TOTALS, TEGROUP_IMPL_LOSS_LOGSUMEXP, TEGROUP_IMPL_LOSS_COUNTS, TEGROUP_IMPL_LOSS_SUMS,
+    TEGROUP_IMPL_LOSS_SEQUENCES
+};
+static inline void tegroup_impl_scheme_layout(const tegroup_router_desc *desc, tegroup_layout *layout) {
+    const int64_t tokens = desc->logits.rows, sequences = tegroup_impl_sequences(&desc->scheme, tokens),
+                  numbers = tegroup_impl_mul(sequences, 8), runs = tegroup_impl_sequence_runs(sequences);
+    if (!desc->balance_loss && !desc->z_loss && desc->loss_gradients.dtype == TEGROUP_DTYPE_UNSET) return;
+    tegroup_impl_layout_add(layout, "sums of scores of tokens", 8 * tokens);
+    tegroup_impl_layout_add(layout, "logsumexp of tokens", 8 * tokens);
+    tegroup_impl_layout_add(layout, "counts of sequences", tegroup_impl_mul(numbers, desc->experts));
+    tegroup_impl_layout_add(layout, "sums of shares", tegroup_impl_mul(numbers, runs * (desc->experts + 1)));
+    tegroup_impl_layout_add(layout, "losses and tokens of sequences", tegroup_impl_mul(numbers, 3));
+}
+
+/* What a scheme reads. */
+enum { TEGROUP_IMPL_SCHEME_BUFFERS = 4 };
+static inline void tegroup_impl_scheme_buffers(const tegroup_router_scheme *s, int64_t tokens,
+                                               tegroup_impl_buffer *buffers) {
+    buffers[0] = tegroup_impl_matrix_buffer(&s->bias, NULL, "must not overlap scheme.bias", 0);
+    buffers[1] = tegroup_impl_matrix_buffer(&s->given_indices, NULL, "must not overlap scheme.given_indices", 0);
+    buffers[2] = tegroup_impl_buffer_of(s->token_mask, tokens, NULL, "must not overlap scheme.token_mask", 0);
+    buffers[3] = tegroup_impl_buffer_of(s->valid_tokens, 8, NULL, "must not overlap scheme.valid_tokens", 0);
+}
+
+/* ==== [83] Router (src/moe/router.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
@@ -14577,9 +15419,6 @@ static inline double tegroup_impl_router_per_count(const tegroup_router_backward
            / (tokens * tokens * desc->k);
 }
 
-/* The most experts a token can choose. */
-#define TEGROUP_IMPL_CHOICES 64
-
 /* Is an expert better than the best so far, a lower one? By probability, and by logit where the softmax does not tell
  * them apart, far below the largest or close together. NaN never wins. */
 static inline int tegroup_impl_router_better_f32(const tegroup_router_desc *desc, const void *logits,
@@ -14589,22 +15428,13 @@ static inline int tegroup_impl_router_better_f32(const tegroup_router_desc *desc
            > tegroup_impl_load_f64(desc->logits.dtype, logits, best);
 }
 
-/* One token: probabilities, its k best experts and their weights. The exponent is shifted by the row's largest
- * logit. */
+/* One token: probabilities, its k best experts and their weights. */
 static inline void tegroup_impl_router_row_f32(const tegroup_router_desc *desc, int64_t token, float *probabilities) {
     const void *logits = tegroup_impl_matrix_row(&desc->logits, token);
     float *weights = (float *)(void *)tegroup_impl_matrix_row(&desc->weights, token);
     int32_t indices[TEGROUP_IMPL_CHOICES], e, j, i;
-    float largest = tegroup_impl_load_f32(desc->logits.dtype, logits, 0), sum = 0, chosen = 0;
-    for (e = 1; e < desc->experts; e++) {
-        float x = tegroup_impl_load_f32(desc->logits.dtype, logits, e);
-        if (x > largest) largest = x;
-    }
-    for (e = 0; e < desc->experts; e++) {
-        probabilities[e] = tegroup_impl_exp_f32(tegroup_impl_load_f32(desc->logits.dtype, logits, e) - largest);
-        sum += probabilities[e];
-    }
-    for (e = 0; e < desc->experts; e++) probabilities[e] /= sum;
+    float chosen = 0;
+    tegroup_impl_scores_f32(desc, logits, probabilities);
     for (j = 0; j < desc->k; j++) {
         int32_t best = -1;
         for (e = 0; e < desc->experts; e++) {
@@ -14678,22 +15508,13 @@ static inline int tegroup_impl_router_better_f64(const tegroup_router_desc *desc
            > tegroup_impl_load_f64(desc->logits.dtype, logits, best);
 }
 
-/* One token: probabilities, its k best experts and their weights. The exponent is shifted by the row's largest
- * logit. */
+/* One token: probabilities, its k best experts and their weights. */
 static inline void tegroup_impl_router_row_f64(const tegroup_router_desc *desc, int64_t token, double *probabilities) {
     const void *logits = tegroup_impl_matrix_row(&desc->logits, token);
     double *weights = (double *)(void *)tegroup_impl_matrix_row(&desc->weights, token);
     int32_t indices[TEGROUP_IMPL_CHOICES], e, j, i;
-    double largest = tegroup_impl_load_f64(desc->logits.dtype, logits, 0), sum = 0, chosen = 0;
-    for (e = 1; e < desc->experts; e++) {
-        double x = tegroup_impl_load_f64(desc->logits.dtype, logits, e);
-        if (x > largest) largest = x;
-    }
-    for (e = 0; e < desc->experts; e++) {
-        probabilities[e] = tegroup_impl_exp_f64(tegroup_impl_load_f64(desc->logits.dtype, logits, e) - largest);
-        sum += probabilities[e];
-    }
-    for (e = 0; e < desc->experts; e++) probabilities[e] /= sum;
+    double chosen = 0;
+    tegroup_impl_scores_f64(desc, logits, probabilities);
     for (j = 0; j < desc->k; j++) {
         int32_t best = -1;
         for (e = 0; e < desc->experts; e++) {
@@ -14770,9 +15591,6 @@ static inline tegroup_status tegroup_impl_check_router_sizes(int32_t experts, in
     return TEGROUP_OK;
 }
 
-/* Sums of probabilities over this many runs of tokens, added up in order: the load-balancing loss needs no atomics. */
-#define TEGROUP_IMPL_ROUTER_RUNS 64
-
 TEGROUP_API tegroup_status tegroup_router_layout(const tegroup_router_desc *desc, tegroup_layout *layout,
                                                  tegroup_error *error) {
     tegroup_router_desc taken;
@@ -14781,8 +15599,15 @@ TEGROUP_API tegroup_status tegroup_router_layout(const tegroup_router_desc *desc
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_router_sizes(desc->experts, desc->k, desc->normalize, desc->balance_coefficient, error));
+    TEGROUP_IMPL_RULE(!tegroup_impl_router_schemed(desc)
+                          || (desc->logits.rows >= 0 && desc->logits.rows <= TEGROUP_MAX_ROWS),
+                      ERROR_VALUE, "logits.rows", "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, desc->logits.rows);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_scheme(&desc->scheme, desc->logits.rows, desc->experts, desc->k,
+                                               desc->normalize, error));
     tegroup_impl_layout_begin(layout);
-    if (desc->space == TEGROUP_SPACE_DEVICE && desc->balance_loss)
+    if (desc->space != TEGROUP_SPACE_DEVICE) return TEGROUP_OK;
+    if (tegroup_impl_router_schemed(desc)) tegroup_impl_scheme_layout(desc, layout);
+    else if (desc->balance_loss)
         tegroup_impl_layout_add(layout, "sums of probabilities", 8 * (int64_t)TEGROUP_IMPL_ROUTER_RUNS * desc->experts);
     return TEGROUP_OK;
 }
@@ -14794,29 +15619,38 @@ static inline tegroup_dtype tegroup_impl_router_real(const tegroup_router_desc *
     return desc->logits.dtype == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
 }
 
-static inline void tegroup_impl_router_row(const tegroup_router_desc *desc, int64_t token) {
+static inline void tegroup_impl_router_row(const tegroup_router_desc *desc, int64_t token, int schemed) {
     union {
         double f64[TEGROUP_MAX_GROUPS];
         float f32[TEGROUP_MAX_GROUPS];
     } unwanted;
     const int wanted = desc->probabilities.dtype != TEGROUP_DTYPE_UNSET;
     void *row = wanted ? tegroup_impl_matrix_row(&desc->probabilities, token) : NULL;
-    if (tegroup_impl_router_real(desc) == TEGROUP_DTYPE_F64)
-        tegroup_impl_router_row_f64(desc, token, wanted ? (double *)row : unwanted.f64);
-    else tegroup_impl_router_row_f32(desc, token, wanted ? (float *)row : unwanted.f32);
+    const int is_f64 = tegroup_impl_router_real(desc) == TEGROUP_DTYPE_F64;
+    double *f64 = wanted ? (double *)row : unwanted.f64;
+    float *f32 = wanted ? (float *)row : unwanted.f32;
+    if (schemed && is_f64) tegroup_impl_scheme_row_f64(desc, token, f64);
+    else if (schemed) tegroup_impl_scheme_row_f32(desc, token, f32);
+    else if (is_f64) tegroup_impl_router_row_f64(desc, token, f64);
+    else tegroup_impl_router_row_f32(desc, token, f32);
 }
 
 /* At least one output, and what the load-balancing loss is computed from. */
 static inline tegroup_status tegroup_impl_check_router_outputs(const tegroup_router_desc *desc, tegroup_error *error) {
     const int probabilities = desc->probabilities.dtype != TEGROUP_DTYPE_UNSET,
-              counts = desc->counts.dtype != TEGROUP_DTYPE_UNSET;
+              counts = desc->counts.dtype != TEGROUP_DTYPE_UNSET,
+              indices = desc->indices.dtype != TEGROUP_DTYPE_UNSET, schemed = tegroup_impl_router_schemed(desc);
     TEGROUP_IMPL_RULE_AS(DTYPES, probabilities || !desc->balance_loss, ERROR_UNSET, "probabilities.dtype",
                          "must be set with balance_loss", TEGROUP_IMPL_REALS, 0);
-    TEGROUP_IMPL_RULE_AS(DTYPES, counts || !desc->balance_loss, ERROR_UNSET, "counts.dtype",
+    TEGROUP_IMPL_RULE_AS(DTYPES, counts || !desc->balance_loss || schemed, ERROR_UNSET, "counts.dtype",
                          "must be set with balance_loss", TEGROUP_IMPL_INTEGERS, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPES, indices || !schemed || !desc->balance_loss, ERROR_UNSET, "indices.dtype",
+                         "must be set with balance_loss and a scheme", TEGROUP_IMPL_INTEGERS, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPES, indices || desc->loss_gradients.dtype == TEGROUP_DTYPE_UNSET, ERROR_UNSET,
+                         "indices.dtype", "must be set with loss_gradients", TEGROUP_IMPL_INTEGERS, 0);
     TEGROUP_IMPL_RULE_AS(DTYPES,
-                         probabilities || counts || desc->weights.dtype != TEGROUP_DTYPE_UNSET
-                             || desc->indices.dtype != TEGROUP_DTYPE_UNSET,
+                         probabilities || counts || indices || desc->weights.dtype != TEGROUP_DTYPE_UNSET
+                             || desc->z_loss,
                          ERROR_UNSET, "probabilities.dtype", "must be set where weights, indices and counts are absent",
                          TEGROUP_IMPL_REALS, 0);
     return TEGROUP_OK;
@@ -14827,9 +15661,11 @@ static inline tegroup_status tegroup_impl_router_check(const tegroup_router_desc
                              *const probabilities[5] = TEGROUP_IMPL_MATRIX_PATHS("probabilities"),
                              *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"),
                              *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("indices"),
-                             *const counts[5] = TEGROUP_IMPL_MATRIX_PATHS("counts");
+                             *const counts[5] = TEGROUP_IMPL_MATRIX_PATHS("counts"),
+                             *const gradients[5] = TEGROUP_IMPL_MATRIX_PATHS("loss_gradients");
+    enum { BUFFERS = 8 + TEGROUP_IMPL_SCHEME_BUFFERS };
     const int64_t tokens = desc->logits.rows;
-    tegroup_impl_buffer buffers[6];
+    tegroup_impl_buffer buffers[BUFFERS];
     tegroup_layout layout;
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
@@ -14847,9 +15683,16 @@ static inline tegroup_status tegroup_impl_router_check(const tegroup_router_desc
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_optional(&desc->counts, counts, 1, desc->experts, TEGROUP_IMPL_INTEGERS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_reach(&desc->counts, counts, tegroup_impl_mul(tokens, desc->k), error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_scheme(&desc->scheme, tokens, desc->experts, desc->k, desc->normalize, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->loss_gradients, gradients,
+                                                 tegroup_impl_sequences(&desc->scheme, tokens), desc->experts + 1,
+                                                 1u << TEGROUP_DTYPE_F64, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_router_outputs(desc, error));
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(desc->balance_loss, sizeof(double)), ERROR_ALIGNMENT, "balance_loss",
                       "must be aligned to its element", 8, (uintptr_t)desc->balance_loss % sizeof(double));
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(desc->z_loss, sizeof(double)), ERROR_ALIGNMENT, "z_loss",
+                      "must be aligned to its element", 8, (uintptr_t)desc->z_loss % sizeof(double));
     buffers[0] = tegroup_impl_buffer_of(desc->balance_loss, (int64_t)sizeof(double), "balance_loss",
                                         "must not overlap balance_loss", 1);
     buffers[1] = tegroup_impl_matrix_buffer(&desc->counts, counts[0], "must not overlap counts", 1);
@@ -14857,11 +15700,17 @@ static inline tegroup_status tegroup_impl_router_check(const tegroup_router_desc
     buffers[3] = tegroup_impl_matrix_buffer(&desc->weights, weights[0], "must not overlap weights", 1);
     buffers[4] =
         tegroup_impl_matrix_buffer(&desc->probabilities, probabilities[0], "must not overlap probabilities", 1);
-    buffers[5] = tegroup_impl_matrix_buffer(&desc->logits, NULL, "must not overlap logits", 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 6, TEGROUP_CHECK_HOST, NULL, error));
+    buffers[5] =
+        tegroup_impl_buffer_of(desc->z_loss, (int64_t)sizeof(double), "z_loss", "must not overlap z_loss", 1);
+    buffers[6] =
+        tegroup_impl_matrix_buffer(&desc->loss_gradients, gradients[0], "must not overlap loss_gradients", 1);
+    buffers[7] = tegroup_impl_matrix_buffer(&desc->logits, NULL, "must not overlap logits", 0);
+    tegroup_impl_scheme_buffers(&desc->scheme, tokens, buffers + 8);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, BUFFERS, TEGROUP_CHECK_HOST, NULL, error));
     TEGROUP_IMPL_TRY(tegroup_router_layout(desc, &layout, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error));
-    return tegroup_impl_check_matrix_workspace(&layout, desc->workspace, desc->workspace_bytes, buffers, 6, error);
+    return tegroup_impl_check_matrix_workspace(&layout, desc->workspace, desc->workspace_bytes, buffers, BUFFERS,
+                                               error);
 }
 
 /* The threads that so many tokens are worth, of so many steps for each expert. */
@@ -14897,9 +15746,11 @@ TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struc
                                           tegroup_error *error) {
     tegroup_router_desc taken;
     int64_t tokens, t;
+    int schemed;
     (void)stream;
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_router_check(desc, error));
+    schemed = tegroup_impl_router_schemed(desc);
 #if TEGROUP_IMPL_MOE_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_router(desc, stream, error);
 #endif
@@ -14908,32 +15759,44 @@ TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struc
     tegroup_impl_clear_counts(&desc->counts);
     TEGROUP_IMPL_OMP(omp parallel for schedule(static) num_threads(
         tegroup_impl_router_team(desc->threads, tokens, desc->experts, 8 + desc->k * (desc->k + 1) / 2)))
-    for (t = 0; t < tokens; t++) tegroup_impl_router_row(desc, t);
-    if (desc->balance_loss) *desc->balance_loss = tegroup_impl_router_balance(desc);
+    for (t = 0; t < tokens; t++) tegroup_impl_router_row(desc, t, schemed);
+    if (schemed) tegroup_impl_scheme_losses(desc, tegroup_impl_router_real(desc) == TEGROUP_DTYPE_F64);
+    else if (desc->balance_loss) *desc->balance_loss = tegroup_impl_router_balance(desc);
     return TEGROUP_OK;
 }
 
-TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward_desc *desc, struct CUstream_st *stream,
-                                                   tegroup_error *error) {
-    tegroup_router_backward_desc taken;
+static inline tegroup_status tegroup_impl_router_backward_check(const tegroup_router_backward_desc *desc,
+                                                                tegroup_error *error) {
     static const char *const probabilities[5] = TEGROUP_IMPL_MATRIX_PATHS("probabilities"),
                              *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("indices"),
                              *const counts[5] = TEGROUP_IMPL_MATRIX_PATHS("counts"),
                              *const grad_weights[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_weights"),
-                             *const grad_logits[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_logits");
-    tegroup_impl_buffer buffers[5];
-    int64_t tokens, t;
-    int32_t count = 0;
-    (void)stream;
-    TEGROUP_IMPL_TAKE(desc, taken);
+                             *const grad_logits[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_logits"),
+                             *const gradients[5] = TEGROUP_IMPL_MATRIX_PATHS("loss_gradients"),
+                             *const logits[5] = TEGROUP_IMPL_MATRIX_PATHS("logits");
+    const int64_t tokens = desc->probabilities.rows;
+    const int schemed = tegroup_impl_router_backward_schemed(desc), z = desc->scheme.z_coefficient != 0;
+    tegroup_impl_buffer buffers[7 + TEGROUP_IMPL_SCHEME_BUFFERS];
+    int32_t count = TEGROUP_IMPL_SCHEME_BUFFERS;
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_router_sizes(desc->experts, desc->k, desc->normalize, desc->balance_coefficient, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_matrix(&desc->probabilities, probabilities, -1, desc->experts, TEGROUP_IMPL_REALS, error));
-    tokens = desc->probabilities.rows;
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->indices, indices, tokens, desc->k, TEGROUP_IMPL_INTEGERS, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_scheme(&desc->scheme, tokens, desc->experts, desc->k, desc->normalize, error));
+    TEGROUP_IMPL_RULE(!schemed || desc->balance_coefficient == 0, ERROR_COMBINATION, "balance_coefficient",
+                      "must be 0 with a scheme or loss_gradients, which have it", 0, 1);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->loss_gradients, gradients,
+                                                 tegroup_impl_sequences(&desc->scheme, tokens), desc->experts + 1,
+                                                 1u << TEGROUP_DTYPE_F64, error));
+    TEGROUP_IMPL_RULE_AS(DTYPES, !z || desc->loss_gradients.dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, gradients[4],
+                         "must be set with scheme.z_coefficient", 1u << TEGROUP_DTYPE_F64, 0);
+    if (z)
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_check_matrix(&desc->logits, logits, tokens, desc->experts, TEGROUP_IMPL_FLOATS, error));
     if (desc->balance_coefficient != 0)
         TEGROUP_IMPL_TRY(
             tegroup_impl_check_matrix(&desc->counts, counts, 1, desc->experts, TEGROUP_IMPL_INTEGERS, error));
@@ -14941,28 +15804,45 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
                                                1u << desc->probabilities.dtype, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_matrix(&desc->grad_logits, grad_logits, tokens, desc->experts, TEGROUP_IMPL_FLOATS, error));
+    tegroup_impl_scheme_buffers(&desc->scheme, tokens, buffers);
     buffers[count++] = tegroup_impl_matrix_buffer(&desc->grad_logits, grad_logits[0], NULL, 1);
     buffers[count++] = tegroup_impl_matrix_buffer(&desc->probabilities, NULL, "must not overlap probabilities", 0);
     buffers[count++] = tegroup_impl_matrix_buffer(&desc->indices, NULL, "must not overlap indices", 0);
     if (desc->balance_coefficient != 0)
         buffers[count++] = tegroup_impl_matrix_buffer(&desc->counts, NULL, "must not overlap counts", 0);
+    if (z) buffers[count++] = tegroup_impl_matrix_buffer(&desc->logits, NULL, "must not overlap logits", 0);
+    buffers[count++] = tegroup_impl_matrix_buffer(&desc->loss_gradients, NULL, "must not overlap loss_gradients", 0);
     buffers[count++] = tegroup_impl_matrix_buffer(&desc->grad_weights, NULL, "must not overlap grad_weights", 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, count, TEGROUP_CHECK_HOST, NULL, error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS, desc->space, error));
+    return tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS, desc->space, error);
+}
+
+TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward_desc *desc, struct CUstream_st *stream,
+                                                   tegroup_error *error) {
+    tegroup_router_backward_desc taken;
+    int64_t tokens, t;
+    int schemed, is_f64;
+    (void)stream;
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_router_backward_check(desc, error));
 #if TEGROUP_IMPL_MOE_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_router_backward(desc, stream, error);
 #endif
+    tokens = desc->probabilities.rows;
+    schemed = tegroup_impl_router_backward_schemed(desc);
+    is_f64 = desc->probabilities.dtype == TEGROUP_DTYPE_F64;
     TEGROUP_IMPL_OMP(omp parallel for schedule(static) num_threads(
         tegroup_impl_router_team(desc->threads, tokens, desc->experts, 2 * desc->k)))
     for (t = 0; t < tokens; t++) {
-        if (desc->probabilities.dtype == TEGROUP_DTYPE_F64) tegroup_impl_router_grad_row_f64(desc, t);
+        if (schemed && is_f64) tegroup_impl_scheme_grad_row_f64(desc, t);
+        else if (schemed) tegroup_impl_scheme_grad_row_f32(desc, t);
+        else if (is_f64) tegroup_impl_router_grad_row_f64(desc, t);
         else tegroup_impl_router_grad_row_f32(desc, t);
     }
     return TEGROUP_OK;
 }
 
-/* ==== [83] Permute and combine (src/moe/permutation.h) ==== */
+/* ==== [84] Permute and combine (src/moe/permutation.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,
@@ -15096,6 +15976,53 @@ static inline int64_t tegroup_impl_permutation_run(int32_t experts) {
     return 512 * tegroup_impl_max(1, tegroup_impl_ceil_div(experts, 1024));
 }
 
+/* A slot's weight as an integer that is larger where the weight is, NaN smallest; its bits. */
+TEGROUP_IMPL_HD int32_t tegroup_impl_weight_bits(const tegroup_matrix *weights) {
+    return weights->dtype == TEGROUP_DTYPE_F64 ? 64 : 32;
+}
+TEGROUP_IMPL_HD uint64_t tegroup_impl_weight_key(const tegroup_matrix *weights, int64_t slot) {
+    const double weight = tegroup_impl_slot_weight(weights, slot);
+    return weights->dtype == TEGROUP_DTYPE_F64 ? tegroup_impl_key_of_f64(weight)
+                                               : tegroup_impl_key_of_f32((float)weight);
+}
+
+/* Which slots full groups keep, by weight: row_of_slot becomes 0 for these and -1 for all others. Bit by bit from the
+ * highest on, a group keeps those slots whose bit is set if it has room for all of them, and else drops the others:
+ * what is between is undecided, 1. Of equal weights the first slots are kept. No memory is needed. */
+static inline void tegroup_impl_keep_heaviest(const tegroup_permutation_desc *desc, const tegroup_snapshot_view *view) {
+    const tegroup_matrix *rows = &desc->row_of_slot;
+    const int64_t k = desc->indices.cols, tokens = tegroup_impl_matrix_rows(&desc->indices);
+    int64_t left[TEGROUP_MAX_GROUPS], set[TEGROUP_MAX_GROUPS], t, j;
+    int32_t bit, pass, g;
+    for (g = 0; g < desc->shape.groups; g++) left[g] = view->rows[g];
+    for (t = 0; t < tokens; t++)
+        for (j = 0; j < k; j++)
+            tegroup_impl_store_int(
+                rows->dtype, tegroup_impl_matrix_row(rows, t), j,
+                tegroup_impl_within(tegroup_impl_entry(&desc->indices, t, j), desc->shape.groups) ? 1 : -1);
+    for (bit = tegroup_impl_weight_bits(&desc->weights) - 1; bit >= 0; bit--) {
+        memset(set, 0, sizeof set);
+        for (pass = 0; pass < 2; pass++)
+            for (t = 0; t < tokens; t++)
+                for (j = 0; j < k; j++) {
+                    const int64_t expert = tegroup_impl_entry(&desc->indices, t, j);
+                    int one;
+                    if (tegroup_impl_entry(rows, t, j) != 1) continue;
+                    one = (int)(tegroup_impl_weight_key(&desc->weights, t * k + j) >> bit & 1);
+                    if (pass == 0) set[expert] += one;
+                    else if (one == (set[expert] <= left[expert]))
+                        tegroup_impl_store_int(rows->dtype, tegroup_impl_matrix_row(rows, t), j, one ? 0 : -1);
+                }
+        for (g = 0; g < desc->shape.groups; g++)
+            if (set[g] <= left[g]) left[g] -= set[g];
+    }
+    for (t = 0; t < tokens; t++)
+        for (j = 0; j < k; j++)
+            if (tegroup_impl_entry(rows, t, j) == 1)
+                tegroup_impl_store_int(rows->dtype, tegroup_impl_matrix_row(rows, t), j,
+                                       left[tegroup_impl_entry(&desc->indices, t, j)]-- > 0 ? 0 : -1);
+}
+
 static inline tegroup_status tegroup_impl_check_permutation_sizes(const tegroup_permutation_desc *desc,
                                                                   tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
@@ -15126,8 +16053,13 @@ TEGROUP_API tegroup_status tegroup_permutation_layout(const tegroup_permutation_
         ERROR_OVERFLOW, "indices.rows", "times shape.groups must be addressable",
         tegroup_impl_max_bytes() - TEGROUP_ALIGNMENT, tegroup_impl_mul(runs, 8 * (int64_t)desc->shape.groups));
     tegroup_impl_layout_begin(layout);
-    if (desc->space == TEGROUP_SPACE_DEVICE)
-        tegroup_impl_layout_add(layout, "slots of each expert before each run", 8 * runs * desc->shape.groups);
+    if (desc->space != TEGROUP_SPACE_DEVICE) return TEGROUP_OK;
+    tegroup_impl_layout_add(layout, "slots of each expert before each run", 8 * runs * desc->shape.groups);
+    if (desc->weights.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
+    tegroup_impl_layout_add(layout, "experts that slots keep",
+                            tegroup_impl_mul(4, tegroup_impl_mul(desc->indices.rows, desc->indices.cols)));
+    tegroup_impl_layout_add(layout, "slots of each expert by digit", 8 * 256 * (int64_t)desc->shape.groups);
+    tegroup_impl_layout_add(layout, "room and digit of each expert", 16 * (int64_t)desc->shape.groups);
     return TEGROUP_OK;
 }
 
@@ -15135,8 +16067,9 @@ static inline tegroup_status tegroup_impl_permutation_check(const tegroup_permut
                                                             tegroup_error *error) {
     static const char *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("indices"),
                              *const row_of_slot[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot"),
-                             *const slot_of_row[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_of_row");
-    tegroup_impl_buffer buffers[4];
+                             *const slot_of_row[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_of_row"),
+                             *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights");
+    tegroup_impl_buffer buffers[5];
     tegroup_layout layout;
     TEGROUP_IMPL_TRY(tegroup_impl_check_permutation_sizes(desc, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
@@ -15145,25 +16078,29 @@ static inline tegroup_status tegroup_impl_permutation_check(const tegroup_permut
                                             desc->shape.rows, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->slot_of_row, slot_of_row, 1, desc->shape.rows,
                                             tegroup_impl_mul(desc->indices.rows, desc->indices.cols), error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->weights, weights, desc->indices.rows, desc->indices.cols,
+                                                 TEGROUP_IMPL_REALS, error));
     tegroup_impl_snapshot_layout(desc->shape.groups, tegroup_impl_irregular(&desc->shape), &layout);
     buffers[0] = tegroup_impl_matrix_buffer(&desc->slot_of_row, slot_of_row[0], "must not overlap slot_of_row", 1);
     buffers[1] = tegroup_impl_matrix_buffer(&desc->row_of_slot, row_of_slot[0], "must not overlap row_of_slot", 1);
     buffers[2] = tegroup_impl_matrix_buffer(&desc->indices, NULL, "must not overlap indices", 0);
     buffers[3] = tegroup_impl_buffer_of(desc->shape.snapshot, (int64_t)layout.total_bytes, NULL,
                                         "must not overlap the snapshot", 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 4, TEGROUP_CHECK_HOST, NULL, error));
+    buffers[4] = tegroup_impl_matrix_buffer(&desc->weights, NULL, "must not overlap weights", 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 5, TEGROUP_CHECK_HOST, NULL, error));
     TEGROUP_IMPL_RULE(desc->shape.snapshot != NULL, ERROR_NULL_ARGUMENT, "shape.snapshot",
                       "must not be NULL: prepare first", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_sizes_space(&desc->shape, desc->space, "shape.row_sizes.space", error));
     TEGROUP_IMPL_TRY(tegroup_permutation_layout(desc, &layout, error));
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix_workspace(&layout, desc->workspace, desc->workspace_bytes, buffers, 4, error));
+        tegroup_impl_check_matrix_workspace(&layout, desc->workspace, desc->workspace_bytes, buffers, 5, error));
     return tegroup_impl_check_snapshot(desc->shape.snapshot, "shape.snapshot", desc->shape.rows, desc->space, error);
 }
 
 /* Rows for the slots of tokens from .. to-1: a slot takes its expert's next free row, or -1 where there is none. What
- * the slots before them take is counted first, so that the tokens may be shared out among threads. */
+ * the slots before them take is counted first, so that the tokens may be shared out among threads; not with weights, by
+ * which row_of_slot says already who gets none. */
 static inline void tegroup_impl_permutation_share(const tegroup_permutation_desc *desc,
                                                   const tegroup_snapshot_view *view, int64_t from, int64_t to) {
     const tegroup_matrix *rows = &desc->row_of_slot, *slots = &desc->slot_of_row;
@@ -15173,7 +16110,8 @@ static inline void tegroup_impl_permutation_share(const tegroup_permutation_desc
     for (t = 0; t < to; t++)
         for (j = 0; j < k; j++) {
             const int64_t expert = tegroup_impl_entry(&desc->indices, t, j);
-            const int found = tegroup_impl_within(expert, groups) && taken[expert] < view->rows[expert];
+            const int found = tegroup_impl_within(expert, groups) && taken[expert] < view->rows[expert]
+                              && (desc->weights.dtype == TEGROUP_DTYPE_UNSET || tegroup_impl_entry(rows, t, j) == 0);
             const int64_t row = found ? view->start[expert] + taken[expert] : -1;
             if (t >= from) tegroup_impl_store_int(rows->dtype, tegroup_impl_matrix_row(rows, t), j, row);
             if (t >= from && found) tegroup_impl_store_int(slots->dtype, slots->data, row, t * k + j);
@@ -15202,6 +16140,10 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
     slots = &desc->slot_of_row;
     threads = tegroup_impl_team(tegroup_impl_threads(desc->threads),
                                 (double)desc->shape.rows + 2 * (double)tokens * (double)desc->indices.cols);
+    if (desc->weights.dtype != TEGROUP_DTYPE_UNSET) {
+        tegroup_impl_keep_heaviest(desc, &view);
+        threads = 1;
+    }
     TEGROUP_IMPL_OMP(omp parallel private(row, share) num_threads(threads)) {
         TEGROUP_IMPL_OMP(omp for schedule(static))
         for (row = 0; row < desc->shape.rows; row++) tegroup_impl_store_int(slots->dtype, slots->data, row, -1);
@@ -15405,7 +16347,7 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
     return TEGROUP_OK;
 }
 
-/* ==== [84] MoE layer: plan (src/moe/layer_plan.h) ==== */
+/* ==== [85] MoE layer: plan (src/moe/layer_plan.h) ==== */
 
 static inline int tegroup_impl_there(const tegroup_matrix *m) { return m->dtype != TEGROUP_DTYPE_UNSET; }
 
@@ -15862,7 +16804,7 @@ TEGROUP_API tegroup_status tegroup_moe_layout(const tegroup_moe_plan *plan, tegr
     return TEGROUP_OK;
 }
 
-/* ==== [85] MoE layer (src/moe/layer.h) ==== */
+/* ==== [86] MoE layer (src/moe/layer.h) ==== */
 
 /* What a call works with. */
 typedef struct tegroup_impl_moe_call {

@@ -23,34 +23,35 @@
  *   [13] moe/router_batch_cuda.h  Router: a warp's batch of tokens
  *   [14] moe/router_choice_cuda.h Router kernels: the choice
  *   [15] moe/router_gradient_cuda.h Router kernels: the gradient
- *   [16] moe/router_cuda.h        Router launches
- *   [17] moe/permutation_cuda.h   Permute and combine kernels
- *   [18] gemm/validate_cuda.h     Validate kernels
- *   [19] gemm/scale_convert_cuda.h Scales in another layout: kernel
- *   [20] cuda/call.h              GPU calls
- *   [21] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
- *   [22] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
- *   [23] cuda/cublaslt_grouped.h  cublaslt_grouped
- *   [24] cuda/cublaslt_loop.h     cublaslt_loop
- *   [25] cuda/portable_tiles.h    Portable GEMM: tiles
- *   [26] cuda/portable.h          Portable GEMM: the kernels
- *   [27] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
- *   [28] cuda/portable_codes.h    Portable GEMM: quantised operands, from codes to values
- *   [29] cuda/portable_formats.h  Portable GEMM: products of quantised operands
- *   [30] cuda/portable_plan.h     Portable GEMM: plan and launch
- *   [31] cuda/hopper.h            Hopper's instructions
- *   [32] cuda/sm90_tiles.h        Hopper GEMM: tiles
- *   [33] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
- *   [34] cuda/sm90_epilogue.h     Hopper GEMM: the epilogue
- *   [35] cuda/sm90_block.h        Hopper GEMM: a block
- *   [36] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
- *   [37] cuda/sm90_store.h        Hopper GEMM: results from shared memory
- *   [38] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
- *   [39] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
- *   [40] cuda/sm90_repack_kernels.h Hopper GEMM: repacking rows
- *   [41] cuda/sm90_plan.h         Hopper GEMM: plan and launch
- *   [42] gemm/machine_cuda.h      The GPU and the library at hand
- *   [43] gemm/tune_cuda.h         GPU backends: choosing an algorithm
+ *   [16] moe/router_scheme_cuda.h Router kernels: schemes
+ *   [17] moe/router_cuda.h        Router launches
+ *   [18] moe/permutation_cuda.h   Permute and combine kernels
+ *   [19] gemm/validate_cuda.h     Validate kernels
+ *   [20] gemm/scale_convert_cuda.h Scales in another layout: kernel
+ *   [21] cuda/call.h              GPU calls
+ *   [22] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
+ *   [23] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
+ *   [24] cuda/cublaslt_grouped.h  cublaslt_grouped
+ *   [25] cuda/cublaslt_loop.h     cublaslt_loop
+ *   [26] cuda/portable_tiles.h    Portable GEMM: tiles
+ *   [27] cuda/portable.h          Portable GEMM: the kernels
+ *   [28] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
+ *   [29] cuda/portable_codes.h    Portable GEMM: quantised operands, from codes to values
+ *   [30] cuda/portable_formats.h  Portable GEMM: products of quantised operands
+ *   [31] cuda/portable_plan.h     Portable GEMM: plan and launch
+ *   [32] cuda/hopper.h            Hopper's instructions
+ *   [33] cuda/sm90_tiles.h        Hopper GEMM: tiles
+ *   [34] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
+ *   [35] cuda/sm90_epilogue.h     Hopper GEMM: the epilogue
+ *   [36] cuda/sm90_block.h        Hopper GEMM: a block
+ *   [37] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
+ *   [38] cuda/sm90_store.h        Hopper GEMM: results from shared memory
+ *   [39] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
+ *   [40] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
+ *   [41] cuda/sm90_repack_kernels.h Hopper GEMM: repacking rows
+ *   [42] cuda/sm90_plan.h         Hopper GEMM: plan and launch
+ *   [43] gemm/machine_cuda.h      The GPU and the library at hand
+ *   [44] gemm/tune_cuda.h         GPU backends: choosing an algorithm
  */
 
 /* ==== [1] Guards and version (src/cuda/guards.h) ==== */
@@ -1120,8 +1121,8 @@ static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_
     const int64_t width = desc->output.cols, units = tegroup_impl_ceil_div(desc->output.rows, TEGROUP_IMPL_ROWS_UNIT);
     tegroup_activation_desc d = *desc;
     if (desc->output.rows == 0 || width == 0) return TEGROUP_OK;
-    d.alpha = tegroup_impl_alpha(desc->alpha);
-    d.limit = tegroup_impl_limit(desc->limit);
+    d.alpha = tegroup_impl_alpha(desc->activation, desc->alpha);
+    d.limit = tegroup_impl_limit(desc->activation, desc->limit);
     d.input = tegroup_impl_cuda_matrix(&desc->input);
     d.row_scale = tegroup_impl_cuda_matrix(&desc->row_scale);
     d.output = tegroup_impl_cuda_matrix(&desc->output);
@@ -1232,8 +1233,8 @@ static inline tegroup_status tegroup_impl_cuda_activation_backward(const tegroup
     tegroup_activation_backward_desc d = *desc;
     if (desc->grad_output.rows == 0 || (width == 0 && desc->grad_row_scale.dtype == TEGROUP_DTYPE_UNSET))
         return TEGROUP_OK;
-    d.alpha = tegroup_impl_alpha(desc->alpha);
-    d.limit = tegroup_impl_limit(desc->limit);
+    d.alpha = tegroup_impl_alpha(desc->activation, desc->alpha);
+    d.limit = tegroup_impl_limit(desc->activation, desc->limit);
     d.input = tegroup_impl_cuda_matrix(&desc->input);
     d.row_scale = tegroup_impl_cuda_matrix(&desc->row_scale);
     d.grad_output = tegroup_impl_cuda_matrix(&desc->grad_output);
@@ -2191,8 +2192,8 @@ static inline tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_d
     unsigned blocks;
     int copy;
     call.desc = *desc;
-    call.desc.alpha = tegroup_impl_alpha(desc->alpha);
-    call.desc.limit = tegroup_impl_limit(desc->limit);
+    call.desc.alpha = tegroup_impl_alpha(desc->activation, desc->alpha);
+    call.desc.limit = tegroup_impl_limit(desc->activation, desc->limit);
     call.desc.row_scale = tegroup_impl_cuda_matrix(&desc->row_scale);
     call.vectors = tegroup_impl_cuda_in_vectors(&desc->input) && tegroup_impl_cuda_in_vectors(&desc->grad_output);
     if (desc->output.shape.groups == 0) return TEGROUP_OK;
@@ -3330,7 +3331,708 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
     tegroup_impl_router_store_done();
 }
 
-/* ==== [16] Router launches (src/moe/router_cuda.h) ==== */
+/* ==== [16] Router kernels: schemes (src/moe/router_scheme_cuda.h) ==== */
+
+/* A warp takes a token at a time. Lane l has experts l, l + 32, ...: scores and keys lie in the warp's shared memory.
+ * To choose, up to EACH keys of floats are in a lane's registers, and the warp's largest is one instruction; where
+ * keys are equal, and for doubles and more experts, each lane remembers the best of its own in shared memory, and the
+ * one whose best is taken looks at its own again. */
+enum { TEGROUP_IMPL_SCHEME_WARPS = 8 };
+
+/* Where the parts of what a call's kernels hand on lie, and what a warp has in shared memory. */
+typedef struct tegroup_impl_scheme_way {
+    double *totals, *logsumexp, *sums, *losses; /* NULL: not wanted */
+    int64_t *counts;                            /* likewise: assignments of each sequence */
+    int32_t histogram, room;                    /* assignments are counted a block at a time; experts of a row */
+} tegroup_impl_scheme_way;
+
+static __device__ __forceinline__ tegroup_impl_key_f32 tegroup_impl_key_of(float x) {
+    return tegroup_impl_key_of_f32(x);
+}
+static __device__ __forceinline__ float tegroup_impl_exp(float x) { return tegroup_impl_exp_f32(x); }
+static __device__ __forceinline__ float tegroup_impl_score(tegroup_score score, float x) {
+    return tegroup_impl_score_f32(score, x);
+}
+static __device__ __forceinline__ float tegroup_impl_score_slope(tegroup_score score, float s) {
+    return tegroup_impl_score_slope_f32(score, s);
+}
+static __device__ __forceinline__ int32_t tegroup_impl_best(const tegroup_impl_key_f32 *keys, tegroup_dtype dtype,
+                                                            const void *logits, int32_t first, int32_t experts) {
+    return tegroup_impl_best_f32(keys, dtype, logits, first, 32, experts);
+}
+/* A logit's key, 0 where logits do not count. */
+static __device__ __forceinline__ tegroup_impl_key_f32 tegroup_impl_tie(tegroup_dtype dtype, const void *logits,
+                                                                         int32_t e, float) {
+    return logits ? tegroup_impl_key_of_f32(tegroup_impl_load_f32(dtype, logits, e)) : 0;
+}
+static __device__ __forceinline__ tegroup_impl_key_f32 tegroup_impl_group_key(tegroup_group_score score, int32_t size,
+                                                                               tegroup_impl_key_f32 first,
+                                                                               tegroup_impl_key_f32 second) {
+    return tegroup_impl_group_key_f32(score, size, first, second);
+}
+static __device__ __forceinline__ void tegroup_impl_two_largest(tegroup_impl_key_f32 key, tegroup_impl_key_f32 &first,
+                                                                tegroup_impl_key_f32 &second) {
+    tegroup_impl_two_largest_f32(key, &first, &second);
+}
+/* Loads and stores of floating point in these kernels' loops. */
+static __device__ __forceinline__ float tegroup_impl_load_here(const tegroup_matrix &m, const void *row, int32_t i,
+                                                              float) {
+    return tegroup_impl_load_float_f32(m.dtype, row, i);
+}
+static __device__ __forceinline__ void tegroup_impl_store_here(const tegroup_matrix &m, void *row, int32_t i, float x) {
+    tegroup_impl_store_float_f32(m.dtype, row, i, x);
+}
+static __device__ __forceinline__ int tegroup_impl_group_stays(const tegroup_router_scheme &s,
+                                                               const tegroup_impl_key_f32 *groups, int32_t g) {
+    return tegroup_impl_group_stays_f32(&s, groups, g);
+}
+static __device__ __forceinline__ float tegroup_impl_scheme_weight(const tegroup_router_scheme &s, float score,
+                                                                  float divisor) {
+    return tegroup_impl_scheme_weight_f32(&s, score, divisor);
+}
+static __device__ __forceinline__ float tegroup_impl_scheme_grad(const tegroup_router_scheme &s, float grad_weight,
+                                                                float dot, float divisor, int32_t normalize) {
+    return tegroup_impl_scheme_grad_f32(&s, grad_weight, dot, divisor, normalize);
+}
+
+static __device__ __forceinline__ tegroup_impl_key_f64 tegroup_impl_key_of(double x) {
+    return tegroup_impl_key_of_f64(x);
+}
+static __device__ __forceinline__ double tegroup_impl_exp(double x) { return tegroup_impl_exp_f64(x); }
+static __device__ __forceinline__ double tegroup_impl_score(tegroup_score score, double x) {
+    return tegroup_impl_score_f64(score, x);
+}
+static __device__ __forceinline__ double tegroup_impl_score_slope(tegroup_score score, double s) {
+    return tegroup_impl_score_slope_f64(score, s);
+}
+static __device__ __forceinline__ int32_t tegroup_impl_best(const tegroup_impl_key_f64 *keys, tegroup_dtype dtype,
+                                                            const void *logits, int32_t first, int32_t experts) {
+    return tegroup_impl_best_f64(keys, dtype, logits, first, 32, experts);
+}
+/* A logit's key, 0 where logits do not count. */
+static __device__ __forceinline__ tegroup_impl_key_f64 tegroup_impl_tie(tegroup_dtype dtype, const void *logits,
+                                                                         int32_t e, double) {
+    return logits ? tegroup_impl_key_of_f64(tegroup_impl_load_f64(dtype, logits, e)) : 0;
+}
+static __device__ __forceinline__ tegroup_impl_key_f64 tegroup_impl_group_key(tegroup_group_score score, int32_t size,
+                                                                               tegroup_impl_key_f64 first,
+                                                                               tegroup_impl_key_f64 second) {
+    return tegroup_impl_group_key_f64(score, size, first, second);
+}
+static __device__ __forceinline__ void tegroup_impl_two_largest(tegroup_impl_key_f64 key, tegroup_impl_key_f64 &first,
+                                                                tegroup_impl_key_f64 &second) {
+    tegroup_impl_two_largest_f64(key, &first, &second);
+}
+/* Loads and stores of floating point in these kernels' loops. */
+static __device__ __forceinline__ double tegroup_impl_load_here(const tegroup_matrix &m, const void *row, int32_t i,
+                                                              double) {
+    return tegroup_impl_load_float_f64(m.dtype, row, i);
+}
+static __device__ __forceinline__ void tegroup_impl_store_here(const tegroup_matrix &m, void *row, int32_t i, double x) {
+    tegroup_impl_store_float_f64(m.dtype, row, i, x);
+}
+static __device__ __forceinline__ int tegroup_impl_group_stays(const tegroup_router_scheme &s,
+                                                               const tegroup_impl_key_f64 *groups, int32_t g) {
+    return tegroup_impl_group_stays_f64(&s, groups, g);
+}
+static __device__ __forceinline__ double tegroup_impl_scheme_weight(const tegroup_router_scheme &s, double score,
+                                                                  double divisor) {
+    return tegroup_impl_scheme_weight_f64(&s, score, divisor);
+}
+static __device__ __forceinline__ double tegroup_impl_scheme_grad(const tegroup_router_scheme &s, double grad_weight,
+                                                                double dot, double divisor, int32_t normalize) {
+    return tegroup_impl_scheme_grad_f64(&s, grad_weight, dot, divisor, normalize);
+}
+
+/* The largest of the lanes' values. */
+static __device__ __forceinline__ uint32_t tegroup_impl_lanes_most(uint32_t x) {
+#if __CUDA_ARCH__ >= 800
+    return __reduce_max_sync(0xffffffffu, x);
+#else
+    for (int step = 16; step > 0; step /= 2) {
+        const uint32_t other = __shfl_xor_sync(0xffffffffu, x, step);
+        x = other > x ? other : x;
+    }
+    return x;
+#endif
+}
+static __device__ __forceinline__ uint64_t tegroup_impl_lanes_most(uint64_t x) {
+    for (int step = 16; step > 0; step /= 2) {
+        const uint64_t other = __shfl_xor_sync(0xffffffffu, (unsigned long long)x, step);
+        x = other > x ? other : x;
+    }
+    return x;
+}
+
+/* What a warp has of a token in shared memory: a row of scores or of their gradients, a row of keys, the keys of
+ * groups, and its choices. */
+template <typename REAL, typename KEY> struct tegroup_impl_scheme_token {
+    REAL *row;
+    KEY *keys, *groups;
+    int32_t *indices;
+
+    static __host__ __device__ __forceinline__ int32_t bytes(int32_t room) {
+        return room * (int32_t)(sizeof(REAL) + sizeof(KEY)) + TEGROUP_IMPL_EXPERT_GROUPS * (int32_t)sizeof(KEY)
+               + TEGROUP_IMPL_CHOICES * 4;
+    }
+    __device__ __forceinline__ tegroup_impl_scheme_token(char *memory, int32_t room) {
+        keys = (KEY *)(memory + (int32_t)threadIdx.x / 32 * bytes(room));
+        groups = keys + room;
+        row = (REAL *)(groups + TEGROUP_IMPL_EXPERT_GROUPS);
+        indices = (int32_t *)(row + room);
+    }
+
+    /* Keys of scores, 0 for the experts of groups that do not stay. */
+    __device__ __forceinline__ void rank(const tegroup_router_scheme &s, int32_t experts) {
+        const int32_t lane = (int32_t)threadIdx.x % 32, size = s.n_group != 0 ? experts / s.n_group : 0;
+        const bool biased = s.bias.dtype != TEGROUP_DTYPE_UNSET;
+        for (int32_t e = lane; e < experts; e += 32)
+            keys[e] =
+                tegroup_impl_key_of(biased ? row[e] + tegroup_impl_load_here(s.bias, s.bias.data, e, (REAL)0) : row[e]);
+        __syncwarp();
+        if (s.n_group == 0) return;
+        for (int32_t g = 0; g < s.n_group; g++) {
+            KEY first = 0, second = 0;
+            for (int32_t e = g * size + lane; e < (g + 1) * size; e += 32)
+                tegroup_impl_two_largest(keys[e], first, second);
+            const KEY most = tegroup_impl_lanes_most(first);
+            const bool mine = first == most;
+            const KEY behind = tegroup_impl_lanes_most(mine ? second : first),
+                      rest = __popc(__ballot_sync(0xffffffffu, mine)) > 1 ? most : behind;
+            if (lane == 0) groups[g] = tegroup_impl_group_key(s.group_score, size, most, rest);
+        }
+        __syncwarp();
+        const bool low = lane < s.n_group && tegroup_impl_group_stays(s, groups, lane),
+                   high = lane + 32 < s.n_group && tegroup_impl_group_stays(s, groups, lane + 32);
+        const uint64_t stay = __ballot_sync(0xffffffffu, low) | (uint64_t)__ballot_sync(0xffffffffu, high) << 32;
+        for (int32_t g = 0; g < s.n_group; g++)
+            for (int32_t e = g * size + lane; !(stay >> g & 1) && e < (g + 1) * size; e += 32) keys[e] = 0;
+        __syncwarp();
+    }
+    /* Fills up the choices: each that is -1 becomes the best expert that is not among them. */
+    __device__ __forceinline__ void choose(int32_t experts, int32_t k, tegroup_dtype dtype, const void *logits) {
+        const int32_t lane = (int32_t)threadIdx.x % 32;
+        for (int32_t j = lane; j < k; j += 32)
+            if (indices[j] >= 0) keys[indices[j]] = 0;
+        __syncwarp();
+        int32_t mine = tegroup_impl_best(keys, dtype, logits, lane, experts);
+        KEY key = mine >= 0 ? keys[mine] : 0;
+#pragma unroll 1
+        for (int32_t j = 0; j < k; j++) {
+            if (indices[j] >= 0) continue; /* the same for all lanes */
+            const KEY most = tegroup_impl_lanes_most(key);
+            uint32_t equal = __ballot_sync(0xffffffffu, key == most && key != 0);
+            if ((equal & (equal - 1)) != 0) { /* several lanes: the larger logit, then the lower expert */
+                const bool mine_too = equal >> lane & 1;
+                const KEY tie = mine_too && most != 1 ? tegroup_impl_tie(dtype, logits, mine, (REAL)0) : 0,
+                          largest = tegroup_impl_lanes_most(tie);
+                const uint32_t first =
+                    ~tegroup_impl_lanes_most(mine_too && tie == largest ? ~(uint32_t)mine : 0u);
+                equal = __ballot_sync(0xffffffffu, mine_too && (uint32_t)mine == first);
+            }
+            if (equal >> lane & 1) {
+                indices[j] = mine;
+                keys[mine] = 0;
+                mine = tegroup_impl_best(keys, dtype, logits, lane, experts);
+                key = mine >= 0 ? keys[mine] : 0;
+            }
+            __syncwarp();
+        }
+    }
+};
+
+/* Makes choices of keys that are in registers until two are equal. What was taken is 0 in shared memory, too. Returns
+ * how many choices were made. */
+template <int EACH>
+static __device__ __forceinline__ int32_t tegroup_impl_scheme_take(uint32_t *keys, int32_t *indices, int32_t experts,
+                                                                   int32_t k) {
+    const int32_t lane = (int32_t)threadIdx.x % 32;
+    uint32_t key[EACH];
+    if (experts > 32 * EACH) return 0;
+#pragma unroll
+    for (int i = 0; i < EACH; i++) key[i] = lane + 32 * i < experts ? keys[lane + 32 * i] : 0;
+#pragma unroll 1
+    for (int32_t j = 0; j < k; j++) {
+        uint32_t mine = key[0];
+        int32_t at = 0, equal = 0;
+#pragma unroll
+        for (int i = 1; i < EACH; i++) mine = max(mine, key[i]);
+        const uint32_t most = tegroup_impl_lanes_most(mine);
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+            if (key[i] == most) at = i, equal++;
+        const uint32_t lanes = __ballot_sync(0xffffffffu, equal > 0);
+        if ((lanes & (lanes - 1)) != 0 || __any_sync(0xffffffffu, equal > 1)) return j;
+#pragma unroll
+        for (int i = 0; i < EACH; i++) key[i] = key[i] == most ? 0u : key[i];
+        if (equal > 0) {
+            indices[j] = lane + 32 * at;
+            keys[lane + 32 * at] = 0;
+        }
+    }
+    return k;
+}
+template <int EACH>
+static __device__ __forceinline__ int32_t tegroup_impl_scheme_take(uint64_t *, int32_t *, int32_t, int32_t) {
+    return 0;
+}
+
+/* The lanes' largest logit, and the sum of exp(logit - largest). */
+template <typename REAL>
+static __device__ __forceinline__ REAL tegroup_impl_scheme_exponentials(const tegroup_matrix &logits, const char *from,
+                                                                        int32_t experts, REAL &largest) {
+    const int32_t lane = (int32_t)threadIdx.x % 32;
+    REAL sum = 0;
+    largest = -(REAL)INFINITY;
+    for (int32_t e = lane; e < experts; e += 32)
+        largest = tegroup_impl_larger(largest, tegroup_impl_load_here(logits, from, e, (REAL)0));
+    largest = tegroup_impl_lanes_max<REAL, 32>(largest);
+    for (int32_t e = lane; e < experts; e += 32)
+        sum += tegroup_impl_exp(tegroup_impl_load_here(logits, from, e, (REAL)0) - largest);
+    return tegroup_impl_lanes_sum<REAL, 32>(sum);
+}
+
+/* The scores of a token's logits, 0 where it is padding, and what the losses need of them. */
+template <typename REAL>
+static __device__ __forceinline__ void tegroup_impl_scheme_scores(const tegroup_router_desc &desc,
+                                                                  const tegroup_impl_scheme_way &way, int64_t token,
+                                                                  bool there, REAL *scores) {
+    const tegroup_score score = desc.scheme.score;
+    const int32_t lane = (int32_t)threadIdx.x % 32, experts = desc.experts;
+    const bool softmax = score == TEGROUP_SCORE_SOFTMAX;
+    const char *logits = tegroup_impl_matrix_row(&desc.logits, token);
+    REAL largest = -(REAL)INFINITY, sum = 0, total = 0;
+    for (int32_t e = lane; e < experts; e += 32) {
+        scores[e] = there ? tegroup_impl_load_here(desc.logits, logits, e, (REAL)0) : (REAL)0;
+        largest = tegroup_impl_larger(largest, scores[e]);
+    }
+    if (there && (softmax || way.logsumexp)) {
+        largest = tegroup_impl_lanes_max<REAL, 32>(largest);
+        for (int32_t e = lane; e < experts; e += 32) {
+            const REAL term = tegroup_impl_exp(scores[e] - largest);
+            sum += term;
+            if (softmax) scores[e] = term;
+        }
+        sum = tegroup_impl_lanes_sum<REAL, 32>(sum);
+    }
+    for (int32_t e = lane; there && e < experts; e += 32) {
+        scores[e] = softmax ? scores[e] / sum : tegroup_impl_score(score, scores[e]);
+        total += scores[e];
+    }
+    if (way.totals) {
+        total = softmax ? (REAL)1 : tegroup_impl_lanes_sum<REAL, 32>(total);
+        if (lane == 0) way.totals[token] = total == 0 ? 1.0 : (double)total;
+    }
+    if (way.logsumexp && lane == 0) way.logsumexp[token] = there ? (double)largest + log((double)sum) : 0.0;
+    __syncwarp();
+}
+
+/* What a token's weights are divided by. */
+template <typename REAL>
+static __device__ __forceinline__ REAL tegroup_impl_scheme_divisor(const tegroup_router_scheme &s, int32_t normalize,
+                                                                   int32_t k, const int32_t *indices,
+                                                                   const REAL *scores) {
+    REAL sum = 0;
+    if (!normalize) return 1;
+    for (int32_t j = (int32_t)threadIdx.x % 32; j < k; j += 32)
+        if (indices[j] >= 0) sum += scores[indices[j]];
+    return tegroup_impl_lanes_sum<REAL, 32>(sum) + (REAL)s.normalize_epsilon;
+}
+
+template <typename REAL, typename KEY, int EACH>
+static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_SCHEME_WARPS)
+    tegroup_impl_scheme_kernel(const __grid_constant__ tegroup_router_desc desc,
+                               const __grid_constant__ tegroup_impl_scheme_way way) {
+    const tegroup_router_scheme &s = desc.scheme;
+    const int32_t experts = desc.experts, k = desc.k, lane = (int32_t)threadIdx.x % 32,
+                  warps = (int32_t)blockDim.x / 32;
+    uint32_t *histogram = (uint32_t *)tegroup_impl_router_memory();
+    tegroup_impl_scheme_token<REAL, KEY> my(
+        tegroup_impl_router_memory() + (way.histogram ? 4 * way.room : 0), way.room);
+    for (int32_t e = (int32_t)threadIdx.x; way.histogram && e < experts; e += (int32_t)blockDim.x) histogram[e] = 0;
+    __syncthreads();
+    for (int64_t token = (int64_t)blockIdx.x * warps + threadIdx.x / 32; token < desc.logits.rows;
+         token += (int64_t)gridDim.x * warps) {
+        const bool there = tegroup_impl_token_there(&s, token), given = s.given_indices.dtype != TEGROUP_DTYPE_UNSET;
+        tegroup_impl_scheme_scores(desc, way, token, there, my.row);
+        for (int32_t j = lane; j < k; j += 32)
+            my.indices[j] = there && given ? tegroup_impl_index(&s.given_indices, token, j, experts) : -1;
+        __syncwarp();
+        if (there && !given) {
+            my.rank(s, experts);
+            if (tegroup_impl_scheme_take<EACH>(my.keys, my.indices, experts, k) < k) {
+                __syncwarp();
+                my.choose(experts, k, desc.logits.dtype, tegroup_impl_matrix_row(&desc.logits, token));
+            }
+            __syncwarp();
+        }
+        const REAL divisor = tegroup_impl_scheme_divisor(s, desc.normalize, k, my.indices, my.row);
+        for (int32_t j = lane; j < k; j += 32) {
+            const int32_t e = my.indices[j];
+            tegroup_impl_store_int(desc.indices.dtype, tegroup_impl_matrix_row(&desc.indices, token), j, e);
+            if (desc.weights.dtype != TEGROUP_DTYPE_UNSET)
+                ((REAL *)tegroup_impl_matrix_row(&desc.weights, token))[j] =
+                    e < 0 ? (REAL)0 : tegroup_impl_scheme_weight(s, my.row[e], divisor);
+            if (e >= 0 && way.histogram) atomicAdd(&histogram[e], 1u);
+            else if (e >= 0) tegroup_impl_add_count(desc.counts, e, 1);
+        }
+        for (int32_t e = lane; desc.probabilities.dtype != TEGROUP_DTYPE_UNSET && e < experts; e += 32)
+            ((REAL *)tegroup_impl_matrix_row(&desc.probabilities, token))[e] = my.row[e];
+        __syncwarp();
+    }
+    __syncthreads();
+    for (int32_t e = (int32_t)threadIdx.x; way.histogram && e < experts; e += (int32_t)blockDim.x)
+        if (histogram[e] != 0) tegroup_impl_add_count(desc.counts, e, histogram[e]);
+}
+
+/* ---- losses ---- */
+
+/* The tokens of a run of a sequence: run number `at` of all. */
+struct tegroup_impl_scheme_run {
+    int64_t sequence, first, last;
+    __device__ __forceinline__ tegroup_impl_scheme_run(const tegroup_router_desc &desc, int64_t at) {
+        const int64_t tokens = desc.logits.rows, sequences = tegroup_impl_sequences(&desc.scheme, tokens),
+                      runs = tegroup_impl_sequence_runs(sequences),
+                      length = desc.scheme.sequence_tokens != 0 ? desc.scheme.sequence_tokens : tokens,
+                      each = tegroup_impl_ceil_div(length, runs);
+        sequence = at / runs;
+        first = sequence * length + tegroup_impl_min(length, at % runs * each);
+        last = sequence * length + tegroup_impl_min(length, (at % runs + 1) * each);
+    }
+};
+
+/* Counts a run's assignments. Sums of integers are the same in whatever order they are added. */
+static __global__ void __launch_bounds__(256)
+    tegroup_impl_scheme_counts_kernel(const __grid_constant__ tegroup_router_desc desc,
+                                      const __grid_constant__ tegroup_impl_scheme_way way, int64_t runs) {
+    uint32_t *histogram = (uint32_t *)tegroup_impl_router_memory();
+    for (int64_t at = blockIdx.x; at < runs; at += gridDim.x) {
+        const tegroup_impl_scheme_run run(desc, at);
+        for (int32_t e = (int32_t)threadIdx.x; e < desc.experts; e += (int32_t)blockDim.x) histogram[e] = 0;
+        __syncthreads();
+        for (int64_t i = run.first * desc.k + threadIdx.x; i < run.last * desc.k; i += blockDim.x) {
+            const int32_t e = tegroup_impl_index(&desc.indices, i / desc.k, (int32_t)(i % desc.k), desc.experts);
+            if (e >= 0) atomicAdd(&histogram[e], 1u);
+        }
+        __syncthreads();
+        for (int32_t e = (int32_t)threadIdx.x; e < desc.experts; e += (int32_t)blockDim.x)
+            if (histogram[e] != 0)
+                atomicAdd((unsigned long long *)way.counts + run.sequence * desc.experts + e,
+                          (unsigned long long)histogram[e]);
+        __syncthreads();
+    }
+}
+
+/* Sums of 32 experts' shares over a run of tokens, and behind the last expert of the squares of logsumexp. */
+static __global__ void __launch_bounds__(256)
+    tegroup_impl_scheme_sums_kernel(const __grid_constant__ tegroup_router_desc desc,
+                                    const __grid_constant__ tegroup_impl_scheme_way way, int64_t runs) {
+    __shared__ double part[8][32];
+    const int32_t lane = (int32_t)threadIdx.x % 32, warp = (int32_t)threadIdx.x / 32,
+                  e = (int32_t)blockIdx.x * 32 + lane;
+    const tegroup_matrix &p = desc.probabilities;
+    for (int64_t at = blockIdx.y; at < runs; at += gridDim.y) {
+        const tegroup_impl_scheme_run run(desc, at);
+        double sum = 0;
+        if (e < desc.experts && desc.balance_loss)
+            for (int64_t t = run.first + warp; t < run.last; t += 8)
+                sum += (p.dtype == TEGROUP_DTYPE_F32 ? (double)((const float *)p.data)[t * p.ld + e]
+                                                     : ((const double *)p.data)[t * p.ld + e])
+                       / way.totals[t];
+        if (e == desc.experts && way.logsumexp)
+            for (int64_t t = run.first + warp; t < run.last; t += 8) sum += way.logsumexp[t] * way.logsumexp[t];
+        part[warp][lane] = sum;
+        __syncthreads();
+        sum = 0;
+        for (int32_t w = 0; w < 8; w++) sum += part[w][lane];
+        if (warp == 0 && e <= desc.experts) way.sums[at * (desc.experts + 1) + e] = sum;
+        __syncthreads();
+    }
+}
+
+/* The block's sum, in a tree. */
+template <typename T> static __device__ __forceinline__ T tegroup_impl_block_tree(T *part, T x) {
+    part[threadIdx.x] = x;
+    for (unsigned step = blockDim.x / 2; step > 0; step /= 2) {
+        __syncthreads();
+        if (threadIdx.x < step) part[threadIdx.x] += part[threadIdx.x + step];
+    }
+    __syncthreads();
+    x = part[0];
+    __syncthreads();
+    return x;
+}
+
+/* Each sequence's balance loss, sum of squares and tokens, and the slopes of its shares. */
+static __global__ void __launch_bounds__(256)
+    tegroup_impl_scheme_sequences_kernel(const __grid_constant__ tegroup_router_desc desc,
+                                         const __grid_constant__ tegroup_impl_scheme_way way) {
+    __shared__ double part[256];
+    __shared__ int64_t whole[256];
+    const int64_t sequences = tegroup_impl_sequences(&desc.scheme, desc.logits.rows),
+                  length = desc.scheme.sequence_tokens != 0 ? desc.scheme.sequence_tokens : desc.logits.rows,
+                  runs = tegroup_impl_sequence_runs(sequences), pitch = desc.experts + 1;
+    for (int64_t q = blockIdx.x; q < sequences; q += gridDim.x) {
+        int64_t tokens = 0;
+        double loss = 0;
+        for (int64_t t = q * length + threadIdx.x; t < (q + 1) * length; t += blockDim.x)
+            tokens += tegroup_impl_token_there(&desc.scheme, t);
+        tokens = tegroup_impl_block_tree(whole, tokens);
+        for (int32_t e = (int32_t)threadIdx.x; e <= desc.experts; e += (int32_t)blockDim.x) {
+            double sum = 0;
+            for (int64_t r = q * runs; r < (q + 1) * runs; r++) sum += way.sums[r * pitch + e];
+            if (e == desc.experts) {
+                way.losses[3 * q + 1] = sum;
+                continue;
+            }
+            const double slope =
+                way.counts ? tegroup_impl_balance_slope(&desc, way.counts[q * desc.experts + e], tokens) : 0;
+            loss += slope * sum;
+            if (desc.loss_gradients.dtype != TEGROUP_DTYPE_UNSET)
+                ((double *)tegroup_impl_matrix_row(&desc.loss_gradients, q))[e] = slope / (double)sequences;
+        }
+        loss = tegroup_impl_block_tree(part, loss);
+        if (threadIdx.x == 0) way.losses[3 * q] = loss, way.losses[3 * q + 2] = (double)tokens;
+    }
+}
+
+/* One block: the means over sequences and tokens. */
+static __global__ void __launch_bounds__(256)
+    tegroup_impl_scheme_losses_kernel(const __grid_constant__ tegroup_router_desc desc,
+                                      const __grid_constant__ tegroup_impl_scheme_way way) {
+    __shared__ double part[256];
+    const int64_t sequences = tegroup_impl_sequences(&desc.scheme, desc.logits.rows);
+    double sum[3] = {0, 0, 0};
+    for (int64_t q = threadIdx.x; q < sequences; q += blockDim.x)
+        for (int i = 0; i < 3; i++) sum[i] += way.losses[3 * q + i];
+    for (int i = 0; i < 3; i++) sum[i] = tegroup_impl_block_tree(part, sum[i]);
+    const int64_t tokens = (int64_t)sum[2];
+    if (threadIdx.x == 0 && desc.balance_loss) *desc.balance_loss = sequences > 0 ? sum[0] / (double)sequences : 0;
+    if (threadIdx.x == 0 && desc.z_loss) *desc.z_loss = tegroup_impl_z_mean(&desc, sum[1], tokens);
+    for (int64_t q = threadIdx.x; desc.loss_gradients.dtype != TEGROUP_DTYPE_UNSET && q < sequences; q += blockDim.x)
+        ((double *)tegroup_impl_matrix_row(&desc.loss_gradients, q))[desc.experts] =
+            tegroup_impl_z_mean(&desc, 2, tokens);
+}
+
+/* ---- the gradient ---- */
+
+#if !defined(TEGROUP_NO_BACKWARD)
+/* The gradients of shares become those of scores, which are divided by their sum unless they are a softmax's. */
+template <typename REAL>
+static __device__ __forceinline__ void tegroup_impl_scheme_shares(const tegroup_router_backward_desc &desc,
+                                                                  const REAL *scores, const double *slopes,
+                                                                  REAL *grads) {
+    const int32_t lane = (int32_t)threadIdx.x % 32;
+    REAL sum = 0, mean = 0;
+    if (!slopes || desc.scheme.score == TEGROUP_SCORE_SOFTMAX) return;
+    for (int32_t e = lane; e < desc.experts; e += 32) {
+        sum += scores[e];
+        mean += grads[e] * scores[e];
+    }
+    sum = tegroup_impl_lanes_sum<REAL, 32>(sum);
+    mean = tegroup_impl_lanes_sum<REAL, 32>(mean) / sum;
+    for (int32_t e = lane; e < desc.experts; e += 32) grads[e] = sum == 0 ? (REAL)0 : (grads[e] - mean) / sum;
+}
+
+/* The gradients of a token's scores by what was chosen, on top of what is there: as tegroup_impl_scheme_choices_f32.
+ * Keys make room for the gradients when the choices are known. */
+template <typename REAL, typename KEY>
+static __device__ __forceinline__ void tegroup_impl_scheme_choices(const tegroup_router_backward_desc &desc,
+                                                                   int64_t token,
+                                                                   tegroup_impl_scheme_token<REAL, KEY> &my,
+                                                                   const double *slopes, REAL by, REAL *grads) {
+    const tegroup_router_scheme &s = desc.scheme;
+    const int32_t experts = desc.experts, k = desc.k, lane = (int32_t)threadIdx.x % 32;
+    const REAL *grad_weights = (const REAL *)tegroup_impl_matrix_row(&desc.grad_weights, token);
+    REAL weight[2] = {0, 0}, dot = 0;
+    int32_t kept = 0;
+    for (int32_t i = 0; i < 2; i++) { /* choices i * 32 + lane: there are at most 64 */
+        const int32_t j = 32 * i + lane, e = j < k ? tegroup_impl_index(&desc.indices, token, j, experts) : -1;
+        if (e >= 0) weight[i] = grad_weights[j];
+        if (e >= 0) dot += weight[i] * my.row[e];
+        if (j < k) my.indices[j] = e;
+        kept += __popc(__ballot_sync(0xffffffffu, e >= 0));
+    }
+    __syncwarp();
+    dot = tegroup_impl_lanes_sum<REAL, 32>(dot);
+    if (desc.normalize && kept > 0 && kept < k && s.given_indices.dtype == TEGROUP_DTYPE_UNSET) {
+        my.rank(s, experts);
+        my.choose(experts, k, TEGROUP_DTYPE_UNSET, NULL);
+    }
+    for (int32_t e = lane; e < experts; e += 32) grads[e] = slopes ? by * (REAL)slopes[e] : (REAL)0;
+    tegroup_impl_scheme_shares(desc, my.row, slopes, grads);
+    if (kept == 0) return;
+    const REAL divisor = tegroup_impl_scheme_divisor(s, desc.normalize, k, my.indices, my.row);
+    for (int32_t i = 0; i < 2; i++) weight[i] = tegroup_impl_scheme_grad(s, weight[i], dot, divisor, desc.normalize);
+    for (int32_t j = 0; j < k; j++) { /* in order: an expert that was given twice gets both */
+        const REAL grad = __shfl_sync(0xffffffffu, j < 32 ? weight[0] : weight[1], j % 32);
+        if (my.indices[j] >= 0 && my.indices[j] % 32 == lane) grads[my.indices[j]] += grad;
+    }
+}
+
+/* As tegroup_impl_scheme_grad_row_f32, a warp a token. */
+template <typename REAL, typename KEY>
+static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_SCHEME_WARPS)
+    tegroup_impl_scheme_grad_kernel(const __grid_constant__ tegroup_router_backward_desc desc, int32_t room) {
+    const tegroup_router_scheme &s = desc.scheme;
+    const int32_t experts = desc.experts, lane = (int32_t)threadIdx.x % 32, warps = (int32_t)blockDim.x / 32;
+    const bool softmax = s.score == TEGROUP_SCORE_SOFTMAX;
+    const REAL by = desc.loss_scale != 0 ? (REAL)desc.loss_scale : (REAL)1;
+    tegroup_impl_scheme_token<REAL, KEY> my(tegroup_impl_router_memory(), room);
+    REAL *grads = (REAL *)(void *)my.keys;
+    for (int64_t token = (int64_t)blockIdx.x * warps + threadIdx.x / 32; token < desc.probabilities.rows;
+         token += (int64_t)gridDim.x * warps) {
+        char *out = tegroup_impl_matrix_row(&desc.grad_logits, token);
+        const REAL *scores = (const REAL *)tegroup_impl_matrix_row(&desc.probabilities, token);
+        const double *slopes = tegroup_impl_loss_slopes(&desc, token);
+        if (!tegroup_impl_token_there(&s, token)) {
+            for (int32_t e = lane; e < experts; e += 32) tegroup_impl_store_here(desc.grad_logits, out, e, (REAL)0);
+            continue;
+        }
+        for (int32_t e = lane; e < experts; e += 32) my.row[e] = scores[e];
+        __syncwarp();
+        tegroup_impl_scheme_choices(desc, token, my, slopes, by, grads);
+        REAL largest = 0, z = 0, mean = 0;
+        const char *logits = s.z_coefficient != 0 ? tegroup_impl_matrix_row(&desc.logits, token) : NULL;
+        if (logits) {
+            const REAL all = tegroup_impl_scheme_exponentials(desc.logits, logits, experts, largest);
+            z = by * (REAL)slopes[experts] * (REAL)((double)largest + log((double)all)) / all;
+        }
+        for (int32_t e = lane; softmax && e < experts; e += 32) mean += my.row[e] * grads[e];
+        if (softmax) mean = tegroup_impl_lanes_sum<REAL, 32>(mean);
+        for (int32_t e = lane; e < experts; e += 32) {
+            const REAL score = my.row[e];
+            REAL grad = softmax ? score * (grads[e] - mean) : tegroup_impl_score_slope(s.score, score) * grads[e];
+            if (logits) grad += z * tegroup_impl_exp(tegroup_impl_load_here(desc.logits, logits, e, (REAL)0) - largest);
+            tegroup_impl_store_here(desc.grad_logits, out, e, grad);
+        }
+        __syncwarp();
+    }
+}
+#endif /* TEGROUP_NO_BACKWARD */
+
+/* ---- launches ---- */
+
+/* Blocks of as many warps as have room in 48 KiB beside what the block shares, or of one; as many blocks as fill the
+ * device. */
+template <typename REAL, typename KEY, typename DESC, typename WAY>
+static inline tegroup_status tegroup_impl_cuda_scheme_launch(void (*kernel)(const DESC, const WAY), const DESC *desc,
+                                                             WAY way, int64_t tokens, int32_t room, int32_t block_bytes,
+                                                             struct CUstream_st *stream, tegroup_error *error) {
+    const int64_t warp_bytes = tegroup_impl_scheme_token<REAL, KEY>::bytes(room),
+                  warps = tegroup_impl_clamp((49152 - block_bytes) / warp_bytes, 1, TEGROUP_IMPL_SCHEME_WARPS),
+                  bytes = block_bytes + warps * warp_bytes;
+    unsigned blocks;
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(tokens, warps), 16, &blocks, error));
+    if (bytes > 49152) /* the same value in every call: other threads launch this kernel, too */
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
+            cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 98304), "space",
+            "the device must have the shared memory", error));
+    return tegroup_impl_cuda_status(
+        tegroup_impl_launch(kernel, blocks, 32u * (unsigned)warps, (size_t)bytes, stream, *desc, way), "stream",
+        "the kernel must launch", error);
+}
+
+/* The losses of rows that are routed. */
+static inline tegroup_status tegroup_impl_cuda_scheme_losses(const tegroup_router_desc *desc,
+                                                             const tegroup_impl_scheme_way *way,
+                                                             struct CUstream_st *stream, tegroup_error *error) {
+    const int64_t sequences = tegroup_impl_sequences(&desc->scheme, desc->logits.rows),
+                  runs = sequences * tegroup_impl_sequence_runs(sequences), most = 65535;
+    const unsigned columns = (unsigned)(desc->experts + 1 + 31) / 32;
+    if (way->counts && runs > 0) {
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
+            cudaMemsetAsync(way->counts, 0, 8 * (size_t)(sequences * desc->experts), stream), "stream",
+            "the counts must be cleared", error));
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
+            tegroup_impl_launch(tegroup_impl_scheme_counts_kernel, (unsigned)tegroup_impl_min(runs, most), 256,
+                                4 * (size_t)desc->experts, stream, *desc, *way, runs),
+            "stream", "the kernel must launch", error));
+    }
+    if (runs > 0) {
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
+            tegroup_impl_launch(tegroup_impl_scheme_sums_kernel,
+                                dim3(columns, (unsigned)tegroup_impl_min(runs, most)), 256, 0, stream, *desc, *way,
+                                runs),
+            "stream", "the kernel must launch", error));
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
+            tegroup_impl_launch(tegroup_impl_scheme_sequences_kernel, (unsigned)tegroup_impl_min(sequences, most), 256,
+                                0, stream, *desc, *way),
+            "stream", "the kernel must launch", error));
+    }
+    return tegroup_impl_cuda_status(
+        tegroup_impl_launch(tegroup_impl_scheme_losses_kernel, 1, 256, 0, stream, *desc, *way), "stream",
+        "the kernel must launch", error);
+}
+
+static inline tegroup_status tegroup_impl_cuda_scheme(const tegroup_router_desc *desc, struct CUstream_st *stream,
+                                                      tegroup_error *error) {
+    const int64_t tokens = desc->logits.rows;
+    const int32_t room = (int32_t)tegroup_impl_align(desc->experts, 4);
+    tegroup_impl_scheme_way way;
+    tegroup_router_desc d = *desc;
+    tegroup_layout layout;
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_image((const void *)tegroup_impl_scheme_sums_kernel, error));
+    memset(&way, 0, sizeof way);
+    d.logits = tegroup_impl_cuda_matrix(&desc->logits);
+    d.probabilities = tegroup_impl_cuda_matrix(&desc->probabilities);
+    d.weights = tegroup_impl_cuda_matrix(&desc->weights);
+    d.indices = tegroup_impl_cuda_matrix(&desc->indices);
+    d.loss_gradients = tegroup_impl_cuda_matrix(&desc->loss_gradients);
+    d.scheme.given_indices = tegroup_impl_cuda_matrix(&desc->scheme.given_indices);
+    tegroup_impl_layout_begin(&layout);
+    tegroup_impl_scheme_layout(desc, &layout);
+    if (layout.count > 0) {
+        char *at = (char *)desc->workspace;
+        const int slopes = desc->loss_gradients.dtype != TEGROUP_DTYPE_UNSET;
+        if (desc->balance_loss) way.totals = (double *)(at + layout.items[TEGROUP_IMPL_LOSS_TOTALS].offset_bytes);
+        if (desc->z_loss) way.logsumexp = (double *)(at + layout.items[TEGROUP_IMPL_LOSS_LOGSUMEXP].offset_bytes);
+        if (desc->balance_loss || slopes)
+            way.counts = (int64_t *)(at + layout.items[TEGROUP_IMPL_LOSS_COUNTS].offset_bytes);
+        way.sums = (double *)(at + layout.items[TEGROUP_IMPL_LOSS_SUMS].offset_bytes);
+        way.losses = (double *)(at + layout.items[TEGROUP_IMPL_LOSS_SEQUENCES].offset_bytes);
+    }
+    way.room = room;
+    way.histogram = desc->counts.dtype != TEGROUP_DTYPE_UNSET && desc->experts <= TEGROUP_IMPL_ROUTER_HISTOGRAM;
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_clear_counts(&desc->counts, stream, error));
+#define TEGROUP_IMPL_LAUNCH(real, key, each)                                                                           \
+    TEGROUP_IMPL_TRY((tegroup_impl_cuda_scheme_launch<real, key>(tegroup_impl_scheme_kernel<real, key, each>, &d, way, \
+                                                                 tokens, room, way.histogram ? 4 * room : 0, stream,   \
+                                                                 error)))
+    if (tokens > 0) {
+        if (tegroup_impl_router_real(desc) == TEGROUP_DTYPE_F64) TEGROUP_IMPL_LAUNCH(double, uint64_t, 1);
+        else if (desc->experts <= 128) TEGROUP_IMPL_LAUNCH(float, uint32_t, 4);
+        else if (desc->experts <= 256) TEGROUP_IMPL_LAUNCH(float, uint32_t, 8);
+        else if (desc->experts <= 512) TEGROUP_IMPL_LAUNCH(float, uint32_t, 16);
+        else if (desc->experts <= 1024) TEGROUP_IMPL_LAUNCH(float, uint32_t, 32);
+        else TEGROUP_IMPL_LAUNCH(float, uint32_t, 1); /* none in registers */
+    }
+#undef TEGROUP_IMPL_LAUNCH
+    return layout.count > 0 ? tegroup_impl_cuda_scheme_losses(&d, &way, stream, error) : TEGROUP_OK;
+}
+
+#if !defined(TEGROUP_NO_BACKWARD)
+static inline tegroup_status tegroup_impl_cuda_scheme_backward(const tegroup_router_backward_desc *desc,
+                                                               struct CUstream_st *stream, tegroup_error *error) {
+    const int64_t tokens = desc->probabilities.rows;
+    const int32_t room = (int32_t)tegroup_impl_align(desc->experts, 4);
+    tegroup_router_backward_desc d = *desc;
+    if (tokens == 0) return TEGROUP_OK;
+    d.probabilities = tegroup_impl_cuda_matrix(&desc->probabilities);
+    d.indices = tegroup_impl_cuda_matrix(&desc->indices);
+    d.grad_weights = tegroup_impl_cuda_matrix(&desc->grad_weights);
+    d.grad_logits = tegroup_impl_cuda_matrix(&desc->grad_logits);
+    d.logits = tegroup_impl_cuda_matrix(&desc->logits);
+    d.loss_gradients = tegroup_impl_cuda_matrix(&desc->loss_gradients);
+    if (desc->probabilities.dtype == TEGROUP_DTYPE_F64)
+        return tegroup_impl_cuda_scheme_launch<double, uint64_t>(tegroup_impl_scheme_grad_kernel<double, uint64_t>, &d,
+                                                                 room, tokens, room, 0, stream, error);
+    return tegroup_impl_cuda_scheme_launch<float, uint32_t>(tegroup_impl_scheme_grad_kernel<float, uint32_t>, &d, room,
+                                                            tokens, room, 0, stream, error);
+}
+#endif /* TEGROUP_NO_BACKWARD */
+
+/* ==== [17] Router launches (src/moe/router_cuda.h) ==== */
 
 /* How the rows of a matrix may be read. */
 static inline tegroup_impl_router_access tegroup_impl_cuda_router_access(const tegroup_matrix *m, int is_f64) {
@@ -3388,6 +4090,7 @@ static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc 
                   bytes = (tegroup_impl_align(room / 4, 4) + 2 + desc->k) * real_bytes + 4 * desc->k;
     tegroup_impl_router_way way;
     tegroup_router_desc d = *desc;
+    if (tegroup_impl_router_schemed(desc)) return tegroup_impl_cuda_scheme(desc, stream, error);
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_image((const void *)tegroup_impl_router_sums_kernel, error));
     memset(&way, 0, sizeof way);
     way.in = tegroup_impl_cuda_router_access(&desc->logits, is_f64);
@@ -3439,6 +4142,7 @@ static inline tegroup_status tegroup_impl_cuda_router_backward(const tegroup_rou
     tegroup_impl_router_way way;
     tegroup_router_backward_desc d = *desc;
     if (desc->probabilities.rows == 0) return TEGROUP_OK;
+    if (tegroup_impl_router_backward_schemed(desc)) return tegroup_impl_cuda_scheme_backward(desc, stream, error);
     memset(&way, 0, sizeof way);
     d.probabilities = tegroup_impl_cuda_matrix(&desc->probabilities);
     d.indices = tegroup_impl_cuda_matrix(&desc->indices);
@@ -3465,7 +4169,7 @@ static inline tegroup_status tegroup_impl_cuda_router_backward(const tegroup_rou
 }
 #endif /* TEGROUP_NO_BACKWARD */
 
-/* ==== [17] Permute and combine kernels (src/moe/permutation_cuda.h) ==== */
+/* ==== [18] Permute and combine kernels (src/moe/permutation_cuda.h) ==== */
 
 /* The moves of a unit's rows. One lane of a warp computes each move and hands it to all lanes. */
 template <typename REAL> struct tegroup_impl_moves {
@@ -3963,6 +4667,104 @@ static __global__ void __launch_bounds__(256)
     tegroup_impl_rank_run(call, threadIdx.x / 32, prepared, numbers);
 }
 
+/* ---- which slots full groups keep ---- */
+
+/* Digit by digit, eight bits at a time from the highest on: first those of the weights, then those of the slots, so
+ * that no two are equal. An expert keeps the slots above the digit at which its rows run out, and drops those below;
+ * those at it are undecided. `kept` has what became of a slot: its expert, -1, or -2 - expert while it is undecided. */
+typedef struct tegroup_impl_keep_call {
+    tegroup_impl_permutation_call permutation;
+    tegroup_matrix weights;
+    int32_t *kept;
+    unsigned long long *histogram; /* [groups][256] */
+    int64_t *left, *digit;         /* [groups] each: rows that are not given away; the digit at which they run out */
+    int32_t pass, passes, of_weights; /* passes of all, and of the weights */
+} tegroup_impl_keep_call;
+
+static __device__ __forceinline__ int32_t tegroup_impl_keep_digit(const tegroup_impl_keep_call &call, int64_t slot,
+                                                                  int32_t pass) {
+    if (pass < call.of_weights)
+        return (int32_t)(tegroup_impl_weight_key(&call.weights, slot) >> 8 * (call.of_weights - 1 - pass) & 255);
+    return (int32_t)((uint64_t)~slot >> 8 * (call.passes - 1 - pass) & 255); /* the first slot has the largest */
+}
+
+/* Decides by the last pass's digit, and counts the digits of this one. */
+static __global__ void __launch_bounds__(256)
+    tegroup_impl_keep_count_kernel(const __grid_constant__ tegroup_impl_keep_call call) {
+    const int64_t slots = call.permutation.slots, threads = (int64_t)gridDim.x * blockDim.x;
+    const tegroup_matrix &indices = call.permutation.desc.indices;
+    const int32_t lane = (int32_t)threadIdx.x % 32;
+    for (int64_t base = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) - lane; base < slots; base += threads) {
+        const int64_t slot = base + lane;
+        int32_t state = -1;
+        if (slot < slots && call.pass == 0) {
+            const int64_t e = tegroup_impl_load_int(indices.dtype, indices.data, tegroup_impl_slot_at(indices, slot));
+            state = tegroup_impl_within(e, call.permutation.desc.shape.groups) ? -2 - (int32_t)e : -1;
+        } else if (slot < slots) state = call.kept[slot];
+        const int32_t e = -2 - state;
+        if (e >= 0 && call.pass > 0) {
+            const int64_t digit = tegroup_impl_keep_digit(call, slot, call.pass - 1), at = call.digit[e];
+            if (digit != at) state = digit > at ? e : -1;
+            else if (call.pass == call.passes) state = -1; /* one slot, for which there is no row */
+        }
+        if (slot < slots) call.kept[slot] = state;
+        if (call.pass == call.passes) continue;
+        const int64_t bin = state <= -2 ? e * (int64_t)256 + tegroup_impl_keep_digit(call, slot, call.pass) : -1;
+        const uint32_t same = __match_any_sync(0xffffffffu, (unsigned long long)bin);
+        if (bin >= 0 && (same & ((1u << lane) - 1)) == 0)
+            atomicAdd(&call.histogram[bin], (unsigned long long)__popc(same));
+    }
+}
+
+/* One block an expert, a thread a digit from the largest on: where do its rows run out? */
+static __global__ void __launch_bounds__(256)
+    tegroup_impl_keep_choose_kernel(const __grid_constant__ tegroup_impl_keep_call call) {
+    const int32_t e = (int32_t)blockIdx.x, digit = 255 - (int32_t)threadIdx.x;
+    unsigned long long *mine = &call.histogram[e * (int64_t)256 + digit];
+    const int64_t count = (int64_t)*mine, above = tegroup_impl_block_scan(count, false);
+    int64_t left = call.left[e];
+    if (call.pass == 0)
+        left = tegroup_impl_permutation_prepared(call.permutation)
+                   ? tegroup_impl_max(0, call.permutation.view.rows[e]) /* it may lie */
+                   : 0;
+    __syncthreads(); /* all have read what one writes */
+    *mine = 0;
+    if (above <= left && above + count > left) call.digit[e] = digit, call.left[e] = left - above;
+    else if (digit == 0 && above + count <= left) call.digit[e] = -1, call.left[e] = left - above - count;
+}
+
+/* Makes `kept`, which then stands for the indices. */
+static inline tegroup_status tegroup_impl_cuda_keep_heaviest(const tegroup_permutation_desc *desc,
+                                                             tegroup_impl_permutation_call *permutation,
+                                                             struct CUstream_st *stream, tegroup_error *error) {
+    const int32_t groups = desc->shape.groups;
+    tegroup_impl_keep_call call;
+    tegroup_layout layout;
+    unsigned blocks;
+    cudaError_t code;
+    TEGROUP_IMPL_TRY(tegroup_permutation_layout(desc, &layout, error));
+    memset(&call, 0, sizeof call);
+    call.permutation = *permutation;
+    call.weights = tegroup_impl_cuda_matrix(&desc->weights);
+    call.kept = (int32_t *)((char *)desc->workspace + layout.items[1].offset_bytes);
+    call.histogram = (unsigned long long *)((char *)desc->workspace + layout.items[2].offset_bytes);
+    call.left = (int64_t *)((char *)desc->workspace + layout.items[3].offset_bytes);
+    call.digit = call.left + groups;
+    call.of_weights = call.passes = tegroup_impl_weight_bits(&desc->weights) / 8;
+    for (int64_t most = permutation->slots - 1; most > 0; most >>= 8) call.passes++;
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(permutation->slots, 1024), 8, &blocks, error));
+    code = cudaMemsetAsync(call.histogram, 0, 8 * 256 * (size_t)groups, stream);
+    for (; code == cudaSuccess && call.pass <= call.passes; call.pass++) {
+        code = tegroup_impl_launch(tegroup_impl_keep_count_kernel, blocks, 256, 0, stream, call);
+        if (code == cudaSuccess && call.pass < call.passes)
+            code = tegroup_impl_launch(tegroup_impl_keep_choose_kernel, (unsigned)groups, 256, 0, stream, call);
+    }
+    permutation->desc.indices =
+        tegroup_matrix_of(call.kept, desc->indices.rows, desc->indices.cols, TEGROUP_DTYPE_I32);
+    permutation->desc.indices.ld = desc->indices.cols;
+    return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
+}
+
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,
                                                                 struct CUstream_st *stream, tegroup_error *error) {
     const int32_t groups = desc->shape.groups;
@@ -3976,8 +4778,10 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
     call.desc.indices = tegroup_impl_cuda_matrix(&desc->indices);
     call.desc.row_of_slot = tegroup_impl_cuda_matrix(&desc->row_of_slot);
     call.view = tegroup_impl_snapshot_view(desc->shape.snapshot, groups, 0);
-    call.before = (int64_t *)desc->workspace; /* the workspace's only item */
+    call.before = (int64_t *)desc->workspace; /* the workspace's first item */
     call.slots = desc->indices.rows * desc->indices.cols;
+    if (desc->weights.dtype != TEGROUP_DTYPE_UNSET && call.slots > 0 && groups > 0)
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_keep_heaviest(desc, &call, stream, error));
     if (call.slots <= warps * most_of_a_warp && desc->shape.rows <= most_rows) {
         call.runs = warps;
         call.run = tegroup_impl_align(tegroup_impl_ceil_div(call.slots, warps), 32);
@@ -4002,7 +4806,7 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
 }
 #endif /* TEGROUP_NO_MOE */
 
-/* ==== [18] Validate kernels (src/gemm/validate_cuda.h) ==== */
+/* ==== [19] Validate kernels (src/gemm/validate_cuda.h) ==== */
 
 /* Checks the sizes in one block, which also initializes the result. */
 static __global__ void __launch_bounds__(1024)
@@ -4134,7 +4938,7 @@ static inline tegroup_status tegroup_impl_cuda_validate(const tegroup_validate_d
     return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }
 
-/* ==== [19] Scales in another layout: kernel (src/gemm/scale_convert_cuda.h) ==== */
+/* ==== [20] Scales in another layout: kernel (src/gemm/scale_convert_cuda.h) ==== */
 
 enum { TEGROUP_IMPL_SCALE_THREADS = 256 };
 
@@ -4199,7 +5003,7 @@ static inline tegroup_status tegroup_impl_cuda_scale_convert(const tegroup_impl_
         "stream", "the kernel must launch", error);
 }
 
-/* ==== [20] GPU calls (src/cuda/call.h) ==== */
+/* ==== [21] GPU calls (src/cuda/call.h) ==== */
 
 /* What a product's kernels are given, as one kernel parameter. */
 typedef struct tegroup_impl_gpu_call {
@@ -4297,8 +5101,8 @@ static inline tegroup_impl_gpu_epilogue tegroup_impl_gpu_epilogue_of(const tegro
     tegroup_impl_gpu_epilogue made;
     memset(&made, 0, sizeof made);
     made.activation = epilogue->activation;
-    made.activation.alpha = tegroup_impl_alpha(epilogue->activation.alpha);
-    made.activation.limit = tegroup_impl_limit(epilogue->activation.limit);
+    made.activation.alpha = tegroup_impl_alpha(epilogue->activation.activation, epilogue->activation.alpha);
+    made.activation.limit = tegroup_impl_limit(epilogue->activation.activation, epilogue->activation.limit);
     made.activation.input = tegroup_impl_cuda_matrix(&epilogue->activation.input);
     made.activation.row_scale = tegroup_impl_cuda_matrix(&epilogue->activation.row_scale);
     made.activation.output = tegroup_impl_cuda_matrix(&epilogue->activation.output);
@@ -4533,7 +5337,7 @@ static inline tegroup_status tegroup_impl_cuda_rest(const tegroup_impl_gpu_call 
 }
 #if !defined(TEGROUP_NO_CUBLASLT)
 
-/* ==== [21] cuBLASLt: functions, descriptors, algorithms (src/cuda/cublaslt.h) ==== */
+/* ==== [22] cuBLASLt: functions, descriptors, algorithms (src/cuda/cublaslt.h) ==== */
 
 #if !defined(_WIN32)
 #include <dlfcn.h>
@@ -4848,7 +5652,7 @@ static inline tegroup_status tegroup_impl_lt_take(tegroup_plan *plan, const tegr
     return TEGROUP_OK;
 }
 
-/* ==== [22] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
+/* ==== [23] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
 
 /* Writes the result of a group that is hidden from cuBLASLt: NaN, or beta * C. Without a C beta is 0. */
 static __device__ inline void tegroup_impl_write_alone(const tegroup_impl_result &p, tegroup_dtype dtype, float beta,
@@ -4924,7 +5728,7 @@ static __global__ void __launch_bounds__(128)
                                  (int64_t)blockIdx.y * blockDim.x + threadIdx.x, (int64_t)gridDim.y * blockDim.x);
 }
 
-/* ==== [23] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
+/* ==== [24] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
 
 /* Says which scales the operands have, and in which lists of the set-up's they are. Sums are promoted. */
 static inline int tegroup_impl_lt_scales(const tegroup_cublaslt_functions *f, const tegroup_problem *p,
@@ -5177,7 +5981,7 @@ static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *pl
     return tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take the planned product", error);
 }
 
-/* ==== [24] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
+/* ==== [25] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
 
 /* One algorithm serves every group. The plan chooses it, for a group of the mean size, from those that do not split k.
  * So a call does not run the heuristic, which takes tens of microseconds a shape, and a row's bits do not depend on its
@@ -5455,7 +6259,7 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
 #endif /* TEGROUP_NO_CUBLASLT */
 #if !defined(TEGROUP_NO_PORTABLE)
 
-/* ==== [25] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
+/* ==== [26] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
 
 /* One family of kernels for every GPU from SM80 on: a persistent grid walks the groups' tiles, loads by cp.async into a
  * ring of swizzled pipeline stages, and multiplies with ldmatrix and mma.sync (PTX ISA 8.0, sections 9.7.8.22 and
@@ -5735,7 +6539,7 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
     __device__ __forceinline__ void advance(int64_t row_bytes) { from += ALONG_K ? TILE_K * 2 : TILE_K * row_bytes; }
 };
 
-/* ==== [26] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
+/* ==== [27] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
 
 /* ---- storing ---- */
 
@@ -6262,7 +7066,7 @@ static __global__ void __launch_bounds__(128)
 }
 #endif
 
-/* ==== [27] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
+/* ==== [28] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
 
 /* Plain FMA: 64 x 64 tiles, 4 x 4 elements a thread, and one chain of FMAs over k for each element. MIXED: B is of F16
  * or BF16, and widened, exactly, on its way to shared memory. Its steps are of twice as many k, so that as many bytes
@@ -6322,7 +7126,7 @@ static __global__ void __launch_bounds__(256)
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [28] Portable GEMM: quantised operands, from codes to values (src/cuda/portable_codes.h) ==== */
+/* ==== [29] Portable GEMM: quantised operands, from codes to values (src/cuda/portable_codes.h) ==== */
 
 /* One kernel for every format, operation and storage order, from SM80 on. Values of 8 and 4 bits are exact in BF16, so
  * their codes are decoded on the way to shared memory, by arithmetic on bits that is the same on every GPU, and
@@ -6532,7 +7336,7 @@ static __device__ __forceinline__ void tegroup_impl_gpu_decode(const tegroup_imp
     }
 }
 
-/* ==== [29] Portable GEMM: products of quantised operands (src/cuda/portable_formats.h) ==== */
+/* ==== [30] Portable GEMM: products of quantised operands (src/cuda/portable_formats.h) ==== */
 
 struct tegroup_impl_formats_block {
     static constexpr int TILE = 128, TILE_K = TEGROUP_IMPL_PORTABLE_TILE_K, THREADS = 256, MI = 4, NI = 4;
@@ -6915,7 +7719,7 @@ static inline tegroup_status tegroup_impl_portable_formats_gemm(const tegroup_pl
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [30] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
+/* ==== [31] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
 
 /* A kernel row: one kernel of the family, for BF16 and for FP16. Tiles of up to 128 rows fit SM86, 89 and 120, whose
  * blocks have 99 KB of shared memory for the ring and what the kernel itself declares, less than 2.4 KB. The 256-row
@@ -7112,7 +7916,7 @@ static inline tegroup_status tegroup_impl_portable_gemm_fused(const tegroup_plan
 #endif /* TEGROUP_NO_PORTABLE */
 #if !defined(TEGROUP_NO_SM90)
 
-/* ==== [31] Hopper's instructions (src/cuda/hopper.h) ==== */
+/* ==== [32] Hopper's instructions (src/cuda/hopper.h) ==== */
 
 /* mbarriers, TMA and wgmma as PTX ISA 8.0 and later describe them (sections 9.7.13.15, 9.7.9.27 and 9.7.15). They
  * assemble for sm_90a only; TEGROUP_IMPL_HOPPER is 1 in the compiler pass for that architecture. */
@@ -7327,7 +8131,7 @@ TEGROUP_IMPL_WGMMA_OF(64, TEGROUP_IMPL_SUMS_32, "32", "33", "34", "35, %36", TEG
 #undef TEGROUP_IMPL_F4
 #endif
 
-/* ==== [32] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
+/* ==== [33] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
 
 /* A persistent kernel of three warpgroups. In the first, one warp schedules tiles, one thread loads operands by TMA
  * into a ring of pipeline stages, and two threads store results by TMA. The other two warpgroups multiply by wgmma:
@@ -7480,7 +8284,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_rest {
     int32_t picked_a[128], picked_b[TEGROUP_IMPL_SM90_LINES];
 };
 
-/* ==== [33] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
+/* ==== [34] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* One warp of each block finds the block's tiles. It walks the groups 32 at a time, one for each lane. Tiles of equal
@@ -7833,7 +8637,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
 };
 #endif
 
-/* ==== [34] Hopper GEMM: the epilogue (src/cuda/sm90_epilogue.h) ==== */
+/* ==== [35] Hopper GEMM: the epilogue (src/cuda/sm90_epilogue.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* ---- C and bias ---- */
@@ -8047,7 +8851,7 @@ static __device__ __forceinline__ float tegroup_impl_sm90_differentiate(const te
 }
 #endif
 
-/* ==== [35] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
+/* ==== [36] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* A block is a chain of four classes, each the base of the next: what the warps share, loader, storer, multiplier. (If
@@ -8175,7 +8979,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
 };
 #endif
 
-/* ==== [36] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
+/* ==== [37] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_block<SHAPE> {
@@ -8398,7 +9202,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
 };
 #endif
 
-/* ==== [37] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
+/* ==== [38] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_loader<SHAPE> {
@@ -8559,7 +9363,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
 };
 #endif
 
-/* ==== [38] Hopper GEMM: the multiplying warpgroups, and the kernel (src/cuda/sm90_multiply.h) ==== */
+/* ==== [39] Hopper GEMM: the multiplying warpgroups, and the kernel (src/cuda/sm90_multiply.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegroup_impl_sm90_storer<SHAPE> {
@@ -8954,7 +9758,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
 #endif
 }
 
-/* ==== [39] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
+/* ==== [40] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
 
 /* The code of a kernel row. */
 typedef struct tegroup_impl_sm90_code {
@@ -9038,7 +9842,7 @@ static inline tegroup_status tegroup_impl_sm90_choices(const tegroup_plan *plan,
     return TEGROUP_OK;
 }
 
-/* ==== [40] Hopper GEMM: repacking rows (src/cuda/sm90_repack_kernels.h) ==== */
+/* ==== [41] Hopper GEMM: repacking rows (src/cuda/sm90_repack_kernels.h) ==== */
 
 /* What the kernel is given. Ragged rows are numbered as in their buffer, and those of uniform groups one group after
  * another; a copy has the same numbers. */
@@ -9158,7 +9962,7 @@ static inline tegroup_status tegroup_impl_sm90_repack(const tegroup_plan *plan, 
     return TEGROUP_OK;
 }
 
-/* ==== [41] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
+/* ==== [42] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
 
 static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_planned_row(const tegroup_plan *plan) {
     return tegroup_impl_sm90_row_of((int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ROW]);
@@ -9510,7 +10314,7 @@ static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, co
 }
 #endif /* TEGROUP_NO_SM90 */
 
-/* ==== [42] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
+/* ==== [43] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
 
 #if defined(TEGROUP_NO_CUBLASLT)
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *) { return 0; }
@@ -9542,7 +10346,7 @@ static inline tegroup_status tegroup_impl_cuda_check_device(const tegroup_plan *
     return TEGROUP_OK;
 }
 
-/* ==== [43] GPU backends: choosing an algorithm (src/gemm/tune_cuda.h) ==== */
+/* ==== [44] GPU backends: choosing an algorithm (src/gemm/tune_cuda.h) ==== */
 
 static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *kind, tegroup_error *error) {
     cudaDeviceProp properties;

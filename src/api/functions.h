@@ -194,8 +194,8 @@ TEGROUP_API_STATUS tegroup_scale_convert(const tegroup_scale_convert_desc *desc,
     tegroup_error *error);
 
 /* Workspaces of the operations below that need one, on the GPU alone: of a descriptor the sizes are read, no
- * pointers but whether balance_loss is set. Returns ERROR_NULL_ARGUMENT, ERROR_STRUCT_SIZE, ERROR_UNSET,
- * ERROR_VALUE, ERROR_OVERFLOW. */
+ * pointers but whether a loss is wanted. Returns ERROR_NULL_ARGUMENT, ERROR_STRUCT_SIZE, ERROR_UNSET,
+ * ERROR_VALUE, ERROR_OVERFLOW, and for a router's scheme what tegroup_router returns for it. */
 TEGROUP_API_STATUS tegroup_router_layout(const tegroup_router_desc *desc, tegroup_layout *layout, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_permutation_layout(const tegroup_permutation_desc *desc, tegroup_layout *layout,
     tegroup_error *error);

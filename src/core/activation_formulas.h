@@ -128,12 +128,69 @@ TEGROUP_IMPL_HD double tegroup_impl_tail_f64(double t, int half, double *density
     return 0.5 * erfc(0.7071067811865476 * t);
 }
 
-/* Gate and up in pairs, or one input an output? */
-TEGROUP_IMPL_HD int tegroup_impl_gated(tegroup_activation kind) { return kind <= TEGROUP_ACTIVATION_SWIGLU_CLAMPED; }
+/* tanh(x); rest: 1 - |tanh(x)|, which keeps its digits where x is large. In float on the device tanh is at most 4 ULP
+ * off: a polynomial through Chebyshev nodes in x x below 0.625, and 1 - 2 / (1 + exp(2 |x|)) from there on. */
+TEGROUP_IMPL_HD float tegroup_impl_tanh_f32(float x, float *rest) {
+#if defined(__CUDA_ARCH__)
+    const float t = tegroup_impl_at_most_f32(fabsf(x), 44.0f), square = __fmul_rn(t, t),
+                high = __fmul_rn(t, 2.885390043258667f),
+                low = __fmaf_rn(t, 3.851926067e-8f, __fmaf_rn(t, 2.885390043258667f, -high)),
+                far = __fmul_rn(2.0f, tegroup_impl_reciprocal(tegroup_impl_power(high, low, 1.0f)));
+    float near = -0.006096714176237583f;
+    near = __fmaf_rn(near, square, 0.020997179672122f);
+    near = __fmaf_rn(near, square, -0.05385090783238411f);
+    near = __fmaf_rn(near, square, 0.1333276927471161f);
+    near = __fmaf_rn(near, square, -0.333333283662796f);
+    near = __fmaf_rn(__fmul_rn(near, square), t, t);
+    *rest = t < 0.625f ? __fsub_rn(1.0f, near) : far;
+    return copysignf(t < 0.625f ? near : __fsub_rn(1.0f, far), x);
+#else
+    const float t = tanhf(x), far = 2.0f / (1.0f + expf(2.0f * fabsf(x)));
+    *rest = fabsf(x) < 0.625f ? 1.0f - fabsf(t) : far;
+    return t;
+#endif
+}
+TEGROUP_IMPL_HD double tegroup_impl_tanh_f64(double x, double *rest) {
+    const double t = tanh(x), far = 2.0 / (1.0 + exp(2.0 * fabs(x)));
+    *rest = fabs(x) < 0.625 ? 1.0 - fabs(t) : far;
+    return t;
+}
+TEGROUP_IMPL_HD float tegroup_impl_one_over_f32(float x) {
+#if defined(__CUDA_ARCH__)
+    return tegroup_impl_reciprocal(x);
+#else
+    return 1.0f / x;
+#endif
+}
+TEGROUP_IMPL_HD double tegroup_impl_one_over_f64(double x) { return 1.0 / x; }
 
-/* The clamped kind's parameters, spelt out. */
-TEGROUP_IMPL_HD double tegroup_impl_alpha(double alpha) { return alpha != 0 ? alpha : 1.702; }
-TEGROUP_IMPL_HD double tegroup_impl_limit(double limit) { return limit != 0 ? limit : 7.0; }
+/* @each-real */
+/* bound tanh(x / bound), and its derivative; x itself without a bound. */
+TEGROUP_IMPL_HD REAL tegroup_impl_soft_FSUF(REAL bound, REAL x, REAL *slope) {
+    REAL rest, t = tegroup_impl_tanh_FSUF(tegroup_impl_mul_FSUF(x, tegroup_impl_one_over_FSUF(bound)), &rest);
+    const int none = bound > TEGROUP_IMPL_LARGEST_FSUF;
+    *slope = none ? (REAL)1 : tegroup_impl_mul_FSUF(rest, (REAL)2 - rest);
+    return none ? x : tegroup_impl_mul_FSUF(bound, t);
+}
+/* @end */
+
+/* Gate and up in pairs, or one input an output? */
+TEGROUP_IMPL_HD int tegroup_impl_gated(tegroup_activation kind) { return kind <= TEGROUP_ACTIVATION_SITU_GLU; }
+
+/* Does it cut off gate and up, and has parameters? SITU_GLU has them, too. */
+TEGROUP_IMPL_HD int tegroup_impl_clamps(tegroup_activation kind) {
+    return kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED || kind == TEGROUP_ACTIVATION_SWIGLU_LIMITED;
+}
+
+/* The parameters, spelt out. */
+TEGROUP_IMPL_HD double tegroup_impl_alpha(tegroup_activation kind, double alpha) {
+    if (alpha != 0) return alpha;
+    return kind == TEGROUP_ACTIVATION_SITU_GLU ? 4.0 : kind == TEGROUP_ACTIVATION_SWIGLU_LIMITED ? 1.0 : 1.702;
+}
+TEGROUP_IMPL_HD double tegroup_impl_limit(tegroup_activation kind, double limit) {
+    if (limit != 0) return limit;
+    return kind == TEGROUP_ACTIVATION_SITU_GLU ? 25.0 : kind == TEGROUP_ACTIVATION_SWIGLU_LIMITED ? 10.0 : 7.0;
+}
 
 /* Functions of the gate, or of the one input: most serve a kind with an up and one without. Each has the number of a
  * kind that has it, so that most kinds need no translation. */
@@ -143,6 +200,7 @@ typedef enum tegroup_impl_curve_kind {
     TEGROUP_IMPL_CURVE_GELU_TANH = TEGROUP_ACTIVATION_GEGLU_TANH,
     TEGROUP_IMPL_CURVE_RELU = TEGROUP_ACTIVATION_REGLU,
     TEGROUP_IMPL_CURVE_SILU_OF_ALPHA = TEGROUP_ACTIVATION_SWIGLU_CLAMPED, /* x sigmoid(alpha x) */
+    TEGROUP_IMPL_CURVE_SITU = TEGROUP_ACTIVATION_SITU_GLU,
     TEGROUP_IMPL_CURVE_RELU_SQUARED = TEGROUP_ACTIVATION_RELU_SQUARED,
     TEGROUP_IMPL_CURVE_IDENTITY = TEGROUP_ACTIVATION_IDENTITY
 } tegroup_impl_curve_kind;
@@ -153,18 +211,22 @@ TEGROUP_IMPL_HD tegroup_impl_curve_kind tegroup_impl_curve_of(tegroup_activation
     case TEGROUP_ACTIVATION_GELU: return TEGROUP_IMPL_CURVE_GELU;
     case TEGROUP_ACTIVATION_GELU_TANH: return TEGROUP_IMPL_CURVE_GELU_TANH;
     case TEGROUP_ACTIVATION_RELU: return TEGROUP_IMPL_CURVE_RELU;
+    case TEGROUP_ACTIVATION_SWIGLU_LIMITED: return TEGROUP_IMPL_CURVE_SILU_OF_ALPHA;
     default: return (tegroup_impl_curve_kind)kind;
     }
 }
 
-/* A loop for every curve, so that the choice is made once for many elements: BODY(a kind that has the curve). Where
- * that one has an up and the caller's has none, up is 1. */
+/* A loop for every curve, so that the choice is made once for many elements: BODY(a kind that has the curve, and treats
+ * up alike). Where that one has an up and the caller's has none, up is 1. */
 #define TEGROUP_IMPL_BY_CURVE(kind, BODY)                                                                              \
-    switch (tegroup_impl_curve_of(kind)) {                                                                             \
+    if ((kind) == TEGROUP_ACTIVATION_SWIGLU_LIMITED) {                                                                 \
+        BODY(TEGROUP_ACTIVATION_SWIGLU_LIMITED)                                                                        \
+    } else switch (tegroup_impl_curve_of(kind)) {                                                                      \
     case TEGROUP_IMPL_CURVE_GELU: BODY(TEGROUP_ACTIVATION_GEGLU) break;                                                \
     case TEGROUP_IMPL_CURVE_GELU_TANH: BODY(TEGROUP_ACTIVATION_GEGLU_TANH) break;                                      \
     case TEGROUP_IMPL_CURVE_RELU: BODY(TEGROUP_ACTIVATION_REGLU) break;                                                \
     case TEGROUP_IMPL_CURVE_SILU_OF_ALPHA: BODY(TEGROUP_ACTIVATION_SWIGLU_CLAMPED) break;                              \
+    case TEGROUP_IMPL_CURVE_SITU: BODY(TEGROUP_ACTIVATION_SITU_GLU) break;                                             \
     case TEGROUP_IMPL_CURVE_RELU_SQUARED: BODY(TEGROUP_ACTIVATION_RELU_SQUARED) break;                                 \
     case TEGROUP_IMPL_CURVE_IDENTITY: BODY(TEGROUP_ACTIVATION_IDENTITY) break;                                         \
     default: BODY(TEGROUP_ACTIVATION_SWIGLU) break;                                                                    \
@@ -177,6 +239,8 @@ TEGROUP_IMPL_HD tegroup_impl_curve_kind tegroup_impl_curve_of(tegroup_activation
     case TEGROUP_ACTIVATION_GEGLU_TANH: BODY(TEGROUP_ACTIVATION_GEGLU_TANH) break;                                     \
     case TEGROUP_ACTIVATION_REGLU: BODY(TEGROUP_ACTIVATION_REGLU) break;                                               \
     case TEGROUP_ACTIVATION_SWIGLU_CLAMPED: BODY(TEGROUP_ACTIVATION_SWIGLU_CLAMPED) break;                             \
+    case TEGROUP_ACTIVATION_SWIGLU_LIMITED: BODY(TEGROUP_ACTIVATION_SWIGLU_LIMITED) break;                             \
+    case TEGROUP_ACTIVATION_SITU_GLU: BODY(TEGROUP_ACTIVATION_SITU_GLU) break;                                         \
     default: BODY(TEGROUP_ACTIVATION_SWIGLU) break;                                                                    \
     }
 
@@ -204,6 +268,11 @@ TEGROUP_IMPL_HD REAL tegroup_impl_curve_FSUF(tegroup_activation kind, int half, 
         s = tegroup_impl_tail_FSUF(w, half, &density);
         *slope = x > 0 ? tegroup_impl_fma_FSUF(w, density, (REAL)1 - s) : tegroup_impl_fma_FSUF(-w, density, s);
         return tegroup_impl_fma_FSUF(-w, s, x <= 0 ? (REAL)0 : x);
+    case TEGROUP_IMPL_CURVE_SITU: /* with the derivative s (1 - tanh^2) + value (1 - s) */
+        s = tegroup_impl_sigmoid_FSUF(x, half);
+        w = tegroup_impl_mul_FSUF(tegroup_impl_soft_FSUF(alpha, x, &rate), s);
+        *slope = tegroup_impl_fma_FSUF(w, (REAL)1 - s, tegroup_impl_mul_FSUF(rate, s));
+        return w;
     case TEGROUP_IMPL_CURVE_RELU: *slope = 1; return x <= 0 ? (REAL)0 : x;
     case TEGROUP_IMPL_CURVE_IDENTITY: *slope = 1; return x;
     case TEGROUP_IMPL_CURVE_RELU_SQUARED:
@@ -233,22 +302,25 @@ TEGROUP_IMPL_HD REAL tegroup_impl_curve_FSUF(tegroup_activation kind, int half, 
 }
 
 /* What the kind gives for a gate and an up, which is not looked at without one; and, the other way, the gradients of
- * both from that of the result, returning the result again. alpha and limit are the clamped kind's. half: gate and up
- * were halves, and what comes of them will be. A comparison that NaN decides takes it for inside, so NaN shows. Where
+ * both from that of the result, returning the result again. alpha and limit: spelt out. half: gate and up were halves,
+ * and what comes of them will be. A comparison that NaN decides takes it for inside, so NaN shows. Where
  * the gate counts for nothing, clamped or rectified, its gradient is 0 even if the other one is infinite, as torch's
  * is. */
 TEGROUP_IMPL_HD REAL tegroup_impl_activation_grad_FSUF(tegroup_activation kind, int half, REAL alpha, REAL limit,
                                                        REAL gate, REAL up, REAL grad, REAL *grad_gate, REAL *grad_up) {
     const tegroup_impl_curve_kind curve = tegroup_impl_curve_of(kind);
-    const int clamps = kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED,
+    const int clamps = tegroup_impl_clamps(kind), soft = kind == TEGROUP_ACTIVATION_SITU_GLU,
               rectifies = curve == TEGROUP_IMPL_CURVE_RELU || curve == TEGROUP_IMPL_CURVE_RELU_SQUARED,
               gate_out = clamps && gate > limit, up_out = clamps && (up > limit || up < -limit);
-    REAL slope, value = tegroup_impl_curve_FSUF(kind, half, alpha, gate_out ? limit : gate, &slope);
+    REAL up_slope = 1, slope, value = tegroup_impl_curve_FSUF(kind, half, alpha, gate_out ? limit : gate, &slope);
     if (!tegroup_impl_gated(kind)) up = 1;
-    if (clamps) up = (up > limit ? limit : up < -limit ? -limit : up) + (REAL)1;
+    if (clamps) up = up > limit ? limit : up < -limit ? -limit : up;
+    if (kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED) up = up + (REAL)1;
+    if (soft) up = tegroup_impl_soft_FSUF(limit, up, &up_slope);
     *grad_gate =
         gate_out || (rectifies && gate <= 0) ? (REAL)0 : tegroup_impl_mul_FSUF(tegroup_impl_mul_FSUF(grad, up), slope);
     *grad_up = up_out ? (REAL)0 : tegroup_impl_mul_FSUF(grad, value);
+    if (soft) *grad_up = tegroup_impl_mul_FSUF(*grad_up, up_slope);
     return tegroup_impl_mul_FSUF(value, up);
 }
 TEGROUP_IMPL_HD REAL tegroup_impl_activation_FSUF(tegroup_activation kind, int half, REAL alpha, REAL limit, REAL gate,

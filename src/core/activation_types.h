@@ -11,13 +11,14 @@
  *
  * Sources: GLU variants: Shazeer 2020, arXiv:2002.05202. GELU and its tanh form: Hendrycks and Gimpel,
  * arXiv:1606.08415. Squared ReLU: So et al. 2021, arXiv:2109.08668. Clamped SwiGLU: swiglu in gpt_oss/torch/model.py of
- * github.com/openai/gpt-oss, which interleaves gate and up. Derivatives are torch autograd's: ReLU's is 0 at 0, a
- * clamp's 1 at its limits and 0 beyond.
+ * github.com/openai/gpt-oss, which interleaves gate and up; limited SwiGLU: DeepSeek-V4 and GLM-5.3, as swiglu_limit in
+ * their configurations; SiTU-GLU: Kimi-K3, github.com/sgl-project/DeepGEMM pull request 67. Derivatives are torch
+ * autograd's: ReLU's is 0 at 0, a clamp's 1 at its limits and 0 beyond.
  *
  * At an infinite gate its function and the derivative are their limits: gate and 1 at infinity, 0 and 0 at minus
- * infinity (of RELU_SQUARED infinity and infinity, of IDENTITY gate and 1). What is multiplied then, up, row_scale
- * and gradients, is multiplied as IEEE 754 says: 0 times infinity is NaN. A NaN among gate and up shows in the
- * output. */
+ * infinity (of RELU_SQUARED infinity and infinity, of IDENTITY gate and 1, of SITU_GLU at infinity alpha and 0). What
+ * is multiplied then, up, row_scale and gradients, is multiplied as IEEE 754 says: 0 times infinity is NaN. A NaN among
+ * gate and up shows in the output. */
 typedef enum tegroup_activation {
     TEGROUP_ACTIVATION_UNSET          = 0,
     TEGROUP_ACTIVATION_SWIGLU         = 1, /* gate sigmoid(gate) up                                                   */
@@ -26,12 +27,14 @@ typedef enum tegroup_activation {
     TEGROUP_ACTIVATION_REGLU          = 4, /* max(gate, 0) up                                                         */
     TEGROUP_ACTIVATION_SWIGLU_CLAMPED = 5, /* g sigmoid(alpha g) (u + 1), g = min(gate, limit),
                                               u = min(max(up, -limit), limit)                                         */
-    TEGROUP_ACTIVATION_SILU           = 6, /* those without up: gate sigmoid(gate)                                    */
-    TEGROUP_ACTIVATION_GELU           = 7, /* gate Phi(gate)                                                          */
-    TEGROUP_ACTIVATION_GELU_TANH      = 8, /* as GEGLU_TANH                                                           */
-    TEGROUP_ACTIVATION_RELU           = 9, /* max(gate, 0)                                                            */
-    TEGROUP_ACTIVATION_RELU_SQUARED   = 10, /* max(gate, 0)^2                                                         */
-    TEGROUP_ACTIVATION_IDENTITY       = 11 /* gate: what row_scale alone does                                         */
+    TEGROUP_ACTIVATION_SWIGLU_LIMITED = 6, /* g sigmoid(alpha g) u, g and u as of SWIGLU_CLAMPED                      */
+    TEGROUP_ACTIVATION_SITU_GLU       = 7, /* alpha tanh(gate / alpha) sigmoid(gate) limit tanh(up / limit)           */
+    TEGROUP_ACTIVATION_SILU           = 8, /* those without up: gate sigmoid(gate)                                    */
+    TEGROUP_ACTIVATION_GELU           = 9, /* gate Phi(gate)                                                          */
+    TEGROUP_ACTIVATION_GELU_TANH      = 10, /* as GEGLU_TANH                                                          */
+    TEGROUP_ACTIVATION_RELU           = 11, /* max(gate, 0)                                                           */
+    TEGROUP_ACTIVATION_RELU_SQUARED   = 12, /* max(gate, 0)^2                                                         */
+    TEGROUP_ACTIVATION_IDENTITY       = 13 /* gate: what row_scale alone does                                         */
 } tegroup_activation;
 
 /* output[r] = row_scale[r] * activation(gate[r], up[r]), for rows that the shape's groups own (all rows when it has no
@@ -41,8 +44,10 @@ typedef struct tegroup_activation_desc {
     tegroup_space      space;       /* required                                                                   */
     tegroup_activation activation;  /* required                                                                   */
     int32_t            interleaved; /* gated kinds: 0: input is [gate | up] halves; 1: gate, up, gate, up ...     */
-    double             alpha;       /* SWIGLU_CLAMPED: 0 = 1.702; others: 0                                       */
-    double             limit;       /* SWIGLU_CLAMPED: 0 = 7, INFINITY = none; others: 0                          */
+    double             alpha;       /* SWIGLU_CLAMPED: 0 = 1.702; SWIGLU_LIMITED: 0 = 1; SITU_GLU: 2^-60 to 2^60,
+                                       0 = 4; others: 0                                                           */
+    double             limit;       /* SWIGLU_CLAMPED: 0 = 7; SWIGLU_LIMITED: 0 = 10; SITU_GLU: 2^-60 to 2^60,
+                                       0 = 25; INFINITY = none; others: 0                                         */
     const void        *snapshot;    /* rows that are valid; NULL = all                                            */
     tegroup_matrix     input;       /* in  [rows, 2 width], not gated [rows, width]; F16, BF16, F32 or F64        */
     tegroup_matrix     row_scale;   /* in  [rows, 1], F32 or F64; absent = 1                                      */

@@ -168,7 +168,7 @@ static inline tegroup_status tegroup_impl_check_matrix_workspace(const tegroup_l
                                                                  size_t workspace_bytes,
                                                                  const tegroup_impl_buffer *others, int32_t count,
                                                                  tegroup_error *error) {
-    tegroup_impl_buffer buffers[8];
+    tegroup_impl_buffer buffers[16];
     int32_t i;
     TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(layout->total_bytes, "workspace", "workspace_bytes", workspace,
                                                   workspace_bytes, error));

@@ -121,8 +121,8 @@ static inline tegroup_impl_gpu_epilogue tegroup_impl_gpu_epilogue_of(const tegro
     tegroup_impl_gpu_epilogue made;
     memset(&made, 0, sizeof made);
     made.activation = epilogue->activation;
-    made.activation.alpha = tegroup_impl_alpha(epilogue->activation.alpha);
-    made.activation.limit = tegroup_impl_limit(epilogue->activation.limit);
+    made.activation.alpha = tegroup_impl_alpha(epilogue->activation.activation, epilogue->activation.alpha);
+    made.activation.limit = tegroup_impl_limit(epilogue->activation.activation, epilogue->activation.limit);
     made.activation.input = tegroup_impl_cuda_matrix(&epilogue->activation.input);
     made.activation.row_scale = tegroup_impl_cuda_matrix(&epilogue->activation.row_scale);
     made.activation.output = tegroup_impl_cuda_matrix(&epilogue->activation.output);

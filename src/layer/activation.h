@@ -48,7 +48,8 @@ static inline void tegroup_impl_activation_piece_FSUF(const tegroup_activation_d
                                                       int64_t width, int64_t at, int64_t n, REAL *gate) {
     const int gated = tegroup_impl_gated(desc->activation);
     int64_t step = desc->interleaved ? 2 : 1, to_up = desc->interleaved ? 1 : width, j;
-    REAL alpha = (REAL)tegroup_impl_alpha(desc->alpha), limit = (REAL)tegroup_impl_limit(desc->limit);
+    REAL alpha = (REAL)tegroup_impl_alpha(desc->activation, desc->alpha),
+         limit = (REAL)tegroup_impl_limit(desc->activation, desc->limit);
     REAL up[TEGROUP_IMPL_PIECE];
     for (j = 0; j < n; j++) up[j] = 1;
     tegroup_impl_load_row_FSUF(desc->input.dtype, x, step * at, step, n, gate);
@@ -79,7 +80,8 @@ static inline REAL tegroup_impl_activation_grad_piece_FSUF(const tegroup_activat
                                                            int64_t n, REAL sum, REAL *gate, REAL *up) {
     const int gated = tegroup_impl_gated(desc->activation);
     int64_t step = desc->interleaved ? 2 : 1, to_up = desc->interleaved ? 1 : width, j;
-    REAL alpha = (REAL)tegroup_impl_alpha(desc->alpha), limit = (REAL)tegroup_impl_limit(desc->limit);
+    REAL alpha = (REAL)tegroup_impl_alpha(desc->activation, desc->alpha),
+         limit = (REAL)tegroup_impl_limit(desc->activation, desc->limit);
     REAL grad[TEGROUP_IMPL_PIECE], value[TEGROUP_IMPL_PIECE];
     for (j = 0; j < n; j++) up[j] = 1;
     tegroup_impl_load_row_FSUF(desc->input.dtype, x, step * at, step, n, gate);
@@ -116,10 +118,15 @@ static inline void tegroup_impl_activation_grad_row_FSUF(const tegroup_activatio
 }
 /* @end */
 
+/* A bound of SITU_GLU whose inverse is a normal float, with room for what it multiplies. */
+static inline int tegroup_impl_soft_bound(double bound) {
+    return bound >= 8.673617379884035e-19 && bound <= 1.152921504606847e18;
+}
+
 /* What both descriptors say of the function itself. */
 static inline tegroup_status tegroup_impl_check_activation_kind(tegroup_activation kind, int32_t interleaved,
                                                                 double alpha, double limit, tegroup_error *error) {
-    const int clamps = kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED;
+    const int soft = kind == TEGROUP_ACTIVATION_SITU_GLU, takes = tegroup_impl_clamps(kind) || soft;
     TEGROUP_IMPL_RULE(kind != TEGROUP_ACTIVATION_UNSET, ERROR_UNSET, "activation", "must be set",
                       TEGROUP_ACTIVATION_SWIGLU, 0);
     TEGROUP_IMPL_RULE_ENUM(kind, TEGROUP_ACTIVATION_IDENTITY, "activation", "must be a tegroup_activation");
@@ -127,11 +134,15 @@ static inline tegroup_status tegroup_impl_check_activation_kind(tegroup_activati
                       interleaved);
     TEGROUP_IMPL_RULE(!interleaved || tegroup_impl_gated(kind), ERROR_VALUE, "interleaved",
                       "must be 0 for an activation without gate and up", 0, interleaved);
-    TEGROUP_IMPL_RULE(clamps || alpha == 0, ERROR_VALUE, "alpha", "must be 0 for an activation that takes none", 0, 1);
-    TEGROUP_IMPL_RULE(clamps || limit == 0, ERROR_VALUE, "limit", "must be 0 for an activation that takes none", 0, 1);
+    TEGROUP_IMPL_RULE(takes || alpha == 0, ERROR_VALUE, "alpha", "must be 0 for an activation that takes none", 0, 1);
+    TEGROUP_IMPL_RULE(takes || limit == 0, ERROR_VALUE, "limit", "must be 0 for an activation that takes none", 0, 1);
     TEGROUP_IMPL_RULE(alpha >= 0 && alpha <= 3.4028234663852886e38, ERROR_VALUE, "alpha",
                       "must be 0 to the largest float", 0, -1);
     TEGROUP_IMPL_RULE(limit >= 0, ERROR_VALUE, "limit", "must not be negative or NaN", 0, -1);
+    TEGROUP_IMPL_RULE(!soft || alpha == 0 || tegroup_impl_soft_bound(alpha), ERROR_VALUE, "alpha",
+                      "must be 0 or 2^-60 to 2^60 for SITU_GLU", 0, -1);
+    TEGROUP_IMPL_RULE(!soft || limit == 0 || limit > TEGROUP_IMPL_LARGEST_f64 || tegroup_impl_soft_bound(limit),
+                      ERROR_VALUE, "limit", "must be 0, 2^-60 to 2^60 or infinite for SITU_GLU", 0, -1);
     return TEGROUP_OK;
 }
 

@@ -187,8 +187,8 @@ static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_
     const int64_t width = desc->output.cols, units = tegroup_impl_ceil_div(desc->output.rows, TEGROUP_IMPL_ROWS_UNIT);
     tegroup_activation_desc d = *desc;
     if (desc->output.rows == 0 || width == 0) return TEGROUP_OK;
-    d.alpha = tegroup_impl_alpha(desc->alpha);
-    d.limit = tegroup_impl_limit(desc->limit);
+    d.alpha = tegroup_impl_alpha(desc->activation, desc->alpha);
+    d.limit = tegroup_impl_limit(desc->activation, desc->limit);
     d.input = tegroup_impl_cuda_matrix(&desc->input);
     d.row_scale = tegroup_impl_cuda_matrix(&desc->row_scale);
     d.output = tegroup_impl_cuda_matrix(&desc->output);
@@ -299,8 +299,8 @@ static inline tegroup_status tegroup_impl_cuda_activation_backward(const tegroup
     tegroup_activation_backward_desc d = *desc;
     if (desc->grad_output.rows == 0 || (width == 0 && desc->grad_row_scale.dtype == TEGROUP_DTYPE_UNSET))
         return TEGROUP_OK;
-    d.alpha = tegroup_impl_alpha(desc->alpha);
-    d.limit = tegroup_impl_limit(desc->limit);
+    d.alpha = tegroup_impl_alpha(desc->activation, desc->alpha);
+    d.limit = tegroup_impl_limit(desc->activation, desc->limit);
     d.input = tegroup_impl_cuda_matrix(&desc->input);
     d.row_scale = tegroup_impl_cuda_matrix(&desc->row_scale);
     d.grad_output = tegroup_impl_cuda_matrix(&desc->grad_output);

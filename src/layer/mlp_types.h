@@ -74,7 +74,7 @@ typedef struct tegroup_mlp_desc {
                                        SM90 and CUBLASLT_GROUPED                                                  */
     tegroup_activation activation;  /* required                                                                   */
     int32_t         interleaved;    /* 0: preactivation is [gate | up] halves; 1: gate, up, gate, up ...          */
-    double          alpha, limit;   /* SWIGLU_CLAMPED: 0 = 1.702 and 7; others: 0                                 */
+    double          alpha, limit;   /* as in tegroup_activation_desc                                              */
     tegroup_tensor  input;          /* in  X [rows, k], fc1.weight's dtype, or F32 beside one of F16 or BF16, as every
                                        tensor below that has a weight's dtype; required, for its shape            */
     tegroup_tensor  out;            /* out Y [rows, n], any dtype that the backend writes                         */

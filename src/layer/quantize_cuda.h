@@ -107,8 +107,8 @@ static inline tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_d
     unsigned blocks;
     int copy;
     call.desc = *desc;
-    call.desc.alpha = tegroup_impl_alpha(desc->alpha);
-    call.desc.limit = tegroup_impl_limit(desc->limit);
+    call.desc.alpha = tegroup_impl_alpha(desc->activation, desc->alpha);
+    call.desc.limit = tegroup_impl_limit(desc->activation, desc->limit);
     call.desc.row_scale = tegroup_impl_cuda_matrix(&desc->row_scale);
     call.vectors = tegroup_impl_cuda_in_vectors(&desc->input) && tegroup_impl_cuda_in_vectors(&desc->grad_output);
     if (desc->output.shape.groups == 0) return TEGROUP_OK;

@@ -18,7 +18,7 @@
 #include "core/checks.h"
 #include "core/apart.h"
 #include "cpu/rows.h"
-#include "moe/router.h"
+#include "moe/router_scheme.h"
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,
@@ -109,6 +109,53 @@ static inline int64_t tegroup_impl_permutation_run(int32_t experts) {
     return 512 * tegroup_impl_max(1, tegroup_impl_ceil_div(experts, 1024));
 }
 
+/* A slot's weight as an integer that is larger where the weight is, NaN smallest; its bits. */
+TEGROUP_IMPL_HD int32_t tegroup_impl_weight_bits(const tegroup_matrix *weights) {
+    return weights->dtype == TEGROUP_DTYPE_F64 ? 64 : 32;
+}
+TEGROUP_IMPL_HD uint64_t tegroup_impl_weight_key(const tegroup_matrix *weights, int64_t slot) {
+    const double weight = tegroup_impl_slot_weight(weights, slot);
+    return weights->dtype == TEGROUP_DTYPE_F64 ? tegroup_impl_key_of_f64(weight)
+                                               : tegroup_impl_key_of_f32((float)weight);
+}
+
+/* Which slots full groups keep, by weight: row_of_slot becomes 0 for these and -1 for all others. Bit by bit from the
+ * highest on, a group keeps those slots whose bit is set if it has room for all of them, and else drops the others:
+ * what is between is undecided, 1. Of equal weights the first slots are kept. No memory is needed. */
+static inline void tegroup_impl_keep_heaviest(const tegroup_permutation_desc *desc, const tegroup_snapshot_view *view) {
+    const tegroup_matrix *rows = &desc->row_of_slot;
+    const int64_t k = desc->indices.cols, tokens = tegroup_impl_matrix_rows(&desc->indices);
+    int64_t left[TEGROUP_MAX_GROUPS], set[TEGROUP_MAX_GROUPS], t, j;
+    int32_t bit, pass, g;
+    for (g = 0; g < desc->shape.groups; g++) left[g] = view->rows[g];
+    for (t = 0; t < tokens; t++)
+        for (j = 0; j < k; j++)
+            tegroup_impl_store_int(
+                rows->dtype, tegroup_impl_matrix_row(rows, t), j,
+                tegroup_impl_within(tegroup_impl_entry(&desc->indices, t, j), desc->shape.groups) ? 1 : -1);
+    for (bit = tegroup_impl_weight_bits(&desc->weights) - 1; bit >= 0; bit--) {
+        memset(set, 0, sizeof set);
+        for (pass = 0; pass < 2; pass++)
+            for (t = 0; t < tokens; t++)
+                for (j = 0; j < k; j++) {
+                    const int64_t expert = tegroup_impl_entry(&desc->indices, t, j);
+                    int one;
+                    if (tegroup_impl_entry(rows, t, j) != 1) continue;
+                    one = (int)(tegroup_impl_weight_key(&desc->weights, t * k + j) >> bit & 1);
+                    if (pass == 0) set[expert] += one;
+                    else if (one == (set[expert] <= left[expert]))
+                        tegroup_impl_store_int(rows->dtype, tegroup_impl_matrix_row(rows, t), j, one ? 0 : -1);
+                }
+        for (g = 0; g < desc->shape.groups; g++)
+            if (set[g] <= left[g]) left[g] -= set[g];
+    }
+    for (t = 0; t < tokens; t++)
+        for (j = 0; j < k; j++)
+            if (tegroup_impl_entry(rows, t, j) == 1)
+                tegroup_impl_store_int(rows->dtype, tegroup_impl_matrix_row(rows, t), j,
+                                       left[tegroup_impl_entry(&desc->indices, t, j)]-- > 0 ? 0 : -1);
+}
+
 static inline tegroup_status tegroup_impl_check_permutation_sizes(const tegroup_permutation_desc *desc,
                                                                   tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
@@ -139,8 +186,13 @@ TEGROUP_API tegroup_status tegroup_permutation_layout(const tegroup_permutation_
         ERROR_OVERFLOW, "indices.rows", "times shape.groups must be addressable",
         tegroup_impl_max_bytes() - TEGROUP_ALIGNMENT, tegroup_impl_mul(runs, 8 * (int64_t)desc->shape.groups));
     tegroup_impl_layout_begin(layout);
-    if (desc->space == TEGROUP_SPACE_DEVICE)
-        tegroup_impl_layout_add(layout, "slots of each expert before each run", 8 * runs * desc->shape.groups);
+    if (desc->space != TEGROUP_SPACE_DEVICE) return TEGROUP_OK;
+    tegroup_impl_layout_add(layout, "slots of each expert before each run", 8 * runs * desc->shape.groups);
+    if (desc->weights.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
+    tegroup_impl_layout_add(layout, "experts that slots keep",
+                            tegroup_impl_mul(4, tegroup_impl_mul(desc->indices.rows, desc->indices.cols)));
+    tegroup_impl_layout_add(layout, "slots of each expert by digit", 8 * 256 * (int64_t)desc->shape.groups);
+    tegroup_impl_layout_add(layout, "room and digit of each expert", 16 * (int64_t)desc->shape.groups);
     return TEGROUP_OK;
 }
 
@@ -148,8 +200,9 @@ static inline tegroup_status tegroup_impl_permutation_check(const tegroup_permut
                                                             tegroup_error *error) {
     static const char *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("indices"),
                              *const row_of_slot[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot"),
-                             *const slot_of_row[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_of_row");
-    tegroup_impl_buffer buffers[4];
+                             *const slot_of_row[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_of_row"),
+                             *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights");
+    tegroup_impl_buffer buffers[5];
     tegroup_layout layout;
     TEGROUP_IMPL_TRY(tegroup_impl_check_permutation_sizes(desc, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
@@ -158,25 +211,29 @@ static inline tegroup_status tegroup_impl_permutation_check(const tegroup_permut
                                             desc->shape.rows, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->slot_of_row, slot_of_row, 1, desc->shape.rows,
                                             tegroup_impl_mul(desc->indices.rows, desc->indices.cols), error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->weights, weights, desc->indices.rows, desc->indices.cols,
+                                                 TEGROUP_IMPL_REALS, error));
     tegroup_impl_snapshot_layout(desc->shape.groups, tegroup_impl_irregular(&desc->shape), &layout);
     buffers[0] = tegroup_impl_matrix_buffer(&desc->slot_of_row, slot_of_row[0], "must not overlap slot_of_row", 1);
     buffers[1] = tegroup_impl_matrix_buffer(&desc->row_of_slot, row_of_slot[0], "must not overlap row_of_slot", 1);
     buffers[2] = tegroup_impl_matrix_buffer(&desc->indices, NULL, "must not overlap indices", 0);
     buffers[3] = tegroup_impl_buffer_of(desc->shape.snapshot, (int64_t)layout.total_bytes, NULL,
                                         "must not overlap the snapshot", 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 4, TEGROUP_CHECK_HOST, NULL, error));
+    buffers[4] = tegroup_impl_matrix_buffer(&desc->weights, NULL, "must not overlap weights", 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 5, TEGROUP_CHECK_HOST, NULL, error));
     TEGROUP_IMPL_RULE(desc->shape.snapshot != NULL, ERROR_NULL_ARGUMENT, "shape.snapshot",
                       "must not be NULL: prepare first", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_sizes_space(&desc->shape, desc->space, "shape.row_sizes.space", error));
     TEGROUP_IMPL_TRY(tegroup_permutation_layout(desc, &layout, error));
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix_workspace(&layout, desc->workspace, desc->workspace_bytes, buffers, 4, error));
+        tegroup_impl_check_matrix_workspace(&layout, desc->workspace, desc->workspace_bytes, buffers, 5, error));
     return tegroup_impl_check_snapshot(desc->shape.snapshot, "shape.snapshot", desc->shape.rows, desc->space, error);
 }
 
 /* Rows for the slots of tokens from .. to-1: a slot takes its expert's next free row, or -1 where there is none. What
- * the slots before them take is counted first, so that the tokens may be shared out among threads. */
+ * the slots before them take is counted first, so that the tokens may be shared out among threads; not with weights, by
+ * which row_of_slot says already who gets none. */
 static inline void tegroup_impl_permutation_share(const tegroup_permutation_desc *desc,
                                                   const tegroup_snapshot_view *view, int64_t from, int64_t to) {
     const tegroup_matrix *rows = &desc->row_of_slot, *slots = &desc->slot_of_row;
@@ -186,7 +243,8 @@ static inline void tegroup_impl_permutation_share(const tegroup_permutation_desc
     for (t = 0; t < to; t++)
         for (j = 0; j < k; j++) {
             const int64_t expert = tegroup_impl_entry(&desc->indices, t, j);
-            const int found = tegroup_impl_within(expert, groups) && taken[expert] < view->rows[expert];
+            const int found = tegroup_impl_within(expert, groups) && taken[expert] < view->rows[expert]
+                              && (desc->weights.dtype == TEGROUP_DTYPE_UNSET || tegroup_impl_entry(rows, t, j) == 0);
             const int64_t row = found ? view->start[expert] + taken[expert] : -1;
             if (t >= from) tegroup_impl_store_int(rows->dtype, tegroup_impl_matrix_row(rows, t), j, row);
             if (t >= from && found) tegroup_impl_store_int(slots->dtype, slots->data, row, t * k + j);
@@ -215,6 +273,10 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
     slots = &desc->slot_of_row;
     threads = tegroup_impl_team(tegroup_impl_threads(desc->threads),
                                 (double)desc->shape.rows + 2 * (double)tokens * (double)desc->indices.cols);
+    if (desc->weights.dtype != TEGROUP_DTYPE_UNSET) {
+        tegroup_impl_keep_heaviest(desc, &view);
+        threads = 1;
+    }
     TEGROUP_IMPL_OMP(omp parallel private(row, share) num_threads(threads)) {
         TEGROUP_IMPL_OMP(omp for schedule(static))
         for (row = 0; row < desc->shape.rows; row++) tegroup_impl_store_int(slots->dtype, slots->data, row, -1);

@@ -6,16 +6,19 @@
 #include "formats/dtype_types.h"
 #include "core/tensor_types.h"
 #include "core/snapshot_types.h"
+#include "core/layout_types.h"
 #include "moe/routing_types.h"
 #include "base/build.h"
 #include "base/arithmetic.h"
 #include "base/rules.h"
 #include "formats/dtype.h"
+#include "core/constructors.h"
 #include "formats/convert.h"
 #include "core/layout.h"
 #include "core/checks.h"
 #include "moe/permutation.h"
 #include "cuda/launch.h"
+#include "cuda/prepare.h"
 #include "cuda/rows.h"
 #include "moe/count_cuda.h"
 
@@ -515,6 +518,104 @@ static __global__ void __launch_bounds__(256)
     tegroup_impl_rank_run(call, threadIdx.x / 32, prepared, numbers);
 }
 
+/* ---- which slots full groups keep ---- */
+
+/* Digit by digit, eight bits at a time from the highest on: first those of the weights, then those of the slots, so
+ * that no two are equal. An expert keeps the slots above the digit at which its rows run out, and drops those below;
+ * those at it are undecided. `kept` has what became of a slot: its expert, -1, or -2 - expert while it is undecided. */
+typedef struct tegroup_impl_keep_call {
+    tegroup_impl_permutation_call permutation;
+    tegroup_matrix weights;
+    int32_t *kept;
+    unsigned long long *histogram; /* [groups][256] */
+    int64_t *left, *digit;         /* [groups] each: rows that are not given away; the digit at which they run out */
+    int32_t pass, passes, of_weights; /* passes of all, and of the weights */
+} tegroup_impl_keep_call;
+
+static __device__ __forceinline__ int32_t tegroup_impl_keep_digit(const tegroup_impl_keep_call &call, int64_t slot,
+                                                                  int32_t pass) {
+    if (pass < call.of_weights)
+        return (int32_t)(tegroup_impl_weight_key(&call.weights, slot) >> 8 * (call.of_weights - 1 - pass) & 255);
+    return (int32_t)((uint64_t)~slot >> 8 * (call.passes - 1 - pass) & 255); /* the first slot has the largest */
+}
+
+/* Decides by the last pass's digit, and counts the digits of this one. */
+static __global__ void __launch_bounds__(256)
+    tegroup_impl_keep_count_kernel(const __grid_constant__ tegroup_impl_keep_call call) {
+    const int64_t slots = call.permutation.slots, threads = (int64_t)gridDim.x * blockDim.x;
+    const tegroup_matrix &indices = call.permutation.desc.indices;
+    const int32_t lane = (int32_t)threadIdx.x % 32;
+    for (int64_t base = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) - lane; base < slots; base += threads) {
+        const int64_t slot = base + lane;
+        int32_t state = -1;
+        if (slot < slots && call.pass == 0) {
+            const int64_t e = tegroup_impl_load_int(indices.dtype, indices.data, tegroup_impl_slot_at(indices, slot));
+            state = tegroup_impl_within(e, call.permutation.desc.shape.groups) ? -2 - (int32_t)e : -1;
+        } else if (slot < slots) state = call.kept[slot];
+        const int32_t e = -2 - state;
+        if (e >= 0 && call.pass > 0) {
+            const int64_t digit = tegroup_impl_keep_digit(call, slot, call.pass - 1), at = call.digit[e];
+            if (digit != at) state = digit > at ? e : -1;
+            else if (call.pass == call.passes) state = -1; /* one slot, for which there is no row */
+        }
+        if (slot < slots) call.kept[slot] = state;
+        if (call.pass == call.passes) continue;
+        const int64_t bin = state <= -2 ? e * (int64_t)256 + tegroup_impl_keep_digit(call, slot, call.pass) : -1;
+        const uint32_t same = __match_any_sync(0xffffffffu, (unsigned long long)bin);
+        if (bin >= 0 && (same & ((1u << lane) - 1)) == 0)
+            atomicAdd(&call.histogram[bin], (unsigned long long)__popc(same));
+    }
+}
+
+/* One block an expert, a thread a digit from the largest on: where do its rows run out? */
+static __global__ void __launch_bounds__(256)
+    tegroup_impl_keep_choose_kernel(const __grid_constant__ tegroup_impl_keep_call call) {
+    const int32_t e = (int32_t)blockIdx.x, digit = 255 - (int32_t)threadIdx.x;
+    unsigned long long *mine = &call.histogram[e * (int64_t)256 + digit];
+    const int64_t count = (int64_t)*mine, above = tegroup_impl_block_scan(count, false);
+    int64_t left = call.left[e];
+    if (call.pass == 0)
+        left = tegroup_impl_permutation_prepared(call.permutation)
+                   ? tegroup_impl_max(0, call.permutation.view.rows[e]) /* it may lie */
+                   : 0;
+    __syncthreads(); /* all have read what one writes */
+    *mine = 0;
+    if (above <= left && above + count > left) call.digit[e] = digit, call.left[e] = left - above;
+    else if (digit == 0 && above + count <= left) call.digit[e] = -1, call.left[e] = left - above - count;
+}
+
+/* Makes `kept`, which then stands for the indices. */
+static inline tegroup_status tegroup_impl_cuda_keep_heaviest(const tegroup_permutation_desc *desc,
+                                                             tegroup_impl_permutation_call *permutation,
+                                                             struct CUstream_st *stream, tegroup_error *error) {
+    const int32_t groups = desc->shape.groups;
+    tegroup_impl_keep_call call;
+    tegroup_layout layout;
+    unsigned blocks;
+    cudaError_t code;
+    TEGROUP_IMPL_TRY(tegroup_permutation_layout(desc, &layout, error));
+    memset(&call, 0, sizeof call);
+    call.permutation = *permutation;
+    call.weights = tegroup_impl_cuda_matrix(&desc->weights);
+    call.kept = (int32_t *)((char *)desc->workspace + layout.items[1].offset_bytes);
+    call.histogram = (unsigned long long *)((char *)desc->workspace + layout.items[2].offset_bytes);
+    call.left = (int64_t *)((char *)desc->workspace + layout.items[3].offset_bytes);
+    call.digit = call.left + groups;
+    call.of_weights = call.passes = tegroup_impl_weight_bits(&desc->weights) / 8;
+    for (int64_t most = permutation->slots - 1; most > 0; most >>= 8) call.passes++;
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(permutation->slots, 1024), 8, &blocks, error));
+    code = cudaMemsetAsync(call.histogram, 0, 8 * 256 * (size_t)groups, stream);
+    for (; code == cudaSuccess && call.pass <= call.passes; call.pass++) {
+        code = tegroup_impl_launch(tegroup_impl_keep_count_kernel, blocks, 256, 0, stream, call);
+        if (code == cudaSuccess && call.pass < call.passes)
+            code = tegroup_impl_launch(tegroup_impl_keep_choose_kernel, (unsigned)groups, 256, 0, stream, call);
+    }
+    permutation->desc.indices =
+        tegroup_matrix_of(call.kept, desc->indices.rows, desc->indices.cols, TEGROUP_DTYPE_I32);
+    permutation->desc.indices.ld = desc->indices.cols;
+    return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
+}
+
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,
                                                                 struct CUstream_st *stream, tegroup_error *error) {
     const int32_t groups = desc->shape.groups;
@@ -528,8 +629,10 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
     call.desc.indices = tegroup_impl_cuda_matrix(&desc->indices);
     call.desc.row_of_slot = tegroup_impl_cuda_matrix(&desc->row_of_slot);
     call.view = tegroup_impl_snapshot_view(desc->shape.snapshot, groups, 0);
-    call.before = (int64_t *)desc->workspace; /* the workspace's only item */
+    call.before = (int64_t *)desc->workspace; /* the workspace's first item */
     call.slots = desc->indices.rows * desc->indices.cols;
+    if (desc->weights.dtype != TEGROUP_DTYPE_UNSET && call.slots > 0 && groups > 0)
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_keep_heaviest(desc, &call, stream, error));
     if (call.slots <= warps * most_of_a_warp && desc->shape.rows <= most_rows) {
         call.runs = warps;
         call.run = tegroup_impl_align(tegroup_impl_ceil_div(call.slots, warps), 32);

@@ -17,6 +17,7 @@
 #include "core/apart.h"
 #include "cpu/real.h"
 #include "moe/count.h"
+#include "moe/router_scheme.h"
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
@@ -35,9 +36,6 @@ static inline double tegroup_impl_router_per_count(const tegroup_router_backward
            / (tokens * tokens * desc->k);
 }
 
-/* The most experts a token can choose. */
-#define TEGROUP_IMPL_CHOICES 64
-
 /* @each-real */
 /* Is an expert better than the best so far, a lower one? By probability, and by logit where the softmax does not tell
  * them apart, far below the largest or close together. NaN never wins. */
@@ -48,22 +46,13 @@ static inline int tegroup_impl_router_better_FSUF(const tegroup_router_desc *des
            > tegroup_impl_load_f64(desc->logits.dtype, logits, best);
 }
 
-/* One token: probabilities, its k best experts and their weights. The exponent is shifted by the row's largest
- * logit. */
+/* One token: probabilities, its k best experts and their weights. */
 static inline void tegroup_impl_router_row_FSUF(const tegroup_router_desc *desc, int64_t token, REAL *probabilities) {
     const void *logits = tegroup_impl_matrix_row(&desc->logits, token);
     REAL *weights = (REAL *)(void *)tegroup_impl_matrix_row(&desc->weights, token);
     int32_t indices[TEGROUP_IMPL_CHOICES], e, j, i;
-    REAL largest = tegroup_impl_load_FSUF(desc->logits.dtype, logits, 0), sum = 0, chosen = 0;
-    for (e = 1; e < desc->experts; e++) {
-        REAL x = tegroup_impl_load_FSUF(desc->logits.dtype, logits, e);
-        if (x > largest) largest = x;
-    }
-    for (e = 0; e < desc->experts; e++) {
-        probabilities[e] = tegroup_impl_exp_FSUF(tegroup_impl_load_FSUF(desc->logits.dtype, logits, e) - largest);
-        sum += probabilities[e];
-    }
-    for (e = 0; e < desc->experts; e++) probabilities[e] /= sum;
+    REAL chosen = 0;
+    tegroup_impl_scores_FSUF(desc, logits, probabilities);
     for (j = 0; j < desc->k; j++) {
         int32_t best = -1;
         for (e = 0; e < desc->experts; e++) {
@@ -141,9 +130,6 @@ static inline tegroup_status tegroup_impl_check_router_sizes(int32_t experts, in
     return TEGROUP_OK;
 }
 
-/* Sums of probabilities over this many runs of tokens, added up in order: the load-balancing loss needs no atomics. */
-#define TEGROUP_IMPL_ROUTER_RUNS 64
-
 TEGROUP_API tegroup_status tegroup_router_layout(const tegroup_router_desc *desc, tegroup_layout *layout,
                                                  tegroup_error *error) {
     tegroup_router_desc taken;
@@ -152,8 +138,15 @@ TEGROUP_API tegroup_status tegroup_router_layout(const tegroup_router_desc *desc
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_router_sizes(desc->experts, desc->k, desc->normalize, desc->balance_coefficient, error));
+    TEGROUP_IMPL_RULE(!tegroup_impl_router_schemed(desc)
+                          || (desc->logits.rows >= 0 && desc->logits.rows <= TEGROUP_MAX_ROWS),
+                      ERROR_VALUE, "logits.rows", "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, desc->logits.rows);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_scheme(&desc->scheme, desc->logits.rows, desc->experts, desc->k,
+                                               desc->normalize, error));
     tegroup_impl_layout_begin(layout);
-    if (desc->space == TEGROUP_SPACE_DEVICE && desc->balance_loss)
+    if (desc->space != TEGROUP_SPACE_DEVICE) return TEGROUP_OK;
+    if (tegroup_impl_router_schemed(desc)) tegroup_impl_scheme_layout(desc, layout);
+    else if (desc->balance_loss)
         tegroup_impl_layout_add(layout, "sums of probabilities", 8 * (int64_t)TEGROUP_IMPL_ROUTER_RUNS * desc->experts);
     return TEGROUP_OK;
 }
@@ -165,29 +158,38 @@ static inline tegroup_dtype tegroup_impl_router_real(const tegroup_router_desc *
     return desc->logits.dtype == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
 }
 
-static inline void tegroup_impl_router_row(const tegroup_router_desc *desc, int64_t token) {
+static inline void tegroup_impl_router_row(const tegroup_router_desc *desc, int64_t token, int schemed) {
     union {
         double f64[TEGROUP_MAX_GROUPS];
         float f32[TEGROUP_MAX_GROUPS];
     } unwanted;
     const int wanted = desc->probabilities.dtype != TEGROUP_DTYPE_UNSET;
     void *row = wanted ? tegroup_impl_matrix_row(&desc->probabilities, token) : NULL;
-    if (tegroup_impl_router_real(desc) == TEGROUP_DTYPE_F64)
-        tegroup_impl_router_row_f64(desc, token, wanted ? (double *)row : unwanted.f64);
-    else tegroup_impl_router_row_f32(desc, token, wanted ? (float *)row : unwanted.f32);
+    const int is_f64 = tegroup_impl_router_real(desc) == TEGROUP_DTYPE_F64;
+    double *f64 = wanted ? (double *)row : unwanted.f64;
+    float *f32 = wanted ? (float *)row : unwanted.f32;
+    if (schemed && is_f64) tegroup_impl_scheme_row_f64(desc, token, f64);
+    else if (schemed) tegroup_impl_scheme_row_f32(desc, token, f32);
+    else if (is_f64) tegroup_impl_router_row_f64(desc, token, f64);
+    else tegroup_impl_router_row_f32(desc, token, f32);
 }
 
 /* At least one output, and what the load-balancing loss is computed from. */
 static inline tegroup_status tegroup_impl_check_router_outputs(const tegroup_router_desc *desc, tegroup_error *error) {
     const int probabilities = desc->probabilities.dtype != TEGROUP_DTYPE_UNSET,
-              counts = desc->counts.dtype != TEGROUP_DTYPE_UNSET;
+              counts = desc->counts.dtype != TEGROUP_DTYPE_UNSET,
+              indices = desc->indices.dtype != TEGROUP_DTYPE_UNSET, schemed = tegroup_impl_router_schemed(desc);
     TEGROUP_IMPL_RULE_AS(DTYPES, probabilities || !desc->balance_loss, ERROR_UNSET, "probabilities.dtype",
                          "must be set with balance_loss", TEGROUP_IMPL_REALS, 0);
-    TEGROUP_IMPL_RULE_AS(DTYPES, counts || !desc->balance_loss, ERROR_UNSET, "counts.dtype",
+    TEGROUP_IMPL_RULE_AS(DTYPES, counts || !desc->balance_loss || schemed, ERROR_UNSET, "counts.dtype",
                          "must be set with balance_loss", TEGROUP_IMPL_INTEGERS, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPES, indices || !schemed || !desc->balance_loss, ERROR_UNSET, "indices.dtype",
+                         "must be set with balance_loss and a scheme", TEGROUP_IMPL_INTEGERS, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPES, indices || desc->loss_gradients.dtype == TEGROUP_DTYPE_UNSET, ERROR_UNSET,
+                         "indices.dtype", "must be set with loss_gradients", TEGROUP_IMPL_INTEGERS, 0);
     TEGROUP_IMPL_RULE_AS(DTYPES,
-                         probabilities || counts || desc->weights.dtype != TEGROUP_DTYPE_UNSET
-                             || desc->indices.dtype != TEGROUP_DTYPE_UNSET,
+                         probabilities || counts || indices || desc->weights.dtype != TEGROUP_DTYPE_UNSET
+                             || desc->z_loss,
                          ERROR_UNSET, "probabilities.dtype", "must be set where weights, indices and counts are absent",
                          TEGROUP_IMPL_REALS, 0);
     return TEGROUP_OK;
@@ -198,9 +200,11 @@ static inline tegroup_status tegroup_impl_router_check(const tegroup_router_desc
                              *const probabilities[5] = TEGROUP_IMPL_MATRIX_PATHS("probabilities"),
                              *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"),
                              *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("indices"),
-                             *const counts[5] = TEGROUP_IMPL_MATRIX_PATHS("counts");
+                             *const counts[5] = TEGROUP_IMPL_MATRIX_PATHS("counts"),
+                             *const gradients[5] = TEGROUP_IMPL_MATRIX_PATHS("loss_gradients");
+    enum { BUFFERS = 8 + TEGROUP_IMPL_SCHEME_BUFFERS };
     const int64_t tokens = desc->logits.rows;
-    tegroup_impl_buffer buffers[6];
+    tegroup_impl_buffer buffers[BUFFERS];
     tegroup_layout layout;
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
@@ -218,9 +222,16 @@ static inline tegroup_status tegroup_impl_router_check(const tegroup_router_desc
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_optional(&desc->counts, counts, 1, desc->experts, TEGROUP_IMPL_INTEGERS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_reach(&desc->counts, counts, tegroup_impl_mul(tokens, desc->k), error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_scheme(&desc->scheme, tokens, desc->experts, desc->k, desc->normalize, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->loss_gradients, gradients,
+                                                 tegroup_impl_sequences(&desc->scheme, tokens), desc->experts + 1,
+                                                 1u << TEGROUP_DTYPE_F64, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_router_outputs(desc, error));
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(desc->balance_loss, sizeof(double)), ERROR_ALIGNMENT, "balance_loss",
                       "must be aligned to its element", 8, (uintptr_t)desc->balance_loss % sizeof(double));
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(desc->z_loss, sizeof(double)), ERROR_ALIGNMENT, "z_loss",
+                      "must be aligned to its element", 8, (uintptr_t)desc->z_loss % sizeof(double));
     buffers[0] = tegroup_impl_buffer_of(desc->balance_loss, (int64_t)sizeof(double), "balance_loss",
                                         "must not overlap balance_loss", 1);
     buffers[1] = tegroup_impl_matrix_buffer(&desc->counts, counts[0], "must not overlap counts", 1);
@@ -228,11 +239,17 @@ static inline tegroup_status tegroup_impl_router_check(const tegroup_router_desc
     buffers[3] = tegroup_impl_matrix_buffer(&desc->weights, weights[0], "must not overlap weights", 1);
     buffers[4] =
         tegroup_impl_matrix_buffer(&desc->probabilities, probabilities[0], "must not overlap probabilities", 1);
-    buffers[5] = tegroup_impl_matrix_buffer(&desc->logits, NULL, "must not overlap logits", 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 6, TEGROUP_CHECK_HOST, NULL, error));
+    buffers[5] =
+        tegroup_impl_buffer_of(desc->z_loss, (int64_t)sizeof(double), "z_loss", "must not overlap z_loss", 1);
+    buffers[6] =
+        tegroup_impl_matrix_buffer(&desc->loss_gradients, gradients[0], "must not overlap loss_gradients", 1);
+    buffers[7] = tegroup_impl_matrix_buffer(&desc->logits, NULL, "must not overlap logits", 0);
+    tegroup_impl_scheme_buffers(&desc->scheme, tokens, buffers + 8);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, BUFFERS, TEGROUP_CHECK_HOST, NULL, error));
     TEGROUP_IMPL_TRY(tegroup_router_layout(desc, &layout, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error));
-    return tegroup_impl_check_matrix_workspace(&layout, desc->workspace, desc->workspace_bytes, buffers, 6, error);
+    return tegroup_impl_check_matrix_workspace(&layout, desc->workspace, desc->workspace_bytes, buffers, BUFFERS,
+                                               error);
 }
 
 /* The threads that so many tokens are worth, of so many steps for each expert. */
@@ -268,9 +285,11 @@ TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struc
                                           tegroup_error *error) {
     tegroup_router_desc taken;
     int64_t tokens, t;
+    int schemed;
     (void)stream;
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_router_check(desc, error));
+    schemed = tegroup_impl_router_schemed(desc);
 #if TEGROUP_IMPL_MOE_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_router(desc, stream, error);
 #endif
@@ -279,32 +298,44 @@ TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struc
     tegroup_impl_clear_counts(&desc->counts);
     TEGROUP_IMPL_OMP(omp parallel for schedule(static) num_threads(
         tegroup_impl_router_team(desc->threads, tokens, desc->experts, 8 + desc->k * (desc->k + 1) / 2)))
-    for (t = 0; t < tokens; t++) tegroup_impl_router_row(desc, t);
-    if (desc->balance_loss) *desc->balance_loss = tegroup_impl_router_balance(desc);
+    for (t = 0; t < tokens; t++) tegroup_impl_router_row(desc, t, schemed);
+    if (schemed) tegroup_impl_scheme_losses(desc, tegroup_impl_router_real(desc) == TEGROUP_DTYPE_F64);
+    else if (desc->balance_loss) *desc->balance_loss = tegroup_impl_router_balance(desc);
     return TEGROUP_OK;
 }
 
-TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward_desc *desc, struct CUstream_st *stream,
-                                                   tegroup_error *error) {
-    tegroup_router_backward_desc taken;
+static inline tegroup_status tegroup_impl_router_backward_check(const tegroup_router_backward_desc *desc,
+                                                                tegroup_error *error) {
     static const char *const probabilities[5] = TEGROUP_IMPL_MATRIX_PATHS("probabilities"),
                              *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("indices"),
                              *const counts[5] = TEGROUP_IMPL_MATRIX_PATHS("counts"),
                              *const grad_weights[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_weights"),
-                             *const grad_logits[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_logits");
-    tegroup_impl_buffer buffers[5];
-    int64_t tokens, t;
-    int32_t count = 0;
-    (void)stream;
-    TEGROUP_IMPL_TAKE(desc, taken);
+                             *const grad_logits[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_logits"),
+                             *const gradients[5] = TEGROUP_IMPL_MATRIX_PATHS("loss_gradients"),
+                             *const logits[5] = TEGROUP_IMPL_MATRIX_PATHS("logits");
+    const int64_t tokens = desc->probabilities.rows;
+    const int schemed = tegroup_impl_router_backward_schemed(desc), z = desc->scheme.z_coefficient != 0;
+    tegroup_impl_buffer buffers[7 + TEGROUP_IMPL_SCHEME_BUFFERS];
+    int32_t count = TEGROUP_IMPL_SCHEME_BUFFERS;
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_router_sizes(desc->experts, desc->k, desc->normalize, desc->balance_coefficient, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_matrix(&desc->probabilities, probabilities, -1, desc->experts, TEGROUP_IMPL_REALS, error));
-    tokens = desc->probabilities.rows;
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->indices, indices, tokens, desc->k, TEGROUP_IMPL_INTEGERS, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_scheme(&desc->scheme, tokens, desc->experts, desc->k, desc->normalize, error));
+    TEGROUP_IMPL_RULE(!schemed || desc->balance_coefficient == 0, ERROR_COMBINATION, "balance_coefficient",
+                      "must be 0 with a scheme or loss_gradients, which have it", 0, 1);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->loss_gradients, gradients,
+                                                 tegroup_impl_sequences(&desc->scheme, tokens), desc->experts + 1,
+                                                 1u << TEGROUP_DTYPE_F64, error));
+    TEGROUP_IMPL_RULE_AS(DTYPES, !z || desc->loss_gradients.dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, gradients[4],
+                         "must be set with scheme.z_coefficient", 1u << TEGROUP_DTYPE_F64, 0);
+    if (z)
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_check_matrix(&desc->logits, logits, tokens, desc->experts, TEGROUP_IMPL_FLOATS, error));
     if (desc->balance_coefficient != 0)
         TEGROUP_IMPL_TRY(
             tegroup_impl_check_matrix(&desc->counts, counts, 1, desc->experts, TEGROUP_IMPL_INTEGERS, error));
@@ -312,22 +343,39 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
                                                1u << desc->probabilities.dtype, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_matrix(&desc->grad_logits, grad_logits, tokens, desc->experts, TEGROUP_IMPL_FLOATS, error));
+    tegroup_impl_scheme_buffers(&desc->scheme, tokens, buffers);
     buffers[count++] = tegroup_impl_matrix_buffer(&desc->grad_logits, grad_logits[0], NULL, 1);
     buffers[count++] = tegroup_impl_matrix_buffer(&desc->probabilities, NULL, "must not overlap probabilities", 0);
     buffers[count++] = tegroup_impl_matrix_buffer(&desc->indices, NULL, "must not overlap indices", 0);
     if (desc->balance_coefficient != 0)
         buffers[count++] = tegroup_impl_matrix_buffer(&desc->counts, NULL, "must not overlap counts", 0);
+    if (z) buffers[count++] = tegroup_impl_matrix_buffer(&desc->logits, NULL, "must not overlap logits", 0);
+    buffers[count++] = tegroup_impl_matrix_buffer(&desc->loss_gradients, NULL, "must not overlap loss_gradients", 0);
     buffers[count++] = tegroup_impl_matrix_buffer(&desc->grad_weights, NULL, "must not overlap grad_weights", 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, count, TEGROUP_CHECK_HOST, NULL, error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS, desc->space, error));
+    return tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS, desc->space, error);
+}
+
+TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward_desc *desc, struct CUstream_st *stream,
+                                                   tegroup_error *error) {
+    tegroup_router_backward_desc taken;
+    int64_t tokens, t;
+    int schemed, is_f64;
+    (void)stream;
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_router_backward_check(desc, error));
 #if TEGROUP_IMPL_MOE_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_router_backward(desc, stream, error);
 #endif
+    tokens = desc->probabilities.rows;
+    schemed = tegroup_impl_router_backward_schemed(desc);
+    is_f64 = desc->probabilities.dtype == TEGROUP_DTYPE_F64;
     TEGROUP_IMPL_OMP(omp parallel for schedule(static) num_threads(
         tegroup_impl_router_team(desc->threads, tokens, desc->experts, 2 * desc->k)))
     for (t = 0; t < tokens; t++) {
-        if (desc->probabilities.dtype == TEGROUP_DTYPE_F64) tegroup_impl_router_grad_row_f64(desc, t);
+        if (schemed && is_f64) tegroup_impl_scheme_grad_row_f64(desc, t);
+        else if (schemed) tegroup_impl_scheme_grad_row_f32(desc, t);
+        else if (is_f64) tegroup_impl_router_grad_row_f64(desc, t);
         else tegroup_impl_router_grad_row_f32(desc, t);
     }
     return TEGROUP_OK;

@@ -11,7 +11,7 @@
 #include "formats/convert.h"
 #include "core/checks.h"
 #include "cpu/gemm_kernel.h"
-#include "moe/router.h"
+#include "moe/router_scheme.h"
 #include "moe/count_cuda.h"
 #include "moe/router_batch_cuda.h"
 

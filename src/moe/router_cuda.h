@@ -11,6 +11,7 @@
 #include "base/rules.h"
 #include "formats/dtype.h"
 #include "core/checks.h"
+#include "moe/router_scheme.h"
 #include "moe/router.h"
 #include "cuda/launch.h"
 #include "cuda/rows.h"
@@ -18,6 +19,7 @@
 #include "moe/router_batch_cuda.h"
 #include "moe/router_choice_cuda.h"
 #include "moe/router_gradient_cuda.h"
+#include "moe/router_scheme_cuda.h"
 
 /* How the rows of a matrix may be read. */
 static inline tegroup_impl_router_access tegroup_impl_cuda_router_access(const tegroup_matrix *m, int is_f64) {
@@ -75,6 +77,7 @@ static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc 
                   bytes = (tegroup_impl_align(room / 4, 4) + 2 + desc->k) * real_bytes + 4 * desc->k;
     tegroup_impl_router_way way;
     tegroup_router_desc d = *desc;
+    if (tegroup_impl_router_schemed(desc)) return tegroup_impl_cuda_scheme(desc, stream, error);
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_image((const void *)tegroup_impl_router_sums_kernel, error));
     memset(&way, 0, sizeof way);
     way.in = tegroup_impl_cuda_router_access(&desc->logits, is_f64);
@@ -126,6 +129,7 @@ static inline tegroup_status tegroup_impl_cuda_router_backward(const tegroup_rou
     tegroup_impl_router_way way;
     tegroup_router_backward_desc d = *desc;
     if (desc->probabilities.rows == 0) return TEGROUP_OK;
+    if (tegroup_impl_router_backward_schemed(desc)) return tegroup_impl_cuda_scheme_backward(desc, stream, error);
     memset(&way, 0, sizeof way);
     d.probabilities = tegroup_impl_cuda_matrix(&desc->probabilities);
     d.indices = tegroup_impl_cuda_matrix(&desc->indices);

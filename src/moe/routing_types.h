@@ -17,6 +17,56 @@ typedef struct tegroup_count_desc {
     tegroup_matrix offsets;       /* out [1, groups + 1], likewise; absent = not wanted                          */
 } tegroup_count_desc;
 
+/* What a logit x says of an expert: its score. */
+typedef enum tegroup_score {
+    TEGROUP_SCORE_SOFTMAX       = 0, /* exp(x) / the sum over the token's experts of exp(their logits)            */
+    TEGROUP_SCORE_SIGMOID       = 1, /* 1 / (1 + exp(-x))                                                         */
+    TEGROUP_SCORE_SQRT_SOFTPLUS = 2  /* sqrt(log(1 + exp(x)))                                                     */
+} tegroup_score;
+
+/* What is said of a group of experts by the keys that a token chooses by. */
+typedef enum tegroup_group_score {
+    TEGROUP_GROUP_SCORE_TOP2 = 0, /* the sum of the two largest keys of its experts (DeepSeek-V3)                  */
+    TEGROUP_GROUP_SCORE_MAX  = 1  /* the largest one (DeepSeek-V2)                                                 */
+} tegroup_group_score;
+
+/* What a router is besides softmax top-k, which is all zero; docs/router.md has the values of many models. The forward
+ * and the backward call are given the same.
+ *
+ * A token's experts have keys, score + bias, and it takes those of the k largest; of equal keys the larger logit, as
+ * the probabilities' type holds it, and of equal logits the lower expert. With n_group, only experts of the topk_group
+ * best groups are taken; of equal groups the lower one is better. An expert whose key is NaN comes after all others;
+ * where softmax is NaN all keys are, and the lowest experts are taken. So indices are always experts, none twice. The
+ * bias is for the choice alone: weights are scores, divided by their sum + normalize_epsilon if normalize is 1 (0
+ * where that sum is 0), times route_factor. A softmax over the chosen logits alone is softmax with normalize 1; the
+ * sigmoid of the largest logits is SIGMOID.
+ *
+ * The balance loss is balance_coefficient times the mean over sequences of experts * sum_e (share of the sequence's
+ * assignments to e) * (mean over its tokens of the expert's share of the token's scores). A sequence is all tokens, or
+ * each sequence_tokens of them (DeepSeek-V3, arXiv:2412.19437, equations 17 to 20). The z-loss is z_coefficient times
+ * the mean over tokens of (log sum exp(logits))^2 (Zoph et al. 2022, "ST-MoE", arXiv:2202.08906, equation 5). Means of
+ * nothing are 0.
+ *
+ * A token that token_mask or valid_tokens leaves out has indices -1, weights, probabilities and gradients 0, and
+ * counts nowhere. Pointers are in `space`. */
+typedef struct tegroup_router_scheme {
+    tegroup_score  score;
+    int32_t        n_group;       /* groups of equally many neighbouring experts, 2 to 64; 0 = none               */
+    int32_t        topk_group;    /* the groups that a token may choose from, 1 to n_group, with at least k experts;
+                                     0 without n_group                                                            */
+    tegroup_group_score group_score; /* without n_group 0                                                         */
+    tegroup_matrix bias;          /* in  [1, experts], F32 or F64; absent = none                                  */
+    double         normalize_epsilon; /* with normalize: at least 0; DeepSeek-V3's 1e-20; else 0                  */
+    double         route_factor;  /* multiplies the weights: above 0; 0 = 1                                       */
+    tegroup_matrix given_indices; /* in  [tokens, k], I32 or I64: the experts that a token takes, whatever their keys;
+                                     what is no expert becomes index -1 with weight 0, and counts nowhere. Not with
+                                     bias and n_group. Absent = the router chooses                                */
+    const uint8_t *token_mask;    /* in  [tokens]: 0 = padding; NULL = none                                       */
+    const int64_t *valid_tokens;  /* in  one value: tokens from there on are padding; NULL = none                 */
+    int64_t        sequence_tokens; /* tokens of a sequence, a divisor of tokens; 0 = all                         */
+    double         z_coefficient; /* 0 = no z-loss                                                                */
+} tegroup_router_scheme;
+
 /* Router: probabilities = softmax(logits) by row; each token takes its k largest. Of equal ones it takes the larger
  * logit, which far below the row's largest is all that tells experts apart, and of equal logits the lower expert. A
  * row that holds NaN or infinity, or minus infinity alone, has probabilities of NaN and takes experts 0 .. k-1. (F64
@@ -46,6 +96,12 @@ typedef struct tegroup_router_desc {
     size_t         workspace_bytes;
     int32_t        threads;       /* on the host, at most so many; 0 = all that OpenMP gives, 1 without OpenMP. Only
                                      time depends on it                                                          */
+    tegroup_router_scheme scheme; /* all zero: as above. Else probabilities are scores, and balance_loss needs them and
+                                     indices                                                                     */
+    double        *z_loss;        /* out, one value; NULL = not wanted                                           */
+    tegroup_matrix loss_gradients; /* out [sequences, experts + 1], F64: what the backward call needs of the losses: of
+                                      each sequence the slope of the balance loss in each expert's shares, and twice
+                                      z_coefficient by the count of tokens. Needs indices; absent = not wanted   */
 } tegroup_router_desc;
 
 /* Gradient of the router: of what the weights fed and of the load-balancing loss, with the choice of experts held
@@ -64,8 +120,14 @@ typedef struct tegroup_router_backward_desc {
     tegroup_matrix grad_weights;  /* in  [tokens, k], dtype of probabilities                                     */
     tegroup_matrix grad_logits;   /* out [tokens, experts], F16, BF16, F32 or F64                                */
     double         balance_coefficient;
-    double         loss_scale;    /* multiplies the load-balancing gradient; 0 = 1                               */
+    double         loss_scale;    /* multiplies the gradients of the losses; 0 = 1                               */
     int32_t        threads;       /* as in the forward call                                                      */
+    tegroup_router_scheme scheme; /* as in the forward call                                                      */
+    tegroup_matrix loss_gradients; /* in  as the forward call wrote them; absent = the losses have no gradient, or the
+                                      balance loss has that of balance_coefficient and counts. With a scheme that
+                                      coefficient must be 0, and counts are ignored                              */
+    tegroup_matrix logits;        /* in  as in the forward call; needed where scheme.z_coefficient is not 0, else
+                                     ignored                                                                     */
 } tegroup_router_backward_desc;
 
 /* The permutation that groups (token, choice) slots by expert. Slot s = token * k + choice. Rows of a group keep the
@@ -86,6 +148,9 @@ typedef struct tegroup_permutation_desc {
                                     host */
     size_t         workspace_bytes;
     int32_t        threads;      /* as tegroup_router_desc's                                                     */
+    tegroup_matrix weights;      /* in  [tokens, k], F32 or F64: a full group keeps the slots of the largest weights, of
+                                    equal ones those that come first, and NaN comes last; absent = it keeps the slots
+                                    that come first                                                              */
 } tegroup_permutation_desc;
 
 /* permuted[row] = weight(slot) * tokens[slot / k], rows that no slot 0 .. tokens * k - 1 has are untouched. Weights

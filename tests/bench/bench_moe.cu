@@ -209,12 +209,44 @@ static void time_router() {
                 b.grad_weights = matrix(TEGROUP_DTYPE_F32, tokens, K);
                 b.grad_logits = matrix(in, tokens, experts);
                 b.balance_coefficient = 0.01;
+                auto v3 = r;
+                v3.balance_coefficient = 0;
+                v3.scheme.score = TEGROUP_SCORE_SIGMOID;
+                v3.scheme.n_group = 8;
+                v3.scheme.topk_group = 4;
+                v3.scheme.bias = matrix(TEGROUP_DTYPE_F32, 1, experts);
+                fill_floats<<<1024, 256>>>((float *)v3.scheme.bias.data, (size_t)experts);
+                v3.scheme.normalize_epsilon = 1e-20;
+                v3.scheme.route_factor = 2.5;
+                v3.probabilities = matrix(TEGROUP_DTYPE_F32, tokens, experts);
+                v3.indices = matrix(TEGROUP_DTYPE_I32, tokens, K);
+                auto v3_losses = v3;
+                v3_losses.balance_coefficient = 1e-4;
+                v3_losses.scheme.sequence_tokens = 4096;
+                v3_losses.scheme.z_coefficient = 1e-3;
+                v3_losses.balance_loss = (double *)device(8);
+                v3_losses.z_loss = (double *)device(8);
+                v3_losses.loss_gradients = matrix(TEGROUP_DTYPE_F64, tokens / 4096, experts + 1);
+                MUST(tegroup_router_layout(&v3_losses, &layout, &error));
+                v3_losses.workspace = device(layout.total_bytes);
+                v3_losses.workspace_bytes = layout.total_bytes;
+                MUST(tegroup_router(&v3, NULL, &error));
+                MUST(tegroup_router(&v3_losses, NULL, &error));
+                auto v3_back = b;
+                v3_back.balance_coefficient = 0;
+                v3_back.scheme = v3.scheme;
+                v3_back.probabilities = v3.probabilities;
+                v3_back.indices = v3.indices;
                 const double forward = bytes_of(r.logits) + bytes_of(r.probabilities) + bytes_of(r.weights) + bytes_of(r.indices);
                 const std::string shape = " [" + std::to_string(tokens) + "," + std::to_string(experts) + "] " + tegroup_dtype_name(in);
                 race({{"router" + shape, forward, [&] { MUST(tegroup_router(&r, NULL, &error)); }},
                       {"router, loss" + shape, forward, [&] { MUST(tegroup_router(&with_loss, NULL, &error)); }},
                       {"router backward" + shape, bytes_of(b.probabilities) + bytes_of(b.indices) + bytes_of(b.grad_weights) + bytes_of(b.grad_logits),
-                       [&] { MUST(tegroup_router_backward(&b, NULL, &error)); }}});
+                       [&] { MUST(tegroup_router_backward(&b, NULL, &error)); }},
+                      {"router, DeepSeek-V3" + shape, forward, [&] { MUST(tegroup_router(&v3, NULL, &error)); }},
+                      {"router, DeepSeek-V3, its losses" + shape, forward, [&] { MUST(tegroup_router(&v3_losses, NULL, &error)); }},
+                      {"router backward, DeepSeek-V3" + shape, bytes_of(b.probabilities) + bytes_of(b.indices) + bytes_of(b.grad_weights) + bytes_of(b.grad_logits),
+                       [&] { MUST(tegroup_router_backward(&v3_back, NULL, &error)); }}});
                 release();
             }
 }
@@ -236,8 +268,18 @@ static void time_permutation() {
         MUST(tegroup_permutation_layout(&p, &layout, &error));
         p.workspace = device(layout.total_bytes);
         p.workspace_bytes = layout.total_bytes;
-        race({{"permutation [65536,8] of " + std::to_string(experts), bytes_of(p.indices) + bytes_of(p.row_of_slot) + bytes_of(p.slot_of_row),
-               [&] { MUST(tegroup_permutation_make(&p, NULL, &error)); }}});
+        auto weighed = p;
+        weighed.weights = matrix(TEGROUP_DTYPE_F32, tokens, K);
+        fill_floats<<<1024, 256>>>((float *)weighed.weights.data, (size_t)(tokens * K));
+        for (auto &count : counts) count = count * 9 / 10;
+        weighed.shape = routed(counts, tokens * K);
+        MUST(tegroup_permutation_layout(&weighed, &layout, &error));
+        weighed.workspace = device(layout.total_bytes);
+        weighed.workspace_bytes = layout.total_bytes;
+        const double bytes = bytes_of(p.indices) + bytes_of(p.row_of_slot) + bytes_of(p.slot_of_row);
+        race({{"permutation [65536,8] of " + std::to_string(experts), bytes, [&] { MUST(tegroup_permutation_make(&p, NULL, &error)); }},
+              {"permutation by weight [65536,8] of " + std::to_string(experts), bytes + bytes_of(weighed.weights),
+               [&] { MUST(tegroup_permutation_make(&weighed, NULL, &error)); }}});
         release();
     }
 }
@@ -325,10 +367,10 @@ static void time_activations() {
     tegroup_error error;
     const struct { tegroup_activation kind; const char *name; } others[] = {
         {TEGROUP_ACTIVATION_GEGLU, "GEGLU"}, {TEGROUP_ACTIVATION_GEGLU_TANH, "GEGLU tanh"}, {TEGROUP_ACTIVATION_REGLU, "ReGLU"},
-        {TEGROUP_ACTIVATION_SWIGLU_CLAMPED, "clamped SwiGLU"}, {TEGROUP_ACTIVATION_SILU, "SiLU"}, {TEGROUP_ACTIVATION_GELU, "GELU"},
+        {TEGROUP_ACTIVATION_SWIGLU_CLAMPED, "clamped SwiGLU"}, {TEGROUP_ACTIVATION_SWIGLU_LIMITED, "limited SwiGLU"}, {TEGROUP_ACTIVATION_SITU_GLU, "SiTU-GLU"}, {TEGROUP_ACTIVATION_SILU, "SiLU"}, {TEGROUP_ACTIVATION_GELU, "GELU"},
         {TEGROUP_ACTIVATION_GELU_TANH, "GELU tanh"}, {TEGROUP_ACTIVATION_RELU, "ReLU"}, {TEGROUP_ACTIVATION_RELU_SQUARED, "squared ReLU"}};
     for (const auto &other : others) {
-        const int64_t rows = 32768, width = 7168, cols = other.kind <= TEGROUP_ACTIVATION_SWIGLU_CLAMPED ? 2 * width : width;
+        const int64_t rows = 32768, width = 7168, cols = other.kind <= TEGROUP_ACTIVATION_SITU_GLU ? 2 * width : width;
         auto f = desc<tegroup_activation_desc>();
         f.activation = other.kind;
         f.input = matrix(TEGROUP_DTYPE_BF16, rows, cols);

@@ -131,6 +131,12 @@ static void *call_all(void *unused) {
     BOTH(tegroup_router(&w.router, NULL, &error), tegroup_router(NULL, NULL, &error));
     BOTH(tegroup_router_backward(&w.router_backward, NULL, &error), tegroup_router_backward(NULL, NULL, &error));
     BOTH(tegroup_permutation_make(&w.permutation, NULL, &error), tegroup_permutation_make(NULL, NULL, &error));
+    w.router.scheme.score = w.router_backward.scheme.score = TEGROUP_SCORE_SIGMOID; /* a scheme has arrays of its own on the stack */
+    w.router_backward.balance_coefficient = 0;
+    BOTH(tegroup_router(&w.router, NULL, &error), tegroup_router(NULL, NULL, &error));
+    BOTH(tegroup_router_backward(&w.router_backward, NULL, &error), tegroup_router_backward(NULL, NULL, &error));
+    w.permutation.weights = tegroup_matrix_of(w.weights_grad, TOKENS, CHOICES, TEGROUP_DTYPE_F32);
+    BOTH(tegroup_permutation_make(&w.permutation, NULL, &error), tegroup_permutation_make(NULL, NULL, &error));
     BOTH(tegroup_permute(&w.permute, NULL, &error), tegroup_permute(NULL, NULL, &error));
     BOTH(tegroup_combine(&w.combine, NULL, &error), tegroup_combine(NULL, NULL, &error));
     BOTH(tegroup_combine_backward(&w.combine_backward, NULL, &error), tegroup_combine_backward(NULL, NULL, &error));

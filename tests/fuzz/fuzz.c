@@ -907,9 +907,23 @@ static void fuzz_count(void) {
     MUST(sum <= desc.labels.rows * desc.labels.cols && (desc.offsets.dtype == TEGROUP_DTYPE_UNSET || entry(&desc.offsets, 0, g) == sum));
 }
 
+/* A scheme, often one that serves, its matrices still without memory. */
+static void some_scheme(tegroup_router_scheme *s, int64_t tokens, int32_t experts, int32_t k) {
+    s->score = (tegroup_score)below(4);
+    if (chance(40)) s->n_group = 2 * below(3), s->topk_group = below(4), s->group_score = (tegroup_group_score)below(2);
+    if (chance(40)) set_matrix(&s->bias, 1, experts, any_real());
+    if (chance(20)) set_matrix(&s->given_indices, tokens, k, any_int());
+    if (chance(30)) s->normalize_epsilon = below(2);
+    if (chance(30)) s->route_factor = below(4) - 1;
+    if (chance(30)) s->sequence_tokens = below(4);
+    if (chance(30)) s->z_coefficient = below(3) - 1;
+    if (chance(30)) s->token_mask = (const uint8_t *)buffer((size_t)tokens);
+    if (chance(30)) s->valid_tokens = (const int64_t *)buffer(8);
+}
+
 static void fuzz_router(void) {
     tegroup_router_desc desc;
-    tegroup_matrix *matrices[] = {&desc.logits, &desc.probabilities, &desc.weights, &desc.indices, &desc.counts};
+    tegroup_matrix *matrices[] = {&desc.logits, &desc.probabilities, &desc.weights, &desc.indices, &desc.counts, &desc.scheme.bias, &desc.scheme.given_indices, &desc.loss_gradients};
     tegroup_dtype real = any_real();
     int64_t tokens = below(5), i, j;
     tegroup_status status;
@@ -923,6 +937,11 @@ static void fuzz_router(void) {
     if (chance(80)) set_matrix(&desc.weights, tokens, desc.k, real);
     if (chance(80)) set_matrix(&desc.indices, tokens, desc.k, any_int());
     if (chance(80)) set_matrix(&desc.counts, 1, desc.experts, any_int());
+    if (chance(60)) {
+        some_scheme(&desc.scheme, tokens, desc.experts, desc.k);
+        if (chance(40)) set_matrix(&desc.loss_gradients, desc.scheme.sequence_tokens ? tokens / desc.scheme.sequence_tokens : 1, desc.experts + 1, TEGROUP_DTYPE_F64);
+        desc.z_loss = chance(40) ? (double *)buffer(8) : NULL;
+    }
     SPOIL(tegroup_router_desc, desc, FIELD(tegroup_router_desc, experts), FIELD(tegroup_router_desc, k), FIELD(tegroup_router_desc, threads), FIELD(tegroup_router_desc, normalize),
           FIELD(tegroup_router_desc, balance_coefficient));
     desc.balance_loss = chance(50) ? (double *)buffer(8) : NULL;
@@ -933,14 +952,16 @@ static void fuzz_router(void) {
     for (i = 0; desc.indices.dtype != TEGROUP_DTYPE_UNSET && i < desc.indices.rows; i++) /* every choice an expert, none twice */
         for (j = 0; j < desc.k; j++) {
             int64_t expert = entry(&desc.indices, i, j), other;
+            if (expert == -1 && (desc.scheme.given_indices.dtype != TEGROUP_DTYPE_UNSET || desc.scheme.token_mask || desc.scheme.valid_tokens)) continue;
             MUST(expert >= 0 && expert < desc.experts);
+            if (desc.scheme.given_indices.dtype != TEGROUP_DTYPE_UNSET) continue;
             for (other = 0; other < j; other++) MUST(entry(&desc.indices, i, other) != expert);
         }
 }
 
 static void fuzz_router_backward(void) {
     tegroup_router_backward_desc desc;
-    tegroup_matrix *matrices[] = {&desc.probabilities, &desc.indices, &desc.counts, &desc.grad_weights, &desc.grad_logits};
+    tegroup_matrix *matrices[] = {&desc.probabilities, &desc.indices, &desc.counts, &desc.grad_weights, &desc.grad_logits, &desc.scheme.bias, &desc.scheme.given_indices, &desc.loss_gradients, &desc.logits};
     tegroup_dtype real = any_real();
     int64_t tokens = below(5);
     tegroup_status status;
@@ -954,6 +975,12 @@ static void fuzz_router_backward(void) {
     if (desc.balance_coefficient != 0 || chance(10)) set_matrix(&desc.counts, 1, desc.experts, any_int());
     set_matrix(&desc.grad_weights, tokens, desc.k, real);
     set_matrix(&desc.grad_logits, tokens, desc.experts, any_float());
+    if (chance(60)) {
+        some_scheme(&desc.scheme, tokens, desc.experts, desc.k);
+        if (chance(90)) desc.balance_coefficient = 0;
+        if (chance(60)) set_matrix(&desc.loss_gradients, desc.scheme.sequence_tokens > 0 ? tokens / desc.scheme.sequence_tokens : 1, desc.experts + 1, TEGROUP_DTYPE_F64);
+        if (chance(60)) set_matrix(&desc.logits, tokens, desc.experts, any_float());
+    }
     SPOIL(tegroup_router_backward_desc, desc, FIELD(tegroup_router_backward_desc, experts), FIELD(tegroup_router_backward_desc, k), FIELD(tegroup_router_backward_desc, threads),
           FIELD(tegroup_router_backward_desc, normalize), FIELD(tegroup_router_backward_desc, balance_coefficient));
     if (finish_matrices(matrices, COUNT(matrices), desc.experts > 0 && desc.experts < 100 ? desc.experts - 2 : 0)) desc.space = TEGROUP_SPACE_DEVICE;
@@ -1062,9 +1089,9 @@ static void fuzz_activation(void) {
     int gated;
     OPEN(desc);
     desc.activation = (tegroup_activation)(1 + below(TEGROUP_ACTIVATION_IDENTITY));
-    gated = desc.activation <= TEGROUP_ACTIVATION_SWIGLU_CLAMPED;
+    gated = desc.activation <= TEGROUP_ACTIVATION_SITU_GLU;
     desc.interleaved = gated ? below(2) : 0;
-    if (desc.activation == TEGROUP_ACTIVATION_SWIGLU_CLAMPED) {
+    if (gated && desc.activation >= TEGROUP_ACTIVATION_SWIGLU_CLAMPED) {
         desc.alpha = below(3);
         desc.limit = below(9);
     }
@@ -1085,9 +1112,9 @@ static void fuzz_activation_backward(void) {
     int gated;
     OPEN(desc);
     desc.activation = (tegroup_activation)(1 + below(TEGROUP_ACTIVATION_IDENTITY));
-    gated = desc.activation <= TEGROUP_ACTIVATION_SWIGLU_CLAMPED;
+    gated = desc.activation <= TEGROUP_ACTIVATION_SITU_GLU;
     desc.interleaved = gated ? below(2) : 0;
-    if (desc.activation == TEGROUP_ACTIVATION_SWIGLU_CLAMPED) {
+    if (gated && desc.activation >= TEGROUP_ACTIVATION_SWIGLU_CLAMPED) {
         desc.alpha = below(3);
         desc.limit = below(9);
     }
@@ -1240,7 +1267,7 @@ static void fuzz_mlp(void) {
     memset(&sizes, 0, sizeof sizes);
     sizes.groups = below(6);
     desc.activation = (tegroup_activation)(1 + below(TEGROUP_ACTIVATION_IDENTITY));
-    wide = desc.activation <= TEGROUP_ACTIVATION_SWIGLU_CLAMPED ? 2 : 1;
+    wide = desc.activation <= TEGROUP_ACTIVATION_SITU_GLU ? 2 : 1;
     apart = wide == 2 && chance(30); /* gates and ups are two weights */
     width = apart ? h : wide * h;
     desc.interleaved = wide == 2 && !apart ? below(2) : 0;
@@ -1429,7 +1456,7 @@ static void fuzz_chain(void) {
             break;
         case TEGROUP_CHAIN_ACTIVATION:
             op->activation = (tegroup_activation)(1 + below(TEGROUP_ACTIVATION_IDENTITY));
-            if (op->activation <= TEGROUP_ACTIVATION_SWIGLU_CLAMPED) {
+            if (op->activation <= TEGROUP_ACTIVATION_SITU_GLU) {
                 op->interleaved = below(2);
                 cols[i + 1] = cols[i] / 2;
             }

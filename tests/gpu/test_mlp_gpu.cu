@@ -320,14 +320,15 @@ static int64_t plant_infinity(mlp *l) {
 static void fused(tegroup_backend backend) {
     if (!backend_here(backend)) return;
     static const mlp_sizes sizes[] = {{16, 24, 40, -1}, {72, 200, 48, -1}, {128, 96, 64, -1}, {64, 264, 136, -1}, {200, 8, 16, -1}, {64, 424, 40, -1}};
-    static const tegroup_activation kinds[] = {TEGROUP_ACTIVATION_SWIGLU, TEGROUP_ACTIVATION_GEGLU, TEGROUP_ACTIVATION_GEGLU_TANH, TEGROUP_ACTIVATION_REGLU, TEGROUP_ACTIVATION_SWIGLU_CLAMPED};
+    static const tegroup_activation kinds[] = {TEGROUP_ACTIVATION_SWIGLU, TEGROUP_ACTIVATION_GEGLU, TEGROUP_ACTIVATION_GEGLU_TANH, TEGROUP_ACTIVATION_REGLU, TEGROUP_ACTIVATION_SWIGLU_CLAMPED,
+                                               TEGROUP_ACTIVATION_SWIGLU_LIMITED, TEGROUP_ACTIVATION_SITU_GLU};
     rng r = rng_seed(7601);
     const int wanted = (int)scaled(600), runs = wanted > 40 ? wanted : 40; /* with fewer some kernels are never launched */
     int ran[2] = {0, 0}, refused = 0, infinities = 0;
     streams_make();
     asked = backend;
     for (int i = 0; i < runs; i++) {
-        mlp_choice m = {{i & 1, i / 3 % 3, 0, i / 2 % 3, 3, i % ROUTINGS, TEGROUP_TAIL_KEEP, 0}, 0, kinds[i % 5], 0};
+        mlp_choice m = {{i & 1, i / 3 % 3, 0, i / 2 % 3, 3, i % ROUTINGS, TEGROUP_TAIL_KEEP, 0}, 0, kinds[i % 7], 0};
         const int backward = i / 5 % 2;
         int64_t rows[GROUPS];
         for (int g = 0; g < GROUPS; g++) rows[g] = i % 3 ? rng_int(&r, 0, 150) : routings[m.c.routing][g];

@@ -133,7 +133,7 @@ static void gate_make(gate_case *c, rng *r, int vectors, tegroup_activation kind
     c->f.space = c->b.space = TEGROUP_SPACE_DEVICE;
     c->f.activation = c->b.activation = kind;
     c->f.interleaved = c->b.interleaved = interleaved && is_gated(kind);
-    if (kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED) {
+    if (has_limit(kind)) {
         if (rng_chance(r, 50)) c->f.alpha = c->b.alpha = rng_chance(r, 50) ? 1 : 0.8125;
         if (rng_chance(r, 70)) c->f.limit = c->b.limit = rng_chance(r, 20) ? (double)INFINITY : rng_chance(r, 50) ? 1.5 : 0.5;
     }
@@ -327,7 +327,7 @@ static __global__ void pair_by_pair(const tegroup_activation_desc f, const tegro
     const int gated = cols != width;
     if (i >= f.output.rows * width) return;
     const int64_t g = row * cols + (f.interleaved ? 2 * j : j), u = f.interleaved ? g + 1 : gated ? g + width : g;
-    const float alpha = (float)tegroup_impl_alpha(f.alpha), limit = (float)tegroup_impl_limit(f.limit), scale = ((const float *)f.row_scale.data)[row];
+    const float alpha = (float)tegroup_impl_alpha(f.activation, f.alpha), limit = (float)tegroup_impl_limit(f.activation, f.limit), scale = ((const float *)f.row_scale.data)[row];
     const float gate = tegroup_impl_load_f32(TEGROUP_DTYPE_BF16, f.input.data, g), up = tegroup_impl_load_f32(TEGROUP_DTYPE_BF16, f.input.data, u);
     float grad_gate, grad_up;
     tegroup_impl_activation_grad_f32(f.activation, 1, alpha, limit, gate, up, scale * tegroup_impl_load_f32(TEGROUP_DTYPE_BF16, b.grad_output.data, i), &grad_gate, &grad_up);
@@ -377,7 +377,7 @@ TEST(moe_gpu, activations_at_infinity) {
         gate_case c;
         gate_make(&c, &r, vectors, kind, dtype, dtype, (int32_t)step - 1, 1, GATES_BEYOND, UPS_BEYOND, 0);
         c.f.row_scale = c.b.row_scale = c.b.grad_row_scale = no_matrix();
-        c.f.alpha = c.b.alpha = kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED && i / ACTIVATIONS / 16 ? 0.8125 : 0;
+        c.f.alpha = c.b.alpha = has_limit(kind) && i / ACTIVATIONS / 16 ? 0.8125 : 0;
         c.f.limit = c.b.limit = c.f.alpha != 0 ? (double)INFINITY : 0;
         c.b.grad_input = matrix(&r, vectors, dtype, GATES_BEYOND, c.f.input.cols);
         for (int g = 0; g < GATES_BEYOND; g++)
@@ -452,12 +452,19 @@ static tegroup_permutation_desc permutation_on_device(tegroup_permutation_desc d
     d.indices = on_device(d.indices);
     d.row_of_slot = on_device(d.row_of_slot);
     d.slot_of_row = on_device(d.slot_of_row);
+    d.weights = on_device(d.weights);
     if (tegroup_permutation_layout(&d, layout, NULL) != TEGROUP_OK) abort();
     d.workspace_bytes = layout->total_bytes;
     d.workspace = layout->total_bytes ? arena_take(layout->total_bytes, 0) : NULL;
     return d;
 }
 
+/* By weight, often of few values: what full groups keep. */
+static void weigh(routing *c, rng *r) {
+    const int few = rng_chance(r, 50);
+    c->d.weights = filled(r, 0, rng_chance(r, 30) ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32, c->tokens, c->k, 1);
+    for (int64_t slot = 0; few && slot < c->tokens * c->k; slot++) set(&c->d.weights, slot / c->k, slot % c->k, rng_chance(r, 5) ? (double)NAN : 0.25 * (double)rng_int(r, -1, 2));
+}
 static void random_routing(routing *c, rng *r, int64_t i) {
     static const int32_t sizes[] = {1, 7, 8, 9, 128, 1024, 1025, 4096};
     const int32_t experts = i % 16 < 8 ? sizes[i % 8] : (int32_t)rng_int(r, 1, 300);
@@ -471,6 +478,7 @@ TEST(moe_gpu, permutation_equals_the_cpus) {
         tegroup_layout layout;
         routing c;
         random_routing(&c, &r, i);
+        if (rng_chance(&r, 50)) weigh(&c, &r);
         mirror_up(mark);
         const tegroup_permutation_desc d = permutation_on_device(c.d, &layout);
         ASSERT_EQ(TEGROUP_OK, tegroup_permutation_make(&c.d, NULL, NULL));
@@ -488,6 +496,7 @@ TEST(moe_gpu, permutation_with_snapshots_that_lie) {
         tegroup_layout layout;
         routing c;
         random_routing(&c, &r, 9);
+        if (rng_chance(&r, 50)) weigh(&c, &r);
         tegroup_snapshot_header *header = (tegroup_snapshot_header *)(uintptr_t)c.d.shape.snapshot;
         tegroup_snapshot_view v = tegroup_snapshot_read(header);
         for (int lies = 0; lies < 5; lies++) {
@@ -727,6 +736,14 @@ static void router_make(tegroup_router_desc *d, rng *r, int vectors, tegroup_dty
     d->balance_coefficient = 0.01;
     d->balance_loss = rng_chance(r, 70) ? (double *)guarded(sizeof(double)) : NULL;
 }
+static tegroup_router_scheme scheme_on_device(tegroup_router_scheme s) {
+    s.bias = on_device(s.bias);
+    s.given_indices = on_device(s.given_indices);
+    s.token_mask = (const uint8_t *)device_of((void *)(uintptr_t)s.token_mask);
+    s.valid_tokens = (const int64_t *)device_of((void *)(uintptr_t)s.valid_tokens);
+    return s;
+}
+
 static tegroup_router_desc router_on_device(tegroup_router_desc d) {
     tegroup_layout layout;
     d.space = TEGROUP_SPACE_DEVICE;
@@ -736,6 +753,9 @@ static tegroup_router_desc router_on_device(tegroup_router_desc d) {
     d.indices = on_device(d.indices);
     d.counts = on_device(d.counts);
     d.balance_loss = (double *)device_of(d.balance_loss);
+    d.z_loss = (double *)device_of(d.z_loss);
+    d.loss_gradients = on_device(d.loss_gradients);
+    d.scheme = scheme_on_device(d.scheme);
     if (tegroup_router_layout(&d, &layout, NULL) != TEGROUP_OK) abort();
     d.workspace_bytes = layout.total_bytes;
     d.workspace = layout.total_bytes ? arena_take(layout.total_bytes, 0) : NULL;
@@ -958,6 +978,63 @@ static void choices_of(const tegroup_router_backward_desc *b, int64_t t, int32_t
         named[expert[j]] = 1;
     }
     free(named);
+}
+
+/* ---- router schemes -------------------------------------------------------------------------------------------------------- */
+
+#define SCHEME_WORST
+#define SCHEME_MATRIX(r, dtype, rows, cols) matrix(r, rng_chance(r, 50), dtype, rows, cols)
+#include "schemes.h"
+
+/* Any scheme and its gradient, as the formulas have them of what the GPU wrote; the second run in a row has the first one's bits. */
+TEST(moe_gpu, router_schemes) {
+    rng r = rng_seed(5020);
+    int64_t odd = 0;
+    for (int64_t i = scaled(10) * 40; i > 0; i--) {
+        void *mark = guards_mark();
+        const tegroup_dtype in = dtypes[rng_int(&r, 0, 3)], real = in == TEGROUP_DTYPE_F64 || rng_chance(&r, 20) ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32, out = dtypes[rng_int(&r, 0, 3)];
+        int64_t *counts = (int64_t *)scratch(8 * SCHEME_EXPERTS);
+        tegroup_router_desc d;
+        scheme_make(&d, &r, in, real, rng_chance(&r, 50) ? 1 : rng_int(&r, 0, rng_chance(&r, 10) ? 90 : 5), rng_int(&r, 0, rng_chance(&r, 10) ? 300 : 9));
+        const int64_t tokens = d.logits.rows;
+        const int few = rng_chance(&r, 30), beyond = rng_chance(&r, 15);
+        for (int64_t t = 0; few && t < tokens; t++) for (int32_t e = 0; e < d.experts; e++) set(&d.logits, t, e, (double)rng_int(&r, -2, 2));
+        for (int64_t t = 0; beyond && t < tokens; t++) for (int32_t e = 0; e < d.experts; e++) if (rng_chance(&r, 5)) set(&d.logits, t, e, rng_chance(&r, 50) ? NAN : INFINITY);
+        tegroup_router_backward_desc b = scheme_backward_of(&d, filled(&r, 0, real, tokens, d.k, 1), matrix(&r, 0, out, tokens, d.experts));
+        b.loss_scale = rng_chance(&r, 50) ? 0 : 3;
+        if (b.scheme.z_coefficient == 0 && rng_chance(&r, 30)) b.loss_gradients = no_matrix();
+        remember_all(mark);
+        mirror_up(mark);
+        tegroup_router_desc dd = router_on_device(d);
+        tegroup_router_backward_desc bd = b;
+        bd.space = TEGROUP_SPACE_DEVICE;
+        bd.probabilities = on_device(b.probabilities), bd.indices = on_device(b.indices), bd.grad_weights = on_device(b.grad_weights), bd.grad_logits = on_device(b.grad_logits);
+        bd.loss_gradients = on_device(b.loss_gradients), bd.logits = on_device(b.logits), bd.scheme = dd.scheme;
+        RUN(tegroup_router(&dd, NULL, error));
+        RUN(tegroup_router_backward(&bd, NULL, error));
+        RUN_TWICE(mark, tegroup_router(&dd, NULL, error));
+        RUN_TWICE(mark, tegroup_router_backward(&bd, NULL, error));
+        if (beyond) { /* not one that does not exist, in the order of what was written */
+            scheme_expert *order = (scheme_expert *)scratch(sizeof *order * SCHEME_EXPERTS);
+            for (int64_t t = 0; t < tokens; t++) {
+                if (!scheme_there(&d.scheme, t)) continue;
+                scheme_sorted(&d.scheme, d.experts, &d.probabilities, &d.logits, t, order);
+                for (int32_t j = 0; j < d.k; j++) ASSERT_EQ(whole(&d.indices, t, j), d.scheme.given_indices.dtype ? scheme_index(&d.scheme.given_indices, t, j, d.experts) : order[j].e);
+                odd++;
+            }
+        } else {
+            ASSERT_STREQ("", scheme_wrong(&d, counts));
+            ASSERT_STREQ("", scheme_losses_wrong(&d));
+            ASSERT_STREQ("", scheme_gradient_wrong(&b));
+        }
+        may_change(&d.probabilities), may_change(&d.weights), may_change(&d.indices), may_change(&d.counts), may_change(&d.loss_gradients), may_change(&b.grad_logits);
+        memcpy(guarded_find(d.balance_loss)->copy, d.balance_loss, 8);
+        memcpy(guarded_find(d.z_loss)->copy, d.z_loss, 8);
+        ASSERT_EQ(0, disturbed(mark));
+        guards_release(mark);
+    }
+    ASSERT_GT(odd, 0);
+    print_totals("router schemes");
 }
 
 TEST(moe_gpu, router_gradient) {

@@ -7,12 +7,18 @@
 
 static const tegroup_activation activations[] = {
     TEGROUP_ACTIVATION_SWIGLU, TEGROUP_ACTIVATION_GEGLU, TEGROUP_ACTIVATION_GEGLU_TANH, TEGROUP_ACTIVATION_REGLU, TEGROUP_ACTIVATION_SWIGLU_CLAMPED,
+    TEGROUP_ACTIVATION_SWIGLU_LIMITED, TEGROUP_ACTIVATION_SITU_GLU,
     TEGROUP_ACTIVATION_SILU, TEGROUP_ACTIVATION_GELU, TEGROUP_ACTIVATION_GELU_TANH, TEGROUP_ACTIVATION_RELU, TEGROUP_ACTIVATION_RELU_SQUARED,
     TEGROUP_ACTIVATION_IDENTITY};
-static const char *const activation_names[] = {"SwiGLU", "GEGLU", "GEGLU tanh", "ReGLU", "clamped SwiGLU", "SiLU", "GELU", "GELU tanh", "ReLU", "squared ReLU", "identity"};
+static const char *const activation_names[] = {"SwiGLU", "GEGLU", "GEGLU tanh", "ReGLU", "clamped SwiGLU", "limited SwiGLU", "SiTU-GLU", "SiLU", "GELU", "GELU tanh", "ReLU", "squared ReLU", "identity"};
 enum { ACTIVATIONS = sizeof activations / sizeof *activations };
 
-SUPPORT int is_gated(tegroup_activation kind) { return kind <= TEGROUP_ACTIVATION_SWIGLU_CLAMPED; }
+SUPPORT int is_gated(tegroup_activation kind) { return kind <= TEGROUP_ACTIVATION_SITU_GLU; }
+/* Kinds with alpha and limit: which gpt-oss, DeepSeek-V4 and Kimi-K3 have. */
+SUPPORT int is_clamped(tegroup_activation kind) { return kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED || kind == TEGROUP_ACTIVATION_SWIGLU_LIMITED; }
+SUPPORT int has_limit(tegroup_activation kind) { return is_clamped(kind) || kind == TEGROUP_ACTIVATION_SITU_GLU; }
+SUPPORT double activation_alpha(tegroup_activation kind, double alpha) { return alpha != 0 ? alpha : kind == TEGROUP_ACTIVATION_SITU_GLU ? 4 : kind == TEGROUP_ACTIVATION_SWIGLU_LIMITED ? 1 : 1.702; }
+SUPPORT double activation_limit(tegroup_activation kind, double limit) { return limit != 0 ? limit : kind == TEGROUP_ACTIVATION_SITU_GLU ? 25 : kind == TEGROUP_ACTIVATION_SWIGLU_LIMITED ? 10 : 7; }
 
 /* One operation errs by u; a sigmoid by `sigmoid` u and its argument by `sigmoid_argument` u of it; a normal distribution function
  * by `normal` u, its density by `density` u, and these by x^2 times so much more; what is below `lost` may become 0, and `tiny` is
@@ -41,9 +47,9 @@ typedef struct activation_expected { real out, grad_gate, grad_up, term; } activ
 
 SUPPORT activation_expected activation_expect(tegroup_activation kind, double alpha, double limit, arithmetic a, double gate, double up, double scale, double dy) {
     const long double pi = 3.14159265358979323846264338327950288L;
-    const int clamps = kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED;
-    if (alpha == 0) alpha = 1.702;
-    if (limit == 0) limit = 7;
+    const int clamps = is_clamped(kind), soft = kind == TEGROUP_ACTIVATION_SITU_GLU;
+    alpha = activation_alpha(kind, alpha);
+    limit = activation_limit(kind, limit);
     const long double x = clamps && gate > limit ? limit : gate, size = fabsl(x);
     long double value, slope, value_off = 0, slope_off = 0, steep = 1; /* in units of u, `lost` apart */
     activation_expected e;
@@ -69,6 +75,15 @@ SUPPORT activation_expected activation_expect(tegroup_activation kind, double al
         slope_off = (a.normal + a.normal_square * x * x + 2) * cdf + (a.density + a.density_square * x * x + 2) * size * density;
         break;
     }
+    case TEGROUP_ACTIVATION_SITU_GLU: { /* tanh errs by 8 u, and so do its derivative and what is left of 1 */
+        const long double t = tanhl(x / alpha), s = 1 / (1 + expl(-x)), rest = 1 / (1 + expl(x)), s_off = a.sigmoid + a.sigmoid_argument * size * rest + 3;
+        const long double sech = 1 / coshl(x / alpha);
+        value = alpha * t * s;
+        slope = sech * sech * s + value * rest;
+        value_off = (s_off + 10) * fabsl(value);
+        slope_off = (s_off + 10) * sech * sech * (1 + size / alpha) * s + 12 * (1 - fabsl(t)) * s + (s_off + 12) * fabsl(value) * (rest + s);
+        break;
+    }
     default: { /* x sigmoid(w); w is off by `off` of its own units */
         const int cubic = kind == TEGROUP_ACTIVATION_GEGLU_TANH || kind == TEGROUP_ACTIVATION_GELU_TANH;
         const long double root = sqrtl(2 / pi), w = cubic ? 2 * root * (x + 0.044715L * x * x * x) : clamps ? alpha * x : x;
@@ -85,16 +100,19 @@ SUPPORT activation_expected activation_expect(tegroup_activation kind, double al
     }
     value_off = a.u * value_off + a.lost * size;
     slope_off = a.u * slope_off + a.lost * (2 + size * (1 + steep));
-    const long double u = clamps ? (up > limit ? limit : up < -limit ? -limit : up) + 1 : is_gated(kind) ? up : 1;
+    const long double cut = up > limit ? limit : up < -limit ? -limit : up;
+    const long double u = clamps ? cut + (kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED) : soft && !isinf(limit) ? limit * tanhl(up / limit) : is_gated(kind) ? up : 1;
+    const long double flat = soft && !isinf(limit) ? powl(coshl(up / limit), -2) : 1, u_off = soft ? 12 * a.u * fabsl(u) : 0;
+    const long double flat_off = soft && !isinf(limit) ? a.u * (12 * (1 + fabsl(up / limit)) * flat + 12 * (1 - fabsl(tanhl(up / limit)))) + 4 * a.lost : 0;
     const long double outside = 4 * a.tiny * (1 + fabs(scale) + fabs(dy)) * (1 + fabsl(u)) * (1 + fabs(scale * dy)) * (1 + fabsl(slope));
     e.out.want = (double)(scale * value * u);
-    e.out.bound = (double)(fabsl(scale * u) * (value_off + 4 * a.u * fabsl(value)) + outside);
+    e.out.bound = (double)(fabsl(scale * u) * (value_off + 4 * a.u * fabsl(value)) + fabsl(scale * value) * u_off + outside);
     e.grad_gate.want = clamps && gate > limit ? 0 : (double)(scale * dy * u * slope);
-    e.grad_gate.bound = (double)(fabsl(scale * dy * u) * (slope_off + 5 * a.u * fabsl(slope)) + outside);
-    e.grad_up.want = clamps && (up > limit || up < -limit) ? 0 : (double)(scale * dy * value);
-    e.grad_up.bound = (double)(fabs(scale * dy) * (value_off + 4 * a.u * fabsl(value)) + outside);
+    e.grad_gate.bound = (double)(fabsl(scale * dy * u) * (slope_off + 5 * a.u * fabsl(slope)) + fabsl(scale * dy * slope) * u_off + outside);
+    e.grad_up.want = clamps && (up > limit || up < -limit) ? 0 : (double)(scale * dy * value * flat);
+    e.grad_up.bound = (double)(fabs(scale * dy) * (flat * (value_off + 5 * a.u * fabsl(value)) + fabsl(value) * flat_off) + outside);
     e.term.want = (double)(dy * value * u);
-    e.term.bound = (double)(fabsl(dy * u) * (value_off + 4 * a.u * fabsl(value)) + outside);
+    e.term.bound = (double)(fabsl(dy * u) * (value_off + 4 * a.u * fabsl(value)) + fabsl(dy * value) * u_off + outside);
     return e;
 }
 
@@ -102,11 +120,11 @@ SUPPORT activation_expected activation_expect(tegroup_activation kind, double al
 typedef struct activation_beyond { double out, grad_gate, grad_up; } activation_beyond;
 
 SUPPORT activation_beyond activation_expect_beyond(tegroup_activation kind, double alpha, double limit, double gate, double up) {
-    const int clamps = kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED, squares = kind == TEGROUP_ACTIVATION_RELU_SQUARED,
+    const int clamps = is_clamped(kind), soft = kind == TEGROUP_ACTIVATION_SITU_GLU, squares = kind == TEGROUP_ACTIVATION_RELU_SQUARED,
               rectifies = squares || kind == TEGROUP_ACTIVATION_REGLU || kind == TEGROUP_ACTIVATION_RELU;
-    if (limit == 0) limit = 7;
+    limit = activation_limit(kind, limit);
     const int shut = (clamps && gate > limit) || (rectifies && gate <= 0);
-    const double x = clamps && gate > limit ? limit : gate, u = !is_gated(kind) ? 1 : clamps ? fmax(-limit, fmin(limit, up)) + 1 : up;
+    const double x = clamps && gate > limit ? limit : gate, u = !is_gated(kind) ? 1 : clamps ? fmax(-limit, fmin(limit, up)) + (kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED) : soft && !isinf(limit) ? limit * tanh(up / limit) : up;
     double value, slope;
     activation_beyond e;
     if (isnan(x)) {
@@ -114,15 +132,16 @@ SUPPORT activation_beyond activation_expect_beyond(tegroup_activation kind, doub
         slope = kind == TEGROUP_ACTIVATION_IDENTITY || (rectifies && !squares) ? 1 : (double)NAN; /* taken for inside */
     } else if (isinf(x)) {
         value = x > 0 || kind == TEGROUP_ACTIVATION_IDENTITY ? x : 0;
-        slope = squares ? (x > 0 ? x : 0) : x > 0 || kind == TEGROUP_ACTIVATION_IDENTITY;
+        if (soft && x > 0) value = activation_alpha(kind, alpha);
+        slope = soft ? 0 : squares ? (x > 0 ? x : 0) : x > 0 || kind == TEGROUP_ACTIVATION_IDENTITY;
     } else {
-        const activation_expected finite = activation_expect(kind, alpha, limit, arithmetic_of(TEGROUP_DTYPE_F64, TEGROUP_DTYPE_F64, 0), x, clamps ? 0 : 1, 1, 1);
+        const activation_expected finite = activation_expect(kind, alpha, soft ? (double)INFINITY : limit, arithmetic_of(TEGROUP_DTYPE_F64, TEGROUP_DTYPE_F64, 0), x, kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED ? 0 : 1, 1, 1);
         value = finite.out.want;
         slope = finite.grad_gate.want;
     }
     e.out = value * (isnan(up) && is_gated(kind) ? up : u);
     e.grad_gate = shut ? 0 : slope * (isnan(up) && is_gated(kind) ? up : u);
-    e.grad_up = clamps && (up > limit || up < -limit) ? 0 : value;
+    e.grad_up = clamps && (up > limit || up < -limit) ? 0 : soft && !isinf(limit) ? value * pow(cosh(up / limit), -2) : value;
     return e;
 }
 

@@ -234,7 +234,7 @@ SUPPORT void mlp_make(mlp *l, const mlp_choice *choose, tegroup_dtype dtype, mlp
     d->space = TEGROUP_SPACE_HOST;
     d->activation = kind;
     d->interleaved = gated && rng_chance(r, 50);
-    if (d->activation == TEGROUP_ACTIVATION_SWIGLU_CLAMPED && rng_chance(r, 50)) d->alpha = 1.25, d->limit = 2;
+    if (has_limit(d->activation) && rng_chance(r, 50)) d->alpha = 1.25, d->limit = 2;
     d->fc1.weight = l->f1.b.tensor, d->fc2.weight = l->f2.b.tensor;
     if (first) d->fc1.weight_layout = TEGROUP_WEIGHT_IN_OUT;
     if (second) d->fc2.weight_layout = TEGROUP_WEIGHT_IN_OUT;

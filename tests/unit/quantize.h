@@ -221,12 +221,12 @@ SUPPORT separate_call separate_activation(const quantizing *q, const tegroup_qua
 SUPPORT void make_activation(quantizing *q, rng *r, int gradient, tegroup_quantize_desc *fused) {
     const depot *s = &q->scales[0];
     const tegroup_activation kind = (tegroup_activation)rng_int(r, TEGROUP_ACTIVATION_SWIGLU, TEGROUP_ACTIVATION_IDENTITY);
-    const int gated = kind <= TEGROUP_ACTIVATION_SWIGLU_CLAMPED;
+    const int gated = kind <= TEGROUP_ACTIVATION_SITU_GLU;
     const int64_t width = gradient && gated ? s->cols / 2 : s->cols;
     *fused = q->desc;
     fused->activation = kind;
     fused->interleaved = gated && rng_chance(r, 50);
-    fused->alpha = kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED ? 1.5 : 0;
+    fused->alpha = kind >= TEGROUP_ACTIVATION_SWIGLU_CLAMPED && gated ? 1.5 : 0;
     fused->input = plain_beside(q, r, q->desc.input.dtype, gated ? 2 * width : width, 1, NULL, q->made_in);
     if (!s->listed && rng_chance(r, 70)) fused->row_scale = row_numbers(q, r, 1);
     if (!gradient) return;

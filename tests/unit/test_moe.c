@@ -487,6 +487,208 @@ TEST(moe, router_gradient_names_the_dropped) {
     }
 }
 
+/* ---- router schemes ------------------------------------------------------------------------------------------------------ */
+
+#define SCHEME_WORST , &worst_scheme
+#define SCHEME_MATRIX(r, dtype, rows, cols) matrix(r, dtype, rows, cols)
+#include "schemes.h"
+
+static void scheme_may_change(const tegroup_router_desc *d) {
+    may_change(&d->probabilities), may_change(&d->weights), may_change(&d->indices), may_change(&d->counts), may_change(&d->loss_gradients);
+    memcpy(guarded_find(d->balance_loss)->copy, d->balance_loss, 8);
+    memcpy(guarded_find(d->z_loss)->copy, d->z_loss, 8);
+}
+
+TEST(moe, router_schemes) {
+    rng r = rng_seed(4020);
+    for (int64_t i = scaled(1200); i > 0; i--) {
+        void *mark = guards_mark();
+        const tegroup_dtype in = dtypes[rng_int(&r, 0, 3)], out = in == TEGROUP_DTYPE_F64 || rng_chance(&r, 20) ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
+        struct { tegroup_router_desc d; int64_t counts[SCHEME_EXPERTS]; } c;
+        scheme_make(&c.d, &r, in, out, rng_chance(&r, 50) ? 1 : rng_int(&r, 0, 5), rng_int(&r, 0, 9));
+        if (rng_chance(&r, 40)) /* few values, hence ties */
+            for (int64_t t = 0; t < c.d.logits.rows; t++) for (int32_t e = 0; e < c.d.experts; e++) set(&c.d.logits, t, e, (double)rng_int(&r, -2, 2));
+        if (rng_chance(&r, 20)) /* far out: scores of sigmoid are 1 and as good as 0 */
+            for (int64_t t = 0; t < c.d.logits.rows; t++) for (int32_t e = 0; e < c.d.experts; e++) set(&c.d.logits, t, e, 30 * at(&c.d.logits, t, e));
+        remember_all(mark);
+        ASSERT_EQ(tegroup_router(&c.d, NULL, NULL), TEGROUP_OK);
+        ASSERT_STREQ("", scheme_wrong(&c.d, c.counts));
+        ASSERT_STREQ("", scheme_losses_wrong(&c.d));
+        scheme_may_change(&c.d);
+        ASSERT_EQ(disturbed(mark), 0);
+        guards_release(mark);
+    }
+    printf("router schemes: error/bound at most %.3f\n", worst_scheme);
+}
+
+TEST(moe, router_scheme_gradients_in_every_type) {
+    rng r = rng_seed(4021);
+    int64_t dropped = 0;
+    for (int64_t i = scaled(2400); i > 0; i--) {
+        void *mark = guards_mark();
+        const tegroup_dtype out = dtypes[rng_int(&r, 0, 3)], p = rng_chance(&r, 40) ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
+        struct { tegroup_router_desc d; int64_t counts[SCHEME_EXPERTS]; } c;
+        scheme_make(&c.d, &r, p, p, rng_chance(&r, 50) ? 1 : rng_int(&r, 0, 5), rng_int(&r, 0, 9));
+        ASSERT_EQ(tegroup_router(&c.d, NULL, NULL), TEGROUP_OK);
+        tegroup_router_backward_desc b = scheme_backward_of(&c.d, filled(&r, p, c.d.logits.rows, c.d.k, 1), matrix(&r, out, c.d.logits.rows, c.d.experts));
+        b.loss_scale = rng_chance(&r, 50) ? 0 : 3;
+        if (b.scheme.z_coefficient == 0 && rng_chance(&r, 30)) memset(&b.loss_gradients, 0, sizeof b.loss_gradients);
+        const int drops = rng_chance(&r, 40) ? 40 : 0;
+        for (int64_t t = 0; t < c.d.logits.rows; t++) for (int32_t j = 0; j < c.d.k; j++)
+            if (rng_chance(&r, drops)) set_whole(&b.indices, t, j, nonsense(&r, b.indices.dtype, b.experts)), dropped++;
+        remember_all(mark);
+        ASSERT_EQ(tegroup_router_backward(&b, NULL, NULL), TEGROUP_OK);
+        ASSERT_STREQ("", scheme_gradient_wrong(&b));
+        may_change(&b.grad_logits);
+        ASSERT_EQ(disturbed(mark), 0);
+        guards_release(mark);
+    }
+    ASSERT_GT(dropped, 0);
+    printf("router schemes and gradients: error/bound at most %.3f\n", worst_scheme);
+}
+
+/* d/d logits of sum(weights * G) + loss_scale * (balance_loss + z_loss), the choice held fixed: central differences in FP64. */
+TEST(moe, router_scheme_gradients_by_finite_differences) {
+    rng r = rng_seed(4022);
+    double worst = 0;
+    int64_t probed[3] = {0, 0, 0};
+    for (int64_t i = scaled(200); i > 0; i--) {
+        void *mark = guards_mark();
+        struct { tegroup_router_desc d; int64_t counts[SCHEME_EXPERTS]; } c;
+        scheme_make(&c.d, &r, TEGROUP_DTYPE_F64, TEGROUP_DTYPE_F64, rng_int(&r, 1, 3), rng_int(&r, 1, 3));
+        const int64_t tokens = c.d.logits.rows;
+        ASSERT_EQ(tegroup_router(&c.d, NULL, NULL), TEGROUP_OK);
+        tegroup_router_backward_desc b = scheme_backward_of(&c.d, filled(&r, TEGROUP_DTYPE_F64, tokens, c.d.k, 1), matrix(&r, TEGROUP_DTYPE_F64, tokens, c.d.experts));
+        b.loss_scale = rng_chance(&r, 50) ? 0 : 3;
+        const double scale = b.loss_scale != 0 ? b.loss_scale : 1;
+        ASSERT_EQ(tegroup_router_backward(&b, NULL, NULL), TEGROUP_OK);
+        int32_t *kept = (int32_t *)scratch((size_t)(tokens * c.d.k) * 4 + 4);
+        for (int64_t t = 0; t < tokens; t++) for (int32_t j = 0; j < c.d.k; j++) kept[t * c.d.k + j] = (int32_t)whole(&c.d.indices, t, j);
+        for (int probe = 0; probe < 40; probe++) {
+            const int64_t t = rng_int(&r, 0, tokens - 1), e = rng_int(&r, 0, c.d.experts - 1);
+            double value[2], x = at(&c.d.logits, t, e), step = 1e-5;
+            int same_choice = 1;
+            for (int side = 0; side < 2; side++) {
+                set(&c.d.logits, t, e, side ? x + step : x - step);
+                ASSERT_EQ(tegroup_router(&c.d, NULL, NULL), TEGROUP_OK);
+                value[side] = scale * (*c.d.balance_loss + *c.d.z_loss);
+                for (int64_t q = 0; q < tokens; q++)
+                    for (int32_t j = 0; j < c.d.k; j++) {
+                        same_choice &= whole(&c.d.indices, q, j) == kept[q * c.d.k + j];
+                        value[side] += at(&c.d.weights, q, j) * at(&b.grad_weights, q, j);
+                    }
+            }
+            set(&c.d.logits, t, e, x);
+            if (!same_choice) continue; /* a tie within the step */
+            probed[c.d.scheme.score]++;
+            const double numeric = (value[1] - value[0]) / (2 * step), analytic = at(&b.grad_logits, t, e);
+            const double error = fabs(numeric - analytic) / (fabs(analytic) + 1e-2);
+            if (error > worst) worst = error;
+            ASSERT_LT(error, 1e-6);
+        }
+        guards_release(mark);
+    }
+    for (int score = 0; score < 3; score++) ASSERT_GT(probed[score], 0);
+    printf("router schemes' gradients against differences: %.1e\n", worst);
+}
+
+/* What is the same however it is asked for: a scheme that says nothing new has the plain call's bits; the experts that were taken give
+ * the same when they are given; and padding changes nothing for the tokens before it. */
+TEST(moe, router_schemes_that_say_the_same) {
+    rng r = rng_seed(4023);
+    for (int64_t i = scaled(200); i > 0; i--) {
+        void *mark = guards_mark();
+        const tegroup_dtype real = i % 2 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
+        const int64_t tokens = rng_int(&r, 1, 12), valid = rng_int(&r, 0, tokens);
+        struct { tegroup_router_desc d; int64_t counts[SCHEME_EXPERTS]; } c;
+        scheme_make(&c.d, &r, real, real, 1, tokens);
+        const int kind = (int)(i % 3);
+        if (kind == 0) memset(&c.d.scheme, 0, sizeof c.d.scheme);
+        c.d.scheme.token_mask = NULL, c.d.scheme.valid_tokens = NULL;
+        tegroup_router_desc other = c.d;
+        other.probabilities = matrix(&r, real, tokens, c.d.experts), other.weights = matrix(&r, real, tokens, c.d.k), other.indices = matrix(&r, integers(&r), tokens, c.d.k);
+        other.counts = matrix(&r, integers(&r), 1, c.d.experts), other.balance_loss = (double *)guarded(8);
+        if (kind == 0) c.d.z_loss = NULL, memset(&c.d.loss_gradients, 0, sizeof c.d.loss_gradients), other.scheme.sequence_tokens = tokens;
+        ASSERT_EQ(tegroup_router(&c.d, NULL, NULL), TEGROUP_OK);
+        if (kind == 1) {
+            other.scheme.given_indices = c.d.indices;
+            other.scheme.n_group = other.scheme.topk_group = 0, other.scheme.group_score = TEGROUP_GROUP_SCORE_TOP2;
+            memset(&other.scheme.bias, 0, sizeof other.scheme.bias);
+        }
+        if (kind == 2) {
+            uint8_t *mask = (uint8_t *)guarded((size_t)tokens);
+            int64_t *count = (int64_t *)guarded(8);
+            for (int64_t t = 0; t < tokens; t++) mask[t] = t < valid;
+            *count = valid;
+            if (rng_chance(&r, 50)) other.scheme.token_mask = mask;
+            else other.scheme.valid_tokens = count;
+            for (int64_t t = valid; t < tokens; t++) for (int32_t e = 0; e < c.d.experts; e++) set(&c.d.logits, t, e, NAN); /* not read */
+        }
+        ASSERT_EQ(tegroup_router(&other, NULL, NULL), TEGROUP_OK);
+        for (int64_t t = 0; t < (kind == 2 ? valid : tokens); t++) {
+            for (int32_t e = 0; e < c.d.experts; e++) ASSERT_EQ(at(&c.d.probabilities, t, e), at(&other.probabilities, t, e));
+            for (int32_t j = 0; j < c.d.k; j++) {
+                ASSERT_EQ(whole(&c.d.indices, t, j), whole(&other.indices, t, j));
+                ASSERT_EQ(at(&c.d.weights, t, j), at(&other.weights, t, j));
+            }
+        }
+        if (kind != 2) {
+            for (int32_t e = 0; e < c.d.experts; e++) ASSERT_EQ(whole(&c.d.counts, 0, e), whole(&other.counts, 0, e));
+            ASSERT_LE(fabs(*c.d.balance_loss - *other.balance_loss), 1e-6 * fabs(*c.d.balance_loss));
+        }
+        guards_release(mark);
+    }
+}
+
+/* Scores that are all 0 choose the largest logits, weigh 0 and have no gradient, and nothing is divided by 0. */
+TEST(moe, router_schemes_of_nothing) {
+    rng r = rng_seed(4026);
+    for (int i = 0; i < 40; i++) {
+        void *mark = guards_mark();
+        tegroup_router_desc d;
+        do scheme_make(&d, &r, TEGROUP_DTYPE_F64, TEGROUP_DTYPE_F64, 1, 5);
+        while (d.scheme.score == TEGROUP_SCORE_SOFTMAX || d.scheme.given_indices.dtype || d.scheme.bias.dtype || d.scheme.normalize_epsilon != 0 || !d.normalize);
+        for (int64_t t = 0; t < 5; t++) for (int32_t e = 0; e < d.experts; e++) set(&d.logits, t, e, at(&d.logits, t, e) - 4000);
+        d.scheme.z_coefficient = 0;
+        ASSERT_EQ(tegroup_router(&d, NULL, NULL), TEGROUP_OK);
+        tegroup_router_backward_desc b = scheme_backward_of(&d, filled(&r, TEGROUP_DTYPE_F64, 5, d.k, 1), matrix(&r, TEGROUP_DTYPE_F64, 5, d.experts));
+        ASSERT_EQ(tegroup_router_backward(&b, NULL, NULL), TEGROUP_OK);
+        for (int64_t t = 0; t < 5; t++) {
+            for (int32_t j = 0; j < d.k; j++) ASSERT_EQ(at(&d.weights, t, j), 0);
+            for (int32_t e = 0; e < d.experts; e++) ASSERT_EQ(at(&b.grad_logits, t, e), 0);
+            for (int32_t j = 1; j < d.k; j++) ASSERT_TRUE(!scheme_there(&d.scheme, t) || at(&d.logits, t, whole(&d.indices, t, j - 1)) >= at(&d.logits, t, whole(&d.indices, t, j)));
+        }
+        ASSERT_EQ(*d.balance_loss, 0);
+        guards_release(mark);
+    }
+}
+
+/* Logits and biases that are not numbers choose something, but never the same expert twice and none that does not exist. */
+TEST(moe, router_schemes_survive_nan) {
+    static const double odd[] = {NAN, INFINITY, -INFINITY, 1, -1, 3e38};
+    rng r = rng_seed(4024);
+    for (int64_t i = scaled(300); i > 0; i--) {
+        void *mark = guards_mark();
+        struct { tegroup_router_desc d; int64_t counts[SCHEME_EXPERTS]; } c;
+        scheme_make(&c.d, &r, TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F32, 1, 9);
+        tegroup_router_desc *d = &c.d;
+        const int given = d->scheme.given_indices.dtype != TEGROUP_DTYPE_UNSET;
+        for (int64_t t = 0; t < 9; t++) for (int32_t e = 0; e < d->experts; e++) if (rng_chance(&r, 30)) set(&d->logits, t, e, odd[rng_int(&r, 0, 5)]);
+        for (int32_t e = 0; d->scheme.bias.dtype && e < d->experts; e++) if (rng_chance(&r, 20)) set(&d->scheme.bias, 0, e, odd[rng_int(&r, 0, 2)]);
+        ASSERT_EQ(tegroup_router(d, NULL, NULL), TEGROUP_OK);
+        scheme_expert order[SCHEME_EXPERTS];
+        for (int64_t t = 0; t < 9; t++) {
+            if (!scheme_there(&d->scheme, t)) continue;
+            scheme_sorted(&d->scheme, d->experts, &d->probabilities, &d->logits, t, order);
+            for (int32_t j = 0; j < d->k; j++) ASSERT_EQ(whole(&d->indices, t, j), given ? scheme_index(&d->scheme.given_indices, t, j, d->experts) : order[j].e);
+        }
+        tegroup_router_backward_desc b = scheme_backward_of(d, filled(&r, TEGROUP_DTYPE_F32, 9, d->k, 1), matrix(&r, TEGROUP_DTYPE_F32, 9, d->experts));
+        ASSERT_EQ(tegroup_router_backward(&b, NULL, NULL), TEGROUP_OK);
+        ASSERT_EQ(guards_changed(), 0);
+        guards_release(mark);
+    }
+}
+
 /* ---- permutation -------------------------------------------------------------------------------------------------------- */
 
 typedef struct routing { int64_t tokens, rows; int32_t experts, k; tegroup_permutation_desc d; } routing;
@@ -553,6 +755,52 @@ TEST(moe, permutation) {
         guards_release(mark);
     }
     ASSERT_TRUE(overflowed > 0 && dropped > 0 && placed > 0);
+}
+
+/* A full group keeps the slots of the largest weights, in their order, whoever comes first; of equal weights the first, and NaN last. */
+TEST(moe, permutation_keeps_the_heaviest) {
+    rng r = rng_seed(4027);
+    int64_t dropped = 0, equal = 0;
+    for (int64_t i = scaled(800); i > 0; i--) {
+        void *mark = guards_mark();
+        routing c;
+        routing_make(&c, &r);
+        const int few = rng_chance(&r, 50);
+        c.d.weights = filled(&r, rng_chance(&r, 50) ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32, c.tokens, c.k, 1);
+        for (int64_t slot = 0; slot < c.tokens * c.k; slot++)
+            if (!few && i % 2) set(&c.d.weights, slot / c.k, slot % c.k, 1 + 0x1p-40 * (double)rng_int(&r, 0, 99)); /* no float tells them apart */
+            else if (few) set(&c.d.weights, slot / c.k, slot % c.k, rng_chance(&r, 10) ? (double)NAN : rng_chance(&r, 10) ? -0.0 : 0.25 * (double)rng_int(&r, -1, 2));
+        remember_all(mark);
+        ASSERT_EQ(tegroup_permutation_make(&c.d, NULL, NULL), TEGROUP_OK);
+        tegroup_snapshot_view v = tegroup_snapshot_read(c.d.shape.snapshot);
+        int64_t next[9] = {0};
+        for (int64_t slot = 0; slot < c.tokens * c.k; slot++) {
+            const int64_t e = whole(&c.d.indices, slot / c.k, slot % c.k);
+            const double w = at(&c.d.weights, slot / c.k, slot % c.k);
+            int64_t better = 0, row = -1;
+            if (e >= 0 && e < c.experts) {
+                for (int64_t other = 0; other < c.tokens * c.k; other++) {
+                    const double x = at(&c.d.weights, other / c.k, other % c.k);
+                    if (other == slot || whole(&c.d.indices, other / c.k, other % c.k) != e) continue;
+                    const int same = x == w || (isnan(x) && isnan(w));
+                    better += same ? other < slot : isnan(w) || x > w;
+                    equal += same;
+                }
+                if (better < v.rows[e]) row = v.start[e] + next[e]++;
+                else dropped++;
+            }
+            ASSERT_EQ(whole(&c.d.row_of_slot, slot / c.k, slot % c.k), row);
+            if (row >= 0) ASSERT_EQ(whole(&c.d.slot_of_row, 0, row), slot);
+        }
+        int64_t rows = 0;
+        for (int64_t row = 0; row < c.rows; row++) rows += whole(&c.d.slot_of_row, 0, row) >= 0;
+        for (int32_t e = 0; e < c.experts; e++) rows -= next[e];
+        ASSERT_EQ(rows, 0);
+        may_change(&c.d.row_of_slot); may_change(&c.d.slot_of_row);
+        ASSERT_EQ(disturbed(mark), 0);
+        guards_release(mark);
+    }
+    ASSERT_TRUE(dropped > 0 && equal > 0);
 }
 
 static tegroup_matrix no_matrix(void) { tegroup_matrix m; memset(&m, 0, sizeof m); return m; }
@@ -773,7 +1021,7 @@ static void gate_make(gate_case *c, rng *r, int kind, tegroup_dtype dtype, tegro
     c->f.space = c->b.space = TEGROUP_SPACE_HOST;
     c->f.activation = c->b.activation = activations[kind];
     if (is_gated(activations[kind])) c->f.interleaved = c->b.interleaved = (int32_t)rng_int(r, 0, 1);
-    if (activations[kind] == TEGROUP_ACTIVATION_SWIGLU_CLAMPED) {
+    if (has_limit(activations[kind])) {
         if (rng_chance(r, 50)) c->f.alpha = c->b.alpha = rng_chance(r, 50) ? 1 : 0.8125;
         if (rng_chance(r, 70)) c->f.limit = c->b.limit = rng_chance(r, 20) ? (double)INFINITY : rng_chance(r, 50) ? 1.5 : 0.5;
     }
@@ -915,9 +1163,38 @@ TEST(moe, activations_in_place_and_either_arrangement) {
     ASSERT_GT(in_place, 0);
 }
 
+/* DeepSeek-V4's function is SwiGLU where its limit is not reached, to the bit, and no offset is added to up. */
+TEST(moe, limited_swiglu_without_a_limit_is_swiglu) {
+    rng r = rng_seed(4018);
+    for (int64_t i = scaled(60); i > 0; i--) {
+        void *mark = guards_mark();
+        tegroup_dtype dtype = dtypes[rng_int(&r, 0, 3)], scalars = dtype == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
+        gate_case c, other;
+        gate_make(&c, &r, 0, dtype, scalars, 2);
+        ASSERT_EQ(c.f.activation, TEGROUP_ACTIVATION_SWIGLU);
+        c.b.grad_input = matrix(&r, dtype, c.rows, c.f.input.cols);
+        other = c;
+        other.f.activation = other.b.activation = TEGROUP_ACTIVATION_SWIGLU_LIMITED;
+        other.f.limit = other.b.limit = rng_chance(&r, 50) ? (double)INFINITY : 1e4;
+        other.f.output = matrix(&r, c.f.output.dtype, c.rows, c.width);
+        other.b.grad_input = matrix(&r, dtype, c.rows, c.f.input.cols);
+        ASSERT_EQ(tegroup_activation_forward(&c.f, NULL, NULL), TEGROUP_OK);
+        ASSERT_EQ(tegroup_activation_backward(&c.b, NULL, NULL), TEGROUP_OK);
+        ASSERT_EQ(tegroup_activation_forward(&other.f, NULL, NULL), TEGROUP_OK);
+        ASSERT_EQ(tegroup_activation_backward(&other.b, NULL, NULL), TEGROUP_OK);
+        for (int64_t row = 0; row < c.rows; row++)
+            for (int64_t j = 0; owned(&c, row) && j < c.width; j++) {
+                ASSERT_EQ(at(&c.f.output, row, j), at(&other.f.output, row, j));
+                ASSERT_EQ(at(&c.b.grad_input, row, gate_col(&c, j)), at(&other.b.grad_input, row, gate_col(&c, j)));
+                ASSERT_EQ(at(&c.b.grad_input, row, up_col(&c, j)), at(&other.b.grad_input, row, up_col(&c, j)));
+            }
+        guards_release(mark);
+    }
+}
+
 /* Differences across a kink mean nothing: of the gate at 0 and at the limit, of up at the limits. */
 static int near_kink(const gate_case *c, double x) {
-    double limit = c->f.limit != 0 ? c->f.limit : 7;
+    double limit = activation_limit(c->f.activation, c->f.limit);
     return fabs(x) < 1e-4 || fabs(fabs(x) - limit) < 1e-4;
 }
 
@@ -992,15 +1269,17 @@ TEST(moe, activations_of_extremes) {
                 ASSERT_TRUE(isnan(y));
             }
             for (int i = 0; i < (int)(sizeof huge / sizeof *huge); i++) {
-                int clamps = activations[kind] == TEGROUP_ACTIVATION_SWIGLU_CLAMPED, squares = activations[kind] == TEGROUP_ACTIVATION_RELU_SQUARED,
+                const tegroup_activation which = activations[kind];
+                int bounded = has_limit(which), squares = activations[kind] == TEGROUP_ACTIVATION_RELU_SQUARED,
                     same = activations[kind] == TEGROUP_ACTIVATION_IDENTITY;
                 x[1] = 1;
                 x[0] = huge[i];
                 ASSERT_EQ(tegroup_activation_forward(&f, NULL, NULL), TEGROUP_OK);
                 ASSERT_EQ(tegroup_activation_backward(&b, NULL, NULL), TEGROUP_OK);
-                if (clamps) ASSERT_LT(fabs(y - 14 / (1 + exp(-1.702 * 7))), 1e-5);
+                if (bounded) ASSERT_LT(fabs(y - (which == TEGROUP_ACTIVATION_SITU_GLU ? 4 * tanh(huge[i] / 4) * 25 * tanh(1.0 / 25) : which == TEGROUP_ACTIVATION_SWIGLU_LIMITED ? 10 / (1 + exp(-10)) : 14 / (1 + exp(-1.702 * 7)))), 1e-5);
                 else ASSERT_EQ(y, squares ? x[0] * x[0] : x[0]);
-                ASSERT_EQ(dx[0], clamps ? 0.0f : squares ? 2 * x[0] : 1.0f);
+                if (which == TEGROUP_ACTIVATION_SITU_GLU) ASSERT_LT(fabsf(dx[0]), 2e-4f);
+                else ASSERT_EQ(dx[0], bounded ? 0.0f : squares ? 2 * x[0] : 1.0f);
                 x[0] = -huge[i];
                 ASSERT_EQ(tegroup_activation_forward(&f, NULL, NULL), TEGROUP_OK);
                 ASSERT_EQ(tegroup_activation_backward(&b, NULL, NULL), TEGROUP_OK);
@@ -1032,7 +1311,7 @@ TEST(moe, activations_at_infinity) {
         f.space = TEGROUP_SPACE_HOST;
         f.activation = kind;
         f.interleaved = i / ACTIVATIONS / 4 % 2 && is_gated(kind);
-        if (kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED && i / ACTIVATIONS / 8) { f.alpha = 0.8125; f.limit = INFINITY; }
+        if (has_limit(kind) && i / ACTIVATIONS / 8) { f.alpha = 0.8125; f.limit = INFINITY; }
         f.input = matrix(&r, dtype, GATES_BEYOND, is_gated(kind) ? 2 * UPS_BEYOND : UPS_BEYOND);
         f.output = matrix(&r, dtype, GATES_BEYOND, UPS_BEYOND);
         tegroup_impl_activation_backward_of(&f, &b);

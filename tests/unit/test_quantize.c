@@ -453,7 +453,7 @@ TEST(quantize, refuses_what_is_made_in_passing_by_field) {
     QUANTIZE(gathered(); activated(), ERROR_COMBINATION, "gather_input.rows", 0, 5);
     QUANTIZE(gathered(); both_uniform(8), ERROR_COMBINATION, "gather_input.rows", 0, 5);
     QUANTIZE(gathered(); w.q.gather_input.slot_of_row = (const int64_t *)(const void *)w.data, ERROR_OVERLAP, "output.data", 0, 1);
-    QUANTIZE(w.q.activation = (tegroup_activation)12, ERROR_VALUE, "activation", TEGROUP_ACTIVATION_IDENTITY, 12);
+    QUANTIZE(w.q.activation = (tegroup_activation)14, ERROR_VALUE, "activation", TEGROUP_ACTIVATION_IDENTITY, 14);
     QUANTIZE(w.q.activation = TEGROUP_ACTIVATION_SWIGLU, ERROR_SHAPE, "input.shape.cols", 2 * C, C);
     QUANTIZE(activated(); w.q.interleaved = 1, ERROR_VALUE, "interleaved", 0, 1);
     QUANTIZE(w.q.interleaved = 1, ERROR_COMBINATION, "interleaved", 0, 1);

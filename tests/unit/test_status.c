@@ -1549,6 +1549,10 @@ static tegroup_snapshot_header *snapshot_at(const void **snapshot) {
     BAD(call, a->activation = TEGROUP_ACTIVATION_SWIGLU_CLAMPED; a->alpha = (double)NAN, VALUE, "alpha", 0, -1);                        \
     BAD(call, a->activation = TEGROUP_ACTIVATION_SWIGLU_CLAMPED; a->alpha = (double)INFINITY, VALUE, "alpha", 0, -1);                   \
     BAD(call, a->activation = TEGROUP_ACTIVATION_SWIGLU_CLAMPED; a->limit = -1, VALUE, "limit", 0, -1);                                 \
+    BAD(call, a->activation = TEGROUP_ACTIVATION_SITU_GLU; a->alpha = 1e-30, VALUE, "alpha", 0, -1);                                  \
+    BAD(call, a->activation = TEGROUP_ACTIVATION_SITU_GLU; a->alpha = 1e30, VALUE, "alpha", 0, -1);                                    \
+    BAD(call, a->activation = TEGROUP_ACTIVATION_SITU_GLU; a->limit = 1e-30, VALUE, "limit", 0, -1);                                  \
+    BAD(call, a->activation = TEGROUP_ACTIVATION_SITU_GLU; a->limit = 1e30, VALUE, "limit", 0, -1);                                    \
     BAD(call, a->activation = TEGROUP_ACTIVATION_SWIGLU_CLAMPED; a->limit = (double)NAN, VALUE, "limit", 0, -1);                        \
     BAD(call, a->activation = TEGROUP_ACTIVATION_RELU_SQUARED, SHAPE, "input.cols", N, 2 * N)
 
@@ -1557,7 +1561,7 @@ TEST(status, activation) {
     NOT_NEGATIVE(activation, a->threads, "threads");
     BAD(activation, a->threads = INT32_MIN, VALUE, "threads", 0, INT32_MIN);
     BAD(activation, a->activation = TEGROUP_ACTIVATION_UNSET, UNSET, "activation", TEGROUP_ACTIVATION_SWIGLU, 0);
-    BAD(activation, a->activation = (tegroup_activation)12, VALUE, "activation", TEGROUP_ACTIVATION_IDENTITY, 12);
+    BAD(activation, a->activation = (tegroup_activation)14, VALUE, "activation", TEGROUP_ACTIVATION_IDENTITY, 14);
     RANGE(activation, a->interleaved, "interleaved", int32_t, 0, 1);
     ACTIVATION(activation);
     REQUIRED(activation, a->input, "input", FLOATS);
@@ -1593,7 +1597,7 @@ TEST(status, activation_backward) {
     NOT_NEGATIVE(activation_backward, a->threads, "threads");
     BAD(activation_backward, a->threads = INT32_MIN, VALUE, "threads", 0, INT32_MIN);
     BAD(activation_backward, a->activation = TEGROUP_ACTIVATION_UNSET, UNSET, "activation", TEGROUP_ACTIVATION_SWIGLU, 0);
-    BAD(activation_backward, a->activation = (tegroup_activation)12, VALUE, "activation", TEGROUP_ACTIVATION_IDENTITY, 12);
+    BAD(activation_backward, a->activation = (tegroup_activation)14, VALUE, "activation", TEGROUP_ACTIVATION_IDENTITY, 14);
     RANGE(activation_backward, a->interleaved, "interleaved", int32_t, 0, 1);
     ACTIVATION(activation_backward);
     REQUIRED(activation_backward, a->input, "input", FLOATS);
@@ -1740,6 +1744,110 @@ TEST(status, router_backward) {
     r->counts.data = r->grad_logits.data;
     GOOD(router_backward);
     NO_GPU(router_backward, w.router_backward);
+}
+
+/* A router's scheme, of both calls alike. */
+static float scheme_bias[EXPERTS];
+static int32_t scheme_given[TOKENS * CHOICES];
+static uint8_t scheme_mask[TOKENS];
+static int64_t scheme_valid[2];
+static double scheme_out[2 + TOKENS * (EXPERTS + 1)];
+static void scheme_biased(tegroup_router_scheme *s) { s->bias = tegroup_matrix_of(scheme_bias, 1, EXPERTS, TEGROUP_DTYPE_F32); }
+static void scheme_gives(tegroup_router_scheme *s) { s->given_indices = tegroup_matrix_of(scheme_given, TOKENS, CHOICES, TEGROUP_DTYPE_I32); }
+#define SCHEME(call, s, plain)                                                                                                          \
+    BAD(call, plain; s->score = (tegroup_score)3, VALUE, "scheme.score", TEGROUP_SCORE_SQRT_SOFTPLUS, 3);                               \
+    BAD(call, plain; s->score = (tegroup_score)-1, VALUE, "scheme.score", TEGROUP_SCORE_SQRT_SOFTPLUS, -1);                             \
+    BAD(call, plain; s->n_group = 1; s->topk_group = 1, VALUE, "scheme.n_group", 64, 1);                                                \
+    BAD(call, plain; s->n_group = 65; s->topk_group = 1, VALUE, "scheme.n_group", 64, 65);                                              \
+    BAD(call, plain; s->n_group = EXPERTS + 1; s->topk_group = EXPERTS, VALUE, "scheme.n_group", EXPERTS, EXPERTS + 1);                 \
+    BAD(call, plain; s->n_group = EXPERTS, VALUE, "scheme.topk_group", EXPERTS, 0);                                                     \
+    BAD(call, plain; s->n_group = EXPERTS; s->topk_group = EXPERTS + 1, VALUE, "scheme.topk_group", EXPERTS, EXPERTS + 1);              \
+    BAD(call, plain; s->topk_group = 1, VALUE, "scheme.topk_group", 0, 1);                                                              \
+    BAD(call, plain; s->n_group = EXPERTS; s->topk_group = CHOICES - 1, VALUE, "scheme.topk_group", CHOICES, CHOICES - 1);              \
+    BAD(call, plain; s->n_group = EXPERTS; s->topk_group = CHOICES; s->group_score = (tegroup_group_score)2, VALUE, "scheme.group_score", 1, 2); \
+    BAD(call, plain; s->group_score = TEGROUP_GROUP_SCORE_MAX, COMBINATION, "scheme.group_score", 0, 1);                                \
+    BAD(call, plain; s->bias.data = scheme_bias, UNSET, "scheme.bias.dtype", REALS, 0);                                                 \
+    BAD(call, plain; scheme_biased(s); s->bias.dtype = TEGROUP_DTYPE_BF16, DTYPE, "scheme.bias.dtype", REALS, TEGROUP_DTYPE_BF16);      \
+    BAD(call, plain; scheme_biased(s); s->bias.data = NULL, NULL_ARGUMENT, "scheme.bias.data", 1, 0);                                   \
+    BAD(call, plain; scheme_biased(s); s->bias.cols--, SHAPE, "scheme.bias.cols", EXPERTS, EXPERTS - 1);                                \
+    BAD(call, plain; scheme_biased(s); s->bias.rows++, SHAPE, "scheme.bias.rows", 1, 2);                                                \
+    BAD(call, plain; s->normalize_epsilon = -1, VALUE, "scheme.normalize_epsilon", 0, -1);                                              \
+    BAD(call, plain; s->normalize_epsilon = (double)NAN, VALUE, "scheme.normalize_epsilon", 0, -1);                                     \
+    BAD(call, plain; s->route_factor = -2.5, VALUE, "scheme.route_factor", 0, -1);                                                      \
+    BAD(call, plain; s->route_factor = (double)INFINITY, VALUE, "scheme.route_factor", 0, -1);                                          \
+    BAD(call, plain; scheme_gives(s); s->given_indices.dtype = TEGROUP_DTYPE_F32, DTYPE, "scheme.given_indices.dtype", INTEGERS, TEGROUP_DTYPE_F32); \
+    BAD(call, plain; scheme_gives(s); s->given_indices.cols--, SHAPE, "scheme.given_indices.cols", CHOICES, CHOICES - 1);               \
+    BAD(call, plain; scheme_gives(s); s->given_indices.rows--, SHAPE, "scheme.given_indices.rows", TOKENS, TOKENS - 1);                 \
+    BAD(call, plain; scheme_gives(s); scheme_biased(s), COMBINATION, "scheme.bias.dtype", 0, TEGROUP_DTYPE_F32);                        \
+    BAD(call, plain; scheme_gives(s); s->n_group = EXPERTS; s->topk_group = CHOICES, COMBINATION, "scheme.n_group", 0, EXPERTS);        \
+    BAD(call, plain; s->valid_tokens = (int64_t *)(void *)((char *)scheme_valid + 1), ALIGNMENT, "scheme.valid_tokens", 8, 1);          \
+    BAD(call, plain; s->sequence_tokens = -1, VALUE, "scheme.sequence_tokens", 0, -1);                                                  \
+    BAD(call, plain; s->sequence_tokens = TOKENS + 1, SHAPE, "scheme.sequence_tokens", TOKENS, TOKENS + 1);                             \
+    BAD(call, plain; s->z_coefficient = -1, VALUE, "scheme.z_coefficient", 0, -1);                                                      \
+    BAD(call, plain; s->z_coefficient = (double)NAN, VALUE, "scheme.z_coefficient", 0, -1)
+
+static void scheme_without_loss(void) { w.router_backward.balance_coefficient = 0; }
+static tegroup_matrix scheme_gradients(void) { return tegroup_matrix_of(scheme_out + 2, 1, EXPERTS + 1, TEGROUP_DTYPE_F64); }
+
+TEST(status, router_scheme) {
+    tegroup_router_desc *r = &w.router;
+    tegroup_router_scheme *s = &r->scheme;
+    SCHEME(router, s, (void)0);
+    SCHEME(router_layout, s, (void)0);
+    BAD(router_layout, s->score = TEGROUP_SCORE_SIGMOID; r->logits.rows = -1, VALUE, "logits.rows", TEGROUP_MAX_ROWS, -1);
+    BAD(router, r->normalize = 0; s->normalize_epsilon = 1, COMBINATION, "scheme.normalize_epsilon", 0, 1);
+    BAD(router, r->z_loss = (double *)(void *)((char *)scheme_out + 1), ALIGNMENT, "z_loss", 8, 1);
+    BAD(router, r->loss_gradients = scheme_gradients(); r->loss_gradients.dtype = TEGROUP_DTYPE_F32, DTYPE, "loss_gradients.dtype", 1 << TEGROUP_DTYPE_F64, TEGROUP_DTYPE_F32);
+    BAD(router, r->loss_gradients = scheme_gradients(); r->loss_gradients.cols--, SHAPE, "loss_gradients.cols", EXPERTS + 1, EXPERTS);
+    BAD(router, r->loss_gradients = scheme_gradients(); s->sequence_tokens = 1, SHAPE, "loss_gradients.rows", TOKENS, 1);
+    BAD(router, r->loss_gradients = scheme_gradients(); memset(&r->indices, 0, sizeof r->indices), UNSET, "indices.dtype", INTEGERS, 0);
+    BAD(router, s->score = TEGROUP_SCORE_SIGMOID; memset(&r->indices, 0, sizeof r->indices), UNSET, "indices.dtype", INTEGERS, 0);
+    BAD(router, r->z_loss = r->balance_loss, OVERLAP, "balance_loss", 0, 1);
+    BAD(router, r->loss_gradients = scheme_gradients(); r->z_loss = scheme_out + 2, OVERLAP, "z_loss", 0, 1);
+    BAD(router, r->loss_gradients = scheme_gradients(); r->loss_gradients.data = r->logits.data, OVERLAP, "loss_gradients.data", 0, 1);
+    BAD(router, s->bias = tegroup_matrix_of(r->weights.data, 1, EXPERTS, TEGROUP_DTYPE_F32), OVERLAP, "weights.data", 0, 1);
+    BAD(router, scheme_gives(s); s->given_indices.data = r->indices.data, OVERLAP, "indices.data", 0, 1);
+    BAD(router, s->token_mask = (const uint8_t *)r->counts.data, OVERLAP, "counts.data", 0, 1);
+    BAD(router, s->valid_tokens = (const int64_t *)r->counts.data, OVERLAP, "counts.data", 0, 1);
+    spoil_nothing(); /* counts are not needed with a scheme */
+    s->score = TEGROUP_SCORE_SIGMOID, s->token_mask = memset(scheme_mask, 1, sizeof scheme_mask), s->valid_tokens = scheme_valid;
+    memset(&r->counts, 0, sizeof r->counts);
+    r->z_loss = scheme_out, r->loss_gradients = scheme_gradients();
+    GOOD(router);
+}
+
+TEST(status, router_scheme_backward) {
+    tegroup_router_backward_desc *r = &w.router_backward;
+    tegroup_router_scheme *s = &r->scheme;
+    SCHEME(router_backward, s, scheme_without_loss());
+    BAD(router_backward, s->score = TEGROUP_SCORE_SIGMOID, COMBINATION, "balance_coefficient", 0, 1);
+    BAD(router_backward, r->loss_gradients = scheme_gradients(), COMBINATION, "balance_coefficient", 0, 1);
+    BAD(router_backward, scheme_without_loss(); s->z_coefficient = 1, UNSET, "loss_gradients.dtype", 1 << TEGROUP_DTYPE_F64, 0);
+    BAD(router_backward, scheme_without_loss(); r->loss_gradients = scheme_gradients(); s->z_coefficient = 1, UNSET, "logits.dtype", FLOATS, 0);
+    BAD(router_backward, scheme_without_loss(); r->loss_gradients = scheme_gradients(); r->loss_gradients.cols++, SHAPE, "loss_gradients.cols", EXPERTS + 1, EXPERTS + 2);
+    BAD(router_backward, scheme_without_loss(); r->loss_gradients = scheme_gradients(); r->grad_logits.data = scheme_out + 2, OVERLAP, "grad_logits.data", 0, 1);
+    BAD(router_backward, scheme_without_loss(); scheme_biased(s); r->grad_logits.data = scheme_bias, OVERLAP, "grad_logits.data", 0, 1);
+    spoil_nothing(); /* logits are ignored without the z-loss */
+    scheme_without_loss();
+    r->loss_gradients = scheme_gradients();
+    r->logits.data = r->grad_logits.data;
+    GOOD(router_backward);
+}
+
+static float permutation_weights[TOKENS * CHOICES];
+static void permutation_weighs(void) { w.permutation.weights = tegroup_matrix_of(permutation_weights, TOKENS, CHOICES, TEGROUP_DTYPE_F32); }
+TEST(status, permutation_weights) {
+    tegroup_permutation_desc *p = &w.permutation;
+    BAD(permutation, p->weights.data = permutation_weights, UNSET, "weights.dtype", REALS, 0);
+    BAD(permutation, permutation_weighs(); p->weights.dtype = TEGROUP_DTYPE_BF16, DTYPE, "weights.dtype", REALS, TEGROUP_DTYPE_BF16);
+    BAD(permutation, permutation_weighs(); p->weights.rows++, SHAPE, "weights.rows", TOKENS, TOKENS + 1);
+    BAD(permutation, permutation_weighs(); p->weights.cols--, SHAPE, "weights.cols", CHOICES, CHOICES - 1);
+    BAD(permutation, permutation_weighs(); p->weights.data = NULL, NULL_ARGUMENT, "weights.data", 1, 0);
+    BAD(permutation, permutation_weighs(); p->weights.data = p->row_of_slot.data, OVERLAP, "row_of_slot.data", 0, 1);
+    BAD(permutation, permutation_weighs(); p->weights.data = p->slot_of_row.data, OVERLAP, "slot_of_row.data", 0, 1);
+    spoil_nothing();
+    permutation_weighs();
+    GOOD(permutation);
 }
 
 TEST(status, permutation) {
