@@ -18,7 +18,10 @@
 #include "formats/scale_layout.h"
 #include "core/layout.h"
 #include "core/tensor.h"
+#include "core/field_names.h"
 #include "core/checks.h"
+#include "core/tensor_checks.h"
+#include "core/copies.h"
 
 /* The most bytes from one group to the next that TMA can be told of, which has the rules of alignment as well (CUDA
  * Driver API, cuTensorMapEncodeTiled: strides are multiples of 16 below 2^40). Rows are never so far apart. */
@@ -306,6 +309,7 @@ static inline tegroup_status tegroup_impl_problem_of(const tegroup_gemm_desc *de
                                                      tegroup_problem *problem, tegroup_error *error) {
     const tegroup_tensor *operands[TEGROUP_IMPL_OPERANDS];
     int32_t i;
+    int copy;
     tegroup_impl_operands_of(desc, operands);
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_numbers(desc, names, error));
@@ -313,7 +317,8 @@ static inline tegroup_status tegroup_impl_problem_of(const tegroup_gemm_desc *de
         if (operands[i]->dtype != TEGROUP_DTYPE_UNSET || (i != TEGROUP_IMPL_C && i != TEGROUP_IMPL_BIAS))
             TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(operands[i], names->operand[i], error));
     for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_B; i++)
-        TEGROUP_IMPL_TRY(tegroup_impl_check_copy_lists(operands[i], names->operand[i], error));
+        for (copy = 0; copy < TEGROUP_IMPL_COPIES && operands[i]->scaling != TEGROUP_SCALING_NONE; copy++)
+            TEGROUP_IMPL_TRY(tegroup_impl_check_copy_kind(operands[i], copy, names->operand[i], error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_gather(&desc->gather_a, &desc->a, names->operand[TEGROUP_IMPL_A],
                                                TEGROUP_IMPL_A, desc->op, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_gather(&desc->gather_b, &desc->b, names->operand[TEGROUP_IMPL_B],

@@ -14,7 +14,7 @@
 #include "base/rules.h"
 #include "core/layout.h"
 #include "core/tensor.h"
-#include "core/checks.h"
+#include "core/field_names.h"
 #include "core/problem.h"
 #include "core/choice.h"
 #include "cuda/cublaslt_setup.h"

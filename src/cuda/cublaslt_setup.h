@@ -16,7 +16,8 @@
 #include "formats/convert.h"
 #include "core/layout.h"
 #include "core/tensor.h"
-#include "core/checks.h"
+#include "core/field_names.h"
+#include "core/snapshot_checks.h"
 #include "core/backend_table.h"
 #include "core/product.h"
 

@@ -13,7 +13,10 @@
 #include "base/rules.h"
 #include "core/layout.h"
 #include "core/tensor.h"
+#include "core/field_names.h"
 #include "core/checks.h"
+#include "core/tensor_checks.h"
+#include "core/snapshot_checks.h"
 #include "core/apart.h"
 
 enum { TEGROUP_IMPL_FINITE, TEGROUP_IMPL_NAN, TEGROUP_IMPL_INFINITE };

@@ -9,7 +9,7 @@
 #include "core/gemm_types.h"
 #include "core/plan_types.h"
 #include "formats/dtype.h"
-#include "core/checks.h"
+#include "core/field_names.h"
 #include "core/problem.h"
 #include "core/backend_table.h"
 #include "core/quantised.h"
