@@ -113,11 +113,12 @@
  *   [80] layer/chain_ops.h        Op chain: ops as layers
  *   [81] layer/chain_plan.h       Op chain: plan
  *   [82] layer/chain.h            Op chain: calls
- *   [83] gemm/validate.h          Validate
- *   [84] gemm/scale_convert.h     Scales in another layout
- *   [85] moe/count.h              Counts of groups
- *   [86] moe/router.h             Router
- *   [87] moe/permutation.h        Permute and combine
+ *   [83] gemm/validate_values.h   Validate: values and scales
+ *   [84] gemm/validate.h          Validate
+ *   [85] gemm/scale_convert.h     Scales in another layout
+ *   [86] moe/count.h              Counts of groups
+ *   [87] moe/router.h             Router
+ *   [88] moe/permutation.h        Permute and combine
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
@@ -986,6 +987,9 @@ typedef struct tegroup_tune_desc {
 #define TEGROUP_VALIDATION_SUMS     8u  /* sums in the snapshot are not those of its rows */
 #define TEGROUP_VALIDATION_VALUES  16u  /* NaN or infinity in rows that groups own */
 #define TEGROUP_VALIDATION_TAIL    32u  /* NaN or infinity in rows that no group owns (padding, the tail) */
+#define TEGROUP_VALIDATION_SCALES  64u  /* a scale is NaN, infinite or negative */
+#define TEGROUP_VALIDATION_ZERO_SCALES 128u /* a scale is 0, which makes zeros of its block; some rules store it for a
+                                               block of zeros */
 
 typedef struct tegroup_validation_values {
     int64_t nans;
@@ -994,6 +998,17 @@ typedef struct tegroup_validation_values {
     int64_t first_col;
 } tegroup_validation_values;
 
+/* Of a quantised tensor: the scales that its groups' values have, and global_scale_inv of each group with values. What
+ * only pads the scales is not looked at. A square block of F8E8M0 or F8E4M3 counts once for each row that stores it. */
+typedef struct tegroup_validation_scales {
+    int64_t nans;
+    int64_t infinities;
+    int64_t negatives;    /* -infinity, too; -0 is a zero */
+    int64_t zeros;
+    int64_t first;        /* the lowest place in the buffer of scales of one of these (I32: a byte); -1 = none */
+    int64_t first_global; /* the lowest group whose global_scale_inv is one of these; -1 = none              */
+} tegroup_validation_scales;
+
 typedef struct tegroup_validation {
     uint32_t magic;           /* TEGROUP_VALIDATION_MAGIC                                     */
     uint32_t status;          /* TEGROUP_VALIDATION_* bits; 0 = nothing is wrong              */
@@ -1001,14 +1016,18 @@ typedef struct tegroup_validation {
     int32_t  bad_group;       /* lowest group that BOUNDS or a wrong prefix is about; -1 = none */
     tegroup_validation_values owned;
     tegroup_validation_values tail;
+    tegroup_validation_scales scales;
 } tegroup_validation;
 
 typedef struct tegroup_validate_desc {
     size_t              struct_size; /* sizeof(tegroup_validate_desc) */
     tegroup_space       space;       /* where tensor and result live; required */
-    tegroup_tensor      tensor;      /* in  F64, F32, F16 or BF16 in one buffer, without col_sizes, offsets or
-                                        elements */
+    tegroup_tensor      tensor;      /* in  of any type, in one buffer, without col_sizes or elements. Of a quantised
+                                        one a value is data * scale_inv * global_scale_inv: infinite is what is so in
+                                        F32, and rows that no group owns are not looked at, for they have no scales */
     tegroup_validation *result;      /* out */
+    int32_t             columnwise;  /* 1: the columnwise copy of a quantised tensor; 0: the rowwise one, or a tensor
+                                        that is not quantised */
 } tegroup_validate_desc;
 
 /* ==== [13] Scales in another layout (src/core/scale_convert_types.h) ==== */
@@ -1835,8 +1854,8 @@ TEGROUP_API_STATUS tegroup_plan_save(const tegroup_plan *plan, void *bytes, size
 TEGROUP_API_STATUS tegroup_plan_load(const tegroup_gemm_desc *desc, const void *bytes, size_t size,
     tegroup_plan *plan, tegroup_error *error);
 
-/* Look through a grouped tensor: its snapshot's sizes, and NaN and infinity in its rows. What is found is data,
- * written to the record; only a call that cannot be made is an error. */
+/* Look through a grouped tensor: its snapshot's sizes, NaN and infinity in its rows, and of a quantised one wrong
+ * scales. What is found is data, written to the record; only a call that cannot be made is an error. */
 TEGROUP_API_STATUS tegroup_validate(const tegroup_validate_desc *desc, struct CUstream_st *stream,
     tegroup_error *error);
 
@@ -4003,6 +4022,17 @@ TEGROUP_IMPL_HD int tegroup_impl_has_copy(const tegroup_tensor *t, int columnwis
     return memory.data || memory.scales || memory.pointers || memory.scale_pointers;
 }
 
+/* The tensor with one copy in the place of the rowwise one. */
+static inline tegroup_tensor tegroup_impl_with_copy(const tegroup_tensor *t, int columnwise) {
+    const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(t, columnwise);
+    tegroup_tensor with = *t;
+    with.data = memory.data;
+    with.pointers = memory.pointers;
+    with.scale_inv = memory.scales;
+    with.scale_pointers = memory.scale_pointers;
+    return with;
+}
+
 /* The type of a scale by itself: of I32, which holds four, F8E8M0. */
 TEGROUP_IMPL_HD tegroup_dtype tegroup_impl_one_scale(const tegroup_tensor *t, const tegroup_scaling_facts *facts) {
     const tegroup_dtype dtype = tegroup_impl_scale_dtype(t, facts);
@@ -5744,13 +5774,8 @@ static inline int tegroup_impl_reads_columnwise(const tegroup_gemm_desc *desc, t
 
 /* The operand with that copy in the place of the rowwise one. */
 static inline tegroup_tensor tegroup_impl_as_read(const tegroup_gemm_desc *desc, tegroup_impl_operand operand) {
-    tegroup_tensor t = operand == TEGROUP_IMPL_A ? desc->a : desc->b;
-    if (!tegroup_impl_reads_columnwise(desc, operand)) return t;
-    t.data = t.columnwise_data;
-    t.pointers = t.columnwise_pointers;
-    t.scale_inv = t.columnwise_scale_inv;
-    t.scale_pointers = t.columnwise_scale_pointers;
-    return t;
+    return tegroup_impl_with_copy(operand == TEGROUP_IMPL_A ? &desc->a : &desc->b,
+                                  tegroup_impl_reads_columnwise(desc, operand));
 }
 
 /* A quantised operand of one group, as lines of m or n that a product sums along k. Element k of a line is at
@@ -5766,19 +5791,24 @@ typedef struct tegroup_impl_scaled {
     int64_t elements, stored; /* elements of a transposed copy, and scales, that the groups up to this one take */
 } tegroup_impl_scaled;
 
-/* Before the first group. desc: as the caller made it, or with operands as they are read. */
-static inline tegroup_impl_scaled tegroup_impl_scaled_of(const tegroup_gemm_desc *desc, tegroup_impl_operand operand) {
-    const tegroup_tensor *t = operand == TEGROUP_IMPL_A ? &desc->a : &desc->b;
+/* Before the first group of one copy. sums_rows: are lines columns, and k rows? */
+static inline tegroup_impl_scaled tegroup_impl_scaled_copy(const tegroup_tensor *t, int columnwise, int sums_rows) {
     tegroup_impl_scaled scaled;
     memset(&scaled, 0, sizeof scaled);
     if (t->scaling == TEGROUP_SCALING_NONE) return scaled;
     scaled.facts = tegroup_scaling_info(t->scaling);
     scaled.dtype = t->dtype;
-    scaled.scale_dtype = tegroup_impl_scale_dtype(t, scaled.facts);
-    if (scaled.scale_dtype == TEGROUP_DTYPE_I32) scaled.scale_dtype = TEGROUP_DTYPE_F8E8M0;
-    scaled.columnwise = tegroup_impl_reads_columnwise(desc, operand);
-    scaled.sums_rows = tegroup_impl_sums_rows(desc->op, operand);
+    scaled.scale_dtype = tegroup_impl_one_scale(t, scaled.facts);
+    scaled.columnwise = columnwise;
+    scaled.sums_rows = sums_rows;
     return scaled;
+}
+
+/* desc: as the caller made it, or with operands as they are read. */
+static inline tegroup_impl_scaled tegroup_impl_scaled_of(const tegroup_gemm_desc *desc, tegroup_impl_operand operand) {
+    return tegroup_impl_scaled_copy(operand == TEGROUP_IMPL_A ? &desc->a : &desc->b,
+                                    tegroup_impl_reads_columnwise(desc, operand),
+                                    tegroup_impl_sums_rows(desc->op, operand));
 }
 
 /* Goes on to group g, the one after the last. t: the operand as it is read. */
@@ -13627,7 +13657,7 @@ TEGROUP_API tegroup_status tegroup_chain_backward(const tegroup_chain_plan *plan
     return tegroup_impl_chain_run(plan, desc, 1, stream, error);
 }
 
-/* ==== [83] Validate (src/gemm/validate.h) ==== */
+/* ==== [83] Validate: values and scales (src/gemm/validate_values.h) ==== */
 
 enum { TEGROUP_IMPL_FINITE, TEGROUP_IMPL_NAN, TEGROUP_IMPL_INFINITE };
 
@@ -13653,14 +13683,135 @@ TEGROUP_IMPL_HD int tegroup_impl_kind(tegroup_dtype dtype, const void *data, int
                                    : TEGROUP_IMPL_FINITE;
 }
 
-/* A snapshot that fits the tensor, or a view of nothing. */
-TEGROUP_IMPL_HD tegroup_snapshot_view tegroup_impl_validate_view(const tegroup_tensor *t) {
-    const tegroup_impl_fit fit = tegroup_impl_fit_of(t);
-    tegroup_snapshot_view view;
-    memset(&view, 0, sizeof view);
-    if (!tegroup_impl_fits(&fit)) return view;
-    return tegroup_impl_snapshot_view(t->shape.snapshot, t->shape.groups, 0);
+/* What is wrong with a scale. */
+enum {
+    TEGROUP_IMPL_SCALE_GOOD,
+    TEGROUP_IMPL_SCALE_NAN,
+    TEGROUP_IMPL_SCALE_INFINITE,
+    TEGROUP_IMPL_SCALE_NEGATIVE,
+    TEGROUP_IMPL_SCALE_ZERO,
+    TEGROUP_IMPL_SCALE_KINDS
+};
+
+TEGROUP_IMPL_HD int tegroup_impl_scale_kind(float scale) {
+    const uint32_t bits = tegroup_impl_bits_of_f32(scale), magnitude = bits & 0x7fffffffu;
+    return magnitude > 0x7f800000u    ? TEGROUP_IMPL_SCALE_NAN
+           : magnitude == 0           ? TEGROUP_IMPL_SCALE_ZERO
+           : bits >> 31               ? TEGROUP_IMPL_SCALE_NEGATIVE
+           : magnitude == 0x7f800000u ? TEGROUP_IMPL_SCALE_INFINITE
+                                      : TEGROUP_IMPL_SCALE_GOOD;
 }
+
+/* Where the record counts it. */
+TEGROUP_IMPL_HD int64_t *tegroup_impl_scale_counter(tegroup_validation_scales *scales, int kind) {
+    return kind == TEGROUP_IMPL_SCALE_NAN        ? &scales->nans
+           : kind == TEGROUP_IMPL_SCALE_INFINITE ? &scales->infinities
+           : kind == TEGROUP_IMPL_SCALE_NEGATIVE ? &scales->negatives
+                                                 : &scales->zeros;
+}
+
+/* One copy of a quantised tensor, looked at a group after another. */
+typedef struct tegroup_impl_validated {
+    tegroup_tensor tensor; /* with the copy in the place of the rowwise one                                  */
+    tegroup_scaling_facts facts;
+    tegroup_impl_scaled of;     /* lines are rows                                                            */
+    tegroup_impl_sides sides;   /* of the group; none where it leads out of the buffers                      */
+    int64_t elements, capacity; /* of a transposed copy, and scales, that the buffers hold                   */
+    int64_t row0;               /* number of the group's first row                                           */
+    int64_t scales;             /* how many the group's values have                                          */
+} tegroup_impl_validated;
+
+static inline tegroup_impl_validated tegroup_impl_validated_of(const tegroup_tensor *t, int columnwise) {
+    tegroup_impl_validated copy;
+    memset(&copy, 0, sizeof copy);
+    copy.tensor = tegroup_impl_with_copy(t, columnwise);
+    copy.facts = *tegroup_scaling_info(t->scaling);
+    copy.of = tegroup_impl_scaled_copy(t, columnwise, 0);
+    copy.elements = tegroup_impl_transposed(t, columnwise) ? tegroup_impl_transposed_capacity(t) : INT64_MAX;
+    copy.capacity = tegroup_impl_scale_capacity(t, columnwise);
+    return copy;
+}
+
+/* Goes on to group g, the one after the last. Returns whether it lies within the buffers. */
+TEGROUP_IMPL_HD int tegroup_impl_validated_next(tegroup_impl_validated *copy, const tegroup_snapshot_view *view,
+                                                int32_t g) {
+    const tegroup_tensor *t = &copy->tensor;
+    const tegroup_impl_scale_grid *grid = &copy->of.grid;
+    int within;
+    copy->of.facts = &copy->facts;
+    tegroup_impl_scaled_next(&copy->of, t, view, g);
+    within = tegroup_impl_scale_end(grid, tegroup_impl_scales_strided(t, copy->of.columnwise)) <= copy->capacity
+             && copy->of.elements <= copy->elements;
+    copy->sides = within ? tegroup_impl_group_sides(t, view, g) : tegroup_impl_sides_of(0, 0);
+    copy->row0 = tegroup_impl_block_of(t, view, g).row0;
+    copy->scales = within ? grid->parts * grid->outer_count * grid->inner_count : 0;
+    return within;
+}
+
+/* The value that an element means is exact in FP64; it is infinite where it would be stored so in F32. */
+TEGROUP_IMPL_HD int tegroup_impl_validated_value(const tegroup_impl_validated *copy, int64_t row, int64_t col) {
+    const tegroup_impl_scaled *of = &copy->of;
+    int64_t shared;
+    const double scale = tegroup_impl_scale_along(of, row, col, &shared);
+    const float value =
+        tegroup_impl_f32_of_f64(tegroup_impl_load_f64(of->dtype, of->data,
+                                                      of->first + row * of->line_stride + col * of->k_stride)
+                                * scale * of->global);
+    return tegroup_impl_kind(TEGROUP_DTYPE_F32, &value, 0);
+}
+
+/* Scale number i of the group, and its place in the buffer. */
+TEGROUP_IMPL_HD int tegroup_impl_validated_scale(const tegroup_impl_validated *copy, int64_t i, int64_t *at) {
+    const tegroup_impl_scale_grid *grid = &copy->of.grid;
+    const int64_t each = grid->outer_count * grid->inner_count, block = i % each;
+    *at = tegroup_impl_scale_of_block(grid, i / each, block / grid->inner_count, block % grid->inner_count);
+    return tegroup_impl_scale_kind(tegroup_impl_load_f32(copy->of.scale_dtype, copy->of.scales, *at));
+}
+
+/* The global scale of the group, good where it has none or no values. */
+TEGROUP_IMPL_HD int tegroup_impl_validated_global(const tegroup_impl_validated *copy, int32_t g) {
+    const float *global = copy->tensor.global_scale_inv;
+    return global && copy->sides.rows > 0 && copy->sides.cols > 0 ? tegroup_impl_scale_kind(global[g])
+                                                                  : TEGROUP_IMPL_SCALE_GOOD;
+}
+
+static inline void tegroup_impl_note_scale(tegroup_validation_scales *scales, int kind, int64_t *first, int64_t at) {
+    if (kind == TEGROUP_IMPL_SCALE_GOOD) return;
+    ++*tegroup_impl_scale_counter(scales, kind);
+    if (*first < 0 || at < *first) *first = at;
+}
+
+static inline void tegroup_impl_validate_quantised(const tegroup_tensor *t, int columnwise,
+                                                   const tegroup_snapshot_view *view, tegroup_validation *result) {
+    tegroup_impl_validated copy = tegroup_impl_validated_of(t, columnwise);
+    tegroup_validation_values *values = &result->owned;
+    int64_t row, col, i, at;
+    int32_t g;
+    if (tegroup_impl_ragged(&t->shape) && !view->header) return;
+    for (g = 0; g < t->shape.groups; g++) {
+        if (!tegroup_impl_validated_next(&copy, view, g)) {
+            result->status |= TEGROUP_VALIDATION_BOUNDS;
+            if (result->bad_group < 0 || g < result->bad_group) result->bad_group = g;
+        }
+        for (row = 0; row < copy.sides.rows; row++)
+            for (col = 0; col < copy.sides.cols; col++) {
+                const int kind = tegroup_impl_validated_value(&copy, row, col);
+                const int64_t number = (copy.row0 + row) * t->shape.cols + col;
+                if (kind == TEGROUP_IMPL_FINITE) continue;
+                if (kind == TEGROUP_IMPL_NAN) values->nans++;
+                else values->infinities++;
+                if (values->first_row < 0 || number < values->first_row) values->first_row = number;
+            }
+        for (i = 0; i < copy.scales; i++) {
+            const int kind = tegroup_impl_validated_scale(&copy, i, &at);
+            tegroup_impl_note_scale(&result->scales, kind, &result->scales.first, at);
+        }
+        tegroup_impl_note_scale(&result->scales, tegroup_impl_validated_global(&copy, g), &result->scales.first_global,
+                                g);
+    }
+}
+
+/* ==== [84] Validate (src/gemm/validate.h) ==== */
 
 /* Bits for one group: its place, and its step in the prefix sums. */
 TEGROUP_IMPL_HD uint32_t tegroup_impl_validate_group(const tegroup_snapshot_view *view, int64_t capacity, int32_t g) {
@@ -13698,6 +13849,9 @@ TEGROUP_IMPL_HD void tegroup_impl_validate_close(tegroup_validation *result, int
         values->first_col = values->first_row % cols;
         values->first_row /= cols;
     }
+    if (result->scales.nans || result->scales.infinities || result->scales.negatives)
+        result->status |= TEGROUP_VALIDATION_SCALES;
+    if (result->scales.zeros) result->status |= TEGROUP_VALIDATION_ZERO_SCALES;
     result->magic = TEGROUP_VALIDATION_MAGIC;
 }
 
@@ -13710,37 +13864,45 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_validate_first(const tegroup_tensor *t, int
     return row / t->shape.rows * tegroup_impl_group_stride(t) + row % t->shape.rows * tegroup_impl_ld(t);
 }
 
-static inline void tegroup_impl_validate_host(const tegroup_tensor *t, tegroup_validation *result) {
-    tegroup_snapshot_view view;
-    int64_t row, col, total = 0, most = 0, end = 0;
-    int32_t g;
+/* A record before anything is found. */
+TEGROUP_IMPL_HD void tegroup_impl_validate_open(tegroup_validation *result) {
     memset(result, 0, sizeof *result);
-    memset(&view, 0, sizeof view);
     result->bad_group = -1;
     result->owned.first_row = result->owned.first_col = result->tail.first_row = result->tail.first_col = -1;
-    if (tegroup_impl_ragged(&t->shape)) {
-        view = tegroup_impl_validate_view(t);
-        if (!view.header) result->status |= TEGROUP_VALIDATION_SNAPSHOT;
+    result->scales.first = result->scales.first_global = -1;
+}
+
+static inline void tegroup_impl_validate_sizes(const tegroup_tensor *t, const tegroup_snapshot_view *view,
+                                               tegroup_validation *result) {
+    int64_t total = 0, most = 0, end = 0;
+    int32_t g;
+    if (!view->header) {
+        result->status |= TEGROUP_VALIDATION_SNAPSHOT;
+        return;
     }
-    for (g = 0; view.header && g < t->shape.groups; g++) {
-        uint32_t bits = tegroup_impl_validate_group(&view, t->shape.rows, g);
-        int64_t rows = tegroup_impl_max(0, view.rows[g]);
+    for (g = 0; g < t->shape.groups; g++) {
+        uint32_t bits = tegroup_impl_validate_group(view, t->shape.rows, g);
+        int64_t rows = tegroup_impl_max(0, view->rows[g]);
         result->status |= bits;
         if (bits && result->bad_group < 0) result->bad_group = g;
         total = (int64_t)((uint64_t)total + (uint64_t)rows); /* wraps, as an atomic sum does */
         most = tegroup_impl_max(most, rows);
-        if (rows > 0) end = tegroup_impl_max(end, tegroup_impl_add(tegroup_impl_max(0, view.start[g]), rows));
+        if (rows > 0) end = tegroup_impl_max(end, tegroup_impl_add(tegroup_impl_max(0, view->start[g]), rows));
     }
-    if (view.header) {
-        result->snapshot_status = view.header->status;
-        if (view.header->status) result->status |= TEGROUP_VALIDATION_SIZES;
-        result->status |= tegroup_impl_validate_sums(view.header, total, most, end);
-    }
+    result->snapshot_status = view->header->status;
+    if (view->header->status) result->status |= TEGROUP_VALIDATION_SIZES;
+    result->status |= tegroup_impl_validate_sums(view->header, total, most, end);
+}
+
+static inline void tegroup_impl_validate_plain(const tegroup_tensor *t, const tegroup_snapshot_view *view,
+                                               tegroup_validation *result) {
+    int64_t row, col;
+    int32_t g;
     for (row = 0; row < tegroup_impl_validate_rows(t); row++) {
         int owned = !tegroup_impl_ragged(&t->shape);
         tegroup_validation_values *values;
-        for (g = 0; view.header && g < t->shape.groups && !owned; g++)
-            owned = tegroup_impl_validate_owns(&view, g, row);
+        for (g = 0; view->header && g < t->shape.groups && !owned; g++)
+            owned = tegroup_impl_validate_owns(view, g, row);
         values = owned ? &result->owned : &result->tail;
         for (col = 0; col < t->shape.cols; col++) {
             int kind = tegroup_impl_kind(t->dtype, t->data, tegroup_impl_validate_first(t, row) + col);
@@ -13750,7 +13912,16 @@ static inline void tegroup_impl_validate_host(const tegroup_tensor *t, tegroup_v
             if (values->first_row < 0) values->first_row = row * t->shape.cols + col;
         }
     }
-    tegroup_impl_validate_close(result, t->shape.cols);
+}
+
+static inline void tegroup_impl_validate_host(const tegroup_validate_desc *desc) {
+    const tegroup_tensor *t = &desc->tensor;
+    const tegroup_snapshot_view view = tegroup_impl_fitting_view(t);
+    tegroup_impl_validate_open(desc->result);
+    if (tegroup_impl_ragged(&t->shape)) tegroup_impl_validate_sizes(t, &view, desc->result);
+    if (t->scaling == TEGROUP_SCALING_NONE) tegroup_impl_validate_plain(t, &view, desc->result);
+    else tegroup_impl_validate_quantised(t, desc->columnwise, &view, desc->result);
+    tegroup_impl_validate_close(desc->result, t->shape.cols);
 }
 
 #if defined(TEGROUP_IMPL_CUDA)
@@ -13763,37 +13934,48 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     tegroup_validate_desc taken;
     static const tegroup_impl_name name = TEGROUP_IMPL_NAME("tensor");
     const tegroup_tensor *t;
-    tegroup_impl_buffer buffers[3];
+    tegroup_impl_buffer buffers[5];
+    int quantised, of_scales;
     (void)stream;
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     t = &desc->tensor;
     TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(t, &name, error));
-    TEGROUP_IMPL_RULE_AS(DTYPES, TEGROUP_IMPL_FLOATS >> t->dtype & 1u, ERROR_DTYPE, "tensor.dtype",
-                         "must be one that can be validated", TEGROUP_IMPL_FLOATS, t->dtype);
+    quantised = t->scaling != TEGROUP_SCALING_NONE;
+    TEGROUP_IMPL_RULE(desc->columnwise == 0 || desc->columnwise == 1, ERROR_VALUE, "columnwise", "must be 0 or 1", 1,
+                      desc->columnwise);
+    TEGROUP_IMPL_RULE(quantised || !desc->columnwise, ERROR_COMBINATION, "columnwise", "needs a scaling", 0, 1);
     TEGROUP_IMPL_RULE(!tegroup_impl_irregular(&t->shape), ERROR_COMBINATION, "tensor.shape.col_sizes.encoding",
                       "must be unset, as must be elements: groups of one width are validated", 0, 1);
     TEGROUP_IMPL_RULE(!tegroup_impl_listed(t), ERROR_COMBINATION, "tensor.pointers_space",
                       "must be unset: one buffer is validated", 0, t->pointers_space);
     TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot_address(t, &name, error)); /* what it holds is data here */
-    TEGROUP_IMPL_TRY(tegroup_impl_check_data(t, &name, error));
+    TEGROUP_IMPL_TRY(quantised ? tegroup_impl_check_copy(t, desc->columnwise, &name, error)
+                               : tegroup_impl_check_data(t, &name, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_there(t->global_scale_inv, 0, sizeof(float), "tensor.global_scale_inv", error));
     TEGROUP_IMPL_RULE(desc->result != NULL, ERROR_NULL_ARGUMENT, "result", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(desc->result, sizeof(int64_t)), ERROR_ALIGNMENT, "result",
                       "must be aligned to its element", 8, (uintptr_t)desc->result % sizeof(int64_t));
     buffers[0] = tegroup_impl_buffer_of(desc->result, (int64_t)sizeof *desc->result, "result", NULL, 1);
-    buffers[1] = tegroup_impl_tensor_buffer(t, &name, 0);
-    buffers[2] = tegroup_impl_snapshot_buffer(t);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 3, TEGROUP_CHECK_HOST, NULL, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_KERNELS, desc->space, error));
+    for (of_scales = 0; of_scales < 2; of_scales++)
+        buffers[1 + of_scales] = quantised ? tegroup_impl_copy_buffer(t, &name, desc->columnwise, of_scales, 0)
+                                           : tegroup_impl_tensor_buffer(t, &name, 0);
+    buffers[3] = tegroup_impl_buffer_of(t->global_scale_inv, (int64_t)sizeof(float) * t->shape.groups, NULL,
+                                        "must not overlap tensor.global_scale_inv", 0);
+    buffers[4] = tegroup_impl_snapshot_buffer(t);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 5, TEGROUP_CHECK_HOST, NULL, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_built(quantised ? TEGROUP_IMPL_FP8_KERNELS : TEGROUP_IMPL_KERNELS, desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_sizes_space(&t->shape, desc->space, "tensor.shape.row_sizes.space", error));
 #if defined(TEGROUP_IMPL_CUDA)
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_validate(desc, stream, error);
 #endif
-    tegroup_impl_validate_host(t, desc->result);
+    tegroup_impl_validate_host(desc);
     return TEGROUP_OK;
 }
 
-/* ==== [84] Scales in another layout (src/gemm/scale_convert.h) ==== */
+/* ==== [85] Scales in another layout (src/gemm/scale_convert.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_scale_convert(const tegroup_impl_scales *from,
@@ -14005,7 +14187,7 @@ TEGROUP_API tegroup_status tegroup_scale_convert(const tegroup_scale_convert_des
     return TEGROUP_OK;
 }
 
-/* ==== [85] Counts of groups (src/moe/count.h) ==== */
+/* ==== [86] Counts of groups (src/moe/count.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_count(const tegroup_count_desc *desc, struct CUstream_st *stream,
@@ -14076,7 +14258,7 @@ TEGROUP_API tegroup_status tegroup_count(const tegroup_count_desc *desc, struct 
     return TEGROUP_OK;
 }
 
-/* ==== [86] Router (src/moe/router.h) ==== */
+/* ==== [87] Router (src/moe/router.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
@@ -14480,7 +14662,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     return TEGROUP_OK;
 }
 
-/* ==== [87] Permute and combine (src/moe/permutation.h) ==== */
+/* ==== [88] Permute and combine (src/moe/permutation.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,

@@ -25,31 +25,32 @@
  *   [15] moe/router_gradient_cuda.h Router kernels: the gradient
  *   [16] moe/router_cuda.h        Router launches
  *   [17] moe/permutation_cuda.h   Permute and combine kernels
- *   [18] gemm/validate_cuda.h     Validate kernels
- *   [19] gemm/scale_convert_cuda.h Scales in another layout: kernel
- *   [20] cuda/call.h              GPU calls
- *   [21] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
- *   [22] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
- *   [23] cuda/cublaslt_grouped.h  cublaslt_grouped
- *   [24] cuda/cublaslt_loop.h     cublaslt_loop
- *   [25] cuda/portable_tiles.h    Portable GEMM: tiles
- *   [26] cuda/portable.h          Portable GEMM: the kernels
- *   [27] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
- *   [28] cuda/portable_codes.h    Portable GEMM: quantised operands, from codes to values
- *   [29] cuda/portable_formats.h  Portable GEMM: products of quantised operands
- *   [30] cuda/portable_plan.h     Portable GEMM: plan and launch
- *   [31] cuda/hopper.h            Hopper's instructions
- *   [32] cuda/sm90_tiles.h        Hopper GEMM: tiles
- *   [33] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
- *   [34] cuda/sm90_epilogue.h     Hopper GEMM: the epilogue
- *   [35] cuda/sm90_block.h        Hopper GEMM: a block
- *   [36] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
- *   [37] cuda/sm90_store.h        Hopper GEMM: results from shared memory
- *   [38] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
- *   [39] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
- *   [40] cuda/sm90_plan.h         Hopper GEMM: plan and launch
- *   [41] gemm/machine_cuda.h      The GPU and the library at hand
- *   [42] gemm/tune_cuda.h         GPU backends: choosing an algorithm
+ *   [18] gemm/validate_quantised_cuda.h Validate kernel of quantised tensors
+ *   [19] gemm/validate_cuda.h     Validate kernels
+ *   [20] gemm/scale_convert_cuda.h Scales in another layout: kernel
+ *   [21] cuda/call.h              GPU calls
+ *   [22] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
+ *   [23] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
+ *   [24] cuda/cublaslt_grouped.h  cublaslt_grouped
+ *   [25] cuda/cublaslt_loop.h     cublaslt_loop
+ *   [26] cuda/portable_tiles.h    Portable GEMM: tiles
+ *   [27] cuda/portable.h          Portable GEMM: the kernels
+ *   [28] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
+ *   [29] cuda/portable_codes.h    Portable GEMM: quantised operands, from codes to values
+ *   [30] cuda/portable_formats.h  Portable GEMM: products of quantised operands
+ *   [31] cuda/portable_plan.h     Portable GEMM: plan and launch
+ *   [32] cuda/hopper.h            Hopper's instructions
+ *   [33] cuda/sm90_tiles.h        Hopper GEMM: tiles
+ *   [34] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
+ *   [35] cuda/sm90_epilogue.h     Hopper GEMM: the epilogue
+ *   [36] cuda/sm90_block.h        Hopper GEMM: a block
+ *   [37] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
+ *   [38] cuda/sm90_store.h        Hopper GEMM: results from shared memory
+ *   [39] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
+ *   [40] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
+ *   [41] cuda/sm90_plan.h         Hopper GEMM: plan and launch
+ *   [42] gemm/machine_cuda.h      The GPU and the library at hand
+ *   [43] gemm/tune_cuda.h         GPU backends: choosing an algorithm
  */
 
 /* ==== [1] Guards and version (src/cuda/guards.h) ==== */
@@ -4000,8 +4001,82 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
     return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }
 #endif /* TEGROUP_NO_MOE */
+#if !defined(TEGROUP_NO_FP8)
 
-/* ==== [18] Validate kernels (src/gemm/validate_cuda.h) ==== */
+/* ==== [18] Validate kernel of quantised tensors (src/gemm/validate_quantised_cuda.h) ==== */
+
+enum { TEGROUP_IMPL_VALIDATE_WARPS = 8 };
+
+/* What a thread has counted goes to the record. No place yet, -1, is the largest for atomicMin. */
+static __device__ __forceinline__ void tegroup_impl_validate_add(int64_t *counter, unsigned long long count) {
+    if (count) atomicAdd((unsigned long long *)counter, count);
+}
+static __device__ __forceinline__ void tegroup_impl_validate_lower(int64_t *first, unsigned long long at) {
+    if (at != UINT64_MAX) atomicMin((unsigned long long *)first, at);
+}
+
+/* Every thread walks through all groups. The warps of the grid take a group's lines in turn, each line along which the
+ * copy's elements lie side by side, and its scales, 32 at a time. */
+static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_VALIDATE_WARPS)
+    tegroup_impl_validate_quantised_kernel(const __grid_constant__ tegroup_impl_validated first,
+                                           tegroup_validation *result) {
+    tegroup_impl_validated copy = first;
+    const tegroup_tensor &t = first.tensor;
+    const tegroup_snapshot_view view = tegroup_impl_fitting_view(&t);
+    const int32_t lane = (int32_t)threadIdx.x % 32;
+    const int64_t warps = (int64_t)gridDim.x * TEGROUP_IMPL_VALIDATE_WARPS,
+                  warp = (int64_t)blockIdx.x * TEGROUP_IMPL_VALIDATE_WARPS + threadIdx.x / 32;
+    const bool transposed = tegroup_impl_transposed(&t, copy.of.columnwise);
+    unsigned long long kinds[TEGROUP_IMPL_SCALE_KINDS] = {}, nans = 0, infinities = 0;
+    unsigned long long first_value = UINT64_MAX, first_scale = UINT64_MAX, first_global = UINT64_MAX;
+    int64_t turn = warp; /* the lines that other warps take before this one's next */
+    if (tegroup_impl_ragged(&t.shape) && !view.header) return;
+    for (int32_t g = 0; g < t.shape.groups; g++) {
+        if (!tegroup_impl_validated_next(&copy, &view, g) && warp == 0 && lane == 0) {
+            atomicOr(&result->status, TEGROUP_VALIDATION_BOUNDS);
+            atomicMin((uint32_t *)&result->bad_group, (uint32_t)g);
+        }
+        const int64_t lines = transposed ? copy.sides.cols : copy.sides.rows,
+                      length = transposed ? copy.sides.rows : copy.sides.cols;
+        for (; turn < lines; turn += warps)
+            for (int64_t i = lane; i < length; i += 32) {
+                const int64_t row = transposed ? i : turn, col = transposed ? turn : i;
+                const int kind = tegroup_impl_validated_value(&copy, row, col);
+                if (kind == TEGROUP_IMPL_FINITE) continue;
+                if (kind == TEGROUP_IMPL_NAN) nans++;
+                else infinities++;
+                first_value = min(first_value, (unsigned long long)((copy.row0 + row) * t.shape.cols + col));
+            }
+        turn -= lines;
+        for (int64_t i = warp * 32 + lane; i < copy.scales; i += warps * 32) {
+            int64_t at;
+            const int kind = tegroup_impl_validated_scale(&copy, i, &at);
+            kinds[kind]++;
+            if (kind != TEGROUP_IMPL_SCALE_GOOD) first_scale = min(first_scale, (unsigned long long)at);
+        }
+        if (warp == 0 && lane == 0) {
+            const int kind = tegroup_impl_validated_global(&copy, g);
+            kinds[kind]++;
+            if (kind != TEGROUP_IMPL_SCALE_GOOD) first_global = min(first_global, (unsigned long long)g);
+        }
+    }
+    tegroup_impl_validate_add(&result->owned.nans, nans);
+    tegroup_impl_validate_add(&result->owned.infinities, infinities);
+    tegroup_impl_validate_lower(&result->owned.first_row, first_value);
+    for (int kind = TEGROUP_IMPL_SCALE_GOOD + 1; kind < TEGROUP_IMPL_SCALE_KINDS; kind++)
+        tegroup_impl_validate_add(tegroup_impl_scale_counter(&result->scales, kind), kinds[kind]);
+    tegroup_impl_validate_lower(&result->scales.first, first_scale);
+    tegroup_impl_validate_lower(&result->scales.first_global, first_global);
+}
+
+static inline cudaError_t tegroup_impl_cuda_validate_quantised(const tegroup_validate_desc *desc, unsigned blocks,
+                                                               struct CUstream_st *stream) {
+    return tegroup_impl_launch(tegroup_impl_validate_quantised_kernel, blocks, 32 * TEGROUP_IMPL_VALIDATE_WARPS, 0,
+                               stream, tegroup_impl_validated_of(&desc->tensor, desc->columnwise), desc->result);
+}
+#endif /* TEGROUP_NO_FP8 */
+
+/* ==== [19] Validate kernels (src/gemm/validate_cuda.h) ==== */
 
 /* Checks the sizes in one block, which also initializes the result. */
 static __global__ void __launch_bounds__(1024)
@@ -4011,7 +4086,7 @@ static __global__ void __launch_bounds__(1024)
     const tegroup_tensor &t = desc.tensor;
     tegroup_snapshot_view view;
     view.header = NULL;
-    if (tegroup_impl_ragged(&t.shape)) view = tegroup_impl_validate_view(&t);
+    if (tegroup_impl_ragged(&t.shape)) view = tegroup_impl_fitting_view(&t);
     if (threadIdx.x == 0) {
         total = most = end = 0;
         status = tegroup_impl_ragged(&t.shape) && !view.header ? TEGROUP_VALIDATION_SNAPSHOT : 0;
@@ -4032,12 +4107,9 @@ static __global__ void __launch_bounds__(1024)
     __syncthreads();
     if (threadIdx.x != 0) return;
     tegroup_validation result;
-    result.magic = 0;
+    tegroup_impl_validate_open(&result);
     result.status = status;
-    result.snapshot_status = 0;
     result.bad_group = (int32_t)bad_group;
-    result.owned.nans = result.owned.infinities = result.tail.nans = result.tail.infinities = 0;
-    result.owned.first_row = result.owned.first_col = result.tail.first_row = result.tail.first_col = -1;
     if (view.header) {
         result.snapshot_status = view.header->status;
         if (view.header->status) result.status |= TEGROUP_VALIDATION_SIZES;
@@ -4074,7 +4146,7 @@ static __global__ void __launch_bounds__(256)
     const bool ragged = tegroup_impl_ragged(&t.shape);
     tegroup_snapshot_view view;
     view.header = NULL;
-    if (ragged) view = tegroup_impl_validate_view(&t);
+    if (ragged) view = tegroup_impl_fitting_view(&t);
     for (int64_t base = (int64_t)blockIdx.x * 32; base < rows; base += (int64_t)gridDim.x * 32) {
         if (threadIdx.x == 0) owned = ragged ? 0 : UINT32_MAX;
         __syncthreads();
@@ -4125,7 +4197,11 @@ static inline tegroup_status tegroup_impl_cuda_validate(const tegroup_validate_d
     cudaError_t code;
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(rows, 32), 8, &blocks, error));
     code = tegroup_impl_launch(tegroup_impl_validate_sizes_kernel, 1, 1024, 0, stream, *desc);
-    if (code == cudaSuccess && rows > 0)
+#if TEGROUP_IMPL_FP8_KERNELS
+    if (code == cudaSuccess && desc->tensor.scaling != TEGROUP_SCALING_NONE)
+        code = tegroup_impl_cuda_validate_quantised(desc, blocks, stream);
+#endif
+    if (code == cudaSuccess && rows > 0 && desc->tensor.scaling == TEGROUP_SCALING_NONE)
         code = tegroup_impl_launch(tegroup_impl_validate_values_kernel, blocks, 256, 0, stream, *desc);
     if (code == cudaSuccess)
         code = tegroup_impl_launch(tegroup_impl_validate_close_kernel, 1, 1, 0, stream, desc->result,
@@ -4133,7 +4209,7 @@ static inline tegroup_status tegroup_impl_cuda_validate(const tegroup_validate_d
     return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }
 
-/* ==== [19] Scales in another layout: kernel (src/gemm/scale_convert_cuda.h) ==== */
+/* ==== [20] Scales in another layout: kernel (src/gemm/scale_convert_cuda.h) ==== */
 
 enum { TEGROUP_IMPL_SCALE_THREADS = 256 };
 
@@ -4198,7 +4274,7 @@ static inline tegroup_status tegroup_impl_cuda_scale_convert(const tegroup_impl_
         "stream", "the kernel must launch", error);
 }
 
-/* ==== [20] GPU calls (src/cuda/call.h) ==== */
+/* ==== [21] GPU calls (src/cuda/call.h) ==== */
 
 /* What a product's kernels are given, as one kernel parameter. */
 typedef struct tegroup_impl_gpu_call {
@@ -4532,7 +4608,7 @@ static inline tegroup_status tegroup_impl_cuda_rest(const tegroup_impl_gpu_call 
 }
 #if !defined(TEGROUP_NO_CUBLASLT)
 
-/* ==== [21] cuBLASLt: functions, descriptors, algorithms (src/cuda/cublaslt.h) ==== */
+/* ==== [22] cuBLASLt: functions, descriptors, algorithms (src/cuda/cublaslt.h) ==== */
 
 #if !defined(_WIN32)
 #include <dlfcn.h>
@@ -4804,7 +4880,7 @@ static inline tegroup_status tegroup_impl_lt_take(tegroup_plan *plan, const tegr
     return TEGROUP_OK;
 }
 
-/* ==== [22] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
+/* ==== [23] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
 
 /* Writes the result of a group that is hidden from cuBLASLt: NaN, or beta * C. Without a C beta is 0. */
 static __device__ inline void tegroup_impl_write_alone(const tegroup_impl_result &p, tegroup_dtype dtype, float beta,
@@ -4843,7 +4919,7 @@ static __global__ void __launch_bounds__(128)
     }
 }
 
-/* ==== [23] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
+/* ==== [24] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
 
 /* Describes the grouped matmul over the set-up's arrays. */
 static inline int tegroup_impl_lt_grouped(const tegroup_cublaslt_functions *f, const tegroup_plan *plan,
@@ -5038,7 +5114,7 @@ static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *pl
     return tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take the planned product", error);
 }
 
-/* ==== [24] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
+/* ==== [25] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
 
 /* One algorithm serves every group. The plan chooses it, for a group of the mean size, from those that do not split k.
  * So a call does not run the heuristic, which takes tens of microseconds a shape, and a row's bits do not depend on its
@@ -5316,7 +5392,7 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
 #endif /* TEGROUP_NO_CUBLASLT */
 #if !defined(TEGROUP_NO_PORTABLE)
 
-/* ==== [25] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
+/* ==== [26] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
 
 /* One family of kernels for every GPU from SM80 on: a persistent grid walks the groups' tiles, loads by cp.async into a
  * ring of swizzled pipeline stages, and multiplies with ldmatrix and mma.sync (PTX ISA 8.0, sections 9.7.8.22 and
@@ -5578,7 +5654,7 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
     __device__ __forceinline__ void advance(int64_t row_bytes) { from += ALONG_K ? TILE_K * 2 : TILE_K * row_bytes; }
 };
 
-/* ==== [26] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
+/* ==== [27] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
 
 /* ---- storing ---- */
 
@@ -6105,7 +6181,7 @@ static __global__ void __launch_bounds__(128)
 }
 #endif
 
-/* ==== [27] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
+/* ==== [28] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
 
 /* Plain FMA: 64 x 64 tiles, 4 x 4 elements a thread, and one chain of FMAs over k for each element. MIXED: B is of F16
  * or BF16, and widened, exactly, on its way to shared memory. Its steps are of twice as many k, so that as many bytes
@@ -6165,7 +6241,7 @@ static __global__ void __launch_bounds__(256)
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [28] Portable GEMM: quantised operands, from codes to values (src/cuda/portable_codes.h) ==== */
+/* ==== [29] Portable GEMM: quantised operands, from codes to values (src/cuda/portable_codes.h) ==== */
 
 /* One kernel for every format, operation and storage order, from SM80 on. Values of 8 and 4 bits are exact in BF16, so
  * their codes are decoded on the way to shared memory, by arithmetic on bits that is the same on every GPU, and
@@ -6375,7 +6451,7 @@ static __device__ __forceinline__ void tegroup_impl_gpu_decode(const tegroup_imp
     }
 }
 
-/* ==== [29] Portable GEMM: products of quantised operands (src/cuda/portable_formats.h) ==== */
+/* ==== [30] Portable GEMM: products of quantised operands (src/cuda/portable_formats.h) ==== */
 
 struct tegroup_impl_formats_block {
     static constexpr int TILE = 128, TILE_K = TEGROUP_IMPL_PORTABLE_TILE_K, THREADS = 256, MI = 4, NI = 4;
@@ -6758,7 +6834,7 @@ static inline tegroup_status tegroup_impl_portable_formats_gemm(const tegroup_pl
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [30] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
+/* ==== [31] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
 
 /* A kernel row: one kernel of the family, for BF16 and for FP16. Tiles of up to 128 rows fit SM86, 89 and 120, whose
  * blocks have 99 KB of shared memory for the ring and what the kernel itself declares, less than 2.4 KB. The 256-row
@@ -6955,7 +7031,7 @@ static inline tegroup_status tegroup_impl_portable_gemm_fused(const tegroup_plan
 #endif /* TEGROUP_NO_PORTABLE */
 #if !defined(TEGROUP_NO_SM90)
 
-/* ==== [31] Hopper's instructions (src/cuda/hopper.h) ==== */
+/* ==== [32] Hopper's instructions (src/cuda/hopper.h) ==== */
 
 /* mbarriers, TMA and wgmma as PTX ISA 8.0 and later describe them (sections 9.7.13.15, 9.7.9.27 and 9.7.15). They
  * assemble for sm_90a only; TEGROUP_IMPL_HOPPER is 1 in the compiler pass for that architecture. */
@@ -7170,7 +7246,7 @@ TEGROUP_IMPL_WGMMA_OF(64, TEGROUP_IMPL_SUMS_32, "32", "33", "34", "35, %36", TEG
 #undef TEGROUP_IMPL_F4
 #endif
 
-/* ==== [32] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
+/* ==== [33] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
 
 /* A persistent kernel of three warpgroups. In the first, one warp schedules tiles, one thread loads operands by TMA
  * into a ring of pipeline stages, and two threads store results by TMA. The other two warpgroups multiply by wgmma:
@@ -7323,7 +7399,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_rest {
     int32_t picked_a[128], picked_b[TEGROUP_IMPL_SM90_LINES];
 };
 
-/* ==== [33] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
+/* ==== [34] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* One warp of each block finds the block's tiles. It walks the groups 32 at a time, one for each lane. Tiles of equal
@@ -7676,7 +7752,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
 };
 #endif
 
-/* ==== [34] Hopper GEMM: the epilogue (src/cuda/sm90_epilogue.h) ==== */
+/* ==== [35] Hopper GEMM: the epilogue (src/cuda/sm90_epilogue.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* ---- C and bias ---- */
@@ -7890,7 +7966,7 @@ static __device__ __forceinline__ float tegroup_impl_sm90_differentiate(const te
 }
 #endif
 
-/* ==== [35] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
+/* ==== [36] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* A block is a chain of four classes, each the base of the next: what the warps share, loader, storer, multiplier. (If
@@ -8018,7 +8094,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
 };
 #endif
 
-/* ==== [36] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
+/* ==== [37] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_block<SHAPE> {
@@ -8241,7 +8317,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
 };
 #endif
 
-/* ==== [37] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
+/* ==== [38] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_loader<SHAPE> {
@@ -8402,7 +8478,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
 };
 #endif
 
-/* ==== [38] Hopper GEMM: the multiplying warpgroups, and the kernel (src/cuda/sm90_multiply.h) ==== */
+/* ==== [39] Hopper GEMM: the multiplying warpgroups, and the kernel (src/cuda/sm90_multiply.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegroup_impl_sm90_storer<SHAPE> {
@@ -8797,7 +8873,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
 #endif
 }
 
-/* ==== [39] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
+/* ==== [40] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
 
 /* The code of a kernel row. */
 typedef struct tegroup_impl_sm90_code {
@@ -8881,7 +8957,7 @@ static inline tegroup_status tegroup_impl_sm90_choices(const tegroup_plan *plan,
     return TEGROUP_OK;
 }
 
-/* ==== [40] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
+/* ==== [41] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
 
 static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_planned_row(const tegroup_plan *plan) {
     return tegroup_impl_sm90_row_of((int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ROW]);
@@ -9207,7 +9283,7 @@ static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, co
 }
 #endif /* TEGROUP_NO_SM90 */
 
-/* ==== [41] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
+/* ==== [42] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
 
 #if defined(TEGROUP_NO_CUBLASLT)
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *) { return 0; }
@@ -9239,7 +9315,7 @@ static inline tegroup_status tegroup_impl_cuda_check_device(const tegroup_plan *
     return TEGROUP_OK;
 }
 
-/* ==== [42] GPU backends: choosing an algorithm (src/gemm/tune_cuda.h) ==== */
+/* ==== [43] GPU backends: choosing an algorithm (src/gemm/tune_cuda.h) ==== */
 
 static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *kind, tegroup_error *error) {
     cudaDeviceProp properties;

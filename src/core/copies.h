@@ -39,6 +39,17 @@ TEGROUP_IMPL_HD int tegroup_impl_has_copy(const tegroup_tensor *t, int columnwis
     return memory.data || memory.scales || memory.pointers || memory.scale_pointers;
 }
 
+/* The tensor with one copy in the place of the rowwise one. */
+static inline tegroup_tensor tegroup_impl_with_copy(const tegroup_tensor *t, int columnwise) {
+    const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(t, columnwise);
+    tegroup_tensor with = *t;
+    with.data = memory.data;
+    with.pointers = memory.pointers;
+    with.scale_inv = memory.scales;
+    with.scale_pointers = memory.scale_pointers;
+    return with;
+}
+
 /* The type of a scale by itself: of I32, which holds four, F8E8M0. */
 TEGROUP_IMPL_HD tegroup_dtype tegroup_impl_one_scale(const tegroup_tensor *t, const tegroup_scaling_facts *facts) {
     const tegroup_dtype dtype = tegroup_impl_scale_dtype(t, facts);

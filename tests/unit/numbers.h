@@ -1,7 +1,9 @@
 /* Numbers of 8 and 4 bits, and rules for their scales, by arithmetic of the tests' own: codes are enumerated, the nearest one is
- * looked for, and each rule is written down again from its source, in float as the source has it. Included after support.h. */
+ * looked for, and each rule is written down again from its source, in float as the source has it. */
 #ifndef TEGROUP_TESTS_NUMBERS_H
 #define TEGROUP_TESTS_NUMBERS_H
+
+#include "support.h"
 
 #include <float.h>
 
