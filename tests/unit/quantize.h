@@ -259,6 +259,27 @@ SUPPORT void make_gather(quantizing *q, rng *r, tegroup_quantize_desc *fused) {
         }
 }
 
+/* ---- sizes that lie ------------------------------------------------------------------------------------------------------ */
+
+/* Ragged rows, in one buffer each, of sizes that are not known yet: room for `rows` in all of MOST_GROUPS groups. */
+SUPPORT void quantizing_make_ragged(quantizing *q, rng *r, int64_t most_rows, int64_t most_cols) {
+    void *mark = guards_mark();
+    do {
+        guards_release(mark);
+        quantizing_make(q, r, (tegroup_scaling)0, most_rows, most_cols, 0);
+    } while (!q->scales[0].ragged || q->scales[0].listed || q->scales[0].groups == 0);
+    fill_values(r, q->desc.input.dtype, (char *)q->desc.input.data, q->desc.input.shape.rows, q->scales[0].cols,
+                q->desc.input.ld > 0 ? q->desc.input.ld : q->scales[0].cols, NULL); /* rows that were nobody's, too */
+}
+
+/* The groups become what prepare makes of any sizes. */
+SUPPORT void quantizing_prepare(quantizing *q, tegroup_encoding encoding, const int64_t *sizes) {
+    const int64_t ld = q->desc.input.ld > 0 ? q->desc.input.ld : q->scales[0].cols;
+    for (int c = 0; c < 2; c++) depot_clamp(&q->scales[c], encoding, sizes);
+    for (int32_t g = 0; g < q->scales[0].groups; g++)
+        q->in_list[g] = (char *)q->desc.input.data + q->scales[0].start[g] * ld * (int64_t)size_of(q->desc.input.dtype);
+}
+
 /* ---- what must be there afterwards: in the memory that guarded_remember keeps ---------------------------------------------- */
 
 SUPPORT void expect_bytes(const void *data, size_t at, const void *bytes, size_t count) {

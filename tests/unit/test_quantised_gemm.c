@@ -40,7 +40,7 @@ TEST(quantised_gemm, fp64) {
                 const scaling_row *fa = a < 0 ? NULL : &scaling_rows[a], *fb = b < 0 ? NULL : &scaling_rows[b];
                 if ((a < 0 && b < 0) || !goes(fa, fb, (tegroup_op)op)) continue;
                 pairs++;
-                for (int64_t i = 0; i < scaled(200); i++)
+                for (int64_t i = 0; i < scaled(in_the_long_suite(2000, 200)); i++)
                     ASSERT_TRUE(run_one((uint64_t)(((a + 1) * 16 + b + 1) * 4 + op) * 1000003u + (uint64_t)i, fa, fb, (tegroup_op)op));
             }
     ASSERT_EQ(pairs, 3 * (25 + 9 + 4 + 10) + 10);

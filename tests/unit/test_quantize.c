@@ -66,6 +66,51 @@ TEST(quantize, delayed_scaling_takes_the_given_multipliers) {
     }
 }
 
+/* Sizes that lie, 100,000 arrays of them in the long suite: prepare cuts them, no call writes outside of the buffers, and every byte,
+ * of which each tenth array is asked, is that of the groups that are left. */
+TEST(quantize, sizes_that_lie_lead_nowhere) {
+    rng r = rng_seed(9160);
+    int64_t arrays = 0, rows = 0;
+    const int64_t wanted = scaled(in_the_long_suite(100000, 5000));
+    while (arrays < wanted) {
+        void *mark = guards_mark(), *list[MOST_GROUPS];
+        quantizing q;
+        tegroup_dequantize_desc back;
+        quantizing_make_ragged(&q, &r, 3, 40);
+        depot *s = &q.scales[0];
+        memset(&back, 0, sizeof back);
+        back.struct_size = sizeof back;
+        back.space = TEGROUP_SPACE_HOST;
+        back.input = q.desc.output;
+        back.columnwise = !q.has[0];
+        back.output = plain_beside(&q, &r, TEGROUP_DTYPE_F32, s->cols, 0, NULL, list);
+        for (int turn = 0; turn < 50; turn++, arrays++) {
+            int64_t sizes[MOST_GROUPS + 1];
+            const tegroup_encoding encoding = hostile_sizes(&r, s, sizes);
+            quantizing_prepare(&q, encoding, sizes);
+            for (int32_t g = 0; g < s->groups; g++) rows += s->rows[g];
+            for (int32_t g = 0; g < s->groups && turn % 10 == 0; g++) {
+                q.value[g] = (float *)malloc((size_t)(s->rows[g] * s->cols) * 4 + 4);
+                const int64_t ld = q.desc.input.ld > 0 ? q.desc.input.ld : s->cols;
+                for (int64_t i = 0; i < s->rows[g]; i++)
+                    for (int64_t j = 0; j < s->cols; j++) q.value[g][i * s->cols + j] = (float)load(q.desc.input.dtype, q.in_list[g], i * ld + j);
+            }
+            if (turn % 10 == 0) {
+                quantizing_poison(&q);
+                expect_all(&q);
+                for (int32_t g = 0; g < s->groups; g++) free(q.value[g]);
+            }
+            ASSERT_EQ(tegroup_quantize(&q.desc, NULL, &error), TEGROUP_OK);
+            if (turn % 10 == 0) ASSERT_EQ(unexpected_bytes(), 0);
+            ASSERT_EQ(tegroup_dequantize(&back, NULL, &error), TEGROUP_OK);
+            ASSERT_EQ(guards_changed(), 0);
+        }
+        guards_release(mark);
+    }
+    ASSERT_GT(rows, arrays);
+    printf("%ld arrays, %ld rows\n", (long)arrays, (long)rows);
+}
+
 /* ---- made in passing: the bits are those of the separate calls ------------------------------------------------------------ */
 
 static void compare_fused(quantizing *q, const tegroup_quantize_desc *fused) {
