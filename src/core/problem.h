@@ -125,7 +125,9 @@ static inline tegroup_status tegroup_impl_check_gather(const tegroup_gather *gat
     TEGROUP_IMPL_RULE(!tegroup_impl_listed(t), ERROR_COMBINATION, TEGROUP_IMPL_PATH(GATHER_ROWS),
                       "does not go with pointers of the operand: its rows have no common numbering", 0, gather->rows);
     TEGROUP_IMPL_RULE(t->scaling == TEGROUP_SCALING_NONE, ERROR_COMBINATION, TEGROUP_IMPL_PATH(GATHER_ROWS),
-                      "does not go with scaling of the operand", 0, gather->rows);
+                      "does not go with scaling of the operand: scales lie group after group, and its rows where the "
+                      "index says; tegroup_quantize picks rows by an index",
+                      0, gather->rows);
     stored = tegroup_impl_stored(t, gather);
     TEGROUP_IMPL_RULE(tegroup_impl_extent_bytes(&stored) <= tegroup_impl_max_bytes(), ERROR_OVERFLOW,
                       TEGROUP_IMPL_PATH(GATHER_ROWS), "times ld must be addressable", tegroup_impl_max_bytes(),

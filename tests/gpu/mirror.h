@@ -256,7 +256,9 @@ static int32_t sm90_candidates(const tegroup_plan *plan) {
 static int32_t plan_tiles(const tegroup_plan *plan) {
     int32_t count = 0;
     if (plan->backend == TEGROUP_BACKEND_SM90) return sm90_candidates(plan);
+#if !defined(TEGROUP_NO_PORTABLE)
     if (plan->backend == TEGROUP_BACKEND_PORTABLE && plan->problem.a != TEGROUP_DTYPE_F32) (void)tegroup_impl_portable_rows(plan->problem.op, &count);
+#endif
     return count;
 }
 
@@ -268,7 +270,11 @@ static int plan_take_tile(tegroup_plan *plan, int32_t i) {
     if (plan->backend == TEGROUP_BACKEND_SM90)
         return tegroup_impl_sm90_choose(plan, sm90_candidate(plan, i), &error) == TEGROUP_OK;
 #endif
+#if !defined(TEGROUP_NO_PORTABLE)
     return tegroup_impl_portable_take_row(plan, tegroup_impl_portable_rows(plan->problem.op, &count) + i, &error) == TEGROUP_OK;
+#else
+    return 0;
+#endif
 }
 
 /* > 0: a plan is made for ragged buffers of so many rows, and a few more in each operand. Where columns are ragged, too,

@@ -118,6 +118,16 @@ SUPPORT wanted_scale wanted_block(tegroup_scale_preset preset, tegroup_dtype dat
     return want;
 }
 
+/* Stored in BF16, the scale is rounded to nearest, and values are quantised by that. */
+SUPPORT wanted_scale wanted_stored(wanted_scale want, tegroup_dtype scale, tegroup_scale_preset preset) {
+    if (scale != TEGROUP_DTYPE_BF16) return want;
+    want.stored = (float)rounded(TEGROUP_DTYPE_BF16, (double)want.stored);
+    want.multiplier = want.stored == 0 ? 0 : 1 / want.stored;
+    if (want.multiplier > FLT_MAX) want.multiplier = FLT_MAX;
+    want.divide = preset == TEGROUP_SCALE_DEEPSEEK && want.stored != 0;
+    return want;
+}
+
 /* A type of scale that the preset goes with. */
 SUPPORT tegroup_dtype scale_type(tegroup_scale_preset preset) {
     switch (preset) {

@@ -92,7 +92,7 @@ SUPPORT void validated_values(validated *v, int32_t g, float global) {
 /* A tensor and its record, in memory that guards_release takes back. */
 SUPPORT void validated_make(validated *v, rng *r) {
     memset(v, 0, sizeof *v);
-    do quantizing_make(&v->q, r, (tegroup_scaling)0, 12, 150, 1);
+    do quantizing_make(&v->q, r, (tegroup_scaling)0, 12, 150);
     while (v->q.scales[0].listed);
     v->r = r;
     v->desc.struct_size = sizeof v->desc;
