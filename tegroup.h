@@ -2748,7 +2748,7 @@ TEGROUP_IMPL_HD float tegroup_impl_scale_exponent(float largest, float amax) {
  * reciprocal and its code are exact. To BF16 one is rounded to nearest: down it is by 2^-9 at most, so that the largest
  * value is still nearest to the largest code. */
 TEGROUP_IMPL_HD tegroup_block_scale tegroup_impl_scale_block(const tegroup_scale_rule *rule, tegroup_dtype data,
-                                                                  tegroup_dtype scale, float amax, float global) {
+                                                             tegroup_dtype scale, float amax, float global) {
     const uint32_t magnitude = tegroup_impl_bits_of_f32(amax) & 0x7fffffffu;
     const uint32_t least = tegroup_impl_bits_of_f32(rule->amax_floor), taken = magnitude < least ? least : magnitude;
     const float largest = tegroup_impl_largest(data);
@@ -2780,11 +2780,10 @@ TEGROUP_IMPL_HD tegroup_block_scale tegroup_impl_scale_block(const tegroup_scale
     if (tegroup_impl_is_nan(block.stored)) block.stored = tegroup_impl_f32_of_bits(0x7fffffffu); /* on both machines */
     block.bits = tegroup_impl_code_of_f32(scale, block.stored);
     block.stored = tegroup_impl_f32_of_code(scale, block.bits); /* E8M0 has no infinity */
-    if (scale == TEGROUP_DTYPE_BF16) { /* values are quantised by the scale that is stored, not by the one that was meant */
+    if (scale == TEGROUP_DTYPE_BF16) {                          /* values are quantised by the scale that is stored */
         const int zero = tegroup_impl_bits_of_f32(block.stored) == 0;
         block.divide = rule->divide && !zero;
-        block.multiplier =
-            zero ? 0.0f : tegroup_impl_cut(tegroup_impl_inverse_f32(block.stored), TEGROUP_IMPL_F32_MAX);
+        block.multiplier = zero ? 0.0f : tegroup_impl_cut(tegroup_impl_inverse_f32(block.stored), TEGROUP_IMPL_F32_MAX);
     }
     return block;
 }
@@ -4677,7 +4676,8 @@ static inline void tegroup_impl_sort(const tegroup_impl_preparation *p, tegroup_
     threads = tegroup_impl_team(p->threads, 3.0 * extent * log * (log + 1));
     while (block > 1 && extent / block * 2 <= threads) block /= 2;
     for (i = 0; i < extent; i++) p->order[i] = i;
-    TEGROUP_IMPL_OMP(omp parallel private(run, distance, i) num_threads(threads)) {
+    TEGROUP_IMPL_OMP(omp parallel private(run, distance, i) num_threads(threads))
+    {
         TEGROUP_IMPL_OMP(omp for schedule(static))
         for (i = 0; i < extent; i += block)
             for (run = 2; run <= block; run *= 2) tegroup_impl_sort_block(p, key, i, block, run, run / 2);
@@ -8770,9 +8770,8 @@ static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *pla
             const int columnwise = tegroup_impl_reads_columnwise(desc, (tegroup_impl_operand)i);
             buffers[count++] = tegroup_impl_copy_buffer(tensors[i], names->operand[i], columnwise, 0, 0);
             buffers[count++] = tegroup_impl_copy_buffer(tensors[i], names->operand[i], columnwise, 1, 0);
-            buffers[count++] = tegroup_impl_buffer_of(tensors[i]->global_scale_inv,
-                                                      4 * (int64_t)tensors[i]->shape.groups, NULL,
-                                                      names->operand[i]->apart, 0);
+            buffers[count++] = tegroup_impl_buffer_of(
+                tensors[i]->global_scale_inv, 4 * (int64_t)tensors[i]->shape.groups, NULL, names->operand[i]->apart, 0);
         } else if (tensors[i]->dtype != TEGROUP_DTYPE_UNSET) {
             buffers[count] = tegroup_impl_tensor_buffer(tensors[i], names->operand[i], 0);
             if (i == TEGROUP_IMPL_C) buffers[count].twin = 1;
@@ -10222,8 +10221,7 @@ static inline tegroup_status tegroup_impl_check_group_numbers(const tegroup_quan
 /* What the call writes lies apart from all that it touches. */
 static inline tegroup_status tegroup_impl_check_quantize_apart(const tegroup_quantize_desc *desc,
                                                                const tegroup_impl_name *input,
-                                                               const tegroup_impl_name *output,
-                                                               tegroup_error *error) {
+                                                               const tegroup_impl_name *output, tegroup_error *error) {
     static const tegroup_impl_name grad_output = TEGROUP_IMPL_NAME("grad_output");
     const tegroup_tensor *t = &desc->output, stored = tegroup_impl_stored(&desc->input, &desc->gather_input);
     const int64_t bytes = (int64_t)sizeof(float) * t->shape.groups;
@@ -13762,10 +13760,9 @@ TEGROUP_IMPL_HD int tegroup_impl_validated_value(const tegroup_impl_validated *c
     const tegroup_impl_scaled *of = &copy->of;
     int64_t shared;
     const double scale = tegroup_impl_scale_along(of, row, col, &shared);
-    const float value =
-        tegroup_impl_f32_of_f64(tegroup_impl_load_f64(of->dtype, of->data,
-                                                      of->first + row * of->line_stride + col * of->k_stride)
-                                * scale * of->global);
+    const float value = tegroup_impl_f32_of_f64(
+        tegroup_impl_load_f64(of->dtype, of->data, of->first + row * of->line_stride + col * of->k_stride) * scale
+        * of->global);
     return tegroup_impl_kind(TEGROUP_DTYPE_F32, &value, 0);
 }
 
@@ -13961,8 +13958,7 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot_address(t, &name, error)); /* what it holds is data here */
     TEGROUP_IMPL_TRY(quantised ? tegroup_impl_check_copy(t, desc->columnwise, &name, error)
                                : tegroup_impl_check_data(t, &name, error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_there(t->global_scale_inv, 0, sizeof(float), "tensor.global_scale_inv", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_there(t->global_scale_inv, 0, sizeof(float), "tensor.global_scale_inv", error));
     TEGROUP_IMPL_RULE(desc->result != NULL, ERROR_NULL_ARGUMENT, "result", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(desc->result, sizeof(int64_t)), ERROR_ALIGNMENT, "result",
                       "must be aligned to its element", 8, (uintptr_t)desc->result % sizeof(int64_t));

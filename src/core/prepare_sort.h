@@ -65,7 +65,8 @@ static inline void tegroup_impl_sort(const tegroup_impl_preparation *p, tegroup_
     threads = tegroup_impl_team(p->threads, 3.0 * extent * log * (log + 1));
     while (block > 1 && extent / block * 2 <= threads) block /= 2;
     for (i = 0; i < extent; i++) p->order[i] = i;
-    TEGROUP_IMPL_OMP(omp parallel private(run, distance, i) num_threads(threads)) {
+    TEGROUP_IMPL_OMP(omp parallel private(run, distance, i) num_threads(threads))
+    {
         TEGROUP_IMPL_OMP(omp for schedule(static))
         for (i = 0; i < extent; i += block)
             for (run = 2; run <= block; run *= 2) tegroup_impl_sort_block(p, key, i, block, run, run / 2);

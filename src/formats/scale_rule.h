@@ -96,7 +96,7 @@ TEGROUP_IMPL_HD float tegroup_impl_scale_exponent(float largest, float amax) {
  * reciprocal and its code are exact. To BF16 one is rounded to nearest: down it is by 2^-9 at most, so that the largest
  * value is still nearest to the largest code. */
 TEGROUP_IMPL_HD tegroup_block_scale tegroup_impl_scale_block(const tegroup_scale_rule *rule, tegroup_dtype data,
-                                                                  tegroup_dtype scale, float amax, float global) {
+                                                             tegroup_dtype scale, float amax, float global) {
     const uint32_t magnitude = tegroup_impl_bits_of_f32(amax) & 0x7fffffffu;
     const uint32_t least = tegroup_impl_bits_of_f32(rule->amax_floor), taken = magnitude < least ? least : magnitude;
     const float largest = tegroup_impl_largest(data);
@@ -128,11 +128,10 @@ TEGROUP_IMPL_HD tegroup_block_scale tegroup_impl_scale_block(const tegroup_scale
     if (tegroup_impl_is_nan(block.stored)) block.stored = tegroup_impl_f32_of_bits(0x7fffffffu); /* on both machines */
     block.bits = tegroup_impl_code_of_f32(scale, block.stored);
     block.stored = tegroup_impl_f32_of_code(scale, block.bits); /* E8M0 has no infinity */
-    if (scale == TEGROUP_DTYPE_BF16) { /* values are quantised by the scale that is stored, not by the one that was meant */
+    if (scale == TEGROUP_DTYPE_BF16) {                          /* values are quantised by the scale that is stored */
         const int zero = tegroup_impl_bits_of_f32(block.stored) == 0;
         block.divide = rule->divide && !zero;
-        block.multiplier =
-            zero ? 0.0f : tegroup_impl_cut(tegroup_impl_inverse_f32(block.stored), TEGROUP_IMPL_F32_MAX);
+        block.multiplier = zero ? 0.0f : tegroup_impl_cut(tegroup_impl_inverse_f32(block.stored), TEGROUP_IMPL_F32_MAX);
     }
     return block;
 }

@@ -145,9 +145,8 @@ static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *pla
             const int columnwise = tegroup_impl_reads_columnwise(desc, (tegroup_impl_operand)i);
             buffers[count++] = tegroup_impl_copy_buffer(tensors[i], names->operand[i], columnwise, 0, 0);
             buffers[count++] = tegroup_impl_copy_buffer(tensors[i], names->operand[i], columnwise, 1, 0);
-            buffers[count++] = tegroup_impl_buffer_of(tensors[i]->global_scale_inv,
-                                                      4 * (int64_t)tensors[i]->shape.groups, NULL,
-                                                      names->operand[i]->apart, 0);
+            buffers[count++] = tegroup_impl_buffer_of(
+                tensors[i]->global_scale_inv, 4 * (int64_t)tensors[i]->shape.groups, NULL, names->operand[i]->apart, 0);
         } else if (tensors[i]->dtype != TEGROUP_DTYPE_UNSET) {
             buffers[count] = tegroup_impl_tensor_buffer(tensors[i], names->operand[i], 0);
             if (i == TEGROUP_IMPL_C) buffers[count].twin = 1;

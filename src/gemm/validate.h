@@ -162,8 +162,7 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot_address(t, &name, error)); /* what it holds is data here */
     TEGROUP_IMPL_TRY(quantised ? tegroup_impl_check_copy(t, desc->columnwise, &name, error)
                                : tegroup_impl_check_data(t, &name, error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_there(t->global_scale_inv, 0, sizeof(float), "tensor.global_scale_inv", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_there(t->global_scale_inv, 0, sizeof(float), "tensor.global_scale_inv", error));
     TEGROUP_IMPL_RULE(desc->result != NULL, ERROR_NULL_ARGUMENT, "result", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(desc->result, sizeof(int64_t)), ERROR_ALIGNMENT, "result",
                       "must be aligned to its element", 8, (uintptr_t)desc->result % sizeof(int64_t));

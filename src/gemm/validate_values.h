@@ -110,10 +110,9 @@ TEGROUP_IMPL_HD int tegroup_impl_validated_value(const tegroup_impl_validated *c
     const tegroup_impl_scaled *of = &copy->of;
     int64_t shared;
     const double scale = tegroup_impl_scale_along(of, row, col, &shared);
-    const float value =
-        tegroup_impl_f32_of_f64(tegroup_impl_load_f64(of->dtype, of->data,
-                                                      of->first + row * of->line_stride + col * of->k_stride)
-                                * scale * of->global);
+    const float value = tegroup_impl_f32_of_f64(
+        tegroup_impl_load_f64(of->dtype, of->data, of->first + row * of->line_stride + col * of->k_stride) * scale
+        * of->global);
     return tegroup_impl_kind(TEGROUP_DTYPE_F32, &value, 0);
 }
 

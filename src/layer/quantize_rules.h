@@ -177,8 +177,7 @@ static inline tegroup_status tegroup_impl_check_group_numbers(const tegroup_quan
 /* What the call writes lies apart from all that it touches. */
 static inline tegroup_status tegroup_impl_check_quantize_apart(const tegroup_quantize_desc *desc,
                                                                const tegroup_impl_name *input,
-                                                               const tegroup_impl_name *output,
-                                                               tegroup_error *error) {
+                                                               const tegroup_impl_name *output, tegroup_error *error) {
     static const tegroup_impl_name grad_output = TEGROUP_IMPL_NAME("grad_output");
     const tegroup_tensor *t = &desc->output, stored = tegroup_impl_stored(&desc->input, &desc->gather_input);
     const int64_t bytes = (int64_t)sizeof(float) * t->shape.groups;
