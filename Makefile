@@ -26,7 +26,7 @@ export CC NVCC ARCHS CUDA_HOME CUBLAS_HOME OPENMP PYTHON
 HEADERS := tegroup.h tegroup_cuda.cuh
 UNIT    := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))
 
-.PHONY: help demo test test-more test-gpu test-layers check-fresh build-gpu sanitize-gpu test-teeth fuzz bench bench-cpu bench-gpu bench-hopper bench-compile bench-ggml bench-moe bench-mlp bench-quantize tiles fit plots docs examples headers lib install compile-matrix lint format clean
+.PHONY: help demo test test-more test-gpu test-layers check-fresh build-gpu sanitize-gpu test-teeth fuzz bench bench-errors bench-cpu bench-gpu bench-hopper bench-compile bench-ggml bench-moe bench-mlp bench-quantize tiles fit plots docs examples headers lib install compile-matrix lint format clean
 
 help: ## this list
 	@echo "Variables: CC NVCC ARCHS CUDA_HOME CUBLAS_HOME BENCH SANITIZE PYTHON PREFIX DESTDIR"
@@ -133,6 +133,9 @@ bench-mlp: ## the grouped MLP on a GPU, activations and their gradients in epilo
 bench-quantize: build/libtegroup.so ## quantise and dequantise on a GPU, beside a copy of as many bytes (needs torch)
 	$(PYTHON) tests/bench/bench_quantize.py $(BENCH)
 
+bench-errors: build/format_errors ## what formats are wrong by, on three kinds of data
+	build/format_errors
+
 check-fresh: ## the README's commands in a bare Debian made by debootstrap: what they print and how long they take; needs root
 	tests/fresh.sh
 
@@ -174,6 +177,10 @@ build/train_moe_gpu: examples/train_moe.c examples/train_moe.cu $(wildcard examp
 	@mkdir -p build
 	@echo "nvcc compiles the kernels for $(ARCHS:%=sm_%): about 25 s on 16 cores, a minute on two"
 	@$(NVCC) -O1 -t 0 $(SPLIT) $(GENCODE) $(DEMO_KERNELS) -Xcompiler -march=native$(if $(OPENMP),$(comma)$(OPENMP)) -DTRAIN_MOE_GPU -I. $(filter %.c %.cu,$^) -o $@ -lm
+
+build/format_errors: tests/bench/format_errors.c tests/unit/format_errors.h tests/unit/support.h tegroup.h
+	@mkdir -p build
+	$(CC) $(TESTFLAGS) $< -o $@ -lm
 
 build/bench_cpu: tests/bench/bench_cpu.c tegroup.h
 	@mkdir -p build

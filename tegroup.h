@@ -66,57 +66,65 @@
  *   [33] core/layout.h            Layout arithmetic
  *   [34] core/tensor.h            What the fields of a tensor say
  *   [35] core/scale_grid.h        Where a group's scales and its copies are
- *   [36] core/checks.h            Checks of tensors and matrices
- *   [37] core/tensor_layout.h     Bytes of a tensor
- *   [38] core/scale_convert.h     Scales in another layout: one group, one scale
- *   [39] core/apart.h             What a call writes lies apart
- *   [40] core/prepare.h           Prepare
- *   [41] core/problem.h           The problem of a GEMM
- *   [42] core/backend_table.h     Backend and quirk tables
- *   [43] core/numerics.h          What decides the bits of a result
- *   [44] core/choice.h            What a plan chooses
- *   [45] core/product.h           The product of one group
- *   [46] core/quantised.h         Quantised operands
- *   [47] core/epilogue.h          An activation in an epilogue
- *   [48] gemm/prepare.h           Prepare a snapshot
- *   [49] cpu/rows.h               Rows
- *   [50] cpu/gemm_kernel.h        CPU GEMM kernel
- *   [51] cpu/quantised.h          CPU GEMM of quantised operands
- *   [52] cuda/cublaslt_setup.h    Set-up of a grouped cuBLASLt matmul
- *   [53] cuda/cublaslt_scales.h   Set-up of a grouped cuBLASLt matmul: quantised operands
- *   [54] cuda/sm90_kernels.h      Hopper GEMM: the table of kernels
- *   [55] cuda/sm90_balance.h      Hopper GEMM: what tiles cost, and which block is done first
- *   [56] cuda/sm90_repack.h       Hopper GEMM: rows that are repacked for TMA
- *   [57] cuda/sm90_choice.h       Hopper GEMM: which kernel a plan takes
- *   [58] gemm/backends.h          The backends, a row of functions each
- *   [59] gemm/verdicts.h          What each backend can do
- *   [60] gemm/plan.h              Explain and plan
- *   [61] cpu/gemm.h               CPU GEMM
- *   [62] gemm/check.h             What a call checks
- *   [63] gemm/run.h               Run
- *   [64] gemm/once.h              One call for a product that runs once
- *   [65] gemm/tune.h              Tune, save and load a plan
- *   [66] cpu/real.h               Formulas
- *   [67] core/activation_formulas.h Activation formulas
- *   [68] layer/activation.h       Activations
- *   [69] layer/quantize_rules.h   Quantise and dequantise: rules
- *   [70] layer/quantize.h         Quantise and dequantise
- *   [71] layer/linear.h           Grouped linear layer
- *   [72] layer/mlp_rules.h        Grouped MLP: tensors and rules
- *   [73] layer/mlp_plan.h         Grouped MLP: plan
- *   [74] layer/mlp.h              Grouped MLP: calls
- *   [75] layer/chain_rules.h      Op chain: rules and buffers
- *   [76] layer/chain_ops.h        Op chain: ops as layers
- *   [77] layer/chain_plan.h       Op chain: plan
- *   [78] layer/chain.h            Op chain: calls
- *   [79] gemm/validate.h          Validate
- *   [80] gemm/scale_convert.h     Scales in another layout
- *   [81] moe/count.h              Counts of groups
- *   [82] moe/router_scheme.h      Router schemes
- *   [83] moe/router.h             Router
- *   [84] moe/permutation.h        Permute and combine
- *   [85] moe/layer_plan.h         MoE layer: plan
- *   [86] moe/layer.h              MoE layer
+ *   [36] core/field_names.h       What errors call a tensor's fields
+ *   [37] core/checks.h            Checks of addresses, types and matrices
+ *   [38] core/tensor_checks.h     Checks of a tensor
+ *   [39] core/snapshot_checks.h   Checks of a snapshot
+ *   [40] core/copies.h            Copies of a quantised tensor
+ *   [41] core/tensor_layout.h     Bytes of a tensor
+ *   [42] core/stored_scales.h     Scales as they are stored
+ *   [43] core/apart.h             What a call writes lies apart
+ *   [44] core/prepare_group.h     Prepare: the place of a group
+ *   [45] core/prepare_sort.h      Prepare: the order of groups
+ *   [46] core/prepare.h           Prepare: all groups
+ *   [47] core/prepare_rules.h     Prepare: what is refused
+ *   [48] core/problem.h           The problem of a GEMM
+ *   [49] core/backend_table.h     Backend and quirk tables
+ *   [50] core/numerics.h          What decides the bits of a result
+ *   [51] core/choice.h            What a plan chooses
+ *   [52] core/product.h           The product of one group
+ *   [53] core/quantised.h         Quantised operands
+ *   [54] core/epilogue.h          An activation in an epilogue
+ *   [55] gemm/prepare.h           Prepare a snapshot
+ *   [56] cpu/rows.h               Rows
+ *   [57] cpu/gemm_kernel.h        CPU GEMM kernel
+ *   [58] cpu/quantised.h          CPU GEMM of quantised operands
+ *   [59] cuda/cublaslt_setup.h    Set-up of a grouped cuBLASLt matmul
+ *   [60] cuda/cublaslt_scales.h   Set-up of a grouped cuBLASLt matmul: quantised operands
+ *   [61] cuda/sm90_kernels.h      Hopper GEMM: the table of kernels
+ *   [62] cuda/sm90_balance.h      Hopper GEMM: what tiles cost, and which block is done first
+ *   [63] cuda/sm90_repack.h       Hopper GEMM: rows that are repacked for TMA
+ *   [64] cuda/sm90_choice.h       Hopper GEMM: which kernel a plan takes
+ *   [65] gemm/backends.h          The backends, a row of functions each
+ *   [66] gemm/verdicts.h          What each backend can do
+ *   [67] gemm/plan.h              Explain and plan
+ *   [68] cpu/gemm.h               CPU GEMM
+ *   [69] gemm/check.h             What a call checks
+ *   [70] gemm/run.h               Run
+ *   [71] gemm/once.h              One call for a product that runs once
+ *   [72] gemm/tune.h              Tune, save and load a plan
+ *   [73] cpu/real.h               Formulas
+ *   [74] core/activation_formulas.h Activation formulas
+ *   [75] layer/activation.h       Activations
+ *   [76] layer/quantize_rules.h   Quantise and dequantise: rules
+ *   [77] layer/quantize.h         Quantise and dequantise
+ *   [78] layer/linear.h           Grouped linear layer
+ *   [79] layer/mlp_rules.h        Grouped MLP: tensors and rules
+ *   [80] layer/mlp_plan.h         Grouped MLP: plan
+ *   [81] layer/mlp.h              Grouped MLP: calls
+ *   [82] layer/chain_rules.h      Op chain: rules and buffers
+ *   [83] layer/chain_ops.h        Op chain: ops as layers
+ *   [84] layer/chain_plan.h       Op chain: plan
+ *   [85] layer/chain.h            Op chain: calls
+ *   [86] gemm/validate_values.h   Validate: values and scales
+ *   [87] gemm/validate.h          Validate
+ *   [88] gemm/scale_convert.h     Scales in another layout
+ *   [89] moe/count.h              Counts of groups
+ *   [90] moe/router_scheme.h      Router schemes
+ *   [91] moe/router.h             Router
+ *   [92] moe/permutation.h        Permute and combine
+ *   [93] moe/layer_plan.h         MoE layer: plan
+ *   [94] moe/layer.h              MoE layer
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
@@ -989,6 +997,9 @@ typedef struct tegroup_tune_desc {
 #define TEGROUP_VALIDATION_SUMS     8u  /* sums in the snapshot are not those of its rows */
 #define TEGROUP_VALIDATION_VALUES  16u  /* NaN or infinity in rows that groups own */
 #define TEGROUP_VALIDATION_TAIL    32u  /* NaN or infinity in rows that no group owns (padding, the tail) */
+#define TEGROUP_VALIDATION_SCALES  64u  /* a scale is NaN, infinite or negative */
+#define TEGROUP_VALIDATION_ZERO_SCALES 128u /* a scale is 0, which makes zeros of its block; some rules store it for a
+                                               block of zeros */
 
 typedef struct tegroup_validation_values {
     int64_t nans;
@@ -997,6 +1008,17 @@ typedef struct tegroup_validation_values {
     int64_t first_col;
 } tegroup_validation_values;
 
+/* Of a quantised tensor: the scales that its groups' values have, and global_scale_inv of each group with values. What
+ * only pads the scales is not looked at. A square block of F8E8M0 or F8E4M3 counts once for each row that stores it. */
+typedef struct tegroup_validation_scales {
+    int64_t nans;
+    int64_t infinities;
+    int64_t negatives;    /* -infinity, too; -0 is a zero */
+    int64_t zeros;
+    int64_t first;        /* the lowest place in the buffer of scales of one of these (I32: a byte); -1 = none */
+    int64_t first_global; /* the lowest group whose global_scale_inv is one of these; -1 = none              */
+} tegroup_validation_scales;
+
 typedef struct tegroup_validation {
     uint32_t magic;           /* TEGROUP_VALIDATION_MAGIC                                     */
     uint32_t status;          /* TEGROUP_VALIDATION_* bits; 0 = nothing is wrong              */
@@ -1004,14 +1026,18 @@ typedef struct tegroup_validation {
     int32_t  bad_group;       /* lowest group that BOUNDS or a wrong prefix is about; -1 = none */
     tegroup_validation_values owned;
     tegroup_validation_values tail;
+    tegroup_validation_scales scales;
 } tegroup_validation;
 
 typedef struct tegroup_validate_desc {
     size_t              struct_size; /* sizeof(tegroup_validate_desc) */
     tegroup_space       space;       /* where tensor and result live; required */
-    tegroup_tensor      tensor;      /* in  F64, F32, F16 or BF16 in one buffer, without col_sizes, offsets or
-                                        elements */
+    tegroup_tensor      tensor;      /* in  of any type, in one buffer, without col_sizes or elements. Of a quantised
+                                        one a value is data * scale_inv * global_scale_inv: infinite is what is so in
+                                        F32, and rows that no group owns are not looked at, for they have no scales */
     tegroup_validation *result;      /* out */
+    int32_t             columnwise;  /* 1: the columnwise copy of a quantised tensor; 0: the rowwise one, or a tensor
+                                        that is not quantised */
 } tegroup_validate_desc;
 
 /* ==== [13] Scales in another layout (src/core/scale_convert_types.h) ==== */
@@ -1995,8 +2021,8 @@ TEGROUP_API_STATUS tegroup_plan_save(const tegroup_plan *plan, void *bytes, size
 TEGROUP_API_STATUS tegroup_plan_load(const tegroup_gemm_desc *desc, const void *bytes, size_t size,
     tegroup_plan *plan, tegroup_error *error);
 
-/* Look through a grouped tensor: its snapshot's sizes, and NaN and infinity in its rows. What is found is data,
- * written to the record; only a call that cannot be made is an error. */
+/* Look through a grouped tensor: its snapshot's sizes, NaN and infinity in its rows, and of a quantised one wrong
+ * scales. What is found is data, written to the record; only a call that cannot be made is an error. */
 TEGROUP_API_STATUS tegroup_validate(const tegroup_validate_desc *desc, struct CUstream_st *stream,
     tegroup_error *error);
 
@@ -2901,9 +2927,10 @@ TEGROUP_IMPL_HD float tegroup_impl_scale_exponent(float largest, float amax) {
 }
 
 /* The scale of a block, stored as `scale`. global: of TWO_LEVEL and GIVEN. Where a scale is a power of two, its
- * reciprocal and its code are exact. */
+ * reciprocal and its code are exact. To BF16 one is rounded to nearest: down it is by 2^-9 at most, so that the largest
+ * value is still nearest to the largest code. */
 TEGROUP_IMPL_HD tegroup_block_scale tegroup_impl_scale_block(const tegroup_scale_rule *rule, tegroup_dtype data,
-                                                                  tegroup_dtype scale, float amax, float global) {
+                                                             tegroup_dtype scale, float amax, float global) {
     const uint32_t magnitude = tegroup_impl_bits_of_f32(amax) & 0x7fffffffu;
     const uint32_t least = tegroup_impl_bits_of_f32(rule->amax_floor), taken = magnitude < least ? least : magnitude;
     const float largest = tegroup_impl_largest(data);
@@ -2935,6 +2962,11 @@ TEGROUP_IMPL_HD tegroup_block_scale tegroup_impl_scale_block(const tegroup_scale
     if (tegroup_impl_is_nan(block.stored)) block.stored = tegroup_impl_f32_of_bits(0x7fffffffu); /* on both machines */
     block.bits = tegroup_impl_code_of_f32(scale, block.stored);
     block.stored = tegroup_impl_f32_of_code(scale, block.bits); /* E8M0 has no infinity */
+    if (scale == TEGROUP_DTYPE_BF16) {                          /* values are quantised by the scale that is stored */
+        const int zero = tegroup_impl_bits_of_f32(block.stored) == 0;
+        block.divide = rule->divide && !zero;
+        block.multiplier = zero ? 0.0f : tegroup_impl_cut(tegroup_impl_inverse_f32(block.stored), TEGROUP_IMPL_F32_MAX);
+    }
     return block;
 }
 
@@ -2953,8 +2985,8 @@ static inline tegroup_status tegroup_impl_check_scale_rule(const tegroup_scale_r
     const uint32_t quantised = 1u << TEGROUP_DTYPE_F8E4M3 | 1u << TEGROUP_DTYPE_F8E5M2 | 1u << TEGROUP_DTYPE_F4E2M1;
     const uint32_t scales = two_level ? 1u << TEGROUP_DTYPE_F8E4M3
                             : rule->power_of_two || rule->method == TEGROUP_SCALE_EXPONENT
-                                ? 1u << TEGROUP_DTYPE_F32 | 1u << TEGROUP_DTYPE_F8E8M0
-                                : 1u << TEGROUP_DTYPE_F32;
+                                ? 1u << TEGROUP_DTYPE_F32 | 1u << TEGROUP_DTYPE_BF16 | 1u << TEGROUP_DTYPE_F8E8M0
+                                : 1u << TEGROUP_DTYPE_F32 | 1u << TEGROUP_DTYPE_BF16;
 #define TEGROUP_IMPL_FACTOR(name)                                                                                      \
     TEGROUP_IMPL_RULE(tegroup_impl_bits_of_f32(rule->name) < 0x7f800000u, ERROR_VALUE, "rule." #name,                  \
                       "must be finite and not negative", 0, -1)
@@ -3568,7 +3600,7 @@ static inline int64_t tegroup_impl_copy_bytes(const tegroup_tensor *t, int colum
     return bits == INT64_MAX ? INT64_MAX : tegroup_impl_ceil_div(bits, 8);
 }
 
-/* ==== [36] Checks of tensors and matrices (src/core/checks.h) ==== */
+/* ==== [36] What errors call a tensor's fields (src/core/field_names.h) ==== */
 
 /* The operands of a GEMM, as arrays of them go. */
 typedef enum tegroup_impl_operand {
@@ -3646,6 +3678,128 @@ static inline const tegroup_impl_names *tegroup_impl_gemm_names(void) {
     return &names;
 }
 
+/* ==== [37] Checks of addresses, types and matrices (src/core/checks.h) ==== */
+
+/* What addresses are aligned to. */
+static inline size_t tegroup_impl_element(tegroup_dtype dtype) {
+    return dtype == TEGROUP_DTYPE_F4E2M1 ? 1 : (size_t)tegroup_impl_bits(dtype) / 8;
+}
+
+/* An address that a call uses. */
+static inline tegroup_status tegroup_impl_check_address(const void *address, size_t alignment, const char *field,
+                                                        tegroup_error *error) {
+    TEGROUP_IMPL_RULE(address != NULL, ERROR_NULL_ARGUMENT, field, "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(address, alignment), ERROR_ALIGNMENT, field,
+                      "must be aligned to its element", alignment, (uintptr_t)address % alignment);
+    return TEGROUP_OK;
+}
+
+#define TEGROUP_IMPL_FLOATS                                                                                            \
+    (1u << TEGROUP_DTYPE_F64 | 1u << TEGROUP_DTYPE_F32 | 1u << TEGROUP_DTYPE_F16 | 1u << TEGROUP_DTYPE_BF16)
+#define TEGROUP_IMPL_REALS (1u << TEGROUP_DTYPE_F64 | 1u << TEGROUP_DTYPE_F32)
+#define TEGROUP_IMPL_INTEGERS (1u << TEGROUP_DTYPE_I32 | 1u << TEGROUP_DTYPE_I64)
+
+/* Whether a product multiplies rows of the one type and weights of the other. Beside F32, weights of 16 bits are
+ * widened, exactly. */
+static inline int tegroup_impl_goes_with(tegroup_dtype rows, tegroup_dtype weights) {
+    return weights == rows || (tegroup_impl_bits(rows) == 8 && tegroup_impl_bits(weights) == 8)
+           || (rows == TEGROUP_DTYPE_F32 && tegroup_impl_bits(weights) == 16);
+}
+
+/* The type of scalars and row scales. */
+static inline tegroup_status tegroup_impl_check_real(tegroup_dtype dtype, const char *field, tegroup_error *error) {
+    TEGROUP_IMPL_RULE_ENUM(dtype, TEGROUP_DTYPE_COUNT - 1, field, "must be a tegroup_dtype");
+    TEGROUP_IMPL_RULE_AS(DTYPES, dtype == TEGROUP_DTYPE_UNSET || TEGROUP_IMPL_REALS >> dtype & 1u, ERROR_DTYPE, field,
+                         "must be a type of scalars and row scales", TEGROUP_IMPL_REALS, dtype);
+    return TEGROUP_OK;
+}
+
+/* The memory space of everything that a descriptor points to. */
+static inline tegroup_status tegroup_impl_check_space(tegroup_space space, tegroup_error *error) {
+    TEGROUP_IMPL_RULE(space != TEGROUP_SPACE_UNSET, ERROR_UNSET, "space", "must be set", TEGROUP_SPACE_HOST, 0);
+    TEGROUP_IMPL_RULE_ENUM(space, TEGROUP_SPACE_DEVICE, "space", "must be a tegroup_space");
+    return TEGROUP_OK;
+}
+
+/* A build without nvcc, or one whose switches leave the kernels out, serves host memory only. kernels: whether this
+ * build has the operation's. */
+static inline tegroup_status tegroup_impl_check_built(int kernels, tegroup_space space, tegroup_error *error) {
+    TEGROUP_IMPL_RULE(kernels || space != TEGROUP_SPACE_DEVICE, ERROR_NOT_BUILT, "space",
+                      "must be HOST: this operation has no GPU kernel in this build", TEGROUP_SPACE_HOST, space);
+    return TEGROUP_OK;
+}
+
+/* Plain matrices. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_matrix_ld(const tegroup_matrix *m) { return m->ld > 0 ? m->ld : m->cols; }
+
+static inline int64_t tegroup_impl_matrix_bytes(const tegroup_matrix *m) {
+    if (m->dtype == TEGROUP_DTYPE_UNSET || m->rows <= 0 || m->cols <= 0) return 0;
+    return tegroup_impl_mul(tegroup_impl_add(tegroup_impl_mul(m->rows - 1, tegroup_impl_matrix_ld(m)), m->cols),
+                            tegroup_impl_bits(m->dtype) / 8);
+}
+
+/* Rows that have elements: what a loop over a matrix runs through. */
+static inline int64_t tegroup_impl_matrix_rows(const tegroup_matrix *m) { return m->cols > 0 ? m->rows : 0; }
+
+TEGROUP_IMPL_HD char *tegroup_impl_matrix_row(const tegroup_matrix *m, int64_t row) {
+    if (!m->data) return NULL;
+    return (char *)m->data + row * tegroup_impl_matrix_ld(m) * (tegroup_impl_bits(m->dtype) / 8);
+}
+
+/* Field paths of a matrix called `name`, as one literal each. */
+#define TEGROUP_IMPL_MATRIX_PATHS(name)                                                                                \
+    { name ".data", name ".rows", name ".cols", name ".ld", name ".dtype" }
+
+/* One matrix: extents (rows or cols < 0: any), types as a bit set, memory. */
+static inline tegroup_status tegroup_impl_check_matrix(const tegroup_matrix *m, const char *const paths[5],
+                                                       int64_t rows, int64_t cols, uint32_t dtypes,
+                                                       tegroup_error *error) {
+    size_t element;
+    TEGROUP_IMPL_RULE_AS(DTYPES, m->dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, paths[4], "must be set", dtypes, 0);
+    TEGROUP_IMPL_RULE_ENUM(m->dtype, TEGROUP_DTYPE_COUNT - 1, paths[4], "must be a tegroup_dtype");
+    TEGROUP_IMPL_RULE_AS(DTYPES, dtypes >> m->dtype & 1u, ERROR_DTYPE, paths[4], "must be one that is taken here",
+                         dtypes, m->dtype);
+    TEGROUP_IMPL_RULE(m->rows >= 0 && m->rows <= TEGROUP_MAX_ROWS, ERROR_VALUE, paths[1],
+                      "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, m->rows);
+    TEGROUP_IMPL_RULE(m->cols >= 0 && m->cols <= TEGROUP_MAX_COLS, ERROR_VALUE, paths[2],
+                      "must be 0 to TEGROUP_MAX_COLS", TEGROUP_MAX_COLS, m->cols);
+    TEGROUP_IMPL_RULE(rows < 0 || m->rows == rows, ERROR_SHAPE, paths[1], "must match the other operands", rows,
+                      m->rows);
+    TEGROUP_IMPL_RULE(cols < 0 || m->cols == cols, ERROR_SHAPE, paths[2], "must match the other operands", cols,
+                      m->cols);
+    TEGROUP_IMPL_RULE(m->ld <= TEGROUP_MAX_COLS, ERROR_VALUE, paths[3], "must be at most TEGROUP_MAX_COLS",
+                      TEGROUP_MAX_COLS, m->ld);
+    TEGROUP_IMPL_RULE(m->ld == 0 || m->ld >= m->cols, ERROR_LAYOUT, paths[3], "must be 0 or at least cols", m->cols,
+                      m->ld);
+    TEGROUP_IMPL_RULE(tegroup_impl_matrix_bytes(m) <= tegroup_impl_max_bytes(), ERROR_OVERFLOW, paths[1],
+                      "times ld must be addressable", tegroup_impl_max_bytes(), tegroup_impl_matrix_bytes(m));
+    if (m->rows == 0 || m->cols == 0) return TEGROUP_OK;
+    element = (size_t)tegroup_impl_bits(m->dtype) / 8;
+    TEGROUP_IMPL_RULE(m->data != NULL, ERROR_NULL_ARGUMENT, paths[0], "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(m->data, element), ERROR_ALIGNMENT, paths[0],
+                      "must be aligned to its element", element, (uintptr_t)m->data % element);
+    return TEGROUP_OK;
+}
+
+/* A matrix that may be absent: its dtype is then UNSET. */
+static inline tegroup_status tegroup_impl_check_optional(const tegroup_matrix *m, const char *const paths[5],
+                                                         int64_t rows, int64_t cols, uint32_t dtypes,
+                                                         tegroup_error *error) {
+    if (m->dtype != TEGROUP_DTYPE_UNSET) return tegroup_impl_check_matrix(m, paths, rows, cols, dtypes, error);
+    TEGROUP_IMPL_RULE_AS(DTYPES, !m->data, ERROR_UNSET, paths[4], "must be set with data", dtypes, 0);
+    return TEGROUP_OK;
+}
+
+/* Integers, or none, that reach up to `most`. */
+static inline tegroup_status tegroup_impl_check_reach(const tegroup_matrix *m, const char *const paths[5], int64_t most,
+                                                      tegroup_error *error) {
+    TEGROUP_IMPL_RULE_AS(DTYPES, m->dtype != TEGROUP_DTYPE_I32 || most <= INT32_MAX, ERROR_DTYPE, paths[4],
+                         "must hold numbers beyond 2^31 - 1 here", 1u << TEGROUP_DTYPE_I64, m->dtype);
+    return TEGROUP_OK;
+}
+
+/* ==== [38] Checks of a tensor (src/core/tensor_checks.h) ==== */
+
 /* An operand as it lies in memory: of a gathered one, all rows that it is gathered from. */
 static inline tegroup_tensor tegroup_impl_stored(const tegroup_tensor *t, const tegroup_gather *gather) {
     tegroup_tensor stored = *t;
@@ -3672,23 +3826,6 @@ static inline tegroup_status tegroup_impl_check_list(const tegroup_tensor *t, co
                       "must be 0 with pointers_space: each of the list's buffers holds its group", 0, shape->elements);
     TEGROUP_IMPL_RULE(!shape->offsets, ERROR_COMBINATION, TEGROUP_IMPL_PATH(OFFSETS),
                       "does not go with pointers_space: each of the list's buffers begins with its group", 0, 1);
-    return TEGROUP_OK;
-}
-
-/* The copies and scales of an operand are buffers or lists, as its data are. */
-static inline tegroup_status tegroup_impl_check_copy_lists(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                           tegroup_error *error) {
-    const int listed = tegroup_impl_listed(t);
-    if (t->scaling == TEGROUP_SCALING_NONE) return TEGROUP_OK;
-    TEGROUP_IMPL_RULE(listed || (!t->columnwise_pointers && !t->scale_pointers && !t->columnwise_scale_pointers),
-                      ERROR_UNSET, TEGROUP_IMPL_PATH(POINTERS_SPACE), "must be set with pointers", TEGROUP_SPACE_HOST,
-                      0);
-    TEGROUP_IMPL_RULE(!listed || !t->columnwise_data, ERROR_COMBINATION, TEGROUP_IMPL_PATH(COLUMNWISE_DATA),
-                      "does not go with pointers_space", 0, 1);
-    TEGROUP_IMPL_RULE(!listed || !t->scale_inv, ERROR_COMBINATION, TEGROUP_IMPL_PATH(SCALE_INV),
-                      "does not go with pointers_space", 0, 1);
-    TEGROUP_IMPL_RULE(!listed || !t->columnwise_scale_inv, ERROR_COMBINATION, TEGROUP_IMPL_PATH(COLUMNWISE_SCALE_INV),
-                      "does not go with pointers_space", 0, 1);
     return TEGROUP_OK;
 }
 
@@ -3862,6 +3999,33 @@ static inline tegroup_status tegroup_impl_check_absent(const tegroup_tensor *t, 
     return TEGROUP_OK;
 }
 
+/* A tensor's elements: one buffer, or a list. */
+static inline tegroup_status tegroup_impl_check_data(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                     tegroup_error *error) {
+    if (tegroup_impl_listed(t))
+        return t->shape.groups == 0
+                   ? TEGROUP_OK
+                   : tegroup_impl_check_address(t->pointers, sizeof(void *), TEGROUP_IMPL_PATH(POINTERS), error);
+    return tegroup_impl_extent(t) == 0
+               ? TEGROUP_OK
+               : tegroup_impl_check_address(t->data, tegroup_impl_element(t->dtype), TEGROUP_IMPL_PATH(DATA), error);
+}
+
+/* The index that an operand's rows are picked by. What it holds may be anything: a slot outside means zeros. */
+static inline tegroup_status tegroup_impl_check_index(const tegroup_gather *gather, const tegroup_tensor *t,
+                                                      const tegroup_impl_name *name, tegroup_error *error) {
+    if (t->shape.rows == 0) return TEGROUP_OK;
+    TEGROUP_IMPL_RULE(!gather->slot_of_row || gather->rows > 0, ERROR_UNSET, TEGROUP_IMPL_PATH(GATHER_ROWS),
+                      "must be set with slot_of_row", 1, 0);
+    TEGROUP_IMPL_RULE(gather->slot_of_row || gather->rows == 0, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_PATH(SLOT_OF_ROW),
+                      "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(gather->slot_of_row, 8), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(SLOT_OF_ROW),
+                      "must be aligned to its element", 8, (uintptr_t)gather->slot_of_row % 8);
+    return TEGROUP_OK;
+}
+
+/* ==== [39] Checks of a snapshot (src/core/snapshot_checks.h) ==== */
+
 /* Each group of a snapshot must lie inside the tensor: what the header says, unless somebody wrote over it. A group
  * without rows may begin anywhere in the buffer that was prepared. */
 static inline tegroup_status tegroup_impl_check_groups(const tegroup_tensor *t, const char *field,
@@ -3983,32 +4147,6 @@ static inline tegroup_status tegroup_impl_check_prepared(const tegroup_tensor *t
     return TEGROUP_OK;
 }
 
-/* What addresses are aligned to. */
-static inline size_t tegroup_impl_element(tegroup_dtype dtype) {
-    return dtype == TEGROUP_DTYPE_F4E2M1 ? 1 : (size_t)tegroup_impl_bits(dtype) / 8;
-}
-
-/* An address that a call uses. */
-static inline tegroup_status tegroup_impl_check_address(const void *address, size_t alignment, const char *field,
-                                                        tegroup_error *error) {
-    TEGROUP_IMPL_RULE(address != NULL, ERROR_NULL_ARGUMENT, field, "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(tegroup_impl_aligned(address, alignment), ERROR_ALIGNMENT, field,
-                      "must be aligned to its element", alignment, (uintptr_t)address % alignment);
-    return TEGROUP_OK;
-}
-
-/* A tensor's elements: one buffer, or a list. */
-static inline tegroup_status tegroup_impl_check_data(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                     tegroup_error *error) {
-    if (tegroup_impl_listed(t))
-        return t->shape.groups == 0
-                   ? TEGROUP_OK
-                   : tegroup_impl_check_address(t->pointers, sizeof(void *), TEGROUP_IMPL_PATH(POINTERS), error);
-    return tegroup_impl_extent(t) == 0
-               ? TEGROUP_OK
-               : tegroup_impl_check_address(t->data, tegroup_impl_element(t->dtype), TEGROUP_IMPL_PATH(DATA), error);
-}
-
 /* A tensor's sizes, when a call is about to run. What a snapshot in device memory holds, the kernels look at: of one
  * that was not prepared for this shape they write nothing. */
 static inline tegroup_status tegroup_impl_check_routing(const tegroup_tensor *t, const tegroup_impl_name *name,
@@ -4035,124 +4173,6 @@ static inline tegroup_status tegroup_impl_check_sizes_space(const tegroup_shape 
     return TEGROUP_OK;
 }
 
-/* The index that an operand's rows are picked by. What it holds may be anything: a slot outside means zeros. */
-static inline tegroup_status tegroup_impl_check_index(const tegroup_gather *gather, const tegroup_tensor *t,
-                                                      const tegroup_impl_name *name, tegroup_error *error) {
-    if (t->shape.rows == 0) return TEGROUP_OK;
-    TEGROUP_IMPL_RULE(!gather->slot_of_row || gather->rows > 0, ERROR_UNSET, TEGROUP_IMPL_PATH(GATHER_ROWS),
-                      "must be set with slot_of_row", 1, 0);
-    TEGROUP_IMPL_RULE(gather->slot_of_row || gather->rows == 0, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_PATH(SLOT_OF_ROW),
-                      "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(tegroup_impl_aligned(gather->slot_of_row, 8), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(SLOT_OF_ROW),
-                      "must be aligned to its element", 8, (uintptr_t)gather->slot_of_row % 8);
-    return TEGROUP_OK;
-}
-
-/* Two windows of one buffer with rows of so many columns, `pitch` from one row to the next, the second beginning
- * `ahead` behind the first: how many rows the first one can have that share nothing with the second; INT64_MAX: any
- * number. No window is wider than the pitch, and one that begins late in a row goes on into the next. */
-TEGROUP_IMPL_HD int64_t tegroup_impl_room(int64_t ahead, int64_t pitch, int64_t cols, int64_t other_cols) {
-    const int64_t row = ahead < pitch ? 0 : ahead / pitch, col = ahead - row * pitch; /* seldom divided */
-    if (col < cols) return row;
-    return col + other_cols > pitch ? row + 1 : INT64_MAX;
-}
-
-/* Plain matrices. */
-TEGROUP_IMPL_HD int64_t tegroup_impl_matrix_ld(const tegroup_matrix *m) { return m->ld > 0 ? m->ld : m->cols; }
-
-static inline int64_t tegroup_impl_matrix_bytes(const tegroup_matrix *m) {
-    if (m->dtype == TEGROUP_DTYPE_UNSET || m->rows <= 0 || m->cols <= 0) return 0;
-    return tegroup_impl_mul(tegroup_impl_add(tegroup_impl_mul(m->rows - 1, tegroup_impl_matrix_ld(m)), m->cols),
-                            tegroup_impl_bits(m->dtype) / 8);
-}
-
-/* Rows that have elements: what a loop over a matrix runs through. */
-static inline int64_t tegroup_impl_matrix_rows(const tegroup_matrix *m) { return m->cols > 0 ? m->rows : 0; }
-
-TEGROUP_IMPL_HD char *tegroup_impl_matrix_row(const tegroup_matrix *m, int64_t row) {
-    if (!m->data) return NULL;
-    return (char *)m->data + row * tegroup_impl_matrix_ld(m) * (tegroup_impl_bits(m->dtype) / 8);
-}
-
-/* Field paths of a matrix called `name`, as one literal each. */
-#define TEGROUP_IMPL_MATRIX_PATHS(name)                                                                                \
-    { name ".data", name ".rows", name ".cols", name ".ld", name ".dtype" }
-
-#define TEGROUP_IMPL_FLOATS                                                                                            \
-    (1u << TEGROUP_DTYPE_F64 | 1u << TEGROUP_DTYPE_F32 | 1u << TEGROUP_DTYPE_F16 | 1u << TEGROUP_DTYPE_BF16)
-#define TEGROUP_IMPL_REALS (1u << TEGROUP_DTYPE_F64 | 1u << TEGROUP_DTYPE_F32)
-#define TEGROUP_IMPL_INTEGERS (1u << TEGROUP_DTYPE_I32 | 1u << TEGROUP_DTYPE_I64)
-
-/* Whether a product multiplies rows of the one type and weights of the other. Beside F32, weights of 16 bits are
- * widened, exactly. */
-static inline int tegroup_impl_goes_with(tegroup_dtype rows, tegroup_dtype weights) {
-    return weights == rows || (tegroup_impl_bits(rows) == 8 && tegroup_impl_bits(weights) == 8)
-           || (rows == TEGROUP_DTYPE_F32 && tegroup_impl_bits(weights) == 16);
-}
-
-/* The type of scalars and row scales. */
-static inline tegroup_status tegroup_impl_check_real(tegroup_dtype dtype, const char *field, tegroup_error *error) {
-    TEGROUP_IMPL_RULE_ENUM(dtype, TEGROUP_DTYPE_COUNT - 1, field, "must be a tegroup_dtype");
-    TEGROUP_IMPL_RULE_AS(DTYPES, dtype == TEGROUP_DTYPE_UNSET || TEGROUP_IMPL_REALS >> dtype & 1u, ERROR_DTYPE, field,
-                         "must be a type of scalars and row scales", TEGROUP_IMPL_REALS, dtype);
-    return TEGROUP_OK;
-}
-
-/* One matrix: extents (rows or cols < 0: any), types as a bit set, memory. */
-static inline tegroup_status tegroup_impl_check_matrix(const tegroup_matrix *m, const char *const paths[5],
-                                                       int64_t rows, int64_t cols, uint32_t dtypes,
-                                                       tegroup_error *error) {
-    size_t element;
-    TEGROUP_IMPL_RULE_AS(DTYPES, m->dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, paths[4], "must be set", dtypes, 0);
-    TEGROUP_IMPL_RULE_ENUM(m->dtype, TEGROUP_DTYPE_COUNT - 1, paths[4], "must be a tegroup_dtype");
-    TEGROUP_IMPL_RULE_AS(DTYPES, dtypes >> m->dtype & 1u, ERROR_DTYPE, paths[4], "must be one that is taken here",
-                         dtypes, m->dtype);
-    TEGROUP_IMPL_RULE(m->rows >= 0 && m->rows <= TEGROUP_MAX_ROWS, ERROR_VALUE, paths[1],
-                      "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, m->rows);
-    TEGROUP_IMPL_RULE(m->cols >= 0 && m->cols <= TEGROUP_MAX_COLS, ERROR_VALUE, paths[2],
-                      "must be 0 to TEGROUP_MAX_COLS", TEGROUP_MAX_COLS, m->cols);
-    TEGROUP_IMPL_RULE(rows < 0 || m->rows == rows, ERROR_SHAPE, paths[1], "must match the other operands", rows,
-                      m->rows);
-    TEGROUP_IMPL_RULE(cols < 0 || m->cols == cols, ERROR_SHAPE, paths[2], "must match the other operands", cols,
-                      m->cols);
-    TEGROUP_IMPL_RULE(m->ld <= TEGROUP_MAX_COLS, ERROR_VALUE, paths[3], "must be at most TEGROUP_MAX_COLS",
-                      TEGROUP_MAX_COLS, m->ld);
-    TEGROUP_IMPL_RULE(m->ld == 0 || m->ld >= m->cols, ERROR_LAYOUT, paths[3], "must be 0 or at least cols", m->cols,
-                      m->ld);
-    TEGROUP_IMPL_RULE(tegroup_impl_matrix_bytes(m) <= tegroup_impl_max_bytes(), ERROR_OVERFLOW, paths[1],
-                      "times ld must be addressable", tegroup_impl_max_bytes(), tegroup_impl_matrix_bytes(m));
-    if (m->rows == 0 || m->cols == 0) return TEGROUP_OK;
-    element = (size_t)tegroup_impl_bits(m->dtype) / 8;
-    TEGROUP_IMPL_RULE(m->data != NULL, ERROR_NULL_ARGUMENT, paths[0], "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(tegroup_impl_aligned(m->data, element), ERROR_ALIGNMENT, paths[0],
-                      "must be aligned to its element", element, (uintptr_t)m->data % element);
-    return TEGROUP_OK;
-}
-
-/* A matrix that may be absent: its dtype is then UNSET. */
-static inline tegroup_status tegroup_impl_check_optional(const tegroup_matrix *m, const char *const paths[5],
-                                                         int64_t rows, int64_t cols, uint32_t dtypes,
-                                                         tegroup_error *error) {
-    if (m->dtype != TEGROUP_DTYPE_UNSET) return tegroup_impl_check_matrix(m, paths, rows, cols, dtypes, error);
-    TEGROUP_IMPL_RULE_AS(DTYPES, !m->data, ERROR_UNSET, paths[4], "must be set with data", dtypes, 0);
-    return TEGROUP_OK;
-}
-
-/* Integers, or none, that reach up to `most`. */
-static inline tegroup_status tegroup_impl_check_reach(const tegroup_matrix *m, const char *const paths[5], int64_t most,
-                                                      tegroup_error *error) {
-    TEGROUP_IMPL_RULE_AS(DTYPES, m->dtype != TEGROUP_DTYPE_I32 || most <= INT32_MAX, ERROR_DTYPE, paths[4],
-                         "must hold numbers beyond 2^31 - 1 here", 1u << TEGROUP_DTYPE_I64, m->dtype);
-    return TEGROUP_OK;
-}
-
-/* The memory space of everything that a descriptor points to. */
-static inline tegroup_status tegroup_impl_check_space(tegroup_space space, tegroup_error *error) {
-    TEGROUP_IMPL_RULE(space != TEGROUP_SPACE_UNSET, ERROR_UNSET, "space", "must be set", TEGROUP_SPACE_HOST, 0);
-    TEGROUP_IMPL_RULE_ENUM(space, TEGROUP_SPACE_DEVICE, "space", "must be a tegroup_space");
-    return TEGROUP_OK;
-}
-
 /* A snapshot that an operation on plain rows reads: all its groups lie within `rows` rows. The kernels look into one in
  * device memory. */
 static inline tegroup_status tegroup_impl_check_snapshot(const void *snapshot, const char *field, int64_t rows,
@@ -4165,15 +4185,124 @@ static inline tegroup_status tegroup_impl_check_snapshot(const void *snapshot, c
     return tegroup_impl_check_fit(&fit, field, "must have all groups within the matrix's rows", error);
 }
 
-/* A build without nvcc, or one whose switches leave the kernels out, serves host memory only. kernels: whether this
- * build has the operation's. */
-static inline tegroup_status tegroup_impl_check_built(int kernels, tegroup_space space, tegroup_error *error) {
-    TEGROUP_IMPL_RULE(kernels || space != TEGROUP_SPACE_DEVICE, ERROR_NOT_BUILT, "space",
-                      "must be HOST: this operation has no GPU kernel in this build", TEGROUP_SPACE_HOST, space);
+/* ==== [40] Copies of a quantised tensor (src/core/copies.h) ==== */
+
+/* Copies of a quantised tensor, as arrays of them go. */
+enum { TEGROUP_IMPL_ROWWISE, TEGROUP_IMPL_COLUMNWISE, TEGROUP_IMPL_COPIES };
+
+/* Where a copy is: its elements and scales, or the lists of them. */
+typedef struct tegroup_impl_copy_memory {
+    void *data, *scales;
+    void *const *pointers, *const *scale_pointers;
+} tegroup_impl_copy_memory;
+
+TEGROUP_IMPL_HD tegroup_impl_copy_memory tegroup_impl_memory_of(const tegroup_tensor *t, int columnwise) {
+    tegroup_impl_copy_memory memory;
+    memory.data = columnwise ? t->columnwise_data : t->data;
+    memory.scales = columnwise ? t->columnwise_scale_inv : t->scale_inv;
+    memory.pointers = columnwise ? t->columnwise_pointers : t->pointers;
+    memory.scale_pointers = columnwise ? t->columnwise_scale_pointers : t->scale_pointers;
+    return memory;
+}
+
+TEGROUP_IMPL_HD int tegroup_impl_has_copy(const tegroup_tensor *t, int columnwise) {
+    const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(t, columnwise);
+    return memory.data || memory.scales || memory.pointers || memory.scale_pointers;
+}
+
+/* The tensor with one copy in the place of the rowwise one. */
+static inline tegroup_tensor tegroup_impl_with_copy(const tegroup_tensor *t, int columnwise) {
+    const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(t, columnwise);
+    tegroup_tensor with = *t;
+    with.data = memory.data;
+    with.pointers = memory.pointers;
+    with.scale_inv = memory.scales;
+    with.scale_pointers = memory.scale_pointers;
+    return with;
+}
+
+/* The type of a scale by itself: of I32, which holds four, F8E8M0. */
+TEGROUP_IMPL_HD tegroup_dtype tegroup_impl_one_scale(const tegroup_tensor *t, const tegroup_scaling_facts *facts) {
+    const tegroup_dtype dtype = tegroup_impl_scale_dtype(t, facts);
+    return dtype == TEGROUP_DTYPE_I32 ? TEGROUP_DTYPE_F8E8M0 : dtype;
+}
+
+/* What errors call a copy's elements and scales: the buffers, or the lists. */
+typedef struct tegroup_impl_copy_paths {
+    const char *data, *scales;
+} tegroup_impl_copy_paths;
+static inline tegroup_impl_copy_paths tegroup_impl_copy_paths_of(const tegroup_impl_name *name, int listed,
+                                                                 int columnwise) {
+    tegroup_impl_copy_paths paths;
+    if (listed) {
+        paths.data = columnwise ? TEGROUP_IMPL_PATH(COLUMNWISE_POINTERS) : TEGROUP_IMPL_PATH(POINTERS);
+        paths.scales = columnwise ? TEGROUP_IMPL_PATH(COLUMNWISE_SCALE_POINTERS) : TEGROUP_IMPL_PATH(SCALE_POINTERS);
+    } else {
+        paths.data = columnwise ? TEGROUP_IMPL_PATH(COLUMNWISE_DATA) : TEGROUP_IMPL_PATH(DATA);
+        paths.scales = columnwise ? TEGROUP_IMPL_PATH(COLUMNWISE_SCALE_INV) : TEGROUP_IMPL_PATH(SCALE_INV);
+    }
+    return paths;
+}
+
+/* A copy's elements and scales are buffers, or where the tensor is a list, lists. */
+static inline tegroup_status tegroup_impl_check_copy_kind(const tegroup_tensor *t, int columnwise,
+                                                          const tegroup_impl_name *name, tegroup_error *error) {
+    const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(t, columnwise);
+    const tegroup_impl_copy_paths buffers = tegroup_impl_copy_paths_of(name, 0, columnwise);
+    const int listed = tegroup_impl_listed(t);
+    TEGROUP_IMPL_RULE(listed || (!memory.pointers && !memory.scale_pointers), ERROR_UNSET,
+                      TEGROUP_IMPL_PATH(POINTERS_SPACE), "must be set with pointers", TEGROUP_SPACE_HOST, 0);
+    TEGROUP_IMPL_RULE(!listed || !memory.data, ERROR_COMBINATION, buffers.data, "does not go with pointers_space", 0,
+                      1);
+    TEGROUP_IMPL_RULE(!listed || !memory.scales, ERROR_COMBINATION, buffers.scales, "does not go with pointers_space",
+                      0, 1);
     return TEGROUP_OK;
 }
 
-/* ==== [37] Bytes of a tensor (src/core/tensor_layout.h) ==== */
+/* One address, or a list of them: there where something is behind it. */
+static inline tegroup_status tegroup_impl_check_there(const void *address, int64_t bytes, size_t alignment,
+                                                      const char *field, tegroup_error *error) {
+    return bytes == 0 && !address ? TEGROUP_OK : tegroup_impl_check_address(address, alignment, field, error);
+}
+
+/* A list in host memory has an address for each group that uses it: one with elements, and, for a scale of all of a
+ * group (`always`), every one. */
+static inline tegroup_status tegroup_impl_check_each(const tegroup_tensor *t, void *const *list, int always,
+                                                     const char *field, tegroup_error *error) {
+    tegroup_snapshot_view view;
+    int32_t g;
+    if (t->pointers_space != TEGROUP_SPACE_HOST) return TEGROUP_OK; /* the snapshot may be on the device, too */
+    view = tegroup_snapshot_read(tegroup_impl_ragged(&t->shape) ? t->shape.snapshot : NULL);
+    for (g = 0; g < t->shape.groups; g++) {
+        const tegroup_impl_sides sides = tegroup_impl_group_sides(t, &view, g);
+        TEGROUP_IMPL_RULE(list[g] != NULL || (!always && (sides.rows == 0 || sides.cols == 0)), ERROR_NULL_ARGUMENT,
+                          field, "must hold no NULL for a group that is worked on; got the group's index", -1, g);
+    }
+    return TEGROUP_OK;
+}
+
+/* The memory of one copy: elements and scales just where the tensor has any. */
+static inline tegroup_status tegroup_impl_check_copy(const tegroup_tensor *t, int columnwise,
+                                                     const tegroup_impl_name *name, tegroup_error *error) {
+    const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
+    const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(t, columnwise);
+    const int listed = tegroup_impl_listed(t);
+    const tegroup_impl_copy_paths paths = tegroup_impl_copy_paths_of(name, listed, columnwise);
+    const int64_t entries = (int64_t)sizeof(void *) * t->shape.groups;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_copy_kind(t, columnwise, name, error));
+    if (!listed) {
+        TEGROUP_IMPL_TRY(tegroup_impl_check_there(memory.data, tegroup_impl_copy_bytes(t, columnwise),
+                                                  tegroup_impl_element(t->dtype), paths.data, error));
+        return tegroup_impl_check_there(memory.scales, tegroup_impl_scale_bytes(t, columnwise),
+                                        tegroup_impl_element(tegroup_impl_scale_dtype(t, facts)), paths.scales, error);
+    }
+    TEGROUP_IMPL_TRY(tegroup_impl_check_there(memory.pointers, entries, sizeof(void *), paths.data, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_there(memory.scale_pointers, entries, sizeof(void *), paths.scales, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_each(t, memory.pointers, 0, paths.data, error));
+    return tegroup_impl_check_each(t, memory.scale_pointers, tegroup_impl_scaled_as_one(facts), paths.scales, error);
+}
+
+/* ==== [41] Bytes of a tensor (src/core/tensor_layout.h) ==== */
 
 TEGROUP_API tegroup_status tegroup_tensor_layout(const tegroup_tensor *tensor, tegroup_copies copies,
                                                  tegroup_layout *layout, tegroup_error *error) {
@@ -4202,7 +4331,7 @@ TEGROUP_API tegroup_status tegroup_tensor_layout(const tegroup_tensor *tensor, t
     return TEGROUP_OK;
 }
 
-/* ==== [38] Scales in another layout: one group, one scale (src/core/scale_convert.h) ==== */
+/* ==== [42] Scales as they are stored (src/core/stored_scales.h) ==== */
 
 /* The scales of one copy of a tensor, as a kernel is given them. */
 typedef struct tegroup_impl_scales {
@@ -4320,7 +4449,7 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_converted_scale(const tegroup_impl_scale_g
     return tegroup_impl_is_exponent(to_dtype) ? TEGROUP_IMPL_LOWEST_EXPONENT : 0; /* whose byte is 0 */
 }
 
-/* ==== [39] What a call writes lies apart (src/core/apart.h) ==== */
+/* ==== [43] What a call writes lies apart (src/core/apart.h) ==== */
 
 /* Memory that a call touches. What it writes may share none with anything else that it touches. */
 typedef struct tegroup_impl_buffer {
@@ -4362,15 +4491,18 @@ static inline tegroup_impl_buffer tegroup_impl_tensor_buffer(const tegroup_tenso
     return buffer;
 }
 
-/* The copy that a product reads of a quantised tensor, which stands in the place of the rowwise one, or its scales. */
+/* The elements of a copy of a quantised tensor, or its scales. */
 static inline tegroup_impl_buffer tegroup_impl_copy_buffer(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                           int columnwise, int of_scales) {
-    tegroup_impl_buffer buffer = tegroup_impl_tensor_buffer(t, name, 0);
+                                                           int columnwise, int of_scales, int writes) {
+    const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(t, columnwise);
+    const tegroup_impl_copy_paths paths = tegroup_impl_copy_paths_of(name, tegroup_impl_listed(t), columnwise);
+    tegroup_impl_buffer buffer = tegroup_impl_tensor_buffer(t, name, writes);
+    buffer.field = of_scales ? paths.scales : paths.data;
     buffer.columnwise = columnwise;
     buffer.of_scales = of_scales;
-    if (tegroup_impl_listed(t)) buffer.list = of_scales ? t->scale_pointers : t->pointers;
+    if (tegroup_impl_listed(t)) buffer.list = of_scales ? memory.scale_pointers : memory.pointers;
     else {
-        buffer.base = of_scales ? t->scale_inv : t->data;
+        buffer.base = of_scales ? memory.scales : memory.data;
         buffer.bytes = of_scales ? tegroup_impl_scale_bytes(t, columnwise) : tegroup_impl_copy_bytes(t, columnwise);
     }
     return buffer;
@@ -4469,6 +4601,15 @@ static inline tegroup_status tegroup_impl_check_apart(const tegroup_impl_buffer 
     return TEGROUP_OK;
 }
 
+/* Two windows of one buffer with rows of so many columns, `pitch` from one row to the next, the second beginning
+ * `ahead` behind the first: how many rows the first one can have that share nothing with the second; INT64_MAX: any
+ * number. No window is wider than the pitch, and one that begins late in a row goes on into the next. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_room(int64_t ahead, int64_t pitch, int64_t cols, int64_t other_cols) {
+    const int64_t row = ahead < pitch ? 0 : ahead / pitch, col = ahead - row * pitch; /* seldom divided */
+    if (col < cols) return row;
+    return col + other_cols > pitch ? row + 1 : INT64_MAX;
+}
+
 /* The workspace of an operation on at most seven matrices: large enough, and apart from each of them. */
 static inline tegroup_status tegroup_impl_check_matrix_workspace(const tegroup_layout *layout, const void *workspace,
                                                                  size_t workspace_bytes,
@@ -4486,7 +4627,7 @@ static inline tegroup_status tegroup_impl_check_matrix_workspace(const tegroup_l
     return tegroup_impl_check_apart(buffers, 1 + count, TEGROUP_CHECK_HOST, NULL, error);
 }
 
-/* ==== [40] Prepare (src/core/prepare.h) ==== */
+/* ==== [44] Prepare: the place of a group (src/core/prepare_group.h) ==== */
 
 /* How sizes become a snapshot, group by group. Each function below is one step of one group, so that a loop and a
  * kernel run the same code; the steps in between are scans (sum or maximum) and a sorting network, which give the same
@@ -4658,6 +4799,8 @@ TEGROUP_IMPL_HD void tegroup_impl_prepare_write(const tegroup_impl_preparation *
     p->out_offset[g] = x->offset;
 }
 
+/* ==== [45] Prepare: the order of groups (src/core/prepare_sort.h) ==== */
+
 /* Sorting. Groups are ordered by where they begin (to find overlaps) or by size, ties by index, padding last. */
 typedef enum tegroup_impl_sort_key {
     TEGROUP_IMPL_SORT_BY_START,
@@ -4715,7 +4858,8 @@ static inline void tegroup_impl_sort(const tegroup_impl_preparation *p, tegroup_
     threads = tegroup_impl_team(p->threads, 3.0 * extent * log * (log + 1));
     while (block > 1 && extent / block * 2 <= threads) block /= 2;
     for (i = 0; i < extent; i++) p->order[i] = i;
-    TEGROUP_IMPL_OMP(omp parallel private(run, distance, i) num_threads(threads)) {
+    TEGROUP_IMPL_OMP(omp parallel private(run, distance, i) num_threads(threads))
+    {
         TEGROUP_IMPL_OMP(omp for schedule(static))
         for (i = 0; i < extent; i += block)
             for (run = 2; run <= block; run *= 2) tegroup_impl_sort_block(p, key, i, block, run, run / 2);
@@ -4750,6 +4894,8 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_apart(const tegroup_impl_preparatio
     }
     return x.rows;
 }
+
+/* ==== [46] Prepare: all groups (src/core/prepare.h) ==== */
 
 /* Bytes of an array of sizes, or of starts. */
 static inline int64_t tegroup_impl_sizes_bytes(const tegroup_sizes *sizes, int32_t groups) {
@@ -4873,6 +5019,8 @@ static inline void tegroup_impl_prepare_host(const tegroup_impl_preparation *p, 
     }
     tegroup_impl_sort(p, TEGROUP_IMPL_SORT_BY_SIZE);
 }
+
+/* ==== [47] Prepare: what is refused (src/core/prepare_rules.h) ==== */
 
 /* The error for the lie about group g that these status bits tell of. */
 static inline tegroup_status tegroup_impl_prepare_lie(const tegroup_impl_preparation *p, int32_t g, uint32_t bits,
@@ -5074,7 +5222,7 @@ static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_de
     return tegroup_impl_check_apart(buffers, 5, TEGROUP_CHECK_HOST, NULL, error);
 }
 
-/* ==== [41] The problem of a GEMM (src/core/problem.h) ==== */
+/* ==== [48] The problem of a GEMM (src/core/problem.h) ==== */
 
 /* The most bytes from one group to the next that TMA can be told of, which has the rules of alignment as well (CUDA
  * Driver API, cuTensorMapEncodeTiled: strides are multiples of 16 below 2^40). Rows are never so far apart. */
@@ -5178,7 +5326,9 @@ static inline tegroup_status tegroup_impl_check_gather(const tegroup_gather *gat
     TEGROUP_IMPL_RULE(!tegroup_impl_listed(t), ERROR_COMBINATION, TEGROUP_IMPL_PATH(GATHER_ROWS),
                       "does not go with pointers of the operand: its rows have no common numbering", 0, gather->rows);
     TEGROUP_IMPL_RULE(t->scaling == TEGROUP_SCALING_NONE, ERROR_COMBINATION, TEGROUP_IMPL_PATH(GATHER_ROWS),
-                      "does not go with scaling of the operand", 0, gather->rows);
+                      "does not go with scaling of the operand: scales lie group after group, and its rows where the "
+                      "index says; tegroup_quantize picks rows by an index",
+                      0, gather->rows);
     stored = tegroup_impl_stored(t, gather);
     TEGROUP_IMPL_RULE(tegroup_impl_extent_bytes(&stored) <= tegroup_impl_max_bytes(), ERROR_OVERFLOW,
                       TEGROUP_IMPL_PATH(GATHER_ROWS), "times ld must be addressable", tegroup_impl_max_bytes(),
@@ -5362,6 +5512,7 @@ static inline tegroup_status tegroup_impl_problem_of(const tegroup_gemm_desc *de
                                                      tegroup_problem *problem, tegroup_error *error) {
     const tegroup_tensor *operands[TEGROUP_IMPL_OPERANDS];
     int32_t i;
+    int copy;
     tegroup_impl_operands_of(desc, operands);
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_numbers(desc, names, error));
@@ -5369,7 +5520,8 @@ static inline tegroup_status tegroup_impl_problem_of(const tegroup_gemm_desc *de
         if (operands[i]->dtype != TEGROUP_DTYPE_UNSET || (i != TEGROUP_IMPL_C && i != TEGROUP_IMPL_BIAS))
             TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(operands[i], names->operand[i], error));
     for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_B; i++)
-        TEGROUP_IMPL_TRY(tegroup_impl_check_copy_lists(operands[i], names->operand[i], error));
+        for (copy = 0; copy < TEGROUP_IMPL_COPIES && operands[i]->scaling != TEGROUP_SCALING_NONE; copy++)
+            TEGROUP_IMPL_TRY(tegroup_impl_check_copy_kind(operands[i], copy, names->operand[i], error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_gather(&desc->gather_a, &desc->a, names->operand[TEGROUP_IMPL_A],
                                                TEGROUP_IMPL_A, desc->op, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_gather(&desc->gather_b, &desc->b, names->operand[TEGROUP_IMPL_B],
@@ -5439,7 +5591,7 @@ TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, t
     return tegroup_impl_problem_of(desc, tegroup_impl_gemm_names(), problem, error);
 }
 
-/* ==== [42] Backend and quirk tables (src/core/backend_table.h) ==== */
+/* ==== [49] Backend and quirk tables (src/core/backend_table.h) ==== */
 
 #define TEGROUP_IMPL_DT(name) (1u << TEGROUP_DTYPE_##name)
 #define TEGROUP_IMPL_SC(name) (1u << TEGROUP_SCALING_##name)
@@ -5606,7 +5758,7 @@ static inline int tegroup_impl_quirk_avoided(tegroup_backend backend, int32_t sm
     return 0;
 }
 
-/* ==== [43] What decides the bits of a result (src/core/numerics.h) ==== */
+/* ==== [50] What decides the bits of a result (src/core/numerics.h) ==== */
 
 /* FNV-1a. */
 #define TEGROUP_IMPL_HASH UINT64_C(14695981039346656037)
@@ -5636,7 +5788,7 @@ static inline int tegroup_impl_uses_cublaslt(tegroup_backend backend) {
     return backend == TEGROUP_BACKEND_CUBLASLT_GROUPED || backend == TEGROUP_BACKEND_CUBLASLT_LOOP;
 }
 
-/* ==== [44] What a plan chooses (src/core/choice.h) ==== */
+/* ==== [51] What a plan chooses (src/core/choice.h) ==== */
 
 /* The choice that a plan made among equals: cuBLASLt's algorithm, the tile of sm90. All zero where a backend has one
  * candidate. */
@@ -5682,7 +5834,7 @@ static inline int64_t tegroup_impl_expected_rows(const tegroup_gemm_desc *desc, 
     return p->rows_space[TEGROUP_IMPL_A] ? p->rows : tegroup_impl_mul(p->rows, p->groups);
 }
 
-/* ==== [45] The product of one group (src/core/product.h) ==== */
+/* ==== [52] The product of one group (src/core/product.h) ==== */
 
 /* The row of its data from which row r of a gathered operand comes; -1: the row is of zeros. */
 TEGROUP_IMPL_HD int64_t tegroup_impl_gathered(const tegroup_gather *gather, int64_t r) {
@@ -5813,7 +5965,7 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_uses(const tegroup_gemm_desc *desc, const 
     return used;
 }
 
-/* ==== [46] Quantised operands (src/core/quantised.h) ==== */
+/* ==== [53] Quantised operands (src/core/quantised.h) ==== */
 
 static inline int tegroup_impl_quantised(const tegroup_problem *p) {
     return p->a_scaling != TEGROUP_SCALING_NONE || p->b_scaling != TEGROUP_SCALING_NONE;
@@ -5841,30 +5993,8 @@ static inline int tegroup_impl_reads_columnwise(const tegroup_gemm_desc *desc, t
 
 /* The operand with that copy in the place of the rowwise one. */
 static inline tegroup_tensor tegroup_impl_as_read(const tegroup_gemm_desc *desc, tegroup_impl_operand operand) {
-    tegroup_tensor t = operand == TEGROUP_IMPL_A ? desc->a : desc->b;
-    if (!tegroup_impl_reads_columnwise(desc, operand)) return t;
-    t.data = t.columnwise_data;
-    t.pointers = t.columnwise_pointers;
-    t.scale_inv = t.columnwise_scale_inv;
-    t.scale_pointers = t.columnwise_scale_pointers;
-    return t;
-}
-
-/* What a call reads of a quantised operand: one of its copies, and that one's scales. */
-typedef struct tegroup_impl_copy_paths {
-    const char *data, *scales; /* the buffers or the lists */
-} tegroup_impl_copy_paths;
-static inline tegroup_impl_copy_paths tegroup_impl_copy_paths_of(const tegroup_impl_name *name, int listed,
-                                                                 int columnwise) {
-    tegroup_impl_copy_paths paths;
-    if (listed) {
-        paths.data = columnwise ? TEGROUP_IMPL_PATH(COLUMNWISE_POINTERS) : TEGROUP_IMPL_PATH(POINTERS);
-        paths.scales = columnwise ? TEGROUP_IMPL_PATH(COLUMNWISE_SCALE_POINTERS) : TEGROUP_IMPL_PATH(SCALE_POINTERS);
-    } else {
-        paths.data = columnwise ? TEGROUP_IMPL_PATH(COLUMNWISE_DATA) : TEGROUP_IMPL_PATH(DATA);
-        paths.scales = columnwise ? TEGROUP_IMPL_PATH(COLUMNWISE_SCALE_INV) : TEGROUP_IMPL_PATH(SCALE_INV);
-    }
-    return paths;
+    return tegroup_impl_with_copy(operand == TEGROUP_IMPL_A ? &desc->a : &desc->b,
+                                  tegroup_impl_reads_columnwise(desc, operand));
 }
 
 /* A quantised operand of one group, as lines of m or n that a product sums along k. Element k of a line is at
@@ -5880,19 +6010,24 @@ typedef struct tegroup_impl_scaled {
     int64_t elements, stored; /* elements of a transposed copy, and scales, that the groups up to this one take */
 } tegroup_impl_scaled;
 
-/* Before the first group. desc: as the caller made it, or with operands as they are read. */
-static inline tegroup_impl_scaled tegroup_impl_scaled_of(const tegroup_gemm_desc *desc, tegroup_impl_operand operand) {
-    const tegroup_tensor *t = operand == TEGROUP_IMPL_A ? &desc->a : &desc->b;
+/* Before the first group of one copy. sums_rows: are lines columns, and k rows? */
+static inline tegroup_impl_scaled tegroup_impl_scaled_copy(const tegroup_tensor *t, int columnwise, int sums_rows) {
     tegroup_impl_scaled scaled;
     memset(&scaled, 0, sizeof scaled);
     if (t->scaling == TEGROUP_SCALING_NONE) return scaled;
     scaled.facts = tegroup_scaling_info(t->scaling);
     scaled.dtype = t->dtype;
-    scaled.scale_dtype = tegroup_impl_scale_dtype(t, scaled.facts);
-    if (scaled.scale_dtype == TEGROUP_DTYPE_I32) scaled.scale_dtype = TEGROUP_DTYPE_F8E8M0;
-    scaled.columnwise = tegroup_impl_reads_columnwise(desc, operand);
-    scaled.sums_rows = tegroup_impl_sums_rows(desc->op, operand);
+    scaled.scale_dtype = tegroup_impl_one_scale(t, scaled.facts);
+    scaled.columnwise = columnwise;
+    scaled.sums_rows = sums_rows;
     return scaled;
+}
+
+/* desc: as the caller made it, or with operands as they are read. */
+static inline tegroup_impl_scaled tegroup_impl_scaled_of(const tegroup_gemm_desc *desc, tegroup_impl_operand operand) {
+    return tegroup_impl_scaled_copy(operand == TEGROUP_IMPL_A ? &desc->a : &desc->b,
+                                    tegroup_impl_reads_columnwise(desc, operand),
+                                    tegroup_impl_sums_rows(desc->op, operand));
 }
 
 /* Goes on to group g, the one after the last. t: the operand as it is read. */
@@ -5921,7 +6056,7 @@ TEGROUP_IMPL_HD double tegroup_impl_scale_along(const tegroup_impl_scaled *scale
     return tegroup_impl_load_f64(scaled->scale_dtype, scaled->scales, at);
 }
 
-/* ==== [47] An activation in an epilogue (src/core/epilogue.h) ==== */
+/* ==== [54] An activation in an epilogue (src/core/epilogue.h) ==== */
 
 /* An activation in the epilogue of a forward product, or the gradient of one in that of a dgrad. */
 typedef struct tegroup_impl_epilogue {
@@ -5934,7 +6069,7 @@ typedef struct tegroup_impl_epilogue {
     tegroup_activation_backward_desc gradient; /* of D, whose memory holds sums for grad_row_scale instead */
 } tegroup_impl_epilogue;
 
-/* ==== [48] Prepare a snapshot (src/gemm/prepare.h) ==== */
+/* ==== [55] Prepare a snapshot (src/gemm/prepare.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_prepare(const tegroup_impl_preparation *p,
@@ -6008,7 +6143,7 @@ TEGROUP_API tegroup_status tegroup_shape_prepare(tegroup_shape *shape, void *sna
     return TEGROUP_OK;
 }
 
-/* ==== [49] Rows (src/cpu/rows.h) ==== */
+/* ==== [56] Rows (src/cpu/rows.h) ==== */
 
 /* Rows are worked on in pieces of this many elements, widened to the type of the sums: the choice of a data type is
  * made once a piece, and the loops in between are ones that compilers vectorise. */
@@ -6130,7 +6265,7 @@ static inline double tegroup_impl_dot_f64(const double *x, const double *y, int6
     return sum;
 }
 
-/* ==== [50] CPU GEMM kernel (src/cpu/gemm_kernel.h) ==== */
+/* ==== [57] CPU GEMM kernel (src/cpu/gemm_kernel.h) ==== */
 
 /* The blocked product after Goto and van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication": panels of
  * A and B are copied (and widened to the type of the sums) so that the innermost kernel reads both in order. Each
@@ -6611,7 +6746,7 @@ static inline void tegroup_impl_cpu_block_f64(int32_t m, int64_t k, const double
     }
 }
 
-/* ==== [51] CPU GEMM of quantised operands (src/cpu/quantised.h) ==== */
+/* ==== [58] CPU GEMM of quantised operands (src/cpu/quantised.h) ==== */
 
 /* A quantised operand, and what its codes mean. */
 typedef struct tegroup_impl_cpu_codes {
@@ -6732,7 +6867,7 @@ static inline void tegroup_impl_cpu_sum_codes_f64(const tegroup_gemm_desc *desc,
     }
 }
 
-/* ==== [52] Set-up of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup.h) ==== */
+/* ==== [59] Set-up of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup.h) ==== */
 
 /* The arrays that a grouped cuBLASLt matmul reads, in order, with [groups] entries each: of 8 bytes, but floats in the
  * last two. cuBLASLt is column-major and computes the transpose of D, so its A is the descriptor's b and its B the
@@ -7158,7 +7293,7 @@ static inline void tegroup_impl_lt_loop_workspace(const tegroup_plan *plan, tegr
     }
 }
 
-/* ==== [53] Set-up of a grouped cuBLASLt matmul: quantised operands (src/cuda/cublaslt_scales.h) ==== */
+/* ==== [60] Set-up of a grouped cuBLASLt matmul: quantised operands (src/cuda/cublaslt_scales.h) ==== */
 
 /* What quantised rows take of memory that groups have one after another: whole granules of 2^shift rows, or one a group
  * however many rows it has. */
@@ -7271,7 +7406,7 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_scaled_group(const tegroup_impl_setup_ca
     tegroup_impl_setup_entries(call, 0, &parts, g, s);
 }
 
-/* ==== [54] Hopper GEMM: the table of kernels (src/cuda/sm90_kernels.h) ==== */
+/* ==== [61] Hopper GEMM: the table of kernels (src/cuda/sm90_kernels.h) ==== */
 
 #define TEGROUP_IMPL_SM90_K           64  /* k of a pipeline stage: 128 bytes, the widest swizzle of TMA */
 #define TEGROUP_IMPL_SM90_MOST_BLOCKS 160 /* the most blocks; no Hopper GPU has more than 144 multiprocessors */
@@ -7376,7 +7511,7 @@ static inline int tegroup_impl_sm90_runs(const tegroup_problem *p, int32_t kerne
                || TEGROUP_IMPL_SM90_ADDS_BIAS(row->op, row->tile_n, row->flips));
 }
 
-/* ==== [55] Hopper GEMM: what tiles cost, and which block is done first (src/cuda/sm90_balance.h) ==== */
+/* ==== [62] Hopper GEMM: what tiles cost, and which block is done first (src/cuda/sm90_balance.h) ==== */
 
 /* A tile row ends in two narrow tiles where these hold the columns that are left: 4,096 columns are 20 tiles of 192 and
  * two of 128, and no tile is partly empty. A forward product or dgrad with at least this k balances blocks if it has
@@ -7480,7 +7615,7 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_assign(tegroup_impl_sm90_loads *loads,
     return given;
 }
 
-/* ==== [56] Hopper GEMM: rows that are repacked for TMA (src/cuda/sm90_repack.h) ==== */
+/* ==== [63] Hopper GEMM: rows that are repacked for TMA (src/cuda/sm90_repack.h) ==== */
 
 /* TMA reads rows that begin at multiples of 16 bytes. Rows of A or B that begin elsewhere, because their ld is no such
  * multiple, are copied into workspace first, where they begin at cache lines. Nothing is added to a sum: behind the
@@ -7543,7 +7678,7 @@ static inline void tegroup_impl_sm90_workspace(const tegroup_plan *plan, tegroup
                                                      tegroup_impl_sm90_repacked_ld(p, (tegroup_impl_operand)i) * 2));
 }
 
-/* ==== [57] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
+/* ==== [64] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
 
 /* Constants of the prediction besides those of each kernel in the table, together with which the times were fitted. */
 #define TEGROUP_IMPL_SM90_STRETCH_US 0.55 /* us to find a stretch, or to assign a wave of its tiles */
@@ -7864,7 +7999,7 @@ static inline void tegroup_impl_sm90_tile(const tegroup_gemm_desc *desc, const t
     if (forecast->us > 0) forecast->us += tegroup_impl_sm90_repack_us(desc, &plan->problem);
 }
 
-/* ==== [58] The backends, a row of functions each (src/gemm/backends.h) ==== */
+/* ==== [65] The backends, a row of functions each (src/gemm/backends.h) ==== */
 
 /* What a backend can be asked: a function type for each question. */
 typedef void tegroup_impl_workspace_function(const tegroup_plan *plan, tegroup_layout *layout);
@@ -8016,7 +8151,7 @@ static inline uint32_t tegroup_impl_built(void) {
     return built;
 }
 
-/* ==== [59] What each backend can do (src/gemm/verdicts.h) ==== */
+/* ==== [66] What each backend can do (src/gemm/verdicts.h) ==== */
 
 /* Backends in order of preference. If only the device knows d's columns, CUBLASLT_GROUPED gives NaN for groups whose D
  * it cannot store (see tegroup_impl_setup_group), so it comes after PORTABLE, which takes any. So does SM90 where it
@@ -8404,7 +8539,7 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     return c.met;
 }
 
-/* ==== [60] Explain and plan (src/gemm/plan.h) ==== */
+/* ==== [67] Explain and plan (src/gemm/plan.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 /* Describes the current device as a target; sm stays 0 without one. Returns the device, or -1. */
@@ -8673,7 +8808,7 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     return tegroup_impl_plan_make(desc, tegroup_impl_gemm_names(), target, plan, error);
 }
 
-/* ==== [61] CPU GEMM (src/cpu/gemm.h) ==== */
+/* ==== [68] CPU GEMM (src/cpu/gemm.h) ==== */
 
 /* tegroup_impl_cpu_pack for rows that an index picks: from row `row` and column `col` of the group on. The rows are the
  * lines, or where along_k is set what is summed over. */
@@ -9029,7 +9164,7 @@ static inline tegroup_status tegroup_impl_cpu_gemm(const tegroup_plan *plan, con
     return TEGROUP_OK;
 }
 
-/* ==== [62] What a call checks (src/gemm/check.h) ==== */
+/* ==== [69] What a call checks (src/gemm/check.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm_desc *desc,
@@ -9133,7 +9268,6 @@ static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *pla
         && (tegroup_impl_ragged(&d->shape) ? c->shape.snapshot == d->shape.snapshot
                                            : tegroup_impl_group_stride(c) == tegroup_impl_group_stride(d));
     tegroup_impl_buffer buffers[2 * TEGROUP_IMPL_OPERANDS + 10];
-    tegroup_tensor read[2]; /* of quantised operands, for the lists' sake */
     int32_t i, count = 0;
     tensors[TEGROUP_IMPL_A] = &a;
     tensors[TEGROUP_IMPL_B] = &b;
@@ -9145,11 +9279,10 @@ static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *pla
     for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_C; i++)
         if (i <= TEGROUP_IMPL_B && tensors[i]->scaling != TEGROUP_SCALING_NONE) {
             const int columnwise = tegroup_impl_reads_columnwise(desc, (tegroup_impl_operand)i);
-            read[i] = tegroup_impl_as_read(desc, (tegroup_impl_operand)i);
-            buffers[count++] = tegroup_impl_copy_buffer(&read[i], names->operand[i], columnwise, 0);
-            buffers[count++] = tegroup_impl_copy_buffer(&read[i], names->operand[i], columnwise, 1);
-            buffers[count++] = tegroup_impl_buffer_of(read[i].global_scale_inv, 4 * (int64_t)read[i].shape.groups, NULL,
-                                                      names->operand[i]->apart, 0);
+            buffers[count++] = tegroup_impl_copy_buffer(tensors[i], names->operand[i], columnwise, 0, 0);
+            buffers[count++] = tegroup_impl_copy_buffer(tensors[i], names->operand[i], columnwise, 1, 0);
+            buffers[count++] = tegroup_impl_buffer_of(
+                tensors[i]->global_scale_inv, 4 * (int64_t)tensors[i]->shape.groups, NULL, names->operand[i]->apart, 0);
         } else if (tensors[i]->dtype != TEGROUP_DTYPE_UNSET) {
             buffers[count] = tegroup_impl_tensor_buffer(tensors[i], names->operand[i], 0);
             if (i == TEGROUP_IMPL_C) buffers[count].twin = 1;
@@ -9400,7 +9533,7 @@ TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const te
     return tegroup_impl_gemm_check_own(plan, desc, error);
 }
 
-/* ==== [63] Run (src/gemm/run.h) ==== */
+/* ==== [70] Run (src/gemm/run.h) ==== */
 
 /* What the check has passed; it refuses a plan for a backend that is not built. */
 static inline tegroup_status tegroup_impl_gemm_run(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
@@ -9424,7 +9557,7 @@ TEGROUP_API tegroup_status tegroup_plan_layout(const tegroup_plan *plan, tegroup
     return TEGROUP_OK;
 }
 
-/* ==== [64] One call for a product that runs once (src/gemm/once.h) ==== */
+/* ==== [71] One call for a product that runs once (src/gemm/once.h) ==== */
 
 /* Whether two operands have one routing's sizes, so that one snapshot serves both. */
 static inline int tegroup_impl_same_sizes(const tegroup_sizes *x, const tegroup_sizes *y) {
@@ -9521,7 +9654,7 @@ TEGROUP_API tegroup_status tegroup_gemm_once(const tegroup_gemm_desc *desc, stru
     return tegroup_impl_gemm_run(&plan, &ready, stream, error);
 }
 
-/* ==== [65] Tune, save and load a plan (src/gemm/tune.h) ==== */
+/* ==== [72] Tune, save and load a plan (src/gemm/tune.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
@@ -9691,7 +9824,7 @@ TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, cons
     return TEGROUP_OK;
 }
 
-/* ==== [66] Formulas (src/cpu/real.h) ==== */
+/* ==== [73] Formulas (src/cpu/real.h) ==== */
 
 /* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. On the host
  * exp is the platform's (glibc: at most 1 ULP off). On the device it is at most 4 ULP off, whatever the flags (with
@@ -9724,7 +9857,7 @@ TEGROUP_IMPL_HD double tegroup_impl_choice_grad_f64(double grad_weight, double d
     return normalize ? (grad_weight - dot / chosen) / chosen : grad_weight;
 }
 
-/* ==== [67] Activation formulas (src/core/activation_formulas.h) ==== */
+/* ==== [74] Activation formulas (src/core/activation_formulas.h) ==== */
 
 /* Each operation is rounded by itself, or is one fused multiply-add where that is written: an activation in the
  * epilogue of a product gives the bits that the separate call gives. (A host compiler may fuse what it likes.) */
@@ -10131,7 +10264,7 @@ TEGROUP_IMPL_HD double tegroup_impl_activation_f64(tegroup_activation kind, int 
     return tegroup_impl_activation_grad_f64(kind, half, alpha, limit, gate, up, 0, &grad_gate, &grad_up);
 }
 
-/* ==== [68] Activations (src/layer/activation.h) ==== */
+/* ==== [75] Activations (src/layer/activation.h) ==== */
 
 #if TEGROUP_IMPL_ACTIVATION_KERNELS
 static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
@@ -10548,98 +10681,7 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
     return tegroup_impl_activation_backward_run(desc, stream, error);
 }
 
-/* ==== [69] Quantise and dequantise: rules (src/layer/quantize_rules.h) ==== */
-
-/* Copies of a quantised tensor, as arrays of them go. */
-enum { TEGROUP_IMPL_ROWWISE, TEGROUP_IMPL_COLUMNWISE, TEGROUP_IMPL_COPIES };
-
-/* Where a copy is: its elements and scales, or the lists of them. */
-typedef struct tegroup_impl_copy_memory {
-    void *data, *scales;
-    void *const *pointers, *const *scale_pointers;
-} tegroup_impl_copy_memory;
-
-TEGROUP_IMPL_HD tegroup_impl_copy_memory tegroup_impl_memory_of(const tegroup_tensor *t, int columnwise) {
-    tegroup_impl_copy_memory memory;
-    memory.data = columnwise ? t->columnwise_data : t->data;
-    memory.scales = columnwise ? t->columnwise_scale_inv : t->scale_inv;
-    memory.pointers = columnwise ? t->columnwise_pointers : t->pointers;
-    memory.scale_pointers = columnwise ? t->columnwise_scale_pointers : t->scale_pointers;
-    return memory;
-}
-
-TEGROUP_IMPL_HD int tegroup_impl_has_copy(const tegroup_tensor *t, int columnwise) {
-    const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(t, columnwise);
-    return memory.data || memory.scales || memory.pointers || memory.scale_pointers;
-}
-
-/* The type of a scale by itself: of I32, which holds four, F8E8M0. */
-TEGROUP_IMPL_HD tegroup_dtype tegroup_impl_one_scale(const tegroup_tensor *t, const tegroup_scaling_facts *facts) {
-    const tegroup_dtype dtype = tegroup_impl_scale_dtype(t, facts);
-    return dtype == TEGROUP_DTYPE_I32 ? TEGROUP_DTYPE_F8E8M0 : dtype;
-}
-
-/* What errors call a copy's memory. */
-typedef struct tegroup_impl_copy_name {
-    const char *data, *pointers, *scales, *scale_pointers, *apart, *scales_apart;
-} tegroup_impl_copy_name;
-
-#define TEGROUP_IMPL_COPY_NAME(data, pointers, scales, scale_pointers)                                                 \
-    { data, pointers, scales, scale_pointers, "must not overlap " data, "must not overlap " scales }
-#define TEGROUP_IMPL_COPY_NAMES(name)                                                                                  \
-    {                                                                                                                  \
-        TEGROUP_IMPL_COPY_NAME(name ".data", name ".pointers", name ".scale_inv", name ".scale_pointers"),             \
-            TEGROUP_IMPL_COPY_NAME(name ".columnwise_data", name ".columnwise_pointers", name ".columnwise_scale_inv", \
-                                   name ".columnwise_scale_pointers")                                                  \
-    }
-
-/* One address, or a list of them: there where something is behind it. */
-static inline tegroup_status tegroup_impl_check_there(const void *address, int64_t bytes, size_t alignment,
-                                                      const char *field, tegroup_error *error) {
-    return bytes == 0 && !address ? TEGROUP_OK : tegroup_impl_check_address(address, alignment, field, error);
-}
-
-/* A list in host memory has an address for each group that uses it: one with elements, and, for a scale of all of a
- * group (`always`), every one. */
-static inline tegroup_status tegroup_impl_check_each(const tegroup_tensor *t, void *const *list, int always,
-                                                     const char *field, tegroup_error *error) {
-    tegroup_snapshot_view view;
-    int32_t g;
-    if (t->pointers_space != TEGROUP_SPACE_HOST) return TEGROUP_OK; /* the snapshot may be on the device, too */
-    view = tegroup_snapshot_read(tegroup_impl_ragged(&t->shape) ? t->shape.snapshot : NULL);
-    for (g = 0; g < t->shape.groups; g++) {
-        const tegroup_impl_sides sides = tegroup_impl_group_sides(t, &view, g);
-        TEGROUP_IMPL_RULE(list[g] != NULL || (!always && (sides.rows == 0 || sides.cols == 0)), ERROR_NULL_ARGUMENT,
-                          field, "must hold no NULL for a group that is worked on; got the group's index", -1, g);
-    }
-    return TEGROUP_OK;
-}
-
-/* The memory of one copy: buffers or lists, not both, and scales just when there are elements. */
-static inline tegroup_status tegroup_impl_check_copy(const tegroup_tensor *t, int columnwise,
-                                                     const tegroup_impl_copy_name *name, const char *space_field,
-                                                     tegroup_error *error) {
-    const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(t, columnwise);
-    const int64_t entries = (int64_t)sizeof(void *) * t->shape.groups;
-    const size_t element = tegroup_impl_element(t->dtype),
-                 scale = (size_t)tegroup_impl_bits(tegroup_impl_scale_dtype(t, tegroup_scaling_info(t->scaling))) / 8;
-    if (tegroup_impl_listed(t)) {
-        TEGROUP_IMPL_RULE(!memory.data, ERROR_COMBINATION, name->data, "does not go with pointers_space", 0, 1);
-        TEGROUP_IMPL_RULE(!memory.scales, ERROR_COMBINATION, name->scales, "does not go with pointers_space", 0, 1);
-        TEGROUP_IMPL_TRY(tegroup_impl_check_there(memory.pointers, entries, sizeof(void *), name->pointers, error));
-        TEGROUP_IMPL_TRY(
-            tegroup_impl_check_there(memory.scale_pointers, entries, sizeof(void *), name->scale_pointers, error));
-        TEGROUP_IMPL_TRY(tegroup_impl_check_each(t, memory.pointers, 0, name->pointers, error));
-        return tegroup_impl_check_each(t, memory.scale_pointers,
-                                       tegroup_impl_scaled_as_one(tegroup_scaling_info(t->scaling)),
-                                       name->scale_pointers, error);
-    }
-    TEGROUP_IMPL_RULE(!memory.pointers && !memory.scale_pointers, ERROR_UNSET, space_field,
-                      "must be set with lists of addresses", TEGROUP_SPACE_HOST, 0);
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_there(memory.data, tegroup_impl_copy_bytes(t, columnwise), element, name->data, error));
-    return tegroup_impl_check_there(memory.scales, tegroup_impl_scale_bytes(t, columnwise), scale, name->scales, error);
-}
+/* ==== [76] Quantise and dequantise: rules (src/layer/quantize_rules.h) ==== */
 
 /* A quantised tensor and the plain one beside it: of one shape, by one snapshot, but for what a buffer holds, and
  * `cols` columns. */
@@ -10692,25 +10734,6 @@ static inline tegroup_status tegroup_impl_check_spaces(const tegroup_tensor *t, 
     TEGROUP_IMPL_RULE(total <= t->shape.rows, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
                       "must have shape.rows rows or fewer in all", t->shape.rows, total);
     return TEGROUP_OK;
-}
-
-/* A tensor's copies as buffers: elements, scales, and where they are lists, the entries. */
-static inline int32_t tegroup_impl_copy_buffers(const tegroup_tensor *t, int columnwise,
-                                                const tegroup_impl_copy_name *name, int writes,
-                                                tegroup_impl_buffer *buffers) {
-    const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(t, columnwise);
-    const int64_t entries = (int64_t)sizeof(void *) * t->shape.groups;
-    if (tegroup_impl_listed(t)) {
-        buffers[0] = tegroup_impl_buffer_of(memory.pointers, entries, name->pointers, name->apart, 0);
-        buffers[1] =
-            tegroup_impl_buffer_of(memory.scale_pointers, entries, name->scale_pointers, name->scales_apart, 0);
-    } else {
-        buffers[0] = tegroup_impl_buffer_of(memory.data, tegroup_impl_copy_bytes(t, columnwise), name->data,
-                                            name->apart, writes);
-        buffers[1] = tegroup_impl_buffer_of(memory.scales, tegroup_impl_scale_bytes(t, columnwise), name->scales,
-                                            name->scales_apart, writes);
-    }
-    return 2;
 }
 
 /* Rows of a tensor's buffer, as matrices beside it number them. */
@@ -10808,8 +10831,7 @@ static inline tegroup_status tegroup_impl_check_group_numbers(const tegroup_quan
 /* What the call writes lies apart from all that it touches. */
 static inline tegroup_status tegroup_impl_check_quantize_apart(const tegroup_quantize_desc *desc,
                                                                const tegroup_impl_name *input,
-                                                               const tegroup_impl_copy_name *names,
-                                                               tegroup_error *error) {
+                                                               const tegroup_impl_name *output, tegroup_error *error) {
     static const tegroup_impl_name grad_output = TEGROUP_IMPL_NAME("grad_output");
     const tegroup_tensor *t = &desc->output, stored = tegroup_impl_stored(&desc->input, &desc->gather_input);
     const int64_t bytes = (int64_t)sizeof(float) * t->shape.groups;
@@ -10817,9 +10839,11 @@ static inline tegroup_status tegroup_impl_check_quantize_apart(const tegroup_qua
         desc->gather_input.slot_of_row, desc->gather_input.rows > 0 ? tegroup_impl_mul(8, desc->input.shape.rows) : 0,
         NULL, "must not overlap gather_input.slot_of_row", 0);
     tegroup_impl_buffer buffers[14];
-    int32_t count = 0;
-    count += tegroup_impl_copy_buffers(t, 0, &names[0], 1, buffers + count);
-    count += tegroup_impl_copy_buffers(t, 1, &names[1], 1, buffers + count);
+    int32_t count, copy;
+    for (count = 0, copy = 0; copy < TEGROUP_IMPL_COPIES; copy++) {
+        buffers[count++] = tegroup_impl_copy_buffer(t, output, copy, 0, 1);
+        buffers[count++] = tegroup_impl_copy_buffer(t, output, copy, 1, 1);
+    }
     buffers[count++] = tegroup_impl_buffer_of(t->amax, bytes, "output.amax", "must not overlap output.amax", 1);
     buffers[count++] = tegroup_impl_buffer_of(t->columnwise_amax, bytes, "output.columnwise_amax",
                                               "must not overlap output.columnwise_amax", 1);
@@ -10848,7 +10872,6 @@ static inline tegroup_status tegroup_impl_check_quantised(const tegroup_tensor *
 /* Everything that tegroup_quantize checks before it starts. */
 static inline tegroup_status tegroup_impl_check_quantize(const tegroup_quantize_desc *desc, tegroup_error *error) {
     static const tegroup_impl_name input = TEGROUP_IMPL_NAME("input"), output = TEGROUP_IMPL_NAME("output");
-    static const tegroup_impl_copy_name names[TEGROUP_IMPL_COPIES] = TEGROUP_IMPL_COPY_NAMES("output");
     const tegroup_tensor *t = &desc->output;
     const int doubled = desc->activation != TEGROUP_ACTIVATION_UNSET && tegroup_impl_gated(desc->activation)
                         && desc->grad_output.dtype == TEGROUP_DTYPE_UNSET;
@@ -10871,9 +10894,8 @@ static inline tegroup_status tegroup_impl_check_quantize(const tegroup_quantize_
     for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++)
         if (tegroup_impl_has_copy(t, copy)
             || (copy == TEGROUP_IMPL_ROWWISE && !tegroup_impl_has_copy(t, TEGROUP_IMPL_COLUMNWISE)))
-            TEGROUP_IMPL_TRY(tegroup_impl_check_copy(t, copy, &names[copy],
-                                                     output.members[TEGROUP_IMPL_MEMBER_POINTERS_SPACE], error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_quantize_apart(desc, &input, names, error));
+            TEGROUP_IMPL_TRY(tegroup_impl_check_copy(t, copy, &output, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_quantize_apart(desc, &input, &output, error));
     TEGROUP_IMPL_RULE(desc->space != TEGROUP_SPACE_DEVICE || desc->activation == TEGROUP_ACTIVATION_UNSET
                           || (TEGROUP_IMPL_ACTIVATION_KERNELS
                               && (TEGROUP_IMPL_BACKWARD_KERNELS || desc->grad_output.dtype == TEGROUP_DTYPE_UNSET)),
@@ -10885,7 +10907,6 @@ static inline tegroup_status tegroup_impl_check_quantize(const tegroup_quantize_
 /* Everything that tegroup_dequantize checks before it starts. */
 static inline tegroup_status tegroup_impl_check_dequantize(const tegroup_dequantize_desc *desc, tegroup_error *error) {
     static const tegroup_impl_name input = TEGROUP_IMPL_NAME("input"), output = TEGROUP_IMPL_NAME("output");
-    static const tegroup_impl_copy_name names[TEGROUP_IMPL_COPIES] = TEGROUP_IMPL_COPY_NAMES("input");
     const tegroup_tensor *t = &desc->input;
     const int64_t bytes = (int64_t)sizeof(float) * t->shape.groups;
     tegroup_impl_buffer buffers[5];
@@ -10900,12 +10921,12 @@ static inline tegroup_status tegroup_impl_check_dequantize(const tegroup_dequant
                          "must be unset", TEGROUP_SCALING_NONE, desc->output.scaling);
     TEGROUP_IMPL_TRY(tegroup_impl_check_spaces(t, &input, desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_spaces(&desc->output, &output, desc->space, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_copy(t, desc->columnwise, &names[desc->columnwise],
-                                             input.members[TEGROUP_IMPL_MEMBER_POINTERS_SPACE], error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_copy(t, desc->columnwise, &input, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_there(t->global_scale_inv, 0, sizeof(float), "input.global_scale_inv", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_plain(&desc->output, &output, error));
     buffers[count++] = tegroup_impl_tensor_buffer(&desc->output, &output, 1);
-    count += tegroup_impl_copy_buffers(t, desc->columnwise, &names[desc->columnwise], 0, buffers + count);
+    buffers[count++] = tegroup_impl_copy_buffer(t, &input, desc->columnwise, 0, 0);
+    buffers[count++] = tegroup_impl_copy_buffer(t, &input, desc->columnwise, 1, 0);
     buffers[count++] =
         tegroup_impl_buffer_of(t->global_scale_inv, bytes, NULL, "must not overlap input.global_scale_inv", 0);
     buffers[count++] = tegroup_impl_snapshot_buffer(t);
@@ -10913,7 +10934,7 @@ static inline tegroup_status tegroup_impl_check_dequantize(const tegroup_dequant
     return tegroup_impl_check_built(TEGROUP_IMPL_FP8_KERNELS, desc->space, error);
 }
 
-/* ==== [70] Quantise and dequantise (src/layer/quantize.h) ==== */
+/* ==== [77] Quantise and dequantise (src/layer/quantize.h) ==== */
 
 #if TEGROUP_IMPL_FP8_KERNELS
 static inline tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
@@ -11472,7 +11493,7 @@ TEGROUP_API tegroup_status tegroup_dequantize(const tegroup_dequantize_desc *des
     return TEGROUP_OK;
 }
 
-/* ==== [71] Grouped linear layer (src/layer/linear.h) ==== */
+/* ==== [78] Grouped linear layer (src/layer/linear.h) ==== */
 
 /* The tensors of a layer, by name. */
 /* clang-format off */
@@ -11962,7 +11983,7 @@ TEGROUP_API tegroup_status tegroup_linear_wgrad(const tegroup_linear_plan *plan,
     return tegroup_impl_layer_call(&call.layer, plan, TEGROUP_OP_WGRAD, 1, stream, error);
 }
 
-/* ==== [72] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
+/* ==== [79] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
 
 /* Its tensors, by name: weights, then what has the routing's rows, of which the last three are what is saved. */
 /* clang-format off */
@@ -12409,7 +12430,7 @@ static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_mlp_desc
     return tegroup_impl_check_apart(buffers, count, level, NULL, error);
 }
 
-/* ==== [73] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
+/* ==== [80] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
 
 /* A plan's parts: what it holds for itself, and those of the two layers. A chain keeps them apart. */
 typedef struct tegroup_impl_mlp_plans {
@@ -12692,7 +12713,7 @@ TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const 
     return TEGROUP_OK;
 }
 
-/* ==== [74] Grouped MLP: calls (src/layer/mlp.h) ==== */
+/* ==== [81] Grouped MLP: calls (src/layer/mlp.h) ==== */
 
 #if TEGROUP_IMPL_FUSED_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
 /* Gradients of row_scale, of the sums that a dgrad with a gradient in its epilogue leaves in D's place. */
@@ -13096,7 +13117,7 @@ TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const
     return tegroup_impl_mlp_run_op(plan, desc, TEGROUP_OP_WGRAD, stream, error);
 }
 
-/* ==== [75] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
+/* ==== [82] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
 
 /* A descriptor resolved: what each op is given, and what lies between ops. values[i] is what op i reads and values[i +
  * 1] what it writes; grads are their gradients, absent where none is computed. */
@@ -13625,7 +13646,7 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [76] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
+/* ==== [83] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
 
 /* A LINEAR as a layer, with the rows that it reads and writes: op i's routing may be its own. It points into itself. */
 typedef struct tegroup_impl_chain_linear {
@@ -13817,7 +13838,7 @@ static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc,
     backward->grad_row_scale = tegroup_impl_mlp_matrix(&given->grad_row_scale);
 }
 
-/* ==== [77] Op chain: plan (src/layer/chain_plan.h) ==== */
+/* ==== [84] Op chain: plan (src/layer/chain_plan.h) ==== */
 
 /* Tell the caller which op a failure is about. */
 static inline tegroup_status tegroup_impl_chain_name_op(tegroup_status status, const tegroup_chain_desc *desc,
@@ -14070,7 +14091,7 @@ TEGROUP_API tegroup_status tegroup_chain_explain(const tegroup_chain_desc *desc,
     return tegroup_impl_chain_name_op(status, desc, chain.at);
 }
 
-/* ==== [78] Op chain: calls (src/layer/chain.h) ==== */
+/* ==== [85] Op chain: calls (src/layer/chain.h) ==== */
 
 /* Rows of op i and its routing, by a linear's word for them: what no product of the op sees to. */
 static inline tegroup_status tegroup_impl_chain_check_memory(const tegroup_chain_desc *desc,
@@ -14255,7 +14276,7 @@ TEGROUP_API tegroup_status tegroup_chain_backward(const tegroup_chain_plan *plan
     return tegroup_impl_chain_run(plan, desc, 1, stream, error);
 }
 
-/* ==== [79] Validate (src/gemm/validate.h) ==== */
+/* ==== [86] Validate: values and scales (src/gemm/validate_values.h) ==== */
 
 enum { TEGROUP_IMPL_FINITE, TEGROUP_IMPL_NAN, TEGROUP_IMPL_INFINITE };
 
@@ -14281,14 +14302,134 @@ TEGROUP_IMPL_HD int tegroup_impl_kind(tegroup_dtype dtype, const void *data, int
                                    : TEGROUP_IMPL_FINITE;
 }
 
-/* A snapshot that fits the tensor, or a view of nothing. */
-TEGROUP_IMPL_HD tegroup_snapshot_view tegroup_impl_validate_view(const tegroup_tensor *t) {
-    const tegroup_impl_fit fit = tegroup_impl_fit_of(t);
-    tegroup_snapshot_view view;
-    memset(&view, 0, sizeof view);
-    if (!tegroup_impl_fits(&fit)) return view;
-    return tegroup_impl_snapshot_view(t->shape.snapshot, t->shape.groups, 0);
+/* What is wrong with a scale. */
+enum {
+    TEGROUP_IMPL_SCALE_GOOD,
+    TEGROUP_IMPL_SCALE_NAN,
+    TEGROUP_IMPL_SCALE_INFINITE,
+    TEGROUP_IMPL_SCALE_NEGATIVE,
+    TEGROUP_IMPL_SCALE_ZERO,
+    TEGROUP_IMPL_SCALE_KINDS
+};
+
+TEGROUP_IMPL_HD int tegroup_impl_scale_kind(float scale) {
+    const uint32_t bits = tegroup_impl_bits_of_f32(scale), magnitude = bits & 0x7fffffffu;
+    return magnitude > 0x7f800000u    ? TEGROUP_IMPL_SCALE_NAN
+           : magnitude == 0           ? TEGROUP_IMPL_SCALE_ZERO
+           : bits >> 31               ? TEGROUP_IMPL_SCALE_NEGATIVE
+           : magnitude == 0x7f800000u ? TEGROUP_IMPL_SCALE_INFINITE
+                                      : TEGROUP_IMPL_SCALE_GOOD;
 }
+
+/* Where the record counts it. */
+TEGROUP_IMPL_HD int64_t *tegroup_impl_scale_counter(tegroup_validation_scales *scales, int kind) {
+    return kind == TEGROUP_IMPL_SCALE_NAN        ? &scales->nans
+           : kind == TEGROUP_IMPL_SCALE_INFINITE ? &scales->infinities
+           : kind == TEGROUP_IMPL_SCALE_NEGATIVE ? &scales->negatives
+                                                 : &scales->zeros;
+}
+
+/* One copy of a quantised tensor, looked at a group after another. */
+typedef struct tegroup_impl_validated {
+    tegroup_tensor tensor; /* with the copy in the place of the rowwise one                                  */
+    tegroup_scaling_facts facts;
+    tegroup_impl_scaled of;     /* lines are rows                                                            */
+    tegroup_impl_sides sides;   /* of the group; none where it leads out of the buffers                      */
+    int64_t elements, capacity; /* of a transposed copy, and scales, that the buffers hold                   */
+    int64_t row0;               /* number of the group's first row                                           */
+    int64_t scales;             /* how many the group's values have                                          */
+} tegroup_impl_validated;
+
+static inline tegroup_impl_validated tegroup_impl_validated_of(const tegroup_tensor *t, int columnwise) {
+    tegroup_impl_validated copy;
+    memset(&copy, 0, sizeof copy);
+    copy.tensor = tegroup_impl_with_copy(t, columnwise);
+    copy.facts = *tegroup_scaling_info(t->scaling);
+    copy.of = tegroup_impl_scaled_copy(t, columnwise, 0);
+    copy.elements = tegroup_impl_transposed(t, columnwise) ? tegroup_impl_transposed_capacity(t) : INT64_MAX;
+    copy.capacity = tegroup_impl_scale_capacity(t, columnwise);
+    return copy;
+}
+
+/* Goes on to group g, the one after the last. Returns whether it lies within the buffers. */
+TEGROUP_IMPL_HD int tegroup_impl_validated_next(tegroup_impl_validated *copy, const tegroup_snapshot_view *view,
+                                                int32_t g) {
+    const tegroup_tensor *t = &copy->tensor;
+    const tegroup_impl_scale_grid *grid = &copy->of.grid;
+    int within;
+    copy->of.facts = &copy->facts;
+    tegroup_impl_scaled_next(&copy->of, t, view, g);
+    within = tegroup_impl_scale_end(grid, tegroup_impl_scales_strided(t, copy->of.columnwise)) <= copy->capacity
+             && copy->of.elements <= copy->elements;
+    copy->sides = within ? tegroup_impl_group_sides(t, view, g) : tegroup_impl_sides_of(0, 0);
+    copy->row0 = tegroup_impl_block_of(t, view, g).row0;
+    copy->scales = within ? grid->parts * grid->outer_count * grid->inner_count : 0;
+    return within;
+}
+
+/* The value that an element means is exact in FP64; it is infinite where it would be stored so in F32. */
+TEGROUP_IMPL_HD int tegroup_impl_validated_value(const tegroup_impl_validated *copy, int64_t row, int64_t col) {
+    const tegroup_impl_scaled *of = &copy->of;
+    int64_t shared;
+    const double scale = tegroup_impl_scale_along(of, row, col, &shared);
+    const float value = tegroup_impl_f32_of_f64(
+        tegroup_impl_load_f64(of->dtype, of->data, of->first + row * of->line_stride + col * of->k_stride) * scale
+        * of->global);
+    return tegroup_impl_kind(TEGROUP_DTYPE_F32, &value, 0);
+}
+
+/* Scale number i of the group, and its place in the buffer. */
+TEGROUP_IMPL_HD int tegroup_impl_validated_scale(const tegroup_impl_validated *copy, int64_t i, int64_t *at) {
+    const tegroup_impl_scale_grid *grid = &copy->of.grid;
+    const int64_t each = grid->outer_count * grid->inner_count, block = i % each;
+    *at = tegroup_impl_scale_of_block(grid, i / each, block / grid->inner_count, block % grid->inner_count);
+    return tegroup_impl_scale_kind(tegroup_impl_load_f32(copy->of.scale_dtype, copy->of.scales, *at));
+}
+
+/* The global scale of the group, good where it has none or no values. */
+TEGROUP_IMPL_HD int tegroup_impl_validated_global(const tegroup_impl_validated *copy, int32_t g) {
+    const float *global = copy->tensor.global_scale_inv;
+    return global && copy->sides.rows > 0 && copy->sides.cols > 0 ? tegroup_impl_scale_kind(global[g])
+                                                                  : TEGROUP_IMPL_SCALE_GOOD;
+}
+
+static inline void tegroup_impl_note_scale(tegroup_validation_scales *scales, int kind, int64_t *first, int64_t at) {
+    if (kind == TEGROUP_IMPL_SCALE_GOOD) return;
+    ++*tegroup_impl_scale_counter(scales, kind);
+    if (*first < 0 || at < *first) *first = at;
+}
+
+static inline void tegroup_impl_validate_quantised(const tegroup_tensor *t, int columnwise,
+                                                   const tegroup_snapshot_view *view, tegroup_validation *result) {
+    tegroup_impl_validated copy = tegroup_impl_validated_of(t, columnwise);
+    tegroup_validation_values *values = &result->owned;
+    int64_t row, col, i, at;
+    int32_t g;
+    if (tegroup_impl_ragged(&t->shape) && !view->header) return;
+    for (g = 0; g < t->shape.groups; g++) {
+        if (!tegroup_impl_validated_next(&copy, view, g)) {
+            result->status |= TEGROUP_VALIDATION_BOUNDS;
+            if (result->bad_group < 0 || g < result->bad_group) result->bad_group = g;
+        }
+        for (row = 0; row < copy.sides.rows; row++)
+            for (col = 0; col < copy.sides.cols; col++) {
+                const int kind = tegroup_impl_validated_value(&copy, row, col);
+                const int64_t number = (copy.row0 + row) * t->shape.cols + col;
+                if (kind == TEGROUP_IMPL_FINITE) continue;
+                if (kind == TEGROUP_IMPL_NAN) values->nans++;
+                else values->infinities++;
+                if (values->first_row < 0 || number < values->first_row) values->first_row = number;
+            }
+        for (i = 0; i < copy.scales; i++) {
+            const int kind = tegroup_impl_validated_scale(&copy, i, &at);
+            tegroup_impl_note_scale(&result->scales, kind, &result->scales.first, at);
+        }
+        tegroup_impl_note_scale(&result->scales, tegroup_impl_validated_global(&copy, g), &result->scales.first_global,
+                                g);
+    }
+}
+
+/* ==== [87] Validate (src/gemm/validate.h) ==== */
 
 /* Bits for one group: its place, and its step in the prefix sums. */
 TEGROUP_IMPL_HD uint32_t tegroup_impl_validate_group(const tegroup_snapshot_view *view, int64_t capacity, int32_t g) {
@@ -14326,6 +14467,9 @@ TEGROUP_IMPL_HD void tegroup_impl_validate_close(tegroup_validation *result, int
         values->first_col = values->first_row % cols;
         values->first_row /= cols;
     }
+    if (result->scales.nans || result->scales.infinities || result->scales.negatives)
+        result->status |= TEGROUP_VALIDATION_SCALES;
+    if (result->scales.zeros) result->status |= TEGROUP_VALIDATION_ZERO_SCALES;
     result->magic = TEGROUP_VALIDATION_MAGIC;
 }
 
@@ -14338,37 +14482,45 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_validate_first(const tegroup_tensor *t, int
     return row / t->shape.rows * tegroup_impl_group_stride(t) + row % t->shape.rows * tegroup_impl_ld(t);
 }
 
-static inline void tegroup_impl_validate_host(const tegroup_tensor *t, tegroup_validation *result) {
-    tegroup_snapshot_view view;
-    int64_t row, col, total = 0, most = 0, end = 0;
-    int32_t g;
+/* A record before anything is found. */
+TEGROUP_IMPL_HD void tegroup_impl_validate_open(tegroup_validation *result) {
     memset(result, 0, sizeof *result);
-    memset(&view, 0, sizeof view);
     result->bad_group = -1;
     result->owned.first_row = result->owned.first_col = result->tail.first_row = result->tail.first_col = -1;
-    if (tegroup_impl_ragged(&t->shape)) {
-        view = tegroup_impl_validate_view(t);
-        if (!view.header) result->status |= TEGROUP_VALIDATION_SNAPSHOT;
+    result->scales.first = result->scales.first_global = -1;
+}
+
+static inline void tegroup_impl_validate_sizes(const tegroup_tensor *t, const tegroup_snapshot_view *view,
+                                               tegroup_validation *result) {
+    int64_t total = 0, most = 0, end = 0;
+    int32_t g;
+    if (!view->header) {
+        result->status |= TEGROUP_VALIDATION_SNAPSHOT;
+        return;
     }
-    for (g = 0; view.header && g < t->shape.groups; g++) {
-        uint32_t bits = tegroup_impl_validate_group(&view, t->shape.rows, g);
-        int64_t rows = tegroup_impl_max(0, view.rows[g]);
+    for (g = 0; g < t->shape.groups; g++) {
+        uint32_t bits = tegroup_impl_validate_group(view, t->shape.rows, g);
+        int64_t rows = tegroup_impl_max(0, view->rows[g]);
         result->status |= bits;
         if (bits && result->bad_group < 0) result->bad_group = g;
         total = (int64_t)((uint64_t)total + (uint64_t)rows); /* wraps, as an atomic sum does */
         most = tegroup_impl_max(most, rows);
-        if (rows > 0) end = tegroup_impl_max(end, tegroup_impl_add(tegroup_impl_max(0, view.start[g]), rows));
+        if (rows > 0) end = tegroup_impl_max(end, tegroup_impl_add(tegroup_impl_max(0, view->start[g]), rows));
     }
-    if (view.header) {
-        result->snapshot_status = view.header->status;
-        if (view.header->status) result->status |= TEGROUP_VALIDATION_SIZES;
-        result->status |= tegroup_impl_validate_sums(view.header, total, most, end);
-    }
+    result->snapshot_status = view->header->status;
+    if (view->header->status) result->status |= TEGROUP_VALIDATION_SIZES;
+    result->status |= tegroup_impl_validate_sums(view->header, total, most, end);
+}
+
+static inline void tegroup_impl_validate_plain(const tegroup_tensor *t, const tegroup_snapshot_view *view,
+                                               tegroup_validation *result) {
+    int64_t row, col;
+    int32_t g;
     for (row = 0; row < tegroup_impl_validate_rows(t); row++) {
         int owned = !tegroup_impl_ragged(&t->shape);
         tegroup_validation_values *values;
-        for (g = 0; view.header && g < t->shape.groups && !owned; g++)
-            owned = tegroup_impl_validate_owns(&view, g, row);
+        for (g = 0; view->header && g < t->shape.groups && !owned; g++)
+            owned = tegroup_impl_validate_owns(view, g, row);
         values = owned ? &result->owned : &result->tail;
         for (col = 0; col < t->shape.cols; col++) {
             int kind = tegroup_impl_kind(t->dtype, t->data, tegroup_impl_validate_first(t, row) + col);
@@ -14378,7 +14530,16 @@ static inline void tegroup_impl_validate_host(const tegroup_tensor *t, tegroup_v
             if (values->first_row < 0) values->first_row = row * t->shape.cols + col;
         }
     }
-    tegroup_impl_validate_close(result, t->shape.cols);
+}
+
+static inline void tegroup_impl_validate_host(const tegroup_validate_desc *desc) {
+    const tegroup_tensor *t = &desc->tensor;
+    const tegroup_snapshot_view view = tegroup_impl_fitting_view(t);
+    tegroup_impl_validate_open(desc->result);
+    if (tegroup_impl_ragged(&t->shape)) tegroup_impl_validate_sizes(t, &view, desc->result);
+    if (t->scaling == TEGROUP_SCALING_NONE) tegroup_impl_validate_plain(t, &view, desc->result);
+    else tegroup_impl_validate_quantised(t, desc->columnwise, &view, desc->result);
+    tegroup_impl_validate_close(desc->result, t->shape.cols);
 }
 
 #if defined(TEGROUP_IMPL_CUDA)
@@ -14391,37 +14552,47 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     tegroup_validate_desc taken;
     static const tegroup_impl_name name = TEGROUP_IMPL_NAME("tensor");
     const tegroup_tensor *t;
-    tegroup_impl_buffer buffers[3];
+    tegroup_impl_buffer buffers[5];
+    int quantised, of_scales;
     (void)stream;
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     t = &desc->tensor;
     TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(t, &name, error));
-    TEGROUP_IMPL_RULE_AS(DTYPES, TEGROUP_IMPL_FLOATS >> t->dtype & 1u, ERROR_DTYPE, "tensor.dtype",
-                         "must be one that can be validated", TEGROUP_IMPL_FLOATS, t->dtype);
+    quantised = t->scaling != TEGROUP_SCALING_NONE;
+    TEGROUP_IMPL_RULE(desc->columnwise == 0 || desc->columnwise == 1, ERROR_VALUE, "columnwise", "must be 0 or 1", 1,
+                      desc->columnwise);
+    TEGROUP_IMPL_RULE(quantised || !desc->columnwise, ERROR_COMBINATION, "columnwise", "needs a scaling", 0, 1);
     TEGROUP_IMPL_RULE(!tegroup_impl_irregular(&t->shape), ERROR_COMBINATION, "tensor.shape.col_sizes.encoding",
                       "must be unset, as must be elements: groups of one width are validated", 0, 1);
     TEGROUP_IMPL_RULE(!tegroup_impl_listed(t), ERROR_COMBINATION, "tensor.pointers_space",
                       "must be unset: one buffer is validated", 0, t->pointers_space);
     TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot_address(t, &name, error)); /* what it holds is data here */
-    TEGROUP_IMPL_TRY(tegroup_impl_check_data(t, &name, error));
+    TEGROUP_IMPL_TRY(quantised ? tegroup_impl_check_copy(t, desc->columnwise, &name, error)
+                               : tegroup_impl_check_data(t, &name, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_there(t->global_scale_inv, 0, sizeof(float), "tensor.global_scale_inv", error));
     TEGROUP_IMPL_RULE(desc->result != NULL, ERROR_NULL_ARGUMENT, "result", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(desc->result, sizeof(int64_t)), ERROR_ALIGNMENT, "result",
                       "must be aligned to its element", 8, (uintptr_t)desc->result % sizeof(int64_t));
     buffers[0] = tegroup_impl_buffer_of(desc->result, (int64_t)sizeof *desc->result, "result", NULL, 1);
-    buffers[1] = tegroup_impl_tensor_buffer(t, &name, 0);
-    buffers[2] = tegroup_impl_snapshot_buffer(t);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 3, TEGROUP_CHECK_HOST, NULL, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_KERNELS, desc->space, error));
+    for (of_scales = 0; of_scales < 2; of_scales++)
+        buffers[1 + of_scales] = quantised ? tegroup_impl_copy_buffer(t, &name, desc->columnwise, of_scales, 0)
+                                           : tegroup_impl_tensor_buffer(t, &name, 0);
+    buffers[3] = tegroup_impl_buffer_of(t->global_scale_inv, (int64_t)sizeof(float) * t->shape.groups, NULL,
+                                        "must not overlap tensor.global_scale_inv", 0);
+    buffers[4] = tegroup_impl_snapshot_buffer(t);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 5, TEGROUP_CHECK_HOST, NULL, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_built(quantised ? TEGROUP_IMPL_FP8_KERNELS : TEGROUP_IMPL_KERNELS, desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_sizes_space(&t->shape, desc->space, "tensor.shape.row_sizes.space", error));
 #if defined(TEGROUP_IMPL_CUDA)
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_validate(desc, stream, error);
 #endif
-    tegroup_impl_validate_host(t, desc->result);
+    tegroup_impl_validate_host(desc);
     return TEGROUP_OK;
 }
 
-/* ==== [80] Scales in another layout (src/gemm/scale_convert.h) ==== */
+/* ==== [88] Scales in another layout (src/gemm/scale_convert.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_scale_convert(const tegroup_impl_scales *from,
@@ -14434,17 +14605,8 @@ static inline const tegroup_impl_name *tegroup_impl_scale_names(void) {
     return names;
 }
 
-/* The buffer of one copy's scales, or the list of their buffers. */
-static inline const void *tegroup_impl_scale_buffer(const tegroup_tensor *t, int32_t columnwise) {
-    if (!tegroup_impl_listed(t)) return columnwise ? t->columnwise_scale_inv : t->scale_inv;
-    return (const void *)(columnwise ? t->columnwise_scale_pointers : t->scale_pointers);
-}
-
-static inline const char *tegroup_impl_scale_field(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                   int32_t columnwise) {
-    if (!tegroup_impl_listed(t))
-        return columnwise ? TEGROUP_IMPL_PATH(COLUMNWISE_SCALE_INV) : TEGROUP_IMPL_PATH(SCALE_INV);
-    return columnwise ? TEGROUP_IMPL_PATH(COLUMNWISE_SCALE_POINTERS) : TEGROUP_IMPL_PATH(SCALE_POINTERS);
+static inline const char *tegroup_impl_scale_path(const tegroup_impl_scales *scales, const tegroup_impl_name *name) {
+    return tegroup_impl_copy_paths_of(name, tegroup_impl_listed(&scales->tensor), scales->columnwise).scales;
 }
 
 /* The memory of one tensor's scales, when a call is about to run. */
@@ -14452,10 +14614,8 @@ static inline tegroup_status tegroup_impl_check_scale_memory(const tegroup_tenso
                                                              int32_t columnwise, tegroup_space space,
                                                              tegroup_error *error) {
     const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
-    const void *buffer = tegroup_impl_scale_buffer(t, columnwise);
-    const char *field = tegroup_impl_scale_field(t, name, columnwise);
+    const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(t, columnwise);
     const int listed = tegroup_impl_listed(t);
-    const size_t element = listed ? sizeof(void *) : (size_t)tegroup_impl_bits(tegroup_impl_scale_dtype(t, facts)) / 8;
     TEGROUP_IMPL_RULE(!listed || t->pointers_space == space, ERROR_COMBINATION, TEGROUP_IMPL_PATH(POINTERS_SPACE),
                       "must equal space, or be unset", space, t->pointers_space);
     TEGROUP_IMPL_TRY(tegroup_impl_check_sizes_space(&t->shape, space, TEGROUP_IMPL_PATH(SIZES_SPACE), error));
@@ -14463,22 +14623,10 @@ static inline tegroup_status tegroup_impl_check_scale_memory(const tegroup_tenso
     if (space == TEGROUP_SPACE_HOST && tegroup_impl_ragged(&t->shape))
         TEGROUP_IMPL_TRY(tegroup_impl_check_prepared(t, name, TEGROUP_CHECK_DEEP, error));
     if (tegroup_impl_scale_capacity(t, columnwise) == 0) return TEGROUP_OK;
-    TEGROUP_IMPL_RULE(buffer != NULL, ERROR_NULL_ARGUMENT, field, "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(tegroup_impl_aligned(buffer, element), ERROR_ALIGNMENT, field, "must be aligned to its element",
-                      element, (uintptr_t)buffer % element);
-    return TEGROUP_OK;
-}
-
-static inline tegroup_impl_buffer tegroup_impl_scale_memory(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                            int32_t columnwise, const char *apart, int writes) {
-    const void *buffer = tegroup_impl_scale_buffer(t, columnwise);
-    const int listed = tegroup_impl_listed(t);
-    tegroup_impl_buffer memory =
-        tegroup_impl_buffer_of(listed ? NULL : buffer, listed ? 0 : tegroup_impl_scale_bytes(t, columnwise),
-                               tegroup_impl_scale_field(t, name, columnwise), apart, writes);
-    memory.list = listed ? buffer : NULL;
-    memory.list_bytes = listed ? (int64_t)sizeof(void *) * t->shape.groups : 0;
-    return memory;
+    return tegroup_impl_check_address(listed ? (const void *)memory.scale_pointers : memory.scales,
+                                      listed ? sizeof(void *)
+                                             : tegroup_impl_element(tegroup_impl_scale_dtype(t, facts)),
+                                      tegroup_impl_copy_paths_of(name, listed, columnwise).scales, error);
 }
 
 /* What two descriptions of the same scales have in common. */
@@ -14581,15 +14729,14 @@ static inline tegroup_status tegroup_impl_check_scale_groups(const tegroup_impl_
         tegroup_impl_scale_pair_next(&pair, scales, g);
         for (i = 0; i < 2; i++)
             TEGROUP_IMPL_RULE(pair.grids[i].count == 0 || pair.data[i], ERROR_NULL_ARGUMENT,
-                              tegroup_impl_scale_field(&scales[i].tensor, &names[i], scales[i].columnwise),
+                              tegroup_impl_scale_path(&scales[i], &names[i]),
                               "must have a buffer for each group with scales", 1, 0);
         for (e = 0; narrows && e < pair.grids[1].count; e++)
             bad += tegroup_impl_exponent_of(
                        tegroup_impl_pair_scale(&pair, scales, tegroup_impl_scale_place_of(&pair.grids[1], e)))
                    < 0;
     }
-    TEGROUP_IMPL_RULE(bad == 0, ERROR_VALUE,
-                      tegroup_impl_scale_field(&scales[0].tensor, &names[0], scales[0].columnwise),
+    TEGROUP_IMPL_RULE(bad == 0, ERROR_VALUE, tegroup_impl_scale_path(&scales[0], &names[0]),
                       "must hold powers of two, 2^-127 to 2^127, to become F8E8M0 (how many do not)", 0, bad);
     return TEGROUP_OK;
 }
@@ -14607,8 +14754,8 @@ static inline tegroup_status tegroup_impl_scale_convert_check(const tegroup_scal
     TEGROUP_IMPL_TRY(tegroup_impl_check_same_scales(&desc->from, &desc->to, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_scale_memory(&desc->from, &names[0], desc->columnwise, desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_scale_memory(&desc->to, &names[1], desc->columnwise, desc->space, error));
-    buffers[0] = tegroup_impl_scale_memory(&desc->to, &names[1], desc->columnwise, "must not overlap to's list", 1);
-    buffers[1] = tegroup_impl_scale_memory(&desc->from, &names[0], desc->columnwise, "must not overlap from", 0);
+    buffers[0] = tegroup_impl_copy_buffer(&desc->to, &names[1], desc->columnwise, 1, 1);
+    buffers[1] = tegroup_impl_copy_buffer(&desc->from, &names[0], desc->columnwise, 1, 0);
     buffers[2] = tegroup_impl_snapshot_buffer(&desc->from);
     buffers[3] = tegroup_impl_snapshot_buffer(&desc->to);
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 4, TEGROUP_CHECK_HOST, NULL, error));
@@ -14657,7 +14804,7 @@ TEGROUP_API tegroup_status tegroup_scale_convert(const tegroup_scale_convert_des
     return TEGROUP_OK;
 }
 
-/* ==== [81] Counts of groups (src/moe/count.h) ==== */
+/* ==== [89] Counts of groups (src/moe/count.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_count(const tegroup_count_desc *desc, struct CUstream_st *stream,
@@ -14728,7 +14875,7 @@ TEGROUP_API tegroup_status tegroup_count(const tegroup_count_desc *desc, struct 
     return TEGROUP_OK;
 }
 
-/* ==== [82] Router schemes (src/moe/router_scheme.h) ==== */
+/* ==== [90] Router schemes (src/moe/router_scheme.h) ==== */
 
 /* The most experts that a token can choose. */
 #define TEGROUP_IMPL_CHOICES 64
@@ -15400,7 +15547,7 @@ static inline void tegroup_impl_scheme_buffers(const tegroup_router_scheme *s, i
     buffers[3] = tegroup_impl_buffer_of(s->valid_tokens, 8, NULL, "must not overlap scheme.valid_tokens", 0);
 }
 
-/* ==== [83] Router (src/moe/router.h) ==== */
+/* ==== [91] Router (src/moe/router.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
@@ -15842,7 +15989,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     return TEGROUP_OK;
 }
 
-/* ==== [84] Permute and combine (src/moe/permutation.h) ==== */
+/* ==== [92] Permute and combine (src/moe/permutation.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,
@@ -16347,7 +16494,7 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
     return TEGROUP_OK;
 }
 
-/* ==== [85] MoE layer: plan (src/moe/layer_plan.h) ==== */
+/* ==== [93] MoE layer: plan (src/moe/layer_plan.h) ==== */
 
 static inline int tegroup_impl_there(const tegroup_matrix *m) { return m->dtype != TEGROUP_DTYPE_UNSET; }
 
@@ -16804,7 +16951,7 @@ TEGROUP_API tegroup_status tegroup_moe_layout(const tegroup_moe_plan *plan, tegr
     return TEGROUP_OK;
 }
 
-/* ==== [86] MoE layer (src/moe/layer.h) ==== */
+/* ==== [94] MoE layer (src/moe/layer.h) ==== */
 
 /* What a call works with. */
 typedef struct tegroup_impl_moe_call {

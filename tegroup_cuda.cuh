@@ -26,32 +26,33 @@
  *   [16] moe/router_scheme_cuda.h Router kernels: schemes
  *   [17] moe/router_cuda.h        Router launches
  *   [18] moe/permutation_cuda.h   Permute and combine kernels
- *   [19] gemm/validate_cuda.h     Validate kernels
- *   [20] gemm/scale_convert_cuda.h Scales in another layout: kernel
- *   [21] cuda/call.h              GPU calls
- *   [22] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
- *   [23] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
- *   [24] cuda/cublaslt_grouped.h  cublaslt_grouped
- *   [25] cuda/cublaslt_loop.h     cublaslt_loop
- *   [26] cuda/portable_tiles.h    Portable GEMM: tiles
- *   [27] cuda/portable.h          Portable GEMM: the kernels
- *   [28] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
- *   [29] cuda/portable_codes.h    Portable GEMM: quantised operands, from codes to values
- *   [30] cuda/portable_formats.h  Portable GEMM: products of quantised operands
- *   [31] cuda/portable_plan.h     Portable GEMM: plan and launch
- *   [32] cuda/hopper.h            Hopper's instructions
- *   [33] cuda/sm90_tiles.h        Hopper GEMM: tiles
- *   [34] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
- *   [35] cuda/sm90_epilogue.h     Hopper GEMM: the epilogue
- *   [36] cuda/sm90_block.h        Hopper GEMM: a block
- *   [37] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
- *   [38] cuda/sm90_store.h        Hopper GEMM: results from shared memory
- *   [39] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
- *   [40] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
- *   [41] cuda/sm90_repack_kernels.h Hopper GEMM: repacking rows
- *   [42] cuda/sm90_plan.h         Hopper GEMM: plan and launch
- *   [43] gemm/machine_cuda.h      The GPU and the library at hand
- *   [44] gemm/tune_cuda.h         GPU backends: choosing an algorithm
+ *   [19] gemm/validate_quantised_cuda.h Validate kernel of quantised tensors
+ *   [20] gemm/validate_cuda.h     Validate kernels
+ *   [21] gemm/scale_convert_cuda.h Scales in another layout: kernel
+ *   [22] cuda/call.h              GPU calls
+ *   [23] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
+ *   [24] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
+ *   [25] cuda/cublaslt_grouped.h  cublaslt_grouped
+ *   [26] cuda/cublaslt_loop.h     cublaslt_loop
+ *   [27] cuda/portable_tiles.h    Portable GEMM: tiles
+ *   [28] cuda/portable.h          Portable GEMM: the kernels
+ *   [29] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
+ *   [30] cuda/portable_codes.h    Portable GEMM: quantised operands, from codes to values
+ *   [31] cuda/portable_formats.h  Portable GEMM: products of quantised operands
+ *   [32] cuda/portable_plan.h     Portable GEMM: plan and launch
+ *   [33] cuda/hopper.h            Hopper's instructions
+ *   [34] cuda/sm90_tiles.h        Hopper GEMM: tiles
+ *   [35] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
+ *   [36] cuda/sm90_epilogue.h     Hopper GEMM: the epilogue
+ *   [37] cuda/sm90_block.h        Hopper GEMM: a block
+ *   [38] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
+ *   [39] cuda/sm90_store.h        Hopper GEMM: results from shared memory
+ *   [40] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
+ *   [41] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
+ *   [42] cuda/sm90_repack_kernels.h Hopper GEMM: repacking rows
+ *   [43] cuda/sm90_plan.h         Hopper GEMM: plan and launch
+ *   [44] gemm/machine_cuda.h      The GPU and the library at hand
+ *   [45] gemm/tune_cuda.h         GPU backends: choosing an algorithm
  */
 
 /* ==== [1] Guards and version (src/cuda/guards.h) ==== */
@@ -4805,8 +4806,82 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
     return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }
 #endif /* TEGROUP_NO_MOE */
+#if !defined(TEGROUP_NO_FP8)
 
-/* ==== [19] Validate kernels (src/gemm/validate_cuda.h) ==== */
+/* ==== [19] Validate kernel of quantised tensors (src/gemm/validate_quantised_cuda.h) ==== */
+
+enum { TEGROUP_IMPL_VALIDATE_WARPS = 8 };
+
+/* What a thread has counted goes to the record. No place yet, -1, is the largest for atomicMin. */
+static __device__ __forceinline__ void tegroup_impl_validate_add(int64_t *counter, unsigned long long count) {
+    if (count) atomicAdd((unsigned long long *)counter, count);
+}
+static __device__ __forceinline__ void tegroup_impl_validate_lower(int64_t *first, unsigned long long at) {
+    if (at != UINT64_MAX) atomicMin((unsigned long long *)first, at);
+}
+
+/* Every thread walks through all groups. The warps of the grid take a group's lines in turn, each line along which the
+ * copy's elements lie side by side, and its scales, 32 at a time. */
+static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_VALIDATE_WARPS)
+    tegroup_impl_validate_quantised_kernel(const __grid_constant__ tegroup_impl_validated first,
+                                           tegroup_validation *result) {
+    tegroup_impl_validated copy = first;
+    const tegroup_tensor &t = first.tensor;
+    const tegroup_snapshot_view view = tegroup_impl_fitting_view(&t);
+    const int32_t lane = (int32_t)threadIdx.x % 32;
+    const int64_t warps = (int64_t)gridDim.x * TEGROUP_IMPL_VALIDATE_WARPS,
+                  warp = (int64_t)blockIdx.x * TEGROUP_IMPL_VALIDATE_WARPS + threadIdx.x / 32;
+    const bool transposed = tegroup_impl_transposed(&t, copy.of.columnwise);
+    unsigned long long kinds[TEGROUP_IMPL_SCALE_KINDS] = {}, nans = 0, infinities = 0;
+    unsigned long long first_value = UINT64_MAX, first_scale = UINT64_MAX, first_global = UINT64_MAX;
+    int64_t turn = warp; /* the lines that other warps take before this one's next */
+    if (tegroup_impl_ragged(&t.shape) && !view.header) return;
+    for (int32_t g = 0; g < t.shape.groups; g++) {
+        if (!tegroup_impl_validated_next(&copy, &view, g) && warp == 0 && lane == 0) {
+            atomicOr(&result->status, TEGROUP_VALIDATION_BOUNDS);
+            atomicMin((uint32_t *)&result->bad_group, (uint32_t)g);
+        }
+        const int64_t lines = transposed ? copy.sides.cols : copy.sides.rows,
+                      length = transposed ? copy.sides.rows : copy.sides.cols;
+        for (; turn < lines; turn += warps)
+            for (int64_t i = lane; i < length; i += 32) {
+                const int64_t row = transposed ? i : turn, col = transposed ? turn : i;
+                const int kind = tegroup_impl_validated_value(&copy, row, col);
+                if (kind == TEGROUP_IMPL_FINITE) continue;
+                if (kind == TEGROUP_IMPL_NAN) nans++;
+                else infinities++;
+                first_value = min(first_value, (unsigned long long)((copy.row0 + row) * t.shape.cols + col));
+            }
+        turn -= lines;
+        for (int64_t i = warp * 32 + lane; i < copy.scales; i += warps * 32) {
+            int64_t at;
+            const int kind = tegroup_impl_validated_scale(&copy, i, &at);
+            kinds[kind]++;
+            if (kind != TEGROUP_IMPL_SCALE_GOOD) first_scale = min(first_scale, (unsigned long long)at);
+        }
+        if (warp == 0 && lane == 0) {
+            const int kind = tegroup_impl_validated_global(&copy, g);
+            kinds[kind]++;
+            if (kind != TEGROUP_IMPL_SCALE_GOOD) first_global = min(first_global, (unsigned long long)g);
+        }
+    }
+    tegroup_impl_validate_add(&result->owned.nans, nans);
+    tegroup_impl_validate_add(&result->owned.infinities, infinities);
+    tegroup_impl_validate_lower(&result->owned.first_row, first_value);
+    for (int kind = TEGROUP_IMPL_SCALE_GOOD + 1; kind < TEGROUP_IMPL_SCALE_KINDS; kind++)
+        tegroup_impl_validate_add(tegroup_impl_scale_counter(&result->scales, kind), kinds[kind]);
+    tegroup_impl_validate_lower(&result->scales.first, first_scale);
+    tegroup_impl_validate_lower(&result->scales.first_global, first_global);
+}
+
+static inline cudaError_t tegroup_impl_cuda_validate_quantised(const tegroup_validate_desc *desc, unsigned blocks,
+                                                               struct CUstream_st *stream) {
+    return tegroup_impl_launch(tegroup_impl_validate_quantised_kernel, blocks, 32 * TEGROUP_IMPL_VALIDATE_WARPS, 0,
+                               stream, tegroup_impl_validated_of(&desc->tensor, desc->columnwise), desc->result);
+}
+#endif /* TEGROUP_NO_FP8 */
+
+/* ==== [20] Validate kernels (src/gemm/validate_cuda.h) ==== */
 
 /* Checks the sizes in one block, which also initializes the result. */
 static __global__ void __launch_bounds__(1024)
@@ -4816,7 +4891,7 @@ static __global__ void __launch_bounds__(1024)
     const tegroup_tensor &t = desc.tensor;
     tegroup_snapshot_view view;
     view.header = NULL;
-    if (tegroup_impl_ragged(&t.shape)) view = tegroup_impl_validate_view(&t);
+    if (tegroup_impl_ragged(&t.shape)) view = tegroup_impl_fitting_view(&t);
     if (threadIdx.x == 0) {
         total = most = end = 0;
         status = tegroup_impl_ragged(&t.shape) && !view.header ? TEGROUP_VALIDATION_SNAPSHOT : 0;
@@ -4837,12 +4912,9 @@ static __global__ void __launch_bounds__(1024)
     __syncthreads();
     if (threadIdx.x != 0) return;
     tegroup_validation result;
-    result.magic = 0;
+    tegroup_impl_validate_open(&result);
     result.status = status;
-    result.snapshot_status = 0;
     result.bad_group = (int32_t)bad_group;
-    result.owned.nans = result.owned.infinities = result.tail.nans = result.tail.infinities = 0;
-    result.owned.first_row = result.owned.first_col = result.tail.first_row = result.tail.first_col = -1;
     if (view.header) {
         result.snapshot_status = view.header->status;
         if (view.header->status) result.status |= TEGROUP_VALIDATION_SIZES;
@@ -4879,7 +4951,7 @@ static __global__ void __launch_bounds__(256)
     const bool ragged = tegroup_impl_ragged(&t.shape);
     tegroup_snapshot_view view;
     view.header = NULL;
-    if (ragged) view = tegroup_impl_validate_view(&t);
+    if (ragged) view = tegroup_impl_fitting_view(&t);
     for (int64_t base = (int64_t)blockIdx.x * 32; base < rows; base += (int64_t)gridDim.x * 32) {
         if (threadIdx.x == 0) owned = ragged ? 0 : UINT32_MAX;
         __syncthreads();
@@ -4930,7 +5002,11 @@ static inline tegroup_status tegroup_impl_cuda_validate(const tegroup_validate_d
     cudaError_t code;
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(rows, 32), 8, &blocks, error));
     code = tegroup_impl_launch(tegroup_impl_validate_sizes_kernel, 1, 1024, 0, stream, *desc);
-    if (code == cudaSuccess && rows > 0)
+#if TEGROUP_IMPL_FP8_KERNELS
+    if (code == cudaSuccess && desc->tensor.scaling != TEGROUP_SCALING_NONE)
+        code = tegroup_impl_cuda_validate_quantised(desc, blocks, stream);
+#endif
+    if (code == cudaSuccess && rows > 0 && desc->tensor.scaling == TEGROUP_SCALING_NONE)
         code = tegroup_impl_launch(tegroup_impl_validate_values_kernel, blocks, 256, 0, stream, *desc);
     if (code == cudaSuccess)
         code = tegroup_impl_launch(tegroup_impl_validate_close_kernel, 1, 1, 0, stream, desc->result,
@@ -4938,7 +5014,7 @@ static inline tegroup_status tegroup_impl_cuda_validate(const tegroup_validate_d
     return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }
 
-/* ==== [20] Scales in another layout: kernel (src/gemm/scale_convert_cuda.h) ==== */
+/* ==== [21] Scales in another layout: kernel (src/gemm/scale_convert_cuda.h) ==== */
 
 enum { TEGROUP_IMPL_SCALE_THREADS = 256 };
 
@@ -5003,7 +5079,7 @@ static inline tegroup_status tegroup_impl_cuda_scale_convert(const tegroup_impl_
         "stream", "the kernel must launch", error);
 }
 
-/* ==== [21] GPU calls (src/cuda/call.h) ==== */
+/* ==== [22] GPU calls (src/cuda/call.h) ==== */
 
 /* What a product's kernels are given, as one kernel parameter. */
 typedef struct tegroup_impl_gpu_call {
@@ -5337,7 +5413,7 @@ static inline tegroup_status tegroup_impl_cuda_rest(const tegroup_impl_gpu_call 
 }
 #if !defined(TEGROUP_NO_CUBLASLT)
 
-/* ==== [22] cuBLASLt: functions, descriptors, algorithms (src/cuda/cublaslt.h) ==== */
+/* ==== [23] cuBLASLt: functions, descriptors, algorithms (src/cuda/cublaslt.h) ==== */
 
 #if !defined(_WIN32)
 #include <dlfcn.h>
@@ -5652,7 +5728,7 @@ static inline tegroup_status tegroup_impl_lt_take(tegroup_plan *plan, const tegr
     return TEGROUP_OK;
 }
 
-/* ==== [23] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
+/* ==== [24] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
 
 /* Writes the result of a group that is hidden from cuBLASLt: NaN, or beta * C. Without a C beta is 0. */
 static __device__ inline void tegroup_impl_write_alone(const tegroup_impl_result &p, tegroup_dtype dtype, float beta,
@@ -5728,7 +5804,7 @@ static __global__ void __launch_bounds__(128)
                                  (int64_t)blockIdx.y * blockDim.x + threadIdx.x, (int64_t)gridDim.y * blockDim.x);
 }
 
-/* ==== [24] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
+/* ==== [25] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
 
 /* Says which scales the operands have, and in which lists of the set-up's they are. Sums are promoted. */
 static inline int tegroup_impl_lt_scales(const tegroup_cublaslt_functions *f, const tegroup_problem *p,
@@ -5981,7 +6057,7 @@ static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *pl
     return tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take the planned product", error);
 }
 
-/* ==== [25] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
+/* ==== [26] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
 
 /* One algorithm serves every group. The plan chooses it, for a group of the mean size, from those that do not split k.
  * So a call does not run the heuristic, which takes tens of microseconds a shape, and a row's bits do not depend on its
@@ -6259,7 +6335,7 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
 #endif /* TEGROUP_NO_CUBLASLT */
 #if !defined(TEGROUP_NO_PORTABLE)
 
-/* ==== [26] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
+/* ==== [27] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
 
 /* One family of kernels for every GPU from SM80 on: a persistent grid walks the groups' tiles, loads by cp.async into a
  * ring of swizzled pipeline stages, and multiplies with ldmatrix and mma.sync (PTX ISA 8.0, sections 9.7.8.22 and
@@ -6539,7 +6615,7 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
     __device__ __forceinline__ void advance(int64_t row_bytes) { from += ALONG_K ? TILE_K * 2 : TILE_K * row_bytes; }
 };
 
-/* ==== [27] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
+/* ==== [28] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
 
 /* ---- storing ---- */
 
@@ -7066,7 +7142,7 @@ static __global__ void __launch_bounds__(128)
 }
 #endif
 
-/* ==== [28] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
+/* ==== [29] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
 
 /* Plain FMA: 64 x 64 tiles, 4 x 4 elements a thread, and one chain of FMAs over k for each element. MIXED: B is of F16
  * or BF16, and widened, exactly, on its way to shared memory. Its steps are of twice as many k, so that as many bytes
@@ -7126,7 +7202,7 @@ static __global__ void __launch_bounds__(256)
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [29] Portable GEMM: quantised operands, from codes to values (src/cuda/portable_codes.h) ==== */
+/* ==== [30] Portable GEMM: quantised operands, from codes to values (src/cuda/portable_codes.h) ==== */
 
 /* One kernel for every format, operation and storage order, from SM80 on. Values of 8 and 4 bits are exact in BF16, so
  * their codes are decoded on the way to shared memory, by arithmetic on bits that is the same on every GPU, and
@@ -7336,7 +7412,7 @@ static __device__ __forceinline__ void tegroup_impl_gpu_decode(const tegroup_imp
     }
 }
 
-/* ==== [30] Portable GEMM: products of quantised operands (src/cuda/portable_formats.h) ==== */
+/* ==== [31] Portable GEMM: products of quantised operands (src/cuda/portable_formats.h) ==== */
 
 struct tegroup_impl_formats_block {
     static constexpr int TILE = 128, TILE_K = TEGROUP_IMPL_PORTABLE_TILE_K, THREADS = 256, MI = 4, NI = 4;
@@ -7719,7 +7795,7 @@ static inline tegroup_status tegroup_impl_portable_formats_gemm(const tegroup_pl
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [31] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
+/* ==== [32] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
 
 /* A kernel row: one kernel of the family, for BF16 and for FP16. Tiles of up to 128 rows fit SM86, 89 and 120, whose
  * blocks have 99 KB of shared memory for the ring and what the kernel itself declares, less than 2.4 KB. The 256-row
@@ -7916,7 +7992,7 @@ static inline tegroup_status tegroup_impl_portable_gemm_fused(const tegroup_plan
 #endif /* TEGROUP_NO_PORTABLE */
 #if !defined(TEGROUP_NO_SM90)
 
-/* ==== [32] Hopper's instructions (src/cuda/hopper.h) ==== */
+/* ==== [33] Hopper's instructions (src/cuda/hopper.h) ==== */
 
 /* mbarriers, TMA and wgmma as PTX ISA 8.0 and later describe them (sections 9.7.13.15, 9.7.9.27 and 9.7.15). They
  * assemble for sm_90a only; TEGROUP_IMPL_HOPPER is 1 in the compiler pass for that architecture. */
@@ -8131,7 +8207,7 @@ TEGROUP_IMPL_WGMMA_OF(64, TEGROUP_IMPL_SUMS_32, "32", "33", "34", "35, %36", TEG
 #undef TEGROUP_IMPL_F4
 #endif
 
-/* ==== [33] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
+/* ==== [34] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
 
 /* A persistent kernel of three warpgroups. In the first, one warp schedules tiles, one thread loads operands by TMA
  * into a ring of pipeline stages, and two threads store results by TMA. The other two warpgroups multiply by wgmma:
@@ -8284,7 +8360,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_rest {
     int32_t picked_a[128], picked_b[TEGROUP_IMPL_SM90_LINES];
 };
 
-/* ==== [34] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
+/* ==== [35] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* One warp of each block finds the block's tiles. It walks the groups 32 at a time, one for each lane. Tiles of equal
@@ -8637,7 +8713,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
 };
 #endif
 
-/* ==== [35] Hopper GEMM: the epilogue (src/cuda/sm90_epilogue.h) ==== */
+/* ==== [36] Hopper GEMM: the epilogue (src/cuda/sm90_epilogue.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* ---- C and bias ---- */
@@ -8851,7 +8927,7 @@ static __device__ __forceinline__ float tegroup_impl_sm90_differentiate(const te
 }
 #endif
 
-/* ==== [36] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
+/* ==== [37] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* A block is a chain of four classes, each the base of the next: what the warps share, loader, storer, multiplier. (If
@@ -8979,7 +9055,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
 };
 #endif
 
-/* ==== [37] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
+/* ==== [38] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_block<SHAPE> {
@@ -9202,7 +9278,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
 };
 #endif
 
-/* ==== [38] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
+/* ==== [39] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_loader<SHAPE> {
@@ -9363,7 +9439,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
 };
 #endif
 
-/* ==== [39] Hopper GEMM: the multiplying warpgroups, and the kernel (src/cuda/sm90_multiply.h) ==== */
+/* ==== [40] Hopper GEMM: the multiplying warpgroups, and the kernel (src/cuda/sm90_multiply.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegroup_impl_sm90_storer<SHAPE> {
@@ -9758,7 +9834,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
 #endif
 }
 
-/* ==== [40] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
+/* ==== [41] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
 
 /* The code of a kernel row. */
 typedef struct tegroup_impl_sm90_code {
@@ -9842,7 +9918,7 @@ static inline tegroup_status tegroup_impl_sm90_choices(const tegroup_plan *plan,
     return TEGROUP_OK;
 }
 
-/* ==== [41] Hopper GEMM: repacking rows (src/cuda/sm90_repack_kernels.h) ==== */
+/* ==== [42] Hopper GEMM: repacking rows (src/cuda/sm90_repack_kernels.h) ==== */
 
 /* What the kernel is given. Ragged rows are numbered as in their buffer, and those of uniform groups one group after
  * another; a copy has the same numbers. */
@@ -9962,7 +10038,7 @@ static inline tegroup_status tegroup_impl_sm90_repack(const tegroup_plan *plan, 
     return TEGROUP_OK;
 }
 
-/* ==== [42] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
+/* ==== [43] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
 
 static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_planned_row(const tegroup_plan *plan) {
     return tegroup_impl_sm90_row_of((int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ROW]);
@@ -10314,7 +10390,7 @@ static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, co
 }
 #endif /* TEGROUP_NO_SM90 */
 
-/* ==== [43] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
+/* ==== [44] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
 
 #if defined(TEGROUP_NO_CUBLASLT)
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *) { return 0; }
@@ -10346,7 +10422,7 @@ static inline tegroup_status tegroup_impl_cuda_check_device(const tegroup_plan *
     return TEGROUP_OK;
 }
 
-/* ==== [44] GPU backends: choosing an algorithm (src/gemm/tune_cuda.h) ==== */
+/* ==== [45] GPU backends: choosing an algorithm (src/gemm/tune_cuda.h) ==== */
 
 static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *kind, tegroup_error *error) {
     cudaDeviceProp properties;

@@ -183,8 +183,8 @@ TEGROUP_API_STATUS tegroup_plan_save(const tegroup_plan *plan, void *bytes, size
 TEGROUP_API_STATUS tegroup_plan_load(const tegroup_gemm_desc *desc, const void *bytes, size_t size,
     tegroup_plan *plan, tegroup_error *error);
 
-/* Look through a grouped tensor: its snapshot's sizes, and NaN and infinity in its rows. What is found is data,
- * written to the record; only a call that cannot be made is an error. */
+/* Look through a grouped tensor: its snapshot's sizes, NaN and infinity in its rows, and of a quantised one wrong
+ * scales. What is found is data, written to the record; only a call that cannot be made is an error. */
 TEGROUP_API_STATUS tegroup_validate(const tegroup_validate_desc *desc, struct CUstream_st *stream,
     tegroup_error *error);
 

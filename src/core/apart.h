@@ -14,7 +14,9 @@
 #include "core/layout.h"
 #include "core/tensor.h"
 #include "core/scale_grid.h"
+#include "core/field_names.h"
 #include "core/checks.h"
+#include "core/copies.h"
 
 /* Memory that a call touches. What it writes may share none with anything else that it touches. */
 typedef struct tegroup_impl_buffer {
@@ -56,15 +58,18 @@ static inline tegroup_impl_buffer tegroup_impl_tensor_buffer(const tegroup_tenso
     return buffer;
 }
 
-/* The copy that a product reads of a quantised tensor, which stands in the place of the rowwise one, or its scales. */
+/* The elements of a copy of a quantised tensor, or its scales. */
 static inline tegroup_impl_buffer tegroup_impl_copy_buffer(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                           int columnwise, int of_scales) {
-    tegroup_impl_buffer buffer = tegroup_impl_tensor_buffer(t, name, 0);
+                                                           int columnwise, int of_scales, int writes) {
+    const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(t, columnwise);
+    const tegroup_impl_copy_paths paths = tegroup_impl_copy_paths_of(name, tegroup_impl_listed(t), columnwise);
+    tegroup_impl_buffer buffer = tegroup_impl_tensor_buffer(t, name, writes);
+    buffer.field = of_scales ? paths.scales : paths.data;
     buffer.columnwise = columnwise;
     buffer.of_scales = of_scales;
-    if (tegroup_impl_listed(t)) buffer.list = of_scales ? t->scale_pointers : t->pointers;
+    if (tegroup_impl_listed(t)) buffer.list = of_scales ? memory.scale_pointers : memory.pointers;
     else {
-        buffer.base = of_scales ? t->scale_inv : t->data;
+        buffer.base = of_scales ? memory.scales : memory.data;
         buffer.bytes = of_scales ? tegroup_impl_scale_bytes(t, columnwise) : tegroup_impl_copy_bytes(t, columnwise);
     }
     return buffer;
@@ -161,6 +166,15 @@ static inline tegroup_status tegroup_impl_check_apart(const tegroup_impl_buffer 
         }
     }
     return TEGROUP_OK;
+}
+
+/* Two windows of one buffer with rows of so many columns, `pitch` from one row to the next, the second beginning
+ * `ahead` behind the first: how many rows the first one can have that share nothing with the second; INT64_MAX: any
+ * number. No window is wider than the pitch, and one that begins late in a row goes on into the next. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_room(int64_t ahead, int64_t pitch, int64_t cols, int64_t other_cols) {
+    const int64_t row = ahead < pitch ? 0 : ahead / pitch, col = ahead - row * pitch; /* seldom divided */
+    if (col < cols) return row;
+    return col + other_cols > pitch ? row + 1 : INT64_MAX;
 }
 
 /* The workspace of an operation on at most seven matrices: large enough, and apart from each of them. */

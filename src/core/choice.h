@@ -6,7 +6,7 @@
 #include "core/plan_types.h"
 #include "base/build.h"
 #include "base/arithmetic.h"
-#include "core/checks.h"
+#include "core/field_names.h"
 
 /* The choice that a plan made among equals: cuBLASLt's algorithm, the tile of sm90. All zero where a backend has one
  * candidate. */

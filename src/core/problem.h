@@ -18,7 +18,10 @@
 #include "formats/scale_layout.h"
 #include "core/layout.h"
 #include "core/tensor.h"
+#include "core/field_names.h"
 #include "core/checks.h"
+#include "core/tensor_checks.h"
+#include "core/copies.h"
 
 /* The most bytes from one group to the next that TMA can be told of, which has the rules of alignment as well (CUDA
  * Driver API, cuTensorMapEncodeTiled: strides are multiples of 16 below 2^40). Rows are never so far apart. */
@@ -122,7 +125,9 @@ static inline tegroup_status tegroup_impl_check_gather(const tegroup_gather *gat
     TEGROUP_IMPL_RULE(!tegroup_impl_listed(t), ERROR_COMBINATION, TEGROUP_IMPL_PATH(GATHER_ROWS),
                       "does not go with pointers of the operand: its rows have no common numbering", 0, gather->rows);
     TEGROUP_IMPL_RULE(t->scaling == TEGROUP_SCALING_NONE, ERROR_COMBINATION, TEGROUP_IMPL_PATH(GATHER_ROWS),
-                      "does not go with scaling of the operand", 0, gather->rows);
+                      "does not go with scaling of the operand: scales lie group after group, and its rows where the "
+                      "index says; tegroup_quantize picks rows by an index",
+                      0, gather->rows);
     stored = tegroup_impl_stored(t, gather);
     TEGROUP_IMPL_RULE(tegroup_impl_extent_bytes(&stored) <= tegroup_impl_max_bytes(), ERROR_OVERFLOW,
                       TEGROUP_IMPL_PATH(GATHER_ROWS), "times ld must be addressable", tegroup_impl_max_bytes(),
@@ -306,6 +311,7 @@ static inline tegroup_status tegroup_impl_problem_of(const tegroup_gemm_desc *de
                                                      tegroup_problem *problem, tegroup_error *error) {
     const tegroup_tensor *operands[TEGROUP_IMPL_OPERANDS];
     int32_t i;
+    int copy;
     tegroup_impl_operands_of(desc, operands);
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_numbers(desc, names, error));
@@ -313,7 +319,8 @@ static inline tegroup_status tegroup_impl_problem_of(const tegroup_gemm_desc *de
         if (operands[i]->dtype != TEGROUP_DTYPE_UNSET || (i != TEGROUP_IMPL_C && i != TEGROUP_IMPL_BIAS))
             TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(operands[i], names->operand[i], error));
     for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_B; i++)
-        TEGROUP_IMPL_TRY(tegroup_impl_check_copy_lists(operands[i], names->operand[i], error));
+        for (copy = 0; copy < TEGROUP_IMPL_COPIES && operands[i]->scaling != TEGROUP_SCALING_NONE; copy++)
+            TEGROUP_IMPL_TRY(tegroup_impl_check_copy_kind(operands[i], copy, names->operand[i], error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_gather(&desc->gather_a, &desc->a, names->operand[TEGROUP_IMPL_A],
                                                TEGROUP_IMPL_A, desc->op, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_gather(&desc->gather_b, &desc->b, names->operand[TEGROUP_IMPL_B],

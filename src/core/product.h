@@ -10,7 +10,7 @@
 #include "base/arithmetic.h"
 #include "formats/convert.h"
 #include "core/tensor.h"
-#include "core/checks.h"
+#include "core/field_names.h"
 
 /* The row of its data from which row r of a gathered operand comes; -1: the row is of zeros. */
 TEGROUP_IMPL_HD int64_t tegroup_impl_gathered(const tegroup_gather *gather, int64_t r) {

@@ -14,7 +14,8 @@
 #include "formats/scale_layout.h"
 #include "core/tensor.h"
 #include "core/scale_grid.h"
-#include "core/checks.h"
+#include "core/field_names.h"
+#include "core/copies.h"
 
 static inline int tegroup_impl_quantised(const tegroup_problem *p) {
     return p->a_scaling != TEGROUP_SCALING_NONE || p->b_scaling != TEGROUP_SCALING_NONE;
@@ -42,30 +43,8 @@ static inline int tegroup_impl_reads_columnwise(const tegroup_gemm_desc *desc, t
 
 /* The operand with that copy in the place of the rowwise one. */
 static inline tegroup_tensor tegroup_impl_as_read(const tegroup_gemm_desc *desc, tegroup_impl_operand operand) {
-    tegroup_tensor t = operand == TEGROUP_IMPL_A ? desc->a : desc->b;
-    if (!tegroup_impl_reads_columnwise(desc, operand)) return t;
-    t.data = t.columnwise_data;
-    t.pointers = t.columnwise_pointers;
-    t.scale_inv = t.columnwise_scale_inv;
-    t.scale_pointers = t.columnwise_scale_pointers;
-    return t;
-}
-
-/* What a call reads of a quantised operand: one of its copies, and that one's scales. */
-typedef struct tegroup_impl_copy_paths {
-    const char *data, *scales; /* the buffers or the lists */
-} tegroup_impl_copy_paths;
-static inline tegroup_impl_copy_paths tegroup_impl_copy_paths_of(const tegroup_impl_name *name, int listed,
-                                                                 int columnwise) {
-    tegroup_impl_copy_paths paths;
-    if (listed) {
-        paths.data = columnwise ? TEGROUP_IMPL_PATH(COLUMNWISE_POINTERS) : TEGROUP_IMPL_PATH(POINTERS);
-        paths.scales = columnwise ? TEGROUP_IMPL_PATH(COLUMNWISE_SCALE_POINTERS) : TEGROUP_IMPL_PATH(SCALE_POINTERS);
-    } else {
-        paths.data = columnwise ? TEGROUP_IMPL_PATH(COLUMNWISE_DATA) : TEGROUP_IMPL_PATH(DATA);
-        paths.scales = columnwise ? TEGROUP_IMPL_PATH(COLUMNWISE_SCALE_INV) : TEGROUP_IMPL_PATH(SCALE_INV);
-    }
-    return paths;
+    return tegroup_impl_with_copy(operand == TEGROUP_IMPL_A ? &desc->a : &desc->b,
+                                  tegroup_impl_reads_columnwise(desc, operand));
 }
 
 /* A quantised operand of one group, as lines of m or n that a product sums along k. Element k of a line is at
@@ -81,19 +60,24 @@ typedef struct tegroup_impl_scaled {
     int64_t elements, stored; /* elements of a transposed copy, and scales, that the groups up to this one take */
 } tegroup_impl_scaled;
 
-/* Before the first group. desc: as the caller made it, or with operands as they are read. */
-static inline tegroup_impl_scaled tegroup_impl_scaled_of(const tegroup_gemm_desc *desc, tegroup_impl_operand operand) {
-    const tegroup_tensor *t = operand == TEGROUP_IMPL_A ? &desc->a : &desc->b;
+/* Before the first group of one copy. sums_rows: are lines columns, and k rows? */
+static inline tegroup_impl_scaled tegroup_impl_scaled_copy(const tegroup_tensor *t, int columnwise, int sums_rows) {
     tegroup_impl_scaled scaled;
     memset(&scaled, 0, sizeof scaled);
     if (t->scaling == TEGROUP_SCALING_NONE) return scaled;
     scaled.facts = tegroup_scaling_info(t->scaling);
     scaled.dtype = t->dtype;
-    scaled.scale_dtype = tegroup_impl_scale_dtype(t, scaled.facts);
-    if (scaled.scale_dtype == TEGROUP_DTYPE_I32) scaled.scale_dtype = TEGROUP_DTYPE_F8E8M0;
-    scaled.columnwise = tegroup_impl_reads_columnwise(desc, operand);
-    scaled.sums_rows = tegroup_impl_sums_rows(desc->op, operand);
+    scaled.scale_dtype = tegroup_impl_one_scale(t, scaled.facts);
+    scaled.columnwise = columnwise;
+    scaled.sums_rows = sums_rows;
     return scaled;
+}
+
+/* desc: as the caller made it, or with operands as they are read. */
+static inline tegroup_impl_scaled tegroup_impl_scaled_of(const tegroup_gemm_desc *desc, tegroup_impl_operand operand) {
+    return tegroup_impl_scaled_copy(operand == TEGROUP_IMPL_A ? &desc->a : &desc->b,
+                                    tegroup_impl_reads_columnwise(desc, operand),
+                                    tegroup_impl_sums_rows(desc->op, operand));
 }
 
 /* Goes on to group g, the one after the last. t: the operand as it is read. */

@@ -13,7 +13,8 @@
 #include "formats/scale_layout.h"
 #include "core/layout.h"
 #include "core/scale_grid.h"
-#include "core/checks.h"
+#include "core/field_names.h"
+#include "core/tensor_checks.h"
 
 TEGROUP_API tegroup_status tegroup_tensor_layout(const tegroup_tensor *tensor, tegroup_copies copies,
                                                  tegroup_layout *layout, tegroup_error *error) {

@@ -17,6 +17,9 @@
 #define TEGROUP_VALIDATION_SUMS     8u  /* sums in the snapshot are not those of its rows */
 #define TEGROUP_VALIDATION_VALUES  16u  /* NaN or infinity in rows that groups own */
 #define TEGROUP_VALIDATION_TAIL    32u  /* NaN or infinity in rows that no group owns (padding, the tail) */
+#define TEGROUP_VALIDATION_SCALES  64u  /* a scale is NaN, infinite or negative */
+#define TEGROUP_VALIDATION_ZERO_SCALES 128u /* a scale is 0, which makes zeros of its block; some rules store it for a
+                                               block of zeros */
 
 typedef struct tegroup_validation_values {
     int64_t nans;
@@ -25,6 +28,17 @@ typedef struct tegroup_validation_values {
     int64_t first_col;
 } tegroup_validation_values;
 
+/* Of a quantised tensor: the scales that its groups' values have, and global_scale_inv of each group with values. What
+ * only pads the scales is not looked at. A square block of F8E8M0 or F8E4M3 counts once for each row that stores it. */
+typedef struct tegroup_validation_scales {
+    int64_t nans;
+    int64_t infinities;
+    int64_t negatives;    /* -infinity, too; -0 is a zero */
+    int64_t zeros;
+    int64_t first;        /* the lowest place in the buffer of scales of one of these (I32: a byte); -1 = none */
+    int64_t first_global; /* the lowest group whose global_scale_inv is one of these; -1 = none              */
+} tegroup_validation_scales;
+
 typedef struct tegroup_validation {
     uint32_t magic;           /* TEGROUP_VALIDATION_MAGIC                                     */
     uint32_t status;          /* TEGROUP_VALIDATION_* bits; 0 = nothing is wrong              */
@@ -32,12 +46,16 @@ typedef struct tegroup_validation {
     int32_t  bad_group;       /* lowest group that BOUNDS or a wrong prefix is about; -1 = none */
     tegroup_validation_values owned;
     tegroup_validation_values tail;
+    tegroup_validation_scales scales;
 } tegroup_validation;
 
 typedef struct tegroup_validate_desc {
     size_t              struct_size; /* sizeof(tegroup_validate_desc) */
     tegroup_space       space;       /* where tensor and result live; required */
-    tegroup_tensor      tensor;      /* in  F64, F32, F16 or BF16 in one buffer, without col_sizes, offsets or
-                                        elements */
+    tegroup_tensor      tensor;      /* in  of any type, in one buffer, without col_sizes or elements. Of a quantised
+                                        one a value is data * scale_inv * global_scale_inv: infinite is what is so in
+                                        F32, and rows that no group owns are not looked at, for they have no scales */
     tegroup_validation *result;      /* out */
+    int32_t             columnwise;  /* 1: the columnwise copy of a quantised tensor; 0: the rowwise one, or a tensor
+                                        that is not quantised */
 } tegroup_validate_desc;

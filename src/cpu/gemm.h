@@ -15,7 +15,7 @@
 #include "formats/convert.h"
 #include "core/layout.h"
 #include "core/tensor.h"
-#include "core/checks.h"
+#include "core/field_names.h"
 #include "core/problem.h"
 #include "core/product.h"
 #include "core/quantised.h"

@@ -11,7 +11,7 @@
 #include "formats/dtype.h"
 #include "formats/convert.h"
 #include "core/tensor.h"
-#include "core/checks.h"
+#include "core/field_names.h"
 #include "core/quantised.h"
 #include "cpu/gemm_kernel.h"
 

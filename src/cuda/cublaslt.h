@@ -14,7 +14,7 @@
 #include "base/rules.h"
 #include "formats/dtype.h"
 #include "formats/scale_layout.h"
-#include "core/checks.h"
+#include "core/field_names.h"
 #include "core/problem.h"
 #include "core/backend_table.h"
 #include "core/numerics.h"

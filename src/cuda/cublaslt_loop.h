@@ -16,7 +16,7 @@
 #include "formats/dtype.h"
 #include "core/layout.h"
 #include "core/tensor.h"
-#include "core/checks.h"
+#include "core/field_names.h"
 #include "core/choice.h"
 #include "core/product.h"
 #include "cuda/cublaslt_setup.h"

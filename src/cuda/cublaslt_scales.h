@@ -12,7 +12,7 @@
 #include "formats/scale_layout.h"
 #include "core/tensor.h"
 #include "core/scale_grid.h"
-#include "core/checks.h"
+#include "core/field_names.h"
 #include "core/quantised.h"
 #include "cuda/cublaslt_setup.h"
 

@@ -10,7 +10,8 @@
 #include "core/plan_types.h"
 #include "base/rules.h"
 #include "core/tensor.h"
-#include "core/checks.h"
+#include "core/field_names.h"
+#include "core/copies.h"
 #include "core/quantised.h"
 
 #include <cuda_runtime.h>

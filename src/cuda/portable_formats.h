@@ -15,7 +15,7 @@
 #include "formats/scale_layout.h"
 #include "core/tensor.h"
 #include "core/scale_grid.h"
-#include "core/checks.h"
+#include "core/field_names.h"
 #include "core/problem.h"
 #include "core/product.h"
 #include "core/quantised.h"

@@ -10,7 +10,7 @@
 #include "base/build.h"
 #include "base/arithmetic.h"
 #include "base/rules.h"
-#include "core/checks.h"
+#include "core/field_names.h"
 #include "core/choice.h"
 #include "core/quantised.h"
 #include "core/epilogue.h"

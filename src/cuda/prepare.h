@@ -9,7 +9,10 @@
 #include "core/layout_types.h"
 #include "base/arithmetic.h"
 #include "base/rules.h"
+#include "core/prepare_group.h"
+#include "core/prepare_sort.h"
 #include "core/prepare.h"
+#include "core/prepare_rules.h"
 #include "cuda/launch.h"
 
 /* One block runs the steps of tegroup_impl_prepare_host with a thread for each group, or for four of them where there

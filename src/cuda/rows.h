@@ -12,6 +12,7 @@
 #include "formats/convert.h"
 #include "core/layout.h"
 #include "core/checks.h"
+#include "core/snapshot_checks.h"
 #include "cuda/launch.h"
 
 /* Kernels over rows are templates over how they access a matrix. "Vectors" move 16 bytes a step, for matrices of one

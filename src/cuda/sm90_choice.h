@@ -8,7 +8,7 @@
 #include "core/plan_types.h"
 #include "base/build.h"
 #include "base/arithmetic.h"
-#include "core/checks.h"
+#include "core/field_names.h"
 #include "core/choice.h"
 #include "cuda/sm90_kernels.h"
 #include "cuda/sm90_balance.h"

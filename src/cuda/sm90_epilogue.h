@@ -7,7 +7,7 @@
 #include "core/activation_types.h"
 #include "base/build.h"
 #include "core/tensor.h"
-#include "core/checks.h"
+#include "core/field_names.h"
 #include "cuda/sm90_kernels.h"
 #include "core/activation_formulas.h"
 #include "cuda/rows.h"

@@ -5,7 +5,7 @@
 #include "formats/dtype_types.h"
 #include "core/gemm_types.h"
 #include "core/plan_types.h"
-#include "core/checks.h"
+#include "core/field_names.h"
 
 #define TEGROUP_IMPL_SM90_K           64  /* k of a pipeline stage: 128 bytes, the widest swizzle of TMA */
 #define TEGROUP_IMPL_SM90_MOST_BLOCKS 160 /* the most blocks; no Hopper GPU has more than 144 multiprocessors */

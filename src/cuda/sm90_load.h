@@ -6,7 +6,7 @@
 #include "core/gemm_types.h"
 #include "base/arithmetic.h"
 #include "core/tensor.h"
-#include "core/checks.h"
+#include "core/field_names.h"
 #include "core/product.h"
 #include "cuda/call.h"
 #include "cuda/hopper.h"

@@ -5,7 +5,7 @@
 #include "formats/dtype_types.h"
 #include "core/gemm_types.h"
 #include "base/arithmetic.h"
-#include "core/checks.h"
+#include "core/field_names.h"
 #include "cuda/rows.h"
 #include "cuda/call.h"
 #include "cuda/hopper.h"

@@ -15,6 +15,7 @@
 #include "base/rules.h"
 #include "formats/dtype.h"
 #include "core/tensor.h"
+#include "core/field_names.h"
 #include "core/checks.h"
 #include "core/problem.h"
 #include "core/choice.h"

@@ -8,7 +8,7 @@
 #include "base/arithmetic.h"
 #include "formats/dtype.h"
 #include "core/layout.h"
-#include "core/checks.h"
+#include "core/field_names.h"
 #include "core/choice.h"
 
 /* TMA reads rows that begin at multiples of 16 bytes. Rows of A or B that begin elsewhere, because their ld is no such

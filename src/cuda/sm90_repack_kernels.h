@@ -13,7 +13,7 @@
 #include "base/rules.h"
 #include "core/layout.h"
 #include "core/tensor.h"
-#include "core/checks.h"
+#include "core/field_names.h"
 #include "cuda/sm90_repack.h"
 #include "cuda/rows.h"
 #include "cuda/call.h"

@@ -8,7 +8,7 @@
 #include "core/gemm_types.h"
 #include "base/arithmetic.h"
 #include "formats/convert.h"
-#include "core/checks.h"
+#include "core/field_names.h"
 #include "core/product.h"
 #include "cuda/sm90_kernels.h"
 #include "cuda/sm90_balance.h"

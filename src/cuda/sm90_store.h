@@ -4,7 +4,7 @@
 #include "base/version.h"
 #include "core/gemm_types.h"
 #include "base/arithmetic.h"
-#include "core/checks.h"
+#include "core/field_names.h"
 #include "cuda/hopper.h"
 #include "cuda/sm90_tiles.h"
 

@@ -3,7 +3,7 @@
 #pragma once
 #include "base/version.h"
 #include "core/gemm_types.h"
-#include "core/checks.h"
+#include "core/field_names.h"
 #include "cuda/sm90_kernels.h"
 #include "cuda/sm90_balance.h"
 #include "cuda/call.h"

@@ -93,9 +93,10 @@ TEGROUP_IMPL_HD float tegroup_impl_scale_exponent(float largest, float amax) {
 }
 
 /* The scale of a block, stored as `scale`. global: of TWO_LEVEL and GIVEN. Where a scale is a power of two, its
- * reciprocal and its code are exact. */
+ * reciprocal and its code are exact. To BF16 one is rounded to nearest: down it is by 2^-9 at most, so that the largest
+ * value is still nearest to the largest code. */
 TEGROUP_IMPL_HD tegroup_block_scale tegroup_impl_scale_block(const tegroup_scale_rule *rule, tegroup_dtype data,
-                                                                  tegroup_dtype scale, float amax, float global) {
+                                                             tegroup_dtype scale, float amax, float global) {
     const uint32_t magnitude = tegroup_impl_bits_of_f32(amax) & 0x7fffffffu;
     const uint32_t least = tegroup_impl_bits_of_f32(rule->amax_floor), taken = magnitude < least ? least : magnitude;
     const float largest = tegroup_impl_largest(data);
@@ -127,6 +128,11 @@ TEGROUP_IMPL_HD tegroup_block_scale tegroup_impl_scale_block(const tegroup_scale
     if (tegroup_impl_is_nan(block.stored)) block.stored = tegroup_impl_f32_of_bits(0x7fffffffu); /* on both machines */
     block.bits = tegroup_impl_code_of_f32(scale, block.stored);
     block.stored = tegroup_impl_f32_of_code(scale, block.bits); /* E8M0 has no infinity */
+    if (scale == TEGROUP_DTYPE_BF16) {                          /* values are quantised by the scale that is stored */
+        const int zero = tegroup_impl_bits_of_f32(block.stored) == 0;
+        block.divide = rule->divide && !zero;
+        block.multiplier = zero ? 0.0f : tegroup_impl_cut(tegroup_impl_inverse_f32(block.stored), TEGROUP_IMPL_F32_MAX);
+    }
     return block;
 }
 
@@ -145,8 +151,8 @@ static inline tegroup_status tegroup_impl_check_scale_rule(const tegroup_scale_r
     const uint32_t quantised = 1u << TEGROUP_DTYPE_F8E4M3 | 1u << TEGROUP_DTYPE_F8E5M2 | 1u << TEGROUP_DTYPE_F4E2M1;
     const uint32_t scales = two_level ? 1u << TEGROUP_DTYPE_F8E4M3
                             : rule->power_of_two || rule->method == TEGROUP_SCALE_EXPONENT
-                                ? 1u << TEGROUP_DTYPE_F32 | 1u << TEGROUP_DTYPE_F8E8M0
-                                : 1u << TEGROUP_DTYPE_F32;
+                                ? 1u << TEGROUP_DTYPE_F32 | 1u << TEGROUP_DTYPE_BF16 | 1u << TEGROUP_DTYPE_F8E8M0
+                                : 1u << TEGROUP_DTYPE_F32 | 1u << TEGROUP_DTYPE_BF16;
 #define TEGROUP_IMPL_FACTOR(name)                                                                                      \
     TEGROUP_IMPL_RULE(tegroup_impl_bits_of_f32(rule->name) < 0x7f800000u, ERROR_VALUE, "rule." #name,                  \
                       "must be finite and not negative", 0, -1)

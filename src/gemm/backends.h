@@ -8,7 +8,7 @@
 #include "core/plan_types.h"
 #include "layer/mlp_types.h"
 #include "base/build.h"
-#include "core/checks.h"
+#include "core/field_names.h"
 #include "core/choice.h"
 #include "core/epilogue.h"
 #include "cpu/gemm_kernel.h"

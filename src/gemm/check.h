@@ -19,7 +19,11 @@
 #include "core/layout.h"
 #include "core/tensor.h"
 #include "core/scale_grid.h"
+#include "core/field_names.h"
 #include "core/checks.h"
+#include "core/tensor_checks.h"
+#include "core/snapshot_checks.h"
+#include "core/copies.h"
 #include "core/apart.h"
 #include "core/problem.h"
 #include "core/product.h"
@@ -128,7 +132,6 @@ static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *pla
         && (tegroup_impl_ragged(&d->shape) ? c->shape.snapshot == d->shape.snapshot
                                            : tegroup_impl_group_stride(c) == tegroup_impl_group_stride(d));
     tegroup_impl_buffer buffers[2 * TEGROUP_IMPL_OPERANDS + 10];
-    tegroup_tensor read[2]; /* of quantised operands, for the lists' sake */
     int32_t i, count = 0;
     tensors[TEGROUP_IMPL_A] = &a;
     tensors[TEGROUP_IMPL_B] = &b;
@@ -140,11 +143,10 @@ static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *pla
     for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_C; i++)
         if (i <= TEGROUP_IMPL_B && tensors[i]->scaling != TEGROUP_SCALING_NONE) {
             const int columnwise = tegroup_impl_reads_columnwise(desc, (tegroup_impl_operand)i);
-            read[i] = tegroup_impl_as_read(desc, (tegroup_impl_operand)i);
-            buffers[count++] = tegroup_impl_copy_buffer(&read[i], names->operand[i], columnwise, 0);
-            buffers[count++] = tegroup_impl_copy_buffer(&read[i], names->operand[i], columnwise, 1);
-            buffers[count++] = tegroup_impl_buffer_of(read[i].global_scale_inv, 4 * (int64_t)read[i].shape.groups, NULL,
-                                                      names->operand[i]->apart, 0);
+            buffers[count++] = tegroup_impl_copy_buffer(tensors[i], names->operand[i], columnwise, 0, 0);
+            buffers[count++] = tegroup_impl_copy_buffer(tensors[i], names->operand[i], columnwise, 1, 0);
+            buffers[count++] = tegroup_impl_buffer_of(
+                tensors[i]->global_scale_inv, 4 * (int64_t)tensors[i]->shape.groups, NULL, names->operand[i]->apart, 0);
         } else if (tensors[i]->dtype != TEGROUP_DTYPE_UNSET) {
             buffers[count] = tegroup_impl_tensor_buffer(tensors[i], names->operand[i], 0);
             if (i == TEGROUP_IMPL_C) buffers[count].twin = 1;

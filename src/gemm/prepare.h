@@ -13,7 +13,9 @@
 #include "base/threads.h"
 #include "core/layout.h"
 #include "core/checks.h"
+#include "core/prepare_group.h"
 #include "core/prepare.h"
+#include "core/prepare_rules.h"
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_prepare(const tegroup_impl_preparation *p,

@@ -13,12 +13,15 @@
 #include "base/arithmetic.h"
 #include "base/rules.h"
 #include "base/threads.h"
-#include "formats/dtype.h"
 #include "formats/scale_layout.h"
 #include "core/tensor.h"
 #include "core/scale_grid.h"
+#include "core/field_names.h"
 #include "core/checks.h"
-#include "core/scale_convert.h"
+#include "core/tensor_checks.h"
+#include "core/snapshot_checks.h"
+#include "core/copies.h"
+#include "core/stored_scales.h"
 #include "core/apart.h"
 
 #if defined(TEGROUP_IMPL_CUDA)
@@ -32,17 +35,8 @@ static inline const tegroup_impl_name *tegroup_impl_scale_names(void) {
     return names;
 }
 
-/* The buffer of one copy's scales, or the list of their buffers. */
-static inline const void *tegroup_impl_scale_buffer(const tegroup_tensor *t, int32_t columnwise) {
-    if (!tegroup_impl_listed(t)) return columnwise ? t->columnwise_scale_inv : t->scale_inv;
-    return (const void *)(columnwise ? t->columnwise_scale_pointers : t->scale_pointers);
-}
-
-static inline const char *tegroup_impl_scale_field(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                   int32_t columnwise) {
-    if (!tegroup_impl_listed(t))
-        return columnwise ? TEGROUP_IMPL_PATH(COLUMNWISE_SCALE_INV) : TEGROUP_IMPL_PATH(SCALE_INV);
-    return columnwise ? TEGROUP_IMPL_PATH(COLUMNWISE_SCALE_POINTERS) : TEGROUP_IMPL_PATH(SCALE_POINTERS);
+static inline const char *tegroup_impl_scale_path(const tegroup_impl_scales *scales, const tegroup_impl_name *name) {
+    return tegroup_impl_copy_paths_of(name, tegroup_impl_listed(&scales->tensor), scales->columnwise).scales;
 }
 
 /* The memory of one tensor's scales, when a call is about to run. */
@@ -50,10 +44,8 @@ static inline tegroup_status tegroup_impl_check_scale_memory(const tegroup_tenso
                                                              int32_t columnwise, tegroup_space space,
                                                              tegroup_error *error) {
     const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
-    const void *buffer = tegroup_impl_scale_buffer(t, columnwise);
-    const char *field = tegroup_impl_scale_field(t, name, columnwise);
+    const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(t, columnwise);
     const int listed = tegroup_impl_listed(t);
-    const size_t element = listed ? sizeof(void *) : (size_t)tegroup_impl_bits(tegroup_impl_scale_dtype(t, facts)) / 8;
     TEGROUP_IMPL_RULE(!listed || t->pointers_space == space, ERROR_COMBINATION, TEGROUP_IMPL_PATH(POINTERS_SPACE),
                       "must equal space, or be unset", space, t->pointers_space);
     TEGROUP_IMPL_TRY(tegroup_impl_check_sizes_space(&t->shape, space, TEGROUP_IMPL_PATH(SIZES_SPACE), error));
@@ -61,22 +53,10 @@ static inline tegroup_status tegroup_impl_check_scale_memory(const tegroup_tenso
     if (space == TEGROUP_SPACE_HOST && tegroup_impl_ragged(&t->shape))
         TEGROUP_IMPL_TRY(tegroup_impl_check_prepared(t, name, TEGROUP_CHECK_DEEP, error));
     if (tegroup_impl_scale_capacity(t, columnwise) == 0) return TEGROUP_OK;
-    TEGROUP_IMPL_RULE(buffer != NULL, ERROR_NULL_ARGUMENT, field, "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(tegroup_impl_aligned(buffer, element), ERROR_ALIGNMENT, field, "must be aligned to its element",
-                      element, (uintptr_t)buffer % element);
-    return TEGROUP_OK;
-}
-
-static inline tegroup_impl_buffer tegroup_impl_scale_memory(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                            int32_t columnwise, const char *apart, int writes) {
-    const void *buffer = tegroup_impl_scale_buffer(t, columnwise);
-    const int listed = tegroup_impl_listed(t);
-    tegroup_impl_buffer memory =
-        tegroup_impl_buffer_of(listed ? NULL : buffer, listed ? 0 : tegroup_impl_scale_bytes(t, columnwise),
-                               tegroup_impl_scale_field(t, name, columnwise), apart, writes);
-    memory.list = listed ? buffer : NULL;
-    memory.list_bytes = listed ? (int64_t)sizeof(void *) * t->shape.groups : 0;
-    return memory;
+    return tegroup_impl_check_address(listed ? (const void *)memory.scale_pointers : memory.scales,
+                                      listed ? sizeof(void *)
+                                             : tegroup_impl_element(tegroup_impl_scale_dtype(t, facts)),
+                                      tegroup_impl_copy_paths_of(name, listed, columnwise).scales, error);
 }
 
 /* What two descriptions of the same scales have in common. */
@@ -179,15 +159,14 @@ static inline tegroup_status tegroup_impl_check_scale_groups(const tegroup_impl_
         tegroup_impl_scale_pair_next(&pair, scales, g);
         for (i = 0; i < 2; i++)
             TEGROUP_IMPL_RULE(pair.grids[i].count == 0 || pair.data[i], ERROR_NULL_ARGUMENT,
-                              tegroup_impl_scale_field(&scales[i].tensor, &names[i], scales[i].columnwise),
+                              tegroup_impl_scale_path(&scales[i], &names[i]),
                               "must have a buffer for each group with scales", 1, 0);
         for (e = 0; narrows && e < pair.grids[1].count; e++)
             bad += tegroup_impl_exponent_of(
                        tegroup_impl_pair_scale(&pair, scales, tegroup_impl_scale_place_of(&pair.grids[1], e)))
                    < 0;
     }
-    TEGROUP_IMPL_RULE(bad == 0, ERROR_VALUE,
-                      tegroup_impl_scale_field(&scales[0].tensor, &names[0], scales[0].columnwise),
+    TEGROUP_IMPL_RULE(bad == 0, ERROR_VALUE, tegroup_impl_scale_path(&scales[0], &names[0]),
                       "must hold powers of two, 2^-127 to 2^127, to become F8E8M0 (how many do not)", 0, bad);
     return TEGROUP_OK;
 }
@@ -205,8 +184,8 @@ static inline tegroup_status tegroup_impl_scale_convert_check(const tegroup_scal
     TEGROUP_IMPL_TRY(tegroup_impl_check_same_scales(&desc->from, &desc->to, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_scale_memory(&desc->from, &names[0], desc->columnwise, desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_scale_memory(&desc->to, &names[1], desc->columnwise, desc->space, error));
-    buffers[0] = tegroup_impl_scale_memory(&desc->to, &names[1], desc->columnwise, "must not overlap to's list", 1);
-    buffers[1] = tegroup_impl_scale_memory(&desc->from, &names[0], desc->columnwise, "must not overlap from", 0);
+    buffers[0] = tegroup_impl_copy_buffer(&desc->to, &names[1], desc->columnwise, 1, 1);
+    buffers[1] = tegroup_impl_copy_buffer(&desc->from, &names[0], desc->columnwise, 1, 0);
     buffers[2] = tegroup_impl_snapshot_buffer(&desc->from);
     buffers[3] = tegroup_impl_snapshot_buffer(&desc->to);
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 4, TEGROUP_CHECK_HOST, NULL, error));

@@ -9,7 +9,7 @@
 #include "base/rules.h"
 #include "core/tensor.h"
 #include "core/scale_grid.h"
-#include "core/scale_convert.h"
+#include "core/stored_scales.h"
 #include "cuda/launch.h"
 #include "cuda/rows.h"
 

@@ -9,7 +9,7 @@
 #include "base/linkage.h"
 #include "base/build.h"
 #include "base/rules.h"
-#include "core/checks.h"
+#include "core/field_names.h"
 #include "core/numerics.h"
 #include "core/choice.h"
 #include "gemm/backends.h"

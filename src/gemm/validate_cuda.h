@@ -4,16 +4,21 @@
 #include "base/version.h"
 #include "base/status_types.h"
 #include "formats/dtype_types.h"
+#include "formats/scaling_types.h"
 #include "core/tensor_types.h"
 #include "core/snapshot_types.h"
 #include "core/validation_types.h"
+#include "base/build.h"
 #include "base/arithmetic.h"
 #include "base/rules.h"
 #include "formats/dtype.h"
 #include "core/tensor.h"
+#include "core/stored_scales.h"
+#include "gemm/validate_values.h"
 #include "gemm/validate.h"
 #include "cuda/launch.h"
 #include "cuda/rows.h"
+#include "gemm/validate_quantised_cuda.h"
 
 /* Checks the sizes in one block, which also initializes the result. */
 static __global__ void __launch_bounds__(1024)
@@ -23,7 +28,7 @@ static __global__ void __launch_bounds__(1024)
     const tegroup_tensor &t = desc.tensor;
     tegroup_snapshot_view view;
     view.header = NULL;
-    if (tegroup_impl_ragged(&t.shape)) view = tegroup_impl_validate_view(&t);
+    if (tegroup_impl_ragged(&t.shape)) view = tegroup_impl_fitting_view(&t);
     if (threadIdx.x == 0) {
         total = most = end = 0;
         status = tegroup_impl_ragged(&t.shape) && !view.header ? TEGROUP_VALIDATION_SNAPSHOT : 0;
@@ -44,12 +49,9 @@ static __global__ void __launch_bounds__(1024)
     __syncthreads();
     if (threadIdx.x != 0) return;
     tegroup_validation result;
-    result.magic = 0;
+    tegroup_impl_validate_open(&result);
     result.status = status;
-    result.snapshot_status = 0;
     result.bad_group = (int32_t)bad_group;
-    result.owned.nans = result.owned.infinities = result.tail.nans = result.tail.infinities = 0;
-    result.owned.first_row = result.owned.first_col = result.tail.first_row = result.tail.first_col = -1;
     if (view.header) {
         result.snapshot_status = view.header->status;
         if (view.header->status) result.status |= TEGROUP_VALIDATION_SIZES;
@@ -86,7 +88,7 @@ static __global__ void __launch_bounds__(256)
     const bool ragged = tegroup_impl_ragged(&t.shape);
     tegroup_snapshot_view view;
     view.header = NULL;
-    if (ragged) view = tegroup_impl_validate_view(&t);
+    if (ragged) view = tegroup_impl_fitting_view(&t);
     for (int64_t base = (int64_t)blockIdx.x * 32; base < rows; base += (int64_t)gridDim.x * 32) {
         if (threadIdx.x == 0) owned = ragged ? 0 : UINT32_MAX;
         __syncthreads();
@@ -137,7 +139,11 @@ static inline tegroup_status tegroup_impl_cuda_validate(const tegroup_validate_d
     cudaError_t code;
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(rows, 32), 8, &blocks, error));
     code = tegroup_impl_launch(tegroup_impl_validate_sizes_kernel, 1, 1024, 0, stream, *desc);
-    if (code == cudaSuccess && rows > 0)
+#if TEGROUP_IMPL_FP8_KERNELS
+    if (code == cudaSuccess && desc->tensor.scaling != TEGROUP_SCALING_NONE)
+        code = tegroup_impl_cuda_validate_quantised(desc, blocks, stream);
+#endif
+    if (code == cudaSuccess && rows > 0 && desc->tensor.scaling == TEGROUP_SCALING_NONE)
         code = tegroup_impl_launch(tegroup_impl_validate_values_kernel, blocks, 256, 0, stream, *desc);
     if (code == cudaSuccess)
         code = tegroup_impl_launch(tegroup_impl_validate_close_kernel, 1, 1, 0, stream, desc->result,

@@ -11,7 +11,7 @@
 #include "formats/dtype.h"
 #include "formats/scale_layout.h"
 #include "core/tensor.h"
-#include "core/checks.h"
+#include "core/field_names.h"
 #include "core/problem.h"
 #include "core/backend_table.h"
 #include "core/quantised.h"

@@ -15,6 +15,7 @@
 #include "formats/convert.h"
 #include "core/layout.h"
 #include "core/checks.h"
+#include "core/snapshot_checks.h"
 #include "core/apart.h"
 #include "cpu/rows.h"
 #include "core/activation_formulas.h"

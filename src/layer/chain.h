@@ -14,7 +14,7 @@
 #include "base/build.h"
 #include "base/rules.h"
 #include "core/layout.h"
-#include "core/checks.h"
+#include "core/snapshot_checks.h"
 #include "layer/activation.h"
 #include "layer/linear.h"
 #include "layer/mlp_plan.h"

@@ -14,7 +14,7 @@
 #include "layer/chain_types.h"
 #include "base/build.h"
 #include "base/rules.h"
-#include "core/checks.h"
+#include "core/field_names.h"
 #include "gemm/plan.h"
 #include "gemm/check.h"
 #include "gemm/run.h"

@@ -8,7 +8,7 @@
 #include "formats/convert.h"
 #include "core/tensor.h"
 #include "core/scale_grid.h"
-#include "layer/quantize_rules.h"
+#include "core/copies.h"
 #include "layer/quantize.h"
 #include "layer/quantize_values_cuda.h"
 #include "layer/quantize_walk_cuda.h"

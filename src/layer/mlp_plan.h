@@ -17,7 +17,7 @@
 #include "formats/dtype.h"
 #include "core/layout.h"
 #include "core/tensor.h"
-#include "core/checks.h"
+#include "core/field_names.h"
 #include "cuda/sm90_repack.h"
 #include "gemm/backends.h"
 #include "gemm/plan.h"

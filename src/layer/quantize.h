@@ -22,6 +22,7 @@
 #include "core/tensor.h"
 #include "core/scale_grid.h"
 #include "core/checks.h"
+#include "core/copies.h"
 #include "core/product.h"
 #include "cpu/rows.h"
 #include "core/activation_formulas.h"

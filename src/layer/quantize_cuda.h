@@ -17,6 +17,7 @@
 #include "core/tensor.h"
 #include "core/scale_grid.h"
 #include "core/checks.h"
+#include "core/copies.h"
 #include "core/activation_formulas.h"
 #include "layer/quantize_rules.h"
 #include "layer/quantize.h"

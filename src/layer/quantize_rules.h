@@ -19,103 +19,15 @@
 #include "formats/scale_layout.h"
 #include "core/layout.h"
 #include "core/tensor.h"
-#include "core/scale_grid.h"
+#include "core/field_names.h"
 #include "core/checks.h"
+#include "core/tensor_checks.h"
+#include "core/snapshot_checks.h"
+#include "core/copies.h"
 #include "core/apart.h"
 #include "core/problem.h"
 #include "core/activation_formulas.h"
 #include "layer/activation.h"
-
-/* Copies of a quantised tensor, as arrays of them go. */
-enum { TEGROUP_IMPL_ROWWISE, TEGROUP_IMPL_COLUMNWISE, TEGROUP_IMPL_COPIES };
-
-/* Where a copy is: its elements and scales, or the lists of them. */
-typedef struct tegroup_impl_copy_memory {
-    void *data, *scales;
-    void *const *pointers, *const *scale_pointers;
-} tegroup_impl_copy_memory;
-
-TEGROUP_IMPL_HD tegroup_impl_copy_memory tegroup_impl_memory_of(const tegroup_tensor *t, int columnwise) {
-    tegroup_impl_copy_memory memory;
-    memory.data = columnwise ? t->columnwise_data : t->data;
-    memory.scales = columnwise ? t->columnwise_scale_inv : t->scale_inv;
-    memory.pointers = columnwise ? t->columnwise_pointers : t->pointers;
-    memory.scale_pointers = columnwise ? t->columnwise_scale_pointers : t->scale_pointers;
-    return memory;
-}
-
-TEGROUP_IMPL_HD int tegroup_impl_has_copy(const tegroup_tensor *t, int columnwise) {
-    const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(t, columnwise);
-    return memory.data || memory.scales || memory.pointers || memory.scale_pointers;
-}
-
-/* The type of a scale by itself: of I32, which holds four, F8E8M0. */
-TEGROUP_IMPL_HD tegroup_dtype tegroup_impl_one_scale(const tegroup_tensor *t, const tegroup_scaling_facts *facts) {
-    const tegroup_dtype dtype = tegroup_impl_scale_dtype(t, facts);
-    return dtype == TEGROUP_DTYPE_I32 ? TEGROUP_DTYPE_F8E8M0 : dtype;
-}
-
-/* What errors call a copy's memory. */
-typedef struct tegroup_impl_copy_name {
-    const char *data, *pointers, *scales, *scale_pointers, *apart, *scales_apart;
-} tegroup_impl_copy_name;
-
-#define TEGROUP_IMPL_COPY_NAME(data, pointers, scales, scale_pointers)                                                 \
-    { data, pointers, scales, scale_pointers, "must not overlap " data, "must not overlap " scales }
-#define TEGROUP_IMPL_COPY_NAMES(name)                                                                                  \
-    {                                                                                                                  \
-        TEGROUP_IMPL_COPY_NAME(name ".data", name ".pointers", name ".scale_inv", name ".scale_pointers"),             \
-            TEGROUP_IMPL_COPY_NAME(name ".columnwise_data", name ".columnwise_pointers", name ".columnwise_scale_inv", \
-                                   name ".columnwise_scale_pointers")                                                  \
-    }
-
-/* One address, or a list of them: there where something is behind it. */
-static inline tegroup_status tegroup_impl_check_there(const void *address, int64_t bytes, size_t alignment,
-                                                      const char *field, tegroup_error *error) {
-    return bytes == 0 && !address ? TEGROUP_OK : tegroup_impl_check_address(address, alignment, field, error);
-}
-
-/* A list in host memory has an address for each group that uses it: one with elements, and, for a scale of all of a
- * group (`always`), every one. */
-static inline tegroup_status tegroup_impl_check_each(const tegroup_tensor *t, void *const *list, int always,
-                                                     const char *field, tegroup_error *error) {
-    tegroup_snapshot_view view;
-    int32_t g;
-    if (t->pointers_space != TEGROUP_SPACE_HOST) return TEGROUP_OK; /* the snapshot may be on the device, too */
-    view = tegroup_snapshot_read(tegroup_impl_ragged(&t->shape) ? t->shape.snapshot : NULL);
-    for (g = 0; g < t->shape.groups; g++) {
-        const tegroup_impl_sides sides = tegroup_impl_group_sides(t, &view, g);
-        TEGROUP_IMPL_RULE(list[g] != NULL || (!always && (sides.rows == 0 || sides.cols == 0)), ERROR_NULL_ARGUMENT,
-                          field, "must hold no NULL for a group that is worked on; got the group's index", -1, g);
-    }
-    return TEGROUP_OK;
-}
-
-/* The memory of one copy: buffers or lists, not both, and scales just when there are elements. */
-static inline tegroup_status tegroup_impl_check_copy(const tegroup_tensor *t, int columnwise,
-                                                     const tegroup_impl_copy_name *name, const char *space_field,
-                                                     tegroup_error *error) {
-    const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(t, columnwise);
-    const int64_t entries = (int64_t)sizeof(void *) * t->shape.groups;
-    const size_t element = tegroup_impl_element(t->dtype),
-                 scale = (size_t)tegroup_impl_bits(tegroup_impl_scale_dtype(t, tegroup_scaling_info(t->scaling))) / 8;
-    if (tegroup_impl_listed(t)) {
-        TEGROUP_IMPL_RULE(!memory.data, ERROR_COMBINATION, name->data, "does not go with pointers_space", 0, 1);
-        TEGROUP_IMPL_RULE(!memory.scales, ERROR_COMBINATION, name->scales, "does not go with pointers_space", 0, 1);
-        TEGROUP_IMPL_TRY(tegroup_impl_check_there(memory.pointers, entries, sizeof(void *), name->pointers, error));
-        TEGROUP_IMPL_TRY(
-            tegroup_impl_check_there(memory.scale_pointers, entries, sizeof(void *), name->scale_pointers, error));
-        TEGROUP_IMPL_TRY(tegroup_impl_check_each(t, memory.pointers, 0, name->pointers, error));
-        return tegroup_impl_check_each(t, memory.scale_pointers,
-                                       tegroup_impl_scaled_as_one(tegroup_scaling_info(t->scaling)),
-                                       name->scale_pointers, error);
-    }
-    TEGROUP_IMPL_RULE(!memory.pointers && !memory.scale_pointers, ERROR_UNSET, space_field,
-                      "must be set with lists of addresses", TEGROUP_SPACE_HOST, 0);
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_there(memory.data, tegroup_impl_copy_bytes(t, columnwise), element, name->data, error));
-    return tegroup_impl_check_there(memory.scales, tegroup_impl_scale_bytes(t, columnwise), scale, name->scales, error);
-}
 
 /* A quantised tensor and the plain one beside it: of one shape, by one snapshot, but for what a buffer holds, and
  * `cols` columns. */
@@ -168,25 +80,6 @@ static inline tegroup_status tegroup_impl_check_spaces(const tegroup_tensor *t, 
     TEGROUP_IMPL_RULE(total <= t->shape.rows, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
                       "must have shape.rows rows or fewer in all", t->shape.rows, total);
     return TEGROUP_OK;
-}
-
-/* A tensor's copies as buffers: elements, scales, and where they are lists, the entries. */
-static inline int32_t tegroup_impl_copy_buffers(const tegroup_tensor *t, int columnwise,
-                                                const tegroup_impl_copy_name *name, int writes,
-                                                tegroup_impl_buffer *buffers) {
-    const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(t, columnwise);
-    const int64_t entries = (int64_t)sizeof(void *) * t->shape.groups;
-    if (tegroup_impl_listed(t)) {
-        buffers[0] = tegroup_impl_buffer_of(memory.pointers, entries, name->pointers, name->apart, 0);
-        buffers[1] =
-            tegroup_impl_buffer_of(memory.scale_pointers, entries, name->scale_pointers, name->scales_apart, 0);
-    } else {
-        buffers[0] = tegroup_impl_buffer_of(memory.data, tegroup_impl_copy_bytes(t, columnwise), name->data,
-                                            name->apart, writes);
-        buffers[1] = tegroup_impl_buffer_of(memory.scales, tegroup_impl_scale_bytes(t, columnwise), name->scales,
-                                            name->scales_apart, writes);
-    }
-    return 2;
 }
 
 /* Rows of a tensor's buffer, as matrices beside it number them. */
@@ -284,8 +177,7 @@ static inline tegroup_status tegroup_impl_check_group_numbers(const tegroup_quan
 /* What the call writes lies apart from all that it touches. */
 static inline tegroup_status tegroup_impl_check_quantize_apart(const tegroup_quantize_desc *desc,
                                                                const tegroup_impl_name *input,
-                                                               const tegroup_impl_copy_name *names,
-                                                               tegroup_error *error) {
+                                                               const tegroup_impl_name *output, tegroup_error *error) {
     static const tegroup_impl_name grad_output = TEGROUP_IMPL_NAME("grad_output");
     const tegroup_tensor *t = &desc->output, stored = tegroup_impl_stored(&desc->input, &desc->gather_input);
     const int64_t bytes = (int64_t)sizeof(float) * t->shape.groups;
@@ -293,9 +185,11 @@ static inline tegroup_status tegroup_impl_check_quantize_apart(const tegroup_qua
         desc->gather_input.slot_of_row, desc->gather_input.rows > 0 ? tegroup_impl_mul(8, desc->input.shape.rows) : 0,
         NULL, "must not overlap gather_input.slot_of_row", 0);
     tegroup_impl_buffer buffers[14];
-    int32_t count = 0;
-    count += tegroup_impl_copy_buffers(t, 0, &names[0], 1, buffers + count);
-    count += tegroup_impl_copy_buffers(t, 1, &names[1], 1, buffers + count);
+    int32_t count, copy;
+    for (count = 0, copy = 0; copy < TEGROUP_IMPL_COPIES; copy++) {
+        buffers[count++] = tegroup_impl_copy_buffer(t, output, copy, 0, 1);
+        buffers[count++] = tegroup_impl_copy_buffer(t, output, copy, 1, 1);
+    }
     buffers[count++] = tegroup_impl_buffer_of(t->amax, bytes, "output.amax", "must not overlap output.amax", 1);
     buffers[count++] = tegroup_impl_buffer_of(t->columnwise_amax, bytes, "output.columnwise_amax",
                                               "must not overlap output.columnwise_amax", 1);
@@ -324,7 +218,6 @@ static inline tegroup_status tegroup_impl_check_quantised(const tegroup_tensor *
 /* Everything that tegroup_quantize checks before it starts. */
 static inline tegroup_status tegroup_impl_check_quantize(const tegroup_quantize_desc *desc, tegroup_error *error) {
     static const tegroup_impl_name input = TEGROUP_IMPL_NAME("input"), output = TEGROUP_IMPL_NAME("output");
-    static const tegroup_impl_copy_name names[TEGROUP_IMPL_COPIES] = TEGROUP_IMPL_COPY_NAMES("output");
     const tegroup_tensor *t = &desc->output;
     const int doubled = desc->activation != TEGROUP_ACTIVATION_UNSET && tegroup_impl_gated(desc->activation)
                         && desc->grad_output.dtype == TEGROUP_DTYPE_UNSET;
@@ -347,9 +240,8 @@ static inline tegroup_status tegroup_impl_check_quantize(const tegroup_quantize_
     for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++)
         if (tegroup_impl_has_copy(t, copy)
             || (copy == TEGROUP_IMPL_ROWWISE && !tegroup_impl_has_copy(t, TEGROUP_IMPL_COLUMNWISE)))
-            TEGROUP_IMPL_TRY(tegroup_impl_check_copy(t, copy, &names[copy],
-                                                     output.members[TEGROUP_IMPL_MEMBER_POINTERS_SPACE], error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_quantize_apart(desc, &input, names, error));
+            TEGROUP_IMPL_TRY(tegroup_impl_check_copy(t, copy, &output, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_quantize_apart(desc, &input, &output, error));
     TEGROUP_IMPL_RULE(desc->space != TEGROUP_SPACE_DEVICE || desc->activation == TEGROUP_ACTIVATION_UNSET
                           || (TEGROUP_IMPL_ACTIVATION_KERNELS
                               && (TEGROUP_IMPL_BACKWARD_KERNELS || desc->grad_output.dtype == TEGROUP_DTYPE_UNSET)),
@@ -361,7 +253,6 @@ static inline tegroup_status tegroup_impl_check_quantize(const tegroup_quantize_
 /* Everything that tegroup_dequantize checks before it starts. */
 static inline tegroup_status tegroup_impl_check_dequantize(const tegroup_dequantize_desc *desc, tegroup_error *error) {
     static const tegroup_impl_name input = TEGROUP_IMPL_NAME("input"), output = TEGROUP_IMPL_NAME("output");
-    static const tegroup_impl_copy_name names[TEGROUP_IMPL_COPIES] = TEGROUP_IMPL_COPY_NAMES("input");
     const tegroup_tensor *t = &desc->input;
     const int64_t bytes = (int64_t)sizeof(float) * t->shape.groups;
     tegroup_impl_buffer buffers[5];
@@ -376,12 +267,12 @@ static inline tegroup_status tegroup_impl_check_dequantize(const tegroup_dequant
                          "must be unset", TEGROUP_SCALING_NONE, desc->output.scaling);
     TEGROUP_IMPL_TRY(tegroup_impl_check_spaces(t, &input, desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_spaces(&desc->output, &output, desc->space, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_copy(t, desc->columnwise, &names[desc->columnwise],
-                                             input.members[TEGROUP_IMPL_MEMBER_POINTERS_SPACE], error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_copy(t, desc->columnwise, &input, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_there(t->global_scale_inv, 0, sizeof(float), "input.global_scale_inv", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_plain(&desc->output, &output, error));
     buffers[count++] = tegroup_impl_tensor_buffer(&desc->output, &output, 1);
-    count += tegroup_impl_copy_buffers(t, desc->columnwise, &names[desc->columnwise], 0, buffers + count);
+    buffers[count++] = tegroup_impl_copy_buffer(t, &input, desc->columnwise, 0, 0);
+    buffers[count++] = tegroup_impl_copy_buffer(t, &input, desc->columnwise, 1, 0);
     buffers[count++] =
         tegroup_impl_buffer_of(t->global_scale_inv, bytes, NULL, "must not overlap input.global_scale_inv", 0);
     buffers[count++] = tegroup_impl_snapshot_buffer(t);

@@ -11,8 +11,8 @@
 #include "base/threads.h"
 #include "core/tensor.h"
 #include "core/scale_grid.h"
-#include "core/scale_convert.h"
-#include "layer/quantize_rules.h"
+#include "core/copies.h"
+#include "core/stored_scales.h"
 #include "layer/quantize.h"
 #include "cuda/prepare.h"
 

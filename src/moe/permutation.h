@@ -16,6 +16,7 @@
 #include "formats/convert.h"
 #include "core/layout.h"
 #include "core/checks.h"
+#include "core/snapshot_checks.h"
 #include "core/apart.h"
 #include "cpu/rows.h"
 #include "moe/router_scheme.h"

@@ -16,6 +16,7 @@
 #include "formats/convert.h"
 #include "core/layout.h"
 #include "core/checks.h"
+#include "core/snapshot_checks.h"
 #include "moe/permutation.h"
 #include "cuda/launch.h"
 #include "cuda/prepare.h"

@@ -171,9 +171,12 @@ if command -v "$nvcc" > /dev/null; then
     cell 'nvcc without GPU backends' '' "$cuda $static -DTEGROUP_NO_SM90 -DTEGROUP_NO_PORTABLE -DTEGROUP_NO_CUBLASLT -c $unit -o unit.o"
     cell 'nvcc without F16, backward, activation, MoE and FP8' '' "$cuda $switches $self/switches.cu -o program && ./program"
     cell 'nvcc without backward and portable' '' "$cuda -DTEGROUP_NO_BACKWARD -DTEGROUP_NO_PORTABLE $self/switches.cu -o program && ./program"
-    cell 'nvcc exported, used by C' '' "$cuda $both -DUNIT=first -c $unit -o 1.o && $c $extern -DUNIT=second -I$root -c $unit -o 2.o &&
+    # What is linked is not how kernels are optimized, and those of the formats, which take longest, are compiled above.
+    link="$cuda -DTEGROUP_NO_FP8 $("$nvcc" --help | grep -q -e --Ofast-compile && echo --Ofast-compile=max)"
+    cell 'every kernel is static' '' "! grep -n __global__ $root/src/*/*.h | grep -v 'static __global__'"
+    cell 'nvcc exported, used by C' '' "$link $both -DUNIT=first -c $unit -o 1.o && $c $extern -DUNIT=second -I$root -c $unit -o 2.o &&
         $c -I$root -c $main -o 3.o && $nvcc 1.o 2.o 3.o -lm -o program && ./program"
-    cell 'nvcc static twice' '' "$cuda $static -DUNIT=first -c $unit -o 1.o && $cuda $static -DUNIT=second -c $unit -o 2.o &&
+    cell 'nvcc static twice' '' "$link $static -DUNIT=first -c $unit -o 1.o && $link $static -DUNIT=second -c $unit -o 2.o &&
         $cuda -c $main -o 3.o && $nvcc 1.o 2.o 3.o -lm -o program && ./program"
     cell 'nvcc mismatched pair' 'different versions' "$mismatch && $nvcc -x cu -I. -c $unit -o unit.o"
     cell 'nvcc tegroup_cuda.cuh alone' 'include tegroup.h' "$nvcc -x cu -c $root/tegroup_cuda.cuh -o unit.o"

@@ -59,7 +59,7 @@ static int run_one(uint64_t seed, const scaling_row *fa, const scaling_row *fb, 
 TEST(formats_gpu, fp64) {
     int64_t pairs = 0;
     if (!portable_here()) return;
-    for (int64_t i = 0; i < scaled(12); i++)
+    for (int64_t i = 0; i < scaled(in_the_long_suite(2000, 12)); i++) /* SUITE=more */
         for (int a = -1; a < SCALINGS; a++)
             for (int b = -1; b < SCALINGS; b++)
                 for (int op = TEGROUP_OP_FORWARD; op <= TEGROUP_OP_WGRAD; op++) {
@@ -258,11 +258,11 @@ static double row_times_weight(const unsigned char *x, const float *x_scale, con
     return sum;
 }
 
-/* One graph of prepare and product. In the last sizes one leads out of the buffer and one is negative: what is written lies within
- * D all the same, and the group before them is right. */
+/* One graph of prepare and product, replayed with 100 arrays of sizes. In one of them one leads out of the buffer and one is
+ * negative: what is written lies within D all the same, and the group before them is right. */
 TEST(formats_gpu, sizes_of_a_graph) {
     static const int64_t counts[][GROUPS] = {{140, 0, 60}, {10, 255, 35}, {0, 0, 0}, {129, 1, 100}, {50, INT64_MAX, -7}};
-    enum { TURNS = sizeof counts / sizeof *counts, BAD = TURNS - 1 };
+    enum { GIVEN = sizeof counts / sizeof *counts, BAD = GIVEN - 1, TURNS = 100 }; /* the others are drawn */
     if (!portable_here()) return;
     rng r = rng_seed(4711);
     unsigned char *x = (unsigned char *)malloc(ROWS * K), *w = (unsigned char *)malloc(GROUPS * N * K);
@@ -312,7 +312,12 @@ TEST(formats_gpu, sizes_of_a_graph) {
     }
     MUST(cudaGraphInstantiate(&step, graph, 0));
     for (int turn = 0; turn < TURNS; turn++) {
-        MUST(cudaMemcpy((void *)rows.row_sizes.data, counts[turn], sizeof counts[turn], cudaMemcpyHostToDevice));
+        int64_t sizes[GROUPS], left = ROWS;
+        for (int g = 0; g < GROUPS; g++) {
+            sizes[g] = turn < GIVEN ? counts[turn][g] : rng_int(&r, 0, left);
+            if (turn >= GIVEN) left -= sizes[g];
+        }
+        MUST(cudaMemcpy((void *)rows.row_sizes.data, sizes, sizeof sizes, cudaMemcpyHostToDevice));
         MUST(cudaMemset(d, 0xff, d_bytes + 2 * GUARD_BYTES));
         MUST(cudaDeviceSynchronize());
         MUST(cudaGraphLaunch(step, stream));
@@ -321,8 +326,8 @@ TEST(formats_gpu, sizes_of_a_graph) {
         for (size_t i = 0; i < GUARD_BYTES; i++) ASSERT_TRUE(((unsigned char *)got)[i] == 0xff && ((unsigned char *)got)[GUARD_BYTES + d_bytes + i] == 0xff);
         int row = 0;
         for (int g = 0; g < (turn == BAD ? 1 : GROUPS); g++)
-            for (int64_t i = 0; i < counts[turn][g]; i++, row++)
-                for (int j = 0; j < N; j++) {
+            for (int64_t i = 0; i < sizes[g]; i++, row++)
+                for (int j = turn < GIVEN ? 0 : turn % 17; j < N; j += turn < GIVEN ? 1 : 17) {
                     double size;
                     const double want = row_times_weight(x, x_scale, w, w_scale, row, g, j, &size), have = inside[row * N + j];
                     ASSERT_TRUE(row == 3 ? have != have : fabs(have - want) <= (K + 8) * 0x1p-23 * size);

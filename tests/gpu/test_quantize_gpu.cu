@@ -84,7 +84,7 @@ TEST(quantize_gpu, every_byte_is_the_cpus) {
         void *mark = guards_mark();
         quantizing q;
         tegroup_quantize_desc d;
-        quantizing_make(&q, &r, (tegroup_scaling)(1 + i % (TEGROUP_SCALING_COUNT - 1)), i % 11 == 0 ? 700 : 60, i % 7 == 0 ? 900 : 200, 0);
+        quantizing_make(&q, &r, (tegroup_scaling)(1 + i % (TEGROUP_SCALING_COUNT - 1)), i % 11 == 0 ? 700 : 60, i % 7 == 0 ? 900 : 200);
         d = q.desc;
         if (i % 5 == 0 && q.scales[0].ragged && !q.scales[0].listed) make_gather(&q, &r, &d);
         same_as_on_the_cpu(&q, &d, mark);
@@ -121,7 +121,7 @@ TEST(quantize_gpu, in_passing_as_by_separate_calls) {
         const int gradient = (int)(i % 2);
         quantizing q;
         tegroup_quantize_desc fused;
-        quantizing_make(&q, &r, (tegroup_scaling)0, i % 10 == 0 ? 300 : 40, i % 7 == 0 ? 700 : 160, 0);
+        quantizing_make(&q, &r, (tegroup_scaling)0, i % 10 == 0 ? 300 : 40, i % 7 == 0 ? 700 : 160);
         make_activation(&q, &r, gradient, &fused);
         mirror_up(mark);
         for (int32_t g = 0; g < q.scales[0].groups; g++) {
@@ -163,7 +163,7 @@ TEST(quantize_gpu, back_to_the_cpus_bits) {
         void *mark = guards_mark(), *list[MOST_GROUPS];
         quantizing q;
         tegroup_dequantize_desc d;
-        quantizing_make(&q, &r, (tegroup_scaling)(1 + i % (TEGROUP_SCALING_COUNT - 1)), i % 11 == 0 ? 500 : 60, i % 7 == 0 ? 700 : 200, 1);
+        quantizing_make(&q, &r, (tegroup_scaling)(1 + i % (TEGROUP_SCALING_COUNT - 1)), i % 11 == 0 ? 500 : 60, i % 7 == 0 ? 700 : 200);
         const depot *s = &q.scales[0];
         for (guarded_node *node = guarded_top; node != (guarded_node *)mark; node = node->older) {
             int written = (void *)node->data == (void *)q.desc.output.global_scale_inv;
@@ -208,7 +208,7 @@ TEST(quantize_gpu, a_graph_serves_other_sizes) {
         cudaGraphExec_t exec;
         do {
             guards_release(mark);
-            quantizing_make(&q, &r, scalings[i], 120, 400, 0);
+            quantizing_make(&q, &r, scalings[i], 120, 400);
         } while (!q.scales[0].ragged || q.scales[0].listed || q.scales[0].groups < 2);
         fill_values(&r, q.desc.input.dtype, (char *)q.desc.input.data, q.desc.input.shape.rows, q.scales[0].cols,
                     q.desc.input.ld > 0 ? q.desc.input.ld : q.scales[0].cols, NULL); /* rows that were nobody's, too */
@@ -220,7 +220,7 @@ TEST(quantize_gpu, a_graph_serves_other_sizes) {
         MUST(cudaStreamEndCapture(stream, &graph));
         ASSERT_TRUE(only_kernels(graph));
         MUST(cudaGraphInstantiate(&exec, graph, 0));
-        for (int replay = 0; replay < 4; replay++) {
+        for (int replay = 0; replay < 20; replay++) { /* of 5 scalings: 100 */
             tegroup_shape shape = q.desc.output.shape;
             int64_t counts[MOST_GROUPS], left = shape.rows;
             for (int32_t g = 0; g < shape.groups; g++) left -= counts[g] = rng_chance(&r, 30) ? 0 : rng_int(&r, 0, left);
@@ -253,7 +253,7 @@ TEST(quantize_gpu, spoilt_snapshots_lead_nowhere) {
         void *mark = guards_mark();
         const int none = rng_chance(&r, 40);
         quantizing q;
-        quantizing_make(&q, &r, (tegroup_scaling)0, 40, 200, 0);
+        quantizing_make(&q, &r, (tegroup_scaling)0, 40, 200);
         const depot *s = &q.scales[0];
         if (!s->ragged || s->listed || s->groups == 0) { guards_release(mark); continue; }
         const tegroup_snapshot_view view = tegroup_snapshot_read(q.desc.output.shape.snapshot);

@@ -1,7 +1,9 @@
 /* Numbers of 8 and 4 bits, and rules for their scales, by arithmetic of the tests' own: codes are enumerated, the nearest one is
- * looked for, and each rule is written down again from its source, in float as the source has it. Included after support.h. */
+ * looked for, and each rule is written down again from its source, in float as the source has it. */
 #ifndef TEGROUP_TESTS_NUMBERS_H
 #define TEGROUP_TESTS_NUMBERS_H
+
+#include "support.h"
 
 #include <float.h>
 
@@ -113,6 +115,16 @@ SUPPORT wanted_scale wanted_block(tegroup_scale_preset preset, tegroup_dtype dat
         want.multiplier = 1 / want.stored;
         break;
     }
+    return want;
+}
+
+/* Stored in BF16, the scale is rounded to nearest, and values are quantised by that. */
+SUPPORT wanted_scale wanted_stored(wanted_scale want, tegroup_dtype scale, tegroup_scale_preset preset) {
+    if (scale != TEGROUP_DTYPE_BF16) return want;
+    want.stored = (float)rounded(TEGROUP_DTYPE_BF16, (double)want.stored);
+    want.multiplier = want.stored == 0 ? 0 : 1 / want.stored;
+    if (want.multiplier > FLT_MAX) want.multiplier = FLT_MAX;
+    want.divide = preset == TEGROUP_SCALE_DEEPSEEK && want.stored != 0;
     return want;
 }
 

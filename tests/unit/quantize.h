@@ -43,7 +43,7 @@ SUPPORT tegroup_scale_preset random_preset(rng *r, tegroup_dtype scale, int whol
         any[] = {TEGROUP_SCALE_TE_CURRENT, TEGROUP_SCALE_TE_BLOCK, TEGROUP_SCALE_TE_BLOCK_F32, TEGROUP_SCALE_TE_MXFP8, TEGROUP_SCALE_DEEPGEMM,
                  TEGROUP_SCALE_DEEPGEMM_UE8M0, TEGROUP_SCALE_DEEPSEEK, TEGROUP_SCALE_FBGEMM_ROW, TEGROUP_SCALE_OCP_MX, TEGROUP_SCALE_TE_DELAYED};
     if (scale == TEGROUP_DTYPE_F8E4M3) return TEGROUP_SCALE_TE_NVFP4;
-    return scale == TEGROUP_DTYPE_F32 ? any[rng_int(r, 0, whole ? 9 : 8)] : powers[rng_int(r, 0, 3)];
+    return scale == TEGROUP_DTYPE_F32 || scale == TEGROUP_DTYPE_BF16 ? any[rng_int(r, 0, whole ? 9 : 8)] : powers[rng_int(r, 0, 3)];
 }
 
 /* Values of a group: blocks of unlike sizes, some of zeros, and now and then what is no number, too large or too small. */
@@ -122,16 +122,15 @@ SUPPORT void copy_memory(quantizing *q, int columnwise) {
     else t->pointers = pointers;
 }
 
-/* scaling: 0 = any. read: scales may be of a type that nothing is quantised with. */
-SUPPORT void quantizing_make(quantizing *q, rng *r, tegroup_scaling scaling, int64_t most_rows, int64_t most_cols, int read) {
+/* scaling: 0 = any. */
+SUPPORT void quantizing_make(quantizing *q, rng *r, tegroup_scaling scaling, int64_t most_rows, int64_t most_cols) {
     depot *s = &q->scales[0];
     tegroup_tensor *t = &q->desc.output;
     memset(q, 0, sizeof *q);
     do *s = random_depot(r, most_rows, most_cols);
     while ((scaling != 0 && s->scaling != scaling) || (s->scaling == TEGROUP_SCALING_TENSOR && s->parts > 1));
     s->columnwise = 0;
-    do depot_describe(s, r);
-    while (s->dtype == TEGROUP_DTYPE_BF16 && !read);
+    depot_describe(s, r);
     (void)depot_prepare(s);
     s->t.ld = rng_chance(r, 50) ? 0 : s->cols + 2 * rng_int(r, 0, 5);
     if (row_of(s->scaling).data != TEGROUP_DTYPE_F4E2M1) s->t.dtype = rng_chance(r, 70) ? TEGROUP_DTYPE_F8E4M3 : TEGROUP_DTYPE_F8E5M2;
@@ -259,6 +258,27 @@ SUPPORT void make_gather(quantizing *q, rng *r, tegroup_quantize_desc *fused) {
         }
 }
 
+/* ---- sizes that lie ------------------------------------------------------------------------------------------------------ */
+
+/* Ragged rows, in one buffer each, of sizes that are not known yet: room for `rows` in all of MOST_GROUPS groups. */
+SUPPORT void quantizing_make_ragged(quantizing *q, rng *r, int64_t most_rows, int64_t most_cols) {
+    void *mark = guards_mark();
+    do {
+        guards_release(mark);
+        quantizing_make(q, r, (tegroup_scaling)0, most_rows, most_cols);
+    } while (!q->scales[0].ragged || q->scales[0].listed || q->scales[0].groups == 0);
+    fill_values(r, q->desc.input.dtype, (char *)q->desc.input.data, q->desc.input.shape.rows, q->scales[0].cols,
+                q->desc.input.ld > 0 ? q->desc.input.ld : q->scales[0].cols, NULL); /* rows that were nobody's, too */
+}
+
+/* The groups become what prepare makes of any sizes. */
+SUPPORT void quantizing_prepare(quantizing *q, tegroup_encoding encoding, const int64_t *sizes) {
+    const int64_t ld = q->desc.input.ld > 0 ? q->desc.input.ld : q->scales[0].cols;
+    for (int c = 0; c < 2; c++) depot_clamp(&q->scales[c], encoding, sizes);
+    for (int32_t g = 0; g < q->scales[0].groups; g++)
+        q->in_list[g] = (char *)q->desc.input.data + q->scales[0].start[g] * ld * (int64_t)size_of(q->desc.input.dtype);
+}
+
 /* ---- what must be there afterwards: in the memory that guarded_remember keeps ---------------------------------------------- */
 
 SUPPORT void expect_bytes(const void *data, size_t at, const void *bytes, size_t count) {
@@ -303,7 +323,9 @@ SUPPORT unsigned near_code(tegroup_dtype dtype, double x) {
 SUPPORT uint32_t scale_code(tegroup_dtype dtype, float stored) {
     uint32_t bits;
     memcpy(&bits, &stored, 4);
-    if (dtype == TEGROUP_DTYPE_F32) return isnan(stored) ? 0x7fffffffu : bits; /* the NaN that a GPU's arithmetic gives */
+    if (isnan(stored)) bits = 0x7fffffffu; /* the NaN that a GPU's arithmetic gives */
+    if (dtype == TEGROUP_DTYPE_F32) return bits;
+    if (dtype == TEGROUP_DTYPE_BF16) return bits >> 16; /* which it was rounded to */
     return small_code(dtype == TEGROUP_DTYPE_I32 ? TEGROUP_DTYPE_F8E8M0 : dtype, (double)stored);
 }
 
@@ -331,14 +353,14 @@ SUPPORT void expect_part(const quantizing *q, int columnwise, int32_t g, int64_t
     const int whole = s->scaling == TEGROUP_SCALING_TENSOR;
     const int64_t inners = inner_blocks(s, g);
     uint32_t *const codes = e->code[g][part] = (uint32_t *)calloc((size_t)(outer_blocks(s, g) * inners) + 1, 4);
-    if (whole) codes[0] = scale_code(s->dtype, wanted_block(q->preset, t->dtype, whole_amax, global).stored);
+    if (whole) codes[0] = scale_code(s->dtype, wanted_stored(wanted_block(q->preset, t->dtype, whole_amax, global), s->dtype, q->preset).stored);
     for (int64_t o = 0; o < outer; o += choice)
         for (int64_t i = 0; i < inner; i += span) {
             float amax = 0;
             for (int64_t x = o; x < outer && x < o + choice; x++)
                 for (int64_t y = i; y < inner && y < i + span; y++)
                     amax = magnitude_max(&q->desc.rule, amax, q->value[g][columnwise ? (part * part_rows + y) * s->cols + x : (part * part_rows + x) * s->cols + y]);
-            const wanted_scale want = wanted_block(q->preset, t->dtype, whole ? whole_amax : amax, global);
+            const wanted_scale want = wanted_stored(wanted_block(q->preset, t->dtype, whole ? whole_amax : amax, global), s->dtype, q->preset);
             for (int64_t x = o; x < outer && x < o + choice; x++)
                 for (int64_t y = i; y < inner && y < i + span; y++) {
                     const int64_t at_row = part * part_rows + (columnwise ? y : x), at_col = columnwise ? x : y;

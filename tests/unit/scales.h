@@ -191,6 +191,42 @@ SUPPORT int depot_prepare(depot *s) {
     return fine;
 }
 
+/* A size that may be anything. */
+SUPPORT int64_t hostile_size(rng *r, int64_t rows) {
+    static const int64_t lies[] = {INT64_MIN, INT64_MAX, -1, -2, -1000, INT32_MAX, INT32_MIN, INT64_C(1) << 32, INT64_C(1) << 40, INT64_C(1) << 62};
+    const int64_t kind = rng_int(r, 0, 9);
+    return kind < 5 ? rng_int(r, 0, rows / 3) : kind < 7 ? lies[rng_int(r, 0, 9)] : kind < 9 ? rng_int(r, -5, 2 * rows) : (int64_t)rng_next(r);
+}
+
+/* Prepares it again, in the same memory, of sizes that may lie; its groups are then those of the snapshot, whose own test is
+ * test_prepare. */
+SUPPORT void depot_clamp(depot *s, tegroup_encoding encoding, const int64_t *sizes) {
+    const guarded_node *snapshot = guarded_find(s->t.shape.snapshot);
+    tegroup_prepare_desc prepare;
+    memset(&prepare, 0, sizeof prepare);
+    prepare.struct_size = sizeof prepare;
+    prepare.shape = s->t.shape;
+    prepare.shape.row_sizes.encoding = encoding;
+    prepare.shape.row_sizes.data = sizes;
+    if (encoding != TEGROUP_ENCODING_COUNTS) prepare.shape.row_sizes.alignment = 0;
+    prepare.space = TEGROUP_SPACE_HOST;
+    prepare.snapshot = snapshot->data;
+    prepare.snapshot_bytes = snapshot->bytes;
+    prepare.clamp = 1;
+    if (tegroup_prepare(&prepare, NULL, NULL) != TEGROUP_OK) abort();
+    const tegroup_snapshot_view view = tegroup_snapshot_read(snapshot->data);
+    for (int32_t g = 0; g < s->groups; g++) s->rows[g] = view.rows[g] > 0 ? view.rows[g] : 0, s->start[g] = view.start[g];
+}
+
+/* Sizes of any encoding, most of which lie. */
+SUPPORT tegroup_encoding hostile_sizes(rng *r, const depot *s, int64_t *sizes) {
+    static const tegroup_encoding encodings[] = {TEGROUP_ENCODING_COUNTS, TEGROUP_ENCODING_ENDS, TEGROUP_ENCODING_OFFSETS};
+    const tegroup_encoding encoding = encodings[rng_int(r, 0, 2)];
+    for (int32_t g = 0; g <= s->groups; g++) sizes[g] = hostile_size(r, s->capacity_rows);
+    if (encoding == TEGROUP_ENCODING_OFFSETS && rng_chance(r, 80)) sizes[0] = 0;
+    return encoding;
+}
+
 SUPPORT depot random_depot(rng *r, int64_t most_rows, int64_t most_cols) {
     depot s;
     memset(&s, 0, sizeof s);

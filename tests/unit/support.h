@@ -38,6 +38,12 @@ SUPPORT int64_t scaled(int64_t count) {
     return value < 1 ? 1 : (int64_t)value;
 }
 
+/* What takes minutes is left to `make test-more`. */
+SUPPORT int64_t in_the_long_suite(int64_t count, int64_t elsewhere) {
+    const char *suite = getenv("SUITE");
+    return suite != NULL && strcmp(suite, "more") == 0 ? count : elsewhere;
+}
+
 /* ---- random numbers: xoshiro256** seeded by splitmix64 (Blackman, Vigna) -------------------------------------- */
 
 typedef struct rng { uint64_t s[4]; } rng;

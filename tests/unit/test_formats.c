@@ -472,10 +472,10 @@ TEST(formats, scale_rules_are_those_of_their_sources) {
         for (int t = 0; t < 3; t++)
             for (int64_t n = goes_with((tegroup_scale_preset)preset, data_types[t]) ? scaled(8000) : 0; n > 0; n--) {
                 const tegroup_scale_rule rule = tegroup_scale_rule_of((tegroup_scale_preset)preset);
-                const tegroup_dtype scale = scale_type((tegroup_scale_preset)preset);
+                const tegroup_dtype own = scale_type((tegroup_scale_preset)preset), scale = own == TEGROUP_DTYPE_F32 && rng_chance(&r, 30) ? TEGROUP_DTYPE_BF16 : own;
                 const float amax = awkward_amax(&r, data_types[t]), group = rng_chance(&r, 20) ? amax : awkward_amax(&r, data_types[t]);
                 const float global = preset == TEGROUP_SCALE_TE_NVFP4 ? tegroup_scale_global(group) : 1 + (float)rng_unit(&r);
-                const wanted_scale want = wanted_block((tegroup_scale_preset)preset, data_types[t], amax, global);
+                const wanted_scale want = wanted_stored(wanted_block((tegroup_scale_preset)preset, data_types[t], amax, global), scale, (tegroup_scale_preset)preset);
                 tegroup_block_scale got;
                 memset(&got, 0xff, sizeof got);
                 ASSERT_EQ(tegroup_scale_block(&rule, data_types[t], scale, rng_chance(&r, 50) ? amax : -amax, global, &got, NULL), TEGROUP_OK);
@@ -611,7 +611,8 @@ TEST(formats, scale_rules_that_cannot_be_are_refused) {
         {TEGROUP_SCALE_DEEPGEMM, (tegroup_dtype)64, TEGROUP_DTYPE_F32, TEGROUP_ERROR_DTYPE, "data"},
         {TEGROUP_SCALE_DEEPGEMM, TEGROUP_DTYPE_F8E8M0, TEGROUP_DTYPE_F32, TEGROUP_ERROR_DTYPE, "data"},
         {TEGROUP_SCALE_DEEPGEMM, TEGROUP_DTYPE_F8E4M3, TEGROUP_DTYPE_F8E8M0, TEGROUP_ERROR_DTYPE, "scale"},
-        {TEGROUP_SCALE_DEEPGEMM, TEGROUP_DTYPE_F8E4M3, TEGROUP_DTYPE_BF16, TEGROUP_ERROR_DTYPE, "scale"},
+        {TEGROUP_SCALE_DEEPGEMM, TEGROUP_DTYPE_F8E4M3, TEGROUP_DTYPE_F16, TEGROUP_ERROR_DTYPE, "scale"},
+        {TEGROUP_SCALE_TE_NVFP4, TEGROUP_DTYPE_F4E2M1, TEGROUP_DTYPE_BF16, TEGROUP_ERROR_DTYPE, "scale"},
         {TEGROUP_SCALE_DEEPGEMM, TEGROUP_DTYPE_F8E4M3, (tegroup_dtype)-1, TEGROUP_ERROR_DTYPE, "scale"},
         {TEGROUP_SCALE_TE_BLOCK, TEGROUP_DTYPE_F8E4M3, TEGROUP_DTYPE_F8E4M3, TEGROUP_ERROR_DTYPE, "scale"},
         {TEGROUP_SCALE_TE_DELAYED, TEGROUP_DTYPE_F8E4M3, TEGROUP_DTYPE_F8E8M0, TEGROUP_ERROR_DTYPE, "scale"},

@@ -4,7 +4,7 @@
 #include "quantised_problem.h"
 #include "test.h"
 
-static struct { double worst; int64_t problems, elements; } totals;
+static struct { double worst; int64_t problems, elements, with_bias[4], with_c[4]; } totals; /* of each op */
 
 static int run_one(uint64_t seed, const scaling_row *fa, const scaling_row *fb, tegroup_op op) {
     rng r = rng_seed(seed);
@@ -17,6 +17,8 @@ static int run_one(uint64_t seed, const scaling_row *fa, const scaling_row *fb, 
     else {
         const verdict v = problem_compare(&p), b = problem_compare_bias(&p);
         totals.problems++;
+        totals.with_bias[op] += p.s.bias;
+        totals.with_c[op] += p.s.c != C_NONE;
         totals.elements += v.count + b.count;
         totals.worst = fmax(totals.worst, fmax(v.worst, b.worst));
         if (!(v.worst <= 1)) wrong = "result";
@@ -31,7 +33,7 @@ static int run_one(uint64_t seed, const scaling_row *fa, const scaling_row *fb, 
     return wrong == NULL;
 }
 
-/* Every pair of formats that is multiplied, in every op: each element within the bound of rounding theory, and nothing else touched. */
+/* Every pair of formats that is multiplied, in every op, with bias (a wgrad: its gradient) and C: each element within the bound of rounding theory, and nothing else touched. */
 TEST(quantised_gemm, fp64) {
     int64_t pairs = 0;
     for (int a = -1; a < SCALINGS; a++)
@@ -40,10 +42,11 @@ TEST(quantised_gemm, fp64) {
                 const scaling_row *fa = a < 0 ? NULL : &scaling_rows[a], *fb = b < 0 ? NULL : &scaling_rows[b];
                 if ((a < 0 && b < 0) || !goes(fa, fb, (tegroup_op)op)) continue;
                 pairs++;
-                for (int64_t i = 0; i < scaled(200); i++)
+                for (int64_t i = 0; i < scaled(in_the_long_suite(2000, 200)); i++)
                     ASSERT_TRUE(run_one((uint64_t)(((a + 1) * 16 + b + 1) * 4 + op) * 1000003u + (uint64_t)i, fa, fb, (tegroup_op)op));
             }
     ASSERT_EQ(pairs, 3 * (25 + 9 + 4 + 10) + 10);
+    for (int op = TEGROUP_OP_FORWARD; op <= TEGROUP_OP_WGRAD; op++) ASSERT_TRUE(totals.with_bias[op] > 0 && totals.with_c[op] > 0);
     printf("%ld pairs and ops, %ld problems, %ld elements, error/bound at most %.3f\n", (long)pairs, (long)totals.problems, (long)totals.elements, totals.worst);
 }
 

@@ -253,6 +253,36 @@ TEST(scales, every_layout_to_every_other) {
     }
 }
 
+/* Sizes that lie, 100,000 arrays of them in the long suite: what prepare leaves of them is converted, and nothing else is touched. */
+TEST(scales, sizes_that_lie_lead_nowhere) {
+    rng r = rng_seed(9117);
+    int64_t arrays = 0, rows = 0;
+    const int64_t wanted = scaled(in_the_long_suite(100000, 5000));
+    while (arrays < wanted) {
+        void *mark = guards_mark();
+        depot from = random_depot(&r, 6, 100), to = from;
+        if (!from.ragged || from.groups == 0) { guards_release(mark); continue; }
+        do to = described_again(&from, &r);
+        while (to.capacity_rows != from.capacity_rows || (from.dtype == TEGROUP_DTYPE_F32 && to.dtype == TEGROUP_DTYPE_BF16));
+        to.t.shape.row_sizes.alignment = from.t.shape.row_sizes.alignment;
+        ASSERT_TRUE(depot_prepare(&from) && depot_prepare(&to));
+        depot_memory(&from);
+        depot_memory(&to);
+        for (int turn = 0; turn < 50; turn++, arrays++) {
+            int64_t sizes[MOST_GROUPS + 1];
+            const tegroup_encoding encoding = hostile_sizes(&r, &from, sizes);
+            depot_clamp(&from, encoding, sizes);
+            depot_clamp(&to, encoding, sizes);
+            convert_and_look(&from, &to, rng_next(&r));
+            ASSERT_PASSING();
+            for (int32_t g = 0; g < from.groups; g++) rows += from.rows[g];
+        }
+        guards_release(mark);
+    }
+    ASSERT_GT(rows, arrays);
+    printf("%ld arrays, %ld rows\n", (long)arrays, (long)rows);
+}
+
 /* A ragged tensor in one of the same number of rows a group, and back: what it has is kept, what it has not is 0. */
 TEST(scales, ragged_and_uniform) {
     rng r = rng_seed(9108);

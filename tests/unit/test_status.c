@@ -1923,7 +1923,9 @@ TEST(status, validate) {
     tegroup_tensor *t = &w.validate.tensor;
     BAD(validate, t->dtype = TEGROUP_DTYPE_UNSET, UNSET, "tensor.dtype", TEGROUP_DTYPE_F64, 0);
     BAD(validate, t->dtype = TEGROUP_DTYPE_I32, DTYPE, "tensor.dtype", tegroup_scaling_info(TEGROUP_SCALING_NONE)->data_dtypes, TEGROUP_DTYPE_I32);
-    BAD(validate, t->dtype = TEGROUP_DTYPE_F8E5M2; t->scaling = TEGROUP_SCALING_TENSOR, DTYPE, "tensor.dtype", FLOATS, TEGROUP_DTYPE_F8E5M2);
+    BAD(validate, t->dtype = TEGROUP_DTYPE_F8E5M2; t->scaling = TEGROUP_SCALING_TENSOR, NULL_ARGUMENT, "tensor.scale_inv", 1, 0);
+    BAD(validate, w.validate.columnwise = 1, COMBINATION, "columnwise", 0, 1);
+    BAD(validate, w.validate.columnwise = -1, VALUE, "columnwise", 1, -1);
     BAD(validate, t->shape.rows = -1, VALUE, "tensor.shape.rows", TEGROUP_MAX_ROWS, -1);
     BAD(validate, t->ld = K - 1, LAYOUT, "tensor.ld", K, K - 1);
     BAD(validate, t->shape.elements = 1, COMBINATION, "tensor.shape.col_sizes.encoding", 0, 1);

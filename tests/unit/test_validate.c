@@ -1,6 +1,6 @@
 /* tegroup_validate against a plain search: every count, the first bad element, and every way in which a snapshot can be wrong. */
 #define TEGROUP_IMPLEMENTATION
-#include "support.h"
+#include "validated.h"
 #include "test.h"
 
 static const tegroup_dtype dtypes[] = {TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F16, TEGROUP_DTYPE_F64};
@@ -49,7 +49,7 @@ TEST(validate, values) {
         memset(&want, 0, sizeof want);
         want.magic = TEGROUP_VALIDATION_MAGIC;
         want.bad_group = -1;
-        want.owned.first_row = want.owned.first_col = want.tail.first_row = want.tail.first_col = -1;
+        want.owned.first_row = want.owned.first_col = want.tail.first_row = want.tail.first_col = want.scales.first = want.scales.first_global = -1;
         tegroup_snapshot_view v = tegroup_snapshot_read(ragged ? t.shape.snapshot : NULL);
         for (int64_t row = 0; row < rows; row++) {
             int64_t first = ragged ? row * (cols + pad) : row / t.shape.rows * stride + row % t.shape.rows * (cols + pad);
@@ -133,6 +133,113 @@ TEST(validate, snapshots) {
         ASSERT_EQ(what == 4 ? TEGROUP_SNAPSHOT_OVERLAP : 0u, got.snapshot_status);
         ASSERT_EQ(TEGROUP_VALIDATION_MAGIC, got.magic);
     }
+}
+
+/* Quantised tensors of every scaling, copy and layout of scales: each wrong code, value and scale is counted, padding is not. */
+TEST(validate, quantised) {
+    rng r = rng_seed(6002);
+    int64_t seen[8] = {0};
+    for (int64_t i = scaled(4000); i > 0; i--) {
+        void *mark = guards_mark();
+        validated v;
+        validated_make(&v, &r);
+        remember_all();
+        ASSERT_EQ(TEGROUP_OK, tegroup_validate(&v.desc, NULL, NULL));
+        const tegroup_validation *got = v.desc.result, *want = &v.want;
+        const int64_t pairs[][2] = {{want->owned.nans, got->owned.nans}, {want->owned.infinities, got->owned.infinities},
+                                    {want->scales.nans, got->scales.nans}, {want->scales.infinities, got->scales.infinities},
+                                    {want->scales.negatives, got->scales.negatives}, {want->scales.zeros, got->scales.zeros},
+                                    {want->scales.first, got->scales.first}, {want->scales.first_global, got->scales.first_global}};
+        for (int k = 0; k < 8; k++) {
+            ASSERT_EQ(pairs[k][0], pairs[k][1]);
+            seen[k] += pairs[k][0] > 0;
+        }
+        ASSERT_EQ(0, memcmp(want, got, sizeof *want));
+        expect_bytes(got, 0, want, sizeof *want);
+        ASSERT_EQ(0, unexpected_bytes());
+        guards_release(mark);
+    }
+    for (int k = 0; k < 8; k++) ASSERT_GT(seen[k], 0);
+}
+
+/* Groups that a spoilt snapshot lays over each other may need more scales, or more of a transposed copy, than the buffers hold: the
+ * first one that would lead out of them is named, and nothing of it is read. */
+TEST(validate, quantised_bounds) {
+    _Alignas(256) unsigned char memory[8192];
+    static const int64_t counts[2] = {20, 20};
+    const size_t sizes[4] = {40 * 128, 44 * 4, 64 * 128, 2 * 128 * 4}; /* elements and scales of the copies */
+    void *buffers[4];
+    tegroup_shape shape = tegroup_shape_of(2, 40, 128, tegroup_sizes_of(counts, TEGROUP_DTYPE_I64, TEGROUP_SPACE_HOST));
+    tegroup_layout layout;
+    tegroup_validation got;
+    ASSERT_EQ(TEGROUP_OK, tegroup_shape_prepare(&shape, memory, sizeof memory, NULL, NULL));
+    tegroup_validate_desc desc = of(tegroup_tensor_of(shape, 128, TEGROUP_DTYPE_F8E4M3, NULL), &got);
+    desc.tensor.scaling = TEGROUP_SCALING_BLOCK_1X128;
+    desc.tensor.columnwise_order = TEGROUP_COLUMNWISE_TRANSPOSED;
+    ASSERT_EQ(TEGROUP_OK, tegroup_tensor_layout(&desc.tensor, TEGROUP_COPIES_BOTH, &layout, NULL));
+    for (int i = 0; i < 4; i++) {
+        ASSERT_EQ(sizes[i], layout.items[i].bytes);
+        buffers[i] = malloc(sizes[i]); /* so that the address sanitizer sees its end */
+        memset(buffers[i], 1, sizes[i]);
+    }
+    desc.tensor.data = buffers[0], desc.tensor.scale_inv = buffers[1];
+    desc.tensor.columnwise_data = buffers[2], desc.tensor.columnwise_scale_inv = buffers[3];
+    tegroup_snapshot_view view = tegroup_snapshot_read(memory);
+    int64_t *start = (int64_t *)(uintptr_t)view.start, *rows = (int64_t *)(uintptr_t)view.rows;
+    start[1] = 0;
+    rows[0] = 40;
+    for (int columnwise = 0; columnwise < 2; columnwise++)
+        for (int out = 0; out < 2; out++) {
+            rows[1] = (columnwise ? 16 : 4) + out;
+            desc.columnwise = columnwise;
+            ASSERT_EQ(TEGROUP_OK, tegroup_validate(&desc, NULL, NULL));
+            ASSERT_EQ(out ? TEGROUP_VALIDATION_BOUNDS : 0u, got.status & TEGROUP_VALIDATION_BOUNDS);
+            ASSERT_EQ(0u, got.status & (TEGROUP_VALIDATION_VALUES | TEGROUP_VALIDATION_SCALES | TEGROUP_VALIDATION_ZERO_SCALES));
+        }
+    for (int i = 0; i < 4; i++) free(buffers[i]);
+}
+
+/* What an address must be, and what goes with what. */
+TEST(validate, quantised_refusals) {
+    static unsigned char codes[64];
+    static float scales[8];
+    tegroup_validation got;
+    tegroup_error error;
+    tegroup_validate_desc good = of(tegroup_tensor_uniform(1, 2, 32, TEGROUP_DTYPE_F8E4M3, codes), &got);
+    good.tensor.scaling = TEGROUP_SCALING_ROW;
+    good.tensor.scale_inv = scales;
+    ASSERT_EQ(TEGROUP_OK, tegroup_validate(&good, NULL, &error));
+    memset(&got, 0x5a, sizeof got);
+    const tegroup_validation before = got;
+#define REFUSED(change, status, name, wanted, came)                      \
+    do {                                                                 \
+        tegroup_validate_desc bad = good;                                \
+        change;                                                          \
+        ASSERT_EQ(TEGROUP_##status, tegroup_validate(&bad, NULL, &error)); \
+        ASSERT_STREQ(name, error.field);                                 \
+        ASSERT_EQ(wanted, error.expected);                               \
+        ASSERT_EQ(came, error.got);                                      \
+        ASSERT_EQ(0, memcmp(&before, &got, sizeof got));                 \
+    } while (0)
+    REFUSED(bad.columnwise = 2, ERROR_VALUE, "columnwise", 1, 2);
+    REFUSED(bad.columnwise = 1, ERROR_NULL_ARGUMENT, "tensor.columnwise_data", 1, 0);
+    REFUSED(bad.tensor.scaling = TEGROUP_SCALING_NONE; bad.tensor.dtype = TEGROUP_DTYPE_F32; bad.columnwise = 1, ERROR_COMBINATION, "columnwise", 0, 1);
+    REFUSED(bad.tensor.scale_inv = NULL, ERROR_NULL_ARGUMENT, "tensor.scale_inv", 1, 0);
+    REFUSED(bad.tensor.data = NULL, ERROR_NULL_ARGUMENT, "tensor.data", 1, 0);
+    REFUSED(bad.tensor.scale_inv = (char *)scales + 1, ERROR_ALIGNMENT, "tensor.scale_inv", 4, 1);
+    REFUSED(bad.tensor.global_scale_inv = scales, ERROR_COMBINATION, "tensor.global_scale_inv", 0, 1);
+    REFUSED(bad.tensor.scale_inv = &got, ERROR_OVERLAP, "result", 0, 1);
+    REFUSED(bad.tensor.data = &got, ERROR_OVERLAP, "result", 0, 1);
+    REFUSED(bad.tensor.pointers_space = TEGROUP_SPACE_HOST; bad.tensor.data = bad.tensor.scale_inv = NULL, ERROR_COMBINATION, "tensor.pointers_space", 0,
+            TEGROUP_SPACE_HOST);
+    REFUSED(bad.space = TEGROUP_SPACE_DEVICE, ERROR_NOT_BUILT, "space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
+    good.tensor = tegroup_tensor_uniform(1, 2, 32, TEGROUP_DTYPE_F4E2M1, codes);
+    good.tensor.scaling = TEGROUP_SCALING_NVFP4;
+    static unsigned char tiles[512];
+    good.tensor.scale_inv = tiles;
+    REFUSED(bad.tensor.global_scale_inv = (float *)(void *)((char *)scales + 2), ERROR_ALIGNMENT, "tensor.global_scale_inv", 4, 2);
+    REFUSED(bad.tensor.global_scale_inv = (float *)(void *)&got, ERROR_OVERLAP, "result", 0, 1);
+#undef REFUSED
 }
 
 TEST_MAIN()

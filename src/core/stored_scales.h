@@ -1,4 +1,4 @@
-/* ---- Scales in another layout: one group, one scale ---- */
+/* ---- Scales as they are stored ---- */
 
 #pragma once
 #include "base/version.h"
@@ -13,7 +13,7 @@
 #include "core/layout.h"
 #include "core/tensor.h"
 #include "core/scale_grid.h"
-#include "core/checks.h"
+#include "core/snapshot_checks.h"
 
 /* The scales of one copy of a tensor, as a kernel is given them. */
 typedef struct tegroup_impl_scales {
