@@ -26,6 +26,7 @@ typedef struct quantised_layer {
     int64_t counts[QL_GROUPS];
     tegroup_shape rows;
     int gated, transposed; /* transposed: of columnwise copies */
+    tegroup_quantize_desc x, dy; /* the caller's calls for input and grad_output */
     tegroup_error error;
     tegroup_mlp_desc mlp;
     tegroup_linear_desc linear;
@@ -65,7 +66,7 @@ SUPPORT void remember_copies(const tegroup_tensor *t) {
 
 /* What the caller does: random values of F32, quantised once, both copies in one call. */
 SUPPORT tegroup_tensor quantised_tensor(const quantised_layer *l, const tegroup_shape *shape, int64_t rows, int64_t cols, int weights, int backward,
-                                        double size, rng *r) {
+                                        double size, tegroup_quantize_desc *made, rng *r) {
     const int64_t elements = shape != NULL ? shape->rows * cols : QL_GROUPS * rows * cols;
     tegroup_quantize_desc q;
     tegroup_error error;
@@ -80,6 +81,7 @@ SUPPORT tegroup_tensor quantised_tensor(const quantised_layer *l, const tegroup_
     q.rule = tegroup_scale_rule_of(l->f->preset);
     if (tegroup_quantize(&q, NULL, &error) != TEGROUP_OK) { fprintf(stderr, "%s %s\n", error.field, error.rule); abort(); }
     remember_copies(&q.output);
+    if (made != NULL) *made = q;
     return q.output;
 }
 
@@ -92,7 +94,7 @@ SUPPORT tegroup_tensor plain_weights(int64_t rows, int64_t cols, tegroup_dtype d
 
 /* transposed weights: bit 0 fc1's, bit 1 fc2's (or a linear layer's) */
 SUPPORT tegroup_tensor ql_weight(const quantised_layer *l, int64_t n, int64_t k, int in_out, rng *r) {
-    return quantised_tensor(l, NULL, in_out ? k : n, in_out ? n : k, 1, 0, 0.1, r);
+    return quantised_tensor(l, NULL, in_out ? k : n, in_out ? n : k, 1, 0, 0.1, NULL, r);
 }
 
 SUPPORT void quantised_layer_rows(quantised_layer *l, const recipe *f, rng *r) {
@@ -122,8 +124,8 @@ SUPPORT void quantised_linear_make(quantised_layer *l, const recipe *f, rng *r) 
     d->space = TEGROUP_SPACE_HOST;
     d->weight_layout = in_out ? TEGROUP_WEIGHT_IN_OUT : TEGROUP_WEIGHT_OUT_IN;
     d->weight = ql_weight(l, QL_N, QL_K, in_out, r);
-    d->input = quantised_tensor(l, &l->rows, 0, QL_K, 0, 0, 1, r);
-    d->grad_output = quantised_tensor(l, &l->rows, 0, QL_N, 0, 1, 0.01, r);
+    d->input = quantised_tensor(l, &l->rows, 0, QL_K, 0, 0, 1, &l->x, r);
+    d->grad_output = quantised_tensor(l, &l->rows, 0, QL_N, 0, 1, 0.01, &l->dy, r);
     d->out = plain_rows(l, QL_N, wide ? TEGROUP_DTYPE_F32 : TEGROUP_DTYPE_BF16);
     d->dgrad_out = plain_rows(l, QL_K, wide ? TEGROUP_DTYPE_F32 : TEGROUP_DTYPE_BF16);
     d->main_grad = plain_weights(d->weight.shape.rows, d->weight.shape.cols, TEGROUP_DTYPE_F32);
@@ -155,8 +157,8 @@ SUPPORT void quantised_mlp_make(quantised_layer *l, const recipe *f, int recompu
     d->fc2.weight = ql_weight(l, QL_N, QL_H, layouts & 2, r);
     d->fc1.main_grad = plain_weights(d->fc1.weight.shape.rows, d->fc1.weight.shape.cols, TEGROUP_DTYPE_F32);
     d->fc2.main_grad = plain_weights(d->fc2.weight.shape.rows, d->fc2.weight.shape.cols, TEGROUP_DTYPE_F32);
-    d->input = quantised_tensor(l, &l->rows, 0, QL_K, 0, 0, 1, r);
-    d->grad_output = quantised_tensor(l, &l->rows, 0, QL_N, 0, 1, 0.01, r);
+    d->input = quantised_tensor(l, &l->rows, 0, QL_K, 0, 0, 1, &l->x, r);
+    d->grad_output = quantised_tensor(l, &l->rows, 0, QL_N, 0, 1, 0.01, &l->dy, r);
     d->out = plain_rows(l, QL_N, TEGROUP_DTYPE_BF16);
     d->dgrad_out = plain_rows(l, QL_K, TEGROUP_DTYPE_BF16);
     d->preactivation = plain_rows(l, wide, between);
