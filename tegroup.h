@@ -1448,7 +1448,8 @@ typedef tegroup_status (*tegroup_chain_backward_function)(void *context, const t
 /* What an op is; the fields of other kinds are ignored. */
 typedef struct tegroup_chain_op {
     tegroup_chain_kind  kind;        /* required                                                                   */
-    tegroup_mlp_weights weights;     /* LINEAR: as there. BIAS: bias, required, [groups, 1, cols], and bias_grad   */
+    tegroup_mlp_weights weights;     /* LINEAR: as there, and weight may be quantised, which rows are not. BIAS: bias,
+                                        required, [groups, 1, cols], and bias_grad                                 */
     tegroup_activation  activation;  /* ACTIVATION: this and the next three as in tegroup_activation_desc          */
     int32_t             interleaved;
     double              alpha, limit;
@@ -11695,7 +11696,8 @@ static inline tegroup_dtype tegroup_impl_mlp_preactivated(const tegroup_mlp_desc
 /* The type of activated without a scaling and of its gradient in the workspace: F32 rows stay so where weights are
  * narrower. */
 static inline tegroup_dtype tegroup_impl_mlp_between(const tegroup_mlp_desc *desc) {
-    if (desc->activated.scaling != TEGROUP_SCALING_NONE || desc->grad_preactivation.scaling != TEGROUP_SCALING_NONE)
+    if (desc->activated.scaling != TEGROUP_SCALING_NONE
+        || (TEGROUP_IMPL_THERE(grad_preactivation) && desc->grad_preactivation.scaling != TEGROUP_SCALING_NONE))
         return tegroup_impl_mlp_preactivated(desc);
     if (TEGROUP_IMPL_THERE(activated)) return desc->activated.dtype;
     if (desc->fc2.weight.scaling != TEGROUP_SCALING_NONE || desc->input.scaling != TEGROUP_SCALING_NONE)
@@ -11906,7 +11908,7 @@ static inline tegroup_status tegroup_impl_mlp_check_rule(const tegroup_mlp_desc 
     const int activated = tensor == TEGROUP_IMPL_MLP_ACTIVATED;
     const tegroup_scale_rule *rule = activated ? &desc->activated_rule : &desc->grad_rule;
     const tegroup_dtype from = tegroup_impl_mlp_preactivated(desc);
-    if (t->scaling == TEGROUP_SCALING_NONE) {
+    if (t->dtype == TEGROUP_DTYPE_UNSET || t->scaling == TEGROUP_SCALING_NONE) {
         TEGROUP_IMPL_RULE(rule->method == TEGROUP_SCALE_UNSET, ERROR_COMBINATION, names->rule.method,
                           activated ? "needs activated.scaling" : "needs grad_preactivation.scaling",
                           TEGROUP_SCALE_UNSET, rule->method);
@@ -12151,7 +12153,7 @@ static inline tegroup_impl_mlp_items tegroup_impl_mlp_layout(const tegroup_impl_
 static inline tegroup_mlp_format tegroup_impl_mlp_format(const tegroup_tensor *t, const tegroup_scale_rule *rule) {
     tegroup_mlp_format format;
     memset(&format, 0, sizeof format);
-    if (t->scaling == TEGROUP_SCALING_NONE) return format;
+    if (t->dtype == TEGROUP_DTYPE_UNSET || t->scaling == TEGROUP_SCALING_NONE) return format;
     format.scaling = t->scaling;
     format.scale_dtype = t->scale_dtype;
     format.scale_strides = t->scale_outer_stride > 0;
@@ -12430,7 +12432,7 @@ static inline tegroup_status tegroup_impl_mlp_check_planned(const tegroup_impl_m
             i == TEGROUP_IMPL_MLP_ROW_SCALE ? "row_scale_dtype" : tegroup_impl_mlp_path(i, TEGROUP_IMPL_MEMBER_DTYPE),
             "must be as planned", planned->dtypes[i], tegroup_impl_mlp_dtype(desc, i));
     if (call->products[0].product == TEGROUP_OP_FORWARD || call->writes >> TEGROUP_IMPL_MLP_ACTIVATED & 1u)
-        TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_format(&planned->activated, &desc->activated, &desc->activated_rule,
+        TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_format(&planned->activated, &call->layers.activated, &desc->activated_rule,
                                                        TEGROUP_IMPL_MLP_ACTIVATED, error));
     if (call->writes >> TEGROUP_IMPL_MLP_GRAD_PREACTIVATION & 1u)
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_format(&planned->grad_preactivation, &desc->grad_preactivation,
@@ -12813,13 +12815,14 @@ static inline tegroup_status tegroup_impl_mlp_dgrad_steps(const tegroup_impl_mlp
                                                           tegroup_impl_epilogue *epilogue, tegroup_error *error) {
     const tegroup_mlp_desc *desc = call->desc;
     const tegroup_tensor *grad_activated = &call->products[0].gemm.d;
-    const int levels = tegroup_scaling_info(desc->activated.scaling)->scale_dtype == TEGROUP_DTYPE_F8E4M3;
     again->quantises = 0;
     if (desc->recompute) {
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_quantize(call, TEGROUP_IMPL_MLP_ACTIVATED, &desc->preactivation, NULL,
                                                    &desc->activated, again, error));
-        TEGROUP_IMPL_RULE(!levels || desc->activated.global_scale_inv, ERROR_NULL_ARGUMENT,
-                          "activated.global_scale_inv", "must not be NULL with recompute: forward has one", 1, 0);
+        TEGROUP_IMPL_RULE(
+            tegroup_scaling_info(desc->activated.scaling)->scale_dtype != TEGROUP_DTYPE_F8E4M3
+                || desc->activated.global_scale_inv,
+            ERROR_NULL_ARGUMENT, "activated.global_scale_inv", "must not be NULL with recompute: forward has one", 1, 0);
     }
     if (desc->recompute && !again->quantises)
         TEGROUP_IMPL_TRY(
@@ -12978,7 +12981,7 @@ static inline tegroup_status tegroup_impl_chain_check_rows(const tegroup_chain_d
     TEGROUP_IMPL_RULE(t->group_stride == 0, ERROR_COMBINATION, paths[TEGROUP_IMPL_MEMBER_GROUP_STRIDE],
                       "does not go with row_sizes", 0, t->group_stride);
     TEGROUP_IMPL_RULE(t->scaling == TEGROUP_SCALING_NONE, ERROR_UNSUPPORTED, paths[TEGROUP_IMPL_MEMBER_SCALING],
-                      "must be 0: rows between ops are not quantised", TEGROUP_SCALING_NONE, t->scaling);
+                      "must be 0: a chain quantises nothing, so that of its operands weights alone may be", TEGROUP_SCALING_NONE, t->scaling);
     return TEGROUP_OK;
 }
 
@@ -13329,10 +13332,11 @@ static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc
 }
 
 /* The buffers of a chain's call, and the op that each is of. */
-#define TEGROUP_IMPL_CHAIN_BUFFERS (9 * TEGROUP_CHAIN_MAX_OPS + 4)
+#define TEGROUP_IMPL_CHAIN_BUFFERS (11 * TEGROUP_CHAIN_MAX_OPS + 4)
 typedef struct tegroup_impl_chain_buffers {
     tegroup_impl_buffer all[TEGROUP_IMPL_CHAIN_BUFFERS];
     int32_t at[TEGROUP_IMPL_CHAIN_BUFFERS], count;
+    tegroup_tensor weights[TEGROUP_CHAIN_MAX_OPS]; /* as they are read, for the lists' sake */
     int32_t next; /* the buffer of what the next op reads, backward its gradient; -1: in saved or the workspace */
 } tegroup_impl_chain_buffers;
 
@@ -13349,6 +13353,26 @@ static inline void tegroup_impl_chain_add_tensor(tegroup_impl_chain_buffers *buf
     buffer.field = field;
     buffer.apart = "must not overlap another buffer of the chain";
     tegroup_impl_chain_add(buffers, buffer, at);
+}
+
+/* Weights that an op reads in this direction: of quantised ones the copy that its product reads. */
+static inline void tegroup_impl_chain_add_weight(tegroup_impl_chain_buffers *buffers,
+                                                 const tegroup_mlp_weights *weights, int32_t at, int backward) {
+    tegroup_impl_buffer added[3];
+    tegroup_gemm_desc gemm;
+    int32_t count, i;
+    memset(&gemm, 0, sizeof gemm);
+    gemm.op =
+        backward == (weights->weight_layout == TEGROUP_WEIGHT_IN_OUT) ? TEGROUP_OP_FORWARD : TEGROUP_OP_DGRAD;
+    gemm.b = weights->weight;
+    count = tegroup_impl_operand_buffers(&gemm, TEGROUP_IMPL_B, &weights->weight,
+                                         tegroup_impl_linear_name(TEGROUP_IMPL_LINEAR_WEIGHT), &buffers->weights[at],
+                                         added);
+    for (i = 0; i < count; i++) {
+        added[i].field = "weight.data";
+        added[i].apart = "must not overlap another buffer of the chain";
+        tegroup_impl_chain_add(buffers, added[i], at);
+    }
 }
 
 /* Does op i put its results where it reads them from? */
@@ -13411,7 +13435,7 @@ static inline void tegroup_impl_chain_op_buffers(const tegroup_chain_desc *desc,
               linear = op->kind == TEGROUP_CHAIN_LINEAR, has_bias = linear || op->kind == TEGROUP_CHAIN_BIAS;
     tegroup_impl_chain_add(buffers, tegroup_impl_snapshot_buffer(&rows), i);
     if (linear && (!backward || wants_dx)) /* a list that is not read may dangle */
-        tegroup_impl_chain_add_tensor(buffers, &weights->weight, "weight.data", i, 0);
+        tegroup_impl_chain_add_weight(buffers, weights, i, backward);
     if (has_bias && (!backward || TEGROUP_IMPL_THERE(given->grad_row_scale)))
         tegroup_impl_chain_add_tensor(buffers, &weights->bias, "bias.data", i, 0);
     if (has_bias && backward) tegroup_impl_chain_add_tensor(buffers, &weights->bias_grad, "bias_grad.data", i, 1);

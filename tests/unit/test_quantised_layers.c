@@ -341,6 +341,70 @@ TEST(quantised_mlp, gates_and_ups_apart) {
     }
 }
 
+/* ---- the chain ---- */
+
+/* Quantised weights beside rows that are not: linear, activation, linear, as a grouped MLP and op by op, with the bits of calls one
+ * after another. */
+TEST(quantised_chain, weights_alone) {
+    rng r = rng_seed(5280);
+    for (int i = 0; i < 2 * RECIPES; i++) {
+        void *mark = guards_mark();
+        quantised_layer l;
+        tegroup_chain_plan plan;
+        tegroup_chain_op ops[3];
+        tegroup_chain_argument arguments[2];
+        tegroup_chain_desc chain;
+        tegroup_activation_desc activation;
+        const int in_out = i % 3 == 0;
+        quantised_layer_rows(&l, &recipes[i / 2], &r);
+        memset(ops, 0, sizeof ops), memset(arguments, 0, sizeof arguments), memset(&chain, 0, sizeof chain), memset(&activation, 0, sizeof activation);
+        ops[0].kind = ops[2].kind = TEGROUP_CHAIN_LINEAR;
+        ops[0].weights.weight = ql_weight(&l, 2 * QL_H, QL_K, in_out, &r), ops[2].weights.weight = ql_weight(&l, QL_N, QL_H, 0, &r);
+        ops[0].weights.weight_layout = in_out ? TEGROUP_WEIGHT_IN_OUT : TEGROUP_WEIGHT_OUT_IN;
+        ops[0].weights.main_grad = plain_weights(ops[0].weights.weight.shape.rows, ops[0].weights.weight.shape.cols, TEGROUP_DTYPE_F32);
+        ops[1].kind = TEGROUP_CHAIN_ACTIVATION, ops[1].activation = TEGROUP_ACTIVATION_SWIGLU;
+        chain.struct_size = sizeof chain;
+        chain.space = TEGROUP_SPACE_HOST;
+        chain.ops = ops, chain.op_count = 3;
+        chain.input = tegroup_tensor_of(l.rows, QL_K, TEGROUP_DTYPE_BF16, filled(TEGROUP_DTYPE_BF16, l.rows.rows * QL_K, 1, &r));
+        chain.grad_output = tegroup_tensor_of(l.rows, QL_N, TEGROUP_DTYPE_BF16, filled(TEGROUP_DTYPE_BF16, l.rows.rows * QL_N, 0.1, &r));
+        arguments[0].op = 2, arguments[0].out = plain_rows(&l, QL_N, TEGROUP_DTYPE_BF16);
+        arguments[1].op = 0, arguments[1].grad_input = plain_rows(&l, QL_K, TEGROUP_DTYPE_BF16);
+        chain.arguments = arguments, chain.argument_count = 2;
+        chain.unfused = i % 2;
+        chain.options.threads = 1;
+        OK(tegroup_chain_plan_make(&chain, NULL, &plan, &error));
+        ASSERT_EQ(plan.fused, i % 2 ? 0u : 1u);
+        workspace(&chain.options, plan.workspace_bytes);
+        chain.saved = scratch(plan.saved_bytes), chain.saved_bytes = plan.saved_bytes;
+        OK(tegroup_chain_forward(&plan, &chain, NULL, &error));
+        OK(tegroup_chain_backward(&plan, &chain, NULL, &error));
+        tegroup_tensor wide = plain_rows(&l, 2 * QL_H, TEGROUP_DTYPE_BF16), narrow = plain_rows(&l, QL_H, TEGROUP_DTYPE_BF16);
+        const tegroup_tensor pre = product(in_out ? TEGROUP_OP_DGRAD : TEGROUP_OP_FORWARD, &chain.input, &ops[0].weights.weight, &wide, NULL, NULL, 0, NULL);
+        activation.struct_size = sizeof activation;
+        activation.space = TEGROUP_SPACE_HOST;
+        activation.activation = TEGROUP_ACTIVATION_SWIGLU;
+        activation.snapshot = l.rows.snapshot;
+        activation.input = tegroup_matrix_of(pre.data, l.rows.rows, 2 * QL_H, TEGROUP_DTYPE_BF16);
+        activation.output = tegroup_matrix_of(narrow.data, l.rows.rows, QL_H, TEGROUP_DTYPE_BF16);
+        OK(tegroup_activation_forward(&activation, NULL, &error));
+        ASSERT_EQ(differ(arguments[0].out.data, product(TEGROUP_OP_FORWARD, &narrow, &ops[2].weights.weight, &arguments[0].out, NULL, NULL, 0, NULL).data), 0);
+        ASSERT_EQ(tail_changed(&l, &arguments[0].out) + tail_changed(&l, &arguments[1].grad_input), 0);
+        ASSERT_EQ(guards_changed(), 0);
+        void *const out = arguments[0].out.data; /* apart from the copy of another op that this direction reads */
+        arguments[0].out.data = in_out ? ops[0].weights.weight.columnwise_data : ops[0].weights.weight.data;
+        ASSERT_EQ(tegroup_chain_forward(&plan, &chain, NULL, &error), TEGROUP_ERROR_OVERLAP);
+        ASSERT_STREQ(error.field, "arguments.out.data");
+        arguments[0].out.data = out;
+        chain.input.scaling = recipes[i / 2].rows, chain.input.dtype = recipes[i / 2].forward;
+        ASSERT_NE(tegroup_chain_plan_make(&chain, NULL, &plan, &error), TEGROUP_OK);
+        chain.input.dtype = TEGROUP_DTYPE_BF16;
+        ASSERT_EQ(tegroup_chain_plan_make(&chain, NULL, &plan, &error), TEGROUP_ERROR_UNSUPPORTED);
+        ASSERT_STREQ(error.field, "input.scaling");
+        guards_release(mark);
+    }
+}
+
 /* ---- refusals ---- */
 
 static tegroup_status every_linear_call(const tegroup_linear_desc *d, int planned, const tegroup_linear_plan *plan) {
