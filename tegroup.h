@@ -2757,7 +2757,7 @@ TEGROUP_IMPL_HD float tegroup_impl_scale_exponent(float largest, float amax) {
 /* The scale of a block, stored as `scale`. global: of TWO_LEVEL and GIVEN. Where a scale is a power of two, its
  * reciprocal and its code are exact. */
 TEGROUP_IMPL_HD tegroup_block_scale tegroup_impl_scale_block(const tegroup_scale_rule *rule, tegroup_dtype data,
-                                                                  tegroup_dtype scale, float amax, float global) {
+                                                             tegroup_dtype scale, float amax, float global) {
     const uint32_t magnitude = tegroup_impl_bits_of_f32(amax) & 0x7fffffffu;
     const uint32_t least = tegroup_impl_bits_of_f32(rule->amax_floor), taken = magnitude < least ? least : magnitude;
     const float largest = tegroup_impl_largest(data);
@@ -2844,8 +2844,8 @@ static inline tegroup_status tegroup_impl_check_scale_rule(const tegroup_scale_r
 #undef TEGROUP_IMPL_SWITCH
     TEGROUP_IMPL_RULE_AS(DTYPES, (uint32_t)data < 32 && quantised >> data & 1u, ERROR_DTYPE, data_field,
                          "must be one that is quantised to", quantised, data);
-    TEGROUP_IMPL_RULE_AS(DTYPES, (uint32_t)scale < 32 && scales >> scale & 1u, ERROR_DTYPE, scale_field,
-                         name->gives, scales, scale);
+    TEGROUP_IMPL_RULE_AS(DTYPES, (uint32_t)scale < 32 && scales >> scale & 1u, ERROR_DTYPE, scale_field, name->gives,
+                         scales, scale);
     TEGROUP_IMPL_RULE_AS(DTYPE, !two_level || data == TEGROUP_DTYPE_F4E2M1, ERROR_DTYPE, data_field,
                          "must be F4E2M1 with TWO_LEVEL", TEGROUP_DTYPE_F4E2M1, data);
     return TEGROUP_OK;
@@ -8680,8 +8680,7 @@ static inline int32_t tegroup_impl_operand_buffers(const tegroup_gemm_desc *desc
     *read = tegroup_impl_as_read(desc, operand);
     buffers[0] = tegroup_impl_copy_buffer(read, name, columnwise, 0);
     buffers[1] = tegroup_impl_copy_buffer(read, name, columnwise, 1);
-    buffers[2] =
-        tegroup_impl_buffer_of(t->global_scale_inv, 4 * (int64_t)t->shape.groups, NULL, name->apart, 0);
+    buffers[2] = tegroup_impl_buffer_of(t->global_scale_inv, 4 * (int64_t)t->shape.groups, NULL, name->apart, 0);
     return 3;
 }
 
@@ -10060,12 +10059,9 @@ typedef struct tegroup_impl_quantize_names {
 } tegroup_impl_quantize_names;
 
 static inline const tegroup_impl_quantize_names *tegroup_impl_quantize_names_own(void) {
-    static const tegroup_impl_quantize_names names = {TEGROUP_IMPL_NAME("input"),
-                                                      TEGROUP_IMPL_NAME("output"),
-                                                      TEGROUP_IMPL_NAME("grad_output"),
-                                                      TEGROUP_IMPL_COPY_NAMES("output"),
-                                                      TEGROUP_IMPL_RULE_NAME("rule"),
-                                                      TEGROUP_IMPL_MATRIX_PATHS("row_scale")};
+    static const tegroup_impl_quantize_names names = {
+        TEGROUP_IMPL_NAME("input"),        TEGROUP_IMPL_NAME("output"),    TEGROUP_IMPL_NAME("grad_output"),
+        TEGROUP_IMPL_COPY_NAMES("output"), TEGROUP_IMPL_RULE_NAME("rule"), TEGROUP_IMPL_MATRIX_PATHS("row_scale")};
     return &names;
 }
 
@@ -10220,9 +10216,11 @@ static inline tegroup_status tegroup_impl_check_made(const tegroup_quantize_desc
         TEGROUP_IMPL_RULE(!tegroup_impl_irregular(&desc->output.shape), ERROR_COMBINATION, "activation",
                           "does not go with col_sizes or elements", TEGROUP_ACTIVATION_UNSET, desc->activation);
         TEGROUP_IMPL_RULE(!gradient || !gated || desc->output.shape.cols % 2 == 0, ERROR_SHAPE,
-                          output->members[TEGROUP_IMPL_MEMBER_COLS], "must be even: gates and ups", 0, desc->output.shape.cols);
+                          output->members[TEGROUP_IMPL_MEMBER_COLS], "must be even: gates and ups", 0,
+                          desc->output.shape.cols);
     }
-    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->row_scale, names->row_scale, rows, 1, TEGROUP_IMPL_REALS, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_optional(&desc->row_scale, names->row_scale, rows, 1, TEGROUP_IMPL_REALS, error));
     TEGROUP_IMPL_RULE(desc->row_scale.dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_listed(&desc->output),
                       ERROR_COMBINATION, names->row_scale[4],
                       "does not go with lists: their rows have no common numbering", 0, desc->row_scale.dtype);
@@ -11626,7 +11624,7 @@ static inline int tegroup_impl_mlp_keeps(const tegroup_mlp_desc *desc) {
 /* The layers as a call sees them, with the rows between them that lie in the workspace. It points into itself. */
 typedef struct tegroup_impl_mlp_layers {
     tegroup_tensor preactivation, activated, grad_activated; /* in the workspace, the last two in one place */
-    tegroup_tensor out[2], grad_output[2];   /* fc1_up: gates' and ups' halves of preactivation and of its gradient */
+    tegroup_tensor out[2], grad_output[2]; /* fc1_up: gates' and ups' halves of preactivation and of its gradient */
     tegroup_impl_layer fc1, fc2, fc1_up;
 } tegroup_impl_mlp_layers;
 
@@ -11963,15 +11961,14 @@ static inline tegroup_status tegroup_impl_mlp_check(const tegroup_mlp_desc *desc
     out = tegroup_impl_weight_out(&desc->fc1.weight, desc->fc1.weight_layout);
     width = twice ? tegroup_impl_activation_cols(desc->activation, layers->activated.shape.cols)
                   : layers->activated.shape.cols;
-    TEGROUP_IMPL_RULE(out == width, ERROR_SHAPE,
-                      desc->fc1.weight_layout == TEGROUP_WEIGHT_IN_OUT ? "fc1.weight.shape.cols"
-                                                                       : "fc1.weight.shape.rows",
-                      desc->fc2.weight_layout == TEGROUP_WEIGHT_IN_OUT
-                          ? (twice ? "must be twice fc2.weight.shape.rows: gate and up"
-                                   : "must equal fc2.weight.shape.rows")
-                      : twice ? "must be twice fc2.weight.shape.cols: gate and up"
-                              : "must equal fc2.weight.shape.cols",
-                      width, out);
+    TEGROUP_IMPL_RULE(
+        out == width, ERROR_SHAPE,
+        desc->fc1.weight_layout == TEGROUP_WEIGHT_IN_OUT ? "fc1.weight.shape.cols" : "fc1.weight.shape.rows",
+        desc->fc2.weight_layout == TEGROUP_WEIGHT_IN_OUT
+            ? (twice ? "must be twice fc2.weight.shape.rows: gate and up" : "must equal fc2.weight.shape.rows")
+        : twice ? "must be twice fc2.weight.shape.cols: gate and up"
+                : "must equal fc2.weight.shape.cols",
+        width, out);
     for (i = TEGROUP_IMPL_MLP_PREACTIVATION; i < TEGROUP_IMPL_MLP_ROW_SCALE; i++)
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_saved(desc, i, error));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_rule(desc, TEGROUP_IMPL_MLP_ACTIVATED, &layers->activated, error));
@@ -12193,7 +12190,8 @@ static inline int tegroup_impl_mlp_copies(const tegroup_impl_mlp_plans *plans, i
     const tegroup_linear_plan *layer = activated ? plans->fc2 : plans->fc1;
     const tegroup_plan *other = activated ? &layer->forward : &layer->dgrad;
     const int rowwise = other->magic == TEGROUP_PLAN_MAGIC && !(activated && plans->planned->recompute),
-              summed = layer->wgrad.magic == TEGROUP_PLAN_MAGIC, columnwise = summed && tegroup_impl_needs_columnwise(t);
+              summed = layer->wgrad.magic == TEGROUP_PLAN_MAGIC,
+              columnwise = summed && tegroup_impl_needs_columnwise(t);
     return (rowwise || (summed && !columnwise) ? TEGROUP_COPIES_ROWWISE : 0)
            | (columnwise ? TEGROUP_COPIES_COLUMNWISE : 0);
 }
@@ -12432,8 +12430,8 @@ static inline tegroup_status tegroup_impl_mlp_check_planned(const tegroup_impl_m
             i == TEGROUP_IMPL_MLP_ROW_SCALE ? "row_scale_dtype" : tegroup_impl_mlp_path(i, TEGROUP_IMPL_MEMBER_DTYPE),
             "must be as planned", planned->dtypes[i], tegroup_impl_mlp_dtype(desc, i));
     if (call->products[0].product == TEGROUP_OP_FORWARD || call->writes >> TEGROUP_IMPL_MLP_ACTIVATED & 1u)
-        TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_format(&planned->activated, &call->layers.activated, &desc->activated_rule,
-                                                       TEGROUP_IMPL_MLP_ACTIVATED, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_format(&planned->activated, &call->layers.activated,
+                                                       &desc->activated_rule, TEGROUP_IMPL_MLP_ACTIVATED, error));
     if (call->writes >> TEGROUP_IMPL_MLP_GRAD_PREACTIVATION & 1u)
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_format(&planned->grad_preactivation, &desc->grad_preactivation,
                                                        &desc->grad_rule, TEGROUP_IMPL_MLP_GRAD_PREACTIVATION, error));
@@ -12688,10 +12686,9 @@ static inline tegroup_status tegroup_impl_mlp_quantize(const tegroup_impl_mlp_ca
     }
     quantize->input.shape.snapshot = quantize->output.shape.snapshot = desc->input.shape.snapshot;
     for (copy = 0; copy < TEGROUP_IMPL_COPIES && output != &call->layers.activated; copy++)
-        TEGROUP_IMPL_RULE(!(copies >> copy & 1) || tegroup_impl_has_copy(output, copy)
-                              || tegroup_impl_copy_bytes(output, copy) == 0,
-                          ERROR_NULL_ARGUMENT, names->copies[copy].data, "must not be NULL: a planned product reads it",
-                          1, 0);
+        TEGROUP_IMPL_RULE(
+            !(copies >> copy & 1) || tegroup_impl_has_copy(output, copy) || tegroup_impl_copy_bytes(output, copy) == 0,
+            ERROR_NULL_ARGUMENT, names->copies[copy].data, "must not be NULL: a planned product reads it", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_quantize_as(quantize, names, error));
     return tegroup_impl_check_quantize_built(quantize, error);
 }
@@ -12819,10 +12816,10 @@ static inline tegroup_status tegroup_impl_mlp_dgrad_steps(const tegroup_impl_mlp
     if (desc->recompute) {
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_quantize(call, TEGROUP_IMPL_MLP_ACTIVATED, &desc->preactivation, NULL,
                                                    &desc->activated, again, error));
-        TEGROUP_IMPL_RULE(
-            tegroup_scaling_info(desc->activated.scaling)->scale_dtype != TEGROUP_DTYPE_F8E4M3
-                || desc->activated.global_scale_inv,
-            ERROR_NULL_ARGUMENT, "activated.global_scale_inv", "must not be NULL with recompute: forward has one", 1, 0);
+        TEGROUP_IMPL_RULE(tegroup_scaling_info(desc->activated.scaling)->scale_dtype != TEGROUP_DTYPE_F8E4M3
+                              || desc->activated.global_scale_inv,
+                          ERROR_NULL_ARGUMENT, "activated.global_scale_inv",
+                          "must not be NULL with recompute: forward has one", 1, 0);
     }
     if (desc->recompute && !again->quantises)
         TEGROUP_IMPL_TRY(
@@ -12834,9 +12831,8 @@ static inline tegroup_status tegroup_impl_mlp_dgrad_steps(const tegroup_impl_mlp
     }
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_quantize(call, TEGROUP_IMPL_MLP_GRAD_PREACTIVATION, &desc->preactivation,
                                                grad_activated, &desc->grad_preactivation, gradient, error));
-    return gradient->quantises
-               ? TEGROUP_OK
-               : tegroup_impl_mlp_activation_backward(desc, grad_activated, &epilogue->gradient, error);
+    return gradient->quantises ? TEGROUP_OK
+                               : tegroup_impl_mlp_activation_backward(desc, grad_activated, &epilogue->gradient, error);
 }
 
 /* The activation's gradient follows fc2's dgrad. activated is computed again before its input may be overwritten. */
@@ -12981,7 +12977,8 @@ static inline tegroup_status tegroup_impl_chain_check_rows(const tegroup_chain_d
     TEGROUP_IMPL_RULE(t->group_stride == 0, ERROR_COMBINATION, paths[TEGROUP_IMPL_MEMBER_GROUP_STRIDE],
                       "does not go with row_sizes", 0, t->group_stride);
     TEGROUP_IMPL_RULE(t->scaling == TEGROUP_SCALING_NONE, ERROR_UNSUPPORTED, paths[TEGROUP_IMPL_MEMBER_SCALING],
-                      "must be 0: a chain quantises nothing, so that of its operands weights alone may be", TEGROUP_SCALING_NONE, t->scaling);
+                      "must be 0: a chain quantises nothing, and weights alone may be quantised", TEGROUP_SCALING_NONE,
+                      t->scaling);
     return TEGROUP_OK;
 }
 
@@ -13094,7 +13091,7 @@ static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_des
 }
 
 static inline int64_t tegroup_impl_chain_cols(const tegroup_chain_op *op, int64_t cols) {
-    if (op->kind == TEGROUP_CHAIN_LINEAR) 
+    if (op->kind == TEGROUP_CHAIN_LINEAR)
         return tegroup_impl_weight_out(&op->weights.weight, op->weights.weight_layout);
     if (op->kind == TEGROUP_CHAIN_ACTIVATION && tegroup_impl_gated(op->activation)) return cols / 2;
     return op->kind == TEGROUP_CHAIN_USER && op->cols > 0 ? op->cols : cols;
@@ -13362,8 +13359,7 @@ static inline void tegroup_impl_chain_add_weight(tegroup_impl_chain_buffers *buf
     tegroup_gemm_desc gemm;
     int32_t count, i;
     memset(&gemm, 0, sizeof gemm);
-    gemm.op =
-        backward == (weights->weight_layout == TEGROUP_WEIGHT_IN_OUT) ? TEGROUP_OP_FORWARD : TEGROUP_OP_DGRAD;
+    gemm.op = backward == (weights->weight_layout == TEGROUP_WEIGHT_IN_OUT) ? TEGROUP_OP_FORWARD : TEGROUP_OP_DGRAD;
     gemm.b = weights->weight;
     count = tegroup_impl_operand_buffers(&gemm, TEGROUP_IMPL_B, &weights->weight,
                                          tegroup_impl_linear_name(TEGROUP_IMPL_LINEAR_WEIGHT), &buffers->weights[at],

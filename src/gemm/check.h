@@ -130,8 +130,7 @@ static inline int32_t tegroup_impl_operand_buffers(const tegroup_gemm_desc *desc
     *read = tegroup_impl_as_read(desc, operand);
     buffers[0] = tegroup_impl_copy_buffer(read, name, columnwise, 0);
     buffers[1] = tegroup_impl_copy_buffer(read, name, columnwise, 1);
-    buffers[2] =
-        tegroup_impl_buffer_of(t->global_scale_inv, 4 * (int64_t)t->shape.groups, NULL, name->apart, 0);
+    buffers[2] = tegroup_impl_buffer_of(t->global_scale_inv, 4 * (int64_t)t->shape.groups, NULL, name->apart, 0);
     return 3;
 }
 

@@ -70,7 +70,8 @@ static inline tegroup_status tegroup_impl_chain_check_rows(const tegroup_chain_d
     TEGROUP_IMPL_RULE(t->group_stride == 0, ERROR_COMBINATION, paths[TEGROUP_IMPL_MEMBER_GROUP_STRIDE],
                       "does not go with row_sizes", 0, t->group_stride);
     TEGROUP_IMPL_RULE(t->scaling == TEGROUP_SCALING_NONE, ERROR_UNSUPPORTED, paths[TEGROUP_IMPL_MEMBER_SCALING],
-                      "must be 0: a chain quantises nothing, so that of its operands weights alone may be", TEGROUP_SCALING_NONE, t->scaling);
+                      "must be 0: a chain quantises nothing, and weights alone may be quantised", TEGROUP_SCALING_NONE,
+                      t->scaling);
     return TEGROUP_OK;
 }
 
@@ -183,7 +184,7 @@ static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_des
 }
 
 static inline int64_t tegroup_impl_chain_cols(const tegroup_chain_op *op, int64_t cols) {
-    if (op->kind == TEGROUP_CHAIN_LINEAR) 
+    if (op->kind == TEGROUP_CHAIN_LINEAR)
         return tegroup_impl_weight_out(&op->weights.weight, op->weights.weight_layout);
     if (op->kind == TEGROUP_CHAIN_ACTIVATION && tegroup_impl_gated(op->activation)) return cols / 2;
     return op->kind == TEGROUP_CHAIN_USER && op->cols > 0 ? op->cols : cols;
@@ -451,8 +452,7 @@ static inline void tegroup_impl_chain_add_weight(tegroup_impl_chain_buffers *buf
     tegroup_gemm_desc gemm;
     int32_t count, i;
     memset(&gemm, 0, sizeof gemm);
-    gemm.op =
-        backward == (weights->weight_layout == TEGROUP_WEIGHT_IN_OUT) ? TEGROUP_OP_FORWARD : TEGROUP_OP_DGRAD;
+    gemm.op = backward == (weights->weight_layout == TEGROUP_WEIGHT_IN_OUT) ? TEGROUP_OP_FORWARD : TEGROUP_OP_DGRAD;
     gemm.b = weights->weight;
     count = tegroup_impl_operand_buffers(&gemm, TEGROUP_IMPL_B, &weights->weight,
                                          tegroup_impl_linear_name(TEGROUP_IMPL_LINEAR_WEIGHT), &buffers->weights[at],

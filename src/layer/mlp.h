@@ -107,8 +107,8 @@ static inline tegroup_status tegroup_impl_mlp_check_planned(const tegroup_impl_m
             i == TEGROUP_IMPL_MLP_ROW_SCALE ? "row_scale_dtype" : tegroup_impl_mlp_path(i, TEGROUP_IMPL_MEMBER_DTYPE),
             "must be as planned", planned->dtypes[i], tegroup_impl_mlp_dtype(desc, i));
     if (call->products[0].product == TEGROUP_OP_FORWARD || call->writes >> TEGROUP_IMPL_MLP_ACTIVATED & 1u)
-        TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_format(&planned->activated, &call->layers.activated, &desc->activated_rule,
-                                                       TEGROUP_IMPL_MLP_ACTIVATED, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_format(&planned->activated, &call->layers.activated,
+                                                       &desc->activated_rule, TEGROUP_IMPL_MLP_ACTIVATED, error));
     if (call->writes >> TEGROUP_IMPL_MLP_GRAD_PREACTIVATION & 1u)
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_format(&planned->grad_preactivation, &desc->grad_preactivation,
                                                        &desc->grad_rule, TEGROUP_IMPL_MLP_GRAD_PREACTIVATION, error));
@@ -363,10 +363,9 @@ static inline tegroup_status tegroup_impl_mlp_quantize(const tegroup_impl_mlp_ca
     }
     quantize->input.shape.snapshot = quantize->output.shape.snapshot = desc->input.shape.snapshot;
     for (copy = 0; copy < TEGROUP_IMPL_COPIES && output != &call->layers.activated; copy++)
-        TEGROUP_IMPL_RULE(!(copies >> copy & 1) || tegroup_impl_has_copy(output, copy)
-                              || tegroup_impl_copy_bytes(output, copy) == 0,
-                          ERROR_NULL_ARGUMENT, names->copies[copy].data, "must not be NULL: a planned product reads it",
-                          1, 0);
+        TEGROUP_IMPL_RULE(
+            !(copies >> copy & 1) || tegroup_impl_has_copy(output, copy) || tegroup_impl_copy_bytes(output, copy) == 0,
+            ERROR_NULL_ARGUMENT, names->copies[copy].data, "must not be NULL: a planned product reads it", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_quantize_as(quantize, names, error));
     return tegroup_impl_check_quantize_built(quantize, error);
 }
@@ -494,10 +493,10 @@ static inline tegroup_status tegroup_impl_mlp_dgrad_steps(const tegroup_impl_mlp
     if (desc->recompute) {
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_quantize(call, TEGROUP_IMPL_MLP_ACTIVATED, &desc->preactivation, NULL,
                                                    &desc->activated, again, error));
-        TEGROUP_IMPL_RULE(
-            tegroup_scaling_info(desc->activated.scaling)->scale_dtype != TEGROUP_DTYPE_F8E4M3
-                || desc->activated.global_scale_inv,
-            ERROR_NULL_ARGUMENT, "activated.global_scale_inv", "must not be NULL with recompute: forward has one", 1, 0);
+        TEGROUP_IMPL_RULE(tegroup_scaling_info(desc->activated.scaling)->scale_dtype != TEGROUP_DTYPE_F8E4M3
+                              || desc->activated.global_scale_inv,
+                          ERROR_NULL_ARGUMENT, "activated.global_scale_inv",
+                          "must not be NULL with recompute: forward has one", 1, 0);
     }
     if (desc->recompute && !again->quantises)
         TEGROUP_IMPL_TRY(
@@ -509,9 +508,8 @@ static inline tegroup_status tegroup_impl_mlp_dgrad_steps(const tegroup_impl_mlp
     }
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_quantize(call, TEGROUP_IMPL_MLP_GRAD_PREACTIVATION, &desc->preactivation,
                                                grad_activated, &desc->grad_preactivation, gradient, error));
-    return gradient->quantises
-               ? TEGROUP_OK
-               : tegroup_impl_mlp_activation_backward(desc, grad_activated, &epilogue->gradient, error);
+    return gradient->quantises ? TEGROUP_OK
+                               : tegroup_impl_mlp_activation_backward(desc, grad_activated, &epilogue->gradient, error);
 }
 
 /* The activation's gradient follows fc2's dgrad. activated is computed again before its input may be overwritten. */

@@ -240,7 +240,8 @@ static inline int tegroup_impl_mlp_copies(const tegroup_impl_mlp_plans *plans, i
     const tegroup_linear_plan *layer = activated ? plans->fc2 : plans->fc1;
     const tegroup_plan *other = activated ? &layer->forward : &layer->dgrad;
     const int rowwise = other->magic == TEGROUP_PLAN_MAGIC && !(activated && plans->planned->recompute),
-              summed = layer->wgrad.magic == TEGROUP_PLAN_MAGIC, columnwise = summed && tegroup_impl_needs_columnwise(t);
+              summed = layer->wgrad.magic == TEGROUP_PLAN_MAGIC,
+              columnwise = summed && tegroup_impl_needs_columnwise(t);
     return (rowwise || (summed && !columnwise) ? TEGROUP_COPIES_ROWWISE : 0)
            | (columnwise ? TEGROUP_COPIES_COLUMNWISE : 0);
 }

@@ -159,7 +159,7 @@ static inline int tegroup_impl_mlp_keeps(const tegroup_mlp_desc *desc) {
 /* The layers as a call sees them, with the rows between them that lie in the workspace. It points into itself. */
 typedef struct tegroup_impl_mlp_layers {
     tegroup_tensor preactivation, activated, grad_activated; /* in the workspace, the last two in one place */
-    tegroup_tensor out[2], grad_output[2];   /* fc1_up: gates' and ups' halves of preactivation and of its gradient */
+    tegroup_tensor out[2], grad_output[2]; /* fc1_up: gates' and ups' halves of preactivation and of its gradient */
     tegroup_impl_layer fc1, fc2, fc1_up;
 } tegroup_impl_mlp_layers;
 
@@ -496,15 +496,14 @@ static inline tegroup_status tegroup_impl_mlp_check(const tegroup_mlp_desc *desc
     out = tegroup_impl_weight_out(&desc->fc1.weight, desc->fc1.weight_layout);
     width = twice ? tegroup_impl_activation_cols(desc->activation, layers->activated.shape.cols)
                   : layers->activated.shape.cols;
-    TEGROUP_IMPL_RULE(out == width, ERROR_SHAPE,
-                      desc->fc1.weight_layout == TEGROUP_WEIGHT_IN_OUT ? "fc1.weight.shape.cols"
-                                                                       : "fc1.weight.shape.rows",
-                      desc->fc2.weight_layout == TEGROUP_WEIGHT_IN_OUT
-                          ? (twice ? "must be twice fc2.weight.shape.rows: gate and up"
-                                   : "must equal fc2.weight.shape.rows")
-                      : twice ? "must be twice fc2.weight.shape.cols: gate and up"
-                              : "must equal fc2.weight.shape.cols",
-                      width, out);
+    TEGROUP_IMPL_RULE(
+        out == width, ERROR_SHAPE,
+        desc->fc1.weight_layout == TEGROUP_WEIGHT_IN_OUT ? "fc1.weight.shape.cols" : "fc1.weight.shape.rows",
+        desc->fc2.weight_layout == TEGROUP_WEIGHT_IN_OUT
+            ? (twice ? "must be twice fc2.weight.shape.rows: gate and up" : "must equal fc2.weight.shape.rows")
+        : twice ? "must be twice fc2.weight.shape.cols: gate and up"
+                : "must equal fc2.weight.shape.cols",
+        width, out);
     for (i = TEGROUP_IMPL_MLP_PREACTIVATION; i < TEGROUP_IMPL_MLP_ROW_SCALE; i++)
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_saved(desc, i, error));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_rule(desc, TEGROUP_IMPL_MLP_ACTIVATED, &layers->activated, error));

@@ -78,12 +78,9 @@ typedef struct tegroup_impl_quantize_names {
 } tegroup_impl_quantize_names;
 
 static inline const tegroup_impl_quantize_names *tegroup_impl_quantize_names_own(void) {
-    static const tegroup_impl_quantize_names names = {TEGROUP_IMPL_NAME("input"),
-                                                      TEGROUP_IMPL_NAME("output"),
-                                                      TEGROUP_IMPL_NAME("grad_output"),
-                                                      TEGROUP_IMPL_COPY_NAMES("output"),
-                                                      TEGROUP_IMPL_RULE_NAME("rule"),
-                                                      TEGROUP_IMPL_MATRIX_PATHS("row_scale")};
+    static const tegroup_impl_quantize_names names = {
+        TEGROUP_IMPL_NAME("input"),        TEGROUP_IMPL_NAME("output"),    TEGROUP_IMPL_NAME("grad_output"),
+        TEGROUP_IMPL_COPY_NAMES("output"), TEGROUP_IMPL_RULE_NAME("rule"), TEGROUP_IMPL_MATRIX_PATHS("row_scale")};
     return &names;
 }
 
@@ -238,9 +235,11 @@ static inline tegroup_status tegroup_impl_check_made(const tegroup_quantize_desc
         TEGROUP_IMPL_RULE(!tegroup_impl_irregular(&desc->output.shape), ERROR_COMBINATION, "activation",
                           "does not go with col_sizes or elements", TEGROUP_ACTIVATION_UNSET, desc->activation);
         TEGROUP_IMPL_RULE(!gradient || !gated || desc->output.shape.cols % 2 == 0, ERROR_SHAPE,
-                          output->members[TEGROUP_IMPL_MEMBER_COLS], "must be even: gates and ups", 0, desc->output.shape.cols);
+                          output->members[TEGROUP_IMPL_MEMBER_COLS], "must be even: gates and ups", 0,
+                          desc->output.shape.cols);
     }
-    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->row_scale, names->row_scale, rows, 1, TEGROUP_IMPL_REALS, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_optional(&desc->row_scale, names->row_scale, rows, 1, TEGROUP_IMPL_REALS, error));
     TEGROUP_IMPL_RULE(desc->row_scale.dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_listed(&desc->output),
                       ERROR_COMBINATION, names->row_scale[4],
                       "does not go with lists: their rows have no common numbering", 0, desc->row_scale.dtype);

@@ -168,6 +168,7 @@ SUPPORT void quantised_mlp_make(quantised_layer *l, const recipe *f, int recompu
     d->grad_preactivation = tegroup_tensor_of(l->rows, wide, TEGROUP_DTYPE_UNSET, NULL);
     give_copies(&d->grad_preactivation, f->rows, f->backward, l->transposed, 3);
     d->activated_rule = d->grad_rule = tegroup_scale_rule_of(f->preset);
+    d->grad_rule.amax_floor = 0.05f; /* not activated's */
     if (recompute >= 0 || rng_chance(r, 60)) {
         d->row_scale = filled(TEGROUP_DTYPE_F32, l->rows.rows, 1, r), d->row_scale_dtype = TEGROUP_DTYPE_F32;
         if (recompute >= 0 || rng_chance(r, 60)) d->grad_row_scale = plain_rows(l, 1, TEGROUP_DTYPE_F32);

@@ -163,6 +163,7 @@ static void mlp_compare(quantised_layer *l) {
     tegroup_tensor sums1, sums2, between = tegroup_tensor_of(l->rows, QL_H, d->preactivation.dtype, NULL);
     tegroup_tensor pre = product(f1, &d->input, &d->fc1.weight, &d->preactivation, &d->fc1.bias, NULL, 0, NULL);
     tegroup_quantize_desc q = quantiser(d, &pre, &d->activated, 3, l->transposed), g = quantiser(d, &pre, &d->grad_preactivation, 3, l->transposed);
+    g.rule = d->grad_rule;
     OK(tegroup_quantize(&q, NULL, &error));
     tegroup_tensor y = product(f2, &q.output, &d->fc2.weight, &d->out, &d->fc2.bias, NULL, 0, NULL);
     between.data = room((size_t)(l->rows.rows * QL_H) * size_of(between.dtype));
@@ -225,6 +226,78 @@ MLP_STRAIGHT(per_row, 1)
 MLP_STRAIGHT(per_tensor, 2)
 MLP_STRAIGHT(mxfp8, 3)
 MLP_STRAIGHT(nvfp4, 4)
+
+/* One of the two tensors between the layers is quantised, the other has preactivation's type. */
+TEST(quantised_mlp, one_of_two) {
+    rng r = rng_seed(5240);
+    for (int64_t i = 0; i < 2 * RECIPES + scaled(6); i++) {
+        void *mark = guards_mark();
+        quantised_layer l;
+        tegroup_mlp_plan plan;
+        quantised_mlp_make(&l, &recipes[i / 2 % RECIPES], -1, &r);
+        tegroup_mlp_desc *d = &l.mlp;
+        const int t1 = d->fc1.weight_layout == TEGROUP_WEIGHT_IN_OUT, t2 = d->fc2.weight_layout == TEGROUP_WEIGHT_IN_OUT;
+        if (i % 2) d->activated = plain_rows(&l, QL_H, d->preactivation.dtype), memset(&d->activated_rule, 0, sizeof d->activated_rule);
+        else d->grad_preactivation = plain_rows(&l, d->preactivation.shape.cols, d->preactivation.dtype), memset(&d->grad_rule, 0, sizeof d->grad_rule);
+        OK(tegroup_mlp_plan_make(d, NULL, &plan, &error));
+        workspace(&d->options, plan.workspace_bytes);
+        OK(tegroup_mlp_forward(&plan, d, NULL, &error));
+        OK(tegroup_mlp_dgrad(&plan, d, NULL, &error));
+        OK(tegroup_mlp_wgrad(&plan, d, NULL, &error));
+        if (!d->recompute) ASSERT_LE(worst_of(&l, t2 ? TEGROUP_OP_DGRAD : TEGROUP_OP_FORWARD, &d->activated, &d->fc2.weight, &d->out, &d->fc2.bias, NULL, SUPPORT_SUM_ROUNDING), 1);
+        ASSERT_LE(worst_of(&l, t1 ? TEGROUP_OP_FORWARD : TEGROUP_OP_DGRAD, &d->grad_preactivation, &d->fc1.weight, &d->dgrad_out, NULL, NULL, SUPPORT_SUM_ROUNDING), 1);
+        ASSERT_LE(worst_of(&l, TEGROUP_OP_WGRAD, t2 ? &d->activated : &d->grad_output, t2 ? &d->grad_output : &d->activated, &d->fc2.main_grad, NULL, NULL, SUPPORT_SUM_ROUNDING), 1);
+        ASSERT_LE(worst_of(&l, TEGROUP_OP_WGRAD, t1 ? &d->input : &d->grad_preactivation, t1 ? &d->grad_preactivation : &d->input, &d->fc1.main_grad, NULL, NULL, SUPPORT_SUM_ROUNDING), 1);
+        if (!(i % 2)) { /* what is quantised is what a call of its own makes */
+            tegroup_quantize_desc q = quantiser(d, &d->preactivation, &d->activated, 3, l.transposed);
+            OK(tegroup_quantize(&q, NULL, &error));
+            ASSERT_EQ(copies_differ(&d->activated, &q.output), 0);
+        }
+        ASSERT_EQ(guards_changed(), 0);
+        guards_release(mark);
+    }
+}
+
+/* No epilogue activates what a product of quantised weights gives, whatever the machine. */
+TEST(quantised_mlp, no_epilogue_of_another_machine) {
+    rng r = rng_seed(5245);
+    tegroup_target target;
+    memset(&target, 0, sizeof target);
+    target.struct_size = sizeof target;
+    target.sm = 90, target.built = 1u << TEGROUP_BACKEND_PORTABLE;
+    for (int i = 0; i < 4; i++) { /* none, fc1's weights, fc2's, activated */
+        void *mark = guards_mark();
+        quantised_layer l;
+        tegroup_mlp_plan plan;
+        quantised_layer_rows(&l, &recipes[3], &r);
+        tegroup_mlp_desc *d = &l.mlp;
+        l.rows.row_sizes.space = TEGROUP_SPACE_DEVICE;
+        d->struct_size = sizeof *d;
+        d->space = TEGROUP_SPACE_DEVICE;
+        d->activation = TEGROUP_ACTIVATION_SWIGLU;
+        d->fc1.weight = tegroup_tensor_uniform(QL_GROUPS, 2 * QL_H, QL_K, TEGROUP_DTYPE_BF16, NULL);
+        d->fc2.weight = tegroup_tensor_uniform(QL_GROUPS, QL_N, QL_H, TEGROUP_DTYPE_BF16, NULL);
+        d->input = tegroup_tensor_of(l.rows, QL_K, TEGROUP_DTYPE_BF16, NULL);
+        d->out = d->grad_output = tegroup_tensor_of(l.rows, QL_N, TEGROUP_DTYPE_BF16, NULL);
+        d->preactivation = d->grad_preactivation = tegroup_tensor_of(l.rows, 2 * QL_H, TEGROUP_DTYPE_BF16, NULL);
+        d->fusion = TEGROUP_FUSION_REQUIRED;
+        if (i == 1) d->fc1.weight.dtype = TEGROUP_DTYPE_F8E4M3, d->fc1.weight.scaling = TEGROUP_SCALING_MXFP8;
+        if (i == 2) d->fc2.weight.dtype = TEGROUP_DTYPE_F8E4M3, d->fc2.weight.scaling = TEGROUP_SCALING_MXFP8, memset(&d->out, 0, sizeof d->out);
+        if (i == 3) {
+            d->activated = tegroup_tensor_of(l.rows, QL_H, TEGROUP_DTYPE_F8E4M3, NULL), d->activated.scaling = TEGROUP_SCALING_MXFP8;
+            d->activated_rule = tegroup_scale_rule_of(TEGROUP_SCALE_TE_MXFP8);
+            d->fc2.weight.dtype = TEGROUP_DTYPE_F8E4M3, d->fc2.weight.scaling = TEGROUP_SCALING_MXFP8;
+            memset(&d->grad_preactivation, 0, sizeof d->grad_preactivation), memset(&d->grad_output, 0, sizeof d->grad_output);
+        }
+        const tegroup_status status = tegroup_mlp_plan_make(d, &target, &plan, &error);
+        ASSERT_EQ(status, i == 0 ? TEGROUP_OK : TEGROUP_ERROR_UNSUPPORTED);
+        if (i > 0) ASSERT_STREQ(error.field, "fusion");
+        d->fusion = TEGROUP_FUSION_AUTO;
+        OK(tegroup_mlp_plan_make(d, &target, &plan, &error));
+        ASSERT_EQ(plan.planned.fused, 0u);
+        guards_release(mark);
+    }
+}
 
 /* Inference: what lies between the layers is in the workspace, quantised where activated has a scaling, and Y has the same bits. */
 TEST(quantised_mlp, inference_in_the_workspace) {
