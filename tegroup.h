@@ -1385,8 +1385,8 @@ typedef struct tegroup_mlp_planned {
     tegroup_dtype      dtypes[21];       /* of the desc's tensors and of row_scale: a call's are held against them */
     tegroup_mlp_format activated, grad_preactivation;
     int64_t            preactivation_bytes;    /* all at capacity; 0 = not planned                               */
-    int64_t            activated_bytes[4];     /* of data, scale_inv, columnwise_data and columnwise_scale_inv, where
-                                                  planned products read them                                     */
+    int64_t            activated_bytes[4];     /* of data, scale_inv, columnwise_data and columnwise_scale_inv: of a
+                                                  quantised one, those that wgrad reads                          */
     int64_t            grad_preactivation_bytes[4]; /* likewise                                                  */
     int64_t            scratch_bytes[4];       /* of activated in the workspace: data, and in dgrad its gradient;
                                                   scale_inv, amax, global_scale_inv                              */
@@ -1402,8 +1402,8 @@ typedef struct tegroup_mlp_plan {
     uint32_t            magic;
     size_t              workspace_bytes;        /* serves any of the calls                                         */
     size_t              wgrad_workspace_bytes;  /* what wgrad alone needs                                          */
-    size_t              saved_by_forward_bytes; /* the caller's buffers that live from forward to backward, and the
-                                                   rowwise copy of a quantised activated, which forward uses up    */
+    size_t              saved_by_forward_bytes; /* the caller's buffers that live from forward to backward. The rowwise
+                                                   copy of a quantised activated is none where wgrad reads the other */
     size_t              saved_by_dgrad_bytes;   /* and from dgrad to wgrad, likewise; grad_preactivation is free where
                                                    it is preactivation */
     tegroup_mlp_planned planned;
@@ -12196,7 +12196,8 @@ static inline int tegroup_impl_mlp_copies(const tegroup_impl_mlp_plans *plans, i
            | (columnwise ? TEGROUP_COPIES_COLUMNWISE : 0);
 }
 
-/* Bytes of the caller's tensor between the layers. */
+/* Bytes of the caller's tensor between the layers: of a quantised one, of the copy that wgrad reads later, where it does
+ * so. The other is used up by the call that writes it. */
 static inline void tegroup_impl_mlp_part_bytes(const tegroup_impl_mlp_plans *plans, int tensor, const tegroup_tensor *t,
                                                int64_t bytes[4]) {
     tegroup_tensor unplaced = *t;
@@ -12208,6 +12209,7 @@ static inline void tegroup_impl_mlp_part_bytes(const tegroup_impl_mlp_plans *pla
     }
     unplaced.columnwise_data = NULL; /* a plan reads no addresses */
     copies = tegroup_impl_mlp_copies(plans, tensor, &unplaced);
+    if (copies & TEGROUP_COPIES_COLUMNWISE) copies = TEGROUP_COPIES_COLUMNWISE;
     for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++) {
         if (!(copies >> copy & 1)) continue;
         bytes[2 * copy] = tegroup_impl_copy_bytes(t, copy);

@@ -246,7 +246,8 @@ static inline int tegroup_impl_mlp_copies(const tegroup_impl_mlp_plans *plans, i
            | (columnwise ? TEGROUP_COPIES_COLUMNWISE : 0);
 }
 
-/* Bytes of the caller's tensor between the layers. */
+/* Bytes of the caller's tensor between the layers: of a quantised one, of the copy that wgrad reads later, where it does
+ * so. The other is used up by the call that writes it. */
 static inline void tegroup_impl_mlp_part_bytes(const tegroup_impl_mlp_plans *plans, int tensor, const tegroup_tensor *t,
                                                int64_t bytes[4]) {
     tegroup_tensor unplaced = *t;
@@ -258,6 +259,7 @@ static inline void tegroup_impl_mlp_part_bytes(const tegroup_impl_mlp_plans *pla
     }
     unplaced.columnwise_data = NULL; /* a plan reads no addresses */
     copies = tegroup_impl_mlp_copies(plans, tensor, &unplaced);
+    if (copies & TEGROUP_COPIES_COLUMNWISE) copies = TEGROUP_COPIES_COLUMNWISE;
     for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++) {
         if (!(copies >> copy & 1)) continue;
         bytes[2 * copy] = tegroup_impl_copy_bytes(t, copy);
