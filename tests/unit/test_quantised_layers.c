@@ -130,6 +130,48 @@ TEST(quantised_linear, weights_alone) {
     }
 }
 
+/* A list with an address for each expert of what lies in one buffer. */
+static void *const *listed(void *data) {
+    void **list = (void **)guarded(QL_GROUPS * sizeof *list);
+    for (int g = 0; g < QL_GROUPS; g++) list[g] = (char *)data + guarded_find(data)->bytes / QL_GROUPS * (size_t)g;
+    guarded_remember(list);
+    return list;
+}
+
+/* Quantised weights, each expert's by itself: the same bits. */
+TEST(quantised_linear, weights_as_lists) {
+    rng r = rng_seed(5160);
+    for (int i = 0; i < RECIPES; i++) {
+        void *mark = guards_mark();
+        quantised_layer l;
+        tegroup_linear_plan plan;
+        quantised_linear_make(&l, &recipes[i], &r);
+        tegroup_linear_desc *d = &l.linear, lists = *d;
+        tegroup_tensor *w = &lists.weight;
+        w->pointers_space = TEGROUP_SPACE_HOST;
+        w->pointers = listed(w->data), w->scale_pointers = listed(w->scale_inv);
+        w->columnwise_pointers = listed(w->columnwise_data), w->columnwise_scale_pointers = listed(w->columnwise_scale_inv);
+        w->data = w->scale_inv = w->columnwise_data = w->columnwise_scale_inv = NULL;
+        lists.out.data = room(guarded_find(d->out.data)->bytes), lists.dgrad_out.data = room(guarded_find(d->dgrad_out.data)->bytes);
+        memcpy(lists.out.data, d->out.data, guarded_find(d->out.data)->bytes);
+        memcpy(lists.dgrad_out.data, d->dgrad_out.data, guarded_find(d->dgrad_out.data)->bytes);
+        lists.options.check_level = TEGROUP_CHECK_DEEP;
+        for (int j = 0; j < 2; j++) {
+            tegroup_linear_desc *one = j ? &lists : d;
+            OK(tegroup_linear_plan_make(one, NULL, &plan, &error));
+            workspace(&one->options, plan.workspace_bytes);
+            OK(tegroup_linear_forward(&plan, one, NULL, &error));
+            OK(tegroup_linear_dgrad(&plan, one, NULL, &error));
+        }
+        ASSERT_EQ(differ(d->out.data, lists.out.data) + differ(d->dgrad_out.data, lists.dgrad_out.data), 0);
+        w->columnwise_scale_pointers = NULL, w->scale_pointers = NULL;
+        ASSERT_EQ(tegroup_linear_forward(&plan, &lists, NULL, &error), TEGROUP_ERROR_NULL_ARGUMENT);
+        ASSERT_STREQ(error.field, d->weight_layout ? "weight.columnwise_scale_pointers" : "weight.scale_pointers");
+        ASSERT_EQ(guards_changed(), 0);
+        guards_release(mark);
+    }
+}
+
 /* ---- the MLP ---- */
 
 static tegroup_quantize_desc quantiser(const tegroup_mlp_desc *d, const tegroup_tensor *pre, const tegroup_tensor *output, int copies, int transposed) {
