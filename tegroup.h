@@ -12196,8 +12196,8 @@ static inline int tegroup_impl_mlp_copies(const tegroup_impl_mlp_plans *plans, i
            | (columnwise ? TEGROUP_COPIES_COLUMNWISE : 0);
 }
 
-/* Bytes of the caller's tensor between the layers: of a quantised one, of the copy that wgrad reads later, where it does
- * so. The other is used up by the call that writes it. */
+/* Bytes of the caller's tensor between the layers: of a quantised one, of the copy that wgrad reads later, if it does.
+ * The other is used up by the call that writes it. */
 static inline void tegroup_impl_mlp_part_bytes(const tegroup_impl_mlp_plans *plans, int tensor, const tegroup_tensor *t,
                                                int64_t bytes[4]) {
     tegroup_tensor unplaced = *t;
