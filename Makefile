@@ -32,9 +32,10 @@ help: ## this list
 	@echo "Variables: CC NVCC ARCHS CUDA_HOME CUBLAS_HOME BENCH SANITIZE PYTHON PREFIX DESTDIR"
 	@awk -f tools/help.awk Makefile
 
-DEMO := build/train_moe$(if $(NVCC),$(if $(GPU),_gpu))
+# FORMAT=mxfp8 and the like: experts in FP8 or narrower, on the CPU.
+DEMO := build/train_moe$(if $(FORMAT),,$(if $(NVCC),$(if $(GPU),_gpu)))
 demo: $(DEMO) ## train a mixture-of-experts language model on real text in under a minute: a small one, or with a GPU a larger one
-	OMP_WAIT_POLICY=passive $(DEMO) --out build/train_moe.safetensors # spinning threads starve each other on shared cores
+	OMP_WAIT_POLICY=passive $(DEMO) $(if $(FORMAT),--format $(FORMAT)) --out build/train_moe.safetensors # spinning threads starve each other on shared cores
 
 # What each suite runs, what takes long first. Scripts that are in both do in each a part of their work (SUITE).
 BOTH  := tests/compile/run.sh tests/unit/test_examples.sh tests/unit/test_side_effects.sh

@@ -1231,7 +1231,13 @@ typedef enum tegroup_weight_layout {
  * them), and (to run) one snapshot, that of the routing. n and k are the same in every group. W is [groups, n, k], or
  * with weight_layout its transpose. Outputs are contiguous (ld 0 or cols, group_stride 0 or rows * cols), overlap
  * nothing that their call reads or writes, and get the same bits wherever they are. Data are aligned to their element;
- * a backend that needs more says so. */
+ * a backend that needs more says so.
+ *
+ * weight, input and grad_output may each have a scaling, in pairs that tegroup_gemm_desc allows. The caller quantises
+ * them (tegroup_quantize), and each product reads the copy that is quantised along what it sums over: forward the
+ * rowwise ones of input and weight; dgrad grad_output's rowwise and weight's columnwise one; wgrad the columnwise ones
+ * of grad_output and input. With weight_layout IN_OUT the copies of weight change places. A copy that no product reads
+ * may be absent. What is saved from forward to wgrad is input's columnwise copy. */
 typedef struct tegroup_linear_desc {
     size_t          struct_size;    /* sizeof(tegroup_linear_desc)                                                */
     tegroup_space   space;          /* where all data live; required                                              */
@@ -1240,7 +1246,7 @@ typedef struct tegroup_linear_desc {
     tegroup_tensor  bias;           /* in  [groups, 1, n], one buffer or pointers; F16, BF16, F32 or F64; absent =
                                        none */
     tegroup_tensor  input;          /* in  X [rows, k], weight's dtype, or F32 beside one of F16 or BF16; needed for
-                                       forward and wgrad                                                          */
+                                       forward and wgrad. This, weight and grad_output may be quantised           */
     tegroup_tensor  out;            /* out Y [rows, n], any dtype that the backend writes                         */
     tegroup_tensor  grad_output;    /* in  dY [rows, n], as input, and where main_grad is wanted of its dtype; needed
                                        for dgrad and wgrad                                                        */
@@ -1248,8 +1254,8 @@ typedef struct tegroup_linear_desc {
     tegroup_tensor  main_grad;      /* out dW, shaped as weight, one buffer or pointers; its own dtype, such as F32 */
     tegroup_tensor  bias_grad;      /* out [groups, 1, n], one buffer or pointers; absent = not wanted. Needs main_grad
                                        and bias                                                                   */
-    tegroup_tensor  grad_row_scale; /* out [rows, 1], absent = not wanted. Written by dgrad: needs dgrad_out, row_scale
-                                       and a bias that goes with grad_output as weight does                       */
+    tegroup_tensor  grad_row_scale; /* out [rows, 1], absent = not wanted. Written by dgrad: needs dgrad_out, row_scale,
+                                       a bias that goes with grad_output as weight does, and no scaling of that   */
     const void     *row_scale;      /* in  [rows] multiplies each row's bias (its routing probability); needs bias.
                                        NULL to plan */
     tegroup_dtype   row_scale_dtype; /* F32 or F64; UNSET = no row_scale                                          */
@@ -1328,7 +1334,17 @@ typedef struct tegroup_mlp_weights {
  * planned one, and more in wgrad and where forward has nothing in the workspace. Outputs and what is saved are
  * contiguous (ld 0 or cols), overlap nothing that their call touches, and get the same bits wherever they are (a
  * device's grad_row_scale: wherever all rows are 16-byte aligned, or wherever some are not). Data are aligned to
- * their element; a backend that needs more says so. Rows of saved tensors that no group owns are never touched. */
+ * their element; a backend that needs more says so. Rows of saved tensors that no group owns are never touched.
+ *
+ * Quantised (scaling set, which tegroup_gemm_desc pairs) may be the weights, input and grad_output, by the caller, and
+ * activated and grad_preactivation, by the MLP: each with one tegroup_quantize of preactivation, F32, F16 or BF16, that
+ * computes the activation or its gradient in passing and writes those copies that have an address, with output.amax and
+ * the like as there. A copy that a planned product reads is required: of activated the rowwise one in forward, of
+ * grad_preactivation in dgrad with dgrad_out, and the columnwise ones where there are main_grads and no rowwise copy
+ * serves. activated's gradient then has preactivation's dtype, and so has an activated in the workspace that has no
+ * scaling while fc2.weight or input has one. activated with a scaling and without a dtype lies in the workspace,
+ * quantised as fc2.weight's dtype, as it does in forward with recompute: rowwise, with its amax and, of scales of
+ * F8E4M3, a global scale, which recompute then wants of activated, too. */
 typedef struct tegroup_mlp_desc {
     size_t          struct_size;    /* sizeof(tegroup_mlp_desc)                                                   */
     tegroup_space   space;          /* where all data live; required                                              */
@@ -1353,13 +1369,15 @@ typedef struct tegroup_mlp_desc {
 
     /* What is saved: the plan gives its bytes, and tegroup_mlp_layout what each is for. */
     tegroup_tensor  preactivation;  /* [rows, 2 h or h] forward writes it for dgrad, in any dtype that the backend
-                                       writes. Absent = in the workspace, in input's: inference alone */
+                                       writes, never quantised. Absent = in the workspace, in input's (of a quantised
+                                       one BF16): inference alone                                                 */
     tegroup_tensor  activated;      /* [rows, h], fc2.weight's dtype, row_scale in it. Read by wgrad for fc2.main_grad.
                                        Absent = in the workspace: when fc2.main_grad is not wanted. There it has
                                        fc2.weight's dtype, or F32 where input has that and fc1.weight has not. Its
-                                       gradient lies in the workspace, in the same dtype                          */
+                                       gradient lies in the workspace, in the same dtype. With a scaling, see below */
     tegroup_tensor  grad_preactivation; /* as preactivation, fc1.weight's dtype. dgrad writes it for wgrad. May be
-                                           preactivation itself (same data, same dtype), which dgrad then uses up */
+                                           preactivation itself (same data, same dtype), which dgrad then uses up.
+                                           With a scaling, see below                                              */
     int32_t         recompute;      /* 0: forward writes activated. 1: forward keeps it in the workspace, and dgrad
                                        computes it again from preactivation, bit for bit; needs activated and
                                        grad_preactivation */
@@ -1371,6 +1389,8 @@ typedef struct tegroup_mlp_desc {
     tegroup_tail    out_tail;       /* rows of out that no group owns; out must then be there                     */
     tegroup_tail    dgrad_out_tail; /* rows of dgrad_out that no group owns. Those of grad_row_scale are kept     */
     tegroup_fusion  fusion;
+    tegroup_scale_rule activated_rule; /* how activated's scales are chosen; required just where that has a scaling */
+    tegroup_scale_rule grad_rule;   /* likewise, of grad_preactivation                                            */
     tegroup_options options;        /* of each product (the one that gives the bias's part of grad_row_scale has one
                                        column: its backend is AUTO); threads for the activation, too */
 } tegroup_mlp_desc;
@@ -1389,14 +1409,28 @@ typedef struct tegroup_fused_kernel {
     uint64_t blocks;
 } tegroup_fused_kernel;
 
+/* How the MLP quantises a tensor; all zero = not. */
+typedef struct tegroup_mlp_format {
+    tegroup_scaling    scaling;
+    tegroup_dtype      scale_dtype;
+    int32_t            scale_strides;    /* 1 = set                                                              */
+    tegroup_columnwise_order columnwise_order;
+    tegroup_scale_rule rule;
+} tegroup_mlp_format;
+
 /* What a plan holds besides its products: what a call must bring again, and what is fused. */
 typedef struct tegroup_mlp_planned {
     uint32_t           fused;            /* TEGROUP_FUSED_* bits; SM90 and PORTABLE have both                      */
     tegroup_activation activation;
     int32_t            interleaved, recompute, fc2_bias_scaled;
     tegroup_dtype      dtypes[21];       /* of the desc's tensors and of row_scale: a call's are held against them */
-    int64_t            preactivation_bytes, activated_bytes; /* at capacity; 0 = not planned                   */
-    int64_t            grad_preactivation_bytes;             /* likewise                                       */
+    tegroup_mlp_format activated, grad_preactivation;
+    int64_t            preactivation_bytes;    /* all at capacity; 0 = not planned                               */
+    int64_t            activated_bytes[4];     /* of data, scale_inv, columnwise_data and columnwise_scale_inv: of a
+                                                  quantised one, those that wgrad reads                          */
+    int64_t            grad_preactivation_bytes[4]; /* likewise                                                  */
+    int64_t            scratch_bytes[4];       /* of activated in the workspace: data, and in dgrad its gradient;
+                                                  scale_inv, amax, global_scale_inv                              */
     int32_t            scratch_preactivation, scratch_activated; /* 1: it lies in the workspace                    */
     tegroup_fused_kernel activated_kernel; /* FUSED_FORWARD: fc1.forward's                                       */
     tegroup_fused_kernel gradient_kernel;  /* FUSED_DGRAD: fc2.dgrad's                                           */
@@ -1409,9 +1443,10 @@ typedef struct tegroup_mlp_plan {
     uint32_t            magic;
     size_t              workspace_bytes;        /* serves any of the calls                                         */
     size_t              wgrad_workspace_bytes;  /* what wgrad alone needs                                          */
-    size_t              saved_by_forward_bytes; /* the caller's buffers that live from forward to backward         */
-    size_t              saved_by_dgrad_bytes;   /* and from dgrad to wgrad; grad_preactivation is free where it is
-                                                   preactivation */
+    size_t              saved_by_forward_bytes; /* the caller's buffers that live from forward to backward. The rowwise
+                                                   copy of a quantised activated is none where wgrad reads the other */
+    size_t              saved_by_dgrad_bytes;   /* and from dgrad to wgrad, likewise; grad_preactivation is free where
+                                                   it is preactivation */
     tegroup_mlp_planned planned;
     tegroup_linear_plan fc1, fc2, fc1_up; /* their products; all zero where an output is absent. fc2.grad_row_scale
                                              and fc1_up.dgrad add; fc1_up.forward does not run where it is fused  */
@@ -1454,7 +1489,8 @@ typedef tegroup_status (*tegroup_chain_backward_function)(void *context, const t
 /* What an op is; the fields of other kinds are ignored. */
 typedef struct tegroup_chain_op {
     tegroup_chain_kind  kind;        /* required                                                                   */
-    tegroup_mlp_weights weights;     /* LINEAR: as there. BIAS: bias, required, [groups, 1, cols], and bias_grad   */
+    tegroup_mlp_weights weights;     /* LINEAR: as there, and weight may be quantised, which rows are not. BIAS: bias,
+                                        required, [groups, 1, cols], and bias_grad                                 */
     tegroup_activation  activation;  /* ACTIVATION: this and the next three as in tegroup_activation_desc          */
     int32_t             interleaved;
     double              alpha, limit;
@@ -2976,8 +3012,21 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_scaled_code(tegroup_dtype data, const tegr
                                                         : tegroup_impl_product_f32(x, block->multiplier));
 }
 
+/* What errors call a rule. */
+typedef struct tegroup_impl_rule_name {
+    const char *method, *amax_floor, *multiplier_max, *multiplier_of_infinity, *power_of_two, *by_reciprocal, *divide,
+        *special_is_one, *nan_shows, *gives;
+} tegroup_impl_rule_name;
+#define TEGROUP_IMPL_RULE_NAME(name)                                                                                   \
+    {                                                                                                                  \
+        name ".method", name ".amax_floor", name ".multiplier_max", name ".multiplier_of_infinity",                    \
+            name ".power_of_two", name ".by_reciprocal", name ".divide", name ".special_is_one", name ".nan_shows",    \
+            "must be one that " name ".method gives"                                                                   \
+    }
+
 /* Can values of this data type have scales of that type by this rule? The fields are what errors call the types. */
-static inline tegroup_status tegroup_impl_check_scale_rule(const tegroup_scale_rule *rule, tegroup_dtype data,
+static inline tegroup_status tegroup_impl_check_scale_rule(const tegroup_scale_rule *rule,
+                                                           const tegroup_impl_rule_name *name, tegroup_dtype data,
                                                            const char *data_field, tegroup_dtype scale,
                                                            const char *scale_field, tegroup_error *error) {
     const int multiplier = rule->method == TEGROUP_SCALE_MULTIPLIER, divisor = rule->method == TEGROUP_SCALE_DIVISOR;
@@ -2987,16 +3036,16 @@ static inline tegroup_status tegroup_impl_check_scale_rule(const tegroup_scale_r
                             : rule->power_of_two || rule->method == TEGROUP_SCALE_EXPONENT
                                 ? 1u << TEGROUP_DTYPE_F32 | 1u << TEGROUP_DTYPE_BF16 | 1u << TEGROUP_DTYPE_F8E8M0
                                 : 1u << TEGROUP_DTYPE_F32 | 1u << TEGROUP_DTYPE_BF16;
-#define TEGROUP_IMPL_FACTOR(name)                                                                                      \
-    TEGROUP_IMPL_RULE(tegroup_impl_bits_of_f32(rule->name) < 0x7f800000u, ERROR_VALUE, "rule." #name,                  \
+#define TEGROUP_IMPL_FACTOR(member)                                                                                    \
+    TEGROUP_IMPL_RULE(tegroup_impl_bits_of_f32(rule->member) < 0x7f800000u, ERROR_VALUE, name->member,                 \
                       "must be finite and not negative", 0, -1)
-#define TEGROUP_IMPL_SWITCH(name, taken, goes_with)                                                                    \
-    TEGROUP_IMPL_RULE(rule->name == 0 || rule->name == 1, ERROR_VALUE, "rule." #name, "must be 0 or 1", 1,             \
-                      rule->name);                                                                                     \
-    TEGROUP_IMPL_RULE(!rule->name || (taken), ERROR_COMBINATION, "rule." #name, goes_with, 0, 1)
-    TEGROUP_IMPL_RULE_ENUM(rule->method, TEGROUP_SCALE_METHOD_COUNT - 1, "rule.method",
+#define TEGROUP_IMPL_SWITCH(member, taken, goes_with)                                                                  \
+    TEGROUP_IMPL_RULE(rule->member == 0 || rule->member == 1, ERROR_VALUE, name->member, "must be 0 or 1", 1,          \
+                      rule->member);                                                                                   \
+    TEGROUP_IMPL_RULE(!rule->member || (taken), ERROR_COMBINATION, name->member, goes_with, 0, 1)
+    TEGROUP_IMPL_RULE_ENUM(rule->method, TEGROUP_SCALE_METHOD_COUNT - 1, name->method,
                            "must be a tegroup_scale_method");
-    TEGROUP_IMPL_RULE(rule->method != TEGROUP_SCALE_UNSET, ERROR_UNSET, "rule.method", "must be set", 1, 0);
+    TEGROUP_IMPL_RULE(rule->method != TEGROUP_SCALE_UNSET, ERROR_UNSET, name->method, "must be set", 1, 0);
     TEGROUP_IMPL_FACTOR(amax_floor);
     TEGROUP_IMPL_FACTOR(multiplier_max);
     TEGROUP_IMPL_FACTOR(multiplier_of_infinity);
@@ -3009,8 +3058,8 @@ static inline tegroup_status tegroup_impl_check_scale_rule(const tegroup_scale_r
 #undef TEGROUP_IMPL_SWITCH
     TEGROUP_IMPL_RULE_AS(DTYPES, (uint32_t)data < 32 && quantised >> data & 1u, ERROR_DTYPE, data_field,
                          "must be one that is quantised to", quantised, data);
-    TEGROUP_IMPL_RULE_AS(DTYPES, (uint32_t)scale < 32 && scales >> scale & 1u, ERROR_DTYPE, scale_field,
-                         "must be one that rule.method gives", scales, scale);
+    TEGROUP_IMPL_RULE_AS(DTYPES, (uint32_t)scale < 32 && scales >> scale & 1u, ERROR_DTYPE, scale_field, name->gives,
+                         scales, scale);
     TEGROUP_IMPL_RULE_AS(DTYPE, !two_level || data == TEGROUP_DTYPE_F4E2M1, ERROR_DTYPE, data_field,
                          "must be F4E2M1 with TWO_LEVEL", TEGROUP_DTYPE_F4E2M1, data);
     return TEGROUP_OK;
@@ -3023,9 +3072,10 @@ TEGROUP_API float tegroup_scale_global(float amax) { return tegroup_impl_scale_g
 TEGROUP_API tegroup_status tegroup_scale_block(const tegroup_scale_rule *rule, tegroup_dtype data, tegroup_dtype scale,
                                                float amax, float global, tegroup_block_scale *block,
                                                tegroup_error *error) {
+    static const tegroup_impl_rule_name name = TEGROUP_IMPL_RULE_NAME("rule");
     TEGROUP_IMPL_RULE(rule != NULL, ERROR_NULL_ARGUMENT, "rule", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(block != NULL, ERROR_NULL_ARGUMENT, "block", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_scale_rule(rule, data, "data", scale, "scale", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_scale_rule(rule, &name, data, "data", scale, "scale", error));
     *block = tegroup_impl_scale_block(rule, data, scale, amax, global);
     return TEGROUP_OK;
 }
@@ -3628,6 +3678,7 @@ typedef enum tegroup_impl_operand {
     X(SCALE_INV, name ".scale_inv") X(SCALE_POINTERS, name ".scale_pointers")                                      \
     X(COLUMNWISE_SCALE_INV, name ".columnwise_scale_inv")                                                          \
     X(COLUMNWISE_SCALE_POINTERS, name ".columnwise_scale_pointers")                                                \
+    X(SCALE, name ".scale") X(AMAX, name ".amax") X(COLUMNWISE_AMAX, name ".columnwise_amax")                      \
     X(POINTERS_SPACE, name ".pointers_space") X(GATHER_ROWS, "gather_" name ".rows")                               \
     X(GATHER_SLOTS, "gather_" name ".slots") X(SLOT_OF_ROW, "gather_" name ".slot_of_row")
 /* clang-format on */
@@ -3643,7 +3694,7 @@ typedef struct tegroup_impl_name {
     const char *name;
     const char *members[TEGROUP_IMPL_MEMBER_COUNT];
     /* rules about another tensor that name this one */
-    const char *apart, *groups, *rows, *cols, *dtype, *ragged;
+    const char *apart, *groups, *rows, *cols, *dtype, *ragged, *scaling;
 } tegroup_impl_name;
 
 #define TEGROUP_IMPL_PATH_ONLY(member, path) path,
@@ -3652,7 +3703,7 @@ typedef struct tegroup_impl_name {
         name, {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_PATH_ONLY, name)}, "must not overlap " name,                          \
             "must equal " name ".shape.groups", "must equal " name ".shape.rows", "must equal " name ".shape.cols",    \
             "must equal " name ".dtype (FP8: either kind; F32 goes with weights of F16 and BF16, too)",                \
-            "must be set just when that of " name " is"                                                                \
+            "must be set just when that of " name " is", "must be one that is multiplied with " name ".scaling"        \
     }
 
 #define TEGROUP_IMPL_PATHS(name)                                                                                       \
@@ -5391,7 +5442,7 @@ static inline tegroup_status tegroup_impl_check_dtypes(const tegroup_gemm_desc *
     int is_f64 = desc->options.compute == TEGROUP_COMPUTE_F64;
     const uint32_t beside = tegroup_impl_scalings_beside(a->scaling, desc->op);
     TEGROUP_IMPL_RULE_AS(SCALINGS, beside >> b->scaling & 1u, ERROR_COMBINATION, TEGROUP_IMPL_OPERAND_PATH(B, SCALING),
-                         "must be one that is multiplied with a.scaling", beside, b->scaling);
+                         names->operand[TEGROUP_IMPL_A]->scaling, beside, b->scaling);
     TEGROUP_IMPL_RULE_AS(
         SCALING, d->scaling == TEGROUP_SCALING_NONE, ERROR_UNSUPPORTED, TEGROUP_IMPL_OPERAND_PATH(D, SCALING),
         "must be none: a product does not quantise its result, a call after it does", TEGROUP_SCALING_NONE, d->scaling);
@@ -5982,13 +6033,18 @@ static inline int tegroup_impl_plans_transposed(const tegroup_problem *p, tegrou
            && tegroup_impl_sums_rows(p->op, operand) && p->columnwise_order[operand] == TEGROUP_COLUMNWISE_TRANSPOSED;
 }
 
-/* Which copy of a or b a product reads. Where a scale is chosen for as many rows as columns (a group, or a square
- * block), values are the same along both, and the rowwise copy serves where there is no other. */
+/* Does a sum over a tensor's rows read its columnwise copy? Where a scale is chosen for as many rows as columns (a
+ * group, or a square block), values are the same along both, and the rowwise copy serves where there is no other. */
+static inline int tegroup_impl_needs_columnwise(const tegroup_tensor *t) {
+    const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
+    return t->columnwise_data || t->columnwise_pointers || facts->choice_outer != facts->block_inner;
+}
+
+/* Which copy of a or b a product reads. */
 static inline int tegroup_impl_reads_columnwise(const tegroup_gemm_desc *desc, tegroup_impl_operand operand) {
     const tegroup_tensor *t = operand == TEGROUP_IMPL_A ? &desc->a : &desc->b;
-    const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
     if (t->scaling == TEGROUP_SCALING_NONE || !tegroup_impl_sums_rows(desc->op, operand)) return 0;
-    return t->columnwise_data || t->columnwise_pointers || facts->choice_outer != facts->block_inner;
+    return tegroup_impl_needs_columnwise(t);
 }
 
 /* The operand with that copy in the place of the rowwise one. */
@@ -9257,6 +9313,22 @@ static inline int64_t tegroup_impl_row_scale_bytes(const tegroup_gemm_desc *desc
                             tegroup_impl_bits(desc->row_scale_dtype) / 8);
 }
 
+/* What a product reads of a or b, t: of a quantised one the copy that it reads, with its scales and those of groups.
+ * Returns how many buffers that is. */
+static inline int32_t tegroup_impl_operand_buffers(const tegroup_gemm_desc *desc, tegroup_impl_operand operand,
+                                                   const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                   tegroup_impl_buffer *buffers) {
+    const int columnwise = tegroup_impl_reads_columnwise(desc, operand);
+    if (t->scaling == TEGROUP_SCALING_NONE) {
+        buffers[0] = tegroup_impl_tensor_buffer(t, name, 0);
+        return 1;
+    }
+    buffers[0] = tegroup_impl_copy_buffer(t, name, columnwise, 0, 0);
+    buffers[1] = tegroup_impl_copy_buffer(t, name, columnwise, 1, 0);
+    buffers[2] = tegroup_impl_buffer_of(t->global_scale_inv, 4 * (int64_t)t->shape.groups, NULL, name->apart, 0);
+    return 3;
+}
+
 /* The workspace, d, and bias in a wgrad share no memory with anything else that the call touches; but d may be c. */
 static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                          const tegroup_impl_names *names, tegroup_error *error) {
@@ -9276,20 +9348,15 @@ static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *pla
     tensors[TEGROUP_IMPL_BIAS] = &desc->bias;
     buffers[count++] = tegroup_impl_workspace_buffer(&desc->options, plan->workspace_bytes);
     buffers[count++] = tegroup_impl_tensor_buffer(d, names->operand[TEGROUP_IMPL_D], 1);
-    for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_C; i++)
-        if (i <= TEGROUP_IMPL_B && tensors[i]->scaling != TEGROUP_SCALING_NONE) {
-            const int columnwise = tegroup_impl_reads_columnwise(desc, (tegroup_impl_operand)i);
-            buffers[count++] = tegroup_impl_copy_buffer(tensors[i], names->operand[i], columnwise, 0, 0);
-            buffers[count++] = tegroup_impl_copy_buffer(tensors[i], names->operand[i], columnwise, 1, 0);
-            buffers[count++] = tegroup_impl_buffer_of(
-                tensors[i]->global_scale_inv, 4 * (int64_t)tensors[i]->shape.groups, NULL, names->operand[i]->apart, 0);
-        } else if (tensors[i]->dtype != TEGROUP_DTYPE_UNSET) {
-            buffers[count] = tegroup_impl_tensor_buffer(tensors[i], names->operand[i], 0);
-            if (i == TEGROUP_IMPL_C) buffers[count].twin = 1;
-            if (i == TEGROUP_IMPL_C && !in_place)
-                buffers[count].twin_apart = "must not overlap c, unless it is c with the same ld and snapshot";
-            count++;
-        }
+    for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_B; i++)
+        count += tegroup_impl_operand_buffers(desc, (tegroup_impl_operand)i, tensors[i], names->operand[i],
+                                              buffers + count);
+    if (c->dtype != TEGROUP_DTYPE_UNSET) {
+        buffers[count] = tegroup_impl_tensor_buffer(c, names->operand[TEGROUP_IMPL_C], 0);
+        buffers[count].twin = 1;
+        if (!in_place) buffers[count].twin_apart = "must not overlap c, unless it is c with the same ld and snapshot";
+        count++;
+    }
     buffers[count++] =
         tegroup_impl_tensor_buffer(&desc->bias, names->operand[TEGROUP_IMPL_BIAS], desc->op == TEGROUP_OP_WGRAD);
     for (i = 0; i < 4; i++)
@@ -10683,6 +10750,20 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
 
 /* ==== [76] Quantise and dequantise: rules (src/layer/quantize_rules.h) ==== */
 
+/* What errors call what is quantised and what it is made of, in the words of the call that the caller made. */
+typedef struct tegroup_impl_quantize_names {
+    tegroup_impl_name input, output, grad_output;
+    tegroup_impl_rule_name rule;
+    const char *row_scale[5];
+} tegroup_impl_quantize_names;
+
+static inline const tegroup_impl_quantize_names *tegroup_impl_quantize_names_own(void) {
+    static const tegroup_impl_quantize_names names = {
+        TEGROUP_IMPL_NAME("input"), TEGROUP_IMPL_NAME("output"), TEGROUP_IMPL_NAME("grad_output"),
+        TEGROUP_IMPL_RULE_NAME("rule"), TEGROUP_IMPL_MATRIX_PATHS("row_scale")};
+    return &names;
+}
+
 /* A quantised tensor and the plain one beside it: of one shape, by one snapshot, but for what a buffer holds, and
  * `cols` columns. */
 static inline tegroup_status tegroup_impl_check_beside(const tegroup_tensor *t, const tegroup_impl_name *name,
@@ -10742,13 +10823,10 @@ static inline int64_t tegroup_impl_numbered_rows(const tegroup_shape *shape) {
 }
 
 /* What makes the values that are quantised: nothing, an index, an activation, its gradient. */
-static inline tegroup_status tegroup_impl_check_made(const tegroup_quantize_desc *desc, const tegroup_impl_name *input,
-                                                     tegroup_error *error) {
-    static const tegroup_impl_name grad_output = TEGROUP_IMPL_NAME("grad_output");
-    static const char *const row_scale[5] = TEGROUP_IMPL_MATRIX_PATHS("row_scale"), *const grad_row_scale[5] =
-                                                                                        TEGROUP_IMPL_MATRIX_PATHS(
-                                                                                            "grad_row_scale");
-    static const tegroup_impl_name output = TEGROUP_IMPL_NAME("output");
+static inline tegroup_status tegroup_impl_check_made(const tegroup_quantize_desc *desc,
+                                                     const tegroup_impl_quantize_names *names, tegroup_error *error) {
+    static const char *const grad_row_scale[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_row_scale");
+    const tegroup_impl_name *input = &names->input, *output = &names->output, *grad_output = &names->grad_output;
     const tegroup_tensor *dy = &desc->grad_output;
     const int gradient = dy->dtype != TEGROUP_DTYPE_UNSET, gated = tegroup_impl_gated(desc->activation);
     const int64_t rows = tegroup_impl_numbered_rows(&desc->output.shape);
@@ -10769,12 +10847,14 @@ static inline tegroup_status tegroup_impl_check_made(const tegroup_quantize_desc
             tegroup_impl_check_activation_kind(desc->activation, desc->interleaved, desc->alpha, desc->limit, error));
         TEGROUP_IMPL_RULE(!tegroup_impl_irregular(&desc->output.shape), ERROR_COMBINATION, "activation",
                           "does not go with col_sizes or elements", TEGROUP_ACTIVATION_UNSET, desc->activation);
-        TEGROUP_IMPL_RULE(!gradient || !gated || desc->output.shape.cols % 2 == 0, ERROR_SHAPE, "output.shape.cols",
-                          "must be even: gates and ups", 0, desc->output.shape.cols);
+        TEGROUP_IMPL_RULE(!gradient || !gated || desc->output.shape.cols % 2 == 0, ERROR_SHAPE,
+                          output->members[TEGROUP_IMPL_MEMBER_COLS], "must be even: gates and ups", 0,
+                          desc->output.shape.cols);
     }
-    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->row_scale, row_scale, rows, 1, TEGROUP_IMPL_REALS, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_optional(&desc->row_scale, names->row_scale, rows, 1, TEGROUP_IMPL_REALS, error));
     TEGROUP_IMPL_RULE(desc->row_scale.dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_listed(&desc->output),
-                      ERROR_COMBINATION, "row_scale.dtype",
+                      ERROR_COMBINATION, names->row_scale[4],
                       "does not go with lists: their rows have no common numbering", 0, desc->row_scale.dtype);
     TEGROUP_IMPL_RULE(desc->gather_input.rows == 0 || desc->activation == TEGROUP_ACTIVATION_UNSET, ERROR_COMBINATION,
                       "gather_input.rows", "does not go with activation", 0, desc->gather_input.rows);
@@ -10782,17 +10862,18 @@ static inline tegroup_status tegroup_impl_check_made(const tegroup_quantize_desc
                       "grad_row_scale.dtype", "needs grad_output", 0, desc->grad_row_scale.dtype);
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_optional(&desc->grad_row_scale, grad_row_scale, rows, 1, TEGROUP_IMPL_REALS, error));
-    if (!gradient) return tegroup_impl_check_absent(dy, &grad_output, desc->input.dtype, error);
+    if (!gradient) return tegroup_impl_check_absent(dy, grad_output, desc->input.dtype, error);
     TEGROUP_IMPL_RULE(desc->grad_row_scale.dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_listed(&desc->output),
                       ERROR_COMBINATION, "grad_row_scale.dtype",
                       "does not go with lists: their rows have no common numbering", 0, desc->grad_row_scale.dtype);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_beside(&desc->output, &output, dy, &grad_output,
+    TEGROUP_IMPL_TRY(tegroup_impl_check_beside(&desc->output, output, dy, grad_output,
                                                gated ? desc->output.shape.cols / 2 : desc->output.shape.cols,
                                                "must be those of the activation's output", error));
-    TEGROUP_IMPL_RULE_AS(DTYPE, dy->dtype == desc->input.dtype, ERROR_DTYPE, "grad_output.dtype",
-                         "must equal input.dtype", desc->input.dtype, dy->dtype);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_spaces(dy, &grad_output, desc->space, error));
-    return tegroup_impl_check_plain(dy, &grad_output, error);
+    TEGROUP_IMPL_RULE_AS(DTYPE, dy->dtype == desc->input.dtype, ERROR_DTYPE,
+                         grad_output->members[TEGROUP_IMPL_MEMBER_DTYPE], "must equal input.dtype", desc->input.dtype,
+                         dy->dtype);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_spaces(dy, grad_output, desc->space, error));
+    return tegroup_impl_check_plain(dy, grad_output, error);
 }
 
 /* One amax for all of a group, which the scales wait for. */
@@ -10801,38 +10882,51 @@ TEGROUP_IMPL_HD int tegroup_impl_waits_for_amax(const tegroup_quantize_desc *des
            || desc->output.global_scale_inv != NULL;
 }
 
-/* The rule, and what is one number a group. */
-static inline tegroup_status tegroup_impl_check_group_numbers(const tegroup_quantize_desc *desc, tegroup_error *error) {
-    const tegroup_tensor *t = &desc->output;
+/* A rule and the tensor that it is for, but for its memory. */
+static inline tegroup_status tegroup_impl_check_rule_of(const tegroup_scale_rule *rule,
+                                                        const tegroup_impl_rule_name *rule_name,
+                                                        const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                        tegroup_error *error) {
     const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
-    const int64_t bytes = (int64_t)sizeof(float) * t->shape.groups;
-    const int given = desc->rule.method == TEGROUP_SCALE_GIVEN;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_scale_rule(&desc->rule, t->dtype, "output.dtype",
-                                                   tegroup_impl_one_scale(t, facts), "output.scale_dtype", error));
-    TEGROUP_IMPL_RULE(!given || tegroup_impl_scaled_as_one(facts), ERROR_COMBINATION, "rule.method",
+    const int given = rule->method == TEGROUP_SCALE_GIVEN;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_scale_rule(rule, rule_name, t->dtype, TEGROUP_IMPL_PATH(DTYPE),
+                                                   tegroup_impl_one_scale(t, facts), TEGROUP_IMPL_PATH(SCALE_DTYPE),
+                                                   error));
+    TEGROUP_IMPL_RULE(!given || tegroup_impl_scaled_as_one(facts), ERROR_COMBINATION, rule_name->method,
                       "GIVEN needs scaling TENSOR", TEGROUP_SCALING_TENSOR, t->scaling);
-    TEGROUP_IMPL_RULE(!given || !desc->rule.special_is_one, ERROR_COMBINATION, "rule.special_is_one",
+    TEGROUP_IMPL_RULE(!given || !rule->special_is_one, ERROR_COMBINATION, rule_name->special_is_one,
                       "must be 0 with GIVEN: no amax counts", 0, 1);
     TEGROUP_IMPL_RULE(t->scale_parts <= 1 || !tegroup_impl_scaled_as_one(facts), ERROR_UNSUPPORTED,
-                      "output.scale_parts", "must be at most 1 with TENSOR: amax has one number a group", 1,
+                      TEGROUP_IMPL_PATH(SCALE_PARTS), "must be at most 1 with TENSOR: amax has one number a group", 1,
                       t->scale_parts);
     TEGROUP_IMPL_RULE(
         tegroup_impl_bits(t->dtype) >= 8 || t->scale_parts <= 1 || t->columnwise_order == TEGROUP_COLUMNWISE_AS_DATA
             || t->shape.rows / t->scale_parts % 2 == 0,
-        ERROR_UNSUPPORTED, "output.scale_parts",
+        ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(SCALE_PARTS),
         "must be of an even number of rows where F4E2M1 is transposed: two rows share a byte", 0, t->scale_parts);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_there(t->amax, tegroup_impl_waits_for_amax(desc, facts) ? bytes : 0,
-                                              sizeof(float), "output.amax", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_there(t->columnwise_amax, 0, sizeof(float), "output.columnwise_amax", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_there(t->global_scale_inv, 0, sizeof(float), "output.global_scale_inv", error));
-    return tegroup_impl_check_there(t->scale, given ? bytes : 0, sizeof(float), "output.scale", error);
+    return TEGROUP_OK;
+}
+
+/* Memory of what is one number a group. */
+static inline tegroup_status tegroup_impl_check_group_numbers(const tegroup_quantize_desc *desc,
+                                                              const tegroup_impl_name *name, tegroup_error *error) {
+    const tegroup_tensor *t = &desc->output;
+    const int64_t bytes = (int64_t)sizeof(float) * t->shape.groups;
+    const int waits = tegroup_impl_waits_for_amax(desc, tegroup_scaling_info(t->scaling));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_there(t->amax, waits ? bytes : 0, sizeof(float), TEGROUP_IMPL_PATH(AMAX), error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_there(t->columnwise_amax, 0, sizeof(float), TEGROUP_IMPL_PATH(COLUMNWISE_AMAX), error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_there(t->global_scale_inv, 0, sizeof(float), TEGROUP_IMPL_PATH(GLOBAL_SCALE_INV), error));
+    return tegroup_impl_check_there(t->scale, desc->rule.method == TEGROUP_SCALE_GIVEN ? bytes : 0, sizeof(float),
+                                    TEGROUP_IMPL_PATH(SCALE), error);
 }
 
 /* What the call writes lies apart from all that it touches. */
 static inline tegroup_status tegroup_impl_check_quantize_apart(const tegroup_quantize_desc *desc,
-                                                               const tegroup_impl_name *input,
-                                                               const tegroup_impl_name *output, tegroup_error *error) {
-    static const tegroup_impl_name grad_output = TEGROUP_IMPL_NAME("grad_output");
+                                                               const tegroup_impl_quantize_names *names,
+                                                               tegroup_error *error) {
     const tegroup_tensor *t = &desc->output, stored = tegroup_impl_stored(&desc->input, &desc->gather_input);
     const int64_t bytes = (int64_t)sizeof(float) * t->shape.groups;
     const tegroup_impl_buffer index = tegroup_impl_buffer_of(
@@ -10841,8 +10935,8 @@ static inline tegroup_status tegroup_impl_check_quantize_apart(const tegroup_qua
     tegroup_impl_buffer buffers[14];
     int32_t count, copy;
     for (count = 0, copy = 0; copy < TEGROUP_IMPL_COPIES; copy++) {
-        buffers[count++] = tegroup_impl_copy_buffer(t, output, copy, 0, 1);
-        buffers[count++] = tegroup_impl_copy_buffer(t, output, copy, 1, 1);
+        buffers[count++] = tegroup_impl_copy_buffer(t, &names->output, copy, 0, 1);
+        buffers[count++] = tegroup_impl_copy_buffer(t, &names->output, copy, 1, 1);
     }
     buffers[count++] = tegroup_impl_buffer_of(t->amax, bytes, "output.amax", "must not overlap output.amax", 1);
     buffers[count++] = tegroup_impl_buffer_of(t->columnwise_amax, bytes, "output.columnwise_amax",
@@ -10852,9 +10946,9 @@ static inline tegroup_status tegroup_impl_check_quantize_apart(const tegroup_qua
     buffers[count++] =
         tegroup_impl_matrix_buffer(&desc->grad_row_scale, "grad_row_scale.data", "must not overlap grad_row_scale", 1);
     buffers[count++] = tegroup_impl_buffer_of(t->scale, bytes, NULL, "must not overlap output.scale", 0);
-    buffers[count++] = tegroup_impl_tensor_buffer(&stored, input, 0);
+    buffers[count++] = tegroup_impl_tensor_buffer(&stored, &names->input, 0);
     buffers[count++] = index;
-    buffers[count++] = tegroup_impl_tensor_buffer(&desc->grad_output, &grad_output, 0);
+    buffers[count++] = tegroup_impl_tensor_buffer(&desc->grad_output, &names->grad_output, 0);
     buffers[count++] = tegroup_impl_matrix_buffer(&desc->row_scale, NULL, "must not overlap row_scale", 0);
     buffers[count++] = tegroup_impl_snapshot_buffer(t);
     return tegroup_impl_check_apart(buffers, count, TEGROUP_CHECK_HOST, NULL, error);
@@ -10869,9 +10963,12 @@ static inline tegroup_status tegroup_impl_check_quantised(const tegroup_tensor *
     return TEGROUP_OK;
 }
 
-/* Everything that tegroup_quantize checks before it starts. */
-static inline tegroup_status tegroup_impl_check_quantize(const tegroup_quantize_desc *desc, tegroup_error *error) {
-    static const tegroup_impl_name input = TEGROUP_IMPL_NAME("input"), output = TEGROUP_IMPL_NAME("output");
+/* What is quantised and what it is made of, in the words of the caller's call. That what is written lies apart, that
+ * call sees to. */
+static inline tegroup_status tegroup_impl_check_quantize_as(const tegroup_quantize_desc *desc,
+                                                            const tegroup_impl_quantize_names *names,
+                                                            tegroup_error *error) {
+    const tegroup_impl_name *input = &names->input, *output = &names->output;
     const tegroup_tensor *t = &desc->output;
     const int doubled = desc->activation != TEGROUP_ACTIVATION_UNSET && tegroup_impl_gated(desc->activation)
                         && desc->grad_output.dtype == TEGROUP_DTYPE_UNSET;
@@ -10879,29 +10976,44 @@ static inline tegroup_status tegroup_impl_check_quantize(const tegroup_quantize_
     int copy;
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_quantised(t, &output, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_quantised(t, output, error));
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_beside(t, &output, &desc->input, &input, tegroup_impl_mul(t->shape.cols, doubled ? 2 : 1),
-                                  doubled ? "must be twice output.shape.cols: gates and ups" : output.cols, error));
-    TEGROUP_IMPL_RULE_AS(SCALING, desc->input.scaling == TEGROUP_SCALING_NONE, ERROR_VALUE, "input.scaling",
-                         "must be unset", TEGROUP_SCALING_NONE, desc->input.scaling);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_group_numbers(desc, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_spaces(t, &output, desc->space, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_spaces(&desc->input, &input, desc->space, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_made(desc, &input, error));
+        tegroup_impl_check_beside(t, output, &desc->input, input, tegroup_impl_mul(t->shape.cols, doubled ? 2 : 1),
+                                  doubled ? "must be twice output.shape.cols: gates and ups" : output->cols, error));
+    TEGROUP_IMPL_RULE_AS(SCALING, desc->input.scaling == TEGROUP_SCALING_NONE, ERROR_VALUE,
+                         input->members[TEGROUP_IMPL_MEMBER_SCALING], "must be unset", TEGROUP_SCALING_NONE,
+                         desc->input.scaling);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_rule_of(&desc->rule, &names->rule, t, output, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_group_numbers(desc, output, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_spaces(t, output, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_spaces(&desc->input, input, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_made(desc, names, error));
     stored = tegroup_impl_stored(&desc->input, &desc->gather_input);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_plain(&stored, &input, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_plain(&stored, input, error));
     for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++)
         if (tegroup_impl_has_copy(t, copy)
             || (copy == TEGROUP_IMPL_ROWWISE && !tegroup_impl_has_copy(t, TEGROUP_IMPL_COLUMNWISE)))
-            TEGROUP_IMPL_TRY(tegroup_impl_check_copy(t, copy, &output, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_quantize_apart(desc, &input, &output, error));
+            TEGROUP_IMPL_TRY(tegroup_impl_check_copy(t, copy, output, error));
+    return TEGROUP_OK;
+}
+
+/* Kernels for it are in this build. */
+static inline tegroup_status tegroup_impl_check_quantize_built(const tegroup_quantize_desc *desc,
+                                                               tegroup_error *error) {
     TEGROUP_IMPL_RULE(desc->space != TEGROUP_SPACE_DEVICE || desc->activation == TEGROUP_ACTIVATION_UNSET
                           || (TEGROUP_IMPL_ACTIVATION_KERNELS
                               && (TEGROUP_IMPL_BACKWARD_KERNELS || desc->grad_output.dtype == TEGROUP_DTYPE_UNSET)),
                       ERROR_NOT_BUILT, "activation", "must be unset: this build has no such kernels",
                       TEGROUP_ACTIVATION_UNSET, desc->activation);
     return tegroup_impl_check_built(TEGROUP_IMPL_FP8_KERNELS, desc->space, error);
+}
+
+/* Everything that tegroup_quantize checks before it starts. */
+static inline tegroup_status tegroup_impl_check_quantize(const tegroup_quantize_desc *desc, tegroup_error *error) {
+    const tegroup_impl_quantize_names *names = tegroup_impl_quantize_names_own();
+    TEGROUP_IMPL_TRY(tegroup_impl_check_quantize_as(desc, names, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_quantize_apart(desc, names, error));
+    return tegroup_impl_check_quantize_built(desc, error);
 }
 
 /* Everything that tegroup_dequantize checks before it starts. */
@@ -11412,14 +11524,13 @@ static inline tegroup_impl_quantize_pass tegroup_impl_quantize_pass_of(const teg
     return pass;
 }
 
-TEGROUP_API tegroup_status tegroup_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
-                                            tegroup_error *error) {
-    tegroup_quantize_desc taken;
+/* What has been checked. */
+static inline tegroup_status tegroup_impl_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
+                                                   tegroup_error *error) {
     tegroup_impl_quantize_pass pass;
     int columnwise;
     (void)stream;
-    TEGROUP_IMPL_TAKE(desc, taken);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_quantize(desc, error));
+    (void)error;
 #if TEGROUP_IMPL_FP8_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_quantize(desc, stream, error);
 #endif
@@ -11444,6 +11555,14 @@ TEGROUP_API tegroup_status tegroup_quantize(const tegroup_quantize_desc *desc, s
     pass.spans_rows = 0;
     if (desc->grad_row_scale.dtype != TEGROUP_DTYPE_UNSET) tegroup_impl_quantize_run(&pass, desc->threads);
     return TEGROUP_OK;
+}
+
+TEGROUP_API tegroup_status tegroup_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
+                                            tegroup_error *error) {
+    tegroup_quantize_desc taken;
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_quantize(desc, error));
+    return tegroup_impl_quantize(desc, stream, error);
 }
 
 /* One value of a copy, exactly; a NaN is the one that a GPU's arithmetic gives. global: the group's global scale. */
@@ -11644,6 +11763,12 @@ static inline int tegroup_impl_layer_rows_of(const tegroup_impl_layer *layer) {
                                                                     : TEGROUP_IMPL_LINEAR_GRAD_OUTPUT;
 }
 
+/* The tensors that products multiply, which may be quantised. */
+static inline int tegroup_impl_layer_operand(int tensor) {
+    return tensor == TEGROUP_IMPL_LINEAR_WEIGHT || tensor == TEGROUP_IMPL_LINEAR_INPUT
+           || tensor == TEGROUP_IMPL_LINEAR_GRAD_OUTPUT;
+}
+
 /* What a layer asks of a tensor's memory: one snapshot for the routing, and outputs without gaps. */
 static inline tegroup_status tegroup_impl_layer_check_memory(const tegroup_impl_layer *layer, int tensor,
                                                              tegroup_error *error) {
@@ -11660,8 +11785,7 @@ static inline tegroup_status tegroup_impl_layer_check_memory(const tegroup_impl_
                               : "must be grad_output.shape.snapshot, one for the routing",
                           0, 1);
     }
-    if (tensor == TEGROUP_IMPL_LINEAR_WEIGHT || tensor == TEGROUP_IMPL_LINEAR_BIAS
-        || tensor == TEGROUP_IMPL_LINEAR_INPUT || tensor == TEGROUP_IMPL_LINEAR_GRAD_OUTPUT
+    if (tensor == TEGROUP_IMPL_LINEAR_BIAS || tegroup_impl_layer_operand(tensor)
         || tegroup_impl_layer_halved(layer, tensor))
         return TEGROUP_OK;
     TEGROUP_IMPL_RULE(tegroup_impl_ld(t) == shape->cols, ERROR_LAYOUT, TEGROUP_IMPL_PATH(LD),
@@ -11683,9 +11807,10 @@ static inline tegroup_status tegroup_impl_layer_check_tensor(const tegroup_impl_
               like_cols = is_weight || has_k == (layer->weight_layout == TEGROUP_WEIGHT_OUT_IN);
     const int64_t cols = like_cols ? weight->shape.cols : weight->shape.rows;
     TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(t, name, error));
-    TEGROUP_IMPL_RULE_AS(SCALING, t->scaling == TEGROUP_SCALING_NONE, ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(SCALING),
-                         "must be none: layers do not take quantised tensors, products do", TEGROUP_SCALING_NONE,
-                         t->scaling);
+    TEGROUP_IMPL_RULE_AS(SCALING, t->scaling == TEGROUP_SCALING_NONE || tegroup_impl_layer_operand(tensor),
+                         ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(SCALING),
+                         "must be none: quantised are weights and the rows that products read, nothing else",
+                         TEGROUP_SCALING_NONE, t->scaling);
     TEGROUP_IMPL_RULE(shape->groups == weight->shape.groups, ERROR_SHAPE, TEGROUP_IMPL_PATH(GROUPS),
                       weight_name->groups, weight->shape.groups, shape->groups);
     TEGROUP_IMPL_RULE(shape->col_sizes.encoding == TEGROUP_ENCODING_UNSET, ERROR_UNSUPPORTED,
@@ -11712,8 +11837,10 @@ static inline tegroup_status tegroup_impl_layer_check_tensor(const tegroup_impl_
         TEGROUP_IMPL_RULE(shape->cols == cols, ERROR_SHAPE, TEGROUP_IMPL_PATH(COLS),
                           like_cols ? weight_name->cols : weight_name->rows, cols, shape->cols);
     if (tensor == TEGROUP_IMPL_LINEAR_INPUT || tensor == TEGROUP_IMPL_LINEAR_GRAD_OUTPUT)
-        TEGROUP_IMPL_RULE_AS(DTYPE, tegroup_impl_goes_with(t->dtype, weight->dtype), ERROR_DTYPE,
-                             TEGROUP_IMPL_PATH(DTYPE), weight_name->dtype, weight->dtype, t->dtype);
+        TEGROUP_IMPL_RULE_AS(DTYPE,
+                             t->scaling != TEGROUP_SCALING_NONE || weight->scaling != TEGROUP_SCALING_NONE
+                                 || tegroup_impl_goes_with(t->dtype, weight->dtype),
+                             ERROR_DTYPE, TEGROUP_IMPL_PATH(DTYPE), weight_name->dtype, weight->dtype, t->dtype);
     return tegroup_impl_layer_check_memory(layer, tensor, error);
 }
 
@@ -11732,6 +11859,11 @@ static inline tegroup_status tegroup_impl_layer_check(const tegroup_impl_layer *
 static inline tegroup_status tegroup_impl_layer_check_bias_type(const tegroup_impl_layer *layer, tegroup_error *error) {
     const tegroup_dtype bias = layer->tensor[TEGROUP_IMPL_LINEAR_BIAS]->dtype,
                         grad_output = layer->tensor[TEGROUP_IMPL_LINEAR_GRAD_OUTPUT]->dtype;
+    TEGROUP_IMPL_RULE_AS(SCALING, layer->tensor[TEGROUP_IMPL_LINEAR_GRAD_OUTPUT]->scaling == TEGROUP_SCALING_NONE,
+                         ERROR_UNSUPPORTED, "grad_row_scale",
+                         "needs a grad_output.scaling of none for the bias's part: no product has a plain bias beside "
+                         "quantised rows",
+                         TEGROUP_SCALING_NONE, layer->tensor[TEGROUP_IMPL_LINEAR_GRAD_OUTPUT]->scaling);
     TEGROUP_IMPL_RULE(tegroup_impl_goes_with(grad_output, bias), ERROR_UNSUPPORTED, "grad_row_scale",
                       "needs a bias of a dtype that weights have beside grad_output.dtype, to multiply them",
                       grad_output, bias);
@@ -11802,15 +11934,18 @@ static inline tegroup_status tegroup_impl_layer_call(const tegroup_impl_layer *l
 
 /* The products of dgrad are apart from their own operands; neither may write what the other touches. */
 static inline tegroup_status tegroup_impl_layer_check_dgrad_apart(const tegroup_impl_layer *layer,
+                                                                  const tegroup_gemm_desc *dgrad,
                                                                   size_t workspace_bytes, tegroup_error *error) {
     static const int tensors[] = {TEGROUP_IMPL_LINEAR_GRAD_ROW_SCALE, TEGROUP_IMPL_LINEAR_DGRAD_OUT,
-                                  TEGROUP_IMPL_LINEAR_BIAS, TEGROUP_IMPL_LINEAR_WEIGHT};
-    tegroup_impl_buffer buffers[5];
-    int i;
-    buffers[0] = tegroup_impl_workspace_buffer(layer->options, workspace_bytes);
-    for (i = 0; i < 4; i++)
-        buffers[i + 1] = tegroup_impl_tensor_buffer(layer->tensor[tensors[i]], layer->name[tensors[i]], i < 2);
-    return tegroup_impl_check_apart(buffers, 5, layer->options->check_level, NULL, error);
+                                  TEGROUP_IMPL_LINEAR_BIAS};
+    tegroup_impl_buffer buffers[7];
+    int32_t count = 0, i;
+    buffers[count++] = tegroup_impl_workspace_buffer(layer->options, workspace_bytes);
+    for (i = 0; i < 3; i++)
+        buffers[count++] = tegroup_impl_tensor_buffer(layer->tensor[tensors[i]], layer->name[tensors[i]], i < 2);
+    count += tegroup_impl_operand_buffers(dgrad, TEGROUP_IMPL_B, &dgrad->b, layer->name[TEGROUP_IMPL_LINEAR_WEIGHT],
+                                          buffers + count);
+    return tegroup_impl_check_apart(buffers, count, layer->options->check_level, NULL, error);
 }
 
 /* Two products when row_scale has a gradient; both are checked before the first runs. */
@@ -11825,7 +11960,7 @@ static inline tegroup_status tegroup_impl_layer_dgrad(const tegroup_impl_layer *
                       wants_scale ? layer->tensor[TEGROUP_IMPL_LINEAR_GRAD_ROW_SCALE]->dtype : 0);
     if (wants_scale) {
         TEGROUP_IMPL_TRY(tegroup_impl_layer_check_product(layer, second, 0, 1, plan, &other, error));
-        TEGROUP_IMPL_TRY(tegroup_impl_layer_check_dgrad_apart(layer, plan->dgrad.workspace_bytes, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_layer_check_dgrad_apart(layer, &gemm, plan->dgrad.workspace_bytes, error));
     }
     if (!run) return TEGROUP_OK;
     TEGROUP_IMPL_TRY(tegroup_impl_gemm_run(&plan->dgrad, &gemm, stream, error));
@@ -12030,6 +12165,22 @@ static inline const char *tegroup_impl_mlp_path(int tensor, int member) {
     return tegroup_impl_mlp_name(tensor)->members[member];
 }
 
+/* What errors call the quantiser's tensors: activated is made of preactivation, whose gradient is made of both and of
+ * activated's gradient. */
+static inline const tegroup_impl_quantize_names *tegroup_impl_mlp_quantize_names(int tensor) {
+#define TEGROUP_IMPL_WORDS(output, rule)                                                                               \
+    {                                                                                                                  \
+        TEGROUP_IMPL_NAME("preactivation"), TEGROUP_IMPL_NAME(output), TEGROUP_IMPL_NAME("activated"),                 \
+            TEGROUP_IMPL_RULE_NAME(rule), {                                                                            \
+            "row_scale", "input.shape.rows", "row_scale", "row_scale", "row_scale_dtype"                               \
+        }                                                                                                              \
+    }
+    static const tegroup_impl_quantize_names activated = TEGROUP_IMPL_WORDS("activated", "activated_rule"),
+                                             gradient = TEGROUP_IMPL_WORDS("grad_preactivation", "grad_rule");
+#undef TEGROUP_IMPL_WORDS
+    return tensor == TEGROUP_IMPL_MLP_ACTIVATED ? &activated : &gradient;
+}
+
 /* What a linear layer's tensor is here. The gradient of activated, fc2's dgrad_out, goes by the name of what it is
  * shaped as. */
 static inline int tegroup_impl_mlp_role(tegroup_mlp_layer layer, int tensor) {
@@ -12103,8 +12254,8 @@ static inline int tegroup_impl_mlp_keeps(const tegroup_mlp_desc *desc) {
 
 /* The layers as a call sees them, with the rows between them that lie in the workspace. It points into itself. */
 typedef struct tegroup_impl_mlp_layers {
-    tegroup_tensor preactivation, activated; /* in the workspace; the latter is its gradient as well */
-    tegroup_tensor out[2], grad_output[2];   /* fc1_up: gates' and ups' halves of preactivation and of its gradient */
+    tegroup_tensor preactivation, activated, grad_activated; /* in the workspace, the last two in one place */
+    tegroup_tensor out[2], grad_output[2]; /* fc1_up: gates' and ups' halves of preactivation and of its gradient */
     tegroup_impl_layer fc1, fc2, fc1_up;
 } tegroup_impl_mlp_layers;
 
@@ -12165,12 +12316,39 @@ static inline void tegroup_impl_mlp_split(const tegroup_mlp_desc *desc, tegroup_
     }
 }
 
-/* The type of activated and of its gradient in the workspace: F32 rows stay so where weights are narrower. */
+/* The type of preactivation. */
+static inline tegroup_dtype tegroup_impl_mlp_preactivated(const tegroup_mlp_desc *desc) {
+    if (TEGROUP_IMPL_THERE(preactivation)) return desc->preactivation.dtype;
+    return desc->input.scaling == TEGROUP_SCALING_NONE ? desc->input.dtype : TEGROUP_DTYPE_BF16;
+}
+
+/* The type of activated without a scaling and of its gradient in the workspace: F32 rows stay so where weights are
+ * narrower. */
 static inline tegroup_dtype tegroup_impl_mlp_between(const tegroup_mlp_desc *desc) {
+    if (desc->activated.scaling != TEGROUP_SCALING_NONE
+        || (TEGROUP_IMPL_THERE(grad_preactivation) && desc->grad_preactivation.scaling != TEGROUP_SCALING_NONE))
+        return tegroup_impl_mlp_preactivated(desc);
     if (TEGROUP_IMPL_THERE(activated)) return desc->activated.dtype;
+    if (desc->fc2.weight.scaling != TEGROUP_SCALING_NONE || desc->input.scaling != TEGROUP_SCALING_NONE)
+        return tegroup_impl_mlp_preactivated(desc);
     return desc->input.dtype == TEGROUP_DTYPE_F32 && desc->fc1.weight.dtype != TEGROUP_DTYPE_F32
                ? TEGROUP_DTYPE_F32
                : desc->fc2.weight.dtype;
+}
+
+/* activated in the workspace: there a quantised one has the copy that fc2's product reads. */
+static inline tegroup_tensor tegroup_impl_mlp_scratch_activated(const tegroup_mlp_desc *desc, int64_t cols) {
+    tegroup_tensor t = tegroup_impl_mlp_scratch(
+        desc, TEGROUP_IMPL_THERE(activated) ? desc->activated.dtype : tegroup_impl_mlp_between(desc), cols);
+    if (desc->activated.scaling == TEGROUP_SCALING_NONE) return t;
+    if (!TEGROUP_IMPL_THERE(activated)) t.dtype = desc->fc2.weight.dtype;
+    t.scaling = desc->activated.scaling;
+    t.scale_dtype = desc->activated.scale_dtype;
+    t.scale_outer_stride = desc->activated.scale_outer_stride;
+    t.scale_inner_stride = desc->activated.scale_inner_stride;
+    t.columnwise_order = desc->activated.columnwise_order;
+    t.scale = desc->activated.scale;
+    return t;
 }
 
 /* The layers as `op` sees them; what lies in the workspace has no address yet. */
@@ -12179,10 +12357,11 @@ static inline void tegroup_impl_mlp_layers_of(const tegroup_mlp_desc *desc, tegr
     tegroup_impl_layer *fc1 = &layers->fc1, *fc2 = &layers->fc2, *fc1_up = &layers->fc1_up;
     const int64_t width = tegroup_impl_weight_out(&desc->fc1.weight, desc->fc1.weight_layout);
     const int64_t twice = tegroup_impl_mul(2, tegroup_impl_max(0, width));
-    layers->preactivation =
-        tegroup_impl_mlp_scratch(desc, desc->input.dtype, tegroup_impl_mlp_apart(desc) ? twice : width);
-    layers->activated = tegroup_impl_mlp_scratch(desc, tegroup_impl_mlp_between(desc),
-                                                 tegroup_impl_weight_in(&desc->fc2.weight, desc->fc2.weight_layout));
+    const int64_t h = tegroup_impl_weight_in(&desc->fc2.weight, desc->fc2.weight_layout);
+    layers->preactivation = tegroup_impl_mlp_scratch(desc, tegroup_impl_mlp_preactivated(desc),
+                                                     tegroup_impl_mlp_apart(desc) ? twice : width);
+    layers->activated = tegroup_impl_mlp_scratch_activated(desc, h);
+    layers->grad_activated = tegroup_impl_mlp_scratch(desc, tegroup_impl_mlp_between(desc), h);
     tegroup_impl_mlp_layer_of(desc, TEGROUP_MLP_FC1, fc1);
     tegroup_impl_mlp_layer_of(desc, TEGROUP_MLP_FC2, fc2);
     tegroup_impl_mlp_layer_of(desc, TEGROUP_MLP_FC1_UP, fc1_up);
@@ -12201,7 +12380,7 @@ static inline void tegroup_impl_mlp_layers_of(const tegroup_mlp_desc *desc, tegr
     fc2->tensor[TEGROUP_IMPL_LINEAR_OUT] = &desc->out;
     fc2->out_tail = desc->out_tail;
     fc2->tensor[TEGROUP_IMPL_LINEAR_GRAD_OUTPUT] = &desc->grad_output;
-    fc2->tensor[TEGROUP_IMPL_LINEAR_DGRAD_OUT] = &layers->activated;
+    fc2->tensor[TEGROUP_IMPL_LINEAR_DGRAD_OUT] = &layers->grad_activated;
     fc2->tensor[TEGROUP_IMPL_LINEAR_GRAD_ROW_SCALE] = &desc->grad_row_scale;
     if (!desc->fc2_bias_scaled) return;
     fc2->row_scale = desc->row_scale;
@@ -12342,11 +12521,35 @@ static inline tegroup_status tegroup_impl_mlp_check_saved(const tegroup_mlp_desc
     const tegroup_impl_name *name = tegroup_impl_mlp_name(tensor);
     const tegroup_tensor *t = tegroup_impl_mlp_at(desc, tensor);
     if (t->dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
-    TEGROUP_IMPL_RULE_AS(DTYPES, TEGROUP_IMPL_FLOATS >> t->dtype & 1u, ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(DTYPE),
-                         "must be one that an activation has", TEGROUP_IMPL_FLOATS, t->dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPES, t->scaling != TEGROUP_SCALING_NONE || TEGROUP_IMPL_FLOATS >> t->dtype & 1u,
+                         ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(DTYPE), "must be one that an activation has",
+                         TEGROUP_IMPL_FLOATS, t->dtype);
     TEGROUP_IMPL_RULE(t->ld == 0 || t->ld == t->shape.cols, ERROR_LAYOUT, TEGROUP_IMPL_PATH(LD),
                       "must be 0 or shape.cols: what is saved is contiguous", t->shape.cols, t->ld);
     return TEGROUP_OK;
+}
+
+/* The rule of a tensor that the MLP quantises, t, and what that is made of. */
+static inline tegroup_status tegroup_impl_mlp_check_rule(const tegroup_mlp_desc *desc, int tensor,
+                                                         const tegroup_tensor *t, tegroup_error *error) {
+    static const uint32_t dtypes = 1u << TEGROUP_DTYPE_F32 | 1u << TEGROUP_DTYPE_F16 | 1u << TEGROUP_DTYPE_BF16;
+    const tegroup_impl_quantize_names *names = tegroup_impl_mlp_quantize_names(tensor);
+    const int activated = tensor == TEGROUP_IMPL_MLP_ACTIVATED;
+    const tegroup_scale_rule *rule = activated ? &desc->activated_rule : &desc->grad_rule;
+    const tegroup_dtype from = tegroup_impl_mlp_preactivated(desc);
+    if (t->dtype == TEGROUP_DTYPE_UNSET || t->scaling == TEGROUP_SCALING_NONE) {
+        TEGROUP_IMPL_RULE(rule->method == TEGROUP_SCALE_UNSET, ERROR_COMBINATION, names->rule.method,
+                          activated ? "needs activated.scaling" : "needs grad_preactivation.scaling",
+                          TEGROUP_SCALE_UNSET, rule->method);
+        return TEGROUP_OK;
+    }
+    TEGROUP_IMPL_RULE_AS(SCALING, activated || !tegroup_impl_mlp_apart(desc), ERROR_UNSUPPORTED,
+                         names->output.members[TEGROUP_IMPL_MEMBER_SCALING],
+                         "must be none with fc1_up: its products read halves of rows, and scales are of whole ones",
+                         TEGROUP_SCALING_NONE, t->scaling);
+    TEGROUP_IMPL_RULE_AS(DTYPES, dtypes >> from & 1u, ERROR_DTYPE, "preactivation.dtype",
+                         "must be one that is quantised", dtypes, from);
+    return tegroup_impl_check_rule_of(rule, &names->rule, t, &names->output, error);
 }
 
 /* Rules of the MLP's own numbers and enums. */
@@ -12389,46 +12592,22 @@ static inline tegroup_status tegroup_impl_mlp_check(const tegroup_mlp_desc *desc
     out = tegroup_impl_weight_out(&desc->fc1.weight, desc->fc1.weight_layout);
     width = twice ? tegroup_impl_activation_cols(desc->activation, layers->activated.shape.cols)
                   : layers->activated.shape.cols;
-    TEGROUP_IMPL_RULE(out == width, ERROR_SHAPE,
-                      desc->fc1.weight_layout == TEGROUP_WEIGHT_IN_OUT ? "fc1.weight.shape.cols"
-                                                                       : "fc1.weight.shape.rows",
-                      desc->fc2.weight_layout == TEGROUP_WEIGHT_IN_OUT
-                          ? (twice ? "must be twice fc2.weight.shape.rows: gate and up"
-                                   : "must equal fc2.weight.shape.rows")
-                      : twice ? "must be twice fc2.weight.shape.cols: gate and up"
-                              : "must equal fc2.weight.shape.cols",
-                      width, out);
+    TEGROUP_IMPL_RULE(
+        out == width, ERROR_SHAPE,
+        desc->fc1.weight_layout == TEGROUP_WEIGHT_IN_OUT ? "fc1.weight.shape.cols" : "fc1.weight.shape.rows",
+        desc->fc2.weight_layout == TEGROUP_WEIGHT_IN_OUT
+            ? (twice ? "must be twice fc2.weight.shape.rows: gate and up" : "must equal fc2.weight.shape.rows")
+        : twice ? "must be twice fc2.weight.shape.cols: gate and up"
+                : "must equal fc2.weight.shape.cols",
+        width, out);
     for (i = TEGROUP_IMPL_MLP_PREACTIVATION; i < TEGROUP_IMPL_MLP_ROW_SCALE; i++)
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_saved(desc, i, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_rule(desc, TEGROUP_IMPL_MLP_ACTIVATED, &layers->activated, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_mlp_check_rule(desc, TEGROUP_IMPL_MLP_GRAD_PREACTIVATION, &desc->grad_preactivation, error));
     return tegroup_impl_check_real(desc->grad_row_scale.dtype, "grad_row_scale.dtype", error);
 }
 #undef TEGROUP_IMPL_THERE
-
-/* What a call writes lies apart from all else that it touches, and so does the workspace: for all of its products at
- * once. Sets are bits of tegroup_impl_mlp_tensor. */
-static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_mlp_desc *desc, uint32_t reads, uint32_t writes,
-                                                          size_t workspace_bytes, tegroup_check_level level,
-                                                          tegroup_error *error) {
-    tegroup_impl_buffer buffers[TEGROUP_IMPL_MLP_COUNT + 2];
-    int32_t i, count = 0, preactivation = -1;
-    buffers[count++] = tegroup_impl_workspace_buffer(&desc->options, workspace_bytes);
-    for (i = 0; i < TEGROUP_IMPL_MLP_ROW_SCALE; i++) {
-        if (!((reads | writes) >> i & 1u)) continue;
-        if (i == TEGROUP_IMPL_MLP_PREACTIVATION) preactivation = count;
-        buffers[count] =
-            tegroup_impl_tensor_buffer(tegroup_impl_mlp_at(desc, i), tegroup_impl_mlp_name(i), writes >> i & 1u);
-        if (i == TEGROUP_IMPL_MLP_GRAD_PREACTIVATION && desc->grad_preactivation.data == desc->preactivation.data
-            && desc->grad_preactivation.dtype == desc->preactivation.dtype)
-            buffers[count].twin = preactivation;
-        count++;
-    }
-    if (reads >> TEGROUP_IMPL_MLP_ROW_SCALE & 1u)
-        buffers[count++] = tegroup_impl_buffer_of(
-            desc->row_scale, tegroup_impl_mul(desc->input.shape.rows, tegroup_impl_bits(desc->row_scale_dtype) / 8),
-            NULL, "must not overlap row_scale", 0);
-    buffers[count++] = tegroup_impl_snapshot_buffer(&desc->input);
-    return tegroup_impl_check_apart(buffers, count, level, NULL, error);
-}
 
 /* ==== [80] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
 
@@ -12472,6 +12651,9 @@ static inline const char *tegroup_impl_mlp_unfused(const tegroup_mlp_desc *desc,
     tegroup_impl_mlp_layers_of(desc, op, &layers);
     out = layers.fc1.tensor[TEGROUP_IMPL_LINEAR_OUT]->dtype;
     input = layers.fc2.tensor[TEGROUP_IMPL_LINEAR_INPUT]->dtype;
+    if (tegroup_impl_quantised(&product->problem) || desc->activated.scaling != TEGROUP_SCALING_NONE
+        || (gradient && desc->grad_preactivation.scaling != TEGROUP_SCALING_NONE))
+        return "must not be REQUIRED: with a quantised operand or result the activation is a pass of its own";
     cols = layers.activated.shape.cols;
     if (product->backend != TEGROUP_BACKEND_SM90 && product->backend != TEGROUP_BACKEND_PORTABLE)
         return "must not be REQUIRED: only SM90 and PORTABLE have products with an activation in their epilogue";
@@ -12483,7 +12665,7 @@ static inline const char *tegroup_impl_mlp_unfused(const tegroup_mlp_desc *desc,
     if (!tegroup_impl_gated(desc->activation))
         return "must not be REQUIRED: the epilogue's activation has a gate and an up";
     if (product->problem.a != out || out != input || tegroup_impl_bits(out) != 16
-        || (gradient && (desc->grad_preactivation.dtype != out || layers.activated.dtype != out)))
+        || (gradient && (desc->grad_preactivation.dtype != out || layers.grad_activated.dtype != out)))
         return "must not be REQUIRED: the epilogue has its product's operands, preactivation, activated and their "
                "gradients as the same of F16 and BF16";
     if (up
@@ -12542,13 +12724,32 @@ static inline const tegroup_plan *tegroup_impl_mlp_neediest(const tegroup_impl_m
 
 /* Where what lies in the workspace is in its layout; -1 = not there. */
 typedef struct tegroup_impl_mlp_items {
-    int32_t activated, preactivation;
+    int32_t activated[4], preactivation; /* activated: as planned.scratch_bytes */
 } tegroup_impl_mlp_items;
+
+/* Adds the parts of a tensor between the layers; of one that is not quantised the first alone, empty or not. */
+static inline void tegroup_impl_mlp_add_parts(tegroup_layout *layout, const char *const names[4],
+                                              const int64_t bytes[4], tegroup_scaling scaling, int32_t items[4]) {
+    int i;
+    for (i = 0; i < 4; i++) {
+        items[i] = layout->count;
+        if (bytes[i] > 0 || (i == 0 && scaling == TEGROUP_SCALING_NONE))
+            tegroup_impl_layout_add(layout, names[i], bytes[i]);
+        else items[i] = -1;
+    }
+}
 
 /* What each byte is for. The products' workspace comes first, so that wgrad, which has no scratch, can do with that
  * part. */
 static inline tegroup_impl_mlp_items tegroup_impl_mlp_layout(const tegroup_impl_mlp_plans *plans,
                                                              tegroup_mlp_memory memory, tegroup_layout *layout) {
+    static const char *const activated[] = {"activated", "activated.scale_inv", "activated.columnwise_data",
+                                            "activated.columnwise_scale_inv"};
+    static const char *const gradient[] = {"grad_preactivation", "grad_preactivation.scale_inv",
+                                           "grad_preactivation.columnwise_data",
+                                           "grad_preactivation.columnwise_scale_inv"};
+    static const char *const scratch[] = {"activated, and in dgrad its gradient", "activated.scale_inv",
+                                          "activated.amax", "activated.global_scale_inv"};
     const tegroup_mlp_planned *planned = plans->planned;
     const int in_workspace = memory == TEGROUP_MLP_WORKSPACE, by_forward = memory == TEGROUP_MLP_SAVED_BY_FORWARD,
               by_dgrad = memory == TEGROUP_MLP_SAVED_BY_DGRAD,
@@ -12556,13 +12757,13 @@ static inline tegroup_impl_mlp_items tegroup_impl_mlp_layout(const tegroup_impl_
               saves_activated = planned->dtypes[TEGROUP_IMPL_MLP_ACTIVATED] != TEGROUP_DTYPE_UNSET;
     const tegroup_plan *most =
         by_forward || by_dgrad ? NULL : tegroup_impl_mlp_neediest(plans, memory == TEGROUP_MLP_WGRAD_WORKSPACE);
-    tegroup_impl_mlp_items items;
-    items.activated = items.preactivation = -1;
+    tegroup_impl_mlp_items items = {{-1, -1, -1, -1}, -1};
+    int32_t parts[4];
     tegroup_impl_layout_begin(layout);
     if (most) tegroup_impl_plan_layout(most, layout);
     if (in_workspace && planned->scratch_activated) {
-        items.activated = layout->count;
-        tegroup_impl_layout_add(layout, "activated, and in dgrad its gradient", planned->activated_bytes);
+        tegroup_impl_mlp_add_parts(layout, scratch, planned->scratch_bytes, planned->activated.scaling,
+                                   items.activated);
     }
     if (in_workspace && planned->scratch_preactivation) {
         items.preactivation = layout->count;
@@ -12571,10 +12772,24 @@ static inline tegroup_impl_mlp_items tegroup_impl_mlp_layout(const tegroup_impl_
     if (by_forward && saves_preactivation)
         tegroup_impl_layout_add(layout, "preactivation", planned->preactivation_bytes);
     if (saves_activated && (planned->recompute ? by_dgrad : by_forward))
-        tegroup_impl_layout_add(layout, "activated", planned->activated_bytes);
+        tegroup_impl_mlp_add_parts(layout, activated, planned->activated_bytes, planned->activated.scaling, parts);
     if (by_dgrad && plans->fc2->dgrad.magic == TEGROUP_PLAN_MAGIC)
-        tegroup_impl_layout_add(layout, "grad_preactivation", planned->grad_preactivation_bytes);
+        tegroup_impl_mlp_add_parts(layout, gradient, planned->grad_preactivation_bytes,
+                                   planned->grad_preactivation.scaling, parts);
     return items;
+}
+
+/* How a tensor is quantised, as a plan remembers it. */
+static inline tegroup_mlp_format tegroup_impl_mlp_format(const tegroup_tensor *t, const tegroup_scale_rule *rule) {
+    tegroup_mlp_format format;
+    memset(&format, 0, sizeof format);
+    if (t->dtype == TEGROUP_DTYPE_UNSET || t->scaling == TEGROUP_SCALING_NONE) return format;
+    format.scaling = t->scaling;
+    format.scale_dtype = t->scale_dtype;
+    format.scale_strides = t->scale_outer_stride > 0;
+    format.columnwise_order = t->columnwise_order;
+    format.rule = *rule;
+    return format;
 }
 
 /* What a plan remembers of a descriptor. */
@@ -12582,8 +12797,7 @@ static inline tegroup_mlp_planned tegroup_impl_mlp_record(const tegroup_mlp_desc
                                                           const tegroup_impl_mlp_layers *layers) {
     const int forward = tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, TEGROUP_OP_FORWARD),
               dgrad = tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, TEGROUP_OP_DGRAD),
-              has_preactivation = desc->preactivation.dtype != TEGROUP_DTYPE_UNSET,
-              has_activated = desc->activated.dtype != TEGROUP_DTYPE_UNSET;
+              has_preactivation = desc->preactivation.dtype != TEGROUP_DTYPE_UNSET;
     tegroup_mlp_planned planned;
     int tensor;
     memset(&planned, 0, sizeof planned);
@@ -12598,20 +12812,74 @@ static inline tegroup_mlp_planned tegroup_impl_mlp_record(const tegroup_mlp_desc
     if (forward || has_preactivation)
         planned.preactivation_bytes =
             tegroup_impl_extent_bytes(has_preactivation ? &desc->preactivation : &layers->preactivation);
-    if (planned.scratch_activated || has_activated)
-        planned.activated_bytes = tegroup_impl_extent_bytes(&layers->activated);
-    if (dgrad) planned.grad_preactivation_bytes = tegroup_impl_extent_bytes(&desc->grad_preactivation);
+    planned.activated = tegroup_impl_mlp_format(&layers->activated, &desc->activated_rule);
+    planned.grad_preactivation = tegroup_impl_mlp_format(&desc->grad_preactivation, &desc->grad_rule);
     return planned;
 }
 
+/* Which copies of a tensor that the MLP quantises products of these plans read: a set of tegroup_copies. */
+static inline int tegroup_impl_mlp_copies(const tegroup_impl_mlp_plans *plans, int tensor, const tegroup_tensor *t) {
+    const int activated = tensor == TEGROUP_IMPL_MLP_ACTIVATED;
+    const tegroup_linear_plan *layer = activated ? plans->fc2 : plans->fc1;
+    const tegroup_plan *other = activated ? &layer->forward : &layer->dgrad;
+    const int rowwise = other->magic == TEGROUP_PLAN_MAGIC && !(activated && plans->planned->recompute),
+              summed = layer->wgrad.magic == TEGROUP_PLAN_MAGIC,
+              columnwise = summed && tegroup_impl_needs_columnwise(t);
+    return (rowwise || (summed && !columnwise) ? TEGROUP_COPIES_ROWWISE : 0)
+           | (columnwise ? TEGROUP_COPIES_COLUMNWISE : 0);
+}
+
+/* Bytes of the caller's tensor between the layers: of a quantised one, of the copy that wgrad reads later, if it does.
+ * The other is used up by the call that writes it. */
+static inline void tegroup_impl_mlp_part_bytes(const tegroup_impl_mlp_plans *plans, int tensor, const tegroup_tensor *t,
+                                               int64_t bytes[4]) {
+    tegroup_tensor unplaced = *t;
+    int copies, copy;
+    if (t->dtype == TEGROUP_DTYPE_UNSET) return;
+    if (t->scaling == TEGROUP_SCALING_NONE) {
+        bytes[0] = tegroup_impl_extent_bytes(t);
+        return;
+    }
+    unplaced.columnwise_data = NULL; /* a plan reads no addresses */
+    copies = tegroup_impl_mlp_copies(plans, tensor, &unplaced);
+    if (copies & TEGROUP_COPIES_COLUMNWISE) copies = TEGROUP_COPIES_COLUMNWISE;
+    for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++) {
+        if (!(copies >> copy & 1)) continue;
+        bytes[2 * copy] = tegroup_impl_copy_bytes(t, copy);
+        bytes[2 * copy + 1] = tegroup_impl_scale_bytes(t, copy);
+    }
+}
+
+/* Bytes of the tensors between the layers, of a plan whose products are made. */
+static inline void tegroup_impl_mlp_bytes(const tegroup_mlp_desc *desc, const tegroup_impl_mlp_layers *layers,
+                                          const tegroup_impl_mlp_plans *plans, tegroup_mlp_planned *planned) {
+    const tegroup_tensor *t = &layers->activated;
+    const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
+    const int dgrad = plans->fc2->dgrad.magic == TEGROUP_PLAN_MAGIC,
+              forward = plans->fc2->forward.magic == TEGROUP_PLAN_MAGIC && !tegroup_impl_mlp_keeps(desc),
+              global = facts->scale_dtype == TEGROUP_DTYPE_F8E4M3, scaled = t->scaling != TEGROUP_SCALING_NONE;
+    tegroup_impl_mlp_part_bytes(plans, TEGROUP_IMPL_MLP_ACTIVATED, &desc->activated, planned->activated_bytes);
+    if (dgrad)
+        tegroup_impl_mlp_part_bytes(plans, TEGROUP_IMPL_MLP_GRAD_PREACTIVATION, &desc->grad_preactivation,
+                                    planned->grad_preactivation_bytes);
+    if (dgrad) planned->scratch_bytes[0] = tegroup_impl_extent_bytes(&layers->grad_activated);
+    if (!forward) return;
+    planned->scratch_bytes[0] = tegroup_impl_max(planned->scratch_bytes[0], tegroup_impl_extent_bytes(t));
+    if (scaled) planned->scratch_bytes[1] = tegroup_impl_scale_bytes(t, 0);
+    if (scaled && (global || (tegroup_impl_scaled_as_one(facts) && desc->activated_rule.method != TEGROUP_SCALE_GIVEN)))
+        planned->scratch_bytes[2] = 4 * (int64_t)t->shape.groups;
+    if (global) planned->scratch_bytes[3] = 4 * (int64_t)t->shape.groups;
+}
+
 /* The sizes of a plan that is otherwise made. */
-static inline tegroup_status tegroup_impl_mlp_sizes(const tegroup_mlp_desc *desc, tegroup_mlp_plan *plan,
-                                                    tegroup_error *error) {
+static inline tegroup_status tegroup_impl_mlp_sizes(const tegroup_mlp_desc *desc, const tegroup_impl_mlp_layers *layers,
+                                                    tegroup_mlp_plan *plan, tegroup_error *error) {
     const tegroup_impl_mlp_plans plans = tegroup_impl_mlp_plans_of(plan);
     size_t *const bytes[] = {&plan->workspace_bytes, &plan->wgrad_workspace_bytes, &plan->saved_by_forward_bytes,
                              &plan->saved_by_dgrad_bytes};
     tegroup_layout layout;
     int i;
+    tegroup_impl_mlp_bytes(desc, layers, &plans, &plan->planned);
     for (i = 0; i < 4; i++) {
         (void)tegroup_impl_mlp_layout(&plans, (tegroup_mlp_memory)(TEGROUP_MLP_WORKSPACE + i), &layout);
         *bytes[i] = layout.total_bytes;
@@ -12651,7 +12919,7 @@ TEGROUP_API tegroup_status tegroup_mlp_plan_make(const tegroup_mlp_desc *desc, c
         TEGROUP_FUSED_FORWARD, &made.planned.fused, &made.planned.activated_kernel, error));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_fuse(desc, &made.fc2.dgrad, NULL, TEGROUP_OP_DGRAD, TEGROUP_FUSED_DGRAD,
                                            &made.planned.fused, &made.planned.gradient_kernel, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_sizes(desc, &made, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_sizes(desc, &layers, &made, error));
     *plan = made;
     return TEGROUP_OK;
 }
@@ -12682,7 +12950,15 @@ static inline void tegroup_impl_mlp_place(const tegroup_impl_mlp_plans *plans, c
     const tegroup_impl_mlp_items items = tegroup_impl_mlp_layout(plans, TEGROUP_MLP_WORKSPACE, &layout);
     void *workspace = desc->options.workspace;
     if (!workspace) return;
-    if (items.activated >= 0) layers->activated.data = tegroup_impl_layout_at(&layout, items.activated, workspace);
+    if (items.activated[0] >= 0)
+        layers->activated.data = layers->grad_activated.data =
+            tegroup_impl_layout_at(&layout, items.activated[0], workspace);
+    if (items.activated[1] >= 0)
+        layers->activated.scale_inv = tegroup_impl_layout_at(&layout, items.activated[1], workspace);
+    if (items.activated[2] >= 0)
+        layers->activated.amax = (float *)tegroup_impl_layout_at(&layout, items.activated[2], workspace);
+    if (items.activated[3] >= 0)
+        layers->activated.global_scale_inv = (float *)tegroup_impl_layout_at(&layout, items.activated[3], workspace);
     if (items.preactivation >= 0)
         layers->preactivation.data = tegroup_impl_layout_at(&layout, items.preactivation, workspace);
     if (tegroup_impl_mlp_apart(desc)) tegroup_impl_mlp_split(desc, layers);
@@ -12748,6 +13024,27 @@ static inline void tegroup_impl_mlp_call_add(tegroup_impl_mlp_call *call, tegrou
     call->writes |= writes;
 }
 
+/* How a tensor is quantised must be as planned. */
+static inline tegroup_status tegroup_impl_mlp_check_format(const tegroup_mlp_format *planned, const tegroup_tensor *t,
+                                                           const tegroup_scale_rule *rule, int tensor,
+                                                           tegroup_error *error) {
+    const tegroup_impl_quantize_names *names = tegroup_impl_mlp_quantize_names(tensor);
+    const tegroup_impl_name *name = &names->output;
+    const tegroup_mlp_format format = tegroup_impl_mlp_format(t, rule);
+    TEGROUP_IMPL_RULE_AS(SCALING, planned->scaling == format.scaling, ERROR_PLAN, TEGROUP_IMPL_PATH(SCALING),
+                         "must be as planned", planned->scaling, format.scaling);
+    TEGROUP_IMPL_RULE_AS(DTYPE, planned->scale_dtype == format.scale_dtype, ERROR_PLAN, TEGROUP_IMPL_PATH(SCALE_DTYPE),
+                         "must be as planned", planned->scale_dtype, format.scale_dtype);
+    TEGROUP_IMPL_RULE(planned->scale_strides == format.scale_strides, ERROR_PLAN, TEGROUP_IMPL_PATH(SCALE_OUTER_STRIDE),
+                      "must be set just when planned so", planned->scale_strides, format.scale_strides);
+    TEGROUP_IMPL_RULE(planned->columnwise_order == format.columnwise_order, ERROR_PLAN,
+                      TEGROUP_IMPL_PATH(COLUMNWISE_ORDER), "must be as planned", planned->columnwise_order,
+                      format.columnwise_order);
+    TEGROUP_IMPL_RULE(memcmp(&planned->rule, &format.rule, sizeof format.rule) == 0, ERROR_PLAN, names->rule.method,
+                      "and the rule's numbers must be as planned", planned->rule.method, format.rule.method);
+    return TEGROUP_OK;
+}
+
 /* The plan and the descriptor ask for the same, as far as the products do not see to it. */
 static inline tegroup_status tegroup_impl_mlp_check_planned(const tegroup_impl_mlp_call *call, tegroup_error *error) {
     const tegroup_mlp_desc *desc = call->desc;
@@ -12767,6 +13064,12 @@ static inline tegroup_status tegroup_impl_mlp_check_planned(const tegroup_impl_m
             ERROR_PLAN,
             i == TEGROUP_IMPL_MLP_ROW_SCALE ? "row_scale_dtype" : tegroup_impl_mlp_path(i, TEGROUP_IMPL_MEMBER_DTYPE),
             "must be as planned", planned->dtypes[i], tegroup_impl_mlp_dtype(desc, i));
+    if (call->products[0].product == TEGROUP_OP_FORWARD || call->writes >> TEGROUP_IMPL_MLP_ACTIVATED & 1u)
+        TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_format(&planned->activated, &call->layers.activated,
+                                                       &desc->activated_rule, TEGROUP_IMPL_MLP_ACTIVATED, error));
+    if (call->writes >> TEGROUP_IMPL_MLP_GRAD_PREACTIVATION & 1u)
+        TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_format(&planned->grad_preactivation, &desc->grad_preactivation,
+                                                       &desc->grad_rule, TEGROUP_IMPL_MLP_GRAD_PREACTIVATION, error));
     return TEGROUP_OK;
 }
 
@@ -12782,6 +13085,75 @@ static inline tegroup_status tegroup_impl_mlp_check_scratch(const tegroup_impl_m
     TEGROUP_IMPL_RULE(!scratch || rows <= planned, ERROR_PLAN, "input.shape.rows",
                       "must be at most as planned: the workspace holds rows between the layers", planned, rows);
     return TEGROUP_OK;
+}
+
+/* The buffers of a quantised tensor that the MLP writes: its copies, and what is one number a group. */
+static inline int32_t tegroup_impl_mlp_written(const tegroup_tensor *t, int tensor, tegroup_impl_buffer *buffers) {
+    const tegroup_impl_quantize_names *names = tegroup_impl_mlp_quantize_names(tensor);
+    const tegroup_impl_name *name = &names->output;
+    float *const numbers[] = {t->amax, t->columnwise_amax, t->global_scale_inv, t->scale};
+    const char *const paths[] = {TEGROUP_IMPL_PATH(AMAX), TEGROUP_IMPL_PATH(COLUMNWISE_AMAX),
+                                 TEGROUP_IMPL_PATH(GLOBAL_SCALE_INV), TEGROUP_IMPL_PATH(SCALE)};
+    int32_t count = 0, i;
+    for (i = 0; i < TEGROUP_IMPL_COPIES; i++) {
+        buffers[count++] = tegroup_impl_copy_buffer(t, name, i, 0, 1);
+        buffers[count++] = tegroup_impl_copy_buffer(t, name, i, 1, 1);
+    }
+    for (i = 0; i < 4; i++)
+        buffers[count++] =
+            tegroup_impl_buffer_of(numbers[i], 4 * (int64_t)t->shape.groups, paths[i], name->apart, i < 3);
+    return count;
+}
+
+/* What its products read of quantised tensors: those that are in the set. */
+static inline int32_t tegroup_impl_mlp_read(const tegroup_impl_mlp_call *call, uint32_t set,
+                                            tegroup_impl_buffer *buffers) {
+    int32_t count = 0, i, operand;
+    for (i = 0; i < call->count; i++)
+        for (operand = TEGROUP_IMPL_A; operand <= TEGROUP_IMPL_B; operand++) {
+            const tegroup_impl_mlp_product *p = &call->products[i];
+            const tegroup_tensor *t = operand == TEGROUP_IMPL_A ? &p->gemm.a : &p->gemm.b;
+            const tegroup_impl_layer *layer = tegroup_impl_mlp_layer_at(&call->layers, p->layer);
+            const int role = tegroup_impl_layer_role(layer, p->product, operand),
+                      tensor = tegroup_impl_mlp_role(p->layer, role);
+            if (t->scaling != TEGROUP_SCALING_NONE && set >> tensor & 1u)
+                count += tegroup_impl_operand_buffers(&p->gemm, (tegroup_impl_operand)operand, t, layer->name[role],
+                                                      buffers + count);
+        }
+    return count;
+}
+
+/* What a call writes lies apart from all else that it touches, and so does the workspace: for all of its products at
+ * once. */
+static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_impl_mlp_call *call, size_t workspace_bytes,
+                                                          tegroup_check_level level, tegroup_error *error) {
+    const tegroup_mlp_desc *desc = call->desc;
+    const uint32_t reads = call->reads, writes = call->writes;
+    tegroup_impl_buffer buffers[TEGROUP_IMPL_MLP_COUNT + 3 + 2 * 8 + 8 * 3];
+    int32_t i, count = 0, preactivation = -1;
+    buffers[count++] = tegroup_impl_workspace_buffer(&desc->options, workspace_bytes);
+    for (i = 0; i < TEGROUP_IMPL_MLP_ROW_SCALE; i++) {
+        const tegroup_tensor *t = tegroup_impl_mlp_at(desc, i);
+        const int written = writes >> i & 1u;
+        if (!((reads | writes) >> i & 1u)) continue;
+        if (t->scaling != TEGROUP_SCALING_NONE) {
+            if (written) count += tegroup_impl_mlp_written(t, i, buffers + count);
+            continue;
+        }
+        if (i == TEGROUP_IMPL_MLP_PREACTIVATION) preactivation = count;
+        buffers[count] = tegroup_impl_tensor_buffer(t, tegroup_impl_mlp_name(i), written);
+        if (i == TEGROUP_IMPL_MLP_GRAD_PREACTIVATION && desc->grad_preactivation.data == desc->preactivation.data
+            && desc->grad_preactivation.dtype == desc->preactivation.dtype)
+            buffers[count].twin = preactivation;
+        count++;
+    }
+    count += tegroup_impl_mlp_read(call, reads & ~writes, buffers + count);
+    if (reads >> TEGROUP_IMPL_MLP_ROW_SCALE & 1u)
+        buffers[count++] = tegroup_impl_buffer_of(
+            desc->row_scale, tegroup_impl_mul(desc->input.shape.rows, tegroup_impl_bits(desc->row_scale_dtype) / 8),
+            NULL, "must not overlap row_scale", 0);
+    buffers[count++] = tegroup_impl_snapshot_buffer(&desc->input);
+    return tegroup_impl_check_apart(buffers, count, level, NULL, error);
 }
 
 /* Everything that a call checks but its activation: the tensors that it touches, and that its products check
@@ -12801,8 +13173,10 @@ static inline tegroup_status tegroup_impl_mlp_check_call(tegroup_impl_mlp_call *
     }
     TEGROUP_IMPL_TRY(tegroup_impl_check_options_workspace(workspace_bytes, &desc->options, error));
     tegroup_impl_mlp_place(call->plans, desc, &call->layers);
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_mlp_check_apart(desc, call->reads, call->writes, workspace_bytes, TEGROUP_CHECK_HOST, error));
+    for (i = 0; i < call->count; i++)
+        tegroup_impl_layer_product(tegroup_impl_mlp_layer_at(&call->layers, call->products[i].layer),
+                                   call->products[i].product, &call->products[i].gemm);
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_apart(call, workspace_bytes, TEGROUP_CHECK_HOST, error));
     for (i = 0; i < call->count; i++) {
         tegroup_impl_mlp_product *p = &call->products[i];
         TEGROUP_IMPL_TRY(tegroup_impl_layer_check_product(tegroup_impl_mlp_layer_at(&call->layers, p->layer),
@@ -12811,7 +13185,7 @@ static inline tegroup_status tegroup_impl_mlp_check_call(tegroup_impl_mlp_call *
                                                           error));
     }
     if (desc->options.check_level != TEGROUP_CHECK_DEEP) return TEGROUP_OK; /* lists may be walked now */
-    return tegroup_impl_mlp_check_apart(desc, call->reads, call->writes, workspace_bytes, TEGROUP_CHECK_DEEP, error);
+    return tegroup_impl_mlp_check_apart(call, workspace_bytes, TEGROUP_CHECK_DEEP, error);
 }
 
 /* A call begins: the descriptor's head, and that what the call writes is there and planned. */
@@ -12910,6 +13284,53 @@ static inline tegroup_status tegroup_impl_mlp_activation_backward(const tegroup_
     return tegroup_impl_activation_backward_check(activation, tegroup_impl_mlp_activation_names(), error);
 }
 
+/* What computes the activation, or its gradient, after a product: one call, or one that quantises what it computes. */
+typedef struct tegroup_impl_mlp_step {
+    int quantises;
+    tegroup_quantize_desc quantize;
+} tegroup_impl_mlp_step;
+
+/* Quantises what is made of preactivation, and, with grad_activated, of that, where `output` has a scaling: else *step
+ * says that nothing is to be quantised. */
+static inline tegroup_status tegroup_impl_mlp_quantize(const tegroup_impl_mlp_call *call, int tensor,
+                                                       const tegroup_tensor *preactivation,
+                                                       const tegroup_tensor *grad_activated,
+                                                       const tegroup_tensor *output, tegroup_impl_mlp_step *step,
+                                                       tegroup_error *error) {
+    const tegroup_mlp_desc *desc = call->desc;
+    const tegroup_impl_quantize_names *names = tegroup_impl_mlp_quantize_names(tensor);
+    const int copies = tegroup_impl_mlp_copies(call->plans, tensor, output);
+    tegroup_quantize_desc *quantize = &step->quantize;
+    int copy;
+    step->quantises = output->scaling != TEGROUP_SCALING_NONE;
+    if (!step->quantises) return TEGROUP_OK;
+    memset(quantize, 0, sizeof *quantize);
+    quantize->struct_size = sizeof *quantize;
+    quantize->space = desc->space;
+    quantize->input = *preactivation;
+    quantize->activation = desc->activation;
+    quantize->interleaved = desc->interleaved;
+    quantize->alpha = desc->alpha;
+    quantize->limit = desc->limit;
+    quantize->row_scale = tegroup_impl_mlp_row_scale(desc);
+    quantize->rule = grad_activated ? desc->grad_rule : desc->activated_rule;
+    quantize->output = *output;
+    quantize->threads = desc->options.threads;
+    if (grad_activated) {
+        quantize->grad_output = *grad_activated;
+        quantize->grad_row_scale = tegroup_impl_mlp_matrix(&desc->grad_row_scale);
+    }
+    quantize->input.shape.snapshot = quantize->output.shape.snapshot = desc->input.shape.snapshot;
+    for (copy = 0; copy < TEGROUP_IMPL_COPIES && output != &call->layers.activated; copy++)
+        TEGROUP_IMPL_RULE(
+            !(copies >> copy & 1) || tegroup_impl_has_copy(output, copy) || tegroup_impl_copy_bytes(output, copy) == 0,
+            ERROR_NULL_ARGUMENT,
+            tegroup_impl_copy_paths_of(&names->output, tegroup_impl_listed(output), copy).data,
+            "must not be NULL: a planned product reads it", 1, 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_quantize_as(quantize, names, error));
+    return tegroup_impl_check_quantize_built(quantize, error);
+}
+
 /* Whether a call runs its first product fused, as planned. */
 static inline tegroup_status tegroup_impl_mlp_check_fused(const tegroup_impl_mlp_call *call, uint32_t bit, int *fused,
                                                           tegroup_error *error) {
@@ -12962,6 +13383,7 @@ static inline tegroup_status tegroup_impl_mlp_forward(const tegroup_impl_mlp_pla
     const tegroup_tensor *preactivation =
         desc->preactivation.dtype != TEGROUP_DTYPE_UNSET ? &desc->preactivation : &call.layers.preactivation;
     const tegroup_impl_mlp_product *fc2;
+    tegroup_impl_mlp_step step;
     int fused, i;
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_begin(&call, plans, desc, TEGROUP_OP_FORWARD, error));
     TEGROUP_IMPL_RULE(tegroup_impl_mlp_keeps(desc) || plans->planned->scratch_activated, ERROR_PLAN, "activated.dtype",
@@ -12978,7 +13400,10 @@ static inline tegroup_status tegroup_impl_mlp_forward(const tegroup_impl_mlp_pla
                               TEGROUP_IMPL_BIT(OUT) | (tegroup_impl_mlp_keeps(desc) ? TEGROUP_IMPL_BIT(ACTIVATED) : 0));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_call(&call, workspace_bytes, error));
     memset(&epilogue, 0, sizeof epilogue); /* there is no gradient */
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_activation(desc, preactivation, &fc2->gemm.a, &epilogue.activation, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_quantize(&call, TEGROUP_IMPL_MLP_ACTIVATED, preactivation, NULL,
+                                               call.layers.fc2.tensor[TEGROUP_IMPL_LINEAR_INPUT], &step, error));
+    if (!step.quantises)
+        TEGROUP_IMPL_TRY(tegroup_impl_mlp_activation(desc, preactivation, &fc2->gemm.a, &epilogue.activation, error));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_fused(&call, TEGROUP_FUSED_FORWARD, &fused, error));
     if (fused) {
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_epilogue(&epilogue.activation.output, "activated.data", error));
@@ -12995,7 +13420,8 @@ static inline tegroup_status tegroup_impl_mlp_forward(const tegroup_impl_mlp_pla
     } else {
         for (i = 0; i + 1 < call.count; i++)
             TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&call.products[i], stream, error));
-        TEGROUP_IMPL_TRY(tegroup_impl_activation_run(&epilogue.activation, stream, error));
+        TEGROUP_IMPL_TRY(step.quantises ? tegroup_impl_quantize(&step.quantize, stream, error)
+                                        : tegroup_impl_activation_run(&epilogue.activation, stream, error));
     }
     return tegroup_impl_mlp_run(fc2, stream, error);
 }
@@ -13017,25 +13443,48 @@ static inline void tegroup_impl_mlp_dgrad_products(tegroup_impl_mlp_call *call) 
         tegroup_impl_mlp_call_add(call, TEGROUP_MLP_FC1_UP, TEGROUP_OP_DGRAD, TEGROUP_IMPL_BIT(FC1_UP_WEIGHT), 0);
 }
 
+/* What dgrad does between its products: activated again, and the gradient of the activation. What is quantised is a
+ * step, what is not is in the epilogue, which may run by itself. */
+static inline tegroup_status tegroup_impl_mlp_dgrad_steps(const tegroup_impl_mlp_call *call,
+                                                          tegroup_impl_mlp_step *again, tegroup_impl_mlp_step *gradient,
+                                                          tegroup_impl_epilogue *epilogue, tegroup_error *error) {
+    const tegroup_mlp_desc *desc = call->desc;
+    const tegroup_tensor *grad_activated = &call->products[0].gemm.d;
+    again->quantises = 0;
+    if (desc->recompute) {
+        TEGROUP_IMPL_TRY(tegroup_impl_mlp_quantize(call, TEGROUP_IMPL_MLP_ACTIVATED, &desc->preactivation, NULL,
+                                                   &desc->activated, again, error));
+        TEGROUP_IMPL_RULE(tegroup_scaling_info(desc->activated.scaling)->scale_dtype != TEGROUP_DTYPE_F8E4M3
+                              || desc->activated.global_scale_inv,
+                          ERROR_NULL_ARGUMENT, "activated.global_scale_inv",
+                          "must not be NULL with recompute: forward has one", 1, 0);
+    }
+    if (desc->recompute && !again->quantises)
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_mlp_activation(desc, &desc->preactivation, &desc->activated, &epilogue->activation, error));
+    else {
+        tegroup_impl_mlp_describe_activation(desc, &desc->preactivation, &desc->activated, &epilogue->activation);
+        /* kernels take from it where ups are, also where activated is absent */
+        epilogue->activation.output.cols = call->layers.activated.shape.cols;
+    }
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_quantize(call, TEGROUP_IMPL_MLP_GRAD_PREACTIVATION, &desc->preactivation,
+                                               grad_activated, &desc->grad_preactivation, gradient, error));
+    return gradient->quantises ? TEGROUP_OK
+                               : tegroup_impl_mlp_activation_backward(desc, grad_activated, &epilogue->gradient, error);
+}
+
 /* The activation's gradient follows fc2's dgrad. activated is computed again before its input may be overwritten. */
 static inline tegroup_status tegroup_impl_mlp_dgrad(const tegroup_impl_mlp_plans *plans, size_t workspace_bytes,
                                                     const tegroup_mlp_desc *desc, int run, struct CUstream_st *stream,
                                                     tegroup_error *error) {
     tegroup_impl_mlp_call call;
+    tegroup_impl_mlp_step again, gradient;
     tegroup_impl_epilogue epilogue;
     int fused, i;
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_begin(&call, plans, desc, TEGROUP_OP_DGRAD, error));
     tegroup_impl_mlp_dgrad_products(&call);
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_call(&call, workspace_bytes, error));
-    if (desc->recompute)
-        TEGROUP_IMPL_TRY(
-            tegroup_impl_mlp_activation(desc, &desc->preactivation, &desc->activated, &epilogue.activation, error));
-    else {
-        tegroup_impl_mlp_describe_activation(desc, &desc->preactivation, &desc->activated, &epilogue.activation);
-        /* kernels take from it where ups are, also where activated is absent */
-        epilogue.activation.output.cols = call.layers.activated.shape.cols;
-    }
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_activation_backward(desc, &call.products[0].gemm.d, &epilogue.gradient, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_dgrad_steps(&call, &again, &gradient, &epilogue, error));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_fused(&call, TEGROUP_FUSED_DGRAD, &fused, error));
     if (fused) {
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_epilogue(&epilogue.activation.input, "preactivation.data", error));
@@ -13055,8 +13504,10 @@ static inline tegroup_status tegroup_impl_mlp_dgrad(const tegroup_impl_mlp_plans
     } else {
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&call.products[0], stream, error));
         if (desc->recompute)
-            TEGROUP_IMPL_TRY(tegroup_impl_activation_run(&epilogue.activation, stream, error));
-        TEGROUP_IMPL_TRY(tegroup_impl_activation_backward_run(&epilogue.gradient, stream, error));
+            TEGROUP_IMPL_TRY(again.quantises ? tegroup_impl_quantize(&again.quantize, stream, error)
+                                             : tegroup_impl_activation_run(&epilogue.activation, stream, error));
+        TEGROUP_IMPL_TRY(gradient.quantises ? tegroup_impl_quantize(&gradient.quantize, stream, error)
+                                            : tegroup_impl_activation_backward_run(&epilogue.gradient, stream, error));
     }
     for (i = 1; i < call.count; i++) TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&call.products[i], stream, error));
     return TEGROUP_OK;
@@ -13164,7 +13615,8 @@ static inline tegroup_status tegroup_impl_chain_check_rows(const tegroup_chain_d
     TEGROUP_IMPL_RULE(t->group_stride == 0, ERROR_COMBINATION, paths[TEGROUP_IMPL_MEMBER_GROUP_STRIDE],
                       "does not go with row_sizes", 0, t->group_stride);
     TEGROUP_IMPL_RULE(t->scaling == TEGROUP_SCALING_NONE, ERROR_UNSUPPORTED, paths[TEGROUP_IMPL_MEMBER_SCALING],
-                      "must be 0: rows between ops are not quantised", TEGROUP_SCALING_NONE, t->scaling);
+                      "must be 0: a chain quantises nothing, and weights alone may be quantised", TEGROUP_SCALING_NONE,
+                      t->scaling);
     return TEGROUP_OK;
 }
 
@@ -13277,7 +13729,7 @@ static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_des
 }
 
 static inline int64_t tegroup_impl_chain_cols(const tegroup_chain_op *op, int64_t cols) {
-    if (op->kind == TEGROUP_CHAIN_LINEAR) 
+    if (op->kind == TEGROUP_CHAIN_LINEAR)
         return tegroup_impl_weight_out(&op->weights.weight, op->weights.weight_layout);
     if (op->kind == TEGROUP_CHAIN_ACTIVATION && tegroup_impl_gated(op->activation)) return cols / 2;
     return op->kind == TEGROUP_CHAIN_USER && op->cols > 0 ? op->cols : cols;
@@ -13515,7 +13967,7 @@ static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc
 }
 
 /* The buffers of a chain's call, and the op that each is of. */
-#define TEGROUP_IMPL_CHAIN_BUFFERS (9 * TEGROUP_CHAIN_MAX_OPS + 4)
+#define TEGROUP_IMPL_CHAIN_BUFFERS (11 * TEGROUP_CHAIN_MAX_OPS + 4)
 typedef struct tegroup_impl_chain_buffers {
     tegroup_impl_buffer all[TEGROUP_IMPL_CHAIN_BUFFERS];
     int32_t at[TEGROUP_IMPL_CHAIN_BUFFERS], count;
@@ -13535,6 +13987,24 @@ static inline void tegroup_impl_chain_add_tensor(tegroup_impl_chain_buffers *buf
     buffer.field = field;
     buffer.apart = "must not overlap another buffer of the chain";
     tegroup_impl_chain_add(buffers, buffer, at);
+}
+
+/* Weights that an op reads in this direction: of quantised ones the copy that its product reads. */
+static inline void tegroup_impl_chain_add_weight(tegroup_impl_chain_buffers *buffers,
+                                                 const tegroup_mlp_weights *weights, int32_t at, int backward) {
+    tegroup_impl_buffer added[3];
+    tegroup_gemm_desc gemm;
+    int32_t count, i;
+    memset(&gemm, 0, sizeof gemm);
+    gemm.op = backward == (weights->weight_layout == TEGROUP_WEIGHT_IN_OUT) ? TEGROUP_OP_FORWARD : TEGROUP_OP_DGRAD;
+    gemm.b = weights->weight;
+    count = tegroup_impl_operand_buffers(&gemm, TEGROUP_IMPL_B, &weights->weight,
+                                         tegroup_impl_linear_name(TEGROUP_IMPL_LINEAR_WEIGHT), added);
+    for (i = 0; i < count; i++) {
+        added[i].field = "weight.data";
+        added[i].apart = "must not overlap another buffer of the chain";
+        tegroup_impl_chain_add(buffers, added[i], at);
+    }
 }
 
 /* Does op i put its results where it reads them from? */
@@ -13597,7 +14067,7 @@ static inline void tegroup_impl_chain_op_buffers(const tegroup_chain_desc *desc,
               linear = op->kind == TEGROUP_CHAIN_LINEAR, has_bias = linear || op->kind == TEGROUP_CHAIN_BIAS;
     tegroup_impl_chain_add(buffers, tegroup_impl_snapshot_buffer(&rows), i);
     if (linear && (!backward || wants_dx)) /* a list that is not read may dangle */
-        tegroup_impl_chain_add_tensor(buffers, &weights->weight, "weight.data", i, 0);
+        tegroup_impl_chain_add_weight(buffers, weights, i, backward);
     if (has_bias && (!backward || TEGROUP_IMPL_THERE(given->grad_row_scale)))
         tegroup_impl_chain_add_tensor(buffers, &weights->bias, "bias.data", i, 0);
     if (has_bias && backward) tegroup_impl_chain_add_tensor(buffers, &weights->bias_grad, "bias_grad.data", i, 1);

@@ -12,6 +12,7 @@
  *     train_moe_math.h     the arithmetic around it that is not tegroup's
  *     train_moe_shared.h   formulas that CPU and GPU share
  *     train_moe_gpu.h      what train_moe.cu adds: the same stages as kernels, and a training step as a CUDA graph
+ *     train_moe_formats.h  --format: experts in FP8 and narrower
  *     train_moe_check.h    --check: its gradients against finite differences
  *     train_moe_text.h     the text and the bigram
  *     train_moe_weights.h  the safetensors file
@@ -82,7 +83,7 @@ static const configuration large_model = {
 /* ---- Options ---- */
 
 typedef struct options {
-    const char *text_path, *weights_path, *flipped;
+    const char *text_path, *weights_path, *flipped, *format, *losses_path;
     int64_t     steps, seed, threads;
     int         check, help, quiet, bf16, cpu, small, agree;
 } options;
@@ -97,6 +98,9 @@ static void print_usage(void)
            "  --out FILE    where the weights go, as safetensors (train_moe.safetensors)\n"
            "  --quiet       no progress, no expert loads, no sample\n"
            "  --bf16        products of BF16, sums and weights in FP32\n"
+           "  --format NAME " FORMAT_NAMES ": of the experts, on the CPU;\n"
+           "                other products are of BF16 but with f32\n"
+           "  --losses FILE where the loss of each step goes, as text\n"
            "  --check       compare gradients with finite differences instead of training\n",
         (long long)small_model.steps);
 #if defined(TRAIN_MOE_GPU)
@@ -133,6 +137,8 @@ static int parse_valued(options *o, const char *name, const char *value)
     };
     const struct { const char *name, **text; } texts[] = {
         { "--out", &o->weights_path },
+        { "--format", &o->format },
+        { "--losses", &o->losses_path },
         { "--plant-sign-flip", &o->flipped }, /* for the test of --check: the tensor whose gradient is negated */
     };
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
@@ -457,6 +463,17 @@ static int save(const model *m, const char *path, FILE *file)
     return complete;
 }
 
+/* The loss of each step in training, a line each. */
+static int save_losses(const training *run, const char *path)
+{
+    FILE *file = path ? fopen(path, "w") : NULL;
+    if (!path) return 1;
+    for (int64_t i = 0; file && i < run->step; i++) fprintf(file, "%lld,%.5f\n", (long long)i + 1, run->losses[i]);
+    if (file && !ferror(file) && fclose(file) == 0) return 1;
+    fprintf(stderr, "train_moe: cannot write '%s': %s\n", path, strerror(errno));
+    return 0;
+}
+
 static void run_make(training *run, const options *o, const configuration *c)
 {
     run->o = o;
@@ -494,11 +511,11 @@ static int run_training(const options *o, const configuration *c)
     run_make(&run, o, c);
     print_heading(&run);
     train(&run);
-    const int saved = save(&run.m, o->weights_path, weights);
+    const int saved = save(&run.m, o->weights_path, weights), told = save_losses(&run, o->losses_path);
     const int status = judge(&run, start);
     run_release(&run);
     free(run.t.bytes);
-    return saved ? status : 1;
+    return saved && told ? status : 1;
 }
 
 #if defined(TRAIN_MOE_GPU)
@@ -615,6 +632,15 @@ int main(int count, char **arguments)
     if (o.threads) omp_set_num_threads((int)o.threads);
 #endif
     if (o.check) return check_gradients((uint64_t)o.seed, (int)o.threads, o.flipped);
+    if (o.format) {
+        c.s.format = format_of(o.format);
+        if (!c.s.format && strcmp(o.format, "f32") != 0 && strcmp(o.format, "bf16") != 0)
+            return bad_option("a format is " FORMAT_NAMES ", not", o.format);
+#if defined(TRAIN_MOE_GPU)
+        if (!o.cpu) return bad_option("--cpu is needed with --format", o.format);
+#endif
+        if (strcmp(o.format, "f32") != 0) c.s.operand = TEGROUP_DTYPE_BF16;
+    }
     if (o.bf16) c.s.operand = TEGROUP_DTYPE_BF16;
 #if defined(TRAIN_MOE_GPU)
     if (!o.cpu) {

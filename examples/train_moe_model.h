@@ -116,11 +116,14 @@ static tegroup_matrix make_matrix(memory *owner, tegroup_dtype dtype, int64_t ro
 
 /* ---- What is learnt ---- */
 
+struct format;
+
 typedef struct settings {
     tegroup_space   space;                 /* where the model lives; the stream of a GPU                         */
     struct CUstream_st *stream;
     tegroup_dtype   dtype, operand;        /* of the model, and of what products read                            */
     tegroup_compute compute;
+    const struct format *format;           /* that experts are quantised to; NULL = they are of operand's type   */
     int64_t context, embed, width, hidden; /* bytes a window, and the widths of a byte, the stream and an expert */
     int32_t blocks, experts, choices;      /* choices: experts that each token takes                             */
     int32_t threads;                       /* 0 = all                                                            */
@@ -156,6 +159,7 @@ typedef struct model {
     parameter       *all[MAX_PARAMETERS];
     int              count;
     step_clock      *clock;
+    int64_t          updates; /* how often the weights have changed */
     uint64_t         random; /* of dropout */
 } model;
 
@@ -244,6 +248,7 @@ static int64_t model_elements(const model *m)
 /* One step of Adam with the gradients gathered since the last one, at the clock's rate. */
 static void update(model *m)
 {
+    m->updates++;
     for (int i = 0; i < m->count; i++) {
         parameter *p = m->all[i];
         float *value = p->value, *grad = p->grad, *mean = p->mean, *square = p->square;
@@ -258,6 +263,8 @@ static void update(model *m)
         if (bf16) narrow_f32(p->elements, value, m->s.operand, bf16);
     }
 }
+
+#include "train_moe_formats.h"
 
 /* ---- Products ---- */
 
@@ -279,6 +286,8 @@ typedef struct block {
     tegroup_mlp_desc experts;                                        /* what forward leaves for backward, too */
     tegroup_mlp_plan plan;
     double         experts_flop;                                     /* of each of its three calls               */
+    tegroup_tensor plain[4]; /* with a format: fc1's and fc2's weights, rows and gradients before they are quantised */
+    int64_t        quantised;                                        /* the weights after so many updates; -1 = none */
     tegroup_matrix normed, inverse_rms;                              /* [tokens, ...]                     */
     tegroup_matrix logits, probabilities, choice_weights, indices, counts;
     tegroup_matrix row_of_slot, slot_of_row;                         /* the permutation, both ways        */
@@ -448,6 +457,23 @@ static tegroup_mlp_weights expert_weights(const settings *s, const parameter *we
     return weights;
 }
 
+/* The experts' tensors in the format, beside the plain ones that they are quantised from. */
+static void quantise_experts(pass *p, block *b)
+{
+    const format *f = p->m->s.format;
+    tegroup_mlp_desc *desc = &b->experts;
+    tegroup_tensor *const quantised[4] = { &desc->fc1.weight, &desc->fc2.weight, &desc->input, &desc->grad_output };
+    for (int i = 0; i < 4; i++) {
+        b->plain[i] = *quantised[i];
+        *quantised[i] = make_quantised(&p->owner, b->plain[i], i < 2 ? f->weights : f->rows,
+            i == 3 ? f->backward : f->forward);
+    }
+    desc->activated = make_quantised(&p->owner, desc->activated, f->rows, f->forward);
+    desc->grad_preactivation = make_quantised(&p->owner, desc->grad_preactivation, f->rows, f->backward);
+    desc->activated_rule = desc->grad_rule = tegroup_scale_rule_of(f->preset);
+    b->quantised = -1;
+}
+
 /* fc1, SwiGLU and fc2 on the rows of each expert, forward and backward. Weight gradients add up over micro-batches. */
 static void plan_experts(pass *p, block *b)
 {
@@ -471,6 +497,7 @@ static void plan_experts(pass *p, block *b)
     desc->grad_output = activation(&b->routed, g->expert_output);
     desc->grad_preactivation = activation(&b->routed, g->gate_up);
     desc->dgrad_out = activation(&b->routed, g->permuted);
+    if (s->format) quantise_experts(p, b);
     must(tegroup_mlp_plan_make(desc, NULL, &b->plan, &error), &error);
     b->experts_flop = 6.0 * (double)rows * (double)s->width * (double)s->hidden;
     reserve(p, b->plan.workspace_bytes);
@@ -646,7 +673,17 @@ static void run_experts(pass *p, block *b)
         .struct_size = sizeof permute, .space = p->m->s.space, .k = p->m->s.choices,
         .tokens = b->normed, .row_of_slot = b->row_of_slot, .permuted = b->permuted
     };
-    must(tegroup_permute(&permute, p->m->s.stream, &error), &error);
+    const settings *s = &p->m->s;
+    const tegroup_mlp_desc *desc = &b->experts;
+    must(tegroup_permute(&permute, s->stream, &error), &error);
+    if (s->format) {
+        if (b->quantised != p->m->updates) { /* once when they change */
+            quantise(s, b->plain[0], &desc->fc1.weight);
+            quantise(s, b->plain[1], &desc->fc2.weight);
+            b->quantised = p->m->updates;
+        }
+        quantise(s, b->plain[2], &desc->input);
+    }
     run_mlp(p, b, tegroup_mlp_forward);
 }
 
@@ -737,6 +774,7 @@ static void experts_backward(pass *p, block *b)
         .struct_size = sizeof sum_copies, .space = p->m->s.space, .permuted = p->grad.permuted,
         .row_of_slot = b->row_of_slot, .tokens = p->grad.normed
     };
+    if (p->m->s.format) quantise(&p->m->s, b->plain[3], &b->experts.grad_output);
     run_mlp(p, b, tegroup_mlp_dgrad);
     run_mlp(p, b, tegroup_mlp_wgrad);
     must(tegroup_combine(&sum_copies, p->m->s.stream, &error), &error);

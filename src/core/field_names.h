@@ -28,6 +28,7 @@ typedef enum tegroup_impl_operand {
     X(SCALE_INV, name ".scale_inv") X(SCALE_POINTERS, name ".scale_pointers")                                      \
     X(COLUMNWISE_SCALE_INV, name ".columnwise_scale_inv")                                                          \
     X(COLUMNWISE_SCALE_POINTERS, name ".columnwise_scale_pointers")                                                \
+    X(SCALE, name ".scale") X(AMAX, name ".amax") X(COLUMNWISE_AMAX, name ".columnwise_amax")                      \
     X(POINTERS_SPACE, name ".pointers_space") X(GATHER_ROWS, "gather_" name ".rows")                               \
     X(GATHER_SLOTS, "gather_" name ".slots") X(SLOT_OF_ROW, "gather_" name ".slot_of_row")
 /* clang-format on */
@@ -43,7 +44,7 @@ typedef struct tegroup_impl_name {
     const char *name;
     const char *members[TEGROUP_IMPL_MEMBER_COUNT];
     /* rules about another tensor that name this one */
-    const char *apart, *groups, *rows, *cols, *dtype, *ragged;
+    const char *apart, *groups, *rows, *cols, *dtype, *ragged, *scaling;
 } tegroup_impl_name;
 
 #define TEGROUP_IMPL_PATH_ONLY(member, path) path,
@@ -52,7 +53,7 @@ typedef struct tegroup_impl_name {
         name, {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_PATH_ONLY, name)}, "must not overlap " name,                          \
             "must equal " name ".shape.groups", "must equal " name ".shape.rows", "must equal " name ".shape.cols",    \
             "must equal " name ".dtype (FP8: either kind; F32 goes with weights of F16 and BF16, too)",                \
-            "must be set just when that of " name " is"                                                                \
+            "must be set just when that of " name " is", "must be one that is multiplied with " name ".scaling"        \
     }
 
 #define TEGROUP_IMPL_PATHS(name)                                                                                       \

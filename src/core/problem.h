@@ -190,7 +190,7 @@ static inline tegroup_status tegroup_impl_check_dtypes(const tegroup_gemm_desc *
     int is_f64 = desc->options.compute == TEGROUP_COMPUTE_F64;
     const uint32_t beside = tegroup_impl_scalings_beside(a->scaling, desc->op);
     TEGROUP_IMPL_RULE_AS(SCALINGS, beside >> b->scaling & 1u, ERROR_COMBINATION, TEGROUP_IMPL_OPERAND_PATH(B, SCALING),
-                         "must be one that is multiplied with a.scaling", beside, b->scaling);
+                         names->operand[TEGROUP_IMPL_A]->scaling, beside, b->scaling);
     TEGROUP_IMPL_RULE_AS(
         SCALING, d->scaling == TEGROUP_SCALING_NONE, ERROR_UNSUPPORTED, TEGROUP_IMPL_OPERAND_PATH(D, SCALING),
         "must be none: a product does not quantise its result, a call after it does", TEGROUP_SCALING_NONE, d->scaling);

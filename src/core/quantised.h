@@ -32,13 +32,18 @@ static inline int tegroup_impl_plans_transposed(const tegroup_problem *p, tegrou
            && tegroup_impl_sums_rows(p->op, operand) && p->columnwise_order[operand] == TEGROUP_COLUMNWISE_TRANSPOSED;
 }
 
-/* Which copy of a or b a product reads. Where a scale is chosen for as many rows as columns (a group, or a square
- * block), values are the same along both, and the rowwise copy serves where there is no other. */
+/* Does a sum over a tensor's rows read its columnwise copy? Where a scale is chosen for as many rows as columns (a
+ * group, or a square block), values are the same along both, and the rowwise copy serves where there is no other. */
+static inline int tegroup_impl_needs_columnwise(const tegroup_tensor *t) {
+    const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
+    return t->columnwise_data || t->columnwise_pointers || facts->choice_outer != facts->block_inner;
+}
+
+/* Which copy of a or b a product reads. */
 static inline int tegroup_impl_reads_columnwise(const tegroup_gemm_desc *desc, tegroup_impl_operand operand) {
     const tegroup_tensor *t = operand == TEGROUP_IMPL_A ? &desc->a : &desc->b;
-    const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
     if (t->scaling == TEGROUP_SCALING_NONE || !tegroup_impl_sums_rows(desc->op, operand)) return 0;
-    return t->columnwise_data || t->columnwise_pointers || facts->choice_outer != facts->block_inner;
+    return tegroup_impl_needs_columnwise(t);
 }
 
 /* The operand with that copy in the place of the rowwise one. */

@@ -142,8 +142,21 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_scaled_code(tegroup_dtype data, const tegr
                                                         : tegroup_impl_product_f32(x, block->multiplier));
 }
 
+/* What errors call a rule. */
+typedef struct tegroup_impl_rule_name {
+    const char *method, *amax_floor, *multiplier_max, *multiplier_of_infinity, *power_of_two, *by_reciprocal, *divide,
+        *special_is_one, *nan_shows, *gives;
+} tegroup_impl_rule_name;
+#define TEGROUP_IMPL_RULE_NAME(name)                                                                                   \
+    {                                                                                                                  \
+        name ".method", name ".amax_floor", name ".multiplier_max", name ".multiplier_of_infinity",                    \
+            name ".power_of_two", name ".by_reciprocal", name ".divide", name ".special_is_one", name ".nan_shows",    \
+            "must be one that " name ".method gives"                                                                   \
+    }
+
 /* Can values of this data type have scales of that type by this rule? The fields are what errors call the types. */
-static inline tegroup_status tegroup_impl_check_scale_rule(const tegroup_scale_rule *rule, tegroup_dtype data,
+static inline tegroup_status tegroup_impl_check_scale_rule(const tegroup_scale_rule *rule,
+                                                           const tegroup_impl_rule_name *name, tegroup_dtype data,
                                                            const char *data_field, tegroup_dtype scale,
                                                            const char *scale_field, tegroup_error *error) {
     const int multiplier = rule->method == TEGROUP_SCALE_MULTIPLIER, divisor = rule->method == TEGROUP_SCALE_DIVISOR;
@@ -153,16 +166,16 @@ static inline tegroup_status tegroup_impl_check_scale_rule(const tegroup_scale_r
                             : rule->power_of_two || rule->method == TEGROUP_SCALE_EXPONENT
                                 ? 1u << TEGROUP_DTYPE_F32 | 1u << TEGROUP_DTYPE_BF16 | 1u << TEGROUP_DTYPE_F8E8M0
                                 : 1u << TEGROUP_DTYPE_F32 | 1u << TEGROUP_DTYPE_BF16;
-#define TEGROUP_IMPL_FACTOR(name)                                                                                      \
-    TEGROUP_IMPL_RULE(tegroup_impl_bits_of_f32(rule->name) < 0x7f800000u, ERROR_VALUE, "rule." #name,                  \
+#define TEGROUP_IMPL_FACTOR(member)                                                                                    \
+    TEGROUP_IMPL_RULE(tegroup_impl_bits_of_f32(rule->member) < 0x7f800000u, ERROR_VALUE, name->member,                 \
                       "must be finite and not negative", 0, -1)
-#define TEGROUP_IMPL_SWITCH(name, taken, goes_with)                                                                    \
-    TEGROUP_IMPL_RULE(rule->name == 0 || rule->name == 1, ERROR_VALUE, "rule." #name, "must be 0 or 1", 1,             \
-                      rule->name);                                                                                     \
-    TEGROUP_IMPL_RULE(!rule->name || (taken), ERROR_COMBINATION, "rule." #name, goes_with, 0, 1)
-    TEGROUP_IMPL_RULE_ENUM(rule->method, TEGROUP_SCALE_METHOD_COUNT - 1, "rule.method",
+#define TEGROUP_IMPL_SWITCH(member, taken, goes_with)                                                                  \
+    TEGROUP_IMPL_RULE(rule->member == 0 || rule->member == 1, ERROR_VALUE, name->member, "must be 0 or 1", 1,          \
+                      rule->member);                                                                                   \
+    TEGROUP_IMPL_RULE(!rule->member || (taken), ERROR_COMBINATION, name->member, goes_with, 0, 1)
+    TEGROUP_IMPL_RULE_ENUM(rule->method, TEGROUP_SCALE_METHOD_COUNT - 1, name->method,
                            "must be a tegroup_scale_method");
-    TEGROUP_IMPL_RULE(rule->method != TEGROUP_SCALE_UNSET, ERROR_UNSET, "rule.method", "must be set", 1, 0);
+    TEGROUP_IMPL_RULE(rule->method != TEGROUP_SCALE_UNSET, ERROR_UNSET, name->method, "must be set", 1, 0);
     TEGROUP_IMPL_FACTOR(amax_floor);
     TEGROUP_IMPL_FACTOR(multiplier_max);
     TEGROUP_IMPL_FACTOR(multiplier_of_infinity);
@@ -175,8 +188,8 @@ static inline tegroup_status tegroup_impl_check_scale_rule(const tegroup_scale_r
 #undef TEGROUP_IMPL_SWITCH
     TEGROUP_IMPL_RULE_AS(DTYPES, (uint32_t)data < 32 && quantised >> data & 1u, ERROR_DTYPE, data_field,
                          "must be one that is quantised to", quantised, data);
-    TEGROUP_IMPL_RULE_AS(DTYPES, (uint32_t)scale < 32 && scales >> scale & 1u, ERROR_DTYPE, scale_field,
-                         "must be one that rule.method gives", scales, scale);
+    TEGROUP_IMPL_RULE_AS(DTYPES, (uint32_t)scale < 32 && scales >> scale & 1u, ERROR_DTYPE, scale_field, name->gives,
+                         scales, scale);
     TEGROUP_IMPL_RULE_AS(DTYPE, !two_level || data == TEGROUP_DTYPE_F4E2M1, ERROR_DTYPE, data_field,
                          "must be F4E2M1 with TWO_LEVEL", TEGROUP_DTYPE_F4E2M1, data);
     return TEGROUP_OK;
@@ -189,9 +202,10 @@ TEGROUP_API float tegroup_scale_global(float amax) { return tegroup_impl_scale_g
 TEGROUP_API tegroup_status tegroup_scale_block(const tegroup_scale_rule *rule, tegroup_dtype data, tegroup_dtype scale,
                                                float amax, float global, tegroup_block_scale *block,
                                                tegroup_error *error) {
+    static const tegroup_impl_rule_name name = TEGROUP_IMPL_RULE_NAME("rule");
     TEGROUP_IMPL_RULE(rule != NULL, ERROR_NULL_ARGUMENT, "rule", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(block != NULL, ERROR_NULL_ARGUMENT, "block", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_scale_rule(rule, data, "data", scale, "scale", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_scale_rule(rule, &name, data, "data", scale, "scale", error));
     *block = tegroup_impl_scale_block(rule, data, scale, amax, global);
     return TEGROUP_OK;
 }

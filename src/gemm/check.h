@@ -121,6 +121,22 @@ static inline int64_t tegroup_impl_row_scale_bytes(const tegroup_gemm_desc *desc
                             tegroup_impl_bits(desc->row_scale_dtype) / 8);
 }
 
+/* What a product reads of a or b, t: of a quantised one the copy that it reads, with its scales and those of groups.
+ * Returns how many buffers that is. */
+static inline int32_t tegroup_impl_operand_buffers(const tegroup_gemm_desc *desc, tegroup_impl_operand operand,
+                                                   const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                   tegroup_impl_buffer *buffers) {
+    const int columnwise = tegroup_impl_reads_columnwise(desc, operand);
+    if (t->scaling == TEGROUP_SCALING_NONE) {
+        buffers[0] = tegroup_impl_tensor_buffer(t, name, 0);
+        return 1;
+    }
+    buffers[0] = tegroup_impl_copy_buffer(t, name, columnwise, 0, 0);
+    buffers[1] = tegroup_impl_copy_buffer(t, name, columnwise, 1, 0);
+    buffers[2] = tegroup_impl_buffer_of(t->global_scale_inv, 4 * (int64_t)t->shape.groups, NULL, name->apart, 0);
+    return 3;
+}
+
 /* The workspace, d, and bias in a wgrad share no memory with anything else that the call touches; but d may be c. */
 static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                          const tegroup_impl_names *names, tegroup_error *error) {
@@ -140,20 +156,15 @@ static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *pla
     tensors[TEGROUP_IMPL_BIAS] = &desc->bias;
     buffers[count++] = tegroup_impl_workspace_buffer(&desc->options, plan->workspace_bytes);
     buffers[count++] = tegroup_impl_tensor_buffer(d, names->operand[TEGROUP_IMPL_D], 1);
-    for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_C; i++)
-        if (i <= TEGROUP_IMPL_B && tensors[i]->scaling != TEGROUP_SCALING_NONE) {
-            const int columnwise = tegroup_impl_reads_columnwise(desc, (tegroup_impl_operand)i);
-            buffers[count++] = tegroup_impl_copy_buffer(tensors[i], names->operand[i], columnwise, 0, 0);
-            buffers[count++] = tegroup_impl_copy_buffer(tensors[i], names->operand[i], columnwise, 1, 0);
-            buffers[count++] = tegroup_impl_buffer_of(
-                tensors[i]->global_scale_inv, 4 * (int64_t)tensors[i]->shape.groups, NULL, names->operand[i]->apart, 0);
-        } else if (tensors[i]->dtype != TEGROUP_DTYPE_UNSET) {
-            buffers[count] = tegroup_impl_tensor_buffer(tensors[i], names->operand[i], 0);
-            if (i == TEGROUP_IMPL_C) buffers[count].twin = 1;
-            if (i == TEGROUP_IMPL_C && !in_place)
-                buffers[count].twin_apart = "must not overlap c, unless it is c with the same ld and snapshot";
-            count++;
-        }
+    for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_B; i++)
+        count += tegroup_impl_operand_buffers(desc, (tegroup_impl_operand)i, tensors[i], names->operand[i],
+                                              buffers + count);
+    if (c->dtype != TEGROUP_DTYPE_UNSET) {
+        buffers[count] = tegroup_impl_tensor_buffer(c, names->operand[TEGROUP_IMPL_C], 0);
+        buffers[count].twin = 1;
+        if (!in_place) buffers[count].twin_apart = "must not overlap c, unless it is c with the same ld and snapshot";
+        count++;
+    }
     buffers[count++] =
         tegroup_impl_tensor_buffer(&desc->bias, names->operand[TEGROUP_IMPL_BIAS], desc->op == TEGROUP_OP_WGRAD);
     for (i = 0; i < 4; i++)

@@ -7,6 +7,7 @@
 #include "formats/scaling_types.h"
 #include "core/tensor_types.h"
 #include "core/layout_types.h"
+#include "core/gemm_types.h"
 #include "layer/linear_types.h"
 #include "layer/mlp_types.h"
 #include "layer/chain_types.h"
@@ -21,6 +22,7 @@
 #include "core/tensor_checks.h"
 #include "core/apart.h"
 #include "core/problem.h"
+#include "gemm/check.h"
 #include "core/activation_formulas.h"
 #include "layer/activation.h"
 #include "layer/linear.h"
@@ -70,7 +72,8 @@ static inline tegroup_status tegroup_impl_chain_check_rows(const tegroup_chain_d
     TEGROUP_IMPL_RULE(t->group_stride == 0, ERROR_COMBINATION, paths[TEGROUP_IMPL_MEMBER_GROUP_STRIDE],
                       "does not go with row_sizes", 0, t->group_stride);
     TEGROUP_IMPL_RULE(t->scaling == TEGROUP_SCALING_NONE, ERROR_UNSUPPORTED, paths[TEGROUP_IMPL_MEMBER_SCALING],
-                      "must be 0: rows between ops are not quantised", TEGROUP_SCALING_NONE, t->scaling);
+                      "must be 0: a chain quantises nothing, and weights alone may be quantised", TEGROUP_SCALING_NONE,
+                      t->scaling);
     return TEGROUP_OK;
 }
 
@@ -183,7 +186,7 @@ static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_des
 }
 
 static inline int64_t tegroup_impl_chain_cols(const tegroup_chain_op *op, int64_t cols) {
-    if (op->kind == TEGROUP_CHAIN_LINEAR) 
+    if (op->kind == TEGROUP_CHAIN_LINEAR)
         return tegroup_impl_weight_out(&op->weights.weight, op->weights.weight_layout);
     if (op->kind == TEGROUP_CHAIN_ACTIVATION && tegroup_impl_gated(op->activation)) return cols / 2;
     return op->kind == TEGROUP_CHAIN_USER && op->cols > 0 ? op->cols : cols;
@@ -421,7 +424,7 @@ static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc
 }
 
 /* The buffers of a chain's call, and the op that each is of. */
-#define TEGROUP_IMPL_CHAIN_BUFFERS (9 * TEGROUP_CHAIN_MAX_OPS + 4)
+#define TEGROUP_IMPL_CHAIN_BUFFERS (11 * TEGROUP_CHAIN_MAX_OPS + 4)
 typedef struct tegroup_impl_chain_buffers {
     tegroup_impl_buffer all[TEGROUP_IMPL_CHAIN_BUFFERS];
     int32_t at[TEGROUP_IMPL_CHAIN_BUFFERS], count;
@@ -441,6 +444,24 @@ static inline void tegroup_impl_chain_add_tensor(tegroup_impl_chain_buffers *buf
     buffer.field = field;
     buffer.apart = "must not overlap another buffer of the chain";
     tegroup_impl_chain_add(buffers, buffer, at);
+}
+
+/* Weights that an op reads in this direction: of quantised ones the copy that its product reads. */
+static inline void tegroup_impl_chain_add_weight(tegroup_impl_chain_buffers *buffers,
+                                                 const tegroup_mlp_weights *weights, int32_t at, int backward) {
+    tegroup_impl_buffer added[3];
+    tegroup_gemm_desc gemm;
+    int32_t count, i;
+    memset(&gemm, 0, sizeof gemm);
+    gemm.op = backward == (weights->weight_layout == TEGROUP_WEIGHT_IN_OUT) ? TEGROUP_OP_FORWARD : TEGROUP_OP_DGRAD;
+    gemm.b = weights->weight;
+    count = tegroup_impl_operand_buffers(&gemm, TEGROUP_IMPL_B, &weights->weight,
+                                         tegroup_impl_linear_name(TEGROUP_IMPL_LINEAR_WEIGHT), added);
+    for (i = 0; i < count; i++) {
+        added[i].field = "weight.data";
+        added[i].apart = "must not overlap another buffer of the chain";
+        tegroup_impl_chain_add(buffers, added[i], at);
+    }
 }
 
 /* Does op i put its results where it reads them from? */
@@ -503,7 +524,7 @@ static inline void tegroup_impl_chain_op_buffers(const tegroup_chain_desc *desc,
               linear = op->kind == TEGROUP_CHAIN_LINEAR, has_bias = linear || op->kind == TEGROUP_CHAIN_BIAS;
     tegroup_impl_chain_add(buffers, tegroup_impl_snapshot_buffer(&rows), i);
     if (linear && (!backward || wants_dx)) /* a list that is not read may dangle */
-        tegroup_impl_chain_add_tensor(buffers, &weights->weight, "weight.data", i, 0);
+        tegroup_impl_chain_add_weight(buffers, weights, i, backward);
     if (has_bias && (!backward || TEGROUP_IMPL_THERE(given->grad_row_scale)))
         tegroup_impl_chain_add_tensor(buffers, &weights->bias, "bias.data", i, 0);
     if (has_bias && backward) tegroup_impl_chain_add_tensor(buffers, &weights->bias_grad, "bias_grad.data", i, 1);

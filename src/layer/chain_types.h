@@ -36,7 +36,8 @@ typedef tegroup_status (*tegroup_chain_backward_function)(void *context, const t
 /* What an op is; the fields of other kinds are ignored. */
 typedef struct tegroup_chain_op {
     tegroup_chain_kind  kind;        /* required                                                                   */
-    tegroup_mlp_weights weights;     /* LINEAR: as there. BIAS: bias, required, [groups, 1, cols], and bias_grad   */
+    tegroup_mlp_weights weights;     /* LINEAR: as there, and weight may be quantised, which rows are not. BIAS: bias,
+                                        required, [groups, 1, cols], and bias_grad                                 */
     tegroup_activation  activation;  /* ACTIVATION: this and the next three as in tegroup_activation_desc          */
     int32_t             interleaved;
     double              alpha, limit;

@@ -173,6 +173,12 @@ static inline int tegroup_impl_layer_rows_of(const tegroup_impl_layer *layer) {
                                                                     : TEGROUP_IMPL_LINEAR_GRAD_OUTPUT;
 }
 
+/* The tensors that products multiply, which may be quantised. */
+static inline int tegroup_impl_layer_operand(int tensor) {
+    return tensor == TEGROUP_IMPL_LINEAR_WEIGHT || tensor == TEGROUP_IMPL_LINEAR_INPUT
+           || tensor == TEGROUP_IMPL_LINEAR_GRAD_OUTPUT;
+}
+
 /* What a layer asks of a tensor's memory: one snapshot for the routing, and outputs without gaps. */
 static inline tegroup_status tegroup_impl_layer_check_memory(const tegroup_impl_layer *layer, int tensor,
                                                              tegroup_error *error) {
@@ -189,8 +195,7 @@ static inline tegroup_status tegroup_impl_layer_check_memory(const tegroup_impl_
                               : "must be grad_output.shape.snapshot, one for the routing",
                           0, 1);
     }
-    if (tensor == TEGROUP_IMPL_LINEAR_WEIGHT || tensor == TEGROUP_IMPL_LINEAR_BIAS
-        || tensor == TEGROUP_IMPL_LINEAR_INPUT || tensor == TEGROUP_IMPL_LINEAR_GRAD_OUTPUT
+    if (tensor == TEGROUP_IMPL_LINEAR_BIAS || tegroup_impl_layer_operand(tensor)
         || tegroup_impl_layer_halved(layer, tensor))
         return TEGROUP_OK;
     TEGROUP_IMPL_RULE(tegroup_impl_ld(t) == shape->cols, ERROR_LAYOUT, TEGROUP_IMPL_PATH(LD),
@@ -212,9 +217,10 @@ static inline tegroup_status tegroup_impl_layer_check_tensor(const tegroup_impl_
               like_cols = is_weight || has_k == (layer->weight_layout == TEGROUP_WEIGHT_OUT_IN);
     const int64_t cols = like_cols ? weight->shape.cols : weight->shape.rows;
     TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(t, name, error));
-    TEGROUP_IMPL_RULE_AS(SCALING, t->scaling == TEGROUP_SCALING_NONE, ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(SCALING),
-                         "must be none: layers do not take quantised tensors, products do", TEGROUP_SCALING_NONE,
-                         t->scaling);
+    TEGROUP_IMPL_RULE_AS(SCALING, t->scaling == TEGROUP_SCALING_NONE || tegroup_impl_layer_operand(tensor),
+                         ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(SCALING),
+                         "must be none: quantised are weights and the rows that products read, nothing else",
+                         TEGROUP_SCALING_NONE, t->scaling);
     TEGROUP_IMPL_RULE(shape->groups == weight->shape.groups, ERROR_SHAPE, TEGROUP_IMPL_PATH(GROUPS),
                       weight_name->groups, weight->shape.groups, shape->groups);
     TEGROUP_IMPL_RULE(shape->col_sizes.encoding == TEGROUP_ENCODING_UNSET, ERROR_UNSUPPORTED,
@@ -241,8 +247,10 @@ static inline tegroup_status tegroup_impl_layer_check_tensor(const tegroup_impl_
         TEGROUP_IMPL_RULE(shape->cols == cols, ERROR_SHAPE, TEGROUP_IMPL_PATH(COLS),
                           like_cols ? weight_name->cols : weight_name->rows, cols, shape->cols);
     if (tensor == TEGROUP_IMPL_LINEAR_INPUT || tensor == TEGROUP_IMPL_LINEAR_GRAD_OUTPUT)
-        TEGROUP_IMPL_RULE_AS(DTYPE, tegroup_impl_goes_with(t->dtype, weight->dtype), ERROR_DTYPE,
-                             TEGROUP_IMPL_PATH(DTYPE), weight_name->dtype, weight->dtype, t->dtype);
+        TEGROUP_IMPL_RULE_AS(DTYPE,
+                             t->scaling != TEGROUP_SCALING_NONE || weight->scaling != TEGROUP_SCALING_NONE
+                                 || tegroup_impl_goes_with(t->dtype, weight->dtype),
+                             ERROR_DTYPE, TEGROUP_IMPL_PATH(DTYPE), weight_name->dtype, weight->dtype, t->dtype);
     return tegroup_impl_layer_check_memory(layer, tensor, error);
 }
 
@@ -261,6 +269,11 @@ static inline tegroup_status tegroup_impl_layer_check(const tegroup_impl_layer *
 static inline tegroup_status tegroup_impl_layer_check_bias_type(const tegroup_impl_layer *layer, tegroup_error *error) {
     const tegroup_dtype bias = layer->tensor[TEGROUP_IMPL_LINEAR_BIAS]->dtype,
                         grad_output = layer->tensor[TEGROUP_IMPL_LINEAR_GRAD_OUTPUT]->dtype;
+    TEGROUP_IMPL_RULE_AS(SCALING, layer->tensor[TEGROUP_IMPL_LINEAR_GRAD_OUTPUT]->scaling == TEGROUP_SCALING_NONE,
+                         ERROR_UNSUPPORTED, "grad_row_scale",
+                         "needs a grad_output.scaling of none for the bias's part: no product has a plain bias beside "
+                         "quantised rows",
+                         TEGROUP_SCALING_NONE, layer->tensor[TEGROUP_IMPL_LINEAR_GRAD_OUTPUT]->scaling);
     TEGROUP_IMPL_RULE(tegroup_impl_goes_with(grad_output, bias), ERROR_UNSUPPORTED, "grad_row_scale",
                       "needs a bias of a dtype that weights have beside grad_output.dtype, to multiply them",
                       grad_output, bias);
@@ -331,15 +344,18 @@ static inline tegroup_status tegroup_impl_layer_call(const tegroup_impl_layer *l
 
 /* The products of dgrad are apart from their own operands; neither may write what the other touches. */
 static inline tegroup_status tegroup_impl_layer_check_dgrad_apart(const tegroup_impl_layer *layer,
+                                                                  const tegroup_gemm_desc *dgrad,
                                                                   size_t workspace_bytes, tegroup_error *error) {
     static const int tensors[] = {TEGROUP_IMPL_LINEAR_GRAD_ROW_SCALE, TEGROUP_IMPL_LINEAR_DGRAD_OUT,
-                                  TEGROUP_IMPL_LINEAR_BIAS, TEGROUP_IMPL_LINEAR_WEIGHT};
-    tegroup_impl_buffer buffers[5];
-    int i;
-    buffers[0] = tegroup_impl_workspace_buffer(layer->options, workspace_bytes);
-    for (i = 0; i < 4; i++)
-        buffers[i + 1] = tegroup_impl_tensor_buffer(layer->tensor[tensors[i]], layer->name[tensors[i]], i < 2);
-    return tegroup_impl_check_apart(buffers, 5, layer->options->check_level, NULL, error);
+                                  TEGROUP_IMPL_LINEAR_BIAS};
+    tegroup_impl_buffer buffers[7];
+    int32_t count = 0, i;
+    buffers[count++] = tegroup_impl_workspace_buffer(layer->options, workspace_bytes);
+    for (i = 0; i < 3; i++)
+        buffers[count++] = tegroup_impl_tensor_buffer(layer->tensor[tensors[i]], layer->name[tensors[i]], i < 2);
+    count += tegroup_impl_operand_buffers(dgrad, TEGROUP_IMPL_B, &dgrad->b, layer->name[TEGROUP_IMPL_LINEAR_WEIGHT],
+                                          buffers + count);
+    return tegroup_impl_check_apart(buffers, count, layer->options->check_level, NULL, error);
 }
 
 /* Two products when row_scale has a gradient; both are checked before the first runs. */
@@ -354,7 +370,7 @@ static inline tegroup_status tegroup_impl_layer_dgrad(const tegroup_impl_layer *
                       wants_scale ? layer->tensor[TEGROUP_IMPL_LINEAR_GRAD_ROW_SCALE]->dtype : 0);
     if (wants_scale) {
         TEGROUP_IMPL_TRY(tegroup_impl_layer_check_product(layer, second, 0, 1, plan, &other, error));
-        TEGROUP_IMPL_TRY(tegroup_impl_layer_check_dgrad_apart(layer, plan->dgrad.workspace_bytes, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_layer_check_dgrad_apart(layer, &gemm, plan->dgrad.workspace_bytes, error));
     }
     if (!run) return TEGROUP_OK;
     TEGROUP_IMPL_TRY(tegroup_impl_gemm_run(&plan->dgrad, &gemm, stream, error));

@@ -32,7 +32,13 @@ typedef enum tegroup_weight_layout {
  * them), and (to run) one snapshot, that of the routing. n and k are the same in every group. W is [groups, n, k], or
  * with weight_layout its transpose. Outputs are contiguous (ld 0 or cols, group_stride 0 or rows * cols), overlap
  * nothing that their call reads or writes, and get the same bits wherever they are. Data are aligned to their element;
- * a backend that needs more says so. */
+ * a backend that needs more says so.
+ *
+ * weight, input and grad_output may each have a scaling, in pairs that tegroup_gemm_desc allows. The caller quantises
+ * them (tegroup_quantize), and each product reads the copy that is quantised along what it sums over: forward the
+ * rowwise ones of input and weight; dgrad grad_output's rowwise and weight's columnwise one; wgrad the columnwise ones
+ * of grad_output and input. With weight_layout IN_OUT the copies of weight change places. A copy that no product reads
+ * may be absent. What is saved from forward to wgrad is input's columnwise copy. */
 typedef struct tegroup_linear_desc {
     size_t          struct_size;    /* sizeof(tegroup_linear_desc)                                                */
     tegroup_space   space;          /* where all data live; required                                              */
@@ -41,7 +47,7 @@ typedef struct tegroup_linear_desc {
     tegroup_tensor  bias;           /* in  [groups, 1, n], one buffer or pointers; F16, BF16, F32 or F64; absent =
                                        none */
     tegroup_tensor  input;          /* in  X [rows, k], weight's dtype, or F32 beside one of F16 or BF16; needed for
-                                       forward and wgrad                                                          */
+                                       forward and wgrad. This, weight and grad_output may be quantised           */
     tegroup_tensor  out;            /* out Y [rows, n], any dtype that the backend writes                         */
     tegroup_tensor  grad_output;    /* in  dY [rows, n], as input, and where main_grad is wanted of its dtype; needed
                                        for dgrad and wgrad                                                        */
@@ -49,8 +55,8 @@ typedef struct tegroup_linear_desc {
     tegroup_tensor  main_grad;      /* out dW, shaped as weight, one buffer or pointers; its own dtype, such as F32 */
     tegroup_tensor  bias_grad;      /* out [groups, 1, n], one buffer or pointers; absent = not wanted. Needs main_grad
                                        and bias                                                                   */
-    tegroup_tensor  grad_row_scale; /* out [rows, 1], absent = not wanted. Written by dgrad: needs dgrad_out, row_scale
-                                       and a bias that goes with grad_output as weight does                       */
+    tegroup_tensor  grad_row_scale; /* out [rows, 1], absent = not wanted. Written by dgrad: needs dgrad_out, row_scale,
+                                       a bias that goes with grad_output as weight does, and no scaling of that   */
     const void     *row_scale;      /* in  [rows] multiplies each row's bias (its routing probability); needs bias.
                                        NULL to plan */
     tegroup_dtype   row_scale_dtype; /* F32 or F64; UNSET = no row_scale                                          */

@@ -4,21 +4,34 @@
 #include "base/version.h"
 #include "base/status_types.h"
 #include "formats/dtype_types.h"
+#include "formats/scaling_types.h"
 #include "core/tensor_types.h"
 #include "core/options_types.h"
 #include "core/gemm_types.h"
 #include "core/plan_types.h"
 #include "core/activation_types.h"
+#include "layer/quantize_types.h"
 #include "layer/mlp_types.h"
 #include "base/linkage.h"
 #include "base/build.h"
+#include "base/arithmetic.h"
 #include "base/rules.h"
+#include "formats/dtype.h"
+#include "formats/scale_layout.h"
 #include "core/layout.h"
+#include "core/tensor.h"
+#include "core/scale_grid.h"
+#include "core/field_names.h"
 #include "core/checks.h"
+#include "core/copies.h"
+#include "core/apart.h"
 #include "core/epilogue.h"
 #include "gemm/backends.h"
+#include "gemm/check.h"
 #include "gemm/run.h"
 #include "layer/activation.h"
+#include "layer/quantize_rules.h"
+#include "layer/quantize.h"
 #include "layer/linear.h"
 #include "layer/mlp_rules.h"
 #include "layer/mlp_plan.h"
@@ -56,6 +69,27 @@ static inline void tegroup_impl_mlp_call_add(tegroup_impl_mlp_call *call, tegrou
     call->writes |= writes;
 }
 
+/* How a tensor is quantised must be as planned. */
+static inline tegroup_status tegroup_impl_mlp_check_format(const tegroup_mlp_format *planned, const tegroup_tensor *t,
+                                                           const tegroup_scale_rule *rule, int tensor,
+                                                           tegroup_error *error) {
+    const tegroup_impl_quantize_names *names = tegroup_impl_mlp_quantize_names(tensor);
+    const tegroup_impl_name *name = &names->output;
+    const tegroup_mlp_format format = tegroup_impl_mlp_format(t, rule);
+    TEGROUP_IMPL_RULE_AS(SCALING, planned->scaling == format.scaling, ERROR_PLAN, TEGROUP_IMPL_PATH(SCALING),
+                         "must be as planned", planned->scaling, format.scaling);
+    TEGROUP_IMPL_RULE_AS(DTYPE, planned->scale_dtype == format.scale_dtype, ERROR_PLAN, TEGROUP_IMPL_PATH(SCALE_DTYPE),
+                         "must be as planned", planned->scale_dtype, format.scale_dtype);
+    TEGROUP_IMPL_RULE(planned->scale_strides == format.scale_strides, ERROR_PLAN, TEGROUP_IMPL_PATH(SCALE_OUTER_STRIDE),
+                      "must be set just when planned so", planned->scale_strides, format.scale_strides);
+    TEGROUP_IMPL_RULE(planned->columnwise_order == format.columnwise_order, ERROR_PLAN,
+                      TEGROUP_IMPL_PATH(COLUMNWISE_ORDER), "must be as planned", planned->columnwise_order,
+                      format.columnwise_order);
+    TEGROUP_IMPL_RULE(memcmp(&planned->rule, &format.rule, sizeof format.rule) == 0, ERROR_PLAN, names->rule.method,
+                      "and the rule's numbers must be as planned", planned->rule.method, format.rule.method);
+    return TEGROUP_OK;
+}
+
 /* The plan and the descriptor ask for the same, as far as the products do not see to it. */
 static inline tegroup_status tegroup_impl_mlp_check_planned(const tegroup_impl_mlp_call *call, tegroup_error *error) {
     const tegroup_mlp_desc *desc = call->desc;
@@ -75,6 +109,12 @@ static inline tegroup_status tegroup_impl_mlp_check_planned(const tegroup_impl_m
             ERROR_PLAN,
             i == TEGROUP_IMPL_MLP_ROW_SCALE ? "row_scale_dtype" : tegroup_impl_mlp_path(i, TEGROUP_IMPL_MEMBER_DTYPE),
             "must be as planned", planned->dtypes[i], tegroup_impl_mlp_dtype(desc, i));
+    if (call->products[0].product == TEGROUP_OP_FORWARD || call->writes >> TEGROUP_IMPL_MLP_ACTIVATED & 1u)
+        TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_format(&planned->activated, &call->layers.activated,
+                                                       &desc->activated_rule, TEGROUP_IMPL_MLP_ACTIVATED, error));
+    if (call->writes >> TEGROUP_IMPL_MLP_GRAD_PREACTIVATION & 1u)
+        TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_format(&planned->grad_preactivation, &desc->grad_preactivation,
+                                                       &desc->grad_rule, TEGROUP_IMPL_MLP_GRAD_PREACTIVATION, error));
     return TEGROUP_OK;
 }
 
@@ -90,6 +130,75 @@ static inline tegroup_status tegroup_impl_mlp_check_scratch(const tegroup_impl_m
     TEGROUP_IMPL_RULE(!scratch || rows <= planned, ERROR_PLAN, "input.shape.rows",
                       "must be at most as planned: the workspace holds rows between the layers", planned, rows);
     return TEGROUP_OK;
+}
+
+/* The buffers of a quantised tensor that the MLP writes: its copies, and what is one number a group. */
+static inline int32_t tegroup_impl_mlp_written(const tegroup_tensor *t, int tensor, tegroup_impl_buffer *buffers) {
+    const tegroup_impl_quantize_names *names = tegroup_impl_mlp_quantize_names(tensor);
+    const tegroup_impl_name *name = &names->output;
+    float *const numbers[] = {t->amax, t->columnwise_amax, t->global_scale_inv, t->scale};
+    const char *const paths[] = {TEGROUP_IMPL_PATH(AMAX), TEGROUP_IMPL_PATH(COLUMNWISE_AMAX),
+                                 TEGROUP_IMPL_PATH(GLOBAL_SCALE_INV), TEGROUP_IMPL_PATH(SCALE)};
+    int32_t count = 0, i;
+    for (i = 0; i < TEGROUP_IMPL_COPIES; i++) {
+        buffers[count++] = tegroup_impl_copy_buffer(t, name, i, 0, 1);
+        buffers[count++] = tegroup_impl_copy_buffer(t, name, i, 1, 1);
+    }
+    for (i = 0; i < 4; i++)
+        buffers[count++] =
+            tegroup_impl_buffer_of(numbers[i], 4 * (int64_t)t->shape.groups, paths[i], name->apart, i < 3);
+    return count;
+}
+
+/* What its products read of quantised tensors: those that are in the set. */
+static inline int32_t tegroup_impl_mlp_read(const tegroup_impl_mlp_call *call, uint32_t set,
+                                            tegroup_impl_buffer *buffers) {
+    int32_t count = 0, i, operand;
+    for (i = 0; i < call->count; i++)
+        for (operand = TEGROUP_IMPL_A; operand <= TEGROUP_IMPL_B; operand++) {
+            const tegroup_impl_mlp_product *p = &call->products[i];
+            const tegroup_tensor *t = operand == TEGROUP_IMPL_A ? &p->gemm.a : &p->gemm.b;
+            const tegroup_impl_layer *layer = tegroup_impl_mlp_layer_at(&call->layers, p->layer);
+            const int role = tegroup_impl_layer_role(layer, p->product, operand),
+                      tensor = tegroup_impl_mlp_role(p->layer, role);
+            if (t->scaling != TEGROUP_SCALING_NONE && set >> tensor & 1u)
+                count += tegroup_impl_operand_buffers(&p->gemm, (tegroup_impl_operand)operand, t, layer->name[role],
+                                                      buffers + count);
+        }
+    return count;
+}
+
+/* What a call writes lies apart from all else that it touches, and so does the workspace: for all of its products at
+ * once. */
+static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_impl_mlp_call *call, size_t workspace_bytes,
+                                                          tegroup_check_level level, tegroup_error *error) {
+    const tegroup_mlp_desc *desc = call->desc;
+    const uint32_t reads = call->reads, writes = call->writes;
+    tegroup_impl_buffer buffers[TEGROUP_IMPL_MLP_COUNT + 3 + 2 * 8 + 8 * 3];
+    int32_t i, count = 0, preactivation = -1;
+    buffers[count++] = tegroup_impl_workspace_buffer(&desc->options, workspace_bytes);
+    for (i = 0; i < TEGROUP_IMPL_MLP_ROW_SCALE; i++) {
+        const tegroup_tensor *t = tegroup_impl_mlp_at(desc, i);
+        const int written = writes >> i & 1u;
+        if (!((reads | writes) >> i & 1u)) continue;
+        if (t->scaling != TEGROUP_SCALING_NONE) {
+            if (written) count += tegroup_impl_mlp_written(t, i, buffers + count);
+            continue;
+        }
+        if (i == TEGROUP_IMPL_MLP_PREACTIVATION) preactivation = count;
+        buffers[count] = tegroup_impl_tensor_buffer(t, tegroup_impl_mlp_name(i), written);
+        if (i == TEGROUP_IMPL_MLP_GRAD_PREACTIVATION && desc->grad_preactivation.data == desc->preactivation.data
+            && desc->grad_preactivation.dtype == desc->preactivation.dtype)
+            buffers[count].twin = preactivation;
+        count++;
+    }
+    count += tegroup_impl_mlp_read(call, reads & ~writes, buffers + count);
+    if (reads >> TEGROUP_IMPL_MLP_ROW_SCALE & 1u)
+        buffers[count++] = tegroup_impl_buffer_of(
+            desc->row_scale, tegroup_impl_mul(desc->input.shape.rows, tegroup_impl_bits(desc->row_scale_dtype) / 8),
+            NULL, "must not overlap row_scale", 0);
+    buffers[count++] = tegroup_impl_snapshot_buffer(&desc->input);
+    return tegroup_impl_check_apart(buffers, count, level, NULL, error);
 }
 
 /* Everything that a call checks but its activation: the tensors that it touches, and that its products check
@@ -109,8 +218,10 @@ static inline tegroup_status tegroup_impl_mlp_check_call(tegroup_impl_mlp_call *
     }
     TEGROUP_IMPL_TRY(tegroup_impl_check_options_workspace(workspace_bytes, &desc->options, error));
     tegroup_impl_mlp_place(call->plans, desc, &call->layers);
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_mlp_check_apart(desc, call->reads, call->writes, workspace_bytes, TEGROUP_CHECK_HOST, error));
+    for (i = 0; i < call->count; i++)
+        tegroup_impl_layer_product(tegroup_impl_mlp_layer_at(&call->layers, call->products[i].layer),
+                                   call->products[i].product, &call->products[i].gemm);
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_apart(call, workspace_bytes, TEGROUP_CHECK_HOST, error));
     for (i = 0; i < call->count; i++) {
         tegroup_impl_mlp_product *p = &call->products[i];
         TEGROUP_IMPL_TRY(tegroup_impl_layer_check_product(tegroup_impl_mlp_layer_at(&call->layers, p->layer),
@@ -119,7 +230,7 @@ static inline tegroup_status tegroup_impl_mlp_check_call(tegroup_impl_mlp_call *
                                                           error));
     }
     if (desc->options.check_level != TEGROUP_CHECK_DEEP) return TEGROUP_OK; /* lists may be walked now */
-    return tegroup_impl_mlp_check_apart(desc, call->reads, call->writes, workspace_bytes, TEGROUP_CHECK_DEEP, error);
+    return tegroup_impl_mlp_check_apart(call, workspace_bytes, TEGROUP_CHECK_DEEP, error);
 }
 
 /* A call begins: the descriptor's head, and that what the call writes is there and planned. */
@@ -218,6 +329,53 @@ static inline tegroup_status tegroup_impl_mlp_activation_backward(const tegroup_
     return tegroup_impl_activation_backward_check(activation, tegroup_impl_mlp_activation_names(), error);
 }
 
+/* What computes the activation, or its gradient, after a product: one call, or one that quantises what it computes. */
+typedef struct tegroup_impl_mlp_step {
+    int quantises;
+    tegroup_quantize_desc quantize;
+} tegroup_impl_mlp_step;
+
+/* Quantises what is made of preactivation, and, with grad_activated, of that, where `output` has a scaling: else *step
+ * says that nothing is to be quantised. */
+static inline tegroup_status tegroup_impl_mlp_quantize(const tegroup_impl_mlp_call *call, int tensor,
+                                                       const tegroup_tensor *preactivation,
+                                                       const tegroup_tensor *grad_activated,
+                                                       const tegroup_tensor *output, tegroup_impl_mlp_step *step,
+                                                       tegroup_error *error) {
+    const tegroup_mlp_desc *desc = call->desc;
+    const tegroup_impl_quantize_names *names = tegroup_impl_mlp_quantize_names(tensor);
+    const int copies = tegroup_impl_mlp_copies(call->plans, tensor, output);
+    tegroup_quantize_desc *quantize = &step->quantize;
+    int copy;
+    step->quantises = output->scaling != TEGROUP_SCALING_NONE;
+    if (!step->quantises) return TEGROUP_OK;
+    memset(quantize, 0, sizeof *quantize);
+    quantize->struct_size = sizeof *quantize;
+    quantize->space = desc->space;
+    quantize->input = *preactivation;
+    quantize->activation = desc->activation;
+    quantize->interleaved = desc->interleaved;
+    quantize->alpha = desc->alpha;
+    quantize->limit = desc->limit;
+    quantize->row_scale = tegroup_impl_mlp_row_scale(desc);
+    quantize->rule = grad_activated ? desc->grad_rule : desc->activated_rule;
+    quantize->output = *output;
+    quantize->threads = desc->options.threads;
+    if (grad_activated) {
+        quantize->grad_output = *grad_activated;
+        quantize->grad_row_scale = tegroup_impl_mlp_matrix(&desc->grad_row_scale);
+    }
+    quantize->input.shape.snapshot = quantize->output.shape.snapshot = desc->input.shape.snapshot;
+    for (copy = 0; copy < TEGROUP_IMPL_COPIES && output != &call->layers.activated; copy++)
+        TEGROUP_IMPL_RULE(
+            !(copies >> copy & 1) || tegroup_impl_has_copy(output, copy) || tegroup_impl_copy_bytes(output, copy) == 0,
+            ERROR_NULL_ARGUMENT,
+            tegroup_impl_copy_paths_of(&names->output, tegroup_impl_listed(output), copy).data,
+            "must not be NULL: a planned product reads it", 1, 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_quantize_as(quantize, names, error));
+    return tegroup_impl_check_quantize_built(quantize, error);
+}
+
 /* Whether a call runs its first product fused, as planned. */
 static inline tegroup_status tegroup_impl_mlp_check_fused(const tegroup_impl_mlp_call *call, uint32_t bit, int *fused,
                                                           tegroup_error *error) {
@@ -270,6 +428,7 @@ static inline tegroup_status tegroup_impl_mlp_forward(const tegroup_impl_mlp_pla
     const tegroup_tensor *preactivation =
         desc->preactivation.dtype != TEGROUP_DTYPE_UNSET ? &desc->preactivation : &call.layers.preactivation;
     const tegroup_impl_mlp_product *fc2;
+    tegroup_impl_mlp_step step;
     int fused, i;
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_begin(&call, plans, desc, TEGROUP_OP_FORWARD, error));
     TEGROUP_IMPL_RULE(tegroup_impl_mlp_keeps(desc) || plans->planned->scratch_activated, ERROR_PLAN, "activated.dtype",
@@ -286,7 +445,10 @@ static inline tegroup_status tegroup_impl_mlp_forward(const tegroup_impl_mlp_pla
                               TEGROUP_IMPL_BIT(OUT) | (tegroup_impl_mlp_keeps(desc) ? TEGROUP_IMPL_BIT(ACTIVATED) : 0));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_call(&call, workspace_bytes, error));
     memset(&epilogue, 0, sizeof epilogue); /* there is no gradient */
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_activation(desc, preactivation, &fc2->gemm.a, &epilogue.activation, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_quantize(&call, TEGROUP_IMPL_MLP_ACTIVATED, preactivation, NULL,
+                                               call.layers.fc2.tensor[TEGROUP_IMPL_LINEAR_INPUT], &step, error));
+    if (!step.quantises)
+        TEGROUP_IMPL_TRY(tegroup_impl_mlp_activation(desc, preactivation, &fc2->gemm.a, &epilogue.activation, error));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_fused(&call, TEGROUP_FUSED_FORWARD, &fused, error));
     if (fused) {
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_epilogue(&epilogue.activation.output, "activated.data", error));
@@ -303,7 +465,8 @@ static inline tegroup_status tegroup_impl_mlp_forward(const tegroup_impl_mlp_pla
     } else {
         for (i = 0; i + 1 < call.count; i++)
             TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&call.products[i], stream, error));
-        TEGROUP_IMPL_TRY(tegroup_impl_activation_run(&epilogue.activation, stream, error));
+        TEGROUP_IMPL_TRY(step.quantises ? tegroup_impl_quantize(&step.quantize, stream, error)
+                                        : tegroup_impl_activation_run(&epilogue.activation, stream, error));
     }
     return tegroup_impl_mlp_run(fc2, stream, error);
 }
@@ -325,25 +488,48 @@ static inline void tegroup_impl_mlp_dgrad_products(tegroup_impl_mlp_call *call) 
         tegroup_impl_mlp_call_add(call, TEGROUP_MLP_FC1_UP, TEGROUP_OP_DGRAD, TEGROUP_IMPL_BIT(FC1_UP_WEIGHT), 0);
 }
 
+/* What dgrad does between its products: activated again, and the gradient of the activation. What is quantised is a
+ * step, what is not is in the epilogue, which may run by itself. */
+static inline tegroup_status tegroup_impl_mlp_dgrad_steps(const tegroup_impl_mlp_call *call,
+                                                          tegroup_impl_mlp_step *again, tegroup_impl_mlp_step *gradient,
+                                                          tegroup_impl_epilogue *epilogue, tegroup_error *error) {
+    const tegroup_mlp_desc *desc = call->desc;
+    const tegroup_tensor *grad_activated = &call->products[0].gemm.d;
+    again->quantises = 0;
+    if (desc->recompute) {
+        TEGROUP_IMPL_TRY(tegroup_impl_mlp_quantize(call, TEGROUP_IMPL_MLP_ACTIVATED, &desc->preactivation, NULL,
+                                                   &desc->activated, again, error));
+        TEGROUP_IMPL_RULE(tegroup_scaling_info(desc->activated.scaling)->scale_dtype != TEGROUP_DTYPE_F8E4M3
+                              || desc->activated.global_scale_inv,
+                          ERROR_NULL_ARGUMENT, "activated.global_scale_inv",
+                          "must not be NULL with recompute: forward has one", 1, 0);
+    }
+    if (desc->recompute && !again->quantises)
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_mlp_activation(desc, &desc->preactivation, &desc->activated, &epilogue->activation, error));
+    else {
+        tegroup_impl_mlp_describe_activation(desc, &desc->preactivation, &desc->activated, &epilogue->activation);
+        /* kernels take from it where ups are, also where activated is absent */
+        epilogue->activation.output.cols = call->layers.activated.shape.cols;
+    }
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_quantize(call, TEGROUP_IMPL_MLP_GRAD_PREACTIVATION, &desc->preactivation,
+                                               grad_activated, &desc->grad_preactivation, gradient, error));
+    return gradient->quantises ? TEGROUP_OK
+                               : tegroup_impl_mlp_activation_backward(desc, grad_activated, &epilogue->gradient, error);
+}
+
 /* The activation's gradient follows fc2's dgrad. activated is computed again before its input may be overwritten. */
 static inline tegroup_status tegroup_impl_mlp_dgrad(const tegroup_impl_mlp_plans *plans, size_t workspace_bytes,
                                                     const tegroup_mlp_desc *desc, int run, struct CUstream_st *stream,
                                                     tegroup_error *error) {
     tegroup_impl_mlp_call call;
+    tegroup_impl_mlp_step again, gradient;
     tegroup_impl_epilogue epilogue;
     int fused, i;
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_begin(&call, plans, desc, TEGROUP_OP_DGRAD, error));
     tegroup_impl_mlp_dgrad_products(&call);
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_call(&call, workspace_bytes, error));
-    if (desc->recompute)
-        TEGROUP_IMPL_TRY(
-            tegroup_impl_mlp_activation(desc, &desc->preactivation, &desc->activated, &epilogue.activation, error));
-    else {
-        tegroup_impl_mlp_describe_activation(desc, &desc->preactivation, &desc->activated, &epilogue.activation);
-        /* kernels take from it where ups are, also where activated is absent */
-        epilogue.activation.output.cols = call.layers.activated.shape.cols;
-    }
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_activation_backward(desc, &call.products[0].gemm.d, &epilogue.gradient, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_dgrad_steps(&call, &again, &gradient, &epilogue, error));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_fused(&call, TEGROUP_FUSED_DGRAD, &fused, error));
     if (fused) {
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_epilogue(&epilogue.activation.input, "preactivation.data", error));
@@ -363,8 +549,10 @@ static inline tegroup_status tegroup_impl_mlp_dgrad(const tegroup_impl_mlp_plans
     } else {
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&call.products[0], stream, error));
         if (desc->recompute)
-            TEGROUP_IMPL_TRY(tegroup_impl_activation_run(&epilogue.activation, stream, error));
-        TEGROUP_IMPL_TRY(tegroup_impl_activation_backward_run(&epilogue.gradient, stream, error));
+            TEGROUP_IMPL_TRY(again.quantises ? tegroup_impl_quantize(&again.quantize, stream, error)
+                                             : tegroup_impl_activation_run(&epilogue.activation, stream, error));
+        TEGROUP_IMPL_TRY(gradient.quantises ? tegroup_impl_quantize(&gradient.quantize, stream, error)
+                                            : tegroup_impl_activation_backward_run(&epilogue.gradient, stream, error));
     }
     for (i = 1; i < call.count; i++) TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&call.products[i], stream, error));
     return TEGROUP_OK;

@@ -4,6 +4,8 @@
 #include "base/version.h"
 #include "base/status_types.h"
 #include "formats/dtype_types.h"
+#include "formats/scaling_types.h"
+#include "core/tensor_types.h"
 #include "core/layout_types.h"
 #include "core/options_types.h"
 #include "core/gemm_types.h"
@@ -15,9 +17,13 @@
 #include "base/arithmetic.h"
 #include "base/rules.h"
 #include "formats/dtype.h"
+#include "formats/scale_layout.h"
 #include "core/layout.h"
 #include "core/tensor.h"
+#include "core/scale_grid.h"
 #include "core/field_names.h"
+#include "core/copies.h"
+#include "core/quantised.h"
 #include "cuda/sm90_repack.h"
 #include "gemm/backends.h"
 #include "gemm/plan.h"
@@ -65,6 +71,9 @@ static inline const char *tegroup_impl_mlp_unfused(const tegroup_mlp_desc *desc,
     tegroup_impl_mlp_layers_of(desc, op, &layers);
     out = layers.fc1.tensor[TEGROUP_IMPL_LINEAR_OUT]->dtype;
     input = layers.fc2.tensor[TEGROUP_IMPL_LINEAR_INPUT]->dtype;
+    if (tegroup_impl_quantised(&product->problem) || desc->activated.scaling != TEGROUP_SCALING_NONE
+        || (gradient && desc->grad_preactivation.scaling != TEGROUP_SCALING_NONE))
+        return "must not be REQUIRED: with a quantised operand or result the activation is a pass of its own";
     cols = layers.activated.shape.cols;
     if (product->backend != TEGROUP_BACKEND_SM90 && product->backend != TEGROUP_BACKEND_PORTABLE)
         return "must not be REQUIRED: only SM90 and PORTABLE have products with an activation in their epilogue";
@@ -76,7 +85,7 @@ static inline const char *tegroup_impl_mlp_unfused(const tegroup_mlp_desc *desc,
     if (!tegroup_impl_gated(desc->activation))
         return "must not be REQUIRED: the epilogue's activation has a gate and an up";
     if (product->problem.a != out || out != input || tegroup_impl_bits(out) != 16
-        || (gradient && (desc->grad_preactivation.dtype != out || layers.activated.dtype != out)))
+        || (gradient && (desc->grad_preactivation.dtype != out || layers.grad_activated.dtype != out)))
         return "must not be REQUIRED: the epilogue has its product's operands, preactivation, activated and their "
                "gradients as the same of F16 and BF16";
     if (up
@@ -135,13 +144,32 @@ static inline const tegroup_plan *tegroup_impl_mlp_neediest(const tegroup_impl_m
 
 /* Where what lies in the workspace is in its layout; -1 = not there. */
 typedef struct tegroup_impl_mlp_items {
-    int32_t activated, preactivation;
+    int32_t activated[4], preactivation; /* activated: as planned.scratch_bytes */
 } tegroup_impl_mlp_items;
+
+/* Adds the parts of a tensor between the layers; of one that is not quantised the first alone, empty or not. */
+static inline void tegroup_impl_mlp_add_parts(tegroup_layout *layout, const char *const names[4],
+                                              const int64_t bytes[4], tegroup_scaling scaling, int32_t items[4]) {
+    int i;
+    for (i = 0; i < 4; i++) {
+        items[i] = layout->count;
+        if (bytes[i] > 0 || (i == 0 && scaling == TEGROUP_SCALING_NONE))
+            tegroup_impl_layout_add(layout, names[i], bytes[i]);
+        else items[i] = -1;
+    }
+}
 
 /* What each byte is for. The products' workspace comes first, so that wgrad, which has no scratch, can do with that
  * part. */
 static inline tegroup_impl_mlp_items tegroup_impl_mlp_layout(const tegroup_impl_mlp_plans *plans,
                                                              tegroup_mlp_memory memory, tegroup_layout *layout) {
+    static const char *const activated[] = {"activated", "activated.scale_inv", "activated.columnwise_data",
+                                            "activated.columnwise_scale_inv"};
+    static const char *const gradient[] = {"grad_preactivation", "grad_preactivation.scale_inv",
+                                           "grad_preactivation.columnwise_data",
+                                           "grad_preactivation.columnwise_scale_inv"};
+    static const char *const scratch[] = {"activated, and in dgrad its gradient", "activated.scale_inv",
+                                          "activated.amax", "activated.global_scale_inv"};
     const tegroup_mlp_planned *planned = plans->planned;
     const int in_workspace = memory == TEGROUP_MLP_WORKSPACE, by_forward = memory == TEGROUP_MLP_SAVED_BY_FORWARD,
               by_dgrad = memory == TEGROUP_MLP_SAVED_BY_DGRAD,
@@ -149,13 +177,13 @@ static inline tegroup_impl_mlp_items tegroup_impl_mlp_layout(const tegroup_impl_
               saves_activated = planned->dtypes[TEGROUP_IMPL_MLP_ACTIVATED] != TEGROUP_DTYPE_UNSET;
     const tegroup_plan *most =
         by_forward || by_dgrad ? NULL : tegroup_impl_mlp_neediest(plans, memory == TEGROUP_MLP_WGRAD_WORKSPACE);
-    tegroup_impl_mlp_items items;
-    items.activated = items.preactivation = -1;
+    tegroup_impl_mlp_items items = {{-1, -1, -1, -1}, -1};
+    int32_t parts[4];
     tegroup_impl_layout_begin(layout);
     if (most) tegroup_impl_plan_layout(most, layout);
     if (in_workspace && planned->scratch_activated) {
-        items.activated = layout->count;
-        tegroup_impl_layout_add(layout, "activated, and in dgrad its gradient", planned->activated_bytes);
+        tegroup_impl_mlp_add_parts(layout, scratch, planned->scratch_bytes, planned->activated.scaling,
+                                   items.activated);
     }
     if (in_workspace && planned->scratch_preactivation) {
         items.preactivation = layout->count;
@@ -164,10 +192,24 @@ static inline tegroup_impl_mlp_items tegroup_impl_mlp_layout(const tegroup_impl_
     if (by_forward && saves_preactivation)
         tegroup_impl_layout_add(layout, "preactivation", planned->preactivation_bytes);
     if (saves_activated && (planned->recompute ? by_dgrad : by_forward))
-        tegroup_impl_layout_add(layout, "activated", planned->activated_bytes);
+        tegroup_impl_mlp_add_parts(layout, activated, planned->activated_bytes, planned->activated.scaling, parts);
     if (by_dgrad && plans->fc2->dgrad.magic == TEGROUP_PLAN_MAGIC)
-        tegroup_impl_layout_add(layout, "grad_preactivation", planned->grad_preactivation_bytes);
+        tegroup_impl_mlp_add_parts(layout, gradient, planned->grad_preactivation_bytes,
+                                   planned->grad_preactivation.scaling, parts);
     return items;
+}
+
+/* How a tensor is quantised, as a plan remembers it. */
+static inline tegroup_mlp_format tegroup_impl_mlp_format(const tegroup_tensor *t, const tegroup_scale_rule *rule) {
+    tegroup_mlp_format format;
+    memset(&format, 0, sizeof format);
+    if (t->dtype == TEGROUP_DTYPE_UNSET || t->scaling == TEGROUP_SCALING_NONE) return format;
+    format.scaling = t->scaling;
+    format.scale_dtype = t->scale_dtype;
+    format.scale_strides = t->scale_outer_stride > 0;
+    format.columnwise_order = t->columnwise_order;
+    format.rule = *rule;
+    return format;
 }
 
 /* What a plan remembers of a descriptor. */
@@ -175,8 +217,7 @@ static inline tegroup_mlp_planned tegroup_impl_mlp_record(const tegroup_mlp_desc
                                                           const tegroup_impl_mlp_layers *layers) {
     const int forward = tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, TEGROUP_OP_FORWARD),
               dgrad = tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, TEGROUP_OP_DGRAD),
-              has_preactivation = desc->preactivation.dtype != TEGROUP_DTYPE_UNSET,
-              has_activated = desc->activated.dtype != TEGROUP_DTYPE_UNSET;
+              has_preactivation = desc->preactivation.dtype != TEGROUP_DTYPE_UNSET;
     tegroup_mlp_planned planned;
     int tensor;
     memset(&planned, 0, sizeof planned);
@@ -191,20 +232,74 @@ static inline tegroup_mlp_planned tegroup_impl_mlp_record(const tegroup_mlp_desc
     if (forward || has_preactivation)
         planned.preactivation_bytes =
             tegroup_impl_extent_bytes(has_preactivation ? &desc->preactivation : &layers->preactivation);
-    if (planned.scratch_activated || has_activated)
-        planned.activated_bytes = tegroup_impl_extent_bytes(&layers->activated);
-    if (dgrad) planned.grad_preactivation_bytes = tegroup_impl_extent_bytes(&desc->grad_preactivation);
+    planned.activated = tegroup_impl_mlp_format(&layers->activated, &desc->activated_rule);
+    planned.grad_preactivation = tegroup_impl_mlp_format(&desc->grad_preactivation, &desc->grad_rule);
     return planned;
 }
 
+/* Which copies of a tensor that the MLP quantises products of these plans read: a set of tegroup_copies. */
+static inline int tegroup_impl_mlp_copies(const tegroup_impl_mlp_plans *plans, int tensor, const tegroup_tensor *t) {
+    const int activated = tensor == TEGROUP_IMPL_MLP_ACTIVATED;
+    const tegroup_linear_plan *layer = activated ? plans->fc2 : plans->fc1;
+    const tegroup_plan *other = activated ? &layer->forward : &layer->dgrad;
+    const int rowwise = other->magic == TEGROUP_PLAN_MAGIC && !(activated && plans->planned->recompute),
+              summed = layer->wgrad.magic == TEGROUP_PLAN_MAGIC,
+              columnwise = summed && tegroup_impl_needs_columnwise(t);
+    return (rowwise || (summed && !columnwise) ? TEGROUP_COPIES_ROWWISE : 0)
+           | (columnwise ? TEGROUP_COPIES_COLUMNWISE : 0);
+}
+
+/* Bytes of the caller's tensor between the layers: of a quantised one, of the copy that wgrad reads later, if it does.
+ * The other is used up by the call that writes it. */
+static inline void tegroup_impl_mlp_part_bytes(const tegroup_impl_mlp_plans *plans, int tensor, const tegroup_tensor *t,
+                                               int64_t bytes[4]) {
+    tegroup_tensor unplaced = *t;
+    int copies, copy;
+    if (t->dtype == TEGROUP_DTYPE_UNSET) return;
+    if (t->scaling == TEGROUP_SCALING_NONE) {
+        bytes[0] = tegroup_impl_extent_bytes(t);
+        return;
+    }
+    unplaced.columnwise_data = NULL; /* a plan reads no addresses */
+    copies = tegroup_impl_mlp_copies(plans, tensor, &unplaced);
+    if (copies & TEGROUP_COPIES_COLUMNWISE) copies = TEGROUP_COPIES_COLUMNWISE;
+    for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++) {
+        if (!(copies >> copy & 1)) continue;
+        bytes[2 * copy] = tegroup_impl_copy_bytes(t, copy);
+        bytes[2 * copy + 1] = tegroup_impl_scale_bytes(t, copy);
+    }
+}
+
+/* Bytes of the tensors between the layers, of a plan whose products are made. */
+static inline void tegroup_impl_mlp_bytes(const tegroup_mlp_desc *desc, const tegroup_impl_mlp_layers *layers,
+                                          const tegroup_impl_mlp_plans *plans, tegroup_mlp_planned *planned) {
+    const tegroup_tensor *t = &layers->activated;
+    const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
+    const int dgrad = plans->fc2->dgrad.magic == TEGROUP_PLAN_MAGIC,
+              forward = plans->fc2->forward.magic == TEGROUP_PLAN_MAGIC && !tegroup_impl_mlp_keeps(desc),
+              global = facts->scale_dtype == TEGROUP_DTYPE_F8E4M3, scaled = t->scaling != TEGROUP_SCALING_NONE;
+    tegroup_impl_mlp_part_bytes(plans, TEGROUP_IMPL_MLP_ACTIVATED, &desc->activated, planned->activated_bytes);
+    if (dgrad)
+        tegroup_impl_mlp_part_bytes(plans, TEGROUP_IMPL_MLP_GRAD_PREACTIVATION, &desc->grad_preactivation,
+                                    planned->grad_preactivation_bytes);
+    if (dgrad) planned->scratch_bytes[0] = tegroup_impl_extent_bytes(&layers->grad_activated);
+    if (!forward) return;
+    planned->scratch_bytes[0] = tegroup_impl_max(planned->scratch_bytes[0], tegroup_impl_extent_bytes(t));
+    if (scaled) planned->scratch_bytes[1] = tegroup_impl_scale_bytes(t, 0);
+    if (scaled && (global || (tegroup_impl_scaled_as_one(facts) && desc->activated_rule.method != TEGROUP_SCALE_GIVEN)))
+        planned->scratch_bytes[2] = 4 * (int64_t)t->shape.groups;
+    if (global) planned->scratch_bytes[3] = 4 * (int64_t)t->shape.groups;
+}
+
 /* The sizes of a plan that is otherwise made. */
-static inline tegroup_status tegroup_impl_mlp_sizes(const tegroup_mlp_desc *desc, tegroup_mlp_plan *plan,
-                                                    tegroup_error *error) {
+static inline tegroup_status tegroup_impl_mlp_sizes(const tegroup_mlp_desc *desc, const tegroup_impl_mlp_layers *layers,
+                                                    tegroup_mlp_plan *plan, tegroup_error *error) {
     const tegroup_impl_mlp_plans plans = tegroup_impl_mlp_plans_of(plan);
     size_t *const bytes[] = {&plan->workspace_bytes, &plan->wgrad_workspace_bytes, &plan->saved_by_forward_bytes,
                              &plan->saved_by_dgrad_bytes};
     tegroup_layout layout;
     int i;
+    tegroup_impl_mlp_bytes(desc, layers, &plans, &plan->planned);
     for (i = 0; i < 4; i++) {
         (void)tegroup_impl_mlp_layout(&plans, (tegroup_mlp_memory)(TEGROUP_MLP_WORKSPACE + i), &layout);
         *bytes[i] = layout.total_bytes;
@@ -244,7 +339,7 @@ TEGROUP_API tegroup_status tegroup_mlp_plan_make(const tegroup_mlp_desc *desc, c
         TEGROUP_FUSED_FORWARD, &made.planned.fused, &made.planned.activated_kernel, error));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_fuse(desc, &made.fc2.dgrad, NULL, TEGROUP_OP_DGRAD, TEGROUP_FUSED_DGRAD,
                                            &made.planned.fused, &made.planned.gradient_kernel, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_sizes(desc, &made, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_sizes(desc, &layers, &made, error));
     *plan = made;
     return TEGROUP_OK;
 }
@@ -275,7 +370,15 @@ static inline void tegroup_impl_mlp_place(const tegroup_impl_mlp_plans *plans, c
     const tegroup_impl_mlp_items items = tegroup_impl_mlp_layout(plans, TEGROUP_MLP_WORKSPACE, &layout);
     void *workspace = desc->options.workspace;
     if (!workspace) return;
-    if (items.activated >= 0) layers->activated.data = tegroup_impl_layout_at(&layout, items.activated, workspace);
+    if (items.activated[0] >= 0)
+        layers->activated.data = layers->grad_activated.data =
+            tegroup_impl_layout_at(&layout, items.activated[0], workspace);
+    if (items.activated[1] >= 0)
+        layers->activated.scale_inv = tegroup_impl_layout_at(&layout, items.activated[1], workspace);
+    if (items.activated[2] >= 0)
+        layers->activated.amax = (float *)tegroup_impl_layout_at(&layout, items.activated[2], workspace);
+    if (items.activated[3] >= 0)
+        layers->activated.global_scale_inv = (float *)tegroup_impl_layout_at(&layout, items.activated[3], workspace);
     if (items.preactivation >= 0)
         layers->preactivation.data = tegroup_impl_layout_at(&layout, items.preactivation, workspace);
     if (tegroup_impl_mlp_apart(desc)) tegroup_impl_mlp_split(desc, layers);

@@ -4,6 +4,7 @@
 #include "base/version.h"
 #include "base/status_types.h"
 #include "formats/dtype_types.h"
+#include "formats/scaling_types.h"
 #include "core/tensor_types.h"
 #include "core/options_types.h"
 #include "core/gemm_types.h"
@@ -15,13 +16,14 @@
 #include "base/rules.h"
 #include "base/threads.h"
 #include "formats/dtype.h"
+#include "formats/scale_rule.h"
 #include "core/tensor.h"
 #include "core/field_names.h"
 #include "core/checks.h"
 #include "core/tensor_checks.h"
-#include "core/apart.h"
 #include "core/activation_formulas.h"
 #include "layer/activation.h"
+#include "layer/quantize_rules.h"
 #include "layer/linear.h"
 
 /* Its tensors, by name: weights, then what has the routing's rows, of which the last three are what is saved. */
@@ -67,6 +69,22 @@ static inline const tegroup_impl_name *tegroup_impl_mlp_name(int tensor) {
 }
 static inline const char *tegroup_impl_mlp_path(int tensor, int member) {
     return tegroup_impl_mlp_name(tensor)->members[member];
+}
+
+/* What errors call the quantiser's tensors: activated is made of preactivation, whose gradient is made of both and of
+ * activated's gradient. */
+static inline const tegroup_impl_quantize_names *tegroup_impl_mlp_quantize_names(int tensor) {
+#define TEGROUP_IMPL_WORDS(output, rule)                                                                               \
+    {                                                                                                                  \
+        TEGROUP_IMPL_NAME("preactivation"), TEGROUP_IMPL_NAME(output), TEGROUP_IMPL_NAME("activated"),                 \
+            TEGROUP_IMPL_RULE_NAME(rule), {                                                                            \
+            "row_scale", "input.shape.rows", "row_scale", "row_scale", "row_scale_dtype"                               \
+        }                                                                                                              \
+    }
+    static const tegroup_impl_quantize_names activated = TEGROUP_IMPL_WORDS("activated", "activated_rule"),
+                                             gradient = TEGROUP_IMPL_WORDS("grad_preactivation", "grad_rule");
+#undef TEGROUP_IMPL_WORDS
+    return tensor == TEGROUP_IMPL_MLP_ACTIVATED ? &activated : &gradient;
 }
 
 /* What a linear layer's tensor is here. The gradient of activated, fc2's dgrad_out, goes by the name of what it is
@@ -142,8 +160,8 @@ static inline int tegroup_impl_mlp_keeps(const tegroup_mlp_desc *desc) {
 
 /* The layers as a call sees them, with the rows between them that lie in the workspace. It points into itself. */
 typedef struct tegroup_impl_mlp_layers {
-    tegroup_tensor preactivation, activated; /* in the workspace; the latter is its gradient as well */
-    tegroup_tensor out[2], grad_output[2];   /* fc1_up: gates' and ups' halves of preactivation and of its gradient */
+    tegroup_tensor preactivation, activated, grad_activated; /* in the workspace, the last two in one place */
+    tegroup_tensor out[2], grad_output[2]; /* fc1_up: gates' and ups' halves of preactivation and of its gradient */
     tegroup_impl_layer fc1, fc2, fc1_up;
 } tegroup_impl_mlp_layers;
 
@@ -204,12 +222,39 @@ static inline void tegroup_impl_mlp_split(const tegroup_mlp_desc *desc, tegroup_
     }
 }
 
-/* The type of activated and of its gradient in the workspace: F32 rows stay so where weights are narrower. */
+/* The type of preactivation. */
+static inline tegroup_dtype tegroup_impl_mlp_preactivated(const tegroup_mlp_desc *desc) {
+    if (TEGROUP_IMPL_THERE(preactivation)) return desc->preactivation.dtype;
+    return desc->input.scaling == TEGROUP_SCALING_NONE ? desc->input.dtype : TEGROUP_DTYPE_BF16;
+}
+
+/* The type of activated without a scaling and of its gradient in the workspace: F32 rows stay so where weights are
+ * narrower. */
 static inline tegroup_dtype tegroup_impl_mlp_between(const tegroup_mlp_desc *desc) {
+    if (desc->activated.scaling != TEGROUP_SCALING_NONE
+        || (TEGROUP_IMPL_THERE(grad_preactivation) && desc->grad_preactivation.scaling != TEGROUP_SCALING_NONE))
+        return tegroup_impl_mlp_preactivated(desc);
     if (TEGROUP_IMPL_THERE(activated)) return desc->activated.dtype;
+    if (desc->fc2.weight.scaling != TEGROUP_SCALING_NONE || desc->input.scaling != TEGROUP_SCALING_NONE)
+        return tegroup_impl_mlp_preactivated(desc);
     return desc->input.dtype == TEGROUP_DTYPE_F32 && desc->fc1.weight.dtype != TEGROUP_DTYPE_F32
                ? TEGROUP_DTYPE_F32
                : desc->fc2.weight.dtype;
+}
+
+/* activated in the workspace: there a quantised one has the copy that fc2's product reads. */
+static inline tegroup_tensor tegroup_impl_mlp_scratch_activated(const tegroup_mlp_desc *desc, int64_t cols) {
+    tegroup_tensor t = tegroup_impl_mlp_scratch(
+        desc, TEGROUP_IMPL_THERE(activated) ? desc->activated.dtype : tegroup_impl_mlp_between(desc), cols);
+    if (desc->activated.scaling == TEGROUP_SCALING_NONE) return t;
+    if (!TEGROUP_IMPL_THERE(activated)) t.dtype = desc->fc2.weight.dtype;
+    t.scaling = desc->activated.scaling;
+    t.scale_dtype = desc->activated.scale_dtype;
+    t.scale_outer_stride = desc->activated.scale_outer_stride;
+    t.scale_inner_stride = desc->activated.scale_inner_stride;
+    t.columnwise_order = desc->activated.columnwise_order;
+    t.scale = desc->activated.scale;
+    return t;
 }
 
 /* The layers as `op` sees them; what lies in the workspace has no address yet. */
@@ -218,10 +263,11 @@ static inline void tegroup_impl_mlp_layers_of(const tegroup_mlp_desc *desc, tegr
     tegroup_impl_layer *fc1 = &layers->fc1, *fc2 = &layers->fc2, *fc1_up = &layers->fc1_up;
     const int64_t width = tegroup_impl_weight_out(&desc->fc1.weight, desc->fc1.weight_layout);
     const int64_t twice = tegroup_impl_mul(2, tegroup_impl_max(0, width));
-    layers->preactivation =
-        tegroup_impl_mlp_scratch(desc, desc->input.dtype, tegroup_impl_mlp_apart(desc) ? twice : width);
-    layers->activated = tegroup_impl_mlp_scratch(desc, tegroup_impl_mlp_between(desc),
-                                                 tegroup_impl_weight_in(&desc->fc2.weight, desc->fc2.weight_layout));
+    const int64_t h = tegroup_impl_weight_in(&desc->fc2.weight, desc->fc2.weight_layout);
+    layers->preactivation = tegroup_impl_mlp_scratch(desc, tegroup_impl_mlp_preactivated(desc),
+                                                     tegroup_impl_mlp_apart(desc) ? twice : width);
+    layers->activated = tegroup_impl_mlp_scratch_activated(desc, h);
+    layers->grad_activated = tegroup_impl_mlp_scratch(desc, tegroup_impl_mlp_between(desc), h);
     tegroup_impl_mlp_layer_of(desc, TEGROUP_MLP_FC1, fc1);
     tegroup_impl_mlp_layer_of(desc, TEGROUP_MLP_FC2, fc2);
     tegroup_impl_mlp_layer_of(desc, TEGROUP_MLP_FC1_UP, fc1_up);
@@ -240,7 +286,7 @@ static inline void tegroup_impl_mlp_layers_of(const tegroup_mlp_desc *desc, tegr
     fc2->tensor[TEGROUP_IMPL_LINEAR_OUT] = &desc->out;
     fc2->out_tail = desc->out_tail;
     fc2->tensor[TEGROUP_IMPL_LINEAR_GRAD_OUTPUT] = &desc->grad_output;
-    fc2->tensor[TEGROUP_IMPL_LINEAR_DGRAD_OUT] = &layers->activated;
+    fc2->tensor[TEGROUP_IMPL_LINEAR_DGRAD_OUT] = &layers->grad_activated;
     fc2->tensor[TEGROUP_IMPL_LINEAR_GRAD_ROW_SCALE] = &desc->grad_row_scale;
     if (!desc->fc2_bias_scaled) return;
     fc2->row_scale = desc->row_scale;
@@ -381,11 +427,35 @@ static inline tegroup_status tegroup_impl_mlp_check_saved(const tegroup_mlp_desc
     const tegroup_impl_name *name = tegroup_impl_mlp_name(tensor);
     const tegroup_tensor *t = tegroup_impl_mlp_at(desc, tensor);
     if (t->dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
-    TEGROUP_IMPL_RULE_AS(DTYPES, TEGROUP_IMPL_FLOATS >> t->dtype & 1u, ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(DTYPE),
-                         "must be one that an activation has", TEGROUP_IMPL_FLOATS, t->dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPES, t->scaling != TEGROUP_SCALING_NONE || TEGROUP_IMPL_FLOATS >> t->dtype & 1u,
+                         ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(DTYPE), "must be one that an activation has",
+                         TEGROUP_IMPL_FLOATS, t->dtype);
     TEGROUP_IMPL_RULE(t->ld == 0 || t->ld == t->shape.cols, ERROR_LAYOUT, TEGROUP_IMPL_PATH(LD),
                       "must be 0 or shape.cols: what is saved is contiguous", t->shape.cols, t->ld);
     return TEGROUP_OK;
+}
+
+/* The rule of a tensor that the MLP quantises, t, and what that is made of. */
+static inline tegroup_status tegroup_impl_mlp_check_rule(const tegroup_mlp_desc *desc, int tensor,
+                                                         const tegroup_tensor *t, tegroup_error *error) {
+    static const uint32_t dtypes = 1u << TEGROUP_DTYPE_F32 | 1u << TEGROUP_DTYPE_F16 | 1u << TEGROUP_DTYPE_BF16;
+    const tegroup_impl_quantize_names *names = tegroup_impl_mlp_quantize_names(tensor);
+    const int activated = tensor == TEGROUP_IMPL_MLP_ACTIVATED;
+    const tegroup_scale_rule *rule = activated ? &desc->activated_rule : &desc->grad_rule;
+    const tegroup_dtype from = tegroup_impl_mlp_preactivated(desc);
+    if (t->dtype == TEGROUP_DTYPE_UNSET || t->scaling == TEGROUP_SCALING_NONE) {
+        TEGROUP_IMPL_RULE(rule->method == TEGROUP_SCALE_UNSET, ERROR_COMBINATION, names->rule.method,
+                          activated ? "needs activated.scaling" : "needs grad_preactivation.scaling",
+                          TEGROUP_SCALE_UNSET, rule->method);
+        return TEGROUP_OK;
+    }
+    TEGROUP_IMPL_RULE_AS(SCALING, activated || !tegroup_impl_mlp_apart(desc), ERROR_UNSUPPORTED,
+                         names->output.members[TEGROUP_IMPL_MEMBER_SCALING],
+                         "must be none with fc1_up: its products read halves of rows, and scales are of whole ones",
+                         TEGROUP_SCALING_NONE, t->scaling);
+    TEGROUP_IMPL_RULE_AS(DTYPES, dtypes >> from & 1u, ERROR_DTYPE, "preactivation.dtype",
+                         "must be one that is quantised", dtypes, from);
+    return tegroup_impl_check_rule_of(rule, &names->rule, t, &names->output, error);
 }
 
 /* Rules of the MLP's own numbers and enums. */
@@ -428,43 +498,19 @@ static inline tegroup_status tegroup_impl_mlp_check(const tegroup_mlp_desc *desc
     out = tegroup_impl_weight_out(&desc->fc1.weight, desc->fc1.weight_layout);
     width = twice ? tegroup_impl_activation_cols(desc->activation, layers->activated.shape.cols)
                   : layers->activated.shape.cols;
-    TEGROUP_IMPL_RULE(out == width, ERROR_SHAPE,
-                      desc->fc1.weight_layout == TEGROUP_WEIGHT_IN_OUT ? "fc1.weight.shape.cols"
-                                                                       : "fc1.weight.shape.rows",
-                      desc->fc2.weight_layout == TEGROUP_WEIGHT_IN_OUT
-                          ? (twice ? "must be twice fc2.weight.shape.rows: gate and up"
-                                   : "must equal fc2.weight.shape.rows")
-                      : twice ? "must be twice fc2.weight.shape.cols: gate and up"
-                              : "must equal fc2.weight.shape.cols",
-                      width, out);
+    TEGROUP_IMPL_RULE(
+        out == width, ERROR_SHAPE,
+        desc->fc1.weight_layout == TEGROUP_WEIGHT_IN_OUT ? "fc1.weight.shape.cols" : "fc1.weight.shape.rows",
+        desc->fc2.weight_layout == TEGROUP_WEIGHT_IN_OUT
+            ? (twice ? "must be twice fc2.weight.shape.rows: gate and up" : "must equal fc2.weight.shape.rows")
+        : twice ? "must be twice fc2.weight.shape.cols: gate and up"
+                : "must equal fc2.weight.shape.cols",
+        width, out);
     for (i = TEGROUP_IMPL_MLP_PREACTIVATION; i < TEGROUP_IMPL_MLP_ROW_SCALE; i++)
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_saved(desc, i, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_rule(desc, TEGROUP_IMPL_MLP_ACTIVATED, &layers->activated, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_mlp_check_rule(desc, TEGROUP_IMPL_MLP_GRAD_PREACTIVATION, &desc->grad_preactivation, error));
     return tegroup_impl_check_real(desc->grad_row_scale.dtype, "grad_row_scale.dtype", error);
 }
 #undef TEGROUP_IMPL_THERE
-
-/* What a call writes lies apart from all else that it touches, and so does the workspace: for all of its products at
- * once. Sets are bits of tegroup_impl_mlp_tensor. */
-static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_mlp_desc *desc, uint32_t reads, uint32_t writes,
-                                                          size_t workspace_bytes, tegroup_check_level level,
-                                                          tegroup_error *error) {
-    tegroup_impl_buffer buffers[TEGROUP_IMPL_MLP_COUNT + 2];
-    int32_t i, count = 0, preactivation = -1;
-    buffers[count++] = tegroup_impl_workspace_buffer(&desc->options, workspace_bytes);
-    for (i = 0; i < TEGROUP_IMPL_MLP_ROW_SCALE; i++) {
-        if (!((reads | writes) >> i & 1u)) continue;
-        if (i == TEGROUP_IMPL_MLP_PREACTIVATION) preactivation = count;
-        buffers[count] =
-            tegroup_impl_tensor_buffer(tegroup_impl_mlp_at(desc, i), tegroup_impl_mlp_name(i), writes >> i & 1u);
-        if (i == TEGROUP_IMPL_MLP_GRAD_PREACTIVATION && desc->grad_preactivation.data == desc->preactivation.data
-            && desc->grad_preactivation.dtype == desc->preactivation.dtype)
-            buffers[count].twin = preactivation;
-        count++;
-    }
-    if (reads >> TEGROUP_IMPL_MLP_ROW_SCALE & 1u)
-        buffers[count++] = tegroup_impl_buffer_of(
-            desc->row_scale, tegroup_impl_mul(desc->input.shape.rows, tegroup_impl_bits(desc->row_scale_dtype) / 8),
-            NULL, "must not overlap row_scale", 0);
-    buffers[count++] = tegroup_impl_snapshot_buffer(&desc->input);
-    return tegroup_impl_check_apart(buffers, count, level, NULL, error);
-}

@@ -3,6 +3,7 @@
 #pragma once
 #include "base/version.h"
 #include "formats/dtype_types.h"
+#include "formats/scaling_types.h"
 #include "core/tensor_types.h"
 #include "core/options_types.h"
 #include "core/gemm_types.h"
@@ -61,7 +62,17 @@ typedef struct tegroup_mlp_weights {
  * planned one, and more in wgrad and where forward has nothing in the workspace. Outputs and what is saved are
  * contiguous (ld 0 or cols), overlap nothing that their call touches, and get the same bits wherever they are (a
  * device's grad_row_scale: wherever all rows are 16-byte aligned, or wherever some are not). Data are aligned to
- * their element; a backend that needs more says so. Rows of saved tensors that no group owns are never touched. */
+ * their element; a backend that needs more says so. Rows of saved tensors that no group owns are never touched.
+ *
+ * Quantised (scaling set, which tegroup_gemm_desc pairs) may be the weights, input and grad_output, by the caller, and
+ * activated and grad_preactivation, by the MLP: each with one tegroup_quantize of preactivation, F32, F16 or BF16, that
+ * computes the activation or its gradient in passing and writes those copies that have an address, with output.amax and
+ * the like as there. A copy that a planned product reads is required: of activated the rowwise one in forward, of
+ * grad_preactivation in dgrad with dgrad_out, and the columnwise ones where there are main_grads and no rowwise copy
+ * serves. activated's gradient then has preactivation's dtype, and so has an activated in the workspace that has no
+ * scaling while fc2.weight or input has one. activated with a scaling and without a dtype lies in the workspace,
+ * quantised as fc2.weight's dtype, as it does in forward with recompute: rowwise, with its amax and, of scales of
+ * F8E4M3, a global scale, which recompute then wants of activated, too. */
 typedef struct tegroup_mlp_desc {
     size_t          struct_size;    /* sizeof(tegroup_mlp_desc)                                                   */
     tegroup_space   space;          /* where all data live; required                                              */
@@ -86,13 +97,15 @@ typedef struct tegroup_mlp_desc {
 
     /* What is saved: the plan gives its bytes, and tegroup_mlp_layout what each is for. */
     tegroup_tensor  preactivation;  /* [rows, 2 h or h] forward writes it for dgrad, in any dtype that the backend
-                                       writes. Absent = in the workspace, in input's: inference alone */
+                                       writes, never quantised. Absent = in the workspace, in input's (of a quantised
+                                       one BF16): inference alone                                                 */
     tegroup_tensor  activated;      /* [rows, h], fc2.weight's dtype, row_scale in it. Read by wgrad for fc2.main_grad.
                                        Absent = in the workspace: when fc2.main_grad is not wanted. There it has
                                        fc2.weight's dtype, or F32 where input has that and fc1.weight has not. Its
-                                       gradient lies in the workspace, in the same dtype                          */
+                                       gradient lies in the workspace, in the same dtype. With a scaling, see below */
     tegroup_tensor  grad_preactivation; /* as preactivation, fc1.weight's dtype. dgrad writes it for wgrad. May be
-                                           preactivation itself (same data, same dtype), which dgrad then uses up */
+                                           preactivation itself (same data, same dtype), which dgrad then uses up.
+                                           With a scaling, see below                                              */
     int32_t         recompute;      /* 0: forward writes activated. 1: forward keeps it in the workspace, and dgrad
                                        computes it again from preactivation, bit for bit; needs activated and
                                        grad_preactivation */
@@ -104,6 +117,8 @@ typedef struct tegroup_mlp_desc {
     tegroup_tail    out_tail;       /* rows of out that no group owns; out must then be there                     */
     tegroup_tail    dgrad_out_tail; /* rows of dgrad_out that no group owns. Those of grad_row_scale are kept     */
     tegroup_fusion  fusion;
+    tegroup_scale_rule activated_rule; /* how activated's scales are chosen; required just where that has a scaling */
+    tegroup_scale_rule grad_rule;   /* likewise, of grad_preactivation                                            */
     tegroup_options options;        /* of each product (the one that gives the bias's part of grad_row_scale has one
                                        column: its backend is AUTO); threads for the activation, too */
 } tegroup_mlp_desc;
@@ -122,14 +137,28 @@ typedef struct tegroup_fused_kernel {
     uint64_t blocks;
 } tegroup_fused_kernel;
 
+/* How the MLP quantises a tensor; all zero = not. */
+typedef struct tegroup_mlp_format {
+    tegroup_scaling    scaling;
+    tegroup_dtype      scale_dtype;
+    int32_t            scale_strides;    /* 1 = set                                                              */
+    tegroup_columnwise_order columnwise_order;
+    tegroup_scale_rule rule;
+} tegroup_mlp_format;
+
 /* What a plan holds besides its products: what a call must bring again, and what is fused. */
 typedef struct tegroup_mlp_planned {
     uint32_t           fused;            /* TEGROUP_FUSED_* bits; SM90 and PORTABLE have both                      */
     tegroup_activation activation;
     int32_t            interleaved, recompute, fc2_bias_scaled;
     tegroup_dtype      dtypes[21];       /* of the desc's tensors and of row_scale: a call's are held against them */
-    int64_t            preactivation_bytes, activated_bytes; /* at capacity; 0 = not planned                   */
-    int64_t            grad_preactivation_bytes;             /* likewise                                       */
+    tegroup_mlp_format activated, grad_preactivation;
+    int64_t            preactivation_bytes;    /* all at capacity; 0 = not planned                               */
+    int64_t            activated_bytes[4];     /* of data, scale_inv, columnwise_data and columnwise_scale_inv: of a
+                                                  quantised one, those that wgrad reads                          */
+    int64_t            grad_preactivation_bytes[4]; /* likewise                                                  */
+    int64_t            scratch_bytes[4];       /* of activated in the workspace: data, and in dgrad its gradient;
+                                                  scale_inv, amax, global_scale_inv                              */
     int32_t            scratch_preactivation, scratch_activated; /* 1: it lies in the workspace                    */
     tegroup_fused_kernel activated_kernel; /* FUSED_FORWARD: fc1.forward's                                       */
     tegroup_fused_kernel gradient_kernel;  /* FUSED_DGRAD: fc2.dgrad's                                           */
@@ -142,9 +171,10 @@ typedef struct tegroup_mlp_plan {
     uint32_t            magic;
     size_t              workspace_bytes;        /* serves any of the calls                                         */
     size_t              wgrad_workspace_bytes;  /* what wgrad alone needs                                          */
-    size_t              saved_by_forward_bytes; /* the caller's buffers that live from forward to backward         */
-    size_t              saved_by_dgrad_bytes;   /* and from dgrad to wgrad; grad_preactivation is free where it is
-                                                   preactivation */
+    size_t              saved_by_forward_bytes; /* the caller's buffers that live from forward to backward. The rowwise
+                                                   copy of a quantised activated is none where wgrad reads the other */
+    size_t              saved_by_dgrad_bytes;   /* and from dgrad to wgrad, likewise; grad_preactivation is free where
+                                                   it is preactivation */
     tegroup_mlp_planned planned;
     tegroup_linear_plan fc1, fc2, fc1_up; /* their products; all zero where an output is absent. fc2.grad_row_scale
                                              and fc1_up.dgrad add; fc1_up.forward does not run where it is fused  */

@@ -505,14 +505,13 @@ static inline tegroup_impl_quantize_pass tegroup_impl_quantize_pass_of(const teg
     return pass;
 }
 
-TEGROUP_API tegroup_status tegroup_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
-                                            tegroup_error *error) {
-    tegroup_quantize_desc taken;
+/* What has been checked. */
+static inline tegroup_status tegroup_impl_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
+                                                   tegroup_error *error) {
     tegroup_impl_quantize_pass pass;
     int columnwise;
     (void)stream;
-    TEGROUP_IMPL_TAKE(desc, taken);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_quantize(desc, error));
+    (void)error;
 #if TEGROUP_IMPL_FP8_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_quantize(desc, stream, error);
 #endif
@@ -537,6 +536,14 @@ TEGROUP_API tegroup_status tegroup_quantize(const tegroup_quantize_desc *desc, s
     pass.spans_rows = 0;
     if (desc->grad_row_scale.dtype != TEGROUP_DTYPE_UNSET) tegroup_impl_quantize_run(&pass, desc->threads);
     return TEGROUP_OK;
+}
+
+TEGROUP_API tegroup_status tegroup_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
+                                            tegroup_error *error) {
+    tegroup_quantize_desc taken;
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_quantize(desc, error));
+    return tegroup_impl_quantize(desc, stream, error);
 }
 
 /* One value of a copy, exactly; a NaN is the one that a GPU's arithmetic gives. global: the group's global scale. */

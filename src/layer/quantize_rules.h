@@ -29,6 +29,20 @@
 #include "core/activation_formulas.h"
 #include "layer/activation.h"
 
+/* What errors call what is quantised and what it is made of, in the words of the call that the caller made. */
+typedef struct tegroup_impl_quantize_names {
+    tegroup_impl_name input, output, grad_output;
+    tegroup_impl_rule_name rule;
+    const char *row_scale[5];
+} tegroup_impl_quantize_names;
+
+static inline const tegroup_impl_quantize_names *tegroup_impl_quantize_names_own(void) {
+    static const tegroup_impl_quantize_names names = {
+        TEGROUP_IMPL_NAME("input"), TEGROUP_IMPL_NAME("output"), TEGROUP_IMPL_NAME("grad_output"),
+        TEGROUP_IMPL_RULE_NAME("rule"), TEGROUP_IMPL_MATRIX_PATHS("row_scale")};
+    return &names;
+}
+
 /* A quantised tensor and the plain one beside it: of one shape, by one snapshot, but for what a buffer holds, and
  * `cols` columns. */
 static inline tegroup_status tegroup_impl_check_beside(const tegroup_tensor *t, const tegroup_impl_name *name,
@@ -88,13 +102,10 @@ static inline int64_t tegroup_impl_numbered_rows(const tegroup_shape *shape) {
 }
 
 /* What makes the values that are quantised: nothing, an index, an activation, its gradient. */
-static inline tegroup_status tegroup_impl_check_made(const tegroup_quantize_desc *desc, const tegroup_impl_name *input,
-                                                     tegroup_error *error) {
-    static const tegroup_impl_name grad_output = TEGROUP_IMPL_NAME("grad_output");
-    static const char *const row_scale[5] = TEGROUP_IMPL_MATRIX_PATHS("row_scale"), *const grad_row_scale[5] =
-                                                                                        TEGROUP_IMPL_MATRIX_PATHS(
-                                                                                            "grad_row_scale");
-    static const tegroup_impl_name output = TEGROUP_IMPL_NAME("output");
+static inline tegroup_status tegroup_impl_check_made(const tegroup_quantize_desc *desc,
+                                                     const tegroup_impl_quantize_names *names, tegroup_error *error) {
+    static const char *const grad_row_scale[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_row_scale");
+    const tegroup_impl_name *input = &names->input, *output = &names->output, *grad_output = &names->grad_output;
     const tegroup_tensor *dy = &desc->grad_output;
     const int gradient = dy->dtype != TEGROUP_DTYPE_UNSET, gated = tegroup_impl_gated(desc->activation);
     const int64_t rows = tegroup_impl_numbered_rows(&desc->output.shape);
@@ -115,12 +126,14 @@ static inline tegroup_status tegroup_impl_check_made(const tegroup_quantize_desc
             tegroup_impl_check_activation_kind(desc->activation, desc->interleaved, desc->alpha, desc->limit, error));
         TEGROUP_IMPL_RULE(!tegroup_impl_irregular(&desc->output.shape), ERROR_COMBINATION, "activation",
                           "does not go with col_sizes or elements", TEGROUP_ACTIVATION_UNSET, desc->activation);
-        TEGROUP_IMPL_RULE(!gradient || !gated || desc->output.shape.cols % 2 == 0, ERROR_SHAPE, "output.shape.cols",
-                          "must be even: gates and ups", 0, desc->output.shape.cols);
+        TEGROUP_IMPL_RULE(!gradient || !gated || desc->output.shape.cols % 2 == 0, ERROR_SHAPE,
+                          output->members[TEGROUP_IMPL_MEMBER_COLS], "must be even: gates and ups", 0,
+                          desc->output.shape.cols);
     }
-    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->row_scale, row_scale, rows, 1, TEGROUP_IMPL_REALS, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_optional(&desc->row_scale, names->row_scale, rows, 1, TEGROUP_IMPL_REALS, error));
     TEGROUP_IMPL_RULE(desc->row_scale.dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_listed(&desc->output),
-                      ERROR_COMBINATION, "row_scale.dtype",
+                      ERROR_COMBINATION, names->row_scale[4],
                       "does not go with lists: their rows have no common numbering", 0, desc->row_scale.dtype);
     TEGROUP_IMPL_RULE(desc->gather_input.rows == 0 || desc->activation == TEGROUP_ACTIVATION_UNSET, ERROR_COMBINATION,
                       "gather_input.rows", "does not go with activation", 0, desc->gather_input.rows);
@@ -128,17 +141,18 @@ static inline tegroup_status tegroup_impl_check_made(const tegroup_quantize_desc
                       "grad_row_scale.dtype", "needs grad_output", 0, desc->grad_row_scale.dtype);
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_optional(&desc->grad_row_scale, grad_row_scale, rows, 1, TEGROUP_IMPL_REALS, error));
-    if (!gradient) return tegroup_impl_check_absent(dy, &grad_output, desc->input.dtype, error);
+    if (!gradient) return tegroup_impl_check_absent(dy, grad_output, desc->input.dtype, error);
     TEGROUP_IMPL_RULE(desc->grad_row_scale.dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_listed(&desc->output),
                       ERROR_COMBINATION, "grad_row_scale.dtype",
                       "does not go with lists: their rows have no common numbering", 0, desc->grad_row_scale.dtype);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_beside(&desc->output, &output, dy, &grad_output,
+    TEGROUP_IMPL_TRY(tegroup_impl_check_beside(&desc->output, output, dy, grad_output,
                                                gated ? desc->output.shape.cols / 2 : desc->output.shape.cols,
                                                "must be those of the activation's output", error));
-    TEGROUP_IMPL_RULE_AS(DTYPE, dy->dtype == desc->input.dtype, ERROR_DTYPE, "grad_output.dtype",
-                         "must equal input.dtype", desc->input.dtype, dy->dtype);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_spaces(dy, &grad_output, desc->space, error));
-    return tegroup_impl_check_plain(dy, &grad_output, error);
+    TEGROUP_IMPL_RULE_AS(DTYPE, dy->dtype == desc->input.dtype, ERROR_DTYPE,
+                         grad_output->members[TEGROUP_IMPL_MEMBER_DTYPE], "must equal input.dtype", desc->input.dtype,
+                         dy->dtype);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_spaces(dy, grad_output, desc->space, error));
+    return tegroup_impl_check_plain(dy, grad_output, error);
 }
 
 /* One amax for all of a group, which the scales wait for. */
@@ -147,38 +161,51 @@ TEGROUP_IMPL_HD int tegroup_impl_waits_for_amax(const tegroup_quantize_desc *des
            || desc->output.global_scale_inv != NULL;
 }
 
-/* The rule, and what is one number a group. */
-static inline tegroup_status tegroup_impl_check_group_numbers(const tegroup_quantize_desc *desc, tegroup_error *error) {
-    const tegroup_tensor *t = &desc->output;
+/* A rule and the tensor that it is for, but for its memory. */
+static inline tegroup_status tegroup_impl_check_rule_of(const tegroup_scale_rule *rule,
+                                                        const tegroup_impl_rule_name *rule_name,
+                                                        const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                        tegroup_error *error) {
     const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
-    const int64_t bytes = (int64_t)sizeof(float) * t->shape.groups;
-    const int given = desc->rule.method == TEGROUP_SCALE_GIVEN;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_scale_rule(&desc->rule, t->dtype, "output.dtype",
-                                                   tegroup_impl_one_scale(t, facts), "output.scale_dtype", error));
-    TEGROUP_IMPL_RULE(!given || tegroup_impl_scaled_as_one(facts), ERROR_COMBINATION, "rule.method",
+    const int given = rule->method == TEGROUP_SCALE_GIVEN;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_scale_rule(rule, rule_name, t->dtype, TEGROUP_IMPL_PATH(DTYPE),
+                                                   tegroup_impl_one_scale(t, facts), TEGROUP_IMPL_PATH(SCALE_DTYPE),
+                                                   error));
+    TEGROUP_IMPL_RULE(!given || tegroup_impl_scaled_as_one(facts), ERROR_COMBINATION, rule_name->method,
                       "GIVEN needs scaling TENSOR", TEGROUP_SCALING_TENSOR, t->scaling);
-    TEGROUP_IMPL_RULE(!given || !desc->rule.special_is_one, ERROR_COMBINATION, "rule.special_is_one",
+    TEGROUP_IMPL_RULE(!given || !rule->special_is_one, ERROR_COMBINATION, rule_name->special_is_one,
                       "must be 0 with GIVEN: no amax counts", 0, 1);
     TEGROUP_IMPL_RULE(t->scale_parts <= 1 || !tegroup_impl_scaled_as_one(facts), ERROR_UNSUPPORTED,
-                      "output.scale_parts", "must be at most 1 with TENSOR: amax has one number a group", 1,
+                      TEGROUP_IMPL_PATH(SCALE_PARTS), "must be at most 1 with TENSOR: amax has one number a group", 1,
                       t->scale_parts);
     TEGROUP_IMPL_RULE(
         tegroup_impl_bits(t->dtype) >= 8 || t->scale_parts <= 1 || t->columnwise_order == TEGROUP_COLUMNWISE_AS_DATA
             || t->shape.rows / t->scale_parts % 2 == 0,
-        ERROR_UNSUPPORTED, "output.scale_parts",
+        ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(SCALE_PARTS),
         "must be of an even number of rows where F4E2M1 is transposed: two rows share a byte", 0, t->scale_parts);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_there(t->amax, tegroup_impl_waits_for_amax(desc, facts) ? bytes : 0,
-                                              sizeof(float), "output.amax", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_there(t->columnwise_amax, 0, sizeof(float), "output.columnwise_amax", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_there(t->global_scale_inv, 0, sizeof(float), "output.global_scale_inv", error));
-    return tegroup_impl_check_there(t->scale, given ? bytes : 0, sizeof(float), "output.scale", error);
+    return TEGROUP_OK;
+}
+
+/* Memory of what is one number a group. */
+static inline tegroup_status tegroup_impl_check_group_numbers(const tegroup_quantize_desc *desc,
+                                                              const tegroup_impl_name *name, tegroup_error *error) {
+    const tegroup_tensor *t = &desc->output;
+    const int64_t bytes = (int64_t)sizeof(float) * t->shape.groups;
+    const int waits = tegroup_impl_waits_for_amax(desc, tegroup_scaling_info(t->scaling));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_there(t->amax, waits ? bytes : 0, sizeof(float), TEGROUP_IMPL_PATH(AMAX), error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_there(t->columnwise_amax, 0, sizeof(float), TEGROUP_IMPL_PATH(COLUMNWISE_AMAX), error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_there(t->global_scale_inv, 0, sizeof(float), TEGROUP_IMPL_PATH(GLOBAL_SCALE_INV), error));
+    return tegroup_impl_check_there(t->scale, desc->rule.method == TEGROUP_SCALE_GIVEN ? bytes : 0, sizeof(float),
+                                    TEGROUP_IMPL_PATH(SCALE), error);
 }
 
 /* What the call writes lies apart from all that it touches. */
 static inline tegroup_status tegroup_impl_check_quantize_apart(const tegroup_quantize_desc *desc,
-                                                               const tegroup_impl_name *input,
-                                                               const tegroup_impl_name *output, tegroup_error *error) {
-    static const tegroup_impl_name grad_output = TEGROUP_IMPL_NAME("grad_output");
+                                                               const tegroup_impl_quantize_names *names,
+                                                               tegroup_error *error) {
     const tegroup_tensor *t = &desc->output, stored = tegroup_impl_stored(&desc->input, &desc->gather_input);
     const int64_t bytes = (int64_t)sizeof(float) * t->shape.groups;
     const tegroup_impl_buffer index = tegroup_impl_buffer_of(
@@ -187,8 +214,8 @@ static inline tegroup_status tegroup_impl_check_quantize_apart(const tegroup_qua
     tegroup_impl_buffer buffers[14];
     int32_t count, copy;
     for (count = 0, copy = 0; copy < TEGROUP_IMPL_COPIES; copy++) {
-        buffers[count++] = tegroup_impl_copy_buffer(t, output, copy, 0, 1);
-        buffers[count++] = tegroup_impl_copy_buffer(t, output, copy, 1, 1);
+        buffers[count++] = tegroup_impl_copy_buffer(t, &names->output, copy, 0, 1);
+        buffers[count++] = tegroup_impl_copy_buffer(t, &names->output, copy, 1, 1);
     }
     buffers[count++] = tegroup_impl_buffer_of(t->amax, bytes, "output.amax", "must not overlap output.amax", 1);
     buffers[count++] = tegroup_impl_buffer_of(t->columnwise_amax, bytes, "output.columnwise_amax",
@@ -198,9 +225,9 @@ static inline tegroup_status tegroup_impl_check_quantize_apart(const tegroup_qua
     buffers[count++] =
         tegroup_impl_matrix_buffer(&desc->grad_row_scale, "grad_row_scale.data", "must not overlap grad_row_scale", 1);
     buffers[count++] = tegroup_impl_buffer_of(t->scale, bytes, NULL, "must not overlap output.scale", 0);
-    buffers[count++] = tegroup_impl_tensor_buffer(&stored, input, 0);
+    buffers[count++] = tegroup_impl_tensor_buffer(&stored, &names->input, 0);
     buffers[count++] = index;
-    buffers[count++] = tegroup_impl_tensor_buffer(&desc->grad_output, &grad_output, 0);
+    buffers[count++] = tegroup_impl_tensor_buffer(&desc->grad_output, &names->grad_output, 0);
     buffers[count++] = tegroup_impl_matrix_buffer(&desc->row_scale, NULL, "must not overlap row_scale", 0);
     buffers[count++] = tegroup_impl_snapshot_buffer(t);
     return tegroup_impl_check_apart(buffers, count, TEGROUP_CHECK_HOST, NULL, error);
@@ -215,9 +242,12 @@ static inline tegroup_status tegroup_impl_check_quantised(const tegroup_tensor *
     return TEGROUP_OK;
 }
 
-/* Everything that tegroup_quantize checks before it starts. */
-static inline tegroup_status tegroup_impl_check_quantize(const tegroup_quantize_desc *desc, tegroup_error *error) {
-    static const tegroup_impl_name input = TEGROUP_IMPL_NAME("input"), output = TEGROUP_IMPL_NAME("output");
+/* What is quantised and what it is made of, in the words of the caller's call. That what is written lies apart, that
+ * call sees to. */
+static inline tegroup_status tegroup_impl_check_quantize_as(const tegroup_quantize_desc *desc,
+                                                            const tegroup_impl_quantize_names *names,
+                                                            tegroup_error *error) {
+    const tegroup_impl_name *input = &names->input, *output = &names->output;
     const tegroup_tensor *t = &desc->output;
     const int doubled = desc->activation != TEGROUP_ACTIVATION_UNSET && tegroup_impl_gated(desc->activation)
                         && desc->grad_output.dtype == TEGROUP_DTYPE_UNSET;
@@ -225,29 +255,44 @@ static inline tegroup_status tegroup_impl_check_quantize(const tegroup_quantize_
     int copy;
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_quantised(t, &output, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_quantised(t, output, error));
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_beside(t, &output, &desc->input, &input, tegroup_impl_mul(t->shape.cols, doubled ? 2 : 1),
-                                  doubled ? "must be twice output.shape.cols: gates and ups" : output.cols, error));
-    TEGROUP_IMPL_RULE_AS(SCALING, desc->input.scaling == TEGROUP_SCALING_NONE, ERROR_VALUE, "input.scaling",
-                         "must be unset", TEGROUP_SCALING_NONE, desc->input.scaling);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_group_numbers(desc, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_spaces(t, &output, desc->space, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_spaces(&desc->input, &input, desc->space, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_made(desc, &input, error));
+        tegroup_impl_check_beside(t, output, &desc->input, input, tegroup_impl_mul(t->shape.cols, doubled ? 2 : 1),
+                                  doubled ? "must be twice output.shape.cols: gates and ups" : output->cols, error));
+    TEGROUP_IMPL_RULE_AS(SCALING, desc->input.scaling == TEGROUP_SCALING_NONE, ERROR_VALUE,
+                         input->members[TEGROUP_IMPL_MEMBER_SCALING], "must be unset", TEGROUP_SCALING_NONE,
+                         desc->input.scaling);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_rule_of(&desc->rule, &names->rule, t, output, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_group_numbers(desc, output, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_spaces(t, output, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_spaces(&desc->input, input, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_made(desc, names, error));
     stored = tegroup_impl_stored(&desc->input, &desc->gather_input);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_plain(&stored, &input, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_plain(&stored, input, error));
     for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++)
         if (tegroup_impl_has_copy(t, copy)
             || (copy == TEGROUP_IMPL_ROWWISE && !tegroup_impl_has_copy(t, TEGROUP_IMPL_COLUMNWISE)))
-            TEGROUP_IMPL_TRY(tegroup_impl_check_copy(t, copy, &output, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_quantize_apart(desc, &input, &output, error));
+            TEGROUP_IMPL_TRY(tegroup_impl_check_copy(t, copy, output, error));
+    return TEGROUP_OK;
+}
+
+/* Kernels for it are in this build. */
+static inline tegroup_status tegroup_impl_check_quantize_built(const tegroup_quantize_desc *desc,
+                                                               tegroup_error *error) {
     TEGROUP_IMPL_RULE(desc->space != TEGROUP_SPACE_DEVICE || desc->activation == TEGROUP_ACTIVATION_UNSET
                           || (TEGROUP_IMPL_ACTIVATION_KERNELS
                               && (TEGROUP_IMPL_BACKWARD_KERNELS || desc->grad_output.dtype == TEGROUP_DTYPE_UNSET)),
                       ERROR_NOT_BUILT, "activation", "must be unset: this build has no such kernels",
                       TEGROUP_ACTIVATION_UNSET, desc->activation);
     return tegroup_impl_check_built(TEGROUP_IMPL_FP8_KERNELS, desc->space, error);
+}
+
+/* Everything that tegroup_quantize checks before it starts. */
+static inline tegroup_status tegroup_impl_check_quantize(const tegroup_quantize_desc *desc, tegroup_error *error) {
+    const tegroup_impl_quantize_names *names = tegroup_impl_quantize_names_own();
+    TEGROUP_IMPL_TRY(tegroup_impl_check_quantize_as(desc, names, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_quantize_apart(desc, names, error));
+    return tegroup_impl_check_quantize_built(desc, error);
 }
 
 /* Everything that tegroup_dequantize checks before it starts. */

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Pictures of a result of bench_gpu.py as SVG files: plots.py RESULT.json [--folder docs]
+"""Pictures of a result of bench_gpu.py as SVG files: plots.py RESULT.json [--folder docs]; of losses: plots.py losses.csv
 
   hopper-rows.svg    forward TFLOP/s against rows a group, under the limits of the card (bench_gpu.py --sweep)
   hopper-peers.svg   every prefill shape and operation of one split beside the peers
   hopper-host.svg    host microseconds of a planned call
+  losses.svg         losses of examples/train_moe.c by format (tests/bench/losses.csv)
 
 A picture whose figures the result lacks is not drawn, and that is said. Needs matplotlib; without it nothing is drawn.
 """
 import argparse
+import csv
 import pathlib
 import sys
 
@@ -79,20 +81,36 @@ def host_plot(plt, result):
     return figure
 
 
-def draw(plt, result, folder, split):
-    """The files that were written; what could not be drawn is said."""
+def losses_plot(plt, path):
+    """A line a format: a column each of a table whose first is the step."""
+    head, *lines = csv.reader(open(path))
+    steps = [int(line[0]) for line in lines]
+    figure, axes = plt.subplots(figsize=(7.2, 4))
+    for i, name in enumerate(head[1:], 1):
+        axes.plot(steps, [float(line[i]) for line in lines], linewidth=1.2, label=name)
+    axes.set_yscale("log", base=2)
+    axes.set_yticks([2, 2.5, 3, 4, 5], ["2", "2.5", "3", "4", "5"])
+    axes.set(xlabel="step", ylabel="loss, nats a byte", title="make demo: training loss, mean of five steps")
+    axes.legend(frameon=False)
+    return figure
+
+
+def style(plt):
     plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "tegroup", "font.family": "sans-serif", "font.size": 9, "axes.titlesize": 9,
                          "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": INK, "text.color": INK, "axes.axisbelow": True,
                          "axes.grid": True, "axes.grid.axis": "y", "grid.color": FAINT, "grid.linewidth": 0.5})
+
+
+def draw(figures, folder):
+    """The files that were written; what could not be drawn is said."""
     written = []
-    for name, figure in (("rows", rows_plot(plt, result)), ("peers", peers_plot(plt, result, split)), ("host", host_plot(plt, result))):
-        path = folder / f"hopper-{name}.svg"
+    for name, figure in figures:
+        path = folder / f"{name}.svg"
         if figure is None:
             print(f"{path}: not drawn, the result has no such figures")
             continue
         figure.tight_layout()
         figure.savefig(path, metadata={"Date": None})  # the same picture from the same result, byte for byte
-        plt.close(figure)
         written.append(path)
         print(path)
     return written
@@ -111,7 +129,13 @@ def main(words):
         return
     matplotlib.use("svg")
     import matplotlib.pyplot as plt
-    draw(plt, tables.merge([tables.load(options.result)]), options.folder, options.split)
+    style(plt)
+    if options.result.suffix == ".csv":
+        draw([("losses", losses_plot(plt, options.result))], options.folder)
+        return
+    result = tables.merge([tables.load(options.result)])
+    draw([("hopper-rows", rows_plot(plt, result)), ("hopper-peers", peers_plot(plt, result, options.split)), ("hopper-host", host_plot(plt, result))],
+         options.folder)
 
 
 if __name__ == "__main__":

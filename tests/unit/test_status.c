@@ -2072,8 +2072,6 @@ TEST(status, combine_backward) {
 #define LINEAR_TENSOR(t, name, size)                                                                                                \
     BAD(linear_plan, w.linear.t.dtype = (tegroup_dtype)99, VALUE, name ".dtype", TEGROUP_DTYPE_COUNT - 1, 99);                      \
     BAD(linear_plan, w.linear.t.scaling = (tegroup_scaling)99, VALUE, name ".scaling", TEGROUP_SCALING_COUNT - 1, 99);              \
-    BAD(linear_plan, w.linear.t.dtype = TEGROUP_DTYPE_F8E4M3; w.linear.t.scaling = TEGROUP_SCALING_TENSOR, UNSUPPORTED, name ".scaling",\
-        TEGROUP_SCALING_NONE, TEGROUP_SCALING_TENSOR);                                                                              \
     BAD(linear_plan, w.linear.t.scaling = TEGROUP_SCALING_TENSOR, DTYPE, name ".dtype",                                             \
         tegroup_scaling_info(TEGROUP_SCALING_TENSOR)->data_dtypes, TEGROUP_DTYPE_F32);                                              \
     BAD(linear_plan, w.linear.t.shape.groups = -1, VALUE, name ".shape.groups", TEGROUP_MAX_GROUPS, -1);                            \
@@ -2100,7 +2098,12 @@ TEST(status, combine_backward) {
     BAD(linear_plan, w.linear.t.shape.row_sizes = w.prepare.shape.row_sizes, COMBINATION, name ".shape.row_sizes.encoding", 0,      \
         TEGROUP_ENCODING_COUNTS);                                                                                                   \
     BAD(linear_plan, w.linear.t.group_stride = 1, LAYOUT, name ".group_stride", w.linear.t.shape.rows * w.linear.t.shape.cols, 1)
-#define LINEAR_OUTPUT(t, name, size) BAD(linear_plan, w.linear.t.ld = size + 1, LAYOUT, name ".ld", size, size + 1)
+#define LINEAR_PLAIN(t, name)                                                                                                       \
+    BAD(linear_plan, w.linear.t.dtype = TEGROUP_DTYPE_F8E4M3; w.linear.t.scaling = TEGROUP_SCALING_TENSOR, UNSUPPORTED, name ".scaling",\
+        TEGROUP_SCALING_NONE, TEGROUP_SCALING_TENSOR)
+#define LINEAR_OUTPUT(t, name, size)                                                                                                \
+    LINEAR_PLAIN(t, name);                                                                                                          \
+    BAD(linear_plan, w.linear.t.ld = size + 1, LAYOUT, name ".ld", size, size + 1)
 #define LINEAR_MEMORY(call, t, name)                                                                                                \
     BAD(call, w.linear.t.data = NULL, NULL_ARGUMENT, name ".data", 1, 0);                                                           \
     BAD(call, SHIFT(w.linear.t.data, 2), ALIGNMENT, name ".data", 4, 2)
@@ -2125,9 +2128,15 @@ TEST(status, linear_plan) {
     LINEAR_UNIFORM(weight, "weight");
     LINEAR_FOLLOWS(bias, "bias", N);
     LINEAR_UNIFORM(bias, "bias");
+    LINEAR_PLAIN(bias, "bias");
     BAD(linear_plan, w.linear.bias.shape.rows = 2, SHAPE, "bias.shape.rows", 1, 2);
     LINEAR_ROWS(input, "input", K);
     BAD(linear_plan, w.linear.input.dtype = TEGROUP_DTYPE_F16, DTYPE, "input.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F16);
+    BAD(linear_plan, w.linear.input.dtype = TEGROUP_DTYPE_F8E4M3; w.linear.input.scaling = TEGROUP_SCALING_TENSOR, COMBINATION, "weight.scaling",
+        7u << TEGROUP_SCALING_TENSOR | 1u << TEGROUP_SCALING_BLOCK_128X128 | 1u << TEGROUP_SCALING_BLOCK_32X32, TEGROUP_SCALING_NONE);
+    ASSERT_STREQ("must be one that is multiplied with input.scaling", error.rule);
+    BAD(linear_plan, w.linear.grad_output.dtype = TEGROUP_DTYPE_F8E4M3; w.linear.grad_output.scaling = TEGROUP_SCALING_TENSOR, UNSUPPORTED, "grad_row_scale",
+        TEGROUP_SCALING_NONE, TEGROUP_SCALING_TENSOR);
     LINEAR_ROWS(out, "out", N);
     LINEAR_OUTPUT(out, "out", N);
     BAD(linear_plan, w.linear.out.dtype = TEGROUP_DTYPE_F64, DTYPE, "out.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F64);
