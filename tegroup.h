@@ -2705,7 +2705,15 @@ TEGROUP_IMPL_HD int tegroup_impl_is_nan(float x) { return (tegroup_impl_bits_of_
 
 TEGROUP_IMPL_HD float tegroup_impl_f32_of_f8e4m3(uint8_t code) {
     if ((code & 0x7fu) == 0x7fu) return tegroup_impl_f32_of_bits(0x7fffffffu);
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    float x;
+    asm("{.reg .b32 two; .reg .b16 low; cvt.rn.f16x2.e4m3x2 two, %1; mov.b32 {low, _}, two; cvt.f32.f16 %0, low;}"
+        : "=f"(x)
+        : "h"((uint16_t)code));
+    return x;
+#else
     return tegroup_impl_with_sign(tegroup_impl_f32_of_small(code & 0x7fu, 3, -6), code & 0x80u);
+#endif
 }
 TEGROUP_IMPL_HD float tegroup_impl_f32_of_f8e5m2(uint8_t code) { /* the upper half of a binary16 */
     return tegroup_impl_f32_of_f16((uint16_t)((uint32_t)code << 8));
@@ -2857,9 +2865,8 @@ TEGROUP_IMPL_HD void tegroup_impl_store_f64(tegroup_dtype dtype, void *data, int
     else tegroup_impl_store_code(dtype, data, i, tegroup_impl_code_of_f32(dtype, tegroup_impl_f32_odd_of_f64(x)));
 }
 TEGROUP_IMPL_HD float tegroup_impl_load_f32(tegroup_dtype dtype, const void *data, int64_t i) {
-    return tegroup_impl_is_float(dtype)
-               ? tegroup_impl_load_float_f32(dtype, data, i)
-               : tegroup_impl_f32_of_code(dtype, tegroup_impl_load_code(dtype, data, i));
+    return tegroup_impl_is_float(dtype) ? tegroup_impl_load_float_f32(dtype, data, i)
+                                        : tegroup_impl_f32_of_code(dtype, tegroup_impl_load_code(dtype, data, i));
 }
 TEGROUP_IMPL_HD void tegroup_impl_store_f32(tegroup_dtype dtype, void *data, int64_t i, float x) {
     if (tegroup_impl_is_float(dtype)) tegroup_impl_store_float_f32(dtype, data, i, x);
@@ -2914,6 +2921,13 @@ TEGROUP_IMPL_HD float tegroup_impl_largest(tegroup_dtype dtype) {
                                            : 0.0f;
 }
 
+/* Its reciprocal, rounded once: the compiler divides. */
+TEGROUP_IMPL_HD float tegroup_impl_inverse_largest(tegroup_dtype dtype) {
+    return dtype == TEGROUP_DTYPE_F8E4M3   ? 1.0f / 448.0f
+           : dtype == TEGROUP_DTYPE_F8E5M2 ? 1.0f / 57344.0f
+                                           : 1.0f / 6.0f;
+}
+
 /* The smaller of two numbers that are not negative; NaN stays. By bits, so that no flag takes a NaN for a number. */
 TEGROUP_IMPL_HD float tegroup_impl_cut(float x, float limit) {
     return !tegroup_impl_is_nan(x) && tegroup_impl_bits_of_f32(x) > tegroup_impl_bits_of_f32(limit) ? limit : x;
@@ -2947,8 +2961,9 @@ TEGROUP_IMPL_HD float tegroup_impl_scale_multiplier(const tegroup_scale_rule *ru
     return multiplier;
 }
 
-TEGROUP_IMPL_HD float tegroup_impl_scale_divisor(const tegroup_scale_rule *rule, float largest, float amax) {
-    const float scale = rule->by_reciprocal ? tegroup_impl_product_f32(amax, tegroup_impl_inverse_f32(largest))
+TEGROUP_IMPL_HD float tegroup_impl_scale_divisor(const tegroup_scale_rule *rule, tegroup_dtype data, float amax) {
+    const float largest = tegroup_impl_largest(data);
+    const float scale = rule->by_reciprocal ? tegroup_impl_product_f32(amax, tegroup_impl_inverse_largest(data))
                                             : tegroup_impl_quotient_f32(amax, largest);
     if (!rule->power_of_two) return scale;
     return tegroup_impl_f32_of_f8e8m0(tegroup_impl_f8e8m0_of_f32(scale, TEGROUP_IMPL_UP));
@@ -2982,12 +2997,12 @@ TEGROUP_IMPL_HD tegroup_block_scale tegroup_impl_scale_block(const tegroup_scale
     case TEGROUP_SCALE_DIVISOR:
     case TEGROUP_SCALE_EXPONENT:
         block.stored = rule->method == TEGROUP_SCALE_EXPONENT ? tegroup_impl_scale_exponent(largest, amax)
-                                                              : tegroup_impl_scale_divisor(rule, largest, amax);
+                                                              : tegroup_impl_scale_divisor(rule, data, amax);
         block.divide = rule->divide && tegroup_impl_bits_of_f32(block.stored) != 0;
         block.multiplier = tegroup_impl_bits_of_f32(block.stored) != 0 ? tegroup_impl_inverse_f32(block.stored) : 0.0f;
         break;
     case TEGROUP_SCALE_TWO_LEVEL: /* the multiplier is that of the scale as it is stored */
-        block.stored = tegroup_impl_product_f32(global, tegroup_impl_inverse_f32(largest));
+        block.stored = tegroup_impl_product_f32(global, tegroup_impl_inverse_largest(data));
         block.stored = tegroup_impl_product_f32(amax, block.stored);
         block.stored = tegroup_impl_f32_of_f8e4m3(tegroup_impl_f8e4m3_of_f32(block.stored));
         block.multiplier = tegroup_impl_product_f32(block.stored, tegroup_impl_inverse_f32(global));
@@ -2996,6 +3011,8 @@ TEGROUP_IMPL_HD tegroup_block_scale tegroup_impl_scale_block(const tegroup_scale
     default: break;
     }
     if (tegroup_impl_is_nan(block.stored)) block.stored = tegroup_impl_f32_of_bits(0x7fffffffu); /* on both machines */
+    block.bits = tegroup_impl_bits_of_f32(block.stored);
+    if (scale == TEGROUP_DTYPE_F32) return block;
     block.bits = tegroup_impl_code_of_f32(scale, block.stored);
     block.stored = tegroup_impl_f32_of_code(scale, block.bits); /* E8M0 has no infinity */
     if (scale == TEGROUP_DTYPE_BF16) {                          /* values are quantised by the scale that is stored */
@@ -11096,9 +11113,9 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_element_of(const tegroup_impl_copy *copy, i
 }
 
 /* The blocks beside a tile whose first element is `first` end here: where the next tile's begin, or with the last one's
- * that are stored. */
-TEGROUP_IMPL_HD int64_t tegroup_impl_blocks_end(int64_t first, int64_t block, int64_t count, int64_t extent) {
-    const int64_t next = (first + TEGROUP_IMPL_QUANTIZE_TILE) / block;
+ * that are stored. shift: of a block's extent. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_blocks_end(int64_t first, int32_t shift, int64_t count, int64_t extent) {
+    const int64_t next = (first + TEGROUP_IMPL_QUANTIZE_TILE) >> shift;
     return next < count ? next : extent;
 }
 
@@ -11369,9 +11386,9 @@ static inline void tegroup_impl_pad_scales(const tegroup_impl_quantize_pass *pas
     const tegroup_impl_scale_grid *grid = &copy->grid;
     const int64_t outer_begin = side->outer0 / grid->block_outer, inner_begin = side->inner0 / grid->block_inner;
     const int64_t outer_end =
-                      tegroup_impl_blocks_end(side->outer0, grid->block_outer, grid->outer_count, grid->outer_extent),
+                      tegroup_impl_blocks_end(side->outer0, grid->outer_shift, grid->outer_count, grid->outer_extent),
                   inner_end =
-                      tegroup_impl_blocks_end(side->inner0, grid->block_inner, grid->inner_count, grid->inner_extent);
+                      tegroup_impl_blocks_end(side->inner0, grid->inner_shift, grid->inner_count, grid->inner_extent);
     int64_t o, i;
     for (o = outer_begin; o < outer_end; o++)
         for (i = o < grid->outer_count ? tegroup_impl_max(inner_begin, grid->inner_count) : inner_begin; i < inner_end;

@@ -17,42 +17,43 @@
  *   [7]  layer/quantize_values_cuda.h Quantise: eight values at a time
  *   [8]  layer/quantize_walk_cuda.h Quantise: a block's way through the groups
  *   [9]  layer/quantize_tile_cuda.h Quantise: a tile, and the kernels
- *   [10] layer/dequantize_tile_cuda.h Dequantise: a tile, and the kernel
- *   [11] layer/quantize_cuda.h    Quantise and dequantise: launches
- *   [12] moe/count_cuda.h         Counts of groups: kernels
- *   [13] moe/router_batch_cuda.h  Router: a warp's batch of tokens
- *   [14] moe/router_choice_cuda.h Router kernels: the choice
- *   [15] moe/router_gradient_cuda.h Router kernels: the gradient
- *   [16] moe/router_scheme_cuda.h Router kernels: schemes
- *   [17] moe/router_cuda.h        Router launches
- *   [18] moe/permutation_cuda.h   Permute and combine kernels
- *   [19] gemm/validate_quantised_cuda.h Validate kernel of quantised tensors
- *   [20] gemm/validate_cuda.h     Validate kernels
- *   [21] gemm/scale_convert_cuda.h Scales in another layout: kernel
- *   [22] cuda/call.h              GPU calls
- *   [23] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
- *   [24] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
- *   [25] cuda/cublaslt_grouped.h  cublaslt_grouped
- *   [26] cuda/cublaslt_loop.h     cublaslt_loop
- *   [27] cuda/portable_tiles.h    Portable GEMM: tiles
- *   [28] cuda/portable.h          Portable GEMM: the kernels
- *   [29] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
- *   [30] cuda/portable_codes.h    Portable GEMM: quantised operands, from codes to values
- *   [31] cuda/portable_formats.h  Portable GEMM: products of quantised operands
- *   [32] cuda/portable_plan.h     Portable GEMM: plan and launch
- *   [33] cuda/hopper.h            Hopper's instructions
- *   [34] cuda/sm90_tiles.h        Hopper GEMM: tiles
- *   [35] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
- *   [36] cuda/sm90_epilogue.h     Hopper GEMM: the epilogue
- *   [37] cuda/sm90_block.h        Hopper GEMM: a block
- *   [38] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
- *   [39] cuda/sm90_store.h        Hopper GEMM: results from shared memory
- *   [40] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
- *   [41] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
- *   [42] cuda/sm90_repack_kernels.h Hopper GEMM: repacking rows
- *   [43] cuda/sm90_plan.h         Hopper GEMM: plan and launch
- *   [44] gemm/machine_cuda.h      The GPU and the library at hand
- *   [45] gemm/tune_cuda.h         GPU backends: choosing an algorithm
+ *   [10] layer/quantize_rows_cuda.h Quantise: whole rows
+ *   [11] layer/dequantize_tile_cuda.h Dequantise: a tile, and the kernel
+ *   [12] layer/quantize_cuda.h    Quantise and dequantise: launches
+ *   [13] moe/count_cuda.h         Counts of groups: kernels
+ *   [14] moe/router_batch_cuda.h  Router: a warp's batch of tokens
+ *   [15] moe/router_choice_cuda.h Router kernels: the choice
+ *   [16] moe/router_gradient_cuda.h Router kernels: the gradient
+ *   [17] moe/router_scheme_cuda.h Router kernels: schemes
+ *   [18] moe/router_cuda.h        Router launches
+ *   [19] moe/permutation_cuda.h   Permute and combine kernels
+ *   [20] gemm/validate_quantised_cuda.h Validate kernel of quantised tensors
+ *   [21] gemm/validate_cuda.h     Validate kernels
+ *   [22] gemm/scale_convert_cuda.h Scales in another layout: kernel
+ *   [23] cuda/call.h              GPU calls
+ *   [24] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
+ *   [25] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
+ *   [26] cuda/cublaslt_grouped.h  cublaslt_grouped
+ *   [27] cuda/cublaslt_loop.h     cublaslt_loop
+ *   [28] cuda/portable_tiles.h    Portable GEMM: tiles
+ *   [29] cuda/portable.h          Portable GEMM: the kernels
+ *   [30] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
+ *   [31] cuda/portable_codes.h    Portable GEMM: quantised operands, from codes to values
+ *   [32] cuda/portable_formats.h  Portable GEMM: products of quantised operands
+ *   [33] cuda/portable_plan.h     Portable GEMM: plan and launch
+ *   [34] cuda/hopper.h            Hopper's instructions
+ *   [35] cuda/sm90_tiles.h        Hopper GEMM: tiles
+ *   [36] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
+ *   [37] cuda/sm90_epilogue.h     Hopper GEMM: the epilogue
+ *   [38] cuda/sm90_block.h        Hopper GEMM: a block
+ *   [39] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
+ *   [40] cuda/sm90_store.h        Hopper GEMM: results from shared memory
+ *   [41] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
+ *   [42] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
+ *   [43] cuda/sm90_repack_kernels.h Hopper GEMM: repacking rows
+ *   [44] cuda/sm90_plan.h         Hopper GEMM: plan and launch
+ *   [45] gemm/machine_cuda.h      The GPU and the library at hand
+ *   [46] gemm/tune_cuda.h         GPU backends: choosing an algorithm
  */
 
 /* ==== [1] Guards and version (src/cuda/guards.h) ==== */
@@ -100,6 +101,14 @@ static inline cudaError_t tegroup_impl_launch(void (*kernel)(PARAMETERS...), dim
                                               const typename tegroup_impl_as<PARAMETERS>::type &...arguments) {
     void *addresses[] = {(void *)(uintptr_t)&arguments...};
     return cudaLaunchKernel((const void *)kernel, blocks, dim3(threads), addresses, shared_bytes, stream);
+}
+
+/* The thread's number, read from its special register each time. The compiler then cannot compute values that depend on
+ * it far ahead and keep them in registers, which are scarce. */
+static __device__ __forceinline__ int tegroup_impl_thread(void) {
+    int number;
+    asm volatile("mov.u32 %0, %%tid.x;\n" : "=r"(number));
+    return number;
 }
 
 /* A graph keeps the sizes that the host knew when it was captured, so the caller has to say that they are final. */
@@ -1274,6 +1283,12 @@ template <int DTYPE> struct tegroup_impl_eight {
 #pragma unroll
         for (int i = 0; i < raws; i++) raw[i] = vectors::pack(x + i * vectors::lanes);
     }
+    /* The j-th and the one after it, for an even j that the compiler knows. */
+    __device__ __forceinline__ void put(int j, float low, float high) {
+        uint32_t *const word = &raw[j / vectors::lanes].x + j % vectors::lanes / (raws == 1 ? 2 : 1);
+        word[0] = raws == 1 ? tegroup_impl_two_halves(low, high, DTYPE == TEGROUP_DTYPE_BF16) : __float_as_uint(low);
+        if (raws == 2) word[1] = __float_as_uint(high);
+    }
     /* The j-th, for a j that the compiler knows. */
     __device__ __forceinline__ float at(int j) const {
         float x[8];
@@ -1286,19 +1301,17 @@ template <int DTYPE> struct tegroup_impl_eight {
         for (int i = 0; i < raws; i++)
             asm volatile("" : "+r"(raw[i].x), "+r"(raw[i].y), "+r"(raw[i].z), "+r"(raw[i].w));
     }
+    /* All eight at an address that is a multiple of 16. */
+    __device__ __forceinline__ void load_vectors(const char *from) {
+#pragma unroll
+        for (int i = 0; i < raws; i++) raw[i] = __ldg((const uint4 *)from + i);
+    }
     /* n of the row's elements from column col on, then zeros. */
     __device__ __forceinline__ void load(const char *row, int64_t col, int32_t n, bool vector) {
-        if (!vector || n < 8) {
-            tegroup_impl_eight slow; /* of its own, as the call wants an address, and registers have none */
-            slow.load_each(row, col, n);
-            *this = slow;
-            return;
-        }
-        const uint4 *at = (const uint4 *)(row + col * vectors::bytes);
-#pragma unroll
-        for (int i = 0; i < raws; i++) raw[i] = __ldg(at + i);
+        if (vector && n >= 8) load_vectors(row + col * vectors::bytes);
+        else load_each(row, col, n);
     }
-    __device__ __noinline__ void load_each(const char *row, int64_t col, int32_t n) {
+    __device__ __forceinline__ void load_each(const char *row, int64_t col, int32_t n) {
         uint32_t word[4 * raws];
 #pragma unroll
         for (int e = 0; e < 4 * raws; e++) word[e] = 0;
@@ -1365,45 +1378,42 @@ static __device__ __noinline__ void tegroup_impl_made_eight(const tegroup_quanti
 }
 #endif
 
-/* The code of E2M1, for the device: between powers of two its values are apart by halves, ones and twos, so that a sum
- * with a large number rounds to them, ties to even. */
+/* The code of E2M1 in bits 0 .. 3, of a result of arithmetic, whose NaN has no sign; what is above is any. Beside its
+ * power of two p, or 1, which is the least, the type has steps of p / 2. So has binary32 beside 2^22 p: a sum with that
+ * rounds as it must, and counts steps in its last bits. Its exponent is that of p, each of which is two codes more. */
 static __device__ __forceinline__ uint32_t tegroup_impl_device_e2m1(float x) {
-    const uint32_t bits = __float_as_uint(x), magnitude = min(bits & 0x7fffffffu, 0x40c00000u); /* 6, of NaN, too */
-    const bool ones = magnitude >= 0x40000000u, twos = magnitude >= 0x40800000u;
-    float sum;
-    asm("fma.rn.f32 %0, %1, %2, %3;"
-        : "=f"(sum)
-        : "f"(__uint_as_float(magnitude)),
-          "f"(twos   ? 0.5f
-              : ones ? 1.0f
-                     : 2.0f),
-          "f"(12582912.0f));
-    const uint32_t code = (__float_as_uint(sum) & 15u) + (twos ? 4u : ones ? 2u : 0u);
-    return code | ((bits & 0x7fffffffu) > 0x7f800000u ? 0u : bits >> 28 & 8u);
+    const uint32_t even = 214; /* steps beside 2^22: with it the sum's exponent makes a multiple of 256 */
+    float magnitude, sum;
+    asm("{.reg .f32 a; abs.f32 a, %1; min.f32 %0, a, 0f40C00000;}" : "=f"(magnitude) : "f"(x)); /* 6, of NaN, too */
+    const uint32_t power =
+        max((__float_as_uint(magnitude) & 0x7f800000u) + (22u << 23) + even, (127u + 22 << 23) + even);
+    asm("add.rn.f32 %0, %1, %2;" : "=f"(sum) : "f"(magnitude), "f"(__uint_as_float(power)));
+    return (__float_as_uint(sum) + (__float_as_uint(sum) >> 22)) | (__float_as_uint(x) >> 28 & 8u);
 }
 
-/* Two codes beside each other, of values that are scaled already: bits 0 .. 7 and 8 .. 15; of 4 bits 0 .. 3 and 4 .. 7.
- * They are those of tegroup_impl_code_of_f32. */
-template <int CODE> static __device__ __forceinline__ uint32_t tegroup_impl_two_codes(float low, float high) {
-    if (CODE == TEGROUP_DTYPE_F4E2M1) return tegroup_impl_device_e2m1(low) | tegroup_impl_device_e2m1(high) << 4;
+/* Two codes of 8 bits beside each other, of values that are scaled already: those of tegroup_impl_code_of_f32. */
+static __device__ __forceinline__ uint32_t tegroup_impl_two_codes(tegroup_dtype dtype, float low, float high) {
 #if __CUDA_ARCH__ >= 890
     uint16_t word;
-    if (CODE == TEGROUP_DTYPE_F8E4M3) asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(word) : "f"(high), "f"(low));
-    else asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(word) : "f"(high), "f"(low));
+    if (dtype == TEGROUP_DTYPE_F8E5M2)
+        asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(word) : "f"(high), "f"(low));
+    else asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(word) : "f"(high), "f"(low));
     return word;
 #else
-    return tegroup_impl_code_of_f32((tegroup_dtype)CODE, low)
-           | tegroup_impl_code_of_f32((tegroup_dtype)CODE, high) << 8;
+    return tegroup_impl_code_of_f32(dtype, low) | tegroup_impl_code_of_f32(dtype, high) << 8;
 #endif
 }
 
 /* Eight codes from the first in the lowest bits on: two words, of 4 bits one. */
-template <int CODE> static __device__ __forceinline__ uint2 tegroup_impl_eight_codes(const float *x) {
+template <int BITS>
+static __device__ __forceinline__ uint2 tegroup_impl_eight_codes(tegroup_dtype dtype, const float *x) {
     uint32_t pair[4];
 #pragma unroll
-    for (int i = 0; i < 4; i++) pair[i] = tegroup_impl_two_codes<CODE>(x[2 * i], x[2 * i + 1]);
-    if (CODE == TEGROUP_DTYPE_F4E2M1) return make_uint2(pair[0] | pair[1] << 8 | pair[2] << 16 | pair[3] << 24, 0);
-    return make_uint2(pair[0] | pair[1] << 16, pair[2] | pair[3] << 16);
+    for (int i = 0; i < 4; i++)
+        pair[i] = BITS == 8 ? tegroup_impl_two_codes(dtype, x[2 * i], x[2 * i + 1])
+                            : tegroup_impl_device_e2m1(x[2 * i]) + (tegroup_impl_device_e2m1(x[2 * i + 1]) << 4);
+    if (BITS == 8) return make_uint2(pair[0] | pair[1] << 16, pair[2] | pair[3] << 16);
+    return make_uint2(__byte_perm(__byte_perm(pair[0], pair[1], 0x40), __byte_perm(pair[2], pair[3], 0x40), 0x5410), 0);
 }
 
 /* Eight values as tegroup_impl_scaled_code scales them. Factors are multipliers, or where the rule divides, scales that
@@ -1434,44 +1444,195 @@ template <bool SHOWS> static __device__ __forceinline__ uint32_t tegroup_impl_la
     return __float_as_uint(larger);
 }
 
+/* The same of two values of 16 bits beside each other. What comes of it has the magnitudes, and any signs; a NaN that
+ * does not show stays beside another one. */
+template <bool SHOWS, bool BF16>
+static __device__ __forceinline__ uint32_t tegroup_impl_larger_two(uint32_t a, uint32_t b) {
+#if __CUDA_ARCH__ >= 860
+    uint32_t larger;
+    if (BF16 && SHOWS) asm("max.NaN.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+    else if (BF16) asm("max.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+    else if (SHOWS) asm("max.NaN.xorsign.abs.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+    else asm("max.xorsign.abs.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+    return larger;
+#else
+    const uint32_t infinity = BF16 ? 0x7f80u : 0x7c00u;
+    uint32_t word = 0;
+    for (int at = 0; at < 32; at += 16) {
+        const uint32_t x = a >> at & 0x7fffu, y = b >> at & 0x7fffu;
+        word |= (!SHOWS && x > infinity ? y : !SHOWS && y > infinity ? x : max(x, y)) << at;
+    }
+    return word;
+#endif
+}
+
+/* The largest magnitudes of eight rows of eight columns, of each row and of each column: of 16 bits two in a word. */
+template <int DTYPE, bool SHOWS> struct tegroup_impl_magnitudes {
+    enum { in_word = DTYPE == TEGROUP_DTYPE_F32 ? 1 : 2, words = 8 / in_word, BF16 = DTYPE == TEGROUP_DTYPE_BF16 };
+
+    static __device__ __forceinline__ uint32_t larger(uint32_t a, uint32_t b) {
+        return in_word == 1 ? tegroup_impl_larger_magnitude<SHOWS>(a, __uint_as_float(b))
+                            : tegroup_impl_larger_two<SHOWS, BF16>(a, b);
+    }
+    /* The j-th, as binary32. */
+    static __device__ __forceinline__ uint32_t at(const uint32_t *word, int j) {
+        const uint32_t two = word[j / in_word] & 0x7fff7fffu;
+        if (in_word == 1) return word[j];
+        return __float_as_uint(j % 2 ? tegroup_impl_high_half(two, BF16) : tegroup_impl_low_half(two, BF16));
+    }
+    static __device__ __forceinline__ uint32_t largest(const uint32_t *word) {
+        uint32_t most[words];
+#pragma unroll
+        for (int k = 0; k < words; k++) most[k] = word[k];
+#pragma unroll
+        for (int k = 1; k < words; k++) most[0] = larger(most[0], most[k]);
+        return in_word == 1 ? most[0] : max(at(most, 0), at(most, 1));
+    }
+    static __device__ __forceinline__ uint32_t word_of(const tegroup_impl_eight<DTYPE> &x, int k) {
+        const uint4 raw = x.raw[k / 4];
+        return k % 4 == 0 ? raw.x : k % 4 == 1 ? raw.y : k % 4 == 2 ? raw.z : raw.w;
+    }
+    static __device__ __forceinline__ void of_rows(const tegroup_impl_eight<DTYPE> *x, uint32_t *most) {
+        uint32_t row[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            row[i] = 0;
+#pragma unroll
+            for (int k = 0; k < words; k++) row[i] = larger(row[i], word_of(x[i], k));
+        }
+#pragma unroll
+        for (int k = 0; k < words; k++)
+            most[k] = in_word == 1 ? row[k]
+                                   : larger(__byte_perm(row[2 * k % 8], row[(2 * k + 1) % 8], 0x5410),
+                                            __byte_perm(row[2 * k % 8], row[(2 * k + 1) % 8], 0x7632));
+    }
+    static __device__ __forceinline__ void of_columns(const tegroup_impl_eight<DTYPE> *x, uint32_t *most) {
+#pragma unroll
+        for (int k = 0; k < words; k++) {
+            most[k] = 0;
+#pragma unroll
+            for (int i = 0; i < 8; i++) most[k] = larger(most[k], word_of(x[i], k));
+        }
+    }
+};
+
+/* How many elements there are from `at` on, of so many; 8 or more are all of eight, 0 or less are none. They are not
+ * cut to 0 .. 8: of max(0, min(8, x)) == 8 nvcc 13.0 made one VIMNMX.RELU for sm_90a, whose predicate said something
+ * else, and pieces were taken for whole ones. */
+static __device__ __forceinline__ int32_t tegroup_impl_left_of(int64_t count, int32_t at) {
+    return (count < TEGROUP_IMPL_QUANTIZE_TILE ? (int32_t)count : TEGROUP_IMPL_QUANTIZE_TILE) - at;
+}
+
 /* ==== [8] Quantise: a block's way through the groups (src/layer/quantize_walk_cuda.h) ==== */
 
 enum {
     TEGROUP_IMPL_QUANTIZE_THREADS = 256, /* a thread has 8 rows of 8 columns of a tile */
     TEGROUP_IMPL_QUANTIZE_COLS = 128,    /* entries of a table in shared memory for each 16 rows */
-    TEGROUP_IMPL_QUANTIZE_BANDS = 8      /* of 16 rows, or of 16 columns, in a tile */
+    TEGROUP_IMPL_QUANTIZE_BANDS = 8,     /* of 16 rows, or of 16 columns, in a tile */
+    TEGROUP_IMPL_QUANTIZE_SHIFT = 7,     /* logarithm of a tile's extent */
+    TEGROUP_IMPL_QUANTIZE_ROWS = 8,      /* of a work of whole rows */
+    TEGROUP_IMPL_QUANTIZE_BESIDE = 8     /* blocks that share a stretch of works, so that they read the same rows */
 };
+/* Blocks that a multiprocessor has room for, and that are launched: of kernels that quantise, and of those that go
+ * back. */
+enum { TEGROUP_IMPL_QUANTIZE_RESIDENT = 2 };
+#define TEGROUP_IMPL_DEQUANTIZE_RESIDENT(dtype) ((dtype) == TEGROUP_DTYPE_F32 ? 2 : 3)
 
-/* A call as its kernels are given it. copies: those that a launch writes, as bits; spans: as in a pass on the CPU. */
+/* A call as its kernels are given it; on the way back desc.output is what is read, and desc.input what is written.
+ * copies: those that a launch writes, or reads, as bits; spans: as in a pass on the CPU; shifts: logarithms of the
+ * blocks' extents, of a tile's where a block is all. */
 typedef struct tegroup_impl_quantize_launch {
     tegroup_quantize_desc desc;
     tegroup_scaling_facts facts;
     tegroup_dtype scale_dtype;
-    int32_t copies, spans_cols, spans_rows, vectors, raises; /* raises: amax is found on the way */
+    int32_t copies, spans_cols, spans_rows, vectors, raises; /* raises: amax is found on the way                   */
+    int32_t plain;                                           /* 1: values are those of input, and rows not gathered */
+    int32_t choice_shift, outer_shift, inner_shift;
     int64_t scale_capacity[TEGROUP_IMPL_COPIES], transposed_capacity;
 } tegroup_impl_quantize_launch;
 
 /* What the threads of a block share. `sums`: works, scales of both copies and transposed elements of the groups before
- * those of thread t. Of the group and part at hand: its works, extents and copies. Tables: amax by bands of 16 rows
- * (`down`: [band][column]) or by blocks of a row (`across`: [row][block]); factors likewise, by blocks. */
+ * those of thread t. Of the group and part at hand: its works, extents and copies. Tables of a tile: amax of blocks of
+ * a row, [row][block], and of columns, [band of 16 rows][column], or, where a scale is chosen for a square, which both
+ * copies have, [band of 16 rows][block]; factors, [row or square][block] and [block][column or square]. */
 struct tegroup_impl_quantize_shared {
+    uint4 turned[TEGROUP_IMPL_QUANTIZE_TILE * TEGROUP_IMPL_QUANTIZE_TILE / 16]; /* this and the tables in vectors */
+    uint32_t amax[TEGROUP_IMPL_COPIES][TEGROUP_IMPL_QUANTIZE_BANDS * TEGROUP_IMPL_QUANTIZE_COLS];
+    float factor[TEGROUP_IMPL_COPIES][TEGROUP_IMPL_QUANTIZE_BANDS * TEGROUP_IMPL_QUANTIZE_COLS];
     int64_t sums[4][TEGROUP_IMPL_QUANTIZE_THREADS + 1];
     int64_t first, end; /* works of the part */
     int64_t rows, cols, part_rows;
     int32_t g, part, across;
+    float global; /* of the group, as tegroup_impl_scale_block takes it */
     tegroup_impl_block in, dy;
     tegroup_impl_copy copies[TEGROUP_IMPL_COPIES];
-    uint32_t amax[TEGROUP_IMPL_COPIES][TEGROUP_IMPL_QUANTIZE_BANDS * TEGROUP_IMPL_QUANTIZE_COLS];
-    float factor[TEGROUP_IMPL_COPIES][TEGROUP_IMPL_QUANTIZE_BANDS * TEGROUP_IMPL_QUANTIZE_COLS];
-    uint4 turned[TEGROUP_IMPL_QUANTIZE_TILE * TEGROUP_IMPL_QUANTIZE_TILE / 16];
 };
 
-/* Works of one part, beside and above each other. */
+/* Scales of a tile's blocks: that of block (o, i), of those that are stored, is at(o, i), and the block holds elements
+ * where both indices are below the counts. Tiles begin where those of the swizzled layout do. */
+struct tegroup_impl_tile_scales {
+    const tegroup_impl_scale_grid &grid;
+    int64_t outer, inner, first;
+    int32_t part, outer_count, inner_count;
+
+    __device__ __forceinline__ tegroup_impl_tile_scales(const tegroup_impl_scale_grid &g, int32_t p, int64_t row0,
+                                                        int64_t col0)
+        : grid(g), outer((g.columnwise ? col0 : row0) >> g.outer_shift),
+          inner((g.columnwise ? row0 : col0) >> g.inner_shift), part(p) {
+        const int64_t tile = TEGROUP_IMPL_QUANTIZE_TILE;
+        first = tegroup_impl_scale_of_block(&grid, part, outer, inner);
+        outer_count = (int32_t)tegroup_impl_clamp(grid.outer_count - outer, 0, tile);
+        inner_count = (int32_t)tegroup_impl_clamp(grid.inner_count - inner, 0, tile);
+    }
+    __device__ __forceinline__ int64_t at(int32_t o, int32_t i) const {
+        if (grid.packed) return tegroup_impl_scale_of_block(&grid, part, outer + o, inner + i);
+        return first
+               + (grid.swizzled ? tegroup_impl_swizzled(0, o & 127, i) : o * grid.outer_stride + i * grid.inner_stride);
+    }
+};
+
+/* Factors of eight elements beside each other, along the outer index of a copy, from the tile's (row, col) on: that of
+ * element j is at[j * step]. They have one each, or one together. outer_shift: of the elements that share one. */
+struct tegroup_impl_factors {
+    const float *at;
+    int32_t step;
+};
+static __device__ __forceinline__ tegroup_impl_factors
+tegroup_impl_factors_of(const tegroup_impl_quantize_launch &call, const tegroup_impl_quantize_shared &shared,
+                        int columnwise, int32_t outer_shift, int32_t row, int32_t col) {
+    const int32_t blocks = columnwise ? TEGROUP_IMPL_QUANTIZE_COLS : TEGROUP_IMPL_QUANTIZE_TILE >> call.inner_shift;
+    tegroup_impl_factors factors;
+    factors.at = shared.factor[columnwise]
+                 + (columnwise ? (row >> call.inner_shift) * blocks + (col >> outer_shift)
+                               : (row >> outer_shift) * blocks + (col >> call.inner_shift));
+    factors.step = outer_shift > 0 ? 0 : columnwise ? 1 : blocks;
+    return factors;
+}
+
+/* Codes of a transposed copy in `turned`, eight rows of a column a piece of one or two words. Those of a column are in
+ * another order, by which eight columns it is of: neither accesses to columns beside each other nor those to one whole
+ * column meet in a bank. Where a piece is, in words; where 16 bytes are, and what their words are there, and back. */
+template <int BITS> static __device__ __forceinline__ int32_t tegroup_impl_turned_at(int32_t col, int32_t row) {
+    return (col * 16 + ((row >> 3) ^ (col >> 3))) * (BITS / 4);
+}
+template <int BITS> static __device__ __forceinline__ int32_t tegroup_impl_turned_piece(int32_t col, int32_t piece) {
+    return BITS == 8 ? col * 8 + (piece ^ (col >> 4)) : col * 4 + (piece ^ (col >> 5));
+}
+template <int BITS> static __device__ __forceinline__ uint4 tegroup_impl_turned_order(int32_t col, uint4 v) {
+    const int32_t order = col >> 3;
+    if (BITS == 4 && order & 1) v = make_uint4(v.y, v.x, v.w, v.z);
+    if (order >> (BITS == 4) & 1) v = make_uint4(v.z, v.w, v.x, v.y);
+    return v;
+}
+
+/* Works of one part, beside and above each other. A work that spans columns has fewer rows than a tile. */
 static __device__ __forceinline__ void tegroup_impl_quantize_counts(const tegroup_impl_quantize_launch &call,
                                                                     int64_t part_rows, int64_t cols, int64_t *across,
                                                                     int64_t *down) {
-    *across = call.spans_cols ? cols > 0 : (cols + TEGROUP_IMPL_QUANTIZE_TILE - 1) / TEGROUP_IMPL_QUANTIZE_TILE;
-    *down = call.spans_rows ? part_rows > 0 : (part_rows + TEGROUP_IMPL_QUANTIZE_TILE - 1) / TEGROUP_IMPL_QUANTIZE_TILE;
+    const int64_t tile = TEGROUP_IMPL_QUANTIZE_TILE;
+    *across = call.spans_cols ? cols > 0 : tegroup_impl_ceil_div(cols, tile);
+    *down = call.spans_rows ? part_rows > 0
+                            : tegroup_impl_ceil_div(part_rows, call.spans_cols ? TEGROUP_IMPL_QUANTIZE_ROWS : tile);
 }
 
 /* A block's way through the works of a tensor: a stretch of them, group by group. */
@@ -1479,13 +1640,14 @@ struct tegroup_impl_quantize_walk {
     const tegroup_impl_quantize_launch &call;
     tegroup_impl_quantize_shared &shared;
     tegroup_snapshot_view view;
-    int64_t begin, end; /* the block's works */
-    int32_t each;       /* groups of a thread's sums */
+    int64_t begin, end; /* the block's works, every step-th of them: blocks beside each other share a stretch */
+    int32_t step;
+    int32_t each; /* groups of a thread's sums */
     bool ragged;
 
     /* Called by all threads. A snapshot that is none for the tensor leads to no works. */
     __device__ tegroup_impl_quantize_walk(const tegroup_impl_quantize_launch &c, tegroup_impl_quantize_shared &s)
-        : call(c), shared(s), view(tegroup_impl_fitting_view(&c.desc.output)), begin(0), end(0), each(0),
+        : call(c), shared(s), view(tegroup_impl_fitting_view(&c.desc.output)), begin(0), end(0), step(1), each(0),
           ragged(tegroup_impl_ragged(&c.desc.output.shape)) {
         const int32_t groups = call.desc.output.shape.groups;
         int64_t works = 0;
@@ -1495,8 +1657,11 @@ struct tegroup_impl_quantize_walk {
         } else if (!ragged && groups > 0) {
             works = groups * of_group(0);
         }
-        begin = tegroup_impl_share_begin(works, (int32_t)blockIdx.x, (int32_t)gridDim.x);
-        end = tegroup_impl_share_begin(works, (int32_t)blockIdx.x + 1, (int32_t)gridDim.x);
+        const int32_t blocks = (int32_t)gridDim.x,
+                      first = (int32_t)blockIdx.x / TEGROUP_IMPL_QUANTIZE_BESIDE * TEGROUP_IMPL_QUANTIZE_BESIDE;
+        step = min(TEGROUP_IMPL_QUANTIZE_BESIDE, blocks - first);
+        begin = tegroup_impl_share_begin(works, first, blocks) + ((int32_t)blockIdx.x - first);
+        end = tegroup_impl_share_begin(works, first + step, blocks);
     }
     __device__ __noinline__ int64_t of_group(int32_t g) const {
         const tegroup_impl_sides sides = tegroup_impl_group_sides(&call.desc.output, &view, g);
@@ -1572,6 +1737,9 @@ struct tegroup_impl_quantize_walk {
         shared.part_rows = shared.copies[0].grid.part_rows;
         tegroup_impl_quantize_counts(call, shared.part_rows, sides.cols, &across, &down);
         shared.g = g;
+        shared.global = call.copies && call.desc.rule.method != TEGROUP_SCALE_UNSET
+                            ? tegroup_impl_group_global(&call.desc, g)
+                            : 1.0f;
         shared.part = (int32_t)((work - first) / (across * down));
         shared.first = first + shared.part * across * down;
         shared.end = shared.first + across * down;
@@ -1585,18 +1753,17 @@ struct tegroup_impl_quantize_walk {
 
 /* ==== [9] Quantise: a tile, and the kernels (src/layer/quantize_tile_cuda.h) ==== */
 
-/* The largest magnitude of a block, from the tables. */
-static __device__ __forceinline__ uint32_t tegroup_impl_table_amax(const tegroup_impl_quantize_shared &shared,
-                                                                   int columnwise, int32_t o, int32_t i, int32_t choice,
-                                                                   int32_t span) {
-    const uint32_t *table = shared.amax[columnwise];
-    const int32_t blocks = TEGROUP_IMPL_QUANTIZE_TILE / span, bands = span / 16;
+/* The largest magnitude of a block, from the tables: that of index o of those for which one scale is chosen, and i. */
+static __device__ __forceinline__ uint32_t tegroup_impl_table_amax(const tegroup_impl_quantize_launch &call,
+                                                                   const tegroup_impl_quantize_shared &shared,
+                                                                   int columnwise, int32_t o, int32_t i) {
+    const bool square = call.choice_shift > 0;
+    const int32_t blocks = TEGROUP_IMPL_QUANTIZE_TILE >> call.inner_shift, bands = 1 << call.inner_shift >> 4;
+    if (!square && !columnwise) return shared.amax[0][o * blocks + i];
+    const int32_t band = (square && !columnwise ? o : i) * bands, at = !square || columnwise ? o : i,
+                  step = square ? blocks : TEGROUP_IMPL_QUANTIZE_COLS;
     uint32_t most = 0;
-    for (int32_t c = o * choice; c < (o + 1) * choice; c++) {
-        if (!columnwise) most = max(most, table[c * blocks + i]);
-        for (int32_t b = i * bands; b < (i + 1) * bands && columnwise; b++)
-            most = max(most, table[b * TEGROUP_IMPL_QUANTIZE_COLS + c]);
-    }
+    for (int32_t b = 0; b < bands; b++) most = max(most, shared.amax[!square][(band + b) * step + at]);
     return most;
 }
 
@@ -1605,50 +1772,129 @@ static __device__ __forceinline__ uint32_t tegroup_impl_table_scale(const tegrou
                                                                     tegroup_impl_quantize_shared &shared,
                                                                     int columnwise, int32_t entry, float amax) {
     const tegroup_quantize_desc &desc = call.desc;
-    const tegroup_block_scale block = tegroup_impl_scale_block(&desc.rule, desc.output.dtype, call.scale_dtype,
-                                                                    amax, tegroup_impl_group_global(&desc, shared.g));
+    const tegroup_block_scale block =
+        tegroup_impl_scale_block(&desc.rule, desc.output.dtype, call.scale_dtype, amax, shared.global);
     shared.factor[columnwise][entry] = block.divide ? block.stored : block.multiplier;
     return block.bits;
 }
 
 /* The scales of one copy of the tile, or of a strip of tiles: from the table of amax to that of factors, and to
  * where they are stored, with what pads them. The scale of TENSOR is stored elsewhere. */
-static __device__ __noinline__ void tegroup_impl_table_scales(const tegroup_impl_quantize_launch &call,
-                                                              tegroup_impl_quantize_shared &shared, int64_t row0,
-                                                              int64_t col0, int columnwise, int32_t choice,
-                                                              int32_t span) {
+static __device__ __forceinline__ void tegroup_impl_table_scales(const tegroup_impl_quantize_launch &call,
+                                                                 tegroup_impl_quantize_shared &shared, int64_t row0,
+                                                                 int64_t col0, int columnwise) {
     const tegroup_impl_copy &copy = shared.copies[columnwise];
     const tegroup_impl_scale_grid &grid = copy.grid;
-    const bool inner_blocks = call.facts.block_inner > 0;
     const int64_t outer0 = columnwise ? col0 : row0, inner0 = columnwise ? row0 : col0;
     if (tegroup_impl_scaled_as_one(&call.facts)) {
         const float *amax = call.desc.output.amax;
         if (threadIdx.x == 0) (void)tegroup_impl_table_scale(call, shared, columnwise, 0, amax ? amax[shared.g] : 0.0f);
         return;
     }
-    const int32_t block = (int32_t)grid.block_outer;
-    const int64_t outer_begin = outer0 / block, inner_begin = inner_blocks ? inner0 / span : 0;
-    const int32_t outers = (int32_t)(tegroup_impl_blocks_end(outer0, block, grid.outer_count, grid.outer_extent)
-                                     - outer_begin),
-                  inners = !inner_blocks
+    const tegroup_impl_tile_scales scales(grid, shared.part, row0, col0);
+    const int32_t outers =
+                      (int32_t)(tegroup_impl_blocks_end(outer0, grid.outer_shift, grid.outer_count, grid.outer_extent)
+                                - scales.outer),
+                  inners = call.facts.block_inner == 0
                                ? 1
-                               : (int32_t)(tegroup_impl_blocks_end(inner0, span, grid.inner_count, grid.inner_extent)
-                                           - inner_begin);
+                               : (int32_t)(tegroup_impl_blocks_end(inner0, grid.inner_shift, grid.inner_count,
+                                                                   grid.inner_extent)
+                                           - scales.inner);
     const bool down = !grid.swizzled && grid.outer_stride < grid.inner_stride; /* the outer index is contiguous */
-    for (int32_t e = (int32_t)threadIdx.x; e < outers * inners; e += TEGROUP_IMPL_QUANTIZE_THREADS) {
-        const int32_t o = down ? e % outers : e / inners, i = down ? e / outers : e % inners,
-                      of_choice = o * block / choice;
+    const int32_t fast = down ? outers : inners, shift = fast > 1 ? 32 - __clz(fast - 1) : 0;
+    for (int32_t e = (int32_t)threadIdx.x; e < (down ? inners : outers) << shift; e += TEGROUP_IMPL_QUANTIZE_THREADS) {
+        const int32_t quick = e & ((1 << shift) - 1), slow = e >> shift, o = down ? quick : slow,
+                      i = down ? slow : quick, chosen = o << call.outer_shift >> call.choice_shift;
         uint32_t bits = 0;
-        if (outer_begin + o < grid.outer_count && inner_begin + i < grid.inner_count)
-            bits = tegroup_impl_table_scale(
-                call, shared, columnwise,
-                columnwise ? i * TEGROUP_IMPL_QUANTIZE_COLS + of_choice
-                           : of_choice * (TEGROUP_IMPL_QUANTIZE_TILE / span) + i,
-                __uint_as_float(tegroup_impl_table_amax(shared, columnwise, of_choice, i, choice, span)));
-        if (copy.data)
-            tegroup_impl_store_code(call.scale_dtype, copy.scales,
-                                    tegroup_impl_scale_of_block(&grid, shared.part, outer_begin + o, inner_begin + i),
-                                    bits);
+        if (quick >= fast) continue;
+        if (o < scales.outer_count && i < scales.inner_count)
+            bits =
+                tegroup_impl_table_scale(call, shared, columnwise,
+                                         columnwise ? i * TEGROUP_IMPL_QUANTIZE_COLS + chosen
+                                                    : chosen * (TEGROUP_IMPL_QUANTIZE_TILE >> call.inner_shift) + i,
+                                         __uint_as_float(tegroup_impl_table_amax(call, shared, columnwise, chosen, i)));
+        if (copy.data) tegroup_impl_store_code(call.scale_dtype, copy.scales, scales.at(o, i), bits);
+    }
+}
+
+/* n codes beside each other from element `at` on, one by one. */
+template <int BITS>
+static __device__ __noinline__ void tegroup_impl_store_codes(tegroup_dtype dtype, char *data, int64_t at, int32_t n,
+                                                             uint2 codes) {
+    for (int32_t e = 0; e < n; e++)
+        tegroup_impl_store_code(dtype, data, at + e,
+                                (BITS == 8 && e >= 4 ? codes.y : codes.x) >> e % (32 / BITS) * BITS);
+}
+
+/* The first `bytes` of 16. */
+static __device__ __noinline__ void tegroup_impl_store_bytes(char *to, uint4 v, int32_t bytes) {
+    const uint32_t word[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int32_t b = 0; b < 16; b++)
+        if (b < bytes) to[b] = (char)(word[b / 4] >> b % 4 * 8);
+}
+
+/* Eight values of the group's row r from column `at` on, n of them: of a gathered row, or such as an activation makes;
+ * vector: rows are read 16 bytes at a time. */
+template <int DTYPE>
+static __device__ __noinline__ void tegroup_impl_quantize_row_of(const tegroup_impl_quantize_launch &call,
+                                                                 const tegroup_impl_quantize_shared &shared, int64_t r,
+                                                                 int64_t at, int32_t n, bool vector,
+                                                                 tegroup_impl_eight<DTYPE> *x) {
+    const tegroup_quantize_desc &desc = call.desc;
+    const int bytes = tegroup_impl_eight<DTYPE>::vectors::bytes;
+    x->clear();
+#if !defined(TEGROUP_NO_ACTIVATION)
+    if (desc.activation != TEGROUP_ACTIVATION_UNSET) {
+        const bool gradient = desc.grad_output.dtype != TEGROUP_DTYPE_UNSET;
+        const int64_t width = desc.output.shape.cols / 2;
+        const bool straddles =
+            gradient && tegroup_impl_gated(desc.activation) && !desc.interleaved && at < width && at + n > width;
+        const char *in = shared.in.base + (shared.in.first + r * shared.in.ld) * bytes,
+                   *dy = gradient ? shared.dy.base + (shared.dy.first + r * shared.dy.ld) * bytes : NULL;
+        const float scale = tegroup_impl_weight<float>(desc.row_scale, shared.in.row0 + r, 0);
+        float y[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+        vector = vector && (!gradient || ((uintptr_t)shared.dy.base & 15) == 0);
+        if (!straddles) tegroup_impl_made_eight<DTYPE>(desc, in, dy, scale, at, n, vector, y);
+        for (int32_t e = 0; e < n && straddles; e++) {
+            float one[8];
+            tegroup_impl_made_eight<DTYPE>(desc, in, dy, scale, at + e, 1, false, one);
+            y[e] = one[0];
+        }
+#pragma unroll
+        for (int e = 0; e < 8; e++) y[e] = e < n ? y[e] : 0.0f;
+        x->pack(y);
+        return;
+    }
+#endif
+    const int64_t row = tegroup_impl_row_at(&desc.gather_input, &shared.in, r);
+    if (row >= 0) x->load(shared.in.base + row * bytes, at, n, vector);
+}
+
+/* Eight pieces of eight values: piece i is of row r + i * down, from column c + i * across on. Of those whose column is
+ * not below cols, and of pieces from `pieces` on, what is missing is 0. */
+template <int DTYPE>
+static __device__ __forceinline__ void tegroup_impl_quantize_load(const tegroup_impl_quantize_launch &call,
+                                                                  const tegroup_impl_quantize_shared &shared, int64_t r,
+                                                                  int64_t c, int32_t pieces, int32_t n,
+                                                                  tegroup_impl_eight<DTYPE> *x) {
+    const int64_t bytes = tegroup_impl_eight<DTYPE>::vectors::bytes, step = shared.in.ld * bytes;
+    const char *from = shared.in.base + (shared.in.first + r * shared.in.ld + c) * bytes;
+    const bool vector = call.vectors && ((uintptr_t)shared.in.base & 15) == 0;
+    if (call.plain && vector && n >= 8) {
+#pragma unroll
+        for (int i = 0; i < 8; i++, from += step) {
+            if (i < pieces) x[i].load_vectors(from);
+            else x[i].clear();
+        }
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        tegroup_impl_eight<DTYPE> slow; /* of its own, as the call wants an address, and registers have none */
+        slow.clear();
+        if (i < pieces && n > 0) tegroup_impl_quantize_row_of<DTYPE>(call, shared, r + i, c, min(8, n), vector, &slow);
+        x[i] = slow;
     }
 }
 
@@ -1657,236 +1903,163 @@ template <int DTYPE> struct tegroup_impl_quantize_piece {
     const tegroup_impl_quantize_launch &call;
     tegroup_impl_quantize_shared &shared;
     int32_t row, col;
-    int32_t rows, cols; /* of the tile that its part has */
+    int32_t rows, n;    /* from the piece on that its part has */
     int64_t row0, col0; /* the tile's first, in the part */
     tegroup_impl_eight<DTYPE> x[8];
 
     __device__ tegroup_impl_quantize_piece(const tegroup_impl_quantize_launch &c, tegroup_impl_quantize_shared &s)
-        : call(c), shared(s), row((int32_t)threadIdx.x / 16 * 8), col((int32_t)threadIdx.x % 16 * 8), rows(0), cols(0),
-          row0(0), col0(0) {}
+        : call(c), shared(s), row(0), col(0), rows(0), n(0), row0(0), col0(0) {}
 
-    __device__ __forceinline__ void place(int64_t at_row, int64_t at_col) {
-        row0 = at_row;
-        col0 = at_col;
-        rows = (int32_t)tegroup_impl_min(TEGROUP_IMPL_QUANTIZE_TILE, shared.part_rows - row0);
-        cols = (int32_t)tegroup_impl_min(TEGROUP_IMPL_QUANTIZE_TILE, shared.cols - col0);
+    __device__ __forceinline__ void load(int64_t at_row, int64_t at_col) {
+        row0 = at_row, col0 = at_col;
+        row = tegroup_impl_thread() / 16 * 8, col = tegroup_impl_thread() % 16 * 8;
+        rows = tegroup_impl_left_of(shared.part_rows - row0, row);
+        n = tegroup_impl_left_of(shared.cols - col0, col);
+        tegroup_impl_quantize_load<DTYPE>(call, shared, first(), col0 + col, rows, n, x);
     }
+    __device__ __forceinline__ int64_t first() const { return shared.part * shared.part_rows + row0 + row; }
     __device__ __forceinline__ void forget() {
 #pragma unroll
         for (int i = 0; i < 8; i++) x[i].forget();
     }
-    __device__ __forceinline__ int32_t valid() const { return (int32_t)tegroup_impl_clamp(cols - col, 0, 8); }
-
-    __device__ __forceinline__ void load() {
-        const tegroup_quantize_desc &desc = call.desc;
-        const int64_t first = shared.part * shared.part_rows + row0 + row;
-        const int bytes = tegroup_impl_eight<DTYPE>::vectors::bytes;
-        const bool vector = call.vectors && ((uintptr_t)shared.in.base & 15) == 0;
-        const int32_t n = valid();
-#if !defined(TEGROUP_NO_ACTIVATION)
-        if (desc.activation != TEGROUP_ACTIVATION_UNSET) {
-            make(first, n, vector);
-            return;
-        }
-#endif
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            const int64_t at =
-                row + i < rows && n > 0 ? tegroup_impl_row_at(&desc.gather_input, &shared.in, first + i) : -1;
-            if (at < 0) x[i].clear();
-            else x[i].load(shared.in.base + at * bytes, col0 + col, n, vector);
-        }
-    }
-#if !defined(TEGROUP_NO_ACTIVATION)
-    /* The same of an activation. */
-    __device__ __forceinline__ void make(int64_t first, int32_t n, bool vector) {
-        const tegroup_quantize_desc &desc = call.desc;
-        const int bytes = tegroup_impl_eight<DTYPE>::vectors::bytes;
-        const bool gradient = desc.grad_output.dtype != TEGROUP_DTYPE_UNSET;
-        const int64_t at = col0 + col, width = desc.output.shape.cols / 2;
-        const bool straddles =
-            gradient && tegroup_impl_gated(desc.activation) && !desc.interleaved && at < width && at + n > width;
-        vector = vector && (!gradient || ((uintptr_t)shared.dy.base & 15) == 0);
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            float y[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-            const int64_t r = first + i;
-            const char *in = shared.in.base + (shared.in.first + r * shared.in.ld) * bytes,
-                       *dy = gradient ? shared.dy.base + (shared.dy.first + r * shared.dy.ld) * bytes : NULL;
-            x[i].clear();
-            if (row + i >= rows || n == 0) continue;
-            const float scale = tegroup_impl_weight<float>(desc.row_scale, shared.in.row0 + r, 0);
-            if (!straddles) tegroup_impl_made_eight<DTYPE>(desc, in, dy, scale, at, n, vector, y);
-            for (int32_t e = 0; e < n && straddles; e++) {
-                float one[8];
-                tegroup_impl_made_eight<DTYPE>(desc, in, dy, scale, at + e, 1, false, one);
-                y[e] = one[0];
-            }
-#pragma unroll
-            for (int e = 0; e < 8; e++) y[e] = e < n ? y[e] : 0.0f;
-            x[i].pack(y);
-        }
-    }
-#endif
 
     /* The piece's amax into the tables, the larger of it and what is there unless it is the first; returns it. */
-    template <bool SHOWS> __device__ __forceinline__ uint32_t collect(int32_t span, bool first) {
-        uint32_t of_col[8] = {0, 0, 0, 0, 0, 0, 0, 0}, of_row[8], most = 0;
-        const int32_t lanes = span / 8, blocks = TEGROUP_IMPL_QUANTIZE_TILE / span, lane = (int32_t)threadIdx.x % 32;
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            float v[8];
-            x[i].unpack(v);
-            of_row[i] = 0;
-#pragma unroll
-            for (int j = 0; j < 8; j++) {
-                of_row[i] = tegroup_impl_larger_magnitude<SHOWS>(of_row[i], v[j]);
-                of_col[j] = tegroup_impl_larger_magnitude<SHOWS>(of_col[j], v[j]);
-            }
-            most = max(most, of_row[i]);
+    template <bool SHOWS> __device__ __forceinline__ uint32_t collect(bool first) {
+        typedef tegroup_impl_magnitudes<DTYPE, SHOWS> magnitudes;
+        const int32_t lanes = 1 << call.inner_shift >> 3, blocks = TEGROUP_IMPL_QUANTIZE_TILE >> call.inner_shift,
+                      lane = tegroup_impl_thread() % 32;
+        uint32_t of_row[magnitudes::words];
+        magnitudes::of_rows(x, of_row);
+        const uint32_t most = magnitudes::largest(of_row);
+        if (!call.copies) return most;
+        if (call.choice_shift > 0) {
+            uint32_t of_band = max(most, __shfl_xor_sync(0xffffffffu, most, 16));
+            for (int step = 1; step < lanes; step *= 2)
+                of_band = max(of_band, __shfl_xor_sync(0xffffffffu, of_band, step));
+            if (lane < 16 && (lane & (lanes - 1)) == 0)
+                shared.amax[0][row / 16 * blocks + (col >> call.inner_shift)] = of_band;
+            return most;
         }
         if (call.copies & 1 << TEGROUP_IMPL_ROWWISE) {
-            uint32_t *table = shared.amax[TEGROUP_IMPL_ROWWISE];
             for (int step = 1; step < lanes; step *= 2)
 #pragma unroll
-                for (int i = 0; i < 8; i++) of_row[i] = max(of_row[i], __shfl_xor_sync(0xffffffffu, of_row[i], step));
+                for (int k = 0; k < magnitudes::words; k++)
+                    of_row[k] = magnitudes::larger(of_row[k], __shfl_xor_sync(0xffffffffu, of_row[k], step));
 #pragma unroll
-            for (int i = 0; i < 8; i++) {
-                uint32_t *const at = table + (row + i) * blocks + col / span;
-                if (lane % lanes == 0) *at = first ? of_row[i] : max(*at, of_row[i]);
-            }
+            for (int i = 0; i < 8; i++)
+                if ((lane & (lanes - 1)) == 0)
+                    shared.amax[0][(row + i) * blocks + (col >> call.inner_shift)] = magnitudes::at(of_row, i);
         }
         if (call.copies & 1 << TEGROUP_IMPL_COLUMNWISE) {
-            uint32_t *table = shared.amax[TEGROUP_IMPL_COLUMNWISE] + row / 16 * TEGROUP_IMPL_QUANTIZE_COLS + col;
+            uint32_t of_col[magnitudes::words];
+            magnitudes::of_columns(x, of_col);
 #pragma unroll
-            for (int j = 0; j < 8; j++) of_col[j] = max(of_col[j], __shfl_xor_sync(0xffffffffu, of_col[j], 16));
+            for (int k = 0; k < magnitudes::words; k++)
+                of_col[k] = magnitudes::larger(of_col[k], __shfl_xor_sync(0xffffffffu, of_col[k], 16));
+            uint4 *table = (uint4 *)(shared.amax[1] + row / 16 * TEGROUP_IMPL_QUANTIZE_COLS + col);
 #pragma unroll
-            for (int j = 0; j < 8; j++)
-                if (lane < 16) table[j] = first ? of_col[j] : max(table[j], of_col[j]);
+            for (int k = 0; k < 2 && lane < 16; k++) {
+                uint4 now = make_uint4(magnitudes::at(of_col, 4 * k), magnitudes::at(of_col, 4 * k + 1),
+                                       magnitudes::at(of_col, 4 * k + 2), magnitudes::at(of_col, 4 * k + 3));
+                if (!first) {
+                    const uint4 was = table[k];
+                    now = make_uint4(max(was.x, now.x), max(was.y, now.y), max(was.z, now.z), max(was.w, now.w));
+                }
+                table[k] = now;
+            }
         }
         return most;
     }
 
-    /* Codes beside each other from column col0 + col on, n of them. */
-    template <int CODE>
-    __device__ __forceinline__ void store(const tegroup_impl_copy &copy, int64_t r, const float *y, int32_t n) const {
-        const int64_t at = tegroup_impl_element_of(&copy, r, col0 + col);
-        const uint2 codes = tegroup_impl_eight_codes<CODE>(y);
-        const int bits = CODE == TEGROUP_DTYPE_F4E2M1 ? 4 : 8;
-        char *to = copy.data + at * bits / 8;
-        if (n == 8 && ((uintptr_t)to & (bits - 1)) == 0) {
-            if (bits == 8) *(uint2 *)to = codes;
-            else *(uint32_t *)to = codes.x;
-            return;
-        }
-        for (int32_t e = 0; e < n; e++) {
-            const uint32_t word = bits == 8 && e >= 4 ? codes.y : codes.x;
-            tegroup_impl_store_code((tegroup_dtype)CODE, copy.data, at + e, word >> e % (32 / bits) * bits);
-        }
+    __device__ __forceinline__ tegroup_impl_factors factors(int columnwise) const {
+        return tegroup_impl_factors_of(call, shared, columnwise, call.choice_shift, row, col);
     }
 
-    template <int CODE> __device__ __forceinline__ void encode_rowwise(int32_t choice, int32_t span) const {
-        const tegroup_impl_copy &copy = shared.copies[TEGROUP_IMPL_ROWWISE];
-        const int32_t n = valid(), blocks = TEGROUP_IMPL_QUANTIZE_TILE / span;
-        if (!copy.data || n == 0) return;
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            float y[8], factor[8];
-            if (row + i >= rows) break;
-            factor[0] = shared.factor[TEGROUP_IMPL_ROWWISE][(row + i) / choice * blocks + col / span];
-#pragma unroll
-            for (int j = 1; j < 8; j++) factor[j] = factor[0];
-            x[i].unpack(y);
-            tegroup_impl_scale_eight(y, factor, call.desc.rule.divide);
-            store<CODE>(copy, shared.part * shared.part_rows + row0 + row + i, y, n);
-        }
-    }
-
-    __device__ __forceinline__ void column_factors(int32_t choice, int32_t span, float *factor) const {
-        const float *table = shared.factor[TEGROUP_IMPL_COLUMNWISE] + row / span * TEGROUP_IMPL_QUANTIZE_COLS;
-#pragma unroll
-        for (int j = 0; j < 8; j++) factor[j] = table[(col + j) / choice];
-    }
-    template <int CODE> __device__ __forceinline__ void encode_columnwise(int32_t choice, int32_t span) const {
-        const tegroup_impl_copy &copy = shared.copies[TEGROUP_IMPL_COLUMNWISE];
-        const int32_t n = valid();
+    /* Rows of codes, in the order of the data. */
+    template <int BITS, int COLUMNWISE> __device__ __forceinline__ void encode_rows() const {
+        const tegroup_impl_copy &copy = shared.copies[COLUMNWISE];
+        const int64_t at = tegroup_impl_element_of(&copy, first(), col0 + col), step = copy.at.row_stride * BITS / 8;
+        char *to = copy.data + at * BITS / 8;
+        const bool vector = n >= 8 && (((uintptr_t)to | (uintptr_t)step) & (BITS - 1)) == 0;
+        const tegroup_impl_factors of = factors(COLUMNWISE);
         float factor[8];
-        if (!copy.data || n == 0) return;
-        column_factors(choice, span, factor);
+        if (!copy.data || n <= 0) return;
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
+        for (int j = 0; j < 8 && COLUMNWISE; j++) factor[j] = of.at[j * of.step];
+#pragma unroll
+        for (int i = 0; i < 8; i++, to += step) {
             float y[8];
-            if (row + i >= rows) break;
+            if (i >= rows) break;
+            if (!COLUMNWISE) {
+                factor[0] = of.at[i * of.step];
+#pragma unroll
+                for (int j = 1; j < 8; j++) factor[j] = factor[0];
+            }
             x[i].unpack(y);
             tegroup_impl_scale_eight(y, factor, call.desc.rule.divide);
-            store<CODE>(copy, shared.part * shared.part_rows + row0 + row + i, y, n);
+            const uint2 codes = tegroup_impl_eight_codes<BITS>(call.desc.output.dtype, y);
+            if (!vector)
+                tegroup_impl_store_codes<BITS>(call.desc.output.dtype, copy.data, at + i * copy.at.row_stride,
+                                               min(8, n), codes);
+            else if (BITS == 8) *(uint2 *)to = codes;
+            else *(uint32_t *)to = codes.x;
         }
     }
 
-    /* Transposed: eight rows of each column go to shared memory, where the pieces of a column are in another order, by
-     * which eight columns it is of: neither these stores nor the loads of whole columns meet in a bank. */
-    template <int CODE> __device__ __forceinline__ void turn(int32_t choice, int32_t span) const {
-        const int32_t words = CODE == TEGROUP_DTYPE_F4E2M1 ? 1 : 2;
-        float factor[8];
-        column_factors(choice, span, factor);
+    /* Transposed: eight rows of each column go to shared memory. */
+    template <int BITS> __device__ __forceinline__ void turn() const {
+        const tegroup_impl_factors of = factors(TEGROUP_IMPL_COLUMNWISE);
 #pragma unroll
         for (int j = 0; j < 8; j++) {
-            float y[8], by[8];
-            uint32_t *to = (uint32_t *)shared.turned + ((col + j) * 16 + (row / 8 ^ col / 8)) * words;
+            const float scale = of.at[j * of.step],
+                        factor[8] = {scale, scale, scale, scale, scale, scale, scale, scale};
+            uint32_t *to = (uint32_t *)shared.turned + tegroup_impl_turned_at<BITS>(col + j, row);
+            float y[8];
 #pragma unroll
-            for (int i = 0; i < 8; i++) y[i] = x[i].at(j), by[i] = factor[j];
-            tegroup_impl_scale_eight(y, by, call.desc.rule.divide);
+            for (int i = 0; i < 8; i++) y[i] = x[i].at(j);
+            tegroup_impl_scale_eight(y, factor, call.desc.rule.divide);
+            if (rows < 8) /* no NaN of a factor pads the rows */
 #pragma unroll
-            for (int i = 0; i < 8; i++) y[i] = row + i < rows ? y[i] : 0.0f; /* no NaN of a factor pads the rows */
-            const uint2 codes = tegroup_impl_eight_codes<CODE>(y);
-            if (words == 2) *(uint2 *)to = codes;
+                for (int i = 0; i < 8; i++) y[i] = i < rows ? y[i] : 0.0f;
+            const uint2 codes = tegroup_impl_eight_codes<BITS>(call.desc.output.dtype, y);
+            if (BITS == 8) *(uint2 *)to = codes;
             else *to = codes.x;
         }
     }
 
     /* What is in shared memory, to the rows of the transposed copy; after the last row come the zeros that pad it. */
-    template <int CODE> __device__ __forceinline__ void store_turned() const {
+    template <int BITS> __device__ __forceinline__ void store_turned() const {
         const tegroup_impl_copy &copy = shared.copies[TEGROUP_IMPL_COLUMNWISE];
-        const int32_t bits = CODE == TEGROUP_DTYPE_F4E2M1 ? 4 : 8, in_16_bytes = 128 / bits,
-                      pieces = TEGROUP_IMPL_QUANTIZE_TILE / in_16_bytes;
-        const int64_t first = shared.part * shared.part_rows + row0;
-        const int32_t end = first + rows < shared.rows ? rows : (int32_t)(copy.at.col_stride - first);
+        const int32_t count = 128 / BITS, pieces = TEGROUP_IMPL_QUANTIZE_TILE / count, thread = tegroup_impl_thread();
+        const int64_t begin = shared.part * shared.part_rows + row0, step = copy.at.col_stride * BITS / 8,
+                      whole = tegroup_impl_min(TEGROUP_IMPL_QUANTIZE_TILE, shared.part_rows - row0);
+        const int32_t end = begin + whole < shared.rows ? (int32_t)whole : (int32_t)(copy.at.col_stride - begin),
+                      cols = (int32_t)tegroup_impl_min(TEGROUP_IMPL_QUANTIZE_TILE, shared.cols - col0);
+        char *to = copy.data + tegroup_impl_element_of(&copy, begin, col0) * BITS / 8;
+        const bool vector = (((uintptr_t)to | (uintptr_t)step) & 15) == 0;
         if (!copy.data) return;
-        for (int32_t e = (int32_t)threadIdx.x; e < cols * pieces; e += TEGROUP_IMPL_QUANTIZE_THREADS) {
-            const int32_t c = e / pieces, piece = e % pieces, from = piece * in_16_bytes, order = c / 8;
-            const int64_t at = tegroup_impl_element_of(&copy, first + from, col0 + c);
-            char *to = copy.data + at * bits / 8;
-            uint4 v;
-            if (bits == 8) {
-                v = shared.turned[c * 8 + (piece ^ order / 2)];
-                if (order % 2) v = make_uint4(v.z, v.w, v.x, v.y);
-            } else {
-                v = shared.turned[c * 4 + (piece ^ order / 4)];
-                if (order % 2) v = make_uint4(v.y, v.x, v.w, v.z);
-                if (order / 2 % 2) v = make_uint4(v.z, v.w, v.x, v.y);
-            }
-            if (from + in_16_bytes <= end && ((uintptr_t)to & 15) == 0) {
-                *(uint4 *)to = v;
-                continue;
-            }
-            const uint32_t word[4] = {v.x, v.y, v.z, v.w};
-            const int32_t count = (int32_t)tegroup_impl_clamp(end - from, 0, in_16_bytes) * bits / 8;
 #pragma unroll
-            for (int32_t b = 0; b < 16; b++)
-                if (b < count) to[b] = (char)(word[b / 4] >> b % 4 * 8);
+        for (int k = 0; k < pieces / 2; k++) {
+            const int32_t e = thread + k * TEGROUP_IMPL_QUANTIZE_THREADS, c = e / pieces, piece = e % pieces;
+            if (c >= cols) break;
+            const uint4 v =
+                tegroup_impl_turned_order<BITS>(c, shared.turned[tegroup_impl_turned_piece<BITS>(c, piece)]);
+            char *const at = to + c * step + piece * 16;
+            if (vector && (piece + 1) * count <= end) *(uint4 *)at = v;
+            else tegroup_impl_store_bytes(at, v, (int32_t)tegroup_impl_clamp(end - piece * count, 0, count) * BITS / 8);
         }
     }
 
-    template <int CODE> __device__ __forceinline__ void encode(int32_t choice, int32_t span) const {
-        if (call.copies & 1 << TEGROUP_IMPL_ROWWISE) encode_rowwise<CODE>(choice, span);
+    template <int BITS> __device__ __forceinline__ void encode() const {
+        if (call.copies & 1 << TEGROUP_IMPL_ROWWISE) encode_rows<BITS, TEGROUP_IMPL_ROWWISE>();
         if (!(call.copies & 1 << TEGROUP_IMPL_COLUMNWISE)) return;
         if (!tegroup_impl_transposed(&call.desc.output, TEGROUP_IMPL_COLUMNWISE)) {
-            encode_columnwise<CODE>(choice, span);
+            encode_rows<BITS, TEGROUP_IMPL_COLUMNWISE>();
             return;
         }
-        turn<CODE>(choice, span);
+        turn<BITS>();
         __syncthreads();
-        store_turned<CODE>();
+        store_turned<BITS>();
         __syncthreads();
     }
 };
@@ -1926,22 +2099,20 @@ static __device__ __noinline__ void tegroup_impl_quantize_store_groups(const teg
     }
 }
 
-/* A work is a tile; of scaling ROW a strip of them, through which a block goes twice. Without copies amax alone is
- * looked for. */
+/* A work is a tile; of scaling ROW, columnwise, a strip of them, through which a block goes down and up again: what it
+ * read last is still in the cache. Without copies amax alone is looked for. */
 template <int DTYPE>
-static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, 2)
+static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_IMPL_QUANTIZE_RESIDENT)
     tegroup_impl_quantize_kernel(const __grid_constant__ tegroup_impl_quantize_launch call) {
     __shared__ tegroup_impl_quantize_shared shared;
     tegroup_impl_quantize_walk walk(call, shared);
     tegroup_impl_quantize_piece<DTYPE> piece(call, shared);
-    const int32_t tile = TEGROUP_IMPL_QUANTIZE_TILE,
-                  choice = call.facts.choice_outer > 0 ? call.facts.choice_outer : tile,
-                  span = call.facts.block_inner > 0 ? call.facts.block_inner : tile;
+    const int32_t tile = TEGROUP_IMPL_QUANTIZE_TILE;
     const bool whole = tegroup_impl_scaled_as_one(&call.facts);
     uint32_t most = 0;
     int32_t g = -1;
     if (blockIdx.x == 0 && call.copies) tegroup_impl_quantize_store_groups(call, walk.view);
-    for (int64_t work = walk.begin; work < walk.end; work++) {
+    for (int64_t work = walk.begin; work < walk.end; work += walk.step) {
         if (work == walk.begin || work >= shared.end) {
             if (call.raises && g >= 0) tegroup_impl_raise(call.desc.output, g, most);
             most = 0;
@@ -1952,166 +2123,429 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, 2)
         }
         const int64_t in_part = work - shared.first, row0 = in_part / shared.across * tile,
                       col0 = in_part % shared.across * tile,
-                      length = call.spans_cols   ? shared.cols
-                               : call.spans_rows ? shared.part_rows
-                                                 : 1;
-        for (int64_t at = 0; at < length; at += tile) {
-            piece.place(call.spans_rows ? at : row0, call.spans_cols ? at : col0);
-            piece.load();
+                      last = call.spans_rows ? (shared.part_rows - 1) / tile * tile : row0;
+        for (int64_t at = row0; at <= last; at += tile) {
+            piece.load(at, col0);
             if (!whole || call.raises)
-                most = max(most, call.desc.rule.nan_shows ? piece.template collect<true>(span, at == 0)
-                                                          : piece.template collect<false>(span, at == 0));
+                most = max(most, call.desc.rule.nan_shows ? piece.template collect<true>(at == row0)
+                                                          : piece.template collect<false>(at == row0));
         }
         if (!call.copies) continue;
         __syncthreads();
+#pragma unroll 1
         for (int c = 0; c < TEGROUP_IMPL_COPIES; c++)
-            if (call.copies >> c & 1) tegroup_impl_table_scales(call, shared, piece.row0, piece.col0, c, choice, span);
+            if (call.copies >> c & 1) tegroup_impl_table_scales(call, shared, row0, col0, c);
         __syncthreads();
-        for (int64_t at = 0; at < length; at += tile) {
-            if (length > tile) {
-                piece.place(call.spans_rows ? at : row0, call.spans_cols ? at : col0);
-                piece.load();
-            }
+        for (int64_t at = last; at >= row0; at -= tile) {
+            if (at < last) piece.load(at, col0);
             piece.forget();
-            switch (call.desc.output.dtype) {
-            case TEGROUP_DTYPE_F8E5M2: piece.template encode<TEGROUP_DTYPE_F8E5M2>(choice, span); break;
-            case TEGROUP_DTYPE_F4E2M1: piece.template encode<TEGROUP_DTYPE_F4E2M1>(choice, span); break;
-            default: piece.template encode<TEGROUP_DTYPE_F8E4M3>(choice, span); break;
+            if (tegroup_impl_bits(call.desc.output.dtype) == 8) piece.template encode<8>();
+            else piece.template encode<4>();
+        }
+    }
+    if (call.raises && g >= 0) tegroup_impl_raise(call.desc.output, g, most);
+}
+
+/* ==== [10] Quantise: whole rows (src/layer/quantize_rows_cuda.h) ==== */
+
+/* A thread's part of some rows that have a scale each, which the block holds in registers: eight pieces of eight
+ * values, 1 << shift of them of one row, and those of longer rows one stretch after another. */
+template <int DTYPE> struct tegroup_impl_quantize_rows {
+    enum { THREADS = TEGROUP_IMPL_QUANTIZE_THREADS, STRETCH = 8 * 8 * THREADS };
+    const tegroup_impl_quantize_launch &call;
+    tegroup_impl_quantize_shared &shared;
+    int32_t shift, rows, thread, left; /* rows that there are; columns from the thread's first on */
+    int64_t row0, col0;
+    tegroup_impl_eight<DTYPE> x[8];
+
+    __device__ tegroup_impl_quantize_rows(const tegroup_impl_quantize_launch &c, tegroup_impl_quantize_shared &s)
+        : call(c), shared(s), shift(0), rows(0), thread(0), left(0), row0(0), col0(0) {}
+
+    __device__ __forceinline__ int32_t row(int k) const { return k >> shift; }
+    __device__ __forceinline__ int32_t across(int k) const { /* columns beyond the thread's first */
+        return (k & ((1 << shift) - 1)) * (8 * THREADS);
+    }
+    __device__ __forceinline__ int64_t col(int k) const { return col0 + 8 * thread + across(k); }
+    __device__ __forceinline__ int32_t valid(int k) const { return row(k) < rows ? left - across(k) : 0; }
+    __device__ __forceinline__ int64_t first() const { return shared.part * shared.part_rows + row0; }
+
+    __device__ __forceinline__ void load(int64_t at_col) {
+        const int64_t bytes = tegroup_impl_eight<DTYPE>::vectors::bytes;
+        const bool vector = call.vectors && ((uintptr_t)shared.in.base & 15) == 0;
+        col0 = at_col;
+        thread = tegroup_impl_thread();
+        left = (int32_t)tegroup_impl_min(shared.cols - col0, STRETCH) - 8 * thread;
+#pragma unroll
+        for (int k = 0; k < 8; k++) {
+            const int32_t n = valid(k);
+            x[k].clear();
+            if (call.plain && vector && n >= 8) {
+                x[k].load_vectors(shared.in.base
+                                  + (shared.in.first + (first() + row(k)) * shared.in.ld + col(k)) * bytes);
+            } else if (n > 0) {
+                tegroup_impl_eight<DTYPE> slow;
+                tegroup_impl_quantize_row_of<DTYPE>(call, shared, first() + row(k), col(k), min(8, n), vector, &slow);
+                x[k] = slow;
+            }
+        }
+    }
+
+    /* The rows' amax into a table, [row][warp]; returns the thread's. */
+    template <bool SHOWS> __device__ __forceinline__ uint32_t collect(bool is_first) {
+        const int32_t warps = THREADS / 32, warp = (int32_t)threadIdx.x / 32;
+        typedef tegroup_impl_magnitudes<DTYPE, SHOWS> magnitudes;
+        uint32_t of_row[magnitudes::words], of_piece[8];
+        magnitudes::of_rows(x, of_row);
+        const uint32_t most = magnitudes::largest(of_row);
+#pragma unroll
+        for (int k = 0; k < 8; k++) of_piece[k] = magnitudes::at(of_row, k);
+#pragma unroll
+        for (int bit = 1; bit < 8; bit *= 2)
+#pragma unroll
+            for (int k = 0; k < 8; k++)
+                if (!(k & bit) && bit < 1 << shift) of_piece[k] = max(of_piece[k], of_piece[k | bit]);
+#pragma unroll
+        for (int k = 0; k < 8; k++) {
+            uint32_t *const at = shared.amax[0] + row(k) * warps + warp;
+            if (k & ((1 << shift) - 1)) continue;
+            for (int step = 16; step > 0; step /= 2)
+                of_piece[k] = max(of_piece[k], __shfl_xor_sync(0xffffffffu, of_piece[k], step));
+            if (threadIdx.x % 32 == 0) *at = is_first ? of_piece[k] : max(*at, of_piece[k]);
+        }
+        return most;
+    }
+
+    /* From that table to that of factors, and to where scales are stored; a thread has a row. */
+    __device__ __forceinline__ void scales() const {
+        const tegroup_impl_copy &copy = shared.copies[TEGROUP_IMPL_ROWWISE];
+        const int32_t warps = THREADS / 32, r = (int32_t)threadIdx.x;
+        uint32_t most = 0, bits;
+        if (r >= rows) return;
+        for (int32_t w = 0; w < warps; w++) most = max(most, shared.amax[0][r * warps + w]);
+        bits = tegroup_impl_table_scale(call, shared, TEGROUP_IMPL_ROWWISE, r, __uint_as_float(most));
+        if (copy.data)
+            tegroup_impl_store_code(call.scale_dtype, copy.scales,
+                                    tegroup_impl_scale_of_block(&copy.grid, shared.part, row0 + r, 0), bits);
+    }
+
+    __device__ __forceinline__ void encode() const {
+        const tegroup_impl_copy &copy = shared.copies[TEGROUP_IMPL_ROWWISE];
+        const tegroup_dtype dtype = call.desc.output.dtype;
+        if (!copy.data) return;
+#pragma unroll
+        for (int k = 0; k < 8; k++) {
+            const int32_t n = valid(k);
+            const int64_t at = tegroup_impl_element_of(&copy, first() + row(k), col(k));
+            const float scale = shared.factor[0][row(k)],
+                        factor[8] = {scale, scale, scale, scale, scale, scale, scale, scale};
+            float y[8];
+            if (n <= 0) continue;
+            x[k].unpack(y);
+            tegroup_impl_scale_eight(y, factor, call.desc.rule.divide);
+            const uint2 codes = tegroup_impl_eight_codes<8>(dtype, y);
+            if (n >= 8 && ((uintptr_t)(copy.data + at) & 7) == 0) *(uint2 *)(copy.data + at) = codes;
+            else tegroup_impl_store_codes<8>(dtype, copy.data, at, min(8, n), codes);
+        }
+    }
+};
+
+/* The rowwise copy of scaling ROW. A work is some rows; input is read once, but for what of a row the registers of a
+ * block do not hold. */
+template <int DTYPE>
+static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_IMPL_QUANTIZE_RESIDENT)
+    tegroup_impl_quantize_rows_kernel(const __grid_constant__ tegroup_impl_quantize_launch call) {
+    __shared__ tegroup_impl_quantize_shared shared;
+    tegroup_impl_quantize_walk walk(call, shared);
+    tegroup_impl_quantize_rows<DTYPE> piece(call, shared);
+    uint32_t most = 0;
+    int32_t g = -1;
+    for (int64_t work = walk.begin; work < walk.end; work += walk.step) {
+        if (work == walk.begin || work >= shared.end) {
+            if (call.raises && g >= 0) tegroup_impl_raise(call.desc.output, g, most);
+            most = 0;
+            __syncthreads();
+            if (threadIdx.x == 0) walk.meet(work);
+            __syncthreads();
+            g = shared.g;
+            for (piece.shift = 0; piece.shift < 3 && shared.cols > piece.STRETCH >> 3 << piece.shift;) piece.shift++;
+        }
+        const int64_t begin = (work - shared.first) * TEGROUP_IMPL_QUANTIZE_ROWS,
+                      end = tegroup_impl_min(shared.part_rows, begin + TEGROUP_IMPL_QUANTIZE_ROWS);
+        for (piece.row0 = begin; piece.row0 < end; piece.row0 += 8 >> piece.shift) {
+            piece.rows = (int32_t)tegroup_impl_min(8 >> piece.shift, end - piece.row0);
+            for (int64_t at = 0; at < shared.cols; at += piece.STRETCH) {
+                piece.load(at);
+                most = max(most, call.desc.rule.nan_shows ? piece.template collect<true>(at == 0)
+                                                          : piece.template collect<false>(at == 0));
+            }
+            __syncthreads();
+            piece.scales();
+            __syncthreads();
+            for (int64_t at = 0; at < shared.cols; at += piece.STRETCH) {
+                if (shared.cols > piece.STRETCH) piece.load(at);
+                piece.encode();
             }
         }
     }
     if (call.raises && g >= 0) tegroup_impl_raise(call.desc.output, g, most);
 }
 
-/* ==== [10] Dequantise: a tile, and the kernel (src/layer/dequantize_tile_cuda.h) ==== */
+/* ==== [11] Dequantise: a tile, and the kernel (src/layer/dequantize_tile_cuda.h) ==== */
 
-/* A product of two factors, rounded to odd, so that a second rounding to 16 bits gives what one would have given. */
-static __device__ __forceinline__ float tegroup_impl_odd_product(float a, float b) {
-    float product, rest;
-    asm("mul.rz.f32 %0, %1, %2;" : "=f"(product) : "f"(a), "f"(b));
-    const uint32_t bits = __float_as_uint(product), magnitude = bits & 0x7fffffffu;
-    if (magnitude < 0x0d800000u || magnitude >= 0x7f800000u) /* below 2^-100 the rest would be lost */
-        return tegroup_impl_f32_odd_of_f64(tegroup_impl_f64_of_f32(a) * tegroup_impl_f64_of_f32(b));
-    asm("fma.rn.f32 %0, %1, %2, %3;" : "=f"(rest) : "f"(a), "f"(b), "f"(__uint_as_float(bits ^ 0x80000000u)));
-    return __uint_as_float(bits | (rest != 0.0f ? 1u : 0u));
+/* Eight codes of one type as values, exactly; a NaN is any. Of 4 bits all are in codes.x. */
+template <int BITS>
+static __device__ __forceinline__ void tegroup_impl_eight_values(tegroup_dtype dtype, uint2 codes, float *x) {
+    if (BITS == 4) {
+#pragma unroll
+        for (int j = 0; j < 4; j++) { /* as bits of binary16 a value 2^14 times smaller, subnormal or not */
+            const uint32_t word = codes.x >> 4 * j;
+            uint32_t halves = (word << 12 & 0x80008000u) | (word << 9 & 0x0e000e00u);
+            asm("mul.rn.f16x2 %0, %0, %1;" : "+r"(halves) : "r"(0x74007400u));
+            x[j] = tegroup_impl_low_half(halves, false);
+            x[j + 4] = tegroup_impl_high_half(halves, false);
+        }
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < 8; j += 2) {
+        const uint32_t pair = (j < 4 ? codes.x : codes.y) >> j % 4 * 8;
+#if __CUDA_ARCH__ >= 890
+        uint32_t halves;
+        if (dtype == TEGROUP_DTYPE_F8E5M2) asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(halves) : "h"((uint16_t)pair));
+        else asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"((uint16_t)pair));
+        x[j] = tegroup_impl_low_half(halves, false);
+        x[j + 1] = tegroup_impl_high_half(halves, false);
+#else
+        x[j] = tegroup_impl_f32_of_code(dtype, pair & 0xffu);
+        x[j + 1] = tegroup_impl_f32_of_code(dtype, pair >> 8 & 0xffu);
+#endif
+    }
 }
 
-/* As tegroup_impl_dequantized: the product of a value, its scale and, beside scales of E4M3, the global one. The first
- * product is exact there. */
-template <int DTYPE>
-static __device__ __forceinline__ float tegroup_impl_scaled_back(float x, float scale, bool two, float global) {
-    if (two) {
-        x = tegroup_impl_product_f32(x, scale);
-        scale = global;
-    }
-    x = DTYPE == TEGROUP_DTYPE_F32 ? tegroup_impl_product_f32(x, scale) : tegroup_impl_odd_product(x, scale);
+/* A product of a code's value, or that times a scale of E4M3, and a factor, rounded to odd, so that a second rounding
+ * to 16 bits gives what one would have given. What rounding drops must be no subnormal number. It is none of factors
+ * that are not small, and there is nothing to drop of those of at most two bits, as powers of two are. */
+static __device__ __forceinline__ float tegroup_impl_odd_product(float value, float factor) {
+    float product, rest;
+    asm("mul.rz.f32 %0, %1, %2;" : "=f"(product) : "f"(value), "f"(factor));
+    const uint32_t bits = __float_as_uint(product);
+    asm("fma.rn.f32 %0, %1, %2, %3;" : "=f"(rest) : "f"(value), "f"(factor), "f"(__uint_as_float(bits ^ 0x80000000u)));
+    return __uint_as_float(bits | (fabsf(rest) > 0.0f ? 1u : 0u)); /* beside infinity and NaN rest is NaN */
+}
+static __device__ __forceinline__ bool tegroup_impl_small_factor(float factor) { /* below 2^-80 */
+    const uint32_t magnitude = __float_as_uint(factor) & 0x7fffffffu;
+    return magnitude < 0x17800000u && (magnitude & 0x3fffffu) != 0;
+}
+/* The same of any. */
+static __device__ __forceinline__ float tegroup_impl_any_odd_product(float a, float b) {
+    const float x = tegroup_impl_f32_odd_of_f64(tegroup_impl_f64_of_f32(a) * tegroup_impl_f64_of_f32(b));
     return tegroup_impl_is_nan(x) ? __uint_as_float(0x7fffffffu) : x;
 }
 
-typedef struct tegroup_impl_dequantize_launch {
-    tegroup_impl_quantize_launch from; /* its output is what is read */
-    tegroup_tensor output;
-} tegroup_impl_dequantize_launch;
-
-/* The scales of a tile, to the table of factors: [row][block], columnwise [block][column], by blocks of both. */
-static __device__ __noinline__ void tegroup_impl_dequantize_scales(const tegroup_impl_quantize_launch &call,
-                                                                   tegroup_impl_quantize_shared &shared, int columnwise,
-                                                                   int64_t row0, int64_t col0, int32_t block,
-                                                                   int32_t span) {
+/* The scales of a tile, to the table of factors: [row][block], columnwise [block][column], by blocks of both. Returns
+ * whether a factor that the thread has met is a small one. */
+static __device__ __forceinline__ bool tegroup_impl_dequantize_scales(const tegroup_impl_quantize_launch &call,
+                                                                      tegroup_impl_quantize_shared &shared,
+                                                                      int columnwise, int64_t row0, int64_t col0) {
     const tegroup_impl_copy &copy = shared.copies[columnwise];
-    const int32_t outers = TEGROUP_IMPL_QUANTIZE_TILE / block, inners = TEGROUP_IMPL_QUANTIZE_TILE / span;
-    const int64_t outer0 = columnwise ? col0 : row0, inner0 = columnwise ? row0 : col0;
-    for (int32_t e = (int32_t)threadIdx.x; e < outers * inners; e += TEGROUP_IMPL_QUANTIZE_THREADS) {
-        const int32_t o = e / inners, i = e % inners;
-        const int64_t outer = (outer0 + o * block) / copy.grid.block_outer,
-                      inner = (inner0 + i * span) / copy.grid.block_inner;
-        if (outer < copy.grid.outer_count && inner < copy.grid.inner_count)
-            shared.factor[columnwise][columnwise ? i * TEGROUP_IMPL_QUANTIZE_COLS + o : o * inners + i] =
-                tegroup_impl_load_f32(call.scale_dtype, copy.scales,
-                                      tegroup_impl_scale_of_block(&copy.grid, shared.part, outer, inner));
+    const float *global = call.desc.output.global_scale_inv;
+    const int32_t inners_shift = TEGROUP_IMPL_QUANTIZE_SHIFT - call.inner_shift,
+                  entries = 1 << (TEGROUP_IMPL_QUANTIZE_SHIFT - call.outer_shift + inners_shift);
+    const tegroup_impl_tile_scales scales(copy.grid, shared.part, row0, col0);
+    bool small = global && tegroup_impl_small_factor(global[shared.g]);
+    for (int32_t e = (int32_t)threadIdx.x; e < entries; e += TEGROUP_IMPL_QUANTIZE_THREADS) {
+        const int32_t o = e >> inners_shift, i = e & ((1 << inners_shift) - 1);
+        float factor;
+        if (o >= scales.outer_count || i >= scales.inner_count) continue;
+        factor = tegroup_impl_load_f32(call.scale_dtype, copy.scales, scales.at(o, i));
+        shared.factor[columnwise][columnwise ? i * TEGROUP_IMPL_QUANTIZE_COLS + o : e] = factor;
+        small = small || (!global && tegroup_impl_small_factor(factor));
     }
+    return small;
 }
 
-/* A tile: a thread writes eight columns of a row at a time, of its eight rows. */
-template <int DTYPE, int CODE>
-static __device__ __forceinline__ void tegroup_impl_dequantize_tile(const tegroup_impl_dequantize_launch &call,
-                                                                    const tegroup_impl_quantize_shared &shared,
-                                                                    const tegroup_impl_block &out, int64_t row0,
-                                                                    int64_t col0, int32_t block, int32_t span) {
-    const tegroup_tensor &t = call.from.desc.output;
-    const int columnwise = call.from.copies >> TEGROUP_IMPL_COLUMNWISE & 1, bits = CODE == TEGROUP_DTYPE_F4E2M1 ? 4 : 8;
-    const int32_t row = (int32_t)threadIdx.x / 16 * 8, col = (int32_t)threadIdx.x % 16 * 8,
-                  n = (int32_t)tegroup_impl_clamp(shared.cols - col0 - col, 0, 8);
+/* One by one, `rows` rows of n values: pieces at an edge, rows or columns that do not begin where vectors do, and
+ * scales of any size. The piece's first value is in row `row`, column `col` of the tile, and in row r, column c. */
+template <int DTYPE>
+static __device__ __noinline__ void tegroup_impl_dequantize_each(const tegroup_impl_quantize_launch &call,
+                                                                 const tegroup_impl_quantize_shared &shared,
+                                                                 int columnwise, int32_t row, int32_t col, int64_t r,
+                                                                 int64_t c, int32_t rows, int32_t n) {
     const tegroup_impl_copy &copy = shared.copies[columnwise];
-    const float global = t.global_scale_inv ? t.global_scale_inv[shared.g] : 1.0f;
-    for (int i = 0; i < 8 && row0 + row + i < shared.part_rows && n > 0; i++) {
-        const int64_t r = shared.part * shared.part_rows + row0 + row + i,
-                      at = tegroup_impl_element_of(&copy, r, col0 + col);
-        const char *from = copy.data + at * bits / 8;
-        char *to = out.base + (out.first + r * out.ld + col0 + col) * (DTYPE == TEGROUP_DTYPE_F32 ? 4 : 2);
-        const bool together = n == 8 && copy.at.col_stride == 1 && ((uintptr_t)from & (bits - 1)) == 0;
-        uint2 codes = make_uint2(0, 0);
-        float y[8];
-        if (together) codes = bits == 8 ? *(const uint2 *)from : make_uint2(*(const uint32_t *)from, 0);
-#pragma unroll
-        for (int j = 0; j < 8; j++) {
-            const int32_t entry = columnwise
-                                      ? (row + i) / span * TEGROUP_IMPL_QUANTIZE_COLS + (col + j) / block
-                                      : (row + i) / block * (TEGROUP_IMPL_QUANTIZE_TILE / span) + (col + j) / span;
-            uint32_t code = (bits == 8 && j >= 4 ? codes.y : codes.x) >> j % (32 / bits) * bits & ((1u << bits) - 1);
-            if (!together && j < n)
-                code = tegroup_impl_load_code((tegroup_dtype)CODE, copy.data, at + j * copy.at.col_stride);
-            y[j] =
-                tegroup_impl_scaled_back<DTYPE>(tegroup_impl_f32_of_code((tegroup_dtype)CODE, code),
-                                                shared.factor[columnwise][entry], t.global_scale_inv != NULL, global);
+    const tegroup_tensor &t = call.desc.output;
+    for (int32_t i = 0; i < rows; i++)
+        for (int32_t j = 0; j < n; j++) {
+            float x, factor = *tegroup_impl_factors_of(call, shared, columnwise, call.outer_shift, row + i, col + j).at;
+            x = tegroup_impl_f32_of_code(
+                t.dtype, tegroup_impl_load_code(t.dtype, copy.data, tegroup_impl_element_of(&copy, r + i, c + j)));
+            if (t.global_scale_inv) x = tegroup_impl_product_f32(x, factor), factor = t.global_scale_inv[shared.g];
+            x = DTYPE == TEGROUP_DTYPE_F32 ? tegroup_impl_product_f32(x, factor)
+                                           : tegroup_impl_any_odd_product(x, factor);
+            tegroup_impl_store_f32((tegroup_dtype)DTYPE, shared.in.base,
+                                   shared.in.first + (r + i) * shared.in.ld + c + j, x);
         }
-        if (n == 8 && ((uintptr_t)to & 15) == 0) {
-            tegroup_impl_eight<DTYPE> packed;
-            packed.pack(y);
-#pragma unroll
-            for (int j = 0; j < tegroup_impl_eight<DTYPE>::raws; j++) ((uint4 *)to)[j] = packed.raw[j];
-            continue;
-        }
-#pragma unroll
-        for (int j = 0; j < 8; j++)
-            if (j < n) tegroup_impl_store_f32((tegroup_dtype)DTYPE, to, j, y[j]);
-    }
 }
+
+/* A thread's piece of a tile: rows `row` .. row + 7, columns `col` .. col + 7. What is written is the call's input. */
+template <int DTYPE> struct tegroup_impl_dequantize_piece {
+    typedef tegroup_impl_eight<DTYPE> eight;
+    enum { BYTES = DTYPE == TEGROUP_DTYPE_F32 ? 4 : 2, TILE = TEGROUP_IMPL_QUANTIZE_TILE };
+    const tegroup_impl_quantize_launch &call;
+    tegroup_impl_quantize_shared &shared;
+    const int columnwise;
+    int32_t row, col;
+    int32_t rows, n; /* from the piece on that its part has */
+    int64_t row0, col0;
+    bool turned, vectors; /* are codes in shared memory, a row's eight and their values each in one access? */
+    uint2 codes[8];
+
+    __device__ tegroup_impl_dequantize_piece(const tegroup_impl_quantize_launch &c, tegroup_impl_quantize_shared &s)
+        : call(c), shared(s), columnwise(c.copies >> TEGROUP_IMPL_COLUMNWISE & 1), row(0), col(0), rows(0), n(0),
+          row0(0), col0(0), turned(false), vectors(false) {}
+
+    __device__ __forceinline__ int64_t first() const { return shared.part * shared.part_rows + row0 + row; }
+    __device__ __forceinline__ char *to() const {
+        return shared.in.base + (shared.in.first + first() * shared.in.ld + col0 + col) * BYTES;
+    }
+    __device__ __forceinline__ tegroup_impl_factors factors(int of_columns) const {
+        return tegroup_impl_factors_of(call, shared, of_columns, call.outer_shift, row, col);
+    }
+
+    /* Codes of rows into registers, those of a transposed copy into shared memory: begins before the scales are met. */
+    template <int BITS> __device__ __forceinline__ void load(int64_t at_row, int64_t at_col) {
+        const tegroup_impl_copy &copy = shared.copies[columnwise];
+        row0 = at_row, col0 = at_col;
+        row = tegroup_impl_thread() / 16 * 8, col = tegroup_impl_thread() % 16 * 8;
+        rows = tegroup_impl_left_of(shared.part_rows - row0, row);
+        n = tegroup_impl_left_of(shared.cols - col0, col);
+        vectors = (((uintptr_t)to() | (uintptr_t)(shared.in.ld * BYTES)) & 15) == 0;
+        turned = vectors && copy.at.col_stride != 1 && stage<BITS>(copy);
+        const char *from = copy.data + tegroup_impl_element_of(&copy, first(), col0 + col) * BITS / 8;
+        const int64_t step = copy.at.row_stride * BITS / 8;
+        vectors = vectors && n >= 8
+                  && (turned || (copy.at.col_stride == 1 && (((uintptr_t)from | (uintptr_t)step) & (BITS - 1)) == 0));
+#pragma unroll
+        for (int i = 0; i < 8; i++, from += step) {
+            codes[i] = make_uint2(0, 0);
+            if (vectors && !turned && i < rows)
+                codes[i] = BITS == 8 ? __ldg((const uint2 *)from) : make_uint2(__ldg((const uint32_t *)from), 0);
+        }
+    }
+    /* In the places that tegroup_impl_quantize_piece gives them, 16 bytes at a time where a column has no others. */
+    template <int BITS> __device__ __forceinline__ bool stage(const tegroup_impl_copy &copy) {
+        const int32_t count = 128 / BITS, pieces = TILE / count;
+        const int64_t begin = shared.part * shared.part_rows + row0, step = copy.at.col_stride * BITS / 8;
+        const char *from = copy.data + tegroup_impl_element_of(&copy, begin, col0) * BITS / 8;
+        const int64_t there = (copy.at.col_stride - begin) / count;
+        if ((((uintptr_t)from | (uintptr_t)step) & 15) != 0 || (copy.at.col_stride - begin) % count != 0) return false;
+#pragma unroll
+        for (int e = 0; e < pieces / 2; e++) {
+            const int32_t at = tegroup_impl_thread() + e * TEGROUP_IMPL_QUANTIZE_THREADS, c = at / pieces,
+                          piece = at % pieces;
+            if (col0 + c < shared.cols && piece < there)
+                shared.turned[tegroup_impl_turned_piece<BITS>(c, piece)] =
+                    tegroup_impl_turned_order<BITS>(c, __ldg((const uint4 *)(from + c * step + piece * 16)));
+        }
+        return true;
+    }
+
+    /* The codes of column j, for eight rows, from shared memory. */
+    template <int BITS> __device__ __forceinline__ uint2 column(int j) const {
+        const uint32_t *from = (const uint32_t *)shared.turned + tegroup_impl_turned_at<BITS>(col + j, row);
+        return BITS == 8 ? *(const uint2 *)from : make_uint2(*from, 0);
+    }
+    /* small: some factor is a small one. */
+    template <int BITS> __device__ __forceinline__ void store(bool small) const {
+        const float *global = BITS == 4 ? call.desc.output.global_scale_inv : NULL; /* two levels are of 4 bits */
+        const bool two = global != NULL;
+        const float of_group = two ? global[shared.g] : 1.0f;
+        if (rows <= 0 || n <= 0) return;
+        if (!vectors || (small && DTYPE != TEGROUP_DTYPE_F32))
+            tegroup_impl_dequantize_each<DTYPE>(call, shared, columnwise, row, col, first(), col0 + col, min(8, rows),
+                                                min(8, n));
+        else if (turned) store_columns<BITS>(two, of_group);
+        else if (columnwise) store_rows<BITS, 1>(two, of_group);
+        else store_rows<BITS, 0>(two, of_group);
+    }
+    static __device__ __forceinline__ float multiply(float value, float factor, bool two, float of_group) {
+        if (two) value = tegroup_impl_product_f32(value, factor);
+        if (two) factor = of_group;
+        return DTYPE == TEGROUP_DTYPE_F32 ? tegroup_impl_product_f32(value, factor)
+                                          : tegroup_impl_odd_product(value, factor);
+    }
+    static __device__ __forceinline__ void store_row(char *at, const eight &values) {
+#pragma unroll
+        for (int k = 0; k < eight::raws; k++) ((uint4 *)at)[k] = values.raw[k];
+    }
+    template <int BITS, int COLUMNWISE> __device__ __forceinline__ void store_rows(bool two, float of_group) const {
+        const tegroup_impl_factors of = factors(COLUMNWISE);
+        char *at = to();
+        float factor[8];
+#pragma unroll
+        for (int j = 0; j < 8 && COLUMNWISE; j++) factor[j] = of.at[j * of.step];
+#pragma unroll
+        for (int i = 0; i < 8; i++, at += shared.in.ld * BYTES) {
+            eight values;
+            float x[8];
+            if (i >= rows) break;
+            tegroup_impl_eight_values<BITS>(call.desc.output.dtype, codes[i], x);
+            if (!COLUMNWISE) factor[0] = of.at[i * of.step];
+#pragma unroll
+            for (int j = 0; j < 8; j++) x[j] = multiply(x[j], factor[COLUMNWISE ? j : 0], two, of_group);
+            values.pack(x);
+            store_row(at, values);
+        }
+    }
+    template <int BITS> __device__ __forceinline__ void store_columns(bool two, float of_group) const {
+        const tegroup_impl_factors of = factors(TEGROUP_IMPL_COLUMNWISE);
+        char *at = to();
+        eight values[8];
+#pragma unroll
+        for (int j = 0; j < 8; j += 2) {
+            float x[2][8];
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                const float factor = of.at[(j + k) * of.step];
+                tegroup_impl_eight_values<BITS>(call.desc.output.dtype, column<BITS>(j + k), x[k]);
+#pragma unroll
+                for (int i = 0; i < 8; i++) x[k][i] = multiply(x[k][i], factor, two, of_group);
+            }
+#pragma unroll
+            for (int i = 0; i < 8; i++) values[i].put(j, x[0][i], x[1][i]);
+        }
+#pragma unroll
+        for (int i = 0; i < 8; i++, at += shared.in.ld * BYTES)
+            if (i < rows) store_row(at, values[i]);
+    }
+};
 
 template <int DTYPE>
-static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS)
-    tegroup_impl_dequantize_kernel(const __grid_constant__ tegroup_impl_dequantize_launch call) {
+static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_IMPL_DEQUANTIZE_RESIDENT(DTYPE))
+    tegroup_impl_dequantize_kernel(const __grid_constant__ tegroup_impl_quantize_launch call) {
     __shared__ tegroup_impl_quantize_shared shared;
-    const tegroup_impl_quantize_launch &from = call.from;
-    const int columnwise = from.copies >> TEGROUP_IMPL_COLUMNWISE & 1;
-    const int32_t tile = TEGROUP_IMPL_QUANTIZE_TILE, block = from.facts.block_outer > 0 ? from.facts.block_outer : tile,
-                  span = from.facts.block_inner > 0 ? from.facts.block_inner : tile;
-    tegroup_impl_quantize_walk walk(from, shared);
-    for (int64_t work = walk.begin; work < walk.end; work++) {
+    const int32_t tile = TEGROUP_IMPL_QUANTIZE_TILE;
+    tegroup_impl_quantize_walk walk(call, shared);
+    tegroup_impl_dequantize_piece<DTYPE> piece(call, shared);
+    for (int64_t work = walk.begin; work < walk.end; work += walk.step) {
         const bool meets = work == walk.begin || work >= shared.end;
-        __syncthreads(); /* the table of the tile before has been read */
+        __syncthreads(); /* the table and the codes of the tile before have been read */
         if (meets) {
             if (threadIdx.x == 0) walk.meet(work);
             __syncthreads();
         }
         const int64_t in_part = work - shared.first, row0 = in_part / shared.across * tile,
                       col0 = in_part % shared.across * tile;
-        const tegroup_impl_block out = tegroup_impl_locate(&call.output, &walk.view, shared.g);
-        if (!shared.copies[columnwise].data) continue; /* so all threads do */
-        tegroup_impl_dequantize_scales(from, shared, columnwise, row0, col0, block, span);
-        __syncthreads();
-        switch (from.desc.output.dtype) {
-#define TEGROUP_IMPL_CASE(code)                                                                                        \
-    case code: tegroup_impl_dequantize_tile<DTYPE, code>(call, shared, out, row0, col0, block, span); break;
-            TEGROUP_IMPL_CASE(TEGROUP_DTYPE_F8E5M2)
-            TEGROUP_IMPL_CASE(TEGROUP_DTYPE_F4E2M1)
-        default: tegroup_impl_dequantize_tile<DTYPE, TEGROUP_DTYPE_F8E4M3>(call, shared, out, row0, col0, block, span);
-#undef TEGROUP_IMPL_CASE
-        }
+        if (!shared.copies[piece.columnwise].data) continue; /* so all threads do */
+        if (tegroup_impl_bits(call.desc.output.dtype) == 8) piece.template load<8>(row0, col0);
+        else piece.template load<4>(row0, col0);
+        const bool small =
+            __syncthreads_or(tegroup_impl_dequantize_scales(call, shared, piece.columnwise, row0, col0)) != 0;
+        if (tegroup_impl_bits(call.desc.output.dtype) == 8) piece.template store<8>(small);
+        else piece.template store<4>(small);
     }
 }
 
-/* ==== [11] Quantise and dequantise: launches (src/layer/quantize_cuda.h) ==== */
+/* ==== [12] Quantise and dequantise: launches (src/layer/quantize_cuda.h) ==== */
 
 /* Can rows of a plain tensor be read 16 bytes at a time, where its groups begin at multiples of 16? */
 static inline int tegroup_impl_cuda_in_vectors(const tegroup_tensor *t) {
@@ -2122,6 +2556,10 @@ static inline int tegroup_impl_cuda_in_vectors(const tegroup_tensor *t) {
                    || tegroup_impl_group_stride(t) * bytes % 16 == 0));
 }
 
+static inline int32_t tegroup_impl_cuda_tile_shift(int32_t block) {
+    return block > 0 ? tegroup_impl_shift_of(block) : TEGROUP_IMPL_QUANTIZE_SHIFT;
+}
+
 static inline tegroup_impl_quantize_launch tegroup_impl_cuda_quantize_launch(const tegroup_tensor *t) {
     tegroup_impl_quantize_launch call;
     int copy;
@@ -2129,22 +2567,26 @@ static inline tegroup_impl_quantize_launch tegroup_impl_cuda_quantize_launch(con
     call.desc.output = *t;
     call.facts = *tegroup_scaling_info(t->scaling);
     call.facts.name = NULL; /* of no use to a kernel */
+    call.choice_shift = tegroup_impl_cuda_tile_shift(call.facts.choice_outer);
+    call.outer_shift = tegroup_impl_cuda_tile_shift(call.facts.block_outer);
+    call.inner_shift = tegroup_impl_cuda_tile_shift(call.facts.block_inner);
     call.scale_dtype = tegroup_impl_one_scale(t, &call.facts);
     for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++) call.scale_capacity[copy] = tegroup_impl_scale_capacity(t, copy);
     call.transposed_capacity = tegroup_impl_transposed_capacity(t);
     return call;
 }
 
-/* Tiles that a tensor has at most, as blocks that share them out. */
-static inline tegroup_status tegroup_impl_cuda_quantize_blocks(const tegroup_tensor *t, unsigned *blocks,
+/* Works of a tensor at most, of so many rows and columns, shared out among as many blocks as have room: `resident` a
+ * multiprocessor. */
+static inline tegroup_status tegroup_impl_cuda_quantize_blocks(const tegroup_tensor *t, int64_t rows, int64_t cols,
+                                                               int32_t resident, unsigned *blocks,
                                                                tegroup_error *error) {
-    const int64_t tile = TEGROUP_IMPL_QUANTIZE_TILE, parts = t->scale_parts > 1 ? t->scale_parts : 1,
-                  groups = t->shape.groups,
+    const int64_t parts = t->scale_parts > 1 ? t->scale_parts : 1, groups = t->shape.groups,
                   down = tegroup_impl_ragged(&t->shape)
-                             ? tegroup_impl_ceil_div(t->shape.rows, tile) + groups
-                             : groups * parts * tegroup_impl_ceil_div(t->shape.rows / parts, tile);
-    return tegroup_impl_cuda_blocks(tegroup_impl_mul(down, tegroup_impl_ceil_div(t->shape.cols, tile)), 4, blocks,
-                                    error);
+                             ? tegroup_impl_ceil_div(t->shape.rows, rows) + groups
+                             : groups * parts * tegroup_impl_ceil_div(t->shape.rows / parts, rows);
+    return tegroup_impl_cuda_blocks(tegroup_impl_mul(down, tegroup_impl_ceil_div(t->shape.cols, cols)), resident,
+                                    blocks, error);
 }
 
 /* A launch of the kernel that reads values of a type. */
@@ -2189,33 +2631,41 @@ static inline tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_d
     tegroup_impl_quantize_launch call = tegroup_impl_cuda_quantize_launch(&desc->output);
     const int both = tegroup_impl_has_copy(&desc->output, 0) | tegroup_impl_has_copy(&desc->output, 1) << 1;
     const unsigned threads = TEGROUP_IMPL_QUANTIZE_THREADS;
+    const int64_t tile = TEGROUP_IMPL_QUANTIZE_TILE;
+    const tegroup_dtype dtype = desc->input.dtype;
     const int lines = call.facts.block_inner == 0 && call.facts.block_outer > 0;
     unsigned blocks;
-    int copy;
     call.desc = *desc;
     call.desc.alpha = tegroup_impl_alpha(desc->activation, desc->alpha);
     call.desc.limit = tegroup_impl_limit(desc->activation, desc->limit);
     call.desc.row_scale = tegroup_impl_cuda_matrix(&desc->row_scale);
+    call.plain = desc->activation == TEGROUP_ACTIVATION_UNSET && desc->gather_input.rows == 0;
     call.vectors = tegroup_impl_cuda_in_vectors(&desc->input) && tegroup_impl_cuda_in_vectors(&desc->grad_output);
     if (desc->output.shape.groups == 0) return TEGROUP_OK;
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_blocks(&desc->output, &blocks, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_cuda_quantize_blocks(&desc->output, tile, tile, TEGROUP_IMPL_QUANTIZE_RESIDENT, &blocks, error));
     if (desc->output.amax || desc->output.columnwise_amax)
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
             tegroup_impl_launch(tegroup_impl_quantize_clear_kernel, 1, threads, 0, stream, call), "stream",
             "the kernel must launch", error));
     call.raises = desc->output.amax || desc->output.columnwise_amax;
     if (tegroup_impl_waits_for_amax(desc, &call.facts)) {
-        TEGROUP_IMPL_TRY(
-            TEGROUP_IMPL_BY_VALUES(desc->input.dtype, tegroup_impl_quantize_kernel, blocks, threads, 0, stream, call));
+        TEGROUP_IMPL_TRY(TEGROUP_IMPL_BY_VALUES(dtype, tegroup_impl_quantize_kernel, blocks, threads, 0, stream, call));
         call.raises = 0;
     }
-    for (copy = 0; copy < (lines ? TEGROUP_IMPL_COPIES : 1); copy++) {
-        call.copies = lines ? both & 1 << copy : both;
-        call.spans_cols = lines && copy == TEGROUP_IMPL_ROWWISE;
-        call.spans_rows = lines && copy == TEGROUP_IMPL_COLUMNWISE;
-        if (!call.copies) continue;
+    call.copies = lines ? both & 1 << TEGROUP_IMPL_COLUMNWISE : both;
+    call.spans_rows = lines;
+    if (call.copies)
+        TEGROUP_IMPL_TRY(TEGROUP_IMPL_BY_VALUES(dtype, tegroup_impl_quantize_kernel, blocks, threads, 0, stream, call));
+    call.copies = lines ? both & 1 << TEGROUP_IMPL_ROWWISE : 0;
+    call.spans_rows = 0;
+    call.spans_cols = 1;
+    if (call.copies) {
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_blocks(&desc->output, TEGROUP_IMPL_QUANTIZE_ROWS,
+                                                           tegroup_impl_max(1, desc->output.shape.cols),
+                                                           TEGROUP_IMPL_QUANTIZE_RESIDENT, &blocks, error));
         TEGROUP_IMPL_TRY(
-            TEGROUP_IMPL_BY_VALUES(desc->input.dtype, tegroup_impl_quantize_kernel, blocks, threads, 0, stream, call));
+            TEGROUP_IMPL_BY_VALUES(dtype, tegroup_impl_quantize_rows_kernel, blocks, threads, 0, stream, call));
     }
 #if !defined(TEGROUP_NO_ACTIVATION) && !defined(TEGROUP_NO_BACKWARD)
     if (desc->grad_row_scale.dtype != TEGROUP_DTYPE_UNSET) return tegroup_impl_cuda_quantize_sums(desc, stream, error);
@@ -2225,14 +2675,14 @@ static inline tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_d
 
 static inline tegroup_status tegroup_impl_cuda_dequantize(const tegroup_dequantize_desc *desc,
                                                           struct CUstream_st *stream, tegroup_error *error) {
-    tegroup_impl_dequantize_launch call;
+    tegroup_impl_quantize_launch call = tegroup_impl_cuda_quantize_launch(&desc->input);
     unsigned blocks;
-    memset(&call, 0, sizeof call);
-    call.from = tegroup_impl_cuda_quantize_launch(&desc->input);
-    call.from.copies = 1 << desc->columnwise;
-    call.output = desc->output;
+    call.copies = 1 << desc->columnwise;
+    call.desc.input = desc->output;
     if (desc->input.shape.groups == 0) return TEGROUP_OK;
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_blocks(&desc->input, &blocks, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_cuda_quantize_blocks(&desc->input, TEGROUP_IMPL_QUANTIZE_TILE, TEGROUP_IMPL_QUANTIZE_TILE,
+                                          TEGROUP_IMPL_DEQUANTIZE_RESIDENT(desc->output.dtype), &blocks, error));
     return TEGROUP_IMPL_BY_VALUES(desc->output.dtype, tegroup_impl_dequantize_kernel, blocks,
                                   TEGROUP_IMPL_QUANTIZE_THREADS, 0, stream, call);
 }
@@ -2240,7 +2690,7 @@ static inline tegroup_status tegroup_impl_cuda_dequantize(const tegroup_dequanti
 #endif /* TEGROUP_NO_FP8 */
 #if !defined(TEGROUP_NO_MOE)
 
-/* ==== [12] Counts of groups: kernels (src/moe/count_cuda.h) ==== */
+/* ==== [13] Counts of groups: kernels (src/moe/count_cuda.h) ==== */
 
 /* The element of a matrix of slots where a slot lies. */
 static __device__ __forceinline__ int64_t tegroup_impl_slot_at(const tegroup_matrix &m, int64_t slot) {
@@ -2322,7 +2772,7 @@ static inline tegroup_status tegroup_impl_cuda_count(const tegroup_count_desc *d
                                     "stream", "the kernel must launch", error);
 }
 
-/* ==== [13] Router: a warp's batch of tokens (src/moe/router_batch_cuda.h) ==== */
+/* ==== [14] Router: a warp's batch of tokens (src/moe/router_batch_cuda.h) ==== */
 
 /* A warp takes a batch of tokens at a time. LANES lanes compute a token's softmax in registers, TURNS tokens one after
  * another; quad q of a token's experts is in the registers of lane q % LANES. To choose, the lanes share out the batch:
@@ -2745,7 +3195,7 @@ template <int UNIT> struct tegroup_impl_router_slots {
     }
 };
 
-/* ==== [14] Router kernels: the choice (src/moe/router_choice_cuda.h) ==== */
+/* ==== [15] Router kernels: the choice (src/moe/router_choice_cuda.h) ==== */
 
 /* Whether logits may differ although probabilities are equal. last: the smallest chosen probability; sum: what
  * exp(logit - largest) was divided by; halves: every logit of the batch has at most the 11 significant bits of a half.
@@ -3136,7 +3586,7 @@ static __global__ void __launch_bounds__(1024)
     if (thread == 0) *desc.balance_loss = desc.balance_coefficient * desc.experts * part[0];
 }
 
-/* ==== [15] Router kernels: the gradient (src/moe/router_gradient_cuda.h) ==== */
+/* ==== [16] Router kernels: the gradient (src/moe/router_gradient_cuda.h) ==== */
 
 /* What the balance loss adds to the gradient of a quad of probabilities, the same in every row. */
 template <typename REAL>
@@ -3332,7 +3782,7 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
     tegroup_impl_router_store_done();
 }
 
-/* ==== [16] Router kernels: schemes (src/moe/router_scheme_cuda.h) ==== */
+/* ==== [17] Router kernels: schemes (src/moe/router_scheme_cuda.h) ==== */
 
 /* A warp takes a token at a time. Lane l has experts l, l + 32, ...: scores and keys lie in the warp's shared memory.
  * To choose, up to EACH keys of floats are in a lane's registers, and the warp's largest is one instruction; where
@@ -4033,7 +4483,7 @@ static inline tegroup_status tegroup_impl_cuda_scheme_backward(const tegroup_rou
 }
 #endif /* TEGROUP_NO_BACKWARD */
 
-/* ==== [17] Router launches (src/moe/router_cuda.h) ==== */
+/* ==== [18] Router launches (src/moe/router_cuda.h) ==== */
 
 /* How the rows of a matrix may be read. */
 static inline tegroup_impl_router_access tegroup_impl_cuda_router_access(const tegroup_matrix *m, int is_f64) {
@@ -4170,7 +4620,7 @@ static inline tegroup_status tegroup_impl_cuda_router_backward(const tegroup_rou
 }
 #endif /* TEGROUP_NO_BACKWARD */
 
-/* ==== [18] Permute and combine kernels (src/moe/permutation_cuda.h) ==== */
+/* ==== [19] Permute and combine kernels (src/moe/permutation_cuda.h) ==== */
 
 /* The moves of a unit's rows. One lane of a warp computes each move and hands it to all lanes. */
 template <typename REAL> struct tegroup_impl_moves {
@@ -4808,7 +5258,7 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
 #endif /* TEGROUP_NO_MOE */
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [19] Validate kernel of quantised tensors (src/gemm/validate_quantised_cuda.h) ==== */
+/* ==== [20] Validate kernel of quantised tensors (src/gemm/validate_quantised_cuda.h) ==== */
 
 enum { TEGROUP_IMPL_VALIDATE_WARPS = 8 };
 
@@ -4881,7 +5331,7 @@ static inline cudaError_t tegroup_impl_cuda_validate_quantised(const tegroup_val
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [20] Validate kernels (src/gemm/validate_cuda.h) ==== */
+/* ==== [21] Validate kernels (src/gemm/validate_cuda.h) ==== */
 
 /* Checks the sizes in one block, which also initializes the result. */
 static __global__ void __launch_bounds__(1024)
@@ -5014,7 +5464,7 @@ static inline tegroup_status tegroup_impl_cuda_validate(const tegroup_validate_d
     return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }
 
-/* ==== [21] Scales in another layout: kernel (src/gemm/scale_convert_cuda.h) ==== */
+/* ==== [22] Scales in another layout: kernel (src/gemm/scale_convert_cuda.h) ==== */
 
 enum { TEGROUP_IMPL_SCALE_THREADS = 256 };
 
@@ -5079,7 +5529,7 @@ static inline tegroup_status tegroup_impl_cuda_scale_convert(const tegroup_impl_
         "stream", "the kernel must launch", error);
 }
 
-/* ==== [22] GPU calls (src/cuda/call.h) ==== */
+/* ==== [23] GPU calls (src/cuda/call.h) ==== */
 
 /* What a product's kernels are given, as one kernel parameter. */
 typedef struct tegroup_impl_gpu_call {
@@ -5246,13 +5696,6 @@ static __device__ __forceinline__ uint32_t tegroup_impl_shared(const void *point
     return (uint32_t)__cvta_generic_to_shared(pointer);
 }
 
-/* The thread's number, read from its special register each time. The compiler then cannot compute values that depend on
- * it far ahead and keep them in registers, which are scarce. */
-static __device__ __forceinline__ int tegroup_impl_thread(void) {
-    int number;
-    asm volatile("mov.u32 %0, %%tid.x;\n" : "=r"(number));
-    return number;
-}
 /* Copies 16 bytes from global to shared memory, or, if absent, writes zeros and reads nothing. Copies of fewer bytes
  * are not used: memcheck reports them as reads of all 16. */
 static __device__ __forceinline__ void tegroup_impl_cp_async_unless(bool absent, uint32_t to, const void *from) {
@@ -5413,7 +5856,7 @@ static inline tegroup_status tegroup_impl_cuda_rest(const tegroup_impl_gpu_call 
 }
 #if !defined(TEGROUP_NO_CUBLASLT)
 
-/* ==== [23] cuBLASLt: functions, descriptors, algorithms (src/cuda/cublaslt.h) ==== */
+/* ==== [24] cuBLASLt: functions, descriptors, algorithms (src/cuda/cublaslt.h) ==== */
 
 #if !defined(_WIN32)
 #include <dlfcn.h>
@@ -5728,7 +6171,7 @@ static inline tegroup_status tegroup_impl_lt_take(tegroup_plan *plan, const tegr
     return TEGROUP_OK;
 }
 
-/* ==== [24] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
+/* ==== [25] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
 
 /* Writes the result of a group that is hidden from cuBLASLt: NaN, or beta * C. Without a C beta is 0. */
 static __device__ inline void tegroup_impl_write_alone(const tegroup_impl_result &p, tegroup_dtype dtype, float beta,
@@ -5804,7 +6247,7 @@ static __global__ void __launch_bounds__(128)
                                  (int64_t)blockIdx.y * blockDim.x + threadIdx.x, (int64_t)gridDim.y * blockDim.x);
 }
 
-/* ==== [25] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
+/* ==== [26] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
 
 /* Says which scales the operands have, and in which lists of the set-up's they are. Sums are promoted. */
 static inline int tegroup_impl_lt_scales(const tegroup_cublaslt_functions *f, const tegroup_problem *p,
@@ -6057,7 +6500,7 @@ static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *pl
     return tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take the planned product", error);
 }
 
-/* ==== [26] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
+/* ==== [27] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
 
 /* One algorithm serves every group. The plan chooses it, for a group of the mean size, from those that do not split k.
  * So a call does not run the heuristic, which takes tens of microseconds a shape, and a row's bits do not depend on its
@@ -6335,7 +6778,7 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
 #endif /* TEGROUP_NO_CUBLASLT */
 #if !defined(TEGROUP_NO_PORTABLE)
 
-/* ==== [27] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
+/* ==== [28] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
 
 /* One family of kernels for every GPU from SM80 on: a persistent grid walks the groups' tiles, loads by cp.async into a
  * ring of swizzled pipeline stages, and multiplies with ldmatrix and mma.sync (PTX ISA 8.0, sections 9.7.8.22 and
@@ -6615,7 +7058,7 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
     __device__ __forceinline__ void advance(int64_t row_bytes) { from += ALONG_K ? TILE_K * 2 : TILE_K * row_bytes; }
 };
 
-/* ==== [28] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
+/* ==== [29] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
 
 /* ---- storing ---- */
 
@@ -7142,7 +7585,7 @@ static __global__ void __launch_bounds__(128)
 }
 #endif
 
-/* ==== [29] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
+/* ==== [30] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
 
 /* Plain FMA: 64 x 64 tiles, 4 x 4 elements a thread, and one chain of FMAs over k for each element. MIXED: B is of F16
  * or BF16, and widened, exactly, on its way to shared memory. Its steps are of twice as many k, so that as many bytes
@@ -7202,7 +7645,7 @@ static __global__ void __launch_bounds__(256)
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [30] Portable GEMM: quantised operands, from codes to values (src/cuda/portable_codes.h) ==== */
+/* ==== [31] Portable GEMM: quantised operands, from codes to values (src/cuda/portable_codes.h) ==== */
 
 /* One kernel for every format, operation and storage order, from SM80 on. Values of 8 and 4 bits are exact in BF16, so
  * their codes are decoded on the way to shared memory, by arithmetic on bits that is the same on every GPU, and
@@ -7412,7 +7855,7 @@ static __device__ __forceinline__ void tegroup_impl_gpu_decode(const tegroup_imp
     }
 }
 
-/* ==== [31] Portable GEMM: products of quantised operands (src/cuda/portable_formats.h) ==== */
+/* ==== [32] Portable GEMM: products of quantised operands (src/cuda/portable_formats.h) ==== */
 
 struct tegroup_impl_formats_block {
     static constexpr int TILE = 128, TILE_K = TEGROUP_IMPL_PORTABLE_TILE_K, THREADS = 256, MI = 4, NI = 4;
@@ -7795,7 +8238,7 @@ static inline tegroup_status tegroup_impl_portable_formats_gemm(const tegroup_pl
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [32] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
+/* ==== [33] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
 
 /* A kernel row: one kernel of the family, for BF16 and for FP16. Tiles of up to 128 rows fit SM86, 89 and 120, whose
  * blocks have 99 KB of shared memory for the ring and what the kernel itself declares, less than 2.4 KB. The 256-row
@@ -7992,7 +8435,7 @@ static inline tegroup_status tegroup_impl_portable_gemm_fused(const tegroup_plan
 #endif /* TEGROUP_NO_PORTABLE */
 #if !defined(TEGROUP_NO_SM90)
 
-/* ==== [33] Hopper's instructions (src/cuda/hopper.h) ==== */
+/* ==== [34] Hopper's instructions (src/cuda/hopper.h) ==== */
 
 /* mbarriers, TMA and wgmma as PTX ISA 8.0 and later describe them (sections 9.7.13.15, 9.7.9.27 and 9.7.15). They
  * assemble for sm_90a only; TEGROUP_IMPL_HOPPER is 1 in the compiler pass for that architecture. */
@@ -8207,7 +8650,7 @@ TEGROUP_IMPL_WGMMA_OF(64, TEGROUP_IMPL_SUMS_32, "32", "33", "34", "35, %36", TEG
 #undef TEGROUP_IMPL_F4
 #endif
 
-/* ==== [34] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
+/* ==== [35] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
 
 /* A persistent kernel of three warpgroups. In the first, one warp schedules tiles, one thread loads operands by TMA
  * into a ring of pipeline stages, and two threads store results by TMA. The other two warpgroups multiply by wgmma:
@@ -8360,7 +8803,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_rest {
     int32_t picked_a[128], picked_b[TEGROUP_IMPL_SM90_LINES];
 };
 
-/* ==== [35] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
+/* ==== [36] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* One warp of each block finds the block's tiles. It walks the groups 32 at a time, one for each lane. Tiles of equal
@@ -8713,7 +9156,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
 };
 #endif
 
-/* ==== [36] Hopper GEMM: the epilogue (src/cuda/sm90_epilogue.h) ==== */
+/* ==== [37] Hopper GEMM: the epilogue (src/cuda/sm90_epilogue.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* ---- C and bias ---- */
@@ -8927,7 +9370,7 @@ static __device__ __forceinline__ float tegroup_impl_sm90_differentiate(const te
 }
 #endif
 
-/* ==== [37] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
+/* ==== [38] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* A block is a chain of four classes, each the base of the next: what the warps share, loader, storer, multiplier. (If
@@ -9055,7 +9498,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
 };
 #endif
 
-/* ==== [38] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
+/* ==== [39] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_block<SHAPE> {
@@ -9278,7 +9721,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
 };
 #endif
 
-/* ==== [39] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
+/* ==== [40] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_loader<SHAPE> {
@@ -9439,7 +9882,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
 };
 #endif
 
-/* ==== [40] Hopper GEMM: the multiplying warpgroups, and the kernel (src/cuda/sm90_multiply.h) ==== */
+/* ==== [41] Hopper GEMM: the multiplying warpgroups, and the kernel (src/cuda/sm90_multiply.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegroup_impl_sm90_storer<SHAPE> {
@@ -9834,7 +10277,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
 #endif
 }
 
-/* ==== [41] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
+/* ==== [42] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
 
 /* The code of a kernel row. */
 typedef struct tegroup_impl_sm90_code {
@@ -9918,7 +10361,7 @@ static inline tegroup_status tegroup_impl_sm90_choices(const tegroup_plan *plan,
     return TEGROUP_OK;
 }
 
-/* ==== [42] Hopper GEMM: repacking rows (src/cuda/sm90_repack_kernels.h) ==== */
+/* ==== [43] Hopper GEMM: repacking rows (src/cuda/sm90_repack_kernels.h) ==== */
 
 /* What the kernel is given. Ragged rows are numbered as in their buffer, and those of uniform groups one group after
  * another; a copy has the same numbers. */
@@ -10038,7 +10481,7 @@ static inline tegroup_status tegroup_impl_sm90_repack(const tegroup_plan *plan, 
     return TEGROUP_OK;
 }
 
-/* ==== [43] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
+/* ==== [44] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
 
 static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_planned_row(const tegroup_plan *plan) {
     return tegroup_impl_sm90_row_of((int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ROW]);
@@ -10390,7 +10833,7 @@ static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, co
 }
 #endif /* TEGROUP_NO_SM90 */
 
-/* ==== [44] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
+/* ==== [45] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
 
 #if defined(TEGROUP_NO_CUBLASLT)
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *) { return 0; }
@@ -10422,7 +10865,7 @@ static inline tegroup_status tegroup_impl_cuda_check_device(const tegroup_plan *
     return TEGROUP_OK;
 }
 
-/* ==== [45] GPU backends: choosing an algorithm (src/gemm/tune_cuda.h) ==== */
+/* ==== [46] GPU backends: choosing an algorithm (src/gemm/tune_cuda.h) ==== */
 
 static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *kind, tegroup_error *error) {
     cudaDeviceProp properties;

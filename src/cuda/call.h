@@ -191,13 +191,6 @@ static __device__ __forceinline__ uint32_t tegroup_impl_shared(const void *point
     return (uint32_t)__cvta_generic_to_shared(pointer);
 }
 
-/* The thread's number, read from its special register each time. The compiler then cannot compute values that depend on
- * it far ahead and keep them in registers, which are scarce. */
-static __device__ __forceinline__ int tegroup_impl_thread(void) {
-    int number;
-    asm volatile("mov.u32 %0, %%tid.x;\n" : "=r"(number));
-    return number;
-}
 /* Copies 16 bytes from global to shared memory, or, if absent, writes zeros and reads nothing. Copies of fewer bytes
  * are not used: memcheck reports them as reads of all 16. */
 static __device__ __forceinline__ void tegroup_impl_cp_async_unless(bool absent, uint32_t to, const void *from) {

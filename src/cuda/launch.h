@@ -37,6 +37,14 @@ static inline cudaError_t tegroup_impl_launch(void (*kernel)(PARAMETERS...), dim
     return cudaLaunchKernel((const void *)kernel, blocks, dim3(threads), addresses, shared_bytes, stream);
 }
 
+/* The thread's number, read from its special register each time. The compiler then cannot compute values that depend on
+ * it far ahead and keep them in registers, which are scarce. */
+static __device__ __forceinline__ int tegroup_impl_thread(void) {
+    int number;
+    asm volatile("mov.u32 %0, %%tid.x;\n" : "=r"(number));
+    return number;
+}
+
 /* A graph keeps the sizes that the host knew when it was captured, so the caller has to say that they are final. */
 static inline tegroup_status tegroup_impl_cuda_check_capture(int32_t sizes_final, const char *field,
                                                              struct CUstream_st *stream, tegroup_error *error) {

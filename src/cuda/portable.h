@@ -9,6 +9,7 @@
 #include "base/build.h"
 #include "formats/convert.h"
 #include "core/activation_formulas.h"
+#include "cuda/launch.h"
 #include "cuda/rows.h"
 #include "cuda/activation_epilogue.h"
 #include "cuda/call.h"

@@ -10,6 +10,7 @@
 #include "core/field_names.h"
 #include "cuda/sm90_kernels.h"
 #include "core/activation_formulas.h"
+#include "cuda/launch.h"
 #include "cuda/rows.h"
 #include "cuda/activation_epilogue.h"
 #include "cuda/call.h"

@@ -6,6 +6,7 @@
 #include "core/gemm_types.h"
 #include "base/arithmetic.h"
 #include "core/field_names.h"
+#include "cuda/launch.h"
 #include "cuda/rows.h"
 #include "cuda/call.h"
 #include "cuda/hopper.h"

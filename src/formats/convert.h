@@ -146,7 +146,15 @@ TEGROUP_IMPL_HD int tegroup_impl_is_nan(float x) { return (tegroup_impl_bits_of_
 
 TEGROUP_IMPL_HD float tegroup_impl_f32_of_f8e4m3(uint8_t code) {
     if ((code & 0x7fu) == 0x7fu) return tegroup_impl_f32_of_bits(0x7fffffffu);
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    float x;
+    asm("{.reg .b32 two; .reg .b16 low; cvt.rn.f16x2.e4m3x2 two, %1; mov.b32 {low, _}, two; cvt.f32.f16 %0, low;}"
+        : "=f"(x)
+        : "h"((uint16_t)code));
+    return x;
+#else
     return tegroup_impl_with_sign(tegroup_impl_f32_of_small(code & 0x7fu, 3, -6), code & 0x80u);
+#endif
 }
 TEGROUP_IMPL_HD float tegroup_impl_f32_of_f8e5m2(uint8_t code) { /* the upper half of a binary16 */
     return tegroup_impl_f32_of_f16((uint16_t)((uint32_t)code << 8));
@@ -298,9 +306,8 @@ TEGROUP_IMPL_HD void tegroup_impl_store_f64(tegroup_dtype dtype, void *data, int
     else tegroup_impl_store_code(dtype, data, i, tegroup_impl_code_of_f32(dtype, tegroup_impl_f32_odd_of_f64(x)));
 }
 TEGROUP_IMPL_HD float tegroup_impl_load_f32(tegroup_dtype dtype, const void *data, int64_t i) {
-    return tegroup_impl_is_float(dtype)
-               ? tegroup_impl_load_float_f32(dtype, data, i)
-               : tegroup_impl_f32_of_code(dtype, tegroup_impl_load_code(dtype, data, i));
+    return tegroup_impl_is_float(dtype) ? tegroup_impl_load_float_f32(dtype, data, i)
+                                        : tegroup_impl_f32_of_code(dtype, tegroup_impl_load_code(dtype, data, i));
 }
 TEGROUP_IMPL_HD void tegroup_impl_store_f32(tegroup_dtype dtype, void *data, int64_t i, float x) {
     if (tegroup_impl_is_float(dtype)) tegroup_impl_store_float_f32(dtype, data, i, x);

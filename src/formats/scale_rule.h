@@ -44,6 +44,13 @@ TEGROUP_IMPL_HD float tegroup_impl_largest(tegroup_dtype dtype) {
                                            : 0.0f;
 }
 
+/* Its reciprocal, rounded once: the compiler divides. */
+TEGROUP_IMPL_HD float tegroup_impl_inverse_largest(tegroup_dtype dtype) {
+    return dtype == TEGROUP_DTYPE_F8E4M3   ? 1.0f / 448.0f
+           : dtype == TEGROUP_DTYPE_F8E5M2 ? 1.0f / 57344.0f
+                                           : 1.0f / 6.0f;
+}
+
 /* The smaller of two numbers that are not negative; NaN stays. By bits, so that no flag takes a NaN for a number. */
 TEGROUP_IMPL_HD float tegroup_impl_cut(float x, float limit) {
     return !tegroup_impl_is_nan(x) && tegroup_impl_bits_of_f32(x) > tegroup_impl_bits_of_f32(limit) ? limit : x;
@@ -77,8 +84,9 @@ TEGROUP_IMPL_HD float tegroup_impl_scale_multiplier(const tegroup_scale_rule *ru
     return multiplier;
 }
 
-TEGROUP_IMPL_HD float tegroup_impl_scale_divisor(const tegroup_scale_rule *rule, float largest, float amax) {
-    const float scale = rule->by_reciprocal ? tegroup_impl_product_f32(amax, tegroup_impl_inverse_f32(largest))
+TEGROUP_IMPL_HD float tegroup_impl_scale_divisor(const tegroup_scale_rule *rule, tegroup_dtype data, float amax) {
+    const float largest = tegroup_impl_largest(data);
+    const float scale = rule->by_reciprocal ? tegroup_impl_product_f32(amax, tegroup_impl_inverse_largest(data))
                                             : tegroup_impl_quotient_f32(amax, largest);
     if (!rule->power_of_two) return scale;
     return tegroup_impl_f32_of_f8e8m0(tegroup_impl_f8e8m0_of_f32(scale, TEGROUP_IMPL_UP));
@@ -112,12 +120,12 @@ TEGROUP_IMPL_HD tegroup_block_scale tegroup_impl_scale_block(const tegroup_scale
     case TEGROUP_SCALE_DIVISOR:
     case TEGROUP_SCALE_EXPONENT:
         block.stored = rule->method == TEGROUP_SCALE_EXPONENT ? tegroup_impl_scale_exponent(largest, amax)
-                                                              : tegroup_impl_scale_divisor(rule, largest, amax);
+                                                              : tegroup_impl_scale_divisor(rule, data, amax);
         block.divide = rule->divide && tegroup_impl_bits_of_f32(block.stored) != 0;
         block.multiplier = tegroup_impl_bits_of_f32(block.stored) != 0 ? tegroup_impl_inverse_f32(block.stored) : 0.0f;
         break;
     case TEGROUP_SCALE_TWO_LEVEL: /* the multiplier is that of the scale as it is stored */
-        block.stored = tegroup_impl_product_f32(global, tegroup_impl_inverse_f32(largest));
+        block.stored = tegroup_impl_product_f32(global, tegroup_impl_inverse_largest(data));
         block.stored = tegroup_impl_product_f32(amax, block.stored);
         block.stored = tegroup_impl_f32_of_f8e4m3(tegroup_impl_f8e4m3_of_f32(block.stored));
         block.multiplier = tegroup_impl_product_f32(block.stored, tegroup_impl_inverse_f32(global));
@@ -126,6 +134,8 @@ TEGROUP_IMPL_HD tegroup_block_scale tegroup_impl_scale_block(const tegroup_scale
     default: break;
     }
     if (tegroup_impl_is_nan(block.stored)) block.stored = tegroup_impl_f32_of_bits(0x7fffffffu); /* on both machines */
+    block.bits = tegroup_impl_bits_of_f32(block.stored);
+    if (scale == TEGROUP_DTYPE_F32) return block;
     block.bits = tegroup_impl_code_of_f32(scale, block.stored);
     block.stored = tegroup_impl_f32_of_code(scale, block.bits); /* E8M0 has no infinity */
     if (scale == TEGROUP_DTYPE_BF16) {                          /* values are quantised by the scale that is stored */

@@ -77,9 +77,9 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_element_of(const tegroup_impl_copy *copy, i
 }
 
 /* The blocks beside a tile whose first element is `first` end here: where the next tile's begin, or with the last one's
- * that are stored. */
-TEGROUP_IMPL_HD int64_t tegroup_impl_blocks_end(int64_t first, int64_t block, int64_t count, int64_t extent) {
-    const int64_t next = (first + TEGROUP_IMPL_QUANTIZE_TILE) / block;
+ * that are stored. shift: of a block's extent. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_blocks_end(int64_t first, int32_t shift, int64_t count, int64_t extent) {
+    const int64_t next = (first + TEGROUP_IMPL_QUANTIZE_TILE) >> shift;
     return next < count ? next : extent;
 }
 
@@ -350,9 +350,9 @@ static inline void tegroup_impl_pad_scales(const tegroup_impl_quantize_pass *pas
     const tegroup_impl_scale_grid *grid = &copy->grid;
     const int64_t outer_begin = side->outer0 / grid->block_outer, inner_begin = side->inner0 / grid->block_inner;
     const int64_t outer_end =
-                      tegroup_impl_blocks_end(side->outer0, grid->block_outer, grid->outer_count, grid->outer_extent),
+                      tegroup_impl_blocks_end(side->outer0, grid->outer_shift, grid->outer_count, grid->outer_extent),
                   inner_end =
-                      tegroup_impl_blocks_end(side->inner0, grid->block_inner, grid->inner_count, grid->inner_extent);
+                      tegroup_impl_blocks_end(side->inner0, grid->inner_shift, grid->inner_count, grid->inner_extent);
     int64_t o, i;
     for (o = outer_begin; o < outer_end; o++)
         for (i = o < grid->outer_count ? tegroup_impl_max(inner_begin, grid->inner_count) : inner_begin; i < inner_end;

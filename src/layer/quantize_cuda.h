@@ -26,7 +26,7 @@
 #include "layer/activation_cuda.h"
 #include "layer/quantize_walk_cuda.h"
 #include "layer/quantize_tile_cuda.h"
-#include "layer/dequantize_tile_cuda.h"
+#include "layer/quantize_rows_cuda.h"
 
 /* Can rows of a plain tensor be read 16 bytes at a time, where its groups begin at multiples of 16? */
 static inline int tegroup_impl_cuda_in_vectors(const tegroup_tensor *t) {
@@ -37,6 +37,10 @@ static inline int tegroup_impl_cuda_in_vectors(const tegroup_tensor *t) {
                    || tegroup_impl_group_stride(t) * bytes % 16 == 0));
 }
 
+static inline int32_t tegroup_impl_cuda_tile_shift(int32_t block) {
+    return block > 0 ? tegroup_impl_shift_of(block) : TEGROUP_IMPL_QUANTIZE_SHIFT;
+}
+
 static inline tegroup_impl_quantize_launch tegroup_impl_cuda_quantize_launch(const tegroup_tensor *t) {
     tegroup_impl_quantize_launch call;
     int copy;
@@ -44,22 +48,26 @@ static inline tegroup_impl_quantize_launch tegroup_impl_cuda_quantize_launch(con
     call.desc.output = *t;
     call.facts = *tegroup_scaling_info(t->scaling);
     call.facts.name = NULL; /* of no use to a kernel */
+    call.choice_shift = tegroup_impl_cuda_tile_shift(call.facts.choice_outer);
+    call.outer_shift = tegroup_impl_cuda_tile_shift(call.facts.block_outer);
+    call.inner_shift = tegroup_impl_cuda_tile_shift(call.facts.block_inner);
     call.scale_dtype = tegroup_impl_one_scale(t, &call.facts);
     for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++) call.scale_capacity[copy] = tegroup_impl_scale_capacity(t, copy);
     call.transposed_capacity = tegroup_impl_transposed_capacity(t);
     return call;
 }
 
-/* Tiles that a tensor has at most, as blocks that share them out. */
-static inline tegroup_status tegroup_impl_cuda_quantize_blocks(const tegroup_tensor *t, unsigned *blocks,
+/* Works of a tensor at most, of so many rows and columns, shared out among as many blocks as have room: `resident` a
+ * multiprocessor. */
+static inline tegroup_status tegroup_impl_cuda_quantize_blocks(const tegroup_tensor *t, int64_t rows, int64_t cols,
+                                                               int32_t resident, unsigned *blocks,
                                                                tegroup_error *error) {
-    const int64_t tile = TEGROUP_IMPL_QUANTIZE_TILE, parts = t->scale_parts > 1 ? t->scale_parts : 1,
-                  groups = t->shape.groups,
+    const int64_t parts = t->scale_parts > 1 ? t->scale_parts : 1, groups = t->shape.groups,
                   down = tegroup_impl_ragged(&t->shape)
-                             ? tegroup_impl_ceil_div(t->shape.rows, tile) + groups
-                             : groups * parts * tegroup_impl_ceil_div(t->shape.rows / parts, tile);
-    return tegroup_impl_cuda_blocks(tegroup_impl_mul(down, tegroup_impl_ceil_div(t->shape.cols, tile)), 4, blocks,
-                                    error);
+                             ? tegroup_impl_ceil_div(t->shape.rows, rows) + groups
+                             : groups * parts * tegroup_impl_ceil_div(t->shape.rows / parts, rows);
+    return tegroup_impl_cuda_blocks(tegroup_impl_mul(down, tegroup_impl_ceil_div(t->shape.cols, cols)), resident,
+                                    blocks, error);
 }
 
 /* A launch of the kernel that reads values of a type. */
@@ -104,33 +112,41 @@ static inline tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_d
     tegroup_impl_quantize_launch call = tegroup_impl_cuda_quantize_launch(&desc->output);
     const int both = tegroup_impl_has_copy(&desc->output, 0) | tegroup_impl_has_copy(&desc->output, 1) << 1;
     const unsigned threads = TEGROUP_IMPL_QUANTIZE_THREADS;
+    const int64_t tile = TEGROUP_IMPL_QUANTIZE_TILE;
+    const tegroup_dtype dtype = desc->input.dtype;
     const int lines = call.facts.block_inner == 0 && call.facts.block_outer > 0;
     unsigned blocks;
-    int copy;
     call.desc = *desc;
     call.desc.alpha = tegroup_impl_alpha(desc->activation, desc->alpha);
     call.desc.limit = tegroup_impl_limit(desc->activation, desc->limit);
     call.desc.row_scale = tegroup_impl_cuda_matrix(&desc->row_scale);
+    call.plain = desc->activation == TEGROUP_ACTIVATION_UNSET && desc->gather_input.rows == 0;
     call.vectors = tegroup_impl_cuda_in_vectors(&desc->input) && tegroup_impl_cuda_in_vectors(&desc->grad_output);
     if (desc->output.shape.groups == 0) return TEGROUP_OK;
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_blocks(&desc->output, &blocks, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_cuda_quantize_blocks(&desc->output, tile, tile, TEGROUP_IMPL_QUANTIZE_RESIDENT, &blocks, error));
     if (desc->output.amax || desc->output.columnwise_amax)
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
             tegroup_impl_launch(tegroup_impl_quantize_clear_kernel, 1, threads, 0, stream, call), "stream",
             "the kernel must launch", error));
     call.raises = desc->output.amax || desc->output.columnwise_amax;
     if (tegroup_impl_waits_for_amax(desc, &call.facts)) {
-        TEGROUP_IMPL_TRY(
-            TEGROUP_IMPL_BY_VALUES(desc->input.dtype, tegroup_impl_quantize_kernel, blocks, threads, 0, stream, call));
+        TEGROUP_IMPL_TRY(TEGROUP_IMPL_BY_VALUES(dtype, tegroup_impl_quantize_kernel, blocks, threads, 0, stream, call));
         call.raises = 0;
     }
-    for (copy = 0; copy < (lines ? TEGROUP_IMPL_COPIES : 1); copy++) {
-        call.copies = lines ? both & 1 << copy : both;
-        call.spans_cols = lines && copy == TEGROUP_IMPL_ROWWISE;
-        call.spans_rows = lines && copy == TEGROUP_IMPL_COLUMNWISE;
-        if (!call.copies) continue;
+    call.copies = lines ? both & 1 << TEGROUP_IMPL_COLUMNWISE : both;
+    call.spans_rows = lines;
+    if (call.copies)
+        TEGROUP_IMPL_TRY(TEGROUP_IMPL_BY_VALUES(dtype, tegroup_impl_quantize_kernel, blocks, threads, 0, stream, call));
+    call.copies = lines ? both & 1 << TEGROUP_IMPL_ROWWISE : 0;
+    call.spans_rows = 0;
+    call.spans_cols = 1;
+    if (call.copies) {
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_blocks(&desc->output, TEGROUP_IMPL_QUANTIZE_ROWS,
+                                                           tegroup_impl_max(1, desc->output.shape.cols),
+                                                           TEGROUP_IMPL_QUANTIZE_RESIDENT, &blocks, error));
         TEGROUP_IMPL_TRY(
-            TEGROUP_IMPL_BY_VALUES(desc->input.dtype, tegroup_impl_quantize_kernel, blocks, threads, 0, stream, call));
+            TEGROUP_IMPL_BY_VALUES(dtype, tegroup_impl_quantize_rows_kernel, blocks, threads, 0, stream, call));
     }
 #if !defined(TEGROUP_NO_ACTIVATION) && !defined(TEGROUP_NO_BACKWARD)
     if (desc->grad_row_scale.dtype != TEGROUP_DTYPE_UNSET) return tegroup_impl_cuda_quantize_sums(desc, stream, error);
@@ -140,14 +156,14 @@ static inline tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_d
 
 static inline tegroup_status tegroup_impl_cuda_dequantize(const tegroup_dequantize_desc *desc,
                                                           struct CUstream_st *stream, tegroup_error *error) {
-    tegroup_impl_dequantize_launch call;
+    tegroup_impl_quantize_launch call = tegroup_impl_cuda_quantize_launch(&desc->input);
     unsigned blocks;
-    memset(&call, 0, sizeof call);
-    call.from = tegroup_impl_cuda_quantize_launch(&desc->input);
-    call.from.copies = 1 << desc->columnwise;
-    call.output = desc->output;
+    call.copies = 1 << desc->columnwise;
+    call.desc.input = desc->output;
     if (desc->input.shape.groups == 0) return TEGROUP_OK;
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_blocks(&desc->input, &blocks, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_cuda_quantize_blocks(&desc->input, TEGROUP_IMPL_QUANTIZE_TILE, TEGROUP_IMPL_QUANTIZE_TILE,
+                                          TEGROUP_IMPL_DEQUANTIZE_RESIDENT(desc->output.dtype), &blocks, error));
     return TEGROUP_IMPL_BY_VALUES(desc->output.dtype, tegroup_impl_dequantize_kernel, blocks,
                                   TEGROUP_IMPL_QUANTIZE_THREADS, 0, stream, call);
 }

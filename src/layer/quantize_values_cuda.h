@@ -7,6 +7,7 @@
 #include "base/arithmetic.h"
 #include "formats/convert.h"
 #include "core/activation_formulas.h"
+#include "layer/quantize.h"
 #include "cuda/rows.h"
 
 /* Eight values of a row, in the type that they have in memory. */
@@ -27,6 +28,12 @@ template <int DTYPE> struct tegroup_impl_eight {
 #pragma unroll
         for (int i = 0; i < raws; i++) raw[i] = vectors::pack(x + i * vectors::lanes);
     }
+    /* The j-th and the one after it, for an even j that the compiler knows. */
+    __device__ __forceinline__ void put(int j, float low, float high) {
+        uint32_t *const word = &raw[j / vectors::lanes].x + j % vectors::lanes / (raws == 1 ? 2 : 1);
+        word[0] = raws == 1 ? tegroup_impl_two_halves(low, high, DTYPE == TEGROUP_DTYPE_BF16) : __float_as_uint(low);
+        if (raws == 2) word[1] = __float_as_uint(high);
+    }
     /* The j-th, for a j that the compiler knows. */
     __device__ __forceinline__ float at(int j) const {
         float x[8];
@@ -39,19 +46,17 @@ template <int DTYPE> struct tegroup_impl_eight {
         for (int i = 0; i < raws; i++)
             asm volatile("" : "+r"(raw[i].x), "+r"(raw[i].y), "+r"(raw[i].z), "+r"(raw[i].w));
     }
+    /* All eight at an address that is a multiple of 16. */
+    __device__ __forceinline__ void load_vectors(const char *from) {
+#pragma unroll
+        for (int i = 0; i < raws; i++) raw[i] = __ldg((const uint4 *)from + i);
+    }
     /* n of the row's elements from column col on, then zeros. */
     __device__ __forceinline__ void load(const char *row, int64_t col, int32_t n, bool vector) {
-        if (!vector || n < 8) {
-            tegroup_impl_eight slow; /* of its own, as the call wants an address, and registers have none */
-            slow.load_each(row, col, n);
-            *this = slow;
-            return;
-        }
-        const uint4 *at = (const uint4 *)(row + col * vectors::bytes);
-#pragma unroll
-        for (int i = 0; i < raws; i++) raw[i] = __ldg(at + i);
+        if (vector && n >= 8) load_vectors(row + col * vectors::bytes);
+        else load_each(row, col, n);
     }
-    __device__ __noinline__ void load_each(const char *row, int64_t col, int32_t n) {
+    __device__ __forceinline__ void load_each(const char *row, int64_t col, int32_t n) {
         uint32_t word[4 * raws];
 #pragma unroll
         for (int e = 0; e < 4 * raws; e++) word[e] = 0;
@@ -118,45 +123,42 @@ static __device__ __noinline__ void tegroup_impl_made_eight(const tegroup_quanti
 }
 #endif
 
-/* The code of E2M1, for the device: between powers of two its values are apart by halves, ones and twos, so that a sum
- * with a large number rounds to them, ties to even. */
+/* The code of E2M1 in bits 0 .. 3, of a result of arithmetic, whose NaN has no sign; what is above is any. Beside its
+ * power of two p, or 1, which is the least, the type has steps of p / 2. So has binary32 beside 2^22 p: a sum with that
+ * rounds as it must, and counts steps in its last bits. Its exponent is that of p, each of which is two codes more. */
 static __device__ __forceinline__ uint32_t tegroup_impl_device_e2m1(float x) {
-    const uint32_t bits = __float_as_uint(x), magnitude = min(bits & 0x7fffffffu, 0x40c00000u); /* 6, of NaN, too */
-    const bool ones = magnitude >= 0x40000000u, twos = magnitude >= 0x40800000u;
-    float sum;
-    asm("fma.rn.f32 %0, %1, %2, %3;"
-        : "=f"(sum)
-        : "f"(__uint_as_float(magnitude)),
-          "f"(twos   ? 0.5f
-              : ones ? 1.0f
-                     : 2.0f),
-          "f"(12582912.0f));
-    const uint32_t code = (__float_as_uint(sum) & 15u) + (twos ? 4u : ones ? 2u : 0u);
-    return code | ((bits & 0x7fffffffu) > 0x7f800000u ? 0u : bits >> 28 & 8u);
+    const uint32_t even = 214; /* steps beside 2^22: with it the sum's exponent makes a multiple of 256 */
+    float magnitude, sum;
+    asm("{.reg .f32 a; abs.f32 a, %1; min.f32 %0, a, 0f40C00000;}" : "=f"(magnitude) : "f"(x)); /* 6, of NaN, too */
+    const uint32_t power =
+        max((__float_as_uint(magnitude) & 0x7f800000u) + (22u << 23) + even, (127u + 22 << 23) + even);
+    asm("add.rn.f32 %0, %1, %2;" : "=f"(sum) : "f"(magnitude), "f"(__uint_as_float(power)));
+    return (__float_as_uint(sum) + (__float_as_uint(sum) >> 22)) | (__float_as_uint(x) >> 28 & 8u);
 }
 
-/* Two codes beside each other, of values that are scaled already: bits 0 .. 7 and 8 .. 15; of 4 bits 0 .. 3 and 4 .. 7.
- * They are those of tegroup_impl_code_of_f32. */
-template <int CODE> static __device__ __forceinline__ uint32_t tegroup_impl_two_codes(float low, float high) {
-    if (CODE == TEGROUP_DTYPE_F4E2M1) return tegroup_impl_device_e2m1(low) | tegroup_impl_device_e2m1(high) << 4;
+/* Two codes of 8 bits beside each other, of values that are scaled already: those of tegroup_impl_code_of_f32. */
+static __device__ __forceinline__ uint32_t tegroup_impl_two_codes(tegroup_dtype dtype, float low, float high) {
 #if __CUDA_ARCH__ >= 890
     uint16_t word;
-    if (CODE == TEGROUP_DTYPE_F8E4M3) asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(word) : "f"(high), "f"(low));
-    else asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(word) : "f"(high), "f"(low));
+    if (dtype == TEGROUP_DTYPE_F8E5M2)
+        asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(word) : "f"(high), "f"(low));
+    else asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(word) : "f"(high), "f"(low));
     return word;
 #else
-    return tegroup_impl_code_of_f32((tegroup_dtype)CODE, low)
-           | tegroup_impl_code_of_f32((tegroup_dtype)CODE, high) << 8;
+    return tegroup_impl_code_of_f32(dtype, low) | tegroup_impl_code_of_f32(dtype, high) << 8;
 #endif
 }
 
 /* Eight codes from the first in the lowest bits on: two words, of 4 bits one. */
-template <int CODE> static __device__ __forceinline__ uint2 tegroup_impl_eight_codes(const float *x) {
+template <int BITS>
+static __device__ __forceinline__ uint2 tegroup_impl_eight_codes(tegroup_dtype dtype, const float *x) {
     uint32_t pair[4];
 #pragma unroll
-    for (int i = 0; i < 4; i++) pair[i] = tegroup_impl_two_codes<CODE>(x[2 * i], x[2 * i + 1]);
-    if (CODE == TEGROUP_DTYPE_F4E2M1) return make_uint2(pair[0] | pair[1] << 8 | pair[2] << 16 | pair[3] << 24, 0);
-    return make_uint2(pair[0] | pair[1] << 16, pair[2] | pair[3] << 16);
+    for (int i = 0; i < 4; i++)
+        pair[i] = BITS == 8 ? tegroup_impl_two_codes(dtype, x[2 * i], x[2 * i + 1])
+                            : tegroup_impl_device_e2m1(x[2 * i]) + (tegroup_impl_device_e2m1(x[2 * i + 1]) << 4);
+    if (BITS == 8) return make_uint2(pair[0] | pair[1] << 16, pair[2] | pair[3] << 16);
+    return make_uint2(__byte_perm(__byte_perm(pair[0], pair[1], 0x40), __byte_perm(pair[2], pair[3], 0x40), 0x5410), 0);
 }
 
 /* Eight values as tegroup_impl_scaled_code scales them. Factors are multipliers, or where the rule divides, scales that
@@ -185,4 +187,83 @@ template <bool SHOWS> static __device__ __forceinline__ uint32_t tegroup_impl_la
     float larger;
     asm("{.reg .f32 a; abs.f32 a, %2; max.f32 %0, %1, a;}" : "=f"(larger) : "f"(__uint_as_float(most)), "f"(x));
     return __float_as_uint(larger);
+}
+
+/* The same of two values of 16 bits beside each other. What comes of it has the magnitudes, and any signs; a NaN that
+ * does not show stays beside another one. */
+template <bool SHOWS, bool BF16>
+static __device__ __forceinline__ uint32_t tegroup_impl_larger_two(uint32_t a, uint32_t b) {
+#if __CUDA_ARCH__ >= 860
+    uint32_t larger;
+    if (BF16 && SHOWS) asm("max.NaN.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+    else if (BF16) asm("max.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+    else if (SHOWS) asm("max.NaN.xorsign.abs.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+    else asm("max.xorsign.abs.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+    return larger;
+#else
+    const uint32_t infinity = BF16 ? 0x7f80u : 0x7c00u;
+    uint32_t word = 0;
+    for (int at = 0; at < 32; at += 16) {
+        const uint32_t x = a >> at & 0x7fffu, y = b >> at & 0x7fffu;
+        word |= (!SHOWS && x > infinity ? y : !SHOWS && y > infinity ? x : max(x, y)) << at;
+    }
+    return word;
+#endif
+}
+
+/* The largest magnitudes of eight rows of eight columns, of each row and of each column: of 16 bits two in a word. */
+template <int DTYPE, bool SHOWS> struct tegroup_impl_magnitudes {
+    enum { in_word = DTYPE == TEGROUP_DTYPE_F32 ? 1 : 2, words = 8 / in_word, BF16 = DTYPE == TEGROUP_DTYPE_BF16 };
+
+    static __device__ __forceinline__ uint32_t larger(uint32_t a, uint32_t b) {
+        return in_word == 1 ? tegroup_impl_larger_magnitude<SHOWS>(a, __uint_as_float(b))
+                            : tegroup_impl_larger_two<SHOWS, BF16>(a, b);
+    }
+    /* The j-th, as binary32. */
+    static __device__ __forceinline__ uint32_t at(const uint32_t *word, int j) {
+        const uint32_t two = word[j / in_word] & 0x7fff7fffu;
+        if (in_word == 1) return word[j];
+        return __float_as_uint(j % 2 ? tegroup_impl_high_half(two, BF16) : tegroup_impl_low_half(two, BF16));
+    }
+    static __device__ __forceinline__ uint32_t largest(const uint32_t *word) {
+        uint32_t most[words];
+#pragma unroll
+        for (int k = 0; k < words; k++) most[k] = word[k];
+#pragma unroll
+        for (int k = 1; k < words; k++) most[0] = larger(most[0], most[k]);
+        return in_word == 1 ? most[0] : max(at(most, 0), at(most, 1));
+    }
+    static __device__ __forceinline__ uint32_t word_of(const tegroup_impl_eight<DTYPE> &x, int k) {
+        const uint4 raw = x.raw[k / 4];
+        return k % 4 == 0 ? raw.x : k % 4 == 1 ? raw.y : k % 4 == 2 ? raw.z : raw.w;
+    }
+    static __device__ __forceinline__ void of_rows(const tegroup_impl_eight<DTYPE> *x, uint32_t *most) {
+        uint32_t row[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            row[i] = 0;
+#pragma unroll
+            for (int k = 0; k < words; k++) row[i] = larger(row[i], word_of(x[i], k));
+        }
+#pragma unroll
+        for (int k = 0; k < words; k++)
+            most[k] = in_word == 1 ? row[k]
+                                   : larger(__byte_perm(row[2 * k % 8], row[(2 * k + 1) % 8], 0x5410),
+                                            __byte_perm(row[2 * k % 8], row[(2 * k + 1) % 8], 0x7632));
+    }
+    static __device__ __forceinline__ void of_columns(const tegroup_impl_eight<DTYPE> *x, uint32_t *most) {
+#pragma unroll
+        for (int k = 0; k < words; k++) {
+            most[k] = 0;
+#pragma unroll
+            for (int i = 0; i < 8; i++) most[k] = larger(most[k], word_of(x[i], k));
+        }
+    }
+};
+
+/* How many elements there are from `at` on, of so many; 8 or more are all of eight, 0 or less are none. They are not
+ * cut to 0 .. 8: of max(0, min(8, x)) == 8 nvcc 13.0 made one VIMNMX.RELU for sm_90a, whose predicate said something
+ * else, and pieces were taken for whole ones. */
+static __device__ __forceinline__ int32_t tegroup_impl_left_of(int64_t count, int32_t at) {
+    return (count < TEGROUP_IMPL_QUANTIZE_TILE ? (int32_t)count : TEGROUP_IMPL_QUANTIZE_TILE) - at;
 }

@@ -9,6 +9,7 @@
 #include "layer/quantize_types.h"
 #include "base/arithmetic.h"
 #include "base/threads.h"
+#include "formats/scale_layout.h"
 #include "core/tensor.h"
 #include "core/scale_grid.h"
 #include "core/copies.h"
@@ -19,39 +20,111 @@
 enum {
     TEGROUP_IMPL_QUANTIZE_THREADS = 256, /* a thread has 8 rows of 8 columns of a tile */
     TEGROUP_IMPL_QUANTIZE_COLS = 128,    /* entries of a table in shared memory for each 16 rows */
-    TEGROUP_IMPL_QUANTIZE_BANDS = 8      /* of 16 rows, or of 16 columns, in a tile */
+    TEGROUP_IMPL_QUANTIZE_BANDS = 8,     /* of 16 rows, or of 16 columns, in a tile */
+    TEGROUP_IMPL_QUANTIZE_SHIFT = 7,     /* logarithm of a tile's extent */
+    TEGROUP_IMPL_QUANTIZE_ROWS = 8,      /* of a work of whole rows */
+    TEGROUP_IMPL_QUANTIZE_BESIDE = 8     /* blocks that share a stretch of works, so that they read the same rows */
 };
+/* Blocks that a multiprocessor has room for, and that are launched: of kernels that quantise, and of those that go
+ * back. */
+enum { TEGROUP_IMPL_QUANTIZE_RESIDENT = 2 };
+#define TEGROUP_IMPL_DEQUANTIZE_RESIDENT(dtype) ((dtype) == TEGROUP_DTYPE_F32 ? 2 : 3)
 
-/* A call as its kernels are given it. copies: those that a launch writes, as bits; spans: as in a pass on the CPU. */
+/* A call as its kernels are given it; on the way back desc.output is what is read, and desc.input what is written.
+ * copies: those that a launch writes, or reads, as bits; spans: as in a pass on the CPU; shifts: logarithms of the
+ * blocks' extents, of a tile's where a block is all. */
 typedef struct tegroup_impl_quantize_launch {
     tegroup_quantize_desc desc;
     tegroup_scaling_facts facts;
     tegroup_dtype scale_dtype;
-    int32_t copies, spans_cols, spans_rows, vectors, raises; /* raises: amax is found on the way */
+    int32_t copies, spans_cols, spans_rows, vectors, raises; /* raises: amax is found on the way                   */
+    int32_t plain;                                           /* 1: values are those of input, and rows not gathered */
+    int32_t choice_shift, outer_shift, inner_shift;
     int64_t scale_capacity[TEGROUP_IMPL_COPIES], transposed_capacity;
 } tegroup_impl_quantize_launch;
 
 /* What the threads of a block share. `sums`: works, scales of both copies and transposed elements of the groups before
- * those of thread t. Of the group and part at hand: its works, extents and copies. Tables: amax by bands of 16 rows
- * (`down`: [band][column]) or by blocks of a row (`across`: [row][block]); factors likewise, by blocks. */
+ * those of thread t. Of the group and part at hand: its works, extents and copies. Tables of a tile: amax of blocks of
+ * a row, [row][block], and of columns, [band of 16 rows][column], or, where a scale is chosen for a square, which both
+ * copies have, [band of 16 rows][block]; factors, [row or square][block] and [block][column or square]. */
 struct tegroup_impl_quantize_shared {
+    uint4 turned[TEGROUP_IMPL_QUANTIZE_TILE * TEGROUP_IMPL_QUANTIZE_TILE / 16]; /* this and the tables in vectors */
+    uint32_t amax[TEGROUP_IMPL_COPIES][TEGROUP_IMPL_QUANTIZE_BANDS * TEGROUP_IMPL_QUANTIZE_COLS];
+    float factor[TEGROUP_IMPL_COPIES][TEGROUP_IMPL_QUANTIZE_BANDS * TEGROUP_IMPL_QUANTIZE_COLS];
     int64_t sums[4][TEGROUP_IMPL_QUANTIZE_THREADS + 1];
     int64_t first, end; /* works of the part */
     int64_t rows, cols, part_rows;
     int32_t g, part, across;
+    float global; /* of the group, as tegroup_impl_scale_block takes it */
     tegroup_impl_block in, dy;
     tegroup_impl_copy copies[TEGROUP_IMPL_COPIES];
-    uint32_t amax[TEGROUP_IMPL_COPIES][TEGROUP_IMPL_QUANTIZE_BANDS * TEGROUP_IMPL_QUANTIZE_COLS];
-    float factor[TEGROUP_IMPL_COPIES][TEGROUP_IMPL_QUANTIZE_BANDS * TEGROUP_IMPL_QUANTIZE_COLS];
-    uint4 turned[TEGROUP_IMPL_QUANTIZE_TILE * TEGROUP_IMPL_QUANTIZE_TILE / 16];
 };
 
-/* Works of one part, beside and above each other. */
+/* Scales of a tile's blocks: that of block (o, i), of those that are stored, is at(o, i), and the block holds elements
+ * where both indices are below the counts. Tiles begin where those of the swizzled layout do. */
+struct tegroup_impl_tile_scales {
+    const tegroup_impl_scale_grid &grid;
+    int64_t outer, inner, first;
+    int32_t part, outer_count, inner_count;
+
+    __device__ __forceinline__ tegroup_impl_tile_scales(const tegroup_impl_scale_grid &g, int32_t p, int64_t row0,
+                                                        int64_t col0)
+        : grid(g), outer((g.columnwise ? col0 : row0) >> g.outer_shift),
+          inner((g.columnwise ? row0 : col0) >> g.inner_shift), part(p) {
+        const int64_t tile = TEGROUP_IMPL_QUANTIZE_TILE;
+        first = tegroup_impl_scale_of_block(&grid, part, outer, inner);
+        outer_count = (int32_t)tegroup_impl_clamp(grid.outer_count - outer, 0, tile);
+        inner_count = (int32_t)tegroup_impl_clamp(grid.inner_count - inner, 0, tile);
+    }
+    __device__ __forceinline__ int64_t at(int32_t o, int32_t i) const {
+        if (grid.packed) return tegroup_impl_scale_of_block(&grid, part, outer + o, inner + i);
+        return first
+               + (grid.swizzled ? tegroup_impl_swizzled(0, o & 127, i) : o * grid.outer_stride + i * grid.inner_stride);
+    }
+};
+
+/* Factors of eight elements beside each other, along the outer index of a copy, from the tile's (row, col) on: that of
+ * element j is at[j * step]. They have one each, or one together. outer_shift: of the elements that share one. */
+struct tegroup_impl_factors {
+    const float *at;
+    int32_t step;
+};
+static __device__ __forceinline__ tegroup_impl_factors
+tegroup_impl_factors_of(const tegroup_impl_quantize_launch &call, const tegroup_impl_quantize_shared &shared,
+                        int columnwise, int32_t outer_shift, int32_t row, int32_t col) {
+    const int32_t blocks = columnwise ? TEGROUP_IMPL_QUANTIZE_COLS : TEGROUP_IMPL_QUANTIZE_TILE >> call.inner_shift;
+    tegroup_impl_factors factors;
+    factors.at = shared.factor[columnwise]
+                 + (columnwise ? (row >> call.inner_shift) * blocks + (col >> outer_shift)
+                               : (row >> outer_shift) * blocks + (col >> call.inner_shift));
+    factors.step = outer_shift > 0 ? 0 : columnwise ? 1 : blocks;
+    return factors;
+}
+
+/* Codes of a transposed copy in `turned`, eight rows of a column a piece of one or two words. Those of a column are in
+ * another order, by which eight columns it is of: neither accesses to columns beside each other nor those to one whole
+ * column meet in a bank. Where a piece is, in words; where 16 bytes are, and what their words are there, and back. */
+template <int BITS> static __device__ __forceinline__ int32_t tegroup_impl_turned_at(int32_t col, int32_t row) {
+    return (col * 16 + ((row >> 3) ^ (col >> 3))) * (BITS / 4);
+}
+template <int BITS> static __device__ __forceinline__ int32_t tegroup_impl_turned_piece(int32_t col, int32_t piece) {
+    return BITS == 8 ? col * 8 + (piece ^ (col >> 4)) : col * 4 + (piece ^ (col >> 5));
+}
+template <int BITS> static __device__ __forceinline__ uint4 tegroup_impl_turned_order(int32_t col, uint4 v) {
+    const int32_t order = col >> 3;
+    if (BITS == 4 && order & 1) v = make_uint4(v.y, v.x, v.w, v.z);
+    if (order >> (BITS == 4) & 1) v = make_uint4(v.z, v.w, v.x, v.y);
+    return v;
+}
+
+/* Works of one part, beside and above each other. A work that spans columns has fewer rows than a tile. */
 static __device__ __forceinline__ void tegroup_impl_quantize_counts(const tegroup_impl_quantize_launch &call,
                                                                     int64_t part_rows, int64_t cols, int64_t *across,
                                                                     int64_t *down) {
-    *across = call.spans_cols ? cols > 0 : (cols + TEGROUP_IMPL_QUANTIZE_TILE - 1) / TEGROUP_IMPL_QUANTIZE_TILE;
-    *down = call.spans_rows ? part_rows > 0 : (part_rows + TEGROUP_IMPL_QUANTIZE_TILE - 1) / TEGROUP_IMPL_QUANTIZE_TILE;
+    const int64_t tile = TEGROUP_IMPL_QUANTIZE_TILE;
+    *across = call.spans_cols ? cols > 0 : tegroup_impl_ceil_div(cols, tile);
+    *down = call.spans_rows ? part_rows > 0
+                            : tegroup_impl_ceil_div(part_rows, call.spans_cols ? TEGROUP_IMPL_QUANTIZE_ROWS : tile);
 }
 
 /* A block's way through the works of a tensor: a stretch of them, group by group. */
@@ -59,13 +132,14 @@ struct tegroup_impl_quantize_walk {
     const tegroup_impl_quantize_launch &call;
     tegroup_impl_quantize_shared &shared;
     tegroup_snapshot_view view;
-    int64_t begin, end; /* the block's works */
-    int32_t each;       /* groups of a thread's sums */
+    int64_t begin, end; /* the block's works, every step-th of them: blocks beside each other share a stretch */
+    int32_t step;
+    int32_t each; /* groups of a thread's sums */
     bool ragged;
 
     /* Called by all threads. A snapshot that is none for the tensor leads to no works. */
     __device__ tegroup_impl_quantize_walk(const tegroup_impl_quantize_launch &c, tegroup_impl_quantize_shared &s)
-        : call(c), shared(s), view(tegroup_impl_fitting_view(&c.desc.output)), begin(0), end(0), each(0),
+        : call(c), shared(s), view(tegroup_impl_fitting_view(&c.desc.output)), begin(0), end(0), step(1), each(0),
           ragged(tegroup_impl_ragged(&c.desc.output.shape)) {
         const int32_t groups = call.desc.output.shape.groups;
         int64_t works = 0;
@@ -75,8 +149,11 @@ struct tegroup_impl_quantize_walk {
         } else if (!ragged && groups > 0) {
             works = groups * of_group(0);
         }
-        begin = tegroup_impl_share_begin(works, (int32_t)blockIdx.x, (int32_t)gridDim.x);
-        end = tegroup_impl_share_begin(works, (int32_t)blockIdx.x + 1, (int32_t)gridDim.x);
+        const int32_t blocks = (int32_t)gridDim.x,
+                      first = (int32_t)blockIdx.x / TEGROUP_IMPL_QUANTIZE_BESIDE * TEGROUP_IMPL_QUANTIZE_BESIDE;
+        step = min(TEGROUP_IMPL_QUANTIZE_BESIDE, blocks - first);
+        begin = tegroup_impl_share_begin(works, first, blocks) + ((int32_t)blockIdx.x - first);
+        end = tegroup_impl_share_begin(works, first + step, blocks);
     }
     __device__ __noinline__ int64_t of_group(int32_t g) const {
         const tegroup_impl_sides sides = tegroup_impl_group_sides(&call.desc.output, &view, g);
@@ -152,6 +229,9 @@ struct tegroup_impl_quantize_walk {
         shared.part_rows = shared.copies[0].grid.part_rows;
         tegroup_impl_quantize_counts(call, shared.part_rows, sides.cols, &across, &down);
         shared.g = g;
+        shared.global = call.copies && call.desc.rule.method != TEGROUP_SCALE_UNSET
+                            ? tegroup_impl_group_global(&call.desc, g)
+                            : 1.0f;
         shared.part = (int32_t)((work - first) / (across * down));
         shared.first = first + shared.part * across * down;
         shared.end = shared.first + across * down;

@@ -95,6 +95,20 @@ TEST(quantize_gpu, every_byte_is_the_cpus) {
     printf("elements: %ld\n", (long)bytes);
 }
 
+/* Of longer rows a block's registers hold a stretch at a time. */
+TEST(quantize_gpu, rows_longer_than_a_block_holds) {
+    rng r = rng_seed(9405);
+    for (int64_t i = scaled(12); i > 0; i--) {
+        void *mark = guards_mark();
+        quantizing q;
+        quantizing_make(&q, &r, TEGROUP_SCALING_ROW, 5, 60000, 0);
+        const tegroup_quantize_desc d = q.desc;
+        same_as_on_the_cpu(&q, &d, mark);
+        ASSERT_PASSING();
+        guards_release(mark);
+    }
+}
+
 static double sum_at(const void *data, tegroup_dtype dtype, int64_t i) { return dtype == TEGROUP_DTYPE_F64 ? ((const double *)data)[i] : ((const float *)data)[i]; }
 
 /* The gradients of rows' scales are sums in an order of their own: where they are near what the separate call made, they are taken

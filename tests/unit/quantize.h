@@ -26,6 +26,7 @@ typedef struct quantizing {
     void *in_list[MOST_GROUPS], *list[2][MOST_GROUPS];
     void *made_in[MOST_GROUPS], *made_dy[MOST_GROUPS]; /* of make_activation: groups of its input and of grad_output */
     int64_t in_stride, out_stride; /* elements between groups of uniform buffers */
+    int vectors;                   /* 1: all rows begin at multiples of 16 bytes, as kernels like them */
 } quantizing;
 
 SUPPORT float magnitude_max(const tegroup_scale_rule *rule, float amax, float x) {
@@ -70,22 +71,22 @@ SUPPORT void fill_values(rng *r, tegroup_dtype dtype, char *data, int64_t rows, 
 SUPPORT tegroup_tensor plain_beside(quantizing *q, rng *r, tegroup_dtype dtype, int64_t cols, int values, float **value, void **list) {
     const depot *s = &q->scales[0];
     tegroup_tensor t;
-    const int64_t ld = cols + (rng_chance(r, 50) ? 0 : rng_int(r, 1, 9));
+    const int64_t ld = cols + (rng_chance(r, 50) ? 0 : rng_int(r, 1, 9) * (q->vectors ? 8 : 1));
     memset(&t, 0, sizeof t);
     t.shape = q->desc.output.shape;
     t.shape.cols = cols;
     t.dtype = dtype;
     t.ld = ld == cols ? 0 : ld;
-    if (!s->ragged && !s->listed && rng_chance(r, 50)) t.group_stride = t.shape.rows * ld + rng_int(r, 1, 20);
+    if (!s->ragged && !s->listed && rng_chance(r, 50)) t.group_stride = t.shape.rows * ld + rng_int(r, 1, 20) * (q->vectors ? 8 : 1);
     const int64_t stride = t.group_stride > 0 ? t.group_stride : t.shape.rows * ld, element = (int64_t)size_of(dtype);
     if (s->listed) {
         void **pointers = (void **)guarded(sizeof(void *) * (size_t)(s->groups + 1));
         t.pointers_space = TEGROUP_SPACE_HOST;
         t.pointers = pointers;
-        for (int32_t g = 0; g < s->groups; g++) pointers[g] = list[g] = guarded_skewed((size_t)(t.shape.rows * ld * element), rng_chance(r, 50) ? 0 : (size_t)element);
+        for (int32_t g = 0; g < s->groups; g++) pointers[g] = list[g] = guarded_skewed((size_t)(t.shape.rows * ld * element), q->vectors || rng_chance(r, 50) ? 0 : (size_t)element);
     } else {
         const int64_t elements = s->ragged ? t.shape.rows * ld : s->groups * stride;
-        t.data = guarded_skewed((size_t)(elements * element), rng_chance(r, 50) ? 0 : (size_t)element);
+        t.data = guarded_skewed((size_t)(elements * element), q->vectors || rng_chance(r, 50) ? 0 : (size_t)element);
         for (int32_t g = 0; g < s->groups; g++) list[g] = (char *)t.data + (s->ragged ? s->start[g] * ld : g * stride) * element;
     }
     for (int32_t g = 0; g < s->groups && values; g++) {
@@ -113,11 +114,11 @@ SUPPORT void copy_memory(quantizing *q, int columnwise) {
     t->scale_inv = s->t.scale_inv, t->columnwise_scale_inv = s->t.columnwise_scale_inv;
     t->scale_pointers = s->t.scale_pointers, t->columnwise_scale_pointers = s->t.columnwise_scale_pointers;
     if (!s->listed) {
-        *(columnwise ? &t->columnwise_data : &t->data) = q->list[columnwise][0] = guarded_skewed(bytes, columnwise ? 16 : 1);
+        *(columnwise ? &t->columnwise_data : &t->data) = q->list[columnwise][0] = guarded_skewed(bytes, columnwise || q->vectors ? 16 : 1);
         return;
     }
     void **pointers = (void **)guarded(sizeof(void *) * (size_t)(s->groups + 1));
-    for (int32_t g = 0; g < s->groups; g++) pointers[g] = q->list[columnwise][g] = guarded_skewed(bytes, columnwise ? 1 : 16);
+    for (int32_t g = 0; g < s->groups; g++) pointers[g] = q->list[columnwise][g] = guarded_skewed(bytes, columnwise && !q->vectors ? 1 : 16);
     if (columnwise) t->columnwise_pointers = pointers;
     else t->pointers = pointers;
 }
@@ -130,9 +131,11 @@ SUPPORT void quantizing_make(quantizing *q, rng *r, tegroup_scaling scaling, int
     do *s = random_depot(r, most_rows, most_cols);
     while ((scaling != 0 && s->scaling != scaling) || (s->scaling == TEGROUP_SCALING_TENSOR && s->parts > 1));
     s->columnwise = 0;
+    q->vectors = rng_chance(r, 40);
+    if (q->vectors) s->cols = (s->cols + 15) / 16 * 16;
     depot_describe(s, r);
     (void)depot_prepare(s);
-    s->t.ld = rng_chance(r, 50) ? 0 : s->cols + 2 * rng_int(r, 0, 5);
+    s->t.ld = rng_chance(r, 50) ? 0 : s->cols + (q->vectors ? 16 : 2) * rng_int(r, 0, 5);
     if (row_of(s->scaling).data != TEGROUP_DTYPE_F4E2M1) s->t.dtype = rng_chance(r, 70) ? TEGROUP_DTYPE_F8E4M3 : TEGROUP_DTYPE_F8E5M2;
     *t = s->t;
     q->desc.struct_size = sizeof q->desc;
@@ -141,7 +144,7 @@ SUPPORT void quantizing_make(quantizing *q, rng *r, tegroup_scaling scaling, int
     q->preset = random_preset(r, s->dtype, s->scaling == TEGROUP_SCALING_TENSOR);
     q->desc.rule = tegroup_scale_rule_of(q->preset);
     q->out_stride = t->shape.rows * (t->ld > 0 ? t->ld : s->cols);
-    if (!s->ragged && !s->listed && rng_chance(r, 50)) q->out_stride = t->group_stride = q->out_stride + 2 * rng_int(r, 0, 9);
+    if (!s->ragged && !s->listed && rng_chance(r, 50)) q->out_stride = t->group_stride = q->out_stride + (q->vectors ? 16 : 2) * rng_int(r, 0, 9);
     if (rng_chance(r, 60) && !(t->dtype == TEGROUP_DTYPE_F4E2M1 && s->parts > 1 && t->shape.rows / s->parts % 2 != 0))
         t->columnwise_order = TEGROUP_COLUMNWISE_TRANSPOSED;
     q->scales[1] = *s;
