@@ -84,33 +84,34 @@
  *   [51] cuda/cublaslt_setup.h    Set-up of a grouped cuBLASLt matmul
  *   [52] cuda/sm90_kernels.h      Hopper GEMM: the table of kernels
  *   [53] cuda/sm90_balance.h      Hopper GEMM: what tiles cost, and which block is done first
- *   [54] cuda/sm90_choice.h       Hopper GEMM: which kernel a plan takes
- *   [55] gemm/backends.h          The backends, a row of functions each
- *   [56] gemm/verdicts.h          What each backend can do
- *   [57] gemm/plan.h              Explain and plan
- *   [58] cpu/gemm.h               CPU GEMM
- *   [59] gemm/check.h             What a call checks
- *   [60] gemm/run.h               Run
- *   [61] gemm/once.h              One call for a product that runs once
- *   [62] gemm/tune.h              Tune, save and load a plan
- *   [63] cpu/real.h               Formulas
- *   [64] core/activation_formulas.h Activation formulas
- *   [65] layer/activation.h       Activations
- *   [66] layer/quantize_rules.h   Quantise and dequantise: rules
- *   [67] layer/quantize.h         Quantise and dequantise
- *   [68] layer/linear.h           Grouped linear layer
- *   [69] layer/mlp_rules.h        Grouped MLP: tensors and rules
- *   [70] layer/mlp_plan.h         Grouped MLP: plan
- *   [71] layer/mlp.h              Grouped MLP: calls
- *   [72] layer/chain_rules.h      Op chain: rules and buffers
- *   [73] layer/chain_ops.h        Op chain: ops as layers
- *   [74] layer/chain_plan.h       Op chain: plan
- *   [75] layer/chain.h            Op chain: calls
- *   [76] gemm/validate.h          Validate
- *   [77] gemm/scale_convert.h     Scales in another layout
- *   [78] moe/count.h              Counts of groups
- *   [79] moe/router.h             Router
- *   [80] moe/permutation.h        Permute and combine
+ *   [54] cuda/sm90_decoded.h      Hopper GEMM: operands that are decoded
+ *   [55] cuda/sm90_choice.h       Hopper GEMM: which kernel a plan takes
+ *   [56] gemm/backends.h          The backends, a row of functions each
+ *   [57] gemm/verdicts.h          What each backend can do
+ *   [58] gemm/plan.h              Explain and plan
+ *   [59] cpu/gemm.h               CPU GEMM
+ *   [60] gemm/check.h             What a call checks
+ *   [61] gemm/run.h               Run
+ *   [62] gemm/once.h              One call for a product that runs once
+ *   [63] gemm/tune.h              Tune, save and load a plan
+ *   [64] cpu/real.h               Formulas
+ *   [65] core/activation_formulas.h Activation formulas
+ *   [66] layer/activation.h       Activations
+ *   [67] layer/quantize_rules.h   Quantise and dequantise: rules
+ *   [68] layer/quantize.h         Quantise and dequantise
+ *   [69] layer/linear.h           Grouped linear layer
+ *   [70] layer/mlp_rules.h        Grouped MLP: tensors and rules
+ *   [71] layer/mlp_plan.h         Grouped MLP: plan
+ *   [72] layer/mlp.h              Grouped MLP: calls
+ *   [73] layer/chain_rules.h      Op chain: rules and buffers
+ *   [74] layer/chain_ops.h        Op chain: ops as layers
+ *   [75] layer/chain_plan.h       Op chain: plan
+ *   [76] layer/chain.h            Op chain: calls
+ *   [77] gemm/validate.h          Validate
+ *   [78] gemm/scale_convert.h     Scales in another layout
+ *   [79] moe/count.h              Counts of groups
+ *   [80] moe/router.h             Router
+ *   [81] moe/permutation.h        Permute and combine
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
@@ -5275,6 +5276,12 @@ TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count) {
         /* backend, SM from, to, cuBLASLt from, operands, results, scalings, features, alignment, known from */
         {TEGROUP_BACKEND_SM90, 90, 90, 0, TEGROUP_IMPL_HALVES, TEGROUP_IMPL_RESULTS, TEGROUP_IMPL_SC(NONE),
          TEGROUP_IMPL_BUNDLED | TEGROUP_FEATURE_GATHER, 16, "TMA asks for 16-byte rows"},
+        {TEGROUP_BACKEND_SM90, 90, 90, 0, TEGROUP_IMPL_DT(BF16) | TEGROUP_IMPL_FP8 | TEGROUP_IMPL_DT(F4E2M1),
+         TEGROUP_IMPL_RESULTS,
+         TEGROUP_IMPL_SC(NONE) | TEGROUP_IMPL_SC(MXFP8) | TEGROUP_IMPL_SC(MXFP8_32X32) | TEGROUP_IMPL_SC(MXFP4)
+             | TEGROUP_IMPL_SC(NVFP4) | TEGROUP_IMPL_SC(NVFP4_16X16),
+         TEGROUP_IMPL_BUNDLED | TEGROUP_FEATURE_GATHER, 16,
+         "quantised operands are decoded to BF16 in workspace, and lie there as TMA asks"},
         {TEGROUP_BACKEND_CUBLASLT_GROUPED, 100, 110, 130300, TEGROUP_IMPL_DT(F16),
          TEGROUP_IMPL_DT(F16) | TEGROUP_IMPL_DT(F32), TEGROUP_IMPL_SC(NONE),
          TEGROUP_IMPL_CUBLASLT | TEGROUP_FEATURE_DEVICE_SIZES, 0, "TransformerEngine pull request 2765"},
@@ -5455,7 +5462,7 @@ static inline void tegroup_impl_choices_add(tegroup_impl_choices *choices, const
 
 /* plan.algorithm of the bundled backends: the kernel's address in this unit, its threads, shared memory and blocks.
  * SM90 has the driver's function that makes tensor maps besides, how many of the last groups have narrow tiles
- * alone, and the kernel's number in its table. */
+ * alone, the kernel's number in its table, and the rows of the buffers of operands that are decoded into workspace. */
 enum {
     TEGROUP_IMPL_PLANNED_KERNEL,
     TEGROUP_IMPL_PLANNED_THREADS,
@@ -5463,7 +5470,9 @@ enum {
     TEGROUP_IMPL_PLANNED_BLOCKS,
     TEGROUP_IMPL_PLANNED_ENCODE,
     TEGROUP_IMPL_PLANNED_NARROWS,
-    TEGROUP_IMPL_PLANNED_ROW
+    TEGROUP_IMPL_PLANNED_ROW,
+    TEGROUP_IMPL_PLANNED_DECODED_A,
+    TEGROUP_IMPL_PLANNED_DECODED_B
 };
 
 /* What a backend says of the tile that it takes. */
@@ -5615,6 +5624,12 @@ static inline int tegroup_impl_quantised(const tegroup_problem *p) {
     return p->a_scaling != TEGROUP_SCALING_NONE || p->b_scaling != TEGROUP_SCALING_NONE;
 }
 
+/* Are its scales of 8 bits? A value times such a scale is a number of BF16, exactly or rounded once. */
+static inline int tegroup_impl_scaled_by_8_bits(tegroup_scaling scaling) {
+    const tegroup_dtype scales = tegroup_scaling_info(scaling)->scale_dtype;
+    return scales == TEGROUP_DTYPE_F8E8M0 || scales == TEGROUP_DTYPE_F8E4M3;
+}
+
 /* Does a product sum over the operand's rows? Then it reads the copy that is quantised along columns. */
 TEGROUP_IMPL_HD int tegroup_impl_sums_rows(tegroup_op op, tegroup_impl_operand operand) {
     return op == TEGROUP_OP_WGRAD || (op == TEGROUP_OP_DGRAD && operand == TEGROUP_IMPL_B);
@@ -5657,6 +5672,17 @@ static inline tegroup_impl_copy_paths tegroup_impl_copy_paths_of(const tegroup_i
     return paths;
 }
 
+/* What all values of a group are multiplied by. */
+TEGROUP_IMPL_HD double tegroup_impl_global_scale(const tegroup_tensor *t, int32_t g) {
+    return t->global_scale_inv ? tegroup_impl_f64_of_f32(t->global_scale_inv[g]) : 1;
+}
+
+/* Alpha times that of both operands. otherwise: alpha where the descriptor has none. */
+TEGROUP_IMPL_HD float tegroup_impl_scaled_alpha(const tegroup_gemm_desc *desc, int32_t g, double otherwise) {
+    return (float)(tegroup_impl_scalar(&desc->alpha, g, otherwise) * tegroup_impl_global_scale(&desc->a, g)
+                   * tegroup_impl_global_scale(&desc->b, g));
+}
+
 /* A quantised operand of one group, as lines of m or n that a product sums along k. Element k of a line is at
  * first + line * line_stride + k * k_stride of `data`. */
 typedef struct tegroup_impl_scaled {
@@ -5696,7 +5722,7 @@ TEGROUP_IMPL_HD void tegroup_impl_scaled_next(tegroup_impl_scaled *scaled, const
     scaled->first = at.first;
     scaled->line_stride = scaled->sums_rows ? at.col_stride : at.row_stride;
     scaled->k_stride = scaled->sums_rows ? at.row_stride : at.col_stride;
-    scaled->global = t->global_scale_inv ? tegroup_impl_f64_of_f32(t->global_scale_inv[g]) : 1;
+    scaled->global = tegroup_impl_global_scale(t, g);
     scaled->elements += tegroup_impl_transposed_count(tegroup_impl_group_sides(t, view, g));
     scaled->stored += scaled->grid.count;
 }
@@ -7120,7 +7146,69 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_assign(tegroup_impl_sm90_loads *loads,
     return given;
 }
 
-/* ==== [54] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
+/* ==== [54] Hopper GEMM: operands that are decoded (src/cuda/sm90_decoded.h) ==== */
+
+/* Hopper has no instruction for MXFP8, MXFP4 and NVFP4. But a value times its scale of 8 bits is a number of BF16, so such
+ * an operand is decoded into workspace, where the kernels of BF16 read it; cuda/sm90_decode.h has the kernel for that.
+ * NVFP4's scale of a group, of F32, goes through alpha. */
+
+static inline int tegroup_impl_sm90_decodes(const tegroup_problem *p) {
+    return tegroup_impl_scaled_by_8_bits(p->a_scaling) || tegroup_impl_scaled_by_8_bits(p->b_scaling);
+}
+
+/* A problem as its kernel multiplies it. */
+static inline tegroup_problem tegroup_impl_sm90_multiplied(const tegroup_problem *p) {
+    tegroup_problem multiplied = *p;
+    if (!tegroup_impl_sm90_decodes(p)) return multiplied;
+    multiplied.a = multiplied.b = TEGROUP_DTYPE_BF16;
+    multiplied.a_scaling = multiplied.b_scaling = TEGROUP_SCALING_NONE;
+    return multiplied;
+}
+
+/* Elements between rows of a decoded operand: what a thread decodes at a time is written whole. */
+#define TEGROUP_IMPL_SM90_DECODED_PIECE 16
+static inline int64_t tegroup_impl_sm90_decoded_ld(int64_t cols) {
+    return tegroup_impl_align(cols, TEGROUP_IMPL_SM90_DECODED_PIECE);
+}
+
+/* The decoded operand: its rows lie as the snapshot says, of all groups in one buffer. */
+static inline tegroup_tensor tegroup_impl_sm90_decoded(const tegroup_tensor *t, void *data) {
+    tegroup_tensor decoded;
+    memset(&decoded, 0, sizeof decoded);
+    decoded.shape = t->shape;
+    decoded.dtype = TEGROUP_DTYPE_BF16;
+    decoded.ld = tegroup_impl_sm90_decoded_ld(t->shape.cols);
+    decoded.data = data;
+    return decoded;
+}
+
+/* Notes how many rows the buffers of decoded operands have, which the problem does not say of B in a wgrad. */
+static inline void tegroup_impl_sm90_plan_decoded(const tegroup_gemm_desc *desc, tegroup_plan *plan) {
+    const tegroup_tensor *operands[2] = {&desc->a, &desc->b};
+    int i;
+    for (i = 0; i < 2; i++)
+        if (tegroup_impl_scaled_by_8_bits(operands[i]->scaling))
+            plan->algorithm[TEGROUP_IMPL_PLANNED_DECODED_A + i] = (uint64_t)operands[i]->shape.rows;
+}
+
+enum { TEGROUP_IMPL_DECODED_ALPHA = 2 }; /* the item of a plan's workspace that follows those of A and B */
+
+static inline void tegroup_impl_sm90_workspace(const tegroup_plan *plan, tegroup_layout *layout) {
+    static const char *const names[2] = {"decoded a", "decoded b"};
+    const tegroup_problem *p = &plan->problem;
+    const int64_t cols[2] = {p->op == TEGROUP_OP_FORWARD ? p->k : p->n, p->k};
+    int i;
+    if (!tegroup_impl_sm90_decodes(p)) return;
+    for (i = 0; i < 2; i++) {
+        const int64_t row = tegroup_impl_mul(2, tegroup_impl_sm90_decoded_ld(cols[i])),
+                      rows = (int64_t)plan->algorithm[TEGROUP_IMPL_PLANNED_DECODED_A + i];
+        tegroup_impl_layout_add(layout, names[i],
+                                tegroup_impl_mul(tegroup_impl_mul(p->rows_space[i] ? 1 : p->groups, rows), row));
+    }
+    tegroup_impl_layout_add(layout, "alpha", 4 * (int64_t)p->groups);
+}
+
+/* ==== [55] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
 
 /* Constants of the prediction besides those of each kernel in the table, together with which the times were fitted. */
 #define TEGROUP_IMPL_SM90_STRETCH_US 0.55 /* us to find a stretch, or to assign a wave of its tiles */
@@ -7422,11 +7510,12 @@ static inline void tegroup_impl_sm90_tile(const tegroup_gemm_desc *desc, const t
     plan->tile_k = TEGROUP_IMPL_SM90_K;
     plan->algorithm[TEGROUP_IMPL_PLANNED_ROW] = (uint64_t)taken.kernel;
     plan->algorithm[TEGROUP_IMPL_PLANNED_NARROWS] = (uint64_t)tegroup_impl_sm90_tapering(desc, &plan->problem, blocks);
+    tegroup_impl_sm90_plan_decoded(desc, plan);
     forecast->why = taken.why;
     forecast->us = taken.us.total;
 }
 
-/* ==== [55] The backends, a row of functions each (src/gemm/backends.h) ==== */
+/* ==== [56] The backends, a row of functions each (src/gemm/backends.h) ==== */
 
 /* What a backend can be asked: a function type for each question. */
 typedef void tegroup_impl_workspace_function(const tegroup_plan *plan, tegroup_layout *layout);
@@ -7492,12 +7581,12 @@ static inline tegroup_impl_run_fused_function tegroup_impl_sm90_launch;
 #endif
 #define TEGROUP_IMPL_BACKEND_SM90                                                                                      \
     {                                                                                                                  \
-        NULL, tegroup_impl_sm90_tile, tegroup_impl_sm90_image, tegroup_impl_sm90_plan, tegroup_impl_sm90_check,        \
-            tegroup_impl_sm90_gemm, tegroup_impl_sm90_chosen, tegroup_impl_sm90_choices, tegroup_impl_sm90_take,       \
-            TEGROUP_IMPL_SM90_FUSED                                                                                    \
+        tegroup_impl_sm90_workspace, tegroup_impl_sm90_tile, tegroup_impl_sm90_image, tegroup_impl_sm90_plan,          \
+            tegroup_impl_sm90_check, tegroup_impl_sm90_gemm, tegroup_impl_sm90_chosen, tegroup_impl_sm90_choices,      \
+            tegroup_impl_sm90_take, TEGROUP_IMPL_SM90_FUSED                                                            \
     }
 #else
-#define TEGROUP_IMPL_BACKEND_SM90 TEGROUP_IMPL_NOT_BUILT(NULL, tegroup_impl_sm90_tile)
+#define TEGROUP_IMPL_BACKEND_SM90 TEGROUP_IMPL_NOT_BUILT(tegroup_impl_sm90_workspace, tegroup_impl_sm90_tile)
 #endif
 
 #if defined(TEGROUP_IMPL_CUDA) && !defined(TEGROUP_NO_PORTABLE)
@@ -7578,7 +7667,7 @@ static inline uint32_t tegroup_impl_built(void) {
     return built;
 }
 
-/* ==== [56] What each backend can do (src/gemm/verdicts.h) ==== */
+/* ==== [57] What each backend can do (src/gemm/verdicts.h) ==== */
 
 /* Backends in order of preference. If only the device knows d's columns, CUBLASLT_GROUPED gives NaN for groups whose D
  * it cannot store (see tegroup_impl_setup_group), so it comes after PORTABLE, which takes any. */
@@ -7858,6 +7947,9 @@ static inline int tegroup_impl_judge_alignment(tegroup_impl_case *c) {
                       "must say that groups at shape.offsets begin at multiples of what the backend needs", data,
                       desc->options.data_alignment_bytes);
     for (i = 0; unit && i < 4; i++) {
+        if (i < 2 && rule->backend == TEGROUP_BACKEND_SM90
+            && tegroup_impl_scaled_by_8_bits(i ? p->b_scaling : p->a_scaling))
+            continue; /* TMA loads what is decoded elsewhere */
         const tegroup_impl_name *name = names->operand[i];
         const tegroup_tensor *tensors[4] = {&desc->a, &desc->b, &desc->c, &desc->d}, *t = tensors[i];
         const tegroup_dtype dtypes[4] = {p->a, p->b, p->d, p->d};
@@ -7898,7 +7990,7 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     return c.met;
 }
 
-/* ==== [57] Explain and plan (src/gemm/plan.h) ==== */
+/* ==== [58] Explain and plan (src/gemm/plan.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 /* Describes the current device as a target; sm stays 0 without one. Returns the device, or -1. */
@@ -8047,7 +8139,9 @@ static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const teg
     tegroup_impl_plan_begin(desc, p, backend, target, here, plan, &forecast);
     if (plan->workspace_bytes == SIZE_MAX) {
         verdict->status = TEGROUP_ERROR_OVERFLOW;
-        verdict->field = "options.cublas_workspace_bytes";
+        verdict->field = tegroup_impl_uses_cublaslt(backend) ? "options.cublas_workspace_bytes"
+                         : p->b_scaling                      ? TEGROUP_IMPL_OPERAND_PATH(B, ROWS)
+                                                             : TEGROUP_IMPL_OPERAND_PATH(A, ROWS);
         verdict->rule = "must leave the workspace addressable";
         verdict->expected = tegroup_impl_max_bytes();
         verdict->got = INT64_MAX;
@@ -8162,7 +8256,7 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     return tegroup_impl_plan_make(desc, tegroup_impl_gemm_names(), target, plan, error);
 }
 
-/* ==== [58] CPU GEMM (src/cpu/gemm.h) ==== */
+/* ==== [59] CPU GEMM (src/cpu/gemm.h) ==== */
 
 /* tegroup_impl_cpu_pack for rows that an index picks: from row `row` and column `col` of the group on. The rows are the
  * lines, or where along_k is set what is summed over. */
@@ -8518,7 +8612,7 @@ static inline tegroup_status tegroup_impl_cpu_gemm(const tegroup_plan *plan, con
     return TEGROUP_OK;
 }
 
-/* ==== [59] What a call checks (src/gemm/check.h) ==== */
+/* ==== [60] What a call checks (src/gemm/check.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm_desc *desc,
@@ -8889,7 +8983,7 @@ TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const te
     return tegroup_impl_gemm_check_own(plan, desc, error);
 }
 
-/* ==== [60] Run (src/gemm/run.h) ==== */
+/* ==== [61] Run (src/gemm/run.h) ==== */
 
 /* What the check has passed; it refuses a plan for a backend that is not built. */
 static inline tegroup_status tegroup_impl_gemm_run(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
@@ -8913,7 +9007,7 @@ TEGROUP_API tegroup_status tegroup_plan_layout(const tegroup_plan *plan, tegroup
     return TEGROUP_OK;
 }
 
-/* ==== [61] One call for a product that runs once (src/gemm/once.h) ==== */
+/* ==== [62] One call for a product that runs once (src/gemm/once.h) ==== */
 
 /* Whether two operands have one routing's sizes, so that one snapshot serves both. */
 static inline int tegroup_impl_same_sizes(const tegroup_sizes *x, const tegroup_sizes *y) {
@@ -9010,7 +9104,7 @@ TEGROUP_API tegroup_status tegroup_gemm_once(const tegroup_gemm_desc *desc, stru
     return tegroup_impl_gemm_run(&plan, &ready, stream, error);
 }
 
-/* ==== [62] Tune, save and load a plan (src/gemm/tune.h) ==== */
+/* ==== [63] Tune, save and load a plan (src/gemm/tune.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
@@ -9180,7 +9274,7 @@ TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, cons
     return TEGROUP_OK;
 }
 
-/* ==== [63] Formulas (src/cpu/real.h) ==== */
+/* ==== [64] Formulas (src/cpu/real.h) ==== */
 
 /* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. On the host
  * exp is the platform's (glibc: at most 1 ULP off). On the device it is at most 4 ULP off, whatever the flags (with
@@ -9213,7 +9307,7 @@ TEGROUP_IMPL_HD double tegroup_impl_choice_grad_f64(double grad_weight, double d
     return normalize ? (grad_weight - dot / chosen) / chosen : grad_weight;
 }
 
-/* ==== [64] Activation formulas (src/core/activation_formulas.h) ==== */
+/* ==== [65] Activation formulas (src/core/activation_formulas.h) ==== */
 
 /* Each operation is rounded by itself, or is one fused multiply-add where that is written: an activation in the
  * epilogue of a product gives the bits that the separate call gives. (A host compiler may fuse what it likes.) */
@@ -9534,7 +9628,7 @@ TEGROUP_IMPL_HD double tegroup_impl_activation_f64(tegroup_activation kind, int 
     return tegroup_impl_activation_grad_f64(kind, half, alpha, limit, gate, up, 0, &grad_gate, &grad_up);
 }
 
-/* ==== [65] Activations (src/layer/activation.h) ==== */
+/* ==== [66] Activations (src/layer/activation.h) ==== */
 
 #if TEGROUP_IMPL_ACTIVATION_KERNELS
 static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
@@ -9938,7 +10032,7 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
     return tegroup_impl_activation_backward_run(desc, stream, error);
 }
 
-/* ==== [66] Quantise and dequantise: rules (src/layer/quantize_rules.h) ==== */
+/* ==== [67] Quantise and dequantise: rules (src/layer/quantize_rules.h) ==== */
 
 /* Copies of a quantised tensor, as arrays of them go. */
 enum { TEGROUP_IMPL_ROWWISE, TEGROUP_IMPL_COLUMNWISE, TEGROUP_IMPL_COPIES };
@@ -10303,7 +10397,7 @@ static inline tegroup_status tegroup_impl_check_dequantize(const tegroup_dequant
     return tegroup_impl_check_built(TEGROUP_IMPL_FP8_KERNELS, desc->space, error);
 }
 
-/* ==== [67] Quantise and dequantise (src/layer/quantize.h) ==== */
+/* ==== [68] Quantise and dequantise (src/layer/quantize.h) ==== */
 
 #if TEGROUP_IMPL_FP8_KERNELS
 static inline tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
@@ -10862,7 +10956,7 @@ TEGROUP_API tegroup_status tegroup_dequantize(const tegroup_dequantize_desc *des
     return TEGROUP_OK;
 }
 
-/* ==== [68] Grouped linear layer (src/layer/linear.h) ==== */
+/* ==== [69] Grouped linear layer (src/layer/linear.h) ==== */
 
 /* The tensors of a layer, by name. */
 /* clang-format off */
@@ -11352,7 +11446,7 @@ TEGROUP_API tegroup_status tegroup_linear_wgrad(const tegroup_linear_plan *plan,
     return tegroup_impl_layer_call(&call.layer, plan, TEGROUP_OP_WGRAD, 1, stream, error);
 }
 
-/* ==== [69] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
+/* ==== [70] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
 
 /* Its tensors, by name: weights, then what has the routing's rows, of which the last three are what is saved. */
 /* clang-format off */
@@ -11799,7 +11893,7 @@ static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_mlp_desc
     return tegroup_impl_check_apart(buffers, count, level, NULL, error);
 }
 
-/* ==== [70] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
+/* ==== [71] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
 
 /* A plan's parts: what it holds for itself, and those of the two layers. A chain keeps them apart. */
 typedef struct tegroup_impl_mlp_plans {
@@ -12080,7 +12174,7 @@ TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const 
     return TEGROUP_OK;
 }
 
-/* ==== [71] Grouped MLP: calls (src/layer/mlp.h) ==== */
+/* ==== [72] Grouped MLP: calls (src/layer/mlp.h) ==== */
 
 #if TEGROUP_IMPL_FUSED_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
 /* Gradients of row_scale, of the sums that a dgrad with a gradient in its epilogue leaves in D's place. */
@@ -12484,7 +12578,7 @@ TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const
     return tegroup_impl_mlp_run_op(plan, desc, TEGROUP_OP_WGRAD, stream, error);
 }
 
-/* ==== [72] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
+/* ==== [73] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
 
 /* A descriptor resolved: what each op is given, and what lies between ops. values[i] is what op i reads and values[i +
  * 1] what it writes; grads are their gradients, absent where none is computed. */
@@ -13013,7 +13107,7 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [73] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
+/* ==== [74] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
 
 /* A LINEAR as a layer, with the rows that it reads and writes: op i's routing may be its own. It points into itself. */
 typedef struct tegroup_impl_chain_linear {
@@ -13205,7 +13299,7 @@ static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc,
     backward->grad_row_scale = tegroup_impl_mlp_matrix(&given->grad_row_scale);
 }
 
-/* ==== [74] Op chain: plan (src/layer/chain_plan.h) ==== */
+/* ==== [75] Op chain: plan (src/layer/chain_plan.h) ==== */
 
 /* Tell the caller which op a failure is about. */
 static inline tegroup_status tegroup_impl_chain_name_op(tegroup_status status, const tegroup_chain_desc *desc,
@@ -13458,7 +13552,7 @@ TEGROUP_API tegroup_status tegroup_chain_explain(const tegroup_chain_desc *desc,
     return tegroup_impl_chain_name_op(status, desc, chain.at);
 }
 
-/* ==== [75] Op chain: calls (src/layer/chain.h) ==== */
+/* ==== [76] Op chain: calls (src/layer/chain.h) ==== */
 
 /* Rows of op i and its routing, by a linear's word for them: what no product of the op sees to. */
 static inline tegroup_status tegroup_impl_chain_check_memory(const tegroup_chain_desc *desc,
@@ -13643,7 +13737,7 @@ TEGROUP_API tegroup_status tegroup_chain_backward(const tegroup_chain_plan *plan
     return tegroup_impl_chain_run(plan, desc, 1, stream, error);
 }
 
-/* ==== [76] Validate (src/gemm/validate.h) ==== */
+/* ==== [77] Validate (src/gemm/validate.h) ==== */
 
 enum { TEGROUP_IMPL_FINITE, TEGROUP_IMPL_NAN, TEGROUP_IMPL_INFINITE };
 
@@ -13809,7 +13903,7 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [77] Scales in another layout (src/gemm/scale_convert.h) ==== */
+/* ==== [78] Scales in another layout (src/gemm/scale_convert.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_scale_convert(const tegroup_impl_scales *from,
@@ -14045,7 +14139,7 @@ TEGROUP_API tegroup_status tegroup_scale_convert(const tegroup_scale_convert_des
     return TEGROUP_OK;
 }
 
-/* ==== [78] Counts of groups (src/moe/count.h) ==== */
+/* ==== [79] Counts of groups (src/moe/count.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_count(const tegroup_count_desc *desc, struct CUstream_st *stream,
@@ -14116,7 +14210,7 @@ TEGROUP_API tegroup_status tegroup_count(const tegroup_count_desc *desc, struct 
     return TEGROUP_OK;
 }
 
-/* ==== [79] Router (src/moe/router.h) ==== */
+/* ==== [80] Router (src/moe/router.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
@@ -14520,7 +14614,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     return TEGROUP_OK;
 }
 
-/* ==== [80] Permute and combine (src/moe/permutation.h) ==== */
+/* ==== [81] Permute and combine (src/moe/permutation.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,

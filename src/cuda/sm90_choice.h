@@ -11,6 +11,7 @@
 #include "core/choice.h"
 #include "cuda/sm90_kernels.h"
 #include "cuda/sm90_balance.h"
+#include "cuda/sm90_decoded.h"
 
 /* Constants of the prediction besides those of each kernel in the table, together with which the times were fitted. */
 #define TEGROUP_IMPL_SM90_STRETCH_US 0.55 /* us to find a stretch, or to assign a wave of its tiles */
@@ -312,6 +313,7 @@ static inline void tegroup_impl_sm90_tile(const tegroup_gemm_desc *desc, const t
     plan->tile_k = TEGROUP_IMPL_SM90_K;
     plan->algorithm[TEGROUP_IMPL_PLANNED_ROW] = (uint64_t)taken.kernel;
     plan->algorithm[TEGROUP_IMPL_PLANNED_NARROWS] = (uint64_t)tegroup_impl_sm90_tapering(desc, &plan->problem, blocks);
+    tegroup_impl_sm90_plan_decoded(desc, plan);
     forecast->why = taken.why;
     forecast->us = taken.us.total;
 }
