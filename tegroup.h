@@ -8139,9 +8139,7 @@ static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const teg
     tegroup_impl_plan_begin(desc, p, backend, target, here, plan, &forecast);
     if (plan->workspace_bytes == SIZE_MAX) {
         verdict->status = TEGROUP_ERROR_OVERFLOW;
-        verdict->field = tegroup_impl_uses_cublaslt(backend) ? "options.cublas_workspace_bytes"
-                         : p->b_scaling                      ? TEGROUP_IMPL_OPERAND_PATH(B, ROWS)
-                                                             : TEGROUP_IMPL_OPERAND_PATH(A, ROWS);
+        verdict->field = "options.cublas_workspace_bytes";
         verdict->rule = "must leave the workspace addressable";
         verdict->expected = tegroup_impl_max_bytes();
         verdict->got = INT64_MAX;
