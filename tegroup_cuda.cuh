@@ -5319,10 +5319,10 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
 
 /* ==== [25] Quantised operands on a GPU, from codes to values (src/cuda/codes.h) ==== */
 
-/* What the kernels that read quantised operands share: where a group's codes and scales are, and how codes become values
- * of BF16 or F16. Values of 8 and 4 bits are exact in both (F4E2M1 and what has scales of 8 bits is decoded to BF16
- * alone), by arithmetic on bits that is the same on every GPU. A value times a scale of 8 bits is exact in BF16, too, or
- * is rounded to it once. */
+/* What the kernels that read quantised operands share: where a group's codes and scales are, and how codes become
+ * values of BF16 or F16. Values of 8 and 4 bits are exact in both (F4E2M1 and what has scales of 8 bits is decoded to
+ * BF16 alone), by arithmetic on bits that is the same on every GPU. A value times a scale of 8 bits is exact in BF16,
+ * too, or is rounded to it once. */
 
 /* What a kernel is given besides the call. */
 typedef struct tegroup_impl_gpu_formats {
@@ -9056,8 +9056,9 @@ static __device__ __forceinline__ uint4 tegroup_impl_decode_load(const tegroup_i
     return make_uint4(both.x, both.y, 0, 0);
 }
 
-/* Lines that are rows: a warp has eight that follow each other, a lane 16 neighbouring columns of each. Scales are along
- * the row, a sixteen has one; or, of the columnwise copy, down the column, and are kept as long as rows share them. */
+/* Lines that are rows: a warp has eight that follow each other, a lane 16 neighbouring columns of each. Scales are
+ * along the row, a sixteen has one; or, of the columnwise copy, down the column, and are kept as long as rows share
+ * them. */
 template <bool DOWN>
 static __device__ __forceinline__ void tegroup_impl_decode_rows(const tegroup_impl_decode_tile &tile,
                                                                 const tegroup_impl_gpu_codes &codes) {

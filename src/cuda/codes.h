@@ -19,10 +19,10 @@
 #include "core/quantised.h"
 #include "cuda/call.h"
 
-/* What the kernels that read quantised operands share: where a group's codes and scales are, and how codes become values
- * of BF16 or F16. Values of 8 and 4 bits are exact in both (F4E2M1 and what has scales of 8 bits is decoded to BF16
- * alone), by arithmetic on bits that is the same on every GPU. A value times a scale of 8 bits is exact in BF16, too, or
- * is rounded to it once. */
+/* What the kernels that read quantised operands share: where a group's codes and scales are, and how codes become
+ * values of BF16 or F16. Values of 8 and 4 bits are exact in both (F4E2M1 and what has scales of 8 bits is decoded to
+ * BF16 alone), by arithmetic on bits that is the same on every GPU. A value times a scale of 8 bits is exact in BF16,
+ * too, or is rounded to it once. */
 
 /* What a kernel is given besides the call. */
 typedef struct tegroup_impl_gpu_formats {

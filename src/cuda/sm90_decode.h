@@ -180,8 +180,9 @@ static __device__ __forceinline__ uint4 tegroup_impl_decode_load(const tegroup_i
     return make_uint4(both.x, both.y, 0, 0);
 }
 
-/* Lines that are rows: a warp has eight that follow each other, a lane 16 neighbouring columns of each. Scales are along
- * the row, a sixteen has one; or, of the columnwise copy, down the column, and are kept as long as rows share them. */
+/* Lines that are rows: a warp has eight that follow each other, a lane 16 neighbouring columns of each. Scales are
+ * along the row, a sixteen has one; or, of the columnwise copy, down the column, and are kept as long as rows share
+ * them. */
 template <bool DOWN>
 static __device__ __forceinline__ void tegroup_impl_decode_rows(const tegroup_impl_decode_tile &tile,
                                                                 const tegroup_impl_gpu_codes &codes) {

@@ -14,9 +14,9 @@
 #include "core/choice.h"
 #include "core/quantised.h"
 
-/* Hopper has no instruction for MXFP8, MXFP4 and NVFP4. But a value times its scale of 8 bits is a number of BF16, so such
- * an operand is decoded into workspace, where the kernels of BF16 read it; cuda/sm90_decode.h has the kernel for that.
- * NVFP4's scale of a group, of F32, goes through alpha. */
+/* Hopper has no instruction for MXFP8, MXFP4 and NVFP4. But a value times its scale of 8 bits is a number of BF16, so
+ * such an operand is decoded into workspace, where the kernels of BF16 read it; cuda/sm90_decode.h has the kernel for
+ * that. NVFP4's scale of a group, of F32, goes through alpha. */
 
 static inline int tegroup_impl_sm90_decodes(const tegroup_problem *p) {
     return tegroup_impl_scaled_by_8_bits(p->a_scaling) || tegroup_impl_scaled_by_8_bits(p->b_scaling);
