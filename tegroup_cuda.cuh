@@ -8902,8 +8902,8 @@ typedef struct tegroup_impl_decode_call {
 
 enum {
     TEGROUP_IMPL_DECODE_THREADS = 256,
-    TEGROUP_IMPL_DECODE_BLOCKS = 4, /* of a multiprocessor: while one looks for a tile, the others decode */
-    TEGROUP_IMPL_DECODE_LINES = 64, /* of a tile: those of the copy as it lies, in which its elements are neighbours */
+    TEGROUP_IMPL_DECODE_BLOCKS = 4,  /* of a multiprocessor: while one looks for a tile, the others decode */
+    TEGROUP_IMPL_DECODE_LINES = 64,  /* of a tile: those of the copy as it lies, in which its elements are neighbours */
     TEGROUP_IMPL_DECODE_ALONG = 512, /* elements of a line that a tile has */
     TEGROUP_IMPL_DECODE_EACH = TEGROUP_IMPL_DECODE_LINES / (TEGROUP_IMPL_DECODE_THREADS / 32) /* lines of a warp */
 };
@@ -8923,7 +8923,7 @@ typedef struct tegroup_impl_decode_tile {
 
 /* The walk along the groups of A, and then those of B: 32 of them, one for each lane. */
 typedef struct tegroup_impl_decode_walk {
-    int32_t from, tiles; /* the first of the 32; tiles of the lane's group */
+    int32_t from, tiles;  /* the first of the 32; tiles of the lane's group */
     int64_t before, upto; /* tiles before the 32; of the lanes up to and including this one */
 } tegroup_impl_decode_walk;
 
@@ -8964,9 +8964,9 @@ static __device__ __forceinline__ void tegroup_impl_decode_walk_to(const tegroup
 /* Finds tile t, no lower than the last, and opens its group; all lanes of a warp. A call of its own, as its registers
  * would be taken from those that decode. */
 static __device__ __noinline__ void tegroup_impl_decode_find(const tegroup_impl_decode_call &call, int64_t t,
-                                                                tegroup_impl_decode_walk *walk,
-                                                                tegroup_impl_gpu_codes (&codes)[2],
-                                                                tegroup_impl_decode_tile *tile) {
+                                                             tegroup_impl_decode_walk *walk,
+                                                             tegroup_impl_gpu_codes (&codes)[2],
+                                                             tegroup_impl_decode_tile *tile) {
     const tegroup_gemm_desc &desc = call.call.desc;
     const int32_t groups = desc.a.shape.groups, lane = (int32_t)threadIdx.x & 31;
     uint32_t behind; /* lanes whose tiles end behind t */
@@ -9006,9 +9006,9 @@ static __device__ __noinline__ void tegroup_impl_decode_find(const tegroup_impl_
 /* The scale of an element, in BF16. */
 static __device__ __forceinline__ uint32_t tegroup_impl_decode_scale(const tegroup_impl_scaled &of, int64_t row,
                                                                      int64_t col) {
-    const uint32_t code = tegroup_impl_load_code(
-        of.scale_dtype, of.scales,
-        of.columnwise ? tegroup_impl_scale_at(&of.grid, col, row) : tegroup_impl_scale_at(&of.grid, row, col));
+    const uint32_t code = tegroup_impl_load_code(of.scale_dtype, of.scales,
+                                                 of.columnwise ? tegroup_impl_scale_at(&of.grid, col, row)
+                                                               : tegroup_impl_scale_at(&of.grid, row, col));
     return tegroup_impl_bf16_of_f32(tegroup_impl_f32_of_code(of.scale_dtype, code));
 }
 
@@ -9022,9 +9022,9 @@ static __device__ __forceinline__ void tegroup_impl_decode_scales(const tegroup_
 #pragma unroll
         for (int half = 0; half < 2; half++)
             if (2 * i + half < count)
-                scales[i] |= tegroup_impl_decode_scale(of, row + (down ? 2 * i + half : 0),
-                                                       col + (down ? 0 : 2 * i + half))
-                             << 16 * half;
+                scales[i] |=
+                    tegroup_impl_decode_scale(of, row + (down ? 2 * i + half : 0), col + (down ? 0 : 2 * i + half))
+                    << 16 * half;
     }
 }
 
@@ -9108,10 +9108,8 @@ static __device__ __forceinline__ void tegroup_impl_decode_columns(const tegroup
                                                                    uint16_t *square) {
     const tegroup_impl_scaled &of = codes.of;
     const tegroup_impl_gpu_decoding how = tegroup_impl_gpu_decoding_of(codes.dtype, true);
-    const int32_t mine = (int32_t)threadIdx.x / 4, quarter = (int32_t)threadIdx.x % 4,
-                  chunk = (int32_t)threadIdx.x % 8;
-    const int64_t col = tile.line + mine,
-                  end = tegroup_impl_min(tile.along + TEGROUP_IMPL_DECODE_ALONG, tile.count);
+    const int32_t mine = (int32_t)threadIdx.x / 4, quarter = (int32_t)threadIdx.x % 4, chunk = (int32_t)threadIdx.x % 8;
+    const int64_t col = tile.line + mine, end = tegroup_impl_min(tile.along + TEGROUP_IMPL_DECODE_ALONG, tile.count);
 #pragma unroll 1
     for (int64_t from = tile.along; from < end; from += 64) {
         const int64_t row = from + quarter * 16;
@@ -9257,10 +9255,8 @@ static inline tegroup_status tegroup_impl_sm90_check(const tegroup_plan *plan, c
                       TEGROUP_BACKEND_PORTABLE, plan->backend);
 #endif
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_gather(desc, error)); /* what they gather from may change by call */
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_sm90_check_read(plan, desc, TEGROUP_IMPL_A, names->operand[TEGROUP_IMPL_A], error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_sm90_check_read(plan, desc, TEGROUP_IMPL_B, names->operand[TEGROUP_IMPL_B], error));
+    TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_read(plan, desc, TEGROUP_IMPL_A, names->operand[TEGROUP_IMPL_A], error));
+    TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_read(plan, desc, TEGROUP_IMPL_B, names->operand[TEGROUP_IMPL_B], error));
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_operand(&desc->c, names->operand[TEGROUP_IMPL_C], error));
     return tegroup_impl_sm90_check_operand(&desc->d, names->operand[TEGROUP_IMPL_D], error);
 }
@@ -9515,8 +9511,7 @@ static inline tegroup_status tegroup_impl_sm90_multiply(const tegroup_plan *plan
 /* Decodes what is quantised, and multiplies it. A bias gradient is the sum of a quantised dY's values themselves. */
 static inline tegroup_status tegroup_impl_sm90_gemm_decoded(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                             struct CUstream_st *stream, tegroup_error *error) {
-    const int sums_codes =
-        tegroup_impl_sums_bias(desc) && tegroup_impl_biased(desc)->scaling != TEGROUP_SCALING_NONE;
+    const int sums_codes = tegroup_impl_sums_bias(desc) && tegroup_impl_biased(desc)->scaling != TEGROUP_SCALING_NONE;
     tegroup_tensor *operands[2];
     tegroup_plan multiplied = *plan;
     tegroup_gemm_desc decoded = *desc;
@@ -9548,15 +9543,15 @@ static inline tegroup_status tegroup_impl_sm90_gemm_decoded(const tegroup_plan *
     decoded.alpha.stride = 1;
     if (sums_codes) decoded.bias.dtype = TEGROUP_DTYPE_UNSET;
     if (plan->sm_limit == 0) blocks *= TEGROUP_IMPL_DECODE_BLOCKS;
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_sm90_decode_kernel, blocks,
-                                                                  TEGROUP_IMPL_DECODE_THREADS, 0, stream, call),
-                                              "stream", "the kernels must launch", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
+        tegroup_impl_launch(tegroup_impl_sm90_decode_kernel, blocks, TEGROUP_IMPL_DECODE_THREADS, 0, stream, call),
+        "stream", "the kernels must launch", error));
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_multiply(&multiplied, &decoded, stream, error));
     if (!sums_codes) return TEGROUP_OK;
-    return tegroup_impl_cuda_status(
-        tegroup_impl_launch(tegroup_impl_formats_bias_grad_kernel, tegroup_impl_bias_blocks(desc), 128, 0, stream,
-                            call.call, call.formats),
-        "stream", "the kernels must launch", error);
+    return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_formats_bias_grad_kernel,
+                                                        tegroup_impl_bias_blocks(desc), 128, 0, stream, call.call,
+                                                        call.formats),
+                                    "stream", "the kernels must launch", error);
 }
 #endif
 

@@ -26,8 +26,8 @@ typedef struct tegroup_impl_decode_call {
 
 enum {
     TEGROUP_IMPL_DECODE_THREADS = 256,
-    TEGROUP_IMPL_DECODE_BLOCKS = 4, /* of a multiprocessor: while one looks for a tile, the others decode */
-    TEGROUP_IMPL_DECODE_LINES = 64, /* of a tile: those of the copy as it lies, in which its elements are neighbours */
+    TEGROUP_IMPL_DECODE_BLOCKS = 4,  /* of a multiprocessor: while one looks for a tile, the others decode */
+    TEGROUP_IMPL_DECODE_LINES = 64,  /* of a tile: those of the copy as it lies, in which its elements are neighbours */
     TEGROUP_IMPL_DECODE_ALONG = 512, /* elements of a line that a tile has */
     TEGROUP_IMPL_DECODE_EACH = TEGROUP_IMPL_DECODE_LINES / (TEGROUP_IMPL_DECODE_THREADS / 32) /* lines of a warp */
 };
@@ -47,7 +47,7 @@ typedef struct tegroup_impl_decode_tile {
 
 /* The walk along the groups of A, and then those of B: 32 of them, one for each lane. */
 typedef struct tegroup_impl_decode_walk {
-    int32_t from, tiles; /* the first of the 32; tiles of the lane's group */
+    int32_t from, tiles;  /* the first of the 32; tiles of the lane's group */
     int64_t before, upto; /* tiles before the 32; of the lanes up to and including this one */
 } tegroup_impl_decode_walk;
 
@@ -88,9 +88,9 @@ static __device__ __forceinline__ void tegroup_impl_decode_walk_to(const tegroup
 /* Finds tile t, no lower than the last, and opens its group; all lanes of a warp. A call of its own, as its registers
  * would be taken from those that decode. */
 static __device__ __noinline__ void tegroup_impl_decode_find(const tegroup_impl_decode_call &call, int64_t t,
-                                                                tegroup_impl_decode_walk *walk,
-                                                                tegroup_impl_gpu_codes (&codes)[2],
-                                                                tegroup_impl_decode_tile *tile) {
+                                                             tegroup_impl_decode_walk *walk,
+                                                             tegroup_impl_gpu_codes (&codes)[2],
+                                                             tegroup_impl_decode_tile *tile) {
     const tegroup_gemm_desc &desc = call.call.desc;
     const int32_t groups = desc.a.shape.groups, lane = (int32_t)threadIdx.x & 31;
     uint32_t behind; /* lanes whose tiles end behind t */
@@ -130,9 +130,9 @@ static __device__ __noinline__ void tegroup_impl_decode_find(const tegroup_impl_
 /* The scale of an element, in BF16. */
 static __device__ __forceinline__ uint32_t tegroup_impl_decode_scale(const tegroup_impl_scaled &of, int64_t row,
                                                                      int64_t col) {
-    const uint32_t code = tegroup_impl_load_code(
-        of.scale_dtype, of.scales,
-        of.columnwise ? tegroup_impl_scale_at(&of.grid, col, row) : tegroup_impl_scale_at(&of.grid, row, col));
+    const uint32_t code = tegroup_impl_load_code(of.scale_dtype, of.scales,
+                                                 of.columnwise ? tegroup_impl_scale_at(&of.grid, col, row)
+                                                               : tegroup_impl_scale_at(&of.grid, row, col));
     return tegroup_impl_bf16_of_f32(tegroup_impl_f32_of_code(of.scale_dtype, code));
 }
 
@@ -146,9 +146,9 @@ static __device__ __forceinline__ void tegroup_impl_decode_scales(const tegroup_
 #pragma unroll
         for (int half = 0; half < 2; half++)
             if (2 * i + half < count)
-                scales[i] |= tegroup_impl_decode_scale(of, row + (down ? 2 * i + half : 0),
-                                                       col + (down ? 0 : 2 * i + half))
-                             << 16 * half;
+                scales[i] |=
+                    tegroup_impl_decode_scale(of, row + (down ? 2 * i + half : 0), col + (down ? 0 : 2 * i + half))
+                    << 16 * half;
     }
 }
 
@@ -232,10 +232,8 @@ static __device__ __forceinline__ void tegroup_impl_decode_columns(const tegroup
                                                                    uint16_t *square) {
     const tegroup_impl_scaled &of = codes.of;
     const tegroup_impl_gpu_decoding how = tegroup_impl_gpu_decoding_of(codes.dtype, true);
-    const int32_t mine = (int32_t)threadIdx.x / 4, quarter = (int32_t)threadIdx.x % 4,
-                  chunk = (int32_t)threadIdx.x % 8;
-    const int64_t col = tile.line + mine,
-                  end = tegroup_impl_min(tile.along + TEGROUP_IMPL_DECODE_ALONG, tile.count);
+    const int32_t mine = (int32_t)threadIdx.x / 4, quarter = (int32_t)threadIdx.x % 4, chunk = (int32_t)threadIdx.x % 8;
+    const int64_t col = tile.line + mine, end = tegroup_impl_min(tile.along + TEGROUP_IMPL_DECODE_ALONG, tile.count);
 #pragma unroll 1
     for (int64_t from = tile.along; from < end; from += 64) {
         const int64_t row = from + quarter * 16;

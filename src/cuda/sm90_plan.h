@@ -122,10 +122,8 @@ static inline tegroup_status tegroup_impl_sm90_check(const tegroup_plan *plan, c
                       TEGROUP_BACKEND_PORTABLE, plan->backend);
 #endif
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_gather(desc, error)); /* what they gather from may change by call */
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_sm90_check_read(plan, desc, TEGROUP_IMPL_A, names->operand[TEGROUP_IMPL_A], error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_sm90_check_read(plan, desc, TEGROUP_IMPL_B, names->operand[TEGROUP_IMPL_B], error));
+    TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_read(plan, desc, TEGROUP_IMPL_A, names->operand[TEGROUP_IMPL_A], error));
+    TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_read(plan, desc, TEGROUP_IMPL_B, names->operand[TEGROUP_IMPL_B], error));
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_operand(&desc->c, names->operand[TEGROUP_IMPL_C], error));
     return tegroup_impl_sm90_check_operand(&desc->d, names->operand[TEGROUP_IMPL_D], error);
 }
@@ -380,8 +378,7 @@ static inline tegroup_status tegroup_impl_sm90_multiply(const tegroup_plan *plan
 /* Decodes what is quantised, and multiplies it. A bias gradient is the sum of a quantised dY's values themselves. */
 static inline tegroup_status tegroup_impl_sm90_gemm_decoded(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                             struct CUstream_st *stream, tegroup_error *error) {
-    const int sums_codes =
-        tegroup_impl_sums_bias(desc) && tegroup_impl_biased(desc)->scaling != TEGROUP_SCALING_NONE;
+    const int sums_codes = tegroup_impl_sums_bias(desc) && tegroup_impl_biased(desc)->scaling != TEGROUP_SCALING_NONE;
     tegroup_tensor *operands[2];
     tegroup_plan multiplied = *plan;
     tegroup_gemm_desc decoded = *desc;
@@ -413,15 +410,15 @@ static inline tegroup_status tegroup_impl_sm90_gemm_decoded(const tegroup_plan *
     decoded.alpha.stride = 1;
     if (sums_codes) decoded.bias.dtype = TEGROUP_DTYPE_UNSET;
     if (plan->sm_limit == 0) blocks *= TEGROUP_IMPL_DECODE_BLOCKS;
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_sm90_decode_kernel, blocks,
-                                                                  TEGROUP_IMPL_DECODE_THREADS, 0, stream, call),
-                                              "stream", "the kernels must launch", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
+        tegroup_impl_launch(tegroup_impl_sm90_decode_kernel, blocks, TEGROUP_IMPL_DECODE_THREADS, 0, stream, call),
+        "stream", "the kernels must launch", error));
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_multiply(&multiplied, &decoded, stream, error));
     if (!sums_codes) return TEGROUP_OK;
-    return tegroup_impl_cuda_status(
-        tegroup_impl_launch(tegroup_impl_formats_bias_grad_kernel, tegroup_impl_bias_blocks(desc), 128, 0, stream,
-                            call.call, call.formats),
-        "stream", "the kernels must launch", error);
+    return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_formats_bias_grad_kernel,
+                                                        tegroup_impl_bias_blocks(desc), 128, 0, stream, call.call,
+                                                        call.formats),
+                                    "stream", "the kernels must launch", error);
 }
 #endif
 
