@@ -2,6 +2,7 @@
 
 #pragma once
 #include "base/version.h"
+#include "formats/dtype_types.h"
 #include "core/tensor_types.h"
 #include "core/snapshot_types.h"
 #include "core/gemm_types.h"
@@ -127,38 +128,30 @@ static __device__ __noinline__ void tegroup_impl_decode_find(const tegroup_impl_
 
 /* ---- scales ---- */
 
-/* The scale of an element, in BF16. */
-static __device__ __forceinline__ uint32_t tegroup_impl_decode_scale(const tegroup_impl_scaled &of, int64_t row,
-                                                                     int64_t col) {
-    const uint32_t code = tegroup_impl_load_code(of.scale_dtype, of.scales,
-                                                 of.columnwise ? tegroup_impl_scale_at(&of.grid, col, row)
-                                                               : tegroup_impl_scale_at(&of.grid, row, col));
-    return tegroup_impl_bf16_of_f32(tegroup_impl_f32_of_code(of.scale_dtype, code));
+/* A scale of 8 bits is one of BF16, too: the upper half of its F32. */
+static __device__ __forceinline__ uint32_t tegroup_impl_decode_half(const tegroup_impl_scaled &of, int64_t at) {
+    const uint32_t code = ((const uint8_t *)of.scales)[at];
+    return tegroup_impl_bits_of_f32(of.scale_dtype == TEGROUP_DTYPE_F8E8M0 ? tegroup_impl_f32_of_f8e8m0((uint8_t)code)
+                                                                           : tegroup_impl_f32_of_f8e4m3((uint8_t)code))
+           >> 16;
 }
-
-/* Those of `count` elements from one on, down a column or along a row. */
-static __device__ __forceinline__ void tegroup_impl_decode_scales(const tegroup_impl_scaled &of, int64_t row,
-                                                                  int64_t col, bool down, int32_t count,
-                                                                  uint32_t (&scales)[8]) {
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        scales[i] = 0;
-#pragma unroll
-        for (int half = 0; half < 2; half++)
-            if (2 * i + half < count)
-                scales[i] |=
-                    tegroup_impl_decode_scale(of, row + (down ? 2 * i + half : 0), col + (down ? 0 : 2 * i + half))
-                    << 16 * half;
-    }
+/* Where the scale of an element is. */
+static __device__ __forceinline__ int64_t tegroup_impl_decode_scale_at(const tegroup_impl_scaled &of, int64_t row,
+                                                                       int64_t col) {
+    return of.columnwise ? tegroup_impl_scale_at(&of.grid, col, row) : tegroup_impl_scale_at(&of.grid, row, col);
+}
+/* From there to the next along the outer index, the same for 16 that begin at a multiple of 16, in one part. */
+static __device__ __forceinline__ int64_t tegroup_impl_decode_scale_step(const tegroup_impl_scaled &of) {
+    return tegroup_impl_scale_of_block(&of.grid, 0, 1, 0) - tegroup_impl_scale_of_block(&of.grid, 0, 0, 0);
 }
 
 static __device__ __forceinline__ void tegroup_impl_decode_by(const uint32_t (&scales)[8], uint32_t (&piece)[8]) {
 #pragma unroll
     for (int i = 0; i < 8; i++) piece[i] = tegroup_impl_gpu_mul2(piece[i], scales[i], true);
 }
-static __device__ __forceinline__ void tegroup_impl_decode_by_one(uint32_t scale, uint32_t (&piece)[8]) {
+static __device__ __forceinline__ void tegroup_impl_decode_by_one(uint32_t half, uint32_t (&piece)[8]) {
 #pragma unroll
-    for (int i = 0; i < 8; i++) piece[i] = tegroup_impl_gpu_mul2(piece[i], scale | scale << 16, true);
+    for (int i = 0; i < 8; i++) piece[i] = tegroup_impl_gpu_mul2(piece[i], half | half << 16, true);
 }
 
 /* ---- tiles ---- */
@@ -171,19 +164,41 @@ static __device__ __noinline__ uint4 tegroup_impl_decode_load_slowly(const tegro
     return make_uint4(raw[0], raw[1], raw[2], raw[3]);
 }
 /* The `count` that exist, and zeros. */
+template <int BITS>
 static __device__ __forceinline__ uint4 tegroup_impl_decode_load(const tegroup_impl_gpu_codes &codes, int64_t at,
-                                                                 int32_t count) {
+                                                                 int32_t count, bool aligned) {
     if (count == 0) return make_uint4(0, 0, 0, 0);
-    if (!codes.aligned || count < 16) return tegroup_impl_decode_load_slowly(codes, at, count);
-    if (codes.bits == 8) return *(const uint4 *)(codes.data + at);
+    if (!aligned || count < 16) return tegroup_impl_decode_load_slowly(codes, at, count);
+    if (BITS == 8) return *(const uint4 *)(codes.data + at);
     const uint2 both = *(const uint2 *)(codes.data + at / 2);
     return make_uint4(both.x, both.y, 0, 0);
+}
+
+/* A piece of a row, which begins at a multiple of 32 bytes. paired: lanes that are neighbours swap halves, so that each
+ * of their two stores writes 32 bytes, which L2 takes as a whole. */
+static __device__ __forceinline__ void tegroup_impl_decode_store(uint16_t *to, const uint32_t (&piece)[8],
+                                                                 bool paired) {
+    uint4 low = make_uint4(piece[0], piece[1], piece[2], piece[3]),
+          high = make_uint4(piece[4], piece[5], piece[6], piece[7]);
+    if (!paired) {
+        ((uint4 *)to)[0] = low;
+        ((uint4 *)to)[1] = high;
+        return;
+    }
+    const bool odd = threadIdx.x & 1;
+    uint4 other = odd ? low : high;
+    other.x = __shfl_xor_sync(0xffffffffu, other.x, 1);
+    other.y = __shfl_xor_sync(0xffffffffu, other.y, 1);
+    other.z = __shfl_xor_sync(0xffffffffu, other.z, 1);
+    other.w = __shfl_xor_sync(0xffffffffu, other.w, 1);
+    *(uint4 *)(to - (odd ? 8 : 0)) = odd ? other : low;
+    *(uint4 *)(to + (odd ? 8 : 16)) = odd ? high : other;
 }
 
 /* Lines that are rows: a warp has eight that follow each other, a lane 16 neighbouring columns of each. Scales are
  * along the row, a sixteen has one; or, of the columnwise copy, down the column, and are kept as long as rows share
  * them. */
-template <bool DOWN>
+template <int BITS, bool DOWN>
 static __device__ __forceinline__ void tegroup_impl_decode_rows(const tegroup_impl_decode_tile &tile,
                                                                 const tegroup_impl_gpu_codes &codes) {
     constexpr int EACH = TEGROUP_IMPL_DECODE_EACH, AT_ONCE = 4;
@@ -191,42 +206,55 @@ static __device__ __forceinline__ void tegroup_impl_decode_rows(const tegroup_im
     const tegroup_impl_gpu_decoding how = tegroup_impl_gpu_decoding_of(codes.dtype, true);
     const int64_t col = tile.along + (int64_t)(threadIdx.x % 32) * 16,
                   first = tile.line + (int64_t)(threadIdx.x / 32) * EACH,
-                  row_stride = of.sums_rows ? of.k_stride : of.line_stride;
-    const int32_t count = (int32_t)tegroup_impl_clamp(tile.count - col, 0, 16);
+                  row_stride = of.sums_rows ? of.k_stride : of.line_stride, step = tegroup_impl_decode_scale_step(of);
+    const int32_t count = (int32_t)tegroup_impl_clamp(tile.count - col, 0, 16),
+                  rows = (int32_t)tegroup_impl_clamp(tile.lines - first, 0, EACH);
+    const bool aligned = codes.aligned, whole = of.grid.parts == 1,
+               paired = tile.count - tile.along >= TEGROUP_IMPL_DECODE_ALONG;
+    if (count == 0 || rows == 0) return;
+    const int64_t first_scale = tegroup_impl_decode_scale_at(of, first, col);
+    int64_t at = codes.at + first * row_stride + col, shared = 0;
+    uint16_t *to = tile.to + first * tile.ld + col;
     uint32_t scales[8];
-    int64_t shared = 0;
-    if (count == 0) return;
 #pragma unroll 1
-    for (int64_t row = first; row < tegroup_impl_min(first + EACH, tile.lines); row += AT_ONCE) {
+    for (int32_t done = 0; done < rows; done += AT_ONCE) {
         uint4 raw[AT_ONCE];
-        uint32_t one[AT_ONCE];
+        uint32_t half[AT_ONCE];
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) {
-            const bool there = row + i < tile.lines;
-            raw[i] = tegroup_impl_decode_load(codes, codes.at + (row + i) * row_stride + col, there ? count : 0);
-            if (!DOWN) one[i] = there ? tegroup_impl_decode_scale(of, row + i, col) : 0;
+            const int32_t there = done + i < rows ? count : 0;
+            raw[i] = tegroup_impl_decode_load<BITS>(codes, at + i * row_stride, there, aligned);
+            if (!DOWN && there)
+                half[i] = tegroup_impl_decode_half(of, whole ? first_scale + (done + i) * step
+                                                             : tegroup_impl_decode_scale_at(of, first + done + i, col));
         }
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) {
-            if (row + i >= tile.lines) break;
+            if (done + i >= rows) break;
             if (DOWN && shared == 0) {
-                tegroup_impl_decode_scales(of, row + i, col, false, count, scales);
-                shared = tegroup_impl_scale_shared(&of.grid, row + i, 0);
+                const int64_t from = tegroup_impl_decode_scale_at(of, first + done + i, col);
+#pragma unroll
+                for (int j = 0; j < 16; j++) {
+                    const uint32_t one = j < count ? tegroup_impl_decode_half(of, from + j * step) : 0u;
+                    scales[j / 2] = j % 2 ? scales[j / 2] | one << 16 : one;
+                }
+                shared = tegroup_impl_scale_shared(&of.grid, first + done + i, 0);
             }
             shared--;
             uint32_t piece[8] = {raw[i].x, raw[i].y, raw[i].z, raw[i].w, 0, 0, 0, 0};
-            tegroup_impl_gpu_decode(how, codes.bits, true, piece);
+            tegroup_impl_gpu_decode(how, BITS, true, piece);
             if (DOWN) tegroup_impl_decode_by(scales, piece);
-            else tegroup_impl_decode_by_one(one[i], piece);
-            uint4 *const to = (uint4 *)(tile.to + (row + i) * tile.ld + col);
-            to[0] = make_uint4(piece[0], piece[1], piece[2], piece[3]);
-            to[1] = make_uint4(piece[4], piece[5], piece[6], piece[7]);
+            else tegroup_impl_decode_by_one(half[i], piece);
+            tegroup_impl_decode_store(to + i * tile.ld, piece, paired);
         }
+        at += AT_ONCE * row_stride;
+        to += AT_ONCE * tile.ld;
     }
 }
 
 /* Lines that are columns: 64 x 64 elements at a time are turned in shared memory, in rows of eight chunks of 16 bytes,
  * permuted so that neither side meets in a bank. */
+template <int BITS>
 static __device__ __forceinline__ void tegroup_impl_decode_columns(const tegroup_impl_decode_tile &tile,
                                                                    const tegroup_impl_gpu_codes &codes,
                                                                    uint16_t *square) {
@@ -238,13 +266,19 @@ static __device__ __forceinline__ void tegroup_impl_decode_columns(const tegroup
     for (int64_t from = tile.along; from < end; from += 64) {
         const int64_t row = from + quarter * 16;
         const int32_t count = col < tile.lines ? (int32_t)tegroup_impl_clamp(end - row, 0, 16) : 0;
-        const uint4 raw = tegroup_impl_decode_load(codes, codes.at + col * codes.line_stride + row, count);
-        uint32_t piece[8] = {raw.x, raw.y, raw.z, raw.w, 0, 0, 0, 0}, scales[8];
-        tegroup_impl_gpu_decode(how, codes.bits, true, piece);
+        const uint4 raw =
+            tegroup_impl_decode_load<BITS>(codes, codes.at + col * codes.line_stride + row, count, codes.aligned);
+        uint32_t piece[8] = {raw.x, raw.y, raw.z, raw.w, 0, 0, 0, 0};
+        tegroup_impl_gpu_decode(how, BITS, true, piece);
         if (count > 0 && tegroup_impl_scale_shared(&of.grid, row, 0) >= count)
-            tegroup_impl_decode_by_one(tegroup_impl_decode_scale(of, row, col), piece);
-        else if (count > 0) { /* A part of the rows ends within. */
-            tegroup_impl_decode_scales(of, row, col, true, count, scales);
+            tegroup_impl_decode_by_one(tegroup_impl_decode_half(of, tegroup_impl_decode_scale_at(of, row, col)), piece);
+        else if (count > 0) { /* A part of the rows ends within. */ uint32_t scales[8];
+#pragma unroll
+            for (int j = 0; j < 16; j++) {
+                const uint32_t one =
+                    j < count ? tegroup_impl_decode_half(of, tegroup_impl_decode_scale_at(of, row + j, col)) : 0u;
+                scales[j / 2] = j % 2 ? scales[j / 2] | one << 16 : one;
+            }
             tegroup_impl_decode_by(scales, piece);
         }
         __syncthreads(); /* what was turned before has been read */
@@ -253,11 +287,20 @@ static __device__ __forceinline__ void tegroup_impl_decode_columns(const tegroup
             square[(quarter * 16 + i) * 64 + ((mine / 8) ^ quarter) * 8 + mine % 8] =
                 (uint16_t)(piece[i / 2] >> i % 2 * 16);
         __syncthreads();
-        for (int32_t r = (int32_t)threadIdx.x / 8; r < end - from; r += TEGROUP_IMPL_DECODE_THREADS / 8)
-            if (r < 64 && tile.line + chunk * 8 < tile.ld)
+        for (int32_t r = (int32_t)threadIdx.x / 8; r < 64 && r < end - from; r += TEGROUP_IMPL_DECODE_THREADS / 8)
+            if (tile.line + chunk * 8 < tile.ld)
                 *(uint4 *)(tile.to + (from + r) * tile.ld + tile.line + chunk * 8) =
                     *(const uint4 *)(square + r * 64 + (chunk ^ r / 16) * 8);
     }
+}
+
+template <int BITS>
+static __device__ __forceinline__ void tegroup_impl_decode_tile_of(const tegroup_impl_decode_tile &tile,
+                                                                   const tegroup_impl_gpu_codes &codes,
+                                                                   uint16_t *square) {
+    if (tile.turned) tegroup_impl_decode_columns<BITS>(tile, codes, square);
+    else if (codes.of.columnwise) tegroup_impl_decode_rows<BITS, true>(tile, codes);
+    else tegroup_impl_decode_rows<BITS, false>(tile, codes);
 }
 #endif
 
@@ -283,9 +326,8 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_DECODE_THREADS, TEGROUP_IM
         const tegroup_impl_decode_tile tile = found;
         if (tile.operand < 0) break;
         const tegroup_impl_gpu_codes &of = codes[tile.operand];
-        if (tile.turned) tegroup_impl_decode_columns(tile, of, square);
-        else if (of.of.columnwise) tegroup_impl_decode_rows<true>(tile, of);
-        else tegroup_impl_decode_rows<false>(tile, of);
+        if (of.bits == 8) tegroup_impl_decode_tile_of<8>(tile, of, square);
+        else tegroup_impl_decode_tile_of<4>(tile, of, square);
     }
 #endif
 }
