@@ -8902,20 +8902,24 @@ typedef struct tegroup_impl_decode_call {
 
 enum {
     TEGROUP_IMPL_DECODE_THREADS = 256,
-    TEGROUP_IMPL_DECODE_BLOCKS = 4,  /* of a multiprocessor: while one looks for a tile, the others decode */
-    TEGROUP_IMPL_DECODE_LINES = 64,  /* of a tile: those of the copy as it lies, in which its elements are neighbours */
-    TEGROUP_IMPL_DECODE_ALONG = 512, /* elements of a line that a tile has */
-    TEGROUP_IMPL_DECODE_EACH = TEGROUP_IMPL_DECODE_LINES / (TEGROUP_IMPL_DECODE_THREADS / 32) /* lines of a warp */
+    TEGROUP_IMPL_DECODE_BLOCKS = 4, /* of a multiprocessor: while one looks for a tile, the others decode */
+    /* A tile of lines that are rows: so many, and columns, 16 for each lane of a warp, which has EACH of the lines. */
+    TEGROUP_IMPL_DECODE_LINES = 128,
+    TEGROUP_IMPL_DECODE_ALONG = 512,
+    TEGROUP_IMPL_DECODE_EACH = TEGROUP_IMPL_DECODE_LINES / (TEGROUP_IMPL_DECODE_THREADS / 32),
+    /* A tile of lines that are columns: a square of so many rows and columns at a time. */
+    TEGROUP_IMPL_DECODE_SQUARE = 64,
+    TEGROUP_IMPL_DECODE_SQUARES = 16
 };
 
-/* A tile of a copy. Its lines are rows of the operand, unless the copy is transposed. */
+/* A tile of an operand. */
 typedef struct tegroup_impl_decode_tile {
-    int64_t line, along;  /* the first of both, in the group  */
-    int64_t lines, count; /* that the group has                */
-    uint16_t *to;         /* where the group's first row goes  */
+    int64_t row, col;   /* the first of both, in the group */
+    int64_t rows, cols; /* that the group has              */
+    uint16_t *to;       /* where its first row goes        */
     int64_t ld;
-    int32_t operand; /* -1 behind the last tile */
-    int32_t turned;  /* lines are columns       */
+    int32_t operand; /* -1 behind the last tile                            */
+    int32_t turned;  /* columns have neighbours in memory: a transposed copy */
 } tegroup_impl_decode_tile;
 
 #if TEGROUP_IMPL_HOPPER
@@ -8933,6 +8937,13 @@ static __device__ __forceinline__ bool tegroup_impl_decode_turned(const tegroup_
                                    call.formats.first[operand].columnwise);
 }
 
+/* Rows and columns of a tile. */
+static __device__ __forceinline__ tegroup_impl_sides tegroup_impl_decode_size(bool turned) {
+    return turned ? tegroup_impl_sides_of(TEGROUP_IMPL_DECODE_SQUARE * TEGROUP_IMPL_DECODE_SQUARES,
+                                          TEGROUP_IMPL_DECODE_SQUARE)
+                  : tegroup_impl_sides_of(TEGROUP_IMPL_DECODE_LINES, TEGROUP_IMPL_DECODE_ALONG);
+}
+
 /* Tiles of a group. One that the product does not look at has none: weights of a group without rows are left out. */
 static __device__ __forceinline__ int32_t tegroup_impl_decode_tiles(const tegroup_impl_decode_call &call, int32_t at) {
     const tegroup_gemm_desc &desc = call.call.desc;
@@ -8945,8 +8956,8 @@ static __device__ __forceinline__ int32_t tegroup_impl_decode_tiles(const tegrou
     const tegroup_impl_sides sides =
         tegroup_impl_group_sides(operand ? &desc.b : &desc.a, &call.call.views[operand], g);
     const bool turned = tegroup_impl_decode_turned(call, operand);
-    return (int32_t)(tegroup_impl_ceil_div(turned ? sides.cols : sides.rows, TEGROUP_IMPL_DECODE_LINES)
-                     * tegroup_impl_ceil_div(turned ? sides.rows : sides.cols, TEGROUP_IMPL_DECODE_ALONG));
+    const tegroup_impl_sides size = tegroup_impl_decode_size(turned);
+    return (int32_t)(tegroup_impl_ceil_div(sides.rows, size.rows) * tegroup_impl_ceil_div(sides.cols, size.cols));
 }
 
 static __device__ __forceinline__ void tegroup_impl_decode_walk_to(const tegroup_impl_decode_call &call, int32_t from,
@@ -8986,38 +8997,65 @@ static __device__ __noinline__ void tegroup_impl_decode_find(const tegroup_impl_
     tegroup_impl_gpu_codes_reach(tensor, view, g, &of);
     if (lane == 0) {
         const tegroup_impl_sides sides = tegroup_impl_group_sides(&tensor, &view, g);
-        const int64_t across = tegroup_impl_ceil_div(
-            tegroup_impl_decode_turned(call, operand) ? sides.rows : sides.cols, TEGROUP_IMPL_DECODE_ALONG);
+        const bool turned = tegroup_impl_decode_turned(call, operand);
+        const tegroup_impl_sides size = tegroup_impl_decode_size(turned);
+        const int64_t across = tegroup_impl_ceil_div(sides.cols, size.cols);
         tegroup_impl_gpu_codes_open(tensor, of.of.sums_rows, NULL, 0, 0, 0, &of);
         tile->operand = operand;
-        tile->turned = tegroup_impl_decode_turned(call, operand);
-        tile->line = number / across * TEGROUP_IMPL_DECODE_LINES;
-        tile->along = number % across * TEGROUP_IMPL_DECODE_ALONG;
-        tile->lines = tile->turned ? sides.cols : sides.rows;
-        tile->count = tile->turned ? sides.rows : sides.cols;
+        tile->turned = turned;
+        tile->row = number / across * size.rows;
+        tile->col = number % across * size.cols;
+        tile->rows = sides.rows;
+        tile->cols = sides.cols;
         tile->ld = call.ld[operand];
         tile->to = call.to[operand] + tegroup_impl_block_of(&tensor, &view, g).row0 * tile->ld;
     }
     __syncwarp();
 }
 
+/* Loads and stores say that they are of global memory, as the compiler does not see it of addresses that come through
+ * shared memory. */
+
 /* ---- scales ---- */
 
-/* A scale of 8 bits is one of BF16, too: the upper half of its F32. */
-static __device__ __forceinline__ uint32_t tegroup_impl_decode_half(const tegroup_impl_scaled &of, int64_t at) {
-    const uint32_t code = ((const uint8_t *)of.scales)[at];
-    return tegroup_impl_bits_of_f32(of.scale_dtype == TEGROUP_DTYPE_F8E8M0 ? tegroup_impl_f32_of_f8e8m0((uint8_t)code)
-                                                                           : tegroup_impl_f32_of_f8e4m3((uint8_t)code))
-           >> 16;
+/* A scale of 8 bits as one of BF16. Those of E8M0 are its exponents, but for the least, which is subnormal, and NaN; of
+ * E4M3, codes are decoded as any are. */
+static __device__ __forceinline__ uint32_t tegroup_impl_decode_half(bool e8m0, uint32_t code) {
+    if (e8m0) return code << 7 | (((code + 1) & 0xfeu) == 0 ? 0x40u : 0u);
+    const uint32_t half = (code & 0x80u) << 8 | (code & 0x7fu) << 4;
+    return (code & 0x7fu) == 0x7fu
+               ? 0x7fffu
+               : tegroup_impl_gpu_mul2(half, tegroup_impl_gpu_decoding_of(TEGROUP_DTYPE_F8E4M3, true).power, true)
+                     & 0xffffu;
 }
-/* Where the scale of an element is. */
+static __device__ __forceinline__ uint32_t tegroup_impl_decode_scale(const tegroup_impl_scaled &of, int64_t at) {
+    return tegroup_impl_decode_half(of.scale_dtype == TEGROUP_DTYPE_F8E8M0, __ldg((const uint8_t *)of.scales + at));
+}
+
+/* Where the scale of an element is. With rows in parts it takes a division of 64 bits, and a call. */
+static __device__ __noinline__ int64_t tegroup_impl_decode_scale_in_parts(const tegroup_impl_scaled &of, int64_t row,
+                                                                          int64_t col) {
+    return of.columnwise ? tegroup_impl_scale_at(&of.grid, col, row) : tegroup_impl_scale_at(&of.grid, row, col);
+}
 static __device__ __forceinline__ int64_t tegroup_impl_decode_scale_at(const tegroup_impl_scaled &of, int64_t row,
                                                                        int64_t col) {
-    return of.columnwise ? tegroup_impl_scale_at(&of.grid, col, row) : tegroup_impl_scale_at(&of.grid, row, col);
+    if (of.grid.parts > 1) return tegroup_impl_decode_scale_in_parts(of, row, col);
+    return tegroup_impl_scale_of_block(&of.grid, 0, (of.columnwise ? col : row) >> of.grid.outer_shift,
+                                       (of.columnwise ? row : col) >> of.grid.inner_shift);
 }
 /* From there to the next along the outer index, the same for 16 that begin at a multiple of 16, in one part. */
 static __device__ __forceinline__ int64_t tegroup_impl_decode_scale_step(const tegroup_impl_scaled &of) {
     return tegroup_impl_scale_of_block(&of.grid, 0, 1, 0) - tegroup_impl_scale_of_block(&of.grid, 0, 0, 0);
+}
+/* How many rows from one on share their scales (down), or lie in one part. */
+static __device__ __noinline__ int64_t tegroup_impl_decode_together_in_parts(const tegroup_impl_scaled &of, int64_t row,
+                                                                             bool down) {
+    return down ? tegroup_impl_scale_shared(&of.grid, row, 0) : of.grid.part_rows - row % of.grid.part_rows;
+}
+static __device__ __forceinline__ int64_t tegroup_impl_decode_together(const tegroup_impl_scaled &of, int64_t row,
+                                                                       bool down) {
+    if (of.grid.parts > 1) return tegroup_impl_decode_together_in_parts(of, row, down);
+    return down ? of.grid.block_inner - (row & (of.grid.block_inner - 1)) : TEGROUP_IMPL_BLOCK_OF_ALL;
 }
 
 static __device__ __forceinline__ void tegroup_impl_decode_by(const uint32_t (&scales)[8], uint32_t (&piece)[8]) {
@@ -9044,33 +9082,12 @@ static __device__ __forceinline__ uint4 tegroup_impl_decode_load(const tegroup_i
                                                                  int32_t count, bool aligned) {
     if (count == 0) return make_uint4(0, 0, 0, 0);
     if (!aligned || count < 16) return tegroup_impl_decode_load_slowly(codes, at, count);
-    if (BITS == 8) return *(const uint4 *)(codes.data + at);
-    const uint2 both = *(const uint2 *)(codes.data + at / 2);
+    if (BITS == 8) return __ldcs((const uint4 *)(codes.data + at));
+    const uint2 both = __ldcs((const uint2 *)(codes.data + at / 2));
     return make_uint4(both.x, both.y, 0, 0);
 }
 
-/* A piece of a row, which begins at a multiple of 32 bytes. paired: lanes that are neighbours swap halves, so that each
- * of their two stores writes 32 bytes, which L2 takes as a whole. */
-static __device__ __forceinline__ void tegroup_impl_decode_store(uint16_t *to, const uint32_t (&piece)[8],
-                                                                 bool paired) {
-    uint4 low = make_uint4(piece[0], piece[1], piece[2], piece[3]),
-          high = make_uint4(piece[4], piece[5], piece[6], piece[7]);
-    if (!paired) {
-        ((uint4 *)to)[0] = low;
-        ((uint4 *)to)[1] = high;
-        return;
-    }
-    const bool odd = threadIdx.x & 1;
-    uint4 other = odd ? low : high;
-    other.x = __shfl_xor_sync(0xffffffffu, other.x, 1);
-    other.y = __shfl_xor_sync(0xffffffffu, other.y, 1);
-    other.z = __shfl_xor_sync(0xffffffffu, other.z, 1);
-    other.w = __shfl_xor_sync(0xffffffffu, other.w, 1);
-    *(uint4 *)(to - (odd ? 8 : 0)) = odd ? other : low;
-    *(uint4 *)(to + (odd ? 8 : 16)) = odd ? high : other;
-}
-
-/* Lines that are rows: a warp has eight that follow each other, a lane 16 neighbouring columns of each. Scales are
+/* Rows lie as they are: a warp has EACH that follow each other, a lane 16 neighbouring columns of each. Scales are
  * along the row, a sixteen has one; or, of the columnwise copy, down the column, and are kept as long as rows share
  * them. */
 template <int BITS, bool DOWN>
@@ -9079,93 +9096,108 @@ static __device__ __forceinline__ void tegroup_impl_decode_rows(const tegroup_im
     constexpr int EACH = TEGROUP_IMPL_DECODE_EACH, AT_ONCE = 4;
     const tegroup_impl_scaled &of = codes.of;
     const tegroup_impl_gpu_decoding how = tegroup_impl_gpu_decoding_of(codes.dtype, true);
-    const int64_t col = tile.along + (int64_t)(threadIdx.x % 32) * 16,
-                  first = tile.line + (int64_t)(threadIdx.x / 32) * EACH,
+    const int64_t col = tile.col + (int64_t)(threadIdx.x % 32) * 16,
+                  first = tile.row + (int64_t)(threadIdx.x / 32) * EACH,
                   row_stride = of.sums_rows ? of.k_stride : of.line_stride, step = tegroup_impl_decode_scale_step(of);
-    const int32_t count = (int32_t)tegroup_impl_clamp(tile.count - col, 0, 16),
-                  rows = (int32_t)tegroup_impl_clamp(tile.lines - first, 0, EACH);
-    const bool aligned = codes.aligned, whole = of.grid.parts == 1,
-               paired = tile.count - tile.along >= TEGROUP_IMPL_DECODE_ALONG;
-    if (count == 0 || rows == 0) return;
-    const int64_t first_scale = tegroup_impl_decode_scale_at(of, first, col);
-    int64_t at = codes.at + first * row_stride + col, shared = 0;
+    const int32_t count = (int32_t)tegroup_impl_clamp(tile.cols - col, 0, 16),
+                  rows = (int32_t)tegroup_impl_clamp(tile.rows - first, 0, EACH);
+    const bool aligned = codes.aligned;
+    if (count == 0) return;
+    int64_t at = codes.at + first * row_stride + col, scale_at = 0;
     uint16_t *to = tile.to + first * tile.ld + col;
     uint32_t scales[8];
+    int32_t left = 0; /* rows that share scales, or whose scales are `step` apart */
 #pragma unroll 1
-    for (int32_t done = 0; done < rows; done += AT_ONCE) {
+    for (int32_t done = 0, n; done < rows; done += n, left -= n) {
+        if (left == 0) {
+            scale_at = tegroup_impl_decode_scale_at(of, first + done, col);
+            left = (int32_t)tegroup_impl_min(tegroup_impl_decode_together(of, first + done, DOWN), EACH);
+#pragma unroll
+            for (int j = 0; DOWN && j < 16; j++) {
+                const uint32_t one = j < count ? tegroup_impl_decode_scale(of, scale_at + j * step) : 0u;
+                scales[j / 2] = j % 2 ? scales[j / 2] | one << 16 : one;
+            }
+        }
+        n = min(AT_ONCE, min(rows - done, left));
         uint4 raw[AT_ONCE];
         uint32_t half[AT_ONCE];
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) {
-            const int32_t there = done + i < rows ? count : 0;
-            raw[i] = tegroup_impl_decode_load<BITS>(codes, at + i * row_stride, there, aligned);
-            if (!DOWN && there)
-                half[i] = tegroup_impl_decode_half(of, whole ? first_scale + (done + i) * step
-                                                             : tegroup_impl_decode_scale_at(of, first + done + i, col));
+            raw[i] = tegroup_impl_decode_load<BITS>(codes, at + i * row_stride, i < n ? count : 0, aligned);
+            if (!DOWN && i < n) half[i] = tegroup_impl_decode_scale(of, scale_at + i * step);
         }
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) {
-            if (done + i >= rows) break;
-            if (DOWN && shared == 0) {
-                const int64_t from = tegroup_impl_decode_scale_at(of, first + done + i, col);
-#pragma unroll
-                for (int j = 0; j < 16; j++) {
-                    const uint32_t one = j < count ? tegroup_impl_decode_half(of, from + j * step) : 0u;
-                    scales[j / 2] = j % 2 ? scales[j / 2] | one << 16 : one;
-                }
-                shared = tegroup_impl_scale_shared(&of.grid, first + done + i, 0);
-            }
-            shared--;
+            if (i >= n) break;
             uint32_t piece[8] = {raw[i].x, raw[i].y, raw[i].z, raw[i].w, 0, 0, 0, 0};
             tegroup_impl_gpu_decode(how, BITS, true, piece);
             if (DOWN) tegroup_impl_decode_by(scales, piece);
             else tegroup_impl_decode_by_one(half[i], piece);
-            tegroup_impl_decode_store(to + i * tile.ld, piece, paired);
+            __stcg((uint4 *)(to + i * tile.ld), make_uint4(piece[0], piece[1], piece[2], piece[3]));
+            __stcg((uint4 *)(to + i * tile.ld) + 1, make_uint4(piece[4], piece[5], piece[6], piece[7]));
         }
-        at += AT_ONCE * row_stride;
-        to += AT_ONCE * tile.ld;
+        at += n * row_stride;
+        to += n * tile.ld;
+        if (!DOWN) scale_at += n * step;
     }
 }
 
-/* Lines that are columns: 64 x 64 elements at a time are turned in shared memory, in rows of eight chunks of 16 bytes,
- * permuted so that neither side meets in a bank. */
+/* The scales of `count` rows of a column, in which a part of the rows ends: from the last on, each pushes the others. */
+static __device__ __forceinline__ void tegroup_impl_decode_by_each(const tegroup_impl_scaled &of, int64_t row,
+                                                                   int64_t col, int32_t count, uint32_t (&piece)[8]) {
+    uint32_t scales[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+#pragma unroll 1
+    for (int32_t j = count - 1; j >= 0; j--) {
+        const int64_t at = tegroup_impl_decode_scale_in_parts(of, row + j, col);
+#pragma unroll
+        for (int i = 7; i > 0; i--) scales[i] = __funnelshift_l(scales[i - 1], scales[i], 16);
+        scales[0] = scales[0] << 16 | tegroup_impl_decode_scale(of, at);
+    }
+    tegroup_impl_decode_by(scales, piece);
+}
+
+/* Columns lie as rows do: a square of 64 x 64 elements at a time is turned in shared memory, in rows of eight chunks of
+ * 16 bytes, permuted so that neither side meets in a bank. A thread has 16 rows of a column, and loads those of the
+ * next square meanwhile. */
 template <int BITS>
 static __device__ __forceinline__ void tegroup_impl_decode_columns(const tegroup_impl_decode_tile &tile,
                                                                    const tegroup_impl_gpu_codes &codes,
                                                                    uint16_t *square) {
+    constexpr int SIDE = TEGROUP_IMPL_DECODE_SQUARE;
     const tegroup_impl_scaled &of = codes.of;
     const tegroup_impl_gpu_decoding how = tegroup_impl_gpu_decoding_of(codes.dtype, true);
     const int32_t mine = (int32_t)threadIdx.x / 4, quarter = (int32_t)threadIdx.x % 4, chunk = (int32_t)threadIdx.x % 8;
-    const int64_t col = tile.line + mine, end = tegroup_impl_min(tile.along + TEGROUP_IMPL_DECODE_ALONG, tile.count);
+    const int64_t col = tile.col + mine,
+                  end = tegroup_impl_min(tile.row + SIDE * TEGROUP_IMPL_DECODE_SQUARES, tile.rows);
+    const auto rows_at = [&](int64_t row) {
+        return col < tile.cols ? (int32_t)tegroup_impl_clamp(end - row, 0, 16) : 0;
+    };
+    const auto load = [&](int64_t row) {
+        return tegroup_impl_decode_load<BITS>(codes, codes.at + col * codes.line_stride + row, rows_at(row),
+                                              codes.aligned);
+    };
+    uint4 raw = load(tile.row + quarter * 16);
 #pragma unroll 1
-    for (int64_t from = tile.along; from < end; from += 64) {
+    for (int64_t from = tile.row; from < end; from += SIDE) {
         const int64_t row = from + quarter * 16;
-        const int32_t count = col < tile.lines ? (int32_t)tegroup_impl_clamp(end - row, 0, 16) : 0;
-        const uint4 raw =
-            tegroup_impl_decode_load<BITS>(codes, codes.at + col * codes.line_stride + row, count, codes.aligned);
+        const int32_t count = rows_at(row);
         uint32_t piece[8] = {raw.x, raw.y, raw.z, raw.w, 0, 0, 0, 0};
+        raw = load(row + SIDE);
         tegroup_impl_gpu_decode(how, BITS, true, piece);
-        if (count > 0 && tegroup_impl_scale_shared(&of.grid, row, 0) >= count)
-            tegroup_impl_decode_by_one(tegroup_impl_decode_half(of, tegroup_impl_decode_scale_at(of, row, col)), piece);
-        else if (count > 0) { /* A part of the rows ends within. */ uint32_t scales[8];
-#pragma unroll
-            for (int j = 0; j < 16; j++) {
-                const uint32_t one =
-                    j < count ? tegroup_impl_decode_half(of, tegroup_impl_decode_scale_at(of, row + j, col)) : 0u;
-                scales[j / 2] = j % 2 ? scales[j / 2] | one << 16 : one;
-            }
-            tegroup_impl_decode_by(scales, piece);
-        }
+        if (count > 0 && tegroup_impl_decode_together(of, row, true) >= count)
+            tegroup_impl_decode_by_one(tegroup_impl_decode_scale(of, tegroup_impl_decode_scale_at(of, row, col)),
+                                       piece);
+        else if (count > 0) tegroup_impl_decode_by_each(of, row, col, count, piece);
         __syncthreads(); /* what was turned before has been read */
 #pragma unroll
         for (int i = 0; i < 16; i++)
-            square[(quarter * 16 + i) * 64 + ((mine / 8) ^ quarter) * 8 + mine % 8] =
+            square[(quarter * 16 + i) * SIDE + ((mine / 8) ^ quarter) * 8 + mine % 8] =
                 (uint16_t)(piece[i / 2] >> i % 2 * 16);
         __syncthreads();
-        for (int32_t r = (int32_t)threadIdx.x / 8; r < 64 && r < end - from; r += TEGROUP_IMPL_DECODE_THREADS / 8)
-            if (tile.line + chunk * 8 < tile.ld)
-                *(uint4 *)(tile.to + (from + r) * tile.ld + tile.line + chunk * 8) =
-                    *(const uint4 *)(square + r * 64 + (chunk ^ r / 16) * 8);
+        for (int32_t r = (int32_t)threadIdx.x / 8; r < SIDE && r < end - from; r += TEGROUP_IMPL_DECODE_THREADS / 8)
+            if (tile.col + chunk * 8 < tile.ld)
+                __stcg((uint4 *)(tile.to + (from + r) * tile.ld + tile.col + chunk * 8),
+                       *(const uint4 *)(square + r * SIDE + (chunk ^ r / 16) * 8));
     }
 }
 
@@ -9184,7 +9216,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_DECODE_THREADS, TEGROUP_IM
 #if TEGROUP_IMPL_HOPPER
     __shared__ tegroup_impl_gpu_codes codes[2];
     __shared__ tegroup_impl_decode_tile found;
-    __shared__ __align__(16) uint16_t square[64 * 64];
+    __shared__ __align__(16) uint16_t square[TEGROUP_IMPL_DECODE_SQUARE * TEGROUP_IMPL_DECODE_SQUARE];
     const tegroup_gemm_desc &desc = call.call.desc;
     tegroup_impl_decode_walk walk = {0, 0, 0, 0};
     if (threadIdx.x < 32) {

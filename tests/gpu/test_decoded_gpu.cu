@@ -165,6 +165,7 @@ static int large_fill(large *l, int which, void *source, cudaStream_t stream) {
     to.input = back.output = *plain;
     to.input.data = source;
     to.output = back.input = *quantised;
+    back.columnwise = quantised->data == NULL;
     to.rule = tegroup_scale_rule_of(tegroup_scaling_info(quantised->scaling)->scale_dtype == TEGROUP_DTYPE_F8E4M3 ? TEGROUP_SCALE_TE_NVFP4 : TEGROUP_SCALE_OCP_MX);
     if (tegroup_quantize(&to, stream, &error) != TEGROUP_OK || tegroup_dequantize(&back, stream, &error) != TEGROUP_OK) {
         fprintf(stderr, "%s %s\n", error.field, error.rule);

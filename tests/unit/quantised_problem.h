@@ -63,6 +63,10 @@ SUPPORT void quantised_problem(problem *p, rng *r, const scaling_row *fa, const 
     if (s.m == NULL && s.rows_each > 0) s.rows_each = up(s.rows_each, 6);
     if (op != TEGROUP_OP_WGRAD) s.n = up(s.n, 6);
     if (fp4 || s.m == NULL || s.aligned || rng_chance(r, 70)) s.ng = s.kg = NULL;
+    if (s.aligned) { /* rows of whole 16 bytes, however wide the matrices */
+        s.k = s.k / 8 * 8 + s.n % 8;
+        s.pad = up(s.n, 8) - s.n + (s.pad > 4 ? 8 : 0);
+    }
     if (s.kg != NULL) s.kg = random_widths(r, s.groups, s.k);
     if (s.ng != NULL) s.ng = random_widths(r, s.groups, s.n);
     problem_make(p, &s);
