@@ -315,5 +315,5 @@ static inline void tegroup_impl_sm90_tile(const tegroup_gemm_desc *desc, const t
     plan->algorithm[TEGROUP_IMPL_PLANNED_NARROWS] = (uint64_t)tegroup_impl_sm90_tapering(desc, &plan->problem, blocks);
     tegroup_impl_sm90_plan_decoded(desc, plan);
     forecast->why = taken.why;
-    forecast->us = taken.us.total;
+    forecast->us = taken.us.total > 0 ? taken.us.total + tegroup_impl_sm90_decode_us(desc, &plan->problem) : 0;
 }

@@ -610,6 +610,19 @@ TEST(explain, hopper_refuses_beside_what_it_decodes) {
     d.b.scaling = TEGROUP_SCALING_MXFP4;
     d.d = tegroup_tensor_of(tegroup_shape_of(2, 64, 64, sizes), 64, TEGROUP_DTYPE_BF16, NULL);
     ASSERT_EQ(tegroup_plan_make(&d, &target, &plan, &error), TEGROUP_OK);
+    /* The time to decode is predicted, too: at least that of the bytes at 4.8 TB/s, the data sheet's. */
+    tegroup_verdict decoded[BACKENDS], plain[BACKENDS];
+    other = d;
+    other.b.shape.groups = other.a.shape.groups = other.d.shape.groups = 128;
+    other.b.shape.rows = other.d.shape.cols = 4096;
+    other.b.shape.cols = other.a.shape.cols = 2048;
+    other.a.ld = other.b.ld = other.d.ld = 0;
+    ASSERT_EQ(tegroup_explain(&other, &target, decoded, &error), TEGROUP_OK);
+    other.b.dtype = TEGROUP_DTYPE_BF16;
+    other.b.scaling = TEGROUP_SCALING_NONE;
+    ASSERT_EQ(tegroup_explain(&other, &target, plain, &error), TEGROUP_OK);
+    ASSERT_GT(plain[0].predicted_us, 0);
+    ASSERT_GT(decoded[0].predicted_us, plain[0].predicted_us + 128.0 * 4096 * 2048 * 2.5 / 4.8e6);
     other = d;
     other.a.ld = 100;
     ASSERT_EQ(tegroup_plan_make(&other, &target, &plan, &error), TEGROUP_ERROR_UNSUPPORTED);
