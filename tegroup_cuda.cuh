@@ -9142,7 +9142,8 @@ static __device__ __forceinline__ void tegroup_impl_decode_rows(const tegroup_im
     }
 }
 
-/* The scales of `count` rows of a column, in which a part of the rows ends: from the last on, each pushes the others. */
+/* By the scales of `count` rows of a column, in which a part of the rows ends: from the last on, each pushes the others
+ * on. */
 static __device__ __forceinline__ void tegroup_impl_decode_by_each(const tegroup_impl_scaled &of, int64_t row,
                                                                    int64_t col, int32_t count, uint32_t (&piece)[8]) {
     uint32_t scales[8] = {0, 0, 0, 0, 0, 0, 0, 0};
