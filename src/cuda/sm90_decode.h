@@ -28,7 +28,7 @@ enum {
     TEGROUP_IMPL_DECODE_THREADS = 256,
     TEGROUP_IMPL_DECODE_BLOCKS = 4, /* of a multiprocessor: while one looks for a tile, the others decode */
     /* A tile of lines that are rows: so many, and columns, 16 for each lane of a warp, which has EACH of the lines. */
-    TEGROUP_IMPL_DECODE_LINES = 128,
+    TEGROUP_IMPL_DECODE_LINES = 256,
     TEGROUP_IMPL_DECODE_ALONG = 512,
     TEGROUP_IMPL_DECODE_EACH = TEGROUP_IMPL_DECODE_LINES / (TEGROUP_IMPL_DECODE_THREADS / 32),
     /* A tile of lines that are columns: a square of so many rows and columns at a time. */
