@@ -1,6 +1,5 @@
 /* Products that SM90 decodes to BF16 in workspace: random ones of every pair, operation and storage order against FP64 products of
- * what codes and scales mean, and bit for bit against SM90's product of these numbers in BF16; large ones against that of what
- * tegroup_dequantize gives; sizes that change under a graph, or lie; more rows than planned. */
+ * what codes and scales mean; large ones, bit for bit, against SM90's product of what tegroup_dequantize gives; sizes that change under a graph, or lie; more rows than planned. */
 #define TEGROUP_IMPLEMENTATION
 #define TEGROUP_NO_CUBLASLT
 #define TEGROUP_NO_ACTIVATION
@@ -32,27 +31,11 @@ static void say(const char *wrong, const problem *p, const scaling_row *fa, cons
             (int)p->desc.a.dtype, (int)p->desc.b.dtype, (int)p->s.out, p->s.bias, p->error.field ? p->error.field : "", p->error.rule ? p->error.rule : "", (long)p->error.expected, (long)p->error.got);
 }
 
-/* The operand as a plain one of BF16, in the places of its F64 grid. */
-static void narrow(tegroup_tensor *to, const grid *t) {
-    const int64_t count = (int64_t)(guarded_find(t->tensor.data)->bytes / 8);
-    const tegroup_shape shape = to->shape;
-    void *data = elements_new(TEGROUP_DTYPE_BF16, count, 1);
-    for (int64_t i = 0; i < count; i++) {
-        const double x = ((const double *)t->tensor.data)[i];
-        store(TEGROUP_DTYPE_BF16, data, i, x == x ? x : 0); /* what lies between rows */
-    }
-    *to = t->tensor;
-    to->shape = shape;
-    to->dtype = TEGROUP_DTYPE_BF16;
-    to->data = data;
-}
-
-static int run_one(uint64_t seed, const scaling_row *fa, const scaling_row *fb, tegroup_op op, int64_t *elements, int64_t *compared) {
+static int run_one(uint64_t seed, const scaling_row *fa, const scaling_row *fb, tegroup_op op, int64_t *elements) {
     rng r = rng_seed(seed);
     problem p;
     quantised q[2];
     const char *wrong = NULL;
-    int64_t count, again;
     memset(q, 0, sizeof q);
     q[0].parts = q[1].parts = 1;
     quantised_problem(&p, &r, fa, fb, op, q, 2);
@@ -71,25 +54,14 @@ static int run_one(uint64_t seed, const scaling_row *fa, const scaling_row *fb, 
         else if (p.s.tail == TEGROUP_TAIL_KEEP && problem_disturbed(&p) != 0) wrong = "bytes changed that are not the result's";
         if (wrong != NULL) fprintf(stderr, "error / bound %g, bias gradient %g\n", v.worst, b.worst);
     }
-    if (wrong == NULL && !(p.s.lists & 3) && !q[0].global && !q[1].global) {
-        double *here = results_of(&p, &count), *there;
-        problem_reset(&p);
-        if (fa != NULL) narrow(&p.desc.a, &p.a);
-        if (fb != NULL) narrow(&p.desc.b, &p.b);
-        if (problem_run_on_device(&p) != TEGROUP_OK) wrong = "refused in BF16";
-        there = results_of(&p, &again);
-        if (wrong == NULL && (count != again || memcmp(here, there, (size_t)count * 8) != 0)) wrong = "other bits than in BF16";
-        *compared += count;
-        free(here), free(there);
-    }
     mirror_tile = MIRROR_PLANNED_TILE;
     if (wrong != NULL) say(wrong, &p, fa, fb, q, seed);
     problem_release(&p);
     return wrong == NULL;
 }
 
-TEST(decoded_gpu, fp64_and_bits_of_bf16) {
-    int64_t problems = 0, elements = 0, compared = 0;
+TEST(decoded_gpu, fp64) {
+    int64_t problems = 0, elements = 0;
     if (!hopper_here()) return;
     for (int64_t i = 0; i < scaled(25); i++)
         for (int a = 0; a < FORMATS; a++)
@@ -97,10 +69,10 @@ TEST(decoded_gpu, fp64_and_bits_of_bf16) {
                 for (int op = TEGROUP_OP_FORWARD; op <= TEGROUP_OP_WGRAD; op++) {
                     if ((a == 0 && b == 0) || !goes(formats[a], formats[b], (tegroup_op)op)) continue;
                     problems++;
-                    ASSERT_TRUE(run_one((uint64_t)((a * 16 + b) * 4 + op) * 1000003u + (uint64_t)i, formats[a], formats[b], (tegroup_op)op, &elements, &compared));
+                    ASSERT_TRUE(run_one((uint64_t)((a * 16 + b) * 4 + op) * 1000003u + (uint64_t)i, formats[a], formats[b], (tegroup_op)op, &elements));
                 }
-    ASSERT_TRUE(elements > problems && compared > problems);
-    printf("%ld problems, %ld elements, %ld of the bits of BF16\n", (long)problems, (long)elements, (long)compared);
+    ASSERT_GT(elements, problems);
+    printf("%ld problems, %ld elements\n", (long)problems, (long)elements);
 }
 
 /* ---- large ones: operands that tegroup_quantize makes ------------------------------------------------------------------- */
