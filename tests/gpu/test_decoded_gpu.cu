@@ -1,5 +1,6 @@
 /* Products that SM90 decodes to BF16 in workspace: random ones of every pair, operation and storage order against FP64 products of
- * what codes and scales mean; large ones, bit for bit, against SM90's product of what tegroup_dequantize gives; sizes that change under a graph, or lie; more rows than planned. */
+ * what codes and scales mean; large ones, bit for bit, against SM90's product of what tegroup_dequantize gives; sizes that change
+ * under a graph, or lie; more rows than planned. */
 #define TEGROUP_IMPLEMENTATION
 #define TEGROUP_NO_CUBLASLT
 #define TEGROUP_NO_ACTIVATION
