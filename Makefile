@@ -26,7 +26,7 @@ export CC NVCC ARCHS CUDA_HOME CUBLAS_HOME OPENMP PYTHON
 HEADERS := tegroup.h tegroup_cuda.cuh
 UNIT    := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))
 
-.PHONY: help demo test test-more test-gpu test-layers check-fresh build-gpu sanitize-gpu test-teeth fuzz bench bench-errors bench-cpu bench-gpu bench-hopper bench-compile bench-ggml bench-moe bench-mlp bench-quantize tiles fit plots docs examples headers lib install compile-matrix lint format clean
+.PHONY: help demo test test-more test-gpu test-layers check-fresh build-gpu sanitize-gpu test-teeth fuzz bench bench-errors bench-cpu bench-gpu bench-hopper bench-compile bench-ggml bench-moe bench-mlp bench-quantize bench-decoded tiles fit plots docs examples headers lib install compile-matrix lint format clean
 
 help: ## this list
 	@echo "Variables: CC NVCC ARCHS CUDA_HOME CUBLAS_HOME BENCH SANITIZE PYTHON PREFIX DESTDIR"
@@ -125,6 +125,11 @@ bench-moe: ## the operations around the GEMM on a GPU, beside a copy of as many 
 	@mkdir -p build
 	$(NVCC) -std=c++17 -O3 -DTEGROUP_NO_SM90 -DTEGROUP_NO_PORTABLE $(GENCODE) -I. tests/bench/bench_moe.cu -o build/bench_moe
 	build/bench_moe
+
+bench-decoded: ## products of MXFP8, MXFP4 and NVFP4 on a Hopper GPU, beside those of BF16
+	@mkdir -p build
+	$(NVCC) -std=c++17 -O3 -DTEGROUP_NO_CUBLASLT -DTEGROUP_NO_ACTIVATION -DTEGROUP_NO_MOE -DTEGROUP_NO_F16 $(GENCODE) -I. tests/bench/bench_decoded.cu -o build/bench_decoded
+	build/bench_decoded
 
 bench-mlp: ## the grouped MLP on a GPU, activations and their gradients in epilogues and by themselves
 	@mkdir -p build

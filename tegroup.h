@@ -93,38 +93,39 @@
  *   [60] cuda/cublaslt_scales.h   Set-up of a grouped cuBLASLt matmul: quantised operands
  *   [61] cuda/sm90_kernels.h      Hopper GEMM: the table of kernels
  *   [62] cuda/sm90_balance.h      Hopper GEMM: what tiles cost, and which block is done first
- *   [63] cuda/sm90_repack.h       Hopper GEMM: rows that are repacked for TMA
- *   [64] cuda/sm90_choice.h       Hopper GEMM: which kernel a plan takes
- *   [65] gemm/backends.h          The backends, a row of functions each
- *   [66] gemm/verdicts.h          What each backend can do
- *   [67] gemm/plan.h              Explain and plan
- *   [68] cpu/gemm.h               CPU GEMM
- *   [69] gemm/check.h             What a call checks
- *   [70] gemm/run.h               Run
- *   [71] gemm/once.h              One call for a product that runs once
- *   [72] gemm/tune.h              Tune, save and load a plan
- *   [73] cpu/real.h               Formulas
- *   [74] core/activation_formulas.h Activation formulas
- *   [75] layer/activation.h       Activations
- *   [76] layer/quantize_rules.h   Quantise and dequantise: rules
- *   [77] layer/quantize.h         Quantise and dequantise
- *   [78] layer/linear.h           Grouped linear layer
- *   [79] layer/mlp_rules.h        Grouped MLP: tensors and rules
- *   [80] layer/mlp_plan.h         Grouped MLP: plan
- *   [81] layer/mlp.h              Grouped MLP: calls
- *   [82] layer/chain_rules.h      Op chain: rules and buffers
- *   [83] layer/chain_ops.h        Op chain: ops as layers
- *   [84] layer/chain_plan.h       Op chain: plan
- *   [85] layer/chain.h            Op chain: calls
- *   [86] gemm/validate_values.h   Validate: values and scales
- *   [87] gemm/validate.h          Validate
- *   [88] gemm/scale_convert.h     Scales in another layout
- *   [89] moe/count.h              Counts of groups
- *   [90] moe/router_scheme.h      Router schemes
- *   [91] moe/router.h             Router
- *   [92] moe/permutation.h        Permute and combine
- *   [93] moe/layer_plan.h         MoE layer: plan
- *   [94] moe/layer.h              MoE layer
+ *   [63] cuda/sm90_decoded.h      Hopper GEMM: operands that are decoded
+ *   [64] cuda/sm90_repack.h       Hopper GEMM: rows that are repacked for TMA
+ *   [65] cuda/sm90_choice.h       Hopper GEMM: which kernel a plan takes
+ *   [66] gemm/backends.h          The backends, a row of functions each
+ *   [67] gemm/verdicts.h          What each backend can do
+ *   [68] gemm/plan.h              Explain and plan
+ *   [69] cpu/gemm.h               CPU GEMM
+ *   [70] gemm/check.h             What a call checks
+ *   [71] gemm/run.h               Run
+ *   [72] gemm/once.h              One call for a product that runs once
+ *   [73] gemm/tune.h              Tune, save and load a plan
+ *   [74] cpu/real.h               Formulas
+ *   [75] core/activation_formulas.h Activation formulas
+ *   [76] layer/activation.h       Activations
+ *   [77] layer/quantize_rules.h   Quantise and dequantise: rules
+ *   [78] layer/quantize.h         Quantise and dequantise
+ *   [79] layer/linear.h           Grouped linear layer
+ *   [80] layer/mlp_rules.h        Grouped MLP: tensors and rules
+ *   [81] layer/mlp_plan.h         Grouped MLP: plan
+ *   [82] layer/mlp.h              Grouped MLP: calls
+ *   [83] layer/chain_rules.h      Op chain: rules and buffers
+ *   [84] layer/chain_ops.h        Op chain: ops as layers
+ *   [85] layer/chain_plan.h       Op chain: plan
+ *   [86] layer/chain.h            Op chain: calls
+ *   [87] gemm/validate_values.h   Validate: values and scales
+ *   [88] gemm/validate.h          Validate
+ *   [89] gemm/scale_convert.h     Scales in another layout
+ *   [90] moe/count.h              Counts of groups
+ *   [91] moe/router_scheme.h      Router schemes
+ *   [92] moe/router.h             Router
+ *   [93] moe/permutation.h        Permute and combine
+ *   [94] moe/layer_plan.h         MoE layer: plan
+ *   [95] moe/layer.h              MoE layer
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
@@ -5678,6 +5679,12 @@ TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count) {
         /* backend, SM from, to, cuBLASLt from, operands, results, scalings, features, alignment, known from */
         {TEGROUP_BACKEND_SM90, 90, 90, 0, TEGROUP_IMPL_HALVES, TEGROUP_IMPL_RESULTS, TEGROUP_IMPL_SC(NONE),
          TEGROUP_IMPL_BUNDLED | TEGROUP_FEATURE_GATHER, 16, "TMA asks for 16-byte rows; a's and b's may be copied"},
+        {TEGROUP_BACKEND_SM90, 90, 90, 0, TEGROUP_IMPL_DT(BF16) | TEGROUP_IMPL_FP8 | TEGROUP_IMPL_DT(F4E2M1),
+         TEGROUP_IMPL_RESULTS,
+         TEGROUP_IMPL_SC(NONE) | TEGROUP_IMPL_SC(MXFP8) | TEGROUP_IMPL_SC(MXFP8_32X32) | TEGROUP_IMPL_SC(MXFP4)
+             | TEGROUP_IMPL_SC(NVFP4) | TEGROUP_IMPL_SC(NVFP4_16X16),
+         TEGROUP_IMPL_BUNDLED | TEGROUP_FEATURE_GATHER, 16,
+         "quantised operands are decoded to BF16 in workspace, and lie there as TMA asks"},
         {TEGROUP_BACKEND_CUBLASLT_GROUPED, 100, 110, 130300, TEGROUP_IMPL_DT(F16),
          TEGROUP_IMPL_DT(F16) | TEGROUP_IMPL_DT(F32), TEGROUP_IMPL_SC(NONE),
          TEGROUP_IMPL_CUBLASLT | TEGROUP_FEATURE_DEVICE_SIZES, 0, "TransformerEngine pull request 2765"},
@@ -5879,7 +5886,7 @@ static inline void tegroup_impl_choices_add(tegroup_impl_choices *choices, const
 
 /* plan.algorithm of the bundled backends: the kernel's address in this unit, its threads, shared memory and blocks.
  * SM90 has the driver's function that makes tensor maps besides, how many of the last groups have narrow tiles
- * alone, and the kernel's number in its table. */
+ * alone, the kernel's number in its table, and the rows of the buffers of operands that are decoded into workspace. */
 enum {
     TEGROUP_IMPL_PLANNED_KERNEL,
     TEGROUP_IMPL_PLANNED_THREADS,
@@ -5887,7 +5894,9 @@ enum {
     TEGROUP_IMPL_PLANNED_BLOCKS,
     TEGROUP_IMPL_PLANNED_ENCODE,
     TEGROUP_IMPL_PLANNED_NARROWS,
-    TEGROUP_IMPL_PLANNED_ROW
+    TEGROUP_IMPL_PLANNED_ROW,
+    TEGROUP_IMPL_PLANNED_DECODED_A,
+    TEGROUP_IMPL_PLANNED_DECODED_B
 };
 
 /* What a backend says of the tile that it takes. */
@@ -6039,6 +6048,12 @@ static inline int tegroup_impl_quantised(const tegroup_problem *p) {
     return p->a_scaling != TEGROUP_SCALING_NONE || p->b_scaling != TEGROUP_SCALING_NONE;
 }
 
+/* Are its scales of 8 bits? A value times such a scale is a number of BF16, exactly or rounded once. */
+static inline int tegroup_impl_scaled_by_8_bits(tegroup_scaling scaling) {
+    const tegroup_dtype scales = tegroup_scaling_info(scaling)->scale_dtype;
+    return scales == TEGROUP_DTYPE_F8E8M0 || scales == TEGROUP_DTYPE_F8E4M3;
+}
+
 /* Does a product sum over the operand's rows? Then it reads the copy that is quantised along columns. */
 TEGROUP_IMPL_HD int tegroup_impl_sums_rows(tegroup_op op, tegroup_impl_operand operand) {
     return op == TEGROUP_OP_WGRAD || (op == TEGROUP_OP_DGRAD && operand == TEGROUP_IMPL_B);
@@ -6068,6 +6083,17 @@ static inline int tegroup_impl_reads_columnwise(const tegroup_gemm_desc *desc, t
 static inline tegroup_tensor tegroup_impl_as_read(const tegroup_gemm_desc *desc, tegroup_impl_operand operand) {
     return tegroup_impl_with_copy(operand == TEGROUP_IMPL_A ? &desc->a : &desc->b,
                                   tegroup_impl_reads_columnwise(desc, operand));
+}
+
+/* What all values of a group are multiplied by. */
+TEGROUP_IMPL_HD double tegroup_impl_global_scale(const tegroup_tensor *t, int32_t g) {
+    return t->global_scale_inv ? tegroup_impl_f64_of_f32(t->global_scale_inv[g]) : 1;
+}
+
+/* Alpha times that of both operands. otherwise: alpha where the descriptor has none. */
+TEGROUP_IMPL_HD float tegroup_impl_scaled_alpha(const tegroup_gemm_desc *desc, int32_t g, double otherwise) {
+    return (float)(tegroup_impl_scalar(&desc->alpha, g, otherwise) * tegroup_impl_global_scale(&desc->a, g)
+                   * tegroup_impl_global_scale(&desc->b, g));
 }
 
 /* A quantised operand of one group, as lines of m or n that a product sums along k. Element k of a line is at
@@ -6114,7 +6140,7 @@ TEGROUP_IMPL_HD void tegroup_impl_scaled_next(tegroup_impl_scaled *scaled, const
     scaled->first = at.first;
     scaled->line_stride = scaled->sums_rows ? at.col_stride : at.row_stride;
     scaled->k_stride = scaled->sums_rows ? at.row_stride : at.col_stride;
-    scaled->global = t->global_scale_inv ? tegroup_impl_f64_of_f32(t->global_scale_inv[g]) : 1;
+    scaled->global = tegroup_impl_global_scale(t, g);
     scaled->elements += tegroup_impl_transposed_count(tegroup_impl_group_sides(t, view, g));
     scaled->stored += scaled->grid.count;
 }
@@ -7688,7 +7714,86 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_assign(tegroup_impl_sm90_loads *loads,
     return given;
 }
 
-/* ==== [63] Hopper GEMM: rows that are repacked for TMA (src/cuda/sm90_repack.h) ==== */
+/* ==== [63] Hopper GEMM: operands that are decoded (src/cuda/sm90_decoded.h) ==== */
+
+/* Hopper has no instruction for MXFP8, MXFP4 and NVFP4. But a value times its scale of 8 bits is a number of BF16, so
+ * such an operand is decoded into workspace, where the kernels of BF16 read it; cuda/sm90_decode.h has the kernel for
+ * that. NVFP4's scale of a group, of F32, goes through alpha. */
+
+static inline int tegroup_impl_sm90_decodes(const tegroup_problem *p) {
+    return tegroup_impl_scaled_by_8_bits(p->a_scaling) || tegroup_impl_scaled_by_8_bits(p->b_scaling);
+}
+
+/* A problem as its kernel multiplies it. */
+static inline tegroup_problem tegroup_impl_sm90_multiplied(const tegroup_problem *p) {
+    tegroup_problem multiplied = *p;
+    if (!tegroup_impl_sm90_decodes(p)) return multiplied;
+    multiplied.a = multiplied.b = TEGROUP_DTYPE_BF16;
+    multiplied.a_scaling = multiplied.b_scaling = TEGROUP_SCALING_NONE;
+    return multiplied;
+}
+
+/* Elements between rows of a decoded operand: what a thread decodes at a time is written whole. */
+#define TEGROUP_IMPL_SM90_DECODED_PIECE 16
+static inline int64_t tegroup_impl_sm90_decoded_ld(int64_t cols) {
+    return tegroup_impl_align(cols, TEGROUP_IMPL_SM90_DECODED_PIECE);
+}
+
+/* The decoded operand: its rows lie as the snapshot says, of all groups in one buffer. */
+static inline tegroup_tensor tegroup_impl_sm90_decoded(const tegroup_tensor *t, void *data) {
+    tegroup_tensor decoded;
+    memset(&decoded, 0, sizeof decoded);
+    decoded.shape = t->shape;
+    decoded.dtype = TEGROUP_DTYPE_BF16;
+    decoded.ld = tegroup_impl_sm90_decoded_ld(t->shape.cols);
+    decoded.data = data;
+    return decoded;
+}
+
+/* Notes how many rows the buffers of decoded operands have, which the problem does not say of B in a wgrad. */
+static inline void tegroup_impl_sm90_plan_decoded(const tegroup_gemm_desc *desc, tegroup_plan *plan) {
+    const tegroup_tensor *operands[2] = {&desc->a, &desc->b};
+    int i;
+    for (i = 0; i < 2; i++)
+        if (tegroup_impl_scaled_by_8_bits(operands[i]->scaling))
+            plan->algorithm[TEGROUP_IMPL_PLANNED_DECODED_A + i] = (uint64_t)operands[i]->shape.rows;
+}
+
+#define TEGROUP_IMPL_SM90_DECODE_TB 2.0 /* TB/s at which codes are read and BF16 is written, seen on an H100 */
+
+/* Predicted time in us to decode: all groups are taken to have rows. */
+static inline double tegroup_impl_sm90_decode_us(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
+    const tegroup_tensor *operands[2] = {&desc->a, &desc->b};
+    double bytes = 0;
+    int i;
+    for (i = 0; i < 2; i++) {
+        const tegroup_tensor *t = operands[i];
+        const double rows = tegroup_impl_ragged(&t->shape) ? (double)tegroup_impl_expected_rows(desc, p)
+                                                           : (double)t->shape.groups * (double)t->shape.rows;
+        if (tegroup_impl_scaled_by_8_bits(t->scaling))
+            bytes += rows * (double)t->shape.cols * (2 + tegroup_impl_bits(t->dtype) / 8.0);
+    }
+    return bytes / (TEGROUP_IMPL_SM90_DECODE_TB * 1e6);
+}
+
+enum { TEGROUP_IMPL_DECODED_ALPHA = 2 }; /* the item of a plan's workspace that follows those of A and B */
+
+static inline void tegroup_impl_sm90_decoded_workspace(const tegroup_plan *plan, tegroup_layout *layout) {
+    static const char *const names[2] = {"decoded a", "decoded b"};
+    const tegroup_problem *p = &plan->problem;
+    const int64_t cols[2] = {p->op == TEGROUP_OP_FORWARD ? p->k : p->n, p->k};
+    int i;
+    if (!tegroup_impl_sm90_decodes(p)) return;
+    for (i = 0; i < 2; i++) {
+        const int64_t row = tegroup_impl_mul(2, tegroup_impl_sm90_decoded_ld(cols[i])),
+                      rows = (int64_t)plan->algorithm[TEGROUP_IMPL_PLANNED_DECODED_A + i];
+        tegroup_impl_layout_add(layout, names[i],
+                                tegroup_impl_mul(tegroup_impl_mul(p->rows_space[i] ? 1 : p->groups, rows), row));
+    }
+    tegroup_impl_layout_add(layout, "alpha", 4 * (int64_t)p->groups);
+}
+
+/* ==== [64] Hopper GEMM: rows that are repacked for TMA (src/cuda/sm90_repack.h) ==== */
 
 /* TMA reads rows that begin at multiples of 16 bytes. Rows of A or B that begin elsewhere, because their ld is no such
  * multiple, are copied into workspace first, where they begin at cache lines. Nothing is added to a sum: behind the
@@ -7698,10 +7803,12 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_assign(tegroup_impl_sm90_loads *loads,
 #define TEGROUP_IMPL_SM90_LINE_BYTES 128 /* of a cache line: rows that begin at its multiples are loaded fastest */
 
 /* Whether an operand, A or B, is repacked. Its ld alone decides, so that the number of rows does not. Gathered rows,
- * and ragged ones in a list of buffers, are not: they have no numbering that their copy could have. */
+ * and ragged ones in a list of buffers, are not: they have no numbering that their copy could have. Neither is what is
+ * beside a decoded operand. */
 static inline int tegroup_impl_sm90_repacks(const tegroup_problem *p, tegroup_impl_operand operand) {
     const int64_t ld = operand == TEGROUP_IMPL_A ? p->lda : p->ldb;
-    return ld * tegroup_impl_bits(operand == TEGROUP_IMPL_A ? p->a : p->b) % (8 * TEGROUP_IMPL_SM90_ROW_BYTES) != 0
+    return !tegroup_impl_sm90_decodes(p)
+           && ld * tegroup_impl_bits(operand == TEGROUP_IMPL_A ? p->a : p->b) % (8 * TEGROUP_IMPL_SM90_ROW_BYTES) != 0
            && !p->gathered[operand] && !(p->rows_space[operand] && p->pointers_space[operand]);
 }
 static inline int tegroup_impl_sm90_repacks_any(const tegroup_problem *p) {
@@ -7740,10 +7847,12 @@ static inline double tegroup_impl_sm90_repack_us(const tegroup_gemm_desc *desc, 
     return elements * 4e-6 / TEGROUP_IMPL_SM90_REPACK_TB;
 }
 
+/* What a plan of SM90 keeps in its workspace. */
 static inline void tegroup_impl_sm90_workspace(const tegroup_plan *plan, tegroup_layout *layout) {
     static const char *const names[] = {"repacked a", "repacked b"};
     const tegroup_problem *p = &plan->problem;
     int32_t i;
+    if (tegroup_impl_sm90_decodes(p)) tegroup_impl_sm90_decoded_workspace(plan, layout);
     for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_B; i++)
         if (tegroup_impl_sm90_repacks(p, (tegroup_impl_operand)i))
             tegroup_impl_layout_add(layout, names[i],
@@ -7751,7 +7860,7 @@ static inline void tegroup_impl_sm90_workspace(const tegroup_plan *plan, tegroup
                                                      tegroup_impl_sm90_repacked_ld(p, (tegroup_impl_operand)i) * 2));
 }
 
-/* ==== [64] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
+/* ==== [65] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
 
 /* Constants of the prediction besides those of each kernel in the table, together with which the times were fitted. */
 #define TEGROUP_IMPL_SM90_STRETCH_US 0.55 /* us to find a stretch, or to assign a wave of its tiles */
@@ -8065,14 +8174,16 @@ static inline void tegroup_impl_sm90_tile(const tegroup_gemm_desc *desc, const t
     plan->tile_k = TEGROUP_IMPL_SM90_K;
     plan->algorithm[TEGROUP_IMPL_PLANNED_ROW] = (uint64_t)taken.kernel;
     plan->algorithm[TEGROUP_IMPL_PLANNED_NARROWS] = (uint64_t)tegroup_impl_sm90_tapering(desc, &plan->problem, blocks);
+    tegroup_impl_sm90_plan_decoded(desc, plan);
     forecast->why = taken.why;
     forecast->us = taken.us.total;
+    if (forecast->us > 0) forecast->us += tegroup_impl_sm90_decode_us(desc, &plan->problem);
     if (!tegroup_impl_sm90_repacks_any(&plan->problem)) return;
     forecast->why = "fastest predicted once rows are repacked for TMA";
     if (forecast->us > 0) forecast->us += tegroup_impl_sm90_repack_us(desc, &plan->problem);
 }
 
-/* ==== [65] The backends, a row of functions each (src/gemm/backends.h) ==== */
+/* ==== [66] The backends, a row of functions each (src/gemm/backends.h) ==== */
 
 /* What a backend can be asked: a function type for each question. */
 typedef void tegroup_impl_workspace_function(const tegroup_plan *plan, tegroup_layout *layout);
@@ -8224,7 +8335,7 @@ static inline uint32_t tegroup_impl_built(void) {
     return built;
 }
 
-/* ==== [66] What each backend can do (src/gemm/verdicts.h) ==== */
+/* ==== [67] What each backend can do (src/gemm/verdicts.h) ==== */
 
 /* Backends in order of preference. If only the device knows d's columns, CUBLASLT_GROUPED gives NaN for groups whose D
  * it cannot store (see tegroup_impl_setup_group), so it comes after PORTABLE, which takes any. So does SM90 where it
@@ -8565,6 +8676,9 @@ static inline int tegroup_impl_judge_alignment(tegroup_impl_case *c) {
                       "must say that groups at shape.offsets begin at multiples of what the backend needs", data,
                       desc->options.data_alignment_bytes);
     for (i = 0; unit && i < 4; i++) {
+        if (i < 2 && rule->backend == TEGROUP_BACKEND_SM90
+            && tegroup_impl_scaled_by_8_bits(i ? p->b_scaling : p->a_scaling))
+            continue; /* TMA loads what is decoded elsewhere */
         const tegroup_impl_name *name = names->operand[i];
         const tegroup_tensor *tensors[4] = {&desc->a, &desc->b, &desc->c, &desc->d}, *t = tensors[i];
         const tegroup_dtype dtypes[4] = {p->a, p->b, p->d, p->d};
@@ -8612,7 +8726,7 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     return c.met;
 }
 
-/* ==== [67] Explain and plan (src/gemm/plan.h) ==== */
+/* ==== [68] Explain and plan (src/gemm/plan.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 /* Describes the current device as a target; sm stays 0 without one. Returns the device, or -1. */
@@ -8881,7 +8995,7 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     return tegroup_impl_plan_make(desc, tegroup_impl_gemm_names(), target, plan, error);
 }
 
-/* ==== [68] CPU GEMM (src/cpu/gemm.h) ==== */
+/* ==== [69] CPU GEMM (src/cpu/gemm.h) ==== */
 
 /* tegroup_impl_cpu_pack for rows that an index picks: from row `row` and column `col` of the group on. The rows are the
  * lines, or where along_k is set what is summed over. */
@@ -9237,7 +9351,7 @@ static inline tegroup_status tegroup_impl_cpu_gemm(const tegroup_plan *plan, con
     return TEGROUP_OK;
 }
 
-/* ==== [69] What a call checks (src/gemm/check.h) ==== */
+/* ==== [70] What a call checks (src/gemm/check.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm_desc *desc,
@@ -9617,7 +9731,7 @@ TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const te
     return tegroup_impl_gemm_check_own(plan, desc, error);
 }
 
-/* ==== [70] Run (src/gemm/run.h) ==== */
+/* ==== [71] Run (src/gemm/run.h) ==== */
 
 /* What the check has passed; it refuses a plan for a backend that is not built. */
 static inline tegroup_status tegroup_impl_gemm_run(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
@@ -9641,7 +9755,7 @@ TEGROUP_API tegroup_status tegroup_plan_layout(const tegroup_plan *plan, tegroup
     return TEGROUP_OK;
 }
 
-/* ==== [71] One call for a product that runs once (src/gemm/once.h) ==== */
+/* ==== [72] One call for a product that runs once (src/gemm/once.h) ==== */
 
 /* Whether two operands have one routing's sizes, so that one snapshot serves both. */
 static inline int tegroup_impl_same_sizes(const tegroup_sizes *x, const tegroup_sizes *y) {
@@ -9738,7 +9852,7 @@ TEGROUP_API tegroup_status tegroup_gemm_once(const tegroup_gemm_desc *desc, stru
     return tegroup_impl_gemm_run(&plan, &ready, stream, error);
 }
 
-/* ==== [72] Tune, save and load a plan (src/gemm/tune.h) ==== */
+/* ==== [73] Tune, save and load a plan (src/gemm/tune.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
@@ -9908,7 +10022,7 @@ TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, cons
     return TEGROUP_OK;
 }
 
-/* ==== [73] Formulas (src/cpu/real.h) ==== */
+/* ==== [74] Formulas (src/cpu/real.h) ==== */
 
 /* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. On the host
  * exp is the platform's (glibc: at most 1 ULP off). On the device it is at most 4 ULP off, whatever the flags (with
@@ -9941,7 +10055,7 @@ TEGROUP_IMPL_HD double tegroup_impl_choice_grad_f64(double grad_weight, double d
     return normalize ? (grad_weight - dot / chosen) / chosen : grad_weight;
 }
 
-/* ==== [74] Activation formulas (src/core/activation_formulas.h) ==== */
+/* ==== [75] Activation formulas (src/core/activation_formulas.h) ==== */
 
 /* Each operation is rounded by itself, or is one fused multiply-add where that is written: an activation in the
  * epilogue of a product gives the bits that the separate call gives. (A host compiler may fuse what it likes.) */
@@ -10348,7 +10462,7 @@ TEGROUP_IMPL_HD double tegroup_impl_activation_f64(tegroup_activation kind, int 
     return tegroup_impl_activation_grad_f64(kind, half, alpha, limit, gate, up, 0, &grad_gate, &grad_up);
 }
 
-/* ==== [75] Activations (src/layer/activation.h) ==== */
+/* ==== [76] Activations (src/layer/activation.h) ==== */
 
 #if TEGROUP_IMPL_ACTIVATION_KERNELS
 static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
@@ -10765,7 +10879,7 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
     return tegroup_impl_activation_backward_run(desc, stream, error);
 }
 
-/* ==== [76] Quantise and dequantise: rules (src/layer/quantize_rules.h) ==== */
+/* ==== [77] Quantise and dequantise: rules (src/layer/quantize_rules.h) ==== */
 
 /* What errors call what is quantised and what it is made of, in the words of the call that the caller made. */
 typedef struct tegroup_impl_quantize_names {
@@ -11063,7 +11177,7 @@ static inline tegroup_status tegroup_impl_check_dequantize(const tegroup_dequant
     return tegroup_impl_check_built(TEGROUP_IMPL_FP8_KERNELS, desc->space, error);
 }
 
-/* ==== [77] Quantise and dequantise (src/layer/quantize.h) ==== */
+/* ==== [78] Quantise and dequantise (src/layer/quantize.h) ==== */
 
 #if TEGROUP_IMPL_FP8_KERNELS
 static inline tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
@@ -11629,7 +11743,7 @@ TEGROUP_API tegroup_status tegroup_dequantize(const tegroup_dequantize_desc *des
     return TEGROUP_OK;
 }
 
-/* ==== [78] Grouped linear layer (src/layer/linear.h) ==== */
+/* ==== [79] Grouped linear layer (src/layer/linear.h) ==== */
 
 /* The tensors of a layer, by name. */
 /* clang-format off */
@@ -12135,7 +12249,7 @@ TEGROUP_API tegroup_status tegroup_linear_wgrad(const tegroup_linear_plan *plan,
     return tegroup_impl_layer_call(&call.layer, plan, TEGROUP_OP_WGRAD, 1, stream, error);
 }
 
-/* ==== [79] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
+/* ==== [80] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
 
 /* Its tensors, by name: weights, then what has the routing's rows, of which the last three are what is saved. */
 /* clang-format off */
@@ -12626,7 +12740,7 @@ static inline tegroup_status tegroup_impl_mlp_check(const tegroup_mlp_desc *desc
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [80] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
+/* ==== [81] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
 
 /* A plan's parts: what it holds for itself, and those of the two layers. A chain keeps them apart. */
 typedef struct tegroup_impl_mlp_plans {
@@ -13006,7 +13120,7 @@ TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const 
     return TEGROUP_OK;
 }
 
-/* ==== [81] Grouped MLP: calls (src/layer/mlp.h) ==== */
+/* ==== [82] Grouped MLP: calls (src/layer/mlp.h) ==== */
 
 #if TEGROUP_IMPL_FUSED_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
 /* Gradients of row_scale, of the sums that a dgrad with a gradient in its epilogue leaves in D's place. */
@@ -13585,7 +13699,7 @@ TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const
     return tegroup_impl_mlp_run_op(plan, desc, TEGROUP_OP_WGRAD, stream, error);
 }
 
-/* ==== [82] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
+/* ==== [83] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
 
 /* A descriptor resolved: what each op is given, and what lies between ops. values[i] is what op i reads and values[i +
  * 1] what it writes; grads are their gradients, absent where none is computed. */
@@ -14133,7 +14247,7 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [83] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
+/* ==== [84] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
 
 /* A LINEAR as a layer, with the rows that it reads and writes: op i's routing may be its own. It points into itself. */
 typedef struct tegroup_impl_chain_linear {
@@ -14325,7 +14439,7 @@ static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc,
     backward->grad_row_scale = tegroup_impl_mlp_matrix(&given->grad_row_scale);
 }
 
-/* ==== [84] Op chain: plan (src/layer/chain_plan.h) ==== */
+/* ==== [85] Op chain: plan (src/layer/chain_plan.h) ==== */
 
 /* Tell the caller which op a failure is about. */
 static inline tegroup_status tegroup_impl_chain_name_op(tegroup_status status, const tegroup_chain_desc *desc,
@@ -14578,7 +14692,7 @@ TEGROUP_API tegroup_status tegroup_chain_explain(const tegroup_chain_desc *desc,
     return tegroup_impl_chain_name_op(status, desc, chain.at);
 }
 
-/* ==== [85] Op chain: calls (src/layer/chain.h) ==== */
+/* ==== [86] Op chain: calls (src/layer/chain.h) ==== */
 
 /* Rows of op i and its routing, by a linear's word for them: what no product of the op sees to. */
 static inline tegroup_status tegroup_impl_chain_check_memory(const tegroup_chain_desc *desc,
@@ -14763,7 +14877,7 @@ TEGROUP_API tegroup_status tegroup_chain_backward(const tegroup_chain_plan *plan
     return tegroup_impl_chain_run(plan, desc, 1, stream, error);
 }
 
-/* ==== [86] Validate: values and scales (src/gemm/validate_values.h) ==== */
+/* ==== [87] Validate: values and scales (src/gemm/validate_values.h) ==== */
 
 enum { TEGROUP_IMPL_FINITE, TEGROUP_IMPL_NAN, TEGROUP_IMPL_INFINITE };
 
@@ -14916,7 +15030,7 @@ static inline void tegroup_impl_validate_quantised(const tegroup_tensor *t, int 
     }
 }
 
-/* ==== [87] Validate (src/gemm/validate.h) ==== */
+/* ==== [88] Validate (src/gemm/validate.h) ==== */
 
 /* Bits for one group: its place, and its step in the prefix sums. */
 TEGROUP_IMPL_HD uint32_t tegroup_impl_validate_group(const tegroup_snapshot_view *view, int64_t capacity, int32_t g) {
@@ -15079,7 +15193,7 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [88] Scales in another layout (src/gemm/scale_convert.h) ==== */
+/* ==== [89] Scales in another layout (src/gemm/scale_convert.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_scale_convert(const tegroup_impl_scales *from,
@@ -15291,7 +15405,7 @@ TEGROUP_API tegroup_status tegroup_scale_convert(const tegroup_scale_convert_des
     return TEGROUP_OK;
 }
 
-/* ==== [89] Counts of groups (src/moe/count.h) ==== */
+/* ==== [90] Counts of groups (src/moe/count.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_count(const tegroup_count_desc *desc, struct CUstream_st *stream,
@@ -15362,7 +15476,7 @@ TEGROUP_API tegroup_status tegroup_count(const tegroup_count_desc *desc, struct 
     return TEGROUP_OK;
 }
 
-/* ==== [90] Router schemes (src/moe/router_scheme.h) ==== */
+/* ==== [91] Router schemes (src/moe/router_scheme.h) ==== */
 
 /* The most experts that a token can choose. */
 #define TEGROUP_IMPL_CHOICES 64
@@ -16034,7 +16148,7 @@ static inline void tegroup_impl_scheme_buffers(const tegroup_router_scheme *s, i
     buffers[3] = tegroup_impl_buffer_of(s->valid_tokens, 8, NULL, "must not overlap scheme.valid_tokens", 0);
 }
 
-/* ==== [91] Router (src/moe/router.h) ==== */
+/* ==== [92] Router (src/moe/router.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
@@ -16476,7 +16590,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     return TEGROUP_OK;
 }
 
-/* ==== [92] Permute and combine (src/moe/permutation.h) ==== */
+/* ==== [93] Permute and combine (src/moe/permutation.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,
@@ -16981,7 +17095,7 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
     return TEGROUP_OK;
 }
 
-/* ==== [93] MoE layer: plan (src/moe/layer_plan.h) ==== */
+/* ==== [94] MoE layer: plan (src/moe/layer_plan.h) ==== */
 
 static inline int tegroup_impl_there(const tegroup_matrix *m) { return m->dtype != TEGROUP_DTYPE_UNSET; }
 
@@ -17438,7 +17552,7 @@ TEGROUP_API tegroup_status tegroup_moe_layout(const tegroup_moe_plan *plan, tegr
     return TEGROUP_OK;
 }
 
-/* ==== [94] MoE layer (src/moe/layer.h) ==== */
+/* ==== [95] MoE layer (src/moe/layer.h) ==== */
 
 /* What a call works with. */
 typedef struct tegroup_impl_moe_call {

@@ -35,10 +35,10 @@
  *   [25] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
  *   [26] cuda/cublaslt_grouped.h  cublaslt_grouped
  *   [27] cuda/cublaslt_loop.h     cublaslt_loop
- *   [28] cuda/portable_tiles.h    Portable GEMM: tiles
- *   [29] cuda/portable.h          Portable GEMM: the kernels
- *   [30] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
- *   [31] cuda/portable_codes.h    Portable GEMM: quantised operands, from codes to values
+ *   [28] cuda/codes.h             Quantised operands on a GPU, from codes to values
+ *   [29] cuda/portable_tiles.h    Portable GEMM: tiles
+ *   [30] cuda/portable.h          Portable GEMM: the kernels
+ *   [31] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
  *   [32] cuda/portable_formats.h  Portable GEMM: products of quantised operands
  *   [33] cuda/portable_plan.h     Portable GEMM: plan and launch
  *   [34] cuda/hopper.h            Hopper's instructions
@@ -51,9 +51,10 @@
  *   [41] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
  *   [42] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
  *   [43] cuda/sm90_repack_kernels.h Hopper GEMM: repacking rows
- *   [44] cuda/sm90_plan.h         Hopper GEMM: plan and launch
- *   [45] gemm/machine_cuda.h      The GPU and the library at hand
- *   [46] gemm/tune_cuda.h         GPU backends: choosing an algorithm
+ *   [44] cuda/sm90_decode.h       Hopper GEMM: decoding operands
+ *   [45] cuda/sm90_plan.h         Hopper GEMM: plan and launch
+ *   [46] gemm/machine_cuda.h      The GPU and the library at hand
+ *   [47] gemm/tune_cuda.h         GPU backends: choosing an algorithm
  */
 
 /* ==== [1] Guards and version (src/cuda/guards.h) ==== */
@@ -6776,9 +6777,248 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
     return tegroup_impl_cuda_status(cuda, "options.events", "must join streams with stream", error);
 }
 #endif /* TEGROUP_NO_CUBLASLT */
+#if !defined(TEGROUP_NO_FP8)
+
+/* ==== [28] Quantised operands on a GPU, from codes to values (src/cuda/codes.h) ==== */
+
+/* What the kernels that read quantised operands share: where a group's codes and scales are, and how codes become
+ * values of BF16 or F16. Values of 8 and 4 bits are exact in both (F4E2M1 and what has scales of 8 bits is decoded to
+ * BF16 alone), by arithmetic on bits that is the same on every GPU. A value times a scale of 8 bits is exact in BF16,
+ * too, or is rounded to it once. */
+
+/* What a kernel is given besides the call. */
+typedef struct tegroup_impl_gpu_formats {
+    tegroup_impl_scaled first[2];   /* before the first group */
+    tegroup_scaling_facts facts[2]; /* what first[].facts points to, in the kernel */
+    int32_t promotes;               /* scales are of F32: they multiply sums, not values */
+    int32_t bf16;                   /* values are multiplied in BF16, else in F16 */
+} tegroup_impl_gpu_formats;
+
+static inline tegroup_impl_gpu_formats tegroup_impl_gpu_formats_of(const tegroup_gemm_desc *desc) {
+    const tegroup_tensor *operands[2] = {&desc->a, &desc->b};
+    tegroup_impl_gpu_formats formats;
+    memset(&formats, 0, sizeof formats);
+    formats.bf16 = desc->a.dtype != TEGROUP_DTYPE_F16 && desc->b.dtype != TEGROUP_DTYPE_F16;
+    for (int i = 0; i < 2; i++) {
+        formats.first[i] = tegroup_impl_scaled_of(desc, (tegroup_impl_operand)i);
+        formats.facts[i] = *tegroup_scaling_info(operands[i]->scaling);
+        if (formats.facts[i].scale_dtype == TEGROUP_DTYPE_F32) formats.promotes = 1;
+    }
+    return formats;
+}
+
+/* An operand of a tile. Element k of a line is at `at` + line * line_stride + k * k_stride. */
+typedef struct tegroup_impl_gpu_codes {
+    tegroup_impl_scaled of; /* its group; of.facts is NULL if it is not quantised */
+    const char *data;
+    int64_t at, line_stride, k_stride;
+    int64_t first_line; /* of the tile, in the group */
+    int32_t lines;      /* that the tile has, at most 128 */
+    int32_t bits;       /* of an element */
+    int32_t groups;     /* that `of` has counted */
+    tegroup_dtype dtype;
+    bool along_k, aligned; /* lines are contiguous; 16 elements are one or two loads */
+    bool k_is_inner;       /* scales are along k, else along the lines */
+} tegroup_impl_gpu_codes;
+
+/* ---- an operand of a tile ---- */
+
+/* Goes on to group g; all lanes of a warp call it. Copies and scales that lie a group after another begin where those
+ * of the groups before end. */
+static __device__ __forceinline__ void tegroup_impl_gpu_codes_reach(const tegroup_tensor &t,
+                                                                    const tegroup_snapshot_view &view, int32_t g,
+                                                                    tegroup_impl_gpu_codes *codes) {
+    const int32_t lane = (int32_t)threadIdx.x & 31;
+    int32_t first = codes->groups;
+    int64_t elements = 0, stored = 0;
+    if (!codes->of.facts || first > g) return; /* which it is at already */
+    for (int32_t h = first + lane; h < g; h += 32) {
+        const tegroup_impl_sides sides = tegroup_impl_group_sides(&t, &view, h);
+        elements += tegroup_impl_transposed_count(sides);
+        stored += tegroup_impl_scale_grid_alone(&t, codes->of.facts, sides, codes->of.columnwise).count;
+    }
+    for (int32_t apart = 16; apart > 0; apart /= 2) {
+        elements += __shfl_xor_sync(0xffffffffu, elements, apart);
+        stored += __shfl_xor_sync(0xffffffffu, stored, apart);
+    }
+    __syncwarp(); /* All lanes have read what the first one changes. */
+    if (lane == 0) {
+        codes->of.elements += elements;
+        codes->of.stored += stored;
+        tegroup_impl_scaled_next(&codes->of, &t, &view, g);
+        codes->groups = g + 1;
+    }
+    __syncwarp();
+}
+
+/* Before the first group. */
+static __device__ __forceinline__ void tegroup_impl_gpu_codes_begin(const tegroup_impl_gpu_formats &formats, int which,
+                                                                    tegroup_impl_gpu_codes *codes) {
+    codes->of = formats.first[which];
+    if (codes->of.facts) codes->of.facts = &formats.facts[which];
+    codes->groups = 0;
+}
+
+/* Opens the operand of a tile, whose group it has reached. plain: where an operand that is not quantised begins. */
+static __device__ __forceinline__ void tegroup_impl_gpu_codes_open(const tegroup_tensor &t, bool sums_rows,
+                                                                   const char *plain, int64_t plain_row, int64_t line,
+                                                                   int32_t lines, tegroup_impl_gpu_codes *codes) {
+    const tegroup_impl_scaled &of = codes->of;
+    codes->dtype = t.dtype;
+    codes->bits = tegroup_impl_bits(t.dtype);
+    codes->first_line = line;
+    codes->lines = lines;
+    codes->along_k = !sums_rows || tegroup_impl_transposed(&t, of.columnwise);
+    codes->k_is_inner = of.sums_rows == of.columnwise;
+    codes->data = of.facts ? (const char *)of.data : plain;
+    codes->line_stride = of.facts ? of.line_stride : sums_rows ? 1 : plain_row / 2;
+    codes->k_stride = of.facts ? of.k_stride : sums_rows ? plain_row / 2 : 1;
+    codes->at = of.facts ? of.first + line * of.line_stride : 0;
+    const uint64_t stride = (uint64_t)(codes->along_k ? codes->line_stride : codes->k_stride),
+                   bit = (uint64_t)(uintptr_t)codes->data * 8 + (uint64_t)codes->at * (uint32_t)codes->bits;
+    codes->aligned = ((bit | stride * (uint32_t)codes->bits) & (codes->bits == 4 ? 63 : 127)) == 0;
+}
+
+/* ---- pieces: 16 elements that are neighbours in memory ---- */
+
+/* Element by element, from the last to the first, each pushing the others on. */
+static __device__ __forceinline__ void tegroup_impl_gpu_piece_slowly(const tegroup_impl_gpu_codes &codes, int64_t at,
+                                                                     int32_t count, uint32_t (&raw)[8]) {
+#pragma unroll 1
+    for (at += count; count > 0; count--) {
+        at--;
+#pragma unroll
+        for (int i = 7; i > 0; i--) raw[i] = __funnelshift_l(raw[i - 1], raw[i], (uint32_t)codes.bits);
+        raw[0] = raw[0] << codes.bits | tegroup_impl_load_code(codes.dtype, codes.data, at);
+    }
+}
+
+/* Loads the `count` elements that exist, and zeros for the others. */
+static __device__ __forceinline__ void tegroup_impl_gpu_piece(const tegroup_impl_gpu_codes &codes, int64_t at,
+                                                              int32_t count, bool aligned, uint32_t (&raw)[8]) {
+    const int32_t bits = codes.bits;
+#pragma unroll
+    for (int i = 0; i < 8; i++) raw[i] = 0;
+    if (count <= 0) return;
+    if (!aligned || count < 16) {
+        tegroup_impl_gpu_piece_slowly(codes, at, count, raw);
+        return;
+    }
+    const char *from = codes.data + at * bits / 8;
+    if (bits == 4) {
+        const uint2 both = *(const uint2 *)from;
+        raw[0] = both.x;
+        raw[1] = both.y;
+        return;
+    }
+    const uint4 low = *(const uint4 *)from, high = bits == 16 ? ((const uint4 *)from)[1] : make_uint4(0, 0, 0, 0);
+    raw[0] = low.x, raw[1] = low.y, raw[2] = low.z, raw[3] = low.w;
+    raw[4] = high.x, raw[5] = high.y, raw[6] = high.z, raw[7] = high.w;
+}
+
+/* a * b of two halves, each rounded once; the -0 that is added keeps the sign of a zero. */
+static __device__ __forceinline__ uint32_t tegroup_impl_gpu_mul2(uint32_t a, uint32_t b, bool bf16) {
+    uint32_t product;
+    if (bf16) asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(product) : "r"(a), "r"(b), "r"(0x80008000u));
+    else asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(product) : "r"(a), "r"(b), "r"(0x80008000u));
+    return product;
+}
+
+/* How a type's codes become halves: the bits below the sign are shifted to where a half has its mantissa and the low
+ * bits of its exponent, and a power of two makes good for the other bias, subnormal codes included, exactly. Codes of
+ * 8 bits whose bits below the sign, `mask` of them, and `carry` add up to 128 get the exponent of infinity and NaN. */
+typedef struct tegroup_impl_gpu_decoding {
+    uint32_t power, mask, carry, infinity;
+    int32_t shift;
+} tegroup_impl_gpu_decoding;
+
+static __device__ __forceinline__ tegroup_impl_gpu_decoding tegroup_impl_gpu_decoding_of(tegroup_dtype dtype,
+                                                                                         bool bf16) {
+    const bool e4m3 = dtype == TEGROUP_DTYPE_F8E4M3, fp4 = dtype == TEGROUP_DTYPE_F4E2M1;
+    tegroup_impl_gpu_decoding how;
+    /* BF16: 2^126, 2^120, 2^112; F16: 2^8, 1 */
+    how.power = bf16 ? (fp4 ? 0x7e807e80u : e4m3 ? 0x7b807b80u : 0x77807780u) : e4m3 ? 0x5c005c00u : 0x3c003c00u;
+    how.shift = bf16 ? (e4m3 ? 4 : 3) : e4m3 ? 1 : 0;
+    how.mask = e4m3 ? 0x7f7f7f7fu : 0x7c7c7c7cu;
+    how.carry = e4m3 ? 0x01010101u : 0x04040404u;
+    how.infinity = bf16 ? 0x7f807f80u : 0x7c007c00u;
+    return how;
+}
+
+/* Decodes a piece in place. */
+static __device__ __forceinline__ void tegroup_impl_gpu_decode(const tegroup_impl_gpu_decoding &how, int32_t bits,
+                                                               bool bf16, uint32_t (&raw)[8]) {
+    if (bits == 4) {
+#pragma unroll
+        for (int i = 7; i >= 0; i--) {
+            const uint32_t byte = raw[i / 4] >> i % 4 * 8 & 0xffu, two = byte | byte << 12;
+            raw[i] = tegroup_impl_gpu_mul2((two & 0x00080008u) << 12 | (two & 0x00070007u) << 6, how.power, bf16);
+        }
+    } else if (bits == 8) {
+        uint32_t flags[4], any = 0;
+#pragma unroll
+        for (int i = 0; i < 4; i++) any |= flags[i] = ((raw[i] & how.mask) + how.carry) & 0x80808080u;
+#pragma unroll
+        for (int i = 7; i >= 0; i--) {
+            const uint32_t two = __byte_perm(raw[i / 2], 0, i % 2 ? 0x3424 : 0x1404);
+            raw[i] = tegroup_impl_gpu_mul2((two & 0x80008000u) | (two & 0x7f007f00u) >> how.shift, how.power, bf16);
+        }
+        if (any) {
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                const uint32_t two = __byte_perm(flags[i / 2], 0, i % 2 ? 0x3424 : 0x1404);
+                raw[i] |= (two - (two >> 15)) & how.infinity;
+            }
+        }
+    }
+}
+
+/* ---- the bias gradient ---- */
+
+/* The bias gradient of a quantised dY: tegroup_impl_bias_grad_kernel with scales. */
+static __global__ void __launch_bounds__(128)
+    tegroup_impl_formats_bias_grad_kernel(const __grid_constant__ tegroup_impl_gpu_call call,
+                                          const __grid_constant__ tegroup_impl_gpu_formats formats) {
+    __shared__ tegroup_impl_product p;
+    __shared__ tegroup_impl_gpu_codes codes;
+    const tegroup_gemm_desc &desc = call.desc;
+    const int32_t g = (int32_t)blockIdx.y;
+    const int which = desc.bias_of_b ? TEGROUP_IMPL_B : TEGROUP_IMPL_A;
+    const tegroup_tensor &dy = desc.bias_of_b ? desc.b : desc.a;
+    if (threadIdx.x == 0) {
+        tegroup_impl_gpu_codes_begin(formats, which, &codes);
+        p.skip = 1;
+        if (tegroup_impl_prepared(call)) p = tegroup_impl_product_of(&desc, call.views, g, 1, 0);
+    }
+    __syncthreads();
+    if (p.skip) return;
+    if (threadIdx.x < 32) tegroup_impl_gpu_codes_reach(dy, call.views[which], g, &codes);
+    __syncthreads();
+    const int64_t j = (int64_t)blockIdx.x * 128 + threadIdx.x;
+    const tegroup_impl_block &rows = *tegroup_impl_biased_block(&desc, &p);
+    if (j >= tegroup_impl_min(rows.cols, p.bias.cols) || (desc.accumulate && rows.rows == 0)) return;
+    const tegroup_impl_scaled &of = codes.of;
+    float sum = 0, scale = 0;
+    int64_t shared = 0;
+    for (int64_t r = 0; r < rows.rows; r++, shared--) {
+        if (shared == 0) scale = (float)tegroup_impl_scale_along(&of, j, r, &shared);
+        const float x = tegroup_impl_f32_of_code(
+                        of.dtype,
+                        tegroup_impl_load_code(of.dtype, of.data, of.first + j * of.line_stride + r * of.k_stride)),
+                    by = desc.row_scale_dtype == TEGROUP_DTYPE_UNSET
+                             ? 1.0f
+                             : tegroup_impl_load_f32(desc.row_scale_dtype, desc.row_scale, rows.row0 + r);
+        sum = tegroup_impl_gpu_add(sum, tegroup_impl_gpu_mul(by, tegroup_impl_gpu_mul(scale, x)));
+    }
+    sum = tegroup_impl_gpu_mul(sum, (float)of.global);
+    if (desc.accumulate)
+        sum = tegroup_impl_gpu_add(sum, tegroup_impl_load_f32(desc.bias.dtype, p.bias.base, p.bias.first + j));
+    tegroup_impl_store_f32(desc.bias.dtype, p.bias.base, p.bias.first + j, sum);
+}
+#endif /* TEGROUP_NO_FP8 */
 #if !defined(TEGROUP_NO_PORTABLE)
 
-/* ==== [28] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
+/* ==== [29] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
 
 /* One family of kernels for every GPU from SM80 on: a persistent grid walks the groups' tiles, loads by cp.async into a
  * ring of swizzled pipeline stages, and multiplies with ldmatrix and mma.sync (PTX ISA 8.0, sections 9.7.8.22 and
@@ -7058,7 +7298,7 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
     __device__ __forceinline__ void advance(int64_t row_bytes) { from += ALONG_K ? TILE_K * 2 : TILE_K * row_bytes; }
 };
 
-/* ==== [29] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
+/* ==== [30] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
 
 /* ---- storing ---- */
 
@@ -7585,7 +7825,7 @@ static __global__ void __launch_bounds__(128)
 }
 #endif
 
-/* ==== [30] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
+/* ==== [31] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
 
 /* Plain FMA: 64 x 64 tiles, 4 x 4 elements a thread, and one chain of FMAs over k for each element. MIXED: B is of F16
  * or BF16, and widened, exactly, on its way to shared memory. Its steps are of twice as many k, so that as many bytes
@@ -7645,7 +7885,7 @@ static __global__ void __launch_bounds__(256)
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [31] Portable GEMM: quantised operands, from codes to values (src/cuda/portable_codes.h) ==== */
+/* ==== [32] Portable GEMM: products of quantised operands (src/cuda/portable_formats.h) ==== */
 
 /* One kernel for every format, operation and storage order, from SM80 on. Values of 8 and 4 bits are exact in BF16, so
  * their codes are decoded on the way to shared memory, by arithmetic on bits that is the same on every GPU, and
@@ -7661,92 +7901,12 @@ static __global__ void __launch_bounds__(256)
  * the scales of the one after. A step ends where a block of k with a scale of F32 ends, and with a part of the rows,
  * and is filled up with zeros. So each element is summed over k in one order, whatever the tile. */
 
-/* What the kernel is given besides the call. */
-typedef struct tegroup_impl_gpu_formats {
-    tegroup_impl_scaled first[2];   /* before the first group */
-    tegroup_scaling_facts facts[2]; /* what first[].facts points to, in the kernel */
-    int32_t promotes;               /* scales are of F32: they multiply sums, not values */
-    int32_t bf16;                   /* values are multiplied in BF16, else in F16 */
-} tegroup_impl_gpu_formats;
-
-/* An operand of a tile. Element k of a line is at `at` + line * line_stride + k * k_stride. */
-typedef struct tegroup_impl_gpu_codes {
-    tegroup_impl_scaled of; /* its group; of.facts is NULL if it is not quantised */
-    const char *data;
-    int64_t at, line_stride, k_stride;
-    int64_t first_line; /* of the tile, in the group */
-    int32_t lines;      /* that the tile has, at most 128 */
-    int32_t bits;       /* of an element */
-    int32_t groups;     /* that `of` has counted */
-    tegroup_dtype dtype;
-    bool along_k, aligned; /* lines are contiguous; 16 elements are one or two loads */
-    bool k_is_inner;       /* scales are along k, else along the lines */
-} tegroup_impl_gpu_codes;
-
 /* A step of the walk along k; count is 0 behind the last. */
 typedef struct tegroup_impl_gpu_step {
     int64_t k;
     int32_t count;
     bool ends; /* a sum over k is to be multiplied by its scales */
 } tegroup_impl_gpu_step;
-
-/* ---- an operand of a tile ---- */
-
-/* Goes on to group g; all lanes of a warp call it. Copies and scales that lie a group after another begin where those
- * of the groups before end. */
-static __device__ __forceinline__ void tegroup_impl_gpu_codes_reach(const tegroup_tensor &t,
-                                                                    const tegroup_snapshot_view &view, int32_t g,
-                                                                    tegroup_impl_gpu_codes *codes) {
-    const int32_t lane = (int32_t)threadIdx.x & 31;
-    int32_t first = codes->groups;
-    int64_t elements = 0, stored = 0;
-    if (!codes->of.facts || first > g) return; /* which it is at already */
-    for (int32_t h = first + lane; h < g; h += 32) {
-        const tegroup_impl_sides sides = tegroup_impl_group_sides(&t, &view, h);
-        elements += tegroup_impl_transposed_count(sides);
-        stored += tegroup_impl_scale_grid_alone(&t, codes->of.facts, sides, codes->of.columnwise).count;
-    }
-    for (int32_t apart = 16; apart > 0; apart /= 2) {
-        elements += __shfl_xor_sync(0xffffffffu, elements, apart);
-        stored += __shfl_xor_sync(0xffffffffu, stored, apart);
-    }
-    __syncwarp(); /* All lanes have read what the first one changes. */
-    if (lane == 0) {
-        codes->of.elements += elements;
-        codes->of.stored += stored;
-        tegroup_impl_scaled_next(&codes->of, &t, &view, g);
-        codes->groups = g + 1;
-    }
-    __syncwarp();
-}
-
-/* Before the first group. */
-static __device__ __forceinline__ void tegroup_impl_gpu_codes_begin(const tegroup_impl_gpu_formats &formats, int which,
-                                                                    tegroup_impl_gpu_codes *codes) {
-    codes->of = formats.first[which];
-    if (codes->of.facts) codes->of.facts = &formats.facts[which];
-    codes->groups = 0;
-}
-
-/* Opens the operand of a tile, whose group it has reached. plain: where an operand that is not quantised begins. */
-static __device__ __forceinline__ void tegroup_impl_gpu_codes_open(const tegroup_tensor &t, bool sums_rows,
-                                                                   const char *plain, int64_t plain_row, int64_t line,
-                                                                   int32_t lines, tegroup_impl_gpu_codes *codes) {
-    const tegroup_impl_scaled &of = codes->of;
-    codes->dtype = t.dtype;
-    codes->bits = tegroup_impl_bits(t.dtype);
-    codes->first_line = line;
-    codes->lines = lines;
-    codes->along_k = !sums_rows || tegroup_impl_transposed(&t, of.columnwise);
-    codes->k_is_inner = of.sums_rows == of.columnwise;
-    codes->data = of.facts ? (const char *)of.data : plain;
-    codes->line_stride = of.facts ? of.line_stride : sums_rows ? 1 : plain_row / 2;
-    codes->k_stride = of.facts ? of.k_stride : sums_rows ? plain_row / 2 : 1;
-    codes->at = of.facts ? of.first + line * of.line_stride : 0;
-    const uint64_t stride = (uint64_t)(codes->along_k ? codes->line_stride : codes->k_stride),
-                   bit = (uint64_t)(uintptr_t)codes->data * 8 + (uint64_t)codes->at * (uint32_t)codes->bits;
-    codes->aligned = ((bit | stride * (uint32_t)codes->bits) & (codes->bits == 4 ? 63 : 127)) == 0;
-}
 
 /* Elements of k, from this one on, that a step may take of the operand: no scale of F32 begins anew within it, and one
  * of 8 bits only where a sixteenth element does. */
@@ -7760,102 +7920,6 @@ static __device__ __forceinline__ int64_t tegroup_impl_gpu_codes_run(const tegro
     if (promotes || at % TEGROUP_IMPL_PORTABLE_TILE_K != 0) return shared;
     return in_parts ? grid.part_rows - at : TEGROUP_IMPL_BLOCK_OF_ALL;
 }
-
-/* ---- pieces: 16 elements that are neighbours in memory ---- */
-
-/* Element by element, from the last to the first, each pushing the others on. */
-static __device__ __forceinline__ void tegroup_impl_gpu_piece_slowly(const tegroup_impl_gpu_codes &codes, int64_t at,
-                                                                     int32_t count, uint32_t (&raw)[8]) {
-#pragma unroll 1
-    for (at += count; count > 0; count--) {
-        at--;
-#pragma unroll
-        for (int i = 7; i > 0; i--) raw[i] = __funnelshift_l(raw[i - 1], raw[i], (uint32_t)codes.bits);
-        raw[0] = raw[0] << codes.bits | tegroup_impl_load_code(codes.dtype, codes.data, at);
-    }
-}
-
-/* Loads the `count` elements that exist, and zeros for the others. */
-static __device__ __forceinline__ void tegroup_impl_gpu_piece(const tegroup_impl_gpu_codes &codes, int64_t at,
-                                                              int32_t count, bool aligned, uint32_t (&raw)[8]) {
-    const int32_t bits = codes.bits;
-#pragma unroll
-    for (int i = 0; i < 8; i++) raw[i] = 0;
-    if (count <= 0) return;
-    if (!aligned || count < 16) {
-        tegroup_impl_gpu_piece_slowly(codes, at, count, raw);
-        return;
-    }
-    const char *from = codes.data + at * bits / 8;
-    if (bits == 4) {
-        const uint2 both = *(const uint2 *)from;
-        raw[0] = both.x;
-        raw[1] = both.y;
-        return;
-    }
-    const uint4 low = *(const uint4 *)from, high = bits == 16 ? ((const uint4 *)from)[1] : make_uint4(0, 0, 0, 0);
-    raw[0] = low.x, raw[1] = low.y, raw[2] = low.z, raw[3] = low.w;
-    raw[4] = high.x, raw[5] = high.y, raw[6] = high.z, raw[7] = high.w;
-}
-
-/* a * b of two halves, each rounded once; the -0 that is added keeps the sign of a zero. */
-static __device__ __forceinline__ uint32_t tegroup_impl_gpu_mul2(uint32_t a, uint32_t b, bool bf16) {
-    uint32_t product;
-    if (bf16) asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(product) : "r"(a), "r"(b), "r"(0x80008000u));
-    else asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(product) : "r"(a), "r"(b), "r"(0x80008000u));
-    return product;
-}
-
-/* How a type's codes become halves: the bits below the sign are shifted to where a half has its mantissa and the low
- * bits of its exponent, and a power of two makes good for the other bias, subnormal codes included, exactly. Codes of
- * 8 bits whose bits below the sign, `mask` of them, and `carry` add up to 128 get the exponent of infinity and NaN. */
-typedef struct tegroup_impl_gpu_decoding {
-    uint32_t power, mask, carry, infinity;
-    int32_t shift;
-} tegroup_impl_gpu_decoding;
-
-static __device__ __forceinline__ tegroup_impl_gpu_decoding tegroup_impl_gpu_decoding_of(tegroup_dtype dtype,
-                                                                                         bool bf16) {
-    const bool e4m3 = dtype == TEGROUP_DTYPE_F8E4M3, fp4 = dtype == TEGROUP_DTYPE_F4E2M1;
-    tegroup_impl_gpu_decoding how;
-    /* BF16: 2^126, 2^120, 2^112; F16: 2^8, 1 */
-    how.power = bf16 ? (fp4 ? 0x7e807e80u : e4m3 ? 0x7b807b80u : 0x77807780u) : e4m3 ? 0x5c005c00u : 0x3c003c00u;
-    how.shift = bf16 ? (e4m3 ? 4 : 3) : e4m3 ? 1 : 0;
-    how.mask = e4m3 ? 0x7f7f7f7fu : 0x7c7c7c7cu;
-    how.carry = e4m3 ? 0x01010101u : 0x04040404u;
-    how.infinity = bf16 ? 0x7f807f80u : 0x7c007c00u;
-    return how;
-}
-
-/* Decodes a piece in place. */
-static __device__ __forceinline__ void tegroup_impl_gpu_decode(const tegroup_impl_gpu_decoding &how, int32_t bits,
-                                                               bool bf16, uint32_t (&raw)[8]) {
-    if (bits == 4) {
-#pragma unroll
-        for (int i = 7; i >= 0; i--) {
-            const uint32_t byte = raw[i / 4] >> i % 4 * 8 & 0xffu, two = byte | byte << 12;
-            raw[i] = tegroup_impl_gpu_mul2((two & 0x00080008u) << 12 | (two & 0x00070007u) << 6, how.power, bf16);
-        }
-    } else if (bits == 8) {
-        uint32_t flags[4], any = 0;
-#pragma unroll
-        for (int i = 0; i < 4; i++) any |= flags[i] = ((raw[i] & how.mask) + how.carry) & 0x80808080u;
-#pragma unroll
-        for (int i = 7; i >= 0; i--) {
-            const uint32_t two = __byte_perm(raw[i / 2], 0, i % 2 ? 0x3424 : 0x1404);
-            raw[i] = tegroup_impl_gpu_mul2((two & 0x80008000u) | (two & 0x7f007f00u) >> how.shift, how.power, bf16);
-        }
-        if (any) {
-#pragma unroll
-            for (int i = 0; i < 8; i++) {
-                const uint32_t two = __byte_perm(flags[i / 2], 0, i % 2 ? 0x3424 : 0x1404);
-                raw[i] |= (two - (two >> 15)) & how.infinity;
-            }
-        }
-    }
-}
-
-/* ==== [32] Portable GEMM: products of quantised operands (src/cuda/portable_formats.h) ==== */
 
 struct tegroup_impl_formats_block {
     static constexpr int TILE = 128, TILE_K = TEGROUP_IMPL_PORTABLE_TILE_K, THREADS = 256, MI = 4, NI = 4;
@@ -8121,10 +8185,7 @@ static __device__ __forceinline__ void tegroup_impl_formats_find(const tegroup_i
                                     &codes[0]);
         tegroup_impl_gpu_codes_open(desc.b, desc.op != TEGROUP_OP_FORWARD, tile->b, tile->b_row, tile->col, tile->n,
                                     &codes[1]);
-        double alpha = tegroup_impl_scalar(&desc.alpha, g, (double)call.alpha);
-        for (int i = 0; i < 2; i++)
-            if (codes[i].of.facts) alpha *= codes[i].of.global;
-        tile->alpha = (float)alpha;
+        tile->alpha = tegroup_impl_scaled_alpha(&desc, g, (double)call.alpha);
     }
     __syncwarp();
 }
@@ -8162,61 +8223,7 @@ static __global__ void __launch_bounds__(tegroup_impl_formats_block::THREADS)
 #endif
 }
 
-/* The bias gradient of a quantised dY: tegroup_impl_bias_grad_kernel with scales. */
-static __global__ void __launch_bounds__(128)
-    tegroup_impl_formats_bias_grad_kernel(const __grid_constant__ tegroup_impl_gpu_call call,
-                                          const __grid_constant__ tegroup_impl_gpu_formats formats) {
-    __shared__ tegroup_impl_product p;
-    __shared__ tegroup_impl_gpu_codes codes;
-    const tegroup_gemm_desc &desc = call.desc;
-    const int32_t g = (int32_t)blockIdx.y;
-    const int which = desc.bias_of_b ? TEGROUP_IMPL_B : TEGROUP_IMPL_A;
-    const tegroup_tensor &dy = desc.bias_of_b ? desc.b : desc.a;
-    if (threadIdx.x == 0) {
-        tegroup_impl_gpu_codes_begin(formats, which, &codes);
-        p.skip = 1;
-        if (tegroup_impl_prepared(call)) p = tegroup_impl_product_of(&desc, call.views, g, 1, 0);
-    }
-    __syncthreads();
-    if (p.skip) return;
-    if (threadIdx.x < 32) tegroup_impl_gpu_codes_reach(dy, call.views[which], g, &codes);
-    __syncthreads();
-    const int64_t j = (int64_t)blockIdx.x * 128 + threadIdx.x;
-    const tegroup_impl_block &rows = *tegroup_impl_biased_block(&desc, &p);
-    if (j >= tegroup_impl_min(rows.cols, p.bias.cols) || (desc.accumulate && rows.rows == 0)) return;
-    const tegroup_impl_scaled &of = codes.of;
-    float sum = 0, scale = 0;
-    int64_t shared = 0;
-    for (int64_t r = 0; r < rows.rows; r++, shared--) {
-        if (shared == 0) scale = (float)tegroup_impl_scale_along(&of, j, r, &shared);
-        const float x = tegroup_impl_f32_of_code(
-                        of.dtype,
-                        tegroup_impl_load_code(of.dtype, of.data, of.first + j * of.line_stride + r * of.k_stride)),
-                    by = desc.row_scale_dtype == TEGROUP_DTYPE_UNSET
-                             ? 1.0f
-                             : tegroup_impl_load_f32(desc.row_scale_dtype, desc.row_scale, rows.row0 + r);
-        sum = tegroup_impl_gpu_add(sum, tegroup_impl_gpu_mul(by, tegroup_impl_gpu_mul(scale, x)));
-    }
-    sum = tegroup_impl_gpu_mul(sum, (float)of.global);
-    if (desc.accumulate)
-        sum = tegroup_impl_gpu_add(sum, tegroup_impl_load_f32(desc.bias.dtype, p.bias.base, p.bias.first + j));
-    tegroup_impl_store_f32(desc.bias.dtype, p.bias.base, p.bias.first + j, sum);
-}
-
 /* ---- the call ---- */
-
-static inline tegroup_impl_gpu_formats tegroup_impl_gpu_formats_of(const tegroup_gemm_desc *desc) {
-    const tegroup_tensor *operands[2] = {&desc->a, &desc->b};
-    tegroup_impl_gpu_formats formats;
-    memset(&formats, 0, sizeof formats);
-    formats.bf16 = desc->a.dtype != TEGROUP_DTYPE_F16 && desc->b.dtype != TEGROUP_DTYPE_F16;
-    for (int i = 0; i < 2; i++) {
-        formats.first[i] = tegroup_impl_scaled_of(desc, (tegroup_impl_operand)i);
-        formats.facts[i] = *tegroup_scaling_info(operands[i]->scaling);
-        if (formats.facts[i].scale_dtype == TEGROUP_DTYPE_F32) formats.promotes = 1;
-    }
-    return formats;
-}
 
 static inline tegroup_status tegroup_impl_portable_formats_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                                 struct CUstream_st *stream, tegroup_error *error) {
@@ -8328,7 +8335,7 @@ static inline tegroup_status tegroup_impl_portable_take_row(tegroup_plan *plan, 
     plan->tile_m = row->tile_m;
     plan->tile_n = row->tile_n;
     plan->tile_k = TEGROUP_IMPL_PORTABLE_TILE_K;
-    return tegroup_impl_portable_take(plan, plan->problem.a == TEGROUP_DTYPE_BF16 ? row->bf16 : row->f16, row->threads,
+    return tegroup_impl_portable_take(plan, plan->problem.a == TEGROUP_DTYPE_F16 ? row->f16 : row->bf16, row->threads,
                                       row->shared_bytes, error);
 }
 
@@ -10323,7 +10330,7 @@ static inline tegroup_status tegroup_impl_sm90_choose(tegroup_plan *plan, int32_
     plan->tile_n = row->tile_n;
     plan->tile_k = TEGROUP_IMPL_SM90_K;
     return tegroup_impl_cuda_status(
-        tegroup_impl_planned(plan, plan->problem.a == TEGROUP_DTYPE_BF16 ? code->bf16 : code->f16,
+        tegroup_impl_planned(plan, plan->problem.a == TEGROUP_DTYPE_F16 ? code->f16 : code->bf16,
                              TEGROUP_IMPL_SM90_THREADS, code->shared_bytes, TEGROUP_IMPL_SM90_MOST_BLOCKS),
         "plan", "the kernel's attributes must be readable", error);
 }
@@ -10480,8 +10487,361 @@ static inline tegroup_status tegroup_impl_sm90_repack(const tegroup_plan *plan, 
                 stream, error));
     return TEGROUP_OK;
 }
+#if !defined(TEGROUP_NO_FP8)
 
-/* ==== [44] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
+/* ==== [44] Hopper GEMM: decoding operands (src/cuda/sm90_decode.h) ==== */
+
+/* What is decoded, and where to. */
+typedef struct tegroup_impl_decode_call {
+    tegroup_impl_gpu_call call; /* its operands as they are read */
+    tegroup_impl_gpu_formats formats;
+    uint16_t *to[2]; /* NULL: the operand is not quantised */
+    int64_t ld[2];
+    float *alpha; /* [groups] */
+} tegroup_impl_decode_call;
+
+enum {
+    TEGROUP_IMPL_DECODE_THREADS = 256,
+    TEGROUP_IMPL_DECODE_BLOCKS = 4, /* of a multiprocessor: while one looks for a tile, the others decode */
+    /* A tile of lines that are rows: so many, and columns, 16 for each lane of a warp, which has EACH of the lines. */
+    TEGROUP_IMPL_DECODE_LINES = 256,
+    TEGROUP_IMPL_DECODE_ALONG = 512,
+    TEGROUP_IMPL_DECODE_EACH = TEGROUP_IMPL_DECODE_LINES / (TEGROUP_IMPL_DECODE_THREADS / 32),
+    /* A tile of lines that are columns: a square of so many rows and columns at a time. */
+    TEGROUP_IMPL_DECODE_SQUARE = 64,
+    TEGROUP_IMPL_DECODE_SQUARES = 16
+};
+
+/* A tile of an operand. */
+typedef struct tegroup_impl_decode_tile {
+    int64_t row, col;   /* the first of both, in the group */
+    int64_t rows, cols; /* that the group has              */
+    uint16_t *to;       /* where its first row goes        */
+    int64_t ld;
+    int32_t operand; /* -1 behind the last tile                            */
+    int32_t turned;  /* columns have neighbours in memory: a transposed copy */
+} tegroup_impl_decode_tile;
+
+#if TEGROUP_IMPL_HOPPER
+/* ---- scheduling: one warp finds a block's tiles ---- */
+
+/* The walk along the groups of A, and then those of B: 32 of them, one for each lane. */
+typedef struct tegroup_impl_decode_walk {
+    int32_t from, tiles;  /* the first of the 32; tiles of the lane's group */
+    int64_t before, upto; /* tiles before the 32; of the lanes up to and including this one */
+} tegroup_impl_decode_walk;
+
+/* Whether the copy that is read lies transposed. */
+static __device__ __forceinline__ bool tegroup_impl_decode_turned(const tegroup_impl_decode_call &call, int operand) {
+    return tegroup_impl_transposed(operand ? &call.call.desc.b : &call.call.desc.a,
+                                   call.formats.first[operand].columnwise);
+}
+
+/* Rows and columns of a tile. */
+static __device__ __forceinline__ tegroup_impl_sides tegroup_impl_decode_size(bool turned) {
+    return turned ? tegroup_impl_sides_of(TEGROUP_IMPL_DECODE_SQUARE * TEGROUP_IMPL_DECODE_SQUARES,
+                                          TEGROUP_IMPL_DECODE_SQUARE)
+                  : tegroup_impl_sides_of(TEGROUP_IMPL_DECODE_LINES, TEGROUP_IMPL_DECODE_ALONG);
+}
+
+/* Tiles of a group. One that the product does not look at has none: weights of a group without rows are left out. */
+static __device__ __forceinline__ int32_t tegroup_impl_decode_tiles(const tegroup_impl_decode_call &call, int32_t at) {
+    const tegroup_gemm_desc &desc = call.call.desc;
+    const int operand = at >= desc.a.shape.groups;
+    const int32_t g = operand ? at - desc.a.shape.groups : at;
+    if (g >= desc.a.shape.groups || !call.to[operand]) return 0;
+    const tegroup_impl_product p =
+        tegroup_impl_product_of(&desc, call.call.views, g, (double)call.call.alpha, (double)call.call.beta);
+    if (!(tegroup_impl_uses(&desc, &p) >> operand & 1u)) return 0;
+    const tegroup_impl_sides sides =
+        tegroup_impl_group_sides(operand ? &desc.b : &desc.a, &call.call.views[operand], g);
+    const bool turned = tegroup_impl_decode_turned(call, operand);
+    const tegroup_impl_sides size = tegroup_impl_decode_size(turned);
+    return (int32_t)(tegroup_impl_ceil_div(sides.rows, size.rows) * tegroup_impl_ceil_div(sides.cols, size.cols));
+}
+
+static __device__ __forceinline__ void tegroup_impl_decode_walk_to(const tegroup_impl_decode_call &call, int32_t from,
+                                                                   int64_t before, tegroup_impl_decode_walk *walk) {
+    const int32_t lane = (int32_t)threadIdx.x & 31;
+    walk->from = from;
+    walk->before = before;
+    walk->upto = walk->tiles = tegroup_impl_decode_tiles(call, from + lane);
+    for (int32_t apart = 1; apart < 32; apart *= 2) {
+        const int64_t other = __shfl_up_sync(0xffffffffu, walk->upto, (unsigned)apart);
+        if (lane >= apart) walk->upto += other;
+    }
+}
+
+/* Finds tile t, no lower than the last, and opens its group; all lanes of a warp. A call of its own, as its registers
+ * would be taken from those that decode. */
+static __device__ __noinline__ void tegroup_impl_decode_find(const tegroup_impl_decode_call &call, int64_t t,
+                                                             tegroup_impl_decode_walk *walk,
+                                                             tegroup_impl_gpu_codes (&codes)[2],
+                                                             tegroup_impl_decode_tile *tile) {
+    const tegroup_gemm_desc &desc = call.call.desc;
+    const int32_t groups = desc.a.shape.groups, lane = (int32_t)threadIdx.x & 31;
+    uint32_t behind; /* lanes whose tiles end behind t */
+    while ((behind = __ballot_sync(0xffffffffu, t < walk->before + walk->upto)) == 0 && walk->from < 2 * groups)
+        tegroup_impl_decode_walk_to(call, walk->from + 32, walk->before + __shfl_sync(0xffffffffu, walk->upto, 31),
+                                    walk);
+    if (behind == 0) {
+        if (lane == 0) tile->operand = -1;
+        return;
+    }
+    const int32_t owner = __ffs((int)behind) - 1, at = walk->from + owner, operand = at >= groups,
+                  g = operand ? at - groups : at;
+    const int64_t number = t - walk->before - __shfl_sync(0xffffffffu, walk->upto - walk->tiles, owner);
+    const tegroup_tensor &tensor = operand ? desc.b : desc.a;
+    const tegroup_snapshot_view &view = call.call.views[operand];
+    tegroup_impl_gpu_codes &of = codes[operand];
+    tegroup_impl_gpu_codes_reach(tensor, view, g, &of);
+    if (lane == 0) {
+        const tegroup_impl_sides sides = tegroup_impl_group_sides(&tensor, &view, g);
+        const bool turned = tegroup_impl_decode_turned(call, operand);
+        const tegroup_impl_sides size = tegroup_impl_decode_size(turned);
+        const int64_t across = tegroup_impl_ceil_div(sides.cols, size.cols);
+        tegroup_impl_gpu_codes_open(tensor, of.of.sums_rows, NULL, 0, 0, 0, &of);
+        tile->operand = operand;
+        tile->turned = turned;
+        tile->row = number / across * size.rows;
+        tile->col = number % across * size.cols;
+        tile->rows = sides.rows;
+        tile->cols = sides.cols;
+        tile->ld = call.ld[operand];
+        tile->to = call.to[operand] + tegroup_impl_block_of(&tensor, &view, g).row0 * tile->ld;
+    }
+    __syncwarp();
+}
+
+/* Loads and stores say that they are of global memory, as the compiler does not see it of addresses that come through
+ * shared memory. */
+
+/* ---- scales ---- */
+
+/* A scale of 8 bits as one of BF16. Those of E8M0 are its exponents, but for the least, which is subnormal, and NaN; of
+ * E4M3, codes are decoded as any are. */
+static __device__ __forceinline__ uint32_t tegroup_impl_decode_half(bool e8m0, uint32_t code) {
+    if (e8m0) return code << 7 | (((code + 1) & 0xfeu) == 0 ? 0x40u : 0u);
+    const uint32_t half = (code & 0x80u) << 8 | (code & 0x7fu) << 4;
+    return (code & 0x7fu) == 0x7fu
+               ? 0x7fffu
+               : tegroup_impl_gpu_mul2(half, tegroup_impl_gpu_decoding_of(TEGROUP_DTYPE_F8E4M3, true).power, true)
+                     & 0xffffu;
+}
+static __device__ __forceinline__ uint32_t tegroup_impl_decode_scale(const tegroup_impl_scaled &of, int64_t at) {
+    return tegroup_impl_decode_half(of.scale_dtype == TEGROUP_DTYPE_F8E8M0, __ldg((const uint8_t *)of.scales + at));
+}
+
+/* Where the scale of an element is. With rows in parts it takes a division of 64 bits, and a call. */
+static __device__ __noinline__ int64_t tegroup_impl_decode_scale_in_parts(const tegroup_impl_scaled &of, int64_t row,
+                                                                          int64_t col) {
+    return of.columnwise ? tegroup_impl_scale_at(&of.grid, col, row) : tegroup_impl_scale_at(&of.grid, row, col);
+}
+static __device__ __forceinline__ int64_t tegroup_impl_decode_scale_at(const tegroup_impl_scaled &of, int64_t row,
+                                                                       int64_t col) {
+    if (of.grid.parts > 1) return tegroup_impl_decode_scale_in_parts(of, row, col);
+    return tegroup_impl_scale_of_block(&of.grid, 0, (of.columnwise ? col : row) >> of.grid.outer_shift,
+                                       (of.columnwise ? row : col) >> of.grid.inner_shift);
+}
+/* From there to the next along the outer index, the same for 16 that begin at a multiple of 16, in one part. */
+static __device__ __forceinline__ int64_t tegroup_impl_decode_scale_step(const tegroup_impl_scaled &of) {
+    return tegroup_impl_scale_of_block(&of.grid, 0, 1, 0) - tegroup_impl_scale_of_block(&of.grid, 0, 0, 0);
+}
+/* How many rows from one on share their scales (down), or lie in one part. */
+static __device__ __noinline__ int64_t tegroup_impl_decode_together_in_parts(const tegroup_impl_scaled &of, int64_t row,
+                                                                             bool down) {
+    return down ? tegroup_impl_scale_shared(&of.grid, row, 0) : of.grid.part_rows - row % of.grid.part_rows;
+}
+static __device__ __forceinline__ int64_t tegroup_impl_decode_together(const tegroup_impl_scaled &of, int64_t row,
+                                                                       bool down) {
+    if (of.grid.parts > 1) return tegroup_impl_decode_together_in_parts(of, row, down);
+    return down ? of.grid.block_inner - (row & (of.grid.block_inner - 1)) : TEGROUP_IMPL_BLOCK_OF_ALL;
+}
+
+static __device__ __forceinline__ void tegroup_impl_decode_by(const uint32_t (&scales)[8], uint32_t (&piece)[8]) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) piece[i] = tegroup_impl_gpu_mul2(piece[i], scales[i], true);
+}
+static __device__ __forceinline__ void tegroup_impl_decode_by_one(uint32_t half, uint32_t (&piece)[8]) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) piece[i] = tegroup_impl_gpu_mul2(piece[i], half | half << 16, true);
+}
+
+/* ---- tiles ---- */
+
+/* Up to 16 neighbouring codes of a line, one by one. */
+static __device__ __noinline__ uint4 tegroup_impl_decode_load_slowly(const tegroup_impl_gpu_codes &codes, int64_t at,
+                                                                     int32_t count) {
+    uint32_t raw[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+    tegroup_impl_gpu_piece_slowly(codes, at, count, raw);
+    return make_uint4(raw[0], raw[1], raw[2], raw[3]);
+}
+/* The `count` that exist, and zeros. */
+template <int BITS>
+static __device__ __forceinline__ uint4 tegroup_impl_decode_load(const tegroup_impl_gpu_codes &codes, int64_t at,
+                                                                 int32_t count, bool aligned) {
+    if (count == 0) return make_uint4(0, 0, 0, 0);
+    if (!aligned || count < 16) return tegroup_impl_decode_load_slowly(codes, at, count);
+    if (BITS == 8) return __ldcs((const uint4 *)(codes.data + at));
+    const uint2 both = __ldcs((const uint2 *)(codes.data + at / 2));
+    return make_uint4(both.x, both.y, 0, 0);
+}
+
+/* Rows lie as they are: a warp has EACH that follow each other, a lane 16 neighbouring columns of each. Scales are
+ * along the row, a sixteen has one; or, of the columnwise copy, down the column, and are kept as long as rows share
+ * them. */
+template <int BITS, bool DOWN>
+static __device__ __forceinline__ void tegroup_impl_decode_rows(const tegroup_impl_decode_tile &tile,
+                                                                const tegroup_impl_gpu_codes &codes) {
+    constexpr int EACH = TEGROUP_IMPL_DECODE_EACH, AT_ONCE = 4;
+    const tegroup_impl_scaled &of = codes.of;
+    const tegroup_impl_gpu_decoding how = tegroup_impl_gpu_decoding_of(codes.dtype, true);
+    const int64_t col = tile.col + (int64_t)(threadIdx.x % 32) * 16,
+                  first = tile.row + (int64_t)(threadIdx.x / 32) * EACH,
+                  row_stride = of.sums_rows ? of.k_stride : of.line_stride, step = tegroup_impl_decode_scale_step(of);
+    const int32_t count = (int32_t)tegroup_impl_clamp(tile.cols - col, 0, 16),
+                  rows = (int32_t)tegroup_impl_clamp(tile.rows - first, 0, EACH);
+    const bool aligned = codes.aligned;
+    if (count == 0) return;
+    int64_t at = codes.at + first * row_stride + col, scale_at = 0;
+    uint16_t *to = tile.to + first * tile.ld + col;
+    uint32_t scales[8];
+    int32_t left = 0; /* rows that share scales, or whose scales are `step` apart */
+#pragma unroll 1
+    for (int32_t done = 0, n; done < rows; done += n, left -= n) {
+        if (left == 0) {
+            scale_at = tegroup_impl_decode_scale_at(of, first + done, col);
+            left = (int32_t)tegroup_impl_min(tegroup_impl_decode_together(of, first + done, DOWN), EACH);
+#pragma unroll
+            for (int j = 0; DOWN && j < 16; j++) {
+                const uint32_t one = j < count ? tegroup_impl_decode_scale(of, scale_at + j * step) : 0u;
+                scales[j / 2] = j % 2 ? scales[j / 2] | one << 16 : one;
+            }
+        }
+        n = min(AT_ONCE, min(rows - done, left));
+        uint4 raw[AT_ONCE];
+        uint32_t half[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            raw[i] = tegroup_impl_decode_load<BITS>(codes, at + i * row_stride, i < n ? count : 0, aligned);
+            if (!DOWN && i < n) half[i] = tegroup_impl_decode_scale(of, scale_at + i * step);
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            if (i >= n) break;
+            uint32_t piece[8] = {raw[i].x, raw[i].y, raw[i].z, raw[i].w, 0, 0, 0, 0};
+            tegroup_impl_gpu_decode(how, BITS, true, piece);
+            if (DOWN) tegroup_impl_decode_by(scales, piece);
+            else tegroup_impl_decode_by_one(half[i], piece);
+            __stcg((uint4 *)(to + i * tile.ld), make_uint4(piece[0], piece[1], piece[2], piece[3]));
+            __stcg((uint4 *)(to + i * tile.ld) + 1, make_uint4(piece[4], piece[5], piece[6], piece[7]));
+        }
+        at += n * row_stride;
+        to += n * tile.ld;
+        if (!DOWN) scale_at += n * step;
+    }
+}
+
+/* By the scales of `count` rows of a column, in which a part of the rows ends: from the last on, each pushes the others
+ * on. */
+static __device__ __forceinline__ void tegroup_impl_decode_by_each(const tegroup_impl_scaled &of, int64_t row,
+                                                                   int64_t col, int32_t count, uint32_t (&piece)[8]) {
+    uint32_t scales[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+#pragma unroll 1
+    for (int32_t j = count - 1; j >= 0; j--) {
+        const int64_t at = tegroup_impl_decode_scale_in_parts(of, row + j, col);
+#pragma unroll
+        for (int i = 7; i > 0; i--) scales[i] = __funnelshift_l(scales[i - 1], scales[i], 16);
+        scales[0] = scales[0] << 16 | tegroup_impl_decode_scale(of, at);
+    }
+    tegroup_impl_decode_by(scales, piece);
+}
+
+/* Columns lie as rows do: a square of 64 x 64 elements at a time is turned in shared memory, in rows of eight chunks of
+ * 16 bytes, permuted so that neither side meets in a bank. A thread has 16 rows of a column, and loads those of the
+ * next square meanwhile. */
+template <int BITS>
+static __device__ __forceinline__ void tegroup_impl_decode_columns(const tegroup_impl_decode_tile &tile,
+                                                                   const tegroup_impl_gpu_codes &codes,
+                                                                   uint16_t *square) {
+    constexpr int SIDE = TEGROUP_IMPL_DECODE_SQUARE;
+    const tegroup_impl_scaled &of = codes.of;
+    const tegroup_impl_gpu_decoding how = tegroup_impl_gpu_decoding_of(codes.dtype, true);
+    const int32_t mine = (int32_t)threadIdx.x / 4, quarter = (int32_t)threadIdx.x % 4, chunk = (int32_t)threadIdx.x % 8;
+    const int64_t col = tile.col + mine,
+                  end = tegroup_impl_min(tile.row + SIDE * TEGROUP_IMPL_DECODE_SQUARES, tile.rows);
+    const auto rows_at = [&](int64_t row) {
+        return col < tile.cols ? (int32_t)tegroup_impl_clamp(end - row, 0, 16) : 0;
+    };
+    const auto load = [&](int64_t row) {
+        return tegroup_impl_decode_load<BITS>(codes, codes.at + col * codes.line_stride + row, rows_at(row),
+                                              codes.aligned);
+    };
+    uint4 raw = load(tile.row + quarter * 16);
+#pragma unroll 1
+    for (int64_t from = tile.row; from < end; from += SIDE) {
+        const int64_t row = from + quarter * 16;
+        const int32_t count = rows_at(row);
+        uint32_t piece[8] = {raw.x, raw.y, raw.z, raw.w, 0, 0, 0, 0};
+        raw = load(row + SIDE);
+        tegroup_impl_gpu_decode(how, BITS, true, piece);
+        if (count > 0 && tegroup_impl_decode_together(of, row, true) >= count)
+            tegroup_impl_decode_by_one(tegroup_impl_decode_scale(of, tegroup_impl_decode_scale_at(of, row, col)),
+                                       piece);
+        else if (count > 0) tegroup_impl_decode_by_each(of, row, col, count, piece);
+        __syncthreads(); /* what was turned before has been read */
+#pragma unroll
+        for (int i = 0; i < 16; i++)
+            square[(quarter * 16 + i) * SIDE + ((mine / 8) ^ quarter) * 8 + mine % 8] =
+                (uint16_t)(piece[i / 2] >> i % 2 * 16);
+        __syncthreads();
+        for (int32_t r = (int32_t)threadIdx.x / 8; r < SIDE && r < end - from; r += TEGROUP_IMPL_DECODE_THREADS / 8)
+            if (tile.col + chunk * 8 < tile.ld)
+                __stcg((uint4 *)(tile.to + (from + r) * tile.ld + tile.col + chunk * 8),
+                       *(const uint4 *)(square + r * SIDE + (chunk ^ r / 16) * 8));
+    }
+}
+
+template <int BITS>
+static __device__ __forceinline__ void tegroup_impl_decode_tile_of(const tegroup_impl_decode_tile &tile,
+                                                                   const tegroup_impl_gpu_codes &codes,
+                                                                   uint16_t *square) {
+    if (tile.turned) tegroup_impl_decode_columns<BITS>(tile, codes, square);
+    else if (codes.of.columnwise) tegroup_impl_decode_rows<BITS, true>(tile, codes);
+    else tegroup_impl_decode_rows<BITS, false>(tile, codes);
+}
+#endif
+
+static __global__ void __launch_bounds__(TEGROUP_IMPL_DECODE_THREADS, TEGROUP_IMPL_DECODE_BLOCKS)
+    tegroup_impl_sm90_decode_kernel(const __grid_constant__ tegroup_impl_decode_call call) {
+#if TEGROUP_IMPL_HOPPER
+    __shared__ tegroup_impl_gpu_codes codes[2];
+    __shared__ tegroup_impl_decode_tile found;
+    __shared__ __align__(16) uint16_t square[TEGROUP_IMPL_DECODE_SQUARE * TEGROUP_IMPL_DECODE_SQUARE];
+    const tegroup_gemm_desc &desc = call.call.desc;
+    tegroup_impl_decode_walk walk = {0, 0, 0, 0};
+    if (threadIdx.x < 32) {
+        walk.from = tegroup_impl_prepared(call.call) ? -32 : 2 * desc.a.shape.groups;
+        if (threadIdx.x < 2) tegroup_impl_gpu_codes_begin(call.formats, (int)threadIdx.x, &codes[threadIdx.x]);
+    }
+    for (int32_t g = (int32_t)(blockIdx.x * TEGROUP_IMPL_DECODE_THREADS + threadIdx.x); g < desc.a.shape.groups;
+         g += (int32_t)gridDim.x * TEGROUP_IMPL_DECODE_THREADS)
+        call.alpha[g] = tegroup_impl_scaled_alpha(&desc, g, (double)call.call.alpha);
+    for (int64_t t = blockIdx.x;; t += gridDim.x) {
+        __syncthreads(); /* the tile before has been decoded */
+        if (threadIdx.x < 32) tegroup_impl_decode_find(call, t, &walk, codes, &found);
+        __syncthreads();
+        const tegroup_impl_decode_tile tile = found;
+        if (tile.operand < 0) break;
+        const tegroup_impl_gpu_codes &of = codes[tile.operand];
+        if (of.bits == 8) tegroup_impl_decode_tile_of<8>(tile, of, square);
+        else tegroup_impl_decode_tile_of<4>(tile, of, square);
+    }
+#endif
+}
+#endif /* TEGROUP_NO_FP8 */
+
+/* ==== [45] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
 
 static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_planned_row(const tegroup_plan *plan) {
     return tegroup_impl_sm90_row_of((int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ROW]);
@@ -10546,11 +10906,19 @@ static inline tegroup_status tegroup_impl_sm90_check_operand(const tegroup_tenso
                       TEGROUP_IMPL_TMA_STRIDE_BYTES, tegroup_impl_stride_bytes(t));
     return TEGROUP_OK;
 }
-/* A or B. Ragged rows that are repacked must fit the workspace, which has room for those of the plan. */
+/* A or B. One that is copied or decoded is loaded from the workspace, which has room for as many rows as were planned. */
 static inline tegroup_status tegroup_impl_sm90_check_read(const tegroup_plan *plan, const tegroup_tensor *t,
                                                           tegroup_impl_operand operand, const tegroup_impl_names *names,
                                                           tegroup_error *error) {
     const tegroup_impl_name *name = names->operand[operand];
+    const int64_t planned = (int64_t)plan->algorithm[TEGROUP_IMPL_PLANNED_DECODED_A + operand];
+    tegroup_tensor decoded;
+    if (tegroup_impl_scaled_by_8_bits(t->scaling)) {
+        TEGROUP_IMPL_RULE(t->shape.rows <= planned, ERROR_PLAN, TEGROUP_IMPL_PATH(ROWS),
+                          "must be at most as planned: the workspace holds them decoded", planned, t->shape.rows);
+        decoded = tegroup_impl_sm90_decoded(t, NULL);
+        return tegroup_impl_sm90_check_operand(&decoded, name, error);
+    }
     if (!tegroup_impl_sm90_repacks(&plan->problem, operand)) return tegroup_impl_sm90_check_operand(t, name, error);
     TEGROUP_IMPL_RULE(!tegroup_impl_ragged(&t->shape) || t->shape.rows <= plan->problem.rows, ERROR_PLAN,
                       TEGROUP_IMPL_PATH(ROWS), "must be at most as planned: the workspace holds a copy of them",
@@ -10811,21 +11179,79 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
     return tegroup_impl_cuda_rest(&call.call, stream, error);
 }
 
-/* Enqueues copies of what the plan repacks, then the product. */
-static inline tegroup_status tegroup_impl_sm90_gemm_fused(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                          const tegroup_impl_epilogue *epilogue,
-                                                          struct CUstream_st *stream, tegroup_error *error) {
-    tegroup_gemm_desc repacked;
-    if (tegroup_impl_sm90_repacks_any(&plan->problem)) {
-        repacked = *desc;
-        TEGROUP_IMPL_TRY(tegroup_impl_sm90_repack(plan, &repacked, stream, error));
-        desc = &repacked;
-    }
+/* Runs the kernel of a plan on operands as it reads them. */
+static inline tegroup_status tegroup_impl_sm90_multiply(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                        const tegroup_impl_epilogue *epilogue,
+                                                        struct CUstream_st *stream, tegroup_error *error) {
 #if !defined(TEGROUP_NO_PORTABLE)
     if (!epilogue && tegroup_impl_sm90_planned_row(plan)->mma)
         return tegroup_impl_portable_gemm(plan, desc, stream, error);
 #endif
     return tegroup_impl_sm90_launch(plan, desc, epilogue, stream, error);
+}
+
+#if TEGROUP_IMPL_FP8_KERNELS
+/* Decodes what is quantised, and multiplies it. A bias gradient is the sum of a quantised dY's values themselves. */
+static inline tegroup_status tegroup_impl_sm90_gemm_decoded(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                            struct CUstream_st *stream, tegroup_error *error) {
+    const int sums_codes = tegroup_impl_sums_bias(desc) && tegroup_impl_biased(desc)->scaling != TEGROUP_SCALING_NONE;
+    tegroup_tensor *operands[2];
+    tegroup_plan multiplied = *plan;
+    tegroup_gemm_desc decoded = *desc;
+    tegroup_impl_decode_call call;
+    tegroup_layout layout;
+    unsigned blocks = (unsigned)plan->algorithm[TEGROUP_IMPL_PLANNED_BLOCKS];
+    multiplied.problem = tegroup_impl_sm90_multiplied(&plan->problem);
+    if (desc->d.shape.groups == 0) return tegroup_impl_sm90_multiply(&multiplied, desc, NULL, stream, error);
+    tegroup_impl_layout_begin(&layout);
+    tegroup_impl_sm90_workspace(plan, &layout);
+    memset(&call, 0, sizeof call);
+    call.formats = tegroup_impl_gpu_formats_of(desc);
+    decoded.a = tegroup_impl_as_read(desc, TEGROUP_IMPL_A);
+    decoded.b = tegroup_impl_as_read(desc, TEGROUP_IMPL_B);
+    call.call = tegroup_impl_gpu_call_of(&decoded);
+    operands[TEGROUP_IMPL_A] = &decoded.a;
+    operands[TEGROUP_IMPL_B] = &decoded.b;
+    for (int i = 0; i < 2; i++) {
+        if (operands[i]->scaling == TEGROUP_SCALING_NONE) continue;
+        *operands[i] =
+            tegroup_impl_sm90_decoded(operands[i], tegroup_impl_layout_at(&layout, i, desc->options.workspace));
+        call.to[i] = (uint16_t *)operands[i]->data;
+        call.ld[i] = operands[i]->ld;
+    }
+    call.alpha = (float *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_DECODED_ALPHA, desc->options.workspace);
+    decoded.alpha.data = call.alpha;
+    decoded.alpha.dtype = TEGROUP_DTYPE_F32;
+    decoded.alpha.space = TEGROUP_SPACE_DEVICE;
+    decoded.alpha.stride = 1;
+    if (sums_codes) decoded.bias.dtype = TEGROUP_DTYPE_UNSET;
+    if (plan->sm_limit == 0) blocks *= TEGROUP_IMPL_DECODE_BLOCKS;
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
+        tegroup_impl_launch(tegroup_impl_sm90_decode_kernel, blocks, TEGROUP_IMPL_DECODE_THREADS, 0, stream, call),
+        "stream", "the kernels must launch", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_sm90_multiply(&multiplied, &decoded, NULL, stream, error));
+    if (!sums_codes) return TEGROUP_OK;
+    return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_formats_bias_grad_kernel,
+                                                        tegroup_impl_bias_blocks(desc), 128, 0, stream, call.call,
+                                                        call.formats),
+                                    "stream", "the kernels must launch", error);
+}
+#endif
+
+/* Enqueues copies of what the plan decodes or repacks, then the product. */
+static inline tegroup_status tegroup_impl_sm90_gemm_fused(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                          const tegroup_impl_epilogue *epilogue,
+                                                          struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_gemm_desc repacked;
+#if TEGROUP_IMPL_FP8_KERNELS
+    if (tegroup_impl_sm90_decodes(&plan->problem)) return tegroup_impl_sm90_gemm_decoded(plan, desc, stream, error);
+#endif
+    if (tegroup_impl_sm90_repacks_any(&plan->problem)) {
+        repacked = *desc;
+        TEGROUP_IMPL_TRY(tegroup_impl_sm90_repack(plan, &repacked, stream, error));
+        desc = &repacked;
+    }
+    return tegroup_impl_sm90_multiply(plan, desc, epilogue, stream, error);
 }
 static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                     struct CUstream_st *stream, tegroup_error *error) {
@@ -10833,7 +11259,7 @@ static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, co
 }
 #endif /* TEGROUP_NO_SM90 */
 
-/* ==== [45] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
+/* ==== [46] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
 
 #if defined(TEGROUP_NO_CUBLASLT)
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *) { return 0; }
@@ -10865,7 +11291,7 @@ static inline tegroup_status tegroup_impl_cuda_check_device(const tegroup_plan *
     return TEGROUP_OK;
 }
 
-/* ==== [46] GPU backends: choosing an algorithm (src/gemm/tune_cuda.h) ==== */
+/* ==== [47] GPU backends: choosing an algorithm (src/gemm/tune_cuda.h) ==== */
 
 static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *kind, tegroup_error *error) {
     cudaDeviceProp properties;

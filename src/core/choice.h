@@ -29,7 +29,7 @@ static inline void tegroup_impl_choices_add(tegroup_impl_choices *choices, const
 
 /* plan.algorithm of the bundled backends: the kernel's address in this unit, its threads, shared memory and blocks.
  * SM90 has the driver's function that makes tensor maps besides, how many of the last groups have narrow tiles
- * alone, and the kernel's number in its table. */
+ * alone, the kernel's number in its table, and the rows of the buffers of operands that are decoded into workspace. */
 enum {
     TEGROUP_IMPL_PLANNED_KERNEL,
     TEGROUP_IMPL_PLANNED_THREADS,
@@ -37,7 +37,9 @@ enum {
     TEGROUP_IMPL_PLANNED_BLOCKS,
     TEGROUP_IMPL_PLANNED_ENCODE,
     TEGROUP_IMPL_PLANNED_NARROWS,
-    TEGROUP_IMPL_PLANNED_ROW
+    TEGROUP_IMPL_PLANNED_ROW,
+    TEGROUP_IMPL_PLANNED_DECODED_A,
+    TEGROUP_IMPL_PLANNED_DECODED_B
 };
 
 /* What a backend says of the tile that it takes. */

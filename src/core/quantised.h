@@ -16,9 +16,16 @@
 #include "core/scale_grid.h"
 #include "core/field_names.h"
 #include "core/copies.h"
+#include "core/product.h"
 
 static inline int tegroup_impl_quantised(const tegroup_problem *p) {
     return p->a_scaling != TEGROUP_SCALING_NONE || p->b_scaling != TEGROUP_SCALING_NONE;
+}
+
+/* Are its scales of 8 bits? A value times such a scale is a number of BF16, exactly or rounded once. */
+static inline int tegroup_impl_scaled_by_8_bits(tegroup_scaling scaling) {
+    const tegroup_dtype scales = tegroup_scaling_info(scaling)->scale_dtype;
+    return scales == TEGROUP_DTYPE_F8E8M0 || scales == TEGROUP_DTYPE_F8E4M3;
 }
 
 /* Does a product sum over the operand's rows? Then it reads the copy that is quantised along columns. */
@@ -50,6 +57,17 @@ static inline int tegroup_impl_reads_columnwise(const tegroup_gemm_desc *desc, t
 static inline tegroup_tensor tegroup_impl_as_read(const tegroup_gemm_desc *desc, tegroup_impl_operand operand) {
     return tegroup_impl_with_copy(operand == TEGROUP_IMPL_A ? &desc->a : &desc->b,
                                   tegroup_impl_reads_columnwise(desc, operand));
+}
+
+/* What all values of a group are multiplied by. */
+TEGROUP_IMPL_HD double tegroup_impl_global_scale(const tegroup_tensor *t, int32_t g) {
+    return t->global_scale_inv ? tegroup_impl_f64_of_f32(t->global_scale_inv[g]) : 1;
+}
+
+/* Alpha times that of both operands. otherwise: alpha where the descriptor has none. */
+TEGROUP_IMPL_HD float tegroup_impl_scaled_alpha(const tegroup_gemm_desc *desc, int32_t g, double otherwise) {
+    return (float)(tegroup_impl_scalar(&desc->alpha, g, otherwise) * tegroup_impl_global_scale(&desc->a, g)
+                   * tegroup_impl_global_scale(&desc->b, g));
 }
 
 /* A quantised operand of one group, as lines of m or n that a product sums along k. Element k of a line is at
@@ -96,7 +114,7 @@ TEGROUP_IMPL_HD void tegroup_impl_scaled_next(tegroup_impl_scaled *scaled, const
     scaled->first = at.first;
     scaled->line_stride = scaled->sums_rows ? at.col_stride : at.row_stride;
     scaled->k_stride = scaled->sums_rows ? at.row_stride : at.col_stride;
-    scaled->global = t->global_scale_inv ? tegroup_impl_f64_of_f32(t->global_scale_inv[g]) : 1;
+    scaled->global = tegroup_impl_global_scale(t, g);
     scaled->elements += tegroup_impl_transposed_count(tegroup_impl_group_sides(t, view, g));
     scaled->stored += scaled->grid.count;
 }

@@ -3,27 +3,56 @@
 #pragma once
 #include "base/version.h"
 #include "base/status_types.h"
-#include "formats/dtype_types.h"
 #include "formats/scaling_types.h"
-#include "core/tensor_types.h"
 #include "core/gemm_types.h"
 #include "core/plan_types.h"
-#include "base/build.h"
 #include "base/arithmetic.h"
 #include "base/rules.h"
 #include "formats/convert.h"
-#include "formats/scale_layout.h"
 #include "core/tensor.h"
 #include "core/scale_grid.h"
 #include "core/field_names.h"
 #include "core/problem.h"
-#include "core/product.h"
 #include "core/quantised.h"
 #include "cuda/launch.h"
 #include "cuda/call.h"
+#include "cuda/codes.h"
 #include "cuda/portable_tiles.h"
 #include "cuda/portable.h"
-#include "cuda/portable_codes.h"
+
+/* One kernel for every format, operation and storage order, from SM80 on. Values of 8 and 4 bits are exact in BF16, so
+ * their codes are decoded on the way to shared memory, by arithmetic on bits that is the same on every GPU, and
+ * multiplied by mma.sync in BF16 with FP32 sums (in F16 beside an operand of F16, where E4M3 and E5M2 are exact, too).
+ * The products are exact then, and sums are those of the BF16 kernel; Hopper's FP8 instructions keep about 14 bits of
+ * a sum (DeepSeek-V3 technical report, section 3.3.2), which is why they are not used.
+ *
+ * Scales of 8 bits are multiplied into the values: a product of both is exact in BF16, or is rounded to it once. Scales
+ * of F32 are not: the sum over a block of k that shares its scales is multiplied by them and added to the result's,
+ * sum = fma(partial, scale of the row * scale of the column, sum), where the product of the scales is rounded to FP32.
+ *
+ * k is walked in steps of up to 64. While one is multiplied, the codes of the next are on their way to registers, and
+ * the scales of the one after. A step ends where a block of k with a scale of F32 ends, and with a part of the rows,
+ * and is filled up with zeros. So each element is summed over k in one order, whatever the tile. */
+
+/* A step of the walk along k; count is 0 behind the last. */
+typedef struct tegroup_impl_gpu_step {
+    int64_t k;
+    int32_t count;
+    bool ends; /* a sum over k is to be multiplied by its scales */
+} tegroup_impl_gpu_step;
+
+/* Elements of k, from this one on, that a step may take of the operand: no scale of F32 begins anew within it, and one
+ * of 8 bits only where a sixteenth element does. */
+static __device__ __forceinline__ int64_t tegroup_impl_gpu_codes_run(const tegroup_impl_gpu_codes &codes, int64_t k,
+                                                                     bool promotes) {
+    const tegroup_impl_scale_grid &grid = codes.of.grid;
+    if (!codes.of.facts || (!promotes && !codes.k_is_inner)) return TEGROUP_IMPL_BLOCK_OF_ALL;
+    const int64_t shared = tegroup_impl_scale_shared(&grid, k, !codes.k_is_inner);
+    const bool in_parts = grid.columnwise && grid.parts > 1;
+    const int64_t at = in_parts ? k % grid.part_rows : k;
+    if (promotes || at % TEGROUP_IMPL_PORTABLE_TILE_K != 0) return shared;
+    return in_parts ? grid.part_rows - at : TEGROUP_IMPL_BLOCK_OF_ALL;
+}
 
 struct tegroup_impl_formats_block {
     static constexpr int TILE = 128, TILE_K = TEGROUP_IMPL_PORTABLE_TILE_K, THREADS = 256, MI = 4, NI = 4;
@@ -289,10 +318,7 @@ static __device__ __forceinline__ void tegroup_impl_formats_find(const tegroup_i
                                     &codes[0]);
         tegroup_impl_gpu_codes_open(desc.b, desc.op != TEGROUP_OP_FORWARD, tile->b, tile->b_row, tile->col, tile->n,
                                     &codes[1]);
-        double alpha = tegroup_impl_scalar(&desc.alpha, g, (double)call.alpha);
-        for (int i = 0; i < 2; i++)
-            if (codes[i].of.facts) alpha *= codes[i].of.global;
-        tile->alpha = (float)alpha;
+        tile->alpha = tegroup_impl_scaled_alpha(&desc, g, (double)call.alpha);
     }
     __syncwarp();
 }
@@ -330,61 +356,7 @@ static __global__ void __launch_bounds__(tegroup_impl_formats_block::THREADS)
 #endif
 }
 
-/* The bias gradient of a quantised dY: tegroup_impl_bias_grad_kernel with scales. */
-static __global__ void __launch_bounds__(128)
-    tegroup_impl_formats_bias_grad_kernel(const __grid_constant__ tegroup_impl_gpu_call call,
-                                          const __grid_constant__ tegroup_impl_gpu_formats formats) {
-    __shared__ tegroup_impl_product p;
-    __shared__ tegroup_impl_gpu_codes codes;
-    const tegroup_gemm_desc &desc = call.desc;
-    const int32_t g = (int32_t)blockIdx.y;
-    const int which = desc.bias_of_b ? TEGROUP_IMPL_B : TEGROUP_IMPL_A;
-    const tegroup_tensor &dy = desc.bias_of_b ? desc.b : desc.a;
-    if (threadIdx.x == 0) {
-        tegroup_impl_gpu_codes_begin(formats, which, &codes);
-        p.skip = 1;
-        if (tegroup_impl_prepared(call)) p = tegroup_impl_product_of(&desc, call.views, g, 1, 0);
-    }
-    __syncthreads();
-    if (p.skip) return;
-    if (threadIdx.x < 32) tegroup_impl_gpu_codes_reach(dy, call.views[which], g, &codes);
-    __syncthreads();
-    const int64_t j = (int64_t)blockIdx.x * 128 + threadIdx.x;
-    const tegroup_impl_block &rows = *tegroup_impl_biased_block(&desc, &p);
-    if (j >= tegroup_impl_min(rows.cols, p.bias.cols) || (desc.accumulate && rows.rows == 0)) return;
-    const tegroup_impl_scaled &of = codes.of;
-    float sum = 0, scale = 0;
-    int64_t shared = 0;
-    for (int64_t r = 0; r < rows.rows; r++, shared--) {
-        if (shared == 0) scale = (float)tegroup_impl_scale_along(&of, j, r, &shared);
-        const float x = tegroup_impl_f32_of_code(
-                        of.dtype,
-                        tegroup_impl_load_code(of.dtype, of.data, of.first + j * of.line_stride + r * of.k_stride)),
-                    by = desc.row_scale_dtype == TEGROUP_DTYPE_UNSET
-                             ? 1.0f
-                             : tegroup_impl_load_f32(desc.row_scale_dtype, desc.row_scale, rows.row0 + r);
-        sum = tegroup_impl_gpu_add(sum, tegroup_impl_gpu_mul(by, tegroup_impl_gpu_mul(scale, x)));
-    }
-    sum = tegroup_impl_gpu_mul(sum, (float)of.global);
-    if (desc.accumulate)
-        sum = tegroup_impl_gpu_add(sum, tegroup_impl_load_f32(desc.bias.dtype, p.bias.base, p.bias.first + j));
-    tegroup_impl_store_f32(desc.bias.dtype, p.bias.base, p.bias.first + j, sum);
-}
-
 /* ---- the call ---- */
-
-static inline tegroup_impl_gpu_formats tegroup_impl_gpu_formats_of(const tegroup_gemm_desc *desc) {
-    const tegroup_tensor *operands[2] = {&desc->a, &desc->b};
-    tegroup_impl_gpu_formats formats;
-    memset(&formats, 0, sizeof formats);
-    formats.bf16 = desc->a.dtype != TEGROUP_DTYPE_F16 && desc->b.dtype != TEGROUP_DTYPE_F16;
-    for (int i = 0; i < 2; i++) {
-        formats.first[i] = tegroup_impl_scaled_of(desc, (tegroup_impl_operand)i);
-        formats.facts[i] = *tegroup_scaling_info(operands[i]->scaling);
-        if (formats.facts[i].scale_dtype == TEGROUP_DTYPE_F32) formats.promotes = 1;
-    }
-    return formats;
-}
 
 static inline tegroup_status tegroup_impl_portable_formats_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                                 struct CUstream_st *stream, tegroup_error *error) {

@@ -109,7 +109,7 @@ static inline tegroup_status tegroup_impl_portable_take_row(tegroup_plan *plan, 
     plan->tile_m = row->tile_m;
     plan->tile_n = row->tile_n;
     plan->tile_k = TEGROUP_IMPL_PORTABLE_TILE_K;
-    return tegroup_impl_portable_take(plan, plan->problem.a == TEGROUP_DTYPE_BF16 ? row->bf16 : row->f16, row->threads,
+    return tegroup_impl_portable_take(plan, plan->problem.a == TEGROUP_DTYPE_F16 ? row->f16 : row->bf16, row->threads,
                                       row->shared_bytes, error);
 }
 

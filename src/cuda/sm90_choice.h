@@ -12,6 +12,7 @@
 #include "core/choice.h"
 #include "cuda/sm90_kernels.h"
 #include "cuda/sm90_balance.h"
+#include "cuda/sm90_decoded.h"
 #include "cuda/sm90_repack.h"
 
 /* Constants of the prediction besides those of each kernel in the table, together with which the times were fitted. */
@@ -326,8 +327,10 @@ static inline void tegroup_impl_sm90_tile(const tegroup_gemm_desc *desc, const t
     plan->tile_k = TEGROUP_IMPL_SM90_K;
     plan->algorithm[TEGROUP_IMPL_PLANNED_ROW] = (uint64_t)taken.kernel;
     plan->algorithm[TEGROUP_IMPL_PLANNED_NARROWS] = (uint64_t)tegroup_impl_sm90_tapering(desc, &plan->problem, blocks);
+    tegroup_impl_sm90_plan_decoded(desc, plan);
     forecast->why = taken.why;
     forecast->us = taken.us.total;
+    if (forecast->us > 0) forecast->us += tegroup_impl_sm90_decode_us(desc, &plan->problem);
     if (!tegroup_impl_sm90_repacks_any(&plan->problem)) return;
     forecast->why = "fastest predicted once rows are repacked for TMA";
     if (forecast->us > 0) forecast->us += tegroup_impl_sm90_repack_us(desc, &plan->problem);

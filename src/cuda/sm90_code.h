@@ -60,7 +60,7 @@ static inline tegroup_status tegroup_impl_sm90_choose(tegroup_plan *plan, int32_
     plan->tile_n = row->tile_n;
     plan->tile_k = TEGROUP_IMPL_SM90_K;
     return tegroup_impl_cuda_status(
-        tegroup_impl_planned(plan, plan->problem.a == TEGROUP_DTYPE_BF16 ? code->bf16 : code->f16,
+        tegroup_impl_planned(plan, plan->problem.a == TEGROUP_DTYPE_F16 ? code->f16 : code->bf16,
                              TEGROUP_IMPL_SM90_THREADS, code->shared_bytes, TEGROUP_IMPL_SM90_MOST_BLOCKS),
         "plan", "the kernel's attributes must be readable", error);
 }

@@ -4,7 +4,9 @@
 #include "base/version.h"
 #include "base/status_types.h"
 #include "formats/dtype_types.h"
+#include "formats/scaling_types.h"
 #include "core/tensor_types.h"
+#include "core/layout_types.h"
 #include "core/options_types.h"
 #include "core/gemm_types.h"
 #include "core/plan_types.h"
@@ -14,23 +16,28 @@
 #include "base/arithmetic.h"
 #include "base/rules.h"
 #include "formats/dtype.h"
+#include "core/layout.h"
 #include "core/tensor.h"
 #include "core/field_names.h"
 #include "core/checks.h"
 #include "core/problem.h"
 #include "core/choice.h"
+#include "core/quantised.h"
 #include "core/epilogue.h"
 #include "cuda/sm90_kernels.h"
 #include "cuda/sm90_balance.h"
+#include "cuda/sm90_decoded.h"
 #include "cuda/sm90_repack.h"
 #include "cuda/launch.h"
 #include "cuda/call.h"
+#include "cuda/codes.h"
 #include "cuda/portable_plan.h"
 #include "cuda/sm90_tiles.h"
 #include "cuda/sm90_scheduler.h"
 #include "cuda/sm90_multiply.h"
 #include "cuda/sm90_code.h"
 #include "cuda/sm90_repack_kernels.h"
+#include "cuda/sm90_decode.h"
 
 static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_planned_row(const tegroup_plan *plan) {
     return tegroup_impl_sm90_row_of((int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ROW]);
@@ -95,11 +102,19 @@ static inline tegroup_status tegroup_impl_sm90_check_operand(const tegroup_tenso
                       TEGROUP_IMPL_TMA_STRIDE_BYTES, tegroup_impl_stride_bytes(t));
     return TEGROUP_OK;
 }
-/* A or B. Ragged rows that are repacked must fit the workspace, which has room for those of the plan. */
+/* A or B. One that is copied or decoded is loaded from the workspace, which has room for as many rows as were planned. */
 static inline tegroup_status tegroup_impl_sm90_check_read(const tegroup_plan *plan, const tegroup_tensor *t,
                                                           tegroup_impl_operand operand, const tegroup_impl_names *names,
                                                           tegroup_error *error) {
     const tegroup_impl_name *name = names->operand[operand];
+    const int64_t planned = (int64_t)plan->algorithm[TEGROUP_IMPL_PLANNED_DECODED_A + operand];
+    tegroup_tensor decoded;
+    if (tegroup_impl_scaled_by_8_bits(t->scaling)) {
+        TEGROUP_IMPL_RULE(t->shape.rows <= planned, ERROR_PLAN, TEGROUP_IMPL_PATH(ROWS),
+                          "must be at most as planned: the workspace holds them decoded", planned, t->shape.rows);
+        decoded = tegroup_impl_sm90_decoded(t, NULL);
+        return tegroup_impl_sm90_check_operand(&decoded, name, error);
+    }
     if (!tegroup_impl_sm90_repacks(&plan->problem, operand)) return tegroup_impl_sm90_check_operand(t, name, error);
     TEGROUP_IMPL_RULE(!tegroup_impl_ragged(&t->shape) || t->shape.rows <= plan->problem.rows, ERROR_PLAN,
                       TEGROUP_IMPL_PATH(ROWS), "must be at most as planned: the workspace holds a copy of them",
@@ -360,21 +375,79 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
     return tegroup_impl_cuda_rest(&call.call, stream, error);
 }
 
-/* Enqueues copies of what the plan repacks, then the product. */
-static inline tegroup_status tegroup_impl_sm90_gemm_fused(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                          const tegroup_impl_epilogue *epilogue,
-                                                          struct CUstream_st *stream, tegroup_error *error) {
-    tegroup_gemm_desc repacked;
-    if (tegroup_impl_sm90_repacks_any(&plan->problem)) {
-        repacked = *desc;
-        TEGROUP_IMPL_TRY(tegroup_impl_sm90_repack(plan, &repacked, stream, error));
-        desc = &repacked;
-    }
+/* Runs the kernel of a plan on operands as it reads them. */
+static inline tegroup_status tegroup_impl_sm90_multiply(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                        const tegroup_impl_epilogue *epilogue,
+                                                        struct CUstream_st *stream, tegroup_error *error) {
 #if !defined(TEGROUP_NO_PORTABLE)
     if (!epilogue && tegroup_impl_sm90_planned_row(plan)->mma)
         return tegroup_impl_portable_gemm(plan, desc, stream, error);
 #endif
     return tegroup_impl_sm90_launch(plan, desc, epilogue, stream, error);
+}
+
+#if TEGROUP_IMPL_FP8_KERNELS
+/* Decodes what is quantised, and multiplies it. A bias gradient is the sum of a quantised dY's values themselves. */
+static inline tegroup_status tegroup_impl_sm90_gemm_decoded(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                            struct CUstream_st *stream, tegroup_error *error) {
+    const int sums_codes = tegroup_impl_sums_bias(desc) && tegroup_impl_biased(desc)->scaling != TEGROUP_SCALING_NONE;
+    tegroup_tensor *operands[2];
+    tegroup_plan multiplied = *plan;
+    tegroup_gemm_desc decoded = *desc;
+    tegroup_impl_decode_call call;
+    tegroup_layout layout;
+    unsigned blocks = (unsigned)plan->algorithm[TEGROUP_IMPL_PLANNED_BLOCKS];
+    multiplied.problem = tegroup_impl_sm90_multiplied(&plan->problem);
+    if (desc->d.shape.groups == 0) return tegroup_impl_sm90_multiply(&multiplied, desc, NULL, stream, error);
+    tegroup_impl_layout_begin(&layout);
+    tegroup_impl_sm90_workspace(plan, &layout);
+    memset(&call, 0, sizeof call);
+    call.formats = tegroup_impl_gpu_formats_of(desc);
+    decoded.a = tegroup_impl_as_read(desc, TEGROUP_IMPL_A);
+    decoded.b = tegroup_impl_as_read(desc, TEGROUP_IMPL_B);
+    call.call = tegroup_impl_gpu_call_of(&decoded);
+    operands[TEGROUP_IMPL_A] = &decoded.a;
+    operands[TEGROUP_IMPL_B] = &decoded.b;
+    for (int i = 0; i < 2; i++) {
+        if (operands[i]->scaling == TEGROUP_SCALING_NONE) continue;
+        *operands[i] =
+            tegroup_impl_sm90_decoded(operands[i], tegroup_impl_layout_at(&layout, i, desc->options.workspace));
+        call.to[i] = (uint16_t *)operands[i]->data;
+        call.ld[i] = operands[i]->ld;
+    }
+    call.alpha = (float *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_DECODED_ALPHA, desc->options.workspace);
+    decoded.alpha.data = call.alpha;
+    decoded.alpha.dtype = TEGROUP_DTYPE_F32;
+    decoded.alpha.space = TEGROUP_SPACE_DEVICE;
+    decoded.alpha.stride = 1;
+    if (sums_codes) decoded.bias.dtype = TEGROUP_DTYPE_UNSET;
+    if (plan->sm_limit == 0) blocks *= TEGROUP_IMPL_DECODE_BLOCKS;
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
+        tegroup_impl_launch(tegroup_impl_sm90_decode_kernel, blocks, TEGROUP_IMPL_DECODE_THREADS, 0, stream, call),
+        "stream", "the kernels must launch", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_sm90_multiply(&multiplied, &decoded, NULL, stream, error));
+    if (!sums_codes) return TEGROUP_OK;
+    return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_formats_bias_grad_kernel,
+                                                        tegroup_impl_bias_blocks(desc), 128, 0, stream, call.call,
+                                                        call.formats),
+                                    "stream", "the kernels must launch", error);
+}
+#endif
+
+/* Enqueues copies of what the plan decodes or repacks, then the product. */
+static inline tegroup_status tegroup_impl_sm90_gemm_fused(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                          const tegroup_impl_epilogue *epilogue,
+                                                          struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_gemm_desc repacked;
+#if TEGROUP_IMPL_FP8_KERNELS
+    if (tegroup_impl_sm90_decodes(&plan->problem)) return tegroup_impl_sm90_gemm_decoded(plan, desc, stream, error);
+#endif
+    if (tegroup_impl_sm90_repacks_any(&plan->problem)) {
+        repacked = *desc;
+        TEGROUP_IMPL_TRY(tegroup_impl_sm90_repack(plan, &repacked, stream, error));
+        desc = &repacked;
+    }
+    return tegroup_impl_sm90_multiply(plan, desc, epilogue, stream, error);
 }
 static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                     struct CUstream_st *stream, tegroup_error *error) {

@@ -10,6 +10,7 @@
 #include "core/layout.h"
 #include "core/field_names.h"
 #include "core/choice.h"
+#include "cuda/sm90_decoded.h"
 
 /* TMA reads rows that begin at multiples of 16 bytes. Rows of A or B that begin elsewhere, because their ld is no such
  * multiple, are copied into workspace first, where they begin at cache lines. Nothing is added to a sum: behind the
@@ -19,10 +20,12 @@
 #define TEGROUP_IMPL_SM90_LINE_BYTES 128 /* of a cache line: rows that begin at its multiples are loaded fastest */
 
 /* Whether an operand, A or B, is repacked. Its ld alone decides, so that the number of rows does not. Gathered rows,
- * and ragged ones in a list of buffers, are not: they have no numbering that their copy could have. */
+ * and ragged ones in a list of buffers, are not: they have no numbering that their copy could have. Neither is what is
+ * beside a decoded operand. */
 static inline int tegroup_impl_sm90_repacks(const tegroup_problem *p, tegroup_impl_operand operand) {
     const int64_t ld = operand == TEGROUP_IMPL_A ? p->lda : p->ldb;
-    return ld * tegroup_impl_bits(operand == TEGROUP_IMPL_A ? p->a : p->b) % (8 * TEGROUP_IMPL_SM90_ROW_BYTES) != 0
+    return !tegroup_impl_sm90_decodes(p)
+           && ld * tegroup_impl_bits(operand == TEGROUP_IMPL_A ? p->a : p->b) % (8 * TEGROUP_IMPL_SM90_ROW_BYTES) != 0
            && !p->gathered[operand] && !(p->rows_space[operand] && p->pointers_space[operand]);
 }
 static inline int tegroup_impl_sm90_repacks_any(const tegroup_problem *p) {
@@ -61,10 +64,12 @@ static inline double tegroup_impl_sm90_repack_us(const tegroup_gemm_desc *desc, 
     return elements * 4e-6 / TEGROUP_IMPL_SM90_REPACK_TB;
 }
 
+/* What a plan of SM90 keeps in its workspace. */
 static inline void tegroup_impl_sm90_workspace(const tegroup_plan *plan, tegroup_layout *layout) {
     static const char *const names[] = {"repacked a", "repacked b"};
     const tegroup_problem *p = &plan->problem;
     int32_t i;
+    if (tegroup_impl_sm90_decodes(p)) tegroup_impl_sm90_decoded_workspace(plan, layout);
     for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_B; i++)
         if (tegroup_impl_sm90_repacks(p, (tegroup_impl_operand)i))
             tegroup_impl_layout_add(layout, names[i],

@@ -74,9 +74,10 @@ static void product(tegroup_op op, tegroup_dtype dtype, uint32_t built) {
     expect(status == (built || (whole && (SM90 || PORTABLE)) ? TEGROUP_OK : TEGROUP_ERROR_NOT_BUILT), "plan", op, dtype);
 }
 
-/* One of FP8 rows and weights, a scale each, which PORTABLE has. */
-static void quantised(tegroup_op op, uint32_t built) {
-    const char *wants = built != 0 ? NULL : !PORTABLE ? "target.built" : !FP8 ? "a.scaling" : !BACKWARD && op != TEGROUP_OP_FORWARD ? "op" : NULL;
+/* One of FP8 rows and weights: a scale each, which PORTABLE has, or MXFP8, which SM90 decodes. */
+static void quantised(tegroup_op op, uint32_t built, tegroup_backend backend, tegroup_scaling scaling) {
+    const bool here = backend == TEGROUP_BACKEND_SM90 ? SM90 : PORTABLE;
+    const char *wants = built != 0 ? NULL : !here ? "target.built" : !FP8 ? "a.scaling" : !BACKWARD && op != TEGROUP_OP_FORWARD ? "op" : NULL;
     tegroup_gemm_desc desc;
     tegroup_target target;
     tegroup_verdict verdicts[TEGROUP_BACKEND_COUNT - 1];
@@ -89,7 +90,7 @@ static void quantised(tegroup_op op, uint32_t built) {
     desc.a = tensor(TEGROUP_DTYPE_F8E4M3, 64, 1);
     desc.b = tensor(TEGROUP_DTYPE_F8E4M3, 64, op == TEGROUP_OP_WGRAD);
     desc.d = tensor(TEGROUP_DTYPE_BF16, 64, op != TEGROUP_OP_WGRAD);
-    desc.a.scaling = desc.b.scaling = TEGROUP_SCALING_TENSOR;
+    desc.a.scaling = desc.b.scaling = scaling;
     target.struct_size = sizeof target;
     target.sm = 90;
     target.threads = 1;
@@ -97,7 +98,7 @@ static void quantised(tegroup_op op, uint32_t built) {
     expect(tegroup_explain(&desc, &target, verdicts, &error) == TEGROUP_OK, "explain of FP8", op, 0);
     for (int i = 0; i < TEGROUP_BACKEND_COUNT - 1; i++) {
         const tegroup_verdict &v = verdicts[i];
-        if (v.backend != TEGROUP_BACKEND_PORTABLE) continue;
+        if (v.backend != backend) continue;
         expect(v.status == (wants ? TEGROUP_ERROR_NOT_BUILT : TEGROUP_OK), "status of a verdict of FP8", op, (int)v.status);
         expect(wants ? v.field && strcmp(v.field, wants) == 0 : !v.field, v.field ? v.field : "no field", op, 0);
     }
@@ -213,8 +214,10 @@ int main(void) {
             product(ops[op], dtypes[dtype], ~0u); /* another build, which holds everything */
         }
     for (int op = 0; op < 3; op++) {
-        quantised(ops[op], 0);
-        quantised(ops[op], ~0u);
+        for (uint32_t built = 0; built <= 1; built++) {
+            quantised(ops[op], 0u - built, TEGROUP_BACKEND_PORTABLE, TEGROUP_SCALING_TENSOR);
+            quantised(ops[op], 0u - built, TEGROUP_BACKEND_SM90, TEGROUP_SCALING_MXFP8);
+        }
     }
     activation();
     moe();

@@ -123,6 +123,26 @@ TEST(teeth, quantised_products) {
     }
 }
 
+/* Those that SM90 decodes, in any storage order. */
+TEST(teeth, decoded_products) {
+    static const scaling_row *const formats[] = {NULL, &scaling_rows[5], &scaling_rows[6], &scaling_rows[7], &scaling_rows[8], &scaling_rows[9]};
+    for (int i = 0; i < 400; i++) {
+        rng r = rng_seed(8100 + (uint64_t)i);
+        const scaling_row *fa = formats[rng_int(&r, 0, 5)], *fb = formats[rng_int(&r, 0, 5)];
+        problem p;
+        quantised q[2];
+        if ((fa == NULL && fb == NULL) || !goes(fa, fb, ops[i % 3])) continue;
+        quantised_problem(&p, &r, fa, fb, ops[i % 3], q, 2);
+        p.desc.options.backend = TEGROUP_BACKEND_SM90;
+        problem_reference(&p);
+        ASSERT_EQ(run_by_tile(&p, -1), TEGROUP_OK);
+        const verdict v = problem_compare(&p), bias = problem_compare_bias(&p);
+        ASSERT_TRUE(v.worst <= 1 && bias.worst <= 1);
+        ASSERT_EQ(guards_changed(), 0);
+        problem_release(&p);
+    }
+}
+
 /* A snapshot that is one but for its mark: nothing is written. */
 TEST(teeth, unprepared) {
     static const int64_t counts[2] = {30, 40};

@@ -39,8 +39,8 @@ SUPPORT void remember(const problem *p) {
         if (!node->scratch && node->copy != NULL) guarded_remember(node->data);
 }
 
-/* A problem whose operands, a NULL format leaves one as it is, mean the values of its F64 grids. on_gpu: in the types that GPU
- * backends multiply. */
+/* A problem whose operands, a NULL format leaves one as it is, mean the values of its F64 grids. on_gpu: 1: in the types that GPU
+ * backends multiply; 2: and with what is not quantised where TMA can load it. */
 SUPPORT void quantised_problem(problem *p, rng *r, const scaling_row *fa, const scaling_row *fb, tegroup_op op, quantised q[2], int on_gpu) {
     static const tegroup_dtype plain[] = {TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F16, TEGROUP_DTYPE_BF16};
     static const tegroup_dtype outs[] = {TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F16, TEGROUP_DTYPE_BF16};
@@ -58,10 +58,15 @@ SUPPORT void quantised_problem(problem *p, rng *r, const scaling_row *fa, const 
     if (s.row_scale_dtype != TEGROUP_DTYPE_UNSET) s.row_scale_dtype = TEGROUP_DTYPE_F32;
     s.bias_dtype = s.bias ? TEGROUP_DTYPE_F32 : TEGROUP_DTYPE_UNSET;
     s.gather = 0;
+    s.aligned = on_gpu == 2;
     s.roundings = 3; /* of a value of each operand, and of alpha by the scales of groups */
     if (s.m == NULL && s.rows_each > 0) s.rows_each = up(s.rows_each, 6);
     if (op != TEGROUP_OP_WGRAD) s.n = up(s.n, 6);
-    if (fp4 || s.m == NULL || rng_chance(r, 70)) s.ng = s.kg = NULL;
+    if (fp4 || s.m == NULL || s.aligned || rng_chance(r, 70)) s.ng = s.kg = NULL;
+    if (s.aligned) { /* rows of whole 16 bytes, however wide the matrices */
+        s.k = s.k / 8 * 8 + s.n % 8;
+        s.pad = up(s.n, 8) - s.n + (s.pad > 4 ? 8 : 0);
+    }
     if (s.kg != NULL) s.kg = random_widths(r, s.groups, s.k);
     if (s.ng != NULL) s.ng = random_widths(r, s.groups, s.n);
     problem_make(p, &s);
@@ -89,7 +94,7 @@ SUPPORT void quantised_problem(problem *p, rng *r, const scaling_row *fa, const 
         if (dtype == TEGROUP_DTYPE_F64) continue;
         if (to->pointers == NULL) {
             const int64_t count = (int64_t)(guarded_find(t->tensor.data)->bytes / 8);
-            void *data = elements_new(dtype, count, 0);
+            void *data = elements_new(dtype, count, s.aligned);
             for (int64_t i = 0; i < count; i++) store(dtype, data, i, load(TEGROUP_DTYPE_F64, t->tensor.data, i));
             to->data = data;
             guarded_remember(data);
@@ -98,7 +103,7 @@ SUPPORT void quantised_problem(problem *p, rng *r, const scaling_row *fa, const 
         void **list = (void **)guarded((size_t)s.groups * sizeof(void *));
         for (int32_t g = 0; g < s.groups; g++) {
             const int64_t count = (int64_t)(guarded_find(t->at[g])->bytes / 8);
-            list[g] = elements_new(dtype, count, 0);
+            list[g] = elements_new(dtype, count, s.aligned);
             for (int64_t i = 0; i < count; i++) store(dtype, list[g], i, load(TEGROUP_DTYPE_F64, t->at[g], i));
             guarded_remember(list[g]);
         }

@@ -636,6 +636,122 @@ TEST(explain, cublaslt_refuses_by_field) {
 #undef REFUSED
 }
 
+/* Hopper decodes operands whose scales are of 8 bits, in any of their storage orders, beside BF16; the workspace has room for each,
+ * in rows of whole sixteens, and for alpha. Bytes are written down again from docs/workspaces.md. */
+TEST(explain, hopper_decodes_what_has_scales_of_8_bits) {
+    enum { GROUPS = 3, A_ROWS = 50, B_ROWS = 70, N = 40, K = 72 };
+    int64_t can = 0, cannot = 0;
+    for (int a = 0; a < TEGROUP_SCALING_COUNT; a++)
+        for (int b = 0; b < TEGROUP_SCALING_COUNT; b++)
+            for (int op = 1; op <= 3; op++)
+                for (int way = 0; way < 8; way++) { /* uniform, or ragged; beside F16; whole rows, or not */
+                    const int which[2] = {a, b}, ragged = way & 1, f16 = way >> 1 & 1, odd = way >> 2, wgrad = op == TEGROUP_OP_WGRAD;
+                    const tegroup_sizes sizes = tegroup_sizes_of(NULL, TEGROUP_DTYPE_I64, TEGROUP_SPACE_DEVICE);
+                    const int64_t cols[2] = {op == TEGROUP_OP_FORWARD ? K : N, K}, padded[2] = {op == TEGROUP_OP_FORWARD ? 80 : 48, 80};
+                    const int64_t rows[2] = {ragged ? A_ROWS : GROUPS * A_ROWS, wgrad ? (ragged ? B_ROWS : GROUPS * A_ROWS) : GROUPS * N};
+                    int with_8_bits = 1;
+                    tegroup_gemm_desc d;
+                    tegroup_verdict v[BACKENDS];
+                    tegroup_plan plan;
+                    tegroup_layout layout;
+                    tegroup_error error;
+                    tegroup_target target = target_of(90, 0, 1u << TEGROUP_BACKEND_SM90 | 1u << TEGROUP_BACKEND_PORTABLE);
+                    if (a == 0 && b == 0) continue;
+                    memset(&d, 0, sizeof d);
+                    d.struct_size = sizeof d;
+                    d.op = (tegroup_op)op;
+                    d.space = TEGROUP_SPACE_DEVICE;
+                    d.options.backend = TEGROUP_BACKEND_SM90;
+                    for (int i = 0; i < 2; i++) {
+                        tegroup_tensor *t = i ? &d.b : &d.a;
+                        const int s = which[i], fp4 = s == TEGROUP_SCALING_NVFP4 || s == TEGROUP_SCALING_NVFP4_16X16 || s == TEGROUP_SCALING_MXFP4;
+                        const tegroup_dtype dtype = s == 0 ? (f16 ? TEGROUP_DTYPE_F16 : TEGROUP_DTYPE_BF16) : fp4 ? TEGROUP_DTYPE_F4E2M1 : i ? TEGROUP_DTYPE_F8E5M2 : TEGROUP_DTYPE_F8E4M3;
+                        if (i == 0 || wgrad)
+                            *t = ragged ? tegroup_tensor_of(tegroup_shape_of(GROUPS, i ? B_ROWS : A_ROWS, cols[i], sizes), cols[i], dtype, NULL) : tegroup_tensor_uniform(GROUPS, A_ROWS, cols[i], dtype, NULL);
+                        else *t = tegroup_tensor_uniform(GROUPS, N, K, dtype, NULL);
+                        t->scaling = (tegroup_scaling)s;
+                        if (odd && s > 0) t->ld = cols[i] + 2; /* TMA does not see it */
+                        with_8_bits &= s != TEGROUP_SCALING_TENSOR && s != TEGROUP_SCALING_ROW && s != TEGROUP_SCALING_BLOCK_1X128 && s != TEGROUP_SCALING_BLOCK_128X128 && s != TEGROUP_SCALING_BLOCK_32X32;
+                    }
+                    d.d = wgrad    ? tegroup_tensor_uniform(GROUPS, N, K, TEGROUP_DTYPE_F32, NULL)
+                          : ragged ? tegroup_tensor_of(tegroup_shape_of(GROUPS, A_ROWS, op == TEGROUP_OP_FORWARD ? N : K, sizes), op == TEGROUP_OP_FORWARD ? N : K, TEGROUP_DTYPE_BF16, NULL)
+                                   : tegroup_tensor_uniform(GROUPS, A_ROWS, op == TEGROUP_OP_FORWARD ? N : K, TEGROUP_DTYPE_BF16, NULL);
+                    if (tegroup_explain(&d, &target, v, &error) != TEGROUP_OK) continue; /* a pair that nothing multiplies */
+                    ASSERT_EQ(v[0].backend, TEGROUP_BACKEND_SM90);
+                    const int beside_f16 = f16 && (a == 0 || b == 0);
+                    if (!with_8_bits) {
+                        if (v[0].status != TEGROUP_OK) cannot++;
+                        continue;
+                    }
+                    ASSERT_EQ(v[0].status, beside_f16 ? TEGROUP_ERROR_UNSUPPORTED : TEGROUP_OK);
+                    if (beside_f16) {
+                        ASSERT_STREQ(a == 0 ? "b.scaling" : "b.dtype", v[0].field);
+                        cannot++;
+                        continue;
+                    }
+                    ASSERT_EQ(tegroup_plan_make(&d, &target, &plan, &error), TEGROUP_OK);
+                    ASSERT_EQ(tegroup_plan_layout(&plan, &layout, &error), TEGROUP_OK);
+                    ASSERT_EQ(plan.backend, TEGROUP_BACKEND_SM90);
+                    ASSERT_TRUE(plan.workspace_bytes == layout.total_bytes && v[0].workspace_bytes == layout.total_bytes);
+                    ASSERT_EQ(layout.count, 3);
+                    ASSERT_STREQ("decoded a", layout.items[0].name);
+                    ASSERT_STREQ("decoded b", layout.items[1].name);
+                    ASSERT_STREQ("alpha", layout.items[2].name);
+                    for (int i = 0; i < 2; i++) ASSERT_EQ((int64_t)layout.items[i].bytes, which[i] == 0 ? 0 : rows[i] * padded[i] * 2);
+                    ASSERT_EQ(layout.items[2].bytes, 4 * GROUPS);
+                    if (ragged) { /* more rows take more, and a plan never less */
+                        tegroup_plan larger;
+                        d.a.shape.rows++;
+                        d.b.shape.rows += wgrad;
+                        ASSERT_EQ(tegroup_plan_make(&d, &target, &larger, &error), TEGROUP_OK);
+                        ASSERT_GE(larger.workspace_bytes, plan.workspace_bytes);
+                        ASSERT_EQ(larger.numerics_id, plan.numerics_id);
+                    }
+                    can++;
+                }
+    ASSERT_TRUE(can > 300 && cannot > 300);
+}
+
+/* What TMA reads as it is must lie as TMA asks, beside a decoded operand, too. */
+TEST(explain, hopper_refuses_beside_what_it_decodes) {
+    const tegroup_target target = target_of(90, 0, 1u << TEGROUP_BACKEND_SM90);
+    const tegroup_sizes sizes = tegroup_sizes_of(NULL, TEGROUP_DTYPE_I64, TEGROUP_SPACE_DEVICE);
+    tegroup_gemm_desc d, other;
+    tegroup_plan plan;
+    tegroup_error error;
+    memset(&d, 0, sizeof d);
+    d.struct_size = sizeof d;
+    d.op = TEGROUP_OP_FORWARD;
+    d.space = TEGROUP_SPACE_DEVICE;
+    d.options.backend = TEGROUP_BACKEND_SM90;
+    d.a = tegroup_tensor_of(tegroup_shape_of(2, 64, 96, sizes), 96, TEGROUP_DTYPE_BF16, NULL);
+    d.b = tegroup_tensor_uniform(2, 64, 96, TEGROUP_DTYPE_F4E2M1, NULL);
+    d.b.scaling = TEGROUP_SCALING_MXFP4;
+    d.d = tegroup_tensor_of(tegroup_shape_of(2, 64, 64, sizes), 64, TEGROUP_DTYPE_BF16, NULL);
+    ASSERT_EQ(tegroup_plan_make(&d, &target, &plan, &error), TEGROUP_OK);
+    /* The time to decode is predicted, too: at least that of the bytes at 4.8 TB/s, the data sheet's. */
+    tegroup_verdict decoded[BACKENDS], plain[BACKENDS];
+    other = d;
+    other.b.shape.groups = other.a.shape.groups = other.d.shape.groups = 128;
+    other.b.shape.rows = other.d.shape.cols = 4096;
+    other.b.shape.cols = other.a.shape.cols = 2048;
+    other.a.ld = other.b.ld = other.d.ld = 0;
+    ASSERT_EQ(tegroup_explain(&other, &target, decoded, &error), TEGROUP_OK);
+    other.b.dtype = TEGROUP_DTYPE_BF16;
+    other.b.scaling = TEGROUP_SCALING_NONE;
+    ASSERT_EQ(tegroup_explain(&other, &target, plain, &error), TEGROUP_OK);
+    ASSERT_GT(plain[0].predicted_us, 0);
+    ASSERT_GT(decoded[0].predicted_us, plain[0].predicted_us + 128.0 * 4096 * 2048 * 2.5 / 4.8e6);
+    other = d;
+    other.a.ld = 100;
+    ASSERT_EQ(tegroup_plan_make(&other, &target, &plan, &error), TEGROUP_ERROR_UNSUPPORTED);
+    ASSERT_STREQ("a.ld", error.field);
+    ASSERT_EQ(error.got, 200);
+    other = d;
+    other.b.group_stride = 64 * 96 + 2;
+    ASSERT_EQ(tegroup_plan_make(&other, &target, &plan, &error), TEGROUP_OK);
+}
+
 /* The tables that dispatch reads are sound. */
 TEST(explain, tables) {
     int32_t rules, quirks;

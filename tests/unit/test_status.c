@@ -984,6 +984,8 @@ static void scaled(tegroup_gemm_desc *x, tegroup_space alpha, tegroup_space beta
 
 TEST(status, unsupported) {
     const uint32_t halves = 1u << TEGROUP_DTYPE_F16 | 1u << TEGROUP_DTYPE_BF16, results = halves | 1u << TEGROUP_DTYPE_F32;
+    const uint32_t of_8_bits = 1u << TEGROUP_SCALING_NONE | 1u << TEGROUP_SCALING_MXFP8 | 1u << TEGROUP_SCALING_MXFP8_32X32 | 1u << TEGROUP_SCALING_MXFP4
+                               | 1u << TEGROUP_SCALING_NVFP4 | 1u << TEGROUP_SCALING_NVFP4_16X16;
     const tegroup_backend sm90 = TEGROUP_BACKEND_SM90, grouped = TEGROUP_BACKEND_CUBLASLT_GROUPED, portable = TEGROUP_BACKEND_PORTABLE,
                           loop = TEGROUP_BACKEND_CUBLASLT_LOOP, cpu = TEGROUP_BACKEND_CPU;
     BAD(plan_dgrad, host(cpu)->space = TEGROUP_SPACE_DEVICE, UNSUPPORTED, "space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
@@ -1022,7 +1024,7 @@ TEST(status, unsupported) {
     BAD(plan_target, device(loop, 90, 131000), UNSUPPORTED, "a.shape.row_sizes.space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
     BAD(plan_target, device(loop, 90, 110000), UNSUPPORTED, "target.cublaslt_version", 120000, 110000);
     BAD(plan_target, device(sm90, 90, 0)->a.dtype = TEGROUP_DTYPE_F8E4M3; w.dgrad.b.dtype = TEGROUP_DTYPE_F8E4M3; w.dgrad.a.scaling = w.dgrad.b.scaling = TEGROUP_SCALING_TENSOR,
-        UNSUPPORTED, "a.dtype", halves, TEGROUP_DTYPE_F8E4M3);
+        UNSUPPORTED, "a.scaling", of_8_bits, TEGROUP_SCALING_TENSOR);
     BAD(plan_target, LISTED(device(sm90, 90, 0)->b, HOST), UNSUPPORTED, "b.pointers_space", TEGROUP_SPACE_DEVICE, TEGROUP_SPACE_HOST);
     BAD(plan_target, device(sm90, 90, 0)->a.shape.elements = ROWS * N, UNSUPPORTED, "a.shape.elements", 0, 1);
     BAD(plan_target, device(sm90, 90, 0)->d.shape.elements = ROWS * K, UNSUPPORTED, "d.shape.elements", 0, 1);

@@ -1,0 +1,365 @@
+/* ---- Hopper GEMM: decoding operands ---- */
+
+#pragma once
+#include "base/version.h"
+#include "formats/dtype_types.h"
+#include "core/tensor_types.h"
+#include "core/snapshot_types.h"
+#include "core/gemm_types.h"
+#include "base/arithmetic.h"
+#include "core/tensor.h"
+#include "core/scale_grid.h"
+#include "core/product.h"
+#include "core/quantised.h"
+#include "cuda/call.h"
+#include "cuda/codes.h"
+#include "cuda/hopper.h"
+
+/* What is decoded, and where to. */
+typedef struct tegroup_impl_decode_call {
+    tegroup_impl_gpu_call call; /* its operands as they are read */
+    tegroup_impl_gpu_formats formats;
+    uint16_t *to[2]; /* NULL: the operand is not quantised */
+    int64_t ld[2];
+    float *alpha; /* [groups] */
+} tegroup_impl_decode_call;
+
+enum {
+    TEGROUP_IMPL_DECODE_THREADS = 256,
+    TEGROUP_IMPL_DECODE_BLOCKS = 4, /* of a multiprocessor: while one looks for a tile, the others decode */
+    /* A tile of lines that are rows: so many, and columns, 16 for each lane of a warp, which has EACH of the lines. */
+    TEGROUP_IMPL_DECODE_LINES = 256,
+    TEGROUP_IMPL_DECODE_ALONG = 512,
+    TEGROUP_IMPL_DECODE_EACH = TEGROUP_IMPL_DECODE_LINES / (TEGROUP_IMPL_DECODE_THREADS / 32),
+    /* A tile of lines that are columns: a square of so many rows and columns at a time. */
+    TEGROUP_IMPL_DECODE_SQUARE = 64,
+    TEGROUP_IMPL_DECODE_SQUARES = 16
+};
+
+/* A tile of an operand. */
+typedef struct tegroup_impl_decode_tile {
+    int64_t row, col;   /* the first of both, in the group */
+    int64_t rows, cols; /* that the group has              */
+    uint16_t *to;       /* where its first row goes        */
+    int64_t ld;
+    int32_t operand; /* -1 behind the last tile                            */
+    int32_t turned;  /* columns have neighbours in memory: a transposed copy */
+} tegroup_impl_decode_tile;
+
+#if TEGROUP_IMPL_HOPPER
+/* ---- scheduling: one warp finds a block's tiles ---- */
+
+/* The walk along the groups of A, and then those of B: 32 of them, one for each lane. */
+typedef struct tegroup_impl_decode_walk {
+    int32_t from, tiles;  /* the first of the 32; tiles of the lane's group */
+    int64_t before, upto; /* tiles before the 32; of the lanes up to and including this one */
+} tegroup_impl_decode_walk;
+
+/* Whether the copy that is read lies transposed. */
+static __device__ __forceinline__ bool tegroup_impl_decode_turned(const tegroup_impl_decode_call &call, int operand) {
+    return tegroup_impl_transposed(operand ? &call.call.desc.b : &call.call.desc.a,
+                                   call.formats.first[operand].columnwise);
+}
+
+/* Rows and columns of a tile. */
+static __device__ __forceinline__ tegroup_impl_sides tegroup_impl_decode_size(bool turned) {
+    return turned ? tegroup_impl_sides_of(TEGROUP_IMPL_DECODE_SQUARE * TEGROUP_IMPL_DECODE_SQUARES,
+                                          TEGROUP_IMPL_DECODE_SQUARE)
+                  : tegroup_impl_sides_of(TEGROUP_IMPL_DECODE_LINES, TEGROUP_IMPL_DECODE_ALONG);
+}
+
+/* Tiles of a group. One that the product does not look at has none: weights of a group without rows are left out. */
+static __device__ __forceinline__ int32_t tegroup_impl_decode_tiles(const tegroup_impl_decode_call &call, int32_t at) {
+    const tegroup_gemm_desc &desc = call.call.desc;
+    const int operand = at >= desc.a.shape.groups;
+    const int32_t g = operand ? at - desc.a.shape.groups : at;
+    if (g >= desc.a.shape.groups || !call.to[operand]) return 0;
+    const tegroup_impl_product p =
+        tegroup_impl_product_of(&desc, call.call.views, g, (double)call.call.alpha, (double)call.call.beta);
+    if (!(tegroup_impl_uses(&desc, &p) >> operand & 1u)) return 0;
+    const tegroup_impl_sides sides =
+        tegroup_impl_group_sides(operand ? &desc.b : &desc.a, &call.call.views[operand], g);
+    const bool turned = tegroup_impl_decode_turned(call, operand);
+    const tegroup_impl_sides size = tegroup_impl_decode_size(turned);
+    return (int32_t)(tegroup_impl_ceil_div(sides.rows, size.rows) * tegroup_impl_ceil_div(sides.cols, size.cols));
+}
+
+static __device__ __forceinline__ void tegroup_impl_decode_walk_to(const tegroup_impl_decode_call &call, int32_t from,
+                                                                   int64_t before, tegroup_impl_decode_walk *walk) {
+    const int32_t lane = (int32_t)threadIdx.x & 31;
+    walk->from = from;
+    walk->before = before;
+    walk->upto = walk->tiles = tegroup_impl_decode_tiles(call, from + lane);
+    for (int32_t apart = 1; apart < 32; apart *= 2) {
+        const int64_t other = __shfl_up_sync(0xffffffffu, walk->upto, (unsigned)apart);
+        if (lane >= apart) walk->upto += other;
+    }
+}
+
+/* Finds tile t, no lower than the last, and opens its group; all lanes of a warp. A call of its own, as its registers
+ * would be taken from those that decode. */
+static __device__ __noinline__ void tegroup_impl_decode_find(const tegroup_impl_decode_call &call, int64_t t,
+                                                             tegroup_impl_decode_walk *walk,
+                                                             tegroup_impl_gpu_codes (&codes)[2],
+                                                             tegroup_impl_decode_tile *tile) {
+    const tegroup_gemm_desc &desc = call.call.desc;
+    const int32_t groups = desc.a.shape.groups, lane = (int32_t)threadIdx.x & 31;
+    uint32_t behind; /* lanes whose tiles end behind t */
+    while ((behind = __ballot_sync(0xffffffffu, t < walk->before + walk->upto)) == 0 && walk->from < 2 * groups)
+        tegroup_impl_decode_walk_to(call, walk->from + 32, walk->before + __shfl_sync(0xffffffffu, walk->upto, 31),
+                                    walk);
+    if (behind == 0) {
+        if (lane == 0) tile->operand = -1;
+        return;
+    }
+    const int32_t owner = __ffs((int)behind) - 1, at = walk->from + owner, operand = at >= groups,
+                  g = operand ? at - groups : at;
+    const int64_t number = t - walk->before - __shfl_sync(0xffffffffu, walk->upto - walk->tiles, owner);
+    const tegroup_tensor &tensor = operand ? desc.b : desc.a;
+    const tegroup_snapshot_view &view = call.call.views[operand];
+    tegroup_impl_gpu_codes &of = codes[operand];
+    tegroup_impl_gpu_codes_reach(tensor, view, g, &of);
+    if (lane == 0) {
+        const tegroup_impl_sides sides = tegroup_impl_group_sides(&tensor, &view, g);
+        const bool turned = tegroup_impl_decode_turned(call, operand);
+        const tegroup_impl_sides size = tegroup_impl_decode_size(turned);
+        const int64_t across = tegroup_impl_ceil_div(sides.cols, size.cols);
+        tegroup_impl_gpu_codes_open(tensor, of.of.sums_rows, NULL, 0, 0, 0, &of);
+        tile->operand = operand;
+        tile->turned = turned;
+        tile->row = number / across * size.rows;
+        tile->col = number % across * size.cols;
+        tile->rows = sides.rows;
+        tile->cols = sides.cols;
+        tile->ld = call.ld[operand];
+        tile->to = call.to[operand] + tegroup_impl_block_of(&tensor, &view, g).row0 * tile->ld;
+    }
+    __syncwarp();
+}
+
+/* Loads and stores say that they are of global memory, as the compiler does not see it of addresses that come through
+ * shared memory. */
+
+/* ---- scales ---- */
+
+/* A scale of 8 bits as one of BF16. Those of E8M0 are its exponents, but for the least, which is subnormal, and NaN; of
+ * E4M3, codes are decoded as any are. */
+static __device__ __forceinline__ uint32_t tegroup_impl_decode_half(bool e8m0, uint32_t code) {
+    if (e8m0) return code << 7 | (((code + 1) & 0xfeu) == 0 ? 0x40u : 0u);
+    const uint32_t half = (code & 0x80u) << 8 | (code & 0x7fu) << 4;
+    return (code & 0x7fu) == 0x7fu
+               ? 0x7fffu
+               : tegroup_impl_gpu_mul2(half, tegroup_impl_gpu_decoding_of(TEGROUP_DTYPE_F8E4M3, true).power, true)
+                     & 0xffffu;
+}
+static __device__ __forceinline__ uint32_t tegroup_impl_decode_scale(const tegroup_impl_scaled &of, int64_t at) {
+    return tegroup_impl_decode_half(of.scale_dtype == TEGROUP_DTYPE_F8E8M0, __ldg((const uint8_t *)of.scales + at));
+}
+
+/* Where the scale of an element is. With rows in parts it takes a division of 64 bits, and a call. */
+static __device__ __noinline__ int64_t tegroup_impl_decode_scale_in_parts(const tegroup_impl_scaled &of, int64_t row,
+                                                                          int64_t col) {
+    return of.columnwise ? tegroup_impl_scale_at(&of.grid, col, row) : tegroup_impl_scale_at(&of.grid, row, col);
+}
+static __device__ __forceinline__ int64_t tegroup_impl_decode_scale_at(const tegroup_impl_scaled &of, int64_t row,
+                                                                       int64_t col) {
+    if (of.grid.parts > 1) return tegroup_impl_decode_scale_in_parts(of, row, col);
+    return tegroup_impl_scale_of_block(&of.grid, 0, (of.columnwise ? col : row) >> of.grid.outer_shift,
+                                       (of.columnwise ? row : col) >> of.grid.inner_shift);
+}
+/* From there to the next along the outer index, the same for 16 that begin at a multiple of 16, in one part. */
+static __device__ __forceinline__ int64_t tegroup_impl_decode_scale_step(const tegroup_impl_scaled &of) {
+    return tegroup_impl_scale_of_block(&of.grid, 0, 1, 0) - tegroup_impl_scale_of_block(&of.grid, 0, 0, 0);
+}
+/* How many rows from one on share their scales (down), or lie in one part. */
+static __device__ __noinline__ int64_t tegroup_impl_decode_together_in_parts(const tegroup_impl_scaled &of, int64_t row,
+                                                                             bool down) {
+    return down ? tegroup_impl_scale_shared(&of.grid, row, 0) : of.grid.part_rows - row % of.grid.part_rows;
+}
+static __device__ __forceinline__ int64_t tegroup_impl_decode_together(const tegroup_impl_scaled &of, int64_t row,
+                                                                       bool down) {
+    if (of.grid.parts > 1) return tegroup_impl_decode_together_in_parts(of, row, down);
+    return down ? of.grid.block_inner - (row & (of.grid.block_inner - 1)) : TEGROUP_IMPL_BLOCK_OF_ALL;
+}
+
+static __device__ __forceinline__ void tegroup_impl_decode_by(const uint32_t (&scales)[8], uint32_t (&piece)[8]) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) piece[i] = tegroup_impl_gpu_mul2(piece[i], scales[i], true);
+}
+static __device__ __forceinline__ void tegroup_impl_decode_by_one(uint32_t half, uint32_t (&piece)[8]) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) piece[i] = tegroup_impl_gpu_mul2(piece[i], half | half << 16, true);
+}
+
+/* ---- tiles ---- */
+
+/* Up to 16 neighbouring codes of a line, one by one. */
+static __device__ __noinline__ uint4 tegroup_impl_decode_load_slowly(const tegroup_impl_gpu_codes &codes, int64_t at,
+                                                                     int32_t count) {
+    uint32_t raw[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+    tegroup_impl_gpu_piece_slowly(codes, at, count, raw);
+    return make_uint4(raw[0], raw[1], raw[2], raw[3]);
+}
+/* The `count` that exist, and zeros. */
+template <int BITS>
+static __device__ __forceinline__ uint4 tegroup_impl_decode_load(const tegroup_impl_gpu_codes &codes, int64_t at,
+                                                                 int32_t count, bool aligned) {
+    if (count == 0) return make_uint4(0, 0, 0, 0);
+    if (!aligned || count < 16) return tegroup_impl_decode_load_slowly(codes, at, count);
+    if (BITS == 8) return __ldcs((const uint4 *)(codes.data + at));
+    const uint2 both = __ldcs((const uint2 *)(codes.data + at / 2));
+    return make_uint4(both.x, both.y, 0, 0);
+}
+
+/* Rows lie as they are: a warp has EACH that follow each other, a lane 16 neighbouring columns of each. Scales are
+ * along the row, a sixteen has one; or, of the columnwise copy, down the column, and are kept as long as rows share
+ * them. */
+template <int BITS, bool DOWN>
+static __device__ __forceinline__ void tegroup_impl_decode_rows(const tegroup_impl_decode_tile &tile,
+                                                                const tegroup_impl_gpu_codes &codes) {
+    constexpr int EACH = TEGROUP_IMPL_DECODE_EACH, AT_ONCE = 4;
+    const tegroup_impl_scaled &of = codes.of;
+    const tegroup_impl_gpu_decoding how = tegroup_impl_gpu_decoding_of(codes.dtype, true);
+    const int64_t col = tile.col + (int64_t)(threadIdx.x % 32) * 16,
+                  first = tile.row + (int64_t)(threadIdx.x / 32) * EACH,
+                  row_stride = of.sums_rows ? of.k_stride : of.line_stride, step = tegroup_impl_decode_scale_step(of);
+    const int32_t count = (int32_t)tegroup_impl_clamp(tile.cols - col, 0, 16),
+                  rows = (int32_t)tegroup_impl_clamp(tile.rows - first, 0, EACH);
+    const bool aligned = codes.aligned;
+    if (count == 0) return;
+    int64_t at = codes.at + first * row_stride + col, scale_at = 0;
+    uint16_t *to = tile.to + first * tile.ld + col;
+    uint32_t scales[8];
+    int32_t left = 0; /* rows that share scales, or whose scales are `step` apart */
+#pragma unroll 1
+    for (int32_t done = 0, n; done < rows; done += n, left -= n) {
+        if (left == 0) {
+            scale_at = tegroup_impl_decode_scale_at(of, first + done, col);
+            left = (int32_t)tegroup_impl_min(tegroup_impl_decode_together(of, first + done, DOWN), EACH);
+#pragma unroll
+            for (int j = 0; DOWN && j < 16; j++) {
+                const uint32_t one = j < count ? tegroup_impl_decode_scale(of, scale_at + j * step) : 0u;
+                scales[j / 2] = j % 2 ? scales[j / 2] | one << 16 : one;
+            }
+        }
+        n = min(AT_ONCE, min(rows - done, left));
+        uint4 raw[AT_ONCE];
+        uint32_t half[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            raw[i] = tegroup_impl_decode_load<BITS>(codes, at + i * row_stride, i < n ? count : 0, aligned);
+            if (!DOWN && i < n) half[i] = tegroup_impl_decode_scale(of, scale_at + i * step);
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            if (i >= n) break;
+            uint32_t piece[8] = {raw[i].x, raw[i].y, raw[i].z, raw[i].w, 0, 0, 0, 0};
+            tegroup_impl_gpu_decode(how, BITS, true, piece);
+            if (DOWN) tegroup_impl_decode_by(scales, piece);
+            else tegroup_impl_decode_by_one(half[i], piece);
+            __stcg((uint4 *)(to + i * tile.ld), make_uint4(piece[0], piece[1], piece[2], piece[3]));
+            __stcg((uint4 *)(to + i * tile.ld) + 1, make_uint4(piece[4], piece[5], piece[6], piece[7]));
+        }
+        at += n * row_stride;
+        to += n * tile.ld;
+        if (!DOWN) scale_at += n * step;
+    }
+}
+
+/* By the scales of `count` rows of a column, in which a part of the rows ends: from the last on, each pushes the others
+ * on. */
+static __device__ __forceinline__ void tegroup_impl_decode_by_each(const tegroup_impl_scaled &of, int64_t row,
+                                                                   int64_t col, int32_t count, uint32_t (&piece)[8]) {
+    uint32_t scales[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+#pragma unroll 1
+    for (int32_t j = count - 1; j >= 0; j--) {
+        const int64_t at = tegroup_impl_decode_scale_in_parts(of, row + j, col);
+#pragma unroll
+        for (int i = 7; i > 0; i--) scales[i] = __funnelshift_l(scales[i - 1], scales[i], 16);
+        scales[0] = scales[0] << 16 | tegroup_impl_decode_scale(of, at);
+    }
+    tegroup_impl_decode_by(scales, piece);
+}
+
+/* Columns lie as rows do: a square of 64 x 64 elements at a time is turned in shared memory, in rows of eight chunks of
+ * 16 bytes, permuted so that neither side meets in a bank. A thread has 16 rows of a column, and loads those of the
+ * next square meanwhile. */
+template <int BITS>
+static __device__ __forceinline__ void tegroup_impl_decode_columns(const tegroup_impl_decode_tile &tile,
+                                                                   const tegroup_impl_gpu_codes &codes,
+                                                                   uint16_t *square) {
+    constexpr int SIDE = TEGROUP_IMPL_DECODE_SQUARE;
+    const tegroup_impl_scaled &of = codes.of;
+    const tegroup_impl_gpu_decoding how = tegroup_impl_gpu_decoding_of(codes.dtype, true);
+    const int32_t mine = (int32_t)threadIdx.x / 4, quarter = (int32_t)threadIdx.x % 4, chunk = (int32_t)threadIdx.x % 8;
+    const int64_t col = tile.col + mine,
+                  end = tegroup_impl_min(tile.row + SIDE * TEGROUP_IMPL_DECODE_SQUARES, tile.rows);
+    const auto rows_at = [&](int64_t row) {
+        return col < tile.cols ? (int32_t)tegroup_impl_clamp(end - row, 0, 16) : 0;
+    };
+    const auto load = [&](int64_t row) {
+        return tegroup_impl_decode_load<BITS>(codes, codes.at + col * codes.line_stride + row, rows_at(row),
+                                              codes.aligned);
+    };
+    uint4 raw = load(tile.row + quarter * 16);
+#pragma unroll 1
+    for (int64_t from = tile.row; from < end; from += SIDE) {
+        const int64_t row = from + quarter * 16;
+        const int32_t count = rows_at(row);
+        uint32_t piece[8] = {raw.x, raw.y, raw.z, raw.w, 0, 0, 0, 0};
+        raw = load(row + SIDE);
+        tegroup_impl_gpu_decode(how, BITS, true, piece);
+        if (count > 0 && tegroup_impl_decode_together(of, row, true) >= count)
+            tegroup_impl_decode_by_one(tegroup_impl_decode_scale(of, tegroup_impl_decode_scale_at(of, row, col)),
+                                       piece);
+        else if (count > 0) tegroup_impl_decode_by_each(of, row, col, count, piece);
+        __syncthreads(); /* what was turned before has been read */
+#pragma unroll
+        for (int i = 0; i < 16; i++)
+            square[(quarter * 16 + i) * SIDE + ((mine / 8) ^ quarter) * 8 + mine % 8] =
+                (uint16_t)(piece[i / 2] >> i % 2 * 16);
+        __syncthreads();
+        for (int32_t r = (int32_t)threadIdx.x / 8; r < SIDE && r < end - from; r += TEGROUP_IMPL_DECODE_THREADS / 8)
+            if (tile.col + chunk * 8 < tile.ld)
+                __stcg((uint4 *)(tile.to + (from + r) * tile.ld + tile.col + chunk * 8),
+                       *(const uint4 *)(square + r * SIDE + (chunk ^ r / 16) * 8));
+    }
+}
+
+template <int BITS>
+static __device__ __forceinline__ void tegroup_impl_decode_tile_of(const tegroup_impl_decode_tile &tile,
+                                                                   const tegroup_impl_gpu_codes &codes,
+                                                                   uint16_t *square) {
+    if (tile.turned) tegroup_impl_decode_columns<BITS>(tile, codes, square);
+    else if (codes.of.columnwise) tegroup_impl_decode_rows<BITS, true>(tile, codes);
+    else tegroup_impl_decode_rows<BITS, false>(tile, codes);
+}
+#endif
+
+static __global__ void __launch_bounds__(TEGROUP_IMPL_DECODE_THREADS, TEGROUP_IMPL_DECODE_BLOCKS)
+    tegroup_impl_sm90_decode_kernel(const __grid_constant__ tegroup_impl_decode_call call) {
+#if TEGROUP_IMPL_HOPPER
+    __shared__ tegroup_impl_gpu_codes codes[2];
+    __shared__ tegroup_impl_decode_tile found;
+    __shared__ __align__(16) uint16_t square[TEGROUP_IMPL_DECODE_SQUARE * TEGROUP_IMPL_DECODE_SQUARE];
+    const tegroup_gemm_desc &desc = call.call.desc;
+    tegroup_impl_decode_walk walk = {0, 0, 0, 0};
+    if (threadIdx.x < 32) {
+        walk.from = tegroup_impl_prepared(call.call) ? -32 : 2 * desc.a.shape.groups;
+        if (threadIdx.x < 2) tegroup_impl_gpu_codes_begin(call.formats, (int)threadIdx.x, &codes[threadIdx.x]);
+    }
+    for (int32_t g = (int32_t)(blockIdx.x * TEGROUP_IMPL_DECODE_THREADS + threadIdx.x); g < desc.a.shape.groups;
+         g += (int32_t)gridDim.x * TEGROUP_IMPL_DECODE_THREADS)
+        call.alpha[g] = tegroup_impl_scaled_alpha(&desc, g, (double)call.call.alpha);
+    for (int64_t t = blockIdx.x;; t += gridDim.x) {
+        __syncthreads(); /* the tile before has been decoded */
+        if (threadIdx.x < 32) tegroup_impl_decode_find(call, t, &walk, codes, &found);
+        __syncthreads();
+        const tegroup_impl_decode_tile tile = found;
+        if (tile.operand < 0) break;
+        const tegroup_impl_gpu_codes &of = codes[tile.operand];
+        if (of.bits == 8) tegroup_impl_decode_tile_of<8>(tile, of, square);
+        else tegroup_impl_decode_tile_of<4>(tile, of, square);
+    }
+#endif
+}

@@ -1,0 +1,325 @@
+/* Products that SM90 decodes to BF16 in workspace: random ones of every pair, operation and storage order against FP64 products of
+ * what codes and scales mean; large ones, bit for bit, against SM90's product of what tegroup_dequantize gives; sizes that change
+ * under a graph, or lie; more rows than planned. */
+#define TEGROUP_IMPLEMENTATION
+#define TEGROUP_NO_CUBLASLT
+#define TEGROUP_NO_ACTIVATION
+#define TEGROUP_NO_MOE
+#define TEGROUP_NO_F16
+#define SUPPORT_SUM_ROUNDING 0x1p-23
+#include "mirror.h"
+#include "graph.h"
+#include "quantised_problem.h"
+#include "test.h"
+
+static int hopper_here(void) {
+    const char *wanted = getenv("TEGROUP_TEST_BACKENDS");
+    int device, major, minor;
+    if (wanted != NULL && strstr(wanted, "sm90") == NULL) return 0;
+    MUST(cudaGetDevice(&device));
+    MUST(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+    MUST(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
+    return major == 9 && minor == 0 && tegroup_impl_sm90_image(90);
+}
+
+static const scaling_row *const formats[] = {NULL, &scaling_rows[5], &scaling_rows[6], &scaling_rows[7], &scaling_rows[8], &scaling_rows[9]};
+enum { FORMATS = sizeof formats / sizeof *formats };
+
+static void say(const char *wrong, const problem *p, const scaling_row *fa, const scaling_row *fb, const quantised q[2], uint64_t seed) {
+    fprintf(stderr, "%s: %s x %s, op %d, seed %llu, groups %d n %ld k %ld uniform %d lists %d parts %ld %ld transposed %d %d columnwise %d %d strides %d %d types %d %d out %d bias %d: %s %s (%ld, %ld)\n",
+            wrong, name_of(fa), name_of(fb), (int)p->s.op, (unsigned long long)seed, (int)p->s.groups, (long)p->s.n, (long)p->s.k, p->s.m == NULL, (int)p->s.lists,
+            (long)q[0].parts, (long)q[1].parts, q[0].transposed, q[1].transposed, q[0].columnwise, q[1].columnwise, q[0].outer_stride > 0, q[1].outer_stride > 0,
+            (int)p->desc.a.dtype, (int)p->desc.b.dtype, (int)p->s.out, p->s.bias, p->error.field ? p->error.field : "", p->error.rule ? p->error.rule : "", (long)p->error.expected, (long)p->error.got);
+}
+
+static int run_one(uint64_t seed, const scaling_row *fa, const scaling_row *fb, tegroup_op op, int64_t *elements) {
+    rng r = rng_seed(seed);
+    problem p;
+    quantised q[2];
+    const char *wrong = NULL;
+    memset(q, 0, sizeof q);
+    q[0].parts = q[1].parts = 1;
+    quantised_problem(&p, &r, fa, fb, op, q, 2);
+    p.desc.options.backend = TEGROUP_BACKEND_SM90;
+    if (seed % 2) p.desc.options.check_level = TEGROUP_CHECK_DEEP;
+    problem_reference(&p);
+    mirror_tile = seed % 3 ? MIRROR_ANY_TILE : MIRROR_PLANNED_TILE;
+    const tegroup_status status = problem_run_on_device(&p);
+    if (status != TEGROUP_OK) wrong = "refused";
+    else {
+        const verdict v = problem_compare(&p), b = problem_compare_bias(&p);
+        *elements += v.count + b.count;
+        if (!(v.worst <= 1)) wrong = "result";
+        else if (!(b.worst <= 1)) wrong = "bias gradient";
+        else if (guards_changed() + workspace_guards_changed() != 0) wrong = "guard bytes changed";
+        else if (p.s.tail == TEGROUP_TAIL_KEEP && problem_disturbed(&p) != 0) wrong = "bytes changed that are not the result's";
+        if (wrong != NULL) fprintf(stderr, "error / bound %g, bias gradient %g\n", v.worst, b.worst);
+    }
+    mirror_tile = MIRROR_PLANNED_TILE;
+    if (wrong != NULL) say(wrong, &p, fa, fb, q, seed);
+    problem_release(&p);
+    return wrong == NULL;
+}
+
+TEST(decoded_gpu, fp64) {
+    int64_t problems = 0, elements = 0;
+    if (!hopper_here()) return;
+    for (int64_t i = 0; i < scaled(25); i++)
+        for (int a = 0; a < FORMATS; a++)
+            for (int b = 0; b < FORMATS; b++)
+                for (int op = TEGROUP_OP_FORWARD; op <= TEGROUP_OP_WGRAD; op++) {
+                    if ((a == 0 && b == 0) || !goes(formats[a], formats[b], (tegroup_op)op)) continue;
+                    problems++;
+                    ASSERT_TRUE(run_one((uint64_t)((a * 16 + b) * 4 + op) * 1000003u + (uint64_t)i, formats[a], formats[b], (tegroup_op)op, &elements));
+                }
+    ASSERT_GT(elements, problems);
+    printf("%ld problems, %ld elements\n", (long)problems, (long)elements);
+}
+
+/* ---- large ones: operands that tegroup_quantize makes ------------------------------------------------------------------- */
+
+static void *room(size_t bytes, int value) {
+    void *to;
+    MUST(cudaMalloc(&to, bytes + 2 * GUARD_BYTES));
+    MUST(cudaMemset(to, value, bytes + 2 * GUARD_BYTES));
+    return (char *)to + GUARD_BYTES;
+}
+static void room_free(void *at) {
+    if (at != NULL) MUST(cudaFree((char *)at - GUARD_BYTES));
+}
+static int bands_changed(const void *at, size_t bytes, int value) {
+    unsigned char bands[2 * GUARD_BYTES];
+    int changed = 0;
+    MUST(cudaMemcpy(bands, (const char *)at - GUARD_BYTES, GUARD_BYTES, cudaMemcpyDeviceToHost));
+    MUST(cudaMemcpy(bands + GUARD_BYTES, (const char *)at + bytes, GUARD_BYTES, cudaMemcpyDeviceToHost));
+    for (size_t i = 0; i < sizeof bands; i++) changed += bands[i] != (unsigned char)value;
+    return changed;
+}
+
+enum { GROUPS = 5, ROWS = 900, N = 328, K = 776, TURNS = 5 }; /* neither width is a multiple of 16 */
+static const int64_t splits[TURNS][GROUPS] = {{300, 0, 1, 500, 99}, {0, 0, 0, 0, 0}, {1, 17, 700, 64, 33}, {900, 0, 0, 0, 0}, {40, INT64_MAX, -7, 3, 5}};
+
+typedef struct large {
+    tegroup_shape rows;
+    size_t snapshot_bytes;
+    tegroup_gemm_desc quantised, plain; /* SM90's products of the codes, and of what they mean */
+    void *memory[32];
+    int count;
+} large;
+
+static void *keep(large *l, void *at) { return l->memory[l->count++] = at; }
+
+/* Operand `which` in both products. columns: it is quantised along them, and only so. */
+static int large_operand(large *l, int which, tegroup_tensor source, const scaling_row *f, int columns, int transposed, rng *r) {
+    const int64_t count = source.shape.cols * (source.shape.row_sizes.encoding != TEGROUP_ENCODING_UNSET ? ROWS : GROUPS * source.shape.rows);
+    uint16_t *values = (uint16_t *)malloc((size_t)count * 2);
+    tegroup_tensor *quantised = which ? &l->quantised.b : &l->quantised.a, *plain = which ? &l->plain.b : &l->plain.a;
+    tegroup_layout layout;
+    tegroup_error error;
+    for (int64_t i = 0; i < count; i++) store(TEGROUP_DTYPE_BF16, values, i, (2 * rng_unit(r) - 1) * exp2(3 * rng_unit(r)));
+    source.data = keep(l, room((size_t)count * 2, 0xff));
+    MUST(cudaMemcpy(source.data, values, (size_t)count * 2, cudaMemcpyHostToDevice));
+    free(values);
+    *quantised = *plain = source;
+    if (f == NULL) return 1;
+    quantised->dtype = is_fp4(f->scaling) ? TEGROUP_DTYPE_F4E2M1 : which ? TEGROUP_DTYPE_F8E5M2 : TEGROUP_DTYPE_F8E4M3;
+    quantised->scaling = f->scaling;
+    quantised->data = NULL;
+    quantised->columnwise_order = transposed ? TEGROUP_COLUMNWISE_TRANSPOSED : TEGROUP_COLUMNWISE_AS_DATA;
+    if (tegroup_tensor_layout(quantised, columns ? TEGROUP_COPIES_COLUMNWISE : TEGROUP_COPIES_ROWWISE, &layout, &error) != TEGROUP_OK) return 0;
+    for (int i = 0; i < 4; i++) {
+        void **const at[] = {&quantised->data, &quantised->scale_inv, &quantised->columnwise_data, &quantised->columnwise_scale_inv};
+        if (layout.items[i].bytes > 0) *at[i] = keep(l, room(layout.items[i].bytes, 0xff));
+    }
+    plain->data = keep(l, room((size_t)count * 2, 0xff));
+    return 1;
+}
+
+/* Quantises the source that `plain` begins as, and then makes `plain` what that means. */
+static int large_fill(large *l, int which, void *source, cudaStream_t stream) {
+    tegroup_tensor *quantised = which ? &l->quantised.b : &l->quantised.a, *plain = which ? &l->plain.b : &l->plain.a;
+    tegroup_quantize_desc to;
+    tegroup_dequantize_desc back;
+    tegroup_error error;
+    if (quantised->scaling == TEGROUP_SCALING_NONE) return 1;
+    memset(&to, 0, sizeof to);
+    memset(&back, 0, sizeof back);
+    to.struct_size = sizeof to;
+    back.struct_size = sizeof back;
+    to.space = back.space = TEGROUP_SPACE_DEVICE;
+    to.input = back.output = *plain;
+    to.input.data = source;
+    to.output = back.input = *quantised;
+    back.columnwise = quantised->data == NULL;
+    to.rule = tegroup_scale_rule_of(tegroup_scaling_info(quantised->scaling)->scale_dtype == TEGROUP_DTYPE_F8E4M3 ? TEGROUP_SCALE_TE_NVFP4 : TEGROUP_SCALE_OCP_MX);
+    if (tegroup_quantize(&to, stream, &error) != TEGROUP_OK || tegroup_dequantize(&back, stream, &error) != TEGROUP_OK) {
+        fprintf(stderr, "%s %s\n", error.field, error.rule);
+        return 0;
+    }
+    return 1;
+}
+
+/* One graph of prepare and product, replayed with other splits, the last of which lies: what groups the snapshot has are right, as
+ * the plain product of the same snapshot says, and nothing is written outside. */
+static int large_one(uint64_t seed, const scaling_row *fa, const scaling_row *fb, tegroup_op op, int transposed) {
+    const int wgrad = op == TEGROUP_OP_WGRAD, a_columns = wgrad, b_columns = op != TEGROUP_OP_FORWARD;
+    const int64_t d_cols = op == TEGROUP_OP_FORWARD ? N : K, d_count = wgrad ? (int64_t)GROUPS * N * K : (int64_t)ROWS * d_cols;
+    rng r = rng_seed(seed);
+    large l;
+    tegroup_layout layout;
+    tegroup_error error;
+    tegroup_plan plan, plain_plan;
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t step;
+    int right = 1;
+    memset(&l, 0, sizeof l);
+    int64_t *counts = (int64_t *)keep(&l, room(sizeof splits[0], 0));
+    l.rows = tegroup_shape_of(GROUPS, ROWS, 0, tegroup_sizes_of(counts, TEGROUP_DTYPE_I64, TEGROUP_SPACE_DEVICE));
+    if (tegroup_snapshot_layout(&l.rows, &layout, &error) != TEGROUP_OK) return 0;
+    l.snapshot_bytes = layout.total_bytes;
+    l.rows.snapshot = keep(&l, room(layout.total_bytes, 0));
+    l.quantised.struct_size = sizeof l.quantised;
+    l.quantised.op = op;
+    l.quantised.space = TEGROUP_SPACE_DEVICE;
+    l.quantised.options.backend = TEGROUP_BACKEND_SM90;
+    l.plain = l.quantised;
+    if (!large_operand(&l, 0, tegroup_tensor_of(l.rows, op == TEGROUP_OP_FORWARD ? K : N, TEGROUP_DTYPE_BF16, NULL), fa, a_columns, transposed, &r)) return 0;
+    void *const a_source = l.plain.a.data == l.quantised.a.data ? NULL : l.memory[2];
+    const int before_b = l.count;
+    if (!large_operand(&l, 1, wgrad ? tegroup_tensor_of(l.rows, K, TEGROUP_DTYPE_BF16, NULL) : tegroup_tensor_uniform(GROUPS, N, K, TEGROUP_DTYPE_BF16, NULL), fb, b_columns, transposed, &r)) return 0;
+    void *const b_source = l.memory[before_b];
+    l.quantised.d = wgrad ? tegroup_tensor_uniform(GROUPS, N, K, TEGROUP_DTYPE_BF16, NULL) : tegroup_tensor_of(l.rows, d_cols, TEGROUP_DTYPE_BF16, NULL);
+    l.plain.d = l.quantised.d;
+    l.quantised.d.data = keep(&l, room((size_t)d_count * 2, 0xff));
+    l.plain.d.data = keep(&l, room((size_t)d_count * 2, 0xff));
+    if (tegroup_plan_make(&l.quantised, NULL, &plan, &error) != TEGROUP_OK || tegroup_plan_make(&l.plain, NULL, &plain_plan, &error) != TEGROUP_OK) {
+        fprintf(stderr, "%s %s\n", error.field, error.rule);
+        return 0;
+    }
+    l.quantised.options.workspace_bytes = plan.workspace_bytes;
+    l.quantised.options.workspace = (void *)(((uintptr_t)keep(&l, room(plan.workspace_bytes + 256, 0xff)) + 255) / 256 * 256);
+    MUST(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    for (int captured = 0; captured < 2; captured++) {
+        tegroup_shape prepared = l.rows;
+        if (captured) MUST(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+        right &= tegroup_shape_prepare(&prepared, (void *)l.rows.snapshot, l.snapshot_bytes, stream, &error) == TEGROUP_OK;
+        right &= tegroup_gemm(&plan, &l.quantised, stream, &error) == TEGROUP_OK;
+        if (captured) MUST(cudaStreamEndCapture(stream, &graph));
+        MUST(cudaDeviceSynchronize());
+    }
+    right &= only_kernels(graph);
+    MUST(cudaGraphInstantiate(&step, graph, 0));
+    uint16_t *got = (uint16_t *)malloc((size_t)d_count * 2), *want = (uint16_t *)malloc((size_t)d_count * 2);
+    for (int turn = 0; turn < TURNS && right; turn++) {
+        tegroup_shape prepared = l.rows;
+        MUST(cudaMemcpy(counts, splits[turn], sizeof splits[turn], cudaMemcpyHostToDevice));
+        right &= tegroup_shape_prepare(&prepared, (void *)l.rows.snapshot, l.snapshot_bytes, stream, &error) == TEGROUP_OK;
+        right &= (a_source == NULL || large_fill(&l, 0, a_source, stream)) && large_fill(&l, 1, b_source, stream);
+        MUST(cudaMemsetAsync(l.quantised.d.data, 0xff, (size_t)d_count * 2, stream));
+        MUST(cudaMemsetAsync(l.plain.d.data, 0xff, (size_t)d_count * 2, stream));
+        MUST(cudaMemsetAsync(l.quantised.options.workspace, 0xff, plan.workspace_bytes, stream)); /* NaN */
+        right &= tegroup_gemm(&plain_plan, &l.plain, stream, &error) == TEGROUP_OK;
+        MUST(cudaGraphLaunch(step, stream));
+        MUST(cudaStreamSynchronize(stream));
+        MUST(cudaMemcpy(got, l.quantised.d.data, (size_t)d_count * 2, cudaMemcpyDeviceToHost));
+        MUST(cudaMemcpy(want, l.plain.d.data, (size_t)d_count * 2, cudaMemcpyDeviceToHost));
+        int64_t other = 0, finite = 0;
+        for (int64_t i = 0; i < d_count; i++) {
+            other += got[i] != want[i];
+            finite += want[i] != 0xffff;
+        }
+        const int outside = bands_changed(l.quantised.d.data, (size_t)d_count * 2, 0xff)
+                          + bands_changed((char *)l.quantised.options.workspace, plan.workspace_bytes, 0xff);
+        if (other != 0 || outside != 0 || (turn == 0 && finite == 0))
+            fprintf(stderr, "%s x %s, op %d, transposed %d, turn %d: %ld of %ld other, %d bytes outside, %ld written\n", name_of(fa), name_of(fb), (int)op, transposed, turn,
+                    (long)other, (long)d_count, outside, (long)finite), right = 0;
+    }
+    /* more rows than planned have no room in the workspace; a buffer of fewer is none the worse */
+    tegroup_gemm_desc more = l.quantised;
+    more.a.shape.rows++;
+    more.d.shape.rows += !wgrad;
+    if (fa != NULL) {
+        right &= tegroup_gemm_check(&plan, &more, &error) == TEGROUP_ERROR_PLAN && strcmp(error.field, "a.shape.rows") == 0 && error.expected == ROWS && error.got == ROWS + 1;
+        if (!right) fprintf(stderr, "more rows: %s %s\n", error.field, error.rule);
+    }
+    MUST(cudaGraphExecDestroy(step));
+    MUST(cudaGraphDestroy(graph));
+    MUST(cudaStreamDestroy(stream));
+    while (l.count > 0) room_free(l.memory[--l.count]);
+    free(got), free(want);
+    return right;
+}
+
+TEST(decoded_gpu, bits_of_what_is_dequantised) {
+    int64_t ran = 0;
+    if (!hopper_here()) return;
+    for (int a = 0; a < FORMATS; a++)
+        for (int b = 0; b < FORMATS; b++)
+            for (int op = TEGROUP_OP_FORWARD; op <= TEGROUP_OP_WGRAD; op++)
+                for (int transposed = 0; transposed < 1 + (op != TEGROUP_OP_FORWARD); transposed++) {
+                    if ((a == 0 && b == 0) || !goes(formats[a], formats[b], (tegroup_op)op)) continue;
+                    ASSERT_TRUE(large_one((uint64_t)((a * 16 + b) * 4 + op), formats[a], formats[b], (tegroup_op)op, transposed));
+                    ran++;
+                }
+    printf("%ld products, each of %d splits\n", (long)ran, (int)TURNS);
+    ASSERT_GT(ran, 60);
+}
+
+/* Every code with every scale of 8 bits: decoded to what the number means, rounded to BF16 once. D is 1 * b. */
+TEST(decoded_gpu, every_code_and_scale) {
+    static const struct { tegroup_scaling scaling; tegroup_dtype type, scale; } all[] = {
+        {TEGROUP_SCALING_MXFP8, TEGROUP_DTYPE_F8E4M3, TEGROUP_DTYPE_F8E8M0}, {TEGROUP_SCALING_MXFP8, TEGROUP_DTYPE_F8E5M2, TEGROUP_DTYPE_F8E8M0},
+        {TEGROUP_SCALING_MXFP4, TEGROUP_DTYPE_F4E2M1, TEGROUP_DTYPE_F8E8M0}, {TEGROUP_SCALING_NVFP4, TEGROUP_DTYPE_F4E2M1, TEGROUP_DTYPE_F8E4M3}};
+    enum { WIDE = 16, MOST = 65536 };
+    if (!hopper_here()) return;
+    for (int f = 0; f < 4; f++) {
+        const tegroup_dtype type = all[f].type;
+        const int count = type == TEGROUP_DTYPE_F4E2M1 ? 16 : 256, lines = count * 256, row = type == TEGROUP_DTYPE_F4E2M1 ? WIDE / 2 : WIDE;
+        unsigned char *codes = (unsigned char *)calloc((size_t)lines, (size_t)row), *scales = (unsigned char *)calloc((size_t)lines, 4);
+        uint16_t *one = (uint16_t *)calloc(WIDE, 2), *decoded = (uint16_t *)malloc((size_t)lines * WIDE * 2);
+        tegroup_gemm_desc desc;
+        tegroup_plan plan;
+        tegroup_layout layout;
+        tegroup_error error;
+        for (int i = 0; i < lines; i++) {
+            codes[i * row] = (unsigned char)(i % count);
+            scales[i / 128 * 512 + i % 32 * 16 + i / 32 % 4 * 4] = (unsigned char)(i / count); /* one block a row, padded to four */
+        }
+        store(TEGROUP_DTYPE_BF16, one, 0, 1);
+        memset(&desc, 0, sizeof desc);
+        desc.struct_size = sizeof desc;
+        desc.op = TEGROUP_OP_FORWARD;
+        desc.space = TEGROUP_SPACE_DEVICE;
+        desc.a = tegroup_tensor_uniform(1, 1, WIDE, TEGROUP_DTYPE_BF16, room(WIDE * 2, 0));
+        desc.b = tegroup_tensor_uniform(1, lines, WIDE, type, room((size_t)lines * (size_t)row, 0));
+        desc.b.scaling = all[f].scaling;
+        desc.b.scale_inv = room((size_t)lines * 4, 0);
+        desc.d = tegroup_tensor_uniform(1, 1, lines, TEGROUP_DTYPE_F32, room((size_t)lines * 4, 0));
+        desc.options.backend = TEGROUP_BACKEND_SM90;
+        MUST(cudaMemcpy(desc.a.data, one, WIDE * 2, cudaMemcpyHostToDevice));
+        MUST(cudaMemcpy(desc.b.data, codes, (size_t)lines * (size_t)row, cudaMemcpyHostToDevice));
+        MUST(cudaMemcpy(desc.b.scale_inv, scales, (size_t)lines * 4, cudaMemcpyHostToDevice));
+        ASSERT_EQ(tegroup_plan_make(&desc, NULL, &plan, &error), TEGROUP_OK);
+        ASSERT_EQ(tegroup_plan_layout(&plan, &layout, &error), TEGROUP_OK);
+        ASSERT_EQ((int64_t)layout.items[1].bytes, (int64_t)lines * WIDE * 2);
+        desc.options.workspace_bytes = plan.workspace_bytes;
+        desc.options.workspace = room(plan.workspace_bytes, 0xff);
+        ASSERT_EQ(tegroup_gemm(&plan, &desc, NULL, &error), TEGROUP_OK);
+        MUST(cudaDeviceSynchronize());
+        MUST(cudaMemcpy(decoded, (char *)desc.options.workspace + layout.items[1].offset_bytes, (size_t)lines * WIDE * 2, cudaMemcpyDeviceToHost));
+        for (int i = 0; i < lines; i++) {
+            const double value = decode_small(type, (unsigned)(i % count)), scale = decode_small(all[f].scale, (unsigned)(i / count));
+            uint16_t want;
+            store(TEGROUP_DTYPE_BF16, &want, 0, rounded(TEGROUP_DTYPE_BF16, value * scale));
+            const uint16_t have = decoded[(int64_t)i * WIDE];
+            const int nan = value * scale != value * scale;
+            ASSERT_TRUE(nan ? (have & 0x7fff) > 0x7f80 : have == want);
+        }
+        void *const used[] = {desc.a.data, desc.b.data, desc.b.scale_inv, desc.d.data, desc.options.workspace};
+        for (int i = 0; i < 5; i++) room_free(used[i]);
+        free(codes), free(scales), free(one), free(decoded);
+    }
+}
+
+TEST_MAIN()
