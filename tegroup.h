@@ -1827,7 +1827,7 @@ typedef struct tegroup_moe_desc {
                                      is there (probabilities, weights, indices, counts and balance_loss as wanted, in
                                      dtypes of the caller's; weights and probabilities F64 where tokens are, else F32);
                                      the rest is the layer's. What is there must stay until wgrad                 */
-    double          loss_scale;   /* multiplies the load-balancing gradient; 0 = 1                                */
+    double          loss_scale;   /* multiplies the gradients of the router's losses; 0 = 1                       */
     tegroup_mlp_desc experts;     /* fc1, fc2, fc1_up with bias and gradients, activation and its parameters, recompute,
                                      accumulate, fusion and options, as in tegroup_mlp_desc; its backend, hints and
                                      workspace are those of the whole layer. recompute 1: forward keeps neither
@@ -1837,6 +1837,8 @@ typedef struct tegroup_moe_desc {
     int64_t         capacity;     /* rows by expert that buffers hold; 0 = tokens * k, and no choice is dropped. Else
                                      experts in order get theirs as long as there is room, and choices without a row
                                      add nothing                                                                  */
+    int32_t         drops_by_weight; /* what an expert without room for all keeps: 0 the choices that come first, 1 those
+                                        of the largest weights                                                    */
     void           *saved_by_forward; /* TEGROUP_ALIGNMENT-aligned, as many bytes as the plan says; NULL where none */
     size_t          saved_by_forward_bytes;
     void           *saved_by_dgrad;   /* likewise; for dgrad and wgrad alone                                      */
@@ -1853,6 +1855,7 @@ typedef struct tegroup_moe_planned {
     int32_t       backward, wants_grad_tokens, wants_grad_logits, wants_activated, recompute;
     tegroup_dtype rows, real; /* of rows by expert; of weights and probabilities                                  */
     int32_t       keeps[4];   /* the layer has the router's probabilities, weights, indices, counts               */
+    int64_t       sequences;  /* rows of the router's loss_gradients that the layer has; 0 = it has none          */
     size_t        router_bytes, permutation_bytes; /* their workspaces                                            */
 } tegroup_moe_planned;
 
@@ -17115,6 +17118,11 @@ static inline tegroup_matrix *tegroup_impl_moe_routed(tegroup_router_desc *route
                                                    : &router->counts;
 }
 
+/* Whether a router is more than softmax top-k: then its losses leave their gradients for the backward call. */
+static inline int tegroup_impl_moe_schemed(const tegroup_router_desc *router) {
+    return !tegroup_impl_scheme_plain(&router->scheme) || tegroup_impl_there(&router->loss_gradients);
+}
+
 /* A type for numbers up to `most`. */
 static inline tegroup_dtype tegroup_impl_integer_for(int64_t most) {
     return most <= INT32_MAX ? TEGROUP_DTYPE_I32 : TEGROUP_DTYPE_I64;
@@ -17127,6 +17135,8 @@ static inline tegroup_dtype tegroup_impl_integer_for(int64_t most) {
     ITEM(ROUTER_PROBABILITIES, "the router's probabilities", kept, p->keeps[0], p->tokens *p->experts, real)           \
     ITEM(ROUTER_INDICES, "the router's indices", kept, p->keeps[2], slots, 4)                                          \
     ITEM(ROUTER_COUNTS, "the router's counts", kept, p->keeps[3], p->experts, slot_bytes)                              \
+    ITEM(ROUTER_LOSSES, "gradients of the router's losses", kept, p->sequences > 0, p->sequences,                      \
+         8 * ((int64_t)p->experts + 1))                                                                                \
     ITEM(SNAPSHOT, "the snapshot of the routing", kept, 1, (int64_t)snapshot.total_bytes, 1)                           \
     ITEM(ROW_OF_SLOT, "row of each choice", kept, 1, slots, row_bytes)                                                 \
     ITEM(ROW_WEIGHTS, "weight of each row", kept, 1, p->capacity, real)                                                \
@@ -17228,6 +17238,10 @@ static inline tegroup_moe_planned tegroup_impl_moe_record(const tegroup_moe_desc
         p.keeps[which] = !tegroup_impl_there(tegroup_impl_moe_routed(&router, which));
     p.keeps[TEGROUP_IMPL_MOE_PROBABILITIES] =
         p.keeps[TEGROUP_IMPL_MOE_PROBABILITIES] && (p.wants_grad_logits || router.balance_coefficient != 0);
+    if (p.wants_grad_logits && tegroup_impl_moe_schemed(&router)
+        && (router.balance_coefficient != 0 || router.scheme.z_coefficient != 0)
+        && !tegroup_impl_there(&router.loss_gradients))
+        p.sequences = router.scheme.sequence_tokens > 0 ? p.tokens / router.scheme.sequence_tokens : 1;
     return p;
 }
 
@@ -17279,6 +17293,8 @@ static inline tegroup_status tegroup_impl_moe_check_shapes(const tegroup_moe_des
                       p->width);
     TEGROUP_IMPL_TRY(tegroup_impl_check_router_sizes(p->experts, p->k, desc->router.normalize,
                                                      desc->router.balance_coefficient, error));
+    TEGROUP_IMPL_RULE(desc->drops_by_weight == 0 || desc->drops_by_weight == 1, ERROR_VALUE, "drops_by_weight",
+                      "must be 0 or 1", 1, desc->drops_by_weight);
     TEGROUP_IMPL_RULE(desc->capacity >= 0 && p->capacity <= TEGROUP_MAX_COLS, ERROR_VALUE, "capacity",
                       "must be 0 to TEGROUP_MAX_COLS, and tokens.rows * router.k, too, where it is 0", TEGROUP_MAX_COLS,
                       desc->capacity < 0 ? desc->capacity : p->capacity);
@@ -17354,6 +17370,9 @@ static inline void tegroup_impl_moe_route(const tegroup_moe_desc *desc, const te
     if (p->keeps[TEGROUP_IMPL_MOE_COUNTS])
         router->counts = tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROUTER_COUNTS, 1, p->experts,
                                                  tegroup_impl_integer_for(slots));
+    if (p->sequences > 0)
+        router->loss_gradients = tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROUTER_LOSSES, p->sequences,
+                                                         (int64_t)p->experts + 1, TEGROUP_DTYPE_F64);
     tegroup_impl_snapshot_layout(p->experts, 0, &snapshot);
     parts->prepare.struct_size = sizeof parts->prepare;
     parts->prepare.space = desc->space;
@@ -17376,6 +17395,7 @@ static inline void tegroup_impl_moe_route(const tegroup_moe_desc *desc, const te
     parts->permutation.workspace = tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_PERMUTATION);
     parts->permutation.workspace_bytes = p->permutation_bytes;
     parts->permutation.threads = desc->experts.options.threads;
+    if (desc->drops_by_weight) parts->permutation.weights = router->weights;
 }
 
 /* The experts between rows by expert. */
@@ -17483,6 +17503,10 @@ static inline void tegroup_impl_moe_parts_of(const tegroup_moe_desc *desc, const
     parts->router_backward.grad_logits = desc->grad_logits;
     parts->router_backward.balance_coefficient = desc->router.balance_coefficient;
     parts->router_backward.loss_scale = desc->loss_scale;
+    parts->router_backward.scheme = desc->router.scheme;
+    parts->router_backward.loss_gradients = parts->router.loss_gradients;
+    parts->router_backward.logits = desc->router.logits;
+    if (tegroup_impl_moe_schemed(&parts->router)) parts->router_backward.balance_coefficient = 0;
     parts->router_backward.threads = desc->router.threads;
 }
 
@@ -17587,6 +17611,9 @@ static inline tegroup_status tegroup_impl_moe_check_planned(const tegroup_moe_pl
     TEGROUP_IMPL_SAME(wants_grad_logits, "grad_logits.dtype");
     TEGROUP_IMPL_SAME(wants_activated, "experts.fc2.main_grad.dtype");
     TEGROUP_IMPL_SAME(recompute, "experts.recompute");
+    TEGROUP_IMPL_RULE(now->sequences <= planned->sequences && !now->sequences == !planned->sequences, ERROR_PLAN,
+                      "router.scheme.sequence_tokens", "must give no more sequences than planned", planned->sequences,
+                      now->sequences);
     for (which = 0; which < TEGROUP_IMPL_MOE_ROUTED; which++) TEGROUP_IMPL_SAME(keeps[which], routed[which]);
 #undef TEGROUP_IMPL_SAME
     return TEGROUP_OK;

@@ -58,6 +58,9 @@ static inline tegroup_status tegroup_impl_moe_check_planned(const tegroup_moe_pl
     TEGROUP_IMPL_SAME(wants_grad_logits, "grad_logits.dtype");
     TEGROUP_IMPL_SAME(wants_activated, "experts.fc2.main_grad.dtype");
     TEGROUP_IMPL_SAME(recompute, "experts.recompute");
+    TEGROUP_IMPL_RULE(now->sequences <= planned->sequences && !now->sequences == !planned->sequences, ERROR_PLAN,
+                      "router.scheme.sequence_tokens", "must give no more sequences than planned", planned->sequences,
+                      now->sequences);
     for (which = 0; which < TEGROUP_IMPL_MOE_ROUTED; which++) TEGROUP_IMPL_SAME(keeps[which], routed[which]);
 #undef TEGROUP_IMPL_SAME
     return TEGROUP_OK;

@@ -22,6 +22,7 @@
 #include "core/layout.h"
 #include "core/checks.h"
 #include "layer/mlp_plan.h"
+#include "moe/router_scheme.h"
 #include "moe/router.h"
 #include "moe/permutation.h"
 
@@ -43,6 +44,11 @@ static inline tegroup_matrix *tegroup_impl_moe_routed(tegroup_router_desc *route
                                                    : &router->counts;
 }
 
+/* Whether a router is more than softmax top-k: then its losses leave their gradients for the backward call. */
+static inline int tegroup_impl_moe_schemed(const tegroup_router_desc *router) {
+    return !tegroup_impl_scheme_plain(&router->scheme) || tegroup_impl_there(&router->loss_gradients);
+}
+
 /* A type for numbers up to `most`. */
 static inline tegroup_dtype tegroup_impl_integer_for(int64_t most) {
     return most <= INT32_MAX ? TEGROUP_DTYPE_I32 : TEGROUP_DTYPE_I64;
@@ -55,6 +61,8 @@ static inline tegroup_dtype tegroup_impl_integer_for(int64_t most) {
     ITEM(ROUTER_PROBABILITIES, "the router's probabilities", kept, p->keeps[0], p->tokens *p->experts, real)           \
     ITEM(ROUTER_INDICES, "the router's indices", kept, p->keeps[2], slots, 4)                                          \
     ITEM(ROUTER_COUNTS, "the router's counts", kept, p->keeps[3], p->experts, slot_bytes)                              \
+    ITEM(ROUTER_LOSSES, "gradients of the router's losses", kept, p->sequences > 0, p->sequences,                      \
+         8 * ((int64_t)p->experts + 1))                                                                                \
     ITEM(SNAPSHOT, "the snapshot of the routing", kept, 1, (int64_t)snapshot.total_bytes, 1)                           \
     ITEM(ROW_OF_SLOT, "row of each choice", kept, 1, slots, row_bytes)                                                 \
     ITEM(ROW_WEIGHTS, "weight of each row", kept, 1, p->capacity, real)                                                \
@@ -156,6 +164,10 @@ static inline tegroup_moe_planned tegroup_impl_moe_record(const tegroup_moe_desc
         p.keeps[which] = !tegroup_impl_there(tegroup_impl_moe_routed(&router, which));
     p.keeps[TEGROUP_IMPL_MOE_PROBABILITIES] =
         p.keeps[TEGROUP_IMPL_MOE_PROBABILITIES] && (p.wants_grad_logits || router.balance_coefficient != 0);
+    if (p.wants_grad_logits && tegroup_impl_moe_schemed(&router)
+        && (router.balance_coefficient != 0 || router.scheme.z_coefficient != 0)
+        && !tegroup_impl_there(&router.loss_gradients))
+        p.sequences = router.scheme.sequence_tokens > 0 ? p.tokens / router.scheme.sequence_tokens : 1;
     return p;
 }
 
@@ -207,6 +219,8 @@ static inline tegroup_status tegroup_impl_moe_check_shapes(const tegroup_moe_des
                       p->width);
     TEGROUP_IMPL_TRY(tegroup_impl_check_router_sizes(p->experts, p->k, desc->router.normalize,
                                                      desc->router.balance_coefficient, error));
+    TEGROUP_IMPL_RULE(desc->drops_by_weight == 0 || desc->drops_by_weight == 1, ERROR_VALUE, "drops_by_weight",
+                      "must be 0 or 1", 1, desc->drops_by_weight);
     TEGROUP_IMPL_RULE(desc->capacity >= 0 && p->capacity <= TEGROUP_MAX_COLS, ERROR_VALUE, "capacity",
                       "must be 0 to TEGROUP_MAX_COLS, and tokens.rows * router.k, too, where it is 0", TEGROUP_MAX_COLS,
                       desc->capacity < 0 ? desc->capacity : p->capacity);
@@ -282,6 +296,9 @@ static inline void tegroup_impl_moe_route(const tegroup_moe_desc *desc, const te
     if (p->keeps[TEGROUP_IMPL_MOE_COUNTS])
         router->counts = tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROUTER_COUNTS, 1, p->experts,
                                                  tegroup_impl_integer_for(slots));
+    if (p->sequences > 0)
+        router->loss_gradients = tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROUTER_LOSSES, p->sequences,
+                                                         (int64_t)p->experts + 1, TEGROUP_DTYPE_F64);
     tegroup_impl_snapshot_layout(p->experts, 0, &snapshot);
     parts->prepare.struct_size = sizeof parts->prepare;
     parts->prepare.space = desc->space;
@@ -304,6 +321,7 @@ static inline void tegroup_impl_moe_route(const tegroup_moe_desc *desc, const te
     parts->permutation.workspace = tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_PERMUTATION);
     parts->permutation.workspace_bytes = p->permutation_bytes;
     parts->permutation.threads = desc->experts.options.threads;
+    if (desc->drops_by_weight) parts->permutation.weights = router->weights;
 }
 
 /* The experts between rows by expert. */
@@ -411,6 +429,10 @@ static inline void tegroup_impl_moe_parts_of(const tegroup_moe_desc *desc, const
     parts->router_backward.grad_logits = desc->grad_logits;
     parts->router_backward.balance_coefficient = desc->router.balance_coefficient;
     parts->router_backward.loss_scale = desc->loss_scale;
+    parts->router_backward.scheme = desc->router.scheme;
+    parts->router_backward.loss_gradients = parts->router.loss_gradients;
+    parts->router_backward.logits = desc->router.logits;
+    if (tegroup_impl_moe_schemed(&parts->router)) parts->router_backward.balance_coefficient = 0;
     parts->router_backward.threads = desc->router.threads;
 }
 

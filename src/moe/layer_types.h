@@ -42,7 +42,7 @@ typedef struct tegroup_moe_desc {
                                      is there (probabilities, weights, indices, counts and balance_loss as wanted, in
                                      dtypes of the caller's; weights and probabilities F64 where tokens are, else F32);
                                      the rest is the layer's. What is there must stay until wgrad                 */
-    double          loss_scale;   /* multiplies the load-balancing gradient; 0 = 1                                */
+    double          loss_scale;   /* multiplies the gradients of the router's losses; 0 = 1                       */
     tegroup_mlp_desc experts;     /* fc1, fc2, fc1_up with bias and gradients, activation and its parameters, recompute,
                                      accumulate, fusion and options, as in tegroup_mlp_desc; its backend, hints and
                                      workspace are those of the whole layer. recompute 1: forward keeps neither
@@ -52,6 +52,8 @@ typedef struct tegroup_moe_desc {
     int64_t         capacity;     /* rows by expert that buffers hold; 0 = tokens * k, and no choice is dropped. Else
                                      experts in order get theirs as long as there is room, and choices without a row
                                      add nothing                                                                  */
+    int32_t         drops_by_weight; /* what an expert without room for all keeps: 0 the choices that come first, 1 those
+                                        of the largest weights                                                    */
     void           *saved_by_forward; /* TEGROUP_ALIGNMENT-aligned, as many bytes as the plan says; NULL where none */
     size_t          saved_by_forward_bytes;
     void           *saved_by_dgrad;   /* likewise; for dgrad and wgrad alone                                      */
@@ -68,6 +70,7 @@ typedef struct tegroup_moe_planned {
     int32_t       backward, wants_grad_tokens, wants_grad_logits, wants_activated, recompute;
     tegroup_dtype rows, real; /* of rows by expert; of weights and probabilities                                  */
     int32_t       keeps[4];   /* the layer has the router's probabilities, weights, indices, counts               */
+    int64_t       sequences;  /* rows of the router's loss_gradients that the layer has; 0 = it has none          */
     size_t        router_bytes, permutation_bytes; /* their workspaces                                            */
 } tegroup_moe_planned;
 

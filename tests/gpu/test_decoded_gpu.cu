@@ -1,5 +1,5 @@
 /* Products that SM90 decodes to BF16 in workspace: random ones of every pair, operation and storage order against FP64 products of
- * what codes and scales mean; large ones, bit for bit, against SM90's product of what tegroup_dequantize gives; sizes that change
+ * what codes and scales mean, and bit for bit against SM90's product of these numbers in BF16; large ones, bit for bit, against SM90's product of what tegroup_dequantize gives; sizes that change
  * under a graph, or lie; more rows than planned. */
 #define TEGROUP_IMPLEMENTATION
 #define TEGROUP_NO_CUBLASLT
@@ -32,11 +32,50 @@ static void say(const char *wrong, const problem *p, const scaling_row *fa, cons
             (int)p->desc.a.dtype, (int)p->desc.b.dtype, (int)p->s.out, p->s.bias, p->error.field ? p->error.field : "", p->error.rule ? p->error.rule : "", (long)p->error.expected, (long)p->error.got);
 }
 
-static int run_one(uint64_t seed, const scaling_row *fa, const scaling_row *fb, tegroup_op op, int64_t *elements) {
+/* The operand as a plain one of BF16, in the places of its F64 grid. */
+static void narrow(tegroup_tensor *to, const grid *t) {
+    const int64_t count = (int64_t)(guarded_find(t->tensor.data)->bytes / 8);
+    const tegroup_shape shape = to->shape;
+    void *data = elements_new(TEGROUP_DTYPE_BF16, count, 1);
+    for (int64_t i = 0; i < count; i++) {
+        const double x = ((const double *)t->tensor.data)[i];
+        store(TEGROUP_DTYPE_BF16, data, i, x == x ? x : 0); /* what lies between rows */
+    }
+    *to = t->tensor;
+    to->shape = shape;
+    to->dtype = TEGROUP_DTYPE_BF16;
+    to->data = data;
+}
+
+/* The bits of the same problem with its operands in BF16: another one of the same seed, as results may be added to what was there. */
+static const char *differs_in_bf16(uint64_t seed, const scaling_row *fa, const scaling_row *fb, tegroup_op op, const double *here, int64_t count) {
     rng r = rng_seed(seed);
     problem p;
     quantised q[2];
     const char *wrong = NULL;
+    double *there;
+    int64_t again;
+    memset(q, 0, sizeof q);
+    q[0].parts = q[1].parts = 1;
+    quantised_problem(&p, &r, fa, fb, op, q, 2);
+    p.desc.options.backend = TEGROUP_BACKEND_SM90;
+    problem_reference(&p);
+    if (fa != NULL) narrow(&p.desc.a, &p.a);
+    if (fb != NULL) narrow(&p.desc.b, &p.b);
+    if (problem_run_on_device(&p) != TEGROUP_OK) wrong = "refused in BF16";
+    there = results_of(&p, &again);
+    if (wrong == NULL && (count != again || memcmp(here, there, (size_t)count * 8) != 0)) wrong = "other bits than in BF16";
+    free(there);
+    problem_release(&p);
+    return wrong;
+}
+
+static int run_one(uint64_t seed, const scaling_row *fa, const scaling_row *fb, tegroup_op op, int64_t *elements, int64_t *compared) {
+    rng r = rng_seed(seed);
+    problem p;
+    quantised q[2];
+    const char *wrong = NULL;
+    int64_t count;
     memset(q, 0, sizeof q);
     q[0].parts = q[1].parts = 1;
     quantised_problem(&p, &r, fa, fb, op, q, 2);
@@ -56,13 +95,19 @@ static int run_one(uint64_t seed, const scaling_row *fa, const scaling_row *fb, 
         if (wrong != NULL) fprintf(stderr, "error / bound %g, bias gradient %g\n", v.worst, b.worst);
     }
     mirror_tile = MIRROR_PLANNED_TILE;
+    if (wrong == NULL && !(p.s.lists & 3) && !q[0].global && !q[1].global) {
+        double *here = results_of(&p, &count);
+        wrong = differs_in_bf16(seed, fa, fb, op, here, count);
+        *compared += count;
+        free(here);
+    }
     if (wrong != NULL) say(wrong, &p, fa, fb, q, seed);
     problem_release(&p);
     return wrong == NULL;
 }
 
-TEST(decoded_gpu, fp64) {
-    int64_t problems = 0, elements = 0;
+TEST(decoded_gpu, fp64_and_bits_of_bf16) {
+    int64_t problems = 0, elements = 0, compared = 0;
     if (!hopper_here()) return;
     for (int64_t i = 0; i < scaled(25); i++)
         for (int a = 0; a < FORMATS; a++)
@@ -70,10 +115,10 @@ TEST(decoded_gpu, fp64) {
                 for (int op = TEGROUP_OP_FORWARD; op <= TEGROUP_OP_WGRAD; op++) {
                     if ((a == 0 && b == 0) || !goes(formats[a], formats[b], (tegroup_op)op)) continue;
                     problems++;
-                    ASSERT_TRUE(run_one((uint64_t)((a * 16 + b) * 4 + op) * 1000003u + (uint64_t)i, formats[a], formats[b], (tegroup_op)op, &elements));
+                    ASSERT_TRUE(run_one((uint64_t)((a * 16 + b) * 4 + op) * 1000003u + (uint64_t)i, formats[a], formats[b], (tegroup_op)op, &elements, &compared));
                 }
-    ASSERT_GT(elements, problems);
-    printf("%ld problems, %ld elements\n", (long)problems, (long)elements);
+    ASSERT_TRUE(elements > problems && compared > problems);
+    printf("%ld problems, %ld elements, %ld of the bits of BF16\n", (long)problems, (long)elements, (long)compared);
 }
 
 /* ---- large ones: operands that tegroup_quantize makes ------------------------------------------------------------------- */

@@ -154,7 +154,7 @@ static void by_hand(const layer *l, const tegroup_moe_desc *d) {
     tegroup_router_backward_desc backward;
     memset(&backward, 0, sizeof backward);
     backward.struct_size = sizeof backward, backward.space = d->space, backward.experts = l->experts, backward.k = l->k;
-    backward.normalize = d->router.normalize, backward.probabilities = router.probabilities, backward.indices = router.indices;
+    backward.normalize = d->router.normalize, backward.scheme = d->router.scheme, backward.probabilities = router.probabilities, backward.indices = router.indices;
     backward.grad_weights = dweights, backward.grad_logits = d->grad_logits;
     must(tegroup_router_backward(&backward, stream, &error), &error);
 }

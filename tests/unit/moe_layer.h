@@ -62,6 +62,8 @@ SUPPORT void layer_make(layer *l, rng *r, tegroup_dtype dtype, int backward, int
     d->router.logits = tegroup_matrix_of(kept(l, dtype, l->tokens * l->experts, r, 1, &l->logits), l->tokens, l->experts, dtype);
     d->router.k = l->k;
     d->router.normalize = rng_chance(r, 50);
+    if (rng_chance(r, 40)) d->router.scheme.score = TEGROUP_SCORE_SIGMOID;
+    if (rng_chance(r, 30)) d->router.scheme.route_factor = 2.5;
     d->output = tegroup_matrix_of(guarded((size_t)(l->tokens * l->outputs) * size_of(dtype)), l->tokens, l->outputs, dtype);
     d->experts.activation = TEGROUP_ACTIVATION_SWIGLU;
     d->experts.interleaved = rng_chance(r, 50);
@@ -112,6 +114,7 @@ SUPPORT void run(layer *l, tegroup_op op) {
 
 /* The k experts of a token, by its logits, lower ones first among equals. */
 SUPPORT void choose(const layer *l, const double *logits, int32_t *chosen, double *weights) {
+    const tegroup_router_scheme *scheme = &l->desc.router.scheme;
     double sum = 0, all = 0, most = -INFINITY;
     for (int32_t e = 0; e < l->experts; e++) most = fmax(most, logits[e]);
     for (int32_t e = 0; e < l->experts; e++) all += exp(logits[e] - most);
@@ -123,10 +126,13 @@ SUPPORT void choose(const layer *l, const double *logits, int32_t *chosen, doubl
             if (!taken && (best < 0 || logits[e] > logits[best])) best = e;
         }
         chosen[j] = best;
-        weights[j] = exp(logits[best] - most) / all;
+        weights[j] = scheme->score == TEGROUP_SCORE_SIGMOID ? 1 / (1 + exp(-logits[best])) : exp(logits[best] - most) / all;
         sum += weights[j];
     }
-    for (int32_t j = 0; j < l->k && l->desc.router.normalize; j++) weights[j] /= sum;
+    for (int32_t j = 0; j < l->k; j++) {
+        if (l->desc.router.normalize) weights[j] /= sum;
+        if (scheme->route_factor > 0) weights[j] *= scheme->route_factor;
+    }
 }
 
 /* One output of one token, and in *size the sum of magnitudes that a bound grows with. */
