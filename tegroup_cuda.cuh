@@ -10647,10 +10647,13 @@ static __device__ __forceinline__ int64_t tegroup_impl_decode_scale_at(const teg
 static __device__ __forceinline__ int64_t tegroup_impl_decode_scale_step(const tegroup_impl_scaled &of) {
     return tegroup_impl_scale_of_block(&of.grid, 0, 1, 0) - tegroup_impl_scale_of_block(&of.grid, 0, 0, 0);
 }
-/* How many rows from one on share their scales (down), or lie in one part. */
+/* How many rows from one on share their scales (down), or have theirs one step after another: those of one part, and of
+ * one 32 of it, as swizzled scales lie in 32 lines. */
 static __device__ __noinline__ int64_t tegroup_impl_decode_together_in_parts(const tegroup_impl_scaled &of, int64_t row,
                                                                              bool down) {
-    return down ? tegroup_impl_scale_shared(&of.grid, row, 0) : of.grid.part_rows - row % of.grid.part_rows;
+    const int64_t in_part = row % of.grid.part_rows;
+    return down ? tegroup_impl_scale_shared(&of.grid, row, 0)
+                : tegroup_impl_min(of.grid.part_rows - in_part, 32 - in_part % 32);
 }
 static __device__ __forceinline__ int64_t tegroup_impl_decode_together(const tegroup_impl_scaled &of, int64_t row,
                                                                        bool down) {

@@ -86,8 +86,8 @@ static tegroup_status linear_step(const quantised_layer *l, const tegroup_linear
     saved.weight.data = saved.weight.columnwise_data = saved.out.data = saved.dgrad_out.data = NULL;
     if (l->f->rows != TEGROUP_SCALING_TENSOR) saved.input.data = saved.input.scale_inv = saved.grad_output.data = saved.grad_output.scale_inv = NULL;
     if (status == TEGROUP_OK) status = tegroup_linear_forward(plan, d, first, &error);
-    fork_second();
     if (status == TEGROUP_OK) status = tegroup_linear_dgrad(plan, d, first, &error);
+    fork_second(); /* after dgrad, as they share a workspace */
     if (status == TEGROUP_OK) status = tegroup_linear_wgrad(plan, &saved, second, &error);
     join();
     return status;

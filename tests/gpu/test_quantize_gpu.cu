@@ -101,7 +101,7 @@ TEST(quantize_gpu, rows_longer_than_a_block_holds) {
     for (int64_t i = scaled(12); i > 0; i--) {
         void *mark = guards_mark();
         quantizing q;
-        quantizing_make(&q, &r, TEGROUP_SCALING_ROW, 5, 60000, 0);
+        quantizing_make(&q, &r, TEGROUP_SCALING_ROW, 5, 60000);
         const tegroup_quantize_desc d = q.desc;
         same_as_on_the_cpu(&q, &d, mark);
         ASSERT_PASSING();

@@ -242,7 +242,7 @@ SUPPORT void quantise_operand(problem *p, int which, quantised *q, rng *r) {
     if (q->outer_stride > 0) {
         const int64_t I = blocks_of(to->shape.cols, q->f->inner), O = blocks_of(to->shape.rows / q->parts, q->f->outer) * q->parts;
         const int64_t all = O * (ragged || to->pointers_space != TEGROUP_SPACE_UNSET ? 1 : to->shape.groups), words = q->scale_dtype == TEGROUP_DTYPE_I32 ? (I + 3) / 4 : I;
-        if (rng_chance(r, 50)) { q->inner_stride = rng_int(r, 1, 2); q->outer_stride = words * q->inner_stride + rng_int(r, 0, 2); }
+        if (rng_chance(r, 50)) { q->inner_stride = rng_int(r, 1, 2); q->outer_stride = (words > 0 ? words : 1) * q->inner_stride + rng_int(r, 0, 2); }
         else { q->outer_stride = rng_int(r, 1, 2); q->inner_stride = all * q->outer_stride + rng_int(r, 1, 3); }
     }
     to->scale_outer_stride = q->outer_stride;
