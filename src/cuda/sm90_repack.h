@@ -10,6 +10,7 @@
 #include "core/layout.h"
 #include "core/field_names.h"
 #include "core/choice.h"
+#include "core/quantised.h"
 #include "cuda/sm90_decoded.h"
 
 /* TMA reads rows that begin at multiples of 16 bytes. Rows of A or B that begin elsewhere, because their ld is no such
@@ -20,11 +21,11 @@
 #define TEGROUP_IMPL_SM90_LINE_BYTES 128 /* of a cache line: rows that begin at its multiples are loaded fastest */
 
 /* Whether an operand, A or B, is repacked. Its ld alone decides, so that the number of rows does not. Gathered rows,
- * and ragged ones in a list of buffers, are not: they have no numbering that their copy could have. Neither is what is
- * beside a decoded operand. */
+ * and ragged ones in a list of buffers, are not: they have no numbering that their copy could have. Neither are
+ * quantised ones, and what is beside them. */
 static inline int tegroup_impl_sm90_repacks(const tegroup_problem *p, tegroup_impl_operand operand) {
     const int64_t ld = operand == TEGROUP_IMPL_A ? p->lda : p->ldb;
-    return !tegroup_impl_sm90_decodes(p)
+    return !tegroup_impl_quantised(p)
            && ld * tegroup_impl_bits(operand == TEGROUP_IMPL_A ? p->a : p->b) % (8 * TEGROUP_IMPL_SM90_ROW_BYTES) != 0
            && !p->gathered[operand] && !(p->rows_space[operand] && p->pointers_space[operand]);
 }
