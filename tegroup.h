@@ -84,33 +84,34 @@
  *   [51] cuda/cublaslt_setup.h    Set-up of a grouped cuBLASLt matmul
  *   [52] cuda/sm90_kernels.h      Hopper GEMM: the table of kernels
  *   [53] cuda/sm90_balance.h      Hopper GEMM: what tiles cost, and which block is done first
- *   [54] cuda/sm90_choice.h       Hopper GEMM: which kernel a plan takes
- *   [55] gemm/backends.h          The backends, a row of functions each
- *   [56] gemm/verdicts.h          What each backend can do
- *   [57] gemm/plan.h              Explain and plan
- *   [58] cpu/gemm.h               CPU GEMM
- *   [59] gemm/check.h             What a call checks
- *   [60] gemm/run.h               Run
- *   [61] gemm/once.h              One call for a product that runs once
- *   [62] gemm/tune.h              Tune, save and load a plan
- *   [63] cpu/real.h               Formulas
- *   [64] core/activation_formulas.h Activation formulas
- *   [65] layer/activation.h       Activations
- *   [66] layer/quantize_rules.h   Quantise and dequantise: rules
- *   [67] layer/quantize.h         Quantise and dequantise
- *   [68] layer/linear.h           Grouped linear layer
- *   [69] layer/mlp_rules.h        Grouped MLP: tensors and rules
- *   [70] layer/mlp_plan.h         Grouped MLP: plan
- *   [71] layer/mlp.h              Grouped MLP: calls
- *   [72] layer/chain_rules.h      Op chain: rules and buffers
- *   [73] layer/chain_ops.h        Op chain: ops as layers
- *   [74] layer/chain_plan.h       Op chain: plan
- *   [75] layer/chain.h            Op chain: calls
- *   [76] gemm/validate.h          Validate
- *   [77] gemm/scale_convert.h     Scales in another layout
- *   [78] moe/count.h              Counts of groups
- *   [79] moe/router.h             Router
- *   [80] moe/permutation.h        Permute and combine
+ *   [54] cuda/sm90_fp8_kernels.h  Hopper GEMM of FP8: the table of kernels, and where a group's scales are
+ *   [55] cuda/sm90_choice.h       Hopper GEMM: which kernel a plan takes
+ *   [56] gemm/backends.h          The backends, a row of functions each
+ *   [57] gemm/verdicts.h          What each backend can do
+ *   [58] gemm/plan.h              Explain and plan
+ *   [59] cpu/gemm.h               CPU GEMM
+ *   [60] gemm/check.h             What a call checks
+ *   [61] gemm/run.h               Run
+ *   [62] gemm/once.h              One call for a product that runs once
+ *   [63] gemm/tune.h              Tune, save and load a plan
+ *   [64] cpu/real.h               Formulas
+ *   [65] core/activation_formulas.h Activation formulas
+ *   [66] layer/activation.h       Activations
+ *   [67] layer/quantize_rules.h   Quantise and dequantise: rules
+ *   [68] layer/quantize.h         Quantise and dequantise
+ *   [69] layer/linear.h           Grouped linear layer
+ *   [70] layer/mlp_rules.h        Grouped MLP: tensors and rules
+ *   [71] layer/mlp_plan.h         Grouped MLP: plan
+ *   [72] layer/mlp.h              Grouped MLP: calls
+ *   [73] layer/chain_rules.h      Op chain: rules and buffers
+ *   [74] layer/chain_ops.h        Op chain: ops as layers
+ *   [75] layer/chain_plan.h       Op chain: plan
+ *   [76] layer/chain.h            Op chain: calls
+ *   [77] gemm/validate.h          Validate
+ *   [78] gemm/scale_convert.h     Scales in another layout
+ *   [79] moe/count.h              Counts of groups
+ *   [80] moe/router.h             Router
+ *   [81] moe/permutation.h        Permute and combine
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
@@ -5275,6 +5276,9 @@ TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count) {
         /* backend, SM from, to, cuBLASLt from, operands, results, scalings, features, alignment, known from */
         {TEGROUP_BACKEND_SM90, 90, 90, 0, TEGROUP_IMPL_HALVES, TEGROUP_IMPL_RESULTS, TEGROUP_IMPL_SC(NONE),
          TEGROUP_IMPL_BUNDLED | TEGROUP_FEATURE_GATHER, 16, "TMA asks for 16-byte rows"},
+        {TEGROUP_BACKEND_SM90, 90, 90, 0, TEGROUP_IMPL_FP8, TEGROUP_IMPL_RESULTS,
+         TEGROUP_IMPL_SC(TENSOR) | TEGROUP_IMPL_SC(ROW) | TEGROUP_IMPL_SC(BLOCK_1X128) | TEGROUP_IMPL_SC(BLOCK_128X128),
+         TEGROUP_IMPL_BUNDLED, 16, "wgmma of FP8, whose sums of 128 of k are added in FP32; TMA asks for 16-byte rows"},
         {TEGROUP_BACKEND_CUBLASLT_GROUPED, 100, 110, 130300, TEGROUP_IMPL_DT(F16),
          TEGROUP_IMPL_DT(F16) | TEGROUP_IMPL_DT(F32), TEGROUP_IMPL_SC(NONE),
          TEGROUP_IMPL_CUBLASLT | TEGROUP_FEATURE_DEVICE_SIZES, 0, "TransformerEngine pull request 2765"},
@@ -7120,7 +7124,92 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_assign(tegroup_impl_sm90_loads *loads,
     return given;
 }
 
-/* ==== [54] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
+/* ==== [54] Hopper GEMM of FP8: the table of kernels, and where a group's scales are (src/cuda/sm90_fp8_kernels.h) ==== */
+
+/* The kernel rows of FP8, one on each line: KERNEL(name, op, lines, cols, turns, slabs), as in sm90_kernels.h. All are
+ * kernels of a forward product or of a weight gradient; a dgrad is a forward product with the transposed copy of the
+ * weights. The first kernel of an operation runs every problem. A thread has two sums of each element in registers, so
+ * that a warpgroup's part of a tile is at most 64 x 192. */
+#define TEGROUP_IMPL_SM90_FP8_KERNELS(KERNEL)                                                                          \
+    KERNEL(FP8_128X192, 1, 64, 192, 0, 3)                                                                              \
+    KERNEL(FP8_64X128, 1, 64, 128, 1, 2)                                                                               \
+    KERNEL(FP8_WGRAD_128X192, 3, 64, 192, 0, 3)
+
+enum {
+#define TEGROUP_IMPL_SM90_FP8_NUMBER(name, op, lines, cols, turns, slabs) TEGROUP_IMPL_SM90_##name,
+    TEGROUP_IMPL_SM90_FP8_KERNELS(TEGROUP_IMPL_SM90_FP8_NUMBER) TEGROUP_IMPL_SM90_FP8_KERNEL_COUNT
+#undef TEGROUP_IMPL_SM90_FP8_NUMBER
+};
+
+#define TEGROUP_IMPL_SM90_FP8_K 128    /* k of a pipeline stage, after which sums are promoted; of a block's scale */
+#define TEGROUP_IMPL_SM90_FP8_SHORT 64 /* rows of an average group up to which the lower tile is taken */
+
+typedef struct tegroup_impl_sm90_fp8_row {
+    tegroup_op op;          /* FORWARD is for dgrad, too */
+    int32_t tile_m, tile_n; /* rows and columns of D */
+} tegroup_impl_sm90_fp8_row;
+
+static inline const tegroup_impl_sm90_fp8_row *tegroup_impl_sm90_fp8_row_of(int32_t kernel) {
+#define TEGROUP_IMPL_SM90_FP8_ROW(name, op, lines, cols, turns, slabs)                                                 \
+    {(tegroup_op)(op), (lines) * (2 - (turns)), cols},
+    static const tegroup_impl_sm90_fp8_row rows[TEGROUP_IMPL_SM90_FP8_KERNEL_COUNT] = {
+        TEGROUP_IMPL_SM90_FP8_KERNELS(TEGROUP_IMPL_SM90_FP8_ROW)};
+#undef TEGROUP_IMPL_SM90_FP8_ROW
+    return &rows[kernel];
+}
+
+/* Whether a kernel can run a problem. */
+static inline int tegroup_impl_sm90_fp8_runs(const tegroup_problem *p, int32_t kernel) {
+    return (tegroup_impl_sm90_fp8_row_of(kernel)->op == TEGROUP_OP_WGRAD) == (p->op == TEGROUP_OP_WGRAD);
+}
+
+static inline void tegroup_impl_sm90_fp8_tile(const tegroup_gemm_desc *desc, tegroup_plan *plan,
+                                              tegroup_impl_forecast *forecast) {
+    const tegroup_problem *p = &plan->problem;
+    const int lower =
+        tegroup_impl_expected_rows(desc, p) / tegroup_impl_max(1, p->groups) <= TEGROUP_IMPL_SM90_FP8_SHORT;
+    const int32_t kernel = p->op == TEGROUP_OP_WGRAD ? TEGROUP_IMPL_SM90_FP8_WGRAD_128X192
+                           : lower                   ? TEGROUP_IMPL_SM90_FP8_64X128
+                                                     : TEGROUP_IMPL_SM90_FP8_128X192;
+    plan->tile_m = tegroup_impl_sm90_fp8_row_of(kernel)->tile_m;
+    plan->tile_n = tegroup_impl_sm90_fp8_row_of(kernel)->tile_n;
+    plan->tile_k = TEGROUP_IMPL_SM90_FP8_K;
+    plan->algorithm[TEGROUP_IMPL_PLANNED_ROW] = (uint64_t)kernel;
+    forecast->why = p->op == TEGROUP_OP_WGRAD ? "by rule: the one of weight gradients"
+                    : lower                   ? "by rule: groups are short"
+                                              : "by rule: groups are long";
+}
+
+/* A weight gradient reads copies whose rows are as far apart as its group is long, so each group has two tensor maps of
+ * its own, of 128 bytes, which a kernel makes in the workspace. */
+static inline void tegroup_impl_sm90_workspace(const tegroup_plan *plan, tegroup_layout *layout) {
+    if (tegroup_impl_quantised(&plan->problem) && plan->problem.op == TEGROUP_OP_WGRAD)
+        tegroup_impl_layout_add(layout, "tensor maps", (int64_t)256 * plan->problem.groups);
+}
+
+/* Where the scales of an operand's group are: that of line l (of m or n) and block b of k is
+ * at[(l >> line_shift) * line_stride + b * k_stride]. */
+typedef struct tegroup_impl_sm90_scales {
+    const float *at;
+    int64_t line_stride, k_stride; /* k_stride is 0 where one scale is for all of k */
+    int32_t line_shift;
+} tegroup_impl_sm90_scales;
+
+/* before: see tegroup_impl_scale_grid_after. */
+TEGROUP_IMPL_HD tegroup_impl_sm90_scales tegroup_impl_sm90_scales_of(const tegroup_tensor *t,
+                                                                     const tegroup_scaling_facts *facts,
+                                                                     const tegroup_snapshot_view *view, int32_t g,
+                                                                     int columnwise, int64_t before) {
+    const tegroup_impl_scale_grid grid = tegroup_impl_scale_grid_after(t, facts, view, g, columnwise, before);
+    tegroup_impl_sm90_scales scales;
+    scales.at = (const float *)(tegroup_impl_listed(t) ? t->scale_pointers[g] : t->scale_inv) + grid.base;
+    scales.line_stride = grid.outer_stride;
+    scales.k_stride = facts->block_inner > 0 ? grid.inner_stride : 0;
+    scales.line_shift = grid.outer_shift;
+    return scales;
+}
+
+/* ==== [55] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
 
 /* Constants of the prediction besides those of each kernel in the table, together with which the times were fitted. */
 #define TEGROUP_IMPL_SM90_STRETCH_US 0.55 /* us to find a stretch, or to assign a wave of its tiles */
@@ -7414,6 +7503,10 @@ static inline void tegroup_impl_sm90_tile(const tegroup_gemm_desc *desc, const t
     const int64_t there = target->multiprocessors > 0 ? target->multiprocessors : TEGROUP_IMPL_SM90_USUAL,
                   limit = desc->options.sm_limit > 0 ? desc->options.sm_limit : there,
                   blocks = tegroup_impl_min(tegroup_impl_min(there, limit), TEGROUP_IMPL_SM90_MOST_BLOCKS);
+    if (tegroup_impl_quantised(&plan->problem)) {
+        tegroup_impl_sm90_fp8_tile(desc, plan, forecast);
+        return;
+    }
     const tegroup_impl_sm90_taken taken = tegroup_impl_sm90_take_fastest(
         desc, &plan->problem, blocks, (int)(target->built >> TEGROUP_BACKEND_PORTABLE & 1u));
     const tegroup_impl_sm90_row *row = tegroup_impl_sm90_row_of(taken.kernel);
@@ -7426,7 +7519,7 @@ static inline void tegroup_impl_sm90_tile(const tegroup_gemm_desc *desc, const t
     forecast->us = taken.us.total;
 }
 
-/* ==== [55] The backends, a row of functions each (src/gemm/backends.h) ==== */
+/* ==== [56] The backends, a row of functions each (src/gemm/backends.h) ==== */
 
 /* What a backend can be asked: a function type for each question. */
 typedef void tegroup_impl_workspace_function(const tegroup_plan *plan, tegroup_layout *layout);
@@ -7492,12 +7585,12 @@ static inline tegroup_impl_run_fused_function tegroup_impl_sm90_launch;
 #endif
 #define TEGROUP_IMPL_BACKEND_SM90                                                                                      \
     {                                                                                                                  \
-        NULL, tegroup_impl_sm90_tile, tegroup_impl_sm90_image, tegroup_impl_sm90_plan, tegroup_impl_sm90_check,        \
-            tegroup_impl_sm90_gemm, tegroup_impl_sm90_chosen, tegroup_impl_sm90_choices, tegroup_impl_sm90_take,       \
-            TEGROUP_IMPL_SM90_FUSED                                                                                    \
+        tegroup_impl_sm90_workspace, tegroup_impl_sm90_tile, tegroup_impl_sm90_image, tegroup_impl_sm90_plan,          \
+            tegroup_impl_sm90_check, tegroup_impl_sm90_gemm, tegroup_impl_sm90_chosen, tegroup_impl_sm90_choices,      \
+            tegroup_impl_sm90_take, TEGROUP_IMPL_SM90_FUSED                                                            \
     }
 #else
-#define TEGROUP_IMPL_BACKEND_SM90 TEGROUP_IMPL_NOT_BUILT(NULL, tegroup_impl_sm90_tile)
+#define TEGROUP_IMPL_BACKEND_SM90 TEGROUP_IMPL_NOT_BUILT(tegroup_impl_sm90_workspace, tegroup_impl_sm90_tile)
 #endif
 
 #if defined(TEGROUP_IMPL_CUDA) && !defined(TEGROUP_NO_PORTABLE)
@@ -7578,7 +7671,7 @@ static inline uint32_t tegroup_impl_built(void) {
     return built;
 }
 
-/* ==== [56] What each backend can do (src/gemm/verdicts.h) ==== */
+/* ==== [57] What each backend can do (src/gemm/verdicts.h) ==== */
 
 /* Backends in order of preference. If only the device knows d's columns, CUBLASLT_GROUPED gives NaN for groups whose D
  * it cannot store (see tegroup_impl_setup_group), so it comes after PORTABLE, which takes any. */
@@ -7796,6 +7889,34 @@ static inline int tegroup_impl_judge_places(tegroup_impl_case *c) {
     return 1;
 }
 
+/* Copies and scales of quantised operands, of which SM90's kernels take some. */
+static inline int tegroup_impl_judge_copies(tegroup_impl_case *c) {
+    const tegroup_impl_names *names = c->names;
+    const tegroup_problem *p = c->p;
+    int i;
+    if (c->rule->backend != TEGROUP_BACKEND_SM90 || !tegroup_impl_quantised(p)) return 1;
+    for (i = 0; i < 2; i++) {
+        const tegroup_impl_name *name = names->operand[i];
+        const int32_t parts = i ? c->desc->b.scale_parts : c->desc->a.scale_parts;
+        TEGROUP_IMPL_NEED(p->columnwise_order[i] == TEGROUP_COLUMNWISE_TRANSPOSED
+                              || !tegroup_impl_sums_rows(p->op, (tegroup_impl_operand)i),
+                          ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(COLUMNWISE_ORDER),
+                          "must be TRANSPOSED: wgmma takes FP8 contiguous along k alone", TEGROUP_COLUMNWISE_TRANSPOSED,
+                          p->columnwise_order[i]);
+        TEGROUP_IMPL_NEED_AS(DTYPE, p->scale_dtype[i] == TEGROUP_DTYPE_UNSET || p->scale_dtype[i] == TEGROUP_DTYPE_F32,
+                             ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(SCALE_DTYPE), "must be F32 for this backend",
+                             TEGROUP_DTYPE_F32, p->scale_dtype[i]);
+        TEGROUP_IMPL_NEED(parts <= 1, ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(SCALE_PARTS),
+                          "must be 0 or 1 for this backend", 1, parts);
+    }
+    TEGROUP_IMPL_NEED(p->op != TEGROUP_OP_WGRAD || p->bias == TEGROUP_DTYPE_UNSET
+                          || (c->target->built >> TEGROUP_BACKEND_PORTABLE & 1u),
+                      ERROR_NOT_BUILT, names->operand[TEGROUP_IMPL_BIAS]->name,
+                      "of quantised rows is summed by a kernel of PORTABLE, which must be part of the build", 0,
+                      p->bias);
+    return 1;
+}
+
 /* alpha and beta. */
 static inline int tegroup_impl_judge_scalars(tegroup_impl_case *c) {
     const tegroup_backend_rule *rule = c->rule;
@@ -7892,13 +8013,13 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     c.v = v;
     c.met = 0;
     if (tegroup_impl_judge_machine(&c) && tegroup_impl_judge_types(&c) && tegroup_impl_judge_sizes(&c)
-        && tegroup_impl_judge_places(&c) && tegroup_impl_judge_scalars(&c) && tegroup_impl_judge_extras(&c)
-        && tegroup_impl_judge_alignment(&c))
+        && tegroup_impl_judge_places(&c) && tegroup_impl_judge_copies(&c) && tegroup_impl_judge_scalars(&c)
+        && tegroup_impl_judge_extras(&c) && tegroup_impl_judge_alignment(&c))
         return INT32_MAX;
     return c.met;
 }
 
-/* ==== [57] Explain and plan (src/gemm/plan.h) ==== */
+/* ==== [58] Explain and plan (src/gemm/plan.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 /* Describes the current device as a target; sm stays 0 without one. Returns the device, or -1. */
@@ -8162,7 +8283,7 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     return tegroup_impl_plan_make(desc, tegroup_impl_gemm_names(), target, plan, error);
 }
 
-/* ==== [58] CPU GEMM (src/cpu/gemm.h) ==== */
+/* ==== [59] CPU GEMM (src/cpu/gemm.h) ==== */
 
 /* tegroup_impl_cpu_pack for rows that an index picks: from row `row` and column `col` of the group on. The rows are the
  * lines, or where along_k is set what is summed over. */
@@ -8518,7 +8639,7 @@ static inline tegroup_status tegroup_impl_cpu_gemm(const tegroup_plan *plan, con
     return TEGROUP_OK;
 }
 
-/* ==== [59] What a call checks (src/gemm/check.h) ==== */
+/* ==== [60] What a call checks (src/gemm/check.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm_desc *desc,
@@ -8889,7 +9010,7 @@ TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const te
     return tegroup_impl_gemm_check_own(plan, desc, error);
 }
 
-/* ==== [60] Run (src/gemm/run.h) ==== */
+/* ==== [61] Run (src/gemm/run.h) ==== */
 
 /* What the check has passed; it refuses a plan for a backend that is not built. */
 static inline tegroup_status tegroup_impl_gemm_run(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
@@ -8913,7 +9034,7 @@ TEGROUP_API tegroup_status tegroup_plan_layout(const tegroup_plan *plan, tegroup
     return TEGROUP_OK;
 }
 
-/* ==== [61] One call for a product that runs once (src/gemm/once.h) ==== */
+/* ==== [62] One call for a product that runs once (src/gemm/once.h) ==== */
 
 /* Whether two operands have one routing's sizes, so that one snapshot serves both. */
 static inline int tegroup_impl_same_sizes(const tegroup_sizes *x, const tegroup_sizes *y) {
@@ -9010,7 +9131,7 @@ TEGROUP_API tegroup_status tegroup_gemm_once(const tegroup_gemm_desc *desc, stru
     return tegroup_impl_gemm_run(&plan, &ready, stream, error);
 }
 
-/* ==== [62] Tune, save and load a plan (src/gemm/tune.h) ==== */
+/* ==== [63] Tune, save and load a plan (src/gemm/tune.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
@@ -9180,7 +9301,7 @@ TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, cons
     return TEGROUP_OK;
 }
 
-/* ==== [63] Formulas (src/cpu/real.h) ==== */
+/* ==== [64] Formulas (src/cpu/real.h) ==== */
 
 /* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. On the host
  * exp is the platform's (glibc: at most 1 ULP off). On the device it is at most 4 ULP off, whatever the flags (with
@@ -9213,7 +9334,7 @@ TEGROUP_IMPL_HD double tegroup_impl_choice_grad_f64(double grad_weight, double d
     return normalize ? (grad_weight - dot / chosen) / chosen : grad_weight;
 }
 
-/* ==== [64] Activation formulas (src/core/activation_formulas.h) ==== */
+/* ==== [65] Activation formulas (src/core/activation_formulas.h) ==== */
 
 /* Each operation is rounded by itself, or is one fused multiply-add where that is written: an activation in the
  * epilogue of a product gives the bits that the separate call gives. (A host compiler may fuse what it likes.) */
@@ -9534,7 +9655,7 @@ TEGROUP_IMPL_HD double tegroup_impl_activation_f64(tegroup_activation kind, int 
     return tegroup_impl_activation_grad_f64(kind, half, alpha, limit, gate, up, 0, &grad_gate, &grad_up);
 }
 
-/* ==== [65] Activations (src/layer/activation.h) ==== */
+/* ==== [66] Activations (src/layer/activation.h) ==== */
 
 #if TEGROUP_IMPL_ACTIVATION_KERNELS
 static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
@@ -9938,7 +10059,7 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
     return tegroup_impl_activation_backward_run(desc, stream, error);
 }
 
-/* ==== [66] Quantise and dequantise: rules (src/layer/quantize_rules.h) ==== */
+/* ==== [67] Quantise and dequantise: rules (src/layer/quantize_rules.h) ==== */
 
 /* Copies of a quantised tensor, as arrays of them go. */
 enum { TEGROUP_IMPL_ROWWISE, TEGROUP_IMPL_COLUMNWISE, TEGROUP_IMPL_COPIES };
@@ -10303,7 +10424,7 @@ static inline tegroup_status tegroup_impl_check_dequantize(const tegroup_dequant
     return tegroup_impl_check_built(TEGROUP_IMPL_FP8_KERNELS, desc->space, error);
 }
 
-/* ==== [67] Quantise and dequantise (src/layer/quantize.h) ==== */
+/* ==== [68] Quantise and dequantise (src/layer/quantize.h) ==== */
 
 #if TEGROUP_IMPL_FP8_KERNELS
 static inline tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
@@ -10862,7 +10983,7 @@ TEGROUP_API tegroup_status tegroup_dequantize(const tegroup_dequantize_desc *des
     return TEGROUP_OK;
 }
 
-/* ==== [68] Grouped linear layer (src/layer/linear.h) ==== */
+/* ==== [69] Grouped linear layer (src/layer/linear.h) ==== */
 
 /* The tensors of a layer, by name. */
 /* clang-format off */
@@ -11352,7 +11473,7 @@ TEGROUP_API tegroup_status tegroup_linear_wgrad(const tegroup_linear_plan *plan,
     return tegroup_impl_layer_call(&call.layer, plan, TEGROUP_OP_WGRAD, 1, stream, error);
 }
 
-/* ==== [69] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
+/* ==== [70] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
 
 /* Its tensors, by name: weights, then what has the routing's rows, of which the last three are what is saved. */
 /* clang-format off */
@@ -11799,7 +11920,7 @@ static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_mlp_desc
     return tegroup_impl_check_apart(buffers, count, level, NULL, error);
 }
 
-/* ==== [70] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
+/* ==== [71] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
 
 /* A plan's parts: what it holds for itself, and those of the two layers. A chain keeps them apart. */
 typedef struct tegroup_impl_mlp_plans {
@@ -12080,7 +12201,7 @@ TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const 
     return TEGROUP_OK;
 }
 
-/* ==== [71] Grouped MLP: calls (src/layer/mlp.h) ==== */
+/* ==== [72] Grouped MLP: calls (src/layer/mlp.h) ==== */
 
 #if TEGROUP_IMPL_FUSED_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
 /* Gradients of row_scale, of the sums that a dgrad with a gradient in its epilogue leaves in D's place. */
@@ -12484,7 +12605,7 @@ TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const
     return tegroup_impl_mlp_run_op(plan, desc, TEGROUP_OP_WGRAD, stream, error);
 }
 
-/* ==== [72] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
+/* ==== [73] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
 
 /* A descriptor resolved: what each op is given, and what lies between ops. values[i] is what op i reads and values[i +
  * 1] what it writes; grads are their gradients, absent where none is computed. */
@@ -13013,7 +13134,7 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [73] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
+/* ==== [74] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
 
 /* A LINEAR as a layer, with the rows that it reads and writes: op i's routing may be its own. It points into itself. */
 typedef struct tegroup_impl_chain_linear {
@@ -13205,7 +13326,7 @@ static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc,
     backward->grad_row_scale = tegroup_impl_mlp_matrix(&given->grad_row_scale);
 }
 
-/* ==== [74] Op chain: plan (src/layer/chain_plan.h) ==== */
+/* ==== [75] Op chain: plan (src/layer/chain_plan.h) ==== */
 
 /* Tell the caller which op a failure is about. */
 static inline tegroup_status tegroup_impl_chain_name_op(tegroup_status status, const tegroup_chain_desc *desc,
@@ -13458,7 +13579,7 @@ TEGROUP_API tegroup_status tegroup_chain_explain(const tegroup_chain_desc *desc,
     return tegroup_impl_chain_name_op(status, desc, chain.at);
 }
 
-/* ==== [75] Op chain: calls (src/layer/chain.h) ==== */
+/* ==== [76] Op chain: calls (src/layer/chain.h) ==== */
 
 /* Rows of op i and its routing, by a linear's word for them: what no product of the op sees to. */
 static inline tegroup_status tegroup_impl_chain_check_memory(const tegroup_chain_desc *desc,
@@ -13643,7 +13764,7 @@ TEGROUP_API tegroup_status tegroup_chain_backward(const tegroup_chain_plan *plan
     return tegroup_impl_chain_run(plan, desc, 1, stream, error);
 }
 
-/* ==== [76] Validate (src/gemm/validate.h) ==== */
+/* ==== [77] Validate (src/gemm/validate.h) ==== */
 
 enum { TEGROUP_IMPL_FINITE, TEGROUP_IMPL_NAN, TEGROUP_IMPL_INFINITE };
 
@@ -13809,7 +13930,7 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [77] Scales in another layout (src/gemm/scale_convert.h) ==== */
+/* ==== [78] Scales in another layout (src/gemm/scale_convert.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_scale_convert(const tegroup_impl_scales *from,
@@ -14045,7 +14166,7 @@ TEGROUP_API tegroup_status tegroup_scale_convert(const tegroup_scale_convert_des
     return TEGROUP_OK;
 }
 
-/* ==== [78] Counts of groups (src/moe/count.h) ==== */
+/* ==== [79] Counts of groups (src/moe/count.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_count(const tegroup_count_desc *desc, struct CUstream_st *stream,
@@ -14116,7 +14237,7 @@ TEGROUP_API tegroup_status tegroup_count(const tegroup_count_desc *desc, struct 
     return TEGROUP_OK;
 }
 
-/* ==== [79] Router (src/moe/router.h) ==== */
+/* ==== [80] Router (src/moe/router.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
@@ -14520,7 +14641,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     return TEGROUP_OK;
 }
 
-/* ==== [80] Permute and combine (src/moe/permutation.h) ==== */
+/* ==== [81] Permute and combine (src/moe/permutation.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,

@@ -18,6 +18,7 @@
 #include "core/checks.h"
 #include "core/problem.h"
 #include "core/choice.h"
+#include "core/quantised.h"
 #include "core/epilogue.h"
 #include "cuda/sm90_kernels.h"
 #include "cuda/sm90_balance.h"
@@ -71,18 +72,19 @@ static inline tegroup_status tegroup_impl_sm90_plan(const tegroup_gemm_desc *des
     TEGROUP_IMPL_RULE(encode != NULL, ERROR_UNSUPPORTED, "target.sm", "needs a driver with cuTensorMapEncodeTiled", 1,
                       0);
     plan->algorithm[TEGROUP_IMPL_PLANNED_ENCODE] = (uint64_t)(uintptr_t)encode;
-    return tegroup_impl_sm90_choose(plan, (int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ROW], error);
+    const tegroup_impl_choice choice = tegroup_impl_sm90_chosen(plan);
+    return tegroup_impl_sm90_take(plan, &choice, error);
 }
 
 /* TMA needs multiples of 16 bytes. The pointers of a list are in device memory, so the kernel checks them. Rows may be
- * more than planned. */
+ * more than planned. data: what errors call t->data. */
 static inline tegroup_status tegroup_impl_sm90_check_operand(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                             tegroup_error *error) {
+                                                             const char *data, tegroup_error *error) {
     if (t->dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
     TEGROUP_IMPL_RULE(!tegroup_impl_ragged(&t->shape) || t->shape.rows <= TEGROUP_IMPL_SM90_MOST, ERROR_UNSUPPORTED,
                       TEGROUP_IMPL_PATH(ROWS), "must be countable in 31 bits", TEGROUP_IMPL_SM90_MOST, t->shape.rows);
     if (tegroup_impl_listed(t) || tegroup_impl_extent(t) == 0) return TEGROUP_OK;
-    TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->data, 16), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(DATA),
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->data, 16), ERROR_ALIGNMENT, data,
                       "must be 16-byte aligned for TMA; a plan made with options.data_alignment_bytes 2 takes any", 16,
                       (uintptr_t)t->data % 16);
     TEGROUP_IMPL_RULE(tegroup_impl_stride_bytes(t) % 16 == 0, ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(GROUP_STRIDE),
@@ -92,19 +94,34 @@ static inline tegroup_status tegroup_impl_sm90_check_operand(const tegroup_tenso
                       TEGROUP_IMPL_TMA_STRIDE_BYTES, tegroup_impl_stride_bytes(t));
     return TEGROUP_OK;
 }
+#if TEGROUP_IMPL_FP8_KERNELS /* sm90_fp8_plan.h */
+static inline tegroup_status tegroup_impl_sm90_fp8_check_operand(const tegroup_gemm_desc *desc,
+                                                                 tegroup_impl_operand operand,
+                                                                 const tegroup_impl_name *name, tegroup_error *error);
+static inline tegroup_impl_run_function tegroup_impl_sm90_fp8_gemm;
+#endif
 static inline tegroup_status tegroup_impl_sm90_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                      const tegroup_impl_names *names, tegroup_error *error) {
-    (void)plan;
+    const tegroup_tensor *tensors[] = {&desc->a, &desc->b, &desc->c, &desc->d};
+    int32_t first = TEGROUP_IMPL_A, i;
+#if TEGROUP_IMPL_FP8_KERNELS
+    if (tegroup_impl_quantised(&plan->problem))
+        for (; first <= TEGROUP_IMPL_B; first++)
+            TEGROUP_IMPL_TRY(
+                tegroup_impl_sm90_fp8_check_operand(desc, (tegroup_impl_operand)first, names->operand[first], error));
+#endif
 #if defined(TEGROUP_NO_PORTABLE)
-    TEGROUP_IMPL_RULE(!tegroup_impl_sm90_planned_row(plan)->mma, ERROR_NOT_BUILT, "plan.backend",
-                      "must be part of this build: the plan has PORTABLE's kernel for few rows",
+    TEGROUP_IMPL_RULE(first > TEGROUP_IMPL_A || !tegroup_impl_sm90_planned_row(plan)->mma, ERROR_NOT_BUILT,
+                      "plan.backend", "must be part of this build: the plan has PORTABLE's kernel for few rows",
                       TEGROUP_BACKEND_PORTABLE, plan->backend);
 #endif
+    (void)plan;
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_gather(desc, error)); /* what they gather from may change by call */
-    TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_operand(&desc->a, names->operand[TEGROUP_IMPL_A], error));
-    TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_operand(&desc->b, names->operand[TEGROUP_IMPL_B], error));
-    TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_operand(&desc->c, names->operand[TEGROUP_IMPL_C], error));
-    return tegroup_impl_sm90_check_operand(&desc->d, names->operand[TEGROUP_IMPL_D], error);
+    for (i = first; i <= TEGROUP_IMPL_D; i++) {
+        const tegroup_impl_name *name = names->operand[i];
+        TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_operand(tensors[i], name, TEGROUP_IMPL_PATH(DATA), error));
+    }
+    return TEGROUP_OK;
 }
 
 /* Makes a map with boxes of box_cols x box_rows, as the first comment of sm90_tiles.h describes it. A box has rows of
@@ -122,9 +139,10 @@ static inline tegroup_status tegroup_impl_sm90_encode(const tegroup_plan *plan, 
     /* A group stride that reaches no second group may be anything, even what TMA refuses, so it is not used. */
     const int64_t plane = ragged || listed || empty || t->shape.groups < 2 ? row : tegroup_impl_stride_bytes(t);
     const int64_t planes = ragged ? t->shape.rows + 1 : listed ? 1 : t->shape.groups;
-    const CUtensorMapDataType type = t->dtype == TEGROUP_DTYPE_F32    ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
-                                     : t->dtype == TEGROUP_DTYPE_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-                                                                      : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    const CUtensorMapDataType type = t->dtype == TEGROUP_DTYPE_F32      ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
+                                     : tegroup_impl_bits(t->dtype) == 8 ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+                                     : t->dtype == TEGROUP_DTYPE_BF16   ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                                                        : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
     const CUtensorMapSwizzle swizzle =
         box_cols * tegroup_impl_bits(t->dtype) == 512 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B;
     const cuuint64_t dims[5] = {(cuuint64_t)tegroup_impl_max(1, t->shape.cols),
@@ -139,9 +157,11 @@ static inline tegroup_status tegroup_impl_sm90_encode(const tegroup_plan *plan, 
                                        : (uintptr_t)(ragged ? t->shape.snapshot : plan) & ~(uintptr_t)15;
     /* L2 fetches 256 bytes at a time where the next 128 of a row are loaded soon. If the box that has these is already
      * in flight, as for weights in dgrad and of short groups, both fetch them, which read memory 5% slower. */
+    const uint64_t planned = plan->algorithm[TEGROUP_IMPL_PLANNED_ROW];
     const int beside = operand == TEGROUP_IMPL_B
-                       && (plan->problem.op == TEGROUP_OP_DGRAD
-                           || plan->algorithm[TEGROUP_IMPL_PLANNED_ROW] == TEGROUP_IMPL_SM90_FORWARD_64X128);
+                       && (tegroup_impl_quantised(&plan->problem)
+                               ? planned == TEGROUP_IMPL_SM90_FP8_64X128
+                               : plan->problem.op == TEGROUP_OP_DGRAD || planned == TEGROUP_IMPL_SM90_FORWARD_64X128);
     const CUtensorMapL2promotion promotion =
         beside ? CU_TENSOR_MAP_L2_PROMOTION_NONE : CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
     CUresult code = CUDA_ERROR_INVALID_CONTEXT;
@@ -168,12 +188,22 @@ static inline tegroup_status tegroup_impl_sm90_map(const tegroup_plan *plan, con
                                     error);
 }
 
+/* Makes the map of C or D, if it is there, whose boxes are slabs. */
+static inline tegroup_status tegroup_impl_sm90_map_slabs(const tegroup_plan *plan, const tegroup_tensor *t,
+                                                         tegroup_impl_operand operand, tegroup_impl_sm90_call *call,
+                                                         tegroup_error *error) {
+    if (t->dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
+    return tegroup_impl_sm90_map(plan, t, operand, t->dtype == TEGROUP_DTYPE_F32 ? 32 : 64, TEGROUP_IMPL_SM90_LINES,
+                                 call, error);
+}
+
 /* Makes map `i` with smaller boxes of an operand whose map is made. */
 static inline tegroup_status tegroup_impl_sm90_map_smaller(const tegroup_plan *plan, const tegroup_tensor *t,
-                                                           tegroup_impl_operand operand, int32_t box_rows, int32_t i,
-                                                           tegroup_impl_sm90_call *call, tegroup_error *error) {
+                                                           tegroup_impl_operand operand, int32_t box_cols,
+                                                           int32_t box_rows, int32_t i, tegroup_impl_sm90_call *call,
+                                                           tegroup_error *error) {
     TEGROUP_IMPL_TRY(
-        tegroup_impl_sm90_encode(plan, t, operand, 64, box_rows, &call->smaller[i], &call->further[i], error));
+        tegroup_impl_sm90_encode(plan, t, operand, box_cols, box_rows, &call->smaller[i], &call->further[i], error));
     call->further[i] -= call->shift[operand];
     return TEGROUP_OK;
 }
@@ -269,16 +299,16 @@ static inline tegroup_status tegroup_impl_sm90_map_operands(const tegroup_plan *
                             || tegroup_impl_sm90_narrow_tiles(0, (int32_t)call->call.desc.d.shape.cols,
                                                               (int32_t)desc->a.shape.cols)
                                    > 0);
-    const int32_t lines = TEGROUP_IMPL_SM90_LINES, slab_cols = desc->d.dtype == TEGROUP_DTYPE_F32 ? 32 : 64;
+    const int32_t lines = TEGROUP_IMPL_SM90_LINES;
     call->ragged[TEGROUP_IMPL_A] = call->ragged[TEGROUP_IMPL_B] = 1; /* also gathered ones, without a map */
     if (!call->gathers_a)
         TEGROUP_IMPL_TRY(
             tegroup_impl_sm90_map(plan, &desc->a, TEGROUP_IMPL_A, 64, wgrad ? lines : row->tile_m, call, error));
     if (!call->gathers_a && !wgrad && row->tile_m == lines) /* the shape that has SHORT tiles */
         TEGROUP_IMPL_TRY(
-            tegroup_impl_sm90_map_smaller(plan, &desc->a, TEGROUP_IMPL_A, TEGROUP_IMPL_SM90_SHORT, 0, call, error));
+            tegroup_impl_sm90_map_smaller(plan, &desc->a, TEGROUP_IMPL_A, 64, TEGROUP_IMPL_SM90_SHORT, 0, call, error));
     for (int32_t i = 0; row->fits && i < TEGROUP_IMPL_SM90_SMALLER; i++)
-        TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_smaller(plan, &desc->a, TEGROUP_IMPL_A,
+        TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_smaller(plan, &desc->a, TEGROUP_IMPL_A, 64,
                                                        row->tile_m - (i + 1) * TEGROUP_IMPL_SM90_FIT, i, call, error));
     if (!call->gathers_b)
         TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &desc->b, TEGROUP_IMPL_B, 64,
@@ -287,26 +317,39 @@ static inline tegroup_status tegroup_impl_sm90_map_operands(const tegroup_plan *
                                                         : row->tile_n,
                                                call, error));
     if (narrows)
-        TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_smaller(plan, &desc->b, TEGROUP_IMPL_B,
+        TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_smaller(plan, &desc->b, TEGROUP_IMPL_B, 64,
                                                        halves ? TEGROUP_IMPL_SM90_NARROW / 2 : TEGROUP_IMPL_SM90_NARROW,
                                                        0, call, error));
     if (ups) return tegroup_impl_sm90_map_ups(plan, ups, row->tile_n / 2, narrows, call, error); /* in C's place */
-    if (call->has_c)
-        TEGROUP_IMPL_TRY(
-            tegroup_impl_sm90_map(plan, &call->call.desc.c, TEGROUP_IMPL_C, slab_cols, lines, call, error));
-    return TEGROUP_OK;
+    return tegroup_impl_sm90_map_slabs(plan, &call->call.desc.c, TEGROUP_IMPL_C, call, error);
+}
+
+/* Sets what of a call follows from its descriptor, but for maps. */
+static inline void tegroup_impl_sm90_call_of(const tegroup_gemm_desc *desc, tegroup_impl_sm90_call *call) {
+    const int wgrad = desc->op == TEGROUP_OP_WGRAD;
+    call->call = tegroup_impl_gpu_call_of(desc);
+    if (call->up.apart) tegroup_impl_gpu_widen(&call->call.desc);
+    if (desc->accumulate) { /* D is its own C. */
+        call->call.desc.c = desc->d;
+        call->call.views[TEGROUP_IMPL_C] = call->call.views[TEGROUP_IMPL_D];
+        call->call.beta = 1;
+    }
+    call->has_c = call->call.desc.c.dtype != TEGROUP_DTYPE_UNSET;
+    /* Where D's columns end off a multiple of 16 bytes, the last slab is stored by threads and not by TMA. */
+    call->adds_in_l2 = wgrad && desc->accumulate && desc->d.dtype == TEGROUP_DTYPE_F32 && desc->d.shape.cols % 4 == 0;
+    call->has_bias = !wgrad && desc->bias.dtype != TEGROUP_DTYPE_UNSET;
+    call->gathers_a = desc->gather_a.rows > 0;
+    call->gathers_b = desc->gather_b.rows > 0;
 }
 
 /* epilogue: NULL, or the activation in the product's epilogue. */
 static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                       const tegroup_impl_epilogue *epilogue, struct CUstream_st *stream,
                                                       tegroup_error *error) {
-    const int forward = desc->op == TEGROUP_OP_FORWARD, wgrad = desc->op == TEGROUP_OP_WGRAD,
-              halves = epilogue && !epilogue->activation.interleaved;
+    const int forward = desc->op == TEGROUP_OP_FORWARD, halves = epilogue && !epilogue->activation.interleaved;
     const int32_t number = !epilogue ? (int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ROW]
                            : forward ? TEGROUP_IMPL_SM90_FORWARD_128X192
-                                     : TEGROUP_IMPL_SM90_DGRAD_128X192,
-                  lines = TEGROUP_IMPL_SM90_LINES, slab_cols = desc->d.dtype == TEGROUP_DTYPE_F32 ? 32 : 64;
+                                     : TEGROUP_IMPL_SM90_DGRAD_128X192;
     const tegroup_impl_sm90_row *row = tegroup_impl_sm90_row_of(number);
     const uint64_t kernel = epilogue ? epilogue->kernel.function : plan->algorithm[TEGROUP_IMPL_PLANNED_KERNEL],
                    blocks = epilogue ? epilogue->kernel.blocks : plan->algorithm[TEGROUP_IMPL_PLANNED_BLOCKS];
@@ -318,22 +361,10 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
     if (epilogue) TEGROUP_IMPL_TRY(tegroup_impl_sm90_fuse(plan, desc, epilogue, &call, error));
     else
 #endif
-        TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &desc->d, TEGROUP_IMPL_D, slab_cols, lines, &call, error));
-    call.call = tegroup_impl_gpu_call_of(desc);
-    if (call.up.apart) tegroup_impl_gpu_widen(&call.call.desc);
-    if (desc->accumulate) { /* D is its own C. */
-        call.call.desc.c = desc->d;
-        call.call.views[TEGROUP_IMPL_C] = call.call.views[TEGROUP_IMPL_D];
-        call.call.beta = 1;
-    }
-    call.has_c = call.call.desc.c.dtype != TEGROUP_DTYPE_UNSET;
-    /* Where D's columns end off a multiple of 16 bytes, the last slab is stored by threads and not by TMA. */
-    call.adds_in_l2 = wgrad && desc->accumulate && desc->d.dtype == TEGROUP_DTYPE_F32 && desc->d.shape.cols % 4 == 0;
+        TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_slabs(plan, &desc->d, TEGROUP_IMPL_D, &call, error));
+    tegroup_impl_sm90_call_of(desc, &call);
     if (!epilogue && number == TEGROUP_IMPL_SM90_FORWARD_128X192)
         call.narrows = (int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_NARROWS];
-    call.has_bias = !wgrad && desc->bias.dtype != TEGROUP_DTYPE_UNSET;
-    call.gathers_a = desc->gather_a.rows > 0;
-    call.gathers_b = desc->gather_b.rows > 0;
     TEGROUP_IMPL_TRY(
         tegroup_impl_sm90_map_operands(plan, desc, row, halves, call.up.apart ? &epilogue->up->b : NULL, &call, error));
     arguments[0] = &call;
@@ -346,6 +377,9 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
 
 static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                     struct CUstream_st *stream, tegroup_error *error) {
+#if TEGROUP_IMPL_FP8_KERNELS
+    if (tegroup_impl_quantised(&plan->problem)) return tegroup_impl_sm90_fp8_gemm(plan, desc, stream, error);
+#endif
 #if !defined(TEGROUP_NO_PORTABLE)
     if (tegroup_impl_sm90_planned_row(plan)->mma) return tegroup_impl_portable_gemm(plan, desc, stream, error);
 #endif

@@ -13,6 +13,7 @@
 #include "core/epilogue.h"
 #include "cpu/gemm_kernel.h"
 #include "cuda/cublaslt_setup.h"
+#include "cuda/sm90_fp8_kernels.h"
 #include "cuda/sm90_choice.h"
 
 /* What a backend can be asked: a function type for each question. */
@@ -79,12 +80,12 @@ static inline tegroup_impl_run_fused_function tegroup_impl_sm90_launch;
 #endif
 #define TEGROUP_IMPL_BACKEND_SM90                                                                                      \
     {                                                                                                                  \
-        NULL, tegroup_impl_sm90_tile, tegroup_impl_sm90_image, tegroup_impl_sm90_plan, tegroup_impl_sm90_check,        \
-            tegroup_impl_sm90_gemm, tegroup_impl_sm90_chosen, tegroup_impl_sm90_choices, tegroup_impl_sm90_take,       \
-            TEGROUP_IMPL_SM90_FUSED                                                                                    \
+        tegroup_impl_sm90_workspace, tegroup_impl_sm90_tile, tegroup_impl_sm90_image, tegroup_impl_sm90_plan,          \
+            tegroup_impl_sm90_check, tegroup_impl_sm90_gemm, tegroup_impl_sm90_chosen, tegroup_impl_sm90_choices,      \
+            tegroup_impl_sm90_take, TEGROUP_IMPL_SM90_FUSED                                                            \
     }
 #else
-#define TEGROUP_IMPL_BACKEND_SM90 TEGROUP_IMPL_NOT_BUILT(NULL, tegroup_impl_sm90_tile)
+#define TEGROUP_IMPL_BACKEND_SM90 TEGROUP_IMPL_NOT_BUILT(tegroup_impl_sm90_workspace, tegroup_impl_sm90_tile)
 #endif
 
 #if defined(TEGROUP_IMPL_CUDA) && !defined(TEGROUP_NO_PORTABLE)
