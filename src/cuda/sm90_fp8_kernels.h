@@ -22,7 +22,9 @@
 #define TEGROUP_IMPL_SM90_FP8_KERNELS(KERNEL)                                                                          \
     KERNEL(FP8_128X192, 1, 64, 192, 0, 3)                                                                              \
     KERNEL(FP8_64X128, 1, 64, 128, 1, 2)                                                                               \
-    KERNEL(FP8_WGRAD_128X192, 3, 64, 192, 0, 3)
+    KERNEL(FP8_128X128, 1, 128, 128, 1, 4)                                                                             \
+    KERNEL(FP8_WGRAD_128X192, 3, 64, 192, 0, 3)                                                                        \
+    KERNEL(FP8_WGRAD_128X128, 3, 128, 128, 1, 4)
 
 enum {
 #define TEGROUP_IMPL_SM90_FP8_NUMBER(name, op, lines, cols, turns, slabs) TEGROUP_IMPL_SM90_##name,

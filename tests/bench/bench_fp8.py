@@ -6,6 +6,7 @@ compared with a product of what the quantised operands mean. Needs torch; build 
   bench_fp8.py --shapes "dsv3 ep32 fc1,dsv3 ep8 decode fc1" --ops forward,dgrad,wgrad
 """
 import argparse
+import ctypes
 import json
 import pathlib
 import random
@@ -26,8 +27,8 @@ PRESETS = {"TENSOR": "TE_CURRENT", "ROW": "FBGEMM_ROW", "BLOCK_1X128": "DEEPGEMM
 class Product:
     """X [rows, k] and W [groups, n, k] of BF16; groups of even rows."""
 
-    def __init__(self, torch, library, groups, rows, n, k):
-        self.torch, self.lib, self.groups, self.rows, self.n, self.k, self.kept = torch, library, groups, rows, n, k, []
+    def __init__(self, torch, library, groups, rows, n, k, tunes):
+        self.tunes, self.torch, self.lib, self.groups, self.rows, self.n, self.k, self.kept = tunes, torch, library, groups, rows, n, k, []
         self.x = torch.randn(rows, k, dtype=torch.bfloat16, device="cuda")
         self.w = torch.randn(groups, n, k, dtype=torch.bfloat16, device="cuda")
         self.dy = torch.randn(rows, n, dtype=torch.bfloat16, device="cuda")
@@ -95,6 +96,7 @@ class Product:
         desc.options.workspace_bytes = plan.workspace_bytes
         if plan.workspace_bytes:
             desc.options.workspace = self.room(plan.workspace_bytes).data_ptr()
+        times = self.tune(plan, desc) if self.tunes else []
         self.lib.tegroup_gemm(plan, desc, None)
         torch.cuda.synchronize()
         g, each = self.groups - 1, self.rows // self.groups
@@ -104,7 +106,16 @@ class Product:
         got = (d[g] if wgrad else d[g * each:]).float()
         error = ((got - want).abs().max() / want.abs().max()).item()
         self.kept.append(d)
-        return lambda s: self.lib.tegroup_gemm(plan, desc, s), error, f"{plan.tile_m}x{plan.tile_n}"
+        return lambda s: self.lib.tegroup_gemm(plan, desc, s), error, f"{plan.tile_m}x{plan.tile_n}" + "".join(f" {1e3 * t:.0f}" for t in times)
+
+    def tune(self, plan, desc):
+        """The plan gets the kernel that is fastest here; milliseconds of each."""
+        torch, times = self.torch, (ctypes.c_float * tg.TEGROUP_TUNE_CANDIDATES)(*[-1] * tg.TEGROUP_TUNE_CANDIDATES)
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record(), end.record()
+        self.lib.tegroup_plan_tune(plan, tg.tegroup_tune_desc(gemm=ctypes.addressof(desc), overwrite=1, rounds=7, begin=begin.cuda_event, end=end.cuda_event,
+                                                              milliseconds=ctypes.addressof(times)), None)
+        return [t for t in times if t >= 0]
 
     def torch_rowwise(self):
         torch = self.torch
@@ -146,6 +157,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", default=",".join(SHAPES))
     parser.add_argument("--ops", default="forward,dgrad,wgrad")
+    parser.add_argument("--tune", action="store_true", help="take the fastest kernel of each plan; microseconds of each stand behind the tile")
     parser.add_argument("--repeats", type=int, default=11)
     parser.add_argument("--library", default=str(ROOT / "build/libtegroup.so"))
     parser.add_argument("--out", help="JSON")
@@ -157,7 +169,7 @@ def main():
     print(f"{'shape':22} {'op':8} {'what':28} {'tile':8} {'us':>8} {'TFLOP/s':>8} {'TB/s of W':>10} {'error':>9}")
     for shape in o.shapes.split(","):
         groups, rows, n, k = SHAPES[shape]
-        product = Product(torch, library, groups, rows, n, k)
+        product = Product(torch, library, groups, rows, n, k, o.tune)
         for op in o.ops.split(","):
             pairs = [("BLOCK_1X128", "BLOCK_1X128")] if op == "wgrad" else [("ROW", "ROW"), ("BLOCK_1X128", "BLOCK_128X128"), ("TENSOR", "TENSOR")]
             cases = {" x ".join(pair): product.case(op, pair) for pair in pairs}
