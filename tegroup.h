@@ -7126,19 +7126,19 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_assign(tegroup_impl_sm90_loads *loads,
 
 /* ==== [54] Hopper GEMM of FP8: the table of kernels, and where a group's scales are (src/cuda/sm90_fp8_kernels.h) ==== */
 
-/* The kernel rows of FP8, one on each line: KERNEL(name, op, lines, cols, turns, slabs), as in sm90_kernels.h. All are
- * kernels of a forward product or of a weight gradient; a dgrad is a forward product with the transposed copy of the
- * weights. The first kernel of an operation runs every problem. A thread has two sums of each element in registers, so
- * that a warpgroup's part of a tile is at most 64 x 192. */
+/* The kernel rows of FP8, one on each line: KERNEL(name, op, lines, cols, turns, slabs, narrows). narrows: whether a
+ * tile row may end in narrow tiles; the others are as in sm90_kernels.h. All are kernels of a forward product or of a
+ * weight gradient: a dgrad is a forward product with the transposed copy of the weights. The first kernel of an
+ * operation runs every problem. A thread has two sums of each element in registers, so that a warpgroup's part of a
+ * tile is at most 64 x 192. A kernel without narrow tiles finds its tiles sooner. */
 #define TEGROUP_IMPL_SM90_FP8_KERNELS(KERNEL)                                                                          \
-    KERNEL(FP8_128X192, 1, 64, 192, 0, 3)                                                                              \
-    KERNEL(FP8_64X128, 1, 64, 128, 1, 2)                                                                               \
-    KERNEL(FP8_128X128, 1, 128, 128, 1, 4)                                                                             \
-    KERNEL(FP8_WGRAD_128X192, 3, 64, 192, 0, 3)                                                                        \
-    KERNEL(FP8_WGRAD_128X128, 3, 128, 128, 1, 4)
+    KERNEL(FP8_128X192, 1, 64, 192, 0, 3, 0)                                                                           \
+    KERNEL(FP8_128X192_NARROW, 1, 64, 192, 0, 3, 1)                                                                    \
+    KERNEL(FP8_64X128, 1, 64, 128, 1, 2, 0)                                                                            \
+    KERNEL(FP8_WGRAD_128X192, 3, 64, 192, 0, 3, 0)
 
 enum {
-#define TEGROUP_IMPL_SM90_FP8_NUMBER(name, op, lines, cols, turns, slabs) TEGROUP_IMPL_SM90_##name,
+#define TEGROUP_IMPL_SM90_FP8_NUMBER(name, op, lines, cols, turns, slabs, narrows) TEGROUP_IMPL_SM90_##name,
     TEGROUP_IMPL_SM90_FP8_KERNELS(TEGROUP_IMPL_SM90_FP8_NUMBER) TEGROUP_IMPL_SM90_FP8_KERNEL_COUNT
 #undef TEGROUP_IMPL_SM90_FP8_NUMBER
 };
@@ -7149,11 +7149,12 @@ enum {
 typedef struct tegroup_impl_sm90_fp8_row {
     tegroup_op op;          /* FORWARD is for dgrad, too */
     int32_t tile_m, tile_n; /* rows and columns of D */
+    int32_t narrows;        /* whether a tile row may end in narrow tiles */
 } tegroup_impl_sm90_fp8_row;
 
 static inline const tegroup_impl_sm90_fp8_row *tegroup_impl_sm90_fp8_row_of(int32_t kernel) {
-#define TEGROUP_IMPL_SM90_FP8_ROW(name, op, lines, cols, turns, slabs)                                                 \
-    {(tegroup_op)(op), (lines) * (2 - (turns)), cols},
+#define TEGROUP_IMPL_SM90_FP8_ROW(name, op, lines, cols, turns, slabs, narrows)                                        \
+    {(tegroup_op)(op), (lines) * (2 - (turns)), cols, narrows},
     static const tegroup_impl_sm90_fp8_row rows[TEGROUP_IMPL_SM90_FP8_KERNEL_COUNT] = {
         TEGROUP_IMPL_SM90_FP8_KERNELS(TEGROUP_IMPL_SM90_FP8_ROW)};
 #undef TEGROUP_IMPL_SM90_FP8_ROW
@@ -7168,18 +7169,24 @@ static inline int tegroup_impl_sm90_fp8_runs(const tegroup_problem *p, int32_t k
 static inline void tegroup_impl_sm90_fp8_tile(const tegroup_gemm_desc *desc, tegroup_plan *plan,
                                               tegroup_impl_forecast *forecast) {
     const tegroup_problem *p = &plan->problem;
-    const int lower =
-        tegroup_impl_expected_rows(desc, p) / tegroup_impl_max(1, p->groups) <= TEGROUP_IMPL_SM90_FP8_SHORT;
-    const int32_t kernel = p->op == TEGROUP_OP_WGRAD ? TEGROUP_IMPL_SM90_FP8_WGRAD_128X192
-                           : lower                   ? TEGROUP_IMPL_SM90_FP8_64X128
-                                                     : TEGROUP_IMPL_SM90_FP8_128X192;
+    const int forward = p->op == TEGROUP_OP_FORWARD, wgrad = p->op == TEGROUP_OP_WGRAD;
+    const int64_t cols = tegroup_impl_min(forward ? p->n : p->k, INT32_MAX),
+                  k = tegroup_impl_min(forward ? p->k : p->n, INT32_MAX),
+                  average = tegroup_impl_expected_rows(desc, p) / tegroup_impl_max(1, p->groups);
+    const int lower = average <= TEGROUP_IMPL_SM90_FP8_SHORT,
+              narrows = tegroup_impl_sm90_narrow_tiles(0, (int32_t)cols, (int32_t)k) > 0;
+    const int32_t kernel = wgrad     ? TEGROUP_IMPL_SM90_FP8_WGRAD_128X192
+                           : lower   ? TEGROUP_IMPL_SM90_FP8_64X128
+                           : narrows ? TEGROUP_IMPL_SM90_FP8_128X192_NARROW
+                                     : TEGROUP_IMPL_SM90_FP8_128X192;
     plan->tile_m = tegroup_impl_sm90_fp8_row_of(kernel)->tile_m;
     plan->tile_n = tegroup_impl_sm90_fp8_row_of(kernel)->tile_n;
     plan->tile_k = TEGROUP_IMPL_SM90_FP8_K;
     plan->algorithm[TEGROUP_IMPL_PLANNED_ROW] = (uint64_t)kernel;
-    forecast->why = p->op == TEGROUP_OP_WGRAD ? "by rule: the one of weight gradients"
-                    : lower                   ? "by rule: groups are short"
-                                              : "by rule: groups are long";
+    forecast->why = wgrad     ? "by rule: the one of weight gradients"
+                    : lower   ? "by rule: groups are short"
+                    : narrows ? "by rule: groups are long, and tile rows end in narrow tiles"
+                              : "by rule: groups are long";
 }
 
 /* A weight gradient reads copies whose rows are as far apart as its group is long, so each group has two tensor maps of

@@ -4,7 +4,6 @@
 #include "base/version.h"
 #include "formats/scaling_types.h"
 #include "core/tensor_types.h"
-#include "core/gemm_types.h"
 #include "base/arithmetic.h"
 #include "core/scale_grid.h"
 #include "core/checks.h"
@@ -38,18 +37,22 @@ typedef struct tegroup_impl_sm90_fp8 {
     int32_t columnwise, promotion, a_e5m2, b_e5m2;
 } tegroup_impl_sm90_fp8;
 
-template <int OP_, int LINES_, int COLS_, bool TURNS_, int SLABS_>
+template <int OP_, int LINES_, int COLS_, bool TURNS_, int SLABS_, bool NARROWS_>
 struct tegroup_impl_sm90_fp8_shape : tegroup_impl_sm90_shape<OP_, LINES_, COLS_, TURNS_, SLABS_> {
     typedef tegroup_impl_sm90_shape<OP_, LINES_, COLS_, TURNS_, SLABS_> base;
-    static constexpr int K = TEGROUP_IMPL_SM90_FP8_K, NARROW = COLS_;
-    static constexpr bool NARROWS = false, BALANCES = false, TAPERS = false, A_LINES = false, B_LINES = false,
-                          OF_GROUPS = OP_ == TEGROUP_OP_WGRAD;
-    static __host__ __device__ __forceinline__ int32_t narrow(int32_t, int32_t) { return 0; }
+    static constexpr int K = TEGROUP_IMPL_SM90_FP8_K;
+    /* A weight gradient's tiles are not balanced, since scales are counted in the order of groups. */
+    static constexpr bool OF_GROUPS = OP_ == TEGROUP_OP_WGRAD, NARROWS = NARROWS_, BALANCES = NARROWS, TAPERS = false,
+                          A_LINES = false, B_LINES = false;
+    static_assert(!NARROWS || (base::NARROWS && !OF_GROUPS), "tiles of 192 columns of a forward product");
+    static constexpr int NARROW = NARROWS ? base::NARROW : COLS_;
+    static __host__ __device__ __forceinline__ int32_t narrow(int32_t cols, int32_t k) {
+        return NARROWS ? base::narrow(cols, k) : 0;
+    }
     static constexpr int MORE_BYTES = 4096, OTHER_BYTES = base::OTHER_BYTES + MORE_BYTES;
     static constexpr int STAGES = (TEGROUP_IMPL_SM90_SHARED - OTHER_BYTES) / base::STAGE_BYTES,
                          AT_ONCE = STAGES >= 6 ? 2 : 1, SHARED_BYTES = STAGES * base::STAGE_BYTES + OTHER_BYTES;
-    static_assert(STAGES >= 3, "a ring that hides the way from L2");
-    static_assert(COLS_ / 2 * (base::PARTS + 1) <= 192, "registers for sums and for those of one part over a stage");
+    static_assert(STAGES >= 3 && base::PARTS == 1, "a ring that hides the way from L2; registers for sums");
 };
 
 /* What this kernel has in shared memory besides. */
@@ -72,7 +75,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
     using base::ring;
     using base::STAGES;
     using base::take;
-    static constexpr int COLS = SHAPE::COLS, PARTS = SHAPE::PARTS;
+    static constexpr int COLS = SHAPE::COLS;
     const tegroup_impl_sm90_fp8 &fp8;
     tegroup_impl_sm90_fp8_more<SHAPE> *more;
 
@@ -132,107 +135,96 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
 
     /* As the base's. */
     __device__ __forceinline__ void multiply(int group) const {
-        uint32_t step = 0, rounds = 0, turns = 0; /* turns: tiles so far that have steps */
+        uint32_t step = 0, rounds = 0;
         int32_t number = 0;
         if (SHAPE::TURNS && group == 1) this->pass(&number, &step);
         for (;;) {
             const tegroup_impl_sm90_item *item = take(number);
             if (item->group < 0) break;
             if (SHAPE::TURNS) tegroup_impl_barrier_wait(at(&rest->turn[group]), (number / 2 & 1) ^ (group == 0));
-            if (item->lines > line_of(group)) work(group, *item, more->scales[number % ITEMS], step, turns, &rounds);
+            if (item->lines > line_of(group)) work(group, *item, more->scales[number % ITEMS], step, &rounds);
             else this->see_off(group, step, this->steps_of(*item));
             step += this->steps_of(*item);
-            turns += item->k > 0;
             give(number);
             number++;
             if (SHAPE::TURNS) this->pass(&number, &step);
         }
     }
     __device__ __forceinline__ void work(int group, const tegroup_impl_sm90_item &item,
-                                         const tegroup_impl_sm90_scales *scales, uint32_t step, uint32_t turns,
+                                         const tegroup_impl_sm90_scales *scales, uint32_t step,
                                          uint32_t *rounds) const {
         const uint32_t steps = this->steps_of(item);
         sums sum;
         if (steps == 0) this->nothing(group, item, sum);
         else if (fp8.promotion == TEGROUP_IMPL_SM90_AT_END)
-            add_up<TEGROUP_IMPL_SM90_AT_END>(group, item, scales, step, steps, turns, sum);
+            add_up_cols<TEGROUP_IMPL_SM90_AT_END>(group, item, scales, step, steps, sum[0]);
         else if (fp8.promotion == TEGROUP_IMPL_SM90_SQUARE)
-            add_up<TEGROUP_IMPL_SM90_SQUARE>(group, item, scales, step, steps, turns, sum);
-        else add_up<TEGROUP_IMPL_SM90_LINES_BOTH>(group, item, scales, step, steps, turns, sum);
+            add_up_cols<TEGROUP_IMPL_SM90_SQUARE>(group, item, scales, step, steps, sum[0]);
+        else add_up_cols<TEGROUP_IMPL_SM90_LINES_BOTH>(group, item, scales, step, steps, sum[0]);
         this->put_away(group, item, rounds, sum);
     }
-    /* Sums of a tile. Of two warpgroups that share it the second begins when the first has multiplied a stage. Else both
-     * would promote at the same time, and the tensor cores would wait; the distance keeps. */
+    /* Sums of a wide tile, or of a narrow one. */
     template <int PROMOTION>
+    __device__ __forceinline__ void add_up_cols(int group, const tegroup_impl_sm90_item &item,
+                                                const tegroup_impl_sm90_scales *scales, uint32_t first, uint32_t steps,
+                                                float (&sum)[COLS / 2]) const {
+        if (this->narrow(item)) add_up<PROMOTION, SHAPE::NARROW>(group, item, scales, first, steps, sum);
+        else add_up<PROMOTION, COLS>(group, item, scales, first, steps, sum);
+    }
+    template <int PROMOTION, int WIDTH>
     __device__ __forceinline__ void add_up(int group, const tegroup_impl_sm90_item &item,
                                            const tegroup_impl_sm90_scales *scales, uint32_t first, uint32_t steps,
-                                           uint32_t turns, sums &sum) const {
+                                           float (&sum)[COLS / 2]) const {
         const uint64_t a = tegroup_impl_wgmma_tile(ring + line_of(group) * 128, 0),
                        b = tegroup_impl_wgmma_tile(ring + SHAPE::A_BYTES, 0);
-        float part[COLS / 2];
+        float part[WIDTH / 2];
         factors<PROMOTION> by(*this, group, item, scales);
 #pragma unroll
-        for (int m = 0; m < PARTS; m++)
-#pragma unroll
-            for (int i = 0; i < COLS / 2; i++) sum[m][i] = 0;
+        for (int i = 0; i < COLS / 2; i++) sum[i] = 0;
         by.load();
-        if (!SHAPE::TURNS && group == 1) tegroup_impl_barrier_wait(at(&rest->turn[1]), turns & 1);
 #pragma unroll 1
         for (uint32_t step = first; step < first + steps; step++) {
-            const bool last = step + 1 == first + steps;
-            this->wait_full(step);
-#pragma unroll
-            for (int m = 0; m < PARTS; m++) {
-                multiply_stage(step, m, a, b, part);
-                if (m == 0) {
-                    by.take(step);
-                    if (!last) by.load();
-                }
-                tegroup_impl_wgmma_wait<0>();
-                keep(part);
-                if (m == PARTS - 1) {
-                    this->release(step);
-                    if (last) this->yield(group);
-                    if (!SHAPE::TURNS && group == 0 && step == first && lane() == 0)
-                        tegroup_impl_barrier_arrive(at(&rest->turn[1]));
-                }
-                by.promote(step, m, part, sum[m]);
-            }
+            multiply_stage<WIDTH>(step, a, b, part);
+            by.take(step);
+            if (step + 1 < first + steps) by.load();
+            tegroup_impl_wgmma_wait<0>();
+            keep<WIDTH>(part);
+            this->release(step);
+            if (step + 1 == first + steps) this->yield(group);
+            by.template promote<WIDTH>(step, part, sum);
         }
-        if (PROMOTION == TEGROUP_IMPL_SM90_AT_END)
-#pragma unroll
-            for (int m = 0; m < PARTS; m++) scale(line(group, m), item, scales, sum[m]);
+        if (PROMOTION == TEGROUP_IMPL_SM90_AT_END) scale(group, item, scales, sum);
     }
-    /* Multiplies 64 lines of a stage into the partial sums. */
-    __device__ __forceinline__ void multiply_stage(uint32_t step, int m, uint64_t a, uint64_t b,
-                                                   float (&part)[COLS / 2]) const {
+    /* Multiplies a stage into the partial sums. */
+    template <int WIDTH>
+    __device__ __forceinline__ void multiply_stage(uint32_t step, uint64_t a, uint64_t b,
+                                                   float (&part)[WIDTH / 2]) const {
         const uint64_t offset = (uint64_t)(step % STAGES * (SHAPE::STAGE_BYTES >> 4));
-        a += offset + m * (64 * 128 >> 4);
-        b += offset;
-        if (fp8.a_e5m2 && fp8.b_e5m2) multiply_stage_of<true, true>(a, b, part);
-        else if (fp8.a_e5m2) multiply_stage_of<true, false>(a, b, part);
-        else if (fp8.b_e5m2) multiply_stage_of<false, true>(a, b, part);
-        else multiply_stage_of<false, false>(a, b, part);
+        this->wait_full(step);
+        if (fp8.a_e5m2 && fp8.b_e5m2) multiply_stage_of<WIDTH, true, true>(a + offset, b + offset, part);
+        else if (fp8.a_e5m2) multiply_stage_of<WIDTH, true, false>(a + offset, b + offset, part);
+        else if (fp8.b_e5m2) multiply_stage_of<WIDTH, false, true>(a + offset, b + offset, part);
+        else multiply_stage_of<WIDTH, false, false>(a + offset, b + offset, part);
     }
-    template <bool A_E5M2, bool B_E5M2>
-    static __device__ __forceinline__ void multiply_stage_of(uint64_t a, uint64_t b, float (&part)[COLS / 2]) {
-        keep(part);
+    template <int WIDTH, bool A_E5M2, bool B_E5M2>
+    static __device__ __forceinline__ void multiply_stage_of(uint64_t a, uint64_t b, float (&part)[WIDTH / 2]) {
+        keep<WIDTH>(part);
         tegroup_impl_wgmma_begin();
 #pragma unroll
         for (int kk = 0; kk < SHAPE::K / 32; kk++)
-            tegroup_impl_wgmma_fp8<COLS>::template multiply<A_E5M2, B_E5M2>(part, a + kk * (32 >> 4),
-                                                                            b + kk * (32 >> 4), kk > 0);
+            tegroup_impl_wgmma_fp8<WIDTH>::template multiply<A_E5M2, B_E5M2>(part, a + kk * (32 >> 4),
+                                                                             b + kk * (32 >> 4), kk > 0);
         tegroup_impl_wgmma_commit();
-        keep(part);
+        keep<WIDTH>(part);
     }
-    static __device__ __forceinline__ void keep(float (&part)[COLS / 2]) {
+    template <int WIDTH> static __device__ __forceinline__ void keep(float (&part)[WIDTH / 2]) {
 #pragma unroll
-        for (int i = 0; i < COLS / 2; i++) asm volatile("" : "+f"(part[i])::"memory");
+        for (int i = 0; i < WIDTH / 2; i++) asm volatile("" : "+f"(part[i])::"memory");
     }
 
-    /* The tile's line that this thread has the upper sums of in a part; the lower ones are eight lines on. */
-    static __device__ __forceinline__ int line(int group, int part) {
-        return line_of(group) + part * 64 + tegroup_impl_thread() / 32 % 4 * 16 + lane() / 4;
+    /* The tile's line that this thread has the upper sums of; the lower ones are eight lines on. */
+    static __device__ __forceinline__ int line(int group) {
+        return line_of(group) + tegroup_impl_thread() / 32 % 4 * 16 + lane() / 4;
     }
     /* Where the first scale is of line `l` of the tile or, if no such line exists, of the last. */
     static __device__ __forceinline__ const float *first_of(const tegroup_impl_sm90_scales &scales, int32_t l,
@@ -244,11 +236,11 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
     }
     __device__ __forceinline__ int32_t end_of_columns() const { return (int32_t)call.call.desc.d.shape.cols; }
 
-    /* Multiplies sums by scales that are for all of k. upper_line: of the tile, that of the upper ones. */
-    __device__ __forceinline__ void scale(int upper_line, const tegroup_impl_sm90_item &item,
+    /* Multiplies sums by scales that are for all of k. */
+    __device__ __forceinline__ void scale(int group, const tegroup_impl_sm90_item &item,
                                           const tegroup_impl_sm90_scales *scales, float (&sum)[COLS / 2]) const {
-        const float upper = *first_of(scales[0], item.i0 + upper_line, end_of_lines(item)),
-                    lower = *first_of(scales[0], item.i0 + upper_line + 8, end_of_lines(item));
+        const float upper = *first_of(scales[0], item.i0 + line(group), end_of_lines(item)),
+                    lower = *first_of(scales[0], item.i0 + line(group) + 8, end_of_lines(item));
 #pragma unroll
         for (int e = 0; e < COLS / 8; e++)
 #pragma unroll
@@ -264,11 +256,11 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
         static constexpr bool SQUARE = PROMOTION == TEGROUP_IMPL_SM90_SQUARE,
                               BOTH = PROMOTION == TEGROUP_IMPL_SM90_LINES_BOTH;
         /* B's scales that a thread loads: of the blocks of 128 columns that a tile touches, or of its own columns. */
-        static constexpr int OF_A = 2 * PARTS, OF_B = (COLS + 127) / 128;
-        const float *a[OF_A], *b[OF_B];
+        static constexpr int OF_B = (COLS + 127) / 128;
+        const float *a[2], *b[OF_B];
         int64_t a_stride, b_stride;
-        float next_a[OF_A], next_b[OF_B]; /* of the step to come */
-        float by_line[OF_A][SQUARE ? OF_B : 1];
+        float next_a[2], next_b[OF_B]; /* of the step to come */
+        float line[2][SQUARE ? OF_B : 1];
         float *columns;
         int group;
         bool middle; /* The tile's second third is in its second block. */
@@ -283,8 +275,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
             middle = item.j0 % 128 != 0;
             columns = block.more->columns[group][0];
 #pragma unroll
-            for (int i = 0; i < OF_A; i++)
-                a[i] = first_of(scales[0], item.i0 + block.line(group, i / 2) + 8 * (i % 2), block.end_of_lines(item));
+            for (int i = 0; i < 2; i++)
+                a[i] = first_of(scales[0], item.i0 + block.line(group) + 8 * i, block.end_of_lines(item));
 #pragma unroll
             for (int i = 0; i < OF_B; i++)
                 b[i] = first_of(scales[1], SQUARE ? (item.j0 & -128) + 128 * i : item.j0 + me + 128 * i,
@@ -295,7 +287,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
         }
         __device__ __forceinline__ void load_both() {
 #pragma unroll
-            for (int i = 0; i < OF_A; i++) {
+            for (int i = 0; i < 2; i++) {
                 next_a[i] = *a[i];
                 a[i] += a_stride;
             }
@@ -309,41 +301,42 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
         __device__ __forceinline__ void take(uint32_t step) {
             if (SQUARE)
 #pragma unroll
-                for (int i = 0; i < OF_A; i++)
+                for (int i = 0; i < 2; i++)
 #pragma unroll
-                    for (int j = 0; j < OF_B; j++) by_line[i][j] = tegroup_impl_gpu_mul(next_a[i], next_b[j]);
+                    for (int j = 0; j < OF_B; j++) line[i][j] = tegroup_impl_gpu_mul(next_a[i], next_b[j]);
             if (!BOTH) return;
             const int me = tegroup_impl_thread() % 128;
 #pragma unroll
-            for (int i = 0; i < OF_A; i++) by_line[i][0] = next_a[i];
+            for (int i = 0; i < 2; i++) line[i][0] = next_a[i];
 #pragma unroll
             for (int i = 0; i < OF_B; i++)
                 if (me + 128 * i < COLS) columns[step % 2 * COLS + me + 128 * i] = next_b[i];
             tegroup_impl_warpgroup_sync(1 + group);
         }
-        __device__ __forceinline__ void promote(uint32_t step, int m, const float (&part)[COLS / 2],
+        template <int WIDTH>
+        __device__ __forceinline__ void promote(uint32_t step, const float (&part)[WIDTH / 2],
                                                 float (&sum)[COLS / 2]) const {
 #pragma unroll
-            for (int e = 0; e < COLS / 8; e++) {
+            for (int e = 0; e < WIDTH / 8; e++) {
                 float2 column;
                 if (BOTH) column = *(const float2 *)(columns + step % 2 * COLS + e * 8 + lane() % 4 * 2);
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     float &to = sum[e * 4 + i];
                     const float x = part[e * 4 + i];
-                    if (SQUARE) to = tegroup_impl_gpu_fma(x, of_third(2 * m + i / 2, e / 8), to);
+                    if (SQUARE) to = tegroup_impl_gpu_fma(x, of_third(i / 2, e / 8), to);
                     else if (BOTH)
-                        to = tegroup_impl_gpu_fma(
-                            x, tegroup_impl_gpu_mul(by_line[2 * m + i / 2][0], i % 2 ? column.y : column.x), to);
+                        to = tegroup_impl_gpu_fma(x, tegroup_impl_gpu_mul(line[i / 2][0], i % 2 ? column.y : column.x),
+                                                  to);
                     else to = tegroup_impl_gpu_add(to, x);
                 }
             }
         }
         /* SQUARE: the factor of the upper or the lower line in a third of a tile of 192 columns, a half of one of 128.
          */
-        __device__ __forceinline__ float of_third(int i, int third) const {
-            if (OF_B == 1 || third == 0) return by_line[i][0];
-            return third == 2 || middle ? by_line[i][OF_B - 1] : by_line[i][0];
+        __device__ __forceinline__ float of_third(int lower, int third) const {
+            if (OF_B == 1 || third == 0) return line[lower][0];
+            return third == 2 || middle ? line[lower][OF_B - 1] : line[lower][0];
         }
     };
 };

@@ -20,6 +20,7 @@
 #include "core/checks.h"
 #include "core/choice.h"
 #include "core/quantised.h"
+#include "cuda/sm90_kernels.h"
 #include "cuda/sm90_fp8_kernels.h"
 #include "cuda/launch.h"
 #include "cuda/call.h"
@@ -184,6 +185,9 @@ static inline tegroup_status tegroup_impl_sm90_fp8_gemm(const tegroup_plan *plan
                                                            TEGROUP_IMPL_SM90_SHORT, 0, &call, error));
         TEGROUP_IMPL_TRY(
             tegroup_impl_sm90_map(plan, &read.b, TEGROUP_IMPL_B, TEGROUP_IMPL_SM90_FP8_K, row->tile_n, &call, error));
+        if (row->narrows)
+            TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_smaller(plan, &read.b, TEGROUP_IMPL_B, TEGROUP_IMPL_SM90_FP8_K,
+                                                           TEGROUP_IMPL_SM90_NARROW, 0, &call, error));
     }
     arguments[0] = &call;
     arguments[1] = &fp8;

@@ -155,4 +155,63 @@ TEST(fp8_gpu, long_sums) {
     free(x), free(w), free(ones), free(got);
 }
 
+/* Uneven groups of tiles that blocks share by their cost, narrow ones at the end of each tile row, and an empty group: samples. */
+TEST(fp8_gpu, balanced_tiles) {
+    enum { GROUPS = 4, ROWS = 2500, N = 448, K = 2304, BLOCKS = K / 128, B_BLOCKS = 20 };
+    static const int64_t counts[GROUPS] = {701, 0, 1299, 500};
+    if (!sm90_here()) return;
+    rng r = rng_seed(321);
+    unsigned char *x = (unsigned char *)malloc((size_t)ROWS * K), *w = (unsigned char *)malloc((size_t)GROUPS * N * K);
+    float *x_scale = (float *)malloc((ROWS + 4 * GROUPS) * BLOCKS * 4), *w_scale = (float *)malloc(GROUPS * 4 * B_BLOCKS * 4), *got = (float *)malloc((size_t)ROWS * N * 4);
+    for (int i = 0; i < ROWS * K; i++) x[i] = (unsigned char)nearest_small(TEGROUP_DTYPE_F8E4M3, 4 * rng_unit(&r) - 2);
+    for (int i = 0; i < GROUPS * N * K; i++) w[i] = (unsigned char)nearest_small(TEGROUP_DTYPE_F8E4M3, 4 * rng_unit(&r) - 2);
+    for (int i = 0; i < (ROWS + 4 * GROUPS) * BLOCKS; i++) x_scale[i] = (float)exp2(4 * rng_unit(&r) - 2);
+    for (int i = 0; i < GROUPS * 4 * B_BLOCKS; i++) w_scale[i] = (float)exp2(4 * rng_unit(&r) - 2);
+    tegroup_shape rows = tegroup_shape_of(GROUPS, ROWS, K, tegroup_sizes_of(up_to_device(counts, sizeof counts), TEGROUP_DTYPE_I64, TEGROUP_SPACE_DEVICE));
+    tegroup_layout layout;
+    tegroup_error error;
+    tegroup_plan plan;
+    void *snapshot, *d;
+    ASSERT_EQ(tegroup_snapshot_layout(&rows, &layout, &error), TEGROUP_OK);
+    MUST(cudaMalloc(&snapshot, layout.total_bytes));
+    MUST(cudaMalloc(&d, (size_t)ROWS * N * 4));
+    ASSERT_EQ(tegroup_shape_prepare(&rows, snapshot, layout.total_bytes, NULL, &error), TEGROUP_OK);
+    tegroup_gemm_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.struct_size = sizeof desc;
+    desc.op = TEGROUP_OP_FORWARD;
+    desc.space = TEGROUP_SPACE_DEVICE;
+    desc.a = tegroup_tensor_of(rows, K, TEGROUP_DTYPE_F8E4M3, up_to_device(x, (size_t)ROWS * K));
+    desc.b = tegroup_tensor_uniform(GROUPS, N, K, TEGROUP_DTYPE_F8E4M3, up_to_device(w, (size_t)GROUPS * N * K));
+    desc.d = tegroup_tensor_of(rows, N, TEGROUP_DTYPE_F32, d);
+    desc.a.scaling = TEGROUP_SCALING_BLOCK_1X128;
+    desc.b.scaling = TEGROUP_SCALING_BLOCK_128X128;
+    desc.a.scale_inv = up_to_device(x_scale, (ROWS + 4 * GROUPS) * BLOCKS * 4);
+    desc.b.scale_inv = up_to_device(w_scale, GROUPS * 4 * B_BLOCKS * 4);
+    desc.options.backend = TEGROUP_BACKEND_SM90;
+    ASSERT_EQ(tegroup_plan_make(&desc, NULL, &plan, &error), TEGROUP_OK);
+    ASSERT_EQ(plan.tile_n, 192);
+    ASSERT_EQ(tegroup_gemm(&plan, &desc, NULL, &error), TEGROUP_OK);
+    MUST(cudaMemcpy(got, d, (size_t)ROWS * N * 4, cudaMemcpyDeviceToHost));
+    const double *value = small_values(TEGROUP_DTYPE_F8E4M3);
+    int64_t start = 0, scales = 0;
+    for (int g = 0; g < GROUPS; start += counts[g], scales += BLOCKS * up(counts[g], 4), g++)
+        for (int sample = 0; sample < 4000 && counts[g] > 0; sample++) {
+            const int64_t i = rng_int(&r, 0, counts[g] - 1), j = rng_int(&r, 0, N - 1);
+            double want = 0, size = 0;
+            for (int64_t q = 0; q < K; q++) {
+                const double term = value[x[(start + i) * K + q]] * x_scale[scales + q / 128 * up(counts[g], 4) + i] * value[w[(g * N + j) * K + q]]
+                                  * w_scale[(g * 4 + j / 128) * B_BLOCKS + q / 128];
+                want += term;
+                size += fabs(term);
+            }
+            const double off = fabs(got[(start + i) * N + j] - want);
+            if (!(off <= 0x1p-10 * size)) fprintf(stderr, "group %d, %ld, %ld: %g for %g\n", g, (long)i, (long)j, (double)got[(start + i) * N + j], want);
+            ASSERT_TRUE(off <= 0x1p-10 * size);
+        }
+    void *const all[] = {(void *)rows.row_sizes.data, snapshot, d, desc.a.data, desc.b.data, desc.a.scale_inv, desc.b.scale_inv};
+    for (int i = 0; i < 7; i++) MUST(cudaFree(all[i]));
+    free(x), free(w), free(x_scale), free(w_scale), free(got);
+}
+
 TEST_MAIN()

@@ -74,6 +74,12 @@ TEST(fp8_plan, takes_every_pair) {
 TEST(fp8_plan, tiles) {
     tegroup_gemm_desc d = product(TEGROUP_OP_FORWARD, 32, 32768, 4096, 7168, TEGROUP_SCALING_BLOCK_1X128, TEGROUP_SCALING_BLOCK_128X128);
     ASSERT_EQ(asked(&d).tile_m, 128);
+    ASSERT_TRUE(strstr(asked(&d).tile_why, "narrow") != NULL); /* 4,096 columns are 20 tiles of 192 and two of 128 */
+    d = product(TEGROUP_OP_FORWARD, 32, 32768, 5760, 7168, TEGROUP_SCALING_BLOCK_1X128, TEGROUP_SCALING_BLOCK_128X128);
+    ASSERT_EQ(asked(&d).tile_m, 128);
+    ASSERT_TRUE(strstr(asked(&d).tile_why, "narrow") == NULL); /* 5,760 are 30 */
+    d = product(TEGROUP_OP_DGRAD, 32, 32768, 7168, 4096, TEGROUP_SCALING_ROW, TEGROUP_SCALING_ROW);
+    ASSERT_TRUE(strstr(asked(&d).tile_why, "narrow") != NULL);
     d.options.expected_rows = 256; /* the buffer is larger than what is expected in it */
     ASSERT_EQ(asked(&d).tile_m, 64);
     d = product(TEGROUP_OP_DGRAD, 32, 1024, 4096, 7168, TEGROUP_SCALING_ROW, TEGROUP_SCALING_ROW);
