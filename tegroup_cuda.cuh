@@ -9214,6 +9214,9 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
 
 /* ==== [40] Hopper GEMM of FP8: the compiled kernels (src/cuda/sm90_fp8_code.h) ==== */
 
+/* Whether nvcc has tensormap.replace as this source uses it, with strides in bytes (PTX ISA 8.5). */
+#define TEGROUP_IMPL_SM90_REPLACES (__CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1205)
+
 typedef struct tegroup_impl_sm90_fp8_code {
     const void *kernel; /* NULL where a switch leaves it out */
     int32_t shared_bytes;
@@ -9233,6 +9236,9 @@ static inline const tegroup_impl_sm90_fp8_code *tegroup_impl_sm90_fp8_code_of(in
 static inline tegroup_status tegroup_impl_sm90_fp8_choose(tegroup_plan *plan, int32_t kernel, tegroup_error *error) {
     const tegroup_impl_sm90_fp8_row *row = tegroup_impl_sm90_fp8_row_of(kernel);
     const tegroup_impl_sm90_fp8_code *code = tegroup_impl_sm90_fp8_code_of(kernel);
+    TEGROUP_IMPL_RULE(plan->problem.op != TEGROUP_OP_WGRAD || TEGROUP_IMPL_SM90_REPLACES, ERROR_UNSUPPORTED, "op",
+                      "must not be WGRAD for FP8 on SM90 in a build by nvcc before 12.5", TEGROUP_OP_FORWARD,
+                      plan->problem.op);
     plan->algorithm[TEGROUP_IMPL_PLANNED_ROW] = (uint64_t)kernel;
     plan->tile_m = row->tile_m;
     plan->tile_n = row->tile_n;
@@ -9708,8 +9714,8 @@ typedef struct tegroup_impl_sm90_fp8_maps {
     CUtensorMap *to; /* [groups][2] */
 } tegroup_impl_sm90_fp8_maps;
 
-#if TEGROUP_IMPL_HOPPER
-/* A field of the map at `map`, in shared memory (PTX ISA 8.3, tensormap.replace). */
+#if TEGROUP_IMPL_HOPPER && TEGROUP_IMPL_SM90_REPLACES
+/* A field of the map at `map`, in shared memory (PTX ISA, tensormap.replace). */
 #define TEGROUP_IMPL_REPLACE(field, type, constraint, map, value)                                                      \
     asm volatile("tensormap.replace.tile." field ".shared::cta.b1024." type ", %1;" ::"r"(map), constraint(value)      \
                  : "memory")
@@ -9719,7 +9725,7 @@ typedef struct tegroup_impl_sm90_fp8_maps {
 static __global__ void __launch_bounds__(32)
     tegroup_impl_sm90_fp8_maps_kernel(const __grid_constant__ tegroup_impl_gpu_call call,
                                       const __grid_constant__ tegroup_impl_sm90_fp8_maps maps) {
-#if TEGROUP_IMPL_HOPPER
+#if TEGROUP_IMPL_HOPPER && TEGROUP_IMPL_SM90_REPLACES
     __shared__ __align__(128) CUtensorMap map;
     const int32_t group = (int32_t)blockIdx.x, lane = (int32_t)threadIdx.x;
     const int operand = (int)blockIdx.y;
@@ -9755,7 +9761,7 @@ static __global__ void __launch_bounds__(32)
     __trap();
 #endif
 }
-#if TEGROUP_IMPL_HOPPER
+#if TEGROUP_IMPL_HOPPER && TEGROUP_IMPL_SM90_REPLACES
 #undef TEGROUP_IMPL_REPLACE
 #endif
 

@@ -28,6 +28,7 @@
 #include "cuda/hopper.h"
 #include "cuda/sm90_tiles.h"
 #include "cuda/sm90_fp8.h"
+#include "cuda/sm90_fp8_code.h"
 #include "cuda/sm90_plan.h"
 
 /* ---- the tensor maps of a weight gradient ---- */
@@ -38,8 +39,8 @@ typedef struct tegroup_impl_sm90_fp8_maps {
     CUtensorMap *to; /* [groups][2] */
 } tegroup_impl_sm90_fp8_maps;
 
-#if TEGROUP_IMPL_HOPPER
-/* A field of the map at `map`, in shared memory (PTX ISA 8.3, tensormap.replace). */
+#if TEGROUP_IMPL_HOPPER && TEGROUP_IMPL_SM90_REPLACES
+/* A field of the map at `map`, in shared memory (PTX ISA, tensormap.replace). */
 #define TEGROUP_IMPL_REPLACE(field, type, constraint, map, value)                                                      \
     asm volatile("tensormap.replace.tile." field ".shared::cta.b1024." type ", %1;" ::"r"(map), constraint(value)      \
                  : "memory")
@@ -49,7 +50,7 @@ typedef struct tegroup_impl_sm90_fp8_maps {
 static __global__ void __launch_bounds__(32)
     tegroup_impl_sm90_fp8_maps_kernel(const __grid_constant__ tegroup_impl_gpu_call call,
                                       const __grid_constant__ tegroup_impl_sm90_fp8_maps maps) {
-#if TEGROUP_IMPL_HOPPER
+#if TEGROUP_IMPL_HOPPER && TEGROUP_IMPL_SM90_REPLACES
     __shared__ __align__(128) CUtensorMap map;
     const int32_t group = (int32_t)blockIdx.x, lane = (int32_t)threadIdx.x;
     const int operand = (int)blockIdx.y;
@@ -85,7 +86,7 @@ static __global__ void __launch_bounds__(32)
     __trap();
 #endif
 }
-#if TEGROUP_IMPL_HOPPER
+#if TEGROUP_IMPL_HOPPER && TEGROUP_IMPL_SM90_REPLACES
 #undef TEGROUP_IMPL_REPLACE
 #endif
 
