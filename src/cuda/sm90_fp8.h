@@ -153,15 +153,21 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
     __device__ __forceinline__ void work(int group, const tegroup_impl_sm90_item &item,
                                          const tegroup_impl_sm90_scales *scales, uint32_t step,
                                          uint32_t *rounds) const {
+        const bool adds = item.beta != 0, terms = adds || call.has_bias;
         const uint32_t steps = this->steps_of(item);
         sums sum;
-        if (steps == 0) this->nothing(group, item, sum);
+        if (steps == 0) this->nothing(group, adds, sum);
         else if (fp8.promotion == TEGROUP_IMPL_SM90_AT_END)
             add_up_cols<TEGROUP_IMPL_SM90_AT_END>(group, item, scales, step, steps, sum[0]);
         else if (fp8.promotion == TEGROUP_IMPL_SM90_SQUARE)
             add_up_cols<TEGROUP_IMPL_SM90_SQUARE>(group, item, scales, step, steps, sum[0]);
         else add_up_cols<TEGROUP_IMPL_SM90_LINES_BOTH>(group, item, scales, step, steps, sum[0]);
-        this->put_away(group, item, rounds, sum);
+        if (this->is_wide() && terms) this->template store_wide<true>(group, item, adds, *rounds, sum);
+        else if (this->is_wide()) this->template store_wide<false>(group, item, false, *rounds, sum);
+        else if (terms) this->template store_halves<true>(group, item, adds, *rounds, sum);
+        else this->template store_halves<false>(group, item, false, *rounds, sum);
+        *rounds += this->is_wide() ? SHAPE::template results<true>::COUNT / SHAPE::template results<true>::USED
+                                   : SHAPE::template results<false>::COUNT / SHAPE::template results<false>::USED;
     }
     /* Sums of a wide tile, or of a narrow one. */
     template <int PROMOTION>

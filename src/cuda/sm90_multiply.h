@@ -73,22 +73,17 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
     }
     __device__ __forceinline__ void work(int group, const tegroup_impl_sm90_item &item, uint32_t step,
                                          uint32_t *rounds) const {
+        const bool adds = !SHAPE::FLIPS && item.beta != 0, wide = is_wide();
         const uint32_t steps = steps_of(item);
         sums sum;
-        if (steps == 0) nothing(group, item, sum);
+        if (steps == 0) nothing(group, adds, sum);
         else if (SHAPE::FITS) add_up_fit(group, item.cols, step, steps, sum);
         else if (!SHAPE::NARROWS || item.cols > SHAPE::NARROW) add_up<SHAPE::COLS>(group, step, steps, sum);
         else add_up<SHAPE::NARROW>(group, step, steps, sum);
-        if (SHAPE::ACTIVATES) activate(group, item, rounds, sum);
-        else put_away(group, item, rounds, sum);
-    }
-    static __device__ __forceinline__ bool adds(const tegroup_impl_sm90_item &item) {
-        return !SHAPE::FLIPS && item.beta != 0;
-    }
-    /* Writes sums into slabs. */
-    __device__ __forceinline__ void put_away(int group, const tegroup_impl_sm90_item &item, uint32_t *rounds,
-                                             sums &sum) const {
-        const bool adds = this->adds(item), wide = is_wide();
+        if (SHAPE::ACTIVATES) {
+            activate(group, item, rounds, sum);
+            return;
+        }
         if (wide && (adds || call.has_bias)) store_wide<true>(group, item, adds, *rounds, sum);
         else if (wide) store_wide<false>(group, item, false, *rounds, sum);
         else if (!SHAPE::FLIPS && (adds || call.has_bias)) store_halves<true>(group, item, adds, *rounds, sum);
@@ -107,11 +102,11 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
         yield(group);
     }
     /* The empty sum. Where beta * C is added it is -0, which also leaves a -0 as it is. */
-    __device__ __forceinline__ void nothing(int group, const tegroup_impl_sm90_item &item, sums &sum) const {
+    __device__ __forceinline__ void nothing(int group, bool adds, sums &sum) const {
 #pragma unroll
         for (int m = 0; m < SHAPE::PARTS; m++)
 #pragma unroll
-            for (int i = 0; i < SHAPE::COLS / 2; i++) sum[m][i] = adds(item) ? -0.0f : 0.0f;
+            for (int i = 0; i < SHAPE::COLS / 2; i++) sum[m][i] = adds ? -0.0f : 0.0f;
         yield(group);
     }
     /* Sums for the first COLS columns of the tile. */
