@@ -26,7 +26,7 @@ export CC NVCC ARCHS CUDA_HOME CUBLAS_HOME OPENMP PYTHON
 HEADERS := tegroup.h tegroup_cuda.cuh
 UNIT    := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))
 
-.PHONY: help demo test test-more test-gpu test-layers check-fresh build-gpu sanitize-gpu test-teeth fuzz bench bench-errors bench-cpu bench-gpu bench-hopper bench-compile bench-ggml bench-moe bench-mlp bench-quantize bench-decoded tiles fit plots docs examples headers lib install compile-matrix lint format clean
+.PHONY: help demo test test-more test-gpu test-layers check-fresh build-gpu sanitize-gpu test-teeth fuzz bench bench-errors bench-cpu bench-gpu bench-hopper bench-compile bench-ggml bench-moe bench-mlp bench-fp8 bench-quantize bench-decoded tiles fit plots docs examples headers lib install compile-matrix lint format clean
 
 help: ## this list
 	@echo "Variables: CC NVCC ARCHS CUDA_HOME CUBLAS_HOME BENCH SANITIZE PYTHON PREFIX DESTDIR"
@@ -135,6 +135,9 @@ bench-mlp: ## the grouped MLP on a GPU, activations and their gradients in epilo
 	@mkdir -p build
 	$(NVCC) -std=c++17 -O3 -DTEGROUP_NO_CUBLASLT $(GENCODE) -I. tests/bench/bench_mlp.cu -o build/bench_mlp -lcublas
 	build/bench_mlp && build/bench_mlp interleaved && build/bench_mlp portable
+
+bench-fp8: build/libtegroup.so ## products of FP8 on a Hopper GPU, beside torch._scaled_grouped_mm (needs torch)
+	$(PYTHON) tests/bench/bench_fp8.py $(BENCH)
 
 bench-quantize: build/libtegroup.so ## quantise and dequantise on a GPU, beside a copy of as many bytes (needs torch)
 	$(PYTHON) tests/bench/bench_quantize.py $(BENCH)

@@ -94,38 +94,39 @@
  *   [61] cuda/sm90_kernels.h      Hopper GEMM: the table of kernels
  *   [62] cuda/sm90_balance.h      Hopper GEMM: what tiles cost, and which block is done first
  *   [63] cuda/sm90_decoded.h      Hopper GEMM: operands that are decoded
- *   [64] cuda/sm90_repack.h       Hopper GEMM: rows that are repacked for TMA
- *   [65] cuda/sm90_choice.h       Hopper GEMM: which kernel a plan takes
- *   [66] gemm/backends.h          The backends, a row of functions each
- *   [67] gemm/verdicts.h          What each backend can do
- *   [68] gemm/plan.h              Explain and plan
- *   [69] cpu/gemm.h               CPU GEMM
- *   [70] gemm/check.h             What a call checks
- *   [71] gemm/run.h               Run
- *   [72] gemm/once.h              One call for a product that runs once
- *   [73] gemm/tune.h              Tune, save and load a plan
- *   [74] cpu/real.h               Formulas
- *   [75] core/activation_formulas.h Activation formulas
- *   [76] layer/activation.h       Activations
- *   [77] layer/quantize_rules.h   Quantise and dequantise: rules
- *   [78] layer/quantize.h         Quantise and dequantise
- *   [79] layer/linear.h           Grouped linear layer
- *   [80] layer/mlp_rules.h        Grouped MLP: tensors and rules
- *   [81] layer/mlp_plan.h         Grouped MLP: plan
- *   [82] layer/mlp.h              Grouped MLP: calls
- *   [83] layer/chain_rules.h      Op chain: rules and buffers
- *   [84] layer/chain_ops.h        Op chain: ops as layers
- *   [85] layer/chain_plan.h       Op chain: plan
- *   [86] layer/chain.h            Op chain: calls
- *   [87] gemm/validate_values.h   Validate: values and scales
- *   [88] gemm/validate.h          Validate
- *   [89] gemm/scale_convert.h     Scales in another layout
- *   [90] moe/count.h              Counts of groups
- *   [91] moe/router_scheme.h      Router schemes
- *   [92] moe/router.h             Router
- *   [93] moe/permutation.h        Permute and combine
- *   [94] moe/layer_plan.h         MoE layer: plan
- *   [95] moe/layer.h              MoE layer
+ *   [64] cuda/sm90_fp8_kernels.h  Hopper GEMM of FP8: the table of kernels, and where a group's scales are
+ *   [65] cuda/sm90_repack.h       Hopper GEMM: rows that are repacked for TMA
+ *   [66] cuda/sm90_choice.h       Hopper GEMM: which kernel a plan takes
+ *   [67] gemm/backends.h          The backends, a row of functions each
+ *   [68] gemm/verdicts.h          What each backend can do
+ *   [69] gemm/plan.h              Explain and plan
+ *   [70] cpu/gemm.h               CPU GEMM
+ *   [71] gemm/check.h             What a call checks
+ *   [72] gemm/run.h               Run
+ *   [73] gemm/once.h              One call for a product that runs once
+ *   [74] gemm/tune.h              Tune, save and load a plan
+ *   [75] cpu/real.h               Formulas
+ *   [76] core/activation_formulas.h Activation formulas
+ *   [77] layer/activation.h       Activations
+ *   [78] layer/quantize_rules.h   Quantise and dequantise: rules
+ *   [79] layer/quantize.h         Quantise and dequantise
+ *   [80] layer/linear.h           Grouped linear layer
+ *   [81] layer/mlp_rules.h        Grouped MLP: tensors and rules
+ *   [82] layer/mlp_plan.h         Grouped MLP: plan
+ *   [83] layer/mlp.h              Grouped MLP: calls
+ *   [84] layer/chain_rules.h      Op chain: rules and buffers
+ *   [85] layer/chain_ops.h        Op chain: ops as layers
+ *   [86] layer/chain_plan.h       Op chain: plan
+ *   [87] layer/chain.h            Op chain: calls
+ *   [88] gemm/validate_values.h   Validate: values and scales
+ *   [89] gemm/validate.h          Validate
+ *   [90] gemm/scale_convert.h     Scales in another layout
+ *   [91] moe/count.h              Counts of groups
+ *   [92] moe/router_scheme.h      Router schemes
+ *   [93] moe/router.h             Router
+ *   [94] moe/permutation.h        Permute and combine
+ *   [95] moe/layer_plan.h         MoE layer: plan
+ *   [96] moe/layer.h              MoE layer
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
@@ -5688,6 +5689,9 @@ TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count) {
              | TEGROUP_IMPL_SC(NVFP4) | TEGROUP_IMPL_SC(NVFP4_16X16),
          TEGROUP_IMPL_BUNDLED | TEGROUP_FEATURE_GATHER, 16,
          "quantised operands are decoded to BF16 in workspace, and lie there as TMA asks"},
+        {TEGROUP_BACKEND_SM90, 90, 90, 0, TEGROUP_IMPL_FP8, TEGROUP_IMPL_RESULTS,
+         TEGROUP_IMPL_SC(TENSOR) | TEGROUP_IMPL_SC(ROW) | TEGROUP_IMPL_SC(BLOCK_1X128) | TEGROUP_IMPL_SC(BLOCK_128X128),
+         TEGROUP_IMPL_BUNDLED, 16, "wgmma of FP8, whose sums of 128 of k are added in FP32; TMA asks for 16-byte rows"},
         {TEGROUP_BACKEND_CUBLASLT_GROUPED, 100, 110, 130300, TEGROUP_IMPL_DT(F16),
          TEGROUP_IMPL_DT(F16) | TEGROUP_IMPL_DT(F32), TEGROUP_IMPL_SC(NONE),
          TEGROUP_IMPL_CUBLASLT | TEGROUP_FEATURE_DEVICE_SIZES, 0, "TransformerEngine pull request 2765"},
@@ -7727,6 +7731,11 @@ static inline int tegroup_impl_sm90_decodes(const tegroup_problem *p) {
     return tegroup_impl_scaled_by_8_bits(p->a_scaling) || tegroup_impl_scaled_by_8_bits(p->b_scaling);
 }
 
+/* FP8 with scales of F32 it multiplies as it is (cuda/sm90_fp8_kernels.h). */
+static inline int tegroup_impl_sm90_multiplies_fp8(const tegroup_problem *p) {
+    return tegroup_impl_quantised(p) && !tegroup_impl_sm90_decodes(p);
+}
+
 /* A problem as its kernel multiplies it. */
 static inline tegroup_problem tegroup_impl_sm90_multiplied(const tegroup_problem *p) {
     tegroup_problem multiplied = *p;
@@ -7796,7 +7805,101 @@ static inline void tegroup_impl_sm90_decoded_workspace(const tegroup_plan *plan,
     tegroup_impl_layout_add(layout, "alpha", 4 * (int64_t)p->groups);
 }
 
-/* ==== [64] Hopper GEMM: rows that are repacked for TMA (src/cuda/sm90_repack.h) ==== */
+/* ==== [64] Hopper GEMM of FP8: the table of kernels, and where a group's scales are (src/cuda/sm90_fp8_kernels.h) ==== */
+
+/* The kernel rows of FP8, one on each line: KERNEL(name, op, lines, cols, turns, slabs, narrows). narrows: whether a
+ * tile row may end in narrow tiles; the others are as in sm90_kernels.h. All are kernels of a forward product or of a
+ * weight gradient: a dgrad is a forward product with the transposed copy of the weights. The first kernel of an
+ * operation runs every problem. A thread has two sums of each element in registers, so that a warpgroup's part of a
+ * tile is at most 64 x 192. A kernel without narrow tiles finds its tiles sooner. */
+#define TEGROUP_IMPL_SM90_FP8_KERNELS(KERNEL)                                                                          \
+    KERNEL(FP8_128X192, 1, 64, 192, 0, 3, 0)                                                                           \
+    KERNEL(FP8_128X192_NARROW, 1, 64, 192, 0, 3, 1)                                                                    \
+    KERNEL(FP8_64X128, 1, 64, 128, 1, 2, 0)                                                                            \
+    KERNEL(FP8_WGRAD_128X192, 3, 64, 192, 0, 3, 0)
+
+enum {
+#define TEGROUP_IMPL_SM90_FP8_NUMBER(name, op, lines, cols, turns, slabs, narrows) TEGROUP_IMPL_SM90_##name,
+    TEGROUP_IMPL_SM90_FP8_KERNELS(TEGROUP_IMPL_SM90_FP8_NUMBER) TEGROUP_IMPL_SM90_FP8_KERNEL_COUNT
+#undef TEGROUP_IMPL_SM90_FP8_NUMBER
+};
+
+#define TEGROUP_IMPL_SM90_FP8_K 128    /* k of a pipeline stage, after which sums are promoted; of a block's scale */
+#define TEGROUP_IMPL_SM90_FP8_SHORT 64 /* rows of an average group up to which the lower tile is taken */
+
+typedef struct tegroup_impl_sm90_fp8_row {
+    tegroup_op op;          /* FORWARD is for dgrad, too */
+    int32_t tile_m, tile_n; /* rows and columns of D */
+    int32_t narrows;        /* whether a tile row may end in narrow tiles */
+} tegroup_impl_sm90_fp8_row;
+
+static inline const tegroup_impl_sm90_fp8_row *tegroup_impl_sm90_fp8_row_of(int32_t kernel) {
+#define TEGROUP_IMPL_SM90_FP8_ROW(name, op, lines, cols, turns, slabs, narrows)                                        \
+    {(tegroup_op)(op), (lines) * (2 - (turns)), cols, narrows},
+    static const tegroup_impl_sm90_fp8_row rows[TEGROUP_IMPL_SM90_FP8_KERNEL_COUNT] = {
+        TEGROUP_IMPL_SM90_FP8_KERNELS(TEGROUP_IMPL_SM90_FP8_ROW)};
+#undef TEGROUP_IMPL_SM90_FP8_ROW
+    return &rows[kernel];
+}
+
+/* Whether a kernel can run a problem. */
+static inline int tegroup_impl_sm90_fp8_runs(const tegroup_problem *p, int32_t kernel) {
+    return (tegroup_impl_sm90_fp8_row_of(kernel)->op == TEGROUP_OP_WGRAD) == (p->op == TEGROUP_OP_WGRAD);
+}
+
+static inline void tegroup_impl_sm90_fp8_tile(const tegroup_gemm_desc *desc, tegroup_plan *plan,
+                                              tegroup_impl_forecast *forecast) {
+    const tegroup_problem *p = &plan->problem;
+    const int forward = p->op == TEGROUP_OP_FORWARD, wgrad = p->op == TEGROUP_OP_WGRAD;
+    const int64_t cols = tegroup_impl_min(forward ? p->n : p->k, INT32_MAX),
+                  k = tegroup_impl_min(forward ? p->k : p->n, INT32_MAX),
+                  average = tegroup_impl_expected_rows(desc, p) / tegroup_impl_max(1, p->groups);
+    const int lower = average <= TEGROUP_IMPL_SM90_FP8_SHORT,
+              narrows = tegroup_impl_sm90_narrow_tiles(0, (int32_t)cols, (int32_t)k) > 0;
+    const int32_t kernel = wgrad     ? TEGROUP_IMPL_SM90_FP8_WGRAD_128X192
+                           : lower   ? TEGROUP_IMPL_SM90_FP8_64X128
+                           : narrows ? TEGROUP_IMPL_SM90_FP8_128X192_NARROW
+                                     : TEGROUP_IMPL_SM90_FP8_128X192;
+    plan->tile_m = tegroup_impl_sm90_fp8_row_of(kernel)->tile_m;
+    plan->tile_n = tegroup_impl_sm90_fp8_row_of(kernel)->tile_n;
+    plan->tile_k = TEGROUP_IMPL_SM90_FP8_K;
+    plan->algorithm[TEGROUP_IMPL_PLANNED_ROW] = (uint64_t)kernel;
+    forecast->why = wgrad     ? "by rule: the one of weight gradients"
+                    : lower   ? "by rule: groups are short"
+                    : narrows ? "by rule: groups are long, and tile rows end in narrow tiles"
+                              : "by rule: groups are long";
+}
+
+/* A weight gradient reads copies whose rows are as far apart as its group is long, so each group has two tensor maps of
+ * its own, of 128 bytes, which a kernel makes in the workspace. */
+static inline void tegroup_impl_sm90_fp8_workspace(const tegroup_plan *plan, tegroup_layout *layout) {
+    if (tegroup_impl_sm90_multiplies_fp8(&plan->problem) && plan->problem.op == TEGROUP_OP_WGRAD)
+        tegroup_impl_layout_add(layout, "tensor maps", (int64_t)256 * plan->problem.groups);
+}
+
+/* Where the scales of an operand's group are: that of line l (of m or n) and block b of k is
+ * at[(l >> line_shift) * line_stride + b * k_stride]. */
+typedef struct tegroup_impl_sm90_scales {
+    const float *at;
+    int64_t line_stride, k_stride; /* k_stride is 0 where one scale is for all of k */
+    int32_t line_shift;
+} tegroup_impl_sm90_scales;
+
+/* before: see tegroup_impl_scale_grid_after. */
+TEGROUP_IMPL_HD tegroup_impl_sm90_scales tegroup_impl_sm90_scales_of(const tegroup_tensor *t,
+                                                                     const tegroup_scaling_facts *facts,
+                                                                     const tegroup_snapshot_view *view, int32_t g,
+                                                                     int columnwise, int64_t before) {
+    const tegroup_impl_scale_grid grid = tegroup_impl_scale_grid_after(t, facts, view, g, columnwise, before);
+    tegroup_impl_sm90_scales scales;
+    scales.at = (const float *)(tegroup_impl_listed(t) ? t->scale_pointers[g] : t->scale_inv) + grid.base;
+    scales.line_stride = grid.outer_stride;
+    scales.k_stride = facts->block_inner > 0 ? grid.inner_stride : 0;
+    scales.line_shift = grid.outer_shift;
+    return scales;
+}
+
+/* ==== [65] Hopper GEMM: rows that are repacked for TMA (src/cuda/sm90_repack.h) ==== */
 
 /* TMA reads rows that begin at multiples of 16 bytes. Rows of A or B that begin elsewhere, because their ld is no such
  * multiple, are copied into workspace first, where they begin at cache lines. Nothing is added to a sum: behind the
@@ -7856,6 +7959,7 @@ static inline void tegroup_impl_sm90_workspace(const tegroup_plan *plan, tegroup
     const tegroup_problem *p = &plan->problem;
     int32_t i;
     if (tegroup_impl_sm90_decodes(p)) tegroup_impl_sm90_decoded_workspace(plan, layout);
+    if (tegroup_impl_sm90_multiplies_fp8(p)) tegroup_impl_sm90_fp8_workspace(plan, layout);
     for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_B; i++)
         if (tegroup_impl_sm90_repacks(p, (tegroup_impl_operand)i))
             tegroup_impl_layout_add(layout, names[i],
@@ -7863,7 +7967,7 @@ static inline void tegroup_impl_sm90_workspace(const tegroup_plan *plan, tegroup
                                                      tegroup_impl_sm90_repacked_ld(p, (tegroup_impl_operand)i) * 2));
 }
 
-/* ==== [65] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
+/* ==== [66] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
 
 /* Constants of the prediction besides those of each kernel in the table, together with which the times were fitted. */
 #define TEGROUP_IMPL_SM90_STRETCH_US 0.55 /* us to find a stretch, or to assign a wave of its tiles */
@@ -8169,6 +8273,10 @@ static inline void tegroup_impl_sm90_tile(const tegroup_gemm_desc *desc, const t
     const int64_t there = target->multiprocessors > 0 ? target->multiprocessors : TEGROUP_IMPL_SM90_USUAL,
                   limit = desc->options.sm_limit > 0 ? desc->options.sm_limit : there,
                   blocks = tegroup_impl_min(tegroup_impl_min(there, limit), TEGROUP_IMPL_SM90_MOST_BLOCKS);
+    if (tegroup_impl_sm90_multiplies_fp8(&plan->problem)) {
+        tegroup_impl_sm90_fp8_tile(desc, plan, forecast);
+        return;
+    }
     const tegroup_impl_sm90_taken taken = tegroup_impl_sm90_take_fastest(
         desc, &plan->problem, blocks, (int)(target->built >> TEGROUP_BACKEND_PORTABLE & 1u));
     const tegroup_impl_sm90_row *row = tegroup_impl_sm90_row_of(taken.kernel);
@@ -8186,7 +8294,7 @@ static inline void tegroup_impl_sm90_tile(const tegroup_gemm_desc *desc, const t
     if (forecast->us > 0) forecast->us += tegroup_impl_sm90_repack_us(desc, &plan->problem);
 }
 
-/* ==== [66] The backends, a row of functions each (src/gemm/backends.h) ==== */
+/* ==== [67] The backends, a row of functions each (src/gemm/backends.h) ==== */
 
 /* What a backend can be asked: a function type for each question. */
 typedef void tegroup_impl_workspace_function(const tegroup_plan *plan, tegroup_layout *layout);
@@ -8338,7 +8446,7 @@ static inline uint32_t tegroup_impl_built(void) {
     return built;
 }
 
-/* ==== [67] What each backend can do (src/gemm/verdicts.h) ==== */
+/* ==== [68] What each backend can do (src/gemm/verdicts.h) ==== */
 
 /* Backends in order of preference. If only the device knows d's columns, CUBLASLT_GROUPED gives NaN for groups whose D
  * it cannot store (see tegroup_impl_setup_group), so it comes after PORTABLE, which takes any. So does SM90 where it
@@ -8617,6 +8725,34 @@ static inline int tegroup_impl_judge_places(tegroup_impl_case *c) {
     return 1;
 }
 
+/* Copies and scales of quantised operands, of which SM90's kernels take some. */
+static inline int tegroup_impl_judge_copies(tegroup_impl_case *c) {
+    const tegroup_impl_names *names = c->names;
+    const tegroup_problem *p = c->p;
+    int i;
+    if (c->rule->backend != TEGROUP_BACKEND_SM90 || !tegroup_impl_sm90_multiplies_fp8(p)) return 1;
+    for (i = 0; i < 2; i++) {
+        const tegroup_impl_name *name = names->operand[i];
+        const int32_t parts = i ? c->desc->b.scale_parts : c->desc->a.scale_parts;
+        TEGROUP_IMPL_NEED(p->columnwise_order[i] == TEGROUP_COLUMNWISE_TRANSPOSED
+                              || !tegroup_impl_sums_rows(p->op, (tegroup_impl_operand)i),
+                          ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(COLUMNWISE_ORDER),
+                          "must be TRANSPOSED: wgmma takes FP8 contiguous along k alone", TEGROUP_COLUMNWISE_TRANSPOSED,
+                          p->columnwise_order[i]);
+        TEGROUP_IMPL_NEED_AS(DTYPE, p->scale_dtype[i] == TEGROUP_DTYPE_UNSET || p->scale_dtype[i] == TEGROUP_DTYPE_F32,
+                             ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(SCALE_DTYPE), "must be F32 for this backend",
+                             TEGROUP_DTYPE_F32, p->scale_dtype[i]);
+        TEGROUP_IMPL_NEED(parts <= 1, ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(SCALE_PARTS),
+                          "must be 0 or 1 for this backend", 1, parts);
+    }
+    TEGROUP_IMPL_NEED(p->op != TEGROUP_OP_WGRAD || p->bias == TEGROUP_DTYPE_UNSET
+                          || (c->target->built >> TEGROUP_BACKEND_PORTABLE & 1u),
+                      ERROR_NOT_BUILT, names->operand[TEGROUP_IMPL_BIAS]->name,
+                      "of quantised rows is summed by a kernel of PORTABLE, which must be part of the build", 0,
+                      p->bias);
+    return 1;
+}
+
 /* alpha and beta. */
 static inline int tegroup_impl_judge_scalars(tegroup_impl_case *c) {
     const tegroup_backend_rule *rule = c->rule;
@@ -8723,13 +8859,14 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     c.v = v;
     c.met = 0;
     if (tegroup_impl_judge_machine(&c) && tegroup_impl_judge_types(&c) && tegroup_impl_judge_quantised(&c)
-        && tegroup_impl_judge_sizes(&c) && tegroup_impl_judge_places(&c) && tegroup_impl_judge_scalars(&c)
+        && tegroup_impl_judge_sizes(&c) && tegroup_impl_judge_places(&c) && tegroup_impl_judge_copies(&c)
+        && tegroup_impl_judge_scalars(&c)
         && tegroup_impl_judge_extras(&c) && tegroup_impl_judge_alignment(&c))
         return INT32_MAX;
     return c.met;
 }
 
-/* ==== [68] Explain and plan (src/gemm/plan.h) ==== */
+/* ==== [69] Explain and plan (src/gemm/plan.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 /* Describes the current device as a target; sm stays 0 without one. Returns the device, or -1. */
@@ -8998,7 +9135,7 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     return tegroup_impl_plan_make(desc, tegroup_impl_gemm_names(), target, plan, error);
 }
 
-/* ==== [69] CPU GEMM (src/cpu/gemm.h) ==== */
+/* ==== [70] CPU GEMM (src/cpu/gemm.h) ==== */
 
 /* tegroup_impl_cpu_pack for rows that an index picks: from row `row` and column `col` of the group on. The rows are the
  * lines, or where along_k is set what is summed over. */
@@ -9354,7 +9491,7 @@ static inline tegroup_status tegroup_impl_cpu_gemm(const tegroup_plan *plan, con
     return TEGROUP_OK;
 }
 
-/* ==== [70] What a call checks (src/gemm/check.h) ==== */
+/* ==== [71] What a call checks (src/gemm/check.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm_desc *desc,
@@ -9734,7 +9871,7 @@ TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const te
     return tegroup_impl_gemm_check_own(plan, desc, error);
 }
 
-/* ==== [71] Run (src/gemm/run.h) ==== */
+/* ==== [72] Run (src/gemm/run.h) ==== */
 
 /* What the check has passed; it refuses a plan for a backend that is not built. */
 static inline tegroup_status tegroup_impl_gemm_run(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
@@ -9758,7 +9895,7 @@ TEGROUP_API tegroup_status tegroup_plan_layout(const tegroup_plan *plan, tegroup
     return TEGROUP_OK;
 }
 
-/* ==== [72] One call for a product that runs once (src/gemm/once.h) ==== */
+/* ==== [73] One call for a product that runs once (src/gemm/once.h) ==== */
 
 /* Whether two operands have one routing's sizes, so that one snapshot serves both. */
 static inline int tegroup_impl_same_sizes(const tegroup_sizes *x, const tegroup_sizes *y) {
@@ -9855,7 +9992,7 @@ TEGROUP_API tegroup_status tegroup_gemm_once(const tegroup_gemm_desc *desc, stru
     return tegroup_impl_gemm_run(&plan, &ready, stream, error);
 }
 
-/* ==== [73] Tune, save and load a plan (src/gemm/tune.h) ==== */
+/* ==== [74] Tune, save and load a plan (src/gemm/tune.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
@@ -10025,7 +10162,7 @@ TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, cons
     return TEGROUP_OK;
 }
 
-/* ==== [74] Formulas (src/cpu/real.h) ==== */
+/* ==== [75] Formulas (src/cpu/real.h) ==== */
 
 /* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. On the host
  * exp is the platform's (glibc: at most 1 ULP off). On the device it is at most 4 ULP off, whatever the flags (with
@@ -10058,7 +10195,7 @@ TEGROUP_IMPL_HD double tegroup_impl_choice_grad_f64(double grad_weight, double d
     return normalize ? (grad_weight - dot / chosen) / chosen : grad_weight;
 }
 
-/* ==== [75] Activation formulas (src/core/activation_formulas.h) ==== */
+/* ==== [76] Activation formulas (src/core/activation_formulas.h) ==== */
 
 /* Each operation is rounded by itself, or is one fused multiply-add where that is written: an activation in the
  * epilogue of a product gives the bits that the separate call gives. (A host compiler may fuse what it likes.) */
@@ -10465,7 +10602,7 @@ TEGROUP_IMPL_HD double tegroup_impl_activation_f64(tegroup_activation kind, int 
     return tegroup_impl_activation_grad_f64(kind, half, alpha, limit, gate, up, 0, &grad_gate, &grad_up);
 }
 
-/* ==== [76] Activations (src/layer/activation.h) ==== */
+/* ==== [77] Activations (src/layer/activation.h) ==== */
 
 #if TEGROUP_IMPL_ACTIVATION_KERNELS
 static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
@@ -10882,7 +11019,7 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
     return tegroup_impl_activation_backward_run(desc, stream, error);
 }
 
-/* ==== [77] Quantise and dequantise: rules (src/layer/quantize_rules.h) ==== */
+/* ==== [78] Quantise and dequantise: rules (src/layer/quantize_rules.h) ==== */
 
 /* What errors call what is quantised and what it is made of, in the words of the call that the caller made. */
 typedef struct tegroup_impl_quantize_names {
@@ -11180,7 +11317,7 @@ static inline tegroup_status tegroup_impl_check_dequantize(const tegroup_dequant
     return tegroup_impl_check_built(TEGROUP_IMPL_FP8_KERNELS, desc->space, error);
 }
 
-/* ==== [78] Quantise and dequantise (src/layer/quantize.h) ==== */
+/* ==== [79] Quantise and dequantise (src/layer/quantize.h) ==== */
 
 #if TEGROUP_IMPL_FP8_KERNELS
 static inline tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
@@ -11746,7 +11883,7 @@ TEGROUP_API tegroup_status tegroup_dequantize(const tegroup_dequantize_desc *des
     return TEGROUP_OK;
 }
 
-/* ==== [79] Grouped linear layer (src/layer/linear.h) ==== */
+/* ==== [80] Grouped linear layer (src/layer/linear.h) ==== */
 
 /* The tensors of a layer, by name. */
 /* clang-format off */
@@ -12252,7 +12389,7 @@ TEGROUP_API tegroup_status tegroup_linear_wgrad(const tegroup_linear_plan *plan,
     return tegroup_impl_layer_call(&call.layer, plan, TEGROUP_OP_WGRAD, 1, stream, error);
 }
 
-/* ==== [80] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
+/* ==== [81] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
 
 /* Its tensors, by name: weights, then what has the routing's rows, of which the last three are what is saved. */
 /* clang-format off */
@@ -12743,7 +12880,7 @@ static inline tegroup_status tegroup_impl_mlp_check(const tegroup_mlp_desc *desc
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [81] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
+/* ==== [82] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
 
 /* A plan's parts: what it holds for itself, and those of the two layers. A chain keeps them apart. */
 typedef struct tegroup_impl_mlp_plans {
@@ -13123,7 +13260,7 @@ TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const 
     return TEGROUP_OK;
 }
 
-/* ==== [82] Grouped MLP: calls (src/layer/mlp.h) ==== */
+/* ==== [83] Grouped MLP: calls (src/layer/mlp.h) ==== */
 
 #if TEGROUP_IMPL_FUSED_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
 /* Gradients of row_scale, of the sums that a dgrad with a gradient in its epilogue leaves in D's place. */
@@ -13702,7 +13839,7 @@ TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const
     return tegroup_impl_mlp_run_op(plan, desc, TEGROUP_OP_WGRAD, stream, error);
 }
 
-/* ==== [83] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
+/* ==== [84] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
 
 /* A descriptor resolved: what each op is given, and what lies between ops. values[i] is what op i reads and values[i +
  * 1] what it writes; grads are their gradients, absent where none is computed. */
@@ -14250,7 +14387,7 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [84] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
+/* ==== [85] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
 
 /* A LINEAR as a layer, with the rows that it reads and writes: op i's routing may be its own. It points into itself. */
 typedef struct tegroup_impl_chain_linear {
@@ -14442,7 +14579,7 @@ static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc,
     backward->grad_row_scale = tegroup_impl_mlp_matrix(&given->grad_row_scale);
 }
 
-/* ==== [85] Op chain: plan (src/layer/chain_plan.h) ==== */
+/* ==== [86] Op chain: plan (src/layer/chain_plan.h) ==== */
 
 /* Tell the caller which op a failure is about. */
 static inline tegroup_status tegroup_impl_chain_name_op(tegroup_status status, const tegroup_chain_desc *desc,
@@ -14695,7 +14832,7 @@ TEGROUP_API tegroup_status tegroup_chain_explain(const tegroup_chain_desc *desc,
     return tegroup_impl_chain_name_op(status, desc, chain.at);
 }
 
-/* ==== [86] Op chain: calls (src/layer/chain.h) ==== */
+/* ==== [87] Op chain: calls (src/layer/chain.h) ==== */
 
 /* Rows of op i and its routing, by a linear's word for them: what no product of the op sees to. */
 static inline tegroup_status tegroup_impl_chain_check_memory(const tegroup_chain_desc *desc,
@@ -14880,7 +15017,7 @@ TEGROUP_API tegroup_status tegroup_chain_backward(const tegroup_chain_plan *plan
     return tegroup_impl_chain_run(plan, desc, 1, stream, error);
 }
 
-/* ==== [87] Validate: values and scales (src/gemm/validate_values.h) ==== */
+/* ==== [88] Validate: values and scales (src/gemm/validate_values.h) ==== */
 
 enum { TEGROUP_IMPL_FINITE, TEGROUP_IMPL_NAN, TEGROUP_IMPL_INFINITE };
 
@@ -15033,7 +15170,7 @@ static inline void tegroup_impl_validate_quantised(const tegroup_tensor *t, int 
     }
 }
 
-/* ==== [88] Validate (src/gemm/validate.h) ==== */
+/* ==== [89] Validate (src/gemm/validate.h) ==== */
 
 /* Bits for one group: its place, and its step in the prefix sums. */
 TEGROUP_IMPL_HD uint32_t tegroup_impl_validate_group(const tegroup_snapshot_view *view, int64_t capacity, int32_t g) {
@@ -15196,7 +15333,7 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [89] Scales in another layout (src/gemm/scale_convert.h) ==== */
+/* ==== [90] Scales in another layout (src/gemm/scale_convert.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_scale_convert(const tegroup_impl_scales *from,
@@ -15408,7 +15545,7 @@ TEGROUP_API tegroup_status tegroup_scale_convert(const tegroup_scale_convert_des
     return TEGROUP_OK;
 }
 
-/* ==== [90] Counts of groups (src/moe/count.h) ==== */
+/* ==== [91] Counts of groups (src/moe/count.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_count(const tegroup_count_desc *desc, struct CUstream_st *stream,
@@ -15479,7 +15616,7 @@ TEGROUP_API tegroup_status tegroup_count(const tegroup_count_desc *desc, struct 
     return TEGROUP_OK;
 }
 
-/* ==== [91] Router schemes (src/moe/router_scheme.h) ==== */
+/* ==== [92] Router schemes (src/moe/router_scheme.h) ==== */
 
 /* The most experts that a token can choose. */
 #define TEGROUP_IMPL_CHOICES 64
@@ -16151,7 +16288,7 @@ static inline void tegroup_impl_scheme_buffers(const tegroup_router_scheme *s, i
     buffers[3] = tegroup_impl_buffer_of(s->valid_tokens, 8, NULL, "must not overlap scheme.valid_tokens", 0);
 }
 
-/* ==== [92] Router (src/moe/router.h) ==== */
+/* ==== [93] Router (src/moe/router.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
@@ -16593,7 +16730,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     return TEGROUP_OK;
 }
 
-/* ==== [93] Permute and combine (src/moe/permutation.h) ==== */
+/* ==== [94] Permute and combine (src/moe/permutation.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,
@@ -17098,7 +17235,7 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
     return TEGROUP_OK;
 }
 
-/* ==== [94] MoE layer: plan (src/moe/layer_plan.h) ==== */
+/* ==== [95] MoE layer: plan (src/moe/layer_plan.h) ==== */
 
 static inline int tegroup_impl_there(const tegroup_matrix *m) { return m->dtype != TEGROUP_DTYPE_UNSET; }
 
@@ -17576,7 +17713,7 @@ TEGROUP_API tegroup_status tegroup_moe_layout(const tegroup_moe_plan *plan, tegr
     return TEGROUP_OK;
 }
 
-/* ==== [95] MoE layer (src/moe/layer.h) ==== */
+/* ==== [96] MoE layer (src/moe/layer.h) ==== */
 
 /* What a call works with. */
 typedef struct tegroup_impl_moe_call {

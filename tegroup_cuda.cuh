@@ -49,12 +49,15 @@
  *   [39] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
  *   [40] cuda/sm90_store.h        Hopper GEMM: results from shared memory
  *   [41] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
- *   [42] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
- *   [43] cuda/sm90_repack_kernels.h Hopper GEMM: repacking rows
- *   [44] cuda/sm90_decode.h       Hopper GEMM: decoding operands
- *   [45] cuda/sm90_plan.h         Hopper GEMM: plan and launch
- *   [46] gemm/machine_cuda.h      The GPU and the library at hand
- *   [47] gemm/tune_cuda.h         GPU backends: choosing an algorithm
+ *   [42] cuda/sm90_fp8.h          Hopper GEMM of FP8: the kernel
+ *   [43] cuda/sm90_fp8_code.h     Hopper GEMM of FP8: the compiled kernels
+ *   [44] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
+ *   [45] cuda/sm90_repack_kernels.h Hopper GEMM: repacking rows
+ *   [46] cuda/sm90_decode.h       Hopper GEMM: decoding operands
+ *   [47] cuda/sm90_plan.h         Hopper GEMM: plan and launch
+ *   [48] cuda/sm90_fp8_plan.h     Hopper GEMM of FP8: plan and launch
+ *   [49] gemm/machine_cuda.h      The GPU and the library at hand
+ *   [50] gemm/tune_cuda.h         GPU backends: choosing an algorithm
  */
 
 /* ==== [1] Guards and version (src/cuda/guards.h) ==== */
@@ -8225,6 +8228,17 @@ static __global__ void __launch_bounds__(tegroup_impl_formats_block::THREADS)
 
 /* ---- the call ---- */
 
+/* Launches the kernel of the bias gradient, if a quantised dY has one. call: with operands as they are read. */
+static inline tegroup_status tegroup_impl_formats_bias_grad(const tegroup_gemm_desc *desc,
+                                                            const tegroup_impl_gpu_call *call,
+                                                            struct CUstream_st *stream, tegroup_error *error) {
+    if (!tegroup_impl_sums_bias(desc) || tegroup_impl_biased(desc)->scaling == TEGROUP_SCALING_NONE) return TEGROUP_OK;
+    return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_formats_bias_grad_kernel,
+                                                        tegroup_impl_bias_blocks(desc), 128, 0, stream, *call,
+                                                        tegroup_impl_gpu_formats_of(desc)),
+                                    "stream", "the kernels must launch", error);
+}
+
 static inline tegroup_status tegroup_impl_portable_formats_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                                 struct CUstream_st *stream, tegroup_error *error) {
     tegroup_gemm_desc read = *desc;
@@ -8238,10 +8252,7 @@ static inline tegroup_status tegroup_impl_portable_formats_gemm(const tegroup_pl
     arguments[1] = &formats;
     TEGROUP_IMPL_TRY(tegroup_impl_launch_planned(plan, arguments, stream, error));
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_rest(&call, stream, error));
-    if (!tegroup_impl_sums_bias(desc) || tegroup_impl_biased(desc)->scaling == TEGROUP_SCALING_NONE) return TEGROUP_OK;
-    return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_formats_bias_grad_kernel,
-                                                        tegroup_impl_bias_blocks(desc), 128, 0, stream, call, formats),
-                                    "stream", "the kernels must launch", error);
+    return tegroup_impl_formats_bias_grad(desc, &call, stream, error);
 }
 #endif /* TEGROUP_NO_FP8 */
 
@@ -8502,6 +8513,10 @@ static __device__ __forceinline__ void tegroup_impl_tma_load(uint32_t to, const 
                      "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z)
                      : "memory");
 }
+/* Lets this thread load by a map in global memory that an earlier kernel wrote. */
+static __device__ __forceinline__ void tegroup_impl_tma_map_acquire(const CUtensorMap *map) {
+    asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
+}
 /* Stores a box from shared memory. adds: L2 adds the box to the FP32 values in memory instead, with the same results as
  * FADD, subnormals, infinities and NaN included. */
 static __device__ __forceinline__ void tegroup_impl_tma_store(const CUtensorMap *map, uint32_t from, int32_t x,
@@ -8627,7 +8642,26 @@ template <int PENDING> static __device__ __forceinline__ void tegroup_impl_wgmma
         }                                                                                                      \
     };
 
+/* The same for A[64 x 32] B[32 x N] of FP8, both contiguous along k. A_E5M2, B_E5M2: that operand is of E5M2, else of
+ * E4M3. (The instruction keeps about 14 bits of its sum: DeepSeek-V3 technical report, section 3.3.2.) */
+#define TEGROUP_IMPL_WGMMA_FP8(n, types, sums, a, b, plus, ...)                                                \
+    asm volatile("{.reg .pred plus; setp.ne.b32 plus, %" plus ", 0;\n"                                         \
+                 "wgmma.mma_async.sync.aligned.m64n" #n "k32.f32." types " {" sums "}, %" a ", %" b             \
+                 ", plus, 1, 1;}\n"                                                                            \
+                 : __VA_ARGS__ : "l"(first), "l"(second), "r"(add))
+#define TEGROUP_IMPL_WGMMA_FP8_OF(n, sums, a, b, plus, ...)                                                    \
+    template <> struct tegroup_impl_wgmma_fp8<n> {                                                             \
+        template <bool A_E5M2, bool B_E5M2>                                                                    \
+        static __device__ __forceinline__ void multiply(float (&d)[n / 2], uint64_t first, uint64_t second, int add) { \
+            if (A_E5M2 && B_E5M2) TEGROUP_IMPL_WGMMA_FP8(n, "e5m2.e5m2", sums, a, b, plus, __VA_ARGS__);       \
+            else if (A_E5M2) TEGROUP_IMPL_WGMMA_FP8(n, "e5m2.e4m3", sums, a, b, plus, __VA_ARGS__);            \
+            else if (B_E5M2) TEGROUP_IMPL_WGMMA_FP8(n, "e4m3.e5m2", sums, a, b, plus, __VA_ARGS__);            \
+            else TEGROUP_IMPL_WGMMA_FP8(n, "e4m3.e4m3", sums, a, b, plus, __VA_ARGS__);                        \
+        }                                                                                                      \
+    };
+
 template <int N> struct tegroup_impl_wgmma;
+template <int N> struct tegroup_impl_wgmma_fp8;
 TEGROUP_IMPL_WGMMA_OF(256, TEGROUP_IMPL_SUMS_128, "128", "129", "130", "131, %132",
                       TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32), TEGROUP_IMPL_F32(64), TEGROUP_IMPL_F32(96))
 TEGROUP_IMPL_WGMMA_OF(192, TEGROUP_IMPL_SUMS_96, "96", "97", "98", "99, %100",
@@ -8639,7 +8673,14 @@ TEGROUP_IMPL_WGMMA_OF(128, TEGROUP_IMPL_SUMS_64, "64", "65", "66", "67, %68",
 TEGROUP_IMPL_WGMMA_OF(96, TEGROUP_IMPL_SUMS_48, "48", "49", "50", "51, %52",
                       TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F16(32))
 TEGROUP_IMPL_WGMMA_OF(64, TEGROUP_IMPL_SUMS_32, "32", "33", "34", "35, %36", TEGROUP_IMPL_F32(0))
+#if TEGROUP_IMPL_FP8_KERNELS
+TEGROUP_IMPL_WGMMA_FP8_OF(192, TEGROUP_IMPL_SUMS_96, "96", "97", "98",
+                          TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32), TEGROUP_IMPL_F32(64))
+TEGROUP_IMPL_WGMMA_FP8_OF(128, TEGROUP_IMPL_SUMS_64, "64", "65", "66", TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32))
+#endif
 /* clang-format on */
+#undef TEGROUP_IMPL_WGMMA_FP8_OF
+#undef TEGROUP_IMPL_WGMMA_FP8
 #undef TEGROUP_IMPL_WGMMA_OF
 #undef TEGROUP_IMPL_WGMMA
 #undef TEGROUP_IMPL_SUMS_32
@@ -8688,6 +8729,7 @@ enum {
     TEGROUP_IMPL_SM90_ITEMS = 4,      /* tiles that the scheduler may be ahead */
     TEGROUP_IMPL_SM90_LINES = 64,     /* rows of a TMA box of C and D, and of operands whose rows run along k */
     TEGROUP_IMPL_SM90_SHORT = 16,     /* rows of a TMA box of A for a tile of at most that many lines */
+    TEGROUP_IMPL_SM90_LINE = 128,     /* bytes of a stage for each line and column of a tile: TMA's widest swizzle */
     TEGROUP_IMPL_SM90_SLAB = 64 * 128 /* bytes of a slab */
 };
 
@@ -8718,6 +8760,8 @@ typedef struct tegroup_impl_sm90_call {
     CUtensorMap smaller[TEGROUP_IMPL_SM90_SMALLER];
     uint64_t further[TEGROUP_IMPL_SM90_SMALLER]; /* their shifts minus the operand's shift */
     tegroup_impl_gpu_up up;
+    /* A weight gradient of FP8: [groups][2] maps of the copies of A and B, since those of a group have its stride. */
+    const CUtensorMap *of_groups;
 } tegroup_impl_sm90_call;
 
 /* A scheduled tile. */
@@ -8767,7 +8811,9 @@ struct tegroup_impl_sm90_shape {
     /* Whether lines of A, or columns of B, rather than k are contiguous in memory. */
     static constexpr bool A_LINES = OP == TEGROUP_OP_WGRAD || (FITS && OP == TEGROUP_OP_DGRAD),
                           B_LINES = OP != TEGROUP_OP_FORWARD && !FITS;
-    static constexpr int A_BYTES = TILE_M * K * 2, STAGE_BYTES = A_BYTES + COLS * K * 2;
+    static constexpr bool OF_GROUPS = false; /* whether each group has maps of its own */
+    static constexpr int A_BYTES = TILE_M * TEGROUP_IMPL_SM90_LINE,
+                         STAGE_BYTES = A_BYTES + COLS * TEGROUP_IMPL_SM90_LINE;
     static constexpr int SLAB_BYTES = 2 * SLABS * TEGROUP_IMPL_SM90_SLAB;
     static constexpr int OTHER_BYTES = SLAB_BYTES + TEGROUP_IMPL_SM90_REST + TEGROUP_IMPL_SM90_ALIGN;
     static constexpr int STAGES = (TEGROUP_IMPL_SM90_SHARED - OTHER_BYTES) / STAGE_BYTES;
@@ -9647,7 +9693,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
     }
     __device__ __forceinline__ void load_a(const tegroup_impl_sm90_item &item, int32_t k0, uint32_t to,
                                            uint32_t full) const {
-        if (is_short(item))
+        if (SHAPE::OF_GROUPS) load_of_group(item, TEGROUP_IMPL_A, to, full, k0, item.i0);
+        else if (is_short(item))
             load_box(item, TEGROUP_IMPL_A, &call.smaller[0], call.further[0], to, full, k0, item.i0, item.lines,
                      SHAPE::SHORT);
         else if (SHAPE::FITS && !SHAPE::A_LINES)
@@ -9664,18 +9711,19 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
     }
     /* Bytes of a stage that a tile loads. */
     static __device__ __forceinline__ uint32_t a_bytes(const tegroup_impl_sm90_item &item) {
-        return (is_short(item) ? SHAPE::SHORT : SHAPE::TILE_M) * SHAPE::K * 2;
+        return (is_short(item) ? SHAPE::SHORT : SHAPE::TILE_M) * TEGROUP_IMPL_SM90_LINE;
     }
     /* Whether gates and ups are two halves of a forward product's D. A tile then has gates, followed by their ups. */
     __device__ __forceinline__ bool halves() const {
         return SHAPE::OP == TEGROUP_OP_FORWARD && SHAPE::ACTIVATES && !call.epilogue.activation.interleaved;
     }
     __device__ __forceinline__ uint32_t b_bytes(const tegroup_impl_sm90_item &item) const {
-        return (SHAPE::FITS ? item.cols : narrow(item) ? SHAPE::NARROW : SHAPE::COLS) * SHAPE::K * 2;
+        return (SHAPE::FITS ? item.cols : narrow(item) ? SHAPE::NARROW : SHAPE::COLS) * TEGROUP_IMPL_SM90_LINE;
     }
     __device__ __forceinline__ void load_b(const tegroup_impl_sm90_item &item, int32_t k0, uint32_t to,
                                            uint32_t full) const {
-        if (SHAPE::FITS) {
+        if (SHAPE::OF_GROUPS) load_of_group(item, TEGROUP_IMPL_B, to, full, k0, item.j0);
+        else if (SHAPE::FITS) {
             /* One box: several small ones take longer, and so does one with more rows than exist. */
             const int32_t smaller = (SHAPE::COLS - item.cols) / SHAPE::FIT - 1;
             if (smaller < 0) load_rows(item, TEGROUP_IMPL_A, to, full, k0, item.j0, item.rows, SHAPE::COLS);
@@ -9706,6 +9754,13 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
                                                  int32_t row) const {
         tegroup_impl_tma_load(to, map, full, k0, row, call.listed[operand] ? 0 : item.group, anywhere(operand),
                               item.origin[operand]);
+    }
+    /* Loads a box by the group's own map. */
+    __device__ __forceinline__ void load_of_group(const tegroup_impl_sm90_item &item, tegroup_impl_operand operand,
+                                                  uint32_t to, uint32_t full, int32_t k0, int32_t row) const {
+        const CUtensorMap *map = call.of_groups + 2 * item.group + operand;
+        if (k0 == 0) tegroup_impl_tma_map_acquire(map);
+        tegroup_impl_tma_load(to, map, full, k0, row, 0, false, 0);
     }
     /* Loads 64 columns of a box of the group's rows, from `row` on, of which `rows` exist. */
     __device__ __forceinline__ void load_rows(const tegroup_impl_sm90_item &item, tegroup_impl_operand operand,
@@ -10283,8 +10338,406 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
     __trap();
 #endif
 }
+#if !defined(TEGROUP_NO_FP8)
 
-/* ==== [42] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
+/* ==== [42] Hopper GEMM of FP8: the kernel (src/cuda/sm90_fp8.h) ==== */
+
+/* The kernel of sm90_tiles.h for operands of FP8, which wgmma takes contiguous along k alone. A forward product has
+ * them so; a dgrad reads the transposed copy of the weights, and a weight gradient those of both operands, so that all
+ * three are D = A B^T of rows along k.
+ *
+ * wgmma keeps about 14 bits of an FP8 sum. So a sum goes over the 128 of k of a stage and no further: then it is
+ * multiplied by the scales of its row and its column, whose product is rounded to FP32, and added to the result's,
+ * sum = fma(partial, scale, sum), in the order of k and the same in every tile. Where scales are for all of k, partial
+ * sums are added as they are, and the sum is multiplied by scale at the end. The two warpgroups share a tile of many
+ * rows, and take the tensor cores in turns: while one promotes its sums, the other multiplies. */
+
+/* How scales are applied. */
+enum tegroup_impl_sm90_promotion {
+    TEGROUP_IMPL_SM90_AT_END,    /* they are for all of k */
+    TEGROUP_IMPL_SM90_SQUARE,    /* B's are for 128 columns or for all */
+    TEGROUP_IMPL_SM90_LINES_BOTH /* any */
+};
+
+/* Parameters of a launch besides the call, whose a and b are the copies that are read, those of a dgrad as a forward
+ * product's. */
+typedef struct tegroup_impl_sm90_fp8 {
+    tegroup_scaling_facts facts[2];
+    int32_t columnwise, promotion, a_e5m2, b_e5m2;
+} tegroup_impl_sm90_fp8;
+
+template <int OP_, int LINES_, int COLS_, bool TURNS_, int SLABS_, bool NARROWS_>
+struct tegroup_impl_sm90_fp8_shape : tegroup_impl_sm90_shape<OP_, LINES_, COLS_, TURNS_, SLABS_> {
+    typedef tegroup_impl_sm90_shape<OP_, LINES_, COLS_, TURNS_, SLABS_> base;
+    static constexpr int K = TEGROUP_IMPL_SM90_FP8_K;
+    /* A weight gradient's tiles are not balanced, since scales are counted in the order of groups. */
+    static constexpr bool OF_GROUPS = OP_ == TEGROUP_OP_WGRAD, NARROWS = NARROWS_, BALANCES = NARROWS, TAPERS = false,
+                          A_LINES = false, B_LINES = false;
+    static_assert(!NARROWS || (base::NARROWS && !OF_GROUPS), "tiles of 192 columns of a forward product");
+    static constexpr int NARROW = NARROWS ? base::NARROW : COLS_;
+    static __host__ __device__ __forceinline__ int32_t narrow(int32_t cols, int32_t k) {
+        return NARROWS ? base::narrow(cols, k) : 0;
+    }
+    static constexpr int MORE_BYTES = 4096, OTHER_BYTES = base::OTHER_BYTES + MORE_BYTES;
+    static constexpr int STAGES = (TEGROUP_IMPL_SM90_SHARED - OTHER_BYTES) / base::STAGE_BYTES,
+                         AT_ONCE = STAGES >= 6 ? 2 : 1, SHARED_BYTES = STAGES * base::STAGE_BYTES + OTHER_BYTES;
+    static_assert(STAGES >= 3 && base::PARTS == 1, "a ring that hides the way from L2; registers for sums");
+};
+
+/* What this kernel has in shared memory besides. */
+template <typename SHAPE> struct tegroup_impl_sm90_fp8_more {
+    tegroup_impl_sm90_scales scales[TEGROUP_IMPL_SM90_ITEMS][2]; /* of each scheduled tile's A and B */
+    float columns[2][2][SHAPE::COLS];                            /* of each warpgroup: B's scales of two steps */
+};
+
+#if TEGROUP_IMPL_HOPPER
+template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90_multiplier<true, SHAPE> {
+    typedef tegroup_impl_sm90_multiplier<true, SHAPE> base;
+    typedef typename base::sums sums;
+    using base::at;
+    using base::call;
+    using base::give;
+    using base::ITEMS;
+    using base::lane;
+    using base::line_of;
+    using base::rest;
+    using base::ring;
+    using base::STAGES;
+    using base::take;
+    static constexpr int COLS = SHAPE::COLS;
+    const tegroup_impl_sm90_fp8 &fp8;
+    tegroup_impl_sm90_fp8_more<SHAPE> *more;
+
+    __device__ __forceinline__ tegroup_impl_sm90_fp8_block(const tegroup_impl_sm90_call &c,
+                                                           const tegroup_impl_sm90_fp8 &f, unsigned char *memory)
+        : base(c, memory), fp8(f) {
+        static_assert(sizeof *more <= SHAPE::MORE_BYTES, "scales");
+        more = (tegroup_impl_sm90_fp8_more<SHAPE> *)((unsigned char *)rest + TEGROUP_IMPL_SM90_REST);
+    }
+
+    /* ---- scheduler warp ---- */
+
+    /* As the base's, with scales. Tiles come in the order of their groups, which this relies on. */
+    __device__ __forceinline__ void schedule() const {
+        tegroup_impl_sm90_walk<SHAPE> walk(call, this->prepared());
+        tegroup_impl_sm90_scales scales; /* of this lane's operand: lane 0 has A, lane 1 B */
+        int64_t before[2] = {0, 0};      /* scales that the groups before `counted` take */
+        int32_t counted = 0, group = -1;
+        bool there = true;
+        for (int32_t number = 0; there; number++) {
+            tegroup_impl_sm90_item item;
+            item.group = -1;
+            there = walk.next(&item);
+            if (there && item.group != group) {
+                group = item.group;
+                count_scales(call.call.desc.a, TEGROUP_IMPL_A, counted, group, &before[0]);
+                count_scales(call.call.desc.b, TEGROUP_IMPL_B, counted, group, &before[1]);
+                counted = group;
+                if (lane() < 2)
+                    scales =
+                        tegroup_impl_sm90_scales_of(lane() ? &call.call.desc.b : &call.call.desc.a, &fp8.facts[lane()],
+                                                    &call.call.views[lane()], group, fp8.columnwise, before[lane()]);
+            }
+            if (number >= ITEMS) tegroup_impl_barrier_wait(at(&rest->taken[number % ITEMS]), (number / ITEMS & 1) ^ 1);
+            if (lane() < 2) more->scales[number % ITEMS][lane()] = scales;
+            if (lane() == 0) rest->items[number % ITEMS] = item;
+            __syncwarp();
+            if (lane() == 0) tegroup_impl_barrier_arrive(at(&rest->found[number % ITEMS]));
+        }
+    }
+    /* Adds the scales of the groups from `first` up to `end`. */
+    __device__ __forceinline__ void count_scales(const tegroup_tensor &t, tegroup_impl_operand operand, int32_t first,
+                                                 int32_t end, int64_t *before) const {
+        int64_t count = 0;
+#pragma unroll 1
+        for (int32_t g = first + lane(); g < end; g += 32)
+            count += tegroup_impl_scale_grid_alone(&t, &fp8.facts[operand],
+                                                   tegroup_impl_group_sides(&t, &call.call.views[operand], g),
+                                                   fp8.columnwise)
+                         .count;
+#pragma unroll
+        for (int apart = 16; apart > 0; apart /= 2) count += __shfl_xor_sync(0xffffffffu, count, apart);
+        *before += count;
+    }
+
+    /* ---- multiplying warpgroups ---- */
+
+    /* As the base's. */
+    __device__ __forceinline__ void multiply(int group) const {
+        uint32_t step = 0, rounds = 0;
+        int32_t number = 0;
+        if (SHAPE::TURNS && group == 1) this->pass(&number, &step);
+        for (;;) {
+            const tegroup_impl_sm90_item *item = take(number);
+            if (item->group < 0) break;
+            if (SHAPE::TURNS) tegroup_impl_barrier_wait(at(&rest->turn[group]), (number / 2 & 1) ^ (group == 0));
+            if (item->lines > line_of(group)) work(group, *item, more->scales[number % ITEMS], step, &rounds);
+            else this->see_off(group, step, this->steps_of(*item));
+            step += this->steps_of(*item);
+            give(number);
+            number++;
+            if (SHAPE::TURNS) this->pass(&number, &step);
+        }
+    }
+    __device__ __forceinline__ void work(int group, const tegroup_impl_sm90_item &item,
+                                         const tegroup_impl_sm90_scales *scales, uint32_t step,
+                                         uint32_t *rounds) const {
+        const bool adds = item.beta != 0, terms = adds || call.has_bias;
+        const uint32_t steps = this->steps_of(item);
+        sums sum;
+        if (steps == 0) this->nothing(group, adds, sum);
+        else if (fp8.promotion == TEGROUP_IMPL_SM90_AT_END)
+            add_up_cols<TEGROUP_IMPL_SM90_AT_END>(group, item, scales, step, steps, sum[0]);
+        else if (fp8.promotion == TEGROUP_IMPL_SM90_SQUARE)
+            add_up_cols<TEGROUP_IMPL_SM90_SQUARE>(group, item, scales, step, steps, sum[0]);
+        else add_up_cols<TEGROUP_IMPL_SM90_LINES_BOTH>(group, item, scales, step, steps, sum[0]);
+        if (this->is_wide() && terms) this->template store_wide<true>(group, item, adds, *rounds, sum);
+        else if (this->is_wide()) this->template store_wide<false>(group, item, false, *rounds, sum);
+        else if (terms) this->template store_halves<true>(group, item, adds, *rounds, sum);
+        else this->template store_halves<false>(group, item, false, *rounds, sum);
+        *rounds += this->is_wide() ? SHAPE::template results<true>::COUNT / SHAPE::template results<true>::USED
+                                   : SHAPE::template results<false>::COUNT / SHAPE::template results<false>::USED;
+    }
+    /* Sums of a wide tile, or of a narrow one. */
+    template <int PROMOTION>
+    __device__ __forceinline__ void add_up_cols(int group, const tegroup_impl_sm90_item &item,
+                                                const tegroup_impl_sm90_scales *scales, uint32_t first, uint32_t steps,
+                                                float (&sum)[COLS / 2]) const {
+        if (this->narrow(item)) add_up<PROMOTION, SHAPE::NARROW>(group, item, scales, first, steps, sum);
+        else add_up<PROMOTION, COLS>(group, item, scales, first, steps, sum);
+    }
+    template <int PROMOTION, int WIDTH>
+    __device__ __forceinline__ void add_up(int group, const tegroup_impl_sm90_item &item,
+                                           const tegroup_impl_sm90_scales *scales, uint32_t first, uint32_t steps,
+                                           float (&sum)[COLS / 2]) const {
+        const uint64_t a = tegroup_impl_wgmma_tile(ring + line_of(group) * 128, 0),
+                       b = tegroup_impl_wgmma_tile(ring + SHAPE::A_BYTES, 0);
+        float part[WIDTH / 2];
+        factors<PROMOTION> by(*this, group, item, scales);
+#pragma unroll
+        for (int i = 0; i < COLS / 2; i++) sum[i] = 0;
+        by.load();
+#pragma unroll 1
+        for (uint32_t step = first; step < first + steps; step++) {
+            multiply_stage<WIDTH>(step, a, b, part);
+            by.take(step);
+            if (step + 1 < first + steps) by.load();
+            tegroup_impl_wgmma_wait<0>();
+            keep<WIDTH>(part);
+            this->release(step);
+            if (step + 1 == first + steps) this->yield(group);
+            by.template promote<WIDTH>(step, part, sum);
+        }
+        if (PROMOTION == TEGROUP_IMPL_SM90_AT_END) scale(group, item, scales, sum);
+    }
+    /* Multiplies a stage into the partial sums. */
+    template <int WIDTH>
+    __device__ __forceinline__ void multiply_stage(uint32_t step, uint64_t a, uint64_t b,
+                                                   float (&part)[WIDTH / 2]) const {
+        const uint64_t offset = (uint64_t)(step % STAGES * (SHAPE::STAGE_BYTES >> 4));
+        this->wait_full(step);
+        if (fp8.a_e5m2 && fp8.b_e5m2) multiply_stage_of<WIDTH, true, true>(a + offset, b + offset, part);
+        else if (fp8.a_e5m2) multiply_stage_of<WIDTH, true, false>(a + offset, b + offset, part);
+        else if (fp8.b_e5m2) multiply_stage_of<WIDTH, false, true>(a + offset, b + offset, part);
+        else multiply_stage_of<WIDTH, false, false>(a + offset, b + offset, part);
+    }
+    template <int WIDTH, bool A_E5M2, bool B_E5M2>
+    static __device__ __forceinline__ void multiply_stage_of(uint64_t a, uint64_t b, float (&part)[WIDTH / 2]) {
+        keep<WIDTH>(part);
+        tegroup_impl_wgmma_begin();
+#pragma unroll
+        for (int kk = 0; kk < SHAPE::K / 32; kk++)
+            tegroup_impl_wgmma_fp8<WIDTH>::template multiply<A_E5M2, B_E5M2>(part, a + kk * (32 >> 4),
+                                                                             b + kk * (32 >> 4), kk > 0);
+        tegroup_impl_wgmma_commit();
+        keep<WIDTH>(part);
+    }
+    template <int WIDTH> static __device__ __forceinline__ void keep(float (&part)[WIDTH / 2]) {
+#pragma unroll
+        for (int i = 0; i < WIDTH / 2; i++) asm volatile("" : "+f"(part[i])::"memory");
+    }
+
+    /* The tile's line that this thread has the upper sums of; the lower ones are eight lines on. */
+    static __device__ __forceinline__ int line(int group) {
+        return line_of(group) + tegroup_impl_thread() / 32 % 4 * 16 + lane() / 4;
+    }
+    /* Where the first scale is of line `l` of the tile or, if no such line exists, of the last. */
+    static __device__ __forceinline__ const float *first_of(const tegroup_impl_sm90_scales &scales, int32_t l,
+                                                            int32_t end) {
+        return scales.at + ((int64_t)tegroup_impl_min(l, end - 1) >> scales.line_shift) * scales.line_stride;
+    }
+    __device__ __forceinline__ int32_t end_of_lines(const tegroup_impl_sm90_item &item) const {
+        return item.i0 + item.lines;
+    }
+    __device__ __forceinline__ int32_t end_of_columns() const { return (int32_t)call.call.desc.d.shape.cols; }
+
+    /* Multiplies sums by scales that are for all of k. */
+    __device__ __forceinline__ void scale(int group, const tegroup_impl_sm90_item &item,
+                                          const tegroup_impl_sm90_scales *scales, float (&sum)[COLS / 2]) const {
+        const float upper = *first_of(scales[0], item.i0 + line(group), end_of_lines(item)),
+                    lower = *first_of(scales[0], item.i0 + line(group) + 8, end_of_lines(item));
+#pragma unroll
+        for (int e = 0; e < COLS / 8; e++)
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const float column = *first_of(scales[1], item.j0 + e * 8 + lane() % 4 * 2 + i, end_of_columns());
+                sum[e * 4 + i] = tegroup_impl_gpu_mul(sum[e * 4 + i], tegroup_impl_gpu_mul(upper, column));
+                sum[e * 4 + 2 + i] = tegroup_impl_gpu_mul(sum[e * 4 + 2 + i], tegroup_impl_gpu_mul(lower, column));
+            }
+    }
+
+    /* The scales of a step, which are loaded a step before. */
+    template <int PROMOTION> struct factors {
+        static constexpr bool SQUARE = PROMOTION == TEGROUP_IMPL_SM90_SQUARE,
+                              BOTH = PROMOTION == TEGROUP_IMPL_SM90_LINES_BOTH;
+        /* B's scales that a thread loads: of the blocks of 128 columns that a tile touches, or of its own columns. */
+        static constexpr int OF_B = (COLS + 127) / 128;
+        const float *a[2], *b[OF_B];
+        int64_t a_stride, b_stride;
+        float next_a[2], next_b[OF_B]; /* of the step to come */
+        float line[2][SQUARE ? OF_B : 1];
+        float *columns;
+        int group;
+        bool middle; /* The tile's second third is in its second block. */
+
+        __device__ __forceinline__ factors(const tegroup_impl_sm90_fp8_block &block, int group_,
+                                           const tegroup_impl_sm90_item &item, const tegroup_impl_sm90_scales *scales)
+            : group(group_) {
+            if (!SQUARE && !BOTH) return;
+            const int me = tegroup_impl_thread() % 128;
+            a_stride = scales[0].k_stride;
+            b_stride = scales[1].k_stride;
+            middle = item.j0 % 128 != 0;
+            columns = block.more->columns[group][0];
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+                a[i] = first_of(scales[0], item.i0 + block.line(group) + 8 * i, block.end_of_lines(item));
+#pragma unroll
+            for (int i = 0; i < OF_B; i++)
+                b[i] = first_of(scales[1], SQUARE ? (item.j0 & -128) + 128 * i : item.j0 + me + 128 * i,
+                                block.end_of_columns());
+        }
+        __device__ __forceinline__ void load() {
+            if (SQUARE || BOTH) load_both();
+        }
+        __device__ __forceinline__ void load_both() {
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                next_a[i] = *a[i];
+                a[i] += a_stride;
+            }
+#pragma unroll
+            for (int i = 0; i < OF_B; i++) {
+                next_b[i] = *b[i];
+                b[i] += b_stride;
+            }
+        }
+        /* Takes what was loaded; all of the warpgroup call it. */
+        __device__ __forceinline__ void take(uint32_t step) {
+            if (SQUARE)
+#pragma unroll
+                for (int i = 0; i < 2; i++)
+#pragma unroll
+                    for (int j = 0; j < OF_B; j++) line[i][j] = tegroup_impl_gpu_mul(next_a[i], next_b[j]);
+            if (!BOTH) return;
+            const int me = tegroup_impl_thread() % 128;
+#pragma unroll
+            for (int i = 0; i < 2; i++) line[i][0] = next_a[i];
+#pragma unroll
+            for (int i = 0; i < OF_B; i++)
+                if (me + 128 * i < COLS) columns[step % 2 * COLS + me + 128 * i] = next_b[i];
+            tegroup_impl_warpgroup_sync(1 + group);
+        }
+        template <int WIDTH>
+        __device__ __forceinline__ void promote(uint32_t step, const float (&part)[WIDTH / 2],
+                                                float (&sum)[COLS / 2]) const {
+#pragma unroll
+            for (int e = 0; e < WIDTH / 8; e++) {
+                float2 column;
+                if (BOTH) column = *(const float2 *)(columns + step % 2 * COLS + e * 8 + lane() % 4 * 2);
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    float &to = sum[e * 4 + i];
+                    const float x = part[e * 4 + i];
+                    if (SQUARE) to = tegroup_impl_gpu_fma(x, of_third(i / 2, e / 8), to);
+                    else if (BOTH)
+                        to = tegroup_impl_gpu_fma(x, tegroup_impl_gpu_mul(line[i / 2][0], i % 2 ? column.y : column.x),
+                                                  to);
+                    else to = tegroup_impl_gpu_add(to, x);
+                }
+            }
+        }
+        /* SQUARE: the factor of the upper or the lower line in a third of a tile of 192 columns, a half of one of 128.
+         */
+        __device__ __forceinline__ float of_third(int lower, int third) const {
+            if (OF_B == 1 || third == 0) return line[lower][0];
+            return third == 2 || middle ? line[lower][OF_B - 1] : line[lower][0];
+        }
+    };
+};
+#endif
+
+template <typename SHAPE>
+static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90_THREADS : 32, 1)
+    tegroup_impl_sm90_fp8_kernel(const __grid_constant__ tegroup_impl_sm90_call call,
+                                 const __grid_constant__ tegroup_impl_sm90_fp8 fp8) {
+#if TEGROUP_IMPL_HOPPER
+    extern __shared__ __align__(16) unsigned char tegroup_impl_memory[];
+    const tegroup_impl_sm90_fp8_block<SHAPE> block(call, fp8, tegroup_impl_memory);
+    const int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0); /* which the compiler sees to be uniform */
+    block.init();
+    if (warp < 4) {
+        tegroup_impl_registers_give<40>();
+        if (warp == 0) block.schedule();
+        if (warp == 1 && (threadIdx.x & 31) == 0) block.load();
+        if (warp > 1 && (threadIdx.x & 31) == 0) block.store(warp - 2);
+    } else {
+        tegroup_impl_registers_take<232>();
+        block.multiply(warp / 4 - 1);
+    }
+#else
+    __trap();
+#endif
+}
+
+/* ==== [43] Hopper GEMM of FP8: the compiled kernels (src/cuda/sm90_fp8_code.h) ==== */
+
+/* Whether nvcc has tensormap.replace as this source uses it, with strides in bytes (PTX ISA 8.5). */
+#define TEGROUP_IMPL_SM90_REPLACES (__CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1205)
+
+typedef struct tegroup_impl_sm90_fp8_code {
+    const void *kernel; /* NULL where a switch leaves it out */
+    int32_t shared_bytes;
+} tegroup_impl_sm90_fp8_code;
+
+static inline const tegroup_impl_sm90_fp8_code *tegroup_impl_sm90_fp8_code_of(int32_t kernel) {
+#define TEGROUP_IMPL_SM90_FP8_CODE(name, op, lines, cols, turns, slabs, narrows)                                       \
+    {TEGROUP_IMPL_KERNEL_##op(                                                                                         \
+         tegroup_impl_sm90_fp8_kernel<tegroup_impl_sm90_fp8_shape<op, lines, cols, turns, slabs, narrows>>),           \
+     tegroup_impl_sm90_fp8_shape<op, lines, cols, turns, slabs, narrows>::SHARED_BYTES},
+    static const tegroup_impl_sm90_fp8_code code[TEGROUP_IMPL_SM90_FP8_KERNEL_COUNT] = {
+        TEGROUP_IMPL_SM90_FP8_KERNELS(TEGROUP_IMPL_SM90_FP8_CODE)};
+#undef TEGROUP_IMPL_SM90_FP8_CODE
+    return &code[kernel];
+}
+
+static inline tegroup_status tegroup_impl_sm90_fp8_choose(tegroup_plan *plan, int32_t kernel, tegroup_error *error) {
+    const tegroup_impl_sm90_fp8_row *row = tegroup_impl_sm90_fp8_row_of(kernel);
+    const tegroup_impl_sm90_fp8_code *code = tegroup_impl_sm90_fp8_code_of(kernel);
+    TEGROUP_IMPL_RULE(plan->problem.op != TEGROUP_OP_WGRAD || TEGROUP_IMPL_SM90_REPLACES, ERROR_UNSUPPORTED, "op",
+                      "must not be WGRAD for FP8 on SM90 in a build by nvcc before 12.5", TEGROUP_OP_FORWARD,
+                      plan->problem.op);
+    plan->algorithm[TEGROUP_IMPL_PLANNED_ROW] = (uint64_t)kernel;
+    plan->tile_m = row->tile_m;
+    plan->tile_n = row->tile_n;
+    plan->tile_k = TEGROUP_IMPL_SM90_FP8_K;
+    return tegroup_impl_cuda_status(tegroup_impl_planned(plan, code->kernel, TEGROUP_IMPL_SM90_THREADS,
+                                                         code->shared_bytes, TEGROUP_IMPL_SM90_MOST_BLOCKS),
+                                    "plan", "the kernel's attributes must be readable", error);
+}
+#endif /* TEGROUP_NO_FP8 */
+
+/* ==== [44] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
 
 /* The code of a kernel row. */
 typedef struct tegroup_impl_sm90_code {
@@ -10347,6 +10800,10 @@ static inline tegroup_impl_choice tegroup_impl_sm90_chosen(const tegroup_plan *p
 
 static inline tegroup_status tegroup_impl_sm90_take(tegroup_plan *plan, const tegroup_impl_choice *choice,
                                                     tegroup_error *error) {
+#if TEGROUP_IMPL_FP8_KERNELS
+    if (tegroup_impl_sm90_multiplies_fp8(&plan->problem))
+        return tegroup_impl_sm90_fp8_choose(plan, (int32_t)choice->words[0], error);
+#endif
     return tegroup_impl_sm90_choose(plan, (int32_t)choice->words[0], error);
 }
 
@@ -10358,17 +10815,25 @@ static inline tegroup_status tegroup_impl_sm90_choices(const tegroup_plan *plan,
 #else
     const int with_mma = 1;
 #endif
-    for (int32_t kernel = 0; kernel < TEGROUP_IMPL_SM90_KERNEL_COUNT; kernel++) {
+    const int quantised = tegroup_impl_sm90_multiplies_fp8(&plan->problem);
+    const int32_t count =
+        quantised ? (int32_t)TEGROUP_IMPL_SM90_FP8_KERNEL_COUNT : (int32_t)TEGROUP_IMPL_SM90_KERNEL_COUNT;
+    for (int32_t kernel = 0; kernel < count; kernel++) {
         tegroup_plan candidate = *plan;
-        if (!tegroup_impl_sm90_runs(&plan->problem, kernel, with_mma)) continue;
-        TEGROUP_IMPL_TRY(tegroup_impl_sm90_choose(&candidate, kernel, error));
-        const tegroup_impl_choice choice = tegroup_impl_sm90_chosen(&candidate);
+        tegroup_impl_choice choice;
+        if (!(quantised ? tegroup_impl_sm90_fp8_runs(&plan->problem, kernel)
+                        : tegroup_impl_sm90_runs(&plan->problem, kernel, with_mma)))
+            continue;
+        memset(&choice, 0, sizeof choice);
+        choice.words[0] = (uint64_t)kernel;
+        TEGROUP_IMPL_TRY(tegroup_impl_sm90_take(&candidate, &choice, error));
+        choice = tegroup_impl_sm90_chosen(&candidate);
         tegroup_impl_choices_add(choices, &choice);
     }
     return TEGROUP_OK;
 }
 
-/* ==== [43] Hopper GEMM: repacking rows (src/cuda/sm90_repack_kernels.h) ==== */
+/* ==== [45] Hopper GEMM: repacking rows (src/cuda/sm90_repack_kernels.h) ==== */
 
 /* What the kernel is given. Ragged rows are numbered as in their buffer, and those of uniform groups one group after
  * another; a copy has the same numbers. */
@@ -10489,7 +10954,7 @@ static inline tegroup_status tegroup_impl_sm90_repack(const tegroup_plan *plan, 
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [44] Hopper GEMM: decoding operands (src/cuda/sm90_decode.h) ==== */
+/* ==== [46] Hopper GEMM: decoding operands (src/cuda/sm90_decode.h) ==== */
 
 /* What is decoded, and where to. */
 typedef struct tegroup_impl_decode_call {
@@ -10844,7 +11309,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_DECODE_THREADS, TEGROUP_IM
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [45] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
+/* ==== [47] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
 
 static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_planned_row(const tegroup_plan *plan) {
     return tegroup_impl_sm90_row_of((int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ROW]);
@@ -10888,18 +11353,19 @@ static inline tegroup_status tegroup_impl_sm90_plan(const tegroup_gemm_desc *des
     TEGROUP_IMPL_RULE(encode != NULL, ERROR_UNSUPPORTED, "target.sm", "needs a driver with cuTensorMapEncodeTiled", 1,
                       0);
     plan->algorithm[TEGROUP_IMPL_PLANNED_ENCODE] = (uint64_t)(uintptr_t)encode;
-    return tegroup_impl_sm90_choose(plan, (int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ROW], error);
+    const tegroup_impl_choice choice = tegroup_impl_sm90_chosen(plan);
+    return tegroup_impl_sm90_take(plan, &choice, error);
 }
 
 /* TMA needs multiples of 16 bytes. The pointers of a list are in device memory, so the kernel checks them. Rows may be
- * more than planned. */
+ * more than planned. data: what errors call t->data. */
 static inline tegroup_status tegroup_impl_sm90_check_operand(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                             tegroup_error *error) {
+                                                             const char *data, tegroup_error *error) {
     if (t->dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
     TEGROUP_IMPL_RULE(!tegroup_impl_ragged(&t->shape) || t->shape.rows <= TEGROUP_IMPL_SM90_MOST, ERROR_UNSUPPORTED,
                       TEGROUP_IMPL_PATH(ROWS), "must be countable in 31 bits", TEGROUP_IMPL_SM90_MOST, t->shape.rows);
     if (tegroup_impl_listed(t) || tegroup_impl_extent(t) == 0) return TEGROUP_OK;
-    TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->data, 16), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(DATA),
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->data, 16), ERROR_ALIGNMENT, data,
                       "must be 16-byte aligned for TMA; a plan made with options.data_alignment_bytes 2 takes any", 16,
                       (uintptr_t)t->data % 16);
     TEGROUP_IMPL_RULE(tegroup_impl_stride_bytes(t) % 16 == 0, ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(GROUP_STRIDE),
@@ -10909,20 +11375,32 @@ static inline tegroup_status tegroup_impl_sm90_check_operand(const tegroup_tenso
                       TEGROUP_IMPL_TMA_STRIDE_BYTES, tegroup_impl_stride_bytes(t));
     return TEGROUP_OK;
 }
+#if TEGROUP_IMPL_FP8_KERNELS /* sm90_fp8_plan.h */
+static inline tegroup_status tegroup_impl_sm90_fp8_check_operand(const tegroup_gemm_desc *desc,
+                                                                 tegroup_impl_operand operand,
+                                                                 const tegroup_impl_name *name, tegroup_error *error);
+static inline tegroup_impl_run_function tegroup_impl_sm90_fp8_gemm;
+#endif
+
 /* A or B. One that is copied or decoded is loaded from the workspace, which has room for as many rows as were planned. */
-static inline tegroup_status tegroup_impl_sm90_check_read(const tegroup_plan *plan, const tegroup_tensor *t,
-                                                          tegroup_impl_operand operand, const tegroup_impl_names *names,
+static inline tegroup_status tegroup_impl_sm90_check_read(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                          tegroup_impl_operand operand, const tegroup_impl_name *name,
                                                           tegroup_error *error) {
-    const tegroup_impl_name *name = names->operand[operand];
+    const tegroup_tensor *t = operand == TEGROUP_IMPL_A ? &desc->a : &desc->b;
     const int64_t planned = (int64_t)plan->algorithm[TEGROUP_IMPL_PLANNED_DECODED_A + operand];
     tegroup_tensor decoded;
+#if TEGROUP_IMPL_FP8_KERNELS
+    if (tegroup_impl_sm90_multiplies_fp8(&plan->problem))
+        return tegroup_impl_sm90_fp8_check_operand(desc, operand, name, error);
+#endif
     if (tegroup_impl_scaled_by_8_bits(t->scaling)) {
         TEGROUP_IMPL_RULE(t->shape.rows <= planned, ERROR_PLAN, TEGROUP_IMPL_PATH(ROWS),
                           "must be at most as planned: the workspace holds them decoded", planned, t->shape.rows);
         decoded = tegroup_impl_sm90_decoded(t, NULL);
-        return tegroup_impl_sm90_check_operand(&decoded, name, error);
+        return tegroup_impl_sm90_check_operand(&decoded, name, TEGROUP_IMPL_PATH(DATA), error);
     }
-    if (!tegroup_impl_sm90_repacks(&plan->problem, operand)) return tegroup_impl_sm90_check_operand(t, name, error);
+    if (!tegroup_impl_sm90_repacks(&plan->problem, operand))
+        return tegroup_impl_sm90_check_operand(t, name, TEGROUP_IMPL_PATH(DATA), error);
     TEGROUP_IMPL_RULE(!tegroup_impl_ragged(&t->shape) || t->shape.rows <= plan->problem.rows, ERROR_PLAN,
                       TEGROUP_IMPL_PATH(ROWS), "must be at most as planned: the workspace holds a copy of them",
                       plan->problem.rows, t->shape.rows);
@@ -10930,16 +11408,22 @@ static inline tegroup_status tegroup_impl_sm90_check_read(const tegroup_plan *pl
 }
 static inline tegroup_status tegroup_impl_sm90_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                      const tegroup_impl_names *names, tegroup_error *error) {
+    const tegroup_tensor *tensors[] = {&desc->a, &desc->b, &desc->c, &desc->d};
+    int32_t i;
 #if defined(TEGROUP_NO_PORTABLE)
-    TEGROUP_IMPL_RULE(!tegroup_impl_sm90_planned_row(plan)->mma, ERROR_NOT_BUILT, "plan.backend",
-                      "must be part of this build: the plan has PORTABLE's kernel for few rows",
+    TEGROUP_IMPL_RULE(tegroup_impl_sm90_multiplies_fp8(&plan->problem) || !tegroup_impl_sm90_planned_row(plan)->mma, ERROR_NOT_BUILT,
+                      "plan.backend", "must be part of this build: the plan has PORTABLE's kernel for few rows",
                       TEGROUP_BACKEND_PORTABLE, plan->backend);
 #endif
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_gather(desc, error)); /* what they gather from may change by call */
-    TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_read(plan, &desc->a, TEGROUP_IMPL_A, names, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_read(plan, &desc->b, TEGROUP_IMPL_B, names, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_operand(&desc->c, names->operand[TEGROUP_IMPL_C], error));
-    return tegroup_impl_sm90_check_operand(&desc->d, names->operand[TEGROUP_IMPL_D], error);
+    for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_D; i++) {
+        const tegroup_impl_name *name = names->operand[i];
+        TEGROUP_IMPL_TRY(
+            i <= TEGROUP_IMPL_B
+                ? tegroup_impl_sm90_check_read(plan, desc, (tegroup_impl_operand)i, name, error)
+                : tegroup_impl_sm90_check_operand(tensors[i], name, TEGROUP_IMPL_PATH(DATA), error));
+    }
+    return TEGROUP_OK;
 }
 
 /* Makes a map with boxes of box_cols x box_rows, as the first comment of sm90_tiles.h describes it. A box has rows of
@@ -10957,9 +11441,10 @@ static inline tegroup_status tegroup_impl_sm90_encode(const tegroup_plan *plan, 
     /* A group stride that reaches no second group may be anything, even what TMA refuses, so it is not used. */
     const int64_t plane = ragged || listed || empty || t->shape.groups < 2 ? row : tegroup_impl_stride_bytes(t);
     const int64_t planes = ragged ? t->shape.rows + 1 : listed ? 1 : t->shape.groups;
-    const CUtensorMapDataType type = t->dtype == TEGROUP_DTYPE_F32    ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
-                                     : t->dtype == TEGROUP_DTYPE_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-                                                                      : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    const CUtensorMapDataType type = t->dtype == TEGROUP_DTYPE_F32      ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
+                                     : tegroup_impl_bits(t->dtype) == 8 ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+                                     : t->dtype == TEGROUP_DTYPE_BF16   ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                                                        : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
     const CUtensorMapSwizzle swizzle =
         box_cols * tegroup_impl_bits(t->dtype) == 512 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B;
     const cuuint64_t dims[5] = {(cuuint64_t)tegroup_impl_max(1, t->shape.cols),
@@ -10974,9 +11459,11 @@ static inline tegroup_status tegroup_impl_sm90_encode(const tegroup_plan *plan, 
                                        : (uintptr_t)(ragged ? t->shape.snapshot : plan) & ~(uintptr_t)15;
     /* L2 fetches 256 bytes at a time where the next 128 of a row are loaded soon. If the box that has these is already
      * in flight, as for weights in dgrad and of short groups, both fetch them, which read memory 5% slower. */
+    const uint64_t planned = plan->algorithm[TEGROUP_IMPL_PLANNED_ROW];
     const int beside = operand == TEGROUP_IMPL_B
-                       && (plan->problem.op == TEGROUP_OP_DGRAD
-                           || plan->algorithm[TEGROUP_IMPL_PLANNED_ROW] == TEGROUP_IMPL_SM90_FORWARD_64X128);
+                       && (tegroup_impl_sm90_multiplies_fp8(&plan->problem)
+                               ? planned == TEGROUP_IMPL_SM90_FP8_64X128
+                               : plan->problem.op == TEGROUP_OP_DGRAD || planned == TEGROUP_IMPL_SM90_FORWARD_64X128);
     /* Rows of operands that begin off cache lines have 128 bytes in two of these, each of which would fetch 256. */
     const int off = operand <= TEGROUP_IMPL_B && row % TEGROUP_IMPL_SM90_LINE_BYTES != 0;
     const CUtensorMapL2promotion promotion = beside ? CU_TENSOR_MAP_L2_PROMOTION_NONE
@@ -11006,12 +11493,22 @@ static inline tegroup_status tegroup_impl_sm90_map(const tegroup_plan *plan, con
                                     error);
 }
 
+/* Makes the map of C or D, if it is there, whose boxes are slabs. */
+static inline tegroup_status tegroup_impl_sm90_map_slabs(const tegroup_plan *plan, const tegroup_tensor *t,
+                                                         tegroup_impl_operand operand, tegroup_impl_sm90_call *call,
+                                                         tegroup_error *error) {
+    if (t->dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
+    return tegroup_impl_sm90_map(plan, t, operand, t->dtype == TEGROUP_DTYPE_F32 ? 32 : 64, TEGROUP_IMPL_SM90_LINES,
+                                 call, error);
+}
+
 /* Makes map `i` with smaller boxes of an operand whose map is made. */
 static inline tegroup_status tegroup_impl_sm90_map_smaller(const tegroup_plan *plan, const tegroup_tensor *t,
-                                                           tegroup_impl_operand operand, int32_t box_rows, int32_t i,
-                                                           tegroup_impl_sm90_call *call, tegroup_error *error) {
+                                                           tegroup_impl_operand operand, int32_t box_cols,
+                                                           int32_t box_rows, int32_t i, tegroup_impl_sm90_call *call,
+                                                           tegroup_error *error) {
     TEGROUP_IMPL_TRY(
-        tegroup_impl_sm90_encode(plan, t, operand, 64, box_rows, &call->smaller[i], &call->further[i], error));
+        tegroup_impl_sm90_encode(plan, t, operand, box_cols, box_rows, &call->smaller[i], &call->further[i], error));
     call->further[i] -= call->shift[operand];
     return TEGROUP_OK;
 }
@@ -11107,16 +11604,16 @@ static inline tegroup_status tegroup_impl_sm90_map_operands(const tegroup_plan *
                             || tegroup_impl_sm90_narrow_tiles(0, (int32_t)call->call.desc.d.shape.cols,
                                                               (int32_t)desc->a.shape.cols)
                                    > 0);
-    const int32_t lines = TEGROUP_IMPL_SM90_LINES, slab_cols = desc->d.dtype == TEGROUP_DTYPE_F32 ? 32 : 64;
+    const int32_t lines = TEGROUP_IMPL_SM90_LINES;
     call->ragged[TEGROUP_IMPL_A] = call->ragged[TEGROUP_IMPL_B] = 1; /* also gathered ones, without a map */
     if (!call->gathers_a)
         TEGROUP_IMPL_TRY(
             tegroup_impl_sm90_map(plan, &desc->a, TEGROUP_IMPL_A, 64, wgrad ? lines : row->tile_m, call, error));
     if (!call->gathers_a && !wgrad && row->tile_m == lines) /* the shape that has SHORT tiles */
         TEGROUP_IMPL_TRY(
-            tegroup_impl_sm90_map_smaller(plan, &desc->a, TEGROUP_IMPL_A, TEGROUP_IMPL_SM90_SHORT, 0, call, error));
+            tegroup_impl_sm90_map_smaller(plan, &desc->a, TEGROUP_IMPL_A, 64, TEGROUP_IMPL_SM90_SHORT, 0, call, error));
     for (int32_t i = 0; row->fits && i < TEGROUP_IMPL_SM90_SMALLER; i++)
-        TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_smaller(plan, &desc->a, TEGROUP_IMPL_A,
+        TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_smaller(plan, &desc->a, TEGROUP_IMPL_A, 64,
                                                        row->tile_m - (i + 1) * TEGROUP_IMPL_SM90_FIT, i, call, error));
     if (!call->gathers_b)
         TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &desc->b, TEGROUP_IMPL_B, 64,
@@ -11125,26 +11622,39 @@ static inline tegroup_status tegroup_impl_sm90_map_operands(const tegroup_plan *
                                                         : row->tile_n,
                                                call, error));
     if (narrows)
-        TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_smaller(plan, &desc->b, TEGROUP_IMPL_B,
+        TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_smaller(plan, &desc->b, TEGROUP_IMPL_B, 64,
                                                        halves ? TEGROUP_IMPL_SM90_NARROW / 2 : TEGROUP_IMPL_SM90_NARROW,
                                                        0, call, error));
     if (ups) return tegroup_impl_sm90_map_ups(plan, ups, row->tile_n / 2, narrows, call, error); /* in C's place */
-    if (call->has_c)
-        TEGROUP_IMPL_TRY(
-            tegroup_impl_sm90_map(plan, &call->call.desc.c, TEGROUP_IMPL_C, slab_cols, lines, call, error));
-    return TEGROUP_OK;
+    return tegroup_impl_sm90_map_slabs(plan, &call->call.desc.c, TEGROUP_IMPL_C, call, error);
+}
+
+/* Sets what of a call follows from its descriptor, but for maps. */
+static inline void tegroup_impl_sm90_call_of(const tegroup_gemm_desc *desc, tegroup_impl_sm90_call *call) {
+    const int wgrad = desc->op == TEGROUP_OP_WGRAD;
+    call->call = tegroup_impl_gpu_call_of(desc);
+    if (call->up.apart) tegroup_impl_gpu_widen(&call->call.desc);
+    if (desc->accumulate) { /* D is its own C. */
+        call->call.desc.c = desc->d;
+        call->call.views[TEGROUP_IMPL_C] = call->call.views[TEGROUP_IMPL_D];
+        call->call.beta = 1;
+    }
+    call->has_c = call->call.desc.c.dtype != TEGROUP_DTYPE_UNSET;
+    /* Where D's columns end off a multiple of 16 bytes, the last slab is stored by threads and not by TMA. */
+    call->adds_in_l2 = wgrad && desc->accumulate && desc->d.dtype == TEGROUP_DTYPE_F32 && desc->d.shape.cols % 4 == 0;
+    call->has_bias = !wgrad && desc->bias.dtype != TEGROUP_DTYPE_UNSET;
+    call->gathers_a = desc->gather_a.rows > 0;
+    call->gathers_b = desc->gather_b.rows > 0;
 }
 
 /* epilogue: NULL, or the activation in the product's epilogue. */
 static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                       const tegroup_impl_epilogue *epilogue, struct CUstream_st *stream,
                                                       tegroup_error *error) {
-    const int forward = desc->op == TEGROUP_OP_FORWARD, wgrad = desc->op == TEGROUP_OP_WGRAD,
-              halves = epilogue && !epilogue->activation.interleaved;
+    const int forward = desc->op == TEGROUP_OP_FORWARD, halves = epilogue && !epilogue->activation.interleaved;
     const int32_t number = !epilogue ? (int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ROW]
                            : forward ? TEGROUP_IMPL_SM90_FORWARD_128X192
-                                     : TEGROUP_IMPL_SM90_DGRAD_128X192,
-                  lines = TEGROUP_IMPL_SM90_LINES, slab_cols = desc->d.dtype == TEGROUP_DTYPE_F32 ? 32 : 64;
+                                     : TEGROUP_IMPL_SM90_DGRAD_128X192;
     const tegroup_impl_sm90_row *row = tegroup_impl_sm90_row_of(number);
     const uint64_t kernel = epilogue ? epilogue->kernel.function : plan->algorithm[TEGROUP_IMPL_PLANNED_KERNEL],
                    blocks = epilogue ? epilogue->kernel.blocks : plan->algorithm[TEGROUP_IMPL_PLANNED_BLOCKS];
@@ -11156,22 +11666,10 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
     if (epilogue) TEGROUP_IMPL_TRY(tegroup_impl_sm90_fuse(plan, desc, epilogue, &call, error));
     else
 #endif
-        TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &desc->d, TEGROUP_IMPL_D, slab_cols, lines, &call, error));
-    call.call = tegroup_impl_gpu_call_of(desc);
-    if (call.up.apart) tegroup_impl_gpu_widen(&call.call.desc);
-    if (desc->accumulate) { /* D is its own C. */
-        call.call.desc.c = desc->d;
-        call.call.views[TEGROUP_IMPL_C] = call.call.views[TEGROUP_IMPL_D];
-        call.call.beta = 1;
-    }
-    call.has_c = call.call.desc.c.dtype != TEGROUP_DTYPE_UNSET;
-    /* Where D's columns end off a multiple of 16 bytes, the last slab is stored by threads and not by TMA. */
-    call.adds_in_l2 = wgrad && desc->accumulate && desc->d.dtype == TEGROUP_DTYPE_F32 && desc->d.shape.cols % 4 == 0;
+        TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_slabs(plan, &desc->d, TEGROUP_IMPL_D, &call, error));
+    tegroup_impl_sm90_call_of(desc, &call);
     if (!epilogue && number == TEGROUP_IMPL_SM90_FORWARD_128X192)
         call.narrows = (int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_NARROWS];
-    call.has_bias = !wgrad && desc->bias.dtype != TEGROUP_DTYPE_UNSET;
-    call.gathers_a = desc->gather_a.rows > 0;
-    call.gathers_b = desc->gather_b.rows > 0;
     TEGROUP_IMPL_TRY(
         tegroup_impl_sm90_map_operands(plan, desc, row, halves, call.up.apart ? &epilogue->up->b : NULL, &call, error));
     arguments[0] = &call;
@@ -11233,11 +11731,7 @@ static inline tegroup_status tegroup_impl_sm90_gemm_decoded(const tegroup_plan *
         tegroup_impl_launch(tegroup_impl_sm90_decode_kernel, blocks, TEGROUP_IMPL_DECODE_THREADS, 0, stream, call),
         "stream", "the kernels must launch", error));
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_multiply(&multiplied, &decoded, NULL, stream, error));
-    if (!sums_codes) return TEGROUP_OK;
-    return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_formats_bias_grad_kernel,
-                                                        tegroup_impl_bias_blocks(desc), 128, 0, stream, call.call,
-                                                        call.formats),
-                                    "stream", "the kernels must launch", error);
+    return tegroup_impl_formats_bias_grad(desc, &call.call, stream, error);
 }
 #endif
 
@@ -11248,6 +11742,8 @@ static inline tegroup_status tegroup_impl_sm90_gemm_fused(const tegroup_plan *pl
     tegroup_gemm_desc repacked;
 #if TEGROUP_IMPL_FP8_KERNELS
     if (tegroup_impl_sm90_decodes(&plan->problem)) return tegroup_impl_sm90_gemm_decoded(plan, desc, stream, error);
+    if (tegroup_impl_sm90_multiplies_fp8(&plan->problem))
+        return tegroup_impl_sm90_fp8_gemm(plan, desc, stream, error);
 #endif
     if (tegroup_impl_sm90_repacks_any(&plan->problem)) {
         repacked = *desc;
@@ -11260,9 +11756,183 @@ static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, co
                                                     struct CUstream_st *stream, tegroup_error *error) {
     return tegroup_impl_sm90_gemm_fused(plan, desc, NULL, stream, error);
 }
+#if !defined(TEGROUP_NO_FP8)
+
+/* ==== [48] Hopper GEMM of FP8: plan and launch (src/cuda/sm90_fp8_plan.h) ==== */
+
+/* ---- the tensor maps of a weight gradient ---- */
+
+/* What makes the maps: those of a group that begins at the copies' first elements. */
+typedef struct tegroup_impl_sm90_fp8_maps {
+    CUtensorMap map[2];
+    CUtensorMap *to; /* [groups][2] */
+} tegroup_impl_sm90_fp8_maps;
+
+#if TEGROUP_IMPL_HOPPER && TEGROUP_IMPL_SM90_REPLACES
+/* A field of the map at `map`, in shared memory (PTX ISA, tensormap.replace). */
+#define TEGROUP_IMPL_REPLACE(field, type, constraint, map, value)                                                      \
+    asm volatile("tensormap.replace.tile." field ".shared::cta.b1024." type ", %1;" ::"r"(map), constraint(value)      \
+                 : "memory")
+#endif
+/* A warp for each group and operand. Of the copies that lie a group after another, that of a group begins where those
+ * of the groups before end. */
+static __global__ void __launch_bounds__(32)
+    tegroup_impl_sm90_fp8_maps_kernel(const __grid_constant__ tegroup_impl_gpu_call call,
+                                      const __grid_constant__ tegroup_impl_sm90_fp8_maps maps) {
+#if TEGROUP_IMPL_HOPPER && TEGROUP_IMPL_SM90_REPLACES
+    __shared__ __align__(128) CUtensorMap map;
+    const int32_t group = (int32_t)blockIdx.x, lane = (int32_t)threadIdx.x;
+    const int operand = (int)blockIdx.y;
+    const tegroup_tensor &t = operand ? call.desc.b : call.desc.a;
+    const tegroup_snapshot_view &view = call.views[operand];
+    if (!tegroup_impl_prepared(call)) return; /* and the product has no groups */
+    int64_t before = 0;
+    if (!tegroup_impl_listed(&t))
+        for (int32_t g = lane; g < group; g += 32)
+            before += tegroup_impl_transposed_count(tegroup_impl_group_sides(&t, &view, g));
+    for (int apart = 16; apart > 0; apart /= 2) before += __shfl_xor_sync(0xffffffffu, before, apart);
+    for (int i = lane; i < (int)(sizeof map / 4); i += 32)
+        ((uint32_t *)&map)[i] = ((const uint32_t *)&maps.map[operand])[i];
+    __syncwarp();
+    const tegroup_impl_elements at = tegroup_impl_elements_after(&t, &view, group, 1, before);
+    const int64_t rows = tegroup_impl_group_sides(&t, &view, group).rows;
+    if (lane == 0 && rows > 0) { /* Else nothing is loaded. */
+        const uint32_t to = tegroup_impl_shared(&map);
+        /* Of a listed buffer that is not at a multiple of 16 bytes results are NaN, but TMA must not see it. */
+        const uint64_t address =
+            ((uint64_t)(uintptr_t)(tegroup_impl_listed(&t) ? t.pointers[group] : t.data) + (uint64_t)at.first)
+            & ~(uint64_t)15;
+        TEGROUP_IMPL_REPLACE("global_address", "b64 [%0]", "l", to, address);
+        TEGROUP_IMPL_REPLACE("global_dim", "b32 [%0], 0", "r", to, (uint32_t)rows);
+        TEGROUP_IMPL_REPLACE("global_stride", "b64 [%0], 0", "l", to, (uint64_t)at.col_stride);
+    }
+    __syncwarp();
+    asm volatile("tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned "
+                 "[%0], [%1], 128;" ::"l"(maps.to + 2 * group + operand),
+                 "r"(tegroup_impl_shared(&map))
+                 : "memory");
+#else
+    __trap();
+#endif
+}
+#if TEGROUP_IMPL_HOPPER && TEGROUP_IMPL_SM90_REPLACES
+#undef TEGROUP_IMPL_REPLACE
+#endif
+
+/* ---- call ---- */
+
+/* An operand as it is read: rows of a forward product or, of a dgrad's weights, the transposed copy as such. */
+static inline tegroup_tensor tegroup_impl_sm90_fp8_as_read(const tegroup_gemm_desc *desc,
+                                                           tegroup_impl_operand operand) {
+    tegroup_tensor t = tegroup_impl_as_read(desc, operand);
+    const int64_t rows = t.shape.rows;
+    if (desc->op != TEGROUP_OP_DGRAD || operand != TEGROUP_IMPL_B) return t;
+    t.ld = tegroup_impl_align(rows, TEGROUP_TRANSPOSED_ROWS);
+    t.shape.rows = t.shape.cols;
+    t.shape.cols = rows;
+    t.group_stride = 0;
+    t.scale_outer_stride = t.scale_inner_stride = 0;
+    return t;
+}
+
+/* Which copies of an operand there are, and what TMA needs of the one that is read. */
+static inline tegroup_status tegroup_impl_sm90_fp8_check_operand(const tegroup_gemm_desc *desc,
+                                                                 tegroup_impl_operand operand,
+                                                                 const tegroup_impl_name *name, tegroup_error *error) {
+    const tegroup_tensor *given = operand == TEGROUP_IMPL_A ? &desc->a : &desc->b,
+                         read = tegroup_impl_sm90_fp8_as_read(desc, operand);
+    const int sums_rows = tegroup_impl_sums_rows(desc->op, operand);
+    const char *data = tegroup_impl_copy_paths_of(name, tegroup_impl_listed(&read), sums_rows).data;
+    TEGROUP_IMPL_RULE(given->scale_parts <= 1, ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(SCALE_PARTS),
+                      "must be 0 or 1 for this backend", 1, given->scale_parts);
+    TEGROUP_IMPL_RULE(!sums_rows || tegroup_impl_reads_columnwise(desc, operand) || tegroup_impl_extent(&read) == 0,
+                      ERROR_NULL_ARGUMENT, data, "must not be NULL: SM90's kernels of FP8 read the transposed copy", 1,
+                      0);
+    return tegroup_impl_sm90_check_operand(&read, name, data, error);
+}
+
+static inline int32_t tegroup_impl_sm90_fp8_promotion(const tegroup_impl_sm90_fp8 *fp8) {
+    if (fp8->facts[0].block_inner == 0 && fp8->facts[1].block_inner == 0) return TEGROUP_IMPL_SM90_AT_END;
+    return fp8->facts[1].block_outer == 1 ? TEGROUP_IMPL_SM90_LINES_BOTH : TEGROUP_IMPL_SM90_SQUARE;
+}
+
+/* Makes the maps of A and B of a weight gradient: those of its groups, in the workspace. */
+static inline tegroup_status tegroup_impl_sm90_fp8_map_groups(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                              const tegroup_impl_sm90_fp8_row *row,
+                                                              tegroup_impl_sm90_call *call, struct CUstream_st *stream,
+                                                              tegroup_error *error) {
+    tegroup_impl_sm90_fp8_maps maps;
+    tegroup_layout layout;
+    uint64_t shift;
+    tegroup_impl_layout_begin(&layout);
+    tegroup_impl_sm90_workspace(plan, &layout);
+    maps.to = (CUtensorMap *)tegroup_impl_layout_at(&layout, 0, desc->options.workspace);
+    for (int i = 0; i < 2; i++) {
+        const tegroup_tensor *t = i ? &call->call.desc.b : &call->call.desc.a;
+        tegroup_tensor one = tegroup_tensor_uniform(1, t->shape.cols, TEGROUP_TRANSPOSED_ROWS, t->dtype, maps.to);
+        call->listed[i] = tegroup_impl_listed(t); /* for the check of addresses */
+        TEGROUP_IMPL_TRY(tegroup_impl_sm90_encode(plan, &one, (tegroup_impl_operand)i, TEGROUP_IMPL_SM90_FP8_K,
+                                                  i ? row->tile_n : row->tile_m, &maps.map[i], &shift, error));
+    }
+    call->of_groups = maps.to;
+    return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_sm90_fp8_maps_kernel,
+                                                        dim3((unsigned)desc->a.shape.groups, 2), 32, 0, stream,
+                                                        call->call, maps),
+                                    "stream", "the kernels must launch", error);
+}
+
+static inline tegroup_status tegroup_impl_sm90_fp8_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                        struct CUstream_st *stream, tegroup_error *error) {
+    const int wgrad = desc->op == TEGROUP_OP_WGRAD;
+    const tegroup_impl_sm90_fp8_row *row =
+        tegroup_impl_sm90_fp8_row_of((int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ROW]);
+    tegroup_gemm_desc read = *desc;
+    tegroup_impl_sm90_call call;
+    tegroup_impl_sm90_fp8 fp8;
+    void *arguments[2];
+    if (desc->d.shape.groups == 0 && desc->tail == TEGROUP_TAIL_KEEP) return TEGROUP_OK;
+    memset(&call, 0, sizeof call);
+    memset(&fp8, 0, sizeof fp8);
+    read.a = tegroup_impl_sm90_fp8_as_read(desc, TEGROUP_IMPL_A);
+    read.b = tegroup_impl_sm90_fp8_as_read(desc, TEGROUP_IMPL_B);
+    if (!wgrad) read.op = TEGROUP_OP_FORWARD;
+    fp8.facts[0] = *tegroup_scaling_info(desc->a.scaling);
+    fp8.facts[1] = *tegroup_scaling_info(desc->b.scaling);
+    fp8.columnwise = wgrad;
+    fp8.promotion = tegroup_impl_sm90_fp8_promotion(&fp8);
+    fp8.a_e5m2 = desc->a.dtype == TEGROUP_DTYPE_F8E5M2;
+    fp8.b_e5m2 = desc->b.dtype == TEGROUP_DTYPE_F8E5M2;
+    tegroup_impl_sm90_call_of(&read, &call);
+    TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_slabs(plan, &call.call.desc.c, TEGROUP_IMPL_C, &call, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_slabs(plan, &call.call.desc.d, TEGROUP_IMPL_D, &call, error));
+    if (wgrad) {
+        TEGROUP_IMPL_TRY(tegroup_impl_sm90_fp8_map_groups(plan, desc, row, &call, stream, error));
+    } else {
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_sm90_map(plan, &read.a, TEGROUP_IMPL_A, TEGROUP_IMPL_SM90_FP8_K, row->tile_m, &call, error));
+        if (row->tile_m == TEGROUP_IMPL_SM90_LINES) /* the shape that has SHORT tiles */
+            TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_smaller(plan, &read.a, TEGROUP_IMPL_A, TEGROUP_IMPL_SM90_FP8_K,
+                                                           TEGROUP_IMPL_SM90_SHORT, 0, &call, error));
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_sm90_map(plan, &read.b, TEGROUP_IMPL_B, TEGROUP_IMPL_SM90_FP8_K, row->tile_n, &call, error));
+        if (row->narrows)
+            TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_smaller(plan, &read.b, TEGROUP_IMPL_B, TEGROUP_IMPL_SM90_FP8_K,
+                                                           TEGROUP_IMPL_SM90_NARROW, 0, &call, error));
+    }
+    arguments[0] = &call;
+    arguments[1] = &fp8;
+    TEGROUP_IMPL_TRY(tegroup_impl_launch_planned(plan, arguments, stream, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_rest(&call.call, stream, error));
+#if defined(TEGROUP_NO_PORTABLE)
+    return TEGROUP_OK;
+#else
+    return tegroup_impl_formats_bias_grad(desc, &call.call, stream, error);
+#endif
+}
+#endif /* TEGROUP_NO_FP8 */
 #endif /* TEGROUP_NO_SM90 */
 
-/* ==== [46] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
+/* ==== [49] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
 
 #if defined(TEGROUP_NO_CUBLASLT)
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *) { return 0; }
@@ -11294,7 +11964,7 @@ static inline tegroup_status tegroup_impl_cuda_check_device(const tegroup_plan *
     return TEGROUP_OK;
 }
 
-/* ==== [47] GPU backends: choosing an algorithm (src/gemm/tune_cuda.h) ==== */
+/* ==== [50] GPU backends: choosing an algorithm (src/gemm/tune_cuda.h) ==== */
 
 static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *kind, tegroup_error *error) {
     cudaDeviceProp properties;

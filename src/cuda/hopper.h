@@ -2,6 +2,7 @@
 
 #pragma once
 #include "base/version.h"
+#include "base/build.h"
 
 /* mbarriers, TMA and wgmma as PTX ISA 8.0 and later describe them (sections 9.7.13.15, 9.7.9.27 and 9.7.15). They
  * assemble for sm_90a only; TEGROUP_IMPL_HOPPER is 1 in the compiler pass for that architecture. */
@@ -60,6 +61,10 @@ static __device__ __forceinline__ void tegroup_impl_tma_load(uint32_t to, const 
                      "[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(to),
                      "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z)
                      : "memory");
+}
+/* Lets this thread load by a map in global memory that an earlier kernel wrote. */
+static __device__ __forceinline__ void tegroup_impl_tma_map_acquire(const CUtensorMap *map) {
+    asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
 }
 /* Stores a box from shared memory. adds: L2 adds the box to the FP32 values in memory instead, with the same results as
  * FADD, subnormals, infinities and NaN included. */
@@ -186,7 +191,26 @@ template <int PENDING> static __device__ __forceinline__ void tegroup_impl_wgmma
         }                                                                                                      \
     };
 
+/* The same for A[64 x 32] B[32 x N] of FP8, both contiguous along k. A_E5M2, B_E5M2: that operand is of E5M2, else of
+ * E4M3. (The instruction keeps about 14 bits of its sum: DeepSeek-V3 technical report, section 3.3.2.) */
+#define TEGROUP_IMPL_WGMMA_FP8(n, types, sums, a, b, plus, ...)                                                \
+    asm volatile("{.reg .pred plus; setp.ne.b32 plus, %" plus ", 0;\n"                                         \
+                 "wgmma.mma_async.sync.aligned.m64n" #n "k32.f32." types " {" sums "}, %" a ", %" b             \
+                 ", plus, 1, 1;}\n"                                                                            \
+                 : __VA_ARGS__ : "l"(first), "l"(second), "r"(add))
+#define TEGROUP_IMPL_WGMMA_FP8_OF(n, sums, a, b, plus, ...)                                                    \
+    template <> struct tegroup_impl_wgmma_fp8<n> {                                                             \
+        template <bool A_E5M2, bool B_E5M2>                                                                    \
+        static __device__ __forceinline__ void multiply(float (&d)[n / 2], uint64_t first, uint64_t second, int add) { \
+            if (A_E5M2 && B_E5M2) TEGROUP_IMPL_WGMMA_FP8(n, "e5m2.e5m2", sums, a, b, plus, __VA_ARGS__);       \
+            else if (A_E5M2) TEGROUP_IMPL_WGMMA_FP8(n, "e5m2.e4m3", sums, a, b, plus, __VA_ARGS__);            \
+            else if (B_E5M2) TEGROUP_IMPL_WGMMA_FP8(n, "e4m3.e5m2", sums, a, b, plus, __VA_ARGS__);            \
+            else TEGROUP_IMPL_WGMMA_FP8(n, "e4m3.e4m3", sums, a, b, plus, __VA_ARGS__);                        \
+        }                                                                                                      \
+    };
+
 template <int N> struct tegroup_impl_wgmma;
+template <int N> struct tegroup_impl_wgmma_fp8;
 TEGROUP_IMPL_WGMMA_OF(256, TEGROUP_IMPL_SUMS_128, "128", "129", "130", "131, %132",
                       TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32), TEGROUP_IMPL_F32(64), TEGROUP_IMPL_F32(96))
 TEGROUP_IMPL_WGMMA_OF(192, TEGROUP_IMPL_SUMS_96, "96", "97", "98", "99, %100",
@@ -198,7 +222,14 @@ TEGROUP_IMPL_WGMMA_OF(128, TEGROUP_IMPL_SUMS_64, "64", "65", "66", "67, %68",
 TEGROUP_IMPL_WGMMA_OF(96, TEGROUP_IMPL_SUMS_48, "48", "49", "50", "51, %52",
                       TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F16(32))
 TEGROUP_IMPL_WGMMA_OF(64, TEGROUP_IMPL_SUMS_32, "32", "33", "34", "35, %36", TEGROUP_IMPL_F32(0))
+#if TEGROUP_IMPL_FP8_KERNELS
+TEGROUP_IMPL_WGMMA_FP8_OF(192, TEGROUP_IMPL_SUMS_96, "96", "97", "98",
+                          TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32), TEGROUP_IMPL_F32(64))
+TEGROUP_IMPL_WGMMA_FP8_OF(128, TEGROUP_IMPL_SUMS_64, "64", "65", "66", TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32))
+#endif
 /* clang-format on */
+#undef TEGROUP_IMPL_WGMMA_FP8_OF
+#undef TEGROUP_IMPL_WGMMA_FP8
 #undef TEGROUP_IMPL_WGMMA_OF
 #undef TEGROUP_IMPL_WGMMA
 #undef TEGROUP_IMPL_SUMS_32

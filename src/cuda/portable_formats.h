@@ -358,6 +358,17 @@ static __global__ void __launch_bounds__(tegroup_impl_formats_block::THREADS)
 
 /* ---- the call ---- */
 
+/* Launches the kernel of the bias gradient, if a quantised dY has one. call: with operands as they are read. */
+static inline tegroup_status tegroup_impl_formats_bias_grad(const tegroup_gemm_desc *desc,
+                                                            const tegroup_impl_gpu_call *call,
+                                                            struct CUstream_st *stream, tegroup_error *error) {
+    if (!tegroup_impl_sums_bias(desc) || tegroup_impl_biased(desc)->scaling == TEGROUP_SCALING_NONE) return TEGROUP_OK;
+    return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_formats_bias_grad_kernel,
+                                                        tegroup_impl_bias_blocks(desc), 128, 0, stream, *call,
+                                                        tegroup_impl_gpu_formats_of(desc)),
+                                    "stream", "the kernels must launch", error);
+}
+
 static inline tegroup_status tegroup_impl_portable_formats_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                                 struct CUstream_st *stream, tegroup_error *error) {
     tegroup_gemm_desc read = *desc;
@@ -371,8 +382,5 @@ static inline tegroup_status tegroup_impl_portable_formats_gemm(const tegroup_pl
     arguments[1] = &formats;
     TEGROUP_IMPL_TRY(tegroup_impl_launch_planned(plan, arguments, stream, error));
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_rest(&call, stream, error));
-    if (!tegroup_impl_sums_bias(desc) || tegroup_impl_biased(desc)->scaling == TEGROUP_SCALING_NONE) return TEGROUP_OK;
-    return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_formats_bias_grad_kernel,
-                                                        tegroup_impl_bias_blocks(desc), 128, 0, stream, call, formats),
-                                    "stream", "the kernels must launch", error);
+    return tegroup_impl_formats_bias_grad(desc, &call, stream, error);
 }

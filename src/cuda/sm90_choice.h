@@ -13,6 +13,7 @@
 #include "cuda/sm90_kernels.h"
 #include "cuda/sm90_balance.h"
 #include "cuda/sm90_decoded.h"
+#include "cuda/sm90_fp8_kernels.h"
 #include "cuda/sm90_repack.h"
 
 /* Constants of the prediction besides those of each kernel in the table, together with which the times were fitted. */
@@ -319,6 +320,10 @@ static inline void tegroup_impl_sm90_tile(const tegroup_gemm_desc *desc, const t
     const int64_t there = target->multiprocessors > 0 ? target->multiprocessors : TEGROUP_IMPL_SM90_USUAL,
                   limit = desc->options.sm_limit > 0 ? desc->options.sm_limit : there,
                   blocks = tegroup_impl_min(tegroup_impl_min(there, limit), TEGROUP_IMPL_SM90_MOST_BLOCKS);
+    if (tegroup_impl_sm90_multiplies_fp8(&plan->problem)) {
+        tegroup_impl_sm90_fp8_tile(desc, plan, forecast);
+        return;
+    }
     const tegroup_impl_sm90_taken taken = tegroup_impl_sm90_take_fastest(
         desc, &plan->problem, blocks, (int)(target->built >> TEGROUP_BACKEND_PORTABLE & 1u));
     const tegroup_impl_sm90_row *row = tegroup_impl_sm90_row_of(taken.kernel);

@@ -10,11 +10,14 @@
 #include "base/rules.h"
 #include "core/choice.h"
 #include "cuda/sm90_kernels.h"
+#include "cuda/sm90_decoded.h"
+#include "cuda/sm90_fp8_kernels.h"
 #include "cuda/launch.h"
 #include "cuda/call.h"
 #include "cuda/portable_plan.h"
 #include "cuda/sm90_tiles.h"
 #include "cuda/sm90_multiply.h"
+#include "cuda/sm90_fp8_code.h"
 
 /* The code of a kernel row. */
 typedef struct tegroup_impl_sm90_code {
@@ -77,6 +80,10 @@ static inline tegroup_impl_choice tegroup_impl_sm90_chosen(const tegroup_plan *p
 
 static inline tegroup_status tegroup_impl_sm90_take(tegroup_plan *plan, const tegroup_impl_choice *choice,
                                                     tegroup_error *error) {
+#if TEGROUP_IMPL_FP8_KERNELS
+    if (tegroup_impl_sm90_multiplies_fp8(&plan->problem))
+        return tegroup_impl_sm90_fp8_choose(plan, (int32_t)choice->words[0], error);
+#endif
     return tegroup_impl_sm90_choose(plan, (int32_t)choice->words[0], error);
 }
 
@@ -88,11 +95,19 @@ static inline tegroup_status tegroup_impl_sm90_choices(const tegroup_plan *plan,
 #else
     const int with_mma = 1;
 #endif
-    for (int32_t kernel = 0; kernel < TEGROUP_IMPL_SM90_KERNEL_COUNT; kernel++) {
+    const int quantised = tegroup_impl_sm90_multiplies_fp8(&plan->problem);
+    const int32_t count =
+        quantised ? (int32_t)TEGROUP_IMPL_SM90_FP8_KERNEL_COUNT : (int32_t)TEGROUP_IMPL_SM90_KERNEL_COUNT;
+    for (int32_t kernel = 0; kernel < count; kernel++) {
         tegroup_plan candidate = *plan;
-        if (!tegroup_impl_sm90_runs(&plan->problem, kernel, with_mma)) continue;
-        TEGROUP_IMPL_TRY(tegroup_impl_sm90_choose(&candidate, kernel, error));
-        const tegroup_impl_choice choice = tegroup_impl_sm90_chosen(&candidate);
+        tegroup_impl_choice choice;
+        if (!(quantised ? tegroup_impl_sm90_fp8_runs(&plan->problem, kernel)
+                        : tegroup_impl_sm90_runs(&plan->problem, kernel, with_mma)))
+            continue;
+        memset(&choice, 0, sizeof choice);
+        choice.words[0] = (uint64_t)kernel;
+        TEGROUP_IMPL_TRY(tegroup_impl_sm90_take(&candidate, &choice, error));
+        choice = tegroup_impl_sm90_chosen(&candidate);
         tegroup_impl_choices_add(choices, &choice);
     }
     return TEGROUP_OK;

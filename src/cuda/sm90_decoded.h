@@ -24,6 +24,11 @@ static inline int tegroup_impl_sm90_decodes(const tegroup_problem *p) {
     return tegroup_impl_scaled_by_8_bits(p->a_scaling) || tegroup_impl_scaled_by_8_bits(p->b_scaling);
 }
 
+/* FP8 with scales of F32 it multiplies as it is (cuda/sm90_fp8_kernels.h). */
+static inline int tegroup_impl_sm90_multiplies_fp8(const tegroup_problem *p) {
+    return tegroup_impl_quantised(p) && !tegroup_impl_sm90_decodes(p);
+}
+
 /* A problem as its kernel multiplies it. */
 static inline tegroup_problem tegroup_impl_sm90_multiplied(const tegroup_problem *p) {
     tegroup_problem multiplied = *p;

@@ -152,7 +152,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
     }
     __device__ __forceinline__ void load_a(const tegroup_impl_sm90_item &item, int32_t k0, uint32_t to,
                                            uint32_t full) const {
-        if (is_short(item))
+        if (SHAPE::OF_GROUPS) load_of_group(item, TEGROUP_IMPL_A, to, full, k0, item.i0);
+        else if (is_short(item))
             load_box(item, TEGROUP_IMPL_A, &call.smaller[0], call.further[0], to, full, k0, item.i0, item.lines,
                      SHAPE::SHORT);
         else if (SHAPE::FITS && !SHAPE::A_LINES)
@@ -169,18 +170,19 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
     }
     /* Bytes of a stage that a tile loads. */
     static __device__ __forceinline__ uint32_t a_bytes(const tegroup_impl_sm90_item &item) {
-        return (is_short(item) ? SHAPE::SHORT : SHAPE::TILE_M) * SHAPE::K * 2;
+        return (is_short(item) ? SHAPE::SHORT : SHAPE::TILE_M) * TEGROUP_IMPL_SM90_LINE;
     }
     /* Whether gates and ups are two halves of a forward product's D. A tile then has gates, followed by their ups. */
     __device__ __forceinline__ bool halves() const {
         return SHAPE::OP == TEGROUP_OP_FORWARD && SHAPE::ACTIVATES && !call.epilogue.activation.interleaved;
     }
     __device__ __forceinline__ uint32_t b_bytes(const tegroup_impl_sm90_item &item) const {
-        return (SHAPE::FITS ? item.cols : narrow(item) ? SHAPE::NARROW : SHAPE::COLS) * SHAPE::K * 2;
+        return (SHAPE::FITS ? item.cols : narrow(item) ? SHAPE::NARROW : SHAPE::COLS) * TEGROUP_IMPL_SM90_LINE;
     }
     __device__ __forceinline__ void load_b(const tegroup_impl_sm90_item &item, int32_t k0, uint32_t to,
                                            uint32_t full) const {
-        if (SHAPE::FITS) {
+        if (SHAPE::OF_GROUPS) load_of_group(item, TEGROUP_IMPL_B, to, full, k0, item.j0);
+        else if (SHAPE::FITS) {
             /* One box: several small ones take longer, and so does one with more rows than exist. */
             const int32_t smaller = (SHAPE::COLS - item.cols) / SHAPE::FIT - 1;
             if (smaller < 0) load_rows(item, TEGROUP_IMPL_A, to, full, k0, item.j0, item.rows, SHAPE::COLS);
@@ -211,6 +213,13 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
                                                  int32_t row) const {
         tegroup_impl_tma_load(to, map, full, k0, row, call.listed[operand] ? 0 : item.group, anywhere(operand),
                               item.origin[operand]);
+    }
+    /* Loads a box by the group's own map. */
+    __device__ __forceinline__ void load_of_group(const tegroup_impl_sm90_item &item, tegroup_impl_operand operand,
+                                                  uint32_t to, uint32_t full, int32_t k0, int32_t row) const {
+        const CUtensorMap *map = call.of_groups + 2 * item.group + operand;
+        if (k0 == 0) tegroup_impl_tma_map_acquire(map);
+        tegroup_impl_tma_load(to, map, full, k0, row, 0, false, 0);
     }
     /* Loads 64 columns of a box of the group's rows, from `row` on, of which `rows` exist. */
     __device__ __forceinline__ void load_rows(const tegroup_impl_sm90_item &item, tegroup_impl_operand operand,

@@ -31,6 +31,7 @@
 #include "cuda/launch.h"
 #include "cuda/call.h"
 #include "cuda/codes.h"
+#include "cuda/portable_formats.h"
 #include "cuda/portable_plan.h"
 #include "cuda/sm90_tiles.h"
 #include "cuda/sm90_scheduler.h"
@@ -81,18 +82,19 @@ static inline tegroup_status tegroup_impl_sm90_plan(const tegroup_gemm_desc *des
     TEGROUP_IMPL_RULE(encode != NULL, ERROR_UNSUPPORTED, "target.sm", "needs a driver with cuTensorMapEncodeTiled", 1,
                       0);
     plan->algorithm[TEGROUP_IMPL_PLANNED_ENCODE] = (uint64_t)(uintptr_t)encode;
-    return tegroup_impl_sm90_choose(plan, (int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ROW], error);
+    const tegroup_impl_choice choice = tegroup_impl_sm90_chosen(plan);
+    return tegroup_impl_sm90_take(plan, &choice, error);
 }
 
 /* TMA needs multiples of 16 bytes. The pointers of a list are in device memory, so the kernel checks them. Rows may be
- * more than planned. */
+ * more than planned. data: what errors call t->data. */
 static inline tegroup_status tegroup_impl_sm90_check_operand(const tegroup_tensor *t, const tegroup_impl_name *name,
-                                                             tegroup_error *error) {
+                                                             const char *data, tegroup_error *error) {
     if (t->dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
     TEGROUP_IMPL_RULE(!tegroup_impl_ragged(&t->shape) || t->shape.rows <= TEGROUP_IMPL_SM90_MOST, ERROR_UNSUPPORTED,
                       TEGROUP_IMPL_PATH(ROWS), "must be countable in 31 bits", TEGROUP_IMPL_SM90_MOST, t->shape.rows);
     if (tegroup_impl_listed(t) || tegroup_impl_extent(t) == 0) return TEGROUP_OK;
-    TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->data, 16), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(DATA),
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->data, 16), ERROR_ALIGNMENT, data,
                       "must be 16-byte aligned for TMA; a plan made with options.data_alignment_bytes 2 takes any", 16,
                       (uintptr_t)t->data % 16);
     TEGROUP_IMPL_RULE(tegroup_impl_stride_bytes(t) % 16 == 0, ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(GROUP_STRIDE),
@@ -102,20 +104,32 @@ static inline tegroup_status tegroup_impl_sm90_check_operand(const tegroup_tenso
                       TEGROUP_IMPL_TMA_STRIDE_BYTES, tegroup_impl_stride_bytes(t));
     return TEGROUP_OK;
 }
+#if TEGROUP_IMPL_FP8_KERNELS /* sm90_fp8_plan.h */
+static inline tegroup_status tegroup_impl_sm90_fp8_check_operand(const tegroup_gemm_desc *desc,
+                                                                 tegroup_impl_operand operand,
+                                                                 const tegroup_impl_name *name, tegroup_error *error);
+static inline tegroup_impl_run_function tegroup_impl_sm90_fp8_gemm;
+#endif
+
 /* A or B. One that is copied or decoded is loaded from the workspace, which has room for as many rows as were planned. */
-static inline tegroup_status tegroup_impl_sm90_check_read(const tegroup_plan *plan, const tegroup_tensor *t,
-                                                          tegroup_impl_operand operand, const tegroup_impl_names *names,
+static inline tegroup_status tegroup_impl_sm90_check_read(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                          tegroup_impl_operand operand, const tegroup_impl_name *name,
                                                           tegroup_error *error) {
-    const tegroup_impl_name *name = names->operand[operand];
+    const tegroup_tensor *t = operand == TEGROUP_IMPL_A ? &desc->a : &desc->b;
     const int64_t planned = (int64_t)plan->algorithm[TEGROUP_IMPL_PLANNED_DECODED_A + operand];
     tegroup_tensor decoded;
+#if TEGROUP_IMPL_FP8_KERNELS
+    if (tegroup_impl_sm90_multiplies_fp8(&plan->problem))
+        return tegroup_impl_sm90_fp8_check_operand(desc, operand, name, error);
+#endif
     if (tegroup_impl_scaled_by_8_bits(t->scaling)) {
         TEGROUP_IMPL_RULE(t->shape.rows <= planned, ERROR_PLAN, TEGROUP_IMPL_PATH(ROWS),
                           "must be at most as planned: the workspace holds them decoded", planned, t->shape.rows);
         decoded = tegroup_impl_sm90_decoded(t, NULL);
-        return tegroup_impl_sm90_check_operand(&decoded, name, error);
+        return tegroup_impl_sm90_check_operand(&decoded, name, TEGROUP_IMPL_PATH(DATA), error);
     }
-    if (!tegroup_impl_sm90_repacks(&plan->problem, operand)) return tegroup_impl_sm90_check_operand(t, name, error);
+    if (!tegroup_impl_sm90_repacks(&plan->problem, operand))
+        return tegroup_impl_sm90_check_operand(t, name, TEGROUP_IMPL_PATH(DATA), error);
     TEGROUP_IMPL_RULE(!tegroup_impl_ragged(&t->shape) || t->shape.rows <= plan->problem.rows, ERROR_PLAN,
                       TEGROUP_IMPL_PATH(ROWS), "must be at most as planned: the workspace holds a copy of them",
                       plan->problem.rows, t->shape.rows);
@@ -123,16 +137,22 @@ static inline tegroup_status tegroup_impl_sm90_check_read(const tegroup_plan *pl
 }
 static inline tegroup_status tegroup_impl_sm90_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                      const tegroup_impl_names *names, tegroup_error *error) {
+    const tegroup_tensor *tensors[] = {&desc->a, &desc->b, &desc->c, &desc->d};
+    int32_t i;
 #if defined(TEGROUP_NO_PORTABLE)
-    TEGROUP_IMPL_RULE(!tegroup_impl_sm90_planned_row(plan)->mma, ERROR_NOT_BUILT, "plan.backend",
-                      "must be part of this build: the plan has PORTABLE's kernel for few rows",
+    TEGROUP_IMPL_RULE(tegroup_impl_sm90_multiplies_fp8(&plan->problem) || !tegroup_impl_sm90_planned_row(plan)->mma, ERROR_NOT_BUILT,
+                      "plan.backend", "must be part of this build: the plan has PORTABLE's kernel for few rows",
                       TEGROUP_BACKEND_PORTABLE, plan->backend);
 #endif
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_gather(desc, error)); /* what they gather from may change by call */
-    TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_read(plan, &desc->a, TEGROUP_IMPL_A, names, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_read(plan, &desc->b, TEGROUP_IMPL_B, names, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_operand(&desc->c, names->operand[TEGROUP_IMPL_C], error));
-    return tegroup_impl_sm90_check_operand(&desc->d, names->operand[TEGROUP_IMPL_D], error);
+    for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_D; i++) {
+        const tegroup_impl_name *name = names->operand[i];
+        TEGROUP_IMPL_TRY(
+            i <= TEGROUP_IMPL_B
+                ? tegroup_impl_sm90_check_read(plan, desc, (tegroup_impl_operand)i, name, error)
+                : tegroup_impl_sm90_check_operand(tensors[i], name, TEGROUP_IMPL_PATH(DATA), error));
+    }
+    return TEGROUP_OK;
 }
 
 /* Makes a map with boxes of box_cols x box_rows, as the first comment of sm90_tiles.h describes it. A box has rows of
@@ -150,9 +170,10 @@ static inline tegroup_status tegroup_impl_sm90_encode(const tegroup_plan *plan, 
     /* A group stride that reaches no second group may be anything, even what TMA refuses, so it is not used. */
     const int64_t plane = ragged || listed || empty || t->shape.groups < 2 ? row : tegroup_impl_stride_bytes(t);
     const int64_t planes = ragged ? t->shape.rows + 1 : listed ? 1 : t->shape.groups;
-    const CUtensorMapDataType type = t->dtype == TEGROUP_DTYPE_F32    ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
-                                     : t->dtype == TEGROUP_DTYPE_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-                                                                      : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    const CUtensorMapDataType type = t->dtype == TEGROUP_DTYPE_F32      ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
+                                     : tegroup_impl_bits(t->dtype) == 8 ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+                                     : t->dtype == TEGROUP_DTYPE_BF16   ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                                                        : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
     const CUtensorMapSwizzle swizzle =
         box_cols * tegroup_impl_bits(t->dtype) == 512 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B;
     const cuuint64_t dims[5] = {(cuuint64_t)tegroup_impl_max(1, t->shape.cols),
@@ -167,9 +188,11 @@ static inline tegroup_status tegroup_impl_sm90_encode(const tegroup_plan *plan, 
                                        : (uintptr_t)(ragged ? t->shape.snapshot : plan) & ~(uintptr_t)15;
     /* L2 fetches 256 bytes at a time where the next 128 of a row are loaded soon. If the box that has these is already
      * in flight, as for weights in dgrad and of short groups, both fetch them, which read memory 5% slower. */
+    const uint64_t planned = plan->algorithm[TEGROUP_IMPL_PLANNED_ROW];
     const int beside = operand == TEGROUP_IMPL_B
-                       && (plan->problem.op == TEGROUP_OP_DGRAD
-                           || plan->algorithm[TEGROUP_IMPL_PLANNED_ROW] == TEGROUP_IMPL_SM90_FORWARD_64X128);
+                       && (tegroup_impl_sm90_multiplies_fp8(&plan->problem)
+                               ? planned == TEGROUP_IMPL_SM90_FP8_64X128
+                               : plan->problem.op == TEGROUP_OP_DGRAD || planned == TEGROUP_IMPL_SM90_FORWARD_64X128);
     /* Rows of operands that begin off cache lines have 128 bytes in two of these, each of which would fetch 256. */
     const int off = operand <= TEGROUP_IMPL_B && row % TEGROUP_IMPL_SM90_LINE_BYTES != 0;
     const CUtensorMapL2promotion promotion = beside ? CU_TENSOR_MAP_L2_PROMOTION_NONE
@@ -199,12 +222,22 @@ static inline tegroup_status tegroup_impl_sm90_map(const tegroup_plan *plan, con
                                     error);
 }
 
+/* Makes the map of C or D, if it is there, whose boxes are slabs. */
+static inline tegroup_status tegroup_impl_sm90_map_slabs(const tegroup_plan *plan, const tegroup_tensor *t,
+                                                         tegroup_impl_operand operand, tegroup_impl_sm90_call *call,
+                                                         tegroup_error *error) {
+    if (t->dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
+    return tegroup_impl_sm90_map(plan, t, operand, t->dtype == TEGROUP_DTYPE_F32 ? 32 : 64, TEGROUP_IMPL_SM90_LINES,
+                                 call, error);
+}
+
 /* Makes map `i` with smaller boxes of an operand whose map is made. */
 static inline tegroup_status tegroup_impl_sm90_map_smaller(const tegroup_plan *plan, const tegroup_tensor *t,
-                                                           tegroup_impl_operand operand, int32_t box_rows, int32_t i,
-                                                           tegroup_impl_sm90_call *call, tegroup_error *error) {
+                                                           tegroup_impl_operand operand, int32_t box_cols,
+                                                           int32_t box_rows, int32_t i, tegroup_impl_sm90_call *call,
+                                                           tegroup_error *error) {
     TEGROUP_IMPL_TRY(
-        tegroup_impl_sm90_encode(plan, t, operand, 64, box_rows, &call->smaller[i], &call->further[i], error));
+        tegroup_impl_sm90_encode(plan, t, operand, box_cols, box_rows, &call->smaller[i], &call->further[i], error));
     call->further[i] -= call->shift[operand];
     return TEGROUP_OK;
 }
@@ -300,16 +333,16 @@ static inline tegroup_status tegroup_impl_sm90_map_operands(const tegroup_plan *
                             || tegroup_impl_sm90_narrow_tiles(0, (int32_t)call->call.desc.d.shape.cols,
                                                               (int32_t)desc->a.shape.cols)
                                    > 0);
-    const int32_t lines = TEGROUP_IMPL_SM90_LINES, slab_cols = desc->d.dtype == TEGROUP_DTYPE_F32 ? 32 : 64;
+    const int32_t lines = TEGROUP_IMPL_SM90_LINES;
     call->ragged[TEGROUP_IMPL_A] = call->ragged[TEGROUP_IMPL_B] = 1; /* also gathered ones, without a map */
     if (!call->gathers_a)
         TEGROUP_IMPL_TRY(
             tegroup_impl_sm90_map(plan, &desc->a, TEGROUP_IMPL_A, 64, wgrad ? lines : row->tile_m, call, error));
     if (!call->gathers_a && !wgrad && row->tile_m == lines) /* the shape that has SHORT tiles */
         TEGROUP_IMPL_TRY(
-            tegroup_impl_sm90_map_smaller(plan, &desc->a, TEGROUP_IMPL_A, TEGROUP_IMPL_SM90_SHORT, 0, call, error));
+            tegroup_impl_sm90_map_smaller(plan, &desc->a, TEGROUP_IMPL_A, 64, TEGROUP_IMPL_SM90_SHORT, 0, call, error));
     for (int32_t i = 0; row->fits && i < TEGROUP_IMPL_SM90_SMALLER; i++)
-        TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_smaller(plan, &desc->a, TEGROUP_IMPL_A,
+        TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_smaller(plan, &desc->a, TEGROUP_IMPL_A, 64,
                                                        row->tile_m - (i + 1) * TEGROUP_IMPL_SM90_FIT, i, call, error));
     if (!call->gathers_b)
         TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &desc->b, TEGROUP_IMPL_B, 64,
@@ -318,26 +351,39 @@ static inline tegroup_status tegroup_impl_sm90_map_operands(const tegroup_plan *
                                                         : row->tile_n,
                                                call, error));
     if (narrows)
-        TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_smaller(plan, &desc->b, TEGROUP_IMPL_B,
+        TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_smaller(plan, &desc->b, TEGROUP_IMPL_B, 64,
                                                        halves ? TEGROUP_IMPL_SM90_NARROW / 2 : TEGROUP_IMPL_SM90_NARROW,
                                                        0, call, error));
     if (ups) return tegroup_impl_sm90_map_ups(plan, ups, row->tile_n / 2, narrows, call, error); /* in C's place */
-    if (call->has_c)
-        TEGROUP_IMPL_TRY(
-            tegroup_impl_sm90_map(plan, &call->call.desc.c, TEGROUP_IMPL_C, slab_cols, lines, call, error));
-    return TEGROUP_OK;
+    return tegroup_impl_sm90_map_slabs(plan, &call->call.desc.c, TEGROUP_IMPL_C, call, error);
+}
+
+/* Sets what of a call follows from its descriptor, but for maps. */
+static inline void tegroup_impl_sm90_call_of(const tegroup_gemm_desc *desc, tegroup_impl_sm90_call *call) {
+    const int wgrad = desc->op == TEGROUP_OP_WGRAD;
+    call->call = tegroup_impl_gpu_call_of(desc);
+    if (call->up.apart) tegroup_impl_gpu_widen(&call->call.desc);
+    if (desc->accumulate) { /* D is its own C. */
+        call->call.desc.c = desc->d;
+        call->call.views[TEGROUP_IMPL_C] = call->call.views[TEGROUP_IMPL_D];
+        call->call.beta = 1;
+    }
+    call->has_c = call->call.desc.c.dtype != TEGROUP_DTYPE_UNSET;
+    /* Where D's columns end off a multiple of 16 bytes, the last slab is stored by threads and not by TMA. */
+    call->adds_in_l2 = wgrad && desc->accumulate && desc->d.dtype == TEGROUP_DTYPE_F32 && desc->d.shape.cols % 4 == 0;
+    call->has_bias = !wgrad && desc->bias.dtype != TEGROUP_DTYPE_UNSET;
+    call->gathers_a = desc->gather_a.rows > 0;
+    call->gathers_b = desc->gather_b.rows > 0;
 }
 
 /* epilogue: NULL, or the activation in the product's epilogue. */
 static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                       const tegroup_impl_epilogue *epilogue, struct CUstream_st *stream,
                                                       tegroup_error *error) {
-    const int forward = desc->op == TEGROUP_OP_FORWARD, wgrad = desc->op == TEGROUP_OP_WGRAD,
-              halves = epilogue && !epilogue->activation.interleaved;
+    const int forward = desc->op == TEGROUP_OP_FORWARD, halves = epilogue && !epilogue->activation.interleaved;
     const int32_t number = !epilogue ? (int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ROW]
                            : forward ? TEGROUP_IMPL_SM90_FORWARD_128X192
-                                     : TEGROUP_IMPL_SM90_DGRAD_128X192,
-                  lines = TEGROUP_IMPL_SM90_LINES, slab_cols = desc->d.dtype == TEGROUP_DTYPE_F32 ? 32 : 64;
+                                     : TEGROUP_IMPL_SM90_DGRAD_128X192;
     const tegroup_impl_sm90_row *row = tegroup_impl_sm90_row_of(number);
     const uint64_t kernel = epilogue ? epilogue->kernel.function : plan->algorithm[TEGROUP_IMPL_PLANNED_KERNEL],
                    blocks = epilogue ? epilogue->kernel.blocks : plan->algorithm[TEGROUP_IMPL_PLANNED_BLOCKS];
@@ -349,22 +395,10 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
     if (epilogue) TEGROUP_IMPL_TRY(tegroup_impl_sm90_fuse(plan, desc, epilogue, &call, error));
     else
 #endif
-        TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &desc->d, TEGROUP_IMPL_D, slab_cols, lines, &call, error));
-    call.call = tegroup_impl_gpu_call_of(desc);
-    if (call.up.apart) tegroup_impl_gpu_widen(&call.call.desc);
-    if (desc->accumulate) { /* D is its own C. */
-        call.call.desc.c = desc->d;
-        call.call.views[TEGROUP_IMPL_C] = call.call.views[TEGROUP_IMPL_D];
-        call.call.beta = 1;
-    }
-    call.has_c = call.call.desc.c.dtype != TEGROUP_DTYPE_UNSET;
-    /* Where D's columns end off a multiple of 16 bytes, the last slab is stored by threads and not by TMA. */
-    call.adds_in_l2 = wgrad && desc->accumulate && desc->d.dtype == TEGROUP_DTYPE_F32 && desc->d.shape.cols % 4 == 0;
+        TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_slabs(plan, &desc->d, TEGROUP_IMPL_D, &call, error));
+    tegroup_impl_sm90_call_of(desc, &call);
     if (!epilogue && number == TEGROUP_IMPL_SM90_FORWARD_128X192)
         call.narrows = (int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_NARROWS];
-    call.has_bias = !wgrad && desc->bias.dtype != TEGROUP_DTYPE_UNSET;
-    call.gathers_a = desc->gather_a.rows > 0;
-    call.gathers_b = desc->gather_b.rows > 0;
     TEGROUP_IMPL_TRY(
         tegroup_impl_sm90_map_operands(plan, desc, row, halves, call.up.apart ? &epilogue->up->b : NULL, &call, error));
     arguments[0] = &call;
@@ -426,11 +460,7 @@ static inline tegroup_status tegroup_impl_sm90_gemm_decoded(const tegroup_plan *
         tegroup_impl_launch(tegroup_impl_sm90_decode_kernel, blocks, TEGROUP_IMPL_DECODE_THREADS, 0, stream, call),
         "stream", "the kernels must launch", error));
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_multiply(&multiplied, &decoded, NULL, stream, error));
-    if (!sums_codes) return TEGROUP_OK;
-    return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_formats_bias_grad_kernel,
-                                                        tegroup_impl_bias_blocks(desc), 128, 0, stream, call.call,
-                                                        call.formats),
-                                    "stream", "the kernels must launch", error);
+    return tegroup_impl_formats_bias_grad(desc, &call.call, stream, error);
 }
 #endif
 
@@ -441,6 +471,8 @@ static inline tegroup_status tegroup_impl_sm90_gemm_fused(const tegroup_plan *pl
     tegroup_gemm_desc repacked;
 #if TEGROUP_IMPL_FP8_KERNELS
     if (tegroup_impl_sm90_decodes(&plan->problem)) return tegroup_impl_sm90_gemm_decoded(plan, desc, stream, error);
+    if (tegroup_impl_sm90_multiplies_fp8(&plan->problem))
+        return tegroup_impl_sm90_fp8_gemm(plan, desc, stream, error);
 #endif
     if (tegroup_impl_sm90_repacks_any(&plan->problem)) {
         repacked = *desc;

@@ -12,6 +12,7 @@
 #include "core/choice.h"
 #include "core/quantised.h"
 #include "cuda/sm90_decoded.h"
+#include "cuda/sm90_fp8_kernels.h"
 
 /* TMA reads rows that begin at multiples of 16 bytes. Rows of A or B that begin elsewhere, because their ld is no such
  * multiple, are copied into workspace first, where they begin at cache lines. Nothing is added to a sum: behind the
@@ -71,6 +72,7 @@ static inline void tegroup_impl_sm90_workspace(const tegroup_plan *plan, tegroup
     const tegroup_problem *p = &plan->problem;
     int32_t i;
     if (tegroup_impl_sm90_decodes(p)) tegroup_impl_sm90_decoded_workspace(plan, layout);
+    if (tegroup_impl_sm90_multiplies_fp8(p)) tegroup_impl_sm90_fp8_workspace(plan, layout);
     for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_B; i++)
         if (tegroup_impl_sm90_repacks(p, (tegroup_impl_operand)i))
             tegroup_impl_layout_add(layout, names[i],

@@ -38,6 +38,7 @@ enum {
     TEGROUP_IMPL_SM90_ITEMS = 4,      /* tiles that the scheduler may be ahead */
     TEGROUP_IMPL_SM90_LINES = 64,     /* rows of a TMA box of C and D, and of operands whose rows run along k */
     TEGROUP_IMPL_SM90_SHORT = 16,     /* rows of a TMA box of A for a tile of at most that many lines */
+    TEGROUP_IMPL_SM90_LINE = 128,     /* bytes of a stage for each line and column of a tile: TMA's widest swizzle */
     TEGROUP_IMPL_SM90_SLAB = 64 * 128 /* bytes of a slab */
 };
 
@@ -68,6 +69,8 @@ typedef struct tegroup_impl_sm90_call {
     CUtensorMap smaller[TEGROUP_IMPL_SM90_SMALLER];
     uint64_t further[TEGROUP_IMPL_SM90_SMALLER]; /* their shifts minus the operand's shift */
     tegroup_impl_gpu_up up;
+    /* A weight gradient of FP8: [groups][2] maps of the copies of A and B, since those of a group have its stride. */
+    const CUtensorMap *of_groups;
 } tegroup_impl_sm90_call;
 
 /* A scheduled tile. */
@@ -117,7 +120,9 @@ struct tegroup_impl_sm90_shape {
     /* Whether lines of A, or columns of B, rather than k are contiguous in memory. */
     static constexpr bool A_LINES = OP == TEGROUP_OP_WGRAD || (FITS && OP == TEGROUP_OP_DGRAD),
                           B_LINES = OP != TEGROUP_OP_FORWARD && !FITS;
-    static constexpr int A_BYTES = TILE_M * K * 2, STAGE_BYTES = A_BYTES + COLS * K * 2;
+    static constexpr bool OF_GROUPS = false; /* whether each group has maps of its own */
+    static constexpr int A_BYTES = TILE_M * TEGROUP_IMPL_SM90_LINE,
+                         STAGE_BYTES = A_BYTES + COLS * TEGROUP_IMPL_SM90_LINE;
     static constexpr int SLAB_BYTES = 2 * SLABS * TEGROUP_IMPL_SM90_SLAB;
     static constexpr int OTHER_BYTES = SLAB_BYTES + TEGROUP_IMPL_SM90_REST + TEGROUP_IMPL_SM90_ALIGN;
     static constexpr int STAGES = (TEGROUP_IMPL_SM90_SHARED - OTHER_BYTES) / STAGE_BYTES;

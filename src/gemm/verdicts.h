@@ -15,6 +15,7 @@
 #include "core/problem.h"
 #include "core/backend_table.h"
 #include "core/quantised.h"
+#include "cuda/sm90_decoded.h"
 #include "cuda/sm90_repack.h"
 #include "gemm/backends.h"
 
@@ -295,6 +296,34 @@ static inline int tegroup_impl_judge_places(tegroup_impl_case *c) {
     return 1;
 }
 
+/* Copies and scales of quantised operands, of which SM90's kernels take some. */
+static inline int tegroup_impl_judge_copies(tegroup_impl_case *c) {
+    const tegroup_impl_names *names = c->names;
+    const tegroup_problem *p = c->p;
+    int i;
+    if (c->rule->backend != TEGROUP_BACKEND_SM90 || !tegroup_impl_sm90_multiplies_fp8(p)) return 1;
+    for (i = 0; i < 2; i++) {
+        const tegroup_impl_name *name = names->operand[i];
+        const int32_t parts = i ? c->desc->b.scale_parts : c->desc->a.scale_parts;
+        TEGROUP_IMPL_NEED(p->columnwise_order[i] == TEGROUP_COLUMNWISE_TRANSPOSED
+                              || !tegroup_impl_sums_rows(p->op, (tegroup_impl_operand)i),
+                          ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(COLUMNWISE_ORDER),
+                          "must be TRANSPOSED: wgmma takes FP8 contiguous along k alone", TEGROUP_COLUMNWISE_TRANSPOSED,
+                          p->columnwise_order[i]);
+        TEGROUP_IMPL_NEED_AS(DTYPE, p->scale_dtype[i] == TEGROUP_DTYPE_UNSET || p->scale_dtype[i] == TEGROUP_DTYPE_F32,
+                             ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(SCALE_DTYPE), "must be F32 for this backend",
+                             TEGROUP_DTYPE_F32, p->scale_dtype[i]);
+        TEGROUP_IMPL_NEED(parts <= 1, ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(SCALE_PARTS),
+                          "must be 0 or 1 for this backend", 1, parts);
+    }
+    TEGROUP_IMPL_NEED(p->op != TEGROUP_OP_WGRAD || p->bias == TEGROUP_DTYPE_UNSET
+                          || (c->target->built >> TEGROUP_BACKEND_PORTABLE & 1u),
+                      ERROR_NOT_BUILT, names->operand[TEGROUP_IMPL_BIAS]->name,
+                      "of quantised rows is summed by a kernel of PORTABLE, which must be part of the build", 0,
+                      p->bias);
+    return 1;
+}
+
 /* alpha and beta. */
 static inline int tegroup_impl_judge_scalars(tegroup_impl_case *c) {
     const tegroup_backend_rule *rule = c->rule;
@@ -401,7 +430,8 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     c.v = v;
     c.met = 0;
     if (tegroup_impl_judge_machine(&c) && tegroup_impl_judge_types(&c) && tegroup_impl_judge_quantised(&c)
-        && tegroup_impl_judge_sizes(&c) && tegroup_impl_judge_places(&c) && tegroup_impl_judge_scalars(&c)
+        && tegroup_impl_judge_sizes(&c) && tegroup_impl_judge_places(&c) && tegroup_impl_judge_copies(&c)
+        && tegroup_impl_judge_scalars(&c)
         && tegroup_impl_judge_extras(&c) && tegroup_impl_judge_alignment(&c))
         return INT32_MAX;
     return c.met;

@@ -242,6 +242,11 @@ static int32_t sm90_candidate(const tegroup_plan *plan, int32_t i) {
 #else
     const int with_mma = 1;
 #endif
+    if (tegroup_impl_quantised(&plan->problem)) {
+        for (int32_t kernel = 0; kernel < TEGROUP_IMPL_SM90_FP8_KERNEL_COUNT; kernel++)
+            if (tegroup_impl_sm90_fp8_runs(&plan->problem, kernel) && i-- == 0) return kernel;
+        return -1;
+    }
     for (int32_t kernel = 0; kernel < TEGROUP_IMPL_SM90_KERNEL_COUNT; kernel++)
         if (tegroup_impl_sm90_runs(&plan->problem, kernel, with_mma) && i-- == 0) return kernel;
     return -1;
@@ -268,8 +273,12 @@ static int plan_take_tile(tegroup_plan *plan, int32_t i) {
     tegroup_error error;
     (void)count, (void)error;
 #if !defined(TEGROUP_NO_SM90)
-    if (plan->backend == TEGROUP_BACKEND_SM90)
-        return tegroup_impl_sm90_choose(plan, sm90_candidate(plan, i), &error) == TEGROUP_OK;
+    if (plan->backend == TEGROUP_BACKEND_SM90) {
+        tegroup_impl_choice choice;
+        memset(&choice, 0, sizeof choice);
+        choice.words[0] = (uint64_t)sm90_candidate(plan, i);
+        return tegroup_impl_sm90_take(plan, &choice, &error) == TEGROUP_OK;
+    }
 #endif
 #if !defined(TEGROUP_NO_PORTABLE)
     return tegroup_impl_portable_take_row(plan, tegroup_impl_portable_rows(plan->problem.op, &count) + i, &error) == TEGROUP_OK;

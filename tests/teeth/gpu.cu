@@ -5,6 +5,8 @@
 #define TEGROUP_NO_ACTIVATION
 #define TEGROUP_NO_MOE
 #define TEGROUP_NO_CUBLASLT
+#define SUPPORT_SUM_SHARE (quantised_for_sm90 ? 0x1p-9 : 0)
+static int quantised_for_sm90;
 #include "product.h"
 #include "quantised_problem.h"
 #include "test.h"
@@ -141,6 +143,27 @@ TEST(teeth, decoded_products) {
         ASSERT_EQ(guards_changed(), 0);
         problem_release(&p);
     }
+}
+
+/* FP8 by SM90's kernels, every one that can run a problem. */
+TEST(teeth, fp8_products) {
+    quantised_for_sm90 = 1;
+    for (int i = 0; i < 192; i++)
+        for (int32_t tile = 0, tiles = 1; tile < tiles; tile++) {
+            rng r = rng_seed(8100 + (uint64_t)i);
+            problem p;
+            quantised q[2];
+            quantised_problem(&p, &r, &scaling_rows[i % 4], &scaling_rows[i / 4 % 4], ops[i / 16 % 3], q, 1);
+            p.desc.options.backend = TEGROUP_BACKEND_SM90;
+            problem_reference(&p);
+            ASSERT_EQ(run_by_tile(&p, tile), TEGROUP_OK);
+            tiles = plan_tiles(&p.plan);
+            const verdict v = problem_compare(&p), bias = problem_compare_bias(&p);
+            ASSERT_TRUE(v.worst <= 1 && bias.worst <= 1);
+            ASSERT_EQ(guards_changed(), 0);
+            problem_release(&p);
+        }
+    quantised_for_sm90 = 0;
 }
 
 /* A snapshot that is one but for its mark: nothing is written. */

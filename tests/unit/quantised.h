@@ -83,7 +83,7 @@ typedef struct quantised {
     int64_t parts, outer_stride, inner_stride;
     int transposed, columnwise; /* order of the columnwise copy; which copy is read */
     int global;
-    int aligned; /* 1: buffers begin at multiples of 16 bytes */
+    int aligned; /* 1: buffers and rows begin at multiples of 16 bytes, and the copy that is summed along is the one that is read */
 } quantised;
 
 SUPPORT int64_t up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
@@ -239,6 +239,11 @@ SUPPORT void quantise_operand(problem *p, int which, quantised *q, rng *r) {
         to->ld = ld != to->shape.cols ? ld : 0;
         if (to->group_stride != 0) to->group_stride = to->shape.rows * ld + 2 * rng_int(r, 1, 3);
     }
+    if (q->aligned) {
+        const int64_t ld = up(to->ld != 0 ? to->ld : to->shape.cols, 16);
+        to->ld = ld != to->shape.cols ? ld : 0;
+        if (to->group_stride != 0) to->group_stride = to->shape.rows * ld + 16 * rng_int(r, 1, 3);
+    }
     if (q->outer_stride > 0) {
         const int64_t I = blocks_of(to->shape.cols, q->f->inner), O = blocks_of(to->shape.rows / q->parts, q->f->outer) * q->parts;
         const int64_t all = O * (ragged || to->pointers_space != TEGROUP_SPACE_UNSET ? 1 : to->shape.groups), words = q->scale_dtype == TEGROUP_DTYPE_I32 ? (I + 3) / 4 : I;
@@ -253,7 +258,7 @@ SUPPORT void quantise_operand(problem *p, int which, quantised *q, rng *r) {
         for (int32_t g = 0; g < p->s.groups; g++) to->global_scale_inv[g] = (float)(global[g] = (double)(float)exp2(4 * rng_unit(r) - 2));
         guarded_remember(to->global_scale_inv);
     }
-    const int both = is_square(q->f) && rng_chance(r, 50); /* the rowwise copy serves */
+    const int both = is_square(q->f) && !q->aligned && rng_chance(r, 50); /* the rowwise copy serves */
     q->columnwise = sums_rows && !both;
     for (int cw = 0; cw < 2; cw++) {
         const int read = cw == q->columnwise;

@@ -39,6 +39,9 @@ SUPPORT void remember(const problem *p) {
         if (!node->scratch && node->copy != NULL) guarded_remember(node->data);
 }
 
+/* For SM90's kernels of FP8: tiles of some size, 16 bytes wherever TMA wants them, copies along what is summed. */
+static int quantised_for_sm90;
+
 /* A problem whose operands, a NULL format leaves one as it is, mean the values of its F64 grids. on_gpu: 1: in the types that GPU
  * backends multiply; 2: and with what is not quantised where TMA can load it. */
 SUPPORT void quantised_problem(problem *p, rng *r, const scaling_row *fa, const scaling_row *fb, tegroup_op op, quantised q[2], int on_gpu) {
@@ -69,6 +72,16 @@ SUPPORT void quantised_problem(problem *p, rng *r, const scaling_row *fa, const 
     }
     if (s.kg != NULL) s.kg = random_widths(r, s.groups, s.k);
     if (s.ng != NULL) s.ng = random_widths(r, s.groups, s.n);
+    if (quantised_for_sm90) {
+        const int64_t widest = rng_chance(r, 30) ? 600 : 200;
+        s.ng = s.kg = NULL;
+        s.aligned = 1;
+        s.n = rng_int(r, 1, widest);
+        s.k = rng_int(r, 1, widest) / 8 * 8 + s.n % 8; /* so that one padding makes rows of both a multiple of 16 bytes */
+        if (s.k == 0) s.k = 8;
+        s.pad = (8 - s.n % 8) % 8 + 8 * rng_int(r, 0, 1);
+        if (s.m == NULL) s.rows_each = up(s.rows_each, 6);
+    }
     problem_make(p, &s);
     p->mark = mark;
     p->s.compute = p->desc.options.compute = compute;
@@ -79,6 +92,11 @@ SUPPORT void quantised_problem(problem *p, rng *r, const scaling_row *fa, const 
         const int uniform = to->shape.row_sizes.encoding == TEGROUP_ENCODING_UNSET, regular = to->shape.col_sizes.encoding == TEGROUP_ENCODING_UNSET && to->shape.elements == 0;
         if (f != NULL) {
             q[which] = random_quantised(r, f, uniform, regular);
+            if (quantised_for_sm90) {
+                q[which].aligned = q[which].transposed = 1;
+                q[which].scale_dtype = TEGROUP_DTYPE_UNSET;
+                q[which].parts = 1;
+            }
             quantise_operand(p, which, &q[which], r);
         }
         if (f != NULL) continue;

@@ -96,6 +96,10 @@ SUPPORT void rng_shuffle(rng *r, int32_t *list, int32_t count) {
 #if !defined(SUPPORT_SUM_ROUNDING)
 #define SUPPORT_SUM_ROUNDING 0x1p-24
 #endif
+/* What a product's sum may be off besides, as a share of the magnitudes that it sums. */
+#if !defined(SUPPORT_SUM_SHARE)
+#define SUPPORT_SUM_SHARE 0
+#endif
 
 #define GUARD_BYTES 256
 
@@ -800,7 +804,7 @@ SUPPORT void problem_reference(problem *p) {
                     total += (long double)scale * value_at(&p->bias, g, 0, j);
                 }
                 p->want[g][i * J + j] = (double)total;
-                p->bound[g][i * J + j] = (double)(K + 4 + s->roundings) * u * fabs(alpha) * size + (s->bias ? 3 : 2) * u * fabs(bc) + 2 * u * fabs(e)
+                p->bound[g][i * J + j] = ((double)(K + 4 + s->roundings) * u + SUPPORT_SUM_SHARE) * fabs(alpha) * size + (s->bias ? 3 : 2) * u * fabs(bc) + 2 * u * fabs(e)
                     + unit_roundoff(s->out) * (fabs((double)total) + (s->rounds_product && beta != 0 ? fabs((double)(alpha * sum)) : 0)) * (1 + 0x1p-6)
                     + smallest_step(s->out) / 2 * (s->rounds_product ? 2 : 1);
                 p->long_sum[g][i * J + j] = K >= 32 && (double)(K + 4 + s->roundings) * u * fabs(alpha) * size >= 0.75 * p->bound[g][i * J + j];

@@ -970,6 +970,14 @@ static tegroup_gemm_desc *device(tegroup_backend backend, int32_t sm, int32_t cu
     return x;
 }
 
+static tegroup_gemm_desc *fp8(tegroup_gemm_desc *x) {
+    x->a.dtype = x->b.dtype = TEGROUP_DTYPE_F8E4M3;
+    x->a.scaling = x->b.scaling = TEGROUP_SCALING_ROW;
+    x->b.columnwise_order = TEGROUP_COLUMNWISE_TRANSPOSED;
+    x->a.ld = x->b.ld = x->d.ld = 16;
+    return x;
+}
+
 static tegroup_gemm_desc *looped(void) { /* with the sizes where that backend wants them */
     tegroup_gemm_desc *x = device(TEGROUP_BACKEND_CUBLASLT_LOOP, 90, 131000);
     x->a.shape.row_sizes.space = x->d.shape.row_sizes.space = TEGROUP_SPACE_HOST;
@@ -1023,8 +1031,10 @@ TEST(status, unsupported) {
     BAD(plan_target, device(grouped, 90, 131000)->a.ld = 7, UNSUPPORTED, "target.cublaslt_version", 0, 131000);
     BAD(plan_target, device(loop, 90, 131000), UNSUPPORTED, "a.shape.row_sizes.space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
     BAD(plan_target, device(loop, 90, 110000), UNSUPPORTED, "target.cublaslt_version", 120000, 110000);
-    BAD(plan_target, device(sm90, 90, 0)->a.dtype = TEGROUP_DTYPE_F8E4M3; w.dgrad.b.dtype = TEGROUP_DTYPE_F8E4M3; w.dgrad.a.scaling = w.dgrad.b.scaling = TEGROUP_SCALING_TENSOR,
-        UNSUPPORTED, "a.scaling", of_8_bits, TEGROUP_SCALING_TENSOR);
+    BAD(plan_target, fp8(device(sm90, 90, 0))->b.columnwise_order = TEGROUP_COLUMNWISE_AS_DATA, UNSUPPORTED, "b.columnwise_order", TEGROUP_COLUMNWISE_TRANSPOSED, TEGROUP_COLUMNWISE_AS_DATA);
+    BAD(plan_target, fp8(device(sm90, 90, 0))->a.scale_dtype = TEGROUP_DTYPE_BF16, UNSUPPORTED, "a.scale_dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16);
+    BAD(plan_target, fp8(device(sm90, 90, 0))->b.scale_dtype = TEGROUP_DTYPE_F8E8M0, UNSUPPORTED, "b.scale_dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F8E8M0);
+    BAD(plan_target, fp8(device(sm90, 90, 0))->b.scale_parts = 2, UNSUPPORTED, "b.scale_parts", 1, 2);
     BAD(plan_target, LISTED(device(sm90, 90, 0)->b, HOST), UNSUPPORTED, "b.pointers_space", TEGROUP_SPACE_DEVICE, TEGROUP_SPACE_HOST);
     BAD(plan_target, device(sm90, 90, 0)->a.shape.elements = ROWS * N, UNSUPPORTED, "a.shape.elements", 0, 1);
     BAD(plan_target, device(sm90, 90, 0)->d.shape.elements = ROWS * K, UNSUPPORTED, "d.shape.elements", 0, 1);

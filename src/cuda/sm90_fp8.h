@@ -1,0 +1,373 @@
+/* ---- Hopper GEMM of FP8: the kernel ---- */
+
+#pragma once
+#include "base/version.h"
+#include "formats/scaling_types.h"
+#include "core/tensor_types.h"
+#include "base/arithmetic.h"
+#include "core/scale_grid.h"
+#include "core/field_names.h"
+#include "cuda/sm90_fp8_kernels.h"
+#include "cuda/launch.h"
+#include "cuda/call.h"
+#include "cuda/hopper.h"
+#include "cuda/sm90_tiles.h"
+#include "cuda/sm90_scheduler.h"
+
+/* The kernel of sm90_tiles.h for operands of FP8, which wgmma takes contiguous along k alone. A forward product has
+ * them so; a dgrad reads the transposed copy of the weights, and a weight gradient those of both operands, so that all
+ * three are D = A B^T of rows along k.
+ *
+ * wgmma keeps about 14 bits of an FP8 sum. So a sum goes over the 128 of k of a stage and no further: then it is
+ * multiplied by the scales of its row and its column, whose product is rounded to FP32, and added to the result's,
+ * sum = fma(partial, scale, sum), in the order of k and the same in every tile. Where scales are for all of k, partial
+ * sums are added as they are, and the sum is multiplied by scale at the end. The two warpgroups share a tile of many
+ * rows, and take the tensor cores in turns: while one promotes its sums, the other multiplies. */
+
+/* How scales are applied. */
+enum tegroup_impl_sm90_promotion {
+    TEGROUP_IMPL_SM90_AT_END,    /* they are for all of k */
+    TEGROUP_IMPL_SM90_SQUARE,    /* B's are for 128 columns or for all */
+    TEGROUP_IMPL_SM90_LINES_BOTH /* any */
+};
+
+/* Parameters of a launch besides the call, whose a and b are the copies that are read, those of a dgrad as a forward
+ * product's. */
+typedef struct tegroup_impl_sm90_fp8 {
+    tegroup_scaling_facts facts[2];
+    int32_t columnwise, promotion, a_e5m2, b_e5m2;
+} tegroup_impl_sm90_fp8;
+
+template <int OP_, int LINES_, int COLS_, bool TURNS_, int SLABS_, bool NARROWS_>
+struct tegroup_impl_sm90_fp8_shape : tegroup_impl_sm90_shape<OP_, LINES_, COLS_, TURNS_, SLABS_> {
+    typedef tegroup_impl_sm90_shape<OP_, LINES_, COLS_, TURNS_, SLABS_> base;
+    static constexpr int K = TEGROUP_IMPL_SM90_FP8_K;
+    /* A weight gradient's tiles are not balanced, since scales are counted in the order of groups. */
+    static constexpr bool OF_GROUPS = OP_ == TEGROUP_OP_WGRAD, NARROWS = NARROWS_, BALANCES = NARROWS, TAPERS = false,
+                          A_LINES = false, B_LINES = false;
+    static_assert(!NARROWS || (base::NARROWS && !OF_GROUPS), "tiles of 192 columns of a forward product");
+    static constexpr int NARROW = NARROWS ? base::NARROW : COLS_;
+    static __host__ __device__ __forceinline__ int32_t narrow(int32_t cols, int32_t k) {
+        return NARROWS ? base::narrow(cols, k) : 0;
+    }
+    static constexpr int MORE_BYTES = 4096, OTHER_BYTES = base::OTHER_BYTES + MORE_BYTES;
+    static constexpr int STAGES = (TEGROUP_IMPL_SM90_SHARED - OTHER_BYTES) / base::STAGE_BYTES,
+                         AT_ONCE = STAGES >= 6 ? 2 : 1, SHARED_BYTES = STAGES * base::STAGE_BYTES + OTHER_BYTES;
+    static_assert(STAGES >= 3 && base::PARTS == 1, "a ring that hides the way from L2; registers for sums");
+};
+
+/* What this kernel has in shared memory besides. */
+template <typename SHAPE> struct tegroup_impl_sm90_fp8_more {
+    tegroup_impl_sm90_scales scales[TEGROUP_IMPL_SM90_ITEMS][2]; /* of each scheduled tile's A and B */
+    float columns[2][2][SHAPE::COLS];                            /* of each warpgroup: B's scales of two steps */
+};
+
+#if TEGROUP_IMPL_HOPPER
+template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90_multiplier<true, SHAPE> {
+    typedef tegroup_impl_sm90_multiplier<true, SHAPE> base;
+    typedef typename base::sums sums;
+    using base::at;
+    using base::call;
+    using base::give;
+    using base::ITEMS;
+    using base::lane;
+    using base::line_of;
+    using base::rest;
+    using base::ring;
+    using base::STAGES;
+    using base::take;
+    static constexpr int COLS = SHAPE::COLS;
+    const tegroup_impl_sm90_fp8 &fp8;
+    tegroup_impl_sm90_fp8_more<SHAPE> *more;
+
+    __device__ __forceinline__ tegroup_impl_sm90_fp8_block(const tegroup_impl_sm90_call &c,
+                                                           const tegroup_impl_sm90_fp8 &f, unsigned char *memory)
+        : base(c, memory), fp8(f) {
+        static_assert(sizeof *more <= SHAPE::MORE_BYTES, "scales");
+        more = (tegroup_impl_sm90_fp8_more<SHAPE> *)((unsigned char *)rest + TEGROUP_IMPL_SM90_REST);
+    }
+
+    /* ---- scheduler warp ---- */
+
+    /* As the base's, with scales. Tiles come in the order of their groups, which this relies on. */
+    __device__ __forceinline__ void schedule() const {
+        tegroup_impl_sm90_walk<SHAPE> walk(call, this->prepared());
+        tegroup_impl_sm90_scales scales; /* of this lane's operand: lane 0 has A, lane 1 B */
+        int64_t before[2] = {0, 0};      /* scales that the groups before `counted` take */
+        int32_t counted = 0, group = -1;
+        bool there = true;
+        for (int32_t number = 0; there; number++) {
+            tegroup_impl_sm90_item item;
+            item.group = -1;
+            there = walk.next(&item);
+            if (there && item.group != group) {
+                group = item.group;
+                count_scales(call.call.desc.a, TEGROUP_IMPL_A, counted, group, &before[0]);
+                count_scales(call.call.desc.b, TEGROUP_IMPL_B, counted, group, &before[1]);
+                counted = group;
+                if (lane() < 2)
+                    scales =
+                        tegroup_impl_sm90_scales_of(lane() ? &call.call.desc.b : &call.call.desc.a, &fp8.facts[lane()],
+                                                    &call.call.views[lane()], group, fp8.columnwise, before[lane()]);
+            }
+            if (number >= ITEMS) tegroup_impl_barrier_wait(at(&rest->taken[number % ITEMS]), (number / ITEMS & 1) ^ 1);
+            if (lane() < 2) more->scales[number % ITEMS][lane()] = scales;
+            if (lane() == 0) rest->items[number % ITEMS] = item;
+            __syncwarp();
+            if (lane() == 0) tegroup_impl_barrier_arrive(at(&rest->found[number % ITEMS]));
+        }
+    }
+    /* Adds the scales of the groups from `first` up to `end`. */
+    __device__ __forceinline__ void count_scales(const tegroup_tensor &t, tegroup_impl_operand operand, int32_t first,
+                                                 int32_t end, int64_t *before) const {
+        int64_t count = 0;
+#pragma unroll 1
+        for (int32_t g = first + lane(); g < end; g += 32)
+            count += tegroup_impl_scale_grid_alone(&t, &fp8.facts[operand],
+                                                   tegroup_impl_group_sides(&t, &call.call.views[operand], g),
+                                                   fp8.columnwise)
+                         .count;
+#pragma unroll
+        for (int apart = 16; apart > 0; apart /= 2) count += __shfl_xor_sync(0xffffffffu, count, apart);
+        *before += count;
+    }
+
+    /* ---- multiplying warpgroups ---- */
+
+    /* As the base's. */
+    __device__ __forceinline__ void multiply(int group) const {
+        uint32_t step = 0, rounds = 0;
+        int32_t number = 0;
+        if (SHAPE::TURNS && group == 1) this->pass(&number, &step);
+        for (;;) {
+            const tegroup_impl_sm90_item *item = take(number);
+            if (item->group < 0) break;
+            if (SHAPE::TURNS) tegroup_impl_barrier_wait(at(&rest->turn[group]), (number / 2 & 1) ^ (group == 0));
+            if (item->lines > line_of(group)) work(group, *item, more->scales[number % ITEMS], step, &rounds);
+            else this->see_off(group, step, this->steps_of(*item));
+            step += this->steps_of(*item);
+            give(number);
+            number++;
+            if (SHAPE::TURNS) this->pass(&number, &step);
+        }
+    }
+    __device__ __forceinline__ void work(int group, const tegroup_impl_sm90_item &item,
+                                         const tegroup_impl_sm90_scales *scales, uint32_t step,
+                                         uint32_t *rounds) const {
+        const bool adds = item.beta != 0, terms = adds || call.has_bias;
+        const uint32_t steps = this->steps_of(item);
+        sums sum;
+        if (steps == 0) this->nothing(group, adds, sum);
+        else if (fp8.promotion == TEGROUP_IMPL_SM90_AT_END)
+            add_up_cols<TEGROUP_IMPL_SM90_AT_END>(group, item, scales, step, steps, sum[0]);
+        else if (fp8.promotion == TEGROUP_IMPL_SM90_SQUARE)
+            add_up_cols<TEGROUP_IMPL_SM90_SQUARE>(group, item, scales, step, steps, sum[0]);
+        else add_up_cols<TEGROUP_IMPL_SM90_LINES_BOTH>(group, item, scales, step, steps, sum[0]);
+        if (this->is_wide() && terms) this->template store_wide<true>(group, item, adds, *rounds, sum);
+        else if (this->is_wide()) this->template store_wide<false>(group, item, false, *rounds, sum);
+        else if (terms) this->template store_halves<true>(group, item, adds, *rounds, sum);
+        else this->template store_halves<false>(group, item, false, *rounds, sum);
+        *rounds += this->is_wide() ? SHAPE::template results<true>::COUNT / SHAPE::template results<true>::USED
+                                   : SHAPE::template results<false>::COUNT / SHAPE::template results<false>::USED;
+    }
+    /* Sums of a wide tile, or of a narrow one. */
+    template <int PROMOTION>
+    __device__ __forceinline__ void add_up_cols(int group, const tegroup_impl_sm90_item &item,
+                                                const tegroup_impl_sm90_scales *scales, uint32_t first, uint32_t steps,
+                                                float (&sum)[COLS / 2]) const {
+        if (this->narrow(item)) add_up<PROMOTION, SHAPE::NARROW>(group, item, scales, first, steps, sum);
+        else add_up<PROMOTION, COLS>(group, item, scales, first, steps, sum);
+    }
+    template <int PROMOTION, int WIDTH>
+    __device__ __forceinline__ void add_up(int group, const tegroup_impl_sm90_item &item,
+                                           const tegroup_impl_sm90_scales *scales, uint32_t first, uint32_t steps,
+                                           float (&sum)[COLS / 2]) const {
+        const uint64_t a = tegroup_impl_wgmma_tile(ring + line_of(group) * 128, 0),
+                       b = tegroup_impl_wgmma_tile(ring + SHAPE::A_BYTES, 0);
+        float part[WIDTH / 2];
+        factors<PROMOTION> by(*this, group, item, scales);
+#pragma unroll
+        for (int i = 0; i < COLS / 2; i++) sum[i] = 0;
+        by.load();
+#pragma unroll 1
+        for (uint32_t step = first; step < first + steps; step++) {
+            multiply_stage<WIDTH>(step, a, b, part);
+            by.take(step);
+            if (step + 1 < first + steps) by.load();
+            tegroup_impl_wgmma_wait<0>();
+            keep<WIDTH>(part);
+            this->release(step);
+            if (step + 1 == first + steps) this->yield(group);
+            by.template promote<WIDTH>(step, part, sum);
+        }
+        if (PROMOTION == TEGROUP_IMPL_SM90_AT_END) scale(group, item, scales, sum);
+    }
+    /* Multiplies a stage into the partial sums. */
+    template <int WIDTH>
+    __device__ __forceinline__ void multiply_stage(uint32_t step, uint64_t a, uint64_t b,
+                                                   float (&part)[WIDTH / 2]) const {
+        const uint64_t offset = (uint64_t)(step % STAGES * (SHAPE::STAGE_BYTES >> 4));
+        this->wait_full(step);
+        if (fp8.a_e5m2 && fp8.b_e5m2) multiply_stage_of<WIDTH, true, true>(a + offset, b + offset, part);
+        else if (fp8.a_e5m2) multiply_stage_of<WIDTH, true, false>(a + offset, b + offset, part);
+        else if (fp8.b_e5m2) multiply_stage_of<WIDTH, false, true>(a + offset, b + offset, part);
+        else multiply_stage_of<WIDTH, false, false>(a + offset, b + offset, part);
+    }
+    template <int WIDTH, bool A_E5M2, bool B_E5M2>
+    static __device__ __forceinline__ void multiply_stage_of(uint64_t a, uint64_t b, float (&part)[WIDTH / 2]) {
+        keep<WIDTH>(part);
+        tegroup_impl_wgmma_begin();
+#pragma unroll
+        for (int kk = 0; kk < SHAPE::K / 32; kk++)
+            tegroup_impl_wgmma_fp8<WIDTH>::template multiply<A_E5M2, B_E5M2>(part, a + kk * (32 >> 4),
+                                                                             b + kk * (32 >> 4), kk > 0);
+        tegroup_impl_wgmma_commit();
+        keep<WIDTH>(part);
+    }
+    template <int WIDTH> static __device__ __forceinline__ void keep(float (&part)[WIDTH / 2]) {
+#pragma unroll
+        for (int i = 0; i < WIDTH / 2; i++) asm volatile("" : "+f"(part[i])::"memory");
+    }
+
+    /* The tile's line that this thread has the upper sums of; the lower ones are eight lines on. */
+    static __device__ __forceinline__ int line(int group) {
+        return line_of(group) + tegroup_impl_thread() / 32 % 4 * 16 + lane() / 4;
+    }
+    /* Where the first scale is of line `l` of the tile or, if no such line exists, of the last. */
+    static __device__ __forceinline__ const float *first_of(const tegroup_impl_sm90_scales &scales, int32_t l,
+                                                            int32_t end) {
+        return scales.at + ((int64_t)tegroup_impl_min(l, end - 1) >> scales.line_shift) * scales.line_stride;
+    }
+    __device__ __forceinline__ int32_t end_of_lines(const tegroup_impl_sm90_item &item) const {
+        return item.i0 + item.lines;
+    }
+    __device__ __forceinline__ int32_t end_of_columns() const { return (int32_t)call.call.desc.d.shape.cols; }
+
+    /* Multiplies sums by scales that are for all of k. */
+    __device__ __forceinline__ void scale(int group, const tegroup_impl_sm90_item &item,
+                                          const tegroup_impl_sm90_scales *scales, float (&sum)[COLS / 2]) const {
+        const float upper = *first_of(scales[0], item.i0 + line(group), end_of_lines(item)),
+                    lower = *first_of(scales[0], item.i0 + line(group) + 8, end_of_lines(item));
+#pragma unroll
+        for (int e = 0; e < COLS / 8; e++)
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const float column = *first_of(scales[1], item.j0 + e * 8 + lane() % 4 * 2 + i, end_of_columns());
+                sum[e * 4 + i] = tegroup_impl_gpu_mul(sum[e * 4 + i], tegroup_impl_gpu_mul(upper, column));
+                sum[e * 4 + 2 + i] = tegroup_impl_gpu_mul(sum[e * 4 + 2 + i], tegroup_impl_gpu_mul(lower, column));
+            }
+    }
+
+    /* The scales of a step, which are loaded a step before. */
+    template <int PROMOTION> struct factors {
+        static constexpr bool SQUARE = PROMOTION == TEGROUP_IMPL_SM90_SQUARE,
+                              BOTH = PROMOTION == TEGROUP_IMPL_SM90_LINES_BOTH;
+        /* B's scales that a thread loads: of the blocks of 128 columns that a tile touches, or of its own columns. */
+        static constexpr int OF_B = (COLS + 127) / 128;
+        const float *a[2], *b[OF_B];
+        int64_t a_stride, b_stride;
+        float next_a[2], next_b[OF_B]; /* of the step to come */
+        float line[2][SQUARE ? OF_B : 1];
+        float *columns;
+        int group;
+        bool middle; /* The tile's second third is in its second block. */
+
+        __device__ __forceinline__ factors(const tegroup_impl_sm90_fp8_block &block, int group_,
+                                           const tegroup_impl_sm90_item &item, const tegroup_impl_sm90_scales *scales)
+            : group(group_) {
+            if (!SQUARE && !BOTH) return;
+            const int me = tegroup_impl_thread() % 128;
+            a_stride = scales[0].k_stride;
+            b_stride = scales[1].k_stride;
+            middle = item.j0 % 128 != 0;
+            columns = block.more->columns[group][0];
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+                a[i] = first_of(scales[0], item.i0 + block.line(group) + 8 * i, block.end_of_lines(item));
+#pragma unroll
+            for (int i = 0; i < OF_B; i++)
+                b[i] = first_of(scales[1], SQUARE ? (item.j0 & -128) + 128 * i : item.j0 + me + 128 * i,
+                                block.end_of_columns());
+        }
+        __device__ __forceinline__ void load() {
+            if (SQUARE || BOTH) load_both();
+        }
+        __device__ __forceinline__ void load_both() {
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                next_a[i] = *a[i];
+                a[i] += a_stride;
+            }
+#pragma unroll
+            for (int i = 0; i < OF_B; i++) {
+                next_b[i] = *b[i];
+                b[i] += b_stride;
+            }
+        }
+        /* Takes what was loaded; all of the warpgroup call it. */
+        __device__ __forceinline__ void take(uint32_t step) {
+            if (SQUARE)
+#pragma unroll
+                for (int i = 0; i < 2; i++)
+#pragma unroll
+                    for (int j = 0; j < OF_B; j++) line[i][j] = tegroup_impl_gpu_mul(next_a[i], next_b[j]);
+            if (!BOTH) return;
+            const int me = tegroup_impl_thread() % 128;
+#pragma unroll
+            for (int i = 0; i < 2; i++) line[i][0] = next_a[i];
+#pragma unroll
+            for (int i = 0; i < OF_B; i++)
+                if (me + 128 * i < COLS) columns[step % 2 * COLS + me + 128 * i] = next_b[i];
+            tegroup_impl_warpgroup_sync(1 + group);
+        }
+        template <int WIDTH>
+        __device__ __forceinline__ void promote(uint32_t step, const float (&part)[WIDTH / 2],
+                                                float (&sum)[COLS / 2]) const {
+#pragma unroll
+            for (int e = 0; e < WIDTH / 8; e++) {
+                float2 column;
+                if (BOTH) column = *(const float2 *)(columns + step % 2 * COLS + e * 8 + lane() % 4 * 2);
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    float &to = sum[e * 4 + i];
+                    const float x = part[e * 4 + i];
+                    if (SQUARE) to = tegroup_impl_gpu_fma(x, of_third(i / 2, e / 8), to);
+                    else if (BOTH)
+                        to = tegroup_impl_gpu_fma(x, tegroup_impl_gpu_mul(line[i / 2][0], i % 2 ? column.y : column.x),
+                                                  to);
+                    else to = tegroup_impl_gpu_add(to, x);
+                }
+            }
+        }
+        /* SQUARE: the factor of the upper or the lower line in a third of a tile of 192 columns, a half of one of 128.
+         */
+        __device__ __forceinline__ float of_third(int lower, int third) const {
+            if (OF_B == 1 || third == 0) return line[lower][0];
+            return third == 2 || middle ? line[lower][OF_B - 1] : line[lower][0];
+        }
+    };
+};
+#endif
+
+template <typename SHAPE>
+static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90_THREADS : 32, 1)
+    tegroup_impl_sm90_fp8_kernel(const __grid_constant__ tegroup_impl_sm90_call call,
+                                 const __grid_constant__ tegroup_impl_sm90_fp8 fp8) {
+#if TEGROUP_IMPL_HOPPER
+    extern __shared__ __align__(16) unsigned char tegroup_impl_memory[];
+    const tegroup_impl_sm90_fp8_block<SHAPE> block(call, fp8, tegroup_impl_memory);
+    const int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0); /* which the compiler sees to be uniform */
+    block.init();
+    if (warp < 4) {
+        tegroup_impl_registers_give<40>();
+        if (warp == 0) block.schedule();
+        if (warp == 1 && (threadIdx.x & 31) == 0) block.load();
+        if (warp > 1 && (threadIdx.x & 31) == 0) block.store(warp - 2);
+    } else {
+        tegroup_impl_registers_take<232>();
+        block.multiply(warp / 4 - 1);
+    }
+#else
+    __trap();
+#endif
+}

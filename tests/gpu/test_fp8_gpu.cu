@@ -1,0 +1,217 @@
+/* SM90's products of FP8: random ones of every pair of scalings, types and operations, in every tile, against FP64 products of what
+ * codes and scales mean, which tests/unit/quantised.h works out by itself; bits that do not depend on tile or company; long sums,
+ * which the instruction alone gets wrong; sizes that change under a graph, or lie. */
+#define TEGROUP_IMPLEMENTATION
+#define TEGROUP_NO_CUBLASLT
+#define TEGROUP_NO_ACTIVATION
+#define TEGROUP_NO_MOE
+#define TEGROUP_NO_F16
+#define SUPPORT_SUM_ROUNDING 0x1p-23
+/* An instruction adds 32 products with about 14 bits below the largest; 2^-10.3 of the magnitudes was seen. */
+#define SUPPORT_SUM_SHARE 0x1p-9
+#include "mirror.h"
+#include "quantised_problem.h"
+#include "test.h"
+
+static int sm90_here(void) {
+    const char *wanted = getenv("TEGROUP_TEST_BACKENDS");
+    int device, major;
+    if (wanted != NULL && strstr(wanted, "sm90") == NULL) return 0;
+    MUST(cudaGetDevice(&device));
+    MUST(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+    return major == 9;
+}
+
+static struct { double worst; int64_t problems, elements; } totals;
+
+static void say(const char *wrong, const problem *p, const scaling_row *fa, const scaling_row *fb, const quantised q[2], uint64_t seed) {
+    fprintf(stderr, "%s: %s x %s, op %d, seed %llu, groups %d n %ld k %ld uniform %d lists %d strides %d %d types %d %d out %d c %d bias %d tile %d x %d: %s %s\n", wrong, name_of(fa),
+            name_of(fb), (int)p->s.op, (unsigned long long)seed, (int)p->s.groups, (long)p->s.n, (long)p->s.k, p->s.m == NULL, (int)p->s.lists, q[0].outer_stride > 0,
+            q[1].outer_stride > 0, (int)p->desc.a.dtype, (int)p->desc.b.dtype, (int)p->s.out, (int)p->s.c, p->s.bias, p->plan.tile_m, p->plan.tile_n,
+            p->error.field ? p->error.field : "", p->error.rule ? p->error.rule : "");
+}
+
+/* Runs a problem in one of the tiles. Its results, or NULL if something is wrong. */
+static double *run_tile(uint64_t seed, const scaling_row *fa, const scaling_row *fb, tegroup_op op, int32_t tile, int64_t *count) {
+    rng r = rng_seed(seed);
+    problem p;
+    quantised q[2];
+    const char *wrong = NULL;
+    double *bits = NULL;
+    memset(q, 0, sizeof q);
+    quantised_for_sm90 = 1;
+    quantised_problem(&p, &r, fa, fb, op, q, 1);
+    p.desc.options.backend = TEGROUP_BACKEND_SM90;
+    if (seed % 2) p.desc.options.check_level = TEGROUP_CHECK_DEEP;
+    problem_reference(&p);
+    mirror_tile = tile;
+    if (problem_run_on_device(&p) != TEGROUP_OK) wrong = "refused";
+    else {
+        const verdict v = problem_compare(&p), b = problem_compare_bias(&p);
+        bits = results_of(&p, count);
+        totals.problems++;
+        totals.elements += v.count + b.count;
+        totals.worst = fmax(totals.worst, fmax(v.worst, b.worst));
+        if (!(v.worst <= 1)) wrong = "result";
+        else if (!(b.worst <= 1)) wrong = "bias gradient";
+        else if (guards_changed() + workspace_guards_changed() != 0) wrong = "guard bytes changed";
+        else if (p.s.tail == TEGROUP_TAIL_KEEP && problem_disturbed(&p) != 0) wrong = "bytes changed that are not the result's";
+        if (wrong != NULL) fprintf(stderr, "error / bound %g, bias gradient %g\n", v.worst, b.worst);
+    }
+    mirror_tile = MIRROR_PLANNED_TILE;
+    if (wrong != NULL) say(wrong, &p, fa, fb, q, seed);
+    problem_release(&p);
+    if (wrong == NULL) return bits;
+    free(bits);
+    return NULL;
+}
+
+/* Runs a problem in every tile: each result within the bound, all of the same bits. */
+static int run_one(uint64_t seed, const scaling_row *fa, const scaling_row *fb, tegroup_op op) {
+    int64_t count, again;
+    double *first = run_tile(seed, fa, fb, op, 0, &count);
+    int same = first != NULL;
+    for (int32_t tile = 1; tile < mirror_tiles && same; tile++) {
+        double *other = run_tile(seed, fa, fb, op, tile, &again);
+        same = other != NULL && count == again && memcmp(first, other, (size_t)count * 8) == 0;
+        if (!same) fprintf(stderr, "seed %llu: other bits in tile %d\n", (unsigned long long)seed, tile);
+        free(other);
+    }
+    free(first);
+    return same;
+}
+
+/* The scalings that the kernels know. */
+static const scaling_row *known(int i) { return &scaling_rows[i]; }
+enum { KNOWN = 4 };
+
+TEST(fp8_gpu, fp64) {
+    if (!sm90_here()) return;
+    int bad = 0;
+    for (int64_t i = 0; i < scaled(12); i++)
+        for (int a = 0; a < KNOWN; a++)
+            for (int b = 0; b < KNOWN; b++)
+                for (int op = TEGROUP_OP_FORWARD; op <= TEGROUP_OP_WGRAD; op++)
+                    if (bad < 12) bad += !run_one((uint64_t)((a * 16 + b) * 4 + op) * 1000003u + (uint64_t)i, known(a), known(b), (tegroup_op)op);
+    ASSERT_EQ(bad, 0);
+    ASSERT_GT(totals.elements, 0);
+    printf("%ld problems, %ld elements, error/bound at most %.3f\n", (long)totals.problems, (long)totals.elements, totals.worst);
+}
+
+/* ---- operands that the test lays out itself --------------------------------------------------------------------------- */
+
+static void *up_to_device(const void *host, size_t bytes) {
+    void *to;
+    MUST(cudaMalloc(&to, bytes));
+    MUST(cudaMemcpy(to, host, bytes, cudaMemcpyHostToDevice));
+    return to;
+}
+
+/* Positive values, so that a sum grows with each term: one that wgmma carries over all of k loses a term's low bits, the later
+ * the more, and ends some percent off. */
+TEST(fp8_gpu, long_sums) {
+    enum { M = 64, N = 64, LONG = 16384 };
+    static const tegroup_scaling scalings[3][2] = {{TEGROUP_SCALING_TENSOR, TEGROUP_SCALING_TENSOR},
+                                                   {TEGROUP_SCALING_BLOCK_1X128, TEGROUP_SCALING_BLOCK_128X128},
+                                                   {TEGROUP_SCALING_BLOCK_1X128, TEGROUP_SCALING_BLOCK_1X128}};
+    if (!sm90_here()) return;
+    rng r = rng_seed(99);
+    unsigned char *x = (unsigned char *)malloc((size_t)M * LONG), *w = (unsigned char *)malloc((size_t)N * LONG);
+    float *ones = (float *)malloc((size_t)M * LONG / 128 * 4), *got = (float *)malloc(M * N * 4), worst = 0;
+    for (int i = 0; i < M * LONG; i++) x[i] = (unsigned char)nearest_small(TEGROUP_DTYPE_F8E4M3, 1 + 0.9 * rng_unit(&r));
+    for (int i = 0; i < N * LONG; i++) w[i] = (unsigned char)nearest_small(TEGROUP_DTYPE_F8E4M3, 1 + 0.9 * rng_unit(&r));
+    for (int i = 0; i < M * LONG / 128; i++) ones[i] = 1;
+    const double *value = small_values(TEGROUP_DTYPE_F8E4M3);
+    for (int s = 0; s < 3; s++) {
+        tegroup_gemm_desc desc;
+        tegroup_plan plan;
+        tegroup_error error;
+        memset(&desc, 0, sizeof desc);
+        desc.struct_size = sizeof desc;
+        desc.op = TEGROUP_OP_FORWARD;
+        desc.space = TEGROUP_SPACE_DEVICE;
+        desc.a = tegroup_tensor_uniform(1, M, LONG, TEGROUP_DTYPE_F8E4M3, up_to_device(x, (size_t)M * LONG));
+        desc.b = tegroup_tensor_uniform(1, N, LONG, TEGROUP_DTYPE_F8E4M3, up_to_device(w, (size_t)N * LONG));
+        desc.d = tegroup_tensor_uniform(1, M, N, TEGROUP_DTYPE_F32, up_to_device(got, M * N * 4));
+        desc.a.scaling = scalings[s][0];
+        desc.b.scaling = scalings[s][1];
+        desc.a.scale_inv = desc.b.scale_inv = up_to_device(ones, (size_t)M * LONG / 128 * 4);
+        desc.options.backend = TEGROUP_BACKEND_SM90;
+        ASSERT_EQ(tegroup_plan_make(&desc, NULL, &plan, &error), TEGROUP_OK);
+        ASSERT_EQ(tegroup_gemm(&plan, &desc, NULL, &error), TEGROUP_OK);
+        MUST(cudaMemcpy(got, desc.d.data, M * N * 4, cudaMemcpyDeviceToHost));
+        for (int i = 0; i < M; i++)
+            for (int j = 0; j < N; j++) {
+                double want = 0;
+                for (int q = 0; q < LONG; q++) want += value[x[i * LONG + q]] * value[w[j * LONG + q]];
+                const double off = fabs(got[i * N + j] - want) / want;
+                worst = fmaxf(worst, (float)off);
+                ASSERT_TRUE(off <= 0x1p-12);
+            }
+        void *const all[] = {desc.a.data, desc.b.data, desc.d.data, desc.a.scale_inv};
+        for (int i = 0; i < 4; i++) MUST(cudaFree(all[i]));
+    }
+    printf("relative error of %d positive terms at most 2^%.1f\n", LONG, log2(worst));
+    free(x), free(w), free(ones), free(got);
+}
+
+/* Uneven groups of tiles that blocks share by their cost, narrow ones at the end of each tile row, and an empty group: samples. */
+TEST(fp8_gpu, balanced_tiles) {
+    enum { GROUPS = 4, ROWS = 2500, N = 448, K = 2304, BLOCKS = K / 128, B_BLOCKS = 20 };
+    static const int64_t counts[GROUPS] = {701, 0, 1299, 500};
+    if (!sm90_here()) return;
+    rng r = rng_seed(321);
+    unsigned char *x = (unsigned char *)malloc((size_t)ROWS * K), *w = (unsigned char *)malloc((size_t)GROUPS * N * K);
+    float *x_scale = (float *)malloc((ROWS + 4 * GROUPS) * BLOCKS * 4), *w_scale = (float *)malloc(GROUPS * 4 * B_BLOCKS * 4), *got = (float *)malloc((size_t)ROWS * N * 4);
+    for (int i = 0; i < ROWS * K; i++) x[i] = (unsigned char)nearest_small(TEGROUP_DTYPE_F8E4M3, 4 * rng_unit(&r) - 2);
+    for (int i = 0; i < GROUPS * N * K; i++) w[i] = (unsigned char)nearest_small(TEGROUP_DTYPE_F8E4M3, 4 * rng_unit(&r) - 2);
+    for (int i = 0; i < (ROWS + 4 * GROUPS) * BLOCKS; i++) x_scale[i] = (float)exp2(4 * rng_unit(&r) - 2);
+    for (int i = 0; i < GROUPS * 4 * B_BLOCKS; i++) w_scale[i] = (float)exp2(4 * rng_unit(&r) - 2);
+    tegroup_shape rows = tegroup_shape_of(GROUPS, ROWS, K, tegroup_sizes_of(up_to_device(counts, sizeof counts), TEGROUP_DTYPE_I64, TEGROUP_SPACE_DEVICE));
+    tegroup_layout layout;
+    tegroup_error error;
+    tegroup_plan plan;
+    void *snapshot, *d;
+    ASSERT_EQ(tegroup_snapshot_layout(&rows, &layout, &error), TEGROUP_OK);
+    MUST(cudaMalloc(&snapshot, layout.total_bytes));
+    MUST(cudaMalloc(&d, (size_t)ROWS * N * 4));
+    ASSERT_EQ(tegroup_shape_prepare(&rows, snapshot, layout.total_bytes, NULL, &error), TEGROUP_OK);
+    tegroup_gemm_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.struct_size = sizeof desc;
+    desc.op = TEGROUP_OP_FORWARD;
+    desc.space = TEGROUP_SPACE_DEVICE;
+    desc.a = tegroup_tensor_of(rows, K, TEGROUP_DTYPE_F8E4M3, up_to_device(x, (size_t)ROWS * K));
+    desc.b = tegroup_tensor_uniform(GROUPS, N, K, TEGROUP_DTYPE_F8E4M3, up_to_device(w, (size_t)GROUPS * N * K));
+    desc.d = tegroup_tensor_of(rows, N, TEGROUP_DTYPE_F32, d);
+    desc.a.scaling = TEGROUP_SCALING_BLOCK_1X128;
+    desc.b.scaling = TEGROUP_SCALING_BLOCK_128X128;
+    desc.a.scale_inv = up_to_device(x_scale, (ROWS + 4 * GROUPS) * BLOCKS * 4);
+    desc.b.scale_inv = up_to_device(w_scale, GROUPS * 4 * B_BLOCKS * 4);
+    desc.options.backend = TEGROUP_BACKEND_SM90;
+    ASSERT_EQ(tegroup_plan_make(&desc, NULL, &plan, &error), TEGROUP_OK);
+    ASSERT_EQ(plan.tile_n, 192);
+    ASSERT_EQ(tegroup_gemm(&plan, &desc, NULL, &error), TEGROUP_OK);
+    MUST(cudaMemcpy(got, d, (size_t)ROWS * N * 4, cudaMemcpyDeviceToHost));
+    const double *value = small_values(TEGROUP_DTYPE_F8E4M3);
+    int64_t start = 0, scales = 0;
+    for (int g = 0; g < GROUPS; start += counts[g], scales += BLOCKS * up(counts[g], 4), g++)
+        for (int sample = 0; sample < 4000 && counts[g] > 0; sample++) {
+            const int64_t i = rng_int(&r, 0, counts[g] - 1), j = rng_int(&r, 0, N - 1);
+            double want = 0, size = 0;
+            for (int64_t q = 0; q < K; q++) {
+                const double term = value[x[(start + i) * K + q]] * x_scale[scales + q / 128 * up(counts[g], 4) + i] * value[w[(g * N + j) * K + q]]
+                                  * w_scale[(g * 4 + j / 128) * B_BLOCKS + q / 128];
+                want += term;
+                size += fabs(term);
+            }
+            const double off = fabs(got[(start + i) * N + j] - want);
+            if (!(off <= 0x1p-10 * size)) fprintf(stderr, "group %d, %ld, %ld: %g for %g\n", g, (long)i, (long)j, (double)got[(start + i) * N + j], want);
+            ASSERT_TRUE(off <= 0x1p-10 * size);
+        }
+    void *const all[] = {(void *)rows.row_sizes.data, snapshot, d, desc.a.data, desc.b.data, desc.a.scale_inv, desc.b.scale_inv};
+    for (int i = 0; i < 7; i++) MUST(cudaFree(all[i]));
+    free(x), free(w), free(x_scale), free(w_scale), free(got);
+}
+
+TEST_MAIN()

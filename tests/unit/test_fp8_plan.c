@@ -1,0 +1,217 @@
+/* Plans of SM90's products of FP8, which are plain arithmetic: asked of a Hopper GPU that need not be there. What they take and refuse,
+ * their tiles and workspace, and where their kernels look for scales. */
+#define TEGROUP_IMPLEMENTATION
+#include "quantised.h"
+#include "test.h"
+
+enum { BACKENDS = TEGROUP_BACKEND_COUNT - 1 };
+
+static tegroup_target hopper(void) {
+    tegroup_target target;
+    memset(&target, 0, sizeof target);
+    target.struct_size = sizeof target;
+    target.sm = 90;
+    target.threads = 1;
+    target.built = 0xffffffffu;
+    return target;
+}
+
+/* A product without data. */
+static tegroup_gemm_desc product(tegroup_op op, int32_t groups, int64_t rows, int64_t n, int64_t k, tegroup_scaling a, tegroup_scaling b) {
+    const tegroup_sizes sizes = tegroup_sizes_of(NULL, TEGROUP_DTYPE_I64, TEGROUP_SPACE_DEVICE);
+    const tegroup_tensor x = tegroup_tensor_of(tegroup_shape_of(groups, rows, k, sizes), k, TEGROUP_DTYPE_F8E4M3, NULL);
+    const tegroup_tensor y = tegroup_tensor_of(tegroup_shape_of(groups, rows, n, sizes), n, TEGROUP_DTYPE_F8E4M3, NULL);
+    const tegroup_tensor w = tegroup_tensor_uniform(groups, n, k, TEGROUP_DTYPE_F8E4M3, NULL);
+    tegroup_gemm_desc d;
+    memset(&d, 0, sizeof d);
+    d.struct_size = sizeof d;
+    d.op = op;
+    d.space = TEGROUP_SPACE_DEVICE;
+    d.a = op == TEGROUP_OP_FORWARD ? x : y;
+    d.b = op == TEGROUP_OP_WGRAD ? x : w;
+    d.d = op == TEGROUP_OP_FORWARD ? y : op == TEGROUP_OP_DGRAD ? x : w;
+    d.d.dtype = TEGROUP_DTYPE_BF16;
+    d.a.scaling = a;
+    d.b.scaling = b;
+    d.a.columnwise_order = d.b.columnwise_order = TEGROUP_COLUMNWISE_TRANSPOSED;
+    return d;
+}
+
+static tegroup_verdict asked(const tegroup_gemm_desc *d) {
+    const tegroup_target target = hopper();
+    tegroup_verdict v[BACKENDS], none;
+    tegroup_error error;
+    memset(&none, 0, sizeof none);
+    if (tegroup_explain(d, &target, v, &error) != TEGROUP_OK) {
+        fprintf(stderr, "%s %s\n", error.field, error.rule);
+        return none;
+    }
+    for (int i = 0; i < BACKENDS; i++)
+        if (v[i].backend == TEGROUP_BACKEND_SM90) return v[i];
+    return none;
+}
+
+/* Every pair of the four scalings of F32, of each type, into each type of result; chosen before PORTABLE. */
+TEST(fp8_plan, takes_every_pair) {
+    static const tegroup_dtype types[] = {TEGROUP_DTYPE_F8E4M3, TEGROUP_DTYPE_F8E5M2}, outs[] = {TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F16, TEGROUP_DTYPE_F32};
+    for (int op = 1; op <= 3; op++)
+        for (int a = TEGROUP_SCALING_TENSOR; a <= TEGROUP_SCALING_BLOCK_128X128; a++)
+            for (int b = TEGROUP_SCALING_TENSOR; b <= TEGROUP_SCALING_BLOCK_128X128; b++)
+                for (int i = 0; i < 12; i++) {
+                    tegroup_gemm_desc d = product((tegroup_op)op, 4, 4096, 512, 768, (tegroup_scaling)a, (tegroup_scaling)b);
+                    d.a.dtype = types[i % 2];
+                    d.b.dtype = types[i / 2 % 2];
+                    d.d.dtype = outs[i / 4];
+                    const tegroup_verdict v = asked(&d);
+                    ASSERT_EQ(v.status, TEGROUP_OK);
+                    ASSERT_EQ(v.chosen, 1);
+                    ASSERT_EQ(v.tile_k, 128);
+                    ASSERT_TRUE(v.tile_why != NULL);
+                    ASSERT_EQ(v.workspace_bytes, op == TEGROUP_OP_WGRAD ? 4 * 256 : 0); /* two tensor maps of 128 bytes a group */
+                }
+}
+
+TEST(fp8_plan, tiles) {
+    tegroup_gemm_desc d = product(TEGROUP_OP_FORWARD, 32, 32768, 4096, 7168, TEGROUP_SCALING_BLOCK_1X128, TEGROUP_SCALING_BLOCK_128X128);
+    ASSERT_EQ(asked(&d).tile_m, 128);
+    ASSERT_TRUE(strstr(asked(&d).tile_why, "narrow") != NULL); /* 4,096 columns are 20 tiles of 192 and two of 128 */
+    d = product(TEGROUP_OP_FORWARD, 32, 32768, 5760, 7168, TEGROUP_SCALING_BLOCK_1X128, TEGROUP_SCALING_BLOCK_128X128);
+    ASSERT_EQ(asked(&d).tile_m, 128);
+    ASSERT_TRUE(strstr(asked(&d).tile_why, "narrow") == NULL); /* 5,760 are 30 */
+    d = product(TEGROUP_OP_DGRAD, 32, 32768, 7168, 4096, TEGROUP_SCALING_ROW, TEGROUP_SCALING_ROW);
+    ASSERT_TRUE(strstr(asked(&d).tile_why, "narrow") != NULL);
+    d.options.expected_rows = 256; /* the buffer is larger than what is expected in it */
+    ASSERT_EQ(asked(&d).tile_m, 64);
+    d = product(TEGROUP_OP_DGRAD, 32, 1024, 4096, 7168, TEGROUP_SCALING_ROW, TEGROUP_SCALING_ROW);
+    ASSERT_EQ(asked(&d).tile_m, 64);
+}
+
+/* A row's bits hang on formats and widths, not on how many rows there are; other scalings are other numbers. */
+TEST(fp8_plan, numerics) {
+    const tegroup_target target = hopper();
+    tegroup_plan few, many, tensor;
+    tegroup_error error;
+    tegroup_gemm_desc d = product(TEGROUP_OP_FORWARD, 32, 256, 512, 768, TEGROUP_SCALING_ROW, TEGROUP_SCALING_ROW);
+    d.options.backend = TEGROUP_BACKEND_SM90;
+    ASSERT_EQ(tegroup_plan_make(&d, &target, &few, &error), TEGROUP_OK);
+    d.a.shape.rows = d.d.shape.rows = 65536;
+    ASSERT_EQ(tegroup_plan_make(&d, &target, &many, &error), TEGROUP_OK);
+    d.a.scaling = TEGROUP_SCALING_TENSOR;
+    ASSERT_EQ(tegroup_plan_make(&d, &target, &tensor, &error), TEGROUP_OK);
+    ASSERT_NE(few.tile_m, many.tile_m);
+    ASSERT_EQ(few.numerics_id, many.numerics_id);
+    ASSERT_NE(many.numerics_id, tensor.numerics_id);
+}
+
+/* What is not built is refused by name, and PORTABLE runs it. */
+TEST(fp8_plan, refusals) {
+    const struct { const char *field; } wanted[] = {{"a.scaling"}, {"b.scaling"}, {"b.columnwise_order"}, {"a.columnwise_order"}, {"a.scale_dtype"}, {"b.scale_dtype"},
+                                                    {"b.scale_parts"}, {"a.ld"}, {"options.data_alignment_bytes"}, {"bias"}};
+    for (int i = 0; i < (int)(sizeof wanted / sizeof *wanted); i++) {
+        const tegroup_op op = i == 2 ? TEGROUP_OP_DGRAD : i == 3 || i == 9 ? TEGROUP_OP_WGRAD : TEGROUP_OP_FORWARD;
+        tegroup_gemm_desc d = product(op, 4, 4096, 512, 768, TEGROUP_SCALING_BLOCK_1X128, TEGROUP_SCALING_BLOCK_1X128);
+        tegroup_target target = hopper();
+        tegroup_verdict v[BACKENDS];
+        tegroup_error error;
+        ASSERT_EQ(asked(&d).status, TEGROUP_OK);
+        if (i == 0) d.a.scaling = d.b.scaling = TEGROUP_SCALING_MXFP8;
+        if (i == 1) d.b.scaling = TEGROUP_SCALING_BLOCK_32X32;
+        if (i == 2) d.b.columnwise_order = TEGROUP_COLUMNWISE_AS_DATA;
+        if (i == 3) d.a.columnwise_order = TEGROUP_COLUMNWISE_AS_DATA;
+        if (i == 4) d.a.scale_dtype = TEGROUP_DTYPE_BF16;
+        if (i == 5) d.b.scale_dtype = TEGROUP_DTYPE_F8E8M0;
+        if (i == 6) d.b.scale_parts = 2;
+        if (i == 7) d.a.ld = 770;
+        if (i == 8) d.options.data_alignment_bytes = 2;
+        if (i == 9) {
+            d.bias = tegroup_tensor_uniform(4, 1, 512, TEGROUP_DTYPE_F32, NULL);
+            ASSERT_EQ(asked(&d).status, TEGROUP_OK);
+            target.built = 1u << TEGROUP_BACKEND_SM90; /* without PORTABLE, which has the kernel */
+        }
+        ASSERT_EQ(tegroup_explain(&d, &target, v, &error), TEGROUP_OK);
+        int sm90 = 0, others = 0;
+        for (int b = 0; b < BACKENDS; b++) {
+            if (v[b].backend == TEGROUP_BACKEND_PORTABLE) others = v[b].chosen;
+            if (v[b].backend != TEGROUP_BACKEND_SM90) continue;
+            sm90 = 1;
+            ASSERT_EQ(v[b].status, i == 9 ? TEGROUP_ERROR_NOT_BUILT : TEGROUP_ERROR_UNSUPPORTED);
+            ASSERT_STREQ(wanted[i].field, v[b].field);
+        }
+        ASSERT_TRUE(sm90);
+        ASSERT_EQ(others, i != 9);
+    }
+    /* A dgrad reads one copy of the weights alone, and a forward product neither of these. */
+    tegroup_gemm_desc d = product(TEGROUP_OP_DGRAD, 4, 4096, 512, 768, TEGROUP_SCALING_ROW, TEGROUP_SCALING_ROW);
+    d.a.columnwise_order = TEGROUP_COLUMNWISE_AS_DATA;
+    ASSERT_EQ(asked(&d).status, TEGROUP_OK);
+    d = product(TEGROUP_OP_FORWARD, 4, 4096, 512, 768, TEGROUP_SCALING_ROW, TEGROUP_SCALING_ROW);
+    d.a.columnwise_order = d.b.columnwise_order = TEGROUP_COLUMNWISE_AS_DATA;
+    ASSERT_EQ(asked(&d).status, TEGROUP_OK);
+}
+
+/* Where the kernels look for a scale: in the default packing where quantised.h says that it is, and at strides by the rule of
+ * tegroup_tensor. */
+TEST(fp8_plan, places_of_scales) {
+    enum { GROUPS = 5, K = 700 };
+    rng r = rng_seed(5);
+    for (int round = 0; round < 200; round++)
+        for (int s = 0; s < 4; s++)
+            for (int cw = 0; cw < 2; cw++) {
+                const scaling_row *f = &scaling_rows[s];
+                void *const mark = guards_mark();
+                const tegroup_scaling_facts *facts = tegroup_scaling_info(f->scaling);
+                const int strided = !cw && f->outer == 1 && rng_chance(&r, 40), ragged = rng_chance(&r, 60) || strided, listed = rng_chance(&r, 20);
+                const int64_t outer_stride = rng_int(&r, 1, 9), inner_stride = rng_int(&r, 1, 900);
+                int64_t counts[GROUPS], all = 0, before = 0, start = 0;
+                float memory[8];
+                void *lists[GROUPS] = {&memory[0], &memory[1], &memory[2], &memory[3], &memory[4]};
+                quantised q;
+                memset(&q, 0, sizeof q);
+                q.f = f;
+                for (int g = 0; g < GROUPS; g++) {
+                    counts[g] = ragged ? (rng_chance(&r, 25) ? 0 : rng_int(&r, 1, 300)) : 200;
+                    all += counts[g];
+                }
+                tegroup_tensor t;
+                tegroup_error error;
+                tegroup_snapshot_view view;
+                void *snapshot = NULL;
+                memset(&view, 0, sizeof view);
+                if (ragged) {
+                    tegroup_layout layout;
+                    tegroup_shape shape = tegroup_shape_of(GROUPS, all, K, tegroup_sizes_of(counts, TEGROUP_DTYPE_I64, TEGROUP_SPACE_HOST));
+                    ASSERT_EQ(tegroup_snapshot_layout(&shape, &layout, &error), TEGROUP_OK);
+                    snapshot = scratch(layout.total_bytes);
+                    ASSERT_EQ(tegroup_shape_prepare(&shape, snapshot, layout.total_bytes, NULL, &error), TEGROUP_OK);
+                    view = tegroup_snapshot_read(snapshot);
+                    t = tegroup_tensor_of(shape, K, TEGROUP_DTYPE_F8E4M3, NULL);
+                } else t = tegroup_tensor_uniform(GROUPS, 200, K, TEGROUP_DTYPE_F8E4M3, NULL);
+                t.scaling = f->scaling;
+                t.scale_inv = memory;
+                if (strided) {
+                    t.scale_outer_stride = outer_stride;
+                    t.scale_inner_stride = inner_stride;
+                }
+                if (listed) {
+                    t.pointers_space = TEGROUP_SPACE_HOST;
+                    t.scale_pointers = lists;
+                    t.scale_inv = NULL;
+                }
+                for (int g = 0; g < GROUPS; g++) {
+                    const int64_t lines = cw ? K : counts[g], sums = cw ? counts[g] : K, O = blocks_of(lines, f->outer), I = blocks_of(sums, f->inner);
+                    const tegroup_impl_sm90_scales at = tegroup_impl_sm90_scales_of(&t, facts, &view, g, cw, before);
+                    for (int i = 0; i < 20 && lines > 0 && sums > 0; i++) {
+                        const int64_t line = rng_int(&r, 0, lines - 1), block = rng_int(&r, 0, (sums - 1) / 128);
+                        const int64_t o = f->outer > 0 ? line / f->outer : 0, in = f->inner > 0 ? block : 0;
+                        const int64_t want = strided ? ((listed ? 0 : start) + o) * outer_stride + in * inner_stride : (listed ? 0 : before) + packed_scale(&q, O, I, o, in);
+                        const float *base = listed ? (const float *)lists[g] : memory;
+                        ASSERT_EQ((intptr_t)((uintptr_t)at.at - (uintptr_t)base) / 4 + (line >> at.line_shift) * at.line_stride + block * at.k_stride, want);
+                    }
+                    before += part_scales(&q, counts[g], K, cw);
+                    start += counts[g];
+                }
+                guards_release(mark);
+            }
+}
+
+TEST_MAIN()
