@@ -11382,7 +11382,8 @@ static inline tegroup_status tegroup_impl_sm90_fp8_check_operand(const tegroup_g
 static inline tegroup_impl_run_function tegroup_impl_sm90_fp8_gemm;
 #endif
 
-/* A or B. One that is copied or decoded is loaded from the workspace, which has room for as many rows as were planned. */
+/* A or B. One that is copied or decoded is loaded from the workspace, which has room for as many rows as were
+ * planned. */
 static inline tegroup_status tegroup_impl_sm90_check_read(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                           tegroup_impl_operand operand, const tegroup_impl_name *name,
                                                           tegroup_error *error) {
@@ -11411,8 +11412,8 @@ static inline tegroup_status tegroup_impl_sm90_check(const tegroup_plan *plan, c
     const tegroup_tensor *tensors[] = {&desc->a, &desc->b, &desc->c, &desc->d};
     int32_t i;
 #if defined(TEGROUP_NO_PORTABLE)
-    TEGROUP_IMPL_RULE(tegroup_impl_sm90_multiplies_fp8(&plan->problem) || !tegroup_impl_sm90_planned_row(plan)->mma, ERROR_NOT_BUILT,
-                      "plan.backend", "must be part of this build: the plan has PORTABLE's kernel for few rows",
+    TEGROUP_IMPL_RULE(tegroup_impl_sm90_multiplies_fp8(&plan->problem) || !tegroup_impl_sm90_planned_row(plan)->mma,
+                      ERROR_NOT_BUILT, "plan.backend", "must be part of this build: the plan has PORTABLE's kernel for few rows",
                       TEGROUP_BACKEND_PORTABLE, plan->backend);
 #endif
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_gather(desc, error)); /* what they gather from may change by call */

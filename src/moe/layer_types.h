@@ -52,8 +52,8 @@ typedef struct tegroup_moe_desc {
     int64_t         capacity;     /* rows by expert that buffers hold; 0 = tokens * k, and no choice is dropped. Else
                                      experts in order get theirs as long as there is room, and choices without a row
                                      add nothing                                                                  */
-    int32_t         drops_by_weight; /* what an expert without room for all keeps: 0 the choices that come first, 1 those
-                                        of the largest weights                                                    */
+    int32_t         drops_by_weight; /* what an expert without room for all keeps: 0 the choices that come first, 1
+                                        those of the largest weights                                              */
     void           *saved_by_forward; /* TEGROUP_ALIGNMENT-aligned, as many bytes as the plan says; NULL where none */
     size_t          saved_by_forward_bytes;
     void           *saved_by_dgrad;   /* likewise; for dgrad and wgrad alone                                      */

@@ -114,7 +114,7 @@ TEST(fp8_plan, refusals) {
         tegroup_verdict v[BACKENDS];
         tegroup_error error;
         ASSERT_EQ(asked(&d).status, TEGROUP_OK);
-        if (i == 0) d.a.scaling = d.b.scaling = TEGROUP_SCALING_MXFP8;
+        if (i == 0) d.a.scaling = d.b.scaling = TEGROUP_SCALING_BLOCK_32X32;
         if (i == 1) d.b.scaling = TEGROUP_SCALING_BLOCK_32X32;
         if (i == 2) d.b.columnwise_order = TEGROUP_COLUMNWISE_AS_DATA;
         if (i == 3) d.a.columnwise_order = TEGROUP_COLUMNWISE_AS_DATA;
