@@ -11413,7 +11413,8 @@ static inline tegroup_status tegroup_impl_sm90_check(const tegroup_plan *plan, c
     int32_t i;
 #if defined(TEGROUP_NO_PORTABLE)
     TEGROUP_IMPL_RULE(tegroup_impl_sm90_multiplies_fp8(&plan->problem) || !tegroup_impl_sm90_planned_row(plan)->mma,
-                      ERROR_NOT_BUILT, "plan.backend", "must be part of this build: the plan has PORTABLE's kernel for few rows",
+                      ERROR_NOT_BUILT, "plan.backend",
+                      "must be part of this build: the plan has PORTABLE's kernel for few rows",
                       TEGROUP_BACKEND_PORTABLE, plan->backend);
 #endif
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_gather(desc, error)); /* what they gather from may change by call */
