@@ -207,6 +207,10 @@ SUPPORT float *meaning(const tegroup_tensor *t, int columnwise) {
     return values;
 }
 
+/* What a product's sums may err by beside the roundings of additions, of the sum of their terms' magnitudes: Hopper's FP8 instructions keep
+ * about 14 bits of a sum. */
+static double ql_instruction_error;
+
 /* A product in FP64 of what its copies mean: D[g] = sum over k of a b, + scale[row] * bias. Returns the worst error over its bound,
  * which grows with k. d is what the product wrote. lines of d: rows, or in a wgrad a's columns. */
 SUPPORT double worst_of(const quantised_layer *l, tegroup_op op, const tegroup_tensor *a, const tegroup_tensor *b, const tegroup_tensor *d,
@@ -234,7 +238,7 @@ SUPPORT double worst_of(const quantised_layer *l, tegroup_op op, const tegroup_t
                     size += fabs(term);
                 }
                 /* 2^-100: a product of two scales may be below what F32 has */
-                const double bound = (double)(k + 12) * sum_rounding * size + unit_roundoff(d->dtype) * fabs(sum) * (1 + 0x1p-6) + 0x1p-100;
+                const double bound = ((double)(k + 12) * sum_rounding + ql_instruction_error) * size + unit_roundoff(d->dtype) * fabs(sum) * (1 + 0x1p-6) + 0x1p-100;
                 const double got = load(d->dtype, d->data, (wgrad ? (int64_t)g * d->shape.rows * n : start * n) + i * n + j), error = fabs(got - sum) / bound;
                 if (!(error <= worst)) worst = error;
                 if (!(error <= 1) && told++ < 3)
