@@ -2308,10 +2308,9 @@ static __device__ __forceinline__ void tegroup_impl_eight_values(tegroup_dtype d
             x[j] = tegroup_impl_low_half(halves, false);
             x[j + 4] = tegroup_impl_high_half(halves, false);
         }
-        return;
     }
 #pragma unroll
-    for (int j = 0; j < 8; j += 2) {
+    for (int j = 0; j < (BITS == 4 ? 0 : 8); j += 2) {
         const uint32_t pair = (j < 4 ? codes.x : codes.y) >> j % 4 * 8;
 #if __CUDA_ARCH__ >= 890
         uint32_t halves;
@@ -7018,6 +7017,17 @@ static __global__ void __launch_bounds__(128)
         sum = tegroup_impl_gpu_add(sum, tegroup_impl_load_f32(desc.bias.dtype, p.bias.base, p.bias.first + j));
     tegroup_impl_store_f32(desc.bias.dtype, p.bias.base, p.bias.first + j, sum);
 }
+
+/* Launches the kernel of the bias gradient, if a quantised dY has one. call: with operands as they are read. */
+static inline tegroup_status tegroup_impl_formats_bias_grad(const tegroup_gemm_desc *desc,
+                                                            const tegroup_impl_gpu_call *call,
+                                                            struct CUstream_st *stream, tegroup_error *error) {
+    if (!tegroup_impl_sums_bias(desc) || tegroup_impl_biased(desc)->scaling == TEGROUP_SCALING_NONE) return TEGROUP_OK;
+    return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_formats_bias_grad_kernel,
+                                                        tegroup_impl_bias_blocks(desc), 128, 0, stream, *call,
+                                                        tegroup_impl_gpu_formats_of(desc)),
+                                    "stream", "the kernels must launch", error);
+}
 #endif /* TEGROUP_NO_FP8 */
 #if !defined(TEGROUP_NO_PORTABLE)
 
@@ -8227,17 +8237,6 @@ static __global__ void __launch_bounds__(tegroup_impl_formats_block::THREADS)
 }
 
 /* ---- the call ---- */
-
-/* Launches the kernel of the bias gradient, if a quantised dY has one. call: with operands as they are read. */
-static inline tegroup_status tegroup_impl_formats_bias_grad(const tegroup_gemm_desc *desc,
-                                                            const tegroup_impl_gpu_call *call,
-                                                            struct CUstream_st *stream, tegroup_error *error) {
-    if (!tegroup_impl_sums_bias(desc) || tegroup_impl_biased(desc)->scaling == TEGROUP_SCALING_NONE) return TEGROUP_OK;
-    return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_formats_bias_grad_kernel,
-                                                        tegroup_impl_bias_blocks(desc), 128, 0, stream, *call,
-                                                        tegroup_impl_gpu_formats_of(desc)),
-                                    "stream", "the kernels must launch", error);
-}
 
 static inline tegroup_status tegroup_impl_portable_formats_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                                 struct CUstream_st *stream, tegroup_error *error) {

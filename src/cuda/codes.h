@@ -2,6 +2,7 @@
 
 #pragma once
 #include "base/version.h"
+#include "base/status_types.h"
 #include "formats/dtype_types.h"
 #include "formats/scaling_types.h"
 #include "core/tensor_types.h"
@@ -15,8 +16,10 @@
 #include "core/tensor.h"
 #include "core/scale_grid.h"
 #include "core/field_names.h"
+#include "core/problem.h"
 #include "core/product.h"
 #include "core/quantised.h"
+#include "cuda/launch.h"
 #include "cuda/call.h"
 
 /* What the kernels that read quantised operands share: where a group's codes and scales are, and how codes become
@@ -252,4 +255,15 @@ static __global__ void __launch_bounds__(128)
     if (desc.accumulate)
         sum = tegroup_impl_gpu_add(sum, tegroup_impl_load_f32(desc.bias.dtype, p.bias.base, p.bias.first + j));
     tegroup_impl_store_f32(desc.bias.dtype, p.bias.base, p.bias.first + j, sum);
+}
+
+/* Launches the kernel of the bias gradient, if a quantised dY has one. call: with operands as they are read. */
+static inline tegroup_status tegroup_impl_formats_bias_grad(const tegroup_gemm_desc *desc,
+                                                            const tegroup_impl_gpu_call *call,
+                                                            struct CUstream_st *stream, tegroup_error *error) {
+    if (!tegroup_impl_sums_bias(desc) || tegroup_impl_biased(desc)->scaling == TEGROUP_SCALING_NONE) return TEGROUP_OK;
+    return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_formats_bias_grad_kernel,
+                                                        tegroup_impl_bias_blocks(desc), 128, 0, stream, *call,
+                                                        tegroup_impl_gpu_formats_of(desc)),
+                                    "stream", "the kernels must launch", error);
 }

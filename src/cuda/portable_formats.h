@@ -3,7 +3,6 @@
 #pragma once
 #include "base/version.h"
 #include "base/status_types.h"
-#include "formats/scaling_types.h"
 #include "core/gemm_types.h"
 #include "core/plan_types.h"
 #include "base/arithmetic.h"
@@ -12,9 +11,7 @@
 #include "core/tensor.h"
 #include "core/scale_grid.h"
 #include "core/field_names.h"
-#include "core/problem.h"
 #include "core/quantised.h"
-#include "cuda/launch.h"
 #include "cuda/call.h"
 #include "cuda/codes.h"
 #include "cuda/portable_tiles.h"
@@ -357,17 +354,6 @@ static __global__ void __launch_bounds__(tegroup_impl_formats_block::THREADS)
 }
 
 /* ---- the call ---- */
-
-/* Launches the kernel of the bias gradient, if a quantised dY has one. call: with operands as they are read. */
-static inline tegroup_status tegroup_impl_formats_bias_grad(const tegroup_gemm_desc *desc,
-                                                            const tegroup_impl_gpu_call *call,
-                                                            struct CUstream_st *stream, tegroup_error *error) {
-    if (!tegroup_impl_sums_bias(desc) || tegroup_impl_biased(desc)->scaling == TEGROUP_SCALING_NONE) return TEGROUP_OK;
-    return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_formats_bias_grad_kernel,
-                                                        tegroup_impl_bias_blocks(desc), 128, 0, stream, *call,
-                                                        tegroup_impl_gpu_formats_of(desc)),
-                                    "stream", "the kernels must launch", error);
-}
 
 static inline tegroup_status tegroup_impl_portable_formats_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                                 struct CUstream_st *stream, tegroup_error *error) {

@@ -26,7 +26,7 @@
 #include "cuda/sm90_repack.h"
 #include "cuda/launch.h"
 #include "cuda/call.h"
-#include "cuda/portable_formats.h"
+#include "cuda/codes.h"
 #include "cuda/hopper.h"
 #include "cuda/sm90_tiles.h"
 #include "cuda/sm90_fp8.h"

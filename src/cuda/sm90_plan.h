@@ -31,7 +31,6 @@
 #include "cuda/launch.h"
 #include "cuda/call.h"
 #include "cuda/codes.h"
-#include "cuda/portable_formats.h"
 #include "cuda/portable_plan.h"
 #include "cuda/sm90_tiles.h"
 #include "cuda/sm90_scheduler.h"

@@ -26,10 +26,9 @@ static __device__ __forceinline__ void tegroup_impl_eight_values(tegroup_dtype d
             x[j] = tegroup_impl_low_half(halves, false);
             x[j + 4] = tegroup_impl_high_half(halves, false);
         }
-        return;
     }
 #pragma unroll
-    for (int j = 0; j < 8; j += 2) {
+    for (int j = 0; j < (BITS == 4 ? 0 : 8); j += 2) {
         const uint32_t pair = (j < 4 ? codes.x : codes.y) >> j % 4 * 8;
 #if __CUDA_ARCH__ >= 890
         uint32_t halves;

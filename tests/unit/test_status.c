@@ -992,8 +992,6 @@ static void scaled(tegroup_gemm_desc *x, tegroup_space alpha, tegroup_space beta
 
 TEST(status, unsupported) {
     const uint32_t halves = 1u << TEGROUP_DTYPE_F16 | 1u << TEGROUP_DTYPE_BF16, results = halves | 1u << TEGROUP_DTYPE_F32;
-    const uint32_t of_8_bits = 1u << TEGROUP_SCALING_NONE | 1u << TEGROUP_SCALING_MXFP8 | 1u << TEGROUP_SCALING_MXFP8_32X32 | 1u << TEGROUP_SCALING_MXFP4
-                               | 1u << TEGROUP_SCALING_NVFP4 | 1u << TEGROUP_SCALING_NVFP4_16X16;
     const tegroup_backend sm90 = TEGROUP_BACKEND_SM90, grouped = TEGROUP_BACKEND_CUBLASLT_GROUPED, portable = TEGROUP_BACKEND_PORTABLE,
                           loop = TEGROUP_BACKEND_CUBLASLT_LOOP, cpu = TEGROUP_BACKEND_CPU;
     BAD(plan_dgrad, host(cpu)->space = TEGROUP_SPACE_DEVICE, UNSUPPORTED, "space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
