@@ -608,7 +608,7 @@ TEST(quantised_mlp, refuses_by_field) {
         if (!whole) REFUSED(mlp, 1, bad.activated.columnwise_data = bad.activated.columnwise_scale_inv = NULL, TEGROUP_ERROR_NULL_ARGUMENT, "activated.columnwise_data");
         if (whole || levels) REFUSED(mlp, 1, bad.activated.amax = NULL, TEGROUP_ERROR_NULL_ARGUMENT, "activated.amax");
         if (levels && l.mlp.recompute) REFUSED(mlp, 1, bad.activated.global_scale_inv = NULL; bad.activated.amax = NULL, TEGROUP_ERROR_NULL_ARGUMENT, "activated.global_scale_inv");
-        REFUSED(mlp, 1, bad.grad_preactivation.columnwise_data = bad.grad_preactivation.data, TEGROUP_ERROR_OVERLAP, "grad_preactivation.data");
+        REFUSED(mlp, 1, bad.grad_preactivation.data = bad.preactivation.data, TEGROUP_ERROR_OVERLAP, "grad_preactivation.data");
         REFUSED(mlp, 1, bad.dgrad_out.data = bad.fc1.weight_layout ? bad.fc1.weight.data : bad.fc1.weight.columnwise_data, TEGROUP_ERROR_OVERLAP, "dgrad_out.data");
         REFUSED(mlp, 1, bad.activated.columnwise_data = bad.fc2.main_grad.data, TEGROUP_ERROR_OVERLAP, "fc2.main_grad.data");
         ASSERT_EQ(guards_changed(), 0);
