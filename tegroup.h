@@ -1853,10 +1853,11 @@ typedef struct tegroup_moe_planned {
     int64_t       tokens, capacity;                      /* rows: of tokens, and by expert                        */
     int64_t       width, preactivation, hidden, outputs; /* columns: from tokens to output                        */
     int32_t       experts, k;
-    int32_t       backward, wants_grad_tokens, wants_grad_logits, wants_activated, recompute;
+    int32_t       backward, wants_grad_tokens, wants_grad_logits, wants_activated, recompute, drops_by_weight;
     tegroup_dtype rows, real; /* of rows by expert; of weights and probabilities                                  */
     int32_t       keeps[4];   /* the layer has the router's probabilities, weights, indices, counts               */
-    int64_t       sequences;  /* rows of the router's loss_gradients that the layer has; 0 = it has none          */
+    int32_t       keeps_losses; /* the layer has the router's loss_gradients ...                                  */
+    int64_t       sequences;  /* ... of so many rows                                                              */
     size_t        router_bytes, permutation_bytes; /* their workspaces                                            */
 } tegroup_moe_planned;
 
@@ -4683,12 +4684,13 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_room(int64_t ahead, int64_t pitch, int64_t 
     return col + other_cols > pitch ? row + 1 : INT64_MAX;
 }
 
-/* The workspace of an operation on at most seven matrices: large enough, and apart from each of them. */
+/* The workspace of an operation on so many buffers at most: large enough, and apart from each of them. */
+enum { TEGROUP_IMPL_MOST_BUFFERS = 15 };
 static inline tegroup_status tegroup_impl_check_matrix_workspace(const tegroup_layout *layout, const void *workspace,
                                                                  size_t workspace_bytes,
                                                                  const tegroup_impl_buffer *others, int32_t count,
                                                                  tegroup_error *error) {
-    tegroup_impl_buffer buffers[16];
+    tegroup_impl_buffer buffers[1 + TEGROUP_IMPL_MOST_BUFFERS];
     int32_t i;
     TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(layout->total_bytes, "workspace", "workspace_bytes", workspace,
                                                   workspace_bytes, error));
@@ -10323,7 +10325,8 @@ TEGROUP_IMPL_HD double tegroup_impl_tail_f64(double t, int half, double *density
 }
 
 /* tanh(x); rest: 1 - |tanh(x)|, which keeps its digits where x is large. In float on the device tanh is at most 4 ULP
- * off: a polynomial through Chebyshev nodes in x x below 0.625, and 1 - 2 / (1 + exp(2 |x|)) from there on. */
+ * off: a polynomial through Chebyshev nodes in x x below 0.625, and 1 - 2 / (1 + exp(2 |x|)) from there on. 2 log2(e),
+ * with which exp is a power of 2, is a float and the float that the first leaves. */
 TEGROUP_IMPL_HD float tegroup_impl_tanh_f32(float x, float *rest) {
 #if defined(__CUDA_ARCH__)
     const float t = tegroup_impl_at_most_f32(fabsf(x), 44.0f), square = __fmul_rn(t, t),
@@ -12421,6 +12424,11 @@ static inline const tegroup_tensor *tegroup_impl_mlp_at(const tegroup_mlp_desc *
 #undef TEGROUP_IMPL_CASE
 }
 
+/* Is it the gradient of a weight or of a bias? */
+static inline int tegroup_impl_mlp_gradient(int tensor) {
+    return tensor <= TEGROUP_IMPL_MLP_FC1_UP_BIAS_GRAD && tensor % 4 >= 2;
+}
+
 static inline tegroup_dtype tegroup_impl_mlp_dtype(const tegroup_mlp_desc *desc, int tensor) {
     return tensor == TEGROUP_IMPL_MLP_ROW_SCALE ? desc->row_scale_dtype : tegroup_impl_mlp_at(desc, tensor)->dtype;
 }
@@ -12792,6 +12800,11 @@ static inline tegroup_status tegroup_impl_mlp_check_saved(const tegroup_mlp_desc
     const tegroup_impl_name *name = tegroup_impl_mlp_name(tensor);
     const tegroup_tensor *t = tegroup_impl_mlp_at(desc, tensor);
     if (t->dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
+    TEGROUP_IMPL_RULE_ENUM(t->scaling, TEGROUP_SCALING_COUNT - 1, TEGROUP_IMPL_PATH(SCALING),
+                           "must be a tegroup_scaling");
+    TEGROUP_IMPL_RULE_AS(SCALING, tensor != TEGROUP_IMPL_MLP_PREACTIVATION || t->scaling == TEGROUP_SCALING_NONE,
+                         ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(SCALING), "must be none: an activation reads values",
+                         TEGROUP_SCALING_NONE, t->scaling);
     TEGROUP_IMPL_RULE_AS(DTYPES, t->scaling != TEGROUP_SCALING_NONE || TEGROUP_IMPL_FLOATS >> t->dtype & 1u,
                          ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(DTYPE), "must be one that an activation has",
                          TEGROUP_IMPL_FLOATS, t->dtype);
@@ -13397,16 +13410,16 @@ static inline int32_t tegroup_impl_mlp_read(const tegroup_impl_mlp_call *call, u
 /* What a call writes lies apart from all else that it touches, and so does the workspace: for all of its products at
  * once. */
 static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_impl_mlp_call *call, size_t workspace_bytes,
-                                                          tegroup_check_level level, tegroup_error *error) {
+                                                          tegroup_error *error) {
     const tegroup_mlp_desc *desc = call->desc;
     const uint32_t reads = call->reads, writes = call->writes;
-    tegroup_impl_buffer buffers[TEGROUP_IMPL_MLP_COUNT + 3 + 2 * 8 + 8 * 3];
+    tegroup_impl_buffer buffers[TEGROUP_IMPL_MLP_COUNT + 4 + 2 * 8 + 8 * 3];
     int32_t i, count = 0, preactivation = -1;
     buffers[count++] = tegroup_impl_workspace_buffer(&desc->options, workspace_bytes);
     for (i = 0; i < TEGROUP_IMPL_MLP_ROW_SCALE; i++) {
         const tegroup_tensor *t = tegroup_impl_mlp_at(desc, i);
         const int written = writes >> i & 1u;
-        if (!((reads | writes) >> i & 1u)) continue;
+        if (!((reads | writes) >> i & 1u) || t->dtype == TEGROUP_DTYPE_UNSET) continue;
         if (t->scaling != TEGROUP_SCALING_NONE) {
             if (written) count += tegroup_impl_mlp_written(t, i, buffers + count);
             continue;
@@ -13423,8 +13436,12 @@ static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_impl_mlp
         buffers[count++] = tegroup_impl_buffer_of(
             desc->row_scale, tegroup_impl_mul(desc->input.shape.rows, tegroup_impl_bits(desc->row_scale_dtype) / 8),
             NULL, "must not overlap row_scale", 0);
+    if (call->products[0].product == TEGROUP_OP_FORWARD && !(writes >> TEGROUP_IMPL_MLP_ACTIVATED & 1u)
+        && desc->activated_rule.method == TEGROUP_SCALE_GIVEN) /* of rows that lie in the workspace */
+        buffers[count++] = tegroup_impl_buffer_of(desc->activated.scale, 4 * (int64_t)desc->input.shape.groups, NULL,
+                                                  "must not overlap activated.scale", 0);
     buffers[count++] = tegroup_impl_snapshot_buffer(&desc->input);
-    return tegroup_impl_check_apart(buffers, count, level, NULL, error);
+    return tegroup_impl_check_apart(buffers, count, desc->options.check_level, NULL, error);
 }
 
 /* Everything that a call checks but its activation: the tensors that it touches, and that its products check
@@ -13444,10 +13461,6 @@ static inline tegroup_status tegroup_impl_mlp_check_call(tegroup_impl_mlp_call *
     }
     TEGROUP_IMPL_TRY(tegroup_impl_check_options_workspace(workspace_bytes, &desc->options, error));
     tegroup_impl_mlp_place(call->plans, desc, &call->layers);
-    for (i = 0; i < call->count; i++)
-        tegroup_impl_layer_product(tegroup_impl_mlp_layer_at(&call->layers, call->products[i].layer),
-                                   call->products[i].product, &call->products[i].gemm);
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_apart(call, workspace_bytes, TEGROUP_CHECK_HOST, error));
     for (i = 0; i < call->count; i++) {
         tegroup_impl_mlp_product *p = &call->products[i];
         TEGROUP_IMPL_TRY(tegroup_impl_layer_check_product(tegroup_impl_mlp_layer_at(&call->layers, p->layer),
@@ -13455,8 +13468,7 @@ static inline tegroup_status tegroup_impl_mlp_check_call(tegroup_impl_mlp_call *
                                                           tegroup_impl_mlp_linear(call->plans, p->layer), &p->gemm,
                                                           error));
     }
-    if (desc->options.check_level != TEGROUP_CHECK_DEEP) return TEGROUP_OK; /* lists may be walked now */
-    return tegroup_impl_mlp_check_apart(call, workspace_bytes, TEGROUP_CHECK_DEEP, error);
+    return tegroup_impl_mlp_check_apart(call, workspace_bytes, error);
 }
 
 /* A call begins: the descriptor's head, and that what the call writes is there and planned. */
@@ -16269,12 +16281,15 @@ enum {
 };
 static inline void tegroup_impl_scheme_layout(const tegroup_router_desc *desc, tegroup_layout *layout) {
     const int64_t tokens = desc->logits.rows, sequences = tegroup_impl_sequences(&desc->scheme, tokens),
-                  numbers = tegroup_impl_mul(sequences, 8), runs = tegroup_impl_sequence_runs(sequences);
+                  numbers = tegroup_impl_mul(sequences, 8);
     if (!desc->balance_loss && !desc->z_loss && desc->loss_gradients.dtype == TEGROUP_DTYPE_UNSET) return;
     tegroup_impl_layout_add(layout, "sums of scores of tokens", 8 * tokens);
     tegroup_impl_layout_add(layout, "logsumexp of tokens", 8 * tokens);
     tegroup_impl_layout_add(layout, "counts of sequences", tegroup_impl_mul(numbers, desc->experts));
-    tegroup_impl_layout_add(layout, "sums of shares", tegroup_impl_mul(numbers, runs * (desc->experts + 1)));
+    /* The most runs that so many sequences or fewer have together: a call with fewer tokens must not need more. */
+    tegroup_impl_layout_add(
+        layout, "sums of shares",
+        tegroup_impl_mul(tegroup_impl_max(numbers, 8 * TEGROUP_IMPL_ROUTER_RUNS), (int64_t)desc->experts + 1));
     tegroup_impl_layout_add(layout, "losses and tokens of sequences", tegroup_impl_mul(numbers, 3));
 }
 
@@ -17272,7 +17287,7 @@ static inline tegroup_dtype tegroup_impl_integer_for(int64_t most) {
     ITEM(ROUTER_PROBABILITIES, "the router's probabilities", kept, p->keeps[0], p->tokens *p->experts, real)           \
     ITEM(ROUTER_INDICES, "the router's indices", kept, p->keeps[2], slots, 4)                                          \
     ITEM(ROUTER_COUNTS, "the router's counts", kept, p->keeps[3], p->experts, slot_bytes)                              \
-    ITEM(ROUTER_LOSSES, "gradients of the router's losses", kept, p->sequences > 0, p->sequences,                      \
+    ITEM(ROUTER_LOSSES, "gradients of the router's losses", kept, p->keeps_losses, p->sequences,                       \
          8 * ((int64_t)p->experts + 1))                                                                                \
     ITEM(SNAPSHOT, "the snapshot of the routing", kept, 1, (int64_t)snapshot.total_bytes, 1)                           \
     ITEM(ROW_OF_SLOT, "row of each choice", kept, 1, slots, row_bytes)                                                 \
@@ -17318,8 +17333,10 @@ typedef struct tegroup_impl_moe_places {
 } tegroup_impl_moe_places;
 
 /* The one layout. layouts: [TEGROUP_MOE_WGRAD_WORKSPACE + 1], by memory. */
-static inline void tegroup_impl_moe_layouts(const tegroup_moe_planned *p, const tegroup_mlp_plan *experts,
-                                            tegroup_layout *layouts, tegroup_impl_moe_places *places) {
+static inline void tegroup_impl_moe_layouts(const tegroup_moe_plan *plan, tegroup_layout *layouts,
+                                            tegroup_impl_moe_places *places) {
+    const tegroup_moe_planned *p = &plan->planned;
+    const tegroup_mlp_plan *experts = &plan->experts;
     const tegroup_moe_memory kept = p->backward ? TEGROUP_MOE_SAVED_BY_FORWARD : TEGROUP_MOE_FORWARD_WORKSPACE;
     const int64_t cell = tegroup_impl_bits(p->rows) / 8, real = tegroup_impl_bits(p->real) / 8,
                   slots = tegroup_impl_mul(p->tokens, p->k),
@@ -17340,14 +17357,6 @@ static inline void tegroup_impl_moe_layouts(const tegroup_moe_planned *p, const 
 #undef TEGROUP_IMPL_MOE_ITEM
 }
 
-/* The inputs and outputs of a weight. */
-static inline int64_t tegroup_impl_weight_inputs(const tegroup_mlp_weights *w) {
-    return w->weight_layout == TEGROUP_WEIGHT_IN_OUT ? w->weight.shape.rows : w->weight.shape.cols;
-}
-static inline int64_t tegroup_impl_weight_outputs(const tegroup_mlp_weights *w) {
-    return w->weight_layout == TEGROUP_WEIGHT_IN_OUT ? w->weight.shape.cols : w->weight.shape.rows;
-}
-
 /* What a descriptor is for, but for the workspaces of router and permutation. */
 static inline tegroup_moe_planned tegroup_impl_moe_record(const tegroup_moe_desc *desc) {
     const tegroup_mlp_desc *experts = &desc->experts;
@@ -17358,9 +17367,9 @@ static inline tegroup_moe_planned tegroup_impl_moe_record(const tegroup_moe_desc
     memset(&p, 0, sizeof p);
     p.tokens = desc->tokens.rows;
     p.width = desc->tokens.cols;
-    p.hidden = tegroup_impl_weight_inputs(&experts->fc2);
-    p.preactivation = tegroup_impl_weight_outputs(&experts->fc1) * (1 + apart);
-    p.outputs = tegroup_impl_weight_outputs(&experts->fc2);
+    p.hidden = tegroup_impl_weight_in(&experts->fc2.weight, experts->fc2.weight_layout);
+    p.preactivation = tegroup_impl_weight_out(&experts->fc1.weight, experts->fc1.weight_layout) * (1 + apart);
+    p.outputs = tegroup_impl_weight_out(&experts->fc2.weight, experts->fc2.weight_layout);
     p.experts = experts->fc1.weight.shape.groups;
     p.k = desc->router.k;
     p.capacity = desc->capacity > 0 ? desc->capacity : tegroup_impl_mul(p.tokens, p.k);
@@ -17369,15 +17378,17 @@ static inline tegroup_moe_planned tegroup_impl_moe_record(const tegroup_moe_desc
     p.wants_grad_logits = tegroup_impl_there(&desc->grad_logits);
     p.wants_activated = experts->fc2.main_grad.dtype != TEGROUP_DTYPE_UNSET;
     p.recompute = experts->recompute;
+    p.drops_by_weight = desc->drops_by_weight;
     p.rows = desc->tokens.dtype;
     p.real = p.rows == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
     for (which = 0; which < TEGROUP_IMPL_MOE_ROUTED; which++)
         p.keeps[which] = !tegroup_impl_there(tegroup_impl_moe_routed(&router, which));
     p.keeps[TEGROUP_IMPL_MOE_PROBABILITIES] =
         p.keeps[TEGROUP_IMPL_MOE_PROBABILITIES] && (p.wants_grad_logits || router.balance_coefficient != 0);
-    if (p.wants_grad_logits && tegroup_impl_moe_schemed(&router)
-        && (router.balance_coefficient != 0 || router.scheme.z_coefficient != 0)
-        && !tegroup_impl_there(&router.loss_gradients))
+    p.keeps_losses = p.wants_grad_logits && tegroup_impl_moe_schemed(&router)
+                     && (router.balance_coefficient != 0 || router.scheme.z_coefficient != 0)
+                     && !tegroup_impl_there(&router.loss_gradients);
+    if (p.keeps_losses)
         p.sequences = router.scheme.sequence_tokens > 0 ? p.tokens / router.scheme.sequence_tokens : 1;
     return p;
 }
@@ -17417,6 +17428,7 @@ static inline tegroup_status tegroup_impl_moe_check_shapes(const tegroup_moe_des
                                                            tegroup_error *error) {
     static const char *const probabilities[5] = TEGROUP_IMPL_MATRIX_PATHS("router.probabilities"),
                              *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("router.weights");
+    const int64_t inputs = tegroup_impl_weight_in(&desc->experts.fc1.weight, desc->experts.fc1.weight_layout);
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_RULE_AS(DTYPES, tegroup_impl_there(&desc->tokens), ERROR_UNSET, "tokens.dtype", "must be set",
                          TEGROUP_IMPL_FLOATS, 0);
@@ -17425,9 +17437,8 @@ static inline tegroup_status tegroup_impl_moe_check_shapes(const tegroup_moe_des
                          "must be one that is taken here", TEGROUP_IMPL_FLOATS, desc->tokens.dtype);
     TEGROUP_IMPL_RULE(p->tokens >= 0 && p->tokens <= TEGROUP_MAX_ROWS, ERROR_VALUE, "tokens.rows",
                       "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, p->tokens);
-    TEGROUP_IMPL_RULE(p->width == tegroup_impl_weight_inputs(&desc->experts.fc1), ERROR_SHAPE, "tokens.cols",
-                      "must be the inputs of experts.fc1.weight", tegroup_impl_weight_inputs(&desc->experts.fc1),
-                      p->width);
+    TEGROUP_IMPL_RULE(p->width == inputs, ERROR_SHAPE, "tokens.cols", "must be the inputs of experts.fc1.weight",
+                      inputs, p->width);
     TEGROUP_IMPL_TRY(tegroup_impl_check_router_sizes(p->experts, p->k, desc->router.normalize,
                                                      desc->router.balance_coefficient, error));
     TEGROUP_IMPL_RULE(desc->drops_by_weight == 0 || desc->drops_by_weight == 1, ERROR_VALUE, "drops_by_weight",
@@ -17507,7 +17518,7 @@ static inline void tegroup_impl_moe_route(const tegroup_moe_desc *desc, const te
     if (p->keeps[TEGROUP_IMPL_MOE_COUNTS])
         router->counts = tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROUTER_COUNTS, 1, p->experts,
                                                  tegroup_impl_integer_for(slots));
-    if (p->sequences > 0)
+    if (p->keeps_losses)
         router->loss_gradients = tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROUTER_LOSSES, p->sequences,
                                                          (int64_t)p->experts + 1, TEGROUP_DTYPE_F64);
     tegroup_impl_snapshot_layout(p->experts, 0, &snapshot);
@@ -17649,11 +17660,6 @@ static inline void tegroup_impl_moe_parts_of(const tegroup_moe_desc *desc, const
 
 /* ---- the plan ---- */
 
-static inline void tegroup_impl_moe_plan_layouts(const tegroup_moe_plan *plan, tegroup_layout *layouts,
-                                                 tegroup_impl_moe_places *places) {
-    tegroup_impl_moe_layouts(&plan->planned, &plan->experts, layouts, places);
-}
-
 TEGROUP_API tegroup_status tegroup_moe_plan_make(const tegroup_moe_desc *desc, const tegroup_target *target,
                                                  tegroup_moe_plan *plan, tegroup_error *error) {
     tegroup_moe_desc taken;
@@ -17671,7 +17677,7 @@ TEGROUP_API tegroup_status tegroup_moe_plan_make(const tegroup_moe_desc *desc, c
     made.planned = tegroup_impl_moe_record(desc);
     TEGROUP_IMPL_TRY(tegroup_impl_moe_check_shapes(desc, &made.planned, error));
     memset(&none, 0, sizeof none);
-    tegroup_impl_moe_plan_layouts(&made, layouts, &places); /* what the parts point to is not known yet */
+    tegroup_impl_moe_layouts(&made, layouts, &places); /* what the parts point to is not known yet */
     none.places = &places;
     none.op = TEGROUP_OP_FORWARD;
     tegroup_impl_moe_parts_of(desc, &made.planned, &none, &parts);
@@ -17681,7 +17687,7 @@ TEGROUP_API tegroup_status tegroup_moe_plan_make(const tegroup_moe_desc *desc, c
     made.planned.permutation_bytes = layout.total_bytes;
     parts.experts.row_scale = NULL;
     TEGROUP_IMPL_TRY(tegroup_mlp_plan_make(&parts.experts, target, &made.experts, error));
-    tegroup_impl_moe_plan_layouts(&made, layouts, &places);
+    tegroup_impl_moe_layouts(&made, layouts, &places);
     for (memory = TEGROUP_MOE_SAVED_BY_FORWARD; memory <= TEGROUP_MOE_WGRAD_WORKSPACE; memory++)
         TEGROUP_IMPL_RULE(!tegroup_impl_layout_overflowed(&layouts[memory]), ERROR_OVERFLOW, "tokens.rows",
                           "must leave what is saved, and the workspace, addressable", tegroup_impl_max_bytes(),
@@ -17708,7 +17714,7 @@ TEGROUP_API tegroup_status tegroup_moe_layout(const tegroup_moe_plan *plan, tegr
                       TEGROUP_MOE_SAVED_BY_FORWARD, 0);
     TEGROUP_IMPL_RULE_ENUM(memory, TEGROUP_MOE_WGRAD_WORKSPACE, "memory", "must be a tegroup_moe_memory");
     TEGROUP_IMPL_RULE(layout != NULL, ERROR_NULL_ARGUMENT, "layout", "must not be NULL", 1, 0);
-    tegroup_impl_moe_plan_layouts(plan, layouts, &places);
+    tegroup_impl_moe_layouts(plan, layouts, &places);
     *layout = layouts[memory];
     return TEGROUP_OK;
 }
@@ -17748,9 +17754,10 @@ static inline tegroup_status tegroup_impl_moe_check_planned(const tegroup_moe_pl
     TEGROUP_IMPL_SAME(wants_grad_logits, "grad_logits.dtype");
     TEGROUP_IMPL_SAME(wants_activated, "experts.fc2.main_grad.dtype");
     TEGROUP_IMPL_SAME(recompute, "experts.recompute");
-    TEGROUP_IMPL_RULE(now->sequences <= planned->sequences && !now->sequences == !planned->sequences, ERROR_PLAN,
-                      "router.scheme.sequence_tokens", "must give no more sequences than planned", planned->sequences,
-                      now->sequences);
+    TEGROUP_IMPL_SAME(drops_by_weight, "drops_by_weight");
+    TEGROUP_IMPL_SAME(keeps_losses, "router.loss_gradients.dtype");
+    TEGROUP_IMPL_RULE(now->sequences <= planned->sequences, ERROR_PLAN, "router.scheme.sequence_tokens",
+                      "must give no more sequences than planned", planned->sequences, now->sequences);
     for (which = 0; which < TEGROUP_IMPL_MOE_ROUTED; which++) TEGROUP_IMPL_SAME(keeps[which], routed[which]);
 #undef TEGROUP_IMPL_SAME
     return TEGROUP_OK;
@@ -17778,35 +17785,62 @@ static inline tegroup_status tegroup_impl_moe_check_matrices(const tegroup_moe_d
                                        error);
 }
 
-/* What is written lies apart from what the call reads and from the layer's memory. (Each part of the call sees to its
- * own.) */
-static inline tegroup_status tegroup_impl_moe_check_apart(const tegroup_impl_moe_call *call, tegroup_op op,
-                                                          tegroup_error *error) {
-    const tegroup_moe_desc *desc = call->desc;
-    const tegroup_options *options = &desc->experts.options;
-    tegroup_impl_buffer buffers[11];
+/* The matrices that the router writes for the caller, or, in dgrad, that it reads again. */
+static inline int32_t tegroup_impl_moe_router_buffers(const tegroup_moe_desc *desc, int writes,
+                                                      tegroup_impl_buffer *buffers) {
+    static const char *const fields[TEGROUP_IMPL_MOE_ROUTED] = {"router.probabilities.data", "router.weights.data",
+                                                                "router.indices.data", "router.counts.data"};
+    static const char apart[] = "must not overlap what the router writes";
     tegroup_router_desc router = desc->router;
     int32_t count = 0, which;
+    for (which = 0; which < TEGROUP_IMPL_MOE_ROUTED; which++)
+        buffers[count++] =
+            tegroup_impl_matrix_buffer(tegroup_impl_moe_routed(&router, which), fields[which], apart, writes);
+    buffers[count++] =
+        tegroup_impl_matrix_buffer(&router.loss_gradients, "router.loss_gradients.data", apart, writes);
+    if (writes) {
+        buffers[count++] = tegroup_impl_buffer_of(router.balance_loss, 8, "router.balance_loss", apart, 1);
+        buffers[count++] = tegroup_impl_buffer_of(router.z_loss, 8, "router.z_loss", apart, 1);
+    }
+    buffers[count++] = tegroup_impl_matrix_buffer(&router.logits, NULL, "must not overlap router.logits", 0);
+    tegroup_impl_scheme_buffers(&router.scheme, desc->tokens.rows, buffers + count);
+    return count + TEGROUP_IMPL_SCHEME_BUFFERS;
+}
+
+/* What is written lies apart from all else that the call touches. */
+static inline tegroup_status tegroup_impl_moe_check_apart(const tegroup_impl_moe_call *call, tegroup_op op,
+                                                          tegroup_error *error) {
+    enum { MEMORIES = 3, MATRICES = 3, ROUTER = 8 + TEGROUP_IMPL_SCHEME_BUFFERS, WEIGHTS = 6 };
+    const tegroup_moe_desc *desc = call->desc;
+    tegroup_impl_buffer buffers[MEMORIES + MATRICES + ROUTER + WEIGHTS];
+    int32_t count = 0, i;
     buffers[count++] =
         tegroup_impl_buffer_of(desc->saved_by_forward, (int64_t)call->plan->saved_by_forward_bytes, "saved_by_forward",
                                "must not overlap saved_by_forward", 1);
     if (op != TEGROUP_OP_FORWARD)
         buffers[count++] = tegroup_impl_buffer_of(desc->saved_by_dgrad, (int64_t)call->plan->saved_by_dgrad_bytes,
                                                   "saved_by_dgrad", "must not overlap saved_by_dgrad", 1);
-    buffers[count++] = tegroup_impl_workspace_buffer(options, call->plan->workspace_bytes);
-    if (op == TEGROUP_OP_FORWARD) {
-        buffers[count++] = tegroup_impl_matrix_buffer(&desc->output, "output.data", NULL, 1);
+    buffers[count++] = tegroup_impl_workspace_buffer(&desc->experts.options, call->plan->workspace_bytes);
+    if (op == TEGROUP_OP_FORWARD)
+        buffers[count++] = tegroup_impl_matrix_buffer(&desc->output, "output.data", "must not overlap output", 1);
+    if (op == TEGROUP_OP_FORWARD || (op == TEGROUP_OP_WGRAD && call->now.recompute))
         buffers[count++] = tegroup_impl_matrix_buffer(&desc->tokens, NULL, "must not overlap tokens", 0);
-        buffers[count++] = tegroup_impl_matrix_buffer(&router.logits, NULL, "must not overlap router.logits", 0);
-    } else if (op == TEGROUP_OP_DGRAD) {
+    if (op == TEGROUP_OP_DGRAD) {
         buffers[count++] = tegroup_impl_matrix_buffer(&desc->grad_tokens, "grad_tokens.data",
                                                       "must not overlap grad_tokens", 1);
-        buffers[count++] = tegroup_impl_matrix_buffer(&desc->grad_logits, "grad_logits.data", NULL, 1);
+        buffers[count++] = tegroup_impl_matrix_buffer(&desc->grad_logits, "grad_logits.data",
+                                                      "must not overlap grad_logits", 1);
         buffers[count++] = tegroup_impl_matrix_buffer(&desc->grad_output, NULL, "must not overlap grad_output", 0);
     }
-    for (which = 0; which < TEGROUP_IMPL_MOE_ROUTED && op != TEGROUP_OP_WGRAD; which++)
-        buffers[count++] = tegroup_impl_matrix_buffer(tegroup_impl_moe_routed(&router, which), NULL,
-                                                      "must not overlap what the router writes", 0);
+    if (op != TEGROUP_OP_WGRAD)
+        count += tegroup_impl_moe_router_buffers(desc, op == TEGROUP_OP_FORWARD, buffers + count);
+    for (i = TEGROUP_IMPL_MLP_FC1_WEIGHT; i <= TEGROUP_IMPL_MLP_FC1_UP_BIAS_GRAD; i++) {
+        const tegroup_tensor *t = tegroup_impl_mlp_at(&desc->experts, i);
+        const int gradient = tegroup_impl_mlp_gradient(i);
+        if (t->dtype == TEGROUP_DTYPE_UNSET || gradient != (op == TEGROUP_OP_WGRAD)) continue;
+        TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(t, tegroup_impl_mlp_name(i), error));
+        buffers[count++] = tegroup_impl_tensor_buffer(t, tegroup_impl_mlp_name(i), gradient);
+    }
     return tegroup_impl_check_apart(buffers, count, TEGROUP_CHECK_HOST, NULL, error);
 }
 
@@ -17838,7 +17872,7 @@ static inline tegroup_status tegroup_impl_moe_begin(tegroup_impl_moe_call *call,
     TEGROUP_IMPL_TRY(tegroup_impl_moe_check_matrices(desc, &call->now, op, error));
     TEGROUP_IMPL_TRY(tegroup_impl_moe_check_apart(call, op, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error));
-    tegroup_impl_moe_plan_layouts(plan, layouts, &call->places);
+    tegroup_impl_moe_layouts(plan, layouts, &call->places);
     memset(&memories, 0, sizeof memories);
     memories.places = &call->places;
     memories.op = op;
@@ -17910,6 +17944,8 @@ TEGROUP_API tegroup_status tegroup_moe_dgrad(const tegroup_moe_plan *plan, const
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_moe_begin(&call, plan, desc, TEGROUP_OP_DGRAD, error));
     TEGROUP_IMPL_TRY(tegroup_impl_moe_run_experts(&call, TEGROUP_OP_DGRAD, 0, stream, error));
+    if (call.now.wants_grad_logits)
+        TEGROUP_IMPL_TRY(tegroup_impl_router_backward_check(&call.parts.router_backward, error));
 
     TEGROUP_IMPL_TRY(tegroup_permute(&call.parts.grad_rows, stream, error));
     TEGROUP_IMPL_TRY(tegroup_impl_moe_run_experts(&call, TEGROUP_OP_DGRAD, 1, stream, error));

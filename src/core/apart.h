@@ -177,12 +177,13 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_room(int64_t ahead, int64_t pitch, int64_t 
     return col + other_cols > pitch ? row + 1 : INT64_MAX;
 }
 
-/* The workspace of an operation on at most seven matrices: large enough, and apart from each of them. */
+/* The workspace of an operation on so many buffers at most: large enough, and apart from each of them. */
+enum { TEGROUP_IMPL_MOST_BUFFERS = 15 };
 static inline tegroup_status tegroup_impl_check_matrix_workspace(const tegroup_layout *layout, const void *workspace,
                                                                  size_t workspace_bytes,
                                                                  const tegroup_impl_buffer *others, int32_t count,
                                                                  tegroup_error *error) {
-    tegroup_impl_buffer buffers[16];
+    tegroup_impl_buffer buffers[1 + TEGROUP_IMPL_MOST_BUFFERS];
     int32_t i;
     TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(layout->total_bytes, "workspace", "workspace_bytes", workspace,
                                                   workspace_bytes, error));

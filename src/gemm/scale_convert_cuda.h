@@ -16,7 +16,7 @@
 enum { TEGROUP_IMPL_SCALE_THREADS = 256 };
 
 /* What the groups before g store, added up by all threads of a block; 0 where scales do not follow one another. */
-static __device__ __forceinline__ int64_t tegroup_block_scales_before(const tegroup_impl_scales &scales,
+static __device__ __forceinline__ int64_t tegroup_impl_block_scales_before(const tegroup_impl_scales &scales,
                                                                            const tegroup_snapshot_view *view, int32_t g,
                                                                            unsigned long long *sum) {
     const tegroup_tensor *t = &scales.tensor;
@@ -50,8 +50,8 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_SCALE_THREADS)
     tegroup_impl_scale_grid written = tegroup_impl_scales_grid(&to, &to_view, g, 0);
     if (first >= written.count) return; /* as all threads of the block do */
     const tegroup_impl_scale_grid read =
-        tegroup_impl_scales_grid(&from, &from_view, g, tegroup_block_scales_before(from, &from_view, g, &sums[0]));
-    written = tegroup_impl_scales_grid(&to, &to_view, g, tegroup_block_scales_before(to, &to_view, g, &sums[1]));
+        tegroup_impl_scales_grid(&from, &from_view, g, tegroup_impl_block_scales_before(from, &from_view, g, &sums[0]));
+    written = tegroup_impl_scales_grid(&to, &to_view, g, tegroup_impl_block_scales_before(to, &to_view, g, &sums[1]));
     for (int64_t e = first + threadIdx.x; e < written.count; e += step) {
         const tegroup_impl_scale_place place = tegroup_impl_scale_place_of(&written, e);
         tegroup_impl_store_scale(to.dtype, tegroup_impl_scales_at(&to, g),

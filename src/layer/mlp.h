@@ -171,16 +171,16 @@ static inline int32_t tegroup_impl_mlp_read(const tegroup_impl_mlp_call *call, u
 /* What a call writes lies apart from all else that it touches, and so does the workspace: for all of its products at
  * once. */
 static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_impl_mlp_call *call, size_t workspace_bytes,
-                                                          tegroup_check_level level, tegroup_error *error) {
+                                                          tegroup_error *error) {
     const tegroup_mlp_desc *desc = call->desc;
     const uint32_t reads = call->reads, writes = call->writes;
-    tegroup_impl_buffer buffers[TEGROUP_IMPL_MLP_COUNT + 3 + 2 * 8 + 8 * 3];
+    tegroup_impl_buffer buffers[TEGROUP_IMPL_MLP_COUNT + 4 + 2 * 8 + 8 * 3];
     int32_t i, count = 0, preactivation = -1;
     buffers[count++] = tegroup_impl_workspace_buffer(&desc->options, workspace_bytes);
     for (i = 0; i < TEGROUP_IMPL_MLP_ROW_SCALE; i++) {
         const tegroup_tensor *t = tegroup_impl_mlp_at(desc, i);
         const int written = writes >> i & 1u;
-        if (!((reads | writes) >> i & 1u)) continue;
+        if (!((reads | writes) >> i & 1u) || t->dtype == TEGROUP_DTYPE_UNSET) continue;
         if (t->scaling != TEGROUP_SCALING_NONE) {
             if (written) count += tegroup_impl_mlp_written(t, i, buffers + count);
             continue;
@@ -197,8 +197,12 @@ static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_impl_mlp
         buffers[count++] = tegroup_impl_buffer_of(
             desc->row_scale, tegroup_impl_mul(desc->input.shape.rows, tegroup_impl_bits(desc->row_scale_dtype) / 8),
             NULL, "must not overlap row_scale", 0);
+    if (call->products[0].product == TEGROUP_OP_FORWARD && !(writes >> TEGROUP_IMPL_MLP_ACTIVATED & 1u)
+        && desc->activated_rule.method == TEGROUP_SCALE_GIVEN) /* of rows that lie in the workspace */
+        buffers[count++] = tegroup_impl_buffer_of(desc->activated.scale, 4 * (int64_t)desc->input.shape.groups, NULL,
+                                                  "must not overlap activated.scale", 0);
     buffers[count++] = tegroup_impl_snapshot_buffer(&desc->input);
-    return tegroup_impl_check_apart(buffers, count, level, NULL, error);
+    return tegroup_impl_check_apart(buffers, count, desc->options.check_level, NULL, error);
 }
 
 /* Everything that a call checks but its activation: the tensors that it touches, and that its products check
@@ -218,10 +222,6 @@ static inline tegroup_status tegroup_impl_mlp_check_call(tegroup_impl_mlp_call *
     }
     TEGROUP_IMPL_TRY(tegroup_impl_check_options_workspace(workspace_bytes, &desc->options, error));
     tegroup_impl_mlp_place(call->plans, desc, &call->layers);
-    for (i = 0; i < call->count; i++)
-        tegroup_impl_layer_product(tegroup_impl_mlp_layer_at(&call->layers, call->products[i].layer),
-                                   call->products[i].product, &call->products[i].gemm);
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_apart(call, workspace_bytes, TEGROUP_CHECK_HOST, error));
     for (i = 0; i < call->count; i++) {
         tegroup_impl_mlp_product *p = &call->products[i];
         TEGROUP_IMPL_TRY(tegroup_impl_layer_check_product(tegroup_impl_mlp_layer_at(&call->layers, p->layer),
@@ -229,8 +229,7 @@ static inline tegroup_status tegroup_impl_mlp_check_call(tegroup_impl_mlp_call *
                                                           tegroup_impl_mlp_linear(call->plans, p->layer), &p->gemm,
                                                           error));
     }
-    if (desc->options.check_level != TEGROUP_CHECK_DEEP) return TEGROUP_OK; /* lists may be walked now */
-    return tegroup_impl_mlp_check_apart(call, workspace_bytes, TEGROUP_CHECK_DEEP, error);
+    return tegroup_impl_mlp_check_apart(call, workspace_bytes, error);
 }
 
 /* A call begins: the descriptor's head, and that what the call writes is there and planned. */

@@ -56,6 +56,11 @@ static inline const tegroup_tensor *tegroup_impl_mlp_at(const tegroup_mlp_desc *
 #undef TEGROUP_IMPL_CASE
 }
 
+/* Is it the gradient of a weight or of a bias? */
+static inline int tegroup_impl_mlp_gradient(int tensor) {
+    return tensor <= TEGROUP_IMPL_MLP_FC1_UP_BIAS_GRAD && tensor % 4 >= 2;
+}
+
 static inline tegroup_dtype tegroup_impl_mlp_dtype(const tegroup_mlp_desc *desc, int tensor) {
     return tensor == TEGROUP_IMPL_MLP_ROW_SCALE ? desc->row_scale_dtype : tegroup_impl_mlp_at(desc, tensor)->dtype;
 }
@@ -427,6 +432,11 @@ static inline tegroup_status tegroup_impl_mlp_check_saved(const tegroup_mlp_desc
     const tegroup_impl_name *name = tegroup_impl_mlp_name(tensor);
     const tegroup_tensor *t = tegroup_impl_mlp_at(desc, tensor);
     if (t->dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
+    TEGROUP_IMPL_RULE_ENUM(t->scaling, TEGROUP_SCALING_COUNT - 1, TEGROUP_IMPL_PATH(SCALING),
+                           "must be a tegroup_scaling");
+    TEGROUP_IMPL_RULE_AS(SCALING, tensor != TEGROUP_IMPL_MLP_PREACTIVATION || t->scaling == TEGROUP_SCALING_NONE,
+                         ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(SCALING), "must be none: an activation reads values",
+                         TEGROUP_SCALING_NONE, t->scaling);
     TEGROUP_IMPL_RULE_AS(DTYPES, t->scaling != TEGROUP_SCALING_NONE || TEGROUP_IMPL_FLOATS >> t->dtype & 1u,
                          ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(DTYPE), "must be one that an activation has",
                          TEGROUP_IMPL_FLOATS, t->dtype);

@@ -4,6 +4,7 @@
 #include "base/version.h"
 #include "base/status_types.h"
 #include "formats/dtype_types.h"
+#include "core/tensor_types.h"
 #include "core/snapshot_types.h"
 #include "core/layout_types.h"
 #include "core/options_types.h"
@@ -17,10 +18,13 @@
 #include "core/constructors.h"
 #include "core/layout.h"
 #include "core/checks.h"
+#include "core/tensor_checks.h"
 #include "core/apart.h"
 #include "gemm/prepare.h"
+#include "layer/mlp_rules.h"
 #include "layer/mlp_plan.h"
 #include "layer/mlp.h"
+#include "moe/router_scheme.h"
 #include "moe/router.h"
 #include "moe/permutation.h"
 #include "moe/layer_plan.h"
@@ -58,9 +62,10 @@ static inline tegroup_status tegroup_impl_moe_check_planned(const tegroup_moe_pl
     TEGROUP_IMPL_SAME(wants_grad_logits, "grad_logits.dtype");
     TEGROUP_IMPL_SAME(wants_activated, "experts.fc2.main_grad.dtype");
     TEGROUP_IMPL_SAME(recompute, "experts.recompute");
-    TEGROUP_IMPL_RULE(now->sequences <= planned->sequences && !now->sequences == !planned->sequences, ERROR_PLAN,
-                      "router.scheme.sequence_tokens", "must give no more sequences than planned", planned->sequences,
-                      now->sequences);
+    TEGROUP_IMPL_SAME(drops_by_weight, "drops_by_weight");
+    TEGROUP_IMPL_SAME(keeps_losses, "router.loss_gradients.dtype");
+    TEGROUP_IMPL_RULE(now->sequences <= planned->sequences, ERROR_PLAN, "router.scheme.sequence_tokens",
+                      "must give no more sequences than planned", planned->sequences, now->sequences);
     for (which = 0; which < TEGROUP_IMPL_MOE_ROUTED; which++) TEGROUP_IMPL_SAME(keeps[which], routed[which]);
 #undef TEGROUP_IMPL_SAME
     return TEGROUP_OK;
@@ -88,35 +93,62 @@ static inline tegroup_status tegroup_impl_moe_check_matrices(const tegroup_moe_d
                                        error);
 }
 
-/* What is written lies apart from what the call reads and from the layer's memory. (Each part of the call sees to its
- * own.) */
-static inline tegroup_status tegroup_impl_moe_check_apart(const tegroup_impl_moe_call *call, tegroup_op op,
-                                                          tegroup_error *error) {
-    const tegroup_moe_desc *desc = call->desc;
-    const tegroup_options *options = &desc->experts.options;
-    tegroup_impl_buffer buffers[11];
+/* The matrices that the router writes for the caller, or, in dgrad, that it reads again. */
+static inline int32_t tegroup_impl_moe_router_buffers(const tegroup_moe_desc *desc, int writes,
+                                                      tegroup_impl_buffer *buffers) {
+    static const char *const fields[TEGROUP_IMPL_MOE_ROUTED] = {"router.probabilities.data", "router.weights.data",
+                                                                "router.indices.data", "router.counts.data"};
+    static const char apart[] = "must not overlap what the router writes";
     tegroup_router_desc router = desc->router;
     int32_t count = 0, which;
+    for (which = 0; which < TEGROUP_IMPL_MOE_ROUTED; which++)
+        buffers[count++] =
+            tegroup_impl_matrix_buffer(tegroup_impl_moe_routed(&router, which), fields[which], apart, writes);
+    buffers[count++] =
+        tegroup_impl_matrix_buffer(&router.loss_gradients, "router.loss_gradients.data", apart, writes);
+    if (writes) {
+        buffers[count++] = tegroup_impl_buffer_of(router.balance_loss, 8, "router.balance_loss", apart, 1);
+        buffers[count++] = tegroup_impl_buffer_of(router.z_loss, 8, "router.z_loss", apart, 1);
+    }
+    buffers[count++] = tegroup_impl_matrix_buffer(&router.logits, NULL, "must not overlap router.logits", 0);
+    tegroup_impl_scheme_buffers(&router.scheme, desc->tokens.rows, buffers + count);
+    return count + TEGROUP_IMPL_SCHEME_BUFFERS;
+}
+
+/* What is written lies apart from all else that the call touches. */
+static inline tegroup_status tegroup_impl_moe_check_apart(const tegroup_impl_moe_call *call, tegroup_op op,
+                                                          tegroup_error *error) {
+    enum { MEMORIES = 3, MATRICES = 3, ROUTER = 8 + TEGROUP_IMPL_SCHEME_BUFFERS, WEIGHTS = 6 };
+    const tegroup_moe_desc *desc = call->desc;
+    tegroup_impl_buffer buffers[MEMORIES + MATRICES + ROUTER + WEIGHTS];
+    int32_t count = 0, i;
     buffers[count++] =
         tegroup_impl_buffer_of(desc->saved_by_forward, (int64_t)call->plan->saved_by_forward_bytes, "saved_by_forward",
                                "must not overlap saved_by_forward", 1);
     if (op != TEGROUP_OP_FORWARD)
         buffers[count++] = tegroup_impl_buffer_of(desc->saved_by_dgrad, (int64_t)call->plan->saved_by_dgrad_bytes,
                                                   "saved_by_dgrad", "must not overlap saved_by_dgrad", 1);
-    buffers[count++] = tegroup_impl_workspace_buffer(options, call->plan->workspace_bytes);
-    if (op == TEGROUP_OP_FORWARD) {
-        buffers[count++] = tegroup_impl_matrix_buffer(&desc->output, "output.data", NULL, 1);
+    buffers[count++] = tegroup_impl_workspace_buffer(&desc->experts.options, call->plan->workspace_bytes);
+    if (op == TEGROUP_OP_FORWARD)
+        buffers[count++] = tegroup_impl_matrix_buffer(&desc->output, "output.data", "must not overlap output", 1);
+    if (op == TEGROUP_OP_FORWARD || (op == TEGROUP_OP_WGRAD && call->now.recompute))
         buffers[count++] = tegroup_impl_matrix_buffer(&desc->tokens, NULL, "must not overlap tokens", 0);
-        buffers[count++] = tegroup_impl_matrix_buffer(&router.logits, NULL, "must not overlap router.logits", 0);
-    } else if (op == TEGROUP_OP_DGRAD) {
+    if (op == TEGROUP_OP_DGRAD) {
         buffers[count++] = tegroup_impl_matrix_buffer(&desc->grad_tokens, "grad_tokens.data",
                                                       "must not overlap grad_tokens", 1);
-        buffers[count++] = tegroup_impl_matrix_buffer(&desc->grad_logits, "grad_logits.data", NULL, 1);
+        buffers[count++] = tegroup_impl_matrix_buffer(&desc->grad_logits, "grad_logits.data",
+                                                      "must not overlap grad_logits", 1);
         buffers[count++] = tegroup_impl_matrix_buffer(&desc->grad_output, NULL, "must not overlap grad_output", 0);
     }
-    for (which = 0; which < TEGROUP_IMPL_MOE_ROUTED && op != TEGROUP_OP_WGRAD; which++)
-        buffers[count++] = tegroup_impl_matrix_buffer(tegroup_impl_moe_routed(&router, which), NULL,
-                                                      "must not overlap what the router writes", 0);
+    if (op != TEGROUP_OP_WGRAD)
+        count += tegroup_impl_moe_router_buffers(desc, op == TEGROUP_OP_FORWARD, buffers + count);
+    for (i = TEGROUP_IMPL_MLP_FC1_WEIGHT; i <= TEGROUP_IMPL_MLP_FC1_UP_BIAS_GRAD; i++) {
+        const tegroup_tensor *t = tegroup_impl_mlp_at(&desc->experts, i);
+        const int gradient = tegroup_impl_mlp_gradient(i);
+        if (t->dtype == TEGROUP_DTYPE_UNSET || gradient != (op == TEGROUP_OP_WGRAD)) continue;
+        TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(t, tegroup_impl_mlp_name(i), error));
+        buffers[count++] = tegroup_impl_tensor_buffer(t, tegroup_impl_mlp_name(i), gradient);
+    }
     return tegroup_impl_check_apart(buffers, count, TEGROUP_CHECK_HOST, NULL, error);
 }
 
@@ -148,7 +180,7 @@ static inline tegroup_status tegroup_impl_moe_begin(tegroup_impl_moe_call *call,
     TEGROUP_IMPL_TRY(tegroup_impl_moe_check_matrices(desc, &call->now, op, error));
     TEGROUP_IMPL_TRY(tegroup_impl_moe_check_apart(call, op, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error));
-    tegroup_impl_moe_plan_layouts(plan, layouts, &call->places);
+    tegroup_impl_moe_layouts(plan, layouts, &call->places);
     memset(&memories, 0, sizeof memories);
     memories.places = &call->places;
     memories.op = op;
@@ -220,6 +252,8 @@ TEGROUP_API tegroup_status tegroup_moe_dgrad(const tegroup_moe_plan *plan, const
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_moe_begin(&call, plan, desc, TEGROUP_OP_DGRAD, error));
     TEGROUP_IMPL_TRY(tegroup_impl_moe_run_experts(&call, TEGROUP_OP_DGRAD, 0, stream, error));
+    if (call.now.wants_grad_logits)
+        TEGROUP_IMPL_TRY(tegroup_impl_router_backward_check(&call.parts.router_backward, error));
 
     TEGROUP_IMPL_TRY(tegroup_permute(&call.parts.grad_rows, stream, error));
     TEGROUP_IMPL_TRY(tegroup_impl_moe_run_experts(&call, TEGROUP_OP_DGRAD, 1, stream, error));

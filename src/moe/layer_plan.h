@@ -9,7 +9,6 @@
 #include "core/layout_types.h"
 #include "core/gemm_types.h"
 #include "core/plan_types.h"
-#include "layer/linear_types.h"
 #include "layer/mlp_types.h"
 #include "moe/routing_types.h"
 #include "moe/layer_types.h"
@@ -21,6 +20,7 @@
 #include "core/constructors.h"
 #include "core/layout.h"
 #include "core/checks.h"
+#include "layer/linear.h"
 #include "layer/mlp_plan.h"
 #include "moe/router_scheme.h"
 #include "moe/router.h"
@@ -61,7 +61,7 @@ static inline tegroup_dtype tegroup_impl_integer_for(int64_t most) {
     ITEM(ROUTER_PROBABILITIES, "the router's probabilities", kept, p->keeps[0], p->tokens *p->experts, real)           \
     ITEM(ROUTER_INDICES, "the router's indices", kept, p->keeps[2], slots, 4)                                          \
     ITEM(ROUTER_COUNTS, "the router's counts", kept, p->keeps[3], p->experts, slot_bytes)                              \
-    ITEM(ROUTER_LOSSES, "gradients of the router's losses", kept, p->sequences > 0, p->sequences,                      \
+    ITEM(ROUTER_LOSSES, "gradients of the router's losses", kept, p->keeps_losses, p->sequences,                       \
          8 * ((int64_t)p->experts + 1))                                                                                \
     ITEM(SNAPSHOT, "the snapshot of the routing", kept, 1, (int64_t)snapshot.total_bytes, 1)                           \
     ITEM(ROW_OF_SLOT, "row of each choice", kept, 1, slots, row_bytes)                                                 \
@@ -107,8 +107,10 @@ typedef struct tegroup_impl_moe_places {
 } tegroup_impl_moe_places;
 
 /* The one layout. layouts: [TEGROUP_MOE_WGRAD_WORKSPACE + 1], by memory. */
-static inline void tegroup_impl_moe_layouts(const tegroup_moe_planned *p, const tegroup_mlp_plan *experts,
-                                            tegroup_layout *layouts, tegroup_impl_moe_places *places) {
+static inline void tegroup_impl_moe_layouts(const tegroup_moe_plan *plan, tegroup_layout *layouts,
+                                            tegroup_impl_moe_places *places) {
+    const tegroup_moe_planned *p = &plan->planned;
+    const tegroup_mlp_plan *experts = &plan->experts;
     const tegroup_moe_memory kept = p->backward ? TEGROUP_MOE_SAVED_BY_FORWARD : TEGROUP_MOE_FORWARD_WORKSPACE;
     const int64_t cell = tegroup_impl_bits(p->rows) / 8, real = tegroup_impl_bits(p->real) / 8,
                   slots = tegroup_impl_mul(p->tokens, p->k),
@@ -129,14 +131,6 @@ static inline void tegroup_impl_moe_layouts(const tegroup_moe_planned *p, const 
 #undef TEGROUP_IMPL_MOE_ITEM
 }
 
-/* The inputs and outputs of a weight. */
-static inline int64_t tegroup_impl_weight_inputs(const tegroup_mlp_weights *w) {
-    return w->weight_layout == TEGROUP_WEIGHT_IN_OUT ? w->weight.shape.rows : w->weight.shape.cols;
-}
-static inline int64_t tegroup_impl_weight_outputs(const tegroup_mlp_weights *w) {
-    return w->weight_layout == TEGROUP_WEIGHT_IN_OUT ? w->weight.shape.cols : w->weight.shape.rows;
-}
-
 /* What a descriptor is for, but for the workspaces of router and permutation. */
 static inline tegroup_moe_planned tegroup_impl_moe_record(const tegroup_moe_desc *desc) {
     const tegroup_mlp_desc *experts = &desc->experts;
@@ -147,9 +141,9 @@ static inline tegroup_moe_planned tegroup_impl_moe_record(const tegroup_moe_desc
     memset(&p, 0, sizeof p);
     p.tokens = desc->tokens.rows;
     p.width = desc->tokens.cols;
-    p.hidden = tegroup_impl_weight_inputs(&experts->fc2);
-    p.preactivation = tegroup_impl_weight_outputs(&experts->fc1) * (1 + apart);
-    p.outputs = tegroup_impl_weight_outputs(&experts->fc2);
+    p.hidden = tegroup_impl_weight_in(&experts->fc2.weight, experts->fc2.weight_layout);
+    p.preactivation = tegroup_impl_weight_out(&experts->fc1.weight, experts->fc1.weight_layout) * (1 + apart);
+    p.outputs = tegroup_impl_weight_out(&experts->fc2.weight, experts->fc2.weight_layout);
     p.experts = experts->fc1.weight.shape.groups;
     p.k = desc->router.k;
     p.capacity = desc->capacity > 0 ? desc->capacity : tegroup_impl_mul(p.tokens, p.k);
@@ -158,15 +152,17 @@ static inline tegroup_moe_planned tegroup_impl_moe_record(const tegroup_moe_desc
     p.wants_grad_logits = tegroup_impl_there(&desc->grad_logits);
     p.wants_activated = experts->fc2.main_grad.dtype != TEGROUP_DTYPE_UNSET;
     p.recompute = experts->recompute;
+    p.drops_by_weight = desc->drops_by_weight;
     p.rows = desc->tokens.dtype;
     p.real = p.rows == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
     for (which = 0; which < TEGROUP_IMPL_MOE_ROUTED; which++)
         p.keeps[which] = !tegroup_impl_there(tegroup_impl_moe_routed(&router, which));
     p.keeps[TEGROUP_IMPL_MOE_PROBABILITIES] =
         p.keeps[TEGROUP_IMPL_MOE_PROBABILITIES] && (p.wants_grad_logits || router.balance_coefficient != 0);
-    if (p.wants_grad_logits && tegroup_impl_moe_schemed(&router)
-        && (router.balance_coefficient != 0 || router.scheme.z_coefficient != 0)
-        && !tegroup_impl_there(&router.loss_gradients))
+    p.keeps_losses = p.wants_grad_logits && tegroup_impl_moe_schemed(&router)
+                     && (router.balance_coefficient != 0 || router.scheme.z_coefficient != 0)
+                     && !tegroup_impl_there(&router.loss_gradients);
+    if (p.keeps_losses)
         p.sequences = router.scheme.sequence_tokens > 0 ? p.tokens / router.scheme.sequence_tokens : 1;
     return p;
 }
@@ -206,6 +202,7 @@ static inline tegroup_status tegroup_impl_moe_check_shapes(const tegroup_moe_des
                                                            tegroup_error *error) {
     static const char *const probabilities[5] = TEGROUP_IMPL_MATRIX_PATHS("router.probabilities"),
                              *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("router.weights");
+    const int64_t inputs = tegroup_impl_weight_in(&desc->experts.fc1.weight, desc->experts.fc1.weight_layout);
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_RULE_AS(DTYPES, tegroup_impl_there(&desc->tokens), ERROR_UNSET, "tokens.dtype", "must be set",
                          TEGROUP_IMPL_FLOATS, 0);
@@ -214,9 +211,8 @@ static inline tegroup_status tegroup_impl_moe_check_shapes(const tegroup_moe_des
                          "must be one that is taken here", TEGROUP_IMPL_FLOATS, desc->tokens.dtype);
     TEGROUP_IMPL_RULE(p->tokens >= 0 && p->tokens <= TEGROUP_MAX_ROWS, ERROR_VALUE, "tokens.rows",
                       "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, p->tokens);
-    TEGROUP_IMPL_RULE(p->width == tegroup_impl_weight_inputs(&desc->experts.fc1), ERROR_SHAPE, "tokens.cols",
-                      "must be the inputs of experts.fc1.weight", tegroup_impl_weight_inputs(&desc->experts.fc1),
-                      p->width);
+    TEGROUP_IMPL_RULE(p->width == inputs, ERROR_SHAPE, "tokens.cols", "must be the inputs of experts.fc1.weight",
+                      inputs, p->width);
     TEGROUP_IMPL_TRY(tegroup_impl_check_router_sizes(p->experts, p->k, desc->router.normalize,
                                                      desc->router.balance_coefficient, error));
     TEGROUP_IMPL_RULE(desc->drops_by_weight == 0 || desc->drops_by_weight == 1, ERROR_VALUE, "drops_by_weight",
@@ -296,7 +292,7 @@ static inline void tegroup_impl_moe_route(const tegroup_moe_desc *desc, const te
     if (p->keeps[TEGROUP_IMPL_MOE_COUNTS])
         router->counts = tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROUTER_COUNTS, 1, p->experts,
                                                  tegroup_impl_integer_for(slots));
-    if (p->sequences > 0)
+    if (p->keeps_losses)
         router->loss_gradients = tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROUTER_LOSSES, p->sequences,
                                                          (int64_t)p->experts + 1, TEGROUP_DTYPE_F64);
     tegroup_impl_snapshot_layout(p->experts, 0, &snapshot);
@@ -438,11 +434,6 @@ static inline void tegroup_impl_moe_parts_of(const tegroup_moe_desc *desc, const
 
 /* ---- the plan ---- */
 
-static inline void tegroup_impl_moe_plan_layouts(const tegroup_moe_plan *plan, tegroup_layout *layouts,
-                                                 tegroup_impl_moe_places *places) {
-    tegroup_impl_moe_layouts(&plan->planned, &plan->experts, layouts, places);
-}
-
 TEGROUP_API tegroup_status tegroup_moe_plan_make(const tegroup_moe_desc *desc, const tegroup_target *target,
                                                  tegroup_moe_plan *plan, tegroup_error *error) {
     tegroup_moe_desc taken;
@@ -460,7 +451,7 @@ TEGROUP_API tegroup_status tegroup_moe_plan_make(const tegroup_moe_desc *desc, c
     made.planned = tegroup_impl_moe_record(desc);
     TEGROUP_IMPL_TRY(tegroup_impl_moe_check_shapes(desc, &made.planned, error));
     memset(&none, 0, sizeof none);
-    tegroup_impl_moe_plan_layouts(&made, layouts, &places); /* what the parts point to is not known yet */
+    tegroup_impl_moe_layouts(&made, layouts, &places); /* what the parts point to is not known yet */
     none.places = &places;
     none.op = TEGROUP_OP_FORWARD;
     tegroup_impl_moe_parts_of(desc, &made.planned, &none, &parts);
@@ -470,7 +461,7 @@ TEGROUP_API tegroup_status tegroup_moe_plan_make(const tegroup_moe_desc *desc, c
     made.planned.permutation_bytes = layout.total_bytes;
     parts.experts.row_scale = NULL;
     TEGROUP_IMPL_TRY(tegroup_mlp_plan_make(&parts.experts, target, &made.experts, error));
-    tegroup_impl_moe_plan_layouts(&made, layouts, &places);
+    tegroup_impl_moe_layouts(&made, layouts, &places);
     for (memory = TEGROUP_MOE_SAVED_BY_FORWARD; memory <= TEGROUP_MOE_WGRAD_WORKSPACE; memory++)
         TEGROUP_IMPL_RULE(!tegroup_impl_layout_overflowed(&layouts[memory]), ERROR_OVERFLOW, "tokens.rows",
                           "must leave what is saved, and the workspace, addressable", tegroup_impl_max_bytes(),
@@ -497,7 +488,7 @@ TEGROUP_API tegroup_status tegroup_moe_layout(const tegroup_moe_plan *plan, tegr
                       TEGROUP_MOE_SAVED_BY_FORWARD, 0);
     TEGROUP_IMPL_RULE_ENUM(memory, TEGROUP_MOE_WGRAD_WORKSPACE, "memory", "must be a tegroup_moe_memory");
     TEGROUP_IMPL_RULE(layout != NULL, ERROR_NULL_ARGUMENT, "layout", "must not be NULL", 1, 0);
-    tegroup_impl_moe_plan_layouts(plan, layouts, &places);
+    tegroup_impl_moe_layouts(plan, layouts, &places);
     *layout = layouts[memory];
     return TEGROUP_OK;
 }

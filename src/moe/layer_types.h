@@ -67,10 +67,11 @@ typedef struct tegroup_moe_planned {
     int64_t       tokens, capacity;                      /* rows: of tokens, and by expert                        */
     int64_t       width, preactivation, hidden, outputs; /* columns: from tokens to output                        */
     int32_t       experts, k;
-    int32_t       backward, wants_grad_tokens, wants_grad_logits, wants_activated, recompute;
+    int32_t       backward, wants_grad_tokens, wants_grad_logits, wants_activated, recompute, drops_by_weight;
     tegroup_dtype rows, real; /* of rows by expert; of weights and probabilities                                  */
     int32_t       keeps[4];   /* the layer has the router's probabilities, weights, indices, counts               */
-    int64_t       sequences;  /* rows of the router's loss_gradients that the layer has; 0 = it has none          */
+    int32_t       keeps_losses; /* the layer has the router's loss_gradients ...                                  */
+    int64_t       sequences;  /* ... of so many rows                                                              */
     size_t        router_bytes, permutation_bytes; /* their workspaces                                            */
 } tegroup_moe_planned;
 

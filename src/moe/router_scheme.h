@@ -452,12 +452,15 @@ enum {
 };
 static inline void tegroup_impl_scheme_layout(const tegroup_router_desc *desc, tegroup_layout *layout) {
     const int64_t tokens = desc->logits.rows, sequences = tegroup_impl_sequences(&desc->scheme, tokens),
-                  numbers = tegroup_impl_mul(sequences, 8), runs = tegroup_impl_sequence_runs(sequences);
+                  numbers = tegroup_impl_mul(sequences, 8);
     if (!desc->balance_loss && !desc->z_loss && desc->loss_gradients.dtype == TEGROUP_DTYPE_UNSET) return;
     tegroup_impl_layout_add(layout, "sums of scores of tokens", 8 * tokens);
     tegroup_impl_layout_add(layout, "logsumexp of tokens", 8 * tokens);
     tegroup_impl_layout_add(layout, "counts of sequences", tegroup_impl_mul(numbers, desc->experts));
-    tegroup_impl_layout_add(layout, "sums of shares", tegroup_impl_mul(numbers, runs * (desc->experts + 1)));
+    /* The most runs that so many sequences or fewer have together: a call with fewer tokens must not need more. */
+    tegroup_impl_layout_add(
+        layout, "sums of shares",
+        tegroup_impl_mul(tegroup_impl_max(numbers, 8 * TEGROUP_IMPL_ROUTER_RUNS), (int64_t)desc->experts + 1));
     tegroup_impl_layout_add(layout, "losses and tokens of sequences", tegroup_impl_mul(numbers, 3));
 }
 

@@ -288,6 +288,87 @@ TEST(moe_layer, refuses_and_names_the_field) {
     REFUSED(dgrad, d.saved_by_dgrad_bytes--, TEGROUP_ERROR_WORKSPACE, "saved_by_dgrad_bytes");
     REFUSED(wgrad, d.saved_by_dgrad = d.saved_by_forward, TEGROUP_ERROR_OVERLAP, "saved_by_forward");
     REFUSED(plan, d.experts.recompute = 2, TEGROUP_ERROR_COMBINATION, "experts.recompute");
+    REFUSED(plan, d.drops_by_weight = 2, TEGROUP_ERROR_VALUE, "drops_by_weight");
+    REFUSED(forward, d.drops_by_weight = 1, TEGROUP_ERROR_PLAN, "drops_by_weight");
+    /* outputs beside whatever else the call touches */
+    const int64_t experts = l.experts;
+    REFUSED(forward, d.output.data = d.experts.fc1.weight.data, TEGROUP_ERROR_OVERLAP, "output.data");
+    REFUSED(forward, d.output.data = d.experts.fc2.bias.data, TEGROUP_ERROR_OVERLAP, "output.data");
+    REFUSED(forward, d.router.balance_loss = (double *)d.tokens.data, TEGROUP_ERROR_OVERLAP, "router.balance_loss");
+    REFUSED(forward, d.router.z_loss = (double *)d.experts.fc2.weight.data, TEGROUP_ERROR_OVERLAP, "router.z_loss");
+    REFUSED(forward, d.router.scheme.bias = tegroup_matrix_of(d.output.data, 1, experts, TEGROUP_DTYPE_F32), TEGROUP_ERROR_OVERLAP, "output.data");
+    REFUSED(forward, d.router.scheme.token_mask = (const uint8_t *)d.saved_by_forward, TEGROUP_ERROR_OVERLAP, "saved_by_forward");
+    REFUSED(dgrad, d.grad_tokens.data = d.experts.fc1.weight.data, TEGROUP_ERROR_OVERLAP, "grad_tokens.data");
+    REFUSED(dgrad, d.grad_logits.data = d.experts.fc2.weight.data, TEGROUP_ERROR_OVERLAP, "grad_logits.data");
+    REFUSED(wgrad, d.experts.fc1.main_grad.data = d.saved_by_forward, TEGROUP_ERROR_OVERLAP, "saved_by_forward");
+    /* what the router's backward call refuses, before the first product of dgrad writes */
+    REFUSED(dgrad, d.router.threads = -1, TEGROUP_ERROR_VALUE, "threads");
+    REFUSED(dgrad, d.router.scheme.topk_group = -1, TEGROUP_ERROR_VALUE, "scheme.topk_group");
+    /* the router writes for the caller before the experts read their weights */
+    layer_free(&l);
+    guards_release(mark);
+    mark = guards_mark();
+    layer_make(&l, &r, TEGROUP_DTYPE_F32, 0, 0);
+    ASSERT_PASSING();
+    l.desc.router.counts = tegroup_matrix_of(guarded((size_t)l.experts * 8), 1, l.experts, TEGROUP_DTYPE_I64);
+    ASSERT_EQ(tegroup_moe_plan_make(&l.desc, NULL, &l.plan, NULL), TEGROUP_OK);
+    l.desc.saved_by_forward_bytes = l.plan.saved_by_forward_bytes;
+    l.desc.experts.options.workspace = guarded(l.plan.workspace_bytes);
+    l.desc.experts.options.workspace_bytes = l.plan.workspace_bytes;
+    guarded_find(l.desc.experts.options.workspace)->scratch = 1;
+    REFUSED(forward, d.router.counts.data = d.experts.fc1.weight.data, TEGROUP_ERROR_OVERLAP, "router.counts.data");
+    layer_free(&l);
+    guards_release(mark);
+}
+
+/* A call may have fewer tokens than the plan, so nothing that it needs may grow as tokens go. */
+TEST(moe_layer, fewer_tokens_need_no_more_memory) {
+    rng r = rng_seed(9106);
+    for (int trial = 0; trial < 40; trial++) {
+        const int64_t sequence = trial < 20 ? rng_int(&r, 1, 4000) : 0;
+        const int32_t experts = (int32_t)rng_int(&r, 1, 300);
+        tegroup_router_desc router;
+        tegroup_layout layout;
+        size_t before = 0;
+        memset(&router, 0, sizeof router);
+        router.struct_size = sizeof router;
+        router.space = TEGROUP_SPACE_DEVICE;
+        router.experts = experts, router.k = 1;
+        router.balance_coefficient = 0.5;
+        router.scheme.sequence_tokens = sequence;
+        for (int64_t sequences = 0; sequences <= 140; sequences++) {
+            const int64_t tokens = sequence > 0 ? sequences * sequence : 37 * sequences;
+            router.logits = tegroup_matrix_of(NULL, tokens, experts, TEGROUP_DTYPE_F32);
+            router.loss_gradients = tegroup_matrix_of(NULL, sequence > 0 ? sequences : 1, experts + 1, TEGROUP_DTYPE_F64);
+            ASSERT_EQ(tegroup_router_layout(&router, &layout, NULL), TEGROUP_OK);
+            ASSERT_GE(layout.total_bytes, before);
+            before = layout.total_bytes;
+        }
+    }
+}
+
+/* No tokens are a call like any other, where losses are means over sequences, too. */
+TEST(moe_layer, no_tokens_of_sequences) {
+    rng r = rng_seed(9107);
+    layer l;
+    void *mark = guards_mark();
+    for (layer_make(&l, &r, TEGROUP_DTYPE_F32, 1, 0); l.tokens < 2; layer_make(&l, &r, TEGROUP_DTYPE_F32, 1, 0)) layer_free(&l);
+    ASSERT_PASSING();
+    l.desc.router.scheme.sequence_tokens = l.tokens;
+    l.desc.router.scheme.score = TEGROUP_SCORE_SIGMOID;
+    l.desc.router.balance_coefficient = 0.25;
+    ASSERT_EQ(tegroup_moe_plan_make(&l.desc, NULL, &l.plan, NULL), TEGROUP_OK);
+    l.desc.saved_by_forward = guarded(l.plan.saved_by_forward_bytes), l.desc.saved_by_forward_bytes = l.plan.saved_by_forward_bytes;
+    l.desc.saved_by_dgrad = guarded(l.plan.saved_by_dgrad_bytes), l.desc.saved_by_dgrad_bytes = l.plan.saved_by_dgrad_bytes;
+    l.desc.experts.options.workspace = guarded(l.plan.workspace_bytes), l.desc.experts.options.workspace_bytes = l.plan.workspace_bytes;
+    for (int none = 0; none < 2; none++) {
+        tegroup_moe_desc *d = &l.desc;
+        if (none) d->tokens.rows = d->router.logits.rows = d->output.rows = d->grad_output.rows = d->grad_tokens.rows = d->grad_logits.rows = 0;
+        for (int op = TEGROUP_OP_FORWARD; op <= TEGROUP_OP_WGRAD; op++) run(&l, (tegroup_op)op);
+        ASSERT_PASSING();
+    }
+    const float *gradient = (const float *)l.desc.experts.fc1.main_grad.data; /* a sum of no tokens */
+    for (int64_t i = 0; i < l.experts * 2 * l.hidden * l.width; i++) ASSERT_EQ(gradient[i], 0.0f);
     layer_free(&l);
     guards_release(mark);
 }

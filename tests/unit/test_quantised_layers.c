@@ -611,6 +611,15 @@ TEST(quantised_mlp, refuses_by_field) {
         REFUSED(mlp, 1, bad.grad_preactivation.data = bad.preactivation.data, TEGROUP_ERROR_OVERLAP, "grad_preactivation.data");
         REFUSED(mlp, 1, bad.dgrad_out.data = bad.fc1.weight_layout ? bad.fc1.weight.data : bad.fc1.weight.columnwise_data, TEGROUP_ERROR_OVERLAP, "dgrad_out.data");
         REFUSED(mlp, 1, bad.activated.columnwise_data = bad.fc2.main_grad.data, TEGROUP_ERROR_OVERLAP, "fc2.main_grad.data");
+        REFUSED(mlp, 1, bad.input.scaling = TEGROUP_SCALING_COUNT, TEGROUP_ERROR_VALUE, "input.scaling");
+        REFUSED(mlp, 1, bad.fc2.weight.scaling = (tegroup_scaling)-1, TEGROUP_ERROR_VALUE, "fc2.weight.scaling");
+        REFUSED(mlp, 1, bad.grad_output.scaling = TEGROUP_SCALING_COUNT, TEGROUP_ERROR_VALUE, "grad_output.scaling");
+        REFUSED(mlp, 1, bad.fc2.main_grad.scaling = TEGROUP_SCALING_COUNT, TEGROUP_ERROR_VALUE, "fc2.main_grad.scaling");
+        if (l.mlp.fc2.bias_grad.dtype == TEGROUP_DTYPE_UNSET) { /* what an unset tensor says beside is not looked at */
+            tegroup_mlp_desc odd = l.mlp;
+            odd.fc2.bias_grad.scaling = TEGROUP_SCALING_COUNT;
+            OK(every_mlp_call(&odd, 1, &plan));
+        }
         ASSERT_EQ(guards_changed(), 0);
         guards_release(mark);
     }
