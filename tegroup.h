@@ -1665,9 +1665,10 @@ typedef struct tegroup_router_scheme {
  * Fedus et al. 2021, "Switch Transformers", section 2.2: balance_coefficient * experts * sum_e (share of assignments
  * to e) * (mean probability of e).
  *
- * Each of the four matrices that are written may be absent (its dtype UNSET), but not all of them; the others have the
- * bits that they have beside it. balance_loss needs probabilities and counts. Where probabilities are absent, their
- * type is that of weights; where weights are absent, too, F64 for logits in F64 and else F32. */
+ * Probabilities, weights, indices and counts may each be absent (dtype UNSET), but not all of them where z_loss is
+ * not wanted; the others have the bits that they have beside it. balance_loss needs probabilities and counts. Where
+ * probabilities are absent, their type is that of weights; where weights are absent, too, F64 for logits in F64 and
+ * else F32. */
 typedef struct tegroup_router_desc {
     size_t         struct_size;   /* sizeof(tegroup_router_desc)                                                 */
     tegroup_space  space;         /* where everything lives; required                                            */
@@ -13573,8 +13574,8 @@ typedef struct tegroup_impl_mlp_step {
     tegroup_quantize_desc quantize;
 } tegroup_impl_mlp_step;
 
-/* Quantises what is made of preactivation, and, with grad_activated, of that, where `output` has a scaling: else *step
- * says that nothing is to be quantised. */
+/* Describes and checks how `output` is quantised, where it has a scaling (step->quantises): from the activation of
+ * preactivation or, with grad_activated, from its gradient. */
 static inline tegroup_status tegroup_impl_mlp_quantize(const tegroup_impl_mlp_call *call, int tensor,
                                                        const tegroup_tensor *preactivation,
                                                        const tegroup_tensor *grad_activated,
@@ -15644,13 +15645,13 @@ static inline int tegroup_impl_scheme_plain(const tegroup_router_scheme *s) {
            && s->sequence_tokens == 0 && s->z_coefficient == 0;
 }
 
-/* Does a scheme or one of its losses take the call another way than softmax top-k? */
-static inline int tegroup_impl_router_schemed(const tegroup_router_desc *desc) {
-    return !tegroup_impl_scheme_plain(&desc->scheme) || desc->z_loss
-           || desc->loss_gradients.dtype != TEGROUP_DTYPE_UNSET;
+/* Does a scheme, or that the backward call has the gradients of losses, take it another way than softmax top-k? */
+static inline int tegroup_impl_backward_schemed(const tegroup_router_scheme *scheme,
+                                                const tegroup_matrix *loss_gradients) {
+    return !tegroup_impl_scheme_plain(scheme) || loss_gradients->dtype != TEGROUP_DTYPE_UNSET;
 }
-static inline int tegroup_impl_router_backward_schemed(const tegroup_router_backward_desc *desc) {
-    return !tegroup_impl_scheme_plain(&desc->scheme) || desc->loss_gradients.dtype != TEGROUP_DTYPE_UNSET;
+static inline int tegroup_impl_router_schemed(const tegroup_router_desc *desc) {
+    return tegroup_impl_backward_schemed(&desc->scheme, &desc->loss_gradients) || desc->z_loss;
 }
 
 /* Sequences that a loss is a mean over. */
@@ -16167,14 +16168,13 @@ static inline double tegroup_impl_logsumexp_f64(const tegroup_matrix *logits, in
 }
 
 /* One sequence's part of the balance loss: experts times the sum over experts of share of assignments times mean share
- * of scores. slopes: of each expert's shares, as loss_gradients has them; NULL = not wanted. Returns its tokens. */
-static inline int64_t tegroup_impl_sequence_loss(const tegroup_router_desc *desc, int64_t sequence, double *slopes,
-                                                 double *loss) {
+ * of scores. slopes: of each expert's shares, as loss_gradients has them; NULL = not wanted. */
+static inline double tegroup_impl_sequence_loss(const tegroup_router_desc *desc, int64_t sequence, double *slopes) {
     const int64_t sequences = tegroup_impl_sequences(&desc->scheme, desc->logits.rows),
                   length = desc->scheme.sequence_tokens != 0 ? desc->scheme.sequence_tokens : desc->logits.rows;
     const int shares = desc->balance_loss != NULL, softmax = desc->scheme.score == TEGROUP_SCORE_SOFTMAX;
     int64_t counts[TEGROUP_MAX_GROUPS], tokens = 0, t;
-    double mean[TEGROUP_MAX_GROUPS], sum;
+    double mean[TEGROUP_MAX_GROUPS], sum, loss = 0;
     int32_t e, j;
     for (e = 0; e < desc->experts; e++) counts[e] = 0, mean[e] = 0;
     for (t = sequence * length; t < (sequence + 1) * length; t++) {
@@ -16191,13 +16191,12 @@ static inline int64_t tegroup_impl_sequence_loss(const tegroup_router_desc *desc
         for (e = 0; shares && e < desc->experts; e++)
             mean[e] += tegroup_impl_load_f64(desc->probabilities.dtype, row, e) / sum;
     }
-    *loss = 0;
     for (e = 0; e < desc->experts; e++) {
         const double slope = tegroup_impl_balance_slope(desc, counts[e], tokens);
-        *loss += slope * mean[e];
+        loss += slope * mean[e];
         if (slopes) slopes[e] = slope / (double)sequences;
     }
-    return tokens;
+    return loss;
 }
 
 /* The losses of a scheme, from what its rows have written. Sums are in the order of experts and tokens. */
@@ -16208,8 +16207,7 @@ static inline void tegroup_impl_scheme_losses(const tegroup_router_desc *desc, i
     int64_t tokens = 0, q, t;
     for (q = 0; (desc->balance_loss || wants_slopes) && q < sequences; q++) {
         double *slopes = wants_slopes ? (double *)(void *)tegroup_impl_matrix_row(&desc->loss_gradients, q) : NULL;
-        tegroup_impl_sequence_loss(desc, q, slopes, &loss);
-        balance += loss;
+        balance += tegroup_impl_sequence_loss(desc, q, slopes);
     }
     if (desc->balance_loss) *desc->balance_loss = sequences > 0 ? balance / (double)sequences : 0;
     for (t = 0; t < desc->logits.rows; t++) {
@@ -16678,7 +16676,8 @@ static inline tegroup_status tegroup_impl_router_backward_check(const tegroup_ro
                              *const gradients[5] = TEGROUP_IMPL_MATRIX_PATHS("loss_gradients"),
                              *const logits[5] = TEGROUP_IMPL_MATRIX_PATHS("logits");
     const int64_t tokens = desc->probabilities.rows;
-    const int schemed = tegroup_impl_router_backward_schemed(desc), z = desc->scheme.z_coefficient != 0;
+    const int schemed = tegroup_impl_backward_schemed(&desc->scheme, &desc->loss_gradients),
+              z = desc->scheme.z_coefficient != 0;
     tegroup_impl_buffer buffers[7 + TEGROUP_IMPL_SCHEME_BUFFERS];
     int32_t count = TEGROUP_IMPL_SCHEME_BUFFERS;
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
@@ -16732,7 +16731,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_router_backward(desc, stream, error);
 #endif
     tokens = desc->probabilities.rows;
-    schemed = tegroup_impl_router_backward_schemed(desc);
+    schemed = tegroup_impl_backward_schemed(&desc->scheme, &desc->loss_gradients);
     is_f64 = desc->probabilities.dtype == TEGROUP_DTYPE_F64;
     TEGROUP_IMPL_OMP(omp parallel for schedule(static) num_threads(
         tegroup_impl_router_team(desc->threads, tokens, desc->experts, 2 * desc->k)))
@@ -17270,11 +17269,6 @@ static inline tegroup_matrix *tegroup_impl_moe_routed(tegroup_router_desc *route
                                                    : &router->counts;
 }
 
-/* Whether a router is more than softmax top-k: then its losses leave their gradients for the backward call. */
-static inline int tegroup_impl_moe_schemed(const tegroup_router_desc *router) {
-    return !tegroup_impl_scheme_plain(&router->scheme) || tegroup_impl_there(&router->loss_gradients);
-}
-
 /* A type for numbers up to `most`. */
 static inline tegroup_dtype tegroup_impl_integer_for(int64_t most) {
     return most <= INT32_MAX ? TEGROUP_DTYPE_I32 : TEGROUP_DTYPE_I64;
@@ -17385,7 +17379,7 @@ static inline tegroup_moe_planned tegroup_impl_moe_record(const tegroup_moe_desc
         p.keeps[which] = !tegroup_impl_there(tegroup_impl_moe_routed(&router, which));
     p.keeps[TEGROUP_IMPL_MOE_PROBABILITIES] =
         p.keeps[TEGROUP_IMPL_MOE_PROBABILITIES] && (p.wants_grad_logits || router.balance_coefficient != 0);
-    p.keeps_losses = p.wants_grad_logits && tegroup_impl_moe_schemed(&router)
+    p.keeps_losses = p.wants_grad_logits && tegroup_impl_backward_schemed(&router.scheme, &router.loss_gradients)
                      && (router.balance_coefficient != 0 || router.scheme.z_coefficient != 0)
                      && !tegroup_impl_there(&router.loss_gradients);
     if (p.keeps_losses)
@@ -17654,7 +17648,8 @@ static inline void tegroup_impl_moe_parts_of(const tegroup_moe_desc *desc, const
     parts->router_backward.scheme = desc->router.scheme;
     parts->router_backward.loss_gradients = parts->router.loss_gradients;
     parts->router_backward.logits = desc->router.logits;
-    if (tegroup_impl_moe_schemed(&parts->router)) parts->router_backward.balance_coefficient = 0;
+    if (tegroup_impl_backward_schemed(&parts->router.scheme, &parts->router.loss_gradients))
+        parts->router_backward.balance_coefficient = 0;
     parts->router_backward.threads = desc->router.threads;
 }
 

@@ -1382,9 +1382,10 @@ static __device__ __noinline__ void tegroup_impl_made_eight(const tegroup_quanti
 }
 #endif
 
-/* The code of E2M1 in bits 0 .. 3, of a result of arithmetic, whose NaN has no sign; what is above is any. Beside its
- * power of two p, or 1, which is the least, the type has steps of p / 2. So has binary32 beside 2^22 p: a sum with that
- * rounds as it must, and counts steps in its last bits. Its exponent is that of p, each of which is two codes more. */
+/* The code of E2M1 in bits 0 .. 3; bits 4 .. 7 are 0, and those above are any. x is a result of arithmetic, whose NaN
+ * has no sign. Let p be the largest power of two that is not above |x|, or 1 if that is larger. E2M1 has steps of p / 2
+ * there, and so has binary32 at 2^22 p: adding 2^22 p rounds |x| as E2M1 does, ties to even, and counts steps in the
+ * sum's last bits. Each doubling of p is two codes more, so the sum's exponent is added twice. */
 static __device__ __forceinline__ uint32_t tegroup_impl_device_e2m1(float x) {
     const uint32_t even = 214; /* steps beside 2^22: with it the sum's exponent makes a multiple of 256 */
     float magnitude, sum;
@@ -1875,8 +1876,8 @@ static __device__ __noinline__ void tegroup_impl_quantize_row_of(const tegroup_i
     if (row >= 0) x->load(shared.in.base + row * bytes, at, n, vector);
 }
 
-/* Eight pieces of eight values: piece i is of row r + i * down, from column c + i * across on. Of those whose column is
- * not below cols, and of pieces from `pieces` on, what is missing is 0. */
+/* Eight pieces of eight values: piece i is of row r + i, from column c on, where n columns are left (8 or more: all of
+ * a piece). Pieces from `pieces` on, and columns from n on, are 0. */
 template <int DTYPE>
 static __device__ __forceinline__ void tegroup_impl_quantize_load(const tegroup_impl_quantize_launch &call,
                                                                   const tegroup_impl_quantize_shared &shared, int64_t r,
@@ -2326,8 +2327,9 @@ static __device__ __forceinline__ void tegroup_impl_eight_values(tegroup_dtype d
 }
 
 /* A product of a code's value, or that times a scale of E4M3, and a factor, rounded to odd, so that a second rounding
- * to 16 bits gives what one would have given. What rounding drops must be no subnormal number. It is none of factors
- * that are not small, and there is nothing to drop of those of at most two bits, as powers of two are. */
+ * to 16 bits gives what one would have given. That is right where what mul.rz drops is exact in `rest`, not below
+ * 2^-149: for factors from 2^-80 on, since a value that is not 0 is at least 2^-16. A factor of at most two significant
+ * bits, as a power of two is, drops nothing. The function below finds the others. */
 static __device__ __forceinline__ float tegroup_impl_odd_product(float value, float factor) {
     float product, rest;
     asm("mul.rz.f32 %0, %1, %2;" : "=f"(product) : "f"(value), "f"(factor));
@@ -4596,7 +4598,8 @@ static inline tegroup_status tegroup_impl_cuda_router_backward(const tegroup_rou
     tegroup_impl_router_way way;
     tegroup_router_backward_desc d = *desc;
     if (desc->probabilities.rows == 0) return TEGROUP_OK;
-    if (tegroup_impl_router_backward_schemed(desc)) return tegroup_impl_cuda_scheme_backward(desc, stream, error);
+    if (tegroup_impl_backward_schemed(&desc->scheme, &desc->loss_gradients))
+        return tegroup_impl_cuda_scheme_backward(desc, stream, error);
     memset(&way, 0, sizeof way);
     d.probabilities = tegroup_impl_cuda_matrix(&desc->probabilities);
     d.indices = tegroup_impl_cuda_matrix(&desc->indices);
@@ -7904,7 +7907,8 @@ static __global__ void __launch_bounds__(256)
  * their codes are decoded on the way to shared memory, by arithmetic on bits that is the same on every GPU, and
  * multiplied by mma.sync in BF16 with FP32 sums (in F16 beside an operand of F16, where E4M3 and E5M2 are exact, too).
  * The products are exact then, and sums are those of the BF16 kernel; Hopper's FP8 instructions keep about 14 bits of
- * a sum (DeepSeek-V3 technical report, section 3.3.2), which is why they are not used.
+ * a sum (DeepSeek-V3 technical report, section 3.3.2), so this kernel does not use them (sm90_fp8.h does, for 128 of k
+ * at a time).
  *
  * Scales of 8 bits are multiplied into the values: a product of both is exact in BF16, or is rounded to it once. Scales
  * of F32 are not: the sum over a block of k that shares its scales is multiplied by them and added to the result's,
@@ -8707,7 +8711,8 @@ TEGROUP_IMPL_WGMMA_FP8_OF(128, TEGROUP_IMPL_SUMS_64, "64", "65", "66", TEGROUP_I
  * A "line" is an index along wgmma's M dimension. It is a row of D or, in a flipped tile, a column of D. A tile's
  * "columns" lie along wgmma's N dimension; in a flipped tile they are rows of D.
  *
- * Groups need no padding, and no tensor map is edited on the device. A ragged operand is described to TMA as a tensor
+ * Groups need no padding, and no tensor map is edited on the device, but for weight gradients of FP8, for which a small
+ * kernel writes two maps for each group (sm90_fp8_plan.h). A ragged operand is described to TMA as a tensor
  * [start][R][cols], where starts are one row apart, so that boxes overlap, and the first start is R rows before the
  * buffer. The box at y = R - v of start z = first + v then has exactly the v rows from `first` on; the rows after them
  * lie outside of the tensor, so they are read as zeros and never written (A. Goucher's trick, as Triton's ragged tensor
@@ -11077,8 +11082,8 @@ static __device__ __noinline__ void tegroup_impl_decode_find(const tegroup_impl_
     __syncwarp();
 }
 
-/* Loads and stores say that they are of global memory, as the compiler does not see it of addresses that come through
- * shared memory. */
+/* Loads and stores below say that an address is one of global memory (__ldg, __ldcs, __stcg): the compiler cannot see
+ * it of addresses that come through shared memory. */
 
 /* ---- scales ---- */
 
@@ -11209,8 +11214,8 @@ static __device__ __forceinline__ void tegroup_impl_decode_rows(const tegroup_im
     }
 }
 
-/* By the scales of `count` rows of a column, in which a part of the rows ends: from the last on, each pushes the others
- * on. */
+/* Multiplies up to 16 rows of a column by their scales, which are read one by one, since a part of the rows ends among
+ * them. Scales are shifted in from the last row to the first. */
 static __device__ __forceinline__ void tegroup_impl_decode_by_each(const tegroup_impl_scaled &of, int64_t row,
                                                                    int64_t col, int32_t count, uint32_t (&piece)[8]) {
     uint32_t scales[8] = {0, 0, 0, 0, 0, 0, 0, 0};
@@ -11822,7 +11827,8 @@ static __global__ void __launch_bounds__(32)
 
 /* ---- call ---- */
 
-/* An operand as it is read: rows of a forward product or, of a dgrad's weights, the transposed copy as such. */
+/* An operand as the kernel reads it. A dgrad's weights are the transposed copy, described as a forward product's
+ * weights are: rows and columns change places. */
 static inline tegroup_tensor tegroup_impl_sm90_fp8_as_read(const tegroup_gemm_desc *desc,
                                                            tegroup_impl_operand operand) {
     tegroup_tensor t = tegroup_impl_as_read(desc, operand);

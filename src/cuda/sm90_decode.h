@@ -137,8 +137,8 @@ static __device__ __noinline__ void tegroup_impl_decode_find(const tegroup_impl_
     __syncwarp();
 }
 
-/* Loads and stores say that they are of global memory, as the compiler does not see it of addresses that come through
- * shared memory. */
+/* Loads and stores below say that an address is one of global memory (__ldg, __ldcs, __stcg): the compiler cannot see
+ * it of addresses that come through shared memory. */
 
 /* ---- scales ---- */
 
@@ -269,8 +269,8 @@ static __device__ __forceinline__ void tegroup_impl_decode_rows(const tegroup_im
     }
 }
 
-/* By the scales of `count` rows of a column, in which a part of the rows ends: from the last on, each pushes the others
- * on. */
+/* Multiplies up to 16 rows of a column by their scales, which are read one by one, since a part of the rows ends among
+ * them. Scales are shifted in from the last row to the first. */
 static __device__ __forceinline__ void tegroup_impl_decode_by_each(const tegroup_impl_scaled &of, int64_t row,
                                                                    int64_t col, int32_t count, uint32_t (&piece)[8]) {
     uint32_t scales[8] = {0, 0, 0, 0, 0, 0, 0, 0};

@@ -94,7 +94,8 @@ static __global__ void __launch_bounds__(32)
 
 /* ---- call ---- */
 
-/* An operand as it is read: rows of a forward product or, of a dgrad's weights, the transposed copy as such. */
+/* An operand as the kernel reads it. A dgrad's weights are the transposed copy, described as a forward product's
+ * weights are: rows and columns change places. */
 static inline tegroup_tensor tegroup_impl_sm90_fp8_as_read(const tegroup_gemm_desc *desc,
                                                            tegroup_impl_operand operand) {
     tegroup_tensor t = tegroup_impl_as_read(desc, operand);

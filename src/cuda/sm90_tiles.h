@@ -17,7 +17,8 @@
  * A "line" is an index along wgmma's M dimension. It is a row of D or, in a flipped tile, a column of D. A tile's
  * "columns" lie along wgmma's N dimension; in a flipped tile they are rows of D.
  *
- * Groups need no padding, and no tensor map is edited on the device. A ragged operand is described to TMA as a tensor
+ * Groups need no padding, and no tensor map is edited on the device, but for weight gradients of FP8, for which a small
+ * kernel writes two maps for each group (sm90_fp8_plan.h). A ragged operand is described to TMA as a tensor
  * [start][R][cols], where starts are one row apart, so that boxes overlap, and the first start is R rows before the
  * buffer. The box at y = R - v of start z = first + v then has exactly the v rows from `first` on; the rows after them
  * lie outside of the tensor, so they are read as zeros and never written (A. Goucher's trick, as Triton's ragged tensor

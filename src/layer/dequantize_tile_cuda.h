@@ -44,8 +44,9 @@ static __device__ __forceinline__ void tegroup_impl_eight_values(tegroup_dtype d
 }
 
 /* A product of a code's value, or that times a scale of E4M3, and a factor, rounded to odd, so that a second rounding
- * to 16 bits gives what one would have given. What rounding drops must be no subnormal number. It is none of factors
- * that are not small, and there is nothing to drop of those of at most two bits, as powers of two are. */
+ * to 16 bits gives what one would have given. That is right where what mul.rz drops is exact in `rest`, not below
+ * 2^-149: for factors from 2^-80 on, since a value that is not 0 is at least 2^-16. A factor of at most two significant
+ * bits, as a power of two is, drops nothing. The function below finds the others. */
 static __device__ __forceinline__ float tegroup_impl_odd_product(float value, float factor) {
     float product, rest;
     asm("mul.rz.f32 %0, %1, %2;" : "=f"(product) : "f"(value), "f"(factor));

@@ -334,8 +334,8 @@ typedef struct tegroup_impl_mlp_step {
     tegroup_quantize_desc quantize;
 } tegroup_impl_mlp_step;
 
-/* Quantises what is made of preactivation, and, with grad_activated, of that, where `output` has a scaling: else *step
- * says that nothing is to be quantised. */
+/* Describes and checks how `output` is quantised, where it has a scaling (step->quantises): from the activation of
+ * preactivation or, with grad_activated, from its gradient. */
 static inline tegroup_status tegroup_impl_mlp_quantize(const tegroup_impl_mlp_call *call, int tensor,
                                                        const tegroup_tensor *preactivation,
                                                        const tegroup_tensor *grad_activated,

@@ -143,8 +143,8 @@ static __device__ __noinline__ void tegroup_impl_quantize_row_of(const tegroup_i
     if (row >= 0) x->load(shared.in.base + row * bytes, at, n, vector);
 }
 
-/* Eight pieces of eight values: piece i is of row r + i * down, from column c + i * across on. Of those whose column is
- * not below cols, and of pieces from `pieces` on, what is missing is 0. */
+/* Eight pieces of eight values: piece i is of row r + i, from column c on, where n columns are left (8 or more: all of
+ * a piece). Pieces from `pieces` on, and columns from n on, are 0. */
 template <int DTYPE>
 static __device__ __forceinline__ void tegroup_impl_quantize_load(const tegroup_impl_quantize_launch &call,
                                                                   const tegroup_impl_quantize_shared &shared, int64_t r,

@@ -123,9 +123,10 @@ static __device__ __noinline__ void tegroup_impl_made_eight(const tegroup_quanti
 }
 #endif
 
-/* The code of E2M1 in bits 0 .. 3, of a result of arithmetic, whose NaN has no sign; what is above is any. Beside its
- * power of two p, or 1, which is the least, the type has steps of p / 2. So has binary32 beside 2^22 p: a sum with that
- * rounds as it must, and counts steps in its last bits. Its exponent is that of p, each of which is two codes more. */
+/* The code of E2M1 in bits 0 .. 3; bits 4 .. 7 are 0, and those above are any. x is a result of arithmetic, whose NaN
+ * has no sign. Let p be the largest power of two that is not above |x|, or 1 if that is larger. E2M1 has steps of p / 2
+ * there, and so has binary32 at 2^22 p: adding 2^22 p rounds |x| as E2M1 does, ties to even, and counts steps in the
+ * sum's last bits. Each doubling of p is two codes more, so the sum's exponent is added twice. */
 static __device__ __forceinline__ uint32_t tegroup_impl_device_e2m1(float x) {
     const uint32_t even = 214; /* steps beside 2^22: with it the sum's exponent makes a multiple of 256 */
     float magnitude, sum;

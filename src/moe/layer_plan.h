@@ -44,11 +44,6 @@ static inline tegroup_matrix *tegroup_impl_moe_routed(tegroup_router_desc *route
                                                    : &router->counts;
 }
 
-/* Whether a router is more than softmax top-k: then its losses leave their gradients for the backward call. */
-static inline int tegroup_impl_moe_schemed(const tegroup_router_desc *router) {
-    return !tegroup_impl_scheme_plain(&router->scheme) || tegroup_impl_there(&router->loss_gradients);
-}
-
 /* A type for numbers up to `most`. */
 static inline tegroup_dtype tegroup_impl_integer_for(int64_t most) {
     return most <= INT32_MAX ? TEGROUP_DTYPE_I32 : TEGROUP_DTYPE_I64;
@@ -159,7 +154,7 @@ static inline tegroup_moe_planned tegroup_impl_moe_record(const tegroup_moe_desc
         p.keeps[which] = !tegroup_impl_there(tegroup_impl_moe_routed(&router, which));
     p.keeps[TEGROUP_IMPL_MOE_PROBABILITIES] =
         p.keeps[TEGROUP_IMPL_MOE_PROBABILITIES] && (p.wants_grad_logits || router.balance_coefficient != 0);
-    p.keeps_losses = p.wants_grad_logits && tegroup_impl_moe_schemed(&router)
+    p.keeps_losses = p.wants_grad_logits && tegroup_impl_backward_schemed(&router.scheme, &router.loss_gradients)
                      && (router.balance_coefficient != 0 || router.scheme.z_coefficient != 0)
                      && !tegroup_impl_there(&router.loss_gradients);
     if (p.keeps_losses)
@@ -428,7 +423,8 @@ static inline void tegroup_impl_moe_parts_of(const tegroup_moe_desc *desc, const
     parts->router_backward.scheme = desc->router.scheme;
     parts->router_backward.loss_gradients = parts->router.loss_gradients;
     parts->router_backward.logits = desc->router.logits;
-    if (tegroup_impl_moe_schemed(&parts->router)) parts->router_backward.balance_coefficient = 0;
+    if (tegroup_impl_backward_schemed(&parts->router.scheme, &parts->router.loss_gradients))
+        parts->router_backward.balance_coefficient = 0;
     parts->router_backward.threads = desc->router.threads;
 }
 

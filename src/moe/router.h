@@ -314,7 +314,8 @@ static inline tegroup_status tegroup_impl_router_backward_check(const tegroup_ro
                              *const gradients[5] = TEGROUP_IMPL_MATRIX_PATHS("loss_gradients"),
                              *const logits[5] = TEGROUP_IMPL_MATRIX_PATHS("logits");
     const int64_t tokens = desc->probabilities.rows;
-    const int schemed = tegroup_impl_router_backward_schemed(desc), z = desc->scheme.z_coefficient != 0;
+    const int schemed = tegroup_impl_backward_schemed(&desc->scheme, &desc->loss_gradients),
+              z = desc->scheme.z_coefficient != 0;
     tegroup_impl_buffer buffers[7 + TEGROUP_IMPL_SCHEME_BUFFERS];
     int32_t count = TEGROUP_IMPL_SCHEME_BUFFERS;
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
@@ -368,7 +369,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_router_backward(desc, stream, error);
 #endif
     tokens = desc->probabilities.rows;
-    schemed = tegroup_impl_router_backward_schemed(desc);
+    schemed = tegroup_impl_backward_schemed(&desc->scheme, &desc->loss_gradients);
     is_f64 = desc->probabilities.dtype == TEGROUP_DTYPE_F64;
     TEGROUP_IMPL_OMP(omp parallel for schedule(static) num_threads(
         tegroup_impl_router_team(desc->threads, tokens, desc->experts, 2 * desc->k)))

@@ -129,7 +129,8 @@ static inline tegroup_status tegroup_impl_cuda_router_backward(const tegroup_rou
     tegroup_impl_router_way way;
     tegroup_router_backward_desc d = *desc;
     if (desc->probabilities.rows == 0) return TEGROUP_OK;
-    if (tegroup_impl_router_backward_schemed(desc)) return tegroup_impl_cuda_scheme_backward(desc, stream, error);
+    if (tegroup_impl_backward_schemed(&desc->scheme, &desc->loss_gradients))
+        return tegroup_impl_cuda_scheme_backward(desc, stream, error);
     memset(&way, 0, sizeof way);
     d.probabilities = tegroup_impl_cuda_matrix(&desc->probabilities);
     d.indices = tegroup_impl_cuda_matrix(&desc->indices);

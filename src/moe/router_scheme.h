@@ -32,13 +32,13 @@ static inline int tegroup_impl_scheme_plain(const tegroup_router_scheme *s) {
            && s->sequence_tokens == 0 && s->z_coefficient == 0;
 }
 
-/* Does a scheme or one of its losses take the call another way than softmax top-k? */
-static inline int tegroup_impl_router_schemed(const tegroup_router_desc *desc) {
-    return !tegroup_impl_scheme_plain(&desc->scheme) || desc->z_loss
-           || desc->loss_gradients.dtype != TEGROUP_DTYPE_UNSET;
+/* Does a scheme, or that the backward call has the gradients of losses, take it another way than softmax top-k? */
+static inline int tegroup_impl_backward_schemed(const tegroup_router_scheme *scheme,
+                                                const tegroup_matrix *loss_gradients) {
+    return !tegroup_impl_scheme_plain(scheme) || loss_gradients->dtype != TEGROUP_DTYPE_UNSET;
 }
-static inline int tegroup_impl_router_backward_schemed(const tegroup_router_backward_desc *desc) {
-    return !tegroup_impl_scheme_plain(&desc->scheme) || desc->loss_gradients.dtype != TEGROUP_DTYPE_UNSET;
+static inline int tegroup_impl_router_schemed(const tegroup_router_desc *desc) {
+    return tegroup_impl_backward_schemed(&desc->scheme, &desc->loss_gradients) || desc->z_loss;
 }
 
 /* Sequences that a loss is a mean over. */
@@ -338,14 +338,13 @@ static inline double tegroup_impl_logsumexp_FSUF(const tegroup_matrix *logits, i
 /* @end */
 
 /* One sequence's part of the balance loss: experts times the sum over experts of share of assignments times mean share
- * of scores. slopes: of each expert's shares, as loss_gradients has them; NULL = not wanted. Returns its tokens. */
-static inline int64_t tegroup_impl_sequence_loss(const tegroup_router_desc *desc, int64_t sequence, double *slopes,
-                                                 double *loss) {
+ * of scores. slopes: of each expert's shares, as loss_gradients has them; NULL = not wanted. */
+static inline double tegroup_impl_sequence_loss(const tegroup_router_desc *desc, int64_t sequence, double *slopes) {
     const int64_t sequences = tegroup_impl_sequences(&desc->scheme, desc->logits.rows),
                   length = desc->scheme.sequence_tokens != 0 ? desc->scheme.sequence_tokens : desc->logits.rows;
     const int shares = desc->balance_loss != NULL, softmax = desc->scheme.score == TEGROUP_SCORE_SOFTMAX;
     int64_t counts[TEGROUP_MAX_GROUPS], tokens = 0, t;
-    double mean[TEGROUP_MAX_GROUPS], sum;
+    double mean[TEGROUP_MAX_GROUPS], sum, loss = 0;
     int32_t e, j;
     for (e = 0; e < desc->experts; e++) counts[e] = 0, mean[e] = 0;
     for (t = sequence * length; t < (sequence + 1) * length; t++) {
@@ -362,13 +361,12 @@ static inline int64_t tegroup_impl_sequence_loss(const tegroup_router_desc *desc
         for (e = 0; shares && e < desc->experts; e++)
             mean[e] += tegroup_impl_load_f64(desc->probabilities.dtype, row, e) / sum;
     }
-    *loss = 0;
     for (e = 0; e < desc->experts; e++) {
         const double slope = tegroup_impl_balance_slope(desc, counts[e], tokens);
-        *loss += slope * mean[e];
+        loss += slope * mean[e];
         if (slopes) slopes[e] = slope / (double)sequences;
     }
-    return tokens;
+    return loss;
 }
 
 /* The losses of a scheme, from what its rows have written. Sums are in the order of experts and tokens. */
@@ -379,8 +377,7 @@ static inline void tegroup_impl_scheme_losses(const tegroup_router_desc *desc, i
     int64_t tokens = 0, q, t;
     for (q = 0; (desc->balance_loss || wants_slopes) && q < sequences; q++) {
         double *slopes = wants_slopes ? (double *)(void *)tegroup_impl_matrix_row(&desc->loss_gradients, q) : NULL;
-        tegroup_impl_sequence_loss(desc, q, slopes, &loss);
-        balance += loss;
+        balance += tegroup_impl_sequence_loss(desc, q, slopes);
     }
     if (desc->balance_loss) *desc->balance_loss = sequences > 0 ? balance / (double)sequences : 0;
     for (t = 0; t < desc->logits.rows; t++) {

@@ -75,9 +75,10 @@ typedef struct tegroup_router_scheme {
  * Fedus et al. 2021, "Switch Transformers", section 2.2: balance_coefficient * experts * sum_e (share of assignments
  * to e) * (mean probability of e).
  *
- * Each of the four matrices that are written may be absent (its dtype UNSET), but not all of them; the others have the
- * bits that they have beside it. balance_loss needs probabilities and counts. Where probabilities are absent, their
- * type is that of weights; where weights are absent, too, F64 for logits in F64 and else F32. */
+ * Probabilities, weights, indices and counts may each be absent (dtype UNSET), but not all of them where z_loss is
+ * not wanted; the others have the bits that they have beside it. balance_loss needs probabilities and counts. Where
+ * probabilities are absent, their type is that of weights; where weights are absent, too, F64 for logits in F64 and
+ * else F32. */
 typedef struct tegroup_router_desc {
     size_t         struct_size;   /* sizeof(tegroup_router_desc)                                                 */
     tegroup_space  space;         /* where everything lives; required                                            */
