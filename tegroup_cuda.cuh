@@ -10620,6 +10620,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
             for (int i = 0; i < OF_B; i++)
                 b[i] = first_of(scales[1], SQUARE ? (item.j0 & -128) + 128 * i : item.j0 + me + 128 * i,
                                 block.end_of_columns());
+            /* The tile before may have ended with a step of this one's parity, and be promoted yet. */
+            if (BOTH) tegroup_impl_warpgroup_sync(1 + group);
         }
         __device__ __forceinline__ void load() {
             if (SQUARE || BOTH) load_both();
@@ -10706,8 +10708,13 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
 
 /* ==== [43] Hopper GEMM of FP8: the compiled kernels (src/cuda/sm90_fp8_code.h) ==== */
 
-/* Whether nvcc has tensormap.replace as this source uses it, with strides in bytes (PTX ISA 8.5). */
+/* Whether the compiler has tensormap.replace as this source uses it, with strides in bytes (PTX ISA 8.5). Clang does
+ * not tell its version of ptxas, so it counts as an older one. */
+#if defined(__CUDACC_VER_MAJOR__)
 #define TEGROUP_IMPL_SM90_REPLACES (__CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1205)
+#else
+#define TEGROUP_IMPL_SM90_REPLACES 0
+#endif
 
 typedef struct tegroup_impl_sm90_fp8_code {
     const void *kernel; /* NULL where a switch leaves it out */
@@ -11709,7 +11716,6 @@ static inline tegroup_status tegroup_impl_sm90_gemm_decoded(const tegroup_plan *
     tegroup_layout layout;
     unsigned blocks = (unsigned)plan->algorithm[TEGROUP_IMPL_PLANNED_BLOCKS];
     multiplied.problem = tegroup_impl_sm90_multiplied(&plan->problem);
-    if (desc->d.shape.groups == 0) return tegroup_impl_sm90_multiply(&multiplied, desc, NULL, stream, error);
     tegroup_impl_layout_begin(&layout);
     tegroup_impl_sm90_workspace(plan, &layout);
     memset(&call, 0, sizeof call);
@@ -11733,9 +11739,10 @@ static inline tegroup_status tegroup_impl_sm90_gemm_decoded(const tegroup_plan *
     decoded.alpha.stride = 1;
     if (sums_codes) decoded.bias.dtype = TEGROUP_DTYPE_UNSET;
     if (plan->sm_limit == 0) blocks *= TEGROUP_IMPL_DECODE_BLOCKS;
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
-        tegroup_impl_launch(tegroup_impl_sm90_decode_kernel, blocks, TEGROUP_IMPL_DECODE_THREADS, 0, stream, call),
-        "stream", "the kernels must launch", error));
+    if (desc->d.shape.groups > 0)
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
+            tegroup_impl_launch(tegroup_impl_sm90_decode_kernel, blocks, TEGROUP_IMPL_DECODE_THREADS, 0, stream, call),
+            "stream", "the kernels must launch", error));
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_multiply(&multiplied, &decoded, NULL, stream, error));
     return tegroup_impl_formats_bias_grad(desc, &call.call, stream, error);
 }
@@ -11801,7 +11808,10 @@ static __global__ void __launch_bounds__(32)
         ((uint32_t *)&map)[i] = ((const uint32_t *)&maps.map[operand])[i];
     __syncwarp();
     const tegroup_impl_elements at = tegroup_impl_elements_after(&t, &view, group, 1, before);
-    const int64_t rows = tegroup_impl_group_sides(&t, &view, group).rows;
+    /* What one operand has beyond the other's rows is not loaded: NaN would show beside the zeros there. */
+    const int64_t rows =
+        tegroup_impl_min(tegroup_impl_group_sides(&call.desc.a, &call.views[TEGROUP_IMPL_A], group).rows,
+                         tegroup_impl_group_sides(&call.desc.b, &call.views[TEGROUP_IMPL_B], group).rows);
     if (lane == 0 && rows > 0) { /* Else nothing is loaded. */
         const uint32_t to = tegroup_impl_shared(&map);
         /* Of a listed buffer that is not at a multiple of 16 bytes results are NaN, but TMA must not see it. */
@@ -11930,11 +11940,7 @@ static inline tegroup_status tegroup_impl_sm90_fp8_gemm(const tegroup_plan *plan
     arguments[1] = &fp8;
     TEGROUP_IMPL_TRY(tegroup_impl_launch_planned(plan, arguments, stream, error));
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_rest(&call.call, stream, error));
-#if defined(TEGROUP_NO_PORTABLE)
-    return TEGROUP_OK;
-#else
     return tegroup_impl_formats_bias_grad(desc, &call.call, stream, error);
-#endif
 }
 #endif /* TEGROUP_NO_FP8 */
 #endif /* TEGROUP_NO_SM90 */

@@ -14,8 +14,13 @@
 #include "cuda/sm90_tiles.h"
 #include "cuda/sm90_fp8.h"
 
-/* Whether nvcc has tensormap.replace as this source uses it, with strides in bytes (PTX ISA 8.5). */
+/* Whether the compiler has tensormap.replace as this source uses it, with strides in bytes (PTX ISA 8.5). Clang does
+ * not tell its version of ptxas, so it counts as an older one. */
+#if defined(__CUDACC_VER_MAJOR__)
 #define TEGROUP_IMPL_SM90_REPLACES (__CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1205)
+#else
+#define TEGROUP_IMPL_SM90_REPLACES 0
+#endif
 
 typedef struct tegroup_impl_sm90_fp8_code {
     const void *kernel; /* NULL where a switch leaves it out */

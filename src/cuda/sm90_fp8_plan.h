@@ -68,7 +68,10 @@ static __global__ void __launch_bounds__(32)
         ((uint32_t *)&map)[i] = ((const uint32_t *)&maps.map[operand])[i];
     __syncwarp();
     const tegroup_impl_elements at = tegroup_impl_elements_after(&t, &view, group, 1, before);
-    const int64_t rows = tegroup_impl_group_sides(&t, &view, group).rows;
+    /* What one operand has beyond the other's rows is not loaded: NaN would show beside the zeros there. */
+    const int64_t rows =
+        tegroup_impl_min(tegroup_impl_group_sides(&call.desc.a, &call.views[TEGROUP_IMPL_A], group).rows,
+                         tegroup_impl_group_sides(&call.desc.b, &call.views[TEGROUP_IMPL_B], group).rows);
     if (lane == 0 && rows > 0) { /* Else nothing is loaded. */
         const uint32_t to = tegroup_impl_shared(&map);
         /* Of a listed buffer that is not at a multiple of 16 bytes results are NaN, but TMA must not see it. */
@@ -197,9 +200,5 @@ static inline tegroup_status tegroup_impl_sm90_fp8_gemm(const tegroup_plan *plan
     arguments[1] = &fp8;
     TEGROUP_IMPL_TRY(tegroup_impl_launch_planned(plan, arguments, stream, error));
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_rest(&call.call, stream, error));
-#if defined(TEGROUP_NO_PORTABLE)
-    return TEGROUP_OK;
-#else
     return tegroup_impl_formats_bias_grad(desc, &call.call, stream, error);
-#endif
 }

@@ -433,7 +433,6 @@ static inline tegroup_status tegroup_impl_sm90_gemm_decoded(const tegroup_plan *
     tegroup_layout layout;
     unsigned blocks = (unsigned)plan->algorithm[TEGROUP_IMPL_PLANNED_BLOCKS];
     multiplied.problem = tegroup_impl_sm90_multiplied(&plan->problem);
-    if (desc->d.shape.groups == 0) return tegroup_impl_sm90_multiply(&multiplied, desc, NULL, stream, error);
     tegroup_impl_layout_begin(&layout);
     tegroup_impl_sm90_workspace(plan, &layout);
     memset(&call, 0, sizeof call);
@@ -457,9 +456,10 @@ static inline tegroup_status tegroup_impl_sm90_gemm_decoded(const tegroup_plan *
     decoded.alpha.stride = 1;
     if (sums_codes) decoded.bias.dtype = TEGROUP_DTYPE_UNSET;
     if (plan->sm_limit == 0) blocks *= TEGROUP_IMPL_DECODE_BLOCKS;
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
-        tegroup_impl_launch(tegroup_impl_sm90_decode_kernel, blocks, TEGROUP_IMPL_DECODE_THREADS, 0, stream, call),
-        "stream", "the kernels must launch", error));
+    if (desc->d.shape.groups > 0)
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
+            tegroup_impl_launch(tegroup_impl_sm90_decode_kernel, blocks, TEGROUP_IMPL_DECODE_THREADS, 0, stream, call),
+            "stream", "the kernels must launch", error));
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_multiply(&multiplied, &decoded, NULL, stream, error));
     return tegroup_impl_formats_bias_grad(desc, &call.call, stream, error);
 }

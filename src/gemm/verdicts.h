@@ -316,11 +316,6 @@ static inline int tegroup_impl_judge_copies(tegroup_impl_case *c) {
         TEGROUP_IMPL_NEED(parts <= 1, ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(SCALE_PARTS),
                           "must be 0 or 1 for this backend", 1, parts);
     }
-    TEGROUP_IMPL_NEED(p->op != TEGROUP_OP_WGRAD || p->bias == TEGROUP_DTYPE_UNSET
-                          || (c->target->built >> TEGROUP_BACKEND_PORTABLE & 1u),
-                      ERROR_NOT_BUILT, names->operand[TEGROUP_IMPL_BIAS]->name,
-                      "of quantised rows is summed by a kernel of PORTABLE, which must be part of the build", 0,
-                      p->bias);
     return 1;
 }
 

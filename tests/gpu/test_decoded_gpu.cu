@@ -367,4 +367,44 @@ TEST(decoded_gpu, every_code_and_scale) {
     }
 }
 
+/* Without groups there is nothing to decode; the tail is filled, and no operand that TMA could not take is described to it. */
+TEST(decoded_gpu, no_groups) {
+    enum { ROWS = 40, N = 24, K = 100 };
+    if (!hopper_here()) return;
+    tegroup_layout layout;
+    tegroup_error error;
+    tegroup_plan plan;
+    tegroup_gemm_desc desc;
+    float got[ROWS * N];
+    memset(&desc, 0, sizeof desc);
+    tegroup_shape rows = tegroup_shape_of(0, ROWS, K, tegroup_sizes_of(NULL, TEGROUP_DTYPE_I64, TEGROUP_SPACE_DEVICE));
+    ASSERT_EQ(tegroup_snapshot_layout(&rows, &layout, &error), TEGROUP_OK);
+    void *const snapshot = room(layout.total_bytes, 0);
+    ASSERT_EQ(tegroup_shape_prepare(&rows, snapshot, layout.total_bytes, NULL, &error), TEGROUP_OK);
+    desc.struct_size = sizeof desc;
+    desc.op = TEGROUP_OP_FORWARD;
+    desc.space = TEGROUP_SPACE_DEVICE;
+    desc.tail = TEGROUP_TAIL_ZERO;
+    desc.a = tegroup_tensor_of(rows, K, TEGROUP_DTYPE_F8E4M3, NULL);
+    desc.a.scaling = TEGROUP_SCALING_MXFP8;
+    ASSERT_EQ(tegroup_tensor_layout(&desc.a, TEGROUP_COPIES_ROWWISE, &layout, &error), TEGROUP_OK);
+    void *const copy = room(layout.total_bytes, 0x7f), *const scales = room(layout.total_bytes, 0xff); /* NaN */
+    desc.a.data = copy;
+    desc.a.scale_inv = scales;
+    desc.b = tegroup_tensor_uniform(0, N, K, TEGROUP_DTYPE_F8E4M3, NULL);
+    desc.b.scaling = TEGROUP_SCALING_MXFP8;
+    desc.d = tegroup_tensor_of(rows, N, TEGROUP_DTYPE_F32, room(sizeof got, 0xff));
+    desc.options.backend = TEGROUP_BACKEND_SM90;
+    ASSERT_EQ(tegroup_plan_make(&desc, NULL, &plan, &error), TEGROUP_OK);
+    desc.options.workspace_bytes = plan.workspace_bytes;
+    desc.options.workspace = room(plan.workspace_bytes, 0xff);
+    ASSERT_EQ(tegroup_gemm(&plan, &desc, NULL, &error), TEGROUP_OK);
+    MUST(cudaDeviceSynchronize());
+    MUST(cudaMemcpy(got, desc.d.data, sizeof got, cudaMemcpyDeviceToHost));
+    for (int i = 0; i < ROWS * N; i++) ASSERT_EQ(got[i], 0);
+    ASSERT_EQ(bands_changed(desc.d.data, sizeof got, 0xff), 0);
+    void *const used[] = {snapshot, copy, scales, desc.d.data, desc.options.workspace};
+    for (int i = 0; i < 5; i++) room_free(used[i]);
+}
+
 TEST_MAIN()

@@ -214,4 +214,79 @@ TEST(fp8_gpu, balanced_tiles) {
     free(x), free(w), free(x_scale), free(w_scale), free(got);
 }
 
+/* A weight gradient whose operands have their own snapshots sums the rows that both have: what the longer one holds beyond them is
+ * NaN here, and must not show, whichever operand that is. */
+TEST(fp8_gpu, snapshots_that_differ) {
+    enum { GROUPS = 3, ROWS = 500, N = 136, K = 200, LONGEST = ROWS + 16 * GROUPS, WIDEST = K, BLOCKS = ROWS / 128 + 4 * GROUPS };
+    static const int64_t counts[2][GROUPS] = {{37, 200, 129}, {150, 131, 129}};
+    if (!sm90_here()) return;
+    rng r = rng_seed(77);
+    const double *value = small_values(TEGROUP_DTYPE_F8E4M3);
+    for (int swap = 0; swap < 2; swap++) {
+        const int64_t cols[2] = {N, K};
+        unsigned char *codes[2];
+        float *scales[2], *got = (float *)malloc(GROUPS * N * K * 4);
+        tegroup_gemm_desc desc;
+        tegroup_plan plan;
+        tegroup_error error;
+        tegroup_layout layout;
+        memset(&desc, 0, sizeof desc);
+        for (int which = 0; which < 2; which++) {
+            const int64_t *mine = counts[which ^ swap], *other = counts[which ^ swap ^ 1], width = cols[which];
+            codes[which] = (unsigned char *)calloc(LONGEST, WIDEST);
+            scales[which] = (float *)malloc(BLOCKS * WIDEST * 4);
+            for (int i = 0; i < BLOCKS * WIDEST; i++) scales[which][i] = (float)exp2(4 * rng_unit(&r) - 2);
+            int64_t at = 0; /* where a group's copy begins: [width][its rows, padded to 16] */
+            for (int g = 0; g < GROUPS; at += width * up(mine[g], 16), g++)
+                for (int64_t j = 0; j < width; j++)
+                    for (int64_t i = 0; i < mine[g]; i++)
+                        codes[which][at + j * up(mine[g], 16) + i] = i < other[g] ? (unsigned char)nearest_small(TEGROUP_DTYPE_F8E4M3, 4 * rng_unit(&r) - 2) : 0x7f;
+            tegroup_shape rows = tegroup_shape_of(GROUPS, ROWS, width, tegroup_sizes_of(up_to_device(mine, sizeof counts[0]), TEGROUP_DTYPE_I64, TEGROUP_SPACE_DEVICE));
+            void *snapshot;
+            ASSERT_EQ(tegroup_snapshot_layout(&rows, &layout, &error), TEGROUP_OK);
+            MUST(cudaMalloc(&snapshot, layout.total_bytes));
+            ASSERT_EQ(tegroup_shape_prepare(&rows, snapshot, layout.total_bytes, NULL, &error), TEGROUP_OK);
+            tegroup_tensor *t = which ? &desc.b : &desc.a;
+            *t = tegroup_tensor_of(rows, width, TEGROUP_DTYPE_F8E4M3, NULL);
+            t->scaling = TEGROUP_SCALING_BLOCK_1X128;
+            t->columnwise_order = TEGROUP_COLUMNWISE_TRANSPOSED;
+            t->columnwise_data = up_to_device(codes[which], (size_t)LONGEST * WIDEST);
+            t->columnwise_scale_inv = up_to_device(scales[which], (size_t)BLOCKS * WIDEST * 4);
+        }
+        desc.struct_size = sizeof desc;
+        desc.op = TEGROUP_OP_WGRAD;
+        desc.space = TEGROUP_SPACE_DEVICE;
+        desc.d = tegroup_tensor_uniform(GROUPS, N, K, TEGROUP_DTYPE_F32, up_to_device(got, GROUPS * N * K * 4));
+        desc.options.backend = TEGROUP_BACKEND_SM90;
+        ASSERT_EQ(tegroup_plan_make(&desc, NULL, &plan, &error), TEGROUP_OK);
+        desc.options.workspace_bytes = plan.workspace_bytes;
+        MUST(cudaMalloc(&desc.options.workspace, plan.workspace_bytes));
+        ASSERT_EQ(tegroup_gemm(&plan, &desc, NULL, &error), TEGROUP_OK);
+        MUST(cudaMemcpy(got, desc.d.data, GROUPS * N * K * 4, cudaMemcpyDeviceToHost));
+        int64_t at[2] = {0, 0}, scale_at[2] = {0, 0};
+        for (int g = 0; g < GROUPS; g++) {
+            const int64_t ld[2] = {up(counts[swap][g], 16), up(counts[swap ^ 1][g], 16)}, both = counts[0][g] < counts[1][g] ? counts[0][g] : counts[1][g];
+            for (int64_t i = 0; i < N; i++)
+                for (int64_t j = 0; j < K; j++) {
+                    double want = 0, size = 0;
+                    for (int64_t q = 0; q < both; q++) {
+                        const double term = value[codes[0][at[0] + i * ld[0] + q]] * value[codes[1][at[1] + j * ld[1] + q]]
+                                          * scales[0][scale_at[0] + q / 128 * up(N, 4) + i] * scales[1][scale_at[1] + q / 128 * up(K, 4) + j];
+                        want += term;
+                        size += fabs(term);
+                    }
+                    ASSERT_TRUE(fabs(got[(g * N + i) * K + j] - want) <= 0x1p-9 * size);
+                }
+            for (int which = 0; which < 2; which++) {
+                at[which] += cols[which] * ld[which];
+                scale_at[which] += (counts[which ^ swap][g] + 127) / 128 * up(cols[which], 4);
+            }
+        }
+        void *const all[] = {(void *)desc.a.shape.row_sizes.data, (void *)desc.a.shape.snapshot, desc.a.columnwise_data, desc.a.columnwise_scale_inv,
+                             (void *)desc.b.shape.row_sizes.data, (void *)desc.b.shape.snapshot, desc.b.columnwise_data, desc.b.columnwise_scale_inv, desc.d.data, desc.options.workspace};
+        for (int i = 0; i < 10; i++) MUST(cudaFree(all[i]));
+        free(codes[0]), free(codes[1]), free(scales[0]), free(scales[1]), free(got);
+    }
+}
+
 TEST_MAIN()
