@@ -87,23 +87,30 @@ static inline tegroup_status tegroup_impl_sm90_take(tegroup_plan *plan, const te
     return tegroup_impl_sm90_choose(plan, (int32_t)choice->words[0], error);
 }
 
-/* The kernels that tegroup_plan_tune may time for a plan. */
-static inline tegroup_status tegroup_impl_sm90_choices(const tegroup_plan *plan, const tegroup_gemm_desc *,
-                                                       tegroup_impl_choices *choices, tegroup_error *error) {
+/* Whether a plan may take a kernel of the table that its problem is multiplied by. Kernels are numbered from 0; the count
+ * of that table ends them. */
+static inline int tegroup_impl_sm90_takes(const tegroup_problem *p, int32_t kernel) {
 #if defined(TEGROUP_NO_PORTABLE)
     const int with_mma = 0;
 #else
     const int with_mma = 1;
 #endif
-    const int quantised = tegroup_impl_sm90_multiplies_fp8(&plan->problem);
-    const int32_t count =
-        quantised ? (int32_t)TEGROUP_IMPL_SM90_FP8_KERNEL_COUNT : (int32_t)TEGROUP_IMPL_SM90_KERNEL_COUNT;
-    for (int32_t kernel = 0; kernel < count; kernel++) {
+    const tegroup_problem multiplied = tegroup_impl_sm90_multiplied(p);
+    return tegroup_impl_sm90_multiplies_fp8(p) ? tegroup_impl_sm90_fp8_runs(p, kernel)
+                                               : tegroup_impl_sm90_runs(&multiplied, kernel, with_mma);
+}
+static inline int32_t tegroup_impl_sm90_kernel_count(const tegroup_problem *p) {
+    return tegroup_impl_sm90_multiplies_fp8(p) ? (int32_t)TEGROUP_IMPL_SM90_FP8_KERNEL_COUNT
+                                               : (int32_t)TEGROUP_IMPL_SM90_KERNEL_COUNT;
+}
+
+/* The kernels that tegroup_plan_tune may time for a plan. */
+static inline tegroup_status tegroup_impl_sm90_choices(const tegroup_plan *plan, const tegroup_gemm_desc *,
+                                                       tegroup_impl_choices *choices, tegroup_error *error) {
+    for (int32_t kernel = 0; kernel < tegroup_impl_sm90_kernel_count(&plan->problem); kernel++) {
         tegroup_plan candidate = *plan;
         tegroup_impl_choice choice;
-        if (!(quantised ? tegroup_impl_sm90_fp8_runs(&plan->problem, kernel)
-                        : tegroup_impl_sm90_runs(&plan->problem, kernel, with_mma)))
-            continue;
+        if (!tegroup_impl_sm90_takes(&plan->problem, kernel)) continue;
         memset(&choice, 0, sizeof choice);
         choice.words[0] = (uint64_t)kernel;
         TEGROUP_IMPL_TRY(tegroup_impl_sm90_take(&candidate, &choice, error));

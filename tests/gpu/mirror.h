@@ -237,18 +237,11 @@ static tegroup_status problem_prepare_on_device(problem *p, cudaStream_t stream)
 
 /* Kernel i of SM90's table among those that can run a plan's problem, -1 where there are no more; and how many. */
 static int32_t sm90_candidate(const tegroup_plan *plan, int32_t i) {
-#if defined(TEGROUP_NO_PORTABLE)
-    const int with_mma = 0;
-#else
-    const int with_mma = 1;
+    (void)plan, (void)i;
+#if !defined(TEGROUP_NO_SM90)
+    for (int32_t kernel = 0; kernel < tegroup_impl_sm90_kernel_count(&plan->problem); kernel++)
+        if (tegroup_impl_sm90_takes(&plan->problem, kernel) && i-- == 0) return kernel;
 #endif
-    if (tegroup_impl_quantised(&plan->problem)) {
-        for (int32_t kernel = 0; kernel < TEGROUP_IMPL_SM90_FP8_KERNEL_COUNT; kernel++)
-            if (tegroup_impl_sm90_fp8_runs(&plan->problem, kernel) && i-- == 0) return kernel;
-        return -1;
-    }
-    for (int32_t kernel = 0; kernel < TEGROUP_IMPL_SM90_KERNEL_COUNT; kernel++)
-        if (tegroup_impl_sm90_runs(&plan->problem, kernel, with_mma) && i-- == 0) return kernel;
     return -1;
 }
 static int32_t sm90_candidates(const tegroup_plan *plan) {
