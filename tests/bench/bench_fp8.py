@@ -13,26 +13,26 @@ import random
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "examples")]
+sys.path[:0] = [str(ROOT / "tests/bench"), str(ROOT / "examples")]
+import tables
 import tegroup_ctypes as tg
 
-SHAPES = {  # groups, rows, n, k
-    "mixtral fc1": (8, 16384, 28672, 4096), "mixtral fc2": (8, 16384, 4096, 14336), "dsv3 ep32 fc1": (8, 32768, 4096, 7168),
-    "dsv3 ep32 fc2": (8, 32768, 7168, 2048), "dsv3 ep8 fc1": (32, 32768, 4096, 7168), "qwen3-30b fc1": (128, 65536, 1536, 2048),
-    "gpt-oss fc1": (32, 16384, 5760, 2880), "dsv3 ep8 decode fc1": (32, 256, 4096, 7168), "qwen3-30b decode fc1": (128, 1024, 1536, 2048)}
 OPS = {"forward": tg.TEGROUP_OP_FORWARD, "dgrad": tg.TEGROUP_OP_DGRAD, "wgrad": tg.TEGROUP_OP_WGRAD}
 PRESETS = {"TENSOR": "TE_CURRENT", "ROW": "FBGEMM_ROW", "BLOCK_1X128": "DEEPGEMM", "BLOCK_128X128": "TE_BLOCK"}
 
 
 class Product:
-    """X [rows, k] and W [groups, n, k] of BF16; groups of even rows."""
+    """X [rows, k] and W [groups, n, k] of BF16; groups of `sizes` rows."""
 
-    def __init__(self, torch, library, groups, rows, n, k, tunes):
+    def __init__(self, torch, library, sizes, n, k, tunes):
+        groups, rows = len(sizes), sum(sizes)
         self.tunes, self.torch, self.lib, self.groups, self.rows, self.n, self.k, self.kept = tunes, torch, library, groups, rows, n, k, []
+        self.group = max(g for g in range(groups) if sizes[g]) # whose result is compared
+        self.of_group = slice(sum(sizes[:self.group]), sum(sizes[:self.group + 1]))
         self.x = torch.randn(rows, k, dtype=torch.bfloat16, device="cuda")
         self.w = torch.randn(groups, n, k, dtype=torch.bfloat16, device="cuda")
         self.dy = torch.randn(rows, n, dtype=torch.bfloat16, device="cuda")
-        self.counts = torch.full((groups,), rows // groups, dtype=torch.int64, device="cuda")
+        self.counts = torch.tensor(sizes, dtype=torch.int64, device="cuda")
         self.ends = torch.cumsum(self.counts, 0).to(torch.int32)
         sizes = library.tegroup_sizes_of(self.counts.data_ptr(), tg.TEGROUP_DTYPE_I64, tg.TEGROUP_SPACE_DEVICE)
         self.shape = library.tegroup_shape_of(groups, rows, k, sizes)
@@ -90,7 +90,6 @@ class Product:
         desc = tg.tegroup_gemm_desc(op=OPS[op], space=tg.TEGROUP_SPACE_DEVICE, a=a, b=b, d=out)
         desc.options.backend = tg.TEGROUP_BACKEND_SM90
         desc.options.expected_rows = self.rows
-        desc.options.expected_rows_max = self.rows // self.groups
         plan = tg.tegroup_plan()
         self.lib.tegroup_plan_make(desc, None, plan)
         desc.options.workspace_bytes = plan.workspace_bytes
@@ -99,11 +98,11 @@ class Product:
         times = self.tune(plan, desc) if self.tunes else []
         self.lib.tegroup_gemm(plan, desc, None)
         torch.cuda.synchronize()
-        g, each = self.groups - 1, self.rows // self.groups
-        of_a, of_b = self.meaning(a, a_of, wgrad)[g * each:].float(), self.meaning(b, b_of, wgrad or dgrad)
-        of_b = (of_b[g * each:] if wgrad else of_b[g]).float()
+        g, rows = self.group, self.of_group
+        of_a, of_b = self.meaning(a, a_of, wgrad)[rows].float(), self.meaning(b, b_of, wgrad or dgrad)
+        of_b = (of_b[rows] if wgrad else of_b[g]).float()
         want = of_a.T @ of_b if wgrad else of_a @ of_b if dgrad else of_a @ of_b.T
-        got = (d[g] if wgrad else d[g * each:]).float()
+        got = (d[g] if wgrad else d[rows]).float()
         error = ((got - want).abs().max() / want.abs().max()).item()
         self.kept.append(d)
         return lambda s: self.lib.tegroup_gemm(plan, desc, s), error, f"{plan.tile_m}x{plan.tile_n}" + "".join(f" {1e3 * t:.0f}" for t in times)
@@ -155,7 +154,8 @@ def median_us(torch, graphs, flush, repeats):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shapes", default=",".join(SHAPES))
+    parser.add_argument("--shapes", type=lambda text: text.split(","), default=[], help="parts of names in shapes.json, separated by commas; all")
+    parser.add_argument("--splits", type=lambda text: text.split(","), default=["uniform"], help="uniform, zipf16, routed")
     parser.add_argument("--ops", default="forward,dgrad,wgrad")
     parser.add_argument("--tune", action="store_true", help="take the fastest kernel of each plan; microseconds of each stand behind the tile")
     parser.add_argument("--repeats", type=int, default=11)
@@ -166,10 +166,12 @@ def main():
     library, results = tg.load(o.library), []
     flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
-    print(f"{'shape':22} {'op':8} {'what':28} {'tile':8} {'us':>8} {'TFLOP/s':>8} {'TB/s of W':>10} {'error':>9}")
-    for shape in o.shapes.split(","):
-        groups, rows, n, k = SHAPES[shape]
-        product = Product(torch, library, groups, rows, n, k, o.tune)
+    print(f"{'shape':32} {'op':8} {'what':28} {'tile':8} {'us':>8} {'TFLOP/s':>8} {'TB/s of W':>10} {'error':>9}")
+    shapes = tables.load(ROOT / "tests/bench/shapes.json")
+    for p in tables.problems(shapes["gemm"] + shapes["fp8"], o.shapes, [None], o.splits):
+        shape, n, k = f"{p['name']} {p['split']}", p["N"], p["K"]
+        rows, active = sum(p["sizes"]), sum(size > 0 for size in p["sizes"])
+        product = Product(torch, library, p["sizes"], n, k, o.tune)
         for op in o.ops.split(","):
             pairs = [("BLOCK_1X128", "BLOCK_1X128")] if op == "wgrad" else [("ROW", "ROW"), ("BLOCK_1X128", "BLOCK_128X128"), ("TENSOR", "TENSOR")]
             cases = {" x ".join(pair): product.case(op, pair) for pair in pairs}
@@ -178,9 +180,9 @@ def main():
             times = median_us(torch, {name: graph_of(torch, case[0]) for name, case in cases.items()}, flush, o.repeats)
             for name, us in times.items():
                 line = {"shape": shape, "op": op, "what": name, "tile": cases[name][2], "us": us, "tflops": 2e-6 * rows * n * k / us,
-                        "weights_tbs": 1e-6 * groups * n * k / us, "error": cases[name][1]}
+                        "weights_tbs": 1e-6 * active * n * k / us, "error": cases[name][1]}
                 results.append(line)
-                print(f"{shape:22} {op:8} {name:28} {line['tile']:8} {us:8.1f} {line['tflops']:8.0f} {line['weights_tbs']:10.2f} {line['error']:9.1e}", flush=True)
+                print(f"{shape:32} {op:8} {name:28} {line['tile']:8} {us:8.1f} {line['tflops']:8.0f} {line['weights_tbs']:10.2f} {line['error']:9.1e}", flush=True)
         del product, cases
         torch.cuda.empty_cache()
     if o.out:

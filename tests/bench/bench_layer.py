@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""The forward pass of one MoE layer on a GPU, from router logits and tokens to the layer's output, in a CUDA graph: tegroup
-beside torch. Everything that a caller must run is counted: router, permutation, prepared sizes, permute, fc1, activation, fc2, combine.
+"""One MoE layer on a GPU, from router logits and tokens to the layer's output and, in training, to all gradients (tokens, logits,
+weights, in BF16), in CUDA graphs: tegroup_moe_plan's calls beside torch. Everything that a caller must run is counted.
 
-Contestants take turns in random order, with L2 cold. torch is at its best setting: its grouped_mm after a sort; and, for few tokens,
-one batched product with gathered weights; each also compiled by torch.compile, if --compile is given. tegroup's plan is told the rows
-that there are; "planned for MOST" has a plan, and buffers, for the most tokens of the list. Each result is compared with FP32
-arithmetic before it is timed. Needs torch; build with: make build/libtegroup.so.
+Contestants take turns in random order, with L2 cold. torch is at its best setting: its grouped_mm after a sort, also compiled by
+torch.compile if --compile is given, and for few tokens one batched product with gathered weights. tegroup's plan is told the rows
+that there are; "planned for MOST" has a plan, and buffers, for the most tokens of the list. Each output is held against FP32
+arithmetic before it is timed, and each gradient against torch's. Needs torch; build with: make build/libtegroup.so.
 
-  bench_layer.py --tokens 1,8,64,512 --experts 128 --k 8 --hidden 2048 --ffn 768
+  bench_layer.py --tokens 1,8,64,512 --experts 128 --k 8 --hidden 2048 --ffn 768   forward, for inference
+  bench_layer.py --layers 7b,qwen3-30b --compile                                   forward and step of the layers of shapes.json
 """
 import argparse
 import ctypes
@@ -16,6 +17,7 @@ import json
 import pathlib
 import random
 import sys
+import types
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests/bench"), str(ROOT / "examples")]
@@ -24,12 +26,15 @@ import tegroup_ctypes as tg
 
 
 class Layer:
-    """Weights and the operands of one number of tokens."""
+    """Weights and the operands of one number of tokens. Popularity of experts follows 1/rank^skew, and the draw besides."""
 
-    def __init__(self, torch, options, tokens, weights):
-        self.torch, self.o, self.tokens, (self.fc1, self.fc2) = torch, options, tokens, weights
-        self.x = torch.randn(tokens, options.hidden, dtype=torch.bfloat16, device="cuda")
-        self.logits = torch.randn(tokens, options.experts, dtype=torch.bfloat16, device="cuda")
+    def __init__(self, torch, shape, tokens, weights, skew=0.0):
+        self.torch, self.o, self.tokens, (self.fc1, self.fc2) = torch, shape, tokens, weights
+        self.x = torch.randn(tokens, shape.hidden, dtype=torch.bfloat16, device="cuda")
+        rank = torch.randperm(shape.experts, device="cuda") + 1
+        self.logits = (torch.randn(tokens, shape.experts, device="cuda") - 2 * skew * rank.float().log()).bfloat16()
+        self.dy = torch.randn_like(self.x)
+        self.inputs = [self.x, self.logits, self.fc1, self.fc2]
 
     def choice(self):
         probabilities = self.torch.softmax(self.logits.float(), -1)
@@ -69,81 +74,153 @@ class Layer:
         out = torch.bmm(self.fc2[flat], h[:, :, None])[:, :, 0].view(self.tokens, k, -1)
         return (out * weights[:, :, None].bfloat16()).sum(1)
 
+    def step(self, forward):
+        """Forward and backward: the output, and the gradients of tokens, logits and weights."""
+        def call():
+            for t in self.inputs:
+                t.requires_grad_(True)
+            y = forward()
+            return (y.detach(), *self.torch.autograd.grad(y, self.inputs, self.dy))
+        return call
+
+    def active_bytes(self):
+        """Of the weights that this routing reads."""
+        return int(self.choice()[1].unique().numel()) * 3 * self.o.hidden * self.o.ffn * 2
+
 
 class Tegroup:
-    """The layer through libtegroup.so, for up to `most` tokens."""
+    """The layer through libtegroup.so, planned for `most` tokens; train: 0 inference, 1 forward and backward, 2 with recompute."""
 
-    def __init__(self, torch, library, layer, most, expected):
-        self.torch, self.lib, self.kept = torch, tg.load(library), []
-        o, device, tokens, rows = layer.o, tg.TEGROUP_SPACE_DEVICE, layer.tokens, most * layer.o.k
-        matrix = lambda shape, dtype: self.matrix(torch.empty(shape, dtype=dtype, device="cuda"))
-        logits, x, self.y = self.matrix(layer.logits), self.matrix(layer.x), torch.empty_like(layer.x)
-        weights, indices = matrix((tokens, o.k), torch.float32), matrix((tokens, o.k), torch.int32)
-        counts = torch.zeros(1, o.experts, dtype=torch.int64, device="cuda")
-        self.router = tg.tegroup_router_desc(space=device, experts=o.experts, k=o.k, normalize=1, logits=logits, weights=weights, indices=indices,
-                                             probabilities=matrix((tokens, o.experts), torch.float32), counts=self.matrix(counts))
-        self.workspace(self.router, "tegroup_router_layout")
-        self.shape = self.lib.tegroup_shape_of(o.experts, rows, 0, self.lib.tegroup_sizes_of(counts.data_ptr(), tg.TEGROUP_DTYPE_I64, device))
-        self.layout = tg.tegroup_layout()
-        self.lib.tegroup_snapshot_layout(self.shape, self.layout)
-        self.shape.snapshot = self.memory(self.layout.total_bytes)
-        row_of_slot, slot_of_row = matrix((tokens, o.k), torch.int64), matrix((1, rows), torch.int64)
-        self.permutation = tg.tegroup_permutation_desc(space=device, indices=indices, shape=self.shape, row_of_slot=row_of_slot, slot_of_row=slot_of_row)
-        self.workspace(self.permutation, "tegroup_permutation_layout")
-        permuted, out = (torch.zeros(rows, o.hidden, dtype=torch.bfloat16, device="cuda") for _ in range(2))
-        self.permute = tg.tegroup_permute_desc(space=device, k=o.k, tokens=x, row_of_slot=row_of_slot, permuted=self.matrix(permuted))
-        self.combine = tg.tegroup_combine_desc(space=device, permuted=self.matrix(out), row_of_slot=row_of_slot, weights=weights, tokens=self.matrix(self.y))
-        bf16 = tg.TEGROUP_DTYPE_BF16
-        uniform = lambda w: tg.tegroup_mlp_weights(weight=self.lib.tegroup_tensor_uniform(o.experts, w.shape[1], w.shape[2], bf16, w.data_ptr()))
-        ragged = lambda t: self.lib.tegroup_tensor_of(self.shape, o.hidden, bf16, t.data_ptr())
-        self.mlp = tg.tegroup_mlp_desc(space=device, fc1=uniform(layer.fc1), fc2=uniform(layer.fc2), activation=tg.TEGROUP_ACTIVATION_SWIGLU,
-                                       input=ragged(permuted), out=ragged(out), options=tg.tegroup_options(expected_rows=expected * o.k))
-        self.plan = tg.tegroup_mlp_plan()
-        self.lib.tegroup_mlp_plan_make(self.mlp, None, self.plan)
-        self.mlp.options.workspace_bytes = self.plan.workspace_bytes
-        self.mlp.options.workspace = self.memory(self.plan.workspace_bytes)
-        self.kept += [layer, counts, permuted, out]
+    def __init__(self, torch, library, layer, most, train=0):
+        self.torch, self.lib, self.kept, self.train = torch, tg.load(library), [layer], train
+        o, bf16 = layer.o, tg.TEGROUP_DTYPE_BF16
+        empty = lambda *like: torch.empty(*like, dtype=torch.bfloat16, device="cuda")
+        self.results = [empty(layer.tokens, o.hidden)]
+        if train:
+            self.results += [torch.empty_like(t) for t in layer.inputs]
+
+        def weights(of, gradient):
+            uniform = lambda t: self.lib.tegroup_tensor_uniform(o.experts, of.shape[1], of.shape[2], bf16, t.data_ptr())
+            return tg.tegroup_mlp_weights(weight=uniform(of), **(dict(main_grad=uniform(self.results[gradient])) if train else {}))
+
+        def desc_of(tokens):
+            matrix = lambda t, cols: self.lib.tegroup_matrix_of(t.data_ptr(), tokens, cols, bf16)
+            backward = dict(grad_output=matrix(layer.dy, o.hidden), grad_tokens=matrix(self.results[1], o.hidden),
+                            grad_logits=matrix(self.results[2], o.experts)) if train else {}
+            return tg.tegroup_moe_desc(
+                space=tg.TEGROUP_SPACE_DEVICE, tokens=matrix(layer.x, o.hidden), output=matrix(self.results[0], o.hidden),
+                router=tg.tegroup_router_desc(k=o.k, normalize=1, logits=matrix(layer.logits, o.experts)),
+                experts=tg.tegroup_mlp_desc(fc1=weights(layer.fc1, 3), fc2=weights(layer.fc2, 4), activation=tg.TEGROUP_ACTIVATION_SWIGLU,
+                                            recompute=int(train == 2), options=tg.tegroup_options(expected_rows=layer.tokens * o.k)), **backward)
+
+        self.plan, self.desc = tg.tegroup_moe_plan(), desc_of(layer.tokens)
+        self.lib.tegroup_moe_plan_make(desc_of(most), None, self.plan)
+        options = self.desc.experts.options
+        options.workspace, options.workspace_bytes = self.memory(self.plan.workspace_bytes), self.plan.workspace_bytes
+        for name in ("saved_by_forward", "saved_by_dgrad"):
+            size = getattr(self.plan, name + "_bytes")
+            if size:
+                setattr(self.desc, name, self.memory(size))
+                setattr(self.desc, name + "_bytes", size)
 
     def memory(self, size):
         whole = self.torch.empty(size + tg.TEGROUP_ALIGNMENT, dtype=self.torch.uint8, device="cuda")
         self.kept.append(whole)
         return whole.data_ptr() + -whole.data_ptr() % tg.TEGROUP_ALIGNMENT
 
-    def matrix(self, t):
-        self.kept.append(t)
-        types = {self.torch.bfloat16: tg.TEGROUP_DTYPE_BF16, self.torch.float32: tg.TEGROUP_DTYPE_F32, self.torch.int32: tg.TEGROUP_DTYPE_I32,
-                 self.torch.int64: tg.TEGROUP_DTYPE_I64}
-        return self.lib.tegroup_matrix_of(t.data_ptr(), t.shape[0], t.shape[1], types[t.dtype])
+    def forward(self):
+        self.lib.tegroup_moe_forward(self.plan, self.desc, self.torch.cuda.current_stream().cuda_stream)
+        return self.results[:1]
 
-    def workspace(self, desc, calculator):
-        layout = tg.tegroup_layout()
-        getattr(self.lib, calculator)(desc, layout)
-        desc.workspace, desc.workspace_bytes = self.memory(layout.total_bytes), layout.total_bytes
-
-    def __call__(self):
+    def step(self):
         stream = self.torch.cuda.current_stream().cuda_stream
-        self.lib.tegroup_router(self.router, stream)
-        self.lib.tegroup_shape_prepare(self.shape, self.shape.snapshot, self.layout.total_bytes, stream)
-        self.lib.tegroup_permutation_make(self.permutation, stream)
-        self.lib.tegroup_permute(self.permute, stream)
-        self.lib.tegroup_mlp_forward(self.plan, self.mlp, stream)
-        self.lib.tegroup_combine(self.combine, stream)
-        return self.y
+        self.forward()
+        self.lib.tegroup_moe_dgrad(self.plan, self.desc, stream)
+        self.lib.tegroup_moe_wgrad(self.plan, self.desc, stream)
+        return self.results
 
 
-def captured(torch, call, reference):
-    """A function that replays the call, once its result has been held against the reference."""
+def captured(torch, call, wanted):
+    """A function that replays the call, once its results have been held against those wanted; and how many launches it is."""
     call()
     torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
+    graph = torch.cuda.CUDAGraph(keep_graph=True)
     with torch.cuda.graph(graph):
-        result = call()
+        results = call()
+    graph.instantiate()
+    nodes = ctypes.c_size_t()
+    ctypes.CDLL("libcudart.so.13").cudaGraphGetNodes(ctypes.c_void_p(graph.raw_cuda_graph()), None, ctypes.byref(nodes))
     graph.replay()
     torch.cuda.synchronize()
-    error = float((result.float() - reference).norm() / reference.norm())
-    if not error < 0.02:
-        raise ValueError(f"wrong numbers (relative error {error:.3g})")
-    return graph.replay
+    for i, (result, want) in enumerate(zip(results if isinstance(results, (list, tuple)) else [results], wanted)):
+        error = float((result.detach().float() - want.float()).norm() / want.float().norm())
+        if not error < 0.02:
+            raise ValueError(f"wrong numbers (result {i}, relative error {error:.3g})")
+    return lambda kept=call: graph.replay(), nodes.value # the graph reads and writes what belongs to the call
+
+
+class Bench:
+    def __init__(self, torch, options):
+        self.torch, self.options, self.device, self.rng = torch, options, bench_gpu.Device(torch), random.Random(1)
+        self.figures = dict(machine=torch.cuda.get_device_name(), driver=self.device.driver(), cuda=torch.version.cuda, torch=torch.__version__,
+                            cublas=self.device.cublas(), date=str(datetime.date.today()), command=" ".join(sys.argv), us={})
+        print(", ".join(f"{name} {value}" for name, value in self.figures.items() if name != "us"), flush=True)
+
+    def weights(self, shape):
+        of = lambda *extents: self.torch.randn(*extents, dtype=self.torch.bfloat16, device="cuda") * extents[-1] ** -0.5
+        return of(shape.experts, 2 * shape.ffn, shape.hidden), of(shape.experts, shape.hidden, shape.ffn)
+
+    def compare(self, title, makers, wanted, note=lambda us: ""):
+        """Times what `makers` make, by turns, and prints a line each."""
+        calls, launches = {}, {}
+        for name, make in makers.items():
+            try:
+                calls[name], launches[name] = captured(self.torch, make(), wanted)
+            except Exception as reason:  # noqa: BLE001 - a contestant that cannot run is said to, and the others run
+                print(f"{title}: {name}: NOT MEASURED: {str(reason).splitlines()[0][:200]}", flush=True)
+        us, _, _ = bench_gpu.measure(self.device, calls, self.options.rounds, self.rng, warm_up=5, reads=True)
+        best = min((t["median"] for name, t in us.items() if name.startswith("torch")), default=float("nan"))
+        self.figures["us"][title] = us
+        for name, t in us.items():
+            print(f"{title:34s} {name:28s} {t['median']:9.1f} us  ({t['p10']:.1f} to {t['p90']:.1f}), {launches[name]:3d} nodes, torch's best / it "
+                  f"{best / t['median']:.2f}{note(t['median'])}", flush=True)
+
+    def compiled(self, makers):
+        if self.options.compile:
+            for name in [n for n in makers if n.startswith("torch")]:
+                makers[name + ", compiled"] = lambda make=makers[name]: self.torch.compile(make(), fullgraph=True)
+        return makers
+
+    def inference(self, shape, all_tokens):
+        weights = self.weights(shape)
+        for tokens in all_tokens:
+            layer = Layer(self.torch, shape, tokens, weights)
+            makers = {"tegroup": lambda: Tegroup(self.torch, self.options.library, layer, tokens).forward,
+                      f"tegroup planned for {max(all_tokens)}": lambda: Tegroup(self.torch, self.options.library, layer, max(all_tokens)).forward,
+                      "torch grouped_mm": lambda: layer.grouped}
+            if tokens <= self.options.batched_up_to:
+                makers["torch batched"] = lambda: layer.batched
+            read = layer.active_bytes()
+            self.compare(f"{shape.name} {tokens} tokens", self.compiled(makers), [layer.reference()], lambda us: f", {read / us / 1e6:.2f} TB/s of weights")
+
+    def training(self, shape, skew):
+        layer = Layer(self.torch, shape, shape.tokens, self.weights(shape), skew)
+        flops = 6 * shape.tokens * shape.k * shape.hidden * shape.ffn
+        wanted = layer.step(layer.grouped)()
+        for t in layer.inputs:
+            t.requires_grad_(False)
+        wanted = [layer.reference(), *wanted[1:]]
+        title = f"{shape.name}{', zipf' if skew else ''}"
+        make = {train: lambda train=train: Tegroup(self.torch, self.options.library, layer, shape.tokens, train) for train in (1, 2)}
+        for train, name in ((1, "kept"), (2, "recomputed")):
+            plan = make[train]().plan
+            print(f"{title}, activations {name}: {plan.saved_by_forward_bytes / 1e6:.1f} MB from forward to backward, {plan.saved_by_dgrad_bytes / 1e6:.1f} MB "
+                  f"from dgrad to wgrad, workspace {plan.workspace_bytes / 1e6:.1f} MB; SonicMoE keeps {(2 * shape.tokens * shape.hidden + 4 * shape.tokens * shape.k * shape.ffn) / 1e6:.1f} MB")
+        torch_ = self.compiled({"torch grouped_mm": lambda: layer.grouped})
+        self.compare(title + " forward", {"tegroup": lambda: make[1]().forward, "tegroup, recompute": lambda: make[2]().forward, **torch_}, wanted,
+                     lambda us: f", {flops / us / 1e6:.0f} TFLOP/s")
+        self.compare(title + " step", {"tegroup": lambda: make[1]().step, "tegroup, recompute": lambda: make[2]().step,
+                                       **{name: (lambda m=m: layer.step(m())) for name, m in torch_.items()}}, wanted, lambda us: f", {3 * flops / us / 1e6:.0f} TFLOP/s")
 
 
 def main():
@@ -151,6 +228,8 @@ def main():
     parser.add_argument("--tokens", default="1,8,64,512")
     for name, value in (("experts", 128), ("k", 8), ("hidden", 2048), ("ffn", 768), ("rounds", 51)):
         parser.add_argument("--" + name, type=int, default=value)
+    parser.add_argument("--layers", help="training instead: those layers of shapes.json whose names begin so, separated by commas; all: every one")
+    parser.add_argument("--zipf", action="store_true", help="--layers: uneven routing, too")
     parser.add_argument("--batched-up-to", type=int, default=16, help="tokens up to which weights are gathered for a batched product")
     parser.add_argument("--compile", action="store_true", help="torch.compile's contestants, too")
     parser.add_argument("--library", default=str(ROOT / "build/libtegroup.so"))
@@ -158,36 +237,19 @@ def main():
     options = parser.parse_args()
     import torch
     torch.manual_seed(1)
-    device, rng = bench_gpu.Device(torch), random.Random(1)
-    random_ = lambda *shape: torch.randn(*shape, dtype=torch.bfloat16, device="cuda") * shape[-1] ** -0.5
-    weights = (random_(options.experts, 2 * options.ffn, options.hidden), random_(options.experts, options.hidden, options.ffn))
-    all_tokens = [int(t) for t in options.tokens.split(",")]
-    figures = dict(machine=torch.cuda.get_device_name(), driver=device.driver(), cuda=torch.version.cuda, torch=torch.__version__, cublas=device.cublas(),
-                   date=str(datetime.date.today()), command=" ".join(sys.argv), us={})
-    print(", ".join(f"{name} {value}" for name, value in figures.items() if name != "us"), flush=True)
-    for tokens in all_tokens:
-        layer = Layer(torch, options, tokens, weights)
-        reference, calls = layer.reference(), {}
-        makers = {"tegroup": lambda: Tegroup(torch, options.library, layer, tokens, tokens),
-                  f"tegroup planned for {max(all_tokens)}": lambda: Tegroup(torch, options.library, layer, max(all_tokens), max(all_tokens)),
-                  "torch grouped_mm": lambda: layer.grouped}
-        if tokens <= options.batched_up_to:
-            makers["torch batched"] = lambda: layer.batched
-        if options.compile:
-            for name in [n for n in makers if n.startswith("torch")]:
-                makers[name + ", compiled"] = lambda make=makers[name]: torch.compile(make(), fullgraph=True)
-        for name, make in makers.items():
-            try:
-                calls[name] = captured(torch, make(), reference)
-            except Exception as reason:  # noqa: BLE001 - a contestant that cannot run is said to, and the others run
-                print(f"{tokens} tokens: {name}: NOT MEASURED: {str(reason).splitlines()[0][:200]}")
-        us, _, _ = bench_gpu.measure(device, calls, options.rounds, rng, warm_up=5, reads=True)
-        best = min(t["median"] for name, t in us.items() if name.startswith("torch"))
-        figures["us"][tokens] = us
-        for name, t in us.items():
-            print(f"{tokens:5d} tokens  {name:28s} {t['median']:8.1f} us  ({t['p10']:.1f} to {t['p90']:.1f})  torch's best / it {best / t['median']:.2f}", flush=True)
+    bench = Bench(torch, options)
+    if options.layers is None:
+        shape = types.SimpleNamespace(name="layer", experts=options.experts, k=options.k, hidden=options.hidden, ffn=options.ffn)
+        bench.inference(shape, [int(t) for t in options.tokens.split(",")])
+    else:
+        for l in json.loads((ROOT / "tests/bench/shapes.json").read_text())["layer"]:
+            if options.layers != "all" and not l["name"].startswith(tuple(options.layers.split(","))):
+                continue
+            shape = types.SimpleNamespace(name=l["name"], tokens=l["T"], experts=l["E"], k=l["top_k"], hidden=l["d"], ffn=l["n"])
+            for skew in (0.0, 0.5)[:1 + options.zipf]:
+                bench.training(shape, skew)
     if options.out:
-        pathlib.Path(options.out).write_text(json.dumps(figures, indent=1))
+        pathlib.Path(options.out).write_text(json.dumps(bench.figures, indent=1))
 
 
 main()
