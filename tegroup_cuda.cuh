@@ -800,6 +800,18 @@ static inline tegroup_status tegroup_impl_cuda_blocks(int64_t units, int32_t eac
     return TEGROUP_OK;
 }
 
+/* Rows shorter than a block lie side by side in it: `rows` of them at a time, of which a thread has number `row` (none
+ * if that is `rows`), from `step` on, every `stride` steps. */
+struct tegroup_impl_abreast {
+    int32_t rows, row, step, stride;
+    __device__ explicit tegroup_impl_abreast(int64_t steps)
+        : stride((int32_t)tegroup_impl_min(steps, (int64_t)blockDim.x)) {
+        rows = (int32_t)blockDim.x / stride;
+        row = (int32_t)threadIdx.x / stride;
+        step = (int32_t)threadIdx.x % stride;
+    }
+};
+
 /* Launches a kernel over units of rows, with one thread for each step of `lanes` elements, up to a block's limit. */
 template <typename DESC>
 static inline tegroup_status tegroup_impl_cuda_rows(void (*kernel)(const DESC), const DESC *desc, int64_t width,
@@ -811,6 +823,20 @@ static inline tegroup_status tegroup_impl_cuda_rows(void (*kernel)(const DESC), 
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(units, 32, &blocks, error));
     return tegroup_impl_cuda_status(tegroup_impl_launch(kernel, blocks, threads, 0, stream, *desc), "stream",
                                     "the kernel must launch", error);
+}
+
+/* The same for a kernel whose rows may be abreast. */
+template <typename DESC>
+static inline tegroup_status tegroup_impl_cuda_rows_abreast(void (*kernel)(const DESC), const DESC *desc, int64_t width,
+                                                            int32_t lanes, int64_t rows, struct CUstream_st *stream,
+                                                            tegroup_error *error) {
+    const int64_t steps = width / lanes, together = TEGROUP_IMPL_ROWS_THREADS / steps;
+    unsigned blocks;
+    if (steps >= 32) return tegroup_impl_cuda_rows(kernel, desc, width, lanes, rows, stream, error);
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(rows, together), 8, &blocks, error));
+    return tegroup_impl_cuda_status(
+        tegroup_impl_launch(kernel, blocks, TEGROUP_IMPL_ROWS_THREADS, 0, stream, *desc), "stream",
+        "the kernel must launch", error);
 }
 #if !defined(TEGROUP_NO_ACTIVATION)
 
@@ -4762,6 +4788,36 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
         }
 }
 
+/* The same for rows that are shorter than a warp. */
+template <typename ACCESS>
+static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
+    tegroup_impl_permute_short_kernel(const __grid_constant__ tegroup_permute_desc desc) {
+    typedef typename ACCESS::real real;
+    enum { lanes = ACCESS::lanes };
+    const tegroup_matrix &map = desc.row_of_slot;
+    const int64_t steps = desc.permuted.cols / lanes;
+    const tegroup_impl_abreast at(steps);
+    int64_t token = (int64_t)blockIdx.x * at.rows + at.row;
+    if (at.row == at.rows) return;
+    for (; token < desc.tokens.rows; token += (int64_t)gridDim.x * at.rows) {
+        const typename ACCESS::raw x = ACCESS::load(desc.tokens, ACCESS::row(desc.tokens, token), at.step);
+        for (int32_t j = 0; j < desc.k; j++) {
+            const int64_t row = tegroup_impl_load_int(map.dtype, map.data, token * map.ld + j);
+            if (row < 0 || row >= desc.permuted.rows) continue;
+            typename ACCESS::raw scaled = x;
+            if (desc.weights.dtype != TEGROUP_DTYPE_UNSET) {
+                const real weight = tegroup_impl_weight<real>(desc.weights, token, j);
+                real y[lanes];
+                ACCESS::unpack(x, y);
+#pragma unroll
+                for (int i = 0; i < lanes; i++) y[i] *= weight;
+                scaled = ACCESS::pack(y);
+            }
+            ACCESS::store(desc.permuted, ACCESS::row(desc.permuted, row), at.step, scaled);
+        }
+    }
+}
+
 /* Adds one step of the rows of up to BATCH of a token's slots, from `slot` on. All rows are loaded before the first is
  * added. */
 template <typename ACCESS, int BATCH>
@@ -4798,15 +4854,18 @@ static __device__ __forceinline__ void tegroup_impl_combine_batch(const tegroup_
     }
 }
 
-/* One block serves one token at a time, and adds its slots in batches. */
+/* One block serves one token at a time, or several whose rows are short, and adds its slots in batches. */
 template <typename ACCESS>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
     tegroup_impl_combine_kernel(const __grid_constant__ tegroup_combine_desc desc) {
     typedef typename ACCESS::real real;
     enum { lanes = ACCESS::lanes, batch = 8 };
     const int64_t steps = desc.tokens.cols / lanes, k = desc.row_of_slot.cols;
-    for (int64_t token = blockIdx.x; token < desc.tokens.rows; token += gridDim.x) {
-        for (int64_t c = threadIdx.x; c < steps; c += blockDim.x) {
+    const tegroup_impl_abreast at(steps);
+    int64_t token = (int64_t)blockIdx.x * at.rows + at.row;
+    if (at.row == at.rows) return;
+    for (; token < desc.tokens.rows; token += (int64_t)gridDim.x * at.rows) {
+        for (int64_t c = at.step; c < steps; c += at.stride) {
             real sum[lanes];
 #pragma unroll
             for (int i = 0; i < lanes; i++) sum[i] = 0;
@@ -4878,6 +4937,9 @@ static inline tegroup_status tegroup_impl_cuda_permute(const tegroup_permute_des
     d.row_of_slot = tegroup_impl_cuda_matrix(&desc->row_of_slot);
     access = tegroup_impl_cuda_access(matrices, 2, desc->permuted.cols);
 #define TEGROUP_IMPL_LAUNCH(...)                                                                                       \
+    if (by_slots && d.permuted.cols / __VA_ARGS__::lanes < 32)                                                         \
+        return tegroup_impl_cuda_rows_abreast(tegroup_impl_permute_short_kernel<__VA_ARGS__>, &d, d.permuted.cols,     \
+                                              __VA_ARGS__::lanes, d.tokens.rows, stream, error);                       \
     return tegroup_impl_cuda_rows(by_slots ? tegroup_impl_permute_tokens_kernel<__VA_ARGS__>                           \
                                            : tegroup_impl_permute_kernel<__VA_ARGS__>,                                 \
                                   &d, d.permuted.cols, __VA_ARGS__::lanes,                                             \
@@ -4890,7 +4952,9 @@ static inline tegroup_status tegroup_impl_cuda_permute(const tegroup_permute_des
         d.tokens = tegroup_impl_cuda_pieces(&desc->tokens, piece == 16 ? 4 : piece);
         d.permuted = tegroup_impl_cuda_pieces(&desc->permuted, piece == 16 ? 4 : piece);
         access = TEGROUP_DTYPE_F32; /* without weights its kernel moves 16 bytes, whatever they are */
-        if (piece < 16) TEGROUP_IMPL_LAUNCH(tegroup_impl_pieces)
+        if (piece < 16) {
+            TEGROUP_IMPL_LAUNCH(tegroup_impl_pieces)
+        }
     }
     TEGROUP_IMPL_BY_ACCESS(access, TEGROUP_IMPL_LAUNCH)
 #undef TEGROUP_IMPL_LAUNCH
@@ -4907,8 +4971,8 @@ static inline tegroup_status tegroup_impl_cuda_combine(const tegroup_combine_des
     d.weights = tegroup_impl_cuda_matrix(&desc->weights);
     d.tokens = tegroup_impl_cuda_matrix(&desc->tokens);
 #define TEGROUP_IMPL_LAUNCH(...)                                                                                       \
-    return tegroup_impl_cuda_rows(tegroup_impl_combine_kernel<__VA_ARGS__>, &d, width, __VA_ARGS__::lanes,             \
-                                  desc->tokens.rows, stream, error);
+    return tegroup_impl_cuda_rows_abreast(tegroup_impl_combine_kernel<__VA_ARGS__>, &d, width, __VA_ARGS__::lanes,     \
+                                          desc->tokens.rows, stream, error);
     TEGROUP_IMPL_BY_ACCESS(tegroup_impl_cuda_access(matrices, 2, width), TEGROUP_IMPL_LAUNCH)
 #undef TEGROUP_IMPL_LAUNCH
 }
@@ -10818,8 +10882,8 @@ static inline tegroup_status tegroup_impl_sm90_take(tegroup_plan *plan, const te
     return tegroup_impl_sm90_choose(plan, (int32_t)choice->words[0], error);
 }
 
-/* Whether a plan may take a kernel of the table that its problem is multiplied by. Kernels are numbered from 0; the count
- * of that table ends them. */
+/* Whether a plan may take a kernel of the table that its problem is multiplied by. Kernels are numbered from 0; the
+ * count of that table ends them. */
 static inline int tegroup_impl_sm90_takes(const tegroup_problem *p, int32_t kernel) {
 #if defined(TEGROUP_NO_PORTABLE)
     const int with_mma = 0;

@@ -249,6 +249,18 @@ static inline tegroup_status tegroup_impl_cuda_blocks(int64_t units, int32_t eac
     return TEGROUP_OK;
 }
 
+/* Rows shorter than a block lie side by side in it: `rows` of them at a time, of which a thread has number `row` (none
+ * if that is `rows`), from `step` on, every `stride` steps. */
+struct tegroup_impl_abreast {
+    int32_t rows, row, step, stride;
+    __device__ explicit tegroup_impl_abreast(int64_t steps)
+        : stride((int32_t)tegroup_impl_min(steps, (int64_t)blockDim.x)) {
+        rows = (int32_t)blockDim.x / stride;
+        row = (int32_t)threadIdx.x / stride;
+        step = (int32_t)threadIdx.x % stride;
+    }
+};
+
 /* Launches a kernel over units of rows, with one thread for each step of `lanes` elements, up to a block's limit. */
 template <typename DESC>
 static inline tegroup_status tegroup_impl_cuda_rows(void (*kernel)(const DESC), const DESC *desc, int64_t width,
@@ -260,4 +272,18 @@ static inline tegroup_status tegroup_impl_cuda_rows(void (*kernel)(const DESC), 
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(units, 32, &blocks, error));
     return tegroup_impl_cuda_status(tegroup_impl_launch(kernel, blocks, threads, 0, stream, *desc), "stream",
                                     "the kernel must launch", error);
+}
+
+/* The same for a kernel whose rows may be abreast. */
+template <typename DESC>
+static inline tegroup_status tegroup_impl_cuda_rows_abreast(void (*kernel)(const DESC), const DESC *desc, int64_t width,
+                                                            int32_t lanes, int64_t rows, struct CUstream_st *stream,
+                                                            tegroup_error *error) {
+    const int64_t steps = width / lanes, together = TEGROUP_IMPL_ROWS_THREADS / steps;
+    unsigned blocks;
+    if (steps >= 32) return tegroup_impl_cuda_rows(kernel, desc, width, lanes, rows, stream, error);
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(rows, together), 8, &blocks, error));
+    return tegroup_impl_cuda_status(
+        tegroup_impl_launch(kernel, blocks, TEGROUP_IMPL_ROWS_THREADS, 0, stream, *desc), "stream",
+        "the kernel must launch", error);
 }

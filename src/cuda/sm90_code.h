@@ -87,8 +87,8 @@ static inline tegroup_status tegroup_impl_sm90_take(tegroup_plan *plan, const te
     return tegroup_impl_sm90_choose(plan, (int32_t)choice->words[0], error);
 }
 
-/* Whether a plan may take a kernel of the table that its problem is multiplied by. Kernels are numbered from 0; the count
- * of that table ends them. */
+/* Whether a plan may take a kernel of the table that its problem is multiplied by. Kernels are numbered from 0; the
+ * count of that table ends them. */
 static inline int tegroup_impl_sm90_takes(const tegroup_problem *p, int32_t kernel) {
 #if defined(TEGROUP_NO_PORTABLE)
     const int with_mma = 0;

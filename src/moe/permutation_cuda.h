@@ -157,6 +157,36 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
         }
 }
 
+/* The same for rows that are shorter than a warp. */
+template <typename ACCESS>
+static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
+    tegroup_impl_permute_short_kernel(const __grid_constant__ tegroup_permute_desc desc) {
+    typedef typename ACCESS::real real;
+    enum { lanes = ACCESS::lanes };
+    const tegroup_matrix &map = desc.row_of_slot;
+    const int64_t steps = desc.permuted.cols / lanes;
+    const tegroup_impl_abreast at(steps);
+    int64_t token = (int64_t)blockIdx.x * at.rows + at.row;
+    if (at.row == at.rows) return;
+    for (; token < desc.tokens.rows; token += (int64_t)gridDim.x * at.rows) {
+        const typename ACCESS::raw x = ACCESS::load(desc.tokens, ACCESS::row(desc.tokens, token), at.step);
+        for (int32_t j = 0; j < desc.k; j++) {
+            const int64_t row = tegroup_impl_load_int(map.dtype, map.data, token * map.ld + j);
+            if (row < 0 || row >= desc.permuted.rows) continue;
+            typename ACCESS::raw scaled = x;
+            if (desc.weights.dtype != TEGROUP_DTYPE_UNSET) {
+                const real weight = tegroup_impl_weight<real>(desc.weights, token, j);
+                real y[lanes];
+                ACCESS::unpack(x, y);
+#pragma unroll
+                for (int i = 0; i < lanes; i++) y[i] *= weight;
+                scaled = ACCESS::pack(y);
+            }
+            ACCESS::store(desc.permuted, ACCESS::row(desc.permuted, row), at.step, scaled);
+        }
+    }
+}
+
 /* Adds one step of the rows of up to BATCH of a token's slots, from `slot` on. All rows are loaded before the first is
  * added. */
 template <typename ACCESS, int BATCH>
@@ -193,15 +223,18 @@ static __device__ __forceinline__ void tegroup_impl_combine_batch(const tegroup_
     }
 }
 
-/* One block serves one token at a time, and adds its slots in batches. */
+/* One block serves one token at a time, or several whose rows are short, and adds its slots in batches. */
 template <typename ACCESS>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
     tegroup_impl_combine_kernel(const __grid_constant__ tegroup_combine_desc desc) {
     typedef typename ACCESS::real real;
     enum { lanes = ACCESS::lanes, batch = 8 };
     const int64_t steps = desc.tokens.cols / lanes, k = desc.row_of_slot.cols;
-    for (int64_t token = blockIdx.x; token < desc.tokens.rows; token += gridDim.x) {
-        for (int64_t c = threadIdx.x; c < steps; c += blockDim.x) {
+    const tegroup_impl_abreast at(steps);
+    int64_t token = (int64_t)blockIdx.x * at.rows + at.row;
+    if (at.row == at.rows) return;
+    for (; token < desc.tokens.rows; token += (int64_t)gridDim.x * at.rows) {
+        for (int64_t c = at.step; c < steps; c += at.stride) {
             real sum[lanes];
 #pragma unroll
             for (int i = 0; i < lanes; i++) sum[i] = 0;
@@ -273,6 +306,9 @@ static inline tegroup_status tegroup_impl_cuda_permute(const tegroup_permute_des
     d.row_of_slot = tegroup_impl_cuda_matrix(&desc->row_of_slot);
     access = tegroup_impl_cuda_access(matrices, 2, desc->permuted.cols);
 #define TEGROUP_IMPL_LAUNCH(...)                                                                                       \
+    if (by_slots && d.permuted.cols / __VA_ARGS__::lanes < 32)                                                         \
+        return tegroup_impl_cuda_rows_abreast(tegroup_impl_permute_short_kernel<__VA_ARGS__>, &d, d.permuted.cols,     \
+                                              __VA_ARGS__::lanes, d.tokens.rows, stream, error);                       \
     return tegroup_impl_cuda_rows(by_slots ? tegroup_impl_permute_tokens_kernel<__VA_ARGS__>                           \
                                            : tegroup_impl_permute_kernel<__VA_ARGS__>,                                 \
                                   &d, d.permuted.cols, __VA_ARGS__::lanes,                                             \
@@ -285,7 +321,9 @@ static inline tegroup_status tegroup_impl_cuda_permute(const tegroup_permute_des
         d.tokens = tegroup_impl_cuda_pieces(&desc->tokens, piece == 16 ? 4 : piece);
         d.permuted = tegroup_impl_cuda_pieces(&desc->permuted, piece == 16 ? 4 : piece);
         access = TEGROUP_DTYPE_F32; /* without weights its kernel moves 16 bytes, whatever they are */
-        if (piece < 16) TEGROUP_IMPL_LAUNCH(tegroup_impl_pieces)
+        if (piece < 16) {
+            TEGROUP_IMPL_LAUNCH(tegroup_impl_pieces)
+        }
     }
     TEGROUP_IMPL_BY_ACCESS(access, TEGROUP_IMPL_LAUNCH)
 #undef TEGROUP_IMPL_LAUNCH
@@ -302,8 +340,8 @@ static inline tegroup_status tegroup_impl_cuda_combine(const tegroup_combine_des
     d.weights = tegroup_impl_cuda_matrix(&desc->weights);
     d.tokens = tegroup_impl_cuda_matrix(&desc->tokens);
 #define TEGROUP_IMPL_LAUNCH(...)                                                                                       \
-    return tegroup_impl_cuda_rows(tegroup_impl_combine_kernel<__VA_ARGS__>, &d, width, __VA_ARGS__::lanes,             \
-                                  desc->tokens.rows, stream, error);
+    return tegroup_impl_cuda_rows_abreast(tegroup_impl_combine_kernel<__VA_ARGS__>, &d, width, __VA_ARGS__::lanes,     \
+                                          desc->tokens.rows, stream, error);
     TEGROUP_IMPL_BY_ACCESS(tegroup_impl_cuda_access(matrices, 2, width), TEGROUP_IMPL_LAUNCH)
 #undef TEGROUP_IMPL_LAUNCH
 }
