@@ -217,7 +217,7 @@ TEST(fp8_gpu, balanced_tiles) {
 /* A weight gradient whose operands have their own snapshots sums the rows that both have: what the longer one holds beyond them is
  * NaN here, and must not show, whichever operand that is. */
 TEST(fp8_gpu, snapshots_that_differ) {
-    enum { GROUPS = 3, ROWS = 500, N = 136, K = 200, LONGEST = ROWS + 16 * GROUPS, WIDEST = K, BLOCKS = ROWS / 128 + 4 * GROUPS };
+    enum { GROUPS = 3, ROWS = 500, N = 144, K = 208, LONGEST = ROWS + 16 * GROUPS, WIDEST = K, BLOCKS = ROWS / 128 + 4 * GROUPS };
     static const int64_t counts[2][GROUPS] = {{37, 200, 129}, {150, 131, 129}};
     if (!sm90_here()) return;
     rng r = rng_seed(77);
