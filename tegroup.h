@@ -7831,7 +7831,7 @@ enum {
 
 #define TEGROUP_IMPL_SM90_FP8_K 128    /* k of a pipeline stage, after which sums are promoted; of a block's scale */
 #define TEGROUP_IMPL_SM90_FP8_SHORT 64 /* rows of an average group up to which the lower tile is taken */
-#define TEGROUP_IMPL_SM90_FP8_WHOLE 1024 /* and up to which a gradient that is written, not added, has WHOLE tiles */
+#define TEGROUP_IMPL_SM90_FP8_WHOLE 512 /* and up to which a gradient that is written, not added, has WHOLE tiles */
 
 typedef struct tegroup_impl_sm90_fp8_row {
     tegroup_op op;          /* FORWARD is for dgrad, too */

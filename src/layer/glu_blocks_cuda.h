@@ -28,7 +28,7 @@
 
 /* What tegroup_quantize makes of BF16 gates and ups by halves, where its scaling is BLOCK_1X128: the activation, or its
  * gradient, in one read, each value computed once, and both copies written. The bits are those of the kernel for all
- * formats, which takes four to six times as long here: it computes a gradient's gates and ups apart. */
+ * formats, which takes three times as long here: it computes a gradient's gates and ups apart. */
 enum {
     TEGROUP_IMPL_GLU_THREADS = 512, /* 16 beside each other, with 8 columns each, and 32 above each other */
     TEGROUP_IMPL_GLU_WARPS = TEGROUP_IMPL_GLU_THREADS / 32,
@@ -74,8 +74,9 @@ struct tegroup_impl_glu_group {
 };
 struct tegroup_impl_glu_shared {
     uint4 turned[TEGROUP_IMPL_GLU_TILE * TEGROUP_IMPL_GLU_TILE / 16];
-    uint4 amax[2][TEGROUP_IMPL_GLU_WARPS][TEGROUP_IMPL_GLU_TILE / 8]; /* of columns, two in a word: by each warp */
-    float factor[2][TEGROUP_IMPL_GLU_TILE];                           /* of columns */
+    uint4 of_cols[2][TEGROUP_IMPL_GLU_WARPS][TEGROUP_IMPL_GLU_TILE / 8]; /* amax of columns as BF16: by each warp */
+    uint16_t of_rows[2][TEGROUP_IMPL_GLU_TILE];
+    float factor[TEGROUP_IMPL_COPIES][2][TEGROUP_IMPL_GLU_TILE]; /* of rows, and of columns */
     tegroup_impl_glu_group group[2];                                  /* of the tile at hand and of the next one */
     int64_t tiles;
 };
@@ -143,13 +144,6 @@ struct tegroup_impl_glu_walk {
         }
     }
 };
-
-/* A multiplier, and what is stored. */
-static __device__ __noinline__ float2 tegroup_impl_glu_scale(const tegroup_quantize_desc &desc, uint32_t bf16) {
-    const tegroup_block_scale block = tegroup_impl_scale_block(&desc.rule, desc.output.dtype, TEGROUP_DTYPE_F32,
-                                                               __uint_as_float(bf16 << 16), 1.0f);
-    return make_float2(block.multiplier, __uint_as_float(block.bits));
-}
 
 /* A thread's part of a tile: RESULTS are 1, or the gradients of gates and of ups. */
 template <int RESULTS> struct tegroup_impl_glu_piece {
@@ -221,8 +215,8 @@ template <int RESULTS> struct tegroup_impl_glu_piece {
             two = __vmaxu2(two, __shfl_xor_sync(0xffffffffu, two, step));
         return two;
     }
-    /* The largest magnitudes of the tile's columns into the table, and of this thread's rows, two in a word. */
-    __device__ __forceinline__ void collect(uint32_t (&of_rows)[RESULTS][ROWS / 2]) const {
+    /* The largest magnitudes of the tile's rows and columns into the tables. */
+    __device__ __forceinline__ void collect() const {
 #pragma unroll
         for (int k = 0; k < RESULTS; k++) {
             uint32_t of_row[ROWS], of_col[4] = {0, 0, 0, 0};
@@ -235,70 +229,57 @@ template <int RESULTS> struct tegroup_impl_glu_piece {
                 for (int j = 0; j < 4; j++) of_col[j] = __vmaxu2(of_col[j], word[j]);
             }
 #pragma unroll
-            for (int i = 0; i < ROWS / 2; i++)
-                of_rows[k][i] = larger_across(__vmaxu2(__byte_perm(of_row[2 * i], of_row[2 * i + 1], 0x5410),
-                                                       __byte_perm(of_row[2 * i], of_row[2 * i + 1], 0x7632)),
-                                              1, 16);
+            for (int i = 0; i < ROWS; i += 2) { /* two rows in a word */
+                const uint32_t two =
+                    larger_across(__vmaxu2(__byte_perm(of_row[i], of_row[i + 1], 0x5410),
+                                           __byte_perm(of_row[i], of_row[i + 1], 0x7632)),
+                                  1, 16);
+                if (col == 0) *(uint32_t *)&shared.of_rows[k][row + i] = two;
+            }
 #pragma unroll
             for (int j = 0; j < 4; j++) of_col[j] = larger_across(of_col[j], 16, 32);
             if (threadIdx.x % 32 < 16)
-                shared.amax[k][threadIdx.x / 32][threadIdx.x % 16] =
-                    make_uint4(of_col[0], of_col[1], of_col[2], of_col[3]);
+                shared.of_cols[k][threadIdx.x / 32][col / 8] = make_uint4(of_col[0], of_col[1], of_col[2], of_col[3]);
         }
     }
-    /* A row's factors are found by the lanes of its half of a warp, one each; returns this lane's. */
-    __device__ __forceinline__ float scale_rows(const tegroup_impl_glu_group &group, int64_t row0, int64_t col0,
-                                                const uint32_t (&of_rows)[RESULTS][ROWS / 2]) const {
-        const int32_t which = (int32_t)threadIdx.x % 16, k = which / ROWS, i = which % ROWS;
-        const tegroup_impl_scale_grid &grid = group.copies[TEGROUP_IMPL_ROWWISE].grid;
-        char *const scales = group.copies[TEGROUP_IMPL_ROWWISE].scales;
-        const int64_t r = row0 + row + i;
-        uint32_t two = 0;
-#pragma unroll
-        for (int n = 0; n < RESULTS * ROWS / 2; n++)
-            if (n == which / 2) two = of_rows[n / (ROWS / 2)][n % (ROWS / 2)];
-        if (k >= RESULTS) return 0;
-        const float2 found = tegroup_impl_glu_scale(call.desc, i % 2 ? two >> 16 : two & 0xffffu);
-        if (scales && r < grid.outer_extent)
-            ((float *)scales)[grid.base + r * grid.outer_stride
-                              + ((k * call.width + col0) / TILE) * grid.inner_stride] =
-                r < group.rows ? found.y : 0.0f;
-        return found.x;
-    }
-    /* Factors of the tile's columns: a thread each. */
-    __device__ __forceinline__ void scale_columns(const tegroup_impl_glu_group &group, int64_t row0,
-                                                  int64_t col0) const {
-        const int32_t k = (int32_t)threadIdx.x / TILE, c = (int32_t)threadIdx.x % TILE;
-        const tegroup_impl_scale_grid &grid = group.copies[TEGROUP_IMPL_COLUMNWISE].grid;
-        char *const scales = group.copies[TEGROUP_IMPL_COLUMNWISE].scales;
-        uint32_t most = 0;
-        if (k >= RESULTS || !scales || col0 + c >= call.width) return;
+    /* A factor and a scale for each thread: of the tile's columns, or of its rows. */
+    __device__ __forceinline__ void find_scale(const tegroup_impl_glu_group &group, int64_t row0, int64_t col0) const {
+        const int32_t columnwise = threadIdx.x < RESULTS * TILE, n = (int32_t)threadIdx.x % (RESULTS * TILE),
+                      k = n / TILE, c = n % TILE;
+        const tegroup_impl_copy &copy = group.copies[columnwise];
+        const int64_t at = columnwise ? k * call.width + col0 + c : row0 + c,
+                      inner = (columnwise ? row0 : k * call.width + col0) / TILE;
+        uint32_t most = shared.of_rows[k][c];
+        if (threadIdx.x >= 2 * RESULTS * TILE || !copy.scales) return;
+        if (columnwise) most = 0;
 #pragma unroll
         for (int w = 0; w < TEGROUP_IMPL_GLU_WARPS; w++)
-            most = max(most, (uint32_t)((const uint16_t *)shared.amax[k][w])[c]);
-        const float2 found = tegroup_impl_glu_scale(call.desc, most);
-        shared.factor[k][c] = found.x;
-        ((float *)scales)[grid.base + (k * call.width + col0 + c) * grid.outer_stride + row0 / TILE * grid.inner_stride] =
-            found.y;
+            if (columnwise) most = max(most, (uint32_t)((const uint16_t *)shared.of_cols[k][w])[c]);
+        const tegroup_block_scale block = tegroup_impl_scale_block(
+            &call.desc.rule, call.desc.output.dtype, TEGROUP_DTYPE_F32, __uint_as_float(most << 16), 1.0f);
+        const bool there = columnwise ? col0 + c < call.width : at < group.rows, stored = at < copy.grid.outer_extent;
+        shared.factor[columnwise][k][c] = block.multiplier;
+        if (columnwise ? there : stored) /* rows are padded */
+            ((uint32_t *)copy.scales)[copy.grid.base + at * copy.grid.outer_stride + inner * copy.grid.inner_stride] =
+                there ? block.bits : 0;
     }
     static __device__ __forceinline__ uint32_t four_codes(tegroup_dtype dtype, const float *y) {
         return tegroup_impl_two_codes(dtype, y[0], y[1]) | tegroup_impl_two_codes(dtype, y[2], y[3]) << 16;
     }
-    /* factor: what scale_rows returned. */
-    __device__ __forceinline__ void encode_rows(const tegroup_impl_glu_group &group, int64_t row0, int64_t col0,
-                                                float factor) const {
+    __device__ __forceinline__ void encode_rows(const tegroup_impl_glu_group &group, int64_t row0,
+                                                int64_t col0) const {
         const tegroup_impl_copy &copy = group.copies[TEGROUP_IMPL_ROWWISE];
         char *to = copy.data + tegroup_impl_element_of(&copy, row0 + row, col0 + col);
 #pragma unroll
         for (int i = 0; i < ROWS; i++, to += copy.at.row_stride)
 #pragma unroll
             for (int k = 0; k < RESULTS; k++) {
-                const float by = __shfl_sync(0xffffffffu, factor, k * ROWS + i, 16);
+                const float by = shared.factor[TEGROUP_IMPL_ROWWISE][k][row + i];
                 float y[8];
                 vectors::unpack(x[k][i], y);
 #pragma unroll
                 for (int j = 0; j < 8; j++) y[j] = tegroup_impl_product_f32(y[j], by);
-                if (copy.data && row0 + row + i < group.rows && col0 + col < call.width)
+                if (row0 + row + i < group.rows && col0 + col < call.width)
                     *(uint2 *)(to + k * call.width) = make_uint2(four_codes(call.desc.output.dtype, y),
                                                                  four_codes(call.desc.output.dtype, y + 4));
             }
@@ -312,7 +293,7 @@ template <int RESULTS> struct tegroup_impl_glu_piece {
         for (int i = 0; i < ROWS; i++) vectors::unpack(x[k][i], y[i]);
 #pragma unroll
         for (int j = 0; j < 8; j++) {
-            const float by = shared.factor[k][col + j];
+            const float by = shared.factor[TEGROUP_IMPL_COLUMNWISE][k][col + j];
             float four[ROWS];
 #pragma unroll
             for (int i = 0; i < ROWS; i++) /* no NaN of a factor pads the rows */
@@ -358,7 +339,6 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_GLU_THREADS, 1)
     piece.load(shared.group[0], t);
     for (; t < end; t++) {
         const tegroup_impl_glu_group &group = shared.group[at];
-        uint32_t of_rows[RESULTS][TEGROUP_IMPL_GLU_ROWS / 2];
         int64_t row0, col0;
         piece.place(group, t, &row0, &col0);
         piece.make();
@@ -371,15 +351,15 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_GLU_THREADS, 1)
             }
             piece.load(shared.group[at], t + 1);
         }
-        piece.collect(of_rows);
-        const float factor = piece.scale_rows(group, row0, col0, of_rows);
+        piece.collect();
         __syncthreads();
-        piece.scale_columns(group, row0, col0);
-        piece.encode_rows(group, row0, col0, factor);
+        piece.find_scale(group, row0, col0);
+        __syncthreads();
+        if (group.copies[TEGROUP_IMPL_ROWWISE].data) piece.encode_rows(group, row0, col0);
 #pragma unroll
         for (int k = 0; k < RESULTS; k++) {
-            __syncthreads(); /* factors are there, and the result before has been stored */
-            if (!group.copies[TEGROUP_IMPL_COLUMNWISE].data) continue;
+            if (!group.copies[TEGROUP_IMPL_COLUMNWISE].data) break;
+            if (k > 0) __syncthreads(); /* the result before has been stored */
             piece.turn(group, row0, k);
             __syncthreads();
             piece.store_turned(group, row0, col0, k);
