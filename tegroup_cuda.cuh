@@ -20,44 +20,45 @@
  *   [10] layer/quantize_rows_cuda.h Quantise: whole rows
  *   [11] layer/dequantize_tile_cuda.h Dequantise: a tile, and the kernel
  *   [12] layer/quantize_cuda.h    Quantise and dequantise: launches
- *   [13] moe/count_cuda.h         Counts of groups: kernels
- *   [14] moe/router_batch_cuda.h  Router: a warp's batch of tokens
- *   [15] moe/router_choice_cuda.h Router kernels: the choice
- *   [16] moe/router_gradient_cuda.h Router kernels: the gradient
- *   [17] moe/router_scheme_cuda.h Router kernels: schemes
- *   [18] moe/router_cuda.h        Router launches
- *   [19] moe/permutation_cuda.h   Permute and combine kernels
- *   [20] gemm/validate_quantised_cuda.h Validate kernel of quantised tensors
- *   [21] gemm/validate_cuda.h     Validate kernels
- *   [22] gemm/scale_convert_cuda.h Scales in another layout: kernel
- *   [23] cuda/call.h              GPU calls
- *   [24] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
- *   [25] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
- *   [26] cuda/cublaslt_grouped.h  cublaslt_grouped
- *   [27] cuda/cublaslt_loop.h     cublaslt_loop
- *   [28] cuda/codes.h             Quantised operands on a GPU, from codes to values
- *   [29] cuda/portable_tiles.h    Portable GEMM: tiles
- *   [30] cuda/portable.h          Portable GEMM: the kernels
- *   [31] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
- *   [32] cuda/portable_formats.h  Portable GEMM: products of quantised operands
- *   [33] cuda/portable_plan.h     Portable GEMM: plan and launch
- *   [34] cuda/hopper.h            Hopper's instructions
- *   [35] cuda/sm90_tiles.h        Hopper GEMM: tiles
- *   [36] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
- *   [37] cuda/sm90_epilogue.h     Hopper GEMM: the epilogue
- *   [38] cuda/sm90_block.h        Hopper GEMM: a block
- *   [39] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
- *   [40] cuda/sm90_store.h        Hopper GEMM: results from shared memory
- *   [41] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
- *   [42] cuda/sm90_fp8.h          Hopper GEMM of FP8: the kernel
- *   [43] cuda/sm90_fp8_code.h     Hopper GEMM of FP8: the compiled kernels
- *   [44] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
- *   [45] cuda/sm90_repack_kernels.h Hopper GEMM: repacking rows
- *   [46] cuda/sm90_decode.h       Hopper GEMM: decoding operands
- *   [47] cuda/sm90_plan.h         Hopper GEMM: plan and launch
- *   [48] cuda/sm90_fp8_plan.h     Hopper GEMM of FP8: plan and launch
- *   [49] gemm/machine_cuda.h      The GPU and the library at hand
- *   [50] gemm/tune_cuda.h         GPU backends: choosing an algorithm
+ *   [13] layer/glu_blocks_cuda.h  Quantise: SwiGLU in blocks of 1x128, the kernel of a training step
+ *   [14] moe/count_cuda.h         Counts of groups: kernels
+ *   [15] moe/router_batch_cuda.h  Router: a warp's batch of tokens
+ *   [16] moe/router_choice_cuda.h Router kernels: the choice
+ *   [17] moe/router_gradient_cuda.h Router kernels: the gradient
+ *   [18] moe/router_scheme_cuda.h Router kernels: schemes
+ *   [19] moe/router_cuda.h        Router launches
+ *   [20] moe/permutation_cuda.h   Permute and combine kernels
+ *   [21] gemm/validate_quantised_cuda.h Validate kernel of quantised tensors
+ *   [22] gemm/validate_cuda.h     Validate kernels
+ *   [23] gemm/scale_convert_cuda.h Scales in another layout: kernel
+ *   [24] cuda/call.h              GPU calls
+ *   [25] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
+ *   [26] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
+ *   [27] cuda/cublaslt_grouped.h  cublaslt_grouped
+ *   [28] cuda/cublaslt_loop.h     cublaslt_loop
+ *   [29] cuda/codes.h             Quantised operands on a GPU, from codes to values
+ *   [30] cuda/portable_tiles.h    Portable GEMM: tiles
+ *   [31] cuda/portable.h          Portable GEMM: the kernels
+ *   [32] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
+ *   [33] cuda/portable_formats.h  Portable GEMM: products of quantised operands
+ *   [34] cuda/portable_plan.h     Portable GEMM: plan and launch
+ *   [35] cuda/hopper.h            Hopper's instructions
+ *   [36] cuda/sm90_tiles.h        Hopper GEMM: tiles
+ *   [37] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
+ *   [38] cuda/sm90_epilogue.h     Hopper GEMM: the epilogue
+ *   [39] cuda/sm90_block.h        Hopper GEMM: a block
+ *   [40] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
+ *   [41] cuda/sm90_store.h        Hopper GEMM: results from shared memory
+ *   [42] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
+ *   [43] cuda/sm90_fp8.h          Hopper GEMM of FP8: the kernel
+ *   [44] cuda/sm90_fp8_code.h     Hopper GEMM of FP8: the compiled kernels
+ *   [45] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
+ *   [46] cuda/sm90_repack_kernels.h Hopper GEMM: repacking rows
+ *   [47] cuda/sm90_decode.h       Hopper GEMM: decoding operands
+ *   [48] cuda/sm90_plan.h         Hopper GEMM: plan and launch
+ *   [49] cuda/sm90_fp8_plan.h     Hopper GEMM of FP8: plan and launch
+ *   [50] gemm/machine_cuda.h      The GPU and the library at hand
+ *   [51] gemm/tune_cuda.h         GPU backends: choosing an algorithm
  */
 
 /* ==== [1] Guards and version (src/cuda/guards.h) ==== */
@@ -2718,10 +2719,386 @@ static inline tegroup_status tegroup_impl_cuda_dequantize(const tegroup_dequanti
                                   TEGROUP_IMPL_QUANTIZE_THREADS, 0, stream, call);
 }
 #undef TEGROUP_IMPL_BY_VALUES
+#if !defined(TEGROUP_NO_ACTIVATION)
+
+/* ==== [13] Quantise: SwiGLU in blocks of 1x128, the kernel of a training step (src/layer/glu_blocks_cuda.h) ==== */
+
+/* What tegroup_quantize makes of BF16 gates and ups by halves, where its scaling is BLOCK_1X128: the activation, or its
+ * gradient, in one read, each value computed once, and both copies written. The bits are those of the kernel for all
+ * formats, which takes three times as long here: it computes a gradient's gates and ups apart. */
+enum {
+    TEGROUP_IMPL_GLU_THREADS = 512, /* 16 beside each other, with 8 columns each, and 32 above each other */
+    TEGROUP_IMPL_GLU_WARPS = TEGROUP_IMPL_GLU_THREADS / 32,
+    TEGROUP_IMPL_GLU_ROWS = 4, /* of a thread */
+    TEGROUP_IMPL_GLU_TILE = 128
+};
+
+typedef struct tegroup_impl_glu_call {
+    tegroup_quantize_desc desc; /* ld of its matrices spelt out */
+    tegroup_scaling_facts facts;
+    int64_t width; /* columns of gates */
+} tegroup_impl_glu_call;
+
+/* Whether this kernel does what a call asks for. */
+static inline int tegroup_impl_glu_in_blocks(const tegroup_quantize_desc *desc) {
+    const tegroup_tensor *out = &desc->output, *in = &desc->input, *dy = &desc->grad_output;
+    const int gradient = dy->dtype != TEGROUP_DTYPE_UNSET;
+    const int64_t width = out->shape.cols / (1 + gradient);
+    int copy;
+    if (desc->activation != TEGROUP_ACTIVATION_SWIGLU || desc->interleaved || desc->rule.divide) return 0;
+    if (out->scaling != TEGROUP_SCALING_BLOCK_1X128 || out->scale_parts > 1 || out->scale_outer_stride > 0) return 0;
+    if (out->scale_dtype != TEGROUP_DTYPE_UNSET && out->scale_dtype != TEGROUP_DTYPE_F32) return 0;
+    if (out->amax || out->columnwise_amax || tegroup_impl_listed(out) || tegroup_impl_irregular(&out->shape)) return 0;
+    if (in->dtype != TEGROUP_DTYPE_BF16 || !tegroup_impl_ragged(&out->shape) || tegroup_impl_listed(in)) return 0;
+    if (gradient && tegroup_impl_listed(dy)) return 0;
+    if (width % (gradient ? TEGROUP_IMPL_GLU_TILE : 8) != 0 || tegroup_impl_ld(in) % 8 != 0) return 0;
+    if (!tegroup_impl_aligned(in->data, 16) || (gradient && !tegroup_impl_aligned(dy->data, 16))) return 0;
+    if (gradient && tegroup_impl_ld(dy) % 8 != 0) return 0;
+    for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++) {
+        const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(out, copy);
+        if (!memory.data != !memory.scales || !tegroup_impl_aligned(memory.data, 16)) return 0;
+        if (memory.data && copy && out->columnwise_order != TEGROUP_COLUMNWISE_TRANSPOSED) return 0;
+    }
+    return tegroup_impl_ld(out) % 8 == 0;
+}
+
+/* What the threads of a block share. */
+struct tegroup_impl_glu_group {
+    int64_t first, end; /* its tiles among all */
+    int64_t rows;
+    int64_t row0, in, dy; /* its first row, and elements of input and grad_output */
+    tegroup_impl_copy copies[TEGROUP_IMPL_COPIES];
+};
+struct tegroup_impl_glu_shared {
+    uint4 turned[TEGROUP_IMPL_GLU_TILE * TEGROUP_IMPL_GLU_TILE / 16];
+    uint4 of_cols[2][TEGROUP_IMPL_GLU_WARPS][TEGROUP_IMPL_GLU_TILE / 8]; /* amax of columns as BF16: by each warp */
+    uint16_t of_rows[2][TEGROUP_IMPL_GLU_TILE];
+    float factor[TEGROUP_IMPL_COPIES][2][TEGROUP_IMPL_GLU_TILE]; /* of rows, and of columns */
+    tegroup_impl_glu_group group[2];                                  /* of the tile at hand and of the next one */
+    int64_t tiles;
+};
+
+/* One warp's way through the groups, 32 at a time. */
+struct tegroup_impl_glu_walk {
+    const tegroup_impl_glu_call &call;
+    tegroup_snapshot_view view;
+    int32_t from;               /* the first of the 32 */
+    int64_t tiles;              /* of the groups before them */
+    tegroup_impl_before before; /* what these take in the copies */
+
+    __device__ __forceinline__ explicit tegroup_impl_glu_walk(const tegroup_impl_glu_call &c)
+        : call(c), view(tegroup_impl_fitting_view(&c.desc.output)) {
+        begin();
+    }
+    __device__ __forceinline__ void begin() {
+        from = 0;
+        tiles = before.scales[0] = before.scales[1] = before.transposed = 0;
+    }
+    static __device__ __forceinline__ int64_t up_to(int64_t x) {
+        for (int step = 1; step < 32; step *= 2) {
+            const int64_t other = __shfl_up_sync(0xffffffffu, x, step);
+            if ((int)(threadIdx.x % 32) >= step) x += other;
+        }
+        return x;
+    }
+    /* Finds the group of tile t, or with t < 0 passes all of them. */
+    __device__ __noinline__ void find(int64_t t, tegroup_impl_glu_group *to) {
+        const tegroup_tensor &out = call.desc.output;
+        const int32_t lane = (int32_t)threadIdx.x % 32, groups = view.header ? out.shape.groups : 0;
+        const int64_t across = tegroup_impl_ceil_div(call.width, TEGROUP_IMPL_GLU_TILE);
+        for (; from < groups; from += 32) {
+            const int32_t g = from + lane;
+            const tegroup_impl_sides sides =
+                g < groups ? tegroup_impl_group_sides(&out, &view, g) : tegroup_impl_sides_of(0, 0);
+            tegroup_impl_before mine = {{0, 0}, 0}, sum;
+            tegroup_impl_pass_group(&out, &call.facts, sides, &mine);
+            const int64_t here = tegroup_impl_ceil_div(sides.rows, TEGROUP_IMPL_GLU_TILE) * across,
+                          end = tiles + up_to(here);
+            for (int c = 0; c < TEGROUP_IMPL_COPIES; c++) sum.scales[c] = before.scales[c] + up_to(mine.scales[c]);
+            sum.transposed = before.transposed + up_to(mine.transposed);
+            const uint32_t later = __ballot_sync(0xffffffffu, t >= 0 && end > t);
+            if (later) {
+                if (lane != __ffs((int)later) - 1) return;
+                for (int c = 0; c < TEGROUP_IMPL_COPIES; c++) sum.scales[c] -= mine.scales[c];
+                sum.transposed -= mine.transposed;
+                const tegroup_impl_block in = tegroup_impl_block_of(&call.desc.input, &view, g);
+                to->first = end - here;
+                to->end = end;
+                to->rows = sides.rows;
+                to->row0 = in.row0;
+                to->in = in.first;
+                to->dy = call.desc.grad_output.dtype == TEGROUP_DTYPE_UNSET
+                             ? 0
+                             : tegroup_impl_block_of(&call.desc.grad_output, &view, g).first;
+                for (int c = 0; c < TEGROUP_IMPL_COPIES; c++)
+                    to->copies[c] = tegroup_impl_copy_of(&out, &call.facts, &view, g, c, &sum);
+                return;
+            }
+            tiles = __shfl_sync(0xffffffffu, end, 31);
+            for (int c = 0; c < TEGROUP_IMPL_COPIES; c++)
+                before.scales[c] = __shfl_sync(0xffffffffu, sum.scales[c], 31);
+            before.transposed = __shfl_sync(0xffffffffu, sum.transposed, 31);
+        }
+    }
+};
+
+/* A thread's part of a tile: RESULTS are 1, or the gradients of gates and of ups. */
+template <int RESULTS> struct tegroup_impl_glu_piece {
+    typedef tegroup_impl_vectors<TEGROUP_DTYPE_BF16> vectors;
+    enum { ROWS = TEGROUP_IMPL_GLU_ROWS, READ = RESULTS + 1, TILE = TEGROUP_IMPL_GLU_TILE };
+    const tegroup_impl_glu_call &call;
+    tegroup_impl_glu_shared &shared;
+    int32_t row, col; /* in the tile */
+    uint4 read[READ][ROWS], x[RESULTS][ROWS];
+    float scale[ROWS];
+
+    __device__ __forceinline__ tegroup_impl_glu_piece(const tegroup_impl_glu_call &c, tegroup_impl_glu_shared &s)
+        : call(c), shared(s), row((int32_t)threadIdx.x / 16 * ROWS), col((int32_t)threadIdx.x % 16 * 8) {}
+
+    /* The tile's first row and column in its group. */
+    __device__ __forceinline__ void place(const tegroup_impl_glu_group &group, int64_t t, int64_t *row0,
+                                          int64_t *col0) const {
+        const int64_t across = tegroup_impl_ceil_div(call.width, TILE), in_group = t - group.first;
+        *row0 = in_group / across * TILE;
+        *col0 = in_group % across * TILE;
+    }
+    /* What does not exist is 0. */
+    __device__ __forceinline__ void load(const tegroup_impl_glu_group &group, int64_t t) {
+        const tegroup_tensor &in = call.desc.input, &dy = call.desc.grad_output;
+        int64_t row0, col0;
+        place(group, t, &row0, &col0);
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) {
+            const int64_t r = row0 + row + i, c = col0 + col;
+            const bool there = r < group.rows && c < call.width;
+            const uint4 *from = (const uint4 *)((const char *)in.data + (group.in + r * in.ld + c) * 2);
+            read[0][i] = there ? __ldcs(from) : make_uint4(0, 0, 0, 0);
+            read[1][i] = there ? __ldcs(from + call.width / 8) : make_uint4(0, 0, 0, 0);
+            if (RESULTS == 2)
+                read[RESULTS][i] =
+                    there ? __ldcs((const uint4 *)((const char *)dy.data + (group.dy + r * dy.ld + c) * 2))
+                          : make_uint4(0, 0, 0, 0);
+            scale[i] = there ? tegroup_impl_weight<float>(call.desc.row_scale, group.row0 + r, 0) : 0.0f;
+        }
+    }
+    __device__ __forceinline__ void make() {
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) {
+            float gate[8], up[8], grad[8];
+            vectors::unpack(read[0][i], gate);
+            vectors::unpack(read[1][i], up);
+            if (RESULTS == 2) vectors::unpack(read[RESULTS][i], grad);
+#pragma unroll
+            for (int j = 0; j < 8; j++) {
+                if (RESULTS == 2)
+                    (void)tegroup_impl_activation_grad_f32(TEGROUP_ACTIVATION_SWIGLU, true, 0, 0, gate[j], up[j],
+                                                           scale[i] * grad[j], &gate[j], &up[j]);
+                else
+                    gate[j] = scale[i]
+                              * tegroup_impl_activation_f32(TEGROUP_ACTIVATION_SWIGLU, true, 0, 0, gate[j], up[j]);
+            }
+            x[0][i] = vectors::pack(gate);
+            if (RESULTS == 2) x[RESULTS - 1][i] = vectors::pack(up);
+        }
+    }
+
+    /* Magnitudes of two values; NaN is the largest, or counts for nothing. */
+    __device__ __forceinline__ uint32_t magnitudes(uint32_t two) const {
+        two &= 0x7fff7fffu;
+        return call.desc.rule.nan_shows ? two : two & ~__vcmpgtu2(two, 0x7f807f80u);
+    }
+    static __device__ __forceinline__ uint32_t larger_across(uint32_t two, int from, int to) {
+        for (int step = from; step < to; step *= 2)
+            two = __vmaxu2(two, __shfl_xor_sync(0xffffffffu, two, step));
+        return two;
+    }
+    /* The largest magnitudes of the tile's rows and columns into the tables. */
+    __device__ __forceinline__ void collect() const {
+#pragma unroll
+        for (int k = 0; k < RESULTS; k++) {
+            uint32_t of_row[ROWS], of_col[4] = {0, 0, 0, 0};
+#pragma unroll
+            for (int i = 0; i < ROWS; i++) {
+                const uint32_t word[4] = {magnitudes(x[k][i].x), magnitudes(x[k][i].y), magnitudes(x[k][i].z),
+                                          magnitudes(x[k][i].w)};
+                of_row[i] = __vmaxu2(__vmaxu2(word[0], word[1]), __vmaxu2(word[2], word[3]));
+#pragma unroll
+                for (int j = 0; j < 4; j++) of_col[j] = __vmaxu2(of_col[j], word[j]);
+            }
+#pragma unroll
+            for (int i = 0; i < ROWS; i += 2) { /* two rows in a word */
+                const uint32_t two =
+                    larger_across(__vmaxu2(__byte_perm(of_row[i], of_row[i + 1], 0x5410),
+                                           __byte_perm(of_row[i], of_row[i + 1], 0x7632)),
+                                  1, 16);
+                if (col == 0) *(uint32_t *)&shared.of_rows[k][row + i] = two;
+            }
+#pragma unroll
+            for (int j = 0; j < 4; j++) of_col[j] = larger_across(of_col[j], 16, 32);
+            if (threadIdx.x % 32 < 16)
+                shared.of_cols[k][threadIdx.x / 32][col / 8] = make_uint4(of_col[0], of_col[1], of_col[2], of_col[3]);
+        }
+    }
+    /* A factor and a scale for each thread: of the tile's columns, or of its rows. */
+    __device__ __forceinline__ void find_scale(const tegroup_impl_glu_group &group, int64_t row0, int64_t col0) const {
+        const int32_t columnwise = threadIdx.x < RESULTS * TILE, n = (int32_t)threadIdx.x % (RESULTS * TILE),
+                      k = n / TILE, c = n % TILE;
+        const tegroup_impl_copy &copy = group.copies[columnwise];
+        const int64_t at = columnwise ? k * call.width + col0 + c : row0 + c,
+                      inner = (columnwise ? row0 : k * call.width + col0) / TILE;
+        uint32_t most = shared.of_rows[k][c];
+        if (threadIdx.x >= 2 * RESULTS * TILE || !copy.scales) return;
+        if (columnwise) most = 0;
+#pragma unroll
+        for (int w = 0; w < TEGROUP_IMPL_GLU_WARPS; w++)
+            if (columnwise) most = max(most, (uint32_t)((const uint16_t *)shared.of_cols[k][w])[c]);
+        const tegroup_block_scale block = tegroup_impl_scale_block(
+            &call.desc.rule, call.desc.output.dtype, TEGROUP_DTYPE_F32, __uint_as_float(most << 16), 1.0f);
+        const bool there = columnwise ? col0 + c < call.width : at < group.rows, stored = at < copy.grid.outer_extent;
+        shared.factor[columnwise][k][c] = block.multiplier;
+        if (columnwise ? there : stored) /* rows are padded */
+            ((uint32_t *)copy.scales)[copy.grid.base + at * copy.grid.outer_stride + inner * copy.grid.inner_stride] =
+                there ? block.bits : 0;
+    }
+    static __device__ __forceinline__ uint32_t four_codes(tegroup_dtype dtype, const float *y) {
+        return tegroup_impl_two_codes(dtype, y[0], y[1]) | tegroup_impl_two_codes(dtype, y[2], y[3]) << 16;
+    }
+    __device__ __forceinline__ void encode_rows(const tegroup_impl_glu_group &group, int64_t row0,
+                                                int64_t col0) const {
+        const tegroup_impl_copy &copy = group.copies[TEGROUP_IMPL_ROWWISE];
+        char *to = copy.data + tegroup_impl_element_of(&copy, row0 + row, col0 + col);
+#pragma unroll
+        for (int i = 0; i < ROWS; i++, to += copy.at.row_stride)
+#pragma unroll
+            for (int k = 0; k < RESULTS; k++) {
+                const float by = shared.factor[TEGROUP_IMPL_ROWWISE][k][row + i];
+                float y[8];
+                vectors::unpack(x[k][i], y);
+#pragma unroll
+                for (int j = 0; j < 8; j++) y[j] = tegroup_impl_product_f32(y[j], by);
+                if (row0 + row + i < group.rows && col0 + col < call.width)
+                    *(uint2 *)(to + k * call.width) = make_uint2(four_codes(call.desc.output.dtype, y),
+                                                                 four_codes(call.desc.output.dtype, y + 4));
+            }
+    }
+    /* Four rows of each column to shared memory: a column has 32 words, in an order by which eight columns it is of, so
+     * that neither columns beside each other nor those of one whole column meet in a bank. */
+    __device__ __forceinline__ void turn(const tegroup_impl_glu_group &group, int64_t row0, int k) const {
+        const int32_t left = (int32_t)tegroup_impl_min(ROWS, group.rows - row0 - row);
+        float y[ROWS][8];
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) vectors::unpack(x[k][i], y[i]);
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            const float by = shared.factor[TEGROUP_IMPL_COLUMNWISE][k][col + j];
+            float four[ROWS];
+#pragma unroll
+            for (int i = 0; i < ROWS; i++) /* no NaN of a factor pads the rows */
+                four[i] = i < left ? tegroup_impl_product_f32(y[i][j], by) : 0.0f;
+            ((uint32_t *)shared.turned)[(col + j) * 32 + ((row / ROWS) ^ (col / 8 * 2))] =
+                four_codes(call.desc.output.dtype, four);
+        }
+    }
+    /* What is in shared memory, to the rows of the transposed copy; after the last row come the zeros that pad it. */
+    __device__ __forceinline__ void store_turned(const tegroup_impl_glu_group &group, int64_t row0, int64_t col0,
+                                                 int k) const {
+        const tegroup_impl_copy &copy = group.copies[TEGROUP_IMPL_COLUMNWISE];
+        char *const to = copy.data + tegroup_impl_element_of(&copy, row0, k * call.width + col0);
+#pragma unroll
+        for (int e = 0; e < TILE * TILE / 16 / TEGROUP_IMPL_GLU_THREADS; e++) {
+            const int32_t at = (int32_t)threadIdx.x + e * TEGROUP_IMPL_GLU_THREADS, c = at / 8, piece = at % 8;
+            uint4 v = shared.turned[c * 8 + (piece ^ (c / 16))];
+            if (c / 8 % 2) v = make_uint4(v.z, v.w, v.x, v.y);
+            if (col0 + c < call.width && row0 + piece * 16 < copy.at.col_stride)
+                *(uint4 *)(to + c * copy.at.col_stride + piece * 16) = v;
+        }
+    }
+};
+
+template <int RESULTS>
+static __global__ void __launch_bounds__(TEGROUP_IMPL_GLU_THREADS, 1)
+    tegroup_impl_glu_blocks_kernel(const __grid_constant__ tegroup_impl_glu_call call) {
+    __shared__ tegroup_impl_glu_shared shared;
+    tegroup_impl_glu_piece<RESULTS> piece(call, shared);
+    tegroup_impl_glu_walk walk(call);
+    int at = 0; /* which of the two groups is the tile's */
+    if (threadIdx.x < 32) {
+        walk.find(-1, NULL);
+        if (threadIdx.x == 0) shared.tiles = walk.tiles;
+        walk.begin();
+    }
+    __syncthreads();
+    int64_t t = shared.tiles * blockIdx.x / gridDim.x;
+    const int64_t end = shared.tiles * (blockIdx.x + 1) / gridDim.x;
+    if (t >= end) return;
+    if (threadIdx.x < 32) walk.find(t, &shared.group[0]);
+    __syncthreads();
+    piece.load(shared.group[0], t);
+    for (; t < end; t++) {
+        const tegroup_impl_glu_group &group = shared.group[at];
+        int64_t row0, col0;
+        piece.place(group, t, &row0, &col0);
+        piece.make();
+        if (t + 1 < end) { /* the next tile comes while this one is encoded */
+            if (t + 1 >= group.end) {
+                at ^= 1;
+                __syncthreads(); /* the tile before, which may be of the group two before, has been stored */
+                if (threadIdx.x < 32) walk.find(t + 1, &shared.group[at]);
+                __syncthreads();
+            }
+            piece.load(shared.group[at], t + 1);
+        }
+        piece.collect();
+        __syncthreads();
+        piece.find_scale(group, row0, col0);
+        __syncthreads();
+        if (group.copies[TEGROUP_IMPL_ROWWISE].data) piece.encode_rows(group, row0, col0);
+#pragma unroll
+        for (int k = 0; k < RESULTS; k++) {
+            if (!group.copies[TEGROUP_IMPL_COLUMNWISE].data) break;
+            if (k > 0) __syncthreads(); /* the result before has been stored */
+            piece.turn(group, row0, k);
+            __syncthreads();
+            piece.store_turned(group, row0, col0, k);
+        }
+    }
+}
+
+static inline tegroup_status tegroup_impl_cuda_glu_blocks(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
+                                                          tegroup_error *error) {
+    const tegroup_tensor *out = &desc->output;
+    const int gradient = desc->grad_output.dtype != TEGROUP_DTYPE_UNSET;
+    tegroup_impl_glu_call call;
+    unsigned blocks;
+    memset(&call, 0, sizeof call);
+    call.desc = *desc;
+    call.desc.input.ld = tegroup_impl_ld(&desc->input);
+    if (gradient) call.desc.grad_output.ld = tegroup_impl_ld(&desc->grad_output);
+    call.desc.row_scale = tegroup_impl_cuda_matrix(&desc->row_scale);
+    call.facts = *tegroup_scaling_info(out->scaling);
+    call.facts.name = NULL; /* of no use to a kernel */
+    call.width = out->shape.cols / (1 + gradient);
+    if (out->shape.groups == 0 || call.width == 0) return TEGROUP_OK;
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(
+        tegroup_impl_mul(tegroup_impl_ceil_div(out->shape.rows, TEGROUP_IMPL_GLU_TILE) + out->shape.groups,
+                         tegroup_impl_ceil_div(call.width, TEGROUP_IMPL_GLU_TILE)),
+        1, &blocks, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
+        gradient ? tegroup_impl_launch(tegroup_impl_glu_blocks_kernel<2>, blocks, TEGROUP_IMPL_GLU_THREADS, 0, stream,
+                                       call)
+                 : tegroup_impl_launch(tegroup_impl_glu_blocks_kernel<1>, blocks, TEGROUP_IMPL_GLU_THREADS, 0, stream,
+                                       call),
+        "stream", "the kernel must launch", error));
+#if !defined(TEGROUP_NO_BACKWARD)
+    if (desc->grad_row_scale.dtype != TEGROUP_DTYPE_UNSET) return tegroup_impl_cuda_quantize_sums(desc, stream, error);
+#endif
+    return TEGROUP_OK;
+}
+#endif /* TEGROUP_NO_ACTIVATION */
 #endif /* TEGROUP_NO_FP8 */
 #if !defined(TEGROUP_NO_MOE)
 
-/* ==== [13] Counts of groups: kernels (src/moe/count_cuda.h) ==== */
+/* ==== [14] Counts of groups: kernels (src/moe/count_cuda.h) ==== */
 
 /* The element of a matrix of slots where a slot lies. */
 static __device__ __forceinline__ int64_t tegroup_impl_slot_at(const tegroup_matrix &m, int64_t slot) {
@@ -2803,7 +3180,7 @@ static inline tegroup_status tegroup_impl_cuda_count(const tegroup_count_desc *d
                                     "stream", "the kernel must launch", error);
 }
 
-/* ==== [14] Router: a warp's batch of tokens (src/moe/router_batch_cuda.h) ==== */
+/* ==== [15] Router: a warp's batch of tokens (src/moe/router_batch_cuda.h) ==== */
 
 /* A warp takes a batch of tokens at a time. LANES lanes compute a token's softmax in registers, TURNS tokens one after
  * another; quad q of a token's experts is in the registers of lane q % LANES. To choose, the lanes share out the batch:
@@ -3226,7 +3603,7 @@ template <int UNIT> struct tegroup_impl_router_slots {
     }
 };
 
-/* ==== [15] Router kernels: the choice (src/moe/router_choice_cuda.h) ==== */
+/* ==== [16] Router kernels: the choice (src/moe/router_choice_cuda.h) ==== */
 
 /* Whether logits may differ although probabilities are equal. last: the smallest chosen probability; sum: what
  * exp(logit - largest) was divided by; halves: every logit of the batch has at most the 11 significant bits of a half.
@@ -3617,7 +3994,7 @@ static __global__ void __launch_bounds__(1024)
     if (thread == 0) *desc.balance_loss = desc.balance_coefficient * desc.experts * part[0];
 }
 
-/* ==== [16] Router kernels: the gradient (src/moe/router_gradient_cuda.h) ==== */
+/* ==== [17] Router kernels: the gradient (src/moe/router_gradient_cuda.h) ==== */
 
 /* What the balance loss adds to the gradient of a quad of probabilities, the same in every row. */
 template <typename REAL>
@@ -3813,7 +4190,7 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
     tegroup_impl_router_store_done();
 }
 
-/* ==== [17] Router kernels: schemes (src/moe/router_scheme_cuda.h) ==== */
+/* ==== [18] Router kernels: schemes (src/moe/router_scheme_cuda.h) ==== */
 
 /* A warp takes a token at a time. Lane l has experts l, l + 32, ...: scores and keys lie in the warp's shared memory.
  * To choose, up to EACH keys of floats are in a lane's registers, and the warp's largest is one instruction; where
@@ -4514,7 +4891,7 @@ static inline tegroup_status tegroup_impl_cuda_scheme_backward(const tegroup_rou
 }
 #endif /* TEGROUP_NO_BACKWARD */
 
-/* ==== [18] Router launches (src/moe/router_cuda.h) ==== */
+/* ==== [19] Router launches (src/moe/router_cuda.h) ==== */
 
 /* How the rows of a matrix may be read. */
 static inline tegroup_impl_router_access tegroup_impl_cuda_router_access(const tegroup_matrix *m, int is_f64) {
@@ -4652,7 +5029,7 @@ static inline tegroup_status tegroup_impl_cuda_router_backward(const tegroup_rou
 }
 #endif /* TEGROUP_NO_BACKWARD */
 
-/* ==== [19] Permute and combine kernels (src/moe/permutation_cuda.h) ==== */
+/* ==== [20] Permute and combine kernels (src/moe/permutation_cuda.h) ==== */
 
 /* The moves of a unit's rows. One lane of a warp computes each move and hands it to all lanes. */
 template <typename REAL> struct tegroup_impl_moves {
@@ -5328,7 +5705,7 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
 #endif /* TEGROUP_NO_MOE */
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [20] Validate kernel of quantised tensors (src/gemm/validate_quantised_cuda.h) ==== */
+/* ==== [21] Validate kernel of quantised tensors (src/gemm/validate_quantised_cuda.h) ==== */
 
 enum { TEGROUP_IMPL_VALIDATE_WARPS = 8 };
 
@@ -5401,7 +5778,7 @@ static inline cudaError_t tegroup_impl_cuda_validate_quantised(const tegroup_val
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [21] Validate kernels (src/gemm/validate_cuda.h) ==== */
+/* ==== [22] Validate kernels (src/gemm/validate_cuda.h) ==== */
 
 /* Checks the sizes in one block, which also initializes the result. */
 static __global__ void __launch_bounds__(1024)
@@ -5534,7 +5911,7 @@ static inline tegroup_status tegroup_impl_cuda_validate(const tegroup_validate_d
     return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }
 
-/* ==== [22] Scales in another layout: kernel (src/gemm/scale_convert_cuda.h) ==== */
+/* ==== [23] Scales in another layout: kernel (src/gemm/scale_convert_cuda.h) ==== */
 
 enum { TEGROUP_IMPL_SCALE_THREADS = 256 };
 
@@ -5599,7 +5976,7 @@ static inline tegroup_status tegroup_impl_cuda_scale_convert(const tegroup_impl_
         "stream", "the kernel must launch", error);
 }
 
-/* ==== [23] GPU calls (src/cuda/call.h) ==== */
+/* ==== [24] GPU calls (src/cuda/call.h) ==== */
 
 /* What a product's kernels are given, as one kernel parameter. */
 typedef struct tegroup_impl_gpu_call {
@@ -5926,7 +6303,7 @@ static inline tegroup_status tegroup_impl_cuda_rest(const tegroup_impl_gpu_call 
 }
 #if !defined(TEGROUP_NO_CUBLASLT)
 
-/* ==== [24] cuBLASLt: functions, descriptors, algorithms (src/cuda/cublaslt.h) ==== */
+/* ==== [25] cuBLASLt: functions, descriptors, algorithms (src/cuda/cublaslt.h) ==== */
 
 #if !defined(_WIN32)
 #include <dlfcn.h>
@@ -6241,7 +6618,7 @@ static inline tegroup_status tegroup_impl_lt_take(tegroup_plan *plan, const tegr
     return TEGROUP_OK;
 }
 
-/* ==== [25] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
+/* ==== [26] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
 
 /* Writes the result of a group that is hidden from cuBLASLt: NaN, or beta * C. Without a C beta is 0. */
 static __device__ inline void tegroup_impl_write_alone(const tegroup_impl_result &p, tegroup_dtype dtype, float beta,
@@ -6317,7 +6694,7 @@ static __global__ void __launch_bounds__(128)
                                  (int64_t)blockIdx.y * blockDim.x + threadIdx.x, (int64_t)gridDim.y * blockDim.x);
 }
 
-/* ==== [26] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
+/* ==== [27] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
 
 /* Says which scales the operands have, and in which lists of the set-up's they are. Sums are promoted. */
 static inline int tegroup_impl_lt_scales(const tegroup_cublaslt_functions *f, const tegroup_problem *p,
@@ -6570,7 +6947,7 @@ static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *pl
     return tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take the planned product", error);
 }
 
-/* ==== [27] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
+/* ==== [28] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
 
 /* One algorithm serves every group. The plan chooses it, for a group of the mean size, from those that do not split k.
  * So a call does not run the heuristic, which takes tens of microseconds a shape, and a row's bits do not depend on its
@@ -6848,7 +7225,7 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
 #endif /* TEGROUP_NO_CUBLASLT */
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [28] Quantised operands on a GPU, from codes to values (src/cuda/codes.h) ==== */
+/* ==== [29] Quantised operands on a GPU, from codes to values (src/cuda/codes.h) ==== */
 
 /* What the kernels that read quantised operands share: where a group's codes and scales are, and how codes become
  * values of BF16 or F16. Values of 8 and 4 bits are exact in both (F4E2M1 and what has scales of 8 bits is decoded to
@@ -7098,7 +7475,7 @@ static inline tegroup_status tegroup_impl_formats_bias_grad(const tegroup_gemm_d
 #endif /* TEGROUP_NO_FP8 */
 #if !defined(TEGROUP_NO_PORTABLE)
 
-/* ==== [29] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
+/* ==== [30] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
 
 /* One family of kernels for every GPU from SM80 on: a persistent grid walks the groups' tiles, loads by cp.async into a
  * ring of swizzled pipeline stages, and multiplies with ldmatrix and mma.sync (PTX ISA 8.0, sections 9.7.8.22 and
@@ -7378,7 +7755,7 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
     __device__ __forceinline__ void advance(int64_t row_bytes) { from += ALONG_K ? TILE_K * 2 : TILE_K * row_bytes; }
 };
 
-/* ==== [30] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
+/* ==== [31] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
 
 /* ---- storing ---- */
 
@@ -7905,7 +8282,7 @@ static __global__ void __launch_bounds__(128)
 }
 #endif
 
-/* ==== [31] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
+/* ==== [32] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
 
 /* Plain FMA: 64 x 64 tiles, 4 x 4 elements a thread, and one chain of FMAs over k for each element. MIXED: B is of F16
  * or BF16, and widened, exactly, on its way to shared memory. Its steps are of twice as many k, so that as many bytes
@@ -7965,7 +8342,7 @@ static __global__ void __launch_bounds__(256)
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [32] Portable GEMM: products of quantised operands (src/cuda/portable_formats.h) ==== */
+/* ==== [33] Portable GEMM: products of quantised operands (src/cuda/portable_formats.h) ==== */
 
 /* One kernel for every format, operation and storage order, from SM80 on. Values of 8 and 4 bits are exact in BF16, so
  * their codes are decoded on the way to shared memory, by arithmetic on bits that is the same on every GPU, and
@@ -8323,7 +8700,7 @@ static inline tegroup_status tegroup_impl_portable_formats_gemm(const tegroup_pl
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [33] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
+/* ==== [34] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
 
 /* A kernel row: one kernel of the family, for BF16 and for FP16. Tiles of up to 128 rows fit SM86, 89 and 120, whose
  * blocks have 99 KB of shared memory for the ring and what the kernel itself declares, less than 2.4 KB. The 256-row
@@ -8520,7 +8897,7 @@ static inline tegroup_status tegroup_impl_portable_gemm_fused(const tegroup_plan
 #endif /* TEGROUP_NO_PORTABLE */
 #if !defined(TEGROUP_NO_SM90)
 
-/* ==== [34] Hopper's instructions (src/cuda/hopper.h) ==== */
+/* ==== [35] Hopper's instructions (src/cuda/hopper.h) ==== */
 
 /* mbarriers, TMA and wgmma as PTX ISA 8.0 and later describe them (sections 9.7.13.15, 9.7.9.27 and 9.7.15). They
  * assemble for sm_90a only; TEGROUP_IMPL_HOPPER is 1 in the compiler pass for that architecture. */
@@ -8588,7 +8965,7 @@ static __device__ __forceinline__ void tegroup_impl_tma_map_acquire(const CUtens
  * FADD, subnormals, infinities and NaN included. */
 static __device__ __forceinline__ void tegroup_impl_tma_store(const CUtensorMap *map, uint32_t from, int32_t x,
                                                               int32_t y, int32_t z, bool anywhere, uint64_t origin,
-                                                              bool adds = false) {
+                                                              bool adds = false, bool passes = false) {
 #define TEGROUP_IMPL_STORE(copy, how)                                                                                  \
     if (anywhere)                                                                                                      \
         asm volatile(                                                                                                  \
@@ -8601,6 +8978,13 @@ static __device__ __forceinline__ void tegroup_impl_tma_store(const CUtensorMap 
                      : "memory")
     if (adds) {
         TEGROUP_IMPL_STORE("cp.reduce.async.bulk", ".add");
+    } else if (passes && !anywhere) {
+        uint64_t policy;
+        asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+        asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group.L2::cache_hint [%0, {%2, %3, %4}], "
+                     "[%1], %5;" ::"l"(map),
+                     "r"(from), "r"(x), "r"(y), "r"(z), "l"(policy)
+                     : "memory");
     } else {
         TEGROUP_IMPL_STORE("cp.async.bulk", "");
     }
@@ -8765,7 +9149,7 @@ TEGROUP_IMPL_WGMMA_FP8_OF(128, TEGROUP_IMPL_SUMS_64, "64", "65", "66", TEGROUP_I
 #undef TEGROUP_IMPL_F4
 #endif
 
-/* ==== [35] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
+/* ==== [36] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
 
 /* A persistent kernel of three warpgroups. In the first, one warp schedules tiles, one thread loads operands by TMA
  * into a ring of pipeline stages, and two threads store results by TMA. The other two warpgroups multiply by wgmma:
@@ -8924,7 +9308,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_rest {
     int32_t picked_a[128], picked_b[TEGROUP_IMPL_SM90_LINES];
 };
 
-/* ==== [36] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
+/* ==== [37] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* One warp of each block finds the block's tiles. It walks the groups 32 at a time, one for each lane. Tiles of equal
@@ -9277,7 +9661,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
 };
 #endif
 
-/* ==== [37] Hopper GEMM: the epilogue (src/cuda/sm90_epilogue.h) ==== */
+/* ==== [38] Hopper GEMM: the epilogue (src/cuda/sm90_epilogue.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* ---- C and bias ---- */
@@ -9491,7 +9875,7 @@ static __device__ __forceinline__ float tegroup_impl_sm90_differentiate(const te
 }
 #endif
 
-/* ==== [38] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
+/* ==== [39] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* A block is a chain of four classes, each the base of the next: what the warps share, loader, storer, multiplier. (If
@@ -9619,7 +10003,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
 };
 #endif
 
-/* ==== [39] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
+/* ==== [40] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_block<SHAPE> {
@@ -9851,7 +10235,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
 };
 #endif
 
-/* ==== [40] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
+/* ==== [41] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_loader<SHAPE> {
@@ -9899,7 +10283,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
             if (place<WIDE>(group, item, i, TEGROUP_IMPL_D, &x, &y, &z)
                 && !ends(item, i / results::ACROSS * 64, i % results::ACROSS * results::COLS, results::COLS))
                 tegroup_impl_tma_store(&call.map[TEGROUP_IMPL_D], slab(group, i % results::USED), x, y, z,
-                                       anywhere(TEGROUP_IMPL_D), item.origin[TEGROUP_IMPL_D], adds_in_l2<WIDE>(i));
+                                       anywhere(TEGROUP_IMPL_D), item.origin[TEGROUP_IMPL_D], adds_in_l2<WIDE>(i),
+                                       SHAPE::OF_GROUPS);
             tegroup_impl_tma_store_commit(); /* one bulk group for each slab, even if empty: waits count slabs */
             if (i == 0 || i - 1 + results::USED >= results::COUNT) continue;
             tegroup_impl_tma_store_wait<1>(); /* TMA has read the slab before this one. */
@@ -10012,7 +10397,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
 };
 #endif
 
-/* ==== [41] Hopper GEMM: the multiplying warpgroups, and the kernel (src/cuda/sm90_multiply.h) ==== */
+/* ==== [42] Hopper GEMM: the multiplying warpgroups, and the kernel (src/cuda/sm90_multiply.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegroup_impl_sm90_storer<SHAPE> {
@@ -10408,7 +10793,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [42] Hopper GEMM of FP8: the kernel (src/cuda/sm90_fp8.h) ==== */
+/* ==== [43] Hopper GEMM of FP8: the kernel (src/cuda/sm90_fp8.h) ==== */
 
 /* The kernel of sm90_tiles.h for operands of FP8, which wgmma takes contiguous along k alone. A forward product has
  * them so; a dgrad reads the transposed copy of the weights, and a weight gradient those of both operands, so that all
@@ -10432,15 +10817,16 @@ enum tegroup_impl_sm90_promotion {
 typedef struct tegroup_impl_sm90_fp8 {
     tegroup_scaling_facts facts[2];
     int32_t columnwise, promotion, a_e5m2, b_e5m2;
+    /* A weight gradient: [groups][2], where the scales of A and of B are. */
+    const tegroup_impl_sm90_scales *of_groups;
 } tegroup_impl_sm90_fp8;
 
 template <int OP_, int LINES_, int COLS_, bool TURNS_, int SLABS_, bool NARROWS_>
 struct tegroup_impl_sm90_fp8_shape : tegroup_impl_sm90_shape<OP_, LINES_, COLS_, TURNS_, SLABS_> {
     typedef tegroup_impl_sm90_shape<OP_, LINES_, COLS_, TURNS_, SLABS_> base;
     static constexpr int K = TEGROUP_IMPL_SM90_FP8_K;
-    /* A weight gradient's tiles are not balanced, since scales are counted in the order of groups. */
-    static constexpr bool OF_GROUPS = OP_ == TEGROUP_OP_WGRAD, NARROWS = NARROWS_, BALANCES = NARROWS, TAPERS = false,
-                          A_LINES = false, B_LINES = false;
+    static constexpr bool OF_GROUPS = OP_ == TEGROUP_OP_WGRAD, NARROWS = NARROWS_, BALANCES = NARROWS || OF_GROUPS,
+                          TAPERS = false, A_LINES = false, B_LINES = false;
     static_assert(!NARROWS || (base::NARROWS && !OF_GROUPS), "tiles of 192 columns of a forward product");
     static constexpr int NARROW = NARROWS ? base::NARROW : COLS_;
     static __host__ __device__ __forceinline__ int32_t narrow(int32_t cols, int32_t k) {
@@ -10485,7 +10871,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
 
     /* ---- scheduler warp ---- */
 
-    /* As the base's, with scales. Tiles come in the order of their groups, which this relies on. */
+    /* As the base's, with scales. Those of a weight gradient are looked up; others are counted, as their tiles come in
+     * the order of groups. */
     __device__ __forceinline__ void schedule() const {
         tegroup_impl_sm90_walk<SHAPE> walk(call, this->prepared());
         tegroup_impl_sm90_scales scales; /* of this lane's operand: lane 0 has A, lane 1 B */
@@ -10498,13 +10885,17 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
             there = walk.next(&item);
             if (there && item.group != group) {
                 group = item.group;
-                count_scales(call.call.desc.a, TEGROUP_IMPL_A, counted, group, &before[0]);
-                count_scales(call.call.desc.b, TEGROUP_IMPL_B, counted, group, &before[1]);
-                counted = group;
+                if (!SHAPE::OF_GROUPS) {
+                    count_scales(call.call.desc.a, TEGROUP_IMPL_A, counted, group, &before[0]);
+                    count_scales(call.call.desc.b, TEGROUP_IMPL_B, counted, group, &before[1]);
+                    counted = group;
+                }
                 if (lane() < 2)
-                    scales =
-                        tegroup_impl_sm90_scales_of(lane() ? &call.call.desc.b : &call.call.desc.a, &fp8.facts[lane()],
-                                                    &call.call.views[lane()], group, fp8.columnwise, before[lane()]);
+                    scales = SHAPE::OF_GROUPS
+                                 ? fp8.of_groups[2 * group + lane()]
+                                 : tegroup_impl_sm90_scales_of(lane() ? &call.call.desc.b : &call.call.desc.a,
+                                                               &fp8.facts[lane()], &call.call.views[lane()], group,
+                                                               fp8.columnwise, before[lane()]);
             }
             if (number >= ITEMS) tegroup_impl_barrier_wait(at(&rest->taken[number % ITEMS]), (number / ITEMS & 1) ^ 1);
             if (lane() < 2) more->scales[number % ITEMS][lane()] = scales;
@@ -10770,7 +11161,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
 #endif
 }
 
-/* ==== [43] Hopper GEMM of FP8: the compiled kernels (src/cuda/sm90_fp8_code.h) ==== */
+/* ==== [44] Hopper GEMM of FP8: the compiled kernels (src/cuda/sm90_fp8_code.h) ==== */
 
 /* Whether the compiler has tensormap.replace as this source uses it, with strides in bytes (PTX ISA 8.5). Clang does
  * not tell its version of ptxas, so it counts as an older one. */
@@ -10812,7 +11203,7 @@ static inline tegroup_status tegroup_impl_sm90_fp8_choose(tegroup_plan *plan, in
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [44] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
+/* ==== [45] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
 
 /* The code of a kernel row. */
 typedef struct tegroup_impl_sm90_code {
@@ -10915,7 +11306,7 @@ static inline tegroup_status tegroup_impl_sm90_choices(const tegroup_plan *plan,
     return TEGROUP_OK;
 }
 
-/* ==== [45] Hopper GEMM: repacking rows (src/cuda/sm90_repack_kernels.h) ==== */
+/* ==== [46] Hopper GEMM: repacking rows (src/cuda/sm90_repack_kernels.h) ==== */
 
 /* What the kernel is given. Ragged rows are numbered as in their buffer, and those of uniform groups one group after
  * another; a copy has the same numbers. */
@@ -11036,7 +11427,7 @@ static inline tegroup_status tegroup_impl_sm90_repack(const tegroup_plan *plan, 
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [46] Hopper GEMM: decoding operands (src/cuda/sm90_decode.h) ==== */
+/* ==== [47] Hopper GEMM: decoding operands (src/cuda/sm90_decode.h) ==== */
 
 /* What is decoded, and where to. */
 typedef struct tegroup_impl_decode_call {
@@ -11391,7 +11782,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_DECODE_THREADS, TEGROUP_IM
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [47] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
+/* ==== [48] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
 
 static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_planned_row(const tegroup_plan *plan) {
     return tegroup_impl_sm90_row_of((int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ROW]);
@@ -11842,14 +12233,16 @@ static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, co
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [48] Hopper GEMM of FP8: plan and launch (src/cuda/sm90_fp8_plan.h) ==== */
+/* ==== [49] Hopper GEMM of FP8: plan and launch (src/cuda/sm90_fp8_plan.h) ==== */
 
-/* ---- the tensor maps of a weight gradient ---- */
+/* ---- the tensor maps of a weight gradient, and where its scales are ---- */
 
 /* What makes the maps: those of a group that begins at the copies' first elements. */
 typedef struct tegroup_impl_sm90_fp8_maps {
     CUtensorMap map[2];
+    tegroup_scaling_facts facts[2];
     CUtensorMap *to; /* [groups][2] */
+    tegroup_impl_sm90_scales *scales; /* likewise */
 } tegroup_impl_sm90_fp8_maps;
 
 #if TEGROUP_IMPL_HOPPER && TEGROUP_IMPL_SM90_REPLACES
@@ -11859,7 +12252,7 @@ typedef struct tegroup_impl_sm90_fp8_maps {
                  : "memory")
 #endif
 /* A warp for each group and operand. Of the copies that lie a group after another, that of a group begins where those
- * of the groups before end. */
+ * of the groups before end, and so do its scales. */
 static __global__ void __launch_bounds__(32)
     tegroup_impl_sm90_fp8_maps_kernel(const __grid_constant__ tegroup_impl_gpu_call call,
                                       const __grid_constant__ tegroup_impl_sm90_fp8_maps maps) {
@@ -11870,11 +12263,20 @@ static __global__ void __launch_bounds__(32)
     const tegroup_tensor &t = operand ? call.desc.b : call.desc.a;
     const tegroup_snapshot_view &view = call.views[operand];
     if (!tegroup_impl_prepared(call)) return; /* and the product has no groups */
-    int64_t before = 0;
+    int64_t before = 0, scales = 0;
     if (!tegroup_impl_listed(&t))
-        for (int32_t g = lane; g < group; g += 32)
-            before += tegroup_impl_transposed_count(tegroup_impl_group_sides(&t, &view, g));
-    for (int apart = 16; apart > 0; apart /= 2) before += __shfl_xor_sync(0xffffffffu, before, apart);
+        for (int32_t g = lane; g < group; g += 32) {
+            const tegroup_impl_sides sides = tegroup_impl_group_sides(&t, &view, g);
+            before += tegroup_impl_transposed_count(sides);
+            scales += tegroup_impl_scale_grid_alone(&t, &maps.facts[operand], sides, 1).count;
+        }
+    for (int apart = 16; apart > 0; apart /= 2) {
+        before += __shfl_xor_sync(0xffffffffu, before, apart);
+        scales += __shfl_xor_sync(0xffffffffu, scales, apart);
+    }
+    if (lane == 0)
+        maps.scales[2 * group + operand] =
+            tegroup_impl_sm90_scales_of(&t, &maps.facts[operand], &view, group, 1, scales);
     for (int i = lane; i < (int)(sizeof map / 4); i += 32)
         ((uint32_t *)&map)[i] = ((const uint32_t *)&maps.map[operand])[i];
     __syncwarp();
@@ -11944,10 +12346,11 @@ static inline int32_t tegroup_impl_sm90_fp8_promotion(const tegroup_impl_sm90_fp
     return fp8->facts[1].block_outer == 1 ? TEGROUP_IMPL_SM90_LINES_BOTH : TEGROUP_IMPL_SM90_SQUARE;
 }
 
-/* Makes the maps of A and B of a weight gradient: those of its groups, in the workspace. */
+/* Makes the maps of A and B of a weight gradient's groups, and finds their scales, in the workspace. */
 static inline tegroup_status tegroup_impl_sm90_fp8_map_groups(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                               const tegroup_impl_sm90_fp8_row *row,
-                                                              tegroup_impl_sm90_call *call, struct CUstream_st *stream,
+                                                              tegroup_impl_sm90_call *call,
+                                                              tegroup_impl_sm90_fp8 *fp8, struct CUstream_st *stream,
                                                               tegroup_error *error) {
     tegroup_impl_sm90_fp8_maps maps;
     tegroup_layout layout;
@@ -11955,6 +12358,8 @@ static inline tegroup_status tegroup_impl_sm90_fp8_map_groups(const tegroup_plan
     tegroup_impl_layout_begin(&layout);
     tegroup_impl_sm90_workspace(plan, &layout);
     maps.to = (CUtensorMap *)tegroup_impl_layout_at(&layout, 0, desc->options.workspace);
+    maps.scales = (tegroup_impl_sm90_scales *)tegroup_impl_layout_at(&layout, 1, desc->options.workspace);
+    memcpy(maps.facts, fp8->facts, sizeof maps.facts);
     for (int i = 0; i < 2; i++) {
         const tegroup_tensor *t = i ? &call->call.desc.b : &call->call.desc.a;
         tegroup_tensor one = tegroup_tensor_uniform(1, t->shape.cols, TEGROUP_TRANSPOSED_ROWS, t->dtype, maps.to);
@@ -11963,6 +12368,7 @@ static inline tegroup_status tegroup_impl_sm90_fp8_map_groups(const tegroup_plan
                                                   i ? row->tile_n : row->tile_m, &maps.map[i], &shift, error));
     }
     call->of_groups = maps.to;
+    fp8->of_groups = maps.scales;
     return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_sm90_fp8_maps_kernel,
                                                         dim3((unsigned)desc->a.shape.groups, 2), 32, 0, stream,
                                                         call->call, maps),
@@ -11994,7 +12400,7 @@ static inline tegroup_status tegroup_impl_sm90_fp8_gemm(const tegroup_plan *plan
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_slabs(plan, &call.call.desc.c, TEGROUP_IMPL_C, &call, error));
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_slabs(plan, &call.call.desc.d, TEGROUP_IMPL_D, &call, error));
     if (wgrad) {
-        TEGROUP_IMPL_TRY(tegroup_impl_sm90_fp8_map_groups(plan, desc, row, &call, stream, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_sm90_fp8_map_groups(plan, desc, row, &call, &fp8, stream, error));
     } else {
         TEGROUP_IMPL_TRY(
             tegroup_impl_sm90_map(plan, &read.a, TEGROUP_IMPL_A, TEGROUP_IMPL_SM90_FP8_K, row->tile_m, &call, error));
@@ -12016,7 +12422,7 @@ static inline tegroup_status tegroup_impl_sm90_fp8_gemm(const tegroup_plan *plan
 #endif /* TEGROUP_NO_FP8 */
 #endif /* TEGROUP_NO_SM90 */
 
-/* ==== [49] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
+/* ==== [50] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
 
 #if defined(TEGROUP_NO_CUBLASLT)
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *) { return 0; }
@@ -12048,7 +12454,7 @@ static inline tegroup_status tegroup_impl_cuda_check_device(const tegroup_plan *
     return TEGROUP_OK;
 }
 
-/* ==== [50] GPU backends: choosing an algorithm (src/gemm/tune_cuda.h) ==== */
+/* ==== [51] GPU backends: choosing an algorithm (src/gemm/tune_cuda.h) ==== */
 
 static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *kind, tegroup_error *error) {
     cudaDeviceProp properties;

@@ -70,7 +70,7 @@ static __device__ __forceinline__ void tegroup_impl_tma_map_acquire(const CUtens
  * FADD, subnormals, infinities and NaN included. */
 static __device__ __forceinline__ void tegroup_impl_tma_store(const CUtensorMap *map, uint32_t from, int32_t x,
                                                               int32_t y, int32_t z, bool anywhere, uint64_t origin,
-                                                              bool adds = false) {
+                                                              bool adds = false, bool passes = false) {
 #define TEGROUP_IMPL_STORE(copy, how)                                                                                  \
     if (anywhere)                                                                                                      \
         asm volatile(                                                                                                  \
@@ -83,6 +83,13 @@ static __device__ __forceinline__ void tegroup_impl_tma_store(const CUtensorMap 
                      : "memory")
     if (adds) {
         TEGROUP_IMPL_STORE("cp.reduce.async.bulk", ".add");
+    } else if (passes && !anywhere) {
+        uint64_t policy;
+        asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+        asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group.L2::cache_hint [%0, {%2, %3, %4}], "
+                     "[%1], %5;" ::"l"(map),
+                     "r"(from), "r"(x), "r"(y), "r"(z), "l"(policy)
+                     : "memory");
     } else {
         TEGROUP_IMPL_STORE("cp.async.bulk", "");
     }

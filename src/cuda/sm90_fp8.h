@@ -36,15 +36,16 @@ enum tegroup_impl_sm90_promotion {
 typedef struct tegroup_impl_sm90_fp8 {
     tegroup_scaling_facts facts[2];
     int32_t columnwise, promotion, a_e5m2, b_e5m2;
+    /* A weight gradient: [groups][2], where the scales of A and of B are. */
+    const tegroup_impl_sm90_scales *of_groups;
 } tegroup_impl_sm90_fp8;
 
 template <int OP_, int LINES_, int COLS_, bool TURNS_, int SLABS_, bool NARROWS_>
 struct tegroup_impl_sm90_fp8_shape : tegroup_impl_sm90_shape<OP_, LINES_, COLS_, TURNS_, SLABS_> {
     typedef tegroup_impl_sm90_shape<OP_, LINES_, COLS_, TURNS_, SLABS_> base;
     static constexpr int K = TEGROUP_IMPL_SM90_FP8_K;
-    /* A weight gradient's tiles are not balanced, since scales are counted in the order of groups. */
-    static constexpr bool OF_GROUPS = OP_ == TEGROUP_OP_WGRAD, NARROWS = NARROWS_, BALANCES = NARROWS, TAPERS = false,
-                          A_LINES = false, B_LINES = false;
+    static constexpr bool OF_GROUPS = OP_ == TEGROUP_OP_WGRAD, NARROWS = NARROWS_, BALANCES = NARROWS || OF_GROUPS,
+                          TAPERS = false, A_LINES = false, B_LINES = false;
     static_assert(!NARROWS || (base::NARROWS && !OF_GROUPS), "tiles of 192 columns of a forward product");
     static constexpr int NARROW = NARROWS ? base::NARROW : COLS_;
     static __host__ __device__ __forceinline__ int32_t narrow(int32_t cols, int32_t k) {
@@ -89,7 +90,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
 
     /* ---- scheduler warp ---- */
 
-    /* As the base's, with scales. Tiles come in the order of their groups, which this relies on. */
+    /* As the base's, with scales. Those of a weight gradient are looked up; others are counted, as their tiles come in
+     * the order of groups. */
     __device__ __forceinline__ void schedule() const {
         tegroup_impl_sm90_walk<SHAPE> walk(call, this->prepared());
         tegroup_impl_sm90_scales scales; /* of this lane's operand: lane 0 has A, lane 1 B */
@@ -102,13 +104,17 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
             there = walk.next(&item);
             if (there && item.group != group) {
                 group = item.group;
-                count_scales(call.call.desc.a, TEGROUP_IMPL_A, counted, group, &before[0]);
-                count_scales(call.call.desc.b, TEGROUP_IMPL_B, counted, group, &before[1]);
-                counted = group;
+                if (!SHAPE::OF_GROUPS) {
+                    count_scales(call.call.desc.a, TEGROUP_IMPL_A, counted, group, &before[0]);
+                    count_scales(call.call.desc.b, TEGROUP_IMPL_B, counted, group, &before[1]);
+                    counted = group;
+                }
                 if (lane() < 2)
-                    scales =
-                        tegroup_impl_sm90_scales_of(lane() ? &call.call.desc.b : &call.call.desc.a, &fp8.facts[lane()],
-                                                    &call.call.views[lane()], group, fp8.columnwise, before[lane()]);
+                    scales = SHAPE::OF_GROUPS
+                                 ? fp8.of_groups[2 * group + lane()]
+                                 : tegroup_impl_sm90_scales_of(lane() ? &call.call.desc.b : &call.call.desc.a,
+                                                               &fp8.facts[lane()], &call.call.views[lane()], group,
+                                                               fp8.columnwise, before[lane()]);
             }
             if (number >= ITEMS) tegroup_impl_barrier_wait(at(&rest->taken[number % ITEMS]), (number / ITEMS & 1) ^ 1);
             if (lane() < 2) more->scales[number % ITEMS][lane()] = scales;

@@ -2,6 +2,7 @@
 
 #pragma once
 #include "base/version.h"
+#include "formats/dtype_types.h"
 #include "formats/scaling_types.h"
 #include "core/tensor_types.h"
 #include "core/snapshot_types.h"
@@ -20,12 +21,14 @@
  * tile row may end in narrow tiles; the others are as in sm90_kernels.h. All are kernels of a forward product or of a
  * weight gradient: a dgrad is a forward product with the transposed copy of the weights. The first kernel of an
  * operation runs every problem. A thread has two sums of each element in registers, so that a warpgroup's part of a
- * tile is at most 64 x 192. A kernel without narrow tiles finds its tiles sooner. */
+ * tile is at most 64 x 192. A kernel without narrow tiles finds its tiles sooner. A WHOLE tile's results of four bytes
+ * fit into its slabs, which leaves a stage less for the sums. */
 #define TEGROUP_IMPL_SM90_FP8_KERNELS(KERNEL)                                                                          \
     KERNEL(FP8_128X192, 1, 64, 192, 0, 3, 0)                                                                           \
     KERNEL(FP8_128X192_NARROW, 1, 64, 192, 0, 3, 1)                                                                    \
     KERNEL(FP8_64X128, 1, 64, 128, 1, 2, 0)                                                                            \
-    KERNEL(FP8_WGRAD_128X192, 3, 64, 192, 0, 3, 0)
+    KERNEL(FP8_WGRAD_128X192, 3, 64, 192, 0, 3, 0)                                                                     \
+    KERNEL(FP8_WGRAD_128X192_WHOLE, 3, 64, 192, 0, 6, 0)
 
 enum {
 #define TEGROUP_IMPL_SM90_FP8_NUMBER(name, op, lines, cols, turns, slabs, narrows) TEGROUP_IMPL_SM90_##name,
@@ -35,6 +38,7 @@ enum {
 
 #define TEGROUP_IMPL_SM90_FP8_K 128    /* k of a pipeline stage, after which sums are promoted; of a block's scale */
 #define TEGROUP_IMPL_SM90_FP8_SHORT 64 /* rows of an average group up to which the lower tile is taken */
+#define TEGROUP_IMPL_SM90_FP8_WHOLE 512 /* and up to which a gradient that is written, not added, has WHOLE tiles */
 
 typedef struct tegroup_impl_sm90_fp8_row {
     tegroup_op op;          /* FORWARD is for dgrad, too */
@@ -65,7 +69,9 @@ static inline void tegroup_impl_sm90_fp8_tile(const tegroup_gemm_desc *desc, teg
                   average = tegroup_impl_expected_rows(desc, p) / tegroup_impl_max(1, p->groups);
     const int lower = average <= TEGROUP_IMPL_SM90_FP8_SHORT,
               narrows = tegroup_impl_sm90_narrow_tiles(0, (int32_t)cols, (int32_t)k) > 0;
-    const int32_t kernel = wgrad     ? TEGROUP_IMPL_SM90_FP8_WGRAD_128X192
+    const int whole = average <= TEGROUP_IMPL_SM90_FP8_WHOLE && !p->accumulate && p->c == TEGROUP_DTYPE_UNSET;
+    const int32_t kernel = wgrad && whole ? TEGROUP_IMPL_SM90_FP8_WGRAD_128X192_WHOLE
+                           : wgrad   ? TEGROUP_IMPL_SM90_FP8_WGRAD_128X192
                            : lower   ? TEGROUP_IMPL_SM90_FP8_64X128
                            : narrows ? TEGROUP_IMPL_SM90_FP8_128X192_NARROW
                                      : TEGROUP_IMPL_SM90_FP8_128X192;
@@ -73,18 +79,13 @@ static inline void tegroup_impl_sm90_fp8_tile(const tegroup_gemm_desc *desc, teg
     plan->tile_n = tegroup_impl_sm90_fp8_row_of(kernel)->tile_n;
     plan->tile_k = TEGROUP_IMPL_SM90_FP8_K;
     plan->algorithm[TEGROUP_IMPL_PLANNED_ROW] = (uint64_t)kernel;
-    forecast->why = wgrad     ? "by rule: the one of weight gradients"
+    forecast->why = wgrad && whole ? "by rule: sums are short, and results go while the next tile is multiplied"
+                    : wgrad   ? "by rule: sums are long"
                     : lower   ? "by rule: groups are short"
                     : narrows ? "by rule: groups are long, and tile rows end in narrow tiles"
                               : "by rule: groups are long";
 }
 
-/* A weight gradient reads copies whose rows are as far apart as its group is long, so each group has two tensor maps of
- * its own, of 128 bytes, which a kernel makes in the workspace. */
-static inline void tegroup_impl_sm90_fp8_workspace(const tegroup_plan *plan, tegroup_layout *layout) {
-    if (tegroup_impl_sm90_multiplies_fp8(&plan->problem) && plan->problem.op == TEGROUP_OP_WGRAD)
-        tegroup_impl_layout_add(layout, "tensor maps", (int64_t)256 * plan->problem.groups);
-}
 
 /* Where the scales of an operand's group are: that of line l (of m or n) and block b of k is
  * at[(l >> line_shift) * line_stride + b * k_stride]. */
@@ -106,4 +107,14 @@ TEGROUP_IMPL_HD tegroup_impl_sm90_scales tegroup_impl_sm90_scales_of(const tegro
     scales.k_stride = facts->block_inner > 0 ? grid.inner_stride : 0;
     scales.line_shift = grid.outer_shift;
     return scales;
+}
+
+/* A weight gradient reads copies whose rows are as far apart as its group is long, so each group has two tensor maps of
+ * its own, of 128 bytes, which a kernel makes in the workspace. It finds the scales of both, too, so that groups may be
+ * multiplied in any order. */
+static inline void tegroup_impl_sm90_fp8_workspace(const tegroup_plan *plan, tegroup_layout *layout) {
+    if (!tegroup_impl_sm90_multiplies_fp8(&plan->problem) || plan->problem.op != TEGROUP_OP_WGRAD) return;
+    tegroup_impl_layout_add(layout, "tensor maps", (int64_t)256 * plan->problem.groups);
+    tegroup_impl_layout_add(layout, "places of scales",
+                            2 * (int64_t)sizeof(tegroup_impl_sm90_scales) * plan->problem.groups);
 }

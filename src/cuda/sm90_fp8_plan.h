@@ -4,6 +4,7 @@
 #include "base/version.h"
 #include "base/status_types.h"
 #include "formats/dtype_types.h"
+#include "formats/scaling_types.h"
 #include "core/tensor_types.h"
 #include "core/snapshot_types.h"
 #include "core/layout_types.h"
@@ -33,12 +34,14 @@
 #include "cuda/sm90_fp8_code.h"
 #include "cuda/sm90_plan.h"
 
-/* ---- the tensor maps of a weight gradient ---- */
+/* ---- the tensor maps of a weight gradient, and where its scales are ---- */
 
 /* What makes the maps: those of a group that begins at the copies' first elements. */
 typedef struct tegroup_impl_sm90_fp8_maps {
     CUtensorMap map[2];
+    tegroup_scaling_facts facts[2];
     CUtensorMap *to; /* [groups][2] */
+    tegroup_impl_sm90_scales *scales; /* likewise */
 } tegroup_impl_sm90_fp8_maps;
 
 #if TEGROUP_IMPL_HOPPER && TEGROUP_IMPL_SM90_REPLACES
@@ -48,7 +51,7 @@ typedef struct tegroup_impl_sm90_fp8_maps {
                  : "memory")
 #endif
 /* A warp for each group and operand. Of the copies that lie a group after another, that of a group begins where those
- * of the groups before end. */
+ * of the groups before end, and so do its scales. */
 static __global__ void __launch_bounds__(32)
     tegroup_impl_sm90_fp8_maps_kernel(const __grid_constant__ tegroup_impl_gpu_call call,
                                       const __grid_constant__ tegroup_impl_sm90_fp8_maps maps) {
@@ -59,11 +62,20 @@ static __global__ void __launch_bounds__(32)
     const tegroup_tensor &t = operand ? call.desc.b : call.desc.a;
     const tegroup_snapshot_view &view = call.views[operand];
     if (!tegroup_impl_prepared(call)) return; /* and the product has no groups */
-    int64_t before = 0;
+    int64_t before = 0, scales = 0;
     if (!tegroup_impl_listed(&t))
-        for (int32_t g = lane; g < group; g += 32)
-            before += tegroup_impl_transposed_count(tegroup_impl_group_sides(&t, &view, g));
-    for (int apart = 16; apart > 0; apart /= 2) before += __shfl_xor_sync(0xffffffffu, before, apart);
+        for (int32_t g = lane; g < group; g += 32) {
+            const tegroup_impl_sides sides = tegroup_impl_group_sides(&t, &view, g);
+            before += tegroup_impl_transposed_count(sides);
+            scales += tegroup_impl_scale_grid_alone(&t, &maps.facts[operand], sides, 1).count;
+        }
+    for (int apart = 16; apart > 0; apart /= 2) {
+        before += __shfl_xor_sync(0xffffffffu, before, apart);
+        scales += __shfl_xor_sync(0xffffffffu, scales, apart);
+    }
+    if (lane == 0)
+        maps.scales[2 * group + operand] =
+            tegroup_impl_sm90_scales_of(&t, &maps.facts[operand], &view, group, 1, scales);
     for (int i = lane; i < (int)(sizeof map / 4); i += 32)
         ((uint32_t *)&map)[i] = ((const uint32_t *)&maps.map[operand])[i];
     __syncwarp();
@@ -133,10 +145,11 @@ static inline int32_t tegroup_impl_sm90_fp8_promotion(const tegroup_impl_sm90_fp
     return fp8->facts[1].block_outer == 1 ? TEGROUP_IMPL_SM90_LINES_BOTH : TEGROUP_IMPL_SM90_SQUARE;
 }
 
-/* Makes the maps of A and B of a weight gradient: those of its groups, in the workspace. */
+/* Makes the maps of A and B of a weight gradient's groups, and finds their scales, in the workspace. */
 static inline tegroup_status tegroup_impl_sm90_fp8_map_groups(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                               const tegroup_impl_sm90_fp8_row *row,
-                                                              tegroup_impl_sm90_call *call, struct CUstream_st *stream,
+                                                              tegroup_impl_sm90_call *call,
+                                                              tegroup_impl_sm90_fp8 *fp8, struct CUstream_st *stream,
                                                               tegroup_error *error) {
     tegroup_impl_sm90_fp8_maps maps;
     tegroup_layout layout;
@@ -144,6 +157,8 @@ static inline tegroup_status tegroup_impl_sm90_fp8_map_groups(const tegroup_plan
     tegroup_impl_layout_begin(&layout);
     tegroup_impl_sm90_workspace(plan, &layout);
     maps.to = (CUtensorMap *)tegroup_impl_layout_at(&layout, 0, desc->options.workspace);
+    maps.scales = (tegroup_impl_sm90_scales *)tegroup_impl_layout_at(&layout, 1, desc->options.workspace);
+    memcpy(maps.facts, fp8->facts, sizeof maps.facts);
     for (int i = 0; i < 2; i++) {
         const tegroup_tensor *t = i ? &call->call.desc.b : &call->call.desc.a;
         tegroup_tensor one = tegroup_tensor_uniform(1, t->shape.cols, TEGROUP_TRANSPOSED_ROWS, t->dtype, maps.to);
@@ -152,6 +167,7 @@ static inline tegroup_status tegroup_impl_sm90_fp8_map_groups(const tegroup_plan
                                                   i ? row->tile_n : row->tile_m, &maps.map[i], &shift, error));
     }
     call->of_groups = maps.to;
+    fp8->of_groups = maps.scales;
     return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_sm90_fp8_maps_kernel,
                                                         dim3((unsigned)desc->a.shape.groups, 2), 32, 0, stream,
                                                         call->call, maps),
@@ -183,7 +199,7 @@ static inline tegroup_status tegroup_impl_sm90_fp8_gemm(const tegroup_plan *plan
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_slabs(plan, &call.call.desc.c, TEGROUP_IMPL_C, &call, error));
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_slabs(plan, &call.call.desc.d, TEGROUP_IMPL_D, &call, error));
     if (wgrad) {
-        TEGROUP_IMPL_TRY(tegroup_impl_sm90_fp8_map_groups(plan, desc, row, &call, stream, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_sm90_fp8_map_groups(plan, desc, row, &call, &fp8, stream, error));
     } else {
         TEGROUP_IMPL_TRY(
             tegroup_impl_sm90_map(plan, &read.a, TEGROUP_IMPL_A, TEGROUP_IMPL_SM90_FP8_K, row->tile_m, &call, error));

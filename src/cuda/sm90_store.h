@@ -54,7 +54,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
             if (place<WIDE>(group, item, i, TEGROUP_IMPL_D, &x, &y, &z)
                 && !ends(item, i / results::ACROSS * 64, i % results::ACROSS * results::COLS, results::COLS))
                 tegroup_impl_tma_store(&call.map[TEGROUP_IMPL_D], slab(group, i % results::USED), x, y, z,
-                                       anywhere(TEGROUP_IMPL_D), item.origin[TEGROUP_IMPL_D], adds_in_l2<WIDE>(i));
+                                       anywhere(TEGROUP_IMPL_D), item.origin[TEGROUP_IMPL_D], adds_in_l2<WIDE>(i),
+                                       SHAPE::OF_GROUPS);
             tegroup_impl_tma_store_commit(); /* one bulk group for each slab, even if empty: waits count slabs */
             if (i == 0 || i - 1 + results::USED >= results::COUNT) continue;
             tegroup_impl_tma_store_wait<1>(); /* TMA has read the slab before this one. */

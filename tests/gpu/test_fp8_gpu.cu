@@ -217,7 +217,7 @@ TEST(fp8_gpu, balanced_tiles) {
 /* A weight gradient whose operands have their own snapshots sums the rows that both have: what the longer one holds beyond them is
  * NaN here, and must not show, whichever operand that is. */
 TEST(fp8_gpu, snapshots_that_differ) {
-    enum { GROUPS = 3, ROWS = 500, N = 136, K = 200, LONGEST = ROWS + 16 * GROUPS, WIDEST = K, BLOCKS = ROWS / 128 + 4 * GROUPS };
+    enum { GROUPS = 3, ROWS = 500, N = 144, K = 208, LONGEST = ROWS + 16 * GROUPS, WIDEST = K, BLOCKS = ROWS / 128 + 4 * GROUPS };
     static const int64_t counts[2][GROUPS] = {{37, 200, 129}, {150, 131, 129}};
     if (!sm90_here()) return;
     rng r = rng_seed(77);
@@ -235,7 +235,7 @@ TEST(fp8_gpu, snapshots_that_differ) {
             const int64_t *mine = counts[which ^ swap], *other = counts[which ^ swap ^ 1], width = cols[which];
             codes[which] = (unsigned char *)calloc(LONGEST, WIDEST);
             scales[which] = (float *)malloc(BLOCKS * WIDEST * 4);
-            for (int i = 0; i < BLOCKS * WIDEST; i++) scales[which][i] = (float)exp2(4 * rng_unit(&r) - 2);
+            for (int i = 0; i < BLOCKS * WIDEST; i++) scales[which][i] = (float)exp2(swap ? (double)rng_int(&r, -2, 2) : 4 * rng_unit(&r) - 2);
             int64_t at = 0; /* where a group's copy begins: [width][its rows, padded to 16] */
             for (int g = 0; g < GROUPS; at += width * up(mine[g], 16), g++)
                 for (int64_t j = 0; j < width; j++)

@@ -1,0 +1,291 @@
+/* nvcc -std=c++17 -O3 -DTEGROUP_NO_CUBLASLT -DTEGROUP_NO_MOE -DTEGROUP_NO_F16 -gencode arch=compute_90a,code=sm_90a -I. tests/bench/bench_step.cu -o bench_step */
+
+/* A training step of a grouped MLP in block FP8 beside the same in BF16: forward, dgrad and wgrad, SwiGLU, row probabilities and
+ * their gradient, main_grad in FP32. In FP8 rows are E4M3 in 1x128 blocks and weights E4M3 in 128x128 ones; every quantise counts
+ * but that of the weights, which are kept: that of X and of dY, one call each for both copies, and those within the MLP. In BF16
+ * activations are in epilogues where AUTO has them.
+ *
+ * Arguments: a layer's name for that one alone; accumulate: main_grad is added to; e5m2: gradients are of that type; nodes: each
+ * launch by itself, as a captured step has them. Calls take turns in random order, 256 MB are written before each, medians of
+ * ROUNDS. Results of FP8 are held against those of BF16: their distance, relative to the size, is the last column, and must be
+ * below 0.1. Operands are random normal numbers. */
+#include <math.h>
+#include <stdlib.h>
+#define TEGROUP_IMPLEMENTATION
+#include "tegroup.h"
+#include <algorithm>
+#include <cxxabi.h>
+#include <string>
+#include <vector>
+
+#define MUST(call)                                                                                                     \
+    do {                                                                                                               \
+        int code_ = (int)(call);                                                                                       \
+        if (code_ != 0) {                                                                                              \
+            tegroup_error_text(&error, text, sizeof text);                                                             \
+            fprintf(stderr, "%s:%d: code %d %s\n", __FILE__, __LINE__, code_, text);                                   \
+            exit(1);                                                                                                   \
+        }                                                                                                              \
+    } while (0)
+
+enum { X, DY, FORWARD, DGRAD, WGRAD, STEP, WORKS, ROUNDS = 11 };
+static const char *const works[WORKS] = {"quantise X", "quantise dY", "forward", "dgrad", "wgrad", "step"};
+static tegroup_error error;
+static char text[2048];
+
+/* rows: tokens times experts a token. Widths and rows are those of tests/bench/shapes.json; dsv3's also with other numbers of experts. */
+static const struct layer { const char *name; int groups; int64_t rows, d, h; } layers[] = {
+    {"dsv3 2 experts", 2, 32768, 7168, 2048}, {"dsv3 8 experts", 8, 32768, 7168, 2048}, {"dsv3 16 experts", 16, 32768, 7168, 2048},
+    {"dsv3 32 experts", 32, 32768, 7168, 2048}, {"mixtral", 8, 16384, 4096, 14336}, {"qwen3-30b", 128, 65536, 2048, 768},
+    {"gpt-oss", 32, 16384, 2880, 2880}, {"kimi-k2", 48, 32768, 7168, 2048}};
+
+/* About normal: the sum of four uniform numbers, in BF16. */
+static __global__ void fill_normal(uint16_t *x, size_t count, unsigned seed, float scale) {
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < count; i += (size_t)gridDim.x * blockDim.x) {
+        unsigned h = (unsigned)i * 2654435761u + (unsigned)(i >> 32) * 40503u + seed;
+        h ^= h >> 15, h *= 2246822519u, h ^= h >> 13, h *= 3266489917u, h ^= h >> 16;
+        const float sum = (float)(h & 255) + (float)(h >> 8 & 255) + (float)(h >> 16 & 255) + (float)(h >> 24) - 510.0f;
+        x[i] = (uint16_t)(__float_as_uint(sum * scale / 148.0f) >> 16);
+    }
+}
+/* sums[0] += |a - b|^2, sums[1] += |b|^2; NaN anywhere shows. */
+static __global__ void distance(const void *a, const void *b, bool wide, size_t count, double *sums) {
+    double off = 0, size = 0;
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < count; i += (size_t)gridDim.x * blockDim.x) {
+        const float x = wide ? ((const float *)a)[i] : __uint_as_float((unsigned)((const uint16_t *)a)[i] << 16),
+                    y = wide ? ((const float *)b)[i] : __uint_as_float((unsigned)((const uint16_t *)b)[i] << 16);
+        off += (double)(x - y) * (x - y), size += (double)y * y;
+    }
+    atomicAdd(&sums[0], off), atomicAdd(&sums[1], size);
+}
+
+static std::vector<void *> held;
+static void *device(int64_t bytes) {
+    void *p;
+    MUST(cudaMalloc(&p, (size_t)std::max<int64_t>(bytes, 1)));
+    held.push_back(p);
+    return p;
+}
+static void *normal(int64_t count, float scale) {
+    static unsigned seed;
+    void *p = device(count * 2);
+    fill_normal<<<2048, 256>>>((uint16_t *)p, (size_t)count, ++seed * 977u, scale);
+    return p;
+}
+/* A tensor as it is quantised, with room for these copies. */
+static tegroup_tensor room_for(tegroup_tensor t, tegroup_dtype dtype, tegroup_scaling scaling) {
+    tegroup_layout layout;
+    t.dtype = dtype, t.scaling = scaling, t.columnwise_order = TEGROUP_COLUMNWISE_TRANSPOSED, t.data = NULL;
+    MUST(tegroup_tensor_layout(&t, TEGROUP_COPIES_BOTH, &layout, &error));
+    void **const buffers[] = {&t.data, &t.scale_inv, &t.columnwise_data, &t.columnwise_scale_inv};
+    for (int i = 0; i < 4; i++) *buffers[i] = device((int64_t)layout.items[i].bytes);
+    return t;
+}
+static tegroup_quantize_desc quantise_of(const tegroup_tensor &from, const tegroup_tensor &to) {
+    tegroup_quantize_desc q;
+    memset(&q, 0, sizeof q);
+    q.struct_size = sizeof q;
+    q.space = TEGROUP_SPACE_DEVICE;
+    q.input = from, q.output = to;
+    q.rule = tegroup_scale_rule_of(TEGROUP_SCALE_TE_BLOCK);
+    return q;
+}
+
+/* A step in one precision. */
+struct contestant {
+    tegroup_mlp_desc mlp;
+    tegroup_mlp_plan plan;
+    tegroup_quantize_desc quantise[2];
+    bool quantises;
+    void run(int work, cudaStream_t stream) {
+        for (int i = 0; i < 2; i++)
+            if (quantises && (work == X + i || work == STEP)) MUST(tegroup_quantize(&quantise[i], stream, &error));
+        if (work == FORWARD || work == STEP) MUST(tegroup_mlp_forward(&plan, &mlp, stream, &error));
+        if (work == DGRAD || work == STEP) MUST(tegroup_mlp_dgrad(&plan, &mlp, stream, &error));
+        if (work == WGRAD || work == STEP) MUST(tegroup_mlp_wgrad(&plan, &mlp, stream, &error));
+    }
+};
+
+/* Each launch of a captured step, timed by itself. */
+static void print_nodes(contestant &of, const char *name) {
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaEvent_t begin, end;
+    size_t count = 0;
+    MUST(cudaEventCreate(&begin));
+    MUST(cudaEventCreate(&end));
+    MUST(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    MUST(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    of.run(STEP, stream);
+    MUST(cudaStreamEndCapture(stream, &graph));
+    MUST(cudaGraphGetNodes(graph, NULL, &count));
+    std::vector<cudaGraphNode_t> nodes(count);
+    MUST(cudaGraphGetNodes(graph, nodes.data(), &count)); /* in the order of the stream */
+    for (size_t i = 0; i < count; i++) {
+        cudaKernelNodeParams p;
+        const char *mangled = NULL;
+        MUST(cudaGraphKernelNodeGetParams(nodes[i], &p));
+        MUST(cudaFuncGetName(&mangled, p.func));
+        std::vector<float> times;
+        for (int round = 0; round < 7; round++) {
+            float ms;
+            MUST(cudaEventRecord(begin, stream));
+            MUST(cudaLaunchKernel(p.func, p.gridDim, p.blockDim, p.kernelParams, p.sharedMemBytes, stream));
+            MUST(cudaEventRecord(end, stream));
+            MUST(cudaEventSynchronize(end));
+            MUST(cudaEventElapsedTime(&ms, begin, end));
+            times.push_back(ms * 1e3f);
+        }
+        std::sort(times.begin(), times.end());
+        char *plain = abi::__cxa_demangle(mangled, NULL, NULL, NULL);
+        std::string said = plain ? plain : mangled;
+        for (const char *without : {"tegroup_impl_", "void ", "(anonymous namespace)::"})
+            for (size_t at; (at = said.find(without)) != std::string::npos;) said.erase(at, strlen(without));
+        printf("    %s %9.1f us  %5u blocks  %s\n", name, times[3], p.gridDim.x * p.gridDim.y, said.substr(0, said.find("(tegroup")).substr(0, 90).c_str());
+        free(plain);
+    }
+    MUST(cudaGraphDestroy(graph));
+    MUST(cudaStreamDestroy(stream));
+}
+
+int main(int count_of_arguments, char **arguments) {
+    int accumulate = 0, e5m2 = 0, nodes = 0;
+    const char *only = NULL;
+    for (int i = 1; i < count_of_arguments; i++) {
+        accumulate |= strcmp(arguments[i], "accumulate") == 0;
+        e5m2 |= strcmp(arguments[i], "e5m2") == 0;
+        nodes |= strcmp(arguments[i], "nodes") == 0;
+        for (const layer &l : layers) only = strcmp(arguments[i], l.name) == 0 ? l.name : only;
+    }
+    const tegroup_dtype bf16 = TEGROUP_DTYPE_BF16, f32 = TEGROUP_DTYPE_F32, e4m3 = TEGROUP_DTYPE_F8E4M3, gradient = e5m2 ? TEGROUP_DTYPE_F8E5M2 : e4m3;
+    const tegroup_scaling row = TEGROUP_SCALING_BLOCK_1X128, square = TEGROUP_SCALING_BLOCK_128X128;
+    char *flush;
+    double *sums, mean = 0;
+    int count = 0, wrong = 0;
+    cudaEvent_t begin, end;
+    MUST(cudaMalloc((void **)&flush, (size_t)256 << 20));
+    MUST(cudaMalloc((void **)&sums, 2 * sizeof *sums));
+    MUST(cudaEventCreate(&begin));
+    MUST(cudaEventCreate(&end));
+    printf("%-16s %-7s %-12s %10s %10s %7s %9s\n", "layer", "split", "work", "BF16 us", "FP8 us", "ratio", "distance");
+    for (const layer &l : layers)
+        for (int uneven = 0; uneven < 2 && (!only || only == l.name); uneven++) {
+            std::vector<int64_t> sizes((size_t)l.groups, l.rows / l.groups);
+            sizes[0] += l.rows % l.groups;
+            if (uneven) { /* weights 1 / rank^0.8 in no order, the rest to group 0 */
+                double sum = 0;
+                int64_t left = l.rows;
+                for (int g = 0; g < l.groups; g++) sum += pow(1 + g * 7 % l.groups, -0.8);
+                for (int g = 0; g < l.groups; g++) left -= sizes[(size_t)g] = (int64_t)((double)l.rows * pow(1 + g * 7 % l.groups, -0.8) / sum);
+                sizes[0] += left;
+            }
+            void *counts = device((int64_t)sizeof(int64_t) * l.groups);
+            MUST(cudaMemcpy(counts, sizes.data(), sizeof(int64_t) * (size_t)l.groups, cudaMemcpyHostToDevice));
+            tegroup_shape rows = tegroup_shape_of(l.groups, l.rows, l.d, tegroup_sizes_of(counts, TEGROUP_DTYPE_I64, TEGROUP_SPACE_DEVICE));
+            tegroup_layout layout;
+            MUST(tegroup_snapshot_layout(&rows, &layout, &error));
+            MUST(tegroup_shape_prepare(&rows, device((int64_t)layout.total_bytes), layout.total_bytes, 0, &error));
+            auto routed = [&](int64_t cols, tegroup_dtype dtype, void *data) { return tegroup_tensor_of(rows, cols, dtype, data); };
+            auto each = [&](int64_t r, int64_t cols, tegroup_dtype dtype, void *data) { return tegroup_tensor_uniform(l.groups, r, cols, dtype, data); };
+            contestant of[2];
+            std::vector<float> scales((size_t)l.rows);
+            for (int64_t i = 0; i < l.rows; i++) scales[(size_t)i] = (float)(1 + i % 97) / 100;
+            void *row_scale = device(4 * l.rows);
+            MUST(cudaMemcpy(row_scale, scales.data(), 4 * (size_t)l.rows, cudaMemcpyHostToDevice));
+            for (int fp8 = 0; fp8 < 2; fp8++) {
+                contestant &c = of[fp8];
+                tegroup_mlp_desc &m = c.mlp;
+                memset(&c, 0, sizeof c);
+                c.quantises = fp8;
+                m.struct_size = sizeof m;
+                m.space = TEGROUP_SPACE_DEVICE;
+                m.activation = TEGROUP_ACTIVATION_SWIGLU;
+                m.row_scale = row_scale;
+                m.row_scale_dtype = f32;
+                m.accumulate = accumulate;
+                m.options.expected_rows = l.rows;
+                m.options.expected_rows_max = *std::max_element(sizes.begin(), sizes.end());
+                m.out = routed(l.d, bf16, device(l.rows * l.d * 2));
+                m.dgrad_out = routed(l.d, bf16, device(l.rows * l.d * 2));
+                m.preactivation = routed(2 * l.h, bf16, device(l.rows * l.h * 4));
+                m.grad_row_scale = tegroup_tensor_of(rows, 1, f32, device(l.rows * 4));
+                m.fc1.main_grad = each(2 * l.h, l.d, f32, device(l.groups * 2 * l.h * l.d * 4));
+                m.fc2.main_grad = each(l.d, l.h, f32, device(l.groups * l.h * l.d * 4));
+                MUST(cudaMemset(m.fc1.main_grad.data, 0, (size_t)(l.groups * 2 * l.h * l.d * 4)));
+                MUST(cudaMemset(m.fc2.main_grad.data, 0, (size_t)(l.groups * l.h * l.d * 4)));
+                if (!fp8) {
+                    m.input = routed(l.d, bf16, normal(l.rows * l.d, 1));
+                    m.grad_output = routed(l.d, bf16, normal(l.rows * l.d, 1));
+                    m.fc1.weight = each(2 * l.h, l.d, bf16, normal(l.groups * 2 * l.h * l.d, 1 / sqrtf((float)l.d)));
+                    m.fc2.weight = each(l.d, l.h, bf16, normal(l.groups * l.h * l.d, 1 / sqrtf((float)l.h)));
+                    m.activated = routed(l.h, bf16, device(l.rows * l.h * 2));
+                    m.grad_preactivation = routed(2 * l.h, bf16, device(l.rows * l.h * 4));
+                } else {
+                    const tegroup_mlp_desc &b = of[0].mlp;
+                    m.activated_rule = m.grad_rule = tegroup_scale_rule_of(TEGROUP_SCALE_TE_BLOCK);
+                    m.input = room_for(b.input, e4m3, row);
+                    m.grad_output = room_for(b.grad_output, gradient, row);
+                    m.activated = room_for(b.activated, e4m3, row);
+                    m.grad_preactivation = room_for(b.grad_preactivation, gradient, row);
+                    c.quantise[0] = quantise_of(b.input, m.input);
+                    c.quantise[1] = quantise_of(b.grad_output, m.grad_output);
+                    m.fc1.weight = room_for(b.fc1.weight, e4m3, square);
+                    m.fc2.weight = room_for(b.fc2.weight, e4m3, square);
+                    const tegroup_quantize_desc weights[2] = {quantise_of(b.fc1.weight, m.fc1.weight), quantise_of(b.fc2.weight, m.fc2.weight)};
+                    for (const tegroup_quantize_desc &w : weights) MUST(tegroup_quantize(&w, 0, &error));
+                }
+                MUST(tegroup_mlp_plan_make(&m, nullptr, &c.plan, &error));
+                m.options.workspace_bytes = std::max(c.plan.workspace_bytes, c.plan.wgrad_workspace_bytes);
+                m.options.workspace = device((int64_t)m.options.workspace_bytes);
+                c.run(STEP, 0);
+            }
+            double worst = 0;
+            auto compare = [&](const tegroup_tensor &a, const tegroup_tensor &b, int64_t numbers) {
+                double both[2];
+                MUST(cudaMemset(sums, 0, sizeof both));
+                distance<<<1024, 256>>>(a.data, b.data, a.dtype == f32, (size_t)numbers, sums);
+                MUST(cudaMemcpy(both, sums, sizeof both, cudaMemcpyDeviceToHost));
+                const double off = sqrt(both[0] / both[1]);
+                if (!(off <= worst)) worst = off;
+            };
+            const tegroup_mlp_desc &a = of[1].mlp, &b = of[0].mlp;
+            compare(a.out, b.out, l.rows * l.d);
+            compare(a.dgrad_out, b.dgrad_out, l.rows * l.d);
+            compare(a.grad_row_scale, b.grad_row_scale, l.rows);
+            compare(a.fc1.main_grad, b.fc1.main_grad, l.groups * 2 * l.h * l.d);
+            compare(a.fc2.main_grad, b.fc2.main_grad, l.groups * l.h * l.d);
+            std::vector<float> times[2 * WORKS];
+            for (int round = -1; round < ROUNDS; round++) {
+                int order[2 * WORKS];
+                for (int i = 0; i < 2 * WORKS; i++) order[i] = i;
+                for (int i = 2 * WORKS - 1; i > 0; i--) std::swap(order[i], order[rand() % (i + 1)]);
+                for (int which : order) {
+                    float ms;
+                    if (which % 2 == 0 && which / 2 <= DY) continue;
+                    MUST(cudaMemsetAsync(flush, round, (size_t)256 << 20));
+                    MUST(cudaEventRecord(begin));
+                    of[which % 2].run(which / 2, 0);
+                    MUST(cudaEventRecord(end));
+                    MUST(cudaEventSynchronize(end));
+                    MUST(cudaEventElapsedTime(&ms, begin, end));
+                    if (round >= 0) times[which].push_back(ms * 1e3f);
+                }
+            }
+            for (auto &t : times) std::sort(t.begin(), t.end());
+            for (int work = 0; work < WORKS; work++) {
+                const double there = work > DY ? (double)times[2 * work][ROUNDS / 2] : 0, here = (double)times[2 * work + 1][ROUNDS / 2];
+                if (work <= DY) printf("%-16s %-7s %-12s %10s %10.1f\n", l.name, uneven ? "uneven" : "even", works[work], "", here);
+                else printf("%-16s %-7s %-12s %10.1f %10.1f %7.3f", l.name, uneven ? "uneven" : "even", works[work], there, here, there / here);
+                if (work == STEP) printf(" %9.4f%s", worst, worst < 0.1 ? "" : "  WRONG"), mean += log(there / here), count++;
+                if (work > DY) printf("\n");
+            }
+            wrong += !(worst < 0.1);
+            if (nodes)
+                for (int fp8 = 0; fp8 < 2; fp8++) print_nodes(of[fp8], fp8 ? "FP8 " : "BF16");
+            fflush(stdout);
+            for (void *p : held) MUST(cudaFree(p));
+            held.clear();
+        }
+    printf("geometric mean of steps: %.3f\n", exp(mean / count));
+    return wrong != 0;
+}

@@ -1,0 +1,174 @@
+/* What tegroup_quantize makes of SwiGLU and of its gradient in blocks of 1x128 by a kernel of its own, bit for bit what the
+ * activation's call and then a quantise of its BF16 result give: all copies, both types, rules with and without NaN, groups of any
+ * size, and nothing else written. */
+#define TEGROUP_IMPLEMENTATION
+#define TEGROUP_NO_CUBLASLT
+#define TEGROUP_NO_SM90
+#define TEGROUP_NO_PORTABLE
+#define TEGROUP_NO_MOE
+#include "mirror.h"
+#include "numbers.h"
+#include "test.h"
+
+enum { GROUPS = 7, ROWS = 900, POISON = 0xa5 };
+static const int64_t counts[GROUPS] = {129, 0, 1, 128, 300, 17, 257};
+
+static void *room(size_t bytes, int value) {
+    void *to;
+    MUST(cudaMalloc(&to, bytes + 2 * GUARD_BYTES));
+    MUST(cudaMemset(to, value, bytes + 2 * GUARD_BYTES));
+    return (char *)to + GUARD_BYTES;
+}
+static void room_free(void *at) {
+    if (at != NULL) MUST(cudaFree((char *)at - GUARD_BYTES));
+}
+static void *random_halves(rng *r, int64_t count, int odd) {
+    uint16_t *values = (uint16_t *)malloc((size_t)count * 2);
+    for (int64_t i = 0; i < count; i++) store(TEGROUP_DTYPE_BF16, values, i, (2 * rng_unit(r) - 1) * exp2(8 * rng_unit(r) - 4));
+    for (int64_t i = 0; i < count && odd; i += 1 + rng_int(r, 0, 4000)) values[i] = rng_chance(r, 50) ? 0x7fc0 : 0xff80; /* NaN, -infinity */
+    void *to = room((size_t)count * 2, 0xff);
+    MUST(cudaMemcpy(to, values, (size_t)count * 2, cudaMemcpyHostToDevice));
+    free(values);
+    return to;
+}
+
+typedef struct copies {
+    tegroup_tensor t;
+    size_t bytes[4];
+} copies;
+
+static int copies_new(copies *c, tegroup_shape rows, int64_t cols, tegroup_dtype dtype, uint32_t wanted) {
+    tegroup_layout layout;
+    c->t = tegroup_tensor_of(rows, cols, dtype, NULL);
+    c->t.scaling = TEGROUP_SCALING_BLOCK_1X128;
+    c->t.columnwise_order = TEGROUP_COLUMNWISE_TRANSPOSED;
+    if (tegroup_tensor_layout(&c->t, (tegroup_copies)wanted, &layout, NULL) != TEGROUP_OK) return 0;
+    void **const at[4] = {&c->t.data, &c->t.scale_inv, &c->t.columnwise_data, &c->t.columnwise_scale_inv};
+    for (int i = 0; i < 4; i++) {
+        c->bytes[i] = layout.items[i].bytes;
+        *at[i] = c->bytes[i] > 0 ? room(c->bytes[i], POISON) : NULL;
+    }
+    return 1;
+}
+/* Bytes that differ, guard bands included. */
+static int64_t copies_differ(const copies *a, const copies *b) {
+    const void *const of_a[4] = {a->t.data, a->t.scale_inv, a->t.columnwise_data, a->t.columnwise_scale_inv},
+                      *const of_b[4] = {b->t.data, b->t.scale_inv, b->t.columnwise_data, b->t.columnwise_scale_inv};
+    int64_t other = 0;
+    for (int i = 0; i < 4; i++) {
+        const size_t bytes = a->bytes[i] + 2 * GUARD_BYTES;
+        if (a->bytes[i] == 0) continue;
+        unsigned char *x = (unsigned char *)malloc(bytes), *y = (unsigned char *)malloc(bytes);
+        MUST(cudaMemcpy(x, (const char *)of_a[i] - GUARD_BYTES, bytes, cudaMemcpyDeviceToHost));
+        MUST(cudaMemcpy(y, (const char *)of_b[i] - GUARD_BYTES, bytes, cudaMemcpyDeviceToHost));
+        for (size_t j = 0; j < bytes; j++) other += x[j] != y[j];
+        free(x), free(y);
+    }
+    return other;
+}
+static void copies_free(copies *c) {
+    void *const at[4] = {c->t.data, c->t.scale_inv, c->t.columnwise_data, c->t.columnwise_scale_inv};
+    for (int i = 0; i < 4; i++) room_free(at[i]);
+}
+
+static int one(rng *r, int64_t width, int gradient, tegroup_scale_preset preset, tegroup_dtype dtype, tegroup_copies wanted, int odd) {
+    const int64_t cols = gradient ? 2 * width : width;
+    const tegroup_dtype bf16 = TEGROUP_DTYPE_BF16;
+    void *sizes = room(sizeof counts, 0);
+    MUST(cudaMemcpy(sizes, counts, sizeof counts, cudaMemcpyHostToDevice));
+    tegroup_shape rows = tegroup_shape_of(GROUPS, ROWS, cols, tegroup_sizes_of(sizes, TEGROUP_DTYPE_I64, TEGROUP_SPACE_DEVICE));
+    tegroup_layout layout;
+    tegroup_error error;
+    tegroup_quantize_desc q, plain;
+    copies made, apart;
+    if (tegroup_snapshot_layout(&rows, &layout, &error) != TEGROUP_OK) return 0;
+    void *snapshot = room(layout.total_bytes, 0);
+    if (tegroup_shape_prepare(&rows, snapshot, layout.total_bytes, NULL, &error) != TEGROUP_OK) return 0;
+    void *x = random_halves(r, ROWS * 2 * width, odd), *dy = random_halves(r, ROWS * width, odd), *between = room((size_t)(ROWS * cols) * 2, 0);
+    float scales[ROWS];
+    for (int i = 0; i < ROWS; i++) scales[i] = (float)rng_unit(r);
+    void *row_scale = room(sizeof scales, 0);
+    MUST(cudaMemcpy(row_scale, scales, sizeof scales, cudaMemcpyHostToDevice));
+    memset(&q, 0, sizeof q);
+    q.struct_size = sizeof q;
+    q.space = TEGROUP_SPACE_DEVICE;
+    q.input = tegroup_tensor_of(rows, 2 * width, bf16, x);
+    q.activation = TEGROUP_ACTIVATION_SWIGLU;
+    if (odd) q.row_scale = tegroup_matrix_of(row_scale, ROWS, 1, TEGROUP_DTYPE_F32);
+    if (gradient) q.grad_output = tegroup_tensor_of(rows, width, bf16, dy);
+    q.rule = tegroup_scale_rule_of(preset);
+    if (!copies_new(&made, rows, cols, dtype, wanted) || !copies_new(&apart, rows, cols, dtype, wanted)) return 0;
+    q.output = made.t;
+    tegroup_activation_desc forward;
+    memset(&forward, 0, sizeof forward);
+    forward.struct_size = sizeof forward;
+    forward.space = TEGROUP_SPACE_DEVICE;
+    forward.activation = TEGROUP_ACTIVATION_SWIGLU;
+    forward.snapshot = snapshot;
+    forward.input = tegroup_matrix_of(x, ROWS, 2 * width, bf16);
+    forward.output = tegroup_matrix_of(between, ROWS, width, bf16);
+    forward.row_scale = q.row_scale;
+    tegroup_activation_backward_desc backward;
+    memset(&backward, 0, sizeof backward);
+    backward.struct_size = sizeof backward;
+    backward.space = TEGROUP_SPACE_DEVICE;
+    backward.activation = TEGROUP_ACTIVATION_SWIGLU;
+    backward.snapshot = snapshot;
+    backward.input = forward.input;
+    backward.grad_output = tegroup_matrix_of(dy, ROWS, width, bf16);
+    backward.grad_input = tegroup_matrix_of(between, ROWS, cols, bf16);
+    backward.row_scale = q.row_scale;
+    plain = q;
+    plain.activation = TEGROUP_ACTIVATION_UNSET;
+    memset(&plain.row_scale, 0, sizeof plain.row_scale);
+    memset(&plain.grad_output, 0, sizeof plain.grad_output);
+    plain.input = tegroup_tensor_of(rows, cols, bf16, between);
+    plain.output = apart.t;
+    int right = tegroup_impl_glu_in_blocks(&q) && !tegroup_impl_glu_in_blocks(&plain);
+    right &= tegroup_quantize(&q, NULL, &error) == TEGROUP_OK;
+    right &= (gradient ? tegroup_activation_backward(&backward, NULL, &error) : tegroup_activation_forward(&forward, NULL, &error)) == TEGROUP_OK;
+    right &= tegroup_quantize(&plain, NULL, &error) == TEGROUP_OK;
+    MUST(cudaDeviceSynchronize());
+    const int64_t other = copies_differ(&made, &apart);
+    if (!right || other > 0)
+        fprintf(stderr, "width %ld gradient %d preset %d type %d copies %d odd %d: %ld bytes differ %s %s\n", (long)width, gradient, (int)preset, (int)dtype, (int)wanted, odd, (long)other,
+                error.field ? error.field : "", error.rule ? error.rule : "");
+    copies_free(&made), copies_free(&apart);
+    void *const used[] = {sizes, snapshot, x, dy, between, row_scale};
+    for (int i = 0; i < 6; i++) room_free(used[i]);
+    return right && other == 0;
+}
+
+TEST(glu_blocks_gpu, bits_of_the_calls_apart) {
+    static const int64_t widths[] = {8, 128, 136, 384, 640};
+    static const tegroup_scale_preset presets[] = {TEGROUP_SCALE_TE_BLOCK, TEGROUP_SCALE_TE_BLOCK_F32, TEGROUP_SCALE_DEEPGEMM};
+    static const tegroup_copies wanted[] = {TEGROUP_COPIES_BOTH, TEGROUP_COPIES_ROWWISE, TEGROUP_COPIES_COLUMNWISE};
+    rng r = rng_seed(11);
+    int devices = 0, ran = 0;
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) return;
+    for (int w = 0; w < 5; w++)
+        for (int gradient = 0; gradient < 2; gradient++)
+            for (int p = 0; p < 3; p++)
+                for (int c = 0; c < 3; c++)
+                    for (int odd = 0; odd < 2; odd++) {
+                        if (gradient && widths[w] % 128 != 0) continue;
+                        ASSERT_TRUE(one(&r, widths[w], gradient, presets[p], (p + c + odd) % 2 ? TEGROUP_DTYPE_F8E5M2 : TEGROUP_DTYPE_F8E4M3, wanted[c], odd));
+                        ran++;
+                    }
+    printf("%d calls\n", ran);
+}
+
+/* A NaN that shows is its block's amax. */
+TEST(glu_blocks_gpu, nan_that_shows) {
+    rng r = rng_seed(12);
+    int devices = 0;
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) return;
+    for (int gradient = 0; gradient < 2; gradient++)
+        for (int preset = TEGROUP_SCALE_TE_CURRENT; preset < TEGROUP_SCALE_PRESET_COUNT; preset++) {
+            const tegroup_scale_rule rule = tegroup_scale_rule_of((tegroup_scale_preset)preset);
+            if (!rule.nan_shows || rule.divide || rule.method == TEGROUP_SCALE_TWO_LEVEL || rule.method == TEGROUP_SCALE_GIVEN) continue;
+            ASSERT_TRUE(one(&r, 256, gradient, (tegroup_scale_preset)preset, TEGROUP_DTYPE_F8E4M3, TEGROUP_COPIES_BOTH, 1));
+        }
+}
+
+TEST_MAIN()
