@@ -2255,7 +2255,12 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_ceil_div(int64_t a, int64_t b) { return a /
 /* Sums and products of non-negative numbers that stop at INT64_MAX, which then stands for "too large". */
 TEGROUP_IMPL_HD int64_t tegroup_impl_add(int64_t a, int64_t b) { return a > INT64_MAX - b ? INT64_MAX : a + b; }
 TEGROUP_IMPL_HD int64_t tegroup_impl_mul(int64_t a, int64_t b) {
+#if defined(__CUDA_ARCH__) /* a division would be a hundred instructions */
+    const uint64_t product = (uint64_t)a * (uint64_t)b;
+    return __umul64hi((uint64_t)a, (uint64_t)b) == 0 && product <= INT64_MAX ? (int64_t)product : INT64_MAX;
+#else
     return a != 0 && b > INT64_MAX / a ? INT64_MAX : a * b;
+#endif
 }
 TEGROUP_IMPL_HD int64_t tegroup_impl_align(int64_t a, int64_t alignment) {
     return a > INT64_MAX - alignment ? INT64_MAX : (a + alignment - 1) / alignment * alignment;
@@ -3156,8 +3161,8 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_blocks(int64_t extent, int32_t block) {
 /* Tiles of 128 outer x 4 inner, 512 scales each, one row of tiles after another; within one, four strips of 32 rows lie
  * side by side. (cuBLAS documentation, "Narrow precision data types usage".) */
 TEGROUP_IMPL_HD int64_t tegroup_impl_swizzled(int64_t inner_extent, int64_t outer, int64_t inner) {
-    const int64_t tile = outer / 128 * (inner_extent / 4) + inner / 4;
-    return tile * 512 + outer % 32 * 16 + outer / 32 % 4 * 4 + inner % 4;
+    const int64_t tile = (outer >> 7) * (inner_extent >> 2) + (inner >> 2);
+    return tile * 512 + (outer & 31) * 16 + (outer >> 5 & 3) * 4 + (inner & 3);
 }
 
 TEGROUP_API tegroup_status tegroup_scale_shape(tegroup_scaling scaling, int32_t columnwise, int64_t rows, int64_t cols,
@@ -3397,9 +3402,21 @@ TEGROUP_IMPL_HD tegroup_impl_sides tegroup_impl_sides_of(int64_t rows, int64_t c
 #define TEGROUP_IMPL_BLOCK_OF_ALL ((int64_t)1 << 62)
 
 TEGROUP_IMPL_HD int32_t tegroup_impl_shift_of(int64_t block) {
+#if defined(__CUDA_ARCH__)
+    return 63 - __clzll(block);
+#else
     int32_t shift = 0;
     while (block >> shift > 1) shift++;
     return shift;
+#endif
+}
+
+/* Blocks of 2^shift elements in `extent`, and a multiple of a power of two: divisions are long on a GPU. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_blocks_of(int64_t extent, int32_t shift) {
+    return (extent >> shift) + ((extent & (((int64_t)1 << shift) - 1)) != 0);
+}
+TEGROUP_IMPL_HD int64_t tegroup_impl_pad(int64_t count, int64_t power) {
+    return count > INT64_MAX - power ? INT64_MAX : (count + power - 1) & -power;
 }
 
 /* The scales of one copy of one group. Indices are those of scales (of I32: of exponents, four a word). */
@@ -3447,7 +3464,7 @@ TEGROUP_IMPL_HD tegroup_impl_scale_grid tegroup_impl_scale_grid_alone(const tegr
     grid.packed = packed;
     grid.swizzled = facts->swizzled && !strided && !packed;
     grid.parts = t->scale_parts > 1 ? t->scale_parts : 1;
-    grid.part_rows = sides.rows / grid.parts;
+    grid.part_rows = grid.parts > 1 ? sides.rows / grid.parts : sides.rows;
     grid.block_outer = facts->block_outer > 0 ? facts->block_outer : TEGROUP_IMPL_BLOCK_OF_ALL;
     grid.block_inner = facts->block_inner > 0 ? facts->block_inner : TEGROUP_IMPL_BLOCK_OF_ALL;
     grid.outer_shift = tegroup_impl_shift_of(grid.block_outer);
@@ -3455,11 +3472,12 @@ TEGROUP_IMPL_HD tegroup_impl_scale_grid tegroup_impl_scale_grid_alone(const tegr
     grid.pad_outer = strided ? 1 : packed ? 4 : facts->pad_outer;
     grid.pad_inner = packed ? 4 : strided ? 1 : facts->pad_inner;
     if ((sides.rows > 0 && sides.cols > 0) || tegroup_impl_scaled_as_one(facts)) {
-        grid.outer_count = tegroup_impl_blocks(columnwise ? sides.cols : grid.part_rows, facts->block_outer);
-        grid.inner_count = tegroup_impl_blocks(columnwise ? grid.part_rows : sides.cols, facts->block_inner);
+        const int64_t outer = columnwise ? sides.cols : grid.part_rows, inner = columnwise ? grid.part_rows : sides.cols;
+        grid.outer_count = facts->block_outer > 0 ? tegroup_impl_blocks_of(outer, grid.outer_shift) : 1;
+        grid.inner_count = facts->block_inner > 0 ? tegroup_impl_blocks_of(inner, grid.inner_shift) : 1;
     }
-    grid.outer_extent = tegroup_impl_align(grid.outer_count, grid.pad_outer);
-    grid.inner_extent = tegroup_impl_align(grid.inner_count, grid.pad_inner);
+    grid.outer_extent = tegroup_impl_pad(grid.outer_count, grid.pad_outer);
+    grid.inner_extent = tegroup_impl_pad(grid.inner_count, grid.pad_inner);
     grid.part_stride = tegroup_impl_mul(grid.outer_extent, grid.inner_extent);
     grid.count = tegroup_impl_mul(grid.part_stride, grid.parts);
     if (strided) {
@@ -3518,7 +3536,7 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_scale_of_block(const tegroup_impl_scale_gri
                                                     int64_t inner) {
     const int64_t first = grid->base + part * grid->part_stride;
     if (grid->swizzled) return first + tegroup_impl_swizzled(grid->outer_stride, outer, inner);
-    if (grid->packed) return first + outer * grid->outer_stride + inner / 4 * grid->inner_stride + inner % 4;
+    if (grid->packed) return first + outer * grid->outer_stride + (inner >> 2) * grid->inner_stride + (inner & 3);
     return first + outer * grid->outer_stride + inner * grid->inner_stride;
 }
 

@@ -14,51 +14,52 @@
  *   [4]  cuda/rows.h              Rows on the GPU
  *   [5]  cuda/activation_epilogue.h Activations in epilogues
  *   [6]  layer/activation_cuda.h  Activation kernels
- *   [7]  layer/quantize_values_cuda.h Quantise: eight values at a time
- *   [8]  layer/quantize_walk_cuda.h Quantise: a block's way through the groups
- *   [9]  layer/quantize_tile_cuda.h Quantise: a tile, and the kernels
- *   [10] layer/quantize_rows_cuda.h Quantise: whole rows
- *   [11] layer/dequantize_tile_cuda.h Dequantise: a tile, and the kernel
- *   [12] layer/quantize_cuda.h    Quantise and dequantise: launches
- *   [13] layer/glu_blocks_cuda.h  Quantise: SwiGLU in blocks of 1x128, the kernel of a training step
- *   [14] moe/count_cuda.h         Counts of groups: kernels
- *   [15] moe/router_batch_cuda.h  Router: a warp's batch of tokens
- *   [16] moe/router_choice_cuda.h Router kernels: the choice
- *   [17] moe/router_gradient_cuda.h Router kernels: the gradient
- *   [18] moe/router_scheme_cuda.h Router kernels: schemes
- *   [19] moe/router_cuda.h        Router launches
- *   [20] moe/permutation_cuda.h   Permute and combine kernels
- *   [21] gemm/validate_quantised_cuda.h Validate kernel of quantised tensors
- *   [22] gemm/validate_cuda.h     Validate kernels
- *   [23] gemm/scale_convert_cuda.h Scales in another layout: kernel
- *   [24] cuda/call.h              GPU calls
- *   [25] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
- *   [26] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
- *   [27] cuda/cublaslt_grouped.h  cublaslt_grouped
- *   [28] cuda/cublaslt_loop.h     cublaslt_loop
- *   [29] cuda/codes.h             Quantised operands on a GPU, from codes to values
- *   [30] cuda/portable_tiles.h    Portable GEMM: tiles
- *   [31] cuda/portable.h          Portable GEMM: the kernels
- *   [32] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
- *   [33] cuda/portable_formats.h  Portable GEMM: products of quantised operands
- *   [34] cuda/portable_plan.h     Portable GEMM: plan and launch
- *   [35] cuda/hopper.h            Hopper's instructions
- *   [36] cuda/sm90_tiles.h        Hopper GEMM: tiles
- *   [37] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
- *   [38] cuda/sm90_epilogue.h     Hopper GEMM: the epilogue
- *   [39] cuda/sm90_block.h        Hopper GEMM: a block
- *   [40] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
- *   [41] cuda/sm90_store.h        Hopper GEMM: results from shared memory
- *   [42] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
- *   [43] cuda/sm90_fp8.h          Hopper GEMM of FP8: the kernel
- *   [44] cuda/sm90_fp8_code.h     Hopper GEMM of FP8: the compiled kernels
- *   [45] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
- *   [46] cuda/sm90_repack_kernels.h Hopper GEMM: repacking rows
- *   [47] cuda/sm90_decode.h       Hopper GEMM: decoding operands
- *   [48] cuda/sm90_plan.h         Hopper GEMM: plan and launch
- *   [49] cuda/sm90_fp8_plan.h     Hopper GEMM of FP8: plan and launch
- *   [50] gemm/machine_cuda.h      The GPU and the library at hand
- *   [51] gemm/tune_cuda.h         GPU backends: choosing an algorithm
+ *   [7]  moe/count_cuda.h         Counts of groups: kernels
+ *   [8]  moe/router_batch_cuda.h  Router: a warp's batch of tokens
+ *   [9]  moe/router_choice_cuda.h Router kernels: the choice
+ *   [10] moe/router_gradient_cuda.h Router kernels: the gradient
+ *   [11] moe/router_scheme_cuda.h Router kernels: schemes
+ *   [12] moe/router_cuda.h        Router launches
+ *   [13] moe/permutation_cuda.h   Permute and combine kernels
+ *   [14] gemm/validate_quantised_cuda.h Validate kernel of quantised tensors
+ *   [15] gemm/validate_cuda.h     Validate kernels
+ *   [16] gemm/scale_convert_cuda.h Scales in another layout: kernel
+ *   [17] cuda/call.h              GPU calls
+ *   [18] layer/quantize_values_cuda.h Quantise: eight values at a time
+ *   [19] layer/quantize_walk_cuda.h Quantise: a block's way through the groups
+ *   [20] layer/quantize_tile_cuda.h Quantise: a tile, and the kernels
+ *   [21] layer/quantize_strip_cuda.h Quantise: strips of rows
+ *   [22] layer/quantize_rows_cuda.h Quantise: whole rows
+ *   [23] layer/dequantize_tile_cuda.h Dequantise: a tile, and the kernel
+ *   [24] layer/quantize_cuda.h    Quantise and dequantise: launches
+ *   [25] layer/glu_blocks_cuda.h  Quantise: SwiGLU in blocks of 1x128, the kernel of a training step
+ *   [26] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
+ *   [27] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
+ *   [28] cuda/cublaslt_grouped.h  cublaslt_grouped
+ *   [29] cuda/cublaslt_loop.h     cublaslt_loop
+ *   [30] cuda/codes.h             Quantised operands on a GPU, from codes to values
+ *   [31] cuda/portable_tiles.h    Portable GEMM: tiles
+ *   [32] cuda/portable.h          Portable GEMM: the kernels
+ *   [33] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
+ *   [34] cuda/portable_formats.h  Portable GEMM: products of quantised operands
+ *   [35] cuda/portable_plan.h     Portable GEMM: plan and launch
+ *   [36] cuda/hopper.h            Hopper's instructions
+ *   [37] cuda/sm90_tiles.h        Hopper GEMM: tiles
+ *   [38] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
+ *   [39] cuda/sm90_epilogue.h     Hopper GEMM: the epilogue
+ *   [40] cuda/sm90_block.h        Hopper GEMM: a block
+ *   [41] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
+ *   [42] cuda/sm90_store.h        Hopper GEMM: results from shared memory
+ *   [43] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
+ *   [44] cuda/sm90_fp8.h          Hopper GEMM of FP8: the kernel
+ *   [45] cuda/sm90_fp8_code.h     Hopper GEMM of FP8: the compiled kernels
+ *   [46] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
+ *   [47] cuda/sm90_repack_kernels.h Hopper GEMM: repacking rows
+ *   [48] cuda/sm90_decode.h       Hopper GEMM: decoding operands
+ *   [49] cuda/sm90_plan.h         Hopper GEMM: plan and launch
+ *   [50] cuda/sm90_fp8_plan.h     Hopper GEMM of FP8: plan and launch
+ *   [51] gemm/machine_cuda.h      The GPU and the library at hand
+ *   [52] gemm/tune_cuda.h         GPU backends: choosing an algorithm
  */
 
 /* ==== [1] Guards and version (src/cuda/guards.h) ==== */
@@ -1292,1813 +1293,9 @@ static inline tegroup_status tegroup_impl_cuda_activation_backward(const tegroup
 }
 #endif /* TEGROUP_NO_BACKWARD */
 #endif /* TEGROUP_NO_ACTIVATION */
-#if !defined(TEGROUP_NO_FP8)
-
-/* ==== [7] Quantise: eight values at a time (src/layer/quantize_values_cuda.h) ==== */
-
-/* Eight values of a row, in the type that they have in memory. */
-template <int DTYPE> struct tegroup_impl_eight {
-    typedef tegroup_impl_vectors<DTYPE> vectors;
-    enum { raws = 8 / vectors::lanes };
-    uint4 raw[raws];
-
-    __device__ __forceinline__ void clear() {
-#pragma unroll
-        for (int i = 0; i < raws; i++) raw[i] = make_uint4(0, 0, 0, 0);
-    }
-    __device__ __forceinline__ void unpack(float *x) const {
-#pragma unroll
-        for (int i = 0; i < raws; i++) vectors::unpack(raw[i], x + i * vectors::lanes);
-    }
-    __device__ __forceinline__ void pack(const float *x) {
-#pragma unroll
-        for (int i = 0; i < raws; i++) raw[i] = vectors::pack(x + i * vectors::lanes);
-    }
-    /* The j-th and the one after it, for an even j that the compiler knows. */
-    __device__ __forceinline__ void put(int j, float low, float high) {
-        uint32_t *const word = &raw[j / vectors::lanes].x + j % vectors::lanes / (raws == 1 ? 2 : 1);
-        word[0] = raws == 1 ? tegroup_impl_two_halves(low, high, DTYPE == TEGROUP_DTYPE_BF16) : __float_as_uint(low);
-        if (raws == 2) word[1] = __float_as_uint(high);
-    }
-    /* The j-th, for a j that the compiler knows. */
-    __device__ __forceinline__ float at(int j) const {
-        float x[8];
-        unpack(x);
-        return x[j];
-    }
-    /* What was unpacked before is unpacked anew afterwards, instead of being held in registers. */
-    __device__ __forceinline__ void forget() {
-#pragma unroll
-        for (int i = 0; i < raws; i++)
-            asm volatile("" : "+r"(raw[i].x), "+r"(raw[i].y), "+r"(raw[i].z), "+r"(raw[i].w));
-    }
-    /* All eight at an address that is a multiple of 16. */
-    __device__ __forceinline__ void load_vectors(const char *from) {
-#pragma unroll
-        for (int i = 0; i < raws; i++) raw[i] = __ldg((const uint4 *)from + i);
-    }
-    /* n of the row's elements from column col on, then zeros. */
-    __device__ __forceinline__ void load(const char *row, int64_t col, int32_t n, bool vector) {
-        if (vector && n >= 8) load_vectors(row + col * vectors::bytes);
-        else load_each(row, col, n);
-    }
-    __device__ __forceinline__ void load_each(const char *row, int64_t col, int32_t n) {
-        uint32_t word[4 * raws];
-#pragma unroll
-        for (int e = 0; e < 4 * raws; e++) word[e] = 0;
-#pragma unroll
-        for (int e = 0; e < 8; e++)
-            if (e < n)
-                word[e * raws / 2] |= tegroup_impl_load_code((tegroup_dtype)DTYPE, row, col + e)
-                                      << (raws == 1 ? e % 2 * 16 : 0);
-#pragma unroll
-        for (int i = 0; i < raws; i++)
-            raw[i] = make_uint4(word[4 * i], word[4 * i + 1], word[4 * i + 2], word[4 * i + 3]);
-    }
-};
-
-#if !defined(TEGROUP_NO_ACTIVATION)
-/* Eight values of an activation, or of the gradient of one, from column col of the row that is quantised: its first n.
- * dy NULL: no gradient. The loops by kind are those of the kernels of activations, and so are the bits. */
-template <int DTYPE>
-static __device__ __noinline__ void tegroup_impl_made_eight(const tegroup_quantize_desc &desc, const char *x,
-                                                            const char *dy, float scale, int64_t col, int32_t n,
-                                                            bool vector, float *y) {
-    const bool half = DTYPE != TEGROUP_DTYPE_F32, gated = tegroup_impl_gated(desc.activation);
-    const float alpha = (float)desc.alpha, limit = (float)desc.limit;
-    const int64_t cols = desc.output.shape.cols, width = dy && gated ? cols / 2 : cols;
-    tegroup_impl_eight<DTYPE> piece;
-    float both[16], gate[8], up[8], grad[8];
-    const bool pairs = gated && desc.interleaved, ups = dy && gated && !pairs && col >= width;
-    const int64_t from = ups ? col - width : pairs && dy ? col / 2 : col;
-    const int32_t count = pairs && dy ? n / 2 : n; /* of gates */
-#pragma unroll
-    for (int i = 0; i < 8; i++) up[i] = 1;
-    if (pairs) {
-        piece.load(x, 2 * from, (int32_t)tegroup_impl_min(8, 2 * count), vector);
-        piece.unpack(both);
-        piece.load(x, 2 * from + 8, (int32_t)tegroup_impl_max(0, 2 * count - 8), vector && from % 4 == 0);
-        piece.unpack(both + 8);
-#pragma unroll
-        for (int i = 0; i < 8; i++) gate[i] = both[2 * i], up[i] = both[2 * i + 1];
-    } else {
-        piece.load(x, from, count, vector && from % 8 == 0);
-        piece.unpack(gate);
-        if (gated) {
-            piece.load(x, from + width, count, vector && (from + width) % 8 == 0);
-            piece.unpack(up);
-        }
-    }
-    if (!dy) {
-#define TEGROUP_IMPL_LOOP(kind)                                                                                        \
-    _Pragma("unroll") for (int i = 0; i < 8; i++) y[i] =                                                               \
-        scale * tegroup_impl_activation_f32(kind, half, alpha, limit, gate[i], up[i]);
-        TEGROUP_IMPL_BY_CURVE(desc.activation, TEGROUP_IMPL_LOOP)
-#undef TEGROUP_IMPL_LOOP
-        return;
-    }
-    piece.load(dy, from, count, vector && from % 8 == 0);
-    piece.unpack(grad);
-#define TEGROUP_IMPL_LOOP(kind)                                                                                        \
-    _Pragma("unroll") for (int i = 0; i < 8; i++)(void)                                                                \
-        tegroup_impl_activation_grad_f32(kind, half, alpha, limit, gate[i], up[i], scale *grad[i], &gate[i], &up[i]);
-    TEGROUP_IMPL_BY_CURVE(desc.activation, TEGROUP_IMPL_LOOP)
-#undef TEGROUP_IMPL_LOOP
-#pragma unroll
-    for (int i = 0; i < 8; i++) y[i] = pairs ? (i % 2 ? up[i / 2] : gate[i / 2]) : ups ? up[i] : gate[i];
-}
-#endif
-
-/* The code of E2M1 in bits 0 .. 3; bits 4 .. 7 are 0, and those above are any. x is a result of arithmetic, whose NaN
- * has no sign. Let p be the largest power of two that is not above |x|, or 1 if that is larger. E2M1 has steps of p / 2
- * there, and so has binary32 at 2^22 p: adding 2^22 p rounds |x| as E2M1 does, ties to even, and counts steps in the
- * sum's last bits. Each doubling of p is two codes more, so the sum's exponent is added twice. */
-static __device__ __forceinline__ uint32_t tegroup_impl_device_e2m1(float x) {
-    const uint32_t even = 214; /* steps beside 2^22: with it the sum's exponent makes a multiple of 256 */
-    float magnitude, sum;
-    asm("{.reg .f32 a; abs.f32 a, %1; min.f32 %0, a, 0f40C00000;}" : "=f"(magnitude) : "f"(x)); /* 6, of NaN, too */
-    const uint32_t power =
-        max((__float_as_uint(magnitude) & 0x7f800000u) + (22u << 23) + even, (127u + 22 << 23) + even);
-    asm("add.rn.f32 %0, %1, %2;" : "=f"(sum) : "f"(magnitude), "f"(__uint_as_float(power)));
-    return (__float_as_uint(sum) + (__float_as_uint(sum) >> 22)) | (__float_as_uint(x) >> 28 & 8u);
-}
-
-/* Two codes of 8 bits beside each other, of values that are scaled already: those of tegroup_impl_code_of_f32. */
-static __device__ __forceinline__ uint32_t tegroup_impl_two_codes(tegroup_dtype dtype, float low, float high) {
-#if __CUDA_ARCH__ >= 890
-    uint16_t word;
-    if (dtype == TEGROUP_DTYPE_F8E5M2)
-        asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(word) : "f"(high), "f"(low));
-    else asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(word) : "f"(high), "f"(low));
-    return word;
-#else
-    return tegroup_impl_code_of_f32(dtype, low) | tegroup_impl_code_of_f32(dtype, high) << 8;
-#endif
-}
-
-/* Eight codes from the first in the lowest bits on: two words, of 4 bits one. */
-template <int BITS>
-static __device__ __forceinline__ uint2 tegroup_impl_eight_codes(tegroup_dtype dtype, const float *x) {
-    uint32_t pair[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        pair[i] = BITS == 8 ? tegroup_impl_two_codes(dtype, x[2 * i], x[2 * i + 1])
-                            : tegroup_impl_device_e2m1(x[2 * i]) + (tegroup_impl_device_e2m1(x[2 * i + 1]) << 4);
-    if (BITS == 8) return make_uint2(pair[0] | pair[1] << 16, pair[2] | pair[3] << 16);
-    return make_uint2(__byte_perm(__byte_perm(pair[0], pair[1], 0x40), __byte_perm(pair[2], pair[3], 0x40), 0x5410), 0);
-}
-
-/* Eight values as tegroup_impl_scaled_code scales them. Factors are multipliers, or where the rule divides, scales that
- * are not 0. Few rules divide: that is not inlined. */
-static __device__ __noinline__ void tegroup_impl_divide_eight(float *x, const float *factor) {
-    for (int i = 0; i < 8; i++)
-        x[i] = factor[i] != 0.0f ? tegroup_impl_quotient_f32(x[i], factor[i]) : tegroup_impl_product_f32(x[i], 0.0f);
-}
-static __device__ __forceinline__ void tegroup_impl_scale_eight(float *x, const float *factor, bool divides) {
-    if (divides) {
-        float y[8], by[8];
-#pragma unroll
-        for (int i = 0; i < 8; i++) y[i] = x[i], by[i] = factor[i];
-        tegroup_impl_divide_eight(y, by);
-#pragma unroll
-        for (int i = 0; i < 8; i++) x[i] = y[i];
-    } else {
-#pragma unroll
-        for (int i = 0; i < 8; i++) x[i] = tegroup_impl_product_f32(x[i], factor[i]);
-    }
-}
-
-/* The larger magnitude, as tegroup_impl_amax takes it; shows: a NaN is the largest. */
-template <bool SHOWS> static __device__ __forceinline__ uint32_t tegroup_impl_larger_magnitude(uint32_t most, float x) {
-    if (SHOWS) return max(most, __float_as_uint(x) & 0x7fffffffu);
-    float larger;
-    asm("{.reg .f32 a; abs.f32 a, %2; max.f32 %0, %1, a;}" : "=f"(larger) : "f"(__uint_as_float(most)), "f"(x));
-    return __float_as_uint(larger);
-}
-
-/* The same of two values of 16 bits beside each other. What comes of it has the magnitudes, and any signs; a NaN that
- * does not show stays beside another one. */
-template <bool SHOWS, bool BF16>
-static __device__ __forceinline__ uint32_t tegroup_impl_larger_two(uint32_t a, uint32_t b) {
-#if __CUDA_ARCH__ >= 860
-    uint32_t larger;
-    if (BF16 && SHOWS) asm("max.NaN.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
-    else if (BF16) asm("max.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
-    else if (SHOWS) asm("max.NaN.xorsign.abs.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
-    else asm("max.xorsign.abs.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
-    return larger;
-#else
-    const uint32_t infinity = BF16 ? 0x7f80u : 0x7c00u;
-    uint32_t word = 0;
-    for (int at = 0; at < 32; at += 16) {
-        const uint32_t x = a >> at & 0x7fffu, y = b >> at & 0x7fffu;
-        word |= (!SHOWS && x > infinity ? y : !SHOWS && y > infinity ? x : max(x, y)) << at;
-    }
-    return word;
-#endif
-}
-
-/* The largest magnitudes of eight rows of eight columns, of each row and of each column: of 16 bits two in a word. */
-template <int DTYPE, bool SHOWS> struct tegroup_impl_magnitudes {
-    enum { in_word = DTYPE == TEGROUP_DTYPE_F32 ? 1 : 2, words = 8 / in_word, BF16 = DTYPE == TEGROUP_DTYPE_BF16 };
-
-    static __device__ __forceinline__ uint32_t larger(uint32_t a, uint32_t b) {
-        return in_word == 1 ? tegroup_impl_larger_magnitude<SHOWS>(a, __uint_as_float(b))
-                            : tegroup_impl_larger_two<SHOWS, BF16>(a, b);
-    }
-    /* The j-th, as binary32. */
-    static __device__ __forceinline__ uint32_t at(const uint32_t *word, int j) {
-        const uint32_t two = word[j / in_word] & 0x7fff7fffu;
-        if (in_word == 1) return word[j];
-        return __float_as_uint(j % 2 ? tegroup_impl_high_half(two, BF16) : tegroup_impl_low_half(two, BF16));
-    }
-    static __device__ __forceinline__ uint32_t largest(const uint32_t *word) {
-        uint32_t most[words];
-#pragma unroll
-        for (int k = 0; k < words; k++) most[k] = word[k];
-#pragma unroll
-        for (int k = 1; k < words; k++) most[0] = larger(most[0], most[k]);
-        return in_word == 1 ? most[0] : max(at(most, 0), at(most, 1));
-    }
-    static __device__ __forceinline__ uint32_t word_of(const tegroup_impl_eight<DTYPE> &x, int k) {
-        const uint4 raw = x.raw[k / 4];
-        return k % 4 == 0 ? raw.x : k % 4 == 1 ? raw.y : k % 4 == 2 ? raw.z : raw.w;
-    }
-    static __device__ __forceinline__ void of_rows(const tegroup_impl_eight<DTYPE> *x, uint32_t *most) {
-        uint32_t row[8];
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            row[i] = 0;
-#pragma unroll
-            for (int k = 0; k < words; k++) row[i] = larger(row[i], word_of(x[i], k));
-        }
-#pragma unroll
-        for (int k = 0; k < words; k++)
-            most[k] = in_word == 1 ? row[k]
-                                   : larger(__byte_perm(row[2 * k % 8], row[(2 * k + 1) % 8], 0x5410),
-                                            __byte_perm(row[2 * k % 8], row[(2 * k + 1) % 8], 0x7632));
-    }
-    static __device__ __forceinline__ void of_columns(const tegroup_impl_eight<DTYPE> *x, uint32_t *most) {
-#pragma unroll
-        for (int k = 0; k < words; k++) {
-            most[k] = 0;
-#pragma unroll
-            for (int i = 0; i < 8; i++) most[k] = larger(most[k], word_of(x[i], k));
-        }
-    }
-};
-
-/* How many elements there are from `at` on, of so many; 8 or more are all of eight, 0 or less are none. They are not
- * cut to 0 .. 8: of max(0, min(8, x)) == 8 nvcc 13.0 made one VIMNMX.RELU for sm_90a, whose predicate said something
- * else, and pieces were taken for whole ones. */
-static __device__ __forceinline__ int32_t tegroup_impl_left_of(int64_t count, int32_t at) {
-    return (count < TEGROUP_IMPL_QUANTIZE_TILE ? (int32_t)count : TEGROUP_IMPL_QUANTIZE_TILE) - at;
-}
-
-/* ==== [8] Quantise: a block's way through the groups (src/layer/quantize_walk_cuda.h) ==== */
-
-enum {
-    TEGROUP_IMPL_QUANTIZE_THREADS = 256, /* a thread has 8 rows of 8 columns of a tile */
-    TEGROUP_IMPL_QUANTIZE_COLS = 128,    /* entries of a table in shared memory for each 16 rows */
-    TEGROUP_IMPL_QUANTIZE_BANDS = 8,     /* of 16 rows, or of 16 columns, in a tile */
-    TEGROUP_IMPL_QUANTIZE_SHIFT = 7,     /* logarithm of a tile's extent */
-    TEGROUP_IMPL_QUANTIZE_ROWS = 8,      /* of a work of whole rows */
-    TEGROUP_IMPL_QUANTIZE_BESIDE = 8     /* blocks that share a stretch of works, so that they read the same rows */
-};
-/* Blocks that a multiprocessor has room for, and that are launched: of kernels that quantise, and of those that go
- * back. */
-enum { TEGROUP_IMPL_QUANTIZE_RESIDENT = 2 };
-#define TEGROUP_IMPL_DEQUANTIZE_RESIDENT(dtype) ((dtype) == TEGROUP_DTYPE_F32 ? 2 : 3)
-
-/* A call as its kernels are given it; on the way back desc.output is what is read, and desc.input what is written.
- * copies: those that a launch writes, or reads, as bits; spans: as in a pass on the CPU; shifts: logarithms of the
- * blocks' extents, of a tile's where a block is all. */
-typedef struct tegroup_impl_quantize_launch {
-    tegroup_quantize_desc desc;
-    tegroup_scaling_facts facts;
-    tegroup_dtype scale_dtype;
-    int32_t copies, spans_cols, spans_rows, vectors, raises; /* raises: amax is found on the way                   */
-    int32_t plain;                                           /* 1: values are those of input, and rows not gathered */
-    int32_t choice_shift, outer_shift, inner_shift;
-    int64_t scale_capacity[TEGROUP_IMPL_COPIES], transposed_capacity;
-} tegroup_impl_quantize_launch;
-
-/* What the threads of a block share. `sums`: works, scales of both copies and transposed elements of the groups before
- * those of thread t. Of the group and part at hand: its works, extents and copies. Tables of a tile: amax of blocks of
- * a row, [row][block], and of columns, [band of 16 rows][column], or, where a scale is chosen for a square, which both
- * copies have, [band of 16 rows][block]; factors, [row or square][block] and [block][column or square]. */
-struct tegroup_impl_quantize_shared {
-    uint4 turned[TEGROUP_IMPL_QUANTIZE_TILE * TEGROUP_IMPL_QUANTIZE_TILE / 16]; /* this and the tables in vectors */
-    uint32_t amax[TEGROUP_IMPL_COPIES][TEGROUP_IMPL_QUANTIZE_BANDS * TEGROUP_IMPL_QUANTIZE_COLS];
-    float factor[TEGROUP_IMPL_COPIES][TEGROUP_IMPL_QUANTIZE_BANDS * TEGROUP_IMPL_QUANTIZE_COLS];
-    int64_t sums[4][TEGROUP_IMPL_QUANTIZE_THREADS + 1];
-    int64_t first, end; /* works of the part */
-    int64_t rows, cols, part_rows;
-    int32_t g, part, across;
-    float global; /* of the group, as tegroup_impl_scale_block takes it */
-    tegroup_impl_block in, dy;
-    tegroup_impl_copy copies[TEGROUP_IMPL_COPIES];
-};
-
-/* Scales of a tile's blocks: that of block (o, i), of those that are stored, is at(o, i), and the block holds elements
- * where both indices are below the counts. Tiles begin where those of the swizzled layout do. */
-struct tegroup_impl_tile_scales {
-    const tegroup_impl_scale_grid &grid;
-    int64_t outer, inner, first;
-    int32_t part, outer_count, inner_count;
-
-    __device__ __forceinline__ tegroup_impl_tile_scales(const tegroup_impl_scale_grid &g, int32_t p, int64_t row0,
-                                                        int64_t col0)
-        : grid(g), outer((g.columnwise ? col0 : row0) >> g.outer_shift),
-          inner((g.columnwise ? row0 : col0) >> g.inner_shift), part(p) {
-        const int64_t tile = TEGROUP_IMPL_QUANTIZE_TILE;
-        first = tegroup_impl_scale_of_block(&grid, part, outer, inner);
-        outer_count = (int32_t)tegroup_impl_clamp(grid.outer_count - outer, 0, tile);
-        inner_count = (int32_t)tegroup_impl_clamp(grid.inner_count - inner, 0, tile);
-    }
-    __device__ __forceinline__ int64_t at(int32_t o, int32_t i) const {
-        if (grid.packed) return tegroup_impl_scale_of_block(&grid, part, outer + o, inner + i);
-        return first
-               + (grid.swizzled ? tegroup_impl_swizzled(0, o & 127, i) : o * grid.outer_stride + i * grid.inner_stride);
-    }
-};
-
-/* Factors of eight elements beside each other, along the outer index of a copy, from the tile's (row, col) on: that of
- * element j is at[j * step]. They have one each, or one together. outer_shift: of the elements that share one. */
-struct tegroup_impl_factors {
-    const float *at;
-    int32_t step;
-};
-static __device__ __forceinline__ tegroup_impl_factors
-tegroup_impl_factors_of(const tegroup_impl_quantize_launch &call, const tegroup_impl_quantize_shared &shared,
-                        int columnwise, int32_t outer_shift, int32_t row, int32_t col) {
-    const int32_t blocks = columnwise ? TEGROUP_IMPL_QUANTIZE_COLS : TEGROUP_IMPL_QUANTIZE_TILE >> call.inner_shift;
-    tegroup_impl_factors factors;
-    factors.at = shared.factor[columnwise]
-                 + (columnwise ? (row >> call.inner_shift) * blocks + (col >> outer_shift)
-                               : (row >> outer_shift) * blocks + (col >> call.inner_shift));
-    factors.step = outer_shift > 0 ? 0 : columnwise ? 1 : blocks;
-    return factors;
-}
-
-/* Codes of a transposed copy in `turned`, eight rows of a column a piece of one or two words. Those of a column are in
- * another order, by which eight columns it is of: neither accesses to columns beside each other nor those to one whole
- * column meet in a bank. Where a piece is, in words; where 16 bytes are, and what their words are there, and back. */
-template <int BITS> static __device__ __forceinline__ int32_t tegroup_impl_turned_at(int32_t col, int32_t row) {
-    return (col * 16 + ((row >> 3) ^ (col >> 3))) * (BITS / 4);
-}
-template <int BITS> static __device__ __forceinline__ int32_t tegroup_impl_turned_piece(int32_t col, int32_t piece) {
-    return BITS == 8 ? col * 8 + (piece ^ (col >> 4)) : col * 4 + (piece ^ (col >> 5));
-}
-template <int BITS> static __device__ __forceinline__ uint4 tegroup_impl_turned_order(int32_t col, uint4 v) {
-    const int32_t order = col >> 3;
-    if (BITS == 4 && order & 1) v = make_uint4(v.y, v.x, v.w, v.z);
-    if (order >> (BITS == 4) & 1) v = make_uint4(v.z, v.w, v.x, v.y);
-    return v;
-}
-
-/* Works of one part, beside and above each other. A work that spans columns has fewer rows than a tile. */
-static __device__ __forceinline__ void tegroup_impl_quantize_counts(const tegroup_impl_quantize_launch &call,
-                                                                    int64_t part_rows, int64_t cols, int64_t *across,
-                                                                    int64_t *down) {
-    const int64_t tile = TEGROUP_IMPL_QUANTIZE_TILE;
-    *across = call.spans_cols ? cols > 0 : tegroup_impl_ceil_div(cols, tile);
-    *down = call.spans_rows ? part_rows > 0
-                            : tegroup_impl_ceil_div(part_rows, call.spans_cols ? TEGROUP_IMPL_QUANTIZE_ROWS : tile);
-}
-
-/* A block's way through the works of a tensor: a stretch of them, group by group. */
-struct tegroup_impl_quantize_walk {
-    const tegroup_impl_quantize_launch &call;
-    tegroup_impl_quantize_shared &shared;
-    tegroup_snapshot_view view;
-    int64_t begin, end; /* the block's works, every step-th of them: blocks beside each other share a stretch */
-    int32_t step;
-    int32_t each; /* groups of a thread's sums */
-    bool ragged;
-
-    /* Called by all threads. A snapshot that is none for the tensor leads to no works. */
-    __device__ tegroup_impl_quantize_walk(const tegroup_impl_quantize_launch &c, tegroup_impl_quantize_shared &s)
-        : call(c), shared(s), view(tegroup_impl_fitting_view(&c.desc.output)), begin(0), end(0), step(1), each(0),
-          ragged(tegroup_impl_ragged(&c.desc.output.shape)) {
-        const int32_t groups = call.desc.output.shape.groups;
-        int64_t works = 0;
-        if (ragged && view.rows) {
-            each = (groups + TEGROUP_IMPL_QUANTIZE_THREADS - 1) / TEGROUP_IMPL_QUANTIZE_THREADS;
-            works = sum();
-        } else if (!ragged && groups > 0) {
-            works = groups * of_group(0);
-        }
-        const int32_t blocks = (int32_t)gridDim.x,
-                      first = (int32_t)blockIdx.x / TEGROUP_IMPL_QUANTIZE_BESIDE * TEGROUP_IMPL_QUANTIZE_BESIDE;
-        step = min(TEGROUP_IMPL_QUANTIZE_BESIDE, blocks - first);
-        begin = tegroup_impl_share_begin(works, first, blocks) + ((int32_t)blockIdx.x - first);
-        end = tegroup_impl_share_begin(works, first + step, blocks);
-    }
-    __device__ __noinline__ int64_t of_group(int32_t g) const {
-        const tegroup_impl_sides sides = tegroup_impl_group_sides(&call.desc.output, &view, g);
-        const int32_t parts = call.desc.output.scale_parts > 1 ? call.desc.output.scale_parts : 1;
-        int64_t across, down;
-        tegroup_impl_quantize_counts(call, parts > 1 ? sides.rows / parts : sides.rows, sides.cols, &across, &down);
-        return across * down * parts;
-    }
-    __device__ __noinline__ void pass(int32_t g, tegroup_impl_before *before) const {
-        tegroup_impl_pass_group(&call.desc.output, &call.facts, tegroup_impl_group_sides(&call.desc.output, &view, g),
-                                before);
-    }
-    /* Fills shared.sums; returns all works. */
-    __device__ __noinline__ int64_t sum() {
-        const int32_t from = (int32_t)threadIdx.x * each,
-                      to = (int32_t)tegroup_impl_min(call.desc.output.shape.groups, from + each);
-        tegroup_impl_before taken = {{0, 0}, 0};
-        int64_t mine[4] = {0, 0, 0, 0};
-        for (int32_t g = from; g < to; g++) {
-            mine[0] += of_group(g);
-            pass(g, &taken);
-        }
-        mine[1] = taken.scales[0], mine[2] = taken.scales[1], mine[3] = taken.transposed;
-        for (int i = 0; i < 4; i++) {
-            const int64_t before = tegroup_impl_block_scan(mine[i], false);
-            shared.sums[i][threadIdx.x] = before;
-            if (threadIdx.x == blockDim.x - 1) shared.sums[i][blockDim.x] = before + mine[i];
-        }
-        __syncthreads();
-        return shared.sums[0][blockDim.x];
-    }
-    /* The group of a work, what the groups before it take, and the first of its works. */
-    __device__ int32_t group_of(int64_t work, tegroup_impl_before *before, int64_t *first) const {
-        int32_t g, low = 0, high = TEGROUP_IMPL_QUANTIZE_THREADS;
-        if (!ragged) {
-            tegroup_impl_before one = {{0, 0}, 0};
-            const int64_t of_each = of_group(0);
-            g = (int32_t)(work / of_each);
-            pass(0, &one);
-            *before = {{g * one.scales[0], g * one.scales[1]}, g * one.transposed};
-            *first = g * of_each;
-            return g;
-        }
-        while (high - low > 1) {
-            const int32_t middle = (low + high) / 2;
-            if (shared.sums[0][middle] <= work) low = middle;
-            else high = middle;
-        }
-        *before = {{shared.sums[1][low], shared.sums[2][low]}, shared.sums[3][low]};
-        *first = shared.sums[0][low];
-        for (g = low * each; *first + of_group(g) <= work; g++) {
-            *first += of_group(g);
-            pass(g, before);
-        }
-        return g;
-    }
-    /* The part of a work into shared memory: one thread's work. */
-    __device__ __noinline__ void meet(int64_t work) {
-        const tegroup_tensor *t = &call.desc.output;
-        tegroup_impl_before before;
-        int64_t first, across, down;
-        const int32_t g = group_of(work, &before, &first);
-        const tegroup_impl_sides sides = tegroup_impl_group_sides(t, &view, g);
-        for (int c = 0; c < TEGROUP_IMPL_COPIES; c++) {
-            shared.copies[c] = tegroup_impl_copy_of(t, &call.facts, &view, g, c, &before);
-            if (tegroup_impl_scale_end(&shared.copies[c].grid, tegroup_impl_scales_strided(t, c))
-                > call.scale_capacity[c])
-                shared.copies[c].data = NULL;
-        }
-        if (tegroup_impl_transposed(t, 1) && !tegroup_impl_listed(t)
-            && before.transposed + tegroup_impl_transposed_count(sides) > call.transposed_capacity)
-            shared.copies[1].data = NULL;
-        shared.part_rows = shared.copies[0].grid.part_rows;
-        tegroup_impl_quantize_counts(call, shared.part_rows, sides.cols, &across, &down);
-        shared.g = g;
-        shared.global = call.copies && call.desc.rule.method != TEGROUP_SCALE_UNSET
-                            ? tegroup_impl_group_global(&call.desc, g)
-                            : 1.0f;
-        shared.part = (int32_t)((work - first) / (across * down));
-        shared.first = first + shared.part * across * down;
-        shared.end = shared.first + across * down;
-        shared.across = (int32_t)across;
-        shared.rows = sides.rows;
-        shared.cols = sides.cols;
-        shared.in = tegroup_impl_locate(&call.desc.input, &view, g);
-        shared.dy = tegroup_impl_locate(&call.desc.grad_output, &view, g);
-    }
-};
-
-/* ==== [9] Quantise: a tile, and the kernels (src/layer/quantize_tile_cuda.h) ==== */
-
-/* The largest magnitude of a block, from the tables: that of index o of those for which one scale is chosen, and i. */
-static __device__ __forceinline__ uint32_t tegroup_impl_table_amax(const tegroup_impl_quantize_launch &call,
-                                                                   const tegroup_impl_quantize_shared &shared,
-                                                                   int columnwise, int32_t o, int32_t i) {
-    const bool square = call.choice_shift > 0;
-    const int32_t blocks = TEGROUP_IMPL_QUANTIZE_TILE >> call.inner_shift, bands = 1 << call.inner_shift >> 4;
-    if (!square && !columnwise) return shared.amax[0][o * blocks + i];
-    const int32_t band = (square && !columnwise ? o : i) * bands, at = !square || columnwise ? o : i,
-                  step = square ? blocks : TEGROUP_IMPL_QUANTIZE_COLS;
-    uint32_t most = 0;
-    for (int32_t b = 0; b < bands; b++) most = max(most, shared.amax[!square][(band + b) * step + at]);
-    return most;
-}
-
-/* The scale of a block of so large an amax, its factor into the table. Returns its code. */
-static __device__ __forceinline__ uint32_t tegroup_impl_table_scale(const tegroup_impl_quantize_launch &call,
-                                                                    tegroup_impl_quantize_shared &shared,
-                                                                    int columnwise, int32_t entry, float amax) {
-    const tegroup_quantize_desc &desc = call.desc;
-    const tegroup_block_scale block =
-        tegroup_impl_scale_block(&desc.rule, desc.output.dtype, call.scale_dtype, amax, shared.global);
-    shared.factor[columnwise][entry] = block.divide ? block.stored : block.multiplier;
-    return block.bits;
-}
-
-/* The scales of one copy of the tile, or of a strip of tiles: from the table of amax to that of factors, and to
- * where they are stored, with what pads them. The scale of TENSOR is stored elsewhere. */
-static __device__ __forceinline__ void tegroup_impl_table_scales(const tegroup_impl_quantize_launch &call,
-                                                                 tegroup_impl_quantize_shared &shared, int64_t row0,
-                                                                 int64_t col0, int columnwise) {
-    const tegroup_impl_copy &copy = shared.copies[columnwise];
-    const tegroup_impl_scale_grid &grid = copy.grid;
-    const int64_t outer0 = columnwise ? col0 : row0, inner0 = columnwise ? row0 : col0;
-    if (tegroup_impl_scaled_as_one(&call.facts)) {
-        const float *amax = call.desc.output.amax;
-        if (threadIdx.x == 0) (void)tegroup_impl_table_scale(call, shared, columnwise, 0, amax ? amax[shared.g] : 0.0f);
-        return;
-    }
-    const tegroup_impl_tile_scales scales(grid, shared.part, row0, col0);
-    const int32_t outers =
-                      (int32_t)(tegroup_impl_blocks_end(outer0, grid.outer_shift, grid.outer_count, grid.outer_extent)
-                                - scales.outer),
-                  inners = call.facts.block_inner == 0
-                               ? 1
-                               : (int32_t)(tegroup_impl_blocks_end(inner0, grid.inner_shift, grid.inner_count,
-                                                                   grid.inner_extent)
-                                           - scales.inner);
-    const bool down = !grid.swizzled && grid.outer_stride < grid.inner_stride; /* the outer index is contiguous */
-    const int32_t fast = down ? outers : inners, shift = fast > 1 ? 32 - __clz(fast - 1) : 0;
-    for (int32_t e = (int32_t)threadIdx.x; e < (down ? inners : outers) << shift; e += TEGROUP_IMPL_QUANTIZE_THREADS) {
-        const int32_t quick = e & ((1 << shift) - 1), slow = e >> shift, o = down ? quick : slow,
-                      i = down ? slow : quick, chosen = o << call.outer_shift >> call.choice_shift;
-        uint32_t bits = 0;
-        if (quick >= fast) continue;
-        if (o < scales.outer_count && i < scales.inner_count)
-            bits =
-                tegroup_impl_table_scale(call, shared, columnwise,
-                                         columnwise ? i * TEGROUP_IMPL_QUANTIZE_COLS + chosen
-                                                    : chosen * (TEGROUP_IMPL_QUANTIZE_TILE >> call.inner_shift) + i,
-                                         __uint_as_float(tegroup_impl_table_amax(call, shared, columnwise, chosen, i)));
-        if (copy.data) tegroup_impl_store_code(call.scale_dtype, copy.scales, scales.at(o, i), bits);
-    }
-}
-
-/* n codes beside each other from element `at` on, one by one. */
-template <int BITS>
-static __device__ __noinline__ void tegroup_impl_store_codes(tegroup_dtype dtype, char *data, int64_t at, int32_t n,
-                                                             uint2 codes) {
-    for (int32_t e = 0; e < n; e++)
-        tegroup_impl_store_code(dtype, data, at + e,
-                                (BITS == 8 && e >= 4 ? codes.y : codes.x) >> e % (32 / BITS) * BITS);
-}
-
-/* The first `bytes` of 16. */
-static __device__ __noinline__ void tegroup_impl_store_bytes(char *to, uint4 v, int32_t bytes) {
-    const uint32_t word[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-    for (int32_t b = 0; b < 16; b++)
-        if (b < bytes) to[b] = (char)(word[b / 4] >> b % 4 * 8);
-}
-
-/* Eight values of the group's row r from column `at` on, n of them: of a gathered row, or such as an activation makes;
- * vector: rows are read 16 bytes at a time. */
-template <int DTYPE>
-static __device__ __noinline__ void tegroup_impl_quantize_row_of(const tegroup_impl_quantize_launch &call,
-                                                                 const tegroup_impl_quantize_shared &shared, int64_t r,
-                                                                 int64_t at, int32_t n, bool vector,
-                                                                 tegroup_impl_eight<DTYPE> *x) {
-    const tegroup_quantize_desc &desc = call.desc;
-    const int bytes = tegroup_impl_eight<DTYPE>::vectors::bytes;
-    x->clear();
-#if !defined(TEGROUP_NO_ACTIVATION)
-    if (desc.activation != TEGROUP_ACTIVATION_UNSET) {
-        const bool gradient = desc.grad_output.dtype != TEGROUP_DTYPE_UNSET;
-        const int64_t width = desc.output.shape.cols / 2;
-        const bool straddles =
-            gradient && tegroup_impl_gated(desc.activation) && !desc.interleaved && at < width && at + n > width;
-        const char *in = shared.in.base + (shared.in.first + r * shared.in.ld) * bytes,
-                   *dy = gradient ? shared.dy.base + (shared.dy.first + r * shared.dy.ld) * bytes : NULL;
-        const float scale = tegroup_impl_weight<float>(desc.row_scale, shared.in.row0 + r, 0);
-        float y[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-        vector = vector && (!gradient || ((uintptr_t)shared.dy.base & 15) == 0);
-        if (!straddles) tegroup_impl_made_eight<DTYPE>(desc, in, dy, scale, at, n, vector, y);
-        for (int32_t e = 0; e < n && straddles; e++) {
-            float one[8];
-            tegroup_impl_made_eight<DTYPE>(desc, in, dy, scale, at + e, 1, false, one);
-            y[e] = one[0];
-        }
-#pragma unroll
-        for (int e = 0; e < 8; e++) y[e] = e < n ? y[e] : 0.0f;
-        x->pack(y);
-        return;
-    }
-#endif
-    const int64_t row = tegroup_impl_row_at(&desc.gather_input, &shared.in, r);
-    if (row >= 0) x->load(shared.in.base + row * bytes, at, n, vector);
-}
-
-/* Eight pieces of eight values: piece i is of row r + i, from column c on, where n columns are left (8 or more: all of
- * a piece). Pieces from `pieces` on, and columns from n on, are 0. */
-template <int DTYPE>
-static __device__ __forceinline__ void tegroup_impl_quantize_load(const tegroup_impl_quantize_launch &call,
-                                                                  const tegroup_impl_quantize_shared &shared, int64_t r,
-                                                                  int64_t c, int32_t pieces, int32_t n,
-                                                                  tegroup_impl_eight<DTYPE> *x) {
-    const int64_t bytes = tegroup_impl_eight<DTYPE>::vectors::bytes, step = shared.in.ld * bytes;
-    const char *from = shared.in.base + (shared.in.first + r * shared.in.ld + c) * bytes;
-    const bool vector = call.vectors && ((uintptr_t)shared.in.base & 15) == 0;
-    if (call.plain && vector && n >= 8) {
-#pragma unroll
-        for (int i = 0; i < 8; i++, from += step) {
-            if (i < pieces) x[i].load_vectors(from);
-            else x[i].clear();
-        }
-        return;
-    }
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        tegroup_impl_eight<DTYPE> slow; /* of its own, as the call wants an address, and registers have none */
-        slow.clear();
-        if (i < pieces && n > 0) tegroup_impl_quantize_row_of<DTYPE>(call, shared, r + i, c, min(8, n), vector, &slow);
-        x[i] = slow;
-    }
-}
-
-/* A thread's piece of a tile, and its place: rows `row` .. row + 7, columns `col` .. col + 7 of the tile. */
-template <int DTYPE> struct tegroup_impl_quantize_piece {
-    const tegroup_impl_quantize_launch &call;
-    tegroup_impl_quantize_shared &shared;
-    int32_t row, col;
-    int32_t rows, n;    /* from the piece on that its part has */
-    int64_t row0, col0; /* the tile's first, in the part */
-    tegroup_impl_eight<DTYPE> x[8];
-
-    __device__ tegroup_impl_quantize_piece(const tegroup_impl_quantize_launch &c, tegroup_impl_quantize_shared &s)
-        : call(c), shared(s), row(0), col(0), rows(0), n(0), row0(0), col0(0) {}
-
-    __device__ __forceinline__ void load(int64_t at_row, int64_t at_col) {
-        row0 = at_row, col0 = at_col;
-        row = tegroup_impl_thread() / 16 * 8, col = tegroup_impl_thread() % 16 * 8;
-        rows = tegroup_impl_left_of(shared.part_rows - row0, row);
-        n = tegroup_impl_left_of(shared.cols - col0, col);
-        tegroup_impl_quantize_load<DTYPE>(call, shared, first(), col0 + col, rows, n, x);
-    }
-    __device__ __forceinline__ int64_t first() const { return shared.part * shared.part_rows + row0 + row; }
-    __device__ __forceinline__ void forget() {
-#pragma unroll
-        for (int i = 0; i < 8; i++) x[i].forget();
-    }
-
-    /* The piece's amax into the tables, the larger of it and what is there unless it is the first; returns it. */
-    template <bool SHOWS> __device__ __forceinline__ uint32_t collect(bool first) {
-        typedef tegroup_impl_magnitudes<DTYPE, SHOWS> magnitudes;
-        const int32_t lanes = 1 << call.inner_shift >> 3, blocks = TEGROUP_IMPL_QUANTIZE_TILE >> call.inner_shift,
-                      lane = tegroup_impl_thread() % 32;
-        uint32_t of_row[magnitudes::words];
-        magnitudes::of_rows(x, of_row);
-        const uint32_t most = magnitudes::largest(of_row);
-        if (!call.copies) return most;
-        if (call.choice_shift > 0) {
-            uint32_t of_band = max(most, __shfl_xor_sync(0xffffffffu, most, 16));
-            for (int step = 1; step < lanes; step *= 2)
-                of_band = max(of_band, __shfl_xor_sync(0xffffffffu, of_band, step));
-            if (lane < 16 && (lane & (lanes - 1)) == 0)
-                shared.amax[0][row / 16 * blocks + (col >> call.inner_shift)] = of_band;
-            return most;
-        }
-        if (call.copies & 1 << TEGROUP_IMPL_ROWWISE) {
-            for (int step = 1; step < lanes; step *= 2)
-#pragma unroll
-                for (int k = 0; k < magnitudes::words; k++)
-                    of_row[k] = magnitudes::larger(of_row[k], __shfl_xor_sync(0xffffffffu, of_row[k], step));
-#pragma unroll
-            for (int i = 0; i < 8; i++)
-                if ((lane & (lanes - 1)) == 0)
-                    shared.amax[0][(row + i) * blocks + (col >> call.inner_shift)] = magnitudes::at(of_row, i);
-        }
-        if (call.copies & 1 << TEGROUP_IMPL_COLUMNWISE) {
-            uint32_t of_col[magnitudes::words];
-            magnitudes::of_columns(x, of_col);
-#pragma unroll
-            for (int k = 0; k < magnitudes::words; k++)
-                of_col[k] = magnitudes::larger(of_col[k], __shfl_xor_sync(0xffffffffu, of_col[k], 16));
-            uint4 *table = (uint4 *)(shared.amax[1] + row / 16 * TEGROUP_IMPL_QUANTIZE_COLS + col);
-#pragma unroll
-            for (int k = 0; k < 2 && lane < 16; k++) {
-                uint4 now = make_uint4(magnitudes::at(of_col, 4 * k), magnitudes::at(of_col, 4 * k + 1),
-                                       magnitudes::at(of_col, 4 * k + 2), magnitudes::at(of_col, 4 * k + 3));
-                if (!first) {
-                    const uint4 was = table[k];
-                    now = make_uint4(max(was.x, now.x), max(was.y, now.y), max(was.z, now.z), max(was.w, now.w));
-                }
-                table[k] = now;
-            }
-        }
-        return most;
-    }
-
-    __device__ __forceinline__ tegroup_impl_factors factors(int columnwise) const {
-        return tegroup_impl_factors_of(call, shared, columnwise, call.choice_shift, row, col);
-    }
-
-    /* Rows of codes, in the order of the data. */
-    template <int BITS, int COLUMNWISE> __device__ __forceinline__ void encode_rows() const {
-        const tegroup_impl_copy &copy = shared.copies[COLUMNWISE];
-        const int64_t at = tegroup_impl_element_of(&copy, first(), col0 + col), step = copy.at.row_stride * BITS / 8;
-        char *to = copy.data + at * BITS / 8;
-        const bool vector = n >= 8 && (((uintptr_t)to | (uintptr_t)step) & (BITS - 1)) == 0;
-        const tegroup_impl_factors of = factors(COLUMNWISE);
-        float factor[8];
-        if (!copy.data || n <= 0) return;
-#pragma unroll
-        for (int j = 0; j < 8 && COLUMNWISE; j++) factor[j] = of.at[j * of.step];
-#pragma unroll
-        for (int i = 0; i < 8; i++, to += step) {
-            float y[8];
-            if (i >= rows) break;
-            if (!COLUMNWISE) {
-                factor[0] = of.at[i * of.step];
-#pragma unroll
-                for (int j = 1; j < 8; j++) factor[j] = factor[0];
-            }
-            x[i].unpack(y);
-            tegroup_impl_scale_eight(y, factor, call.desc.rule.divide);
-            const uint2 codes = tegroup_impl_eight_codes<BITS>(call.desc.output.dtype, y);
-            if (!vector)
-                tegroup_impl_store_codes<BITS>(call.desc.output.dtype, copy.data, at + i * copy.at.row_stride,
-                                               min(8, n), codes);
-            else if (BITS == 8) *(uint2 *)to = codes;
-            else *(uint32_t *)to = codes.x;
-        }
-    }
-
-    /* Transposed: eight rows of each column go to shared memory. */
-    template <int BITS> __device__ __forceinline__ void turn() const {
-        const tegroup_impl_factors of = factors(TEGROUP_IMPL_COLUMNWISE);
-#pragma unroll
-        for (int j = 0; j < 8; j++) {
-            const float scale = of.at[j * of.step],
-                        factor[8] = {scale, scale, scale, scale, scale, scale, scale, scale};
-            uint32_t *to = (uint32_t *)shared.turned + tegroup_impl_turned_at<BITS>(col + j, row);
-            float y[8];
-#pragma unroll
-            for (int i = 0; i < 8; i++) y[i] = x[i].at(j);
-            tegroup_impl_scale_eight(y, factor, call.desc.rule.divide);
-            if (rows < 8) /* no NaN of a factor pads the rows */
-#pragma unroll
-                for (int i = 0; i < 8; i++) y[i] = i < rows ? y[i] : 0.0f;
-            const uint2 codes = tegroup_impl_eight_codes<BITS>(call.desc.output.dtype, y);
-            if (BITS == 8) *(uint2 *)to = codes;
-            else *to = codes.x;
-        }
-    }
-
-    /* What is in shared memory, to the rows of the transposed copy; after the last row come the zeros that pad it. */
-    template <int BITS> __device__ __forceinline__ void store_turned() const {
-        const tegroup_impl_copy &copy = shared.copies[TEGROUP_IMPL_COLUMNWISE];
-        const int32_t count = 128 / BITS, pieces = TEGROUP_IMPL_QUANTIZE_TILE / count, thread = tegroup_impl_thread();
-        const int64_t begin = shared.part * shared.part_rows + row0, step = copy.at.col_stride * BITS / 8,
-                      whole = tegroup_impl_min(TEGROUP_IMPL_QUANTIZE_TILE, shared.part_rows - row0);
-        const int32_t end = begin + whole < shared.rows ? (int32_t)whole : (int32_t)(copy.at.col_stride - begin),
-                      cols = (int32_t)tegroup_impl_min(TEGROUP_IMPL_QUANTIZE_TILE, shared.cols - col0);
-        char *to = copy.data + tegroup_impl_element_of(&copy, begin, col0) * BITS / 8;
-        const bool vector = (((uintptr_t)to | (uintptr_t)step) & 15) == 0;
-        if (!copy.data) return;
-#pragma unroll
-        for (int k = 0; k < pieces / 2; k++) {
-            const int32_t e = thread + k * TEGROUP_IMPL_QUANTIZE_THREADS, c = e / pieces, piece = e % pieces;
-            if (c >= cols) break;
-            const uint4 v =
-                tegroup_impl_turned_order<BITS>(c, shared.turned[tegroup_impl_turned_piece<BITS>(c, piece)]);
-            char *const at = to + c * step + piece * 16;
-            if (vector && (piece + 1) * count <= end) *(uint4 *)at = v;
-            else tegroup_impl_store_bytes(at, v, (int32_t)tegroup_impl_clamp(end - piece * count, 0, count) * BITS / 8);
-        }
-    }
-
-    template <int BITS> __device__ __forceinline__ void encode() const {
-        if (call.copies & 1 << TEGROUP_IMPL_ROWWISE) encode_rows<BITS, TEGROUP_IMPL_ROWWISE>();
-        if (!(call.copies & 1 << TEGROUP_IMPL_COLUMNWISE)) return;
-        if (!tegroup_impl_transposed(&call.desc.output, TEGROUP_IMPL_COLUMNWISE)) {
-            encode_rows<BITS, TEGROUP_IMPL_COLUMNWISE>();
-            return;
-        }
-        turn<BITS>();
-        __syncthreads();
-        store_turned<BITS>();
-        __syncthreads();
-    }
-};
-
-/* The warp's largest magnitude goes to its group. */
-static __device__ __forceinline__ void tegroup_impl_raise(const tegroup_tensor &t, int32_t g, uint32_t most) {
-    for (int step = 16; step > 0; step /= 2) most = max(most, __shfl_xor_sync(0xffffffffu, most, step));
-    if (most > 0x7f800000u) most = 0x7fffffffu; /* as tegroup_impl_amax has it */
-    if (threadIdx.x % 32 != 0 || most == 0) return;
-    if (t.amax) atomicMax((uint32_t *)t.amax + g, most);
-    if (t.columnwise_amax) atomicMax((uint32_t *)t.columnwise_amax + g, most);
-}
-
-/* amax of every group begins as 0. */
-static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS)
-    tegroup_impl_quantize_clear_kernel(const __grid_constant__ tegroup_impl_quantize_launch call) {
-    const tegroup_tensor &t = call.desc.output;
-    const tegroup_snapshot_view view = tegroup_impl_fitting_view(&t);
-    if (tegroup_impl_ragged(&t.shape) && !view.header) return;
-    for (int32_t g = (int32_t)threadIdx.x; g < t.shape.groups; g += TEGROUP_IMPL_QUANTIZE_THREADS) {
-        if (t.amax) t.amax[g] = 0;
-        if (t.columnwise_amax) t.columnwise_amax[g] = 0;
-    }
-}
-
-/* What is one number a group, after its amax. */
-static __device__ __noinline__ void tegroup_impl_quantize_store_groups(const tegroup_impl_quantize_launch &call,
-                                                                       const tegroup_snapshot_view &view) {
-    const tegroup_tensor *t = &call.desc.output;
-    if (tegroup_impl_ragged(&t->shape) && !view.header) return;
-    for (int32_t g = (int32_t)threadIdx.x; g < t->shape.groups; g += TEGROUP_IMPL_QUANTIZE_THREADS) {
-        const tegroup_impl_before before = {{g, g}, 0}; /* of TENSOR, which alone has scales here */
-        tegroup_impl_copy copies[TEGROUP_IMPL_COPIES];
-        for (int c = 0; c < TEGROUP_IMPL_COPIES; c++)
-            copies[c] = tegroup_impl_copy_of(t, &call.facts, &view, g, c, &before);
-        tegroup_impl_store_group(&call.desc, &call.facts, copies, g);
-    }
-}
-
-/* A work is a tile; of scaling ROW, columnwise, a strip of them, through which a block goes down and up again: what it
- * read last is still in the cache. Without copies amax alone is looked for. */
-template <int DTYPE>
-static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_IMPL_QUANTIZE_RESIDENT)
-    tegroup_impl_quantize_kernel(const __grid_constant__ tegroup_impl_quantize_launch call) {
-    __shared__ tegroup_impl_quantize_shared shared;
-    tegroup_impl_quantize_walk walk(call, shared);
-    tegroup_impl_quantize_piece<DTYPE> piece(call, shared);
-    const int32_t tile = TEGROUP_IMPL_QUANTIZE_TILE;
-    const bool whole = tegroup_impl_scaled_as_one(&call.facts);
-    uint32_t most = 0;
-    int32_t g = -1;
-    if (blockIdx.x == 0 && call.copies) tegroup_impl_quantize_store_groups(call, walk.view);
-    for (int64_t work = walk.begin; work < walk.end; work += walk.step) {
-        if (work == walk.begin || work >= shared.end) {
-            if (call.raises && g >= 0) tegroup_impl_raise(call.desc.output, g, most);
-            most = 0;
-            __syncthreads();
-            if (threadIdx.x == 0) walk.meet(work);
-            __syncthreads();
-            g = shared.g;
-        }
-        const int64_t in_part = work - shared.first, row0 = in_part / shared.across * tile,
-                      col0 = in_part % shared.across * tile,
-                      last = call.spans_rows ? (shared.part_rows - 1) / tile * tile : row0;
-        for (int64_t at = row0; at <= last; at += tile) {
-            piece.load(at, col0);
-            if (!whole || call.raises)
-                most = max(most, call.desc.rule.nan_shows ? piece.template collect<true>(at == row0)
-                                                          : piece.template collect<false>(at == row0));
-        }
-        if (!call.copies) continue;
-        __syncthreads();
-#pragma unroll 1
-        for (int c = 0; c < TEGROUP_IMPL_COPIES; c++)
-            if (call.copies >> c & 1) tegroup_impl_table_scales(call, shared, row0, col0, c);
-        __syncthreads();
-        for (int64_t at = last; at >= row0; at -= tile) {
-            if (at < last) piece.load(at, col0);
-            piece.forget();
-            if (tegroup_impl_bits(call.desc.output.dtype) == 8) piece.template encode<8>();
-            else piece.template encode<4>();
-        }
-    }
-    if (call.raises && g >= 0) tegroup_impl_raise(call.desc.output, g, most);
-}
-
-/* ==== [10] Quantise: whole rows (src/layer/quantize_rows_cuda.h) ==== */
-
-/* A thread's part of some rows that have a scale each, which the block holds in registers: eight pieces of eight
- * values, 1 << shift of them of one row, and those of longer rows one stretch after another. */
-template <int DTYPE> struct tegroup_impl_quantize_rows {
-    enum { THREADS = TEGROUP_IMPL_QUANTIZE_THREADS, STRETCH = 8 * 8 * THREADS };
-    const tegroup_impl_quantize_launch &call;
-    tegroup_impl_quantize_shared &shared;
-    int32_t shift, rows, thread, left; /* rows that there are; columns from the thread's first on */
-    int64_t row0, col0;
-    tegroup_impl_eight<DTYPE> x[8];
-
-    __device__ tegroup_impl_quantize_rows(const tegroup_impl_quantize_launch &c, tegroup_impl_quantize_shared &s)
-        : call(c), shared(s), shift(0), rows(0), thread(0), left(0), row0(0), col0(0) {}
-
-    __device__ __forceinline__ int32_t row(int k) const { return k >> shift; }
-    __device__ __forceinline__ int32_t across(int k) const { /* columns beyond the thread's first */
-        return (k & ((1 << shift) - 1)) * (8 * THREADS);
-    }
-    __device__ __forceinline__ int64_t col(int k) const { return col0 + 8 * thread + across(k); }
-    __device__ __forceinline__ int32_t valid(int k) const { return row(k) < rows ? left - across(k) : 0; }
-    __device__ __forceinline__ int64_t first() const { return shared.part * shared.part_rows + row0; }
-
-    __device__ __forceinline__ void load(int64_t at_col) {
-        const int64_t bytes = tegroup_impl_eight<DTYPE>::vectors::bytes;
-        const bool vector = call.vectors && ((uintptr_t)shared.in.base & 15) == 0;
-        col0 = at_col;
-        thread = tegroup_impl_thread();
-        left = (int32_t)tegroup_impl_min(shared.cols - col0, STRETCH) - 8 * thread;
-#pragma unroll
-        for (int k = 0; k < 8; k++) {
-            const int32_t n = valid(k);
-            x[k].clear();
-            if (call.plain && vector && n >= 8) {
-                x[k].load_vectors(shared.in.base
-                                  + (shared.in.first + (first() + row(k)) * shared.in.ld + col(k)) * bytes);
-            } else if (n > 0) {
-                tegroup_impl_eight<DTYPE> slow;
-                tegroup_impl_quantize_row_of<DTYPE>(call, shared, first() + row(k), col(k), min(8, n), vector, &slow);
-                x[k] = slow;
-            }
-        }
-    }
-
-    /* The rows' amax into a table, [row][warp]; returns the thread's. */
-    template <bool SHOWS> __device__ __forceinline__ uint32_t collect(bool is_first) {
-        const int32_t warps = THREADS / 32, warp = (int32_t)threadIdx.x / 32;
-        typedef tegroup_impl_magnitudes<DTYPE, SHOWS> magnitudes;
-        uint32_t of_row[magnitudes::words], of_piece[8];
-        magnitudes::of_rows(x, of_row);
-        const uint32_t most = magnitudes::largest(of_row);
-#pragma unroll
-        for (int k = 0; k < 8; k++) of_piece[k] = magnitudes::at(of_row, k);
-#pragma unroll
-        for (int bit = 1; bit < 8; bit *= 2)
-#pragma unroll
-            for (int k = 0; k < 8; k++)
-                if (!(k & bit) && bit < 1 << shift) of_piece[k] = max(of_piece[k], of_piece[k | bit]);
-#pragma unroll
-        for (int k = 0; k < 8; k++) {
-            uint32_t *const at = shared.amax[0] + row(k) * warps + warp;
-            if (k & ((1 << shift) - 1)) continue;
-            for (int step = 16; step > 0; step /= 2)
-                of_piece[k] = max(of_piece[k], __shfl_xor_sync(0xffffffffu, of_piece[k], step));
-            if (threadIdx.x % 32 == 0) *at = is_first ? of_piece[k] : max(*at, of_piece[k]);
-        }
-        return most;
-    }
-
-    /* From that table to that of factors, and to where scales are stored; a thread has a row. */
-    __device__ __forceinline__ void scales() const {
-        const tegroup_impl_copy &copy = shared.copies[TEGROUP_IMPL_ROWWISE];
-        const int32_t warps = THREADS / 32, r = (int32_t)threadIdx.x;
-        uint32_t most = 0, bits;
-        if (r >= rows) return;
-        for (int32_t w = 0; w < warps; w++) most = max(most, shared.amax[0][r * warps + w]);
-        bits = tegroup_impl_table_scale(call, shared, TEGROUP_IMPL_ROWWISE, r, __uint_as_float(most));
-        if (copy.data)
-            tegroup_impl_store_code(call.scale_dtype, copy.scales,
-                                    tegroup_impl_scale_of_block(&copy.grid, shared.part, row0 + r, 0), bits);
-    }
-
-    __device__ __forceinline__ void encode() const {
-        const tegroup_impl_copy &copy = shared.copies[TEGROUP_IMPL_ROWWISE];
-        const tegroup_dtype dtype = call.desc.output.dtype;
-        if (!copy.data) return;
-#pragma unroll
-        for (int k = 0; k < 8; k++) {
-            const int32_t n = valid(k);
-            const int64_t at = tegroup_impl_element_of(&copy, first() + row(k), col(k));
-            const float scale = shared.factor[0][row(k)],
-                        factor[8] = {scale, scale, scale, scale, scale, scale, scale, scale};
-            float y[8];
-            if (n <= 0) continue;
-            x[k].unpack(y);
-            tegroup_impl_scale_eight(y, factor, call.desc.rule.divide);
-            const uint2 codes = tegroup_impl_eight_codes<8>(dtype, y);
-            if (n >= 8 && ((uintptr_t)(copy.data + at) & 7) == 0) *(uint2 *)(copy.data + at) = codes;
-            else tegroup_impl_store_codes<8>(dtype, copy.data, at, min(8, n), codes);
-        }
-    }
-};
-
-/* The rowwise copy of scaling ROW. A work is some rows; input is read once, but for what of a row the registers of a
- * block do not hold. */
-template <int DTYPE>
-static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_IMPL_QUANTIZE_RESIDENT)
-    tegroup_impl_quantize_rows_kernel(const __grid_constant__ tegroup_impl_quantize_launch call) {
-    __shared__ tegroup_impl_quantize_shared shared;
-    tegroup_impl_quantize_walk walk(call, shared);
-    tegroup_impl_quantize_rows<DTYPE> piece(call, shared);
-    uint32_t most = 0;
-    int32_t g = -1;
-    for (int64_t work = walk.begin; work < walk.end; work += walk.step) {
-        if (work == walk.begin || work >= shared.end) {
-            if (call.raises && g >= 0) tegroup_impl_raise(call.desc.output, g, most);
-            most = 0;
-            __syncthreads();
-            if (threadIdx.x == 0) walk.meet(work);
-            __syncthreads();
-            g = shared.g;
-            for (piece.shift = 0; piece.shift < 3 && shared.cols > piece.STRETCH >> 3 << piece.shift;) piece.shift++;
-        }
-        const int64_t begin = (work - shared.first) * TEGROUP_IMPL_QUANTIZE_ROWS,
-                      end = tegroup_impl_min(shared.part_rows, begin + TEGROUP_IMPL_QUANTIZE_ROWS);
-        for (piece.row0 = begin; piece.row0 < end; piece.row0 += 8 >> piece.shift) {
-            piece.rows = (int32_t)tegroup_impl_min(8 >> piece.shift, end - piece.row0);
-            for (int64_t at = 0; at < shared.cols; at += piece.STRETCH) {
-                piece.load(at);
-                most = max(most, call.desc.rule.nan_shows ? piece.template collect<true>(at == 0)
-                                                          : piece.template collect<false>(at == 0));
-            }
-            __syncthreads();
-            piece.scales();
-            __syncthreads();
-            for (int64_t at = 0; at < shared.cols; at += piece.STRETCH) {
-                if (shared.cols > piece.STRETCH) piece.load(at);
-                piece.encode();
-            }
-        }
-    }
-    if (call.raises && g >= 0) tegroup_impl_raise(call.desc.output, g, most);
-}
-
-/* ==== [11] Dequantise: a tile, and the kernel (src/layer/dequantize_tile_cuda.h) ==== */
-
-/* Eight codes of one type as values, exactly; a NaN is any. Of 4 bits all are in codes.x. */
-template <int BITS>
-static __device__ __forceinline__ void tegroup_impl_eight_values(tegroup_dtype dtype, uint2 codes, float *x) {
-    if (BITS == 4) {
-#pragma unroll
-        for (int j = 0; j < 4; j++) { /* as bits of binary16 a value 2^14 times smaller, subnormal or not */
-            const uint32_t word = codes.x >> 4 * j;
-            uint32_t halves = (word << 12 & 0x80008000u) | (word << 9 & 0x0e000e00u);
-            asm("mul.rn.f16x2 %0, %0, %1;" : "+r"(halves) : "r"(0x74007400u));
-            x[j] = tegroup_impl_low_half(halves, false);
-            x[j + 4] = tegroup_impl_high_half(halves, false);
-        }
-    }
-#pragma unroll
-    for (int j = 0; j < (BITS == 4 ? 0 : 8); j += 2) {
-        const uint32_t pair = (j < 4 ? codes.x : codes.y) >> j % 4 * 8;
-#if __CUDA_ARCH__ >= 890
-        uint32_t halves;
-        if (dtype == TEGROUP_DTYPE_F8E5M2) asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(halves) : "h"((uint16_t)pair));
-        else asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"((uint16_t)pair));
-        x[j] = tegroup_impl_low_half(halves, false);
-        x[j + 1] = tegroup_impl_high_half(halves, false);
-#else
-        x[j] = tegroup_impl_f32_of_code(dtype, pair & 0xffu);
-        x[j + 1] = tegroup_impl_f32_of_code(dtype, pair >> 8 & 0xffu);
-#endif
-    }
-}
-
-/* A product of a code's value, or that times a scale of E4M3, and a factor, rounded to odd, so that a second rounding
- * to 16 bits gives what one would have given. That is right where what mul.rz drops is exact in `rest`, not below
- * 2^-149: for factors from 2^-80 on, since a value that is not 0 is at least 2^-16. A factor of at most two significant
- * bits, as a power of two is, drops nothing. The function below finds the others. */
-static __device__ __forceinline__ float tegroup_impl_odd_product(float value, float factor) {
-    float product, rest;
-    asm("mul.rz.f32 %0, %1, %2;" : "=f"(product) : "f"(value), "f"(factor));
-    const uint32_t bits = __float_as_uint(product);
-    asm("fma.rn.f32 %0, %1, %2, %3;" : "=f"(rest) : "f"(value), "f"(factor), "f"(__uint_as_float(bits ^ 0x80000000u)));
-    return __uint_as_float(bits | (fabsf(rest) > 0.0f ? 1u : 0u)); /* beside infinity and NaN rest is NaN */
-}
-static __device__ __forceinline__ bool tegroup_impl_small_factor(float factor) { /* below 2^-80 */
-    const uint32_t magnitude = __float_as_uint(factor) & 0x7fffffffu;
-    return magnitude < 0x17800000u && (magnitude & 0x3fffffu) != 0;
-}
-/* The same of any. */
-static __device__ __forceinline__ float tegroup_impl_any_odd_product(float a, float b) {
-    const float x = tegroup_impl_f32_odd_of_f64(tegroup_impl_f64_of_f32(a) * tegroup_impl_f64_of_f32(b));
-    return tegroup_impl_is_nan(x) ? __uint_as_float(0x7fffffffu) : x;
-}
-
-/* The scales of a tile, to the table of factors: [row][block], columnwise [block][column], by blocks of both. Returns
- * whether a factor that the thread has met is a small one. */
-static __device__ __forceinline__ bool tegroup_impl_dequantize_scales(const tegroup_impl_quantize_launch &call,
-                                                                      tegroup_impl_quantize_shared &shared,
-                                                                      int columnwise, int64_t row0, int64_t col0) {
-    const tegroup_impl_copy &copy = shared.copies[columnwise];
-    const float *global = call.desc.output.global_scale_inv;
-    const int32_t inners_shift = TEGROUP_IMPL_QUANTIZE_SHIFT - call.inner_shift,
-                  entries = 1 << (TEGROUP_IMPL_QUANTIZE_SHIFT - call.outer_shift + inners_shift);
-    const tegroup_impl_tile_scales scales(copy.grid, shared.part, row0, col0);
-    bool small = global && tegroup_impl_small_factor(global[shared.g]);
-    for (int32_t e = (int32_t)threadIdx.x; e < entries; e += TEGROUP_IMPL_QUANTIZE_THREADS) {
-        const int32_t o = e >> inners_shift, i = e & ((1 << inners_shift) - 1);
-        float factor;
-        if (o >= scales.outer_count || i >= scales.inner_count) continue;
-        factor = tegroup_impl_load_f32(call.scale_dtype, copy.scales, scales.at(o, i));
-        shared.factor[columnwise][columnwise ? i * TEGROUP_IMPL_QUANTIZE_COLS + o : e] = factor;
-        small = small || (!global && tegroup_impl_small_factor(factor));
-    }
-    return small;
-}
-
-/* One by one, `rows` rows of n values: pieces at an edge, rows or columns that do not begin where vectors do, and
- * scales of any size. The piece's first value is in row `row`, column `col` of the tile, and in row r, column c. */
-template <int DTYPE>
-static __device__ __noinline__ void tegroup_impl_dequantize_each(const tegroup_impl_quantize_launch &call,
-                                                                 const tegroup_impl_quantize_shared &shared,
-                                                                 int columnwise, int32_t row, int32_t col, int64_t r,
-                                                                 int64_t c, int32_t rows, int32_t n) {
-    const tegroup_impl_copy &copy = shared.copies[columnwise];
-    const tegroup_tensor &t = call.desc.output;
-    for (int32_t i = 0; i < rows; i++)
-        for (int32_t j = 0; j < n; j++) {
-            float x, factor = *tegroup_impl_factors_of(call, shared, columnwise, call.outer_shift, row + i, col + j).at;
-            x = tegroup_impl_f32_of_code(
-                t.dtype, tegroup_impl_load_code(t.dtype, copy.data, tegroup_impl_element_of(&copy, r + i, c + j)));
-            if (t.global_scale_inv) x = tegroup_impl_product_f32(x, factor), factor = t.global_scale_inv[shared.g];
-            x = DTYPE == TEGROUP_DTYPE_F32 ? tegroup_impl_product_f32(x, factor)
-                                           : tegroup_impl_any_odd_product(x, factor);
-            tegroup_impl_store_f32((tegroup_dtype)DTYPE, shared.in.base,
-                                   shared.in.first + (r + i) * shared.in.ld + c + j, x);
-        }
-}
-
-/* A thread's piece of a tile: rows `row` .. row + 7, columns `col` .. col + 7. What is written is the call's input. */
-template <int DTYPE> struct tegroup_impl_dequantize_piece {
-    typedef tegroup_impl_eight<DTYPE> eight;
-    enum { BYTES = DTYPE == TEGROUP_DTYPE_F32 ? 4 : 2, TILE = TEGROUP_IMPL_QUANTIZE_TILE };
-    const tegroup_impl_quantize_launch &call;
-    tegroup_impl_quantize_shared &shared;
-    const int columnwise;
-    int32_t row, col;
-    int32_t rows, n; /* from the piece on that its part has */
-    int64_t row0, col0;
-    bool turned, vectors; /* are codes in shared memory, a row's eight and their values each in one access? */
-    uint2 codes[8];
-
-    __device__ tegroup_impl_dequantize_piece(const tegroup_impl_quantize_launch &c, tegroup_impl_quantize_shared &s)
-        : call(c), shared(s), columnwise(c.copies >> TEGROUP_IMPL_COLUMNWISE & 1), row(0), col(0), rows(0), n(0),
-          row0(0), col0(0), turned(false), vectors(false) {}
-
-    __device__ __forceinline__ int64_t first() const { return shared.part * shared.part_rows + row0 + row; }
-    __device__ __forceinline__ char *to() const {
-        return shared.in.base + (shared.in.first + first() * shared.in.ld + col0 + col) * BYTES;
-    }
-    __device__ __forceinline__ tegroup_impl_factors factors(int of_columns) const {
-        return tegroup_impl_factors_of(call, shared, of_columns, call.outer_shift, row, col);
-    }
-
-    /* Codes of rows into registers, those of a transposed copy into shared memory: begins before the scales are met. */
-    template <int BITS> __device__ __forceinline__ void load(int64_t at_row, int64_t at_col) {
-        const tegroup_impl_copy &copy = shared.copies[columnwise];
-        row0 = at_row, col0 = at_col;
-        row = tegroup_impl_thread() / 16 * 8, col = tegroup_impl_thread() % 16 * 8;
-        rows = tegroup_impl_left_of(shared.part_rows - row0, row);
-        n = tegroup_impl_left_of(shared.cols - col0, col);
-        vectors = (((uintptr_t)to() | (uintptr_t)(shared.in.ld * BYTES)) & 15) == 0;
-        turned = vectors && copy.at.col_stride != 1 && stage<BITS>(copy);
-        const char *from = copy.data + tegroup_impl_element_of(&copy, first(), col0 + col) * BITS / 8;
-        const int64_t step = copy.at.row_stride * BITS / 8;
-        vectors = vectors && n >= 8
-                  && (turned || (copy.at.col_stride == 1 && (((uintptr_t)from | (uintptr_t)step) & (BITS - 1)) == 0));
-#pragma unroll
-        for (int i = 0; i < 8; i++, from += step) {
-            codes[i] = make_uint2(0, 0);
-            if (vectors && !turned && i < rows)
-                codes[i] = BITS == 8 ? __ldg((const uint2 *)from) : make_uint2(__ldg((const uint32_t *)from), 0);
-        }
-    }
-    /* In the places that tegroup_impl_quantize_piece gives them, 16 bytes at a time where a column has no others. */
-    template <int BITS> __device__ __forceinline__ bool stage(const tegroup_impl_copy &copy) {
-        const int32_t count = 128 / BITS, pieces = TILE / count;
-        const int64_t begin = shared.part * shared.part_rows + row0, step = copy.at.col_stride * BITS / 8;
-        const char *from = copy.data + tegroup_impl_element_of(&copy, begin, col0) * BITS / 8;
-        const int64_t there = (copy.at.col_stride - begin) / count;
-        if ((((uintptr_t)from | (uintptr_t)step) & 15) != 0 || (copy.at.col_stride - begin) % count != 0) return false;
-#pragma unroll
-        for (int e = 0; e < pieces / 2; e++) {
-            const int32_t at = tegroup_impl_thread() + e * TEGROUP_IMPL_QUANTIZE_THREADS, c = at / pieces,
-                          piece = at % pieces;
-            if (col0 + c < shared.cols && piece < there)
-                shared.turned[tegroup_impl_turned_piece<BITS>(c, piece)] =
-                    tegroup_impl_turned_order<BITS>(c, __ldg((const uint4 *)(from + c * step + piece * 16)));
-        }
-        return true;
-    }
-
-    /* The codes of column j, for eight rows, from shared memory. */
-    template <int BITS> __device__ __forceinline__ uint2 column(int j) const {
-        const uint32_t *from = (const uint32_t *)shared.turned + tegroup_impl_turned_at<BITS>(col + j, row);
-        return BITS == 8 ? *(const uint2 *)from : make_uint2(*from, 0);
-    }
-    /* small: some factor is a small one. */
-    template <int BITS> __device__ __forceinline__ void store(bool small) const {
-        const float *global = BITS == 4 ? call.desc.output.global_scale_inv : NULL; /* two levels are of 4 bits */
-        const bool two = global != NULL;
-        const float of_group = two ? global[shared.g] : 1.0f;
-        if (rows <= 0 || n <= 0) return;
-        if (!vectors || (small && DTYPE != TEGROUP_DTYPE_F32))
-            tegroup_impl_dequantize_each<DTYPE>(call, shared, columnwise, row, col, first(), col0 + col, min(8, rows),
-                                                min(8, n));
-        else if (turned) store_columns<BITS>(two, of_group);
-        else if (columnwise) store_rows<BITS, 1>(two, of_group);
-        else store_rows<BITS, 0>(two, of_group);
-    }
-    static __device__ __forceinline__ float multiply(float value, float factor, bool two, float of_group) {
-        if (two) value = tegroup_impl_product_f32(value, factor);
-        if (two) factor = of_group;
-        return DTYPE == TEGROUP_DTYPE_F32 ? tegroup_impl_product_f32(value, factor)
-                                          : tegroup_impl_odd_product(value, factor);
-    }
-    static __device__ __forceinline__ void store_row(char *at, const eight &values) {
-#pragma unroll
-        for (int k = 0; k < eight::raws; k++) ((uint4 *)at)[k] = values.raw[k];
-    }
-    template <int BITS, int COLUMNWISE> __device__ __forceinline__ void store_rows(bool two, float of_group) const {
-        const tegroup_impl_factors of = factors(COLUMNWISE);
-        char *at = to();
-        float factor[8];
-#pragma unroll
-        for (int j = 0; j < 8 && COLUMNWISE; j++) factor[j] = of.at[j * of.step];
-#pragma unroll
-        for (int i = 0; i < 8; i++, at += shared.in.ld * BYTES) {
-            eight values;
-            float x[8];
-            if (i >= rows) break;
-            tegroup_impl_eight_values<BITS>(call.desc.output.dtype, codes[i], x);
-            if (!COLUMNWISE) factor[0] = of.at[i * of.step];
-#pragma unroll
-            for (int j = 0; j < 8; j++) x[j] = multiply(x[j], factor[COLUMNWISE ? j : 0], two, of_group);
-            values.pack(x);
-            store_row(at, values);
-        }
-    }
-    template <int BITS> __device__ __forceinline__ void store_columns(bool two, float of_group) const {
-        const tegroup_impl_factors of = factors(TEGROUP_IMPL_COLUMNWISE);
-        char *at = to();
-        eight values[8];
-#pragma unroll
-        for (int j = 0; j < 8; j += 2) {
-            float x[2][8];
-#pragma unroll
-            for (int k = 0; k < 2; k++) {
-                const float factor = of.at[(j + k) * of.step];
-                tegroup_impl_eight_values<BITS>(call.desc.output.dtype, column<BITS>(j + k), x[k]);
-#pragma unroll
-                for (int i = 0; i < 8; i++) x[k][i] = multiply(x[k][i], factor, two, of_group);
-            }
-#pragma unroll
-            for (int i = 0; i < 8; i++) values[i].put(j, x[0][i], x[1][i]);
-        }
-#pragma unroll
-        for (int i = 0; i < 8; i++, at += shared.in.ld * BYTES)
-            if (i < rows) store_row(at, values[i]);
-    }
-};
-
-template <int DTYPE>
-static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_IMPL_DEQUANTIZE_RESIDENT(DTYPE))
-    tegroup_impl_dequantize_kernel(const __grid_constant__ tegroup_impl_quantize_launch call) {
-    __shared__ tegroup_impl_quantize_shared shared;
-    const int32_t tile = TEGROUP_IMPL_QUANTIZE_TILE;
-    tegroup_impl_quantize_walk walk(call, shared);
-    tegroup_impl_dequantize_piece<DTYPE> piece(call, shared);
-    for (int64_t work = walk.begin; work < walk.end; work += walk.step) {
-        const bool meets = work == walk.begin || work >= shared.end;
-        __syncthreads(); /* the table and the codes of the tile before have been read */
-        if (meets) {
-            if (threadIdx.x == 0) walk.meet(work);
-            __syncthreads();
-        }
-        const int64_t in_part = work - shared.first, row0 = in_part / shared.across * tile,
-                      col0 = in_part % shared.across * tile;
-        if (!shared.copies[piece.columnwise].data) continue; /* so all threads do */
-        if (tegroup_impl_bits(call.desc.output.dtype) == 8) piece.template load<8>(row0, col0);
-        else piece.template load<4>(row0, col0);
-        const bool small =
-            __syncthreads_or(tegroup_impl_dequantize_scales(call, shared, piece.columnwise, row0, col0)) != 0;
-        if (tegroup_impl_bits(call.desc.output.dtype) == 8) piece.template store<8>(small);
-        else piece.template store<4>(small);
-    }
-}
-
-/* ==== [12] Quantise and dequantise: launches (src/layer/quantize_cuda.h) ==== */
-
-/* Can rows of a plain tensor be read 16 bytes at a time, where its groups begin at multiples of 16? */
-static inline int tegroup_impl_cuda_in_vectors(const tegroup_tensor *t) {
-    const int64_t bytes = tegroup_impl_bits(t->dtype) / 8;
-    return t->dtype == TEGROUP_DTYPE_UNSET
-           || (!tegroup_impl_irregular(&t->shape) && tegroup_impl_ld(t) * bytes % 16 == 0
-               && (tegroup_impl_ragged(&t->shape) || tegroup_impl_listed(t)
-                   || tegroup_impl_group_stride(t) * bytes % 16 == 0));
-}
-
-static inline int32_t tegroup_impl_cuda_tile_shift(int32_t block) {
-    return block > 0 ? tegroup_impl_shift_of(block) : TEGROUP_IMPL_QUANTIZE_SHIFT;
-}
-
-static inline tegroup_impl_quantize_launch tegroup_impl_cuda_quantize_launch(const tegroup_tensor *t) {
-    tegroup_impl_quantize_launch call;
-    int copy;
-    memset(&call, 0, sizeof call);
-    call.desc.output = *t;
-    call.facts = *tegroup_scaling_info(t->scaling);
-    call.facts.name = NULL; /* of no use to a kernel */
-    call.choice_shift = tegroup_impl_cuda_tile_shift(call.facts.choice_outer);
-    call.outer_shift = tegroup_impl_cuda_tile_shift(call.facts.block_outer);
-    call.inner_shift = tegroup_impl_cuda_tile_shift(call.facts.block_inner);
-    call.scale_dtype = tegroup_impl_one_scale(t, &call.facts);
-    for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++) call.scale_capacity[copy] = tegroup_impl_scale_capacity(t, copy);
-    call.transposed_capacity = tegroup_impl_transposed_capacity(t);
-    return call;
-}
-
-/* Works of a tensor at most, of so many rows and columns, shared out among as many blocks as have room: `resident` a
- * multiprocessor. */
-static inline tegroup_status tegroup_impl_cuda_quantize_blocks(const tegroup_tensor *t, int64_t rows, int64_t cols,
-                                                               int32_t resident, unsigned *blocks,
-                                                               tegroup_error *error) {
-    const int64_t parts = t->scale_parts > 1 ? t->scale_parts : 1, groups = t->shape.groups,
-                  down = tegroup_impl_ragged(&t->shape)
-                             ? tegroup_impl_ceil_div(t->shape.rows, rows) + groups
-                             : groups * parts * tegroup_impl_ceil_div(t->shape.rows / parts, rows);
-    return tegroup_impl_cuda_blocks(tegroup_impl_mul(down, tegroup_impl_ceil_div(t->shape.cols, cols)), resident,
-                                    blocks, error);
-}
-
-/* A launch of the kernel that reads values of a type. */
-#define TEGROUP_IMPL_BY_VALUES(dtype, kernel, ...)                                                                     \
-    tegroup_impl_cuda_status(                                                                                          \
-        (dtype) == TEGROUP_DTYPE_F32   ? tegroup_impl_launch(kernel<TEGROUP_DTYPE_F32>, __VA_ARGS__)                   \
-        : (dtype) == TEGROUP_DTYPE_F16 ? tegroup_impl_launch(kernel<TEGROUP_DTYPE_F16>, __VA_ARGS__)                   \
-                                       : tegroup_impl_launch(kernel<TEGROUP_DTYPE_BF16>, __VA_ARGS__),                 \
-        "stream", "the kernel must launch", error)
-
-#if !defined(TEGROUP_NO_ACTIVATION) && !defined(TEGROUP_NO_BACKWARD)
-/* The gradient of the rows' scales: by the kernel of the separate call, which stores nothing else where grad_input has
- * no address; a group at a time where their rows do not follow one another. */
-static inline tegroup_status tegroup_impl_cuda_quantize_sums(const tegroup_quantize_desc *desc,
-                                                             struct CUstream_st *stream, tegroup_error *error) {
-    const tegroup_tensor *x = &desc->input, *dy = &desc->grad_output;
-    const int ragged = tegroup_impl_ragged(&x->shape);
-    const int32_t groups = ragged ? 1 : x->shape.groups;
-    int32_t g;
-    for (g = 0; g < groups; g++) {
-        const int64_t rows = x->shape.rows, size = tegroup_impl_bits(x->dtype) / 8;
-        tegroup_activation_backward_desc made = tegroup_impl_made_backward(desc);
-        made.snapshot = ragged ? x->shape.snapshot : NULL;
-        made.input =
-            tegroup_matrix_of((char *)x->data + g * tegroup_impl_group_stride(x) * size, rows, x->shape.cols, x->dtype);
-        made.input.ld = x->ld;
-        made.grad_output = tegroup_matrix_of((char *)dy->data + g * tegroup_impl_group_stride(dy) * size, rows,
-                                             dy->shape.cols, dy->dtype);
-        made.grad_output.ld = dy->ld;
-        made.grad_input = tegroup_matrix_of(NULL, rows, x->shape.cols, x->dtype);
-        if (made.row_scale.dtype != TEGROUP_DTYPE_UNSET)
-            made.row_scale.data = tegroup_impl_matrix_row(&desc->row_scale, g * rows);
-        made.grad_row_scale.data = tegroup_impl_matrix_row(&desc->grad_row_scale, g * rows);
-        TEGROUP_IMPL_TRY(tegroup_impl_cuda_activation_backward(&made, stream, error));
-    }
-    return TEGROUP_OK;
-}
-#endif
-
-static inline tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
-                                                        tegroup_error *error) {
-    tegroup_impl_quantize_launch call = tegroup_impl_cuda_quantize_launch(&desc->output);
-    const int both = tegroup_impl_has_copy(&desc->output, 0) | tegroup_impl_has_copy(&desc->output, 1) << 1;
-    const unsigned threads = TEGROUP_IMPL_QUANTIZE_THREADS;
-    const int64_t tile = TEGROUP_IMPL_QUANTIZE_TILE;
-    const tegroup_dtype dtype = desc->input.dtype;
-    const int lines = call.facts.block_inner == 0 && call.facts.block_outer > 0;
-    unsigned blocks;
-    call.desc = *desc;
-    call.desc.alpha = tegroup_impl_alpha(desc->activation, desc->alpha);
-    call.desc.limit = tegroup_impl_limit(desc->activation, desc->limit);
-    call.desc.row_scale = tegroup_impl_cuda_matrix(&desc->row_scale);
-    call.plain = desc->activation == TEGROUP_ACTIVATION_UNSET && desc->gather_input.rows == 0;
-    call.vectors = tegroup_impl_cuda_in_vectors(&desc->input) && tegroup_impl_cuda_in_vectors(&desc->grad_output);
-    if (desc->output.shape.groups == 0) return TEGROUP_OK;
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_cuda_quantize_blocks(&desc->output, tile, tile, TEGROUP_IMPL_QUANTIZE_RESIDENT, &blocks, error));
-    if (desc->output.amax || desc->output.columnwise_amax)
-        TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
-            tegroup_impl_launch(tegroup_impl_quantize_clear_kernel, 1, threads, 0, stream, call), "stream",
-            "the kernel must launch", error));
-    call.raises = desc->output.amax || desc->output.columnwise_amax;
-    if (tegroup_impl_waits_for_amax(desc, &call.facts)) {
-        TEGROUP_IMPL_TRY(TEGROUP_IMPL_BY_VALUES(dtype, tegroup_impl_quantize_kernel, blocks, threads, 0, stream, call));
-        call.raises = 0;
-    }
-    call.copies = lines ? both & 1 << TEGROUP_IMPL_COLUMNWISE : both;
-    call.spans_rows = lines;
-    if (call.copies)
-        TEGROUP_IMPL_TRY(TEGROUP_IMPL_BY_VALUES(dtype, tegroup_impl_quantize_kernel, blocks, threads, 0, stream, call));
-    call.copies = lines ? both & 1 << TEGROUP_IMPL_ROWWISE : 0;
-    call.spans_rows = 0;
-    call.spans_cols = 1;
-    if (call.copies) {
-        TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_blocks(&desc->output, TEGROUP_IMPL_QUANTIZE_ROWS,
-                                                           tegroup_impl_max(1, desc->output.shape.cols),
-                                                           TEGROUP_IMPL_QUANTIZE_RESIDENT, &blocks, error));
-        TEGROUP_IMPL_TRY(
-            TEGROUP_IMPL_BY_VALUES(dtype, tegroup_impl_quantize_rows_kernel, blocks, threads, 0, stream, call));
-    }
-#if !defined(TEGROUP_NO_ACTIVATION) && !defined(TEGROUP_NO_BACKWARD)
-    if (desc->grad_row_scale.dtype != TEGROUP_DTYPE_UNSET) return tegroup_impl_cuda_quantize_sums(desc, stream, error);
-#endif
-    return TEGROUP_OK;
-}
-
-static inline tegroup_status tegroup_impl_cuda_dequantize(const tegroup_dequantize_desc *desc,
-                                                          struct CUstream_st *stream, tegroup_error *error) {
-    tegroup_impl_quantize_launch call = tegroup_impl_cuda_quantize_launch(&desc->input);
-    unsigned blocks;
-    call.copies = 1 << desc->columnwise;
-    call.desc.input = desc->output;
-    if (desc->input.shape.groups == 0) return TEGROUP_OK;
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_cuda_quantize_blocks(&desc->input, TEGROUP_IMPL_QUANTIZE_TILE, TEGROUP_IMPL_QUANTIZE_TILE,
-                                          TEGROUP_IMPL_DEQUANTIZE_RESIDENT(desc->output.dtype), &blocks, error));
-    return TEGROUP_IMPL_BY_VALUES(desc->output.dtype, tegroup_impl_dequantize_kernel, blocks,
-                                  TEGROUP_IMPL_QUANTIZE_THREADS, 0, stream, call);
-}
-#undef TEGROUP_IMPL_BY_VALUES
-#if !defined(TEGROUP_NO_ACTIVATION)
-
-/* ==== [13] Quantise: SwiGLU in blocks of 1x128, the kernel of a training step (src/layer/glu_blocks_cuda.h) ==== */
-
-/* What tegroup_quantize makes of BF16 gates and ups by halves, where its scaling is BLOCK_1X128: the activation, or its
- * gradient, in one read, each value computed once, and both copies written. The bits are those of the kernel for all
- * formats, which takes three times as long here: it computes a gradient's gates and ups apart. */
-enum {
-    TEGROUP_IMPL_GLU_THREADS = 512, /* 16 beside each other, with 8 columns each, and 32 above each other */
-    TEGROUP_IMPL_GLU_WARPS = TEGROUP_IMPL_GLU_THREADS / 32,
-    TEGROUP_IMPL_GLU_ROWS = 4, /* of a thread */
-    TEGROUP_IMPL_GLU_TILE = 128
-};
-
-typedef struct tegroup_impl_glu_call {
-    tegroup_quantize_desc desc; /* ld of its matrices spelt out */
-    tegroup_scaling_facts facts;
-    int64_t width; /* columns of gates */
-} tegroup_impl_glu_call;
-
-/* Whether this kernel does what a call asks for. */
-static inline int tegroup_impl_glu_in_blocks(const tegroup_quantize_desc *desc) {
-    const tegroup_tensor *out = &desc->output, *in = &desc->input, *dy = &desc->grad_output;
-    const int gradient = dy->dtype != TEGROUP_DTYPE_UNSET;
-    const int64_t width = out->shape.cols / (1 + gradient);
-    int copy;
-    if (desc->activation != TEGROUP_ACTIVATION_SWIGLU || desc->interleaved || desc->rule.divide) return 0;
-    if (out->scaling != TEGROUP_SCALING_BLOCK_1X128 || out->scale_parts > 1 || out->scale_outer_stride > 0) return 0;
-    if (out->scale_dtype != TEGROUP_DTYPE_UNSET && out->scale_dtype != TEGROUP_DTYPE_F32) return 0;
-    if (out->amax || out->columnwise_amax || tegroup_impl_listed(out) || tegroup_impl_irregular(&out->shape)) return 0;
-    if (in->dtype != TEGROUP_DTYPE_BF16 || !tegroup_impl_ragged(&out->shape) || tegroup_impl_listed(in)) return 0;
-    if (gradient && tegroup_impl_listed(dy)) return 0;
-    if (width % (gradient ? TEGROUP_IMPL_GLU_TILE : 8) != 0 || tegroup_impl_ld(in) % 8 != 0) return 0;
-    if (!tegroup_impl_aligned(in->data, 16) || (gradient && !tegroup_impl_aligned(dy->data, 16))) return 0;
-    if (gradient && tegroup_impl_ld(dy) % 8 != 0) return 0;
-    for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++) {
-        const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(out, copy);
-        if (!memory.data != !memory.scales || !tegroup_impl_aligned(memory.data, 16)) return 0;
-        if (memory.data && copy && out->columnwise_order != TEGROUP_COLUMNWISE_TRANSPOSED) return 0;
-    }
-    return tegroup_impl_ld(out) % 8 == 0;
-}
-
-/* What the threads of a block share. */
-struct tegroup_impl_glu_group {
-    int64_t first, end; /* its tiles among all */
-    int64_t rows;
-    int64_t row0, in, dy; /* its first row, and elements of input and grad_output */
-    tegroup_impl_copy copies[TEGROUP_IMPL_COPIES];
-};
-struct tegroup_impl_glu_shared {
-    uint4 turned[TEGROUP_IMPL_GLU_TILE * TEGROUP_IMPL_GLU_TILE / 16];
-    uint4 of_cols[2][TEGROUP_IMPL_GLU_WARPS][TEGROUP_IMPL_GLU_TILE / 8]; /* amax of columns as BF16: by each warp */
-    uint16_t of_rows[2][TEGROUP_IMPL_GLU_TILE];
-    float factor[TEGROUP_IMPL_COPIES][2][TEGROUP_IMPL_GLU_TILE]; /* of rows, and of columns */
-    tegroup_impl_glu_group group[2];                                  /* of the tile at hand and of the next one */
-    int64_t tiles;
-};
-
-/* One warp's way through the groups, 32 at a time. */
-struct tegroup_impl_glu_walk {
-    const tegroup_impl_glu_call &call;
-    tegroup_snapshot_view view;
-    int32_t from;               /* the first of the 32 */
-    int64_t tiles;              /* of the groups before them */
-    tegroup_impl_before before; /* what these take in the copies */
-
-    __device__ __forceinline__ explicit tegroup_impl_glu_walk(const tegroup_impl_glu_call &c)
-        : call(c), view(tegroup_impl_fitting_view(&c.desc.output)) {
-        begin();
-    }
-    __device__ __forceinline__ void begin() {
-        from = 0;
-        tiles = before.scales[0] = before.scales[1] = before.transposed = 0;
-    }
-    static __device__ __forceinline__ int64_t up_to(int64_t x) {
-        for (int step = 1; step < 32; step *= 2) {
-            const int64_t other = __shfl_up_sync(0xffffffffu, x, step);
-            if ((int)(threadIdx.x % 32) >= step) x += other;
-        }
-        return x;
-    }
-    /* Finds the group of tile t, or with t < 0 passes all of them. */
-    __device__ __noinline__ void find(int64_t t, tegroup_impl_glu_group *to) {
-        const tegroup_tensor &out = call.desc.output;
-        const int32_t lane = (int32_t)threadIdx.x % 32, groups = view.header ? out.shape.groups : 0;
-        const int64_t across = tegroup_impl_ceil_div(call.width, TEGROUP_IMPL_GLU_TILE);
-        for (; from < groups; from += 32) {
-            const int32_t g = from + lane;
-            const tegroup_impl_sides sides =
-                g < groups ? tegroup_impl_group_sides(&out, &view, g) : tegroup_impl_sides_of(0, 0);
-            tegroup_impl_before mine = {{0, 0}, 0}, sum;
-            tegroup_impl_pass_group(&out, &call.facts, sides, &mine);
-            const int64_t here = tegroup_impl_ceil_div(sides.rows, TEGROUP_IMPL_GLU_TILE) * across,
-                          end = tiles + up_to(here);
-            for (int c = 0; c < TEGROUP_IMPL_COPIES; c++) sum.scales[c] = before.scales[c] + up_to(mine.scales[c]);
-            sum.transposed = before.transposed + up_to(mine.transposed);
-            const uint32_t later = __ballot_sync(0xffffffffu, t >= 0 && end > t);
-            if (later) {
-                if (lane != __ffs((int)later) - 1) return;
-                for (int c = 0; c < TEGROUP_IMPL_COPIES; c++) sum.scales[c] -= mine.scales[c];
-                sum.transposed -= mine.transposed;
-                const tegroup_impl_block in = tegroup_impl_block_of(&call.desc.input, &view, g);
-                to->first = end - here;
-                to->end = end;
-                to->rows = sides.rows;
-                to->row0 = in.row0;
-                to->in = in.first;
-                to->dy = call.desc.grad_output.dtype == TEGROUP_DTYPE_UNSET
-                             ? 0
-                             : tegroup_impl_block_of(&call.desc.grad_output, &view, g).first;
-                for (int c = 0; c < TEGROUP_IMPL_COPIES; c++)
-                    to->copies[c] = tegroup_impl_copy_of(&out, &call.facts, &view, g, c, &sum);
-                return;
-            }
-            tiles = __shfl_sync(0xffffffffu, end, 31);
-            for (int c = 0; c < TEGROUP_IMPL_COPIES; c++)
-                before.scales[c] = __shfl_sync(0xffffffffu, sum.scales[c], 31);
-            before.transposed = __shfl_sync(0xffffffffu, sum.transposed, 31);
-        }
-    }
-};
-
-/* A thread's part of a tile: RESULTS are 1, or the gradients of gates and of ups. */
-template <int RESULTS> struct tegroup_impl_glu_piece {
-    typedef tegroup_impl_vectors<TEGROUP_DTYPE_BF16> vectors;
-    enum { ROWS = TEGROUP_IMPL_GLU_ROWS, READ = RESULTS + 1, TILE = TEGROUP_IMPL_GLU_TILE };
-    const tegroup_impl_glu_call &call;
-    tegroup_impl_glu_shared &shared;
-    int32_t row, col; /* in the tile */
-    uint4 read[READ][ROWS], x[RESULTS][ROWS];
-    float scale[ROWS];
-
-    __device__ __forceinline__ tegroup_impl_glu_piece(const tegroup_impl_glu_call &c, tegroup_impl_glu_shared &s)
-        : call(c), shared(s), row((int32_t)threadIdx.x / 16 * ROWS), col((int32_t)threadIdx.x % 16 * 8) {}
-
-    /* The tile's first row and column in its group. */
-    __device__ __forceinline__ void place(const tegroup_impl_glu_group &group, int64_t t, int64_t *row0,
-                                          int64_t *col0) const {
-        const int64_t across = tegroup_impl_ceil_div(call.width, TILE), in_group = t - group.first;
-        *row0 = in_group / across * TILE;
-        *col0 = in_group % across * TILE;
-    }
-    /* What does not exist is 0. */
-    __device__ __forceinline__ void load(const tegroup_impl_glu_group &group, int64_t t) {
-        const tegroup_tensor &in = call.desc.input, &dy = call.desc.grad_output;
-        int64_t row0, col0;
-        place(group, t, &row0, &col0);
-#pragma unroll
-        for (int i = 0; i < ROWS; i++) {
-            const int64_t r = row0 + row + i, c = col0 + col;
-            const bool there = r < group.rows && c < call.width;
-            const uint4 *from = (const uint4 *)((const char *)in.data + (group.in + r * in.ld + c) * 2);
-            read[0][i] = there ? __ldcs(from) : make_uint4(0, 0, 0, 0);
-            read[1][i] = there ? __ldcs(from + call.width / 8) : make_uint4(0, 0, 0, 0);
-            if (RESULTS == 2)
-                read[RESULTS][i] =
-                    there ? __ldcs((const uint4 *)((const char *)dy.data + (group.dy + r * dy.ld + c) * 2))
-                          : make_uint4(0, 0, 0, 0);
-            scale[i] = there ? tegroup_impl_weight<float>(call.desc.row_scale, group.row0 + r, 0) : 0.0f;
-        }
-    }
-    __device__ __forceinline__ void make() {
-#pragma unroll
-        for (int i = 0; i < ROWS; i++) {
-            float gate[8], up[8], grad[8];
-            vectors::unpack(read[0][i], gate);
-            vectors::unpack(read[1][i], up);
-            if (RESULTS == 2) vectors::unpack(read[RESULTS][i], grad);
-#pragma unroll
-            for (int j = 0; j < 8; j++) {
-                if (RESULTS == 2)
-                    (void)tegroup_impl_activation_grad_f32(TEGROUP_ACTIVATION_SWIGLU, true, 0, 0, gate[j], up[j],
-                                                           scale[i] * grad[j], &gate[j], &up[j]);
-                else
-                    gate[j] = scale[i]
-                              * tegroup_impl_activation_f32(TEGROUP_ACTIVATION_SWIGLU, true, 0, 0, gate[j], up[j]);
-            }
-            x[0][i] = vectors::pack(gate);
-            if (RESULTS == 2) x[RESULTS - 1][i] = vectors::pack(up);
-        }
-    }
-
-    /* Magnitudes of two values; NaN is the largest, or counts for nothing. */
-    __device__ __forceinline__ uint32_t magnitudes(uint32_t two) const {
-        two &= 0x7fff7fffu;
-        return call.desc.rule.nan_shows ? two : two & ~__vcmpgtu2(two, 0x7f807f80u);
-    }
-    static __device__ __forceinline__ uint32_t larger_across(uint32_t two, int from, int to) {
-        for (int step = from; step < to; step *= 2)
-            two = __vmaxu2(two, __shfl_xor_sync(0xffffffffu, two, step));
-        return two;
-    }
-    /* The largest magnitudes of the tile's rows and columns into the tables. */
-    __device__ __forceinline__ void collect() const {
-#pragma unroll
-        for (int k = 0; k < RESULTS; k++) {
-            uint32_t of_row[ROWS], of_col[4] = {0, 0, 0, 0};
-#pragma unroll
-            for (int i = 0; i < ROWS; i++) {
-                const uint32_t word[4] = {magnitudes(x[k][i].x), magnitudes(x[k][i].y), magnitudes(x[k][i].z),
-                                          magnitudes(x[k][i].w)};
-                of_row[i] = __vmaxu2(__vmaxu2(word[0], word[1]), __vmaxu2(word[2], word[3]));
-#pragma unroll
-                for (int j = 0; j < 4; j++) of_col[j] = __vmaxu2(of_col[j], word[j]);
-            }
-#pragma unroll
-            for (int i = 0; i < ROWS; i += 2) { /* two rows in a word */
-                const uint32_t two =
-                    larger_across(__vmaxu2(__byte_perm(of_row[i], of_row[i + 1], 0x5410),
-                                           __byte_perm(of_row[i], of_row[i + 1], 0x7632)),
-                                  1, 16);
-                if (col == 0) *(uint32_t *)&shared.of_rows[k][row + i] = two;
-            }
-#pragma unroll
-            for (int j = 0; j < 4; j++) of_col[j] = larger_across(of_col[j], 16, 32);
-            if (threadIdx.x % 32 < 16)
-                shared.of_cols[k][threadIdx.x / 32][col / 8] = make_uint4(of_col[0], of_col[1], of_col[2], of_col[3]);
-        }
-    }
-    /* A factor and a scale for each thread: of the tile's columns, or of its rows. */
-    __device__ __forceinline__ void find_scale(const tegroup_impl_glu_group &group, int64_t row0, int64_t col0) const {
-        const int32_t columnwise = threadIdx.x < RESULTS * TILE, n = (int32_t)threadIdx.x % (RESULTS * TILE),
-                      k = n / TILE, c = n % TILE;
-        const tegroup_impl_copy &copy = group.copies[columnwise];
-        const int64_t at = columnwise ? k * call.width + col0 + c : row0 + c,
-                      inner = (columnwise ? row0 : k * call.width + col0) / TILE;
-        uint32_t most = shared.of_rows[k][c];
-        if (threadIdx.x >= 2 * RESULTS * TILE || !copy.scales) return;
-        if (columnwise) most = 0;
-#pragma unroll
-        for (int w = 0; w < TEGROUP_IMPL_GLU_WARPS; w++)
-            if (columnwise) most = max(most, (uint32_t)((const uint16_t *)shared.of_cols[k][w])[c]);
-        const tegroup_block_scale block = tegroup_impl_scale_block(
-            &call.desc.rule, call.desc.output.dtype, TEGROUP_DTYPE_F32, __uint_as_float(most << 16), 1.0f);
-        const bool there = columnwise ? col0 + c < call.width : at < group.rows, stored = at < copy.grid.outer_extent;
-        shared.factor[columnwise][k][c] = block.multiplier;
-        if (columnwise ? there : stored) /* rows are padded */
-            ((uint32_t *)copy.scales)[copy.grid.base + at * copy.grid.outer_stride + inner * copy.grid.inner_stride] =
-                there ? block.bits : 0;
-    }
-    static __device__ __forceinline__ uint32_t four_codes(tegroup_dtype dtype, const float *y) {
-        return tegroup_impl_two_codes(dtype, y[0], y[1]) | tegroup_impl_two_codes(dtype, y[2], y[3]) << 16;
-    }
-    __device__ __forceinline__ void encode_rows(const tegroup_impl_glu_group &group, int64_t row0,
-                                                int64_t col0) const {
-        const tegroup_impl_copy &copy = group.copies[TEGROUP_IMPL_ROWWISE];
-        char *to = copy.data + tegroup_impl_element_of(&copy, row0 + row, col0 + col);
-#pragma unroll
-        for (int i = 0; i < ROWS; i++, to += copy.at.row_stride)
-#pragma unroll
-            for (int k = 0; k < RESULTS; k++) {
-                const float by = shared.factor[TEGROUP_IMPL_ROWWISE][k][row + i];
-                float y[8];
-                vectors::unpack(x[k][i], y);
-#pragma unroll
-                for (int j = 0; j < 8; j++) y[j] = tegroup_impl_product_f32(y[j], by);
-                if (row0 + row + i < group.rows && col0 + col < call.width)
-                    *(uint2 *)(to + k * call.width) = make_uint2(four_codes(call.desc.output.dtype, y),
-                                                                 four_codes(call.desc.output.dtype, y + 4));
-            }
-    }
-    /* Four rows of each column to shared memory: a column has 32 words, in an order by which eight columns it is of, so
-     * that neither columns beside each other nor those of one whole column meet in a bank. */
-    __device__ __forceinline__ void turn(const tegroup_impl_glu_group &group, int64_t row0, int k) const {
-        const int32_t left = (int32_t)tegroup_impl_min(ROWS, group.rows - row0 - row);
-        float y[ROWS][8];
-#pragma unroll
-        for (int i = 0; i < ROWS; i++) vectors::unpack(x[k][i], y[i]);
-#pragma unroll
-        for (int j = 0; j < 8; j++) {
-            const float by = shared.factor[TEGROUP_IMPL_COLUMNWISE][k][col + j];
-            float four[ROWS];
-#pragma unroll
-            for (int i = 0; i < ROWS; i++) /* no NaN of a factor pads the rows */
-                four[i] = i < left ? tegroup_impl_product_f32(y[i][j], by) : 0.0f;
-            ((uint32_t *)shared.turned)[(col + j) * 32 + ((row / ROWS) ^ (col / 8 * 2))] =
-                four_codes(call.desc.output.dtype, four);
-        }
-    }
-    /* What is in shared memory, to the rows of the transposed copy; after the last row come the zeros that pad it. */
-    __device__ __forceinline__ void store_turned(const tegroup_impl_glu_group &group, int64_t row0, int64_t col0,
-                                                 int k) const {
-        const tegroup_impl_copy &copy = group.copies[TEGROUP_IMPL_COLUMNWISE];
-        char *const to = copy.data + tegroup_impl_element_of(&copy, row0, k * call.width + col0);
-#pragma unroll
-        for (int e = 0; e < TILE * TILE / 16 / TEGROUP_IMPL_GLU_THREADS; e++) {
-            const int32_t at = (int32_t)threadIdx.x + e * TEGROUP_IMPL_GLU_THREADS, c = at / 8, piece = at % 8;
-            uint4 v = shared.turned[c * 8 + (piece ^ (c / 16))];
-            if (c / 8 % 2) v = make_uint4(v.z, v.w, v.x, v.y);
-            if (col0 + c < call.width && row0 + piece * 16 < copy.at.col_stride)
-                *(uint4 *)(to + c * copy.at.col_stride + piece * 16) = v;
-        }
-    }
-};
-
-template <int RESULTS>
-static __global__ void __launch_bounds__(TEGROUP_IMPL_GLU_THREADS, 1)
-    tegroup_impl_glu_blocks_kernel(const __grid_constant__ tegroup_impl_glu_call call) {
-    __shared__ tegroup_impl_glu_shared shared;
-    tegroup_impl_glu_piece<RESULTS> piece(call, shared);
-    tegroup_impl_glu_walk walk(call);
-    int at = 0; /* which of the two groups is the tile's */
-    if (threadIdx.x < 32) {
-        walk.find(-1, NULL);
-        if (threadIdx.x == 0) shared.tiles = walk.tiles;
-        walk.begin();
-    }
-    __syncthreads();
-    int64_t t = shared.tiles * blockIdx.x / gridDim.x;
-    const int64_t end = shared.tiles * (blockIdx.x + 1) / gridDim.x;
-    if (t >= end) return;
-    if (threadIdx.x < 32) walk.find(t, &shared.group[0]);
-    __syncthreads();
-    piece.load(shared.group[0], t);
-    for (; t < end; t++) {
-        const tegroup_impl_glu_group &group = shared.group[at];
-        int64_t row0, col0;
-        piece.place(group, t, &row0, &col0);
-        piece.make();
-        if (t + 1 < end) { /* the next tile comes while this one is encoded */
-            if (t + 1 >= group.end) {
-                at ^= 1;
-                __syncthreads(); /* the tile before, which may be of the group two before, has been stored */
-                if (threadIdx.x < 32) walk.find(t + 1, &shared.group[at]);
-                __syncthreads();
-            }
-            piece.load(shared.group[at], t + 1);
-        }
-        piece.collect();
-        __syncthreads();
-        piece.find_scale(group, row0, col0);
-        __syncthreads();
-        if (group.copies[TEGROUP_IMPL_ROWWISE].data) piece.encode_rows(group, row0, col0);
-#pragma unroll
-        for (int k = 0; k < RESULTS; k++) {
-            if (!group.copies[TEGROUP_IMPL_COLUMNWISE].data) break;
-            if (k > 0) __syncthreads(); /* the result before has been stored */
-            piece.turn(group, row0, k);
-            __syncthreads();
-            piece.store_turned(group, row0, col0, k);
-        }
-    }
-}
-
-static inline tegroup_status tegroup_impl_cuda_glu_blocks(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
-                                                          tegroup_error *error) {
-    const tegroup_tensor *out = &desc->output;
-    const int gradient = desc->grad_output.dtype != TEGROUP_DTYPE_UNSET;
-    tegroup_impl_glu_call call;
-    unsigned blocks;
-    memset(&call, 0, sizeof call);
-    call.desc = *desc;
-    call.desc.input.ld = tegroup_impl_ld(&desc->input);
-    if (gradient) call.desc.grad_output.ld = tegroup_impl_ld(&desc->grad_output);
-    call.desc.row_scale = tegroup_impl_cuda_matrix(&desc->row_scale);
-    call.facts = *tegroup_scaling_info(out->scaling);
-    call.facts.name = NULL; /* of no use to a kernel */
-    call.width = out->shape.cols / (1 + gradient);
-    if (out->shape.groups == 0 || call.width == 0) return TEGROUP_OK;
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(
-        tegroup_impl_mul(tegroup_impl_ceil_div(out->shape.rows, TEGROUP_IMPL_GLU_TILE) + out->shape.groups,
-                         tegroup_impl_ceil_div(call.width, TEGROUP_IMPL_GLU_TILE)),
-        1, &blocks, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
-        gradient ? tegroup_impl_launch(tegroup_impl_glu_blocks_kernel<2>, blocks, TEGROUP_IMPL_GLU_THREADS, 0, stream,
-                                       call)
-                 : tegroup_impl_launch(tegroup_impl_glu_blocks_kernel<1>, blocks, TEGROUP_IMPL_GLU_THREADS, 0, stream,
-                                       call),
-        "stream", "the kernel must launch", error));
-#if !defined(TEGROUP_NO_BACKWARD)
-    if (desc->grad_row_scale.dtype != TEGROUP_DTYPE_UNSET) return tegroup_impl_cuda_quantize_sums(desc, stream, error);
-#endif
-    return TEGROUP_OK;
-}
-#endif /* TEGROUP_NO_ACTIVATION */
-#endif /* TEGROUP_NO_FP8 */
 #if !defined(TEGROUP_NO_MOE)
 
-/* ==== [14] Counts of groups: kernels (src/moe/count_cuda.h) ==== */
+/* ==== [7] Counts of groups: kernels (src/moe/count_cuda.h) ==== */
 
 /* The element of a matrix of slots where a slot lies. */
 static __device__ __forceinline__ int64_t tegroup_impl_slot_at(const tegroup_matrix &m, int64_t slot) {
@@ -3180,7 +1377,7 @@ static inline tegroup_status tegroup_impl_cuda_count(const tegroup_count_desc *d
                                     "stream", "the kernel must launch", error);
 }
 
-/* ==== [15] Router: a warp's batch of tokens (src/moe/router_batch_cuda.h) ==== */
+/* ==== [8] Router: a warp's batch of tokens (src/moe/router_batch_cuda.h) ==== */
 
 /* A warp takes a batch of tokens at a time. LANES lanes compute a token's softmax in registers, TURNS tokens one after
  * another; quad q of a token's experts is in the registers of lane q % LANES. To choose, the lanes share out the batch:
@@ -3261,7 +1458,7 @@ static __device__ __forceinline__ float tegroup_impl_softmax_exp(float x) {
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(root) : "f"(__fmul_rn(x, 0.7213475204444817f)));
     return __fmul_rn(root, root);
 }
-static __device__ __forceinline__ double tegroup_impl_softmax_exp(double x) { return tegroup_impl_exp_f64(x); }
+static __device__ __noinline__ double tegroup_impl_softmax_exp(double x) { return tegroup_impl_exp_f64(x); } /* long */
 
 /* x / y without a branch. It is rounded as a division is if the result is finite and neither y, its reciprocal nor the
  * result is denormal. A result that is not finite becomes NaN. */
@@ -3603,7 +1800,7 @@ template <int UNIT> struct tegroup_impl_router_slots {
     }
 };
 
-/* ==== [16] Router kernels: the choice (src/moe/router_choice_cuda.h) ==== */
+/* ==== [9] Router kernels: the choice (src/moe/router_choice_cuda.h) ==== */
 
 /* Whether logits may differ although probabilities are equal. last: the smallest chosen probability; sum: what
  * exp(logit - largest) was divided by; halves: every logit of the batch has at most the 11 significant bits of a half.
@@ -3994,7 +2191,7 @@ static __global__ void __launch_bounds__(1024)
     if (thread == 0) *desc.balance_loss = desc.balance_coefficient * desc.experts * part[0];
 }
 
-/* ==== [17] Router kernels: the gradient (src/moe/router_gradient_cuda.h) ==== */
+/* ==== [10] Router kernels: the gradient (src/moe/router_gradient_cuda.h) ==== */
 
 /* What the balance loss adds to the gradient of a quad of probabilities, the same in every row. */
 template <typename REAL>
@@ -4190,7 +2387,7 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
     tegroup_impl_router_store_done();
 }
 
-/* ==== [18] Router kernels: schemes (src/moe/router_scheme_cuda.h) ==== */
+/* ==== [11] Router kernels: schemes (src/moe/router_scheme_cuda.h) ==== */
 
 /* A warp takes a token at a time. Lane l has experts l, l + 32, ...: scores and keys lie in the warp's shared memory.
  * To choose, up to EACH keys of floats are in a lane's registers, and the warp's largest is one instruction; where
@@ -4891,7 +3088,7 @@ static inline tegroup_status tegroup_impl_cuda_scheme_backward(const tegroup_rou
 }
 #endif /* TEGROUP_NO_BACKWARD */
 
-/* ==== [19] Router launches (src/moe/router_cuda.h) ==== */
+/* ==== [12] Router launches (src/moe/router_cuda.h) ==== */
 
 /* How the rows of a matrix may be read. */
 static inline tegroup_impl_router_access tegroup_impl_cuda_router_access(const tegroup_matrix *m, int is_f64) {
@@ -5029,7 +3226,7 @@ static inline tegroup_status tegroup_impl_cuda_router_backward(const tegroup_rou
 }
 #endif /* TEGROUP_NO_BACKWARD */
 
-/* ==== [20] Permute and combine kernels (src/moe/permutation_cuda.h) ==== */
+/* ==== [13] Permute and combine kernels (src/moe/permutation_cuda.h) ==== */
 
 /* The moves of a unit's rows. One lane of a warp computes each move and hands it to all lanes. */
 template <typename REAL> struct tegroup_impl_moves {
@@ -5705,7 +3902,7 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
 #endif /* TEGROUP_NO_MOE */
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [21] Validate kernel of quantised tensors (src/gemm/validate_quantised_cuda.h) ==== */
+/* ==== [14] Validate kernel of quantised tensors (src/gemm/validate_quantised_cuda.h) ==== */
 
 enum { TEGROUP_IMPL_VALIDATE_WARPS = 8 };
 
@@ -5778,7 +3975,7 @@ static inline cudaError_t tegroup_impl_cuda_validate_quantised(const tegroup_val
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [22] Validate kernels (src/gemm/validate_cuda.h) ==== */
+/* ==== [15] Validate kernels (src/gemm/validate_cuda.h) ==== */
 
 /* Checks the sizes in one block, which also initializes the result. */
 static __global__ void __launch_bounds__(1024)
@@ -5911,7 +4108,7 @@ static inline tegroup_status tegroup_impl_cuda_validate(const tegroup_validate_d
     return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }
 
-/* ==== [23] Scales in another layout: kernel (src/gemm/scale_convert_cuda.h) ==== */
+/* ==== [16] Scales in another layout: kernel (src/gemm/scale_convert_cuda.h) ==== */
 
 enum { TEGROUP_IMPL_SCALE_THREADS = 256 };
 
@@ -5976,7 +4173,7 @@ static inline tegroup_status tegroup_impl_cuda_scale_convert(const tegroup_impl_
         "stream", "the kernel must launch", error);
 }
 
-/* ==== [24] GPU calls (src/cuda/call.h) ==== */
+/* ==== [17] GPU calls (src/cuda/call.h) ==== */
 
 /* What a product's kernels are given, as one kernel parameter. */
 typedef struct tegroup_impl_gpu_call {
@@ -6301,9 +4498,2099 @@ static inline tegroup_status tegroup_impl_cuda_rest(const tegroup_impl_gpu_call 
             tegroup_impl_launch(tegroup_impl_bias_grad_kernel, tegroup_impl_bias_blocks(desc), 128, 0, stream, *call);
     return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }
+#if !defined(TEGROUP_NO_FP8)
+
+/* ==== [18] Quantise: eight values at a time (src/layer/quantize_values_cuda.h) ==== */
+
+/* Eight values of a row, in the type that they have in memory. */
+template <int DTYPE> struct tegroup_impl_eight {
+    typedef tegroup_impl_vectors<DTYPE> vectors;
+    enum { raws = 8 / vectors::lanes };
+    uint4 raw[raws];
+
+    __device__ __forceinline__ void clear() {
+#pragma unroll
+        for (int i = 0; i < raws; i++) raw[i] = make_uint4(0, 0, 0, 0);
+    }
+    __device__ __forceinline__ void unpack(float *x) const {
+#pragma unroll
+        for (int i = 0; i < raws; i++) vectors::unpack(raw[i], x + i * vectors::lanes);
+    }
+    __device__ __forceinline__ void pack(const float *x) {
+#pragma unroll
+        for (int i = 0; i < raws; i++) raw[i] = vectors::pack(x + i * vectors::lanes);
+    }
+    /* All eight at an address that is a multiple of 16, in shared memory, too. */
+    __device__ __forceinline__ void load_vectors(const char *from) {
+#pragma unroll
+        for (int i = 0; i < raws; i++) raw[i] = ((const uint4 *)from)[i];
+    }
+    __device__ __forceinline__ void store_vectors(char *to) const {
+#pragma unroll
+        for (int i = 0; i < raws; i++) ((uint4 *)to)[i] = raw[i];
+    }
+    /* n of the row's elements from column col on, then zeros. */
+    __device__ __forceinline__ void load(const char *row, int64_t col, int32_t n, bool vector) {
+        if (vector && n >= 8) load_vectors(row + col * vectors::bytes);
+        else load_each(row, col, n);
+    }
+    __device__ __forceinline__ void load_each(const char *row, int64_t col, int32_t n) {
+        uint32_t word[4 * raws];
+#pragma unroll
+        for (int e = 0; e < 4 * raws; e++) word[e] = 0;
+#pragma unroll
+        for (int e = 0; e < 8; e++)
+            if (e < n)
+                word[e * raws / 2] |= tegroup_impl_load_code((tegroup_dtype)DTYPE, row, col + e)
+                                      << (raws == 1 ? e % 2 * 16 : 0);
+#pragma unroll
+        for (int i = 0; i < raws; i++)
+            raw[i] = make_uint4(word[4 * i], word[4 * i + 1], word[4 * i + 2], word[4 * i + 3]);
+    }
+};
+
+#if !defined(TEGROUP_NO_ACTIVATION)
+/* n of a row's elements from column col on, then zeros, of a type that is known while it runs. */
+static __device__ __noinline__ void tegroup_impl_eight_of(tegroup_dtype dtype, const char *row, int64_t col, int32_t n,
+                                                          bool vector, float *x) {
+    tegroup_impl_eight<TEGROUP_DTYPE_F32> wide;
+    tegroup_impl_eight<TEGROUP_DTYPE_F16> half;
+    tegroup_impl_eight<TEGROUP_DTYPE_BF16> brain;
+    if (dtype == TEGROUP_DTYPE_F32) wide.load(row, col, n, vector), wide.unpack(x);
+    else if (dtype == TEGROUP_DTYPE_F16) half.load(row, col, n, vector), half.unpack(x);
+    else brain.load(row, col, n, vector), brain.unpack(x);
+}
+
+/* Eight values of an activation, or of the gradient of one, from column col of the row that is quantised: its first n.
+ * dy NULL: no gradient. The loops by kind are those of the kernels of activations, and so are the bits. */
+static __device__ __noinline__ void tegroup_impl_made_eight(const tegroup_quantize_desc &desc, const char *x,
+                                                            const char *dy, float scale, int64_t col, int32_t n,
+                                                            bool vector, float *y) {
+    const tegroup_dtype dtype = desc.input.dtype;
+    const bool half = dtype != TEGROUP_DTYPE_F32, gated = tegroup_impl_gated(desc.activation);
+    const float alpha = (float)desc.alpha, limit = (float)desc.limit;
+    const int64_t cols = desc.output.shape.cols, width = dy && gated ? cols / 2 : cols;
+    float both[16], gate[8], up[8], grad[8];
+    const bool pairs = gated && desc.interleaved, ups = dy && gated && !pairs && col >= width;
+    const int64_t from = ups ? col - width : pairs && dy ? col / 2 : col;
+    const int32_t count = pairs && dy ? n / 2 : n; /* of gates */
+#pragma unroll
+    for (int i = 0; i < 8; i++) up[i] = 1;
+    if (pairs) {
+        tegroup_impl_eight_of(dtype, x, 2 * from, (int32_t)tegroup_impl_min(8, 2 * count), vector, both);
+        tegroup_impl_eight_of(dtype, x, 2 * from + 8, (int32_t)tegroup_impl_max(0, 2 * count - 8),
+                              vector && from % 4 == 0, both + 8);
+#pragma unroll
+        for (int i = 0; i < 8; i++) gate[i] = both[2 * i], up[i] = both[2 * i + 1];
+    } else {
+        tegroup_impl_eight_of(dtype, x, from, count, vector && from % 8 == 0, gate);
+        if (gated) tegroup_impl_eight_of(dtype, x, from + width, count, vector && (from + width) % 8 == 0, up);
+    }
+    if (!dy) {
+#define TEGROUP_IMPL_LOOP(kind)                                                                                        \
+    _Pragma("unroll") for (int i = 0; i < 8; i++) y[i] =                                                               \
+        scale * tegroup_impl_activation_f32(kind, half, alpha, limit, gate[i], up[i]);
+        TEGROUP_IMPL_BY_CURVE(desc.activation, TEGROUP_IMPL_LOOP)
+#undef TEGROUP_IMPL_LOOP
+        return;
+    }
+    tegroup_impl_eight_of(dtype, dy, from, count, vector && from % 8 == 0, grad);
+#define TEGROUP_IMPL_LOOP(kind)                                                                                        \
+    _Pragma("unroll") for (int i = 0; i < 8; i++)(void)                                                                \
+        tegroup_impl_activation_grad_f32(kind, half, alpha, limit, gate[i], up[i], scale *grad[i], &gate[i], &up[i]);
+    TEGROUP_IMPL_BY_CURVE(desc.activation, TEGROUP_IMPL_LOOP)
+#undef TEGROUP_IMPL_LOOP
+#pragma unroll
+    for (int i = 0; i < 8; i++) y[i] = pairs ? (i % 2 ? up[i / 2] : gate[i / 2]) : ups ? up[i] : gate[i];
+}
+#endif
+
+/* The code of E2M1 in bits 0 .. 3; bits 4 .. 7 are 0, and those above are any. x is a result of arithmetic, whose NaN
+ * has no sign. Let p be the largest power of two that is not above |x|, or 1 if that is larger. E2M1 has steps of p / 2
+ * there, and so has binary32 at 2^22 p: adding 2^22 p rounds |x| as E2M1 does, ties to even, and counts steps in the
+ * sum's last bits. Each doubling of p is two codes more, so the sum's exponent is added twice. */
+static __device__ __forceinline__ uint32_t tegroup_impl_device_e2m1(float x) {
+    const uint32_t even = 214; /* steps beside 2^22: with it the sum's exponent makes a multiple of 256 */
+    float magnitude, sum;
+    asm("{.reg .f32 a; abs.f32 a, %1; min.f32 %0, a, 0f40C00000;}" : "=f"(magnitude) : "f"(x)); /* 6, of NaN, too */
+    const uint32_t power =
+        max((__float_as_uint(magnitude) & 0x7f800000u) + (22u << 23) + even, (127u + 22 << 23) + even);
+    asm("add.rn.f32 %0, %1, %2;" : "=f"(sum) : "f"(magnitude), "f"(__uint_as_float(power)));
+    return (__float_as_uint(sum) + (__float_as_uint(sum) >> 22)) | (__float_as_uint(x) >> 28 & 8u);
+}
+
+/* Two codes of 8 bits beside each other, of values that are scaled already: those of tegroup_impl_code_of_f32. */
+static __device__ __forceinline__ uint32_t tegroup_impl_two_codes(tegroup_dtype dtype, float low, float high) {
+#if __CUDA_ARCH__ >= 890
+    uint16_t word;
+    if (dtype == TEGROUP_DTYPE_F8E5M2)
+        asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(word) : "f"(high), "f"(low));
+    else asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(word) : "f"(high), "f"(low));
+    return word;
+#else
+    return tegroup_impl_code_of_f32(dtype, low) | tegroup_impl_code_of_f32(dtype, high) << 8;
+#endif
+}
+
+/* Eight codes from the first in the lowest bits on: two words, of 4 bits one. */
+template <int BITS>
+static __device__ __forceinline__ uint2 tegroup_impl_eight_codes(tegroup_dtype dtype, const float *x) {
+    uint32_t pair[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        pair[i] = BITS == 8 ? tegroup_impl_two_codes(dtype, x[2 * i], x[2 * i + 1])
+                            : tegroup_impl_device_e2m1(x[2 * i]) + (tegroup_impl_device_e2m1(x[2 * i + 1]) << 4);
+    if (BITS == 8) return make_uint2(pair[0] | pair[1] << 16, pair[2] | pair[3] << 16);
+    return make_uint2(__byte_perm(__byte_perm(pair[0], pair[1], 0x40), __byte_perm(pair[2], pair[3], 0x40), 0x5410), 0);
+}
+
+/* Eight values as tegroup_impl_scaled_code scales them. Factors are multipliers, or where the rule divides, scales that
+ * are not 0. Few rules divide: that is not inlined. */
+static __device__ __noinline__ void tegroup_impl_divide_eight(float *x, const float *factor) {
+    for (int i = 0; i < 8; i++)
+        x[i] = factor[i] != 0.0f ? tegroup_impl_quotient_f32(x[i], factor[i]) : tegroup_impl_product_f32(x[i], 0.0f);
+}
+static __device__ __forceinline__ void tegroup_impl_scale_eight(float *x, const float *factor, bool divides) {
+    if (divides) {
+        float y[8], by[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++) y[i] = x[i], by[i] = factor[i];
+        tegroup_impl_divide_eight(y, by);
+#pragma unroll
+        for (int i = 0; i < 8; i++) x[i] = y[i];
+    } else {
+#pragma unroll
+        for (int i = 0; i < 8; i++) x[i] = tegroup_impl_product_f32(x[i], factor[i]);
+    }
+}
+
+/* The larger magnitude, as tegroup_impl_amax takes it; shows: a NaN is the largest. */
+template <bool SHOWS> static __device__ __forceinline__ uint32_t tegroup_impl_larger_magnitude(uint32_t most, float x) {
+    if (SHOWS) return max(most, __float_as_uint(x) & 0x7fffffffu);
+    float larger;
+    asm("{.reg .f32 a; abs.f32 a, %2; max.f32 %0, %1, a;}" : "=f"(larger) : "f"(__uint_as_float(most)), "f"(x));
+    return __float_as_uint(larger);
+}
+
+/* The same of two values of 16 bits beside each other. What comes of it has the magnitudes, and any signs; a NaN that
+ * does not show stays beside another one. */
+template <bool SHOWS, bool BF16>
+static __device__ __forceinline__ uint32_t tegroup_impl_larger_two(uint32_t a, uint32_t b) {
+#if __CUDA_ARCH__ >= 860
+    uint32_t larger;
+    if (BF16 && SHOWS) asm("max.NaN.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+    else if (BF16) asm("max.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+    else if (SHOWS) asm("max.NaN.xorsign.abs.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+    else asm("max.xorsign.abs.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+    return larger;
+#else
+    const uint32_t infinity = BF16 ? 0x7f80u : 0x7c00u;
+    uint32_t word = 0;
+    for (int at = 0; at < 32; at += 16) {
+        const uint32_t x = a >> at & 0x7fffu, y = b >> at & 0x7fffu;
+        word |= (!SHOWS && x > infinity ? y : !SHOWS && y > infinity ? x : max(x, y)) << at;
+    }
+    return word;
+#endif
+}
+
+/* The largest magnitudes of eight rows of eight columns, of each row and of each column: of 16 bits two in a word. */
+template <int DTYPE, bool SHOWS> struct tegroup_impl_magnitudes {
+    enum { in_word = DTYPE == TEGROUP_DTYPE_F32 ? 1 : 2, words = 8 / in_word, BF16 = DTYPE == TEGROUP_DTYPE_BF16 };
+
+    static __device__ __forceinline__ uint32_t larger(uint32_t a, uint32_t b) {
+        return in_word == 1 ? tegroup_impl_larger_magnitude<SHOWS>(a, __uint_as_float(b))
+                            : tegroup_impl_larger_two<SHOWS, BF16>(a, b);
+    }
+    /* The j-th, as binary32. */
+    static __device__ __forceinline__ uint32_t at(const uint32_t *word, int j) {
+        const uint32_t two = word[j / in_word] & 0x7fff7fffu;
+        if (in_word == 1) return word[j];
+        return __float_as_uint(j % 2 ? tegroup_impl_high_half(two, BF16) : tegroup_impl_low_half(two, BF16));
+    }
+    static __device__ __forceinline__ uint32_t largest(const uint32_t *word) {
+        uint32_t most[words];
+#pragma unroll
+        for (int k = 0; k < words; k++) most[k] = word[k];
+#pragma unroll
+        for (int k = 1; k < words; k++) most[0] = larger(most[0], most[k]);
+        return in_word == 1 ? most[0] : max(at(most, 0), at(most, 1));
+    }
+    static __device__ __forceinline__ uint32_t word_of(const tegroup_impl_eight<DTYPE> &x, int k) {
+        const uint4 raw = x.raw[k / 4];
+        return k % 4 == 0 ? raw.x : k % 4 == 1 ? raw.y : k % 4 == 2 ? raw.z : raw.w;
+    }
+    /* `most`, and a row of eight more. */
+    static __device__ __forceinline__ uint32_t of_row(uint32_t most, const tegroup_impl_eight<DTYPE> &x) {
+#pragma unroll
+        for (int k = 0; k < words; k++) most = larger(most, word_of(x, k));
+        return most;
+    }
+    /* Of two rows: in one word, or in two. */
+    static __device__ __forceinline__ void of_pair(const tegroup_impl_eight<DTYPE> &x, const tegroup_impl_eight<DTYPE> &y,
+                                                   uint32_t *most) {
+        const uint32_t a = of_row(0, x), b = of_row(0, y);
+        if (in_word == 1) most[0] = a, most[1] = b;
+        else most[0] = larger(__byte_perm(a, b, 0x5410), __byte_perm(a, b, 0x7632));
+    }
+    static __device__ __forceinline__ void of_rows(const tegroup_impl_eight<DTYPE> *x, uint32_t *most) {
+#pragma unroll
+        for (int i = 0; i < 8; i += 2) of_pair(x[i], x[i + 1], most + i / in_word);
+    }
+    static __device__ __forceinline__ void of_columns(const tegroup_impl_eight<DTYPE> *x, uint32_t *most) {
+#pragma unroll
+        for (int k = 0; k < words; k++) {
+            most[k] = 0;
+#pragma unroll
+            for (int i = 0; i < 8; i++) most[k] = larger(most[k], word_of(x[i], k));
+        }
+    }
+};
+
+/* How many elements there are from `at` on, of so many; 8 or more are all of eight, 0 or less are none. They are not
+ * cut to 0 .. 8: of max(0, min(8, x)) == 8 nvcc 13.0 made one VIMNMX.RELU for sm_90a, whose predicate said something
+ * else, and pieces were taken for whole ones. */
+static __device__ __forceinline__ int32_t tegroup_impl_left_of(int64_t count, int32_t at) {
+    return (count < TEGROUP_IMPL_QUANTIZE_TILE ? (int32_t)count : TEGROUP_IMPL_QUANTIZE_TILE) - at;
+}
+
+/* ==== [19] Quantise: a block's way through the groups (src/layer/quantize_walk_cuda.h) ==== */
+
+enum {
+    TEGROUP_IMPL_QUANTIZE_THREADS = 256, /* a thread has 8 rows of 8 columns of a tile */
+    TEGROUP_IMPL_QUANTIZE_COLS = 128,    /* entries of a table in shared memory for each 16 rows */
+    TEGROUP_IMPL_QUANTIZE_BANDS = 8,     /* of 16 rows, or of 16 columns, in a tile */
+    TEGROUP_IMPL_QUANTIZE_SHIFT = 7,     /* logarithm of a tile's extent */
+    TEGROUP_IMPL_QUANTIZE_STRIP = 11,    /* logarithm of a strip's columns: a thread has 8 times 8 of them, a warp a row */
+    TEGROUP_IMPL_QUANTIZE_ROWS = 8,      /* of a strip, or of a work of whole rows */
+    TEGROUP_IMPL_QUANTIZE_ALL = 62,      /* logarithm of an extent that no tensor has */
+    TEGROUP_IMPL_QUANTIZE_BESIDE = 8     /* blocks that share a stretch of works, so that they read the same rows */
+};
+
+/* Blocks that a multiprocessor has room for, and that are launched. Each has a tile of values, or of ROW's rows, in
+ * dynamic shared memory. */
+#define TEGROUP_IMPL_QUANTIZE_RESIDENT(dtype) ((dtype) == TEGROUP_DTYPE_F32 ? 2 : 4)
+#define TEGROUP_IMPL_DEQUANTIZE_RESIDENT 4
+#define TEGROUP_IMPL_QUANTIZE_STAGED (TEGROUP_IMPL_QUANTIZE_TILE * TEGROUP_IMPL_QUANTIZE_TILE) /* values */
+static __device__ __forceinline__ char *tegroup_impl_quantize_memory(void) {
+    extern __shared__ uint4 tegroup_impl_quantize_staged[];
+    return (char *)tegroup_impl_quantize_staged;
+}
+
+/* A call as its kernels are given it; on the way back desc.output is what is read, and desc.input what is written.
+ * copies: those that a launch writes, or reads, as bits; other shifts: logarithms of the blocks' extents, of a tile's where
+ * a block is all. */
+typedef struct tegroup_impl_quantize_launch {
+    tegroup_quantize_desc desc;
+    tegroup_scaling_facts facts;
+    tegroup_dtype scale_dtype;
+    int32_t copies, vectors, raises;                         /* raises: amax is found on the way                   */
+    int32_t down_shift, across_shift;                        /* logarithms of a work's rows and columns            */
+    int32_t plain;                                           /* 1: values are those of input, and rows not gathered */
+    int32_t choice_shift, outer_shift, inner_shift;
+    int64_t scale_capacity[TEGROUP_IMPL_COPIES], transposed_capacity;
+} tegroup_impl_quantize_launch;
+
+/* What the threads of a block share. Of the group and part at hand: what the groups before it take, their works, its
+ * own works, extents and copies. Tables of a tile: amax of blocks of a row, [row][block], and of columns, [band of 16
+ * rows][column], or, where a scale is chosen for a square, which both copies have, [band of 16 rows][block]; factors,
+ * [row or square][block] and [block][column or square]. */
+struct tegroup_impl_quantize_shared {
+    uint32_t amax[TEGROUP_IMPL_COPIES][TEGROUP_IMPL_QUANTIZE_BANDS * TEGROUP_IMPL_QUANTIZE_COLS]; /* in vectors */
+    float factor[TEGROUP_IMPL_COPIES][TEGROUP_IMPL_QUANTIZE_BANDS * TEGROUP_IMPL_QUANTIZE_COLS];
+    tegroup_impl_before before;
+    int64_t works, works_before;
+    int64_t first, end; /* works of the part */
+    int64_t rows, cols, part_rows;
+    int32_t g, part, across;
+    float global; /* of the group, as tegroup_impl_scale_block takes it */
+    tegroup_impl_block in, dy;
+    tegroup_impl_copy copies[TEGROUP_IMPL_COPIES];
+};
+
+/* Scales of a tile's blocks: that of block (o, i), of those that are stored, is at(o, i), and the block holds elements
+ * where both indices are below the counts. Tiles begin where those of the swizzled layout do. */
+struct tegroup_impl_tile_scales {
+    const tegroup_impl_scale_grid &grid;
+    int64_t outer, inner, first;
+    int32_t part, outer_count, inner_count;
+
+    __device__ __forceinline__ tegroup_impl_tile_scales(const tegroup_impl_scale_grid &g, int32_t p, int64_t row0,
+                                                        int64_t col0)
+        : grid(g), outer((g.columnwise ? col0 : row0) >> g.outer_shift),
+          inner((g.columnwise ? row0 : col0) >> g.inner_shift), part(p) {
+        const int64_t tile = TEGROUP_IMPL_QUANTIZE_TILE;
+        first = tegroup_impl_scale_of_block(&grid, part, outer, inner);
+        outer_count = (int32_t)tegroup_impl_clamp(grid.outer_count - outer, 0, tile);
+        inner_count = (int32_t)tegroup_impl_clamp(grid.inner_count - inner, 0, tile);
+    }
+    __device__ __forceinline__ int64_t at(int32_t o, int32_t i) const {
+        if (grid.packed) return tegroup_impl_scale_of_block(&grid, part, outer + o, inner + i);
+        return first
+               + (grid.swizzled ? tegroup_impl_swizzled(0, o & 127, i) : o * grid.outer_stride + i * grid.inner_stride);
+    }
+};
+
+/* Factors of eight elements beside each other, along the outer index of a copy, from the tile's (row, col) on: that of
+ * element j is at[j * step]. They have one each, or one together. outer_shift: of the elements that share one. */
+struct tegroup_impl_factors {
+    const float *at;
+    int32_t step;
+};
+static __device__ __forceinline__ tegroup_impl_factors
+tegroup_impl_factors_of(const tegroup_impl_quantize_launch &call, const tegroup_impl_quantize_shared &shared,
+                        int columnwise, int32_t outer_shift, int32_t row, int32_t col) {
+    const int32_t blocks = columnwise ? TEGROUP_IMPL_QUANTIZE_COLS : TEGROUP_IMPL_QUANTIZE_TILE >> call.inner_shift;
+    tegroup_impl_factors factors;
+    factors.at = shared.factor[columnwise]
+                 + (columnwise ? (row >> call.inner_shift) * blocks + (col >> outer_shift)
+                               : (row >> outer_shift) * blocks + (col >> call.inner_shift));
+    factors.step = outer_shift > 0 ? 0 : columnwise ? 1 : blocks;
+    return factors;
+}
+
+/* What values are multiplied by, or where the rule divides, divided. */
+static __device__ __forceinline__ float tegroup_impl_factor_of(const tegroup_block_scale &block) {
+    return block.divide ? block.stored : block.multiplier;
+}
+
+/* A block's way through the works of a tensor: a stretch of them, group by group. All threads call its functions. */
+struct tegroup_impl_quantize_walk {
+    const tegroup_impl_quantize_launch &call;
+    tegroup_impl_quantize_shared &shared;
+    tegroup_snapshot_view view;
+    int64_t begin, end; /* the block's first work, and the end of the stretch that blocks beside each other share */
+    int32_t step, turn; /* they take turns: of each `step` works the block has one, every time the next of them */
+
+    /* A snapshot that is none for the tensor leads to no works. */
+    __device__ tegroup_impl_quantize_walk(const tegroup_impl_quantize_launch &c, tegroup_impl_quantize_shared &s)
+        : call(c), shared(s), view(tegroup_impl_fitting_view(&c.desc.output)), begin(0), end(0), step(1),
+          turn(0) {
+        if (tegroup_impl_ragged(&call.desc.output.shape) && !view.rows) return;
+        share();
+    }
+
+    __device__ __forceinline__ int64_t down(int64_t part_rows) const {
+        return tegroup_impl_blocks_of(part_rows, call.down_shift);
+    }
+    __device__ __forceinline__ int64_t across(int64_t cols) const {
+        return tegroup_impl_blocks_of(cols, call.across_shift);
+    }
+    __device__ __forceinline__ int64_t part_rows(int64_t rows) const {
+        return call.desc.output.scale_parts > 1 ? rows / call.desc.output.scale_parts : rows;
+    }
+
+    /* Counts the works, and finds where the block's begin: the thread that has their group knows what is before it. */
+    __device__ __noinline__ void share() {
+        const int32_t groups = call.desc.output.shape.groups, threads = TEGROUP_IMPL_QUANTIZE_THREADS,
+                      each = (groups + threads - 1) / threads, blocks = (int32_t)gridDim.x,
+                      first = (int32_t)blockIdx.x / TEGROUP_IMPL_QUANTIZE_BESIDE * TEGROUP_IMPL_QUANTIZE_BESIDE;
+        const int32_t to = min(groups, ((int32_t)threadIdx.x + 1) * each);
+        int32_t g = min(groups, (int32_t)threadIdx.x * each);
+        tegroup_impl_before taken = {{0, 0}, 0};
+        int64_t mine = 0, sum[4];
+        for (int32_t h = g; h < to; h++) mine += pass(h, &taken);
+        sum[0] = mine, sum[1] = taken.scales[0], sum[2] = taken.scales[1], sum[3] = taken.transposed;
+#pragma unroll 1
+        for (int i = 0; i < 4; i++) /* without a copy nothing but works counts */
+            if (i == 0 || call.copies) sum[i] = tegroup_impl_block_scan(sum[i], false);
+        if (threadIdx.x == threads - 1) shared.works = sum[0] + mine;
+        __syncthreads();
+        step = min(TEGROUP_IMPL_QUANTIZE_BESIDE, blocks - first);
+        turn = (int32_t)blockIdx.x - first;
+        begin = tegroup_impl_share_begin(shared.works, first, blocks) + turn;
+        end = tegroup_impl_share_begin(shared.works, first + step, blocks);
+        if (begin < sum[0] || begin >= sum[0] + mine) return;
+        shared.g = g;
+        shared.works_before = sum[0];
+        shared.before = {{sum[1], sum[2]}, sum[3]};
+    }
+    __device__ __forceinline__ int64_t next(int64_t work) {
+        turn = turn + 1 < step ? turn + 1 : 0;
+        return turn > 0 ? work + step + 1 : work + 1;
+    }
+    __device__ __forceinline__ bool turns() const {
+        return call.copies >> TEGROUP_IMPL_COLUMNWISE & 1 && tegroup_impl_transposed(&call.desc.output, 1);
+    }
+    /* The works of a group; what it takes is added to what those before it take, as far as the launch asks. */
+    __device__ __noinline__ int64_t pass(int32_t g, tegroup_impl_before *before) const {
+        const tegroup_tensor *t = &call.desc.output;
+        const tegroup_impl_sides sides = tegroup_impl_group_sides(t, &view, g);
+        const int32_t parts = t->scale_parts > 1 ? t->scale_parts : 1;
+#pragma unroll 1
+        for (int c = 0; c < TEGROUP_IMPL_COPIES; c++)
+            if (call.copies >> c & 1)
+                before->scales[c] += tegroup_impl_scale_grid_alone(t, &call.facts, sides, c).count;
+        if (turns()) before->transposed += tegroup_impl_transposed_count(sides);
+        return across(sides.cols) * down(part_rows(sides.rows)) * parts;
+    }
+    /* Goes on to a work of another part, or of another group. */
+    __device__ __forceinline__ void meet(int64_t work) {
+        __syncthreads(); /* what is known of the part before has been read */
+        if (threadIdx.x == 0) find(work);
+        __syncthreads();
+        if (threadIdx.x % 32 == 0) describe((int)threadIdx.x / 32);
+        __syncthreads();
+    }
+    __device__ __noinline__ void find(int64_t work) const {
+        tegroup_impl_before before = shared.before;
+        int32_t g = shared.g;
+        int64_t first = shared.works_before;
+        for (int64_t works = pass(g, &before); first + works <= work; works = pass(++g, &before)) {
+            first += works;
+            shared.before = before;
+        }
+        const tegroup_impl_sides sides = tegroup_impl_group_sides(&call.desc.output, &view, g);
+        shared.g = g;
+        shared.works_before = first;
+        shared.rows = sides.rows;
+        shared.cols = sides.cols;
+        shared.part_rows = part_rows(sides.rows);
+        shared.across = (int32_t)across(sides.cols);
+        const int64_t of_part = shared.across * down(shared.part_rows);
+        shared.part = call.desc.output.scale_parts > 1 ? (int32_t)((work - first) / of_part) : 0;
+        shared.first = first + shared.part * of_part;
+        shared.end = shared.first + of_part;
+    }
+    /* The row and column of the part where a work begins. A work has 2^14 elements, or whole rows or columns. */
+    __device__ __forceinline__ void place(int64_t work, int64_t *row, int64_t *col) const {
+        const uint32_t at = (uint32_t)(work - shared.first), down = at / (uint32_t)shared.across;
+        *row = (int64_t)down << call.down_shift;
+        *col = (int64_t)(at - down * (uint32_t)shared.across) << call.across_shift;
+    }
+    /* What a group is, a piece of it by each warp. */
+    __device__ __noinline__ void describe(int piece) const {
+        const tegroup_tensor *t = &call.desc.output;
+        const int32_t g = shared.g;
+        if (piece < TEGROUP_IMPL_COPIES && call.copies >> piece & 1) {
+            tegroup_impl_copy copy = tegroup_impl_copy_of(t, &call.facts, &view, g, piece, &shared.before);
+            const int64_t turned = shared.before.transposed
+                                   + tegroup_impl_transposed_count(tegroup_impl_sides_of(shared.rows, shared.cols));
+            if (tegroup_impl_scale_end(&copy.grid, tegroup_impl_scales_strided(t, piece)) > call.scale_capacity[piece]
+                || (tegroup_impl_transposed(t, piece) && !tegroup_impl_listed(t) && turned > call.transposed_capacity))
+                copy.data = NULL;
+            shared.copies[piece] = copy;
+        }
+        if (piece == 2) shared.in = tegroup_impl_locate(&call.desc.input, &view, g);
+        if (piece == 3) shared.dy = tegroup_impl_locate(&call.desc.grad_output, &view, g);
+        if (piece != 4 || !call.copies || call.desc.rule.method == TEGROUP_SCALE_UNSET) return;
+        shared.global = tegroup_impl_group_global(&call.desc, g);
+        if (!tegroup_impl_scaled_as_one(&call.facts)) return;
+        const tegroup_block_scale block = tegroup_impl_scale_block(&call.desc.rule, t->dtype, call.scale_dtype,
+                                                                   t->amax ? t->amax[g] : 0.0f, shared.global);
+        for (int c = 0; c < TEGROUP_IMPL_COPIES; c++) shared.factor[c][0] = tegroup_impl_factor_of(block);
+    }
+};
+
+/* ==== [20] Quantise: a tile, and the kernels (src/layer/quantize_tile_cuda.h) ==== */
+
+/* The largest magnitude of a block, from the tables: that of index o of those for which one scale is chosen, and i. */
+static __device__ __forceinline__ uint32_t tegroup_impl_table_amax(const tegroup_impl_quantize_launch &call,
+                                                                   const tegroup_impl_quantize_shared &shared,
+                                                                   int columnwise, int32_t o, int32_t i) {
+    const bool square = call.choice_shift > 0;
+    const int32_t blocks = TEGROUP_IMPL_QUANTIZE_TILE >> call.inner_shift, bands = 1 << call.inner_shift >> 4;
+    if (!square && !columnwise) return shared.amax[0][o * blocks + i];
+    const int32_t band = (square && !columnwise ? o : i) * bands, at = !square || columnwise ? o : i,
+                  step = square ? blocks : TEGROUP_IMPL_QUANTIZE_COLS;
+    uint32_t most = 0;
+    for (int32_t b = 0; b < bands; b++) most = max(most, shared.amax[!square][(band + b) * step + at]);
+    return most;
+}
+
+/* The scale of a block of so large an amax, its factor into the table. Returns its code. */
+static __device__ __forceinline__ uint32_t tegroup_impl_table_scale(const tegroup_impl_quantize_launch &call,
+                                                                    tegroup_impl_quantize_shared &shared,
+                                                                    int columnwise, int32_t entry, float amax) {
+    const tegroup_quantize_desc &desc = call.desc;
+    const tegroup_block_scale block =
+        tegroup_impl_scale_block(&desc.rule, desc.output.dtype, call.scale_dtype, amax, shared.global);
+    shared.factor[columnwise][entry] = tegroup_impl_factor_of(block);
+    return block.bits;
+}
+
+/* The scales of one copy of the tile, or of a strip of tiles: from the table of amax to that of factors, and to
+ * where they are stored, with what pads them. The first half of the threads begins with the rowwise copy's, the second
+ * with the columnwise one's. */
+static __device__ __forceinline__ void tegroup_impl_table_scales(const tegroup_impl_quantize_launch &call,
+                                                                 tegroup_impl_quantize_shared &shared, int64_t row0,
+                                                                 int64_t col0, int columnwise) {
+    const tegroup_impl_copy &copy = shared.copies[columnwise];
+    const tegroup_impl_scale_grid &grid = copy.grid;
+    const int64_t outer0 = columnwise ? col0 : row0, inner0 = columnwise ? row0 : col0;
+    const tegroup_impl_tile_scales scales(grid, shared.part, row0, col0);
+    const int32_t outers =
+                      (int32_t)(tegroup_impl_blocks_end(outer0, grid.outer_shift, grid.outer_count, grid.outer_extent)
+                                - scales.outer),
+                  inners = call.facts.block_inner == 0
+                               ? 1
+                               : (int32_t)(tegroup_impl_blocks_end(inner0, grid.inner_shift, grid.inner_count,
+                                                                   grid.inner_extent)
+                                           - scales.inner);
+    const bool down = !grid.swizzled && grid.outer_stride < grid.inner_stride; /* the outer index is contiguous */
+    const int32_t fast = down ? outers : inners, shift = fast > 1 ? 32 - __clz(fast - 1) : 0;
+    const int32_t threads = TEGROUP_IMPL_QUANTIZE_THREADS,
+                  thread = ((int32_t)threadIdx.x + columnwise * threads / 2) % threads;
+    for (int32_t e = thread; e < (down ? inners : outers) << shift; e += threads) {
+        const int32_t quick = e & ((1 << shift) - 1), slow = e >> shift, o = down ? quick : slow,
+                      i = down ? slow : quick, chosen = o << call.outer_shift >> call.choice_shift;
+        uint32_t bits = 0;
+        if (quick >= fast) continue;
+        if (o < scales.outer_count && i < scales.inner_count)
+            bits =
+                tegroup_impl_table_scale(call, shared, columnwise,
+                                         columnwise ? i * TEGROUP_IMPL_QUANTIZE_COLS + chosen
+                                                    : chosen * (TEGROUP_IMPL_QUANTIZE_TILE >> call.inner_shift) + i,
+                                         __uint_as_float(tegroup_impl_table_amax(call, shared, columnwise, chosen, i)));
+        if (copy.data) tegroup_impl_store_code(call.scale_dtype, copy.scales, scales.at(o, i), bits);
+    }
+}
+
+/* n codes beside each other from element `at` on, one by one. */
+template <int BITS>
+static __device__ __noinline__ void tegroup_impl_store_codes(tegroup_dtype dtype, char *data, int64_t at, int32_t n,
+                                                             uint2 codes) {
+    for (int32_t e = 0; e < n; e++)
+        tegroup_impl_store_code(dtype, data, at + e,
+                                (BITS == 8 && e >= 4 ? codes.y : codes.x) >> e % (32 / BITS) * BITS);
+}
+
+/* The first bits of 128, with zeros behind them. */
+static __device__ __noinline__ uint4 tegroup_impl_first_bits(uint4 v, int32_t bits) {
+    uint32_t word[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int32_t k = 0; k < 4; k++) {
+        const int32_t left = bits - 32 * k;
+        if (left < 32) word[k] = left > 0 ? word[k] & ((1u << left) - 1) : 0;
+    }
+    return make_uint4(word[0], word[1], word[2], word[3]);
+}
+
+/* The first `bytes` of 16. */
+static __device__ __noinline__ void tegroup_impl_store_bytes(char *to, uint4 v, int32_t bytes) {
+    const uint32_t word[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int32_t b = 0; b < 16; b++)
+        if (b < bytes) to[b] = (char)(word[b / 4] >> b % 4 * 8);
+}
+
+/* Eight values of the group's row r from column `at` on, n of them: of a gathered row, or such as an activation makes;
+ * vector: rows are read 16 bytes at a time. */
+template <int DTYPE>
+static __device__ __noinline__ void tegroup_impl_quantize_row_of(const tegroup_impl_quantize_launch &call,
+                                                                 const tegroup_impl_quantize_shared &shared, int64_t r,
+                                                                 int64_t at, int32_t n, bool vector,
+                                                                 tegroup_impl_eight<DTYPE> *x) {
+    const tegroup_quantize_desc &desc = call.desc;
+    const int bytes = tegroup_impl_eight<DTYPE>::vectors::bytes;
+    x->clear();
+#if !defined(TEGROUP_NO_ACTIVATION)
+    if (desc.activation != TEGROUP_ACTIVATION_UNSET) {
+        const bool gradient = desc.grad_output.dtype != TEGROUP_DTYPE_UNSET;
+        const int64_t width = desc.output.shape.cols / 2;
+        const bool straddles =
+            gradient && tegroup_impl_gated(desc.activation) && !desc.interleaved && at < width && at + n > width;
+        const char *in = shared.in.base + (shared.in.first + r * shared.in.ld) * bytes,
+                   *dy = gradient ? shared.dy.base + (shared.dy.first + r * shared.dy.ld) * bytes : NULL;
+        const float scale = tegroup_impl_weight<float>(desc.row_scale, shared.in.row0 + r, 0);
+        float y[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+        vector = vector && (!gradient || ((uintptr_t)shared.dy.base & 15) == 0);
+        if (!straddles) tegroup_impl_made_eight(desc, in, dy, scale, at, n, vector, y);
+        for (int32_t e = 0; e < n && straddles; e++) {
+            float one[8];
+            tegroup_impl_made_eight(desc, in, dy, scale, at + e, 1, false, one);
+            y[e] = one[0];
+        }
+#pragma unroll
+        for (int e = 0; e < 8; e++) y[e] = e < n ? y[e] : 0.0f;
+        x->pack(y);
+        return;
+    }
+#endif
+    const int64_t row = tegroup_impl_row_at(&desc.gather_input, &shared.in, r);
+    if (row >= 0) x->load(shared.in.base + row * bytes, at, n, vector);
+}
+
+/* The same, or zeros where n is 0, to where a tile is staged. */
+template <int DTYPE>
+static __device__ __noinline__ void
+tegroup_impl_quantize_stage_each(const tegroup_impl_quantize_launch &call, const tegroup_impl_quantize_shared &shared,
+                                 int64_t r, int64_t at, int32_t n, char *to) {
+    const bool vector = call.vectors && ((uintptr_t)shared.in.base & 15) == 0;
+    tegroup_impl_eight<DTYPE> x;
+    x.clear();
+    if (n > 0) tegroup_impl_quantize_row_of<DTYPE>(call, shared, r, at, n, vector, &x);
+    x.store_vectors(to);
+}
+
+/* Eight values whose place is a multiple of 16 bytes, or zeros where they are absent, without a wait. */
+template <int DTYPE>
+static __device__ __forceinline__ void tegroup_impl_quantize_stage(bool absent, const char *from, char *to) {
+#pragma unroll
+    for (int k = 0; k < tegroup_impl_eight<DTYPE>::raws; k++)
+        tegroup_impl_cp_async_unless(absent, tegroup_impl_shared(to + 16 * k), from + 16 * k);
+}
+
+/* Are values those of input, at multiples of 16 bytes? */
+static __device__ __forceinline__ bool tegroup_impl_quantize_direct(const tegroup_impl_quantize_launch &call,
+                                                                    const tegroup_impl_quantize_shared &shared) {
+    return call.plain && call.vectors && ((uintptr_t)shared.in.base & 15) == 0;
+}
+
+/* Eight values by one factor each, as codes of which the first n are stored from element `at` on; vector: eight are
+ * one access. */
+template <int BITS>
+static __device__ __forceinline__ void
+tegroup_impl_quantize_store(const tegroup_impl_quantize_launch &call, float *x, const float *factor, char *data,
+                            int64_t at, int32_t n, bool vector) {
+    const tegroup_dtype dtype = call.desc.output.dtype;
+    char *const to = data + at * BITS / 8;
+    tegroup_impl_scale_eight(x, factor, call.desc.rule.divide);
+    const uint2 codes = tegroup_impl_eight_codes<BITS>(dtype, x);
+    if (!vector) tegroup_impl_store_codes<BITS>(dtype, data, at, min(8, n), codes);
+    else if (BITS == 8) *(uint2 *)to = codes;
+    else *(uint32_t *)to = codes.x;
+}
+
+/* A thread's part of a tile: rows `row` .. row + 7, columns `col` .. col + 7, and of what is transposed two columns of
+ * 32 rows. The tile's values are staged in shared memory, each thread's part by itself, with zeros where there are
+ * none. */
+template <int DTYPE> struct tegroup_impl_quantize_piece {
+    typedef tegroup_impl_eight<DTYPE> eight;
+    enum { BYTES = eight::vectors::bytes, TILE = TEGROUP_IMPL_QUANTIZE_TILE };
+    const tegroup_impl_quantize_launch &call;
+    tegroup_impl_quantize_shared &shared;
+    char *const tile;
+    int32_t row, col;
+    int32_t rows, n;    /* from the piece on that its part has */
+    int64_t row0, col0; /* the tile's first, in the part */
+
+    __device__ tegroup_impl_quantize_piece(const tegroup_impl_quantize_launch &c, tegroup_impl_quantize_shared &s,
+                                           char *t)
+        : call(c), shared(s), tile(t), row((int32_t)threadIdx.x / 16 * 8), col((int32_t)threadIdx.x % 16 * 8), rows(0),
+          n(0), row0(0), col0(0) {}
+
+    __device__ __forceinline__ int64_t begin() const { return shared.part * shared.part_rows + row0; }
+    __device__ __forceinline__ char *staged(int32_t r, int32_t c) const { return tile + (r * TILE + c) * BYTES; }
+
+    __device__ __forceinline__ void load(int64_t at_row, int64_t at_col) {
+        row0 = at_row, col0 = at_col;
+        rows = tegroup_impl_left_of(shared.part_rows - row0, row);
+        n = tegroup_impl_left_of(shared.cols - col0, col);
+        if (tegroup_impl_quantize_direct(call, shared) && n >= 8) {
+            const char *from = shared.in.base + (shared.in.first + (begin() + row) * shared.in.ld + col0 + col) * BYTES;
+#pragma unroll
+            for (int i = 0; i < 8; i++, from += shared.in.ld * BYTES)
+                tegroup_impl_quantize_stage<DTYPE>(i >= rows, from, staged(row + i, col));
+        } else {
+#pragma unroll 1
+            for (int i = 0; i < 8; i++)
+                tegroup_impl_quantize_stage_each<DTYPE>(call, shared, begin() + row + i, col0 + col,
+                                                        i < rows ? min(8, n) : 0, staged(row + i, col));
+        }
+        tegroup_impl_cp_commit();
+        tegroup_impl_cp_wait<0>();
+    }
+
+    /* The piece's amax into the tables, the larger of it and what is there unless it is the first; returns it. */
+    template <bool SHOWS> __device__ __forceinline__ uint32_t collect(bool first) const {
+        typedef tegroup_impl_magnitudes<DTYPE, SHOWS> magnitudes;
+        const int32_t lanes = 1 << call.inner_shift >> 3, blocks = TEGROUP_IMPL_QUANTIZE_TILE >> call.inner_shift,
+                      lane = tegroup_impl_thread() % 32;
+        uint32_t of_row[magnitudes::words];
+        eight x[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++) x[i].load_vectors(staged(row + i, col));
+        magnitudes::of_rows(x, of_row);
+        const uint32_t most = magnitudes::largest(of_row);
+        if (tegroup_impl_scaled_as_one(&call.facts)) return most;
+        if (call.choice_shift > 0) {
+            uint32_t of_band = max(most, __shfl_xor_sync(0xffffffffu, most, 16));
+            for (int step = 1; step < lanes; step *= 2)
+                of_band = max(of_band, __shfl_xor_sync(0xffffffffu, of_band, step));
+            if (lane < 16 && (lane & (lanes - 1)) == 0)
+                shared.amax[0][row / 16 * blocks + (col >> call.inner_shift)] = of_band;
+            return most;
+        }
+        if (call.copies & 1 << TEGROUP_IMPL_ROWWISE) {
+            for (int step = 1; step < lanes; step *= 2)
+#pragma unroll
+                for (int k = 0; k < magnitudes::words; k++)
+                    of_row[k] = magnitudes::larger(of_row[k], __shfl_xor_sync(0xffffffffu, of_row[k], step));
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                if ((lane & (lanes - 1)) == 0)
+                    shared.amax[0][(row + i) * blocks + (col >> call.inner_shift)] = magnitudes::at(of_row, i);
+        }
+        if (call.copies & 1 << TEGROUP_IMPL_COLUMNWISE) {
+            uint32_t of_col[magnitudes::words];
+            magnitudes::of_columns(x, of_col);
+#pragma unroll
+            for (int k = 0; k < magnitudes::words; k++)
+                of_col[k] = magnitudes::larger(of_col[k], __shfl_xor_sync(0xffffffffu, of_col[k], 16));
+            uint4 *table = (uint4 *)(shared.amax[1] + row / 16 * TEGROUP_IMPL_QUANTIZE_COLS + col);
+#pragma unroll
+            for (int k = 0; k < 2 && lane < 16; k++) {
+                uint4 now = make_uint4(magnitudes::at(of_col, 4 * k), magnitudes::at(of_col, 4 * k + 1),
+                                       magnitudes::at(of_col, 4 * k + 2), magnitudes::at(of_col, 4 * k + 3));
+                if (!first) {
+                    const uint4 was = table[k];
+                    now = make_uint4(max(was.x, now.x), max(was.y, now.y), max(was.z, now.z), max(was.w, now.w));
+                }
+                table[k] = now;
+            }
+        }
+        return most;
+    }
+
+    /* Rows of codes, in the order of the data. */
+    template <int BITS, int COLUMNWISE> __device__ __forceinline__ void encode_rows() const {
+        const tegroup_impl_copy &copy = shared.copies[COLUMNWISE];
+        const int64_t at = tegroup_impl_element_of(&copy, begin() + row, col0 + col), step = copy.at.row_stride;
+        const bool vector =
+            n >= 8 && (((uintptr_t)(copy.data + at * BITS / 8) | (uintptr_t)(step * BITS / 8)) & (BITS - 1)) == 0;
+        const tegroup_impl_factors of =
+            tegroup_impl_factors_of(call, shared, COLUMNWISE, call.choice_shift, row, col);
+        float factor[8];
+        if (!copy.data || n <= 0) return;
+#pragma unroll
+        for (int j = 0; j < 8 && COLUMNWISE; j++) factor[j] = of.at[j * of.step];
+#pragma unroll 1
+        for (int pair = 0; pair < 8; pair += 2) {
+            eight x[2];
+#pragma unroll
+            for (int i = 0; i < 2; i++) x[i].load_vectors(staged(row + pair + i, col));
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                float y[8];
+                if (pair + i >= rows) return;
+#pragma unroll
+                for (int j = 0; j < 8 && !COLUMNWISE; j++) factor[j] = of.at[(pair + i) * of.step];
+                x[i].unpack(y);
+                tegroup_impl_quantize_store<BITS>(call, y, factor, copy.data, at + (pair + i) * step, n, vector);
+            }
+        }
+    }
+
+    /* The value of the second column of two, or of the first. */
+    static __device__ __forceinline__ float of_two(uint2 word, bool second) {
+        if (BYTES == 4) return __uint_as_float(second ? word.y : word.x);
+        if (DTYPE == TEGROUP_DTYPE_BF16) return __uint_as_float(__byte_perm(word.x, 0, second ? 0x3244 : 0x1044));
+        return tegroup_impl_low_half(word.x >> (second ? 16 : 0), false);
+    }
+    /* Sixteen rows of two columns at a time. `end` rows are written: those that there are, and zeros that pad the
+     * last. */
+    template <int BITS> __device__ __forceinline__ void encode_columns() const {
+        const tegroup_impl_copy &copy = shared.copies[TEGROUP_IMPL_COLUMNWISE];
+        const int64_t whole = tegroup_impl_min(TILE, shared.part_rows - row0);
+        const int32_t c0 = (int32_t)threadIdx.x % 64 * 2, r0 = (int32_t)threadIdx.x / 64 * 32,
+                      cols = (int32_t)tegroup_impl_min(c0 + 2, shared.cols - col0),
+                      end = begin() + whole < shared.rows ? (int32_t)whole : (int32_t)(copy.at.col_stride - begin());
+        if (!copy.data || c0 >= cols) return;
+#pragma unroll 1
+        for (int32_t r = r0; r < min(end, r0 + 32); r += 16) {
+            uint2 word[16];
+#pragma unroll
+            for (int i = 0; i < 16; i++) {
+                const char *at = staged(r + i, c0);
+                word[i] = BYTES == 4 ? *(const uint2 *)at : make_uint2(*(const uint32_t *)at, 0);
+            }
+#pragma unroll 1
+            for (int32_t c = c0; c < cols; c++) {
+                const float scale = *tegroup_impl_factors_of(call, shared, 1, call.choice_shift, r, c).at,
+                            factor[8] = {scale, scale, scale, scale, scale, scale, scale, scale};
+                uint2 codes[2];
+#pragma unroll
+                for (int k = 0; k < 2; k++) {
+                    float y[8];
+#pragma unroll
+                    for (int i = 0; i < 8; i++) y[i] = of_two(word[8 * k + i], c > c0);
+                    tegroup_impl_scale_eight(y, factor, call.desc.rule.divide);
+                    codes[k] = tegroup_impl_eight_codes<BITS>(call.desc.output.dtype, y);
+                }
+                store_column<BITS>(codes, r, c, (int32_t)whole - r, end - r);
+            }
+        }
+    }
+    /* Codes of sixteen rows, of which some are there, and some are written. */
+    template <int BITS>
+    __device__ __forceinline__ void store_column(const uint2 *codes, int32_t r, int32_t c, int32_t there,
+                                                 int32_t written) const {
+        const tegroup_impl_copy &copy = shared.copies[TEGROUP_IMPL_COLUMNWISE];
+        char *const to = copy.data + tegroup_impl_element_of(&copy, begin() + r, col0 + c) * BITS / 8;
+        uint4 v = BITS == 8 ? make_uint4(codes[0].x, codes[0].y, codes[1].x, codes[1].y)
+                            : make_uint4(codes[0].x, codes[1].x, 0, 0);
+        if (there < 16) v = tegroup_impl_first_bits(v, max(0, there) * BITS); /* no NaN of a factor pads the rows */
+        if (written < 16 || ((uintptr_t)to & (2 * BITS - 1)) != 0)
+            tegroup_impl_store_bytes(to, v, min(16, written) * BITS / 8);
+        else if (BITS == 8) *(uint4 *)to = v;
+        else *(uint2 *)to = make_uint2(v.x, v.y);
+    }
+
+    template <int BITS> __device__ __forceinline__ void encode() const {
+        if (call.copies & 1 << TEGROUP_IMPL_ROWWISE) encode_rows<BITS, TEGROUP_IMPL_ROWWISE>();
+        if (!(call.copies & 1 << TEGROUP_IMPL_COLUMNWISE)) return;
+        if (!tegroup_impl_transposed(&call.desc.output, TEGROUP_IMPL_COLUMNWISE)) {
+            encode_rows<BITS, TEGROUP_IMPL_COLUMNWISE>();
+            return;
+        }
+        __syncthreads(); /* what other threads staged is there */
+        encode_columns<BITS>();
+        __syncthreads(); /* and is read */
+    }
+};
+
+/* The warp's largest magnitude goes to its group. */
+static __device__ __forceinline__ void tegroup_impl_raise(const tegroup_tensor &t, int32_t g, uint32_t most) {
+    for (int step = 16; step > 0; step /= 2) most = max(most, __shfl_xor_sync(0xffffffffu, most, step));
+    if (most > 0x7f800000u) most = 0x7fffffffu; /* as tegroup_impl_amax has it */
+    if (threadIdx.x % 32 != 0 || most == 0) return;
+    if (t.amax) atomicMax((uint32_t *)t.amax + g, most);
+    if (t.columnwise_amax) atomicMax((uint32_t *)t.columnwise_amax + g, most);
+}
+
+/* amax of every group begins as 0. */
+static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS)
+    tegroup_impl_quantize_clear_kernel(const __grid_constant__ tegroup_impl_quantize_launch call) {
+    const tegroup_tensor &t = call.desc.output;
+    const tegroup_snapshot_view view = tegroup_impl_fitting_view(&t);
+    if (tegroup_impl_ragged(&t.shape) && !view.header) return;
+    for (int32_t g = (int32_t)threadIdx.x; g < t.shape.groups; g += TEGROUP_IMPL_QUANTIZE_THREADS) {
+        if (t.amax) t.amax[g] = 0;
+        if (t.columnwise_amax) t.columnwise_amax[g] = 0;
+    }
+}
+
+/* What is one number a group, after its amax. */
+static __device__ __noinline__ void tegroup_impl_quantize_store_groups(const tegroup_impl_quantize_launch &call,
+                                                                       const tegroup_snapshot_view &view) {
+    const tegroup_tensor *t = &call.desc.output;
+    if (tegroup_impl_ragged(&t->shape) && !view.header) return;
+    for (int32_t g = (int32_t)threadIdx.x; g < t->shape.groups; g += TEGROUP_IMPL_QUANTIZE_THREADS) {
+        const tegroup_impl_before before = {{g, g}, 0}; /* of TENSOR, which alone has scales here */
+        tegroup_impl_copy copies[TEGROUP_IMPL_COPIES];
+        for (int c = 0; c < TEGROUP_IMPL_COPIES; c++)
+            copies[c] = tegroup_impl_copy_of(t, &call.facts, &view, g, c, &before);
+        tegroup_impl_store_group(&call.desc, &call.facts, copies, g);
+    }
+}
+
+/* A work is a tile; of scaling ROW, columnwise, a column of them, through which a block goes down and up again: what it
+ * read last is still in the cache. */
+template <int DTYPE>
+static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_IMPL_QUANTIZE_RESIDENT(DTYPE))
+    tegroup_impl_quantize_kernel(const __grid_constant__ tegroup_impl_quantize_launch call) {
+    __shared__ tegroup_impl_quantize_shared shared;
+    tegroup_impl_quantize_walk walk(call, shared);
+    tegroup_impl_quantize_piece<DTYPE> piece(call, shared, tegroup_impl_quantize_memory());
+    const int32_t tile = TEGROUP_IMPL_QUANTIZE_TILE;
+    const bool whole = tegroup_impl_scaled_as_one(&call.facts);
+    uint32_t most = 0;
+    int32_t g = -1;
+    if (blockIdx.x == 0) tegroup_impl_quantize_store_groups(call, walk.view);
+    for (int64_t work = walk.begin; work < walk.end; work = walk.next(work)) {
+        int64_t row0, col0;
+        if (work == walk.begin || work >= shared.end) {
+            if (call.raises && g >= 0) tegroup_impl_raise(call.desc.output, g, most);
+            most = 0;
+            walk.meet(work);
+            g = shared.g;
+        }
+        walk.place(work, &row0, &col0);
+        const int64_t last = call.down_shift == TEGROUP_IMPL_QUANTIZE_ALL ? (shared.part_rows - 1) / tile * tile : row0;
+        for (int64_t at = row0; at <= last; at += tile) {
+            piece.load(at, col0);
+            if (!whole || call.raises)
+                most = max(most, call.desc.rule.nan_shows ? piece.template collect<true>(at == row0)
+                                                          : piece.template collect<false>(at == row0));
+        }
+        if (!whole) {
+            __syncthreads();
+#pragma unroll 1
+            for (int c = 0; c < TEGROUP_IMPL_COPIES; c++)
+                if (call.copies >> c & 1) tegroup_impl_table_scales(call, shared, row0, col0, c);
+            __syncthreads();
+        }
+        for (int64_t at = last; at >= row0; at -= tile) {
+            if (at < last) piece.load(at, col0);
+            if (tegroup_impl_bits(call.desc.output.dtype) == 8) piece.template encode<8>();
+            else piece.template encode<4>();
+        }
+    }
+    if (call.raises && g >= 0) tegroup_impl_raise(call.desc.output, g, most);
+}
+
+/* ==== [21] Quantise: strips of rows (src/layer/quantize_strip_cuda.h) ==== */
+
+/* A warp's part of a strip: one row, of which a thread has eight pieces of eight values, those of the warp beside each
+ * other. They are staged in shared memory, each thread's by itself. Warps share nothing, and wait for none. */
+template <int DTYPE> struct tegroup_impl_quantize_strip {
+    typedef tegroup_impl_eight<DTYPE> eight;
+    enum { PIECES = 8, COLS = 1 << TEGROUP_IMPL_QUANTIZE_STRIP, BYTES = eight::vectors::bytes };
+    const tegroup_impl_quantize_launch &call;
+    tegroup_impl_quantize_shared &shared;
+    const int32_t warp, lane, shift; /* shift: logarithm of the lanes that share a block */
+    char *const memory;              /* the thread's */
+    int64_t row, col0;
+    int32_t cols;
+
+    __device__ tegroup_impl_quantize_strip(const tegroup_impl_quantize_launch &c, tegroup_impl_quantize_shared &s,
+                                           char *m)
+        : call(c), shared(s), warp((int32_t)threadIdx.x / 32), lane((int32_t)threadIdx.x % 32),
+          shift(c.inner_shift - 3), memory(m + (warp * COLS + lane * 8) * BYTES), row(0), col0(0), cols(0) {}
+
+    __device__ __forceinline__ int32_t at(int32_t k) const { return (k * 32 + lane) * 8; }
+    __device__ __forceinline__ char *staged(int32_t k) const { return memory + k * 256 * BYTES; }
+    __device__ __forceinline__ int64_t of_group() const { return shared.part * shared.part_rows + row; }
+    /* The place in the tables of a piece's block: blocks of a row lie in their order. */
+    __device__ __forceinline__ int32_t entry(int32_t k) const {
+        return warp * (COLS / 16) + ((k * 32 + lane) >> shift);
+    }
+
+    /* False: the warp has no row. */
+    __device__ __forceinline__ bool load(int64_t row0, int64_t at_col) {
+        row = row0 + warp, col0 = at_col;
+        cols = (int32_t)tegroup_impl_min(COLS, shared.cols - col0);
+        if (row >= shared.part_rows) return false;
+        const char *from = shared.in.base + (shared.in.first + of_group() * shared.in.ld + col0 + at(0)) * BYTES;
+        if (tegroup_impl_quantize_direct(call, shared) && (cols & 7) == 0) {
+#pragma unroll
+            for (int32_t k = 0; k < PIECES; k++)
+                tegroup_impl_quantize_stage<DTYPE>(at(k) >= cols, from + k * 256 * BYTES, staged(k));
+        } else {
+#pragma unroll 1
+            for (int32_t k = 0; k < PIECES; k++)
+                tegroup_impl_quantize_stage_each<DTYPE>(call, shared, of_group(), col0 + at(k),
+                                                        max(0, min(8, cols - at(k))), staged(k));
+        }
+        tegroup_impl_cp_commit();
+        tegroup_impl_cp_wait<0>();
+        return true;
+    }
+
+    /* The blocks' amax into the table; returns the thread's. */
+    template <bool SHOWS> __device__ __forceinline__ uint32_t collect(bool table) const {
+        typedef tegroup_impl_magnitudes<DTYPE, SHOWS> magnitudes;
+        uint32_t most = 0;
+#pragma unroll 1
+        for (int32_t k = 0; k < PIECES; k += 2) {
+            eight x[2];
+            uint32_t pair[2];
+            x[0].load_vectors(staged(k));
+            x[1].load_vectors(staged(k + 1));
+            magnitudes::of_pair(x[0], x[1], pair);
+            most = max(most, max(magnitudes::at(pair, 0), magnitudes::at(pair, 1)));
+            if (!table) continue;
+#pragma unroll
+            for (int s = 0; s < 4; s++)
+#pragma unroll
+                for (int i = 0; i < 2 / magnitudes::in_word; i++) {
+                    const uint32_t other = __shfl_xor_sync(0xffffffffu, pair[i], 1 << s);
+                    if (s < shift) pair[i] = magnitudes::larger(pair[i], other);
+                }
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+                if ((lane & ((1 << shift) - 1)) == 0) shared.amax[0][entry(k + i)] = magnitudes::at(pair, i);
+        }
+        return most;
+    }
+
+    /* From that table to that of factors, and to where scales are stored. */
+    __device__ __forceinline__ void scales() const {
+        const tegroup_impl_copy &copy = shared.copies[TEGROUP_IMPL_ROWWISE];
+        const int32_t first = warp * (COLS / 16);
+        const int64_t inner = col0 >> call.inner_shift;
+        __syncwarp();
+        for (int32_t e = lane; e < COLS >> call.inner_shift && inner + e < copy.grid.inner_count; e += 32) {
+            const uint32_t bits = tegroup_impl_table_scale(call, shared, TEGROUP_IMPL_ROWWISE, first + e,
+                                                           __uint_as_float(shared.amax[0][first + e]));
+            if (copy.data)
+                tegroup_impl_store_code(call.scale_dtype, copy.scales,
+                                        tegroup_impl_scale_of_block(&copy.grid, shared.part, row, inner + e), bits);
+        }
+        __syncwarp();
+    }
+
+    template <int BITS> __device__ __forceinline__ void encode(bool whole) const {
+        const tegroup_impl_copy &copy = shared.copies[TEGROUP_IMPL_ROWWISE];
+        const int64_t first = tegroup_impl_element_of(&copy, of_group(), col0);
+        const bool aligned = ((uintptr_t)(copy.data + first * BITS / 8) & (BITS - 1)) == 0;
+        if (!copy.data) return;
+#pragma unroll 1
+        for (int32_t k = 0; k < PIECES; k++) {
+            const int32_t n = cols - at(k);
+            eight x;
+            float y[8];
+            if (n <= 0) break;
+            const float scale = shared.factor[0][whole ? 0 : entry(k)],
+                        factor[8] = {scale, scale, scale, scale, scale, scale, scale, scale};
+            x.load_vectors(staged(k));
+            x.unpack(y);
+            tegroup_impl_quantize_store<BITS>(call, y, factor, copy.data, first + at(k), n, aligned && n >= 8);
+        }
+        __syncwarp(); /* the factors have been read */
+    }
+
+    /* Zeros for what pads the scales behind a part's last rows, and behind its last columns: by all threads. */
+    __device__ __forceinline__ void pad(int64_t row0) const {
+        const tegroup_impl_copy &copy = shared.copies[TEGROUP_IMPL_ROWWISE];
+        const tegroup_impl_scale_grid &grid = copy.grid;
+        const int64_t inner0 = col0 >> call.inner_shift, rows = shared.part_rows - row0,
+                      blocks = (shared.cols - col0 + (1 << call.inner_shift) - 1) >> call.inner_shift,
+                      outers = rows <= TEGROUP_IMPL_QUANTIZE_ROWS ? grid.outer_extent - row0
+                                                                  : TEGROUP_IMPL_QUANTIZE_ROWS,
+                      inners = shared.cols - col0 <= COLS ? grid.inner_extent - inner0 : COLS >> call.inner_shift;
+        if (!copy.data || (outers <= rows && inners <= blocks)) return;
+        for (int64_t o = warp; o < outers; o += TEGROUP_IMPL_QUANTIZE_THREADS / 32)
+            for (int64_t i = (o < rows ? blocks : 0) + lane; i < inners; i += 32)
+                tegroup_impl_store_code(call.scale_dtype, copy.scales,
+                                        tegroup_impl_scale_of_block(&grid, shared.part, row0 + o, inner0 + i), 0);
+    }
+};
+
+/* The rowwise copy where no block spans rows, or amax alone. A work is a strip of eight rows. */
+template <int DTYPE>
+static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_IMPL_QUANTIZE_RESIDENT(DTYPE))
+    tegroup_impl_quantize_strip_kernel(const __grid_constant__ tegroup_impl_quantize_launch call) {
+    __shared__ tegroup_impl_quantize_shared shared;
+    tegroup_impl_quantize_walk walk(call, shared);
+    tegroup_impl_quantize_strip<DTYPE> strip(call, shared, tegroup_impl_quantize_memory());
+    const bool whole = tegroup_impl_scaled_as_one(&call.facts), table = !whole && call.copies;
+    uint32_t most = 0;
+    int32_t g = -1;
+    if (blockIdx.x == 0 && call.copies) tegroup_impl_quantize_store_groups(call, walk.view);
+    for (int64_t work = walk.begin; work < walk.end; work = walk.next(work)) {
+        int64_t row0, col0;
+        if (work == walk.begin || work >= shared.end) {
+            if (call.raises && g >= 0) tegroup_impl_raise(call.desc.output, g, most);
+            most = 0;
+            walk.meet(work);
+            g = shared.g;
+        }
+        walk.place(work, &row0, &col0);
+        if (strip.load(row0, col0)) {
+            if (table || call.raises)
+                most = max(most, call.desc.rule.nan_shows ? strip.template collect<true>(table)
+                                                          : strip.template collect<false>(table));
+            if (table) strip.scales();
+            if (!call.copies) continue;
+            if (tegroup_impl_bits(call.desc.output.dtype) == 8) strip.template encode<8>(whole);
+            else strip.template encode<4>(whole);
+        }
+        if (table) strip.pad(row0);
+    }
+    if (call.raises && g >= 0) tegroup_impl_raise(call.desc.output, g, most);
+}
+
+/* ==== [22] Quantise: whole rows (src/layer/quantize_rows_cuda.h) ==== */
+
+/* Rows that have a scale each, a few at a time: pieces of eight values, every THREADS-th of a row to a thread. They are
+ * staged in shared memory, each thread's by itself, unless a row is too long for it: then they are read twice. */
+template <int DTYPE> struct tegroup_impl_quantize_rows {
+    typedef tegroup_impl_eight<DTYPE> eight;
+    enum { THREADS = TEGROUP_IMPL_QUANTIZE_THREADS, WARPS = THREADS / 32, BYTES = eight::vectors::bytes };
+    const tegroup_impl_quantize_launch &call;
+    tegroup_impl_quantize_shared &shared;
+    char *const memory;
+    int32_t together, rows; /* rows that fit, at most; those at hand */
+    int64_t row0, width;    /* width: of a staged row; 0 = none is */
+    bool direct, vector;
+
+    __device__ tegroup_impl_quantize_rows(const tegroup_impl_quantize_launch &c, tegroup_impl_quantize_shared &s,
+                                          char *m)
+        : call(c), shared(s), memory(m), together(1), rows(0), row0(0), width(0), direct(false), vector(false) {}
+
+    __device__ __forceinline__ void meet() {
+        width = tegroup_impl_align(shared.cols, 8);
+        together = (int32_t)tegroup_impl_clamp(TEGROUP_IMPL_QUANTIZE_STAGED / width, 1, TEGROUP_IMPL_QUANTIZE_ROWS);
+        if (width > TEGROUP_IMPL_QUANTIZE_STAGED) width = 0;
+        direct = tegroup_impl_quantize_direct(call, shared);
+        vector = call.vectors && ((uintptr_t)shared.in.base & 15) == 0;
+    }
+    __device__ __forceinline__ int64_t first() const { return shared.part * shared.part_rows + row0; }
+    __device__ __forceinline__ const char *from(int32_t r, int64_t c) const {
+        return shared.in.base + (shared.in.first + (first() + r) * shared.in.ld + c) * BYTES;
+    }
+    __device__ __forceinline__ char *staged(int32_t r, int64_t c) const { return memory + (r * width + c) * BYTES; }
+    __device__ __forceinline__ int32_t left(int64_t c) const { return (int32_t)tegroup_impl_min(8, shared.cols - c); }
+
+    __device__ __forceinline__ void load() const {
+        for (int32_t r = 0; r < rows && width > 0; r++)
+            for (int64_t c = 8 * threadIdx.x; c < shared.cols; c += 8 * THREADS) {
+                if (direct && left(c) == 8) tegroup_impl_quantize_stage<DTYPE>(false, from(r, c), staged(r, c));
+                else
+                    tegroup_impl_quantize_stage_each<DTYPE>(call, shared, first() + r, c, left(c), staged(r, c));
+            }
+        tegroup_impl_cp_commit();
+        tegroup_impl_cp_wait<0>();
+    }
+    __device__ __forceinline__ void read(int32_t r, int64_t c, eight *x) const {
+        if (width > 0) x->load_vectors(staged(r, c));
+        else if (direct && left(c) == 8) x->load_vectors(from(r, c));
+        else {
+            eight slow; /* of its own, as the call wants an address, and registers have none */
+            tegroup_impl_quantize_row_of<DTYPE>(call, shared, first() + r, c, left(c), vector, &slow);
+            *x = slow;
+        }
+    }
+
+    /* The rows' amax into a table, [row][warp]; returns the thread's. */
+    template <bool SHOWS> __device__ __forceinline__ uint32_t collect() const {
+        typedef tegroup_impl_magnitudes<DTYPE, SHOWS> magnitudes;
+        uint32_t most = 0;
+        for (int32_t r = 0; r < rows; r++) {
+            uint32_t of_row[magnitudes::words] = {0};
+#pragma unroll 4
+            for (int64_t c = 8 * threadIdx.x; c < shared.cols; c += 8 * THREADS) {
+                eight x;
+                read(r, c, &x);
+                of_row[0] = magnitudes::of_row(of_row[0], x);
+            }
+            uint32_t largest = magnitudes::largest(of_row);
+            most = max(most, largest);
+            for (int step = 16; step > 0; step /= 2)
+                largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, step));
+            if (threadIdx.x % 32 == 0) shared.amax[0][r * WARPS + threadIdx.x / 32] = largest;
+        }
+        return most;
+    }
+
+    /* From that table to that of factors, and to where scales are stored; a thread has a row. */
+    __device__ __forceinline__ void scales() const {
+        const tegroup_impl_copy &copy = shared.copies[TEGROUP_IMPL_ROWWISE];
+        const int32_t r = (int32_t)threadIdx.x;
+        uint32_t most = 0;
+        if (r >= rows) return;
+        for (int32_t w = 0; w < WARPS; w++) most = max(most, shared.amax[0][r * WARPS + w]);
+        const uint32_t bits = tegroup_impl_table_scale(call, shared, TEGROUP_IMPL_ROWWISE, r, __uint_as_float(most));
+        if (copy.data)
+            tegroup_impl_store_code(call.scale_dtype, copy.scales,
+                                    tegroup_impl_scale_of_block(&copy.grid, shared.part, row0 + r, 0), bits);
+    }
+
+    __device__ __forceinline__ void encode() const {
+        const tegroup_impl_copy &copy = shared.copies[TEGROUP_IMPL_ROWWISE];
+        for (int32_t r = 0; r < rows && copy.data; r++) {
+            const int64_t at = tegroup_impl_element_of(&copy, first() + r, 0);
+            const float scale = shared.factor[0][r],
+                        factor[8] = {scale, scale, scale, scale, scale, scale, scale, scale};
+            const bool aligned = ((uintptr_t)(copy.data + at) & 7) == 0;
+#pragma unroll 2
+            for (int64_t c = 8 * threadIdx.x; c < shared.cols; c += 8 * THREADS) {
+                eight x;
+                float y[8];
+                read(r, c, &x);
+                x.unpack(y);
+                tegroup_impl_quantize_store<8>(call, y, factor, copy.data, at + c, left(c), aligned && left(c) == 8);
+            }
+        }
+    }
+};
+
+/* The rowwise copy of scaling ROW. A work is some rows. */
+template <int DTYPE>
+static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_IMPL_QUANTIZE_RESIDENT(DTYPE))
+    tegroup_impl_quantize_rows_kernel(const __grid_constant__ tegroup_impl_quantize_launch call) {
+    __shared__ tegroup_impl_quantize_shared shared;
+    tegroup_impl_quantize_walk walk(call, shared);
+    tegroup_impl_quantize_rows<DTYPE> piece(call, shared, tegroup_impl_quantize_memory());
+    uint32_t most = 0;
+    int32_t g = -1;
+    for (int64_t work = walk.begin; work < walk.end; work = walk.next(work)) {
+        int64_t begin, col;
+        if (work == walk.begin || work >= shared.end) {
+            if (call.raises && g >= 0) tegroup_impl_raise(call.desc.output, g, most);
+            most = 0;
+            walk.meet(work);
+            piece.meet();
+            g = shared.g;
+        }
+        walk.place(work, &begin, &col);
+        const int64_t end = tegroup_impl_min(shared.part_rows, begin + TEGROUP_IMPL_QUANTIZE_ROWS);
+        for (piece.row0 = begin; piece.row0 < end; piece.row0 += piece.together) {
+            piece.rows = (int32_t)tegroup_impl_min(piece.together, end - piece.row0);
+            piece.load();
+            most = max(most,
+                       call.desc.rule.nan_shows ? piece.template collect<true>() : piece.template collect<false>());
+            __syncthreads();
+            piece.scales();
+            __syncthreads();
+            piece.encode();
+        }
+    }
+    if (call.raises && g >= 0) tegroup_impl_raise(call.desc.output, g, most);
+}
+
+/* ==== [23] Dequantise: a tile, and the kernel (src/layer/dequantize_tile_cuda.h) ==== */
+
+/* Eight codes of one type as values, exactly; a NaN is any. Of 4 bits all are in codes.x. */
+template <int BITS>
+static __device__ __forceinline__ void tegroup_impl_eight_values(tegroup_dtype dtype, uint2 codes, float *x) {
+    if (BITS == 4) {
+#pragma unroll
+        for (int j = 0; j < 4; j++) { /* as bits of binary16 a value 2^14 times smaller, subnormal or not */
+            const uint32_t word = codes.x >> 4 * j;
+            uint32_t halves = (word << 12 & 0x80008000u) | (word << 9 & 0x0e000e00u);
+            asm("mul.rn.f16x2 %0, %0, %1;" : "+r"(halves) : "r"(0x74007400u));
+            x[j] = tegroup_impl_low_half(halves, false);
+            x[j + 4] = tegroup_impl_high_half(halves, false);
+        }
+    }
+#pragma unroll
+    for (int j = 0; j < (BITS == 4 ? 0 : 8); j += 2) {
+        const uint32_t pair = (j < 4 ? codes.x : codes.y) >> j % 4 * 8;
+#if __CUDA_ARCH__ >= 890
+        uint32_t halves;
+        if (dtype == TEGROUP_DTYPE_F8E5M2) asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(halves) : "h"((uint16_t)pair));
+        else asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"((uint16_t)pair));
+        x[j] = tegroup_impl_low_half(halves, false);
+        x[j + 1] = tegroup_impl_high_half(halves, false);
+#else
+        x[j] = tegroup_impl_f32_of_code(dtype, pair & 0xffu);
+        x[j + 1] = tegroup_impl_f32_of_code(dtype, pair >> 8 & 0xffu);
+#endif
+    }
+}
+
+/* A product of a code's value, or that times a scale of E4M3, and a factor, rounded to odd, so that a second rounding
+ * to 16 bits gives what one would have given. That is right where what mul.rz drops is exact in `rest`, not below
+ * 2^-149: for factors from 2^-80 on, since a value that is not 0 is at least 2^-16. A factor of at most two significant
+ * bits, as a power of two is, drops nothing. The function below finds the others. */
+static __device__ __forceinline__ float tegroup_impl_odd_product(float value, float factor) {
+    float product, rest;
+    asm("mul.rz.f32 %0, %1, %2;" : "=f"(product) : "f"(value), "f"(factor));
+    const uint32_t bits = __float_as_uint(product);
+    asm("fma.rn.f32 %0, %1, %2, %3;" : "=f"(rest) : "f"(value), "f"(factor), "f"(__uint_as_float(bits ^ 0x80000000u)));
+    return __uint_as_float(bits | (fabsf(rest) > 0.0f ? 1u : 0u)); /* beside infinity and NaN rest is NaN */
+}
+static __device__ __forceinline__ bool tegroup_impl_small_factor(float factor) { /* below 2^-80 */
+    const uint32_t magnitude = __float_as_uint(factor) & 0x7fffffffu;
+    return magnitude < 0x17800000u && (magnitude & 0x3fffffu) != 0;
+}
+/* The same of any. */
+static __device__ __forceinline__ float tegroup_impl_any_odd_product(float a, float b) {
+    const float x = tegroup_impl_f32_odd_of_f64(tegroup_impl_f64_of_f32(a) * tegroup_impl_f64_of_f32(b));
+    return tegroup_impl_is_nan(x) ? __uint_as_float(0x7fffffffu) : x;
+}
+
+/* Scales of elements beside each other along the outer index, from (r, c) of the tile that begins in row row0 and
+ * column col0, where r or c is a multiple of as many: that of element k is at `first + k * step`. Eight lie in one strip
+ * of the swizzled layout. */
+struct tegroup_impl_factors_at {
+    int64_t first, step;
+
+    __device__ __forceinline__ tegroup_impl_factors_at(const tegroup_impl_quantize_launch &call,
+                                                       const tegroup_impl_quantize_shared &shared, int columnwise,
+                                                       int64_t row0, int64_t col0, int32_t r, int32_t c) {
+        const tegroup_impl_scale_grid &grid = shared.copies[columnwise].grid;
+        const tegroup_impl_tile_scales scales(grid, shared.part, row0, col0);
+        first = scales.at((columnwise ? c : r) >> call.outer_shift, (columnwise ? r : c) >> call.inner_shift);
+        step = call.outer_shift > 0 ? 0 : grid.swizzled ? 16 : grid.outer_stride;
+    }
+    /* Scales have few types. */
+    static __device__ __forceinline__ float load(tegroup_dtype dtype, const char *scales, int64_t i) {
+        if (dtype == TEGROUP_DTYPE_F32) return ((const float *)scales)[i];
+        if (dtype == TEGROUP_DTYPE_F8E8M0) return tegroup_impl_f32_of_f8e8m0(((const uint8_t *)scales)[i]);
+        if (dtype == TEGROUP_DTYPE_F8E4M3) return tegroup_impl_f32_of_f8e4m3(((const uint8_t *)scales)[i]);
+        return tegroup_impl_f32_of_bf16(((const uint16_t *)scales)[i]);
+    }
+};
+
+/* One by one: at an edge, where codes or values do not begin where vectors do, and by scales of any size. */
+template <int DTYPE>
+static __device__ __noinline__ void tegroup_impl_dequantize_each(const tegroup_impl_quantize_launch &call,
+                                                                 const tegroup_impl_quantize_shared &shared,
+                                                                 int columnwise, int64_t row0, int64_t col0,
+                                                                 int32_t row, int32_t col, int32_t row_end,
+                                                                 int32_t col_end) {
+    const tegroup_impl_copy &copy = shared.copies[columnwise];
+    const tegroup_tensor &t = call.desc.output;
+    for (int32_t r = row; r < row_end; r++)
+        for (int32_t c = col; c < col_end; c++) {
+            const int64_t at = shared.part * shared.part_rows + row0 + r,
+                          i = tegroup_impl_element_of(&copy, at, col0 + c);
+            const int64_t outer = columnwise ? col0 + c : row0 + r, inner = columnwise ? row0 + r : col0 + c;
+            float factor = tegroup_impl_factors_at::load(
+                      call.scale_dtype, copy.scales,
+                      tegroup_impl_scale_of_block(&copy.grid, shared.part, outer >> copy.grid.outer_shift,
+                                                  inner >> copy.grid.inner_shift)),
+                  x = tegroup_impl_f32_of_code(t.dtype, tegroup_impl_load_code(t.dtype, copy.data, i));
+            if (t.global_scale_inv) x = tegroup_impl_product_f32(x, factor), factor = t.global_scale_inv[shared.g];
+            x = DTYPE == TEGROUP_DTYPE_F32 ? tegroup_impl_product_f32(x, factor)
+                                           : tegroup_impl_any_odd_product(x, factor);
+            tegroup_impl_store_f32((tegroup_dtype)DTYPE, shared.in.base,
+                                   shared.in.first + at * shared.in.ld + col0 + c, x);
+        }
+}
+
+/* A thread's part of a work: of a strip of eight rows, one for each warp, eight pieces of eight columns; of a tile rows
+ * `row` .. row + 7, columns `col` .. col + 7, or of a transposed copy two columns of 32 rows. What is written is the
+ * call's input. Nothing is shared but what is known of the group: a thread reads scales
+ * itself, of which it has few. */
+template <int DTYPE> struct tegroup_impl_dequantize_piece {
+    typedef tegroup_impl_eight<DTYPE> eight;
+    enum { BYTES = eight::vectors::bytes, TILE = TEGROUP_IMPL_QUANTIZE_TILE, BF16 = DTYPE == TEGROUP_DTYPE_BF16 };
+    const tegroup_impl_quantize_launch &call;
+    tegroup_impl_quantize_shared &shared;
+    const tegroup_impl_copy &copy;
+    const int columnwise;
+    const bool two; /* levels of scales */
+    float of_group;
+    int64_t row0, col0; /* the tile's first, in the part */
+    int32_t rows, cols; /* from there on */
+
+    __device__ tegroup_impl_dequantize_piece(const tegroup_impl_quantize_launch &c, tegroup_impl_quantize_shared &s)
+        : call(c), shared(s), copy(s.copies[c.copies >> TEGROUP_IMPL_COLUMNWISE & 1]),
+          columnwise(c.copies >> TEGROUP_IMPL_COLUMNWISE & 1), two(c.desc.output.global_scale_inv != NULL), of_group(1),
+          row0(0), col0(0), rows(0), cols(0) {}
+
+    __device__ __forceinline__ void meet() {
+        if (two) of_group = call.desc.output.global_scale_inv[shared.g];
+    }
+    __device__ __forceinline__ void at(int64_t row, int64_t col) {
+        row0 = row, col0 = col;
+        rows = (int32_t)tegroup_impl_min(1 << call.down_shift, shared.part_rows - row0);
+        cols = (int32_t)tegroup_impl_min(1 << call.across_shift, shared.cols - col0);
+    }
+    __device__ __forceinline__ int64_t first() const { return shared.part * shared.part_rows + row0; }
+    __device__ __forceinline__ char *to(int32_t r, int32_t c) const {
+        return shared.in.base + (shared.in.first + (first() + r) * shared.in.ld + col0 + c) * BYTES;
+    }
+    /* Where the codes from element (r, c) of the tile on begin. */
+    template <int BITS> __device__ __forceinline__ const char *from(int32_t r, int32_t c) const {
+        return copy.data + tegroup_impl_element_of(&copy, first() + r, col0 + c) * BITS / 8;
+    }
+    template <int COUNT> __device__ __forceinline__ void factors(int32_t r, int32_t c, int32_t count, float *scale) const {
+        const tegroup_impl_factors_at at(call, shared, columnwise, row0, col0, r, c);
+#pragma unroll
+        for (int k = 0; k < COUNT; k++) {
+            scale[k] = 1;
+            if (k < count) scale[k] = tegroup_impl_factors_at::load(call.scale_dtype, copy.scales, at.first + k * at.step);
+        }
+    }
+    /* Do its products need more care? */
+    __device__ __forceinline__ bool small(float scale) const {
+        return DTYPE != TEGROUP_DTYPE_F32 && tegroup_impl_small_factor(two ? of_group : scale);
+    }
+    __device__ __forceinline__ float multiply(float value, float scale) const {
+        if (two) value = tegroup_impl_product_f32(value, scale);
+        if (two) scale = of_group;
+        return DTYPE == TEGROUP_DTYPE_F32 ? tegroup_impl_product_f32(value, scale)
+                                          : tegroup_impl_odd_product(value, scale);
+    }
+
+    __device__ __forceinline__ void each(int32_t r, int32_t c, int32_t row_count, int32_t col_count) const {
+        tegroup_impl_dequantize_each<DTYPE>(call, shared, columnwise, row0, col0, r, c, min(rows, r + row_count),
+                                            min(cols, c + col_count));
+    }
+
+    template <int BITS> static __device__ __forceinline__ uint2 codes_at(const char *from) {
+        return BITS == 8 ? *(const uint2 *)from : make_uint2(*(const uint32_t *)from, 0);
+    }
+    /* scale: of each, or (COUNT 1) of all. */
+    template <int BITS, int COUNT>
+    __device__ __forceinline__ void store(uint2 codes, const float *scale, char *out) const {
+        eight values;
+        float x[8];
+        tegroup_impl_eight_values<BITS>(call.desc.output.dtype, codes, x);
+#pragma unroll
+        for (int j = 0; j < 8; j++) x[j] = multiply(x[j], scale[COUNT == 1 ? 0 : j]);
+        values.pack(x);
+        values.store_vectors(out);
+    }
+
+    /* The scales of a strip's row, to the warp's table of factors; returns whether one is a small one. */
+    __device__ __forceinline__ bool scales_of_strip(int32_t r, float *table) const {
+        bool any = false;
+        for (int32_t c = (int32_t)threadIdx.x % 32 << call.inner_shift; c < cols; c += 32 << call.inner_shift) {
+            const float scale = tegroup_impl_factors_at::load(
+                call.scale_dtype, copy.scales,
+                tegroup_impl_scale_of_block(&copy.grid, shared.part, (row0 + r) >> copy.grid.outer_shift,
+                                            (col0 + c) >> copy.grid.inner_shift));
+            table[c >> call.inner_shift] = scale;
+            any = any || small(scale);
+        }
+        return __any_sync(0xffffffffu, any) != 0;
+    }
+    /* A row of a strip, two pieces at a time. */
+    template <int BITS> __device__ __forceinline__ void row_of_strip(float *factors) const {
+        const int32_t r = (int32_t)threadIdx.x / 32, first = (int32_t)threadIdx.x % 32 * 8;
+        const char *const in = from<BITS>(r, 0);
+        char *const out = to(r, 0);
+        float *const table = factors + r * ((1 << TEGROUP_IMPL_QUANTIZE_STRIP) / 16);
+        if (r >= rows) return;
+        const bool careful = ((uintptr_t)in & (BITS - 1)) != 0 || ((uintptr_t)out & 15) != 0 || (cols & 7) != 0;
+        const bool slow = scales_of_strip(r, table) || careful;
+        __syncwarp();
+#pragma unroll 1
+        for (int32_t c0 = first; c0 < cols; c0 += 2 * 256) {
+            uint2 codes[2];
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                codes[i] = make_uint2(0, 0);
+                if (!slow && c0 + i * 256 < cols) codes[i] = codes_at<BITS>(in + (c0 + i * 256) * BITS / 8);
+            }
+#pragma unroll 1
+            for (int i = 0; i < 2 && slow; i++) each(r, c0 + i * 256, 1, 8);
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const int32_t c = c0 + i * 256;
+                if (!slow && c < cols) store<BITS, 1>(codes[i], table + (c >> call.inner_shift), out + c * BYTES);
+            }
+        }
+        __syncwarp(); /* the factors have been read */
+    }
+
+    /* Rows of a tile whose columns have scales, two at a time. */
+    template <int BITS> __device__ __forceinline__ void rows_of_tile() const {
+        const int32_t row = (int32_t)threadIdx.x / 16 * 8, col = (int32_t)threadIdx.x % 16 * 8;
+        const int64_t step = copy.at.row_stride * BITS / 8, out_step = shared.in.ld * BYTES;
+        const char *in = from<BITS>(row, col);
+        char *out = to(row, col);
+        float scale[8];
+        bool careful = col + 8 > cols || (((uintptr_t)in | (uintptr_t)step) & (BITS - 1)) != 0
+                       || (((uintptr_t)out | (uintptr_t)out_step) & 15) != 0;
+        if (row >= rows || col >= cols) return;
+        factors<8>(row, col, careful ? 0 : 8, scale);
+#pragma unroll
+        for (int k = 0; k < 8; k++) careful = careful || small(scale[k]);
+        if (careful) {
+            each(row, col, 8, 8);
+            return;
+        }
+#pragma unroll 1
+        for (int32_t r = row; r < min(rows, row + 8); r += 2) {
+            uint2 codes[2];
+#pragma unroll
+            for (int i = 0; i < 2; i++, in += step) {
+                codes[i] = make_uint2(0, 0);
+                if (r + i < rows) codes[i] = codes_at<BITS>(in);
+            }
+#pragma unroll
+            for (int i = 0; i < 2; i++, out += out_step)
+                if (r + i < rows) store<BITS, 8>(codes[i], scale, out);
+        }
+    }
+
+    /* A transposed copy: sixteen rows of two columns at a time. */
+    template <int BITS> __device__ __forceinline__ void columns_of_tile() const {
+        const int32_t c = (int32_t)threadIdx.x % 64 * 2, r0 = (int32_t)threadIdx.x / 64 * 32;
+        const int64_t step = copy.at.col_stride * BITS / 8, out_step = shared.in.ld * BYTES;
+#pragma unroll 1
+        for (int32_t r = r0; r < min(rows, r0 + 32) && c < cols; r += 16) {
+            const char *in = from<BITS>(r, c);
+            char *out = to(r, c);
+            float scale[2];
+            bool careful = c + 2 > cols || r + 16 > rows || (((uintptr_t)in | (uintptr_t)step) & (2 * BITS - 1)) != 0
+                           || (((uintptr_t)out | (uintptr_t)out_step) & (2 * BYTES - 1)) != 0;
+            factors<2>(r, c, careful ? 0 : 2, scale);
+            careful = careful || small(scale[0]) || small(scale[1]);
+            if (careful) {
+                each(r, c, 16, 2);
+                continue;
+            }
+            uint2 codes[2][2]; /* [eight rows][column] */
+#pragma unroll
+            for (int k = 0; k < 2; k++)
+                if (BITS == 8) {
+                    const uint4 v = *(const uint4 *)(in + k * step);
+                    codes[0][k] = make_uint2(v.x, v.y), codes[1][k] = make_uint2(v.z, v.w);
+                } else {
+                    const uint2 v = *(const uint2 *)(in + k * step);
+                    codes[0][k] = make_uint2(v.x, 0), codes[1][k] = make_uint2(v.y, 0);
+                }
+#pragma unroll 1
+            for (int half = 0; half < 2; half++) {
+                float x[2][8];
+#pragma unroll
+                for (int k = 0; k < 2; k++) {
+                    tegroup_impl_eight_values<BITS>(call.desc.output.dtype, codes[0][k], x[k]);
+                    codes[0][k] = codes[1][k];
+#pragma unroll
+                    for (int i = 0; i < 8; i++) x[k][i] = multiply(x[k][i], scale[k]);
+                }
+#pragma unroll
+                for (int i = 0; i < 8; i++, out += out_step) {
+                    if (BYTES == 4) *(float2 *)out = make_float2(x[0][i], x[1][i]);
+                    else *(uint32_t *)out = tegroup_impl_two_halves(x[0][i], x[1][i], BF16);
+                }
+            }
+        }
+    }
+
+    template <int BITS> __device__ __forceinline__ void codes() const {
+        if (!columnwise) row_of_strip<BITS>(shared.factor[0]);
+        else if (copy.at.col_stride == 1) rows_of_tile<BITS>();
+        else columns_of_tile<BITS>();
+    }
+};
+
+/* A work is a strip of the rowwise copy, or a tile of the columnwise one. */
+template <int DTYPE>
+static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_IMPL_DEQUANTIZE_RESIDENT)
+    tegroup_impl_dequantize_kernel(const __grid_constant__ tegroup_impl_quantize_launch call) {
+    __shared__ tegroup_impl_quantize_shared shared;
+    const bool wide = tegroup_impl_bits(call.desc.output.dtype) == 8;
+    tegroup_impl_quantize_walk walk(call, shared);
+    tegroup_impl_dequantize_piece<DTYPE> piece(call, shared);
+    for (int64_t work = walk.begin; work < walk.end; work = walk.next(work)) {
+        if (work == walk.begin || work >= shared.end) {
+            walk.meet(work);
+            piece.meet();
+        }
+        if (!piece.copy.data) continue;
+        int64_t row0, col0;
+        walk.place(work, &row0, &col0);
+        piece.at(row0, col0);
+        if (wide) piece.template codes<8>();
+        else piece.template codes<4>();
+    }
+}
+
+/* ==== [24] Quantise and dequantise: launches (src/layer/quantize_cuda.h) ==== */
+
+/* Can rows of a plain tensor be read 16 bytes at a time, where its groups begin at multiples of 16? */
+static inline int tegroup_impl_cuda_in_vectors(const tegroup_tensor *t) {
+    const int64_t bytes = tegroup_impl_bits(t->dtype) / 8;
+    return t->dtype == TEGROUP_DTYPE_UNSET
+           || (!tegroup_impl_irregular(&t->shape) && tegroup_impl_ld(t) * bytes % 16 == 0
+               && (tegroup_impl_ragged(&t->shape) || tegroup_impl_listed(t)
+                   || tegroup_impl_group_stride(t) * bytes % 16 == 0));
+}
+
+static inline int32_t tegroup_impl_cuda_tile_shift(int32_t block) {
+    return block > 0 ? tegroup_impl_shift_of(block) : TEGROUP_IMPL_QUANTIZE_SHIFT;
+}
+
+static inline tegroup_impl_quantize_launch tegroup_impl_cuda_quantize_launch(const tegroup_tensor *t) {
+    tegroup_impl_quantize_launch call;
+    int copy;
+    memset(&call, 0, sizeof call);
+    call.desc.output = *t;
+    call.facts = *tegroup_scaling_info(t->scaling);
+    call.facts.name = NULL; /* of no use to a kernel */
+    call.choice_shift = tegroup_impl_cuda_tile_shift(call.facts.choice_outer);
+    call.outer_shift = tegroup_impl_cuda_tile_shift(call.facts.block_outer);
+    call.inner_shift = tegroup_impl_cuda_tile_shift(call.facts.block_inner);
+    call.scale_dtype = tegroup_impl_one_scale(t, &call.facts);
+    for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++) call.scale_capacity[copy] = tegroup_impl_scale_capacity(t, copy);
+    call.transposed_capacity = tegroup_impl_transposed_capacity(t);
+    return call;
+}
+
+/* Works of 2^down rows and 2^across columns, shared out among as many blocks as have room: `resident` a
+ * multiprocessor. */
+static inline tegroup_status tegroup_impl_cuda_quantize_blocks(tegroup_impl_quantize_launch *call, int32_t down,
+                                                               int32_t across, int32_t resident, unsigned *blocks,
+                                                               tegroup_error *error) {
+    const tegroup_tensor *t = &call->desc.output;
+    const int64_t parts = t->scale_parts > 1 ? t->scale_parts : 1, groups = t->shape.groups, rows = t->shape.rows,
+                  works = tegroup_impl_ragged(&t->shape)
+                              ? tegroup_impl_blocks_of(rows, down) + groups
+                              : groups * parts * tegroup_impl_blocks_of(rows / parts, down);
+    call->down_shift = down;
+    call->across_shift = across;
+    return tegroup_impl_cuda_blocks(tegroup_impl_mul(works, tegroup_impl_blocks_of(t->shape.cols, across)), resident,
+                                    blocks, error);
+}
+
+/* Launches the kernel for values of a type, with room for `staged` of them in shared memory. */
+static inline tegroup_status tegroup_impl_cuda_quantize_launch_kernel(
+    void (*kernel)(const tegroup_impl_quantize_launch), const tegroup_impl_quantize_launch *call, unsigned blocks,
+    size_t staged, struct CUstream_st *stream, tegroup_error *error) {
+    const size_t bytes = staged * (size_t)tegroup_impl_bits(call->desc.input.dtype) / 8;
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
+        cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes), "space",
+        "the device must have the kernel, and shared memory for it", error));
+    return tegroup_impl_cuda_status(
+        tegroup_impl_launch(kernel, blocks, TEGROUP_IMPL_QUANTIZE_THREADS, bytes, stream, *call), "stream",
+        "the kernel must launch", error);
+}
+#define TEGROUP_IMPL_BY_VALUES(kernel, ...)                                                                            \
+    tegroup_impl_cuda_quantize_launch_kernel(call.desc.input.dtype == TEGROUP_DTYPE_F32   ? kernel<TEGROUP_DTYPE_F32>  \
+                                             : call.desc.input.dtype == TEGROUP_DTYPE_F16 ? kernel<TEGROUP_DTYPE_F16>  \
+                                                                                          : kernel<TEGROUP_DTYPE_BF16>, \
+                                             &call, __VA_ARGS__, stream, error)
+
+#if !defined(TEGROUP_NO_ACTIVATION) && !defined(TEGROUP_NO_BACKWARD)
+/* The gradient of the rows' scales: by the kernel of the separate call, which stores nothing else where grad_input has
+ * no address; a group at a time where their rows do not follow one another. */
+static inline tegroup_status tegroup_impl_cuda_quantize_sums(const tegroup_quantize_desc *desc,
+                                                             struct CUstream_st *stream, tegroup_error *error) {
+    const tegroup_tensor *x = &desc->input, *dy = &desc->grad_output;
+    const int ragged = tegroup_impl_ragged(&x->shape);
+    const int32_t groups = ragged ? 1 : x->shape.groups;
+    int32_t g;
+    for (g = 0; g < groups; g++) {
+        const int64_t rows = x->shape.rows, size = tegroup_impl_bits(x->dtype) / 8;
+        tegroup_activation_backward_desc made = tegroup_impl_made_backward(desc);
+        made.snapshot = ragged ? x->shape.snapshot : NULL;
+        made.input =
+            tegroup_matrix_of((char *)x->data + g * tegroup_impl_group_stride(x) * size, rows, x->shape.cols, x->dtype);
+        made.input.ld = x->ld;
+        made.grad_output = tegroup_matrix_of((char *)dy->data + g * tegroup_impl_group_stride(dy) * size, rows,
+                                             dy->shape.cols, dy->dtype);
+        made.grad_output.ld = dy->ld;
+        made.grad_input = tegroup_matrix_of(NULL, rows, x->shape.cols, x->dtype);
+        if (made.row_scale.dtype != TEGROUP_DTYPE_UNSET)
+            made.row_scale.data = tegroup_impl_matrix_row(&desc->row_scale, g * rows);
+        made.grad_row_scale.data = tegroup_impl_matrix_row(&desc->grad_row_scale, g * rows);
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_activation_backward(&made, stream, error));
+    }
+    return TEGROUP_OK;
+}
+#endif
+
+/* The launches of a call: amax of the groups first, where scales wait for it; then the copies, in one launch but for
+ * scaling ROW. */
+static inline tegroup_status tegroup_impl_cuda_quantize_copies(tegroup_impl_quantize_launch call,
+                                                               struct CUstream_st *stream, tegroup_error *error) {
+    const tegroup_quantize_desc *desc = &call.desc;
+    const int both = tegroup_impl_has_copy(&desc->output, 0) | tegroup_impl_has_copy(&desc->output, 1) << 1,
+              lines = call.facts.block_inner == 0 && call.facts.block_outer > 0;
+    const int32_t tile = TEGROUP_IMPL_QUANTIZE_SHIFT, strip = TEGROUP_IMPL_QUANTIZE_STRIP,
+                  rows = tegroup_impl_shift_of(TEGROUP_IMPL_QUANTIZE_ROWS), all = TEGROUP_IMPL_QUANTIZE_ALL,
+                  resident = TEGROUP_IMPL_QUANTIZE_RESIDENT(desc->input.dtype);
+    const size_t staged = TEGROUP_IMPL_QUANTIZE_STAGED;
+    unsigned blocks;
+    call.raises = desc->output.amax || desc->output.columnwise_amax;
+    if (tegroup_impl_waits_for_amax(desc, &call.facts)) {
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_blocks(&call, rows, strip, resident, &blocks, error));
+        TEGROUP_IMPL_TRY(TEGROUP_IMPL_BY_VALUES(tegroup_impl_quantize_strip_kernel, blocks, staged));
+        call.raises = 0;
+    }
+    call.copies = lines ? both & 1 << TEGROUP_IMPL_COLUMNWISE : both;
+    if (call.copies == 1 << TEGROUP_IMPL_ROWWISE
+        && (tegroup_impl_scaled_as_one(&call.facts) || call.facts.choice_outer == 1)) {
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_blocks(&call, rows, strip, resident, &blocks, error));
+        return TEGROUP_IMPL_BY_VALUES(tegroup_impl_quantize_strip_kernel, blocks, staged);
+    }
+    if (call.copies) {
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_blocks(&call, lines ? all : tile, tile, resident, &blocks, error));
+        TEGROUP_IMPL_TRY(TEGROUP_IMPL_BY_VALUES(tegroup_impl_quantize_kernel, blocks, staged));
+        call.raises = 0;
+    }
+    call.copies = lines ? both & 1 << TEGROUP_IMPL_ROWWISE : 0;
+    if (!call.copies) return TEGROUP_OK;
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_blocks(&call, rows, all, resident, &blocks, error));
+    return TEGROUP_IMPL_BY_VALUES(tegroup_impl_quantize_rows_kernel, blocks, staged);
+}
+
+static inline tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
+                                                        tegroup_error *error) {
+    tegroup_impl_quantize_launch call = tegroup_impl_cuda_quantize_launch(&desc->output);
+    call.desc = *desc;
+    call.desc.alpha = tegroup_impl_alpha(desc->activation, desc->alpha);
+    call.desc.limit = tegroup_impl_limit(desc->activation, desc->limit);
+    call.desc.row_scale = tegroup_impl_cuda_matrix(&desc->row_scale);
+    call.plain = desc->activation == TEGROUP_ACTIVATION_UNSET && desc->gather_input.rows == 0;
+    call.vectors = tegroup_impl_cuda_in_vectors(&desc->input) && tegroup_impl_cuda_in_vectors(&desc->grad_output);
+    if (desc->output.shape.groups == 0) return TEGROUP_OK;
+    if (desc->output.amax || desc->output.columnwise_amax)
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
+            tegroup_impl_launch(tegroup_impl_quantize_clear_kernel, 1, TEGROUP_IMPL_QUANTIZE_THREADS, 0, stream, call),
+            "stream", "the kernel must launch", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_copies(call, stream, error));
+#if !defined(TEGROUP_NO_ACTIVATION) && !defined(TEGROUP_NO_BACKWARD)
+    if (desc->grad_row_scale.dtype != TEGROUP_DTYPE_UNSET) return tegroup_impl_cuda_quantize_sums(desc, stream, error);
+#endif
+    return TEGROUP_OK;
+}
+
+static inline tegroup_status tegroup_impl_cuda_dequantize(const tegroup_dequantize_desc *desc,
+                                                          struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_impl_quantize_launch call = tegroup_impl_cuda_quantize_launch(&desc->input);
+    const int32_t tile = TEGROUP_IMPL_QUANTIZE_SHIFT;
+    unsigned blocks;
+    call.copies = 1 << desc->columnwise;
+    call.desc.input = desc->output;
+    if (desc->input.shape.groups == 0) return TEGROUP_OK;
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_blocks(
+        &call, desc->columnwise ? tile : tegroup_impl_shift_of(TEGROUP_IMPL_QUANTIZE_ROWS),
+        desc->columnwise ? tile : TEGROUP_IMPL_QUANTIZE_STRIP, TEGROUP_IMPL_DEQUANTIZE_RESIDENT, &blocks, error));
+    return TEGROUP_IMPL_BY_VALUES(tegroup_impl_dequantize_kernel, blocks, 0);
+}
+#undef TEGROUP_IMPL_BY_VALUES
+#if !defined(TEGROUP_NO_ACTIVATION)
+
+/* ==== [25] Quantise: SwiGLU in blocks of 1x128, the kernel of a training step (src/layer/glu_blocks_cuda.h) ==== */
+
+/* What tegroup_quantize makes of BF16 gates and ups by halves, where its scaling is BLOCK_1X128: the activation, or its
+ * gradient, in one read, each value computed once, and both copies written. The bits are those of the kernel for all
+ * formats, which takes three times as long here: it computes a gradient's gates and ups apart. */
+enum {
+    TEGROUP_IMPL_GLU_THREADS = 512, /* 16 beside each other, with 8 columns each, and 32 above each other */
+    TEGROUP_IMPL_GLU_WARPS = TEGROUP_IMPL_GLU_THREADS / 32,
+    TEGROUP_IMPL_GLU_ROWS = 4, /* of a thread */
+    TEGROUP_IMPL_GLU_TILE = 128
+};
+
+typedef struct tegroup_impl_glu_call {
+    tegroup_quantize_desc desc; /* ld of its matrices spelt out */
+    tegroup_scaling_facts facts;
+    int64_t width; /* columns of gates */
+} tegroup_impl_glu_call;
+
+/* Whether this kernel does what a call asks for. */
+static inline int tegroup_impl_glu_in_blocks(const tegroup_quantize_desc *desc) {
+    const tegroup_tensor *out = &desc->output, *in = &desc->input, *dy = &desc->grad_output;
+    const int gradient = dy->dtype != TEGROUP_DTYPE_UNSET;
+    const int64_t width = out->shape.cols / (1 + gradient);
+    int copy;
+    if (desc->activation != TEGROUP_ACTIVATION_SWIGLU || desc->interleaved || desc->rule.divide) return 0;
+    if (out->scaling != TEGROUP_SCALING_BLOCK_1X128 || out->scale_parts > 1 || out->scale_outer_stride > 0) return 0;
+    if (out->scale_dtype != TEGROUP_DTYPE_UNSET && out->scale_dtype != TEGROUP_DTYPE_F32) return 0;
+    if (out->amax || out->columnwise_amax || tegroup_impl_listed(out) || tegroup_impl_irregular(&out->shape)) return 0;
+    if (in->dtype != TEGROUP_DTYPE_BF16 || !tegroup_impl_ragged(&out->shape) || tegroup_impl_listed(in)) return 0;
+    if (gradient && tegroup_impl_listed(dy)) return 0;
+    if (width % (gradient ? TEGROUP_IMPL_GLU_TILE : 8) != 0 || tegroup_impl_ld(in) % 8 != 0) return 0;
+    if (!tegroup_impl_aligned(in->data, 16) || (gradient && !tegroup_impl_aligned(dy->data, 16))) return 0;
+    if (gradient && tegroup_impl_ld(dy) % 8 != 0) return 0;
+    for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++) {
+        const tegroup_impl_copy_memory memory = tegroup_impl_memory_of(out, copy);
+        if (!memory.data != !memory.scales || !tegroup_impl_aligned(memory.data, 16)) return 0;
+        if (memory.data && copy && out->columnwise_order != TEGROUP_COLUMNWISE_TRANSPOSED) return 0;
+    }
+    return tegroup_impl_ld(out) % 8 == 0;
+}
+
+/* What the threads of a block share. */
+struct tegroup_impl_glu_group {
+    int64_t first, end; /* its tiles among all */
+    int64_t rows;
+    int64_t row0, in, dy; /* its first row, and elements of input and grad_output */
+    tegroup_impl_copy copies[TEGROUP_IMPL_COPIES];
+};
+struct tegroup_impl_glu_shared {
+    uint4 turned[TEGROUP_IMPL_GLU_TILE * TEGROUP_IMPL_GLU_TILE / 16];
+    uint4 of_cols[2][TEGROUP_IMPL_GLU_WARPS][TEGROUP_IMPL_GLU_TILE / 8]; /* amax of columns as BF16: by each warp */
+    uint16_t of_rows[2][TEGROUP_IMPL_GLU_TILE];
+    float factor[TEGROUP_IMPL_COPIES][2][TEGROUP_IMPL_GLU_TILE]; /* of rows, and of columns */
+    tegroup_impl_glu_group group[2];                                  /* of the tile at hand and of the next one */
+    int64_t tiles;
+};
+
+/* One warp's way through the groups, 32 at a time. */
+struct tegroup_impl_glu_walk {
+    const tegroup_impl_glu_call &call;
+    tegroup_snapshot_view view;
+    int32_t from;               /* the first of the 32 */
+    int64_t tiles;              /* of the groups before them */
+    tegroup_impl_before before; /* what these take in the copies */
+
+    __device__ __forceinline__ explicit tegroup_impl_glu_walk(const tegroup_impl_glu_call &c)
+        : call(c), view(tegroup_impl_fitting_view(&c.desc.output)) {
+        begin();
+    }
+    __device__ __forceinline__ void begin() {
+        from = 0;
+        tiles = before.scales[0] = before.scales[1] = before.transposed = 0;
+    }
+    static __device__ __forceinline__ int64_t up_to(int64_t x) {
+        for (int step = 1; step < 32; step *= 2) {
+            const int64_t other = __shfl_up_sync(0xffffffffu, x, step);
+            if ((int)(threadIdx.x % 32) >= step) x += other;
+        }
+        return x;
+    }
+    /* Finds the group of tile t, or with t < 0 passes all of them. */
+    __device__ __noinline__ void find(int64_t t, tegroup_impl_glu_group *to) {
+        const tegroup_tensor &out = call.desc.output;
+        const int32_t lane = (int32_t)threadIdx.x % 32, groups = view.header ? out.shape.groups : 0;
+        const int64_t across = tegroup_impl_ceil_div(call.width, TEGROUP_IMPL_GLU_TILE);
+        for (; from < groups; from += 32) {
+            const int32_t g = from + lane;
+            const tegroup_impl_sides sides =
+                g < groups ? tegroup_impl_group_sides(&out, &view, g) : tegroup_impl_sides_of(0, 0);
+            tegroup_impl_before mine = {{0, 0}, 0}, sum;
+            tegroup_impl_pass_group(&out, &call.facts, sides, &mine);
+            const int64_t here = tegroup_impl_ceil_div(sides.rows, TEGROUP_IMPL_GLU_TILE) * across,
+                          end = tiles + up_to(here);
+            for (int c = 0; c < TEGROUP_IMPL_COPIES; c++) sum.scales[c] = before.scales[c] + up_to(mine.scales[c]);
+            sum.transposed = before.transposed + up_to(mine.transposed);
+            const uint32_t later = __ballot_sync(0xffffffffu, t >= 0 && end > t);
+            if (later) {
+                if (lane != __ffs((int)later) - 1) return;
+                for (int c = 0; c < TEGROUP_IMPL_COPIES; c++) sum.scales[c] -= mine.scales[c];
+                sum.transposed -= mine.transposed;
+                const tegroup_impl_block in = tegroup_impl_block_of(&call.desc.input, &view, g);
+                to->first = end - here;
+                to->end = end;
+                to->rows = sides.rows;
+                to->row0 = in.row0;
+                to->in = in.first;
+                to->dy = call.desc.grad_output.dtype == TEGROUP_DTYPE_UNSET
+                             ? 0
+                             : tegroup_impl_block_of(&call.desc.grad_output, &view, g).first;
+                for (int c = 0; c < TEGROUP_IMPL_COPIES; c++)
+                    to->copies[c] = tegroup_impl_copy_of(&out, &call.facts, &view, g, c, &sum);
+                return;
+            }
+            tiles = __shfl_sync(0xffffffffu, end, 31);
+            for (int c = 0; c < TEGROUP_IMPL_COPIES; c++)
+                before.scales[c] = __shfl_sync(0xffffffffu, sum.scales[c], 31);
+            before.transposed = __shfl_sync(0xffffffffu, sum.transposed, 31);
+        }
+    }
+};
+
+/* A thread's part of a tile: RESULTS are 1, or the gradients of gates and of ups. */
+template <int RESULTS> struct tegroup_impl_glu_piece {
+    typedef tegroup_impl_vectors<TEGROUP_DTYPE_BF16> vectors;
+    enum { ROWS = TEGROUP_IMPL_GLU_ROWS, READ = RESULTS + 1, TILE = TEGROUP_IMPL_GLU_TILE };
+    const tegroup_impl_glu_call &call;
+    tegroup_impl_glu_shared &shared;
+    int32_t row, col; /* in the tile */
+    uint4 read[READ][ROWS], x[RESULTS][ROWS];
+    float scale[ROWS];
+
+    __device__ __forceinline__ tegroup_impl_glu_piece(const tegroup_impl_glu_call &c, tegroup_impl_glu_shared &s)
+        : call(c), shared(s), row((int32_t)threadIdx.x / 16 * ROWS), col((int32_t)threadIdx.x % 16 * 8) {}
+
+    /* The tile's first row and column in its group. */
+    __device__ __forceinline__ void place(const tegroup_impl_glu_group &group, int64_t t, int64_t *row0,
+                                          int64_t *col0) const {
+        const int64_t across = tegroup_impl_ceil_div(call.width, TILE), in_group = t - group.first;
+        *row0 = in_group / across * TILE;
+        *col0 = in_group % across * TILE;
+    }
+    /* What does not exist is 0. */
+    __device__ __forceinline__ void load(const tegroup_impl_glu_group &group, int64_t t) {
+        const tegroup_tensor &in = call.desc.input, &dy = call.desc.grad_output;
+        int64_t row0, col0;
+        place(group, t, &row0, &col0);
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) {
+            const int64_t r = row0 + row + i, c = col0 + col;
+            const bool there = r < group.rows && c < call.width;
+            const uint4 *from = (const uint4 *)((const char *)in.data + (group.in + r * in.ld + c) * 2);
+            read[0][i] = there ? __ldcs(from) : make_uint4(0, 0, 0, 0);
+            read[1][i] = there ? __ldcs(from + call.width / 8) : make_uint4(0, 0, 0, 0);
+            if (RESULTS == 2)
+                read[RESULTS][i] =
+                    there ? __ldcs((const uint4 *)((const char *)dy.data + (group.dy + r * dy.ld + c) * 2))
+                          : make_uint4(0, 0, 0, 0);
+            scale[i] = there ? tegroup_impl_weight<float>(call.desc.row_scale, group.row0 + r, 0) : 0.0f;
+        }
+    }
+    __device__ __forceinline__ void make() {
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) {
+            float gate[8], up[8], grad[8];
+            vectors::unpack(read[0][i], gate);
+            vectors::unpack(read[1][i], up);
+            if (RESULTS == 2) vectors::unpack(read[RESULTS][i], grad);
+#pragma unroll
+            for (int j = 0; j < 8; j++) {
+                if (RESULTS == 2)
+                    (void)tegroup_impl_activation_grad_f32(TEGROUP_ACTIVATION_SWIGLU, true, 0, 0, gate[j], up[j],
+                                                           scale[i] * grad[j], &gate[j], &up[j]);
+                else
+                    gate[j] = scale[i]
+                              * tegroup_impl_activation_f32(TEGROUP_ACTIVATION_SWIGLU, true, 0, 0, gate[j], up[j]);
+            }
+            x[0][i] = vectors::pack(gate);
+            if (RESULTS == 2) x[RESULTS - 1][i] = vectors::pack(up);
+        }
+    }
+
+    /* Magnitudes of two values; NaN is the largest, or counts for nothing. */
+    __device__ __forceinline__ uint32_t magnitudes(uint32_t two) const {
+        two &= 0x7fff7fffu;
+        return call.desc.rule.nan_shows ? two : two & ~__vcmpgtu2(two, 0x7f807f80u);
+    }
+    static __device__ __forceinline__ uint32_t larger_across(uint32_t two, int from, int to) {
+        for (int step = from; step < to; step *= 2)
+            two = __vmaxu2(two, __shfl_xor_sync(0xffffffffu, two, step));
+        return two;
+    }
+    /* The largest magnitudes of the tile's rows and columns into the tables. */
+    __device__ __forceinline__ void collect() const {
+#pragma unroll
+        for (int k = 0; k < RESULTS; k++) {
+            uint32_t of_row[ROWS], of_col[4] = {0, 0, 0, 0};
+#pragma unroll
+            for (int i = 0; i < ROWS; i++) {
+                const uint32_t word[4] = {magnitudes(x[k][i].x), magnitudes(x[k][i].y), magnitudes(x[k][i].z),
+                                          magnitudes(x[k][i].w)};
+                of_row[i] = __vmaxu2(__vmaxu2(word[0], word[1]), __vmaxu2(word[2], word[3]));
+#pragma unroll
+                for (int j = 0; j < 4; j++) of_col[j] = __vmaxu2(of_col[j], word[j]);
+            }
+#pragma unroll
+            for (int i = 0; i < ROWS; i += 2) { /* two rows in a word */
+                const uint32_t two =
+                    larger_across(__vmaxu2(__byte_perm(of_row[i], of_row[i + 1], 0x5410),
+                                           __byte_perm(of_row[i], of_row[i + 1], 0x7632)),
+                                  1, 16);
+                if (col == 0) *(uint32_t *)&shared.of_rows[k][row + i] = two;
+            }
+#pragma unroll
+            for (int j = 0; j < 4; j++) of_col[j] = larger_across(of_col[j], 16, 32);
+            if (threadIdx.x % 32 < 16)
+                shared.of_cols[k][threadIdx.x / 32][col / 8] = make_uint4(of_col[0], of_col[1], of_col[2], of_col[3]);
+        }
+    }
+    /* A factor and a scale for each thread: of the tile's columns, or of its rows. */
+    __device__ __forceinline__ void find_scale(const tegroup_impl_glu_group &group, int64_t row0, int64_t col0) const {
+        const int32_t columnwise = threadIdx.x < RESULTS * TILE, n = (int32_t)threadIdx.x % (RESULTS * TILE),
+                      k = n / TILE, c = n % TILE;
+        const tegroup_impl_copy &copy = group.copies[columnwise];
+        const int64_t at = columnwise ? k * call.width + col0 + c : row0 + c,
+                      inner = (columnwise ? row0 : k * call.width + col0) / TILE;
+        uint32_t most = shared.of_rows[k][c];
+        if (threadIdx.x >= 2 * RESULTS * TILE || !copy.scales) return;
+        if (columnwise) most = 0;
+#pragma unroll
+        for (int w = 0; w < TEGROUP_IMPL_GLU_WARPS; w++)
+            if (columnwise) most = max(most, (uint32_t)((const uint16_t *)shared.of_cols[k][w])[c]);
+        const tegroup_block_scale block = tegroup_impl_scale_block(
+            &call.desc.rule, call.desc.output.dtype, TEGROUP_DTYPE_F32, __uint_as_float(most << 16), 1.0f);
+        const bool there = columnwise ? col0 + c < call.width : at < group.rows, stored = at < copy.grid.outer_extent;
+        shared.factor[columnwise][k][c] = block.multiplier;
+        if (columnwise ? there : stored) /* rows are padded */
+            ((uint32_t *)copy.scales)[copy.grid.base + at * copy.grid.outer_stride + inner * copy.grid.inner_stride] =
+                there ? block.bits : 0;
+    }
+    static __device__ __forceinline__ uint32_t four_codes(tegroup_dtype dtype, const float *y) {
+        return tegroup_impl_two_codes(dtype, y[0], y[1]) | tegroup_impl_two_codes(dtype, y[2], y[3]) << 16;
+    }
+    __device__ __forceinline__ void encode_rows(const tegroup_impl_glu_group &group, int64_t row0,
+                                                int64_t col0) const {
+        const tegroup_impl_copy &copy = group.copies[TEGROUP_IMPL_ROWWISE];
+        char *to = copy.data + tegroup_impl_element_of(&copy, row0 + row, col0 + col);
+#pragma unroll
+        for (int i = 0; i < ROWS; i++, to += copy.at.row_stride)
+#pragma unroll
+            for (int k = 0; k < RESULTS; k++) {
+                const float by = shared.factor[TEGROUP_IMPL_ROWWISE][k][row + i];
+                float y[8];
+                vectors::unpack(x[k][i], y);
+#pragma unroll
+                for (int j = 0; j < 8; j++) y[j] = tegroup_impl_product_f32(y[j], by);
+                if (row0 + row + i < group.rows && col0 + col < call.width)
+                    *(uint2 *)(to + k * call.width) = make_uint2(four_codes(call.desc.output.dtype, y),
+                                                                 four_codes(call.desc.output.dtype, y + 4));
+            }
+    }
+    /* Four rows of each column to shared memory: a column has 32 words, in an order by which eight columns it is of, so
+     * that neither columns beside each other nor those of one whole column meet in a bank. */
+    __device__ __forceinline__ void turn(const tegroup_impl_glu_group &group, int64_t row0, int k) const {
+        const int32_t left = (int32_t)tegroup_impl_min(ROWS, group.rows - row0 - row);
+        float y[ROWS][8];
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) vectors::unpack(x[k][i], y[i]);
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            const float by = shared.factor[TEGROUP_IMPL_COLUMNWISE][k][col + j];
+            float four[ROWS];
+#pragma unroll
+            for (int i = 0; i < ROWS; i++) /* no NaN of a factor pads the rows */
+                four[i] = i < left ? tegroup_impl_product_f32(y[i][j], by) : 0.0f;
+            ((uint32_t *)shared.turned)[(col + j) * 32 + ((row / ROWS) ^ (col / 8 * 2))] =
+                four_codes(call.desc.output.dtype, four);
+        }
+    }
+    /* What is in shared memory, to the rows of the transposed copy; after the last row come the zeros that pad it. */
+    __device__ __forceinline__ void store_turned(const tegroup_impl_glu_group &group, int64_t row0, int64_t col0,
+                                                 int k) const {
+        const tegroup_impl_copy &copy = group.copies[TEGROUP_IMPL_COLUMNWISE];
+        char *const to = copy.data + tegroup_impl_element_of(&copy, row0, k * call.width + col0);
+#pragma unroll
+        for (int e = 0; e < TILE * TILE / 16 / TEGROUP_IMPL_GLU_THREADS; e++) {
+            const int32_t at = (int32_t)threadIdx.x + e * TEGROUP_IMPL_GLU_THREADS, c = at / 8, piece = at % 8;
+            uint4 v = shared.turned[c * 8 + (piece ^ (c / 16))];
+            if (c / 8 % 2) v = make_uint4(v.z, v.w, v.x, v.y);
+            if (col0 + c < call.width && row0 + piece * 16 < copy.at.col_stride)
+                *(uint4 *)(to + c * copy.at.col_stride + piece * 16) = v;
+        }
+    }
+};
+
+template <int RESULTS>
+static __global__ void __launch_bounds__(TEGROUP_IMPL_GLU_THREADS, 1)
+    tegroup_impl_glu_blocks_kernel(const __grid_constant__ tegroup_impl_glu_call call) {
+    __shared__ tegroup_impl_glu_shared shared;
+    tegroup_impl_glu_piece<RESULTS> piece(call, shared);
+    tegroup_impl_glu_walk walk(call);
+    int at = 0; /* which of the two groups is the tile's */
+    if (threadIdx.x < 32) {
+        walk.find(-1, NULL);
+        if (threadIdx.x == 0) shared.tiles = walk.tiles;
+        walk.begin();
+    }
+    __syncthreads();
+    int64_t t = shared.tiles * blockIdx.x / gridDim.x;
+    const int64_t end = shared.tiles * (blockIdx.x + 1) / gridDim.x;
+    if (t >= end) return;
+    if (threadIdx.x < 32) walk.find(t, &shared.group[0]);
+    __syncthreads();
+    piece.load(shared.group[0], t);
+    for (; t < end; t++) {
+        const tegroup_impl_glu_group &group = shared.group[at];
+        int64_t row0, col0;
+        piece.place(group, t, &row0, &col0);
+        piece.make();
+        if (t + 1 < end) { /* the next tile comes while this one is encoded */
+            if (t + 1 >= group.end) {
+                at ^= 1;
+                __syncthreads(); /* the tile before, which may be of the group two before, has been stored */
+                if (threadIdx.x < 32) walk.find(t + 1, &shared.group[at]);
+                __syncthreads();
+            }
+            piece.load(shared.group[at], t + 1);
+        }
+        piece.collect();
+        __syncthreads();
+        piece.find_scale(group, row0, col0);
+        __syncthreads();
+        if (group.copies[TEGROUP_IMPL_ROWWISE].data) piece.encode_rows(group, row0, col0);
+#pragma unroll
+        for (int k = 0; k < RESULTS; k++) {
+            if (!group.copies[TEGROUP_IMPL_COLUMNWISE].data) break;
+            if (k > 0) __syncthreads(); /* the result before has been stored */
+            piece.turn(group, row0, k);
+            __syncthreads();
+            piece.store_turned(group, row0, col0, k);
+        }
+    }
+}
+
+static inline tegroup_status tegroup_impl_cuda_glu_blocks(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
+                                                          tegroup_error *error) {
+    const tegroup_tensor *out = &desc->output;
+    const int gradient = desc->grad_output.dtype != TEGROUP_DTYPE_UNSET;
+    tegroup_impl_glu_call call;
+    unsigned blocks;
+    memset(&call, 0, sizeof call);
+    call.desc = *desc;
+    call.desc.input.ld = tegroup_impl_ld(&desc->input);
+    if (gradient) call.desc.grad_output.ld = tegroup_impl_ld(&desc->grad_output);
+    call.desc.row_scale = tegroup_impl_cuda_matrix(&desc->row_scale);
+    call.facts = *tegroup_scaling_info(out->scaling);
+    call.facts.name = NULL; /* of no use to a kernel */
+    call.width = out->shape.cols / (1 + gradient);
+    if (out->shape.groups == 0 || call.width == 0) return TEGROUP_OK;
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(
+        tegroup_impl_mul(tegroup_impl_ceil_div(out->shape.rows, TEGROUP_IMPL_GLU_TILE) + out->shape.groups,
+                         tegroup_impl_ceil_div(call.width, TEGROUP_IMPL_GLU_TILE)),
+        1, &blocks, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
+        gradient ? tegroup_impl_launch(tegroup_impl_glu_blocks_kernel<2>, blocks, TEGROUP_IMPL_GLU_THREADS, 0, stream,
+                                       call)
+                 : tegroup_impl_launch(tegroup_impl_glu_blocks_kernel<1>, blocks, TEGROUP_IMPL_GLU_THREADS, 0, stream,
+                                       call),
+        "stream", "the kernel must launch", error));
+#if !defined(TEGROUP_NO_BACKWARD)
+    if (desc->grad_row_scale.dtype != TEGROUP_DTYPE_UNSET) return tegroup_impl_cuda_quantize_sums(desc, stream, error);
+#endif
+    return TEGROUP_OK;
+}
+#endif /* TEGROUP_NO_ACTIVATION */
+#endif /* TEGROUP_NO_FP8 */
 #if !defined(TEGROUP_NO_CUBLASLT)
 
-/* ==== [25] cuBLASLt: functions, descriptors, algorithms (src/cuda/cublaslt.h) ==== */
+/* ==== [26] cuBLASLt: functions, descriptors, algorithms (src/cuda/cublaslt.h) ==== */
 
 #if !defined(_WIN32)
 #include <dlfcn.h>
@@ -6618,7 +6905,7 @@ static inline tegroup_status tegroup_impl_lt_take(tegroup_plan *plan, const tegr
     return TEGROUP_OK;
 }
 
-/* ==== [26] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
+/* ==== [27] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
 
 /* Writes the result of a group that is hidden from cuBLASLt: NaN, or beta * C. Without a C beta is 0. */
 static __device__ inline void tegroup_impl_write_alone(const tegroup_impl_result &p, tegroup_dtype dtype, float beta,
@@ -6694,7 +6981,7 @@ static __global__ void __launch_bounds__(128)
                                  (int64_t)blockIdx.y * blockDim.x + threadIdx.x, (int64_t)gridDim.y * blockDim.x);
 }
 
-/* ==== [27] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
+/* ==== [28] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
 
 /* Says which scales the operands have, and in which lists of the set-up's they are. Sums are promoted. */
 static inline int tegroup_impl_lt_scales(const tegroup_cublaslt_functions *f, const tegroup_problem *p,
@@ -6947,7 +7234,7 @@ static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *pl
     return tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take the planned product", error);
 }
 
-/* ==== [28] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
+/* ==== [29] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
 
 /* One algorithm serves every group. The plan chooses it, for a group of the mean size, from those that do not split k.
  * So a call does not run the heuristic, which takes tens of microseconds a shape, and a row's bits do not depend on its
@@ -7225,7 +7512,7 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
 #endif /* TEGROUP_NO_CUBLASLT */
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [29] Quantised operands on a GPU, from codes to values (src/cuda/codes.h) ==== */
+/* ==== [30] Quantised operands on a GPU, from codes to values (src/cuda/codes.h) ==== */
 
 /* What the kernels that read quantised operands share: where a group's codes and scales are, and how codes become
  * values of BF16 or F16. Values of 8 and 4 bits are exact in both (F4E2M1 and what has scales of 8 bits is decoded to
@@ -7475,7 +7762,7 @@ static inline tegroup_status tegroup_impl_formats_bias_grad(const tegroup_gemm_d
 #endif /* TEGROUP_NO_FP8 */
 #if !defined(TEGROUP_NO_PORTABLE)
 
-/* ==== [30] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
+/* ==== [31] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
 
 /* One family of kernels for every GPU from SM80 on: a persistent grid walks the groups' tiles, loads by cp.async into a
  * ring of swizzled pipeline stages, and multiplies with ldmatrix and mma.sync (PTX ISA 8.0, sections 9.7.8.22 and
@@ -7755,7 +8042,7 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
     __device__ __forceinline__ void advance(int64_t row_bytes) { from += ALONG_K ? TILE_K * 2 : TILE_K * row_bytes; }
 };
 
-/* ==== [31] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
+/* ==== [32] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
 
 /* ---- storing ---- */
 
@@ -8282,7 +8569,7 @@ static __global__ void __launch_bounds__(128)
 }
 #endif
 
-/* ==== [32] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
+/* ==== [33] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
 
 /* Plain FMA: 64 x 64 tiles, 4 x 4 elements a thread, and one chain of FMAs over k for each element. MIXED: B is of F16
  * or BF16, and widened, exactly, on its way to shared memory. Its steps are of twice as many k, so that as many bytes
@@ -8342,7 +8629,7 @@ static __global__ void __launch_bounds__(256)
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [33] Portable GEMM: products of quantised operands (src/cuda/portable_formats.h) ==== */
+/* ==== [34] Portable GEMM: products of quantised operands (src/cuda/portable_formats.h) ==== */
 
 /* One kernel for every format, operation and storage order, from SM80 on. Values of 8 and 4 bits are exact in BF16, so
  * their codes are decoded on the way to shared memory, by arithmetic on bits that is the same on every GPU, and
@@ -8700,7 +8987,7 @@ static inline tegroup_status tegroup_impl_portable_formats_gemm(const tegroup_pl
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [34] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
+/* ==== [35] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
 
 /* A kernel row: one kernel of the family, for BF16 and for FP16. Tiles of up to 128 rows fit SM86, 89 and 120, whose
  * blocks have 99 KB of shared memory for the ring and what the kernel itself declares, less than 2.4 KB. The 256-row
@@ -8897,7 +9184,7 @@ static inline tegroup_status tegroup_impl_portable_gemm_fused(const tegroup_plan
 #endif /* TEGROUP_NO_PORTABLE */
 #if !defined(TEGROUP_NO_SM90)
 
-/* ==== [35] Hopper's instructions (src/cuda/hopper.h) ==== */
+/* ==== [36] Hopper's instructions (src/cuda/hopper.h) ==== */
 
 /* mbarriers, TMA and wgmma as PTX ISA 8.0 and later describe them (sections 9.7.13.15, 9.7.9.27 and 9.7.15). They
  * assemble for sm_90a only; TEGROUP_IMPL_HOPPER is 1 in the compiler pass for that architecture. */
@@ -9149,7 +9436,7 @@ TEGROUP_IMPL_WGMMA_FP8_OF(128, TEGROUP_IMPL_SUMS_64, "64", "65", "66", TEGROUP_I
 #undef TEGROUP_IMPL_F4
 #endif
 
-/* ==== [36] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
+/* ==== [37] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
 
 /* A persistent kernel of three warpgroups. In the first, one warp schedules tiles, one thread loads operands by TMA
  * into a ring of pipeline stages, and two threads store results by TMA. The other two warpgroups multiply by wgmma:
@@ -9308,7 +9595,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_rest {
     int32_t picked_a[128], picked_b[TEGROUP_IMPL_SM90_LINES];
 };
 
-/* ==== [37] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
+/* ==== [38] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* One warp of each block finds the block's tiles. It walks the groups 32 at a time, one for each lane. Tiles of equal
@@ -9661,7 +9948,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
 };
 #endif
 
-/* ==== [38] Hopper GEMM: the epilogue (src/cuda/sm90_epilogue.h) ==== */
+/* ==== [39] Hopper GEMM: the epilogue (src/cuda/sm90_epilogue.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* ---- C and bias ---- */
@@ -9875,7 +10162,7 @@ static __device__ __forceinline__ float tegroup_impl_sm90_differentiate(const te
 }
 #endif
 
-/* ==== [39] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
+/* ==== [40] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* A block is a chain of four classes, each the base of the next: what the warps share, loader, storer, multiplier. (If
@@ -10003,7 +10290,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
 };
 #endif
 
-/* ==== [40] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
+/* ==== [41] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_block<SHAPE> {
@@ -10235,7 +10522,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
 };
 #endif
 
-/* ==== [41] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
+/* ==== [42] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_loader<SHAPE> {
@@ -10397,7 +10684,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
 };
 #endif
 
-/* ==== [42] Hopper GEMM: the multiplying warpgroups, and the kernel (src/cuda/sm90_multiply.h) ==== */
+/* ==== [43] Hopper GEMM: the multiplying warpgroups, and the kernel (src/cuda/sm90_multiply.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegroup_impl_sm90_storer<SHAPE> {
@@ -10793,7 +11080,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [43] Hopper GEMM of FP8: the kernel (src/cuda/sm90_fp8.h) ==== */
+/* ==== [44] Hopper GEMM of FP8: the kernel (src/cuda/sm90_fp8.h) ==== */
 
 /* The kernel of sm90_tiles.h for operands of FP8, which wgmma takes contiguous along k alone. A forward product has
  * them so; a dgrad reads the transposed copy of the weights, and a weight gradient those of both operands, so that all
@@ -11161,7 +11448,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
 #endif
 }
 
-/* ==== [44] Hopper GEMM of FP8: the compiled kernels (src/cuda/sm90_fp8_code.h) ==== */
+/* ==== [45] Hopper GEMM of FP8: the compiled kernels (src/cuda/sm90_fp8_code.h) ==== */
 
 /* Whether the compiler has tensormap.replace as this source uses it, with strides in bytes (PTX ISA 8.5). Clang does
  * not tell its version of ptxas, so it counts as an older one. */
@@ -11203,7 +11490,7 @@ static inline tegroup_status tegroup_impl_sm90_fp8_choose(tegroup_plan *plan, in
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [45] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
+/* ==== [46] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
 
 /* The code of a kernel row. */
 typedef struct tegroup_impl_sm90_code {
@@ -11306,7 +11593,7 @@ static inline tegroup_status tegroup_impl_sm90_choices(const tegroup_plan *plan,
     return TEGROUP_OK;
 }
 
-/* ==== [46] Hopper GEMM: repacking rows (src/cuda/sm90_repack_kernels.h) ==== */
+/* ==== [47] Hopper GEMM: repacking rows (src/cuda/sm90_repack_kernels.h) ==== */
 
 /* What the kernel is given. Ragged rows are numbered as in their buffer, and those of uniform groups one group after
  * another; a copy has the same numbers. */
@@ -11427,7 +11714,7 @@ static inline tegroup_status tegroup_impl_sm90_repack(const tegroup_plan *plan, 
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [47] Hopper GEMM: decoding operands (src/cuda/sm90_decode.h) ==== */
+/* ==== [48] Hopper GEMM: decoding operands (src/cuda/sm90_decode.h) ==== */
 
 /* What is decoded, and where to. */
 typedef struct tegroup_impl_decode_call {
@@ -11782,7 +12069,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_DECODE_THREADS, TEGROUP_IM
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [48] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
+/* ==== [49] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
 
 static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_planned_row(const tegroup_plan *plan) {
     return tegroup_impl_sm90_row_of((int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ROW]);
@@ -12233,7 +12520,7 @@ static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, co
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [49] Hopper GEMM of FP8: plan and launch (src/cuda/sm90_fp8_plan.h) ==== */
+/* ==== [50] Hopper GEMM of FP8: plan and launch (src/cuda/sm90_fp8_plan.h) ==== */
 
 /* ---- the tensor maps of a weight gradient, and where its scales are ---- */
 
@@ -12422,7 +12709,7 @@ static inline tegroup_status tegroup_impl_sm90_fp8_gemm(const tegroup_plan *plan
 #endif /* TEGROUP_NO_FP8 */
 #endif /* TEGROUP_NO_SM90 */
 
-/* ==== [50] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
+/* ==== [51] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
 
 #if defined(TEGROUP_NO_CUBLASLT)
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *) { return 0; }
@@ -12454,7 +12741,7 @@ static inline tegroup_status tegroup_impl_cuda_check_device(const tegroup_plan *
     return TEGROUP_OK;
 }
 
-/* ==== [51] GPU backends: choosing an algorithm (src/gemm/tune_cuda.h) ==== */
+/* ==== [52] GPU backends: choosing an algorithm (src/gemm/tune_cuda.h) ==== */
 
 static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *kind, tegroup_error *error) {
     cudaDeviceProp properties;

@@ -34,7 +34,12 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_ceil_div(int64_t a, int64_t b) { return a /
 /* Sums and products of non-negative numbers that stop at INT64_MAX, which then stands for "too large". */
 TEGROUP_IMPL_HD int64_t tegroup_impl_add(int64_t a, int64_t b) { return a > INT64_MAX - b ? INT64_MAX : a + b; }
 TEGROUP_IMPL_HD int64_t tegroup_impl_mul(int64_t a, int64_t b) {
+#if defined(__CUDA_ARCH__) /* a division would be a hundred instructions */
+    const uint64_t product = (uint64_t)a * (uint64_t)b;
+    return __umul64hi((uint64_t)a, (uint64_t)b) == 0 && product <= INT64_MAX ? (int64_t)product : INT64_MAX;
+#else
     return a != 0 && b > INT64_MAX / a ? INT64_MAX : a * b;
+#endif
 }
 TEGROUP_IMPL_HD int64_t tegroup_impl_align(int64_t a, int64_t alignment) {
     return a > INT64_MAX - alignment ? INT64_MAX : (a + alignment - 1) / alignment * alignment;

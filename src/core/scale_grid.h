@@ -16,9 +16,21 @@
 #define TEGROUP_IMPL_BLOCK_OF_ALL ((int64_t)1 << 62)
 
 TEGROUP_IMPL_HD int32_t tegroup_impl_shift_of(int64_t block) {
+#if defined(__CUDA_ARCH__)
+    return 63 - __clzll(block);
+#else
     int32_t shift = 0;
     while (block >> shift > 1) shift++;
     return shift;
+#endif
+}
+
+/* Blocks of 2^shift elements in `extent`, and a multiple of a power of two: divisions are long on a GPU. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_blocks_of(int64_t extent, int32_t shift) {
+    return (extent >> shift) + ((extent & (((int64_t)1 << shift) - 1)) != 0);
+}
+TEGROUP_IMPL_HD int64_t tegroup_impl_pad(int64_t count, int64_t power) {
+    return count > INT64_MAX - power ? INT64_MAX : (count + power - 1) & -power;
 }
 
 /* The scales of one copy of one group. Indices are those of scales (of I32: of exponents, four a word). */
@@ -66,7 +78,7 @@ TEGROUP_IMPL_HD tegroup_impl_scale_grid tegroup_impl_scale_grid_alone(const tegr
     grid.packed = packed;
     grid.swizzled = facts->swizzled && !strided && !packed;
     grid.parts = t->scale_parts > 1 ? t->scale_parts : 1;
-    grid.part_rows = sides.rows / grid.parts;
+    grid.part_rows = grid.parts > 1 ? sides.rows / grid.parts : sides.rows;
     grid.block_outer = facts->block_outer > 0 ? facts->block_outer : TEGROUP_IMPL_BLOCK_OF_ALL;
     grid.block_inner = facts->block_inner > 0 ? facts->block_inner : TEGROUP_IMPL_BLOCK_OF_ALL;
     grid.outer_shift = tegroup_impl_shift_of(grid.block_outer);
@@ -74,11 +86,12 @@ TEGROUP_IMPL_HD tegroup_impl_scale_grid tegroup_impl_scale_grid_alone(const tegr
     grid.pad_outer = strided ? 1 : packed ? 4 : facts->pad_outer;
     grid.pad_inner = packed ? 4 : strided ? 1 : facts->pad_inner;
     if ((sides.rows > 0 && sides.cols > 0) || tegroup_impl_scaled_as_one(facts)) {
-        grid.outer_count = tegroup_impl_blocks(columnwise ? sides.cols : grid.part_rows, facts->block_outer);
-        grid.inner_count = tegroup_impl_blocks(columnwise ? grid.part_rows : sides.cols, facts->block_inner);
+        const int64_t outer = columnwise ? sides.cols : grid.part_rows, inner = columnwise ? grid.part_rows : sides.cols;
+        grid.outer_count = facts->block_outer > 0 ? tegroup_impl_blocks_of(outer, grid.outer_shift) : 1;
+        grid.inner_count = facts->block_inner > 0 ? tegroup_impl_blocks_of(inner, grid.inner_shift) : 1;
     }
-    grid.outer_extent = tegroup_impl_align(grid.outer_count, grid.pad_outer);
-    grid.inner_extent = tegroup_impl_align(grid.inner_count, grid.pad_inner);
+    grid.outer_extent = tegroup_impl_pad(grid.outer_count, grid.pad_outer);
+    grid.inner_extent = tegroup_impl_pad(grid.inner_count, grid.pad_inner);
     grid.part_stride = tegroup_impl_mul(grid.outer_extent, grid.inner_extent);
     grid.count = tegroup_impl_mul(grid.part_stride, grid.parts);
     if (strided) {
@@ -137,7 +150,7 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_scale_of_block(const tegroup_impl_scale_gri
                                                     int64_t inner) {
     const int64_t first = grid->base + part * grid->part_stride;
     if (grid->swizzled) return first + tegroup_impl_swizzled(grid->outer_stride, outer, inner);
-    if (grid->packed) return first + outer * grid->outer_stride + inner / 4 * grid->inner_stride + inner % 4;
+    if (grid->packed) return first + outer * grid->outer_stride + (inner >> 2) * grid->inner_stride + (inner & 3);
     return first + outer * grid->outer_stride + inner * grid->inner_stride;
 }
 

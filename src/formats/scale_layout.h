@@ -50,8 +50,8 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_blocks(int64_t extent, int32_t block) {
 /* Tiles of 128 outer x 4 inner, 512 scales each, one row of tiles after another; within one, four strips of 32 rows lie
  * side by side. (cuBLAS documentation, "Narrow precision data types usage".) */
 TEGROUP_IMPL_HD int64_t tegroup_impl_swizzled(int64_t inner_extent, int64_t outer, int64_t inner) {
-    const int64_t tile = outer / 128 * (inner_extent / 4) + inner / 4;
-    return tile * 512 + outer % 32 * 16 + outer / 32 % 4 * 4 + inner % 4;
+    const int64_t tile = (outer >> 7) * (inner_extent >> 2) + (inner >> 2);
+    return tile * 512 + (outer & 31) * 16 + (outer >> 5 & 3) * 4 + (inner & 3);
 }
 
 TEGROUP_API tegroup_status tegroup_scale_shape(tegroup_scaling scaling, int32_t columnwise, int64_t rows, int64_t cols,

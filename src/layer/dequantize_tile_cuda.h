@@ -5,11 +5,12 @@
 #include "formats/dtype_types.h"
 #include "core/tensor_types.h"
 #include "base/build.h"
+#include "base/arithmetic.h"
 #include "formats/dtype.h"
 #include "formats/convert.h"
+#include "core/scale_grid.h"
 #include "core/copies.h"
 #include "layer/quantize.h"
-#include "cuda/launch.h"
 #include "cuda/rows.h"
 #include "layer/quantize_values_cuda.h"
 #include "layer/quantize_walk_cuda.h"
@@ -64,205 +65,276 @@ static __device__ __forceinline__ float tegroup_impl_any_odd_product(float a, fl
     return tegroup_impl_is_nan(x) ? __uint_as_float(0x7fffffffu) : x;
 }
 
-/* The scales of a tile, to the table of factors: [row][block], columnwise [block][column], by blocks of both. Returns
- * whether a factor that the thread has met is a small one. */
-static __device__ __forceinline__ bool tegroup_impl_dequantize_scales(const tegroup_impl_quantize_launch &call,
-                                                                      tegroup_impl_quantize_shared &shared,
-                                                                      int columnwise, int64_t row0, int64_t col0) {
-    const tegroup_impl_copy &copy = shared.copies[columnwise];
-    const float *global = call.desc.output.global_scale_inv;
-    const int32_t inners_shift = TEGROUP_IMPL_QUANTIZE_SHIFT - call.inner_shift,
-                  entries = 1 << (TEGROUP_IMPL_QUANTIZE_SHIFT - call.outer_shift + inners_shift);
-    const tegroup_impl_tile_scales scales(copy.grid, shared.part, row0, col0);
-    bool small = global && tegroup_impl_small_factor(global[shared.g]);
-    for (int32_t e = (int32_t)threadIdx.x; e < entries; e += TEGROUP_IMPL_QUANTIZE_THREADS) {
-        const int32_t o = e >> inners_shift, i = e & ((1 << inners_shift) - 1);
-        float factor;
-        if (o >= scales.outer_count || i >= scales.inner_count) continue;
-        factor = tegroup_impl_load_f32(call.scale_dtype, copy.scales, scales.at(o, i));
-        shared.factor[columnwise][columnwise ? i * TEGROUP_IMPL_QUANTIZE_COLS + o : e] = factor;
-        small = small || (!global && tegroup_impl_small_factor(factor));
-    }
-    return small;
-}
+/* Scales of elements beside each other along the outer index, from (r, c) of the tile that begins in row row0 and
+ * column col0, where r or c is a multiple of as many: that of element k is at `first + k * step`. Eight lie in one strip
+ * of the swizzled layout. */
+struct tegroup_impl_factors_at {
+    int64_t first, step;
 
-/* One by one, `rows` rows of n values: pieces at an edge, rows or columns that do not begin where vectors do, and
- * scales of any size. The piece's first value is in row `row`, column `col` of the tile, and in row r, column c. */
+    __device__ __forceinline__ tegroup_impl_factors_at(const tegroup_impl_quantize_launch &call,
+                                                       const tegroup_impl_quantize_shared &shared, int columnwise,
+                                                       int64_t row0, int64_t col0, int32_t r, int32_t c) {
+        const tegroup_impl_scale_grid &grid = shared.copies[columnwise].grid;
+        const tegroup_impl_tile_scales scales(grid, shared.part, row0, col0);
+        first = scales.at((columnwise ? c : r) >> call.outer_shift, (columnwise ? r : c) >> call.inner_shift);
+        step = call.outer_shift > 0 ? 0 : grid.swizzled ? 16 : grid.outer_stride;
+    }
+    /* Scales have few types. */
+    static __device__ __forceinline__ float load(tegroup_dtype dtype, const char *scales, int64_t i) {
+        if (dtype == TEGROUP_DTYPE_F32) return ((const float *)scales)[i];
+        if (dtype == TEGROUP_DTYPE_F8E8M0) return tegroup_impl_f32_of_f8e8m0(((const uint8_t *)scales)[i]);
+        if (dtype == TEGROUP_DTYPE_F8E4M3) return tegroup_impl_f32_of_f8e4m3(((const uint8_t *)scales)[i]);
+        return tegroup_impl_f32_of_bf16(((const uint16_t *)scales)[i]);
+    }
+};
+
+/* One by one: at an edge, where codes or values do not begin where vectors do, and by scales of any size. */
 template <int DTYPE>
 static __device__ __noinline__ void tegroup_impl_dequantize_each(const tegroup_impl_quantize_launch &call,
                                                                  const tegroup_impl_quantize_shared &shared,
-                                                                 int columnwise, int32_t row, int32_t col, int64_t r,
-                                                                 int64_t c, int32_t rows, int32_t n) {
+                                                                 int columnwise, int64_t row0, int64_t col0,
+                                                                 int32_t row, int32_t col, int32_t row_end,
+                                                                 int32_t col_end) {
     const tegroup_impl_copy &copy = shared.copies[columnwise];
     const tegroup_tensor &t = call.desc.output;
-    for (int32_t i = 0; i < rows; i++)
-        for (int32_t j = 0; j < n; j++) {
-            float x, factor = *tegroup_impl_factors_of(call, shared, columnwise, call.outer_shift, row + i, col + j).at;
-            x = tegroup_impl_f32_of_code(
-                t.dtype, tegroup_impl_load_code(t.dtype, copy.data, tegroup_impl_element_of(&copy, r + i, c + j)));
+    for (int32_t r = row; r < row_end; r++)
+        for (int32_t c = col; c < col_end; c++) {
+            const int64_t at = shared.part * shared.part_rows + row0 + r,
+                          i = tegroup_impl_element_of(&copy, at, col0 + c);
+            const int64_t outer = columnwise ? col0 + c : row0 + r, inner = columnwise ? row0 + r : col0 + c;
+            float factor = tegroup_impl_factors_at::load(
+                      call.scale_dtype, copy.scales,
+                      tegroup_impl_scale_of_block(&copy.grid, shared.part, outer >> copy.grid.outer_shift,
+                                                  inner >> copy.grid.inner_shift)),
+                  x = tegroup_impl_f32_of_code(t.dtype, tegroup_impl_load_code(t.dtype, copy.data, i));
             if (t.global_scale_inv) x = tegroup_impl_product_f32(x, factor), factor = t.global_scale_inv[shared.g];
             x = DTYPE == TEGROUP_DTYPE_F32 ? tegroup_impl_product_f32(x, factor)
                                            : tegroup_impl_any_odd_product(x, factor);
             tegroup_impl_store_f32((tegroup_dtype)DTYPE, shared.in.base,
-                                   shared.in.first + (r + i) * shared.in.ld + c + j, x);
+                                   shared.in.first + at * shared.in.ld + col0 + c, x);
         }
 }
 
-/* A thread's piece of a tile: rows `row` .. row + 7, columns `col` .. col + 7. What is written is the call's input. */
+/* A thread's part of a work: of a strip of eight rows, one for each warp, eight pieces of eight columns; of a tile rows
+ * `row` .. row + 7, columns `col` .. col + 7, or of a transposed copy two columns of 32 rows. What is written is the
+ * call's input. Nothing is shared but what is known of the group: a thread reads scales
+ * itself, of which it has few. */
 template <int DTYPE> struct tegroup_impl_dequantize_piece {
     typedef tegroup_impl_eight<DTYPE> eight;
-    enum { BYTES = DTYPE == TEGROUP_DTYPE_F32 ? 4 : 2, TILE = TEGROUP_IMPL_QUANTIZE_TILE };
+    enum { BYTES = eight::vectors::bytes, TILE = TEGROUP_IMPL_QUANTIZE_TILE, BF16 = DTYPE == TEGROUP_DTYPE_BF16 };
     const tegroup_impl_quantize_launch &call;
     tegroup_impl_quantize_shared &shared;
+    const tegroup_impl_copy &copy;
     const int columnwise;
-    int32_t row, col;
-    int32_t rows, n; /* from the piece on that its part has */
-    int64_t row0, col0;
-    bool turned, vectors; /* are codes in shared memory, a row's eight and their values each in one access? */
-    uint2 codes[8];
+    const bool two; /* levels of scales */
+    float of_group;
+    int64_t row0, col0; /* the tile's first, in the part */
+    int32_t rows, cols; /* from there on */
 
     __device__ tegroup_impl_dequantize_piece(const tegroup_impl_quantize_launch &c, tegroup_impl_quantize_shared &s)
-        : call(c), shared(s), columnwise(c.copies >> TEGROUP_IMPL_COLUMNWISE & 1), row(0), col(0), rows(0), n(0),
-          row0(0), col0(0), turned(false), vectors(false) {}
+        : call(c), shared(s), copy(s.copies[c.copies >> TEGROUP_IMPL_COLUMNWISE & 1]),
+          columnwise(c.copies >> TEGROUP_IMPL_COLUMNWISE & 1), two(c.desc.output.global_scale_inv != NULL), of_group(1),
+          row0(0), col0(0), rows(0), cols(0) {}
 
-    __device__ __forceinline__ int64_t first() const { return shared.part * shared.part_rows + row0 + row; }
-    __device__ __forceinline__ char *to() const {
-        return shared.in.base + (shared.in.first + first() * shared.in.ld + col0 + col) * BYTES;
+    __device__ __forceinline__ void meet() {
+        if (two) of_group = call.desc.output.global_scale_inv[shared.g];
     }
-    __device__ __forceinline__ tegroup_impl_factors factors(int of_columns) const {
-        return tegroup_impl_factors_of(call, shared, of_columns, call.outer_shift, row, col);
+    __device__ __forceinline__ void at(int64_t row, int64_t col) {
+        row0 = row, col0 = col;
+        rows = (int32_t)tegroup_impl_min(1 << call.down_shift, shared.part_rows - row0);
+        cols = (int32_t)tegroup_impl_min(1 << call.across_shift, shared.cols - col0);
     }
-
-    /* Codes of rows into registers, those of a transposed copy into shared memory: begins before the scales are met. */
-    template <int BITS> __device__ __forceinline__ void load(int64_t at_row, int64_t at_col) {
-        const tegroup_impl_copy &copy = shared.copies[columnwise];
-        row0 = at_row, col0 = at_col;
-        row = tegroup_impl_thread() / 16 * 8, col = tegroup_impl_thread() % 16 * 8;
-        rows = tegroup_impl_left_of(shared.part_rows - row0, row);
-        n = tegroup_impl_left_of(shared.cols - col0, col);
-        vectors = (((uintptr_t)to() | (uintptr_t)(shared.in.ld * BYTES)) & 15) == 0;
-        turned = vectors && copy.at.col_stride != 1 && stage<BITS>(copy);
-        const char *from = copy.data + tegroup_impl_element_of(&copy, first(), col0 + col) * BITS / 8;
-        const int64_t step = copy.at.row_stride * BITS / 8;
-        vectors = vectors && n >= 8
-                  && (turned || (copy.at.col_stride == 1 && (((uintptr_t)from | (uintptr_t)step) & (BITS - 1)) == 0));
+    __device__ __forceinline__ int64_t first() const { return shared.part * shared.part_rows + row0; }
+    __device__ __forceinline__ char *to(int32_t r, int32_t c) const {
+        return shared.in.base + (shared.in.first + (first() + r) * shared.in.ld + col0 + c) * BYTES;
+    }
+    /* Where the codes from element (r, c) of the tile on begin. */
+    template <int BITS> __device__ __forceinline__ const char *from(int32_t r, int32_t c) const {
+        return copy.data + tegroup_impl_element_of(&copy, first() + r, col0 + c) * BITS / 8;
+    }
+    template <int COUNT> __device__ __forceinline__ void factors(int32_t r, int32_t c, int32_t count, float *scale) const {
+        const tegroup_impl_factors_at at(call, shared, columnwise, row0, col0, r, c);
 #pragma unroll
-        for (int i = 0; i < 8; i++, from += step) {
-            codes[i] = make_uint2(0, 0);
-            if (vectors && !turned && i < rows)
-                codes[i] = BITS == 8 ? __ldg((const uint2 *)from) : make_uint2(__ldg((const uint32_t *)from), 0);
+        for (int k = 0; k < COUNT; k++) {
+            scale[k] = 1;
+            if (k < count) scale[k] = tegroup_impl_factors_at::load(call.scale_dtype, copy.scales, at.first + k * at.step);
         }
     }
-    /* In the places that tegroup_impl_quantize_piece gives them, 16 bytes at a time where a column has no others. */
-    template <int BITS> __device__ __forceinline__ bool stage(const tegroup_impl_copy &copy) {
-        const int32_t count = 128 / BITS, pieces = TILE / count;
-        const int64_t begin = shared.part * shared.part_rows + row0, step = copy.at.col_stride * BITS / 8;
-        const char *from = copy.data + tegroup_impl_element_of(&copy, begin, col0) * BITS / 8;
-        const int64_t there = (copy.at.col_stride - begin) / count;
-        if ((((uintptr_t)from | (uintptr_t)step) & 15) != 0 || (copy.at.col_stride - begin) % count != 0) return false;
-#pragma unroll
-        for (int e = 0; e < pieces / 2; e++) {
-            const int32_t at = tegroup_impl_thread() + e * TEGROUP_IMPL_QUANTIZE_THREADS, c = at / pieces,
-                          piece = at % pieces;
-            if (col0 + c < shared.cols && piece < there)
-                shared.turned[tegroup_impl_turned_piece<BITS>(c, piece)] =
-                    tegroup_impl_turned_order<BITS>(c, __ldg((const uint4 *)(from + c * step + piece * 16)));
-        }
-        return true;
+    /* Do its products need more care? */
+    __device__ __forceinline__ bool small(float scale) const {
+        return DTYPE != TEGROUP_DTYPE_F32 && tegroup_impl_small_factor(two ? of_group : scale);
+    }
+    __device__ __forceinline__ float multiply(float value, float scale) const {
+        if (two) value = tegroup_impl_product_f32(value, scale);
+        if (two) scale = of_group;
+        return DTYPE == TEGROUP_DTYPE_F32 ? tegroup_impl_product_f32(value, scale)
+                                          : tegroup_impl_odd_product(value, scale);
     }
 
-    /* The codes of column j, for eight rows, from shared memory. */
-    template <int BITS> __device__ __forceinline__ uint2 column(int j) const {
-        const uint32_t *from = (const uint32_t *)shared.turned + tegroup_impl_turned_at<BITS>(col + j, row);
-        return BITS == 8 ? *(const uint2 *)from : make_uint2(*from, 0);
+    __device__ __forceinline__ void each(int32_t r, int32_t c, int32_t row_count, int32_t col_count) const {
+        tegroup_impl_dequantize_each<DTYPE>(call, shared, columnwise, row0, col0, r, c, min(rows, r + row_count),
+                                            min(cols, c + col_count));
     }
-    /* small: some factor is a small one. */
-    template <int BITS> __device__ __forceinline__ void store(bool small) const {
-        const float *global = BITS == 4 ? call.desc.output.global_scale_inv : NULL; /* two levels are of 4 bits */
-        const bool two = global != NULL;
-        const float of_group = two ? global[shared.g] : 1.0f;
-        if (rows <= 0 || n <= 0) return;
-        if (!vectors || (small && DTYPE != TEGROUP_DTYPE_F32))
-            tegroup_impl_dequantize_each<DTYPE>(call, shared, columnwise, row, col, first(), col0 + col, min(8, rows),
-                                                min(8, n));
-        else if (turned) store_columns<BITS>(two, of_group);
-        else if (columnwise) store_rows<BITS, 1>(two, of_group);
-        else store_rows<BITS, 0>(two, of_group);
+
+    template <int BITS> static __device__ __forceinline__ uint2 codes_at(const char *from) {
+        return BITS == 8 ? *(const uint2 *)from : make_uint2(*(const uint32_t *)from, 0);
     }
-    static __device__ __forceinline__ float multiply(float value, float factor, bool two, float of_group) {
-        if (two) value = tegroup_impl_product_f32(value, factor);
-        if (two) factor = of_group;
-        return DTYPE == TEGROUP_DTYPE_F32 ? tegroup_impl_product_f32(value, factor)
-                                          : tegroup_impl_odd_product(value, factor);
+    /* scale: of each, or (COUNT 1) of all. */
+    template <int BITS, int COUNT>
+    __device__ __forceinline__ void store(uint2 codes, const float *scale, char *out) const {
+        eight values;
+        float x[8];
+        tegroup_impl_eight_values<BITS>(call.desc.output.dtype, codes, x);
+#pragma unroll
+        for (int j = 0; j < 8; j++) x[j] = multiply(x[j], scale[COUNT == 1 ? 0 : j]);
+        values.pack(x);
+        values.store_vectors(out);
     }
-    static __device__ __forceinline__ void store_row(char *at, const eight &values) {
-#pragma unroll
-        for (int k = 0; k < eight::raws; k++) ((uint4 *)at)[k] = values.raw[k];
-    }
-    template <int BITS, int COLUMNWISE> __device__ __forceinline__ void store_rows(bool two, float of_group) const {
-        const tegroup_impl_factors of = factors(COLUMNWISE);
-        char *at = to();
-        float factor[8];
-#pragma unroll
-        for (int j = 0; j < 8 && COLUMNWISE; j++) factor[j] = of.at[j * of.step];
-#pragma unroll
-        for (int i = 0; i < 8; i++, at += shared.in.ld * BYTES) {
-            eight values;
-            float x[8];
-            if (i >= rows) break;
-            tegroup_impl_eight_values<BITS>(call.desc.output.dtype, codes[i], x);
-            if (!COLUMNWISE) factor[0] = of.at[i * of.step];
-#pragma unroll
-            for (int j = 0; j < 8; j++) x[j] = multiply(x[j], factor[COLUMNWISE ? j : 0], two, of_group);
-            values.pack(x);
-            store_row(at, values);
+
+    /* The scales of a strip's row, to the warp's table of factors; returns whether one is a small one. */
+    __device__ __forceinline__ bool scales_of_strip(int32_t r, float *table) const {
+        bool any = false;
+        for (int32_t c = (int32_t)threadIdx.x % 32 << call.inner_shift; c < cols; c += 32 << call.inner_shift) {
+            const float scale = tegroup_impl_factors_at::load(
+                call.scale_dtype, copy.scales,
+                tegroup_impl_scale_of_block(&copy.grid, shared.part, (row0 + r) >> copy.grid.outer_shift,
+                                            (col0 + c) >> copy.grid.inner_shift));
+            table[c >> call.inner_shift] = scale;
+            any = any || small(scale);
         }
+        return __any_sync(0xffffffffu, any) != 0;
     }
-    template <int BITS> __device__ __forceinline__ void store_columns(bool two, float of_group) const {
-        const tegroup_impl_factors of = factors(TEGROUP_IMPL_COLUMNWISE);
-        char *at = to();
-        eight values[8];
+    /* A row of a strip, two pieces at a time. */
+    template <int BITS> __device__ __forceinline__ void row_of_strip(float *factors) const {
+        const int32_t r = (int32_t)threadIdx.x / 32, first = (int32_t)threadIdx.x % 32 * 8;
+        const char *const in = from<BITS>(r, 0);
+        char *const out = to(r, 0);
+        float *const table = factors + r * ((1 << TEGROUP_IMPL_QUANTIZE_STRIP) / 16);
+        if (r >= rows) return;
+        const bool careful = ((uintptr_t)in & (BITS - 1)) != 0 || ((uintptr_t)out & 15) != 0 || (cols & 7) != 0;
+        const bool slow = scales_of_strip(r, table) || careful;
+        __syncwarp();
+#pragma unroll 1
+        for (int32_t c0 = first; c0 < cols; c0 += 2 * 256) {
+            uint2 codes[2];
 #pragma unroll
-        for (int j = 0; j < 8; j += 2) {
-            float x[2][8];
+            for (int i = 0; i < 2; i++) {
+                codes[i] = make_uint2(0, 0);
+                if (!slow && c0 + i * 256 < cols) codes[i] = codes_at<BITS>(in + (c0 + i * 256) * BITS / 8);
+            }
+#pragma unroll 1
+            for (int i = 0; i < 2 && slow; i++) each(r, c0 + i * 256, 1, 8);
 #pragma unroll
-            for (int k = 0; k < 2; k++) {
-                const float factor = of.at[(j + k) * of.step];
-                tegroup_impl_eight_values<BITS>(call.desc.output.dtype, column<BITS>(j + k), x[k]);
+            for (int i = 0; i < 2; i++) {
+                const int32_t c = c0 + i * 256;
+                if (!slow && c < cols) store<BITS, 1>(codes[i], table + (c >> call.inner_shift), out + c * BYTES);
+            }
+        }
+        __syncwarp(); /* the factors have been read */
+    }
+
+    /* Rows of a tile whose columns have scales, two at a time. */
+    template <int BITS> __device__ __forceinline__ void rows_of_tile() const {
+        const int32_t row = (int32_t)threadIdx.x / 16 * 8, col = (int32_t)threadIdx.x % 16 * 8;
+        const int64_t step = copy.at.row_stride * BITS / 8, out_step = shared.in.ld * BYTES;
+        const char *in = from<BITS>(row, col);
+        char *out = to(row, col);
+        float scale[8];
+        bool careful = col + 8 > cols || (((uintptr_t)in | (uintptr_t)step) & (BITS - 1)) != 0
+                       || (((uintptr_t)out | (uintptr_t)out_step) & 15) != 0;
+        if (row >= rows || col >= cols) return;
+        factors<8>(row, col, careful ? 0 : 8, scale);
 #pragma unroll
-                for (int i = 0; i < 8; i++) x[k][i] = multiply(x[k][i], factor, two, of_group);
+        for (int k = 0; k < 8; k++) careful = careful || small(scale[k]);
+        if (careful) {
+            each(row, col, 8, 8);
+            return;
+        }
+#pragma unroll 1
+        for (int32_t r = row; r < min(rows, row + 8); r += 2) {
+            uint2 codes[2];
+#pragma unroll
+            for (int i = 0; i < 2; i++, in += step) {
+                codes[i] = make_uint2(0, 0);
+                if (r + i < rows) codes[i] = codes_at<BITS>(in);
             }
 #pragma unroll
-            for (int i = 0; i < 8; i++) values[i].put(j, x[0][i], x[1][i]);
+            for (int i = 0; i < 2; i++, out += out_step)
+                if (r + i < rows) store<BITS, 8>(codes[i], scale, out);
         }
+    }
+
+    /* A transposed copy: sixteen rows of two columns at a time. */
+    template <int BITS> __device__ __forceinline__ void columns_of_tile() const {
+        const int32_t c = (int32_t)threadIdx.x % 64 * 2, r0 = (int32_t)threadIdx.x / 64 * 32;
+        const int64_t step = copy.at.col_stride * BITS / 8, out_step = shared.in.ld * BYTES;
+#pragma unroll 1
+        for (int32_t r = r0; r < min(rows, r0 + 32) && c < cols; r += 16) {
+            const char *in = from<BITS>(r, c);
+            char *out = to(r, c);
+            float scale[2];
+            bool careful = c + 2 > cols || r + 16 > rows || (((uintptr_t)in | (uintptr_t)step) & (2 * BITS - 1)) != 0
+                           || (((uintptr_t)out | (uintptr_t)out_step) & (2 * BYTES - 1)) != 0;
+            factors<2>(r, c, careful ? 0 : 2, scale);
+            careful = careful || small(scale[0]) || small(scale[1]);
+            if (careful) {
+                each(r, c, 16, 2);
+                continue;
+            }
+            uint2 codes[2][2]; /* [eight rows][column] */
 #pragma unroll
-        for (int i = 0; i < 8; i++, at += shared.in.ld * BYTES)
-            if (i < rows) store_row(at, values[i]);
+            for (int k = 0; k < 2; k++)
+                if (BITS == 8) {
+                    const uint4 v = *(const uint4 *)(in + k * step);
+                    codes[0][k] = make_uint2(v.x, v.y), codes[1][k] = make_uint2(v.z, v.w);
+                } else {
+                    const uint2 v = *(const uint2 *)(in + k * step);
+                    codes[0][k] = make_uint2(v.x, 0), codes[1][k] = make_uint2(v.y, 0);
+                }
+#pragma unroll 1
+            for (int half = 0; half < 2; half++) {
+                float x[2][8];
+#pragma unroll
+                for (int k = 0; k < 2; k++) {
+                    tegroup_impl_eight_values<BITS>(call.desc.output.dtype, codes[0][k], x[k]);
+                    codes[0][k] = codes[1][k];
+#pragma unroll
+                    for (int i = 0; i < 8; i++) x[k][i] = multiply(x[k][i], scale[k]);
+                }
+#pragma unroll
+                for (int i = 0; i < 8; i++, out += out_step) {
+                    if (BYTES == 4) *(float2 *)out = make_float2(x[0][i], x[1][i]);
+                    else *(uint32_t *)out = tegroup_impl_two_halves(x[0][i], x[1][i], BF16);
+                }
+            }
+        }
+    }
+
+    template <int BITS> __device__ __forceinline__ void codes() const {
+        if (!columnwise) row_of_strip<BITS>(shared.factor[0]);
+        else if (copy.at.col_stride == 1) rows_of_tile<BITS>();
+        else columns_of_tile<BITS>();
     }
 };
 
+/* A work is a strip of the rowwise copy, or a tile of the columnwise one. */
 template <int DTYPE>
-static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_IMPL_DEQUANTIZE_RESIDENT(DTYPE))
+static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_IMPL_DEQUANTIZE_RESIDENT)
     tegroup_impl_dequantize_kernel(const __grid_constant__ tegroup_impl_quantize_launch call) {
     __shared__ tegroup_impl_quantize_shared shared;
-    const int32_t tile = TEGROUP_IMPL_QUANTIZE_TILE;
+    const bool wide = tegroup_impl_bits(call.desc.output.dtype) == 8;
     tegroup_impl_quantize_walk walk(call, shared);
     tegroup_impl_dequantize_piece<DTYPE> piece(call, shared);
-    for (int64_t work = walk.begin; work < walk.end; work += walk.step) {
-        const bool meets = work == walk.begin || work >= shared.end;
-        __syncthreads(); /* the table and the codes of the tile before have been read */
-        if (meets) {
-            if (threadIdx.x == 0) walk.meet(work);
-            __syncthreads();
+    for (int64_t work = walk.begin; work < walk.end; work = walk.next(work)) {
+        if (work == walk.begin || work >= shared.end) {
+            walk.meet(work);
+            piece.meet();
         }
-        const int64_t in_part = work - shared.first, row0 = in_part / shared.across * tile,
-                      col0 = in_part % shared.across * tile;
-        if (!shared.copies[piece.columnwise].data) continue; /* so all threads do */
-        if (tegroup_impl_bits(call.desc.output.dtype) == 8) piece.template load<8>(row0, col0);
-        else piece.template load<4>(row0, col0);
-        const bool small =
-            __syncthreads_or(tegroup_impl_dequantize_scales(call, shared, piece.columnwise, row0, col0)) != 0;
-        if (tegroup_impl_bits(call.desc.output.dtype) == 8) piece.template store<8>(small);
-        else piece.template store<4>(small);
+        if (!piece.copy.data) continue;
+        int64_t row0, col0;
+        walk.place(work, &row0, &col0);
+        piece.at(row0, col0);
+        if (wide) piece.template codes<8>();
+        else piece.template codes<4>();
     }
 }

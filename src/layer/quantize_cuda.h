@@ -26,7 +26,7 @@
 #include "layer/activation_cuda.h"
 #include "layer/quantize_walk_cuda.h"
 #include "layer/quantize_tile_cuda.h"
-#include "layer/quantize_rows_cuda.h"
+#include "layer/dequantize_tile_cuda.h"
 
 /* Can rows of a plain tensor be read 16 bytes at a time, where its groups begin at multiples of 16? */
 static inline int tegroup_impl_cuda_in_vectors(const tegroup_tensor *t) {
@@ -57,26 +57,39 @@ static inline tegroup_impl_quantize_launch tegroup_impl_cuda_quantize_launch(con
     return call;
 }
 
-/* Works of a tensor at most, of so many rows and columns, shared out among as many blocks as have room: `resident` a
+/* Works of 2^down rows and 2^across columns, shared out among as many blocks as have room: `resident` a
  * multiprocessor. */
-static inline tegroup_status tegroup_impl_cuda_quantize_blocks(const tegroup_tensor *t, int64_t rows, int64_t cols,
-                                                               int32_t resident, unsigned *blocks,
+static inline tegroup_status tegroup_impl_cuda_quantize_blocks(tegroup_impl_quantize_launch *call, int32_t down,
+                                                               int32_t across, int32_t resident, unsigned *blocks,
                                                                tegroup_error *error) {
-    const int64_t parts = t->scale_parts > 1 ? t->scale_parts : 1, groups = t->shape.groups,
-                  down = tegroup_impl_ragged(&t->shape)
-                             ? tegroup_impl_ceil_div(t->shape.rows, rows) + groups
-                             : groups * parts * tegroup_impl_ceil_div(t->shape.rows / parts, rows);
-    return tegroup_impl_cuda_blocks(tegroup_impl_mul(down, tegroup_impl_ceil_div(t->shape.cols, cols)), resident,
+    const tegroup_tensor *t = &call->desc.output;
+    const int64_t parts = t->scale_parts > 1 ? t->scale_parts : 1, groups = t->shape.groups, rows = t->shape.rows,
+                  works = tegroup_impl_ragged(&t->shape)
+                              ? tegroup_impl_blocks_of(rows, down) + groups
+                              : groups * parts * tegroup_impl_blocks_of(rows / parts, down);
+    call->down_shift = down;
+    call->across_shift = across;
+    return tegroup_impl_cuda_blocks(tegroup_impl_mul(works, tegroup_impl_blocks_of(t->shape.cols, across)), resident,
                                     blocks, error);
 }
 
-/* A launch of the kernel that reads values of a type. */
-#define TEGROUP_IMPL_BY_VALUES(dtype, kernel, ...)                                                                     \
-    tegroup_impl_cuda_status(                                                                                          \
-        (dtype) == TEGROUP_DTYPE_F32   ? tegroup_impl_launch(kernel<TEGROUP_DTYPE_F32>, __VA_ARGS__)                   \
-        : (dtype) == TEGROUP_DTYPE_F16 ? tegroup_impl_launch(kernel<TEGROUP_DTYPE_F16>, __VA_ARGS__)                   \
-                                       : tegroup_impl_launch(kernel<TEGROUP_DTYPE_BF16>, __VA_ARGS__),                 \
-        "stream", "the kernel must launch", error)
+/* Launches the kernel for values of a type, with room for `staged` of them in shared memory. */
+static inline tegroup_status tegroup_impl_cuda_quantize_launch_kernel(
+    void (*kernel)(const tegroup_impl_quantize_launch), const tegroup_impl_quantize_launch *call, unsigned blocks,
+    size_t staged, struct CUstream_st *stream, tegroup_error *error) {
+    const size_t bytes = staged * (size_t)tegroup_impl_bits(call->desc.input.dtype) / 8;
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
+        cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes), "space",
+        "the device must have the kernel, and shared memory for it", error));
+    return tegroup_impl_cuda_status(
+        tegroup_impl_launch(kernel, blocks, TEGROUP_IMPL_QUANTIZE_THREADS, bytes, stream, *call), "stream",
+        "the kernel must launch", error);
+}
+#define TEGROUP_IMPL_BY_VALUES(kernel, ...)                                                                            \
+    tegroup_impl_cuda_quantize_launch_kernel(call.desc.input.dtype == TEGROUP_DTYPE_F32   ? kernel<TEGROUP_DTYPE_F32>  \
+                                             : call.desc.input.dtype == TEGROUP_DTYPE_F16 ? kernel<TEGROUP_DTYPE_F16>  \
+                                                                                          : kernel<TEGROUP_DTYPE_BF16>, \
+                                             &call, __VA_ARGS__, stream, error)
 
 #if !defined(TEGROUP_NO_ACTIVATION) && !defined(TEGROUP_NO_BACKWARD)
 /* The gradient of the rows' scales: by the kernel of the separate call, which stores nothing else where grad_input has
@@ -107,15 +120,44 @@ static inline tegroup_status tegroup_impl_cuda_quantize_sums(const tegroup_quant
 }
 #endif
 
+/* The launches of a call: amax of the groups first, where scales wait for it; then the copies, in one launch but for
+ * scaling ROW. */
+static inline tegroup_status tegroup_impl_cuda_quantize_copies(tegroup_impl_quantize_launch call,
+                                                               struct CUstream_st *stream, tegroup_error *error) {
+    const tegroup_quantize_desc *desc = &call.desc;
+    const int both = tegroup_impl_has_copy(&desc->output, 0) | tegroup_impl_has_copy(&desc->output, 1) << 1,
+              lines = call.facts.block_inner == 0 && call.facts.block_outer > 0;
+    const int32_t tile = TEGROUP_IMPL_QUANTIZE_SHIFT, strip = TEGROUP_IMPL_QUANTIZE_STRIP,
+                  rows = tegroup_impl_shift_of(TEGROUP_IMPL_QUANTIZE_ROWS), all = TEGROUP_IMPL_QUANTIZE_ALL,
+                  resident = TEGROUP_IMPL_QUANTIZE_RESIDENT(desc->input.dtype);
+    const size_t staged = TEGROUP_IMPL_QUANTIZE_STAGED;
+    unsigned blocks;
+    call.raises = desc->output.amax || desc->output.columnwise_amax;
+    if (tegroup_impl_waits_for_amax(desc, &call.facts)) {
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_blocks(&call, rows, strip, resident, &blocks, error));
+        TEGROUP_IMPL_TRY(TEGROUP_IMPL_BY_VALUES(tegroup_impl_quantize_strip_kernel, blocks, staged));
+        call.raises = 0;
+    }
+    call.copies = lines ? both & 1 << TEGROUP_IMPL_COLUMNWISE : both;
+    if (call.copies == 1 << TEGROUP_IMPL_ROWWISE
+        && (tegroup_impl_scaled_as_one(&call.facts) || call.facts.choice_outer == 1)) {
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_blocks(&call, rows, strip, resident, &blocks, error));
+        return TEGROUP_IMPL_BY_VALUES(tegroup_impl_quantize_strip_kernel, blocks, staged);
+    }
+    if (call.copies) {
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_blocks(&call, lines ? all : tile, tile, resident, &blocks, error));
+        TEGROUP_IMPL_TRY(TEGROUP_IMPL_BY_VALUES(tegroup_impl_quantize_kernel, blocks, staged));
+        call.raises = 0;
+    }
+    call.copies = lines ? both & 1 << TEGROUP_IMPL_ROWWISE : 0;
+    if (!call.copies) return TEGROUP_OK;
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_blocks(&call, rows, all, resident, &blocks, error));
+    return TEGROUP_IMPL_BY_VALUES(tegroup_impl_quantize_rows_kernel, blocks, staged);
+}
+
 static inline tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
                                                         tegroup_error *error) {
     tegroup_impl_quantize_launch call = tegroup_impl_cuda_quantize_launch(&desc->output);
-    const int both = tegroup_impl_has_copy(&desc->output, 0) | tegroup_impl_has_copy(&desc->output, 1) << 1;
-    const unsigned threads = TEGROUP_IMPL_QUANTIZE_THREADS;
-    const int64_t tile = TEGROUP_IMPL_QUANTIZE_TILE;
-    const tegroup_dtype dtype = desc->input.dtype;
-    const int lines = call.facts.block_inner == 0 && call.facts.block_outer > 0;
-    unsigned blocks;
     call.desc = *desc;
     call.desc.alpha = tegroup_impl_alpha(desc->activation, desc->alpha);
     call.desc.limit = tegroup_impl_limit(desc->activation, desc->limit);
@@ -123,31 +165,11 @@ static inline tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_d
     call.plain = desc->activation == TEGROUP_ACTIVATION_UNSET && desc->gather_input.rows == 0;
     call.vectors = tegroup_impl_cuda_in_vectors(&desc->input) && tegroup_impl_cuda_in_vectors(&desc->grad_output);
     if (desc->output.shape.groups == 0) return TEGROUP_OK;
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_cuda_quantize_blocks(&desc->output, tile, tile, TEGROUP_IMPL_QUANTIZE_RESIDENT, &blocks, error));
     if (desc->output.amax || desc->output.columnwise_amax)
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
-            tegroup_impl_launch(tegroup_impl_quantize_clear_kernel, 1, threads, 0, stream, call), "stream",
-            "the kernel must launch", error));
-    call.raises = desc->output.amax || desc->output.columnwise_amax;
-    if (tegroup_impl_waits_for_amax(desc, &call.facts)) {
-        TEGROUP_IMPL_TRY(TEGROUP_IMPL_BY_VALUES(dtype, tegroup_impl_quantize_kernel, blocks, threads, 0, stream, call));
-        call.raises = 0;
-    }
-    call.copies = lines ? both & 1 << TEGROUP_IMPL_COLUMNWISE : both;
-    call.spans_rows = lines;
-    if (call.copies)
-        TEGROUP_IMPL_TRY(TEGROUP_IMPL_BY_VALUES(dtype, tegroup_impl_quantize_kernel, blocks, threads, 0, stream, call));
-    call.copies = lines ? both & 1 << TEGROUP_IMPL_ROWWISE : 0;
-    call.spans_rows = 0;
-    call.spans_cols = 1;
-    if (call.copies) {
-        TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_blocks(&desc->output, TEGROUP_IMPL_QUANTIZE_ROWS,
-                                                           tegroup_impl_max(1, desc->output.shape.cols),
-                                                           TEGROUP_IMPL_QUANTIZE_RESIDENT, &blocks, error));
-        TEGROUP_IMPL_TRY(
-            TEGROUP_IMPL_BY_VALUES(dtype, tegroup_impl_quantize_rows_kernel, blocks, threads, 0, stream, call));
-    }
+            tegroup_impl_launch(tegroup_impl_quantize_clear_kernel, 1, TEGROUP_IMPL_QUANTIZE_THREADS, 0, stream, call),
+            "stream", "the kernel must launch", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_copies(call, stream, error));
 #if !defined(TEGROUP_NO_ACTIVATION) && !defined(TEGROUP_NO_BACKWARD)
     if (desc->grad_row_scale.dtype != TEGROUP_DTYPE_UNSET) return tegroup_impl_cuda_quantize_sums(desc, stream, error);
 #endif
@@ -157,14 +179,14 @@ static inline tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_d
 static inline tegroup_status tegroup_impl_cuda_dequantize(const tegroup_dequantize_desc *desc,
                                                           struct CUstream_st *stream, tegroup_error *error) {
     tegroup_impl_quantize_launch call = tegroup_impl_cuda_quantize_launch(&desc->input);
+    const int32_t tile = TEGROUP_IMPL_QUANTIZE_SHIFT;
     unsigned blocks;
     call.copies = 1 << desc->columnwise;
     call.desc.input = desc->output;
     if (desc->input.shape.groups == 0) return TEGROUP_OK;
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_cuda_quantize_blocks(&desc->input, TEGROUP_IMPL_QUANTIZE_TILE, TEGROUP_IMPL_QUANTIZE_TILE,
-                                          TEGROUP_IMPL_DEQUANTIZE_RESIDENT(desc->output.dtype), &blocks, error));
-    return TEGROUP_IMPL_BY_VALUES(desc->output.dtype, tegroup_impl_dequantize_kernel, blocks,
-                                  TEGROUP_IMPL_QUANTIZE_THREADS, 0, stream, call);
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_quantize_blocks(
+        &call, desc->columnwise ? tile : tegroup_impl_shift_of(TEGROUP_IMPL_QUANTIZE_ROWS),
+        desc->columnwise ? tile : TEGROUP_IMPL_QUANTIZE_STRIP, TEGROUP_IMPL_DEQUANTIZE_RESIDENT, &blocks, error));
+    return TEGROUP_IMPL_BY_VALUES(tegroup_impl_dequantize_kernel, blocks, 0);
 }
 #undef TEGROUP_IMPL_BY_VALUES

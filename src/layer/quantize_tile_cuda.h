@@ -22,6 +22,7 @@
 #include "layer/quantize.h"
 #include "cuda/launch.h"
 #include "cuda/rows.h"
+#include "cuda/call.h"
 #include "layer/quantize_values_cuda.h"
 #include "layer/quantize_walk_cuda.h"
 
@@ -46,23 +47,19 @@ static __device__ __forceinline__ uint32_t tegroup_impl_table_scale(const tegrou
     const tegroup_quantize_desc &desc = call.desc;
     const tegroup_block_scale block =
         tegroup_impl_scale_block(&desc.rule, desc.output.dtype, call.scale_dtype, amax, shared.global);
-    shared.factor[columnwise][entry] = block.divide ? block.stored : block.multiplier;
+    shared.factor[columnwise][entry] = tegroup_impl_factor_of(block);
     return block.bits;
 }
 
 /* The scales of one copy of the tile, or of a strip of tiles: from the table of amax to that of factors, and to
- * where they are stored, with what pads them. The scale of TENSOR is stored elsewhere. */
+ * where they are stored, with what pads them. The first half of the threads begins with the rowwise copy's, the second
+ * with the columnwise one's. */
 static __device__ __forceinline__ void tegroup_impl_table_scales(const tegroup_impl_quantize_launch &call,
                                                                  tegroup_impl_quantize_shared &shared, int64_t row0,
                                                                  int64_t col0, int columnwise) {
     const tegroup_impl_copy &copy = shared.copies[columnwise];
     const tegroup_impl_scale_grid &grid = copy.grid;
     const int64_t outer0 = columnwise ? col0 : row0, inner0 = columnwise ? row0 : col0;
-    if (tegroup_impl_scaled_as_one(&call.facts)) {
-        const float *amax = call.desc.output.amax;
-        if (threadIdx.x == 0) (void)tegroup_impl_table_scale(call, shared, columnwise, 0, amax ? amax[shared.g] : 0.0f);
-        return;
-    }
     const tegroup_impl_tile_scales scales(grid, shared.part, row0, col0);
     const int32_t outers =
                       (int32_t)(tegroup_impl_blocks_end(outer0, grid.outer_shift, grid.outer_count, grid.outer_extent)
@@ -74,7 +71,9 @@ static __device__ __forceinline__ void tegroup_impl_table_scales(const tegroup_i
                                            - scales.inner);
     const bool down = !grid.swizzled && grid.outer_stride < grid.inner_stride; /* the outer index is contiguous */
     const int32_t fast = down ? outers : inners, shift = fast > 1 ? 32 - __clz(fast - 1) : 0;
-    for (int32_t e = (int32_t)threadIdx.x; e < (down ? inners : outers) << shift; e += TEGROUP_IMPL_QUANTIZE_THREADS) {
+    const int32_t threads = TEGROUP_IMPL_QUANTIZE_THREADS,
+                  thread = ((int32_t)threadIdx.x + columnwise * threads / 2) % threads;
+    for (int32_t e = thread; e < (down ? inners : outers) << shift; e += threads) {
         const int32_t quick = e & ((1 << shift) - 1), slow = e >> shift, o = down ? quick : slow,
                       i = down ? slow : quick, chosen = o << call.outer_shift >> call.choice_shift;
         uint32_t bits = 0;
@@ -96,6 +95,17 @@ static __device__ __noinline__ void tegroup_impl_store_codes(tegroup_dtype dtype
     for (int32_t e = 0; e < n; e++)
         tegroup_impl_store_code(dtype, data, at + e,
                                 (BITS == 8 && e >= 4 ? codes.y : codes.x) >> e % (32 / BITS) * BITS);
+}
+
+/* The first bits of 128, with zeros behind them. */
+static __device__ __noinline__ uint4 tegroup_impl_first_bits(uint4 v, int32_t bits) {
+    uint32_t word[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int32_t k = 0; k < 4; k++) {
+        const int32_t left = bits - 32 * k;
+        if (left < 32) word[k] = left > 0 ? word[k] & ((1u << left) - 1) : 0;
+    }
+    return make_uint4(word[0], word[1], word[2], word[3]);
 }
 
 /* The first `bytes` of 16. */
@@ -127,10 +137,10 @@ static __device__ __noinline__ void tegroup_impl_quantize_row_of(const tegroup_i
         const float scale = tegroup_impl_weight<float>(desc.row_scale, shared.in.row0 + r, 0);
         float y[8] = {0, 0, 0, 0, 0, 0, 0, 0};
         vector = vector && (!gradient || ((uintptr_t)shared.dy.base & 15) == 0);
-        if (!straddles) tegroup_impl_made_eight<DTYPE>(desc, in, dy, scale, at, n, vector, y);
+        if (!straddles) tegroup_impl_made_eight(desc, in, dy, scale, at, n, vector, y);
         for (int32_t e = 0; e < n && straddles; e++) {
             float one[8];
-            tegroup_impl_made_eight<DTYPE>(desc, in, dy, scale, at + e, 1, false, one);
+            tegroup_impl_made_eight(desc, in, dy, scale, at + e, 1, false, one);
             y[e] = one[0];
         }
 #pragma unroll
@@ -143,67 +153,99 @@ static __device__ __noinline__ void tegroup_impl_quantize_row_of(const tegroup_i
     if (row >= 0) x->load(shared.in.base + row * bytes, at, n, vector);
 }
 
-/* Eight pieces of eight values: piece i is of row r + i, from column c on, where n columns are left (8 or more: all of
- * a piece). Pieces from `pieces` on, and columns from n on, are 0. */
+/* The same, or zeros where n is 0, to where a tile is staged. */
 template <int DTYPE>
-static __device__ __forceinline__ void tegroup_impl_quantize_load(const tegroup_impl_quantize_launch &call,
-                                                                  const tegroup_impl_quantize_shared &shared, int64_t r,
-                                                                  int64_t c, int32_t pieces, int32_t n,
-                                                                  tegroup_impl_eight<DTYPE> *x) {
-    const int64_t bytes = tegroup_impl_eight<DTYPE>::vectors::bytes, step = shared.in.ld * bytes;
-    const char *from = shared.in.base + (shared.in.first + r * shared.in.ld + c) * bytes;
+static __device__ __noinline__ void
+tegroup_impl_quantize_stage_each(const tegroup_impl_quantize_launch &call, const tegroup_impl_quantize_shared &shared,
+                                 int64_t r, int64_t at, int32_t n, char *to) {
     const bool vector = call.vectors && ((uintptr_t)shared.in.base & 15) == 0;
-    if (call.plain && vector && n >= 8) {
-#pragma unroll
-        for (int i = 0; i < 8; i++, from += step) {
-            if (i < pieces) x[i].load_vectors(from);
-            else x[i].clear();
-        }
-        return;
-    }
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        tegroup_impl_eight<DTYPE> slow; /* of its own, as the call wants an address, and registers have none */
-        slow.clear();
-        if (i < pieces && n > 0) tegroup_impl_quantize_row_of<DTYPE>(call, shared, r + i, c, min(8, n), vector, &slow);
-        x[i] = slow;
-    }
+    tegroup_impl_eight<DTYPE> x;
+    x.clear();
+    if (n > 0) tegroup_impl_quantize_row_of<DTYPE>(call, shared, r, at, n, vector, &x);
+    x.store_vectors(to);
 }
 
-/* A thread's piece of a tile, and its place: rows `row` .. row + 7, columns `col` .. col + 7 of the tile. */
+/* Eight values whose place is a multiple of 16 bytes, or zeros where they are absent, without a wait. */
+template <int DTYPE>
+static __device__ __forceinline__ void tegroup_impl_quantize_stage(bool absent, const char *from, char *to) {
+#pragma unroll
+    for (int k = 0; k < tegroup_impl_eight<DTYPE>::raws; k++)
+        tegroup_impl_cp_async_unless(absent, tegroup_impl_shared(to + 16 * k), from + 16 * k);
+}
+
+/* Are values those of input, at multiples of 16 bytes? */
+static __device__ __forceinline__ bool tegroup_impl_quantize_direct(const tegroup_impl_quantize_launch &call,
+                                                                    const tegroup_impl_quantize_shared &shared) {
+    return call.plain && call.vectors && ((uintptr_t)shared.in.base & 15) == 0;
+}
+
+/* Eight values by one factor each, as codes of which the first n are stored from element `at` on; vector: eight are
+ * one access. */
+template <int BITS>
+static __device__ __forceinline__ void
+tegroup_impl_quantize_store(const tegroup_impl_quantize_launch &call, float *x, const float *factor, char *data,
+                            int64_t at, int32_t n, bool vector) {
+    const tegroup_dtype dtype = call.desc.output.dtype;
+    char *const to = data + at * BITS / 8;
+    tegroup_impl_scale_eight(x, factor, call.desc.rule.divide);
+    const uint2 codes = tegroup_impl_eight_codes<BITS>(dtype, x);
+    if (!vector) tegroup_impl_store_codes<BITS>(dtype, data, at, min(8, n), codes);
+    else if (BITS == 8) *(uint2 *)to = codes;
+    else *(uint32_t *)to = codes.x;
+}
+
+/* A thread's part of a tile: rows `row` .. row + 7, columns `col` .. col + 7, and of what is transposed two columns of
+ * 32 rows. The tile's values are staged in shared memory, each thread's part by itself, with zeros where there are
+ * none. */
 template <int DTYPE> struct tegroup_impl_quantize_piece {
+    typedef tegroup_impl_eight<DTYPE> eight;
+    enum { BYTES = eight::vectors::bytes, TILE = TEGROUP_IMPL_QUANTIZE_TILE };
     const tegroup_impl_quantize_launch &call;
     tegroup_impl_quantize_shared &shared;
+    char *const tile;
     int32_t row, col;
     int32_t rows, n;    /* from the piece on that its part has */
     int64_t row0, col0; /* the tile's first, in the part */
-    tegroup_impl_eight<DTYPE> x[8];
 
-    __device__ tegroup_impl_quantize_piece(const tegroup_impl_quantize_launch &c, tegroup_impl_quantize_shared &s)
-        : call(c), shared(s), row(0), col(0), rows(0), n(0), row0(0), col0(0) {}
+    __device__ tegroup_impl_quantize_piece(const tegroup_impl_quantize_launch &c, tegroup_impl_quantize_shared &s,
+                                           char *t)
+        : call(c), shared(s), tile(t), row((int32_t)threadIdx.x / 16 * 8), col((int32_t)threadIdx.x % 16 * 8), rows(0),
+          n(0), row0(0), col0(0) {}
+
+    __device__ __forceinline__ int64_t begin() const { return shared.part * shared.part_rows + row0; }
+    __device__ __forceinline__ char *staged(int32_t r, int32_t c) const { return tile + (r * TILE + c) * BYTES; }
 
     __device__ __forceinline__ void load(int64_t at_row, int64_t at_col) {
         row0 = at_row, col0 = at_col;
-        row = tegroup_impl_thread() / 16 * 8, col = tegroup_impl_thread() % 16 * 8;
         rows = tegroup_impl_left_of(shared.part_rows - row0, row);
         n = tegroup_impl_left_of(shared.cols - col0, col);
-        tegroup_impl_quantize_load<DTYPE>(call, shared, first(), col0 + col, rows, n, x);
-    }
-    __device__ __forceinline__ int64_t first() const { return shared.part * shared.part_rows + row0 + row; }
-    __device__ __forceinline__ void forget() {
+        if (tegroup_impl_quantize_direct(call, shared) && n >= 8) {
+            const char *from = shared.in.base + (shared.in.first + (begin() + row) * shared.in.ld + col0 + col) * BYTES;
 #pragma unroll
-        for (int i = 0; i < 8; i++) x[i].forget();
+            for (int i = 0; i < 8; i++, from += shared.in.ld * BYTES)
+                tegroup_impl_quantize_stage<DTYPE>(i >= rows, from, staged(row + i, col));
+        } else {
+#pragma unroll 1
+            for (int i = 0; i < 8; i++)
+                tegroup_impl_quantize_stage_each<DTYPE>(call, shared, begin() + row + i, col0 + col,
+                                                        i < rows ? min(8, n) : 0, staged(row + i, col));
+        }
+        tegroup_impl_cp_commit();
+        tegroup_impl_cp_wait<0>();
     }
 
     /* The piece's amax into the tables, the larger of it and what is there unless it is the first; returns it. */
-    template <bool SHOWS> __device__ __forceinline__ uint32_t collect(bool first) {
+    template <bool SHOWS> __device__ __forceinline__ uint32_t collect(bool first) const {
         typedef tegroup_impl_magnitudes<DTYPE, SHOWS> magnitudes;
         const int32_t lanes = 1 << call.inner_shift >> 3, blocks = TEGROUP_IMPL_QUANTIZE_TILE >> call.inner_shift,
                       lane = tegroup_impl_thread() % 32;
         uint32_t of_row[magnitudes::words];
+        eight x[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++) x[i].load_vectors(staged(row + i, col));
         magnitudes::of_rows(x, of_row);
         const uint32_t most = magnitudes::largest(of_row);
-        if (!call.copies) return most;
+        if (tegroup_impl_scaled_as_one(&call.facts)) return most;
         if (call.choice_shift > 0) {
             uint32_t of_band = max(most, __shfl_xor_sync(0xffffffffu, most, 16));
             for (int step = 1; step < lanes; step *= 2)
@@ -243,83 +285,88 @@ template <int DTYPE> struct tegroup_impl_quantize_piece {
         return most;
     }
 
-    __device__ __forceinline__ tegroup_impl_factors factors(int columnwise) const {
-        return tegroup_impl_factors_of(call, shared, columnwise, call.choice_shift, row, col);
-    }
-
     /* Rows of codes, in the order of the data. */
     template <int BITS, int COLUMNWISE> __device__ __forceinline__ void encode_rows() const {
         const tegroup_impl_copy &copy = shared.copies[COLUMNWISE];
-        const int64_t at = tegroup_impl_element_of(&copy, first(), col0 + col), step = copy.at.row_stride * BITS / 8;
-        char *to = copy.data + at * BITS / 8;
-        const bool vector = n >= 8 && (((uintptr_t)to | (uintptr_t)step) & (BITS - 1)) == 0;
-        const tegroup_impl_factors of = factors(COLUMNWISE);
+        const int64_t at = tegroup_impl_element_of(&copy, begin() + row, col0 + col), step = copy.at.row_stride;
+        const bool vector =
+            n >= 8 && (((uintptr_t)(copy.data + at * BITS / 8) | (uintptr_t)(step * BITS / 8)) & (BITS - 1)) == 0;
+        const tegroup_impl_factors of =
+            tegroup_impl_factors_of(call, shared, COLUMNWISE, call.choice_shift, row, col);
         float factor[8];
         if (!copy.data || n <= 0) return;
 #pragma unroll
         for (int j = 0; j < 8 && COLUMNWISE; j++) factor[j] = of.at[j * of.step];
+#pragma unroll 1
+        for (int pair = 0; pair < 8; pair += 2) {
+            eight x[2];
 #pragma unroll
-        for (int i = 0; i < 8; i++, to += step) {
-            float y[8];
-            if (i >= rows) break;
-            if (!COLUMNWISE) {
-                factor[0] = of.at[i * of.step];
+            for (int i = 0; i < 2; i++) x[i].load_vectors(staged(row + pair + i, col));
 #pragma unroll
-                for (int j = 1; j < 8; j++) factor[j] = factor[0];
+            for (int i = 0; i < 2; i++) {
+                float y[8];
+                if (pair + i >= rows) return;
+#pragma unroll
+                for (int j = 0; j < 8 && !COLUMNWISE; j++) factor[j] = of.at[(pair + i) * of.step];
+                x[i].unpack(y);
+                tegroup_impl_quantize_store<BITS>(call, y, factor, copy.data, at + (pair + i) * step, n, vector);
             }
-            x[i].unpack(y);
-            tegroup_impl_scale_eight(y, factor, call.desc.rule.divide);
-            const uint2 codes = tegroup_impl_eight_codes<BITS>(call.desc.output.dtype, y);
-            if (!vector)
-                tegroup_impl_store_codes<BITS>(call.desc.output.dtype, copy.data, at + i * copy.at.row_stride,
-                                               min(8, n), codes);
-            else if (BITS == 8) *(uint2 *)to = codes;
-            else *(uint32_t *)to = codes.x;
         }
     }
 
-    /* Transposed: eight rows of each column go to shared memory. */
-    template <int BITS> __device__ __forceinline__ void turn() const {
-        const tegroup_impl_factors of = factors(TEGROUP_IMPL_COLUMNWISE);
-#pragma unroll
-        for (int j = 0; j < 8; j++) {
-            const float scale = of.at[j * of.step],
-                        factor[8] = {scale, scale, scale, scale, scale, scale, scale, scale};
-            uint32_t *to = (uint32_t *)shared.turned + tegroup_impl_turned_at<BITS>(col + j, row);
-            float y[8];
-#pragma unroll
-            for (int i = 0; i < 8; i++) y[i] = x[i].at(j);
-            tegroup_impl_scale_eight(y, factor, call.desc.rule.divide);
-            if (rows < 8) /* no NaN of a factor pads the rows */
-#pragma unroll
-                for (int i = 0; i < 8; i++) y[i] = i < rows ? y[i] : 0.0f;
-            const uint2 codes = tegroup_impl_eight_codes<BITS>(call.desc.output.dtype, y);
-            if (BITS == 8) *(uint2 *)to = codes;
-            else *to = codes.x;
-        }
+    /* The value of the second column of two, or of the first. */
+    static __device__ __forceinline__ float of_two(uint2 word, bool second) {
+        if (BYTES == 4) return __uint_as_float(second ? word.y : word.x);
+        if (DTYPE == TEGROUP_DTYPE_BF16) return __uint_as_float(__byte_perm(word.x, 0, second ? 0x3244 : 0x1044));
+        return tegroup_impl_low_half(word.x >> (second ? 16 : 0), false);
     }
-
-    /* What is in shared memory, to the rows of the transposed copy; after the last row come the zeros that pad it. */
-    template <int BITS> __device__ __forceinline__ void store_turned() const {
+    /* Sixteen rows of two columns at a time. `end` rows are written: those that there are, and zeros that pad the
+     * last. */
+    template <int BITS> __device__ __forceinline__ void encode_columns() const {
         const tegroup_impl_copy &copy = shared.copies[TEGROUP_IMPL_COLUMNWISE];
-        const int32_t count = 128 / BITS, pieces = TEGROUP_IMPL_QUANTIZE_TILE / count, thread = tegroup_impl_thread();
-        const int64_t begin = shared.part * shared.part_rows + row0, step = copy.at.col_stride * BITS / 8,
-                      whole = tegroup_impl_min(TEGROUP_IMPL_QUANTIZE_TILE, shared.part_rows - row0);
-        const int32_t end = begin + whole < shared.rows ? (int32_t)whole : (int32_t)(copy.at.col_stride - begin),
-                      cols = (int32_t)tegroup_impl_min(TEGROUP_IMPL_QUANTIZE_TILE, shared.cols - col0);
-        char *to = copy.data + tegroup_impl_element_of(&copy, begin, col0) * BITS / 8;
-        const bool vector = (((uintptr_t)to | (uintptr_t)step) & 15) == 0;
-        if (!copy.data) return;
+        const int64_t whole = tegroup_impl_min(TILE, shared.part_rows - row0);
+        const int32_t c0 = (int32_t)threadIdx.x % 64 * 2, r0 = (int32_t)threadIdx.x / 64 * 32,
+                      cols = (int32_t)tegroup_impl_min(c0 + 2, shared.cols - col0),
+                      end = begin() + whole < shared.rows ? (int32_t)whole : (int32_t)(copy.at.col_stride - begin());
+        if (!copy.data || c0 >= cols) return;
+#pragma unroll 1
+        for (int32_t r = r0; r < min(end, r0 + 32); r += 16) {
+            uint2 word[16];
 #pragma unroll
-        for (int k = 0; k < pieces / 2; k++) {
-            const int32_t e = thread + k * TEGROUP_IMPL_QUANTIZE_THREADS, c = e / pieces, piece = e % pieces;
-            if (c >= cols) break;
-            const uint4 v =
-                tegroup_impl_turned_order<BITS>(c, shared.turned[tegroup_impl_turned_piece<BITS>(c, piece)]);
-            char *const at = to + c * step + piece * 16;
-            if (vector && (piece + 1) * count <= end) *(uint4 *)at = v;
-            else tegroup_impl_store_bytes(at, v, (int32_t)tegroup_impl_clamp(end - piece * count, 0, count) * BITS / 8);
+            for (int i = 0; i < 16; i++) {
+                const char *at = staged(r + i, c0);
+                word[i] = BYTES == 4 ? *(const uint2 *)at : make_uint2(*(const uint32_t *)at, 0);
+            }
+#pragma unroll 1
+            for (int32_t c = c0; c < cols; c++) {
+                const float scale = *tegroup_impl_factors_of(call, shared, 1, call.choice_shift, r, c).at,
+                            factor[8] = {scale, scale, scale, scale, scale, scale, scale, scale};
+                uint2 codes[2];
+#pragma unroll
+                for (int k = 0; k < 2; k++) {
+                    float y[8];
+#pragma unroll
+                    for (int i = 0; i < 8; i++) y[i] = of_two(word[8 * k + i], c > c0);
+                    tegroup_impl_scale_eight(y, factor, call.desc.rule.divide);
+                    codes[k] = tegroup_impl_eight_codes<BITS>(call.desc.output.dtype, y);
+                }
+                store_column<BITS>(codes, r, c, (int32_t)whole - r, end - r);
+            }
         }
+    }
+    /* Codes of sixteen rows, of which some are there, and some are written. */
+    template <int BITS>
+    __device__ __forceinline__ void store_column(const uint2 *codes, int32_t r, int32_t c, int32_t there,
+                                                 int32_t written) const {
+        const tegroup_impl_copy &copy = shared.copies[TEGROUP_IMPL_COLUMNWISE];
+        char *const to = copy.data + tegroup_impl_element_of(&copy, begin() + r, col0 + c) * BITS / 8;
+        uint4 v = BITS == 8 ? make_uint4(codes[0].x, codes[0].y, codes[1].x, codes[1].y)
+                            : make_uint4(codes[0].x, codes[1].x, 0, 0);
+        if (there < 16) v = tegroup_impl_first_bits(v, max(0, there) * BITS); /* no NaN of a factor pads the rows */
+        if (written < 16 || ((uintptr_t)to & (2 * BITS - 1)) != 0)
+            tegroup_impl_store_bytes(to, v, min(16, written) * BITS / 8);
+        else if (BITS == 8) *(uint4 *)to = v;
+        else *(uint2 *)to = make_uint2(v.x, v.y);
     }
 
     template <int BITS> __device__ __forceinline__ void encode() const {
@@ -329,10 +376,9 @@ template <int DTYPE> struct tegroup_impl_quantize_piece {
             encode_rows<BITS, TEGROUP_IMPL_COLUMNWISE>();
             return;
         }
-        turn<BITS>();
-        __syncthreads();
-        store_turned<BITS>();
-        __syncthreads();
+        __syncthreads(); /* what other threads staged is there */
+        encode_columns<BITS>();
+        __syncthreads(); /* and is read */
     }
 };
 
@@ -371,46 +417,44 @@ static __device__ __noinline__ void tegroup_impl_quantize_store_groups(const teg
     }
 }
 
-/* A work is a tile; of scaling ROW, columnwise, a strip of them, through which a block goes down and up again: what it
- * read last is still in the cache. Without copies amax alone is looked for. */
+/* A work is a tile; of scaling ROW, columnwise, a column of them, through which a block goes down and up again: what it
+ * read last is still in the cache. */
 template <int DTYPE>
-static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_IMPL_QUANTIZE_RESIDENT)
+static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_IMPL_QUANTIZE_RESIDENT(DTYPE))
     tegroup_impl_quantize_kernel(const __grid_constant__ tegroup_impl_quantize_launch call) {
     __shared__ tegroup_impl_quantize_shared shared;
     tegroup_impl_quantize_walk walk(call, shared);
-    tegroup_impl_quantize_piece<DTYPE> piece(call, shared);
+    tegroup_impl_quantize_piece<DTYPE> piece(call, shared, tegroup_impl_quantize_memory());
     const int32_t tile = TEGROUP_IMPL_QUANTIZE_TILE;
     const bool whole = tegroup_impl_scaled_as_one(&call.facts);
     uint32_t most = 0;
     int32_t g = -1;
-    if (blockIdx.x == 0 && call.copies) tegroup_impl_quantize_store_groups(call, walk.view);
-    for (int64_t work = walk.begin; work < walk.end; work += walk.step) {
+    if (blockIdx.x == 0) tegroup_impl_quantize_store_groups(call, walk.view);
+    for (int64_t work = walk.begin; work < walk.end; work = walk.next(work)) {
+        int64_t row0, col0;
         if (work == walk.begin || work >= shared.end) {
             if (call.raises && g >= 0) tegroup_impl_raise(call.desc.output, g, most);
             most = 0;
-            __syncthreads();
-            if (threadIdx.x == 0) walk.meet(work);
-            __syncthreads();
+            walk.meet(work);
             g = shared.g;
         }
-        const int64_t in_part = work - shared.first, row0 = in_part / shared.across * tile,
-                      col0 = in_part % shared.across * tile,
-                      last = call.spans_rows ? (shared.part_rows - 1) / tile * tile : row0;
+        walk.place(work, &row0, &col0);
+        const int64_t last = call.down_shift == TEGROUP_IMPL_QUANTIZE_ALL ? (shared.part_rows - 1) / tile * tile : row0;
         for (int64_t at = row0; at <= last; at += tile) {
             piece.load(at, col0);
             if (!whole || call.raises)
                 most = max(most, call.desc.rule.nan_shows ? piece.template collect<true>(at == row0)
                                                           : piece.template collect<false>(at == row0));
         }
-        if (!call.copies) continue;
-        __syncthreads();
+        if (!whole) {
+            __syncthreads();
 #pragma unroll 1
-        for (int c = 0; c < TEGROUP_IMPL_COPIES; c++)
-            if (call.copies >> c & 1) tegroup_impl_table_scales(call, shared, row0, col0, c);
-        __syncthreads();
+            for (int c = 0; c < TEGROUP_IMPL_COPIES; c++)
+                if (call.copies >> c & 1) tegroup_impl_table_scales(call, shared, row0, col0, c);
+            __syncthreads();
+        }
         for (int64_t at = last; at >= row0; at -= tile) {
             if (at < last) piece.load(at, col0);
-            piece.forget();
             if (tegroup_impl_bits(call.desc.output.dtype) == 8) piece.template encode<8>();
             else piece.template encode<4>();
         }

@@ -28,28 +28,14 @@ template <int DTYPE> struct tegroup_impl_eight {
 #pragma unroll
         for (int i = 0; i < raws; i++) raw[i] = vectors::pack(x + i * vectors::lanes);
     }
-    /* The j-th and the one after it, for an even j that the compiler knows. */
-    __device__ __forceinline__ void put(int j, float low, float high) {
-        uint32_t *const word = &raw[j / vectors::lanes].x + j % vectors::lanes / (raws == 1 ? 2 : 1);
-        word[0] = raws == 1 ? tegroup_impl_two_halves(low, high, DTYPE == TEGROUP_DTYPE_BF16) : __float_as_uint(low);
-        if (raws == 2) word[1] = __float_as_uint(high);
-    }
-    /* The j-th, for a j that the compiler knows. */
-    __device__ __forceinline__ float at(int j) const {
-        float x[8];
-        unpack(x);
-        return x[j];
-    }
-    /* What was unpacked before is unpacked anew afterwards, instead of being held in registers. */
-    __device__ __forceinline__ void forget() {
-#pragma unroll
-        for (int i = 0; i < raws; i++)
-            asm volatile("" : "+r"(raw[i].x), "+r"(raw[i].y), "+r"(raw[i].z), "+r"(raw[i].w));
-    }
-    /* All eight at an address that is a multiple of 16. */
+    /* All eight at an address that is a multiple of 16, in shared memory, too. */
     __device__ __forceinline__ void load_vectors(const char *from) {
 #pragma unroll
-        for (int i = 0; i < raws; i++) raw[i] = __ldg((const uint4 *)from + i);
+        for (int i = 0; i < raws; i++) raw[i] = ((const uint4 *)from)[i];
+    }
+    __device__ __forceinline__ void store_vectors(char *to) const {
+#pragma unroll
+        for (int i = 0; i < raws; i++) ((uint4 *)to)[i] = raw[i];
     }
     /* n of the row's elements from column col on, then zeros. */
     __device__ __forceinline__ void load(const char *row, int64_t col, int32_t n, bool vector) {
@@ -72,16 +58,26 @@ template <int DTYPE> struct tegroup_impl_eight {
 };
 
 #if !defined(TEGROUP_NO_ACTIVATION)
+/* n of a row's elements from column col on, then zeros, of a type that is known while it runs. */
+static __device__ __noinline__ void tegroup_impl_eight_of(tegroup_dtype dtype, const char *row, int64_t col, int32_t n,
+                                                          bool vector, float *x) {
+    tegroup_impl_eight<TEGROUP_DTYPE_F32> wide;
+    tegroup_impl_eight<TEGROUP_DTYPE_F16> half;
+    tegroup_impl_eight<TEGROUP_DTYPE_BF16> brain;
+    if (dtype == TEGROUP_DTYPE_F32) wide.load(row, col, n, vector), wide.unpack(x);
+    else if (dtype == TEGROUP_DTYPE_F16) half.load(row, col, n, vector), half.unpack(x);
+    else brain.load(row, col, n, vector), brain.unpack(x);
+}
+
 /* Eight values of an activation, or of the gradient of one, from column col of the row that is quantised: its first n.
  * dy NULL: no gradient. The loops by kind are those of the kernels of activations, and so are the bits. */
-template <int DTYPE>
 static __device__ __noinline__ void tegroup_impl_made_eight(const tegroup_quantize_desc &desc, const char *x,
                                                             const char *dy, float scale, int64_t col, int32_t n,
                                                             bool vector, float *y) {
-    const bool half = DTYPE != TEGROUP_DTYPE_F32, gated = tegroup_impl_gated(desc.activation);
+    const tegroup_dtype dtype = desc.input.dtype;
+    const bool half = dtype != TEGROUP_DTYPE_F32, gated = tegroup_impl_gated(desc.activation);
     const float alpha = (float)desc.alpha, limit = (float)desc.limit;
     const int64_t cols = desc.output.shape.cols, width = dy && gated ? cols / 2 : cols;
-    tegroup_impl_eight<DTYPE> piece;
     float both[16], gate[8], up[8], grad[8];
     const bool pairs = gated && desc.interleaved, ups = dy && gated && !pairs && col >= width;
     const int64_t from = ups ? col - width : pairs && dy ? col / 2 : col;
@@ -89,19 +85,14 @@ static __device__ __noinline__ void tegroup_impl_made_eight(const tegroup_quanti
 #pragma unroll
     for (int i = 0; i < 8; i++) up[i] = 1;
     if (pairs) {
-        piece.load(x, 2 * from, (int32_t)tegroup_impl_min(8, 2 * count), vector);
-        piece.unpack(both);
-        piece.load(x, 2 * from + 8, (int32_t)tegroup_impl_max(0, 2 * count - 8), vector && from % 4 == 0);
-        piece.unpack(both + 8);
+        tegroup_impl_eight_of(dtype, x, 2 * from, (int32_t)tegroup_impl_min(8, 2 * count), vector, both);
+        tegroup_impl_eight_of(dtype, x, 2 * from + 8, (int32_t)tegroup_impl_max(0, 2 * count - 8),
+                              vector && from % 4 == 0, both + 8);
 #pragma unroll
         for (int i = 0; i < 8; i++) gate[i] = both[2 * i], up[i] = both[2 * i + 1];
     } else {
-        piece.load(x, from, count, vector && from % 8 == 0);
-        piece.unpack(gate);
-        if (gated) {
-            piece.load(x, from + width, count, vector && (from + width) % 8 == 0);
-            piece.unpack(up);
-        }
+        tegroup_impl_eight_of(dtype, x, from, count, vector && from % 8 == 0, gate);
+        if (gated) tegroup_impl_eight_of(dtype, x, from + width, count, vector && (from + width) % 8 == 0, up);
     }
     if (!dy) {
 #define TEGROUP_IMPL_LOOP(kind)                                                                                        \
@@ -111,8 +102,7 @@ static __device__ __noinline__ void tegroup_impl_made_eight(const tegroup_quanti
 #undef TEGROUP_IMPL_LOOP
         return;
     }
-    piece.load(dy, from, count, vector && from % 8 == 0);
-    piece.unpack(grad);
+    tegroup_impl_eight_of(dtype, dy, from, count, vector && from % 8 == 0, grad);
 #define TEGROUP_IMPL_LOOP(kind)                                                                                        \
     _Pragma("unroll") for (int i = 0; i < 8; i++)(void)                                                                \
         tegroup_impl_activation_grad_f32(kind, half, alpha, limit, gate[i], up[i], scale *grad[i], &gate[i], &up[i]);
@@ -238,19 +228,22 @@ template <int DTYPE, bool SHOWS> struct tegroup_impl_magnitudes {
         const uint4 raw = x.raw[k / 4];
         return k % 4 == 0 ? raw.x : k % 4 == 1 ? raw.y : k % 4 == 2 ? raw.z : raw.w;
     }
+    /* `most`, and a row of eight more. */
+    static __device__ __forceinline__ uint32_t of_row(uint32_t most, const tegroup_impl_eight<DTYPE> &x) {
+#pragma unroll
+        for (int k = 0; k < words; k++) most = larger(most, word_of(x, k));
+        return most;
+    }
+    /* Of two rows: in one word, or in two. */
+    static __device__ __forceinline__ void of_pair(const tegroup_impl_eight<DTYPE> &x, const tegroup_impl_eight<DTYPE> &y,
+                                                   uint32_t *most) {
+        const uint32_t a = of_row(0, x), b = of_row(0, y);
+        if (in_word == 1) most[0] = a, most[1] = b;
+        else most[0] = larger(__byte_perm(a, b, 0x5410), __byte_perm(a, b, 0x7632));
+    }
     static __device__ __forceinline__ void of_rows(const tegroup_impl_eight<DTYPE> *x, uint32_t *most) {
-        uint32_t row[8];
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
-            row[i] = 0;
-#pragma unroll
-            for (int k = 0; k < words; k++) row[i] = larger(row[i], word_of(x[i], k));
-        }
-#pragma unroll
-        for (int k = 0; k < words; k++)
-            most[k] = in_word == 1 ? row[k]
-                                   : larger(__byte_perm(row[2 * k % 8], row[(2 * k + 1) % 8], 0x5410),
-                                            __byte_perm(row[2 * k % 8], row[(2 * k + 1) % 8], 0x7632));
+        for (int i = 0; i < 8; i += 2) of_pair(x[i], x[i + 1], most + i / in_word);
     }
     static __device__ __forceinline__ void of_columns(const tegroup_impl_eight<DTYPE> *x, uint32_t *most) {
 #pragma unroll

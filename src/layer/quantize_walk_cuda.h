@@ -9,6 +9,7 @@
 #include "layer/quantize_types.h"
 #include "base/arithmetic.h"
 #include "base/threads.h"
+#include "formats/scale_rule.h"
 #include "formats/scale_layout.h"
 #include "core/tensor.h"
 #include "core/scale_grid.h"
@@ -22,36 +23,45 @@ enum {
     TEGROUP_IMPL_QUANTIZE_COLS = 128,    /* entries of a table in shared memory for each 16 rows */
     TEGROUP_IMPL_QUANTIZE_BANDS = 8,     /* of 16 rows, or of 16 columns, in a tile */
     TEGROUP_IMPL_QUANTIZE_SHIFT = 7,     /* logarithm of a tile's extent */
-    TEGROUP_IMPL_QUANTIZE_ROWS = 8,      /* of a work of whole rows */
+    TEGROUP_IMPL_QUANTIZE_STRIP = 11,    /* logarithm of a strip's columns: a thread has 8 times 8 of them, a warp a row */
+    TEGROUP_IMPL_QUANTIZE_ROWS = 8,      /* of a strip, or of a work of whole rows */
+    TEGROUP_IMPL_QUANTIZE_ALL = 62,      /* logarithm of an extent that no tensor has */
     TEGROUP_IMPL_QUANTIZE_BESIDE = 8     /* blocks that share a stretch of works, so that they read the same rows */
 };
-/* Blocks that a multiprocessor has room for, and that are launched: of kernels that quantise, and of those that go
- * back. */
-enum { TEGROUP_IMPL_QUANTIZE_RESIDENT = 2 };
-#define TEGROUP_IMPL_DEQUANTIZE_RESIDENT(dtype) ((dtype) == TEGROUP_DTYPE_F32 ? 2 : 3)
+
+/* Blocks that a multiprocessor has room for, and that are launched. Each has a tile of values, or of ROW's rows, in
+ * dynamic shared memory. */
+#define TEGROUP_IMPL_QUANTIZE_RESIDENT(dtype) ((dtype) == TEGROUP_DTYPE_F32 ? 2 : 4)
+#define TEGROUP_IMPL_DEQUANTIZE_RESIDENT 4
+#define TEGROUP_IMPL_QUANTIZE_STAGED (TEGROUP_IMPL_QUANTIZE_TILE * TEGROUP_IMPL_QUANTIZE_TILE) /* values */
+static __device__ __forceinline__ char *tegroup_impl_quantize_memory(void) {
+    extern __shared__ uint4 tegroup_impl_quantize_staged[];
+    return (char *)tegroup_impl_quantize_staged;
+}
 
 /* A call as its kernels are given it; on the way back desc.output is what is read, and desc.input what is written.
- * copies: those that a launch writes, or reads, as bits; spans: as in a pass on the CPU; shifts: logarithms of the
- * blocks' extents, of a tile's where a block is all. */
+ * copies: those that a launch writes, or reads, as bits; other shifts: logarithms of the blocks' extents, of a tile's where
+ * a block is all. */
 typedef struct tegroup_impl_quantize_launch {
     tegroup_quantize_desc desc;
     tegroup_scaling_facts facts;
     tegroup_dtype scale_dtype;
-    int32_t copies, spans_cols, spans_rows, vectors, raises; /* raises: amax is found on the way                   */
+    int32_t copies, vectors, raises;                         /* raises: amax is found on the way                   */
+    int32_t down_shift, across_shift;                        /* logarithms of a work's rows and columns            */
     int32_t plain;                                           /* 1: values are those of input, and rows not gathered */
     int32_t choice_shift, outer_shift, inner_shift;
     int64_t scale_capacity[TEGROUP_IMPL_COPIES], transposed_capacity;
 } tegroup_impl_quantize_launch;
 
-/* What the threads of a block share. `sums`: works, scales of both copies and transposed elements of the groups before
- * those of thread t. Of the group and part at hand: its works, extents and copies. Tables of a tile: amax of blocks of
- * a row, [row][block], and of columns, [band of 16 rows][column], or, where a scale is chosen for a square, which both
- * copies have, [band of 16 rows][block]; factors, [row or square][block] and [block][column or square]. */
+/* What the threads of a block share. Of the group and part at hand: what the groups before it take, their works, its
+ * own works, extents and copies. Tables of a tile: amax of blocks of a row, [row][block], and of columns, [band of 16
+ * rows][column], or, where a scale is chosen for a square, which both copies have, [band of 16 rows][block]; factors,
+ * [row or square][block] and [block][column or square]. */
 struct tegroup_impl_quantize_shared {
-    uint4 turned[TEGROUP_IMPL_QUANTIZE_TILE * TEGROUP_IMPL_QUANTIZE_TILE / 16]; /* this and the tables in vectors */
-    uint32_t amax[TEGROUP_IMPL_COPIES][TEGROUP_IMPL_QUANTIZE_BANDS * TEGROUP_IMPL_QUANTIZE_COLS];
+    uint32_t amax[TEGROUP_IMPL_COPIES][TEGROUP_IMPL_QUANTIZE_BANDS * TEGROUP_IMPL_QUANTIZE_COLS]; /* in vectors */
     float factor[TEGROUP_IMPL_COPIES][TEGROUP_IMPL_QUANTIZE_BANDS * TEGROUP_IMPL_QUANTIZE_COLS];
-    int64_t sums[4][TEGROUP_IMPL_QUANTIZE_THREADS + 1];
+    tegroup_impl_before before;
+    int64_t works, works_before;
     int64_t first, end; /* works of the part */
     int64_t rows, cols, part_rows;
     int32_t g, part, across;
@@ -101,144 +111,135 @@ tegroup_impl_factors_of(const tegroup_impl_quantize_launch &call, const tegroup_
     return factors;
 }
 
-/* Codes of a transposed copy in `turned`, eight rows of a column a piece of one or two words. Those of a column are in
- * another order, by which eight columns it is of: neither accesses to columns beside each other nor those to one whole
- * column meet in a bank. Where a piece is, in words; where 16 bytes are, and what their words are there, and back. */
-template <int BITS> static __device__ __forceinline__ int32_t tegroup_impl_turned_at(int32_t col, int32_t row) {
-    return (col * 16 + ((row >> 3) ^ (col >> 3))) * (BITS / 4);
-}
-template <int BITS> static __device__ __forceinline__ int32_t tegroup_impl_turned_piece(int32_t col, int32_t piece) {
-    return BITS == 8 ? col * 8 + (piece ^ (col >> 4)) : col * 4 + (piece ^ (col >> 5));
-}
-template <int BITS> static __device__ __forceinline__ uint4 tegroup_impl_turned_order(int32_t col, uint4 v) {
-    const int32_t order = col >> 3;
-    if (BITS == 4 && order & 1) v = make_uint4(v.y, v.x, v.w, v.z);
-    if (order >> (BITS == 4) & 1) v = make_uint4(v.z, v.w, v.x, v.y);
-    return v;
+/* What values are multiplied by, or where the rule divides, divided. */
+static __device__ __forceinline__ float tegroup_impl_factor_of(const tegroup_block_scale &block) {
+    return block.divide ? block.stored : block.multiplier;
 }
 
-/* Works of one part, beside and above each other. A work that spans columns has fewer rows than a tile. */
-static __device__ __forceinline__ void tegroup_impl_quantize_counts(const tegroup_impl_quantize_launch &call,
-                                                                    int64_t part_rows, int64_t cols, int64_t *across,
-                                                                    int64_t *down) {
-    const int64_t tile = TEGROUP_IMPL_QUANTIZE_TILE;
-    *across = call.spans_cols ? cols > 0 : tegroup_impl_ceil_div(cols, tile);
-    *down = call.spans_rows ? part_rows > 0
-                            : tegroup_impl_ceil_div(part_rows, call.spans_cols ? TEGROUP_IMPL_QUANTIZE_ROWS : tile);
-}
-
-/* A block's way through the works of a tensor: a stretch of them, group by group. */
+/* A block's way through the works of a tensor: a stretch of them, group by group. All threads call its functions. */
 struct tegroup_impl_quantize_walk {
     const tegroup_impl_quantize_launch &call;
     tegroup_impl_quantize_shared &shared;
     tegroup_snapshot_view view;
-    int64_t begin, end; /* the block's works, every step-th of them: blocks beside each other share a stretch */
-    int32_t step;
-    int32_t each; /* groups of a thread's sums */
-    bool ragged;
+    int64_t begin, end; /* the block's first work, and the end of the stretch that blocks beside each other share */
+    int32_t step, turn; /* they take turns: of each `step` works the block has one, every time the next of them */
 
-    /* Called by all threads. A snapshot that is none for the tensor leads to no works. */
+    /* A snapshot that is none for the tensor leads to no works. */
     __device__ tegroup_impl_quantize_walk(const tegroup_impl_quantize_launch &c, tegroup_impl_quantize_shared &s)
-        : call(c), shared(s), view(tegroup_impl_fitting_view(&c.desc.output)), begin(0), end(0), step(1), each(0),
-          ragged(tegroup_impl_ragged(&c.desc.output.shape)) {
-        const int32_t groups = call.desc.output.shape.groups;
-        int64_t works = 0;
-        if (ragged && view.rows) {
-            each = (groups + TEGROUP_IMPL_QUANTIZE_THREADS - 1) / TEGROUP_IMPL_QUANTIZE_THREADS;
-            works = sum();
-        } else if (!ragged && groups > 0) {
-            works = groups * of_group(0);
-        }
-        const int32_t blocks = (int32_t)gridDim.x,
+        : call(c), shared(s), view(tegroup_impl_fitting_view(&c.desc.output)), begin(0), end(0), step(1),
+          turn(0) {
+        if (tegroup_impl_ragged(&call.desc.output.shape) && !view.rows) return;
+        share();
+    }
+
+    __device__ __forceinline__ int64_t down(int64_t part_rows) const {
+        return tegroup_impl_blocks_of(part_rows, call.down_shift);
+    }
+    __device__ __forceinline__ int64_t across(int64_t cols) const {
+        return tegroup_impl_blocks_of(cols, call.across_shift);
+    }
+    __device__ __forceinline__ int64_t part_rows(int64_t rows) const {
+        return call.desc.output.scale_parts > 1 ? rows / call.desc.output.scale_parts : rows;
+    }
+
+    /* Counts the works, and finds where the block's begin: the thread that has their group knows what is before it. */
+    __device__ __noinline__ void share() {
+        const int32_t groups = call.desc.output.shape.groups, threads = TEGROUP_IMPL_QUANTIZE_THREADS,
+                      each = (groups + threads - 1) / threads, blocks = (int32_t)gridDim.x,
                       first = (int32_t)blockIdx.x / TEGROUP_IMPL_QUANTIZE_BESIDE * TEGROUP_IMPL_QUANTIZE_BESIDE;
-        step = min(TEGROUP_IMPL_QUANTIZE_BESIDE, blocks - first);
-        begin = tegroup_impl_share_begin(works, first, blocks) + ((int32_t)blockIdx.x - first);
-        end = tegroup_impl_share_begin(works, first + step, blocks);
-    }
-    __device__ __noinline__ int64_t of_group(int32_t g) const {
-        const tegroup_impl_sides sides = tegroup_impl_group_sides(&call.desc.output, &view, g);
-        const int32_t parts = call.desc.output.scale_parts > 1 ? call.desc.output.scale_parts : 1;
-        int64_t across, down;
-        tegroup_impl_quantize_counts(call, parts > 1 ? sides.rows / parts : sides.rows, sides.cols, &across, &down);
-        return across * down * parts;
-    }
-    __device__ __noinline__ void pass(int32_t g, tegroup_impl_before *before) const {
-        tegroup_impl_pass_group(&call.desc.output, &call.facts, tegroup_impl_group_sides(&call.desc.output, &view, g),
-                                before);
-    }
-    /* Fills shared.sums; returns all works. */
-    __device__ __noinline__ int64_t sum() {
-        const int32_t from = (int32_t)threadIdx.x * each,
-                      to = (int32_t)tegroup_impl_min(call.desc.output.shape.groups, from + each);
+        const int32_t to = min(groups, ((int32_t)threadIdx.x + 1) * each);
+        int32_t g = min(groups, (int32_t)threadIdx.x * each);
         tegroup_impl_before taken = {{0, 0}, 0};
-        int64_t mine[4] = {0, 0, 0, 0};
-        for (int32_t g = from; g < to; g++) {
-            mine[0] += of_group(g);
-            pass(g, &taken);
-        }
-        mine[1] = taken.scales[0], mine[2] = taken.scales[1], mine[3] = taken.transposed;
-        for (int i = 0; i < 4; i++) {
-            const int64_t before = tegroup_impl_block_scan(mine[i], false);
-            shared.sums[i][threadIdx.x] = before;
-            if (threadIdx.x == blockDim.x - 1) shared.sums[i][blockDim.x] = before + mine[i];
-        }
+        int64_t mine = 0, sum[4];
+        for (int32_t h = g; h < to; h++) mine += pass(h, &taken);
+        sum[0] = mine, sum[1] = taken.scales[0], sum[2] = taken.scales[1], sum[3] = taken.transposed;
+#pragma unroll 1
+        for (int i = 0; i < 4; i++) /* without a copy nothing but works counts */
+            if (i == 0 || call.copies) sum[i] = tegroup_impl_block_scan(sum[i], false);
+        if (threadIdx.x == threads - 1) shared.works = sum[0] + mine;
         __syncthreads();
-        return shared.sums[0][blockDim.x];
-    }
-    /* The group of a work, what the groups before it take, and the first of its works. */
-    __device__ int32_t group_of(int64_t work, tegroup_impl_before *before, int64_t *first) const {
-        int32_t g, low = 0, high = TEGROUP_IMPL_QUANTIZE_THREADS;
-        if (!ragged) {
-            tegroup_impl_before one = {{0, 0}, 0};
-            const int64_t of_each = of_group(0);
-            g = (int32_t)(work / of_each);
-            pass(0, &one);
-            *before = {{g * one.scales[0], g * one.scales[1]}, g * one.transposed};
-            *first = g * of_each;
-            return g;
-        }
-        while (high - low > 1) {
-            const int32_t middle = (low + high) / 2;
-            if (shared.sums[0][middle] <= work) low = middle;
-            else high = middle;
-        }
-        *before = {{shared.sums[1][low], shared.sums[2][low]}, shared.sums[3][low]};
-        *first = shared.sums[0][low];
-        for (g = low * each; *first + of_group(g) <= work; g++) {
-            *first += of_group(g);
-            pass(g, before);
-        }
-        return g;
-    }
-    /* The part of a work into shared memory: one thread's work. */
-    __device__ __noinline__ void meet(int64_t work) {
-        const tegroup_tensor *t = &call.desc.output;
-        tegroup_impl_before before;
-        int64_t first, across, down;
-        const int32_t g = group_of(work, &before, &first);
-        const tegroup_impl_sides sides = tegroup_impl_group_sides(t, &view, g);
-        for (int c = 0; c < TEGROUP_IMPL_COPIES; c++) {
-            shared.copies[c] = tegroup_impl_copy_of(t, &call.facts, &view, g, c, &before);
-            if (tegroup_impl_scale_end(&shared.copies[c].grid, tegroup_impl_scales_strided(t, c))
-                > call.scale_capacity[c])
-                shared.copies[c].data = NULL;
-        }
-        if (tegroup_impl_transposed(t, 1) && !tegroup_impl_listed(t)
-            && before.transposed + tegroup_impl_transposed_count(sides) > call.transposed_capacity)
-            shared.copies[1].data = NULL;
-        shared.part_rows = shared.copies[0].grid.part_rows;
-        tegroup_impl_quantize_counts(call, shared.part_rows, sides.cols, &across, &down);
+        step = min(TEGROUP_IMPL_QUANTIZE_BESIDE, blocks - first);
+        turn = (int32_t)blockIdx.x - first;
+        begin = tegroup_impl_share_begin(shared.works, first, blocks) + turn;
+        end = tegroup_impl_share_begin(shared.works, first + step, blocks);
+        if (begin < sum[0] || begin >= sum[0] + mine) return;
         shared.g = g;
-        shared.global = call.copies && call.desc.rule.method != TEGROUP_SCALE_UNSET
-                            ? tegroup_impl_group_global(&call.desc, g)
-                            : 1.0f;
-        shared.part = (int32_t)((work - first) / (across * down));
-        shared.first = first + shared.part * across * down;
-        shared.end = shared.first + across * down;
-        shared.across = (int32_t)across;
+        shared.works_before = sum[0];
+        shared.before = {{sum[1], sum[2]}, sum[3]};
+    }
+    __device__ __forceinline__ int64_t next(int64_t work) {
+        turn = turn + 1 < step ? turn + 1 : 0;
+        return turn > 0 ? work + step + 1 : work + 1;
+    }
+    __device__ __forceinline__ bool turns() const {
+        return call.copies >> TEGROUP_IMPL_COLUMNWISE & 1 && tegroup_impl_transposed(&call.desc.output, 1);
+    }
+    /* The works of a group; what it takes is added to what those before it take, as far as the launch asks. */
+    __device__ __noinline__ int64_t pass(int32_t g, tegroup_impl_before *before) const {
+        const tegroup_tensor *t = &call.desc.output;
+        const tegroup_impl_sides sides = tegroup_impl_group_sides(t, &view, g);
+        const int32_t parts = t->scale_parts > 1 ? t->scale_parts : 1;
+#pragma unroll 1
+        for (int c = 0; c < TEGROUP_IMPL_COPIES; c++)
+            if (call.copies >> c & 1)
+                before->scales[c] += tegroup_impl_scale_grid_alone(t, &call.facts, sides, c).count;
+        if (turns()) before->transposed += tegroup_impl_transposed_count(sides);
+        return across(sides.cols) * down(part_rows(sides.rows)) * parts;
+    }
+    /* Goes on to a work of another part, or of another group. */
+    __device__ __forceinline__ void meet(int64_t work) {
+        __syncthreads(); /* what is known of the part before has been read */
+        if (threadIdx.x == 0) find(work);
+        __syncthreads();
+        if (threadIdx.x % 32 == 0) describe((int)threadIdx.x / 32);
+        __syncthreads();
+    }
+    __device__ __noinline__ void find(int64_t work) const {
+        tegroup_impl_before before = shared.before;
+        int32_t g = shared.g;
+        int64_t first = shared.works_before;
+        for (int64_t works = pass(g, &before); first + works <= work; works = pass(++g, &before)) {
+            first += works;
+            shared.before = before;
+        }
+        const tegroup_impl_sides sides = tegroup_impl_group_sides(&call.desc.output, &view, g);
+        shared.g = g;
+        shared.works_before = first;
         shared.rows = sides.rows;
         shared.cols = sides.cols;
-        shared.in = tegroup_impl_locate(&call.desc.input, &view, g);
-        shared.dy = tegroup_impl_locate(&call.desc.grad_output, &view, g);
+        shared.part_rows = part_rows(sides.rows);
+        shared.across = (int32_t)across(sides.cols);
+        const int64_t of_part = shared.across * down(shared.part_rows);
+        shared.part = call.desc.output.scale_parts > 1 ? (int32_t)((work - first) / of_part) : 0;
+        shared.first = first + shared.part * of_part;
+        shared.end = shared.first + of_part;
+    }
+    /* The row and column of the part where a work begins. A work has 2^14 elements, or whole rows or columns. */
+    __device__ __forceinline__ void place(int64_t work, int64_t *row, int64_t *col) const {
+        const uint32_t at = (uint32_t)(work - shared.first), down = at / (uint32_t)shared.across;
+        *row = (int64_t)down << call.down_shift;
+        *col = (int64_t)(at - down * (uint32_t)shared.across) << call.across_shift;
+    }
+    /* What a group is, a piece of it by each warp. */
+    __device__ __noinline__ void describe(int piece) const {
+        const tegroup_tensor *t = &call.desc.output;
+        const int32_t g = shared.g;
+        if (piece < TEGROUP_IMPL_COPIES && call.copies >> piece & 1) {
+            tegroup_impl_copy copy = tegroup_impl_copy_of(t, &call.facts, &view, g, piece, &shared.before);
+            const int64_t turned = shared.before.transposed
+                                   + tegroup_impl_transposed_count(tegroup_impl_sides_of(shared.rows, shared.cols));
+            if (tegroup_impl_scale_end(&copy.grid, tegroup_impl_scales_strided(t, piece)) > call.scale_capacity[piece]
+                || (tegroup_impl_transposed(t, piece) && !tegroup_impl_listed(t) && turned > call.transposed_capacity))
+                copy.data = NULL;
+            shared.copies[piece] = copy;
+        }
+        if (piece == 2) shared.in = tegroup_impl_locate(&call.desc.input, &view, g);
+        if (piece == 3) shared.dy = tegroup_impl_locate(&call.desc.grad_output, &view, g);
+        if (piece != 4 || !call.copies || call.desc.rule.method == TEGROUP_SCALE_UNSET) return;
+        shared.global = tegroup_impl_group_global(&call.desc, g);
+        if (!tegroup_impl_scaled_as_one(&call.facts)) return;
+        const tegroup_block_scale block = tegroup_impl_scale_block(&call.desc.rule, t->dtype, call.scale_dtype,
+                                                                   t->amax ? t->amax[g] : 0.0f, shared.global);
+        for (int c = 0; c < TEGROUP_IMPL_COPIES; c++) shared.factor[c][0] = tegroup_impl_factor_of(block);
     }
 };

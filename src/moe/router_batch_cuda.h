@@ -90,7 +90,7 @@ static __device__ __forceinline__ float tegroup_impl_softmax_exp(float x) {
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(root) : "f"(__fmul_rn(x, 0.7213475204444817f)));
     return __fmul_rn(root, root);
 }
-static __device__ __forceinline__ double tegroup_impl_softmax_exp(double x) { return tegroup_impl_exp_f64(x); }
+static __device__ __noinline__ double tegroup_impl_softmax_exp(double x) { return tegroup_impl_exp_f64(x); } /* long */
 
 /* x / y without a branch. It is rounded as a division is if the result is finite and neither y, its reciprocal nor the
  * result is denormal. A result that is not finite becomes NaN. */
