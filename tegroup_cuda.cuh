@@ -27,37 +27,38 @@
  *   [17] moe/router_scheme_cuda.h Router kernels: schemes
  *   [18] moe/router_cuda.h        Router launches
  *   [19] moe/permutation_cuda.h   Permute and combine kernels
- *   [20] gemm/validate_quantised_cuda.h Validate kernel of quantised tensors
- *   [21] gemm/validate_cuda.h     Validate kernels
- *   [22] gemm/scale_convert_cuda.h Scales in another layout: kernel
- *   [23] cuda/call.h              GPU calls
- *   [24] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
- *   [25] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
- *   [26] cuda/cublaslt_grouped.h  cublaslt_grouped
- *   [27] cuda/cublaslt_loop.h     cublaslt_loop
- *   [28] cuda/codes.h             Quantised operands on a GPU, from codes to values
- *   [29] cuda/portable_tiles.h    Portable GEMM: tiles
- *   [30] cuda/portable.h          Portable GEMM: the kernels
- *   [31] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
- *   [32] cuda/portable_formats.h  Portable GEMM: products of quantised operands
- *   [33] cuda/portable_plan.h     Portable GEMM: plan and launch
- *   [34] cuda/hopper.h            Hopper's instructions
- *   [35] cuda/sm90_tiles.h        Hopper GEMM: tiles
- *   [36] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
- *   [37] cuda/sm90_epilogue.h     Hopper GEMM: the epilogue
- *   [38] cuda/sm90_block.h        Hopper GEMM: a block
- *   [39] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
- *   [40] cuda/sm90_store.h        Hopper GEMM: results from shared memory
- *   [41] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
- *   [42] cuda/sm90_fp8.h          Hopper GEMM of FP8: the kernel
- *   [43] cuda/sm90_fp8_code.h     Hopper GEMM of FP8: the compiled kernels
- *   [44] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
- *   [45] cuda/sm90_repack_kernels.h Hopper GEMM: repacking rows
- *   [46] cuda/sm90_decode.h       Hopper GEMM: decoding operands
- *   [47] cuda/sm90_plan.h         Hopper GEMM: plan and launch
- *   [48] cuda/sm90_fp8_plan.h     Hopper GEMM of FP8: plan and launch
- *   [49] gemm/machine_cuda.h      The GPU and the library at hand
- *   [50] gemm/tune_cuda.h         GPU backends: choosing an algorithm
+ *   [20] ep/ep_cuda.h             Expert parallelism: kernels
+ *   [21] gemm/validate_quantised_cuda.h Validate kernel of quantised tensors
+ *   [22] gemm/validate_cuda.h     Validate kernels
+ *   [23] gemm/scale_convert_cuda.h Scales in another layout: kernel
+ *   [24] cuda/call.h              GPU calls
+ *   [25] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
+ *   [26] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
+ *   [27] cuda/cublaslt_grouped.h  cublaslt_grouped
+ *   [28] cuda/cublaslt_loop.h     cublaslt_loop
+ *   [29] cuda/codes.h             Quantised operands on a GPU, from codes to values
+ *   [30] cuda/portable_tiles.h    Portable GEMM: tiles
+ *   [31] cuda/portable.h          Portable GEMM: the kernels
+ *   [32] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
+ *   [33] cuda/portable_formats.h  Portable GEMM: products of quantised operands
+ *   [34] cuda/portable_plan.h     Portable GEMM: plan and launch
+ *   [35] cuda/hopper.h            Hopper's instructions
+ *   [36] cuda/sm90_tiles.h        Hopper GEMM: tiles
+ *   [37] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
+ *   [38] cuda/sm90_epilogue.h     Hopper GEMM: the epilogue
+ *   [39] cuda/sm90_block.h        Hopper GEMM: a block
+ *   [40] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
+ *   [41] cuda/sm90_store.h        Hopper GEMM: results from shared memory
+ *   [42] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
+ *   [43] cuda/sm90_fp8.h          Hopper GEMM of FP8: the kernel
+ *   [44] cuda/sm90_fp8_code.h     Hopper GEMM of FP8: the compiled kernels
+ *   [45] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
+ *   [46] cuda/sm90_repack_kernels.h Hopper GEMM: repacking rows
+ *   [47] cuda/sm90_decode.h       Hopper GEMM: decoding operands
+ *   [48] cuda/sm90_plan.h         Hopper GEMM: plan and launch
+ *   [49] cuda/sm90_fp8_plan.h     Hopper GEMM of FP8: plan and launch
+ *   [50] gemm/machine_cuda.h      The GPU and the library at hand
+ *   [51] gemm/tune_cuda.h         GPU backends: choosing an algorithm
  */
 
 /* ==== [1] Guards and version (src/cuda/guards.h) ==== */
@@ -4980,7 +4981,7 @@ static __device__ __forceinline__ void tegroup_impl_slot_experts(const tegroup_i
 static __device__ __forceinline__ void tegroup_impl_clear_slots(const tegroup_impl_permutation_call &call,
                                                                 int64_t thread, int64_t threads) {
     const tegroup_matrix &slots_of = call.desc.slot_of_row;
-    for (int64_t row = thread; row < call.desc.shape.rows; row += threads)
+    for (int64_t row = thread; row < slots_of.cols; row += threads)
         tegroup_impl_store_int(slots_of.dtype, slots_of.data, row, -1);
 }
 
@@ -5239,7 +5240,7 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
     call.slots = desc->indices.rows * desc->indices.cols;
     if (desc->weights.dtype != TEGROUP_DTYPE_UNSET && call.slots > 0 && groups > 0)
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_keep_heaviest(desc, &call, stream, error));
-    if (call.slots <= warps * most_of_a_warp && desc->shape.rows <= most_rows) {
+    if (call.slots <= warps * most_of_a_warp && call.desc.slot_of_row.cols <= most_rows) {
         call.runs = warps;
         call.run = tegroup_impl_align(tegroup_impl_ceil_div(call.slots, warps), 32);
         return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_permutation_block_kernel, 1,
@@ -5249,7 +5250,7 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
     call.run = tegroup_impl_permutation_run(groups);
     call.runs = tegroup_impl_ceil_div(call.slots, call.run);
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(call.runs, warps), 64, &blocks, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(desc->shape.rows, 1024), 8, &fill, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(call.desc.slot_of_row.cols, 1024), 8, &fill, error));
     if (fill < blocks) fill = blocks;
     code =
         tegroup_impl_launch(tegroup_impl_permutation_count_kernel, fill, 32u * (unsigned)warps, shared, stream, call);
@@ -5262,9 +5263,221 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
     return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }
 #endif /* TEGROUP_NO_MOE */
+#if !defined(TEGROUP_NO_EP)
+
+/* ==== [20] Expert parallelism: kernels (src/ep/ep_cuda.h) ==== */
+
+/* One block. A thread has up to four neighbouring experts; the scan gives it the rows before them, over all windows,
+ * and an expert's start is what comes after the first expert of its owner. */
+static __global__ void __launch_bounds__(1024)
+    tegroup_impl_ep_sizes_kernel(const __grid_constant__ tegroup_ep_sizes_desc desc) {
+    __shared__ int64_t before[TEGROUP_MAX_GROUPS];
+    __shared__ tegroup_ep_report seen;
+    const int32_t groups = (int32_t)desc.counts.cols, experts = tegroup_impl_ep_experts(&desc),
+                  each = (groups + 1023) / 1024, first = (int32_t)threadIdx.x * each,
+                  last = (int32_t)tegroup_impl_min(groups, first + each);
+    int64_t sum = 0;
+    tegroup_ep_report mine = tegroup_impl_ep_report_open(&desc);
+    if (threadIdx.x == 0) seen = mine;
+    mine.digest = 0;
+    for (int32_t e = first; e < last; e++)
+        sum += tegroup_impl_ep_align(&desc, tegroup_impl_ep_expert_of(&desc, e).total);
+    int64_t start = tegroup_impl_block_scan(sum, false);
+    for (int32_t e = first; e < last; e++) {
+        before[e] = start;
+        start += tegroup_impl_ep_align(&desc, tegroup_impl_ep_expert_of(&desc, e).total);
+    }
+    __syncthreads();
+    for (int32_t e = first; e < last; e++) {
+        const tegroup_impl_ep_expert x = tegroup_impl_ep_expert_of(&desc, e);
+        const int64_t placed = tegroup_impl_ep_place(&desc, e, before[e] - before[e / experts * experts], &x);
+        tegroup_impl_ep_report_add(&desc, &mine, e, &x, placed);
+    }
+    if (first < last) {
+        atomicMin(&seen.bad_source, mine.bad_source);
+        atomicMin(&seen.full_owner, mine.full_owner);
+        atomicAdd((unsigned long long *)&seen.received, (unsigned long long)mine.received);
+        atomicAdd((unsigned long long *)&seen.dropped, (unsigned long long)mine.dropped);
+        atomicAdd((unsigned long long *)&seen.digest, (unsigned long long)mine.digest);
+    }
+    __syncthreads();
+    if (threadIdx.x != 0 || !desc.report) return;
+    tegroup_impl_ep_report_close(&desc, &seen);
+    *desc.report = seen;
+}
+
+static inline tegroup_status tegroup_impl_cuda_ep_sizes(const tegroup_ep_sizes_desc *desc, struct CUstream_st *stream,
+                                                        tegroup_error *error) {
+    return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_ep_sizes_kernel, 1, 1024, 0, stream, *desc),
+                                    "stream", "the kernel must launch", error);
+}
+
+/* A kernel's parameters. piece: bytes that a thread moves at a time. */
+typedef struct tegroup_impl_ep_dispatch_call {
+    tegroup_ep_dispatch_desc desc;
+    tegroup_impl_ep_reach reach;
+    int32_t rows_piece, scales_piece;
+} tegroup_impl_ep_dispatch_call;
+typedef struct tegroup_impl_ep_combine_call {
+    tegroup_ep_combine_desc desc;
+    tegroup_impl_ep_reach reach;
+} tegroup_impl_ep_combine_call;
+
+/* The block copies a row to each of k places, of which those without an address are passed over. Several pieces are in
+ * flight before the first is stored. */
+template <typename PIECE>
+static __device__ __forceinline__ void tegroup_impl_ep_spread(const char *from, char *const *to, int32_t k,
+                                                              int64_t bytes) {
+    enum { BATCH = 4 };
+    const int64_t pieces = bytes / (int64_t)sizeof(PIECE);
+    for (int64_t first = threadIdx.x; first < pieces; first += BATCH * blockDim.x) {
+        PIECE x[BATCH];
+#pragma unroll
+        for (int b = 0; b < BATCH; b++)
+            if (first + b * blockDim.x < pieces) x[b] = ((const PIECE *)from)[first + b * blockDim.x];
+        for (int32_t j = 0; j < k; j++) {
+            if (!to[j]) continue;
+#pragma unroll
+            for (int b = 0; b < BATCH; b++)
+                if (first + b * blockDim.x < pieces) ((PIECE *)to[j])[first + b * blockDim.x] = x[b];
+        }
+    }
+}
+
+static __device__ __noinline__ void tegroup_impl_ep_spread_by(int32_t piece, const char *from, char *const *to,
+                                                              int32_t k, int64_t bytes) {
+    switch (piece) {
+    case 8: tegroup_impl_ep_spread<uint64_t>(from, to, k, bytes); break;
+    case 4: tegroup_impl_ep_spread<uint32_t>(from, to, k, bytes); break;
+    case 2: tegroup_impl_ep_spread<uint16_t>(from, to, k, bytes); break;
+    default: tegroup_impl_ep_spread<uint8_t>(from, to, k, bytes); break;
+    }
+}
+
+/* One block serves one token at a time: thread j finds the places of slot j, and all of them copy. */
+static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
+    tegroup_impl_ep_dispatch_kernel(const __grid_constant__ tegroup_impl_ep_dispatch_call call) {
+    __shared__ char *rows[TEGROUP_IMPL_CHOICES], *scales[TEGROUP_IMPL_CHOICES];
+    const tegroup_ep_dispatch_desc &desc = call.desc;
+    const int32_t k = (int32_t)desc.row_of_slot.cols, j = (int32_t)threadIdx.x;
+    for (int64_t token = blockIdx.x; token < desc.row_of_slot.rows; token += gridDim.x) {
+        __syncthreads(); /* the last token's places have been read */
+        if (j < k) {
+            const int64_t row = tegroup_impl_entry(&desc.row_of_slot, token, j);
+            rows[j] = tegroup_impl_there(&desc.rows) ? tegroup_impl_ep_row(&call.reach, &desc.rows, row) : NULL;
+            scales[j] = tegroup_impl_there(&desc.row_scales) ? tegroup_impl_ep_row(&call.reach, &desc.row_scales, row)
+                                                             : NULL;
+            char *const weight = tegroup_impl_there(&desc.row_weights)
+                                     ? tegroup_impl_ep_row(&call.reach, &desc.row_weights, row)
+                                     : NULL;
+            if (weight && desc.weights.dtype == TEGROUP_DTYPE_F64)
+                *(double *)weight = tegroup_impl_weight<double>(desc.weights, token, j);
+            else if (weight) *(float *)weight = tegroup_impl_weight<float>(desc.weights, token, j);
+        }
+        __syncthreads();
+        const char *const from = tegroup_impl_matrix_row(&desc.tokens, token);
+        const int64_t bytes = desc.tokens.cols * (tegroup_impl_bits(desc.tokens.dtype) / 8);
+        if (tegroup_impl_there(&desc.tokens) && call.rows_piece == 16)
+            tegroup_impl_ep_spread<uint4>(from, rows, k, bytes);
+        else if (tegroup_impl_there(&desc.tokens)) tegroup_impl_ep_spread_by(call.rows_piece, from, rows, k, bytes);
+        if (tegroup_impl_there(&desc.scales))
+            tegroup_impl_ep_spread_by((int32_t)tegroup_impl_min(8, call.scales_piece),
+                                      tegroup_impl_matrix_row(&desc.scales, token), scales, k,
+                                      desc.scales.cols * (tegroup_impl_bits(desc.scales.dtype) / 8));
+    }
+}
+
+static inline int32_t tegroup_impl_cuda_ep_piece(const tegroup_matrix *from, const tegroup_matrix *to) {
+    if (!tegroup_impl_there(from)) return 1;
+    return (int32_t)tegroup_impl_min(tegroup_impl_cuda_piece(from), tegroup_impl_cuda_piece(to));
+}
+
+static inline tegroup_status tegroup_impl_cuda_ep_dispatch(const tegroup_ep_dispatch_desc *desc,
+                                                           const tegroup_impl_ep_reach *reach,
+                                                           struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_impl_ep_dispatch_call call;
+    if (desc->row_of_slot.rows == 0) return TEGROUP_OK;
+    call.desc = *desc;
+    call.desc.weights = tegroup_impl_cuda_matrix(&desc->weights);
+    call.reach = *reach;
+    call.rows_piece = tegroup_impl_cuda_ep_piece(&desc->tokens, &desc->rows);
+    call.scales_piece = tegroup_impl_cuda_ep_piece(&desc->scales, &desc->row_scales);
+    return tegroup_impl_cuda_rows(
+        tegroup_impl_ep_dispatch_kernel, &call,
+        tegroup_impl_max(desc->tokens.cols * (tegroup_impl_bits(desc->tokens.dtype) / 8), desc->row_of_slot.cols * 16),
+        call.rows_piece, desc->row_of_slot.rows, stream, error);
+}
+
+/* One block serves one token at a time. The sum is that of tegroup_impl_combine_kernel, step by step. */
+template <typename ACCESS>
+static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
+    tegroup_impl_ep_combine_kernel(const __grid_constant__ tegroup_impl_ep_combine_call call) {
+    typedef typename ACCESS::real real;
+    enum { lanes = ACCESS::lanes, BATCH = 8 };
+    __shared__ const char *from[TEGROUP_IMPL_CHOICES + BATCH];
+    __shared__ real weight[TEGROUP_IMPL_CHOICES + BATCH];
+    const tegroup_ep_combine_desc &desc = call.desc;
+    const int32_t k = (int32_t)desc.row_of_slot.cols, j = (int32_t)threadIdx.x;
+    const int64_t steps = tegroup_impl_there(&desc.tokens) ? desc.tokens.cols / lanes : 0;
+    for (int64_t token = blockIdx.x; token < desc.row_of_slot.rows; token += gridDim.x) {
+        __syncthreads(); /* the last token's places have been read */
+        for (int32_t slot = j; slot < k + BATCH; slot += (int32_t)blockDim.x) {
+            const int64_t row = slot < k ? tegroup_impl_entry(&desc.row_of_slot, token, slot) : -1;
+            from[slot] = tegroup_impl_there(&desc.rows) ? tegroup_impl_ep_row(&call.reach, &desc.rows, row) : NULL;
+            weight[slot] = from[slot] ? tegroup_impl_weight<real>(desc.weights, token, slot) : (real)0;
+            if (slot >= k || !tegroup_impl_there(&desc.values)) continue;
+            const char *const value = tegroup_impl_ep_row(&call.reach, &desc.row_values, row);
+            tegroup_impl_store_f64(desc.values.dtype, tegroup_impl_matrix_row(&desc.values, token), slot,
+                                   value ? tegroup_impl_load_f64(desc.values.dtype, value, 0) : 0);
+        }
+        __syncthreads();
+        for (int64_t c = threadIdx.x; c < steps; c += blockDim.x) {
+            real sum[lanes];
+#pragma unroll
+            for (int i = 0; i < lanes; i++) sum[i] = 0;
+            for (int32_t slot = 0; slot < k; slot += BATCH) {
+                typename ACCESS::raw x[BATCH];
+#pragma unroll
+                for (int b = 0; b < BATCH; b++) {
+                    x[b] = typename ACCESS::raw();
+                    if (from[slot + b]) x[b] = ACCESS::load(desc.rows, from[slot + b], c);
+                }
+#pragma unroll
+                for (int b = 0; b < BATCH; b++) {
+                    real y[lanes];
+                    if (!from[slot + b]) continue;
+                    ACCESS::unpack(x[b], y);
+#pragma unroll
+                    for (int i = 0; i < lanes; i++) sum[i] = fma(weight[slot + b], y[i], sum[i]);
+                }
+            }
+            ACCESS::store(desc.tokens, ACCESS::row(desc.tokens, token), c, ACCESS::pack(sum));
+        }
+    }
+}
+
+static inline tegroup_status tegroup_impl_cuda_ep_combine(const tegroup_ep_combine_desc *desc,
+                                                          const tegroup_impl_ep_reach *reach,
+                                                          struct CUstream_st *stream, tegroup_error *error) {
+    const tegroup_matrix *const matrices[] = {&desc->rows, &desc->tokens};
+    const int64_t width = tegroup_impl_there(&desc->tokens) ? desc->tokens.cols : 0;
+    tegroup_impl_ep_combine_call call;
+    if (desc->row_of_slot.rows == 0) return TEGROUP_OK;
+    call.desc = *desc;
+    call.desc.rows = tegroup_impl_cuda_matrix(&desc->rows);
+    call.desc.weights = tegroup_impl_cuda_matrix(&desc->weights);
+    call.desc.tokens = tegroup_impl_cuda_matrix(&desc->tokens);
+    call.reach = *reach;
+#define TEGROUP_IMPL_LAUNCH(...)                                                                                       \
+    return tegroup_impl_cuda_rows(tegroup_impl_ep_combine_kernel<__VA_ARGS__>, &call, width, __VA_ARGS__::lanes,       \
+                                  desc->row_of_slot.rows, stream, error);
+    TEGROUP_IMPL_BY_ACCESS(tegroup_impl_cuda_access(matrices, 2, width), TEGROUP_IMPL_LAUNCH)
+#undef TEGROUP_IMPL_LAUNCH
+}
+#endif /* TEGROUP_NO_EP */
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [20] Validate kernel of quantised tensors (src/gemm/validate_quantised_cuda.h) ==== */
+/* ==== [21] Validate kernel of quantised tensors (src/gemm/validate_quantised_cuda.h) ==== */
 
 enum { TEGROUP_IMPL_VALIDATE_WARPS = 8 };
 
@@ -5337,7 +5550,7 @@ static inline cudaError_t tegroup_impl_cuda_validate_quantised(const tegroup_val
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [21] Validate kernels (src/gemm/validate_cuda.h) ==== */
+/* ==== [22] Validate kernels (src/gemm/validate_cuda.h) ==== */
 
 /* Checks the sizes in one block, which also initializes the result. */
 static __global__ void __launch_bounds__(1024)
@@ -5470,7 +5683,7 @@ static inline tegroup_status tegroup_impl_cuda_validate(const tegroup_validate_d
     return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }
 
-/* ==== [22] Scales in another layout: kernel (src/gemm/scale_convert_cuda.h) ==== */
+/* ==== [23] Scales in another layout: kernel (src/gemm/scale_convert_cuda.h) ==== */
 
 enum { TEGROUP_IMPL_SCALE_THREADS = 256 };
 
@@ -5535,7 +5748,7 @@ static inline tegroup_status tegroup_impl_cuda_scale_convert(const tegroup_impl_
         "stream", "the kernel must launch", error);
 }
 
-/* ==== [23] GPU calls (src/cuda/call.h) ==== */
+/* ==== [24] GPU calls (src/cuda/call.h) ==== */
 
 /* What a product's kernels are given, as one kernel parameter. */
 typedef struct tegroup_impl_gpu_call {
@@ -5862,7 +6075,7 @@ static inline tegroup_status tegroup_impl_cuda_rest(const tegroup_impl_gpu_call 
 }
 #if !defined(TEGROUP_NO_CUBLASLT)
 
-/* ==== [24] cuBLASLt: functions, descriptors, algorithms (src/cuda/cublaslt.h) ==== */
+/* ==== [25] cuBLASLt: functions, descriptors, algorithms (src/cuda/cublaslt.h) ==== */
 
 #if !defined(_WIN32)
 #include <dlfcn.h>
@@ -6177,7 +6390,7 @@ static inline tegroup_status tegroup_impl_lt_take(tegroup_plan *plan, const tegr
     return TEGROUP_OK;
 }
 
-/* ==== [25] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
+/* ==== [26] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
 
 /* Writes the result of a group that is hidden from cuBLASLt: NaN, or beta * C. Without a C beta is 0. */
 static __device__ inline void tegroup_impl_write_alone(const tegroup_impl_result &p, tegroup_dtype dtype, float beta,
@@ -6253,7 +6466,7 @@ static __global__ void __launch_bounds__(128)
                                  (int64_t)blockIdx.y * blockDim.x + threadIdx.x, (int64_t)gridDim.y * blockDim.x);
 }
 
-/* ==== [26] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
+/* ==== [27] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
 
 /* Says which scales the operands have, and in which lists of the set-up's they are. Sums are promoted. */
 static inline int tegroup_impl_lt_scales(const tegroup_cublaslt_functions *f, const tegroup_problem *p,
@@ -6506,7 +6719,7 @@ static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *pl
     return tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take the planned product", error);
 }
 
-/* ==== [27] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
+/* ==== [28] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
 
 /* One algorithm serves every group. The plan chooses it, for a group of the mean size, from those that do not split k.
  * So a call does not run the heuristic, which takes tens of microseconds a shape, and a row's bits do not depend on its
@@ -6784,7 +6997,7 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
 #endif /* TEGROUP_NO_CUBLASLT */
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [28] Quantised operands on a GPU, from codes to values (src/cuda/codes.h) ==== */
+/* ==== [29] Quantised operands on a GPU, from codes to values (src/cuda/codes.h) ==== */
 
 /* What the kernels that read quantised operands share: where a group's codes and scales are, and how codes become
  * values of BF16 or F16. Values of 8 and 4 bits are exact in both (F4E2M1 and what has scales of 8 bits is decoded to
@@ -7034,7 +7247,7 @@ static inline tegroup_status tegroup_impl_formats_bias_grad(const tegroup_gemm_d
 #endif /* TEGROUP_NO_FP8 */
 #if !defined(TEGROUP_NO_PORTABLE)
 
-/* ==== [29] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
+/* ==== [30] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
 
 /* One family of kernels for every GPU from SM80 on: a persistent grid walks the groups' tiles, loads by cp.async into a
  * ring of swizzled pipeline stages, and multiplies with ldmatrix and mma.sync (PTX ISA 8.0, sections 9.7.8.22 and
@@ -7314,7 +7527,7 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
     __device__ __forceinline__ void advance(int64_t row_bytes) { from += ALONG_K ? TILE_K * 2 : TILE_K * row_bytes; }
 };
 
-/* ==== [30] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
+/* ==== [31] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
 
 /* ---- storing ---- */
 
@@ -7841,7 +8054,7 @@ static __global__ void __launch_bounds__(128)
 }
 #endif
 
-/* ==== [31] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
+/* ==== [32] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
 
 /* Plain FMA: 64 x 64 tiles, 4 x 4 elements a thread, and one chain of FMAs over k for each element. MIXED: B is of F16
  * or BF16, and widened, exactly, on its way to shared memory. Its steps are of twice as many k, so that as many bytes
@@ -7901,7 +8114,7 @@ static __global__ void __launch_bounds__(256)
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [32] Portable GEMM: products of quantised operands (src/cuda/portable_formats.h) ==== */
+/* ==== [33] Portable GEMM: products of quantised operands (src/cuda/portable_formats.h) ==== */
 
 /* One kernel for every format, operation and storage order, from SM80 on. Values of 8 and 4 bits are exact in BF16, so
  * their codes are decoded on the way to shared memory, by arithmetic on bits that is the same on every GPU, and
@@ -8259,7 +8472,7 @@ static inline tegroup_status tegroup_impl_portable_formats_gemm(const tegroup_pl
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [33] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
+/* ==== [34] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
 
 /* A kernel row: one kernel of the family, for BF16 and for FP16. Tiles of up to 128 rows fit SM86, 89 and 120, whose
  * blocks have 99 KB of shared memory for the ring and what the kernel itself declares, less than 2.4 KB. The 256-row
@@ -8456,7 +8669,7 @@ static inline tegroup_status tegroup_impl_portable_gemm_fused(const tegroup_plan
 #endif /* TEGROUP_NO_PORTABLE */
 #if !defined(TEGROUP_NO_SM90)
 
-/* ==== [34] Hopper's instructions (src/cuda/hopper.h) ==== */
+/* ==== [35] Hopper's instructions (src/cuda/hopper.h) ==== */
 
 /* mbarriers, TMA and wgmma as PTX ISA 8.0 and later describe them (sections 9.7.13.15, 9.7.9.27 and 9.7.15). They
  * assemble for sm_90a only; TEGROUP_IMPL_HOPPER is 1 in the compiler pass for that architecture. */
@@ -8701,7 +8914,7 @@ TEGROUP_IMPL_WGMMA_FP8_OF(128, TEGROUP_IMPL_SUMS_64, "64", "65", "66", TEGROUP_I
 #undef TEGROUP_IMPL_F4
 #endif
 
-/* ==== [35] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
+/* ==== [36] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
 
 /* A persistent kernel of three warpgroups. In the first, one warp schedules tiles, one thread loads operands by TMA
  * into a ring of pipeline stages, and two threads store results by TMA. The other two warpgroups multiply by wgmma:
@@ -8860,7 +9073,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_rest {
     int32_t picked_a[128], picked_b[TEGROUP_IMPL_SM90_LINES];
 };
 
-/* ==== [36] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
+/* ==== [37] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* One warp of each block finds the block's tiles. It walks the groups 32 at a time, one for each lane. Tiles of equal
@@ -9213,7 +9426,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
 };
 #endif
 
-/* ==== [37] Hopper GEMM: the epilogue (src/cuda/sm90_epilogue.h) ==== */
+/* ==== [38] Hopper GEMM: the epilogue (src/cuda/sm90_epilogue.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* ---- C and bias ---- */
@@ -9427,7 +9640,7 @@ static __device__ __forceinline__ float tegroup_impl_sm90_differentiate(const te
 }
 #endif
 
-/* ==== [38] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
+/* ==== [39] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* A block is a chain of four classes, each the base of the next: what the warps share, loader, storer, multiplier. (If
@@ -9555,7 +9768,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
 };
 #endif
 
-/* ==== [39] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
+/* ==== [40] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_block<SHAPE> {
@@ -9787,7 +10000,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
 };
 #endif
 
-/* ==== [40] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
+/* ==== [41] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_loader<SHAPE> {
@@ -9948,7 +10161,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
 };
 #endif
 
-/* ==== [41] Hopper GEMM: the multiplying warpgroups, and the kernel (src/cuda/sm90_multiply.h) ==== */
+/* ==== [42] Hopper GEMM: the multiplying warpgroups, and the kernel (src/cuda/sm90_multiply.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegroup_impl_sm90_storer<SHAPE> {
@@ -10344,7 +10557,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [42] Hopper GEMM of FP8: the kernel (src/cuda/sm90_fp8.h) ==== */
+/* ==== [43] Hopper GEMM of FP8: the kernel (src/cuda/sm90_fp8.h) ==== */
 
 /* The kernel of sm90_tiles.h for operands of FP8, which wgmma takes contiguous along k alone. A forward product has
  * them so; a dgrad reads the transposed copy of the weights, and a weight gradient those of both operands, so that all
@@ -10704,7 +10917,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
 #endif
 }
 
-/* ==== [43] Hopper GEMM of FP8: the compiled kernels (src/cuda/sm90_fp8_code.h) ==== */
+/* ==== [44] Hopper GEMM of FP8: the compiled kernels (src/cuda/sm90_fp8_code.h) ==== */
 
 /* Whether nvcc has tensormap.replace as this source uses it, with strides in bytes (PTX ISA 8.5). */
 #define TEGROUP_IMPL_SM90_REPLACES (__CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1205)
@@ -10741,7 +10954,7 @@ static inline tegroup_status tegroup_impl_sm90_fp8_choose(tegroup_plan *plan, in
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [44] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
+/* ==== [45] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
 
 /* The code of a kernel row. */
 typedef struct tegroup_impl_sm90_code {
@@ -10837,7 +11050,7 @@ static inline tegroup_status tegroup_impl_sm90_choices(const tegroup_plan *plan,
     return TEGROUP_OK;
 }
 
-/* ==== [45] Hopper GEMM: repacking rows (src/cuda/sm90_repack_kernels.h) ==== */
+/* ==== [46] Hopper GEMM: repacking rows (src/cuda/sm90_repack_kernels.h) ==== */
 
 /* What the kernel is given. Ragged rows are numbered as in their buffer, and those of uniform groups one group after
  * another; a copy has the same numbers. */
@@ -10958,7 +11171,7 @@ static inline tegroup_status tegroup_impl_sm90_repack(const tegroup_plan *plan, 
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [46] Hopper GEMM: decoding operands (src/cuda/sm90_decode.h) ==== */
+/* ==== [47] Hopper GEMM: decoding operands (src/cuda/sm90_decode.h) ==== */
 
 /* What is decoded, and where to. */
 typedef struct tegroup_impl_decode_call {
@@ -11313,7 +11526,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_DECODE_THREADS, TEGROUP_IM
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [47] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
+/* ==== [48] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
 
 static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_planned_row(const tegroup_plan *plan) {
     return tegroup_impl_sm90_row_of((int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ROW]);
@@ -11764,7 +11977,7 @@ static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, co
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [48] Hopper GEMM of FP8: plan and launch (src/cuda/sm90_fp8_plan.h) ==== */
+/* ==== [49] Hopper GEMM of FP8: plan and launch (src/cuda/sm90_fp8_plan.h) ==== */
 
 /* ---- the tensor maps of a weight gradient ---- */
 
@@ -11939,7 +12152,7 @@ static inline tegroup_status tegroup_impl_sm90_fp8_gemm(const tegroup_plan *plan
 #endif /* TEGROUP_NO_FP8 */
 #endif /* TEGROUP_NO_SM90 */
 
-/* ==== [49] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
+/* ==== [50] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
 
 #if defined(TEGROUP_NO_CUBLASLT)
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *) { return 0; }
@@ -11971,7 +12184,7 @@ static inline tegroup_status tegroup_impl_cuda_check_device(const tegroup_plan *
     return TEGROUP_OK;
 }
 
-/* ==== [50] GPU backends: choosing an algorithm (src/gemm/tune_cuda.h) ==== */
+/* ==== [51] GPU backends: choosing an algorithm (src/gemm/tune_cuda.h) ==== */
 
 static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *kind, tegroup_error *error) {
     cudaDeviceProp properties;
