@@ -2751,12 +2751,19 @@ static inline tegroup_status tegroup_impl_cuda_check_image(const void *kernel, t
                                     "this unit must hold code for the device", error);
 }
 
+static __global__ void __launch_bounds__(256)
+    tegroup_impl_clear_counts_kernel(const __grid_constant__ tegroup_matrix counts) {
+    for (int64_t g = threadIdx.x; g < counts.cols; g += blockDim.x)
+        tegroup_impl_store_int(counts.dtype, counts.data, g, 0);
+}
+
+/* By a kernel, so that a captured layer is nothing but kernels. */
 static inline tegroup_status tegroup_impl_cuda_clear_counts(const tegroup_matrix *counts, struct CUstream_st *stream,
                                                             tegroup_error *error) {
-    const size_t bytes = (size_t)tegroup_impl_matrix_bytes(counts);
-    if (bytes == 0) return TEGROUP_OK;
-    return tegroup_impl_cuda_status(cudaMemsetAsync(counts->data, 0, bytes, stream), "stream",
-                                    "the counts must be cleared", error);
+    if (tegroup_impl_matrix_bytes(counts) == 0) return TEGROUP_OK;
+    return tegroup_impl_cuda_status(
+        tegroup_impl_launch(tegroup_impl_clear_counts_kernel, 1, 256, 0, stream, *counts), "stream",
+        "the kernel must launch", error);
 }
 
 static inline tegroup_status tegroup_impl_cuda_count(const tegroup_count_desc *desc, struct CUstream_st *stream,
@@ -5240,7 +5247,7 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
     call.slots = desc->indices.rows * desc->indices.cols;
     if (desc->weights.dtype != TEGROUP_DTYPE_UNSET && call.slots > 0 && groups > 0)
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_keep_heaviest(desc, &call, stream, error));
-    if (call.slots <= warps * most_of_a_warp && call.desc.slot_of_row.cols <= most_rows) {
+    if (call.slots <= warps * most_of_a_warp && desc->slot_of_row.cols <= most_rows) {
         call.runs = warps;
         call.run = tegroup_impl_align(tegroup_impl_ceil_div(call.slots, warps), 32);
         return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_permutation_block_kernel, 1,
@@ -5250,7 +5257,7 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
     call.run = tegroup_impl_permutation_run(groups);
     call.runs = tegroup_impl_ceil_div(call.slots, call.run);
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(call.runs, warps), 64, &blocks, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(call.desc.slot_of_row.cols, 1024), 8, &fill, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(desc->slot_of_row.cols, 1024), 8, &fill, error));
     if (fill < blocks) fill = blocks;
     code =
         tegroup_impl_launch(tegroup_impl_permutation_count_kernel, fill, 32u * (unsigned)warps, shared, stream, call);
@@ -5267,39 +5274,58 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
 
 /* ==== [20] Expert parallelism: kernels (src/ep/ep_cuda.h) ==== */
 
-/* One block. A thread has up to four neighbouring experts; the scan gives it the rows before them, over all windows,
- * and an expert's start is what comes after the first expert of its owner. */
+/* Adds what a block's threads have seen. A warp adds up first: sums of 64 bits are slow in shared memory. */
+static __device__ __forceinline__ void tegroup_impl_ep_report_merge(tegroup_ep_report *seen, tegroup_ep_report mine) {
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) {
+        mine.received += __shfl_xor_sync(0xffffffffu, mine.received, step);
+        mine.dropped += __shfl_xor_sync(0xffffffffu, mine.dropped, step);
+        mine.digest += __shfl_xor_sync(0xffffffffu, mine.digest, step);
+    }
+    atomicMin(&seen->bad_source, mine.bad_source);
+    atomicMin(&seen->full_owner, mine.full_owner);
+    if (threadIdx.x % 32 != 0) return;
+    atomicAdd((unsigned long long *)&seen->received, (unsigned long long)mine.received);
+    atomicAdd((unsigned long long *)&seen->dropped, (unsigned long long)mine.dropped);
+    atomicAdd((unsigned long long *)&seen->digest, (unsigned long long)mine.digest);
+}
+
+/* One block. A thread has EACH neighbouring experts; the scan gives it the rows before them, over all windows, and an
+ * expert's start is what comes after the first expert of its owner. */
+template <int EACH>
 static __global__ void __launch_bounds__(1024)
     tegroup_impl_ep_sizes_kernel(const __grid_constant__ tegroup_ep_sizes_desc desc) {
     __shared__ int64_t before[TEGROUP_MAX_GROUPS];
     __shared__ tegroup_ep_report seen;
     const int32_t groups = (int32_t)desc.counts.cols, experts = tegroup_impl_ep_experts(&desc),
-                  each = (groups + 1023) / 1024, first = (int32_t)threadIdx.x * each,
-                  last = (int32_t)tegroup_impl_min(groups, first + each);
+                  first = (int32_t)threadIdx.x * EACH;
+    tegroup_impl_ep_expert x[EACH];
     int64_t sum = 0;
     tegroup_ep_report mine = tegroup_impl_ep_report_open(&desc);
     if (threadIdx.x == 0) seen = mine;
     mine.digest = 0;
-    for (int32_t e = first; e < last; e++)
-        sum += tegroup_impl_ep_align(&desc, tegroup_impl_ep_expert_of(&desc, e).total);
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        if (first + i >= groups) break;
+        x[i] = tegroup_impl_ep_expert_of(&desc, first + i);
+        sum += tegroup_impl_ep_align(&desc, x[i].total);
+    }
     int64_t start = tegroup_impl_block_scan(sum, false);
-    for (int32_t e = first; e < last; e++) {
-        before[e] = start;
-        start += tegroup_impl_ep_align(&desc, tegroup_impl_ep_expert_of(&desc, e).total);
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        if (first + i >= groups) break;
+        before[first + i] = start;
+        start += tegroup_impl_ep_align(&desc, x[i].total);
     }
     __syncthreads();
-    for (int32_t e = first; e < last; e++) {
-        const tegroup_impl_ep_expert x = tegroup_impl_ep_expert_of(&desc, e);
-        const int64_t placed = tegroup_impl_ep_place(&desc, e, before[e] - before[e / experts * experts], &x);
-        tegroup_impl_ep_report_add(&desc, &mine, e, &x, placed);
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const int32_t e = first + i;
+        if (e >= groups) break;
+        const int64_t placed = tegroup_impl_ep_place(&desc, e, before[e] - before[e / experts * experts], &x[i]);
+        tegroup_impl_ep_report_add(&desc, &mine, e, &x[i], placed);
     }
-    if (first < last) {
-        atomicMin(&seen.bad_source, mine.bad_source);
-        atomicMin(&seen.full_owner, mine.full_owner);
-        atomicAdd((unsigned long long *)&seen.received, (unsigned long long)mine.received);
-        atomicAdd((unsigned long long *)&seen.dropped, (unsigned long long)mine.dropped);
-        atomicAdd((unsigned long long *)&seen.digest, (unsigned long long)mine.digest);
-    }
+    tegroup_impl_ep_report_merge(&seen, mine);
     __syncthreads();
     if (threadIdx.x != 0 || !desc.report) return;
     tegroup_impl_ep_report_close(&desc, &seen);
@@ -5308,11 +5334,15 @@ static __global__ void __launch_bounds__(1024)
 
 static inline tegroup_status tegroup_impl_cuda_ep_sizes(const tegroup_ep_sizes_desc *desc, struct CUstream_st *stream,
                                                         tegroup_error *error) {
-    return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_ep_sizes_kernel, 1, 1024, 0, stream, *desc),
-                                    "stream", "the kernel must launch", error);
+    const int64_t groups = desc->counts.cols;
+    const unsigned threads = (unsigned)tegroup_impl_clamp(tegroup_impl_align(groups, 32), 32, 1024);
+    return tegroup_impl_cuda_status(
+        groups <= 1024 ? tegroup_impl_launch(tegroup_impl_ep_sizes_kernel<1>, 1, threads, 0, stream, *desc)
+                       : tegroup_impl_launch(tegroup_impl_ep_sizes_kernel<4>, 1, 1024, 0, stream, *desc),
+        "stream", "the kernel must launch", error);
 }
 
-/* A kernel's parameters. piece: bytes that a thread moves at a time. */
+/* Kernels' parameters. A piece is what a thread moves at a time, in bytes. */
 typedef struct tegroup_impl_ep_dispatch_call {
     tegroup_ep_dispatch_desc desc;
     tegroup_impl_ep_reach reach;

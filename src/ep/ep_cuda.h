@@ -18,39 +18,58 @@
 #include "cuda/prepare.h"
 #include "cuda/rows.h"
 
-/* One block. A thread has up to four neighbouring experts; the scan gives it the rows before them, over all windows,
- * and an expert's start is what comes after the first expert of its owner. */
+/* Adds what a block's threads have seen. A warp adds up first: sums of 64 bits are slow in shared memory. */
+static __device__ __forceinline__ void tegroup_impl_ep_report_merge(tegroup_ep_report *seen, tegroup_ep_report mine) {
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) {
+        mine.received += __shfl_xor_sync(0xffffffffu, mine.received, step);
+        mine.dropped += __shfl_xor_sync(0xffffffffu, mine.dropped, step);
+        mine.digest += __shfl_xor_sync(0xffffffffu, mine.digest, step);
+    }
+    atomicMin(&seen->bad_source, mine.bad_source);
+    atomicMin(&seen->full_owner, mine.full_owner);
+    if (threadIdx.x % 32 != 0) return;
+    atomicAdd((unsigned long long *)&seen->received, (unsigned long long)mine.received);
+    atomicAdd((unsigned long long *)&seen->dropped, (unsigned long long)mine.dropped);
+    atomicAdd((unsigned long long *)&seen->digest, (unsigned long long)mine.digest);
+}
+
+/* One block. A thread has EACH neighbouring experts; the scan gives it the rows before them, over all windows, and an
+ * expert's start is what comes after the first expert of its owner. */
+template <int EACH>
 static __global__ void __launch_bounds__(1024)
     tegroup_impl_ep_sizes_kernel(const __grid_constant__ tegroup_ep_sizes_desc desc) {
     __shared__ int64_t before[TEGROUP_MAX_GROUPS];
     __shared__ tegroup_ep_report seen;
     const int32_t groups = (int32_t)desc.counts.cols, experts = tegroup_impl_ep_experts(&desc),
-                  each = (groups + 1023) / 1024, first = (int32_t)threadIdx.x * each,
-                  last = (int32_t)tegroup_impl_min(groups, first + each);
+                  first = (int32_t)threadIdx.x * EACH;
+    tegroup_impl_ep_expert x[EACH];
     int64_t sum = 0;
     tegroup_ep_report mine = tegroup_impl_ep_report_open(&desc);
     if (threadIdx.x == 0) seen = mine;
     mine.digest = 0;
-    for (int32_t e = first; e < last; e++)
-        sum += tegroup_impl_ep_align(&desc, tegroup_impl_ep_expert_of(&desc, e).total);
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        if (first + i >= groups) break;
+        x[i] = tegroup_impl_ep_expert_of(&desc, first + i);
+        sum += tegroup_impl_ep_align(&desc, x[i].total);
+    }
     int64_t start = tegroup_impl_block_scan(sum, false);
-    for (int32_t e = first; e < last; e++) {
-        before[e] = start;
-        start += tegroup_impl_ep_align(&desc, tegroup_impl_ep_expert_of(&desc, e).total);
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        if (first + i >= groups) break;
+        before[first + i] = start;
+        start += tegroup_impl_ep_align(&desc, x[i].total);
     }
     __syncthreads();
-    for (int32_t e = first; e < last; e++) {
-        const tegroup_impl_ep_expert x = tegroup_impl_ep_expert_of(&desc, e);
-        const int64_t placed = tegroup_impl_ep_place(&desc, e, before[e] - before[e / experts * experts], &x);
-        tegroup_impl_ep_report_add(&desc, &mine, e, &x, placed);
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const int32_t e = first + i;
+        if (e >= groups) break;
+        const int64_t placed = tegroup_impl_ep_place(&desc, e, before[e] - before[e / experts * experts], &x[i]);
+        tegroup_impl_ep_report_add(&desc, &mine, e, &x[i], placed);
     }
-    if (first < last) {
-        atomicMin(&seen.bad_source, mine.bad_source);
-        atomicMin(&seen.full_owner, mine.full_owner);
-        atomicAdd((unsigned long long *)&seen.received, (unsigned long long)mine.received);
-        atomicAdd((unsigned long long *)&seen.dropped, (unsigned long long)mine.dropped);
-        atomicAdd((unsigned long long *)&seen.digest, (unsigned long long)mine.digest);
-    }
+    tegroup_impl_ep_report_merge(&seen, mine);
     __syncthreads();
     if (threadIdx.x != 0 || !desc.report) return;
     tegroup_impl_ep_report_close(&desc, &seen);
@@ -59,11 +78,15 @@ static __global__ void __launch_bounds__(1024)
 
 static inline tegroup_status tegroup_impl_cuda_ep_sizes(const tegroup_ep_sizes_desc *desc, struct CUstream_st *stream,
                                                         tegroup_error *error) {
-    return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_ep_sizes_kernel, 1, 1024, 0, stream, *desc),
-                                    "stream", "the kernel must launch", error);
+    const int64_t groups = desc->counts.cols;
+    const unsigned threads = (unsigned)tegroup_impl_clamp(tegroup_impl_align(groups, 32), 32, 1024);
+    return tegroup_impl_cuda_status(
+        groups <= 1024 ? tegroup_impl_launch(tegroup_impl_ep_sizes_kernel<1>, 1, threads, 0, stream, *desc)
+                       : tegroup_impl_launch(tegroup_impl_ep_sizes_kernel<4>, 1, 1024, 0, stream, *desc),
+        "stream", "the kernel must launch", error);
 }
 
-/* A kernel's parameters. piece: bytes that a thread moves at a time. */
+/* Kernels' parameters. A piece is what a thread moves at a time, in bytes. */
 typedef struct tegroup_impl_ep_dispatch_call {
     tegroup_ep_dispatch_desc desc;
     tegroup_impl_ep_reach reach;

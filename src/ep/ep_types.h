@@ -13,8 +13,8 @@
  *   counts of all ranks --> tegroup_ep_sizes --> send_rows, send_starts --> tegroup_prepare, tegroup_permutation_make
  *                                  |                                              --> row_of_slot
  *                                  +--> receive_rows --> tegroup_prepare --> snapshot of this rank's experts
- *   tokens --> tegroup_ep_dispatch --> rows in the owners' windows --(all wait)--> tegroup_mlp_forward, out in the window
- *          --(all wait)--> tegroup_ep_combine --> tokens; backward the same way
+ *   tokens --> tegroup_ep_dispatch --> rows in the owners' windows --(all wait)--> tegroup_mlp_forward, out in
+ *          the window --(all wait)--> tegroup_ep_combine --> tokens; backward the same way
  *
  * A row of a window is named by one number, owner * capacity + row, where capacity is how many rows each window has
  * room for. In a window experts follow one another, the rows of an expert come by source rank, and those of a rank in
@@ -24,8 +24,8 @@
 
 /* What tegroup_ep_sizes has seen; the caller may read it whenever the work before it is done. */
 typedef struct tegroup_ep_report {
-    uint32_t status;     /* TEGROUP_SNAPSHOT_NEGATIVE: a count below 0 was taken as 0; TEGROUP_SNAPSHOT_CAPACITY: a window
-                            is too small, and `dropped` rows have no place; 0 = neither                          */
+    uint32_t status;     /* TEGROUP_SNAPSHOT_NEGATIVE: a count below 0 was taken as 0; TEGROUP_SNAPSHOT_CAPACITY: some
+                            window is too small, and `dropped` rows have no place; 0 = neither                   */
     int32_t  bad_source; /* lowest rank with a count below 0; -1 = none                                           */
     int32_t  full_owner; /* lowest rank whose window is too small; -1 = none                                      */
     int32_t  reserved;   /* 0                                                                                     */
@@ -48,8 +48,8 @@ typedef struct tegroup_ep_sizes_desc {
     int32_t        rank;         /* this one, 0 to ranks - 1                                                     */
     int64_t        capacity;     /* rows that each window has room for: ranks * capacity at most TEGROUP_MAX_COLS */
     int64_t        alignment;    /* rows: an expert begins at a multiple, at most TEGROUP_MAX_COLS; 0 = 1        */
-    tegroup_matrix counts;       /* in  [ranks, experts], I32 or I64: rows that each rank has for each expert; experts a
-                                    multiple of ranks, at most TEGROUP_MAX_GROUPS                                */
+    tegroup_matrix counts;       /* in  [ranks, experts], I32 or I64: rows that each rank has for each expert; experts
+                                    are a multiple of ranks, at most TEGROUP_MAX_GROUPS                          */
     tegroup_matrix send_rows;    /* out [1, experts], I32 (of ranks * capacity below 2^31) or I64: rows of this rank for
                                     each expert that have a place                                                */
     tegroup_matrix send_starts;  /* out [1, experts], dtype of send_rows: the place of the first of them         */
@@ -63,12 +63,12 @@ typedef struct tegroup_ep_windows {
     int32_t      ranks;     /* 1 to TEGROUP_EP_MAX_RANKS                                                         */
     int32_t      rank;      /* this one                                                                          */
     void *const *addresses; /* [ranks], in host memory, read before the call returns: where this process, or the device
-                               that it works on, reaches each rank's window. TEGROUP_ALIGNMENT-aligned; they lie apart */
+                               that it works on, reaches each rank's window; TEGROUP_ALIGNMENT-aligned, and apart */
     size_t       bytes;     /* of each window                                                                    */
 } tegroup_ep_windows;
 
-/* Puts each token, with its scales and its weights, into the rows of its slots: row_of_slot says where, and a slot whose
- * row is outside 0 .. ranks * capacity - 1 goes nowhere. Each token is read once and stored once a slot. Rows are
+/* Puts each token, with its scales and its weights, into the rows of its slots: row_of_slot says where, and a slot
+ * whose row is outside 0 .. ranks * capacity - 1 goes nowhere. Each token is read once and stored once a slot. Rows are
  * copied byte for byte, so quantised ones (FP8 with a scale for each 128 of a row, and its scales) are those that
  * quantising after the dispatch gives. What a weight multiplies is whoever reads row_weights: as row_scale of a
  * tegroup_mlp_desc the activation. tegroup_ep_combine may apply it instead. Rows that no slot has are untouched. */

@@ -27,7 +27,7 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_ep_align(const tegroup_ep_sizes_desc *desc,
 }
 
 /* A number and its position as 64 bits that depend on all of theirs: the finaliser of SplitMix64 (Steele, Lea and Flood
- * 2014, "Fast splittable pseudorandom number generators"). Sums of them are the same in whatever order they are added. */
+ * 2014, "Fast splittable pseudorandom number generators"). Their sum is the same in whatever order it is made. */
 TEGROUP_IMPL_HD uint64_t tegroup_impl_ep_mix(uint64_t position, int64_t number) {
     uint64_t x = (uint64_t)number + UINT64_C(0x9e3779b97f4a7c15) * (position + 1);
     x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
@@ -52,7 +52,7 @@ TEGROUP_IMPL_HD tegroup_impl_ep_expert tegroup_impl_ep_expert_of(const tegroup_e
     return x;
 }
 
-/* Writes expert e, which begins `start` rows behind the first of its owner's window. Returns how many of all ranks' rows
+/* Writes expert e, which begins `start` rows behind the first of its owner's window. Returns how many rows of all ranks
  * have a place. */
 TEGROUP_IMPL_HD int64_t tegroup_impl_ep_place(const tegroup_ep_sizes_desc *desc, int64_t e, int64_t start,
                                               const tegroup_impl_ep_expert *x) {
