@@ -3,7 +3,7 @@
 /* Expert parallelism on GPUs: the MoE layer of ep_layer.h with NCCL (2.30.7 or later; its nccl.h and libnccl.so.2 by -I and
  * -L) as the transport, one process a GPU, all of one host.
  *
- *     ./ep_nccl [--ranks N] [--messages] [--bench TOKENS] [--timeout SECONDS] [--fault NAME]
+ *     ./ep_nccl [--ranks N] [--messages] [--bench TOKENS [--experts N]] [--timeout SECONDS] [--fault NAME]
  *
  * NCCL makes the windows (ncclMemAlloc, a symmetric registration) and gives the addresses of the peers' ones. Then kernels
  * store rows and counts straight into them, fc2 and fc1's dgrad write where combine reads, and a signal word a rank says who
@@ -185,6 +185,7 @@ static void exchange(void *, const ep_message *sends, const ep_message *receives
 typedef struct options {
     int messages;
     int64_t bench; /* tokens of a rank; 0 = check */
+    int32_t experts;
     const char *fault;
 } options;
 static int has_fault(const options *o, const char *name) { return strcmp(o->fault, name) == 0; }
@@ -432,20 +433,21 @@ template <typename WORK> static double timed(session *x, const WORK &work) {
     return least;
 }
 
-/* Forward through a layer of DeepSeek-V3: width 7168, experts of 2048, 8 of 256 a token. */
+/* Forward through a layer of DeepSeek-V3: width 7168, experts of 2048, 8 of them a token, and 256 unless the options say so. */
 static void bench(const options *o, int64_t tokens) {
     session *x = (session *)calloc(1, sizeof *x);
-    ep_size size = {TEGROUP_SPACE_DEVICE, TEGROUP_DTYPE_BF16, ranks, rank, 256, 8, tokens, 7168, 2048, 0};
+    ep_size size = {TEGROUP_SPACE_DEVICE, TEGROUP_DTYPE_BF16, ranks, rank, o->experts, 8, tokens, 7168, 2048, 0};
+    const int64_t here = size.experts / ranks;
     size.capacity = tokens * size.k * 5 / 4;
     session_make(x, o, &size, 0);
     if (x->transport.exchange) give_up("windows are not reached, and there is nothing to measure");
     ep_layer *l = &x->layer;
     nodes n;
     within_patience("measuring");
-    ep_fill(l->router.logits.data, TEGROUP_DTYPE_F32, 1, EP_OF_LOGITS, rank * tokens * 256, tokens * 256, 2);
+    ep_fill(l->router.logits.data, TEGROUP_DTYPE_F32, 1, EP_OF_LOGITS, rank * tokens * size.experts, tokens * size.experts, 2);
     noise_kernel<<<1024, 256, 0, stream>>>((uint16_t *)l->dispatch.tokens.data, tokens * 7168, 0x3f00); /* 0.5 */
-    noise_kernel<<<1024, 256, 0, stream>>>((uint16_t *)l->mlp.fc1.weight.data, (int64_t)(256 / ranks) * 4096 * 7168, 0x3c80); /* 2^-6 */
-    noise_kernel<<<1024, 256, 0, stream>>>((uint16_t *)l->mlp.fc2.weight.data, (int64_t)(256 / ranks) * 2048 * 7168, 0x3c80);
+    noise_kernel<<<1024, 256, 0, stream>>>((uint16_t *)l->mlp.fc1.weight.data, here * 4096 * 7168, 0x3c80); /* 2^-6 */
+    noise_kernel<<<1024, 256, 0, stream>>>((uint16_t *)l->mlp.fc2.weight.data, here * 2048 * 7168, 0x3c80);
     MUST(cudaGetLastError());
     ep_forward(l, &x->transport, stream);
     look(&x->meet, l);
@@ -454,9 +456,9 @@ static void bench(const options *o, int64_t tokens) {
     const double layer = timed(x, [&] { MUST(cudaGraphLaunch(graph, stream)); });
     look(&x->meet, l);
 
-    int64_t rows[256], away = 0;
-    ep_get(rows, l->sizes.send_rows.data, sizeof rows);
-    for (int e = 0; e < 256; e++) away += e / (256 / ranks) == rank ? 0 : rows[e];
+    int64_t rows[TEGROUP_MAX_GROUPS], away = 0;
+    ep_get(rows, l->sizes.send_rows.data, sizeof *rows * (size_t)size.experts);
+    for (int32_t e = 0; e < size.experts; e++) away += e / here == rank ? 0 : rows[e];
     const double wire = (double)away * 7168 * 2;
     const int next = (rank + 1) % ranks;
     const int64_t pieces = size.capacity * 7168 * 2 / 16;
@@ -486,7 +488,7 @@ static void bench(const options *o, int64_t tokens) {
                  alone = timed(x, [&] { meet(&x->meet, NULL); }),
                  routing = timed(x, [&] {
                      ep_must(tegroup_router(&l->router, stream, &ep_error));
-                     share_counts(&x->meet, (const int32_t *)l->router.counts.data, 256);
+                     share_counts(&x->meet, (const int32_t *)l->router.counts.data, size.experts);
                      ep_must(tegroup_ep_sizes(&l->sizes, stream, &ep_error));
                      ep_must(tegroup_prepare(&l->sent, stream, &ep_error));
                      ep_must(tegroup_permutation_make(&l->map, stream, &ep_error));
@@ -564,7 +566,7 @@ static int wait_for_all(const pid_t *children) {
 
 int main(int argc, char **argv) {
     static const char *const faults[] = {"", "gone", "late", "counts", "small", "misaligned"};
-    options o = {0, 0, ""};
+    options o = {0, 0, 256, ""};
     pid_t children[MOST_RANKS];
     int known = 0;
     ranks = 2;
@@ -572,6 +574,7 @@ int main(int argc, char **argv) {
         if (strcmp(argv[i], "--messages") == 0) o.messages = 1;
         else if (strcmp(argv[i], "--bench") == 0 && i + 1 < argc) o.bench = atoll(argv[++i]);
         else if (strcmp(argv[i], "--ranks") == 0 && i + 1 < argc) ranks = atoi(argv[++i]);
+        else if (strcmp(argv[i], "--experts") == 0 && i + 1 < argc) o.experts = atoi(argv[++i]);
         else if (strcmp(argv[i], "--timeout") == 0 && i + 1 < argc) patience = atof(argv[++i]);
         else if (strcmp(argv[i], "--fault") == 0 && i + 1 < argc) o.fault = argv[++i];
         else give_up("unknown option %s", argv[i]);
@@ -579,6 +582,7 @@ int main(int argc, char **argv) {
     for (const char *fault : faults) known |= strcmp(o.fault, fault) == 0;
     if (!known) give_up("unknown fault %s", o.fault);
     if (ranks < 1 || ranks > MOST_RANKS || !(patience > 0)) give_up("--ranks takes 1 to %d, --timeout more than 0", (int)MOST_RANKS);
+    if (o.experts < 8 || o.experts > TEGROUP_MAX_GROUPS || o.experts % ranks != 0 || o.bench < 0) give_up("--experts takes a multiple of ranks from 8 on, --bench a number of tokens");
     meeting_point *shared = (meeting_point *)mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED) give_up("no shared memory");
     for (rank = 0; rank < ranks; rank++) {

@@ -2,10 +2,10 @@
 # examples/ep over NCCL on the GPUs of this machine: results against one rank, every fault, and times. One line a test, as in
 # tests/run.sh, and what the program printed; the exit status is 1 if a test failed.
 #
-#   NCCL_HOME=FOLDER tests/ep_gpu.sh [RANKS]     FOLDER has nccl.h and libnccl.so.2 (2.30.7 or later), or include/ and lib/ with
+#   NCCL_HOME=FOLDER tests/gpu/ep.sh [RANKS]     FOLDER has nccl.h and libnccl.so.2 (2.30.7 or later), or include/ and lib/ with
 #                                                them; by default that of the wheel nvidia-nccl-cu13. RANKS: by default 2
 set -u
-cd "$(dirname "$0")/.." || exit
+cd "$(dirname "$0")/../.." || exit
 ranks=${1:-2} failed=0
 nvcc=${NVCC:-$(command -v nvcc || true)}
 [ -n "$nvcc" ] || { echo "skip ep_nccl needs nvcc: set NVCC or put it on PATH"; exit 0; }
@@ -46,9 +46,10 @@ refuses late 'did not come within 2 s'
 refuses counts 'does not have the same counts'
 refuses small 'is too small'
 refuses misaligned 'windows.addresses must be 256-byte aligned'
+# One rank beside all of them, with as many experts and as many tokens as each of them has.
 for tokens in 4096 32768; do
     for of in 1 "$ranks"; do
-        timeout 100 build/ep_nccl --ranks "$of" --bench $tokens >"$log" 2>&1
+        timeout 100 build/ep_nccl --ranks "$of" --bench $tokens --experts $((256 / ranks * of)) >"$log" 2>&1
         report $? "ep_nccl_times_${tokens}_tokens_of_$of"
         eval "layer_$of=$(sed -n 's/.*: layer \([0-9]*\) us.*/\1/p' "$log")"
     done
