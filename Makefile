@@ -38,7 +38,7 @@ demo: $(DEMO) ## train a mixture-of-experts language model on real text in under
 	OMP_WAIT_POLICY=passive $(DEMO) $(if $(FORMAT),--format $(FORMAT)) --out build/train_moe.safetensors # spinning threads starve each other on shared cores
 
 # What each suite runs, what takes long first. Scripts that are in both do in each a part of their work (SUITE).
-BOTH  := tests/compile/run.sh tests/unit/test_examples.sh tests/unit/test_side_effects.sh
+BOTH  := tests/compile/run.sh tests/unit/test_examples.sh tests/unit/test_side_effects.sh tests/unit/test_ep_mpi.sh
 QUICK := $(BOTH) $(UNIT:%=build/sanitized/%) tests/unit/test_faults.sh tests/unit/test_header.sh
 # What the CPU backend does with this machine's vectors, which a build for any machine has not.
 NATIVE := build/native/test_gemm build/native/test_contract build/native/test_linear
@@ -59,9 +59,9 @@ test-more: ## the long rest: full problem sizes, every compiler and standard, do
 	@+-$(SIDE_BY_SIDE) $(MORE:%=more/%)
 	@tests/run.sh sum more
 
-test-gpu: ## tests on this machine's GPU
-	@tests/run.sh begin gpu $(GPU_TESTS) tests/teeth/gpu.sh
-	@for program in $(GPU_TESTS) tests/teeth/gpu.sh; do tests/run.sh one gpu $$program; done
+test-gpu: ## tests on this machine's GPU, and with NCCL on two of them
+	@tests/run.sh begin gpu $(GPU_TESTS) tests/gpu/ep.sh tests/teeth/gpu.sh
+	@for program in $(GPU_TESTS) tests/gpu/ep.sh tests/teeth/gpu.sh; do tests/run.sh one gpu $$program; done
 	@tests/run.sh sum gpu
 
 test-layers: build/test_linear build/test_mlp ## the layers, every combination on each backend, those of a GPU where there is one
