@@ -4,6 +4,7 @@
  * that of one rank with all tokens and all experts.
  *
  *     mpirun -n RANKS ./ep_mpi [--bf16] [--messages] [--steps N] [--timeout SECONDS] [--fault NAME]
+ *     mpirun -n RANKS ./ep_mpi --train TEXT [--messages] [--steps N]      a small language model: ep_train.h
  *
  * The windows are memory that the ranks of one host share (MPI-3), so that rows are stored straight into the owner's. With
  * --messages each rank keeps its window to itself, and rows travel by MPI_Isend and MPI_Irecv. A fault shows what happens
@@ -41,6 +42,7 @@ static void ep_put(void *there, const void *here, size_t bytes) { memcpy(there, 
 static void ep_get(void *here, const void *there, size_t bytes) { memcpy(here, there, bytes); }
 
 #include "ep_check.h"
+#include "ep_train.h"
 
 /* ---- the transport ---- */
 
@@ -104,6 +106,18 @@ static void mpi_exchange(void *self, const ep_message *sends, const ep_message *
     free(requests);
 }
 
+/* Gradients and losses that every rank has a part of. */
+static void sum_floats(float *x, int64_t count) {
+    MPI_Request request;
+    MPI_Iallreduce(MPI_IN_PLACE, x, (int)count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD, &request);
+    wait_for(&request, "gradients");
+}
+static void sum_doubles(double *x, int64_t count) {
+    MPI_Request request;
+    MPI_Iallreduce(MPI_IN_PLACE, x, (int)count, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD, &request);
+    wait_for(&request, "losses");
+}
+
 /* A window each, in memory that all ranks of the host see at addresses of their own. */
 static void mpi_windows_make(mpi_windows *windows, size_t bytes, int misaligned) {
     const size_t page = 4096, room = bytes + 2 * page;
@@ -129,17 +143,18 @@ static void mpi_windows_make(mpi_windows *windows, size_t bytes, int misaligned)
 
 typedef struct options {
     tegroup_dtype dtype;
-    int messages, steps;
-    const char *fault;
+    int messages, steps; /* steps: 0 = 3, or 400 to train */
+    const char *fault, *text;
 } options;
 
 static options parse(int argc, char **argv) {
     static const char *const faults[] = {"", "gone", "counts", "small", "misaligned"};
-    options o = {TEGROUP_DTYPE_F32, 0, 3, ""};
+    options o = {TEGROUP_DTYPE_F32, 0, 0, "", NULL};
     size_t known = 0;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--bf16") == 0) o.dtype = TEGROUP_DTYPE_BF16;
         else if (strcmp(argv[i], "--messages") == 0) o.messages = 1;
+        else if (strcmp(argv[i], "--train") == 0 && i + 1 < argc) o.text = argv[++i];
         else if (strcmp(argv[i], "--steps") == 0 && i + 1 < argc) o.steps = atoi(argv[++i]);
         else if (strcmp(argv[i], "--timeout") == 0 && i + 1 < argc) patience = atof(argv[++i]);
         else if (strcmp(argv[i], "--fault") == 0 && i + 1 < argc) o.fault = argv[++i];
@@ -147,7 +162,9 @@ static options parse(int argc, char **argv) {
     }
     while (known < sizeof faults / sizeof *faults && strcmp(o.fault, faults[known]) != 0) known++;
     if (known == sizeof faults / sizeof *faults) give_up("unknown fault %s", o.fault);
-    if (!(patience > 0) || o.steps < 1) give_up("--steps and --timeout must be above 0");
+    if (!(patience > 0) || o.steps < 0) give_up("--timeout must be above 0, and --steps not below");
+    if (o.text && (o.dtype != TEGROUP_DTYPE_F32 || TRAIN_EXPERTS % ranks != 0)) give_up("--train is in F32, on 1, 2, 4 or 8 ranks");
+    if (o.steps == 0) o.steps = o.text ? 400 : 3;
     return o;
 }
 static int has_fault(const options *o, const char *name) { return strcmp(o->fault, name) == 0; }
@@ -162,6 +179,11 @@ int main(int argc, char **argv) {
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     const options o = parse(argc, argv);
     ep_size size = {TEGROUP_SPACE_HOST, o.dtype, ranks, rank, 4 * ranks, 2, 48, 64, 32, 0};
+    if (o.text) {
+        size.experts = TRAIN_EXPERTS;
+        size.tokens = BATCH / ranks;
+        size.width = CONTEXT * EMBED;
+    }
     size.capacity = has_fault(&o, "small") ? 20 : ranks * size.tokens * size.k;
     bytes = ep_window(&size, size.capacity, at);
     windows.counts_at = at[EP_COUNTS];
@@ -174,6 +196,11 @@ int main(int argc, char **argv) {
     const ep_transport transport = {&windows, o.messages ? mpi_gather_counts : mpi_share_counts, o.messages ? NULL : mpi_meet,
         o.messages ? mpi_exchange : NULL};
     ep_layer_make(&layer, &size, windows.addresses, !o.messages, 1);
+    if (o.text) {
+        const int status = train(&layer, transport, o.text, o.steps, sum_floats, sum_doubles);
+        MPI_Finalize();
+        return status;
+    }
     ep_one_rank_make(&one, &size);
     for (int step = 1; step <= o.steps; step++) {
         ep_layer_fill(&layer, (uint64_t)step);

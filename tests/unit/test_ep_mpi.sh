@@ -47,6 +47,15 @@ if [ "$SUITE" != quick ]; then
     same three_ranks 3
     same four_ranks 4
     same four_ranks_bf16_by_messages 4 --bf16 --messages
+    run 2 --train examples/data/persuasion.txt --steps 100 # exit status 0: better than a byte bigram
+    report $? training_on_two_ranks
+    for way in '' --messages; do # the same losses, whichever way rows go
+        # shellcheck disable=SC2086 # an option or none
+        run 2 --train examples/data/persuasion.txt --steps 10 $way
+        grep '^step' "$scratch/log" >"$scratch/losses$way"
+    done
+    [ "$(wc -l <"$scratch/losses")" -eq 10 ] && cmp -s "$scratch/losses" "$scratch/losses--messages"
+    report $? training_by_messages_is_the_same
     refuses a_rank_that_does_not_come 'not all ranks came within 2 s' --fault gone --timeout 2
     refuses a_rank_that_does_not_send 'not all ranks came within 2 s' --fault gone --timeout 2 --messages
     refuses counts_that_disagree 'do not have the same counts' --fault counts
