@@ -29,16 +29,21 @@ UNIT    := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))
 .PHONY: help demo test test-more test-gpu test-layers check-fresh build-gpu sanitize-gpu test-teeth fuzz bench bench-errors bench-cpu bench-gpu bench-hopper bench-compile bench-ggml bench-moe bench-mlp bench-fp8 bench-quantize bench-decoded tiles fit plots docs examples headers lib install compile-matrix lint format clean
 
 help: ## this list
-	@echo "Variables: CC NVCC ARCHS CUDA_HOME CUBLAS_HOME BENCH SANITIZE PYTHON PREFIX DESTDIR"
+	@echo "Variables: CC NVCC ARCHS CUDA_HOME CUBLAS_HOME BENCH SANITIZE PYTHON PREFIX DESTDIR RANKS"
 	@awk -f tools/help.awk Makefile
 
 # FORMAT=mxfp8 and the like: experts in FP8 or narrower, on the CPU.
 DEMO := build/train_moe$(if $(FORMAT),,$(if $(NVCC),$(if $(GPU),_gpu)))
-demo: $(DEMO) ## train a mixture-of-experts language model on real text in under a minute: a small one, or with a GPU a larger one
+# RANKS=2 and the like: one whose experts are shared out over so many processes, by MPI.
+demo: $(if $(RANKS),build/ep_mpi,$(DEMO)) ## train a mixture-of-experts language model on real text in under a minute: a small one, or with a GPU a larger one
+ifneq ($(RANKS),)
+	OMP_WAIT_POLICY=passive mpirun --oversubscribe -n $(RANKS) build/ep_mpi --train examples/data/persuasion.txt
+else
 	OMP_WAIT_POLICY=passive $(DEMO) $(if $(FORMAT),--format $(FORMAT)) --out build/train_moe.safetensors # spinning threads starve each other on shared cores
+endif
 
 # What each suite runs, what takes long first. Scripts that are in both do in each a part of their work (SUITE).
-BOTH  := tests/compile/run.sh tests/unit/test_examples.sh tests/unit/test_side_effects.sh
+BOTH  := tests/compile/run.sh tests/unit/test_examples.sh tests/unit/test_side_effects.sh tests/unit/test_ep_mpi.sh
 QUICK := $(BOTH) $(UNIT:%=build/sanitized/%) tests/unit/test_faults.sh tests/unit/test_header.sh
 # What the CPU backend does with this machine's vectors, which a build for any machine has not.
 NATIVE := build/native/test_gemm build/native/test_contract build/native/test_linear
@@ -59,9 +64,9 @@ test-more: ## the long rest: full problem sizes, every compiler and standard, do
 	@+-$(SIDE_BY_SIDE) $(MORE:%=more/%)
 	@tests/run.sh sum more
 
-test-gpu: ## tests on this machine's GPU
-	@tests/run.sh begin gpu $(GPU_TESTS) tests/teeth/gpu.sh
-	@for program in $(GPU_TESTS) tests/teeth/gpu.sh; do tests/run.sh one gpu $$program; done
+test-gpu: ## tests on this machine's GPU, and with NCCL on two of them
+	@tests/run.sh begin gpu $(GPU_TESTS) tests/gpu/ep.sh tests/teeth/gpu.sh
+	@for program in $(GPU_TESTS) tests/gpu/ep.sh tests/teeth/gpu.sh; do tests/run.sh one gpu $$program; done
 	@tests/run.sh sum gpu
 
 test-layers: build/test_linear build/test_mlp ## the layers, every combination on each backend, those of a GPU where there is one
@@ -178,6 +183,11 @@ clean: ## remove build/
 build/train_moe: examples/train_moe.c $(wildcard examples/train_moe_*.h) tegroup.h
 	@mkdir -p build
 	$(CC) -std=gnu11 -O3 -march=native $(OPENMP) -I. $< -o $@ -lm
+
+build/ep_mpi: examples/ep/ep_mpi.c $(wildcard examples/ep/*.h) examples/train_moe_text.h tegroup.h
+	@mkdir -p build
+	@command -v mpicc > /dev/null || { echo "this needs MPI: apt-get install libopenmpi-dev openmpi-bin"; exit 1; }
+	mpicc -std=gnu11 -O3 -march=native $(OPENMP) -I. $< -o $@ -lm
 
 # The GEMM kernels that run on ARCHS, and no others; on all cores: of architectures by -t, of one's kernels where nvcc can.
 DEMO_KERNELS = $(if $(filter 90a,$(ARCHS)),$(if $(filter-out 90a,$(ARCHS)),,-DTEGROUP_NO_PORTABLE),-DTEGROUP_NO_SM90)

@@ -51,82 +51,86 @@
  *   [18] layer/chain_types.h      Op chain
  *   [19] moe/routing_types.h      MoE operations
  *   [20] moe/layer_types.h        MoE layer
- *   [21] base/linkage.h           Linkage of the functions
- *   [22] api/functions.h          Functions
- *   [23] base/build.h             What this build has
- *   [24] base/arithmetic.h        Arithmetic
- *   [25] base/rules.h             Rules
- *   [26] base/threads.h           Threads
- *   [27] formats/dtype.h          Types by their bits
- *   [28] core/names.h             Names and texts
- *   [29] core/constructors.h      Constructors
- *   [30] formats/convert.h        Conversions
- *   [31] formats/scale_rule.h     Scale rules
- *   [32] formats/scale_layout.h   Scale layouts
- *   [33] core/layout.h            Layout arithmetic
- *   [34] core/tensor.h            What the fields of a tensor say
- *   [35] core/scale_grid.h        Where a group's scales and its copies are
- *   [36] core/field_names.h       What errors call a tensor's fields
- *   [37] core/checks.h            Checks of addresses, types and matrices
- *   [38] core/tensor_checks.h     Checks of a tensor
- *   [39] core/snapshot_checks.h   Checks of a snapshot
- *   [40] core/copies.h            Copies of a quantised tensor
- *   [41] core/tensor_layout.h     Bytes of a tensor
- *   [42] core/stored_scales.h     Scales as they are stored
- *   [43] core/apart.h             What a call writes lies apart
- *   [44] core/prepare_group.h     Prepare: the place of a group
- *   [45] core/prepare_sort.h      Prepare: the order of groups
- *   [46] core/prepare.h           Prepare: all groups
- *   [47] core/prepare_rules.h     Prepare: what is refused
- *   [48] core/problem.h           The problem of a GEMM
- *   [49] core/backend_table.h     Backend and quirk tables
- *   [50] core/numerics.h          What decides the bits of a result
- *   [51] core/choice.h            What a plan chooses
- *   [52] core/product.h           The product of one group
- *   [53] core/quantised.h         Quantised operands
- *   [54] core/epilogue.h          An activation in an epilogue
- *   [55] gemm/prepare.h           Prepare a snapshot
- *   [56] cpu/rows.h               Rows
- *   [57] cpu/gemm_kernel.h        CPU GEMM kernel
- *   [58] cpu/quantised.h          CPU GEMM of quantised operands
- *   [59] cuda/cublaslt_setup.h    Set-up of a grouped cuBLASLt matmul
- *   [60] cuda/cublaslt_scales.h   Set-up of a grouped cuBLASLt matmul: quantised operands
- *   [61] cuda/sm90_kernels.h      Hopper GEMM: the table of kernels
- *   [62] cuda/sm90_balance.h      Hopper GEMM: what tiles cost, and which block is done first
- *   [63] cuda/sm90_decoded.h      Hopper GEMM: operands that are decoded
- *   [64] cuda/sm90_fp8_kernels.h  Hopper GEMM of FP8: the table of kernels, and where a group's scales are
- *   [65] cuda/sm90_repack.h       Hopper GEMM: rows that are repacked for TMA
- *   [66] cuda/sm90_choice.h       Hopper GEMM: which kernel a plan takes
- *   [67] gemm/backends.h          The backends, a row of functions each
- *   [68] gemm/verdicts.h          What each backend can do
- *   [69] gemm/plan.h              Explain and plan
- *   [70] cpu/gemm.h               CPU GEMM
- *   [71] gemm/check.h             What a call checks
- *   [72] gemm/run.h               Run
- *   [73] gemm/once.h              One call for a product that runs once
- *   [74] gemm/tune.h              Tune, save and load a plan
- *   [75] cpu/real.h               Formulas
- *   [76] core/activation_formulas.h Activation formulas
- *   [77] layer/activation.h       Activations
- *   [78] layer/quantize_rules.h   Quantise and dequantise: rules
- *   [79] layer/quantize.h         Quantise and dequantise
- *   [80] layer/linear.h           Grouped linear layer
- *   [81] layer/mlp_rules.h        Grouped MLP: tensors and rules
- *   [82] layer/mlp_plan.h         Grouped MLP: plan
- *   [83] layer/mlp.h              Grouped MLP: calls
- *   [84] layer/chain_rules.h      Op chain: rules and buffers
- *   [85] layer/chain_ops.h        Op chain: ops as layers
- *   [86] layer/chain_plan.h       Op chain: plan
- *   [87] layer/chain.h            Op chain: calls
- *   [88] gemm/validate_values.h   Validate: values and scales
- *   [89] gemm/validate.h          Validate
- *   [90] gemm/scale_convert.h     Scales in another layout
- *   [91] moe/count.h              Counts of groups
- *   [92] moe/router_scheme.h      Router schemes
- *   [93] moe/router.h             Router
- *   [94] moe/permutation.h        Permute and combine
- *   [95] moe/layer_plan.h         MoE layer: plan
- *   [96] moe/layer.h              MoE layer
+ *   [21] ep/ep_types.h            Expert parallelism
+ *   [22] base/linkage.h           Linkage of the functions
+ *   [23] api/functions.h          Functions
+ *   [24] base/build.h             What this build has
+ *   [25] base/arithmetic.h        Arithmetic
+ *   [26] base/rules.h             Rules
+ *   [27] base/threads.h           Threads
+ *   [28] formats/dtype.h          Types by their bits
+ *   [29] core/names.h             Names and texts
+ *   [30] core/constructors.h      Constructors
+ *   [31] formats/convert.h        Conversions
+ *   [32] formats/scale_rule.h     Scale rules
+ *   [33] formats/scale_layout.h   Scale layouts
+ *   [34] core/layout.h            Layout arithmetic
+ *   [35] core/tensor.h            What the fields of a tensor say
+ *   [36] core/scale_grid.h        Where a group's scales and its copies are
+ *   [37] core/field_names.h       What errors call a tensor's fields
+ *   [38] core/checks.h            Checks of addresses, types and matrices
+ *   [39] core/tensor_checks.h     Checks of a tensor
+ *   [40] core/snapshot_checks.h   Checks of a snapshot
+ *   [41] core/copies.h            Copies of a quantised tensor
+ *   [42] core/tensor_layout.h     Bytes of a tensor
+ *   [43] core/stored_scales.h     Scales as they are stored
+ *   [44] core/apart.h             What a call writes lies apart
+ *   [45] core/prepare_group.h     Prepare: the place of a group
+ *   [46] core/prepare_sort.h      Prepare: the order of groups
+ *   [47] core/prepare.h           Prepare: all groups
+ *   [48] core/prepare_rules.h     Prepare: what is refused
+ *   [49] core/problem.h           The problem of a GEMM
+ *   [50] core/backend_table.h     Backend and quirk tables
+ *   [51] core/numerics.h          What decides the bits of a result
+ *   [52] core/choice.h            What a plan chooses
+ *   [53] core/product.h           The product of one group
+ *   [54] core/quantised.h         Quantised operands
+ *   [55] core/epilogue.h          An activation in an epilogue
+ *   [56] gemm/prepare.h           Prepare a snapshot
+ *   [57] cpu/rows.h               Rows
+ *   [58] cpu/gemm_kernel.h        CPU GEMM kernel
+ *   [59] cpu/quantised.h          CPU GEMM of quantised operands
+ *   [60] cuda/cublaslt_setup.h    Set-up of a grouped cuBLASLt matmul
+ *   [61] cuda/cublaslt_scales.h   Set-up of a grouped cuBLASLt matmul: quantised operands
+ *   [62] cuda/sm90_kernels.h      Hopper GEMM: the table of kernels
+ *   [63] cuda/sm90_balance.h      Hopper GEMM: what tiles cost, and which block is done first
+ *   [64] cuda/sm90_decoded.h      Hopper GEMM: operands that are decoded
+ *   [65] cuda/sm90_fp8_kernels.h  Hopper GEMM of FP8: the table of kernels, and where a group's scales are
+ *   [66] cuda/sm90_repack.h       Hopper GEMM: rows that are repacked for TMA
+ *   [67] cuda/sm90_choice.h       Hopper GEMM: which kernel a plan takes
+ *   [68] gemm/backends.h          The backends, a row of functions each
+ *   [69] gemm/verdicts.h          What each backend can do
+ *   [70] gemm/plan.h              Explain and plan
+ *   [71] cpu/gemm.h               CPU GEMM
+ *   [72] gemm/check.h             What a call checks
+ *   [73] gemm/run.h               Run
+ *   [74] gemm/once.h              One call for a product that runs once
+ *   [75] gemm/tune.h              Tune, save and load a plan
+ *   [76] cpu/real.h               Formulas
+ *   [77] core/activation_formulas.h Activation formulas
+ *   [78] layer/activation.h       Activations
+ *   [79] layer/quantize_rules.h   Quantise and dequantise: rules
+ *   [80] layer/quantize.h         Quantise and dequantise
+ *   [81] layer/linear.h           Grouped linear layer
+ *   [82] layer/mlp_rules.h        Grouped MLP: tensors and rules
+ *   [83] layer/mlp_plan.h         Grouped MLP: plan
+ *   [84] layer/mlp.h              Grouped MLP: calls
+ *   [85] layer/chain_rules.h      Op chain: rules and buffers
+ *   [86] layer/chain_ops.h        Op chain: ops as layers
+ *   [87] layer/chain_plan.h       Op chain: plan
+ *   [88] layer/chain.h            Op chain: calls
+ *   [89] gemm/validate_values.h   Validate: values and scales
+ *   [90] gemm/validate.h          Validate
+ *   [91] gemm/scale_convert.h     Scales in another layout
+ *   [92] moe/count.h              Counts of groups
+ *   [93] moe/router_scheme.h      Router schemes
+ *   [94] moe/router.h             Router
+ *   [95] moe/permutation.h        Permute and combine
+ *   [96] moe/layer_plan.h         MoE layer: plan
+ *   [97] moe/layer.h              MoE layer
+ *   [98] ep/places.h              Expert parallelism: where rows go
+ *   [99] ep/sizes.h               Expert parallelism: sizes
+ *   [100] ep/exchange.h            Expert parallelism: dispatch and combine
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
@@ -160,6 +164,9 @@
 #if defined(TEGROUP_NO_ROUTER) || defined(TEGROUP_NO_PERMUTATION)
 #error "tegroup: router and permutation have one switch, TEGROUP_NO_MOE"
 #endif
+#if defined(TEGROUP_NO_EXPERT_PARALLEL) || defined(TEGROUP_NO_DISPATCH)
+#error "tegroup: the switch is spelt TEGROUP_NO_EP"
+#endif
 #if defined(TEGROUP_NO_F8) || defined(TEGROUP_NO_QUANTIZE)
 #error "tegroup: the switch is spelt TEGROUP_NO_FP8"
 #endif
@@ -182,6 +189,7 @@
  *     TEGROUP_NO_BACKWARD    of both kinds those of dgrad and wgrad, and whatever else only a backward pass runs
  *     TEGROUP_NO_ACTIVATION  activations
  *     TEGROUP_NO_MOE         counts, router, permutation, permute and combine
+ *     TEGROUP_NO_EP          sizes, dispatch and combine of expert parallelism
  *     TEGROUP_NO_FP8         quantise and dequantise, and products of quantised operands
  *     TEGROUP_NO_CUDA        all of them: nvcc does not pull in tegroup_cuda.cuh
  *
@@ -1734,7 +1742,7 @@ typedef struct tegroup_permutation_desc {
     tegroup_shape  shape;        /* groups = experts, rows = capacity, at most TEGROUP_MAX_COLS; snapshot of the
                                     experts' counts required                                                     */
     tegroup_matrix row_of_slot;  /* out [tokens, k]: row of the permuted buffer, or -1                           */
-    tegroup_matrix slot_of_row;  /* out [1, shape.rows]: slot, or -1 for a row that no slot has                  */
+    tegroup_matrix slot_of_row;  /* out [1, shape.rows]: slot, or -1 for a row that no slot has; absent = not wanted */
     void          *workspace;    /* tegroup_permutation_layout's, TEGROUP_ALIGNMENT-aligned; none is needed on the
                                     host */
     size_t         workspace_bytes;
@@ -1882,6 +1890,106 @@ typedef enum tegroup_moe_memory {
     TEGROUP_MOE_DGRAD_WORKSPACE   = 4,
     TEGROUP_MOE_WGRAD_WORKSPACE   = 5
 } tegroup_moe_memory;
+
+/* ==== [21] Expert parallelism (src/ep/ep_types.h) ==== */
+
+/* The experts of a layer shared out over ranks, each of which has tokens of its own: rank r of `ranks` owns experts
+ * r * n up to (r + 1) * n, where n is experts / ranks. Nothing here talks to another rank. The caller's transport gives
+ * each rank a window, memory that the others reach by plain loads and stores, and between the steps lets each rank wait
+ * for all others (docs/ep.md; examples/ep has NCCL and MPI):
+ *
+ *   counts of all ranks --> tegroup_ep_sizes --> send_rows, send_starts --> tegroup_prepare, tegroup_permutation_make
+ *                                  |                                              --> row_of_slot
+ *                                  +--> receive_rows --> tegroup_prepare --> snapshot of this rank's experts
+ *   tokens --> tegroup_ep_dispatch --> rows in the owners' windows --(all wait)--> tegroup_mlp_forward, out in
+ *          the window --(all wait)--> tegroup_ep_combine --> tokens; backward the same way
+ *
+ * A row of a window is named by one number, owner * capacity + row, where capacity is how many rows each window has
+ * room for. In a window experts follow one another, the rows of an expert come by source rank, and those of a rank in
+ * the order of its slots. So where ranks have tokens one after another, an expert's rows are in the order that one rank
+ * with all the tokens gives them, and forward, dgrad and wgrad have its bits. */
+#define TEGROUP_EP_MAX_RANKS 256
+
+/* What tegroup_ep_sizes has seen; the caller may read it whenever the work before it is done. */
+typedef struct tegroup_ep_report {
+    uint32_t status;     /* TEGROUP_SNAPSHOT_NEGATIVE: a count below 0 was taken as 0; TEGROUP_SNAPSHOT_CAPACITY: some
+                            window is too small, and `dropped` rows have no place; 0 = neither                   */
+    int32_t  bad_source; /* lowest rank with a count below 0; -1 = none                                           */
+    int32_t  full_owner; /* lowest rank whose window is too small; -1 = none                                      */
+    int32_t  reserved;   /* 0                                                                                     */
+    int64_t  received;   /* rows that this rank's window gets                                                     */
+    int64_t  dropped;    /* rows of all ranks, for all windows, that have no place                                */
+    uint64_t digest;     /* of everything that the places follow from: equal on all ranks, or they do not agree   */
+} tegroup_ep_report;
+
+/* Where rows go, from what all ranks say. In each window experts in order get their rows as long as there is room, and
+ * of an expert the ranks in order; what is left has no place and is dropped, with a count. Counts that lie lead nowhere
+ * else: one below 0 counts as 0, and one above TEGROUP_MAX_ROWS as that.
+ *
+ * send_rows and send_starts are what tegroup_prepare takes as COUNTS with `starts` for a shape of `experts` groups and
+ * ranks * capacity rows, whose snapshot tegroup_permutation_make needs; receive_rows, with the same alignment, for the
+ * shape of this rank's experts with `capacity` rows. Integers: bitwise repeatable. Needs no workspace. */
+typedef struct tegroup_ep_sizes_desc {
+    size_t         struct_size;  /* sizeof(tegroup_ep_sizes_desc)                                                */
+    tegroup_space  space;        /* where everything lives; required                                             */
+    int32_t        ranks;        /* 1 to TEGROUP_EP_MAX_RANKS                                                     */
+    int32_t        rank;         /* this one, 0 to ranks - 1                                                     */
+    int64_t        capacity;     /* rows that each window has room for: ranks * capacity at most TEGROUP_MAX_COLS */
+    int64_t        alignment;    /* rows: an expert begins at a multiple, at most TEGROUP_MAX_COLS; 0 = 1        */
+    tegroup_matrix counts;       /* in  [ranks, experts], I32 or I64: rows that each rank has for each expert; experts
+                                    are a multiple of ranks, at most TEGROUP_MAX_GROUPS                          */
+    tegroup_matrix send_rows;    /* out [1, experts], I32 (of ranks * capacity below 2^31) or I64: rows of this rank for
+                                    each expert that have a place                                                */
+    tegroup_matrix send_starts;  /* out [1, experts], dtype of send_rows: the place of the first of them         */
+    tegroup_matrix receive_rows; /* out [1, experts / ranks], I32 or I64: rows of each of this rank's experts    */
+    tegroup_ep_report *report;   /* out; NULL = not wanted                                                       */
+} tegroup_ep_sizes_desc;
+
+/* The windows, all of one size. What is written below as a matrix of `rows` in the window is given by its place in this
+ * rank's own, and lies at the same distance from the start of each. */
+typedef struct tegroup_ep_windows {
+    int32_t      ranks;     /* 1 to TEGROUP_EP_MAX_RANKS                                                         */
+    int32_t      rank;      /* this one                                                                          */
+    void *const *addresses; /* [ranks], in host memory, read before the call returns: where this process, or the device
+                               that it works on, reaches each rank's window; TEGROUP_ALIGNMENT-aligned, and apart */
+    size_t       bytes;     /* of each window                                                                    */
+} tegroup_ep_windows;
+
+/* Puts each token, with its scales and its weights, into the rows of its slots: row_of_slot says where, and a slot
+ * whose row is outside 0 .. ranks * capacity - 1 goes nowhere. Each token is read once and stored once a slot. Rows are
+ * copied byte for byte, so quantised ones (FP8 with a scale for each 128 of a row, and its scales) are those that
+ * quantising after the dispatch gives. What a weight multiplies is whoever reads row_weights: as row_scale of a
+ * tegroup_mlp_desc the activation. tegroup_ep_combine may apply it instead. Rows that no slot has are untouched. */
+typedef struct tegroup_ep_dispatch_desc {
+    size_t         struct_size;  /* sizeof(tegroup_ep_dispatch_desc)                                             */
+    tegroup_space  space;        /* where everything lives; required                                             */
+    tegroup_ep_windows windows;
+    tegroup_matrix row_of_slot;  /* in  [tokens, k], I32 or I64, k from 1 to 64; no row may be there twice       */
+    tegroup_matrix tokens;       /* in  [tokens, width], any type but F4E2M1; absent = none                      */
+    tegroup_matrix scales;       /* in  [tokens, any], likewise; absent = none                                   */
+    tegroup_matrix weights;      /* in  [tokens, k], F32 or F64; absent = none                                   */
+    tegroup_matrix rows;         /* out [capacity, width], in the window, dtype of tokens; there if tokens are   */
+    tegroup_matrix row_scales;   /* out [capacity, as scales], in the window, dtype of scales; likewise          */
+    tegroup_matrix row_weights;  /* out [capacity, 1], in the window, dtype of weights; likewise                 */
+    int32_t        threads;      /* as tegroup_router_desc's                                                     */
+} tegroup_ep_dispatch_desc;
+
+/* tokens[t] = sum over slots j = 0 .. k-1, in that order, of weights[t, j] * the row of slot j, read from its owner's
+ * window; a slot whose row is outside adds nothing. So the bits are those of tegroup_combine on one rank, and do not
+ * depend on which rank is done first. values[t, j] = row_values at the row of slot j, 0 where it is outside: this way
+ * the gradient of a row's weight comes back to its slot. */
+typedef struct tegroup_ep_combine_desc {
+    size_t         struct_size;  /* sizeof(tegroup_ep_combine_desc)                                              */
+    tegroup_space  space;        /* where everything lives; required                                             */
+    tegroup_ep_windows windows;
+    tegroup_matrix row_of_slot;  /* in  [tokens, k], as in the dispatch                                          */
+    tegroup_matrix rows;         /* in  [capacity, width], in the window, F16, BF16, F32 or F64; absent = none   */
+    tegroup_matrix weights;      /* in  [tokens, k], F32 or F64; absent = 1. Needs rows                          */
+    tegroup_matrix tokens;       /* out [tokens, width], F16, BF16, F32 or F64; there if rows are                */
+    tegroup_matrix row_values;   /* in  [capacity, 1], in the window, F32 or F64; absent = none                  */
+    tegroup_matrix values;       /* out [tokens, k], dtype of row_values; there if row_values are                */
+    int32_t        threads;      /* as tegroup_router_desc's                                                     */
+} tegroup_ep_combine_desc;
 #endif /* TEGROUP_H */
 #if defined(TEGROUP_EXTERN) && defined(TEGROUP_IMPL_STATIC_FUNCTIONS)
 #error "tegroup: TEGROUP_EXTERN was defined after tegroup.h was included with TEGROUP_IMPLEMENTATION alone; define it first"
@@ -1889,7 +1997,7 @@ typedef enum tegroup_moe_memory {
 #if (defined(TEGROUP_IMPLEMENTATION) || defined(TEGROUP_EXTERN)) && !defined(TEGROUP_FUNCTIONS_INCLUDED)
 #define TEGROUP_FUNCTIONS_INCLUDED
 
-/* ==== [21] Linkage of the functions (src/base/linkage.h) ==== */
+/* ==== [22] Linkage of the functions (src/base/linkage.h) ==== */
 
 #if !defined(TEGROUP_EXTERN)
 #define TEGROUP_IMPL_STATIC_FUNCTIONS
@@ -1901,7 +2009,7 @@ typedef enum tegroup_moe_memory {
 #endif
 #define TEGROUP_API_STATUS TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status /* to be read by the caller */
 
-/* ==== [22] Functions (src/api/functions.h) ==== */
+/* ==== [23] Functions (src/api/functions.h) ==== */
 
 /* Every function is safe to call from several threads at once on different memory (and streams and events of a
  * descriptor). Those that return a status write nothing when it is not TEGROUP_OK, except *error, which may be NULL,
@@ -2175,11 +2283,17 @@ TEGROUP_API_STATUS tegroup_permute(const tegroup_permute_desc *desc, struct CUst
 TEGROUP_API_STATUS tegroup_combine(const tegroup_combine_desc *desc, struct CUstream_st *stream, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_combine_backward(const tegroup_combine_backward_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_ep_sizes(const tegroup_ep_sizes_desc *desc, struct CUstream_st *stream,
+    tegroup_error *error);
+TEGROUP_API_STATUS tegroup_ep_dispatch(const tegroup_ep_dispatch_desc *desc, struct CUstream_st *stream,
+    tegroup_error *error);
+TEGROUP_API_STATUS tegroup_ep_combine(const tegroup_ep_combine_desc *desc, struct CUstream_st *stream,
+    tegroup_error *error);
 #endif /* TEGROUP_FUNCTIONS_INCLUDED */
 #if defined(TEGROUP_IMPLEMENTATION) && !defined(TEGROUP_IMPLEMENTATION_INCLUDED)
 #define TEGROUP_IMPLEMENTATION_INCLUDED
 
-/* ==== [23] What this build has (src/base/build.h) ==== */
+/* ==== [24] What this build has (src/base/build.h) ==== */
 
 #include <math.h>
 #include <stdio.h>
@@ -2214,6 +2328,11 @@ TEGROUP_API_STATUS tegroup_combine_backward(const tegroup_combine_backward_desc 
 #else
 #define TEGROUP_IMPL_MOE_KERNELS TEGROUP_IMPL_KERNELS
 #endif
+#if defined(TEGROUP_NO_EP)
+#define TEGROUP_IMPL_EP_KERNELS 0
+#else
+#define TEGROUP_IMPL_EP_KERNELS TEGROUP_IMPL_KERNELS
+#endif
 #if defined(TEGROUP_NO_FP8)
 #define TEGROUP_IMPL_FP8_KERNELS 0
 #else
@@ -2222,7 +2341,7 @@ TEGROUP_API_STATUS tegroup_combine_backward(const tegroup_combine_backward_desc 
 
 /* Stop here if you only want the API. */
 
-/* ==== [24] Arithmetic (src/base/arithmetic.h) ==== */
+/* ==== [25] Arithmetic (src/base/arithmetic.h) ==== */
 
 /* Arithmetic that the CPU loops over and a kernel maps threads to. */
 #if defined(__CUDACC__)
@@ -2271,7 +2390,7 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_max_bytes(void) {
     return (uint64_t)PTRDIFF_MAX < (uint64_t)INT64_MAX ? (int64_t)PTRDIFF_MAX : INT64_MAX - 1;
 }
 
-/* ==== [25] Rules (src/base/rules.h) ==== */
+/* ==== [26] Rules (src/base/rules.h) ==== */
 
 /* Record what was wrong and hand the status on. */
 static inline tegroup_status tegroup_impl_fail_as(tegroup_reading reading, tegroup_error *error, tegroup_status status,
@@ -2349,7 +2468,7 @@ static inline int tegroup_impl_overlaps(const void *a, int64_t a_bytes, const vo
     return x < y ? y - x < (uint64_t)a_bytes : x - y < (uint64_t)b_bytes;
 }
 
-/* ==== [26] Threads (src/base/threads.h) ==== */
+/* ==== [27] Threads (src/base/threads.h) ==== */
 
 #if defined(_OPENMP)
 #define TEGROUP_IMPL_OMP(directive) _Pragma(#directive)
@@ -2390,7 +2509,7 @@ static inline int32_t tegroup_impl_team(int32_t threads, double steps) {
     return steps < TEGROUP_IMPL_FORK_STEPS ? 1 : threads;
 }
 
-/* ==== [27] Types by their bits (src/formats/dtype.h) ==== */
+/* ==== [28] Types by their bits (src/formats/dtype.h) ==== */
 
 TEGROUP_IMPL_HD int32_t tegroup_impl_bits(tegroup_dtype dtype) {
 #define TEGROUP_IMPL_CASE(name, value, bits)                                                                           \
@@ -2399,7 +2518,7 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_bits(tegroup_dtype dtype) {
 #undef TEGROUP_IMPL_CASE
 }
 
-/* ==== [28] Names and texts (src/core/names.h) ==== */
+/* ==== [29] Names and texts (src/core/names.h) ==== */
 
 TEGROUP_API int32_t tegroup_version(void) { return TEGROUP_VERSION; }
 
@@ -2525,7 +2644,7 @@ TEGROUP_API int tegroup_layout_text(const tegroup_layout *layout, char *buffer, 
     return length;
 }
 
-/* ==== [29] Constructors (src/core/constructors.h) ==== */
+/* ==== [30] Constructors (src/core/constructors.h) ==== */
 
 TEGROUP_API tegroup_sizes tegroup_sizes_of(const void *counts, tegroup_dtype dtype, tegroup_space space) {
     tegroup_sizes sizes;
@@ -2576,7 +2695,7 @@ TEGROUP_API tegroup_matrix tegroup_matrix_of(const void *data, int64_t rows, int
     return matrix;
 }
 
-/* ==== [30] Conversions (src/formats/convert.h) ==== */
+/* ==== [31] Conversions (src/formats/convert.h) ==== */
 
 /* Integer arithmetic on bit patterns: the same bits on every machine and under every compiler flag. Narrowing rounds to
  * nearest, ties to even; NaN stays NaN (quiet), overflow gives infinity. */
@@ -2897,7 +3016,7 @@ TEGROUP_IMPL_HD void tegroup_impl_store_int(tegroup_dtype dtype, void *data, int
     else if (dtype == TEGROUP_DTYPE_I64) ((tegroup_impl_any64 *)data)[i] = (uint64_t)x;
 }
 
-/* ==== [31] Scale rules (src/formats/scale_rule.h) ==== */
+/* ==== [32] Scale rules (src/formats/scale_rule.h) ==== */
 
 /* The presets are read from (repository, commit, file):
  *   TE_         NVIDIA/TransformerEngine d0067d0, transformer_engine/common: recipe/recipe_common.cuh (CURRENT, BLOCK),
@@ -3119,7 +3238,7 @@ TEGROUP_API uint32_t tegroup_encode(tegroup_dtype dtype, float x) {
     return tegroup_impl_has_code(dtype) ? tegroup_impl_code_of_f32(dtype, x) : 0;
 }
 
-/* ==== [32] Scale layouts (src/formats/scale_layout.h) ==== */
+/* ==== [33] Scale layouts (src/formats/scale_layout.h) ==== */
 
 TEGROUP_API const tegroup_scaling_facts *tegroup_scaling_info(tegroup_scaling scaling) {
 #define TEGROUP_IMPL_BIT(name) (1u << TEGROUP_DTYPE_##name)
@@ -3196,7 +3315,7 @@ TEGROUP_API int64_t tegroup_scale_index(tegroup_scaling scaling, const tegroup_s
     return facts && facts->outer_fastest ? inner * extent->outer + outer : outer * extent->inner + inner;
 }
 
-/* ==== [33] Layout arithmetic (src/core/layout.h) ==== */
+/* ==== [34] Layout arithmetic (src/core/layout.h) ==== */
 
 TEGROUP_IMPL_HD void tegroup_impl_layout_begin(tegroup_layout *layout) { memset(layout, 0, sizeof *layout); }
 
@@ -3310,7 +3429,7 @@ TEGROUP_API tegroup_snapshot_view tegroup_snapshot_read(const void *snapshot) {
     return header ? tegroup_impl_snapshot_view(snapshot, header->groups, header->irregular) : none;
 }
 
-/* ==== [34] What the fields of a tensor say (src/core/tensor.h) ==== */
+/* ==== [35] What the fields of a tensor say (src/core/tensor.h) ==== */
 
 TEGROUP_IMPL_HD int tegroup_impl_ragged(const tegroup_shape *shape) {
     return shape->row_sizes.encoding != TEGROUP_ENCODING_UNSET;
@@ -3396,7 +3515,7 @@ TEGROUP_IMPL_HD tegroup_impl_sides tegroup_impl_sides_of(int64_t rows, int64_t c
     return sides;
 }
 
-/* ==== [35] Where a group's scales and its copies are (src/core/scale_grid.h) ==== */
+/* ==== [36] Where a group's scales and its copies are (src/core/scale_grid.h) ==== */
 
 /* An extent that no tensor has. Blocks are powers of two, so that a kernel need not divide by them. */
 #define TEGROUP_IMPL_BLOCK_OF_ALL ((int64_t)1 << 62)
@@ -3692,7 +3811,7 @@ static inline int64_t tegroup_impl_copy_bytes(const tegroup_tensor *t, int colum
     return bits == INT64_MAX ? INT64_MAX : tegroup_impl_ceil_div(bits, 8);
 }
 
-/* ==== [36] What errors call a tensor's fields (src/core/field_names.h) ==== */
+/* ==== [37] What errors call a tensor's fields (src/core/field_names.h) ==== */
 
 /* The operands of a GEMM, as arrays of them go. */
 typedef enum tegroup_impl_operand {
@@ -3771,7 +3890,7 @@ static inline const tegroup_impl_names *tegroup_impl_gemm_names(void) {
     return &names;
 }
 
-/* ==== [37] Checks of addresses, types and matrices (src/core/checks.h) ==== */
+/* ==== [38] Checks of addresses, types and matrices (src/core/checks.h) ==== */
 
 /* What addresses are aligned to. */
 static inline size_t tegroup_impl_element(tegroup_dtype dtype) {
@@ -3822,7 +3941,8 @@ static inline tegroup_status tegroup_impl_check_built(int kernels, tegroup_space
     return TEGROUP_OK;
 }
 
-/* Plain matrices. */
+/* Plain matrices. An optional one is absent while its dtype is unset. */
+TEGROUP_IMPL_HD int tegroup_impl_there(const tegroup_matrix *m) { return m->dtype != TEGROUP_DTYPE_UNSET; }
 TEGROUP_IMPL_HD int64_t tegroup_impl_matrix_ld(const tegroup_matrix *m) { return m->ld > 0 ? m->ld : m->cols; }
 
 static inline int64_t tegroup_impl_matrix_bytes(const tegroup_matrix *m) {
@@ -3891,7 +4011,7 @@ static inline tegroup_status tegroup_impl_check_reach(const tegroup_matrix *m, c
     return TEGROUP_OK;
 }
 
-/* ==== [38] Checks of a tensor (src/core/tensor_checks.h) ==== */
+/* ==== [39] Checks of a tensor (src/core/tensor_checks.h) ==== */
 
 /* An operand as it lies in memory: of a gathered one, all rows that it is gathered from. */
 static inline tegroup_tensor tegroup_impl_stored(const tegroup_tensor *t, const tegroup_gather *gather) {
@@ -4117,7 +4237,7 @@ static inline tegroup_status tegroup_impl_check_index(const tegroup_gather *gath
     return TEGROUP_OK;
 }
 
-/* ==== [39] Checks of a snapshot (src/core/snapshot_checks.h) ==== */
+/* ==== [40] Checks of a snapshot (src/core/snapshot_checks.h) ==== */
 
 /* Each group of a snapshot must lie inside the tensor: what the header says, unless somebody wrote over it. A group
  * without rows may begin anywhere in the buffer that was prepared. */
@@ -4278,7 +4398,7 @@ static inline tegroup_status tegroup_impl_check_snapshot(const void *snapshot, c
     return tegroup_impl_check_fit(&fit, field, "must have all groups within the matrix's rows", error);
 }
 
-/* ==== [40] Copies of a quantised tensor (src/core/copies.h) ==== */
+/* ==== [41] Copies of a quantised tensor (src/core/copies.h) ==== */
 
 /* Copies of a quantised tensor, as arrays of them go. */
 enum { TEGROUP_IMPL_ROWWISE, TEGROUP_IMPL_COLUMNWISE, TEGROUP_IMPL_COPIES };
@@ -4395,7 +4515,7 @@ static inline tegroup_status tegroup_impl_check_copy(const tegroup_tensor *t, in
     return tegroup_impl_check_each(t, memory.scale_pointers, tegroup_impl_scaled_as_one(facts), paths.scales, error);
 }
 
-/* ==== [41] Bytes of a tensor (src/core/tensor_layout.h) ==== */
+/* ==== [42] Bytes of a tensor (src/core/tensor_layout.h) ==== */
 
 TEGROUP_API tegroup_status tegroup_tensor_layout(const tegroup_tensor *tensor, tegroup_copies copies,
                                                  tegroup_layout *layout, tegroup_error *error) {
@@ -4424,7 +4544,7 @@ TEGROUP_API tegroup_status tegroup_tensor_layout(const tegroup_tensor *tensor, t
     return TEGROUP_OK;
 }
 
-/* ==== [42] Scales as they are stored (src/core/stored_scales.h) ==== */
+/* ==== [43] Scales as they are stored (src/core/stored_scales.h) ==== */
 
 /* The scales of one copy of a tensor, as a kernel is given them. */
 typedef struct tegroup_impl_scales {
@@ -4542,7 +4662,7 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_converted_scale(const tegroup_impl_scale_g
     return tegroup_impl_is_exponent(to_dtype) ? TEGROUP_IMPL_LOWEST_EXPONENT : 0; /* whose byte is 0 */
 }
 
-/* ==== [43] What a call writes lies apart (src/core/apart.h) ==== */
+/* ==== [44] What a call writes lies apart (src/core/apart.h) ==== */
 
 /* Memory that a call touches. What it writes may share none with anything else that it touches. */
 typedef struct tegroup_impl_buffer {
@@ -4721,7 +4841,7 @@ static inline tegroup_status tegroup_impl_check_matrix_workspace(const tegroup_l
     return tegroup_impl_check_apart(buffers, 1 + count, TEGROUP_CHECK_HOST, NULL, error);
 }
 
-/* ==== [44] Prepare: the place of a group (src/core/prepare_group.h) ==== */
+/* ==== [45] Prepare: the place of a group (src/core/prepare_group.h) ==== */
 
 /* How sizes become a snapshot, group by group. Each function below is one step of one group, so that a loop and a
  * kernel run the same code; the steps in between are scans (sum or maximum) and a sorting network, which give the same
@@ -4893,7 +5013,7 @@ TEGROUP_IMPL_HD void tegroup_impl_prepare_write(const tegroup_impl_preparation *
     p->out_offset[g] = x->offset;
 }
 
-/* ==== [45] Prepare: the order of groups (src/core/prepare_sort.h) ==== */
+/* ==== [46] Prepare: the order of groups (src/core/prepare_sort.h) ==== */
 
 /* Sorting. Groups are ordered by where they begin (to find overlaps) or by size, ties by index, padding last. */
 typedef enum tegroup_impl_sort_key {
@@ -4989,7 +5109,7 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_apart(const tegroup_impl_preparatio
     return x.rows;
 }
 
-/* ==== [46] Prepare: all groups (src/core/prepare.h) ==== */
+/* ==== [47] Prepare: all groups (src/core/prepare.h) ==== */
 
 /* Bytes of an array of sizes, or of starts. */
 static inline int64_t tegroup_impl_sizes_bytes(const tegroup_sizes *sizes, int32_t groups) {
@@ -5114,7 +5234,7 @@ static inline void tegroup_impl_prepare_host(const tegroup_impl_preparation *p, 
     tegroup_impl_sort(p, TEGROUP_IMPL_SORT_BY_SIZE);
 }
 
-/* ==== [47] Prepare: what is refused (src/core/prepare_rules.h) ==== */
+/* ==== [48] Prepare: what is refused (src/core/prepare_rules.h) ==== */
 
 /* The error for the lie about group g that these status bits tell of. */
 static inline tegroup_status tegroup_impl_prepare_lie(const tegroup_impl_preparation *p, int32_t g, uint32_t bits,
@@ -5316,7 +5436,7 @@ static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_de
     return tegroup_impl_check_apart(buffers, 5, TEGROUP_CHECK_HOST, NULL, error);
 }
 
-/* ==== [48] The problem of a GEMM (src/core/problem.h) ==== */
+/* ==== [49] The problem of a GEMM (src/core/problem.h) ==== */
 
 /* The most bytes from one group to the next that TMA can be told of, which has the rules of alignment as well (CUDA
  * Driver API, cuTensorMapEncodeTiled: strides are multiples of 16 below 2^40). Rows are never so far apart. */
@@ -5685,7 +5805,7 @@ TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, t
     return tegroup_impl_problem_of(desc, tegroup_impl_gemm_names(), problem, error);
 }
 
-/* ==== [49] Backend and quirk tables (src/core/backend_table.h) ==== */
+/* ==== [50] Backend and quirk tables (src/core/backend_table.h) ==== */
 
 #define TEGROUP_IMPL_DT(name) (1u << TEGROUP_DTYPE_##name)
 #define TEGROUP_IMPL_SC(name) (1u << TEGROUP_SCALING_##name)
@@ -5861,7 +5981,7 @@ static inline int tegroup_impl_quirk_avoided(tegroup_backend backend, int32_t sm
     return 0;
 }
 
-/* ==== [50] What decides the bits of a result (src/core/numerics.h) ==== */
+/* ==== [51] What decides the bits of a result (src/core/numerics.h) ==== */
 
 /* FNV-1a. */
 #define TEGROUP_IMPL_HASH UINT64_C(14695981039346656037)
@@ -5891,7 +6011,7 @@ static inline int tegroup_impl_uses_cublaslt(tegroup_backend backend) {
     return backend == TEGROUP_BACKEND_CUBLASLT_GROUPED || backend == TEGROUP_BACKEND_CUBLASLT_LOOP;
 }
 
-/* ==== [51] What a plan chooses (src/core/choice.h) ==== */
+/* ==== [52] What a plan chooses (src/core/choice.h) ==== */
 
 /* The choice that a plan made among equals: cuBLASLt's algorithm, the tile of sm90. All zero where a backend has one
  * candidate. */
@@ -5939,7 +6059,7 @@ static inline int64_t tegroup_impl_expected_rows(const tegroup_gemm_desc *desc, 
     return p->rows_space[TEGROUP_IMPL_A] ? p->rows : tegroup_impl_mul(p->rows, p->groups);
 }
 
-/* ==== [52] The product of one group (src/core/product.h) ==== */
+/* ==== [53] The product of one group (src/core/product.h) ==== */
 
 /* The row of its data from which row r of a gathered operand comes; -1: the row is of zeros. */
 TEGROUP_IMPL_HD int64_t tegroup_impl_gathered(const tegroup_gather *gather, int64_t r) {
@@ -6070,7 +6190,7 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_uses(const tegroup_gemm_desc *desc, const 
     return used;
 }
 
-/* ==== [53] Quantised operands (src/core/quantised.h) ==== */
+/* ==== [54] Quantised operands (src/core/quantised.h) ==== */
 
 static inline int tegroup_impl_quantised(const tegroup_problem *p) {
     return p->a_scaling != TEGROUP_SCALING_NONE || p->b_scaling != TEGROUP_SCALING_NONE;
@@ -6183,7 +6303,7 @@ TEGROUP_IMPL_HD double tegroup_impl_scale_along(const tegroup_impl_scaled *scale
     return tegroup_impl_load_f64(scaled->scale_dtype, scaled->scales, at);
 }
 
-/* ==== [54] An activation in an epilogue (src/core/epilogue.h) ==== */
+/* ==== [55] An activation in an epilogue (src/core/epilogue.h) ==== */
 
 /* An activation in the epilogue of a forward product, or the gradient of one in that of a dgrad. */
 typedef struct tegroup_impl_epilogue {
@@ -6196,7 +6316,7 @@ typedef struct tegroup_impl_epilogue {
     tegroup_activation_backward_desc gradient; /* of D, whose memory holds sums for grad_row_scale instead */
 } tegroup_impl_epilogue;
 
-/* ==== [55] Prepare a snapshot (src/gemm/prepare.h) ==== */
+/* ==== [56] Prepare a snapshot (src/gemm/prepare.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_prepare(const tegroup_impl_preparation *p,
@@ -6270,7 +6390,7 @@ TEGROUP_API tegroup_status tegroup_shape_prepare(tegroup_shape *shape, void *sna
     return TEGROUP_OK;
 }
 
-/* ==== [56] Rows (src/cpu/rows.h) ==== */
+/* ==== [57] Rows (src/cpu/rows.h) ==== */
 
 /* Rows are worked on in pieces of this many elements, widened to the type of the sums: the choice of a data type is
  * made once a piece, and the loops in between are ones that compilers vectorise. */
@@ -6392,7 +6512,7 @@ static inline double tegroup_impl_dot_f64(const double *x, const double *y, int6
     return sum;
 }
 
-/* ==== [57] CPU GEMM kernel (src/cpu/gemm_kernel.h) ==== */
+/* ==== [58] CPU GEMM kernel (src/cpu/gemm_kernel.h) ==== */
 
 /* The blocked product after Goto and van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication": panels of
  * A and B are copied (and widened to the type of the sums) so that the innermost kernel reads both in order. Each
@@ -6873,7 +6993,7 @@ static inline void tegroup_impl_cpu_block_f64(int32_t m, int64_t k, const double
     }
 }
 
-/* ==== [58] CPU GEMM of quantised operands (src/cpu/quantised.h) ==== */
+/* ==== [59] CPU GEMM of quantised operands (src/cpu/quantised.h) ==== */
 
 /* A quantised operand, and what its codes mean. */
 typedef struct tegroup_impl_cpu_codes {
@@ -6994,7 +7114,7 @@ static inline void tegroup_impl_cpu_sum_codes_f64(const tegroup_gemm_desc *desc,
     }
 }
 
-/* ==== [59] Set-up of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup.h) ==== */
+/* ==== [60] Set-up of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup.h) ==== */
 
 /* The arrays that a grouped cuBLASLt matmul reads, in order, with [groups] entries each: of 8 bytes, but floats in the
  * last two. cuBLASLt is column-major and computes the transpose of D, so its A is the descriptor's b and its B the
@@ -7420,7 +7540,7 @@ static inline void tegroup_impl_lt_loop_workspace(const tegroup_plan *plan, tegr
     }
 }
 
-/* ==== [60] Set-up of a grouped cuBLASLt matmul: quantised operands (src/cuda/cublaslt_scales.h) ==== */
+/* ==== [61] Set-up of a grouped cuBLASLt matmul: quantised operands (src/cuda/cublaslt_scales.h) ==== */
 
 /* What quantised rows take of memory that groups have one after another: whole granules of 2^shift rows, or one a group
  * however many rows it has. */
@@ -7533,7 +7653,7 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_scaled_group(const tegroup_impl_setup_ca
     tegroup_impl_setup_entries(call, 0, &parts, g, s);
 }
 
-/* ==== [61] Hopper GEMM: the table of kernels (src/cuda/sm90_kernels.h) ==== */
+/* ==== [62] Hopper GEMM: the table of kernels (src/cuda/sm90_kernels.h) ==== */
 
 #define TEGROUP_IMPL_SM90_K           64  /* k of a pipeline stage: 128 bytes, the widest swizzle of TMA */
 #define TEGROUP_IMPL_SM90_MOST_BLOCKS 160 /* the most blocks; no Hopper GPU has more than 144 multiprocessors */
@@ -7638,7 +7758,7 @@ static inline int tegroup_impl_sm90_runs(const tegroup_problem *p, int32_t kerne
                || TEGROUP_IMPL_SM90_ADDS_BIAS(row->op, row->tile_n, row->flips));
 }
 
-/* ==== [62] Hopper GEMM: what tiles cost, and which block is done first (src/cuda/sm90_balance.h) ==== */
+/* ==== [63] Hopper GEMM: what tiles cost, and which block is done first (src/cuda/sm90_balance.h) ==== */
 
 /* A tile row ends in two narrow tiles where these hold the columns that are left: 4,096 columns are 20 tiles of 192 and
  * two of 128, and no tile is partly empty. A forward product or dgrad with at least this k balances blocks if it has
@@ -7742,7 +7862,7 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_assign(tegroup_impl_sm90_loads *loads,
     return given;
 }
 
-/* ==== [63] Hopper GEMM: operands that are decoded (src/cuda/sm90_decoded.h) ==== */
+/* ==== [64] Hopper GEMM: operands that are decoded (src/cuda/sm90_decoded.h) ==== */
 
 /* Hopper has no instruction for MXFP8, MXFP4 and NVFP4. But a value times its scale of 8 bits is a number of BF16, so
  * such an operand is decoded into workspace, where the kernels of BF16 read it; cuda/sm90_decode.h has the kernel for
@@ -7826,7 +7946,7 @@ static inline void tegroup_impl_sm90_decoded_workspace(const tegroup_plan *plan,
     tegroup_impl_layout_add(layout, "alpha", 4 * (int64_t)p->groups);
 }
 
-/* ==== [64] Hopper GEMM of FP8: the table of kernels, and where a group's scales are (src/cuda/sm90_fp8_kernels.h) ==== */
+/* ==== [65] Hopper GEMM of FP8: the table of kernels, and where a group's scales are (src/cuda/sm90_fp8_kernels.h) ==== */
 
 /* The kernel rows of FP8, one on each line: KERNEL(name, op, lines, cols, turns, slabs, narrows). narrows: whether a
  * tile row may end in narrow tiles; the others are as in sm90_kernels.h. All are kernels of a forward product or of a
@@ -7930,7 +8050,7 @@ static inline void tegroup_impl_sm90_fp8_workspace(const tegroup_plan *plan, teg
                             2 * (int64_t)sizeof(tegroup_impl_sm90_scales) * plan->problem.groups);
 }
 
-/* ==== [65] Hopper GEMM: rows that are repacked for TMA (src/cuda/sm90_repack.h) ==== */
+/* ==== [66] Hopper GEMM: rows that are repacked for TMA (src/cuda/sm90_repack.h) ==== */
 
 /* TMA reads rows that begin at multiples of 16 bytes. Rows of A or B that begin elsewhere, because their ld is no such
  * multiple, are copied into workspace first, where they begin at cache lines. Nothing is added to a sum: behind the
@@ -7998,7 +8118,7 @@ static inline void tegroup_impl_sm90_workspace(const tegroup_plan *plan, tegroup
                                                      tegroup_impl_sm90_repacked_ld(p, (tegroup_impl_operand)i) * 2));
 }
 
-/* ==== [66] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
+/* ==== [67] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
 
 /* Constants of the prediction besides those of each kernel in the table, together with which the times were fitted. */
 #define TEGROUP_IMPL_SM90_STRETCH_US 0.55 /* us to find a stretch, or to assign a wave of its tiles */
@@ -8325,7 +8445,7 @@ static inline void tegroup_impl_sm90_tile(const tegroup_gemm_desc *desc, const t
     if (forecast->us > 0) forecast->us += tegroup_impl_sm90_repack_us(desc, &plan->problem);
 }
 
-/* ==== [67] The backends, a row of functions each (src/gemm/backends.h) ==== */
+/* ==== [68] The backends, a row of functions each (src/gemm/backends.h) ==== */
 
 /* What a backend can be asked: a function type for each question. */
 typedef void tegroup_impl_workspace_function(const tegroup_plan *plan, tegroup_layout *layout);
@@ -8477,7 +8597,7 @@ static inline uint32_t tegroup_impl_built(void) {
     return built;
 }
 
-/* ==== [68] What each backend can do (src/gemm/verdicts.h) ==== */
+/* ==== [69] What each backend can do (src/gemm/verdicts.h) ==== */
 
 /* Backends in order of preference. If only the device knows d's columns, CUBLASLT_GROUPED gives NaN for groups whose D
  * it cannot store (see tegroup_impl_setup_group), so it comes after PORTABLE, which takes any. So does SM90 where it
@@ -8892,7 +9012,7 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     return c.met;
 }
 
-/* ==== [69] Explain and plan (src/gemm/plan.h) ==== */
+/* ==== [70] Explain and plan (src/gemm/plan.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 /* Describes the current device as a target; sm stays 0 without one. Returns the device, or -1. */
@@ -9161,7 +9281,7 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     return tegroup_impl_plan_make(desc, tegroup_impl_gemm_names(), target, plan, error);
 }
 
-/* ==== [70] CPU GEMM (src/cpu/gemm.h) ==== */
+/* ==== [71] CPU GEMM (src/cpu/gemm.h) ==== */
 
 /* tegroup_impl_cpu_pack for rows that an index picks: from row `row` and column `col` of the group on. The rows are the
  * lines, or where along_k is set what is summed over. */
@@ -9517,7 +9637,7 @@ static inline tegroup_status tegroup_impl_cpu_gemm(const tegroup_plan *plan, con
     return TEGROUP_OK;
 }
 
-/* ==== [71] What a call checks (src/gemm/check.h) ==== */
+/* ==== [72] What a call checks (src/gemm/check.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm_desc *desc,
@@ -9897,7 +10017,7 @@ TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const te
     return tegroup_impl_gemm_check_own(plan, desc, error);
 }
 
-/* ==== [72] Run (src/gemm/run.h) ==== */
+/* ==== [73] Run (src/gemm/run.h) ==== */
 
 /* What the check has passed; it refuses a plan for a backend that is not built. */
 static inline tegroup_status tegroup_impl_gemm_run(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
@@ -9921,7 +10041,7 @@ TEGROUP_API tegroup_status tegroup_plan_layout(const tegroup_plan *plan, tegroup
     return TEGROUP_OK;
 }
 
-/* ==== [73] One call for a product that runs once (src/gemm/once.h) ==== */
+/* ==== [74] One call for a product that runs once (src/gemm/once.h) ==== */
 
 /* Whether two operands have one routing's sizes, so that one snapshot serves both. */
 static inline int tegroup_impl_same_sizes(const tegroup_sizes *x, const tegroup_sizes *y) {
@@ -10018,7 +10138,7 @@ TEGROUP_API tegroup_status tegroup_gemm_once(const tegroup_gemm_desc *desc, stru
     return tegroup_impl_gemm_run(&plan, &ready, stream, error);
 }
 
-/* ==== [74] Tune, save and load a plan (src/gemm/tune.h) ==== */
+/* ==== [75] Tune, save and load a plan (src/gemm/tune.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
@@ -10188,7 +10308,7 @@ TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, cons
     return TEGROUP_OK;
 }
 
-/* ==== [75] Formulas (src/cpu/real.h) ==== */
+/* ==== [76] Formulas (src/cpu/real.h) ==== */
 
 /* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. On the host
  * exp is the platform's (glibc: at most 1 ULP off). On the device it is at most 4 ULP off, whatever the flags (with
@@ -10221,7 +10341,7 @@ TEGROUP_IMPL_HD double tegroup_impl_choice_grad_f64(double grad_weight, double d
     return normalize ? (grad_weight - dot / chosen) / chosen : grad_weight;
 }
 
-/* ==== [76] Activation formulas (src/core/activation_formulas.h) ==== */
+/* ==== [77] Activation formulas (src/core/activation_formulas.h) ==== */
 
 /* Each operation is rounded by itself, or is one fused multiply-add where that is written: an activation in the
  * epilogue of a product gives the bits that the separate call gives. (A host compiler may fuse what it likes.) */
@@ -10629,7 +10749,7 @@ TEGROUP_IMPL_HD double tegroup_impl_activation_f64(tegroup_activation kind, int 
     return tegroup_impl_activation_grad_f64(kind, half, alpha, limit, gate, up, 0, &grad_gate, &grad_up);
 }
 
-/* ==== [77] Activations (src/layer/activation.h) ==== */
+/* ==== [78] Activations (src/layer/activation.h) ==== */
 
 #if TEGROUP_IMPL_ACTIVATION_KERNELS
 static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
@@ -11046,7 +11166,7 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
     return tegroup_impl_activation_backward_run(desc, stream, error);
 }
 
-/* ==== [78] Quantise and dequantise: rules (src/layer/quantize_rules.h) ==== */
+/* ==== [79] Quantise and dequantise: rules (src/layer/quantize_rules.h) ==== */
 
 /* What errors call what is quantised and what it is made of, in the words of the call that the caller made. */
 typedef struct tegroup_impl_quantize_names {
@@ -11344,7 +11464,7 @@ static inline tegroup_status tegroup_impl_check_dequantize(const tegroup_dequant
     return tegroup_impl_check_built(TEGROUP_IMPL_FP8_KERNELS, desc->space, error);
 }
 
-/* ==== [79] Quantise and dequantise (src/layer/quantize.h) ==== */
+/* ==== [80] Quantise and dequantise (src/layer/quantize.h) ==== */
 
 #if TEGROUP_IMPL_FP8_KERNELS
 static inline tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
@@ -11919,7 +12039,7 @@ TEGROUP_API tegroup_status tegroup_dequantize(const tegroup_dequantize_desc *des
     return TEGROUP_OK;
 }
 
-/* ==== [80] Grouped linear layer (src/layer/linear.h) ==== */
+/* ==== [81] Grouped linear layer (src/layer/linear.h) ==== */
 
 /* The tensors of a layer, by name. */
 /* clang-format off */
@@ -12425,7 +12545,7 @@ TEGROUP_API tegroup_status tegroup_linear_wgrad(const tegroup_linear_plan *plan,
     return tegroup_impl_layer_call(&call.layer, plan, TEGROUP_OP_WGRAD, 1, stream, error);
 }
 
-/* ==== [81] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
+/* ==== [82] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
 
 /* Its tensors, by name: weights, then what has the routing's rows, of which the last three are what is saved. */
 /* clang-format off */
@@ -12926,7 +13046,7 @@ static inline tegroup_status tegroup_impl_mlp_check(const tegroup_mlp_desc *desc
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [82] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
+/* ==== [83] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
 
 /* A plan's parts: what it holds for itself, and those of the two layers. A chain keeps them apart. */
 typedef struct tegroup_impl_mlp_plans {
@@ -13306,7 +13426,7 @@ TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const 
     return TEGROUP_OK;
 }
 
-/* ==== [83] Grouped MLP: calls (src/layer/mlp.h) ==== */
+/* ==== [84] Grouped MLP: calls (src/layer/mlp.h) ==== */
 
 #if TEGROUP_IMPL_FUSED_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
 /* Gradients of row_scale, of the sums that a dgrad with a gradient in its epilogue leaves in D's place. */
@@ -13884,7 +14004,7 @@ TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const
     return tegroup_impl_mlp_run_op(plan, desc, TEGROUP_OP_WGRAD, stream, error);
 }
 
-/* ==== [84] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
+/* ==== [85] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
 
 /* A descriptor resolved: what each op is given, and what lies between ops. values[i] is what op i reads and values[i +
  * 1] what it writes; grads are their gradients, absent where none is computed. */
@@ -14432,7 +14552,7 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [85] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
+/* ==== [86] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
 
 /* A LINEAR as a layer, with the rows that it reads and writes: op i's routing may be its own. It points into itself. */
 typedef struct tegroup_impl_chain_linear {
@@ -14624,7 +14744,7 @@ static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc,
     backward->grad_row_scale = tegroup_impl_mlp_matrix(&given->grad_row_scale);
 }
 
-/* ==== [86] Op chain: plan (src/layer/chain_plan.h) ==== */
+/* ==== [87] Op chain: plan (src/layer/chain_plan.h) ==== */
 
 /* Tell the caller which op a failure is about. */
 static inline tegroup_status tegroup_impl_chain_name_op(tegroup_status status, const tegroup_chain_desc *desc,
@@ -14877,7 +14997,7 @@ TEGROUP_API tegroup_status tegroup_chain_explain(const tegroup_chain_desc *desc,
     return tegroup_impl_chain_name_op(status, desc, chain.at);
 }
 
-/* ==== [87] Op chain: calls (src/layer/chain.h) ==== */
+/* ==== [88] Op chain: calls (src/layer/chain.h) ==== */
 
 /* Rows of op i and its routing, by a linear's word for them: what no product of the op sees to. */
 static inline tegroup_status tegroup_impl_chain_check_memory(const tegroup_chain_desc *desc,
@@ -15062,7 +15182,7 @@ TEGROUP_API tegroup_status tegroup_chain_backward(const tegroup_chain_plan *plan
     return tegroup_impl_chain_run(plan, desc, 1, stream, error);
 }
 
-/* ==== [88] Validate: values and scales (src/gemm/validate_values.h) ==== */
+/* ==== [89] Validate: values and scales (src/gemm/validate_values.h) ==== */
 
 enum { TEGROUP_IMPL_FINITE, TEGROUP_IMPL_NAN, TEGROUP_IMPL_INFINITE };
 
@@ -15215,7 +15335,7 @@ static inline void tegroup_impl_validate_quantised(const tegroup_tensor *t, int 
     }
 }
 
-/* ==== [89] Validate (src/gemm/validate.h) ==== */
+/* ==== [90] Validate (src/gemm/validate.h) ==== */
 
 /* Bits for one group: its place, and its step in the prefix sums. */
 TEGROUP_IMPL_HD uint32_t tegroup_impl_validate_group(const tegroup_snapshot_view *view, int64_t capacity, int32_t g) {
@@ -15378,7 +15498,7 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [90] Scales in another layout (src/gemm/scale_convert.h) ==== */
+/* ==== [91] Scales in another layout (src/gemm/scale_convert.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_scale_convert(const tegroup_impl_scales *from,
@@ -15590,7 +15710,7 @@ TEGROUP_API tegroup_status tegroup_scale_convert(const tegroup_scale_convert_des
     return TEGROUP_OK;
 }
 
-/* ==== [91] Counts of groups (src/moe/count.h) ==== */
+/* ==== [92] Counts of groups (src/moe/count.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_count(const tegroup_count_desc *desc, struct CUstream_st *stream,
@@ -15661,7 +15781,7 @@ TEGROUP_API tegroup_status tegroup_count(const tegroup_count_desc *desc, struct 
     return TEGROUP_OK;
 }
 
-/* ==== [92] Router schemes (src/moe/router_scheme.h) ==== */
+/* ==== [93] Router schemes (src/moe/router_scheme.h) ==== */
 
 /* The most experts that a token can choose. */
 #define TEGROUP_IMPL_CHOICES 64
@@ -16333,7 +16453,7 @@ static inline void tegroup_impl_scheme_buffers(const tegroup_router_scheme *s, i
     buffers[3] = tegroup_impl_buffer_of(s->valid_tokens, 8, NULL, "must not overlap scheme.valid_tokens", 0);
 }
 
-/* ==== [93] Router (src/moe/router.h) ==== */
+/* ==== [94] Router (src/moe/router.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
@@ -16776,7 +16896,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     return TEGROUP_OK;
 }
 
-/* ==== [94] Permute and combine (src/moe/permutation.h) ==== */
+/* ==== [95] Permute and combine (src/moe/permutation.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,
@@ -16792,7 +16912,7 @@ static inline tegroup_status tegroup_impl_cuda_combine_backward(const tegroup_co
 #endif
 
 /* An entry of a matrix of indices, or of a map. */
-static inline int64_t tegroup_impl_entry(const tegroup_matrix *m, int64_t row, int64_t col) {
+TEGROUP_IMPL_HD int64_t tegroup_impl_entry(const tegroup_matrix *m, int64_t row, int64_t col) {
     return tegroup_impl_load_int(m->dtype, tegroup_impl_matrix_row(m, row), col);
 }
 
@@ -16823,21 +16943,28 @@ static inline void tegroup_impl_scale_row_f32(const tegroup_matrix *in, int64_t 
     }
 }
 
+/* sum[j] += weight * x[j], of n elements of a row from `at` on. */
+static inline void tegroup_impl_add_row_f32(tegroup_dtype dtype, const void *row, int64_t at, int64_t n, float weight,
+                                             float *sum) {
+    float x[TEGROUP_IMPL_PIECE];
+    int64_t j;
+    tegroup_impl_load_row_f32(dtype, row, at, 1, n, x);
+    for (j = 0; j < n; j++) sum[j] += weight * x[j];
+}
+
 /* One token: its k rows, weighted and added in the order of its choices. */
 static inline void tegroup_impl_combine_row_f32(const tegroup_combine_desc *desc, int64_t token) {
     const tegroup_matrix *in = &desc->permuted, *out = &desc->tokens;
     int64_t k = desc->row_of_slot.cols, at, j, slot;
-    float x[TEGROUP_IMPL_PIECE], sum[TEGROUP_IMPL_PIECE];
+    float sum[TEGROUP_IMPL_PIECE];
     for (at = 0; at < out->cols; at += TEGROUP_IMPL_PIECE) {
         int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, out->cols - at);
         for (j = 0; j < n; j++) sum[j] = 0;
         for (slot = 0; slot < k; slot++) {
             const int64_t row = tegroup_impl_entry(&desc->row_of_slot, token, slot);
-            float weight;
             if (!tegroup_impl_within(row, in->rows)) continue;
-            weight = (float)tegroup_impl_slot_weight(&desc->weights, token * k + slot);
-            tegroup_impl_load_row_f32(in->dtype, tegroup_impl_matrix_row(in, row), at, 1, n, x);
-            for (j = 0; j < n; j++) sum[j] += weight * x[j];
+            tegroup_impl_add_row_f32(in->dtype, tegroup_impl_matrix_row(in, row), at, n,
+                                      (float)tegroup_impl_slot_weight(&desc->weights, token * k + slot), sum);
         }
         tegroup_impl_store_row_f32(out->dtype, tegroup_impl_matrix_row(out, token), at, 1, n, sum);
     }
@@ -16868,21 +16995,28 @@ static inline void tegroup_impl_scale_row_f64(const tegroup_matrix *in, int64_t 
     }
 }
 
+/* sum[j] += weight * x[j], of n elements of a row from `at` on. */
+static inline void tegroup_impl_add_row_f64(tegroup_dtype dtype, const void *row, int64_t at, int64_t n, double weight,
+                                             double *sum) {
+    double x[TEGROUP_IMPL_PIECE];
+    int64_t j;
+    tegroup_impl_load_row_f64(dtype, row, at, 1, n, x);
+    for (j = 0; j < n; j++) sum[j] += weight * x[j];
+}
+
 /* One token: its k rows, weighted and added in the order of its choices. */
 static inline void tegroup_impl_combine_row_f64(const tegroup_combine_desc *desc, int64_t token) {
     const tegroup_matrix *in = &desc->permuted, *out = &desc->tokens;
     int64_t k = desc->row_of_slot.cols, at, j, slot;
-    double x[TEGROUP_IMPL_PIECE], sum[TEGROUP_IMPL_PIECE];
+    double sum[TEGROUP_IMPL_PIECE];
     for (at = 0; at < out->cols; at += TEGROUP_IMPL_PIECE) {
         int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, out->cols - at);
         for (j = 0; j < n; j++) sum[j] = 0;
         for (slot = 0; slot < k; slot++) {
             const int64_t row = tegroup_impl_entry(&desc->row_of_slot, token, slot);
-            double weight;
             if (!tegroup_impl_within(row, in->rows)) continue;
-            weight = (double)tegroup_impl_slot_weight(&desc->weights, token * k + slot);
-            tegroup_impl_load_row_f64(in->dtype, tegroup_impl_matrix_row(in, row), at, 1, n, x);
-            for (j = 0; j < n; j++) sum[j] += weight * x[j];
+            tegroup_impl_add_row_f64(in->dtype, tegroup_impl_matrix_row(in, row), at, n,
+                                      (double)tegroup_impl_slot_weight(&desc->weights, token * k + slot), sum);
         }
         tegroup_impl_store_row_f64(out->dtype, tegroup_impl_matrix_row(out, token), at, 1, n, sum);
     }
@@ -17010,8 +17144,10 @@ static inline tegroup_status tegroup_impl_permutation_check(const tegroup_permut
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->indices, indices, -1, -1, TEGROUP_IMPL_INTEGERS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->row_of_slot, row_of_slot, desc->indices.rows, desc->indices.cols,
                                             desc->shape.rows, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->slot_of_row, slot_of_row, 1, desc->shape.rows,
-                                            tegroup_impl_mul(desc->indices.rows, desc->indices.cols), error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->slot_of_row, slot_of_row, 1, desc->shape.rows,
+                                                 TEGROUP_IMPL_INTEGERS, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_reach(&desc->slot_of_row, slot_of_row,
+                                              tegroup_impl_mul(desc->indices.rows, desc->indices.cols), error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->weights, weights, desc->indices.rows, desc->indices.cols,
                                                  TEGROUP_IMPL_REALS, error));
     tegroup_impl_snapshot_layout(desc->shape.groups, tegroup_impl_irregular(&desc->shape), &layout);
@@ -17073,14 +17209,14 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
     tokens = tegroup_impl_matrix_rows(&desc->indices);
     slots = &desc->slot_of_row;
     threads = tegroup_impl_team(tegroup_impl_threads(desc->threads),
-                                (double)desc->shape.rows + 2 * (double)tokens * (double)desc->indices.cols);
+                                (double)slots->cols + 2 * (double)tokens * (double)desc->indices.cols);
     if (desc->weights.dtype != TEGROUP_DTYPE_UNSET) {
         tegroup_impl_keep_heaviest(desc, &view);
         threads = 1;
     }
     TEGROUP_IMPL_OMP(omp parallel private(row, share) num_threads(threads)) {
         TEGROUP_IMPL_OMP(omp for schedule(static))
-        for (row = 0; row < desc->shape.rows; row++) tegroup_impl_store_int(slots->dtype, slots->data, row, -1);
+        for (row = 0; row < slots->cols; row++) tegroup_impl_store_int(slots->dtype, slots->data, row, -1);
         TEGROUP_IMPL_OMP(omp for schedule(static))
         for (share = 0; share < threads; share++)
             tegroup_impl_permutation_share(desc, &view, tegroup_impl_share_begin(tokens, share, threads),
@@ -17281,9 +17417,7 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
     return TEGROUP_OK;
 }
 
-/* ==== [95] MoE layer: plan (src/moe/layer_plan.h) ==== */
-
-static inline int tegroup_impl_there(const tegroup_matrix *m) { return m->dtype != TEGROUP_DTYPE_UNSET; }
+/* ==== [96] MoE layer: plan (src/moe/layer_plan.h) ==== */
 
 /* What of the router's is the layer's to keep: what it needs and the caller does not have. */
 enum {
@@ -17746,7 +17880,7 @@ TEGROUP_API tegroup_status tegroup_moe_layout(const tegroup_moe_plan *plan, tegr
     return TEGROUP_OK;
 }
 
-/* ==== [96] MoE layer (src/moe/layer.h) ==== */
+/* ==== [97] MoE layer (src/moe/layer.h) ==== */
 
 /* What a call works with. */
 typedef struct tegroup_impl_moe_call {
@@ -17993,6 +18127,468 @@ TEGROUP_API tegroup_status tegroup_moe_wgrad(const tegroup_moe_plan *plan, const
 
     if (call.now.recompute) TEGROUP_IMPL_TRY(tegroup_permute(&call.parts.rows, stream, error));
     return tegroup_impl_moe_run_experts(&call, TEGROUP_OP_WGRAD, 1, stream, error);
+}
+
+/* ==== [98] Expert parallelism: where rows go (src/ep/places.h) ==== */
+
+/* What the counts say of one expert, and where its rows begin. All counts are cut at TEGROUP_MAX_ROWS, so that the sum
+ * of any of them, 2^40 * 4,096 * 256, is far inside 64 bits. */
+typedef struct tegroup_impl_ep_expert {
+    int64_t total, before, mine; /* rows of all ranks, of those before this one, of this one */
+    int32_t bad_source;          /* lowest rank with a count below 0; ranks = none           */
+    uint64_t digest;
+} tegroup_impl_ep_expert;
+
+TEGROUP_IMPL_HD int32_t tegroup_impl_ep_experts(const tegroup_ep_sizes_desc *desc) {
+    return (int32_t)(desc->counts.cols / desc->ranks);
+}
+
+TEGROUP_IMPL_HD int64_t tegroup_impl_ep_align(const tegroup_ep_sizes_desc *desc, int64_t rows) {
+    return desc->alignment > 1 ? tegroup_impl_align(rows, desc->alignment) : rows;
+}
+
+/* A number and its position as 64 bits that depend on all of theirs: the finaliser of SplitMix64 (Steele, Lea and Flood
+ * 2014, "Fast splittable pseudorandom number generators"). Their sum is the same in whatever order it is made. */
+TEGROUP_IMPL_HD uint64_t tegroup_impl_ep_mix(uint64_t position, int64_t number) {
+    uint64_t x = (uint64_t)number + UINT64_C(0x9e3779b97f4a7c15) * (position + 1);
+    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
+    return x ^ x >> 31;
+}
+
+TEGROUP_IMPL_HD tegroup_impl_ep_expert tegroup_impl_ep_expert_of(const tegroup_ep_sizes_desc *desc, int64_t e) {
+    tegroup_impl_ep_expert x = {0, 0, 0, 0, 0};
+    int32_t source;
+    x.bad_source = desc->ranks;
+    for (source = 0; source < desc->ranks; source++) {
+        const int64_t said =
+            tegroup_impl_load_int(desc->counts.dtype, tegroup_impl_matrix_row(&desc->counts, source), e);
+        const int64_t rows = tegroup_impl_clamp(said, 0, TEGROUP_MAX_ROWS);
+        if (said < 0 && x.bad_source == desc->ranks) x.bad_source = source;
+        if (source < desc->rank) x.before += rows;
+        if (source == desc->rank) x.mine = rows;
+        x.total += rows;
+        x.digest += tegroup_impl_ep_mix((uint64_t)(source * desc->counts.cols + e), said);
+    }
+    return x;
+}
+
+/* Writes expert e, which begins `start` rows behind the first of its owner's window. Returns how many rows of all ranks
+ * have a place. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_ep_place(const tegroup_ep_sizes_desc *desc, int64_t e, int64_t start,
+                                              const tegroup_impl_ep_expert *x) {
+    const int32_t experts = tegroup_impl_ep_experts(desc), owner = (int32_t)(e / experts);
+    const int64_t first = tegroup_impl_min(start, desc->capacity),
+                  placed = tegroup_impl_min(x->total, desc->capacity - first),
+                  before = tegroup_impl_min(x->before, placed), mine = tegroup_impl_min(x->mine, placed - before);
+    tegroup_impl_store_int(desc->send_rows.dtype, desc->send_rows.data, e, mine);
+    tegroup_impl_store_int(desc->send_starts.dtype, desc->send_starts.data, e,
+                           owner * desc->capacity + first + before);
+    if (owner == desc->rank)
+        tegroup_impl_store_int(desc->receive_rows.dtype, desc->receive_rows.data, e - (int64_t)owner * experts, placed);
+    return placed;
+}
+
+/* The digest of what the places follow from besides the counts. */
+TEGROUP_IMPL_HD uint64_t tegroup_impl_ep_digest(const tegroup_ep_sizes_desc *desc) {
+    const uint64_t last = UINT64_MAX - 3; /* positions that no count has */
+    return tegroup_impl_ep_mix(last, desc->ranks) + tegroup_impl_ep_mix(last + 1, desc->capacity)
+           + tegroup_impl_ep_mix(last + 2, tegroup_impl_max(1, desc->alignment));
+}
+
+/* What is seen of all experts, before any is looked at, and one more. */
+TEGROUP_IMPL_HD tegroup_ep_report tegroup_impl_ep_report_open(const tegroup_ep_sizes_desc *desc) {
+    tegroup_ep_report report;
+    memset(&report, 0, sizeof report);
+    report.bad_source = report.full_owner = desc->ranks;
+    report.digest = tegroup_impl_ep_digest(desc);
+    return report;
+}
+
+TEGROUP_IMPL_HD void tegroup_impl_ep_report_add(const tegroup_ep_sizes_desc *desc, tegroup_ep_report *report, int64_t e,
+                                                const tegroup_impl_ep_expert *x, int64_t placed) {
+    const int32_t owner = (int32_t)(e / tegroup_impl_ep_experts(desc));
+    report->bad_source = (int32_t)tegroup_impl_min(report->bad_source, x->bad_source);
+    if (placed < x->total) report->full_owner = (int32_t)tegroup_impl_min(report->full_owner, owner);
+    if (owner == desc->rank) report->received += placed;
+    report->dropped += x->total - placed;
+    report->digest += x->digest;
+}
+
+TEGROUP_IMPL_HD void tegroup_impl_ep_report_close(const tegroup_ep_sizes_desc *desc, tegroup_ep_report *report) {
+    if (report->bad_source < desc->ranks) report->status |= TEGROUP_SNAPSHOT_NEGATIVE;
+    else report->bad_source = -1;
+    if (report->full_owner < desc->ranks) report->status |= TEGROUP_SNAPSHOT_CAPACITY;
+    else report->full_owner = -1;
+}
+
+/* ---- rows of the windows ---- */
+
+/* What leads from a row's number to its address: a kernel's parameter. */
+typedef struct tegroup_impl_ep_reach {
+    int64_t capacity;
+    int32_t ranks;
+    int64_t ahead_bytes[TEGROUP_EP_MAX_RANKS]; /* of each rank's window, before this rank's own */
+} tegroup_impl_ep_reach;
+
+/* A slot's row of a matrix that lies in the windows; NULL where it has none. */
+TEGROUP_IMPL_HD char *tegroup_impl_ep_row(const tegroup_impl_ep_reach *reach, const tegroup_matrix *m, int64_t row) {
+    int64_t owner;
+    if (row < 0 || reach->capacity == 0) return NULL;
+    owner = row <= INT32_MAX && reach->capacity <= INT32_MAX ? (int32_t)row / (int32_t)reach->capacity
+                                                             : row / reach->capacity;
+    if (owner >= reach->ranks) return NULL;
+    return (char *)((uintptr_t)tegroup_impl_matrix_row(m, row - owner * reach->capacity)
+                    + (uintptr_t)reach->ahead_bytes[owner]);
+}
+
+/* ==== [99] Expert parallelism: sizes (src/ep/sizes.h) ==== */
+
+#if TEGROUP_IMPL_EP_KERNELS
+static inline tegroup_status tegroup_impl_cuda_ep_sizes(const tegroup_ep_sizes_desc *desc, struct CUstream_st *stream,
+                                                        tegroup_error *error);
+#endif
+
+static inline tegroup_status tegroup_impl_ep_check_ranks(int32_t ranks, int32_t rank, const char *ranks_field,
+                                                         const char *rank_field, tegroup_error *error) {
+    TEGROUP_IMPL_RULE(ranks >= 1 && ranks <= TEGROUP_EP_MAX_RANKS, ERROR_VALUE, ranks_field,
+                      "must be 1 to TEGROUP_EP_MAX_RANKS", TEGROUP_EP_MAX_RANKS, ranks);
+    TEGROUP_IMPL_RULE(tegroup_impl_within(rank, ranks), ERROR_VALUE, rank_field, "must be 0 to ranks - 1", ranks - 1,
+                      rank);
+    return TEGROUP_OK;
+}
+
+static inline tegroup_status tegroup_impl_ep_check_capacity(int32_t ranks, int64_t capacity, const char *field,
+                                                            tegroup_error *error) {
+    TEGROUP_IMPL_RULE(capacity >= 0 && capacity <= TEGROUP_MAX_COLS / ranks, ERROR_VALUE, field,
+                      "must be 0 to TEGROUP_MAX_COLS / ranks", TEGROUP_MAX_COLS / ranks, capacity);
+    return TEGROUP_OK;
+}
+
+static inline tegroup_status tegroup_impl_ep_sizes_check(const tegroup_ep_sizes_desc *desc, tegroup_error *error) {
+    static const char *const counts[5] = TEGROUP_IMPL_MATRIX_PATHS("counts"),
+                             *const send_rows[5] = TEGROUP_IMPL_MATRIX_PATHS("send_rows"),
+                             *const send_starts[5] = TEGROUP_IMPL_MATRIX_PATHS("send_starts"),
+                             *const receive_rows[5] = TEGROUP_IMPL_MATRIX_PATHS("receive_rows");
+    tegroup_impl_buffer buffers[5];
+    int64_t experts;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_ep_check_ranks(desc->ranks, desc->rank, "ranks", "rank", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_ep_check_capacity(desc->ranks, desc->capacity, "capacity", error));
+    TEGROUP_IMPL_RULE(desc->alignment >= 0 && desc->alignment <= TEGROUP_MAX_COLS, ERROR_VALUE, "alignment",
+                      "must be 0 to TEGROUP_MAX_COLS", TEGROUP_MAX_COLS, desc->alignment);
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_matrix(&desc->counts, counts, desc->ranks, -1, TEGROUP_IMPL_INTEGERS, error));
+    experts = desc->counts.cols;
+    TEGROUP_IMPL_RULE(experts <= TEGROUP_MAX_GROUPS, ERROR_VALUE, counts[2], "must be at most TEGROUP_MAX_GROUPS",
+                      TEGROUP_MAX_GROUPS, experts);
+    TEGROUP_IMPL_RULE(experts % desc->ranks == 0, ERROR_SHAPE, counts[2],
+                      "must be a multiple of ranks: each has as many experts", experts / desc->ranks * desc->ranks,
+                      experts);
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_matrix(&desc->send_rows, send_rows, 1, experts, TEGROUP_IMPL_INTEGERS, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_reach(&desc->send_rows, send_rows, desc->ranks * desc->capacity, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->send_starts, send_starts, 1, experts,
+                                               1u << desc->send_rows.dtype, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->receive_rows, receive_rows, 1, experts / desc->ranks,
+                                               TEGROUP_IMPL_INTEGERS, error));
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(desc->report, 8), ERROR_ALIGNMENT, "report", "must be 8-byte aligned", 8,
+                      (uintptr_t)desc->report % 8);
+    buffers[0] = tegroup_impl_matrix_buffer(&desc->send_rows, send_rows[0], "must not overlap send_rows", 1);
+    buffers[1] = tegroup_impl_matrix_buffer(&desc->send_starts, send_starts[0], "must not overlap send_starts", 1);
+    buffers[2] = tegroup_impl_matrix_buffer(&desc->receive_rows, receive_rows[0], "must not overlap receive_rows", 1);
+    buffers[3] = tegroup_impl_buffer_of(desc->report, sizeof *desc->report, "report", "must not overlap report", 1);
+    buffers[4] = tegroup_impl_matrix_buffer(&desc->counts, NULL, "must not overlap counts", 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 5, TEGROUP_CHECK_HOST, NULL, error));
+    return tegroup_impl_check_built(TEGROUP_IMPL_EP_KERNELS, desc->space, error);
+}
+
+TEGROUP_API tegroup_status tegroup_ep_sizes(const tegroup_ep_sizes_desc *desc, struct CUstream_st *stream,
+                                            tegroup_error *error) {
+    tegroup_ep_sizes_desc taken;
+    tegroup_ep_report report;
+    int64_t e, start = 0;
+    (void)stream;
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_ep_sizes_check(desc, error));
+#if TEGROUP_IMPL_EP_KERNELS
+    if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_ep_sizes(desc, stream, error);
+#endif
+    report = tegroup_impl_ep_report_open(desc);
+    for (e = 0; e < desc->counts.cols; e++) {
+        const tegroup_impl_ep_expert x = tegroup_impl_ep_expert_of(desc, e);
+        if (e % tegroup_impl_ep_experts(desc) == 0) start = 0;
+        tegroup_impl_ep_report_add(desc, &report, e, &x, tegroup_impl_ep_place(desc, e, start, &x));
+        start += tegroup_impl_ep_align(desc, x.total);
+    }
+    tegroup_impl_ep_report_close(desc, &report);
+    if (desc->report) *desc->report = report;
+    return TEGROUP_OK;
+}
+
+/* ==== [100] Expert parallelism: dispatch and combine (src/ep/exchange.h) ==== */
+
+#if TEGROUP_IMPL_EP_KERNELS
+static inline tegroup_status tegroup_impl_cuda_ep_dispatch(const tegroup_ep_dispatch_desc *desc,
+                                                           const tegroup_impl_ep_reach *reach,
+                                                           struct CUstream_st *stream, tegroup_error *error);
+static inline tegroup_status tegroup_impl_cuda_ep_combine(const tegroup_ep_combine_desc *desc,
+                                                          const tegroup_impl_ep_reach *reach,
+                                                          struct CUstream_st *stream, tegroup_error *error);
+#endif
+
+/* ---- rules ---- */
+
+static inline tegroup_status tegroup_impl_ep_check_windows(const tegroup_ep_windows *windows, tegroup_error *error) {
+    int32_t r;
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_ep_check_ranks(windows->ranks, windows->rank, "windows.ranks", "windows.rank", error));
+    TEGROUP_IMPL_RULE(windows->addresses != NULL, ERROR_NULL_ARGUMENT, "windows.addresses", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(windows->bytes <= (size_t)tegroup_impl_max_bytes(), ERROR_OVERFLOW, "windows.bytes",
+                      "must be addressable", tegroup_impl_max_bytes(), INT64_MAX);
+    for (r = 0; r < windows->ranks; r++) {
+        TEGROUP_IMPL_RULE(windows->addresses[r] != NULL, ERROR_NULL_ARGUMENT, "windows.addresses",
+                          "must hold no NULL: no plain store reaches that rank; got is the rank", -1, r);
+        TEGROUP_IMPL_RULE(tegroup_impl_aligned(windows->addresses[r], TEGROUP_ALIGNMENT), ERROR_ALIGNMENT,
+                          "windows.addresses", "must be 256-byte aligned; got is the rank", TEGROUP_ALIGNMENT, r);
+    }
+    return TEGROUP_OK;
+}
+
+/* A matrix of rows in the window, where there is what goes there (`with`): of its type, and all of it inside. */
+static inline tegroup_status tegroup_impl_ep_check_rows(const tegroup_ep_windows *windows, const tegroup_matrix *m,
+                                                        const char *const paths[5], const tegroup_matrix *with,
+                                                        int64_t cols, uint32_t dtypes, int64_t *capacity,
+                                                        tegroup_error *error) {
+    const char *own = (const char *)windows->addresses[windows->rank];
+    int64_t bytes, first;
+    if (with->dtype == TEGROUP_DTYPE_UNSET) {
+        TEGROUP_IMPL_RULE_AS(DTYPE, m->dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION, paths[4],
+                             "must be UNSET without what goes there", TEGROUP_DTYPE_UNSET, m->dtype);
+        return tegroup_impl_check_optional(m, paths, -1, -1, dtypes, error);
+    }
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(m, paths, *capacity, cols, dtypes, error));
+    *capacity = m->rows;
+    TEGROUP_IMPL_TRY(tegroup_impl_ep_check_capacity(windows->ranks, *capacity, paths[1], error));
+    bytes = tegroup_impl_matrix_bytes(m);
+    if (bytes == 0) return TEGROUP_OK;
+    TEGROUP_IMPL_RULE((uintptr_t)m->data >= (uintptr_t)own, ERROR_CAPACITY, paths[0],
+                      "must lie in this rank's window", 0, -1);
+    first = (int64_t)((uintptr_t)m->data - (uintptr_t)own);
+    TEGROUP_IMPL_RULE(first >= 0 && tegroup_impl_add(first, bytes) <= (int64_t)windows->bytes, ERROR_CAPACITY, paths[0],
+                      "must lie in this rank's window", windows->bytes, tegroup_impl_add(first, bytes));
+    return TEGROUP_OK;
+}
+
+static inline tegroup_status tegroup_impl_ep_check_map(const tegroup_matrix *map, int32_t ranks, int64_t capacity,
+                                                       tegroup_error *error) {
+    static const char *const paths[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot");
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(map, paths, -1, -1, TEGROUP_IMPL_INTEGERS, error));
+    TEGROUP_IMPL_RULE(map->cols >= 1 && map->cols <= TEGROUP_IMPL_CHOICES, ERROR_VALUE, paths[2], "must be 1 to 64",
+                      TEGROUP_IMPL_CHOICES, map->cols);
+    return tegroup_impl_check_reach(map, paths, ranks * capacity, error);
+}
+
+static inline tegroup_status tegroup_impl_ep_dispatch_check(const tegroup_ep_dispatch_desc *desc, int64_t *capacity,
+                                                            tegroup_error *error) {
+    static const char *const ins[3][5] = {TEGROUP_IMPL_MATRIX_PATHS("tokens"), TEGROUP_IMPL_MATRIX_PATHS("scales"),
+                                          TEGROUP_IMPL_MATRIX_PATHS("weights")},
+                             *const outs[3][5] = {TEGROUP_IMPL_MATRIX_PATHS("rows"),
+                                                  TEGROUP_IMPL_MATRIX_PATHS("row_scales"),
+                                                  TEGROUP_IMPL_MATRIX_PATHS("row_weights")};
+    const tegroup_matrix *const in[3] = {&desc->tokens, &desc->scales, &desc->weights},
+                                *const out[3] = {&desc->rows, &desc->row_scales, &desc->row_weights};
+    tegroup_impl_buffer buffers[7];
+    int32_t i;
+    *capacity = -1;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_ep_check_windows(&desc->windows, error));
+    TEGROUP_IMPL_RULE_AS(DTYPES, tegroup_impl_there(in[0]) || tegroup_impl_there(in[1]) || tegroup_impl_there(in[2]),
+                         ERROR_UNSET, ins[0][4], "must be set without scales and weights",
+                         TEGROUP_IMPL_FLOATS | TEGROUP_IMPL_BYTES, 0);
+    for (i = 0; i < 3; i++) {
+        const uint32_t dtypes = i == 2 ? TEGROUP_IMPL_REALS : TEGROUP_IMPL_FLOATS | TEGROUP_IMPL_BYTES;
+        TEGROUP_IMPL_TRY(tegroup_impl_check_optional(in[i], ins[i], desc->row_of_slot.rows,
+                                                     i == 2 ? desc->row_of_slot.cols : -1, dtypes, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_ep_check_rows(&desc->windows, out[i], outs[i], in[i], i == 2 ? 1 : in[i]->cols,
+                                                    tegroup_impl_there(in[i]) ? 1u << in[i]->dtype : dtypes, capacity,
+                                                    error));
+    }
+    TEGROUP_IMPL_TRY(tegroup_impl_ep_check_map(&desc->row_of_slot, desc->windows.ranks, *capacity, error));
+    buffers[0] = tegroup_impl_matrix_buffer(out[0], outs[0][0], "must not overlap rows", 1);
+    buffers[1] = tegroup_impl_matrix_buffer(out[1], outs[1][0], "must not overlap row_scales", 1);
+    buffers[2] = tegroup_impl_matrix_buffer(out[2], outs[2][0], "must not overlap row_weights", 1);
+    buffers[3] = tegroup_impl_matrix_buffer(in[0], NULL, "must not overlap tokens", 0);
+    buffers[4] = tegroup_impl_matrix_buffer(in[1], NULL, "must not overlap scales", 0);
+    buffers[5] = tegroup_impl_matrix_buffer(in[2], NULL, "must not overlap weights", 0);
+    buffers[6] = tegroup_impl_matrix_buffer(&desc->row_of_slot, NULL, "must not overlap row_of_slot", 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 7, TEGROUP_CHECK_HOST, NULL, error));
+    return tegroup_impl_check_built(TEGROUP_IMPL_EP_KERNELS, desc->space, error);
+}
+
+static inline tegroup_status tegroup_impl_ep_combine_check(const tegroup_ep_combine_desc *desc, int64_t *capacity,
+                                                           tegroup_error *error) {
+    static const char *const rows[5] = TEGROUP_IMPL_MATRIX_PATHS("rows"),
+                             *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"),
+                             *const tokens[5] = TEGROUP_IMPL_MATRIX_PATHS("tokens"),
+                             *const row_values[5] = TEGROUP_IMPL_MATRIX_PATHS("row_values"),
+                             *const values[5] = TEGROUP_IMPL_MATRIX_PATHS("values");
+    const int64_t slots = desc->row_of_slot.rows, k = desc->row_of_slot.cols;
+    tegroup_impl_buffer buffers[6];
+    *capacity = -1;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_ep_check_windows(&desc->windows, error));
+    TEGROUP_IMPL_RULE_AS(DTYPES, tegroup_impl_there(&desc->tokens) || tegroup_impl_there(&desc->values), ERROR_UNSET,
+                         tokens[4], "must be set without values", TEGROUP_IMPL_FLOATS, 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->tokens, tokens, slots, -1, TEGROUP_IMPL_FLOATS, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_ep_check_rows(&desc->windows, &desc->rows, rows, &desc->tokens, desc->tokens.cols,
+                                                TEGROUP_IMPL_FLOATS, capacity, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->weights, weights, slots, k, TEGROUP_IMPL_REALS, error));
+    TEGROUP_IMPL_RULE(tegroup_impl_there(&desc->rows) || !tegroup_impl_there(&desc->weights), ERROR_COMBINATION,
+                      weights[4], "must be UNSET without rows", TEGROUP_DTYPE_UNSET, desc->weights.dtype);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->values, values, slots, k, TEGROUP_IMPL_REALS, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_ep_check_rows(
+        &desc->windows, &desc->row_values, row_values, &desc->values, 1,
+        tegroup_impl_there(&desc->values) ? 1u << desc->values.dtype : TEGROUP_IMPL_REALS, capacity, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_ep_check_map(&desc->row_of_slot, desc->windows.ranks, *capacity, error));
+    buffers[0] = tegroup_impl_matrix_buffer(&desc->tokens, tokens[0], "must not overlap tokens", 1);
+    buffers[1] = tegroup_impl_matrix_buffer(&desc->values, values[0], "must not overlap values", 1);
+    buffers[2] = tegroup_impl_matrix_buffer(&desc->rows, NULL, "must not overlap rows", 0);
+    buffers[3] = tegroup_impl_matrix_buffer(&desc->row_values, NULL, "must not overlap row_values", 0);
+    buffers[4] = tegroup_impl_matrix_buffer(&desc->weights, NULL, "must not overlap weights", 0);
+    buffers[5] = tegroup_impl_matrix_buffer(&desc->row_of_slot, NULL, "must not overlap row_of_slot", 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 6, TEGROUP_CHECK_HOST, NULL, error));
+    return tegroup_impl_check_built(TEGROUP_IMPL_EP_KERNELS, desc->space, error);
+}
+
+static inline tegroup_impl_ep_reach tegroup_impl_ep_reach_of(const tegroup_ep_windows *windows, int64_t capacity) {
+    tegroup_impl_ep_reach reach;
+    int32_t r;
+    memset(&reach, 0, sizeof reach);
+    reach.capacity = capacity;
+    reach.ranks = windows->ranks;
+    for (r = 0; r < windows->ranks; r++)
+        reach.ahead_bytes[r] =
+            (int64_t)((uintptr_t)windows->addresses[r] - (uintptr_t)windows->addresses[windows->rank]);
+    return reach;
+}
+
+/* ---- on the CPU ---- */
+
+/* Copies a row of n elements to where a slot's row is. */
+static inline void tegroup_impl_ep_copy(const tegroup_impl_ep_reach *reach, const tegroup_matrix *out, int64_t row,
+                                        const void *from, int64_t n) {
+    char *to = tegroup_impl_there(out) ? tegroup_impl_ep_row(reach, out, row) : NULL;
+    if (to) memcpy(to, from, (size_t)n * tegroup_impl_element(out->dtype));
+}
+
+static inline void tegroup_impl_ep_dispatch_token(const tegroup_ep_dispatch_desc *desc,
+                                                  const tegroup_impl_ep_reach *reach, int64_t t) {
+    int64_t j;
+    for (j = 0; j < desc->row_of_slot.cols; j++) {
+        const int64_t row = tegroup_impl_entry(&desc->row_of_slot, t, j);
+        tegroup_impl_ep_copy(reach, &desc->rows, row, tegroup_impl_matrix_row(&desc->tokens, t), desc->tokens.cols);
+        tegroup_impl_ep_copy(reach, &desc->row_scales, row, tegroup_impl_matrix_row(&desc->scales, t),
+                             desc->scales.cols);
+        if (tegroup_impl_there(&desc->weights))
+            tegroup_impl_ep_copy(
+                reach, &desc->row_weights, row,
+                tegroup_impl_matrix_row(&desc->weights, t) + j * (int64_t)tegroup_impl_element(desc->weights.dtype), 1);
+    }
+}
+
+TEGROUP_API tegroup_status tegroup_ep_dispatch(const tegroup_ep_dispatch_desc *desc, struct CUstream_st *stream,
+                                               tegroup_error *error) {
+    tegroup_ep_dispatch_desc taken;
+    tegroup_impl_ep_reach reach;
+    int64_t capacity, t;
+    (void)stream;
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_ep_dispatch_check(desc, &capacity, error));
+    reach = tegroup_impl_ep_reach_of(&desc->windows, capacity);
+#if TEGROUP_IMPL_EP_KERNELS
+    if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_ep_dispatch(desc, &reach, stream, error);
+#endif
+    TEGROUP_IMPL_OMP(omp parallel for schedule(static) num_threads(tegroup_impl_rows_team(
+        desc->threads, desc->row_of_slot.rows, desc->row_of_slot.cols, desc->tokens.cols + desc->scales.cols)))
+    for (t = 0; t < desc->row_of_slot.rows; t++) tegroup_impl_ep_dispatch_token(desc, &reach, t);
+    return TEGROUP_OK;
+}
+
+/* One token: its slots' rows, weighted and added in the order of its choices. */
+static inline void tegroup_impl_ep_combine_row_f32(const tegroup_ep_combine_desc *desc,
+                                                    const tegroup_impl_ep_reach *reach, int64_t token) {
+    const int64_t k = desc->row_of_slot.cols;
+    int64_t at, slot, j;
+    float sum[TEGROUP_IMPL_PIECE];
+    for (at = 0; at < desc->tokens.cols; at += TEGROUP_IMPL_PIECE) {
+        const int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, desc->tokens.cols - at);
+        for (j = 0; j < n; j++) sum[j] = 0;
+        for (slot = 0; slot < k; slot++) {
+            const char *from =
+                tegroup_impl_ep_row(reach, &desc->rows, tegroup_impl_entry(&desc->row_of_slot, token, slot));
+            if (!from) continue;
+            tegroup_impl_add_row_f32(desc->rows.dtype, from, at, n,
+                                      (float)tegroup_impl_slot_weight(&desc->weights, token * k + slot), sum);
+        }
+        tegroup_impl_store_row_f32(desc->tokens.dtype, tegroup_impl_matrix_row(&desc->tokens, token), at, 1, n, sum);
+    }
+}
+
+/* One token: its slots' rows, weighted and added in the order of its choices. */
+static inline void tegroup_impl_ep_combine_row_f64(const tegroup_ep_combine_desc *desc,
+                                                    const tegroup_impl_ep_reach *reach, int64_t token) {
+    const int64_t k = desc->row_of_slot.cols;
+    int64_t at, slot, j;
+    double sum[TEGROUP_IMPL_PIECE];
+    for (at = 0; at < desc->tokens.cols; at += TEGROUP_IMPL_PIECE) {
+        const int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, desc->tokens.cols - at);
+        for (j = 0; j < n; j++) sum[j] = 0;
+        for (slot = 0; slot < k; slot++) {
+            const char *from =
+                tegroup_impl_ep_row(reach, &desc->rows, tegroup_impl_entry(&desc->row_of_slot, token, slot));
+            if (!from) continue;
+            tegroup_impl_add_row_f64(desc->rows.dtype, from, at, n,
+                                      (double)tegroup_impl_slot_weight(&desc->weights, token * k + slot), sum);
+        }
+        tegroup_impl_store_row_f64(desc->tokens.dtype, tegroup_impl_matrix_row(&desc->tokens, token), at, 1, n, sum);
+    }
+}
+
+static inline void tegroup_impl_ep_collect(const tegroup_ep_combine_desc *desc, const tegroup_impl_ep_reach *reach,
+                                           int64_t token) {
+    int64_t j;
+    for (j = 0; j < desc->values.cols; j++) {
+        const char *from =
+            tegroup_impl_ep_row(reach, &desc->row_values, tegroup_impl_entry(&desc->row_of_slot, token, j));
+        tegroup_impl_store_f64(desc->values.dtype, tegroup_impl_matrix_row(&desc->values, token), j,
+                               from ? tegroup_impl_load_f64(desc->values.dtype, from, 0) : 0);
+    }
+}
+
+TEGROUP_API tegroup_status tegroup_ep_combine(const tegroup_ep_combine_desc *desc, struct CUstream_st *stream,
+                                              tegroup_error *error) {
+    tegroup_ep_combine_desc taken;
+    tegroup_impl_ep_reach reach;
+    int64_t capacity, t;
+    (void)stream;
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_ep_combine_check(desc, &capacity, error));
+    reach = tegroup_impl_ep_reach_of(&desc->windows, capacity);
+#if TEGROUP_IMPL_EP_KERNELS
+    if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_ep_combine(desc, &reach, stream, error);
+#endif
+    TEGROUP_IMPL_OMP(omp parallel for schedule(static) num_threads(tegroup_impl_rows_team(
+        desc->threads, desc->row_of_slot.rows, desc->row_of_slot.cols, desc->tokens.cols)))
+    for (t = 0; t < desc->row_of_slot.rows; t++) {
+        if (tegroup_impl_there(&desc->values)) tegroup_impl_ep_collect(desc, &reach, t);
+        if (!tegroup_impl_there(&desc->tokens)) continue;
+        if (desc->rows.dtype == TEGROUP_DTYPE_F64) tegroup_impl_ep_combine_row_f64(desc, &reach, t);
+        else tegroup_impl_ep_combine_row_f32(desc, &reach, t);
+    }
+    return TEGROUP_OK;
 }
 #endif /* TEGROUP_IMPLEMENTATION_INCLUDED */
 

@@ -21,45 +21,46 @@
  *   [11] moe/router_scheme_cuda.h Router kernels: schemes
  *   [12] moe/router_cuda.h        Router launches
  *   [13] moe/permutation_cuda.h   Permute and combine kernels
- *   [14] gemm/validate_quantised_cuda.h Validate kernel of quantised tensors
- *   [15] gemm/validate_cuda.h     Validate kernels
- *   [16] gemm/scale_convert_cuda.h Scales in another layout: kernel
- *   [17] cuda/call.h              GPU calls
- *   [18] layer/quantize_values_cuda.h Quantise: eight values at a time
- *   [19] layer/quantize_walk_cuda.h Quantise: a block's way through the groups
- *   [20] layer/quantize_tile_cuda.h Quantise: a tile, and the kernels
- *   [21] layer/quantize_strip_cuda.h Quantise: strips of rows
- *   [22] layer/quantize_rows_cuda.h Quantise: whole rows
- *   [23] layer/dequantize_tile_cuda.h Dequantise: a tile, and the kernel
- *   [24] layer/quantize_cuda.h    Quantise and dequantise: launches
- *   [25] layer/glu_blocks_cuda.h  Quantise: SwiGLU in blocks of 1x128, the kernel of a training step
- *   [26] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
- *   [27] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
- *   [28] cuda/cublaslt_grouped.h  cublaslt_grouped
- *   [29] cuda/cublaslt_loop.h     cublaslt_loop
- *   [30] cuda/codes.h             Quantised operands on a GPU, from codes to values
- *   [31] cuda/portable_tiles.h    Portable GEMM: tiles
- *   [32] cuda/portable.h          Portable GEMM: the kernels
- *   [33] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
- *   [34] cuda/portable_formats.h  Portable GEMM: products of quantised operands
- *   [35] cuda/portable_plan.h     Portable GEMM: plan and launch
- *   [36] cuda/hopper.h            Hopper's instructions
- *   [37] cuda/sm90_tiles.h        Hopper GEMM: tiles
- *   [38] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
- *   [39] cuda/sm90_epilogue.h     Hopper GEMM: the epilogue
- *   [40] cuda/sm90_block.h        Hopper GEMM: a block
- *   [41] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
- *   [42] cuda/sm90_store.h        Hopper GEMM: results from shared memory
- *   [43] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
- *   [44] cuda/sm90_fp8.h          Hopper GEMM of FP8: the kernel
- *   [45] cuda/sm90_fp8_code.h     Hopper GEMM of FP8: the compiled kernels
- *   [46] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
- *   [47] cuda/sm90_repack_kernels.h Hopper GEMM: repacking rows
- *   [48] cuda/sm90_decode.h       Hopper GEMM: decoding operands
- *   [49] cuda/sm90_plan.h         Hopper GEMM: plan and launch
- *   [50] cuda/sm90_fp8_plan.h     Hopper GEMM of FP8: plan and launch
- *   [51] gemm/machine_cuda.h      The GPU and the library at hand
- *   [52] gemm/tune_cuda.h         GPU backends: choosing an algorithm
+ *   [14] ep/ep_cuda.h             Expert parallelism: kernels
+ *   [15] gemm/validate_quantised_cuda.h Validate kernel of quantised tensors
+ *   [16] gemm/validate_cuda.h     Validate kernels
+ *   [17] gemm/scale_convert_cuda.h Scales in another layout: kernel
+ *   [18] cuda/call.h              GPU calls
+ *   [19] layer/quantize_values_cuda.h Quantise: eight values at a time
+ *   [20] layer/quantize_walk_cuda.h Quantise: a block's way through the groups
+ *   [21] layer/quantize_tile_cuda.h Quantise: a tile, and the kernels
+ *   [22] layer/quantize_strip_cuda.h Quantise: strips of rows
+ *   [23] layer/quantize_rows_cuda.h Quantise: whole rows
+ *   [24] layer/dequantize_tile_cuda.h Dequantise: a tile, and the kernel
+ *   [25] layer/quantize_cuda.h    Quantise and dequantise: launches
+ *   [26] layer/glu_blocks_cuda.h  Quantise: SwiGLU in blocks of 1x128, the kernel of a training step
+ *   [27] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
+ *   [28] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
+ *   [29] cuda/cublaslt_grouped.h  cublaslt_grouped
+ *   [30] cuda/cublaslt_loop.h     cublaslt_loop
+ *   [31] cuda/codes.h             Quantised operands on a GPU, from codes to values
+ *   [32] cuda/portable_tiles.h    Portable GEMM: tiles
+ *   [33] cuda/portable.h          Portable GEMM: the kernels
+ *   [34] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
+ *   [35] cuda/portable_formats.h  Portable GEMM: products of quantised operands
+ *   [36] cuda/portable_plan.h     Portable GEMM: plan and launch
+ *   [37] cuda/hopper.h            Hopper's instructions
+ *   [38] cuda/sm90_tiles.h        Hopper GEMM: tiles
+ *   [39] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
+ *   [40] cuda/sm90_epilogue.h     Hopper GEMM: the epilogue
+ *   [41] cuda/sm90_block.h        Hopper GEMM: a block
+ *   [42] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
+ *   [43] cuda/sm90_store.h        Hopper GEMM: results from shared memory
+ *   [44] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
+ *   [45] cuda/sm90_fp8.h          Hopper GEMM of FP8: the kernel
+ *   [46] cuda/sm90_fp8_code.h     Hopper GEMM of FP8: the compiled kernels
+ *   [47] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
+ *   [48] cuda/sm90_repack_kernels.h Hopper GEMM: repacking rows
+ *   [49] cuda/sm90_decode.h       Hopper GEMM: decoding operands
+ *   [50] cuda/sm90_plan.h         Hopper GEMM: plan and launch
+ *   [51] cuda/sm90_fp8_plan.h     Hopper GEMM of FP8: plan and launch
+ *   [52] gemm/machine_cuda.h      The GPU and the library at hand
+ *   [53] gemm/tune_cuda.h         GPU backends: choosing an algorithm
  */
 
 /* ==== [1] Guards and version (src/cuda/guards.h) ==== */
@@ -1350,12 +1351,19 @@ static inline tegroup_status tegroup_impl_cuda_check_image(const void *kernel, t
                                     "this unit must hold code for the device", error);
 }
 
+static __global__ void __launch_bounds__(256)
+    tegroup_impl_clear_counts_kernel(const __grid_constant__ tegroup_matrix counts) {
+    for (int64_t g = threadIdx.x; g < counts.cols; g += blockDim.x)
+        tegroup_impl_store_int(counts.dtype, counts.data, g, 0);
+}
+
+/* By a kernel, so that a captured layer is nothing but kernels. */
 static inline tegroup_status tegroup_impl_cuda_clear_counts(const tegroup_matrix *counts, struct CUstream_st *stream,
                                                             tegroup_error *error) {
-    const size_t bytes = (size_t)tegroup_impl_matrix_bytes(counts);
-    if (bytes == 0) return TEGROUP_OK;
-    return tegroup_impl_cuda_status(cudaMemsetAsync(counts->data, 0, bytes, stream), "stream",
-                                    "the counts must be cleared", error);
+    if (tegroup_impl_matrix_bytes(counts) == 0) return TEGROUP_OK;
+    return tegroup_impl_cuda_status(
+        tegroup_impl_launch(tegroup_impl_clear_counts_kernel, 1, 256, 0, stream, *counts), "stream",
+        "the kernel must launch", error);
 }
 
 static inline tegroup_status tegroup_impl_cuda_count(const tegroup_count_desc *desc, struct CUstream_st *stream,
@@ -3618,7 +3626,7 @@ static __device__ __forceinline__ void tegroup_impl_slot_experts(const tegroup_i
 static __device__ __forceinline__ void tegroup_impl_clear_slots(const tegroup_impl_permutation_call &call,
                                                                 int64_t thread, int64_t threads) {
     const tegroup_matrix &slots_of = call.desc.slot_of_row;
-    for (int64_t row = thread; row < call.desc.shape.rows; row += threads)
+    for (int64_t row = thread; row < slots_of.cols; row += threads)
         tegroup_impl_store_int(slots_of.dtype, slots_of.data, row, -1);
 }
 
@@ -3877,7 +3885,7 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
     call.slots = desc->indices.rows * desc->indices.cols;
     if (desc->weights.dtype != TEGROUP_DTYPE_UNSET && call.slots > 0 && groups > 0)
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_keep_heaviest(desc, &call, stream, error));
-    if (call.slots <= warps * most_of_a_warp && desc->shape.rows <= most_rows) {
+    if (call.slots <= warps * most_of_a_warp && desc->slot_of_row.cols <= most_rows) {
         call.runs = warps;
         call.run = tegroup_impl_align(tegroup_impl_ceil_div(call.slots, warps), 32);
         return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_permutation_block_kernel, 1,
@@ -3887,7 +3895,7 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
     call.run = tegroup_impl_permutation_run(groups);
     call.runs = tegroup_impl_ceil_div(call.slots, call.run);
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(call.runs, warps), 64, &blocks, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(desc->shape.rows, 1024), 8, &fill, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(desc->slot_of_row.cols, 1024), 8, &fill, error));
     if (fill < blocks) fill = blocks;
     code =
         tegroup_impl_launch(tegroup_impl_permutation_count_kernel, fill, 32u * (unsigned)warps, shared, stream, call);
@@ -3900,9 +3908,244 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
     return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }
 #endif /* TEGROUP_NO_MOE */
+#if !defined(TEGROUP_NO_EP)
+
+/* ==== [14] Expert parallelism: kernels (src/ep/ep_cuda.h) ==== */
+
+/* Adds what a block's threads have seen. A warp adds up first: sums of 64 bits are slow in shared memory. */
+static __device__ __forceinline__ void tegroup_impl_ep_report_merge(tegroup_ep_report *seen, tegroup_ep_report mine) {
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) {
+        mine.received += __shfl_xor_sync(0xffffffffu, mine.received, step);
+        mine.dropped += __shfl_xor_sync(0xffffffffu, mine.dropped, step);
+        mine.digest += __shfl_xor_sync(0xffffffffu, mine.digest, step);
+    }
+    atomicMin(&seen->bad_source, mine.bad_source);
+    atomicMin(&seen->full_owner, mine.full_owner);
+    if (threadIdx.x % 32 != 0) return;
+    atomicAdd((unsigned long long *)&seen->received, (unsigned long long)mine.received);
+    atomicAdd((unsigned long long *)&seen->dropped, (unsigned long long)mine.dropped);
+    atomicAdd((unsigned long long *)&seen->digest, (unsigned long long)mine.digest);
+}
+
+/* One block. A thread has EACH neighbouring experts; the scan gives it the rows before them, over all windows, and an
+ * expert's start is what comes after the first expert of its owner. */
+template <int EACH>
+static __global__ void __launch_bounds__(1024)
+    tegroup_impl_ep_sizes_kernel(const __grid_constant__ tegroup_ep_sizes_desc desc) {
+    __shared__ int64_t before[TEGROUP_MAX_GROUPS];
+    __shared__ tegroup_ep_report seen;
+    const int32_t groups = (int32_t)desc.counts.cols, experts = tegroup_impl_ep_experts(&desc),
+                  first = (int32_t)threadIdx.x * EACH;
+    tegroup_impl_ep_expert x[EACH];
+    int64_t sum = 0;
+    tegroup_ep_report mine = tegroup_impl_ep_report_open(&desc);
+    if (threadIdx.x == 0) seen = mine;
+    mine.digest = 0;
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        if (first + i >= groups) break;
+        x[i] = tegroup_impl_ep_expert_of(&desc, first + i);
+        sum += tegroup_impl_ep_align(&desc, x[i].total);
+    }
+    int64_t start = tegroup_impl_block_scan(sum, false);
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        if (first + i >= groups) break;
+        before[first + i] = start;
+        start += tegroup_impl_ep_align(&desc, x[i].total);
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const int32_t e = first + i;
+        if (e >= groups) break;
+        const int64_t placed = tegroup_impl_ep_place(&desc, e, before[e] - before[e / experts * experts], &x[i]);
+        tegroup_impl_ep_report_add(&desc, &mine, e, &x[i], placed);
+    }
+    tegroup_impl_ep_report_merge(&seen, mine);
+    __syncthreads();
+    if (threadIdx.x != 0 || !desc.report) return;
+    tegroup_impl_ep_report_close(&desc, &seen);
+    *desc.report = seen;
+}
+
+static inline tegroup_status tegroup_impl_cuda_ep_sizes(const tegroup_ep_sizes_desc *desc, struct CUstream_st *stream,
+                                                        tegroup_error *error) {
+    const int64_t groups = desc->counts.cols;
+    const unsigned threads = (unsigned)tegroup_impl_clamp(tegroup_impl_align(groups, 32), 32, 1024);
+    return tegroup_impl_cuda_status(
+        groups <= 1024 ? tegroup_impl_launch(tegroup_impl_ep_sizes_kernel<1>, 1, threads, 0, stream, *desc)
+                       : tegroup_impl_launch(tegroup_impl_ep_sizes_kernel<4>, 1, 1024, 0, stream, *desc),
+        "stream", "the kernel must launch", error);
+}
+
+/* Kernels' parameters. A piece is what a thread moves at a time, in bytes. */
+typedef struct tegroup_impl_ep_dispatch_call {
+    tegroup_ep_dispatch_desc desc;
+    tegroup_impl_ep_reach reach;
+    int32_t rows_piece, scales_piece;
+} tegroup_impl_ep_dispatch_call;
+typedef struct tegroup_impl_ep_combine_call {
+    tegroup_ep_combine_desc desc;
+    tegroup_impl_ep_reach reach;
+} tegroup_impl_ep_combine_call;
+
+/* The block copies a row to each of k places, of which those without an address are passed over. Several pieces are in
+ * flight before the first is stored. */
+template <typename PIECE>
+static __device__ __forceinline__ void tegroup_impl_ep_spread(const char *from, char *const *to, int32_t k,
+                                                              int64_t bytes) {
+    enum { BATCH = 4 };
+    const int64_t pieces = bytes / (int64_t)sizeof(PIECE);
+    for (int64_t first = threadIdx.x; first < pieces; first += BATCH * blockDim.x) {
+        PIECE x[BATCH];
+#pragma unroll
+        for (int b = 0; b < BATCH; b++)
+            if (first + b * blockDim.x < pieces) x[b] = ((const PIECE *)from)[first + b * blockDim.x];
+        for (int32_t j = 0; j < k; j++) {
+            if (!to[j]) continue;
+#pragma unroll
+            for (int b = 0; b < BATCH; b++)
+                if (first + b * blockDim.x < pieces) ((PIECE *)to[j])[first + b * blockDim.x] = x[b];
+        }
+    }
+}
+
+static __device__ __noinline__ void tegroup_impl_ep_spread_by(int32_t piece, const char *from, char *const *to,
+                                                              int32_t k, int64_t bytes) {
+    switch (piece) {
+    case 8: tegroup_impl_ep_spread<uint64_t>(from, to, k, bytes); break;
+    case 4: tegroup_impl_ep_spread<uint32_t>(from, to, k, bytes); break;
+    case 2: tegroup_impl_ep_spread<uint16_t>(from, to, k, bytes); break;
+    default: tegroup_impl_ep_spread<uint8_t>(from, to, k, bytes); break;
+    }
+}
+
+/* One block serves one token at a time: thread j finds the places of slot j, and all of them copy. */
+static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
+    tegroup_impl_ep_dispatch_kernel(const __grid_constant__ tegroup_impl_ep_dispatch_call call) {
+    __shared__ char *rows[TEGROUP_IMPL_CHOICES], *scales[TEGROUP_IMPL_CHOICES];
+    const tegroup_ep_dispatch_desc &desc = call.desc;
+    const int32_t k = (int32_t)desc.row_of_slot.cols, j = (int32_t)threadIdx.x;
+    for (int64_t token = blockIdx.x; token < desc.row_of_slot.rows; token += gridDim.x) {
+        __syncthreads(); /* the last token's places have been read */
+        if (j < k) {
+            const int64_t row = tegroup_impl_entry(&desc.row_of_slot, token, j);
+            rows[j] = tegroup_impl_there(&desc.rows) ? tegroup_impl_ep_row(&call.reach, &desc.rows, row) : NULL;
+            scales[j] = tegroup_impl_there(&desc.row_scales) ? tegroup_impl_ep_row(&call.reach, &desc.row_scales, row)
+                                                             : NULL;
+            char *const weight = tegroup_impl_there(&desc.row_weights)
+                                     ? tegroup_impl_ep_row(&call.reach, &desc.row_weights, row)
+                                     : NULL;
+            if (weight && desc.weights.dtype == TEGROUP_DTYPE_F64)
+                *(double *)weight = tegroup_impl_weight<double>(desc.weights, token, j);
+            else if (weight) *(float *)weight = tegroup_impl_weight<float>(desc.weights, token, j);
+        }
+        __syncthreads();
+        const char *const from = tegroup_impl_matrix_row(&desc.tokens, token);
+        const int64_t bytes = desc.tokens.cols * (tegroup_impl_bits(desc.tokens.dtype) / 8);
+        if (tegroup_impl_there(&desc.tokens) && call.rows_piece == 16)
+            tegroup_impl_ep_spread<uint4>(from, rows, k, bytes);
+        else if (tegroup_impl_there(&desc.tokens)) tegroup_impl_ep_spread_by(call.rows_piece, from, rows, k, bytes);
+        if (tegroup_impl_there(&desc.scales))
+            tegroup_impl_ep_spread_by((int32_t)tegroup_impl_min(8, call.scales_piece),
+                                      tegroup_impl_matrix_row(&desc.scales, token), scales, k,
+                                      desc.scales.cols * (tegroup_impl_bits(desc.scales.dtype) / 8));
+    }
+}
+
+static inline int32_t tegroup_impl_cuda_ep_piece(const tegroup_matrix *from, const tegroup_matrix *to) {
+    if (!tegroup_impl_there(from)) return 1;
+    return (int32_t)tegroup_impl_min(tegroup_impl_cuda_piece(from), tegroup_impl_cuda_piece(to));
+}
+
+static inline tegroup_status tegroup_impl_cuda_ep_dispatch(const tegroup_ep_dispatch_desc *desc,
+                                                           const tegroup_impl_ep_reach *reach,
+                                                           struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_impl_ep_dispatch_call call;
+    if (desc->row_of_slot.rows == 0) return TEGROUP_OK;
+    call.desc = *desc;
+    call.desc.weights = tegroup_impl_cuda_matrix(&desc->weights);
+    call.reach = *reach;
+    call.rows_piece = tegroup_impl_cuda_ep_piece(&desc->tokens, &desc->rows);
+    call.scales_piece = tegroup_impl_cuda_ep_piece(&desc->scales, &desc->row_scales);
+    return tegroup_impl_cuda_rows(
+        tegroup_impl_ep_dispatch_kernel, &call,
+        tegroup_impl_max(desc->tokens.cols * (tegroup_impl_bits(desc->tokens.dtype) / 8), desc->row_of_slot.cols * 16),
+        call.rows_piece, desc->row_of_slot.rows, stream, error);
+}
+
+/* One block serves one token at a time. The sum is that of tegroup_impl_combine_kernel, step by step. */
+template <typename ACCESS>
+static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
+    tegroup_impl_ep_combine_kernel(const __grid_constant__ tegroup_impl_ep_combine_call call) {
+    typedef typename ACCESS::real real;
+    enum { lanes = ACCESS::lanes, BATCH = 8 };
+    __shared__ const char *from[TEGROUP_IMPL_CHOICES + BATCH];
+    __shared__ real weight[TEGROUP_IMPL_CHOICES + BATCH];
+    const tegroup_ep_combine_desc &desc = call.desc;
+    const int32_t k = (int32_t)desc.row_of_slot.cols, j = (int32_t)threadIdx.x;
+    const int64_t steps = tegroup_impl_there(&desc.tokens) ? desc.tokens.cols / lanes : 0;
+    for (int64_t token = blockIdx.x; token < desc.row_of_slot.rows; token += gridDim.x) {
+        __syncthreads(); /* the last token's places have been read */
+        for (int32_t slot = j; slot < k + BATCH; slot += (int32_t)blockDim.x) {
+            const int64_t row = slot < k ? tegroup_impl_entry(&desc.row_of_slot, token, slot) : -1;
+            from[slot] = tegroup_impl_there(&desc.rows) ? tegroup_impl_ep_row(&call.reach, &desc.rows, row) : NULL;
+            weight[slot] = from[slot] ? tegroup_impl_weight<real>(desc.weights, token, slot) : (real)0;
+            if (slot >= k || !tegroup_impl_there(&desc.values)) continue;
+            const char *const value = tegroup_impl_ep_row(&call.reach, &desc.row_values, row);
+            tegroup_impl_store_f64(desc.values.dtype, tegroup_impl_matrix_row(&desc.values, token), slot,
+                                   value ? tegroup_impl_load_f64(desc.values.dtype, value, 0) : 0);
+        }
+        __syncthreads();
+        for (int64_t c = threadIdx.x; c < steps; c += blockDim.x) {
+            real sum[lanes];
+#pragma unroll
+            for (int i = 0; i < lanes; i++) sum[i] = 0;
+            for (int32_t slot = 0; slot < k; slot += BATCH) {
+                typename ACCESS::raw x[BATCH];
+#pragma unroll
+                for (int b = 0; b < BATCH; b++) {
+                    x[b] = typename ACCESS::raw();
+                    if (from[slot + b]) x[b] = ACCESS::load(desc.rows, from[slot + b], c);
+                }
+#pragma unroll
+                for (int b = 0; b < BATCH; b++) {
+                    real y[lanes];
+                    if (!from[slot + b]) continue;
+                    ACCESS::unpack(x[b], y);
+#pragma unroll
+                    for (int i = 0; i < lanes; i++) sum[i] = fma(weight[slot + b], y[i], sum[i]);
+                }
+            }
+            ACCESS::store(desc.tokens, ACCESS::row(desc.tokens, token), c, ACCESS::pack(sum));
+        }
+    }
+}
+
+static inline tegroup_status tegroup_impl_cuda_ep_combine(const tegroup_ep_combine_desc *desc,
+                                                          const tegroup_impl_ep_reach *reach,
+                                                          struct CUstream_st *stream, tegroup_error *error) {
+    const tegroup_matrix *const matrices[] = {&desc->rows, &desc->tokens};
+    const int64_t width = tegroup_impl_there(&desc->tokens) ? desc->tokens.cols : 0;
+    tegroup_impl_ep_combine_call call;
+    if (desc->row_of_slot.rows == 0) return TEGROUP_OK;
+    call.desc = *desc;
+    call.desc.rows = tegroup_impl_cuda_matrix(&desc->rows);
+    call.desc.weights = tegroup_impl_cuda_matrix(&desc->weights);
+    call.desc.tokens = tegroup_impl_cuda_matrix(&desc->tokens);
+    call.reach = *reach;
+#define TEGROUP_IMPL_LAUNCH(...)                                                                                       \
+    return tegroup_impl_cuda_rows(tegroup_impl_ep_combine_kernel<__VA_ARGS__>, &call, width, __VA_ARGS__::lanes,       \
+                                  desc->row_of_slot.rows, stream, error);
+    TEGROUP_IMPL_BY_ACCESS(tegroup_impl_cuda_access(matrices, 2, width), TEGROUP_IMPL_LAUNCH)
+#undef TEGROUP_IMPL_LAUNCH
+}
+#endif /* TEGROUP_NO_EP */
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [14] Validate kernel of quantised tensors (src/gemm/validate_quantised_cuda.h) ==== */
+/* ==== [15] Validate kernel of quantised tensors (src/gemm/validate_quantised_cuda.h) ==== */
 
 enum { TEGROUP_IMPL_VALIDATE_WARPS = 8 };
 
@@ -3975,7 +4218,7 @@ static inline cudaError_t tegroup_impl_cuda_validate_quantised(const tegroup_val
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [15] Validate kernels (src/gemm/validate_cuda.h) ==== */
+/* ==== [16] Validate kernels (src/gemm/validate_cuda.h) ==== */
 
 /* Checks the sizes in one block, which also initializes the result. */
 static __global__ void __launch_bounds__(1024)
@@ -4108,7 +4351,7 @@ static inline tegroup_status tegroup_impl_cuda_validate(const tegroup_validate_d
     return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }
 
-/* ==== [16] Scales in another layout: kernel (src/gemm/scale_convert_cuda.h) ==== */
+/* ==== [17] Scales in another layout: kernel (src/gemm/scale_convert_cuda.h) ==== */
 
 enum { TEGROUP_IMPL_SCALE_THREADS = 256 };
 
@@ -4173,7 +4416,7 @@ static inline tegroup_status tegroup_impl_cuda_scale_convert(const tegroup_impl_
         "stream", "the kernel must launch", error);
 }
 
-/* ==== [17] GPU calls (src/cuda/call.h) ==== */
+/* ==== [18] GPU calls (src/cuda/call.h) ==== */
 
 /* What a product's kernels are given, as one kernel parameter. */
 typedef struct tegroup_impl_gpu_call {
@@ -4500,7 +4743,7 @@ static inline tegroup_status tegroup_impl_cuda_rest(const tegroup_impl_gpu_call 
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [18] Quantise: eight values at a time (src/layer/quantize_values_cuda.h) ==== */
+/* ==== [19] Quantise: eight values at a time (src/layer/quantize_values_cuda.h) ==== */
 
 /* Eight values of a row, in the type that they have in memory. */
 template <int DTYPE> struct tegroup_impl_eight {
@@ -4754,7 +4997,7 @@ static __device__ __forceinline__ int32_t tegroup_impl_left_of(int64_t count, in
     return (count < TEGROUP_IMPL_QUANTIZE_TILE ? (int32_t)count : TEGROUP_IMPL_QUANTIZE_TILE) - at;
 }
 
-/* ==== [19] Quantise: a block's way through the groups (src/layer/quantize_walk_cuda.h) ==== */
+/* ==== [20] Quantise: a block's way through the groups (src/layer/quantize_walk_cuda.h) ==== */
 
 enum {
     TEGROUP_IMPL_QUANTIZE_THREADS = 256, /* a thread has 8 rows of 8 columns of a tile */
@@ -4982,7 +5225,7 @@ struct tegroup_impl_quantize_walk {
     }
 };
 
-/* ==== [20] Quantise: a tile, and the kernels (src/layer/quantize_tile_cuda.h) ==== */
+/* ==== [21] Quantise: a tile, and the kernels (src/layer/quantize_tile_cuda.h) ==== */
 
 /* The largest magnitude of a block, from the tables: that of index o of those for which one scale is chosen, and i. */
 static __device__ __forceinline__ uint32_t tegroup_impl_table_amax(const tegroup_impl_quantize_launch &call,
@@ -5420,7 +5663,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     if (call.raises && g >= 0) tegroup_impl_raise(call.desc.output, g, most);
 }
 
-/* ==== [21] Quantise: strips of rows (src/layer/quantize_strip_cuda.h) ==== */
+/* ==== [22] Quantise: strips of rows (src/layer/quantize_strip_cuda.h) ==== */
 
 /* A warp's part of a strip: one row, of which a thread has eight pieces of eight values, those of the warp beside each
  * other. They are staged in shared memory, each thread's by itself. Warps share nothing, and wait for none. */
@@ -5582,7 +5825,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     if (call.raises && g >= 0) tegroup_impl_raise(call.desc.output, g, most);
 }
 
-/* ==== [22] Quantise: whole rows (src/layer/quantize_rows_cuda.h) ==== */
+/* ==== [23] Quantise: whole rows (src/layer/quantize_rows_cuda.h) ==== */
 
 /* Rows that have a scale each, a few at a time: pieces of eight values, every THREADS-th of a row to a thread. They are
  * staged in shared memory, each thread's by itself, unless a row is too long for it: then they are read twice. */
@@ -5721,7 +5964,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     if (call.raises && g >= 0) tegroup_impl_raise(call.desc.output, g, most);
 }
 
-/* ==== [23] Dequantise: a tile, and the kernel (src/layer/dequantize_tile_cuda.h) ==== */
+/* ==== [24] Dequantise: a tile, and the kernel (src/layer/dequantize_tile_cuda.h) ==== */
 
 /* Eight codes of one type as values, exactly; a NaN is any. Of 4 bits all are in codes.x. */
 template <int BITS>
@@ -6047,7 +6290,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     }
 }
 
-/* ==== [24] Quantise and dequantise: launches (src/layer/quantize_cuda.h) ==== */
+/* ==== [25] Quantise and dequantise: launches (src/layer/quantize_cuda.h) ==== */
 
 /* Can rows of a plain tensor be read 16 bytes at a time, where its groups begin at multiples of 16? */
 static inline int tegroup_impl_cuda_in_vectors(const tegroup_tensor *t) {
@@ -6213,7 +6456,7 @@ static inline tegroup_status tegroup_impl_cuda_dequantize(const tegroup_dequanti
 #undef TEGROUP_IMPL_BY_VALUES
 #if !defined(TEGROUP_NO_ACTIVATION)
 
-/* ==== [25] Quantise: SwiGLU in blocks of 1x128, the kernel of a training step (src/layer/glu_blocks_cuda.h) ==== */
+/* ==== [26] Quantise: SwiGLU in blocks of 1x128, the kernel of a training step (src/layer/glu_blocks_cuda.h) ==== */
 
 /* What tegroup_quantize makes of BF16 gates and ups by halves, where its scaling is BLOCK_1X128: the activation, or its
  * gradient, in one read, each value computed once, and both copies written. The bits are those of the kernel for all
@@ -6590,7 +6833,7 @@ static inline tegroup_status tegroup_impl_cuda_glu_blocks(const tegroup_quantize
 #endif /* TEGROUP_NO_FP8 */
 #if !defined(TEGROUP_NO_CUBLASLT)
 
-/* ==== [26] cuBLASLt: functions, descriptors, algorithms (src/cuda/cublaslt.h) ==== */
+/* ==== [27] cuBLASLt: functions, descriptors, algorithms (src/cuda/cublaslt.h) ==== */
 
 #if !defined(_WIN32)
 #include <dlfcn.h>
@@ -6905,7 +7148,7 @@ static inline tegroup_status tegroup_impl_lt_take(tegroup_plan *plan, const tegr
     return TEGROUP_OK;
 }
 
-/* ==== [27] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
+/* ==== [28] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
 
 /* Writes the result of a group that is hidden from cuBLASLt: NaN, or beta * C. Without a C beta is 0. */
 static __device__ inline void tegroup_impl_write_alone(const tegroup_impl_result &p, tegroup_dtype dtype, float beta,
@@ -6981,7 +7224,7 @@ static __global__ void __launch_bounds__(128)
                                  (int64_t)blockIdx.y * blockDim.x + threadIdx.x, (int64_t)gridDim.y * blockDim.x);
 }
 
-/* ==== [28] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
+/* ==== [29] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
 
 /* Says which scales the operands have, and in which lists of the set-up's they are. Sums are promoted. */
 static inline int tegroup_impl_lt_scales(const tegroup_cublaslt_functions *f, const tegroup_problem *p,
@@ -7234,7 +7477,7 @@ static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *pl
     return tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take the planned product", error);
 }
 
-/* ==== [29] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
+/* ==== [30] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
 
 /* One algorithm serves every group. The plan chooses it, for a group of the mean size, from those that do not split k.
  * So a call does not run the heuristic, which takes tens of microseconds a shape, and a row's bits do not depend on its
@@ -7512,7 +7755,7 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
 #endif /* TEGROUP_NO_CUBLASLT */
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [30] Quantised operands on a GPU, from codes to values (src/cuda/codes.h) ==== */
+/* ==== [31] Quantised operands on a GPU, from codes to values (src/cuda/codes.h) ==== */
 
 /* What the kernels that read quantised operands share: where a group's codes and scales are, and how codes become
  * values of BF16 or F16. Values of 8 and 4 bits are exact in both (F4E2M1 and what has scales of 8 bits is decoded to
@@ -7762,7 +8005,7 @@ static inline tegroup_status tegroup_impl_formats_bias_grad(const tegroup_gemm_d
 #endif /* TEGROUP_NO_FP8 */
 #if !defined(TEGROUP_NO_PORTABLE)
 
-/* ==== [31] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
+/* ==== [32] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
 
 /* One family of kernels for every GPU from SM80 on: a persistent grid walks the groups' tiles, loads by cp.async into a
  * ring of swizzled pipeline stages, and multiplies with ldmatrix and mma.sync (PTX ISA 8.0, sections 9.7.8.22 and
@@ -8042,7 +8285,7 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
     __device__ __forceinline__ void advance(int64_t row_bytes) { from += ALONG_K ? TILE_K * 2 : TILE_K * row_bytes; }
 };
 
-/* ==== [32] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
+/* ==== [33] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
 
 /* ---- storing ---- */
 
@@ -8569,7 +8812,7 @@ static __global__ void __launch_bounds__(128)
 }
 #endif
 
-/* ==== [33] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
+/* ==== [34] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
 
 /* Plain FMA: 64 x 64 tiles, 4 x 4 elements a thread, and one chain of FMAs over k for each element. MIXED: B is of F16
  * or BF16, and widened, exactly, on its way to shared memory. Its steps are of twice as many k, so that as many bytes
@@ -8629,7 +8872,7 @@ static __global__ void __launch_bounds__(256)
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [34] Portable GEMM: products of quantised operands (src/cuda/portable_formats.h) ==== */
+/* ==== [35] Portable GEMM: products of quantised operands (src/cuda/portable_formats.h) ==== */
 
 /* One kernel for every format, operation and storage order, from SM80 on. Values of 8 and 4 bits are exact in BF16, so
  * their codes are decoded on the way to shared memory, by arithmetic on bits that is the same on every GPU, and
@@ -8987,7 +9230,7 @@ static inline tegroup_status tegroup_impl_portable_formats_gemm(const tegroup_pl
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [35] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
+/* ==== [36] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
 
 /* A kernel row: one kernel of the family, for BF16 and for FP16. Tiles of up to 128 rows fit SM86, 89 and 120, whose
  * blocks have 99 KB of shared memory for the ring and what the kernel itself declares, less than 2.4 KB. The 256-row
@@ -9184,7 +9427,7 @@ static inline tegroup_status tegroup_impl_portable_gemm_fused(const tegroup_plan
 #endif /* TEGROUP_NO_PORTABLE */
 #if !defined(TEGROUP_NO_SM90)
 
-/* ==== [36] Hopper's instructions (src/cuda/hopper.h) ==== */
+/* ==== [37] Hopper's instructions (src/cuda/hopper.h) ==== */
 
 /* mbarriers, TMA and wgmma as PTX ISA 8.0 and later describe them (sections 9.7.13.15, 9.7.9.27 and 9.7.15). They
  * assemble for sm_90a only; TEGROUP_IMPL_HOPPER is 1 in the compiler pass for that architecture. */
@@ -9436,7 +9679,7 @@ TEGROUP_IMPL_WGMMA_FP8_OF(128, TEGROUP_IMPL_SUMS_64, "64", "65", "66", TEGROUP_I
 #undef TEGROUP_IMPL_F4
 #endif
 
-/* ==== [37] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
+/* ==== [38] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
 
 /* A persistent kernel of three warpgroups. In the first, one warp schedules tiles, one thread loads operands by TMA
  * into a ring of pipeline stages, and two threads store results by TMA. The other two warpgroups multiply by wgmma:
@@ -9595,7 +9838,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_rest {
     int32_t picked_a[128], picked_b[TEGROUP_IMPL_SM90_LINES];
 };
 
-/* ==== [38] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
+/* ==== [39] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* One warp of each block finds the block's tiles. It walks the groups 32 at a time, one for each lane. Tiles of equal
@@ -9948,7 +10191,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
 };
 #endif
 
-/* ==== [39] Hopper GEMM: the epilogue (src/cuda/sm90_epilogue.h) ==== */
+/* ==== [40] Hopper GEMM: the epilogue (src/cuda/sm90_epilogue.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* ---- C and bias ---- */
@@ -10162,7 +10405,7 @@ static __device__ __forceinline__ float tegroup_impl_sm90_differentiate(const te
 }
 #endif
 
-/* ==== [40] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
+/* ==== [41] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* A block is a chain of four classes, each the base of the next: what the warps share, loader, storer, multiplier. (If
@@ -10290,7 +10533,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
 };
 #endif
 
-/* ==== [41] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
+/* ==== [42] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_block<SHAPE> {
@@ -10522,7 +10765,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
 };
 #endif
 
-/* ==== [42] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
+/* ==== [43] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_loader<SHAPE> {
@@ -10684,7 +10927,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
 };
 #endif
 
-/* ==== [43] Hopper GEMM: the multiplying warpgroups, and the kernel (src/cuda/sm90_multiply.h) ==== */
+/* ==== [44] Hopper GEMM: the multiplying warpgroups, and the kernel (src/cuda/sm90_multiply.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegroup_impl_sm90_storer<SHAPE> {
@@ -11080,7 +11323,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [44] Hopper GEMM of FP8: the kernel (src/cuda/sm90_fp8.h) ==== */
+/* ==== [45] Hopper GEMM of FP8: the kernel (src/cuda/sm90_fp8.h) ==== */
 
 /* The kernel of sm90_tiles.h for operands of FP8, which wgmma takes contiguous along k alone. A forward product has
  * them so; a dgrad reads the transposed copy of the weights, and a weight gradient those of both operands, so that all
@@ -11448,7 +11691,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
 #endif
 }
 
-/* ==== [45] Hopper GEMM of FP8: the compiled kernels (src/cuda/sm90_fp8_code.h) ==== */
+/* ==== [46] Hopper GEMM of FP8: the compiled kernels (src/cuda/sm90_fp8_code.h) ==== */
 
 /* Whether the compiler has tensormap.replace as this source uses it, with strides in bytes (PTX ISA 8.5). Clang does
  * not tell its version of ptxas, so it counts as an older one. */
@@ -11490,7 +11733,7 @@ static inline tegroup_status tegroup_impl_sm90_fp8_choose(tegroup_plan *plan, in
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [46] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
+/* ==== [47] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
 
 /* The code of a kernel row. */
 typedef struct tegroup_impl_sm90_code {
@@ -11593,7 +11836,7 @@ static inline tegroup_status tegroup_impl_sm90_choices(const tegroup_plan *plan,
     return TEGROUP_OK;
 }
 
-/* ==== [47] Hopper GEMM: repacking rows (src/cuda/sm90_repack_kernels.h) ==== */
+/* ==== [48] Hopper GEMM: repacking rows (src/cuda/sm90_repack_kernels.h) ==== */
 
 /* What the kernel is given. Ragged rows are numbered as in their buffer, and those of uniform groups one group after
  * another; a copy has the same numbers. */
@@ -11714,7 +11957,7 @@ static inline tegroup_status tegroup_impl_sm90_repack(const tegroup_plan *plan, 
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [48] Hopper GEMM: decoding operands (src/cuda/sm90_decode.h) ==== */
+/* ==== [49] Hopper GEMM: decoding operands (src/cuda/sm90_decode.h) ==== */
 
 /* What is decoded, and where to. */
 typedef struct tegroup_impl_decode_call {
@@ -12069,7 +12312,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_DECODE_THREADS, TEGROUP_IM
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [49] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
+/* ==== [50] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
 
 static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_planned_row(const tegroup_plan *plan) {
     return tegroup_impl_sm90_row_of((int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ROW]);
@@ -12520,7 +12763,7 @@ static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, co
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [50] Hopper GEMM of FP8: plan and launch (src/cuda/sm90_fp8_plan.h) ==== */
+/* ==== [51] Hopper GEMM of FP8: plan and launch (src/cuda/sm90_fp8_plan.h) ==== */
 
 /* ---- the tensor maps of a weight gradient, and where its scales are ---- */
 
@@ -12709,7 +12952,7 @@ static inline tegroup_status tegroup_impl_sm90_fp8_gemm(const tegroup_plan *plan
 #endif /* TEGROUP_NO_FP8 */
 #endif /* TEGROUP_NO_SM90 */
 
-/* ==== [51] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
+/* ==== [52] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
 
 #if defined(TEGROUP_NO_CUBLASLT)
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *) { return 0; }
@@ -12741,7 +12984,7 @@ static inline tegroup_status tegroup_impl_cuda_check_device(const tegroup_plan *
     return TEGROUP_OK;
 }
 
-/* ==== [52] GPU backends: choosing an algorithm (src/gemm/tune_cuda.h) ==== */
+/* ==== [53] GPU backends: choosing an algorithm (src/gemm/tune_cuda.h) ==== */
 
 static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *kind, tegroup_error *error) {
     cudaDeviceProp properties;

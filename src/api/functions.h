@@ -20,6 +20,7 @@
 #include "layer/chain_types.h"
 #include "moe/routing_types.h"
 #include "moe/layer_types.h"
+#include "ep/ep_types.h"
 #include "base/linkage.h"
 
 /* Every function is safe to call from several threads at once on different memory (and streams and events of a
@@ -294,3 +295,9 @@ TEGROUP_API_STATUS tegroup_permute(const tegroup_permute_desc *desc, struct CUst
 TEGROUP_API_STATUS tegroup_combine(const tegroup_combine_desc *desc, struct CUstream_st *stream, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_combine_backward(const tegroup_combine_backward_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_ep_sizes(const tegroup_ep_sizes_desc *desc, struct CUstream_st *stream,
+    tegroup_error *error);
+TEGROUP_API_STATUS tegroup_ep_dispatch(const tegroup_ep_dispatch_desc *desc, struct CUstream_st *stream,
+    tegroup_error *error);
+TEGROUP_API_STATUS tegroup_ep_combine(const tegroup_ep_combine_desc *desc, struct CUstream_st *stream,
+    tegroup_error *error);

@@ -29,6 +29,9 @@
 #if defined(TEGROUP_NO_ROUTER) || defined(TEGROUP_NO_PERMUTATION)
 #error "tegroup: router and permutation have one switch, TEGROUP_NO_MOE"
 #endif
+#if defined(TEGROUP_NO_EXPERT_PARALLEL) || defined(TEGROUP_NO_DISPATCH)
+#error "tegroup: the switch is spelt TEGROUP_NO_EP"
+#endif
 #if defined(TEGROUP_NO_F8) || defined(TEGROUP_NO_QUANTIZE)
 #error "tegroup: the switch is spelt TEGROUP_NO_FP8"
 #endif
@@ -51,6 +54,7 @@
  *     TEGROUP_NO_BACKWARD    of both kinds those of dgrad and wgrad, and whatever else only a backward pass runs
  *     TEGROUP_NO_ACTIVATION  activations
  *     TEGROUP_NO_MOE         counts, router, permutation, permute and combine
+ *     TEGROUP_NO_EP          sizes, dispatch and combine of expert parallelism
  *     TEGROUP_NO_FP8         quantise and dequantise, and products of quantised operands
  *     TEGROUP_NO_CUDA        all of them: nvcc does not pull in tegroup_cuda.cuh
  *

@@ -58,7 +58,8 @@ static inline tegroup_status tegroup_impl_check_built(int kernels, tegroup_space
     return TEGROUP_OK;
 }
 
-/* Plain matrices. */
+/* Plain matrices. An optional one is absent while its dtype is unset. */
+TEGROUP_IMPL_HD int tegroup_impl_there(const tegroup_matrix *m) { return m->dtype != TEGROUP_DTYPE_UNSET; }
 TEGROUP_IMPL_HD int64_t tegroup_impl_matrix_ld(const tegroup_matrix *m) { return m->ld > 0 ? m->ld : m->cols; }
 
 static inline int64_t tegroup_impl_matrix_bytes(const tegroup_matrix *m) {

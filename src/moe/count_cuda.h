@@ -67,12 +67,19 @@ static inline tegroup_status tegroup_impl_cuda_check_image(const void *kernel, t
                                     "this unit must hold code for the device", error);
 }
 
+static __global__ void __launch_bounds__(256)
+    tegroup_impl_clear_counts_kernel(const __grid_constant__ tegroup_matrix counts) {
+    for (int64_t g = threadIdx.x; g < counts.cols; g += blockDim.x)
+        tegroup_impl_store_int(counts.dtype, counts.data, g, 0);
+}
+
+/* By a kernel, so that a captured layer is nothing but kernels. */
 static inline tegroup_status tegroup_impl_cuda_clear_counts(const tegroup_matrix *counts, struct CUstream_st *stream,
                                                             tegroup_error *error) {
-    const size_t bytes = (size_t)tegroup_impl_matrix_bytes(counts);
-    if (bytes == 0) return TEGROUP_OK;
-    return tegroup_impl_cuda_status(cudaMemsetAsync(counts->data, 0, bytes, stream), "stream",
-                                    "the counts must be cleared", error);
+    if (tegroup_impl_matrix_bytes(counts) == 0) return TEGROUP_OK;
+    return tegroup_impl_cuda_status(
+        tegroup_impl_launch(tegroup_impl_clear_counts_kernel, 1, 256, 0, stream, *counts), "stream",
+        "the kernel must launch", error);
 }
 
 static inline tegroup_status tegroup_impl_cuda_count(const tegroup_count_desc *desc, struct CUstream_st *stream,

@@ -26,8 +26,6 @@
 #include "moe/router.h"
 #include "moe/permutation.h"
 
-static inline int tegroup_impl_there(const tegroup_matrix *m) { return m->dtype != TEGROUP_DTYPE_UNSET; }
-
 /* What of the router's is the layer's to keep: what it needs and the caller does not have. */
 enum {
     TEGROUP_IMPL_MOE_PROBABILITIES,

@@ -35,7 +35,7 @@ static inline tegroup_status tegroup_impl_cuda_combine_backward(const tegroup_co
 #endif
 
 /* An entry of a matrix of indices, or of a map. */
-static inline int64_t tegroup_impl_entry(const tegroup_matrix *m, int64_t row, int64_t col) {
+TEGROUP_IMPL_HD int64_t tegroup_impl_entry(const tegroup_matrix *m, int64_t row, int64_t col) {
     return tegroup_impl_load_int(m->dtype, tegroup_impl_matrix_row(m, row), col);
 }
 
@@ -67,21 +67,28 @@ static inline void tegroup_impl_scale_row_FSUF(const tegroup_matrix *in, int64_t
     }
 }
 
+/* sum[j] += weight * x[j], of n elements of a row from `at` on. */
+static inline void tegroup_impl_add_row_FSUF(tegroup_dtype dtype, const void *row, int64_t at, int64_t n, REAL weight,
+                                             REAL *sum) {
+    REAL x[TEGROUP_IMPL_PIECE];
+    int64_t j;
+    tegroup_impl_load_row_FSUF(dtype, row, at, 1, n, x);
+    for (j = 0; j < n; j++) sum[j] += weight * x[j];
+}
+
 /* One token: its k rows, weighted and added in the order of its choices. */
 static inline void tegroup_impl_combine_row_FSUF(const tegroup_combine_desc *desc, int64_t token) {
     const tegroup_matrix *in = &desc->permuted, *out = &desc->tokens;
     int64_t k = desc->row_of_slot.cols, at, j, slot;
-    REAL x[TEGROUP_IMPL_PIECE], sum[TEGROUP_IMPL_PIECE];
+    REAL sum[TEGROUP_IMPL_PIECE];
     for (at = 0; at < out->cols; at += TEGROUP_IMPL_PIECE) {
         int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, out->cols - at);
         for (j = 0; j < n; j++) sum[j] = 0;
         for (slot = 0; slot < k; slot++) {
             const int64_t row = tegroup_impl_entry(&desc->row_of_slot, token, slot);
-            REAL weight;
             if (!tegroup_impl_within(row, in->rows)) continue;
-            weight = (REAL)tegroup_impl_slot_weight(&desc->weights, token * k + slot);
-            tegroup_impl_load_row_FSUF(in->dtype, tegroup_impl_matrix_row(in, row), at, 1, n, x);
-            for (j = 0; j < n; j++) sum[j] += weight * x[j];
+            tegroup_impl_add_row_FSUF(in->dtype, tegroup_impl_matrix_row(in, row), at, n,
+                                      (REAL)tegroup_impl_slot_weight(&desc->weights, token * k + slot), sum);
         }
         tegroup_impl_store_row_FSUF(out->dtype, tegroup_impl_matrix_row(out, token), at, 1, n, sum);
     }
@@ -210,8 +217,10 @@ static inline tegroup_status tegroup_impl_permutation_check(const tegroup_permut
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->indices, indices, -1, -1, TEGROUP_IMPL_INTEGERS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->row_of_slot, row_of_slot, desc->indices.rows, desc->indices.cols,
                                             desc->shape.rows, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->slot_of_row, slot_of_row, 1, desc->shape.rows,
-                                            tegroup_impl_mul(desc->indices.rows, desc->indices.cols), error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->slot_of_row, slot_of_row, 1, desc->shape.rows,
+                                                 TEGROUP_IMPL_INTEGERS, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_reach(&desc->slot_of_row, slot_of_row,
+                                              tegroup_impl_mul(desc->indices.rows, desc->indices.cols), error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->weights, weights, desc->indices.rows, desc->indices.cols,
                                                  TEGROUP_IMPL_REALS, error));
     tegroup_impl_snapshot_layout(desc->shape.groups, tegroup_impl_irregular(&desc->shape), &layout);
@@ -273,14 +282,14 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
     tokens = tegroup_impl_matrix_rows(&desc->indices);
     slots = &desc->slot_of_row;
     threads = tegroup_impl_team(tegroup_impl_threads(desc->threads),
-                                (double)desc->shape.rows + 2 * (double)tokens * (double)desc->indices.cols);
+                                (double)slots->cols + 2 * (double)tokens * (double)desc->indices.cols);
     if (desc->weights.dtype != TEGROUP_DTYPE_UNSET) {
         tegroup_impl_keep_heaviest(desc, &view);
         threads = 1;
     }
     TEGROUP_IMPL_OMP(omp parallel private(row, share) num_threads(threads)) {
         TEGROUP_IMPL_OMP(omp for schedule(static))
-        for (row = 0; row < desc->shape.rows; row++) tegroup_impl_store_int(slots->dtype, slots->data, row, -1);
+        for (row = 0; row < slots->cols; row++) tegroup_impl_store_int(slots->dtype, slots->data, row, -1);
         TEGROUP_IMPL_OMP(omp for schedule(static))
         for (share = 0; share < threads; share++)
             tegroup_impl_permutation_share(desc, &view, tegroup_impl_share_begin(tokens, share, threads),

@@ -413,7 +413,7 @@ static __device__ __forceinline__ void tegroup_impl_slot_experts(const tegroup_i
 static __device__ __forceinline__ void tegroup_impl_clear_slots(const tegroup_impl_permutation_call &call,
                                                                 int64_t thread, int64_t threads) {
     const tegroup_matrix &slots_of = call.desc.slot_of_row;
-    for (int64_t row = thread; row < call.desc.shape.rows; row += threads)
+    for (int64_t row = thread; row < slots_of.cols; row += threads)
         tegroup_impl_store_int(slots_of.dtype, slots_of.data, row, -1);
 }
 
@@ -672,7 +672,7 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
     call.slots = desc->indices.rows * desc->indices.cols;
     if (desc->weights.dtype != TEGROUP_DTYPE_UNSET && call.slots > 0 && groups > 0)
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_keep_heaviest(desc, &call, stream, error));
-    if (call.slots <= warps * most_of_a_warp && desc->shape.rows <= most_rows) {
+    if (call.slots <= warps * most_of_a_warp && desc->slot_of_row.cols <= most_rows) {
         call.runs = warps;
         call.run = tegroup_impl_align(tegroup_impl_ceil_div(call.slots, warps), 32);
         return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_permutation_block_kernel, 1,
@@ -682,7 +682,7 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
     call.run = tegroup_impl_permutation_run(groups);
     call.runs = tegroup_impl_ceil_div(call.slots, call.run);
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(call.runs, warps), 64, &blocks, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(desc->shape.rows, 1024), 8, &fill, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(desc->slot_of_row.cols, 1024), 8, &fill, error));
     if (fill < blocks) fill = blocks;
     code =
         tegroup_impl_launch(tegroup_impl_permutation_count_kernel, fill, 32u * (unsigned)warps, shared, stream, call);

@@ -144,7 +144,7 @@ typedef struct tegroup_permutation_desc {
     tegroup_shape  shape;        /* groups = experts, rows = capacity, at most TEGROUP_MAX_COLS; snapshot of the
                                     experts' counts required                                                     */
     tegroup_matrix row_of_slot;  /* out [tokens, k]: row of the permuted buffer, or -1                           */
-    tegroup_matrix slot_of_row;  /* out [1, shape.rows]: slot, or -1 for a row that no slot has                  */
+    tegroup_matrix slot_of_row;  /* out [1, shape.rows]: slot, or -1 for a row that no slot has; absent = not wanted */
     void          *workspace;    /* tegroup_permutation_layout's, TEGROUP_ALIGNMENT-aligned; none is needed on the
                                     host */
     size_t         workspace_bytes;

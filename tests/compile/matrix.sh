@@ -43,8 +43,8 @@ toolkit() { # release
         # shellcheck disable=SC2046,SC2086 # a switch of its own
         cell "nvcc $version sm_90a C++$dialect" "$nvcc" -std=c++$dialect $(code 90a) -DTEGROUP_NO_PORTABLE
     done
-    for switches in 'NO_SM90 NO_FP8' NO_PORTABLE 'NO_CUBLASLT NO_FP8' NO_CUDA NO_F16 NO_BACKWARD NO_ACTIVATION 'NO_MOE NO_FP8' NO_FP8 'NO_SM90 NO_PORTABLE' 'NO_SM90 NO_PORTABLE NO_CUBLASLT' \
-        'NO_F16 NO_BACKWARD NO_ACTIVATION NO_MOE NO_FP8' 'NO_SM90 NO_PORTABLE NO_CUBLASLT NO_F16 NO_BACKWARD NO_ACTIVATION NO_MOE NO_FP8'; do
+    for switches in 'NO_SM90 NO_FP8' NO_PORTABLE 'NO_CUBLASLT NO_FP8' NO_CUDA NO_F16 NO_BACKWARD NO_ACTIVATION 'NO_MOE NO_FP8' 'NO_EP NO_FP8' NO_FP8 'NO_SM90 NO_PORTABLE' 'NO_SM90 NO_PORTABLE NO_CUBLASLT' \
+        'NO_F16 NO_BACKWARD NO_ACTIVATION NO_MOE NO_EP NO_FP8' 'NO_SM90 NO_PORTABLE NO_CUBLASLT NO_F16 NO_BACKWARD NO_ACTIVATION NO_MOE NO_EP NO_FP8'; do
         # shellcheck disable=SC2046
         cell "nvcc $version sm_90a $switches" "$nvcc" -std=c++17 $(code 90a) $(printf -- ' -DTEGROUP_%s' $switches)
     done

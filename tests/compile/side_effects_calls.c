@@ -140,6 +140,9 @@ static void *call_all(void *unused) {
     BOTH(tegroup_permute(&w.permute, NULL, &error), tegroup_permute(NULL, NULL, &error));
     BOTH(tegroup_combine(&w.combine, NULL, &error), tegroup_combine(NULL, NULL, &error));
     BOTH(tegroup_combine_backward(&w.combine_backward, NULL, &error), tegroup_combine_backward(NULL, NULL, &error));
+    BOTH(tegroup_ep_sizes(&w.ep_sizes, NULL, &error), tegroup_ep_sizes(NULL, NULL, &error));
+    BOTH(tegroup_ep_dispatch(&w.ep_dispatch, NULL, &error), tegroup_ep_dispatch(NULL, NULL, &error));
+    BOTH(tegroup_ep_combine(&w.ep_combine, NULL, &error), tegroup_ep_combine(NULL, NULL, &error));
     BOTH(tegroup_validate(&w.validate, NULL, &error), tegroup_validate(NULL, NULL, &error));
     BOTH(tegroup_scale_convert(&w.scale_convert, NULL, &error), tegroup_scale_convert(NULL, NULL, &error));
     BOTH(tegroup_quantize(&w.quantize, NULL, &error), tegroup_quantize(NULL, NULL, &error));

@@ -104,7 +104,7 @@ static void quantised(tegroup_op op, uint32_t built, tegroup_backend backend, te
     }
 }
 
-static double memory[16][1024]; /* stands for device memory, which nobody gets to */
+alignas(TEGROUP_ALIGNMENT) static double memory[16][1024]; /* stands for device memory, which nobody gets to */
 static tegroup_matrix matrix(int which, tegroup_dtype dtype, int64_t rows, int64_t cols) {
     return tegroup_matrix_of(memory[which], rows, cols, dtype);
 }
@@ -186,6 +186,36 @@ static void moe(void) {
     expect(tegroup_router(&router, NULL, &error) == TEGROUP_OK, "router on the CPU", 0, 0);
 }
 
+static void expert_parallel(void) {
+    tegroup_ep_sizes_desc sizes = described<tegroup_ep_sizes_desc>();
+    tegroup_ep_dispatch_desc dispatch = described<tegroup_ep_dispatch_desc>();
+    tegroup_ep_combine_desc combine = described<tegroup_ep_combine_desc>();
+    tegroup_error error;
+    void *windows[1] = {memory[3]};
+    sizes.ranks = 1;
+    sizes.counts = matrix(0, TEGROUP_DTYPE_I64, 1, 4);
+    sizes.send_rows = matrix(1, TEGROUP_DTYPE_I64, 1, 4);
+    sizes.send_starts = matrix(2, TEGROUP_DTYPE_I64, 1, 4);
+    sizes.receive_rows = matrix(4, TEGROUP_DTYPE_I64, 1, 4);
+    dispatch.windows.ranks = 1;
+    dispatch.windows.addresses = windows;
+    dispatch.windows.bytes = sizeof memory[3];
+    dispatch.row_of_slot = matrix(5, TEGROUP_DTYPE_I64, 2, 2);
+    dispatch.tokens = matrix(6, TEGROUP_DTYPE_F32, 2, 4);
+    dispatch.rows = matrix(3, TEGROUP_DTYPE_F32, 4, 4);
+    combine.windows = dispatch.windows;
+    combine.row_of_slot = dispatch.row_of_slot;
+    combine.rows = dispatch.rows;
+    combine.tokens = matrix(7, TEGROUP_DTYPE_F32, 2, 4);
+#if defined(TEGROUP_NO_EP)
+    left_out(tegroup_ep_sizes(&sizes, NULL, &error), error, 12);
+    left_out(tegroup_ep_dispatch(&dispatch, NULL, &error), error, 13);
+    left_out(tegroup_ep_combine(&combine, NULL, &error), error, 14);
+#endif
+    sizes.space = TEGROUP_SPACE_HOST;
+    expect(tegroup_ep_sizes(&sizes, NULL, &error) == TEGROUP_OK, "sizes of expert parallelism on the CPU", 0, 0);
+}
+
 static void fp8(void) {
     tegroup_quantize_desc quantize = described<tegroup_quantize_desc>();
     tegroup_dequantize_desc dequantize = described<tegroup_dequantize_desc>();
@@ -221,6 +251,7 @@ int main(void) {
     }
     activation();
     moe();
+    expert_parallel();
     fp8();
     return failed;
 }

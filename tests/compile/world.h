@@ -35,6 +35,10 @@ typedef struct world {
     tegroup_permute_desc             permute;
     tegroup_combine_desc             combine;
     tegroup_combine_backward_desc    combine_backward;
+    tegroup_ep_sizes_desc            ep_sizes;      /* of two ranks, of which this is the second */
+    tegroup_ep_dispatch_desc         ep_dispatch;
+    tegroup_ep_combine_desc          ep_combine;
+    void                            *ep_windows[2];
     tegroup_validate_desc            validate;
     tegroup_scale_convert_desc       scale_convert; /* swizzled bytes from plain ones */
     tegroup_quantize_desc            quantize;      /* in both copies, an activation's gradient in passing */
@@ -101,6 +105,11 @@ typedef struct world {
     MEMORY(int64_t, slot_of_row_out, ROWS);
     MEMORY(float, rows_out, ROWS * N);
     MEMORY(float, tokens_out, TOKENS * N);
+    MEMORY(int64_t, ep_send_rows, EXPERTS);
+    MEMORY(int64_t, ep_send_starts, EXPERTS);
+    MEMORY(int64_t, ep_receive_rows, EXPERTS / 2);
+    MEMORY(tegroup_ep_report, ep_report, 1);
+    MEMORY(float, ep_window, 2 * 192); /* two of 768 bytes */
     MEMORY(unsigned char, quantized, ROWS * 2 * N);
     MEMORY(unsigned char, quantized_columnwise, ROWS * 2 * N);
     MEMORY(float, quantized_scales, 64);
@@ -394,6 +403,42 @@ static tegroup_status world_make(world *w, tegroup_error *error) {
     w->combine_backward.weights = w->combine.weights;
     w->combine_backward.grad_permuted = tegroup_matrix_of(w->rows_out, ROWS, N, TEGROUP_DTYPE_F32);
     w->combine_backward.grad_weights = tegroup_matrix_of(w->weights_out, TOKENS, CHOICES, TEGROUP_DTYPE_F32);
+    memset(&w->ep_sizes, 0, sizeof w->ep_sizes);
+    w->ep_sizes.struct_size = sizeof w->ep_sizes;
+    w->ep_sizes.space = TEGROUP_SPACE_HOST;
+    w->ep_sizes.ranks = 2;
+    w->ep_sizes.rank = 1;
+    w->ep_sizes.capacity = ROWS / 2;
+    w->ep_sizes.alignment = 2;
+    w->ep_sizes.counts = tegroup_matrix_of(w->counts, 2, EXPERTS / 2, TEGROUP_DTYPE_I64);
+    w->ep_sizes.send_rows = tegroup_matrix_of(w->ep_send_rows, 1, EXPERTS / 2, TEGROUP_DTYPE_I64);
+    w->ep_sizes.send_starts = tegroup_matrix_of(w->ep_send_starts, 1, EXPERTS / 2, TEGROUP_DTYPE_I64);
+    w->ep_sizes.receive_rows = tegroup_matrix_of(w->ep_receive_rows, 1, EXPERTS / 4, TEGROUP_DTYPE_I64);
+    w->ep_sizes.report = w->ep_report;
+    w->ep_windows[0] = w->ep_window;
+    w->ep_windows[1] = w->ep_window + 192;
+    memset(&w->ep_dispatch, 0, sizeof w->ep_dispatch);
+    w->ep_dispatch.struct_size = sizeof w->ep_dispatch;
+    w->ep_dispatch.space = TEGROUP_SPACE_HOST;
+    w->ep_dispatch.windows.ranks = 2;
+    w->ep_dispatch.windows.rank = 1;
+    w->ep_dispatch.windows.addresses = w->ep_windows;
+    w->ep_dispatch.windows.bytes = sizeof w->ep_window / 2;
+    w->ep_dispatch.row_of_slot = w->combine.row_of_slot;
+    w->ep_dispatch.tokens = w->permute.tokens;
+    w->ep_dispatch.rows = tegroup_matrix_of(w->ep_windows[1], ROWS / 2, N, TEGROUP_DTYPE_F32);
+    w->ep_dispatch.weights = w->permute.weights;
+    w->ep_dispatch.row_weights = tegroup_matrix_of(w->ep_window + 192 + 128, ROWS / 2, 1, TEGROUP_DTYPE_F32);
+    memset(&w->ep_combine, 0, sizeof w->ep_combine);
+    w->ep_combine.struct_size = sizeof w->ep_combine;
+    w->ep_combine.space = TEGROUP_SPACE_HOST;
+    w->ep_combine.windows = w->ep_dispatch.windows;
+    w->ep_combine.row_of_slot = w->combine.row_of_slot;
+    w->ep_combine.rows = w->ep_dispatch.rows;
+    w->ep_combine.weights = w->combine.weights;
+    w->ep_combine.tokens = w->combine.tokens;
+    w->ep_combine.row_values = w->ep_dispatch.row_weights;
+    w->ep_combine.values = tegroup_matrix_of(w->weights_out, TOKENS, CHOICES, TEGROUP_DTYPE_F32);
     memset(&w->validate, 0, sizeof w->validate);
     w->validate.struct_size = sizeof w->validate;
     w->validate.space = TEGROUP_SPACE_HOST;

@@ -16,7 +16,7 @@ import tempfile
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 SRC = os.path.join(ROOT, "src")
-LEVELS = {"base": -1, "formats": 0, "core": 1, "cpu": 2, "cuda": 2, "gemm": 3, "layer": 4, "moe": 5, "api": 6}
+LEVELS = {"base": -1, "formats": 0, "core": 1, "cpu": 2, "cuda": 2, "gemm": 3, "layer": 4, "moe": 5, "ep": 6, "api": 7}
 NAME = re.compile(r"\b(?:tegroup|TEGROUP)_\w+")
 # What the C library gives, by the part that includes its headers.
 TYPES_OF_C = re.compile(

@@ -63,6 +63,9 @@ static void spoil_nothing(void) {
 #define call_permute(e)             tegroup_permute(&w.permute, NULL, e)
 #define call_combine(e)             tegroup_combine(&w.combine, NULL, e)
 #define call_combine_backward(e)    tegroup_combine_backward(&w.combine_backward, NULL, e)
+#define call_ep_sizes(e)            tegroup_ep_sizes(&w.ep_sizes, NULL, e)
+#define call_ep_dispatch(e)         tegroup_ep_dispatch(&w.ep_dispatch, NULL, e)
+#define call_ep_combine(e)          tegroup_ep_combine(&w.ep_combine, NULL, e)
 #define call_validate(e)            tegroup_validate(&w.validate, NULL, e)
 #define call_scale_convert(e)       tegroup_scale_convert(&w.scale_convert, NULL, e)
 #define call_quantize(e)            tegroup_quantize(&w.quantize, NULL, e)
@@ -248,6 +251,9 @@ TEST(status, good_calls) {
     GOOD(permute);
     GOOD(combine);
     GOOD(combine_backward);
+    GOOD(ep_sizes);
+    GOOD(ep_dispatch);
+    GOOD(ep_combine);
     GOOD(validate);
     GOOD(scale_convert);
     GOOD(quantize);
@@ -276,6 +282,9 @@ TEST(status, null_arguments) {
     NOT(permute, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
     NOT(combine, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
     NOT(combine_backward, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
+    NOT(ep_sizes, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
+    NOT(ep_dispatch, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
+    NOT(ep_combine, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
     NOT(validate, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
     NOT(scale_convert, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
     NOT(quantize, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
@@ -347,6 +356,9 @@ TEST(status, older_structs) {
     OLDER(permute, permute);
     OLDER(combine, combine);
     OLDER(combine_backward, combine_backward);
+    OLDER(ep_sizes, ep_sizes);
+    OLDER(ep_dispatch, ep_dispatch);
+    OLDER(ep_combine, ep_combine);
     OLDER(validate, validate);
     OLDER(scale_convert, scale_convert);
     OLDER(quantize, quantize);
@@ -385,6 +397,9 @@ TEST(status, struct_size) {
     STRUCT_SIZE(permute, tegroup_permute_desc, permute);
     STRUCT_SIZE(combine, tegroup_combine_desc, combine);
     STRUCT_SIZE(combine_backward, tegroup_combine_backward_desc, combine_backward);
+    STRUCT_SIZE(ep_sizes, tegroup_ep_sizes_desc, ep_sizes);
+    STRUCT_SIZE(ep_dispatch, tegroup_ep_dispatch_desc, ep_dispatch);
+    STRUCT_SIZE(ep_combine, tegroup_ep_combine_desc, ep_combine);
     STRUCT_SIZE(validate, tegroup_validate_desc, validate);
     STRUCT_SIZE(scale_convert, tegroup_scale_convert_desc, scale_convert);
     STRUCT_SIZE(quantize, tegroup_quantize_desc, quantize);
@@ -411,6 +426,9 @@ TEST(status, zero_is_unset) {
     UNSET(permute, permute, "space");
     UNSET(combine, combine, "space");
     UNSET(combine_backward, combine_backward, "space");
+    UNSET(ep_sizes, ep_sizes, "space");
+    UNSET(ep_dispatch, ep_dispatch, "space");
+    UNSET(ep_combine, ep_combine, "space");
     UNSET(validate, validate, "space");
     UNSET(scale_convert, scale_convert, "space");
     UNSET(quantize, quantize, "space");
@@ -428,6 +446,9 @@ TEST(status, zero_is_unset) {
     SPACE(permute, permute);
     SPACE(combine, combine);
     SPACE(combine_backward, combine_backward);
+    SPACE(ep_sizes, ep_sizes);
+    SPACE(ep_dispatch, ep_dispatch);
+    SPACE(ep_combine, ep_combine);
     SPACE(validate, validate);
     SPACE(scale_convert, scale_convert);
     SPACE(quantize, quantize);
@@ -2840,6 +2861,9 @@ TEST(status, every_enum) {
     ENUM_SPACE(combine, w.combine.space, "space");
     ENUM_DTYPE(combine, w.combine.tokens.dtype, "tokens.dtype");
     ENUM_SPACE(combine_backward, w.combine_backward.space, "space");
+    ENUM_SPACE(ep_sizes, w.ep_sizes.space, "space");
+    ENUM_SPACE(ep_dispatch, w.ep_dispatch.space, "space");
+    ENUM_SPACE(ep_combine, w.ep_combine.space, "space");
     ENUM_SPACE(validate, w.validate.space, "space");
     ENUM_SPACE(scale_convert, w.scale_convert.space, "space");
     ENUM_SPACE(quantize, w.quantize.space, "space");

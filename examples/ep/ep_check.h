@@ -1,0 +1,113 @@
+/* Numbers for the layer of ep_layer.h, and whether one rank with all tokens and all experts has the same bits:
+ * tegroup_moe_forward, tegroup_moe_dgrad and tegroup_moe_wgrad, which know nothing of ranks. */
+#ifndef EP_CHECK_H
+#define EP_CHECK_H
+
+#include "ep_layer.h"
+
+enum { EP_OF_TOKENS = 1, EP_OF_LOGITS, EP_OF_GRADIENT, EP_OF_FC1, EP_OF_FC2 };
+
+/* Number i of a tensor, -size to size: any rank can work out any of them. */
+static float ep_number(uint64_t seed, int tensor, int64_t i, float size) {
+    uint64_t x = seed * 0x9e3779b97f4a7c15u + (uint64_t)tensor * 0xd1342543de82ef95u + (uint64_t)i;
+    x = (x ^ x >> 32) * 0xd6e8feb86659fd93u;
+    x = (x ^ x >> 32) * 0xd6e8feb86659fd93u;
+    return size * ((float)(int32_t)((x >> 40) % 8191) - 4095) / 4096;
+}
+
+/* Numbers first .. first + count - 1 of a tensor, put to where calls work. */
+static void ep_fill(void *there, tegroup_dtype dtype, uint64_t seed, int tensor, int64_t first, int64_t count, float size) {
+    char *here = (char *)malloc((size_t)count * ep_bytes(dtype) + 1);
+    for (int64_t i = 0; i < count; i++) {
+        const float x = ep_number(seed, tensor, first + i, size);
+        uint32_t bits;
+        memcpy(&bits, &x, sizeof bits);
+        if (dtype == TEGROUP_DTYPE_F32) memcpy(here + 4 * i, &bits, 4);
+        else ((uint16_t *)here)[i] = (uint16_t)(bits >> 16); /* BF16, cut */
+    }
+    ep_put(there, here, (size_t)count * ep_bytes(dtype));
+    free(here);
+}
+
+/* The rank's part of the numbers that all ranks have together. seed: of the step. */
+static void ep_layer_fill(ep_layer *l, uint64_t seed) {
+    const ep_size *s = &l->size;
+    const int64_t here = s->experts / s->ranks, before = s->rank * s->tokens, first = s->rank * here;
+    ep_fill(l->dispatch.tokens.data, s->dtype, seed, EP_OF_TOKENS, before * s->width, s->tokens * s->width, 1);
+    ep_fill(l->dispatch_grad.tokens.data, s->dtype, seed, EP_OF_GRADIENT, before * s->width, s->tokens * s->width, 1);
+    ep_fill(l->router.logits.data, TEGROUP_DTYPE_F32, seed, EP_OF_LOGITS, before * s->experts, s->tokens * s->experts, 2);
+    ep_fill(l->mlp.fc1.weight.data, s->dtype, 1, EP_OF_FC1, first * 2 * s->hidden * s->width, here * 2 * s->hidden * s->width, 0.25f);
+    ep_fill(l->mlp.fc2.weight.data, s->dtype, 1, EP_OF_FC2, first * s->hidden * s->width, here * s->hidden * s->width, 0.25f);
+}
+
+typedef struct ep_one_rank {
+    tegroup_moe_desc desc;
+    tegroup_moe_plan plan;
+} ep_one_rank;
+
+static void ep_one_rank_make(ep_one_rank *one, const ep_size *s) {
+    tegroup_moe_desc *d = &one->desc;
+    const int64_t tokens = s->ranks * s->tokens;
+    memset(one, 0, sizeof *one);
+    d->struct_size = sizeof *d;
+    d->space = s->space;
+    d->tokens = ep_matrix(tokens, s->width, s->dtype);
+    d->output = ep_matrix(tokens, s->width, s->dtype);
+    d->grad_output = ep_matrix(tokens, s->width, s->dtype);
+    d->grad_tokens = ep_matrix(tokens, s->width, s->dtype);
+    d->grad_logits = ep_matrix(tokens, s->experts, TEGROUP_DTYPE_F32);
+    d->router.k = s->k;
+    d->router.normalize = 1;
+    d->router.logits = ep_matrix(tokens, s->experts, TEGROUP_DTYPE_F32);
+    d->experts.activation = TEGROUP_ACTIVATION_SWIGLU;
+    d->experts.fc1 = ep_weights(s->experts, 2 * s->hidden, s->width, s->dtype, 1);
+    d->experts.fc2 = ep_weights(s->experts, s->width, s->hidden, s->dtype, 1);
+    ep_must(tegroup_moe_plan_make(d, NULL, &one->plan, &ep_error));
+    d->saved_by_forward = ep_memory(one->plan.saved_by_forward_bytes);
+    d->saved_by_forward_bytes = one->plan.saved_by_forward_bytes;
+    d->saved_by_dgrad = ep_memory(one->plan.saved_by_dgrad_bytes);
+    d->saved_by_dgrad_bytes = one->plan.saved_by_dgrad_bytes;
+    d->experts.options.workspace = ep_memory(one->plan.workspace_bytes);
+    d->experts.options.workspace_bytes = one->plan.workspace_bytes;
+    ep_fill(d->experts.fc1.weight.data, s->dtype, 1, EP_OF_FC1, 0, s->experts * 2 * s->hidden * s->width, 0.25f);
+    ep_fill(d->experts.fc2.weight.data, s->dtype, 1, EP_OF_FC2, 0, s->experts * s->hidden * s->width, 0.25f);
+}
+
+static void ep_one_rank_run(ep_one_rank *one, const ep_size *s, uint64_t seed, struct CUstream_st *stream) {
+    tegroup_moe_desc *d = &one->desc;
+    const int64_t tokens = s->ranks * s->tokens;
+    ep_fill(d->tokens.data, s->dtype, seed, EP_OF_TOKENS, 0, tokens * s->width, 1);
+    ep_fill(d->grad_output.data, s->dtype, seed, EP_OF_GRADIENT, 0, tokens * s->width, 1);
+    ep_fill(d->router.logits.data, TEGROUP_DTYPE_F32, seed, EP_OF_LOGITS, 0, tokens * s->experts, 2);
+    ep_must(tegroup_moe_forward(&one->plan, d, stream, &ep_error));
+    ep_must(tegroup_moe_dgrad(&one->plan, d, stream, &ep_error));
+    ep_must(tegroup_moe_wgrad(&one->plan, d, stream, &ep_error));
+}
+
+/* Compares a rank's `count` elements with those of one rank from `first` on, which must not all be zeros. */
+static void ep_same(const char *what, const void *of_rank, const void *of_one, tegroup_dtype dtype, int64_t first, int64_t count) {
+    const size_t bytes = (size_t)count * ep_bytes(dtype);
+    char *mine = (char *)malloc(bytes + 1), *ones = (char *)malloc(bytes + 1);
+    size_t i, zeros = 0;
+    ep_get(mine, of_rank, bytes);
+    ep_get(ones, (const char *)of_one + (size_t)first * ep_bytes(dtype), bytes);
+    for (i = 0; i < bytes; i++) {
+        if (mine[i] != ones[i]) give_up("%s: element %lld has not the bits of one rank", what, (long long)(i / ep_bytes(dtype)));
+        zeros += ones[i] == 0;
+    }
+    if (bytes > 0 && zeros == bytes) give_up("%s: all zeros", what);
+    free(mine), free(ones);
+}
+
+static void ep_compare(const ep_layer *l, const ep_one_rank *one) {
+    const ep_size *s = &l->size;
+    const tegroup_moe_desc *d = &one->desc;
+    const int64_t here = s->experts / s->ranks, before = s->rank * s->tokens, first = s->rank * here, n = s->width * s->hidden;
+    ep_same("output", l->combine.tokens.data, d->output.data, s->dtype, before * s->width, s->tokens * s->width);
+    ep_same("gradient of the tokens", l->combine_grad.tokens.data, d->grad_tokens.data, s->dtype, before * s->width, s->tokens * s->width);
+    ep_same("gradient of the logits", l->router_backward.grad_logits.data, d->grad_logits.data, TEGROUP_DTYPE_F32, before * s->experts, s->tokens * s->experts);
+    ep_same("gradient of fc1", l->mlp.fc1.main_grad.data, d->experts.fc1.main_grad.data, TEGROUP_DTYPE_F32, first * 2 * n, here * 2 * n);
+    ep_same("gradient of fc2", l->mlp.fc2.main_grad.data, d->experts.fc2.main_grad.data, TEGROUP_DTYPE_F32, first * n, here * n);
+}
+
+#endif

@@ -1,0 +1,1 @@
+#if !defined(TEGROUP_NO_EP)

@@ -1,0 +1,1 @@
+#endif /* TEGROUP_NO_EP */

@@ -1,0 +1,68 @@
+#!/bin/sh
+# examples/ep over MPI on this machine's cores: the bits of one rank, and what is said when something is wrong. One line a test:
+#   ok NAME | not ok NAME | skip NAME reason
+# SUITE=quick has two ranks; SUITE=more four and three, BF16, and every fault.
+set -u
+cd "$(dirname "$0")/../.." || exit
+SUITE=${SUITE:-all} failed=0
+for tool in mpicc mpirun; do
+    command -v $tool >/dev/null || { echo "skip ep_mpi needs $tool: apt-get install libopenmpi-dev openmpi-bin"; exit 0; }
+done
+scratch=$(mktemp -d) && trap 'rm -rf "$scratch"' EXIT
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yield_when_idle=1 OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1
+
+report() { # status, name; what was said is in $scratch/log
+    if [ "$1" -eq 0 ]; then echo "ok ep_mpi_$2"; else echo "not ok ep_mpi_$2"; failed=1; sed 's/^/    /' "$scratch/log"; fi
+}
+# By the command in its first line, with every warning.
+command=$(sed -n '1s|^/\* mpicc \(.*\) -o ep_mpi \(.*\) && .* \*/$|mpicc -Wall -Wextra -Werror -std=gnu11 \1 -o '"$scratch"'/ep_mpi \2|p' examples/ep/ep_mpi.c)
+# shellcheck disable=SC2086 # a command
+[ -n "$command" ] && $command >"$scratch/log" 2>&1
+report $? builds
+[ $failed -eq 0 ] || exit 1
+
+run() { # ranks, arguments
+    of=$1; shift
+    timeout 100 mpirun --oversubscribe -n "$of" "$scratch/ep_mpi" "$@" >"$scratch/log" 2>&1
+}
+same() { # name, ranks, arguments
+    name=$1; shift
+    run "$@" && grep -q 'have the bits of one rank$' "$scratch/log"
+    report $? "$name"
+}
+refuses() { # name, words, arguments: a line of a rank with these words, and a failure in time
+    name=$1 words=$2; shift 2
+    run 2 "$@"
+    code=$?
+    [ $code -ne 0 ] && [ $code -ne 124 ] && grep -q "^ep_mpi: rank [01]: .*$words" "$scratch/log" && ! grep -q 'bits of one rank' "$scratch/log"
+    report $? "refuses_$name"
+}
+if [ "$SUITE" != more ]; then
+    same two_ranks 2
+    same two_ranks_by_messages 2 --messages
+fi
+if [ "$SUITE" != quick ]; then
+    same one_rank 1
+    same two_ranks_bf16 2 --bf16
+    same three_ranks 3
+    same four_ranks 4
+    same four_ranks_bf16_by_messages 4 --bf16 --messages
+    run 2 --train examples/data/persuasion.txt --steps 100 # exit status 0: better than a byte bigram
+    report $? training_on_two_ranks
+    for way in '' --messages; do # the same losses, whichever way rows go
+        # shellcheck disable=SC2086 # an option or none
+        run 2 --train examples/data/persuasion.txt --steps 10 $way
+        grep '^step' "$scratch/log" >"$scratch/losses$way"
+    done
+    [ "$(wc -l <"$scratch/losses")" -eq 10 ] && cmp -s "$scratch/losses" "$scratch/losses--messages"
+    report $? training_by_messages_is_the_same
+    refuses a_rank_that_does_not_come 'not all ranks came within 2 s' --fault gone --timeout 2
+    refuses a_rank_that_does_not_send 'not all ranks came within 2 s' --fault gone --timeout 2 --messages
+    refuses counts_that_disagree 'do not have the same counts' --fault counts
+    refuses a_small_window 'is too small: .* rows have no place' --fault small
+    refuses a_small_window_by_messages 'is too small: .* rows have no place' --fault small --messages
+    refuses a_misaligned_window 'windows.addresses must be 256-byte aligned' --fault misaligned
+    refuses an_unknown_option 'unknown option --what' --what
+    refuses an_unknown_fault 'unknown fault what' --fault what
+fi
+exit $failed
