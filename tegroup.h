@@ -125,8 +125,9 @@
  *   [92] moe/router_scheme.h      Router schemes
  *   [93] moe/router.h             Router
  *   [94] moe/permutation.h        Permute and combine
- *   [95] moe/layer_plan.h         MoE layer: plan
- *   [96] moe/layer.h              MoE layer
+ *   [95] moe/export.h             Layouts of other libraries
+ *   [96] moe/layer_plan.h         MoE layer: plan
+ *   [97] moe/layer.h              MoE layer
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
@@ -1596,16 +1597,68 @@ typedef enum tegroup_chain_memory {
 /* ==== [19] MoE operations (src/moe/routing_types.h) ==== */
 
 /* Counts of groups from labels: counts[g] = how many labels are g, offsets[g] = the sum of the counts before g. A label
- * outside 0 .. groups-1 (-1: dropped) is in no group. Either output is what tegroup_prepare reads as COUNTS or as
- * OFFSETS. Integers: bitwise repeatable. Needs no workspace. */
+ * outside 0 .. groups-1 (-1: dropped, or padding) is in no group. counts are what tegroup_prepare reads as COUNTS, with
+ * `starts` for its starts, and offsets what it reads as OFFSETS. Integers: bitwise repeatable. Needs no workspace.
+ *
+ * Labels of rows, as DeepGEMM's contiguous layout has them: labels [1, rows], and starts[g] is group g's first row.
+ * Labels of blocks of rows, as moe_align_block_size of vLLM and SGLang gives them: labels are expert_ids, slot_of_row
+ * is sorted_token_ids and padded_rows num_tokens_post_padded. A row whose slot is outside 0 .. tokens * k - 1 is padding
+ * then and in no group, and such a slot_of_row serves as it is wherever a map of that name is read. Rows of a group
+ * that do not follow one another are not what a snapshot can say: prepare then clamps what starts and counts claim. */
 typedef struct tegroup_count_desc {
     size_t         struct_size;   /* sizeof(tegroup_count_desc)                                                  */
     tegroup_space  space;         /* where everything lives; required                                            */
     int32_t        groups;        /* 0 to TEGROUP_MAX_GROUPS                                                     */
-    tegroup_matrix labels;        /* in  [tokens, k] or [1, n], I32 or I64                                       */
+    tegroup_matrix labels;        /* in  [tokens, k] or [1, n], I32 or I64; with slot_of_row [1, blocks]         */
     tegroup_matrix counts;        /* out [1, groups], I32 (of at most 2^31 - 1 labels) or I64                    */
     tegroup_matrix offsets;       /* out [1, groups + 1], likewise; absent = not wanted                          */
+    tegroup_matrix starts;        /* out [1, groups], likewise: the first row of each group, 0 where it has none, rows
+                                     being labels in order; absent = not wanted                                  */
+    int64_t        block;         /* with slot_of_row: rows that a label is of, 1 to TEGROUP_MAX_COLS; 0 = 1; else 0
+                                     or 1                                                                        */
+    tegroup_matrix slot_of_row;   /* in  [1, rows], I32 or I64, of ceil(rows / block) labels; absent = every row is of
+                                     its label's group                                                           */
+    tegroup_matrix padded_rows;   /* in  [1, 1], I32 or I64: rows from there on are padding; absent = rows; only with
+                                     slot_of_row                                                                 */
+    tegroup_matrix row_of_slot;   /* out [tokens, k], I32 (of at most 2^31 - 1 rows) or I64: the row of each slot, of
+                                     several the last; -1 = none. There just where slot_of_row is                */
 } tegroup_count_desc;
+
+/* A snapshot in the words of other libraries. Each output may be absent, but not all of them; integers, the same bits
+ * on the CPU and on a GPU. A snapshot in device memory that was not prepared for this shape, or from, counts as one
+ * without rows. Needs no workspace; may be captured.
+ *
+ *   counts       rows of each group, -1 where it is skipped: tegroup_prepare's COUNTS. Beside a buffer [groups, most,
+ *                width], whose snapshot has stride `most`, DeepGEMM's masked_m and the counts of NCCL EP's expert-major
+ *                slabs
+ *   offsets      the first row of each group, and the row behind the last group: tegroup_prepare's OFFSETS where groups
+ *                have no gaps, and in any case `starts` beside counts. That last number is in whole blocks, so with the
+ *                snapshot's alignment for block it is num_tokens_post_padded, and offsets from their second number on
+ *                are cuDNN's padded_offsets
+ *   ends         the row after each group's last: tegroup_prepare's ENDS, with the snapshot's alignment
+ *   labels       of each block of rows the group that has its first row, or -1. With block 1 the labels of DeepGEMM's
+ *                contiguous layout; with the snapshot's alignment for block vLLM's and SGLang's expert_ids
+ *   sorted_ids   slot_of_row with `slots` for every row that no slot has: their sorted_token_ids
+ *   source_rows  of each row the row of another snapshot's buffer that is the same row of the same group, or -1. As
+ *                slot_of_row of tegroup_permute, with k 1 and that buffer for tokens, it moves rows from one layout to
+ *                the other: packed, padded, masked, slabs; and with the snapshots exchanged back */
+typedef struct tegroup_export_desc {
+    size_t         struct_size;  /* sizeof(tegroup_export_desc)                                                  */
+    tegroup_space  space;        /* where everything lives; required                                             */
+    tegroup_shape  shape;        /* its groups, its rows (at most TEGROUP_MAX_COLS) and its snapshot; required   */
+    int64_t        block;        /* rows of a block, 1 to TEGROUP_MAX_COLS; 0 = 1                                */
+    tegroup_matrix counts;       /* out [1, groups], I32 (of at most 2^31 - 1 rows) or I64, as all below         */
+    tegroup_matrix offsets;      /* out [1, groups + 1]                                                          */
+    tegroup_matrix ends;         /* out [1, groups]                                                              */
+    tegroup_matrix labels;       /* out [1, ceil(shape.rows / block)]                                            */
+    tegroup_matrix slot_of_row;  /* in  [1, shape.rows], as of tegroup_permutation_make; just with sorted_ids    */
+    int64_t        slots;        /* tokens times k, 0 to TEGROUP_MAX_COLS; 0 without sorted_ids                  */
+    tegroup_matrix sorted_ids;   /* out [1, shape.rows], I32 (of at most 2^31 - 1 slots) or I64                  */
+    tegroup_shape  from;         /* the other buffer's: as many groups, its rows and its snapshot; just with
+                                    source_rows, else all zero                                                   */
+    tegroup_matrix source_rows;  /* out [1, shape.rows]                                                          */
+    int32_t        threads;      /* as tegroup_router_desc's                                                     */
+} tegroup_export_desc;
 
 /* What a logit x says of an expert: its score. */
 typedef enum tegroup_score {
@@ -2171,6 +2224,7 @@ TEGROUP_API_STATUS tegroup_router_backward(const tegroup_router_backward_desc *d
     struct CUstream_st *stream, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_permutation_make(const tegroup_permutation_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_export(const tegroup_export_desc *desc, struct CUstream_st *stream, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_permute(const tegroup_permute_desc *desc, struct CUstream_st *stream, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_combine(const tegroup_combine_desc *desc, struct CUstream_st *stream, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_combine_backward(const tegroup_combine_backward_desc *desc,
@@ -15565,11 +15619,12 @@ static inline tegroup_status tegroup_impl_cuda_count(const tegroup_count_desc *d
                                                      tegroup_error *error);
 #endif
 
-/* Counts of I32 or I64; absent ones are left alone. */
-static inline void tegroup_impl_clear_counts(const tegroup_matrix *counts) {
-    const int64_t groups = counts->dtype != TEGROUP_DTYPE_UNSET ? counts->cols : 0;
-    int64_t g;
-    for (g = 0; g < groups; g++) tegroup_impl_store_int(counts->dtype, counts->data, g, 0);
+/* Every element of a matrix of I32 or I64 becomes x; an absent one is left alone. */
+static inline void tegroup_impl_fill_ints(const tegroup_matrix *m, int64_t x) {
+    int64_t i, j;
+    if (m->dtype == TEGROUP_DTYPE_UNSET) return;
+    for (i = 0; i < tegroup_impl_matrix_rows(m); i++)
+        for (j = 0; j < m->cols; j++) tegroup_impl_store_int(m->dtype, tegroup_impl_matrix_row(m, i), j, x);
 }
 
 /* Any thread may add. */
@@ -15583,49 +15638,137 @@ static inline void tegroup_impl_count_one(const tegroup_matrix *counts, int64_t 
     }
 }
 
-static inline tegroup_status tegroup_impl_count_check(const tegroup_count_desc *desc, tegroup_error *error) {
+/* Rows that labels are of. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_count_rows(const tegroup_count_desc *desc) {
+    return desc->slot_of_row.dtype != TEGROUP_DTYPE_UNSET ? desc->slot_of_row.cols
+                                                          : tegroup_impl_mul(desc->labels.rows, desc->labels.cols);
+}
+
+/* Rows before padding begins. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_count_used(const tegroup_count_desc *desc) {
+    const tegroup_matrix *m = &desc->padded_rows;
+    return m->dtype != TEGROUP_DTYPE_UNSET ? tegroup_impl_load_int(m->dtype, m->data, 0)
+                                           : tegroup_impl_count_rows(desc);
+}
+
+/* The slot of a row; -1 = none, or rows have no slots. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_count_slot(const tegroup_count_desc *desc, int64_t row, int64_t used) {
+    const tegroup_matrix *map = &desc->slot_of_row;
+    int64_t slot;
+    if (map->dtype == TEGROUP_DTYPE_UNSET || row >= used) return -1;
+    slot = tegroup_impl_load_int(map->dtype, map->data, row);
+    return tegroup_impl_within(slot, desc->row_of_slot.rows * desc->row_of_slot.cols) ? slot : -1;
+}
+
+/* The group that a row is of, by the label at element `at`; -1 = none. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_count_group(const tegroup_count_desc *desc, int64_t at, int64_t slot) {
+    int64_t label;
+    if (desc->slot_of_row.dtype != TEGROUP_DTYPE_UNSET && slot < 0) return -1;
+    label = tegroup_impl_load_int(desc->labels.dtype, desc->labels.data, at);
+    return tegroup_impl_within(label, desc->groups) ? label : -1;
+}
+
+static inline tegroup_status tegroup_impl_count_check_slots(const tegroup_count_desc *desc, tegroup_error *error) {
     static const char *const labels[5] = TEGROUP_IMPL_MATRIX_PATHS("labels"),
-                             *const counts[5] = TEGROUP_IMPL_MATRIX_PATHS("counts"),
-                             *const offsets[5] = TEGROUP_IMPL_MATRIX_PATHS("offsets");
+                             *const slot_of_row[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_of_row"),
+                             *const padded_rows[5] = TEGROUP_IMPL_MATRIX_PATHS("padded_rows"),
+                             *const row_of_slot[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot");
+    const int slotted = desc->slot_of_row.dtype != TEGROUP_DTYPE_UNSET;
+    TEGROUP_IMPL_RULE(desc->block >= 0 && desc->block <= (slotted ? TEGROUP_MAX_COLS : 1), ERROR_VALUE, "block",
+                      "must be 0 to TEGROUP_MAX_COLS, or without slot_of_row to 1", slotted ? TEGROUP_MAX_COLS : 1,
+                      desc->block);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->slot_of_row, slot_of_row, 1, -1, TEGROUP_IMPL_INTEGERS, error));
+    TEGROUP_IMPL_RULE(slotted || desc->padded_rows.dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION, padded_rows[4],
+                      "must be UNSET without slot_of_row", TEGROUP_DTYPE_UNSET, desc->padded_rows.dtype);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->padded_rows, padded_rows, 1, 1, TEGROUP_IMPL_INTEGERS, error));
+    TEGROUP_IMPL_RULE(slotted || desc->row_of_slot.dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION, row_of_slot[4],
+                      "must be UNSET without slot_of_row", TEGROUP_DTYPE_UNSET, desc->row_of_slot.dtype);
+    if (!slotted) return tegroup_impl_check_matrix(&desc->labels, labels, -1, -1, TEGROUP_IMPL_INTEGERS, error);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->row_of_slot, row_of_slot, -1, -1, TEGROUP_IMPL_INTEGERS, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_reach(&desc->row_of_slot, row_of_slot, desc->slot_of_row.cols, error));
+    return tegroup_impl_check_matrix(&desc->labels, labels, 1,
+                                     tegroup_impl_ceil_div(desc->slot_of_row.cols, tegroup_impl_max(1, desc->block)),
+                                     TEGROUP_IMPL_INTEGERS, error);
+}
+
+static inline tegroup_status tegroup_impl_count_check(const tegroup_count_desc *desc, tegroup_error *error) {
+    static const char *const counts[5] = TEGROUP_IMPL_MATRIX_PATHS("counts"),
+                             *const offsets[5] = TEGROUP_IMPL_MATRIX_PATHS("offsets"),
+                             *const starts[5] = TEGROUP_IMPL_MATRIX_PATHS("starts");
     const int64_t groups = desc->groups;
     int64_t most;
-    tegroup_impl_buffer buffers[3];
+    tegroup_impl_buffer buffers[7];
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_RULE(groups >= 0 && groups <= TEGROUP_MAX_GROUPS, ERROR_VALUE, "groups",
                       "must be 0 to TEGROUP_MAX_GROUPS", TEGROUP_MAX_GROUPS, groups);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->labels, labels, -1, -1, TEGROUP_IMPL_INTEGERS, error));
-    most = tegroup_impl_mul(desc->labels.rows, desc->labels.cols);
+    TEGROUP_IMPL_TRY(tegroup_impl_count_check_slots(desc, error));
+    most = tegroup_impl_count_rows(desc);
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->counts, counts, 1, groups, TEGROUP_IMPL_INTEGERS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_reach(&desc->counts, counts, most, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->offsets, offsets, 1, groups + 1, TEGROUP_IMPL_INTEGERS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_reach(&desc->offsets, offsets, most, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->starts, starts, 1, groups, TEGROUP_IMPL_INTEGERS, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_reach(&desc->starts, starts, most, error));
     buffers[0] = tegroup_impl_matrix_buffer(&desc->offsets, offsets[0], NULL, 1);
     buffers[1] = tegroup_impl_matrix_buffer(&desc->counts, counts[0], "must not overlap counts", 1);
-    buffers[2] = tegroup_impl_matrix_buffer(&desc->labels, NULL, "must not overlap labels", 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 3, TEGROUP_CHECK_HOST, NULL, error));
+    buffers[2] = tegroup_impl_matrix_buffer(&desc->starts, starts[0], "must not overlap starts", 1);
+    buffers[3] = tegroup_impl_matrix_buffer(&desc->row_of_slot, "row_of_slot.data", "must not overlap row_of_slot", 1);
+    buffers[4] = tegroup_impl_matrix_buffer(&desc->labels, NULL, "must not overlap labels", 0);
+    buffers[5] = tegroup_impl_matrix_buffer(&desc->slot_of_row, NULL, "must not overlap slot_of_row", 0);
+    buffers[6] = tegroup_impl_matrix_buffer(&desc->padded_rows, NULL, "must not overlap padded_rows", 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 7, TEGROUP_CHECK_HOST, NULL, error));
     return tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error);
+}
+
+/* A row of the label at element `at`: counted, and the first of its group, and its slot's, where these are wanted. */
+static inline void tegroup_impl_count_row(const tegroup_count_desc *desc, int64_t row, int64_t at, int64_t used) {
+    const tegroup_matrix *starts = &desc->starts, *rows = &desc->row_of_slot;
+    const int64_t slot = tegroup_impl_count_slot(desc, row, used), g = tegroup_impl_count_group(desc, at, slot);
+    if (g < 0) return;
+    tegroup_impl_count_one(&desc->counts, g);
+    if (starts->dtype != TEGROUP_DTYPE_UNSET && tegroup_impl_load_int(starts->dtype, starts->data, g) < 0)
+        tegroup_impl_store_int(starts->dtype, starts->data, g, row);
+    if (slot >= 0)
+        tegroup_impl_store_int(rows->dtype, tegroup_impl_matrix_row(rows, slot / rows->cols), slot % rows->cols, row);
+}
+
+/* Offsets from counts, and 0 for the starts of groups that have none. */
+static inline void tegroup_impl_count_sum(const tegroup_count_desc *desc) {
+    const tegroup_matrix *starts = &desc->starts;
+    int64_t g, before = 0;
+    for (g = 0; g <= desc->groups; g++) {
+        tegroup_impl_store_int(desc->offsets.dtype, desc->offsets.data, g, before);
+        if (g == desc->groups) return;
+        before += tegroup_impl_load_int(desc->counts.dtype, desc->counts.data, g);
+        if (starts->dtype != TEGROUP_DTYPE_UNSET && tegroup_impl_load_int(starts->dtype, starts->data, g) < 0)
+            tegroup_impl_store_int(starts->dtype, starts->data, g, 0);
+    }
 }
 
 TEGROUP_API tegroup_status tegroup_count(const tegroup_count_desc *desc, struct CUstream_st *stream,
                                          tegroup_error *error) {
     tegroup_count_desc taken;
-    int64_t t, j, label, g, before = 0;
+    int64_t t, j, row, end, rows, used, block;
     (void)stream;
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_count_check(desc, error));
 #if TEGROUP_IMPL_MOE_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_count(desc, stream, error);
 #endif
-    tegroup_impl_clear_counts(&desc->counts);
+    rows = tegroup_impl_count_rows(desc);
+    used = tegroup_impl_count_used(desc);
+    block = tegroup_impl_max(1, desc->block);
+    tegroup_impl_fill_ints(&desc->counts, 0);
+    tegroup_impl_fill_ints(&desc->starts, -1);
+    tegroup_impl_fill_ints(&desc->row_of_slot, -1);
     for (t = 0; t < tegroup_impl_matrix_rows(&desc->labels); t++)
         for (j = 0; j < desc->labels.cols; j++) {
-            label = tegroup_impl_load_int(desc->labels.dtype, tegroup_impl_matrix_row(&desc->labels, t), j);
-            if (tegroup_impl_within(label, desc->groups)) tegroup_impl_count_one(&desc->counts, label);
+            row = (t * desc->labels.cols + j) * block;
+            end = tegroup_impl_min(rows, row + block);
+            for (; row < end; row++)
+                tegroup_impl_count_row(desc, row, t * tegroup_impl_matrix_ld(&desc->labels) + j, used);
         }
-    for (g = 0; g <= desc->groups; g++) {
-        tegroup_impl_store_int(desc->offsets.dtype, desc->offsets.data, g, before);
-        if (g < desc->groups) before += tegroup_impl_load_int(desc->counts.dtype, desc->counts.data, g);
-    }
+    tegroup_impl_count_sum(desc);
     return TEGROUP_OK;
 }
 
@@ -16657,7 +16800,7 @@ TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struc
 #endif
 
     tokens = desc->logits.rows; /* of each, the exponentials, and k looks at what is not chosen yet */
-    tegroup_impl_clear_counts(&desc->counts);
+    tegroup_impl_fill_ints(&desc->counts, 0);
     TEGROUP_IMPL_OMP(omp parallel for schedule(static) num_threads(
         tegroup_impl_router_team(desc->threads, tokens, desc->experts, 8 + desc->k * (desc->k + 1) / 2)))
     for (t = 0; t < tokens; t++) tegroup_impl_router_row(desc, t, schemed);
@@ -17249,7 +17392,186 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
     return TEGROUP_OK;
 }
 
-/* ==== [95] MoE layer: plan (src/moe/layer_plan.h) ==== */
+/* ==== [95] Layouts of other libraries (src/moe/export.h) ==== */
+
+#if TEGROUP_IMPL_MOE_KERNELS
+static inline tegroup_status tegroup_impl_cuda_export(const tegroup_export_desc *desc, struct CUstream_st *stream,
+                                                      tegroup_error *error);
+#endif
+
+/* Where a group lies, within the buffer whatever the snapshot says; rows -1: skipped. */
+typedef struct tegroup_impl_span {
+    int64_t start, rows;
+} tegroup_impl_span;
+
+TEGROUP_IMPL_HD tegroup_impl_span tegroup_impl_span_of(const tegroup_snapshot_view *view, int32_t g, int64_t capacity) {
+    tegroup_impl_span span;
+    span.start = tegroup_impl_clamp(view->start[g], 0, capacity);
+    span.rows = tegroup_impl_clamp(view->rows[g], -1, capacity - span.start);
+    return span;
+}
+
+/* A snapshot of one of the shapes, as the call needs it. */
+TEGROUP_IMPL_HD tegroup_impl_fit tegroup_impl_export_fit(const tegroup_export_desc *desc, const tegroup_shape *shape) {
+    tegroup_impl_fit fit = tegroup_impl_fit_of_rows(shape->snapshot, shape->rows);
+    fit.groups = desc->shape.groups;
+    return fit;
+}
+
+/* What a row is as long as no group owns it. */
+TEGROUP_IMPL_HD void tegroup_impl_export_row(const tegroup_export_desc *desc, int64_t row) {
+    const tegroup_matrix *ids = &desc->sorted_ids;
+    int64_t slot;
+    if (row < desc->labels.cols) tegroup_impl_store_int(desc->labels.dtype, desc->labels.data, row, -1);
+    tegroup_impl_store_int(desc->source_rows.dtype, desc->source_rows.data, row, -1);
+    if (ids->dtype == TEGROUP_DTYPE_UNSET) return;
+    slot = tegroup_impl_load_int(desc->slot_of_row.dtype, desc->slot_of_row.data, row);
+    tegroup_impl_store_int(ids->dtype, ids->data, row, tegroup_impl_within(slot, desc->slots) ? slot : desc->slots);
+}
+
+/* Row i of group g, which lies at `from` in the other buffer. */
+TEGROUP_IMPL_HD void tegroup_impl_export_owned(const tegroup_export_desc *desc, int32_t g, tegroup_impl_span span,
+                                               tegroup_impl_span from, int64_t i) {
+    const int64_t row = span.start + i;
+    if (desc->block <= 1) tegroup_impl_store_int(desc->labels.dtype, desc->labels.data, row, g);
+    else if (row % desc->block == 0)
+        tegroup_impl_store_int(desc->labels.dtype, desc->labels.data, row / desc->block, g);
+    if (i < from.rows) tegroup_impl_store_int(desc->source_rows.dtype, desc->source_rows.data, row, from.start + i);
+}
+
+TEGROUP_IMPL_HD void tegroup_impl_export_group(const tegroup_export_desc *desc, int32_t g, tegroup_impl_span span) {
+    const tegroup_matrix *offsets = &desc->offsets;
+    const int64_t rows = tegroup_impl_max(0, span.rows);
+    tegroup_impl_store_int(desc->counts.dtype, desc->counts.data, g, span.rows);
+    tegroup_impl_store_int(desc->ends.dtype, desc->ends.data, g, span.start + rows);
+    tegroup_impl_store_int(offsets->dtype, offsets->data, g, span.start);
+    if (g + 1 == desc->shape.groups)
+        tegroup_impl_store_int(offsets->dtype, offsets->data, desc->shape.groups,
+                               span.start + tegroup_impl_align(rows, tegroup_impl_max(1, desc->block)));
+}
+
+static inline tegroup_status tegroup_impl_export_check_shape(const tegroup_export_desc *desc,
+                                                             const tegroup_shape *shape, const char *const paths[4],
+                                                             tegroup_error *error) {
+    tegroup_impl_fit fit;
+    TEGROUP_IMPL_RULE(shape->groups >= 0 && shape->groups <= TEGROUP_MAX_GROUPS, ERROR_VALUE, paths[0],
+                      "must be 0 to TEGROUP_MAX_GROUPS", TEGROUP_MAX_GROUPS, shape->groups);
+    TEGROUP_IMPL_RULE(shape->groups == desc->shape.groups, ERROR_SHAPE, paths[0], "must be shape.groups",
+                      desc->shape.groups, shape->groups);
+    TEGROUP_IMPL_RULE(shape->rows >= 0 && shape->rows <= TEGROUP_MAX_COLS, ERROR_VALUE, paths[1],
+                      "must be 0 to TEGROUP_MAX_COLS: rows are the columns of what is written", TEGROUP_MAX_COLS,
+                      shape->rows);
+    TEGROUP_IMPL_RULE(shape->snapshot != NULL, ERROR_NULL_ARGUMENT, paths[2], "must not be NULL: prepare first", 1, 0);
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(shape->snapshot, TEGROUP_ALIGNMENT), ERROR_ALIGNMENT, paths[2],
+                      "must be 256-byte aligned", TEGROUP_ALIGNMENT, (uintptr_t)shape->snapshot % TEGROUP_ALIGNMENT);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_sizes_space(shape, desc->space, paths[3], error));
+    if (desc->space == TEGROUP_SPACE_DEVICE) return TEGROUP_OK; /* the kernels look into that one */
+    fit = tegroup_impl_export_fit(desc, shape);
+    return tegroup_impl_check_fit(&fit, paths[2], "must have all groups within shape.rows rows", error);
+}
+
+/* What is written: ITEM(member, columns, the largest number). */
+#define TEGROUP_IMPL_EXPORTS(ITEM)                                                                                     \
+    ITEM(counts, groups, rows)                                                                                         \
+    ITEM(offsets, groups + 1, tegroup_impl_add(rows, block))                                                           \
+    ITEM(ends, groups, rows)                                                                                           \
+    ITEM(labels, tegroup_impl_ceil_div(rows, block), groups)                                                           \
+    ITEM(sorted_ids, rows, desc->slots)                                                                                \
+    ITEM(source_rows, rows, desc->from.rows)
+
+static inline tegroup_impl_buffer tegroup_impl_export_snapshot_buffer(const tegroup_shape *shape, const char *apart) {
+    tegroup_layout layout;
+    tegroup_impl_snapshot_layout(shape->groups, tegroup_impl_irregular(shape), &layout);
+    return tegroup_impl_buffer_of(shape->snapshot, shape->snapshot ? (int64_t)layout.total_bytes : 0, NULL, apart, 0);
+}
+
+/* What is read besides the snapshot comes with what is made of it. */
+static inline tegroup_status tegroup_impl_export_check_inputs(const tegroup_export_desc *desc, tegroup_error *error) {
+    static const char *const from[4] = {"from.groups", "from.rows", "from.snapshot", "from.row_sizes.space"},
+                             *const slot_of_row[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_of_row");
+    TEGROUP_IMPL_RULE(desc->slots >= 0 && desc->slots <= TEGROUP_MAX_COLS, ERROR_VALUE, "slots",
+                      "must be 0 to TEGROUP_MAX_COLS", TEGROUP_MAX_COLS, desc->slots);
+    if (desc->sorted_ids.dtype != TEGROUP_DTYPE_UNSET) {
+        TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->slot_of_row, slot_of_row, 1, desc->shape.rows,
+                                                   TEGROUP_IMPL_INTEGERS, error));
+    } else {
+        TEGROUP_IMPL_RULE(desc->slot_of_row.dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION, slot_of_row[4],
+                          "must be UNSET without sorted_ids", TEGROUP_DTYPE_UNSET, desc->slot_of_row.dtype);
+        TEGROUP_IMPL_RULE(desc->slots == 0, ERROR_COMBINATION, "slots", "must be 0 without sorted_ids", 0, desc->slots);
+    }
+    if (desc->source_rows.dtype != TEGROUP_DTYPE_UNSET)
+        return tegroup_impl_export_check_shape(desc, &desc->from, from, error);
+    TEGROUP_IMPL_RULE(desc->from.snapshot == NULL, ERROR_COMBINATION, "from.snapshot",
+                      "must be NULL without source_rows", 0, 1);
+    TEGROUP_IMPL_RULE(desc->from.groups == 0, ERROR_COMBINATION, "from.groups", "must be 0 without source_rows", 0,
+                      desc->from.groups);
+    TEGROUP_IMPL_RULE(desc->from.rows == 0, ERROR_COMBINATION, "from.rows", "must be 0 without source_rows", 0,
+                      desc->from.rows);
+    return TEGROUP_OK;
+}
+
+static inline tegroup_status tegroup_impl_export_check(const tegroup_export_desc *desc, tegroup_error *error) {
+    static const char *const shape[4] = {"shape.groups", "shape.rows", "shape.snapshot", "shape.row_sizes.space"};
+    const int64_t block = tegroup_impl_max(1, desc->block), groups = desc->shape.groups, rows = desc->shape.rows;
+    tegroup_impl_buffer buffers[9];
+    int32_t count = 0, wanted = 0;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
+    TEGROUP_IMPL_RULE(desc->block >= 0 && desc->block <= TEGROUP_MAX_COLS, ERROR_VALUE, "block",
+                      "must be 0 to TEGROUP_MAX_COLS", TEGROUP_MAX_COLS, desc->block);
+    TEGROUP_IMPL_TRY(tegroup_impl_export_check_shape(desc, &desc->shape, shape, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_export_check_inputs(desc, error));
+#define TEGROUP_IMPL_EXPORT(member, columns, most)                                                                     \
+    {                                                                                                                  \
+        static const char *const paths[5] = TEGROUP_IMPL_MATRIX_PATHS(#member);                                        \
+        TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->member, paths, 1, columns, TEGROUP_IMPL_INTEGERS, error)); \
+        TEGROUP_IMPL_TRY(tegroup_impl_check_reach(&desc->member, paths, most, error));                                 \
+        wanted += desc->member.dtype != TEGROUP_DTYPE_UNSET;                                                           \
+        buffers[count++] = tegroup_impl_matrix_buffer(&desc->member, paths[0], "must not overlap " #member, 1);        \
+    }
+    TEGROUP_IMPL_EXPORTS(TEGROUP_IMPL_EXPORT)
+#undef TEGROUP_IMPL_EXPORT
+    TEGROUP_IMPL_RULE_AS(DTYPES, wanted > 0, ERROR_UNSET, "counts.dtype", "must be set where nothing else is",
+                         TEGROUP_IMPL_INTEGERS, 0);
+    buffers[count++] = tegroup_impl_matrix_buffer(&desc->slot_of_row, NULL, "must not overlap slot_of_row", 0);
+    buffers[count++] = tegroup_impl_export_snapshot_buffer(&desc->shape, "must not overlap shape.snapshot");
+    buffers[count++] = tegroup_impl_export_snapshot_buffer(&desc->from, "must not overlap from.snapshot");
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, count, TEGROUP_CHECK_HOST, NULL, error));
+    return tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error);
+}
+
+TEGROUP_API tegroup_status tegroup_export(const tegroup_export_desc *desc, struct CUstream_st *stream,
+                                          tegroup_error *error) {
+    tegroup_export_desc taken;
+    tegroup_snapshot_view view, other;
+    int64_t row, i;
+    int32_t g;
+    (void)stream;
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_export_check(desc, error));
+#if TEGROUP_IMPL_MOE_KERNELS
+    if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_export(desc, stream, error);
+#endif
+    view = tegroup_snapshot_read(desc->shape.snapshot);
+    other = tegroup_snapshot_read(desc->from.snapshot);
+    if (desc->shape.groups == 0) tegroup_impl_store_int(desc->offsets.dtype, desc->offsets.data, 0, 0);
+    TEGROUP_IMPL_OMP(omp parallel private(row, g, i) num_threads(
+        tegroup_impl_team(tegroup_impl_threads(desc->threads), 2 * (double)desc->shape.rows)))
+    {
+        TEGROUP_IMPL_OMP(omp for schedule(static))
+        for (row = 0; row < desc->shape.rows; row++) tegroup_impl_export_row(desc, row);
+        TEGROUP_IMPL_OMP(omp for schedule(dynamic, 1))
+        for (g = 0; g < desc->shape.groups; g++) {
+            const tegroup_impl_span span = tegroup_impl_span_of(&view, g, desc->shape.rows), none = {0, 0},
+                                    from = other.header ? tegroup_impl_span_of(&other, g, desc->from.rows) : none;
+            tegroup_impl_export_group(desc, g, span);
+            for (i = 0; i < span.rows; i++) tegroup_impl_export_owned(desc, g, span, from, i);
+        }
+    }
+    return TEGROUP_OK;
+}
+
+/* ==== [96] MoE layer: plan (src/moe/layer_plan.h) ==== */
 
 static inline int tegroup_impl_there(const tegroup_matrix *m) { return m->dtype != TEGROUP_DTYPE_UNSET; }
 
@@ -17714,7 +18036,7 @@ TEGROUP_API tegroup_status tegroup_moe_layout(const tegroup_moe_plan *plan, tegr
     return TEGROUP_OK;
 }
 
-/* ==== [96] MoE layer (src/moe/layer.h) ==== */
+/* ==== [97] MoE layer (src/moe/layer.h) ==== */
 
 /* What a call works with. */
 typedef struct tegroup_impl_moe_call {

@@ -290,6 +290,7 @@ TEGROUP_API_STATUS tegroup_router_backward(const tegroup_router_backward_desc *d
     struct CUstream_st *stream, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_permutation_make(const tegroup_permutation_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_export(const tegroup_export_desc *desc, struct CUstream_st *stream, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_permute(const tegroup_permute_desc *desc, struct CUstream_st *stream, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_combine(const tegroup_combine_desc *desc, struct CUstream_st *stream, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_combine_backward(const tegroup_combine_backward_desc *desc,

@@ -295,7 +295,7 @@ TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struc
 #endif
 
     tokens = desc->logits.rows; /* of each, the exponentials, and k looks at what is not chosen yet */
-    tegroup_impl_clear_counts(&desc->counts);
+    tegroup_impl_fill_ints(&desc->counts, 0);
     TEGROUP_IMPL_OMP(omp parallel for schedule(static) num_threads(
         tegroup_impl_router_team(desc->threads, tokens, desc->experts, 8 + desc->k * (desc->k + 1) / 2)))
     for (t = 0; t < tokens; t++) tegroup_impl_router_row(desc, t, schemed);
