@@ -15674,10 +15674,10 @@ static inline tegroup_status tegroup_impl_count_check_slots(const tegroup_count_
                              *const padded_rows[5] = TEGROUP_IMPL_MATRIX_PATHS("padded_rows"),
                              *const row_of_slot[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot");
     const int slotted = desc->slot_of_row.dtype != TEGROUP_DTYPE_UNSET;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->slot_of_row, slot_of_row, 1, -1, TEGROUP_IMPL_INTEGERS, error));
     TEGROUP_IMPL_RULE(desc->block >= 0 && desc->block <= (slotted ? TEGROUP_MAX_COLS : 1), ERROR_VALUE, "block",
                       "must be 0 to TEGROUP_MAX_COLS, or without slot_of_row to 1", slotted ? TEGROUP_MAX_COLS : 1,
                       desc->block);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->slot_of_row, slot_of_row, 1, -1, TEGROUP_IMPL_INTEGERS, error));
     TEGROUP_IMPL_RULE(slotted || desc->padded_rows.dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION, padded_rows[4],
                       "must be UNSET without slot_of_row", TEGROUP_DTYPE_UNSET, desc->padded_rows.dtype);
     TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->padded_rows, padded_rows, 1, 1, TEGROUP_IMPL_INTEGERS, error));
@@ -17519,6 +17519,7 @@ static inline tegroup_status tegroup_impl_export_check(const tegroup_export_desc
     TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
     TEGROUP_IMPL_RULE(desc->block >= 0 && desc->block <= TEGROUP_MAX_COLS, ERROR_VALUE, "block",
                       "must be 0 to TEGROUP_MAX_COLS", TEGROUP_MAX_COLS, desc->block);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_export_check_shape(desc, &desc->shape, shape, error));
     TEGROUP_IMPL_TRY(tegroup_impl_export_check_inputs(desc, error));
 #define TEGROUP_IMPL_EXPORT(member, columns, most)                                                                     \
@@ -17536,8 +17537,7 @@ static inline tegroup_status tegroup_impl_export_check(const tegroup_export_desc
     buffers[count++] = tegroup_impl_matrix_buffer(&desc->slot_of_row, NULL, "must not overlap slot_of_row", 0);
     buffers[count++] = tegroup_impl_export_snapshot_buffer(&desc->shape, "must not overlap shape.snapshot");
     buffers[count++] = tegroup_impl_export_snapshot_buffer(&desc->from, "must not overlap from.snapshot");
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, count, TEGROUP_CHECK_HOST, NULL, error));
-    return tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error);
+    return tegroup_impl_check_apart(buffers, count, TEGROUP_CHECK_HOST, NULL, error);
 }
 
 TEGROUP_API tegroup_status tegroup_export(const tegroup_export_desc *desc, struct CUstream_st *stream,

@@ -144,6 +144,7 @@ static inline tegroup_status tegroup_impl_export_check(const tegroup_export_desc
     TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
     TEGROUP_IMPL_RULE(desc->block >= 0 && desc->block <= TEGROUP_MAX_COLS, ERROR_VALUE, "block",
                       "must be 0 to TEGROUP_MAX_COLS", TEGROUP_MAX_COLS, desc->block);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_export_check_shape(desc, &desc->shape, shape, error));
     TEGROUP_IMPL_TRY(tegroup_impl_export_check_inputs(desc, error));
 #define TEGROUP_IMPL_EXPORT(member, columns, most)                                                                     \
@@ -161,8 +162,7 @@ static inline tegroup_status tegroup_impl_export_check(const tegroup_export_desc
     buffers[count++] = tegroup_impl_matrix_buffer(&desc->slot_of_row, NULL, "must not overlap slot_of_row", 0);
     buffers[count++] = tegroup_impl_export_snapshot_buffer(&desc->shape, "must not overlap shape.snapshot");
     buffers[count++] = tegroup_impl_export_snapshot_buffer(&desc->from, "must not overlap from.snapshot");
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, count, TEGROUP_CHECK_HOST, NULL, error));
-    return tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error);
+    return tegroup_impl_check_apart(buffers, count, TEGROUP_CHECK_HOST, NULL, error);
 }
 
 TEGROUP_API tegroup_status tegroup_export(const tegroup_export_desc *desc, struct CUstream_st *stream,

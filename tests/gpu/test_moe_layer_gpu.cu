@@ -258,4 +258,50 @@ static void replays(tegroup_backend backend, uint64_t seed) {
 TEST(moe_layer_gpu, portable_replays_with_other_logits) { replays(TEGROUP_BACKEND_PORTABLE, 53); }
 TEST(moe_layer_gpu, sm90_replays_with_other_logits) { replays(TEGROUP_BACKEND_SM90, 54); }
 
+/* With room for fewer rows than choices, and an expert that keeps the choices of the largest weights. */
+static void drops(tegroup_backend backend, tegroup_dtype dtype, uint64_t seed) {
+    rng r = rng_seed(seed);
+    int64_t dropped = 0;
+    if (!backend_here(backend)) SKIP("not on this machine or not in this build");
+    if (stream == NULL) MUST(cudaStreamCreate(&stream));
+    for (int64_t i = scaled(60); i > 0; i--) {
+        void *mark = guards_mark();
+        layer l;
+        tegroup_moe_desc desc;
+        tegroup_moe_plan plan;
+        tegroup_error error;
+        result results[RESULTS];
+        if (device_layer(&l, &r, dtype, backend, 1, &desc, &plan, mark) && l.tokens > 0) {
+            const int64_t capacity = rng_int(&r, 1, l.tokens * l.k);
+            double close;
+            const int64_t fewer = drop(&l, capacity, 1, &close);
+            desc.capacity = capacity, desc.drops_by_weight = 1;
+            must(tegroup_moe_plan_make(&desc, NULL, &plan, &error), &error);
+            desc.saved_by_forward = fresh(plan.saved_by_forward_bytes), desc.saved_by_forward_bytes = plan.saved_by_forward_bytes;
+            desc.saved_by_dgrad = fresh(plan.saved_by_dgrad_bytes), desc.saved_by_dgrad_bytes = plan.saved_by_dgrad_bytes;
+            desc.experts.options.workspace_bytes = plan.workspace_bytes, desc.experts.options.workspace = workspace_of(plan.workspace_bytes);
+            results_of(&desc, results);
+            step(&plan, &desc);
+            ASSERT_PASSING();
+            unsigned char *got = bytes_of(results);
+            ASSERT_EQ(workspace_guards_changed(), 0);
+            for (int64_t t = 0; t < l.tokens && close >= 1e-5; t++) /* else rounding may decide */
+                for (int64_t o = 0; o < l.outputs; o++) {
+                    double size, exact = reference(&l, t, o, &size);
+                    ASSERT_LE(fabs(load(l.dtype, got, t * l.outputs + o) - exact), output_bound(&l, size));
+                }
+            dropped += close >= 1e-5 ? fewer : 0;
+            free(got);
+            mirror_down();
+            ASSERT_EQ(guards_changed(), 0);
+        }
+        ASSERT_PASSING();
+        layer_free(&l);
+        guards_release(mark);
+    }
+    ASSERT_GT(dropped, 10);
+}
+TEST(moe_layer_gpu, portable_drops_by_weight) { drops(TEGROUP_BACKEND_PORTABLE, TEGROUP_DTYPE_F32, 55); }
+TEST(moe_layer_gpu, sm90_drops_by_weight) { drops(TEGROUP_BACKEND_SM90, TEGROUP_DTYPE_BF16, 56); }
+
 TEST_MAIN()
