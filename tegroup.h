@@ -126,8 +126,9 @@
  *   [93] moe/router.h             Router
  *   [94] moe/permutation.h        Permute and combine
  *   [95] moe/export.h             Layouts of other libraries
- *   [96] moe/layer_plan.h         MoE layer: plan
- *   [97] moe/layer.h              MoE layer
+ *   [96] moe/layer_formats.h      MoE layer: formats
+ *   [97] moe/layer_plan.h         MoE layer: plan
+ *   [98] moe/layer.h              MoE layer
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
@@ -1601,10 +1602,11 @@ typedef enum tegroup_chain_memory {
  * `starts` for its starts, and offsets what it reads as OFFSETS. Integers: bitwise repeatable. Needs no workspace.
  *
  * Labels of rows, as DeepGEMM's contiguous layout has them: labels [1, rows], and starts[g] is group g's first row.
- * Labels of blocks of rows, as moe_align_block_size of vLLM and SGLang gives them: labels are expert_ids, slot_of_row
- * is sorted_token_ids and padded_rows num_tokens_post_padded. A row whose slot is outside 0 .. tokens * k - 1 is padding
- * then and in no group, and such a slot_of_row serves as it is wherever a map of that name is read. Rows of a group
- * that do not follow one another are not what a snapshot can say: prepare then clamps what starts and counts claim. */
+ * Labels of blocks of rows, as vLLM's and SGLang's moe_align_block_size gives them: labels are expert_ids, slot_of_row
+ * is sorted_token_ids and padded_rows num_tokens_post_padded. A row whose slot is outside 0 .. tokens * k - 1 is
+ * padding then, in no group, and such a slot_of_row serves as it is wherever a map of that name is read. Rows of a
+ * group that do not follow one another are not what a snapshot can say: prepare then clamps what starts and counts
+ * claim. */
 typedef struct tegroup_count_desc {
     size_t         struct_size;   /* sizeof(tegroup_count_desc)                                                  */
     tegroup_space  space;         /* where everything lives; required                                            */
@@ -1847,6 +1849,16 @@ typedef struct tegroup_combine_backward_desc {
 
 /* ==== [20] MoE layer (src/moe/layer_types.h) ==== */
 
+/* What rows by expert are quantised to, for the experts' products; all zero: they stay in tokens' dtype. */
+typedef struct tegroup_moe_format {
+    tegroup_scaling    scaling;
+    tegroup_dtype      dtype;       /* of the elements                                                            */
+    tegroup_dtype      scale_dtype; /* UNSET = the scaling's own                                                  */
+    tegroup_columnwise_order columnwise_order; /* of the copies that wgrad reads. TRANSPOSED also where a rowwise copy
+                                                  would serve: there is a copy of its own then                     */
+    tegroup_scale_rule rule;        /* how scales are chosen; required with a scaling. GIVEN is not built          */
+} tegroup_moe_format;
+
 /* A whole mixture-of-experts layer: from tokens and router logits to the layer's output, and back.
  *
  *   forward   router         each token's k experts and their weights
@@ -1856,6 +1868,10 @@ typedef struct tegroup_combine_backward_desc {
  *   dgrad     each row's dY is its token's; the experts' dgrad; dX[t] = the sum of token t's rows, in that order; the
  *             gradient of the weights, through the router to that of the logits
  *   wgrad     the experts' wgrad; needs what forward and dgrad left, and may come later
+ *
+ * With formats, rows by expert are quantised from the tokens, or the output's gradient, that an index picks, and what
+ * lies between fc1 and fc2 by the MLP, as tegroup_mlp_desc says: nothing of them is stored as it was. The caller
+ * quantises the weights.
  *
  * So the routing weights multiply what the activation gives, and not what fc2 gives, whose bias they then multiply,
  * too (the sums are the same, the roundings are not); neither direction keeps or reads fc2's rows again.
@@ -1869,8 +1885,9 @@ typedef struct tegroup_combine_backward_desc {
 typedef struct tegroup_moe_desc {
     size_t          struct_size;  /* sizeof(tegroup_moe_desc)                                                     */
     tegroup_space   space;        /* where everything lives; required                                             */
-    tegroup_matrix  tokens;       /* in  X [tokens, width], fc1.weight's dtype, or F32 beside one of F16 or BF16;
-                                     forward reads it, and wgrad where experts.recompute is 1                     */
+    tegroup_matrix  tokens;       /* in  X [tokens, width], fc1.weight's dtype, or F32 beside one of F16 or BF16; F32,
+                                     F16 or BF16 with rows_format or quantised weights; forward reads it, and wgrad
+                                     where experts.recompute is 1                                                 */
     tegroup_matrix  output;       /* out Y [tokens, fc2's outputs], F16, BF16, F32 or F64                         */
     tegroup_matrix  grad_output;  /* in  dY, shaped as output, dtype of tokens; absent = inference: nothing is saved, no
                                      dgrad and no wgrad                                                           */
@@ -1888,7 +1905,7 @@ typedef struct tegroup_moe_desc {
                                      workspace are those of the whole layer. recompute 1: forward keeps neither
                                      tokens by expert nor activated; wgrad permutes them, and dgrad computes it,
                                      again, bit for bit. Every other field is the layer's own and must be absent, zero
-                                     or NULL                                                                      */
+                                     or NULL: rules are those of the formats                                      */
     int64_t         capacity;     /* rows by expert that buffers hold; 0 = tokens * k, and no choice is dropped. Else
                                      experts in order get theirs as long as there is room, and choices without a row
                                      add nothing                                                                  */
@@ -1898,6 +1915,8 @@ typedef struct tegroup_moe_desc {
     size_t          saved_by_forward_bytes;
     void           *saved_by_dgrad;   /* likewise; for dgrad and wgrad alone                                      */
     size_t          saved_by_dgrad_bytes;
+    tegroup_moe_format rows_format; /* of tokens by expert and of what the activation gives                       */
+    tegroup_moe_format grad_format; /* of the output's gradient by expert and of preactivation's                  */
 } tegroup_moe_desc;
 
 #define TEGROUP_MOE_PLAN_MAGIC 0x54474c4du /* "TGLM" */
@@ -1908,11 +1927,13 @@ typedef struct tegroup_moe_planned {
     int64_t       width, preactivation, hidden, outputs; /* columns: from tokens to output                        */
     int32_t       experts, k;
     int32_t       backward, wants_grad_tokens, wants_grad_logits, wants_activated, recompute, drops_by_weight;
+    int32_t       wants_fc1;  /* its main_grad                                                                    */
     tegroup_dtype rows, real; /* of rows by expert; of weights and probabilities                                  */
     int32_t       keeps[4];   /* the layer has the router's probabilities, weights, indices, counts               */
     int32_t       keeps_losses; /* the layer has the router's loss_gradients ...                                  */
     int64_t       sequences;  /* ... of so many rows                                                              */
     size_t        router_bytes, permutation_bytes; /* their workspaces                                            */
+    tegroup_moe_format rows_format, grad_format;
 } tegroup_moe_planned;
 
 /* Made once by tegroup_moe_plan_make, then read-only. Plain bytes that hold no data pointer, as tegroup_plan. */
@@ -17571,7 +17592,155 @@ TEGROUP_API tegroup_status tegroup_export(const tegroup_export_desc *desc, struc
     return TEGROUP_OK;
 }
 
-/* ==== [96] MoE layer: plan (src/moe/layer_plan.h) ==== */
+/* ==== [96] MoE layer: formats (src/moe/layer_formats.h) ==== */
+
+/* The tensors by expert that have a format; INPUT_AGAIN: the input that wgrad makes once more. */
+typedef enum tegroup_impl_moe_formatted {
+    TEGROUP_IMPL_MOE_INPUT,
+    TEGROUP_IMPL_MOE_INPUT_AGAIN,
+    TEGROUP_IMPL_MOE_BETWEEN,
+    TEGROUP_IMPL_MOE_GRAD_OUTPUT,
+    TEGROUP_IMPL_MOE_GRAD_BETWEEN,
+    TEGROUP_IMPL_MOE_FORMATTED
+} tegroup_impl_moe_formatted;
+
+/* What a quantised one consists of. */
+enum {
+    TEGROUP_IMPL_MOE_DATA,
+    TEGROUP_IMPL_MOE_SCALES,
+    TEGROUP_IMPL_MOE_COLUMNWISE,
+    TEGROUP_IMPL_MOE_COLUMNWISE_SCALES,
+    TEGROUP_IMPL_MOE_AMAX,
+    TEGROUP_IMPL_MOE_GLOBAL,
+    TEGROUP_IMPL_MOE_PIECES
+};
+
+/* Which pieces there are, in which memory, and how long. */
+typedef struct tegroup_impl_moe_pieces {
+    int there[TEGROUP_IMPL_MOE_PIECES];
+    tegroup_moe_memory at[TEGROUP_IMPL_MOE_PIECES];
+    int64_t bytes[TEGROUP_IMPL_MOE_PIECES];
+} tegroup_impl_moe_pieces;
+
+static inline const tegroup_moe_format *tegroup_impl_moe_format_of(const tegroup_moe_planned *p,
+                                                                   tegroup_impl_moe_formatted which) {
+    return which >= TEGROUP_IMPL_MOE_GRAD_OUTPUT ? &p->grad_format : &p->rows_format;
+}
+
+/* Is there a format? Then rows are picked by an index. */
+static inline int tegroup_impl_moe_picks(const tegroup_moe_planned *p) {
+    return p->rows_format.scaling != TEGROUP_SCALING_NONE || p->grad_format.scaling != TEGROUP_SCALING_NONE;
+}
+
+static inline int64_t tegroup_impl_moe_cols(const tegroup_moe_planned *p, tegroup_impl_moe_formatted which) {
+    return which <= TEGROUP_IMPL_MOE_INPUT_AGAIN   ? p->width
+           : which == TEGROUP_IMPL_MOE_BETWEEN     ? p->hidden
+           : which == TEGROUP_IMPL_MOE_GRAD_OUTPUT ? p->outputs
+                                                   : p->preactivation;
+}
+
+/* A quantised tensor without its memory. */
+static inline tegroup_tensor tegroup_impl_moe_quantised(const tegroup_moe_planned *p, const tegroup_shape *shape,
+                                                        tegroup_impl_moe_formatted which) {
+    const tegroup_moe_format *format = tegroup_impl_moe_format_of(p, which);
+    tegroup_tensor t = tegroup_tensor_of(*shape, tegroup_impl_moe_cols(p, which), format->dtype, NULL);
+    t.scaling = format->scaling;
+    t.scale_dtype = format->scale_dtype;
+    t.columnwise_order = format->columnwise_order;
+    return t;
+}
+
+/* Forward and dgrad read a rowwise copy, which they use up; wgrad reads the columnwise one, or where there is none the
+ * rowwise one. */
+static inline tegroup_impl_moe_pieces tegroup_impl_moe_pieces_of(const tegroup_moe_planned *p,
+                                                                 tegroup_impl_moe_formatted which) {
+    const tegroup_moe_memory saved = p->backward ? TEGROUP_MOE_SAVED_BY_FORWARD : TEGROUP_MOE_FORWARD_WORKSPACE;
+    const struct {
+        int read, summed; /* rowwise by forward or dgrad; by wgrad */
+        tegroup_moe_memory passing, kept;
+    } uses[TEGROUP_IMPL_MOE_FORMATTED] = {
+        {1, p->wants_fc1 && !p->recompute, TEGROUP_MOE_FORWARD_WORKSPACE, saved},
+        {0, p->wants_fc1 && p->recompute, TEGROUP_MOE_WGRAD_WORKSPACE, TEGROUP_MOE_WGRAD_WORKSPACE},
+        {!p->recompute, p->wants_activated, TEGROUP_MOE_FORWARD_WORKSPACE,
+         p->recompute ? TEGROUP_MOE_SAVED_BY_DGRAD : saved},
+        {p->backward, p->wants_activated, TEGROUP_MOE_DGRAD_WORKSPACE, TEGROUP_MOE_SAVED_BY_DGRAD},
+        {p->backward, p->wants_fc1, TEGROUP_MOE_DGRAD_WORKSPACE, TEGROUP_MOE_SAVED_BY_DGRAD}};
+    const tegroup_shape shape =
+        tegroup_shape_of(p->experts, p->capacity, 0, tegroup_sizes_of(NULL, TEGROUP_DTYPE_I64, TEGROUP_SPACE_HOST));
+    const tegroup_tensor t = tegroup_impl_moe_quantised(p, &shape, which);
+    const tegroup_scaling_facts *facts = tegroup_scaling_info(t.scaling);
+    const int columnwise =
+                  uses[which].summed
+                  && (tegroup_impl_needs_columnwise(&t) || t.columnwise_order == TEGROUP_COLUMNWISE_TRANSPOSED),
+              rowwise = uses[which].read || (uses[which].summed && !columnwise),
+              global = facts->scale_dtype == TEGROUP_DTYPE_F8E4M3;
+    const tegroup_moe_memory kept = uses[which].summed ? uses[which].kept : uses[which].passing;
+    tegroup_impl_moe_pieces pieces;
+    int copy;
+    memset(&pieces, 0, sizeof pieces);
+    if (t.scaling == TEGROUP_SCALING_NONE || (!rowwise && !columnwise)) return pieces;
+    for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++) {
+        pieces.there[2 * copy] = pieces.there[2 * copy + 1] = copy ? columnwise : rowwise;
+        pieces.at[2 * copy] = pieces.at[2 * copy + 1] = !copy && columnwise ? uses[which].passing : kept;
+        pieces.bytes[2 * copy] = tegroup_impl_copy_bytes(&t, copy);
+        pieces.bytes[2 * copy + 1] = tegroup_impl_scale_bytes(&t, copy);
+    }
+    pieces.there[TEGROUP_IMPL_MOE_AMAX] = global || tegroup_impl_scaled_as_one(facts);
+    pieces.there[TEGROUP_IMPL_MOE_GLOBAL] = global;
+    pieces.at[TEGROUP_IMPL_MOE_AMAX] = pieces.at[TEGROUP_IMPL_MOE_GLOBAL] = kept;
+    pieces.bytes[TEGROUP_IMPL_MOE_AMAX] = pieces.bytes[TEGROUP_IMPL_MOE_GLOBAL] = 4 * (int64_t)p->experts;
+    return pieces;
+}
+
+/* What errors call what is quantised: rows by expert, from tokens or from grad_output. */
+static inline const tegroup_impl_quantize_names *tegroup_impl_moe_quantize_names(int gradient) {
+#define TEGROUP_IMPL_WORDS(input, output)                                                                              \
+    {                                                                                                                  \
+        TEGROUP_IMPL_NAME(input), TEGROUP_IMPL_NAME(output), TEGROUP_IMPL_NAME("grad_output"),                         \
+            TEGROUP_IMPL_RULE_NAME(output ".rule"), TEGROUP_IMPL_MATRIX_PATHS("row_scale")                             \
+    }
+    static const tegroup_impl_quantize_names rows = TEGROUP_IMPL_WORDS("tokens", "rows_format"),
+                                             gradients = TEGROUP_IMPL_WORDS("grad_output", "grad_format");
+#undef TEGROUP_IMPL_WORDS
+    return gradient ? &gradients : &rows;
+}
+
+static inline tegroup_status tegroup_impl_moe_check_format(const tegroup_moe_planned *p, int gradient,
+                                                           tegroup_error *error) {
+    static const uint32_t dtypes = 1u << TEGROUP_DTYPE_F32 | 1u << TEGROUP_DTYPE_F16 | 1u << TEGROUP_DTYPE_BF16;
+    const tegroup_impl_moe_formatted which = gradient ? TEGROUP_IMPL_MOE_GRAD_OUTPUT : TEGROUP_IMPL_MOE_INPUT;
+    const tegroup_moe_format *format = tegroup_impl_moe_format_of(p, which);
+    const tegroup_impl_quantize_names *names = tegroup_impl_moe_quantize_names(gradient);
+    const tegroup_impl_name *name = &names->output;
+    const tegroup_shape shape =
+        tegroup_shape_of(p->experts, p->capacity, 0, tegroup_sizes_of(NULL, TEGROUP_DTYPE_I64, TEGROUP_SPACE_HOST));
+    tegroup_tensor t;
+    TEGROUP_IMPL_RULE_ENUM(format->scaling, TEGROUP_SCALING_COUNT - 1, TEGROUP_IMPL_PATH(SCALING),
+                           "must be a tegroup_scaling");
+    if (format->scaling == TEGROUP_SCALING_NONE) {
+        TEGROUP_IMPL_RULE(format->dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION, TEGROUP_IMPL_PATH(DTYPE),
+                          "needs a scaling", TEGROUP_DTYPE_UNSET, format->dtype);
+        TEGROUP_IMPL_RULE(format->scale_dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION, TEGROUP_IMPL_PATH(SCALE_DTYPE),
+                          "needs a scaling", TEGROUP_DTYPE_UNSET, format->scale_dtype);
+        TEGROUP_IMPL_RULE(format->columnwise_order == TEGROUP_COLUMNWISE_AS_DATA, ERROR_COMBINATION,
+                          TEGROUP_IMPL_PATH(COLUMNWISE_ORDER), "needs a scaling", 0, format->columnwise_order);
+        TEGROUP_IMPL_RULE(format->rule.method == TEGROUP_SCALE_UNSET, ERROR_COMBINATION, names->rule.method,
+                          "needs a scaling", TEGROUP_SCALE_UNSET, format->rule.method);
+        return TEGROUP_OK;
+    }
+    TEGROUP_IMPL_RULE(!gradient || p->backward, ERROR_COMBINATION, TEGROUP_IMPL_PATH(SCALING), "needs grad_output",
+                      TEGROUP_SCALING_NONE, format->scaling);
+    TEGROUP_IMPL_RULE_AS(DTYPES, dtypes >> p->rows & 1u, ERROR_DTYPE, "tokens.dtype", "must be one that is quantised",
+                         dtypes, p->rows);
+    TEGROUP_IMPL_RULE(format->rule.method != TEGROUP_SCALE_GIVEN, ERROR_UNSUPPORTED, names->rule.method,
+                      "must not be GIVEN: the layer has no place for multipliers of earlier steps",
+                      TEGROUP_SCALE_MULTIPLIER, format->rule.method);
+    t = tegroup_impl_moe_quantised(p, &shape, which);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&t, name, error));
+    return tegroup_impl_check_rule_of(&format->rule, &names->rule, &t, name, error);
+}
+
+/* ==== [97] MoE layer: plan (src/moe/layer_plan.h) ==== */
 
 static inline int tegroup_impl_there(const tegroup_matrix *m) { return m->dtype != TEGROUP_DTYPE_UNSET; }
 
@@ -17596,11 +17765,24 @@ static inline tegroup_dtype tegroup_impl_integer_for(int64_t most) {
     return most <= INT32_MAX ? TEGROUP_DTYPE_I32 : TEGROUP_DTYPE_I64;
 }
 
+/* Those of a quantised tensor. */
+#define TEGROUP_IMPL_MOE_PIECE(ITEM, which, piece, what)                                                               \
+    ITEM(which##_##piece, what, pieces[TEGROUP_IMPL_MOE_##which].at[TEGROUP_IMPL_MOE_##piece],                         \
+         pieces[TEGROUP_IMPL_MOE_##which].there[TEGROUP_IMPL_MOE_##piece],                                             \
+         pieces[TEGROUP_IMPL_MOE_##which].bytes[TEGROUP_IMPL_MOE_##piece], 1)
+#define TEGROUP_IMPL_MOE_PIECES_OF(ITEM, which, what)                                                                  \
+    TEGROUP_IMPL_MOE_PIECE(ITEM, which, DATA, what ", quantised")                                                      \
+    TEGROUP_IMPL_MOE_PIECE(ITEM, which, SCALES, what ": scales")                                                       \
+    TEGROUP_IMPL_MOE_PIECE(ITEM, which, COLUMNWISE, what ", quantised by columns")                                     \
+    TEGROUP_IMPL_MOE_PIECE(ITEM, which, COLUMNWISE_SCALES, what ": scales by columns")                                 \
+    TEGROUP_IMPL_MOE_PIECE(ITEM, which, AMAX, what ": amax")                                                           \
+    TEGROUP_IMPL_MOE_PIECE(ITEM, which, GLOBAL, what ": global scales")
+
 /* Every buffer that the layer has: ITEM(name, what it is for, memory, bytes). What forward leaves for dgrad or wgrad is
  * saved; where there is no backward pass it is in forward's workspace. `cell` is the bytes of an element of rows by
  * expert, `real` those of a weight. */
 #define TEGROUP_IMPL_MOE_ITEMS(ITEM)                                                                                   \
-    ITEM(ROUTER_PROBABILITIES, "the router's probabilities", kept, p->keeps[0], p->tokens *p->experts, real)           \
+    ITEM(ROUTER_PROBABILITIES, "the router's probabilities", kept, p->keeps[0], p->tokens * p->experts, real)          \
     ITEM(ROUTER_INDICES, "the router's indices", kept, p->keeps[2], slots, 4)                                          \
     ITEM(ROUTER_COUNTS, "the router's counts", kept, p->keeps[3], p->experts, slot_bytes)                              \
     ITEM(ROUTER_LOSSES, "gradients of the router's losses", kept, p->keeps_losses, p->sequences,                       \
@@ -17608,16 +17790,19 @@ static inline tegroup_dtype tegroup_impl_integer_for(int64_t most) {
     ITEM(SNAPSHOT, "the snapshot of the routing", kept, 1, (int64_t)snapshot.total_bytes, 1)                           \
     ITEM(ROW_OF_SLOT, "row of each choice", kept, 1, slots, row_bytes)                                                 \
     ITEM(ROW_WEIGHTS, "weight of each row", kept, 1, p->capacity, real)                                                \
-    ITEM(ROWS, "tokens by expert", p->recompute ? TEGROUP_MOE_FORWARD_WORKSPACE : kept, 1,                             \
-         tegroup_impl_mul(p->capacity, p->width), cell)                                                                \
+    ITEM(ROWS, "tokens by expert", p->recompute ? TEGROUP_MOE_FORWARD_WORKSPACE : kept,                                \
+         p->rows_format.scaling == TEGROUP_SCALING_NONE, tegroup_impl_mul(p->capacity, p->width), cell)                \
     ITEM(PREACTIVATION, "preactivation, and then its gradient", kept, p->backward,                                     \
          tegroup_impl_mul(p->capacity, p->preactivation), cell)                                                        \
-    ITEM(ACTIVATED, "activated", p->recompute ? TEGROUP_MOE_SAVED_BY_DGRAD : kept, p->wants_activated,                 \
+    ITEM(ACTIVATED, "activated", p->recompute ? TEGROUP_MOE_SAVED_BY_DGRAD : kept,                                     \
+         p->wants_activated && p->rows_format.scaling == TEGROUP_SCALING_NONE,                                         \
          tegroup_impl_mul(p->capacity, p->hidden), cell)                                                               \
-    ITEM(GRAD_ROWS, "output's gradient by expert", TEGROUP_MOE_SAVED_BY_DGRAD, p->backward,                            \
-         tegroup_impl_mul(p->capacity, p->outputs), cell)                                                              \
+    ITEM(GRAD_ROWS, "output's gradient by expert", TEGROUP_MOE_SAVED_BY_DGRAD,                                         \
+         p->backward && p->grad_format.scaling == TEGROUP_SCALING_NONE, tegroup_impl_mul(p->capacity, p->outputs),     \
+         cell)                                                                                                         \
     ITEM(ROUTER_WEIGHTS, "the router's weights", TEGROUP_MOE_FORWARD_WORKSPACE, p->keeps[1], slots, real)              \
-    ITEM(SLOT_OF_ROW, "choice of each row", TEGROUP_MOE_FORWARD_WORKSPACE, 1, p->capacity, slot_bytes)                 \
+    ITEM(SLOT_OF_ROW, "choice of each row", picks ? kept : TEGROUP_MOE_FORWARD_WORKSPACE, 1, p->capacity,              \
+         picks ? 8 : slot_bytes)                                                                                       \
     ITEM(OUT, "output by expert", TEGROUP_MOE_FORWARD_WORKSPACE, 1, tegroup_impl_mul(p->capacity, p->outputs), cell)   \
     ITEM(ROUTER, "the router's workspace", TEGROUP_MOE_FORWARD_WORKSPACE, 1, (int64_t)p->router_bytes, 1)              \
     ITEM(PERMUTATION, "the permutation's workspace", TEGROUP_MOE_FORWARD_WORKSPACE, 1, (int64_t)p->permutation_bytes,  \
@@ -17633,8 +17818,14 @@ static inline tegroup_dtype tegroup_impl_integer_for(int64_t most) {
          1)                                                                                                            \
     ITEM(WGRAD, "the experts' workspace", TEGROUP_MOE_WGRAD_WORKSPACE, p->backward,                                    \
          (int64_t)experts->wgrad_workspace_bytes, 1)                                                                   \
-    ITEM(ROWS_AGAIN, "tokens by expert", TEGROUP_MOE_WGRAD_WORKSPACE, p->recompute,                                    \
-         tegroup_impl_mul(p->capacity, p->width), cell)
+    ITEM(ROWS_AGAIN, "tokens by expert", TEGROUP_MOE_WGRAD_WORKSPACE,                                                  \
+         p->recompute && p->rows_format.scaling == TEGROUP_SCALING_NONE, tegroup_impl_mul(p->capacity, p->width),      \
+         cell)                                                                                                         \
+    TEGROUP_IMPL_MOE_PIECES_OF(ITEM, INPUT, "tokens by expert")                                                        \
+    TEGROUP_IMPL_MOE_PIECES_OF(ITEM, INPUT_AGAIN, "tokens by expert")                                                  \
+    TEGROUP_IMPL_MOE_PIECES_OF(ITEM, BETWEEN, "activated")                                                             \
+    TEGROUP_IMPL_MOE_PIECES_OF(ITEM, GRAD_OUTPUT, "output's gradient by expert")                                       \
+    TEGROUP_IMPL_MOE_PIECES_OF(ITEM, GRAD_BETWEEN, "preactivation's gradient")
 
 enum {
 #define TEGROUP_IMPL_MOE_ITEM(name, what, memory, there, count, size) TEGROUP_IMPL_MOE_##name,
@@ -17658,8 +17849,12 @@ static inline void tegroup_impl_moe_layouts(const tegroup_moe_plan *plan, tegrou
                   slots = tegroup_impl_mul(p->tokens, p->k),
                   slot_bytes = tegroup_impl_bits(tegroup_impl_integer_for(slots)) / 8,
                   row_bytes = tegroup_impl_bits(tegroup_impl_integer_for(p->capacity)) / 8;
+    const int picks = tegroup_impl_moe_picks(p);
+    tegroup_impl_moe_pieces pieces[TEGROUP_IMPL_MOE_FORMATTED];
     tegroup_layout snapshot;
-    int memory;
+    int memory, which;
+    for (which = 0; which < TEGROUP_IMPL_MOE_FORMATTED; which++)
+        pieces[which] = tegroup_impl_moe_pieces_of(p, (tegroup_impl_moe_formatted)which);
     tegroup_impl_snapshot_layout(p->experts, 0, &snapshot);
     for (memory = 0; memory <= TEGROUP_MOE_WGRAD_WORKSPACE; memory++) tegroup_impl_layout_begin(&layouts[memory]);
 #define TEGROUP_IMPL_MOE_ITEM(name, what, where, there, count, size)                                                   \
@@ -17693,7 +17888,10 @@ static inline tegroup_moe_planned tegroup_impl_moe_record(const tegroup_moe_desc
     p.wants_grad_tokens = tegroup_impl_there(&desc->grad_tokens);
     p.wants_grad_logits = tegroup_impl_there(&desc->grad_logits);
     p.wants_activated = experts->fc2.main_grad.dtype != TEGROUP_DTYPE_UNSET;
+    p.wants_fc1 = experts->fc1.main_grad.dtype != TEGROUP_DTYPE_UNSET;
     p.recompute = experts->recompute;
+    p.rows_format = desc->rows_format;
+    p.grad_format = desc->grad_format;
     p.drops_by_weight = desc->drops_by_weight;
     p.rows = desc->tokens.dtype;
     p.real = p.rows == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
@@ -17704,8 +17902,7 @@ static inline tegroup_moe_planned tegroup_impl_moe_record(const tegroup_moe_desc
     p.keeps_losses = p.wants_grad_logits && tegroup_impl_backward_schemed(&router.scheme, &router.loss_gradients)
                      && (router.balance_coefficient != 0 || router.scheme.z_coefficient != 0)
                      && !tegroup_impl_there(&router.loss_gradients);
-    if (p.keeps_losses)
-        p.sequences = router.scheme.sequence_tokens > 0 ? p.tokens / router.scheme.sequence_tokens : 1;
+    if (p.keeps_losses) p.sequences = router.scheme.sequence_tokens > 0 ? p.tokens / router.scheme.sequence_tokens : 1;
     return p;
 }
 
@@ -17731,6 +17928,11 @@ static inline tegroup_status tegroup_impl_moe_check_absent(const tegroup_moe_des
     TEGROUP_IMPL_RULE(!experts->row_scale && experts->row_scale_dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION,
                       "experts.row_scale", "must be absent: it is the rows' weights", TEGROUP_DTYPE_UNSET,
                       experts->row_scale_dtype);
+    TEGROUP_IMPL_RULE(experts->activated_rule.method == TEGROUP_SCALE_UNSET, ERROR_COMBINATION,
+                      "experts.activated_rule.method", "must be absent: it is rows_format.rule", TEGROUP_SCALE_UNSET,
+                      experts->activated_rule.method);
+    TEGROUP_IMPL_RULE(experts->grad_rule.method == TEGROUP_SCALE_UNSET, ERROR_COMBINATION, "experts.grad_rule.method",
+                      "must be absent: it is grad_format.rule", TEGROUP_SCALE_UNSET, experts->grad_rule.method);
     TEGROUP_IMPL_RULE(!experts->fc2_bias_scaled, ERROR_COMBINATION, "experts.fc2_bias_scaled",
                       "must be 0: a bias of fc2 is scaled always", 0, experts->fc2_bias_scaled);
     TEGROUP_IMPL_RULE(experts->out_tail == TEGROUP_TAIL_KEEP && experts->dgrad_out_tail == TEGROUP_TAIL_KEEP,
@@ -17772,14 +17974,24 @@ static inline tegroup_status tegroup_impl_moe_check_shapes(const tegroup_moe_des
                       "needs grad_output", 1, 0);
     TEGROUP_IMPL_RULE_AS(DTYPE, !p->backward || desc->grad_output.dtype == p->rows, ERROR_DTYPE, "grad_output.dtype",
                          "must be that of tokens", p->rows, desc->grad_output.dtype);
-    TEGROUP_IMPL_RULE_AS(DTYPE, !tegroup_impl_there(&desc->router.probabilities)
-                                    || desc->router.probabilities.dtype == p->real,
-                         ERROR_DTYPE, probabilities[4], "must be F64 where tokens are, else F32", p->real,
-                         desc->router.probabilities.dtype);
+    TEGROUP_IMPL_RULE_AS(
+        DTYPE, !tegroup_impl_there(&desc->router.probabilities) || desc->router.probabilities.dtype == p->real,
+        ERROR_DTYPE, probabilities[4], "must be F64 where tokens are, else F32", p->real,
+        desc->router.probabilities.dtype);
     TEGROUP_IMPL_RULE_AS(DTYPE, !tegroup_impl_there(&desc->router.weights) || desc->router.weights.dtype == p->real,
                          ERROR_DTYPE, weights[4], "must be F64 where tokens are, else F32", p->real,
                          desc->router.weights.dtype);
-    return tegroup_impl_moe_check_absent(desc, error);
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_absent(desc, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_format(p, 0, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_format(p, 1, error));
+    TEGROUP_IMPL_RULE_AS(SCALING,
+                         desc->grad_format.scaling == TEGROUP_SCALING_NONE || !p->wants_grad_logits
+                             || desc->experts.fc2.bias.dtype == TEGROUP_DTYPE_UNSET,
+                         ERROR_UNSUPPORTED, "grad_format.scaling",
+                         "must be none with experts.fc2.bias and grad_logits: no product has a plain bias beside "
+                         "quantised rows",
+                         TEGROUP_SCALING_NONE, desc->grad_format.scaling);
+    return TEGROUP_OK;
 }
 
 /* ---- the parts, as calls of their own ---- */
@@ -17788,7 +18000,8 @@ typedef struct tegroup_impl_moe_parts {
     tegroup_router_desc router;
     tegroup_prepare_desc prepare;
     tegroup_permutation_desc permutation;
-    tegroup_permute_desc rows, row_weights, grad_rows; /* to rows by expert */
+    tegroup_permute_desc rows, row_weights, grad_rows;         /* to rows by expert */
+    tegroup_quantize_desc quantised_rows, quantised_grad_rows; /* the same, where they have a format */
     tegroup_mlp_desc experts;
     tegroup_combine_desc output, grad_tokens, grad_weights; /* from them */
     tegroup_router_backward_desc router_backward;
@@ -17799,6 +18012,7 @@ typedef struct tegroup_impl_moe_memories {
     char *base[TEGROUP_MOE_WGRAD_WORKSPACE + 1];
     const tegroup_impl_moe_places *places;
     tegroup_op op; /* of the call; FORWARD to plan */
+    int planning;
 } tegroup_impl_moe_memories;
 
 static inline void *tegroup_impl_moe_at(const tegroup_impl_moe_memories *memories, int item) {
@@ -17808,6 +18022,52 @@ static inline void *tegroup_impl_moe_at(const tegroup_impl_moe_memories *memorie
 static inline tegroup_matrix tegroup_impl_moe_matrix(const tegroup_impl_moe_memories *memories, int item, int64_t rows,
                                                      int64_t cols, tegroup_dtype dtype) {
     return tegroup_matrix_of(tegroup_impl_moe_at(memories, item), rows, cols, dtype);
+}
+
+/* Rows by expert: in tokens' dtype at `plain`, or quantised. To plan, a copy of columns is there by an address that
+ * nobody reads. */
+static inline tegroup_tensor tegroup_impl_moe_tensor(const tegroup_moe_planned *p,
+                                                     const tegroup_impl_moe_memories *memories,
+                                                     const tegroup_shape *shape, tegroup_impl_moe_formatted which,
+                                                     int plain) {
+    const int first = TEGROUP_IMPL_MOE_INPUT_DATA + TEGROUP_IMPL_MOE_PIECES * (int)which,
+              columnwise = first + TEGROUP_IMPL_MOE_COLUMNWISE;
+    tegroup_tensor t;
+    if (tegroup_impl_moe_format_of(p, which)->scaling == TEGROUP_SCALING_NONE)
+        return tegroup_tensor_of(*shape, tegroup_impl_moe_cols(p, which), p->rows,
+                                 tegroup_impl_moe_at(memories, plain));
+    t = tegroup_impl_moe_quantised(p, shape, which);
+    t.data = tegroup_impl_moe_at(memories, first + TEGROUP_IMPL_MOE_DATA);
+    t.scale_inv = tegroup_impl_moe_at(memories, first + TEGROUP_IMPL_MOE_SCALES);
+    t.columnwise_data = tegroup_impl_moe_at(memories, columnwise);
+    t.columnwise_scale_inv = tegroup_impl_moe_at(memories, first + TEGROUP_IMPL_MOE_COLUMNWISE_SCALES);
+    t.amax = (float *)tegroup_impl_moe_at(memories, first + TEGROUP_IMPL_MOE_AMAX);
+    t.global_scale_inv = (float *)tegroup_impl_moe_at(memories, first + TEGROUP_IMPL_MOE_GLOBAL);
+    if (memories->planning && memories->places->offset[columnwise] >= 0)
+        t.columnwise_data = (void *)(uintptr_t)TEGROUP_ALIGNMENT;
+    return t;
+}
+
+/* Rows by expert from the rows of a matrix that an index picks. */
+static inline tegroup_quantize_desc tegroup_impl_moe_quantize(const tegroup_moe_desc *desc,
+                                                              const tegroup_moe_planned *p, const tegroup_matrix *from,
+                                                              const tegroup_matrix *map, const tegroup_tensor *to,
+                                                              const tegroup_moe_format *format) {
+    tegroup_quantize_desc quantize;
+    memset(&quantize, 0, sizeof quantize);
+    quantize.struct_size = sizeof quantize;
+    quantize.space = desc->space;
+    quantize.input = tegroup_tensor_of(to->shape, from->cols, from->dtype, from->data);
+    quantize.input.ld = from->ld;
+    if (p->tokens == 0) quantize.input.data = (void *)(uintptr_t)to->shape.snapshot; /* of no rows: not read */
+    quantize.gather_input.slot_of_row = (const int64_t *)map->data;
+    quantize.gather_input.rows = p->tokens;
+    quantize.gather_input.slots = p->k;
+    if (p->tokens == 0) memset(&quantize.gather_input, 0, sizeof quantize.gather_input);
+    quantize.rule = format->rule;
+    quantize.output = *to;
+    quantize.threads = desc->experts.options.threads;
+    return quantize;
 }
 
 /* The router, the snapshot and the permutation. */
@@ -17823,11 +18083,10 @@ static inline void tegroup_impl_moe_route(const tegroup_moe_desc *desc, const te
     router->workspace = tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_ROUTER);
     router->workspace_bytes = p->router_bytes;
     if (p->keeps[TEGROUP_IMPL_MOE_PROBABILITIES])
-        router->probabilities = tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROUTER_PROBABILITIES, p->tokens,
-                                                        p->experts, p->real);
+        router->probabilities =
+            tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROUTER_PROBABILITIES, p->tokens, p->experts, p->real);
     if (p->keeps[TEGROUP_IMPL_MOE_WEIGHTS])
-        router->weights =
-            tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROUTER_WEIGHTS, p->tokens, p->k, p->real);
+        router->weights = tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROUTER_WEIGHTS, p->tokens, p->k, p->real);
     if (p->keeps[TEGROUP_IMPL_MOE_INDICES])
         router->indices =
             tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROUTER_INDICES, p->tokens, p->k, TEGROUP_DTYPE_I32);
@@ -17840,9 +18099,8 @@ static inline void tegroup_impl_moe_route(const tegroup_moe_desc *desc, const te
     tegroup_impl_snapshot_layout(p->experts, 0, &snapshot);
     parts->prepare.struct_size = sizeof parts->prepare;
     parts->prepare.space = desc->space;
-    parts->prepare.shape =
-        tegroup_shape_of(p->experts, p->capacity, 0,
-                         tegroup_sizes_of(router->counts.data, router->counts.dtype, desc->space));
+    parts->prepare.shape = tegroup_shape_of(p->experts, p->capacity, 0,
+                                            tegroup_sizes_of(router->counts.data, router->counts.dtype, desc->space));
     parts->prepare.snapshot = tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_SNAPSHOT);
     parts->prepare.snapshot_bytes = snapshot.total_bytes;
     parts->prepare.clamp = 1; /* on the host, too: rows that find no room are dropped */
@@ -17854,8 +18112,9 @@ static inline void tegroup_impl_moe_route(const tegroup_moe_desc *desc, const te
     parts->permutation.shape.snapshot = parts->prepare.snapshot;
     parts->permutation.row_of_slot = tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROW_OF_SLOT, p->tokens, p->k,
                                                              tegroup_impl_integer_for(p->capacity));
-    parts->permutation.slot_of_row = tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_SLOT_OF_ROW, 1, p->capacity,
-                                                             tegroup_impl_integer_for(slots));
+    parts->permutation.slot_of_row =
+        tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_SLOT_OF_ROW, 1, p->capacity,
+                                tegroup_impl_moe_picks(p) ? TEGROUP_DTYPE_I64 : tegroup_impl_integer_for(slots));
     parts->permutation.workspace = tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_PERMUTATION);
     parts->permutation.workspace_bytes = p->permutation_bytes;
     parts->permutation.threads = desc->experts.options.threads;
@@ -17871,22 +18130,25 @@ static inline void tegroup_impl_moe_experts(const tegroup_moe_desc *desc, const 
     *mlp = desc->experts;
     mlp->struct_size = sizeof *mlp;
     mlp->space = desc->space;
-    mlp->input = tegroup_tensor_of(
-        *shape, p->width, p->rows,
-        tegroup_impl_moe_at(memories, again ? TEGROUP_IMPL_MOE_ROWS_AGAIN : TEGROUP_IMPL_MOE_ROWS));
+    mlp->input =
+        tegroup_impl_moe_tensor(p, memories, shape, again ? TEGROUP_IMPL_MOE_INPUT_AGAIN : TEGROUP_IMPL_MOE_INPUT,
+                                again ? TEGROUP_IMPL_MOE_ROWS_AGAIN : TEGROUP_IMPL_MOE_ROWS);
+    mlp->activated_rule = p->rows_format.rule;
+    mlp->grad_rule = p->grad_format.rule;
     mlp->out = tegroup_tensor_of(*shape, p->outputs, p->rows, tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_OUT));
     mlp->row_scale = tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_ROW_WEIGHTS);
     mlp->row_scale_dtype = p->real;
     mlp->fc2_bias_scaled = mlp->fc2.bias.dtype != TEGROUP_DTYPE_UNSET;
+    if (p->wants_activated || p->rows_format.scaling != TEGROUP_SCALING_NONE)
+        mlp->activated =
+            tegroup_impl_moe_tensor(p, memories, shape, TEGROUP_IMPL_MOE_BETWEEN, TEGROUP_IMPL_MOE_ACTIVATED);
     if (!p->backward) return;
     mlp->grad_output =
-        tegroup_tensor_of(*shape, p->outputs, p->rows, tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_GRAD_ROWS));
+        tegroup_impl_moe_tensor(p, memories, shape, TEGROUP_IMPL_MOE_GRAD_OUTPUT, TEGROUP_IMPL_MOE_GRAD_ROWS);
     mlp->preactivation = tegroup_tensor_of(*shape, p->preactivation, p->rows,
                                            tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_PREACTIVATION));
-    mlp->grad_preactivation = mlp->preactivation;
-    if (p->wants_activated)
-        mlp->activated =
-            tegroup_tensor_of(*shape, p->hidden, p->rows, tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_ACTIVATED));
+    mlp->grad_preactivation =
+        tegroup_impl_moe_tensor(p, memories, shape, TEGROUP_IMPL_MOE_GRAD_BETWEEN, TEGROUP_IMPL_MOE_PREACTIVATION);
     if (p->wants_grad_tokens)
         mlp->dgrad_out =
             tegroup_tensor_of(*shape, p->width, p->rows, tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_GRAD_INPUT));
@@ -17935,9 +18197,10 @@ static inline void tegroup_impl_moe_parts_of(const tegroup_moe_desc *desc, const
     tegroup_impl_moe_route(desc, p, memories, parts);
     tegroup_impl_moe_experts(desc, p, memories, parts);
     column = tegroup_impl_moe_column(row_of_slot);
-    parts->rows =
-        tegroup_impl_moe_permute(desc, desc->tokens, *row_of_slot,
-                                 tegroup_matrix_of(parts->experts.input.data, p->capacity, p->width, p->rows));
+    parts->rows = tegroup_impl_moe_permute(
+        desc, desc->tokens, *row_of_slot, tegroup_matrix_of(parts->experts.input.data, p->capacity, p->width, p->rows));
+    parts->quantised_rows = tegroup_impl_moe_quantize(desc, p, &desc->tokens, &parts->permutation.slot_of_row,
+                                                      &parts->experts.input, &p->rows_format);
     parts->row_weights = tegroup_impl_moe_permute(
         desc, tegroup_impl_moe_column(&parts->router.weights), column,
         tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROW_WEIGHTS, p->capacity, 1, p->real));
@@ -17945,6 +18208,8 @@ static inline void tegroup_impl_moe_parts_of(const tegroup_moe_desc *desc, const
         desc, tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_OUT, p->capacity, p->outputs, p->rows), *row_of_slot,
         desc->output);
     if (!p->backward) return;
+    parts->quantised_grad_rows = tegroup_impl_moe_quantize(desc, p, &desc->grad_output, &parts->permutation.slot_of_row,
+                                                           &parts->experts.grad_output, &p->grad_format);
     parts->grad_rows = tegroup_impl_moe_permute(
         desc, desc->grad_output, *row_of_slot,
         tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_GRAD_ROWS, p->capacity, p->outputs, p->rows));
@@ -17997,6 +18262,7 @@ TEGROUP_API tegroup_status tegroup_moe_plan_make(const tegroup_moe_desc *desc, c
     tegroup_impl_moe_layouts(&made, layouts, &places); /* what the parts point to is not known yet */
     none.places = &places;
     none.op = TEGROUP_OP_FORWARD;
+    none.planning = 1;
     tegroup_impl_moe_parts_of(desc, &made.planned, &none, &parts);
     TEGROUP_IMPL_TRY(tegroup_router_layout(&parts.router, &layout, error));
     made.planned.router_bytes = layout.total_bytes;
@@ -18036,7 +18302,7 @@ TEGROUP_API tegroup_status tegroup_moe_layout(const tegroup_moe_plan *plan, tegr
     return TEGROUP_OK;
 }
 
-/* ==== [97] MoE layer (src/moe/layer.h) ==== */
+/* ==== [98] MoE layer (src/moe/layer.h) ==== */
 
 /* What a call works with. */
 typedef struct tegroup_impl_moe_call {
@@ -18070,6 +18336,18 @@ static inline tegroup_status tegroup_impl_moe_check_planned(const tegroup_moe_pl
     TEGROUP_IMPL_SAME(wants_grad_tokens, "grad_tokens.dtype");
     TEGROUP_IMPL_SAME(wants_grad_logits, "grad_logits.dtype");
     TEGROUP_IMPL_SAME(wants_activated, "experts.fc2.main_grad.dtype");
+    TEGROUP_IMPL_SAME(wants_fc1, "experts.fc1.main_grad.dtype");
+#define TEGROUP_IMPL_SAME_FORMAT(which)                                                                                \
+    TEGROUP_IMPL_SAME(which.scaling, #which ".scaling");                                                               \
+    TEGROUP_IMPL_SAME(which.dtype, #which ".dtype");                                                                   \
+    TEGROUP_IMPL_SAME(which.scale_dtype, #which ".scale_dtype");                                                       \
+    TEGROUP_IMPL_SAME(which.columnwise_order, #which ".columnwise_order");                                             \
+    TEGROUP_IMPL_RULE(memcmp(&planned->which.rule, &now->which.rule, sizeof now->which.rule) == 0, ERROR_PLAN,         \
+                      #which ".rule.method", "and the rule's numbers must be as planned", planned->which.rule.method,  \
+                      now->which.rule.method)
+    TEGROUP_IMPL_SAME_FORMAT(rows_format);
+    TEGROUP_IMPL_SAME_FORMAT(grad_format);
+#undef TEGROUP_IMPL_SAME_FORMAT
     TEGROUP_IMPL_SAME(recompute, "experts.recompute");
     TEGROUP_IMPL_SAME(drops_by_weight, "drops_by_weight");
     TEGROUP_IMPL_SAME(keeps_losses, "router.loss_gradients.dtype");
@@ -18081,13 +18359,12 @@ static inline tegroup_status tegroup_impl_moe_check_planned(const tegroup_moe_pl
 }
 
 /* The caller's matrices that a call works on. */
-static inline tegroup_status tegroup_impl_moe_check_matrices(const tegroup_moe_desc *desc,
-                                                             const tegroup_moe_planned *p, tegroup_op op,
-                                                             tegroup_error *error) {
-    static const char *const paths[5][5] = {
-        TEGROUP_IMPL_MATRIX_PATHS("tokens"), TEGROUP_IMPL_MATRIX_PATHS("output"),
-        TEGROUP_IMPL_MATRIX_PATHS("grad_output"), TEGROUP_IMPL_MATRIX_PATHS("grad_tokens"),
-        TEGROUP_IMPL_MATRIX_PATHS("grad_logits")};
+static inline tegroup_status tegroup_impl_moe_check_matrices(const tegroup_moe_desc *desc, const tegroup_moe_planned *p,
+                                                             tegroup_op op, tegroup_error *error) {
+    static const char *const paths[5][5] = {TEGROUP_IMPL_MATRIX_PATHS("tokens"), TEGROUP_IMPL_MATRIX_PATHS("output"),
+                                            TEGROUP_IMPL_MATRIX_PATHS("grad_output"),
+                                            TEGROUP_IMPL_MATRIX_PATHS("grad_tokens"),
+                                            TEGROUP_IMPL_MATRIX_PATHS("grad_logits")};
     if (op == TEGROUP_OP_FORWARD || (op == TEGROUP_OP_WGRAD && p->recompute))
         TEGROUP_IMPL_TRY(
             tegroup_impl_check_matrix(&desc->tokens, paths[0], p->tokens, p->width, TEGROUP_IMPL_FLOATS, error));
@@ -18098,8 +18375,7 @@ static inline tegroup_status tegroup_impl_moe_check_matrices(const tegroup_moe_d
         tegroup_impl_check_matrix(&desc->grad_output, paths[2], p->tokens, p->outputs, 1u << p->rows, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_optional(&desc->grad_tokens, paths[3], p->tokens, p->width, TEGROUP_IMPL_FLOATS, error));
-    return tegroup_impl_check_optional(&desc->grad_logits, paths[4], p->tokens, p->experts, TEGROUP_IMPL_FLOATS,
-                                       error);
+    return tegroup_impl_check_optional(&desc->grad_logits, paths[4], p->tokens, p->experts, TEGROUP_IMPL_FLOATS, error);
 }
 
 /* The matrices that the router writes for the caller, or, in dgrad, that it reads again. */
@@ -18113,8 +18389,7 @@ static inline int32_t tegroup_impl_moe_router_buffers(const tegroup_moe_desc *de
     for (which = 0; which < TEGROUP_IMPL_MOE_ROUTED; which++)
         buffers[count++] =
             tegroup_impl_matrix_buffer(tegroup_impl_moe_routed(&router, which), fields[which], apart, writes);
-    buffers[count++] =
-        tegroup_impl_matrix_buffer(&router.loss_gradients, "router.loss_gradients.data", apart, writes);
+    buffers[count++] = tegroup_impl_matrix_buffer(&router.loss_gradients, "router.loss_gradients.data", apart, writes);
     if (writes) {
         buffers[count++] = tegroup_impl_buffer_of(router.balance_loss, 8, "router.balance_loss", apart, 1);
         buffers[count++] = tegroup_impl_buffer_of(router.z_loss, 8, "router.z_loss", apart, 1);
@@ -18124,16 +18399,31 @@ static inline int32_t tegroup_impl_moe_router_buffers(const tegroup_moe_desc *de
     return count + TEGROUP_IMPL_SCHEME_BUFFERS;
 }
 
+/* A weight, of a quantised one both copies, or what it is to have: a gradient. */
+static inline int32_t tegroup_impl_moe_weight_buffers(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                      int gradient, tegroup_impl_buffer *buffers) {
+    int32_t count = 0, copy;
+    if (t->scaling == TEGROUP_SCALING_NONE) {
+        buffers[0] = tegroup_impl_tensor_buffer(t, name, gradient);
+        return 1;
+    }
+    for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++) {
+        buffers[count++] = tegroup_impl_copy_buffer(t, name, copy, 0, 0);
+        buffers[count++] = tegroup_impl_copy_buffer(t, name, copy, 1, 0);
+    }
+    buffers[count++] = tegroup_impl_buffer_of(t->global_scale_inv, 4 * (int64_t)t->shape.groups, NULL, name->apart, 0);
+    return count;
+}
+
 /* What is written lies apart from all else that the call touches. */
 static inline tegroup_status tegroup_impl_moe_check_apart(const tegroup_impl_moe_call *call, tegroup_op op,
                                                           tegroup_error *error) {
-    enum { MEMORIES = 3, MATRICES = 3, ROUTER = 8 + TEGROUP_IMPL_SCHEME_BUFFERS, WEIGHTS = 6 };
+    enum { MEMORIES = 3, MATRICES = 3, ROUTER = 8 + TEGROUP_IMPL_SCHEME_BUFFERS, WEIGHTS = 3 * (1 + 5) };
     const tegroup_moe_desc *desc = call->desc;
     tegroup_impl_buffer buffers[MEMORIES + MATRICES + ROUTER + WEIGHTS];
     int32_t count = 0, i;
-    buffers[count++] =
-        tegroup_impl_buffer_of(desc->saved_by_forward, (int64_t)call->plan->saved_by_forward_bytes, "saved_by_forward",
-                               "must not overlap saved_by_forward", 1);
+    buffers[count++] = tegroup_impl_buffer_of(desc->saved_by_forward, (int64_t)call->plan->saved_by_forward_bytes,
+                                              "saved_by_forward", "must not overlap saved_by_forward", 1);
     if (op != TEGROUP_OP_FORWARD)
         buffers[count++] = tegroup_impl_buffer_of(desc->saved_by_dgrad, (int64_t)call->plan->saved_by_dgrad_bytes,
                                                   "saved_by_dgrad", "must not overlap saved_by_dgrad", 1);
@@ -18143,10 +18433,10 @@ static inline tegroup_status tegroup_impl_moe_check_apart(const tegroup_impl_moe
     if (op == TEGROUP_OP_FORWARD || (op == TEGROUP_OP_WGRAD && call->now.recompute))
         buffers[count++] = tegroup_impl_matrix_buffer(&desc->tokens, NULL, "must not overlap tokens", 0);
     if (op == TEGROUP_OP_DGRAD) {
-        buffers[count++] = tegroup_impl_matrix_buffer(&desc->grad_tokens, "grad_tokens.data",
-                                                      "must not overlap grad_tokens", 1);
-        buffers[count++] = tegroup_impl_matrix_buffer(&desc->grad_logits, "grad_logits.data",
-                                                      "must not overlap grad_logits", 1);
+        buffers[count++] =
+            tegroup_impl_matrix_buffer(&desc->grad_tokens, "grad_tokens.data", "must not overlap grad_tokens", 1);
+        buffers[count++] =
+            tegroup_impl_matrix_buffer(&desc->grad_logits, "grad_logits.data", "must not overlap grad_logits", 1);
         buffers[count++] = tegroup_impl_matrix_buffer(&desc->grad_output, NULL, "must not overlap grad_output", 0);
     }
     if (op != TEGROUP_OP_WGRAD)
@@ -18156,18 +18446,16 @@ static inline tegroup_status tegroup_impl_moe_check_apart(const tegroup_impl_moe
         const int gradient = tegroup_impl_mlp_gradient(i);
         if (t->dtype == TEGROUP_DTYPE_UNSET || gradient != (op == TEGROUP_OP_WGRAD)) continue;
         TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(t, tegroup_impl_mlp_name(i), error));
-        buffers[count++] = tegroup_impl_tensor_buffer(t, tegroup_impl_mlp_name(i), gradient);
+        count += tegroup_impl_moe_weight_buffers(t, tegroup_impl_mlp_name(i), gradient, buffers + count);
     }
     return tegroup_impl_check_apart(buffers, count, TEGROUP_CHECK_HOST, NULL, error);
 }
 
 static inline tegroup_status tegroup_impl_moe_begin(tegroup_impl_moe_call *call, const tegroup_moe_plan *plan,
-                                                    const tegroup_moe_desc *desc, tegroup_op op,
-                                                    tegroup_error *error) {
+                                                    const tegroup_moe_desc *desc, tegroup_op op, tegroup_error *error) {
     const tegroup_options *options = &desc->experts.options;
     tegroup_layout layouts[TEGROUP_MOE_WGRAD_WORKSPACE + 1];
     tegroup_impl_moe_memories memories;
-    int memory;
     memset(call, 0, sizeof *call);
     call->plan = plan;
     call->desc = desc;
@@ -18195,8 +18483,9 @@ static inline tegroup_status tegroup_impl_moe_begin(tegroup_impl_moe_call *call,
     memories.op = op;
     memories.base[TEGROUP_MOE_SAVED_BY_FORWARD] = (char *)desc->saved_by_forward;
     if (op != TEGROUP_OP_FORWARD) memories.base[TEGROUP_MOE_SAVED_BY_DGRAD] = (char *)desc->saved_by_dgrad;
-    for (memory = TEGROUP_MOE_FORWARD_WORKSPACE; memory <= TEGROUP_MOE_WGRAD_WORKSPACE; memory++)
-        memories.base[memory] = (char *)options->workspace;
+    memories.base[op == TEGROUP_OP_FORWARD ? TEGROUP_MOE_FORWARD_WORKSPACE
+                  : op == TEGROUP_OP_DGRAD ? TEGROUP_MOE_DGRAD_WORKSPACE
+                                           : TEGROUP_MOE_WGRAD_WORKSPACE] = (char *)options->workspace;
     tegroup_impl_moe_parts_of(desc, &call->now, &memories, &call->parts);
     call->parts.experts.options.workspace =
         tegroup_impl_moe_at(&memories, op == TEGROUP_OP_FORWARD ? TEGROUP_IMPL_MOE_FORWARD
@@ -18204,8 +18493,19 @@ static inline tegroup_status tegroup_impl_moe_begin(tegroup_impl_moe_call *call,
                                                                 : TEGROUP_IMPL_MOE_WGRAD);
     call->parts.experts.options.workspace_bytes =
         op == TEGROUP_OP_WGRAD ? plan->experts.wgrad_workspace_bytes : plan->experts.workspace_bytes;
-    call->parts.experts.input.shape.snapshot = call->parts.permutation.shape.snapshot;
     return TEGROUP_OK;
+}
+
+/* Rows by expert, permuted or, with a format, quantised; run 0: only what quantising checks. */
+static inline tegroup_status tegroup_impl_moe_fill_rows(const tegroup_impl_moe_call *call, int gradient, int run,
+                                                        struct CUstream_st *stream, tegroup_error *error) {
+    const tegroup_impl_moe_parts *parts = &call->parts;
+    const tegroup_quantize_desc *quantize = gradient ? &parts->quantised_grad_rows : &parts->quantised_rows;
+    const int plain = quantize->output.scaling == TEGROUP_SCALING_NONE;
+    if (plain) return run ? tegroup_permute(gradient ? &parts->grad_rows : &parts->rows, stream, error) : TEGROUP_OK;
+    if (run) return tegroup_impl_quantize(quantize, stream, error);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_quantize_as(quantize, tegroup_impl_moe_quantize_names(gradient), error));
+    return tegroup_impl_check_quantize_built(quantize, error);
 }
 
 /* The experts' call; run 0: only what it checks. */
@@ -18223,8 +18523,7 @@ static inline tegroup_status tegroup_impl_moe_run_experts(const tegroup_impl_moe
 
 /* On the host, products look into the snapshot when they are checked; so that all checks come before the router
  * writes, they find one without rows. */
-static inline tegroup_status tegroup_impl_moe_prepare_nothing(const tegroup_impl_moe_call *call,
-                                                              tegroup_error *error) {
+static inline tegroup_status tegroup_impl_moe_prepare_nothing(const tegroup_impl_moe_call *call, tegroup_error *error) {
     int32_t none[TEGROUP_MAX_GROUPS];
     tegroup_prepare_desc prepare = call->parts.prepare;
     if (call->desc->space != TEGROUP_SPACE_HOST) return TEGROUP_OK;
@@ -18242,13 +18541,14 @@ TEGROUP_API tegroup_status tegroup_moe_forward(const tegroup_moe_plan *plan, con
     TEGROUP_IMPL_TRY(tegroup_impl_moe_begin(&call, plan, desc, TEGROUP_OP_FORWARD, error));
     TEGROUP_IMPL_TRY(tegroup_impl_router_check(&call.parts.router, error));
     TEGROUP_IMPL_TRY(tegroup_impl_moe_prepare_nothing(&call, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_fill_rows(&call, 0, 0, stream, error));
     TEGROUP_IMPL_TRY(tegroup_impl_moe_run_experts(&call, TEGROUP_OP_FORWARD, 0, stream, error));
 
     TEGROUP_IMPL_TRY(tegroup_router(&call.parts.router, stream, error));
     TEGROUP_IMPL_TRY(tegroup_prepare(&call.parts.prepare, stream, error));
     TEGROUP_IMPL_TRY(tegroup_permutation_make(&call.parts.permutation, stream, error));
     TEGROUP_IMPL_TRY(tegroup_permute(&call.parts.row_weights, stream, error));
-    TEGROUP_IMPL_TRY(tegroup_permute(&call.parts.rows, stream, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_fill_rows(&call, 0, 1, stream, error));
     TEGROUP_IMPL_TRY(tegroup_impl_moe_run_experts(&call, TEGROUP_OP_FORWARD, 1, stream, error));
     return tegroup_combine(&call.parts.output, stream, error);
 }
@@ -18260,11 +18560,12 @@ TEGROUP_API tegroup_status tegroup_moe_dgrad(const tegroup_moe_plan *plan, const
     TEGROUP_IMPL_TRY(tegroup_impl_moe_check_plan(plan, error));
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_moe_begin(&call, plan, desc, TEGROUP_OP_DGRAD, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_fill_rows(&call, 1, 0, stream, error));
     TEGROUP_IMPL_TRY(tegroup_impl_moe_run_experts(&call, TEGROUP_OP_DGRAD, 0, stream, error));
     if (call.now.wants_grad_logits)
         TEGROUP_IMPL_TRY(tegroup_impl_router_backward_check(&call.parts.router_backward, error));
 
-    TEGROUP_IMPL_TRY(tegroup_permute(&call.parts.grad_rows, stream, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_fill_rows(&call, 1, 1, stream, error));
     TEGROUP_IMPL_TRY(tegroup_impl_moe_run_experts(&call, TEGROUP_OP_DGRAD, 1, stream, error));
     if (call.now.wants_grad_tokens) TEGROUP_IMPL_TRY(tegroup_combine(&call.parts.grad_tokens, stream, error));
     if (!call.now.wants_grad_logits) return TEGROUP_OK;
@@ -18279,9 +18580,10 @@ TEGROUP_API tegroup_status tegroup_moe_wgrad(const tegroup_moe_plan *plan, const
     TEGROUP_IMPL_TRY(tegroup_impl_moe_check_plan(plan, error));
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_moe_begin(&call, plan, desc, TEGROUP_OP_WGRAD, error));
+    if (call.now.recompute) TEGROUP_IMPL_TRY(tegroup_impl_moe_fill_rows(&call, 0, 0, stream, error));
     TEGROUP_IMPL_TRY(tegroup_impl_moe_run_experts(&call, TEGROUP_OP_WGRAD, 0, stream, error));
 
-    if (call.now.recompute) TEGROUP_IMPL_TRY(tegroup_permute(&call.parts.rows, stream, error));
+    if (call.now.recompute) TEGROUP_IMPL_TRY(tegroup_impl_moe_fill_rows(&call, 0, 1, stream, error));
     return tegroup_impl_moe_run_experts(&call, TEGROUP_OP_WGRAD, 1, stream, error);
 }
 #endif /* TEGROUP_IMPLEMENTATION_INCLUDED */

@@ -10,10 +10,11 @@
  * `starts` for its starts, and offsets what it reads as OFFSETS. Integers: bitwise repeatable. Needs no workspace.
  *
  * Labels of rows, as DeepGEMM's contiguous layout has them: labels [1, rows], and starts[g] is group g's first row.
- * Labels of blocks of rows, as moe_align_block_size of vLLM and SGLang gives them: labels are expert_ids, slot_of_row
- * is sorted_token_ids and padded_rows num_tokens_post_padded. A row whose slot is outside 0 .. tokens * k - 1 is padding
- * then and in no group, and such a slot_of_row serves as it is wherever a map of that name is read. Rows of a group
- * that do not follow one another are not what a snapshot can say: prepare then clamps what starts and counts claim. */
+ * Labels of blocks of rows, as vLLM's and SGLang's moe_align_block_size gives them: labels are expert_ids, slot_of_row
+ * is sorted_token_ids and padded_rows num_tokens_post_padded. A row whose slot is outside 0 .. tokens * k - 1 is
+ * padding then, in no group, and such a slot_of_row serves as it is wherever a map of that name is read. Rows of a
+ * group that do not follow one another are not what a snapshot can say: prepare then clamps what starts and counts
+ * claim. */
 typedef struct tegroup_count_desc {
     size_t         struct_size;   /* sizeof(tegroup_count_desc)                                                  */
     tegroup_space  space;         /* where everything lives; required                                            */

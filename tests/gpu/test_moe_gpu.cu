@@ -627,7 +627,10 @@ TEST(moe_gpu, exports_equal_the_cpus) {
         if (other) MUST(cudaMemset((void *)dd.shape.snapshot, 0, 4)); /* its magic */
         ASSERT_EQ(TEGROUP_OK, tegroup_export(&d, NULL, NULL));
         remember_all(mark);
-        RUN_TWICE(mark, tegroup_export(&dd, NULL, error));
+        if (lies) { /* several groups may own a row then */
+            RUN(tegroup_export(&dd, NULL, error));
+            mirror_down();
+        } else RUN_TWICE(mark, tegroup_export(&dd, NULL, error));
         if (other) {
             for (int32_t g = 0; g < groups; g++) ASSERT_EQ(0, whole(&d.counts, 0, g));
             for (int64_t row = 0; d.labels.dtype && row < d.labels.cols; row++) ASSERT_EQ(-1, whole(&d.labels, 0, row));

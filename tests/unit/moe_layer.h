@@ -45,10 +45,27 @@ SUPPORT void with_gradient(layer *l, tegroup_mlp_weights *w, tegroup_dtype dtype
     if (l->biases) w->bias_grad = tegroup_tensor_uniform(l->experts, 1, n, dtype, guarded((size_t)(l->experts * n) * size_of(dtype)));
 }
 
+/* The plan, for `spare` tokens more than there are, and the memory that it asks for. */
+SUPPORT void layer_plan(layer *l, int64_t spare) {
+    tegroup_moe_desc *d = &l->desc, planned = *d;
+    tegroup_error error;
+    planned.tokens.rows += spare, planned.router.logits.rows += spare, planned.output.rows += spare;
+    if (d->grad_output.dtype != TEGROUP_DTYPE_UNSET) planned.grad_output.rows += spare, planned.grad_tokens.rows += spare, planned.grad_logits.rows += spare;
+    const tegroup_status status = tegroup_moe_plan_make(&planned, NULL, &l->plan, &error);
+    if (status != TEGROUP_OK) {
+        char text[400];
+        tegroup_error_text(&error, text, sizeof text);
+        TEST_FAIL("plan: %s\n", text);
+    }
+    d->saved_by_forward = l->plan.saved_by_forward_bytes > 0 ? guarded(l->plan.saved_by_forward_bytes) : NULL;
+    d->saved_by_forward_bytes = l->plan.saved_by_forward_bytes;
+    d->saved_by_dgrad = l->plan.saved_by_dgrad_bytes > 0 ? guarded(l->plan.saved_by_dgrad_bytes) : NULL;
+    d->saved_by_dgrad_bytes = l->plan.saved_by_dgrad_bytes;
+    d->experts.options.workspace = guarded(l->plan.workspace_bytes);
+    d->experts.options.workspace_bytes = l->plan.workspace_bytes;
+}
 /* backward: 0 forward alone; 1 everything. The plan is for `spare` tokens more than there are. */
 SUPPORT void layer_make(layer *l, rng *r, tegroup_dtype dtype, int backward, int64_t spare) {
-    tegroup_error error;
-    tegroup_moe_desc planned;
     memset(l, 0, sizeof *l);
     l->dtype = dtype;
     l->tokens = rng_int(r, 0, MOST_TOKENS);
@@ -79,21 +96,7 @@ SUPPORT void layer_make(layer *l, rng *r, tegroup_dtype dtype, int backward, int
         with_gradient(l, &d->experts.fc1, dtype);
         with_gradient(l, &d->experts.fc2, dtype);
     }
-    planned = *d;
-    planned.tokens.rows += spare, planned.router.logits.rows += spare, planned.output.rows += spare;
-    if (backward) planned.grad_output.rows += spare, planned.grad_tokens.rows += spare, planned.grad_logits.rows += spare;
-    const tegroup_status status = tegroup_moe_plan_make(&planned, NULL, &l->plan, &error);
-    if (status != TEGROUP_OK) {
-        char text[400];
-        tegroup_error_text(&error, text, sizeof text);
-        TEST_FAIL("plan: %s\n", text);
-    }
-    d->saved_by_forward = l->plan.saved_by_forward_bytes > 0 ? guarded(l->plan.saved_by_forward_bytes) : NULL;
-    d->saved_by_forward_bytes = l->plan.saved_by_forward_bytes;
-    d->saved_by_dgrad = l->plan.saved_by_dgrad_bytes > 0 ? guarded(l->plan.saved_by_dgrad_bytes) : NULL;
-    d->saved_by_dgrad_bytes = l->plan.saved_by_dgrad_bytes;
-    d->experts.options.workspace = guarded(l->plan.workspace_bytes);
-    d->experts.options.workspace_bytes = l->plan.workspace_bytes;
+    layer_plan(l, spare);
 }
 SUPPORT void layer_free(layer *l) {
     free(l->x), free(l->logits), free(l->w1), free(l->w2), free(l->b1), free(l->b2), free(l->dy), free(l->dropped);
