@@ -57,78 +57,80 @@
  *   [24] base/arithmetic.h        Arithmetic
  *   [25] base/rules.h             Rules
  *   [26] base/threads.h           Threads
- *   [27] formats/dtype.h          Types by their bits
- *   [28] core/names.h             Names and texts
- *   [29] core/constructors.h      Constructors
- *   [30] formats/convert.h        Conversions
- *   [31] formats/scale_rule.h     Scale rules
- *   [32] formats/scale_layout.h   Scale layouts
- *   [33] core/layout.h            Layout arithmetic
- *   [34] core/tensor.h            What the fields of a tensor say
- *   [35] core/scale_grid.h        Where a group's scales and its copies are
- *   [36] core/field_names.h       What errors call a tensor's fields
- *   [37] core/checks.h            Checks of addresses, types and matrices
- *   [38] core/tensor_checks.h     Checks of a tensor
- *   [39] core/snapshot_checks.h   Checks of a snapshot
- *   [40] core/copies.h            Copies of a quantised tensor
- *   [41] core/tensor_layout.h     Bytes of a tensor
- *   [42] core/stored_scales.h     Scales as they are stored
- *   [43] core/apart.h             What a call writes lies apart
- *   [44] core/prepare_group.h     Prepare: the place of a group
- *   [45] core/prepare_sort.h      Prepare: the order of groups
- *   [46] core/prepare.h           Prepare: all groups
- *   [47] core/prepare_rules.h     Prepare: what is refused
- *   [48] core/problem.h           The problem of a GEMM
- *   [49] core/backend_table.h     Backend and quirk tables
- *   [50] core/numerics.h          What decides the bits of a result
- *   [51] core/choice.h            What a plan chooses
- *   [52] core/product.h           The product of one group
- *   [53] core/quantised.h         Quantised operands
- *   [54] core/epilogue.h          An activation in an epilogue
- *   [55] gemm/prepare.h           Prepare a snapshot
- *   [56] cpu/rows.h               Rows
- *   [57] cpu/gemm_kernel.h        CPU GEMM kernel
- *   [58] cpu/quantised.h          CPU GEMM of quantised operands
- *   [59] cuda/cublaslt_setup.h    Set-up of a grouped cuBLASLt matmul
- *   [60] cuda/cublaslt_scales.h   Set-up of a grouped cuBLASLt matmul: quantised operands
- *   [61] cuda/sm90_kernels.h      Hopper GEMM: the table of kernels
- *   [62] cuda/sm90_balance.h      Hopper GEMM: what tiles cost, and which block is done first
- *   [63] cuda/sm90_decoded.h      Hopper GEMM: operands that are decoded
- *   [64] cuda/sm90_fp8_kernels.h  Hopper GEMM of FP8: the table of kernels, and where a group's scales are
- *   [65] cuda/sm90_repack.h       Hopper GEMM: rows that are repacked for TMA
- *   [66] cuda/sm90_choice.h       Hopper GEMM: which kernel a plan takes
- *   [67] gemm/backends.h          The backends, a row of functions each
- *   [68] gemm/verdicts.h          What each backend can do
- *   [69] gemm/plan.h              Explain and plan
- *   [70] cpu/gemm.h               CPU GEMM
- *   [71] gemm/check.h             What a call checks
- *   [72] gemm/run.h               Run
- *   [73] gemm/once.h              One call for a product that runs once
- *   [74] gemm/tune.h              Tune, save and load a plan
- *   [75] cpu/real.h               Formulas
- *   [76] core/activation_formulas.h Activation formulas
- *   [77] layer/activation.h       Activations
- *   [78] layer/quantize_rules.h   Quantise and dequantise: rules
- *   [79] layer/quantize.h         Quantise and dequantise
- *   [80] layer/linear.h           Grouped linear layer
- *   [81] layer/mlp_rules.h        Grouped MLP: tensors and rules
- *   [82] layer/mlp_plan.h         Grouped MLP: plan
- *   [83] layer/mlp.h              Grouped MLP: calls
- *   [84] layer/chain_rules.h      Op chain: rules and buffers
- *   [85] layer/chain_ops.h        Op chain: ops as layers
- *   [86] layer/chain_plan.h       Op chain: plan
- *   [87] layer/chain.h            Op chain: calls
- *   [88] gemm/validate_values.h   Validate: values and scales
- *   [89] gemm/validate.h          Validate
- *   [90] gemm/scale_convert.h     Scales in another layout
- *   [91] moe/count.h              Counts of groups
- *   [92] moe/router_scheme.h      Router schemes
- *   [93] moe/router.h             Router
- *   [94] moe/permutation.h        Permute and combine
- *   [95] moe/export.h             Layouts of other libraries
- *   [96] moe/layer_formats.h      MoE layer: formats
- *   [97] moe/layer_plan.h         MoE layer: plan
- *   [98] moe/layer.h              MoE layer
+ *   [27] base/range.h             Ranges for a profiler
+ *   [28] formats/dtype.h          Types by their bits
+ *   [29] core/names.h             Names and texts
+ *   [30] core/constructors.h      Constructors
+ *   [31] formats/convert.h        Conversions
+ *   [32] formats/scale_rule.h     Scale rules
+ *   [33] formats/scale_layout.h   Scale layouts
+ *   [34] core/layout.h            Layout arithmetic
+ *   [35] core/tensor.h            What the fields of a tensor say
+ *   [36] core/scale_grid.h        Where a group's scales and its copies are
+ *   [37] core/field_names.h       What errors call a tensor's fields
+ *   [38] core/checks.h            Checks of addresses, types and matrices
+ *   [39] core/tensor_checks.h     Checks of a tensor
+ *   [40] core/snapshot_checks.h   Checks of a snapshot
+ *   [41] core/copies.h            Copies of a quantised tensor
+ *   [42] core/tensor_layout.h     Bytes of a tensor
+ *   [43] core/stored_scales.h     Scales as they are stored
+ *   [44] core/apart.h             What a call writes lies apart
+ *   [45] core/prepare_group.h     Prepare: the place of a group
+ *   [46] core/prepare_sort.h      Prepare: the order of groups
+ *   [47] core/prepare.h           Prepare: all groups
+ *   [48] core/prepare_rules.h     Prepare: what is refused
+ *   [49] core/problem.h           The problem of a GEMM
+ *   [50] core/backend_table.h     Backend and quirk tables
+ *   [51] core/numerics.h          What decides the bits of a result
+ *   [52] core/choice.h            What a plan chooses
+ *   [53] core/product.h           The product of one group
+ *   [54] core/quantised.h         Quantised operands
+ *   [55] core/epilogue.h          An activation in an epilogue
+ *   [56] gemm/prepare.h           Prepare a snapshot
+ *   [57] cpu/rows.h               Rows
+ *   [58] cpu/gemm_kernel.h        CPU GEMM kernel
+ *   [59] cpu/quantised.h          CPU GEMM of quantised operands
+ *   [60] cuda/cublaslt_setup.h    Set-up of a grouped cuBLASLt matmul
+ *   [61] cuda/cublaslt_scales.h   Set-up of a grouped cuBLASLt matmul: quantised operands
+ *   [62] cuda/sm90_kernels.h      Hopper GEMM: the table of kernels
+ *   [63] cuda/sm90_balance.h      Hopper GEMM: what tiles cost, and which block is done first
+ *   [64] cuda/sm90_decoded.h      Hopper GEMM: operands that are decoded
+ *   [65] cuda/sm90_fp8_kernels.h  Hopper GEMM of FP8: the table of kernels, and where a group's scales are
+ *   [66] cuda/sm90_repack.h       Hopper GEMM: rows that are repacked for TMA
+ *   [67] cuda/sm90_choice.h       Hopper GEMM: which kernel a plan takes
+ *   [68] gemm/backends.h          The backends, a row of functions each
+ *   [69] gemm/verdicts.h          What each backend can do
+ *   [70] gemm/plan.h              Explain and plan
+ *   [71] cpu/gemm.h               CPU GEMM
+ *   [72] gemm/check.h             What a call checks
+ *   [73] gemm/run.h               Run
+ *   [74] gemm/once.h              One call for a product that runs once
+ *   [75] gemm/tune.h              Tune, save and load a plan
+ *   [76] cpu/real.h               Formulas
+ *   [77] core/activation_formulas.h Activation formulas
+ *   [78] layer/activation.h       Activations
+ *   [79] layer/quantize_rules.h   Quantise and dequantise: rules
+ *   [80] layer/quantize.h         Quantise and dequantise
+ *   [81] layer/linear.h           Grouped linear layer
+ *   [82] layer/mlp_rules.h        Grouped MLP: tensors and rules
+ *   [83] layer/mlp_plan.h         Grouped MLP: plan
+ *   [84] layer/mlp.h              Grouped MLP: calls
+ *   [85] layer/chain_rules.h      Op chain: rules and buffers
+ *   [86] layer/chain_ops.h        Op chain: ops as layers
+ *   [87] layer/chain_plan.h       Op chain: plan
+ *   [88] layer/chain.h            Op chain: calls
+ *   [89] gemm/validate_values.h   Validate: values and scales
+ *   [90] gemm/validate.h          Validate
+ *   [91] gemm/scale_convert.h     Scales in another layout
+ *   [92] moe/count.h              Counts of groups
+ *   [93] moe/router_scheme.h      Router schemes
+ *   [94] moe/router.h             Router
+ *   [95] moe/permutation.h        Permute and combine
+ *   [96] moe/export.h             Layouts of other libraries
+ *   [97] moe/skew.h               Skew of a routing
+ *   [98] moe/layer_formats.h      MoE layer: formats
+ *   [99] moe/layer_plan.h         MoE layer: plan
+ *   [100] moe/layer.h              MoE layer
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
@@ -183,11 +185,14 @@
  *                            weights beside FP32
  *     TEGROUP_NO_BACKWARD    of both kinds those of dgrad and wgrad, and whatever else only a backward pass runs
  *     TEGROUP_NO_ACTIVATION  activations
- *     TEGROUP_NO_MOE         counts, router, permutation, permute and combine
+ *     TEGROUP_NO_MOE         counts, exports, skew, router, permutation, permute and combine
  *     TEGROUP_NO_FP8         quantise and dequantise, and products of quantised operands
  *     TEGROUP_NO_CUDA        all of them: nvcc does not pull in tegroup_cuda.cuh
  *
- * docs/lab/compile-time.md has the seconds of each. */
+ * docs/lab/compile-time.md has the seconds of each.
+ *
+ * TEGROUP_NVTX makes a range of each call that takes a stream, for NVIDIA's profilers, in C++ and under nvcc; it needs
+ * their <nvtx3/nvToolsExt.h>, which every CUDA toolkit has, and where that asks for it -ldl. */
 
 /* The only CUDA types in this header, by their tags, so that no toolkit is needed to include it:
  * cudaStream_t is struct CUstream_st *, cublasLtHandle_t is struct cublasLtContext *. */
@@ -1662,6 +1667,30 @@ typedef struct tegroup_export_desc {
     int32_t        threads;      /* as tegroup_router_desc's                                                     */
 } tegroup_export_desc;
 
+/* How uneven a routing is. */
+typedef struct tegroup_skew {
+    int32_t groups, skipped, empty; /* of all groups those that are skipped, and those without rows               */
+    int32_t largest;                /* the group of most rows, of equal ones the lowest; -1 = none has rows       */
+    int64_t rows;                   /* of all groups                                                              */
+    int64_t rows_max, rows_median, rows_min; /* of groups that are not skipped; of two in the middle the smaller  */
+    int64_t tiles;                  /* stripes of tile_rows rows that hold the groups' rows, each of one group    */
+    int64_t wasted_rows;            /* rows of these tiles that no group fills                                    */
+    int64_t bytes, wasted_bytes;    /* row_bytes for each row, and for each wasted row                            */
+    double  largest_over_mean;      /* rows_max by the mean of groups that are not skipped; 0 without rows        */
+} tegroup_skew;
+
+/* The skew of a routing, from its snapshot (counts on the host become one by tegroup_prepare). A snapshot in device
+ * memory that was not prepared for this shape counts as one without rows. The same bits on the CPU and on a GPU, where
+ * it is one kernel of one block, good for capture: read the result when the stream is done. Needs no workspace. */
+typedef struct tegroup_skew_desc {
+    size_t        struct_size; /* sizeof(tegroup_skew_desc)                                                      */
+    tegroup_space space;       /* where snapshot and result live; required                                       */
+    tegroup_shape shape;       /* its groups, its rows (at most TEGROUP_MAX_COLS) and its snapshot; required     */
+    int64_t       tile_rows;   /* rows of a tile, such as a plan's tile_m: 1 to TEGROUP_MAX_COLS; required       */
+    int64_t       row_bytes;   /* bytes of a row of the buffer, 0 to TEGROUP_MAX_COLS; 0 = not wanted            */
+    tegroup_skew *result;      /* out, aligned to 8 bytes                                                        */
+} tegroup_skew_desc;
+
 /* What a logit x says of an expert: its score. */
 typedef enum tegroup_score {
     TEGROUP_SCORE_SOFTMAX       = 0, /* exp(x) / the sum over the token's experts of exp(their logits)            */
@@ -1996,6 +2025,7 @@ TEGROUP_API const char *tegroup_backend_name(tegroup_backend backend);    /* "cu
 TEGROUP_API int tegroup_error_text(const tegroup_error *error, char *buffer, size_t size);       /* one line */
 TEGROUP_API int tegroup_verdict_text(const tegroup_verdict *verdict, char *buffer, size_t size); /* one line */
 TEGROUP_API int tegroup_layout_text(const tegroup_layout *layout, char *buffer, size_t size);    /* a line an item */
+TEGROUP_API int tegroup_skew_text(const tegroup_skew *skew, char *buffer, size_t size);          /* one line */
 
 /* Constructors: the common case in a line. They check nothing (whoever takes the struct does), keep nothing, and what
  * they return may be edited before it is used: another encoding, an ld, a list instead of data. data may be const here;
@@ -2246,6 +2276,8 @@ TEGROUP_API_STATUS tegroup_router_backward(const tegroup_router_backward_desc *d
 TEGROUP_API_STATUS tegroup_permutation_make(const tegroup_permutation_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_export(const tegroup_export_desc *desc, struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_skew_report(const tegroup_skew_desc *desc, struct CUstream_st *stream,
+    tegroup_error *error);
 TEGROUP_API_STATUS tegroup_permute(const tegroup_permute_desc *desc, struct CUstream_st *stream, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_combine(const tegroup_combine_desc *desc, struct CUstream_st *stream, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_combine_backward(const tegroup_combine_backward_desc *desc,
@@ -2460,7 +2492,26 @@ static inline int32_t tegroup_impl_team(int32_t threads, double steps) {
     return steps < TEGROUP_IMPL_FORK_STEPS ? 1 : threads;
 }
 
-/* ==== [27] Types by their bits (src/formats/dtype.h) ==== */
+/* ==== [27] Ranges for a profiler (src/base/range.h) ==== */
+
+/* With TEGROUP_NVTX, in C++ and under nvcc, each public call that takes a stream is a range of its name in NVIDIA's
+ * tools, for as long as it runs on the host. Without, nothing is left of this line. */
+#if defined(TEGROUP_NVTX) && defined(__cplusplus)
+#include <nvtx3/nvToolsExt.h>
+struct tegroup_impl_range {
+    explicit tegroup_impl_range(const char *name) { (void)nvtxRangePushA(name); }
+    ~tegroup_impl_range() { (void)nvtxRangePop(); }
+
+  private:
+    tegroup_impl_range(const tegroup_impl_range &);
+    tegroup_impl_range &operator=(const tegroup_impl_range &);
+};
+#define TEGROUP_IMPL_RANGE(name) const tegroup_impl_range tegroup_impl_this_range(name);
+#else
+#define TEGROUP_IMPL_RANGE(name)
+#endif
+
+/* ==== [28] Types by their bits (src/formats/dtype.h) ==== */
 
 TEGROUP_IMPL_HD int32_t tegroup_impl_bits(tegroup_dtype dtype) {
 #define TEGROUP_IMPL_CASE(name, value, bits)                                                                           \
@@ -2469,7 +2520,7 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_bits(tegroup_dtype dtype) {
 #undef TEGROUP_IMPL_CASE
 }
 
-/* ==== [28] Names and texts (src/core/names.h) ==== */
+/* ==== [29] Names and texts (src/core/names.h) ==== */
 
 TEGROUP_API int32_t tegroup_version(void) { return TEGROUP_VERSION; }
 
@@ -2595,7 +2646,7 @@ TEGROUP_API int tegroup_layout_text(const tegroup_layout *layout, char *buffer, 
     return length;
 }
 
-/* ==== [29] Constructors (src/core/constructors.h) ==== */
+/* ==== [30] Constructors (src/core/constructors.h) ==== */
 
 TEGROUP_API tegroup_sizes tegroup_sizes_of(const void *counts, tegroup_dtype dtype, tegroup_space space) {
     tegroup_sizes sizes;
@@ -2646,7 +2697,7 @@ TEGROUP_API tegroup_matrix tegroup_matrix_of(const void *data, int64_t rows, int
     return matrix;
 }
 
-/* ==== [30] Conversions (src/formats/convert.h) ==== */
+/* ==== [31] Conversions (src/formats/convert.h) ==== */
 
 /* Integer arithmetic on bit patterns: the same bits on every machine and under every compiler flag. Narrowing rounds to
  * nearest, ties to even; NaN stays NaN (quiet), overflow gives infinity. */
@@ -2967,7 +3018,7 @@ TEGROUP_IMPL_HD void tegroup_impl_store_int(tegroup_dtype dtype, void *data, int
     else if (dtype == TEGROUP_DTYPE_I64) ((tegroup_impl_any64 *)data)[i] = (uint64_t)x;
 }
 
-/* ==== [31] Scale rules (src/formats/scale_rule.h) ==== */
+/* ==== [32] Scale rules (src/formats/scale_rule.h) ==== */
 
 /* The presets are read from (repository, commit, file):
  *   TE_         NVIDIA/TransformerEngine d0067d0, transformer_engine/common: recipe/recipe_common.cuh (CURRENT, BLOCK),
@@ -3189,7 +3240,7 @@ TEGROUP_API uint32_t tegroup_encode(tegroup_dtype dtype, float x) {
     return tegroup_impl_has_code(dtype) ? tegroup_impl_code_of_f32(dtype, x) : 0;
 }
 
-/* ==== [32] Scale layouts (src/formats/scale_layout.h) ==== */
+/* ==== [33] Scale layouts (src/formats/scale_layout.h) ==== */
 
 TEGROUP_API const tegroup_scaling_facts *tegroup_scaling_info(tegroup_scaling scaling) {
 #define TEGROUP_IMPL_BIT(name) (1u << TEGROUP_DTYPE_##name)
@@ -3266,7 +3317,7 @@ TEGROUP_API int64_t tegroup_scale_index(tegroup_scaling scaling, const tegroup_s
     return facts && facts->outer_fastest ? inner * extent->outer + outer : outer * extent->inner + inner;
 }
 
-/* ==== [33] Layout arithmetic (src/core/layout.h) ==== */
+/* ==== [34] Layout arithmetic (src/core/layout.h) ==== */
 
 TEGROUP_IMPL_HD void tegroup_impl_layout_begin(tegroup_layout *layout) { memset(layout, 0, sizeof *layout); }
 
@@ -3380,7 +3431,7 @@ TEGROUP_API tegroup_snapshot_view tegroup_snapshot_read(const void *snapshot) {
     return header ? tegroup_impl_snapshot_view(snapshot, header->groups, header->irregular) : none;
 }
 
-/* ==== [34] What the fields of a tensor say (src/core/tensor.h) ==== */
+/* ==== [35] What the fields of a tensor say (src/core/tensor.h) ==== */
 
 TEGROUP_IMPL_HD int tegroup_impl_ragged(const tegroup_shape *shape) {
     return shape->row_sizes.encoding != TEGROUP_ENCODING_UNSET;
@@ -3466,7 +3517,7 @@ TEGROUP_IMPL_HD tegroup_impl_sides tegroup_impl_sides_of(int64_t rows, int64_t c
     return sides;
 }
 
-/* ==== [35] Where a group's scales and its copies are (src/core/scale_grid.h) ==== */
+/* ==== [36] Where a group's scales and its copies are (src/core/scale_grid.h) ==== */
 
 /* An extent that no tensor has. Blocks are powers of two, so that a kernel need not divide by them. */
 #define TEGROUP_IMPL_BLOCK_OF_ALL ((int64_t)1 << 62)
@@ -3749,7 +3800,7 @@ static inline int64_t tegroup_impl_copy_bytes(const tegroup_tensor *t, int colum
     return bits == INT64_MAX ? INT64_MAX : tegroup_impl_ceil_div(bits, 8);
 }
 
-/* ==== [36] What errors call a tensor's fields (src/core/field_names.h) ==== */
+/* ==== [37] What errors call a tensor's fields (src/core/field_names.h) ==== */
 
 /* The operands of a GEMM, as arrays of them go. */
 typedef enum tegroup_impl_operand {
@@ -3828,7 +3879,7 @@ static inline const tegroup_impl_names *tegroup_impl_gemm_names(void) {
     return &names;
 }
 
-/* ==== [37] Checks of addresses, types and matrices (src/core/checks.h) ==== */
+/* ==== [38] Checks of addresses, types and matrices (src/core/checks.h) ==== */
 
 /* What addresses are aligned to. */
 static inline size_t tegroup_impl_element(tegroup_dtype dtype) {
@@ -3948,7 +3999,7 @@ static inline tegroup_status tegroup_impl_check_reach(const tegroup_matrix *m, c
     return TEGROUP_OK;
 }
 
-/* ==== [38] Checks of a tensor (src/core/tensor_checks.h) ==== */
+/* ==== [39] Checks of a tensor (src/core/tensor_checks.h) ==== */
 
 /* An operand as it lies in memory: of a gathered one, all rows that it is gathered from. */
 static inline tegroup_tensor tegroup_impl_stored(const tegroup_tensor *t, const tegroup_gather *gather) {
@@ -4174,7 +4225,7 @@ static inline tegroup_status tegroup_impl_check_index(const tegroup_gather *gath
     return TEGROUP_OK;
 }
 
-/* ==== [39] Checks of a snapshot (src/core/snapshot_checks.h) ==== */
+/* ==== [40] Checks of a snapshot (src/core/snapshot_checks.h) ==== */
 
 /* Each group of a snapshot must lie inside the tensor: what the header says, unless somebody wrote over it. A group
  * without rows may begin anywhere in the buffer that was prepared. */
@@ -4335,7 +4386,7 @@ static inline tegroup_status tegroup_impl_check_snapshot(const void *snapshot, c
     return tegroup_impl_check_fit(&fit, field, "must have all groups within the matrix's rows", error);
 }
 
-/* ==== [40] Copies of a quantised tensor (src/core/copies.h) ==== */
+/* ==== [41] Copies of a quantised tensor (src/core/copies.h) ==== */
 
 /* Copies of a quantised tensor, as arrays of them go. */
 enum { TEGROUP_IMPL_ROWWISE, TEGROUP_IMPL_COLUMNWISE, TEGROUP_IMPL_COPIES };
@@ -4452,7 +4503,7 @@ static inline tegroup_status tegroup_impl_check_copy(const tegroup_tensor *t, in
     return tegroup_impl_check_each(t, memory.scale_pointers, tegroup_impl_scaled_as_one(facts), paths.scales, error);
 }
 
-/* ==== [41] Bytes of a tensor (src/core/tensor_layout.h) ==== */
+/* ==== [42] Bytes of a tensor (src/core/tensor_layout.h) ==== */
 
 TEGROUP_API tegroup_status tegroup_tensor_layout(const tegroup_tensor *tensor, tegroup_copies copies,
                                                  tegroup_layout *layout, tegroup_error *error) {
@@ -4481,7 +4532,7 @@ TEGROUP_API tegroup_status tegroup_tensor_layout(const tegroup_tensor *tensor, t
     return TEGROUP_OK;
 }
 
-/* ==== [42] Scales as they are stored (src/core/stored_scales.h) ==== */
+/* ==== [43] Scales as they are stored (src/core/stored_scales.h) ==== */
 
 /* The scales of one copy of a tensor, as a kernel is given them. */
 typedef struct tegroup_impl_scales {
@@ -4599,7 +4650,7 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_converted_scale(const tegroup_impl_scale_g
     return tegroup_impl_is_exponent(to_dtype) ? TEGROUP_IMPL_LOWEST_EXPONENT : 0; /* whose byte is 0 */
 }
 
-/* ==== [43] What a call writes lies apart (src/core/apart.h) ==== */
+/* ==== [44] What a call writes lies apart (src/core/apart.h) ==== */
 
 /* Memory that a call touches. What it writes may share none with anything else that it touches. */
 typedef struct tegroup_impl_buffer {
@@ -4778,7 +4829,7 @@ static inline tegroup_status tegroup_impl_check_matrix_workspace(const tegroup_l
     return tegroup_impl_check_apart(buffers, 1 + count, TEGROUP_CHECK_HOST, NULL, error);
 }
 
-/* ==== [44] Prepare: the place of a group (src/core/prepare_group.h) ==== */
+/* ==== [45] Prepare: the place of a group (src/core/prepare_group.h) ==== */
 
 /* How sizes become a snapshot, group by group. Each function below is one step of one group, so that a loop and a
  * kernel run the same code; the steps in between are scans (sum or maximum) and a sorting network, which give the same
@@ -4950,7 +5001,7 @@ TEGROUP_IMPL_HD void tegroup_impl_prepare_write(const tegroup_impl_preparation *
     p->out_offset[g] = x->offset;
 }
 
-/* ==== [45] Prepare: the order of groups (src/core/prepare_sort.h) ==== */
+/* ==== [46] Prepare: the order of groups (src/core/prepare_sort.h) ==== */
 
 /* Sorting. Groups are ordered by where they begin (to find overlaps) or by size, ties by index, padding last. */
 typedef enum tegroup_impl_sort_key {
@@ -5046,7 +5097,7 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_apart(const tegroup_impl_preparatio
     return x.rows;
 }
 
-/* ==== [46] Prepare: all groups (src/core/prepare.h) ==== */
+/* ==== [47] Prepare: all groups (src/core/prepare.h) ==== */
 
 /* Bytes of an array of sizes, or of starts. */
 static inline int64_t tegroup_impl_sizes_bytes(const tegroup_sizes *sizes, int32_t groups) {
@@ -5171,7 +5222,7 @@ static inline void tegroup_impl_prepare_host(const tegroup_impl_preparation *p, 
     tegroup_impl_sort(p, TEGROUP_IMPL_SORT_BY_SIZE);
 }
 
-/* ==== [47] Prepare: what is refused (src/core/prepare_rules.h) ==== */
+/* ==== [48] Prepare: what is refused (src/core/prepare_rules.h) ==== */
 
 /* The error for the lie about group g that these status bits tell of. */
 static inline tegroup_status tegroup_impl_prepare_lie(const tegroup_impl_preparation *p, int32_t g, uint32_t bits,
@@ -5373,7 +5424,7 @@ static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_de
     return tegroup_impl_check_apart(buffers, 5, TEGROUP_CHECK_HOST, NULL, error);
 }
 
-/* ==== [48] The problem of a GEMM (src/core/problem.h) ==== */
+/* ==== [49] The problem of a GEMM (src/core/problem.h) ==== */
 
 /* The most bytes from one group to the next that TMA can be told of, which has the rules of alignment as well (CUDA
  * Driver API, cuTensorMapEncodeTiled: strides are multiples of 16 below 2^40). Rows are never so far apart. */
@@ -5742,7 +5793,7 @@ TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, t
     return tegroup_impl_problem_of(desc, tegroup_impl_gemm_names(), problem, error);
 }
 
-/* ==== [49] Backend and quirk tables (src/core/backend_table.h) ==== */
+/* ==== [50] Backend and quirk tables (src/core/backend_table.h) ==== */
 
 #define TEGROUP_IMPL_DT(name) (1u << TEGROUP_DTYPE_##name)
 #define TEGROUP_IMPL_SC(name) (1u << TEGROUP_SCALING_##name)
@@ -5918,7 +5969,7 @@ static inline int tegroup_impl_quirk_avoided(tegroup_backend backend, int32_t sm
     return 0;
 }
 
-/* ==== [50] What decides the bits of a result (src/core/numerics.h) ==== */
+/* ==== [51] What decides the bits of a result (src/core/numerics.h) ==== */
 
 /* FNV-1a. */
 #define TEGROUP_IMPL_HASH UINT64_C(14695981039346656037)
@@ -5948,7 +5999,7 @@ static inline int tegroup_impl_uses_cublaslt(tegroup_backend backend) {
     return backend == TEGROUP_BACKEND_CUBLASLT_GROUPED || backend == TEGROUP_BACKEND_CUBLASLT_LOOP;
 }
 
-/* ==== [51] What a plan chooses (src/core/choice.h) ==== */
+/* ==== [52] What a plan chooses (src/core/choice.h) ==== */
 
 /* The choice that a plan made among equals: cuBLASLt's algorithm, the tile of sm90. All zero where a backend has one
  * candidate. */
@@ -5996,7 +6047,7 @@ static inline int64_t tegroup_impl_expected_rows(const tegroup_gemm_desc *desc, 
     return p->rows_space[TEGROUP_IMPL_A] ? p->rows : tegroup_impl_mul(p->rows, p->groups);
 }
 
-/* ==== [52] The product of one group (src/core/product.h) ==== */
+/* ==== [53] The product of one group (src/core/product.h) ==== */
 
 /* The row of its data from which row r of a gathered operand comes; -1: the row is of zeros. */
 TEGROUP_IMPL_HD int64_t tegroup_impl_gathered(const tegroup_gather *gather, int64_t r) {
@@ -6127,7 +6178,7 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_uses(const tegroup_gemm_desc *desc, const 
     return used;
 }
 
-/* ==== [53] Quantised operands (src/core/quantised.h) ==== */
+/* ==== [54] Quantised operands (src/core/quantised.h) ==== */
 
 static inline int tegroup_impl_quantised(const tegroup_problem *p) {
     return p->a_scaling != TEGROUP_SCALING_NONE || p->b_scaling != TEGROUP_SCALING_NONE;
@@ -6240,7 +6291,7 @@ TEGROUP_IMPL_HD double tegroup_impl_scale_along(const tegroup_impl_scaled *scale
     return tegroup_impl_load_f64(scaled->scale_dtype, scaled->scales, at);
 }
 
-/* ==== [54] An activation in an epilogue (src/core/epilogue.h) ==== */
+/* ==== [55] An activation in an epilogue (src/core/epilogue.h) ==== */
 
 /* An activation in the epilogue of a forward product, or the gradient of one in that of a dgrad. */
 typedef struct tegroup_impl_epilogue {
@@ -6253,7 +6304,7 @@ typedef struct tegroup_impl_epilogue {
     tegroup_activation_backward_desc gradient; /* of D, whose memory holds sums for grad_row_scale instead */
 } tegroup_impl_epilogue;
 
-/* ==== [55] Prepare a snapshot (src/gemm/prepare.h) ==== */
+/* ==== [56] Prepare a snapshot (src/gemm/prepare.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_prepare(const tegroup_impl_preparation *p,
@@ -6290,6 +6341,7 @@ static inline tegroup_impl_preparation tegroup_impl_preparation_of(const tegroup
 
 TEGROUP_API tegroup_status tegroup_prepare(const tegroup_prepare_desc *desc, struct CUstream_st *stream,
                                            tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_prepare")
     tegroup_prepare_desc taken;
     tegroup_layout layout;
     tegroup_impl_preparation p;
@@ -6313,6 +6365,7 @@ TEGROUP_API tegroup_status tegroup_prepare(const tegroup_prepare_desc *desc, str
 
 TEGROUP_API tegroup_status tegroup_shape_prepare(tegroup_shape *shape, void *snapshot, size_t snapshot_bytes,
                                                  struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_shape_prepare")
     tegroup_prepare_desc prepare;
     TEGROUP_IMPL_RULE(shape != NULL, ERROR_NULL_ARGUMENT, "shape", "must not be NULL", 1, 0);
     memset(&prepare, 0, sizeof prepare);
@@ -6327,7 +6380,7 @@ TEGROUP_API tegroup_status tegroup_shape_prepare(tegroup_shape *shape, void *sna
     return TEGROUP_OK;
 }
 
-/* ==== [56] Rows (src/cpu/rows.h) ==== */
+/* ==== [57] Rows (src/cpu/rows.h) ==== */
 
 /* Rows are worked on in pieces of this many elements, widened to the type of the sums: the choice of a data type is
  * made once a piece, and the loops in between are ones that compilers vectorise. */
@@ -6449,7 +6502,7 @@ static inline double tegroup_impl_dot_f64(const double *x, const double *y, int6
     return sum;
 }
 
-/* ==== [57] CPU GEMM kernel (src/cpu/gemm_kernel.h) ==== */
+/* ==== [58] CPU GEMM kernel (src/cpu/gemm_kernel.h) ==== */
 
 /* The blocked product after Goto and van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication": panels of
  * A and B are copied (and widened to the type of the sums) so that the innermost kernel reads both in order. Each
@@ -6930,7 +6983,7 @@ static inline void tegroup_impl_cpu_block_f64(int32_t m, int64_t k, const double
     }
 }
 
-/* ==== [58] CPU GEMM of quantised operands (src/cpu/quantised.h) ==== */
+/* ==== [59] CPU GEMM of quantised operands (src/cpu/quantised.h) ==== */
 
 /* A quantised operand, and what its codes mean. */
 typedef struct tegroup_impl_cpu_codes {
@@ -7051,7 +7104,7 @@ static inline void tegroup_impl_cpu_sum_codes_f64(const tegroup_gemm_desc *desc,
     }
 }
 
-/* ==== [59] Set-up of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup.h) ==== */
+/* ==== [60] Set-up of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup.h) ==== */
 
 /* The arrays that a grouped cuBLASLt matmul reads, in order, with [groups] entries each: of 8 bytes, but floats in the
  * last two. cuBLASLt is column-major and computes the transpose of D, so its A is the descriptor's b and its B the
@@ -7477,7 +7530,7 @@ static inline void tegroup_impl_lt_loop_workspace(const tegroup_plan *plan, tegr
     }
 }
 
-/* ==== [60] Set-up of a grouped cuBLASLt matmul: quantised operands (src/cuda/cublaslt_scales.h) ==== */
+/* ==== [61] Set-up of a grouped cuBLASLt matmul: quantised operands (src/cuda/cublaslt_scales.h) ==== */
 
 /* What quantised rows take of memory that groups have one after another: whole granules of 2^shift rows, or one a group
  * however many rows it has. */
@@ -7590,7 +7643,7 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_scaled_group(const tegroup_impl_setup_ca
     tegroup_impl_setup_entries(call, 0, &parts, g, s);
 }
 
-/* ==== [61] Hopper GEMM: the table of kernels (src/cuda/sm90_kernels.h) ==== */
+/* ==== [62] Hopper GEMM: the table of kernels (src/cuda/sm90_kernels.h) ==== */
 
 #define TEGROUP_IMPL_SM90_K           64  /* k of a pipeline stage: 128 bytes, the widest swizzle of TMA */
 #define TEGROUP_IMPL_SM90_MOST_BLOCKS 160 /* the most blocks; no Hopper GPU has more than 144 multiprocessors */
@@ -7695,7 +7748,7 @@ static inline int tegroup_impl_sm90_runs(const tegroup_problem *p, int32_t kerne
                || TEGROUP_IMPL_SM90_ADDS_BIAS(row->op, row->tile_n, row->flips));
 }
 
-/* ==== [62] Hopper GEMM: what tiles cost, and which block is done first (src/cuda/sm90_balance.h) ==== */
+/* ==== [63] Hopper GEMM: what tiles cost, and which block is done first (src/cuda/sm90_balance.h) ==== */
 
 /* A tile row ends in two narrow tiles where these hold the columns that are left: 4,096 columns are 20 tiles of 192 and
  * two of 128, and no tile is partly empty. A forward product or dgrad with at least this k balances blocks if it has
@@ -7799,7 +7852,7 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_assign(tegroup_impl_sm90_loads *loads,
     return given;
 }
 
-/* ==== [63] Hopper GEMM: operands that are decoded (src/cuda/sm90_decoded.h) ==== */
+/* ==== [64] Hopper GEMM: operands that are decoded (src/cuda/sm90_decoded.h) ==== */
 
 /* Hopper has no instruction for MXFP8, MXFP4 and NVFP4. But a value times its scale of 8 bits is a number of BF16, so
  * such an operand is decoded into workspace, where the kernels of BF16 read it; cuda/sm90_decode.h has the kernel for
@@ -7883,7 +7936,7 @@ static inline void tegroup_impl_sm90_decoded_workspace(const tegroup_plan *plan,
     tegroup_impl_layout_add(layout, "alpha", 4 * (int64_t)p->groups);
 }
 
-/* ==== [64] Hopper GEMM of FP8: the table of kernels, and where a group's scales are (src/cuda/sm90_fp8_kernels.h) ==== */
+/* ==== [65] Hopper GEMM of FP8: the table of kernels, and where a group's scales are (src/cuda/sm90_fp8_kernels.h) ==== */
 
 /* The kernel rows of FP8, one on each line: KERNEL(name, op, lines, cols, turns, slabs, narrows). narrows: whether a
  * tile row may end in narrow tiles; the others are as in sm90_kernels.h. All are kernels of a forward product or of a
@@ -7977,7 +8030,7 @@ TEGROUP_IMPL_HD tegroup_impl_sm90_scales tegroup_impl_sm90_scales_of(const tegro
     return scales;
 }
 
-/* ==== [65] Hopper GEMM: rows that are repacked for TMA (src/cuda/sm90_repack.h) ==== */
+/* ==== [66] Hopper GEMM: rows that are repacked for TMA (src/cuda/sm90_repack.h) ==== */
 
 /* TMA reads rows that begin at multiples of 16 bytes. Rows of A or B that begin elsewhere, because their ld is no such
  * multiple, are copied into workspace first, where they begin at cache lines. Nothing is added to a sum: behind the
@@ -8045,7 +8098,7 @@ static inline void tegroup_impl_sm90_workspace(const tegroup_plan *plan, tegroup
                                                      tegroup_impl_sm90_repacked_ld(p, (tegroup_impl_operand)i) * 2));
 }
 
-/* ==== [66] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
+/* ==== [67] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
 
 /* Constants of the prediction besides those of each kernel in the table, together with which the times were fitted. */
 #define TEGROUP_IMPL_SM90_STRETCH_US 0.55 /* us to find a stretch, or to assign a wave of its tiles */
@@ -8372,7 +8425,7 @@ static inline void tegroup_impl_sm90_tile(const tegroup_gemm_desc *desc, const t
     if (forecast->us > 0) forecast->us += tegroup_impl_sm90_repack_us(desc, &plan->problem);
 }
 
-/* ==== [67] The backends, a row of functions each (src/gemm/backends.h) ==== */
+/* ==== [68] The backends, a row of functions each (src/gemm/backends.h) ==== */
 
 /* What a backend can be asked: a function type for each question. */
 typedef void tegroup_impl_workspace_function(const tegroup_plan *plan, tegroup_layout *layout);
@@ -8524,7 +8577,7 @@ static inline uint32_t tegroup_impl_built(void) {
     return built;
 }
 
-/* ==== [68] What each backend can do (src/gemm/verdicts.h) ==== */
+/* ==== [69] What each backend can do (src/gemm/verdicts.h) ==== */
 
 /* Backends in order of preference. If only the device knows d's columns, CUBLASLT_GROUPED gives NaN for groups whose D
  * it cannot store (see tegroup_impl_setup_group), so it comes after PORTABLE, which takes any. So does SM90 where it
@@ -8944,7 +8997,7 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     return c.met;
 }
 
-/* ==== [69] Explain and plan (src/gemm/plan.h) ==== */
+/* ==== [70] Explain and plan (src/gemm/plan.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 /* Describes the current device as a target; sm stays 0 without one. Returns the device, or -1. */
@@ -9213,7 +9266,7 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     return tegroup_impl_plan_make(desc, tegroup_impl_gemm_names(), target, plan, error);
 }
 
-/* ==== [70] CPU GEMM (src/cpu/gemm.h) ==== */
+/* ==== [71] CPU GEMM (src/cpu/gemm.h) ==== */
 
 /* tegroup_impl_cpu_pack for rows that an index picks: from row `row` and column `col` of the group on. The rows are the
  * lines, or where along_k is set what is summed over. */
@@ -9569,7 +9622,7 @@ static inline tegroup_status tegroup_impl_cpu_gemm(const tegroup_plan *plan, con
     return TEGROUP_OK;
 }
 
-/* ==== [71] What a call checks (src/gemm/check.h) ==== */
+/* ==== [72] What a call checks (src/gemm/check.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm_desc *desc,
@@ -9949,7 +10002,7 @@ TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const te
     return tegroup_impl_gemm_check_own(plan, desc, error);
 }
 
-/* ==== [72] Run (src/gemm/run.h) ==== */
+/* ==== [73] Run (src/gemm/run.h) ==== */
 
 /* What the check has passed; it refuses a plan for a backend that is not built. */
 static inline tegroup_status tegroup_impl_gemm_run(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
@@ -9957,8 +10010,16 @@ static inline tegroup_status tegroup_impl_gemm_run(const tegroup_plan *plan, con
     return tegroup_impl_backend_of(plan->backend)->run(plan, desc, stream, error);
 }
 
+/* What a profiler calls a product: by its operation. */
+static inline const char *tegroup_impl_gemm_range(const tegroup_plan *plan) {
+    static const char *const names[] = {"tegroup_gemm", "tegroup_gemm forward", "tegroup_gemm dgrad",
+                                        "tegroup_gemm wgrad"};
+    return names[plan && plan->magic == TEGROUP_PLAN_MAGIC ? tegroup_impl_clamp(plan->problem.op, 0, 3) : 0];
+}
+
 TEGROUP_API tegroup_status tegroup_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                         struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_RANGE(tegroup_impl_gemm_range(plan))
     tegroup_gemm_desc taken;
     TEGROUP_IMPL_TRY(tegroup_impl_check_plan(plan, error));
     TEGROUP_IMPL_TAKE(desc, taken);
@@ -9973,7 +10034,7 @@ TEGROUP_API tegroup_status tegroup_plan_layout(const tegroup_plan *plan, tegroup
     return TEGROUP_OK;
 }
 
-/* ==== [73] One call for a product that runs once (src/gemm/once.h) ==== */
+/* ==== [74] One call for a product that runs once (src/gemm/once.h) ==== */
 
 /* Whether two operands have one routing's sizes, so that one snapshot serves both. */
 static inline int tegroup_impl_same_sizes(const tegroup_sizes *x, const tegroup_sizes *y) {
@@ -10031,6 +10092,7 @@ TEGROUP_API tegroup_status tegroup_gemm_once_layout(const tegroup_gemm_desc *des
 
 TEGROUP_API tegroup_status tegroup_gemm_once(const tegroup_gemm_desc *desc, struct CUstream_st *stream,
                                              tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_gemm_once")
     tegroup_gemm_desc taken, ready, buffers;
     tegroup_prepare_desc prepare;
     tegroup_tensor *const ragged[4] = {&ready.a, &ready.b, &ready.c, &ready.d};
@@ -10070,7 +10132,7 @@ TEGROUP_API tegroup_status tegroup_gemm_once(const tegroup_gemm_desc *desc, stru
     return tegroup_impl_gemm_run(&plan, &ready, stream, error);
 }
 
-/* ==== [74] Tune, save and load a plan (src/gemm/tune.h) ==== */
+/* ==== [75] Tune, save and load a plan (src/gemm/tune.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
@@ -10117,6 +10179,7 @@ static inline tegroup_status tegroup_impl_choose_again(tegroup_plan *plan, const
 
 TEGROUP_API tegroup_status tegroup_plan_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
                                              struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_plan_tune")
     tegroup_tune_desc taken;
     tegroup_gemm_desc gemm_taken;
     const tegroup_gemm_desc *gemm;
@@ -10240,7 +10303,7 @@ TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, cons
     return TEGROUP_OK;
 }
 
-/* ==== [75] Formulas (src/cpu/real.h) ==== */
+/* ==== [76] Formulas (src/cpu/real.h) ==== */
 
 /* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. On the host
  * exp is the platform's (glibc: at most 1 ULP off). On the device it is at most 4 ULP off, whatever the flags (with
@@ -10273,7 +10336,7 @@ TEGROUP_IMPL_HD double tegroup_impl_choice_grad_f64(double grad_weight, double d
     return normalize ? (grad_weight - dot / chosen) / chosen : grad_weight;
 }
 
-/* ==== [76] Activation formulas (src/core/activation_formulas.h) ==== */
+/* ==== [77] Activation formulas (src/core/activation_formulas.h) ==== */
 
 /* Each operation is rounded by itself, or is one fused multiply-add where that is written: an activation in the
  * epilogue of a product gives the bits that the separate call gives. (A host compiler may fuse what it likes.) */
@@ -10681,7 +10744,7 @@ TEGROUP_IMPL_HD double tegroup_impl_activation_f64(tegroup_activation kind, int 
     return tegroup_impl_activation_grad_f64(kind, half, alpha, limit, gate, up, 0, &grad_gate, &grad_up);
 }
 
-/* ==== [77] Activations (src/layer/activation.h) ==== */
+/* ==== [78] Activations (src/layer/activation.h) ==== */
 
 #if TEGROUP_IMPL_ACTIVATION_KERNELS
 static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
@@ -11010,6 +11073,7 @@ static inline tegroup_status tegroup_impl_activation_run(const tegroup_activatio
 
 TEGROUP_API tegroup_status tegroup_activation_forward(const tegroup_activation_desc *desc, struct CUstream_st *stream,
                                                       tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_activation_forward")
     tegroup_activation_desc taken;
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_activation_check(desc, tegroup_impl_activation_own_names(), error));
@@ -11092,13 +11156,14 @@ static inline tegroup_status tegroup_impl_activation_backward_run(const tegroup_
 
 TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_backward_desc *desc,
                                                        struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_activation_backward")
     tegroup_activation_backward_desc taken;
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_activation_backward_check(desc, tegroup_impl_activation_own_names(), error));
     return tegroup_impl_activation_backward_run(desc, stream, error);
 }
 
-/* ==== [78] Quantise and dequantise: rules (src/layer/quantize_rules.h) ==== */
+/* ==== [79] Quantise and dequantise: rules (src/layer/quantize_rules.h) ==== */
 
 /* What errors call what is quantised and what it is made of, in the words of the call that the caller made. */
 typedef struct tegroup_impl_quantize_names {
@@ -11396,7 +11461,7 @@ static inline tegroup_status tegroup_impl_check_dequantize(const tegroup_dequant
     return tegroup_impl_check_built(TEGROUP_IMPL_FP8_KERNELS, desc->space, error);
 }
 
-/* ==== [79] Quantise and dequantise (src/layer/quantize.h) ==== */
+/* ==== [80] Quantise and dequantise (src/layer/quantize.h) ==== */
 
 #if TEGROUP_IMPL_FP8_KERNELS
 static inline tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
@@ -11909,6 +11974,7 @@ static inline tegroup_status tegroup_impl_quantize(const tegroup_quantize_desc *
 
 TEGROUP_API tegroup_status tegroup_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
                                             tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_quantize")
     tegroup_quantize_desc taken;
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_check_quantize(desc, error));
@@ -11947,6 +12013,7 @@ static inline void tegroup_impl_dequantize_work(const tegroup_impl_quantize_pass
 
 TEGROUP_API tegroup_status tegroup_dequantize(const tegroup_dequantize_desc *desc, struct CUstream_st *stream,
                                               tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_dequantize")
     tegroup_dequantize_desc taken;
     tegroup_impl_quantize_pass pass;
     (void)stream;
@@ -11962,7 +12029,7 @@ TEGROUP_API tegroup_status tegroup_dequantize(const tegroup_dequantize_desc *des
     return TEGROUP_OK;
 }
 
-/* ==== [80] Grouped linear layer (src/layer/linear.h) ==== */
+/* ==== [81] Grouped linear layer (src/layer/linear.h) ==== */
 
 /* The tensors of a layer, by name. */
 /* clang-format off */
@@ -12449,6 +12516,7 @@ static inline tegroup_status tegroup_impl_linear_begin(tegroup_impl_linear_call 
 
 TEGROUP_API tegroup_status tegroup_linear_forward(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
                                                   struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_linear_forward")
     tegroup_impl_linear_call call;
     TEGROUP_IMPL_TRY(tegroup_impl_linear_begin(&call, plan, desc, error));
     return tegroup_impl_layer_call(&call.layer, plan, TEGROUP_OP_FORWARD, 1, stream, error);
@@ -12456,6 +12524,7 @@ TEGROUP_API tegroup_status tegroup_linear_forward(const tegroup_linear_plan *pla
 
 TEGROUP_API tegroup_status tegroup_linear_dgrad(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
                                                 struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_linear_dgrad")
     tegroup_impl_linear_call call;
     TEGROUP_IMPL_TRY(tegroup_impl_linear_begin(&call, plan, desc, error));
     return tegroup_impl_layer_dgrad(&call.layer, plan, 1, stream, error);
@@ -12463,12 +12532,13 @@ TEGROUP_API tegroup_status tegroup_linear_dgrad(const tegroup_linear_plan *plan,
 
 TEGROUP_API tegroup_status tegroup_linear_wgrad(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
                                                 struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_linear_wgrad")
     tegroup_impl_linear_call call;
     TEGROUP_IMPL_TRY(tegroup_impl_linear_begin(&call, plan, desc, error));
     return tegroup_impl_layer_call(&call.layer, plan, TEGROUP_OP_WGRAD, 1, stream, error);
 }
 
-/* ==== [81] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
+/* ==== [82] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
 
 /* Its tensors, by name: weights, then what has the routing's rows, of which the last three are what is saved. */
 /* clang-format off */
@@ -12969,7 +13039,7 @@ static inline tegroup_status tegroup_impl_mlp_check(const tegroup_mlp_desc *desc
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [82] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
+/* ==== [83] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
 
 /* A plan's parts: what it holds for itself, and those of the two layers. A chain keeps them apart. */
 typedef struct tegroup_impl_mlp_plans {
@@ -13349,7 +13419,7 @@ TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const 
     return TEGROUP_OK;
 }
 
-/* ==== [83] Grouped MLP: calls (src/layer/mlp.h) ==== */
+/* ==== [84] Grouped MLP: calls (src/layer/mlp.h) ==== */
 
 #if TEGROUP_IMPL_FUSED_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
 /* Gradients of row_scale, of the sums that a dgrad with a gradient in its epilogue leaves in D's place. */
@@ -13914,20 +13984,23 @@ static inline tegroup_status tegroup_impl_mlp_run_op(const tegroup_mlp_plan *pla
 
 TEGROUP_API tegroup_status tegroup_mlp_forward(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
                                                struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_mlp_forward")
     return tegroup_impl_mlp_run_op(plan, desc, TEGROUP_OP_FORWARD, stream, error);
 }
 
 TEGROUP_API tegroup_status tegroup_mlp_dgrad(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
                                              struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_mlp_dgrad")
     return tegroup_impl_mlp_run_op(plan, desc, TEGROUP_OP_DGRAD, stream, error);
 }
 
 TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
                                              struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_mlp_wgrad")
     return tegroup_impl_mlp_run_op(plan, desc, TEGROUP_OP_WGRAD, stream, error);
 }
 
-/* ==== [84] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
+/* ==== [85] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
 
 /* A descriptor resolved: what each op is given, and what lies between ops. values[i] is what op i reads and values[i +
  * 1] what it writes; grads are their gradients, absent where none is computed. */
@@ -14475,7 +14548,7 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [85] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
+/* ==== [86] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
 
 /* A LINEAR as a layer, with the rows that it reads and writes: op i's routing may be its own. It points into itself. */
 typedef struct tegroup_impl_chain_linear {
@@ -14667,7 +14740,7 @@ static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc,
     backward->grad_row_scale = tegroup_impl_mlp_matrix(&given->grad_row_scale);
 }
 
-/* ==== [86] Op chain: plan (src/layer/chain_plan.h) ==== */
+/* ==== [87] Op chain: plan (src/layer/chain_plan.h) ==== */
 
 /* Tell the caller which op a failure is about. */
 static inline tegroup_status tegroup_impl_chain_name_op(tegroup_status status, const tegroup_chain_desc *desc,
@@ -14920,7 +14993,7 @@ TEGROUP_API tegroup_status tegroup_chain_explain(const tegroup_chain_desc *desc,
     return tegroup_impl_chain_name_op(status, desc, chain.at);
 }
 
-/* ==== [87] Op chain: calls (src/layer/chain.h) ==== */
+/* ==== [88] Op chain: calls (src/layer/chain.h) ==== */
 
 /* Rows of op i and its routing, by a linear's word for them: what no product of the op sees to. */
 static inline tegroup_status tegroup_impl_chain_check_memory(const tegroup_chain_desc *desc,
@@ -15097,15 +15170,17 @@ static inline tegroup_status tegroup_impl_chain_run(const tegroup_chain_plan *pl
 
 TEGROUP_API tegroup_status tegroup_chain_forward(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
                                                  struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_chain_forward")
     return tegroup_impl_chain_run(plan, desc, 0, stream, error);
 }
 
 TEGROUP_API tegroup_status tegroup_chain_backward(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
                                                   struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_chain_backward")
     return tegroup_impl_chain_run(plan, desc, 1, stream, error);
 }
 
-/* ==== [88] Validate: values and scales (src/gemm/validate_values.h) ==== */
+/* ==== [89] Validate: values and scales (src/gemm/validate_values.h) ==== */
 
 enum { TEGROUP_IMPL_FINITE, TEGROUP_IMPL_NAN, TEGROUP_IMPL_INFINITE };
 
@@ -15258,7 +15333,7 @@ static inline void tegroup_impl_validate_quantised(const tegroup_tensor *t, int 
     }
 }
 
-/* ==== [89] Validate (src/gemm/validate.h) ==== */
+/* ==== [90] Validate (src/gemm/validate.h) ==== */
 
 /* Bits for one group: its place, and its step in the prefix sums. */
 TEGROUP_IMPL_HD uint32_t tegroup_impl_validate_group(const tegroup_snapshot_view *view, int64_t capacity, int32_t g) {
@@ -15378,6 +15453,7 @@ static inline tegroup_status tegroup_impl_cuda_validate(const tegroup_validate_d
 
 TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, struct CUstream_st *stream,
                                             tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_validate")
     tegroup_validate_desc taken;
     static const tegroup_impl_name name = TEGROUP_IMPL_NAME("tensor");
     const tegroup_tensor *t;
@@ -15421,7 +15497,7 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [90] Scales in another layout (src/gemm/scale_convert.h) ==== */
+/* ==== [91] Scales in another layout (src/gemm/scale_convert.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_scale_convert(const tegroup_impl_scales *from,
@@ -15611,6 +15687,7 @@ static inline void tegroup_impl_convert_group(const tegroup_impl_scale_pair *pai
 
 TEGROUP_API tegroup_status tegroup_scale_convert(const tegroup_scale_convert_desc *desc, struct CUstream_st *stream,
                                                  tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_scale_convert")
     tegroup_scale_convert_desc taken;
     tegroup_impl_scales scales[2];
     tegroup_impl_scale_pair pair;
@@ -15633,7 +15710,7 @@ TEGROUP_API tegroup_status tegroup_scale_convert(const tegroup_scale_convert_des
     return TEGROUP_OK;
 }
 
-/* ==== [91] Counts of groups (src/moe/count.h) ==== */
+/* ==== [92] Counts of groups (src/moe/count.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_count(const tegroup_count_desc *desc, struct CUstream_st *stream,
@@ -15768,6 +15845,7 @@ static inline void tegroup_impl_count_sum(const tegroup_count_desc *desc) {
 
 TEGROUP_API tegroup_status tegroup_count(const tegroup_count_desc *desc, struct CUstream_st *stream,
                                          tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_count")
     tegroup_count_desc taken;
     int64_t t, j, row, end, rows, used, block;
     (void)stream;
@@ -15793,7 +15871,7 @@ TEGROUP_API tegroup_status tegroup_count(const tegroup_count_desc *desc, struct 
     return TEGROUP_OK;
 }
 
-/* ==== [92] Router schemes (src/moe/router_scheme.h) ==== */
+/* ==== [93] Router schemes (src/moe/router_scheme.h) ==== */
 
 /* The most experts that a token can choose. */
 #define TEGROUP_IMPL_CHOICES 64
@@ -16465,7 +16543,7 @@ static inline void tegroup_impl_scheme_buffers(const tegroup_router_scheme *s, i
     buffers[3] = tegroup_impl_buffer_of(s->valid_tokens, 8, NULL, "must not overlap scheme.valid_tokens", 0);
 }
 
-/* ==== [93] Router (src/moe/router.h) ==== */
+/* ==== [94] Router (src/moe/router.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
@@ -16809,6 +16887,7 @@ static inline double tegroup_impl_router_balance(const tegroup_router_desc *desc
 
 TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
                                           tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_router")
     tegroup_router_desc taken;
     int64_t tokens, t;
     int schemed;
@@ -16885,6 +16964,7 @@ static inline tegroup_status tegroup_impl_router_backward_check(const tegroup_ro
 
 TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward_desc *desc, struct CUstream_st *stream,
                                                    tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_router_backward")
     tegroup_router_backward_desc taken;
     int64_t tokens, t;
     int schemed, is_f64;
@@ -16908,7 +16988,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     return TEGROUP_OK;
 }
 
-/* ==== [94] Permute and combine (src/moe/permutation.h) ==== */
+/* ==== [95] Permute and combine (src/moe/permutation.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,
@@ -17187,6 +17267,7 @@ static inline void tegroup_impl_permutation_share(const tegroup_permutation_desc
 
 TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_desc *desc, struct CUstream_st *stream,
                                                     tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_permutation_make")
     tegroup_permutation_desc taken;
     tegroup_snapshot_view view;
     const tegroup_matrix *slots;
@@ -17285,6 +17366,7 @@ static inline void tegroup_impl_permute_slot(const tegroup_permute_desc *desc, i
 
 TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, struct CUstream_st *stream,
                                            tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_permute")
     tegroup_permute_desc taken;
     int64_t row, t, j;
     (void)stream;
@@ -17308,6 +17390,7 @@ TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, str
 
 TEGROUP_API tegroup_status tegroup_combine(const tegroup_combine_desc *desc, struct CUstream_st *stream,
                                            tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_combine")
     tegroup_combine_desc taken;
     static const char *const permuted[5] = TEGROUP_IMPL_MATRIX_PATHS("permuted"),
                              *const row_of_slot[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot"),
@@ -17345,6 +17428,7 @@ TEGROUP_API tegroup_status tegroup_combine(const tegroup_combine_desc *desc, str
 
 TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backward_desc *desc,
                                                     struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_combine_backward")
     tegroup_combine_backward_desc taken;
     static const char *const grad_tokens[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_tokens"),
                              *const permuted[5] = TEGROUP_IMPL_MATRIX_PATHS("permuted"),
@@ -17413,7 +17497,7 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
     return TEGROUP_OK;
 }
 
-/* ==== [95] Layouts of other libraries (src/moe/export.h) ==== */
+/* ==== [96] Layouts of other libraries (src/moe/export.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_export(const tegroup_export_desc *desc, struct CUstream_st *stream,
@@ -17432,10 +17516,10 @@ TEGROUP_IMPL_HD tegroup_impl_span tegroup_impl_span_of(const tegroup_snapshot_vi
     return span;
 }
 
-/* A snapshot of one of the shapes, as the call needs it. */
-TEGROUP_IMPL_HD tegroup_impl_fit tegroup_impl_export_fit(const tegroup_export_desc *desc, const tegroup_shape *shape) {
+/* The snapshot of a shape of so many groups. */
+TEGROUP_IMPL_HD tegroup_impl_fit tegroup_impl_spans_fit(const tegroup_shape *shape, int32_t groups) {
     tegroup_impl_fit fit = tegroup_impl_fit_of_rows(shape->snapshot, shape->rows);
-    fit.groups = desc->shape.groups;
+    fit.groups = groups;
     return fit;
 }
 
@@ -17471,23 +17555,21 @@ TEGROUP_IMPL_HD void tegroup_impl_export_group(const tegroup_export_desc *desc, 
                                span.start + tegroup_impl_align(rows, tegroup_impl_max(1, desc->block)));
 }
 
-static inline tegroup_status tegroup_impl_export_check_shape(const tegroup_export_desc *desc,
-                                                             const tegroup_shape *shape, const char *const paths[4],
-                                                             tegroup_error *error) {
+/* A shape whose snapshot the call reads, of so many groups. */
+static inline tegroup_status tegroup_impl_check_spans(const tegroup_shape *shape, int32_t groups, tegroup_space space,
+                                                      const char *const paths[4], tegroup_error *error) {
     tegroup_impl_fit fit;
     TEGROUP_IMPL_RULE(shape->groups >= 0 && shape->groups <= TEGROUP_MAX_GROUPS, ERROR_VALUE, paths[0],
                       "must be 0 to TEGROUP_MAX_GROUPS", TEGROUP_MAX_GROUPS, shape->groups);
-    TEGROUP_IMPL_RULE(shape->groups == desc->shape.groups, ERROR_SHAPE, paths[0], "must be shape.groups",
-                      desc->shape.groups, shape->groups);
+    TEGROUP_IMPL_RULE(shape->groups == groups, ERROR_SHAPE, paths[0], "must be shape.groups", groups, shape->groups);
     TEGROUP_IMPL_RULE(shape->rows >= 0 && shape->rows <= TEGROUP_MAX_COLS, ERROR_VALUE, paths[1],
-                      "must be 0 to TEGROUP_MAX_COLS: rows are the columns of what is written", TEGROUP_MAX_COLS,
-                      shape->rows);
+                      "must be 0 to TEGROUP_MAX_COLS", TEGROUP_MAX_COLS, shape->rows);
     TEGROUP_IMPL_RULE(shape->snapshot != NULL, ERROR_NULL_ARGUMENT, paths[2], "must not be NULL: prepare first", 1, 0);
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(shape->snapshot, TEGROUP_ALIGNMENT), ERROR_ALIGNMENT, paths[2],
                       "must be 256-byte aligned", TEGROUP_ALIGNMENT, (uintptr_t)shape->snapshot % TEGROUP_ALIGNMENT);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_sizes_space(shape, desc->space, paths[3], error));
-    if (desc->space == TEGROUP_SPACE_DEVICE) return TEGROUP_OK; /* the kernels look into that one */
-    fit = tegroup_impl_export_fit(desc, shape);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_sizes_space(shape, space, paths[3], error));
+    if (space == TEGROUP_SPACE_DEVICE) return TEGROUP_OK; /* the kernels look into that one */
+    fit = tegroup_impl_spans_fit(shape, groups);
     return tegroup_impl_check_fit(&fit, paths[2], "must have all groups within shape.rows rows", error);
 }
 
@@ -17500,7 +17582,7 @@ static inline tegroup_status tegroup_impl_export_check_shape(const tegroup_expor
     ITEM(sorted_ids, rows, desc->slots)                                                                                \
     ITEM(source_rows, rows, desc->from.rows)
 
-static inline tegroup_impl_buffer tegroup_impl_export_snapshot_buffer(const tegroup_shape *shape, const char *apart) {
+static inline tegroup_impl_buffer tegroup_impl_spans_buffer(const tegroup_shape *shape, const char *apart) {
     tegroup_layout layout;
     tegroup_impl_snapshot_layout(shape->groups, tegroup_impl_irregular(shape), &layout);
     return tegroup_impl_buffer_of(shape->snapshot, shape->snapshot ? (int64_t)layout.total_bytes : 0, NULL, apart, 0);
@@ -17521,7 +17603,7 @@ static inline tegroup_status tegroup_impl_export_check_inputs(const tegroup_expo
         TEGROUP_IMPL_RULE(desc->slots == 0, ERROR_COMBINATION, "slots", "must be 0 without sorted_ids", 0, desc->slots);
     }
     if (desc->source_rows.dtype != TEGROUP_DTYPE_UNSET)
-        return tegroup_impl_export_check_shape(desc, &desc->from, from, error);
+        return tegroup_impl_check_spans(&desc->from, desc->shape.groups, desc->space, from, error);
     TEGROUP_IMPL_RULE(desc->from.snapshot == NULL, ERROR_COMBINATION, "from.snapshot",
                       "must be NULL without source_rows", 0, 1);
     TEGROUP_IMPL_RULE(desc->from.groups == 0, ERROR_COMBINATION, "from.groups", "must be 0 without source_rows", 0,
@@ -17541,7 +17623,7 @@ static inline tegroup_status tegroup_impl_export_check(const tegroup_export_desc
     TEGROUP_IMPL_RULE(desc->block >= 0 && desc->block <= TEGROUP_MAX_COLS, ERROR_VALUE, "block",
                       "must be 0 to TEGROUP_MAX_COLS", TEGROUP_MAX_COLS, desc->block);
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_export_check_shape(desc, &desc->shape, shape, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_spans(&desc->shape, desc->shape.groups, desc->space, shape, error));
     TEGROUP_IMPL_TRY(tegroup_impl_export_check_inputs(desc, error));
 #define TEGROUP_IMPL_EXPORT(member, columns, most)                                                                     \
     {                                                                                                                  \
@@ -17556,13 +17638,14 @@ static inline tegroup_status tegroup_impl_export_check(const tegroup_export_desc
     TEGROUP_IMPL_RULE_AS(DTYPES, wanted > 0, ERROR_UNSET, "counts.dtype", "must be set where nothing else is",
                          TEGROUP_IMPL_INTEGERS, 0);
     buffers[count++] = tegroup_impl_matrix_buffer(&desc->slot_of_row, NULL, "must not overlap slot_of_row", 0);
-    buffers[count++] = tegroup_impl_export_snapshot_buffer(&desc->shape, "must not overlap shape.snapshot");
-    buffers[count++] = tegroup_impl_export_snapshot_buffer(&desc->from, "must not overlap from.snapshot");
+    buffers[count++] = tegroup_impl_spans_buffer(&desc->shape, "must not overlap shape.snapshot");
+    buffers[count++] = tegroup_impl_spans_buffer(&desc->from, "must not overlap from.snapshot");
     return tegroup_impl_check_apart(buffers, count, TEGROUP_CHECK_HOST, NULL, error);
 }
 
 TEGROUP_API tegroup_status tegroup_export(const tegroup_export_desc *desc, struct CUstream_st *stream,
                                           tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_export")
     tegroup_export_desc taken;
     tegroup_snapshot_view view, other;
     int64_t row, i;
@@ -17592,7 +17675,106 @@ TEGROUP_API tegroup_status tegroup_export(const tegroup_export_desc *desc, struc
     return TEGROUP_OK;
 }
 
-/* ==== [96] MoE layer: formats (src/moe/layer_formats.h) ==== */
+/* ==== [97] Skew of a routing (src/moe/skew.h) ==== */
+
+#if TEGROUP_IMPL_MOE_KERNELS
+static inline tegroup_status tegroup_impl_cuda_skew(const tegroup_skew_desc *desc, struct CUstream_st *stream,
+                                                    tegroup_error *error);
+#endif
+
+/* What a group adds to the report's sums. */
+TEGROUP_IMPL_HD void tegroup_impl_skew_add(const tegroup_skew_desc *desc, tegroup_impl_span span, tegroup_skew *sums) {
+    const int64_t rows = tegroup_impl_max(0, span.rows);
+    sums->skipped += span.rows < 0;
+    sums->empty += span.rows == 0;
+    sums->rows = tegroup_impl_add(sums->rows, rows);
+    sums->tiles = tegroup_impl_add(sums->tiles, tegroup_impl_ceil_div(rows, desc->tile_rows));
+}
+
+/* The group at a place of the order from the largest to the smallest, whatever the snapshot says. */
+TEGROUP_IMPL_HD tegroup_impl_span tegroup_impl_skew_at(const tegroup_skew_desc *desc, const tegroup_snapshot_view *view,
+                                                       int32_t place, int32_t *group) {
+    *group = (int32_t)tegroup_impl_clamp(view->order[place], 0, desc->shape.groups - 1);
+    return tegroup_impl_span_of(view, *group, desc->shape.rows);
+}
+
+/* The report, of the sums of all groups. view: NULL = there are no rows. */
+TEGROUP_IMPL_HD tegroup_skew tegroup_impl_skew_of(const tegroup_skew_desc *desc, const tegroup_snapshot_view *view,
+                                                  const tegroup_skew *sums) {
+    const int32_t counted = desc->shape.groups - sums->skipped;
+    tegroup_skew skew = *sums;
+    int32_t g;
+    skew.groups = desc->shape.groups;
+    skew.largest = -1;
+    if (view && counted > 0) {
+        skew.rows_min = tegroup_impl_max(0, tegroup_impl_skew_at(desc, view, counted - 1, &g).rows);
+        skew.rows_median = tegroup_impl_max(0, tegroup_impl_skew_at(desc, view, counted / 2, &g).rows);
+        skew.rows_max = tegroup_impl_max(0, tegroup_impl_skew_at(desc, view, 0, &g).rows);
+        if (skew.rows_max > 0) skew.largest = g;
+    }
+    skew.wasted_rows = tegroup_impl_mul(skew.tiles, desc->tile_rows) - skew.rows;
+    skew.bytes = tegroup_impl_mul(skew.rows, desc->row_bytes);
+    skew.wasted_bytes = tegroup_impl_mul(skew.wasted_rows, desc->row_bytes);
+    if (skew.rows > 0) skew.largest_over_mean = (double)skew.rows_max * (double)counted / (double)skew.rows;
+    return skew;
+}
+
+static inline tegroup_status tegroup_impl_skew_check(const tegroup_skew_desc *desc, tegroup_error *error) {
+    static const char *const shape[4] = {"shape.groups", "shape.rows", "shape.snapshot", "shape.row_sizes.space"};
+    tegroup_impl_buffer buffers[2];
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_spans(&desc->shape, desc->shape.groups, desc->space, shape, error));
+    TEGROUP_IMPL_RULE(desc->tile_rows >= 1 && desc->tile_rows <= TEGROUP_MAX_COLS, ERROR_VALUE, "tile_rows",
+                      "must be 1 to TEGROUP_MAX_COLS", TEGROUP_MAX_COLS, desc->tile_rows);
+    TEGROUP_IMPL_RULE(desc->row_bytes >= 0 && desc->row_bytes <= TEGROUP_MAX_COLS, ERROR_VALUE, "row_bytes",
+                      "must be 0 to TEGROUP_MAX_COLS", TEGROUP_MAX_COLS, desc->row_bytes);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_address(desc->result, 8, "result", error));
+    buffers[0] = tegroup_impl_buffer_of(desc->result, (int64_t)sizeof *desc->result, "result", NULL, 1);
+    buffers[1] = tegroup_impl_spans_buffer(&desc->shape, "must not overlap shape.snapshot");
+    return tegroup_impl_check_apart(buffers, 2, TEGROUP_CHECK_HOST, NULL, error);
+}
+
+TEGROUP_API tegroup_status tegroup_skew_report(const tegroup_skew_desc *desc, struct CUstream_st *stream,
+                                               tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_skew_report")
+    tegroup_skew_desc taken;
+    tegroup_snapshot_view view;
+    tegroup_skew sums;
+    int32_t g;
+    (void)stream;
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_skew_check(desc, error));
+#if TEGROUP_IMPL_MOE_KERNELS
+    if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_skew(desc, stream, error);
+#endif
+    view = tegroup_snapshot_read(desc->shape.snapshot);
+    memset(&sums, 0, sizeof sums);
+    for (g = 0; g < desc->shape.groups; g++)
+        tegroup_impl_skew_add(desc, tegroup_impl_span_of(&view, g, desc->shape.rows), &sums);
+    *desc->result = tegroup_impl_skew_of(desc, &view, &sums);
+    return TEGROUP_OK;
+}
+
+TEGROUP_API int tegroup_skew_text(const tegroup_skew *skew, char *buffer, size_t size) {
+    char wasted[48] = "";
+    double mean, rows;
+    if (!skew) return snprintf(buffer, size, "?");
+    mean = skew->groups > skew->skipped ? (double)skew->rows / (double)(skew->groups - skew->skipped) : 0;
+    rows = (double)skew->rows + (double)skew->wasted_rows;
+    if (skew->bytes > 0)
+        snprintf(wasted, sizeof wasted, ", %.1f of %.1f MiB", (double)skew->wasted_bytes / 1048576,
+                 ((double)skew->bytes + (double)skew->wasted_bytes) / 1048576);
+    return snprintf(
+        buffer, size,
+        "%d groups (%d skipped, %d empty): %lld rows, %.1f in the mean, %lld to %lld, median %lld; group %d "
+        "has %.2f times the mean; %lld tiles, %.1f%% of their rows wasted%s",
+        (int)skew->groups, (int)skew->skipped, (int)skew->empty, (long long)skew->rows, mean, (long long)skew->rows_min,
+        (long long)skew->rows_max, (long long)skew->rows_median, (int)skew->largest, skew->largest_over_mean,
+        (long long)skew->tiles, rows > 0 ? 100 * (double)skew->wasted_rows / rows : 0.0, wasted);
+}
+
+/* ==== [98] MoE layer: formats (src/moe/layer_formats.h) ==== */
 
 /* The tensors by expert that have a format; INPUT_AGAIN: the input that wgrad makes once more. */
 typedef enum tegroup_impl_moe_formatted {
@@ -17740,7 +17922,7 @@ static inline tegroup_status tegroup_impl_moe_check_format(const tegroup_moe_pla
     return tegroup_impl_check_rule_of(&format->rule, &names->rule, &t, name, error);
 }
 
-/* ==== [97] MoE layer: plan (src/moe/layer_plan.h) ==== */
+/* ==== [99] MoE layer: plan (src/moe/layer_plan.h) ==== */
 
 static inline int tegroup_impl_there(const tegroup_matrix *m) { return m->dtype != TEGROUP_DTYPE_UNSET; }
 
@@ -18302,7 +18484,7 @@ TEGROUP_API tegroup_status tegroup_moe_layout(const tegroup_moe_plan *plan, tegr
     return TEGROUP_OK;
 }
 
-/* ==== [98] MoE layer (src/moe/layer.h) ==== */
+/* ==== [100] MoE layer (src/moe/layer.h) ==== */
 
 /* What a call works with. */
 typedef struct tegroup_impl_moe_call {
@@ -18534,6 +18716,7 @@ static inline tegroup_status tegroup_impl_moe_prepare_nothing(const tegroup_impl
 
 TEGROUP_API tegroup_status tegroup_moe_forward(const tegroup_moe_plan *plan, const tegroup_moe_desc *desc,
                                                struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_moe_forward")
     tegroup_moe_desc taken;
     tegroup_impl_moe_call call;
     TEGROUP_IMPL_TRY(tegroup_impl_moe_check_plan(plan, error));
@@ -18555,6 +18738,7 @@ TEGROUP_API tegroup_status tegroup_moe_forward(const tegroup_moe_plan *plan, con
 
 TEGROUP_API tegroup_status tegroup_moe_dgrad(const tegroup_moe_plan *plan, const tegroup_moe_desc *desc,
                                              struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_moe_dgrad")
     tegroup_moe_desc taken;
     tegroup_impl_moe_call call;
     TEGROUP_IMPL_TRY(tegroup_impl_moe_check_plan(plan, error));
@@ -18575,6 +18759,7 @@ TEGROUP_API tegroup_status tegroup_moe_dgrad(const tegroup_moe_plan *plan, const
 
 TEGROUP_API tegroup_status tegroup_moe_wgrad(const tegroup_moe_plan *plan, const tegroup_moe_desc *desc,
                                              struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_moe_wgrad")
     tegroup_moe_desc taken;
     tegroup_impl_moe_call call;
     TEGROUP_IMPL_TRY(tegroup_impl_moe_check_plan(plan, error));

@@ -28,37 +28,38 @@
  *   [18] moe/router_cuda.h        Router launches
  *   [19] moe/permutation_cuda.h   Permute and combine kernels
  *   [20] moe/export_cuda.h        Layouts of other libraries: kernels
- *   [21] gemm/validate_quantised_cuda.h Validate kernel of quantised tensors
- *   [22] gemm/validate_cuda.h     Validate kernels
- *   [23] gemm/scale_convert_cuda.h Scales in another layout: kernel
- *   [24] cuda/call.h              GPU calls
- *   [25] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
- *   [26] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
- *   [27] cuda/cublaslt_grouped.h  cublaslt_grouped
- *   [28] cuda/cublaslt_loop.h     cublaslt_loop
- *   [29] cuda/codes.h             Quantised operands on a GPU, from codes to values
- *   [30] cuda/portable_tiles.h    Portable GEMM: tiles
- *   [31] cuda/portable.h          Portable GEMM: the kernels
- *   [32] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
- *   [33] cuda/portable_formats.h  Portable GEMM: products of quantised operands
- *   [34] cuda/portable_plan.h     Portable GEMM: plan and launch
- *   [35] cuda/hopper.h            Hopper's instructions
- *   [36] cuda/sm90_tiles.h        Hopper GEMM: tiles
- *   [37] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
- *   [38] cuda/sm90_epilogue.h     Hopper GEMM: the epilogue
- *   [39] cuda/sm90_block.h        Hopper GEMM: a block
- *   [40] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
- *   [41] cuda/sm90_store.h        Hopper GEMM: results from shared memory
- *   [42] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
- *   [43] cuda/sm90_fp8.h          Hopper GEMM of FP8: the kernel
- *   [44] cuda/sm90_fp8_code.h     Hopper GEMM of FP8: the compiled kernels
- *   [45] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
- *   [46] cuda/sm90_repack_kernels.h Hopper GEMM: repacking rows
- *   [47] cuda/sm90_decode.h       Hopper GEMM: decoding operands
- *   [48] cuda/sm90_plan.h         Hopper GEMM: plan and launch
- *   [49] cuda/sm90_fp8_plan.h     Hopper GEMM of FP8: plan and launch
- *   [50] gemm/machine_cuda.h      The GPU and the library at hand
- *   [51] gemm/tune_cuda.h         GPU backends: choosing an algorithm
+ *   [21] moe/skew_cuda.h          Skew of a routing: kernel
+ *   [22] gemm/validate_quantised_cuda.h Validate kernel of quantised tensors
+ *   [23] gemm/validate_cuda.h     Validate kernels
+ *   [24] gemm/scale_convert_cuda.h Scales in another layout: kernel
+ *   [25] cuda/call.h              GPU calls
+ *   [26] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
+ *   [27] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
+ *   [28] cuda/cublaslt_grouped.h  cublaslt_grouped
+ *   [29] cuda/cublaslt_loop.h     cublaslt_loop
+ *   [30] cuda/codes.h             Quantised operands on a GPU, from codes to values
+ *   [31] cuda/portable_tiles.h    Portable GEMM: tiles
+ *   [32] cuda/portable.h          Portable GEMM: the kernels
+ *   [33] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
+ *   [34] cuda/portable_formats.h  Portable GEMM: products of quantised operands
+ *   [35] cuda/portable_plan.h     Portable GEMM: plan and launch
+ *   [36] cuda/hopper.h            Hopper's instructions
+ *   [37] cuda/sm90_tiles.h        Hopper GEMM: tiles
+ *   [38] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
+ *   [39] cuda/sm90_epilogue.h     Hopper GEMM: the epilogue
+ *   [40] cuda/sm90_block.h        Hopper GEMM: a block
+ *   [41] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
+ *   [42] cuda/sm90_store.h        Hopper GEMM: results from shared memory
+ *   [43] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
+ *   [44] cuda/sm90_fp8.h          Hopper GEMM of FP8: the kernel
+ *   [45] cuda/sm90_fp8_code.h     Hopper GEMM of FP8: the compiled kernels
+ *   [46] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
+ *   [47] cuda/sm90_repack_kernels.h Hopper GEMM: repacking rows
+ *   [48] cuda/sm90_decode.h       Hopper GEMM: decoding operands
+ *   [49] cuda/sm90_plan.h         Hopper GEMM: plan and launch
+ *   [50] cuda/sm90_fp8_plan.h     Hopper GEMM of FP8: plan and launch
+ *   [51] gemm/machine_cuda.h      The GPU and the library at hand
+ *   [52] gemm/tune_cuda.h         GPU backends: choosing an algorithm
  */
 
 /* ==== [1] Guards and version (src/cuda/guards.h) ==== */
@@ -5309,7 +5310,7 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
 static __global__ void __launch_bounds__(256)
     tegroup_impl_export_kernel(const __grid_constant__ tegroup_export_desc desc) {
     const int64_t threads = (int64_t)gridDim.x * blockDim.x, thread = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    const tegroup_impl_fit fit = tegroup_impl_export_fit(&desc, &desc.shape);
+    const tegroup_impl_fit fit = tegroup_impl_spans_fit(&desc.shape, desc.shape.groups);
     const tegroup_snapshot_view view = tegroup_impl_snapshot_view(desc.shape.snapshot, desc.shape.groups, 0);
     const bool prepared = tegroup_impl_fits(&fit);
     if (thread == 0 && desc.shape.groups == 0) tegroup_impl_store_int(desc.offsets.dtype, desc.offsets.data, 0, 0);
@@ -5325,8 +5326,8 @@ static __global__ void __launch_bounds__(256)
 static __global__ void __launch_bounds__(256)
     tegroup_impl_export_owned_kernel(const __grid_constant__ tegroup_export_desc desc) {
     const int64_t threads = (int64_t)gridDim.x * blockDim.x, thread = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    const tegroup_impl_fit fit = tegroup_impl_export_fit(&desc, &desc.shape),
-                           other_fit = tegroup_impl_export_fit(&desc, &desc.from);
+    const tegroup_impl_fit fit = tegroup_impl_spans_fit(&desc.shape, desc.shape.groups),
+                           other_fit = tegroup_impl_spans_fit(&desc.from, desc.shape.groups);
     const tegroup_snapshot_view view = tegroup_impl_snapshot_view(desc.shape.snapshot, desc.shape.groups, 0),
                                 other = tegroup_impl_snapshot_view(desc.from.snapshot, desc.shape.groups, 0);
     const bool has_other = desc.from.snapshot && tegroup_impl_fits(&other_fit);
@@ -5356,10 +5357,48 @@ static inline tegroup_status tegroup_impl_cuda_export(const tegroup_export_desc 
         code = tegroup_impl_launch(tegroup_impl_export_owned_kernel, blocks, 256, 0, stream, *desc);
     return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }
+
+/* ==== [21] Skew of a routing: kernel (src/moe/skew_cuda.h) ==== */
+
+/* One block: a thread adds up to four groups, and what it has is added to the block's, in whatever order. */
+static __global__ void __launch_bounds__(1024)
+    tegroup_impl_skew_kernel(const __grid_constant__ tegroup_skew_desc desc) {
+    __shared__ unsigned long long rows, tiles;
+    __shared__ int32_t skipped, empty;
+    const tegroup_impl_fit fit = tegroup_impl_spans_fit(&desc.shape, desc.shape.groups);
+    const tegroup_snapshot_view view = tegroup_impl_snapshot_view(desc.shape.snapshot, desc.shape.groups, 0);
+    const bool prepared = tegroup_impl_fits(&fit);
+    tegroup_skew sums;
+    memset(&sums, 0, sizeof sums);
+    if (threadIdx.x == 0) rows = tiles = 0, skipped = empty = 0;
+    __syncthreads();
+    for (int32_t g = (int32_t)threadIdx.x; g < desc.shape.groups; g += (int32_t)blockDim.x) {
+        tegroup_impl_span span = {0, 0};
+        if (prepared) span = tegroup_impl_span_of(&view, g, desc.shape.rows);
+        tegroup_impl_skew_add(&desc, span, &sums);
+    }
+    atomicAdd(&rows, (unsigned long long)sums.rows);
+    atomicAdd(&tiles, (unsigned long long)sums.tiles);
+    atomicAdd(&skipped, sums.skipped);
+    atomicAdd(&empty, sums.empty);
+    __syncthreads();
+    if (threadIdx.x != 0) return;
+    sums.rows = (int64_t)rows;
+    sums.tiles = (int64_t)tiles;
+    sums.skipped = skipped;
+    sums.empty = empty;
+    *desc.result = tegroup_impl_skew_of(&desc, prepared ? &view : NULL, &sums);
+}
+
+static inline tegroup_status tegroup_impl_cuda_skew(const tegroup_skew_desc *desc, struct CUstream_st *stream,
+                                                    tegroup_error *error) {
+    return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_skew_kernel, 1, 1024, 0, stream, *desc), "stream",
+                                    "the kernel must launch", error);
+}
 #endif /* TEGROUP_NO_MOE */
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [21] Validate kernel of quantised tensors (src/gemm/validate_quantised_cuda.h) ==== */
+/* ==== [22] Validate kernel of quantised tensors (src/gemm/validate_quantised_cuda.h) ==== */
 
 enum { TEGROUP_IMPL_VALIDATE_WARPS = 8 };
 
@@ -5432,7 +5471,7 @@ static inline cudaError_t tegroup_impl_cuda_validate_quantised(const tegroup_val
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [22] Validate kernels (src/gemm/validate_cuda.h) ==== */
+/* ==== [23] Validate kernels (src/gemm/validate_cuda.h) ==== */
 
 /* Checks the sizes in one block, which also initializes the result. */
 static __global__ void __launch_bounds__(1024)
@@ -5565,7 +5604,7 @@ static inline tegroup_status tegroup_impl_cuda_validate(const tegroup_validate_d
     return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }
 
-/* ==== [23] Scales in another layout: kernel (src/gemm/scale_convert_cuda.h) ==== */
+/* ==== [24] Scales in another layout: kernel (src/gemm/scale_convert_cuda.h) ==== */
 
 enum { TEGROUP_IMPL_SCALE_THREADS = 256 };
 
@@ -5630,7 +5669,7 @@ static inline tegroup_status tegroup_impl_cuda_scale_convert(const tegroup_impl_
         "stream", "the kernel must launch", error);
 }
 
-/* ==== [24] GPU calls (src/cuda/call.h) ==== */
+/* ==== [25] GPU calls (src/cuda/call.h) ==== */
 
 /* What a product's kernels are given, as one kernel parameter. */
 typedef struct tegroup_impl_gpu_call {
@@ -5957,7 +5996,7 @@ static inline tegroup_status tegroup_impl_cuda_rest(const tegroup_impl_gpu_call 
 }
 #if !defined(TEGROUP_NO_CUBLASLT)
 
-/* ==== [25] cuBLASLt: functions, descriptors, algorithms (src/cuda/cublaslt.h) ==== */
+/* ==== [26] cuBLASLt: functions, descriptors, algorithms (src/cuda/cublaslt.h) ==== */
 
 #if !defined(_WIN32)
 #include <dlfcn.h>
@@ -6272,7 +6311,7 @@ static inline tegroup_status tegroup_impl_lt_take(tegroup_plan *plan, const tegr
     return TEGROUP_OK;
 }
 
-/* ==== [26] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
+/* ==== [27] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
 
 /* Writes the result of a group that is hidden from cuBLASLt: NaN, or beta * C. Without a C beta is 0. */
 static __device__ inline void tegroup_impl_write_alone(const tegroup_impl_result &p, tegroup_dtype dtype, float beta,
@@ -6348,7 +6387,7 @@ static __global__ void __launch_bounds__(128)
                                  (int64_t)blockIdx.y * blockDim.x + threadIdx.x, (int64_t)gridDim.y * blockDim.x);
 }
 
-/* ==== [27] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
+/* ==== [28] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
 
 /* Says which scales the operands have, and in which lists of the set-up's they are. Sums are promoted. */
 static inline int tegroup_impl_lt_scales(const tegroup_cublaslt_functions *f, const tegroup_problem *p,
@@ -6601,7 +6640,7 @@ static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *pl
     return tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take the planned product", error);
 }
 
-/* ==== [28] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
+/* ==== [29] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
 
 /* One algorithm serves every group. The plan chooses it, for a group of the mean size, from those that do not split k.
  * So a call does not run the heuristic, which takes tens of microseconds a shape, and a row's bits do not depend on its
@@ -6879,7 +6918,7 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
 #endif /* TEGROUP_NO_CUBLASLT */
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [29] Quantised operands on a GPU, from codes to values (src/cuda/codes.h) ==== */
+/* ==== [30] Quantised operands on a GPU, from codes to values (src/cuda/codes.h) ==== */
 
 /* What the kernels that read quantised operands share: where a group's codes and scales are, and how codes become
  * values of BF16 or F16. Values of 8 and 4 bits are exact in both (F4E2M1 and what has scales of 8 bits is decoded to
@@ -7129,7 +7168,7 @@ static inline tegroup_status tegroup_impl_formats_bias_grad(const tegroup_gemm_d
 #endif /* TEGROUP_NO_FP8 */
 #if !defined(TEGROUP_NO_PORTABLE)
 
-/* ==== [30] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
+/* ==== [31] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
 
 /* One family of kernels for every GPU from SM80 on: a persistent grid walks the groups' tiles, loads by cp.async into a
  * ring of swizzled pipeline stages, and multiplies with ldmatrix and mma.sync (PTX ISA 8.0, sections 9.7.8.22 and
@@ -7409,7 +7448,7 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
     __device__ __forceinline__ void advance(int64_t row_bytes) { from += ALONG_K ? TILE_K * 2 : TILE_K * row_bytes; }
 };
 
-/* ==== [31] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
+/* ==== [32] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
 
 /* ---- storing ---- */
 
@@ -7936,7 +7975,7 @@ static __global__ void __launch_bounds__(128)
 }
 #endif
 
-/* ==== [32] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
+/* ==== [33] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
 
 /* Plain FMA: 64 x 64 tiles, 4 x 4 elements a thread, and one chain of FMAs over k for each element. MIXED: B is of F16
  * or BF16, and widened, exactly, on its way to shared memory. Its steps are of twice as many k, so that as many bytes
@@ -7996,7 +8035,7 @@ static __global__ void __launch_bounds__(256)
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [33] Portable GEMM: products of quantised operands (src/cuda/portable_formats.h) ==== */
+/* ==== [34] Portable GEMM: products of quantised operands (src/cuda/portable_formats.h) ==== */
 
 /* One kernel for every format, operation and storage order, from SM80 on. Values of 8 and 4 bits are exact in BF16, so
  * their codes are decoded on the way to shared memory, by arithmetic on bits that is the same on every GPU, and
@@ -8354,7 +8393,7 @@ static inline tegroup_status tegroup_impl_portable_formats_gemm(const tegroup_pl
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [34] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
+/* ==== [35] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
 
 /* A kernel row: one kernel of the family, for BF16 and for FP16. Tiles of up to 128 rows fit SM86, 89 and 120, whose
  * blocks have 99 KB of shared memory for the ring and what the kernel itself declares, less than 2.4 KB. The 256-row
@@ -8551,7 +8590,7 @@ static inline tegroup_status tegroup_impl_portable_gemm_fused(const tegroup_plan
 #endif /* TEGROUP_NO_PORTABLE */
 #if !defined(TEGROUP_NO_SM90)
 
-/* ==== [35] Hopper's instructions (src/cuda/hopper.h) ==== */
+/* ==== [36] Hopper's instructions (src/cuda/hopper.h) ==== */
 
 /* mbarriers, TMA and wgmma as PTX ISA 8.0 and later describe them (sections 9.7.13.15, 9.7.9.27 and 9.7.15). They
  * assemble for sm_90a only; TEGROUP_IMPL_HOPPER is 1 in the compiler pass for that architecture. */
@@ -8796,7 +8835,7 @@ TEGROUP_IMPL_WGMMA_FP8_OF(128, TEGROUP_IMPL_SUMS_64, "64", "65", "66", TEGROUP_I
 #undef TEGROUP_IMPL_F4
 #endif
 
-/* ==== [36] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
+/* ==== [37] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
 
 /* A persistent kernel of three warpgroups. In the first, one warp schedules tiles, one thread loads operands by TMA
  * into a ring of pipeline stages, and two threads store results by TMA. The other two warpgroups multiply by wgmma:
@@ -8955,7 +8994,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_rest {
     int32_t picked_a[128], picked_b[TEGROUP_IMPL_SM90_LINES];
 };
 
-/* ==== [37] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
+/* ==== [38] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* One warp of each block finds the block's tiles. It walks the groups 32 at a time, one for each lane. Tiles of equal
@@ -9308,7 +9347,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
 };
 #endif
 
-/* ==== [38] Hopper GEMM: the epilogue (src/cuda/sm90_epilogue.h) ==== */
+/* ==== [39] Hopper GEMM: the epilogue (src/cuda/sm90_epilogue.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* ---- C and bias ---- */
@@ -9522,7 +9561,7 @@ static __device__ __forceinline__ float tegroup_impl_sm90_differentiate(const te
 }
 #endif
 
-/* ==== [39] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
+/* ==== [40] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* A block is a chain of four classes, each the base of the next: what the warps share, loader, storer, multiplier. (If
@@ -9650,7 +9689,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
 };
 #endif
 
-/* ==== [40] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
+/* ==== [41] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_block<SHAPE> {
@@ -9882,7 +9921,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
 };
 #endif
 
-/* ==== [41] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
+/* ==== [42] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_loader<SHAPE> {
@@ -10043,7 +10082,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
 };
 #endif
 
-/* ==== [42] Hopper GEMM: the multiplying warpgroups, and the kernel (src/cuda/sm90_multiply.h) ==== */
+/* ==== [43] Hopper GEMM: the multiplying warpgroups, and the kernel (src/cuda/sm90_multiply.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegroup_impl_sm90_storer<SHAPE> {
@@ -10439,7 +10478,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [43] Hopper GEMM of FP8: the kernel (src/cuda/sm90_fp8.h) ==== */
+/* ==== [44] Hopper GEMM of FP8: the kernel (src/cuda/sm90_fp8.h) ==== */
 
 /* The kernel of sm90_tiles.h for operands of FP8, which wgmma takes contiguous along k alone. A forward product has
  * them so; a dgrad reads the transposed copy of the weights, and a weight gradient those of both operands, so that all
@@ -10799,7 +10838,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
 #endif
 }
 
-/* ==== [44] Hopper GEMM of FP8: the compiled kernels (src/cuda/sm90_fp8_code.h) ==== */
+/* ==== [45] Hopper GEMM of FP8: the compiled kernels (src/cuda/sm90_fp8_code.h) ==== */
 
 /* Whether nvcc has tensormap.replace as this source uses it, with strides in bytes (PTX ISA 8.5). */
 #define TEGROUP_IMPL_SM90_REPLACES (__CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1205)
@@ -10836,7 +10875,7 @@ static inline tegroup_status tegroup_impl_sm90_fp8_choose(tegroup_plan *plan, in
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [45] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
+/* ==== [46] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
 
 /* The code of a kernel row. */
 typedef struct tegroup_impl_sm90_code {
@@ -10932,7 +10971,7 @@ static inline tegroup_status tegroup_impl_sm90_choices(const tegroup_plan *plan,
     return TEGROUP_OK;
 }
 
-/* ==== [46] Hopper GEMM: repacking rows (src/cuda/sm90_repack_kernels.h) ==== */
+/* ==== [47] Hopper GEMM: repacking rows (src/cuda/sm90_repack_kernels.h) ==== */
 
 /* What the kernel is given. Ragged rows are numbered as in their buffer, and those of uniform groups one group after
  * another; a copy has the same numbers. */
@@ -11053,7 +11092,7 @@ static inline tegroup_status tegroup_impl_sm90_repack(const tegroup_plan *plan, 
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [47] Hopper GEMM: decoding operands (src/cuda/sm90_decode.h) ==== */
+/* ==== [48] Hopper GEMM: decoding operands (src/cuda/sm90_decode.h) ==== */
 
 /* What is decoded, and where to. */
 typedef struct tegroup_impl_decode_call {
@@ -11408,7 +11447,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_DECODE_THREADS, TEGROUP_IM
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [48] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
+/* ==== [49] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
 
 static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_planned_row(const tegroup_plan *plan) {
     return tegroup_impl_sm90_row_of((int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ROW]);
@@ -11859,7 +11898,7 @@ static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, co
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [49] Hopper GEMM of FP8: plan and launch (src/cuda/sm90_fp8_plan.h) ==== */
+/* ==== [50] Hopper GEMM of FP8: plan and launch (src/cuda/sm90_fp8_plan.h) ==== */
 
 /* ---- the tensor maps of a weight gradient ---- */
 
@@ -12034,7 +12073,7 @@ static inline tegroup_status tegroup_impl_sm90_fp8_gemm(const tegroup_plan *plan
 #endif /* TEGROUP_NO_FP8 */
 #endif /* TEGROUP_NO_SM90 */
 
-/* ==== [50] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
+/* ==== [51] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
 
 #if defined(TEGROUP_NO_CUBLASLT)
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *) { return 0; }
@@ -12066,7 +12105,7 @@ static inline tegroup_status tegroup_impl_cuda_check_device(const tegroup_plan *
     return TEGROUP_OK;
 }
 
-/* ==== [51] GPU backends: choosing an algorithm (src/gemm/tune_cuda.h) ==== */
+/* ==== [52] GPU backends: choosing an algorithm (src/gemm/tune_cuda.h) ==== */
 
 static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *kind, tegroup_error *error) {
     cudaDeviceProp properties;

@@ -11,6 +11,7 @@
 #include "base/arithmetic.h"
 #include "base/rules.h"
 #include "base/threads.h"
+#include "base/range.h"
 #include "formats/convert.h"
 #include "core/checks.h"
 #include "core/apart.h"
@@ -148,6 +149,7 @@ static inline void tegroup_impl_count_sum(const tegroup_count_desc *desc) {
 
 TEGROUP_API tegroup_status tegroup_count(const tegroup_count_desc *desc, struct CUstream_st *stream,
                                          tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_count")
     tegroup_count_desc taken;
     int64_t t, j, row, end, rows, used, block;
     (void)stream;

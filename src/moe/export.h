@@ -13,6 +13,7 @@
 #include "base/arithmetic.h"
 #include "base/rules.h"
 #include "base/threads.h"
+#include "base/range.h"
 #include "formats/convert.h"
 #include "core/layout.h"
 #include "core/checks.h"
@@ -36,10 +37,10 @@ TEGROUP_IMPL_HD tegroup_impl_span tegroup_impl_span_of(const tegroup_snapshot_vi
     return span;
 }
 
-/* A snapshot of one of the shapes, as the call needs it. */
-TEGROUP_IMPL_HD tegroup_impl_fit tegroup_impl_export_fit(const tegroup_export_desc *desc, const tegroup_shape *shape) {
+/* The snapshot of a shape of so many groups. */
+TEGROUP_IMPL_HD tegroup_impl_fit tegroup_impl_spans_fit(const tegroup_shape *shape, int32_t groups) {
     tegroup_impl_fit fit = tegroup_impl_fit_of_rows(shape->snapshot, shape->rows);
-    fit.groups = desc->shape.groups;
+    fit.groups = groups;
     return fit;
 }
 
@@ -75,23 +76,21 @@ TEGROUP_IMPL_HD void tegroup_impl_export_group(const tegroup_export_desc *desc, 
                                span.start + tegroup_impl_align(rows, tegroup_impl_max(1, desc->block)));
 }
 
-static inline tegroup_status tegroup_impl_export_check_shape(const tegroup_export_desc *desc,
-                                                             const tegroup_shape *shape, const char *const paths[4],
-                                                             tegroup_error *error) {
+/* A shape whose snapshot the call reads, of so many groups. */
+static inline tegroup_status tegroup_impl_check_spans(const tegroup_shape *shape, int32_t groups, tegroup_space space,
+                                                      const char *const paths[4], tegroup_error *error) {
     tegroup_impl_fit fit;
     TEGROUP_IMPL_RULE(shape->groups >= 0 && shape->groups <= TEGROUP_MAX_GROUPS, ERROR_VALUE, paths[0],
                       "must be 0 to TEGROUP_MAX_GROUPS", TEGROUP_MAX_GROUPS, shape->groups);
-    TEGROUP_IMPL_RULE(shape->groups == desc->shape.groups, ERROR_SHAPE, paths[0], "must be shape.groups",
-                      desc->shape.groups, shape->groups);
+    TEGROUP_IMPL_RULE(shape->groups == groups, ERROR_SHAPE, paths[0], "must be shape.groups", groups, shape->groups);
     TEGROUP_IMPL_RULE(shape->rows >= 0 && shape->rows <= TEGROUP_MAX_COLS, ERROR_VALUE, paths[1],
-                      "must be 0 to TEGROUP_MAX_COLS: rows are the columns of what is written", TEGROUP_MAX_COLS,
-                      shape->rows);
+                      "must be 0 to TEGROUP_MAX_COLS", TEGROUP_MAX_COLS, shape->rows);
     TEGROUP_IMPL_RULE(shape->snapshot != NULL, ERROR_NULL_ARGUMENT, paths[2], "must not be NULL: prepare first", 1, 0);
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(shape->snapshot, TEGROUP_ALIGNMENT), ERROR_ALIGNMENT, paths[2],
                       "must be 256-byte aligned", TEGROUP_ALIGNMENT, (uintptr_t)shape->snapshot % TEGROUP_ALIGNMENT);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_sizes_space(shape, desc->space, paths[3], error));
-    if (desc->space == TEGROUP_SPACE_DEVICE) return TEGROUP_OK; /* the kernels look into that one */
-    fit = tegroup_impl_export_fit(desc, shape);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_sizes_space(shape, space, paths[3], error));
+    if (space == TEGROUP_SPACE_DEVICE) return TEGROUP_OK; /* the kernels look into that one */
+    fit = tegroup_impl_spans_fit(shape, groups);
     return tegroup_impl_check_fit(&fit, paths[2], "must have all groups within shape.rows rows", error);
 }
 
@@ -104,7 +103,7 @@ static inline tegroup_status tegroup_impl_export_check_shape(const tegroup_expor
     ITEM(sorted_ids, rows, desc->slots)                                                                                \
     ITEM(source_rows, rows, desc->from.rows)
 
-static inline tegroup_impl_buffer tegroup_impl_export_snapshot_buffer(const tegroup_shape *shape, const char *apart) {
+static inline tegroup_impl_buffer tegroup_impl_spans_buffer(const tegroup_shape *shape, const char *apart) {
     tegroup_layout layout;
     tegroup_impl_snapshot_layout(shape->groups, tegroup_impl_irregular(shape), &layout);
     return tegroup_impl_buffer_of(shape->snapshot, shape->snapshot ? (int64_t)layout.total_bytes : 0, NULL, apart, 0);
@@ -125,7 +124,7 @@ static inline tegroup_status tegroup_impl_export_check_inputs(const tegroup_expo
         TEGROUP_IMPL_RULE(desc->slots == 0, ERROR_COMBINATION, "slots", "must be 0 without sorted_ids", 0, desc->slots);
     }
     if (desc->source_rows.dtype != TEGROUP_DTYPE_UNSET)
-        return tegroup_impl_export_check_shape(desc, &desc->from, from, error);
+        return tegroup_impl_check_spans(&desc->from, desc->shape.groups, desc->space, from, error);
     TEGROUP_IMPL_RULE(desc->from.snapshot == NULL, ERROR_COMBINATION, "from.snapshot",
                       "must be NULL without source_rows", 0, 1);
     TEGROUP_IMPL_RULE(desc->from.groups == 0, ERROR_COMBINATION, "from.groups", "must be 0 without source_rows", 0,
@@ -145,7 +144,7 @@ static inline tegroup_status tegroup_impl_export_check(const tegroup_export_desc
     TEGROUP_IMPL_RULE(desc->block >= 0 && desc->block <= TEGROUP_MAX_COLS, ERROR_VALUE, "block",
                       "must be 0 to TEGROUP_MAX_COLS", TEGROUP_MAX_COLS, desc->block);
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_export_check_shape(desc, &desc->shape, shape, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_spans(&desc->shape, desc->shape.groups, desc->space, shape, error));
     TEGROUP_IMPL_TRY(tegroup_impl_export_check_inputs(desc, error));
 #define TEGROUP_IMPL_EXPORT(member, columns, most)                                                                     \
     {                                                                                                                  \
@@ -160,13 +159,14 @@ static inline tegroup_status tegroup_impl_export_check(const tegroup_export_desc
     TEGROUP_IMPL_RULE_AS(DTYPES, wanted > 0, ERROR_UNSET, "counts.dtype", "must be set where nothing else is",
                          TEGROUP_IMPL_INTEGERS, 0);
     buffers[count++] = tegroup_impl_matrix_buffer(&desc->slot_of_row, NULL, "must not overlap slot_of_row", 0);
-    buffers[count++] = tegroup_impl_export_snapshot_buffer(&desc->shape, "must not overlap shape.snapshot");
-    buffers[count++] = tegroup_impl_export_snapshot_buffer(&desc->from, "must not overlap from.snapshot");
+    buffers[count++] = tegroup_impl_spans_buffer(&desc->shape, "must not overlap shape.snapshot");
+    buffers[count++] = tegroup_impl_spans_buffer(&desc->from, "must not overlap from.snapshot");
     return tegroup_impl_check_apart(buffers, count, TEGROUP_CHECK_HOST, NULL, error);
 }
 
 TEGROUP_API tegroup_status tegroup_export(const tegroup_export_desc *desc, struct CUstream_st *stream,
                                           tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_export")
     tegroup_export_desc taken;
     tegroup_snapshot_view view, other;
     int64_t row, i;

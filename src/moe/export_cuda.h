@@ -19,7 +19,7 @@
 static __global__ void __launch_bounds__(256)
     tegroup_impl_export_kernel(const __grid_constant__ tegroup_export_desc desc) {
     const int64_t threads = (int64_t)gridDim.x * blockDim.x, thread = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    const tegroup_impl_fit fit = tegroup_impl_export_fit(&desc, &desc.shape);
+    const tegroup_impl_fit fit = tegroup_impl_spans_fit(&desc.shape, desc.shape.groups);
     const tegroup_snapshot_view view = tegroup_impl_snapshot_view(desc.shape.snapshot, desc.shape.groups, 0);
     const bool prepared = tegroup_impl_fits(&fit);
     if (thread == 0 && desc.shape.groups == 0) tegroup_impl_store_int(desc.offsets.dtype, desc.offsets.data, 0, 0);
@@ -35,8 +35,8 @@ static __global__ void __launch_bounds__(256)
 static __global__ void __launch_bounds__(256)
     tegroup_impl_export_owned_kernel(const __grid_constant__ tegroup_export_desc desc) {
     const int64_t threads = (int64_t)gridDim.x * blockDim.x, thread = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    const tegroup_impl_fit fit = tegroup_impl_export_fit(&desc, &desc.shape),
-                           other_fit = tegroup_impl_export_fit(&desc, &desc.from);
+    const tegroup_impl_fit fit = tegroup_impl_spans_fit(&desc.shape, desc.shape.groups),
+                           other_fit = tegroup_impl_spans_fit(&desc.from, desc.shape.groups);
     const tegroup_snapshot_view view = tegroup_impl_snapshot_view(desc.shape.snapshot, desc.shape.groups, 0),
                                 other = tegroup_impl_snapshot_view(desc.from.snapshot, desc.shape.groups, 0);
     const bool has_other = desc.from.snapshot && tegroup_impl_fits(&other_fit);

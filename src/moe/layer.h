@@ -17,6 +17,7 @@
 #include "base/linkage.h"
 #include "base/build.h"
 #include "base/rules.h"
+#include "base/range.h"
 #include "core/constructors.h"
 #include "core/layout.h"
 #include "core/field_names.h"
@@ -266,6 +267,7 @@ static inline tegroup_status tegroup_impl_moe_prepare_nothing(const tegroup_impl
 
 TEGROUP_API tegroup_status tegroup_moe_forward(const tegroup_moe_plan *plan, const tegroup_moe_desc *desc,
                                                struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_moe_forward")
     tegroup_moe_desc taken;
     tegroup_impl_moe_call call;
     TEGROUP_IMPL_TRY(tegroup_impl_moe_check_plan(plan, error));
@@ -287,6 +289,7 @@ TEGROUP_API tegroup_status tegroup_moe_forward(const tegroup_moe_plan *plan, con
 
 TEGROUP_API tegroup_status tegroup_moe_dgrad(const tegroup_moe_plan *plan, const tegroup_moe_desc *desc,
                                              struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_moe_dgrad")
     tegroup_moe_desc taken;
     tegroup_impl_moe_call call;
     TEGROUP_IMPL_TRY(tegroup_impl_moe_check_plan(plan, error));
@@ -307,6 +310,7 @@ TEGROUP_API tegroup_status tegroup_moe_dgrad(const tegroup_moe_plan *plan, const
 
 TEGROUP_API tegroup_status tegroup_moe_wgrad(const tegroup_moe_plan *plan, const tegroup_moe_desc *desc,
                                              struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_moe_wgrad")
     tegroup_moe_desc taken;
     tegroup_impl_moe_call call;
     TEGROUP_IMPL_TRY(tegroup_impl_moe_check_plan(plan, error));

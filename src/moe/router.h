@@ -11,6 +11,7 @@
 #include "base/arithmetic.h"
 #include "base/rules.h"
 #include "base/threads.h"
+#include "base/range.h"
 #include "formats/convert.h"
 #include "core/layout.h"
 #include "core/checks.h"
@@ -283,6 +284,7 @@ static inline double tegroup_impl_router_balance(const tegroup_router_desc *desc
 
 TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
                                           tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_router")
     tegroup_router_desc taken;
     int64_t tokens, t;
     int schemed;
@@ -359,6 +361,7 @@ static inline tegroup_status tegroup_impl_router_backward_check(const tegroup_ro
 
 TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward_desc *desc, struct CUstream_st *stream,
                                                    tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_router_backward")
     tegroup_router_backward_desc taken;
     int64_t tokens, t;
     int schemed, is_f64;

@@ -70,6 +70,30 @@ typedef struct tegroup_export_desc {
     int32_t        threads;      /* as tegroup_router_desc's                                                     */
 } tegroup_export_desc;
 
+/* How uneven a routing is. */
+typedef struct tegroup_skew {
+    int32_t groups, skipped, empty; /* of all groups those that are skipped, and those without rows               */
+    int32_t largest;                /* the group of most rows, of equal ones the lowest; -1 = none has rows       */
+    int64_t rows;                   /* of all groups                                                              */
+    int64_t rows_max, rows_median, rows_min; /* of groups that are not skipped; of two in the middle the smaller  */
+    int64_t tiles;                  /* stripes of tile_rows rows that hold the groups' rows, each of one group    */
+    int64_t wasted_rows;            /* rows of these tiles that no group fills                                    */
+    int64_t bytes, wasted_bytes;    /* row_bytes for each row, and for each wasted row                            */
+    double  largest_over_mean;      /* rows_max by the mean of groups that are not skipped; 0 without rows        */
+} tegroup_skew;
+
+/* The skew of a routing, from its snapshot (counts on the host become one by tegroup_prepare). A snapshot in device
+ * memory that was not prepared for this shape counts as one without rows. The same bits on the CPU and on a GPU, where
+ * it is one kernel of one block, good for capture: read the result when the stream is done. Needs no workspace. */
+typedef struct tegroup_skew_desc {
+    size_t        struct_size; /* sizeof(tegroup_skew_desc)                                                      */
+    tegroup_space space;       /* where snapshot and result live; required                                       */
+    tegroup_shape shape;       /* its groups, its rows (at most TEGROUP_MAX_COLS) and its snapshot; required     */
+    int64_t       tile_rows;   /* rows of a tile, such as a plan's tile_m: 1 to TEGROUP_MAX_COLS; required       */
+    int64_t       row_bytes;   /* bytes of a row of the buffer, 0 to TEGROUP_MAX_COLS; 0 = not wanted            */
+    tegroup_skew *result;      /* out, aligned to 8 bytes                                                        */
+} tegroup_skew_desc;
+
 /* What a logit x says of an expert: its score. */
 typedef enum tegroup_score {
     TEGROUP_SCORE_SOFTMAX       = 0, /* exp(x) / the sum over the token's experts of exp(their logits)            */

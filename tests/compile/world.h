@@ -31,6 +31,7 @@ typedef struct world {
     tegroup_count_desc               count;
     tegroup_count_desc               count_slots; /* of rows in blocks, which have slots      */
     tegroup_export_desc              exports;     /* everything                               */
+    tegroup_skew_desc                skew;
     tegroup_router_desc              router;
     tegroup_router_backward_desc     router_backward;
     tegroup_permutation_desc         permutation;
@@ -101,6 +102,7 @@ typedef struct world {
     MEMORY(int64_t, ends_out, EXPERTS);
     MEMORY(int64_t, labels_out, ROWS / 2);
     MEMORY(int64_t, source_rows_out, ROWS);
+    MEMORY(tegroup_skew, skew_out, 1);
     MEMORY(double, loss_out, 1);
     MEMORY(int64_t, row_of_slot_out, SLOTS);
     MEMORY(int64_t, slot_of_row_out, ROWS);
@@ -343,6 +345,13 @@ static tegroup_status world_make(world *w, tegroup_error *error) {
     w->exports.slots = SLOTS;
     w->exports.sorted_ids = tegroup_matrix_of(w->slot_of_row_out, 1, ROWS, TEGROUP_DTYPE_I64);
     w->exports.source_rows = tegroup_matrix_of(w->source_rows_out, 1, ROWS, TEGROUP_DTYPE_I64);
+    memset(&w->skew, 0, sizeof w->skew);
+    w->skew.struct_size = sizeof w->skew;
+    w->skew.space = TEGROUP_SPACE_HOST;
+    w->skew.shape = routed;
+    w->skew.tile_rows = 4;
+    w->skew.row_bytes = K * 4;
+    w->skew.result = w->skew_out;
     memset(&w->router, 0, sizeof w->router);
     w->router.struct_size = sizeof w->router;
     w->router.space = TEGROUP_SPACE_HOST;

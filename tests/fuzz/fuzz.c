@@ -1057,6 +1057,26 @@ static void fuzz_export(void) {
     for (int64_t row = 0; row < n; row++) MUST(entry(&desc.source_rows, 0, row) == -1 || entry(&desc.source_rows, 0, row) == row); /* its own buffer */
 }
 
+static void fuzz_skew(void) {
+    tegroup_skew_desc desc;
+    tegroup_tensor rows;
+    tegroup_status status;
+    OPEN(desc);
+    memset(&rows, 0, sizeof rows);
+    rows.shape.groups = below(8);
+    rows.shape.rows = below(24);
+    rows.shape.row_sizes.encoding = TEGROUP_ENCODING_COUNTS;
+    prepare_tensor(&rows);
+    desc.shape = rows.shape;
+    desc.tile_rows = below(5);
+    desc.row_bytes = below(9);
+    desc.result = (tegroup_skew *)buffer(sizeof *desc.result);
+    SPOIL(tegroup_skew_desc, desc, FIELD(tegroup_skew_desc, shape.groups), FIELD(tegroup_skew_desc, shape.rows), FIELD(tegroup_skew_desc, tile_rows), FIELD(tegroup_skew_desc, row_bytes));
+    if (chance(5)) desc.shape.snapshot = NULL;
+    CALL(tegroup_skew_report, desc);
+    if (status == TEGROUP_OK) MUST(desc.result->rows >= desc.result->rows_max && desc.result->rows_max >= desc.result->rows_median && desc.result->rows_median >= desc.result->rows_min);
+}
+
 static void fuzz_permute(void) {
     tegroup_permute_desc desc;
     tegroup_matrix *matrices[] = {&desc.tokens, &desc.slot_of_row, &desc.permuted, &desc.weights};
@@ -1635,7 +1655,7 @@ static void fuzz_chain(void) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static void (*const targets[])(void) = {fuzz_layouts, fuzz_tensor_layout, fuzz_prepare, fuzz_gemm, fuzz_prepare, fuzz_gemm, fuzz_gemm, fuzz_count, fuzz_router, fuzz_router_backward,
-                                            fuzz_permutation, fuzz_export, fuzz_permute, fuzz_combine, fuzz_combine_backward, fuzz_activation, fuzz_activation_backward, fuzz_linear, fuzz_linear, fuzz_mlp, fuzz_mlp, fuzz_chain, fuzz_chain, fuzz_chain};
+                                            fuzz_permutation, fuzz_export, fuzz_skew, fuzz_permute, fuzz_combine, fuzz_combine_backward, fuzz_activation, fuzz_activation_backward, fuzz_linear, fuzz_linear, fuzz_mlp, fuzz_mlp, fuzz_chain, fuzz_chain, fuzz_chain};
     if (!workspace) { /* what the CPU backend needs at the most, with one thread */
         workspace_bytes = (size_t)4 << 20;
         workspace = (char *)aligned_buffer(workspace_bytes);

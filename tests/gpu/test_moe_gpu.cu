@@ -641,6 +641,37 @@ TEST(moe_gpu, exports_equal_the_cpus) {
     }
 }
 
+/* The report is the CPU's, byte for byte; of a snapshot of something else, one of no rows. */
+TEST(moe_gpu, skew_equals_the_cpus) {
+    static const int32_t sizes[] = {0, 1, 2, 31, 33, 896, 1025, 4096};
+    rng r = rng_seed(5023);
+    for (int64_t i = scaled(10) * 16; i > 0; i--) {
+        void *mark = guards_mark();
+        const int32_t groups = i % 16 < 8 ? sizes[i % 8] : (int32_t)rng_int(&r, 1, 60);
+        tegroup_skew_desc d;
+        memset(&d, 0, sizeof d);
+        d.struct_size = sizeof d;
+        d.space = TEGROUP_SPACE_HOST;
+        d.shape = placed(&r, groups, random_rows(&r, groups, groups > 100 ? 9 : 400, 1));
+        d.tile_rows = rng_int(&r, 1, 256);
+        d.row_bytes = rng_int(&r, 0, 9000);
+        d.result = (tegroup_skew *)guarded(sizeof *d.result);
+        const int other = rng_chance(&r, 10);
+        mirror_up(mark);
+        tegroup_skew_desc dd = d;
+        dd.space = TEGROUP_SPACE_DEVICE;
+        shape_to_device(&dd.shape);
+        dd.result = (tegroup_skew *)device_of(d.result);
+        if (other) MUST(cudaMemset((void *)dd.shape.snapshot, 0, 4)); /* its magic */
+        ASSERT_EQ(TEGROUP_OK, tegroup_skew_report(&d, NULL, NULL));
+        remember_all(mark);
+        RUN_TWICE(mark, tegroup_skew_report(&dd, NULL, error));
+        if (other) ASSERT_TRUE(d.result->rows == 0 && d.result->empty == groups && d.result->largest == -1 && d.result->largest_over_mean == 0);
+        ASSERT_EQ(0, other ? guards_changed() : disturbed(mark));
+        guards_release(mark);
+    }
+}
+
 /* Labels of blocks, slots of rows and where padding begins: counts, starts and the row of each slot are the CPU's, whatever lies. */
 TEST(moe_gpu, counts_of_slots_equal_the_cpus) {
     static const int32_t sizes[] = {0, 1, 2, 31, 33, 896, 1025, 4096};
@@ -1281,6 +1312,13 @@ TEST(moe_gpu, captured_step) {
     exported.shape = rows;
     exported.labels = tegroup_matrix_of(arena_take(8 * (size_t)rows.rows, 0), 1, rows.rows, TEGROUP_DTYPE_I64);
     exported.offsets = tegroup_matrix_of(arena_take(8 * (EXPERTS + 1), 0), 1, EXPERTS + 1, TEGROUP_DTYPE_I64);
+    tegroup_skew_desc skew;
+    memset(&skew, 0, sizeof skew);
+    skew.struct_size = sizeof skew;
+    skew.space = TEGROUP_SPACE_DEVICE;
+    skew.shape = rows;
+    skew.tile_rows = 128;
+    skew.result = (tegroup_skew *)arena_take(sizeof *skew.result, 0);
     tegroup_permute_desc p;
     memset(&p, 0, sizeof p);
     p.struct_size = sizeof p;
@@ -1316,7 +1354,7 @@ TEST(moe_gpu, captured_step) {
     auto step = [&]() {
         return tegroup_router(&dd, stream, NULL) == TEGROUP_OK && tegroup_count(&counting, stream, NULL) == TEGROUP_OK
                && tegroup_shape_prepare(&rows, snapshot, snapshot_bytes, stream, NULL) == TEGROUP_OK
-               && tegroup_permutation_make(&m, stream, NULL) == TEGROUP_OK && tegroup_export(&exported, stream, NULL) == TEGROUP_OK
+               && tegroup_permutation_make(&m, stream, NULL) == TEGROUP_OK && tegroup_export(&exported, stream, NULL) == TEGROUP_OK && tegroup_skew_report(&skew, stream, NULL) == TEGROUP_OK
                && tegroup_permute(&p, stream, NULL) == TEGROUP_OK && tegroup_activation_forward(&a, stream, NULL) == TEGROUP_OK && tegroup_combine(&q, stream, NULL) == TEGROUP_OK
                && tegroup_validate(&v, stream, NULL) == TEGROUP_OK;
     };

@@ -87,7 +87,7 @@ SUPPORT void layer_in_format(layer *l, const layer_format *f) {
         memset(&quantize, 0, sizeof quantize);
         quantize.struct_size = sizeof quantize, quantize.space = TEGROUP_SPACE_HOST, quantize.input = weights[i]->weight, quantize.rule = tegroup_scale_rule_of(f->preset);
         quantize.output = weights[i]->weight;
-        quantize.output.dtype = f->forward, quantize.output.scaling = f->weights, quantize.output.columnwise_order = f->weights == TEGROUP_SCALING_BLOCK_128X128 ? TEGROUP_COLUMNWISE_AS_DATA : f->order;
+        quantize.output.dtype = f->forward, quantize.output.scaling = f->weights, quantize.output.columnwise_order = f->order;
         give_memory(&quantize.output, format_memory);
         must(tegroup_quantize(&quantize, NULL, &error), &error);
         weights[i]->weight = quantize.output;

@@ -1149,6 +1149,62 @@ TEST(moe, layouts_that_lie) {
     }
 }
 
+/* The report against plain loops over what the groups were made of. */
+static void check_skew(const tegroup_skew *skew, const int64_t *rows, int32_t groups, int64_t tile, int64_t bytes) {
+    int64_t all = 0, most = 0, tiles = 0, sorted[896] = {0};
+    int32_t skipped = 0, empty = 0, largest = -1, counted = 0;
+    for (int32_t g = 0; g < groups; g++) {
+        if (rows[g] < 0) { skipped++; continue; }
+        int32_t at = counted++; /* by insertion */
+        for (; at > 0 && sorted[at - 1] > rows[g]; at--) sorted[at] = sorted[at - 1];
+        sorted[at] = rows[g];
+        empty += rows[g] == 0, all += rows[g], tiles += (rows[g] + tile - 1) / tile;
+        if (rows[g] > most) most = rows[g], largest = g;
+    }
+    ASSERT_EQ(skew->groups, groups);
+    ASSERT_EQ(skew->skipped, skipped);
+    ASSERT_EQ(skew->empty, empty);
+    ASSERT_EQ(skew->largest, largest);
+    ASSERT_EQ(skew->rows, all);
+    ASSERT_EQ(skew->rows_max, most);
+    ASSERT_EQ(skew->rows_min, counted > 0 ? sorted[0] : 0);
+    ASSERT_EQ(skew->rows_median, counted > 0 ? sorted[(counted - 1) / 2] : 0);
+    ASSERT_EQ(skew->tiles, tiles);
+    ASSERT_EQ(skew->wasted_rows, tiles * tile - all);
+    ASSERT_EQ(skew->bytes, all * bytes);
+    ASSERT_EQ(skew->wasted_bytes, (tiles * tile - all) * bytes);
+    ASSERT_LE(fabs(skew->largest_over_mean - (all > 0 ? (double)most * counted / (double)all : 0)), 1e-12);
+}
+
+TEST(moe, skew_of_a_routing) {
+    rng r = rng_seed(4045);
+    char text[400];
+    for (int64_t i = scaled(300) + 4; i > 0; i--) {
+        void *mark = guards_mark();
+        const int many = i % 50 == 4;
+        const int32_t groups = many ? 896 : (int32_t)rng_int(&r, 0, 40);
+        int64_t rows[896], n = 0;
+        tegroup_layout layout;
+        for (int32_t g = 0; g < groups; g++) rows[g] = rng_chance(&r, 20) ? 0 : rng_chance(&r, 10) ? -1 : rng_int(&r, 1, rng_chance(&r, 5) ? 3000 : 70), n += rows[g] > 0 ? rows[g] : 0;
+        tegroup_shape shape = tegroup_shape_of(groups, n + rng_int(&r, 0, 9), 1, tegroup_sizes_of(index_array(TEGROUP_DTYPE_I64, rows, groups), TEGROUP_DTYPE_I64, TEGROUP_SPACE_HOST));
+        ASSERT_EQ(tegroup_snapshot_layout(&shape, &layout, NULL), TEGROUP_OK);
+        ASSERT_EQ(tegroup_shape_prepare(&shape, guarded(layout.total_bytes), layout.total_bytes, NULL, NULL), TEGROUP_OK);
+        tegroup_skew *result = (tegroup_skew *)guarded(sizeof *result);
+        tegroup_skew_desc d = {.struct_size = sizeof d, .space = TEGROUP_SPACE_HOST, .shape = shape, .tile_rows = rng_int(&r, 1, 200), .row_bytes = rng_int(&r, 0, 9000), .result = result};
+        remember_all(mark);
+        ASSERT_EQ(tegroup_skew_report(&d, NULL, NULL), TEGROUP_OK);
+        check_skew(result, rows, groups, d.tile_rows, d.row_bytes);
+        ASSERT_PASSING();
+        ASSERT_EQ(tegroup_skew_text(result, NULL, 0), tegroup_skew_text(result, text, sizeof text));
+        guarded_remember(result);
+        ASSERT_EQ(disturbed(mark), 0);
+        guards_release(mark);
+    }
+    const tegroup_skew skew = {4, 1, 1, 2, 30, 20, 10, 0, 3, 18, 61440, 36864, 2.0};
+    tegroup_skew_text(&skew, text, sizeof text);
+    ASSERT_STREQ(text, "4 groups (1 skipped, 1 empty): 30 rows, 10.0 in the mean, 0 to 20, median 10; group 2 has 2.00 times the mean; 3 tiles, 37.5% of their rows wasted, 0.0 of 0.1 MiB");
+}
+
 /* Rows of types that are not floating point arrive byte for byte; rows that nobody has stay as they were. */
 TEST(moe, permute_of_bytes) {
     static const tegroup_dtype types[] = {TEGROUP_DTYPE_F8E4M3, TEGROUP_DTYPE_F8E5M2, TEGROUP_DTYPE_F8E8M0, TEGROUP_DTYPE_I32, TEGROUP_DTYPE_I64};

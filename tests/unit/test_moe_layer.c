@@ -182,11 +182,11 @@ TEST(moe_layer, formats_as_by_hand) {
     for (int which = 0; which < LAYER_FORMATS; which++) {
         const layer_format *f = &layer_formats[which];
         double apart = 0, size = 0, unused;
-        for (int64_t i = scaled(4) + 1; i > 0; i--) {
+        for (int64_t i = scaled(8) + 1; i > 0; i--) {
             void *mark = guards_mark();
             layer l;
             result results[RESULTS];
-            layer_made_of = 16;
+            layer_made_of = rng_chance(&r, 15) ? 16 : 2; /* blocks of the scalings are seldom whole */
             layer_make(&l, &r, rng_chance(&r, 70) ? TEGROUP_DTYPE_BF16 : TEGROUP_DTYPE_F32, 1, 0);
             layer_made_of = 1;
             if (rng_chance(&r, 30) && l.tokens > 0) l.desc.capacity = rng_int(&r, 1, l.tokens * l.k + 9); /* by_hand has as many rows as it has choices */

@@ -59,6 +59,7 @@ static void spoil_nothing(void) {
 #define call_count(e)               tegroup_count(&w.count, NULL, e)
 #define call_count_slots(e)         tegroup_count(&w.count_slots, NULL, e)
 #define call_export(e)              tegroup_export(&w.exports, NULL, e)
+#define call_skew(e)                tegroup_skew_report(&w.skew, NULL, e)
 #define call_router(e)              tegroup_router(&w.router, NULL, e)
 #define call_router_backward(e)     tegroup_router_backward(&w.router_backward, NULL, e)
 #define call_permutation(e)         tegroup_permutation_make(&w.permutation, NULL, e)
@@ -246,6 +247,7 @@ TEST(status, good_calls) {
     GOOD(count);
     GOOD(count_slots);
     GOOD(export);
+    GOOD(skew);
     GOOD(router);
     GOOD(router_backward);
     GOOD(permutation);
@@ -275,6 +277,7 @@ TEST(status, null_arguments) {
     NOT(activation_backward, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
     NOT(count, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
     NOT(export, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
+    NOT(skew_report, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
     NOT(router, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
     NOT(router_backward, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
     NOT(permutation_make, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
@@ -346,6 +349,7 @@ TEST(status, older_structs) {
     OLDER(count, count);
     OLDER(count_slots, count_slots);
     OLDER(export, exports);
+    OLDER(skew, skew);
     OLDER(router, router);
     OLDER(router_layout, router);
     OLDER(router_backward, router_backward);
@@ -387,6 +391,7 @@ TEST(status, struct_size) {
     STRUCT_SIZE(activation_backward, tegroup_activation_backward_desc, activation_backward);
     STRUCT_SIZE(count, tegroup_count_desc, count);
     STRUCT_SIZE(export, tegroup_export_desc, exports);
+    STRUCT_SIZE(skew, tegroup_skew_desc, skew);
     STRUCT_SIZE(router, tegroup_router_desc, router);
     STRUCT_SIZE(router_backward, tegroup_router_backward_desc, router_backward);
     STRUCT_SIZE(permutation, tegroup_permutation_desc, permutation);
@@ -414,6 +419,7 @@ TEST(status, zero_is_unset) {
     UNSET(activation_backward, activation_backward, "space");
     UNSET(count, count, "space");
     UNSET(export, exports, "space");
+    UNSET(skew, skew, "space");
     UNSET(router, router, "space");
     UNSET(router_backward, router_backward, "space");
     UNSET(permutation, permutation, "space");
@@ -432,6 +438,7 @@ TEST(status, zero_is_unset) {
     SPACE(activation_backward, activation_backward);
     SPACE(count, count);
     SPACE(export, exports);
+    SPACE(skew, skew);
     SPACE(router, router);
     SPACE(router_backward, router_backward);
     SPACE(permutation, permutation);
@@ -1768,6 +1775,22 @@ TEST(status, export) {
     BAD(export, d->counts.dtype = d->offsets.dtype = d->ends.dtype = d->labels.dtype = TEGROUP_DTYPE_UNSET; d->counts.data = d->offsets.data = d->ends.data = d->labels.data = NULL;
         memset(&d->slot_of_row, 0, sizeof d->slot_of_row + sizeof d->slots + sizeof d->sorted_ids + sizeof d->from + sizeof d->source_rows), UNSET, "counts.dtype", INTEGERS, 0);
     NO_GPU(export, w.exports);
+}
+
+TEST(status, skew) {
+    tegroup_skew_desc *d = &w.skew;
+    RANGE(skew, d->shape.groups, "shape.groups", int32_t, 0, TEGROUP_MAX_GROUPS);
+    RANGE(skew, d->shape.rows, "shape.rows", int64_t, 0, TEGROUP_MAX_COLS);
+    RANGE(skew, d->tile_rows, "tile_rows", int64_t, 1, TEGROUP_MAX_COLS);
+    RANGE(skew, d->row_bytes, "row_bytes", int64_t, 0, TEGROUP_MAX_COLS);
+    BAD(skew, d->shape.row_sizes.space = TEGROUP_SPACE_DEVICE, COMBINATION, "shape.row_sizes.space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
+    BAD(skew, d->shape.snapshot = NULL, NULL_ARGUMENT, "shape.snapshot", 1, 0);
+    OTHER_SNAPSHOT(skew, d->shape.snapshot, "shape.snapshot");
+    BAD(skew, snapshot_at(&d->shape.snapshot)->groups--, CAPACITY, "shape.snapshot", EXPERTS, EXPERTS - 1);
+    BAD(skew, d->result = NULL, NULL_ARGUMENT, "result", 1, 0);
+    ALIGNED(skew, d->result, "result", 8);
+    BAD(skew, d->result = (tegroup_skew *)(void *)w.snapshot, OVERLAP, "result", 0, 1);
+    NO_GPU(skew, w.skew);
 }
 
 TEST(status, router) {
