@@ -58,79 +58,83 @@
  *   [25] base/arithmetic.h        Arithmetic
  *   [26] base/rules.h             Rules
  *   [27] base/threads.h           Threads
- *   [28] formats/dtype.h          Types by their bits
- *   [29] core/names.h             Names and texts
- *   [30] core/constructors.h      Constructors
- *   [31] formats/convert.h        Conversions
- *   [32] formats/scale_rule.h     Scale rules
- *   [33] formats/scale_layout.h   Scale layouts
- *   [34] core/layout.h            Layout arithmetic
- *   [35] core/tensor.h            What the fields of a tensor say
- *   [36] core/scale_grid.h        Where a group's scales and its copies are
- *   [37] core/field_names.h       What errors call a tensor's fields
- *   [38] core/checks.h            Checks of addresses, types and matrices
- *   [39] core/tensor_checks.h     Checks of a tensor
- *   [40] core/snapshot_checks.h   Checks of a snapshot
- *   [41] core/copies.h            Copies of a quantised tensor
- *   [42] core/tensor_layout.h     Bytes of a tensor
- *   [43] core/stored_scales.h     Scales as they are stored
- *   [44] core/apart.h             What a call writes lies apart
- *   [45] core/prepare_group.h     Prepare: the place of a group
- *   [46] core/prepare_sort.h      Prepare: the order of groups
- *   [47] core/prepare.h           Prepare: all groups
- *   [48] core/prepare_rules.h     Prepare: what is refused
- *   [49] core/problem.h           The problem of a GEMM
- *   [50] core/backend_table.h     Backend and quirk tables
- *   [51] core/numerics.h          What decides the bits of a result
- *   [52] core/choice.h            What a plan chooses
- *   [53] core/product.h           The product of one group
- *   [54] core/quantised.h         Quantised operands
- *   [55] core/epilogue.h          An activation in an epilogue
- *   [56] gemm/prepare.h           Prepare a snapshot
- *   [57] cpu/rows.h               Rows
- *   [58] cpu/gemm_kernel.h        CPU GEMM kernel
- *   [59] cpu/quantised.h          CPU GEMM of quantised operands
- *   [60] cuda/cublaslt_setup.h    Set-up of a grouped cuBLASLt matmul
- *   [61] cuda/cublaslt_scales.h   Set-up of a grouped cuBLASLt matmul: quantised operands
- *   [62] cuda/sm90_kernels.h      Hopper GEMM: the table of kernels
- *   [63] cuda/sm90_balance.h      Hopper GEMM: what tiles cost, and which block is done first
- *   [64] cuda/sm90_decoded.h      Hopper GEMM: operands that are decoded
- *   [65] cuda/sm90_fp8_kernels.h  Hopper GEMM of FP8: the table of kernels, and where a group's scales are
- *   [66] cuda/sm90_repack.h       Hopper GEMM: rows that are repacked for TMA
- *   [67] cuda/sm90_choice.h       Hopper GEMM: which kernel a plan takes
- *   [68] gemm/backends.h          The backends, a row of functions each
- *   [69] gemm/verdicts.h          What each backend can do
- *   [70] gemm/plan.h              Explain and plan
- *   [71] cpu/gemm.h               CPU GEMM
- *   [72] gemm/check.h             What a call checks
- *   [73] gemm/run.h               Run
- *   [74] gemm/once.h              One call for a product that runs once
- *   [75] gemm/tune.h              Tune, save and load a plan
- *   [76] cpu/real.h               Formulas
- *   [77] core/activation_formulas.h Activation formulas
- *   [78] layer/activation.h       Activations
- *   [79] layer/quantize_rules.h   Quantise and dequantise: rules
- *   [80] layer/quantize.h         Quantise and dequantise
- *   [81] layer/linear.h           Grouped linear layer
- *   [82] layer/mlp_rules.h        Grouped MLP: tensors and rules
- *   [83] layer/mlp_plan.h         Grouped MLP: plan
- *   [84] layer/mlp.h              Grouped MLP: calls
- *   [85] layer/chain_rules.h      Op chain: rules and buffers
- *   [86] layer/chain_ops.h        Op chain: ops as layers
- *   [87] layer/chain_plan.h       Op chain: plan
- *   [88] layer/chain.h            Op chain: calls
- *   [89] gemm/validate_values.h   Validate: values and scales
- *   [90] gemm/validate.h          Validate
- *   [91] gemm/scale_convert.h     Scales in another layout
- *   [92] moe/count.h              Counts of groups
- *   [93] moe/router_scheme.h      Router schemes
- *   [94] moe/router.h             Router
- *   [95] moe/permutation.h        Permute and combine
- *   [96] moe/layer_plan.h         MoE layer: plan
- *   [97] moe/layer.h              MoE layer
- *   [98] ep/places.h              Expert parallelism: where rows go
- *   [99] ep/sizes.h               Expert parallelism: sizes
- *   [100] ep/exchange.h            Expert parallelism: dispatch and combine
+ *   [28] base/range.h             Ranges for a profiler
+ *   [29] formats/dtype.h          Types by their bits
+ *   [30] core/names.h             Names and texts
+ *   [31] core/constructors.h      Constructors
+ *   [32] formats/convert.h        Conversions
+ *   [33] formats/scale_rule.h     Scale rules
+ *   [34] formats/scale_layout.h   Scale layouts
+ *   [35] core/layout.h            Layout arithmetic
+ *   [36] core/tensor.h            What the fields of a tensor say
+ *   [37] core/scale_grid.h        Where a group's scales and its copies are
+ *   [38] core/field_names.h       What errors call a tensor's fields
+ *   [39] core/checks.h            Checks of addresses, types and matrices
+ *   [40] core/tensor_checks.h     Checks of a tensor
+ *   [41] core/snapshot_checks.h   Checks of a snapshot
+ *   [42] core/copies.h            Copies of a quantised tensor
+ *   [43] core/tensor_layout.h     Bytes of a tensor
+ *   [44] core/stored_scales.h     Scales as they are stored
+ *   [45] core/apart.h             What a call writes lies apart
+ *   [46] core/prepare_group.h     Prepare: the place of a group
+ *   [47] core/prepare_sort.h      Prepare: the order of groups
+ *   [48] core/prepare.h           Prepare: all groups
+ *   [49] core/prepare_rules.h     Prepare: what is refused
+ *   [50] core/problem.h           The problem of a GEMM
+ *   [51] core/backend_table.h     Backend and quirk tables
+ *   [52] core/numerics.h          What decides the bits of a result
+ *   [53] core/choice.h            What a plan chooses
+ *   [54] core/product.h           The product of one group
+ *   [55] core/quantised.h         Quantised operands
+ *   [56] core/epilogue.h          An activation in an epilogue
+ *   [57] gemm/prepare.h           Prepare a snapshot
+ *   [58] cpu/rows.h               Rows
+ *   [59] cpu/gemm_kernel.h        CPU GEMM kernel
+ *   [60] cpu/quantised.h          CPU GEMM of quantised operands
+ *   [61] cuda/cublaslt_setup.h    Set-up of a grouped cuBLASLt matmul
+ *   [62] cuda/cublaslt_scales.h   Set-up of a grouped cuBLASLt matmul: quantised operands
+ *   [63] cuda/sm90_kernels.h      Hopper GEMM: the table of kernels
+ *   [64] cuda/sm90_balance.h      Hopper GEMM: what tiles cost, and which block is done first
+ *   [65] cuda/sm90_decoded.h      Hopper GEMM: operands that are decoded
+ *   [66] cuda/sm90_fp8_kernels.h  Hopper GEMM of FP8: the table of kernels, and where a group's scales are
+ *   [67] cuda/sm90_repack.h       Hopper GEMM: rows that are repacked for TMA
+ *   [68] cuda/sm90_choice.h       Hopper GEMM: which kernel a plan takes
+ *   [69] gemm/backends.h          The backends, a row of functions each
+ *   [70] gemm/verdicts.h          What each backend can do
+ *   [71] gemm/plan.h              Explain and plan
+ *   [72] cpu/gemm.h               CPU GEMM
+ *   [73] gemm/check.h             What a call checks
+ *   [74] gemm/run.h               Run
+ *   [75] gemm/once.h              One call for a product that runs once
+ *   [76] gemm/tune.h              Tune, save and load a plan
+ *   [77] cpu/real.h               Formulas
+ *   [78] core/activation_formulas.h Activation formulas
+ *   [79] layer/activation.h       Activations
+ *   [80] layer/quantize_rules.h   Quantise and dequantise: rules
+ *   [81] layer/quantize.h         Quantise and dequantise
+ *   [82] layer/linear.h           Grouped linear layer
+ *   [83] layer/mlp_rules.h        Grouped MLP: tensors and rules
+ *   [84] layer/mlp_plan.h         Grouped MLP: plan
+ *   [85] layer/mlp.h              Grouped MLP: calls
+ *   [86] layer/chain_rules.h      Op chain: rules and buffers
+ *   [87] layer/chain_ops.h        Op chain: ops as layers
+ *   [88] layer/chain_plan.h       Op chain: plan
+ *   [89] layer/chain.h            Op chain: calls
+ *   [90] gemm/validate_values.h   Validate: values and scales
+ *   [91] gemm/validate.h          Validate
+ *   [92] gemm/scale_convert.h     Scales in another layout
+ *   [93] moe/count.h              Counts of groups
+ *   [94] moe/router_scheme.h      Router schemes
+ *   [95] moe/router.h             Router
+ *   [96] moe/permutation.h        Permute and combine
+ *   [97] moe/export.h             Layouts of other libraries
+ *   [98] moe/skew.h               Skew of a routing
+ *   [99] moe/layer_formats.h      MoE layer: formats
+ *   [100] moe/layer_plan.h         MoE layer: plan
+ *   [101] moe/layer.h              MoE layer
+ *   [102] ep/places.h              Expert parallelism: where rows go
+ *   [103] ep/sizes.h               Expert parallelism: sizes
+ *   [104] ep/exchange.h            Expert parallelism: dispatch and combine
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
@@ -188,12 +192,15 @@
  *                            weights beside FP32
  *     TEGROUP_NO_BACKWARD    of both kinds those of dgrad and wgrad, and whatever else only a backward pass runs
  *     TEGROUP_NO_ACTIVATION  activations
- *     TEGROUP_NO_MOE         counts, router, permutation, permute and combine
+ *     TEGROUP_NO_MOE         counts, exports, skew, router, permutation, permute and combine
  *     TEGROUP_NO_EP          sizes, dispatch and combine of expert parallelism
  *     TEGROUP_NO_FP8         quantise and dequantise, and products of quantised operands
  *     TEGROUP_NO_CUDA        all of them: nvcc does not pull in tegroup_cuda.cuh
  *
- * docs/lab/compile-time.md has the seconds of each. */
+ * docs/lab/compile-time.md has the seconds of each.
+ *
+ * TEGROUP_NVTX makes a range of each call that takes a stream, for NVIDIA's profilers, in C++ and under nvcc; it needs
+ * their <nvtx3/nvToolsExt.h>, which every CUDA toolkit has, and where that asks for it -ldl. */
 
 /* The only CUDA types in this header, by their tags, so that no toolkit is needed to include it:
  * cudaStream_t is struct CUstream_st *, cublasLtHandle_t is struct cublasLtContext *. */
@@ -1604,16 +1611,93 @@ typedef enum tegroup_chain_memory {
 /* ==== [19] MoE operations (src/moe/routing_types.h) ==== */
 
 /* Counts of groups from labels: counts[g] = how many labels are g, offsets[g] = the sum of the counts before g. A label
- * outside 0 .. groups-1 (-1: dropped) is in no group. Either output is what tegroup_prepare reads as COUNTS or as
- * OFFSETS. Integers: bitwise repeatable. Needs no workspace. */
+ * outside 0 .. groups-1 (-1: dropped, or padding) is in no group. counts are what tegroup_prepare reads as COUNTS, with
+ * `starts` for its starts, and offsets what it reads as OFFSETS. Integers: bitwise repeatable. Needs no workspace.
+ *
+ * Labels of rows, as DeepGEMM's contiguous layout has them: labels [1, rows], and starts[g] is group g's first row.
+ * Labels of blocks of rows, as vLLM's and SGLang's moe_align_block_size gives them: labels are expert_ids, slot_of_row
+ * is sorted_token_ids and padded_rows num_tokens_post_padded. A row whose slot is outside 0 .. tokens * k - 1 is
+ * padding then, in no group, and such a slot_of_row serves as it is wherever a map of that name is read. Rows of a
+ * group that do not follow one another are not what a snapshot can say: prepare then clamps what starts and counts
+ * claim. */
 typedef struct tegroup_count_desc {
     size_t         struct_size;   /* sizeof(tegroup_count_desc)                                                  */
     tegroup_space  space;         /* where everything lives; required                                            */
     int32_t        groups;        /* 0 to TEGROUP_MAX_GROUPS                                                     */
-    tegroup_matrix labels;        /* in  [tokens, k] or [1, n], I32 or I64                                       */
+    tegroup_matrix labels;        /* in  [tokens, k] or [1, n], I32 or I64; with slot_of_row [1, blocks]         */
     tegroup_matrix counts;        /* out [1, groups], I32 (of at most 2^31 - 1 labels) or I64                    */
     tegroup_matrix offsets;       /* out [1, groups + 1], likewise; absent = not wanted                          */
+    tegroup_matrix starts;        /* out [1, groups], likewise: the first row of each group, 0 where it has none, rows
+                                     being labels in order; absent = not wanted                                  */
+    int64_t        block;         /* with slot_of_row: rows that a label is of, 1 to TEGROUP_MAX_COLS; 0 = 1; else 0
+                                     or 1                                                                        */
+    tegroup_matrix slot_of_row;   /* in  [1, rows], I32 or I64, of ceil(rows / block) labels; absent = every row is of
+                                     its label's group                                                           */
+    tegroup_matrix padded_rows;   /* in  [1, 1], I32 or I64: rows from there on are padding; absent = rows; only with
+                                     slot_of_row                                                                 */
+    tegroup_matrix row_of_slot;   /* out [tokens, k], I32 (of at most 2^31 - 1 rows) or I64: the row of each slot, of
+                                     several the last; -1 = none. There just where slot_of_row is                */
 } tegroup_count_desc;
+
+/* A snapshot in the words of other libraries. Each output may be absent, but not all of them; integers, the same bits
+ * on the CPU and on a GPU. A snapshot in device memory that was not prepared for this shape, or from, counts as one
+ * without rows. Needs no workspace; may be captured.
+ *
+ *   counts       rows of each group, -1 where it is skipped: tegroup_prepare's COUNTS. Beside a buffer [groups, most,
+ *                width], whose snapshot has stride `most`, DeepGEMM's masked_m and the counts of NCCL EP's expert-major
+ *                slabs
+ *   offsets      the first row of each group, and the row behind the last group: tegroup_prepare's OFFSETS where groups
+ *                have no gaps, and in any case `starts` beside counts. That last number is in whole blocks, so with the
+ *                snapshot's alignment for block it is num_tokens_post_padded, and offsets from their second number on
+ *                are cuDNN's padded_offsets
+ *   ends         the row after each group's last: tegroup_prepare's ENDS, with the snapshot's alignment
+ *   labels       of each block of rows the group that has its first row, or -1. With block 1 the labels of DeepGEMM's
+ *                contiguous layout; with the snapshot's alignment for block vLLM's and SGLang's expert_ids
+ *   sorted_ids   slot_of_row with `slots` for every row that no slot has: their sorted_token_ids
+ *   source_rows  of each row the row of another snapshot's buffer that is the same row of the same group, or -1. As
+ *                slot_of_row of tegroup_permute, with k 1 and that buffer for tokens, it moves rows from one layout to
+ *                the other: packed, padded, masked, slabs; and with the snapshots exchanged back */
+typedef struct tegroup_export_desc {
+    size_t         struct_size;  /* sizeof(tegroup_export_desc)                                                  */
+    tegroup_space  space;        /* where everything lives; required                                             */
+    tegroup_shape  shape;        /* its groups, its rows (at most TEGROUP_MAX_COLS) and its snapshot; required   */
+    int64_t        block;        /* rows of a block, 1 to TEGROUP_MAX_COLS; 0 = 1                                */
+    tegroup_matrix counts;       /* out [1, groups], I32 (of at most 2^31 - 1 rows) or I64, as all below         */
+    tegroup_matrix offsets;      /* out [1, groups + 1]                                                          */
+    tegroup_matrix ends;         /* out [1, groups]                                                              */
+    tegroup_matrix labels;       /* out [1, ceil(shape.rows / block)]                                            */
+    tegroup_matrix slot_of_row;  /* in  [1, shape.rows], as of tegroup_permutation_make; just with sorted_ids    */
+    int64_t        slots;        /* tokens times k, 0 to TEGROUP_MAX_COLS; 0 without sorted_ids                  */
+    tegroup_matrix sorted_ids;   /* out [1, shape.rows], I32 (of at most 2^31 - 1 slots) or I64                  */
+    tegroup_shape  from;         /* the other buffer's: as many groups, its rows and its snapshot; just with
+                                    source_rows, else all zero                                                   */
+    tegroup_matrix source_rows;  /* out [1, shape.rows]                                                          */
+    int32_t        threads;      /* as tegroup_router_desc's                                                     */
+} tegroup_export_desc;
+
+/* How uneven a routing is. */
+typedef struct tegroup_skew {
+    int32_t groups, skipped, empty; /* of all groups those that are skipped, and those without rows               */
+    int32_t largest;                /* the group of most rows, of equal ones the lowest; -1 = none has rows       */
+    int64_t rows;                   /* of all groups                                                              */
+    int64_t rows_max, rows_median, rows_min; /* of groups that are not skipped; of two in the middle the smaller  */
+    int64_t tiles;                  /* stripes of tile_rows rows that hold the groups' rows, each of one group    */
+    int64_t wasted_rows;            /* rows of these tiles that no group fills                                    */
+    int64_t bytes, wasted_bytes;    /* row_bytes for each row, and for each wasted row                            */
+    double  largest_over_mean;      /* rows_max by the mean of groups that are not skipped; 0 without rows        */
+} tegroup_skew;
+
+/* The skew of a routing, from its snapshot (counts on the host become one by tegroup_prepare). A snapshot in device
+ * memory that was not prepared for this shape counts as one without rows. The same bits on the CPU and on a GPU, where
+ * it is one kernel of one block, good for capture: read the result when the stream is done. Needs no workspace. */
+typedef struct tegroup_skew_desc {
+    size_t        struct_size; /* sizeof(tegroup_skew_desc)                                                      */
+    tegroup_space space;       /* where snapshot and result live; required                                       */
+    tegroup_shape shape;       /* its groups, its rows (at most TEGROUP_MAX_COLS) and its snapshot; required     */
+    int64_t       tile_rows;   /* rows of a tile, such as a plan's tile_m: 1 to TEGROUP_MAX_COLS; required       */
+    int64_t       row_bytes;   /* bytes of a row of the buffer, 0 to TEGROUP_MAX_COLS; 0 = not wanted            */
+    tegroup_skew *result;      /* out, aligned to 8 bytes                                                        */
+} tegroup_skew_desc;
 
 /* What a logit x says of an expert: its score. */
 typedef enum tegroup_score {
@@ -1802,6 +1886,16 @@ typedef struct tegroup_combine_backward_desc {
 
 /* ==== [20] MoE layer (src/moe/layer_types.h) ==== */
 
+/* What rows by expert are quantised to, for the experts' products; all zero: they stay in tokens' dtype. */
+typedef struct tegroup_moe_format {
+    tegroup_scaling    scaling;
+    tegroup_dtype      dtype;       /* of the elements                                                            */
+    tegroup_dtype      scale_dtype; /* UNSET = the scaling's own                                                  */
+    tegroup_columnwise_order columnwise_order; /* of the copies that wgrad reads. TRANSPOSED also where a rowwise copy
+                                                  would serve: there is a copy of its own then                     */
+    tegroup_scale_rule rule;        /* how scales are chosen; required with a scaling. GIVEN is not built          */
+} tegroup_moe_format;
+
 /* A whole mixture-of-experts layer: from tokens and router logits to the layer's output, and back.
  *
  *   forward   router         each token's k experts and their weights
@@ -1811,6 +1905,10 @@ typedef struct tegroup_combine_backward_desc {
  *   dgrad     each row's dY is its token's; the experts' dgrad; dX[t] = the sum of token t's rows, in that order; the
  *             gradient of the weights, through the router to that of the logits
  *   wgrad     the experts' wgrad; needs what forward and dgrad left, and may come later
+ *
+ * With formats, rows by expert are quantised from the tokens, or the output's gradient, that an index picks, and what
+ * lies between fc1 and fc2 by the MLP, as tegroup_mlp_desc says: nothing of them is stored as it was. The caller
+ * quantises the weights.
  *
  * So the routing weights multiply what the activation gives, and not what fc2 gives, whose bias they then multiply,
  * too (the sums are the same, the roundings are not); neither direction keeps or reads fc2's rows again.
@@ -1824,8 +1922,9 @@ typedef struct tegroup_combine_backward_desc {
 typedef struct tegroup_moe_desc {
     size_t          struct_size;  /* sizeof(tegroup_moe_desc)                                                     */
     tegroup_space   space;        /* where everything lives; required                                             */
-    tegroup_matrix  tokens;       /* in  X [tokens, width], fc1.weight's dtype, or F32 beside one of F16 or BF16;
-                                     forward reads it, and wgrad where experts.recompute is 1                     */
+    tegroup_matrix  tokens;       /* in  X [tokens, width], fc1.weight's dtype, or F32 beside one of F16 or BF16; F32,
+                                     F16 or BF16 with rows_format or quantised weights; forward reads it, and wgrad
+                                     where experts.recompute is 1                                                 */
     tegroup_matrix  output;       /* out Y [tokens, fc2's outputs], F16, BF16, F32 or F64                         */
     tegroup_matrix  grad_output;  /* in  dY, shaped as output, dtype of tokens; absent = inference: nothing is saved, no
                                      dgrad and no wgrad                                                           */
@@ -1843,7 +1942,7 @@ typedef struct tegroup_moe_desc {
                                      workspace are those of the whole layer. recompute 1: forward keeps neither
                                      tokens by expert nor activated; wgrad permutes them, and dgrad computes it,
                                      again, bit for bit. Every other field is the layer's own and must be absent, zero
-                                     or NULL                                                                      */
+                                     or NULL: rules are those of the formats                                      */
     int64_t         capacity;     /* rows by expert that buffers hold; 0 = tokens * k, and no choice is dropped. Else
                                      experts in order get theirs as long as there is room, and choices without a row
                                      add nothing                                                                  */
@@ -1853,6 +1952,8 @@ typedef struct tegroup_moe_desc {
     size_t          saved_by_forward_bytes;
     void           *saved_by_dgrad;   /* likewise; for dgrad and wgrad alone                                      */
     size_t          saved_by_dgrad_bytes;
+    tegroup_moe_format rows_format; /* of tokens by expert and of what the activation gives                       */
+    tegroup_moe_format grad_format; /* of the output's gradient by expert and of preactivation's                  */
 } tegroup_moe_desc;
 
 #define TEGROUP_MOE_PLAN_MAGIC 0x54474c4du /* "TGLM" */
@@ -1863,11 +1964,13 @@ typedef struct tegroup_moe_planned {
     int64_t       width, preactivation, hidden, outputs; /* columns: from tokens to output                        */
     int32_t       experts, k;
     int32_t       backward, wants_grad_tokens, wants_grad_logits, wants_activated, recompute, drops_by_weight;
+    int32_t       wants_fc1;  /* its main_grad                                                                    */
     tegroup_dtype rows, real; /* of rows by expert; of weights and probabilities                                  */
     int32_t       keeps[4];   /* the layer has the router's probabilities, weights, indices, counts               */
     int32_t       keeps_losses; /* the layer has the router's loss_gradients ...                                  */
     int64_t       sequences;  /* ... of so many rows                                                              */
     size_t        router_bytes, permutation_bytes; /* their workspaces                                            */
+    tegroup_moe_format rows_format, grad_format;
 } tegroup_moe_planned;
 
 /* Made once by tegroup_moe_plan_make, then read-only. Plain bytes that hold no data pointer, as tegroup_plan. */
@@ -2030,6 +2133,7 @@ TEGROUP_API const char *tegroup_backend_name(tegroup_backend backend);    /* "cu
 TEGROUP_API int tegroup_error_text(const tegroup_error *error, char *buffer, size_t size);       /* one line */
 TEGROUP_API int tegroup_verdict_text(const tegroup_verdict *verdict, char *buffer, size_t size); /* one line */
 TEGROUP_API int tegroup_layout_text(const tegroup_layout *layout, char *buffer, size_t size);    /* a line an item */
+TEGROUP_API int tegroup_skew_text(const tegroup_skew *skew, char *buffer, size_t size);          /* one line */
 
 /* Constructors: the common case in a line. They check nothing (whoever takes the struct does), keep nothing, and what
  * they return may be edited before it is used: another encoding, an ld, a list instead of data. data may be const here;
@@ -2279,6 +2383,9 @@ TEGROUP_API_STATUS tegroup_router_backward(const tegroup_router_backward_desc *d
     struct CUstream_st *stream, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_permutation_make(const tegroup_permutation_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_export(const tegroup_export_desc *desc, struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_skew_report(const tegroup_skew_desc *desc, struct CUstream_st *stream,
+    tegroup_error *error);
 TEGROUP_API_STATUS tegroup_permute(const tegroup_permute_desc *desc, struct CUstream_st *stream, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_combine(const tegroup_combine_desc *desc, struct CUstream_st *stream, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_combine_backward(const tegroup_combine_backward_desc *desc,
@@ -2509,7 +2616,26 @@ static inline int32_t tegroup_impl_team(int32_t threads, double steps) {
     return steps < TEGROUP_IMPL_FORK_STEPS ? 1 : threads;
 }
 
-/* ==== [28] Types by their bits (src/formats/dtype.h) ==== */
+/* ==== [28] Ranges for a profiler (src/base/range.h) ==== */
+
+/* With TEGROUP_NVTX, in C++ and under nvcc, each public call that takes a stream is a range of its name in NVIDIA's
+ * tools, for as long as it runs on the host. Without, nothing is left of this line. */
+#if defined(TEGROUP_NVTX) && defined(__cplusplus)
+#include <nvtx3/nvToolsExt.h>
+struct tegroup_impl_range {
+    explicit tegroup_impl_range(const char *name) { (void)nvtxRangePushA(name); }
+    ~tegroup_impl_range() { (void)nvtxRangePop(); }
+
+  private:
+    tegroup_impl_range(const tegroup_impl_range &);
+    tegroup_impl_range &operator=(const tegroup_impl_range &);
+};
+#define TEGROUP_IMPL_RANGE(name) const tegroup_impl_range tegroup_impl_this_range(name);
+#else
+#define TEGROUP_IMPL_RANGE(name)
+#endif
+
+/* ==== [29] Types by their bits (src/formats/dtype.h) ==== */
 
 TEGROUP_IMPL_HD int32_t tegroup_impl_bits(tegroup_dtype dtype) {
 #define TEGROUP_IMPL_CASE(name, value, bits)                                                                           \
@@ -2518,7 +2644,7 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_bits(tegroup_dtype dtype) {
 #undef TEGROUP_IMPL_CASE
 }
 
-/* ==== [29] Names and texts (src/core/names.h) ==== */
+/* ==== [30] Names and texts (src/core/names.h) ==== */
 
 TEGROUP_API int32_t tegroup_version(void) { return TEGROUP_VERSION; }
 
@@ -2644,7 +2770,7 @@ TEGROUP_API int tegroup_layout_text(const tegroup_layout *layout, char *buffer, 
     return length;
 }
 
-/* ==== [30] Constructors (src/core/constructors.h) ==== */
+/* ==== [31] Constructors (src/core/constructors.h) ==== */
 
 TEGROUP_API tegroup_sizes tegroup_sizes_of(const void *counts, tegroup_dtype dtype, tegroup_space space) {
     tegroup_sizes sizes;
@@ -2695,7 +2821,7 @@ TEGROUP_API tegroup_matrix tegroup_matrix_of(const void *data, int64_t rows, int
     return matrix;
 }
 
-/* ==== [31] Conversions (src/formats/convert.h) ==== */
+/* ==== [32] Conversions (src/formats/convert.h) ==== */
 
 /* Integer arithmetic on bit patterns: the same bits on every machine and under every compiler flag. Narrowing rounds to
  * nearest, ties to even; NaN stays NaN (quiet), overflow gives infinity. */
@@ -3016,7 +3142,7 @@ TEGROUP_IMPL_HD void tegroup_impl_store_int(tegroup_dtype dtype, void *data, int
     else if (dtype == TEGROUP_DTYPE_I64) ((tegroup_impl_any64 *)data)[i] = (uint64_t)x;
 }
 
-/* ==== [32] Scale rules (src/formats/scale_rule.h) ==== */
+/* ==== [33] Scale rules (src/formats/scale_rule.h) ==== */
 
 /* The presets are read from (repository, commit, file):
  *   TE_         NVIDIA/TransformerEngine d0067d0, transformer_engine/common: recipe/recipe_common.cuh (CURRENT, BLOCK),
@@ -3238,7 +3364,7 @@ TEGROUP_API uint32_t tegroup_encode(tegroup_dtype dtype, float x) {
     return tegroup_impl_has_code(dtype) ? tegroup_impl_code_of_f32(dtype, x) : 0;
 }
 
-/* ==== [33] Scale layouts (src/formats/scale_layout.h) ==== */
+/* ==== [34] Scale layouts (src/formats/scale_layout.h) ==== */
 
 TEGROUP_API const tegroup_scaling_facts *tegroup_scaling_info(tegroup_scaling scaling) {
 #define TEGROUP_IMPL_BIT(name) (1u << TEGROUP_DTYPE_##name)
@@ -3315,7 +3441,7 @@ TEGROUP_API int64_t tegroup_scale_index(tegroup_scaling scaling, const tegroup_s
     return facts && facts->outer_fastest ? inner * extent->outer + outer : outer * extent->inner + inner;
 }
 
-/* ==== [34] Layout arithmetic (src/core/layout.h) ==== */
+/* ==== [35] Layout arithmetic (src/core/layout.h) ==== */
 
 TEGROUP_IMPL_HD void tegroup_impl_layout_begin(tegroup_layout *layout) { memset(layout, 0, sizeof *layout); }
 
@@ -3429,7 +3555,7 @@ TEGROUP_API tegroup_snapshot_view tegroup_snapshot_read(const void *snapshot) {
     return header ? tegroup_impl_snapshot_view(snapshot, header->groups, header->irregular) : none;
 }
 
-/* ==== [35] What the fields of a tensor say (src/core/tensor.h) ==== */
+/* ==== [36] What the fields of a tensor say (src/core/tensor.h) ==== */
 
 TEGROUP_IMPL_HD int tegroup_impl_ragged(const tegroup_shape *shape) {
     return shape->row_sizes.encoding != TEGROUP_ENCODING_UNSET;
@@ -3515,7 +3641,7 @@ TEGROUP_IMPL_HD tegroup_impl_sides tegroup_impl_sides_of(int64_t rows, int64_t c
     return sides;
 }
 
-/* ==== [36] Where a group's scales and its copies are (src/core/scale_grid.h) ==== */
+/* ==== [37] Where a group's scales and its copies are (src/core/scale_grid.h) ==== */
 
 /* An extent that no tensor has. Blocks are powers of two, so that a kernel need not divide by them. */
 #define TEGROUP_IMPL_BLOCK_OF_ALL ((int64_t)1 << 62)
@@ -3811,7 +3937,7 @@ static inline int64_t tegroup_impl_copy_bytes(const tegroup_tensor *t, int colum
     return bits == INT64_MAX ? INT64_MAX : tegroup_impl_ceil_div(bits, 8);
 }
 
-/* ==== [37] What errors call a tensor's fields (src/core/field_names.h) ==== */
+/* ==== [38] What errors call a tensor's fields (src/core/field_names.h) ==== */
 
 /* The operands of a GEMM, as arrays of them go. */
 typedef enum tegroup_impl_operand {
@@ -3890,7 +4016,7 @@ static inline const tegroup_impl_names *tegroup_impl_gemm_names(void) {
     return &names;
 }
 
-/* ==== [38] Checks of addresses, types and matrices (src/core/checks.h) ==== */
+/* ==== [39] Checks of addresses, types and matrices (src/core/checks.h) ==== */
 
 /* What addresses are aligned to. */
 static inline size_t tegroup_impl_element(tegroup_dtype dtype) {
@@ -4011,7 +4137,7 @@ static inline tegroup_status tegroup_impl_check_reach(const tegroup_matrix *m, c
     return TEGROUP_OK;
 }
 
-/* ==== [39] Checks of a tensor (src/core/tensor_checks.h) ==== */
+/* ==== [40] Checks of a tensor (src/core/tensor_checks.h) ==== */
 
 /* An operand as it lies in memory: of a gathered one, all rows that it is gathered from. */
 static inline tegroup_tensor tegroup_impl_stored(const tegroup_tensor *t, const tegroup_gather *gather) {
@@ -4237,7 +4363,7 @@ static inline tegroup_status tegroup_impl_check_index(const tegroup_gather *gath
     return TEGROUP_OK;
 }
 
-/* ==== [40] Checks of a snapshot (src/core/snapshot_checks.h) ==== */
+/* ==== [41] Checks of a snapshot (src/core/snapshot_checks.h) ==== */
 
 /* Each group of a snapshot must lie inside the tensor: what the header says, unless somebody wrote over it. A group
  * without rows may begin anywhere in the buffer that was prepared. */
@@ -4398,7 +4524,7 @@ static inline tegroup_status tegroup_impl_check_snapshot(const void *snapshot, c
     return tegroup_impl_check_fit(&fit, field, "must have all groups within the matrix's rows", error);
 }
 
-/* ==== [41] Copies of a quantised tensor (src/core/copies.h) ==== */
+/* ==== [42] Copies of a quantised tensor (src/core/copies.h) ==== */
 
 /* Copies of a quantised tensor, as arrays of them go. */
 enum { TEGROUP_IMPL_ROWWISE, TEGROUP_IMPL_COLUMNWISE, TEGROUP_IMPL_COPIES };
@@ -4515,7 +4641,7 @@ static inline tegroup_status tegroup_impl_check_copy(const tegroup_tensor *t, in
     return tegroup_impl_check_each(t, memory.scale_pointers, tegroup_impl_scaled_as_one(facts), paths.scales, error);
 }
 
-/* ==== [42] Bytes of a tensor (src/core/tensor_layout.h) ==== */
+/* ==== [43] Bytes of a tensor (src/core/tensor_layout.h) ==== */
 
 TEGROUP_API tegroup_status tegroup_tensor_layout(const tegroup_tensor *tensor, tegroup_copies copies,
                                                  tegroup_layout *layout, tegroup_error *error) {
@@ -4544,7 +4670,7 @@ TEGROUP_API tegroup_status tegroup_tensor_layout(const tegroup_tensor *tensor, t
     return TEGROUP_OK;
 }
 
-/* ==== [43] Scales as they are stored (src/core/stored_scales.h) ==== */
+/* ==== [44] Scales as they are stored (src/core/stored_scales.h) ==== */
 
 /* The scales of one copy of a tensor, as a kernel is given them. */
 typedef struct tegroup_impl_scales {
@@ -4662,7 +4788,7 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_converted_scale(const tegroup_impl_scale_g
     return tegroup_impl_is_exponent(to_dtype) ? TEGROUP_IMPL_LOWEST_EXPONENT : 0; /* whose byte is 0 */
 }
 
-/* ==== [44] What a call writes lies apart (src/core/apart.h) ==== */
+/* ==== [45] What a call writes lies apart (src/core/apart.h) ==== */
 
 /* Memory that a call touches. What it writes may share none with anything else that it touches. */
 typedef struct tegroup_impl_buffer {
@@ -4841,7 +4967,7 @@ static inline tegroup_status tegroup_impl_check_matrix_workspace(const tegroup_l
     return tegroup_impl_check_apart(buffers, 1 + count, TEGROUP_CHECK_HOST, NULL, error);
 }
 
-/* ==== [45] Prepare: the place of a group (src/core/prepare_group.h) ==== */
+/* ==== [46] Prepare: the place of a group (src/core/prepare_group.h) ==== */
 
 /* How sizes become a snapshot, group by group. Each function below is one step of one group, so that a loop and a
  * kernel run the same code; the steps in between are scans (sum or maximum) and a sorting network, which give the same
@@ -5013,7 +5139,7 @@ TEGROUP_IMPL_HD void tegroup_impl_prepare_write(const tegroup_impl_preparation *
     p->out_offset[g] = x->offset;
 }
 
-/* ==== [46] Prepare: the order of groups (src/core/prepare_sort.h) ==== */
+/* ==== [47] Prepare: the order of groups (src/core/prepare_sort.h) ==== */
 
 /* Sorting. Groups are ordered by where they begin (to find overlaps) or by size, ties by index, padding last. */
 typedef enum tegroup_impl_sort_key {
@@ -5109,7 +5235,7 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_apart(const tegroup_impl_preparatio
     return x.rows;
 }
 
-/* ==== [47] Prepare: all groups (src/core/prepare.h) ==== */
+/* ==== [48] Prepare: all groups (src/core/prepare.h) ==== */
 
 /* Bytes of an array of sizes, or of starts. */
 static inline int64_t tegroup_impl_sizes_bytes(const tegroup_sizes *sizes, int32_t groups) {
@@ -5234,7 +5360,7 @@ static inline void tegroup_impl_prepare_host(const tegroup_impl_preparation *p, 
     tegroup_impl_sort(p, TEGROUP_IMPL_SORT_BY_SIZE);
 }
 
-/* ==== [48] Prepare: what is refused (src/core/prepare_rules.h) ==== */
+/* ==== [49] Prepare: what is refused (src/core/prepare_rules.h) ==== */
 
 /* The error for the lie about group g that these status bits tell of. */
 static inline tegroup_status tegroup_impl_prepare_lie(const tegroup_impl_preparation *p, int32_t g, uint32_t bits,
@@ -5436,7 +5562,7 @@ static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_de
     return tegroup_impl_check_apart(buffers, 5, TEGROUP_CHECK_HOST, NULL, error);
 }
 
-/* ==== [49] The problem of a GEMM (src/core/problem.h) ==== */
+/* ==== [50] The problem of a GEMM (src/core/problem.h) ==== */
 
 /* The most bytes from one group to the next that TMA can be told of, which has the rules of alignment as well (CUDA
  * Driver API, cuTensorMapEncodeTiled: strides are multiples of 16 below 2^40). Rows are never so far apart. */
@@ -5805,7 +5931,7 @@ TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, t
     return tegroup_impl_problem_of(desc, tegroup_impl_gemm_names(), problem, error);
 }
 
-/* ==== [50] Backend and quirk tables (src/core/backend_table.h) ==== */
+/* ==== [51] Backend and quirk tables (src/core/backend_table.h) ==== */
 
 #define TEGROUP_IMPL_DT(name) (1u << TEGROUP_DTYPE_##name)
 #define TEGROUP_IMPL_SC(name) (1u << TEGROUP_SCALING_##name)
@@ -5981,7 +6107,7 @@ static inline int tegroup_impl_quirk_avoided(tegroup_backend backend, int32_t sm
     return 0;
 }
 
-/* ==== [51] What decides the bits of a result (src/core/numerics.h) ==== */
+/* ==== [52] What decides the bits of a result (src/core/numerics.h) ==== */
 
 /* FNV-1a. */
 #define TEGROUP_IMPL_HASH UINT64_C(14695981039346656037)
@@ -6011,7 +6137,7 @@ static inline int tegroup_impl_uses_cublaslt(tegroup_backend backend) {
     return backend == TEGROUP_BACKEND_CUBLASLT_GROUPED || backend == TEGROUP_BACKEND_CUBLASLT_LOOP;
 }
 
-/* ==== [52] What a plan chooses (src/core/choice.h) ==== */
+/* ==== [53] What a plan chooses (src/core/choice.h) ==== */
 
 /* The choice that a plan made among equals: cuBLASLt's algorithm, the tile of sm90. All zero where a backend has one
  * candidate. */
@@ -6059,7 +6185,7 @@ static inline int64_t tegroup_impl_expected_rows(const tegroup_gemm_desc *desc, 
     return p->rows_space[TEGROUP_IMPL_A] ? p->rows : tegroup_impl_mul(p->rows, p->groups);
 }
 
-/* ==== [53] The product of one group (src/core/product.h) ==== */
+/* ==== [54] The product of one group (src/core/product.h) ==== */
 
 /* The row of its data from which row r of a gathered operand comes; -1: the row is of zeros. */
 TEGROUP_IMPL_HD int64_t tegroup_impl_gathered(const tegroup_gather *gather, int64_t r) {
@@ -6190,7 +6316,7 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_uses(const tegroup_gemm_desc *desc, const 
     return used;
 }
 
-/* ==== [54] Quantised operands (src/core/quantised.h) ==== */
+/* ==== [55] Quantised operands (src/core/quantised.h) ==== */
 
 static inline int tegroup_impl_quantised(const tegroup_problem *p) {
     return p->a_scaling != TEGROUP_SCALING_NONE || p->b_scaling != TEGROUP_SCALING_NONE;
@@ -6303,7 +6429,7 @@ TEGROUP_IMPL_HD double tegroup_impl_scale_along(const tegroup_impl_scaled *scale
     return tegroup_impl_load_f64(scaled->scale_dtype, scaled->scales, at);
 }
 
-/* ==== [55] An activation in an epilogue (src/core/epilogue.h) ==== */
+/* ==== [56] An activation in an epilogue (src/core/epilogue.h) ==== */
 
 /* An activation in the epilogue of a forward product, or the gradient of one in that of a dgrad. */
 typedef struct tegroup_impl_epilogue {
@@ -6316,7 +6442,7 @@ typedef struct tegroup_impl_epilogue {
     tegroup_activation_backward_desc gradient; /* of D, whose memory holds sums for grad_row_scale instead */
 } tegroup_impl_epilogue;
 
-/* ==== [56] Prepare a snapshot (src/gemm/prepare.h) ==== */
+/* ==== [57] Prepare a snapshot (src/gemm/prepare.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_prepare(const tegroup_impl_preparation *p,
@@ -6353,6 +6479,7 @@ static inline tegroup_impl_preparation tegroup_impl_preparation_of(const tegroup
 
 TEGROUP_API tegroup_status tegroup_prepare(const tegroup_prepare_desc *desc, struct CUstream_st *stream,
                                            tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_prepare")
     tegroup_prepare_desc taken;
     tegroup_layout layout;
     tegroup_impl_preparation p;
@@ -6376,6 +6503,7 @@ TEGROUP_API tegroup_status tegroup_prepare(const tegroup_prepare_desc *desc, str
 
 TEGROUP_API tegroup_status tegroup_shape_prepare(tegroup_shape *shape, void *snapshot, size_t snapshot_bytes,
                                                  struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_shape_prepare")
     tegroup_prepare_desc prepare;
     TEGROUP_IMPL_RULE(shape != NULL, ERROR_NULL_ARGUMENT, "shape", "must not be NULL", 1, 0);
     memset(&prepare, 0, sizeof prepare);
@@ -6390,7 +6518,7 @@ TEGROUP_API tegroup_status tegroup_shape_prepare(tegroup_shape *shape, void *sna
     return TEGROUP_OK;
 }
 
-/* ==== [57] Rows (src/cpu/rows.h) ==== */
+/* ==== [58] Rows (src/cpu/rows.h) ==== */
 
 /* Rows are worked on in pieces of this many elements, widened to the type of the sums: the choice of a data type is
  * made once a piece, and the loops in between are ones that compilers vectorise. */
@@ -6512,7 +6640,7 @@ static inline double tegroup_impl_dot_f64(const double *x, const double *y, int6
     return sum;
 }
 
-/* ==== [58] CPU GEMM kernel (src/cpu/gemm_kernel.h) ==== */
+/* ==== [59] CPU GEMM kernel (src/cpu/gemm_kernel.h) ==== */
 
 /* The blocked product after Goto and van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication": panels of
  * A and B are copied (and widened to the type of the sums) so that the innermost kernel reads both in order. Each
@@ -6993,7 +7121,7 @@ static inline void tegroup_impl_cpu_block_f64(int32_t m, int64_t k, const double
     }
 }
 
-/* ==== [59] CPU GEMM of quantised operands (src/cpu/quantised.h) ==== */
+/* ==== [60] CPU GEMM of quantised operands (src/cpu/quantised.h) ==== */
 
 /* A quantised operand, and what its codes mean. */
 typedef struct tegroup_impl_cpu_codes {
@@ -7114,7 +7242,7 @@ static inline void tegroup_impl_cpu_sum_codes_f64(const tegroup_gemm_desc *desc,
     }
 }
 
-/* ==== [60] Set-up of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup.h) ==== */
+/* ==== [61] Set-up of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup.h) ==== */
 
 /* The arrays that a grouped cuBLASLt matmul reads, in order, with [groups] entries each: of 8 bytes, but floats in the
  * last two. cuBLASLt is column-major and computes the transpose of D, so its A is the descriptor's b and its B the
@@ -7540,7 +7668,7 @@ static inline void tegroup_impl_lt_loop_workspace(const tegroup_plan *plan, tegr
     }
 }
 
-/* ==== [61] Set-up of a grouped cuBLASLt matmul: quantised operands (src/cuda/cublaslt_scales.h) ==== */
+/* ==== [62] Set-up of a grouped cuBLASLt matmul: quantised operands (src/cuda/cublaslt_scales.h) ==== */
 
 /* What quantised rows take of memory that groups have one after another: whole granules of 2^shift rows, or one a group
  * however many rows it has. */
@@ -7653,7 +7781,7 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_scaled_group(const tegroup_impl_setup_ca
     tegroup_impl_setup_entries(call, 0, &parts, g, s);
 }
 
-/* ==== [62] Hopper GEMM: the table of kernels (src/cuda/sm90_kernels.h) ==== */
+/* ==== [63] Hopper GEMM: the table of kernels (src/cuda/sm90_kernels.h) ==== */
 
 #define TEGROUP_IMPL_SM90_K           64  /* k of a pipeline stage: 128 bytes, the widest swizzle of TMA */
 #define TEGROUP_IMPL_SM90_MOST_BLOCKS 160 /* the most blocks; no Hopper GPU has more than 144 multiprocessors */
@@ -7758,7 +7886,7 @@ static inline int tegroup_impl_sm90_runs(const tegroup_problem *p, int32_t kerne
                || TEGROUP_IMPL_SM90_ADDS_BIAS(row->op, row->tile_n, row->flips));
 }
 
-/* ==== [63] Hopper GEMM: what tiles cost, and which block is done first (src/cuda/sm90_balance.h) ==== */
+/* ==== [64] Hopper GEMM: what tiles cost, and which block is done first (src/cuda/sm90_balance.h) ==== */
 
 /* A tile row ends in two narrow tiles where these hold the columns that are left: 4,096 columns are 20 tiles of 192 and
  * two of 128, and no tile is partly empty. A forward product or dgrad with at least this k balances blocks if it has
@@ -7862,7 +7990,7 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_assign(tegroup_impl_sm90_loads *loads,
     return given;
 }
 
-/* ==== [64] Hopper GEMM: operands that are decoded (src/cuda/sm90_decoded.h) ==== */
+/* ==== [65] Hopper GEMM: operands that are decoded (src/cuda/sm90_decoded.h) ==== */
 
 /* Hopper has no instruction for MXFP8, MXFP4 and NVFP4. But a value times its scale of 8 bits is a number of BF16, so
  * such an operand is decoded into workspace, where the kernels of BF16 read it; cuda/sm90_decode.h has the kernel for
@@ -7946,7 +8074,7 @@ static inline void tegroup_impl_sm90_decoded_workspace(const tegroup_plan *plan,
     tegroup_impl_layout_add(layout, "alpha", 4 * (int64_t)p->groups);
 }
 
-/* ==== [65] Hopper GEMM of FP8: the table of kernels, and where a group's scales are (src/cuda/sm90_fp8_kernels.h) ==== */
+/* ==== [66] Hopper GEMM of FP8: the table of kernels, and where a group's scales are (src/cuda/sm90_fp8_kernels.h) ==== */
 
 /* The kernel rows of FP8, one on each line: KERNEL(name, op, lines, cols, turns, slabs, narrows). narrows: whether a
  * tile row may end in narrow tiles; the others are as in sm90_kernels.h. All are kernels of a forward product or of a
@@ -8050,7 +8178,7 @@ static inline void tegroup_impl_sm90_fp8_workspace(const tegroup_plan *plan, teg
                             2 * (int64_t)sizeof(tegroup_impl_sm90_scales) * plan->problem.groups);
 }
 
-/* ==== [66] Hopper GEMM: rows that are repacked for TMA (src/cuda/sm90_repack.h) ==== */
+/* ==== [67] Hopper GEMM: rows that are repacked for TMA (src/cuda/sm90_repack.h) ==== */
 
 /* TMA reads rows that begin at multiples of 16 bytes. Rows of A or B that begin elsewhere, because their ld is no such
  * multiple, are copied into workspace first, where they begin at cache lines. Nothing is added to a sum: behind the
@@ -8118,7 +8246,7 @@ static inline void tegroup_impl_sm90_workspace(const tegroup_plan *plan, tegroup
                                                      tegroup_impl_sm90_repacked_ld(p, (tegroup_impl_operand)i) * 2));
 }
 
-/* ==== [67] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
+/* ==== [68] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
 
 /* Constants of the prediction besides those of each kernel in the table, together with which the times were fitted. */
 #define TEGROUP_IMPL_SM90_STRETCH_US 0.55 /* us to find a stretch, or to assign a wave of its tiles */
@@ -8445,7 +8573,7 @@ static inline void tegroup_impl_sm90_tile(const tegroup_gemm_desc *desc, const t
     if (forecast->us > 0) forecast->us += tegroup_impl_sm90_repack_us(desc, &plan->problem);
 }
 
-/* ==== [68] The backends, a row of functions each (src/gemm/backends.h) ==== */
+/* ==== [69] The backends, a row of functions each (src/gemm/backends.h) ==== */
 
 /* What a backend can be asked: a function type for each question. */
 typedef void tegroup_impl_workspace_function(const tegroup_plan *plan, tegroup_layout *layout);
@@ -8597,7 +8725,7 @@ static inline uint32_t tegroup_impl_built(void) {
     return built;
 }
 
-/* ==== [69] What each backend can do (src/gemm/verdicts.h) ==== */
+/* ==== [70] What each backend can do (src/gemm/verdicts.h) ==== */
 
 /* Backends in order of preference. If only the device knows d's columns, CUBLASLT_GROUPED gives NaN for groups whose D
  * it cannot store (see tegroup_impl_setup_group), so it comes after PORTABLE, which takes any. So does SM90 where it
@@ -9012,7 +9140,7 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     return c.met;
 }
 
-/* ==== [70] Explain and plan (src/gemm/plan.h) ==== */
+/* ==== [71] Explain and plan (src/gemm/plan.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 /* Describes the current device as a target; sm stays 0 without one. Returns the device, or -1. */
@@ -9281,7 +9409,7 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     return tegroup_impl_plan_make(desc, tegroup_impl_gemm_names(), target, plan, error);
 }
 
-/* ==== [71] CPU GEMM (src/cpu/gemm.h) ==== */
+/* ==== [72] CPU GEMM (src/cpu/gemm.h) ==== */
 
 /* tegroup_impl_cpu_pack for rows that an index picks: from row `row` and column `col` of the group on. The rows are the
  * lines, or where along_k is set what is summed over. */
@@ -9637,7 +9765,7 @@ static inline tegroup_status tegroup_impl_cpu_gemm(const tegroup_plan *plan, con
     return TEGROUP_OK;
 }
 
-/* ==== [72] What a call checks (src/gemm/check.h) ==== */
+/* ==== [73] What a call checks (src/gemm/check.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm_desc *desc,
@@ -10017,7 +10145,7 @@ TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const te
     return tegroup_impl_gemm_check_own(plan, desc, error);
 }
 
-/* ==== [73] Run (src/gemm/run.h) ==== */
+/* ==== [74] Run (src/gemm/run.h) ==== */
 
 /* What the check has passed; it refuses a plan for a backend that is not built. */
 static inline tegroup_status tegroup_impl_gemm_run(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
@@ -10025,8 +10153,16 @@ static inline tegroup_status tegroup_impl_gemm_run(const tegroup_plan *plan, con
     return tegroup_impl_backend_of(plan->backend)->run(plan, desc, stream, error);
 }
 
+/* What a profiler calls a product: by its operation. */
+static inline const char *tegroup_impl_gemm_range(const tegroup_plan *plan) {
+    static const char *const names[] = {"tegroup_gemm", "tegroup_gemm forward", "tegroup_gemm dgrad",
+                                        "tegroup_gemm wgrad"};
+    return names[plan && plan->magic == TEGROUP_PLAN_MAGIC ? tegroup_impl_clamp(plan->problem.op, 0, 3) : 0];
+}
+
 TEGROUP_API tegroup_status tegroup_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                         struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_RANGE(tegroup_impl_gemm_range(plan))
     tegroup_gemm_desc taken;
     TEGROUP_IMPL_TRY(tegroup_impl_check_plan(plan, error));
     TEGROUP_IMPL_TAKE(desc, taken);
@@ -10041,7 +10177,7 @@ TEGROUP_API tegroup_status tegroup_plan_layout(const tegroup_plan *plan, tegroup
     return TEGROUP_OK;
 }
 
-/* ==== [74] One call for a product that runs once (src/gemm/once.h) ==== */
+/* ==== [75] One call for a product that runs once (src/gemm/once.h) ==== */
 
 /* Whether two operands have one routing's sizes, so that one snapshot serves both. */
 static inline int tegroup_impl_same_sizes(const tegroup_sizes *x, const tegroup_sizes *y) {
@@ -10099,6 +10235,7 @@ TEGROUP_API tegroup_status tegroup_gemm_once_layout(const tegroup_gemm_desc *des
 
 TEGROUP_API tegroup_status tegroup_gemm_once(const tegroup_gemm_desc *desc, struct CUstream_st *stream,
                                              tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_gemm_once")
     tegroup_gemm_desc taken, ready, buffers;
     tegroup_prepare_desc prepare;
     tegroup_tensor *const ragged[4] = {&ready.a, &ready.b, &ready.c, &ready.d};
@@ -10138,7 +10275,7 @@ TEGROUP_API tegroup_status tegroup_gemm_once(const tegroup_gemm_desc *desc, stru
     return tegroup_impl_gemm_run(&plan, &ready, stream, error);
 }
 
-/* ==== [75] Tune, save and load a plan (src/gemm/tune.h) ==== */
+/* ==== [76] Tune, save and load a plan (src/gemm/tune.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
@@ -10185,6 +10322,7 @@ static inline tegroup_status tegroup_impl_choose_again(tegroup_plan *plan, const
 
 TEGROUP_API tegroup_status tegroup_plan_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
                                              struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_plan_tune")
     tegroup_tune_desc taken;
     tegroup_gemm_desc gemm_taken;
     const tegroup_gemm_desc *gemm;
@@ -10308,7 +10446,7 @@ TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, cons
     return TEGROUP_OK;
 }
 
-/* ==== [76] Formulas (src/cpu/real.h) ==== */
+/* ==== [77] Formulas (src/cpu/real.h) ==== */
 
 /* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. On the host
  * exp is the platform's (glibc: at most 1 ULP off). On the device it is at most 4 ULP off, whatever the flags (with
@@ -10341,7 +10479,7 @@ TEGROUP_IMPL_HD double tegroup_impl_choice_grad_f64(double grad_weight, double d
     return normalize ? (grad_weight - dot / chosen) / chosen : grad_weight;
 }
 
-/* ==== [77] Activation formulas (src/core/activation_formulas.h) ==== */
+/* ==== [78] Activation formulas (src/core/activation_formulas.h) ==== */
 
 /* Each operation is rounded by itself, or is one fused multiply-add where that is written: an activation in the
  * epilogue of a product gives the bits that the separate call gives. (A host compiler may fuse what it likes.) */
@@ -10749,7 +10887,7 @@ TEGROUP_IMPL_HD double tegroup_impl_activation_f64(tegroup_activation kind, int 
     return tegroup_impl_activation_grad_f64(kind, half, alpha, limit, gate, up, 0, &grad_gate, &grad_up);
 }
 
-/* ==== [78] Activations (src/layer/activation.h) ==== */
+/* ==== [79] Activations (src/layer/activation.h) ==== */
 
 #if TEGROUP_IMPL_ACTIVATION_KERNELS
 static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
@@ -11078,6 +11216,7 @@ static inline tegroup_status tegroup_impl_activation_run(const tegroup_activatio
 
 TEGROUP_API tegroup_status tegroup_activation_forward(const tegroup_activation_desc *desc, struct CUstream_st *stream,
                                                       tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_activation_forward")
     tegroup_activation_desc taken;
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_activation_check(desc, tegroup_impl_activation_own_names(), error));
@@ -11160,13 +11299,14 @@ static inline tegroup_status tegroup_impl_activation_backward_run(const tegroup_
 
 TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_backward_desc *desc,
                                                        struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_activation_backward")
     tegroup_activation_backward_desc taken;
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_activation_backward_check(desc, tegroup_impl_activation_own_names(), error));
     return tegroup_impl_activation_backward_run(desc, stream, error);
 }
 
-/* ==== [79] Quantise and dequantise: rules (src/layer/quantize_rules.h) ==== */
+/* ==== [80] Quantise and dequantise: rules (src/layer/quantize_rules.h) ==== */
 
 /* What errors call what is quantised and what it is made of, in the words of the call that the caller made. */
 typedef struct tegroup_impl_quantize_names {
@@ -11464,7 +11604,7 @@ static inline tegroup_status tegroup_impl_check_dequantize(const tegroup_dequant
     return tegroup_impl_check_built(TEGROUP_IMPL_FP8_KERNELS, desc->space, error);
 }
 
-/* ==== [80] Quantise and dequantise (src/layer/quantize.h) ==== */
+/* ==== [81] Quantise and dequantise (src/layer/quantize.h) ==== */
 
 #if TEGROUP_IMPL_FP8_KERNELS
 static inline tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
@@ -11986,6 +12126,7 @@ static inline tegroup_status tegroup_impl_quantize(const tegroup_quantize_desc *
 
 TEGROUP_API tegroup_status tegroup_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
                                             tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_quantize")
     tegroup_quantize_desc taken;
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_check_quantize(desc, error));
@@ -12024,6 +12165,7 @@ static inline void tegroup_impl_dequantize_work(const tegroup_impl_quantize_pass
 
 TEGROUP_API tegroup_status tegroup_dequantize(const tegroup_dequantize_desc *desc, struct CUstream_st *stream,
                                               tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_dequantize")
     tegroup_dequantize_desc taken;
     tegroup_impl_quantize_pass pass;
     (void)stream;
@@ -12039,7 +12181,7 @@ TEGROUP_API tegroup_status tegroup_dequantize(const tegroup_dequantize_desc *des
     return TEGROUP_OK;
 }
 
-/* ==== [81] Grouped linear layer (src/layer/linear.h) ==== */
+/* ==== [82] Grouped linear layer (src/layer/linear.h) ==== */
 
 /* The tensors of a layer, by name. */
 /* clang-format off */
@@ -12526,6 +12668,7 @@ static inline tegroup_status tegroup_impl_linear_begin(tegroup_impl_linear_call 
 
 TEGROUP_API tegroup_status tegroup_linear_forward(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
                                                   struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_linear_forward")
     tegroup_impl_linear_call call;
     TEGROUP_IMPL_TRY(tegroup_impl_linear_begin(&call, plan, desc, error));
     return tegroup_impl_layer_call(&call.layer, plan, TEGROUP_OP_FORWARD, 1, stream, error);
@@ -12533,6 +12676,7 @@ TEGROUP_API tegroup_status tegroup_linear_forward(const tegroup_linear_plan *pla
 
 TEGROUP_API tegroup_status tegroup_linear_dgrad(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
                                                 struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_linear_dgrad")
     tegroup_impl_linear_call call;
     TEGROUP_IMPL_TRY(tegroup_impl_linear_begin(&call, plan, desc, error));
     return tegroup_impl_layer_dgrad(&call.layer, plan, 1, stream, error);
@@ -12540,12 +12684,13 @@ TEGROUP_API tegroup_status tegroup_linear_dgrad(const tegroup_linear_plan *plan,
 
 TEGROUP_API tegroup_status tegroup_linear_wgrad(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
                                                 struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_linear_wgrad")
     tegroup_impl_linear_call call;
     TEGROUP_IMPL_TRY(tegroup_impl_linear_begin(&call, plan, desc, error));
     return tegroup_impl_layer_call(&call.layer, plan, TEGROUP_OP_WGRAD, 1, stream, error);
 }
 
-/* ==== [82] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
+/* ==== [83] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
 
 /* Its tensors, by name: weights, then what has the routing's rows, of which the last three are what is saved. */
 /* clang-format off */
@@ -13046,7 +13191,7 @@ static inline tegroup_status tegroup_impl_mlp_check(const tegroup_mlp_desc *desc
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [83] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
+/* ==== [84] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
 
 /* A plan's parts: what it holds for itself, and those of the two layers. A chain keeps them apart. */
 typedef struct tegroup_impl_mlp_plans {
@@ -13426,7 +13571,7 @@ TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const 
     return TEGROUP_OK;
 }
 
-/* ==== [84] Grouped MLP: calls (src/layer/mlp.h) ==== */
+/* ==== [85] Grouped MLP: calls (src/layer/mlp.h) ==== */
 
 #if TEGROUP_IMPL_FUSED_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
 /* Gradients of row_scale, of the sums that a dgrad with a gradient in its epilogue leaves in D's place. */
@@ -13991,20 +14136,23 @@ static inline tegroup_status tegroup_impl_mlp_run_op(const tegroup_mlp_plan *pla
 
 TEGROUP_API tegroup_status tegroup_mlp_forward(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
                                                struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_mlp_forward")
     return tegroup_impl_mlp_run_op(plan, desc, TEGROUP_OP_FORWARD, stream, error);
 }
 
 TEGROUP_API tegroup_status tegroup_mlp_dgrad(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
                                              struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_mlp_dgrad")
     return tegroup_impl_mlp_run_op(plan, desc, TEGROUP_OP_DGRAD, stream, error);
 }
 
 TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
                                              struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_mlp_wgrad")
     return tegroup_impl_mlp_run_op(plan, desc, TEGROUP_OP_WGRAD, stream, error);
 }
 
-/* ==== [85] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
+/* ==== [86] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
 
 /* A descriptor resolved: what each op is given, and what lies between ops. values[i] is what op i reads and values[i +
  * 1] what it writes; grads are their gradients, absent where none is computed. */
@@ -14552,7 +14700,7 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [86] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
+/* ==== [87] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
 
 /* A LINEAR as a layer, with the rows that it reads and writes: op i's routing may be its own. It points into itself. */
 typedef struct tegroup_impl_chain_linear {
@@ -14744,7 +14892,7 @@ static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc,
     backward->grad_row_scale = tegroup_impl_mlp_matrix(&given->grad_row_scale);
 }
 
-/* ==== [87] Op chain: plan (src/layer/chain_plan.h) ==== */
+/* ==== [88] Op chain: plan (src/layer/chain_plan.h) ==== */
 
 /* Tell the caller which op a failure is about. */
 static inline tegroup_status tegroup_impl_chain_name_op(tegroup_status status, const tegroup_chain_desc *desc,
@@ -14997,7 +15145,7 @@ TEGROUP_API tegroup_status tegroup_chain_explain(const tegroup_chain_desc *desc,
     return tegroup_impl_chain_name_op(status, desc, chain.at);
 }
 
-/* ==== [88] Op chain: calls (src/layer/chain.h) ==== */
+/* ==== [89] Op chain: calls (src/layer/chain.h) ==== */
 
 /* Rows of op i and its routing, by a linear's word for them: what no product of the op sees to. */
 static inline tegroup_status tegroup_impl_chain_check_memory(const tegroup_chain_desc *desc,
@@ -15174,15 +15322,17 @@ static inline tegroup_status tegroup_impl_chain_run(const tegroup_chain_plan *pl
 
 TEGROUP_API tegroup_status tegroup_chain_forward(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
                                                  struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_chain_forward")
     return tegroup_impl_chain_run(plan, desc, 0, stream, error);
 }
 
 TEGROUP_API tegroup_status tegroup_chain_backward(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
                                                   struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_chain_backward")
     return tegroup_impl_chain_run(plan, desc, 1, stream, error);
 }
 
-/* ==== [89] Validate: values and scales (src/gemm/validate_values.h) ==== */
+/* ==== [90] Validate: values and scales (src/gemm/validate_values.h) ==== */
 
 enum { TEGROUP_IMPL_FINITE, TEGROUP_IMPL_NAN, TEGROUP_IMPL_INFINITE };
 
@@ -15335,7 +15485,7 @@ static inline void tegroup_impl_validate_quantised(const tegroup_tensor *t, int 
     }
 }
 
-/* ==== [90] Validate (src/gemm/validate.h) ==== */
+/* ==== [91] Validate (src/gemm/validate.h) ==== */
 
 /* Bits for one group: its place, and its step in the prefix sums. */
 TEGROUP_IMPL_HD uint32_t tegroup_impl_validate_group(const tegroup_snapshot_view *view, int64_t capacity, int32_t g) {
@@ -15455,6 +15605,7 @@ static inline tegroup_status tegroup_impl_cuda_validate(const tegroup_validate_d
 
 TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, struct CUstream_st *stream,
                                             tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_validate")
     tegroup_validate_desc taken;
     static const tegroup_impl_name name = TEGROUP_IMPL_NAME("tensor");
     const tegroup_tensor *t;
@@ -15498,7 +15649,7 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [91] Scales in another layout (src/gemm/scale_convert.h) ==== */
+/* ==== [92] Scales in another layout (src/gemm/scale_convert.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_scale_convert(const tegroup_impl_scales *from,
@@ -15688,6 +15839,7 @@ static inline void tegroup_impl_convert_group(const tegroup_impl_scale_pair *pai
 
 TEGROUP_API tegroup_status tegroup_scale_convert(const tegroup_scale_convert_desc *desc, struct CUstream_st *stream,
                                                  tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_scale_convert")
     tegroup_scale_convert_desc taken;
     tegroup_impl_scales scales[2];
     tegroup_impl_scale_pair pair;
@@ -15710,18 +15862,19 @@ TEGROUP_API tegroup_status tegroup_scale_convert(const tegroup_scale_convert_des
     return TEGROUP_OK;
 }
 
-/* ==== [92] Counts of groups (src/moe/count.h) ==== */
+/* ==== [93] Counts of groups (src/moe/count.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_count(const tegroup_count_desc *desc, struct CUstream_st *stream,
                                                      tegroup_error *error);
 #endif
 
-/* Counts of I32 or I64; absent ones are left alone. */
-static inline void tegroup_impl_clear_counts(const tegroup_matrix *counts) {
-    const int64_t groups = counts->dtype != TEGROUP_DTYPE_UNSET ? counts->cols : 0;
-    int64_t g;
-    for (g = 0; g < groups; g++) tegroup_impl_store_int(counts->dtype, counts->data, g, 0);
+/* Every element of a matrix of I32 or I64 becomes x; an absent one is left alone. */
+static inline void tegroup_impl_fill_ints(const tegroup_matrix *m, int64_t x) {
+    int64_t i, j;
+    if (m->dtype == TEGROUP_DTYPE_UNSET) return;
+    for (i = 0; i < tegroup_impl_matrix_rows(m); i++)
+        for (j = 0; j < m->cols; j++) tegroup_impl_store_int(m->dtype, tegroup_impl_matrix_row(m, i), j, x);
 }
 
 /* Any thread may add. */
@@ -15735,53 +15888,142 @@ static inline void tegroup_impl_count_one(const tegroup_matrix *counts, int64_t 
     }
 }
 
-static inline tegroup_status tegroup_impl_count_check(const tegroup_count_desc *desc, tegroup_error *error) {
+/* Rows that labels are of. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_count_rows(const tegroup_count_desc *desc) {
+    return desc->slot_of_row.dtype != TEGROUP_DTYPE_UNSET ? desc->slot_of_row.cols
+                                                          : tegroup_impl_mul(desc->labels.rows, desc->labels.cols);
+}
+
+/* Rows before padding begins. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_count_used(const tegroup_count_desc *desc) {
+    const tegroup_matrix *m = &desc->padded_rows;
+    return m->dtype != TEGROUP_DTYPE_UNSET ? tegroup_impl_load_int(m->dtype, m->data, 0)
+                                           : tegroup_impl_count_rows(desc);
+}
+
+/* The slot of a row; -1 = none, or rows have no slots. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_count_slot(const tegroup_count_desc *desc, int64_t row, int64_t used) {
+    const tegroup_matrix *map = &desc->slot_of_row;
+    int64_t slot;
+    if (map->dtype == TEGROUP_DTYPE_UNSET || row >= used) return -1;
+    slot = tegroup_impl_load_int(map->dtype, map->data, row);
+    return tegroup_impl_within(slot, desc->row_of_slot.rows * desc->row_of_slot.cols) ? slot : -1;
+}
+
+/* The group that a row is of, by the label at element `at`; -1 = none. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_count_group(const tegroup_count_desc *desc, int64_t at, int64_t slot) {
+    int64_t label;
+    if (desc->slot_of_row.dtype != TEGROUP_DTYPE_UNSET && slot < 0) return -1;
+    label = tegroup_impl_load_int(desc->labels.dtype, desc->labels.data, at);
+    return tegroup_impl_within(label, desc->groups) ? label : -1;
+}
+
+static inline tegroup_status tegroup_impl_count_check_slots(const tegroup_count_desc *desc, tegroup_error *error) {
     static const char *const labels[5] = TEGROUP_IMPL_MATRIX_PATHS("labels"),
-                             *const counts[5] = TEGROUP_IMPL_MATRIX_PATHS("counts"),
-                             *const offsets[5] = TEGROUP_IMPL_MATRIX_PATHS("offsets");
+                             *const slot_of_row[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_of_row"),
+                             *const padded_rows[5] = TEGROUP_IMPL_MATRIX_PATHS("padded_rows"),
+                             *const row_of_slot[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot");
+    const int slotted = desc->slot_of_row.dtype != TEGROUP_DTYPE_UNSET;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->slot_of_row, slot_of_row, 1, -1, TEGROUP_IMPL_INTEGERS, error));
+    TEGROUP_IMPL_RULE(desc->block >= 0 && desc->block <= (slotted ? TEGROUP_MAX_COLS : 1), ERROR_VALUE, "block",
+                      "must be 0 to TEGROUP_MAX_COLS, or without slot_of_row to 1", slotted ? TEGROUP_MAX_COLS : 1,
+                      desc->block);
+    TEGROUP_IMPL_RULE(slotted || desc->padded_rows.dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION, padded_rows[4],
+                      "must be UNSET without slot_of_row", TEGROUP_DTYPE_UNSET, desc->padded_rows.dtype);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->padded_rows, padded_rows, 1, 1, TEGROUP_IMPL_INTEGERS, error));
+    TEGROUP_IMPL_RULE(slotted || desc->row_of_slot.dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION, row_of_slot[4],
+                      "must be UNSET without slot_of_row", TEGROUP_DTYPE_UNSET, desc->row_of_slot.dtype);
+    if (!slotted) return tegroup_impl_check_matrix(&desc->labels, labels, -1, -1, TEGROUP_IMPL_INTEGERS, error);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->row_of_slot, row_of_slot, -1, -1, TEGROUP_IMPL_INTEGERS, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_reach(&desc->row_of_slot, row_of_slot, desc->slot_of_row.cols, error));
+    return tegroup_impl_check_matrix(&desc->labels, labels, 1,
+                                     tegroup_impl_ceil_div(desc->slot_of_row.cols, tegroup_impl_max(1, desc->block)),
+                                     TEGROUP_IMPL_INTEGERS, error);
+}
+
+static inline tegroup_status tegroup_impl_count_check(const tegroup_count_desc *desc, tegroup_error *error) {
+    static const char *const counts[5] = TEGROUP_IMPL_MATRIX_PATHS("counts"),
+                             *const offsets[5] = TEGROUP_IMPL_MATRIX_PATHS("offsets"),
+                             *const starts[5] = TEGROUP_IMPL_MATRIX_PATHS("starts");
     const int64_t groups = desc->groups;
     int64_t most;
-    tegroup_impl_buffer buffers[3];
+    tegroup_impl_buffer buffers[7];
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_RULE(groups >= 0 && groups <= TEGROUP_MAX_GROUPS, ERROR_VALUE, "groups",
                       "must be 0 to TEGROUP_MAX_GROUPS", TEGROUP_MAX_GROUPS, groups);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->labels, labels, -1, -1, TEGROUP_IMPL_INTEGERS, error));
-    most = tegroup_impl_mul(desc->labels.rows, desc->labels.cols);
+    TEGROUP_IMPL_TRY(tegroup_impl_count_check_slots(desc, error));
+    most = tegroup_impl_count_rows(desc);
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->counts, counts, 1, groups, TEGROUP_IMPL_INTEGERS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_reach(&desc->counts, counts, most, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->offsets, offsets, 1, groups + 1, TEGROUP_IMPL_INTEGERS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_reach(&desc->offsets, offsets, most, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->starts, starts, 1, groups, TEGROUP_IMPL_INTEGERS, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_reach(&desc->starts, starts, most, error));
     buffers[0] = tegroup_impl_matrix_buffer(&desc->offsets, offsets[0], NULL, 1);
     buffers[1] = tegroup_impl_matrix_buffer(&desc->counts, counts[0], "must not overlap counts", 1);
-    buffers[2] = tegroup_impl_matrix_buffer(&desc->labels, NULL, "must not overlap labels", 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 3, TEGROUP_CHECK_HOST, NULL, error));
+    buffers[2] = tegroup_impl_matrix_buffer(&desc->starts, starts[0], "must not overlap starts", 1);
+    buffers[3] = tegroup_impl_matrix_buffer(&desc->row_of_slot, "row_of_slot.data", "must not overlap row_of_slot", 1);
+    buffers[4] = tegroup_impl_matrix_buffer(&desc->labels, NULL, "must not overlap labels", 0);
+    buffers[5] = tegroup_impl_matrix_buffer(&desc->slot_of_row, NULL, "must not overlap slot_of_row", 0);
+    buffers[6] = tegroup_impl_matrix_buffer(&desc->padded_rows, NULL, "must not overlap padded_rows", 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 7, TEGROUP_CHECK_HOST, NULL, error));
     return tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error);
+}
+
+/* A row of the label at element `at`: counted, and the first of its group, and its slot's, where these are wanted. */
+static inline void tegroup_impl_count_row(const tegroup_count_desc *desc, int64_t row, int64_t at, int64_t used) {
+    const tegroup_matrix *starts = &desc->starts, *rows = &desc->row_of_slot;
+    const int64_t slot = tegroup_impl_count_slot(desc, row, used), g = tegroup_impl_count_group(desc, at, slot);
+    if (g < 0) return;
+    tegroup_impl_count_one(&desc->counts, g);
+    if (starts->dtype != TEGROUP_DTYPE_UNSET && tegroup_impl_load_int(starts->dtype, starts->data, g) < 0)
+        tegroup_impl_store_int(starts->dtype, starts->data, g, row);
+    if (slot >= 0)
+        tegroup_impl_store_int(rows->dtype, tegroup_impl_matrix_row(rows, slot / rows->cols), slot % rows->cols, row);
+}
+
+/* Offsets from counts, and 0 for the starts of groups that have none. */
+static inline void tegroup_impl_count_sum(const tegroup_count_desc *desc) {
+    const tegroup_matrix *starts = &desc->starts;
+    int64_t g, before = 0;
+    for (g = 0; g <= desc->groups; g++) {
+        tegroup_impl_store_int(desc->offsets.dtype, desc->offsets.data, g, before);
+        if (g == desc->groups) return;
+        before += tegroup_impl_load_int(desc->counts.dtype, desc->counts.data, g);
+        if (starts->dtype != TEGROUP_DTYPE_UNSET && tegroup_impl_load_int(starts->dtype, starts->data, g) < 0)
+            tegroup_impl_store_int(starts->dtype, starts->data, g, 0);
+    }
 }
 
 TEGROUP_API tegroup_status tegroup_count(const tegroup_count_desc *desc, struct CUstream_st *stream,
                                          tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_count")
     tegroup_count_desc taken;
-    int64_t t, j, label, g, before = 0;
+    int64_t t, j, row, end, rows, used, block;
     (void)stream;
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_count_check(desc, error));
 #if TEGROUP_IMPL_MOE_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_count(desc, stream, error);
 #endif
-    tegroup_impl_clear_counts(&desc->counts);
+    rows = tegroup_impl_count_rows(desc);
+    used = tegroup_impl_count_used(desc);
+    block = tegroup_impl_max(1, desc->block);
+    tegroup_impl_fill_ints(&desc->counts, 0);
+    tegroup_impl_fill_ints(&desc->starts, -1);
+    tegroup_impl_fill_ints(&desc->row_of_slot, -1);
     for (t = 0; t < tegroup_impl_matrix_rows(&desc->labels); t++)
         for (j = 0; j < desc->labels.cols; j++) {
-            label = tegroup_impl_load_int(desc->labels.dtype, tegroup_impl_matrix_row(&desc->labels, t), j);
-            if (tegroup_impl_within(label, desc->groups)) tegroup_impl_count_one(&desc->counts, label);
+            row = (t * desc->labels.cols + j) * block;
+            end = tegroup_impl_min(rows, row + block);
+            for (; row < end; row++)
+                tegroup_impl_count_row(desc, row, t * tegroup_impl_matrix_ld(&desc->labels) + j, used);
         }
-    for (g = 0; g <= desc->groups; g++) {
-        tegroup_impl_store_int(desc->offsets.dtype, desc->offsets.data, g, before);
-        if (g < desc->groups) before += tegroup_impl_load_int(desc->counts.dtype, desc->counts.data, g);
-    }
+    tegroup_impl_count_sum(desc);
     return TEGROUP_OK;
 }
 
-/* ==== [93] Router schemes (src/moe/router_scheme.h) ==== */
+/* ==== [94] Router schemes (src/moe/router_scheme.h) ==== */
 
 /* The most experts that a token can choose. */
 #define TEGROUP_IMPL_CHOICES 64
@@ -16453,7 +16695,7 @@ static inline void tegroup_impl_scheme_buffers(const tegroup_router_scheme *s, i
     buffers[3] = tegroup_impl_buffer_of(s->valid_tokens, 8, NULL, "must not overlap scheme.valid_tokens", 0);
 }
 
-/* ==== [94] Router (src/moe/router.h) ==== */
+/* ==== [95] Router (src/moe/router.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
@@ -16797,6 +17039,7 @@ static inline double tegroup_impl_router_balance(const tegroup_router_desc *desc
 
 TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
                                           tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_router")
     tegroup_router_desc taken;
     int64_t tokens, t;
     int schemed;
@@ -16809,7 +17052,7 @@ TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struc
 #endif
 
     tokens = desc->logits.rows; /* of each, the exponentials, and k looks at what is not chosen yet */
-    tegroup_impl_clear_counts(&desc->counts);
+    tegroup_impl_fill_ints(&desc->counts, 0);
     TEGROUP_IMPL_OMP(omp parallel for schedule(static) num_threads(
         tegroup_impl_router_team(desc->threads, tokens, desc->experts, 8 + desc->k * (desc->k + 1) / 2)))
     for (t = 0; t < tokens; t++) tegroup_impl_router_row(desc, t, schemed);
@@ -16873,6 +17116,7 @@ static inline tegroup_status tegroup_impl_router_backward_check(const tegroup_ro
 
 TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward_desc *desc, struct CUstream_st *stream,
                                                    tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_router_backward")
     tegroup_router_backward_desc taken;
     int64_t tokens, t;
     int schemed, is_f64;
@@ -16896,7 +17140,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     return TEGROUP_OK;
 }
 
-/* ==== [95] Permute and combine (src/moe/permutation.h) ==== */
+/* ==== [96] Permute and combine (src/moe/permutation.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,
@@ -17191,6 +17435,7 @@ static inline void tegroup_impl_permutation_share(const tegroup_permutation_desc
 
 TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_desc *desc, struct CUstream_st *stream,
                                                     tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_permutation_make")
     tegroup_permutation_desc taken;
     tegroup_snapshot_view view;
     const tegroup_matrix *slots;
@@ -17289,6 +17534,7 @@ static inline void tegroup_impl_permute_slot(const tegroup_permute_desc *desc, i
 
 TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, struct CUstream_st *stream,
                                            tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_permute")
     tegroup_permute_desc taken;
     int64_t row, t, j;
     (void)stream;
@@ -17312,6 +17558,7 @@ TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, str
 
 TEGROUP_API tegroup_status tegroup_combine(const tegroup_combine_desc *desc, struct CUstream_st *stream,
                                            tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_combine")
     tegroup_combine_desc taken;
     static const char *const permuted[5] = TEGROUP_IMPL_MATRIX_PATHS("permuted"),
                              *const row_of_slot[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot"),
@@ -17349,6 +17596,7 @@ TEGROUP_API tegroup_status tegroup_combine(const tegroup_combine_desc *desc, str
 
 TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backward_desc *desc,
                                                     struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_combine_backward")
     tegroup_combine_backward_desc taken;
     static const char *const grad_tokens[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_tokens"),
                              *const permuted[5] = TEGROUP_IMPL_MATRIX_PATHS("permuted"),
@@ -17417,7 +17665,432 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
     return TEGROUP_OK;
 }
 
-/* ==== [96] MoE layer: plan (src/moe/layer_plan.h) ==== */
+/* ==== [97] Layouts of other libraries (src/moe/export.h) ==== */
+
+#if TEGROUP_IMPL_MOE_KERNELS
+static inline tegroup_status tegroup_impl_cuda_export(const tegroup_export_desc *desc, struct CUstream_st *stream,
+                                                      tegroup_error *error);
+#endif
+
+/* Where a group lies, within the buffer whatever the snapshot says; rows -1: skipped. */
+typedef struct tegroup_impl_span {
+    int64_t start, rows;
+} tegroup_impl_span;
+
+TEGROUP_IMPL_HD tegroup_impl_span tegroup_impl_span_of(const tegroup_snapshot_view *view, int32_t g, int64_t capacity) {
+    tegroup_impl_span span;
+    span.start = tegroup_impl_clamp(view->start[g], 0, capacity);
+    span.rows = tegroup_impl_clamp(view->rows[g], -1, capacity - span.start);
+    return span;
+}
+
+/* The snapshot of a shape of so many groups. */
+TEGROUP_IMPL_HD tegroup_impl_fit tegroup_impl_spans_fit(const tegroup_shape *shape, int32_t groups) {
+    tegroup_impl_fit fit = tegroup_impl_fit_of_rows(shape->snapshot, shape->rows);
+    fit.groups = groups;
+    return fit;
+}
+
+/* What a row is as long as no group owns it. */
+TEGROUP_IMPL_HD void tegroup_impl_export_row(const tegroup_export_desc *desc, int64_t row) {
+    const tegroup_matrix *ids = &desc->sorted_ids;
+    int64_t slot;
+    if (row < desc->labels.cols) tegroup_impl_store_int(desc->labels.dtype, desc->labels.data, row, -1);
+    tegroup_impl_store_int(desc->source_rows.dtype, desc->source_rows.data, row, -1);
+    if (ids->dtype == TEGROUP_DTYPE_UNSET) return;
+    slot = tegroup_impl_load_int(desc->slot_of_row.dtype, desc->slot_of_row.data, row);
+    tegroup_impl_store_int(ids->dtype, ids->data, row, tegroup_impl_within(slot, desc->slots) ? slot : desc->slots);
+}
+
+/* Row i of group g, which lies at `from` in the other buffer. */
+TEGROUP_IMPL_HD void tegroup_impl_export_owned(const tegroup_export_desc *desc, int32_t g, tegroup_impl_span span,
+                                               tegroup_impl_span from, int64_t i) {
+    const int64_t row = span.start + i;
+    if (desc->block <= 1) tegroup_impl_store_int(desc->labels.dtype, desc->labels.data, row, g);
+    else if (row % desc->block == 0)
+        tegroup_impl_store_int(desc->labels.dtype, desc->labels.data, row / desc->block, g);
+    if (i < from.rows) tegroup_impl_store_int(desc->source_rows.dtype, desc->source_rows.data, row, from.start + i);
+}
+
+TEGROUP_IMPL_HD void tegroup_impl_export_group(const tegroup_export_desc *desc, int32_t g, tegroup_impl_span span) {
+    const tegroup_matrix *offsets = &desc->offsets;
+    const int64_t rows = tegroup_impl_max(0, span.rows);
+    tegroup_impl_store_int(desc->counts.dtype, desc->counts.data, g, span.rows);
+    tegroup_impl_store_int(desc->ends.dtype, desc->ends.data, g, span.start + rows);
+    tegroup_impl_store_int(offsets->dtype, offsets->data, g, span.start);
+    if (g + 1 == desc->shape.groups)
+        tegroup_impl_store_int(offsets->dtype, offsets->data, desc->shape.groups,
+                               span.start + tegroup_impl_align(rows, tegroup_impl_max(1, desc->block)));
+}
+
+/* A shape whose snapshot the call reads, of so many groups. */
+static inline tegroup_status tegroup_impl_check_spans(const tegroup_shape *shape, int32_t groups, tegroup_space space,
+                                                      const char *const paths[4], tegroup_error *error) {
+    tegroup_impl_fit fit;
+    TEGROUP_IMPL_RULE(shape->groups >= 0 && shape->groups <= TEGROUP_MAX_GROUPS, ERROR_VALUE, paths[0],
+                      "must be 0 to TEGROUP_MAX_GROUPS", TEGROUP_MAX_GROUPS, shape->groups);
+    TEGROUP_IMPL_RULE(shape->groups == groups, ERROR_SHAPE, paths[0], "must be shape.groups", groups, shape->groups);
+    TEGROUP_IMPL_RULE(shape->rows >= 0 && shape->rows <= TEGROUP_MAX_COLS, ERROR_VALUE, paths[1],
+                      "must be 0 to TEGROUP_MAX_COLS", TEGROUP_MAX_COLS, shape->rows);
+    TEGROUP_IMPL_RULE(shape->snapshot != NULL, ERROR_NULL_ARGUMENT, paths[2], "must not be NULL: prepare first", 1, 0);
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(shape->snapshot, TEGROUP_ALIGNMENT), ERROR_ALIGNMENT, paths[2],
+                      "must be 256-byte aligned", TEGROUP_ALIGNMENT, (uintptr_t)shape->snapshot % TEGROUP_ALIGNMENT);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_sizes_space(shape, space, paths[3], error));
+    if (space == TEGROUP_SPACE_DEVICE) return TEGROUP_OK; /* the kernels look into that one */
+    fit = tegroup_impl_spans_fit(shape, groups);
+    return tegroup_impl_check_fit(&fit, paths[2], "must have all groups within shape.rows rows", error);
+}
+
+/* What is written: ITEM(member, columns, the largest number). */
+#define TEGROUP_IMPL_EXPORTS(ITEM)                                                                                     \
+    ITEM(counts, groups, rows)                                                                                         \
+    ITEM(offsets, groups + 1, tegroup_impl_add(rows, block))                                                           \
+    ITEM(ends, groups, rows)                                                                                           \
+    ITEM(labels, tegroup_impl_ceil_div(rows, block), groups)                                                           \
+    ITEM(sorted_ids, rows, desc->slots)                                                                                \
+    ITEM(source_rows, rows, desc->from.rows)
+
+static inline tegroup_impl_buffer tegroup_impl_spans_buffer(const tegroup_shape *shape, const char *apart) {
+    tegroup_layout layout;
+    tegroup_impl_snapshot_layout(shape->groups, tegroup_impl_irregular(shape), &layout);
+    return tegroup_impl_buffer_of(shape->snapshot, shape->snapshot ? (int64_t)layout.total_bytes : 0, NULL, apart, 0);
+}
+
+/* What is read besides the snapshot comes with what is made of it. */
+static inline tegroup_status tegroup_impl_export_check_inputs(const tegroup_export_desc *desc, tegroup_error *error) {
+    static const char *const from[4] = {"from.groups", "from.rows", "from.snapshot", "from.row_sizes.space"},
+                             *const slot_of_row[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_of_row");
+    TEGROUP_IMPL_RULE(desc->slots >= 0 && desc->slots <= TEGROUP_MAX_COLS, ERROR_VALUE, "slots",
+                      "must be 0 to TEGROUP_MAX_COLS", TEGROUP_MAX_COLS, desc->slots);
+    if (desc->sorted_ids.dtype != TEGROUP_DTYPE_UNSET) {
+        TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->slot_of_row, slot_of_row, 1, desc->shape.rows,
+                                                   TEGROUP_IMPL_INTEGERS, error));
+    } else {
+        TEGROUP_IMPL_RULE(desc->slot_of_row.dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION, slot_of_row[4],
+                          "must be UNSET without sorted_ids", TEGROUP_DTYPE_UNSET, desc->slot_of_row.dtype);
+        TEGROUP_IMPL_RULE(desc->slots == 0, ERROR_COMBINATION, "slots", "must be 0 without sorted_ids", 0, desc->slots);
+    }
+    if (desc->source_rows.dtype != TEGROUP_DTYPE_UNSET)
+        return tegroup_impl_check_spans(&desc->from, desc->shape.groups, desc->space, from, error);
+    TEGROUP_IMPL_RULE(desc->from.snapshot == NULL, ERROR_COMBINATION, "from.snapshot",
+                      "must be NULL without source_rows", 0, 1);
+    TEGROUP_IMPL_RULE(desc->from.groups == 0, ERROR_COMBINATION, "from.groups", "must be 0 without source_rows", 0,
+                      desc->from.groups);
+    TEGROUP_IMPL_RULE(desc->from.rows == 0, ERROR_COMBINATION, "from.rows", "must be 0 without source_rows", 0,
+                      desc->from.rows);
+    return TEGROUP_OK;
+}
+
+static inline tegroup_status tegroup_impl_export_check(const tegroup_export_desc *desc, tegroup_error *error) {
+    static const char *const shape[4] = {"shape.groups", "shape.rows", "shape.snapshot", "shape.row_sizes.space"};
+    const int64_t block = tegroup_impl_max(1, desc->block), groups = desc->shape.groups, rows = desc->shape.rows;
+    tegroup_impl_buffer buffers[9];
+    int32_t count = 0, wanted = 0;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
+    TEGROUP_IMPL_RULE(desc->block >= 0 && desc->block <= TEGROUP_MAX_COLS, ERROR_VALUE, "block",
+                      "must be 0 to TEGROUP_MAX_COLS", TEGROUP_MAX_COLS, desc->block);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_spans(&desc->shape, desc->shape.groups, desc->space, shape, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_export_check_inputs(desc, error));
+#define TEGROUP_IMPL_EXPORT(member, columns, most)                                                                     \
+    {                                                                                                                  \
+        static const char *const paths[5] = TEGROUP_IMPL_MATRIX_PATHS(#member);                                        \
+        TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->member, paths, 1, columns, TEGROUP_IMPL_INTEGERS, error)); \
+        TEGROUP_IMPL_TRY(tegroup_impl_check_reach(&desc->member, paths, most, error));                                 \
+        wanted += desc->member.dtype != TEGROUP_DTYPE_UNSET;                                                           \
+        buffers[count++] = tegroup_impl_matrix_buffer(&desc->member, paths[0], "must not overlap " #member, 1);        \
+    }
+    TEGROUP_IMPL_EXPORTS(TEGROUP_IMPL_EXPORT)
+#undef TEGROUP_IMPL_EXPORT
+    TEGROUP_IMPL_RULE_AS(DTYPES, wanted > 0, ERROR_UNSET, "counts.dtype", "must be set where nothing else is",
+                         TEGROUP_IMPL_INTEGERS, 0);
+    buffers[count++] = tegroup_impl_matrix_buffer(&desc->slot_of_row, NULL, "must not overlap slot_of_row", 0);
+    buffers[count++] = tegroup_impl_spans_buffer(&desc->shape, "must not overlap shape.snapshot");
+    buffers[count++] = tegroup_impl_spans_buffer(&desc->from, "must not overlap from.snapshot");
+    return tegroup_impl_check_apart(buffers, count, TEGROUP_CHECK_HOST, NULL, error);
+}
+
+TEGROUP_API tegroup_status tegroup_export(const tegroup_export_desc *desc, struct CUstream_st *stream,
+                                          tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_export")
+    tegroup_export_desc taken;
+    tegroup_snapshot_view view, other;
+    int64_t row, i;
+    int32_t g;
+    (void)stream;
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_export_check(desc, error));
+#if TEGROUP_IMPL_MOE_KERNELS
+    if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_export(desc, stream, error);
+#endif
+    view = tegroup_snapshot_read(desc->shape.snapshot);
+    other = tegroup_snapshot_read(desc->from.snapshot);
+    if (desc->shape.groups == 0) tegroup_impl_store_int(desc->offsets.dtype, desc->offsets.data, 0, 0);
+    TEGROUP_IMPL_OMP(omp parallel private(row, g, i) num_threads(
+        tegroup_impl_team(tegroup_impl_threads(desc->threads), 2 * (double)desc->shape.rows)))
+    {
+        TEGROUP_IMPL_OMP(omp for schedule(static))
+        for (row = 0; row < desc->shape.rows; row++) tegroup_impl_export_row(desc, row);
+        TEGROUP_IMPL_OMP(omp for schedule(dynamic, 1))
+        for (g = 0; g < desc->shape.groups; g++) {
+            const tegroup_impl_span span = tegroup_impl_span_of(&view, g, desc->shape.rows), none = {0, 0},
+                                    from = other.header ? tegroup_impl_span_of(&other, g, desc->from.rows) : none;
+            tegroup_impl_export_group(desc, g, span);
+            for (i = 0; i < span.rows; i++) tegroup_impl_export_owned(desc, g, span, from, i);
+        }
+    }
+    return TEGROUP_OK;
+}
+
+/* ==== [98] Skew of a routing (src/moe/skew.h) ==== */
+
+#if TEGROUP_IMPL_MOE_KERNELS
+static inline tegroup_status tegroup_impl_cuda_skew(const tegroup_skew_desc *desc, struct CUstream_st *stream,
+                                                    tegroup_error *error);
+#endif
+
+/* What a group adds to the report's sums. */
+TEGROUP_IMPL_HD void tegroup_impl_skew_add(const tegroup_skew_desc *desc, tegroup_impl_span span, tegroup_skew *sums) {
+    const int64_t rows = tegroup_impl_max(0, span.rows);
+    sums->skipped += span.rows < 0;
+    sums->empty += span.rows == 0;
+    sums->rows = tegroup_impl_add(sums->rows, rows);
+    sums->tiles = tegroup_impl_add(sums->tiles, tegroup_impl_ceil_div(rows, desc->tile_rows));
+}
+
+/* The group at a place of the order from the largest to the smallest, whatever the snapshot says. */
+TEGROUP_IMPL_HD tegroup_impl_span tegroup_impl_skew_at(const tegroup_skew_desc *desc, const tegroup_snapshot_view *view,
+                                                       int32_t place, int32_t *group) {
+    *group = (int32_t)tegroup_impl_clamp(view->order[place], 0, desc->shape.groups - 1);
+    return tegroup_impl_span_of(view, *group, desc->shape.rows);
+}
+
+/* The report, of the sums of all groups. view: NULL = there are no rows. */
+TEGROUP_IMPL_HD tegroup_skew tegroup_impl_skew_of(const tegroup_skew_desc *desc, const tegroup_snapshot_view *view,
+                                                  const tegroup_skew *sums) {
+    const int32_t counted = desc->shape.groups - sums->skipped;
+    tegroup_skew skew = *sums;
+    int32_t g;
+    skew.groups = desc->shape.groups;
+    skew.largest = -1;
+    if (view && counted > 0) {
+        skew.rows_min = tegroup_impl_max(0, tegroup_impl_skew_at(desc, view, counted - 1, &g).rows);
+        skew.rows_median = tegroup_impl_max(0, tegroup_impl_skew_at(desc, view, counted / 2, &g).rows);
+        skew.rows_max = tegroup_impl_max(0, tegroup_impl_skew_at(desc, view, 0, &g).rows);
+        if (skew.rows_max > 0) skew.largest = g;
+    }
+    skew.wasted_rows = tegroup_impl_mul(skew.tiles, desc->tile_rows) - skew.rows;
+    skew.bytes = tegroup_impl_mul(skew.rows, desc->row_bytes);
+    skew.wasted_bytes = tegroup_impl_mul(skew.wasted_rows, desc->row_bytes);
+    if (skew.rows > 0) skew.largest_over_mean = (double)skew.rows_max * (double)counted / (double)skew.rows;
+    return skew;
+}
+
+static inline tegroup_status tegroup_impl_skew_check(const tegroup_skew_desc *desc, tegroup_error *error) {
+    static const char *const shape[4] = {"shape.groups", "shape.rows", "shape.snapshot", "shape.row_sizes.space"};
+    tegroup_impl_buffer buffers[2];
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_spans(&desc->shape, desc->shape.groups, desc->space, shape, error));
+    TEGROUP_IMPL_RULE(desc->tile_rows >= 1 && desc->tile_rows <= TEGROUP_MAX_COLS, ERROR_VALUE, "tile_rows",
+                      "must be 1 to TEGROUP_MAX_COLS", TEGROUP_MAX_COLS, desc->tile_rows);
+    TEGROUP_IMPL_RULE(desc->row_bytes >= 0 && desc->row_bytes <= TEGROUP_MAX_COLS, ERROR_VALUE, "row_bytes",
+                      "must be 0 to TEGROUP_MAX_COLS", TEGROUP_MAX_COLS, desc->row_bytes);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_address(desc->result, 8, "result", error));
+    buffers[0] = tegroup_impl_buffer_of(desc->result, (int64_t)sizeof *desc->result, "result", NULL, 1);
+    buffers[1] = tegroup_impl_spans_buffer(&desc->shape, "must not overlap shape.snapshot");
+    return tegroup_impl_check_apart(buffers, 2, TEGROUP_CHECK_HOST, NULL, error);
+}
+
+TEGROUP_API tegroup_status tegroup_skew_report(const tegroup_skew_desc *desc, struct CUstream_st *stream,
+                                               tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_skew_report")
+    tegroup_skew_desc taken;
+    tegroup_snapshot_view view;
+    tegroup_skew sums;
+    int32_t g;
+    (void)stream;
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_skew_check(desc, error));
+#if TEGROUP_IMPL_MOE_KERNELS
+    if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_skew(desc, stream, error);
+#endif
+    view = tegroup_snapshot_read(desc->shape.snapshot);
+    memset(&sums, 0, sizeof sums);
+    for (g = 0; g < desc->shape.groups; g++)
+        tegroup_impl_skew_add(desc, tegroup_impl_span_of(&view, g, desc->shape.rows), &sums);
+    *desc->result = tegroup_impl_skew_of(desc, &view, &sums);
+    return TEGROUP_OK;
+}
+
+TEGROUP_API int tegroup_skew_text(const tegroup_skew *skew, char *buffer, size_t size) {
+    char wasted[48] = "";
+    double mean, rows;
+    if (!skew) return snprintf(buffer, size, "?");
+    mean = skew->groups > skew->skipped ? (double)skew->rows / (double)(skew->groups - skew->skipped) : 0;
+    rows = (double)skew->rows + (double)skew->wasted_rows;
+    if (skew->bytes > 0)
+        snprintf(wasted, sizeof wasted, ", %.1f of %.1f MiB", (double)skew->wasted_bytes / 1048576,
+                 ((double)skew->bytes + (double)skew->wasted_bytes) / 1048576);
+    return snprintf(
+        buffer, size,
+        "%d groups (%d skipped, %d empty): %lld rows, %.1f in the mean, %lld to %lld, median %lld; group %d "
+        "has %.2f times the mean; %lld tiles, %.1f%% of their rows wasted%s",
+        (int)skew->groups, (int)skew->skipped, (int)skew->empty, (long long)skew->rows, mean, (long long)skew->rows_min,
+        (long long)skew->rows_max, (long long)skew->rows_median, (int)skew->largest, skew->largest_over_mean,
+        (long long)skew->tiles, rows > 0 ? 100 * (double)skew->wasted_rows / rows : 0.0, wasted);
+}
+
+/* ==== [99] MoE layer: formats (src/moe/layer_formats.h) ==== */
+
+/* The tensors by expert that have a format; INPUT_AGAIN: the input that wgrad makes once more. */
+typedef enum tegroup_impl_moe_formatted {
+    TEGROUP_IMPL_MOE_INPUT,
+    TEGROUP_IMPL_MOE_INPUT_AGAIN,
+    TEGROUP_IMPL_MOE_BETWEEN,
+    TEGROUP_IMPL_MOE_GRAD_OUTPUT,
+    TEGROUP_IMPL_MOE_GRAD_BETWEEN,
+    TEGROUP_IMPL_MOE_FORMATTED
+} tegroup_impl_moe_formatted;
+
+/* What a quantised one consists of. */
+enum {
+    TEGROUP_IMPL_MOE_DATA,
+    TEGROUP_IMPL_MOE_SCALES,
+    TEGROUP_IMPL_MOE_COLUMNWISE,
+    TEGROUP_IMPL_MOE_COLUMNWISE_SCALES,
+    TEGROUP_IMPL_MOE_AMAX,
+    TEGROUP_IMPL_MOE_GLOBAL,
+    TEGROUP_IMPL_MOE_PIECES
+};
+
+/* Which pieces there are, in which memory, and how long. */
+typedef struct tegroup_impl_moe_pieces {
+    int there[TEGROUP_IMPL_MOE_PIECES];
+    tegroup_moe_memory at[TEGROUP_IMPL_MOE_PIECES];
+    int64_t bytes[TEGROUP_IMPL_MOE_PIECES];
+} tegroup_impl_moe_pieces;
+
+static inline const tegroup_moe_format *tegroup_impl_moe_format_of(const tegroup_moe_planned *p,
+                                                                   tegroup_impl_moe_formatted which) {
+    return which >= TEGROUP_IMPL_MOE_GRAD_OUTPUT ? &p->grad_format : &p->rows_format;
+}
+
+/* Is there a format? Then rows are picked by an index. */
+static inline int tegroup_impl_moe_picks(const tegroup_moe_planned *p) {
+    return p->rows_format.scaling != TEGROUP_SCALING_NONE || p->grad_format.scaling != TEGROUP_SCALING_NONE;
+}
+
+static inline int64_t tegroup_impl_moe_cols(const tegroup_moe_planned *p, tegroup_impl_moe_formatted which) {
+    return which <= TEGROUP_IMPL_MOE_INPUT_AGAIN   ? p->width
+           : which == TEGROUP_IMPL_MOE_BETWEEN     ? p->hidden
+           : which == TEGROUP_IMPL_MOE_GRAD_OUTPUT ? p->outputs
+                                                   : p->preactivation;
+}
+
+/* A quantised tensor without its memory. */
+static inline tegroup_tensor tegroup_impl_moe_quantised(const tegroup_moe_planned *p, const tegroup_shape *shape,
+                                                        tegroup_impl_moe_formatted which) {
+    const tegroup_moe_format *format = tegroup_impl_moe_format_of(p, which);
+    tegroup_tensor t = tegroup_tensor_of(*shape, tegroup_impl_moe_cols(p, which), format->dtype, NULL);
+    t.scaling = format->scaling;
+    t.scale_dtype = format->scale_dtype;
+    t.columnwise_order = format->columnwise_order;
+    return t;
+}
+
+/* Forward and dgrad read a rowwise copy, which they use up; wgrad reads the columnwise one, or where there is none the
+ * rowwise one. */
+static inline tegroup_impl_moe_pieces tegroup_impl_moe_pieces_of(const tegroup_moe_planned *p,
+                                                                 tegroup_impl_moe_formatted which) {
+    const tegroup_moe_memory saved = p->backward ? TEGROUP_MOE_SAVED_BY_FORWARD : TEGROUP_MOE_FORWARD_WORKSPACE;
+    const struct {
+        int read, summed; /* rowwise by forward or dgrad; by wgrad */
+        tegroup_moe_memory passing, kept;
+    } uses[TEGROUP_IMPL_MOE_FORMATTED] = {
+        {1, p->wants_fc1 && !p->recompute, TEGROUP_MOE_FORWARD_WORKSPACE, saved},
+        {0, p->wants_fc1 && p->recompute, TEGROUP_MOE_WGRAD_WORKSPACE, TEGROUP_MOE_WGRAD_WORKSPACE},
+        {!p->recompute, p->wants_activated, TEGROUP_MOE_FORWARD_WORKSPACE,
+         p->recompute ? TEGROUP_MOE_SAVED_BY_DGRAD : saved},
+        {p->backward, p->wants_activated, TEGROUP_MOE_DGRAD_WORKSPACE, TEGROUP_MOE_SAVED_BY_DGRAD},
+        {p->backward, p->wants_fc1, TEGROUP_MOE_DGRAD_WORKSPACE, TEGROUP_MOE_SAVED_BY_DGRAD}};
+    const tegroup_shape shape =
+        tegroup_shape_of(p->experts, p->capacity, 0, tegroup_sizes_of(NULL, TEGROUP_DTYPE_I64, TEGROUP_SPACE_HOST));
+    const tegroup_tensor t = tegroup_impl_moe_quantised(p, &shape, which);
+    const tegroup_scaling_facts *facts = tegroup_scaling_info(t.scaling);
+    const int columnwise =
+                  uses[which].summed
+                  && (tegroup_impl_needs_columnwise(&t) || t.columnwise_order == TEGROUP_COLUMNWISE_TRANSPOSED),
+              rowwise = uses[which].read || (uses[which].summed && !columnwise),
+              global = facts->scale_dtype == TEGROUP_DTYPE_F8E4M3;
+    const tegroup_moe_memory kept = uses[which].summed ? uses[which].kept : uses[which].passing;
+    tegroup_impl_moe_pieces pieces;
+    int copy;
+    memset(&pieces, 0, sizeof pieces);
+    if (t.scaling == TEGROUP_SCALING_NONE || (!rowwise && !columnwise)) return pieces;
+    for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++) {
+        pieces.there[2 * copy] = pieces.there[2 * copy + 1] = copy ? columnwise : rowwise;
+        pieces.at[2 * copy] = pieces.at[2 * copy + 1] = !copy && columnwise ? uses[which].passing : kept;
+        pieces.bytes[2 * copy] = tegroup_impl_copy_bytes(&t, copy);
+        pieces.bytes[2 * copy + 1] = tegroup_impl_scale_bytes(&t, copy);
+    }
+    pieces.there[TEGROUP_IMPL_MOE_AMAX] = global || tegroup_impl_scaled_as_one(facts);
+    pieces.there[TEGROUP_IMPL_MOE_GLOBAL] = global;
+    pieces.at[TEGROUP_IMPL_MOE_AMAX] = pieces.at[TEGROUP_IMPL_MOE_GLOBAL] = kept;
+    pieces.bytes[TEGROUP_IMPL_MOE_AMAX] = pieces.bytes[TEGROUP_IMPL_MOE_GLOBAL] = 4 * (int64_t)p->experts;
+    return pieces;
+}
+
+/* What errors call what is quantised: rows by expert, from tokens or from grad_output. */
+static inline const tegroup_impl_quantize_names *tegroup_impl_moe_quantize_names(int gradient) {
+#define TEGROUP_IMPL_WORDS(input, output)                                                                              \
+    {                                                                                                                  \
+        TEGROUP_IMPL_NAME(input), TEGROUP_IMPL_NAME(output), TEGROUP_IMPL_NAME("grad_output"),                         \
+            TEGROUP_IMPL_RULE_NAME(output ".rule"), TEGROUP_IMPL_MATRIX_PATHS("row_scale")                             \
+    }
+    static const tegroup_impl_quantize_names rows = TEGROUP_IMPL_WORDS("tokens", "rows_format"),
+                                             gradients = TEGROUP_IMPL_WORDS("grad_output", "grad_format");
+#undef TEGROUP_IMPL_WORDS
+    return gradient ? &gradients : &rows;
+}
+
+static inline tegroup_status tegroup_impl_moe_check_format(const tegroup_moe_planned *p, int gradient,
+                                                           tegroup_error *error) {
+    static const uint32_t dtypes = 1u << TEGROUP_DTYPE_F32 | 1u << TEGROUP_DTYPE_F16 | 1u << TEGROUP_DTYPE_BF16;
+    const tegroup_impl_moe_formatted which = gradient ? TEGROUP_IMPL_MOE_GRAD_OUTPUT : TEGROUP_IMPL_MOE_INPUT;
+    const tegroup_moe_format *format = tegroup_impl_moe_format_of(p, which);
+    const tegroup_impl_quantize_names *names = tegroup_impl_moe_quantize_names(gradient);
+    const tegroup_impl_name *name = &names->output;
+    const tegroup_shape shape =
+        tegroup_shape_of(p->experts, p->capacity, 0, tegroup_sizes_of(NULL, TEGROUP_DTYPE_I64, TEGROUP_SPACE_HOST));
+    tegroup_tensor t;
+    TEGROUP_IMPL_RULE_ENUM(format->scaling, TEGROUP_SCALING_COUNT - 1, TEGROUP_IMPL_PATH(SCALING),
+                           "must be a tegroup_scaling");
+    if (format->scaling == TEGROUP_SCALING_NONE) {
+        TEGROUP_IMPL_RULE(format->dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION, TEGROUP_IMPL_PATH(DTYPE),
+                          "needs a scaling", TEGROUP_DTYPE_UNSET, format->dtype);
+        TEGROUP_IMPL_RULE(format->scale_dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION, TEGROUP_IMPL_PATH(SCALE_DTYPE),
+                          "needs a scaling", TEGROUP_DTYPE_UNSET, format->scale_dtype);
+        TEGROUP_IMPL_RULE(format->columnwise_order == TEGROUP_COLUMNWISE_AS_DATA, ERROR_COMBINATION,
+                          TEGROUP_IMPL_PATH(COLUMNWISE_ORDER), "needs a scaling", 0, format->columnwise_order);
+        TEGROUP_IMPL_RULE(format->rule.method == TEGROUP_SCALE_UNSET, ERROR_COMBINATION, names->rule.method,
+                          "needs a scaling", TEGROUP_SCALE_UNSET, format->rule.method);
+        return TEGROUP_OK;
+    }
+    TEGROUP_IMPL_RULE(!gradient || p->backward, ERROR_COMBINATION, TEGROUP_IMPL_PATH(SCALING), "needs grad_output",
+                      TEGROUP_SCALING_NONE, format->scaling);
+    TEGROUP_IMPL_RULE_AS(DTYPES, dtypes >> p->rows & 1u, ERROR_DTYPE, "tokens.dtype", "must be one that is quantised",
+                         dtypes, p->rows);
+    TEGROUP_IMPL_RULE(format->rule.method != TEGROUP_SCALE_GIVEN, ERROR_UNSUPPORTED, names->rule.method,
+                      "must not be GIVEN: the layer has no place for multipliers of earlier steps",
+                      TEGROUP_SCALE_MULTIPLIER, format->rule.method);
+    t = tegroup_impl_moe_quantised(p, &shape, which);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&t, name, error));
+    return tegroup_impl_check_rule_of(&format->rule, &names->rule, &t, name, error);
+}
+
+/* ==== [100] MoE layer: plan (src/moe/layer_plan.h) ==== */
 
 /* What of the router's is the layer's to keep: what it needs and the caller does not have. */
 enum {
@@ -17440,11 +18113,24 @@ static inline tegroup_dtype tegroup_impl_integer_for(int64_t most) {
     return most <= INT32_MAX ? TEGROUP_DTYPE_I32 : TEGROUP_DTYPE_I64;
 }
 
+/* Those of a quantised tensor. */
+#define TEGROUP_IMPL_MOE_PIECE(ITEM, which, piece, what)                                                               \
+    ITEM(which##_##piece, what, pieces[TEGROUP_IMPL_MOE_##which].at[TEGROUP_IMPL_MOE_##piece],                         \
+         pieces[TEGROUP_IMPL_MOE_##which].there[TEGROUP_IMPL_MOE_##piece],                                             \
+         pieces[TEGROUP_IMPL_MOE_##which].bytes[TEGROUP_IMPL_MOE_##piece], 1)
+#define TEGROUP_IMPL_MOE_PIECES_OF(ITEM, which, what)                                                                  \
+    TEGROUP_IMPL_MOE_PIECE(ITEM, which, DATA, what ", quantised")                                                      \
+    TEGROUP_IMPL_MOE_PIECE(ITEM, which, SCALES, what ": scales")                                                       \
+    TEGROUP_IMPL_MOE_PIECE(ITEM, which, COLUMNWISE, what ", quantised by columns")                                     \
+    TEGROUP_IMPL_MOE_PIECE(ITEM, which, COLUMNWISE_SCALES, what ": scales by columns")                                 \
+    TEGROUP_IMPL_MOE_PIECE(ITEM, which, AMAX, what ": amax")                                                           \
+    TEGROUP_IMPL_MOE_PIECE(ITEM, which, GLOBAL, what ": global scales")
+
 /* Every buffer that the layer has: ITEM(name, what it is for, memory, bytes). What forward leaves for dgrad or wgrad is
  * saved; where there is no backward pass it is in forward's workspace. `cell` is the bytes of an element of rows by
  * expert, `real` those of a weight. */
 #define TEGROUP_IMPL_MOE_ITEMS(ITEM)                                                                                   \
-    ITEM(ROUTER_PROBABILITIES, "the router's probabilities", kept, p->keeps[0], p->tokens *p->experts, real)           \
+    ITEM(ROUTER_PROBABILITIES, "the router's probabilities", kept, p->keeps[0], p->tokens * p->experts, real)          \
     ITEM(ROUTER_INDICES, "the router's indices", kept, p->keeps[2], slots, 4)                                          \
     ITEM(ROUTER_COUNTS, "the router's counts", kept, p->keeps[3], p->experts, slot_bytes)                              \
     ITEM(ROUTER_LOSSES, "gradients of the router's losses", kept, p->keeps_losses, p->sequences,                       \
@@ -17452,16 +18138,19 @@ static inline tegroup_dtype tegroup_impl_integer_for(int64_t most) {
     ITEM(SNAPSHOT, "the snapshot of the routing", kept, 1, (int64_t)snapshot.total_bytes, 1)                           \
     ITEM(ROW_OF_SLOT, "row of each choice", kept, 1, slots, row_bytes)                                                 \
     ITEM(ROW_WEIGHTS, "weight of each row", kept, 1, p->capacity, real)                                                \
-    ITEM(ROWS, "tokens by expert", p->recompute ? TEGROUP_MOE_FORWARD_WORKSPACE : kept, 1,                             \
-         tegroup_impl_mul(p->capacity, p->width), cell)                                                                \
+    ITEM(ROWS, "tokens by expert", p->recompute ? TEGROUP_MOE_FORWARD_WORKSPACE : kept,                                \
+         p->rows_format.scaling == TEGROUP_SCALING_NONE, tegroup_impl_mul(p->capacity, p->width), cell)                \
     ITEM(PREACTIVATION, "preactivation, and then its gradient", kept, p->backward,                                     \
          tegroup_impl_mul(p->capacity, p->preactivation), cell)                                                        \
-    ITEM(ACTIVATED, "activated", p->recompute ? TEGROUP_MOE_SAVED_BY_DGRAD : kept, p->wants_activated,                 \
+    ITEM(ACTIVATED, "activated", p->recompute ? TEGROUP_MOE_SAVED_BY_DGRAD : kept,                                     \
+         p->wants_activated && p->rows_format.scaling == TEGROUP_SCALING_NONE,                                         \
          tegroup_impl_mul(p->capacity, p->hidden), cell)                                                               \
-    ITEM(GRAD_ROWS, "output's gradient by expert", TEGROUP_MOE_SAVED_BY_DGRAD, p->backward,                            \
-         tegroup_impl_mul(p->capacity, p->outputs), cell)                                                              \
+    ITEM(GRAD_ROWS, "output's gradient by expert", TEGROUP_MOE_SAVED_BY_DGRAD,                                         \
+         p->backward && p->grad_format.scaling == TEGROUP_SCALING_NONE, tegroup_impl_mul(p->capacity, p->outputs),     \
+         cell)                                                                                                         \
     ITEM(ROUTER_WEIGHTS, "the router's weights", TEGROUP_MOE_FORWARD_WORKSPACE, p->keeps[1], slots, real)              \
-    ITEM(SLOT_OF_ROW, "choice of each row", TEGROUP_MOE_FORWARD_WORKSPACE, 1, p->capacity, slot_bytes)                 \
+    ITEM(SLOT_OF_ROW, "choice of each row", picks ? kept : TEGROUP_MOE_FORWARD_WORKSPACE, 1, p->capacity,              \
+         picks ? 8 : slot_bytes)                                                                                       \
     ITEM(OUT, "output by expert", TEGROUP_MOE_FORWARD_WORKSPACE, 1, tegroup_impl_mul(p->capacity, p->outputs), cell)   \
     ITEM(ROUTER, "the router's workspace", TEGROUP_MOE_FORWARD_WORKSPACE, 1, (int64_t)p->router_bytes, 1)              \
     ITEM(PERMUTATION, "the permutation's workspace", TEGROUP_MOE_FORWARD_WORKSPACE, 1, (int64_t)p->permutation_bytes,  \
@@ -17477,8 +18166,14 @@ static inline tegroup_dtype tegroup_impl_integer_for(int64_t most) {
          1)                                                                                                            \
     ITEM(WGRAD, "the experts' workspace", TEGROUP_MOE_WGRAD_WORKSPACE, p->backward,                                    \
          (int64_t)experts->wgrad_workspace_bytes, 1)                                                                   \
-    ITEM(ROWS_AGAIN, "tokens by expert", TEGROUP_MOE_WGRAD_WORKSPACE, p->recompute,                                    \
-         tegroup_impl_mul(p->capacity, p->width), cell)
+    ITEM(ROWS_AGAIN, "tokens by expert", TEGROUP_MOE_WGRAD_WORKSPACE,                                                  \
+         p->recompute && p->rows_format.scaling == TEGROUP_SCALING_NONE, tegroup_impl_mul(p->capacity, p->width),      \
+         cell)                                                                                                         \
+    TEGROUP_IMPL_MOE_PIECES_OF(ITEM, INPUT, "tokens by expert")                                                        \
+    TEGROUP_IMPL_MOE_PIECES_OF(ITEM, INPUT_AGAIN, "tokens by expert")                                                  \
+    TEGROUP_IMPL_MOE_PIECES_OF(ITEM, BETWEEN, "activated")                                                             \
+    TEGROUP_IMPL_MOE_PIECES_OF(ITEM, GRAD_OUTPUT, "output's gradient by expert")                                       \
+    TEGROUP_IMPL_MOE_PIECES_OF(ITEM, GRAD_BETWEEN, "preactivation's gradient")
 
 enum {
 #define TEGROUP_IMPL_MOE_ITEM(name, what, memory, there, count, size) TEGROUP_IMPL_MOE_##name,
@@ -17502,8 +18197,12 @@ static inline void tegroup_impl_moe_layouts(const tegroup_moe_plan *plan, tegrou
                   slots = tegroup_impl_mul(p->tokens, p->k),
                   slot_bytes = tegroup_impl_bits(tegroup_impl_integer_for(slots)) / 8,
                   row_bytes = tegroup_impl_bits(tegroup_impl_integer_for(p->capacity)) / 8;
+    const int picks = tegroup_impl_moe_picks(p);
+    tegroup_impl_moe_pieces pieces[TEGROUP_IMPL_MOE_FORMATTED];
     tegroup_layout snapshot;
-    int memory;
+    int memory, which;
+    for (which = 0; which < TEGROUP_IMPL_MOE_FORMATTED; which++)
+        pieces[which] = tegroup_impl_moe_pieces_of(p, (tegroup_impl_moe_formatted)which);
     tegroup_impl_snapshot_layout(p->experts, 0, &snapshot);
     for (memory = 0; memory <= TEGROUP_MOE_WGRAD_WORKSPACE; memory++) tegroup_impl_layout_begin(&layouts[memory]);
 #define TEGROUP_IMPL_MOE_ITEM(name, what, where, there, count, size)                                                   \
@@ -17537,7 +18236,10 @@ static inline tegroup_moe_planned tegroup_impl_moe_record(const tegroup_moe_desc
     p.wants_grad_tokens = tegroup_impl_there(&desc->grad_tokens);
     p.wants_grad_logits = tegroup_impl_there(&desc->grad_logits);
     p.wants_activated = experts->fc2.main_grad.dtype != TEGROUP_DTYPE_UNSET;
+    p.wants_fc1 = experts->fc1.main_grad.dtype != TEGROUP_DTYPE_UNSET;
     p.recompute = experts->recompute;
+    p.rows_format = desc->rows_format;
+    p.grad_format = desc->grad_format;
     p.drops_by_weight = desc->drops_by_weight;
     p.rows = desc->tokens.dtype;
     p.real = p.rows == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
@@ -17548,8 +18250,7 @@ static inline tegroup_moe_planned tegroup_impl_moe_record(const tegroup_moe_desc
     p.keeps_losses = p.wants_grad_logits && tegroup_impl_backward_schemed(&router.scheme, &router.loss_gradients)
                      && (router.balance_coefficient != 0 || router.scheme.z_coefficient != 0)
                      && !tegroup_impl_there(&router.loss_gradients);
-    if (p.keeps_losses)
-        p.sequences = router.scheme.sequence_tokens > 0 ? p.tokens / router.scheme.sequence_tokens : 1;
+    if (p.keeps_losses) p.sequences = router.scheme.sequence_tokens > 0 ? p.tokens / router.scheme.sequence_tokens : 1;
     return p;
 }
 
@@ -17575,6 +18276,11 @@ static inline tegroup_status tegroup_impl_moe_check_absent(const tegroup_moe_des
     TEGROUP_IMPL_RULE(!experts->row_scale && experts->row_scale_dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION,
                       "experts.row_scale", "must be absent: it is the rows' weights", TEGROUP_DTYPE_UNSET,
                       experts->row_scale_dtype);
+    TEGROUP_IMPL_RULE(experts->activated_rule.method == TEGROUP_SCALE_UNSET, ERROR_COMBINATION,
+                      "experts.activated_rule.method", "must be absent: it is rows_format.rule", TEGROUP_SCALE_UNSET,
+                      experts->activated_rule.method);
+    TEGROUP_IMPL_RULE(experts->grad_rule.method == TEGROUP_SCALE_UNSET, ERROR_COMBINATION, "experts.grad_rule.method",
+                      "must be absent: it is grad_format.rule", TEGROUP_SCALE_UNSET, experts->grad_rule.method);
     TEGROUP_IMPL_RULE(!experts->fc2_bias_scaled, ERROR_COMBINATION, "experts.fc2_bias_scaled",
                       "must be 0: a bias of fc2 is scaled always", 0, experts->fc2_bias_scaled);
     TEGROUP_IMPL_RULE(experts->out_tail == TEGROUP_TAIL_KEEP && experts->dgrad_out_tail == TEGROUP_TAIL_KEEP,
@@ -17616,14 +18322,24 @@ static inline tegroup_status tegroup_impl_moe_check_shapes(const tegroup_moe_des
                       "needs grad_output", 1, 0);
     TEGROUP_IMPL_RULE_AS(DTYPE, !p->backward || desc->grad_output.dtype == p->rows, ERROR_DTYPE, "grad_output.dtype",
                          "must be that of tokens", p->rows, desc->grad_output.dtype);
-    TEGROUP_IMPL_RULE_AS(DTYPE, !tegroup_impl_there(&desc->router.probabilities)
-                                    || desc->router.probabilities.dtype == p->real,
-                         ERROR_DTYPE, probabilities[4], "must be F64 where tokens are, else F32", p->real,
-                         desc->router.probabilities.dtype);
+    TEGROUP_IMPL_RULE_AS(
+        DTYPE, !tegroup_impl_there(&desc->router.probabilities) || desc->router.probabilities.dtype == p->real,
+        ERROR_DTYPE, probabilities[4], "must be F64 where tokens are, else F32", p->real,
+        desc->router.probabilities.dtype);
     TEGROUP_IMPL_RULE_AS(DTYPE, !tegroup_impl_there(&desc->router.weights) || desc->router.weights.dtype == p->real,
                          ERROR_DTYPE, weights[4], "must be F64 where tokens are, else F32", p->real,
                          desc->router.weights.dtype);
-    return tegroup_impl_moe_check_absent(desc, error);
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_absent(desc, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_format(p, 0, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_format(p, 1, error));
+    TEGROUP_IMPL_RULE_AS(SCALING,
+                         desc->grad_format.scaling == TEGROUP_SCALING_NONE || !p->wants_grad_logits
+                             || desc->experts.fc2.bias.dtype == TEGROUP_DTYPE_UNSET,
+                         ERROR_UNSUPPORTED, "grad_format.scaling",
+                         "must be none with experts.fc2.bias and grad_logits: no product has a plain bias beside "
+                         "quantised rows",
+                         TEGROUP_SCALING_NONE, desc->grad_format.scaling);
+    return TEGROUP_OK;
 }
 
 /* ---- the parts, as calls of their own ---- */
@@ -17632,7 +18348,8 @@ typedef struct tegroup_impl_moe_parts {
     tegroup_router_desc router;
     tegroup_prepare_desc prepare;
     tegroup_permutation_desc permutation;
-    tegroup_permute_desc rows, row_weights, grad_rows; /* to rows by expert */
+    tegroup_permute_desc rows, row_weights, grad_rows;         /* to rows by expert */
+    tegroup_quantize_desc quantised_rows, quantised_grad_rows; /* the same, where they have a format */
     tegroup_mlp_desc experts;
     tegroup_combine_desc output, grad_tokens, grad_weights; /* from them */
     tegroup_router_backward_desc router_backward;
@@ -17643,6 +18360,7 @@ typedef struct tegroup_impl_moe_memories {
     char *base[TEGROUP_MOE_WGRAD_WORKSPACE + 1];
     const tegroup_impl_moe_places *places;
     tegroup_op op; /* of the call; FORWARD to plan */
+    int planning;
 } tegroup_impl_moe_memories;
 
 static inline void *tegroup_impl_moe_at(const tegroup_impl_moe_memories *memories, int item) {
@@ -17652,6 +18370,52 @@ static inline void *tegroup_impl_moe_at(const tegroup_impl_moe_memories *memorie
 static inline tegroup_matrix tegroup_impl_moe_matrix(const tegroup_impl_moe_memories *memories, int item, int64_t rows,
                                                      int64_t cols, tegroup_dtype dtype) {
     return tegroup_matrix_of(tegroup_impl_moe_at(memories, item), rows, cols, dtype);
+}
+
+/* Rows by expert: in tokens' dtype at `plain`, or quantised. To plan, a copy of columns is there by an address that
+ * nobody reads. */
+static inline tegroup_tensor tegroup_impl_moe_tensor(const tegroup_moe_planned *p,
+                                                     const tegroup_impl_moe_memories *memories,
+                                                     const tegroup_shape *shape, tegroup_impl_moe_formatted which,
+                                                     int plain) {
+    const int first = TEGROUP_IMPL_MOE_INPUT_DATA + TEGROUP_IMPL_MOE_PIECES * (int)which,
+              columnwise = first + TEGROUP_IMPL_MOE_COLUMNWISE;
+    tegroup_tensor t;
+    if (tegroup_impl_moe_format_of(p, which)->scaling == TEGROUP_SCALING_NONE)
+        return tegroup_tensor_of(*shape, tegroup_impl_moe_cols(p, which), p->rows,
+                                 tegroup_impl_moe_at(memories, plain));
+    t = tegroup_impl_moe_quantised(p, shape, which);
+    t.data = tegroup_impl_moe_at(memories, first + TEGROUP_IMPL_MOE_DATA);
+    t.scale_inv = tegroup_impl_moe_at(memories, first + TEGROUP_IMPL_MOE_SCALES);
+    t.columnwise_data = tegroup_impl_moe_at(memories, columnwise);
+    t.columnwise_scale_inv = tegroup_impl_moe_at(memories, first + TEGROUP_IMPL_MOE_COLUMNWISE_SCALES);
+    t.amax = (float *)tegroup_impl_moe_at(memories, first + TEGROUP_IMPL_MOE_AMAX);
+    t.global_scale_inv = (float *)tegroup_impl_moe_at(memories, first + TEGROUP_IMPL_MOE_GLOBAL);
+    if (memories->planning && memories->places->offset[columnwise] >= 0)
+        t.columnwise_data = (void *)(uintptr_t)TEGROUP_ALIGNMENT;
+    return t;
+}
+
+/* Rows by expert from the rows of a matrix that an index picks. */
+static inline tegroup_quantize_desc tegroup_impl_moe_quantize(const tegroup_moe_desc *desc,
+                                                              const tegroup_moe_planned *p, const tegroup_matrix *from,
+                                                              const tegroup_matrix *map, const tegroup_tensor *to,
+                                                              const tegroup_moe_format *format) {
+    tegroup_quantize_desc quantize;
+    memset(&quantize, 0, sizeof quantize);
+    quantize.struct_size = sizeof quantize;
+    quantize.space = desc->space;
+    quantize.input = tegroup_tensor_of(to->shape, from->cols, from->dtype, from->data);
+    quantize.input.ld = from->ld;
+    if (p->tokens == 0) quantize.input.data = (void *)(uintptr_t)to->shape.snapshot; /* of no rows: not read */
+    quantize.gather_input.slot_of_row = (const int64_t *)map->data;
+    quantize.gather_input.rows = p->tokens;
+    quantize.gather_input.slots = p->k;
+    if (p->tokens == 0) memset(&quantize.gather_input, 0, sizeof quantize.gather_input);
+    quantize.rule = format->rule;
+    quantize.output = *to;
+    quantize.threads = desc->experts.options.threads;
+    return quantize;
 }
 
 /* The router, the snapshot and the permutation. */
@@ -17667,11 +18431,10 @@ static inline void tegroup_impl_moe_route(const tegroup_moe_desc *desc, const te
     router->workspace = tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_ROUTER);
     router->workspace_bytes = p->router_bytes;
     if (p->keeps[TEGROUP_IMPL_MOE_PROBABILITIES])
-        router->probabilities = tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROUTER_PROBABILITIES, p->tokens,
-                                                        p->experts, p->real);
+        router->probabilities =
+            tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROUTER_PROBABILITIES, p->tokens, p->experts, p->real);
     if (p->keeps[TEGROUP_IMPL_MOE_WEIGHTS])
-        router->weights =
-            tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROUTER_WEIGHTS, p->tokens, p->k, p->real);
+        router->weights = tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROUTER_WEIGHTS, p->tokens, p->k, p->real);
     if (p->keeps[TEGROUP_IMPL_MOE_INDICES])
         router->indices =
             tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROUTER_INDICES, p->tokens, p->k, TEGROUP_DTYPE_I32);
@@ -17684,9 +18447,8 @@ static inline void tegroup_impl_moe_route(const tegroup_moe_desc *desc, const te
     tegroup_impl_snapshot_layout(p->experts, 0, &snapshot);
     parts->prepare.struct_size = sizeof parts->prepare;
     parts->prepare.space = desc->space;
-    parts->prepare.shape =
-        tegroup_shape_of(p->experts, p->capacity, 0,
-                         tegroup_sizes_of(router->counts.data, router->counts.dtype, desc->space));
+    parts->prepare.shape = tegroup_shape_of(p->experts, p->capacity, 0,
+                                            tegroup_sizes_of(router->counts.data, router->counts.dtype, desc->space));
     parts->prepare.snapshot = tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_SNAPSHOT);
     parts->prepare.snapshot_bytes = snapshot.total_bytes;
     parts->prepare.clamp = 1; /* on the host, too: rows that find no room are dropped */
@@ -17698,8 +18460,9 @@ static inline void tegroup_impl_moe_route(const tegroup_moe_desc *desc, const te
     parts->permutation.shape.snapshot = parts->prepare.snapshot;
     parts->permutation.row_of_slot = tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROW_OF_SLOT, p->tokens, p->k,
                                                              tegroup_impl_integer_for(p->capacity));
-    parts->permutation.slot_of_row = tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_SLOT_OF_ROW, 1, p->capacity,
-                                                             tegroup_impl_integer_for(slots));
+    parts->permutation.slot_of_row =
+        tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_SLOT_OF_ROW, 1, p->capacity,
+                                tegroup_impl_moe_picks(p) ? TEGROUP_DTYPE_I64 : tegroup_impl_integer_for(slots));
     parts->permutation.workspace = tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_PERMUTATION);
     parts->permutation.workspace_bytes = p->permutation_bytes;
     parts->permutation.threads = desc->experts.options.threads;
@@ -17715,22 +18478,25 @@ static inline void tegroup_impl_moe_experts(const tegroup_moe_desc *desc, const 
     *mlp = desc->experts;
     mlp->struct_size = sizeof *mlp;
     mlp->space = desc->space;
-    mlp->input = tegroup_tensor_of(
-        *shape, p->width, p->rows,
-        tegroup_impl_moe_at(memories, again ? TEGROUP_IMPL_MOE_ROWS_AGAIN : TEGROUP_IMPL_MOE_ROWS));
+    mlp->input =
+        tegroup_impl_moe_tensor(p, memories, shape, again ? TEGROUP_IMPL_MOE_INPUT_AGAIN : TEGROUP_IMPL_MOE_INPUT,
+                                again ? TEGROUP_IMPL_MOE_ROWS_AGAIN : TEGROUP_IMPL_MOE_ROWS);
+    mlp->activated_rule = p->rows_format.rule;
+    mlp->grad_rule = p->grad_format.rule;
     mlp->out = tegroup_tensor_of(*shape, p->outputs, p->rows, tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_OUT));
     mlp->row_scale = tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_ROW_WEIGHTS);
     mlp->row_scale_dtype = p->real;
     mlp->fc2_bias_scaled = mlp->fc2.bias.dtype != TEGROUP_DTYPE_UNSET;
+    if (p->wants_activated || p->rows_format.scaling != TEGROUP_SCALING_NONE)
+        mlp->activated =
+            tegroup_impl_moe_tensor(p, memories, shape, TEGROUP_IMPL_MOE_BETWEEN, TEGROUP_IMPL_MOE_ACTIVATED);
     if (!p->backward) return;
     mlp->grad_output =
-        tegroup_tensor_of(*shape, p->outputs, p->rows, tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_GRAD_ROWS));
+        tegroup_impl_moe_tensor(p, memories, shape, TEGROUP_IMPL_MOE_GRAD_OUTPUT, TEGROUP_IMPL_MOE_GRAD_ROWS);
     mlp->preactivation = tegroup_tensor_of(*shape, p->preactivation, p->rows,
                                            tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_PREACTIVATION));
-    mlp->grad_preactivation = mlp->preactivation;
-    if (p->wants_activated)
-        mlp->activated =
-            tegroup_tensor_of(*shape, p->hidden, p->rows, tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_ACTIVATED));
+    mlp->grad_preactivation =
+        tegroup_impl_moe_tensor(p, memories, shape, TEGROUP_IMPL_MOE_GRAD_BETWEEN, TEGROUP_IMPL_MOE_PREACTIVATION);
     if (p->wants_grad_tokens)
         mlp->dgrad_out =
             tegroup_tensor_of(*shape, p->width, p->rows, tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_GRAD_INPUT));
@@ -17779,9 +18545,10 @@ static inline void tegroup_impl_moe_parts_of(const tegroup_moe_desc *desc, const
     tegroup_impl_moe_route(desc, p, memories, parts);
     tegroup_impl_moe_experts(desc, p, memories, parts);
     column = tegroup_impl_moe_column(row_of_slot);
-    parts->rows =
-        tegroup_impl_moe_permute(desc, desc->tokens, *row_of_slot,
-                                 tegroup_matrix_of(parts->experts.input.data, p->capacity, p->width, p->rows));
+    parts->rows = tegroup_impl_moe_permute(
+        desc, desc->tokens, *row_of_slot, tegroup_matrix_of(parts->experts.input.data, p->capacity, p->width, p->rows));
+    parts->quantised_rows = tegroup_impl_moe_quantize(desc, p, &desc->tokens, &parts->permutation.slot_of_row,
+                                                      &parts->experts.input, &p->rows_format);
     parts->row_weights = tegroup_impl_moe_permute(
         desc, tegroup_impl_moe_column(&parts->router.weights), column,
         tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROW_WEIGHTS, p->capacity, 1, p->real));
@@ -17789,6 +18556,8 @@ static inline void tegroup_impl_moe_parts_of(const tegroup_moe_desc *desc, const
         desc, tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_OUT, p->capacity, p->outputs, p->rows), *row_of_slot,
         desc->output);
     if (!p->backward) return;
+    parts->quantised_grad_rows = tegroup_impl_moe_quantize(desc, p, &desc->grad_output, &parts->permutation.slot_of_row,
+                                                           &parts->experts.grad_output, &p->grad_format);
     parts->grad_rows = tegroup_impl_moe_permute(
         desc, desc->grad_output, *row_of_slot,
         tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_GRAD_ROWS, p->capacity, p->outputs, p->rows));
@@ -17841,6 +18610,7 @@ TEGROUP_API tegroup_status tegroup_moe_plan_make(const tegroup_moe_desc *desc, c
     tegroup_impl_moe_layouts(&made, layouts, &places); /* what the parts point to is not known yet */
     none.places = &places;
     none.op = TEGROUP_OP_FORWARD;
+    none.planning = 1;
     tegroup_impl_moe_parts_of(desc, &made.planned, &none, &parts);
     TEGROUP_IMPL_TRY(tegroup_router_layout(&parts.router, &layout, error));
     made.planned.router_bytes = layout.total_bytes;
@@ -17880,7 +18650,7 @@ TEGROUP_API tegroup_status tegroup_moe_layout(const tegroup_moe_plan *plan, tegr
     return TEGROUP_OK;
 }
 
-/* ==== [97] MoE layer (src/moe/layer.h) ==== */
+/* ==== [101] MoE layer (src/moe/layer.h) ==== */
 
 /* What a call works with. */
 typedef struct tegroup_impl_moe_call {
@@ -17914,6 +18684,18 @@ static inline tegroup_status tegroup_impl_moe_check_planned(const tegroup_moe_pl
     TEGROUP_IMPL_SAME(wants_grad_tokens, "grad_tokens.dtype");
     TEGROUP_IMPL_SAME(wants_grad_logits, "grad_logits.dtype");
     TEGROUP_IMPL_SAME(wants_activated, "experts.fc2.main_grad.dtype");
+    TEGROUP_IMPL_SAME(wants_fc1, "experts.fc1.main_grad.dtype");
+#define TEGROUP_IMPL_SAME_FORMAT(which)                                                                                \
+    TEGROUP_IMPL_SAME(which.scaling, #which ".scaling");                                                               \
+    TEGROUP_IMPL_SAME(which.dtype, #which ".dtype");                                                                   \
+    TEGROUP_IMPL_SAME(which.scale_dtype, #which ".scale_dtype");                                                       \
+    TEGROUP_IMPL_SAME(which.columnwise_order, #which ".columnwise_order");                                             \
+    TEGROUP_IMPL_RULE(memcmp(&planned->which.rule, &now->which.rule, sizeof now->which.rule) == 0, ERROR_PLAN,         \
+                      #which ".rule.method", "and the rule's numbers must be as planned", planned->which.rule.method,  \
+                      now->which.rule.method)
+    TEGROUP_IMPL_SAME_FORMAT(rows_format);
+    TEGROUP_IMPL_SAME_FORMAT(grad_format);
+#undef TEGROUP_IMPL_SAME_FORMAT
     TEGROUP_IMPL_SAME(recompute, "experts.recompute");
     TEGROUP_IMPL_SAME(drops_by_weight, "drops_by_weight");
     TEGROUP_IMPL_SAME(keeps_losses, "router.loss_gradients.dtype");
@@ -17925,13 +18707,12 @@ static inline tegroup_status tegroup_impl_moe_check_planned(const tegroup_moe_pl
 }
 
 /* The caller's matrices that a call works on. */
-static inline tegroup_status tegroup_impl_moe_check_matrices(const tegroup_moe_desc *desc,
-                                                             const tegroup_moe_planned *p, tegroup_op op,
-                                                             tegroup_error *error) {
-    static const char *const paths[5][5] = {
-        TEGROUP_IMPL_MATRIX_PATHS("tokens"), TEGROUP_IMPL_MATRIX_PATHS("output"),
-        TEGROUP_IMPL_MATRIX_PATHS("grad_output"), TEGROUP_IMPL_MATRIX_PATHS("grad_tokens"),
-        TEGROUP_IMPL_MATRIX_PATHS("grad_logits")};
+static inline tegroup_status tegroup_impl_moe_check_matrices(const tegroup_moe_desc *desc, const tegroup_moe_planned *p,
+                                                             tegroup_op op, tegroup_error *error) {
+    static const char *const paths[5][5] = {TEGROUP_IMPL_MATRIX_PATHS("tokens"), TEGROUP_IMPL_MATRIX_PATHS("output"),
+                                            TEGROUP_IMPL_MATRIX_PATHS("grad_output"),
+                                            TEGROUP_IMPL_MATRIX_PATHS("grad_tokens"),
+                                            TEGROUP_IMPL_MATRIX_PATHS("grad_logits")};
     if (op == TEGROUP_OP_FORWARD || (op == TEGROUP_OP_WGRAD && p->recompute))
         TEGROUP_IMPL_TRY(
             tegroup_impl_check_matrix(&desc->tokens, paths[0], p->tokens, p->width, TEGROUP_IMPL_FLOATS, error));
@@ -17942,8 +18723,7 @@ static inline tegroup_status tegroup_impl_moe_check_matrices(const tegroup_moe_d
         tegroup_impl_check_matrix(&desc->grad_output, paths[2], p->tokens, p->outputs, 1u << p->rows, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_optional(&desc->grad_tokens, paths[3], p->tokens, p->width, TEGROUP_IMPL_FLOATS, error));
-    return tegroup_impl_check_optional(&desc->grad_logits, paths[4], p->tokens, p->experts, TEGROUP_IMPL_FLOATS,
-                                       error);
+    return tegroup_impl_check_optional(&desc->grad_logits, paths[4], p->tokens, p->experts, TEGROUP_IMPL_FLOATS, error);
 }
 
 /* The matrices that the router writes for the caller, or, in dgrad, that it reads again. */
@@ -17957,8 +18737,7 @@ static inline int32_t tegroup_impl_moe_router_buffers(const tegroup_moe_desc *de
     for (which = 0; which < TEGROUP_IMPL_MOE_ROUTED; which++)
         buffers[count++] =
             tegroup_impl_matrix_buffer(tegroup_impl_moe_routed(&router, which), fields[which], apart, writes);
-    buffers[count++] =
-        tegroup_impl_matrix_buffer(&router.loss_gradients, "router.loss_gradients.data", apart, writes);
+    buffers[count++] = tegroup_impl_matrix_buffer(&router.loss_gradients, "router.loss_gradients.data", apart, writes);
     if (writes) {
         buffers[count++] = tegroup_impl_buffer_of(router.balance_loss, 8, "router.balance_loss", apart, 1);
         buffers[count++] = tegroup_impl_buffer_of(router.z_loss, 8, "router.z_loss", apart, 1);
@@ -17968,16 +18747,31 @@ static inline int32_t tegroup_impl_moe_router_buffers(const tegroup_moe_desc *de
     return count + TEGROUP_IMPL_SCHEME_BUFFERS;
 }
 
+/* A weight, of a quantised one both copies, or what it is to have: a gradient. */
+static inline int32_t tegroup_impl_moe_weight_buffers(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                      int gradient, tegroup_impl_buffer *buffers) {
+    int32_t count = 0, copy;
+    if (t->scaling == TEGROUP_SCALING_NONE) {
+        buffers[0] = tegroup_impl_tensor_buffer(t, name, gradient);
+        return 1;
+    }
+    for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++) {
+        buffers[count++] = tegroup_impl_copy_buffer(t, name, copy, 0, 0);
+        buffers[count++] = tegroup_impl_copy_buffer(t, name, copy, 1, 0);
+    }
+    buffers[count++] = tegroup_impl_buffer_of(t->global_scale_inv, 4 * (int64_t)t->shape.groups, NULL, name->apart, 0);
+    return count;
+}
+
 /* What is written lies apart from all else that the call touches. */
 static inline tegroup_status tegroup_impl_moe_check_apart(const tegroup_impl_moe_call *call, tegroup_op op,
                                                           tegroup_error *error) {
-    enum { MEMORIES = 3, MATRICES = 3, ROUTER = 8 + TEGROUP_IMPL_SCHEME_BUFFERS, WEIGHTS = 6 };
+    enum { MEMORIES = 3, MATRICES = 3, ROUTER = 8 + TEGROUP_IMPL_SCHEME_BUFFERS, WEIGHTS = 3 * (1 + 5) };
     const tegroup_moe_desc *desc = call->desc;
     tegroup_impl_buffer buffers[MEMORIES + MATRICES + ROUTER + WEIGHTS];
     int32_t count = 0, i;
-    buffers[count++] =
-        tegroup_impl_buffer_of(desc->saved_by_forward, (int64_t)call->plan->saved_by_forward_bytes, "saved_by_forward",
-                               "must not overlap saved_by_forward", 1);
+    buffers[count++] = tegroup_impl_buffer_of(desc->saved_by_forward, (int64_t)call->plan->saved_by_forward_bytes,
+                                              "saved_by_forward", "must not overlap saved_by_forward", 1);
     if (op != TEGROUP_OP_FORWARD)
         buffers[count++] = tegroup_impl_buffer_of(desc->saved_by_dgrad, (int64_t)call->plan->saved_by_dgrad_bytes,
                                                   "saved_by_dgrad", "must not overlap saved_by_dgrad", 1);
@@ -17987,10 +18781,10 @@ static inline tegroup_status tegroup_impl_moe_check_apart(const tegroup_impl_moe
     if (op == TEGROUP_OP_FORWARD || (op == TEGROUP_OP_WGRAD && call->now.recompute))
         buffers[count++] = tegroup_impl_matrix_buffer(&desc->tokens, NULL, "must not overlap tokens", 0);
     if (op == TEGROUP_OP_DGRAD) {
-        buffers[count++] = tegroup_impl_matrix_buffer(&desc->grad_tokens, "grad_tokens.data",
-                                                      "must not overlap grad_tokens", 1);
-        buffers[count++] = tegroup_impl_matrix_buffer(&desc->grad_logits, "grad_logits.data",
-                                                      "must not overlap grad_logits", 1);
+        buffers[count++] =
+            tegroup_impl_matrix_buffer(&desc->grad_tokens, "grad_tokens.data", "must not overlap grad_tokens", 1);
+        buffers[count++] =
+            tegroup_impl_matrix_buffer(&desc->grad_logits, "grad_logits.data", "must not overlap grad_logits", 1);
         buffers[count++] = tegroup_impl_matrix_buffer(&desc->grad_output, NULL, "must not overlap grad_output", 0);
     }
     if (op != TEGROUP_OP_WGRAD)
@@ -18000,18 +18794,16 @@ static inline tegroup_status tegroup_impl_moe_check_apart(const tegroup_impl_moe
         const int gradient = tegroup_impl_mlp_gradient(i);
         if (t->dtype == TEGROUP_DTYPE_UNSET || gradient != (op == TEGROUP_OP_WGRAD)) continue;
         TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(t, tegroup_impl_mlp_name(i), error));
-        buffers[count++] = tegroup_impl_tensor_buffer(t, tegroup_impl_mlp_name(i), gradient);
+        count += tegroup_impl_moe_weight_buffers(t, tegroup_impl_mlp_name(i), gradient, buffers + count);
     }
     return tegroup_impl_check_apart(buffers, count, TEGROUP_CHECK_HOST, NULL, error);
 }
 
 static inline tegroup_status tegroup_impl_moe_begin(tegroup_impl_moe_call *call, const tegroup_moe_plan *plan,
-                                                    const tegroup_moe_desc *desc, tegroup_op op,
-                                                    tegroup_error *error) {
+                                                    const tegroup_moe_desc *desc, tegroup_op op, tegroup_error *error) {
     const tegroup_options *options = &desc->experts.options;
     tegroup_layout layouts[TEGROUP_MOE_WGRAD_WORKSPACE + 1];
     tegroup_impl_moe_memories memories;
-    int memory;
     memset(call, 0, sizeof *call);
     call->plan = plan;
     call->desc = desc;
@@ -18039,8 +18831,9 @@ static inline tegroup_status tegroup_impl_moe_begin(tegroup_impl_moe_call *call,
     memories.op = op;
     memories.base[TEGROUP_MOE_SAVED_BY_FORWARD] = (char *)desc->saved_by_forward;
     if (op != TEGROUP_OP_FORWARD) memories.base[TEGROUP_MOE_SAVED_BY_DGRAD] = (char *)desc->saved_by_dgrad;
-    for (memory = TEGROUP_MOE_FORWARD_WORKSPACE; memory <= TEGROUP_MOE_WGRAD_WORKSPACE; memory++)
-        memories.base[memory] = (char *)options->workspace;
+    memories.base[op == TEGROUP_OP_FORWARD ? TEGROUP_MOE_FORWARD_WORKSPACE
+                  : op == TEGROUP_OP_DGRAD ? TEGROUP_MOE_DGRAD_WORKSPACE
+                                           : TEGROUP_MOE_WGRAD_WORKSPACE] = (char *)options->workspace;
     tegroup_impl_moe_parts_of(desc, &call->now, &memories, &call->parts);
     call->parts.experts.options.workspace =
         tegroup_impl_moe_at(&memories, op == TEGROUP_OP_FORWARD ? TEGROUP_IMPL_MOE_FORWARD
@@ -18048,8 +18841,19 @@ static inline tegroup_status tegroup_impl_moe_begin(tegroup_impl_moe_call *call,
                                                                 : TEGROUP_IMPL_MOE_WGRAD);
     call->parts.experts.options.workspace_bytes =
         op == TEGROUP_OP_WGRAD ? plan->experts.wgrad_workspace_bytes : plan->experts.workspace_bytes;
-    call->parts.experts.input.shape.snapshot = call->parts.permutation.shape.snapshot;
     return TEGROUP_OK;
+}
+
+/* Rows by expert, permuted or, with a format, quantised; run 0: only what quantising checks. */
+static inline tegroup_status tegroup_impl_moe_fill_rows(const tegroup_impl_moe_call *call, int gradient, int run,
+                                                        struct CUstream_st *stream, tegroup_error *error) {
+    const tegroup_impl_moe_parts *parts = &call->parts;
+    const tegroup_quantize_desc *quantize = gradient ? &parts->quantised_grad_rows : &parts->quantised_rows;
+    const int plain = quantize->output.scaling == TEGROUP_SCALING_NONE;
+    if (plain) return run ? tegroup_permute(gradient ? &parts->grad_rows : &parts->rows, stream, error) : TEGROUP_OK;
+    if (run) return tegroup_impl_quantize(quantize, stream, error);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_quantize_as(quantize, tegroup_impl_moe_quantize_names(gradient), error));
+    return tegroup_impl_check_quantize_built(quantize, error);
 }
 
 /* The experts' call; run 0: only what it checks. */
@@ -18067,8 +18871,7 @@ static inline tegroup_status tegroup_impl_moe_run_experts(const tegroup_impl_moe
 
 /* On the host, products look into the snapshot when they are checked; so that all checks come before the router
  * writes, they find one without rows. */
-static inline tegroup_status tegroup_impl_moe_prepare_nothing(const tegroup_impl_moe_call *call,
-                                                              tegroup_error *error) {
+static inline tegroup_status tegroup_impl_moe_prepare_nothing(const tegroup_impl_moe_call *call, tegroup_error *error) {
     int32_t none[TEGROUP_MAX_GROUPS];
     tegroup_prepare_desc prepare = call->parts.prepare;
     if (call->desc->space != TEGROUP_SPACE_HOST) return TEGROUP_OK;
@@ -18079,6 +18882,7 @@ static inline tegroup_status tegroup_impl_moe_prepare_nothing(const tegroup_impl
 
 TEGROUP_API tegroup_status tegroup_moe_forward(const tegroup_moe_plan *plan, const tegroup_moe_desc *desc,
                                                struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_moe_forward")
     tegroup_moe_desc taken;
     tegroup_impl_moe_call call;
     TEGROUP_IMPL_TRY(tegroup_impl_moe_check_plan(plan, error));
@@ -18086,29 +18890,32 @@ TEGROUP_API tegroup_status tegroup_moe_forward(const tegroup_moe_plan *plan, con
     TEGROUP_IMPL_TRY(tegroup_impl_moe_begin(&call, plan, desc, TEGROUP_OP_FORWARD, error));
     TEGROUP_IMPL_TRY(tegroup_impl_router_check(&call.parts.router, error));
     TEGROUP_IMPL_TRY(tegroup_impl_moe_prepare_nothing(&call, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_fill_rows(&call, 0, 0, stream, error));
     TEGROUP_IMPL_TRY(tegroup_impl_moe_run_experts(&call, TEGROUP_OP_FORWARD, 0, stream, error));
 
     TEGROUP_IMPL_TRY(tegroup_router(&call.parts.router, stream, error));
     TEGROUP_IMPL_TRY(tegroup_prepare(&call.parts.prepare, stream, error));
     TEGROUP_IMPL_TRY(tegroup_permutation_make(&call.parts.permutation, stream, error));
     TEGROUP_IMPL_TRY(tegroup_permute(&call.parts.row_weights, stream, error));
-    TEGROUP_IMPL_TRY(tegroup_permute(&call.parts.rows, stream, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_fill_rows(&call, 0, 1, stream, error));
     TEGROUP_IMPL_TRY(tegroup_impl_moe_run_experts(&call, TEGROUP_OP_FORWARD, 1, stream, error));
     return tegroup_combine(&call.parts.output, stream, error);
 }
 
 TEGROUP_API tegroup_status tegroup_moe_dgrad(const tegroup_moe_plan *plan, const tegroup_moe_desc *desc,
                                              struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_moe_dgrad")
     tegroup_moe_desc taken;
     tegroup_impl_moe_call call;
     TEGROUP_IMPL_TRY(tegroup_impl_moe_check_plan(plan, error));
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_moe_begin(&call, plan, desc, TEGROUP_OP_DGRAD, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_fill_rows(&call, 1, 0, stream, error));
     TEGROUP_IMPL_TRY(tegroup_impl_moe_run_experts(&call, TEGROUP_OP_DGRAD, 0, stream, error));
     if (call.now.wants_grad_logits)
         TEGROUP_IMPL_TRY(tegroup_impl_router_backward_check(&call.parts.router_backward, error));
 
-    TEGROUP_IMPL_TRY(tegroup_permute(&call.parts.grad_rows, stream, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_fill_rows(&call, 1, 1, stream, error));
     TEGROUP_IMPL_TRY(tegroup_impl_moe_run_experts(&call, TEGROUP_OP_DGRAD, 1, stream, error));
     if (call.now.wants_grad_tokens) TEGROUP_IMPL_TRY(tegroup_combine(&call.parts.grad_tokens, stream, error));
     if (!call.now.wants_grad_logits) return TEGROUP_OK;
@@ -18118,18 +18925,20 @@ TEGROUP_API tegroup_status tegroup_moe_dgrad(const tegroup_moe_plan *plan, const
 
 TEGROUP_API tegroup_status tegroup_moe_wgrad(const tegroup_moe_plan *plan, const tegroup_moe_desc *desc,
                                              struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_moe_wgrad")
     tegroup_moe_desc taken;
     tegroup_impl_moe_call call;
     TEGROUP_IMPL_TRY(tegroup_impl_moe_check_plan(plan, error));
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_moe_begin(&call, plan, desc, TEGROUP_OP_WGRAD, error));
+    if (call.now.recompute) TEGROUP_IMPL_TRY(tegroup_impl_moe_fill_rows(&call, 0, 0, stream, error));
     TEGROUP_IMPL_TRY(tegroup_impl_moe_run_experts(&call, TEGROUP_OP_WGRAD, 0, stream, error));
 
-    if (call.now.recompute) TEGROUP_IMPL_TRY(tegroup_permute(&call.parts.rows, stream, error));
+    if (call.now.recompute) TEGROUP_IMPL_TRY(tegroup_impl_moe_fill_rows(&call, 0, 1, stream, error));
     return tegroup_impl_moe_run_experts(&call, TEGROUP_OP_WGRAD, 1, stream, error);
 }
 
-/* ==== [98] Expert parallelism: where rows go (src/ep/places.h) ==== */
+/* ==== [102] Expert parallelism: where rows go (src/ep/places.h) ==== */
 
 /* What the counts say of one expert, and where its rows begin. All counts are cut at TEGROUP_MAX_ROWS, so that the sum
  * of any of them, 2^40 * 4,096 * 256, is far inside 64 bits. */
@@ -18242,7 +19051,7 @@ TEGROUP_IMPL_HD char *tegroup_impl_ep_row(const tegroup_impl_ep_reach *reach, co
                     + (uintptr_t)reach->ahead_bytes[owner]);
 }
 
-/* ==== [99] Expert parallelism: sizes (src/ep/sizes.h) ==== */
+/* ==== [103] Expert parallelism: sizes (src/ep/sizes.h) ==== */
 
 #if TEGROUP_IMPL_EP_KERNELS
 static inline tegroup_status tegroup_impl_cuda_ep_sizes(const tegroup_ep_sizes_desc *desc, struct CUstream_st *stream,
@@ -18326,7 +19135,7 @@ TEGROUP_API tegroup_status tegroup_ep_sizes(const tegroup_ep_sizes_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [100] Expert parallelism: dispatch and combine (src/ep/exchange.h) ==== */
+/* ==== [104] Expert parallelism: dispatch and combine (src/ep/exchange.h) ==== */
 
 #if TEGROUP_IMPL_EP_KERNELS
 static inline tegroup_status tegroup_impl_cuda_ep_dispatch(const tegroup_ep_dispatch_desc *desc,

@@ -21,46 +21,48 @@
  *   [11] moe/router_scheme_cuda.h Router kernels: schemes
  *   [12] moe/router_cuda.h        Router launches
  *   [13] moe/permutation_cuda.h   Permute and combine kernels
- *   [14] ep/ep_cuda.h             Expert parallelism: kernels
- *   [15] gemm/validate_quantised_cuda.h Validate kernel of quantised tensors
- *   [16] gemm/validate_cuda.h     Validate kernels
- *   [17] gemm/scale_convert_cuda.h Scales in another layout: kernel
- *   [18] cuda/call.h              GPU calls
- *   [19] layer/quantize_values_cuda.h Quantise: eight values at a time
- *   [20] layer/quantize_walk_cuda.h Quantise: a block's way through the groups
- *   [21] layer/quantize_tile_cuda.h Quantise: a tile, and the kernels
- *   [22] layer/quantize_strip_cuda.h Quantise: strips of rows
- *   [23] layer/quantize_rows_cuda.h Quantise: whole rows
- *   [24] layer/dequantize_tile_cuda.h Dequantise: a tile, and the kernel
- *   [25] layer/quantize_cuda.h    Quantise and dequantise: launches
- *   [26] layer/glu_blocks_cuda.h  Quantise: SwiGLU in blocks of 1x128, the kernel of a training step
- *   [27] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
- *   [28] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
- *   [29] cuda/cublaslt_grouped.h  cublaslt_grouped
- *   [30] cuda/cublaslt_loop.h     cublaslt_loop
- *   [31] cuda/codes.h             Quantised operands on a GPU, from codes to values
- *   [32] cuda/portable_tiles.h    Portable GEMM: tiles
- *   [33] cuda/portable.h          Portable GEMM: the kernels
- *   [34] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
- *   [35] cuda/portable_formats.h  Portable GEMM: products of quantised operands
- *   [36] cuda/portable_plan.h     Portable GEMM: plan and launch
- *   [37] cuda/hopper.h            Hopper's instructions
- *   [38] cuda/sm90_tiles.h        Hopper GEMM: tiles
- *   [39] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
- *   [40] cuda/sm90_epilogue.h     Hopper GEMM: the epilogue
- *   [41] cuda/sm90_block.h        Hopper GEMM: a block
- *   [42] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
- *   [43] cuda/sm90_store.h        Hopper GEMM: results from shared memory
- *   [44] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
- *   [45] cuda/sm90_fp8.h          Hopper GEMM of FP8: the kernel
- *   [46] cuda/sm90_fp8_code.h     Hopper GEMM of FP8: the compiled kernels
- *   [47] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
- *   [48] cuda/sm90_repack_kernels.h Hopper GEMM: repacking rows
- *   [49] cuda/sm90_decode.h       Hopper GEMM: decoding operands
- *   [50] cuda/sm90_plan.h         Hopper GEMM: plan and launch
- *   [51] cuda/sm90_fp8_plan.h     Hopper GEMM of FP8: plan and launch
- *   [52] gemm/machine_cuda.h      The GPU and the library at hand
- *   [53] gemm/tune_cuda.h         GPU backends: choosing an algorithm
+ *   [14] moe/export_cuda.h        Layouts of other libraries: kernels
+ *   [15] moe/skew_cuda.h          Skew of a routing: kernel
+ *   [16] ep/ep_cuda.h             Expert parallelism: kernels
+ *   [17] gemm/validate_quantised_cuda.h Validate kernel of quantised tensors
+ *   [18] gemm/validate_cuda.h     Validate kernels
+ *   [19] gemm/scale_convert_cuda.h Scales in another layout: kernel
+ *   [20] cuda/call.h              GPU calls
+ *   [21] layer/quantize_values_cuda.h Quantise: eight values at a time
+ *   [22] layer/quantize_walk_cuda.h Quantise: a block's way through the groups
+ *   [23] layer/quantize_tile_cuda.h Quantise: a tile, and the kernels
+ *   [24] layer/quantize_strip_cuda.h Quantise: strips of rows
+ *   [25] layer/quantize_rows_cuda.h Quantise: whole rows
+ *   [26] layer/dequantize_tile_cuda.h Dequantise: a tile, and the kernel
+ *   [27] layer/quantize_cuda.h    Quantise and dequantise: launches
+ *   [28] layer/glu_blocks_cuda.h  Quantise: SwiGLU in blocks of 1x128, the kernel of a training step
+ *   [29] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
+ *   [30] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
+ *   [31] cuda/cublaslt_grouped.h  cublaslt_grouped
+ *   [32] cuda/cublaslt_loop.h     cublaslt_loop
+ *   [33] cuda/codes.h             Quantised operands on a GPU, from codes to values
+ *   [34] cuda/portable_tiles.h    Portable GEMM: tiles
+ *   [35] cuda/portable.h          Portable GEMM: the kernels
+ *   [36] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
+ *   [37] cuda/portable_formats.h  Portable GEMM: products of quantised operands
+ *   [38] cuda/portable_plan.h     Portable GEMM: plan and launch
+ *   [39] cuda/hopper.h            Hopper's instructions
+ *   [40] cuda/sm90_tiles.h        Hopper GEMM: tiles
+ *   [41] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
+ *   [42] cuda/sm90_epilogue.h     Hopper GEMM: the epilogue
+ *   [43] cuda/sm90_block.h        Hopper GEMM: a block
+ *   [44] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
+ *   [45] cuda/sm90_store.h        Hopper GEMM: results from shared memory
+ *   [46] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
+ *   [47] cuda/sm90_fp8.h          Hopper GEMM of FP8: the kernel
+ *   [48] cuda/sm90_fp8_code.h     Hopper GEMM of FP8: the compiled kernels
+ *   [49] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
+ *   [50] cuda/sm90_repack_kernels.h Hopper GEMM: repacking rows
+ *   [51] cuda/sm90_decode.h       Hopper GEMM: decoding operands
+ *   [52] cuda/sm90_plan.h         Hopper GEMM: plan and launch
+ *   [53] cuda/sm90_fp8_plan.h     Hopper GEMM of FP8: plan and launch
+ *   [54] gemm/machine_cuda.h      The GPU and the library at hand
+ *   [55] gemm/tune_cuda.h         GPU backends: choosing an algorithm
  */
 
 /* ==== [1] Guards and version (src/cuda/guards.h) ==== */
@@ -710,8 +712,8 @@ struct tegroup_impl_units {
         count = groups > 0 ? tegroup_impl_min(prefix[groups], count + groups) : 0;
     }
 
-    /* Returns the number of rows of a unit, and sets *first to its first row. */
-    __device__ int32_t at(int64_t unit, int64_t *first) const {
+    /* Returns the number of rows of a unit, and sets *first to its first row; with a snapshot, *group to its group. */
+    __device__ int32_t at(int64_t unit, int64_t *first, int32_t *group = NULL) const {
         int64_t room = capacity - unit * TEGROUP_IMPL_ROWS_UNIT;
         *first = unit * TEGROUP_IMPL_ROWS_UNIT;
         if (prefix) {
@@ -721,6 +723,7 @@ struct tegroup_impl_units {
                 if (prefix[middle] <= unit) g = middle;
                 else above = middle;
             }
+            if (group) *group = g;
             const int64_t skipped = (unit - prefix[g]) * TEGROUP_IMPL_ROWS_UNIT;
             *first = start[g] + skipped;
             if (skipped < 0 || *first < 0) return 0;
@@ -1309,26 +1312,59 @@ static __device__ __forceinline__ void tegroup_impl_add_count(const tegroup_matr
     else if (counts.dtype == TEGROUP_DTYPE_I64) atomicAdd((unsigned long long *)counts.data + g, (unsigned long long)n);
 }
 
-/* A block counts its labels in shared memory first: sums of integers are the same in whatever order they are added. */
+/* The smallest of `first` and what is at g, of an unsigned matrix; and the largest, of a signed one. */
+static __device__ __forceinline__ void tegroup_impl_lower_start(const tegroup_matrix &m, int64_t g, int64_t first) {
+    if (m.dtype == TEGROUP_DTYPE_I32) atomicMin((uint32_t *)m.data + g, (uint32_t)first);
+    else if (m.dtype == TEGROUP_DTYPE_I64) atomicMin((unsigned long long *)m.data + g, (unsigned long long)first);
+}
+static __device__ __forceinline__ void tegroup_impl_raise_row(const tegroup_matrix &m, int64_t slot, int64_t row) {
+    const int64_t at = tegroup_impl_slot_at(m, slot);
+    if (m.dtype == TEGROUP_DTYPE_I32) atomicMax((int32_t *)m.data + at, (int32_t)row);
+    else atomicMax((long long *)m.data + at, (long long)row);
+}
+
+/* Counts 0; starts and rows that nothing has met: all bits set. */
+static __global__ void __launch_bounds__(256)
+    tegroup_impl_count_clear_kernel(const __grid_constant__ tegroup_count_desc desc) {
+    const int64_t threads = (int64_t)gridDim.x * blockDim.x, thread = (int64_t)blockIdx.x * blockDim.x + threadIdx.x,
+                  slots = desc.row_of_slot.rows * desc.row_of_slot.cols;
+    for (int64_t g = thread; g < desc.groups; g += threads) {
+        tegroup_impl_store_int(desc.counts.dtype, desc.counts.data, g, 0);
+        tegroup_impl_store_int(desc.starts.dtype, desc.starts.data, g, -1);
+    }
+    if (desc.row_of_slot.dtype == TEGROUP_DTYPE_UNSET) return;
+    for (int64_t slot = thread; slot < slots; slot += threads)
+        tegroup_impl_store_int(desc.row_of_slot.dtype, desc.row_of_slot.data,
+                               tegroup_impl_slot_at(desc.row_of_slot, slot), -1);
+}
+
+/* A block counts its rows in shared memory first: sums, smallest and largest of integers are the same in whatever order
+ * they come. */
 static __global__ void __launch_bounds__(256)
     tegroup_impl_count_kernel(const __grid_constant__ tegroup_count_desc desc) {
     extern __shared__ uint32_t tegroup_impl_count_shared[];
     uint32_t *counts = tegroup_impl_count_shared;
-    const tegroup_matrix &m = desc.labels;
-    const int64_t labels = m.rows * m.cols, threads = (int64_t)gridDim.x * blockDim.x;
+    const int64_t rows = tegroup_impl_count_rows(&desc), used = tegroup_impl_count_used(&desc),
+                  threads = (int64_t)gridDim.x * blockDim.x;
     for (int32_t g = (int32_t)threadIdx.x; g < desc.groups; g += (int32_t)blockDim.x) counts[g] = 0;
     __syncthreads();
 #pragma unroll 4
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < labels; i += threads) {
-        const int64_t label = tegroup_impl_load_int(m.dtype, m.data, tegroup_impl_slot_at(m, i));
-        if (tegroup_impl_within(label, desc.groups)) atomicAdd(&counts[label], 1u);
+    for (int64_t row = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; row < rows; row += threads) {
+        const int64_t slot = tegroup_impl_count_slot(&desc, row, used),
+                      at = tegroup_impl_slot_at(desc.labels, desc.block > 1 ? row / desc.block : row),
+                      g = tegroup_impl_count_group(&desc, at, slot);
+        if (g < 0) continue;
+        atomicAdd(&counts[g], 1u);
+        tegroup_impl_lower_start(desc.starts, g, row);
+        if (slot >= 0) tegroup_impl_raise_row(desc.row_of_slot, slot, row);
     }
     __syncthreads();
     for (int32_t g = (int32_t)threadIdx.x; g < desc.groups; g += (int32_t)blockDim.x)
         if (counts[g] != 0) tegroup_impl_add_count(desc.counts, g, counts[g]);
 }
 
-/* One block: a thread has up to four groups, and the scan gives it the sum of those before them. */
+/* One block: a thread has up to four groups, and the scan gives it the sum of those before them. Starts that nothing
+ * has met become 0. */
 static __global__ void __launch_bounds__(1024)
     tegroup_impl_count_offsets_kernel(const __grid_constant__ tegroup_count_desc desc) {
     const int32_t each = (desc.groups + 1023) / 1024, first = (int32_t)threadIdx.x * each,
@@ -1341,6 +1377,9 @@ static __global__ void __launch_bounds__(1024)
     for (int32_t g = first; g < last; g++) {
         tegroup_impl_store_int(desc.offsets.dtype, desc.offsets.data, g, before);
         before += tegroup_impl_load_int(desc.counts.dtype, desc.counts.data, g);
+        if (desc.starts.dtype != TEGROUP_DTYPE_UNSET
+            && tegroup_impl_load_int(desc.starts.dtype, desc.starts.data, g) < 0)
+            tegroup_impl_store_int(desc.starts.dtype, desc.starts.data, g, 0);
     }
 }
 
@@ -1368,21 +1407,24 @@ static inline tegroup_status tegroup_impl_cuda_clear_counts(const tegroup_matrix
 
 static inline tegroup_status tegroup_impl_cuda_count(const tegroup_count_desc *desc, struct CUstream_st *stream,
                                                      tegroup_error *error) {
-    const int64_t labels = desc->labels.rows * desc->labels.cols;
+    const int64_t rows = tegroup_impl_count_rows(desc);
+    const int maps = desc->starts.dtype != TEGROUP_DTYPE_UNSET || desc->slot_of_row.dtype != TEGROUP_DTYPE_UNSET;
     tegroup_count_desc d = *desc;
     unsigned blocks;
+    cudaError_t code = cudaSuccess;
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_image((const void *)tegroup_impl_count_kernel, error));
     d.labels = tegroup_impl_cuda_matrix(&desc->labels);
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(labels, 2048), 4, &blocks, error));
-    blocks = (unsigned)tegroup_impl_max(blocks, labels >> 31); /* a block's counts fit 32 bits */
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_clear_counts(&desc->counts, stream, error));
-    if (labels > 0 && desc->groups > 0)
-        TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
-            tegroup_impl_launch(tegroup_impl_count_kernel, blocks, 256, 4 * (size_t)desc->groups, stream, d), "stream",
-            "the kernel must launch", error));
-    if (desc->offsets.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
-    return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_count_offsets_kernel, 1, 1024, 0, stream, d),
-                                    "stream", "the kernel must launch", error);
+    d.row_of_slot = tegroup_impl_cuda_matrix(&desc->row_of_slot);
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(rows, 2048), 4, &blocks, error));
+    blocks = (unsigned)tegroup_impl_max(blocks, rows >> 31); /* a block's counts fit 32 bits */
+    if (!maps) TEGROUP_IMPL_TRY(tegroup_impl_cuda_clear_counts(&desc->counts, stream, error));
+    else code = tegroup_impl_launch(tegroup_impl_count_clear_kernel, blocks, 256, 0, stream, d);
+    if (code == cudaSuccess && rows > 0 && desc->groups > 0)
+        code = tegroup_impl_launch(tegroup_impl_count_kernel, blocks, 256, 4 * (size_t)desc->groups, stream, d);
+    if (code == cudaSuccess
+        && (desc->offsets.dtype != TEGROUP_DTYPE_UNSET || desc->starts.dtype != TEGROUP_DTYPE_UNSET))
+        code = tegroup_impl_launch(tegroup_impl_count_offsets_kernel, 1, 1024, 0, stream, d);
+    return tegroup_impl_cuda_status(code, "stream", "the kernel must launch", error);
 }
 
 /* ==== [8] Router: a warp's batch of tokens (src/moe/router_batch_cuda.h) ==== */
@@ -3907,10 +3949,102 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
                                    call);
     return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }
+
+/* ==== [14] Layouts of other libraries: kernels (src/moe/export_cuda.h) ==== */
+
+/* What is said of rows without an owner, and of groups. */
+static __global__ void __launch_bounds__(256)
+    tegroup_impl_export_kernel(const __grid_constant__ tegroup_export_desc desc) {
+    const int64_t threads = (int64_t)gridDim.x * blockDim.x, thread = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    const tegroup_impl_fit fit = tegroup_impl_spans_fit(&desc.shape, desc.shape.groups);
+    const tegroup_snapshot_view view = tegroup_impl_snapshot_view(desc.shape.snapshot, desc.shape.groups, 0);
+    const bool prepared = tegroup_impl_fits(&fit);
+    if (thread == 0 && desc.shape.groups == 0) tegroup_impl_store_int(desc.offsets.dtype, desc.offsets.data, 0, 0);
+    for (int64_t row = thread; row < desc.shape.rows; row += threads) tegroup_impl_export_row(&desc, row);
+    for (int64_t g = thread; g < desc.shape.groups; g += threads) {
+        tegroup_impl_span span = {0, 0};
+        if (prepared) span = tegroup_impl_span_of(&view, (int32_t)g, desc.shape.rows);
+        tegroup_impl_export_group(&desc, (int32_t)g, span);
+    }
+}
+
+/* What is said of rows that groups own: a thread takes a unit of them at a time. */
+static __global__ void __launch_bounds__(256)
+    tegroup_impl_export_owned_kernel(const __grid_constant__ tegroup_export_desc desc) {
+    const int64_t threads = (int64_t)gridDim.x * blockDim.x, thread = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    const tegroup_impl_fit fit = tegroup_impl_spans_fit(&desc.shape, desc.shape.groups),
+                           other_fit = tegroup_impl_spans_fit(&desc.from, desc.shape.groups);
+    const tegroup_snapshot_view view = tegroup_impl_snapshot_view(desc.shape.snapshot, desc.shape.groups, 0),
+                                other = tegroup_impl_snapshot_view(desc.from.snapshot, desc.shape.groups, 0);
+    const bool has_other = desc.from.snapshot && tegroup_impl_fits(&other_fit);
+    if (!tegroup_impl_fits(&fit)) return;
+    const tegroup_impl_units units(desc.shape.snapshot, desc.shape.rows);
+    for (int64_t unit = thread; unit < units.count; unit += threads) {
+        int64_t first;
+        int32_t g;
+        const int32_t rows = units.at(unit, &first, &g);
+        if (rows == 0) continue;
+        tegroup_impl_span from = {0, 0};
+        const tegroup_impl_span span = tegroup_impl_span_of(&view, g, desc.shape.rows);
+        if (has_other) from = tegroup_impl_span_of(&other, g, desc.from.rows);
+        for (int32_t i = 0; i < rows; i++) tegroup_impl_export_owned(&desc, g, span, from, first - span.start + i);
+    }
+}
+
+static inline tegroup_status tegroup_impl_cuda_export(const tegroup_export_desc *desc, struct CUstream_st *stream,
+                                                      tegroup_error *error) {
+    const int64_t units = tegroup_impl_ceil_div(desc->shape.rows, TEGROUP_IMPL_ROWS_UNIT) + desc->shape.groups;
+    cudaError_t code;
+    unsigned blocks;
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(units, 64), 8, &blocks, error));
+    code = tegroup_impl_launch(tegroup_impl_export_kernel, blocks, 256, 0, stream, *desc);
+    if (code == cudaSuccess
+        && (desc->labels.dtype != TEGROUP_DTYPE_UNSET || desc->source_rows.dtype != TEGROUP_DTYPE_UNSET))
+        code = tegroup_impl_launch(tegroup_impl_export_owned_kernel, blocks, 256, 0, stream, *desc);
+    return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
+}
+
+/* ==== [15] Skew of a routing: kernel (src/moe/skew_cuda.h) ==== */
+
+/* One block: a thread adds up to four groups, and what it has is added to the block's, in whatever order. */
+static __global__ void __launch_bounds__(1024)
+    tegroup_impl_skew_kernel(const __grid_constant__ tegroup_skew_desc desc) {
+    __shared__ unsigned long long rows, tiles;
+    __shared__ int32_t skipped, empty;
+    const tegroup_impl_fit fit = tegroup_impl_spans_fit(&desc.shape, desc.shape.groups);
+    const tegroup_snapshot_view view = tegroup_impl_snapshot_view(desc.shape.snapshot, desc.shape.groups, 0);
+    const bool prepared = tegroup_impl_fits(&fit);
+    tegroup_skew sums;
+    memset(&sums, 0, sizeof sums);
+    if (threadIdx.x == 0) rows = tiles = 0, skipped = empty = 0;
+    __syncthreads();
+    for (int32_t g = (int32_t)threadIdx.x; g < desc.shape.groups; g += (int32_t)blockDim.x) {
+        tegroup_impl_span span = {0, 0};
+        if (prepared) span = tegroup_impl_span_of(&view, g, desc.shape.rows);
+        tegroup_impl_skew_add(&desc, span, &sums);
+    }
+    atomicAdd(&rows, (unsigned long long)sums.rows);
+    atomicAdd(&tiles, (unsigned long long)sums.tiles);
+    atomicAdd(&skipped, sums.skipped);
+    atomicAdd(&empty, sums.empty);
+    __syncthreads();
+    if (threadIdx.x != 0) return;
+    sums.rows = (int64_t)rows;
+    sums.tiles = (int64_t)tiles;
+    sums.skipped = skipped;
+    sums.empty = empty;
+    *desc.result = tegroup_impl_skew_of(&desc, prepared ? &view : NULL, &sums);
+}
+
+static inline tegroup_status tegroup_impl_cuda_skew(const tegroup_skew_desc *desc, struct CUstream_st *stream,
+                                                    tegroup_error *error) {
+    return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_skew_kernel, 1, 1024, 0, stream, *desc), "stream",
+                                    "the kernel must launch", error);
+}
 #endif /* TEGROUP_NO_MOE */
 #if !defined(TEGROUP_NO_EP)
 
-/* ==== [14] Expert parallelism: kernels (src/ep/ep_cuda.h) ==== */
+/* ==== [16] Expert parallelism: kernels (src/ep/ep_cuda.h) ==== */
 
 /* Adds what a block's threads have seen. A warp adds up first: sums of 64 bits are slow in shared memory. */
 static __device__ __forceinline__ void tegroup_impl_ep_report_merge(tegroup_ep_report *seen, tegroup_ep_report mine) {
@@ -4145,7 +4279,7 @@ static inline tegroup_status tegroup_impl_cuda_ep_combine(const tegroup_ep_combi
 #endif /* TEGROUP_NO_EP */
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [15] Validate kernel of quantised tensors (src/gemm/validate_quantised_cuda.h) ==== */
+/* ==== [17] Validate kernel of quantised tensors (src/gemm/validate_quantised_cuda.h) ==== */
 
 enum { TEGROUP_IMPL_VALIDATE_WARPS = 8 };
 
@@ -4218,7 +4352,7 @@ static inline cudaError_t tegroup_impl_cuda_validate_quantised(const tegroup_val
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [16] Validate kernels (src/gemm/validate_cuda.h) ==== */
+/* ==== [18] Validate kernels (src/gemm/validate_cuda.h) ==== */
 
 /* Checks the sizes in one block, which also initializes the result. */
 static __global__ void __launch_bounds__(1024)
@@ -4351,7 +4485,7 @@ static inline tegroup_status tegroup_impl_cuda_validate(const tegroup_validate_d
     return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }
 
-/* ==== [17] Scales in another layout: kernel (src/gemm/scale_convert_cuda.h) ==== */
+/* ==== [19] Scales in another layout: kernel (src/gemm/scale_convert_cuda.h) ==== */
 
 enum { TEGROUP_IMPL_SCALE_THREADS = 256 };
 
@@ -4416,7 +4550,7 @@ static inline tegroup_status tegroup_impl_cuda_scale_convert(const tegroup_impl_
         "stream", "the kernel must launch", error);
 }
 
-/* ==== [18] GPU calls (src/cuda/call.h) ==== */
+/* ==== [20] GPU calls (src/cuda/call.h) ==== */
 
 /* What a product's kernels are given, as one kernel parameter. */
 typedef struct tegroup_impl_gpu_call {
@@ -4743,7 +4877,7 @@ static inline tegroup_status tegroup_impl_cuda_rest(const tegroup_impl_gpu_call 
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [19] Quantise: eight values at a time (src/layer/quantize_values_cuda.h) ==== */
+/* ==== [21] Quantise: eight values at a time (src/layer/quantize_values_cuda.h) ==== */
 
 /* Eight values of a row, in the type that they have in memory. */
 template <int DTYPE> struct tegroup_impl_eight {
@@ -4997,7 +5131,7 @@ static __device__ __forceinline__ int32_t tegroup_impl_left_of(int64_t count, in
     return (count < TEGROUP_IMPL_QUANTIZE_TILE ? (int32_t)count : TEGROUP_IMPL_QUANTIZE_TILE) - at;
 }
 
-/* ==== [20] Quantise: a block's way through the groups (src/layer/quantize_walk_cuda.h) ==== */
+/* ==== [22] Quantise: a block's way through the groups (src/layer/quantize_walk_cuda.h) ==== */
 
 enum {
     TEGROUP_IMPL_QUANTIZE_THREADS = 256, /* a thread has 8 rows of 8 columns of a tile */
@@ -5225,7 +5359,7 @@ struct tegroup_impl_quantize_walk {
     }
 };
 
-/* ==== [21] Quantise: a tile, and the kernels (src/layer/quantize_tile_cuda.h) ==== */
+/* ==== [23] Quantise: a tile, and the kernels (src/layer/quantize_tile_cuda.h) ==== */
 
 /* The largest magnitude of a block, from the tables: that of index o of those for which one scale is chosen, and i. */
 static __device__ __forceinline__ uint32_t tegroup_impl_table_amax(const tegroup_impl_quantize_launch &call,
@@ -5663,7 +5797,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     if (call.raises && g >= 0) tegroup_impl_raise(call.desc.output, g, most);
 }
 
-/* ==== [22] Quantise: strips of rows (src/layer/quantize_strip_cuda.h) ==== */
+/* ==== [24] Quantise: strips of rows (src/layer/quantize_strip_cuda.h) ==== */
 
 /* A warp's part of a strip: one row, of which a thread has eight pieces of eight values, those of the warp beside each
  * other. They are staged in shared memory, each thread's by itself. Warps share nothing, and wait for none. */
@@ -5825,7 +5959,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     if (call.raises && g >= 0) tegroup_impl_raise(call.desc.output, g, most);
 }
 
-/* ==== [23] Quantise: whole rows (src/layer/quantize_rows_cuda.h) ==== */
+/* ==== [25] Quantise: whole rows (src/layer/quantize_rows_cuda.h) ==== */
 
 /* Rows that have a scale each, a few at a time: pieces of eight values, every THREADS-th of a row to a thread. They are
  * staged in shared memory, each thread's by itself, unless a row is too long for it: then they are read twice. */
@@ -5964,7 +6098,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     if (call.raises && g >= 0) tegroup_impl_raise(call.desc.output, g, most);
 }
 
-/* ==== [24] Dequantise: a tile, and the kernel (src/layer/dequantize_tile_cuda.h) ==== */
+/* ==== [26] Dequantise: a tile, and the kernel (src/layer/dequantize_tile_cuda.h) ==== */
 
 /* Eight codes of one type as values, exactly; a NaN is any. Of 4 bits all are in codes.x. */
 template <int BITS>
@@ -6290,7 +6424,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     }
 }
 
-/* ==== [25] Quantise and dequantise: launches (src/layer/quantize_cuda.h) ==== */
+/* ==== [27] Quantise and dequantise: launches (src/layer/quantize_cuda.h) ==== */
 
 /* Can rows of a plain tensor be read 16 bytes at a time, where its groups begin at multiples of 16? */
 static inline int tegroup_impl_cuda_in_vectors(const tegroup_tensor *t) {
@@ -6456,7 +6590,7 @@ static inline tegroup_status tegroup_impl_cuda_dequantize(const tegroup_dequanti
 #undef TEGROUP_IMPL_BY_VALUES
 #if !defined(TEGROUP_NO_ACTIVATION)
 
-/* ==== [26] Quantise: SwiGLU in blocks of 1x128, the kernel of a training step (src/layer/glu_blocks_cuda.h) ==== */
+/* ==== [28] Quantise: SwiGLU in blocks of 1x128, the kernel of a training step (src/layer/glu_blocks_cuda.h) ==== */
 
 /* What tegroup_quantize makes of BF16 gates and ups by halves, where its scaling is BLOCK_1X128: the activation, or its
  * gradient, in one read, each value computed once, and both copies written. The bits are those of the kernel for all
@@ -6833,7 +6967,7 @@ static inline tegroup_status tegroup_impl_cuda_glu_blocks(const tegroup_quantize
 #endif /* TEGROUP_NO_FP8 */
 #if !defined(TEGROUP_NO_CUBLASLT)
 
-/* ==== [27] cuBLASLt: functions, descriptors, algorithms (src/cuda/cublaslt.h) ==== */
+/* ==== [29] cuBLASLt: functions, descriptors, algorithms (src/cuda/cublaslt.h) ==== */
 
 #if !defined(_WIN32)
 #include <dlfcn.h>
@@ -7148,7 +7282,7 @@ static inline tegroup_status tegroup_impl_lt_take(tegroup_plan *plan, const tegr
     return TEGROUP_OK;
 }
 
-/* ==== [28] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
+/* ==== [30] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
 
 /* Writes the result of a group that is hidden from cuBLASLt: NaN, or beta * C. Without a C beta is 0. */
 static __device__ inline void tegroup_impl_write_alone(const tegroup_impl_result &p, tegroup_dtype dtype, float beta,
@@ -7224,7 +7358,7 @@ static __global__ void __launch_bounds__(128)
                                  (int64_t)blockIdx.y * blockDim.x + threadIdx.x, (int64_t)gridDim.y * blockDim.x);
 }
 
-/* ==== [29] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
+/* ==== [31] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
 
 /* Says which scales the operands have, and in which lists of the set-up's they are. Sums are promoted. */
 static inline int tegroup_impl_lt_scales(const tegroup_cublaslt_functions *f, const tegroup_problem *p,
@@ -7477,7 +7611,7 @@ static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *pl
     return tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take the planned product", error);
 }
 
-/* ==== [30] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
+/* ==== [32] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
 
 /* One algorithm serves every group. The plan chooses it, for a group of the mean size, from those that do not split k.
  * So a call does not run the heuristic, which takes tens of microseconds a shape, and a row's bits do not depend on its
@@ -7755,7 +7889,7 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
 #endif /* TEGROUP_NO_CUBLASLT */
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [31] Quantised operands on a GPU, from codes to values (src/cuda/codes.h) ==== */
+/* ==== [33] Quantised operands on a GPU, from codes to values (src/cuda/codes.h) ==== */
 
 /* What the kernels that read quantised operands share: where a group's codes and scales are, and how codes become
  * values of BF16 or F16. Values of 8 and 4 bits are exact in both (F4E2M1 and what has scales of 8 bits is decoded to
@@ -8005,7 +8139,7 @@ static inline tegroup_status tegroup_impl_formats_bias_grad(const tegroup_gemm_d
 #endif /* TEGROUP_NO_FP8 */
 #if !defined(TEGROUP_NO_PORTABLE)
 
-/* ==== [32] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
+/* ==== [34] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
 
 /* One family of kernels for every GPU from SM80 on: a persistent grid walks the groups' tiles, loads by cp.async into a
  * ring of swizzled pipeline stages, and multiplies with ldmatrix and mma.sync (PTX ISA 8.0, sections 9.7.8.22 and
@@ -8285,7 +8419,7 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
     __device__ __forceinline__ void advance(int64_t row_bytes) { from += ALONG_K ? TILE_K * 2 : TILE_K * row_bytes; }
 };
 
-/* ==== [33] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
+/* ==== [35] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
 
 /* ---- storing ---- */
 
@@ -8812,7 +8946,7 @@ static __global__ void __launch_bounds__(128)
 }
 #endif
 
-/* ==== [34] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
+/* ==== [36] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
 
 /* Plain FMA: 64 x 64 tiles, 4 x 4 elements a thread, and one chain of FMAs over k for each element. MIXED: B is of F16
  * or BF16, and widened, exactly, on its way to shared memory. Its steps are of twice as many k, so that as many bytes
@@ -8872,7 +9006,7 @@ static __global__ void __launch_bounds__(256)
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [35] Portable GEMM: products of quantised operands (src/cuda/portable_formats.h) ==== */
+/* ==== [37] Portable GEMM: products of quantised operands (src/cuda/portable_formats.h) ==== */
 
 /* One kernel for every format, operation and storage order, from SM80 on. Values of 8 and 4 bits are exact in BF16, so
  * their codes are decoded on the way to shared memory, by arithmetic on bits that is the same on every GPU, and
@@ -9230,7 +9364,7 @@ static inline tegroup_status tegroup_impl_portable_formats_gemm(const tegroup_pl
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [36] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
+/* ==== [38] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
 
 /* A kernel row: one kernel of the family, for BF16 and for FP16. Tiles of up to 128 rows fit SM86, 89 and 120, whose
  * blocks have 99 KB of shared memory for the ring and what the kernel itself declares, less than 2.4 KB. The 256-row
@@ -9427,7 +9561,7 @@ static inline tegroup_status tegroup_impl_portable_gemm_fused(const tegroup_plan
 #endif /* TEGROUP_NO_PORTABLE */
 #if !defined(TEGROUP_NO_SM90)
 
-/* ==== [37] Hopper's instructions (src/cuda/hopper.h) ==== */
+/* ==== [39] Hopper's instructions (src/cuda/hopper.h) ==== */
 
 /* mbarriers, TMA and wgmma as PTX ISA 8.0 and later describe them (sections 9.7.13.15, 9.7.9.27 and 9.7.15). They
  * assemble for sm_90a only; TEGROUP_IMPL_HOPPER is 1 in the compiler pass for that architecture. */
@@ -9679,7 +9813,7 @@ TEGROUP_IMPL_WGMMA_FP8_OF(128, TEGROUP_IMPL_SUMS_64, "64", "65", "66", TEGROUP_I
 #undef TEGROUP_IMPL_F4
 #endif
 
-/* ==== [38] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
+/* ==== [40] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
 
 /* A persistent kernel of three warpgroups. In the first, one warp schedules tiles, one thread loads operands by TMA
  * into a ring of pipeline stages, and two threads store results by TMA. The other two warpgroups multiply by wgmma:
@@ -9838,7 +9972,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_rest {
     int32_t picked_a[128], picked_b[TEGROUP_IMPL_SM90_LINES];
 };
 
-/* ==== [39] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
+/* ==== [41] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* One warp of each block finds the block's tiles. It walks the groups 32 at a time, one for each lane. Tiles of equal
@@ -10191,7 +10325,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
 };
 #endif
 
-/* ==== [40] Hopper GEMM: the epilogue (src/cuda/sm90_epilogue.h) ==== */
+/* ==== [42] Hopper GEMM: the epilogue (src/cuda/sm90_epilogue.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* ---- C and bias ---- */
@@ -10405,7 +10539,7 @@ static __device__ __forceinline__ float tegroup_impl_sm90_differentiate(const te
 }
 #endif
 
-/* ==== [41] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
+/* ==== [43] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* A block is a chain of four classes, each the base of the next: what the warps share, loader, storer, multiplier. (If
@@ -10533,7 +10667,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
 };
 #endif
 
-/* ==== [42] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
+/* ==== [44] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_block<SHAPE> {
@@ -10765,7 +10899,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
 };
 #endif
 
-/* ==== [43] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
+/* ==== [45] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_loader<SHAPE> {
@@ -10927,7 +11061,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
 };
 #endif
 
-/* ==== [44] Hopper GEMM: the multiplying warpgroups, and the kernel (src/cuda/sm90_multiply.h) ==== */
+/* ==== [46] Hopper GEMM: the multiplying warpgroups, and the kernel (src/cuda/sm90_multiply.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegroup_impl_sm90_storer<SHAPE> {
@@ -11323,7 +11457,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [45] Hopper GEMM of FP8: the kernel (src/cuda/sm90_fp8.h) ==== */
+/* ==== [47] Hopper GEMM of FP8: the kernel (src/cuda/sm90_fp8.h) ==== */
 
 /* The kernel of sm90_tiles.h for operands of FP8, which wgmma takes contiguous along k alone. A forward product has
  * them so; a dgrad reads the transposed copy of the weights, and a weight gradient those of both operands, so that all
@@ -11691,7 +11825,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
 #endif
 }
 
-/* ==== [46] Hopper GEMM of FP8: the compiled kernels (src/cuda/sm90_fp8_code.h) ==== */
+/* ==== [48] Hopper GEMM of FP8: the compiled kernels (src/cuda/sm90_fp8_code.h) ==== */
 
 /* Whether the compiler has tensormap.replace as this source uses it, with strides in bytes (PTX ISA 8.5). Clang does
  * not tell its version of ptxas, so it counts as an older one. */
@@ -11733,7 +11867,7 @@ static inline tegroup_status tegroup_impl_sm90_fp8_choose(tegroup_plan *plan, in
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [47] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
+/* ==== [49] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
 
 /* The code of a kernel row. */
 typedef struct tegroup_impl_sm90_code {
@@ -11836,7 +11970,7 @@ static inline tegroup_status tegroup_impl_sm90_choices(const tegroup_plan *plan,
     return TEGROUP_OK;
 }
 
-/* ==== [48] Hopper GEMM: repacking rows (src/cuda/sm90_repack_kernels.h) ==== */
+/* ==== [50] Hopper GEMM: repacking rows (src/cuda/sm90_repack_kernels.h) ==== */
 
 /* What the kernel is given. Ragged rows are numbered as in their buffer, and those of uniform groups one group after
  * another; a copy has the same numbers. */
@@ -11957,7 +12091,7 @@ static inline tegroup_status tegroup_impl_sm90_repack(const tegroup_plan *plan, 
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [49] Hopper GEMM: decoding operands (src/cuda/sm90_decode.h) ==== */
+/* ==== [51] Hopper GEMM: decoding operands (src/cuda/sm90_decode.h) ==== */
 
 /* What is decoded, and where to. */
 typedef struct tegroup_impl_decode_call {
@@ -12312,7 +12446,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_DECODE_THREADS, TEGROUP_IM
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [50] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
+/* ==== [52] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
 
 static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_planned_row(const tegroup_plan *plan) {
     return tegroup_impl_sm90_row_of((int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ROW]);
@@ -12763,7 +12897,7 @@ static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, co
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [51] Hopper GEMM of FP8: plan and launch (src/cuda/sm90_fp8_plan.h) ==== */
+/* ==== [53] Hopper GEMM of FP8: plan and launch (src/cuda/sm90_fp8_plan.h) ==== */
 
 /* ---- the tensor maps of a weight gradient, and where its scales are ---- */
 
@@ -12952,7 +13086,7 @@ static inline tegroup_status tegroup_impl_sm90_fp8_gemm(const tegroup_plan *plan
 #endif /* TEGROUP_NO_FP8 */
 #endif /* TEGROUP_NO_SM90 */
 
-/* ==== [52] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
+/* ==== [54] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
 
 #if defined(TEGROUP_NO_CUBLASLT)
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *) { return 0; }
@@ -12984,7 +13118,7 @@ static inline tegroup_status tegroup_impl_cuda_check_device(const tegroup_plan *
     return TEGROUP_OK;
 }
 
-/* ==== [53] GPU backends: choosing an algorithm (src/gemm/tune_cuda.h) ==== */
+/* ==== [55] GPU backends: choosing an algorithm (src/gemm/tune_cuda.h) ==== */
 
 static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *kind, tegroup_error *error) {
     cudaDeviceProp properties;

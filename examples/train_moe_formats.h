@@ -1,6 +1,5 @@
 /* Experts in FP8 and narrower: a format is what their weights, rows and gradients are quantised as. The weights are
- * quantised when they have changed, rows and gradients in each pass, and tegroup's MLP does the rest. Other products
- * stay in BF16. */
+ * quantised here when they have changed, rows and gradients by tegroup's MoE layer. Other products stay in BF16. */
 #ifndef TRAIN_MOE_FORMATS_H
 #define TRAIN_MOE_FORMATS_H
 

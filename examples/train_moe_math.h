@@ -122,23 +122,3 @@ static void FN(fill)(int64_t count, double value, REAL *values)
 {
     for (int64_t i = 0; i < count; i++) values[i] = (REAL)value;
 }
-
-/* What the router's backward pass differentiates, with the choice of experts given instead of made: each token's
- * weights, and the load-balancing loss. Only the gradient check holds the choice fixed. */
-static void FN(route_given)(int64_t tokens, int64_t experts, int64_t choices, double balance, const REAL *probabilities,
-    const int32_t *indices, const int64_t *counts, REAL *weights, double *balance_loss)
-{
-    for (int64_t t = 0; t < tokens; t++) {
-        REAL sum = 0;
-        for (int64_t j = 0; j < choices; j++) sum += probabilities[t * experts + indices[t * choices + j]];
-        for (int64_t j = 0; j < choices; j++)
-            weights[t * choices + j] = probabilities[t * experts + indices[t * choices + j]] / sum;
-    }
-    *balance_loss = 0;
-    for (int64_t e = 0; e < experts; e++) {
-        double probability = 0;
-        for (int64_t t = 0; t < tokens; t++) probability += (double)probabilities[t * experts + e];
-        *balance_loss += balance * (double)experts * ((double)counts[e] / (double)(tokens * choices))
-            * (probability / (double)tokens);
-    }
-}

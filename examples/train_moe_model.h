@@ -1,10 +1,10 @@
 /* train_moe's model: a byte-level language model whose depth is made of mixture-of-experts blocks.
  *
  *     window of bytes -> embed -> project -> [ x + moe(norm(x)) ] per block -> norm -> head -> next byte
- *     moe(h) = route h to 2 of 8 experts, permute, fc1, SwiGLU, fc2, combine
+ *     moe(h) = route h to 2 of 8 experts, fc1, SwiGLU, fc2, and the weighted sum: tegroup's MoE layer
  *
  * A `model` holds what is learnt; a `pass` holds the plans and buffers that run it on a fixed number of windows. Both
- * are made once: a training step only fills the windows in and calls the stages below. The experts are a grouped MLP, the
+ * are made once: a training step only fills the windows in and calls the stages below. A block is a tegroup_moe layer, the
  * other products go through tegroup_gemm as a single group. Buffers carry their dtype, so that the very code that trains in FP32
  * has its gradients checked in FP64; and their space, so that it runs on a GPU, too, where every call only enqueues.
  *
@@ -282,27 +282,21 @@ typedef struct linear {
 /* One block's buffers. Those of the forward pass stay until the backward pass has read them. */
 typedef struct block {
     block_parameters *weights;
-    linear         router;
-    tegroup_mlp_desc experts;                                        /* what forward leaves for backward, too */
-    tegroup_mlp_plan plan;
-    double         experts_flop;                                     /* of each of its three calls               */
-    tegroup_tensor plain[4]; /* with a format: fc1's and fc2's weights, rows and gradients before they are quantised */
-    int64_t        quantised;                                        /* the weights after so many updates; -1 = none */
-    tegroup_matrix normed, inverse_rms;                              /* [tokens, ...]                     */
-    tegroup_matrix logits, probabilities, choice_weights, indices, counts;
-    tegroup_matrix row_of_slot, slot_of_row;                         /* the permutation, both ways        */
-    tegroup_matrix permuted, expert_output;                          /* [rows = tokens * choices, ...]    */
-    tegroup_shape  routed;                                           /* the rows, by expert               */
-    void          *snapshot;
-    size_t         snapshot_bytes;
-    double        *balance_loss;                                     /* on the host alone                 */
+    linear           router;
+    tegroup_moe_desc moe;                          /* what forward leaves for backward, too            */
+    tegroup_moe_plan plan;
+    double           experts_flop;                 /* of each of its three calls                       */
+    tegroup_tensor   plain[2];                     /* with a format: fc1's and fc2's weights unquantised */
+    int64_t          quantised;                    /* the weights after so many updates; -1 = none     */
+    tegroup_matrix   normed, inverse_rms, logits;  /* [tokens, ...]                                    */
+    tegroup_matrix   indices, counts;              /* the experts of each token, the tokens of each expert */
+    double          *balance_loss;                 /* on the host alone                                */
 } block;
 
 /* Gradients live only from one stage to the next, so that all blocks share one set. */
 typedef struct gradients {
-    tegroup_matrix embedded, stream, normed, logits, router_logits, choice_weights;
-    tegroup_matrix projected; /* the stream, as products read it */
-    tegroup_matrix expert_output, gate_up, permuted;
+    tegroup_matrix embedded, stream, normed, logits, router_logits;
+    tegroup_matrix narrowed; /* the stream's, as products read it */
 } gradients;
 
 typedef struct pass {
@@ -316,12 +310,10 @@ typedef struct pass {
     tegroup_matrix embedded, stream[MAX_BLOCKS + 1], normed, inverse_rms, logits;
     block          block[MAX_BLOCKS];
     gradients      grad;
-    void          *workspace;
-    size_t         workspace_bytes;
+    void          *workspace, *saved;           /* saved: by a block's dgrad for its wgrad                   */
+    size_t         workspace_bytes, saved_bytes;
     double         gemm_flop, gemm_seconds;
     int64_t        part, parts;                 /* the micro-batch of a step, and how many; 0: not in training */
-    int            keep_routing;                /* gradient check: take the experts of the last pass again */
-    tegroup_matrix spare_indices, spare_counts; /* where the router's own choice goes meanwhile            */
 } pass;
 
 /* An operand of `groups` matrices: a weight, a bias, or with one group a dense activation. */
@@ -343,9 +335,9 @@ static tegroup_tensor activation(const tegroup_shape *rows, tegroup_matrix m)
 }
 
 /* One workspace serves every call of a pass: they run one after another. */
-static void reserve(pass *p, size_t bytes)
+static void reserve(size_t *most, size_t bytes)
 {
-    if (p->workspace_bytes < bytes) p->workspace_bytes = bytes;
+    if (*most < bytes) *most = bytes;
 }
 
 static void plan_product(pass *p, product *q, tegroup_op op, double rows, double n, double k)
@@ -358,7 +350,7 @@ static void plan_product(pass *p, product *q, tegroup_op op, double rows, double
     q->desc.options.threads = p->m->s.threads;
     must(tegroup_plan_make(&q->desc, NULL, &q->plan, &error), &error);
     q->flop = 2 * rows * n * k;
-    reserve(p, q->plan.workspace_bytes);
+    reserve(&p->workspace_bytes, q->plan.workspace_bytes);
 }
 
 /* Plan y = x weight^T (+ bias) and its gradients. Weight gradients add up over micro-batches; grad_x is overwritten,
@@ -407,45 +399,14 @@ static void multiply(pass *p, product *q)
 static void make_gradients(pass *p)
 {
     const settings *s = &p->m->s;
-    const int64_t tokens = p->tokens, rows = tokens * s->choices;
+    const int64_t tokens = p->tokens;
     gradients *g = &p->grad;
-    g->embedded       = make_matrix(&p->owner, s->dtype, tokens, s->context * s->embed);
-    g->stream         = make_matrix(&p->owner, s->dtype, tokens, s->width);
-    g->normed         = make_matrix(&p->owner, s->dtype, tokens, s->width);
-    g->logits         = make_matrix(&p->owner, s->operand, tokens, BYTE_VALUES);
-    g->router_logits  = make_matrix(&p->owner, s->operand, tokens, s->experts);
-    g->choice_weights = make_matrix(&p->owner, s->dtype, tokens, s->choices);
-    g->expert_output  = make_matrix(&p->owner, s->operand, rows, s->width);
-    g->gate_up        = make_matrix(&p->owner, s->operand, rows, 2 * s->hidden);
-    g->projected      = s->operand == s->dtype ? g->stream : make_matrix(&p->owner, s->operand, tokens, s->width);
-    g->permuted       = make_matrix(&p->owner, s->operand, rows, s->width);
-}
-
-/* The shape of the routed rows: their sizes are the router's counts, their snapshot is made anew for each routing. */
-static void make_routed_shape(pass *p, block *b)
-{
-    tegroup_error error;
-    tegroup_layout layout;
-    b->routed.groups = p->m->s.experts;
-    b->routed.rows = p->tokens * p->m->s.choices;
-    b->routed.cols = p->m->s.width;
-    b->routed.row_sizes.data = b->counts.data;
-    b->routed.row_sizes.encoding = TEGROUP_ENCODING_COUNTS;
-    b->routed.row_sizes.dtype = TEGROUP_DTYPE_I64;
-    b->routed.row_sizes.space = p->m->s.space;
-    must(tegroup_snapshot_layout(&b->routed, &layout, &error), &error);
-    b->snapshot_bytes = layout.total_bytes;
-    b->snapshot = allocate(&p->owner, layout.total_bytes);
-    b->routed.snapshot = b->snapshot;
-}
-
-static tegroup_permutation_desc permutation_of(const pass *p, const block *b)
-{
-    const tegroup_permutation_desc desc = {
-        .struct_size = sizeof desc, .space = p->m->s.space, .shape = b->routed,
-        .indices = b->indices, .row_of_slot = b->row_of_slot, .slot_of_row = b->slot_of_row
-    };
-    return desc;
+    g->embedded      = make_matrix(&p->owner, s->dtype, tokens, s->context * s->embed);
+    g->stream        = make_matrix(&p->owner, s->dtype, tokens, s->width);
+    g->normed        = make_matrix(&p->owner, s->dtype, tokens, s->width);
+    g->logits        = make_matrix(&p->owner, s->operand, tokens, BYTE_VALUES);
+    g->router_logits = make_matrix(&p->owner, s->operand, tokens, s->experts);
+    g->narrowed      = s->operand == s->dtype ? g->stream : make_matrix(&p->owner, s->operand, tokens, s->width);
 }
 
 static tegroup_mlp_weights expert_weights(const settings *s, const parameter *weight, int64_t n, int64_t k)
@@ -457,81 +418,85 @@ static tegroup_mlp_weights expert_weights(const settings *s, const parameter *we
     return weights;
 }
 
-/* The experts' tensors in the format, beside the plain ones that they are quantised from. */
+/* The experts' weights in the format, beside the plain ones that they are quantised from; and rows as the layer has them. */
 static void quantise_experts(pass *p, block *b)
 {
     const format *f = p->m->s.format;
-    tegroup_mlp_desc *desc = &b->experts;
-    tegroup_tensor *const quantised[4] = { &desc->fc1.weight, &desc->fc2.weight, &desc->input, &desc->grad_output };
-    for (int i = 0; i < 4; i++) {
-        b->plain[i] = *quantised[i];
-        *quantised[i] = make_quantised(&p->owner, b->plain[i], i < 2 ? f->weights : f->rows,
-            i == 3 ? f->backward : f->forward);
+    tegroup_mlp_weights *const weights[2] = { &b->moe.experts.fc1, &b->moe.experts.fc2 };
+    for (int i = 0; i < 2; i++) {
+        b->plain[i] = weights[i]->weight;
+        weights[i]->weight = make_quantised(&p->owner, b->plain[i], f->weights, f->forward);
     }
-    desc->activated = make_quantised(&p->owner, desc->activated, f->rows, f->forward);
-    desc->grad_preactivation = make_quantised(&p->owner, desc->grad_preactivation, f->rows, f->backward);
-    desc->activated_rule = desc->grad_rule = tegroup_scale_rule_of(f->preset);
+    b->moe.rows_format.scaling = b->moe.grad_format.scaling = f->rows;
+    b->moe.rows_format.rule = b->moe.grad_format.rule = tegroup_scale_rule_of(f->preset);
+    b->moe.rows_format.dtype = f->forward;
+    b->moe.grad_format.dtype = f->backward;
     b->quantised = -1;
 }
 
-/* fc1, SwiGLU and fc2 on the rows of each expert, forward and backward. Weight gradients add up over micro-batches. */
-static void plan_experts(pass *p, block *b)
+static void plan_moe(pass *p, block *b)
+{
+    tegroup_error error;
+    must(tegroup_moe_plan_make(&b->moe, NULL, &b->plan, &error), &error);
+    b->moe.saved_by_forward_bytes = b->plan.saved_by_forward_bytes;
+    b->moe.saved_by_forward = allocate(&p->owner, b->plan.saved_by_forward_bytes);
+    reserve(&p->saved_bytes, b->plan.saved_by_dgrad_bytes);
+    reserve(&p->workspace_bytes, b->plan.workspace_bytes);
+}
+
+/* What all blocks share. */
+static void make_shared(pass *p)
+{
+    p->workspace = allocate(&p->owner, p->workspace_bytes);
+    p->saved = allocate(&p->owner, p->saved_bytes);
+}
+
+/* The MoE layer of a block, forward and backward. Weight gradients add up over micro-batches. */
+static void make_moe(pass *p, block *b, tegroup_matrix output)
 {
     const settings *s = &p->m->s;
     const gradients *g = &p->grad;
-    const int64_t rows = b->routed.rows;
-    tegroup_error error;
-    tegroup_mlp_desc *desc = &b->experts;
-    desc->struct_size = sizeof *desc;
-    desc->space = s->space;
-    desc->options.compute = s->compute;
-    desc->options.threads = s->threads;
-    desc->activation = TEGROUP_ACTIVATION_SWIGLU;
-    desc->accumulate = 1;
-    desc->fc1 = expert_weights(s, &b->weights->fc1, 2 * s->hidden, s->width);
-    desc->fc2 = expert_weights(s, &b->weights->fc2, s->width, s->hidden);
-    desc->input = activation(&b->routed, b->permuted);
-    desc->preactivation = activation(&b->routed, make_matrix(&p->owner, s->operand, rows, 2 * s->hidden));
-    desc->activated = activation(&b->routed, make_matrix(&p->owner, s->operand, rows, s->hidden));
-    desc->out = activation(&b->routed, b->expert_output);
-    desc->grad_output = activation(&b->routed, g->expert_output);
-    desc->grad_preactivation = activation(&b->routed, g->gate_up);
-    desc->dgrad_out = activation(&b->routed, g->permuted);
+    tegroup_moe_desc *moe = &b->moe;
+    moe->struct_size = sizeof *moe;
+    moe->space = s->space;
+    moe->tokens = b->normed;
+    moe->output = output;
+    moe->grad_output = g->narrowed;
+    moe->grad_tokens = g->normed;
+    moe->grad_logits = g->router_logits;
+    moe->router.k = s->choices;
+    moe->router.normalize = 1;
+    moe->router.logits = b->logits;
+    moe->router.indices = b->indices;
+    moe->router.counts = b->counts;
+    moe->router.balance_coefficient = s->balance;
+    moe->router.balance_loss = b->balance_loss;
+    moe->experts.options.compute = s->compute;
+    moe->experts.options.threads = s->threads;
+    moe->experts.activation = TEGROUP_ACTIVATION_SWIGLU;
+    moe->experts.accumulate = 1;
+    moe->experts.fc1 = expert_weights(s, &b->weights->fc1, 2 * s->hidden, s->width);
+    moe->experts.fc2 = expert_weights(s, &b->weights->fc2, s->width, s->hidden);
     if (s->format) quantise_experts(p, b);
-    must(tegroup_mlp_plan_make(desc, NULL, &b->plan, &error), &error);
-    b->experts_flop = 6.0 * (double)rows * (double)s->width * (double)s->hidden;
-    reserve(p, b->plan.workspace_bytes);
+    plan_moe(p, b);
+    b->experts_flop = 6.0 * (double)(p->tokens * s->choices) * (double)s->width * (double)s->hidden;
 }
 
 static void make_block(pass *p, int index, const tegroup_shape *dense)
 {
     const settings *s = &p->m->s;
-    const int64_t tokens = p->tokens, rows = tokens * s->choices;
+    const int64_t tokens = p->tokens;
     block *b = &p->block[index];
-    b->weights        = &p->m->block[index];
-    b->normed         = make_matrix(&p->owner, s->operand, tokens, s->width);
-    b->inverse_rms    = make_matrix(&p->owner, s->dtype, tokens, 1);
-    b->logits         = make_matrix(&p->owner, s->dtype, tokens, s->experts);
-    b->probabilities  = make_matrix(&p->owner, s->dtype, tokens, s->experts);
-    b->choice_weights = make_matrix(&p->owner, s->dtype, tokens, s->choices);
-    b->indices        = make_matrix(&p->owner, TEGROUP_DTYPE_I32, tokens, s->choices);
-    b->counts         = make_matrix(&p->owner, TEGROUP_DTYPE_I64, 1, s->experts);
-    b->row_of_slot    = make_matrix(&p->owner, TEGROUP_DTYPE_I64, tokens, s->choices);
-    b->slot_of_row    = make_matrix(&p->owner, TEGROUP_DTYPE_I64, 1, rows);
-    b->permuted       = make_matrix(&p->owner, s->operand, rows, s->width);
-    b->expert_output  = make_matrix(&p->owner, s->operand, rows, s->width);
+    b->weights     = &p->m->block[index];
+    b->normed      = make_matrix(&p->owner, s->operand, tokens, s->width);
+    b->inverse_rms = make_matrix(&p->owner, s->dtype, tokens, 1);
+    b->logits      = make_matrix(&p->owner, s->dtype, tokens, s->experts);
+    b->indices     = make_matrix(&p->owner, TEGROUP_DTYPE_I32, tokens, s->choices);
+    b->counts      = make_matrix(&p->owner, TEGROUP_DTYPE_I64, 1, s->experts);
     if (!ON_GPU(s)) b->balance_loss = allocate(&p->owner, sizeof *b->balance_loss);
-    make_routed_shape(p, b);
-
-    tegroup_error error;
-    tegroup_layout layout;
-    const tegroup_permutation_desc permutation = permutation_of(p, b);
-    must(tegroup_permutation_layout(&permutation, &layout, &error), &error);
-    reserve(p, layout.total_bytes);
-
-    const gradients *g = &p->grad;
-    plan_linear(p, &b->router, dense, &b->weights->router, NULL, b->normed, b->logits, g->normed, g->router_logits, 1);
-    plan_experts(p, b);
+    plan_linear(p, &b->router, dense, &b->weights->router, NULL, b->normed, b->logits, p->grad.normed,
+        p->grad.router_logits, 1);
+    make_moe(p, b, p->stream[index + 1]);
 }
 
 /* Everything that running the model on `tokens` windows needs. */
@@ -558,14 +523,12 @@ static pass *pass_make(model *m, int64_t tokens)
     p->normed = make_matrix(&p->owner, s->operand, tokens, s->width);
     p->inverse_rms = make_matrix(&p->owner, s->dtype, tokens, 1);
     p->logits = make_matrix(&p->owner, s->dtype, tokens, BYTE_VALUES);
-    p->spare_indices = make_matrix(&p->owner, TEGROUP_DTYPE_I32, tokens, s->choices);
-    p->spare_counts = make_matrix(&p->owner, TEGROUP_DTYPE_I64, 1, s->experts);
     make_gradients(p);
     for (int b = 0; b < s->blocks; b++) make_block(p, b, &dense);
     plan_linear(p, &p->projection, &dense, &m->projection, NULL, p->embedded, p->stream[0], p->grad.embedded,
-        p->grad.projected, 0);
+        p->grad.narrowed, 0);
     plan_linear(p, &p->head, &dense, &m->head, &m->head_bias, p->normed, p->logits, p->grad.normed, p->grad.logits, 0);
-    p->workspace = allocate(&p->owner, p->workspace_bytes);
+    make_shared(p);
     return p;
 }
 
@@ -616,75 +579,29 @@ static void embed_windows(pass *p)
         p->embedded.data);
 }
 
-/* Scores, then each token's experts and their weights. */
-static void route(pass *p, block *b)
+/* Weights in the experts' format, once when they change. */
+static void quantise_weights(pass *p, block *b)
 {
-    const settings *s = &p->m->s;
-    tegroup_error error;
-    multiply(p, &b->router.forward);
-    tegroup_router_desc desc = {
-        .struct_size = sizeof desc, .space = p->m->s.space,
-        .experts = s->experts, .k = s->choices, .normalize = 1,
-        .logits = b->logits, .probabilities = b->probabilities, .weights = b->choice_weights,
-        .indices = p->keep_routing ? p->spare_indices : b->indices,
-        .counts = p->keep_routing ? p->spare_counts : b->counts,
-        .balance_coefficient = s->balance, .balance_loss = b->balance_loss
-    };
-    must(tegroup_router(&desc, p->m->s.stream, &error), &error);
-    if (p->keep_routing)
-        BY_TYPE(s->dtype, route_given, p->tokens, s->experts, s->choices, s->balance, b->probabilities.data,
-            b->indices.data, b->counts.data, b->choice_weights.data, b->balance_loss);
+    if (!p->m->s.format || b->quantised == p->m->updates) return;
+    quantise(&p->m->s, b->plain[0], &b->moe.experts.fc1.weight);
+    quantise(&p->m->s, b->plain[1], &b->moe.experts.fc2.weight);
+    b->quantised = p->m->updates;
 }
 
-/* The routing as rows sorted by expert: the snapshot, and where each token's copies go. */
-static void group_by_expert(pass *p, block *b)
-{
-    tegroup_error error;
-    const tegroup_prepare_desc prepare = {
-        .struct_size = sizeof prepare, .space = p->m->s.space, .shape = b->routed,
-        .snapshot = b->snapshot, .snapshot_bytes = b->snapshot_bytes
-    };
-    must(tegroup_prepare(&prepare, p->m->s.stream, &error), &error);
-    tegroup_permutation_desc permutation = permutation_of(p, b);
-    permutation.workspace = p->workspace;
-    permutation.workspace_bytes = p->workspace_bytes;
-    must(tegroup_permutation_make(&permutation, p->m->s.stream, &error), &error);
-}
-
-typedef tegroup_status (*mlp_call)(const tegroup_mlp_plan *, const tegroup_mlp_desc *, struct CUstream_st *,
+typedef tegroup_status (*moe_call)(const tegroup_moe_plan *, const tegroup_moe_desc *, struct CUstream_st *,
     tegroup_error *);
 
-static void run_mlp(pass *p, block *b, mlp_call call)
+static void run_moe(pass *p, block *b, moe_call call)
 {
     tegroup_error error;
     const double start = seconds();
-    b->experts.options.workspace = p->workspace;
-    b->experts.options.workspace_bytes = p->workspace_bytes;
-    must(call(&b->plan, &b->experts, p->m->s.stream, &error), &error);
+    b->moe.experts.options.workspace = p->workspace;
+    b->moe.experts.options.workspace_bytes = p->workspace_bytes;
+    b->moe.saved_by_dgrad = p->saved;
+    b->moe.saved_by_dgrad_bytes = p->saved_bytes;
+    must(call(&b->plan, &b->moe, p->m->s.stream, &error), &error);
     p->gemm_seconds += seconds() - start;
     p->gemm_flop += b->experts_flop;
-}
-
-/* Each expert's rows, and what it makes of them. */
-static void run_experts(pass *p, block *b)
-{
-    tegroup_error error;
-    const tegroup_permute_desc permute = {
-        .struct_size = sizeof permute, .space = p->m->s.space, .k = p->m->s.choices,
-        .tokens = b->normed, .row_of_slot = b->row_of_slot, .permuted = b->permuted
-    };
-    const settings *s = &p->m->s;
-    const tegroup_mlp_desc *desc = &b->experts;
-    must(tegroup_permute(&permute, s->stream, &error), &error);
-    if (s->format) {
-        if (b->quantised != p->m->updates) { /* once when they change */
-            quantise(s, b->plain[0], &desc->fc1.weight);
-            quantise(s, b->plain[1], &desc->fc2.weight);
-            b->quantised = p->m->updates;
-        }
-        quantise(s, b->plain[2], &desc->input);
-    }
-    run_mlp(p, b, tegroup_mlp_forward);
 }
 
 /* stream[index + 1] = stream[index] + moe(norm(stream[index])) */
@@ -692,17 +609,11 @@ static void block_forward(pass *p, int index)
 {
     const settings *s = &p->m->s;
     block *b = &p->block[index];
-    tegroup_error error;
     STAGE(s, rms_norm, p->tokens, s->width, p->stream[index].data, b->weights->norm.value,
         dropout_of(p, index), s->operand, b->normed.data, b->inverse_rms.data);
-    route(p, b);
-    group_by_expert(p, b);
-    run_experts(p, b);
-    const tegroup_combine_desc combine = {
-        .struct_size = sizeof combine, .space = p->m->s.space, .permuted = b->expert_output,
-        .row_of_slot = b->row_of_slot, .weights = b->choice_weights, .tokens = p->stream[index + 1]
-    };
-    must(tegroup_combine(&combine, p->m->s.stream, &error), &error);
+    quantise_weights(p, b);
+    multiply(p, &b->router.forward);
+    run_moe(p, b, tegroup_moe_forward);
     STAGE(s, add, p->tokens * s->width, p->stream[index].data, p->stream[index + 1].data);
 }
 
@@ -754,48 +665,26 @@ static void norm_backward(pass *p, int index, tegroup_matrix inverse_rms, const 
         p->grad.stream.data);
 }
 
-/* From the stream's gradient to those of the experts' outputs and of the weights that combined them. */
-static void combine_backward(pass *p, block *b)
+/* The stream's gradient, as products read it. */
+static void narrow_gradient(pass *p)
 {
-    tegroup_error error;
-    const tegroup_combine_backward_desc desc = {
-        .struct_size = sizeof desc, .space = p->m->s.space, .grad_tokens = p->grad.stream,
-        .permuted = b->expert_output, .row_of_slot = b->row_of_slot, .weights = b->choice_weights,
-        .grad_permuted = p->grad.expert_output, .grad_weights = p->grad.choice_weights
-    };
-    must(tegroup_combine_backward(&desc, p->m->s.stream, &error), &error);
-}
-
-/* The experts backwards; each token's gradient is the sum over its copies. */
-static void experts_backward(pass *p, block *b)
-{
-    tegroup_error error;
-    const tegroup_combine_desc sum_copies = {
-        .struct_size = sizeof sum_copies, .space = p->m->s.space, .permuted = p->grad.permuted,
-        .row_of_slot = b->row_of_slot, .tokens = p->grad.normed
-    };
-    if (p->m->s.format) quantise(&p->m->s, b->plain[3], &b->experts.grad_output);
-    run_mlp(p, b, tegroup_mlp_dgrad);
-    run_mlp(p, b, tegroup_mlp_wgrad);
-    must(tegroup_combine(&sum_copies, p->m->s.stream, &error), &error);
+    const settings *s = &p->m->s;
+    if (s->operand != s->dtype)
+        STAGE(s, narrow, p->tokens * s->width, p->grad.stream.data, s->operand, p->grad.narrowed.data);
 }
 
 /* The router's part of grad.normed is added to the experts'. `share` scales the load-balancing loss, as the logits'
  * gradient scales the other one. */
-static void router_backward(pass *p, block *b, double share)
+static void block_backward(pass *p, int index, double share)
 {
-    const settings *s = &p->m->s;
-    tegroup_error error;
-    const tegroup_router_backward_desc desc = {
-        .struct_size = sizeof desc, .space = p->m->s.space,
-        .experts = s->experts, .k = s->choices, .normalize = 1,
-        .probabilities = b->probabilities, .indices = b->indices, .counts = b->counts,
-        .grad_weights = p->grad.choice_weights, .grad_logits = p->grad.router_logits,
-        .balance_coefficient = s->balance, .loss_scale = share
-    };
-    must(tegroup_router_backward(&desc, p->m->s.stream, &error), &error);
+    block *b = &p->block[index];
+    narrow_gradient(p);
+    b->moe.loss_scale = share;
+    run_moe(p, b, tegroup_moe_dgrad);
+    run_moe(p, b, tegroup_moe_wgrad);
     multiply(p, &b->router.wgrad);
     multiply(p, &b->router.dgrad);
+    norm_backward(p, index, b->inverse_rms, &b->weights->norm);
 }
 
 /* Gradients of everything, added to what the parameters hold; cross_entropy must have left those of the logits. */
@@ -806,15 +695,8 @@ static void backward(pass *p, double share)
     multiply(p, &p->head.dgrad);
     STAGE(s, clear, p->tokens * s->width, p->grad.stream.data);
     norm_backward(p, s->blocks, p->inverse_rms, &p->m->final_norm);
-    for (int i = s->blocks - 1; i >= 0; i--) {
-        block *b = &p->block[i];
-        combine_backward(p, b);
-        experts_backward(p, b);
-        router_backward(p, b, share);
-        norm_backward(p, i, b->inverse_rms, &b->weights->norm);
-    }
-    if (s->operand != s->dtype)
-        STAGE(s, narrow, p->tokens * s->width, p->grad.stream.data, s->operand, p->grad.projected.data);
+    for (int i = s->blocks - 1; i >= 0; i--) block_backward(p, i, share);
+    narrow_gradient(p);
     multiply(p, &p->projection.wgrad);
     multiply(p, &p->projection.dgrad);
     STAGE(s, embed_backward, p->tokens * s->context, s->embed, p->bytes, p->grad.embedded.data,

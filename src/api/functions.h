@@ -42,6 +42,7 @@ TEGROUP_API const char *tegroup_backend_name(tegroup_backend backend);    /* "cu
 TEGROUP_API int tegroup_error_text(const tegroup_error *error, char *buffer, size_t size);       /* one line */
 TEGROUP_API int tegroup_verdict_text(const tegroup_verdict *verdict, char *buffer, size_t size); /* one line */
 TEGROUP_API int tegroup_layout_text(const tegroup_layout *layout, char *buffer, size_t size);    /* a line an item */
+TEGROUP_API int tegroup_skew_text(const tegroup_skew *skew, char *buffer, size_t size);          /* one line */
 
 /* Constructors: the common case in a line. They check nothing (whoever takes the struct does), keep nothing, and what
  * they return may be edited before it is used: another encoding, an ld, a list instead of data. data may be const here;
@@ -291,6 +292,9 @@ TEGROUP_API_STATUS tegroup_router_backward(const tegroup_router_backward_desc *d
     struct CUstream_st *stream, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_permutation_make(const tegroup_permutation_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_export(const tegroup_export_desc *desc, struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_skew_report(const tegroup_skew_desc *desc, struct CUstream_st *stream,
+    tegroup_error *error);
 TEGROUP_API_STATUS tegroup_permute(const tegroup_permute_desc *desc, struct CUstream_st *stream, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_combine(const tegroup_combine_desc *desc, struct CUstream_st *stream, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_combine_backward(const tegroup_combine_backward_desc *desc,

@@ -53,12 +53,15 @@
  *                            weights beside FP32
  *     TEGROUP_NO_BACKWARD    of both kinds those of dgrad and wgrad, and whatever else only a backward pass runs
  *     TEGROUP_NO_ACTIVATION  activations
- *     TEGROUP_NO_MOE         counts, router, permutation, permute and combine
+ *     TEGROUP_NO_MOE         counts, exports, skew, router, permutation, permute and combine
  *     TEGROUP_NO_EP          sizes, dispatch and combine of expert parallelism
  *     TEGROUP_NO_FP8         quantise and dequantise, and products of quantised operands
  *     TEGROUP_NO_CUDA        all of them: nvcc does not pull in tegroup_cuda.cuh
  *
- * docs/lab/compile-time.md has the seconds of each. */
+ * docs/lab/compile-time.md has the seconds of each.
+ *
+ * TEGROUP_NVTX makes a range of each call that takes a stream, for NVIDIA's profilers, in C++ and under nvcc; it needs
+ * their <nvtx3/nvToolsExt.h>, which every CUDA toolkit has, and where that asks for it -ldl. */
 
 /* The only CUDA types in this header, by their tags, so that no toolkit is needed to include it:
  * cudaStream_t is struct CUstream_st *, cublasLtHandle_t is struct cublasLtContext *. */

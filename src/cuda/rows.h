@@ -156,8 +156,8 @@ struct tegroup_impl_units {
         count = groups > 0 ? tegroup_impl_min(prefix[groups], count + groups) : 0;
     }
 
-    /* Returns the number of rows of a unit, and sets *first to its first row. */
-    __device__ int32_t at(int64_t unit, int64_t *first) const {
+    /* Returns the number of rows of a unit, and sets *first to its first row; with a snapshot, *group to its group. */
+    __device__ int32_t at(int64_t unit, int64_t *first, int32_t *group = NULL) const {
         int64_t room = capacity - unit * TEGROUP_IMPL_ROWS_UNIT;
         *first = unit * TEGROUP_IMPL_ROWS_UNIT;
         if (prefix) {
@@ -167,6 +167,7 @@ struct tegroup_impl_units {
                 if (prefix[middle] <= unit) g = middle;
                 else above = middle;
             }
+            if (group) *group = g;
             const int64_t skipped = (unit - prefix[g]) * TEGROUP_IMPL_ROWS_UNIT;
             *first = start[g] + skipped;
             if (skipped < 0 || *first < 0) return 0;

@@ -13,6 +13,7 @@
 #include "base/build.h"
 #include "base/arithmetic.h"
 #include "base/rules.h"
+#include "base/range.h"
 #include "core/layout.h"
 #include "core/tensor.h"
 #include "core/field_names.h"
@@ -79,6 +80,7 @@ TEGROUP_API tegroup_status tegroup_gemm_once_layout(const tegroup_gemm_desc *des
 
 TEGROUP_API tegroup_status tegroup_gemm_once(const tegroup_gemm_desc *desc, struct CUstream_st *stream,
                                              tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_gemm_once")
     tegroup_gemm_desc taken, ready, buffers;
     tegroup_prepare_desc prepare;
     tegroup_tensor *const ragged[4] = {&ready.a, &ready.b, &ready.c, &ready.d};

@@ -11,6 +11,7 @@
 #include "base/build.h"
 #include "base/rules.h"
 #include "base/threads.h"
+#include "base/range.h"
 #include "core/layout.h"
 #include "core/checks.h"
 #include "core/prepare_group.h"
@@ -52,6 +53,7 @@ static inline tegroup_impl_preparation tegroup_impl_preparation_of(const tegroup
 
 TEGROUP_API tegroup_status tegroup_prepare(const tegroup_prepare_desc *desc, struct CUstream_st *stream,
                                            tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_prepare")
     tegroup_prepare_desc taken;
     tegroup_layout layout;
     tegroup_impl_preparation p;
@@ -75,6 +77,7 @@ TEGROUP_API tegroup_status tegroup_prepare(const tegroup_prepare_desc *desc, str
 
 TEGROUP_API tegroup_status tegroup_shape_prepare(tegroup_shape *shape, void *snapshot, size_t snapshot_bytes,
                                                  struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_shape_prepare")
     tegroup_prepare_desc prepare;
     TEGROUP_IMPL_RULE(shape != NULL, ERROR_NULL_ARGUMENT, "shape", "must not be NULL", 1, 0);
     memset(&prepare, 0, sizeof prepare);

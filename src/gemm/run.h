@@ -7,7 +7,9 @@
 #include "core/gemm_types.h"
 #include "core/plan_types.h"
 #include "base/linkage.h"
+#include "base/arithmetic.h"
 #include "base/rules.h"
+#include "base/range.h"
 #include "gemm/backends.h"
 #include "gemm/plan.h"
 #include "gemm/check.h"
@@ -18,8 +20,16 @@ static inline tegroup_status tegroup_impl_gemm_run(const tegroup_plan *plan, con
     return tegroup_impl_backend_of(plan->backend)->run(plan, desc, stream, error);
 }
 
+/* What a profiler calls a product: by its operation. */
+static inline const char *tegroup_impl_gemm_range(const tegroup_plan *plan) {
+    static const char *const names[] = {"tegroup_gemm", "tegroup_gemm forward", "tegroup_gemm dgrad",
+                                        "tegroup_gemm wgrad"};
+    return names[plan && plan->magic == TEGROUP_PLAN_MAGIC ? tegroup_impl_clamp(plan->problem.op, 0, 3) : 0];
+}
+
 TEGROUP_API tegroup_status tegroup_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                         struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_RANGE(tegroup_impl_gemm_range(plan))
     tegroup_gemm_desc taken;
     TEGROUP_IMPL_TRY(tegroup_impl_check_plan(plan, error));
     TEGROUP_IMPL_TAKE(desc, taken);

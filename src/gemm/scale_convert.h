@@ -13,6 +13,7 @@
 #include "base/arithmetic.h"
 #include "base/rules.h"
 #include "base/threads.h"
+#include "base/range.h"
 #include "formats/scale_layout.h"
 #include "core/tensor.h"
 #include "core/scale_grid.h"
@@ -212,6 +213,7 @@ static inline void tegroup_impl_convert_group(const tegroup_impl_scale_pair *pai
 
 TEGROUP_API tegroup_status tegroup_scale_convert(const tegroup_scale_convert_desc *desc, struct CUstream_st *stream,
                                                  tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_scale_convert")
     tegroup_scale_convert_desc taken;
     tegroup_impl_scales scales[2];
     tegroup_impl_scale_pair pair;

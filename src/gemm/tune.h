@@ -9,6 +9,7 @@
 #include "base/linkage.h"
 #include "base/build.h"
 #include "base/rules.h"
+#include "base/range.h"
 #include "core/field_names.h"
 #include "core/numerics.h"
 #include "core/choice.h"
@@ -61,6 +62,7 @@ static inline tegroup_status tegroup_impl_choose_again(tegroup_plan *plan, const
 
 TEGROUP_API tegroup_status tegroup_plan_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
                                              struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_plan_tune")
     tegroup_tune_desc taken;
     tegroup_gemm_desc gemm_taken;
     const tegroup_gemm_desc *gemm;

@@ -12,6 +12,7 @@
 #include "base/build.h"
 #include "base/arithmetic.h"
 #include "base/rules.h"
+#include "base/range.h"
 #include "core/layout.h"
 #include "core/tensor.h"
 #include "core/field_names.h"
@@ -141,6 +142,7 @@ static inline tegroup_status tegroup_impl_cuda_validate(const tegroup_validate_d
 
 TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, struct CUstream_st *stream,
                                             tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_validate")
     tegroup_validate_desc taken;
     static const tegroup_impl_name name = TEGROUP_IMPL_NAME("tensor");
     const tegroup_tensor *t;

@@ -12,6 +12,7 @@
 #include "base/arithmetic.h"
 #include "base/rules.h"
 #include "base/threads.h"
+#include "base/range.h"
 #include "formats/convert.h"
 #include "core/layout.h"
 #include "core/checks.h"
@@ -270,6 +271,7 @@ static inline tegroup_status tegroup_impl_activation_run(const tegroup_activatio
 
 TEGROUP_API tegroup_status tegroup_activation_forward(const tegroup_activation_desc *desc, struct CUstream_st *stream,
                                                       tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_activation_forward")
     tegroup_activation_desc taken;
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_activation_check(desc, tegroup_impl_activation_own_names(), error));
@@ -352,6 +354,7 @@ static inline tegroup_status tegroup_impl_activation_backward_run(const tegroup_
 
 TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_backward_desc *desc,
                                                        struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_activation_backward")
     tegroup_activation_backward_desc taken;
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_activation_backward_check(desc, tegroup_impl_activation_own_names(), error));

@@ -13,6 +13,7 @@
 #include "base/linkage.h"
 #include "base/build.h"
 #include "base/rules.h"
+#include "base/range.h"
 #include "core/layout.h"
 #include "core/snapshot_checks.h"
 #include "layer/activation.h"
@@ -198,10 +199,12 @@ static inline tegroup_status tegroup_impl_chain_run(const tegroup_chain_plan *pl
 
 TEGROUP_API tegroup_status tegroup_chain_forward(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
                                                  struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_chain_forward")
     return tegroup_impl_chain_run(plan, desc, 0, stream, error);
 }
 
 TEGROUP_API tegroup_status tegroup_chain_backward(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
                                                   struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_chain_backward")
     return tegroup_impl_chain_run(plan, desc, 1, stream, error);
 }

@@ -14,6 +14,7 @@
 #include "base/build.h"
 #include "base/arithmetic.h"
 #include "base/rules.h"
+#include "base/range.h"
 #include "formats/dtype.h"
 #include "core/tensor.h"
 #include "core/field_names.h"
@@ -509,6 +510,7 @@ static inline tegroup_status tegroup_impl_linear_begin(tegroup_impl_linear_call 
 
 TEGROUP_API tegroup_status tegroup_linear_forward(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
                                                   struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_linear_forward")
     tegroup_impl_linear_call call;
     TEGROUP_IMPL_TRY(tegroup_impl_linear_begin(&call, plan, desc, error));
     return tegroup_impl_layer_call(&call.layer, plan, TEGROUP_OP_FORWARD, 1, stream, error);
@@ -516,6 +518,7 @@ TEGROUP_API tegroup_status tegroup_linear_forward(const tegroup_linear_plan *pla
 
 TEGROUP_API tegroup_status tegroup_linear_dgrad(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
                                                 struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_linear_dgrad")
     tegroup_impl_linear_call call;
     TEGROUP_IMPL_TRY(tegroup_impl_linear_begin(&call, plan, desc, error));
     return tegroup_impl_layer_dgrad(&call.layer, plan, 1, stream, error);
@@ -523,6 +526,7 @@ TEGROUP_API tegroup_status tegroup_linear_dgrad(const tegroup_linear_plan *plan,
 
 TEGROUP_API tegroup_status tegroup_linear_wgrad(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
                                                 struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_linear_wgrad")
     tegroup_impl_linear_call call;
     TEGROUP_IMPL_TRY(tegroup_impl_linear_begin(&call, plan, desc, error));
     return tegroup_impl_layer_call(&call.layer, plan, TEGROUP_OP_WGRAD, 1, stream, error);

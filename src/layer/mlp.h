@@ -16,6 +16,7 @@
 #include "base/build.h"
 #include "base/arithmetic.h"
 #include "base/rules.h"
+#include "base/range.h"
 #include "formats/dtype.h"
 #include "formats/scale_layout.h"
 #include "core/layout.h"
@@ -599,15 +600,18 @@ static inline tegroup_status tegroup_impl_mlp_run_op(const tegroup_mlp_plan *pla
 
 TEGROUP_API tegroup_status tegroup_mlp_forward(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
                                                struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_mlp_forward")
     return tegroup_impl_mlp_run_op(plan, desc, TEGROUP_OP_FORWARD, stream, error);
 }
 
 TEGROUP_API tegroup_status tegroup_mlp_dgrad(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
                                              struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_mlp_dgrad")
     return tegroup_impl_mlp_run_op(plan, desc, TEGROUP_OP_DGRAD, stream, error);
 }
 
 TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
                                              struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_mlp_wgrad")
     return tegroup_impl_mlp_run_op(plan, desc, TEGROUP_OP_WGRAD, stream, error);
 }

@@ -14,6 +14,7 @@
 #include "base/arithmetic.h"
 #include "base/rules.h"
 #include "base/threads.h"
+#include "base/range.h"
 #include "formats/dtype.h"
 #include "formats/convert.h"
 #include "formats/scale_rule.h"
@@ -549,6 +550,7 @@ static inline tegroup_status tegroup_impl_quantize(const tegroup_quantize_desc *
 
 TEGROUP_API tegroup_status tegroup_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
                                             tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_quantize")
     tegroup_quantize_desc taken;
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_check_quantize(desc, error));
@@ -587,6 +589,7 @@ static inline void tegroup_impl_dequantize_work(const tegroup_impl_quantize_pass
 
 TEGROUP_API tegroup_status tegroup_dequantize(const tegroup_dequantize_desc *desc, struct CUstream_st *stream,
                                               tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_dequantize")
     tegroup_dequantize_desc taken;
     tegroup_impl_quantize_pass pass;
     (void)stream;

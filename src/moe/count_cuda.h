@@ -10,6 +10,7 @@
 #include "base/rules.h"
 #include "formats/convert.h"
 #include "core/checks.h"
+#include "moe/count.h"
 #include "cuda/launch.h"
 #include "cuda/prepare.h"
 #include "cuda/rows.h"
@@ -25,26 +26,59 @@ static __device__ __forceinline__ void tegroup_impl_add_count(const tegroup_matr
     else if (counts.dtype == TEGROUP_DTYPE_I64) atomicAdd((unsigned long long *)counts.data + g, (unsigned long long)n);
 }
 
-/* A block counts its labels in shared memory first: sums of integers are the same in whatever order they are added. */
+/* The smallest of `first` and what is at g, of an unsigned matrix; and the largest, of a signed one. */
+static __device__ __forceinline__ void tegroup_impl_lower_start(const tegroup_matrix &m, int64_t g, int64_t first) {
+    if (m.dtype == TEGROUP_DTYPE_I32) atomicMin((uint32_t *)m.data + g, (uint32_t)first);
+    else if (m.dtype == TEGROUP_DTYPE_I64) atomicMin((unsigned long long *)m.data + g, (unsigned long long)first);
+}
+static __device__ __forceinline__ void tegroup_impl_raise_row(const tegroup_matrix &m, int64_t slot, int64_t row) {
+    const int64_t at = tegroup_impl_slot_at(m, slot);
+    if (m.dtype == TEGROUP_DTYPE_I32) atomicMax((int32_t *)m.data + at, (int32_t)row);
+    else atomicMax((long long *)m.data + at, (long long)row);
+}
+
+/* Counts 0; starts and rows that nothing has met: all bits set. */
+static __global__ void __launch_bounds__(256)
+    tegroup_impl_count_clear_kernel(const __grid_constant__ tegroup_count_desc desc) {
+    const int64_t threads = (int64_t)gridDim.x * blockDim.x, thread = (int64_t)blockIdx.x * blockDim.x + threadIdx.x,
+                  slots = desc.row_of_slot.rows * desc.row_of_slot.cols;
+    for (int64_t g = thread; g < desc.groups; g += threads) {
+        tegroup_impl_store_int(desc.counts.dtype, desc.counts.data, g, 0);
+        tegroup_impl_store_int(desc.starts.dtype, desc.starts.data, g, -1);
+    }
+    if (desc.row_of_slot.dtype == TEGROUP_DTYPE_UNSET) return;
+    for (int64_t slot = thread; slot < slots; slot += threads)
+        tegroup_impl_store_int(desc.row_of_slot.dtype, desc.row_of_slot.data,
+                               tegroup_impl_slot_at(desc.row_of_slot, slot), -1);
+}
+
+/* A block counts its rows in shared memory first: sums, smallest and largest of integers are the same in whatever order
+ * they come. */
 static __global__ void __launch_bounds__(256)
     tegroup_impl_count_kernel(const __grid_constant__ tegroup_count_desc desc) {
     extern __shared__ uint32_t tegroup_impl_count_shared[];
     uint32_t *counts = tegroup_impl_count_shared;
-    const tegroup_matrix &m = desc.labels;
-    const int64_t labels = m.rows * m.cols, threads = (int64_t)gridDim.x * blockDim.x;
+    const int64_t rows = tegroup_impl_count_rows(&desc), used = tegroup_impl_count_used(&desc),
+                  threads = (int64_t)gridDim.x * blockDim.x;
     for (int32_t g = (int32_t)threadIdx.x; g < desc.groups; g += (int32_t)blockDim.x) counts[g] = 0;
     __syncthreads();
 #pragma unroll 4
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < labels; i += threads) {
-        const int64_t label = tegroup_impl_load_int(m.dtype, m.data, tegroup_impl_slot_at(m, i));
-        if (tegroup_impl_within(label, desc.groups)) atomicAdd(&counts[label], 1u);
+    for (int64_t row = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; row < rows; row += threads) {
+        const int64_t slot = tegroup_impl_count_slot(&desc, row, used),
+                      at = tegroup_impl_slot_at(desc.labels, desc.block > 1 ? row / desc.block : row),
+                      g = tegroup_impl_count_group(&desc, at, slot);
+        if (g < 0) continue;
+        atomicAdd(&counts[g], 1u);
+        tegroup_impl_lower_start(desc.starts, g, row);
+        if (slot >= 0) tegroup_impl_raise_row(desc.row_of_slot, slot, row);
     }
     __syncthreads();
     for (int32_t g = (int32_t)threadIdx.x; g < desc.groups; g += (int32_t)blockDim.x)
         if (counts[g] != 0) tegroup_impl_add_count(desc.counts, g, counts[g]);
 }
 
-/* One block: a thread has up to four groups, and the scan gives it the sum of those before them. */
+/* One block: a thread has up to four groups, and the scan gives it the sum of those before them. Starts that nothing
+ * has met become 0. */
 static __global__ void __launch_bounds__(1024)
     tegroup_impl_count_offsets_kernel(const __grid_constant__ tegroup_count_desc desc) {
     const int32_t each = (desc.groups + 1023) / 1024, first = (int32_t)threadIdx.x * each,
@@ -57,6 +91,9 @@ static __global__ void __launch_bounds__(1024)
     for (int32_t g = first; g < last; g++) {
         tegroup_impl_store_int(desc.offsets.dtype, desc.offsets.data, g, before);
         before += tegroup_impl_load_int(desc.counts.dtype, desc.counts.data, g);
+        if (desc.starts.dtype != TEGROUP_DTYPE_UNSET
+            && tegroup_impl_load_int(desc.starts.dtype, desc.starts.data, g) < 0)
+            tegroup_impl_store_int(desc.starts.dtype, desc.starts.data, g, 0);
     }
 }
 
@@ -84,19 +121,22 @@ static inline tegroup_status tegroup_impl_cuda_clear_counts(const tegroup_matrix
 
 static inline tegroup_status tegroup_impl_cuda_count(const tegroup_count_desc *desc, struct CUstream_st *stream,
                                                      tegroup_error *error) {
-    const int64_t labels = desc->labels.rows * desc->labels.cols;
+    const int64_t rows = tegroup_impl_count_rows(desc);
+    const int maps = desc->starts.dtype != TEGROUP_DTYPE_UNSET || desc->slot_of_row.dtype != TEGROUP_DTYPE_UNSET;
     tegroup_count_desc d = *desc;
     unsigned blocks;
+    cudaError_t code = cudaSuccess;
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_image((const void *)tegroup_impl_count_kernel, error));
     d.labels = tegroup_impl_cuda_matrix(&desc->labels);
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(labels, 2048), 4, &blocks, error));
-    blocks = (unsigned)tegroup_impl_max(blocks, labels >> 31); /* a block's counts fit 32 bits */
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_clear_counts(&desc->counts, stream, error));
-    if (labels > 0 && desc->groups > 0)
-        TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
-            tegroup_impl_launch(tegroup_impl_count_kernel, blocks, 256, 4 * (size_t)desc->groups, stream, d), "stream",
-            "the kernel must launch", error));
-    if (desc->offsets.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
-    return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_count_offsets_kernel, 1, 1024, 0, stream, d),
-                                    "stream", "the kernel must launch", error);
+    d.row_of_slot = tegroup_impl_cuda_matrix(&desc->row_of_slot);
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(rows, 2048), 4, &blocks, error));
+    blocks = (unsigned)tegroup_impl_max(blocks, rows >> 31); /* a block's counts fit 32 bits */
+    if (!maps) TEGROUP_IMPL_TRY(tegroup_impl_cuda_clear_counts(&desc->counts, stream, error));
+    else code = tegroup_impl_launch(tegroup_impl_count_clear_kernel, blocks, 256, 0, stream, d);
+    if (code == cudaSuccess && rows > 0 && desc->groups > 0)
+        code = tegroup_impl_launch(tegroup_impl_count_kernel, blocks, 256, 4 * (size_t)desc->groups, stream, d);
+    if (code == cudaSuccess
+        && (desc->offsets.dtype != TEGROUP_DTYPE_UNSET || desc->starts.dtype != TEGROUP_DTYPE_UNSET))
+        code = tegroup_impl_launch(tegroup_impl_count_offsets_kernel, 1, 1024, 0, stream, d);
+    return tegroup_impl_cuda_status(code, "stream", "the kernel must launch", error);
 }

@@ -4,29 +4,37 @@
 #include "base/version.h"
 #include "base/status_types.h"
 #include "formats/dtype_types.h"
+#include "formats/scaling_types.h"
 #include "core/tensor_types.h"
 #include "core/snapshot_types.h"
 #include "core/layout_types.h"
 #include "core/options_types.h"
 #include "core/gemm_types.h"
+#include "layer/quantize_types.h"
 #include "layer/mlp_types.h"
 #include "moe/routing_types.h"
 #include "moe/layer_types.h"
 #include "base/linkage.h"
 #include "base/build.h"
 #include "base/rules.h"
+#include "base/range.h"
 #include "core/constructors.h"
 #include "core/layout.h"
+#include "core/field_names.h"
 #include "core/checks.h"
 #include "core/tensor_checks.h"
+#include "core/copies.h"
 #include "core/apart.h"
 #include "gemm/prepare.h"
+#include "layer/quantize_rules.h"
+#include "layer/quantize.h"
 #include "layer/mlp_rules.h"
 #include "layer/mlp_plan.h"
 #include "layer/mlp.h"
 #include "moe/router_scheme.h"
 #include "moe/router.h"
 #include "moe/permutation.h"
+#include "moe/layer_formats.h"
 #include "moe/layer_plan.h"
 
 /* What a call works with. */
@@ -61,6 +69,18 @@ static inline tegroup_status tegroup_impl_moe_check_planned(const tegroup_moe_pl
     TEGROUP_IMPL_SAME(wants_grad_tokens, "grad_tokens.dtype");
     TEGROUP_IMPL_SAME(wants_grad_logits, "grad_logits.dtype");
     TEGROUP_IMPL_SAME(wants_activated, "experts.fc2.main_grad.dtype");
+    TEGROUP_IMPL_SAME(wants_fc1, "experts.fc1.main_grad.dtype");
+#define TEGROUP_IMPL_SAME_FORMAT(which)                                                                                \
+    TEGROUP_IMPL_SAME(which.scaling, #which ".scaling");                                                               \
+    TEGROUP_IMPL_SAME(which.dtype, #which ".dtype");                                                                   \
+    TEGROUP_IMPL_SAME(which.scale_dtype, #which ".scale_dtype");                                                       \
+    TEGROUP_IMPL_SAME(which.columnwise_order, #which ".columnwise_order");                                             \
+    TEGROUP_IMPL_RULE(memcmp(&planned->which.rule, &now->which.rule, sizeof now->which.rule) == 0, ERROR_PLAN,         \
+                      #which ".rule.method", "and the rule's numbers must be as planned", planned->which.rule.method,  \
+                      now->which.rule.method)
+    TEGROUP_IMPL_SAME_FORMAT(rows_format);
+    TEGROUP_IMPL_SAME_FORMAT(grad_format);
+#undef TEGROUP_IMPL_SAME_FORMAT
     TEGROUP_IMPL_SAME(recompute, "experts.recompute");
     TEGROUP_IMPL_SAME(drops_by_weight, "drops_by_weight");
     TEGROUP_IMPL_SAME(keeps_losses, "router.loss_gradients.dtype");
@@ -72,13 +92,12 @@ static inline tegroup_status tegroup_impl_moe_check_planned(const tegroup_moe_pl
 }
 
 /* The caller's matrices that a call works on. */
-static inline tegroup_status tegroup_impl_moe_check_matrices(const tegroup_moe_desc *desc,
-                                                             const tegroup_moe_planned *p, tegroup_op op,
-                                                             tegroup_error *error) {
-    static const char *const paths[5][5] = {
-        TEGROUP_IMPL_MATRIX_PATHS("tokens"), TEGROUP_IMPL_MATRIX_PATHS("output"),
-        TEGROUP_IMPL_MATRIX_PATHS("grad_output"), TEGROUP_IMPL_MATRIX_PATHS("grad_tokens"),
-        TEGROUP_IMPL_MATRIX_PATHS("grad_logits")};
+static inline tegroup_status tegroup_impl_moe_check_matrices(const tegroup_moe_desc *desc, const tegroup_moe_planned *p,
+                                                             tegroup_op op, tegroup_error *error) {
+    static const char *const paths[5][5] = {TEGROUP_IMPL_MATRIX_PATHS("tokens"), TEGROUP_IMPL_MATRIX_PATHS("output"),
+                                            TEGROUP_IMPL_MATRIX_PATHS("grad_output"),
+                                            TEGROUP_IMPL_MATRIX_PATHS("grad_tokens"),
+                                            TEGROUP_IMPL_MATRIX_PATHS("grad_logits")};
     if (op == TEGROUP_OP_FORWARD || (op == TEGROUP_OP_WGRAD && p->recompute))
         TEGROUP_IMPL_TRY(
             tegroup_impl_check_matrix(&desc->tokens, paths[0], p->tokens, p->width, TEGROUP_IMPL_FLOATS, error));
@@ -89,8 +108,7 @@ static inline tegroup_status tegroup_impl_moe_check_matrices(const tegroup_moe_d
         tegroup_impl_check_matrix(&desc->grad_output, paths[2], p->tokens, p->outputs, 1u << p->rows, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_optional(&desc->grad_tokens, paths[3], p->tokens, p->width, TEGROUP_IMPL_FLOATS, error));
-    return tegroup_impl_check_optional(&desc->grad_logits, paths[4], p->tokens, p->experts, TEGROUP_IMPL_FLOATS,
-                                       error);
+    return tegroup_impl_check_optional(&desc->grad_logits, paths[4], p->tokens, p->experts, TEGROUP_IMPL_FLOATS, error);
 }
 
 /* The matrices that the router writes for the caller, or, in dgrad, that it reads again. */
@@ -104,8 +122,7 @@ static inline int32_t tegroup_impl_moe_router_buffers(const tegroup_moe_desc *de
     for (which = 0; which < TEGROUP_IMPL_MOE_ROUTED; which++)
         buffers[count++] =
             tegroup_impl_matrix_buffer(tegroup_impl_moe_routed(&router, which), fields[which], apart, writes);
-    buffers[count++] =
-        tegroup_impl_matrix_buffer(&router.loss_gradients, "router.loss_gradients.data", apart, writes);
+    buffers[count++] = tegroup_impl_matrix_buffer(&router.loss_gradients, "router.loss_gradients.data", apart, writes);
     if (writes) {
         buffers[count++] = tegroup_impl_buffer_of(router.balance_loss, 8, "router.balance_loss", apart, 1);
         buffers[count++] = tegroup_impl_buffer_of(router.z_loss, 8, "router.z_loss", apart, 1);
@@ -115,16 +132,31 @@ static inline int32_t tegroup_impl_moe_router_buffers(const tegroup_moe_desc *de
     return count + TEGROUP_IMPL_SCHEME_BUFFERS;
 }
 
+/* A weight, of a quantised one both copies, or what it is to have: a gradient. */
+static inline int32_t tegroup_impl_moe_weight_buffers(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                      int gradient, tegroup_impl_buffer *buffers) {
+    int32_t count = 0, copy;
+    if (t->scaling == TEGROUP_SCALING_NONE) {
+        buffers[0] = tegroup_impl_tensor_buffer(t, name, gradient);
+        return 1;
+    }
+    for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++) {
+        buffers[count++] = tegroup_impl_copy_buffer(t, name, copy, 0, 0);
+        buffers[count++] = tegroup_impl_copy_buffer(t, name, copy, 1, 0);
+    }
+    buffers[count++] = tegroup_impl_buffer_of(t->global_scale_inv, 4 * (int64_t)t->shape.groups, NULL, name->apart, 0);
+    return count;
+}
+
 /* What is written lies apart from all else that the call touches. */
 static inline tegroup_status tegroup_impl_moe_check_apart(const tegroup_impl_moe_call *call, tegroup_op op,
                                                           tegroup_error *error) {
-    enum { MEMORIES = 3, MATRICES = 3, ROUTER = 8 + TEGROUP_IMPL_SCHEME_BUFFERS, WEIGHTS = 6 };
+    enum { MEMORIES = 3, MATRICES = 3, ROUTER = 8 + TEGROUP_IMPL_SCHEME_BUFFERS, WEIGHTS = 3 * (1 + 5) };
     const tegroup_moe_desc *desc = call->desc;
     tegroup_impl_buffer buffers[MEMORIES + MATRICES + ROUTER + WEIGHTS];
     int32_t count = 0, i;
-    buffers[count++] =
-        tegroup_impl_buffer_of(desc->saved_by_forward, (int64_t)call->plan->saved_by_forward_bytes, "saved_by_forward",
-                               "must not overlap saved_by_forward", 1);
+    buffers[count++] = tegroup_impl_buffer_of(desc->saved_by_forward, (int64_t)call->plan->saved_by_forward_bytes,
+                                              "saved_by_forward", "must not overlap saved_by_forward", 1);
     if (op != TEGROUP_OP_FORWARD)
         buffers[count++] = tegroup_impl_buffer_of(desc->saved_by_dgrad, (int64_t)call->plan->saved_by_dgrad_bytes,
                                                   "saved_by_dgrad", "must not overlap saved_by_dgrad", 1);
@@ -134,10 +166,10 @@ static inline tegroup_status tegroup_impl_moe_check_apart(const tegroup_impl_moe
     if (op == TEGROUP_OP_FORWARD || (op == TEGROUP_OP_WGRAD && call->now.recompute))
         buffers[count++] = tegroup_impl_matrix_buffer(&desc->tokens, NULL, "must not overlap tokens", 0);
     if (op == TEGROUP_OP_DGRAD) {
-        buffers[count++] = tegroup_impl_matrix_buffer(&desc->grad_tokens, "grad_tokens.data",
-                                                      "must not overlap grad_tokens", 1);
-        buffers[count++] = tegroup_impl_matrix_buffer(&desc->grad_logits, "grad_logits.data",
-                                                      "must not overlap grad_logits", 1);
+        buffers[count++] =
+            tegroup_impl_matrix_buffer(&desc->grad_tokens, "grad_tokens.data", "must not overlap grad_tokens", 1);
+        buffers[count++] =
+            tegroup_impl_matrix_buffer(&desc->grad_logits, "grad_logits.data", "must not overlap grad_logits", 1);
         buffers[count++] = tegroup_impl_matrix_buffer(&desc->grad_output, NULL, "must not overlap grad_output", 0);
     }
     if (op != TEGROUP_OP_WGRAD)
@@ -147,18 +179,16 @@ static inline tegroup_status tegroup_impl_moe_check_apart(const tegroup_impl_moe
         const int gradient = tegroup_impl_mlp_gradient(i);
         if (t->dtype == TEGROUP_DTYPE_UNSET || gradient != (op == TEGROUP_OP_WGRAD)) continue;
         TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(t, tegroup_impl_mlp_name(i), error));
-        buffers[count++] = tegroup_impl_tensor_buffer(t, tegroup_impl_mlp_name(i), gradient);
+        count += tegroup_impl_moe_weight_buffers(t, tegroup_impl_mlp_name(i), gradient, buffers + count);
     }
     return tegroup_impl_check_apart(buffers, count, TEGROUP_CHECK_HOST, NULL, error);
 }
 
 static inline tegroup_status tegroup_impl_moe_begin(tegroup_impl_moe_call *call, const tegroup_moe_plan *plan,
-                                                    const tegroup_moe_desc *desc, tegroup_op op,
-                                                    tegroup_error *error) {
+                                                    const tegroup_moe_desc *desc, tegroup_op op, tegroup_error *error) {
     const tegroup_options *options = &desc->experts.options;
     tegroup_layout layouts[TEGROUP_MOE_WGRAD_WORKSPACE + 1];
     tegroup_impl_moe_memories memories;
-    int memory;
     memset(call, 0, sizeof *call);
     call->plan = plan;
     call->desc = desc;
@@ -186,8 +216,9 @@ static inline tegroup_status tegroup_impl_moe_begin(tegroup_impl_moe_call *call,
     memories.op = op;
     memories.base[TEGROUP_MOE_SAVED_BY_FORWARD] = (char *)desc->saved_by_forward;
     if (op != TEGROUP_OP_FORWARD) memories.base[TEGROUP_MOE_SAVED_BY_DGRAD] = (char *)desc->saved_by_dgrad;
-    for (memory = TEGROUP_MOE_FORWARD_WORKSPACE; memory <= TEGROUP_MOE_WGRAD_WORKSPACE; memory++)
-        memories.base[memory] = (char *)options->workspace;
+    memories.base[op == TEGROUP_OP_FORWARD ? TEGROUP_MOE_FORWARD_WORKSPACE
+                  : op == TEGROUP_OP_DGRAD ? TEGROUP_MOE_DGRAD_WORKSPACE
+                                           : TEGROUP_MOE_WGRAD_WORKSPACE] = (char *)options->workspace;
     tegroup_impl_moe_parts_of(desc, &call->now, &memories, &call->parts);
     call->parts.experts.options.workspace =
         tegroup_impl_moe_at(&memories, op == TEGROUP_OP_FORWARD ? TEGROUP_IMPL_MOE_FORWARD
@@ -195,8 +226,19 @@ static inline tegroup_status tegroup_impl_moe_begin(tegroup_impl_moe_call *call,
                                                                 : TEGROUP_IMPL_MOE_WGRAD);
     call->parts.experts.options.workspace_bytes =
         op == TEGROUP_OP_WGRAD ? plan->experts.wgrad_workspace_bytes : plan->experts.workspace_bytes;
-    call->parts.experts.input.shape.snapshot = call->parts.permutation.shape.snapshot;
     return TEGROUP_OK;
+}
+
+/* Rows by expert, permuted or, with a format, quantised; run 0: only what quantising checks. */
+static inline tegroup_status tegroup_impl_moe_fill_rows(const tegroup_impl_moe_call *call, int gradient, int run,
+                                                        struct CUstream_st *stream, tegroup_error *error) {
+    const tegroup_impl_moe_parts *parts = &call->parts;
+    const tegroup_quantize_desc *quantize = gradient ? &parts->quantised_grad_rows : &parts->quantised_rows;
+    const int plain = quantize->output.scaling == TEGROUP_SCALING_NONE;
+    if (plain) return run ? tegroup_permute(gradient ? &parts->grad_rows : &parts->rows, stream, error) : TEGROUP_OK;
+    if (run) return tegroup_impl_quantize(quantize, stream, error);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_quantize_as(quantize, tegroup_impl_moe_quantize_names(gradient), error));
+    return tegroup_impl_check_quantize_built(quantize, error);
 }
 
 /* The experts' call; run 0: only what it checks. */
@@ -214,8 +256,7 @@ static inline tegroup_status tegroup_impl_moe_run_experts(const tegroup_impl_moe
 
 /* On the host, products look into the snapshot when they are checked; so that all checks come before the router
  * writes, they find one without rows. */
-static inline tegroup_status tegroup_impl_moe_prepare_nothing(const tegroup_impl_moe_call *call,
-                                                              tegroup_error *error) {
+static inline tegroup_status tegroup_impl_moe_prepare_nothing(const tegroup_impl_moe_call *call, tegroup_error *error) {
     int32_t none[TEGROUP_MAX_GROUPS];
     tegroup_prepare_desc prepare = call->parts.prepare;
     if (call->desc->space != TEGROUP_SPACE_HOST) return TEGROUP_OK;
@@ -226,6 +267,7 @@ static inline tegroup_status tegroup_impl_moe_prepare_nothing(const tegroup_impl
 
 TEGROUP_API tegroup_status tegroup_moe_forward(const tegroup_moe_plan *plan, const tegroup_moe_desc *desc,
                                                struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_moe_forward")
     tegroup_moe_desc taken;
     tegroup_impl_moe_call call;
     TEGROUP_IMPL_TRY(tegroup_impl_moe_check_plan(plan, error));
@@ -233,29 +275,32 @@ TEGROUP_API tegroup_status tegroup_moe_forward(const tegroup_moe_plan *plan, con
     TEGROUP_IMPL_TRY(tegroup_impl_moe_begin(&call, plan, desc, TEGROUP_OP_FORWARD, error));
     TEGROUP_IMPL_TRY(tegroup_impl_router_check(&call.parts.router, error));
     TEGROUP_IMPL_TRY(tegroup_impl_moe_prepare_nothing(&call, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_fill_rows(&call, 0, 0, stream, error));
     TEGROUP_IMPL_TRY(tegroup_impl_moe_run_experts(&call, TEGROUP_OP_FORWARD, 0, stream, error));
 
     TEGROUP_IMPL_TRY(tegroup_router(&call.parts.router, stream, error));
     TEGROUP_IMPL_TRY(tegroup_prepare(&call.parts.prepare, stream, error));
     TEGROUP_IMPL_TRY(tegroup_permutation_make(&call.parts.permutation, stream, error));
     TEGROUP_IMPL_TRY(tegroup_permute(&call.parts.row_weights, stream, error));
-    TEGROUP_IMPL_TRY(tegroup_permute(&call.parts.rows, stream, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_fill_rows(&call, 0, 1, stream, error));
     TEGROUP_IMPL_TRY(tegroup_impl_moe_run_experts(&call, TEGROUP_OP_FORWARD, 1, stream, error));
     return tegroup_combine(&call.parts.output, stream, error);
 }
 
 TEGROUP_API tegroup_status tegroup_moe_dgrad(const tegroup_moe_plan *plan, const tegroup_moe_desc *desc,
                                              struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_moe_dgrad")
     tegroup_moe_desc taken;
     tegroup_impl_moe_call call;
     TEGROUP_IMPL_TRY(tegroup_impl_moe_check_plan(plan, error));
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_moe_begin(&call, plan, desc, TEGROUP_OP_DGRAD, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_fill_rows(&call, 1, 0, stream, error));
     TEGROUP_IMPL_TRY(tegroup_impl_moe_run_experts(&call, TEGROUP_OP_DGRAD, 0, stream, error));
     if (call.now.wants_grad_logits)
         TEGROUP_IMPL_TRY(tegroup_impl_router_backward_check(&call.parts.router_backward, error));
 
-    TEGROUP_IMPL_TRY(tegroup_permute(&call.parts.grad_rows, stream, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_fill_rows(&call, 1, 1, stream, error));
     TEGROUP_IMPL_TRY(tegroup_impl_moe_run_experts(&call, TEGROUP_OP_DGRAD, 1, stream, error));
     if (call.now.wants_grad_tokens) TEGROUP_IMPL_TRY(tegroup_combine(&call.parts.grad_tokens, stream, error));
     if (!call.now.wants_grad_logits) return TEGROUP_OK;
@@ -265,13 +310,15 @@ TEGROUP_API tegroup_status tegroup_moe_dgrad(const tegroup_moe_plan *plan, const
 
 TEGROUP_API tegroup_status tegroup_moe_wgrad(const tegroup_moe_plan *plan, const tegroup_moe_desc *desc,
                                              struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_moe_wgrad")
     tegroup_moe_desc taken;
     tegroup_impl_moe_call call;
     TEGROUP_IMPL_TRY(tegroup_impl_moe_check_plan(plan, error));
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_moe_begin(&call, plan, desc, TEGROUP_OP_WGRAD, error));
+    if (call.now.recompute) TEGROUP_IMPL_TRY(tegroup_impl_moe_fill_rows(&call, 0, 0, stream, error));
     TEGROUP_IMPL_TRY(tegroup_impl_moe_run_experts(&call, TEGROUP_OP_WGRAD, 0, stream, error));
 
-    if (call.now.recompute) TEGROUP_IMPL_TRY(tegroup_permute(&call.parts.rows, stream, error));
+    if (call.now.recompute) TEGROUP_IMPL_TRY(tegroup_impl_moe_fill_rows(&call, 0, 1, stream, error));
     return tegroup_impl_moe_run_experts(&call, TEGROUP_OP_WGRAD, 1, stream, error);
 }

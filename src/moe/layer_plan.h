@@ -4,11 +4,13 @@
 #include "base/version.h"
 #include "base/status_types.h"
 #include "formats/dtype_types.h"
+#include "formats/scaling_types.h"
 #include "core/tensor_types.h"
 #include "core/snapshot_types.h"
 #include "core/layout_types.h"
 #include "core/gemm_types.h"
 #include "core/plan_types.h"
+#include "layer/quantize_types.h"
 #include "layer/mlp_types.h"
 #include "moe/routing_types.h"
 #include "moe/layer_types.h"
@@ -25,6 +27,7 @@
 #include "moe/router_scheme.h"
 #include "moe/router.h"
 #include "moe/permutation.h"
+#include "moe/layer_formats.h"
 
 /* What of the router's is the layer's to keep: what it needs and the caller does not have. */
 enum {
@@ -47,11 +50,24 @@ static inline tegroup_dtype tegroup_impl_integer_for(int64_t most) {
     return most <= INT32_MAX ? TEGROUP_DTYPE_I32 : TEGROUP_DTYPE_I64;
 }
 
+/* Those of a quantised tensor. */
+#define TEGROUP_IMPL_MOE_PIECE(ITEM, which, piece, what)                                                               \
+    ITEM(which##_##piece, what, pieces[TEGROUP_IMPL_MOE_##which].at[TEGROUP_IMPL_MOE_##piece],                         \
+         pieces[TEGROUP_IMPL_MOE_##which].there[TEGROUP_IMPL_MOE_##piece],                                             \
+         pieces[TEGROUP_IMPL_MOE_##which].bytes[TEGROUP_IMPL_MOE_##piece], 1)
+#define TEGROUP_IMPL_MOE_PIECES_OF(ITEM, which, what)                                                                  \
+    TEGROUP_IMPL_MOE_PIECE(ITEM, which, DATA, what ", quantised")                                                      \
+    TEGROUP_IMPL_MOE_PIECE(ITEM, which, SCALES, what ": scales")                                                       \
+    TEGROUP_IMPL_MOE_PIECE(ITEM, which, COLUMNWISE, what ", quantised by columns")                                     \
+    TEGROUP_IMPL_MOE_PIECE(ITEM, which, COLUMNWISE_SCALES, what ": scales by columns")                                 \
+    TEGROUP_IMPL_MOE_PIECE(ITEM, which, AMAX, what ": amax")                                                           \
+    TEGROUP_IMPL_MOE_PIECE(ITEM, which, GLOBAL, what ": global scales")
+
 /* Every buffer that the layer has: ITEM(name, what it is for, memory, bytes). What forward leaves for dgrad or wgrad is
  * saved; where there is no backward pass it is in forward's workspace. `cell` is the bytes of an element of rows by
  * expert, `real` those of a weight. */
 #define TEGROUP_IMPL_MOE_ITEMS(ITEM)                                                                                   \
-    ITEM(ROUTER_PROBABILITIES, "the router's probabilities", kept, p->keeps[0], p->tokens *p->experts, real)           \
+    ITEM(ROUTER_PROBABILITIES, "the router's probabilities", kept, p->keeps[0], p->tokens * p->experts, real)          \
     ITEM(ROUTER_INDICES, "the router's indices", kept, p->keeps[2], slots, 4)                                          \
     ITEM(ROUTER_COUNTS, "the router's counts", kept, p->keeps[3], p->experts, slot_bytes)                              \
     ITEM(ROUTER_LOSSES, "gradients of the router's losses", kept, p->keeps_losses, p->sequences,                       \
@@ -59,16 +75,19 @@ static inline tegroup_dtype tegroup_impl_integer_for(int64_t most) {
     ITEM(SNAPSHOT, "the snapshot of the routing", kept, 1, (int64_t)snapshot.total_bytes, 1)                           \
     ITEM(ROW_OF_SLOT, "row of each choice", kept, 1, slots, row_bytes)                                                 \
     ITEM(ROW_WEIGHTS, "weight of each row", kept, 1, p->capacity, real)                                                \
-    ITEM(ROWS, "tokens by expert", p->recompute ? TEGROUP_MOE_FORWARD_WORKSPACE : kept, 1,                             \
-         tegroup_impl_mul(p->capacity, p->width), cell)                                                                \
+    ITEM(ROWS, "tokens by expert", p->recompute ? TEGROUP_MOE_FORWARD_WORKSPACE : kept,                                \
+         p->rows_format.scaling == TEGROUP_SCALING_NONE, tegroup_impl_mul(p->capacity, p->width), cell)                \
     ITEM(PREACTIVATION, "preactivation, and then its gradient", kept, p->backward,                                     \
          tegroup_impl_mul(p->capacity, p->preactivation), cell)                                                        \
-    ITEM(ACTIVATED, "activated", p->recompute ? TEGROUP_MOE_SAVED_BY_DGRAD : kept, p->wants_activated,                 \
+    ITEM(ACTIVATED, "activated", p->recompute ? TEGROUP_MOE_SAVED_BY_DGRAD : kept,                                     \
+         p->wants_activated && p->rows_format.scaling == TEGROUP_SCALING_NONE,                                         \
          tegroup_impl_mul(p->capacity, p->hidden), cell)                                                               \
-    ITEM(GRAD_ROWS, "output's gradient by expert", TEGROUP_MOE_SAVED_BY_DGRAD, p->backward,                            \
-         tegroup_impl_mul(p->capacity, p->outputs), cell)                                                              \
+    ITEM(GRAD_ROWS, "output's gradient by expert", TEGROUP_MOE_SAVED_BY_DGRAD,                                         \
+         p->backward && p->grad_format.scaling == TEGROUP_SCALING_NONE, tegroup_impl_mul(p->capacity, p->outputs),     \
+         cell)                                                                                                         \
     ITEM(ROUTER_WEIGHTS, "the router's weights", TEGROUP_MOE_FORWARD_WORKSPACE, p->keeps[1], slots, real)              \
-    ITEM(SLOT_OF_ROW, "choice of each row", TEGROUP_MOE_FORWARD_WORKSPACE, 1, p->capacity, slot_bytes)                 \
+    ITEM(SLOT_OF_ROW, "choice of each row", picks ? kept : TEGROUP_MOE_FORWARD_WORKSPACE, 1, p->capacity,              \
+         picks ? 8 : slot_bytes)                                                                                       \
     ITEM(OUT, "output by expert", TEGROUP_MOE_FORWARD_WORKSPACE, 1, tegroup_impl_mul(p->capacity, p->outputs), cell)   \
     ITEM(ROUTER, "the router's workspace", TEGROUP_MOE_FORWARD_WORKSPACE, 1, (int64_t)p->router_bytes, 1)              \
     ITEM(PERMUTATION, "the permutation's workspace", TEGROUP_MOE_FORWARD_WORKSPACE, 1, (int64_t)p->permutation_bytes,  \
@@ -84,8 +103,14 @@ static inline tegroup_dtype tegroup_impl_integer_for(int64_t most) {
          1)                                                                                                            \
     ITEM(WGRAD, "the experts' workspace", TEGROUP_MOE_WGRAD_WORKSPACE, p->backward,                                    \
          (int64_t)experts->wgrad_workspace_bytes, 1)                                                                   \
-    ITEM(ROWS_AGAIN, "tokens by expert", TEGROUP_MOE_WGRAD_WORKSPACE, p->recompute,                                    \
-         tegroup_impl_mul(p->capacity, p->width), cell)
+    ITEM(ROWS_AGAIN, "tokens by expert", TEGROUP_MOE_WGRAD_WORKSPACE,                                                  \
+         p->recompute && p->rows_format.scaling == TEGROUP_SCALING_NONE, tegroup_impl_mul(p->capacity, p->width),      \
+         cell)                                                                                                         \
+    TEGROUP_IMPL_MOE_PIECES_OF(ITEM, INPUT, "tokens by expert")                                                        \
+    TEGROUP_IMPL_MOE_PIECES_OF(ITEM, INPUT_AGAIN, "tokens by expert")                                                  \
+    TEGROUP_IMPL_MOE_PIECES_OF(ITEM, BETWEEN, "activated")                                                             \
+    TEGROUP_IMPL_MOE_PIECES_OF(ITEM, GRAD_OUTPUT, "output's gradient by expert")                                       \
+    TEGROUP_IMPL_MOE_PIECES_OF(ITEM, GRAD_BETWEEN, "preactivation's gradient")
 
 enum {
 #define TEGROUP_IMPL_MOE_ITEM(name, what, memory, there, count, size) TEGROUP_IMPL_MOE_##name,
@@ -109,8 +134,12 @@ static inline void tegroup_impl_moe_layouts(const tegroup_moe_plan *plan, tegrou
                   slots = tegroup_impl_mul(p->tokens, p->k),
                   slot_bytes = tegroup_impl_bits(tegroup_impl_integer_for(slots)) / 8,
                   row_bytes = tegroup_impl_bits(tegroup_impl_integer_for(p->capacity)) / 8;
+    const int picks = tegroup_impl_moe_picks(p);
+    tegroup_impl_moe_pieces pieces[TEGROUP_IMPL_MOE_FORMATTED];
     tegroup_layout snapshot;
-    int memory;
+    int memory, which;
+    for (which = 0; which < TEGROUP_IMPL_MOE_FORMATTED; which++)
+        pieces[which] = tegroup_impl_moe_pieces_of(p, (tegroup_impl_moe_formatted)which);
     tegroup_impl_snapshot_layout(p->experts, 0, &snapshot);
     for (memory = 0; memory <= TEGROUP_MOE_WGRAD_WORKSPACE; memory++) tegroup_impl_layout_begin(&layouts[memory]);
 #define TEGROUP_IMPL_MOE_ITEM(name, what, where, there, count, size)                                                   \
@@ -144,7 +173,10 @@ static inline tegroup_moe_planned tegroup_impl_moe_record(const tegroup_moe_desc
     p.wants_grad_tokens = tegroup_impl_there(&desc->grad_tokens);
     p.wants_grad_logits = tegroup_impl_there(&desc->grad_logits);
     p.wants_activated = experts->fc2.main_grad.dtype != TEGROUP_DTYPE_UNSET;
+    p.wants_fc1 = experts->fc1.main_grad.dtype != TEGROUP_DTYPE_UNSET;
     p.recompute = experts->recompute;
+    p.rows_format = desc->rows_format;
+    p.grad_format = desc->grad_format;
     p.drops_by_weight = desc->drops_by_weight;
     p.rows = desc->tokens.dtype;
     p.real = p.rows == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
@@ -155,8 +187,7 @@ static inline tegroup_moe_planned tegroup_impl_moe_record(const tegroup_moe_desc
     p.keeps_losses = p.wants_grad_logits && tegroup_impl_backward_schemed(&router.scheme, &router.loss_gradients)
                      && (router.balance_coefficient != 0 || router.scheme.z_coefficient != 0)
                      && !tegroup_impl_there(&router.loss_gradients);
-    if (p.keeps_losses)
-        p.sequences = router.scheme.sequence_tokens > 0 ? p.tokens / router.scheme.sequence_tokens : 1;
+    if (p.keeps_losses) p.sequences = router.scheme.sequence_tokens > 0 ? p.tokens / router.scheme.sequence_tokens : 1;
     return p;
 }
 
@@ -182,6 +213,11 @@ static inline tegroup_status tegroup_impl_moe_check_absent(const tegroup_moe_des
     TEGROUP_IMPL_RULE(!experts->row_scale && experts->row_scale_dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION,
                       "experts.row_scale", "must be absent: it is the rows' weights", TEGROUP_DTYPE_UNSET,
                       experts->row_scale_dtype);
+    TEGROUP_IMPL_RULE(experts->activated_rule.method == TEGROUP_SCALE_UNSET, ERROR_COMBINATION,
+                      "experts.activated_rule.method", "must be absent: it is rows_format.rule", TEGROUP_SCALE_UNSET,
+                      experts->activated_rule.method);
+    TEGROUP_IMPL_RULE(experts->grad_rule.method == TEGROUP_SCALE_UNSET, ERROR_COMBINATION, "experts.grad_rule.method",
+                      "must be absent: it is grad_format.rule", TEGROUP_SCALE_UNSET, experts->grad_rule.method);
     TEGROUP_IMPL_RULE(!experts->fc2_bias_scaled, ERROR_COMBINATION, "experts.fc2_bias_scaled",
                       "must be 0: a bias of fc2 is scaled always", 0, experts->fc2_bias_scaled);
     TEGROUP_IMPL_RULE(experts->out_tail == TEGROUP_TAIL_KEEP && experts->dgrad_out_tail == TEGROUP_TAIL_KEEP,
@@ -223,14 +259,24 @@ static inline tegroup_status tegroup_impl_moe_check_shapes(const tegroup_moe_des
                       "needs grad_output", 1, 0);
     TEGROUP_IMPL_RULE_AS(DTYPE, !p->backward || desc->grad_output.dtype == p->rows, ERROR_DTYPE, "grad_output.dtype",
                          "must be that of tokens", p->rows, desc->grad_output.dtype);
-    TEGROUP_IMPL_RULE_AS(DTYPE, !tegroup_impl_there(&desc->router.probabilities)
-                                    || desc->router.probabilities.dtype == p->real,
-                         ERROR_DTYPE, probabilities[4], "must be F64 where tokens are, else F32", p->real,
-                         desc->router.probabilities.dtype);
+    TEGROUP_IMPL_RULE_AS(
+        DTYPE, !tegroup_impl_there(&desc->router.probabilities) || desc->router.probabilities.dtype == p->real,
+        ERROR_DTYPE, probabilities[4], "must be F64 where tokens are, else F32", p->real,
+        desc->router.probabilities.dtype);
     TEGROUP_IMPL_RULE_AS(DTYPE, !tegroup_impl_there(&desc->router.weights) || desc->router.weights.dtype == p->real,
                          ERROR_DTYPE, weights[4], "must be F64 where tokens are, else F32", p->real,
                          desc->router.weights.dtype);
-    return tegroup_impl_moe_check_absent(desc, error);
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_absent(desc, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_format(p, 0, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_format(p, 1, error));
+    TEGROUP_IMPL_RULE_AS(SCALING,
+                         desc->grad_format.scaling == TEGROUP_SCALING_NONE || !p->wants_grad_logits
+                             || desc->experts.fc2.bias.dtype == TEGROUP_DTYPE_UNSET,
+                         ERROR_UNSUPPORTED, "grad_format.scaling",
+                         "must be none with experts.fc2.bias and grad_logits: no product has a plain bias beside "
+                         "quantised rows",
+                         TEGROUP_SCALING_NONE, desc->grad_format.scaling);
+    return TEGROUP_OK;
 }
 
 /* ---- the parts, as calls of their own ---- */
@@ -239,7 +285,8 @@ typedef struct tegroup_impl_moe_parts {
     tegroup_router_desc router;
     tegroup_prepare_desc prepare;
     tegroup_permutation_desc permutation;
-    tegroup_permute_desc rows, row_weights, grad_rows; /* to rows by expert */
+    tegroup_permute_desc rows, row_weights, grad_rows;         /* to rows by expert */
+    tegroup_quantize_desc quantised_rows, quantised_grad_rows; /* the same, where they have a format */
     tegroup_mlp_desc experts;
     tegroup_combine_desc output, grad_tokens, grad_weights; /* from them */
     tegroup_router_backward_desc router_backward;
@@ -250,6 +297,7 @@ typedef struct tegroup_impl_moe_memories {
     char *base[TEGROUP_MOE_WGRAD_WORKSPACE + 1];
     const tegroup_impl_moe_places *places;
     tegroup_op op; /* of the call; FORWARD to plan */
+    int planning;
 } tegroup_impl_moe_memories;
 
 static inline void *tegroup_impl_moe_at(const tegroup_impl_moe_memories *memories, int item) {
@@ -259,6 +307,52 @@ static inline void *tegroup_impl_moe_at(const tegroup_impl_moe_memories *memorie
 static inline tegroup_matrix tegroup_impl_moe_matrix(const tegroup_impl_moe_memories *memories, int item, int64_t rows,
                                                      int64_t cols, tegroup_dtype dtype) {
     return tegroup_matrix_of(tegroup_impl_moe_at(memories, item), rows, cols, dtype);
+}
+
+/* Rows by expert: in tokens' dtype at `plain`, or quantised. To plan, a copy of columns is there by an address that
+ * nobody reads. */
+static inline tegroup_tensor tegroup_impl_moe_tensor(const tegroup_moe_planned *p,
+                                                     const tegroup_impl_moe_memories *memories,
+                                                     const tegroup_shape *shape, tegroup_impl_moe_formatted which,
+                                                     int plain) {
+    const int first = TEGROUP_IMPL_MOE_INPUT_DATA + TEGROUP_IMPL_MOE_PIECES * (int)which,
+              columnwise = first + TEGROUP_IMPL_MOE_COLUMNWISE;
+    tegroup_tensor t;
+    if (tegroup_impl_moe_format_of(p, which)->scaling == TEGROUP_SCALING_NONE)
+        return tegroup_tensor_of(*shape, tegroup_impl_moe_cols(p, which), p->rows,
+                                 tegroup_impl_moe_at(memories, plain));
+    t = tegroup_impl_moe_quantised(p, shape, which);
+    t.data = tegroup_impl_moe_at(memories, first + TEGROUP_IMPL_MOE_DATA);
+    t.scale_inv = tegroup_impl_moe_at(memories, first + TEGROUP_IMPL_MOE_SCALES);
+    t.columnwise_data = tegroup_impl_moe_at(memories, columnwise);
+    t.columnwise_scale_inv = tegroup_impl_moe_at(memories, first + TEGROUP_IMPL_MOE_COLUMNWISE_SCALES);
+    t.amax = (float *)tegroup_impl_moe_at(memories, first + TEGROUP_IMPL_MOE_AMAX);
+    t.global_scale_inv = (float *)tegroup_impl_moe_at(memories, first + TEGROUP_IMPL_MOE_GLOBAL);
+    if (memories->planning && memories->places->offset[columnwise] >= 0)
+        t.columnwise_data = (void *)(uintptr_t)TEGROUP_ALIGNMENT;
+    return t;
+}
+
+/* Rows by expert from the rows of a matrix that an index picks. */
+static inline tegroup_quantize_desc tegroup_impl_moe_quantize(const tegroup_moe_desc *desc,
+                                                              const tegroup_moe_planned *p, const tegroup_matrix *from,
+                                                              const tegroup_matrix *map, const tegroup_tensor *to,
+                                                              const tegroup_moe_format *format) {
+    tegroup_quantize_desc quantize;
+    memset(&quantize, 0, sizeof quantize);
+    quantize.struct_size = sizeof quantize;
+    quantize.space = desc->space;
+    quantize.input = tegroup_tensor_of(to->shape, from->cols, from->dtype, from->data);
+    quantize.input.ld = from->ld;
+    if (p->tokens == 0) quantize.input.data = (void *)(uintptr_t)to->shape.snapshot; /* of no rows: not read */
+    quantize.gather_input.slot_of_row = (const int64_t *)map->data;
+    quantize.gather_input.rows = p->tokens;
+    quantize.gather_input.slots = p->k;
+    if (p->tokens == 0) memset(&quantize.gather_input, 0, sizeof quantize.gather_input);
+    quantize.rule = format->rule;
+    quantize.output = *to;
+    quantize.threads = desc->experts.options.threads;
+    return quantize;
 }
 
 /* The router, the snapshot and the permutation. */
@@ -274,11 +368,10 @@ static inline void tegroup_impl_moe_route(const tegroup_moe_desc *desc, const te
     router->workspace = tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_ROUTER);
     router->workspace_bytes = p->router_bytes;
     if (p->keeps[TEGROUP_IMPL_MOE_PROBABILITIES])
-        router->probabilities = tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROUTER_PROBABILITIES, p->tokens,
-                                                        p->experts, p->real);
+        router->probabilities =
+            tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROUTER_PROBABILITIES, p->tokens, p->experts, p->real);
     if (p->keeps[TEGROUP_IMPL_MOE_WEIGHTS])
-        router->weights =
-            tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROUTER_WEIGHTS, p->tokens, p->k, p->real);
+        router->weights = tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROUTER_WEIGHTS, p->tokens, p->k, p->real);
     if (p->keeps[TEGROUP_IMPL_MOE_INDICES])
         router->indices =
             tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROUTER_INDICES, p->tokens, p->k, TEGROUP_DTYPE_I32);
@@ -291,9 +384,8 @@ static inline void tegroup_impl_moe_route(const tegroup_moe_desc *desc, const te
     tegroup_impl_snapshot_layout(p->experts, 0, &snapshot);
     parts->prepare.struct_size = sizeof parts->prepare;
     parts->prepare.space = desc->space;
-    parts->prepare.shape =
-        tegroup_shape_of(p->experts, p->capacity, 0,
-                         tegroup_sizes_of(router->counts.data, router->counts.dtype, desc->space));
+    parts->prepare.shape = tegroup_shape_of(p->experts, p->capacity, 0,
+                                            tegroup_sizes_of(router->counts.data, router->counts.dtype, desc->space));
     parts->prepare.snapshot = tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_SNAPSHOT);
     parts->prepare.snapshot_bytes = snapshot.total_bytes;
     parts->prepare.clamp = 1; /* on the host, too: rows that find no room are dropped */
@@ -305,8 +397,9 @@ static inline void tegroup_impl_moe_route(const tegroup_moe_desc *desc, const te
     parts->permutation.shape.snapshot = parts->prepare.snapshot;
     parts->permutation.row_of_slot = tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROW_OF_SLOT, p->tokens, p->k,
                                                              tegroup_impl_integer_for(p->capacity));
-    parts->permutation.slot_of_row = tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_SLOT_OF_ROW, 1, p->capacity,
-                                                             tegroup_impl_integer_for(slots));
+    parts->permutation.slot_of_row =
+        tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_SLOT_OF_ROW, 1, p->capacity,
+                                tegroup_impl_moe_picks(p) ? TEGROUP_DTYPE_I64 : tegroup_impl_integer_for(slots));
     parts->permutation.workspace = tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_PERMUTATION);
     parts->permutation.workspace_bytes = p->permutation_bytes;
     parts->permutation.threads = desc->experts.options.threads;
@@ -322,22 +415,25 @@ static inline void tegroup_impl_moe_experts(const tegroup_moe_desc *desc, const 
     *mlp = desc->experts;
     mlp->struct_size = sizeof *mlp;
     mlp->space = desc->space;
-    mlp->input = tegroup_tensor_of(
-        *shape, p->width, p->rows,
-        tegroup_impl_moe_at(memories, again ? TEGROUP_IMPL_MOE_ROWS_AGAIN : TEGROUP_IMPL_MOE_ROWS));
+    mlp->input =
+        tegroup_impl_moe_tensor(p, memories, shape, again ? TEGROUP_IMPL_MOE_INPUT_AGAIN : TEGROUP_IMPL_MOE_INPUT,
+                                again ? TEGROUP_IMPL_MOE_ROWS_AGAIN : TEGROUP_IMPL_MOE_ROWS);
+    mlp->activated_rule = p->rows_format.rule;
+    mlp->grad_rule = p->grad_format.rule;
     mlp->out = tegroup_tensor_of(*shape, p->outputs, p->rows, tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_OUT));
     mlp->row_scale = tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_ROW_WEIGHTS);
     mlp->row_scale_dtype = p->real;
     mlp->fc2_bias_scaled = mlp->fc2.bias.dtype != TEGROUP_DTYPE_UNSET;
+    if (p->wants_activated || p->rows_format.scaling != TEGROUP_SCALING_NONE)
+        mlp->activated =
+            tegroup_impl_moe_tensor(p, memories, shape, TEGROUP_IMPL_MOE_BETWEEN, TEGROUP_IMPL_MOE_ACTIVATED);
     if (!p->backward) return;
     mlp->grad_output =
-        tegroup_tensor_of(*shape, p->outputs, p->rows, tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_GRAD_ROWS));
+        tegroup_impl_moe_tensor(p, memories, shape, TEGROUP_IMPL_MOE_GRAD_OUTPUT, TEGROUP_IMPL_MOE_GRAD_ROWS);
     mlp->preactivation = tegroup_tensor_of(*shape, p->preactivation, p->rows,
                                            tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_PREACTIVATION));
-    mlp->grad_preactivation = mlp->preactivation;
-    if (p->wants_activated)
-        mlp->activated =
-            tegroup_tensor_of(*shape, p->hidden, p->rows, tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_ACTIVATED));
+    mlp->grad_preactivation =
+        tegroup_impl_moe_tensor(p, memories, shape, TEGROUP_IMPL_MOE_GRAD_BETWEEN, TEGROUP_IMPL_MOE_PREACTIVATION);
     if (p->wants_grad_tokens)
         mlp->dgrad_out =
             tegroup_tensor_of(*shape, p->width, p->rows, tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_GRAD_INPUT));
@@ -386,9 +482,10 @@ static inline void tegroup_impl_moe_parts_of(const tegroup_moe_desc *desc, const
     tegroup_impl_moe_route(desc, p, memories, parts);
     tegroup_impl_moe_experts(desc, p, memories, parts);
     column = tegroup_impl_moe_column(row_of_slot);
-    parts->rows =
-        tegroup_impl_moe_permute(desc, desc->tokens, *row_of_slot,
-                                 tegroup_matrix_of(parts->experts.input.data, p->capacity, p->width, p->rows));
+    parts->rows = tegroup_impl_moe_permute(
+        desc, desc->tokens, *row_of_slot, tegroup_matrix_of(parts->experts.input.data, p->capacity, p->width, p->rows));
+    parts->quantised_rows = tegroup_impl_moe_quantize(desc, p, &desc->tokens, &parts->permutation.slot_of_row,
+                                                      &parts->experts.input, &p->rows_format);
     parts->row_weights = tegroup_impl_moe_permute(
         desc, tegroup_impl_moe_column(&parts->router.weights), column,
         tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROW_WEIGHTS, p->capacity, 1, p->real));
@@ -396,6 +493,8 @@ static inline void tegroup_impl_moe_parts_of(const tegroup_moe_desc *desc, const
         desc, tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_OUT, p->capacity, p->outputs, p->rows), *row_of_slot,
         desc->output);
     if (!p->backward) return;
+    parts->quantised_grad_rows = tegroup_impl_moe_quantize(desc, p, &desc->grad_output, &parts->permutation.slot_of_row,
+                                                           &parts->experts.grad_output, &p->grad_format);
     parts->grad_rows = tegroup_impl_moe_permute(
         desc, desc->grad_output, *row_of_slot,
         tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_GRAD_ROWS, p->capacity, p->outputs, p->rows));
@@ -448,6 +547,7 @@ TEGROUP_API tegroup_status tegroup_moe_plan_make(const tegroup_moe_desc *desc, c
     tegroup_impl_moe_layouts(&made, layouts, &places); /* what the parts point to is not known yet */
     none.places = &places;
     none.op = TEGROUP_OP_FORWARD;
+    none.planning = 1;
     tegroup_impl_moe_parts_of(desc, &made.planned, &none, &parts);
     TEGROUP_IMPL_TRY(tegroup_router_layout(&parts.router, &layout, error));
     made.planned.router_bytes = layout.total_bytes;

@@ -3,9 +3,20 @@
 #pragma once
 #include "base/version.h"
 #include "formats/dtype_types.h"
+#include "formats/scaling_types.h"
 #include "core/tensor_types.h"
 #include "layer/mlp_types.h"
 #include "moe/routing_types.h"
+
+/* What rows by expert are quantised to, for the experts' products; all zero: they stay in tokens' dtype. */
+typedef struct tegroup_moe_format {
+    tegroup_scaling    scaling;
+    tegroup_dtype      dtype;       /* of the elements                                                            */
+    tegroup_dtype      scale_dtype; /* UNSET = the scaling's own                                                  */
+    tegroup_columnwise_order columnwise_order; /* of the copies that wgrad reads. TRANSPOSED also where a rowwise copy
+                                                  would serve: there is a copy of its own then                     */
+    tegroup_scale_rule rule;        /* how scales are chosen; required with a scaling. GIVEN is not built          */
+} tegroup_moe_format;
 
 /* A whole mixture-of-experts layer: from tokens and router logits to the layer's output, and back.
  *
@@ -16,6 +27,10 @@
  *   dgrad     each row's dY is its token's; the experts' dgrad; dX[t] = the sum of token t's rows, in that order; the
  *             gradient of the weights, through the router to that of the logits
  *   wgrad     the experts' wgrad; needs what forward and dgrad left, and may come later
+ *
+ * With formats, rows by expert are quantised from the tokens, or the output's gradient, that an index picks, and what
+ * lies between fc1 and fc2 by the MLP, as tegroup_mlp_desc says: nothing of them is stored as it was. The caller
+ * quantises the weights.
  *
  * So the routing weights multiply what the activation gives, and not what fc2 gives, whose bias they then multiply,
  * too (the sums are the same, the roundings are not); neither direction keeps or reads fc2's rows again.
@@ -29,8 +44,9 @@
 typedef struct tegroup_moe_desc {
     size_t          struct_size;  /* sizeof(tegroup_moe_desc)                                                     */
     tegroup_space   space;        /* where everything lives; required                                             */
-    tegroup_matrix  tokens;       /* in  X [tokens, width], fc1.weight's dtype, or F32 beside one of F16 or BF16;
-                                     forward reads it, and wgrad where experts.recompute is 1                     */
+    tegroup_matrix  tokens;       /* in  X [tokens, width], fc1.weight's dtype, or F32 beside one of F16 or BF16; F32,
+                                     F16 or BF16 with rows_format or quantised weights; forward reads it, and wgrad
+                                     where experts.recompute is 1                                                 */
     tegroup_matrix  output;       /* out Y [tokens, fc2's outputs], F16, BF16, F32 or F64                         */
     tegroup_matrix  grad_output;  /* in  dY, shaped as output, dtype of tokens; absent = inference: nothing is saved, no
                                      dgrad and no wgrad                                                           */
@@ -48,7 +64,7 @@ typedef struct tegroup_moe_desc {
                                      workspace are those of the whole layer. recompute 1: forward keeps neither
                                      tokens by expert nor activated; wgrad permutes them, and dgrad computes it,
                                      again, bit for bit. Every other field is the layer's own and must be absent, zero
-                                     or NULL                                                                      */
+                                     or NULL: rules are those of the formats                                      */
     int64_t         capacity;     /* rows by expert that buffers hold; 0 = tokens * k, and no choice is dropped. Else
                                      experts in order get theirs as long as there is room, and choices without a row
                                      add nothing                                                                  */
@@ -58,6 +74,8 @@ typedef struct tegroup_moe_desc {
     size_t          saved_by_forward_bytes;
     void           *saved_by_dgrad;   /* likewise; for dgrad and wgrad alone                                      */
     size_t          saved_by_dgrad_bytes;
+    tegroup_moe_format rows_format; /* of tokens by expert and of what the activation gives                       */
+    tegroup_moe_format grad_format; /* of the output's gradient by expert and of preactivation's                  */
 } tegroup_moe_desc;
 
 #define TEGROUP_MOE_PLAN_MAGIC 0x54474c4du /* "TGLM" */
@@ -68,11 +86,13 @@ typedef struct tegroup_moe_planned {
     int64_t       width, preactivation, hidden, outputs; /* columns: from tokens to output                        */
     int32_t       experts, k;
     int32_t       backward, wants_grad_tokens, wants_grad_logits, wants_activated, recompute, drops_by_weight;
+    int32_t       wants_fc1;  /* its main_grad                                                                    */
     tegroup_dtype rows, real; /* of rows by expert; of weights and probabilities                                  */
     int32_t       keeps[4];   /* the layer has the router's probabilities, weights, indices, counts               */
     int32_t       keeps_losses; /* the layer has the router's loss_gradients ...                                  */
     int64_t       sequences;  /* ... of so many rows                                                              */
     size_t        router_bytes, permutation_bytes; /* their workspaces                                            */
+    tegroup_moe_format rows_format, grad_format;
 } tegroup_moe_planned;
 
 /* Made once by tegroup_moe_plan_make, then read-only. Plain bytes that hold no data pointer, as tegroup_plan. */

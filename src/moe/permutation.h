@@ -13,6 +13,7 @@
 #include "base/arithmetic.h"
 #include "base/rules.h"
 #include "base/threads.h"
+#include "base/range.h"
 #include "formats/convert.h"
 #include "core/layout.h"
 #include "core/checks.h"
@@ -264,6 +265,7 @@ static inline void tegroup_impl_permutation_share(const tegroup_permutation_desc
 
 TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_desc *desc, struct CUstream_st *stream,
                                                     tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_permutation_make")
     tegroup_permutation_desc taken;
     tegroup_snapshot_view view;
     const tegroup_matrix *slots;
@@ -362,6 +364,7 @@ static inline void tegroup_impl_permute_slot(const tegroup_permute_desc *desc, i
 
 TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, struct CUstream_st *stream,
                                            tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_permute")
     tegroup_permute_desc taken;
     int64_t row, t, j;
     (void)stream;
@@ -385,6 +388,7 @@ TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, str
 
 TEGROUP_API tegroup_status tegroup_combine(const tegroup_combine_desc *desc, struct CUstream_st *stream,
                                            tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_combine")
     tegroup_combine_desc taken;
     static const char *const permuted[5] = TEGROUP_IMPL_MATRIX_PATHS("permuted"),
                              *const row_of_slot[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot"),
@@ -422,6 +426,7 @@ TEGROUP_API tegroup_status tegroup_combine(const tegroup_combine_desc *desc, str
 
 TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backward_desc *desc,
                                                     struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_combine_backward")
     tegroup_combine_backward_desc taken;
     static const char *const grad_tokens[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_tokens"),
                              *const permuted[5] = TEGROUP_IMPL_MATRIX_PATHS("permuted"),

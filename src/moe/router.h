@@ -11,6 +11,7 @@
 #include "base/arithmetic.h"
 #include "base/rules.h"
 #include "base/threads.h"
+#include "base/range.h"
 #include "formats/convert.h"
 #include "core/layout.h"
 #include "core/checks.h"
@@ -283,6 +284,7 @@ static inline double tegroup_impl_router_balance(const tegroup_router_desc *desc
 
 TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
                                           tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_router")
     tegroup_router_desc taken;
     int64_t tokens, t;
     int schemed;
@@ -295,7 +297,7 @@ TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struc
 #endif
 
     tokens = desc->logits.rows; /* of each, the exponentials, and k looks at what is not chosen yet */
-    tegroup_impl_clear_counts(&desc->counts);
+    tegroup_impl_fill_ints(&desc->counts, 0);
     TEGROUP_IMPL_OMP(omp parallel for schedule(static) num_threads(
         tegroup_impl_router_team(desc->threads, tokens, desc->experts, 8 + desc->k * (desc->k + 1) / 2)))
     for (t = 0; t < tokens; t++) tegroup_impl_router_row(desc, t, schemed);
@@ -359,6 +361,7 @@ static inline tegroup_status tegroup_impl_router_backward_check(const tegroup_ro
 
 TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward_desc *desc, struct CUstream_st *stream,
                                                    tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_router_backward")
     tegroup_router_backward_desc taken;
     int64_t tokens, t;
     int schemed, is_f64;

@@ -6,16 +6,93 @@
 #include "core/tensor_types.h"
 
 /* Counts of groups from labels: counts[g] = how many labels are g, offsets[g] = the sum of the counts before g. A label
- * outside 0 .. groups-1 (-1: dropped) is in no group. Either output is what tegroup_prepare reads as COUNTS or as
- * OFFSETS. Integers: bitwise repeatable. Needs no workspace. */
+ * outside 0 .. groups-1 (-1: dropped, or padding) is in no group. counts are what tegroup_prepare reads as COUNTS, with
+ * `starts` for its starts, and offsets what it reads as OFFSETS. Integers: bitwise repeatable. Needs no workspace.
+ *
+ * Labels of rows, as DeepGEMM's contiguous layout has them: labels [1, rows], and starts[g] is group g's first row.
+ * Labels of blocks of rows, as vLLM's and SGLang's moe_align_block_size gives them: labels are expert_ids, slot_of_row
+ * is sorted_token_ids and padded_rows num_tokens_post_padded. A row whose slot is outside 0 .. tokens * k - 1 is
+ * padding then, in no group, and such a slot_of_row serves as it is wherever a map of that name is read. Rows of a
+ * group that do not follow one another are not what a snapshot can say: prepare then clamps what starts and counts
+ * claim. */
 typedef struct tegroup_count_desc {
     size_t         struct_size;   /* sizeof(tegroup_count_desc)                                                  */
     tegroup_space  space;         /* where everything lives; required                                            */
     int32_t        groups;        /* 0 to TEGROUP_MAX_GROUPS                                                     */
-    tegroup_matrix labels;        /* in  [tokens, k] or [1, n], I32 or I64                                       */
+    tegroup_matrix labels;        /* in  [tokens, k] or [1, n], I32 or I64; with slot_of_row [1, blocks]         */
     tegroup_matrix counts;        /* out [1, groups], I32 (of at most 2^31 - 1 labels) or I64                    */
     tegroup_matrix offsets;       /* out [1, groups + 1], likewise; absent = not wanted                          */
+    tegroup_matrix starts;        /* out [1, groups], likewise: the first row of each group, 0 where it has none, rows
+                                     being labels in order; absent = not wanted                                  */
+    int64_t        block;         /* with slot_of_row: rows that a label is of, 1 to TEGROUP_MAX_COLS; 0 = 1; else 0
+                                     or 1                                                                        */
+    tegroup_matrix slot_of_row;   /* in  [1, rows], I32 or I64, of ceil(rows / block) labels; absent = every row is of
+                                     its label's group                                                           */
+    tegroup_matrix padded_rows;   /* in  [1, 1], I32 or I64: rows from there on are padding; absent = rows; only with
+                                     slot_of_row                                                                 */
+    tegroup_matrix row_of_slot;   /* out [tokens, k], I32 (of at most 2^31 - 1 rows) or I64: the row of each slot, of
+                                     several the last; -1 = none. There just where slot_of_row is                */
 } tegroup_count_desc;
+
+/* A snapshot in the words of other libraries. Each output may be absent, but not all of them; integers, the same bits
+ * on the CPU and on a GPU. A snapshot in device memory that was not prepared for this shape, or from, counts as one
+ * without rows. Needs no workspace; may be captured.
+ *
+ *   counts       rows of each group, -1 where it is skipped: tegroup_prepare's COUNTS. Beside a buffer [groups, most,
+ *                width], whose snapshot has stride `most`, DeepGEMM's masked_m and the counts of NCCL EP's expert-major
+ *                slabs
+ *   offsets      the first row of each group, and the row behind the last group: tegroup_prepare's OFFSETS where groups
+ *                have no gaps, and in any case `starts` beside counts. That last number is in whole blocks, so with the
+ *                snapshot's alignment for block it is num_tokens_post_padded, and offsets from their second number on
+ *                are cuDNN's padded_offsets
+ *   ends         the row after each group's last: tegroup_prepare's ENDS, with the snapshot's alignment
+ *   labels       of each block of rows the group that has its first row, or -1. With block 1 the labels of DeepGEMM's
+ *                contiguous layout; with the snapshot's alignment for block vLLM's and SGLang's expert_ids
+ *   sorted_ids   slot_of_row with `slots` for every row that no slot has: their sorted_token_ids
+ *   source_rows  of each row the row of another snapshot's buffer that is the same row of the same group, or -1. As
+ *                slot_of_row of tegroup_permute, with k 1 and that buffer for tokens, it moves rows from one layout to
+ *                the other: packed, padded, masked, slabs; and with the snapshots exchanged back */
+typedef struct tegroup_export_desc {
+    size_t         struct_size;  /* sizeof(tegroup_export_desc)                                                  */
+    tegroup_space  space;        /* where everything lives; required                                             */
+    tegroup_shape  shape;        /* its groups, its rows (at most TEGROUP_MAX_COLS) and its snapshot; required   */
+    int64_t        block;        /* rows of a block, 1 to TEGROUP_MAX_COLS; 0 = 1                                */
+    tegroup_matrix counts;       /* out [1, groups], I32 (of at most 2^31 - 1 rows) or I64, as all below         */
+    tegroup_matrix offsets;      /* out [1, groups + 1]                                                          */
+    tegroup_matrix ends;         /* out [1, groups]                                                              */
+    tegroup_matrix labels;       /* out [1, ceil(shape.rows / block)]                                            */
+    tegroup_matrix slot_of_row;  /* in  [1, shape.rows], as of tegroup_permutation_make; just with sorted_ids    */
+    int64_t        slots;        /* tokens times k, 0 to TEGROUP_MAX_COLS; 0 without sorted_ids                  */
+    tegroup_matrix sorted_ids;   /* out [1, shape.rows], I32 (of at most 2^31 - 1 slots) or I64                  */
+    tegroup_shape  from;         /* the other buffer's: as many groups, its rows and its snapshot; just with
+                                    source_rows, else all zero                                                   */
+    tegroup_matrix source_rows;  /* out [1, shape.rows]                                                          */
+    int32_t        threads;      /* as tegroup_router_desc's                                                     */
+} tegroup_export_desc;
+
+/* How uneven a routing is. */
+typedef struct tegroup_skew {
+    int32_t groups, skipped, empty; /* of all groups those that are skipped, and those without rows               */
+    int32_t largest;                /* the group of most rows, of equal ones the lowest; -1 = none has rows       */
+    int64_t rows;                   /* of all groups                                                              */
+    int64_t rows_max, rows_median, rows_min; /* of groups that are not skipped; of two in the middle the smaller  */
+    int64_t tiles;                  /* stripes of tile_rows rows that hold the groups' rows, each of one group    */
+    int64_t wasted_rows;            /* rows of these tiles that no group fills                                    */
+    int64_t bytes, wasted_bytes;    /* row_bytes for each row, and for each wasted row                            */
+    double  largest_over_mean;      /* rows_max by the mean of groups that are not skipped; 0 without rows        */
+} tegroup_skew;
+
+/* The skew of a routing, from its snapshot (counts on the host become one by tegroup_prepare). A snapshot in device
+ * memory that was not prepared for this shape counts as one without rows. The same bits on the CPU and on a GPU, where
+ * it is one kernel of one block, good for capture: read the result when the stream is done. Needs no workspace. */
+typedef struct tegroup_skew_desc {
+    size_t        struct_size; /* sizeof(tegroup_skew_desc)                                                      */
+    tegroup_space space;       /* where snapshot and result live; required                                       */
+    tegroup_shape shape;       /* its groups, its rows (at most TEGROUP_MAX_COLS) and its snapshot; required     */
+    int64_t       tile_rows;   /* rows of a tile, such as a plan's tile_m: 1 to TEGROUP_MAX_COLS; required       */
+    int64_t       row_bytes;   /* bytes of a row of the buffer, 0 to TEGROUP_MAX_COLS; 0 = not wanted            */
+    tegroup_skew *result;      /* out, aligned to 8 bytes                                                        */
+} tegroup_skew_desc;
 
 /* What a logit x says of an expert: its score. */
 typedef enum tegroup_score {

@@ -145,6 +145,8 @@ static void activation(void) {
 static void moe(void) {
     const tegroup_dtype f32 = TEGROUP_DTYPE_F32, i64 = TEGROUP_DTYPE_I64;
     tegroup_count_desc count = described<tegroup_count_desc>();
+    tegroup_export_desc exported = described<tegroup_export_desc>();
+    tegroup_skew_desc skew = described<tegroup_skew_desc>();
     tegroup_router_desc router = described<tegroup_router_desc>();
     tegroup_router_backward_desc router_backward = described<tegroup_router_backward_desc>();
     tegroup_permutation_desc permutation = described<tegroup_permutation_desc>();
@@ -166,6 +168,8 @@ static void moe(void) {
     router_backward.grad_logits = matrix(6, f32, 2, 4);
     permutation.shape = tensor(f32, 4, 1).shape;
     permutation.shape.snapshot = memory[7];
+    exported.shape = permutation.shape;
+    exported.counts = matrix(13, i64, 1, exported.shape.groups);
     permutation.row_of_slot = combine.row_of_slot = combine_backward.row_of_slot = matrix(8, i64, 2, 2);
     permutation.slot_of_row = permute.slot_of_row = matrix(9, i64, 1, 4);
     permute.tokens = combine.tokens = combine_backward.grad_tokens = matrix(10, f32, 2, 4);
@@ -177,6 +181,9 @@ static void moe(void) {
     left_out(tegroup_permute(&permute, NULL, &error), error, 5);
     left_out(tegroup_combine(&combine, NULL, &error), error, 6);
     left_out(tegroup_count(&count, NULL, &error), error, 9);
+    left_out(tegroup_export(&exported, NULL, &error), error, 12);
+    skew.shape = exported.shape;
+    left_out(tegroup_skew_report(&skew, NULL, &error), error, 13);
 #endif
 #if defined(TEGROUP_NO_MOE) || defined(TEGROUP_NO_BACKWARD)
     left_out(tegroup_router_backward(&router_backward, NULL, &error), error, 7);

@@ -29,6 +29,9 @@ typedef struct world {
     tegroup_activation_desc          activation;
     tegroup_activation_backward_desc activation_backward;
     tegroup_count_desc               count;
+    tegroup_count_desc               count_slots; /* of rows in blocks, which have slots      */
+    tegroup_export_desc              exports;     /* everything                               */
+    tegroup_skew_desc                skew;
     tegroup_router_desc              router;
     tegroup_router_backward_desc     router_backward;
     tegroup_permutation_desc         permutation;
@@ -100,6 +103,10 @@ typedef struct world {
     MEMORY(int32_t, indices_out, SLOTS);
     MEMORY(int64_t, counts_out, EXPERTS);
     MEMORY(int64_t, offsets_out, EXPERTS + 1);
+    MEMORY(int64_t, ends_out, EXPERTS);
+    MEMORY(int64_t, labels_out, ROWS / 2);
+    MEMORY(int64_t, source_rows_out, ROWS);
+    MEMORY(tegroup_skew, skew_out, 1);
     MEMORY(double, loss_out, 1);
     MEMORY(int64_t, row_of_slot_out, SLOTS);
     MEMORY(int64_t, slot_of_row_out, ROWS);
@@ -327,6 +334,33 @@ static tegroup_status world_make(world *w, tegroup_error *error) {
     w->count.labels = tegroup_matrix_of(w->indices, TOKENS, CHOICES, TEGROUP_DTYPE_I32);
     w->count.counts = tegroup_matrix_of(w->counts_out, 1, EXPERTS, TEGROUP_DTYPE_I64);
     w->count.offsets = tegroup_matrix_of(w->offsets_out, 1, EXPERTS + 1, TEGROUP_DTYPE_I64);
+    w->count_slots = w->count;
+    w->count_slots.labels = tegroup_matrix_of(w->indices, 1, ROWS / 2, TEGROUP_DTYPE_I32);
+    w->count_slots.block = 2;
+    w->count_slots.starts = tegroup_matrix_of(w->ends_out, 1, EXPERTS, TEGROUP_DTYPE_I64);
+    w->count_slots.slot_of_row = tegroup_matrix_of(w->slot_of_row, 1, ROWS, TEGROUP_DTYPE_I64);
+    w->count_slots.padded_rows = tegroup_matrix_of(w->starts + EXPERTS - 1, 1, 1, TEGROUP_DTYPE_I64);
+    w->count_slots.row_of_slot = tegroup_matrix_of(w->row_of_slot_out, TOKENS, CHOICES, TEGROUP_DTYPE_I64);
+    memset(&w->exports, 0, sizeof w->exports);
+    w->exports.struct_size = sizeof w->exports;
+    w->exports.space = TEGROUP_SPACE_HOST;
+    w->exports.shape = w->exports.from = routed;
+    w->exports.block = 2;
+    w->exports.counts = w->count.counts;
+    w->exports.offsets = w->count.offsets;
+    w->exports.ends = tegroup_matrix_of(w->ends_out, 1, EXPERTS, TEGROUP_DTYPE_I64);
+    w->exports.labels = tegroup_matrix_of(w->labels_out, 1, ROWS / 2, TEGROUP_DTYPE_I64);
+    w->exports.slot_of_row = tegroup_matrix_of(w->slot_of_row, 1, ROWS, TEGROUP_DTYPE_I64);
+    w->exports.slots = SLOTS;
+    w->exports.sorted_ids = tegroup_matrix_of(w->slot_of_row_out, 1, ROWS, TEGROUP_DTYPE_I64);
+    w->exports.source_rows = tegroup_matrix_of(w->source_rows_out, 1, ROWS, TEGROUP_DTYPE_I64);
+    memset(&w->skew, 0, sizeof w->skew);
+    w->skew.struct_size = sizeof w->skew;
+    w->skew.space = TEGROUP_SPACE_HOST;
+    w->skew.shape = routed;
+    w->skew.tile_rows = 4;
+    w->skew.row_bytes = K * 4;
+    w->skew.result = w->skew_out;
     memset(&w->router, 0, sizeof w->router);
     w->router.struct_size = sizeof w->router;
     w->router.space = TEGROUP_SPACE_HOST;

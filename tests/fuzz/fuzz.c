@@ -887,15 +887,22 @@ static int64_t entry(const tegroup_matrix *m, int64_t i, int64_t j) {
 
 static void fuzz_count(void) {
     tegroup_count_desc desc;
-    tegroup_matrix *matrices[] = {&desc.labels, &desc.counts, &desc.offsets};
+    tegroup_matrix *matrices[] = {&desc.labels, &desc.counts, &desc.offsets, &desc.starts, &desc.slot_of_row, &desc.padded_rows, &desc.row_of_slot};
     tegroup_status status;
-    int64_t sum = 0, g;
+    int64_t sum = 0, g, rows = below(30);
     OPEN(desc);
     desc.groups = below(9);
-    set_matrix(&desc.labels, below(6), below(5), any_int());
+    if (chance(50)) {
+        desc.block = 1 + below(5);
+        set_matrix(&desc.labels, 1, (rows + desc.block - 1) / desc.block, any_int());
+        set_matrix(&desc.slot_of_row, 1, rows, any_int());
+        set_matrix(&desc.row_of_slot, below(6), below(5), any_int());
+        if (chance(50)) set_matrix(&desc.padded_rows, 1, 1, any_int());
+    } else set_matrix(&desc.labels, below(6), below(5), any_int());
+    if (chance(50)) set_matrix(&desc.starts, 1, desc.groups, any_int());
     set_matrix(&desc.counts, 1, desc.groups, any_int());
     if (chance(60)) set_matrix(&desc.offsets, 1, desc.groups + 1, any_int());
-    SPOIL(tegroup_count_desc, desc, FIELD(tegroup_count_desc, groups));
+    SPOIL(tegroup_count_desc, desc, FIELD(tegroup_count_desc, groups), FIELD(tegroup_count_desc, block));
     if (finish_matrices(matrices, COUNT(matrices), desc.groups > 0 && desc.groups < 100 ? desc.groups : 0)) desc.space = TEGROUP_SPACE_DEVICE;
     CALL(tegroup_count, desc);
     if (status != TEGROUP_OK) return;
@@ -904,7 +911,7 @@ static void fuzz_count(void) {
         MUST(desc.offsets.dtype == TEGROUP_DTYPE_UNSET || entry(&desc.offsets, 0, g) == sum);
         sum += entry(&desc.counts, 0, g);
     }
-    MUST(sum <= desc.labels.rows * desc.labels.cols && (desc.offsets.dtype == TEGROUP_DTYPE_UNSET || entry(&desc.offsets, 0, g) == sum));
+    MUST(sum <= (desc.slot_of_row.cols > 0 ? desc.slot_of_row.cols : desc.labels.rows * desc.labels.cols) && (desc.offsets.dtype == TEGROUP_DTYPE_UNSET || entry(&desc.offsets, 0, g) == sum));
 }
 
 /* A scheme, often one that serves, its matrices still without memory. */
@@ -1019,6 +1026,55 @@ static void fuzz_permutation(void) {
         MUST(slot >= -1 && slot < desc.row_of_slot.rows * desc.row_of_slot.cols);
         if (slot >= 0) MUST(entry(&desc.row_of_slot, slot / desc.row_of_slot.cols, slot % desc.row_of_slot.cols) == i);
     }
+}
+
+static void fuzz_export(void) {
+    tegroup_export_desc desc;
+    tegroup_tensor rows;
+    tegroup_matrix *matrices[] = {&desc.counts, &desc.offsets, &desc.ends, &desc.labels, &desc.slot_of_row, &desc.sorted_ids, &desc.source_rows};
+    tegroup_status status;
+    OPEN(desc);
+    memset(&rows, 0, sizeof rows);
+    rows.shape.groups = below(8);
+    rows.shape.rows = below(24);
+    rows.shape.row_sizes.encoding = TEGROUP_ENCODING_COUNTS;
+    prepare_tensor(&rows);
+    desc.shape = rows.shape;
+    desc.block = below(5);
+    const int64_t groups = desc.shape.groups, n = desc.shape.rows, block = desc.block > 1 ? desc.block : 1;
+    if (chance(70)) set_matrix(&desc.counts, 1, groups, any_int());
+    if (chance(70)) set_matrix(&desc.offsets, 1, groups + 1, any_int());
+    if (chance(70)) set_matrix(&desc.ends, 1, groups, any_int());
+    if (chance(70)) set_matrix(&desc.labels, 1, (n + block - 1) / block, any_int());
+    if (chance(70)) set_matrix(&desc.sorted_ids, 1, n, any_int()), set_matrix(&desc.slot_of_row, 1, n, any_int()), desc.slots = below(40);
+    if (chance(70)) set_matrix(&desc.source_rows, 1, n, any_int()), desc.from = desc.shape;
+    SPOIL(tegroup_export_desc, desc, FIELD(tegroup_export_desc, shape.groups), FIELD(tegroup_export_desc, shape.rows), FIELD(tegroup_export_desc, block), FIELD(tegroup_export_desc, slots),
+          FIELD(tegroup_export_desc, from.rows), FIELD(tegroup_export_desc, threads));
+    if (finish_matrices(matrices, COUNT(matrices), 40)) desc.space = TEGROUP_SPACE_DEVICE;
+    if (chance(5)) desc.shape.snapshot = NULL;
+    CALL(tegroup_export, desc);
+    if (status != TEGROUP_OK || desc.source_rows.dtype == TEGROUP_DTYPE_UNSET || desc.struct_size < sizeof desc) return;
+    for (int64_t row = 0; row < n; row++) MUST(entry(&desc.source_rows, 0, row) == -1 || entry(&desc.source_rows, 0, row) == row); /* its own buffer */
+}
+
+static void fuzz_skew(void) {
+    tegroup_skew_desc desc;
+    tegroup_tensor rows;
+    tegroup_status status;
+    OPEN(desc);
+    memset(&rows, 0, sizeof rows);
+    rows.shape.groups = below(8);
+    rows.shape.rows = below(24);
+    rows.shape.row_sizes.encoding = TEGROUP_ENCODING_COUNTS;
+    prepare_tensor(&rows);
+    desc.shape = rows.shape;
+    desc.tile_rows = below(5);
+    desc.row_bytes = below(9);
+    desc.result = (tegroup_skew *)buffer(sizeof *desc.result);
+    SPOIL(tegroup_skew_desc, desc, FIELD(tegroup_skew_desc, shape.groups), FIELD(tegroup_skew_desc, shape.rows), FIELD(tegroup_skew_desc, tile_rows), FIELD(tegroup_skew_desc, row_bytes));
+    if (chance(5)) desc.shape.snapshot = NULL;
+    CALL(tegroup_skew_report, desc);
+    if (status == TEGROUP_OK) MUST(desc.result->rows >= desc.result->rows_max && desc.result->rows_max >= desc.result->rows_median && desc.result->rows_median >= desc.result->rows_min);
 }
 
 static void fuzz_permute(void) {
@@ -1599,7 +1655,7 @@ static void fuzz_chain(void) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static void (*const targets[])(void) = {fuzz_layouts, fuzz_tensor_layout, fuzz_prepare, fuzz_gemm, fuzz_prepare, fuzz_gemm, fuzz_gemm, fuzz_count, fuzz_router, fuzz_router_backward,
-                                            fuzz_permutation, fuzz_permute, fuzz_combine, fuzz_combine_backward, fuzz_activation, fuzz_activation_backward, fuzz_linear, fuzz_linear, fuzz_mlp, fuzz_mlp, fuzz_chain, fuzz_chain, fuzz_chain};
+                                            fuzz_permutation, fuzz_export, fuzz_skew, fuzz_permute, fuzz_combine, fuzz_combine_backward, fuzz_activation, fuzz_activation_backward, fuzz_linear, fuzz_linear, fuzz_mlp, fuzz_mlp, fuzz_chain, fuzz_chain, fuzz_chain};
     if (!workspace) { /* what the CPU backend needs at the most, with one thread */
         workspace_bytes = (size_t)4 << 20;
         workspace = (char *)aligned_buffer(workspace_bytes);

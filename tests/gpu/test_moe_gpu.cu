@@ -566,6 +566,152 @@ TEST(moe_gpu, counts_equal_a_loop) {
     }
 }
 
+/* ---- layouts of other libraries ------------------------------------------------------------------------------------------ */
+
+/* Groups of rows in a buffer: packed, aligned, at a stride or anywhere. */
+static tegroup_shape placed(rng *r, int32_t groups, const int64_t *rows) {
+    spec s;
+    problem p;
+    memset(&s, 0, sizeof s);
+    s.op = TEGROUP_OP_FORWARD;
+    s.groups = groups;
+    s.n = s.k = 1;
+    s.place = (place_kind)rng_int(r, 0, 3);
+    s.alignment = 4;
+    s.tail_rows = rng_int(r, 0, 40);
+    s.seed = rng_next(r);
+    s.m = rows;
+    problem_make(&p, &s);
+    if (problem_prepare(&p) != TEGROUP_OK) abort();
+    return p.a.tensor.shape;
+}
+static tegroup_matrix maybe(rng *r, int64_t cols) { return rng_chance(r, 70) ? matrix(r, 0, integers(r), 1, cols) : no_matrix(); }
+
+/* What each export is, the CPU says, bit for bit. A snapshot that was written over leads nowhere outside, and one of something
+ * else has no rows. */
+TEST(moe_gpu, exports_equal_the_cpus) {
+    static const int32_t sizes[] = {0, 1, 2, 31, 33, 896, 1025, 4096};
+    rng r = rng_seed(5021);
+    for (int64_t i = scaled(10) * 16; i > 0; i--) {
+        void *mark = guards_mark();
+        const int32_t groups = i % 16 < 8 ? sizes[i % 8] : (int32_t)rng_int(&r, 1, 60);
+        int64_t *rows = random_rows(&r, groups, groups > 100 ? 9 : 90, 1);
+        tegroup_export_desc d;
+        memset(&d, 0, sizeof d);
+        d.struct_size = sizeof d;
+        d.space = TEGROUP_SPACE_HOST;
+        d.shape = placed(&r, groups, rows);
+        const int lies = rng_chance(&r, 20), other = !lies && rng_chance(&r, 20);
+        const int64_t n = d.shape.rows, block = rng_int(&r, 1, 9);
+        d.block = block > 1 ? block : rng_int(&r, 0, 1);
+        d.counts = matrix(&r, 0, integers(&r), 1, groups);
+        d.offsets = maybe(&r, groups + 1), d.ends = maybe(&r, groups), d.labels = maybe(&r, (n + block - 1) / block), d.sorted_ids = maybe(&r, n), d.source_rows = maybe(&r, n);
+        if (d.sorted_ids.dtype) {
+            d.slots = rng_int(&r, 0, 500);
+            d.slot_of_row = matrix(&r, 0, integers(&r), 1, n);
+            for (int64_t row = 0; row < n; row++) set_whole(&d.slot_of_row, 0, row, d.slots > 0 && rng_chance(&r, 60) ? rng_int(&r, 0, d.slots - 1) : nonsense(&r, d.slot_of_row.dtype, (int32_t)d.slots));
+        }
+        if (d.source_rows.dtype) d.from = placed(&r, groups, rows);
+        tegroup_snapshot_view v = tegroup_snapshot_read(d.shape.snapshot);
+        for (int32_t g = 0; lies && g < groups; g++) {
+            if (rng_chance(&r, 40)) *(int64_t *)(uintptr_t)(v.start + g) = nonsense(&r, TEGROUP_DTYPE_I64, 1000);
+            if (rng_chance(&r, 40)) *(int64_t *)(uintptr_t)(v.rows + g) = nonsense(&r, TEGROUP_DTYPE_I64, 1000);
+            if (rng_chance(&r, 10)) *(int64_t *)(uintptr_t)(v.prefix + g) = nonsense(&r, TEGROUP_DTYPE_I64, 1000);
+        }
+        mirror_up(mark);
+        tegroup_export_desc dd = d;
+        dd.space = TEGROUP_SPACE_DEVICE;
+        shape_to_device(&dd.shape), shape_to_device(&dd.from);
+        tegroup_matrix *matrices[] = {&dd.counts, &dd.offsets, &dd.ends, &dd.labels, &dd.slot_of_row, &dd.sorted_ids, &dd.source_rows};
+        for (int m = 0; m < 7; m++) *matrices[m] = on_device(*matrices[m]);
+        if (other) MUST(cudaMemset((void *)dd.shape.snapshot, 0, 4)); /* its magic */
+        ASSERT_EQ(TEGROUP_OK, tegroup_export(&d, NULL, NULL));
+        remember_all(mark);
+        if (lies) { /* several groups may own a row then */
+            RUN(tegroup_export(&dd, NULL, error));
+            mirror_down();
+        } else RUN_TWICE(mark, tegroup_export(&dd, NULL, error));
+        if (other) {
+            for (int32_t g = 0; g < groups; g++) ASSERT_EQ(0, whole(&d.counts, 0, g));
+            for (int64_t row = 0; d.labels.dtype && row < d.labels.cols; row++) ASSERT_EQ(-1, whole(&d.labels, 0, row));
+            for (int64_t row = 0; d.source_rows.dtype && row < n; row++) ASSERT_EQ(-1, whole(&d.source_rows, 0, row));
+        }
+        ASSERT_EQ(0, lies || other ? guards_changed() : disturbed(mark));
+        guards_release(mark);
+    }
+}
+
+/* The report is the CPU's, byte for byte; of a snapshot of something else, one of no rows. */
+TEST(moe_gpu, skew_equals_the_cpus) {
+    static const int32_t sizes[] = {0, 1, 2, 31, 33, 896, 1025, 4096};
+    rng r = rng_seed(5023);
+    for (int64_t i = scaled(10) * 16; i > 0; i--) {
+        void *mark = guards_mark();
+        const int32_t groups = i % 16 < 8 ? sizes[i % 8] : (int32_t)rng_int(&r, 1, 60);
+        tegroup_skew_desc d;
+        memset(&d, 0, sizeof d);
+        d.struct_size = sizeof d;
+        d.space = TEGROUP_SPACE_HOST;
+        d.shape = placed(&r, groups, random_rows(&r, groups, groups > 100 ? 9 : 400, 1));
+        d.tile_rows = rng_int(&r, 1, 256);
+        d.row_bytes = rng_int(&r, 0, 9000);
+        d.result = (tegroup_skew *)guarded(sizeof *d.result);
+        const int other = rng_chance(&r, 10);
+        mirror_up(mark);
+        tegroup_skew_desc dd = d;
+        dd.space = TEGROUP_SPACE_DEVICE;
+        shape_to_device(&dd.shape);
+        dd.result = (tegroup_skew *)device_of(d.result);
+        if (other) MUST(cudaMemset((void *)dd.shape.snapshot, 0, 4)); /* its magic */
+        ASSERT_EQ(TEGROUP_OK, tegroup_skew_report(&d, NULL, NULL));
+        remember_all(mark);
+        RUN_TWICE(mark, tegroup_skew_report(&dd, NULL, error));
+        if (other) ASSERT_TRUE(d.result->rows == 0 && d.result->empty == groups && d.result->largest == -1 && d.result->largest_over_mean == 0);
+        ASSERT_EQ(0, other ? guards_changed() : disturbed(mark));
+        guards_release(mark);
+    }
+}
+
+/* Labels of blocks, slots of rows and where padding begins: counts, starts and the row of each slot are the CPU's, whatever lies. */
+TEST(moe_gpu, counts_of_slots_equal_the_cpus) {
+    static const int32_t sizes[] = {0, 1, 2, 31, 33, 896, 1025, 4096};
+    rng r = rng_seed(5022);
+    for (int64_t i = scaled(10) * 16; i > 0; i--) {
+        void *mark = guards_mark();
+        const int32_t groups = i % 16 < 8 ? sizes[i % 8] : (int32_t)rng_int(&r, 1, 60);
+        const int64_t n = rng_int(&r, 0, rng_chance(&r, 20) ? 40000 : 300), tokens = rng_int(&r, 0, 100), k = rng_int(&r, 1, 8), block = rng_int(&r, 1, 64);
+        tegroup_count_desc d;
+        memset(&d, 0, sizeof d);
+        d.struct_size = sizeof d;
+        d.space = TEGROUP_SPACE_HOST;
+        d.groups = groups;
+        const int slotted = rng_chance(&r, 80);
+        if (slotted) {
+            d.block = block;
+            d.slot_of_row = matrix(&r, 0, integers(&r), 1, n);
+            d.row_of_slot = matrix(&r, 0, integers(&r), tokens, k);
+            d.padded_rows = maybe(&r, 1);
+            if (d.padded_rows.dtype) set_whole(&d.padded_rows, 0, 0, rng_chance(&r, 30) ? nonsense(&r, d.padded_rows.dtype, (int32_t)n) : rng_int(&r, 0, n));
+            for (int64_t row = 0; row < n; row++)
+                set_whole(&d.slot_of_row, 0, row, tokens > 0 && rng_chance(&r, 80) ? rng_int(&r, 0, tokens * k - 1) : nonsense(&r, d.slot_of_row.dtype, (int32_t)(tokens * k)));
+        }
+        d.labels = matrix(&r, 0, integers(&r), 1, slotted ? (n + block - 1) / block : n);
+        for (int64_t b = 0; b < d.labels.cols; b++) set_whole(&d.labels, 0, b, groups > 0 && rng_chance(&r, 80) ? rng_int(&r, 0, groups - 1) : nonsense(&r, d.labels.dtype, groups));
+        d.counts = matrix(&r, 0, integers(&r), 1, groups);
+        d.offsets = maybe(&r, groups + 1), d.starts = maybe(&r, groups);
+        mirror_up(mark);
+        tegroup_count_desc dd = d;
+        dd.space = TEGROUP_SPACE_DEVICE;
+        tegroup_matrix *matrices[] = {&dd.labels, &dd.counts, &dd.offsets, &dd.starts, &dd.slot_of_row, &dd.padded_rows, &dd.row_of_slot};
+        for (int m = 0; m < 7; m++) *matrices[m] = on_device(*matrices[m]);
+        ASSERT_EQ(TEGROUP_OK, tegroup_count(&d, NULL, NULL));
+        remember_all(mark);
+        RUN_TWICE(mark, tegroup_count(&dd, NULL, error));
+        ASSERT_EQ(0, disturbed(mark));
+        guards_release(mark);
+    }
+}
+
 /* ---- permute and combine --------------------------------------------------------------------------------------------------- */
 
 TEST(moe_gpu, permute_and_combine) {
@@ -1158,6 +1304,21 @@ TEST(moe_gpu, captured_step) {
     counting.groups = EXPERTS;
     counting.labels = dd.indices;
     counting.counts = tegroup_matrix_of(arena_take(8 * EXPERTS, 0), 1, EXPERTS, d.counts.dtype);
+    counting.starts = tegroup_matrix_of(arena_take(8 * EXPERTS, 0), 1, EXPERTS, TEGROUP_DTYPE_I64);
+    tegroup_export_desc exported;
+    memset(&exported, 0, sizeof exported);
+    exported.struct_size = sizeof exported;
+    exported.space = TEGROUP_SPACE_DEVICE;
+    exported.shape = rows;
+    exported.labels = tegroup_matrix_of(arena_take(8 * (size_t)rows.rows, 0), 1, rows.rows, TEGROUP_DTYPE_I64);
+    exported.offsets = tegroup_matrix_of(arena_take(8 * (EXPERTS + 1), 0), 1, EXPERTS + 1, TEGROUP_DTYPE_I64);
+    tegroup_skew_desc skew;
+    memset(&skew, 0, sizeof skew);
+    skew.struct_size = sizeof skew;
+    skew.space = TEGROUP_SPACE_DEVICE;
+    skew.shape = rows;
+    skew.tile_rows = 128;
+    skew.result = (tegroup_skew *)arena_take(sizeof *skew.result, 0);
     tegroup_permute_desc p;
     memset(&p, 0, sizeof p);
     p.struct_size = sizeof p;
@@ -1193,7 +1354,7 @@ TEST(moe_gpu, captured_step) {
     auto step = [&]() {
         return tegroup_router(&dd, stream, NULL) == TEGROUP_OK && tegroup_count(&counting, stream, NULL) == TEGROUP_OK
                && tegroup_shape_prepare(&rows, snapshot, snapshot_bytes, stream, NULL) == TEGROUP_OK
-               && tegroup_permutation_make(&m, stream, NULL) == TEGROUP_OK
+               && tegroup_permutation_make(&m, stream, NULL) == TEGROUP_OK && tegroup_export(&exported, stream, NULL) == TEGROUP_OK && tegroup_skew_report(&skew, stream, NULL) == TEGROUP_OK
                && tegroup_permute(&p, stream, NULL) == TEGROUP_OK && tegroup_activation_forward(&a, stream, NULL) == TEGROUP_OK && tegroup_combine(&q, stream, NULL) == TEGROUP_OK
                && tegroup_validate(&v, stream, NULL) == TEGROUP_OK;
     };

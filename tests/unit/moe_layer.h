@@ -16,6 +16,7 @@ typedef struct layer {
     int32_t experts, k, biases;
     tegroup_dtype dtype;
     double *x, *logits, *w1, *w2, *b1, *b2, *dy; /* what the reference works with: exact values of what is stored */
+    uint8_t *dropped; /* [tokens * k]: the reference leaves these choices out; NULL = none */
 } layer;
 
 SUPPORT void *kept(layer *l, tegroup_dtype dtype, int64_t count, rng *r, double size, double **values) {
@@ -44,10 +45,27 @@ SUPPORT void with_gradient(layer *l, tegroup_mlp_weights *w, tegroup_dtype dtype
     if (l->biases) w->bias_grad = tegroup_tensor_uniform(l->experts, 1, n, dtype, guarded((size_t)(l->experts * n) * size_of(dtype)));
 }
 
+/* The plan, for `spare` tokens more than there are, and the memory that it asks for. */
+SUPPORT void layer_plan(layer *l, int64_t spare) {
+    tegroup_moe_desc *d = &l->desc, planned = *d;
+    tegroup_error error;
+    planned.tokens.rows += spare, planned.router.logits.rows += spare, planned.output.rows += spare;
+    if (d->grad_output.dtype != TEGROUP_DTYPE_UNSET) planned.grad_output.rows += spare, planned.grad_tokens.rows += spare, planned.grad_logits.rows += spare;
+    const tegroup_status status = tegroup_moe_plan_make(&planned, NULL, &l->plan, &error);
+    if (status != TEGROUP_OK) {
+        char text[400];
+        tegroup_error_text(&error, text, sizeof text);
+        TEST_FAIL("plan: %s\n", text);
+    }
+    d->saved_by_forward = l->plan.saved_by_forward_bytes > 0 ? guarded(l->plan.saved_by_forward_bytes) : NULL;
+    d->saved_by_forward_bytes = l->plan.saved_by_forward_bytes;
+    d->saved_by_dgrad = l->plan.saved_by_dgrad_bytes > 0 ? guarded(l->plan.saved_by_dgrad_bytes) : NULL;
+    d->saved_by_dgrad_bytes = l->plan.saved_by_dgrad_bytes;
+    d->experts.options.workspace = guarded(l->plan.workspace_bytes);
+    d->experts.options.workspace_bytes = l->plan.workspace_bytes;
+}
 /* backward: 0 forward alone; 1 everything. The plan is for `spare` tokens more than there are. */
 SUPPORT void layer_make(layer *l, rng *r, tegroup_dtype dtype, int backward, int64_t spare) {
-    tegroup_error error;
-    tegroup_moe_desc planned;
     memset(l, 0, sizeof *l);
     l->dtype = dtype;
     l->tokens = rng_int(r, 0, MOST_TOKENS);
@@ -78,24 +96,10 @@ SUPPORT void layer_make(layer *l, rng *r, tegroup_dtype dtype, int backward, int
         with_gradient(l, &d->experts.fc1, dtype);
         with_gradient(l, &d->experts.fc2, dtype);
     }
-    planned = *d;
-    planned.tokens.rows += spare, planned.router.logits.rows += spare, planned.output.rows += spare;
-    if (backward) planned.grad_output.rows += spare, planned.grad_tokens.rows += spare, planned.grad_logits.rows += spare;
-    const tegroup_status status = tegroup_moe_plan_make(&planned, NULL, &l->plan, &error);
-    if (status != TEGROUP_OK) {
-        char text[400];
-        tegroup_error_text(&error, text, sizeof text);
-        TEST_FAIL("plan: %s\n", text);
-    }
-    d->saved_by_forward = l->plan.saved_by_forward_bytes > 0 ? guarded(l->plan.saved_by_forward_bytes) : NULL;
-    d->saved_by_forward_bytes = l->plan.saved_by_forward_bytes;
-    d->saved_by_dgrad = l->plan.saved_by_dgrad_bytes > 0 ? guarded(l->plan.saved_by_dgrad_bytes) : NULL;
-    d->saved_by_dgrad_bytes = l->plan.saved_by_dgrad_bytes;
-    d->experts.options.workspace = guarded(l->plan.workspace_bytes);
-    d->experts.options.workspace_bytes = l->plan.workspace_bytes;
+    layer_plan(l, spare);
 }
 SUPPORT void layer_free(layer *l) {
-    free(l->x), free(l->logits), free(l->w1), free(l->w2), free(l->b1), free(l->b2), free(l->dy);
+    free(l->x), free(l->logits), free(l->w1), free(l->w2), free(l->b1), free(l->b2), free(l->dy), free(l->dropped);
 }
 
 SUPPORT void run(layer *l, tegroup_op op) {
@@ -143,6 +147,7 @@ SUPPORT double reference(const layer *l, int64_t t, int64_t o, double *size) {
     choose(l, l->logits + t * l->experts, chosen, weights);
     for (int32_t j = 0; j < l->k; j++) {
         const int32_t e = chosen[j];
+        if (l->dropped && l->dropped[t * l->k + j]) continue;
         double row = l->biases ? l->b2[e * l->outputs + o] * weights[j] : 0, row_size = fabs(row);
         for (int64_t h = 0; h < l->hidden; h++) {
             double sums[2], sizes[2];
@@ -167,6 +172,36 @@ SUPPORT double reference(const layer *l, int64_t t, int64_t o, double *size) {
 SUPPORT double output_bound(const layer *l, double size) {
     const double u = l->dtype == TEGROUP_DTYPE_F64 ? unit_roundoff(TEGROUP_DTYPE_F64) : SUPPORT_SUM_ROUNDING;
     return size * (8 * unit_roundoff(l->dtype) + (double)(l->width + l->hidden + 16) * u) + 2 * smallest_step(l->dtype);
+}
+
+/* The choices that find no room where rows by expert are few: experts in order have what is left, and one without room for all
+ * keeps those that come first, or by_weight those of the largest weights, of equal ones the first. Returns how many. *close is
+ * the smallest difference between two weights of one expert that are not equal: rounding must not tell them apart. */
+SUPPORT int64_t drop(layer *l, int64_t capacity, int by_weight, double *close) {
+    const int64_t slots = l->tokens * l->k;
+    int32_t *expert = (int32_t *)calloc((size_t)slots + 3, sizeof *expert);
+    double *weight = (double *)calloc((size_t)slots + 3, sizeof *weight);
+    int64_t left = capacity, dropped = 0;
+    l->dropped = (uint8_t *)calloc((size_t)slots + 1, 1);
+    *close = INFINITY;
+    for (int64_t t = 0; t < l->tokens; t++) choose(l, l->logits + t * l->experts, expert + t * l->k, weight + t * l->k);
+    for (int32_t e = 0; e < l->experts; e++) {
+        int64_t rows = 0;
+        for (int64_t s = 0; s < slots; s++) {
+            int64_t before = 0; /* choices of this expert that get their row sooner */
+            if (expert[s] != e) continue;
+            rows++;
+            for (int64_t other = 0; other < slots; other++) {
+                if (other == s || expert[other] != e) continue;
+                before += by_weight && weight[other] != weight[s] ? weight[other] > weight[s] : other < s;
+                if (weight[other] != weight[s]) *close = fmin(*close, fabs(weight[other] - weight[s]));
+            }
+            dropped += l->dropped[s] = before >= left;
+        }
+        left = left > rows ? left - rows : 0;
+    }
+    free(expert), free(weight);
+    return dropped;
 }
 
 #endif

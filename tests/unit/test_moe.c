@@ -24,6 +24,7 @@ static int64_t whole(const tegroup_matrix *m, int64_t row, int64_t col) {
     if (m->dtype != TEGROUP_DTYPE_I32 && m->dtype != TEGROUP_DTYPE_I64) abort();
     return m->dtype == TEGROUP_DTYPE_I32 ? ((int32_t *)m->data)[place(m, row, col)] : ((int64_t *)m->data)[place(m, row, col)];
 }
+static tegroup_matrix no_matrix(void) { tegroup_matrix m; memset(&m, 0, sizeof m); return m; }
 static void set_whole(tegroup_matrix *m, int64_t row, int64_t col, int64_t x) {
     if (m->dtype == TEGROUP_DTYPE_I32) ((int32_t *)m->data)[place(m, row, col)] = (int32_t)x;
     else ((int64_t *)m->data)[place(m, row, col)] = x;
@@ -803,7 +804,6 @@ TEST(moe, permutation_keeps_the_heaviest) {
     ASSERT_TRUE(dropped > 0 && equal > 0);
 }
 
-static tegroup_matrix no_matrix(void) { tegroup_matrix m; memset(&m, 0, sizeof m); return m; }
 static double weight_at(const tegroup_matrix *w, int64_t t, int64_t j) { return w->dtype == TEGROUP_DTYPE_UNSET ? 1 : at(w, t, j); }
 
 TEST(moe, permute_and_combine) {
@@ -881,6 +881,328 @@ TEST(moe, permute_and_combine) {
         guards_release(mark);
     }
     printf("permute and combine: error/bound at most %.3f\n", worst_permute);
+}
+
+/* ---- layouts of other libraries ----------------------------------------------------------------------------------------- */
+
+/* Groups of rows in one of the ways in which buffers hold them, and where each of them must lie. */
+typedef struct placed { tegroup_shape shape; int64_t start[24], rows[24], block; int32_t groups; } placed;
+
+/* kind: 0 packed, 1 aligned to a block, 2 at a stride, 3 anywhere in any order. */
+static void placed_make(placed *p, rng *r, int kind, int32_t groups, const int64_t *rows) {
+    const tegroup_dtype dtype = integers(r);
+    int64_t most = 1, end = 0;
+    tegroup_layout layout;
+    memset(p, 0, sizeof *p);
+    p->groups = groups;
+    p->block = rng_chance(r, 30) ? 1 : rng_int(r, 2, 8);
+    for (int32_t g = 0; g < groups; g++) { p->rows[g] = rows[g]; if (rows[g] > most) most = rows[g]; }
+    const int64_t stride = most + rng_int(r, 0, 3);
+    for (int32_t i = 0; i < groups; i++) {
+        const int32_t g = kind == 3 ? (i * 5 + 2) % groups : i; /* of 1 to 4 groups, or of a number that 5 does not divide */
+        const int64_t here = rows[g] > 0 ? rows[g] : 0;
+        p->start[g] = kind == 2 ? g * stride : end;
+        end = kind == 1 ? end + (here + p->block - 1) / p->block * p->block : kind == 2 ? (g + 1) * stride : end + here + (kind == 3 ? rng_int(r, 0, 3) : 0);
+    }
+    tegroup_sizes sizes = tegroup_sizes_of(index_array(dtype, rows, groups), dtype, TEGROUP_SPACE_HOST);
+    if (kind == 1) sizes.alignment = p->block;
+    if (kind == 2) sizes.stride = stride;
+    if (kind == 3) sizes.starts = index_array(dtype, p->start, groups);
+    p->shape = tegroup_shape_of(groups, end + rng_int(r, 0, 9), 1, sizes);
+    ASSERT_EQ(tegroup_snapshot_layout(&p->shape, &layout, NULL), TEGROUP_OK);
+    ASSERT_EQ(tegroup_shape_prepare(&p->shape, guarded(layout.total_bytes), layout.total_bytes, NULL, NULL), TEGROUP_OK);
+}
+static int32_t some_rows(rng *r, int64_t *rows) {
+    int32_t groups = (int32_t)rng_int(r, 0, 23);
+    groups += groups > 4 && groups % 5 == 0;
+    for (int32_t g = 0; g < groups; g++) rows[g] = rng_chance(r, 20) ? 0 : rng_chance(r, 10) ? -1 : rng_int(r, 1, 9);
+    return groups;
+}
+/* The group that owns a row, and which of its rows it is. */
+static int32_t owner(const placed *p, int64_t row, int64_t *i) {
+    for (int32_t g = 0; g < p->groups; g++)
+        if (row >= p->start[g] && row < p->start[g] + p->rows[g]) return *i = row - p->start[g], g;
+    return -1;
+}
+static tegroup_matrix maybe(rng *r, tegroup_dtype dtype, int64_t cols) { return rng_chance(r, 70) ? matrix(r, dtype, 1, cols) : no_matrix(); }
+#define THERE(m) ((m).dtype != TEGROUP_DTYPE_UNSET)
+
+TEST(moe, exports_of_a_snapshot) {
+    rng r = rng_seed(4041);
+    int64_t owned = 0, padding = 0;
+    for (int64_t i = scaled(600); i > 0; i--) {
+        void *mark = guards_mark();
+        int64_t rows[24];
+        const int32_t groups = some_rows(&r, rows);
+        placed to, from;
+        placed_make(&to, &r, (int)(i % 4), groups, rows);
+        for (int32_t g = 0; g < groups; g++) if (rng_chance(&r, 10)) rows[g] = rng_int(&r, 0, 5); /* the other buffer may hold more or less */
+        placed_make(&from, &r, (int)rng_int(&r, 0, 3), groups, rows);
+        ASSERT_PASSING();
+        const int64_t n = to.shape.rows, block = to.block, slots = rng_int(&r, 0, 30);
+        tegroup_export_desc d = {.struct_size = sizeof d, .space = TEGROUP_SPACE_HOST, .shape = to.shape, .block = block > 1 || rng_chance(&r, 50) ? block : 0,
+                                 .counts = matrix(&r, integers(&r), 1, groups), .offsets = maybe(&r, integers(&r), groups + 1), .ends = maybe(&r, integers(&r), groups),
+                                 .labels = maybe(&r, integers(&r), (n + block - 1) / block), .sorted_ids = maybe(&r, integers(&r), n), .source_rows = maybe(&r, integers(&r), n)};
+        if (THERE(d.sorted_ids)) {
+            d.slots = slots;
+            d.slot_of_row = matrix(&r, integers(&r), 1, n);
+            for (int64_t row = 0; row < n; row++)
+                set_whole(&d.slot_of_row, 0, row, slots > 0 && rng_chance(&r, 60) ? rng_int(&r, 0, slots - 1) : nonsense(&r, d.slot_of_row.dtype, (int32_t)slots));
+        }
+        if (THERE(d.source_rows)) d.from = from.shape;
+        remember_all(mark);
+        ASSERT_EQ(tegroup_export(&d, NULL, NULL), TEGROUP_OK);
+        for (int32_t g = 0; g < groups; g++) {
+            const int64_t here = to.rows[g] > 0 ? to.rows[g] : 0;
+            ASSERT_EQ(whole(&d.counts, 0, g), to.rows[g]);
+            if (THERE(d.offsets)) ASSERT_EQ(whole(&d.offsets, 0, g), to.start[g]);
+            if (THERE(d.ends)) ASSERT_EQ(whole(&d.ends, 0, g), to.start[g] + here);
+            if (THERE(d.offsets) && g == groups - 1) ASSERT_EQ(whole(&d.offsets, 0, groups), to.start[g] + (here + block - 1) / block * block);
+        }
+        if (THERE(d.offsets) && groups == 0) ASSERT_EQ(whole(&d.offsets, 0, 0), 0);
+        for (int64_t row = 0; row < n; row++) {
+            int64_t which = 0;
+            const int32_t g = owner(&to, row, &which);
+            owned += g >= 0, padding += g < 0;
+            if (THERE(d.labels) && row % block == 0) ASSERT_EQ(whole(&d.labels, 0, row / block), g);
+            if (THERE(d.source_rows)) ASSERT_EQ(whole(&d.source_rows, 0, row), g >= 0 && which < from.rows[g] ? from.start[g] + which : -1);
+            if (THERE(d.sorted_ids)) {
+                const int64_t slot = whole(&d.slot_of_row, 0, row);
+                ASSERT_EQ(whole(&d.sorted_ids, 0, row), slot >= 0 && slot < slots ? slot : slots);
+            }
+        }
+        tegroup_matrix *written[] = {&d.counts, &d.offsets, &d.ends, &d.labels, &d.sorted_ids, &d.source_rows};
+        for (int j = 0; j < 6; j++) if (THERE(*written[j])) may_change(written[j]);
+        ASSERT_EQ(disturbed(mark), 0);
+        guards_release(mark);
+    }
+    ASSERT_TRUE(owned > 0 && padding > 0);
+}
+
+/* Every array that says where groups lie is read back as the same groups, and rows that move into another layout come back. */
+TEST(moe, exports_are_read_back) {
+    rng r = rng_seed(4042);
+    int64_t moved = 0;
+    for (int64_t i = scaled(400); i > 0; i--) {
+        void *mark = guards_mark();
+        int64_t rows[24];
+        const int32_t groups = some_rows(&r, rows);
+        const int kind = (int)(i % 4);
+        placed to, from;
+        placed_make(&to, &r, kind, groups, rows);
+        placed_make(&from, &r, (int)rng_int(&r, 0, 3), groups, rows);
+        ASSERT_PASSING();
+        const int64_t n = to.shape.rows;
+        tegroup_export_desc d = {.struct_size = sizeof d, .space = TEGROUP_SPACE_HOST, .shape = to.shape, .counts = matrix(&r, TEGROUP_DTYPE_I32, 1, groups),
+                                 .offsets = matrix(&r, TEGROUP_DTYPE_I32, 1, groups + 1), .ends = matrix(&r, TEGROUP_DTYPE_I32, 1, groups),
+                                 .labels = matrix(&r, TEGROUP_DTYPE_I32, 1, n), .from = from.shape, .source_rows = matrix(&r, integers(&r), 1, n)};
+        ASSERT_EQ(tegroup_export(&d, NULL, NULL), TEGROUP_OK);
+        tegroup_count_desc c = {.struct_size = sizeof c, .space = TEGROUP_SPACE_HOST, .groups = groups, .labels = d.labels,
+                                .counts = matrix(&r, TEGROUP_DTYPE_I32, 1, groups), .starts = matrix(&r, TEGROUP_DTYPE_I32, 1, groups)};
+        ASSERT_EQ(tegroup_count(&c, NULL, NULL), TEGROUP_OK);
+        for (int way = 0; way < 4; way++) { /* counts and starts, offsets, ends, labels */
+            tegroup_sizes sizes = tegroup_sizes_of(way == 1 ? d.offsets.data : way == 2 ? d.ends.data : way == 3 ? c.counts.data : d.counts.data, TEGROUP_DTYPE_I32, TEGROUP_SPACE_HOST);
+            if (way == 0) sizes.starts = d.offsets.data; /* its first numbers */
+            if (way == 1) sizes.encoding = TEGROUP_ENCODING_OFFSETS;
+            if (way == 2) sizes.encoding = TEGROUP_ENCODING_ENDS, sizes.alignment = kind == 1 ? to.block : 0;
+            if (way == 3) sizes.starts = c.starts.data;
+            if ((way == 1 && kind != 0) || (way == 2 && kind > 1)) continue; /* these know no gaps, or only those of an alignment */
+            tegroup_shape shape = tegroup_shape_of(groups, n, 1, sizes);
+            tegroup_layout layout;
+            ASSERT_EQ(tegroup_snapshot_layout(&shape, &layout, NULL), TEGROUP_OK);
+            ASSERT_EQ(tegroup_shape_prepare(&shape, guarded(layout.total_bytes), layout.total_bytes, NULL, NULL), TEGROUP_OK);
+            const tegroup_snapshot_view v = tegroup_snapshot_read(shape.snapshot);
+            for (int32_t g = 0; g < groups; g++) {
+                ASSERT_EQ(v.rows[g], way > 0 && rows[g] < 0 ? 0 : rows[g]);
+                if (rows[g] > 0) ASSERT_EQ(v.start[g], to.start[g]);
+            }
+        }
+        tegroup_matrix a = matrix(&r, TEGROUP_DTYPE_F8E8M0, from.shape.rows, rng_int(&r, 1, 9)), b = matrix(&r, a.dtype, n, a.cols), again = matrix(&r, a.dtype, a.rows, a.cols);
+        for (int64_t row = 0; row < a.rows; row++) for (int64_t j = 0; j < a.cols; j++) ((unsigned char *)a.data)[place(&a, row, j)] = (unsigned char)rng_next(&r);
+        tegroup_permute_desc p = {.struct_size = sizeof p, .space = TEGROUP_SPACE_HOST, .k = 1, .tokens = a, .slot_of_row = d.source_rows, .permuted = b};
+        tegroup_export_desc back = {.struct_size = sizeof back, .space = TEGROUP_SPACE_HOST, .shape = from.shape, .from = to.shape, .source_rows = matrix(&r, integers(&r), 1, a.rows)};
+        ASSERT_EQ(tegroup_permute(&p, NULL, NULL), TEGROUP_OK);
+        ASSERT_EQ(tegroup_export(&back, NULL, NULL), TEGROUP_OK);
+        p.tokens = b, p.slot_of_row = back.source_rows, p.permuted = again;
+        ASSERT_EQ(tegroup_permute(&p, NULL, NULL), TEGROUP_OK);
+        for (int32_t g = 0; g < groups; g++)
+            for (int64_t row = 0; row < rows[g]; row++, moved++) {
+                const char *was = (char *)a.data + place(&a, from.start[g] + row, 0);
+                ASSERT_EQ(memcmp(was, (char *)b.data + place(&b, to.start[g] + row, 0), (size_t)a.cols), 0);
+                ASSERT_EQ(memcmp(was, (char *)again.data + place(&again, from.start[g] + row, 0), (size_t)a.cols), 0);
+            }
+        ASSERT_EQ(guards_changed(), 0);
+        guards_release(mark);
+    }
+    ASSERT_GT(moved, 0);
+}
+
+/* moe_align_block_size as vLLM documents it, by plain loops: an expert's slots in order, filled up to whole blocks with a number
+ * that is no slot, and each block's expert. From there back to counts, starts and the row of each slot. */
+TEST(moe, sorted_token_ids) {
+    rng r = rng_seed(4043);
+    int64_t filled_up = 0, garbage = 0;
+    for (int64_t i = scaled(400); i > 0; i--) {
+        void *mark = guards_mark();
+        const int32_t experts = (int32_t)rng_int(&r, 1, 12), k = (int32_t)rng_int(&r, 1, 4);
+        const int64_t tokens = rng_int(&r, 0, 40), slots = tokens * k, block = rng_int(&r, 1, 9), blocks = (slots + experts * (block - 1) + block - 1) / block, n = rng_chance(&r, 50) ? blocks * block : slots + experts * (block - 1);
+        int64_t *ids = (int64_t *)scratch(8 * (size_t)n + 8), *expert_ids = (int64_t *)scratch(8 * (size_t)blocks + 8), rows = 0, counts[12], starts[12];
+        tegroup_matrix indices = matrix(&r, integers(&r), tokens, k);
+        for (int64_t s = 0; s < slots; s++) set_whole(&indices, s / k, s % k, rng_int(&r, 0, rng_chance(&r, 50) ? experts - 1 : experts / 4));
+        for (int64_t row = 0; row < n; row++) ids[row] = slots;
+        for (int64_t b = 0; b < blocks; b++) expert_ids[b] = -1;
+        for (int32_t e = 0; e < experts; e++) {
+            counts[e] = 0, starts[e] = rows;
+            for (int64_t s = 0; s < slots; s++) if (whole(&indices, s / k, s % k) == e) ids[rows++] = s, counts[e]++;
+            for (; rows % block != 0; rows++) filled_up++;
+            for (int64_t b = starts[e] / block; b < rows / block; b++) expert_ids[b] = e;
+        }
+        tegroup_sizes sizes = tegroup_sizes_of(index_array(TEGROUP_DTYPE_I64, counts, experts), TEGROUP_DTYPE_I64, TEGROUP_SPACE_HOST);
+        sizes.alignment = block;
+        tegroup_shape shape = tegroup_shape_of(experts, n, 1, sizes);
+        tegroup_layout layout;
+        ASSERT_EQ(tegroup_snapshot_layout(&shape, &layout, NULL), TEGROUP_OK);
+        ASSERT_EQ(tegroup_shape_prepare(&shape, guarded(layout.total_bytes), layout.total_bytes, NULL, NULL), TEGROUP_OK);
+        tegroup_permutation_desc m = {.struct_size = sizeof m, .space = TEGROUP_SPACE_HOST, .indices = indices, .shape = shape, .row_of_slot = matrix(&r, integers(&r), tokens, k), .slot_of_row = matrix(&r, integers(&r), 1, n)};
+        ASSERT_EQ(tegroup_permutation_make(&m, NULL, NULL), TEGROUP_OK);
+        tegroup_export_desc d = {.struct_size = sizeof d, .space = TEGROUP_SPACE_HOST, .shape = shape, .block = block, .offsets = matrix(&r, integers(&r), 1, experts + 1),
+                                 .labels = matrix(&r, integers(&r), 1, (n + block - 1) / block), .slot_of_row = m.slot_of_row, .slots = slots, .sorted_ids = matrix(&r, integers(&r), 1, n)};
+        ASSERT_EQ(tegroup_export(&d, NULL, NULL), TEGROUP_OK);
+        for (int64_t row = 0; row < n; row++) ASSERT_EQ(whole(&d.sorted_ids, 0, row), ids[row]);
+        for (int64_t b = 0; b < d.labels.cols; b++) ASSERT_EQ(whole(&d.labels, 0, b), expert_ids[b]);
+        ASSERT_EQ(whole(&d.offsets, 0, experts), rows);
+        for (int64_t row = rows; row < n; row++, garbage++) { /* what is behind the padding nobody has written */
+            set_whole(&d.sorted_ids, 0, row, rng_int(&r, 0, slots));
+            set_whole(&d.labels, 0, row / block, rng_int(&r, 0, experts - 1));
+        }
+        tegroup_count_desc c = {.struct_size = sizeof c, .space = TEGROUP_SPACE_HOST, .groups = experts, .labels = d.labels, .block = block, .slot_of_row = d.sorted_ids,
+                                .counts = matrix(&r, integers(&r), 1, experts), .starts = maybe(&r, integers(&r), experts), .padded_rows = matrix(&r, integers(&r), 1, 1), .row_of_slot = matrix(&r, integers(&r), tokens, k)};
+        set_whole(&c.padded_rows, 0, 0, rows);
+        remember_all(mark);
+        ASSERT_EQ(tegroup_count(&c, NULL, NULL), TEGROUP_OK);
+        for (int32_t e = 0; e < experts; e++) {
+            ASSERT_EQ(whole(&c.counts, 0, e), counts[e]);
+            if (THERE(c.starts)) ASSERT_EQ(whole(&c.starts, 0, e), counts[e] > 0 ? starts[e] : 0);
+        }
+        for (int64_t s = 0; s < slots; s++) ASSERT_EQ(whole(&c.row_of_slot, s / k, s % k), whole(&m.row_of_slot, s / k, s % k));
+        may_change(&c.counts), may_change(&c.row_of_slot);
+        if (THERE(c.starts)) may_change(&c.starts);
+        ASSERT_EQ(disturbed(mark), 0);
+        guards_release(mark);
+    }
+    ASSERT_TRUE(filled_up > 0 && garbage > 0);
+}
+
+/* Ids, labels and lengths that lie are nobody's, and a snapshot that was written over leads nowhere outside. */
+TEST(moe, layouts_that_lie) {
+    rng r = rng_seed(4044);
+    for (int64_t i = scaled(600); i > 0; i--) {
+        void *mark = guards_mark();
+        int64_t rows[24];
+        const int32_t groups = some_rows(&r, rows), k = (int32_t)rng_int(&r, 1, 4);
+        const int64_t n = rng_int(&r, 0, 60), tokens = rng_int(&r, 0, 12), slots = tokens * k, block = rng_int(&r, 1, 5);
+        tegroup_count_desc c = {.struct_size = sizeof c, .space = TEGROUP_SPACE_HOST, .groups = groups, .labels = matrix(&r, integers(&r), 1, (n + block - 1) / block), .block = block, .slot_of_row = matrix(&r, integers(&r), 1, n),
+                                .counts = matrix(&r, integers(&r), 1, groups), .offsets = maybe(&r, integers(&r), groups + 1), .starts = maybe(&r, integers(&r), groups), .padded_rows = maybe(&r, integers(&r), 1), .row_of_slot = matrix(&r, integers(&r), tokens, k)};
+        int64_t want_counts[24] = {0}, first[24], row_of[64], used = n, before = 0;
+        for (int64_t b = 0; b < c.labels.cols; b++) set_whole(&c.labels, 0, b, groups > 0 && rng_chance(&r, 80) ? rng_int(&r, 0, groups - 1) : nonsense(&r, c.labels.dtype, groups));
+        for (int64_t row = 0; row < n; row++) set_whole(&c.slot_of_row, 0, row, slots > 0 && rng_chance(&r, 80) ? rng_int(&r, 0, slots - 1) : nonsense(&r, c.slot_of_row.dtype, (int32_t)slots));
+        if (THERE(c.padded_rows)) set_whole(&c.padded_rows, 0, 0, used = rng_chance(&r, 40) ? nonsense(&r, c.padded_rows.dtype, (int32_t)n) : rng_int(&r, 0, n));
+        for (int32_t g = 0; g < groups; g++) first[g] = 0;
+        for (int64_t s = 0; s < slots; s++) row_of[s] = -1;
+        for (int64_t row = n - 1; row >= 0; row--) {
+            const int64_t g = whole(&c.labels, 0, row / block), s = whole(&c.slot_of_row, 0, row);
+            if (row >= used || g < 0 || g >= groups || s < 0 || s >= slots) continue;
+            want_counts[g]++, first[g] = row;
+            if (row_of[s] < 0) row_of[s] = row; /* of several the last */
+        }
+        remember_all(mark);
+        ASSERT_EQ(tegroup_count(&c, NULL, NULL), TEGROUP_OK);
+        for (int32_t g = 0; g < groups; g++) {
+            ASSERT_EQ(whole(&c.counts, 0, g), want_counts[g]);
+            if (THERE(c.starts)) ASSERT_EQ(whole(&c.starts, 0, g), first[g]);
+            if (THERE(c.offsets)) ASSERT_EQ(whole(&c.offsets, 0, g), before);
+            before += want_counts[g];
+        }
+        for (int64_t s = 0; s < slots; s++) ASSERT_EQ(whole(&c.row_of_slot, s / k, s % k), row_of[s]);
+        tegroup_matrix *written[] = {&c.counts, &c.offsets, &c.starts, &c.row_of_slot};
+        for (int j = 0; j < 4; j++) if (THERE(*written[j])) may_change(written[j]);
+        ASSERT_EQ(disturbed(mark), 0);
+
+        placed to;
+        placed_make(&to, &r, (int)rng_int(&r, 0, 3), groups, rows);
+        ASSERT_PASSING();
+        tegroup_snapshot_view v = tegroup_snapshot_read(to.shape.snapshot);
+        for (int32_t g = 0; g < groups; g++) {
+            if (rng_chance(&r, 40)) *(int64_t *)(uintptr_t)(v.start + g) = nonsense(&r, TEGROUP_DTYPE_I64, 1000);
+            if (rng_chance(&r, 40)) *(int64_t *)(uintptr_t)(v.rows + g) = nonsense(&r, TEGROUP_DTYPE_I64, 1000);
+        }
+        const int64_t most = to.shape.rows;
+        tegroup_export_desc d = {.struct_size = sizeof d, .space = TEGROUP_SPACE_HOST, .shape = to.shape, .block = block, .counts = matrix(&r, integers(&r), 1, groups), .labels = matrix(&r, integers(&r), 1, (most + block - 1) / block),
+                                 .from = to.shape, .source_rows = matrix(&r, integers(&r), 1, most)};
+        remember_all(mark);
+        ASSERT_EQ(tegroup_export(&d, NULL, NULL), TEGROUP_OK);
+        for (int32_t g = 0; g < groups; g++) ASSERT_TRUE(whole(&d.counts, 0, g) >= -1 && whole(&d.counts, 0, g) <= most);
+        for (int64_t row = 0; row < most; row++) ASSERT_TRUE(whole(&d.source_rows, 0, row) >= -1 && whole(&d.source_rows, 0, row) < most);
+        may_change(&d.counts), may_change(&d.labels), may_change(&d.source_rows);
+        ASSERT_EQ(disturbed(mark), 0);
+        guards_release(mark);
+    }
+}
+
+/* The report against plain loops over what the groups were made of. */
+static void check_skew(const tegroup_skew *skew, const int64_t *rows, int32_t groups, int64_t tile, int64_t bytes) {
+    int64_t all = 0, most = 0, tiles = 0, sorted[896] = {0};
+    int32_t skipped = 0, empty = 0, largest = -1, counted = 0;
+    for (int32_t g = 0; g < groups; g++) {
+        if (rows[g] < 0) { skipped++; continue; }
+        int32_t at = counted++; /* by insertion */
+        for (; at > 0 && sorted[at - 1] > rows[g]; at--) sorted[at] = sorted[at - 1];
+        sorted[at] = rows[g];
+        empty += rows[g] == 0, all += rows[g], tiles += (rows[g] + tile - 1) / tile;
+        if (rows[g] > most) most = rows[g], largest = g;
+    }
+    ASSERT_EQ(skew->groups, groups);
+    ASSERT_EQ(skew->skipped, skipped);
+    ASSERT_EQ(skew->empty, empty);
+    ASSERT_EQ(skew->largest, largest);
+    ASSERT_EQ(skew->rows, all);
+    ASSERT_EQ(skew->rows_max, most);
+    ASSERT_EQ(skew->rows_min, counted > 0 ? sorted[0] : 0);
+    ASSERT_EQ(skew->rows_median, counted > 0 ? sorted[(counted - 1) / 2] : 0);
+    ASSERT_EQ(skew->tiles, tiles);
+    ASSERT_EQ(skew->wasted_rows, tiles * tile - all);
+    ASSERT_EQ(skew->bytes, all * bytes);
+    ASSERT_EQ(skew->wasted_bytes, (tiles * tile - all) * bytes);
+    ASSERT_LE(fabs(skew->largest_over_mean - (all > 0 ? (double)most * counted / (double)all : 0)), 1e-12);
+}
+
+TEST(moe, skew_of_a_routing) {
+    rng r = rng_seed(4045);
+    char text[400];
+    for (int64_t i = scaled(300) + 4; i > 0; i--) {
+        void *mark = guards_mark();
+        const int many = i % 50 == 4;
+        const int32_t groups = many ? 896 : (int32_t)rng_int(&r, 0, 40);
+        int64_t rows[896], n = 0;
+        tegroup_layout layout;
+        for (int32_t g = 0; g < groups; g++) rows[g] = rng_chance(&r, 20) ? 0 : rng_chance(&r, 10) ? -1 : rng_int(&r, 1, rng_chance(&r, 5) ? 3000 : 70), n += rows[g] > 0 ? rows[g] : 0;
+        tegroup_shape shape = tegroup_shape_of(groups, n + rng_int(&r, 0, 9), 1, tegroup_sizes_of(index_array(TEGROUP_DTYPE_I64, rows, groups), TEGROUP_DTYPE_I64, TEGROUP_SPACE_HOST));
+        ASSERT_EQ(tegroup_snapshot_layout(&shape, &layout, NULL), TEGROUP_OK);
+        ASSERT_EQ(tegroup_shape_prepare(&shape, guarded(layout.total_bytes), layout.total_bytes, NULL, NULL), TEGROUP_OK);
+        tegroup_skew *result = (tegroup_skew *)guarded(sizeof *result);
+        tegroup_skew_desc d = {.struct_size = sizeof d, .space = TEGROUP_SPACE_HOST, .shape = shape, .tile_rows = rng_int(&r, 1, 200), .row_bytes = rng_int(&r, 0, 9000), .result = result};
+        remember_all(mark);
+        ASSERT_EQ(tegroup_skew_report(&d, NULL, NULL), TEGROUP_OK);
+        check_skew(result, rows, groups, d.tile_rows, d.row_bytes);
+        ASSERT_PASSING();
+        ASSERT_EQ(tegroup_skew_text(result, NULL, 0), tegroup_skew_text(result, text, sizeof text));
+        guarded_remember(result);
+        ASSERT_EQ(disturbed(mark), 0);
+        guards_release(mark);
+    }
+    const tegroup_skew skew = {4, 1, 1, 2, 30, 20, 10, 0, 3, 18, 61440, 36864, 2.0};
+    tegroup_skew_text(&skew, text, sizeof text);
+    ASSERT_STREQ(text, "4 groups (1 skipped, 1 empty): 30 rows, 10.0 in the mean, 0 to 20, median 10; group 2 has 2.00 times the mean; 3 tiles, 37.5% of their rows wasted, 0.0 of 0.1 MiB");
 }
 
 /* Rows of types that are not floating point arrive byte for byte; rows that nobody has stay as they were. */

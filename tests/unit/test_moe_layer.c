@@ -1,7 +1,9 @@
 /* The whole MoE layer: against a reference in FP64 that knows nothing of groups, against finite differences of every input and
  * parameter, and what it promises of memory, plans and refusals. */
 #define TEGROUP_IMPLEMENTATION
-#include "moe_layer.h"
+#include "moe_by_hand.h"
+
+void *fresh(size_t bytes) { return guarded(bytes); }
 
 static double loss(const layer *l) {
     double sum = 0, size;
@@ -59,13 +61,30 @@ static void check_gradient(layer *l, const tegroup_tensor *grad, double *values,
 }
 static tegroup_tensor as_tensor(tegroup_matrix m) { return tegroup_tensor_uniform(1, m.rows, m.cols, m.dtype, m.data); }
 
+/* After a forward: dgrad and wgrad, and all that they gave. */
+static void check_every_gradient(layer *l) {
+    const tegroup_mlp_desc *experts = &l->desc.experts;
+    const tegroup_tensor tokens = as_tensor(l->desc.grad_tokens), logits = as_tensor(l->desc.grad_logits);
+    poison(experts->options.workspace, l->plan.workspace_bytes); /* garbage between calls */
+    run(l, TEGROUP_OP_DGRAD);
+    poison(experts->options.workspace, l->plan.workspace_bytes);
+    run(l, TEGROUP_OP_WGRAD);
+    ASSERT_PASSING();
+    check_gradient(l, &tokens, l->x, l->tokens * l->width);
+    check_gradient(l, &logits, l->logits, l->tokens * l->experts);
+    check_gradient(l, &experts->fc1.main_grad, l->w1, l->experts * 2 * l->hidden * l->width);
+    check_gradient(l, &experts->fc2.main_grad, l->w2, l->experts * l->outputs * l->hidden);
+    if (!l->biases) return;
+    check_gradient(l, &experts->fc1.bias_grad, l->b1, l->experts * 2 * l->hidden);
+    check_gradient(l, &experts->fc2.bias_grad, l->b2, l->experts * l->outputs);
+}
+
 TEST(moe_layer, every_gradient_by_finite_differences) {
     rng r = rng_seed(9102);
     int64_t checked = 0;
     for (int64_t i = scaled(40); i > 0 || checked == 0; i--) {
         void *mark = guards_mark();
         layer l;
-        tegroup_tensor tokens, logits;
         layer_make(&l, &r, TEGROUP_DTYPE_F64, 1, rng_int(&r, 0, 2));
         ASSERT_PASSING();
         if (l.tokens > 8 || margin(&l) < 1e-3) {
@@ -74,20 +93,8 @@ TEST(moe_layer, every_gradient_by_finite_differences) {
             continue;
         }
         run(&l, TEGROUP_OP_FORWARD);
-        poison(l.desc.experts.options.workspace, l.plan.workspace_bytes); /* garbage between calls */
-        run(&l, TEGROUP_OP_DGRAD);
-        poison(l.desc.experts.options.workspace, l.plan.workspace_bytes);
-        run(&l, TEGROUP_OP_WGRAD);
         ASSERT_PASSING();
-        tokens = as_tensor(l.desc.grad_tokens), logits = as_tensor(l.desc.grad_logits);
-        check_gradient(&l, &tokens, l.x, l.tokens * l.width);
-        check_gradient(&l, &logits, l.logits, l.tokens * l.experts);
-        check_gradient(&l, &l.desc.experts.fc1.main_grad, l.w1, l.experts * 2 * l.hidden * l.width);
-        check_gradient(&l, &l.desc.experts.fc2.main_grad, l.w2, l.experts * l.outputs * l.hidden);
-        if (l.biases) {
-            check_gradient(&l, &l.desc.experts.fc1.bias_grad, l.b1, l.experts * 2 * l.hidden);
-            check_gradient(&l, &l.desc.experts.fc2.bias_grad, l.b2, l.experts * l.outputs);
-        }
+        check_every_gradient(&l);
         ASSERT_PASSING();
         ASSERT_EQ(guards_changed(), 0);
         checked += l.tokens > 0;
@@ -97,46 +104,121 @@ TEST(moe_layer, every_gradient_by_finite_differences) {
     ASSERT_GT(checked, 0);
 }
 
-/* With room for so few rows, experts in order get theirs, and a choice without a row adds nothing. */
+/* The layer again, with room for so few rows, and the plan and memory that go with it. */
+static void with_capacity(layer *l, int64_t capacity, int by_weight) {
+    l->desc.capacity = capacity;
+    l->desc.drops_by_weight = by_weight;
+    layer_plan(l, 0);
+}
+
+/* Some tokens say what others say, so that weights are equal. */
+static void repeat_tokens(layer *l, rng *r) {
+    for (int64_t t = 1; t < l->tokens; t++) {
+        const int64_t other = rng_int(r, 0, t - 1);
+        if (!rng_chance(r, 40)) continue;
+        for (int32_t e = 0; e < l->experts; e++) {
+            l->logits[t * l->experts + e] = l->logits[other * l->experts + e];
+            store(l->dtype, l->desc.router.logits.data, t * l->experts + e, l->logits[t * l->experts + e]);
+        }
+    }
+}
+
+/* With room for so few rows, experts in order get theirs, an expert without room for all keeps the choices that come first or
+ * those of the largest weights, and a choice without a row adds nothing: in the output and, in FP64, in every gradient. */
 TEST(moe_layer, choices_without_a_row_add_nothing) {
     rng r = rng_seed(9103);
-    int64_t dropped = 0;
-    for (int64_t i = scaled(100); i > 0 || dropped <= 20; i--) {
+    int64_t dropped = 0, lighter = 0, gradients = 0;
+    for (int64_t i = scaled(200); i > 0 || lighter <= 20 || gradients <= 2; i--) {
         void *mark = guards_mark();
         layer l;
-        layer_make(&l, &r, TEGROUP_DTYPE_F64, 0, 0);
+        double close;
+        layer_make(&l, &r, rng_chance(&r, 50) ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32, 1, 0);
         ASSERT_PASSING();
+        repeat_tokens(&l, &r);
+        const int by_weight = rng_chance(&r, 70);
         const int64_t slots = l.tokens * l.k, capacity = slots > 1 ? rng_int(&r, 1, slots) : 1;
-        int64_t *row_of = (int64_t *)calloc((size_t)slots + 1, sizeof *row_of), rows = 0;
-        tegroup_error error;
-        l.desc.capacity = capacity;
-        ASSERT_EQ(tegroup_moe_plan_make(&l.desc, NULL, &l.plan, &error), TEGROUP_OK);
-        l.desc.experts.options.workspace = guarded(l.plan.workspace_bytes);
-        l.desc.experts.options.workspace_bytes = l.plan.workspace_bytes;
+        const int64_t fewer = drop(&l, capacity, by_weight, &close);
+        if (by_weight && close < 1e-5) { /* rounding might decide */
+            layer_free(&l);
+            guards_release(mark);
+            continue;
+        }
+        with_capacity(&l, capacity, by_weight);
         run(&l, TEGROUP_OP_FORWARD);
         ASSERT_PASSING();
-        for (int32_t e = 0; e < l.experts; e++) /* rows go by expert, then by token */
-            for (int64_t t = 0; t < l.tokens; t++) {
-                int32_t chosen[3];
-                double weights[3];
-                choose(&l, l.logits + t * l.experts, chosen, weights);
-                for (int32_t j = 0; j < l.k; j++) if (chosen[j] == e) row_of[t * l.k + j] = rows++;
-            }
-        for (int64_t t = 0; t < l.tokens; t++) {
-            int all = 1;
-            for (int32_t j = 0; j < l.k; j++) all &= row_of[t * l.k + j] < capacity;
-            dropped += !all;
+        dropped += fewer;
+        lighter += by_weight ? fewer : 0;
+        for (int64_t t = 0; t < l.tokens; t++)
             for (int64_t o = 0; o < l.outputs; o++) {
-                double size, want = reference(&l, t, o, &size), got = load(l.dtype, l.desc.output.data, t * l.outputs + o);
-                if (all) ASSERT_LE(fabs(got - want), 1e-13 * (size + 1));
-                else if (l.k == 1) ASSERT_EQ(got, 0);
+                double size, want = reference(&l, t, o, &size);
+                ASSERT_LE(fabs(load(l.dtype, l.desc.output.data, t * l.outputs + o) - want), output_bound(&l, size));
             }
+        if (l.dtype == TEGROUP_DTYPE_F64 && by_weight && fewer > 0 && l.tokens <= 8 && margin(&l) >= 1e-3) {
+            gradients++;
+            check_every_gradient(&l);
         }
-        free(row_of);
+        ASSERT_PASSING();
+        ASSERT_EQ(guards_changed(), 0);
         layer_free(&l);
         guards_release(mark);
     }
-    ASSERT_GT(dropped, 20);
+    ASSERT_GT(dropped, 40);
+}
+
+/* ---- formats ------------------------------------------------------------------------------------------------------------ */
+
+static unsigned char *bytes_of(const result *results) {
+    size_t all = 0;
+    for (int i = 0; i < RESULTS; i++) all += results[i].bytes;
+    unsigned char *copy = (unsigned char *)scratch(all + 1), *at = copy;
+    for (int i = 0; i < RESULTS; at += results[i++].bytes) memcpy(at, results[i].data, results[i].bytes);
+    return copy;
+}
+
+/* In every format, and with weights alone in one: every bit is that of the separate calls, which quantise permuted copies, and
+ * the output is near that of values which nobody quantised. */
+TEST(moe_layer, formats_as_by_hand) {
+    rng r = rng_seed(9108);
+    for (int which = 0; which < LAYER_FORMATS; which++) {
+        const layer_format *f = &layer_formats[which];
+        double apart = 0, size = 0, unused;
+        for (int64_t i = scaled(8) + 1; i > 0; i--) {
+            void *mark = guards_mark();
+            layer l;
+            result results[RESULTS];
+            layer_made_of = rng_chance(&r, 15) ? 16 : 2; /* blocks of the scalings are seldom whole */
+            layer_make(&l, &r, rng_chance(&r, 70) ? TEGROUP_DTYPE_BF16 : TEGROUP_DTYPE_F32, 1, 0);
+            layer_made_of = 1;
+            if (rng_chance(&r, 30) && l.tokens > 0) l.desc.capacity = rng_int(&r, 1, l.tokens * l.k + 9); /* by_hand has as many rows as it has choices */
+            if (l.desc.capacity < l.tokens * l.k) l.desc.capacity = 0;
+            layer_in_format(&l, f);
+            layer_plan(&l, rng_int(&r, 0, 3));
+            ASSERT_PASSING();
+            results_of(&l.desc, results);
+            for (int op = TEGROUP_OP_FORWARD; op <= TEGROUP_OP_WGRAD; op++) {
+                run(&l, (tegroup_op)op);
+                poison(l.desc.experts.options.workspace, l.plan.workspace_bytes);
+            }
+            ASSERT_PASSING();
+            for (int64_t t = 0; t < l.tokens; t++)
+                for (int64_t o = 0; o < l.outputs; o++) {
+                    const double want = reference(&l, t, o, &unused), got = load(l.dtype, l.desc.output.data, t * l.outputs + o);
+                    apart += (got - want) * (got - want), size += want * want;
+                }
+            ASSERT_EQ(guards_changed(), 0);
+            const unsigned char *got = bytes_of(results);
+            for (int j = 0; j < RESULTS; j++) poison((void *)(uintptr_t)results[j].data, results[j].bytes);
+            by_hand(&l, &l.desc, NULL);
+            ASSERT_PASSING();
+            const unsigned char *want = bytes_of(results);
+            for (int j = 0; j < RESULTS; got += results[j].bytes, want += results[j++].bytes) ASSERT_EQ(memcmp(got, want, results[j].bytes), 0);
+            layer_free(&l);
+            guards_release(mark);
+        }
+        printf("%s: %.4f\n", f->name, sqrt(apart / size));
+        ASSERT_LE(apart, (f->forward == TEGROUP_DTYPE_F4E2M1 ? 0.3 * 0.3 : 0.1 * 0.1) * size);
+        ASSERT_GT(apart, 1e-4 * size); /* something was quantised */
+    }
 }
 
 /* ---- memory ------------------------------------------------------------------------------------------------------------- */
@@ -226,6 +308,7 @@ static void refused(const layer *l, const tegroup_moe_desc *d, tegroup_op op, te
                                : op == TEGROUP_OP_FORWARD ? tegroup_moe_forward(&l->plan, d, NULL, &error)
                                : op == TEGROUP_OP_DGRAD   ? tegroup_moe_dgrad(&l->plan, d, NULL, &error)
                                                           : tegroup_moe_wgrad(&l->plan, d, NULL, &error);
+    if (got != status) printf("%s: %s\n", error.field ? error.field : "", error.rule ? error.rule : "");
     ASSERT_STREQ(error.field, field);
     ASSERT_EQ(got, status);
     for (guarded_node *n = guarded_top; n != NULL; n = n->older) if (!n->scratch) ASSERT_EQ(guarded_changed(n->data), 0);
@@ -290,6 +373,27 @@ TEST(moe_layer, refuses_and_names_the_field) {
     REFUSED(plan, d.experts.recompute = 2, TEGROUP_ERROR_COMBINATION, "experts.recompute");
     REFUSED(plan, d.drops_by_weight = 2, TEGROUP_ERROR_VALUE, "drops_by_weight");
     REFUSED(forward, d.drops_by_weight = 1, TEGROUP_ERROR_PLAN, "drops_by_weight");
+    /* formats */
+    const tegroup_moe_format blocks = moe_format(&layer_formats[0], TEGROUP_DTYPE_F8E4M3);
+    REFUSED(plan, d.rows_format.scaling = TEGROUP_SCALING_COUNT, TEGROUP_ERROR_VALUE, "rows_format.scaling");
+    REFUSED(plan, d.grad_format.scaling = (tegroup_scaling)-1, TEGROUP_ERROR_VALUE, "grad_format.scaling");
+    REFUSED(plan, d.rows_format.dtype = TEGROUP_DTYPE_F8E4M3, TEGROUP_ERROR_COMBINATION, "rows_format.dtype");
+    REFUSED(plan, d.grad_format.scale_dtype = TEGROUP_DTYPE_F8E8M0, TEGROUP_ERROR_COMBINATION, "grad_format.scale_dtype");
+    REFUSED(plan, d.rows_format.columnwise_order = TEGROUP_COLUMNWISE_TRANSPOSED, TEGROUP_ERROR_COMBINATION, "rows_format.columnwise_order");
+    REFUSED(plan, d.grad_format.rule = blocks.rule, TEGROUP_ERROR_COMBINATION, "grad_format.rule.method");
+    REFUSED(plan, d.rows_format = blocks; d.rows_format.dtype = TEGROUP_DTYPE_UNSET, TEGROUP_ERROR_UNSET, "rows_format.dtype");
+    REFUSED(plan, d.rows_format = blocks; d.rows_format.dtype = TEGROUP_DTYPE_BF16, TEGROUP_ERROR_DTYPE, "rows_format.dtype");
+    REFUSED(plan, d.rows_format = blocks; d.rows_format.rule.method = TEGROUP_SCALE_UNSET, TEGROUP_ERROR_UNSET, "rows_format.rule.method");
+    REFUSED(plan, d.rows_format = blocks; d.rows_format.rule.method = TEGROUP_SCALE_GIVEN, TEGROUP_ERROR_UNSUPPORTED, "rows_format.rule.method");
+    REFUSED(plan, d.rows_format = blocks; d.rows_format.columnwise_order = (tegroup_columnwise_order)2, TEGROUP_ERROR_VALUE, "rows_format.columnwise_order");
+    REFUSED(plan, d.rows_format = blocks; d.tokens.dtype = d.grad_output.dtype = TEGROUP_DTYPE_F64, TEGROUP_ERROR_DTYPE, "tokens.dtype");
+    REFUSED(plan, d.grad_format = blocks, TEGROUP_ERROR_UNSUPPORTED, "grad_format.scaling"); /* fc2 has a bias */
+    REFUSED(plan, memset(&d.grad_output, 0, sizeof d.grad_output * 3); d.experts.recompute = 0; memset(&d.experts.fc1.main_grad, 0, sizeof(tegroup_tensor) * 2);
+            memset(&d.experts.fc2.main_grad, 0, sizeof(tegroup_tensor) * 2); d.grad_format = blocks, TEGROUP_ERROR_COMBINATION, "grad_format.scaling");
+    REFUSED(plan, d.experts.activated_rule = blocks.rule, TEGROUP_ERROR_COMBINATION, "experts.activated_rule.method");
+    REFUSED(plan, d.experts.grad_rule = blocks.rule, TEGROUP_ERROR_COMBINATION, "experts.grad_rule.method");
+    REFUSED(forward, d.rows_format = blocks, TEGROUP_ERROR_PLAN, "rows_format.scaling");
+    REFUSED(forward, memset(&d.experts.fc1.main_grad, 0, sizeof(tegroup_tensor) * 2), TEGROUP_ERROR_PLAN, "experts.fc1.main_grad.dtype");
     /* outputs beside whatever else the call touches */
     const int64_t experts = l.experts;
     REFUSED(forward, d.output.data = d.experts.fc1.weight.data, TEGROUP_ERROR_OVERLAP, "output.data");
@@ -317,6 +421,15 @@ TEST(moe_layer, refuses_and_names_the_field) {
     l.desc.experts.options.workspace_bytes = l.plan.workspace_bytes;
     guarded_find(l.desc.experts.options.workspace)->scratch = 1;
     REFUSED(forward, d.router.counts.data = d.experts.fc1.weight.data, TEGROUP_ERROR_OVERLAP, "router.counts.data");
+    layer_in_format(&l, &layer_formats[1]); /* both copies of a quantised weight are read */
+    layer_plan(&l, 0);
+    ASSERT_PASSING();
+    guarded_find(l.desc.experts.options.workspace)->scratch = 1;
+    REFUSED(forward, d.router.counts.data = d.experts.fc1.weight.scale_inv, TEGROUP_ERROR_OVERLAP, "router.counts.data");
+    REFUSED(forward, d.output.data = d.experts.fc2.weight.columnwise_data, TEGROUP_ERROR_OVERLAP, "output.data");
+    REFUSED(forward, d.rows_format.rule.power_of_two = !d.rows_format.rule.power_of_two, TEGROUP_ERROR_PLAN, "rows_format.rule.method");
+    REFUSED(forward, d.rows_format.dtype = TEGROUP_DTYPE_F8E5M2, TEGROUP_ERROR_PLAN, "rows_format.dtype");
+    REFUSED(forward, d.rows_format.columnwise_order = TEGROUP_COLUMNWISE_AS_DATA, TEGROUP_ERROR_PLAN, "rows_format.columnwise_order");
     layer_free(&l);
     guards_release(mark);
 }

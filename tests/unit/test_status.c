@@ -57,6 +57,9 @@ static void spoil_nothing(void) {
 #define call_activation(e)          tegroup_activation_forward(&w.activation, NULL, e)
 #define call_activation_backward(e) tegroup_activation_backward(&w.activation_backward, NULL, e)
 #define call_count(e)               tegroup_count(&w.count, NULL, e)
+#define call_count_slots(e)         tegroup_count(&w.count_slots, NULL, e)
+#define call_export(e)              tegroup_export(&w.exports, NULL, e)
+#define call_skew(e)                tegroup_skew_report(&w.skew, NULL, e)
 #define call_router(e)              tegroup_router(&w.router, NULL, e)
 #define call_router_backward(e)     tegroup_router_backward(&w.router_backward, NULL, e)
 #define call_permutation(e)         tegroup_permutation_make(&w.permutation, NULL, e)
@@ -245,6 +248,9 @@ TEST(status, good_calls) {
     GOOD(activation);
     GOOD(activation_backward);
     GOOD(count);
+    GOOD(count_slots);
+    GOOD(export);
+    GOOD(skew);
     GOOD(router);
     GOOD(router_backward);
     GOOD(permutation);
@@ -276,6 +282,8 @@ TEST(status, null_arguments) {
     NOT(activation_forward, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
     NOT(activation_backward, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
     NOT(count, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
+    NOT(export, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
+    NOT(skew_report, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
     NOT(router, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
     NOT(router_backward, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
     NOT(permutation_make, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
@@ -348,6 +356,9 @@ TEST(status, older_structs) {
     OLDER(activation, activation);
     OLDER(activation_backward, activation_backward);
     OLDER(count, count);
+    OLDER(count_slots, count_slots);
+    OLDER(export, exports);
+    OLDER(skew, skew);
     OLDER(router, router);
     OLDER(router_layout, router);
     OLDER(router_backward, router_backward);
@@ -391,6 +402,8 @@ TEST(status, struct_size) {
     STRUCT_SIZE(activation, tegroup_activation_desc, activation);
     STRUCT_SIZE(activation_backward, tegroup_activation_backward_desc, activation_backward);
     STRUCT_SIZE(count, tegroup_count_desc, count);
+    STRUCT_SIZE(export, tegroup_export_desc, exports);
+    STRUCT_SIZE(skew, tegroup_skew_desc, skew);
     STRUCT_SIZE(router, tegroup_router_desc, router);
     STRUCT_SIZE(router_backward, tegroup_router_backward_desc, router_backward);
     STRUCT_SIZE(permutation, tegroup_permutation_desc, permutation);
@@ -420,6 +433,8 @@ TEST(status, zero_is_unset) {
     UNSET(activation, activation, "space");
     UNSET(activation_backward, activation_backward, "space");
     UNSET(count, count, "space");
+    UNSET(export, exports, "space");
+    UNSET(skew, skew, "space");
     UNSET(router, router, "space");
     UNSET(router_backward, router_backward, "space");
     UNSET(permutation, permutation, "space");
@@ -440,6 +455,8 @@ TEST(status, zero_is_unset) {
     SPACE(activation, activation);
     SPACE(activation_backward, activation_backward);
     SPACE(count, count);
+    SPACE(export, exports);
+    SPACE(skew, skew);
     SPACE(router, router);
     SPACE(router_backward, router_backward);
     SPACE(permutation, permutation);
@@ -1695,6 +1712,106 @@ TEST(status, count) {
     OVERLAP(count, c->offsets, "offsets", w.indices);
     OVERLAP(count, c->offsets, "offsets", LAST(w.counts_out));
     NO_GPU(count, w.count);
+}
+
+TEST(status, count_of_slots) {
+    tegroup_count_desc *c = &w.count_slots;
+    BAD(count, w.count.block = 2, VALUE, "block", 1, 2);
+    BAD(count, w.count.block = -1, VALUE, "block", 1, -1);
+    RANGE(count_slots, c->block, "block", int64_t, 0, TEGROUP_MAX_COLS);
+    REQUIRED(count_slots, c->starts, "starts", INTEGERS); /* they have data */
+    REQUIRED(count_slots, c->slot_of_row, "slot_of_row", INTEGERS);
+    REQUIRED(count_slots, c->padded_rows, "padded_rows", INTEGERS);
+    REQUIRED(count_slots, c->row_of_slot, "row_of_slot", INTEGERS);
+    MATRIX(count_slots, c->labels, "labels", INTEGERS);
+    MATRIX(count_slots, c->starts, "starts", INTEGERS);
+    MATRIX(count_slots, c->slot_of_row, "slot_of_row", INTEGERS);
+    MATRIX(count_slots, c->padded_rows, "padded_rows", INTEGERS);
+    MATRIX(count_slots, c->row_of_slot, "row_of_slot", INTEGERS);
+    FIXED(count_slots, c->labels, "labels");
+    FIXED(count_slots, c->starts, "starts");
+    FIXED_ROWS(count_slots, c->slot_of_row, "slot_of_row");
+    FIXED(count_slots, c->padded_rows, "padded_rows");
+    FREE_ROWS(count_slots, c->row_of_slot, "row_of_slot");
+    BAD(count, w.count.padded_rows = c->padded_rows, COMBINATION, "padded_rows.dtype", TEGROUP_DTYPE_UNSET, TEGROUP_DTYPE_I64);
+    BAD(count, w.count.row_of_slot = c->row_of_slot, COMBINATION, "row_of_slot.dtype", TEGROUP_DTYPE_UNSET, TEGROUP_DTYPE_I64);
+    BAD(count_slots, memset(&c->row_of_slot, 0, sizeof c->row_of_slot), UNSET, "row_of_slot.dtype", INTEGERS, 0);
+    BAD(count_slots, c->slot_of_row.cols = TEGROUP_MAX_COLS; c->row_of_slot.dtype = TEGROUP_DTYPE_I32, DTYPE, "row_of_slot.dtype", I64, TEGROUP_DTYPE_I32);
+    BAD(count, w.count.labels.rows = INT64_C(1) << 30; w.count.starts = c->starts; w.count.starts.dtype = TEGROUP_DTYPE_I32, DTYPE, "starts.dtype", I64, TEGROUP_DTYPE_I32);
+    OVERLAP(count_slots, c->starts, "starts", w.indices);
+    OVERLAP(count_slots, c->starts, "starts", w.slot_of_row);
+    OVERLAP(count_slots, c->counts, "counts", w.ends_out);
+    OVERLAP(count_slots, c->row_of_slot, "row_of_slot", w.slot_of_row);
+    OVERLAP(count_slots, c->row_of_slot, "row_of_slot", w.starts);
+    OVERLAP(count_slots, c->offsets, "offsets", w.row_of_slot_out);
+    NO_GPU(count_slots, w.count_slots);
+}
+
+TEST(status, export) {
+    tegroup_export_desc *d = &w.exports;
+    RANGE(export, d->shape.groups, "shape.groups", int32_t, 0, TEGROUP_MAX_GROUPS);
+    RANGE(export, d->shape.rows, "shape.rows", int64_t, 0, TEGROUP_MAX_COLS);
+    RANGE(export, d->from.rows, "from.rows", int64_t, 0, TEGROUP_MAX_COLS);
+    RANGE(export, d->block, "block", int64_t, 0, TEGROUP_MAX_COLS);
+    RANGE(export, d->slots, "slots", int64_t, 0, TEGROUP_MAX_COLS);
+    NOT_NEGATIVE(export, d->threads, "threads");
+    BAD(export, d->threads = INT32_MIN, VALUE, "threads", 0, INT32_MIN);
+    BAD(export, d->from.groups--, SHAPE, "from.groups", EXPERTS, EXPERTS - 1);
+    BAD(export, d->from.groups++, SHAPE, "from.groups", EXPERTS, EXPERTS + 1);
+    BAD(export, d->shape.row_sizes.space = TEGROUP_SPACE_DEVICE, COMBINATION, "shape.row_sizes.space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
+    BAD(export, d->from.row_sizes.space = TEGROUP_SPACE_DEVICE, COMBINATION, "from.row_sizes.space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
+    BAD(export, d->shape.snapshot = NULL, NULL_ARGUMENT, "shape.snapshot", 1, 0);
+    BAD(export, d->from.snapshot = NULL, NULL_ARGUMENT, "from.snapshot", 1, 0);
+    OTHER_SNAPSHOT(export, d->shape.snapshot, "shape.snapshot");
+    OTHER_SNAPSHOT(export, d->from.snapshot, "from.snapshot");
+    BAD(export, snapshot_at(&d->shape.snapshot)->groups--, CAPACITY, "shape.snapshot", EXPERTS, EXPERTS - 1);
+    BAD(export, snapshot_at(&d->from.snapshot)->groups++, CAPACITY, "from.snapshot", EXPERTS, EXPERTS + 1);
+#define EXPORTED(m)                                          \
+    REQUIRED(export, d->m, #m, INTEGERS); /* it has data */  \
+    MATRIX(export, d->m, #m, INTEGERS);                      \
+    FIXED(export, d->m, #m);                                 \
+    OVERLAP(export, d->m, #m, w.slot_of_row);                \
+    OVERLAP(export, d->m, #m, w.snapshot)
+    EXPORTED(counts);
+    EXPORTED(offsets);
+    EXPORTED(ends);
+    EXPORTED(labels);
+    MATRIX(export, d->sorted_ids, "sorted_ids", INTEGERS);
+    FIXED(export, d->sorted_ids, "sorted_ids");
+    MATRIX(export, d->source_rows, "source_rows", INTEGERS);
+    FIXED(export, d->source_rows, "source_rows");
+    REQUIRED(export, d->slot_of_row, "slot_of_row", INTEGERS);
+    MATRIX(export, d->slot_of_row, "slot_of_row", INTEGERS);
+    FIXED(export, d->slot_of_row, "slot_of_row");
+    OVERLAP(export, d->sorted_ids, "sorted_ids", w.slot_of_row);
+    OVERLAP(export, d->source_rows, "source_rows", w.slot_of_row);
+    OVERLAP(export, d->counts, "counts", w.ends_out);
+    BAD(export, d->sorted_ids.dtype = TEGROUP_DTYPE_I32; d->slots = TEGROUP_MAX_COLS, DTYPE, "sorted_ids.dtype", I64, TEGROUP_DTYPE_I32);
+    BAD(export, d->source_rows.dtype = TEGROUP_DTYPE_I32; d->from.rows = TEGROUP_MAX_COLS, DTYPE, "source_rows.dtype", I64, TEGROUP_DTYPE_I32);
+    BAD(export, memset(&d->sorted_ids, 0, sizeof d->sorted_ids), COMBINATION, "slot_of_row.dtype", TEGROUP_DTYPE_UNSET, TEGROUP_DTYPE_I64);
+    BAD(export, memset(&d->sorted_ids, 0, sizeof d->sorted_ids); memset(&d->slot_of_row, 0, sizeof d->slot_of_row), COMBINATION, "slots", 0, SLOTS);
+    BAD(export, memset(&d->source_rows, 0, sizeof d->source_rows), COMBINATION, "from.snapshot", 0, 1);
+    BAD(export, memset(&d->source_rows, 0, sizeof d->source_rows); d->from.snapshot = NULL, COMBINATION, "from.groups", 0, EXPERTS);
+    BAD(export, memset(&d->source_rows, 0, sizeof d->source_rows); d->from.snapshot = NULL; d->from.groups = 0, COMBINATION, "from.rows", 0, ROWS);
+    BAD(export, d->counts.dtype = d->offsets.dtype = d->ends.dtype = d->labels.dtype = TEGROUP_DTYPE_UNSET; d->counts.data = d->offsets.data = d->ends.data = d->labels.data = NULL;
+        memset(&d->slot_of_row, 0, sizeof d->slot_of_row + sizeof d->slots + sizeof d->sorted_ids + sizeof d->from + sizeof d->source_rows), UNSET, "counts.dtype", INTEGERS, 0);
+    NO_GPU(export, w.exports);
+}
+
+TEST(status, skew) {
+    tegroup_skew_desc *d = &w.skew;
+    RANGE(skew, d->shape.groups, "shape.groups", int32_t, 0, TEGROUP_MAX_GROUPS);
+    RANGE(skew, d->shape.rows, "shape.rows", int64_t, 0, TEGROUP_MAX_COLS);
+    RANGE(skew, d->tile_rows, "tile_rows", int64_t, 1, TEGROUP_MAX_COLS);
+    RANGE(skew, d->row_bytes, "row_bytes", int64_t, 0, TEGROUP_MAX_COLS);
+    BAD(skew, d->shape.row_sizes.space = TEGROUP_SPACE_DEVICE, COMBINATION, "shape.row_sizes.space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
+    BAD(skew, d->shape.snapshot = NULL, NULL_ARGUMENT, "shape.snapshot", 1, 0);
+    OTHER_SNAPSHOT(skew, d->shape.snapshot, "shape.snapshot");
+    BAD(skew, snapshot_at(&d->shape.snapshot)->groups--, CAPACITY, "shape.snapshot", EXPERTS, EXPERTS - 1);
+    BAD(skew, d->result = NULL, NULL_ARGUMENT, "result", 1, 0);
+    ALIGNED(skew, d->result, "result", 8);
+    BAD(skew, d->result = (tegroup_skew *)(void *)w.snapshot, OVERLAP, "result", 0, 1);
+    NO_GPU(skew, w.skew);
 }
 
 TEST(status, router) {
