@@ -96,37 +96,38 @@
  *   [63] cuda/sm90_decoded.h      Hopper GEMM: operands that are decoded
  *   [64] cuda/sm90_fp8_kernels.h  Hopper GEMM of FP8: the table of kernels, and where a group's scales are
  *   [65] cuda/sm90_repack.h       Hopper GEMM: rows that are repacked for TMA
- *   [66] cuda/sm90_choice.h       Hopper GEMM: which kernel a plan takes
- *   [67] gemm/backends.h          The backends, a row of functions each
- *   [68] gemm/verdicts.h          What each backend can do
- *   [69] gemm/plan.h              Explain and plan
- *   [70] cpu/gemm.h               CPU GEMM
- *   [71] gemm/check.h             What a call checks
- *   [72] gemm/run.h               Run
- *   [73] gemm/once.h              One call for a product that runs once
- *   [74] gemm/tune.h              Tune, save and load a plan
- *   [75] cpu/real.h               Formulas
- *   [76] core/activation_formulas.h Activation formulas
- *   [77] layer/activation.h       Activations
- *   [78] layer/quantize_rules.h   Quantise and dequantise: rules
- *   [79] layer/quantize.h         Quantise and dequantise
- *   [80] layer/linear.h           Grouped linear layer
- *   [81] layer/mlp_rules.h        Grouped MLP: tensors and rules
- *   [82] layer/mlp_plan.h         Grouped MLP: plan
- *   [83] layer/mlp.h              Grouped MLP: calls
- *   [84] layer/chain_rules.h      Op chain: rules and buffers
- *   [85] layer/chain_ops.h        Op chain: ops as layers
- *   [86] layer/chain_plan.h       Op chain: plan
- *   [87] layer/chain.h            Op chain: calls
- *   [88] gemm/validate_values.h   Validate: values and scales
- *   [89] gemm/validate.h          Validate
- *   [90] gemm/scale_convert.h     Scales in another layout
- *   [91] moe/count.h              Counts of groups
- *   [92] moe/router_scheme.h      Router schemes
- *   [93] moe/router.h             Router
- *   [94] moe/permutation.h        Permute and combine
- *   [95] moe/layer_plan.h         MoE layer: plan
- *   [96] moe/layer.h              MoE layer
+ *   [66] cuda/sm90_forecast.h     Hopper GEMM: whether BF16 would be faster
+ *   [67] cuda/sm90_choice.h       Hopper GEMM: which kernel a plan takes
+ *   [68] gemm/backends.h          The backends, a row of functions each
+ *   [69] gemm/verdicts.h          What each backend can do
+ *   [70] gemm/plan.h              Explain and plan
+ *   [71] cpu/gemm.h               CPU GEMM
+ *   [72] gemm/check.h             What a call checks
+ *   [73] gemm/run.h               Run
+ *   [74] gemm/once.h              One call for a product that runs once
+ *   [75] gemm/tune.h              Tune, save and load a plan
+ *   [76] cpu/real.h               Formulas
+ *   [77] core/activation_formulas.h Activation formulas
+ *   [78] layer/activation.h       Activations
+ *   [79] layer/quantize_rules.h   Quantise and dequantise: rules
+ *   [80] layer/quantize.h         Quantise and dequantise
+ *   [81] layer/linear.h           Grouped linear layer
+ *   [82] layer/mlp_rules.h        Grouped MLP: tensors and rules
+ *   [83] layer/mlp_plan.h         Grouped MLP: plan
+ *   [84] layer/mlp.h              Grouped MLP: calls
+ *   [85] layer/chain_rules.h      Op chain: rules and buffers
+ *   [86] layer/chain_ops.h        Op chain: ops as layers
+ *   [87] layer/chain_plan.h       Op chain: plan
+ *   [88] layer/chain.h            Op chain: calls
+ *   [89] gemm/validate_values.h   Validate: values and scales
+ *   [90] gemm/validate.h          Validate
+ *   [91] gemm/scale_convert.h     Scales in another layout
+ *   [92] moe/count.h              Counts of groups
+ *   [93] moe/router_scheme.h      Router schemes
+ *   [94] moe/router.h             Router
+ *   [95] moe/permutation.h        Permute and combine
+ *   [96] moe/layer_plan.h         MoE layer: plan
+ *   [97] moe/layer.h              MoE layer
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
@@ -875,6 +876,9 @@ typedef struct tegroup_verdict {
     const char     *tile_why; /* why this tile; NULL where none is known                                        */
     double          predicted_us; /* SM90: time of a call in us, on an H200, by which the tile was chosen; 0 = by a
                                      rule */
+    double          quantised_us; /* SM90, a or b with a scaling: time of a call in us, on an H100, and of quantising
+                                     its ragged rows before, in the copy that it reads; weights stay. 0 = no scaling */
+    double          bf16_us;      /* beside it, that of the same product of BF16: if smaller, BF16 is the faster plan */
 } tegroup_verdict;
 
 /* A row of the table that dispatch reads: what one backend does on a range of machines. A backend can run a problem
@@ -2493,12 +2497,17 @@ TEGROUP_API int tegroup_verdict_text(const tegroup_verdict *verdict, char *buffe
         return snprintf(buffer, size, "%-16s %s, workspace %llu bytes", name, verdict->chosen ? "CHOSEN" : "could run",
                         (unsigned long long)verdict->workspace_bytes);
     if (verdict->status == TEGROUP_OK) {
-        char predicted[40] = "";
+        char predicted[40] = "", beside[120] = "";
         if (verdict->predicted_us > 0)
             snprintf(predicted, sizeof predicted, " (%.0f us on an H200)", verdict->predicted_us);
-        return snprintf(buffer, size, "%-16s %s, workspace %llu bytes, tile %d x %d x %d: %s%s", name,
+        if (verdict->quantised_us > 0)
+            snprintf(beside, sizeof beside, "; with its quantise %.0f us on an H100, in BF16 %.0f us: %s",
+                     verdict->quantised_us, verdict->bf16_us,
+                     verdict->bf16_us < verdict->quantised_us ? "BF16 is faster" : "faster than BF16");
+        return snprintf(buffer, size, "%-16s %s, workspace %llu bytes, tile %d x %d x %d: %s%s%s", name,
                         verdict->chosen ? "CHOSEN" : "could run", (unsigned long long)verdict->workspace_bytes,
-                        (int)verdict->tile_m, (int)verdict->tile_n, (int)verdict->tile_k, verdict->tile_why, predicted);
+                        (int)verdict->tile_m, (int)verdict->tile_n, (int)verdict->tile_k, verdict->tile_why, predicted,
+                        beside);
     }
     snprintf(head, sizeof head, "%-16s %s", name, verdict->status == TEGROUP_ERROR_NOT_BUILT ? "not built" : "refused");
     return tegroup_impl_rule_text(verdict->field, verdict->rule, verdict->reading, verdict->expected, verdict->got,
@@ -5913,6 +5922,7 @@ enum {
 typedef struct tegroup_impl_forecast {
     const char *why; /* NULL: it says nothing */
     double us;       /* predicted time of a call; 0: not predicted */
+    double quantised_us, bf16_us; /* as in the verdict */
 } tegroup_impl_forecast;
 
 /* Rows of all groups together that a plan is made for. */
@@ -7980,7 +7990,57 @@ static inline void tegroup_impl_sm90_workspace(const tegroup_plan *plan, tegroup
                                                      tegroup_impl_sm90_repacked_ld(p, (tegroup_impl_operand)i) * 2));
 }
 
-/* ==== [66] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
+/* ==== [66] Hopper GEMM: whether BF16 would be faster (src/cuda/sm90_forecast.h) ==== */
+
+/* What a product takes in a training step, by rates seen on an H100 (docs/lab/fp8.md): the time of its operations,
+ * which the end of a tile lengthens as so many more terms of a sum would, and that of its bytes, which overlap by a
+ * norm. */
+typedef struct tegroup_impl_sm90_rates {
+    double tflops, end, norm;
+} tegroup_impl_sm90_rates;
+
+#define TEGROUP_IMPL_SM90_STEP_TB     2.7 /* TB/s at which a product's bytes go */
+#define TEGROUP_IMPL_SM90_QUANTISE_TB 1.7 /* and at which rows are read in BF16 and a copy of them is written */
+
+/* In us. bits: of an element of a and of b. */
+static inline double tegroup_impl_sm90_product_us(const tegroup_problem *p, double rows, int bits) {
+    static const tegroup_impl_sm90_rates rates[2][2] = {{{700, 0, 3}, {690, 0, 3}}, {{1058, 316, 3}, {730, 213, 2}}};
+    const int wgrad = p->op == TEGROUP_OP_WGRAD, forward = p->op == TEGROUP_OP_FORWARD;
+    const tegroup_impl_sm90_rates *rate = &rates[bits == 8][wgrad];
+    const double n = (double)p->n, k = (double)p->k, matrices = (double)p->groups * n * k, each = bits / 8.0,
+                 result = tegroup_impl_bits(p->d) / 8.0 * (p->accumulate ? 2 : 1),
+                 terms = wgrad ? rows / tegroup_impl_max(1, p->groups) : forward ? k : n,
+                 bytes = wgrad ? rows * (n + k) * each + matrices * result
+                               : rows * (forward ? k : n) * each + matrices * each + rows * (forward ? n : k) * result,
+                 math = 2e-6 * rows * n * k / rate->tflops * (1 + rate->end / fmax(1, terms)),
+                 memory = 1e-6 * bytes / TEGROUP_IMPL_SM90_STEP_TB;
+    return pow(pow(math, rate->norm) + pow(memory, rate->norm), 1 / rate->norm);
+}
+
+/* The time to quantise what changes from step to step, ragged rows, in the copy that is read. */
+static inline double tegroup_impl_sm90_quantise_us(const tegroup_gemm_desc *desc, double rows) {
+    const tegroup_tensor *operands[2] = {&desc->a, &desc->b};
+    double bytes = 0;
+    int i;
+    for (i = 0; i < 2; i++)
+        if (operands[i]->scaling != TEGROUP_SCALING_NONE && tegroup_impl_ragged(&operands[i]->shape))
+            bytes += rows * (double)operands[i]->shape.cols * (2 + tegroup_impl_bits(operands[i]->dtype) / 8.0);
+    return 1e-6 * bytes / TEGROUP_IMPL_SM90_QUANTISE_TB;
+}
+
+/* Compares a quantised product with the same in BF16. */
+static inline void tegroup_impl_sm90_compare(const tegroup_gemm_desc *desc, const tegroup_problem *p,
+                                             tegroup_impl_forecast *forecast) {
+    const double rows = (double)tegroup_impl_expected_rows(desc, p);
+    if (!tegroup_impl_quantised(p)) return;
+    forecast->bf16_us = tegroup_impl_sm90_product_us(p, rows, 16);
+    forecast->quantised_us =
+        tegroup_impl_sm90_quantise_us(desc, rows)
+        + (tegroup_impl_sm90_decodes(p) ? forecast->bf16_us + tegroup_impl_sm90_decode_us(desc, p)
+                                        : tegroup_impl_sm90_product_us(p, rows, 8));
+}
+
+/* ==== [67] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
 
 /* Constants of the prediction besides those of each kernel in the table, together with which the times were fitted. */
 #define TEGROUP_IMPL_SM90_STRETCH_US 0.55 /* us to find a stretch, or to assign a wave of its tiles */
@@ -8286,6 +8346,7 @@ static inline void tegroup_impl_sm90_tile(const tegroup_gemm_desc *desc, const t
     const int64_t there = target->multiprocessors > 0 ? target->multiprocessors : TEGROUP_IMPL_SM90_USUAL,
                   limit = desc->options.sm_limit > 0 ? desc->options.sm_limit : there,
                   blocks = tegroup_impl_min(tegroup_impl_min(there, limit), TEGROUP_IMPL_SM90_MOST_BLOCKS);
+    tegroup_impl_sm90_compare(desc, &plan->problem, forecast);
     if (tegroup_impl_sm90_multiplies_fp8(&plan->problem)) {
         tegroup_impl_sm90_fp8_tile(desc, plan, forecast);
         return;
@@ -8307,7 +8368,7 @@ static inline void tegroup_impl_sm90_tile(const tegroup_gemm_desc *desc, const t
     if (forecast->us > 0) forecast->us += tegroup_impl_sm90_repack_us(desc, &plan->problem);
 }
 
-/* ==== [67] The backends, a row of functions each (src/gemm/backends.h) ==== */
+/* ==== [68] The backends, a row of functions each (src/gemm/backends.h) ==== */
 
 /* What a backend can be asked: a function type for each question. */
 typedef void tegroup_impl_workspace_function(const tegroup_plan *plan, tegroup_layout *layout);
@@ -8459,7 +8520,7 @@ static inline uint32_t tegroup_impl_built(void) {
     return built;
 }
 
-/* ==== [68] What each backend can do (src/gemm/verdicts.h) ==== */
+/* ==== [69] What each backend can do (src/gemm/verdicts.h) ==== */
 
 /* Backends in order of preference. If only the device knows d's columns, CUBLASLT_GROUPED gives NaN for groups whose D
  * it cannot store (see tegroup_impl_setup_group), so it comes after PORTABLE, which takes any. So does SM90 where it
@@ -8874,7 +8935,7 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     return c.met;
 }
 
-/* ==== [69] Explain and plan (src/gemm/plan.h) ==== */
+/* ==== [70] Explain and plan (src/gemm/plan.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 /* Describes the current device as a target; sm stays 0 without one. Returns the device, or -1. */
@@ -9039,6 +9100,8 @@ static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const teg
     verdict->tile_k = plan->tile_k;
     verdict->tile_why = forecast.why;
     verdict->predicted_us = forecast.us;
+    verdict->quantised_us = forecast.quantised_us;
+    verdict->bf16_us = forecast.bf16_us;
 }
 
 /* Completes the plan by the choice of kernel, for which the current device is queried. */
@@ -9090,7 +9153,7 @@ static inline tegroup_status tegroup_impl_choose(const tegroup_gemm_desc *desc, 
             v->workspace_bytes = 0;
             v->tile_m = v->tile_n = v->tile_k = 0;
             v->tile_why = NULL;
-            v->predicted_us = 0;
+            v->predicted_us = v->quantised_us = v->bf16_us = 0;
         }
     }
     return TEGROUP_OK;
@@ -9143,7 +9206,7 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     return tegroup_impl_plan_make(desc, tegroup_impl_gemm_names(), target, plan, error);
 }
 
-/* ==== [70] CPU GEMM (src/cpu/gemm.h) ==== */
+/* ==== [71] CPU GEMM (src/cpu/gemm.h) ==== */
 
 /* tegroup_impl_cpu_pack for rows that an index picks: from row `row` and column `col` of the group on. The rows are the
  * lines, or where along_k is set what is summed over. */
@@ -9499,7 +9562,7 @@ static inline tegroup_status tegroup_impl_cpu_gemm(const tegroup_plan *plan, con
     return TEGROUP_OK;
 }
 
-/* ==== [71] What a call checks (src/gemm/check.h) ==== */
+/* ==== [72] What a call checks (src/gemm/check.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm_desc *desc,
@@ -9879,7 +9942,7 @@ TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const te
     return tegroup_impl_gemm_check_own(plan, desc, error);
 }
 
-/* ==== [72] Run (src/gemm/run.h) ==== */
+/* ==== [73] Run (src/gemm/run.h) ==== */
 
 /* What the check has passed; it refuses a plan for a backend that is not built. */
 static inline tegroup_status tegroup_impl_gemm_run(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
@@ -9903,7 +9966,7 @@ TEGROUP_API tegroup_status tegroup_plan_layout(const tegroup_plan *plan, tegroup
     return TEGROUP_OK;
 }
 
-/* ==== [73] One call for a product that runs once (src/gemm/once.h) ==== */
+/* ==== [74] One call for a product that runs once (src/gemm/once.h) ==== */
 
 /* Whether two operands have one routing's sizes, so that one snapshot serves both. */
 static inline int tegroup_impl_same_sizes(const tegroup_sizes *x, const tegroup_sizes *y) {
@@ -10000,7 +10063,7 @@ TEGROUP_API tegroup_status tegroup_gemm_once(const tegroup_gemm_desc *desc, stru
     return tegroup_impl_gemm_run(&plan, &ready, stream, error);
 }
 
-/* ==== [74] Tune, save and load a plan (src/gemm/tune.h) ==== */
+/* ==== [75] Tune, save and load a plan (src/gemm/tune.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
@@ -10170,7 +10233,7 @@ TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, cons
     return TEGROUP_OK;
 }
 
-/* ==== [75] Formulas (src/cpu/real.h) ==== */
+/* ==== [76] Formulas (src/cpu/real.h) ==== */
 
 /* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. On the host
  * exp is the platform's (glibc: at most 1 ULP off). On the device it is at most 4 ULP off, whatever the flags (with
@@ -10203,7 +10266,7 @@ TEGROUP_IMPL_HD double tegroup_impl_choice_grad_f64(double grad_weight, double d
     return normalize ? (grad_weight - dot / chosen) / chosen : grad_weight;
 }
 
-/* ==== [76] Activation formulas (src/core/activation_formulas.h) ==== */
+/* ==== [77] Activation formulas (src/core/activation_formulas.h) ==== */
 
 /* Each operation is rounded by itself, or is one fused multiply-add where that is written: an activation in the
  * epilogue of a product gives the bits that the separate call gives. (A host compiler may fuse what it likes.) */
@@ -10611,7 +10674,7 @@ TEGROUP_IMPL_HD double tegroup_impl_activation_f64(tegroup_activation kind, int 
     return tegroup_impl_activation_grad_f64(kind, half, alpha, limit, gate, up, 0, &grad_gate, &grad_up);
 }
 
-/* ==== [77] Activations (src/layer/activation.h) ==== */
+/* ==== [78] Activations (src/layer/activation.h) ==== */
 
 #if TEGROUP_IMPL_ACTIVATION_KERNELS
 static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
@@ -11028,7 +11091,7 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
     return tegroup_impl_activation_backward_run(desc, stream, error);
 }
 
-/* ==== [78] Quantise and dequantise: rules (src/layer/quantize_rules.h) ==== */
+/* ==== [79] Quantise and dequantise: rules (src/layer/quantize_rules.h) ==== */
 
 /* What errors call what is quantised and what it is made of, in the words of the call that the caller made. */
 typedef struct tegroup_impl_quantize_names {
@@ -11326,7 +11389,7 @@ static inline tegroup_status tegroup_impl_check_dequantize(const tegroup_dequant
     return tegroup_impl_check_built(TEGROUP_IMPL_FP8_KERNELS, desc->space, error);
 }
 
-/* ==== [79] Quantise and dequantise (src/layer/quantize.h) ==== */
+/* ==== [80] Quantise and dequantise (src/layer/quantize.h) ==== */
 
 #if TEGROUP_IMPL_FP8_KERNELS
 static inline tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
@@ -11901,7 +11964,7 @@ TEGROUP_API tegroup_status tegroup_dequantize(const tegroup_dequantize_desc *des
     return TEGROUP_OK;
 }
 
-/* ==== [80] Grouped linear layer (src/layer/linear.h) ==== */
+/* ==== [81] Grouped linear layer (src/layer/linear.h) ==== */
 
 /* The tensors of a layer, by name. */
 /* clang-format off */
@@ -12407,7 +12470,7 @@ TEGROUP_API tegroup_status tegroup_linear_wgrad(const tegroup_linear_plan *plan,
     return tegroup_impl_layer_call(&call.layer, plan, TEGROUP_OP_WGRAD, 1, stream, error);
 }
 
-/* ==== [81] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
+/* ==== [82] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
 
 /* Its tensors, by name: weights, then what has the routing's rows, of which the last three are what is saved. */
 /* clang-format off */
@@ -12908,7 +12971,7 @@ static inline tegroup_status tegroup_impl_mlp_check(const tegroup_mlp_desc *desc
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [82] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
+/* ==== [83] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
 
 /* A plan's parts: what it holds for itself, and those of the two layers. A chain keeps them apart. */
 typedef struct tegroup_impl_mlp_plans {
@@ -13288,7 +13351,7 @@ TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const 
     return TEGROUP_OK;
 }
 
-/* ==== [83] Grouped MLP: calls (src/layer/mlp.h) ==== */
+/* ==== [84] Grouped MLP: calls (src/layer/mlp.h) ==== */
 
 #if TEGROUP_IMPL_FUSED_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
 /* Gradients of row_scale, of the sums that a dgrad with a gradient in its epilogue leaves in D's place. */
@@ -13866,7 +13929,7 @@ TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const
     return tegroup_impl_mlp_run_op(plan, desc, TEGROUP_OP_WGRAD, stream, error);
 }
 
-/* ==== [84] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
+/* ==== [85] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
 
 /* A descriptor resolved: what each op is given, and what lies between ops. values[i] is what op i reads and values[i +
  * 1] what it writes; grads are their gradients, absent where none is computed. */
@@ -14414,7 +14477,7 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [85] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
+/* ==== [86] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
 
 /* A LINEAR as a layer, with the rows that it reads and writes: op i's routing may be its own. It points into itself. */
 typedef struct tegroup_impl_chain_linear {
@@ -14606,7 +14669,7 @@ static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc,
     backward->grad_row_scale = tegroup_impl_mlp_matrix(&given->grad_row_scale);
 }
 
-/* ==== [86] Op chain: plan (src/layer/chain_plan.h) ==== */
+/* ==== [87] Op chain: plan (src/layer/chain_plan.h) ==== */
 
 /* Tell the caller which op a failure is about. */
 static inline tegroup_status tegroup_impl_chain_name_op(tegroup_status status, const tegroup_chain_desc *desc,
@@ -14859,7 +14922,7 @@ TEGROUP_API tegroup_status tegroup_chain_explain(const tegroup_chain_desc *desc,
     return tegroup_impl_chain_name_op(status, desc, chain.at);
 }
 
-/* ==== [87] Op chain: calls (src/layer/chain.h) ==== */
+/* ==== [88] Op chain: calls (src/layer/chain.h) ==== */
 
 /* Rows of op i and its routing, by a linear's word for them: what no product of the op sees to. */
 static inline tegroup_status tegroup_impl_chain_check_memory(const tegroup_chain_desc *desc,
@@ -15044,7 +15107,7 @@ TEGROUP_API tegroup_status tegroup_chain_backward(const tegroup_chain_plan *plan
     return tegroup_impl_chain_run(plan, desc, 1, stream, error);
 }
 
-/* ==== [88] Validate: values and scales (src/gemm/validate_values.h) ==== */
+/* ==== [89] Validate: values and scales (src/gemm/validate_values.h) ==== */
 
 enum { TEGROUP_IMPL_FINITE, TEGROUP_IMPL_NAN, TEGROUP_IMPL_INFINITE };
 
@@ -15197,7 +15260,7 @@ static inline void tegroup_impl_validate_quantised(const tegroup_tensor *t, int 
     }
 }
 
-/* ==== [89] Validate (src/gemm/validate.h) ==== */
+/* ==== [90] Validate (src/gemm/validate.h) ==== */
 
 /* Bits for one group: its place, and its step in the prefix sums. */
 TEGROUP_IMPL_HD uint32_t tegroup_impl_validate_group(const tegroup_snapshot_view *view, int64_t capacity, int32_t g) {
@@ -15360,7 +15423,7 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [90] Scales in another layout (src/gemm/scale_convert.h) ==== */
+/* ==== [91] Scales in another layout (src/gemm/scale_convert.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_scale_convert(const tegroup_impl_scales *from,
@@ -15572,7 +15635,7 @@ TEGROUP_API tegroup_status tegroup_scale_convert(const tegroup_scale_convert_des
     return TEGROUP_OK;
 }
 
-/* ==== [91] Counts of groups (src/moe/count.h) ==== */
+/* ==== [92] Counts of groups (src/moe/count.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_count(const tegroup_count_desc *desc, struct CUstream_st *stream,
@@ -15643,7 +15706,7 @@ TEGROUP_API tegroup_status tegroup_count(const tegroup_count_desc *desc, struct 
     return TEGROUP_OK;
 }
 
-/* ==== [92] Router schemes (src/moe/router_scheme.h) ==== */
+/* ==== [93] Router schemes (src/moe/router_scheme.h) ==== */
 
 /* The most experts that a token can choose. */
 #define TEGROUP_IMPL_CHOICES 64
@@ -16315,7 +16378,7 @@ static inline void tegroup_impl_scheme_buffers(const tegroup_router_scheme *s, i
     buffers[3] = tegroup_impl_buffer_of(s->valid_tokens, 8, NULL, "must not overlap scheme.valid_tokens", 0);
 }
 
-/* ==== [93] Router (src/moe/router.h) ==== */
+/* ==== [94] Router (src/moe/router.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
@@ -16758,7 +16821,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     return TEGROUP_OK;
 }
 
-/* ==== [94] Permute and combine (src/moe/permutation.h) ==== */
+/* ==== [95] Permute and combine (src/moe/permutation.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,
@@ -17263,7 +17326,7 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
     return TEGROUP_OK;
 }
 
-/* ==== [95] MoE layer: plan (src/moe/layer_plan.h) ==== */
+/* ==== [96] MoE layer: plan (src/moe/layer_plan.h) ==== */
 
 static inline int tegroup_impl_there(const tegroup_matrix *m) { return m->dtype != TEGROUP_DTYPE_UNSET; }
 
@@ -17728,7 +17791,7 @@ TEGROUP_API tegroup_status tegroup_moe_layout(const tegroup_moe_plan *plan, tegr
     return TEGROUP_OK;
 }
 
-/* ==== [96] MoE layer (src/moe/layer.h) ==== */
+/* ==== [97] MoE layer (src/moe/layer.h) ==== */
 
 /* What a call works with. */
 typedef struct tegroup_impl_moe_call {
