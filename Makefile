@@ -26,7 +26,7 @@ export CC NVCC ARCHS CUDA_HOME CUBLAS_HOME OPENMP PYTHON
 HEADERS := tegroup.h tegroup_cuda.cuh
 UNIT    := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))
 
-.PHONY: help demo test test-more test-gpu test-layers check-fresh build-gpu sanitize-gpu test-teeth fuzz bench bench-errors bench-cpu bench-gpu bench-hopper bench-compile bench-ggml bench-moe bench-mlp bench-fp8 bench-quantize bench-decoded tiles fit plots docs examples headers lib install compile-matrix lint format clean
+.PHONY: help demo test test-more test-gpu test-layers check-fresh build-gpu sanitize-gpu test-teeth fuzz bench bench-errors bench-cpu bench-gpu bench-hopper bench-compile bench-ggml bench-moe bench-mlp bench-step bench-fp8 bench-quantize bench-decoded tiles fit plots docs examples headers lib install compile-matrix lint format clean
 
 help: ## this list
 	@echo "Variables: CC NVCC ARCHS CUDA_HOME CUBLAS_HOME BENCH SANITIZE PYTHON PREFIX DESTDIR RANKS"
@@ -140,6 +140,11 @@ bench-mlp: ## the grouped MLP on a GPU, activations and their gradients in epilo
 	@mkdir -p build
 	$(NVCC) -std=c++17 -O3 -DTEGROUP_NO_CUBLASLT $(GENCODE) -I. tests/bench/bench_mlp.cu -o build/bench_mlp -lcublas
 	build/bench_mlp && build/bench_mlp interleaved && build/bench_mlp portable
+
+bench-step: ## a training step of the grouped MLP in block FP8 on a Hopper GPU, beside BF16; BENCH=nodes times each launch
+	@mkdir -p build
+	$(NVCC) -std=c++17 -O3 -DTEGROUP_NO_CUBLASLT -DTEGROUP_NO_MOE -DTEGROUP_NO_F16 $(GENCODE) -I. tests/bench/bench_step.cu -o build/bench_step
+	build/bench_step $(BENCH)
 
 bench-fp8: build/libtegroup.so ## products of FP8 on a Hopper GPU, beside torch._scaled_grouped_mm (needs torch)
 	$(PYTHON) tests/bench/bench_fp8.py $(BENCH)

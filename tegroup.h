@@ -98,43 +98,44 @@
  *   [65] cuda/sm90_decoded.h      Hopper GEMM: operands that are decoded
  *   [66] cuda/sm90_fp8_kernels.h  Hopper GEMM of FP8: the table of kernels, and where a group's scales are
  *   [67] cuda/sm90_repack.h       Hopper GEMM: rows that are repacked for TMA
- *   [68] cuda/sm90_choice.h       Hopper GEMM: which kernel a plan takes
- *   [69] gemm/backends.h          The backends, a row of functions each
- *   [70] gemm/verdicts.h          What each backend can do
- *   [71] gemm/plan.h              Explain and plan
- *   [72] cpu/gemm.h               CPU GEMM
- *   [73] gemm/check.h             What a call checks
- *   [74] gemm/run.h               Run
- *   [75] gemm/once.h              One call for a product that runs once
- *   [76] gemm/tune.h              Tune, save and load a plan
- *   [77] cpu/real.h               Formulas
- *   [78] core/activation_formulas.h Activation formulas
- *   [79] layer/activation.h       Activations
- *   [80] layer/quantize_rules.h   Quantise and dequantise: rules
- *   [81] layer/quantize.h         Quantise and dequantise
- *   [82] layer/linear.h           Grouped linear layer
- *   [83] layer/mlp_rules.h        Grouped MLP: tensors and rules
- *   [84] layer/mlp_plan.h         Grouped MLP: plan
- *   [85] layer/mlp.h              Grouped MLP: calls
- *   [86] layer/chain_rules.h      Op chain: rules and buffers
- *   [87] layer/chain_ops.h        Op chain: ops as layers
- *   [88] layer/chain_plan.h       Op chain: plan
- *   [89] layer/chain.h            Op chain: calls
- *   [90] gemm/validate_values.h   Validate: values and scales
- *   [91] gemm/validate.h          Validate
- *   [92] gemm/scale_convert.h     Scales in another layout
- *   [93] moe/count.h              Counts of groups
- *   [94] moe/router_scheme.h      Router schemes
- *   [95] moe/router.h             Router
- *   [96] moe/permutation.h        Permute and combine
- *   [97] moe/export.h             Layouts of other libraries
- *   [98] moe/skew.h               Skew of a routing
- *   [99] moe/layer_formats.h      MoE layer: formats
- *   [100] moe/layer_plan.h         MoE layer: plan
- *   [101] moe/layer.h              MoE layer
- *   [102] ep/places.h              Expert parallelism: where rows go
- *   [103] ep/sizes.h               Expert parallelism: sizes
- *   [104] ep/exchange.h            Expert parallelism: dispatch and combine
+ *   [68] cuda/sm90_forecast.h     Hopper GEMM: whether BF16 would be faster
+ *   [69] cuda/sm90_choice.h       Hopper GEMM: which kernel a plan takes
+ *   [70] gemm/backends.h          The backends, a row of functions each
+ *   [71] gemm/verdicts.h          What each backend can do
+ *   [72] gemm/plan.h              Explain and plan
+ *   [73] cpu/gemm.h               CPU GEMM
+ *   [74] gemm/check.h             What a call checks
+ *   [75] gemm/run.h               Run
+ *   [76] gemm/once.h              One call for a product that runs once
+ *   [77] gemm/tune.h              Tune, save and load a plan
+ *   [78] cpu/real.h               Formulas
+ *   [79] core/activation_formulas.h Activation formulas
+ *   [80] layer/activation.h       Activations
+ *   [81] layer/quantize_rules.h   Quantise and dequantise: rules
+ *   [82] layer/quantize.h         Quantise and dequantise
+ *   [83] layer/linear.h           Grouped linear layer
+ *   [84] layer/mlp_rules.h        Grouped MLP: tensors and rules
+ *   [85] layer/mlp_plan.h         Grouped MLP: plan
+ *   [86] layer/mlp.h              Grouped MLP: calls
+ *   [87] layer/chain_rules.h      Op chain: rules and buffers
+ *   [88] layer/chain_ops.h        Op chain: ops as layers
+ *   [89] layer/chain_plan.h       Op chain: plan
+ *   [90] layer/chain.h            Op chain: calls
+ *   [91] gemm/validate_values.h   Validate: values and scales
+ *   [92] gemm/validate.h          Validate
+ *   [93] gemm/scale_convert.h     Scales in another layout
+ *   [94] moe/count.h              Counts of groups
+ *   [95] moe/router_scheme.h      Router schemes
+ *   [96] moe/router.h             Router
+ *   [97] moe/permutation.h        Permute and combine
+ *   [98] moe/export.h             Layouts of other libraries
+ *   [99] moe/skew.h               Skew of a routing
+ *   [100] moe/layer_formats.h      MoE layer: formats
+ *   [101] moe/layer_plan.h         MoE layer: plan
+ *   [102] moe/layer.h              MoE layer
+ *   [103] ep/places.h              Expert parallelism: where rows go
+ *   [104] ep/sizes.h               Expert parallelism: sizes
+ *   [105] ep/exchange.h            Expert parallelism: dispatch and combine
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
@@ -890,6 +891,9 @@ typedef struct tegroup_verdict {
     const char     *tile_why; /* why this tile; NULL where none is known                                        */
     double          predicted_us; /* SM90: time of a call in us, on an H200, by which the tile was chosen; 0 = by a
                                      rule */
+    double          quantised_us; /* SM90, a or b with a scaling: time of a call in us, on an H100, and of quantising
+                                     its ragged rows before, in the copy that it reads; weights stay. 0 = no scaling */
+    double          bf16_us;      /* beside it, that of the same product of BF16: if smaller, BF16 is the faster plan */
 } tegroup_verdict;
 
 /* A row of the table that dispatch reads: what one backend does on a range of machines. A backend can run a problem
@@ -2743,12 +2747,17 @@ TEGROUP_API int tegroup_verdict_text(const tegroup_verdict *verdict, char *buffe
         return snprintf(buffer, size, "%-16s %s, workspace %llu bytes", name, verdict->chosen ? "CHOSEN" : "could run",
                         (unsigned long long)verdict->workspace_bytes);
     if (verdict->status == TEGROUP_OK) {
-        char predicted[40] = "";
+        char predicted[40] = "", beside[120] = "";
         if (verdict->predicted_us > 0)
             snprintf(predicted, sizeof predicted, " (%.0f us on an H200)", verdict->predicted_us);
-        return snprintf(buffer, size, "%-16s %s, workspace %llu bytes, tile %d x %d x %d: %s%s", name,
+        if (verdict->quantised_us > 0)
+            snprintf(beside, sizeof beside, "; with its quantise %.0f us on an H100, in BF16 %.0f us: %s",
+                     verdict->quantised_us, verdict->bf16_us,
+                     verdict->bf16_us < verdict->quantised_us ? "BF16 is faster" : "faster than BF16");
+        return snprintf(buffer, size, "%-16s %s, workspace %llu bytes, tile %d x %d x %d: %s%s%s", name,
                         verdict->chosen ? "CHOSEN" : "could run", (unsigned long long)verdict->workspace_bytes,
-                        (int)verdict->tile_m, (int)verdict->tile_n, (int)verdict->tile_k, verdict->tile_why, predicted);
+                        (int)verdict->tile_m, (int)verdict->tile_n, (int)verdict->tile_k, verdict->tile_why, predicted,
+                        beside);
     }
     snprintf(head, sizeof head, "%-16s %s", name, verdict->status == TEGROUP_ERROR_NOT_BUILT ? "not built" : "refused");
     return tegroup_impl_rule_text(verdict->field, verdict->rule, verdict->reading, verdict->expected, verdict->got,
@@ -6177,6 +6186,7 @@ enum {
 typedef struct tegroup_impl_forecast {
     const char *why; /* NULL: it says nothing */
     double us;       /* predicted time of a call; 0: not predicted */
+    double quantised_us, bf16_us; /* as in the verdict */
 } tegroup_impl_forecast;
 
 /* Rows of all groups together that a plan is made for. */
@@ -8246,7 +8256,57 @@ static inline void tegroup_impl_sm90_workspace(const tegroup_plan *plan, tegroup
                                                      tegroup_impl_sm90_repacked_ld(p, (tegroup_impl_operand)i) * 2));
 }
 
-/* ==== [68] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
+/* ==== [68] Hopper GEMM: whether BF16 would be faster (src/cuda/sm90_forecast.h) ==== */
+
+/* What a product takes in a training step, by rates seen on an H100 (docs/lab/fp8.md): the time of its operations,
+ * which the end of a tile lengthens as so many more terms of a sum would, and that of its bytes, which overlap by a
+ * norm. */
+typedef struct tegroup_impl_sm90_rates {
+    double tflops, end, norm;
+} tegroup_impl_sm90_rates;
+
+#define TEGROUP_IMPL_SM90_STEP_TB     2.7 /* TB/s at which a product's bytes go */
+#define TEGROUP_IMPL_SM90_QUANTISE_TB 1.7 /* and at which rows are read in BF16 and a copy of them is written */
+
+/* In us. bits: of an element of a and of b. */
+static inline double tegroup_impl_sm90_product_us(const tegroup_problem *p, double rows, int bits) {
+    static const tegroup_impl_sm90_rates rates[2][2] = {{{700, 0, 3}, {690, 0, 3}}, {{1058, 316, 3}, {730, 213, 2}}};
+    const int wgrad = p->op == TEGROUP_OP_WGRAD, forward = p->op == TEGROUP_OP_FORWARD;
+    const tegroup_impl_sm90_rates *rate = &rates[bits == 8][wgrad];
+    const double n = (double)p->n, k = (double)p->k, matrices = (double)p->groups * n * k, each = bits / 8.0,
+                 result = tegroup_impl_bits(p->d) / 8.0 * (p->accumulate ? 2 : 1),
+                 terms = wgrad ? rows / tegroup_impl_max(1, p->groups) : forward ? k : n,
+                 bytes = wgrad ? rows * (n + k) * each + matrices * result
+                               : rows * (forward ? k : n) * each + matrices * each + rows * (forward ? n : k) * result,
+                 math = 2e-6 * rows * n * k / rate->tflops * (1 + rate->end / fmax(1, terms)),
+                 memory = 1e-6 * bytes / TEGROUP_IMPL_SM90_STEP_TB;
+    return pow(pow(math, rate->norm) + pow(memory, rate->norm), 1 / rate->norm);
+}
+
+/* The time to quantise what changes from step to step, ragged rows, in the copy that is read. */
+static inline double tegroup_impl_sm90_quantise_us(const tegroup_gemm_desc *desc, double rows) {
+    const tegroup_tensor *operands[2] = {&desc->a, &desc->b};
+    double bytes = 0;
+    int i;
+    for (i = 0; i < 2; i++)
+        if (operands[i]->scaling != TEGROUP_SCALING_NONE && tegroup_impl_ragged(&operands[i]->shape))
+            bytes += rows * (double)operands[i]->shape.cols * (2 + tegroup_impl_bits(operands[i]->dtype) / 8.0);
+    return 1e-6 * bytes / TEGROUP_IMPL_SM90_QUANTISE_TB;
+}
+
+/* Compares a quantised product with the same in BF16. */
+static inline void tegroup_impl_sm90_compare(const tegroup_gemm_desc *desc, const tegroup_problem *p,
+                                             tegroup_impl_forecast *forecast) {
+    const double rows = (double)tegroup_impl_expected_rows(desc, p);
+    if (!tegroup_impl_quantised(p)) return;
+    forecast->bf16_us = tegroup_impl_sm90_product_us(p, rows, 16);
+    forecast->quantised_us =
+        tegroup_impl_sm90_quantise_us(desc, rows)
+        + (tegroup_impl_sm90_decodes(p) ? forecast->bf16_us + tegroup_impl_sm90_decode_us(desc, p)
+                                        : tegroup_impl_sm90_product_us(p, rows, 8));
+}
+
+/* ==== [69] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
 
 /* Constants of the prediction besides those of each kernel in the table, together with which the times were fitted. */
 #define TEGROUP_IMPL_SM90_STRETCH_US 0.55 /* us to find a stretch, or to assign a wave of its tiles */
@@ -8552,6 +8612,7 @@ static inline void tegroup_impl_sm90_tile(const tegroup_gemm_desc *desc, const t
     const int64_t there = target->multiprocessors > 0 ? target->multiprocessors : TEGROUP_IMPL_SM90_USUAL,
                   limit = desc->options.sm_limit > 0 ? desc->options.sm_limit : there,
                   blocks = tegroup_impl_min(tegroup_impl_min(there, limit), TEGROUP_IMPL_SM90_MOST_BLOCKS);
+    tegroup_impl_sm90_compare(desc, &plan->problem, forecast);
     if (tegroup_impl_sm90_multiplies_fp8(&plan->problem)) {
         tegroup_impl_sm90_fp8_tile(desc, plan, forecast);
         return;
@@ -8573,7 +8634,7 @@ static inline void tegroup_impl_sm90_tile(const tegroup_gemm_desc *desc, const t
     if (forecast->us > 0) forecast->us += tegroup_impl_sm90_repack_us(desc, &plan->problem);
 }
 
-/* ==== [69] The backends, a row of functions each (src/gemm/backends.h) ==== */
+/* ==== [70] The backends, a row of functions each (src/gemm/backends.h) ==== */
 
 /* What a backend can be asked: a function type for each question. */
 typedef void tegroup_impl_workspace_function(const tegroup_plan *plan, tegroup_layout *layout);
@@ -8725,7 +8786,7 @@ static inline uint32_t tegroup_impl_built(void) {
     return built;
 }
 
-/* ==== [70] What each backend can do (src/gemm/verdicts.h) ==== */
+/* ==== [71] What each backend can do (src/gemm/verdicts.h) ==== */
 
 /* Backends in order of preference. If only the device knows d's columns, CUBLASLT_GROUPED gives NaN for groups whose D
  * it cannot store (see tegroup_impl_setup_group), so it comes after PORTABLE, which takes any. So does SM90 where it
@@ -9140,7 +9201,7 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     return c.met;
 }
 
-/* ==== [71] Explain and plan (src/gemm/plan.h) ==== */
+/* ==== [72] Explain and plan (src/gemm/plan.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 /* Describes the current device as a target; sm stays 0 without one. Returns the device, or -1. */
@@ -9305,6 +9366,8 @@ static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const teg
     verdict->tile_k = plan->tile_k;
     verdict->tile_why = forecast.why;
     verdict->predicted_us = forecast.us;
+    verdict->quantised_us = forecast.quantised_us;
+    verdict->bf16_us = forecast.bf16_us;
 }
 
 /* Completes the plan by the choice of kernel, for which the current device is queried. */
@@ -9356,7 +9419,7 @@ static inline tegroup_status tegroup_impl_choose(const tegroup_gemm_desc *desc, 
             v->workspace_bytes = 0;
             v->tile_m = v->tile_n = v->tile_k = 0;
             v->tile_why = NULL;
-            v->predicted_us = 0;
+            v->predicted_us = v->quantised_us = v->bf16_us = 0;
         }
     }
     return TEGROUP_OK;
@@ -9409,7 +9472,7 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     return tegroup_impl_plan_make(desc, tegroup_impl_gemm_names(), target, plan, error);
 }
 
-/* ==== [72] CPU GEMM (src/cpu/gemm.h) ==== */
+/* ==== [73] CPU GEMM (src/cpu/gemm.h) ==== */
 
 /* tegroup_impl_cpu_pack for rows that an index picks: from row `row` and column `col` of the group on. The rows are the
  * lines, or where along_k is set what is summed over. */
@@ -9765,7 +9828,7 @@ static inline tegroup_status tegroup_impl_cpu_gemm(const tegroup_plan *plan, con
     return TEGROUP_OK;
 }
 
-/* ==== [73] What a call checks (src/gemm/check.h) ==== */
+/* ==== [74] What a call checks (src/gemm/check.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm_desc *desc,
@@ -10145,7 +10208,7 @@ TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const te
     return tegroup_impl_gemm_check_own(plan, desc, error);
 }
 
-/* ==== [74] Run (src/gemm/run.h) ==== */
+/* ==== [75] Run (src/gemm/run.h) ==== */
 
 /* What the check has passed; it refuses a plan for a backend that is not built. */
 static inline tegroup_status tegroup_impl_gemm_run(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
@@ -10177,7 +10240,7 @@ TEGROUP_API tegroup_status tegroup_plan_layout(const tegroup_plan *plan, tegroup
     return TEGROUP_OK;
 }
 
-/* ==== [75] One call for a product that runs once (src/gemm/once.h) ==== */
+/* ==== [76] One call for a product that runs once (src/gemm/once.h) ==== */
 
 /* Whether two operands have one routing's sizes, so that one snapshot serves both. */
 static inline int tegroup_impl_same_sizes(const tegroup_sizes *x, const tegroup_sizes *y) {
@@ -10275,7 +10338,7 @@ TEGROUP_API tegroup_status tegroup_gemm_once(const tegroup_gemm_desc *desc, stru
     return tegroup_impl_gemm_run(&plan, &ready, stream, error);
 }
 
-/* ==== [76] Tune, save and load a plan (src/gemm/tune.h) ==== */
+/* ==== [77] Tune, save and load a plan (src/gemm/tune.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
@@ -10446,7 +10509,7 @@ TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, cons
     return TEGROUP_OK;
 }
 
-/* ==== [77] Formulas (src/cpu/real.h) ==== */
+/* ==== [78] Formulas (src/cpu/real.h) ==== */
 
 /* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. On the host
  * exp is the platform's (glibc: at most 1 ULP off). On the device it is at most 4 ULP off, whatever the flags (with
@@ -10479,7 +10542,7 @@ TEGROUP_IMPL_HD double tegroup_impl_choice_grad_f64(double grad_weight, double d
     return normalize ? (grad_weight - dot / chosen) / chosen : grad_weight;
 }
 
-/* ==== [78] Activation formulas (src/core/activation_formulas.h) ==== */
+/* ==== [79] Activation formulas (src/core/activation_formulas.h) ==== */
 
 /* Each operation is rounded by itself, or is one fused multiply-add where that is written: an activation in the
  * epilogue of a product gives the bits that the separate call gives. (A host compiler may fuse what it likes.) */
@@ -10887,7 +10950,7 @@ TEGROUP_IMPL_HD double tegroup_impl_activation_f64(tegroup_activation kind, int 
     return tegroup_impl_activation_grad_f64(kind, half, alpha, limit, gate, up, 0, &grad_gate, &grad_up);
 }
 
-/* ==== [79] Activations (src/layer/activation.h) ==== */
+/* ==== [80] Activations (src/layer/activation.h) ==== */
 
 #if TEGROUP_IMPL_ACTIVATION_KERNELS
 static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
@@ -11306,7 +11369,7 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
     return tegroup_impl_activation_backward_run(desc, stream, error);
 }
 
-/* ==== [80] Quantise and dequantise: rules (src/layer/quantize_rules.h) ==== */
+/* ==== [81] Quantise and dequantise: rules (src/layer/quantize_rules.h) ==== */
 
 /* What errors call what is quantised and what it is made of, in the words of the call that the caller made. */
 typedef struct tegroup_impl_quantize_names {
@@ -11604,7 +11667,7 @@ static inline tegroup_status tegroup_impl_check_dequantize(const tegroup_dequant
     return tegroup_impl_check_built(TEGROUP_IMPL_FP8_KERNELS, desc->space, error);
 }
 
-/* ==== [81] Quantise and dequantise (src/layer/quantize.h) ==== */
+/* ==== [82] Quantise and dequantise (src/layer/quantize.h) ==== */
 
 #if TEGROUP_IMPL_FP8_KERNELS
 static inline tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
@@ -12181,7 +12244,7 @@ TEGROUP_API tegroup_status tegroup_dequantize(const tegroup_dequantize_desc *des
     return TEGROUP_OK;
 }
 
-/* ==== [82] Grouped linear layer (src/layer/linear.h) ==== */
+/* ==== [83] Grouped linear layer (src/layer/linear.h) ==== */
 
 /* The tensors of a layer, by name. */
 /* clang-format off */
@@ -12690,7 +12753,7 @@ TEGROUP_API tegroup_status tegroup_linear_wgrad(const tegroup_linear_plan *plan,
     return tegroup_impl_layer_call(&call.layer, plan, TEGROUP_OP_WGRAD, 1, stream, error);
 }
 
-/* ==== [83] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
+/* ==== [84] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
 
 /* Its tensors, by name: weights, then what has the routing's rows, of which the last three are what is saved. */
 /* clang-format off */
@@ -13191,7 +13254,7 @@ static inline tegroup_status tegroup_impl_mlp_check(const tegroup_mlp_desc *desc
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [84] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
+/* ==== [85] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
 
 /* A plan's parts: what it holds for itself, and those of the two layers. A chain keeps them apart. */
 typedef struct tegroup_impl_mlp_plans {
@@ -13571,7 +13634,7 @@ TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const 
     return TEGROUP_OK;
 }
 
-/* ==== [85] Grouped MLP: calls (src/layer/mlp.h) ==== */
+/* ==== [86] Grouped MLP: calls (src/layer/mlp.h) ==== */
 
 #if TEGROUP_IMPL_FUSED_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
 /* Gradients of row_scale, of the sums that a dgrad with a gradient in its epilogue leaves in D's place. */
@@ -14152,7 +14215,7 @@ TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const
     return tegroup_impl_mlp_run_op(plan, desc, TEGROUP_OP_WGRAD, stream, error);
 }
 
-/* ==== [86] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
+/* ==== [87] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
 
 /* A descriptor resolved: what each op is given, and what lies between ops. values[i] is what op i reads and values[i +
  * 1] what it writes; grads are their gradients, absent where none is computed. */
@@ -14700,7 +14763,7 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [87] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
+/* ==== [88] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
 
 /* A LINEAR as a layer, with the rows that it reads and writes: op i's routing may be its own. It points into itself. */
 typedef struct tegroup_impl_chain_linear {
@@ -14892,7 +14955,7 @@ static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc,
     backward->grad_row_scale = tegroup_impl_mlp_matrix(&given->grad_row_scale);
 }
 
-/* ==== [88] Op chain: plan (src/layer/chain_plan.h) ==== */
+/* ==== [89] Op chain: plan (src/layer/chain_plan.h) ==== */
 
 /* Tell the caller which op a failure is about. */
 static inline tegroup_status tegroup_impl_chain_name_op(tegroup_status status, const tegroup_chain_desc *desc,
@@ -15145,7 +15208,7 @@ TEGROUP_API tegroup_status tegroup_chain_explain(const tegroup_chain_desc *desc,
     return tegroup_impl_chain_name_op(status, desc, chain.at);
 }
 
-/* ==== [89] Op chain: calls (src/layer/chain.h) ==== */
+/* ==== [90] Op chain: calls (src/layer/chain.h) ==== */
 
 /* Rows of op i and its routing, by a linear's word for them: what no product of the op sees to. */
 static inline tegroup_status tegroup_impl_chain_check_memory(const tegroup_chain_desc *desc,
@@ -15332,7 +15395,7 @@ TEGROUP_API tegroup_status tegroup_chain_backward(const tegroup_chain_plan *plan
     return tegroup_impl_chain_run(plan, desc, 1, stream, error);
 }
 
-/* ==== [90] Validate: values and scales (src/gemm/validate_values.h) ==== */
+/* ==== [91] Validate: values and scales (src/gemm/validate_values.h) ==== */
 
 enum { TEGROUP_IMPL_FINITE, TEGROUP_IMPL_NAN, TEGROUP_IMPL_INFINITE };
 
@@ -15485,7 +15548,7 @@ static inline void tegroup_impl_validate_quantised(const tegroup_tensor *t, int 
     }
 }
 
-/* ==== [91] Validate (src/gemm/validate.h) ==== */
+/* ==== [92] Validate (src/gemm/validate.h) ==== */
 
 /* Bits for one group: its place, and its step in the prefix sums. */
 TEGROUP_IMPL_HD uint32_t tegroup_impl_validate_group(const tegroup_snapshot_view *view, int64_t capacity, int32_t g) {
@@ -15649,7 +15712,7 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [92] Scales in another layout (src/gemm/scale_convert.h) ==== */
+/* ==== [93] Scales in another layout (src/gemm/scale_convert.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_scale_convert(const tegroup_impl_scales *from,
@@ -15862,7 +15925,7 @@ TEGROUP_API tegroup_status tegroup_scale_convert(const tegroup_scale_convert_des
     return TEGROUP_OK;
 }
 
-/* ==== [93] Counts of groups (src/moe/count.h) ==== */
+/* ==== [94] Counts of groups (src/moe/count.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_count(const tegroup_count_desc *desc, struct CUstream_st *stream,
@@ -16023,7 +16086,7 @@ TEGROUP_API tegroup_status tegroup_count(const tegroup_count_desc *desc, struct 
     return TEGROUP_OK;
 }
 
-/* ==== [94] Router schemes (src/moe/router_scheme.h) ==== */
+/* ==== [95] Router schemes (src/moe/router_scheme.h) ==== */
 
 /* The most experts that a token can choose. */
 #define TEGROUP_IMPL_CHOICES 64
@@ -16695,7 +16758,7 @@ static inline void tegroup_impl_scheme_buffers(const tegroup_router_scheme *s, i
     buffers[3] = tegroup_impl_buffer_of(s->valid_tokens, 8, NULL, "must not overlap scheme.valid_tokens", 0);
 }
 
-/* ==== [95] Router (src/moe/router.h) ==== */
+/* ==== [96] Router (src/moe/router.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
@@ -17140,7 +17203,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     return TEGROUP_OK;
 }
 
-/* ==== [96] Permute and combine (src/moe/permutation.h) ==== */
+/* ==== [97] Permute and combine (src/moe/permutation.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,
@@ -17665,7 +17728,7 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
     return TEGROUP_OK;
 }
 
-/* ==== [97] Layouts of other libraries (src/moe/export.h) ==== */
+/* ==== [98] Layouts of other libraries (src/moe/export.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_export(const tegroup_export_desc *desc, struct CUstream_st *stream,
@@ -17843,7 +17906,7 @@ TEGROUP_API tegroup_status tegroup_export(const tegroup_export_desc *desc, struc
     return TEGROUP_OK;
 }
 
-/* ==== [98] Skew of a routing (src/moe/skew.h) ==== */
+/* ==== [99] Skew of a routing (src/moe/skew.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_skew(const tegroup_skew_desc *desc, struct CUstream_st *stream,
@@ -17942,7 +18005,7 @@ TEGROUP_API int tegroup_skew_text(const tegroup_skew *skew, char *buffer, size_t
         (long long)skew->tiles, rows > 0 ? 100 * (double)skew->wasted_rows / rows : 0.0, wasted);
 }
 
-/* ==== [99] MoE layer: formats (src/moe/layer_formats.h) ==== */
+/* ==== [100] MoE layer: formats (src/moe/layer_formats.h) ==== */
 
 /* The tensors by expert that have a format; INPUT_AGAIN: the input that wgrad makes once more. */
 typedef enum tegroup_impl_moe_formatted {
@@ -18090,7 +18153,7 @@ static inline tegroup_status tegroup_impl_moe_check_format(const tegroup_moe_pla
     return tegroup_impl_check_rule_of(&format->rule, &names->rule, &t, name, error);
 }
 
-/* ==== [100] MoE layer: plan (src/moe/layer_plan.h) ==== */
+/* ==== [101] MoE layer: plan (src/moe/layer_plan.h) ==== */
 
 /* What of the router's is the layer's to keep: what it needs and the caller does not have. */
 enum {
@@ -18650,7 +18713,7 @@ TEGROUP_API tegroup_status tegroup_moe_layout(const tegroup_moe_plan *plan, tegr
     return TEGROUP_OK;
 }
 
-/* ==== [101] MoE layer (src/moe/layer.h) ==== */
+/* ==== [102] MoE layer (src/moe/layer.h) ==== */
 
 /* What a call works with. */
 typedef struct tegroup_impl_moe_call {
@@ -18938,7 +19001,7 @@ TEGROUP_API tegroup_status tegroup_moe_wgrad(const tegroup_moe_plan *plan, const
     return tegroup_impl_moe_run_experts(&call, TEGROUP_OP_WGRAD, 1, stream, error);
 }
 
-/* ==== [102] Expert parallelism: where rows go (src/ep/places.h) ==== */
+/* ==== [103] Expert parallelism: where rows go (src/ep/places.h) ==== */
 
 /* What the counts say of one expert, and where its rows begin. All counts are cut at TEGROUP_MAX_ROWS, so that the sum
  * of any of them, 2^40 * 4,096 * 256, is far inside 64 bits. */
@@ -19051,7 +19114,7 @@ TEGROUP_IMPL_HD char *tegroup_impl_ep_row(const tegroup_impl_ep_reach *reach, co
                     + (uintptr_t)reach->ahead_bytes[owner]);
 }
 
-/* ==== [103] Expert parallelism: sizes (src/ep/sizes.h) ==== */
+/* ==== [104] Expert parallelism: sizes (src/ep/sizes.h) ==== */
 
 #if TEGROUP_IMPL_EP_KERNELS
 static inline tegroup_status tegroup_impl_cuda_ep_sizes(const tegroup_ep_sizes_desc *desc, struct CUstream_st *stream,
@@ -19135,7 +19198,7 @@ TEGROUP_API tegroup_status tegroup_ep_sizes(const tegroup_ep_sizes_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [104] Expert parallelism: dispatch and combine (src/ep/exchange.h) ==== */
+/* ==== [105] Expert parallelism: dispatch and combine (src/ep/exchange.h) ==== */
 
 #if TEGROUP_IMPL_EP_KERNELS
 static inline tegroup_status tegroup_impl_cuda_ep_dispatch(const tegroup_ep_dispatch_desc *desc,

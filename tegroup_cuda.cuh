@@ -11480,7 +11480,11 @@ enum tegroup_impl_sm90_promotion {
  * product's. */
 typedef struct tegroup_impl_sm90_fp8 {
     tegroup_scaling_facts facts[2];
-    int32_t columnwise, promotion, a_e5m2, b_e5m2;
+    int32_t promotion, a_e5m2, b_e5m2;
+    /* Forward products, whose blocks find many groups' scales: those of one group, or where A is ragged, of one block
+     * of rows; the logarithm of such a block (-1: one scale is for a group), and what blocks are padded to. */
+    int64_t each[2];
+    int32_t shift, pad;
     /* A weight gradient: [groups][2], where the scales of A and of B are. */
     const tegroup_impl_sm90_scales *of_groups;
 } tegroup_impl_sm90_fp8;
@@ -11535,31 +11539,27 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
 
     /* ---- scheduler warp ---- */
 
-    /* As the base's, with scales. Those of a weight gradient are looked up; others are counted, as their tiles come in
-     * the order of groups. */
+    /* As the base's, with scales. Those of a weight gradient are looked up; A's others are counted, as their tiles come
+     * in the order of groups. */
     __device__ __forceinline__ void schedule() const {
         tegroup_impl_sm90_walk<SHAPE> walk(call, this->prepared());
         tegroup_impl_sm90_scales scales; /* of this lane's operand: lane 0 has A, lane 1 B */
-        int64_t before[2] = {0, 0};      /* scales that the groups before `counted` take */
-        int32_t counted = 0, group = -1;
+        int64_t before = 0;              /* scales that A's groups before `group` take */
+        int32_t group = -1;
         bool there = true;
         for (int32_t number = 0; there; number++) {
             tegroup_impl_sm90_item item;
             item.group = -1;
             there = walk.next(&item);
             if (there && item.group != group) {
+                if (!SHAPE::OF_GROUPS) before += count_scales((int32_t)tegroup_impl_max(0, group), item.group);
                 group = item.group;
-                if (!SHAPE::OF_GROUPS) {
-                    count_scales(call.call.desc.a, TEGROUP_IMPL_A, counted, group, &before[0]);
-                    count_scales(call.call.desc.b, TEGROUP_IMPL_B, counted, group, &before[1]);
-                    counted = group;
-                }
                 if (lane() < 2)
                     scales = SHAPE::OF_GROUPS
                                  ? fp8.of_groups[2 * group + lane()]
                                  : tegroup_impl_sm90_scales_of(lane() ? &call.call.desc.b : &call.call.desc.a,
-                                                               &fp8.facts[lane()], &call.call.views[lane()], group,
-                                                               fp8.columnwise, before[lane()]);
+                                                               &fp8.facts[lane()], &call.call.views[lane()], group, 0,
+                                                               lane() ? group * fp8.each[TEGROUP_IMPL_B] : before);
             }
             if (number >= ITEMS) tegroup_impl_barrier_wait(at(&rest->taken[number % ITEMS]), (number / ITEMS & 1) ^ 1);
             if (lane() < 2) more->scales[number % ITEMS][lane()] = scales;
@@ -11568,19 +11568,21 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
             if (lane() == 0) tegroup_impl_barrier_arrive(at(&rest->found[number % ITEMS]));
         }
     }
-    /* Adds the scales of the groups from `first` up to `end`. */
-    __device__ __forceinline__ void count_scales(const tegroup_tensor &t, tegroup_impl_operand operand, int32_t first,
-                                                 int32_t end, int64_t *before) const {
-        int64_t count = 0;
+    /* The scales of A's groups from `first` up to `end`: tegroup_impl_scale_grid_alone in few steps. */
+    __device__ __forceinline__ int64_t count_scales(int32_t first, int32_t end) const {
+        const tegroup_tensor &a = call.call.desc.a;
+        const tegroup_snapshot_view &view = call.call.views[TEGROUP_IMPL_A];
+        int64_t blocks = 0;
+        if (!view.rows || fp8.shift < 0) return (end - first) * fp8.each[TEGROUP_IMPL_A];
 #pragma unroll 1
-        for (int32_t g = first + lane(); g < end; g += 32)
-            count += tegroup_impl_scale_grid_alone(&t, &fp8.facts[operand],
-                                                   tegroup_impl_group_sides(&t, &call.call.views[operand], g),
-                                                   fp8.columnwise)
-                         .count;
+        for (int32_t g = first + lane(); g < end; g += 32) {
+            const int32_t rows = (int32_t)tegroup_impl_group_sides(&a, &view, g).rows,
+                          whole = (rows >> fp8.shift) + ((rows & ((1 << fp8.shift) - 1)) > 0);
+            blocks += (whole + fp8.pad - 1) & -fp8.pad;
+        }
 #pragma unroll
-        for (int apart = 16; apart > 0; apart /= 2) count += __shfl_xor_sync(0xffffffffu, count, apart);
-        *before += count;
+        for (int apart = 16; apart > 0; apart /= 2) blocks += __shfl_xor_sync(0xffffffffu, blocks, apart);
+        return blocks * fp8.each[TEGROUP_IMPL_A];
     }
 
     /* ---- multiplying warpgroups ---- */
@@ -13005,6 +13007,22 @@ static inline tegroup_status tegroup_impl_sm90_fp8_check_operand(const tegroup_g
     return tegroup_impl_sm90_check_operand(&read, name, data, error);
 }
 
+/* Notes how scales of a forward product's groups are counted. */
+static inline void tegroup_impl_sm90_fp8_count(const tegroup_gemm_desc *desc, tegroup_impl_sm90_fp8 *fp8) {
+    const tegroup_tensor *operands[2] = {&desc->a, &desc->b};
+    for (int i = 0; i < 2; i++) {
+        const tegroup_impl_scale_grid grid = tegroup_impl_scale_grid_alone(
+            operands[i], &fp8->facts[i],
+            tegroup_impl_sides_of(operands[i]->shape.rows, operands[i]->shape.cols), 0);
+        const int in_blocks = tegroup_impl_ragged(&operands[i]->shape) && !tegroup_impl_scaled_as_one(&fp8->facts[i]);
+        fp8->each[i] = in_blocks ? grid.inner_extent : grid.count;
+        if (i == TEGROUP_IMPL_A) {
+            fp8->shift = in_blocks ? grid.outer_shift : -1;
+            fp8->pad = grid.pad_outer;
+        }
+    }
+}
+
 static inline int32_t tegroup_impl_sm90_fp8_promotion(const tegroup_impl_sm90_fp8 *fp8) {
     if (fp8->facts[0].block_inner == 0 && fp8->facts[1].block_inner == 0) return TEGROUP_IMPL_SM90_AT_END;
     return fp8->facts[1].block_outer == 1 ? TEGROUP_IMPL_SM90_LINES_BOTH : TEGROUP_IMPL_SM90_SQUARE;
@@ -13056,8 +13074,8 @@ static inline tegroup_status tegroup_impl_sm90_fp8_gemm(const tegroup_plan *plan
     if (!wgrad) read.op = TEGROUP_OP_FORWARD;
     fp8.facts[0] = *tegroup_scaling_info(desc->a.scaling);
     fp8.facts[1] = *tegroup_scaling_info(desc->b.scaling);
-    fp8.columnwise = wgrad;
     fp8.promotion = tegroup_impl_sm90_fp8_promotion(&fp8);
+    if (!wgrad) tegroup_impl_sm90_fp8_count(&read, &fp8);
     fp8.a_e5m2 = desc->a.dtype == TEGROUP_DTYPE_F8E5M2;
     fp8.b_e5m2 = desc->b.dtype == TEGROUP_DTYPE_F8E5M2;
     tegroup_impl_sm90_call_of(&read, &call);

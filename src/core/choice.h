@@ -46,6 +46,7 @@ enum {
 typedef struct tegroup_impl_forecast {
     const char *why; /* NULL: it says nothing */
     double us;       /* predicted time of a call; 0: not predicted */
+    double quantised_us, bf16_us; /* as in the verdict */
 } tegroup_impl_forecast;
 
 /* Rows of all groups together that a plan is made for. */

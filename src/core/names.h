@@ -111,12 +111,17 @@ TEGROUP_API int tegroup_verdict_text(const tegroup_verdict *verdict, char *buffe
         return snprintf(buffer, size, "%-16s %s, workspace %llu bytes", name, verdict->chosen ? "CHOSEN" : "could run",
                         (unsigned long long)verdict->workspace_bytes);
     if (verdict->status == TEGROUP_OK) {
-        char predicted[40] = "";
+        char predicted[40] = "", beside[120] = "";
         if (verdict->predicted_us > 0)
             snprintf(predicted, sizeof predicted, " (%.0f us on an H200)", verdict->predicted_us);
-        return snprintf(buffer, size, "%-16s %s, workspace %llu bytes, tile %d x %d x %d: %s%s", name,
+        if (verdict->quantised_us > 0)
+            snprintf(beside, sizeof beside, "; with its quantise %.0f us on an H100, in BF16 %.0f us: %s",
+                     verdict->quantised_us, verdict->bf16_us,
+                     verdict->bf16_us < verdict->quantised_us ? "BF16 is faster" : "faster than BF16");
+        return snprintf(buffer, size, "%-16s %s, workspace %llu bytes, tile %d x %d x %d: %s%s%s", name,
                         verdict->chosen ? "CHOSEN" : "could run", (unsigned long long)verdict->workspace_bytes,
-                        (int)verdict->tile_m, (int)verdict->tile_n, (int)verdict->tile_k, verdict->tile_why, predicted);
+                        (int)verdict->tile_m, (int)verdict->tile_n, (int)verdict->tile_k, verdict->tile_why, predicted,
+                        beside);
     }
     snprintf(head, sizeof head, "%-16s %s", name, verdict->status == TEGROUP_ERROR_NOT_BUILT ? "not built" : "refused");
     return tegroup_impl_rule_text(verdict->field, verdict->rule, verdict->reading, verdict->expected, verdict->got,

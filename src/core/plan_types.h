@@ -65,6 +65,9 @@ typedef struct tegroup_verdict {
     const char     *tile_why; /* why this tile; NULL where none is known                                        */
     double          predicted_us; /* SM90: time of a call in us, on an H200, by which the tile was chosen; 0 = by a
                                      rule */
+    double          quantised_us; /* SM90, a or b with a scaling: time of a call in us, on an H100, and of quantising
+                                     its ragged rows before, in the copy that it reads; weights stay. 0 = no scaling */
+    double          bf16_us;      /* beside it, that of the same product of BF16: if smaller, BF16 is the faster plan */
 } tegroup_verdict;
 
 /* A row of the table that dispatch reads: what one backend does on a range of machines. A backend can run a problem

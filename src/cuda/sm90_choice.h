@@ -15,6 +15,7 @@
 #include "cuda/sm90_decoded.h"
 #include "cuda/sm90_fp8_kernels.h"
 #include "cuda/sm90_repack.h"
+#include "cuda/sm90_forecast.h"
 
 /* Constants of the prediction besides those of each kernel in the table, together with which the times were fitted. */
 #define TEGROUP_IMPL_SM90_STRETCH_US 0.55 /* us to find a stretch, or to assign a wave of its tiles */
@@ -320,6 +321,7 @@ static inline void tegroup_impl_sm90_tile(const tegroup_gemm_desc *desc, const t
     const int64_t there = target->multiprocessors > 0 ? target->multiprocessors : TEGROUP_IMPL_SM90_USUAL,
                   limit = desc->options.sm_limit > 0 ? desc->options.sm_limit : there,
                   blocks = tegroup_impl_min(tegroup_impl_min(there, limit), TEGROUP_IMPL_SM90_MOST_BLOCKS);
+    tegroup_impl_sm90_compare(desc, &plan->problem, forecast);
     if (tegroup_impl_sm90_multiplies_fp8(&plan->problem)) {
         tegroup_impl_sm90_fp8_tile(desc, plan, forecast);
         return;

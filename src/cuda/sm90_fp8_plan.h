@@ -140,6 +140,22 @@ static inline tegroup_status tegroup_impl_sm90_fp8_check_operand(const tegroup_g
     return tegroup_impl_sm90_check_operand(&read, name, data, error);
 }
 
+/* Notes how scales of a forward product's groups are counted. */
+static inline void tegroup_impl_sm90_fp8_count(const tegroup_gemm_desc *desc, tegroup_impl_sm90_fp8 *fp8) {
+    const tegroup_tensor *operands[2] = {&desc->a, &desc->b};
+    for (int i = 0; i < 2; i++) {
+        const tegroup_impl_scale_grid grid = tegroup_impl_scale_grid_alone(
+            operands[i], &fp8->facts[i],
+            tegroup_impl_sides_of(operands[i]->shape.rows, operands[i]->shape.cols), 0);
+        const int in_blocks = tegroup_impl_ragged(&operands[i]->shape) && !tegroup_impl_scaled_as_one(&fp8->facts[i]);
+        fp8->each[i] = in_blocks ? grid.inner_extent : grid.count;
+        if (i == TEGROUP_IMPL_A) {
+            fp8->shift = in_blocks ? grid.outer_shift : -1;
+            fp8->pad = grid.pad_outer;
+        }
+    }
+}
+
 static inline int32_t tegroup_impl_sm90_fp8_promotion(const tegroup_impl_sm90_fp8 *fp8) {
     if (fp8->facts[0].block_inner == 0 && fp8->facts[1].block_inner == 0) return TEGROUP_IMPL_SM90_AT_END;
     return fp8->facts[1].block_outer == 1 ? TEGROUP_IMPL_SM90_LINES_BOTH : TEGROUP_IMPL_SM90_SQUARE;
@@ -191,8 +207,8 @@ static inline tegroup_status tegroup_impl_sm90_fp8_gemm(const tegroup_plan *plan
     if (!wgrad) read.op = TEGROUP_OP_FORWARD;
     fp8.facts[0] = *tegroup_scaling_info(desc->a.scaling);
     fp8.facts[1] = *tegroup_scaling_info(desc->b.scaling);
-    fp8.columnwise = wgrad;
     fp8.promotion = tegroup_impl_sm90_fp8_promotion(&fp8);
+    if (!wgrad) tegroup_impl_sm90_fp8_count(&read, &fp8);
     fp8.a_e5m2 = desc->a.dtype == TEGROUP_DTYPE_F8E5M2;
     fp8.b_e5m2 = desc->b.dtype == TEGROUP_DTYPE_F8E5M2;
     tegroup_impl_sm90_call_of(&read, &call);

@@ -186,6 +186,8 @@ static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const teg
     verdict->tile_k = plan->tile_k;
     verdict->tile_why = forecast.why;
     verdict->predicted_us = forecast.us;
+    verdict->quantised_us = forecast.quantised_us;
+    verdict->bf16_us = forecast.bf16_us;
 }
 
 /* Completes the plan by the choice of kernel, for which the current device is queried. */
@@ -237,7 +239,7 @@ static inline tegroup_status tegroup_impl_choose(const tegroup_gemm_desc *desc, 
             v->workspace_bytes = 0;
             v->tile_m = v->tile_n = v->tile_k = 0;
             v->tile_why = NULL;
-            v->predicted_us = 0;
+            v->predicted_us = v->quantised_us = v->bf16_us = 0;
         }
     }
     return TEGROUP_OK;

@@ -156,6 +156,45 @@ TEST(fp8_plan, bias_gradient_alone) {
     ASSERT_EQ(plan.backend, TEGROUP_BACKEND_SM90);
 }
 
+/* Times seen in training steps on an H100 (docs/lab/fp8.md), in us: explain's are within a quarter of them, and it knows which plan is
+ * the faster one, quantise counted. */
+TEST(fp8_plan, whether_bf16_is_faster) {
+    static const struct { tegroup_op op; int32_t groups; int64_t rows, n, k; double fp8, bf16; } seen[] = {
+        {TEGROUP_OP_FORWARD, 32, 32768, 4096, 7168, 1854, 2739}, {TEGROUP_OP_FORWARD, 32, 32768, 7168, 2048, 1079, 1353},
+        {TEGROUP_OP_DGRAD, 32, 32768, 4096, 7168, 1829, 2860},   {TEGROUP_OP_WGRAD, 32, 32768, 4096, 7168, 3757, 3127},
+        {TEGROUP_OP_WGRAD, 32, 32768, 7168, 2048, 1754, 1568},   {TEGROUP_OP_WGRAD, 128, 65536, 1536, 2048, 1052, 988},
+        {TEGROUP_OP_WGRAD, 128, 65536, 2048, 768, 493, 457},     {TEGROUP_OP_FORWARD, 128, 65536, 1536, 2048, 525, 639}};
+    for (int i = 0; i < (int)(sizeof seen / sizeof *seen); i++) {
+        tegroup_gemm_desc d = product(seen[i].op, seen[i].groups, seen[i].rows, seen[i].n, seen[i].k, TEGROUP_SCALING_BLOCK_1X128,
+                                      seen[i].op == TEGROUP_OP_WGRAD ? TEGROUP_SCALING_BLOCK_1X128 : TEGROUP_SCALING_BLOCK_128X128);
+        if (seen[i].op == TEGROUP_OP_WGRAD) d.d.dtype = TEGROUP_DTYPE_F32;
+        const double rows = (double)seen[i].rows, of_rows = seen[i].op == TEGROUP_OP_WGRAD ? (double)(seen[i].n + seen[i].k) : seen[i].op == TEGROUP_OP_FORWARD ? (double)seen[i].k : (double)seen[i].n;
+        const double least = rows * of_rows * 3 / 3.35e6, most = rows * of_rows * 3 / 1.2e6; /* to quantise: at the data sheet's rate, and at a third of it */
+        const tegroup_verdict v = asked(&d);
+        char text[400];
+        ASSERT_TRUE(fabs(v.bf16_us / seen[i].bf16 - 1) < 0.25);
+        ASSERT_GT(v.quantised_us, seen[i].fp8 * 0.75 + least);
+        ASSERT_LT(v.quantised_us, seen[i].fp8 * 1.25 + most);
+        const int slower = seen[i].fp8 + rows * of_rows * 3 / 2e6 > seen[i].bf16; /* 2 TB/s were seen */
+        ASSERT_EQ(v.bf16_us < v.quantised_us, slower);
+        tegroup_verdict_text(&v, text, sizeof text);
+        ASSERT_TRUE(strstr(text, slower ? "BF16 is faster" : "faster than BF16") != NULL);
+    }
+    /* What is decoded is multiplied as BF16 is: it is never the faster one. */
+    tegroup_gemm_desc d = product(TEGROUP_OP_FORWARD, 32, 32768, 4096, 7168, TEGROUP_SCALING_MXFP8, TEGROUP_SCALING_MXFP8);
+    ASSERT_GT(asked(&d).quantised_us, asked(&d).bf16_us + 32.0 * 4096 * 7168 * 3 / 3.35e6);
+    /* Few rows: weights of half the bytes, and little to quantise. */
+    d = product(TEGROUP_OP_FORWARD, 32, 256, 4096, 7168, TEGROUP_SCALING_BLOCK_1X128, TEGROUP_SCALING_BLOCK_128X128);
+    ASSERT_LT(asked(&d).quantised_us, 0.6 * asked(&d).bf16_us);
+    d.a.dtype = d.b.dtype = TEGROUP_DTYPE_BF16;
+    d.a.scaling = d.b.scaling = TEGROUP_SCALING_NONE;
+    d.a.columnwise_order = d.b.columnwise_order = TEGROUP_COLUMNWISE_AS_DATA;
+    ASSERT_EQ(asked(&d).status, TEGROUP_OK);
+    ASSERT_EQ(asked(&d).chosen, 1);
+    ASSERT_EQ(asked(&d).quantised_us, 0);
+    ASSERT_EQ(asked(&d).bf16_us, 0);
+}
+
 /* Where the kernels look for a scale: in the default packing where quantised.h says that it is, and at strides by the rule of
  * tegroup_tensor. */
 TEST(fp8_plan, places_of_scales) {

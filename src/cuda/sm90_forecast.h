@@ -1,0 +1,62 @@
+/* ---- Hopper GEMM: whether BF16 would be faster ---- */
+
+#pragma once
+#include "formats/scaling_types.h"
+#include "core/tensor_types.h"
+#include "core/gemm_types.h"
+#include "core/plan_types.h"
+#include "base/build.h"
+#include "base/arithmetic.h"
+#include "formats/dtype.h"
+#include "core/tensor.h"
+#include "core/choice.h"
+#include "core/quantised.h"
+#include "cuda/sm90_decoded.h"
+
+/* What a product takes in a training step, by rates seen on an H100 (docs/lab/fp8.md): the time of its operations,
+ * which the end of a tile lengthens as so many more terms of a sum would, and that of its bytes, which overlap by a
+ * norm. */
+typedef struct tegroup_impl_sm90_rates {
+    double tflops, end, norm;
+} tegroup_impl_sm90_rates;
+
+#define TEGROUP_IMPL_SM90_STEP_TB     2.7 /* TB/s at which a product's bytes go */
+#define TEGROUP_IMPL_SM90_QUANTISE_TB 1.7 /* and at which rows are read in BF16 and a copy of them is written */
+
+/* In us. bits: of an element of a and of b. */
+static inline double tegroup_impl_sm90_product_us(const tegroup_problem *p, double rows, int bits) {
+    static const tegroup_impl_sm90_rates rates[2][2] = {{{700, 0, 3}, {690, 0, 3}}, {{1058, 316, 3}, {730, 213, 2}}};
+    const int wgrad = p->op == TEGROUP_OP_WGRAD, forward = p->op == TEGROUP_OP_FORWARD;
+    const tegroup_impl_sm90_rates *rate = &rates[bits == 8][wgrad];
+    const double n = (double)p->n, k = (double)p->k, matrices = (double)p->groups * n * k, each = bits / 8.0,
+                 result = tegroup_impl_bits(p->d) / 8.0 * (p->accumulate ? 2 : 1),
+                 terms = wgrad ? rows / tegroup_impl_max(1, p->groups) : forward ? k : n,
+                 bytes = wgrad ? rows * (n + k) * each + matrices * result
+                               : rows * (forward ? k : n) * each + matrices * each + rows * (forward ? n : k) * result,
+                 math = 2e-6 * rows * n * k / rate->tflops * (1 + rate->end / fmax(1, terms)),
+                 memory = 1e-6 * bytes / TEGROUP_IMPL_SM90_STEP_TB;
+    return pow(pow(math, rate->norm) + pow(memory, rate->norm), 1 / rate->norm);
+}
+
+/* The time to quantise what changes from step to step, ragged rows, in the copy that is read. */
+static inline double tegroup_impl_sm90_quantise_us(const tegroup_gemm_desc *desc, double rows) {
+    const tegroup_tensor *operands[2] = {&desc->a, &desc->b};
+    double bytes = 0;
+    int i;
+    for (i = 0; i < 2; i++)
+        if (operands[i]->scaling != TEGROUP_SCALING_NONE && tegroup_impl_ragged(&operands[i]->shape))
+            bytes += rows * (double)operands[i]->shape.cols * (2 + tegroup_impl_bits(operands[i]->dtype) / 8.0);
+    return 1e-6 * bytes / TEGROUP_IMPL_SM90_QUANTISE_TB;
+}
+
+/* Compares a quantised product with the same in BF16. */
+static inline void tegroup_impl_sm90_compare(const tegroup_gemm_desc *desc, const tegroup_problem *p,
+                                             tegroup_impl_forecast *forecast) {
+    const double rows = (double)tegroup_impl_expected_rows(desc, p);
+    if (!tegroup_impl_quantised(p)) return;
+    forecast->bf16_us = tegroup_impl_sm90_product_us(p, rows, 16);
+    forecast->quantised_us =
+        tegroup_impl_sm90_quantise_us(desc, rows)
+        + (tegroup_impl_sm90_decodes(p) ? forecast->bf16_us + tegroup_impl_sm90_decode_us(desc, p)
+                                        : tegroup_impl_sm90_product_us(p, rows, 8));
+}
