@@ -19054,8 +19054,7 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_ep_place(const tegroup_ep_sizes_desc *desc,
                   placed = tegroup_impl_min(x->total, desc->capacity - first),
                   before = tegroup_impl_min(x->before, placed), mine = tegroup_impl_min(x->mine, placed - before);
     tegroup_impl_store_int(desc->send_rows.dtype, desc->send_rows.data, e, mine);
-    tegroup_impl_store_int(desc->send_starts.dtype, desc->send_starts.data, e,
-                           owner * desc->capacity + first + before);
+    tegroup_impl_store_int(desc->send_starts.dtype, desc->send_starts.data, e, owner * desc->capacity + first + before);
     if (owner == desc->rank)
         tegroup_impl_store_int(desc->receive_rows.dtype, desc->receive_rows.data, e - (int64_t)owner * experts, placed);
     return placed;
@@ -19149,19 +19148,17 @@ static inline tegroup_status tegroup_impl_ep_sizes_check(const tegroup_ep_sizes_
     TEGROUP_IMPL_TRY(tegroup_impl_ep_check_capacity(desc->ranks, desc->capacity, "capacity", error));
     TEGROUP_IMPL_RULE(desc->alignment >= 0 && desc->alignment <= TEGROUP_MAX_COLS, ERROR_VALUE, "alignment",
                       "must be 0 to TEGROUP_MAX_COLS", TEGROUP_MAX_COLS, desc->alignment);
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix(&desc->counts, counts, desc->ranks, -1, TEGROUP_IMPL_INTEGERS, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->counts, counts, desc->ranks, -1, TEGROUP_IMPL_INTEGERS, error));
     experts = desc->counts.cols;
     TEGROUP_IMPL_RULE(experts <= TEGROUP_MAX_GROUPS, ERROR_VALUE, counts[2], "must be at most TEGROUP_MAX_GROUPS",
                       TEGROUP_MAX_GROUPS, experts);
     TEGROUP_IMPL_RULE(experts % desc->ranks == 0, ERROR_SHAPE, counts[2],
                       "must be a multiple of ranks: each has as many experts", experts / desc->ranks * desc->ranks,
                       experts);
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix(&desc->send_rows, send_rows, 1, experts, TEGROUP_IMPL_INTEGERS, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->send_rows, send_rows, 1, experts, TEGROUP_IMPL_INTEGERS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_reach(&desc->send_rows, send_rows, desc->ranks * desc->capacity, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->send_starts, send_starts, 1, experts,
-                                               1u << desc->send_rows.dtype, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_matrix(&desc->send_starts, send_starts, 1, experts, 1u << desc->send_rows.dtype, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->receive_rows, receive_rows, 1, experts / desc->ranks,
                                                TEGROUP_IMPL_INTEGERS, error));
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(desc->report, 8), ERROR_ALIGNMENT, "report", "must be 8-byte aligned", 8,
@@ -19244,8 +19241,8 @@ static inline tegroup_status tegroup_impl_ep_check_rows(const tegroup_ep_windows
     TEGROUP_IMPL_TRY(tegroup_impl_ep_check_capacity(windows->ranks, *capacity, paths[1], error));
     bytes = tegroup_impl_matrix_bytes(m);
     if (bytes == 0) return TEGROUP_OK;
-    TEGROUP_IMPL_RULE((uintptr_t)m->data >= (uintptr_t)own, ERROR_CAPACITY, paths[0],
-                      "must lie in this rank's window", 0, -1);
+    TEGROUP_IMPL_RULE((uintptr_t)m->data >= (uintptr_t)own, ERROR_CAPACITY, paths[0], "must lie in this rank's window",
+                      0, -1);
     first = (int64_t)((uintptr_t)m->data - (uintptr_t)own);
     TEGROUP_IMPL_RULE(first >= 0 && tegroup_impl_add(first, bytes) <= (int64_t)windows->bytes, ERROR_CAPACITY, paths[0],
                       "must lie in this rank's window", windows->bytes, tegroup_impl_add(first, bytes));
@@ -19268,8 +19265,8 @@ static inline tegroup_status tegroup_impl_ep_dispatch_check(const tegroup_ep_dis
                              *const outs[3][5] = {TEGROUP_IMPL_MATRIX_PATHS("rows"),
                                                   TEGROUP_IMPL_MATRIX_PATHS("row_scales"),
                                                   TEGROUP_IMPL_MATRIX_PATHS("row_weights")};
-    const tegroup_matrix *const in[3] = {&desc->tokens, &desc->scales, &desc->weights},
-                                *const out[3] = {&desc->rows, &desc->row_scales, &desc->row_weights};
+    const tegroup_matrix *const in[3] = {&desc->tokens, &desc->scales, &desc->weights};
+    const tegroup_matrix *const out[3] = {&desc->rows, &desc->row_scales, &desc->row_weights};
     tegroup_impl_buffer buffers[7];
     int32_t i;
     *capacity = -1;

@@ -16,7 +16,8 @@ static float ep_number(uint64_t seed, int tensor, int64_t i, float size) {
 }
 
 /* Numbers first .. first + count - 1 of a tensor, put to where calls work. */
-static void ep_fill(void *there, tegroup_dtype dtype, uint64_t seed, int tensor, int64_t first, int64_t count, float size) {
+static void ep_fill(void *there, tegroup_dtype dtype, uint64_t seed, int tensor, int64_t first, int64_t count,
+                    float size) {
     char *here = (char *)malloc((size_t)count * ep_bytes(dtype) + 1);
     for (int64_t i = 0; i < count; i++) {
         const float x = ep_number(seed, tensor, first + i, size);
@@ -35,9 +36,12 @@ static void ep_layer_fill(ep_layer *l, uint64_t seed) {
     const int64_t here = s->experts / s->ranks, before = s->rank * s->tokens, first = s->rank * here;
     ep_fill(l->dispatch.tokens.data, s->dtype, seed, EP_OF_TOKENS, before * s->width, s->tokens * s->width, 1);
     ep_fill(l->dispatch_grad.tokens.data, s->dtype, seed, EP_OF_GRADIENT, before * s->width, s->tokens * s->width, 1);
-    ep_fill(l->router.logits.data, TEGROUP_DTYPE_F32, seed, EP_OF_LOGITS, before * s->experts, s->tokens * s->experts, 2);
-    ep_fill(l->mlp.fc1.weight.data, s->dtype, 1, EP_OF_FC1, first * 2 * s->hidden * s->width, here * 2 * s->hidden * s->width, 0.25f);
-    ep_fill(l->mlp.fc2.weight.data, s->dtype, 1, EP_OF_FC2, first * s->hidden * s->width, here * s->hidden * s->width, 0.25f);
+    ep_fill(l->router.logits.data, TEGROUP_DTYPE_F32, seed, EP_OF_LOGITS, before * s->experts, s->tokens * s->experts,
+            2);
+    ep_fill(l->mlp.fc1.weight.data, s->dtype, 1, EP_OF_FC1, first * 2 * s->hidden * s->width,
+            here * 2 * s->hidden * s->width, 0.25f);
+    ep_fill(l->mlp.fc2.weight.data, s->dtype, 1, EP_OF_FC2, first * s->hidden * s->width, here * s->hidden * s->width,
+            0.25f);
 }
 
 typedef struct ep_one_rank {
@@ -85,14 +89,16 @@ static void ep_one_rank_run(ep_one_rank *one, const ep_size *s, uint64_t seed, s
 }
 
 /* Compares a rank's `count` elements with those of one rank from `first` on, which must not all be zeros. */
-static void ep_same(const char *what, const void *of_rank, const void *of_one, tegroup_dtype dtype, int64_t first, int64_t count) {
+static void ep_same(const char *what, const void *of_rank, const void *of_one, tegroup_dtype dtype, int64_t first,
+                    int64_t count) {
     const size_t bytes = (size_t)count * ep_bytes(dtype);
     char *mine = (char *)malloc(bytes + 1), *ones = (char *)malloc(bytes + 1);
     size_t i, zeros = 0;
     ep_get(mine, of_rank, bytes);
     ep_get(ones, (const char *)of_one + (size_t)first * ep_bytes(dtype), bytes);
     for (i = 0; i < bytes; i++) {
-        if (mine[i] != ones[i]) give_up("%s: element %lld has not the bits of one rank", what, (long long)(i / ep_bytes(dtype)));
+        if (mine[i] != ones[i])
+            give_up("%s: element %lld has not the bits of one rank", what, (long long)(i / ep_bytes(dtype)));
         zeros += ones[i] == 0;
     }
     if (bytes > 0 && zeros == bytes) give_up("%s: all zeros", what);
@@ -102,12 +108,17 @@ static void ep_same(const char *what, const void *of_rank, const void *of_one, t
 static void ep_compare(const ep_layer *l, const ep_one_rank *one) {
     const ep_size *s = &l->size;
     const tegroup_moe_desc *d = &one->desc;
-    const int64_t here = s->experts / s->ranks, before = s->rank * s->tokens, first = s->rank * here, n = s->width * s->hidden;
+    const int64_t here = s->experts / s->ranks, before = s->rank * s->tokens, first = s->rank * here,
+                  n = s->width * s->hidden;
     ep_same("output", l->combine.tokens.data, d->output.data, s->dtype, before * s->width, s->tokens * s->width);
-    ep_same("gradient of the tokens", l->combine_grad.tokens.data, d->grad_tokens.data, s->dtype, before * s->width, s->tokens * s->width);
-    ep_same("gradient of the logits", l->router_backward.grad_logits.data, d->grad_logits.data, TEGROUP_DTYPE_F32, before * s->experts, s->tokens * s->experts);
-    ep_same("gradient of fc1", l->mlp.fc1.main_grad.data, d->experts.fc1.main_grad.data, TEGROUP_DTYPE_F32, first * 2 * n, here * 2 * n);
-    ep_same("gradient of fc2", l->mlp.fc2.main_grad.data, d->experts.fc2.main_grad.data, TEGROUP_DTYPE_F32, first * n, here * n);
+    ep_same("gradient of the tokens", l->combine_grad.tokens.data, d->grad_tokens.data, s->dtype, before * s->width,
+            s->tokens * s->width);
+    ep_same("gradient of the logits", l->router_backward.grad_logits.data, d->grad_logits.data, TEGROUP_DTYPE_F32,
+            before * s->experts, s->tokens * s->experts);
+    ep_same("gradient of fc1", l->mlp.fc1.main_grad.data, d->experts.fc1.main_grad.data, TEGROUP_DTYPE_F32,
+            first * 2 * n, here * 2 * n);
+    ep_same("gradient of fc2", l->mlp.fc2.main_grad.data, d->experts.fc2.main_grad.data, TEGROUP_DTYPE_F32, first * n,
+            here * n);
 }
 
 #endif

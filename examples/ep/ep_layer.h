@@ -18,8 +18,8 @@
 /* What one rank sends or receives, where windows are not reached. */
 typedef struct ep_message {
     int32_t peer;
-    void   *data;
-    size_t  bytes;
+    void *data;
+    size_t bytes;
 } ep_message;
 
 typedef struct ep_transport {
@@ -34,12 +34,22 @@ typedef struct ep_transport {
 } ep_transport;
 
 /* The pieces of a window. */
-typedef enum ep_piece { EP_COUNTS, EP_SIGNALS, EP_ROWS, EP_WEIGHTS, EP_OUT, EP_GRAD_ROWS, EP_DGRAD_OUT, EP_GRAD_WEIGHTS, EP_PIECES } ep_piece;
+typedef enum ep_piece {
+    EP_COUNTS,
+    EP_SIGNALS,
+    EP_ROWS,
+    EP_WEIGHTS,
+    EP_OUT,
+    EP_GRAD_ROWS,
+    EP_DGRAD_OUT,
+    EP_GRAD_WEIGHTS,
+    EP_PIECES
+} ep_piece;
 
 typedef struct ep_size {
     tegroup_space space;
     tegroup_dtype dtype;
-    int32_t ranks, rank, experts, k; /* experts: of all ranks */
+    int32_t ranks, rank, experts, k;         /* experts: of all ranks */
     int64_t tokens, width, hidden, capacity; /* tokens: of this rank; capacity: rows of a window */
 } ep_size;
 
@@ -146,7 +156,9 @@ static tegroup_mlp_weights ep_weights(int32_t experts, int64_t n, int64_t k, teg
     tegroup_mlp_weights w;
     memset(&w, 0, sizeof w);
     w.weight = tegroup_tensor_uniform(experts, n, k, dtype, ep_memory((size_t)(experts * n * k) * ep_bytes(dtype)));
-    if (with_gradients) w.main_grad = tegroup_tensor_uniform(experts, n, k, TEGROUP_DTYPE_F32, ep_memory((size_t)(experts * n * k) * 4));
+    if (with_gradients)
+        w.main_grad =
+            tegroup_tensor_uniform(experts, n, k, TEGROUP_DTYPE_F32, ep_memory((size_t)(experts * n * k) * 4));
     return w;
 }
 
@@ -165,9 +177,11 @@ static void ep_make_experts(ep_layer *l, tegroup_shape rows, int with_gradients)
     l->mlp.row_scale_dtype = TEGROUP_DTYPE_F32;
     if (with_gradients) {
         wide.cols = 2 * s->hidden;
-        l->mlp.preactivation = tegroup_tensor_of(wide, 2 * s->hidden, s->dtype, ep_memory((size_t)(s->capacity * 2 * s->hidden) * ep_bytes(s->dtype)));
+        l->mlp.preactivation = tegroup_tensor_of(wide, 2 * s->hidden, s->dtype,
+                                                 ep_memory((size_t)(s->capacity * 2 * s->hidden) * ep_bytes(s->dtype)));
         l->mlp.grad_preactivation = l->mlp.preactivation; /* which dgrad uses up */
-        l->mlp.activated = tegroup_tensor_of(rows, s->hidden, s->dtype, ep_memory((size_t)(s->capacity * s->hidden) * ep_bytes(s->dtype)));
+        l->mlp.activated = tegroup_tensor_of(rows, s->hidden, s->dtype,
+                                             ep_memory((size_t)(s->capacity * s->hidden) * ep_bytes(s->dtype)));
         l->mlp.grad_output = tegroup_tensor_of(rows, s->width, s->dtype, l->window + l->at[EP_GRAD_ROWS]);
         l->mlp.dgrad_out = tegroup_tensor_of(rows, s->width, s->dtype, l->window + l->at[EP_DGRAD_OUT]);
         l->mlp.grad_row_scale = tegroup_tensor_of(rows, 1, TEGROUP_DTYPE_F32, l->window + l->at[EP_GRAD_WEIGHTS]);
@@ -233,7 +247,8 @@ static void ep_layer_make(ep_layer *l, const ep_size *size, void *const *address
     l->map.workspace_bytes = layout.total_bytes;
 
     const tegroup_sizes received = tegroup_sizes_of(l->sizes.receive_rows.data, TEGROUP_DTYPE_I64, size->space);
-    ep_make_experts(l, ep_make_snapshot(&l->received, tegroup_shape_of(here, size->capacity, size->width, received)), with_gradients);
+    ep_make_experts(l, ep_make_snapshot(&l->received, tegroup_shape_of(here, size->capacity, size->width, received)),
+                    with_gradients);
     if (!reached) {
         windows.bytes = ep_window(size, slots, l->pack_at);
         l->pack_address[0] = l->pack = (char *)ep_memory(windows.bytes);
@@ -254,7 +269,8 @@ static void ep_carry(ep_layer *l, const ep_transport *t, ep_piece piece, int bac
     const size_t bytes = ep_row_bytes(s, piece);
     int32_t *counts = (int32_t *)malloc(sizeof *counts * (size_t)s->ranks * (size_t)s->experts), count = 0;
     int64_t *rows = (int64_t *)malloc(3 * sizeof *rows * (size_t)s->experts), *starts = rows + s->experts, next = 0;
-    ep_message *outs = (ep_message *)calloc((size_t)s->experts, sizeof *outs), *ins = (ep_message *)calloc((size_t)s->experts, sizeof *ins);
+    ep_message *outs = (ep_message *)calloc((size_t)s->experts, sizeof *outs),
+               *ins = (ep_message *)calloc((size_t)s->experts, sizeof *ins);
     tegroup_ep_sizes_desc d = l->sizes;
     ep_get(counts, l->sizes.counts.data, sizeof *counts * (size_t)s->ranks * (size_t)s->experts);
     d.space = TEGROUP_SPACE_HOST;
@@ -324,10 +340,11 @@ static void ep_wgrad(ep_layer *l, struct CUstream_st *stream) {
 static void ep_look(const ep_layer *l) {
     tegroup_ep_report report;
     ep_get(&report, l->report, sizeof report);
-    if (report.status & TEGROUP_SNAPSHOT_NEGATIVE) give_up("rank %d counts fewer than 0 rows for an expert", report.bad_source);
+    if (report.status & TEGROUP_SNAPSHOT_NEGATIVE)
+        give_up("rank %d counts fewer than 0 rows for an expert", report.bad_source);
     if (report.status & TEGROUP_SNAPSHOT_CAPACITY)
         give_up("the window of rank %d is too small: %lld rows have no place, with room for %lld", report.full_owner,
-            (long long)report.dropped, (long long)l->size.capacity);
+                (long long)report.dropped, (long long)l->size.capacity);
 }
 
 #endif

@@ -35,7 +35,8 @@ static void give_up(const char *format, ...) {
 }
 static void *ep_memory(size_t bytes) {
     void *memory = NULL;
-    if (posix_memalign(&memory, TEGROUP_ALIGNMENT, bytes + 1) != 0) give_up("no memory for %lu bytes", (unsigned long)bytes);
+    if (posix_memalign(&memory, TEGROUP_ALIGNMENT, bytes + 1) != 0)
+        give_up("no memory for %lu bytes", (unsigned long)bytes);
     return memset(memory, 0, bytes + 1);
 }
 static void ep_put(void *there, const void *here, size_t bytes) { memcpy(there, here, bytes); }
@@ -92,14 +93,16 @@ static void mpi_share_counts(void *self, const int32_t *counts, int32_t experts)
 static void mpi_gather_counts(void *self, const int32_t *counts, int32_t experts) {
     mpi_windows *windows = (mpi_windows *)self;
     MPI_Request request;
-    MPI_Iallgather(counts, experts, MPI_INT32_T, (char *)windows->addresses[rank] + windows->counts_at, experts, MPI_INT32_T, MPI_COMM_WORLD, &request);
+    MPI_Iallgather(counts, experts, MPI_INT32_T, (char *)windows->addresses[rank] + windows->counts_at, experts,
+                   MPI_INT32_T, MPI_COMM_WORLD, &request);
     wait_for(&request, "counts");
 }
 static void mpi_exchange(void *self, const ep_message *sends, const ep_message *receives, int32_t count) {
     MPI_Request *requests = (MPI_Request *)malloc(2 * sizeof *requests * (size_t)count);
     (void)self;
     for (int32_t i = 0; i < count; i++) {
-        MPI_Irecv(receives[i].data, (int)receives[i].bytes, MPI_BYTE, receives[i].peer, 0, MPI_COMM_WORLD, &requests[2 * i]);
+        MPI_Irecv(receives[i].data, (int)receives[i].bytes, MPI_BYTE, receives[i].peer, 0, MPI_COMM_WORLD,
+                  &requests[2 * i]);
         MPI_Isend(sends[i].data, (int)sends[i].bytes, MPI_BYTE, sends[i].peer, 0, MPI_COMM_WORLD, &requests[2 * i + 1]);
     }
     for (int32_t i = 0; i < 2 * count; i++) wait_for(&requests[i], "rows");
@@ -127,7 +130,8 @@ static void mpi_windows_make(mpi_windows *windows, size_t bytes, int misaligned)
     MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host);
     MPI_Comm_size(host, &together);
     if (together != ranks) give_up("%d of %d ranks share this host's memory; --messages needs none", together, ranks);
-    MPI_Win_allocate_shared((MPI_Aint)((room + page - 1) / page * page), 1, MPI_INFO_NULL, host, &mine, &windows->handle);
+    MPI_Win_allocate_shared((MPI_Aint)((room + page - 1) / page * page), 1, MPI_INFO_NULL, host, &mine,
+                            &windows->handle);
     MPI_Win_lock_all(MPI_MODE_NOCHECK, windows->handle);
     windows->addresses = (void **)malloc(sizeof *windows->addresses * (size_t)ranks);
     for (int r = 0; r < ranks; r++) {
@@ -135,7 +139,8 @@ static void mpi_windows_make(mpi_windows *windows, size_t bytes, int misaligned)
         int unit;
         MPI_Win_shared_query(windows->handle, r, &size, &unit, &windows->addresses[r]);
         /* mappings begin at pages, so that the next multiple of one is the same byte to everybody */
-        windows->addresses[r] = (char *)windows->addresses[r] + (page - (uintptr_t)windows->addresses[r] % page) % page + (misaligned ? 8 : 0);
+        windows->addresses[r] = (char *)windows->addresses[r] + (page - (uintptr_t)windows->addresses[r] % page) % page
+                                + (misaligned ? 8 : 0);
     }
 }
 
@@ -163,7 +168,8 @@ static options parse(int argc, char **argv) {
     while (known < sizeof faults / sizeof *faults && strcmp(o.fault, faults[known]) != 0) known++;
     if (known == sizeof faults / sizeof *faults) give_up("unknown fault %s", o.fault);
     if (!(patience > 0) || o.steps < 0) give_up("--timeout must be above 0, and --steps not below");
-    if (o.text && (o.dtype != TEGROUP_DTYPE_F32 || TRAIN_EXPERTS % ranks != 0)) give_up("--train is in F32, on 1, 2, 4 or 8 ranks");
+    if (o.text && (o.dtype != TEGROUP_DTYPE_F32 || TRAIN_EXPERTS % ranks != 0))
+        give_up("--train is in F32, on 1, 2, 4 or 8 ranks");
     if (o.steps == 0) o.steps = o.text ? 400 : 3;
     return o;
 }
@@ -193,8 +199,8 @@ int main(int argc, char **argv) {
         windows.addresses = (void **)calloc((size_t)ranks, sizeof *windows.addresses);
         windows.addresses[rank] = ep_memory(bytes);
     }
-    const ep_transport transport = {&windows, o.messages ? mpi_gather_counts : mpi_share_counts, o.messages ? NULL : mpi_meet,
-        o.messages ? mpi_exchange : NULL};
+    const ep_transport transport = {&windows, o.messages ? mpi_gather_counts : mpi_share_counts,
+                                    o.messages ? NULL : mpi_meet, o.messages ? mpi_exchange : NULL};
     ep_layer_make(&layer, &size, windows.addresses, !o.messages, 1);
     if (o.text) {
         const int status = train(&layer, transport, o.text, o.steps, sum_floats, sum_doubles);
@@ -216,8 +222,8 @@ int main(int argc, char **argv) {
         ep_compare(&layer, &one);
     }
     if (rank == 0)
-        printf("%d ranks, %s, by %s: output and gradients of %d steps have the bits of one rank\n", ranks, tegroup_dtype_name(o.dtype),
-            o.messages ? "messages" : "stores into windows", o.steps);
+        printf("%d ranks, %s, by %s: output and gradients of %d steps have the bits of one rank\n", ranks,
+               tegroup_dtype_name(o.dtype), o.messages ? "messages" : "stores into windows", o.steps);
     MPI_Barrier(MPI_COMM_WORLD);
     MPI_Finalize();
     return 0;

@@ -28,7 +28,8 @@
 #include <unistd.h>
 
 /* Since NCCL 2.29.2, in its device headers. */
-extern "C" ncclResult_t ncclGetPeerDevicePointer(ncclWindow_t window, size_t offset, int peer, void **address) __attribute__((weak));
+extern "C" ncclResult_t ncclGetPeerDevicePointer(ncclWindow_t window, size_t offset, int peer, void **address)
+    __attribute__((weak));
 
 enum { MOST_RANKS = 64 };
 static int rank, ranks;
@@ -45,21 +46,22 @@ static void give_up(const char *format, ...) {
     fprintf(stderr, "ep_nccl: rank %d: %s\n", rank, line);
     _exit(1); /* without waiting for what a peer that is gone never ends */
 }
-#define MUST(call)                                                                             \
-    do {                                                                                       \
-        const cudaError_t code_ = (call);                                                      \
-        if (code_ != cudaSuccess) give_up("%s while %s", cudaGetErrorString(code_), doing);    \
+#define MUST(call)                                                                                                     \
+    do {                                                                                                               \
+        const cudaError_t code_ = (call);                                                                              \
+        if (code_ != cudaSuccess) give_up("%s while %s", cudaGetErrorString(code_), doing);                            \
     } while (0)
-#define NCCL(call)                                                                             \
-    do {                                                                                       \
-        const ncclResult_t code_ = (call);                                                     \
-        if (code_ != ncclSuccess) give_up("%s while %s", ncclGetErrorString(code_), doing);    \
+#define NCCL(call)                                                                                                     \
+    do {                                                                                                               \
+        const ncclResult_t code_ = (call);                                                                             \
+        if (code_ != ncclSuccess) give_up("%s while %s", ncclGetErrorString(code_), doing);                            \
     } while (0)
 
 /* Whatever NCCL or the driver waits for, it does not wait longer than this. */
 static void too_long(int) {
     char line[160];
-    const int length = snprintf(line, sizeof line, "ep_nccl: rank %d: %s took longer than %g s\n", rank, doing, patience);
+    const int length =
+        snprintf(line, sizeof line, "ep_nccl: rank %d: %s took longer than %g s\n", rank, doing, patience);
     if (write(2, line, (size_t)length) < 0) _exit(2);
     _exit(1);
 }
@@ -121,12 +123,14 @@ static __global__ void meet_kernel(const __grid_constant__ meeting m) {
     __shared__ uint32_t number;
     if (threadIdx.x == 0) number = ++*m.number;
     for (int32_t i = (int32_t)threadIdx.x; m.counts && i < m.ranks * m.experts; i += (int32_t)blockDim.x)
-        ((int32_t *)(m.windows[i / m.experts] + m.counts_at))[m.rank * m.experts + i % m.experts] = m.counts[i % m.experts];
+        ((int32_t *)(m.windows[i / m.experts] + m.counts_at))[m.rank * m.experts + i % m.experts] =
+            m.counts[i % m.experts];
     __threadfence_system();
     __syncthreads();
     const int32_t peer = (int32_t)threadIdx.x;
     if (peer >= m.ranks) return;
-    const uint64_t digest = m.report ? m.report->digest : 0, word = (uint64_t)number << 32 | (uint32_t)(digest ^ digest >> 32);
+    const uint64_t digest = m.report ? m.report->digest : 0,
+                   word = (uint64_t)number << 32 | (uint32_t)(digest ^ digest >> 32);
     store_for_peers((uint64_t *)(m.windows[peer] + m.signals_at) + m.rank, word);
     const uint64_t *signal = (const uint64_t *)(m.windows[m.rank] + m.signals_at) + peer, since = nanoseconds();
     uint64_t seen = load_from_peers(signal);
@@ -138,7 +142,8 @@ static __global__ void meet_kernel(const __grid_constant__ meeting m) {
         }
         seen = load_from_peers(signal);
     }
-    if (seen >> 32 == number && (uint32_t)seen != (uint32_t)word) atomicCAS(m.trouble, 0u, DISAGREES * 65536u + (uint32_t)peer);
+    if (seen >> 32 == number && (uint32_t)seen != (uint32_t)word)
+        atomicCAS(m.trouble, 0u, DISAGREES * 65536u + (uint32_t)peer);
 }
 
 static void meet(void *self, const tegroup_ep_report *report) {
@@ -175,7 +180,8 @@ static void exchange(void *, const ep_message *sends, const ep_message *receives
     NCCL(ncclGroupStart());
     for (int32_t i = 0; i < count; i++) {
         if (sends[i].bytes > 0) NCCL(ncclSend(sends[i].data, sends[i].bytes, ncclChar, sends[i].peer, comm, stream));
-        if (receives[i].bytes > 0) NCCL(ncclRecv(receives[i].data, receives[i].bytes, ncclChar, receives[i].peer, comm, stream));
+        if (receives[i].bytes > 0)
+            NCCL(ncclRecv(receives[i].data, receives[i].bytes, ncclChar, receives[i].peer, comm, stream));
     }
     NCCL(ncclGroupEnd());
 }
@@ -204,13 +210,16 @@ static int windows_make(const options *o, size_t bytes, void **addresses) {
     NCCL(ncclCommWindowRegister(comm, own, room, &window, NCCL_WIN_COLL_SYMMETRIC));
     for (int r = 0; r < ranks; r++) {
         void *address = NULL;
-        if (r != rank && (!window || !ncclGetPeerDevicePointer || ncclGetPeerDevicePointer(window, 0, r, &address) != ncclSuccess || !address)) {
+        if (r != rank
+            && (!window || !ncclGetPeerDevicePointer || ncclGetPeerDevicePointer(window, 0, r, &address) != ncclSuccess
+                || !address)) {
             if (rank == 0) printf("the window of rank %d is not reached: rows travel as messages\n", r);
             return 0;
         }
         if (r != rank) addresses[r] = address;
     }
-    if (has_fault(o, "misaligned")) for (int r = 0; r < ranks; r++) addresses[r] = (char *)addresses[r] + 8;
+    if (has_fault(o, "misaligned"))
+        for (int r = 0; r < ranks; r++) addresses[r] = (char *)addresses[r] + 8;
     return 1;
 }
 
@@ -282,9 +291,16 @@ template <typename WORK> static cudaGraphExec_t capture(const WORK &work, nodes 
 /* A copy on the host of everything that a step writes for its caller. */
 static void results(const ep_layer *l, char *to, int poison_them, size_t *bytes) {
     const ep_size *s = &l->size;
-    const size_t here = (size_t)(s->experts / s->ranks) * (size_t)(s->width * s->hidden) * 4, rows = (size_t)(s->tokens * s->width) * ep_bytes(s->dtype);
-    const struct { void *data; size_t bytes; } list[] = {{l->combine.tokens.data, rows}, {l->combine_grad.tokens.data, rows},
-        {l->router_backward.grad_logits.data, (size_t)(s->tokens * s->experts) * 4}, {l->mlp.fc1.main_grad.data, 2 * here}, {l->mlp.fc2.main_grad.data, here}};
+    const size_t here = (size_t)(s->experts / s->ranks) * (size_t)(s->width * s->hidden) * 4,
+                 rows = (size_t)(s->tokens * s->width) * ep_bytes(s->dtype);
+    const struct {
+        void *data;
+        size_t bytes;
+    } list[] = {{l->combine.tokens.data, rows},
+                {l->combine_grad.tokens.data, rows},
+                {l->router_backward.grad_logits.data, (size_t)(s->tokens * s->experts) * 4},
+                {l->mlp.fc1.main_grad.data, 2 * here},
+                {l->mlp.fc2.main_grad.data, here}};
     *bytes = 0;
     for (const auto &r : list) {
         if (to) ep_get(to + *bytes, r.data, r.bytes);
@@ -301,7 +317,8 @@ static void replays(session *x) {
     results(&x->layer, NULL, 0, &bytes);
     char *eager = (char *)malloc(bytes), *replayed = (char *)malloc(bytes);
     cudaGraphExec_t graph = capture([&] { everything(x); }, &n);
-    if (n.copies + n.memsets + n.others > 0) give_up("the step has %d copies, %d memsets and %d host calls or others", n.copies, n.memsets, n.others);
+    if (n.copies + n.memsets + n.others > 0)
+        give_up("the step has %d copies, %d memsets and %d host calls or others", n.copies, n.memsets, n.others);
     for (int step = 1; step <= 100; step++) {
         within_patience("replaying a step");
         ep_layer_fill(&x->layer, 100 + (uint64_t)step);
@@ -313,7 +330,9 @@ static void replays(session *x) {
         results(&x->layer, replayed, 0, &bytes);
         if (memcmp(eager, replayed, bytes) != 0) give_up("replay %d has not the bits of the calls", step);
     }
-    if (rank == 0) printf("ok one graph of %d kernels, no copy, no memset, no host call: 100 replays have the bits of the calls\n", n.kernels);
+    if (rank == 0)
+        printf("ok one graph of %d kernels, no copy, no memset, no host call: 100 replays have the bits of the calls\n",
+               n.kernels);
 }
 
 /* FP8 with a scale for each 128 of a row, quantised before the dispatch and after it. The rows go to pieces of the window that
@@ -332,7 +351,8 @@ static void quantised(session *x) {
     q.space = s->space;
     q.rule = tegroup_scale_rule_of(TEGROUP_SCALE_DEEPGEMM);
     q.input = tegroup_tensor_uniform(1, s->tokens, s->width, s->dtype, l->dispatch.tokens.data);
-    q.output = tegroup_tensor_uniform(1, s->tokens, s->width, TEGROUP_DTYPE_F8E4M3, ep_memory((size_t)(s->tokens * s->width)));
+    q.output =
+        tegroup_tensor_uniform(1, s->tokens, s->width, TEGROUP_DTYPE_F8E4M3, ep_memory((size_t)(s->tokens * s->width)));
     q.output.scaling = TEGROUP_SCALING_BLOCK_1X128;
     q.output.scale_inv = ep_memory((size_t)(s->tokens * blocks) * 4);
     q.output.scale_outer_stride = blocks;
@@ -359,9 +379,12 @@ static void quantised(session *x) {
     ep_get(rows, l->sizes.receive_rows.data, 8 * (size_t)(s->experts / s->ranks));
     for (int32_t e = 0; e < s->experts / s->ranks; e++) next += rows[e];
     if (next == 0) give_up("no rows were dispatched");
-    if (memcmp(codes, codes + codes_bytes, (size_t)(next * s->width)) != 0 || memcmp(scales, scales + scales_bytes, (size_t)(next * blocks) * 4) != 0)
+    if (memcmp(codes, codes + codes_bytes, (size_t)(next * s->width)) != 0
+        || memcmp(scales, scales + scales_bytes, (size_t)(next * blocks) * 4) != 0)
         give_up("rows quantised before the dispatch are not those quantised after it");
-    if (rank == 0) printf("ok FP8 with 1x128 scales: %lld rows quantised before the dispatch are those quantised after it\n", (long long)next);
+    if (rank == 0)
+        printf("ok FP8 with 1x128 scales: %lld rows quantised before the dispatch are those quantised after it\n",
+               (long long)next);
 }
 
 static void check(const options *o) {
@@ -376,7 +399,8 @@ static void check(const options *o) {
         ep_layer_fill(&x.layer, (uint64_t)step);
         if (has_fault(o, "gone") && rank == ranks - 1) _exit(3);
         if (has_fault(o, "late") && rank == ranks - 1) sleep((unsigned)(2 * patience) + 1);
-        if (has_fault(o, "counts") && rank == ranks - 1 && !o->messages) { /* it works with another count than all others */
+        if (has_fault(o, "counts") && rank == ranks - 1
+            && !o->messages) { /* it works with another count than all others */
             ep_must(tegroup_router(&x.layer.router, stream, &ep_error));
             share_counts(&x.meet, (const int32_t *)x.layer.router.counts.data, size.experts);
             const int32_t lie = 7;
@@ -391,7 +415,8 @@ static void check(const options *o) {
         ep_compare(&x.layer, &one);
     }
     if (rank == 0)
-        printf("ok %d ranks, BF16, by %s: output and gradients of 3 steps have the bits of one rank\n", ranks, x.transport.exchange ? "messages" : "stores into windows");
+        printf("ok %d ranks, BF16, by %s: output and gradients of 3 steps have the bits of one rank\n", ranks,
+               x.transport.exchange ? "messages" : "stores into windows");
     if (x.transport.exchange) return;
     quantised(&x);
     replays(&x);
@@ -411,7 +436,8 @@ static __global__ void noise_kernel(uint16_t *to, int64_t count, uint32_t least)
 /* Both ways at once: 16 bytes a thread, the whole grid. */
 static __global__ void store_kernel(uint4 *to, int64_t count) {
     const uint4 x = make_uint4(blockIdx.x, threadIdx.x, 1, 2);
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += (int64_t)gridDim.x * blockDim.x) to[i] = x;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += (int64_t)gridDim.x * blockDim.x)
+        to[i] = x;
 }
 
 /* Microseconds of one call, all ranks at once, the least of some: ranks meet before each. */
@@ -444,8 +470,9 @@ static void bench(const options *o, int64_t tokens) {
     ep_layer *l = &x->layer;
     nodes n;
     within_patience("measuring");
-    ep_fill(l->router.logits.data, TEGROUP_DTYPE_F32, 1, EP_OF_LOGITS, rank * tokens * size.experts, tokens * size.experts, 2);
-    noise_kernel<<<1024, 256, 0, stream>>>((uint16_t *)l->dispatch.tokens.data, tokens * 7168, 0x3f00); /* 0.5 */
+    ep_fill(l->router.logits.data, TEGROUP_DTYPE_F32, 1, EP_OF_LOGITS, rank * tokens * size.experts,
+            tokens * size.experts, 2);
+    noise_kernel<<<1024, 256, 0, stream>>>((uint16_t *)l->dispatch.tokens.data, tokens * 7168, 0x3f00);     /* 0.5 */
     noise_kernel<<<1024, 256, 0, stream>>>((uint16_t *)l->mlp.fc1.weight.data, here * 4096 * 7168, 0x3c80); /* 2^-6 */
     noise_kernel<<<1024, 256, 0, stream>>>((uint16_t *)l->mlp.fc2.weight.data, here * 2048 * 7168, 0x3c80);
     MUST(cudaGetLastError());
@@ -462,10 +489,21 @@ static void bench(const options *o, int64_t tokens) {
     const double wire = (double)away * 7168 * 2;
     const int next = (rank + 1) % ranks;
     const int64_t pieces = size.capacity * 7168 * 2 / 16;
-    const double rate_us = timed(x, [&] { store_kernel<<<132, 1024, 0, stream>>>((uint4 *)(x->meet.windows[next] + l->at[EP_OUT]), pieces); }),
+    const double rate_us = timed(x,
+                                 [&] {
+                                     store_kernel<<<132, 1024, 0, stream>>>(
+                                         (uint4 *)(x->meet.windows[next] + l->at[EP_OUT]), pieces);
+                                 }),
                  rate = (double)pieces * 16 / rate_us * 1e-3; /* GB/s */
-    const double dispatch = timed(x, [&] { ep_must(tegroup_ep_dispatch(&l->dispatch, stream, &ep_error)); meet(&x->meet, NULL); }),
-                 combine = timed(x, [&] { ep_must(tegroup_ep_combine(&l->combine, stream, &ep_error)); meet(&x->meet, NULL); });
+    const double dispatch = timed(x,
+                                  [&] {
+                                      ep_must(tegroup_ep_dispatch(&l->dispatch, stream, &ep_error));
+                                      meet(&x->meet, NULL);
+                                  }),
+                 combine = timed(x, [&] {
+                     ep_must(tegroup_ep_combine(&l->combine, stream, &ep_error));
+                     meet(&x->meet, NULL);
+                 });
     double messages = 0;
     if (ranks > 1) { /* as many bytes, in one message a peer */
         const size_t bytes = (size_t)(wire / (ranks - 1));
@@ -484,7 +522,11 @@ static void bench(const options *o, int64_t tokens) {
     fp8.scales = tegroup_matrix_of(l->dispatch_grad.tokens.data, tokens, 56, TEGROUP_DTYPE_F32);
     fp8.rows = tegroup_matrix_of(l->window + l->at[EP_GRAD_ROWS], size.capacity, 7168, TEGROUP_DTYPE_F8E4M3);
     fp8.row_scales = tegroup_matrix_of(l->window + l->at[EP_DGRAD_OUT], size.capacity, 56, TEGROUP_DTYPE_F32);
-    const double narrow = timed(x, [&] { ep_must(tegroup_ep_dispatch(&fp8, stream, &ep_error)); meet(&x->meet, NULL); }),
+    const double narrow = timed(x,
+                                [&] {
+                                    ep_must(tegroup_ep_dispatch(&fp8, stream, &ep_error));
+                                    meet(&x->meet, NULL);
+                                }),
                  alone = timed(x, [&] { meet(&x->meet, NULL); }),
                  routing = timed(x, [&] {
                      ep_must(tegroup_router(&l->router, stream, &ep_error));
@@ -496,12 +538,17 @@ static void bench(const options *o, int64_t tokens) {
                  });
     look(&x->meet, l);
     if (rank == 0) {
-        printf("%lld tokens a rank, %d ranks: layer %.0f us in a graph (%d kernels, %d copies, %d memsets, %d others), %.0f us without\n", (long long)tokens,
-            ranks, layer, n.kernels, n.copies, n.memsets, n.others, layer_eager);
-        printf("  meeting %.1f us, routing %.1f us, dispatch %.0f us (FP8 %.0f), combine %.0f us, %.1f MB over the wire\n", alone, routing, dispatch, narrow, combine, wire * 1e-6);
+        printf("%lld tokens a rank, %d ranks: layer %.0f us in a graph (%d kernels, %d copies, %d memsets, %d others), "
+               "%.0f us without\n",
+               (long long)tokens, ranks, layer, n.kernels, n.copies, n.memsets, n.others, layer_eager);
+        printf(
+            "  meeting %.1f us, routing %.1f us, dispatch %.0f us (FP8 %.0f), combine %.0f us, %.1f MB over the wire\n",
+            alone, routing, dispatch, narrow, combine, wire * 1e-6);
         if (ranks > 1)
-            printf("  stores to a peer %.0f GB/s: dispatch %.2f of that, combine %.2f; NCCL's grouped send and receive of as many bytes %.0f us: %.2f and %.2f of our time\n",
-                rate, wire / rate * 1e-3 / dispatch, wire / rate * 1e-3 / combine, messages, messages / dispatch, messages / combine);
+            printf("  stores to a peer %.0f GB/s: dispatch %.2f of that, combine %.2f; NCCL's grouped send and receive "
+                   "of as many bytes %.0f us: %.2f and %.2f of our time\n",
+                   rate, wire / rate * 1e-3 / dispatch, wire / rate * 1e-3 / combine, messages, messages / dispatch,
+                   messages / combine);
         fflush(stdout);
     }
     MUST(cudaDeviceSynchronize());
@@ -581,9 +628,12 @@ int main(int argc, char **argv) {
     }
     for (const char *fault : faults) known |= strcmp(o.fault, fault) == 0;
     if (!known) give_up("unknown fault %s", o.fault);
-    if (ranks < 1 || ranks > MOST_RANKS || !(patience > 0)) give_up("--ranks takes 1 to %d, --timeout more than 0", (int)MOST_RANKS);
-    if (o.experts < 8 || o.experts > TEGROUP_MAX_GROUPS || o.experts % ranks != 0 || o.bench < 0) give_up("--experts takes a multiple of ranks from 8 on, --bench a number of tokens");
-    meeting_point *shared = (meeting_point *)mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (ranks < 1 || ranks > MOST_RANKS || !(patience > 0))
+        give_up("--ranks takes 1 to %d, --timeout more than 0", (int)MOST_RANKS);
+    if (o.experts < 8 || o.experts > TEGROUP_MAX_GROUPS || o.experts % ranks != 0 || o.bench < 0)
+        give_up("--experts takes a multiple of ranks from 8 on, --bench a number of tokens");
+    meeting_point *shared =
+        (meeting_point *)mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED) give_up("no shared memory");
     for (rank = 0; rank < ranks; rank++) {
         children[rank] = fork(); /* before any call of CUDA's */

@@ -16,22 +16,22 @@
 enum { CONTEXT = 8, EMBED = 16, BYTES = 256, TRAIN_EXPERTS = 8, BATCH = 1024, LOOKS = 10 };
 
 typedef struct parameter {
-    float  *value, *grad;
+    float *value, *grad;
     double *mean, *square; /* Adam's (Kingma and Ba 2014, "Adam", algorithm 1) */
     int64_t count;
-    int     shared; /* all ranks have a copy */
+    int shared; /* all ranks have a copy */
 } parameter;
 enum { EMBEDDING, ROUTER, HEAD, FC1, FC2, PARAMETERS };
 
 typedef struct trainer {
-    ep_layer    *layer;
+    ep_layer *layer;
     ep_transport transport;
-    text         text;
-    parameter    parameters[PARAMETERS];
-    int64_t      tokens, width;
-    uint8_t     *context; /* [tokens, CONTEXT] */
-    uint8_t     *next;    /* [tokens] */
-    float       *hidden, *logits, *grad_hidden;
+    text text;
+    parameter parameters[PARAMETERS];
+    int64_t tokens, width;
+    uint8_t *context; /* [tokens, CONTEXT] */
+    uint8_t *next;    /* [tokens] */
+    float *hidden, *logits, *grad_hidden;
 } trainer;
 
 static float *floats(int64_t count) { return (float *)ep_memory(sizeof(float) * (size_t)count); }
@@ -50,7 +50,8 @@ static void multiply(int64_t m, int64_t n, int64_t k, const float *x, const floa
             for (int64_t c = 0; c < n; c++) y[i * n + c] += x[i * k + j] * w[j * n + c];
 }
 /* dw [k, n] += x^T dy, and dx [m, k] += dy w^T */
-static void multiply_back(int64_t m, int64_t n, int64_t k, const float *x, const float *w, const float *dy, float *dw, float *dx) {
+static void multiply_back(int64_t m, int64_t n, int64_t k, const float *x, const float *w, const float *dy, float *dw,
+                          float *dx) {
     for (int64_t i = 0; i < m; i++)
         for (int64_t j = 0; j < k; j++) {
             float sum = 0;
@@ -106,14 +107,17 @@ static void differentiate(trainer *t, struct CUstream_st *stream) {
     float *grad = (float *)l->dispatch_grad.tokens.data, *grad_x = t->grad_hidden;
     for (int p = 0; p < FC1; p++) memset(t->parameters[p].grad, 0, sizeof(float) * (size_t)t->parameters[p].count);
     memset(grad, 0, sizeof *grad * (size_t)(t->tokens * t->width));
-    multiply_back(t->tokens, BYTES, t->width, t->hidden, t->parameters[HEAD].value, t->logits, t->parameters[HEAD].grad, grad);
+    multiply_back(t->tokens, BYTES, t->width, t->hidden, t->parameters[HEAD].value, t->logits, t->parameters[HEAD].grad,
+                  grad);
     ep_dgrad(l, &t->transport, stream);
     ep_wgrad(l, stream);
-    for (int64_t i = 0; i < t->tokens * t->width; i++) grad_x[i] = grad[i] + ((const float *)l->combine_grad.tokens.data)[i];
-    multiply_back(t->tokens, TRAIN_EXPERTS, t->width, x, t->parameters[ROUTER].value, (const float *)l->router_backward.grad_logits.data,
-        t->parameters[ROUTER].grad, grad_x);
+    for (int64_t i = 0; i < t->tokens * t->width; i++)
+        grad_x[i] = grad[i] + ((const float *)l->combine_grad.tokens.data)[i];
+    multiply_back(t->tokens, TRAIN_EXPERTS, t->width, x, t->parameters[ROUTER].value,
+                  (const float *)l->router_backward.grad_logits.data, t->parameters[ROUTER].grad, grad_x);
     for (int64_t i = 0; i < t->tokens * CONTEXT; i++)
-        for (int e = 0; e < EMBED; e++) t->parameters[EMBEDDING].grad[t->context[i] * EMBED + e] += grad_x[i * EMBED + e];
+        for (int e = 0; e < EMBED; e++)
+            t->parameters[EMBEDDING].grad[t->context[i] * EMBED + e] += grad_x[i * EMBED + e];
 }
 
 static void descend(parameter *p, int step, double rate) {
@@ -128,7 +132,7 @@ static void descend(parameter *p, int step, double rate) {
 
 /* Returns the exit status. The sums are over ranks, in place. */
 static int train(ep_layer *l, ep_transport transport, const char *path, int steps, void (*sum_floats)(float *, int64_t),
-    void (*sum_doubles)(double *, int64_t)) {
+                 void (*sum_doubles)(double *, int64_t)) {
     static trainer t;
     const ep_size *s = &l->size;
     double loss = 0, held_out = 0;
@@ -152,8 +156,10 @@ static int train(ep_layer *l, ep_transport transport, const char *path, int step
     const int64_t here = s->experts / s->ranks, first = s->rank * here;
     ep_fill(l->mlp.fc1.weight.data, TEGROUP_DTYPE_F32, 5, EP_OF_FC1, first * 2 * each, here * 2 * each, 0.15f);
     ep_fill(l->mlp.fc2.weight.data, TEGROUP_DTYPE_F32, 5, EP_OF_FC2, first * each, here * each, 0.15f);
-    t.parameters[FC1] = parameter_of((float *)l->mlp.fc1.weight.data, (float *)l->mlp.fc1.main_grad.data, here * 2 * each, 0);
-    t.parameters[FC2] = parameter_of((float *)l->mlp.fc2.weight.data, (float *)l->mlp.fc2.main_grad.data, here * each, 0);
+    t.parameters[FC1] =
+        parameter_of((float *)l->mlp.fc1.weight.data, (float *)l->mlp.fc1.main_grad.data, here * 2 * each, 0);
+    t.parameters[FC2] =
+        parameter_of((float *)l->mlp.fc2.weight.data, (float *)l->mlp.fc2.main_grad.data, here * each, 0);
     for (int step = 1; step <= steps; step++) {
         draw(&t, 0, t.text.train_end, (uint64_t)step);
         double now = predict(&t, NULL);
@@ -176,7 +182,9 @@ static int train(ep_layer *l, ep_transport transport, const char *path, int step
     sum_doubles(&held_out, 1);
     held_out /= LOOKS * BATCH;
     const double bigram = bigram_loss(&t.text);
-    if (s->rank == 0) printf("%d ranks, %d experts each: held-out %.3f nats a byte, a byte bigram %.3f\n", s->ranks, s->experts / s->ranks, held_out, bigram);
+    if (s->rank == 0)
+        printf("%d ranks, %d experts each: held-out %.3f nats a byte, a byte bigram %.3f\n", s->ranks,
+               s->experts / s->ranks, held_out, bigram);
     return held_out < bigram ? 0 : 1;
 }
 

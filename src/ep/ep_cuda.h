@@ -139,11 +139,10 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
         if (j < k) {
             const int64_t row = tegroup_impl_entry(&desc.row_of_slot, token, j);
             rows[j] = tegroup_impl_there(&desc.rows) ? tegroup_impl_ep_row(&call.reach, &desc.rows, row) : NULL;
-            scales[j] = tegroup_impl_there(&desc.row_scales) ? tegroup_impl_ep_row(&call.reach, &desc.row_scales, row)
-                                                             : NULL;
-            char *const weight = tegroup_impl_there(&desc.row_weights)
-                                     ? tegroup_impl_ep_row(&call.reach, &desc.row_weights, row)
-                                     : NULL;
+            scales[j] =
+                tegroup_impl_there(&desc.row_scales) ? tegroup_impl_ep_row(&call.reach, &desc.row_scales, row) : NULL;
+            char *const weight =
+                tegroup_impl_there(&desc.row_weights) ? tegroup_impl_ep_row(&call.reach, &desc.row_weights, row) : NULL;
             if (weight && desc.weights.dtype == TEGROUP_DTYPE_F64)
                 *(double *)weight = tegroup_impl_weight<double>(desc.weights, token, j);
             else if (weight) *(float *)weight = tegroup_impl_weight<float>(desc.weights, token, j);

@@ -64,8 +64,8 @@ static inline tegroup_status tegroup_impl_ep_check_rows(const tegroup_ep_windows
     TEGROUP_IMPL_TRY(tegroup_impl_ep_check_capacity(windows->ranks, *capacity, paths[1], error));
     bytes = tegroup_impl_matrix_bytes(m);
     if (bytes == 0) return TEGROUP_OK;
-    TEGROUP_IMPL_RULE((uintptr_t)m->data >= (uintptr_t)own, ERROR_CAPACITY, paths[0],
-                      "must lie in this rank's window", 0, -1);
+    TEGROUP_IMPL_RULE((uintptr_t)m->data >= (uintptr_t)own, ERROR_CAPACITY, paths[0], "must lie in this rank's window",
+                      0, -1);
     first = (int64_t)((uintptr_t)m->data - (uintptr_t)own);
     TEGROUP_IMPL_RULE(first >= 0 && tegroup_impl_add(first, bytes) <= (int64_t)windows->bytes, ERROR_CAPACITY, paths[0],
                       "must lie in this rank's window", windows->bytes, tegroup_impl_add(first, bytes));
@@ -88,8 +88,8 @@ static inline tegroup_status tegroup_impl_ep_dispatch_check(const tegroup_ep_dis
                              *const outs[3][5] = {TEGROUP_IMPL_MATRIX_PATHS("rows"),
                                                   TEGROUP_IMPL_MATRIX_PATHS("row_scales"),
                                                   TEGROUP_IMPL_MATRIX_PATHS("row_weights")};
-    const tegroup_matrix *const in[3] = {&desc->tokens, &desc->scales, &desc->weights},
-                                *const out[3] = {&desc->rows, &desc->row_scales, &desc->row_weights};
+    const tegroup_matrix *const in[3] = {&desc->tokens, &desc->scales, &desc->weights};
+    const tegroup_matrix *const out[3] = {&desc->rows, &desc->row_scales, &desc->row_weights};
     tegroup_impl_buffer buffers[7];
     int32_t i;
     *capacity = -1;

@@ -61,8 +61,7 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_ep_place(const tegroup_ep_sizes_desc *desc,
                   placed = tegroup_impl_min(x->total, desc->capacity - first),
                   before = tegroup_impl_min(x->before, placed), mine = tegroup_impl_min(x->mine, placed - before);
     tegroup_impl_store_int(desc->send_rows.dtype, desc->send_rows.data, e, mine);
-    tegroup_impl_store_int(desc->send_starts.dtype, desc->send_starts.data, e,
-                           owner * desc->capacity + first + before);
+    tegroup_impl_store_int(desc->send_starts.dtype, desc->send_starts.data, e, owner * desc->capacity + first + before);
     if (owner == desc->rank)
         tegroup_impl_store_int(desc->receive_rows.dtype, desc->receive_rows.data, e - (int64_t)owner * experts, placed);
     return placed;

@@ -46,19 +46,17 @@ static inline tegroup_status tegroup_impl_ep_sizes_check(const tegroup_ep_sizes_
     TEGROUP_IMPL_TRY(tegroup_impl_ep_check_capacity(desc->ranks, desc->capacity, "capacity", error));
     TEGROUP_IMPL_RULE(desc->alignment >= 0 && desc->alignment <= TEGROUP_MAX_COLS, ERROR_VALUE, "alignment",
                       "must be 0 to TEGROUP_MAX_COLS", TEGROUP_MAX_COLS, desc->alignment);
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix(&desc->counts, counts, desc->ranks, -1, TEGROUP_IMPL_INTEGERS, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->counts, counts, desc->ranks, -1, TEGROUP_IMPL_INTEGERS, error));
     experts = desc->counts.cols;
     TEGROUP_IMPL_RULE(experts <= TEGROUP_MAX_GROUPS, ERROR_VALUE, counts[2], "must be at most TEGROUP_MAX_GROUPS",
                       TEGROUP_MAX_GROUPS, experts);
     TEGROUP_IMPL_RULE(experts % desc->ranks == 0, ERROR_SHAPE, counts[2],
                       "must be a multiple of ranks: each has as many experts", experts / desc->ranks * desc->ranks,
                       experts);
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix(&desc->send_rows, send_rows, 1, experts, TEGROUP_IMPL_INTEGERS, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->send_rows, send_rows, 1, experts, TEGROUP_IMPL_INTEGERS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_reach(&desc->send_rows, send_rows, desc->ranks * desc->capacity, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->send_starts, send_starts, 1, experts,
-                                               1u << desc->send_rows.dtype, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_matrix(&desc->send_starts, send_starts, 1, experts, 1u << desc->send_rows.dtype, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->receive_rows, receive_rows, 1, experts / desc->ranks,
                                                TEGROUP_IMPL_INTEGERS, error));
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(desc->report, 8), ERROR_ALIGNMENT, "report", "must be 8-byte aligned", 8,

@@ -1127,6 +1127,78 @@ static void fuzz_combine_backward(void) {
     CALL(tegroup_combine_backward, desc);
 }
 
+static void fuzz_ep_sizes(void) {
+    tegroup_ep_sizes_desc desc;
+    tegroup_matrix *matrices[] = {&desc.counts, &desc.send_rows, &desc.send_starts, &desc.receive_rows};
+    tegroup_status status;
+    const int32_t ranks = 1 + below(5), here = below(4);
+    int64_t sum = 0, e;
+    OPEN(desc);
+    desc.ranks = ranks;
+    desc.rank = below(ranks);
+    desc.capacity = below(40);
+    desc.alignment = below(6);
+    set_matrix(&desc.counts, ranks, ranks * here, any_int());
+    set_matrix(&desc.send_rows, 1, ranks * here, any_int());
+    set_matrix(&desc.send_starts, 1, ranks * here, desc.send_rows.dtype);
+    set_matrix(&desc.receive_rows, 1, here, any_int());
+    SPOIL(tegroup_ep_sizes_desc, desc, FIELD(tegroup_ep_sizes_desc, ranks), FIELD(tegroup_ep_sizes_desc, rank), FIELD(tegroup_ep_sizes_desc, capacity), FIELD(tegroup_ep_sizes_desc, alignment));
+    (void)finish_matrices(matrices, COUNT(matrices), 12); /* whatever they say */
+    if (chance(70)) desc.report = (tegroup_ep_report *)buffer(sizeof *desc.report);
+    CALL(tegroup_ep_sizes, desc);
+    if (status != TEGROUP_OK) return;
+    for (e = 0; e < desc.send_rows.cols; e++) {
+        const int64_t rows = entry(&desc.send_rows, 0, e), start = entry(&desc.send_starts, 0, e), owner = e / (desc.send_rows.cols / desc.ranks);
+        MUST(rows >= 0 && start >= owner * desc.capacity && start + rows <= (owner + 1) * desc.capacity);
+    }
+    for (e = 0; e < desc.receive_rows.cols; e++) sum += entry(&desc.receive_rows, 0, e);
+    MUST(sum <= desc.capacity);
+}
+
+/* Windows of the size that their matrices need, up to TEGROUP_ALIGNMENT. */
+static void fuzz_ep_exchange(void) {
+    tegroup_ep_dispatch_desc to;
+    tegroup_ep_combine_desc from;
+    tegroup_status status;
+    tegroup_matrix *matrices[] = {&to.tokens, &to.scales, &to.weights, &to.row_of_slot, &from.tokens, &from.values};
+    const int64_t tokens = below(5), width = below(7), blocks = below(3), k = 1 + below(4), capacity = below(10);
+    const int32_t ranks = 1 + below(4);
+    void *addresses[4];
+    size_t rows_bytes, scales_bytes;
+    OPEN(to);
+    OPEN(from);
+    set_matrix(&to.tokens, tokens, width, any_float());
+    if (chance(50)) set_matrix(&to.scales, tokens, blocks, TEGROUP_DTYPE_F32);
+    set_matrix(&to.weights, tokens, k, any_real());
+    set_matrix(&to.row_of_slot, tokens, k, any_int());
+    set_matrix(&from.tokens, tokens, width, any_float());
+    if (chance(50)) set_matrix(&from.values, tokens, k, to.weights.dtype);
+    to.rows = tegroup_matrix_of(NULL, capacity, width, to.tokens.dtype);
+    to.row_scales = to.scales.dtype ? tegroup_matrix_of(NULL, capacity, blocks, TEGROUP_DTYPE_F32) : to.scales;
+    to.row_weights = tegroup_matrix_of(NULL, capacity, 1, to.weights.dtype);
+    rows_bytes = ((size_t)(capacity * width) * 8 + 7) / 8 * 8;
+    scales_bytes = ((size_t)(capacity * blocks) * 4 + 7) / 8 * 8;
+    to.windows.ranks = ranks;
+    to.windows.rank = below(ranks);
+    to.windows.addresses = addresses;
+    to.windows.bytes = (rows_bytes + scales_bytes + (size_t)capacity * 8 + TEGROUP_ALIGNMENT) / TEGROUP_ALIGNMENT * TEGROUP_ALIGNMENT;
+    for (int32_t r = 0; r < 4; r++) addresses[r] = aligned_buffer(to.windows.bytes);
+    to.rows.data = addresses[to.windows.rank];
+    if (to.scales.dtype) to.row_scales.data = (char *)to.rows.data + rows_bytes;
+    to.row_weights.data = (char *)to.rows.data + rows_bytes + scales_bytes;
+    SPOIL(tegroup_ep_dispatch_desc, to, FIELD(tegroup_ep_dispatch_desc, threads), FIELD(tegroup_ep_dispatch_desc, windows.ranks), FIELD(tegroup_ep_dispatch_desc, windows.rank),
+          FIELD(tegroup_ep_dispatch_desc, rows.rows), FIELD(tegroup_ep_dispatch_desc, rows.ld), FIELD(tegroup_ep_dispatch_desc, row_weights.rows));
+    if (to.windows.ranks > 4) to.windows.ranks = 300; /* there are no more addresses */
+    (void)finish_matrices(matrices, COUNT(matrices), ranks * capacity);
+    from.windows = to.windows;
+    from.row_of_slot = to.row_of_slot;
+    from.rows = to.rows;
+    if (chance(50)) from.weights = to.weights;
+    if (from.values.dtype) from.row_values = to.row_weights;
+    CALL(tegroup_ep_dispatch, to);
+    CALL(tegroup_ep_combine, from);
+}
+
 static const void *some_snapshot(int64_t rows) {
     tegroup_tensor t;
     memset(&t, 0, sizeof t);
@@ -1655,7 +1727,7 @@ static void fuzz_chain(void) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static void (*const targets[])(void) = {fuzz_layouts, fuzz_tensor_layout, fuzz_prepare, fuzz_gemm, fuzz_prepare, fuzz_gemm, fuzz_gemm, fuzz_count, fuzz_router, fuzz_router_backward,
-                                            fuzz_permutation, fuzz_export, fuzz_skew, fuzz_permute, fuzz_combine, fuzz_combine_backward, fuzz_activation, fuzz_activation_backward, fuzz_linear, fuzz_linear, fuzz_mlp, fuzz_mlp, fuzz_chain, fuzz_chain, fuzz_chain};
+                                            fuzz_permutation, fuzz_export, fuzz_skew, fuzz_permute, fuzz_combine, fuzz_combine_backward, fuzz_ep_sizes, fuzz_ep_exchange, fuzz_activation, fuzz_activation_backward, fuzz_linear, fuzz_linear, fuzz_mlp, fuzz_mlp, fuzz_chain, fuzz_chain, fuzz_chain};
     if (!workspace) { /* what the CPU backend needs at the most, with one thread */
         workspace_bytes = (size_t)4 << 20;
         workspace = (char *)aligned_buffer(workspace_bytes);

@@ -30,6 +30,45 @@ TEST(ep, digests_tell_any_two_worlds_apart) {
     }
 }
 
+/* slot_of_row is not needed for the other map, with weights or without. */
+TEST(ep, a_map_without_its_inverse_is_the_same) {
+    rng r = rng_seed(9);
+    for (int64_t round = 0; round < scaled(100); round++) {
+        world w = world_make(&r);
+        tegroup_permutation_desc p;
+        tegroup_error error;
+        memset(&p, 0, sizeof p);
+        p.struct_size = sizeof p;
+        p.space = TEGROUP_SPACE_HOST;
+        tegroup_sizes sizes = tegroup_sizes_of(w.counts.data, w.integers, TEGROUP_SPACE_HOST); /* rank 0's */
+        p.shape = tegroup_shape_of(w.experts, rng_int(&r, 0, 1) ? MOST_TOKENS * MOST_K : 7, 1, sizes);
+        tegroup_prepare_desc prepare;
+        memset(&prepare, 0, sizeof prepare);
+        prepare.struct_size = sizeof prepare;
+        prepare.shape = p.shape;
+        prepare.space = TEGROUP_SPACE_HOST;
+        prepare.clamp = 1;
+        prepare.snapshot = scratch(SNAPSHOT_BYTES);
+        prepare.snapshot_bytes = SNAPSHOT_BYTES;
+        ASSERT_EQ(TEGROUP_OK, tegroup_prepare(&prepare, NULL, &error));
+        p.shape.snapshot = prepare.snapshot;
+        p.indices = w.indices[0];
+        if (rng_chance(&r, 50)) {
+            p.weights = fresh(TEGROUP_DTYPE_F32, w.tokens[0], w.k);
+            for (int64_t i = 0; i < w.tokens[0] * w.k; i++) store(TEGROUP_DTYPE_F32, p.weights.data, i, rng_normal(&r));
+        }
+        p.row_of_slot = w.maps[0];
+        p.slot_of_row = fresh(w.integers, 1, p.shape.rows);
+        ASSERT_EQ(TEGROUP_OK, tegroup_permutation_make(&p, NULL, &error));
+        memset(&p.slot_of_row, 0, sizeof p.slot_of_row);
+        p.row_of_slot = fresh(w.integers, w.tokens[0], w.k);
+        ASSERT_EQ(TEGROUP_OK, tegroup_permutation_make(&p, NULL, &error));
+        ASSERT_EQ(0, memcmp(w.maps[0].data, p.row_of_slot.data, (size_t)(w.tokens[0] * w.k) * size_of(w.integers)));
+        ASSERT_EQ(0, guards_changed());
+        guards_release(w.mark);
+    }
+}
+
 /* Quantised tokens that are dispatched are the dispatched tokens, quantised: FP8 with a scale for each 128 of a row. */
 TEST(ep, quantising_before_the_dispatch_is_quantising_after_it) {
     enum { TOKENS = 9, WIDTH = 256, BLOCKS = 2, ROWS = 24 };
