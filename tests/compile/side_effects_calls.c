@@ -131,6 +131,7 @@ static void *call_all(void *unused) {
     BOTH(tegroup_count(&w.count_slots, NULL, &error), tegroup_count(NULL, NULL, &error));
     BOTH(tegroup_export(&w.exports, NULL, &error), tegroup_export(NULL, NULL, &error));
     BOTH(tegroup_skew_report(&w.skew, NULL, &error), tegroup_skew_report(NULL, NULL, &error));
+    MUST(tegroup_skew_text(w.skew_out, text, sizeof text) > 0);
     BOTH(tegroup_router(&w.router, NULL, &error), tegroup_router(NULL, NULL, &error));
     BOTH(tegroup_router_backward(&w.router_backward, NULL, &error), tegroup_router_backward(NULL, NULL, &error));
     BOTH(tegroup_permutation_make(&w.permutation, NULL, &error), tegroup_permutation_make(NULL, NULL, &error));

@@ -171,7 +171,8 @@ static unsigned char *bytes_of(const result *results) {
     size_t all = 0;
     for (int i = 0; i < RESULTS; i++) all += results[i].bytes;
     unsigned char *copy = (unsigned char *)scratch(all + 1), *at = copy;
-    for (int i = 0; i < RESULTS; at += results[i++].bytes) memcpy(at, results[i].data, results[i].bytes);
+    for (int i = 0; i < RESULTS; at += results[i++].bytes)
+        if (results[i].bytes > 0) memcpy(at, results[i].data, results[i].bytes);
     return copy;
 }
 
@@ -207,7 +208,8 @@ TEST(moe_layer, formats_as_by_hand) {
                 }
             ASSERT_EQ(guards_changed(), 0);
             const unsigned char *got = bytes_of(results);
-            for (int j = 0; j < RESULTS; j++) poison((void *)(uintptr_t)results[j].data, results[j].bytes);
+            for (int j = 0; j < RESULTS; j++)
+                if (results[j].bytes > 0) poison((void *)(uintptr_t)results[j].data, results[j].bytes);
             by_hand(&l, &l.desc, NULL);
             ASSERT_PASSING();
             const unsigned char *want = bytes_of(results);
