@@ -5103,23 +5103,26 @@ template <int DTYPE, bool SHOWS> struct tegroup_impl_magnitudes {
         return most;
     }
     /* Of two rows: in one word, or in two. */
-    static __device__ __forceinline__ void of_pair(const tegroup_impl_eight<DTYPE> &x, const tegroup_impl_eight<DTYPE> &y,
-                                                   uint32_t *most) {
+    static __device__ __forceinline__ void of_pair(const tegroup_impl_eight<DTYPE> &x,
+                                                   const tegroup_impl_eight<DTYPE> &y, uint32_t *most) {
         const uint32_t a = of_row(0, x), b = of_row(0, y);
         if (in_word == 1) most[0] = a, most[1] = b;
         else most[0] = larger(__byte_perm(a, b, 0x5410), __byte_perm(a, b, 0x7632));
     }
-    static __device__ __forceinline__ void of_rows(const tegroup_impl_eight<DTYPE> *x, uint32_t *most) {
+    /* Of pairs that as many lanes beside each other as the logarithm says have. */
+    static __device__ __forceinline__ void of_lanes(int32_t shift, uint32_t *pair) {
 #pragma unroll
-        for (int i = 0; i < 8; i += 2) of_pair(x[i], x[i + 1], most + i / in_word);
+        for (int s = 0; s < 4; s++)
+#pragma unroll
+            for (int i = 0; i < 2 / in_word; i++) {
+                const uint32_t other = __shfl_xor_sync(0xffffffffu, pair[i], 1 << s);
+                if (s < shift) pair[i] = larger(pair[i], other);
+            }
     }
+    /* Columns with two rows more. */
     static __device__ __forceinline__ void of_columns(const tegroup_impl_eight<DTYPE> *x, uint32_t *most) {
 #pragma unroll
-        for (int k = 0; k < words; k++) {
-            most[k] = 0;
-#pragma unroll
-            for (int i = 0; i < 8; i++) most[k] = larger(most[k], word_of(x[i], k));
-        }
+        for (int k = 0; k < words; k++) most[k] = larger(larger(most[k], word_of(x[0], k)), word_of(x[1], k));
     }
 };
 
@@ -5137,10 +5140,10 @@ enum {
     TEGROUP_IMPL_QUANTIZE_COLS = 128,    /* entries of a table in shared memory for each 16 rows */
     TEGROUP_IMPL_QUANTIZE_BANDS = 8,     /* of 16 rows, or of 16 columns, in a tile */
     TEGROUP_IMPL_QUANTIZE_SHIFT = 7,     /* logarithm of a tile's extent */
-    TEGROUP_IMPL_QUANTIZE_STRIP = 11,    /* logarithm of a strip's columns: a thread has 8 times 8 of them, a warp a row */
-    TEGROUP_IMPL_QUANTIZE_ROWS = 8,      /* of a strip, or of a work of whole rows */
-    TEGROUP_IMPL_QUANTIZE_ALL = 62,      /* logarithm of an extent that no tensor has */
-    TEGROUP_IMPL_QUANTIZE_BESIDE = 8     /* blocks that share a stretch of works, so that they read the same rows */
+    TEGROUP_IMPL_QUANTIZE_STRIP = 11, /* logarithm of a strip's columns: a thread has 8 times 8 of them, a warp a row */
+    TEGROUP_IMPL_QUANTIZE_ROWS = 8,   /* of a strip, or of a work of whole rows */
+    TEGROUP_IMPL_QUANTIZE_ALL = 62,   /* logarithm of an extent that no tensor has */
+    TEGROUP_IMPL_QUANTIZE_BESIDE = 8  /* blocks that share a stretch of works, so that they read the same rows */
 };
 
 /* Blocks that a multiprocessor has room for, and that are launched. Each has a tile of values, or of ROW's rows, in
@@ -5154,15 +5157,15 @@ static __device__ __forceinline__ char *tegroup_impl_quantize_memory(void) {
 }
 
 /* A call as its kernels are given it; on the way back desc.output is what is read, and desc.input what is written.
- * copies: those that a launch writes, or reads, as bits; other shifts: logarithms of the blocks' extents, of a tile's where
- * a block is all. */
+ * copies: those that a launch writes, or reads, as bits; other shifts: logarithms of the blocks' extents, of a tile's
+ * where a block is all. */
 typedef struct tegroup_impl_quantize_launch {
     tegroup_quantize_desc desc;
     tegroup_scaling_facts facts;
     tegroup_dtype scale_dtype;
-    int32_t copies, vectors, raises;                         /* raises: amax is found on the way                   */
-    int32_t down_shift, across_shift;                        /* logarithms of a work's rows and columns            */
-    int32_t plain;                                           /* 1: values are those of input, and rows not gathered */
+    int32_t copies, vectors, raises;  /* raises: amax is found on the way                   */
+    int32_t down_shift, across_shift; /* logarithms of a work's rows and columns            */
+    int32_t plain;                    /* 1: values are those of input, and rows not gathered */
     int32_t choice_shift, outer_shift, inner_shift;
     int64_t scale_capacity[TEGROUP_IMPL_COPIES], transposed_capacity;
 } tegroup_impl_quantize_launch;
@@ -5174,6 +5177,7 @@ typedef struct tegroup_impl_quantize_launch {
 struct tegroup_impl_quantize_shared {
     uint32_t amax[TEGROUP_IMPL_COPIES][TEGROUP_IMPL_QUANTIZE_BANDS * TEGROUP_IMPL_QUANTIZE_COLS]; /* in vectors */
     float factor[TEGROUP_IMPL_COPIES][TEGROUP_IMPL_QUANTIZE_BANDS * TEGROUP_IMPL_QUANTIZE_COLS];
+    tegroup_snapshot_view view;
     tegroup_impl_before before;
     int64_t works, works_before;
     int64_t first, end; /* works of the part */
@@ -5230,46 +5234,128 @@ static __device__ __forceinline__ float tegroup_impl_factor_of(const tegroup_blo
     return block.divide ? block.stored : block.multiplier;
 }
 
-/* A block's way through the works of a tensor: a stretch of them, group by group. All threads call its functions. */
+/* Works of a part above each other and beside each other. */
+static __device__ __forceinline__ int64_t tegroup_impl_works_down(const tegroup_impl_quantize_launch &call,
+                                                                  int64_t part_rows) {
+    return tegroup_impl_blocks_of(part_rows, call.down_shift);
+}
+static __device__ __forceinline__ int64_t tegroup_impl_works_across(const tegroup_impl_quantize_launch &call,
+                                                                    int64_t cols) {
+    return tegroup_impl_blocks_of(cols, call.across_shift);
+}
+static __device__ __forceinline__ int64_t tegroup_impl_part_rows(const tegroup_impl_quantize_launch &call,
+                                                                 int64_t rows) {
+    return call.desc.output.scale_parts > 1 ? rows / call.desc.output.scale_parts : rows;
+}
+static __device__ __forceinline__ bool tegroup_impl_quantize_turns(const tegroup_impl_quantize_launch &call) {
+    return call.copies >> TEGROUP_IMPL_COLUMNWISE & 1 && tegroup_impl_transposed(&call.desc.output, 1);
+}
+
+/* The functions from here to the walk are not inlined, and keep what they know in shared memory: they run once a group.
+ * That takes long where their instructions are not in a cache, so they are short. */
+
+/* The works of a group; what it takes is added to what those before it take, as far as the launch asks. */
+static __device__ __noinline__ int64_t tegroup_impl_quantize_take(const tegroup_impl_quantize_launch &call,
+                                                                  const tegroup_snapshot_view &view, int32_t g,
+                                                                  tegroup_impl_before *before) {
+    const tegroup_tensor *t = &call.desc.output;
+    const tegroup_impl_sides sides = tegroup_impl_group_sides(t, &view, g);
+    const int32_t parts = t->scale_parts > 1 ? t->scale_parts : 1;
+#pragma unroll 1
+    for (int c = 0; c < TEGROUP_IMPL_COPIES; c++)
+        if (call.copies >> c & 1) before->scales[c] += tegroup_impl_scale_grid_alone(t, &call.facts, sides, c).count;
+    if (tegroup_impl_quantize_turns(call)) before->transposed += tegroup_impl_transposed_count(sides);
+    return tegroup_impl_works_across(call, sides.cols)
+           * tegroup_impl_works_down(call, tegroup_impl_part_rows(call, sides.rows)) * parts;
+}
+
+/* Goes on to the group and the part of a work: one thread's work. */
+static __device__ __noinline__ void tegroup_impl_quantize_find(const tegroup_impl_quantize_launch &call,
+                                                               tegroup_impl_quantize_shared &shared, int64_t work) {
+    tegroup_impl_before before = shared.before;
+    int32_t g = shared.g;
+    int64_t first = shared.works_before, works;
+    while (first + (works = tegroup_impl_quantize_take(call, shared.view, g, &before)) <= work) {
+        first += works;
+        shared.before = before;
+        g++;
+    }
+    const tegroup_impl_sides sides = tegroup_impl_group_sides(&call.desc.output, &shared.view, g);
+    shared.g = g;
+    shared.works_before = first;
+    shared.rows = sides.rows;
+    shared.cols = sides.cols;
+    shared.part_rows = tegroup_impl_part_rows(call, sides.rows);
+    shared.across = (int32_t)tegroup_impl_works_across(call, sides.cols);
+    const int64_t of_part = shared.across * tegroup_impl_works_down(call, shared.part_rows);
+    shared.part = call.desc.output.scale_parts > 1 ? (int32_t)((work - first) / of_part) : 0;
+    shared.first = first + shared.part * of_part;
+    shared.end = shared.first + of_part;
+}
+
+/* What a group is, a piece of it by each warp. */
+static __device__ __noinline__ void tegroup_impl_quantize_describe(const tegroup_impl_quantize_launch &call,
+                                                                   tegroup_impl_quantize_shared &shared, int piece) {
+    const tegroup_tensor *t = &call.desc.output;
+    const int32_t g = shared.g;
+    if (piece < TEGROUP_IMPL_COPIES && call.copies >> piece & 1) {
+        tegroup_impl_copy copy = tegroup_impl_copy_of(t, &call.facts, &shared.view, g, piece, &shared.before);
+        const int64_t turned =
+            shared.before.transposed + tegroup_impl_transposed_count(tegroup_impl_sides_of(shared.rows, shared.cols));
+        if (tegroup_impl_scale_end(&copy.grid, tegroup_impl_scales_strided(t, piece)) > call.scale_capacity[piece]
+            || (tegroup_impl_transposed(t, piece) && !tegroup_impl_listed(t) && turned > call.transposed_capacity))
+            copy.data = NULL;
+        shared.copies[piece] = copy;
+    }
+    if (piece == 2) shared.in = tegroup_impl_locate(&call.desc.input, &shared.view, g);
+    if (piece == 3) shared.dy = tegroup_impl_locate(&call.desc.grad_output, &shared.view, g);
+    if (piece != 4 || !call.copies || call.desc.rule.method == TEGROUP_SCALE_UNSET) return;
+    shared.global = tegroup_impl_group_global(&call.desc, g);
+    if (!tegroup_impl_scaled_as_one(&call.facts)) return;
+    const tegroup_block_scale block = tegroup_impl_scale_block(&call.desc.rule, t->dtype, call.scale_dtype,
+                                                               t->amax ? t->amax[g] : 0.0f, shared.global);
+    for (int c = 0; c < TEGROUP_IMPL_COPIES; c++) shared.factor[c][0] = tegroup_impl_factor_of(block);
+}
+
+/* A block's way through the works of a tensor, group by group. All threads call its functions. */
 struct tegroup_impl_quantize_walk {
     const tegroup_impl_quantize_launch &call;
     tegroup_impl_quantize_shared &shared;
-    tegroup_snapshot_view view;
     int64_t begin, end; /* the block's first work, and the end of the stretch that blocks beside each other share */
     int32_t step, turn; /* they take turns: of each `step` works the block has one, every time the next of them */
 
     /* A snapshot that is none for the tensor leads to no works. */
-    __device__ tegroup_impl_quantize_walk(const tegroup_impl_quantize_launch &c, tegroup_impl_quantize_shared &s)
-        : call(c), shared(s), view(tegroup_impl_fitting_view(&c.desc.output)), begin(0), end(0), step(1),
-          turn(0) {
-        if (tegroup_impl_ragged(&call.desc.output.shape) && !view.rows) return;
-        share();
-    }
-
-    __device__ __forceinline__ int64_t down(int64_t part_rows) const {
-        return tegroup_impl_blocks_of(part_rows, call.down_shift);
-    }
-    __device__ __forceinline__ int64_t across(int64_t cols) const {
-        return tegroup_impl_blocks_of(cols, call.across_shift);
-    }
-    __device__ __forceinline__ int64_t part_rows(int64_t rows) const {
-        return call.desc.output.scale_parts > 1 ? rows / call.desc.output.scale_parts : rows;
+    __device__ __forceinline__ tegroup_impl_quantize_walk(const tegroup_impl_quantize_launch &c,
+                                                          tegroup_impl_quantize_shared &s)
+        : call(c), shared(s), begin(0), end(0), step(1), turn(0) {
+        if (threadIdx.x == 0) {
+            shared.view = tegroup_impl_fitting_view(&call.desc.output);
+            shared.g = 0;
+            shared.before = {{0, 0}, 0};
+        }
+        __syncthreads();
+        if (!tegroup_impl_ragged(&call.desc.output.shape) || shared.view.rows) share();
     }
 
     /* Counts the works, and finds where the block's begin: the thread that has their group knows what is before it. */
-    __device__ __noinline__ void share() {
+    __device__ __forceinline__ void share() {
         const int32_t groups = call.desc.output.shape.groups, threads = TEGROUP_IMPL_QUANTIZE_THREADS,
                       each = (groups + threads - 1) / threads, blocks = (int32_t)gridDim.x,
                       first = (int32_t)blockIdx.x / TEGROUP_IMPL_QUANTIZE_BESIDE * TEGROUP_IMPL_QUANTIZE_BESIDE;
         const int32_t to = min(groups, ((int32_t)threadIdx.x + 1) * each);
-        int32_t g = min(groups, (int32_t)threadIdx.x * each);
+        const int32_t g = min(groups, (int32_t)threadIdx.x * each);
         tegroup_impl_before taken = {{0, 0}, 0};
         int64_t mine = 0, sum[4];
-        for (int32_t h = g; h < to; h++) mine += pass(h, &taken);
+        /* Most warps have no group to count. They try out what is needed next: its instructions, and what it reads,
+         * come into the caches meanwhile. */
+        if (threadIdx.x % 32 == 0 && threadIdx.x >= 96)
+            tegroup_impl_quantize_describe(call, shared, (int)threadIdx.x / 32 - 3);
+        for (int32_t h = g; h < to; h++) mine += tegroup_impl_quantize_take(call, shared.view, h, &taken);
         sum[0] = mine, sum[1] = taken.scales[0], sum[2] = taken.scales[1], sum[3] = taken.transposed;
+        const int scanned = 1 | call.copies << 1 | tegroup_impl_quantize_turns(call) << 3;
 #pragma unroll 1
-        for (int i = 0; i < 4; i++) /* without a copy nothing but works counts */
-            if (i == 0 || call.copies) sum[i] = tegroup_impl_block_scan(sum[i], false);
+        for (int i = 0; i < 4; i++)
+            if (scanned >> i & 1) sum[i] = tegroup_impl_block_scan(sum[i], false);
         if (threadIdx.x == threads - 1) shared.works = sum[0] + mine;
         __syncthreads();
         step = min(TEGROUP_IMPL_QUANTIZE_BESIDE, blocks - first);
@@ -5285,76 +5371,19 @@ struct tegroup_impl_quantize_walk {
         turn = turn + 1 < step ? turn + 1 : 0;
         return turn > 0 ? work + step + 1 : work + 1;
     }
-    __device__ __forceinline__ bool turns() const {
-        return call.copies >> TEGROUP_IMPL_COLUMNWISE & 1 && tegroup_impl_transposed(&call.desc.output, 1);
-    }
-    /* The works of a group; what it takes is added to what those before it take, as far as the launch asks. */
-    __device__ __noinline__ int64_t pass(int32_t g, tegroup_impl_before *before) const {
-        const tegroup_tensor *t = &call.desc.output;
-        const tegroup_impl_sides sides = tegroup_impl_group_sides(t, &view, g);
-        const int32_t parts = t->scale_parts > 1 ? t->scale_parts : 1;
-#pragma unroll 1
-        for (int c = 0; c < TEGROUP_IMPL_COPIES; c++)
-            if (call.copies >> c & 1)
-                before->scales[c] += tegroup_impl_scale_grid_alone(t, &call.facts, sides, c).count;
-        if (turns()) before->transposed += tegroup_impl_transposed_count(sides);
-        return across(sides.cols) * down(part_rows(sides.rows)) * parts;
-    }
     /* Goes on to a work of another part, or of another group. */
-    __device__ __forceinline__ void meet(int64_t work) {
+    __device__ __forceinline__ void meet(int64_t work) const {
         __syncthreads(); /* what is known of the part before has been read */
-        if (threadIdx.x == 0) find(work);
+        if (threadIdx.x == 0) tegroup_impl_quantize_find(call, shared, work);
         __syncthreads();
-        if (threadIdx.x % 32 == 0) describe((int)threadIdx.x / 32);
+        if (threadIdx.x % 32 == 0) tegroup_impl_quantize_describe(call, shared, (int)threadIdx.x / 32);
         __syncthreads();
-    }
-    __device__ __noinline__ void find(int64_t work) const {
-        tegroup_impl_before before = shared.before;
-        int32_t g = shared.g;
-        int64_t first = shared.works_before;
-        for (int64_t works = pass(g, &before); first + works <= work; works = pass(++g, &before)) {
-            first += works;
-            shared.before = before;
-        }
-        const tegroup_impl_sides sides = tegroup_impl_group_sides(&call.desc.output, &view, g);
-        shared.g = g;
-        shared.works_before = first;
-        shared.rows = sides.rows;
-        shared.cols = sides.cols;
-        shared.part_rows = part_rows(sides.rows);
-        shared.across = (int32_t)across(sides.cols);
-        const int64_t of_part = shared.across * down(shared.part_rows);
-        shared.part = call.desc.output.scale_parts > 1 ? (int32_t)((work - first) / of_part) : 0;
-        shared.first = first + shared.part * of_part;
-        shared.end = shared.first + of_part;
     }
     /* The row and column of the part where a work begins. A work has 2^14 elements, or whole rows or columns. */
     __device__ __forceinline__ void place(int64_t work, int64_t *row, int64_t *col) const {
         const uint32_t at = (uint32_t)(work - shared.first), down = at / (uint32_t)shared.across;
         *row = (int64_t)down << call.down_shift;
         *col = (int64_t)(at - down * (uint32_t)shared.across) << call.across_shift;
-    }
-    /* What a group is, a piece of it by each warp. */
-    __device__ __noinline__ void describe(int piece) const {
-        const tegroup_tensor *t = &call.desc.output;
-        const int32_t g = shared.g;
-        if (piece < TEGROUP_IMPL_COPIES && call.copies >> piece & 1) {
-            tegroup_impl_copy copy = tegroup_impl_copy_of(t, &call.facts, &view, g, piece, &shared.before);
-            const int64_t turned = shared.before.transposed
-                                   + tegroup_impl_transposed_count(tegroup_impl_sides_of(shared.rows, shared.cols));
-            if (tegroup_impl_scale_end(&copy.grid, tegroup_impl_scales_strided(t, piece)) > call.scale_capacity[piece]
-                || (tegroup_impl_transposed(t, piece) && !tegroup_impl_listed(t) && turned > call.transposed_capacity))
-                copy.data = NULL;
-            shared.copies[piece] = copy;
-        }
-        if (piece == 2) shared.in = tegroup_impl_locate(&call.desc.input, &view, g);
-        if (piece == 3) shared.dy = tegroup_impl_locate(&call.desc.grad_output, &view, g);
-        if (piece != 4 || !call.copies || call.desc.rule.method == TEGROUP_SCALE_UNSET) return;
-        shared.global = tegroup_impl_group_global(&call.desc, g);
-        if (!tegroup_impl_scaled_as_one(&call.facts)) return;
-        const tegroup_block_scale block = tegroup_impl_scale_block(&call.desc.rule, t->dtype, call.scale_dtype,
-                                                                   t->amax ? t->amax[g] : 0.0f, shared.global);
-        for (int c = 0; c < TEGROUP_IMPL_COPIES; c++) shared.factor[c][0] = tegroup_impl_factor_of(block);
     }
 };
 
@@ -5489,9 +5518,9 @@ static __device__ __noinline__ void tegroup_impl_quantize_row_of(const tegroup_i
 
 /* The same, or zeros where n is 0, to where a tile is staged. */
 template <int DTYPE>
-static __device__ __noinline__ void
-tegroup_impl_quantize_stage_each(const tegroup_impl_quantize_launch &call, const tegroup_impl_quantize_shared &shared,
-                                 int64_t r, int64_t at, int32_t n, char *to) {
+static __device__ __noinline__ void tegroup_impl_quantize_stage_each(const tegroup_impl_quantize_launch &call,
+                                                                     const tegroup_impl_quantize_shared &shared,
+                                                                     int64_t r, int64_t at, int32_t n, char *to) {
     const bool vector = call.vectors && ((uintptr_t)shared.in.base & 15) == 0;
     tegroup_impl_eight<DTYPE> x;
     x.clear();
@@ -5516,9 +5545,9 @@ static __device__ __forceinline__ bool tegroup_impl_quantize_direct(const tegrou
 /* Eight values by one factor each, as codes of which the first n are stored from element `at` on; vector: eight are
  * one access. */
 template <int BITS>
-static __device__ __forceinline__ void
-tegroup_impl_quantize_store(const tegroup_impl_quantize_launch &call, float *x, const float *factor, char *data,
-                            int64_t at, int32_t n, bool vector) {
+static __device__ __forceinline__ void tegroup_impl_quantize_store(const tegroup_impl_quantize_launch &call, float *x,
+                                                                   const float *factor, char *data, int64_t at,
+                                                                   int32_t n, bool vector) {
     const tegroup_dtype dtype = call.desc.output.dtype;
     char *const to = data + at * BITS / 8;
     tegroup_impl_scale_eight(x, factor, call.desc.rule.divide);
@@ -5571,36 +5600,32 @@ template <int DTYPE> struct tegroup_impl_quantize_piece {
     /* The piece's amax into the tables, the larger of it and what is there unless it is the first; returns it. */
     template <bool SHOWS> __device__ __forceinline__ uint32_t collect(bool first) const {
         typedef tegroup_impl_magnitudes<DTYPE, SHOWS> magnitudes;
-        const int32_t lanes = 1 << call.inner_shift >> 3, blocks = TEGROUP_IMPL_QUANTIZE_TILE >> call.inner_shift,
-                      lane = tegroup_impl_thread() % 32;
-        uint32_t of_row[magnitudes::words];
-        eight x[8];
-#pragma unroll
-        for (int i = 0; i < 8; i++) x[i].load_vectors(staged(row + i, col));
-        magnitudes::of_rows(x, of_row);
-        const uint32_t most = magnitudes::largest(of_row);
-        if (tegroup_impl_scaled_as_one(&call.facts)) return most;
-        if (call.choice_shift > 0) {
-            uint32_t of_band = max(most, __shfl_xor_sync(0xffffffffu, most, 16));
-            for (int step = 1; step < lanes; step *= 2)
-                of_band = max(of_band, __shfl_xor_sync(0xffffffffu, of_band, step));
-            if (lane < 16 && (lane & (lanes - 1)) == 0)
-                shared.amax[0][row / 16 * blocks + (col >> call.inner_shift)] = of_band;
-            return most;
-        }
-        if (call.copies & 1 << TEGROUP_IMPL_ROWWISE) {
-            for (int step = 1; step < lanes; step *= 2)
-#pragma unroll
-                for (int k = 0; k < magnitudes::words; k++)
-                    of_row[k] = magnitudes::larger(of_row[k], __shfl_xor_sync(0xffffffffu, of_row[k], step));
-#pragma unroll
-            for (int i = 0; i < 8; i++)
-                if ((lane & (lanes - 1)) == 0)
-                    shared.amax[0][(row + i) * blocks + (col >> call.inner_shift)] = magnitudes::at(of_row, i);
-        }
-        if (call.copies & 1 << TEGROUP_IMPL_COLUMNWISE) {
-            uint32_t of_col[magnitudes::words];
+        const int32_t lane = (int32_t)threadIdx.x % 32, shift = call.inner_shift - 3; /* of lanes that share a block */
+        const bool square = call.choice_shift > 0, leads = (lane & ((1 << shift) - 1)) == 0;
+        uint32_t of_col[magnitudes::words] = {0}, most = 0;
+#pragma unroll 1
+        for (int32_t i = 0; i < 8; i += 2) {
+            eight x[2];
+            uint32_t pair[2];
+            x[0].load_vectors(staged(row + i, col));
+            x[1].load_vectors(staged(row + i + 1, col));
             magnitudes::of_columns(x, of_col);
+            magnitudes::of_pair(x[0], x[1], pair);
+            most = max(most, max(magnitudes::at(pair, 0), magnitudes::at(pair, 1)));
+            if (square || !(call.copies & 1 << TEGROUP_IMPL_ROWWISE)) continue;
+            magnitudes::of_lanes(shift, pair);
+#pragma unroll
+            for (int j = 0; j < 2; j++)
+                if (leads)
+                    shared.amax[0][((row + i + j) << 4 >> shift) + (col >> call.inner_shift)] = magnitudes::at(pair, j);
+        }
+        if (tegroup_impl_scaled_as_one(&call.facts)) return most;
+        if (square) {
+            uint32_t of_band = max(most, __shfl_xor_sync(0xffffffffu, most, 16));
+            for (int step = 1; step < 1 << shift; step *= 2)
+                of_band = max(of_band, __shfl_xor_sync(0xffffffffu, of_band, step));
+            if (lane < 16 && leads) shared.amax[0][(row >> 4 << 4 >> shift) + (col >> call.inner_shift)] = of_band;
+        } else if (call.copies & 1 << TEGROUP_IMPL_COLUMNWISE) {
 #pragma unroll
             for (int k = 0; k < magnitudes::words; k++)
                 of_col[k] = magnitudes::larger(of_col[k], __shfl_xor_sync(0xffffffffu, of_col[k], 16));
@@ -5625,8 +5650,7 @@ template <int DTYPE> struct tegroup_impl_quantize_piece {
         const int64_t at = tegroup_impl_element_of(&copy, begin() + row, col0 + col), step = copy.at.row_stride;
         const bool vector =
             n >= 8 && (((uintptr_t)(copy.data + at * BITS / 8) | (uintptr_t)(step * BITS / 8)) & (BITS - 1)) == 0;
-        const tegroup_impl_factors of =
-            tegroup_impl_factors_of(call, shared, COLUMNWISE, call.choice_shift, row, col);
+        const tegroup_impl_factors of = tegroup_impl_factors_of(call, shared, COLUMNWISE, call.choice_shift, row, col);
         float factor[8];
         if (!copy.data || n <= 0) return;
 #pragma unroll
@@ -5737,9 +5761,9 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS)
     }
 }
 
-/* What is one number a group, after its amax. */
-static __device__ __noinline__ void tegroup_impl_quantize_store_groups(const tegroup_impl_quantize_launch &call,
-                                                                       const tegroup_snapshot_view &view) {
+/* What is one number a group, after its amax: the last block's work. */
+static __device__ __noinline__ void tegroup_impl_quantize_store_numbers(const tegroup_impl_quantize_launch &call,
+                                                                        const tegroup_snapshot_view &view) {
     const tegroup_tensor *t = &call.desc.output;
     if (tegroup_impl_ragged(&t->shape) && !view.header) return;
     for (int32_t g = (int32_t)threadIdx.x; g < t->shape.groups; g += TEGROUP_IMPL_QUANTIZE_THREADS) {
@@ -5749,6 +5773,12 @@ static __device__ __noinline__ void tegroup_impl_quantize_store_groups(const teg
             copies[c] = tegroup_impl_copy_of(t, &call.facts, &view, g, c, &before);
         tegroup_impl_store_group(&call.desc, &call.facts, copies, g);
     }
+}
+static __device__ __forceinline__ void tegroup_impl_quantize_store_groups(const tegroup_impl_quantize_launch &call,
+                                                                          const tegroup_snapshot_view &view) {
+    if (blockIdx.x == gridDim.x - 1 && call.copies
+        && (tegroup_impl_scaled_as_one(&call.facts) || call.desc.output.global_scale_inv))
+        tegroup_impl_quantize_store_numbers(call, view);
 }
 
 /* A work is a tile; of scaling ROW, columnwise, a column of them, through which a block goes down and up again: what it
@@ -5763,7 +5793,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     const bool whole = tegroup_impl_scaled_as_one(&call.facts);
     uint32_t most = 0;
     int32_t g = -1;
-    if (blockIdx.x == 0) tegroup_impl_quantize_store_groups(call, walk.view);
+    tegroup_impl_quantize_store_groups(call, shared.view);
     for (int64_t work = walk.begin; work < walk.end; work = walk.next(work)) {
         int64_t row0, col0;
         if (work == walk.begin || work >= shared.end) {
@@ -5857,13 +5887,7 @@ template <int DTYPE> struct tegroup_impl_quantize_strip {
             magnitudes::of_pair(x[0], x[1], pair);
             most = max(most, max(magnitudes::at(pair, 0), magnitudes::at(pair, 1)));
             if (!table) continue;
-#pragma unroll
-            for (int s = 0; s < 4; s++)
-#pragma unroll
-                for (int i = 0; i < 2 / magnitudes::in_word; i++) {
-                    const uint32_t other = __shfl_xor_sync(0xffffffffu, pair[i], 1 << s);
-                    if (s < shift) pair[i] = magnitudes::larger(pair[i], other);
-                }
+            magnitudes::of_lanes(shift, pair);
 #pragma unroll
             for (int i = 0; i < 2; i++)
                 if ((lane & ((1 << shift) - 1)) == 0) shared.amax[0][entry(k + i)] = magnitudes::at(pair, i);
@@ -5913,8 +5937,8 @@ template <int DTYPE> struct tegroup_impl_quantize_strip {
         const tegroup_impl_scale_grid &grid = copy.grid;
         const int64_t inner0 = col0 >> call.inner_shift, rows = shared.part_rows - row0,
                       blocks = (shared.cols - col0 + (1 << call.inner_shift) - 1) >> call.inner_shift,
-                      outers = rows <= TEGROUP_IMPL_QUANTIZE_ROWS ? grid.outer_extent - row0
-                                                                  : TEGROUP_IMPL_QUANTIZE_ROWS,
+                      outers =
+                          rows <= TEGROUP_IMPL_QUANTIZE_ROWS ? grid.outer_extent - row0 : TEGROUP_IMPL_QUANTIZE_ROWS,
                       inners = shared.cols - col0 <= COLS ? grid.inner_extent - inner0 : COLS >> call.inner_shift;
         if (!copy.data || (outers <= rows && inners <= blocks)) return;
         for (int64_t o = warp; o < outers; o += TEGROUP_IMPL_QUANTIZE_THREADS / 32)
@@ -5934,7 +5958,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     const bool whole = tegroup_impl_scaled_as_one(&call.facts), table = !whole && call.copies;
     uint32_t most = 0;
     int32_t g = -1;
-    if (blockIdx.x == 0 && call.copies) tegroup_impl_quantize_store_groups(call, walk.view);
+    tegroup_impl_quantize_store_groups(call, shared.view);
     for (int64_t work = walk.begin; work < walk.end; work = walk.next(work)) {
         int64_t row0, col0;
         if (work == walk.begin || work >= shared.end) {
@@ -5994,8 +6018,7 @@ template <int DTYPE> struct tegroup_impl_quantize_rows {
         for (int32_t r = 0; r < rows && width > 0; r++)
             for (int64_t c = 8 * threadIdx.x; c < shared.cols; c += 8 * THREADS) {
                 if (direct && left(c) == 8) tegroup_impl_quantize_stage<DTYPE>(false, from(r, c), staged(r, c));
-                else
-                    tegroup_impl_quantize_stage_each<DTYPE>(call, shared, first() + r, c, left(c), staged(r, c));
+                else tegroup_impl_quantize_stage_each<DTYPE>(call, shared, first() + r, c, left(c), staged(r, c));
             }
         tegroup_impl_cp_commit();
         tegroup_impl_cp_wait<0>();
@@ -6086,8 +6109,8 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
         for (piece.row0 = begin; piece.row0 < end; piece.row0 += piece.together) {
             piece.rows = (int32_t)tegroup_impl_min(piece.together, end - piece.row0);
             piece.load();
-            most = max(most,
-                       call.desc.rule.nan_shows ? piece.template collect<true>() : piece.template collect<false>());
+            most =
+                max(most, call.desc.rule.nan_shows ? piece.template collect<true>() : piece.template collect<false>());
             __syncthreads();
             piece.scales();
             __syncthreads();
@@ -6150,8 +6173,8 @@ static __device__ __forceinline__ float tegroup_impl_any_odd_product(float a, fl
 }
 
 /* Scales of elements beside each other along the outer index, from (r, c) of the tile that begins in row row0 and
- * column col0, where r or c is a multiple of as many: that of element k is at `first + k * step`. Eight lie in one strip
- * of the swizzled layout. */
+ * column col0, where r or c is a multiple of as many: that of element k is at `first + k * step`. Eight lie within 32
+ * outer ones that the swizzled layout has beside each other. */
 struct tegroup_impl_factors_at {
     int64_t first, step;
 
@@ -6186,16 +6209,16 @@ static __device__ __noinline__ void tegroup_impl_dequantize_each(const tegroup_i
             const int64_t at = shared.part * shared.part_rows + row0 + r,
                           i = tegroup_impl_element_of(&copy, at, col0 + c);
             const int64_t outer = columnwise ? col0 + c : row0 + r, inner = columnwise ? row0 + r : col0 + c;
-            float factor = tegroup_impl_factors_at::load(
-                      call.scale_dtype, copy.scales,
-                      tegroup_impl_scale_of_block(&copy.grid, shared.part, outer >> copy.grid.outer_shift,
-                                                  inner >> copy.grid.inner_shift)),
+            float factor = tegroup_impl_factors_at::load(call.scale_dtype, copy.scales,
+                                                         tegroup_impl_scale_of_block(&copy.grid, shared.part,
+                                                                                     outer >> copy.grid.outer_shift,
+                                                                                     inner >> copy.grid.inner_shift)),
                   x = tegroup_impl_f32_of_code(t.dtype, tegroup_impl_load_code(t.dtype, copy.data, i));
             if (t.global_scale_inv) x = tegroup_impl_product_f32(x, factor), factor = t.global_scale_inv[shared.g];
             x = DTYPE == TEGROUP_DTYPE_F32 ? tegroup_impl_product_f32(x, factor)
                                            : tegroup_impl_any_odd_product(x, factor);
-            tegroup_impl_store_f32((tegroup_dtype)DTYPE, shared.in.base,
-                                   shared.in.first + at * shared.in.ld + col0 + c, x);
+            tegroup_impl_store_f32((tegroup_dtype)DTYPE, shared.in.base, shared.in.first + at * shared.in.ld + col0 + c,
+                                   x);
         }
 }
 
@@ -6236,12 +6259,14 @@ template <int DTYPE> struct tegroup_impl_dequantize_piece {
     template <int BITS> __device__ __forceinline__ const char *from(int32_t r, int32_t c) const {
         return copy.data + tegroup_impl_element_of(&copy, first() + r, col0 + c) * BITS / 8;
     }
-    template <int COUNT> __device__ __forceinline__ void factors(int32_t r, int32_t c, int32_t count, float *scale) const {
+    template <int COUNT>
+    __device__ __forceinline__ void factors(int32_t r, int32_t c, int32_t count, float *scale) const {
         const tegroup_impl_factors_at at(call, shared, columnwise, row0, col0, r, c);
 #pragma unroll
         for (int k = 0; k < COUNT; k++) {
             scale[k] = 1;
-            if (k < count) scale[k] = tegroup_impl_factors_at::load(call.scale_dtype, copy.scales, at.first + k * at.step);
+            if (k < count)
+                scale[k] = tegroup_impl_factors_at::load(call.scale_dtype, copy.scales, at.first + k * at.step);
         }
     }
     /* Do its products need more care? */
@@ -6288,7 +6313,7 @@ template <int DTYPE> struct tegroup_impl_dequantize_piece {
         }
         return __any_sync(0xffffffffu, any) != 0;
     }
-    /* A row of a strip, two pieces at a time. */
+    /* A row of a strip: all of its codes are read before the first is looked at. */
     template <int BITS> __device__ __forceinline__ void row_of_strip(float *factors) const {
         const int32_t r = (int32_t)threadIdx.x / 32, first = (int32_t)threadIdx.x % 32 * 8;
         const char *const in = from<BITS>(r, 0);
@@ -6296,23 +6321,26 @@ template <int DTYPE> struct tegroup_impl_dequantize_piece {
         float *const table = factors + r * ((1 << TEGROUP_IMPL_QUANTIZE_STRIP) / 16);
         if (r >= rows) return;
         const bool careful = ((uintptr_t)in & (BITS - 1)) != 0 || ((uintptr_t)out & 15) != 0 || (cols & 7) != 0;
+        uint2 codes[8];
+#pragma unroll
+        for (int k = 0; k < 8; k++) {
+            codes[k] = make_uint2(0, 0);
+            if (!careful && first + k * 256 < cols) codes[k] = codes_at<BITS>(in + (first + k * 256) * BITS / 8);
+        }
         const bool slow = scales_of_strip(r, table) || careful;
         __syncwarp();
 #pragma unroll 1
-        for (int32_t c0 = first; c0 < cols; c0 += 2 * 256) {
-            uint2 codes[2];
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                codes[i] = make_uint2(0, 0);
-                if (!slow && c0 + i * 256 < cols) codes[i] = codes_at<BITS>(in + (c0 + i * 256) * BITS / 8);
+        for (int32_t c = first; c < cols; c += 2 * 256) {
+            if (slow) {
+                each(r, c, 1, 8);
+                each(r, c + 256, 1, 8);
+                continue;
             }
-#pragma unroll 1
-            for (int i = 0; i < 2 && slow; i++) each(r, c0 + i * 256, 1, 8);
+            store<BITS, 1>(codes[0], table + (c >> call.inner_shift), out + c * BYTES);
+            if (c + 256 < cols)
+                store<BITS, 1>(codes[1], table + ((c + 256) >> call.inner_shift), out + (c + 256) * BYTES);
 #pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const int32_t c = c0 + i * 256;
-                if (!slow && c < cols) store<BITS, 1>(codes[i], table + (c >> call.inner_shift), out + c * BYTES);
-            }
+            for (int k = 0; k < 6; k++) codes[k] = codes[k + 2]; /* so that the loop need not be unrolled */
         }
         __syncwarp(); /* the factors have been read */
     }
@@ -6461,9 +6489,8 @@ static inline tegroup_status tegroup_impl_cuda_quantize_blocks(tegroup_impl_quan
                                                                tegroup_error *error) {
     const tegroup_tensor *t = &call->desc.output;
     const int64_t parts = t->scale_parts > 1 ? t->scale_parts : 1, groups = t->shape.groups, rows = t->shape.rows,
-                  works = tegroup_impl_ragged(&t->shape)
-                              ? tegroup_impl_blocks_of(rows, down) + groups
-                              : groups * parts * tegroup_impl_blocks_of(rows / parts, down);
+                  works = tegroup_impl_ragged(&t->shape) ? tegroup_impl_blocks_of(rows, down) + groups
+                                                         : groups * parts * tegroup_impl_blocks_of(rows / parts, down);
     call->down_shift = down;
     call->across_shift = across;
     return tegroup_impl_cuda_blocks(tegroup_impl_mul(works, tegroup_impl_blocks_of(t->shape.cols, across)), resident,
@@ -6483,9 +6510,10 @@ static inline tegroup_status tegroup_impl_cuda_quantize_launch_kernel(
         "the kernel must launch", error);
 }
 #define TEGROUP_IMPL_BY_VALUES(kernel, ...)                                                                            \
-    tegroup_impl_cuda_quantize_launch_kernel(call.desc.input.dtype == TEGROUP_DTYPE_F32   ? kernel<TEGROUP_DTYPE_F32>  \
-                                             : call.desc.input.dtype == TEGROUP_DTYPE_F16 ? kernel<TEGROUP_DTYPE_F16>  \
-                                                                                          : kernel<TEGROUP_DTYPE_BF16>, \
+    tegroup_impl_cuda_quantize_launch_kernel(call.desc.input.dtype == TEGROUP_DTYPE_F32 ? kernel<TEGROUP_DTYPE_F32>    \
+                                             : call.desc.input.dtype == TEGROUP_DTYPE_F16                              \
+                                                 ? kernel<TEGROUP_DTYPE_F16>                                           \
+                                                 : kernel<TEGROUP_DTYPE_BF16>,                                         \
                                              &call, __VA_ARGS__, stream, error)
 
 #if !defined(TEGROUP_NO_ACTIVATION) && !defined(TEGROUP_NO_BACKWARD)

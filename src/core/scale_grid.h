@@ -86,7 +86,8 @@ TEGROUP_IMPL_HD tegroup_impl_scale_grid tegroup_impl_scale_grid_alone(const tegr
     grid.pad_outer = strided ? 1 : packed ? 4 : facts->pad_outer;
     grid.pad_inner = packed ? 4 : strided ? 1 : facts->pad_inner;
     if ((sides.rows > 0 && sides.cols > 0) || tegroup_impl_scaled_as_one(facts)) {
-        const int64_t outer = columnwise ? sides.cols : grid.part_rows, inner = columnwise ? grid.part_rows : sides.cols;
+        const int64_t outer = columnwise ? sides.cols : grid.part_rows,
+                      inner = columnwise ? grid.part_rows : sides.cols;
         grid.outer_count = facts->block_outer > 0 ? tegroup_impl_blocks_of(outer, grid.outer_shift) : 1;
         grid.inner_count = facts->block_inner > 0 ? tegroup_impl_blocks_of(inner, grid.inner_shift) : 1;
     }

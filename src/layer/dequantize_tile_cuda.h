@@ -66,8 +66,8 @@ static __device__ __forceinline__ float tegroup_impl_any_odd_product(float a, fl
 }
 
 /* Scales of elements beside each other along the outer index, from (r, c) of the tile that begins in row row0 and
- * column col0, where r or c is a multiple of as many: that of element k is at `first + k * step`. Eight lie in one strip
- * of the swizzled layout. */
+ * column col0, where r or c is a multiple of as many: that of element k is at `first + k * step`. Eight lie within 32
+ * outer ones that the swizzled layout has beside each other. */
 struct tegroup_impl_factors_at {
     int64_t first, step;
 
@@ -102,16 +102,16 @@ static __device__ __noinline__ void tegroup_impl_dequantize_each(const tegroup_i
             const int64_t at = shared.part * shared.part_rows + row0 + r,
                           i = tegroup_impl_element_of(&copy, at, col0 + c);
             const int64_t outer = columnwise ? col0 + c : row0 + r, inner = columnwise ? row0 + r : col0 + c;
-            float factor = tegroup_impl_factors_at::load(
-                      call.scale_dtype, copy.scales,
-                      tegroup_impl_scale_of_block(&copy.grid, shared.part, outer >> copy.grid.outer_shift,
-                                                  inner >> copy.grid.inner_shift)),
+            float factor = tegroup_impl_factors_at::load(call.scale_dtype, copy.scales,
+                                                         tegroup_impl_scale_of_block(&copy.grid, shared.part,
+                                                                                     outer >> copy.grid.outer_shift,
+                                                                                     inner >> copy.grid.inner_shift)),
                   x = tegroup_impl_f32_of_code(t.dtype, tegroup_impl_load_code(t.dtype, copy.data, i));
             if (t.global_scale_inv) x = tegroup_impl_product_f32(x, factor), factor = t.global_scale_inv[shared.g];
             x = DTYPE == TEGROUP_DTYPE_F32 ? tegroup_impl_product_f32(x, factor)
                                            : tegroup_impl_any_odd_product(x, factor);
-            tegroup_impl_store_f32((tegroup_dtype)DTYPE, shared.in.base,
-                                   shared.in.first + at * shared.in.ld + col0 + c, x);
+            tegroup_impl_store_f32((tegroup_dtype)DTYPE, shared.in.base, shared.in.first + at * shared.in.ld + col0 + c,
+                                   x);
         }
 }
 
@@ -152,12 +152,14 @@ template <int DTYPE> struct tegroup_impl_dequantize_piece {
     template <int BITS> __device__ __forceinline__ const char *from(int32_t r, int32_t c) const {
         return copy.data + tegroup_impl_element_of(&copy, first() + r, col0 + c) * BITS / 8;
     }
-    template <int COUNT> __device__ __forceinline__ void factors(int32_t r, int32_t c, int32_t count, float *scale) const {
+    template <int COUNT>
+    __device__ __forceinline__ void factors(int32_t r, int32_t c, int32_t count, float *scale) const {
         const tegroup_impl_factors_at at(call, shared, columnwise, row0, col0, r, c);
 #pragma unroll
         for (int k = 0; k < COUNT; k++) {
             scale[k] = 1;
-            if (k < count) scale[k] = tegroup_impl_factors_at::load(call.scale_dtype, copy.scales, at.first + k * at.step);
+            if (k < count)
+                scale[k] = tegroup_impl_factors_at::load(call.scale_dtype, copy.scales, at.first + k * at.step);
         }
     }
     /* Do its products need more care? */
@@ -204,7 +206,7 @@ template <int DTYPE> struct tegroup_impl_dequantize_piece {
         }
         return __any_sync(0xffffffffu, any) != 0;
     }
-    /* A row of a strip, two pieces at a time. */
+    /* A row of a strip: all of its codes are read before the first is looked at. */
     template <int BITS> __device__ __forceinline__ void row_of_strip(float *factors) const {
         const int32_t r = (int32_t)threadIdx.x / 32, first = (int32_t)threadIdx.x % 32 * 8;
         const char *const in = from<BITS>(r, 0);
@@ -212,23 +214,26 @@ template <int DTYPE> struct tegroup_impl_dequantize_piece {
         float *const table = factors + r * ((1 << TEGROUP_IMPL_QUANTIZE_STRIP) / 16);
         if (r >= rows) return;
         const bool careful = ((uintptr_t)in & (BITS - 1)) != 0 || ((uintptr_t)out & 15) != 0 || (cols & 7) != 0;
+        uint2 codes[8];
+#pragma unroll
+        for (int k = 0; k < 8; k++) {
+            codes[k] = make_uint2(0, 0);
+            if (!careful && first + k * 256 < cols) codes[k] = codes_at<BITS>(in + (first + k * 256) * BITS / 8);
+        }
         const bool slow = scales_of_strip(r, table) || careful;
         __syncwarp();
 #pragma unroll 1
-        for (int32_t c0 = first; c0 < cols; c0 += 2 * 256) {
-            uint2 codes[2];
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                codes[i] = make_uint2(0, 0);
-                if (!slow && c0 + i * 256 < cols) codes[i] = codes_at<BITS>(in + (c0 + i * 256) * BITS / 8);
+        for (int32_t c = first; c < cols; c += 2 * 256) {
+            if (slow) {
+                each(r, c, 1, 8);
+                each(r, c + 256, 1, 8);
+                continue;
             }
-#pragma unroll 1
-            for (int i = 0; i < 2 && slow; i++) each(r, c0 + i * 256, 1, 8);
+            store<BITS, 1>(codes[0], table + (c >> call.inner_shift), out + c * BYTES);
+            if (c + 256 < cols)
+                store<BITS, 1>(codes[1], table + ((c + 256) >> call.inner_shift), out + (c + 256) * BYTES);
 #pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const int32_t c = c0 + i * 256;
-                if (!slow && c < cols) store<BITS, 1>(codes[i], table + (c >> call.inner_shift), out + c * BYTES);
-            }
+            for (int k = 0; k < 6; k++) codes[k] = codes[k + 2]; /* so that the loop need not be unrolled */
         }
         __syncwarp(); /* the factors have been read */
     }

@@ -64,9 +64,8 @@ static inline tegroup_status tegroup_impl_cuda_quantize_blocks(tegroup_impl_quan
                                                                tegroup_error *error) {
     const tegroup_tensor *t = &call->desc.output;
     const int64_t parts = t->scale_parts > 1 ? t->scale_parts : 1, groups = t->shape.groups, rows = t->shape.rows,
-                  works = tegroup_impl_ragged(&t->shape)
-                              ? tegroup_impl_blocks_of(rows, down) + groups
-                              : groups * parts * tegroup_impl_blocks_of(rows / parts, down);
+                  works = tegroup_impl_ragged(&t->shape) ? tegroup_impl_blocks_of(rows, down) + groups
+                                                         : groups * parts * tegroup_impl_blocks_of(rows / parts, down);
     call->down_shift = down;
     call->across_shift = across;
     return tegroup_impl_cuda_blocks(tegroup_impl_mul(works, tegroup_impl_blocks_of(t->shape.cols, across)), resident,
@@ -86,9 +85,10 @@ static inline tegroup_status tegroup_impl_cuda_quantize_launch_kernel(
         "the kernel must launch", error);
 }
 #define TEGROUP_IMPL_BY_VALUES(kernel, ...)                                                                            \
-    tegroup_impl_cuda_quantize_launch_kernel(call.desc.input.dtype == TEGROUP_DTYPE_F32   ? kernel<TEGROUP_DTYPE_F32>  \
-                                             : call.desc.input.dtype == TEGROUP_DTYPE_F16 ? kernel<TEGROUP_DTYPE_F16>  \
-                                                                                          : kernel<TEGROUP_DTYPE_BF16>, \
+    tegroup_impl_cuda_quantize_launch_kernel(call.desc.input.dtype == TEGROUP_DTYPE_F32 ? kernel<TEGROUP_DTYPE_F32>    \
+                                             : call.desc.input.dtype == TEGROUP_DTYPE_F16                              \
+                                                 ? kernel<TEGROUP_DTYPE_F16>                                           \
+                                                 : kernel<TEGROUP_DTYPE_BF16>,                                         \
                                              &call, __VA_ARGS__, stream, error)
 
 #if !defined(TEGROUP_NO_ACTIVATION) && !defined(TEGROUP_NO_BACKWARD)

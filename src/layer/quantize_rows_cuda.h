@@ -45,8 +45,7 @@ template <int DTYPE> struct tegroup_impl_quantize_rows {
         for (int32_t r = 0; r < rows && width > 0; r++)
             for (int64_t c = 8 * threadIdx.x; c < shared.cols; c += 8 * THREADS) {
                 if (direct && left(c) == 8) tegroup_impl_quantize_stage<DTYPE>(false, from(r, c), staged(r, c));
-                else
-                    tegroup_impl_quantize_stage_each<DTYPE>(call, shared, first() + r, c, left(c), staged(r, c));
+                else tegroup_impl_quantize_stage_each<DTYPE>(call, shared, first() + r, c, left(c), staged(r, c));
             }
         tegroup_impl_cp_commit();
         tegroup_impl_cp_wait<0>();
@@ -137,8 +136,8 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
         for (piece.row0 = begin; piece.row0 < end; piece.row0 += piece.together) {
             piece.rows = (int32_t)tegroup_impl_min(piece.together, end - piece.row0);
             piece.load();
-            most = max(most,
-                       call.desc.rule.nan_shows ? piece.template collect<true>() : piece.template collect<false>());
+            most =
+                max(most, call.desc.rule.nan_shows ? piece.template collect<true>() : piece.template collect<false>());
             __syncthreads();
             piece.scales();
             __syncthreads();

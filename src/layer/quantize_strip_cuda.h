@@ -72,13 +72,7 @@ template <int DTYPE> struct tegroup_impl_quantize_strip {
             magnitudes::of_pair(x[0], x[1], pair);
             most = max(most, max(magnitudes::at(pair, 0), magnitudes::at(pair, 1)));
             if (!table) continue;
-#pragma unroll
-            for (int s = 0; s < 4; s++)
-#pragma unroll
-                for (int i = 0; i < 2 / magnitudes::in_word; i++) {
-                    const uint32_t other = __shfl_xor_sync(0xffffffffu, pair[i], 1 << s);
-                    if (s < shift) pair[i] = magnitudes::larger(pair[i], other);
-                }
+            magnitudes::of_lanes(shift, pair);
 #pragma unroll
             for (int i = 0; i < 2; i++)
                 if ((lane & ((1 << shift) - 1)) == 0) shared.amax[0][entry(k + i)] = magnitudes::at(pair, i);
@@ -128,8 +122,8 @@ template <int DTYPE> struct tegroup_impl_quantize_strip {
         const tegroup_impl_scale_grid &grid = copy.grid;
         const int64_t inner0 = col0 >> call.inner_shift, rows = shared.part_rows - row0,
                       blocks = (shared.cols - col0 + (1 << call.inner_shift) - 1) >> call.inner_shift,
-                      outers = rows <= TEGROUP_IMPL_QUANTIZE_ROWS ? grid.outer_extent - row0
-                                                                  : TEGROUP_IMPL_QUANTIZE_ROWS,
+                      outers =
+                          rows <= TEGROUP_IMPL_QUANTIZE_ROWS ? grid.outer_extent - row0 : TEGROUP_IMPL_QUANTIZE_ROWS,
                       inners = shared.cols - col0 <= COLS ? grid.inner_extent - inner0 : COLS >> call.inner_shift;
         if (!copy.data || (outers <= rows && inners <= blocks)) return;
         for (int64_t o = warp; o < outers; o += TEGROUP_IMPL_QUANTIZE_THREADS / 32)
@@ -149,7 +143,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     const bool whole = tegroup_impl_scaled_as_one(&call.facts), table = !whole && call.copies;
     uint32_t most = 0;
     int32_t g = -1;
-    if (blockIdx.x == 0 && call.copies) tegroup_impl_quantize_store_groups(call, walk.view);
+    tegroup_impl_quantize_store_groups(call, shared.view);
     for (int64_t work = walk.begin; work < walk.end; work = walk.next(work)) {
         int64_t row0, col0;
         if (work == walk.begin || work >= shared.end) {

@@ -20,7 +20,6 @@
 #include "core/product.h"
 #include "core/activation_formulas.h"
 #include "layer/quantize.h"
-#include "cuda/launch.h"
 #include "cuda/rows.h"
 #include "cuda/call.h"
 #include "layer/quantize_values_cuda.h"
@@ -155,9 +154,9 @@ static __device__ __noinline__ void tegroup_impl_quantize_row_of(const tegroup_i
 
 /* The same, or zeros where n is 0, to where a tile is staged. */
 template <int DTYPE>
-static __device__ __noinline__ void
-tegroup_impl_quantize_stage_each(const tegroup_impl_quantize_launch &call, const tegroup_impl_quantize_shared &shared,
-                                 int64_t r, int64_t at, int32_t n, char *to) {
+static __device__ __noinline__ void tegroup_impl_quantize_stage_each(const tegroup_impl_quantize_launch &call,
+                                                                     const tegroup_impl_quantize_shared &shared,
+                                                                     int64_t r, int64_t at, int32_t n, char *to) {
     const bool vector = call.vectors && ((uintptr_t)shared.in.base & 15) == 0;
     tegroup_impl_eight<DTYPE> x;
     x.clear();
@@ -182,9 +181,9 @@ static __device__ __forceinline__ bool tegroup_impl_quantize_direct(const tegrou
 /* Eight values by one factor each, as codes of which the first n are stored from element `at` on; vector: eight are
  * one access. */
 template <int BITS>
-static __device__ __forceinline__ void
-tegroup_impl_quantize_store(const tegroup_impl_quantize_launch &call, float *x, const float *factor, char *data,
-                            int64_t at, int32_t n, bool vector) {
+static __device__ __forceinline__ void tegroup_impl_quantize_store(const tegroup_impl_quantize_launch &call, float *x,
+                                                                   const float *factor, char *data, int64_t at,
+                                                                   int32_t n, bool vector) {
     const tegroup_dtype dtype = call.desc.output.dtype;
     char *const to = data + at * BITS / 8;
     tegroup_impl_scale_eight(x, factor, call.desc.rule.divide);
@@ -237,36 +236,32 @@ template <int DTYPE> struct tegroup_impl_quantize_piece {
     /* The piece's amax into the tables, the larger of it and what is there unless it is the first; returns it. */
     template <bool SHOWS> __device__ __forceinline__ uint32_t collect(bool first) const {
         typedef tegroup_impl_magnitudes<DTYPE, SHOWS> magnitudes;
-        const int32_t lanes = 1 << call.inner_shift >> 3, blocks = TEGROUP_IMPL_QUANTIZE_TILE >> call.inner_shift,
-                      lane = tegroup_impl_thread() % 32;
-        uint32_t of_row[magnitudes::words];
-        eight x[8];
-#pragma unroll
-        for (int i = 0; i < 8; i++) x[i].load_vectors(staged(row + i, col));
-        magnitudes::of_rows(x, of_row);
-        const uint32_t most = magnitudes::largest(of_row);
-        if (tegroup_impl_scaled_as_one(&call.facts)) return most;
-        if (call.choice_shift > 0) {
-            uint32_t of_band = max(most, __shfl_xor_sync(0xffffffffu, most, 16));
-            for (int step = 1; step < lanes; step *= 2)
-                of_band = max(of_band, __shfl_xor_sync(0xffffffffu, of_band, step));
-            if (lane < 16 && (lane & (lanes - 1)) == 0)
-                shared.amax[0][row / 16 * blocks + (col >> call.inner_shift)] = of_band;
-            return most;
-        }
-        if (call.copies & 1 << TEGROUP_IMPL_ROWWISE) {
-            for (int step = 1; step < lanes; step *= 2)
-#pragma unroll
-                for (int k = 0; k < magnitudes::words; k++)
-                    of_row[k] = magnitudes::larger(of_row[k], __shfl_xor_sync(0xffffffffu, of_row[k], step));
-#pragma unroll
-            for (int i = 0; i < 8; i++)
-                if ((lane & (lanes - 1)) == 0)
-                    shared.amax[0][(row + i) * blocks + (col >> call.inner_shift)] = magnitudes::at(of_row, i);
-        }
-        if (call.copies & 1 << TEGROUP_IMPL_COLUMNWISE) {
-            uint32_t of_col[magnitudes::words];
+        const int32_t lane = (int32_t)threadIdx.x % 32, shift = call.inner_shift - 3; /* of lanes that share a block */
+        const bool square = call.choice_shift > 0, leads = (lane & ((1 << shift) - 1)) == 0;
+        uint32_t of_col[magnitudes::words] = {0}, most = 0;
+#pragma unroll 1
+        for (int32_t i = 0; i < 8; i += 2) {
+            eight x[2];
+            uint32_t pair[2];
+            x[0].load_vectors(staged(row + i, col));
+            x[1].load_vectors(staged(row + i + 1, col));
             magnitudes::of_columns(x, of_col);
+            magnitudes::of_pair(x[0], x[1], pair);
+            most = max(most, max(magnitudes::at(pair, 0), magnitudes::at(pair, 1)));
+            if (square || !(call.copies & 1 << TEGROUP_IMPL_ROWWISE)) continue;
+            magnitudes::of_lanes(shift, pair);
+#pragma unroll
+            for (int j = 0; j < 2; j++)
+                if (leads)
+                    shared.amax[0][((row + i + j) << 4 >> shift) + (col >> call.inner_shift)] = magnitudes::at(pair, j);
+        }
+        if (tegroup_impl_scaled_as_one(&call.facts)) return most;
+        if (square) {
+            uint32_t of_band = max(most, __shfl_xor_sync(0xffffffffu, most, 16));
+            for (int step = 1; step < 1 << shift; step *= 2)
+                of_band = max(of_band, __shfl_xor_sync(0xffffffffu, of_band, step));
+            if (lane < 16 && leads) shared.amax[0][(row >> 4 << 4 >> shift) + (col >> call.inner_shift)] = of_band;
+        } else if (call.copies & 1 << TEGROUP_IMPL_COLUMNWISE) {
 #pragma unroll
             for (int k = 0; k < magnitudes::words; k++)
                 of_col[k] = magnitudes::larger(of_col[k], __shfl_xor_sync(0xffffffffu, of_col[k], 16));
@@ -291,8 +286,7 @@ template <int DTYPE> struct tegroup_impl_quantize_piece {
         const int64_t at = tegroup_impl_element_of(&copy, begin() + row, col0 + col), step = copy.at.row_stride;
         const bool vector =
             n >= 8 && (((uintptr_t)(copy.data + at * BITS / 8) | (uintptr_t)(step * BITS / 8)) & (BITS - 1)) == 0;
-        const tegroup_impl_factors of =
-            tegroup_impl_factors_of(call, shared, COLUMNWISE, call.choice_shift, row, col);
+        const tegroup_impl_factors of = tegroup_impl_factors_of(call, shared, COLUMNWISE, call.choice_shift, row, col);
         float factor[8];
         if (!copy.data || n <= 0) return;
 #pragma unroll
@@ -403,9 +397,9 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS)
     }
 }
 
-/* What is one number a group, after its amax. */
-static __device__ __noinline__ void tegroup_impl_quantize_store_groups(const tegroup_impl_quantize_launch &call,
-                                                                       const tegroup_snapshot_view &view) {
+/* What is one number a group, after its amax: the last block's work. */
+static __device__ __noinline__ void tegroup_impl_quantize_store_numbers(const tegroup_impl_quantize_launch &call,
+                                                                        const tegroup_snapshot_view &view) {
     const tegroup_tensor *t = &call.desc.output;
     if (tegroup_impl_ragged(&t->shape) && !view.header) return;
     for (int32_t g = (int32_t)threadIdx.x; g < t->shape.groups; g += TEGROUP_IMPL_QUANTIZE_THREADS) {
@@ -415,6 +409,12 @@ static __device__ __noinline__ void tegroup_impl_quantize_store_groups(const teg
             copies[c] = tegroup_impl_copy_of(t, &call.facts, &view, g, c, &before);
         tegroup_impl_store_group(&call.desc, &call.facts, copies, g);
     }
+}
+static __device__ __forceinline__ void tegroup_impl_quantize_store_groups(const tegroup_impl_quantize_launch &call,
+                                                                          const tegroup_snapshot_view &view) {
+    if (blockIdx.x == gridDim.x - 1 && call.copies
+        && (tegroup_impl_scaled_as_one(&call.facts) || call.desc.output.global_scale_inv))
+        tegroup_impl_quantize_store_numbers(call, view);
 }
 
 /* A work is a tile; of scaling ROW, columnwise, a column of them, through which a block goes down and up again: what it
@@ -429,7 +429,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     const bool whole = tegroup_impl_scaled_as_one(&call.facts);
     uint32_t most = 0;
     int32_t g = -1;
-    if (blockIdx.x == 0) tegroup_impl_quantize_store_groups(call, walk.view);
+    tegroup_impl_quantize_store_groups(call, shared.view);
     for (int64_t work = walk.begin; work < walk.end; work = walk.next(work)) {
         int64_t row0, col0;
         if (work == walk.begin || work >= shared.end) {

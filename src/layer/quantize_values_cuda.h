@@ -235,23 +235,26 @@ template <int DTYPE, bool SHOWS> struct tegroup_impl_magnitudes {
         return most;
     }
     /* Of two rows: in one word, or in two. */
-    static __device__ __forceinline__ void of_pair(const tegroup_impl_eight<DTYPE> &x, const tegroup_impl_eight<DTYPE> &y,
-                                                   uint32_t *most) {
+    static __device__ __forceinline__ void of_pair(const tegroup_impl_eight<DTYPE> &x,
+                                                   const tegroup_impl_eight<DTYPE> &y, uint32_t *most) {
         const uint32_t a = of_row(0, x), b = of_row(0, y);
         if (in_word == 1) most[0] = a, most[1] = b;
         else most[0] = larger(__byte_perm(a, b, 0x5410), __byte_perm(a, b, 0x7632));
     }
-    static __device__ __forceinline__ void of_rows(const tegroup_impl_eight<DTYPE> *x, uint32_t *most) {
+    /* Of pairs that as many lanes beside each other as the logarithm says have. */
+    static __device__ __forceinline__ void of_lanes(int32_t shift, uint32_t *pair) {
 #pragma unroll
-        for (int i = 0; i < 8; i += 2) of_pair(x[i], x[i + 1], most + i / in_word);
+        for (int s = 0; s < 4; s++)
+#pragma unroll
+            for (int i = 0; i < 2 / in_word; i++) {
+                const uint32_t other = __shfl_xor_sync(0xffffffffu, pair[i], 1 << s);
+                if (s < shift) pair[i] = larger(pair[i], other);
+            }
     }
+    /* Columns with two rows more. */
     static __device__ __forceinline__ void of_columns(const tegroup_impl_eight<DTYPE> *x, uint32_t *most) {
 #pragma unroll
-        for (int k = 0; k < words; k++) {
-            most[k] = 0;
-#pragma unroll
-            for (int i = 0; i < 8; i++) most[k] = larger(most[k], word_of(x[i], k));
-        }
+        for (int k = 0; k < words; k++) most[k] = larger(larger(most[k], word_of(x[0], k)), word_of(x[1], k));
     }
 };
 

@@ -23,10 +23,10 @@ enum {
     TEGROUP_IMPL_QUANTIZE_COLS = 128,    /* entries of a table in shared memory for each 16 rows */
     TEGROUP_IMPL_QUANTIZE_BANDS = 8,     /* of 16 rows, or of 16 columns, in a tile */
     TEGROUP_IMPL_QUANTIZE_SHIFT = 7,     /* logarithm of a tile's extent */
-    TEGROUP_IMPL_QUANTIZE_STRIP = 11,    /* logarithm of a strip's columns: a thread has 8 times 8 of them, a warp a row */
-    TEGROUP_IMPL_QUANTIZE_ROWS = 8,      /* of a strip, or of a work of whole rows */
-    TEGROUP_IMPL_QUANTIZE_ALL = 62,      /* logarithm of an extent that no tensor has */
-    TEGROUP_IMPL_QUANTIZE_BESIDE = 8     /* blocks that share a stretch of works, so that they read the same rows */
+    TEGROUP_IMPL_QUANTIZE_STRIP = 11, /* logarithm of a strip's columns: a thread has 8 times 8 of them, a warp a row */
+    TEGROUP_IMPL_QUANTIZE_ROWS = 8,   /* of a strip, or of a work of whole rows */
+    TEGROUP_IMPL_QUANTIZE_ALL = 62,   /* logarithm of an extent that no tensor has */
+    TEGROUP_IMPL_QUANTIZE_BESIDE = 8  /* blocks that share a stretch of works, so that they read the same rows */
 };
 
 /* Blocks that a multiprocessor has room for, and that are launched. Each has a tile of values, or of ROW's rows, in
@@ -40,15 +40,15 @@ static __device__ __forceinline__ char *tegroup_impl_quantize_memory(void) {
 }
 
 /* A call as its kernels are given it; on the way back desc.output is what is read, and desc.input what is written.
- * copies: those that a launch writes, or reads, as bits; other shifts: logarithms of the blocks' extents, of a tile's where
- * a block is all. */
+ * copies: those that a launch writes, or reads, as bits; other shifts: logarithms of the blocks' extents, of a tile's
+ * where a block is all. */
 typedef struct tegroup_impl_quantize_launch {
     tegroup_quantize_desc desc;
     tegroup_scaling_facts facts;
     tegroup_dtype scale_dtype;
-    int32_t copies, vectors, raises;                         /* raises: amax is found on the way                   */
-    int32_t down_shift, across_shift;                        /* logarithms of a work's rows and columns            */
-    int32_t plain;                                           /* 1: values are those of input, and rows not gathered */
+    int32_t copies, vectors, raises;  /* raises: amax is found on the way                   */
+    int32_t down_shift, across_shift; /* logarithms of a work's rows and columns            */
+    int32_t plain;                    /* 1: values are those of input, and rows not gathered */
     int32_t choice_shift, outer_shift, inner_shift;
     int64_t scale_capacity[TEGROUP_IMPL_COPIES], transposed_capacity;
 } tegroup_impl_quantize_launch;
@@ -60,6 +60,7 @@ typedef struct tegroup_impl_quantize_launch {
 struct tegroup_impl_quantize_shared {
     uint32_t amax[TEGROUP_IMPL_COPIES][TEGROUP_IMPL_QUANTIZE_BANDS * TEGROUP_IMPL_QUANTIZE_COLS]; /* in vectors */
     float factor[TEGROUP_IMPL_COPIES][TEGROUP_IMPL_QUANTIZE_BANDS * TEGROUP_IMPL_QUANTIZE_COLS];
+    tegroup_snapshot_view view;
     tegroup_impl_before before;
     int64_t works, works_before;
     int64_t first, end; /* works of the part */
@@ -116,46 +117,128 @@ static __device__ __forceinline__ float tegroup_impl_factor_of(const tegroup_blo
     return block.divide ? block.stored : block.multiplier;
 }
 
-/* A block's way through the works of a tensor: a stretch of them, group by group. All threads call its functions. */
+/* Works of a part above each other and beside each other. */
+static __device__ __forceinline__ int64_t tegroup_impl_works_down(const tegroup_impl_quantize_launch &call,
+                                                                  int64_t part_rows) {
+    return tegroup_impl_blocks_of(part_rows, call.down_shift);
+}
+static __device__ __forceinline__ int64_t tegroup_impl_works_across(const tegroup_impl_quantize_launch &call,
+                                                                    int64_t cols) {
+    return tegroup_impl_blocks_of(cols, call.across_shift);
+}
+static __device__ __forceinline__ int64_t tegroup_impl_part_rows(const tegroup_impl_quantize_launch &call,
+                                                                 int64_t rows) {
+    return call.desc.output.scale_parts > 1 ? rows / call.desc.output.scale_parts : rows;
+}
+static __device__ __forceinline__ bool tegroup_impl_quantize_turns(const tegroup_impl_quantize_launch &call) {
+    return call.copies >> TEGROUP_IMPL_COLUMNWISE & 1 && tegroup_impl_transposed(&call.desc.output, 1);
+}
+
+/* The functions from here to the walk are not inlined, and keep what they know in shared memory: they run once a group.
+ * That takes long where their instructions are not in a cache, so they are short. */
+
+/* The works of a group; what it takes is added to what those before it take, as far as the launch asks. */
+static __device__ __noinline__ int64_t tegroup_impl_quantize_take(const tegroup_impl_quantize_launch &call,
+                                                                  const tegroup_snapshot_view &view, int32_t g,
+                                                                  tegroup_impl_before *before) {
+    const tegroup_tensor *t = &call.desc.output;
+    const tegroup_impl_sides sides = tegroup_impl_group_sides(t, &view, g);
+    const int32_t parts = t->scale_parts > 1 ? t->scale_parts : 1;
+#pragma unroll 1
+    for (int c = 0; c < TEGROUP_IMPL_COPIES; c++)
+        if (call.copies >> c & 1) before->scales[c] += tegroup_impl_scale_grid_alone(t, &call.facts, sides, c).count;
+    if (tegroup_impl_quantize_turns(call)) before->transposed += tegroup_impl_transposed_count(sides);
+    return tegroup_impl_works_across(call, sides.cols)
+           * tegroup_impl_works_down(call, tegroup_impl_part_rows(call, sides.rows)) * parts;
+}
+
+/* Goes on to the group and the part of a work: one thread's work. */
+static __device__ __noinline__ void tegroup_impl_quantize_find(const tegroup_impl_quantize_launch &call,
+                                                               tegroup_impl_quantize_shared &shared, int64_t work) {
+    tegroup_impl_before before = shared.before;
+    int32_t g = shared.g;
+    int64_t first = shared.works_before, works;
+    while (first + (works = tegroup_impl_quantize_take(call, shared.view, g, &before)) <= work) {
+        first += works;
+        shared.before = before;
+        g++;
+    }
+    const tegroup_impl_sides sides = tegroup_impl_group_sides(&call.desc.output, &shared.view, g);
+    shared.g = g;
+    shared.works_before = first;
+    shared.rows = sides.rows;
+    shared.cols = sides.cols;
+    shared.part_rows = tegroup_impl_part_rows(call, sides.rows);
+    shared.across = (int32_t)tegroup_impl_works_across(call, sides.cols);
+    const int64_t of_part = shared.across * tegroup_impl_works_down(call, shared.part_rows);
+    shared.part = call.desc.output.scale_parts > 1 ? (int32_t)((work - first) / of_part) : 0;
+    shared.first = first + shared.part * of_part;
+    shared.end = shared.first + of_part;
+}
+
+/* What a group is, a piece of it by each warp. */
+static __device__ __noinline__ void tegroup_impl_quantize_describe(const tegroup_impl_quantize_launch &call,
+                                                                   tegroup_impl_quantize_shared &shared, int piece) {
+    const tegroup_tensor *t = &call.desc.output;
+    const int32_t g = shared.g;
+    if (piece < TEGROUP_IMPL_COPIES && call.copies >> piece & 1) {
+        tegroup_impl_copy copy = tegroup_impl_copy_of(t, &call.facts, &shared.view, g, piece, &shared.before);
+        const int64_t turned =
+            shared.before.transposed + tegroup_impl_transposed_count(tegroup_impl_sides_of(shared.rows, shared.cols));
+        if (tegroup_impl_scale_end(&copy.grid, tegroup_impl_scales_strided(t, piece)) > call.scale_capacity[piece]
+            || (tegroup_impl_transposed(t, piece) && !tegroup_impl_listed(t) && turned > call.transposed_capacity))
+            copy.data = NULL;
+        shared.copies[piece] = copy;
+    }
+    if (piece == 2) shared.in = tegroup_impl_locate(&call.desc.input, &shared.view, g);
+    if (piece == 3) shared.dy = tegroup_impl_locate(&call.desc.grad_output, &shared.view, g);
+    if (piece != 4 || !call.copies || call.desc.rule.method == TEGROUP_SCALE_UNSET) return;
+    shared.global = tegroup_impl_group_global(&call.desc, g);
+    if (!tegroup_impl_scaled_as_one(&call.facts)) return;
+    const tegroup_block_scale block = tegroup_impl_scale_block(&call.desc.rule, t->dtype, call.scale_dtype,
+                                                               t->amax ? t->amax[g] : 0.0f, shared.global);
+    for (int c = 0; c < TEGROUP_IMPL_COPIES; c++) shared.factor[c][0] = tegroup_impl_factor_of(block);
+}
+
+/* A block's way through the works of a tensor, group by group. All threads call its functions. */
 struct tegroup_impl_quantize_walk {
     const tegroup_impl_quantize_launch &call;
     tegroup_impl_quantize_shared &shared;
-    tegroup_snapshot_view view;
     int64_t begin, end; /* the block's first work, and the end of the stretch that blocks beside each other share */
     int32_t step, turn; /* they take turns: of each `step` works the block has one, every time the next of them */
 
     /* A snapshot that is none for the tensor leads to no works. */
-    __device__ tegroup_impl_quantize_walk(const tegroup_impl_quantize_launch &c, tegroup_impl_quantize_shared &s)
-        : call(c), shared(s), view(tegroup_impl_fitting_view(&c.desc.output)), begin(0), end(0), step(1),
-          turn(0) {
-        if (tegroup_impl_ragged(&call.desc.output.shape) && !view.rows) return;
-        share();
-    }
-
-    __device__ __forceinline__ int64_t down(int64_t part_rows) const {
-        return tegroup_impl_blocks_of(part_rows, call.down_shift);
-    }
-    __device__ __forceinline__ int64_t across(int64_t cols) const {
-        return tegroup_impl_blocks_of(cols, call.across_shift);
-    }
-    __device__ __forceinline__ int64_t part_rows(int64_t rows) const {
-        return call.desc.output.scale_parts > 1 ? rows / call.desc.output.scale_parts : rows;
+    __device__ __forceinline__ tegroup_impl_quantize_walk(const tegroup_impl_quantize_launch &c,
+                                                          tegroup_impl_quantize_shared &s)
+        : call(c), shared(s), begin(0), end(0), step(1), turn(0) {
+        if (threadIdx.x == 0) {
+            shared.view = tegroup_impl_fitting_view(&call.desc.output);
+            shared.g = 0;
+            shared.before = {{0, 0}, 0};
+        }
+        __syncthreads();
+        if (!tegroup_impl_ragged(&call.desc.output.shape) || shared.view.rows) share();
     }
 
     /* Counts the works, and finds where the block's begin: the thread that has their group knows what is before it. */
-    __device__ __noinline__ void share() {
+    __device__ __forceinline__ void share() {
         const int32_t groups = call.desc.output.shape.groups, threads = TEGROUP_IMPL_QUANTIZE_THREADS,
                       each = (groups + threads - 1) / threads, blocks = (int32_t)gridDim.x,
                       first = (int32_t)blockIdx.x / TEGROUP_IMPL_QUANTIZE_BESIDE * TEGROUP_IMPL_QUANTIZE_BESIDE;
         const int32_t to = min(groups, ((int32_t)threadIdx.x + 1) * each);
-        int32_t g = min(groups, (int32_t)threadIdx.x * each);
+        const int32_t g = min(groups, (int32_t)threadIdx.x * each);
         tegroup_impl_before taken = {{0, 0}, 0};
         int64_t mine = 0, sum[4];
-        for (int32_t h = g; h < to; h++) mine += pass(h, &taken);
+        /* Most warps have no group to count. They try out what is needed next: its instructions, and what it reads,
+         * come into the caches meanwhile. */
+        if (threadIdx.x % 32 == 0 && threadIdx.x >= 96)
+            tegroup_impl_quantize_describe(call, shared, (int)threadIdx.x / 32 - 3);
+        for (int32_t h = g; h < to; h++) mine += tegroup_impl_quantize_take(call, shared.view, h, &taken);
         sum[0] = mine, sum[1] = taken.scales[0], sum[2] = taken.scales[1], sum[3] = taken.transposed;
+        const int scanned = 1 | call.copies << 1 | tegroup_impl_quantize_turns(call) << 3;
 #pragma unroll 1
-        for (int i = 0; i < 4; i++) /* without a copy nothing but works counts */
-            if (i == 0 || call.copies) sum[i] = tegroup_impl_block_scan(sum[i], false);
+        for (int i = 0; i < 4; i++)
+            if (scanned >> i & 1) sum[i] = tegroup_impl_block_scan(sum[i], false);
         if (threadIdx.x == threads - 1) shared.works = sum[0] + mine;
         __syncthreads();
         step = min(TEGROUP_IMPL_QUANTIZE_BESIDE, blocks - first);
@@ -171,75 +254,18 @@ struct tegroup_impl_quantize_walk {
         turn = turn + 1 < step ? turn + 1 : 0;
         return turn > 0 ? work + step + 1 : work + 1;
     }
-    __device__ __forceinline__ bool turns() const {
-        return call.copies >> TEGROUP_IMPL_COLUMNWISE & 1 && tegroup_impl_transposed(&call.desc.output, 1);
-    }
-    /* The works of a group; what it takes is added to what those before it take, as far as the launch asks. */
-    __device__ __noinline__ int64_t pass(int32_t g, tegroup_impl_before *before) const {
-        const tegroup_tensor *t = &call.desc.output;
-        const tegroup_impl_sides sides = tegroup_impl_group_sides(t, &view, g);
-        const int32_t parts = t->scale_parts > 1 ? t->scale_parts : 1;
-#pragma unroll 1
-        for (int c = 0; c < TEGROUP_IMPL_COPIES; c++)
-            if (call.copies >> c & 1)
-                before->scales[c] += tegroup_impl_scale_grid_alone(t, &call.facts, sides, c).count;
-        if (turns()) before->transposed += tegroup_impl_transposed_count(sides);
-        return across(sides.cols) * down(part_rows(sides.rows)) * parts;
-    }
     /* Goes on to a work of another part, or of another group. */
-    __device__ __forceinline__ void meet(int64_t work) {
+    __device__ __forceinline__ void meet(int64_t work) const {
         __syncthreads(); /* what is known of the part before has been read */
-        if (threadIdx.x == 0) find(work);
+        if (threadIdx.x == 0) tegroup_impl_quantize_find(call, shared, work);
         __syncthreads();
-        if (threadIdx.x % 32 == 0) describe((int)threadIdx.x / 32);
+        if (threadIdx.x % 32 == 0) tegroup_impl_quantize_describe(call, shared, (int)threadIdx.x / 32);
         __syncthreads();
-    }
-    __device__ __noinline__ void find(int64_t work) const {
-        tegroup_impl_before before = shared.before;
-        int32_t g = shared.g;
-        int64_t first = shared.works_before;
-        for (int64_t works = pass(g, &before); first + works <= work; works = pass(++g, &before)) {
-            first += works;
-            shared.before = before;
-        }
-        const tegroup_impl_sides sides = tegroup_impl_group_sides(&call.desc.output, &view, g);
-        shared.g = g;
-        shared.works_before = first;
-        shared.rows = sides.rows;
-        shared.cols = sides.cols;
-        shared.part_rows = part_rows(sides.rows);
-        shared.across = (int32_t)across(sides.cols);
-        const int64_t of_part = shared.across * down(shared.part_rows);
-        shared.part = call.desc.output.scale_parts > 1 ? (int32_t)((work - first) / of_part) : 0;
-        shared.first = first + shared.part * of_part;
-        shared.end = shared.first + of_part;
     }
     /* The row and column of the part where a work begins. A work has 2^14 elements, or whole rows or columns. */
     __device__ __forceinline__ void place(int64_t work, int64_t *row, int64_t *col) const {
         const uint32_t at = (uint32_t)(work - shared.first), down = at / (uint32_t)shared.across;
         *row = (int64_t)down << call.down_shift;
         *col = (int64_t)(at - down * (uint32_t)shared.across) << call.across_shift;
-    }
-    /* What a group is, a piece of it by each warp. */
-    __device__ __noinline__ void describe(int piece) const {
-        const tegroup_tensor *t = &call.desc.output;
-        const int32_t g = shared.g;
-        if (piece < TEGROUP_IMPL_COPIES && call.copies >> piece & 1) {
-            tegroup_impl_copy copy = tegroup_impl_copy_of(t, &call.facts, &view, g, piece, &shared.before);
-            const int64_t turned = shared.before.transposed
-                                   + tegroup_impl_transposed_count(tegroup_impl_sides_of(shared.rows, shared.cols));
-            if (tegroup_impl_scale_end(&copy.grid, tegroup_impl_scales_strided(t, piece)) > call.scale_capacity[piece]
-                || (tegroup_impl_transposed(t, piece) && !tegroup_impl_listed(t) && turned > call.transposed_capacity))
-                copy.data = NULL;
-            shared.copies[piece] = copy;
-        }
-        if (piece == 2) shared.in = tegroup_impl_locate(&call.desc.input, &view, g);
-        if (piece == 3) shared.dy = tegroup_impl_locate(&call.desc.grad_output, &view, g);
-        if (piece != 4 || !call.copies || call.desc.rule.method == TEGROUP_SCALE_UNSET) return;
-        shared.global = tegroup_impl_group_global(&call.desc, g);
-        if (!tegroup_impl_scaled_as_one(&call.facts)) return;
-        const tegroup_block_scale block = tegroup_impl_scale_block(&call.desc.rule, t->dtype, call.scale_dtype,
-                                                                   t->amax ? t->amax[g] : 0.0f, shared.global);
-        for (int c = 0; c < TEGROUP_IMPL_COPIES; c++) shared.factor[c][0] = tegroup_impl_factor_of(block);
     }
 };
