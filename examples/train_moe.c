@@ -336,7 +336,7 @@ static void print_progress(const training *run, const char *end)
     const double rate = ON_GPU(&c->s) ? (double)run->step * run->flop / run->seconds : run->p->gemm_flop / run->p->gemm_seconds;
     putchar('[');
     print_bar(done, BAR_WIDTH);
-    printf("] %3.0f%% train %.3f held-out %.3f %6.0f tokens/s %4.0f GEMM GFLOP/s%s", 100 * done, run->train_loss,
+    printf("] %3.0f%% train %.3f held-out %.3f %6.0f tokens/s %4.0f GFLOP/s%s", 100 * done, run->train_loss,
         run->held_out, tokens / run->seconds, 1e-9 * rate, end);
     fflush(stdout);
 }

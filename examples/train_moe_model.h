@@ -312,7 +312,7 @@ typedef struct pass {
     gradients      grad;
     void          *workspace, *saved;           /* saved: by a block's dgrad for its wgrad                   */
     size_t         workspace_bytes, saved_bytes;
-    double         gemm_flop, gemm_seconds;
+    double         gemm_flop, gemm_seconds;     /* of products, and of the calls that run them             */
     int64_t        part, parts;                 /* the micro-batch of a step, and how many; 0: not in training */
 } pass;
 
