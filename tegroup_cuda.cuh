@@ -5148,8 +5148,8 @@ enum {
 
 /* Blocks that a multiprocessor has room for, and that are launched. Each has a tile of values, or of ROW's rows, in
  * dynamic shared memory. */
-#define TEGROUP_IMPL_QUANTIZE_RESIDENT(dtype) ((dtype) == TEGROUP_DTYPE_F32 ? 2 : 4)
-#define TEGROUP_IMPL_DEQUANTIZE_RESIDENT 4
+#define TEGROUP_IMPL_QUANTIZE_RESIDENT(dtype) ((dtype) == TEGROUP_DTYPE_F32 ? 2 : 3)
+#define TEGROUP_IMPL_DEQUANTIZE_RESIDENT 3
 #define TEGROUP_IMPL_QUANTIZE_STAGED (TEGROUP_IMPL_QUANTIZE_TILE * TEGROUP_IMPL_QUANTIZE_TILE) /* values */
 static __device__ __forceinline__ char *tegroup_impl_quantize_memory(void) {
     extern __shared__ uint4 tegroup_impl_quantize_staged[];
