@@ -206,7 +206,7 @@ TEST(status, readings) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         tegroup_error e = {TEGROUP_ERROR_DTYPE, 0, "field", "rule", cases[i].expected, cases[i].got, cases[i].reading};
         tegroup_verdict v = {TEGROUP_BACKEND_SM90, 0, TEGROUP_ERROR_UNSUPPORTED, "field", "rule", cases[i].expected, cases[i].got,
-                             cases[i].reading, -1, 0, 0, 0, 0, 0, NULL, 0};
+                             cases[i].reading, -1, 0, 0, 0, 0, 0, NULL, 0, 0, 0};
         char text[256], wanted[256];
         snprintf(wanted, sizeof wanted, "a data type is not allowed here: field rule %s", cases[i].text);
         ASSERT_EQ(tegroup_error_text(&e, text, sizeof text), (int)strlen(wanted));
