@@ -233,15 +233,15 @@ $(MORE:%=more/%): more/%: %
 more/tests/fuzz/run.sh: build/fuzz
 more/tests/unit/test_order.sh: $(UNIT:%=build/%)
 
-build/test_%: tests/unit/test_%.c $(wildcard tests/unit/*.h) tegroup.h
+build/test_%: tests/unit/test_%.c $(wildcard tests/unit/*.h) examples/check.h tegroup.h
 	@mkdir -p build
 	$(CC) $(TESTFLAGS) $< -o $@ -lm
 
-build/native/test_%: tests/unit/test_%.c $(wildcard tests/unit/*.h) tegroup.h
+build/native/test_%: tests/unit/test_%.c $(wildcard tests/unit/*.h) examples/check.h tegroup.h
 	@mkdir -p build/native
 	$(CC) $(TESTFLAGS) -march=native $< -o $@ -lm
 
-build/sanitized/test_%: tests/unit/test_%.c $(wildcard tests/unit/*.h) tegroup.h
+build/sanitized/test_%: tests/unit/test_%.c $(wildcard tests/unit/*.h) examples/check.h tegroup.h
 	@mkdir -p build/sanitized
 	$(CC) $(TESTFLAGS) -Og -g1 -fsanitize=address,undefined -fno-sanitize-recover=all $< -o $@ -lm # -O1 takes twice as long to compile
 

@@ -42,100 +42,102 @@
  *   [9]  core/options_types.h     Options
  *   [10] core/gemm_types.h        Grouped GEMM
  *   [11] core/plan_types.h        Plan and explain
- *   [12] core/validation_types.h  Validation
- *   [13] core/scale_convert_types.h Scales in another layout
- *   [14] core/activation_types.h  Gated activations
- *   [15] layer/quantize_types.h   Quantise and dequantise
- *   [16] layer/linear_types.h     Grouped linear
- *   [17] layer/mlp_types.h        Grouped MLP
- *   [18] layer/chain_types.h      Op chain
- *   [19] moe/routing_types.h      MoE operations
- *   [20] moe/layer_types.h        MoE layer
- *   [21] ep/ep_types.h            Expert parallelism
- *   [22] base/linkage.h           Linkage of the functions
- *   [23] api/functions.h          Functions
- *   [24] base/build.h             What this build has
- *   [25] base/arithmetic.h        Arithmetic
- *   [26] base/rules.h             Rules
- *   [27] base/threads.h           Threads
- *   [28] base/range.h             Ranges for a profiler
- *   [29] formats/dtype.h          Types by their bits
- *   [30] core/names.h             Names and texts
- *   [31] core/constructors.h      Constructors
- *   [32] formats/convert.h        Conversions
- *   [33] formats/scale_rule.h     Scale rules
- *   [34] formats/scale_layout.h   Scale layouts
- *   [35] core/layout.h            Layout arithmetic
- *   [36] core/tensor.h            What the fields of a tensor say
- *   [37] core/scale_grid.h        Where a group's scales and its copies are
- *   [38] core/field_names.h       What errors call a tensor's fields
- *   [39] core/checks.h            Checks of addresses, types and matrices
- *   [40] core/tensor_checks.h     Checks of a tensor
- *   [41] core/snapshot_checks.h   Checks of a snapshot
- *   [42] core/copies.h            Copies of a quantised tensor
- *   [43] core/tensor_layout.h     Bytes of a tensor
- *   [44] core/stored_scales.h     Scales as they are stored
- *   [45] core/apart.h             What a call writes lies apart
- *   [46] core/prepare_group.h     Prepare: the place of a group
- *   [47] core/prepare_sort.h      Prepare: the order of groups
- *   [48] core/prepare.h           Prepare: all groups
- *   [49] core/prepare_rules.h     Prepare: what is refused
- *   [50] core/problem.h           The problem of a GEMM
- *   [51] core/backend_table.h     Backend and quirk tables
- *   [52] core/numerics.h          What decides the bits of a result
- *   [53] core/choice.h            What a plan chooses
- *   [54] core/product.h           The product of one group
- *   [55] core/quantised.h         Quantised operands
- *   [56] core/epilogue.h          An activation in an epilogue
- *   [57] gemm/prepare.h           Prepare a snapshot
- *   [58] cpu/rows.h               Rows
- *   [59] cpu/gemm_kernel.h        CPU GEMM kernel
- *   [60] cpu/quantised.h          CPU GEMM of quantised operands
- *   [61] cuda/cublaslt_setup.h    Set-up of a grouped cuBLASLt matmul
- *   [62] cuda/cublaslt_scales.h   Set-up of a grouped cuBLASLt matmul: quantised operands
- *   [63] cuda/sm90_kernels.h      Hopper GEMM: the table of kernels
- *   [64] cuda/sm90_balance.h      Hopper GEMM: what tiles cost, and which block is done first
- *   [65] cuda/sm90_decoded.h      Hopper GEMM: operands that are decoded
- *   [66] cuda/sm90_fp8_kernels.h  Hopper GEMM of FP8: the table of kernels, and where a group's scales are
- *   [67] cuda/sm90_repack.h       Hopper GEMM: rows that are repacked for TMA
- *   [68] cuda/sm90_forecast.h     Hopper GEMM: whether BF16 would be faster
- *   [69] cuda/sm90_choice.h       Hopper GEMM: which kernel a plan takes
- *   [70] gemm/backends.h          The backends, a row of functions each
- *   [71] gemm/verdicts.h          What each backend can do
- *   [72] gemm/plan.h              Explain and plan
- *   [73] cpu/gemm.h               CPU GEMM
- *   [74] gemm/check.h             What a call checks
- *   [75] gemm/run.h               Run
- *   [76] gemm/once.h              One call for a product that runs once
- *   [77] gemm/tune.h              Tune, save and load a plan
- *   [78] cpu/real.h               Formulas
- *   [79] core/activation_formulas.h Activation formulas
- *   [80] layer/activation.h       Activations
- *   [81] layer/quantize_rules.h   Quantise and dequantise: rules
- *   [82] layer/quantize.h         Quantise and dequantise
- *   [83] layer/linear.h           Grouped linear layer
- *   [84] layer/mlp_rules.h        Grouped MLP: tensors and rules
- *   [85] layer/mlp_plan.h         Grouped MLP: plan
- *   [86] layer/mlp.h              Grouped MLP: calls
- *   [87] layer/chain_rules.h      Op chain: rules and buffers
- *   [88] layer/chain_ops.h        Op chain: ops as layers
- *   [89] layer/chain_plan.h       Op chain: plan
- *   [90] layer/chain.h            Op chain: calls
- *   [91] gemm/validate_values.h   Validate: values and scales
- *   [92] gemm/validate.h          Validate
- *   [93] gemm/scale_convert.h     Scales in another layout
- *   [94] moe/count.h              Counts of groups
- *   [95] moe/router_scheme.h      Router schemes
- *   [96] moe/router.h             Router
- *   [97] moe/permutation.h        Permute and combine
- *   [98] moe/export.h             Layouts of other libraries
- *   [99] moe/skew.h               Skew of a routing
- *   [100] moe/layer_formats.h      MoE layer: formats
- *   [101] moe/layer_plan.h         MoE layer: plan
- *   [102] moe/layer.h              MoE layer
- *   [103] ep/places.h              Expert parallelism: where rows go
- *   [104] ep/sizes.h               Expert parallelism: sizes
- *   [105] ep/exchange.h            Expert parallelism: dispatch and combine
+ *   [12] core/tile_types.h        Tiles for kernels of the caller's own
+ *   [13] core/validation_types.h  Validation
+ *   [14] core/scale_convert_types.h Scales in another layout
+ *   [15] core/activation_types.h  Gated activations
+ *   [16] layer/quantize_types.h   Quantise and dequantise
+ *   [17] layer/linear_types.h     Grouped linear
+ *   [18] layer/mlp_types.h        Grouped MLP
+ *   [19] layer/chain_types.h      Op chain
+ *   [20] moe/routing_types.h      MoE operations
+ *   [21] moe/layer_types.h        MoE layer
+ *   [22] ep/ep_types.h            Expert parallelism
+ *   [23] base/linkage.h           Linkage of the functions
+ *   [24] api/functions.h          Functions
+ *   [25] base/build.h             What this build has
+ *   [26] base/arithmetic.h        Arithmetic
+ *   [27] base/rules.h             Rules
+ *   [28] base/threads.h           Threads
+ *   [29] base/range.h             Ranges for a profiler
+ *   [30] formats/dtype.h          Types by their bits
+ *   [31] core/names.h             Names and texts
+ *   [32] core/constructors.h      Constructors
+ *   [33] formats/convert.h        Conversions
+ *   [34] formats/scale_rule.h     Scale rules
+ *   [35] formats/scale_layout.h   Scale layouts
+ *   [36] core/layout.h            Layout arithmetic
+ *   [37] core/tensor.h            What the fields of a tensor say
+ *   [38] core/scale_grid.h        Where a group's scales and its copies are
+ *   [39] core/field_names.h       What errors call a tensor's fields
+ *   [40] core/checks.h            Checks of addresses, types and matrices
+ *   [41] core/tensor_checks.h     Checks of a tensor
+ *   [42] core/snapshot_checks.h   Checks of a snapshot
+ *   [43] core/tiles.h             Tiles
+ *   [44] core/copies.h            Copies of a quantised tensor
+ *   [45] core/tensor_layout.h     Bytes of a tensor
+ *   [46] core/stored_scales.h     Scales as they are stored
+ *   [47] core/apart.h             What a call writes lies apart
+ *   [48] core/prepare_group.h     Prepare: the place of a group
+ *   [49] core/prepare_sort.h      Prepare: the order of groups
+ *   [50] core/prepare.h           Prepare: all groups
+ *   [51] core/prepare_rules.h     Prepare: what is refused
+ *   [52] core/problem.h           The problem of a GEMM
+ *   [53] core/backend_table.h     Backend and quirk tables
+ *   [54] core/numerics.h          What decides the bits of a result
+ *   [55] core/choice.h            What a plan chooses
+ *   [56] core/product.h           The product of one group
+ *   [57] core/quantised.h         Quantised operands
+ *   [58] core/epilogue.h          An activation in an epilogue
+ *   [59] gemm/prepare.h           Prepare a snapshot
+ *   [60] cpu/rows.h               Rows
+ *   [61] cpu/gemm_kernel.h        CPU GEMM kernel
+ *   [62] cpu/quantised.h          CPU GEMM of quantised operands
+ *   [63] cuda/cublaslt_setup.h    Set-up of a grouped cuBLASLt matmul
+ *   [64] cuda/cublaslt_scales.h   Set-up of a grouped cuBLASLt matmul: quantised operands
+ *   [65] cuda/sm90_kernels.h      Hopper GEMM: the table of kernels
+ *   [66] cuda/sm90_balance.h      Hopper GEMM: what tiles cost, and which block is done first
+ *   [67] cuda/sm90_decoded.h      Hopper GEMM: operands that are decoded
+ *   [68] cuda/sm90_fp8_kernels.h  Hopper GEMM of FP8: the table of kernels, and where a group's scales are
+ *   [69] cuda/sm90_repack.h       Hopper GEMM: rows that are repacked for TMA
+ *   [70] cuda/sm90_forecast.h     Hopper GEMM: whether BF16 would be faster
+ *   [71] cuda/sm90_choice.h       Hopper GEMM: which kernel a plan takes
+ *   [72] gemm/backends.h          The backends, a row of functions each
+ *   [73] gemm/verdicts.h          What each backend can do
+ *   [74] gemm/plan.h              Explain and plan
+ *   [75] cpu/gemm.h               CPU GEMM
+ *   [76] gemm/check.h             What a call checks
+ *   [77] gemm/run.h               Run
+ *   [78] gemm/once.h              One call for a product that runs once
+ *   [79] gemm/tune.h              Tune, save and load a plan
+ *   [80] cpu/real.h               Formulas
+ *   [81] core/activation_formulas.h Activation formulas
+ *   [82] layer/activation.h       Activations
+ *   [83] layer/quantize_rules.h   Quantise and dequantise: rules
+ *   [84] layer/quantize.h         Quantise and dequantise
+ *   [85] layer/linear.h           Grouped linear layer
+ *   [86] layer/mlp_rules.h        Grouped MLP: tensors and rules
+ *   [87] layer/mlp_plan.h         Grouped MLP: plan
+ *   [88] layer/mlp.h              Grouped MLP: calls
+ *   [89] layer/chain_rules.h      Op chain: rules and buffers
+ *   [90] layer/chain_ops.h        Op chain: ops as layers
+ *   [91] layer/chain_plan.h       Op chain: plan
+ *   [92] layer/chain.h            Op chain: calls
+ *   [93] gemm/validate_values.h   Validate: values and scales
+ *   [94] gemm/validate.h          Validate
+ *   [95] gemm/scale_convert.h     Scales in another layout
+ *   [96] moe/count.h              Counts of groups
+ *   [97] moe/router_scheme.h      Router schemes
+ *   [98] moe/router.h             Router
+ *   [99] moe/permutation.h        Permute and combine
+ *   [100] moe/export.h             Layouts of other libraries
+ *   [101] moe/skew.h               Skew of a routing
+ *   [102] moe/layer_formats.h      MoE layer: formats
+ *   [103] moe/layer_plan.h         MoE layer: plan
+ *   [104] moe/layer.h              MoE layer
+ *   [105] ep/places.h              Expert parallelism: where rows go
+ *   [106] ep/sizes.h               Expert parallelism: sizes
+ *   [107] ep/exchange.h            Expert parallelism: dispatch and combine
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
@@ -829,6 +831,9 @@ typedef struct tegroup_gemm_desc {
                                            operand must be ragged in rows alone, in one buffer, without scaling */
     int32_t         accumulate;  /* 1: D += alpha op(A) op(B): c is d and beta is 1; then leave c and beta unset  */
     tegroup_tail    tail;        /* FORWARD, DGRAD: rows of d that no group owns                                  */
+    int32_t         functor;     /* 1: a functor of the caller's makes of each element what is stored: see
+                                    tegroup_gemm_with, which alone runs such a plan. SM90 and PORTABLE, of F16 and
+                                    BF16; it does not go with accumulate, nor with a bias that is added           */
     tegroup_options options;     /* hints, backend, workspace, checks ...; zero means the default                  */
 } tegroup_gemm_desc;
 
@@ -859,7 +864,7 @@ typedef struct tegroup_problem {
     uint8_t         irregular;         /* 1: n or k may differ between groups                                  */
     uint8_t         alpha_space, beta_space; /* UNSET = default: 1 and 0                                       */
     uint8_t         alpha_stride, beta_stride;
-    uint8_t         accumulate, bias_of_b;
+    uint8_t         accumulate, bias_of_b, functor;
 } tegroup_problem;
 
 /* A machine, present or not. Zero fields mean "none". */
@@ -923,6 +928,7 @@ typedef struct tegroup_backend_rule {
 #define TEGROUP_FEATURE_SM_LIMIT     512u   /* sm_limit is kept to                 */
 #define TEGROUP_FEATURE_GATHER      1024u   /* rows of a and b picked by an index  */
 #define TEGROUP_FEATURE_MIXED       2048u   /* F32 a, F16 or BF16 weights for b    */
+#define TEGROUP_FEATURE_FUNCTOR     4096u   /* a functor of the caller's, see tegroup_gemm_with */
 
 /* A known-bad combination of library, machine and case. */
 typedef enum tegroup_quirk_action {
@@ -1004,7 +1010,31 @@ typedef struct tegroup_tune_desc {
 
 #define TEGROUP_SAVED_PLAN_BYTES 1024 /* what tegroup_plan_save writes */
 
-/* ==== [12] Validation (src/core/validation_types.h) ==== */
+/* ==== [12] Tiles for kernels of the caller's own (src/core/tile_types.h) ==== */
+
+/* The tiles of all groups' results, as a kernel of the caller's own walks them: those of each group's matrix in stripes
+ * of eight tile rows, one group after another, numbered from 0. Made by tegroup_tiles_of, and passed to the kernel by
+ * value. It holds addresses in the snapshot, and nothing that a prepare changes: a captured graph may be replayed with
+ * other sizes. */
+typedef struct tegroup_tiles {
+    tegroup_op op;            /* FORWARD, DGRAD: a group's result has the group's rows; WGRAD: it has m           */
+    int32_t    groups;
+    int64_t    capacity_rows; /* that the ragged buffers hold: no tile reaches past them                          */
+    int64_t    m, n;          /* rows (WGRAD alone) and columns of each group's result                            */
+    int32_t    tile_m, tile_n;
+    tegroup_snapshot_view view; /* in the memory where the snapshot is                                            */
+} tegroup_tiles;
+
+/* One tile: which, and what of it exists. */
+typedef struct tegroup_tile {
+    int32_t group;      /* -1 = there is none: past the last                                                      */
+    int32_t rows, cols; /* of the tile that exist, 1 to tile_m and 1 to tile_n                                    */
+    int64_t row, col;   /* its first row and column in the group's result                                         */
+    int64_t start;      /* the group's first row in the ragged buffers                                            */
+    int64_t group_rows; /* the group's rows there: those of a FORWARD's or DGRAD's result; a WGRAD sums over them */
+} tegroup_tile;
+
+/* ==== [13] Validation (src/core/validation_types.h) ==== */
 
 /* What tegroup_validate finds in a grouped tensor. Sizes in device memory cannot be refused when a call is made, and
  * a NaN shows far from where it arose: this record says both, and the caller reads it whenever the work before it is
@@ -1061,7 +1091,7 @@ typedef struct tegroup_validate_desc {
                                         that is not quantised */
 } tegroup_validate_desc;
 
-/* ==== [13] Scales in another layout (src/core/scale_convert_types.h) ==== */
+/* ==== [14] Scales in another layout (src/core/scale_convert_types.h) ==== */
 
 /* The scales of `from`, stored as `to` says: other strides or the default packing, other parts of a buffer, another
  * scale_dtype, rows that lie elsewhere. Of each group, part, outer block and inner block that both have, the scale is
@@ -1086,7 +1116,7 @@ typedef struct tegroup_scale_convert_desc {
                                    time depends on it                                                            */
 } tegroup_scale_convert_desc;
 
-/* ==== [14] Gated activations (src/core/activation_types.h) ==== */
+/* ==== [15] Gated activations (src/core/activation_types.h) ==== */
 
 /* Gated kinds take pairs of gate and up, [rows, 2 width] -> [rows, width]; the others [rows, width] -> [rows, width],
  * and their input is called gate here, too. sigmoid(x) = 1 / (1 + exp(-x)); Phi is the standard normal distribution
@@ -1156,7 +1186,7 @@ typedef struct tegroup_activation_backward_desc {
     int32_t            threads;        /* likewise                                                                */
 } tegroup_activation_backward_desc;
 
-/* ==== [15] Quantise and dequantise (src/layer/quantize_types.h) ==== */
+/* ==== [16] Quantise and dequantise (src/layer/quantize_types.h) ==== */
 
 /* output = input, each block of values by the scale that rule gives for it. Written are those copies of output whose
  * elements or scales have an address: the rowwise one (data or pointers, scale_inv or scale_pointers), quantised along
@@ -1226,7 +1256,7 @@ typedef struct tegroup_dequantize_desc {
     int32_t        threads;     /* likewise                                                                       */
 } tegroup_dequantize_desc;
 
-/* ==== [16] Grouped linear (src/layer/linear_types.h) ==== */
+/* ==== [17] Grouped linear (src/layer/linear_types.h) ==== */
 
 /* How the weights of a layer with k inputs and n outputs lie, and their gradient with them. */
 typedef enum tegroup_weight_layout {
@@ -1301,7 +1331,7 @@ typedef struct tegroup_linear_plan {
     tegroup_plan   grad_row_scale;
 } tegroup_linear_plan;
 
-/* ==== [17] Grouped MLP (src/layer/mlp_types.h) ==== */
+/* ==== [18] Grouped MLP (src/layer/mlp_types.h) ==== */
 
 /* Who computes the activation. The bits are the same either way: what a product gives is rounded to its stored type
  * first. */
@@ -1482,7 +1512,7 @@ typedef enum tegroup_mlp_memory {
     TEGROUP_MLP_SAVED_BY_DGRAD    = 4
 } tegroup_mlp_memory;
 
-/* ==== [18] Op chain (src/layer/chain_types.h) ==== */
+/* ==== [19] Op chain (src/layer/chain_types.h) ==== */
 
 #define TEGROUP_CHAIN_MAX_OPS 8
 #define TEGROUP_CHAIN_MAX_VALUES 9 /* what ops read and write: one more */
@@ -1612,7 +1642,7 @@ typedef enum tegroup_chain_memory {
     TEGROUP_CHAIN_SAVED        = 2
 } tegroup_chain_memory;
 
-/* ==== [19] MoE operations (src/moe/routing_types.h) ==== */
+/* ==== [20] MoE operations (src/moe/routing_types.h) ==== */
 
 /* Counts of groups from labels: counts[g] = how many labels are g, offsets[g] = the sum of the counts before g. A label
  * outside 0 .. groups-1 (-1: dropped, or padding) is in no group. counts are what tegroup_prepare reads as COUNTS, with
@@ -1888,7 +1918,7 @@ typedef struct tegroup_combine_backward_desc {
     int32_t        threads;      /* as tegroup_router_desc's                                                     */
 } tegroup_combine_backward_desc;
 
-/* ==== [20] MoE layer (src/moe/layer_types.h) ==== */
+/* ==== [21] MoE layer (src/moe/layer_types.h) ==== */
 
 /* What rows by expert are quantised to, for the experts' products; all zero: they stay in tokens' dtype. */
 typedef struct tegroup_moe_format {
@@ -1998,7 +2028,7 @@ typedef enum tegroup_moe_memory {
     TEGROUP_MOE_WGRAD_WORKSPACE   = 5
 } tegroup_moe_memory;
 
-/* ==== [21] Expert parallelism (src/ep/ep_types.h) ==== */
+/* ==== [22] Expert parallelism (src/ep/ep_types.h) ==== */
 
 /* The experts of a layer shared out over ranks, each of which has tokens of its own: rank r of `ranks` owns experts
  * r * n up to (r + 1) * n, where n is experts / ranks. Nothing here talks to another rank. The caller's transport gives
@@ -2104,7 +2134,7 @@ typedef struct tegroup_ep_combine_desc {
 #if (defined(TEGROUP_IMPLEMENTATION) || defined(TEGROUP_EXTERN)) && !defined(TEGROUP_FUNCTIONS_INCLUDED)
 #define TEGROUP_FUNCTIONS_INCLUDED
 
-/* ==== [22] Linkage of the functions (src/base/linkage.h) ==== */
+/* ==== [23] Linkage of the functions (src/base/linkage.h) ==== */
 
 #if !defined(TEGROUP_EXTERN)
 #define TEGROUP_IMPL_STATIC_FUNCTIONS
@@ -2116,7 +2146,7 @@ typedef struct tegroup_ep_combine_desc {
 #endif
 #define TEGROUP_API_STATUS TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status /* to be read by the caller */
 
-/* ==== [23] Functions (src/api/functions.h) ==== */
+/* ==== [24] Functions (src/api/functions.h) ==== */
 
 /* Every function is safe to call from several threads at once on different memory (and streams and events of a
  * descriptor). Those that return a status write nothing when it is not TEGROUP_OK, except *error, which may be NULL,
@@ -2216,6 +2246,16 @@ TEGROUP_API_STATUS tegroup_prepare(const tegroup_prepare_desc *desc, struct CUst
  * those of tegroup_prepare, which is the one to call where host sizes are final in a captured graph. */
 TEGROUP_API_STATUS tegroup_shape_prepare(tegroup_shape *shape, void *snapshot, size_t snapshot_bytes,
     struct CUstream_st *stream, tegroup_error *error);
+
+/* The tiles of tile_m by tile_n of a product's results, for a kernel of the caller's own, which takes them by
+ * tegroup_tile_take or tegroup_tile_find. rows: the shape of the ragged buffers, with row_sizes and the snapshot's
+ * address, which need not be prepared yet and is not read; all groups have as many columns. FORWARD, DGRAD: each
+ * group's result has its rows and n columns, and m is 0; WGRAD: m rows and n columns, over as many rows as the group
+ * has. A group without rows has no tile in a FORWARD or DGRAD, one that is skipped none in a WGRAD. Any tile goes, even
+ * larger than the matrices. Returns ERROR_NULL_ARGUMENT, ERROR_UNSET, ERROR_VALUE, ERROR_COMBINATION, ERROR_ALIGNMENT,
+ * ERROR_UNSUPPORTED (col_sizes or elements, more than 2^31 - 1 tiles a group). */
+TEGROUP_API_STATUS tegroup_tiles_of(tegroup_op op, const tegroup_shape *rows, int64_t m, int64_t n, int32_t tile_m,
+    int32_t tile_n, tegroup_tiles *tiles, tegroup_error *error);
 
 /* The tables that dispatch reads, for printing and for documentation. */
 TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count);
@@ -2404,7 +2444,7 @@ TEGROUP_API_STATUS tegroup_ep_combine(const tegroup_ep_combine_desc *desc, struc
 #if defined(TEGROUP_IMPLEMENTATION) && !defined(TEGROUP_IMPLEMENTATION_INCLUDED)
 #define TEGROUP_IMPLEMENTATION_INCLUDED
 
-/* ==== [24] What this build has (src/base/build.h) ==== */
+/* ==== [25] What this build has (src/base/build.h) ==== */
 
 #include <math.h>
 #include <stdio.h>
@@ -2452,7 +2492,7 @@ TEGROUP_API_STATUS tegroup_ep_combine(const tegroup_ep_combine_desc *desc, struc
 
 /* Stop here if you only want the API. */
 
-/* ==== [25] Arithmetic (src/base/arithmetic.h) ==== */
+/* ==== [26] Arithmetic (src/base/arithmetic.h) ==== */
 
 /* Arithmetic that the CPU loops over and a kernel maps threads to. */
 #if defined(__CUDACC__)
@@ -2501,7 +2541,7 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_max_bytes(void) {
     return (uint64_t)PTRDIFF_MAX < (uint64_t)INT64_MAX ? (int64_t)PTRDIFF_MAX : INT64_MAX - 1;
 }
 
-/* ==== [26] Rules (src/base/rules.h) ==== */
+/* ==== [27] Rules (src/base/rules.h) ==== */
 
 /* Record what was wrong and hand the status on. */
 static inline tegroup_status tegroup_impl_fail_as(tegroup_reading reading, tegroup_error *error, tegroup_status status,
@@ -2579,7 +2619,7 @@ static inline int tegroup_impl_overlaps(const void *a, int64_t a_bytes, const vo
     return x < y ? y - x < (uint64_t)a_bytes : x - y < (uint64_t)b_bytes;
 }
 
-/* ==== [27] Threads (src/base/threads.h) ==== */
+/* ==== [28] Threads (src/base/threads.h) ==== */
 
 #if defined(_OPENMP)
 #define TEGROUP_IMPL_OMP(directive) _Pragma(#directive)
@@ -2620,7 +2660,7 @@ static inline int32_t tegroup_impl_team(int32_t threads, double steps) {
     return steps < TEGROUP_IMPL_FORK_STEPS ? 1 : threads;
 }
 
-/* ==== [28] Ranges for a profiler (src/base/range.h) ==== */
+/* ==== [29] Ranges for a profiler (src/base/range.h) ==== */
 
 /* With TEGROUP_NVTX, in C++ and under nvcc, each public call that takes a stream is a range of its name in NVIDIA's
  * tools, for as long as it runs on the host. Without, nothing is left of this line. */
@@ -2639,7 +2679,7 @@ struct tegroup_impl_range {
 #define TEGROUP_IMPL_RANGE(name)
 #endif
 
-/* ==== [29] Types by their bits (src/formats/dtype.h) ==== */
+/* ==== [30] Types by their bits (src/formats/dtype.h) ==== */
 
 TEGROUP_IMPL_HD int32_t tegroup_impl_bits(tegroup_dtype dtype) {
 #define TEGROUP_IMPL_CASE(name, value, bits)                                                                           \
@@ -2648,7 +2688,7 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_bits(tegroup_dtype dtype) {
 #undef TEGROUP_IMPL_CASE
 }
 
-/* ==== [30] Names and texts (src/core/names.h) ==== */
+/* ==== [31] Names and texts (src/core/names.h) ==== */
 
 TEGROUP_API int32_t tegroup_version(void) { return TEGROUP_VERSION; }
 
@@ -2779,7 +2819,7 @@ TEGROUP_API int tegroup_layout_text(const tegroup_layout *layout, char *buffer, 
     return length;
 }
 
-/* ==== [31] Constructors (src/core/constructors.h) ==== */
+/* ==== [32] Constructors (src/core/constructors.h) ==== */
 
 TEGROUP_API tegroup_sizes tegroup_sizes_of(const void *counts, tegroup_dtype dtype, tegroup_space space) {
     tegroup_sizes sizes;
@@ -2830,7 +2870,7 @@ TEGROUP_API tegroup_matrix tegroup_matrix_of(const void *data, int64_t rows, int
     return matrix;
 }
 
-/* ==== [32] Conversions (src/formats/convert.h) ==== */
+/* ==== [33] Conversions (src/formats/convert.h) ==== */
 
 /* Integer arithmetic on bit patterns: the same bits on every machine and under every compiler flag. Narrowing rounds to
  * nearest, ties to even; NaN stays NaN (quiet), overflow gives infinity. */
@@ -3151,7 +3191,7 @@ TEGROUP_IMPL_HD void tegroup_impl_store_int(tegroup_dtype dtype, void *data, int
     else if (dtype == TEGROUP_DTYPE_I64) ((tegroup_impl_any64 *)data)[i] = (uint64_t)x;
 }
 
-/* ==== [33] Scale rules (src/formats/scale_rule.h) ==== */
+/* ==== [34] Scale rules (src/formats/scale_rule.h) ==== */
 
 /* The presets are read from (repository, commit, file):
  *   TE_         NVIDIA/TransformerEngine d0067d0, transformer_engine/common: recipe/recipe_common.cuh (CURRENT, BLOCK),
@@ -3373,7 +3413,7 @@ TEGROUP_API uint32_t tegroup_encode(tegroup_dtype dtype, float x) {
     return tegroup_impl_has_code(dtype) ? tegroup_impl_code_of_f32(dtype, x) : 0;
 }
 
-/* ==== [34] Scale layouts (src/formats/scale_layout.h) ==== */
+/* ==== [35] Scale layouts (src/formats/scale_layout.h) ==== */
 
 TEGROUP_API const tegroup_scaling_facts *tegroup_scaling_info(tegroup_scaling scaling) {
 #define TEGROUP_IMPL_BIT(name) (1u << TEGROUP_DTYPE_##name)
@@ -3450,7 +3490,7 @@ TEGROUP_API int64_t tegroup_scale_index(tegroup_scaling scaling, const tegroup_s
     return facts && facts->outer_fastest ? inner * extent->outer + outer : outer * extent->inner + inner;
 }
 
-/* ==== [35] Layout arithmetic (src/core/layout.h) ==== */
+/* ==== [36] Layout arithmetic (src/core/layout.h) ==== */
 
 TEGROUP_IMPL_HD void tegroup_impl_layout_begin(tegroup_layout *layout) { memset(layout, 0, sizeof *layout); }
 
@@ -3564,7 +3604,7 @@ TEGROUP_API tegroup_snapshot_view tegroup_snapshot_read(const void *snapshot) {
     return header ? tegroup_impl_snapshot_view(snapshot, header->groups, header->irregular) : none;
 }
 
-/* ==== [36] What the fields of a tensor say (src/core/tensor.h) ==== */
+/* ==== [37] What the fields of a tensor say (src/core/tensor.h) ==== */
 
 TEGROUP_IMPL_HD int tegroup_impl_ragged(const tegroup_shape *shape) {
     return shape->row_sizes.encoding != TEGROUP_ENCODING_UNSET;
@@ -3650,7 +3690,7 @@ TEGROUP_IMPL_HD tegroup_impl_sides tegroup_impl_sides_of(int64_t rows, int64_t c
     return sides;
 }
 
-/* ==== [37] Where a group's scales and its copies are (src/core/scale_grid.h) ==== */
+/* ==== [38] Where a group's scales and its copies are (src/core/scale_grid.h) ==== */
 
 /* An extent that no tensor has. Blocks are powers of two, so that a kernel need not divide by them. */
 #define TEGROUP_IMPL_BLOCK_OF_ALL ((int64_t)1 << 62)
@@ -3947,7 +3987,7 @@ static inline int64_t tegroup_impl_copy_bytes(const tegroup_tensor *t, int colum
     return bits == INT64_MAX ? INT64_MAX : tegroup_impl_ceil_div(bits, 8);
 }
 
-/* ==== [38] What errors call a tensor's fields (src/core/field_names.h) ==== */
+/* ==== [39] What errors call a tensor's fields (src/core/field_names.h) ==== */
 
 /* The operands of a GEMM, as arrays of them go. */
 typedef enum tegroup_impl_operand {
@@ -4026,7 +4066,7 @@ static inline const tegroup_impl_names *tegroup_impl_gemm_names(void) {
     return &names;
 }
 
-/* ==== [39] Checks of addresses, types and matrices (src/core/checks.h) ==== */
+/* ==== [40] Checks of addresses, types and matrices (src/core/checks.h) ==== */
 
 /* What addresses are aligned to. */
 static inline size_t tegroup_impl_element(tegroup_dtype dtype) {
@@ -4147,7 +4187,7 @@ static inline tegroup_status tegroup_impl_check_reach(const tegroup_matrix *m, c
     return TEGROUP_OK;
 }
 
-/* ==== [40] Checks of a tensor (src/core/tensor_checks.h) ==== */
+/* ==== [41] Checks of a tensor (src/core/tensor_checks.h) ==== */
 
 /* An operand as it lies in memory: of a gathered one, all rows that it is gathered from. */
 static inline tegroup_tensor tegroup_impl_stored(const tegroup_tensor *t, const tegroup_gather *gather) {
@@ -4373,7 +4413,7 @@ static inline tegroup_status tegroup_impl_check_index(const tegroup_gather *gath
     return TEGROUP_OK;
 }
 
-/* ==== [41] Checks of a snapshot (src/core/snapshot_checks.h) ==== */
+/* ==== [42] Checks of a snapshot (src/core/snapshot_checks.h) ==== */
 
 /* Each group of a snapshot must lie inside the tensor: what the header says, unless somebody wrote over it. A group
  * without rows may begin anywhere in the buffer that was prepared. */
@@ -4534,7 +4574,130 @@ static inline tegroup_status tegroup_impl_check_snapshot(const void *snapshot, c
     return tegroup_impl_check_fit(&fit, field, "must have all groups within the matrix's rows", error);
 }
 
-/* ==== [42] Copies of a quantised tensor (src/core/copies.h) ==== */
+/* ==== [43] Tiles (src/core/tiles.h) ==== */
+
+/* Where tile `number` of a matrix lies, which has tile_rows by tile_cols of them: they go in stripes of eight tile
+ * rows, column by column, so that their operands stay in L2. */
+TEGROUP_IMPL_HD void tegroup_impl_tile_place(int32_t number, int32_t tile_rows, int32_t tile_cols, int32_t *row,
+                                             int32_t *col) {
+    const int32_t stripe = number / tile_cols / 8 * 8, within = number - stripe * tile_cols,
+                  height = tile_rows - stripe < 8 ? tile_rows - stripe : 8;
+    *row = stripe + within % height;
+    *col = within / height;
+}
+
+/* Rows of a group's result. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_tiles_m(const tegroup_tiles *tiles, int32_t g) {
+    const int64_t rows = tiles->view.rows[g];
+    return tiles->op != TEGROUP_OP_WGRAD || rows < 0 ? rows : tiles->m;
+}
+
+/* Tiles of group g, 0 past the last. */
+TEGROUP_IMPL_HD int32_t tegroup_impl_tiles_of_group(const tegroup_tiles *tiles, int32_t g) {
+    const int64_t m = g < tiles->groups ? tegroup_impl_tiles_m(tiles, g) : 0;
+    return m <= 0 ? 0
+                  : (int32_t)(tegroup_impl_ceil_div(m, tiles->tile_m) * tegroup_impl_ceil_div(tiles->n, tiles->tile_n));
+}
+
+TEGROUP_IMPL_HD tegroup_tile tegroup_impl_tile_none(void) {
+    tegroup_tile tile;
+    memset(&tile, 0, sizeof tile);
+    tile.group = -1;
+    return tile;
+}
+
+/* Tile `local` of group g. */
+TEGROUP_IMPL_HD tegroup_tile tegroup_impl_tile_of_group(const tegroup_tiles *tiles, int32_t g, int32_t local) {
+    const int64_t m = tegroup_impl_tiles_m(tiles, g);
+    int32_t row, col;
+    tegroup_tile tile;
+    tegroup_impl_tile_place(local, (int32_t)tegroup_impl_ceil_div(m, tiles->tile_m),
+                            (int32_t)tegroup_impl_ceil_div(tiles->n, tiles->tile_n), &row, &col);
+    tile.group = g;
+    tile.row = (int64_t)row * tiles->tile_m;
+    tile.col = (int64_t)col * tiles->tile_n;
+    tile.rows = (int32_t)tegroup_impl_min(tiles->tile_m, m - tile.row);
+    tile.cols = (int32_t)tegroup_impl_min(tiles->tile_n, tiles->n - tile.col);
+    tile.start = tiles->view.start[g];
+    tile.group_rows = tiles->view.rows[g];
+    return tile;
+}
+
+/* Whether the snapshot is what tegroup_prepare wrote, for buffers of as many rows. */
+TEGROUP_IMPL_HD int tegroup_impl_tiles_prepared(const tegroup_tiles *tiles) {
+    tegroup_impl_fit fit;
+    fit.header = tiles->view.header;
+    fit.rows = tiles->capacity_rows;
+    fit.cols = fit.elements = INT64_MAX;
+    fit.ld = -1;
+    fit.groups = tiles->groups;
+    fit.irregular = 0;
+    return tegroup_impl_fits(&fit);
+}
+
+/* Finds tile `number`, counted from 0 over all groups: on the host in a snapshot in host memory, in a kernel in one in
+ * device memory. Returns 0, and a tile of group -1, where there are fewer, where number is negative, or where the
+ * snapshot is not one that tegroup_prepare wrote for these groups and at most these rows. It steps over the groups
+ * before, one by one: right for a grid of one block a tile, or for many groups and tiles tegroup_tile_take. */
+TEGROUP_IMPL_HD int tegroup_tile_find(const tegroup_tiles *tiles, int64_t number, tegroup_tile *tile) {
+    int32_t g;
+    *tile = tegroup_impl_tile_none();
+    if (number < 0 || !tegroup_impl_tiles_prepared(tiles)) return 0;
+    for (g = 0; g < tiles->groups; g++) {
+        const int32_t count = tegroup_impl_tiles_of_group(tiles, g);
+        if (number < count) {
+            *tile = tegroup_impl_tile_of_group(tiles, g, (int32_t)number);
+            return 1;
+        }
+        number -= count;
+    }
+    return 0;
+}
+
+TEGROUP_API tegroup_status tegroup_tiles_of(tegroup_op op, const tegroup_shape *rows, int64_t m, int64_t n,
+                                            int32_t tile_m, int32_t tile_n, tegroup_tiles *tiles,
+                                            tegroup_error *error) {
+    tegroup_tiles made;
+    int64_t most;
+    TEGROUP_IMPL_RULE(op != TEGROUP_OP_UNSET, ERROR_UNSET, "op", "must be set", TEGROUP_OP_FORWARD, 0);
+    TEGROUP_IMPL_RULE_ENUM(op, TEGROUP_OP_WGRAD, "op", "must be a tegroup_op");
+    TEGROUP_IMPL_RULE(rows != NULL, ERROR_NULL_ARGUMENT, "rows", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(tiles != NULL, ERROR_NULL_ARGUMENT, "tiles", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(rows->groups >= 0 && rows->groups <= TEGROUP_MAX_GROUPS, ERROR_VALUE, "rows.groups",
+                      "must be 0 to TEGROUP_MAX_GROUPS", TEGROUP_MAX_GROUPS, rows->groups);
+    TEGROUP_IMPL_RULE(rows->rows >= 0, ERROR_VALUE, "rows.rows", "must not be negative", 0, rows->rows);
+    TEGROUP_IMPL_RULE(tegroup_impl_ragged(rows), ERROR_UNSET, "rows.row_sizes.encoding",
+                      "must be set: tiles are those of ragged rows", TEGROUP_ENCODING_COUNTS, 0);
+    TEGROUP_IMPL_RULE(!tegroup_impl_irregular(rows), ERROR_UNSUPPORTED, "rows.col_sizes",
+                      "and elements must be unset: all groups have as many columns", 0, 1);
+    TEGROUP_IMPL_RULE(rows->snapshot != NULL, ERROR_NULL_ARGUMENT, "rows.snapshot",
+                      "must not be NULL: its memory is needed, prepared or not", 1, 0);
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(rows->snapshot, TEGROUP_ALIGNMENT), ERROR_ALIGNMENT, "rows.snapshot",
+                      "must be 256-byte aligned", TEGROUP_ALIGNMENT, (uintptr_t)rows->snapshot % TEGROUP_ALIGNMENT);
+    TEGROUP_IMPL_RULE(m >= 0, ERROR_VALUE, "m", "must not be negative", 0, m);
+    TEGROUP_IMPL_RULE(m == 0 || op == TEGROUP_OP_WGRAD, ERROR_COMBINATION, "m",
+                      "must be 0 unless op is WGRAD: a group's rows are the snapshot's", 0, m);
+    TEGROUP_IMPL_RULE(n >= 0, ERROR_VALUE, "n", "must not be negative", 0, n);
+    TEGROUP_IMPL_RULE(tile_m > 0, ERROR_VALUE, "tile_m", "must be positive", 1, tile_m);
+    TEGROUP_IMPL_RULE(tile_n > 0, ERROR_VALUE, "tile_n", "must be positive", 1, tile_n);
+    most = tegroup_impl_mul(tegroup_impl_ceil_div(op == TEGROUP_OP_WGRAD ? m : rows->rows, tile_m),
+                            tegroup_impl_ceil_div(n, tile_n));
+    TEGROUP_IMPL_RULE(most <= INT32_MAX, ERROR_UNSUPPORTED, "tile_m",
+                      "must be as high that a group has tiles that 31 bits count", INT32_MAX, most);
+    memset(&made, 0, sizeof made);
+    made.op = op;
+    made.groups = rows->groups;
+    made.capacity_rows = rows->rows;
+    made.m = m;
+    made.n = n;
+    made.tile_m = tile_m;
+    made.tile_n = tile_n;
+    made.view = tegroup_impl_snapshot_view(rows->snapshot, rows->groups, 0);
+    *tiles = made;
+    return TEGROUP_OK;
+}
+
+/* ==== [44] Copies of a quantised tensor (src/core/copies.h) ==== */
 
 /* Copies of a quantised tensor, as arrays of them go. */
 enum { TEGROUP_IMPL_ROWWISE, TEGROUP_IMPL_COLUMNWISE, TEGROUP_IMPL_COPIES };
@@ -4651,7 +4814,7 @@ static inline tegroup_status tegroup_impl_check_copy(const tegroup_tensor *t, in
     return tegroup_impl_check_each(t, memory.scale_pointers, tegroup_impl_scaled_as_one(facts), paths.scales, error);
 }
 
-/* ==== [43] Bytes of a tensor (src/core/tensor_layout.h) ==== */
+/* ==== [45] Bytes of a tensor (src/core/tensor_layout.h) ==== */
 
 TEGROUP_API tegroup_status tegroup_tensor_layout(const tegroup_tensor *tensor, tegroup_copies copies,
                                                  tegroup_layout *layout, tegroup_error *error) {
@@ -4680,7 +4843,7 @@ TEGROUP_API tegroup_status tegroup_tensor_layout(const tegroup_tensor *tensor, t
     return TEGROUP_OK;
 }
 
-/* ==== [44] Scales as they are stored (src/core/stored_scales.h) ==== */
+/* ==== [46] Scales as they are stored (src/core/stored_scales.h) ==== */
 
 /* The scales of one copy of a tensor, as a kernel is given them. */
 typedef struct tegroup_impl_scales {
@@ -4798,7 +4961,7 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_converted_scale(const tegroup_impl_scale_g
     return tegroup_impl_is_exponent(to_dtype) ? TEGROUP_IMPL_LOWEST_EXPONENT : 0; /* whose byte is 0 */
 }
 
-/* ==== [45] What a call writes lies apart (src/core/apart.h) ==== */
+/* ==== [47] What a call writes lies apart (src/core/apart.h) ==== */
 
 /* Memory that a call touches. What it writes may share none with anything else that it touches. */
 typedef struct tegroup_impl_buffer {
@@ -4977,7 +5140,7 @@ static inline tegroup_status tegroup_impl_check_matrix_workspace(const tegroup_l
     return tegroup_impl_check_apart(buffers, 1 + count, TEGROUP_CHECK_HOST, NULL, error);
 }
 
-/* ==== [46] Prepare: the place of a group (src/core/prepare_group.h) ==== */
+/* ==== [48] Prepare: the place of a group (src/core/prepare_group.h) ==== */
 
 /* How sizes become a snapshot, group by group. Each function below is one step of one group, so that a loop and a
  * kernel run the same code; the steps in between are scans (sum or maximum) and a sorting network, which give the same
@@ -5149,7 +5312,7 @@ TEGROUP_IMPL_HD void tegroup_impl_prepare_write(const tegroup_impl_preparation *
     p->out_offset[g] = x->offset;
 }
 
-/* ==== [47] Prepare: the order of groups (src/core/prepare_sort.h) ==== */
+/* ==== [49] Prepare: the order of groups (src/core/prepare_sort.h) ==== */
 
 /* Sorting. Groups are ordered by where they begin (to find overlaps) or by size, ties by index, padding last. */
 typedef enum tegroup_impl_sort_key {
@@ -5245,7 +5408,7 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_apart(const tegroup_impl_preparatio
     return x.rows;
 }
 
-/* ==== [48] Prepare: all groups (src/core/prepare.h) ==== */
+/* ==== [50] Prepare: all groups (src/core/prepare.h) ==== */
 
 /* Bytes of an array of sizes, or of starts. */
 static inline int64_t tegroup_impl_sizes_bytes(const tegroup_sizes *sizes, int32_t groups) {
@@ -5370,7 +5533,7 @@ static inline void tegroup_impl_prepare_host(const tegroup_impl_preparation *p, 
     tegroup_impl_sort(p, TEGROUP_IMPL_SORT_BY_SIZE);
 }
 
-/* ==== [49] Prepare: what is refused (src/core/prepare_rules.h) ==== */
+/* ==== [51] Prepare: what is refused (src/core/prepare_rules.h) ==== */
 
 /* The error for the lie about group g that these status bits tell of. */
 static inline tegroup_status tegroup_impl_prepare_lie(const tegroup_impl_preparation *p, int32_t g, uint32_t bits,
@@ -5572,7 +5735,7 @@ static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_de
     return tegroup_impl_check_apart(buffers, 5, TEGROUP_CHECK_HOST, NULL, error);
 }
 
-/* ==== [50] The problem of a GEMM (src/core/problem.h) ==== */
+/* ==== [52] The problem of a GEMM (src/core/problem.h) ==== */
 
 /* The most bytes from one group to the next that TMA can be told of, which has the rules of alignment as well (CUDA
  * Driver API, cuTensorMapEncodeTiled: strides are multiples of 16 below 2^40). Rows are never so far apart. */
@@ -5650,6 +5813,8 @@ static inline tegroup_status tegroup_impl_check_numbers(const tegroup_gemm_desc 
                       desc->accumulate);
     TEGROUP_IMPL_RULE(desc->bias_of_b == 0 || desc->bias_of_b == 1, ERROR_VALUE, "bias_of_b", "must be 0 or 1", 1,
                       desc->bias_of_b);
+    TEGROUP_IMPL_RULE(desc->functor == 0 || desc->functor == 1, ERROR_VALUE, "functor", "must be 0 or 1", 1,
+                      desc->functor);
     TEGROUP_IMPL_TRY(tegroup_impl_check_options(&desc->options, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_scalars(&desc->alpha, "alpha.dtype", "alpha.space", "alpha.stride", error));
     return tegroup_impl_check_scalars(&desc->beta, "beta.dtype", "beta.space", "beta.stride", error);
@@ -5795,6 +5960,10 @@ static inline tegroup_status tegroup_impl_check_extras(const tegroup_gemm_desc *
         TEGROUP_IMPL_RULE(!desc->accumulate, ERROR_COMBINATION, "accumulate",
                           "does not go with c: it makes d its own c", 0, 1);
     }
+    TEGROUP_IMPL_RULE(!desc->functor || !desc->accumulate, ERROR_COMBINATION, "functor",
+                      "does not go with accumulate: give d as c and a beta of 1, and it is given the whole", 0, 1);
+    TEGROUP_IMPL_RULE(!desc->functor || !has_bias || desc->op == TEGROUP_OP_WGRAD, ERROR_COMBINATION, "functor",
+                      "does not go with a bias that is added: it adds its own", 0, 1);
     TEGROUP_IMPL_RULE(desc->beta.space == TEGROUP_SPACE_UNSET || !desc->accumulate, ERROR_COMBINATION, "accumulate",
                       "does not go with beta: it is 1", 0, 1);
     TEGROUP_IMPL_RULE(desc->beta.space == TEGROUP_SPACE_UNSET || has_c, ERROR_COMBINATION, "beta", "needs c", 1, 0);
@@ -5929,6 +6098,7 @@ static inline tegroup_status tegroup_impl_problem_of(const tegroup_gemm_desc *de
     problem->beta_stride = (uint8_t)(desc->beta.space != TEGROUP_SPACE_UNSET ? desc->beta.stride : 0);
     problem->accumulate = (uint8_t)desc->accumulate;
     problem->bias_of_b = (uint8_t)desc->bias_of_b;
+    problem->functor = (uint8_t)desc->functor;
     problem->tail = desc->tail;
     return TEGROUP_OK;
 }
@@ -5941,7 +6111,7 @@ TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, t
     return tegroup_impl_problem_of(desc, tegroup_impl_gemm_names(), problem, error);
 }
 
-/* ==== [51] Backend and quirk tables (src/core/backend_table.h) ==== */
+/* ==== [53] Backend and quirk tables (src/core/backend_table.h) ==== */
 
 #define TEGROUP_IMPL_DT(name) (1u << TEGROUP_DTYPE_##name)
 #define TEGROUP_IMPL_SC(name) (1u << TEGROUP_SCALING_##name)
@@ -5959,7 +6129,8 @@ TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count) {
     static const tegroup_backend_rule table[] = {
         /* backend, SM from, to, cuBLASLt from, operands, results, scalings, features, alignment, known from */
         {TEGROUP_BACKEND_SM90, 90, 90, 0, TEGROUP_IMPL_HALVES, TEGROUP_IMPL_RESULTS, TEGROUP_IMPL_SC(NONE),
-         TEGROUP_IMPL_BUNDLED | TEGROUP_FEATURE_GATHER, 16, "TMA asks for 16-byte rows; a's and b's may be copied"},
+         TEGROUP_IMPL_BUNDLED | TEGROUP_FEATURE_GATHER | TEGROUP_FEATURE_FUNCTOR, 16,
+         "TMA asks for 16-byte rows; a's and b's may be copied"},
         {TEGROUP_BACKEND_SM90, 90, 90, 0, TEGROUP_IMPL_DT(BF16) | TEGROUP_IMPL_FP8 | TEGROUP_IMPL_DT(F4E2M1),
          TEGROUP_IMPL_RESULTS,
          TEGROUP_IMPL_SC(NONE) | TEGROUP_IMPL_SC(MXFP8) | TEGROUP_IMPL_SC(MXFP8_32X32) | TEGROUP_IMPL_SC(MXFP4)
@@ -5998,7 +6169,8 @@ TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count) {
          TEGROUP_IMPL_COMMON | TEGROUP_FEATURE_DEVICE_SIZES, 0,
          "TransformerEngine, cublaslt_grouped_gemm.cu; compiled, never run by tegroup"},
         {TEGROUP_BACKEND_PORTABLE, 80, 999, 0, TEGROUP_IMPL_HALVES | TEGROUP_IMPL_DT(F32), TEGROUP_IMPL_RESULTS,
-         TEGROUP_IMPL_SC(NONE), TEGROUP_IMPL_BUNDLED | TEGROUP_FEATURE_IRREGULAR | TEGROUP_FEATURE_MIXED, 0,
+         TEGROUP_IMPL_SC(NONE),
+         TEGROUP_IMPL_BUNDLED | TEGROUP_FEATURE_IRREGULAR | TEGROUP_FEATURE_MIXED | TEGROUP_FEATURE_FUNCTOR, 0,
          "mma.sync of SM80"},
         {TEGROUP_BACKEND_PORTABLE, 80, 999, 0, TEGROUP_IMPL_HALVES | TEGROUP_IMPL_FP8, TEGROUP_IMPL_RESULTS,
          TEGROUP_IMPL_SC(NONE) | TEGROUP_IMPL_SC(TENSOR) | TEGROUP_IMPL_SC(ROW) | TEGROUP_IMPL_SC(BLOCK_1X128)
@@ -6117,7 +6289,7 @@ static inline int tegroup_impl_quirk_avoided(tegroup_backend backend, int32_t sm
     return 0;
 }
 
-/* ==== [52] What decides the bits of a result (src/core/numerics.h) ==== */
+/* ==== [54] What decides the bits of a result (src/core/numerics.h) ==== */
 
 /* FNV-1a. */
 #define TEGROUP_IMPL_HASH UINT64_C(14695981039346656037)
@@ -6147,7 +6319,7 @@ static inline int tegroup_impl_uses_cublaslt(tegroup_backend backend) {
     return backend == TEGROUP_BACKEND_CUBLASLT_GROUPED || backend == TEGROUP_BACKEND_CUBLASLT_LOOP;
 }
 
-/* ==== [53] What a plan chooses (src/core/choice.h) ==== */
+/* ==== [55] What a plan chooses (src/core/choice.h) ==== */
 
 /* The choice that a plan made among equals: cuBLASLt's algorithm, the tile of sm90. All zero where a backend has one
  * candidate. */
@@ -6168,14 +6340,17 @@ static inline void tegroup_impl_choices_add(tegroup_impl_choices *choices, const
     if (choices->count < TEGROUP_TUNE_CANDIDATES) choices->list[choices->count++] = *choice;
 }
 
-/* plan.algorithm of the bundled backends: the kernel's address in this unit, its threads, shared memory and blocks.
- * SM90 has the driver's function that makes tensor maps besides, how many of the last groups have narrow tiles
- * alone, the kernel's number in its table, and the rows of the buffers of operands that are decoded into workspace. */
+/* plan.algorithm of the bundled backends: the kernel's address in this unit, its threads, shared memory and blocks; an
+ * address that stands for the type of its functor, or 0, in whose place a call's copy of the plan has the address of
+ * the functor itself. SM90 has the driver's function that makes tensor maps besides, how many of the last groups have
+ * narrow tiles alone, the kernel's number in its table, and the rows of the buffers of operands that are decoded into
+ * workspace. */
 enum {
     TEGROUP_IMPL_PLANNED_KERNEL,
     TEGROUP_IMPL_PLANNED_THREADS,
     TEGROUP_IMPL_PLANNED_SHARED,
     TEGROUP_IMPL_PLANNED_BLOCKS,
+    TEGROUP_IMPL_PLANNED_FUNCTOR,
     TEGROUP_IMPL_PLANNED_ENCODE,
     TEGROUP_IMPL_PLANNED_NARROWS,
     TEGROUP_IMPL_PLANNED_ROW,
@@ -6196,7 +6371,7 @@ static inline int64_t tegroup_impl_expected_rows(const tegroup_gemm_desc *desc, 
     return p->rows_space[TEGROUP_IMPL_A] ? p->rows : tegroup_impl_mul(p->rows, p->groups);
 }
 
-/* ==== [54] The product of one group (src/core/product.h) ==== */
+/* ==== [56] The product of one group (src/core/product.h) ==== */
 
 /* The row of its data from which row r of a gathered operand comes; -1: the row is of zeros. */
 TEGROUP_IMPL_HD int64_t tegroup_impl_gathered(const tegroup_gather *gather, int64_t r) {
@@ -6289,7 +6464,7 @@ TEGROUP_IMPL_HD tegroup_impl_product tegroup_impl_product_of(const tegroup_gemm_
     p.m = size.m;
     p.n = size.n;
     p.k = size.k;
-    p.untouched = p.k == 0 && p.beta == 1 && p.c.base == p.d.base && p.c.first == p.d.first
+    p.untouched = p.k == 0 && p.beta == 1 && !desc->functor && p.c.base == p.d.base && p.c.first == p.d.first
                   && (desc->bias.dtype == TEGROUP_DTYPE_UNSET || desc->op == TEGROUP_OP_WGRAD);
     return p;
 }
@@ -6327,7 +6502,7 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_uses(const tegroup_gemm_desc *desc, const 
     return used;
 }
 
-/* ==== [55] Quantised operands (src/core/quantised.h) ==== */
+/* ==== [57] Quantised operands (src/core/quantised.h) ==== */
 
 static inline int tegroup_impl_quantised(const tegroup_problem *p) {
     return p->a_scaling != TEGROUP_SCALING_NONE || p->b_scaling != TEGROUP_SCALING_NONE;
@@ -6440,7 +6615,7 @@ TEGROUP_IMPL_HD double tegroup_impl_scale_along(const tegroup_impl_scaled *scale
     return tegroup_impl_load_f64(scaled->scale_dtype, scaled->scales, at);
 }
 
-/* ==== [56] An activation in an epilogue (src/core/epilogue.h) ==== */
+/* ==== [58] An activation in an epilogue (src/core/epilogue.h) ==== */
 
 /* An activation in the epilogue of a forward product, or the gradient of one in that of a dgrad. */
 typedef struct tegroup_impl_epilogue {
@@ -6453,7 +6628,7 @@ typedef struct tegroup_impl_epilogue {
     tegroup_activation_backward_desc gradient; /* of D, whose memory holds sums for grad_row_scale instead */
 } tegroup_impl_epilogue;
 
-/* ==== [57] Prepare a snapshot (src/gemm/prepare.h) ==== */
+/* ==== [59] Prepare a snapshot (src/gemm/prepare.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_prepare(const tegroup_impl_preparation *p,
@@ -6529,7 +6704,7 @@ TEGROUP_API tegroup_status tegroup_shape_prepare(tegroup_shape *shape, void *sna
     return TEGROUP_OK;
 }
 
-/* ==== [58] Rows (src/cpu/rows.h) ==== */
+/* ==== [60] Rows (src/cpu/rows.h) ==== */
 
 /* Rows are worked on in pieces of this many elements, widened to the type of the sums: the choice of a data type is
  * made once a piece, and the loops in between are ones that compilers vectorise. */
@@ -6651,7 +6826,7 @@ static inline double tegroup_impl_dot_f64(const double *x, const double *y, int6
     return sum;
 }
 
-/* ==== [59] CPU GEMM kernel (src/cpu/gemm_kernel.h) ==== */
+/* ==== [61] CPU GEMM kernel (src/cpu/gemm_kernel.h) ==== */
 
 /* The blocked product after Goto and van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication": panels of
  * A and B are copied (and widened to the type of the sums) so that the innermost kernel reads both in order. Each
@@ -7132,7 +7307,7 @@ static inline void tegroup_impl_cpu_block_f64(int32_t m, int64_t k, const double
     }
 }
 
-/* ==== [60] CPU GEMM of quantised operands (src/cpu/quantised.h) ==== */
+/* ==== [62] CPU GEMM of quantised operands (src/cpu/quantised.h) ==== */
 
 /* A quantised operand, and what its codes mean. */
 typedef struct tegroup_impl_cpu_codes {
@@ -7253,7 +7428,7 @@ static inline void tegroup_impl_cpu_sum_codes_f64(const tegroup_gemm_desc *desc,
     }
 }
 
-/* ==== [61] Set-up of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup.h) ==== */
+/* ==== [63] Set-up of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup.h) ==== */
 
 /* The arrays that a grouped cuBLASLt matmul reads, in order, with [groups] entries each: of 8 bytes, but floats in the
  * last two. cuBLASLt is column-major and computes the transpose of D, so its A is the descriptor's b and its B the
@@ -7679,7 +7854,7 @@ static inline void tegroup_impl_lt_loop_workspace(const tegroup_plan *plan, tegr
     }
 }
 
-/* ==== [62] Set-up of a grouped cuBLASLt matmul: quantised operands (src/cuda/cublaslt_scales.h) ==== */
+/* ==== [64] Set-up of a grouped cuBLASLt matmul: quantised operands (src/cuda/cublaslt_scales.h) ==== */
 
 /* What quantised rows take of memory that groups have one after another: whole granules of 2^shift rows, or one a group
  * however many rows it has. */
@@ -7792,7 +7967,7 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_scaled_group(const tegroup_impl_setup_ca
     tegroup_impl_setup_entries(call, 0, &parts, g, s);
 }
 
-/* ==== [63] Hopper GEMM: the table of kernels (src/cuda/sm90_kernels.h) ==== */
+/* ==== [65] Hopper GEMM: the table of kernels (src/cuda/sm90_kernels.h) ==== */
 
 #define TEGROUP_IMPL_SM90_K           64  /* k of a pipeline stage: 128 bytes, the widest swizzle of TMA */
 #define TEGROUP_IMPL_SM90_MOST_BLOCKS 160 /* the most blocks; no Hopper GPU has more than 144 multiprocessors */
@@ -7897,7 +8072,7 @@ static inline int tegroup_impl_sm90_runs(const tegroup_problem *p, int32_t kerne
                || TEGROUP_IMPL_SM90_ADDS_BIAS(row->op, row->tile_n, row->flips));
 }
 
-/* ==== [64] Hopper GEMM: what tiles cost, and which block is done first (src/cuda/sm90_balance.h) ==== */
+/* ==== [66] Hopper GEMM: what tiles cost, and which block is done first (src/cuda/sm90_balance.h) ==== */
 
 /* A tile row ends in two narrow tiles where these hold the columns that are left: 4,096 columns are 20 tiles of 192 and
  * two of 128, and no tile is partly empty. A forward product or dgrad with at least this k balances blocks if it has
@@ -8001,7 +8176,7 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_assign(tegroup_impl_sm90_loads *loads,
     return given;
 }
 
-/* ==== [65] Hopper GEMM: operands that are decoded (src/cuda/sm90_decoded.h) ==== */
+/* ==== [67] Hopper GEMM: operands that are decoded (src/cuda/sm90_decoded.h) ==== */
 
 /* Hopper has no instruction for MXFP8, MXFP4 and NVFP4. But a value times its scale of 8 bits is a number of BF16, so
  * such an operand is decoded into workspace, where the kernels of BF16 read it; cuda/sm90_decode.h has the kernel for
@@ -8085,7 +8260,7 @@ static inline void tegroup_impl_sm90_decoded_workspace(const tegroup_plan *plan,
     tegroup_impl_layout_add(layout, "alpha", 4 * (int64_t)p->groups);
 }
 
-/* ==== [66] Hopper GEMM of FP8: the table of kernels, and where a group's scales are (src/cuda/sm90_fp8_kernels.h) ==== */
+/* ==== [68] Hopper GEMM of FP8: the table of kernels, and where a group's scales are (src/cuda/sm90_fp8_kernels.h) ==== */
 
 /* The kernel rows of FP8, one on each line: KERNEL(name, op, lines, cols, turns, slabs, narrows). narrows: whether a
  * tile row may end in narrow tiles; the others are as in sm90_kernels.h. All are kernels of a forward product or of a
@@ -8189,7 +8364,7 @@ static inline void tegroup_impl_sm90_fp8_workspace(const tegroup_plan *plan, teg
                             2 * (int64_t)sizeof(tegroup_impl_sm90_scales) * plan->problem.groups);
 }
 
-/* ==== [67] Hopper GEMM: rows that are repacked for TMA (src/cuda/sm90_repack.h) ==== */
+/* ==== [69] Hopper GEMM: rows that are repacked for TMA (src/cuda/sm90_repack.h) ==== */
 
 /* TMA reads rows that begin at multiples of 16 bytes. Rows of A or B that begin elsewhere, because their ld is no such
  * multiple, are copied into workspace first, where they begin at cache lines. Nothing is added to a sum: behind the
@@ -8257,7 +8432,7 @@ static inline void tegroup_impl_sm90_workspace(const tegroup_plan *plan, tegroup
                                                      tegroup_impl_sm90_repacked_ld(p, (tegroup_impl_operand)i) * 2));
 }
 
-/* ==== [68] Hopper GEMM: whether BF16 would be faster (src/cuda/sm90_forecast.h) ==== */
+/* ==== [70] Hopper GEMM: whether BF16 would be faster (src/cuda/sm90_forecast.h) ==== */
 
 /* What a product takes in a training step, by rates seen on an H100 (docs/lab/fp8.md): the time of its operations,
  * which the end of a tile lengthens as so many more terms of a sum would, and that of its bytes, which overlap by a
@@ -8307,7 +8482,7 @@ static inline void tegroup_impl_sm90_compare(const tegroup_gemm_desc *desc, cons
                                         : tegroup_impl_sm90_product_us(p, rows, 8));
 }
 
-/* ==== [69] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
+/* ==== [71] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
 
 /* Constants of the prediction besides those of each kernel in the table, together with which the times were fitted. */
 #define TEGROUP_IMPL_SM90_STRETCH_US 0.55 /* us to find a stretch, or to assign a wave of its tiles */
@@ -8635,7 +8810,7 @@ static inline void tegroup_impl_sm90_tile(const tegroup_gemm_desc *desc, const t
     if (forecast->us > 0) forecast->us += tegroup_impl_sm90_repack_us(desc, &plan->problem);
 }
 
-/* ==== [70] The backends, a row of functions each (src/gemm/backends.h) ==== */
+/* ==== [72] The backends, a row of functions each (src/gemm/backends.h) ==== */
 
 /* What a backend can be asked: a function type for each question. */
 typedef void tegroup_impl_workspace_function(const tegroup_plan *plan, tegroup_layout *layout);
@@ -8787,7 +8962,7 @@ static inline uint32_t tegroup_impl_built(void) {
     return built;
 }
 
-/* ==== [71] What each backend can do (src/gemm/verdicts.h) ==== */
+/* ==== [73] What each backend can do (src/gemm/verdicts.h) ==== */
 
 /* Backends in order of preference. If only the device knows d's columns, CUBLASLT_GROUPED gives NaN for groups whose D
  * it cannot store (see tegroup_impl_setup_group), so it comes after PORTABLE, which takes any. So does SM90 where it
@@ -9128,6 +9303,11 @@ static inline int tegroup_impl_judge_extras(tegroup_impl_case *c) {
                       names->operand[TEGROUP_IMPL_BIAS]->name, "must be absent", 0, p->bias);
     TEGROUP_IMPL_NEED(p->tail == TEGROUP_TAIL_KEEP || TEGROUP_IMPL_HAS(TAIL), ERROR_UNSUPPORTED, names->tail,
                       "must be KEEP", TEGROUP_TAIL_KEEP, p->tail);
+    TEGROUP_IMPL_NEED(!p->functor || TEGROUP_IMPL_HAS(FUNCTOR), ERROR_UNSUPPORTED, "functor",
+                      "must be 0: no kernel of this backend takes one here", 0, 1);
+    TEGROUP_IMPL_NEED_AS(DTYPE, !p->functor || p->a != TEGROUP_DTYPE_F32, ERROR_UNSUPPORTED,
+                         TEGROUP_IMPL_OPERAND_PATH(A, DTYPE), "must have 16 bits where there is a functor",
+                         TEGROUP_DTYPE_BF16, p->a);
     TEGROUP_IMPL_NEED(!desc->options.sm_limit || !device || TEGROUP_IMPL_HAS(SM_LIMIT), ERROR_UNSUPPORTED,
                       "options.sm_limit", "must be 0: cuBLASLt takes it for a hint", 0, desc->options.sm_limit);
     return 1;
@@ -9202,7 +9382,7 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     return c.met;
 }
 
-/* ==== [72] Explain and plan (src/gemm/plan.h) ==== */
+/* ==== [74] Explain and plan (src/gemm/plan.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 /* Describes the current device as a target; sm stays 0 without one. Returns the device, or -1. */
@@ -9473,7 +9653,7 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     return tegroup_impl_plan_make(desc, tegroup_impl_gemm_names(), target, plan, error);
 }
 
-/* ==== [73] CPU GEMM (src/cpu/gemm.h) ==== */
+/* ==== [75] CPU GEMM (src/cpu/gemm.h) ==== */
 
 /* tegroup_impl_cpu_pack for rows that an index picks: from row `row` and column `col` of the group on. The rows are the
  * lines, or where along_k is set what is summed over. */
@@ -9829,7 +10009,7 @@ static inline tegroup_status tegroup_impl_cpu_gemm(const tegroup_plan *plan, con
     return TEGROUP_OK;
 }
 
-/* ==== [74] What a call checks (src/gemm/check.h) ==== */
+/* ==== [76] What a call checks (src/gemm/check.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm_desc *desc,
@@ -9890,6 +10070,7 @@ static inline tegroup_status tegroup_impl_check_planned(const tegroup_problem *p
     TEGROUP_IMPL_SAME(beta_stride, "beta.stride");
     TEGROUP_IMPL_SAME(accumulate, "accumulate");
     TEGROUP_IMPL_SAME(bias_of_b, "bias_of_b");
+    TEGROUP_IMPL_SAME(functor, "functor");
     TEGROUP_IMPL_SAME(tail, names->tail);
 #undef TEGROUP_IMPL_SAME_EACH
 #undef TEGROUP_IMPL_SAME
@@ -10209,7 +10390,7 @@ TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const te
     return tegroup_impl_gemm_check_own(plan, desc, error);
 }
 
-/* ==== [75] Run (src/gemm/run.h) ==== */
+/* ==== [77] Run (src/gemm/run.h) ==== */
 
 /* What the check has passed; it refuses a plan for a backend that is not built. */
 static inline tegroup_status tegroup_impl_gemm_run(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
@@ -10224,6 +10405,13 @@ static inline const char *tegroup_impl_gemm_range(const tegroup_plan *plan) {
     return names[plan && plan->magic == TEGROUP_PLAN_MAGIC ? tegroup_impl_clamp(plan->problem.op, 0, 3) : 0];
 }
 
+/* What tegroup_gemm_with alone runs. */
+static inline tegroup_status tegroup_impl_check_no_functor(const tegroup_plan *plan, tegroup_error *error) {
+    TEGROUP_IMPL_RULE(!plan->problem.functor, ERROR_UNSUPPORTED, "functor",
+                      "must be 0 in this call: tegroup_gemm_with runs a product with a functor", 0, 1);
+    return TEGROUP_OK;
+}
+
 TEGROUP_API tegroup_status tegroup_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                         struct CUstream_st *stream, tegroup_error *error) {
     TEGROUP_IMPL_RANGE(tegroup_impl_gemm_range(plan))
@@ -10231,6 +10419,7 @@ TEGROUP_API tegroup_status tegroup_gemm(const tegroup_plan *plan, const tegroup_
     TEGROUP_IMPL_TRY(tegroup_impl_check_plan(plan, error));
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_gemm_check_own(plan, desc, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_no_functor(plan, error));
     return tegroup_impl_gemm_run(plan, desc, stream, error);
 }
 
@@ -10241,7 +10430,7 @@ TEGROUP_API tegroup_status tegroup_plan_layout(const tegroup_plan *plan, tegroup
     return TEGROUP_OK;
 }
 
-/* ==== [76] One call for a product that runs once (src/gemm/once.h) ==== */
+/* ==== [78] One call for a product that runs once (src/gemm/once.h) ==== */
 
 /* Whether two operands have one routing's sizes, so that one snapshot serves both. */
 static inline int tegroup_impl_same_sizes(const tegroup_sizes *x, const tegroup_sizes *y) {
@@ -10260,6 +10449,7 @@ static inline tegroup_status tegroup_impl_once_plan(const tegroup_gemm_desc *des
     tegroup_layout part;
     int32_t i;
     TEGROUP_IMPL_TRY(tegroup_impl_plan_make(desc, names, NULL, plan, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_no_functor(plan, error));
     tegroup_impl_operands_of(desc, operands);
     for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_D; i++) {
         const tegroup_impl_name *name = names->operand[i];
@@ -10339,7 +10529,7 @@ TEGROUP_API tegroup_status tegroup_gemm_once(const tegroup_gemm_desc *desc, stru
     return tegroup_impl_gemm_run(&plan, &ready, stream, error);
 }
 
-/* ==== [77] Tune, save and load a plan (src/gemm/tune.h) ==== */
+/* ==== [79] Tune, save and load a plan (src/gemm/tune.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
@@ -10404,6 +10594,7 @@ TEGROUP_API tegroup_status tegroup_plan_tune(tegroup_plan *plan, const tegroup_t
     TEGROUP_IMPL_RULE(desc->flush != NULL || desc->flush_bytes == 0, ERROR_NULL_ARGUMENT, "flush",
                       "must not be NULL where flush_bytes is given", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_gemm_check(plan, desc->gemm, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_no_functor(plan, error));
     gemm = desc->gemm;
     TEGROUP_IMPL_TAKE(gemm, gemm_taken);
     taken = *desc;
@@ -10510,7 +10701,7 @@ TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, cons
     return TEGROUP_OK;
 }
 
-/* ==== [78] Formulas (src/cpu/real.h) ==== */
+/* ==== [80] Formulas (src/cpu/real.h) ==== */
 
 /* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. On the host
  * exp is the platform's (glibc: at most 1 ULP off). On the device it is at most 4 ULP off, whatever the flags (with
@@ -10543,7 +10734,7 @@ TEGROUP_IMPL_HD double tegroup_impl_choice_grad_f64(double grad_weight, double d
     return normalize ? (grad_weight - dot / chosen) / chosen : grad_weight;
 }
 
-/* ==== [79] Activation formulas (src/core/activation_formulas.h) ==== */
+/* ==== [81] Activation formulas (src/core/activation_formulas.h) ==== */
 
 /* Each operation is rounded by itself, or is one fused multiply-add where that is written: an activation in the
  * epilogue of a product gives the bits that the separate call gives. (A host compiler may fuse what it likes.) */
@@ -10951,7 +11142,7 @@ TEGROUP_IMPL_HD double tegroup_impl_activation_f64(tegroup_activation kind, int 
     return tegroup_impl_activation_grad_f64(kind, half, alpha, limit, gate, up, 0, &grad_gate, &grad_up);
 }
 
-/* ==== [80] Activations (src/layer/activation.h) ==== */
+/* ==== [82] Activations (src/layer/activation.h) ==== */
 
 #if TEGROUP_IMPL_ACTIVATION_KERNELS
 static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
@@ -11370,7 +11561,7 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
     return tegroup_impl_activation_backward_run(desc, stream, error);
 }
 
-/* ==== [81] Quantise and dequantise: rules (src/layer/quantize_rules.h) ==== */
+/* ==== [83] Quantise and dequantise: rules (src/layer/quantize_rules.h) ==== */
 
 /* What errors call what is quantised and what it is made of, in the words of the call that the caller made. */
 typedef struct tegroup_impl_quantize_names {
@@ -11668,7 +11859,7 @@ static inline tegroup_status tegroup_impl_check_dequantize(const tegroup_dequant
     return tegroup_impl_check_built(TEGROUP_IMPL_FP8_KERNELS, desc->space, error);
 }
 
-/* ==== [82] Quantise and dequantise (src/layer/quantize.h) ==== */
+/* ==== [84] Quantise and dequantise (src/layer/quantize.h) ==== */
 
 #if TEGROUP_IMPL_FP8_KERNELS
 static inline tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
@@ -12245,7 +12436,7 @@ TEGROUP_API tegroup_status tegroup_dequantize(const tegroup_dequantize_desc *des
     return TEGROUP_OK;
 }
 
-/* ==== [83] Grouped linear layer (src/layer/linear.h) ==== */
+/* ==== [85] Grouped linear layer (src/layer/linear.h) ==== */
 
 /* The tensors of a layer, by name. */
 /* clang-format off */
@@ -12754,7 +12945,7 @@ TEGROUP_API tegroup_status tegroup_linear_wgrad(const tegroup_linear_plan *plan,
     return tegroup_impl_layer_call(&call.layer, plan, TEGROUP_OP_WGRAD, 1, stream, error);
 }
 
-/* ==== [84] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
+/* ==== [86] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
 
 /* Its tensors, by name: weights, then what has the routing's rows, of which the last three are what is saved. */
 /* clang-format off */
@@ -13255,7 +13446,7 @@ static inline tegroup_status tegroup_impl_mlp_check(const tegroup_mlp_desc *desc
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [85] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
+/* ==== [87] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
 
 /* A plan's parts: what it holds for itself, and those of the two layers. A chain keeps them apart. */
 typedef struct tegroup_impl_mlp_plans {
@@ -13635,7 +13826,7 @@ TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const 
     return TEGROUP_OK;
 }
 
-/* ==== [86] Grouped MLP: calls (src/layer/mlp.h) ==== */
+/* ==== [88] Grouped MLP: calls (src/layer/mlp.h) ==== */
 
 #if TEGROUP_IMPL_FUSED_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
 /* Gradients of row_scale, of the sums that a dgrad with a gradient in its epilogue leaves in D's place. */
@@ -14216,7 +14407,7 @@ TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const
     return tegroup_impl_mlp_run_op(plan, desc, TEGROUP_OP_WGRAD, stream, error);
 }
 
-/* ==== [87] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
+/* ==== [89] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
 
 /* A descriptor resolved: what each op is given, and what lies between ops. values[i] is what op i reads and values[i +
  * 1] what it writes; grads are their gradients, absent where none is computed. */
@@ -14764,7 +14955,7 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [88] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
+/* ==== [90] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
 
 /* A LINEAR as a layer, with the rows that it reads and writes: op i's routing may be its own. It points into itself. */
 typedef struct tegroup_impl_chain_linear {
@@ -14956,7 +15147,7 @@ static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc,
     backward->grad_row_scale = tegroup_impl_mlp_matrix(&given->grad_row_scale);
 }
 
-/* ==== [89] Op chain: plan (src/layer/chain_plan.h) ==== */
+/* ==== [91] Op chain: plan (src/layer/chain_plan.h) ==== */
 
 /* Tell the caller which op a failure is about. */
 static inline tegroup_status tegroup_impl_chain_name_op(tegroup_status status, const tegroup_chain_desc *desc,
@@ -15209,7 +15400,7 @@ TEGROUP_API tegroup_status tegroup_chain_explain(const tegroup_chain_desc *desc,
     return tegroup_impl_chain_name_op(status, desc, chain.at);
 }
 
-/* ==== [90] Op chain: calls (src/layer/chain.h) ==== */
+/* ==== [92] Op chain: calls (src/layer/chain.h) ==== */
 
 /* Rows of op i and its routing, by a linear's word for them: what no product of the op sees to. */
 static inline tegroup_status tegroup_impl_chain_check_memory(const tegroup_chain_desc *desc,
@@ -15396,7 +15587,7 @@ TEGROUP_API tegroup_status tegroup_chain_backward(const tegroup_chain_plan *plan
     return tegroup_impl_chain_run(plan, desc, 1, stream, error);
 }
 
-/* ==== [91] Validate: values and scales (src/gemm/validate_values.h) ==== */
+/* ==== [93] Validate: values and scales (src/gemm/validate_values.h) ==== */
 
 enum { TEGROUP_IMPL_FINITE, TEGROUP_IMPL_NAN, TEGROUP_IMPL_INFINITE };
 
@@ -15549,7 +15740,7 @@ static inline void tegroup_impl_validate_quantised(const tegroup_tensor *t, int 
     }
 }
 
-/* ==== [92] Validate (src/gemm/validate.h) ==== */
+/* ==== [94] Validate (src/gemm/validate.h) ==== */
 
 /* Bits for one group: its place, and its step in the prefix sums. */
 TEGROUP_IMPL_HD uint32_t tegroup_impl_validate_group(const tegroup_snapshot_view *view, int64_t capacity, int32_t g) {
@@ -15713,7 +15904,7 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [93] Scales in another layout (src/gemm/scale_convert.h) ==== */
+/* ==== [95] Scales in another layout (src/gemm/scale_convert.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_scale_convert(const tegroup_impl_scales *from,
@@ -15926,7 +16117,7 @@ TEGROUP_API tegroup_status tegroup_scale_convert(const tegroup_scale_convert_des
     return TEGROUP_OK;
 }
 
-/* ==== [94] Counts of groups (src/moe/count.h) ==== */
+/* ==== [96] Counts of groups (src/moe/count.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_count(const tegroup_count_desc *desc, struct CUstream_st *stream,
@@ -16087,7 +16278,7 @@ TEGROUP_API tegroup_status tegroup_count(const tegroup_count_desc *desc, struct 
     return TEGROUP_OK;
 }
 
-/* ==== [95] Router schemes (src/moe/router_scheme.h) ==== */
+/* ==== [97] Router schemes (src/moe/router_scheme.h) ==== */
 
 /* The most experts that a token can choose. */
 #define TEGROUP_IMPL_CHOICES 64
@@ -16759,7 +16950,7 @@ static inline void tegroup_impl_scheme_buffers(const tegroup_router_scheme *s, i
     buffers[3] = tegroup_impl_buffer_of(s->valid_tokens, 8, NULL, "must not overlap scheme.valid_tokens", 0);
 }
 
-/* ==== [96] Router (src/moe/router.h) ==== */
+/* ==== [98] Router (src/moe/router.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
@@ -17204,7 +17395,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     return TEGROUP_OK;
 }
 
-/* ==== [97] Permute and combine (src/moe/permutation.h) ==== */
+/* ==== [99] Permute and combine (src/moe/permutation.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,
@@ -17729,7 +17920,7 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
     return TEGROUP_OK;
 }
 
-/* ==== [98] Layouts of other libraries (src/moe/export.h) ==== */
+/* ==== [100] Layouts of other libraries (src/moe/export.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_export(const tegroup_export_desc *desc, struct CUstream_st *stream,
@@ -17907,7 +18098,7 @@ TEGROUP_API tegroup_status tegroup_export(const tegroup_export_desc *desc, struc
     return TEGROUP_OK;
 }
 
-/* ==== [99] Skew of a routing (src/moe/skew.h) ==== */
+/* ==== [101] Skew of a routing (src/moe/skew.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_skew(const tegroup_skew_desc *desc, struct CUstream_st *stream,
@@ -18006,7 +18197,7 @@ TEGROUP_API int tegroup_skew_text(const tegroup_skew *skew, char *buffer, size_t
         (long long)skew->tiles, rows > 0 ? 100 * (double)skew->wasted_rows / rows : 0.0, wasted);
 }
 
-/* ==== [100] MoE layer: formats (src/moe/layer_formats.h) ==== */
+/* ==== [102] MoE layer: formats (src/moe/layer_formats.h) ==== */
 
 /* The tensors by expert that have a format; INPUT_AGAIN: the input that wgrad makes once more. */
 typedef enum tegroup_impl_moe_formatted {
@@ -18154,7 +18345,7 @@ static inline tegroup_status tegroup_impl_moe_check_format(const tegroup_moe_pla
     return tegroup_impl_check_rule_of(&format->rule, &names->rule, &t, name, error);
 }
 
-/* ==== [101] MoE layer: plan (src/moe/layer_plan.h) ==== */
+/* ==== [103] MoE layer: plan (src/moe/layer_plan.h) ==== */
 
 /* What of the router's is the layer's to keep: what it needs and the caller does not have. */
 enum {
@@ -18714,7 +18905,7 @@ TEGROUP_API tegroup_status tegroup_moe_layout(const tegroup_moe_plan *plan, tegr
     return TEGROUP_OK;
 }
 
-/* ==== [102] MoE layer (src/moe/layer.h) ==== */
+/* ==== [104] MoE layer (src/moe/layer.h) ==== */
 
 /* What a call works with. */
 typedef struct tegroup_impl_moe_call {
@@ -19002,7 +19193,7 @@ TEGROUP_API tegroup_status tegroup_moe_wgrad(const tegroup_moe_plan *plan, const
     return tegroup_impl_moe_run_experts(&call, TEGROUP_OP_WGRAD, 1, stream, error);
 }
 
-/* ==== [103] Expert parallelism: where rows go (src/ep/places.h) ==== */
+/* ==== [105] Expert parallelism: where rows go (src/ep/places.h) ==== */
 
 /* What the counts say of one expert, and where its rows begin. All counts are cut at TEGROUP_MAX_ROWS, so that the sum
  * of any of them, 2^40 * 4,096 * 256, is far inside 64 bits. */
@@ -19114,7 +19305,7 @@ TEGROUP_IMPL_HD char *tegroup_impl_ep_row(const tegroup_impl_ep_reach *reach, co
                     + (uintptr_t)reach->ahead_bytes[owner]);
 }
 
-/* ==== [104] Expert parallelism: sizes (src/ep/sizes.h) ==== */
+/* ==== [106] Expert parallelism: sizes (src/ep/sizes.h) ==== */
 
 #if TEGROUP_IMPL_EP_KERNELS
 static inline tegroup_status tegroup_impl_cuda_ep_sizes(const tegroup_ep_sizes_desc *desc, struct CUstream_st *stream,
@@ -19196,7 +19387,7 @@ TEGROUP_API tegroup_status tegroup_ep_sizes(const tegroup_ep_sizes_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [105] Expert parallelism: dispatch and combine (src/ep/exchange.h) ==== */
+/* ==== [107] Expert parallelism: dispatch and combine (src/ep/exchange.h) ==== */
 
 #if TEGROUP_IMPL_EP_KERNELS
 static inline tegroup_status tegroup_impl_cuda_ep_dispatch(const tegroup_ep_dispatch_desc *desc,

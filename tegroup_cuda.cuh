@@ -27,42 +27,45 @@
  *   [17] gemm/validate_quantised_cuda.h Validate kernel of quantised tensors
  *   [18] gemm/validate_cuda.h     Validate kernels
  *   [19] gemm/scale_convert_cuda.h Scales in another layout: kernel
- *   [20] cuda/call.h              GPU calls
- *   [21] layer/quantize_values_cuda.h Quantise: eight values at a time
- *   [22] layer/quantize_walk_cuda.h Quantise: a block's way through the groups
- *   [23] layer/quantize_tile_cuda.h Quantise: a tile, and the kernels
- *   [24] layer/quantize_strip_cuda.h Quantise: strips of rows
- *   [25] layer/quantize_rows_cuda.h Quantise: whole rows
- *   [26] layer/dequantize_tile_cuda.h Dequantise: a tile, and the kernel
- *   [27] layer/quantize_cuda.h    Quantise and dequantise: launches
- *   [28] layer/glu_blocks_cuda.h  Quantise: SwiGLU in blocks of 1x128, the kernel of a training step
- *   [29] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
- *   [30] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
- *   [31] cuda/cublaslt_grouped.h  cublaslt_grouped
- *   [32] cuda/cublaslt_loop.h     cublaslt_loop
- *   [33] cuda/codes.h             Quantised operands on a GPU, from codes to values
- *   [34] cuda/portable_tiles.h    Portable GEMM: tiles
- *   [35] cuda/portable.h          Portable GEMM: the kernels
- *   [36] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
- *   [37] cuda/portable_formats.h  Portable GEMM: products of quantised operands
- *   [38] cuda/portable_plan.h     Portable GEMM: plan and launch
- *   [39] cuda/hopper.h            Hopper's instructions
- *   [40] cuda/sm90_tiles.h        Hopper GEMM: tiles
- *   [41] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
- *   [42] cuda/sm90_epilogue.h     Hopper GEMM: the epilogue
- *   [43] cuda/sm90_block.h        Hopper GEMM: a block
- *   [44] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
- *   [45] cuda/sm90_store.h        Hopper GEMM: results from shared memory
- *   [46] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
- *   [47] cuda/sm90_fp8.h          Hopper GEMM of FP8: the kernel
- *   [48] cuda/sm90_fp8_code.h     Hopper GEMM of FP8: the compiled kernels
- *   [49] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
- *   [50] cuda/sm90_repack_kernels.h Hopper GEMM: repacking rows
- *   [51] cuda/sm90_decode.h       Hopper GEMM: decoding operands
- *   [52] cuda/sm90_plan.h         Hopper GEMM: plan and launch
- *   [53] cuda/sm90_fp8_plan.h     Hopper GEMM of FP8: plan and launch
- *   [54] gemm/machine_cuda.h      The GPU and the library at hand
- *   [55] gemm/tune_cuda.h         GPU backends: choosing an algorithm
+ *   [20] cuda/walk.h              A walk through tiles
+ *   [21] cuda/functor.h           A functor in the epilogue
+ *   [22] cuda/call.h              GPU calls
+ *   [23] layer/quantize_values_cuda.h Quantise: eight values at a time
+ *   [24] layer/quantize_walk_cuda.h Quantise: a block's way through the groups
+ *   [25] layer/quantize_tile_cuda.h Quantise: a tile, and the kernels
+ *   [26] layer/quantize_strip_cuda.h Quantise: strips of rows
+ *   [27] layer/quantize_rows_cuda.h Quantise: whole rows
+ *   [28] layer/dequantize_tile_cuda.h Dequantise: a tile, and the kernel
+ *   [29] layer/quantize_cuda.h    Quantise and dequantise: launches
+ *   [30] layer/glu_blocks_cuda.h  Quantise: SwiGLU in blocks of 1x128, the kernel of a training step
+ *   [31] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
+ *   [32] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
+ *   [33] cuda/cublaslt_grouped.h  cublaslt_grouped
+ *   [34] cuda/cublaslt_loop.h     cublaslt_loop
+ *   [35] cuda/codes.h             Quantised operands on a GPU, from codes to values
+ *   [36] cuda/portable_tiles.h    Portable GEMM: tiles
+ *   [37] cuda/portable.h          Portable GEMM: the kernels
+ *   [38] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
+ *   [39] cuda/portable_formats.h  Portable GEMM: products of quantised operands
+ *   [40] cuda/portable_plan.h     Portable GEMM: plan and launch
+ *   [41] cuda/hopper.h            Hopper's instructions
+ *   [42] cuda/sm90_tiles.h        Hopper GEMM: tiles
+ *   [43] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
+ *   [44] cuda/sm90_epilogue.h     Hopper GEMM: the epilogue
+ *   [45] cuda/sm90_block.h        Hopper GEMM: a block
+ *   [46] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
+ *   [47] cuda/sm90_store.h        Hopper GEMM: results from shared memory
+ *   [48] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
+ *   [49] cuda/sm90_fp8.h          Hopper GEMM of FP8: the kernel
+ *   [50] cuda/sm90_fp8_code.h     Hopper GEMM of FP8: the compiled kernels
+ *   [51] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
+ *   [52] cuda/sm90_repack_kernels.h Hopper GEMM: repacking rows
+ *   [53] cuda/sm90_decode.h       Hopper GEMM: decoding operands
+ *   [54] cuda/sm90_plan.h         Hopper GEMM: plan and launch
+ *   [55] cuda/sm90_fp8_plan.h     Hopper GEMM of FP8: plan and launch
+ *   [56] gemm/machine_cuda.h      The GPU and the library at hand
+ *   [57] gemm/tune_cuda.h         GPU backends: choosing an algorithm
+ *   [58] gemm/functor_cuda.h      A product with a functor
  */
 
 /* ==== [1] Guards and version (src/cuda/guards.h) ==== */
@@ -4549,7 +4552,140 @@ static inline tegroup_status tegroup_impl_cuda_scale_convert(const tegroup_impl_
         "stream", "the kernel must launch", error);
 }
 
-/* ==== [20] GPU calls (src/cuda/call.h) ==== */
+/* ==== [20] A walk through tiles (src/cuda/walk.h) ==== */
+
+/* One warp walks the groups, 32 at a time: each lane counts one group's tiles, and a scan adds them up. A few lanes
+ * then look up one tile each: a lookup takes long, and several take no longer. Tiles are asked for in rising order, so
+ * the walk never goes back. Its state is in shared memory, as registers are for sums. Of what a TILE is and a CALL,
+ * RULE knows all: groups(call), tiles(call, g), which is 0 past the last group, put(call, g, local, tile), none(tile).
+ * */
+template <typename RULE, typename CALL, typename TILE> struct tegroup_impl_walk {
+    int64_t before;   /* tiles in front of the current 32 groups */
+    int64_t upto[32]; /* prefix sums of tiles over the current groups, each included */
+    int32_t base;     /* the first of the current groups */
+
+    /* Stands before the first groups, or behind the last one if a snapshot was not prepared. */
+    __device__ __forceinline__ void begin(const CALL &call) {
+        upto[RULE::lane()] = 0;
+        if (RULE::lane() == 0) {
+            base = RULE::prepared(call) ? -32 : RULE::groups(call);
+            before = 0;
+        }
+        __syncwarp();
+    }
+    /* Moves on to the next 32 groups. */
+    __device__ __forceinline__ void go_on(const CALL &call) {
+        const int32_t first = base + 32;
+        const int64_t tiles_before = before + upto[31];
+        int64_t sum = RULE::tiles(call, first + RULE::lane());
+        for (int32_t step = 1; step < 32; step *= 2) {
+            const int64_t other = __shfl_up_sync(0xffffffffu, sum, step);
+            if (RULE::lane() >= step) sum += other;
+        }
+        __syncwarp();
+        upto[RULE::lane()] = sum;
+        if (RULE::lane() == 0) {
+            base = first;
+            before = tiles_before;
+        }
+        __syncwarp();
+    }
+    /* Finds tile number t for each lane that passes a tile; other lanes pass NULL. */
+    __device__ __forceinline__ void find(const CALL &call, int64_t t, TILE *tile) {
+        for (;;) {
+            if (tile && t < before + upto[31]) {
+                int32_t owner = 0; /* of the current groups, those that end before the tile */
+#pragma unroll
+                for (int32_t half = 16; half > 0; half /= 2)
+                    if (t >= before + upto[owner + half - 1]) owner += half;
+                RULE::put(call, base + owner, (int32_t)(t - before - (owner > 0 ? upto[owner - 1] : 0)), tile);
+                tile = NULL;
+            }
+            const bool more = base + 32 < RULE::groups(call);
+            if (tile && !more) RULE::none(tile);
+            if (!more || !__any_sync(0xffffffffu, tile != NULL)) break;
+            go_on(call);
+        }
+        __syncwarp();
+    }
+};
+
+/* The tile that this block has in wave `round`. Tiles go round-robin, and each wave begins one block later: otherwise
+ * some blocks would always get the partial tiles at the groups' ends. */
+static __device__ __forceinline__ int64_t tegroup_impl_gpu_number(uint32_t round) {
+    return (int64_t)round * gridDim.x + (blockIdx.x + round) % gridDim.x;
+}
+
+/* ---- for kernels of the caller's own ---- */
+
+struct tegroup_impl_tile_rule {
+    static __device__ __forceinline__ int32_t thread() {
+        return (int32_t)(threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z));
+    }
+    static __device__ __forceinline__ int32_t lane() { return thread() & 31; }
+    static __device__ __forceinline__ bool prepared(const tegroup_tiles &tiles) {
+        return tegroup_impl_tiles_prepared(&tiles);
+    }
+    static __device__ __forceinline__ int32_t groups(const tegroup_tiles &tiles) { return tiles.groups; }
+    static __device__ __forceinline__ int32_t tiles(const tegroup_tiles &tiles, int32_t g) {
+        return tegroup_impl_tiles_of_group(&tiles, g);
+    }
+    static __device__ __forceinline__ void put(const tegroup_tiles &tiles, int32_t g, int32_t local,
+                                               tegroup_tile *tile) {
+        *tile = tegroup_impl_tile_of_group(&tiles, g, local);
+    }
+    static __device__ __forceinline__ void none(tegroup_tile *tile) { *tile = tegroup_impl_tile_none(); }
+};
+
+#define TEGROUP_TILES_AT_ONCE 8 /* tiles that tegroup_tile_take finds at a time */
+
+/* A block's place among the tiles; in shared memory, and nothing that the caller reads. */
+typedef struct tegroup_tile_walk {
+    tegroup_impl_walk<tegroup_impl_tile_rule, tegroup_tiles, tegroup_tile> walk;
+    tegroup_tile found[TEGROUP_TILES_AT_ONCE];
+} tegroup_tile_walk;
+
+/* Takes the block's tile of each round, 0, 1, 2 and so on, none left out, by all threads of the block together: at
+ * least 32, in a grid of one dimension and any size. Each tile of each group goes to one block in one round. Returns
+ * false, and a tile of group -1, when none is left for the block: at once where all groups are empty, or where the
+ * snapshot is not one that tegroup_prepare wrote for these groups and at most these rows. Every eighth round is a
+ * barrier of the block's threads and the others are none: a kernel that goes on to use its shared memory anew has its
+ * own. walk: in shared memory, not initialized. tiles: the kernel's parameter. */
+static __device__ inline bool tegroup_tile_take(tegroup_tile_walk *walk, const tegroup_tiles *tiles, int32_t round,
+                                                tegroup_tile *tile) {
+    const int32_t thread = tegroup_impl_tile_rule::thread();
+    if (round % TEGROUP_TILES_AT_ONCE == 0) {
+        __syncthreads(); /* nobody reads those found before any more */
+        if (thread < 32 && round == 0) walk->walk.begin(*tiles);
+        if (thread < 32)
+            walk->walk.find(*tiles, tegroup_impl_gpu_number((uint32_t)(round + thread)),
+                            thread < TEGROUP_TILES_AT_ONCE ? &walk->found[thread] : NULL);
+        __syncthreads();
+    }
+    *tile = walk->found[round % TEGROUP_TILES_AT_ONCE];
+    return tile->group >= 0;
+}
+
+/* ==== [21] A functor in the epilogue (src/cuda/functor.h) ==== */
+
+/* Where an element of d is that a caller's functor is given: see tegroup_gemm_with. */
+typedef struct tegroup_element {
+    int32_t group;
+    int64_t row; /* among the rows of all groups, also where they have buffers of their own: in a FORWARD or DGRAD it is
+                    the snapshot's start[group] and the row in the group, in a WGRAD group * d.shape.rows and that */
+    int64_t col; /* of the group's part of d */
+} tegroup_element;
+
+/* The built-in store. */
+struct tegroup_impl_as_is {
+    __device__ __forceinline__ float operator()(float x, const tegroup_element &) const { return x; }
+};
+
+/* A functor adds its bias itself: a kernel that could add another, too, would have no registers left for it. */
+template <typename FUNCTOR> struct tegroup_impl_adds_bias { static constexpr bool value = false; };
+template <> struct tegroup_impl_adds_bias<tegroup_impl_as_is> { static constexpr bool value = true; };
+
+/* ==== [22] GPU calls (src/cuda/call.h) ==== */
 
 /* What a product's kernels are given, as one kernel parameter. */
 typedef struct tegroup_impl_gpu_call {
@@ -4876,7 +5012,7 @@ static inline tegroup_status tegroup_impl_cuda_rest(const tegroup_impl_gpu_call 
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [21] Quantise: eight values at a time (src/layer/quantize_values_cuda.h) ==== */
+/* ==== [23] Quantise: eight values at a time (src/layer/quantize_values_cuda.h) ==== */
 
 /* Eight values of a row, in the type that they have in memory. */
 template <int DTYPE> struct tegroup_impl_eight {
@@ -5133,7 +5269,7 @@ static __device__ __forceinline__ int32_t tegroup_impl_left_of(int64_t count, in
     return (count < TEGROUP_IMPL_QUANTIZE_TILE ? (int32_t)count : TEGROUP_IMPL_QUANTIZE_TILE) - at;
 }
 
-/* ==== [22] Quantise: a block's way through the groups (src/layer/quantize_walk_cuda.h) ==== */
+/* ==== [24] Quantise: a block's way through the groups (src/layer/quantize_walk_cuda.h) ==== */
 
 enum {
     TEGROUP_IMPL_QUANTIZE_THREADS = 256, /* a thread has 8 rows of 8 columns of a tile */
@@ -5387,7 +5523,7 @@ struct tegroup_impl_quantize_walk {
     }
 };
 
-/* ==== [23] Quantise: a tile, and the kernels (src/layer/quantize_tile_cuda.h) ==== */
+/* ==== [25] Quantise: a tile, and the kernels (src/layer/quantize_tile_cuda.h) ==== */
 
 /* The largest magnitude of a block, from the tables: that of index o of those for which one scale is chosen, and i. */
 static __device__ __forceinline__ uint32_t tegroup_impl_table_amax(const tegroup_impl_quantize_launch &call,
@@ -5826,7 +5962,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     if (call.raises && g >= 0) tegroup_impl_raise(call.desc.output, g, most);
 }
 
-/* ==== [24] Quantise: strips of rows (src/layer/quantize_strip_cuda.h) ==== */
+/* ==== [26] Quantise: strips of rows (src/layer/quantize_strip_cuda.h) ==== */
 
 /* A warp's part of a strip: one row, of which a thread has eight pieces of eight values, those of the warp beside each
  * other. They are staged in shared memory, each thread's by itself. Warps share nothing, and wait for none. */
@@ -5982,7 +6118,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     if (call.raises && g >= 0) tegroup_impl_raise(call.desc.output, g, most);
 }
 
-/* ==== [25] Quantise: whole rows (src/layer/quantize_rows_cuda.h) ==== */
+/* ==== [27] Quantise: whole rows (src/layer/quantize_rows_cuda.h) ==== */
 
 /* Rows that have a scale each, a few at a time: pieces of eight values, every THREADS-th of a row to a thread. They are
  * staged in shared memory, each thread's by itself, unless a row is too long for it: then they are read twice. */
@@ -6120,7 +6256,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     if (call.raises && g >= 0) tegroup_impl_raise(call.desc.output, g, most);
 }
 
-/* ==== [26] Dequantise: a tile, and the kernel (src/layer/dequantize_tile_cuda.h) ==== */
+/* ==== [28] Dequantise: a tile, and the kernel (src/layer/dequantize_tile_cuda.h) ==== */
 
 /* Eight codes of one type as values, exactly; a NaN is any. Of 4 bits all are in codes.x. */
 template <int BITS>
@@ -6451,7 +6587,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     }
 }
 
-/* ==== [27] Quantise and dequantise: launches (src/layer/quantize_cuda.h) ==== */
+/* ==== [29] Quantise and dequantise: launches (src/layer/quantize_cuda.h) ==== */
 
 /* Can rows of a plain tensor be read 16 bytes at a time, where its groups begin at multiples of 16? */
 static inline int tegroup_impl_cuda_in_vectors(const tegroup_tensor *t) {
@@ -6617,7 +6753,7 @@ static inline tegroup_status tegroup_impl_cuda_dequantize(const tegroup_dequanti
 #undef TEGROUP_IMPL_BY_VALUES
 #if !defined(TEGROUP_NO_ACTIVATION)
 
-/* ==== [28] Quantise: SwiGLU in blocks of 1x128, the kernel of a training step (src/layer/glu_blocks_cuda.h) ==== */
+/* ==== [30] Quantise: SwiGLU in blocks of 1x128, the kernel of a training step (src/layer/glu_blocks_cuda.h) ==== */
 
 /* What tegroup_quantize makes of BF16 gates and ups by halves, where its scaling is BLOCK_1X128: the activation, or its
  * gradient, in one read, each value computed once, and both copies written. The bits are those of the kernel for all
@@ -6994,7 +7130,7 @@ static inline tegroup_status tegroup_impl_cuda_glu_blocks(const tegroup_quantize
 #endif /* TEGROUP_NO_FP8 */
 #if !defined(TEGROUP_NO_CUBLASLT)
 
-/* ==== [29] cuBLASLt: functions, descriptors, algorithms (src/cuda/cublaslt.h) ==== */
+/* ==== [31] cuBLASLt: functions, descriptors, algorithms (src/cuda/cublaslt.h) ==== */
 
 #if !defined(_WIN32)
 #include <dlfcn.h>
@@ -7309,7 +7445,7 @@ static inline tegroup_status tegroup_impl_lt_take(tegroup_plan *plan, const tegr
     return TEGROUP_OK;
 }
 
-/* ==== [30] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
+/* ==== [32] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
 
 /* Writes the result of a group that is hidden from cuBLASLt: NaN, or beta * C. Without a C beta is 0. */
 static __device__ inline void tegroup_impl_write_alone(const tegroup_impl_result &p, tegroup_dtype dtype, float beta,
@@ -7385,7 +7521,7 @@ static __global__ void __launch_bounds__(128)
                                  (int64_t)blockIdx.y * blockDim.x + threadIdx.x, (int64_t)gridDim.y * blockDim.x);
 }
 
-/* ==== [31] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
+/* ==== [33] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
 
 /* Says which scales the operands have, and in which lists of the set-up's they are. Sums are promoted. */
 static inline int tegroup_impl_lt_scales(const tegroup_cublaslt_functions *f, const tegroup_problem *p,
@@ -7638,7 +7774,7 @@ static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *pl
     return tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take the planned product", error);
 }
 
-/* ==== [32] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
+/* ==== [34] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
 
 /* One algorithm serves every group. The plan chooses it, for a group of the mean size, from those that do not split k.
  * So a call does not run the heuristic, which takes tens of microseconds a shape, and a row's bits do not depend on its
@@ -7916,7 +8052,7 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
 #endif /* TEGROUP_NO_CUBLASLT */
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [33] Quantised operands on a GPU, from codes to values (src/cuda/codes.h) ==== */
+/* ==== [35] Quantised operands on a GPU, from codes to values (src/cuda/codes.h) ==== */
 
 /* What the kernels that read quantised operands share: where a group's codes and scales are, and how codes become
  * values of BF16 or F16. Values of 8 and 4 bits are exact in both (F4E2M1 and what has scales of 8 bits is decoded to
@@ -8166,7 +8302,7 @@ static inline tegroup_status tegroup_impl_formats_bias_grad(const tegroup_gemm_d
 #endif /* TEGROUP_NO_FP8 */
 #if !defined(TEGROUP_NO_PORTABLE)
 
-/* ==== [34] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
+/* ==== [36] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
 
 /* One family of kernels for every GPU from SM80 on: a persistent grid walks the groups' tiles, loads by cp.async into a
  * ring of swizzled pipeline stages, and multiplies with ldmatrix and mma.sync (PTX ISA 8.0, sections 9.7.8.22 and
@@ -8239,25 +8375,15 @@ static __device__ __forceinline__ void tegroup_impl_mma(float (&d)[4], const uin
 
 /* ---- scheduling ---- */
 
-/* The scheduler. One warp walks the groups, 32 at a time: each lane counts one group's tiles, and a scan adds them up.
- * A few lanes then look up one tile each: a lookup takes long, and several take no longer. Tiles are asked for in
- * rising order, so the walk never goes back. Its state is in shared memory, as registers are for sums. A kernel calls
- * it in one place, where all of it is inlined and reads the descriptor as constants; a call would load the descriptor
- * for every tile, and save registers. */
-template <int TILE_M, int TILE_N, bool NAMES_GROUP = false> struct tegroup_impl_gpu_walk {
-    int64_t before;   /* tiles in front of the current 32 groups */
-    int64_t upto[32]; /* prefix sums of tiles over the current groups, each included */
-    int32_t base;     /* the first of the current groups */
-
+/* The scheduler is a walk. A kernel calls it in one place, where all of it is inlined and reads the descriptor as
+ * constants; a call would load the descriptor for every tile, and save registers. */
+template <int TILE_M, int TILE_N, bool NAMES_GROUP> struct tegroup_impl_gpu_rule {
     static __device__ __forceinline__ int32_t lane() { return (int32_t)threadIdx.x & 31; }
-    /* Stands before the first groups, or behind the last one if a snapshot was not prepared. */
-    __device__ __forceinline__ void begin(const tegroup_impl_gpu_call &call) {
-        upto[lane()] = 0;
-        if (lane() == 0) {
-            base = tegroup_impl_prepared(call) ? -32 : call.desc.a.shape.groups;
-            before = 0;
-        }
-        __syncwarp();
+    static __device__ __forceinline__ bool prepared(const tegroup_impl_gpu_call &call) {
+        return tegroup_impl_prepared(call);
+    }
+    static __device__ __forceinline__ int32_t groups(const tegroup_impl_gpu_call &call) {
+        return call.desc.a.shape.groups;
     }
     static __device__ __forceinline__ tegroup_impl_product product(const tegroup_impl_gpu_call &call, int32_t g) {
         return tegroup_impl_product_of(&call.desc, call.views, g, (double)call.alpha, (double)call.beta);
@@ -8274,50 +8400,15 @@ template <int TILE_M, int TILE_N, bool NAMES_GROUP = false> struct tegroup_impl_
         const tegroup_impl_product p = product(call, g);
         return p.skip || p.untouched || p.m <= 0 || p.n <= 0 ? 0 : tiles_m(p) * tiles_n(p);
     }
-    /* Moves on to the next 32 groups. */
-    __device__ __forceinline__ void go_on(const tegroup_impl_gpu_call &call) {
-        const int32_t first = base + 32;
-        const int64_t tiles_before = before + upto[31];
-        int64_t sum = tiles(call, first + lane());
-        for (int32_t step = 1; step < 32; step *= 2) {
-            const int64_t other = __shfl_up_sync(0xffffffffu, sum, step);
-            if (lane() >= step) sum += other;
-        }
-        __syncwarp();
-        upto[lane()] = sum;
-        if (lane() == 0) {
-            base = first;
-            before = tiles_before;
-        }
-        __syncwarp();
-    }
-    /* Finds tile number t for each lane that passes a tile, and marks it invalid if there are fewer; other lanes pass
-     * NULL. Within a group tiles go in stripes of 8 tile rows, so that their operands stay in L2. */
-    __device__ __forceinline__ void find(const tegroup_impl_gpu_call &call, int64_t t, tegroup_impl_gpu_tile *tile) {
-        for (;;) {
-            if (tile && t < before + upto[31]) {
-                int32_t owner = 0; /* of the current groups, those that end before the tile */
-#pragma unroll
-                for (int32_t half = 16; half > 0; half /= 2)
-                    if (t >= before + upto[owner + half - 1]) owner += half;
-                put(call, base + owner, (int32_t)(t - before - (owner > 0 ? upto[owner - 1] : 0)), tile);
-                tile = NULL;
-            }
-            const bool more = base + 32 < call.desc.a.shape.groups;
-            if (tile && !more) tile->valid = 0;
-            if (!more || !__any_sync(0xffffffffu, tile != NULL)) break;
-            go_on(call);
-        }
-        __syncwarp();
-    }
+    static __device__ __forceinline__ void none(tegroup_impl_gpu_tile *tile) { tile->valid = 0; }
     /* Fills in tile number `local` of group g. */
-    __device__ __forceinline__ void put(const tegroup_impl_gpu_call &call, int32_t g, int32_t local,
-                                        tegroup_impl_gpu_tile *tile) {
+    static __device__ __forceinline__ void put(const tegroup_impl_gpu_call &call, int32_t g, int32_t local,
+                                               tegroup_impl_gpu_tile *tile) {
         const tegroup_gemm_desc &desc = call.desc;
         const tegroup_impl_product p = product(call, g);
-        const int32_t lines = tiles_m(p), columns = tiles_n(p), stripe = local / columns / 8 * 8,
-                      within = local - stripe * columns, height = lines - stripe < 8 ? lines - stripe : 8;
-        const int64_t i0 = (int64_t)(stripe + within % height) * TILE_M, j0 = (int64_t)(within / height) * TILE_N;
+        int32_t tile_row, tile_col;
+        tegroup_impl_tile_place(local, tiles_m(p), tiles_n(p), &tile_row, &tile_col);
+        const int64_t i0 = (int64_t)tile_row * TILE_M, j0 = (int64_t)tile_col * TILE_N;
         const int32_t in = desc.a.dtype == TEGROUP_DTYPE_F32 ? 4 : 2, in_b = desc.b.dtype == TEGROUP_DTYPE_F32 ? 4 : 2,
                       out = desc.d.dtype == TEGROUP_DTYPE_F32 ? 4 : 2;
         tile->a_row = p.a.ld * in;
@@ -8347,6 +8438,9 @@ template <int TILE_M, int TILE_N, bool NAMES_GROUP = false> struct tegroup_impl_
         if (NAMES_GROUP) tile->group = g;
     }
 };
+template <int TILE_M, int TILE_N, bool NAMES_GROUP = false>
+using tegroup_impl_gpu_walk =
+    tegroup_impl_walk<tegroup_impl_gpu_rule<TILE_M, TILE_N, NAMES_GROUP>, tegroup_impl_gpu_call, tegroup_impl_gpu_tile>;
 
 /* ---- loading ---- */
 
@@ -8446,7 +8540,7 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
     __device__ __forceinline__ void advance(int64_t row_bytes) { from += ALONG_K ? TILE_K * 2 : TILE_K * row_bytes; }
 };
 
-/* ==== [35] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
+/* ==== [37] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
 
 /* ---- storing ---- */
 
@@ -8498,12 +8592,26 @@ static __device__ __forceinline__ void tegroup_impl_gpu_store8(tegroup_dtype dty
         if (i < count) ((uint16_t *)to)[i] = (uint16_t)(word[i / 2] >> i % 2 * 16);
 }
 
+/* What the functor makes of a tile's element, in row `line` and column `col` of the tile, all of which exist if WHOLE.
+ * */
+template <bool WHOLE, typename FUNCTOR>
+static __device__ __forceinline__ float tegroup_impl_gpu_apply(const tegroup_impl_gpu_tile &tile, int line, int col,
+                                                               float x, const FUNCTOR &functor) {
+    tegroup_element at;
+    if (!WHOLE && (line >= tile.m || col >= tile.n)) return x; /* it is not stored */
+    at.group = tile.group;
+    at.row = tile.row + line;
+    at.col = tile.col + col;
+    return functor(x, at);
+}
+
 /* Finishes and stores eight sums of row `line` from column `first` on, both counted within the tile: D = alpha * sum +
- * beta * C + scale * bias. The tile is a copy in registers, since the compiler cannot know that stores to D leave
- * shared memory unchanged. */
+ * beta * C + scale * bias, or what the functor makes of it. The tile is a copy in registers, since the compiler cannot
+ * know that stores to D leave shared memory unchanged. */
+template <typename FUNCTOR>
 static __device__ __forceinline__ void tegroup_impl_gpu_finish(const tegroup_gemm_desc &desc,
                                                                const tegroup_impl_gpu_tile &tile, int line, int first,
-                                                               const float *sums) {
+                                                               const float *sums, const FUNCTOR &functor) {
     const bool empty = tile.k == 0; /* an empty sum adds nothing, not even alpha * 0 */
     const int32_t count = tile.n - first < 8 ? tile.n - first : 8, bytes = desc.d.dtype == TEGROUP_DTYPE_F32 ? 4 : 2;
     const float4 low = ((const float4 *)sums)[0], high = ((const float4 *)sums)[1];
@@ -8524,6 +8632,8 @@ static __device__ __forceinline__ void tegroup_impl_gpu_finish(const tegroup_gem
 #pragma unroll
         for (int e = 0; e < 8; e++) x[e] = tegroup_impl_gpu_fma(by, y[e], x[e]);
     }
+#pragma unroll
+    for (int e = 0; e < 8; e++) x[e] = tegroup_impl_gpu_apply<false>(tile, line, first + e, x[e], functor);
     tegroup_impl_gpu_store8(desc.d.dtype, tile.d + line * tile.d_row + first * bytes, count, x);
 }
 
@@ -8590,7 +8700,8 @@ struct tegroup_impl_portable_block {
     }
 
     /* Starts the first loads of a tile. The ring must be free. */
-    __device__ __forceinline__ void open(const tegroup_impl_gpu_tile &tile) {
+    template <typename FUNCTOR>
+    __device__ __forceinline__ void open(const tegroup_impl_gpu_tile &tile, const FUNCTOR &) {
         load_b.open(tile.b, tile.b_row, tile.n);
         begin(tile);
     }
@@ -8731,10 +8842,45 @@ struct tegroup_impl_portable_block {
         __syncthreads(); /* the ring is free */
     }
 
+    /* A functor with members reads what others read, too. It is given all sums before any is stored, so that what it
+     * reads of a row or a column is read once, and, of a whole tile, without branches in between. One without members,
+     * as the built-in store is, is called where a sum is stored, by result. */
+    template <typename FUNCTOR>
+    __device__ __forceinline__ void apply(const tegroup_impl_gpu_tile &shared, const FUNCTOR &functor) {
+        if (__is_empty(FUNCTOR)) return;
+        const tegroup_impl_gpu_tile tile = shared;
+        if (tile.m == TILE_M && tile.n == TILE_N) apply_to<true>(tile, functor);
+        else apply_to<false>(tile, functor);
+    }
+    template <bool WHOLE, typename FUNCTOR>
+    __device__ __forceinline__ void apply_to(const tegroup_impl_gpu_tile &tile, const FUNCTOR &functor) {
+        const int me = tegroup_impl_thread(), from_m = warp_m(me) + me % 32 / 4, from_n = warp_n(me) + me % 4 * 2;
+#pragma unroll
+        for (int i = 0; i < MI * 2; i++)
+            if (i / 2 < rows) {
+#pragma unroll
+                for (int j = 0; j < NI * 2; j++) {
+                    float &x = sum[i / 2][j / 2][i % 2 * 2 + j % 2];
+                    x = tegroup_impl_gpu_apply<WHOLE>(tile, from_m + i * 8, from_n + j / 2 * 8 + j % 2,
+                                                      tegroup_impl_gpu_mul(tile.alpha, x), functor);
+                }
+            }
+    }
+    template <typename FUNCTOR>
+    static __device__ __forceinline__ float result(const tegroup_impl_gpu_tile &tile, float alpha, int line, int col,
+                                                   float x, const FUNCTOR &functor) {
+        if (!__is_empty(FUNCTOR)) return x;
+        return tegroup_impl_gpu_apply<false>(tile, line, col, tegroup_impl_gpu_mul(alpha, x), functor);
+    }
+
     /* Results go through shared memory, where the ring was, so that neighbouring threads store neighbouring columns.
-     * store_plainly puts alpha times the sums there as two-byte elements, ready to be copied to D. */
-    __device__ __forceinline__ void store_plainly(bool bf16, const tegroup_impl_gpu_tile &tile, unsigned char *memory) {
+     * store_plainly puts what the functor makes of alpha times the sums there as two-byte elements, ready to be copied
+     * to D. */
+    template <typename FUNCTOR>
+    __device__ __forceinline__ void store_plainly(bool bf16, const tegroup_impl_gpu_tile &tile, unsigned char *memory,
+                                                  const FUNCTOR &functor) {
         const float alpha = tile.alpha;
+        apply(tile, functor);
         const int me = tegroup_impl_thread(), from_m = warp_m(me) + me % 32 / 4, from_n = warp_n(me) + me % 4 * 2;
         uint16_t *results = (uint16_t *)memory;
 #pragma unroll
@@ -8742,9 +8888,10 @@ struct tegroup_impl_portable_block {
             if (i / 2 < rows) {
 #pragma unroll
                 for (int j = 0; j < NI; j++)
-                    *(uint32_t *)(results + (from_m + i * 8) * PADDED_N + from_n + j * 8) =
-                        tegroup_impl_two_halves(tegroup_impl_gpu_mul(alpha, sum[i / 2][j][i % 2 * 2]),
-                                                tegroup_impl_gpu_mul(alpha, sum[i / 2][j][i % 2 * 2 + 1]), bf16);
+                    *(uint32_t *)(results + (from_m + i * 8) * PADDED_N + from_n + j * 8) = tegroup_impl_two_halves(
+                        result(tile, alpha, from_m + i * 8, from_n + j * 8, sum[i / 2][j][i % 2 * 2], functor),
+                        result(tile, alpha, from_m + i * 8, from_n + j * 8 + 1, sum[i / 2][j][i % 2 * 2 + 1], functor),
+                        bf16);
             }
         __syncthreads();
         const int line = me / CHUNKS, first = me % CHUNKS * 8;
@@ -8770,20 +8917,23 @@ struct tegroup_impl_portable_block {
             }
         __syncthreads();
     }
+    template <typename FUNCTOR>
     __device__ __forceinline__ void store(const tegroup_gemm_desc &desc, const tegroup_impl_gpu_tile &shared,
-                                          unsigned char *memory) {
+                                          unsigned char *memory, const FUNCTOR &functor) {
         const int me = tegroup_impl_thread(), line = me / CHUNKS, first = me % CHUNKS * 8;
         const float *sums = (const float *)memory;
         put(memory);
         const tegroup_impl_gpu_tile tile = shared;
 #pragma unroll 2
         for (int i = line; i < (line < LINES_A_PASS ? tile.m : 0); i += LINES_A_PASS)
-            tegroup_impl_gpu_finish(desc, tile, i, first, sums + i * PADDED_N + first);
+            tegroup_impl_gpu_finish(desc, tile, i, first, sums + i * PADDED_N + first, functor);
     }
+    template <typename FUNCTOR>
     __device__ __forceinline__ void finish(const tegroup_gemm_desc &desc, const tegroup_impl_gpu_tile &tile,
-                                           unsigned char *memory) {
-        if (tegroup_impl_gpu_plain(desc, tile)) store_plainly(desc.d.dtype == TEGROUP_DTYPE_BF16, tile, memory);
-        else store(desc, tile, memory);
+                                           unsigned char *memory, const FUNCTOR &functor) {
+        if (tegroup_impl_gpu_plain(desc, tile))
+            store_plainly(desc.d.dtype == TEGROUP_DTYPE_BF16, tile, memory, functor);
+        else store(desc, tile, memory, functor);
     }
 
 #if TEGROUP_IMPL_ACTIVATION_KERNELS
@@ -8913,14 +9063,8 @@ struct tegroup_impl_portable_block {
 #endif
 };
 
-/* The tile that this block has in wave `round`. Tiles go round-robin, and each wave begins one block later: otherwise
- * some blocks would always get the partial tiles at the groups' ends. */
-static __device__ __forceinline__ int64_t tegroup_impl_gpu_number(uint32_t round) {
-    return (int64_t)round * gridDim.x + (blockIdx.x + round) % gridDim.x;
-}
-
-/* What a block does; an epilogue, if any, is that of all tiles. */
-template <typename BLOCK, typename... EPILOGUE>
+/* What a block does. The epilogue is that of all tiles: a functor, or an activation and where its ups are. */
+template <typename BLOCK, bool NAMES_GROUP, typename... EPILOGUE>
 static __device__ __forceinline__ void tegroup_impl_portable_work(const tegroup_impl_gpu_call &call,
                                                                   const EPILOGUE &...epilogue) {
     extern __shared__ __align__(16) unsigned char tegroup_impl_memory[];
@@ -8929,7 +9073,7 @@ static __device__ __forceinline__ void tegroup_impl_portable_work(const tegroup_
     constexpr int FOUND = TEGROUP_IMPL_PORTABLE_FOUND;
     /* The tiles found last, and those found before, of which others may still read the last one. */
     __shared__ tegroup_impl_gpu_tile tiles[2 * FOUND];
-    __shared__ tegroup_impl_gpu_walk<BLOCK::TILE_M, BLOCK::TILE_N, BLOCK::TWICE> walk;
+    __shared__ tegroup_impl_gpu_walk<BLOCK::TILE_M, BLOCK::TILE_N, NAMES_GROUP> walk;
     BLOCK block(ring);
     const int32_t warp = __shfl_sync(0xffffffffu, (int32_t)threadIdx.x / 32, 0), lane = (int32_t)threadIdx.x & 31;
     if (warp == 0) walk.begin(call);
@@ -8952,7 +9096,20 @@ static __global__ void __launch_bounds__(WARPS_M *WARPS_N * 32)
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
     __trap(); /* compiled for older GPUs only; the plan refuses before this is launched */
 #else
-    tegroup_impl_portable_work<tegroup_impl_portable_block<BF16, OP, TILE_M, TILE_N, WARPS_M, WARPS_N, STAGES>>(call);
+    typedef tegroup_impl_portable_block<BF16, OP, TILE_M, TILE_N, WARPS_M, WARPS_N, STAGES> block;
+    tegroup_impl_portable_work<block, false>(call, tegroup_impl_as_is());
+#endif
+}
+
+template <bool BF16, int OP, int TILE_M, int TILE_N, int WARPS_M, int WARPS_N, int STAGES, typename FUNCTOR>
+static __global__ void __launch_bounds__(WARPS_M *WARPS_N * 32)
+    tegroup_impl_portable_functor_kernel(const __grid_constant__ tegroup_impl_gpu_call call,
+                                         const __grid_constant__ FUNCTOR functor) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+    __trap();
+#else
+    typedef tegroup_impl_portable_block<BF16, OP, TILE_M, TILE_N, WARPS_M, WARPS_N, STAGES> block;
+    tegroup_impl_portable_work<block, true>(call, functor);
 #endif
 }
 
@@ -8968,12 +9125,13 @@ static __global__ void __launch_bounds__(128)
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
     __trap();
 #else
-    tegroup_impl_portable_work<tegroup_impl_portable_fused_block<BF16, OP>>(call, epilogue, up);
+    typedef tegroup_impl_portable_fused_block<BF16, OP> block;
+    tegroup_impl_portable_work<block, block::TWICE>(call, epilogue, up);
 #endif
 }
 #endif
 
-/* ==== [36] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
+/* ==== [38] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
 
 /* Plain FMA: 64 x 64 tiles, 4 x 4 elements a thread, and one chain of FMAs over k for each element. MIXED: B is of F16
  * or BF16, and widened, exactly, on its way to shared memory. Its steps are of twice as many k, so that as many bytes
@@ -9028,12 +9186,12 @@ static __global__ void __launch_bounds__(256)
 #pragma unroll 1
         for (int e = (int)threadIdx.x; e < TILE * TILE / 8; e += 256)
             tegroup_impl_gpu_finish(call.desc, here, e / (TILE / 8), e % (TILE / 8) * 8,
-                                    sums + e / (TILE / 8) * (TILE + 8) + e % (TILE / 8) * 8);
+                                    sums + e / (TILE / 8) * (TILE + 8) + e % (TILE / 8) * 8, tegroup_impl_as_is());
     }
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [37] Portable GEMM: products of quantised operands (src/cuda/portable_formats.h) ==== */
+/* ==== [39] Portable GEMM: products of quantised operands (src/cuda/portable_formats.h) ==== */
 
 /* One kernel for every format, operation and storage order, from SM80 on. Values of 8 and 4 bits are exact in BF16, so
  * their codes are decoded on the way to shared memory, by arithmetic on bits that is the same on every GPU, and
@@ -9367,7 +9525,7 @@ static __global__ void __launch_bounds__(tegroup_impl_formats_block::THREADS)
 #pragma unroll 1
         for (int e = (int)threadIdx.x; e < block_type::TILE * CHUNKS; e += block_type::THREADS)
             tegroup_impl_gpu_finish(call.desc, here, e / CHUNKS, e % CHUNKS * 8,
-                                    sums + e / CHUNKS * block_type::PADDED + e % CHUNKS * 8);
+                                    sums + e / CHUNKS * block_type::PADDED + e % CHUNKS * 8, tegroup_impl_as_is());
     }
 #endif
 }
@@ -9391,7 +9549,7 @@ static inline tegroup_status tegroup_impl_portable_formats_gemm(const tegroup_pl
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [38] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
+/* ==== [40] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
 
 /* A kernel row: one kernel of the family, for BF16 and for FP16. Tiles of up to 128 rows fit SM86, 89 and 120, whose
  * blocks have 99 KB of shared memory for the ring and what the kernel itself declares, less than 2.4 KB. The 256-row
@@ -9402,23 +9560,23 @@ typedef struct tegroup_impl_portable_row {
 } tegroup_impl_portable_row;
 
 #define TEGROUP_IMPL_PORTABLE_ROW(op, m, n, warps_m, warps_n, stages)                                                  \
-    {                                                                                                                  \
-        TEGROUP_IMPL_KERNEL_##op(tegroup_impl_portable_kernel<true, op, m, n, warps_m, warps_n, stages>),              \
-            TEGROUP_IMPL_KERNEL_F16(op, tegroup_impl_portable_kernel<false, op, m, n, warps_m, warps_n, stages>), m,   \
-            n, tegroup_impl_portable_block<true, op, m, n, warps_m, warps_n, stages>::THREADS,                         \
-            tegroup_impl_portable_block<true, op, m, n, warps_m, warps_n, stages>::SHARED_BYTES                        \
-    }
+    {TEGROUP_IMPL_KERNEL_##op(tegroup_impl_portable_kernel<true, op, m, n, warps_m, warps_n, stages>),                 \
+     TEGROUP_IMPL_KERNEL_F16(op, tegroup_impl_portable_kernel<false, op, m, n, warps_m, warps_n, stages>),             \
+     m,                                                                                                                \
+     n,                                                                                                                \
+     tegroup_impl_portable_block<true, op, m, n, warps_m, warps_n, stages>::THREADS,                                   \
+     tegroup_impl_portable_block<true, op, m, n, warps_m, warps_n, stages>::SHARED_BYTES},
 
-/* The kernel rows of one operation, ordered by the height of their tiles. */
+/* The tiles of each operation, ordered by their height: ROW(op, m, n, warps along m, warps along n, stages). */
+#define TEGROUP_IMPL_PORTABLE_ROWS_1(ROW) ROW(1, 64, 128, 1, 4, 4) ROW(1, 128, 128, 2, 2, 3) ROW(1, 256, 192, 4, 2, 3)
+#define TEGROUP_IMPL_PORTABLE_ROWS_2(ROW) ROW(2, 64, 128, 1, 4, 4) ROW(2, 128, 128, 2, 2, 3) ROW(2, 256, 192, 4, 2, 3)
+#define TEGROUP_IMPL_PORTABLE_ROWS_3(ROW) ROW(3, 64, 128, 2, 2, 3) ROW(3, 128, 128, 2, 2, 3)
+
+/* The kernel rows of one operation. */
 static inline const tegroup_impl_portable_row *tegroup_impl_portable_rows(tegroup_op op, int32_t *count) {
-    static const tegroup_impl_portable_row forward[] = {TEGROUP_IMPL_PORTABLE_ROW(1, 64, 128, 1, 4, 4),
-                                                        TEGROUP_IMPL_PORTABLE_ROW(1, 128, 128, 2, 2, 3),
-                                                        TEGROUP_IMPL_PORTABLE_ROW(1, 256, 192, 4, 2, 3)};
-    static const tegroup_impl_portable_row dgrad[] = {TEGROUP_IMPL_PORTABLE_ROW(2, 64, 128, 1, 4, 4),
-                                                      TEGROUP_IMPL_PORTABLE_ROW(2, 128, 128, 2, 2, 3),
-                                                      TEGROUP_IMPL_PORTABLE_ROW(2, 256, 192, 4, 2, 3)};
-    static const tegroup_impl_portable_row wgrad[] = {TEGROUP_IMPL_PORTABLE_ROW(3, 64, 128, 2, 2, 3),
-                                                      TEGROUP_IMPL_PORTABLE_ROW(3, 128, 128, 2, 2, 3)};
+    static const tegroup_impl_portable_row forward[] = {TEGROUP_IMPL_PORTABLE_ROWS_1(TEGROUP_IMPL_PORTABLE_ROW)};
+    static const tegroup_impl_portable_row dgrad[] = {TEGROUP_IMPL_PORTABLE_ROWS_2(TEGROUP_IMPL_PORTABLE_ROW)};
+    static const tegroup_impl_portable_row wgrad[] = {TEGROUP_IMPL_PORTABLE_ROWS_3(TEGROUP_IMPL_PORTABLE_ROW)};
     *count = op == TEGROUP_OP_WGRAD ? 2 : 3;
     return op == TEGROUP_OP_FORWARD ? forward : op == TEGROUP_OP_DGRAD ? dgrad : wgrad;
 }
@@ -9537,12 +9695,13 @@ static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc 
 static inline tegroup_status tegroup_impl_portable_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                         struct CUstream_st *stream, tegroup_error *error) {
     tegroup_impl_gpu_call call = tegroup_impl_gpu_call_of(desc);
-    void *arguments[1];
+    void *arguments[2];
     if (desc->d.shape.groups == 0 && desc->tail == TEGROUP_TAIL_KEEP) return TEGROUP_OK;
 #if TEGROUP_IMPL_FP8_KERNELS
     if (tegroup_impl_quantised(&plan->problem)) return tegroup_impl_portable_formats_gemm(plan, desc, stream, error);
 #endif
     arguments[0] = &call;
+    arguments[1] = (void *)(uintptr_t)plan->algorithm[TEGROUP_IMPL_PLANNED_FUNCTOR]; /* if the kernel has one */
     TEGROUP_IMPL_TRY(tegroup_impl_launch_planned(plan, arguments, stream, error));
     return tegroup_impl_cuda_rest(&call, stream, error);
 }
@@ -9588,7 +9747,7 @@ static inline tegroup_status tegroup_impl_portable_gemm_fused(const tegroup_plan
 #endif /* TEGROUP_NO_PORTABLE */
 #if !defined(TEGROUP_NO_SM90)
 
-/* ==== [39] Hopper's instructions (src/cuda/hopper.h) ==== */
+/* ==== [41] Hopper's instructions (src/cuda/hopper.h) ==== */
 
 /* mbarriers, TMA and wgmma as PTX ISA 8.0 and later describe them (sections 9.7.13.15, 9.7.9.27 and 9.7.15). They
  * assemble for sm_90a only; TEGROUP_IMPL_HOPPER is 1 in the compiler pass for that architecture. */
@@ -9840,7 +9999,7 @@ TEGROUP_IMPL_WGMMA_FP8_OF(128, TEGROUP_IMPL_SUMS_64, "64", "65", "66", TEGROUP_I
 #undef TEGROUP_IMPL_F4
 #endif
 
-/* ==== [40] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
+/* ==== [42] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
 
 /* A persistent kernel of three warpgroups. In the first, one warp schedules tiles, one thread loads operands by TMA
  * into a ring of pipeline stages, and two threads store results by TMA. The other two warpgroups multiply by wgmma:
@@ -9999,7 +10158,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_rest {
     int32_t picked_a[128], picked_b[TEGROUP_IMPL_SM90_LINES];
 };
 
-/* ==== [41] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
+/* ==== [43] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* One warp of each block finds the block's tiles. It walks the groups 32 at a time, one for each lane. Tiles of equal
@@ -10352,15 +10511,16 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
 };
 #endif
 
-/* ==== [42] Hopper GEMM: the epilogue (src/cuda/sm90_epilogue.h) ==== */
+/* ==== [44] Hopper GEMM: the epilogue (src/cuda/sm90_epilogue.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* ---- C and bias ---- */
 
 /* The terms beta * C + scale * bias for the sums of one thread. As wgmma lays sums out, a thread has two adjacent
  * columns of each eight columns (an "eight"), in two lines that are eight apart. */
-template <typename SHAPE> struct tegroup_impl_sm90_terms {
-    static constexpr bool BIAS = TEGROUP_IMPL_SM90_ADDS_BIAS(SHAPE::OP, SHAPE::COLS, SHAPE::FLIPS);
+template <typename SHAPE, typename FUNCTOR = tegroup_impl_as_is> struct tegroup_impl_sm90_terms {
+    static constexpr bool BIAS =
+        TEGROUP_IMPL_SM90_ADDS_BIAS(SHAPE::OP, SHAPE::COLS, SHAPE::FLIPS) && tegroup_impl_adds_bias<FUNCTOR>::value;
     static constexpr int EIGHTS = SHAPE::COLS / 8;
     float alpha, beta;
     float by[SHAPE::PARTS][2];       /* scale of the bias for each of this thread's lines */
@@ -10418,6 +10578,37 @@ template <typename SHAPE> struct tegroup_impl_sm90_terms {
             x[2 + i] = tegroup_impl_gpu_fma(by[m][1], b, x[2 + i]);
         }
     }
+};
+
+/* Where the sums of one thread lie, which begin with its upper line and first column, for its functor; the built-in
+ * store need not know. */
+template <typename SHAPE, typename FUNCTOR> struct tegroup_impl_sm90_own {
+    int32_t lines, cols; /* of the tile, from there on */
+    tegroup_element first;
+
+    __device__ __forceinline__ tegroup_impl_sm90_own(const tegroup_impl_sm90_call &call,
+                                                     const tegroup_impl_sm90_item &item, int first_line) {
+        const tegroup_tensor &d = call.call.desc.d;
+        const int64_t *start = call.call.views[TEGROUP_IMPL_D].start;
+        const int me = tegroup_impl_thread(), line = first_line + me / 32 % 4 * 16 + me % 32 / 4, col = me % 4 * 2;
+        const int64_t all = SHAPE::FLIPS ? call.call.desc.a.shape.cols : d.shape.cols,
+                      row0 = start ? start[item.group] : item.group * d.shape.rows;
+        lines = item.lines - line;
+        cols = (SHAPE::FITS ? item.rows : (int32_t)tegroup_impl_min(item.cols, all - item.j0)) - col;
+        first.group = item.group;
+        first.row = row0 + (SHAPE::FLIPS ? item.j0 + col : item.i0 + line);
+        first.col = SHAPE::FLIPS ? item.i0 + line : item.j0 + col;
+    }
+    __device__ __forceinline__ tegroup_element at(int line, int col) const {
+        tegroup_element element = first;
+        element.row += SHAPE::FLIPS ? col : line;
+        element.col += SHAPE::FLIPS ? line : col;
+        return element;
+    }
+};
+template <typename SHAPE> struct tegroup_impl_sm90_own<SHAPE, tegroup_impl_as_is> {
+    __device__ __forceinline__ tegroup_impl_sm90_own(const tegroup_impl_sm90_call &, const tegroup_impl_sm90_item &,
+                                                     int) {}
 };
 
 /* Copies a slab in which D's columns end, element by element, to the group's rows from i0 up to `lines` and its columns
@@ -10566,7 +10757,7 @@ static __device__ __forceinline__ float tegroup_impl_sm90_differentiate(const te
 }
 #endif
 
-/* ==== [43] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
+/* ==== [45] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* A block is a chain of four classes, each the base of the next: what the warps share, loader, storer, multiplier. (If
@@ -10694,7 +10885,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
 };
 #endif
 
-/* ==== [44] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
+/* ==== [46] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_block<SHAPE> {
@@ -10926,7 +11117,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
 };
 #endif
 
-/* ==== [45] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
+/* ==== [47] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_loader<SHAPE> {
@@ -11088,7 +11279,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
 };
 #endif
 
-/* ==== [46] Hopper GEMM: the multiplying warpgroups, and the kernel (src/cuda/sm90_multiply.h) ==== */
+/* ==== [48] Hopper GEMM: the multiplying warpgroups, and the kernel (src/cuda/sm90_multiply.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegroup_impl_sm90_storer<SHAPE> {
@@ -11113,8 +11304,9 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
     __device__ __forceinline__ tegroup_impl_sm90_multiplier(const tegroup_impl_sm90_call &c, unsigned char *memory)
         : base(c, memory) {}
 
-    /* Warpgroup `group` (0 or 1) multiplies its tiles, or its parts of them, and writes the results into slabs. */
-    __device__ __forceinline__ void multiply(int group) const {
+    /* Warpgroup `group` (0 or 1) multiplies its tiles, or its parts of them, and writes what the functor makes of the
+     * results into slabs. */
+    template <typename FUNCTOR> __device__ __forceinline__ void multiply(int group, const FUNCTOR &functor) const {
         uint32_t step = 0, rounds = 0; /* rounds: uses of each slab so far or, with an activation, sets so far */
         int32_t number = 0;
         if (SHAPE::TURNS && group == 1) pass(&number, &step);
@@ -11123,7 +11315,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
             if (item->group < 0) break;
             /* A wait by parity must not miss a phase, so the other warpgroup first sees all of its stages full. */
             if (SHAPE::TURNS) tegroup_impl_barrier_wait(at(&rest->turn[group]), (number / 2 & 1) ^ (group == 0));
-            if (item->lines > line_of(group)) work(group, *item, step, &rounds);
+            if (item->lines > line_of(group)) work(group, *item, step, &rounds, functor);
             else see_off(group, step, steps_of(*item));
             step += steps_of(*item); /* Computed again, since the sums leave few registers. */
             give(number);
@@ -11149,8 +11341,9 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
     __device__ __forceinline__ void yield(int group) const {
         if (SHAPE::TURNS && lane() == 0) tegroup_impl_barrier_arrive(at(&rest->turn[group ^ 1]));
     }
-    __device__ __forceinline__ void work(int group, const tegroup_impl_sm90_item &item, uint32_t step,
-                                         uint32_t *rounds) const {
+    template <typename FUNCTOR>
+    __device__ __forceinline__ void work(int group, const tegroup_impl_sm90_item &item, uint32_t step, uint32_t *rounds,
+                                         const FUNCTOR &functor) const {
         const bool adds = !SHAPE::FLIPS && item.beta != 0, wide = is_wide();
         const uint32_t steps = steps_of(item);
         sums sum;
@@ -11162,10 +11355,10 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
             activate(group, item, rounds, sum);
             return;
         }
-        if (wide && (adds || call.has_bias)) store_wide<true>(group, item, adds, *rounds, sum);
-        else if (wide) store_wide<false>(group, item, false, *rounds, sum);
-        else if (!SHAPE::FLIPS && (adds || call.has_bias)) store_halves<true>(group, item, adds, *rounds, sum);
-        else store_halves<false>(group, item, false, *rounds, sum);
+        if (wide && (adds || call.has_bias)) store_wide<true>(group, item, adds, *rounds, sum, functor);
+        else if (wide) store_wide<false>(group, item, false, *rounds, sum, functor);
+        else if (!SHAPE::FLIPS && (adds || call.has_bias)) store_halves<true>(group, item, adds, *rounds, sum, functor);
+        else store_halves<false>(group, item, false, *rounds, sum, functor);
         *rounds += wide ? SHAPE::template results<true>::COUNT / SHAPE::template results<true>::USED
                         : SHAPE::template results<false>::COUNT / SHAPE::template results<false>::USED;
     }
@@ -11279,9 +11472,22 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
         __syncwarp();
         if (lane() == 0) tegroup_impl_barrier_arrive(at(&rest->written[group][number % results::USED]));
     }
-    template <bool TERMS>
+    /* The built-in store has no functor. (Even an empty one has ptxas order instructions otherwise.) */
+    static __device__ __forceinline__ void apply(const tegroup_impl_sm90_own<SHAPE, tegroup_impl_as_is> &, int, int,
+                                                 float *, const tegroup_impl_as_is &) {}
+    /* Gives the functor what a thread has of an eight, as `terms` have it, but nothing that is not stored. */
+    template <typename FUNCTOR>
+    static __device__ __forceinline__ void apply(const tegroup_impl_sm90_own<SHAPE, FUNCTOR> &own, int m, int eight,
+                                                 float *x, const FUNCTOR &functor) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int line = m * 64 + i / 2 * 8, col = eight * 8 + i % 2;
+            if (line < own.lines && col < own.cols) x[i] = functor(x[i], own.at(line, col));
+        }
+    }
+    template <bool TERMS, typename FUNCTOR>
     __device__ __forceinline__ void store_halves(int group, const tegroup_impl_sm90_item &item, bool adds,
-                                                 uint32_t rounds, sums &sum) const {
+                                                 uint32_t rounds, sums &sum, const FUNCTOR &functor) const {
         typedef typename SHAPE::template results<false> results;
         const bool bf16 = call.call.desc.d.dtype == TEGROUP_DTYPE_BF16;
         const int me = tegroup_impl_thread(), lane = me % 32, warp = me / 32 % 4;
@@ -11289,7 +11495,8 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
          * columns, which have these lines in two chunks. */
         const int row = SHAPE::FLIPS ? lane / 16 * 8 + lane % 8 : warp * 16 + lane % 16;
         const uint32_t mine = (uint32_t)(row * 128 + (SHAPE::FLIPS ? ((warp * 2 + lane / 8 % 2) ^ (row & 7)) * 16 : 0));
-        const tegroup_impl_sm90_terms<SHAPE> terms(call, item, line_of(group));
+        const tegroup_impl_sm90_terms<SHAPE, FUNCTOR> terms(call, item, line_of(group));
+        const tegroup_impl_sm90_own<SHAPE, FUNCTOR> own(call, item, line_of(group));
 #pragma unroll
         for (int m = 0; m < SHAPE::PARTS; m++)
 #pragma unroll
@@ -11317,6 +11524,8 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
                         terms.add_bias(m, s * 8 + c, x);
                         terms.add_bias(m, s * 8 + c + 1, x + 4);
                     }
+                    apply(own, m, s * 8 + c, x, functor);
+                    apply(own, m, s * 8 + c + 1, x + 4, functor);
 #pragma unroll
                     for (int i = 0; i < 4; i++) word[i] = tegroup_impl_two_halves(x[2 * i], x[2 * i + 1], bf16);
                     tegroup_impl_stmatrix<SHAPE::FLIPS>(there, word);
@@ -11324,13 +11533,14 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
                 end<false>(group, item, number);
             }
     }
-    template <bool TERMS>
+    template <bool TERMS, typename FUNCTOR>
     __device__ __forceinline__ void store_wide(int group, const tegroup_impl_sm90_item &item, bool adds,
-                                               uint32_t rounds, sums &sum) const {
+                                               uint32_t rounds, sums &sum, const FUNCTOR &functor) const {
         typedef typename SHAPE::template results<true> results;
         const int me = tegroup_impl_thread(), lane = me % 32;
         const int row = me / 32 % 4 * 16 + lane / 4; /* and eight below it, where chunks are swizzled alike */
-        const tegroup_impl_sm90_terms<SHAPE> terms(call, item, line_of(group));
+        const tegroup_impl_sm90_terms<SHAPE, FUNCTOR> terms(call, item, line_of(group));
+        const tegroup_impl_sm90_own<SHAPE, FUNCTOR> own(call, item, line_of(group));
 #pragma unroll
         for (int m = 0; m < SHAPE::PARTS; m++)
 #pragma unroll
@@ -11356,6 +11566,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
                             terms.add(old[1], &x[2 * half + 1]);
                         }
                     if (TERMS && terms.BIAS && call.has_bias) terms.add_bias(m, s * 4 + c, x);
+                    apply(own, m, s * 4 + c, x, functor);
 #pragma unroll
                     for (int half = 0; half < 2; half++)
                         asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(there + half * 8 * 128), "f"(x[2 * half]),
@@ -11458,12 +11669,10 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
 };
 #endif
 
-/* Code for another GPU than sm_90a has a launch bound of 32. The plan reads it, since nothing else tells code for sm_90
- * from code for sm_90a. */
-template <bool BF16, typename SHAPE>
-static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90_THREADS : 32, 1)
-    tegroup_impl_sm90_kernel(const __grid_constant__ tegroup_impl_sm90_call call) {
 #if TEGROUP_IMPL_HOPPER
+template <bool BF16, typename SHAPE, typename FUNCTOR>
+static __device__ __forceinline__ void tegroup_impl_sm90_work(const tegroup_impl_sm90_call &call,
+                                                              const FUNCTOR &functor) {
     extern __shared__ __align__(16) unsigned char tegroup_impl_memory[];
     const tegroup_impl_sm90_multiplier<BF16, SHAPE> block(call, tegroup_impl_memory);
     const int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0); /* which the compiler sees to be uniform */
@@ -11476,15 +11685,36 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
         if (warp > 1 && (threadIdx.x & 31) == 0) block.store(warp - 2);
     } else {
         tegroup_impl_registers_take<232>();
-        block.multiply(warp / 4 - 1);
+        block.multiply(warp / 4 - 1, functor);
     }
+}
+#endif
+
+/* Code for another GPU than sm_90a has a launch bound of 32. The plan reads it, since nothing else tells code for sm_90
+ * from code for sm_90a. */
+#define TEGROUP_IMPL_SM90_BOUND __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90_THREADS : 32, 1)
+template <bool BF16, typename SHAPE>
+static __global__ void TEGROUP_IMPL_SM90_BOUND
+tegroup_impl_sm90_kernel(const __grid_constant__ tegroup_impl_sm90_call call) {
+#if TEGROUP_IMPL_HOPPER
+    tegroup_impl_sm90_work<BF16, SHAPE>(call, tegroup_impl_as_is());
+#else
+    __trap();
+#endif
+}
+
+template <bool BF16, typename SHAPE, typename FUNCTOR>
+static __global__ void TEGROUP_IMPL_SM90_BOUND tegroup_impl_sm90_functor_kernel(
+    const __grid_constant__ tegroup_impl_sm90_call call, const __grid_constant__ FUNCTOR functor) {
+#if TEGROUP_IMPL_HOPPER
+    tegroup_impl_sm90_work<BF16, SHAPE>(call, functor);
 #else
     __trap();
 #endif
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [47] Hopper GEMM of FP8: the kernel (src/cuda/sm90_fp8.h) ==== */
+/* ==== [49] Hopper GEMM of FP8: the kernel (src/cuda/sm90_fp8.h) ==== */
 
 /* The kernel of sm90_tiles.h for operands of FP8, which wgmma takes contiguous along k alone. A forward product has
  * them so; a dgrad reads the transposed copy of the weights, and a weight gradient those of both operands, so that all
@@ -11643,10 +11873,12 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
         else if (fp8.promotion == TEGROUP_IMPL_SM90_SQUARE)
             add_up_cols<TEGROUP_IMPL_SM90_SQUARE>(group, item, scales, step, steps, sum[0]);
         else add_up_cols<TEGROUP_IMPL_SM90_LINES_BOTH>(group, item, scales, step, steps, sum[0]);
-        if (this->is_wide() && terms) this->template store_wide<true>(group, item, adds, *rounds, sum);
-        else if (this->is_wide()) this->template store_wide<false>(group, item, false, *rounds, sum);
-        else if (terms) this->template store_halves<true>(group, item, adds, *rounds, sum);
-        else this->template store_halves<false>(group, item, false, *rounds, sum);
+        if (this->is_wide() && terms)
+            this->template store_wide<true>(group, item, adds, *rounds, sum, tegroup_impl_as_is());
+        else if (this->is_wide())
+            this->template store_wide<false>(group, item, false, *rounds, sum, tegroup_impl_as_is());
+        else if (terms) this->template store_halves<true>(group, item, adds, *rounds, sum, tegroup_impl_as_is());
+        else this->template store_halves<false>(group, item, false, *rounds, sum, tegroup_impl_as_is());
         *rounds += this->is_wide() ? SHAPE::template results<true>::COUNT / SHAPE::template results<true>::USED
                                    : SHAPE::template results<false>::COUNT / SHAPE::template results<false>::USED;
     }
@@ -11854,7 +12086,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
 #endif
 }
 
-/* ==== [48] Hopper GEMM of FP8: the compiled kernels (src/cuda/sm90_fp8_code.h) ==== */
+/* ==== [50] Hopper GEMM of FP8: the compiled kernels (src/cuda/sm90_fp8_code.h) ==== */
 
 /* Whether the compiler has tensormap.replace as this source uses it, with strides in bytes (PTX ISA 8.5). Clang does
  * not tell its version of ptxas, so it counts as an older one. */
@@ -11896,7 +12128,7 @@ static inline tegroup_status tegroup_impl_sm90_fp8_choose(tegroup_plan *plan, in
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [49] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
+/* ==== [51] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
 
 /* The code of a kernel row. */
 typedef struct tegroup_impl_sm90_code {
@@ -11919,13 +12151,15 @@ static inline const tegroup_impl_sm90_code *tegroup_impl_sm90_code_of(int32_t ke
     return &code[kernel];
 }
 
-/* Whether this translation unit has the code that the GPU needs: a GPU of sm_90 needs code for sm_90a. */
-static inline int tegroup_impl_sm90_image(int32_t sm) {
+/* Whether this translation unit has the code of a kernel that the GPU needs: a GPU of sm_90 needs code for sm_90a. */
+static inline int tegroup_impl_sm90_holds(const void *kernel) {
     cudaFuncAttributes attributes;
-    if (sm != 90) return 1;
-    const cudaError_t code = cudaFuncGetAttributes(&attributes, tegroup_impl_sm90_code_of(0)->bf16);
+    const cudaError_t code = cudaFuncGetAttributes(&attributes, kernel);
     if (code != cudaSuccess) (void)cudaGetLastError();
     return code == cudaSuccess && attributes.maxThreadsPerBlock >= TEGROUP_IMPL_SM90_THREADS;
+}
+static inline int tegroup_impl_sm90_image(int32_t sm) {
+    return sm != 90 || tegroup_impl_sm90_holds(tegroup_impl_sm90_code_of(0)->bf16);
 }
 
 /* Makes a plan ready to launch a kernel of the table. */
@@ -11999,7 +12233,7 @@ static inline tegroup_status tegroup_impl_sm90_choices(const tegroup_plan *plan,
     return TEGROUP_OK;
 }
 
-/* ==== [50] Hopper GEMM: repacking rows (src/cuda/sm90_repack_kernels.h) ==== */
+/* ==== [52] Hopper GEMM: repacking rows (src/cuda/sm90_repack_kernels.h) ==== */
 
 /* What the kernel is given. Ragged rows are numbered as in their buffer, and those of uniform groups one group after
  * another; a copy has the same numbers. */
@@ -12120,7 +12354,7 @@ static inline tegroup_status tegroup_impl_sm90_repack(const tegroup_plan *plan, 
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [51] Hopper GEMM: decoding operands (src/cuda/sm90_decode.h) ==== */
+/* ==== [53] Hopper GEMM: decoding operands (src/cuda/sm90_decode.h) ==== */
 
 /* What is decoded, and where to. */
 typedef struct tegroup_impl_decode_call {
@@ -12475,7 +12709,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_DECODE_THREADS, TEGROUP_IM
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [52] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
+/* ==== [54] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
 
 static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_planned_row(const tegroup_plan *plan) {
     return tegroup_impl_sm90_row_of((int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ROW]);
@@ -12827,7 +13061,7 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
     const uint64_t kernel = epilogue ? epilogue->kernel.function : plan->algorithm[TEGROUP_IMPL_PLANNED_KERNEL],
                    blocks = epilogue ? epilogue->kernel.blocks : plan->algorithm[TEGROUP_IMPL_PLANNED_BLOCKS];
     tegroup_impl_sm90_call call;
-    void *arguments[1];
+    void *arguments[2];
     if (desc->d.shape.groups == 0 && desc->tail == TEGROUP_TAIL_KEEP) return TEGROUP_OK;
     memset(&call, 0, sizeof call);
 #if TEGROUP_IMPL_FUSED_KERNELS
@@ -12841,6 +13075,7 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
     TEGROUP_IMPL_TRY(
         tegroup_impl_sm90_map_operands(plan, desc, row, halves, call.up.apart ? &epilogue->up->b : NULL, &call, error));
     arguments[0] = &call;
+    arguments[1] = (void *)(uintptr_t)plan->algorithm[TEGROUP_IMPL_PLANNED_FUNCTOR]; /* if the kernel has one */
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
         cudaLaunchKernel((const void *)(uintptr_t)kernel, dim3((unsigned)blocks), dim3(TEGROUP_IMPL_SM90_THREADS),
                          arguments, (size_t)tegroup_impl_sm90_code_of(number)->shared_bytes, stream),
@@ -12926,7 +13161,7 @@ static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, co
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [53] Hopper GEMM of FP8: plan and launch (src/cuda/sm90_fp8_plan.h) ==== */
+/* ==== [55] Hopper GEMM of FP8: plan and launch (src/cuda/sm90_fp8_plan.h) ==== */
 
 /* ---- the tensor maps of a weight gradient, and where its scales are ---- */
 
@@ -13131,7 +13366,7 @@ static inline tegroup_status tegroup_impl_sm90_fp8_gemm(const tegroup_plan *plan
 #endif /* TEGROUP_NO_FP8 */
 #endif /* TEGROUP_NO_SM90 */
 
-/* ==== [54] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
+/* ==== [56] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
 
 #if defined(TEGROUP_NO_CUBLASLT)
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *) { return 0; }
@@ -13163,7 +13398,7 @@ static inline tegroup_status tegroup_impl_cuda_check_device(const tegroup_plan *
     return TEGROUP_OK;
 }
 
-/* ==== [55] GPU backends: choosing an algorithm (src/gemm/tune_cuda.h) ==== */
+/* ==== [57] GPU backends: choosing an algorithm (src/gemm/tune_cuda.h) ==== */
 
 static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *kind, tegroup_error *error) {
     cudaDeviceProp properties;
@@ -13291,6 +13526,159 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
     *plan = candidate;
     for (int32_t i = 0; i < TEGROUP_TUNE_CANDIDATES && desc->milliseconds; i++) desc->milliseconds[i] = medians[i];
     return TEGROUP_OK;
+}
+
+/* ==== [58] A product with a functor (src/gemm/functor_cuda.h) ==== */
+
+/* A type's own address. */
+template <typename FUNCTOR> inline uint64_t tegroup_impl_functor_type() {
+    static const char type = 0;
+    return (uint64_t)(uintptr_t)&type;
+}
+
+#define TEGROUP_IMPL_FUNCTOR_PARAMETER_BYTES 4096 /* of a kernel, in every CUDA 12 */
+
+/* A kernel's address, if it is wanted: no other is compiled. */
+#if !defined(TEGROUP_NO_SM90)
+template <bool WANTED, bool BF16, typename SHAPE, typename FUNCTOR> struct tegroup_impl_sm90_functor_code {
+    static const void *kernel() { return NULL; }
+};
+template <bool BF16, typename SHAPE, typename FUNCTOR>
+struct tegroup_impl_sm90_functor_code<true, BF16, SHAPE, FUNCTOR> {
+    static_assert(sizeof(tegroup_impl_sm90_call) + sizeof(FUNCTOR) <= TEGROUP_IMPL_FUNCTOR_PARAMETER_BYTES,
+                  "a functor that is so large is given a pointer to what it needs");
+    static const void *kernel() { return (const void *)tegroup_impl_sm90_functor_kernel<BF16, SHAPE, FUNCTOR>; }
+};
+template <tegroup_op OP, bool BF16, typename FUNCTOR>
+static inline const void *tegroup_impl_sm90_functor_kernel_of(int32_t row) {
+#define TEGROUP_IMPL_FUNCTOR_ROW(name, op, lines, cols, turns, slabs, flips, ns, epilogue, tb, us)                     \
+    if (row == TEGROUP_IMPL_SM90_##name)                                                                               \
+        return tegroup_impl_sm90_functor_code<                                                                         \
+            OP == (op), BF16, tegroup_impl_sm90_shape<op, lines, cols, turns, slabs, flips>, FUNCTOR>::kernel();
+#define TEGROUP_IMPL_FUNCTOR_MMA(name, op, ns, epilogue, tb, us)
+    TEGROUP_IMPL_SM90_KERNELS(TEGROUP_IMPL_FUNCTOR_ROW, TEGROUP_IMPL_FUNCTOR_MMA)
+#undef TEGROUP_IMPL_FUNCTOR_ROW
+#undef TEGROUP_IMPL_FUNCTOR_MMA
+    return NULL;
+}
+template <tegroup_op OP, bool BF16, typename FUNCTOR>
+static inline tegroup_status tegroup_impl_sm90_take_functor(tegroup_plan *plan, tegroup_error *error) {
+    const int32_t row = (int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ROW];
+    const void *kernel = tegroup_impl_sm90_functor_kernel_of<OP, BF16, FUNCTOR>(row);
+    TEGROUP_IMPL_RULE(tegroup_impl_sm90_holds(kernel), ERROR_NOT_BUILT, "plan.backend",
+                      "must be compiled where its functor is, too: nvcc -gencode arch=compute_90a,code=sm_90a",
+                      TEGROUP_BACKEND_SM90, plan->backend);
+    return tegroup_impl_cuda_status(tegroup_impl_planned(plan, kernel, TEGROUP_IMPL_SM90_THREADS,
+                                                         tegroup_impl_sm90_code_of(row)->shared_bytes,
+                                                         TEGROUP_IMPL_SM90_MOST_BLOCKS),
+                                    "plan", "the kernel's attributes must be readable", error);
+}
+#endif
+
+#if !defined(TEGROUP_NO_PORTABLE)
+template <bool WANTED, bool BF16, int OP, int M, int N, int WARPS_M, int WARPS_N, int STAGES, typename FUNCTOR>
+struct tegroup_impl_portable_functor_code {
+    static const void *kernel() { return NULL; }
+};
+template <bool BF16, int OP, int M, int N, int WARPS_M, int WARPS_N, int STAGES, typename FUNCTOR>
+struct tegroup_impl_portable_functor_code<true, BF16, OP, M, N, WARPS_M, WARPS_N, STAGES, FUNCTOR> {
+    static const void *kernel() {
+        return (const void *)tegroup_impl_portable_functor_kernel<BF16, OP, M, N, WARPS_M, WARPS_N, STAGES, FUNCTOR>;
+    }
+};
+template <tegroup_op OP, bool BF16, typename FUNCTOR>
+static inline tegroup_status tegroup_impl_portable_take_functor(tegroup_plan *plan, tegroup_error *error) {
+    const void *kernel = NULL;
+#define TEGROUP_IMPL_FUNCTOR_ROW(op, m, n, warps_m, warps_n, stages)                                                   \
+    if (OP == (op) && plan->tile_m == (m))                                                                             \
+        kernel = tegroup_impl_portable_functor_code<OP == (op), BF16, op, m, n, warps_m, warps_n, stages,              \
+                                                    FUNCTOR>::kernel();
+    TEGROUP_IMPL_PORTABLE_ROWS_1(TEGROUP_IMPL_FUNCTOR_ROW)
+    TEGROUP_IMPL_PORTABLE_ROWS_2(TEGROUP_IMPL_FUNCTOR_ROW)
+    TEGROUP_IMPL_PORTABLE_ROWS_3(TEGROUP_IMPL_FUNCTOR_ROW)
+#undef TEGROUP_IMPL_FUNCTOR_ROW
+    return tegroup_impl_portable_take(plan, kernel, (int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_THREADS],
+                                      (int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_SHARED], error);
+}
+#endif
+
+static inline tegroup_status tegroup_impl_check_has_functor(const tegroup_plan *plan, tegroup_error *error) {
+    TEGROUP_IMPL_TRY(tegroup_impl_check_plan(plan, error));
+    TEGROUP_IMPL_RULE(plan->problem.functor, ERROR_PLAN, "plan.problem.functor",
+                      "must be 1: plan a descriptor whose functor is 1", 1, 0);
+    return TEGROUP_OK;
+}
+
+/* Gives a plan the kernel of a functor, compiled in this file.
+ *
+ *     struct clamped {                                             parameters are members
+ *         float limit;
+ *         __device__ float operator()(float x, const tegroup_element &at) const { return fminf(x, limit); }
+ *     };
+ *     gemm.functor = 1;
+ *     tegroup_plan_make(&gemm, NULL, &plan, &error)
+ *     tegroup_plan_with<TEGROUP_OP_FORWARD, TEGROUP_DTYPE_BF16, clamped>(&plan, &error)
+ *     tegroup_gemm_with(&plan, &gemm, clamped{6}, stream, &error)
+ *
+ * x is alpha * sum + beta * c in F32; what the functor returns is rounded to d's type and stored. It is called once for
+ * each element of d that the product writes, whatever the tile, in no order, and for no other; so it may read and write
+ * what the caller has for that group, row and column (but for d, which is read as c). Rows that no group owns are the
+ * tail's. Of an identity the bits are those of the product without a functor. FUNCTOR is trivially copyable and of at
+ * most 240 bytes; it is copied when the call is enqueued, and a graph keeps its members as they were then, so what
+ * changes from replay to replay lies behind a pointer to device memory.
+ *
+ * OP, DTYPE: the plan's, of a and b; kernels are compiled for these alone, one for each tile that a plan may have.
+ * plan: made by tegroup_plan_make or tegroup_plan_load of a descriptor whose functor is 1; it may already have another
+ * functor's kernel. Tile and workspace stay. On an error it is as before. Returns ERROR_NULL_ARGUMENT,
+ * ERROR_STRUCT_SIZE, ERROR_PLAN (of another op or type, or made without a functor), ERROR_UNSUPPORTED (shared memory),
+ * ERROR_NOT_BUILT, ERROR_CUDA. What backends cannot do is refused by tegroup_plan_make, and tegroup_explain says it. */
+template <tegroup_op OP, tegroup_dtype DTYPE, typename FUNCTOR>
+static inline tegroup_status tegroup_plan_with(tegroup_plan *plan, tegroup_error *error) {
+    static_assert(DTYPE == TEGROUP_DTYPE_BF16 || DTYPE == TEGROUP_DTYPE_F16, "operands of 16 bits");
+    static_assert(__is_trivially_copyable(FUNCTOR), "a kernel's parameter is copied as it lies in memory");
+    tegroup_plan made;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_has_functor(plan, error));
+    TEGROUP_IMPL_RULE(plan->problem.op == OP, ERROR_PLAN, "plan.problem.op",
+                      "must be the operation that the functor is compiled for", OP, plan->problem.op);
+    TEGROUP_IMPL_RULE_AS(DTYPE, plan->problem.a == DTYPE, ERROR_PLAN, "plan.problem.a",
+                         "must be the type that the functor is compiled for", DTYPE, plan->problem.a);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_runs_here(plan, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_device(plan, error));
+    made = *plan;
+#if !defined(TEGROUP_NO_SM90)
+    if (plan->backend == TEGROUP_BACKEND_SM90 && !tegroup_impl_sm90_planned_row(plan)->mma)
+        TEGROUP_IMPL_TRY((tegroup_impl_sm90_take_functor<OP, DTYPE == TEGROUP_DTYPE_BF16, FUNCTOR>(&made, error)));
+    else
+#endif
+#if !defined(TEGROUP_NO_PORTABLE)
+        TEGROUP_IMPL_TRY((tegroup_impl_portable_take_functor<OP, DTYPE == TEGROUP_DTYPE_BF16, FUNCTOR>(&made, error)));
+#else
+    TEGROUP_IMPL_RULE(0, ERROR_NOT_BUILT, "plan.backend", "must be part of this build", TEGROUP_BACKEND_SM90,
+                      plan->backend);
+#endif
+    made.algorithm[TEGROUP_IMPL_PLANNED_FUNCTOR] = tegroup_impl_functor_type<FUNCTOR>();
+    *plan = made;
+    return TEGROUP_OK;
+}
+
+/* Runs the product of a plan that has the kernel of this functor, see tegroup_plan_with; like tegroup_gemm in all else:
+ * what it checks, enqueues and promises, sizes in device memory, capture. desc is the planned one, with functor 1, and
+ * tegroup_gemm_check checks it. functor: copied before the call returns. Returns what tegroup_gemm does, and ERROR_PLAN
+ * without a kernel of this functor in the plan. */
+template <typename FUNCTOR>
+static inline tegroup_status tegroup_gemm_with(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                               const FUNCTOR &functor, struct CUstream_st *stream,
+                                               tegroup_error *error) {
+    tegroup_gemm_desc taken;
+    tegroup_plan run;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_has_functor(plan, error));
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_RULE(plan->algorithm[TEGROUP_IMPL_PLANNED_FUNCTOR] == tegroup_impl_functor_type<FUNCTOR>(), ERROR_PLAN,
+                      "plan", "must have the kernel of this functor's type: tegroup_plan_with", 1, 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_gemm_check_own(plan, desc, error));
+    run = *plan;
+    run.algorithm[TEGROUP_IMPL_PLANNED_FUNCTOR] = (uint64_t)(uintptr_t)&functor;
+    return tegroup_impl_gemm_run(&run, desc, stream, error);
 }
 #endif /* TEGROUP_CUDA_IMPLEMENTATION_INCLUDED */
 /* MIT License

@@ -52,6 +52,7 @@ static const struct feature { uint32_t bit; const char *name, *meaning; } featur
     {TEGROUP_FEATURE_TAIL, "tail", "TEGROUP_TAIL_ZERO and TEGROUP_TAIL_POISON"},
     {TEGROUP_FEATURE_F64, "F64", "TEGROUP_COMPUTE_F64"},
     {TEGROUP_FEATURE_GATHER, "gather", "rows of a, and in a wgrad of b, may be picked by an index: `gather_a`, `gather_b`"},
+    {TEGROUP_FEATURE_FUNCTOR, "functor", "a [functor](prototyping.md) of the caller's, where a and b are F16 or BF16"},
     {TEGROUP_FEATURE_MIXED, "mixed", "a of F32 may meet weights of F16 or BF16 in b, forward and dgrad; else a and b have one type"},
     {TEGROUP_FEATURE_SM_LIMIT, "SM limit", "`sm_limit` is kept to by the product's kernel; elsewhere on a GPU it must be 0"},
 };

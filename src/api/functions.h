@@ -11,6 +11,7 @@
 #include "core/options_types.h"
 #include "core/gemm_types.h"
 #include "core/plan_types.h"
+#include "core/tile_types.h"
 #include "core/validation_types.h"
 #include "core/scale_convert_types.h"
 #include "core/activation_types.h"
@@ -121,6 +122,16 @@ TEGROUP_API_STATUS tegroup_prepare(const tegroup_prepare_desc *desc, struct CUst
  * those of tegroup_prepare, which is the one to call where host sizes are final in a captured graph. */
 TEGROUP_API_STATUS tegroup_shape_prepare(tegroup_shape *shape, void *snapshot, size_t snapshot_bytes,
     struct CUstream_st *stream, tegroup_error *error);
+
+/* The tiles of tile_m by tile_n of a product's results, for a kernel of the caller's own, which takes them by
+ * tegroup_tile_take or tegroup_tile_find. rows: the shape of the ragged buffers, with row_sizes and the snapshot's
+ * address, which need not be prepared yet and is not read; all groups have as many columns. FORWARD, DGRAD: each
+ * group's result has its rows and n columns, and m is 0; WGRAD: m rows and n columns, over as many rows as the group
+ * has. A group without rows has no tile in a FORWARD or DGRAD, one that is skipped none in a WGRAD. Any tile goes, even
+ * larger than the matrices. Returns ERROR_NULL_ARGUMENT, ERROR_UNSET, ERROR_VALUE, ERROR_COMBINATION, ERROR_ALIGNMENT,
+ * ERROR_UNSUPPORTED (col_sizes or elements, more than 2^31 - 1 tiles a group). */
+TEGROUP_API_STATUS tegroup_tiles_of(tegroup_op op, const tegroup_shape *rows, int64_t m, int64_t n, int32_t tile_m,
+    int32_t tile_n, tegroup_tiles *tiles, tegroup_error *error);
 
 /* The tables that dispatch reads, for printing and for documentation. */
 TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count);

@@ -26,7 +26,8 @@ TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count) {
     static const tegroup_backend_rule table[] = {
         /* backend, SM from, to, cuBLASLt from, operands, results, scalings, features, alignment, known from */
         {TEGROUP_BACKEND_SM90, 90, 90, 0, TEGROUP_IMPL_HALVES, TEGROUP_IMPL_RESULTS, TEGROUP_IMPL_SC(NONE),
-         TEGROUP_IMPL_BUNDLED | TEGROUP_FEATURE_GATHER, 16, "TMA asks for 16-byte rows; a's and b's may be copied"},
+         TEGROUP_IMPL_BUNDLED | TEGROUP_FEATURE_GATHER | TEGROUP_FEATURE_FUNCTOR, 16,
+         "TMA asks for 16-byte rows; a's and b's may be copied"},
         {TEGROUP_BACKEND_SM90, 90, 90, 0, TEGROUP_IMPL_DT(BF16) | TEGROUP_IMPL_FP8 | TEGROUP_IMPL_DT(F4E2M1),
          TEGROUP_IMPL_RESULTS,
          TEGROUP_IMPL_SC(NONE) | TEGROUP_IMPL_SC(MXFP8) | TEGROUP_IMPL_SC(MXFP8_32X32) | TEGROUP_IMPL_SC(MXFP4)
@@ -65,7 +66,8 @@ TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count) {
          TEGROUP_IMPL_COMMON | TEGROUP_FEATURE_DEVICE_SIZES, 0,
          "TransformerEngine, cublaslt_grouped_gemm.cu; compiled, never run by tegroup"},
         {TEGROUP_BACKEND_PORTABLE, 80, 999, 0, TEGROUP_IMPL_HALVES | TEGROUP_IMPL_DT(F32), TEGROUP_IMPL_RESULTS,
-         TEGROUP_IMPL_SC(NONE), TEGROUP_IMPL_BUNDLED | TEGROUP_FEATURE_IRREGULAR | TEGROUP_FEATURE_MIXED, 0,
+         TEGROUP_IMPL_SC(NONE),
+         TEGROUP_IMPL_BUNDLED | TEGROUP_FEATURE_IRREGULAR | TEGROUP_FEATURE_MIXED | TEGROUP_FEATURE_FUNCTOR, 0,
          "mma.sync of SM80"},
         {TEGROUP_BACKEND_PORTABLE, 80, 999, 0, TEGROUP_IMPL_HALVES | TEGROUP_IMPL_FP8, TEGROUP_IMPL_RESULTS,
          TEGROUP_IMPL_SC(NONE) | TEGROUP_IMPL_SC(TENSOR) | TEGROUP_IMPL_SC(ROW) | TEGROUP_IMPL_SC(BLOCK_1X128)

@@ -27,14 +27,17 @@ static inline void tegroup_impl_choices_add(tegroup_impl_choices *choices, const
     if (choices->count < TEGROUP_TUNE_CANDIDATES) choices->list[choices->count++] = *choice;
 }
 
-/* plan.algorithm of the bundled backends: the kernel's address in this unit, its threads, shared memory and blocks.
- * SM90 has the driver's function that makes tensor maps besides, how many of the last groups have narrow tiles
- * alone, the kernel's number in its table, and the rows of the buffers of operands that are decoded into workspace. */
+/* plan.algorithm of the bundled backends: the kernel's address in this unit, its threads, shared memory and blocks; an
+ * address that stands for the type of its functor, or 0, in whose place a call's copy of the plan has the address of
+ * the functor itself. SM90 has the driver's function that makes tensor maps besides, how many of the last groups have
+ * narrow tiles alone, the kernel's number in its table, and the rows of the buffers of operands that are decoded into
+ * workspace. */
 enum {
     TEGROUP_IMPL_PLANNED_KERNEL,
     TEGROUP_IMPL_PLANNED_THREADS,
     TEGROUP_IMPL_PLANNED_SHARED,
     TEGROUP_IMPL_PLANNED_BLOCKS,
+    TEGROUP_IMPL_PLANNED_FUNCTOR,
     TEGROUP_IMPL_PLANNED_ENCODE,
     TEGROUP_IMPL_PLANNED_NARROWS,
     TEGROUP_IMPL_PLANNED_ROW,

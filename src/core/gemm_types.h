@@ -81,5 +81,8 @@ typedef struct tegroup_gemm_desc {
                                            operand must be ragged in rows alone, in one buffer, without scaling */
     int32_t         accumulate;  /* 1: D += alpha op(A) op(B): c is d and beta is 1; then leave c and beta unset  */
     tegroup_tail    tail;        /* FORWARD, DGRAD: rows of d that no group owns                                  */
+    int32_t         functor;     /* 1: a functor of the caller's makes of each element what is stored: see
+                                    tegroup_gemm_with, which alone runs such a plan. SM90 and PORTABLE, of F16 and
+                                    BF16; it does not go with accumulate, nor with a bias that is added           */
     tegroup_options options;     /* hints, backend, workspace, checks ...; zero means the default                  */
 } tegroup_gemm_desc;

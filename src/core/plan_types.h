@@ -33,7 +33,7 @@ typedef struct tegroup_problem {
     uint8_t         irregular;         /* 1: n or k may differ between groups                                  */
     uint8_t         alpha_space, beta_space; /* UNSET = default: 1 and 0                                       */
     uint8_t         alpha_stride, beta_stride;
-    uint8_t         accumulate, bias_of_b;
+    uint8_t         accumulate, bias_of_b, functor;
 } tegroup_problem;
 
 /* A machine, present or not. Zero fields mean "none". */
@@ -97,6 +97,7 @@ typedef struct tegroup_backend_rule {
 #define TEGROUP_FEATURE_SM_LIMIT     512u   /* sm_limit is kept to                 */
 #define TEGROUP_FEATURE_GATHER      1024u   /* rows of a and b picked by an index  */
 #define TEGROUP_FEATURE_MIXED       2048u   /* F32 a, F16 or BF16 weights for b    */
+#define TEGROUP_FEATURE_FUNCTOR     4096u   /* a functor of the caller's, see tegroup_gemm_with */
 
 /* A known-bad combination of library, machine and case. */
 typedef enum tegroup_quirk_action {

@@ -99,6 +99,8 @@ static inline tegroup_status tegroup_impl_check_numbers(const tegroup_gemm_desc 
                       desc->accumulate);
     TEGROUP_IMPL_RULE(desc->bias_of_b == 0 || desc->bias_of_b == 1, ERROR_VALUE, "bias_of_b", "must be 0 or 1", 1,
                       desc->bias_of_b);
+    TEGROUP_IMPL_RULE(desc->functor == 0 || desc->functor == 1, ERROR_VALUE, "functor", "must be 0 or 1", 1,
+                      desc->functor);
     TEGROUP_IMPL_TRY(tegroup_impl_check_options(&desc->options, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_scalars(&desc->alpha, "alpha.dtype", "alpha.space", "alpha.stride", error));
     return tegroup_impl_check_scalars(&desc->beta, "beta.dtype", "beta.space", "beta.stride", error);
@@ -244,6 +246,10 @@ static inline tegroup_status tegroup_impl_check_extras(const tegroup_gemm_desc *
         TEGROUP_IMPL_RULE(!desc->accumulate, ERROR_COMBINATION, "accumulate",
                           "does not go with c: it makes d its own c", 0, 1);
     }
+    TEGROUP_IMPL_RULE(!desc->functor || !desc->accumulate, ERROR_COMBINATION, "functor",
+                      "does not go with accumulate: give d as c and a beta of 1, and it is given the whole", 0, 1);
+    TEGROUP_IMPL_RULE(!desc->functor || !has_bias || desc->op == TEGROUP_OP_WGRAD, ERROR_COMBINATION, "functor",
+                      "does not go with a bias that is added: it adds its own", 0, 1);
     TEGROUP_IMPL_RULE(desc->beta.space == TEGROUP_SPACE_UNSET || !desc->accumulate, ERROR_COMBINATION, "accumulate",
                       "does not go with beta: it is 1", 0, 1);
     TEGROUP_IMPL_RULE(desc->beta.space == TEGROUP_SPACE_UNSET || has_c, ERROR_COMBINATION, "beta", "needs c", 1, 0);
@@ -378,6 +384,7 @@ static inline tegroup_status tegroup_impl_problem_of(const tegroup_gemm_desc *de
     problem->beta_stride = (uint8_t)(desc->beta.space != TEGROUP_SPACE_UNSET ? desc->beta.stride : 0);
     problem->accumulate = (uint8_t)desc->accumulate;
     problem->bias_of_b = (uint8_t)desc->bias_of_b;
+    problem->functor = (uint8_t)desc->functor;
     problem->tail = desc->tail;
     return TEGROUP_OK;
 }

@@ -103,7 +103,7 @@ TEGROUP_IMPL_HD tegroup_impl_product tegroup_impl_product_of(const tegroup_gemm_
     p.m = size.m;
     p.n = size.n;
     p.k = size.k;
-    p.untouched = p.k == 0 && p.beta == 1 && p.c.base == p.d.base && p.c.first == p.d.first
+    p.untouched = p.k == 0 && p.beta == 1 && !desc->functor && p.c.base == p.d.base && p.c.first == p.d.first
                   && (desc->bias.dtype == TEGROUP_DTYPE_UNSET || desc->op == TEGROUP_OP_WGRAD);
     return p;
 }

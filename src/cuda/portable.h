@@ -12,6 +12,8 @@
 #include "cuda/launch.h"
 #include "cuda/rows.h"
 #include "cuda/activation_epilogue.h"
+#include "cuda/walk.h"
+#include "cuda/functor.h"
 #include "cuda/call.h"
 #include "cuda/portable_tiles.h"
 
@@ -65,12 +67,26 @@ static __device__ __forceinline__ void tegroup_impl_gpu_store8(tegroup_dtype dty
         if (i < count) ((uint16_t *)to)[i] = (uint16_t)(word[i / 2] >> i % 2 * 16);
 }
 
+/* What the functor makes of a tile's element, in row `line` and column `col` of the tile, all of which exist if WHOLE.
+ * */
+template <bool WHOLE, typename FUNCTOR>
+static __device__ __forceinline__ float tegroup_impl_gpu_apply(const tegroup_impl_gpu_tile &tile, int line, int col,
+                                                               float x, const FUNCTOR &functor) {
+    tegroup_element at;
+    if (!WHOLE && (line >= tile.m || col >= tile.n)) return x; /* it is not stored */
+    at.group = tile.group;
+    at.row = tile.row + line;
+    at.col = tile.col + col;
+    return functor(x, at);
+}
+
 /* Finishes and stores eight sums of row `line` from column `first` on, both counted within the tile: D = alpha * sum +
- * beta * C + scale * bias. The tile is a copy in registers, since the compiler cannot know that stores to D leave
- * shared memory unchanged. */
+ * beta * C + scale * bias, or what the functor makes of it. The tile is a copy in registers, since the compiler cannot
+ * know that stores to D leave shared memory unchanged. */
+template <typename FUNCTOR>
 static __device__ __forceinline__ void tegroup_impl_gpu_finish(const tegroup_gemm_desc &desc,
                                                                const tegroup_impl_gpu_tile &tile, int line, int first,
-                                                               const float *sums) {
+                                                               const float *sums, const FUNCTOR &functor) {
     const bool empty = tile.k == 0; /* an empty sum adds nothing, not even alpha * 0 */
     const int32_t count = tile.n - first < 8 ? tile.n - first : 8, bytes = desc.d.dtype == TEGROUP_DTYPE_F32 ? 4 : 2;
     const float4 low = ((const float4 *)sums)[0], high = ((const float4 *)sums)[1];
@@ -91,6 +107,8 @@ static __device__ __forceinline__ void tegroup_impl_gpu_finish(const tegroup_gem
 #pragma unroll
         for (int e = 0; e < 8; e++) x[e] = tegroup_impl_gpu_fma(by, y[e], x[e]);
     }
+#pragma unroll
+    for (int e = 0; e < 8; e++) x[e] = tegroup_impl_gpu_apply<false>(tile, line, first + e, x[e], functor);
     tegroup_impl_gpu_store8(desc.d.dtype, tile.d + line * tile.d_row + first * bytes, count, x);
 }
 
@@ -157,7 +175,8 @@ struct tegroup_impl_portable_block {
     }
 
     /* Starts the first loads of a tile. The ring must be free. */
-    __device__ __forceinline__ void open(const tegroup_impl_gpu_tile &tile) {
+    template <typename FUNCTOR>
+    __device__ __forceinline__ void open(const tegroup_impl_gpu_tile &tile, const FUNCTOR &) {
         load_b.open(tile.b, tile.b_row, tile.n);
         begin(tile);
     }
@@ -298,10 +317,45 @@ struct tegroup_impl_portable_block {
         __syncthreads(); /* the ring is free */
     }
 
+    /* A functor with members reads what others read, too. It is given all sums before any is stored, so that what it
+     * reads of a row or a column is read once, and, of a whole tile, without branches in between. One without members,
+     * as the built-in store is, is called where a sum is stored, by result. */
+    template <typename FUNCTOR>
+    __device__ __forceinline__ void apply(const tegroup_impl_gpu_tile &shared, const FUNCTOR &functor) {
+        if (__is_empty(FUNCTOR)) return;
+        const tegroup_impl_gpu_tile tile = shared;
+        if (tile.m == TILE_M && tile.n == TILE_N) apply_to<true>(tile, functor);
+        else apply_to<false>(tile, functor);
+    }
+    template <bool WHOLE, typename FUNCTOR>
+    __device__ __forceinline__ void apply_to(const tegroup_impl_gpu_tile &tile, const FUNCTOR &functor) {
+        const int me = tegroup_impl_thread(), from_m = warp_m(me) + me % 32 / 4, from_n = warp_n(me) + me % 4 * 2;
+#pragma unroll
+        for (int i = 0; i < MI * 2; i++)
+            if (i / 2 < rows) {
+#pragma unroll
+                for (int j = 0; j < NI * 2; j++) {
+                    float &x = sum[i / 2][j / 2][i % 2 * 2 + j % 2];
+                    x = tegroup_impl_gpu_apply<WHOLE>(tile, from_m + i * 8, from_n + j / 2 * 8 + j % 2,
+                                                      tegroup_impl_gpu_mul(tile.alpha, x), functor);
+                }
+            }
+    }
+    template <typename FUNCTOR>
+    static __device__ __forceinline__ float result(const tegroup_impl_gpu_tile &tile, float alpha, int line, int col,
+                                                   float x, const FUNCTOR &functor) {
+        if (!__is_empty(FUNCTOR)) return x;
+        return tegroup_impl_gpu_apply<false>(tile, line, col, tegroup_impl_gpu_mul(alpha, x), functor);
+    }
+
     /* Results go through shared memory, where the ring was, so that neighbouring threads store neighbouring columns.
-     * store_plainly puts alpha times the sums there as two-byte elements, ready to be copied to D. */
-    __device__ __forceinline__ void store_plainly(bool bf16, const tegroup_impl_gpu_tile &tile, unsigned char *memory) {
+     * store_plainly puts what the functor makes of alpha times the sums there as two-byte elements, ready to be copied
+     * to D. */
+    template <typename FUNCTOR>
+    __device__ __forceinline__ void store_plainly(bool bf16, const tegroup_impl_gpu_tile &tile, unsigned char *memory,
+                                                  const FUNCTOR &functor) {
         const float alpha = tile.alpha;
+        apply(tile, functor);
         const int me = tegroup_impl_thread(), from_m = warp_m(me) + me % 32 / 4, from_n = warp_n(me) + me % 4 * 2;
         uint16_t *results = (uint16_t *)memory;
 #pragma unroll
@@ -309,9 +363,10 @@ struct tegroup_impl_portable_block {
             if (i / 2 < rows) {
 #pragma unroll
                 for (int j = 0; j < NI; j++)
-                    *(uint32_t *)(results + (from_m + i * 8) * PADDED_N + from_n + j * 8) =
-                        tegroup_impl_two_halves(tegroup_impl_gpu_mul(alpha, sum[i / 2][j][i % 2 * 2]),
-                                                tegroup_impl_gpu_mul(alpha, sum[i / 2][j][i % 2 * 2 + 1]), bf16);
+                    *(uint32_t *)(results + (from_m + i * 8) * PADDED_N + from_n + j * 8) = tegroup_impl_two_halves(
+                        result(tile, alpha, from_m + i * 8, from_n + j * 8, sum[i / 2][j][i % 2 * 2], functor),
+                        result(tile, alpha, from_m + i * 8, from_n + j * 8 + 1, sum[i / 2][j][i % 2 * 2 + 1], functor),
+                        bf16);
             }
         __syncthreads();
         const int line = me / CHUNKS, first = me % CHUNKS * 8;
@@ -337,20 +392,23 @@ struct tegroup_impl_portable_block {
             }
         __syncthreads();
     }
+    template <typename FUNCTOR>
     __device__ __forceinline__ void store(const tegroup_gemm_desc &desc, const tegroup_impl_gpu_tile &shared,
-                                          unsigned char *memory) {
+                                          unsigned char *memory, const FUNCTOR &functor) {
         const int me = tegroup_impl_thread(), line = me / CHUNKS, first = me % CHUNKS * 8;
         const float *sums = (const float *)memory;
         put(memory);
         const tegroup_impl_gpu_tile tile = shared;
 #pragma unroll 2
         for (int i = line; i < (line < LINES_A_PASS ? tile.m : 0); i += LINES_A_PASS)
-            tegroup_impl_gpu_finish(desc, tile, i, first, sums + i * PADDED_N + first);
+            tegroup_impl_gpu_finish(desc, tile, i, first, sums + i * PADDED_N + first, functor);
     }
+    template <typename FUNCTOR>
     __device__ __forceinline__ void finish(const tegroup_gemm_desc &desc, const tegroup_impl_gpu_tile &tile,
-                                           unsigned char *memory) {
-        if (tegroup_impl_gpu_plain(desc, tile)) store_plainly(desc.d.dtype == TEGROUP_DTYPE_BF16, tile, memory);
-        else store(desc, tile, memory);
+                                           unsigned char *memory, const FUNCTOR &functor) {
+        if (tegroup_impl_gpu_plain(desc, tile))
+            store_plainly(desc.d.dtype == TEGROUP_DTYPE_BF16, tile, memory, functor);
+        else store(desc, tile, memory, functor);
     }
 
 #if TEGROUP_IMPL_ACTIVATION_KERNELS
@@ -480,14 +538,8 @@ struct tegroup_impl_portable_block {
 #endif
 };
 
-/* The tile that this block has in wave `round`. Tiles go round-robin, and each wave begins one block later: otherwise
- * some blocks would always get the partial tiles at the groups' ends. */
-static __device__ __forceinline__ int64_t tegroup_impl_gpu_number(uint32_t round) {
-    return (int64_t)round * gridDim.x + (blockIdx.x + round) % gridDim.x;
-}
-
-/* What a block does; an epilogue, if any, is that of all tiles. */
-template <typename BLOCK, typename... EPILOGUE>
+/* What a block does. The epilogue is that of all tiles: a functor, or an activation and where its ups are. */
+template <typename BLOCK, bool NAMES_GROUP, typename... EPILOGUE>
 static __device__ __forceinline__ void tegroup_impl_portable_work(const tegroup_impl_gpu_call &call,
                                                                   const EPILOGUE &...epilogue) {
     extern __shared__ __align__(16) unsigned char tegroup_impl_memory[];
@@ -496,7 +548,7 @@ static __device__ __forceinline__ void tegroup_impl_portable_work(const tegroup_
     constexpr int FOUND = TEGROUP_IMPL_PORTABLE_FOUND;
     /* The tiles found last, and those found before, of which others may still read the last one. */
     __shared__ tegroup_impl_gpu_tile tiles[2 * FOUND];
-    __shared__ tegroup_impl_gpu_walk<BLOCK::TILE_M, BLOCK::TILE_N, BLOCK::TWICE> walk;
+    __shared__ tegroup_impl_gpu_walk<BLOCK::TILE_M, BLOCK::TILE_N, NAMES_GROUP> walk;
     BLOCK block(ring);
     const int32_t warp = __shfl_sync(0xffffffffu, (int32_t)threadIdx.x / 32, 0), lane = (int32_t)threadIdx.x & 31;
     if (warp == 0) walk.begin(call);
@@ -519,7 +571,20 @@ static __global__ void __launch_bounds__(WARPS_M *WARPS_N * 32)
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
     __trap(); /* compiled for older GPUs only; the plan refuses before this is launched */
 #else
-    tegroup_impl_portable_work<tegroup_impl_portable_block<BF16, OP, TILE_M, TILE_N, WARPS_M, WARPS_N, STAGES>>(call);
+    typedef tegroup_impl_portable_block<BF16, OP, TILE_M, TILE_N, WARPS_M, WARPS_N, STAGES> block;
+    tegroup_impl_portable_work<block, false>(call, tegroup_impl_as_is());
+#endif
+}
+
+template <bool BF16, int OP, int TILE_M, int TILE_N, int WARPS_M, int WARPS_N, int STAGES, typename FUNCTOR>
+static __global__ void __launch_bounds__(WARPS_M *WARPS_N * 32)
+    tegroup_impl_portable_functor_kernel(const __grid_constant__ tegroup_impl_gpu_call call,
+                                         const __grid_constant__ FUNCTOR functor) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+    __trap();
+#else
+    typedef tegroup_impl_portable_block<BF16, OP, TILE_M, TILE_N, WARPS_M, WARPS_N, STAGES> block;
+    tegroup_impl_portable_work<block, true>(call, functor);
 #endif
 }
 
@@ -535,7 +600,8 @@ static __global__ void __launch_bounds__(128)
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
     __trap();
 #else
-    tegroup_impl_portable_work<tegroup_impl_portable_fused_block<BF16, OP>>(call, epilogue, up);
+    typedef tegroup_impl_portable_fused_block<BF16, OP> block;
+    tegroup_impl_portable_work<block, block::TWICE>(call, epilogue, up);
 #endif
 }
 #endif

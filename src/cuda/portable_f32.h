@@ -5,6 +5,7 @@
 #include "formats/dtype_types.h"
 #include "core/gemm_types.h"
 #include "cuda/rows.h"
+#include "cuda/functor.h"
 #include "cuda/call.h"
 #include "cuda/portable_tiles.h"
 #include "cuda/portable.h"
@@ -62,6 +63,6 @@ static __global__ void __launch_bounds__(256)
 #pragma unroll 1
         for (int e = (int)threadIdx.x; e < TILE * TILE / 8; e += 256)
             tegroup_impl_gpu_finish(call.desc, here, e / (TILE / 8), e % (TILE / 8) * 8,
-                                    sums + e / (TILE / 8) * (TILE + 8) + e % (TILE / 8) * 8);
+                                    sums + e / (TILE / 8) * (TILE + 8) + e % (TILE / 8) * 8, tegroup_impl_as_is());
     }
 }

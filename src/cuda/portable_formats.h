@@ -12,6 +12,7 @@
 #include "core/scale_grid.h"
 #include "core/field_names.h"
 #include "core/quantised.h"
+#include "cuda/functor.h"
 #include "cuda/call.h"
 #include "cuda/codes.h"
 #include "cuda/portable_tiles.h"
@@ -349,7 +350,7 @@ static __global__ void __launch_bounds__(tegroup_impl_formats_block::THREADS)
 #pragma unroll 1
         for (int e = (int)threadIdx.x; e < block_type::TILE * CHUNKS; e += block_type::THREADS)
             tegroup_impl_gpu_finish(call.desc, here, e / CHUNKS, e % CHUNKS * 8,
-                                    sums + e / CHUNKS * block_type::PADDED + e % CHUNKS * 8);
+                                    sums + e / CHUNKS * block_type::PADDED + e % CHUNKS * 8, tegroup_impl_as_is());
     }
 #endif
 }

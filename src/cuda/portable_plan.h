@@ -30,23 +30,23 @@ typedef struct tegroup_impl_portable_row {
 } tegroup_impl_portable_row;
 
 #define TEGROUP_IMPL_PORTABLE_ROW(op, m, n, warps_m, warps_n, stages)                                                  \
-    {                                                                                                                  \
-        TEGROUP_IMPL_KERNEL_##op(tegroup_impl_portable_kernel<true, op, m, n, warps_m, warps_n, stages>),              \
-            TEGROUP_IMPL_KERNEL_F16(op, tegroup_impl_portable_kernel<false, op, m, n, warps_m, warps_n, stages>), m,   \
-            n, tegroup_impl_portable_block<true, op, m, n, warps_m, warps_n, stages>::THREADS,                         \
-            tegroup_impl_portable_block<true, op, m, n, warps_m, warps_n, stages>::SHARED_BYTES                        \
-    }
+    {TEGROUP_IMPL_KERNEL_##op(tegroup_impl_portable_kernel<true, op, m, n, warps_m, warps_n, stages>),                 \
+     TEGROUP_IMPL_KERNEL_F16(op, tegroup_impl_portable_kernel<false, op, m, n, warps_m, warps_n, stages>),             \
+     m,                                                                                                                \
+     n,                                                                                                                \
+     tegroup_impl_portable_block<true, op, m, n, warps_m, warps_n, stages>::THREADS,                                   \
+     tegroup_impl_portable_block<true, op, m, n, warps_m, warps_n, stages>::SHARED_BYTES},
 
-/* The kernel rows of one operation, ordered by the height of their tiles. */
+/* The tiles of each operation, ordered by their height: ROW(op, m, n, warps along m, warps along n, stages). */
+#define TEGROUP_IMPL_PORTABLE_ROWS_1(ROW) ROW(1, 64, 128, 1, 4, 4) ROW(1, 128, 128, 2, 2, 3) ROW(1, 256, 192, 4, 2, 3)
+#define TEGROUP_IMPL_PORTABLE_ROWS_2(ROW) ROW(2, 64, 128, 1, 4, 4) ROW(2, 128, 128, 2, 2, 3) ROW(2, 256, 192, 4, 2, 3)
+#define TEGROUP_IMPL_PORTABLE_ROWS_3(ROW) ROW(3, 64, 128, 2, 2, 3) ROW(3, 128, 128, 2, 2, 3)
+
+/* The kernel rows of one operation. */
 static inline const tegroup_impl_portable_row *tegroup_impl_portable_rows(tegroup_op op, int32_t *count) {
-    static const tegroup_impl_portable_row forward[] = {TEGROUP_IMPL_PORTABLE_ROW(1, 64, 128, 1, 4, 4),
-                                                        TEGROUP_IMPL_PORTABLE_ROW(1, 128, 128, 2, 2, 3),
-                                                        TEGROUP_IMPL_PORTABLE_ROW(1, 256, 192, 4, 2, 3)};
-    static const tegroup_impl_portable_row dgrad[] = {TEGROUP_IMPL_PORTABLE_ROW(2, 64, 128, 1, 4, 4),
-                                                      TEGROUP_IMPL_PORTABLE_ROW(2, 128, 128, 2, 2, 3),
-                                                      TEGROUP_IMPL_PORTABLE_ROW(2, 256, 192, 4, 2, 3)};
-    static const tegroup_impl_portable_row wgrad[] = {TEGROUP_IMPL_PORTABLE_ROW(3, 64, 128, 2, 2, 3),
-                                                      TEGROUP_IMPL_PORTABLE_ROW(3, 128, 128, 2, 2, 3)};
+    static const tegroup_impl_portable_row forward[] = {TEGROUP_IMPL_PORTABLE_ROWS_1(TEGROUP_IMPL_PORTABLE_ROW)};
+    static const tegroup_impl_portable_row dgrad[] = {TEGROUP_IMPL_PORTABLE_ROWS_2(TEGROUP_IMPL_PORTABLE_ROW)};
+    static const tegroup_impl_portable_row wgrad[] = {TEGROUP_IMPL_PORTABLE_ROWS_3(TEGROUP_IMPL_PORTABLE_ROW)};
     *count = op == TEGROUP_OP_WGRAD ? 2 : 3;
     return op == TEGROUP_OP_FORWARD ? forward : op == TEGROUP_OP_DGRAD ? dgrad : wgrad;
 }
@@ -165,12 +165,13 @@ static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc 
 static inline tegroup_status tegroup_impl_portable_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                         struct CUstream_st *stream, tegroup_error *error) {
     tegroup_impl_gpu_call call = tegroup_impl_gpu_call_of(desc);
-    void *arguments[1];
+    void *arguments[2];
     if (desc->d.shape.groups == 0 && desc->tail == TEGROUP_TAIL_KEEP) return TEGROUP_OK;
 #if TEGROUP_IMPL_FP8_KERNELS
     if (tegroup_impl_quantised(&plan->problem)) return tegroup_impl_portable_formats_gemm(plan, desc, stream, error);
 #endif
     arguments[0] = &call;
+    arguments[1] = (void *)(uintptr_t)plan->algorithm[TEGROUP_IMPL_PLANNED_FUNCTOR]; /* if the kernel has one */
     TEGROUP_IMPL_TRY(tegroup_impl_launch_planned(plan, arguments, stream, error));
     return tegroup_impl_cuda_rest(&call, stream, error);
 }

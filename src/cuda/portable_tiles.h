@@ -5,7 +5,9 @@
 #include "formats/dtype_types.h"
 #include "core/gemm_types.h"
 #include "base/arithmetic.h"
+#include "core/tiles.h"
 #include "core/product.h"
+#include "cuda/walk.h"
 #include "cuda/call.h"
 
 /* One family of kernels for every GPU from SM80 on: a persistent grid walks the groups' tiles, loads by cp.async into a
@@ -79,25 +81,15 @@ static __device__ __forceinline__ void tegroup_impl_mma(float (&d)[4], const uin
 
 /* ---- scheduling ---- */
 
-/* The scheduler. One warp walks the groups, 32 at a time: each lane counts one group's tiles, and a scan adds them up.
- * A few lanes then look up one tile each: a lookup takes long, and several take no longer. Tiles are asked for in
- * rising order, so the walk never goes back. Its state is in shared memory, as registers are for sums. A kernel calls
- * it in one place, where all of it is inlined and reads the descriptor as constants; a call would load the descriptor
- * for every tile, and save registers. */
-template <int TILE_M, int TILE_N, bool NAMES_GROUP = false> struct tegroup_impl_gpu_walk {
-    int64_t before;   /* tiles in front of the current 32 groups */
-    int64_t upto[32]; /* prefix sums of tiles over the current groups, each included */
-    int32_t base;     /* the first of the current groups */
-
+/* The scheduler is a walk. A kernel calls it in one place, where all of it is inlined and reads the descriptor as
+ * constants; a call would load the descriptor for every tile, and save registers. */
+template <int TILE_M, int TILE_N, bool NAMES_GROUP> struct tegroup_impl_gpu_rule {
     static __device__ __forceinline__ int32_t lane() { return (int32_t)threadIdx.x & 31; }
-    /* Stands before the first groups, or behind the last one if a snapshot was not prepared. */
-    __device__ __forceinline__ void begin(const tegroup_impl_gpu_call &call) {
-        upto[lane()] = 0;
-        if (lane() == 0) {
-            base = tegroup_impl_prepared(call) ? -32 : call.desc.a.shape.groups;
-            before = 0;
-        }
-        __syncwarp();
+    static __device__ __forceinline__ bool prepared(const tegroup_impl_gpu_call &call) {
+        return tegroup_impl_prepared(call);
+    }
+    static __device__ __forceinline__ int32_t groups(const tegroup_impl_gpu_call &call) {
+        return call.desc.a.shape.groups;
     }
     static __device__ __forceinline__ tegroup_impl_product product(const tegroup_impl_gpu_call &call, int32_t g) {
         return tegroup_impl_product_of(&call.desc, call.views, g, (double)call.alpha, (double)call.beta);
@@ -114,50 +106,15 @@ template <int TILE_M, int TILE_N, bool NAMES_GROUP = false> struct tegroup_impl_
         const tegroup_impl_product p = product(call, g);
         return p.skip || p.untouched || p.m <= 0 || p.n <= 0 ? 0 : tiles_m(p) * tiles_n(p);
     }
-    /* Moves on to the next 32 groups. */
-    __device__ __forceinline__ void go_on(const tegroup_impl_gpu_call &call) {
-        const int32_t first = base + 32;
-        const int64_t tiles_before = before + upto[31];
-        int64_t sum = tiles(call, first + lane());
-        for (int32_t step = 1; step < 32; step *= 2) {
-            const int64_t other = __shfl_up_sync(0xffffffffu, sum, step);
-            if (lane() >= step) sum += other;
-        }
-        __syncwarp();
-        upto[lane()] = sum;
-        if (lane() == 0) {
-            base = first;
-            before = tiles_before;
-        }
-        __syncwarp();
-    }
-    /* Finds tile number t for each lane that passes a tile, and marks it invalid if there are fewer; other lanes pass
-     * NULL. Within a group tiles go in stripes of 8 tile rows, so that their operands stay in L2. */
-    __device__ __forceinline__ void find(const tegroup_impl_gpu_call &call, int64_t t, tegroup_impl_gpu_tile *tile) {
-        for (;;) {
-            if (tile && t < before + upto[31]) {
-                int32_t owner = 0; /* of the current groups, those that end before the tile */
-#pragma unroll
-                for (int32_t half = 16; half > 0; half /= 2)
-                    if (t >= before + upto[owner + half - 1]) owner += half;
-                put(call, base + owner, (int32_t)(t - before - (owner > 0 ? upto[owner - 1] : 0)), tile);
-                tile = NULL;
-            }
-            const bool more = base + 32 < call.desc.a.shape.groups;
-            if (tile && !more) tile->valid = 0;
-            if (!more || !__any_sync(0xffffffffu, tile != NULL)) break;
-            go_on(call);
-        }
-        __syncwarp();
-    }
+    static __device__ __forceinline__ void none(tegroup_impl_gpu_tile *tile) { tile->valid = 0; }
     /* Fills in tile number `local` of group g. */
-    __device__ __forceinline__ void put(const tegroup_impl_gpu_call &call, int32_t g, int32_t local,
-                                        tegroup_impl_gpu_tile *tile) {
+    static __device__ __forceinline__ void put(const tegroup_impl_gpu_call &call, int32_t g, int32_t local,
+                                               tegroup_impl_gpu_tile *tile) {
         const tegroup_gemm_desc &desc = call.desc;
         const tegroup_impl_product p = product(call, g);
-        const int32_t lines = tiles_m(p), columns = tiles_n(p), stripe = local / columns / 8 * 8,
-                      within = local - stripe * columns, height = lines - stripe < 8 ? lines - stripe : 8;
-        const int64_t i0 = (int64_t)(stripe + within % height) * TILE_M, j0 = (int64_t)(within / height) * TILE_N;
+        int32_t tile_row, tile_col;
+        tegroup_impl_tile_place(local, tiles_m(p), tiles_n(p), &tile_row, &tile_col);
+        const int64_t i0 = (int64_t)tile_row * TILE_M, j0 = (int64_t)tile_col * TILE_N;
         const int32_t in = desc.a.dtype == TEGROUP_DTYPE_F32 ? 4 : 2, in_b = desc.b.dtype == TEGROUP_DTYPE_F32 ? 4 : 2,
                       out = desc.d.dtype == TEGROUP_DTYPE_F32 ? 4 : 2;
         tile->a_row = p.a.ld * in;
@@ -187,6 +144,9 @@ template <int TILE_M, int TILE_N, bool NAMES_GROUP = false> struct tegroup_impl_
         if (NAMES_GROUP) tile->group = g;
     }
 };
+template <int TILE_M, int TILE_N, bool NAMES_GROUP = false>
+using tegroup_impl_gpu_walk =
+    tegroup_impl_walk<tegroup_impl_gpu_rule<TILE_M, TILE_N, NAMES_GROUP>, tegroup_impl_gpu_call, tegroup_impl_gpu_tile>;
 
 /* ---- loading ---- */
 

@@ -40,13 +40,15 @@ static inline const tegroup_impl_sm90_code *tegroup_impl_sm90_code_of(int32_t ke
     return &code[kernel];
 }
 
-/* Whether this translation unit has the code that the GPU needs: a GPU of sm_90 needs code for sm_90a. */
-static inline int tegroup_impl_sm90_image(int32_t sm) {
+/* Whether this translation unit has the code of a kernel that the GPU needs: a GPU of sm_90 needs code for sm_90a. */
+static inline int tegroup_impl_sm90_holds(const void *kernel) {
     cudaFuncAttributes attributes;
-    if (sm != 90) return 1;
-    const cudaError_t code = cudaFuncGetAttributes(&attributes, tegroup_impl_sm90_code_of(0)->bf16);
+    const cudaError_t code = cudaFuncGetAttributes(&attributes, kernel);
     if (code != cudaSuccess) (void)cudaGetLastError();
     return code == cudaSuccess && attributes.maxThreadsPerBlock >= TEGROUP_IMPL_SM90_THREADS;
+}
+static inline int tegroup_impl_sm90_image(int32_t sm) {
+    return sm != 90 || tegroup_impl_sm90_holds(tegroup_impl_sm90_code_of(0)->bf16);
 }
 
 /* Makes a plan ready to launch a kernel of the table. */

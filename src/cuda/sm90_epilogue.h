@@ -3,9 +3,11 @@
 #pragma once
 #include "base/version.h"
 #include "formats/dtype_types.h"
+#include "core/tensor_types.h"
 #include "core/gemm_types.h"
 #include "core/activation_types.h"
 #include "base/build.h"
+#include "base/arithmetic.h"
 #include "core/tensor.h"
 #include "core/field_names.h"
 #include "cuda/sm90_kernels.h"
@@ -13,6 +15,7 @@
 #include "cuda/launch.h"
 #include "cuda/rows.h"
 #include "cuda/activation_epilogue.h"
+#include "cuda/functor.h"
 #include "cuda/call.h"
 #include "cuda/hopper.h"
 #include "cuda/sm90_tiles.h"
@@ -22,8 +25,9 @@
 
 /* The terms beta * C + scale * bias for the sums of one thread. As wgmma lays sums out, a thread has two adjacent
  * columns of each eight columns (an "eight"), in two lines that are eight apart. */
-template <typename SHAPE> struct tegroup_impl_sm90_terms {
-    static constexpr bool BIAS = TEGROUP_IMPL_SM90_ADDS_BIAS(SHAPE::OP, SHAPE::COLS, SHAPE::FLIPS);
+template <typename SHAPE, typename FUNCTOR = tegroup_impl_as_is> struct tegroup_impl_sm90_terms {
+    static constexpr bool BIAS =
+        TEGROUP_IMPL_SM90_ADDS_BIAS(SHAPE::OP, SHAPE::COLS, SHAPE::FLIPS) && tegroup_impl_adds_bias<FUNCTOR>::value;
     static constexpr int EIGHTS = SHAPE::COLS / 8;
     float alpha, beta;
     float by[SHAPE::PARTS][2];       /* scale of the bias for each of this thread's lines */
@@ -81,6 +85,37 @@ template <typename SHAPE> struct tegroup_impl_sm90_terms {
             x[2 + i] = tegroup_impl_gpu_fma(by[m][1], b, x[2 + i]);
         }
     }
+};
+
+/* Where the sums of one thread lie, which begin with its upper line and first column, for its functor; the built-in
+ * store need not know. */
+template <typename SHAPE, typename FUNCTOR> struct tegroup_impl_sm90_own {
+    int32_t lines, cols; /* of the tile, from there on */
+    tegroup_element first;
+
+    __device__ __forceinline__ tegroup_impl_sm90_own(const tegroup_impl_sm90_call &call,
+                                                     const tegroup_impl_sm90_item &item, int first_line) {
+        const tegroup_tensor &d = call.call.desc.d;
+        const int64_t *start = call.call.views[TEGROUP_IMPL_D].start;
+        const int me = tegroup_impl_thread(), line = first_line + me / 32 % 4 * 16 + me % 32 / 4, col = me % 4 * 2;
+        const int64_t all = SHAPE::FLIPS ? call.call.desc.a.shape.cols : d.shape.cols,
+                      row0 = start ? start[item.group] : item.group * d.shape.rows;
+        lines = item.lines - line;
+        cols = (SHAPE::FITS ? item.rows : (int32_t)tegroup_impl_min(item.cols, all - item.j0)) - col;
+        first.group = item.group;
+        first.row = row0 + (SHAPE::FLIPS ? item.j0 + col : item.i0 + line);
+        first.col = SHAPE::FLIPS ? item.i0 + line : item.j0 + col;
+    }
+    __device__ __forceinline__ tegroup_element at(int line, int col) const {
+        tegroup_element element = first;
+        element.row += SHAPE::FLIPS ? col : line;
+        element.col += SHAPE::FLIPS ? line : col;
+        return element;
+    }
+};
+template <typename SHAPE> struct tegroup_impl_sm90_own<SHAPE, tegroup_impl_as_is> {
+    __device__ __forceinline__ tegroup_impl_sm90_own(const tegroup_impl_sm90_call &, const tegroup_impl_sm90_item &,
+                                                     int) {}
 };
 
 /* Copies a slab in which D's columns end, element by element, to the group's rows from i0 up to `lines` and its columns

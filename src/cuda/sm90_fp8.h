@@ -10,6 +10,7 @@
 #include "core/field_names.h"
 #include "cuda/sm90_fp8_kernels.h"
 #include "cuda/launch.h"
+#include "cuda/functor.h"
 #include "cuda/call.h"
 #include "cuda/hopper.h"
 #include "cuda/sm90_tiles.h"
@@ -172,10 +173,12 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
         else if (fp8.promotion == TEGROUP_IMPL_SM90_SQUARE)
             add_up_cols<TEGROUP_IMPL_SM90_SQUARE>(group, item, scales, step, steps, sum[0]);
         else add_up_cols<TEGROUP_IMPL_SM90_LINES_BOTH>(group, item, scales, step, steps, sum[0]);
-        if (this->is_wide() && terms) this->template store_wide<true>(group, item, adds, *rounds, sum);
-        else if (this->is_wide()) this->template store_wide<false>(group, item, false, *rounds, sum);
-        else if (terms) this->template store_halves<true>(group, item, adds, *rounds, sum);
-        else this->template store_halves<false>(group, item, false, *rounds, sum);
+        if (this->is_wide() && terms)
+            this->template store_wide<true>(group, item, adds, *rounds, sum, tegroup_impl_as_is());
+        else if (this->is_wide())
+            this->template store_wide<false>(group, item, false, *rounds, sum, tegroup_impl_as_is());
+        else if (terms) this->template store_halves<true>(group, item, adds, *rounds, sum, tegroup_impl_as_is());
+        else this->template store_halves<false>(group, item, false, *rounds, sum, tegroup_impl_as_is());
         *rounds += this->is_wide() ? SHAPE::template results<true>::COUNT / SHAPE::template results<true>::USED
                                    : SHAPE::template results<false>::COUNT / SHAPE::template results<false>::USED;
     }

@@ -8,6 +8,7 @@
 #include "core/field_names.h"
 #include "cuda/launch.h"
 #include "cuda/rows.h"
+#include "cuda/functor.h"
 #include "cuda/call.h"
 #include "cuda/hopper.h"
 #include "cuda/sm90_tiles.h"
@@ -36,8 +37,9 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
     __device__ __forceinline__ tegroup_impl_sm90_multiplier(const tegroup_impl_sm90_call &c, unsigned char *memory)
         : base(c, memory) {}
 
-    /* Warpgroup `group` (0 or 1) multiplies its tiles, or its parts of them, and writes the results into slabs. */
-    __device__ __forceinline__ void multiply(int group) const {
+    /* Warpgroup `group` (0 or 1) multiplies its tiles, or its parts of them, and writes what the functor makes of the
+     * results into slabs. */
+    template <typename FUNCTOR> __device__ __forceinline__ void multiply(int group, const FUNCTOR &functor) const {
         uint32_t step = 0, rounds = 0; /* rounds: uses of each slab so far or, with an activation, sets so far */
         int32_t number = 0;
         if (SHAPE::TURNS && group == 1) pass(&number, &step);
@@ -46,7 +48,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
             if (item->group < 0) break;
             /* A wait by parity must not miss a phase, so the other warpgroup first sees all of its stages full. */
             if (SHAPE::TURNS) tegroup_impl_barrier_wait(at(&rest->turn[group]), (number / 2 & 1) ^ (group == 0));
-            if (item->lines > line_of(group)) work(group, *item, step, &rounds);
+            if (item->lines > line_of(group)) work(group, *item, step, &rounds, functor);
             else see_off(group, step, steps_of(*item));
             step += steps_of(*item); /* Computed again, since the sums leave few registers. */
             give(number);
@@ -72,8 +74,9 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
     __device__ __forceinline__ void yield(int group) const {
         if (SHAPE::TURNS && lane() == 0) tegroup_impl_barrier_arrive(at(&rest->turn[group ^ 1]));
     }
-    __device__ __forceinline__ void work(int group, const tegroup_impl_sm90_item &item, uint32_t step,
-                                         uint32_t *rounds) const {
+    template <typename FUNCTOR>
+    __device__ __forceinline__ void work(int group, const tegroup_impl_sm90_item &item, uint32_t step, uint32_t *rounds,
+                                         const FUNCTOR &functor) const {
         const bool adds = !SHAPE::FLIPS && item.beta != 0, wide = is_wide();
         const uint32_t steps = steps_of(item);
         sums sum;
@@ -85,10 +88,10 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
             activate(group, item, rounds, sum);
             return;
         }
-        if (wide && (adds || call.has_bias)) store_wide<true>(group, item, adds, *rounds, sum);
-        else if (wide) store_wide<false>(group, item, false, *rounds, sum);
-        else if (!SHAPE::FLIPS && (adds || call.has_bias)) store_halves<true>(group, item, adds, *rounds, sum);
-        else store_halves<false>(group, item, false, *rounds, sum);
+        if (wide && (adds || call.has_bias)) store_wide<true>(group, item, adds, *rounds, sum, functor);
+        else if (wide) store_wide<false>(group, item, false, *rounds, sum, functor);
+        else if (!SHAPE::FLIPS && (adds || call.has_bias)) store_halves<true>(group, item, adds, *rounds, sum, functor);
+        else store_halves<false>(group, item, false, *rounds, sum, functor);
         *rounds += wide ? SHAPE::template results<true>::COUNT / SHAPE::template results<true>::USED
                         : SHAPE::template results<false>::COUNT / SHAPE::template results<false>::USED;
     }
@@ -202,9 +205,22 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
         __syncwarp();
         if (lane() == 0) tegroup_impl_barrier_arrive(at(&rest->written[group][number % results::USED]));
     }
-    template <bool TERMS>
+    /* The built-in store has no functor. (Even an empty one has ptxas order instructions otherwise.) */
+    static __device__ __forceinline__ void apply(const tegroup_impl_sm90_own<SHAPE, tegroup_impl_as_is> &, int, int,
+                                                 float *, const tegroup_impl_as_is &) {}
+    /* Gives the functor what a thread has of an eight, as `terms` have it, but nothing that is not stored. */
+    template <typename FUNCTOR>
+    static __device__ __forceinline__ void apply(const tegroup_impl_sm90_own<SHAPE, FUNCTOR> &own, int m, int eight,
+                                                 float *x, const FUNCTOR &functor) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int line = m * 64 + i / 2 * 8, col = eight * 8 + i % 2;
+            if (line < own.lines && col < own.cols) x[i] = functor(x[i], own.at(line, col));
+        }
+    }
+    template <bool TERMS, typename FUNCTOR>
     __device__ __forceinline__ void store_halves(int group, const tegroup_impl_sm90_item &item, bool adds,
-                                                 uint32_t rounds, sums &sum) const {
+                                                 uint32_t rounds, sums &sum, const FUNCTOR &functor) const {
         typedef typename SHAPE::template results<false> results;
         const bool bf16 = call.call.desc.d.dtype == TEGROUP_DTYPE_BF16;
         const int me = tegroup_impl_thread(), lane = me % 32, warp = me / 32 % 4;
@@ -212,7 +228,8 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
          * columns, which have these lines in two chunks. */
         const int row = SHAPE::FLIPS ? lane / 16 * 8 + lane % 8 : warp * 16 + lane % 16;
         const uint32_t mine = (uint32_t)(row * 128 + (SHAPE::FLIPS ? ((warp * 2 + lane / 8 % 2) ^ (row & 7)) * 16 : 0));
-        const tegroup_impl_sm90_terms<SHAPE> terms(call, item, line_of(group));
+        const tegroup_impl_sm90_terms<SHAPE, FUNCTOR> terms(call, item, line_of(group));
+        const tegroup_impl_sm90_own<SHAPE, FUNCTOR> own(call, item, line_of(group));
 #pragma unroll
         for (int m = 0; m < SHAPE::PARTS; m++)
 #pragma unroll
@@ -240,6 +257,8 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
                         terms.add_bias(m, s * 8 + c, x);
                         terms.add_bias(m, s * 8 + c + 1, x + 4);
                     }
+                    apply(own, m, s * 8 + c, x, functor);
+                    apply(own, m, s * 8 + c + 1, x + 4, functor);
 #pragma unroll
                     for (int i = 0; i < 4; i++) word[i] = tegroup_impl_two_halves(x[2 * i], x[2 * i + 1], bf16);
                     tegroup_impl_stmatrix<SHAPE::FLIPS>(there, word);
@@ -247,13 +266,14 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
                 end<false>(group, item, number);
             }
     }
-    template <bool TERMS>
+    template <bool TERMS, typename FUNCTOR>
     __device__ __forceinline__ void store_wide(int group, const tegroup_impl_sm90_item &item, bool adds,
-                                               uint32_t rounds, sums &sum) const {
+                                               uint32_t rounds, sums &sum, const FUNCTOR &functor) const {
         typedef typename SHAPE::template results<true> results;
         const int me = tegroup_impl_thread(), lane = me % 32;
         const int row = me / 32 % 4 * 16 + lane / 4; /* and eight below it, where chunks are swizzled alike */
-        const tegroup_impl_sm90_terms<SHAPE> terms(call, item, line_of(group));
+        const tegroup_impl_sm90_terms<SHAPE, FUNCTOR> terms(call, item, line_of(group));
+        const tegroup_impl_sm90_own<SHAPE, FUNCTOR> own(call, item, line_of(group));
 #pragma unroll
         for (int m = 0; m < SHAPE::PARTS; m++)
 #pragma unroll
@@ -279,6 +299,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
                             terms.add(old[1], &x[2 * half + 1]);
                         }
                     if (TERMS && terms.BIAS && call.has_bias) terms.add_bias(m, s * 4 + c, x);
+                    apply(own, m, s * 4 + c, x, functor);
 #pragma unroll
                     for (int half = 0; half < 2; half++)
                         asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(there + half * 8 * 128), "f"(x[2 * half]),
@@ -381,12 +402,10 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
 };
 #endif
 
-/* Code for another GPU than sm_90a has a launch bound of 32. The plan reads it, since nothing else tells code for sm_90
- * from code for sm_90a. */
-template <bool BF16, typename SHAPE>
-static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90_THREADS : 32, 1)
-    tegroup_impl_sm90_kernel(const __grid_constant__ tegroup_impl_sm90_call call) {
 #if TEGROUP_IMPL_HOPPER
+template <bool BF16, typename SHAPE, typename FUNCTOR>
+static __device__ __forceinline__ void tegroup_impl_sm90_work(const tegroup_impl_sm90_call &call,
+                                                              const FUNCTOR &functor) {
     extern __shared__ __align__(16) unsigned char tegroup_impl_memory[];
     const tegroup_impl_sm90_multiplier<BF16, SHAPE> block(call, tegroup_impl_memory);
     const int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0); /* which the compiler sees to be uniform */
@@ -399,8 +418,29 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
         if (warp > 1 && (threadIdx.x & 31) == 0) block.store(warp - 2);
     } else {
         tegroup_impl_registers_take<232>();
-        block.multiply(warp / 4 - 1);
+        block.multiply(warp / 4 - 1, functor);
     }
+}
+#endif
+
+/* Code for another GPU than sm_90a has a launch bound of 32. The plan reads it, since nothing else tells code for sm_90
+ * from code for sm_90a. */
+#define TEGROUP_IMPL_SM90_BOUND __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90_THREADS : 32, 1)
+template <bool BF16, typename SHAPE>
+static __global__ void TEGROUP_IMPL_SM90_BOUND
+tegroup_impl_sm90_kernel(const __grid_constant__ tegroup_impl_sm90_call call) {
+#if TEGROUP_IMPL_HOPPER
+    tegroup_impl_sm90_work<BF16, SHAPE>(call, tegroup_impl_as_is());
+#else
+    __trap();
+#endif
+}
+
+template <bool BF16, typename SHAPE, typename FUNCTOR>
+static __global__ void TEGROUP_IMPL_SM90_BOUND tegroup_impl_sm90_functor_kernel(
+    const __grid_constant__ tegroup_impl_sm90_call call, const __grid_constant__ FUNCTOR functor) {
+#if TEGROUP_IMPL_HOPPER
+    tegroup_impl_sm90_work<BF16, SHAPE>(call, functor);
 #else
     __trap();
 #endif

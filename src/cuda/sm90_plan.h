@@ -389,7 +389,7 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
     const uint64_t kernel = epilogue ? epilogue->kernel.function : plan->algorithm[TEGROUP_IMPL_PLANNED_KERNEL],
                    blocks = epilogue ? epilogue->kernel.blocks : plan->algorithm[TEGROUP_IMPL_PLANNED_BLOCKS];
     tegroup_impl_sm90_call call;
-    void *arguments[1];
+    void *arguments[2];
     if (desc->d.shape.groups == 0 && desc->tail == TEGROUP_TAIL_KEEP) return TEGROUP_OK;
     memset(&call, 0, sizeof call);
 #if TEGROUP_IMPL_FUSED_KERNELS
@@ -403,6 +403,7 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
     TEGROUP_IMPL_TRY(
         tegroup_impl_sm90_map_operands(plan, desc, row, halves, call.up.apart ? &epilogue->up->b : NULL, &call, error));
     arguments[0] = &call;
+    arguments[1] = (void *)(uintptr_t)plan->algorithm[TEGROUP_IMPL_PLANNED_FUNCTOR]; /* if the kernel has one */
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
         cudaLaunchKernel((const void *)(uintptr_t)kernel, dim3((unsigned)blocks), dim3(TEGROUP_IMPL_SM90_THREADS),
                          arguments, (size_t)tegroup_impl_sm90_code_of(number)->shared_bytes, stream),

@@ -89,6 +89,7 @@ static inline tegroup_status tegroup_impl_check_planned(const tegroup_problem *p
     TEGROUP_IMPL_SAME(beta_stride, "beta.stride");
     TEGROUP_IMPL_SAME(accumulate, "accumulate");
     TEGROUP_IMPL_SAME(bias_of_b, "bias_of_b");
+    TEGROUP_IMPL_SAME(functor, "functor");
     TEGROUP_IMPL_SAME(tail, names->tail);
 #undef TEGROUP_IMPL_SAME_EACH
 #undef TEGROUP_IMPL_SAME

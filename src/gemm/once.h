@@ -41,6 +41,7 @@ static inline tegroup_status tegroup_impl_once_plan(const tegroup_gemm_desc *des
     tegroup_layout part;
     int32_t i;
     TEGROUP_IMPL_TRY(tegroup_impl_plan_make(desc, names, NULL, plan, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_no_functor(plan, error));
     tegroup_impl_operands_of(desc, operands);
     for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_D; i++) {
         const tegroup_impl_name *name = names->operand[i];

@@ -27,6 +27,13 @@ static inline const char *tegroup_impl_gemm_range(const tegroup_plan *plan) {
     return names[plan && plan->magic == TEGROUP_PLAN_MAGIC ? tegroup_impl_clamp(plan->problem.op, 0, 3) : 0];
 }
 
+/* What tegroup_gemm_with alone runs. */
+static inline tegroup_status tegroup_impl_check_no_functor(const tegroup_plan *plan, tegroup_error *error) {
+    TEGROUP_IMPL_RULE(!plan->problem.functor, ERROR_UNSUPPORTED, "functor",
+                      "must be 0 in this call: tegroup_gemm_with runs a product with a functor", 0, 1);
+    return TEGROUP_OK;
+}
+
 TEGROUP_API tegroup_status tegroup_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                         struct CUstream_st *stream, tegroup_error *error) {
     TEGROUP_IMPL_RANGE(tegroup_impl_gemm_range(plan))
@@ -34,6 +41,7 @@ TEGROUP_API tegroup_status tegroup_gemm(const tegroup_plan *plan, const tegroup_
     TEGROUP_IMPL_TRY(tegroup_impl_check_plan(plan, error));
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_gemm_check_own(plan, desc, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_no_functor(plan, error));
     return tegroup_impl_gemm_run(plan, desc, stream, error);
 }
 

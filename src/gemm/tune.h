@@ -16,6 +16,7 @@
 #include "gemm/backends.h"
 #include "gemm/plan.h"
 #include "gemm/check.h"
+#include "gemm/run.h"
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
@@ -80,6 +81,7 @@ TEGROUP_API tegroup_status tegroup_plan_tune(tegroup_plan *plan, const tegroup_t
     TEGROUP_IMPL_RULE(desc->flush != NULL || desc->flush_bytes == 0, ERROR_NULL_ARGUMENT, "flush",
                       "must not be NULL where flush_bytes is given", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_gemm_check(plan, desc->gemm, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_no_functor(plan, error));
     gemm = desc->gemm;
     TEGROUP_IMPL_TAKE(gemm, gemm_taken);
     taken = *desc;

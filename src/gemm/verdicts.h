@@ -358,6 +358,11 @@ static inline int tegroup_impl_judge_extras(tegroup_impl_case *c) {
                       names->operand[TEGROUP_IMPL_BIAS]->name, "must be absent", 0, p->bias);
     TEGROUP_IMPL_NEED(p->tail == TEGROUP_TAIL_KEEP || TEGROUP_IMPL_HAS(TAIL), ERROR_UNSUPPORTED, names->tail,
                       "must be KEEP", TEGROUP_TAIL_KEEP, p->tail);
+    TEGROUP_IMPL_NEED(!p->functor || TEGROUP_IMPL_HAS(FUNCTOR), ERROR_UNSUPPORTED, "functor",
+                      "must be 0: no kernel of this backend takes one here", 0, 1);
+    TEGROUP_IMPL_NEED_AS(DTYPE, !p->functor || p->a != TEGROUP_DTYPE_F32, ERROR_UNSUPPORTED,
+                         TEGROUP_IMPL_OPERAND_PATH(A, DTYPE), "must have 16 bits where there is a functor",
+                         TEGROUP_DTYPE_BF16, p->a);
     TEGROUP_IMPL_NEED(!desc->options.sm_limit || !device || TEGROUP_IMPL_HAS(SM_LIMIT), ERROR_UNSUPPORTED,
                       "options.sm_limit", "must be 0: cuBLASLt takes it for a hint", 0, desc->options.sm_limit);
     return 1;

@@ -81,6 +81,8 @@ static void *call_all(void *unused) {
     tegroup_shape shape = tegroup_shape_of(EXPERTS, ROWS, K, sizes);
     BOTH(tegroup_shape_prepare(&shape, w.snapshot_out, sizeof w.snapshot_out, NULL, &error),
          tegroup_shape_prepare(NULL, NULL, 0, NULL, &error));
+    BOTH(tegroup_tiles_of(TEGROUP_OP_FORWARD, &shape, 0, N, 64, 64, &w.tiles, &error),
+         tegroup_tiles_of(TEGROUP_OP_FORWARD, &shape, 0, N, 0, 64, &w.tiles, &error));
     MUST(tegroup_tensor_of(shape, N, TEGROUP_DTYPE_F32, w.y).data == w.y);
     MUST(tegroup_tensor_uniform(EXPERTS, N, K, TEGROUP_DTYPE_F32, w.weight).data == w.weight);
     MUST(tegroup_matrix_of(w.tokens, TOKENS, N, TEGROUP_DTYPE_F32).data == w.tokens);

@@ -124,6 +124,7 @@ typedef struct world {
     MEMORY(float, amax_out, EXPERTS);
     MEMORY(tegroup_validation, validation, 1);
     tegroup_layout       layout;
+    tegroup_tiles        tiles;
     tegroup_scale_extent extent;
     tegroup_problem      problem;
     tegroup_plan         plan;

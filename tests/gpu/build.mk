@@ -11,11 +11,11 @@ SPLIT := $(shell $(NVCC) --help 2>/dev/null | grep -q -e --split-compile && echo
 NVCCFLAGS := -std=c++17 -O2 -w -lineinfo -I. -Itests/unit -Itests/gpu $(SPLIT)
 LIBS := $(if $(CUBLAS_HOME),-L$(CUBLAS_HOME)/lib) -lcublasLt
 WRAPPED := __cudaRegisterFunction __cudaGetKernel __cudaLaunchKernel cudaLaunchKernel cudaLaunchKernelExC cudaLaunchCooperativeKernel
-HEADERS := tegroup.h tegroup_cuda.cuh $(wildcard tests/unit/*.h tests/gpu/*.h tests/gpu/works/*.h)
+HEADERS := tegroup.h tegroup_cuda.cuh examples/check.h $(wildcard tests/unit/*.h tests/gpu/*.h tests/gpu/works/*.h)
 
 TESTS := $(patsubst tests/gpu/%.cu,%,$(wildcard tests/gpu/test_*.cu))
 VARIANTS := plain debug fast_math per_thread switches sm_90 ptx_80 sm_80
-EXAMPLES := quickstart compare grouped_mlp
+EXAMPLES := quickstart compare grouped_mlp own_kernel own_epilogue
 PROGRAMS := $(TESTS) works pair pair_rdc $(VARIANTS:%=variant_%) $(EXAMPLES)
 
 all: $(PROGRAMS:%=$(OUT)/%)

@@ -284,6 +284,10 @@ static int plan_take_tile(tegroup_plan *plan, int32_t i) {
  * and the buffer holds no element, such a plan is refused, so that rows stay. */
 static int mirror_planned_rows;
 
+/* What runs a product that is planned and prepared, all of it in device memory. */
+static tegroup_status mirror_gemm(tegroup_plan *plan, const tegroup_gemm_desc *desc, tegroup_error *error) { return tegroup_gemm(plan, desc, NULL, error); }
+static tegroup_status (*mirror_run)(tegroup_plan *, const tegroup_gemm_desc *, tegroup_error *) = mirror_gemm;
+
 /* Plan, prepare and run on the GPU with the backend that p->desc names, and bring everything back. */
 static tegroup_status problem_run_on_device(problem *p) {
     tegroup_status status;
@@ -305,7 +309,7 @@ static tegroup_status problem_run_on_device(problem *p) {
         desc.options.workspace = workspace_of(desc.options.workspace_bytes);
         status = problem_prepare_on_device(p, NULL);
     }
-    if (status == TEGROUP_OK) status = tegroup_gemm(&p->plan, &desc, NULL, &p->error);
+    if (status == TEGROUP_OK) status = mirror_run(&p->plan, &desc, &p->error);
     MUST(cudaDeviceSynchronize());
     mirror_down();
     return status;

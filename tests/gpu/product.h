@@ -248,8 +248,7 @@ static double product_want(const product *p, int32_t g, int64_t i, int64_t j, do
     }
     const double u = SUPPORT_SUM_ROUNDING, c = p->accumulate ? hashed(product_seed(p, 'c'), (matrix * n + i) * k + j) : 0,
                  e = p->bias ? hashed(product_seed(p, 'e'), matrix * n + j) : 0, total = sum + c + e;
-    *bound = (double)(length + 4) * u * size + 2 * u * fabs(c) + 2 * u * fabs(e) + unit_roundoff(p->out) * fabs(total) * (1 + 0x1p-6)
-           + smallest_step(p->out) / 2;
+    *bound = check_bound(length, u, size, p->out, total) + 2 * u * fabs(c) + 2 * u * fabs(e);
     return total;
 }
 

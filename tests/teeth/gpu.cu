@@ -5,8 +5,8 @@
 #define TEGROUP_NO_ACTIVATION
 #define TEGROUP_NO_MOE
 #define TEGROUP_NO_CUBLASLT
-#define SUPPORT_SUM_SHARE (quantised_for_sm90 ? 0x1p-9 : 0)
-static int quantised_for_sm90;
+#define SUPPORT_SUM_SHARE sum_share
+static double sum_share; /* of SM90's FP8, whose sums of 128 of k are not those of FP32 */
 #include "product.h"
 #include "quantised_problem.h"
 #include "test.h"
@@ -148,6 +148,7 @@ TEST(teeth, decoded_products) {
 /* FP8 by SM90's kernels, every one that can run a problem. */
 TEST(teeth, fp8_products) {
     quantised_for_sm90 = 1;
+    sum_share = 0x1p-9;
     for (int i = 0; i < 192; i++)
         for (int32_t tile = 0, tiles = 1; tile < tiles; tile++) {
             rng r = rng_seed(8100 + (uint64_t)i);
@@ -164,6 +165,7 @@ TEST(teeth, fp8_products) {
             problem_release(&p);
         }
     quantised_for_sm90 = 0;
+    sum_share = 0;
 }
 
 /* A snapshot that is one but for its mark: nothing is written. */
@@ -191,6 +193,88 @@ TEST(teeth, unprepared) {
         ASSERT_EQ(product_hash(&p, NULL), before);
         product_free(&p);
     }
+}
+
+/* By its place alone, so that a wrong place shows: what is stored is known, and so is what is called how often. */
+struct placed {
+    int *calls;
+    int64_t n;
+    __device__ float operator()(float x, const tegroup_element &at) const {
+        atomicAdd(&calls[at.row * n + at.col], 1);
+        return x * 0 + (float)(at.group * 64 + at.row % 16 * 4 + at.col % 4);
+    }
+};
+TEST(teeth, functor) {
+    enum { GROUPS = 4 };
+    static const int64_t counts[GROUPS] = {100, 0, 130, 70};
+    for (int b = 0; b < 2; b++)
+        for (int32_t tile = 0, tiles = tegroup_impl_built() >> bundled[b] & 1u; tile < tiles; tile++) {
+            product p;
+            placed f;
+            memset(&p, 0, sizeof p);
+            p.op = TEGROUP_OP_FORWARD;
+            p.in = p.out = TEGROUP_DTYPE_BF16;
+            p.groups = GROUPS;
+            p.rows = 320;
+            p.n = 200;
+            p.k = 136;
+            product_make(&p, bundled[b]);
+            product_counts(&p, counts);
+            p.desc.functor = 1;
+            ASSERT_EQ(TEGROUP_OK, product_plan(&p));
+            tiles = plan_tiles(&p.plan);
+            ASSERT_TRUE(plan_take_tile(&p.plan, tile));
+            ASSERT_EQ(TEGROUP_OK, (tegroup_plan_with<TEGROUP_OP_FORWARD, TEGROUP_DTYPE_BF16, placed>(&p.plan, &p.error)));
+            ASSERT_EQ(TEGROUP_OK, product_prepare(&p, NULL));
+            MUST(cudaMallocManaged(&f.calls, (size_t)(p.rows * p.n) * 4));
+            memset(f.calls, 0, (size_t)(p.rows * p.n) * 4);
+            f.n = p.n;
+            ASSERT_EQ(TEGROUP_OK, tegroup_gemm_with(&p.plan, &p.desc, f, NULL, &p.error));
+            MUST(cudaDeviceSynchronize());
+            uint16_t *d = (uint16_t *)malloc((size_t)(p.rows * p.n) * 2);
+            MUST(cudaMemcpy(d, p.desc.d.data, (size_t)(p.rows * p.n) * 2, cudaMemcpyDeviceToHost));
+            for (int32_t g = 0; g < GROUPS; g++)
+                for (int64_t e = p.start[g] * p.n; e < (p.start[g] + counts[g]) * p.n; e++)
+                    ASSERT_EQ(g * 64 + e / p.n % 16 * 4 + e % p.n % 4, load(TEGROUP_DTYPE_BF16, d, e));
+            for (int64_t e = 0; e < p.rows * p.n; e++) ASSERT_EQ(e < p.filled * p.n, f.calls[e]);
+            free(d);
+            MUST(cudaFree(f.calls));
+            product_free(&p);
+        }
+}
+
+static __global__ void take_tiles(const __grid_constant__ tegroup_tiles tiles, int *covered) {
+    __shared__ tegroup_tile_walk walk;
+    tegroup_tile tile;
+    for (int32_t round = 0; tegroup_tile_take(&walk, &tiles, round, &tile); round++)
+        for (int e = (int)threadIdx.x; e < tile.rows * tile.cols; e += (int)blockDim.x)
+            atomicAdd(&covered[(tile.start + tile.row + e / tile.cols) * tiles.n + tile.col + e % tile.cols], 1);
+}
+TEST(teeth, tiles) {
+    enum { GROUPS = 100, ROWS = 3000, N = 70 };
+    product p;
+    int64_t counts[GROUPS];
+    tegroup_tiles tiles;
+    int *covered;
+    memset(&p, 0, sizeof p);
+    p.op = TEGROUP_OP_FORWARD;
+    p.in = p.out = TEGROUP_DTYPE_BF16;
+    p.groups = GROUPS;
+    p.rows = ROWS;
+    p.n = N;
+    p.k = 8;
+    product_make(&p, TEGROUP_BACKEND_PORTABLE);
+    for (int g = 0; g < GROUPS; g++) counts[g] = g * 37 % 59;
+    product_counts(&p, counts);
+    ASSERT_EQ(TEGROUP_OK, product_prepare(&p, NULL));
+    ASSERT_EQ(TEGROUP_OK, tegroup_tiles_of(TEGROUP_OP_FORWARD, &p.desc.a.shape, 0, N, 16, 32, &tiles, &p.error));
+    MUST(cudaMallocManaged(&covered, ROWS * N * 4));
+    memset(covered, 0, ROWS * N * 4);
+    take_tiles<<<37, 64>>>(tiles, covered);
+    MUST(cudaDeviceSynchronize());
+    for (int64_t e = 0; e < ROWS * N; e++) ASSERT_EQ(e < p.filled * N, covered[e]);
+    MUST(cudaFree(covered));
+    product_free(&p);
 }
 
 TEST_MAIN()

@@ -23,6 +23,7 @@
 #define ASAN_UNPOISON_MEMORY_REGION(p, n) ((void)(p), (void)(n))
 #endif
 #include "tegroup.h"
+#include "../../examples/check.h"
 
 #if defined(__GNUC__)
 #define SUPPORT static __attribute__((unused))
@@ -101,7 +102,7 @@ SUPPORT void rng_shuffle(rng *r, int32_t *list, int32_t count) {
 #define SUPPORT_SUM_SHARE 0
 #endif
 
-#define GUARD_BYTES 256
+#define GUARD_BYTES CHECK_BAND_BYTES
 
 typedef struct guarded_node {
     struct guarded_node *older;
@@ -112,11 +113,7 @@ typedef struct guarded_node {
 
 static guarded_node *guarded_top;
 
-SUPPORT unsigned char poison_byte(size_t i) { return (i & 1) ? 0xFF : (unsigned char)(0xF1 + (i >> 1) % 13); }
-
-SUPPORT void poison(void *data, size_t bytes) {
-    for (size_t i = 0; i < bytes; i++) ((unsigned char *)data)[i] = poison_byte(i);
-}
+SUPPORT void poison(void *data, size_t bytes) { check_poison(data, bytes); }
 
 /* skew: bytes by which the buffer misses a multiple of 256, so that vector code cannot rely on more than it may */
 SUPPORT void *guarded_skewed(size_t bytes, size_t skew) {
@@ -127,9 +124,7 @@ SUPPORT void *guarded_skewed(size_t bytes, size_t skew) {
     node->raw = (unsigned char *)malloc(bytes + 2 * GUARD_BYTES + 512);
     uintptr_t at = ((uintptr_t)node->raw + GUARD_BYTES + 255) / 256 * 256 + skew;
     node->data = node->raw + (at - (uintptr_t)node->raw);
-    poison(node->data - GUARD_BYTES, GUARD_BYTES);
-    poison(node->data, bytes);
-    poison(node->data + bytes, GUARD_BYTES);
+    check_guard(node->data - GUARD_BYTES, bytes);
     ASAN_POISON_MEMORY_REGION(node->data - GUARD_BYTES, GUARD_BYTES);
     ASAN_POISON_MEMORY_REGION(node->data + bytes, GUARD_BYTES);
     node->older = guarded_top;
@@ -150,14 +145,9 @@ SUPPORT int64_t guards_changed(void) {
     for (guarded_node *node = guarded_top; node != NULL; node = node->older) {
         ASAN_UNPOISON_MEMORY_REGION(node->data - GUARD_BYTES, GUARD_BYTES);
         ASAN_UNPOISON_MEMORY_REGION(node->data + node->bytes, GUARD_BYTES);
-        for (size_t i = 0; i < GUARD_BYTES; i++) {
-            int before = node->data[(ptrdiff_t)i - GUARD_BYTES] != poison_byte(i);
-            int after = node->data[node->bytes + i] != poison_byte(i);
-            if ((before || after) && changed == 0)
-                fprintf(stderr, "guard byte %ld of a buffer of %lu bytes changed\n",
-                        before ? (long)i - GUARD_BYTES : (long)(node->bytes + i), (unsigned long)node->bytes);
-            changed += before + after;
-        }
+        int64_t first = 0, more = check_bands_changed(node->data, node->bytes, &first);
+        if (more > 0 && changed == 0) fprintf(stderr, "guard byte %ld of a buffer of %lu bytes changed\n", (long)first, (unsigned long)node->bytes);
+        changed += more;
         ASAN_POISON_MEMORY_REGION(node->data - GUARD_BYTES, GUARD_BYTES);
         ASAN_POISON_MEMORY_REGION(node->data + node->bytes, GUARD_BYTES);
     }
@@ -197,79 +187,18 @@ SUPPORT void guards_release(void *mark) {
     }
 }
 
-/* ---- data types, by arithmetic and not by bit tricks ------------------------------------------------------------ */
+/* ---- data types: the conversions of examples/check.h --------------------------------------------------------------- */
 
-typedef struct float_facts { int precision, exponent_min, exponent_max; } float_facts; /* 1.f * 2^exponent */
-
-SUPPORT float_facts facts_of(tegroup_dtype dtype) {
-    float_facts f64 = {53, -1022, 1023}, f32 = {24, -126, 127}, f16 = {11, -14, 15}, bf16 = {8, -126, 127};
-    return dtype == TEGROUP_DTYPE_F64 ? f64 : dtype == TEGROUP_DTYPE_F32 ? f32 : dtype == TEGROUP_DTYPE_F16 ? f16 : bf16;
-}
-SUPPORT size_t size_of(tegroup_dtype dtype) {
-    return dtype == TEGROUP_DTYPE_F64 || dtype == TEGROUP_DTYPE_I64 ? 8 : dtype == TEGROUP_DTYPE_F32 || dtype == TEGROUP_DTYPE_I32 ? 4
-           : dtype == TEGROUP_DTYPE_F16 || dtype == TEGROUP_DTYPE_BF16 ? 2 : 1;
-}
-SUPPORT double unit_roundoff(tegroup_dtype dtype) { return ldexp(1, -facts_of(dtype).precision); }
-SUPPORT double smallest_step(tegroup_dtype dtype) { /* the smallest subnormal */
-    float_facts f = facts_of(dtype);
-    return ldexp(1, f.exponent_min - f.precision + 1);
-}
-
-/* x rounded to nearest, ties to even, as a value of dtype */
-SUPPORT double rounded(tegroup_dtype dtype, double x) {
-    float_facts f = facts_of(dtype);
-    int exponent;
-    if (dtype == TEGROUP_DTYPE_F64 || x == 0 || !isfinite(x)) return x;
-    frexp(x, &exponent);
-    exponent = exponent - 1 < f.exponent_min ? f.exponent_min : exponent - 1;
-    double step = ldexp(1, exponent - f.precision + 1), result = rint(x / step) * step;
-    return fabs(result) >= ldexp(1, f.exponent_max + 1) ? copysign(INFINITY, x) : result;
-}
-
-SUPPORT uint16_t encode16(tegroup_dtype dtype, double x) {
-    float_facts f = facts_of(dtype);
-    int fraction_bits = f.precision - 1, exponent;
-    unsigned sign = signbit(x) ? 0x8000u : 0, top = (0x7FFFu >> fraction_bits) << fraction_bits;
-    if (isnan(x)) return (uint16_t)(sign | top | (1u << (fraction_bits - 1)));
-    x = fabs(rounded(dtype, x));
-    if (isinf(x)) return (uint16_t)(sign | top);
-    if (x < ldexp(1, f.exponent_min)) return (uint16_t)(sign | (unsigned)(x / smallest_step(dtype)));
-    double fraction = frexp(x, &exponent) * 2 - 1;
-    return (uint16_t)(sign | ((unsigned)(exponent - 1 - f.exponent_min + 1) << fraction_bits) | (unsigned)ldexp(fraction, fraction_bits));
-}
-SUPPORT double decode16(tegroup_dtype dtype, uint16_t code) {
-    float_facts f = facts_of(dtype);
-    int fraction_bits = f.precision - 1, biased = (code & 0x7FFF) >> fraction_bits;
-    unsigned fraction = code & ((1u << fraction_bits) - 1);
-    double value;
-    if (biased == 0x7FFF >> fraction_bits) value = fraction != 0 ? (double)NAN : (double)INFINITY;
-    else if (biased == 0) value = (double)fraction * smallest_step(dtype);
-    else value = ldexp(1 + ldexp((double)fraction, -fraction_bits), biased - 1 + f.exponent_min);
-    return (code & 0x8000) ? -value : value;
-}
-
-SUPPORT double load(tegroup_dtype dtype, const void *data, int64_t i) {
-    const unsigned char *at = (const unsigned char *)data + i * (int64_t)size_of(dtype);
-    double d; float f; uint16_t u; int32_t i32; int64_t i64;
-    switch (dtype) {
-    case TEGROUP_DTYPE_F64: memcpy(&d, at, 8); return d;
-    case TEGROUP_DTYPE_F32: memcpy(&f, at, 4); return (double)f;
-    case TEGROUP_DTYPE_I32: memcpy(&i32, at, 4); return i32;
-    case TEGROUP_DTYPE_I64: memcpy(&i64, at, 8); return (double)i64;
-    default: memcpy(&u, at, 2); return decode16(dtype, u);
-    }
-}
-SUPPORT void store(tegroup_dtype dtype, void *data, int64_t i, double x) {
-    unsigned char *at = (unsigned char *)data + i * (int64_t)size_of(dtype);
-    float f; uint16_t u; int32_t i32; int64_t i64;
-    switch (dtype) {
-    case TEGROUP_DTYPE_F64: memcpy(at, &x, 8); break;
-    case TEGROUP_DTYPE_F32: f = (float)x; memcpy(at, &f, 4); break;
-    case TEGROUP_DTYPE_I32: i32 = (int32_t)x; memcpy(at, &i32, 4); break;
-    case TEGROUP_DTYPE_I64: i64 = (int64_t)x; memcpy(at, &i64, 8); break;
-    default: u = encode16(dtype, x); memcpy(at, &u, 2);
-    }
-}
+typedef check_facts float_facts;
+SUPPORT float_facts facts_of(tegroup_dtype dtype) { return check_facts_of(dtype); }
+SUPPORT size_t size_of(tegroup_dtype dtype) { return check_size_of(dtype); }
+SUPPORT double unit_roundoff(tegroup_dtype dtype) { return check_roundoff(dtype); }
+SUPPORT double smallest_step(tegroup_dtype dtype) { return check_smallest(dtype); }
+SUPPORT double rounded(tegroup_dtype dtype, double x) { return check_rounded(dtype, x); }
+SUPPORT uint16_t encode16(tegroup_dtype dtype, double x) { return check_encode16(dtype, x); }
+SUPPORT double decode16(tegroup_dtype dtype, uint16_t code) { return check_decode16(dtype, code); }
+SUPPORT double load(tegroup_dtype dtype, const void *data, int64_t i) { return check_load(dtype, data, i); }
+SUPPORT void store(tegroup_dtype dtype, void *data, int64_t i, double x) { check_store(dtype, data, i, x); }
 
 /* Fills: NORMAL values, small INTEGERS (sums stay exact), ONE_HOT (a one a row, elsewhere zero). */
 typedef enum fill_kind { FILL_NORMAL, FILL_INTEGER, FILL_ONE_HOT } fill_kind;
@@ -787,14 +716,9 @@ SUPPORT void problem_reference(problem *p) {
             for (int64_t j = 0; j < J; j++) {
                 long double sum = 0, total;
                 double size = 0, bc = 0, e = 0;
-                if (s->compute == TEGROUP_COMPUTE_F64) {
-                    for (int64_t q = 0; q < K; q++) sum += (long double)x[i * K + q] * y[j * K + q];
-                } else {
-                    double narrow = 0; /* products of F32 values are exact, and 29 bits are to spare */
-                    for (int64_t q = 0; q < K; q++) narrow += x[i * K + q] * y[j * K + q];
-                    sum = narrow;
-                }
-                for (int64_t q = 0; q < K; q++) size += fabs(x[i * K + q] * y[j * K + q]);
+                const double narrow = check_dot(x + i * K, y + j * K, K, &size);
+                if (s->compute == TEGROUP_COMPUTE_F64) for (int64_t q = 0; q < K; q++) sum += (long double)x[i * K + q] * y[j * K + q];
+                else sum = narrow; /* products of F32 values are exact, and 29 bits are to spare */
                 total = alpha * sum;
                 if (beta != 0) bc = beta * value_at(s->c == C_SEPARATE ? &p->c : &p->d, g, i, j);
                 if (beta != 0) total += (long double)beta * value_at(s->c == C_SEPARATE ? &p->c : &p->d, g, i, j);
@@ -804,9 +728,9 @@ SUPPORT void problem_reference(problem *p) {
                     total += (long double)scale * value_at(&p->bias, g, 0, j);
                 }
                 p->want[g][i * J + j] = (double)total;
-                p->bound[g][i * J + j] = ((double)(K + 4 + s->roundings) * u + SUPPORT_SUM_SHARE) * fabs(alpha) * size + (s->bias ? 3 : 2) * u * fabs(bc) + 2 * u * fabs(e)
-                    + unit_roundoff(s->out) * (fabs((double)total) + (s->rounds_product && beta != 0 ? fabs((double)(alpha * sum)) : 0)) * (1 + 0x1p-6)
-                    + smallest_step(s->out) / 2 * (s->rounds_product ? 2 : 1);
+                p->bound[g][i * J + j] = check_bound(K + s->roundings, u, fabs(alpha) * size, s->out, (double)total)
+                    + SUPPORT_SUM_SHARE * fabs(alpha) * size + (s->bias ? 3 : 2) * u * fabs(bc) + 2 * u * fabs(e);
+                if (s->rounds_product) p->bound[g][i * J + j] += unit_roundoff(s->out) * (beta != 0 ? fabs((double)(alpha * sum)) : 0) * (1 + 0x1p-6) + smallest_step(s->out) / 2;
                 p->long_sum[g][i * J + j] = K >= 32 && (double)(K + 4 + s->roundings) * u * fabs(alpha) * size >= 0.75 * p->bound[g][i * J + j];
             }
         free(x);
@@ -824,8 +748,7 @@ SUPPORT void problem_reference(problem *p) {
                 size += fabs(term);
             }
             p->want_bias[g][j] = (double)sum;
-            p->bound_bias[g][j] = (double)(M + 4 + s->roundings) * u * size + 2 * u * fabs(old)
-                + unit_roundoff(s->bias_dtype) * fabs((double)sum) * (1 + 0x1p-6) + smallest_step(s->bias_dtype) / 2;
+            p->bound_bias[g][j] = check_bound(M + s->roundings, u, size, s->bias_dtype, (double)sum) + 2 * u * fabs(old);
         }
     }
 }
@@ -838,8 +761,7 @@ typedef struct verdict { double worst; int64_t count, gated, above, inexact; } v
 SUPPORT int gate_holds(verdict v) { return v.above * 1000 <= v.gated; }
 
 SUPPORT void compare(verdict *v, double got, double want, double bound, int gated) {
-    double error = fabs(got - want), ratio = isnan(want) && isnan(got) ? 0 : got == want ? 0 : bound > 0 ? error / bound : INFINITY;
-    if (isnan(ratio)) ratio = INFINITY;
+    const double ratio = check_ratio(got, want, bound);
     if (ratio > v->worst) v->worst = ratio;
     v->count++;
     v->gated += gated;

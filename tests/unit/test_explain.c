@@ -63,6 +63,7 @@ static tegroup_gemm_desc random_desc(rng *r) {
         if (d.op == TEGROUP_OP_WGRAD && d.b.pointers_space == TEGROUP_SPACE_UNSET) d.gather_b.rows = rng_int(r, 0, 5000);
         d.gather_a.slots = rng_int(r, 0, 8);
     }
+    if (rng_chance(r, 8)) d.functor = 1;
     if (rng_chance(r, 8)) d.tail = (tegroup_tail)rng_int(r, 0, 2);
     if (rng_chance(r, 10)) d.options.ignore_quirks = rng_next(r);
     if (x.dtype == TEGROUP_DTYPE_F32 && rng_chance(r, 50)) d.b.dtype = operands[rng_int(r, 0, 2)];

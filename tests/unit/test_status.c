@@ -891,6 +891,12 @@ TEST(status, gemm_combinations) {
     ASSERT_STREQ("does not go with b.pointers: its rows have no common numbering", error.rule);
     BAD(problem_wgrad, g->bias_of_b = 2, VALUE, "bias_of_b", 1, 2);
     BAD(problem, f->bias_of_b = -1, VALUE, "bias_of_b", 1, -1);
+    BAD(problem, f->functor = 2, VALUE, "functor", 1, 2);
+    BAD(problem_wgrad, g->functor = -1, VALUE, "functor", 1, -1);
+    BAD(problem, f->functor = 1, COMBINATION, "functor", 0, 1);
+    ASSERT_STREQ("does not go with a bias that is added: it adds its own", error.rule);
+    BAD(problem_wgrad, g->functor = 1, COMBINATION, "functor", 0, 1);
+    ASSERT_STREQ("does not go with accumulate: give d as c and a beta of 1, and it is given the whole", error.rule);
     BAD(problem_wgrad, g->tail = TEGROUP_TAIL_ZERO, COMBINATION, "tail", 0, TEGROUP_TAIL_ZERO);
     BAD(problem, f->tail = TEGROUP_TAIL_ZERO; LISTED(f->d, HOST), COMBINATION, "tail", 0, TEGROUP_TAIL_ZERO);
     BAD(problem, f->tail = TEGROUP_TAIL_POISON; f->c.shape.elements = f->d.shape.elements = ROWS * N, COMBINATION, "tail", 0, TEGROUP_TAIL_POISON);
