@@ -5482,10 +5482,6 @@ struct tegroup_impl_quantize_walk {
         const int32_t g = min(groups, (int32_t)threadIdx.x * each);
         tegroup_impl_before taken = {{0, 0}, 0};
         int64_t mine = 0, sum[4];
-        /* Most warps have no group to count. They try out what is needed next: its instructions, and what it reads,
-         * come into the caches meanwhile. */
-        if (threadIdx.x % 32 == 0 && threadIdx.x >= 96)
-            tegroup_impl_quantize_describe(call, shared, (int)threadIdx.x / 32 - 3);
         for (int32_t h = g; h < to; h++) mine += tegroup_impl_quantize_take(call, shared.view, h, &taken);
         sum[0] = mine, sum[1] = taken.scales[0], sum[2] = taken.scales[1], sum[3] = taken.transposed;
         const int scanned = 1 | call.copies << 1 | tegroup_impl_quantize_turns(call) << 3;
