@@ -422,6 +422,7 @@ TEST(moe_layer, refuses_and_names_the_field) {
     l.desc.experts.options.workspace = guarded(l.plan.workspace_bytes);
     l.desc.experts.options.workspace_bytes = l.plan.workspace_bytes;
     guarded_find(l.desc.experts.options.workspace)->scratch = 1;
+    REFUSED(forward, d.experts.fc1.weight.data = NULL, TEGROUP_ERROR_NULL_ARGUMENT, "fc1.weight.data");
     REFUSED(forward, d.router.counts.data = d.experts.fc1.weight.data, TEGROUP_ERROR_OVERLAP, "router.counts.data");
     layer_in_format(&l, &layer_formats[1]); /* both copies of a quantised weight are read */
     layer_plan(&l, 0);
