@@ -8451,7 +8451,7 @@ static inline double tegroup_impl_sm90_product_us(const tegroup_problem *p, doub
     const tegroup_impl_sm90_rates *rate = &rates[bits == 8][wgrad];
     const double n = (double)p->n, k = (double)p->k, matrices = (double)p->groups * n * k, each = bits / 8.0,
                  result = tegroup_impl_bits(p->d) / 8.0 * (p->accumulate ? 2 : 1),
-                 terms = wgrad ? rows / tegroup_impl_max(1, p->groups) : forward ? k : n,
+                 terms = wgrad ? rows / (double)tegroup_impl_max(1, p->groups) : forward ? k : n,
                  bytes = wgrad ? rows * (n + k) * each + matrices * result
                                : rows * (forward ? k : n) * each + matrices * each + rows * (forward ? n : k) * result,
                  math = 2e-6 * rows * n * k / rate->tflops * (1 + rate->end / fmax(1, terms)),
