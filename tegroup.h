@@ -19366,6 +19366,7 @@ static inline tegroup_status tegroup_impl_ep_sizes_check(const tegroup_ep_sizes_
 
 TEGROUP_API tegroup_status tegroup_ep_sizes(const tegroup_ep_sizes_desc *desc, struct CUstream_st *stream,
                                             tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_ep_sizes")
     tegroup_ep_sizes_desc taken;
     tegroup_ep_report report;
     int64_t e, start = 0;
@@ -19562,6 +19563,7 @@ static inline void tegroup_impl_ep_dispatch_token(const tegroup_ep_dispatch_desc
 
 TEGROUP_API tegroup_status tegroup_ep_dispatch(const tegroup_ep_dispatch_desc *desc, struct CUstream_st *stream,
                                                tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_ep_dispatch")
     tegroup_ep_dispatch_desc taken;
     tegroup_impl_ep_reach reach;
     int64_t capacity, t;
@@ -19631,6 +19633,7 @@ static inline void tegroup_impl_ep_collect(const tegroup_ep_combine_desc *desc, 
 
 TEGROUP_API tegroup_status tegroup_ep_combine(const tegroup_ep_combine_desc *desc, struct CUstream_st *stream,
                                               tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_ep_combine")
     tegroup_ep_combine_desc taken;
     tegroup_impl_ep_reach reach;
     int64_t capacity, t;

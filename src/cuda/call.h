@@ -192,12 +192,18 @@ static __device__ __forceinline__ uint32_t tegroup_impl_shared(const void *point
 }
 
 /* Copies 16 bytes from global to shared memory, or, if absent, writes zeros and reads nothing. Copies of fewer bytes
- * are not used: memcheck reports them as reads of all 16. */
+ * are not used: memcheck reports them as reads of all 16. Before SM80, where quantise runs, too, it copies at once. */
 static __device__ __forceinline__ void tegroup_impl_cp_async_unless(bool absent, uint32_t to, const void *from) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
     asm volatile(
         "{.reg .pred p;\nsetp.ne.b32 p, %0, 0;\ncp.async.cg.shared.global [%1], [%2], 16, p;}\n" ::"r"((int)absent),
         "r"(to), "l"(from)
         : "memory");
+#else
+    const uint4 x = absent ? make_uint4(0, 0, 0, 0) : *(const uint4 *)from;
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};\n" ::"r"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
+                 : "memory");
+#endif
 }
 /* The same of 16 bytes of which the first `bytes` exist, in copies of PIECE bytes, to which `from` is aligned and of
  * which `bytes` is a multiple. */
@@ -223,10 +229,14 @@ static __device__ __forceinline__ void tegroup_impl_load_slowly(uint32_t to, con
 }
 
 static __device__ __forceinline__ void tegroup_impl_cp_commit(void) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
     asm volatile("cp.async.commit_group;\n" ::: "memory");
+#endif
 }
 template <int PENDING> static __device__ __forceinline__ void tegroup_impl_cp_wait(void) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
     asm volatile("cp.async.wait_group %0;\n" ::"n"(PENDING) : "memory");
+#endif
 }
 
 /* Arithmetic that no compiler flag changes: it is never contracted, and never flushes subnormal numbers to zero. */

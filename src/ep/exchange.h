@@ -11,6 +11,7 @@
 #include "base/arithmetic.h"
 #include "base/rules.h"
 #include "base/threads.h"
+#include "base/range.h"
 #include "formats/convert.h"
 #include "core/checks.h"
 #include "core/apart.h"
@@ -193,6 +194,7 @@ static inline void tegroup_impl_ep_dispatch_token(const tegroup_ep_dispatch_desc
 
 TEGROUP_API tegroup_status tegroup_ep_dispatch(const tegroup_ep_dispatch_desc *desc, struct CUstream_st *stream,
                                                tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_ep_dispatch")
     tegroup_ep_dispatch_desc taken;
     tegroup_impl_ep_reach reach;
     int64_t capacity, t;
@@ -244,6 +246,7 @@ static inline void tegroup_impl_ep_collect(const tegroup_ep_combine_desc *desc, 
 
 TEGROUP_API tegroup_status tegroup_ep_combine(const tegroup_ep_combine_desc *desc, struct CUstream_st *stream,
                                               tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_ep_combine")
     tegroup_ep_combine_desc taken;
     tegroup_impl_ep_reach reach;
     int64_t capacity, t;

@@ -9,6 +9,7 @@
 #include "base/build.h"
 #include "base/arithmetic.h"
 #include "base/rules.h"
+#include "base/range.h"
 #include "core/checks.h"
 #include "core/apart.h"
 #include "ep/places.h"
@@ -72,6 +73,7 @@ static inline tegroup_status tegroup_impl_ep_sizes_check(const tegroup_ep_sizes_
 
 TEGROUP_API tegroup_status tegroup_ep_sizes(const tegroup_ep_sizes_desc *desc, struct CUstream_st *stream,
                                             tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_ep_sizes")
     tegroup_ep_sizes_desc taken;
     tegroup_ep_report report;
     int64_t e, start = 0;
