@@ -173,7 +173,7 @@ static inline tegroup_impl_ep_reach tegroup_impl_ep_reach_of(const tegroup_ep_wi
 /* Copies a row of n elements to where a slot's row is. */
 static inline void tegroup_impl_ep_copy(const tegroup_impl_ep_reach *reach, const tegroup_matrix *out, int64_t row,
                                         const void *from, int64_t n) {
-    char *to = tegroup_impl_there(out) ? tegroup_impl_ep_row(reach, out, row) : NULL;
+    char *to = tegroup_impl_there(out) && n > 0 ? tegroup_impl_ep_row(reach, out, row) : NULL;
     if (to) memcpy(to, from, (size_t)n * tegroup_impl_element(out->dtype));
 }
 
