@@ -1143,7 +1143,7 @@ static void fuzz_ep_sizes(void) {
     set_matrix(&desc.send_starts, 1, ranks * here, desc.send_rows.dtype);
     set_matrix(&desc.receive_rows, 1, here, any_int());
     SPOIL(tegroup_ep_sizes_desc, desc, FIELD(tegroup_ep_sizes_desc, ranks), FIELD(tegroup_ep_sizes_desc, rank), FIELD(tegroup_ep_sizes_desc, capacity), FIELD(tegroup_ep_sizes_desc, alignment));
-    (void)finish_matrices(matrices, COUNT(matrices), 12); /* whatever they say */
+    if (finish_matrices(matrices, COUNT(matrices), 12)) desc.space = TEGROUP_SPACE_DEVICE;
     if (chance(70)) desc.report = (tegroup_ep_report *)buffer(sizeof *desc.report);
     CALL(tegroup_ep_sizes, desc);
     if (status != TEGROUP_OK) return;
@@ -1189,7 +1189,7 @@ static void fuzz_ep_exchange(void) {
     SPOIL(tegroup_ep_dispatch_desc, to, FIELD(tegroup_ep_dispatch_desc, threads), FIELD(tegroup_ep_dispatch_desc, windows.ranks), FIELD(tegroup_ep_dispatch_desc, windows.rank),
           FIELD(tegroup_ep_dispatch_desc, rows.rows), FIELD(tegroup_ep_dispatch_desc, rows.ld), FIELD(tegroup_ep_dispatch_desc, row_weights.rows));
     if (to.windows.ranks > 4) to.windows.ranks = 300; /* there are no more addresses */
-    (void)finish_matrices(matrices, COUNT(matrices), ranks * capacity);
+    if (finish_matrices(matrices, COUNT(matrices), ranks * capacity)) to.space = from.space = TEGROUP_SPACE_DEVICE;
     from.windows = to.windows;
     from.row_of_slot = to.row_of_slot;
     from.rows = to.rows;
