@@ -35,7 +35,7 @@ help: ## this list
 # FORMAT=mxfp8 and the like: experts in FP8 or narrower, on the CPU.
 DEMO := build/train_moe$(if $(FORMAT),,$(if $(NVCC),$(if $(GPU),_gpu)))
 # RANKS=2 and the like: one whose experts are shared out over so many processes, by MPI.
-demo: $(if $(RANKS),build/ep_mpi,$(DEMO)) ## train a mixture-of-experts language model on real text in under a minute: a small one, or with a GPU a larger one
+demo: $(if $(RANKS),build/ep_mpi,$(DEMO)) ## train a mixture-of-experts language model on real text in about a minute: a small one, or with a GPU a larger one
 ifneq ($(RANKS),)
 	OMP_WAIT_POLICY=passive mpirun --oversubscribe -n $(RANKS) build/ep_mpi --train examples/data/persuasion.txt
 else

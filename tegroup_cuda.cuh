@@ -20,52 +20,53 @@
  *   [10] moe/router_gradient_cuda.h Router kernels: the gradient
  *   [11] moe/router_scheme_cuda.h Router kernels: schemes
  *   [12] moe/router_cuda.h        Router launches
- *   [13] moe/permutation_cuda.h   Permute and combine kernels
- *   [14] moe/export_cuda.h        Layouts of other libraries: kernels
- *   [15] moe/skew_cuda.h          Skew of a routing: kernel
- *   [16] ep/ep_cuda.h             Expert parallelism: kernels
- *   [17] gemm/validate_quantised_cuda.h Validate kernel of quantised tensors
- *   [18] gemm/validate_cuda.h     Validate kernels
- *   [19] gemm/scale_convert_cuda.h Scales in another layout: kernel
- *   [20] cuda/walk.h              A walk through tiles
- *   [21] cuda/functor.h           A functor in the epilogue
- *   [22] cuda/call.h              GPU calls
- *   [23] layer/quantize_values_cuda.h Quantise: eight values at a time
- *   [24] layer/quantize_walk_cuda.h Quantise: a block's way through the groups
- *   [25] layer/quantize_tile_cuda.h Quantise: a tile, and the kernels
- *   [26] layer/quantize_strip_cuda.h Quantise: strips of rows
- *   [27] layer/quantize_rows_cuda.h Quantise: whole rows
- *   [28] layer/dequantize_tile_cuda.h Dequantise: a tile, and the kernel
- *   [29] layer/quantize_cuda.h    Quantise and dequantise: launches
- *   [30] layer/glu_blocks_cuda.h  Quantise: SwiGLU in blocks of 1x128, the kernel of a training step
- *   [31] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
- *   [32] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
- *   [33] cuda/cublaslt_grouped.h  cublaslt_grouped
- *   [34] cuda/cublaslt_loop.h     cublaslt_loop
- *   [35] cuda/codes.h             Quantised operands on a GPU, from codes to values
- *   [36] cuda/portable_tiles.h    Portable GEMM: tiles
- *   [37] cuda/portable.h          Portable GEMM: the kernels
- *   [38] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
- *   [39] cuda/portable_formats.h  Portable GEMM: products of quantised operands
- *   [40] cuda/portable_plan.h     Portable GEMM: plan and launch
- *   [41] cuda/hopper.h            Hopper's instructions
- *   [42] cuda/sm90_tiles.h        Hopper GEMM: tiles
- *   [43] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
- *   [44] cuda/sm90_epilogue.h     Hopper GEMM: the epilogue
- *   [45] cuda/sm90_block.h        Hopper GEMM: a block
- *   [46] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
- *   [47] cuda/sm90_store.h        Hopper GEMM: results from shared memory
- *   [48] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
- *   [49] cuda/sm90_fp8.h          Hopper GEMM of FP8: the kernel
- *   [50] cuda/sm90_fp8_code.h     Hopper GEMM of FP8: the compiled kernels
- *   [51] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
- *   [52] cuda/sm90_repack_kernels.h Hopper GEMM: repacking rows
- *   [53] cuda/sm90_decode.h       Hopper GEMM: decoding operands
- *   [54] cuda/sm90_plan.h         Hopper GEMM: plan and launch
- *   [55] cuda/sm90_fp8_plan.h     Hopper GEMM of FP8: plan and launch
- *   [56] gemm/machine_cuda.h      The GPU and the library at hand
- *   [57] gemm/tune_cuda.h         GPU backends: choosing an algorithm
- *   [58] gemm/functor_cuda.h      A product with a functor
+ *   [13] moe/permute_cuda.h       Permute and combine kernels
+ *   [14] moe/permutation_cuda.h   Permutation kernels
+ *   [15] moe/export_cuda.h        Layouts of other libraries: kernels
+ *   [16] moe/skew_cuda.h          Skew of a routing: kernel
+ *   [17] ep/ep_cuda.h             Expert parallelism: kernels
+ *   [18] gemm/validate_quantised_cuda.h Validate kernel of quantised tensors
+ *   [19] gemm/validate_cuda.h     Validate kernels
+ *   [20] gemm/scale_convert_cuda.h Scales in another layout: kernel
+ *   [21] cuda/walk.h              A walk through tiles
+ *   [22] cuda/functor.h           A functor in the epilogue
+ *   [23] cuda/call.h              GPU calls
+ *   [24] layer/quantize_values_cuda.h Quantise: eight values at a time
+ *   [25] layer/quantize_walk_cuda.h Quantise: a block's way through the groups
+ *   [26] layer/quantize_tile_cuda.h Quantise: a tile, and the kernels
+ *   [27] layer/quantize_strip_cuda.h Quantise: strips of rows
+ *   [28] layer/quantize_rows_cuda.h Quantise: whole rows
+ *   [29] layer/dequantize_tile_cuda.h Dequantise: a tile, and the kernel
+ *   [30] layer/quantize_cuda.h    Quantise and dequantise: launches
+ *   [31] layer/glu_blocks_cuda.h  Quantise: SwiGLU in blocks of 1x128, the kernel of a training step
+ *   [32] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
+ *   [33] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
+ *   [34] cuda/cublaslt_grouped.h  cublaslt_grouped
+ *   [35] cuda/cublaslt_loop.h     cublaslt_loop
+ *   [36] cuda/codes.h             Quantised operands on a GPU, from codes to values
+ *   [37] cuda/portable_tiles.h    Portable GEMM: tiles
+ *   [38] cuda/portable.h          Portable GEMM: the kernels
+ *   [39] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
+ *   [40] cuda/portable_formats.h  Portable GEMM: products of quantised operands
+ *   [41] cuda/portable_plan.h     Portable GEMM: plan and launch
+ *   [42] cuda/hopper.h            Hopper's instructions
+ *   [43] cuda/sm90_tiles.h        Hopper GEMM: tiles
+ *   [44] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
+ *   [45] cuda/sm90_epilogue.h     Hopper GEMM: the epilogue
+ *   [46] cuda/sm90_block.h        Hopper GEMM: a block
+ *   [47] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
+ *   [48] cuda/sm90_store.h        Hopper GEMM: results from shared memory
+ *   [49] cuda/sm90_multiply.h     Hopper GEMM: the multiplying warpgroups, and the kernel
+ *   [50] cuda/sm90_fp8.h          Hopper GEMM of FP8: the kernel
+ *   [51] cuda/sm90_fp8_code.h     Hopper GEMM of FP8: the compiled kernels
+ *   [52] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
+ *   [53] cuda/sm90_repack_kernels.h Hopper GEMM: repacking rows
+ *   [54] cuda/sm90_decode.h       Hopper GEMM: decoding operands
+ *   [55] cuda/sm90_plan.h         Hopper GEMM: plan and launch
+ *   [56] cuda/sm90_fp8_plan.h     Hopper GEMM of FP8: plan and launch
+ *   [57] gemm/machine_cuda.h      The GPU and the library at hand
+ *   [58] gemm/tune_cuda.h         GPU backends: choosing an algorithm
+ *   [59] gemm/functor_cuda.h      A product with a functor
  */
 
 /* ==== [1] Guards and version (src/cuda/guards.h) ==== */
@@ -3279,7 +3280,7 @@ static inline tegroup_status tegroup_impl_cuda_router_backward(const tegroup_rou
 }
 #endif /* TEGROUP_NO_BACKWARD */
 
-/* ==== [13] Permute and combine kernels (src/moe/permutation_cuda.h) ==== */
+/* ==== [13] Permute and combine kernels (src/moe/permute_cuda.h) ==== */
 
 /* The moves of a unit's rows. One lane of a warp computes each move and hands it to all lanes. */
 template <typename REAL> struct tegroup_impl_moves {
@@ -3626,7 +3627,7 @@ static inline tegroup_status tegroup_impl_cuda_combine_backward(const tegroup_co
 }
 #endif /* TEGROUP_NO_BACKWARD */
 
-/* ---- making the permutation ---- */
+/* ==== [14] Permutation kernels (src/moe/permutation_cuda.h) ==== */
 
 /* Slots are cut into runs, one a warp. The first kernel counts each run's slots by expert. The second turns the counts
  * into the number of the expert's slots in earlier runs. The third ranks the slots of a run in order. */
@@ -3953,7 +3954,7 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
     return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }
 
-/* ==== [14] Layouts of other libraries: kernels (src/moe/export_cuda.h) ==== */
+/* ==== [15] Layouts of other libraries: kernels (src/moe/export_cuda.h) ==== */
 
 /* What is said of rows without an owner, and of groups. */
 static __global__ void __launch_bounds__(256)
@@ -4007,7 +4008,7 @@ static inline tegroup_status tegroup_impl_cuda_export(const tegroup_export_desc 
     return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }
 
-/* ==== [15] Skew of a routing: kernel (src/moe/skew_cuda.h) ==== */
+/* ==== [16] Skew of a routing: kernel (src/moe/skew_cuda.h) ==== */
 
 /* One block: a thread adds up to four groups, and what it has is added to the block's, in whatever order. */
 static __global__ void __launch_bounds__(1024)
@@ -4047,7 +4048,7 @@ static inline tegroup_status tegroup_impl_cuda_skew(const tegroup_skew_desc *des
 #endif /* TEGROUP_NO_MOE */
 #if !defined(TEGROUP_NO_EP)
 
-/* ==== [16] Expert parallelism: kernels (src/ep/ep_cuda.h) ==== */
+/* ==== [17] Expert parallelism: kernels (src/ep/ep_cuda.h) ==== */
 
 /* Adds what a block's threads have seen. A warp adds up first: sums of 64 bits are slow in shared memory. */
 static __device__ __forceinline__ void tegroup_impl_ep_report_merge(tegroup_ep_report *seen, tegroup_ep_report mine) {
@@ -4281,7 +4282,7 @@ static inline tegroup_status tegroup_impl_cuda_ep_combine(const tegroup_ep_combi
 #endif /* TEGROUP_NO_EP */
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [17] Validate kernel of quantised tensors (src/gemm/validate_quantised_cuda.h) ==== */
+/* ==== [18] Validate kernel of quantised tensors (src/gemm/validate_quantised_cuda.h) ==== */
 
 enum { TEGROUP_IMPL_VALIDATE_WARPS = 8 };
 
@@ -4354,7 +4355,7 @@ static inline cudaError_t tegroup_impl_cuda_validate_quantised(const tegroup_val
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [18] Validate kernels (src/gemm/validate_cuda.h) ==== */
+/* ==== [19] Validate kernels (src/gemm/validate_cuda.h) ==== */
 
 /* Checks the sizes in one block, which also initializes the result. */
 static __global__ void __launch_bounds__(1024)
@@ -4487,7 +4488,7 @@ static inline tegroup_status tegroup_impl_cuda_validate(const tegroup_validate_d
     return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }
 
-/* ==== [19] Scales in another layout: kernel (src/gemm/scale_convert_cuda.h) ==== */
+/* ==== [20] Scales in another layout: kernel (src/gemm/scale_convert_cuda.h) ==== */
 
 enum { TEGROUP_IMPL_SCALE_THREADS = 256 };
 
@@ -4552,7 +4553,7 @@ static inline tegroup_status tegroup_impl_cuda_scale_convert(const tegroup_impl_
         "stream", "the kernel must launch", error);
 }
 
-/* ==== [20] A walk through tiles (src/cuda/walk.h) ==== */
+/* ==== [21] A walk through tiles (src/cuda/walk.h) ==== */
 
 /* One warp walks the groups, 32 at a time: each lane counts one group's tiles, and a scan adds them up. A few lanes
  * then look up one tile each: a lookup takes long, and several take no longer. Tiles are asked for in rising order, so
@@ -4666,7 +4667,7 @@ static __device__ inline bool tegroup_tile_take(tegroup_tile_walk *walk, const t
     return tile->group >= 0;
 }
 
-/* ==== [21] A functor in the epilogue (src/cuda/functor.h) ==== */
+/* ==== [22] A functor in the epilogue (src/cuda/functor.h) ==== */
 
 /* Where an element of d is that a caller's functor is given: see tegroup_gemm_with. */
 typedef struct tegroup_element {
@@ -4685,7 +4686,7 @@ struct tegroup_impl_as_is {
 template <typename FUNCTOR> struct tegroup_impl_adds_bias { static constexpr bool value = false; };
 template <> struct tegroup_impl_adds_bias<tegroup_impl_as_is> { static constexpr bool value = true; };
 
-/* ==== [22] GPU calls (src/cuda/call.h) ==== */
+/* ==== [23] GPU calls (src/cuda/call.h) ==== */
 
 /* What a product's kernels are given, as one kernel parameter. */
 typedef struct tegroup_impl_gpu_call {
@@ -5022,7 +5023,7 @@ static inline tegroup_status tegroup_impl_cuda_rest(const tegroup_impl_gpu_call 
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [23] Quantise: eight values at a time (src/layer/quantize_values_cuda.h) ==== */
+/* ==== [24] Quantise: eight values at a time (src/layer/quantize_values_cuda.h) ==== */
 
 /* Eight values of a row, in the type that they have in memory. */
 template <int DTYPE> struct tegroup_impl_eight {
@@ -5279,7 +5280,7 @@ static __device__ __forceinline__ int32_t tegroup_impl_left_of(int64_t count, in
     return (count < TEGROUP_IMPL_QUANTIZE_TILE ? (int32_t)count : TEGROUP_IMPL_QUANTIZE_TILE) - at;
 }
 
-/* ==== [24] Quantise: a block's way through the groups (src/layer/quantize_walk_cuda.h) ==== */
+/* ==== [25] Quantise: a block's way through the groups (src/layer/quantize_walk_cuda.h) ==== */
 
 enum {
     TEGROUP_IMPL_QUANTIZE_THREADS = 256, /* a thread has 8 rows of 8 columns of a tile */
@@ -5529,7 +5530,7 @@ struct tegroup_impl_quantize_walk {
     }
 };
 
-/* ==== [25] Quantise: a tile, and the kernels (src/layer/quantize_tile_cuda.h) ==== */
+/* ==== [26] Quantise: a tile, and the kernels (src/layer/quantize_tile_cuda.h) ==== */
 
 /* The largest magnitude of a block, from the tables: that of index o of those for which one scale is chosen, and i. */
 static __device__ __forceinline__ uint32_t tegroup_impl_table_amax(const tegroup_impl_quantize_launch &call,
@@ -5968,7 +5969,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     if (call.raises && g >= 0) tegroup_impl_raise(call.desc.output, g, most);
 }
 
-/* ==== [26] Quantise: strips of rows (src/layer/quantize_strip_cuda.h) ==== */
+/* ==== [27] Quantise: strips of rows (src/layer/quantize_strip_cuda.h) ==== */
 
 /* A warp's part of a strip: one row, of which a thread has eight pieces of eight values, those of the warp beside each
  * other. They are staged in shared memory, each thread's by itself. Warps share nothing, and wait for none. */
@@ -6124,7 +6125,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     if (call.raises && g >= 0) tegroup_impl_raise(call.desc.output, g, most);
 }
 
-/* ==== [27] Quantise: whole rows (src/layer/quantize_rows_cuda.h) ==== */
+/* ==== [28] Quantise: whole rows (src/layer/quantize_rows_cuda.h) ==== */
 
 /* Rows that have a scale each, a few at a time: pieces of eight values, every THREADS-th of a row to a thread. They are
  * staged in shared memory, each thread's by itself, unless a row is too long for it: then they are read twice. */
@@ -6262,7 +6263,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     if (call.raises && g >= 0) tegroup_impl_raise(call.desc.output, g, most);
 }
 
-/* ==== [28] Dequantise: a tile, and the kernel (src/layer/dequantize_tile_cuda.h) ==== */
+/* ==== [29] Dequantise: a tile, and the kernel (src/layer/dequantize_tile_cuda.h) ==== */
 
 /* Eight codes of one type as values, exactly; a NaN is any. Of 4 bits all are in codes.x. */
 template <int BITS>
@@ -6593,7 +6594,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_QUANTIZE_THREADS, TEGROUP_
     }
 }
 
-/* ==== [29] Quantise and dequantise: launches (src/layer/quantize_cuda.h) ==== */
+/* ==== [30] Quantise and dequantise: launches (src/layer/quantize_cuda.h) ==== */
 
 /* Can rows of a plain tensor be read 16 bytes at a time, where its groups begin at multiples of 16? */
 static inline int tegroup_impl_cuda_in_vectors(const tegroup_tensor *t) {
@@ -6759,7 +6760,7 @@ static inline tegroup_status tegroup_impl_cuda_dequantize(const tegroup_dequanti
 #undef TEGROUP_IMPL_BY_VALUES
 #if !defined(TEGROUP_NO_ACTIVATION)
 
-/* ==== [30] Quantise: SwiGLU in blocks of 1x128, the kernel of a training step (src/layer/glu_blocks_cuda.h) ==== */
+/* ==== [31] Quantise: SwiGLU in blocks of 1x128, the kernel of a training step (src/layer/glu_blocks_cuda.h) ==== */
 
 /* What tegroup_quantize makes of BF16 gates and ups by halves, where its scaling is BLOCK_1X128: the activation, or its
  * gradient, in one read, each value computed once, and both copies written. The bits are those of the kernel for all
@@ -7136,7 +7137,7 @@ static inline tegroup_status tegroup_impl_cuda_glu_blocks(const tegroup_quantize
 #endif /* TEGROUP_NO_FP8 */
 #if !defined(TEGROUP_NO_CUBLASLT)
 
-/* ==== [31] cuBLASLt: functions, descriptors, algorithms (src/cuda/cublaslt.h) ==== */
+/* ==== [32] cuBLASLt: functions, descriptors, algorithms (src/cuda/cublaslt.h) ==== */
 
 #if !defined(_WIN32)
 #include <dlfcn.h>
@@ -7451,7 +7452,7 @@ static inline tegroup_status tegroup_impl_lt_take(tegroup_plan *plan, const tegr
     return TEGROUP_OK;
 }
 
-/* ==== [32] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
+/* ==== [33] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
 
 /* Writes the result of a group that is hidden from cuBLASLt: NaN, or beta * C. Without a C beta is 0. */
 static __device__ inline void tegroup_impl_write_alone(const tegroup_impl_result &p, tegroup_dtype dtype, float beta,
@@ -7527,7 +7528,7 @@ static __global__ void __launch_bounds__(128)
                                  (int64_t)blockIdx.y * blockDim.x + threadIdx.x, (int64_t)gridDim.y * blockDim.x);
 }
 
-/* ==== [33] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
+/* ==== [34] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
 
 /* Says which scales the operands have, and in which lists of the set-up's they are. Sums are promoted. */
 static inline int tegroup_impl_lt_scales(const tegroup_cublaslt_functions *f, const tegroup_problem *p,
@@ -7780,7 +7781,7 @@ static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *pl
     return tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take the planned product", error);
 }
 
-/* ==== [34] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
+/* ==== [35] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
 
 /* One algorithm serves every group. The plan chooses it, for a group of the mean size, from those that do not split k.
  * So a call does not run the heuristic, which takes tens of microseconds a shape, and a row's bits do not depend on its
@@ -8058,7 +8059,7 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
 #endif /* TEGROUP_NO_CUBLASLT */
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [35] Quantised operands on a GPU, from codes to values (src/cuda/codes.h) ==== */
+/* ==== [36] Quantised operands on a GPU, from codes to values (src/cuda/codes.h) ==== */
 
 /* What the kernels that read quantised operands share: where a group's codes and scales are, and how codes become
  * values of BF16 or F16. Values of 8 and 4 bits are exact in both (F4E2M1 and what has scales of 8 bits is decoded to
@@ -8308,7 +8309,7 @@ static inline tegroup_status tegroup_impl_formats_bias_grad(const tegroup_gemm_d
 #endif /* TEGROUP_NO_FP8 */
 #if !defined(TEGROUP_NO_PORTABLE)
 
-/* ==== [36] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
+/* ==== [37] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
 
 /* One family of kernels for every GPU from SM80 on: a persistent grid walks the groups' tiles, loads by cp.async into a
  * ring of swizzled pipeline stages, and multiplies with ldmatrix and mma.sync (PTX ISA 8.0, sections 9.7.8.22 and
@@ -8546,7 +8547,7 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
     __device__ __forceinline__ void advance(int64_t row_bytes) { from += ALONG_K ? TILE_K * 2 : TILE_K * row_bytes; }
 };
 
-/* ==== [37] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
+/* ==== [38] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
 
 /* ---- storing ---- */
 
@@ -9137,7 +9138,7 @@ static __global__ void __launch_bounds__(128)
 }
 #endif
 
-/* ==== [38] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
+/* ==== [39] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
 
 /* Plain FMA: 64 x 64 tiles, 4 x 4 elements a thread, and one chain of FMAs over k for each element. MIXED: B is of F16
  * or BF16, and widened, exactly, on its way to shared memory. Its steps are of twice as many k, so that as many bytes
@@ -9197,7 +9198,7 @@ static __global__ void __launch_bounds__(256)
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [39] Portable GEMM: products of quantised operands (src/cuda/portable_formats.h) ==== */
+/* ==== [40] Portable GEMM: products of quantised operands (src/cuda/portable_formats.h) ==== */
 
 /* One kernel for every format, operation and storage order, from SM80 on. Values of 8 and 4 bits are exact in BF16, so
  * their codes are decoded on the way to shared memory, by arithmetic on bits that is the same on every GPU, and
@@ -9555,7 +9556,7 @@ static inline tegroup_status tegroup_impl_portable_formats_gemm(const tegroup_pl
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [40] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
+/* ==== [41] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
 
 /* A kernel row: one kernel of the family, for BF16 and for FP16. Tiles of up to 128 rows fit SM86, 89 and 120, whose
  * blocks have 99 KB of shared memory for the ring and what the kernel itself declares, less than 2.4 KB. The 256-row
@@ -9753,7 +9754,7 @@ static inline tegroup_status tegroup_impl_portable_gemm_fused(const tegroup_plan
 #endif /* TEGROUP_NO_PORTABLE */
 #if !defined(TEGROUP_NO_SM90)
 
-/* ==== [41] Hopper's instructions (src/cuda/hopper.h) ==== */
+/* ==== [42] Hopper's instructions (src/cuda/hopper.h) ==== */
 
 /* mbarriers, TMA and wgmma as PTX ISA 8.0 and later describe them (sections 9.7.13.15, 9.7.9.27 and 9.7.15). They
  * assemble for sm_90a only; TEGROUP_IMPL_HOPPER is 1 in the compiler pass for that architecture. */
@@ -10005,7 +10006,7 @@ TEGROUP_IMPL_WGMMA_FP8_OF(128, TEGROUP_IMPL_SUMS_64, "64", "65", "66", TEGROUP_I
 #undef TEGROUP_IMPL_F4
 #endif
 
-/* ==== [42] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
+/* ==== [43] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
 
 /* A persistent kernel of three warpgroups. In the first, one warp schedules tiles, one thread loads operands by TMA
  * into a ring of pipeline stages, and two threads store results by TMA. The other two warpgroups multiply by wgmma:
@@ -10164,7 +10165,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_rest {
     int32_t picked_a[128], picked_b[TEGROUP_IMPL_SM90_LINES];
 };
 
-/* ==== [43] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
+/* ==== [44] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* One warp of each block finds the block's tiles. It walks the groups 32 at a time, one for each lane. Tiles of equal
@@ -10517,7 +10518,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
 };
 #endif
 
-/* ==== [44] Hopper GEMM: the epilogue (src/cuda/sm90_epilogue.h) ==== */
+/* ==== [45] Hopper GEMM: the epilogue (src/cuda/sm90_epilogue.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* ---- C and bias ---- */
@@ -10763,7 +10764,7 @@ static __device__ __forceinline__ float tegroup_impl_sm90_differentiate(const te
 }
 #endif
 
-/* ==== [45] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
+/* ==== [46] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* A block is a chain of four classes, each the base of the next: what the warps share, loader, storer, multiplier. (If
@@ -10891,7 +10892,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
 };
 #endif
 
-/* ==== [46] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
+/* ==== [47] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_block<SHAPE> {
@@ -11123,7 +11124,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
 };
 #endif
 
-/* ==== [47] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
+/* ==== [48] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_loader<SHAPE> {
@@ -11285,7 +11286,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
 };
 #endif
 
-/* ==== [48] Hopper GEMM: the multiplying warpgroups, and the kernel (src/cuda/sm90_multiply.h) ==== */
+/* ==== [49] Hopper GEMM: the multiplying warpgroups, and the kernel (src/cuda/sm90_multiply.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegroup_impl_sm90_storer<SHAPE> {
@@ -11720,7 +11721,7 @@ static __global__ void TEGROUP_IMPL_SM90_BOUND tegroup_impl_sm90_functor_kernel(
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [49] Hopper GEMM of FP8: the kernel (src/cuda/sm90_fp8.h) ==== */
+/* ==== [50] Hopper GEMM of FP8: the kernel (src/cuda/sm90_fp8.h) ==== */
 
 /* The kernel of sm90_tiles.h for operands of FP8, which wgmma takes contiguous along k alone. A forward product has
  * them so; a dgrad reads the transposed copy of the weights, and a weight gradient those of both operands, so that all
@@ -12092,7 +12093,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
 #endif
 }
 
-/* ==== [50] Hopper GEMM of FP8: the compiled kernels (src/cuda/sm90_fp8_code.h) ==== */
+/* ==== [51] Hopper GEMM of FP8: the compiled kernels (src/cuda/sm90_fp8_code.h) ==== */
 
 /* Whether the compiler has tensormap.replace as this source uses it, with strides in bytes (PTX ISA 8.5). Clang does
  * not tell its version of ptxas, so it counts as an older one. */
@@ -12134,7 +12135,7 @@ static inline tegroup_status tegroup_impl_sm90_fp8_choose(tegroup_plan *plan, in
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [51] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
+/* ==== [52] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
 
 /* The code of a kernel row. */
 typedef struct tegroup_impl_sm90_code {
@@ -12239,7 +12240,7 @@ static inline tegroup_status tegroup_impl_sm90_choices(const tegroup_plan *plan,
     return TEGROUP_OK;
 }
 
-/* ==== [52] Hopper GEMM: repacking rows (src/cuda/sm90_repack_kernels.h) ==== */
+/* ==== [53] Hopper GEMM: repacking rows (src/cuda/sm90_repack_kernels.h) ==== */
 
 /* What the kernel is given. Ragged rows are numbered as in their buffer, and those of uniform groups one group after
  * another; a copy has the same numbers. */
@@ -12360,7 +12361,7 @@ static inline tegroup_status tegroup_impl_sm90_repack(const tegroup_plan *plan, 
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [53] Hopper GEMM: decoding operands (src/cuda/sm90_decode.h) ==== */
+/* ==== [54] Hopper GEMM: decoding operands (src/cuda/sm90_decode.h) ==== */
 
 /* What is decoded, and where to. */
 typedef struct tegroup_impl_decode_call {
@@ -12715,7 +12716,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_DECODE_THREADS, TEGROUP_IM
 }
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [54] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
+/* ==== [55] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
 
 static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_planned_row(const tegroup_plan *plan) {
     return tegroup_impl_sm90_row_of((int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ROW]);
@@ -13167,7 +13168,7 @@ static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, co
 }
 #if !defined(TEGROUP_NO_FP8)
 
-/* ==== [55] Hopper GEMM of FP8: plan and launch (src/cuda/sm90_fp8_plan.h) ==== */
+/* ==== [56] Hopper GEMM of FP8: plan and launch (src/cuda/sm90_fp8_plan.h) ==== */
 
 /* ---- the tensor maps of a weight gradient, and where its scales are ---- */
 
@@ -13372,7 +13373,7 @@ static inline tegroup_status tegroup_impl_sm90_fp8_gemm(const tegroup_plan *plan
 #endif /* TEGROUP_NO_FP8 */
 #endif /* TEGROUP_NO_SM90 */
 
-/* ==== [56] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
+/* ==== [57] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
 
 #if defined(TEGROUP_NO_CUBLASLT)
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *) { return 0; }
@@ -13404,7 +13405,7 @@ static inline tegroup_status tegroup_impl_cuda_check_device(const tegroup_plan *
     return TEGROUP_OK;
 }
 
-/* ==== [57] GPU backends: choosing an algorithm (src/gemm/tune_cuda.h) ==== */
+/* ==== [58] GPU backends: choosing an algorithm (src/gemm/tune_cuda.h) ==== */
 
 static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *kind, tegroup_error *error) {
     cudaDeviceProp properties;
@@ -13534,7 +13535,7 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
     return TEGROUP_OK;
 }
 
-/* ==== [58] A product with a functor (src/gemm/functor_cuda.h) ==== */
+/* ==== [59] A product with a functor (src/gemm/functor_cuda.h) ==== */
 
 /* A type's own address. */
 template <typename FUNCTOR> inline uint64_t tegroup_impl_functor_type() {
