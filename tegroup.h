@@ -4683,7 +4683,7 @@ TEGROUP_API tegroup_status tegroup_tiles_of(tegroup_op op, const tegroup_shape *
     most = tegroup_impl_mul(tegroup_impl_ceil_div(op == TEGROUP_OP_WGRAD ? m : rows->rows, tile_m),
                             tegroup_impl_ceil_div(n, tile_n));
     TEGROUP_IMPL_RULE(most <= INT32_MAX, ERROR_UNSUPPORTED, "tile_m",
-                      "must be as high that a group has tiles that 31 bits count", INT32_MAX, most);
+                      "must be so high that 31 bits count a group's tiles", INT32_MAX, most);
     memset(&made, 0, sizeof made);
     made.op = op;
     made.groups = rows->groups;
@@ -8267,7 +8267,7 @@ static inline void tegroup_impl_sm90_decoded_workspace(const tegroup_plan *plan,
  * weight gradient: a dgrad is a forward product with the transposed copy of the weights. The first kernel of an
  * operation runs every problem. A thread has two sums of each element in registers, so that a warpgroup's part of a
  * tile is at most 64 x 192. A kernel without narrow tiles finds its tiles sooner. A WHOLE tile's results of four bytes
- * fit into its slabs, which leaves a stage less for the sums. */
+ * fit into its slabs, which leaves a stage less for operands. */
 #define TEGROUP_IMPL_SM90_FP8_KERNELS(KERNEL)                                                                          \
     KERNEL(FP8_128X192, 1, 64, 192, 0, 3, 0)                                                                           \
     KERNEL(FP8_128X192_NARROW, 1, 64, 192, 0, 3, 1)                                                                    \
@@ -8316,21 +8316,20 @@ static inline void tegroup_impl_sm90_fp8_tile(const tegroup_gemm_desc *desc, teg
               narrows = tegroup_impl_sm90_narrow_tiles(0, (int32_t)cols, (int32_t)k) > 0;
     const int whole = average <= TEGROUP_IMPL_SM90_FP8_WHOLE && !p->accumulate && p->c == TEGROUP_DTYPE_UNSET;
     const int32_t kernel = wgrad && whole ? TEGROUP_IMPL_SM90_FP8_WGRAD_128X192_WHOLE
-                           : wgrad   ? TEGROUP_IMPL_SM90_FP8_WGRAD_128X192
-                           : lower   ? TEGROUP_IMPL_SM90_FP8_64X128
-                           : narrows ? TEGROUP_IMPL_SM90_FP8_128X192_NARROW
-                                     : TEGROUP_IMPL_SM90_FP8_128X192;
+                           : wgrad        ? TEGROUP_IMPL_SM90_FP8_WGRAD_128X192
+                           : lower        ? TEGROUP_IMPL_SM90_FP8_64X128
+                           : narrows      ? TEGROUP_IMPL_SM90_FP8_128X192_NARROW
+                                          : TEGROUP_IMPL_SM90_FP8_128X192;
     plan->tile_m = tegroup_impl_sm90_fp8_row_of(kernel)->tile_m;
     plan->tile_n = tegroup_impl_sm90_fp8_row_of(kernel)->tile_n;
     plan->tile_k = TEGROUP_IMPL_SM90_FP8_K;
     plan->algorithm[TEGROUP_IMPL_PLANNED_ROW] = (uint64_t)kernel;
     forecast->why = wgrad && whole ? "by rule: sums are short, and results go while the next tile is multiplied"
-                    : wgrad   ? "by rule: sums are long"
-                    : lower   ? "by rule: groups are short"
-                    : narrows ? "by rule: groups are long, and tile rows end in narrow tiles"
-                              : "by rule: groups are long";
+                    : wgrad        ? "by rule: sums are long"
+                    : lower        ? "by rule: groups are short"
+                    : narrows      ? "by rule: groups are long, and tile rows end in narrow tiles"
+                                   : "by rule: groups are long";
 }
-
 
 /* Where the scales of an operand's group are: that of line l (of m or n) and block b of k is
  * at[(l >> line_shift) * line_stride + b * k_stride]. */
@@ -8434,11 +8433,12 @@ static inline void tegroup_impl_sm90_workspace(const tegroup_plan *plan, tegroup
 
 /* ==== [70] Hopper GEMM: whether BF16 would be faster (src/cuda/sm90_forecast.h) ==== */
 
-/* What a product takes in a training step, by rates seen on an H100 (docs/lab/fp8.md): the time of its operations,
- * which the end of a tile lengthens as so many more terms of a sum would, and that of its bytes, which overlap by a
- * norm. */
+/* What a product takes in a training step: the time of its operations and that of its bytes, which overlap in part. The
+ * rates are fitted to the products of bench_step.cu on an H100 (docs/lab/fp8.md, "A training step"). */
 typedef struct tegroup_impl_sm90_rates {
-    double tflops, end, norm;
+    double tflops; /* of a long sum */
+    double end;    /* the end of a tile: terms of its sum that would take as long */
+    double norm;   /* p of (math^p + memory^p)^(1/p): 1 adds both, and the larger p is the more they overlap */
 } tegroup_impl_sm90_rates;
 
 #define TEGROUP_IMPL_SM90_STEP_TB     2.7 /* TB/s at which a product's bytes go */
@@ -16294,7 +16294,7 @@ static inline int tegroup_impl_scheme_plain(const tegroup_router_scheme *s) {
            && s->sequence_tokens == 0 && s->z_coefficient == 0;
 }
 
-/* Does a scheme, or that the backward call has the gradients of losses, take it another way than softmax top-k? */
+/* Whether a backward call is not that of a plain softmax top-k: it has a scheme, or gradients of losses. */
 static inline int tegroup_impl_backward_schemed(const tegroup_router_scheme *scheme,
                                                 const tegroup_matrix *loss_gradients) {
     return !tegroup_impl_scheme_plain(scheme) || loss_gradients->dtype != TEGROUP_DTYPE_UNSET;
@@ -17694,7 +17694,7 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
     tegroup_permutation_desc taken;
     tegroup_snapshot_view view;
     const tegroup_matrix *slots;
-    int64_t tokens, row;
+    int64_t tokens, rows, row;
     int32_t threads, share;
     (void)stream;
     TEGROUP_IMPL_TAKE(desc, taken);
@@ -17708,15 +17708,16 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
 
     tokens = tegroup_impl_matrix_rows(&desc->indices);
     slots = &desc->slot_of_row;
+    rows = tegroup_impl_there(slots) ? slots->cols : 0;
     threads = tegroup_impl_team(tegroup_impl_threads(desc->threads),
-                                (double)slots->cols + 2 * (double)tokens * (double)desc->indices.cols);
+                                (double)rows + 2 * (double)tokens * (double)desc->indices.cols);
     if (desc->weights.dtype != TEGROUP_DTYPE_UNSET) {
         tegroup_impl_keep_heaviest(desc, &view);
         threads = 1;
     }
     TEGROUP_IMPL_OMP(omp parallel private(row, share) num_threads(threads)) {
         TEGROUP_IMPL_OMP(omp for schedule(static))
-        for (row = 0; row < slots->cols; row++) tegroup_impl_store_int(slots->dtype, slots->data, row, -1);
+        for (row = 0; row < rows; row++) tegroup_impl_store_int(slots->dtype, slots->data, row, -1);
         TEGROUP_IMPL_OMP(omp for schedule(static))
         for (share = 0; share < threads; share++)
             tegroup_impl_permutation_share(desc, &view, tegroup_impl_share_begin(tokens, share, threads),
@@ -19259,7 +19260,8 @@ TEGROUP_IMPL_HD uint64_t tegroup_impl_ep_digest(const tegroup_ep_sizes_desc *des
            + tegroup_impl_ep_mix(last + 2, tegroup_impl_max(1, desc->alignment));
 }
 
-/* What is seen of all experts, before any is looked at, and one more. */
+/* The report: opened before any expert is counted, one added after another, and closed, which sets the status and makes
+ * -1 of a rank that is none. */
 TEGROUP_IMPL_HD tegroup_ep_report tegroup_impl_ep_report_open(const tegroup_ep_sizes_desc *desc) {
     tegroup_ep_report report;
     memset(&report, 0, sizeof report);
@@ -19291,7 +19293,7 @@ TEGROUP_IMPL_HD void tegroup_impl_ep_report_close(const tegroup_ep_sizes_desc *d
 typedef struct tegroup_impl_ep_reach {
     int64_t capacity;
     int32_t ranks;
-    int64_t ahead_bytes[TEGROUP_EP_MAX_RANKS]; /* of each rank's window, before this rank's own */
+    int64_t ahead_bytes[TEGROUP_EP_MAX_RANKS]; /* from this rank's own window to each rank's */
 } tegroup_impl_ep_reach;
 
 /* A slot's row of a matrix that lies in the windows; NULL where it has none. */
@@ -19580,7 +19582,8 @@ TEGROUP_API tegroup_status tegroup_ep_dispatch(const tegroup_ep_dispatch_desc *d
     return TEGROUP_OK;
 }
 
-/* One token: its slots' rows, weighted and added in the order of its choices. */
+/* One token: its slots' rows, weighted and added in the order of its choices, step for step as tegroup_combine does it
+ * (moe/permutation.h): the bits are those of one rank. */
 static inline void tegroup_impl_ep_combine_row_f32(const tegroup_ep_combine_desc *desc,
                                                     const tegroup_impl_ep_reach *reach, int64_t token) {
     const int64_t k = desc->row_of_slot.cols;
@@ -19600,7 +19603,8 @@ static inline void tegroup_impl_ep_combine_row_f32(const tegroup_ep_combine_desc
     }
 }
 
-/* One token: its slots' rows, weighted and added in the order of its choices. */
+/* One token: its slots' rows, weighted and added in the order of its choices, step for step as tegroup_combine does it
+ * (moe/permutation.h): the bits are those of one rank. */
 static inline void tegroup_impl_ep_combine_row_f64(const tegroup_ep_combine_desc *desc,
                                                     const tegroup_impl_ep_reach *reach, int64_t token) {
     const int64_t k = desc->row_of_slot.cols;

@@ -33,7 +33,7 @@
  *   [23] cuda/call.h              GPU calls
  *   [24] layer/quantize_values_cuda.h Quantise: eight values at a time
  *   [25] layer/quantize_walk_cuda.h Quantise: a block's way through the groups
- *   [26] layer/quantize_tile_cuda.h Quantise: a tile, and the kernels
+ *   [26] layer/quantize_tile_cuda.h Quantise: tiles, and what tiles, strips and rows share
  *   [27] layer/quantize_strip_cuda.h Quantise: strips of rows
  *   [28] layer/quantize_rows_cuda.h Quantise: whole rows
  *   [29] layer/dequantize_tile_cuda.h Dequantise: a tile, and the kernel
@@ -810,8 +810,8 @@ static inline tegroup_status tegroup_impl_cuda_blocks(int64_t units, int32_t eac
     return TEGROUP_OK;
 }
 
-/* Rows shorter than a block lie side by side in it: `rows` of them at a time, of which a thread has number `row` (none
- * if that is `rows`), from `step` on, every `stride` steps. */
+/* Rows shorter than a block may lie side by side in it, as those of fewer steps than a warp do: `rows` of them at a
+ * time, of which a thread has number `row` (none if that is `rows`), from `step` on, every `stride` steps. */
 struct tegroup_impl_abreast {
     int32_t rows, row, step, stride;
     __device__ explicit tegroup_impl_abreast(int64_t steps)
@@ -3926,12 +3926,13 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
     call.desc = *desc;
     call.desc.indices = tegroup_impl_cuda_matrix(&desc->indices);
     call.desc.row_of_slot = tegroup_impl_cuda_matrix(&desc->row_of_slot);
+    if (!tegroup_impl_there(&desc->slot_of_row)) call.desc.slot_of_row.cols = 0;
     call.view = tegroup_impl_snapshot_view(desc->shape.snapshot, groups, 0);
     call.before = (int64_t *)desc->workspace; /* the workspace's first item */
     call.slots = desc->indices.rows * desc->indices.cols;
     if (desc->weights.dtype != TEGROUP_DTYPE_UNSET && call.slots > 0 && groups > 0)
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_keep_heaviest(desc, &call, stream, error));
-    if (call.slots <= warps * most_of_a_warp && desc->slot_of_row.cols <= most_rows) {
+    if (call.slots <= warps * most_of_a_warp && call.desc.slot_of_row.cols <= most_rows) {
         call.runs = warps;
         call.run = tegroup_impl_align(tegroup_impl_ceil_div(call.slots, warps), 32);
         return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_permutation_block_kernel, 1,
@@ -3941,7 +3942,8 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
     call.run = tegroup_impl_permutation_run(groups);
     call.runs = tegroup_impl_ceil_div(call.slots, call.run);
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(call.runs, warps), 64, &blocks, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(desc->slot_of_row.cols, 1024), 8, &fill, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(call.desc.slot_of_row.cols, 1024), 8, &fill, error));
     if (fill < blocks) fill = blocks;
     code =
         tegroup_impl_launch(tegroup_impl_permutation_count_kernel, fill, 32u * (unsigned)warps, shared, stream, call);
@@ -4557,9 +4559,9 @@ static inline tegroup_status tegroup_impl_cuda_scale_convert(const tegroup_impl_
 
 /* One warp walks the groups, 32 at a time: each lane counts one group's tiles, and a scan adds them up. A few lanes
  * then look up one tile each: a lookup takes long, and several take no longer. Tiles are asked for in rising order, so
- * the walk never goes back. Its state is in shared memory, as registers are for sums. Of what a TILE is and a CALL,
- * RULE knows all: groups(call), tiles(call, g), which is 0 past the last group, put(call, g, local, tile), none(tile).
- * */
+ * the walk never goes back. Its state is in shared memory, as registers are for sums. What a CALL and a TILE are, RULE
+ * alone knows: lane(), prepared(call), groups(call), tiles(call, g), which is 0 past the last group, put(call, g,
+ * local, tile) and none(tile). */
 template <typename RULE, typename CALL, typename TILE> struct tegroup_impl_walk {
     int64_t before;   /* tiles in front of the current 32 groups */
     int64_t upto[32]; /* prefix sums of tiles over the current groups, each included */
@@ -5293,8 +5295,8 @@ enum {
     TEGROUP_IMPL_QUANTIZE_BESIDE = 8  /* blocks that share a stretch of works, so that they read the same rows */
 };
 
-/* Blocks that a multiprocessor has room for, and that are launched. Each has a tile of values, or of ROW's rows, in
- * dynamic shared memory. */
+/* Blocks that a multiprocessor has room for, and that are launched. In dynamic shared memory each of quantise's has a
+ * tile, strips, or ROW's rows; dequantise needs none. */
 #define TEGROUP_IMPL_QUANTIZE_RESIDENT(dtype) ((dtype) == TEGROUP_DTYPE_F32 ? 2 : 3)
 #define TEGROUP_IMPL_DEQUANTIZE_RESIDENT 3
 #define TEGROUP_IMPL_QUANTIZE_STAGED (TEGROUP_IMPL_QUANTIZE_TILE * TEGROUP_IMPL_QUANTIZE_TILE) /* values */
@@ -5530,7 +5532,7 @@ struct tegroup_impl_quantize_walk {
     }
 };
 
-/* ==== [26] Quantise: a tile, and the kernels (src/layer/quantize_tile_cuda.h) ==== */
+/* ==== [26] Quantise: tiles, and what tiles, strips and rows share (src/layer/quantize_tile_cuda.h) ==== */
 
 /* The largest magnitude of a block, from the tables: that of index o of those for which one scale is chosen, and i. */
 static __device__ __forceinline__ uint32_t tegroup_impl_table_amax(const tegroup_impl_quantize_launch &call,
@@ -6367,8 +6369,8 @@ static __device__ __noinline__ void tegroup_impl_dequantize_each(const tegroup_i
 
 /* A thread's part of a work: of a strip of eight rows, one for each warp, eight pieces of eight columns; of a tile rows
  * `row` .. row + 7, columns `col` .. col + 7, or of a transposed copy two columns of 32 rows. What is written is the
- * call's input. Nothing is shared but what is known of the group: a thread reads scales
- * itself, of which it has few. */
+ * call's input. The scales of a strip's rows go through a table of the warp's; of a tile each thread reads its few
+ * scales itself. */
 template <int DTYPE> struct tegroup_impl_dequantize_piece {
     typedef tegroup_impl_eight<DTYPE> eight;
     enum { BYTES = eight::vectors::bytes, TILE = TEGROUP_IMPL_QUANTIZE_TILE, BF16 = DTYPE == TEGROUP_DTYPE_BF16 };
@@ -6762,9 +6764,10 @@ static inline tegroup_status tegroup_impl_cuda_dequantize(const tegroup_dequanti
 
 /* ==== [31] Quantise: SwiGLU in blocks of 1x128, the kernel of a training step (src/layer/glu_blocks_cuda.h) ==== */
 
-/* What tegroup_quantize makes of BF16 gates and ups by halves, where its scaling is BLOCK_1X128: the activation, or its
- * gradient, in one read, each value computed once, and both copies written. The bits are those of the kernel for all
- * formats, which takes three times as long here: it computes a gradient's gates and ups apart. */
+/* What tegroup_quantize makes of BF16 gates and ups by halves, where its scaling is BLOCK_1X128: the activation, or
+ * its gradient, in one read, each value computed once, and both copies written; the gradient of rows' scales has a
+ * kernel of its own. The bits are those of the kernel for all formats, which takes 2.3 to 2.7 times as long
+ * (docs/lab/fp8.md): it computes a gradient's gates and ups apart. */
 enum {
     TEGROUP_IMPL_GLU_THREADS = 512, /* 16 beside each other, with 8 columns each, and 32 above each other */
     TEGROUP_IMPL_GLU_WARPS = TEGROUP_IMPL_GLU_THREADS / 32,
@@ -8599,8 +8602,7 @@ static __device__ __forceinline__ void tegroup_impl_gpu_store8(tegroup_dtype dty
         if (i < count) ((uint16_t *)to)[i] = (uint16_t)(word[i / 2] >> i % 2 * 16);
 }
 
-/* What the functor makes of a tile's element, in row `line` and column `col` of the tile, all of which exist if WHOLE.
- * */
+/* What the functor makes of an element, in row `line` and column `col` of its tile, all of which exist if WHOLE. */
 template <bool WHOLE, typename FUNCTOR>
 static __device__ __forceinline__ float tegroup_impl_gpu_apply(const tegroup_impl_gpu_tile &tile, int line, int col,
                                                                float x, const FUNCTOR &functor) {
@@ -12007,7 +12009,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
             for (int i = 0; i < OF_B; i++)
                 b[i] = first_of(scales[1], SQUARE ? (item.j0 & -128) + 128 * i : item.j0 + me + 128 * i,
                                 block.end_of_columns());
-            /* The tile before may have ended with a step of this one's parity, and be promoted yet. */
+            /* The tile before may have ended with a step of this one's parity, and others may still promote it. */
             if (BOTH) tegroup_impl_warpgroup_sync(1 + group);
         }
         __device__ __forceinline__ void load() {
@@ -13543,6 +13545,7 @@ template <typename FUNCTOR> inline uint64_t tegroup_impl_functor_type() {
     return (uint64_t)(uintptr_t)&type;
 }
 
+#define TEGROUP_IMPL_FUNCTOR_BYTES           240
 #define TEGROUP_IMPL_FUNCTOR_PARAMETER_BYTES 4096 /* of a kernel, in every CUDA 12 */
 
 /* A kernel's address, if it is wanted: no other is compiled. */
@@ -13552,8 +13555,8 @@ template <bool WANTED, bool BF16, typename SHAPE, typename FUNCTOR> struct tegro
 };
 template <bool BF16, typename SHAPE, typename FUNCTOR>
 struct tegroup_impl_sm90_functor_code<true, BF16, SHAPE, FUNCTOR> {
-    static_assert(sizeof(tegroup_impl_sm90_call) + sizeof(FUNCTOR) <= TEGROUP_IMPL_FUNCTOR_PARAMETER_BYTES,
-                  "a functor that is so large is given a pointer to what it needs");
+    static_assert(sizeof(tegroup_impl_sm90_call) + TEGROUP_IMPL_FUNCTOR_BYTES <= TEGROUP_IMPL_FUNCTOR_PARAMETER_BYTES,
+                  "a kernel's parameters have room for a functor");
     static const void *kernel() { return (const void *)tegroup_impl_sm90_functor_kernel<BF16, SHAPE, FUNCTOR>; }
 };
 template <tegroup_op OP, bool BF16, typename FUNCTOR>
@@ -13643,6 +13646,7 @@ template <tegroup_op OP, tegroup_dtype DTYPE, typename FUNCTOR>
 static inline tegroup_status tegroup_plan_with(tegroup_plan *plan, tegroup_error *error) {
     static_assert(DTYPE == TEGROUP_DTYPE_BF16 || DTYPE == TEGROUP_DTYPE_F16, "operands of 16 bits");
     static_assert(__is_trivially_copyable(FUNCTOR), "a kernel's parameter is copied as it lies in memory");
+    static_assert(sizeof(FUNCTOR) <= TEGROUP_IMPL_FUNCTOR_BYTES, "a larger one is given a pointer to what it needs");
     tegroup_plan made;
     TEGROUP_IMPL_TRY(tegroup_impl_check_has_functor(plan, error));
     TEGROUP_IMPL_RULE(plan->problem.op == OP, ERROR_PLAN, "plan.problem.op",

@@ -5,10 +5,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <cuda_bf16.h>
-#define TEGROUP_NO_F16 /* the five leave out kernels that this page does not run */
+#define TEGROUP_NO_F16 /* the six leave out kernels that this page does not run */
 #define TEGROUP_NO_BACKWARD
 #define TEGROUP_NO_ACTIVATION
 #define TEGROUP_NO_MOE
+#define TEGROUP_NO_EP
 #define TEGROUP_NO_FP8
 #define TEGROUP_IMPLEMENTATION
 #include "tegroup.h"

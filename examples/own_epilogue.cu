@@ -1,10 +1,11 @@
 /* nvcc -t 0 -gencode arch=compute_80,code=compute_80 -gencode arch=compute_90a,code=sm_90a -I. examples/own_epilogue.cu -o own_epilogue && ./own_epilogue */
 #include <math.h>
 #include <cuda_bf16.h>
-#define TEGROUP_NO_F16 /* the five leave out kernels that this page does not run, as in quickstart.cu */
+#define TEGROUP_NO_F16 /* the six leave out kernels that this page does not run, as in quickstart.cu */
 #define TEGROUP_NO_BACKWARD
 #define TEGROUP_NO_ACTIVATION
 #define TEGROUP_NO_MOE
+#define TEGROUP_NO_EP
 #define TEGROUP_NO_FP8
 #define TEGROUP_IMPLEMENTATION
 #include "tegroup.h"

@@ -5,6 +5,7 @@
 #define TEGROUP_NO_CUBLASLT
 #define TEGROUP_NO_ACTIVATION
 #define TEGROUP_NO_MOE
+#define TEGROUP_NO_EP
 #define TEGROUP_NO_FP8
 #define TEGROUP_IMPLEMENTATION
 #include "tegroup.h"

@@ -29,7 +29,8 @@ typedef struct ep_transport {
     /* Returns, or lets the stream go on, when every rank has come here: what ranks stored before is seen by all. It ends
      * the program when one does not come, or has another digest than `report` says. */
     void (*meet)(void *self, const tegroup_ep_report *report);
-    /* Sends and receives; a message of a pair of ranks comes in order. NULL: windows are reached by plain stores. */
+    /* Sends and receives; messages from one rank to another arrive in the order in which they were sent. With it `meet` is
+     * not called and may be NULL. NULL: windows are reached by plain stores. */
     void (*exchange)(void *self, const ep_message *sends, const ep_message *receives, int32_t count);
 } ep_transport;
 
@@ -165,7 +166,6 @@ static tegroup_mlp_weights ep_weights(int32_t experts, int64_t n, int64_t k, teg
 static void ep_make_experts(ep_layer *l, tegroup_shape rows, int with_gradients) {
     const ep_size *s = &l->size;
     const int32_t here = s->experts / s->ranks;
-    tegroup_shape wide = rows;
     l->mlp.struct_size = sizeof l->mlp;
     l->mlp.space = s->space;
     l->mlp.activation = TEGROUP_ACTIVATION_SWIGLU;
@@ -176,8 +176,7 @@ static void ep_make_experts(ep_layer *l, tegroup_shape rows, int with_gradients)
     l->mlp.row_scale = l->window + l->at[EP_WEIGHTS];
     l->mlp.row_scale_dtype = TEGROUP_DTYPE_F32;
     if (with_gradients) {
-        wide.cols = 2 * s->hidden;
-        l->mlp.preactivation = tegroup_tensor_of(wide, 2 * s->hidden, s->dtype,
+        l->mlp.preactivation = tegroup_tensor_of(rows, 2 * s->hidden, s->dtype,
                                                  ep_memory((size_t)(s->capacity * 2 * s->hidden) * ep_bytes(s->dtype)));
         l->mlp.grad_preactivation = l->mlp.preactivation; /* which dgrad uses up */
         l->mlp.activated = tegroup_tensor_of(rows, s->hidden, s->dtype,

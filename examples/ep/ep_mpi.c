@@ -151,6 +151,7 @@ typedef struct options {
     int messages, steps; /* steps: 0 = 3, or 400 to train */
     const char *fault, *text;
 } options;
+static int has_fault(const options *o, const char *name) { return strcmp(o->fault, name) == 0; }
 
 static options parse(int argc, char **argv) {
     static const char *const faults[] = {"", "gone", "counts", "small", "misaligned"};
@@ -170,10 +171,12 @@ static options parse(int argc, char **argv) {
     if (!(patience > 0) || o.steps < 0) give_up("--timeout must be above 0, and --steps not below");
     if (o.text && (o.dtype != TEGROUP_DTYPE_F32 || TRAIN_EXPERTS % ranks != 0))
         give_up("--train is in F32, on 1, 2, 4 or 8 ranks");
+    if (o.messages && (has_fault(&o, "counts") || has_fault(&o, "misaligned")))
+        give_up("--fault %s needs windows, not --messages", o.fault);
+    if (o.text && o.fault[0]) give_up("--fault is not for --train");
     if (o.steps == 0) o.steps = o.text ? 400 : 3;
     return o;
 }
-static int has_fault(const options *o, const char *name) { return strcmp(o->fault, name) == 0; }
 
 int main(int argc, char **argv) {
     static ep_layer layer;

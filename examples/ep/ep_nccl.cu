@@ -336,7 +336,7 @@ static void replays(session *x) {
 }
 
 /* FP8 with a scale for each 128 of a row, quantised before the dispatch and after it. The rows go to pieces of the window that
- * nothing else is in. */
+ * nobody reads any more. */
 static void quantised(session *x) {
     ep_layer *l = &x->layer;
     const ep_size *s = &l->size;
@@ -360,6 +360,7 @@ static void quantised(session *x) {
     ep_must(tegroup_quantize(&q, stream, &ep_error));
     memset(&d.weights, 0, sizeof d.weights), memset(&d.row_weights, 0, sizeof d.row_weights);
     d.rows.data = l->window + l->at[EP_GRAD_ROWS]; /* in BF16, to be quantised where they arrive */
+    meet(&x->meet, NULL);                          /* a slower rank may still be in the step before */
     ep_must(tegroup_ep_dispatch(&d, stream, &ep_error));
     d.tokens = tegroup_matrix_of(q.output.data, s->tokens, s->width, TEGROUP_DTYPE_F8E4M3);
     d.scales = tegroup_matrix_of(q.output.scale_inv, s->tokens, blocks, TEGROUP_DTYPE_F32);
@@ -630,8 +631,11 @@ int main(int argc, char **argv) {
     if (!known) give_up("unknown fault %s", o.fault);
     if (ranks < 1 || ranks > MOST_RANKS || !(patience > 0))
         give_up("--ranks takes 1 to %d, --timeout more than 0", (int)MOST_RANKS);
-    if (o.experts < 8 || o.experts > TEGROUP_MAX_GROUPS || o.experts % ranks != 0 || o.bench < 0)
-        give_up("--experts takes a multiple of ranks from 8 on, --bench a number of tokens");
+    if (o.bench < 0 || (o.bench && (o.experts < 8 || o.experts > TEGROUP_MAX_GROUPS || o.experts % ranks != 0)))
+        give_up("--bench takes a number of tokens, and --experts a multiple of ranks from 8 on");
+    if (o.messages && (has_fault(&o, "counts") || has_fault(&o, "misaligned")))
+        give_up("--fault %s needs windows, not --messages", o.fault);
+    if (o.bench && o.fault[0]) give_up("--fault is not for --bench");
     meeting_point *shared =
         (meeting_point *)mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED) give_up("no shared memory");

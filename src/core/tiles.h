@@ -121,7 +121,7 @@ TEGROUP_API tegroup_status tegroup_tiles_of(tegroup_op op, const tegroup_shape *
     most = tegroup_impl_mul(tegroup_impl_ceil_div(op == TEGROUP_OP_WGRAD ? m : rows->rows, tile_m),
                             tegroup_impl_ceil_div(n, tile_n));
     TEGROUP_IMPL_RULE(most <= INT32_MAX, ERROR_UNSUPPORTED, "tile_m",
-                      "must be as high that a group has tiles that 31 bits count", INT32_MAX, most);
+                      "must be so high that 31 bits count a group's tiles", INT32_MAX, most);
     memset(&made, 0, sizeof made);
     made.op = op;
     made.groups = rows->groups;

@@ -67,8 +67,7 @@ static __device__ __forceinline__ void tegroup_impl_gpu_store8(tegroup_dtype dty
         if (i < count) ((uint16_t *)to)[i] = (uint16_t)(word[i / 2] >> i % 2 * 16);
 }
 
-/* What the functor makes of a tile's element, in row `line` and column `col` of the tile, all of which exist if WHOLE.
- * */
+/* What the functor makes of an element, in row `line` and column `col` of its tile, all of which exist if WHOLE. */
 template <bool WHOLE, typename FUNCTOR>
 static __device__ __forceinline__ float tegroup_impl_gpu_apply(const tegroup_impl_gpu_tile &tile, int line, int col,
                                                                float x, const FUNCTOR &functor) {

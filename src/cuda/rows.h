@@ -250,8 +250,8 @@ static inline tegroup_status tegroup_impl_cuda_blocks(int64_t units, int32_t eac
     return TEGROUP_OK;
 }
 
-/* Rows shorter than a block lie side by side in it: `rows` of them at a time, of which a thread has number `row` (none
- * if that is `rows`), from `step` on, every `stride` steps. */
+/* Rows shorter than a block may lie side by side in it, as those of fewer steps than a warp do: `rows` of them at a
+ * time, of which a thread has number `row` (none if that is `rows`), from `step` on, every `stride` steps. */
 struct tegroup_impl_abreast {
     int32_t rows, row, step, stride;
     __device__ explicit tegroup_impl_abreast(int64_t steps)

@@ -13,11 +13,12 @@
 #include "core/quantised.h"
 #include "cuda/sm90_decoded.h"
 
-/* What a product takes in a training step, by rates seen on an H100 (docs/lab/fp8.md): the time of its operations,
- * which the end of a tile lengthens as so many more terms of a sum would, and that of its bytes, which overlap by a
- * norm. */
+/* What a product takes in a training step: the time of its operations and that of its bytes, which overlap in part. The
+ * rates are fitted to the products of bench_step.cu on an H100 (docs/lab/fp8.md, "A training step"). */
 typedef struct tegroup_impl_sm90_rates {
-    double tflops, end, norm;
+    double tflops; /* of a long sum */
+    double end;    /* the end of a tile: terms of its sum that would take as long */
+    double norm;   /* p of (math^p + memory^p)^(1/p): 1 adds both, and the larger p is the more they overlap */
 } tegroup_impl_sm90_rates;
 
 #define TEGROUP_IMPL_SM90_STEP_TB     2.7 /* TB/s at which a product's bytes go */

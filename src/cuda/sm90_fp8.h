@@ -300,7 +300,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
             for (int i = 0; i < OF_B; i++)
                 b[i] = first_of(scales[1], SQUARE ? (item.j0 & -128) + 128 * i : item.j0 + me + 128 * i,
                                 block.end_of_columns());
-            /* The tile before may have ended with a step of this one's parity, and be promoted yet. */
+            /* The tile before may have ended with a step of this one's parity, and others may still promote it. */
             if (BOTH) tegroup_impl_warpgroup_sync(1 + group);
         }
         __device__ __forceinline__ void load() {

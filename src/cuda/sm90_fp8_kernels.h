@@ -22,7 +22,7 @@
  * weight gradient: a dgrad is a forward product with the transposed copy of the weights. The first kernel of an
  * operation runs every problem. A thread has two sums of each element in registers, so that a warpgroup's part of a
  * tile is at most 64 x 192. A kernel without narrow tiles finds its tiles sooner. A WHOLE tile's results of four bytes
- * fit into its slabs, which leaves a stage less for the sums. */
+ * fit into its slabs, which leaves a stage less for operands. */
 #define TEGROUP_IMPL_SM90_FP8_KERNELS(KERNEL)                                                                          \
     KERNEL(FP8_128X192, 1, 64, 192, 0, 3, 0)                                                                           \
     KERNEL(FP8_128X192_NARROW, 1, 64, 192, 0, 3, 1)                                                                    \
@@ -71,21 +71,20 @@ static inline void tegroup_impl_sm90_fp8_tile(const tegroup_gemm_desc *desc, teg
               narrows = tegroup_impl_sm90_narrow_tiles(0, (int32_t)cols, (int32_t)k) > 0;
     const int whole = average <= TEGROUP_IMPL_SM90_FP8_WHOLE && !p->accumulate && p->c == TEGROUP_DTYPE_UNSET;
     const int32_t kernel = wgrad && whole ? TEGROUP_IMPL_SM90_FP8_WGRAD_128X192_WHOLE
-                           : wgrad   ? TEGROUP_IMPL_SM90_FP8_WGRAD_128X192
-                           : lower   ? TEGROUP_IMPL_SM90_FP8_64X128
-                           : narrows ? TEGROUP_IMPL_SM90_FP8_128X192_NARROW
-                                     : TEGROUP_IMPL_SM90_FP8_128X192;
+                           : wgrad        ? TEGROUP_IMPL_SM90_FP8_WGRAD_128X192
+                           : lower        ? TEGROUP_IMPL_SM90_FP8_64X128
+                           : narrows      ? TEGROUP_IMPL_SM90_FP8_128X192_NARROW
+                                          : TEGROUP_IMPL_SM90_FP8_128X192;
     plan->tile_m = tegroup_impl_sm90_fp8_row_of(kernel)->tile_m;
     plan->tile_n = tegroup_impl_sm90_fp8_row_of(kernel)->tile_n;
     plan->tile_k = TEGROUP_IMPL_SM90_FP8_K;
     plan->algorithm[TEGROUP_IMPL_PLANNED_ROW] = (uint64_t)kernel;
     forecast->why = wgrad && whole ? "by rule: sums are short, and results go while the next tile is multiplied"
-                    : wgrad   ? "by rule: sums are long"
-                    : lower   ? "by rule: groups are short"
-                    : narrows ? "by rule: groups are long, and tile rows end in narrow tiles"
-                              : "by rule: groups are long";
+                    : wgrad        ? "by rule: sums are long"
+                    : lower        ? "by rule: groups are short"
+                    : narrows      ? "by rule: groups are long, and tile rows end in narrow tiles"
+                                   : "by rule: groups are long";
 }
-
 
 /* Where the scales of an operand's group are: that of line l (of m or n) and block b of k is
  * at[(l >> line_shift) * line_stride + b * k_stride]. */

@@ -7,9 +7,9 @@
 
 /* One warp walks the groups, 32 at a time: each lane counts one group's tiles, and a scan adds them up. A few lanes
  * then look up one tile each: a lookup takes long, and several take no longer. Tiles are asked for in rising order, so
- * the walk never goes back. Its state is in shared memory, as registers are for sums. Of what a TILE is and a CALL,
- * RULE knows all: groups(call), tiles(call, g), which is 0 past the last group, put(call, g, local, tile), none(tile).
- * */
+ * the walk never goes back. Its state is in shared memory, as registers are for sums. What a CALL and a TILE are, RULE
+ * alone knows: lane(), prepared(call), groups(call), tiles(call, g), which is 0 past the last group, put(call, g,
+ * local, tile) and none(tile). */
 template <typename RULE, typename CALL, typename TILE> struct tegroup_impl_walk {
     int64_t before;   /* tiles in front of the current 32 groups */
     int64_t upto[32]; /* prefix sums of tiles over the current groups, each included */

@@ -212,7 +212,8 @@ TEGROUP_API tegroup_status tegroup_ep_dispatch(const tegroup_ep_dispatch_desc *d
 }
 
 /* @each-real */
-/* One token: its slots' rows, weighted and added in the order of its choices. */
+/* One token: its slots' rows, weighted and added in the order of its choices, step for step as tegroup_combine does it
+ * (moe/permutation.h): the bits are those of one rank. */
 static inline void tegroup_impl_ep_combine_row_FSUF(const tegroup_ep_combine_desc *desc,
                                                     const tegroup_impl_ep_reach *reach, int64_t token) {
     const int64_t k = desc->row_of_slot.cols;

@@ -74,7 +74,8 @@ TEGROUP_IMPL_HD uint64_t tegroup_impl_ep_digest(const tegroup_ep_sizes_desc *des
            + tegroup_impl_ep_mix(last + 2, tegroup_impl_max(1, desc->alignment));
 }
 
-/* What is seen of all experts, before any is looked at, and one more. */
+/* The report: opened before any expert is counted, one added after another, and closed, which sets the status and makes
+ * -1 of a rank that is none. */
 TEGROUP_IMPL_HD tegroup_ep_report tegroup_impl_ep_report_open(const tegroup_ep_sizes_desc *desc) {
     tegroup_ep_report report;
     memset(&report, 0, sizeof report);
@@ -106,7 +107,7 @@ TEGROUP_IMPL_HD void tegroup_impl_ep_report_close(const tegroup_ep_sizes_desc *d
 typedef struct tegroup_impl_ep_reach {
     int64_t capacity;
     int32_t ranks;
-    int64_t ahead_bytes[TEGROUP_EP_MAX_RANKS]; /* of each rank's window, before this rank's own */
+    int64_t ahead_bytes[TEGROUP_EP_MAX_RANKS]; /* from this rank's own window to each rank's */
 } tegroup_impl_ep_reach;
 
 /* A slot's row of a matrix that lies in the windows; NULL where it has none. */

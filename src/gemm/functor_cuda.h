@@ -28,6 +28,7 @@ template <typename FUNCTOR> inline uint64_t tegroup_impl_functor_type() {
     return (uint64_t)(uintptr_t)&type;
 }
 
+#define TEGROUP_IMPL_FUNCTOR_BYTES           240
 #define TEGROUP_IMPL_FUNCTOR_PARAMETER_BYTES 4096 /* of a kernel, in every CUDA 12 */
 
 /* A kernel's address, if it is wanted: no other is compiled. */
@@ -37,8 +38,8 @@ template <bool WANTED, bool BF16, typename SHAPE, typename FUNCTOR> struct tegro
 };
 template <bool BF16, typename SHAPE, typename FUNCTOR>
 struct tegroup_impl_sm90_functor_code<true, BF16, SHAPE, FUNCTOR> {
-    static_assert(sizeof(tegroup_impl_sm90_call) + sizeof(FUNCTOR) <= TEGROUP_IMPL_FUNCTOR_PARAMETER_BYTES,
-                  "a functor that is so large is given a pointer to what it needs");
+    static_assert(sizeof(tegroup_impl_sm90_call) + TEGROUP_IMPL_FUNCTOR_BYTES <= TEGROUP_IMPL_FUNCTOR_PARAMETER_BYTES,
+                  "a kernel's parameters have room for a functor");
     static const void *kernel() { return (const void *)tegroup_impl_sm90_functor_kernel<BF16, SHAPE, FUNCTOR>; }
 };
 template <tegroup_op OP, bool BF16, typename FUNCTOR>
@@ -128,6 +129,7 @@ template <tegroup_op OP, tegroup_dtype DTYPE, typename FUNCTOR>
 static inline tegroup_status tegroup_plan_with(tegroup_plan *plan, tegroup_error *error) {
     static_assert(DTYPE == TEGROUP_DTYPE_BF16 || DTYPE == TEGROUP_DTYPE_F16, "operands of 16 bits");
     static_assert(__is_trivially_copyable(FUNCTOR), "a kernel's parameter is copied as it lies in memory");
+    static_assert(sizeof(FUNCTOR) <= TEGROUP_IMPL_FUNCTOR_BYTES, "a larger one is given a pointer to what it needs");
     tegroup_plan made;
     TEGROUP_IMPL_TRY(tegroup_impl_check_has_functor(plan, error));
     TEGROUP_IMPL_RULE(plan->problem.op == OP, ERROR_PLAN, "plan.problem.op",

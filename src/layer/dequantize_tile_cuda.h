@@ -117,8 +117,8 @@ static __device__ __noinline__ void tegroup_impl_dequantize_each(const tegroup_i
 
 /* A thread's part of a work: of a strip of eight rows, one for each warp, eight pieces of eight columns; of a tile rows
  * `row` .. row + 7, columns `col` .. col + 7, or of a transposed copy two columns of 32 rows. What is written is the
- * call's input. Nothing is shared but what is known of the group: a thread reads scales
- * itself, of which it has few. */
+ * call's input. The scales of a strip's rows go through a table of the warp's; of a tile each thread reads its few
+ * scales itself. */
 template <int DTYPE> struct tegroup_impl_dequantize_piece {
     typedef tegroup_impl_eight<DTYPE> eight;
     enum { BYTES = eight::vectors::bytes, TILE = TEGROUP_IMPL_QUANTIZE_TILE, BF16 = DTYPE == TEGROUP_DTYPE_BF16 };

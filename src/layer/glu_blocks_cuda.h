@@ -26,9 +26,10 @@
 #include "layer/quantize_values_cuda.h"
 #include "layer/quantize_cuda.h"
 
-/* What tegroup_quantize makes of BF16 gates and ups by halves, where its scaling is BLOCK_1X128: the activation, or its
- * gradient, in one read, each value computed once, and both copies written. The bits are those of the kernel for all
- * formats, which takes three times as long here: it computes a gradient's gates and ups apart. */
+/* What tegroup_quantize makes of BF16 gates and ups by halves, where its scaling is BLOCK_1X128: the activation, or
+ * its gradient, in one read, each value computed once, and both copies written; the gradient of rows' scales has a
+ * kernel of its own. The bits are those of the kernel for all formats, which takes 2.3 to 2.7 times as long
+ * (docs/lab/fp8.md): it computes a gradient's gates and ups apart. */
 enum {
     TEGROUP_IMPL_GLU_THREADS = 512, /* 16 beside each other, with 8 columns each, and 32 above each other */
     TEGROUP_IMPL_GLU_WARPS = TEGROUP_IMPL_GLU_THREADS / 32,

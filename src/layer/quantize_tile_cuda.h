@@ -1,4 +1,4 @@
-/* ---- Quantise: a tile, and the kernels ---- */
+/* ---- Quantise: tiles, and what tiles, strips and rows share ---- */
 
 #pragma once
 #include "base/version.h"

@@ -29,8 +29,8 @@ enum {
     TEGROUP_IMPL_QUANTIZE_BESIDE = 8  /* blocks that share a stretch of works, so that they read the same rows */
 };
 
-/* Blocks that a multiprocessor has room for, and that are launched. Each has a tile of values, or of ROW's rows, in
- * dynamic shared memory. */
+/* Blocks that a multiprocessor has room for, and that are launched. In dynamic shared memory each of quantise's has a
+ * tile, strips, or ROW's rows; dequantise needs none. */
 #define TEGROUP_IMPL_QUANTIZE_RESIDENT(dtype) ((dtype) == TEGROUP_DTYPE_F32 ? 2 : 3)
 #define TEGROUP_IMPL_DEQUANTIZE_RESIDENT 3
 #define TEGROUP_IMPL_QUANTIZE_STAGED (TEGROUP_IMPL_QUANTIZE_TILE * TEGROUP_IMPL_QUANTIZE_TILE) /* values */

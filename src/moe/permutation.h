@@ -269,7 +269,7 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
     tegroup_permutation_desc taken;
     tegroup_snapshot_view view;
     const tegroup_matrix *slots;
-    int64_t tokens, row;
+    int64_t tokens, rows, row;
     int32_t threads, share;
     (void)stream;
     TEGROUP_IMPL_TAKE(desc, taken);
@@ -283,15 +283,16 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
 
     tokens = tegroup_impl_matrix_rows(&desc->indices);
     slots = &desc->slot_of_row;
+    rows = tegroup_impl_there(slots) ? slots->cols : 0;
     threads = tegroup_impl_team(tegroup_impl_threads(desc->threads),
-                                (double)slots->cols + 2 * (double)tokens * (double)desc->indices.cols);
+                                (double)rows + 2 * (double)tokens * (double)desc->indices.cols);
     if (desc->weights.dtype != TEGROUP_DTYPE_UNSET) {
         tegroup_impl_keep_heaviest(desc, &view);
         threads = 1;
     }
     TEGROUP_IMPL_OMP(omp parallel private(row, share) num_threads(threads)) {
         TEGROUP_IMPL_OMP(omp for schedule(static))
-        for (row = 0; row < slots->cols; row++) tegroup_impl_store_int(slots->dtype, slots->data, row, -1);
+        for (row = 0; row < rows; row++) tegroup_impl_store_int(slots->dtype, slots->data, row, -1);
         TEGROUP_IMPL_OMP(omp for schedule(static))
         for (share = 0; share < threads; share++)
             tegroup_impl_permutation_share(desc, &view, tegroup_impl_share_begin(tokens, share, threads),

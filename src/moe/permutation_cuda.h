@@ -14,6 +14,7 @@
 #include "core/constructors.h"
 #include "formats/convert.h"
 #include "core/layout.h"
+#include "core/checks.h"
 #include "core/snapshot_checks.h"
 #include "moe/permutation.h"
 #include "cuda/launch.h"
@@ -318,12 +319,13 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
     call.desc = *desc;
     call.desc.indices = tegroup_impl_cuda_matrix(&desc->indices);
     call.desc.row_of_slot = tegroup_impl_cuda_matrix(&desc->row_of_slot);
+    if (!tegroup_impl_there(&desc->slot_of_row)) call.desc.slot_of_row.cols = 0;
     call.view = tegroup_impl_snapshot_view(desc->shape.snapshot, groups, 0);
     call.before = (int64_t *)desc->workspace; /* the workspace's first item */
     call.slots = desc->indices.rows * desc->indices.cols;
     if (desc->weights.dtype != TEGROUP_DTYPE_UNSET && call.slots > 0 && groups > 0)
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_keep_heaviest(desc, &call, stream, error));
-    if (call.slots <= warps * most_of_a_warp && desc->slot_of_row.cols <= most_rows) {
+    if (call.slots <= warps * most_of_a_warp && call.desc.slot_of_row.cols <= most_rows) {
         call.runs = warps;
         call.run = tegroup_impl_align(tegroup_impl_ceil_div(call.slots, warps), 32);
         return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_permutation_block_kernel, 1,
@@ -333,7 +335,8 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
     call.run = tegroup_impl_permutation_run(groups);
     call.runs = tegroup_impl_ceil_div(call.slots, call.run);
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(call.runs, warps), 64, &blocks, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(desc->slot_of_row.cols, 1024), 8, &fill, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(call.desc.slot_of_row.cols, 1024), 8, &fill, error));
     if (fill < blocks) fill = blocks;
     code =
         tegroup_impl_launch(tegroup_impl_permutation_count_kernel, fill, 32u * (unsigned)warps, shared, stream, call);

@@ -32,7 +32,7 @@ static inline int tegroup_impl_scheme_plain(const tegroup_router_scheme *s) {
            && s->sequence_tokens == 0 && s->z_coefficient == 0;
 }
 
-/* Does a scheme, or that the backward call has the gradients of losses, take it another way than softmax top-k? */
+/* Whether a backward call is not that of a plain softmax top-k: it has a scheme, or gradients of losses. */
 static inline int tegroup_impl_backward_schemed(const tegroup_router_scheme *scheme,
                                                 const tegroup_matrix *loss_gradients) {
     return !tegroup_impl_scheme_plain(scheme) || loss_gradients->dtype != TEGROUP_DTYPE_UNSET;

@@ -95,7 +95,7 @@ static void shape(tegroup_backend backend, int32_t groups, int64_t rows_all, int
     for (int round = -3; round < rounds; round++) {
         double now[CONTESTANTS];
         for (int i = 0; i < CONTESTANTS; i++) {
-            const int c = (i + round + 3) % CONTESTANTS; /* each is first, second and third as often */
+            const int c = (i + round + 3) % CONTESTANTS; /* each has every place equally often */
             float ms;
             tegroup_gemm_desc desc = c == 3 ? with_bias : gemm;
             desc.functor = c == 1 || c == 2;

@@ -20,54 +20,21 @@
 #include "tegroup.h"
 #include <algorithm>
 #include <vector>
-
-#define MUST(call)                                                                                                     \
-    do {                                                                                                               \
-        int code_ = (int)(call);                                                                                       \
-        if (code_ != 0) {                                                                                              \
-            tegroup_error_text(&error, text, sizeof text);                                                             \
-            fprintf(stderr, "%s:%d: code %d %s\n", __FILE__, __LINE__, code_, text);                                   \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
-    } while (0)
+#include "bench.h"
 
 enum { INFERENCE, FORWARD, GRADIENT, BACKWARD, STEP, WORKS, DENSE = 2 * WORKS, CONTESTANTS, ROUNDS = 15 };
 static const char *const works[WORKS] = {"inference", "forward", "gradient", "dgrad", "step"};
-static tegroup_error error;
-static char text[2048];
 
 /* rows: tokens times experts a token. */
 static const struct layer { const char *name; int groups; int64_t rows, d, h; } layers[] = {
     {"7b fine-grained", 128, 196608, 1536, 256}, {"qwen3-30b", 128, 131072, 2048, 768}, {"dsv3 ep8", 32, 65536, 7168, 2048}, {"mixtral", 8, 16384, 4096, 14336},
     {"qwen3-30b decode", 128, 512, 2048, 768}, {"dsv3 ep32", 8, 32768, 7168, 2048}, {"qwen3-30b half", 128, 65536, 2048, 768}, {"gpt-oss", 32, 16384, 2880, 2880}, {"kimi-k2 ep8", 48, 32768, 7168, 2048}};
 
-/* About normal: the sum of four uniform numbers, in BF16. */
-static __global__ void fill_normal(uint16_t *x, size_t count, unsigned seed, float scale) {
-    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < count; i += (size_t)gridDim.x * blockDim.x) {
-        unsigned h = (unsigned)i * 2654435761u + (unsigned)(i >> 32) * 40503u + seed;
-        h ^= h >> 15, h *= 2246822519u, h ^= h >> 13, h *= 3266489917u, h ^= h >> 16;
-        const float sum = (float)(h & 255) + (float)(h >> 8 & 255) + (float)(h >> 16 & 255) + (float)(h >> 24) - 510.0f;
-        x[i] = (uint16_t)(__float_as_uint(sum * scale / 148.0f) >> 16);
-    }
-}
 static __global__ void differ(const uint16_t *a, const uint16_t *b, size_t count, unsigned long long *found) {
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < count; i += (size_t)gridDim.x * blockDim.x)
         if (a[i] != b[i]) atomicAdd(found, 1ull);
 }
 
-static std::vector<void *> held;
-static void *device(int64_t bytes) {
-    void *p;
-    MUST(cudaMalloc(&p, (size_t)bytes));
-    held.push_back(p);
-    return p;
-}
-static void *normal(int64_t count, float scale) {
-    static unsigned seed;
-    void *p = device(count * 2);
-    fill_normal<<<2048, 256>>>((uint16_t *)p, (size_t)count, ++seed * 977u, scale);
-    return p;
-}
 
 int main(int count_of_arguments, char **arguments) {
     int interleaved = 0, portable = 0; /* gate, up, gate, up ...; the backend for every GPU */

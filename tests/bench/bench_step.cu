@@ -17,21 +17,10 @@
 #include <cxxabi.h>
 #include <string>
 #include <vector>
-
-#define MUST(call)                                                                                                     \
-    do {                                                                                                               \
-        int code_ = (int)(call);                                                                                       \
-        if (code_ != 0) {                                                                                              \
-            tegroup_error_text(&error, text, sizeof text);                                                             \
-            fprintf(stderr, "%s:%d: code %d %s\n", __FILE__, __LINE__, code_, text);                                   \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
-    } while (0)
+#include "bench.h"
 
 enum { X, DY, FORWARD, DGRAD, WGRAD, STEP, WORKS, ROUNDS = 11 };
 static const char *const works[WORKS] = {"quantise X", "quantise dY", "forward", "dgrad", "wgrad", "step"};
-static tegroup_error error;
-static char text[2048];
 
 /* rows: tokens times experts a token. Widths and rows are those of tests/bench/shapes.json; dsv3's also with other numbers of experts. */
 static const struct layer { const char *name; int groups; int64_t rows, d, h; } layers[] = {
@@ -39,15 +28,6 @@ static const struct layer { const char *name; int groups; int64_t rows, d, h; } 
     {"dsv3 32 experts", 32, 32768, 7168, 2048}, {"mixtral", 8, 16384, 4096, 14336}, {"qwen3-30b", 128, 65536, 2048, 768},
     {"gpt-oss", 32, 16384, 2880, 2880}, {"kimi-k2", 48, 32768, 7168, 2048}};
 
-/* About normal: the sum of four uniform numbers, in BF16. */
-static __global__ void fill_normal(uint16_t *x, size_t count, unsigned seed, float scale) {
-    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < count; i += (size_t)gridDim.x * blockDim.x) {
-        unsigned h = (unsigned)i * 2654435761u + (unsigned)(i >> 32) * 40503u + seed;
-        h ^= h >> 15, h *= 2246822519u, h ^= h >> 13, h *= 3266489917u, h ^= h >> 16;
-        const float sum = (float)(h & 255) + (float)(h >> 8 & 255) + (float)(h >> 16 & 255) + (float)(h >> 24) - 510.0f;
-        x[i] = (uint16_t)(__float_as_uint(sum * scale / 148.0f) >> 16);
-    }
-}
 /* sums[0] += |a - b|^2, sums[1] += |b|^2; NaN anywhere shows. */
 static __global__ void distance(const void *a, const void *b, bool wide, size_t count, double *sums) {
     double off = 0, size = 0;
@@ -59,19 +39,6 @@ static __global__ void distance(const void *a, const void *b, bool wide, size_t 
     atomicAdd(&sums[0], off), atomicAdd(&sums[1], size);
 }
 
-static std::vector<void *> held;
-static void *device(int64_t bytes) {
-    void *p;
-    MUST(cudaMalloc(&p, (size_t)std::max<int64_t>(bytes, 1)));
-    held.push_back(p);
-    return p;
-}
-static void *normal(int64_t count, float scale) {
-    static unsigned seed;
-    void *p = device(count * 2);
-    fill_normal<<<2048, 256>>>((uint16_t *)p, (size_t)count, ++seed * 977u, scale);
-    return p;
-}
 /* A tensor as it is quantised, with room for these copies. */
 static tegroup_tensor room_for(tegroup_tensor t, tegroup_dtype dtype, tegroup_scaling scaling) {
     tegroup_layout layout;
