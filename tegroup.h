@@ -2088,7 +2088,8 @@ typedef struct tegroup_ep_windows {
     int32_t      ranks;     /* 1 to TEGROUP_EP_MAX_RANKS                                                         */
     int32_t      rank;      /* this one                                                                          */
     void *const *addresses; /* [ranks], in host memory, read before the call returns: where this process, or the device
-                               that it works on, reaches each rank's window; TEGROUP_ALIGNMENT-aligned, and apart */
+                               that it works on, reaches each rank's window; TEGROUP_ALIGNMENT-aligned, apart from
+                               one another, and the others' from every matrix that lies outside the windows      */
     size_t       bytes;     /* of each window                                                                    */
 } tegroup_ep_windows;
 
@@ -19404,7 +19405,7 @@ static inline tegroup_status tegroup_impl_cuda_ep_combine(const tegroup_ep_combi
 /* ---- rules ---- */
 
 static inline tegroup_status tegroup_impl_ep_check_windows(const tegroup_ep_windows *windows, tegroup_error *error) {
-    int32_t r;
+    int32_t r, other;
     TEGROUP_IMPL_TRY(
         tegroup_impl_ep_check_ranks(windows->ranks, windows->rank, "windows.ranks", "windows.rank", error));
     TEGROUP_IMPL_RULE(windows->addresses != NULL, ERROR_NULL_ARGUMENT, "windows.addresses", "must not be NULL", 1, 0);
@@ -19415,7 +19416,25 @@ static inline tegroup_status tegroup_impl_ep_check_windows(const tegroup_ep_wind
                           "must hold no NULL: no plain store reaches that rank; got is the rank", -1, r);
         TEGROUP_IMPL_RULE(tegroup_impl_aligned(windows->addresses[r], TEGROUP_ALIGNMENT), ERROR_ALIGNMENT,
                           "windows.addresses", "must be 256-byte aligned; got is the rank", TEGROUP_ALIGNMENT, r);
+        for (other = 0; other < r; other++)
+            TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(windows->addresses[r], (int64_t)windows->bytes,
+                                                     windows->addresses[other], (int64_t)windows->bytes),
+                              ERROR_OVERLAP, "windows.addresses",
+                              "must lie apart by windows.bytes; expected and got are two ranks", other, r);
     }
+    return TEGROUP_OK;
+}
+
+/* What lies outside the windows is apart from those of the other ranks. */
+static inline tegroup_status tegroup_impl_ep_check_beside(const tegroup_ep_windows *windows,
+                                                          const tegroup_impl_buffer *buffers, int32_t count,
+                                                          tegroup_error *error) {
+    int32_t r, i;
+    for (r = 0; r < windows->ranks; r++)
+        for (i = 0; i < count && r != windows->rank; i++)
+            TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(windows->addresses[r], (int64_t)windows->bytes, buffers[i].base,
+                                                     buffers[i].bytes),
+                              ERROR_OVERLAP, "windows.addresses", buffers[i].apart, 0, 1);
     return TEGROUP_OK;
 }
 
@@ -19488,6 +19507,7 @@ static inline tegroup_status tegroup_impl_ep_dispatch_check(const tegroup_ep_dis
     buffers[5] = tegroup_impl_matrix_buffer(in[2], NULL, "must not overlap weights", 0);
     buffers[6] = tegroup_impl_matrix_buffer(&desc->row_of_slot, NULL, "must not overlap row_of_slot", 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 7, TEGROUP_CHECK_HOST, NULL, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_ep_check_beside(&desc->windows, buffers + 3, 4, error));
     return tegroup_impl_check_built(TEGROUP_IMPL_EP_KERNELS, desc->space, error);
 }
 
@@ -19517,13 +19537,14 @@ static inline tegroup_status tegroup_impl_ep_combine_check(const tegroup_ep_comb
         &desc->windows, &desc->row_values, row_values, &desc->values, 1,
         tegroup_impl_there(&desc->values) ? 1u << desc->values.dtype : TEGROUP_IMPL_REALS, capacity, error));
     TEGROUP_IMPL_TRY(tegroup_impl_ep_check_map(&desc->row_of_slot, desc->windows.ranks, *capacity, error));
-    buffers[0] = tegroup_impl_matrix_buffer(&desc->tokens, tokens[0], "must not overlap tokens", 1);
-    buffers[1] = tegroup_impl_matrix_buffer(&desc->values, values[0], "must not overlap values", 1);
-    buffers[2] = tegroup_impl_matrix_buffer(&desc->rows, NULL, "must not overlap rows", 0);
-    buffers[3] = tegroup_impl_matrix_buffer(&desc->row_values, NULL, "must not overlap row_values", 0);
+    buffers[0] = tegroup_impl_matrix_buffer(&desc->rows, NULL, "must not overlap rows", 0);
+    buffers[1] = tegroup_impl_matrix_buffer(&desc->row_values, NULL, "must not overlap row_values", 0);
+    buffers[2] = tegroup_impl_matrix_buffer(&desc->tokens, tokens[0], "must not overlap tokens", 1);
+    buffers[3] = tegroup_impl_matrix_buffer(&desc->values, values[0], "must not overlap values", 1);
     buffers[4] = tegroup_impl_matrix_buffer(&desc->weights, NULL, "must not overlap weights", 0);
     buffers[5] = tegroup_impl_matrix_buffer(&desc->row_of_slot, NULL, "must not overlap row_of_slot", 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 6, TEGROUP_CHECK_HOST, NULL, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_ep_check_beside(&desc->windows, buffers + 2, 4, error));
     return tegroup_impl_check_built(TEGROUP_IMPL_EP_KERNELS, desc->space, error);
 }
 

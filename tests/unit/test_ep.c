@@ -259,6 +259,22 @@ TEST(ep, windows_are_checked) {
 #define SPOIL(x) g.addresses[0] = (char *)g.addresses[0] + 128
     BOTH(SPOIL, ALIGNMENT, "windows.addresses", TEGROUP_ALIGNMENT, 0);
 #undef SPOIL
+#define SPOIL(x) g.addresses[0] = (char *)g.addresses[1] + 256
+    BOTH(SPOIL, OVERLAP, "windows.addresses", 0, 1);
+#undef SPOIL
+#define SPOIL(x) x.windows.bytes = WINDOW + 1
+    BOTH(SPOIL, OVERLAP, "windows.addresses", 0, 1);
+#undef SPOIL
+/* Nothing that lies outside the windows may lie in another rank's, not even where this call would not write. */
+#define SPOIL(x) x.row_of_slot.data = (char *)g.addresses[0] + WINDOW - 24
+    BOTH(SPOIL, OVERLAP, "windows.addresses", 0, 1);
+#undef SPOIL
+#define SPOIL(x) x.tokens.data = g.addresses[0]
+    BOTH(SPOIL, OVERLAP, "windows.addresses", 0, 1);
+#undef SPOIL
+#define SPOIL(x) x.weights.data = (char *)g.addresses[0] + 512
+    BOTH(SPOIL, OVERLAP, "windows.addresses", 0, 1);
+#undef SPOIL
 #define SPOIL(x) x.windows.bytes = SIZE_MAX
     BOTH(SPOIL, OVERFLOW, "windows.bytes", INT64_MAX - 1, INT64_MAX);
 #undef SPOIL
@@ -299,6 +315,7 @@ TEST(ep, dispatch_and_combine_refuse) {
     REFUSED(dispatch, g.dispatch.row_weights.cols = 2, SHAPE, "row_weights.cols", 1, 2);
     REFUSED(dispatch, g.dispatch.row_scales.data = (char *)g.dispatch.rows.data + 188, OVERLAP, "rows.data", 0, 1);
     REFUSED(dispatch, g.dispatch.tokens.data = g.dispatch.row_scales.data, OVERLAP, "row_scales.data", 0, 1);
+    REFUSED(dispatch, g.dispatch.scales.data = g.addresses[0], OVERLAP, "windows.addresses", 0, 1);
     REFUSED(combine, g.combine.tokens.rows = 2, SHAPE, "tokens.rows", 3, 2);
     REFUSED(combine, g.combine.rows.cols = 7, SHAPE, "rows.cols", 8, 7);
     REFUSED(combine, g.combine.rows.dtype = TEGROUP_DTYPE_F8E4M3, DTYPE, "rows.dtype", error.expected, TEGROUP_DTYPE_F8E4M3);
@@ -311,6 +328,7 @@ TEST(ep, dispatch_and_combine_refuse) {
     REFUSED(combine, g.combine.values.cols = 1, SHAPE, "values.cols", 2, 1);
     REFUSED(combine, g.combine.tokens.data = (char *)g.combine.rows.data, OVERLAP, "tokens.data", 0, 1);
     REFUSED(combine, g.combine.values.data = g.combine.weights.data, OVERLAP, "values.data", 0, 1);
+    REFUSED(combine, g.combine.values.data = g.addresses[0], OVERLAP, "windows.addresses", 0, 1);
 }
 
 TEST_MAIN()
