@@ -93,51 +93,52 @@
  *   [60] cpu/rows.h               Rows
  *   [61] cpu/gemm_kernel.h        CPU GEMM kernel
  *   [62] cpu/quantised.h          CPU GEMM of quantised operands
- *   [63] cuda/cublaslt_setup.h    Set-up of a grouped cuBLASLt matmul
- *   [64] cuda/cublaslt_scales.h   Set-up of a grouped cuBLASLt matmul: quantised operands
- *   [65] cuda/sm90_kernels.h      Hopper GEMM: the table of kernels
- *   [66] cuda/sm90_balance.h      Hopper GEMM: what tiles cost, and which block is done first
- *   [67] cuda/sm90_decoded.h      Hopper GEMM: operands that are decoded
- *   [68] cuda/sm90_fp8_kernels.h  Hopper GEMM of FP8: the table of kernels, and where a group's scales are
- *   [69] cuda/sm90_repack.h       Hopper GEMM: rows that are repacked for TMA
- *   [70] cuda/sm90_forecast.h     Hopper GEMM: whether BF16 would be faster
- *   [71] cuda/sm90_choice.h       Hopper GEMM: which kernel a plan takes
- *   [72] gemm/backends.h          The backends, a row of functions each
- *   [73] gemm/verdicts.h          What each backend can do
- *   [74] gemm/plan.h              Explain and plan
- *   [75] cpu/gemm.h               CPU GEMM
- *   [76] gemm/check.h             What a call checks
- *   [77] gemm/run.h               Run
- *   [78] gemm/once.h              One call for a product that runs once
- *   [79] gemm/tune.h              Tune, save and load a plan
- *   [80] cpu/real.h               Formulas
- *   [81] core/activation_formulas.h Activation formulas
- *   [82] layer/activation.h       Activations
- *   [83] layer/quantize_rules.h   Quantise and dequantise: rules
- *   [84] layer/quantize.h         Quantise and dequantise
- *   [85] layer/linear.h           Grouped linear layer
- *   [86] layer/mlp_rules.h        Grouped MLP: tensors and rules
- *   [87] layer/mlp_plan.h         Grouped MLP: plan
- *   [88] layer/mlp.h              Grouped MLP: calls
- *   [89] layer/chain_rules.h      Op chain: rules and buffers
- *   [90] layer/chain_ops.h        Op chain: ops as layers
- *   [91] layer/chain_plan.h       Op chain: plan
- *   [92] layer/chain.h            Op chain: calls
- *   [93] gemm/validate_values.h   Validate: values and scales
- *   [94] gemm/validate.h          Validate
- *   [95] gemm/scale_convert.h     Scales in another layout
- *   [96] moe/count.h              Counts of groups
- *   [97] moe/router_scheme.h      Router schemes
- *   [98] moe/router.h             Router
- *   [99] moe/permutation.h        Permute and combine
- *   [100] moe/export.h             Layouts of other libraries
- *   [101] moe/skew.h               Skew of a routing
- *   [102] moe/layer_formats.h      MoE layer: formats
- *   [103] moe/layer_plan.h         MoE layer: plan
- *   [104] moe/layer.h              MoE layer
- *   [105] ep/places.h              Expert parallelism: where rows go
- *   [106] ep/sizes.h               Expert parallelism: sizes
- *   [107] ep/exchange.h            Expert parallelism: dispatch and combine
+ *   [63] cpu/lines.h              CPU products of few rows, line by line
+ *   [64] cuda/cublaslt_setup.h    Set-up of a grouped cuBLASLt matmul
+ *   [65] cuda/cublaslt_scales.h   Set-up of a grouped cuBLASLt matmul: quantised operands
+ *   [66] cuda/sm90_kernels.h      Hopper GEMM: the table of kernels
+ *   [67] cuda/sm90_balance.h      Hopper GEMM: what tiles cost, and which block is done first
+ *   [68] cuda/sm90_decoded.h      Hopper GEMM: operands that are decoded
+ *   [69] cuda/sm90_fp8_kernels.h  Hopper GEMM of FP8: the table of kernels, and where a group's scales are
+ *   [70] cuda/sm90_repack.h       Hopper GEMM: rows that are repacked for TMA
+ *   [71] cuda/sm90_forecast.h     Hopper GEMM: whether BF16 would be faster
+ *   [72] cuda/sm90_choice.h       Hopper GEMM: which kernel a plan takes
+ *   [73] gemm/backends.h          The backends, a row of functions each
+ *   [74] gemm/verdicts.h          What each backend can do
+ *   [75] gemm/plan.h              Explain and plan
+ *   [76] cpu/gemm.h               CPU GEMM
+ *   [77] gemm/check.h             What a call checks
+ *   [78] gemm/run.h               Run
+ *   [79] gemm/once.h              One call for a product that runs once
+ *   [80] gemm/tune.h              Tune, save and load a plan
+ *   [81] cpu/real.h               Formulas
+ *   [82] core/activation_formulas.h Activation formulas
+ *   [83] layer/activation.h       Activations
+ *   [84] layer/quantize_rules.h   Quantise and dequantise: rules
+ *   [85] layer/quantize.h         Quantise and dequantise
+ *   [86] layer/linear.h           Grouped linear layer
+ *   [87] layer/mlp_rules.h        Grouped MLP: tensors and rules
+ *   [88] layer/mlp_plan.h         Grouped MLP: plan
+ *   [89] layer/mlp.h              Grouped MLP: calls
+ *   [90] layer/chain_rules.h      Op chain: rules and buffers
+ *   [91] layer/chain_ops.h        Op chain: ops as layers
+ *   [92] layer/chain_plan.h       Op chain: plan
+ *   [93] layer/chain.h            Op chain: calls
+ *   [94] gemm/validate_values.h   Validate: values and scales
+ *   [95] gemm/validate.h          Validate
+ *   [96] gemm/scale_convert.h     Scales in another layout
+ *   [97] moe/count.h              Counts of groups
+ *   [98] moe/router_scheme.h      Router schemes
+ *   [99] moe/router.h             Router
+ *   [100] moe/permutation.h        Permute and combine
+ *   [101] moe/export.h             Layouts of other libraries
+ *   [102] moe/skew.h               Skew of a routing
+ *   [103] moe/layer_formats.h      MoE layer: formats
+ *   [104] moe/layer_plan.h         MoE layer: plan
+ *   [105] moe/layer.h              MoE layer
+ *   [106] ep/places.h              Expert parallelism: where rows go
+ *   [107] ep/sizes.h               Expert parallelism: sizes
+ *   [108] ep/exchange.h            Expert parallelism: dispatch and combine
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
@@ -695,10 +696,13 @@ typedef struct tegroup_cublaslt_functions {
 
 /* ==== [9] Options (src/core/options_types.h) ==== */
 
-/* The type in which products are summed. */
+/* The type in which products are summed, and whether their order is fixed. */
 typedef enum tegroup_compute {
-    TEGROUP_COMPUTE_F32 = 0,
-    TEGROUP_COMPUTE_F64 = 1 /* required for F64 operands; with narrower ones it is an oracle */
+    TEGROUP_COMPUTE_F32      = 0, /* a row's bits do not depend on the rows that come with it */
+    TEGROUP_COMPUTE_F64      = 1, /* likewise; required for F64 operands; with narrower ones it is an oracle */
+    TEGROUP_COMPUTE_F32_FAST = 2  /* F32 in whatever order is fastest, by the same bound: a row's bits may depend on how
+                                     many rows its group has and on the instruction set, but repeat. CPU: groups of up
+                                     to 8 rows, weights of F32, BF16 or F16 along k; elsewhere it is F32 */
 } tegroup_compute;
 
 typedef enum tegroup_backend {
@@ -973,10 +977,11 @@ typedef struct tegroup_plan {
     tegroup_problem problem;
     size_t          workspace_bytes; /* what options.workspace must hold; tegroup_plan_layout names its parts  */
     size_t          cublas_workspace_bytes; /* cuBLASLt backends: of these, what one part of cuBLASLt's own gets */
-    uint64_t        numerics_id;  /* equal ids mean equal bits for a row, however many rows come with it. Of the CPU
-                                     backend: within one build, as compilers may fuse a product and a sum. Of
-                                     CUBLASLT_LOOP: for data aligned to 16 bytes; else its library takes
-                                     another algorithm, as for shapes that the planned one cannot do         */
+    uint64_t        numerics_id;  /* equal ids mean equal bits for a row, however many rows come with it (of
+                                     F32_FAST: in groups of as many rows). Of the CPU backend: within one build,
+                                     as compilers may fuse a product and a sum. Of CUBLASLT_LOOP: for data
+                                     aligned to 16 bytes; else its library takes another algorithm, as for
+                                     shapes that the planned one cannot do                                   */
     int32_t         sm;           /* machine that it was made for                                             */
     int32_t         device;       /* CUDA device that it is bound to; -1 = none                               */
     int32_t         cublaslt_version;
@@ -5779,7 +5784,7 @@ static inline tegroup_status tegroup_impl_check_scalars(const tegroup_scalars *s
 
 /* Rules of the options alone. */
 static inline tegroup_status tegroup_impl_check_options(const tegroup_options *o, tegroup_error *error) {
-    TEGROUP_IMPL_RULE_ENUM(o->compute, TEGROUP_COMPUTE_F64, "options.compute", "must be a tegroup_compute");
+    TEGROUP_IMPL_RULE_ENUM(o->compute, TEGROUP_COMPUTE_F32_FAST, "options.compute", "must be a tegroup_compute");
     TEGROUP_IMPL_RULE_ENUM(o->backend, TEGROUP_BACKEND_COUNT - 1, "options.backend", "must be a tegroup_backend");
     TEGROUP_IMPL_RULE_ENUM(o->check_level, TEGROUP_CHECK_DEEP, "options.check_level", "must be a tegroup_check_level");
     TEGROUP_IMPL_TRY(tegroup_impl_check_threads(o->threads, "options.threads", error));
@@ -7429,7 +7434,143 @@ static inline void tegroup_impl_cpu_sum_codes_f64(const tegroup_gemm_desc *desc,
     }
 }
 
-/* ==== [63] Set-up of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup.h) ==== */
+/* ==== [63] CPU products of few rows, line by line (src/cpu/lines.h) ==== */
+
+/* What TEGROUP_COMPUTE_F32_FAST is here. Lines of B whose elements along k are neighbours are multiplied where they
+ * lie, a vector of k at a time: a sum is as many sums as a vector has lanes, added up at the end. Nothing is transposed,
+ * and nothing packed but A, so few rows take as long as reading B does. */
+#if defined(TEGROUP_IMPL_VECTORS) && !defined(__CUDACC__) && (defined(__clang__) || __GNUC__ >= 9)
+#define TEGROUP_IMPL_LINES_ROWS 8 /* of more rows the tile that packs B is faster */
+#if defined(__AVX__)
+#define TEGROUP_IMPL_LINE_LANES 8
+#else
+#define TEGROUP_IMPL_LINE_LANES 4
+#endif
+typedef float tegroup_impl_lanes __attribute__((vector_size(4 * TEGROUP_IMPL_LINE_LANES), aligned(2), may_alias));
+typedef uint32_t tegroup_impl_lane_bits __attribute__((vector_size(4 * TEGROUP_IMPL_LINE_LANES)));
+typedef uint16_t tegroup_impl_lane_halves
+    __attribute__((vector_size(2 * TEGROUP_IMPL_LINE_LANES), aligned(2), may_alias));
+typedef short tegroup_impl_eight_halves __attribute__((vector_size(16), aligned(2), may_alias));
+
+/* As many elements as there are lanes, widened. */
+TEGROUP_IMPL_INLINE tegroup_impl_lanes tegroup_impl_cpu_widen(tegroup_dtype dtype, const char *at) {
+#if defined(__AVX__)
+#if defined(__F16C__)
+    if (dtype == TEGROUP_DTYPE_F16)
+        return (tegroup_impl_lanes)__builtin_ia32_vcvtph2ps256(*(const tegroup_impl_eight_halves *)(const void *)at);
+#endif
+#if defined(__AVX2__) && !defined(__clang__) /* of the conversion below gcc 12 makes five instructions */
+    if (dtype == TEGROUP_DTYPE_BF16)
+        return (tegroup_impl_lanes)((tegroup_impl_lane_bits)__builtin_ia32_pmovzxwd256(
+                                        *(const tegroup_impl_eight_halves *)(const void *)at)
+                                    << 16);
+#endif
+#endif
+    if (dtype == TEGROUP_DTYPE_BF16)
+        return (tegroup_impl_lanes)(__builtin_convertvector(*(const tegroup_impl_lane_halves *)(const void *)at,
+                                                            tegroup_impl_lane_bits)
+                                    << 16);
+    return *(const tegroup_impl_lanes *)(const void *)at;
+}
+
+/* sums[rows][lines] += rows of A, k apart, times lines. Vectors of `turns` neighbours have sums of their own, so that
+ * no addition waits for the one before. What is left of k behind whole vectors comes last. */
+TEGROUP_IMPL_INLINE void tegroup_impl_cpu_lines_typed(tegroup_dtype dtype, int32_t rows, int32_t lines, int32_t turns,
+                                                      const char *const line[4], int32_t k, const float *a,
+                                                      float *sums) {
+    enum { LANES = TEGROUP_IMPL_LINE_LANES };
+    const int32_t bytes = tegroup_impl_bits(dtype) / 8;
+    tegroup_impl_lanes s[4][4][4];
+    int32_t kk, r, l, t, i;
+    memset(s, 0, sizeof s);
+    for (kk = 0; kk + turns * LANES <= k; kk += turns * LANES) {
+        TEGROUP_IMPL_UNROLL
+        for (t = 0; t < turns; t++) {
+            const int32_t at = kk + t * LANES;
+            TEGROUP_IMPL_UNROLL
+            for (l = 0; l < lines; l++) {
+                const tegroup_impl_lanes b = tegroup_impl_cpu_widen(dtype, line[l] + at * bytes);
+                if (lines == 1 && t * LANES * bytes % 64 == 0) __builtin_prefetch(line[0] + at * bytes + 768);
+                TEGROUP_IMPL_UNROLL
+                for (r = 0; r < rows; r++)
+                    s[r][l][t] += *(const tegroup_impl_lanes *)(const void *)(a + r * k + at) * b;
+            }
+        }
+    }
+    TEGROUP_IMPL_UNROLL
+    for (r = 0; r < rows; r++) {
+        TEGROUP_IMPL_UNROLL
+        for (l = 0; l < lines; l++) {
+            tegroup_impl_lanes all = s[r][l][0];
+            float sum = sums[r * TEGROUP_IMPL_CPU_TILE_N + l];
+            TEGROUP_IMPL_UNROLL
+            for (t = 1; t < turns; t++) all += s[r][l][t];
+            TEGROUP_IMPL_UNROLL
+            for (i = 0; i < LANES; i++) sum += all[i];
+            for (i = kk; i < k; i++) sum += a[r * k + i] * tegroup_impl_load_f32(dtype, line[l], i);
+            sums[r * TEGROUP_IMPL_CPU_TILE_N + l] = sum;
+        }
+    }
+}
+
+/* Of one type: `lines` lines for m rows, four, two or one at a time. Hardware foresees what is read within a page. So of
+ * one row or two, lines longer than that are read four at a time, so many streams, and shorter ones one behind the
+ * other, foreseen above. Where four lines are more than there are, the last is read again, and nobody reads its sums. */
+TEGROUP_IMPL_INLINE void tegroup_impl_cpu_lines_of(tegroup_dtype dtype, const char *at, int64_t stride_bytes, int32_t m,
+                                                   int32_t lines, int32_t k, const float *a, float *sums) {
+    const int longer = k * (tegroup_impl_bits(dtype) / 8) > 4096;
+    int32_t l, r, i, rows;
+    for (l = 0; l < lines; l += 4) {
+        const char *line[4];
+        for (i = 0; i < 4; i++) line[i] = at + tegroup_impl_min(l + i, lines - 1) * stride_bytes;
+        for (r = 0; r < m; r += rows) {
+            const float *from = a + (int64_t)r * k;
+            float *to = sums + r * TEGROUP_IMPL_CPU_TILE_N + l;
+            rows = m - r >= 4 ? 4 : m - r >= 2 ? 2 : 1;
+            if (rows == 2 && longer) tegroup_impl_cpu_lines_typed(dtype, 2, 4, 1, line, k, from, to);
+            else if (rows == 1 && longer) tegroup_impl_cpu_lines_typed(dtype, 1, 4, 2, line, k, from, to);
+            else
+                for (i = 0; i < 4; i++)
+                    if (rows == 4) tegroup_impl_cpu_lines_typed(dtype, 4, 1, 2, line + i, k, from, to + i);
+                    else if (rows == 2) tegroup_impl_cpu_lines_typed(dtype, 2, 1, 4, line + i, k, from, to + i);
+                    else tegroup_impl_cpu_lines_typed(dtype, 1, 1, 4, line + i, k, from, to + i);
+        }
+    }
+}
+
+/* Is a group's product one of these? */
+static inline int tegroup_impl_cpu_by_lines_f32(const tegroup_gemm_desc *desc, const tegroup_impl_product *p) {
+    const tegroup_dtype dtype = desc->b.dtype;
+    int widened = dtype == TEGROUP_DTYPE_F32 || dtype == TEGROUP_DTYPE_BF16;
+#if defined(__F16C__)
+    widened |= dtype == TEGROUP_DTYPE_F16; /* the compiler was told of the instruction */
+#endif
+    return desc->options.compute == TEGROUP_COMPUTE_F32_FAST && p->m <= TEGROUP_IMPL_LINES_ROWS && p->b_k == 1
+           && widened && desc->gather_b.rows == 0;
+}
+
+/* sums[m][lines] += A[m][k] * `lines` lines of B. */
+static inline void tegroup_impl_cpu_lines_f32(tegroup_dtype dtype, const void *data, int64_t first, int64_t stride_line,
+                                              int32_t m, int32_t lines, int32_t k, const float *a, float *sums) {
+    const int32_t bytes = tegroup_impl_bits(dtype) / 8;
+    const char *at = (const char *)data + first * bytes;
+    stride_line *= bytes;
+    if (dtype == TEGROUP_DTYPE_F32) tegroup_impl_cpu_lines_of(TEGROUP_DTYPE_F32, at, stride_line, m, lines, k, a, sums);
+    else if (dtype == TEGROUP_DTYPE_BF16)
+        tegroup_impl_cpu_lines_of(TEGROUP_DTYPE_BF16, at, stride_line, m, lines, k, a, sums);
+#if defined(__F16C__)
+    else tegroup_impl_cpu_lines_of(TEGROUP_DTYPE_F16, at, stride_line, m, lines, k, a, sums);
+#endif
+}
+#else
+#define TEGROUP_IMPL_LINES_ROWS 1
+#define tegroup_impl_cpu_by_lines_f32(desc, p) 0
+#define tegroup_impl_cpu_lines_f32(dtype, data, first, stride_line, m, lines, k, a, sums) (void)0
+#endif
+#define tegroup_impl_cpu_by_lines_f64(desc, p) 0
+#define tegroup_impl_cpu_lines_f64(dtype, data, first, stride_line, m, lines, k, a, sums) (void)0
+
+/* ==== [64] Set-up of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup.h) ==== */
 
 /* The arrays that a grouped cuBLASLt matmul reads, in order, with [groups] entries each: of 8 bytes, but floats in the
  * last two. cuBLASLt is column-major and computes the transpose of D, so its A is the descriptor's b and its B the
@@ -7855,7 +7996,7 @@ static inline void tegroup_impl_lt_loop_workspace(const tegroup_plan *plan, tegr
     }
 }
 
-/* ==== [64] Set-up of a grouped cuBLASLt matmul: quantised operands (src/cuda/cublaslt_scales.h) ==== */
+/* ==== [65] Set-up of a grouped cuBLASLt matmul: quantised operands (src/cuda/cublaslt_scales.h) ==== */
 
 /* What quantised rows take of memory that groups have one after another: whole granules of 2^shift rows, or one a group
  * however many rows it has. */
@@ -7968,7 +8109,7 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_scaled_group(const tegroup_impl_setup_ca
     tegroup_impl_setup_entries(call, 0, &parts, g, s);
 }
 
-/* ==== [65] Hopper GEMM: the table of kernels (src/cuda/sm90_kernels.h) ==== */
+/* ==== [66] Hopper GEMM: the table of kernels (src/cuda/sm90_kernels.h) ==== */
 
 #define TEGROUP_IMPL_SM90_K           64  /* k of a pipeline stage: 128 bytes, the widest swizzle of TMA */
 #define TEGROUP_IMPL_SM90_MOST_BLOCKS 160 /* the most blocks; no Hopper GPU has more than 144 multiprocessors */
@@ -8073,7 +8214,7 @@ static inline int tegroup_impl_sm90_runs(const tegroup_problem *p, int32_t kerne
                || TEGROUP_IMPL_SM90_ADDS_BIAS(row->op, row->tile_n, row->flips));
 }
 
-/* ==== [66] Hopper GEMM: what tiles cost, and which block is done first (src/cuda/sm90_balance.h) ==== */
+/* ==== [67] Hopper GEMM: what tiles cost, and which block is done first (src/cuda/sm90_balance.h) ==== */
 
 /* A tile row ends in two narrow tiles where these hold the columns that are left: 4,096 columns are 20 tiles of 192 and
  * two of 128, and no tile is partly empty. A forward product or dgrad with at least this k balances blocks if it has
@@ -8177,7 +8318,7 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_assign(tegroup_impl_sm90_loads *loads,
     return given;
 }
 
-/* ==== [67] Hopper GEMM: operands that are decoded (src/cuda/sm90_decoded.h) ==== */
+/* ==== [68] Hopper GEMM: operands that are decoded (src/cuda/sm90_decoded.h) ==== */
 
 /* Hopper has no instruction for MXFP8, MXFP4 and NVFP4. But a value times its scale of 8 bits is a number of BF16, so
  * such an operand is decoded into workspace, where the kernels of BF16 read it; cuda/sm90_decode.h has the kernel for
@@ -8261,7 +8402,7 @@ static inline void tegroup_impl_sm90_decoded_workspace(const tegroup_plan *plan,
     tegroup_impl_layout_add(layout, "alpha", 4 * (int64_t)p->groups);
 }
 
-/* ==== [68] Hopper GEMM of FP8: the table of kernels, and where a group's scales are (src/cuda/sm90_fp8_kernels.h) ==== */
+/* ==== [69] Hopper GEMM of FP8: the table of kernels, and where a group's scales are (src/cuda/sm90_fp8_kernels.h) ==== */
 
 /* The kernel rows of FP8, one on each line: KERNEL(name, op, lines, cols, turns, slabs, narrows). narrows: whether a
  * tile row may end in narrow tiles; the others are as in sm90_kernels.h. All are kernels of a forward product or of a
@@ -8364,7 +8505,7 @@ static inline void tegroup_impl_sm90_fp8_workspace(const tegroup_plan *plan, teg
                             2 * (int64_t)sizeof(tegroup_impl_sm90_scales) * plan->problem.groups);
 }
 
-/* ==== [69] Hopper GEMM: rows that are repacked for TMA (src/cuda/sm90_repack.h) ==== */
+/* ==== [70] Hopper GEMM: rows that are repacked for TMA (src/cuda/sm90_repack.h) ==== */
 
 /* TMA reads rows that begin at multiples of 16 bytes. Rows of A or B that begin elsewhere, because their ld is no such
  * multiple, are copied into workspace first, where they begin at cache lines. Nothing is added to a sum: behind the
@@ -8432,7 +8573,7 @@ static inline void tegroup_impl_sm90_workspace(const tegroup_plan *plan, tegroup
                                                      tegroup_impl_sm90_repacked_ld(p, (tegroup_impl_operand)i) * 2));
 }
 
-/* ==== [70] Hopper GEMM: whether BF16 would be faster (src/cuda/sm90_forecast.h) ==== */
+/* ==== [71] Hopper GEMM: whether BF16 would be faster (src/cuda/sm90_forecast.h) ==== */
 
 /* What a product takes in a training step: the time of its operations and that of its bytes, which overlap in part. The
  * rates are fitted to the products of bench_step.cu on an H100 (docs/lab/fp8.md, "A training step"). */
@@ -8483,7 +8624,7 @@ static inline void tegroup_impl_sm90_compare(const tegroup_gemm_desc *desc, cons
                                         : tegroup_impl_sm90_product_us(p, rows, 8));
 }
 
-/* ==== [71] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
+/* ==== [72] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
 
 /* Constants of the prediction besides those of each kernel in the table, together with which the times were fitted. */
 #define TEGROUP_IMPL_SM90_STRETCH_US 0.55 /* us to find a stretch, or to assign a wave of its tiles */
@@ -8811,7 +8952,7 @@ static inline void tegroup_impl_sm90_tile(const tegroup_gemm_desc *desc, const t
     if (forecast->us > 0) forecast->us += tegroup_impl_sm90_repack_us(desc, &plan->problem);
 }
 
-/* ==== [72] The backends, a row of functions each (src/gemm/backends.h) ==== */
+/* ==== [73] The backends, a row of functions each (src/gemm/backends.h) ==== */
 
 /* What a backend can be asked: a function type for each question. */
 typedef void tegroup_impl_workspace_function(const tegroup_plan *plan, tegroup_layout *layout);
@@ -8963,7 +9104,7 @@ static inline uint32_t tegroup_impl_built(void) {
     return built;
 }
 
-/* ==== [73] What each backend can do (src/gemm/verdicts.h) ==== */
+/* ==== [74] What each backend can do (src/gemm/verdicts.h) ==== */
 
 /* Backends in order of preference. If only the device knows d's columns, CUBLASLT_GROUPED gives NaN for groups whose D
  * it cannot store (see tegroup_impl_setup_group), so it comes after PORTABLE, which takes any. So does SM90 where it
@@ -9137,7 +9278,7 @@ static inline int tegroup_impl_judge_types(tegroup_impl_case *c) {
                       target->cublaslt_version);
     TEGROUP_IMPL_NEED(!here || !rule->cublaslt_min || desc->options.cublaslt, ERROR_UNSUPPORTED, "options.cublaslt",
                       "must be the caller's cublasLtHandle_t", 1, 0);
-    TEGROUP_IMPL_NEED(p->compute == TEGROUP_COMPUTE_F32 || TEGROUP_IMPL_HAS(F64), ERROR_UNSUPPORTED, "options.compute",
+    TEGROUP_IMPL_NEED(p->compute != TEGROUP_COMPUTE_F64 || TEGROUP_IMPL_HAS(F64), ERROR_UNSUPPORTED, "options.compute",
                       "must be F32", TEGROUP_COMPUTE_F32, p->compute);
     return 1;
 }
@@ -9383,7 +9524,7 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     return c.met;
 }
 
-/* ==== [74] Explain and plan (src/gemm/plan.h) ==== */
+/* ==== [75] Explain and plan (src/gemm/plan.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 /* Describes the current device as a target; sm stays 0 without one. Returns the device, or -1. */
@@ -9654,7 +9795,7 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     return tegroup_impl_plan_make(desc, tegroup_impl_gemm_names(), target, plan, error);
 }
 
-/* ==== [75] CPU GEMM (src/cpu/gemm.h) ==== */
+/* ==== [76] CPU GEMM (src/cpu/gemm.h) ==== */
 
 /* tegroup_impl_cpu_pack for rows that an index picks: from row `row` and column `col` of the group on. The rows are the
  * lines, or where along_k is set what is summed over. */
@@ -9662,18 +9803,21 @@ static inline void tegroup_impl_cpu_pack_gathered_f32(tegroup_dtype dtype, const
                                                        const tegroup_impl_block *block, int64_t row, int64_t col,
                                                        int along_k, int32_t count, int32_t k, int32_t width,
                                                        float *panel) {
-    float x[TEGROUP_IMPL_CPU_TILE_N > TEGROUP_IMPL_CPU_TILE_K ? TEGROUP_IMPL_CPU_TILE_N : TEGROUP_IMPL_CPU_TILE_K];
-    int32_t rows = along_k ? k : count, cols = along_k ? count : k, r, j;
+    float x[TEGROUP_IMPL_CPU_TILE_N];
+    int32_t rows = along_k ? k : count, cols = along_k ? count : k, r, c, j;
     if (count % width != 0)
         memset(panel + (int64_t)(count / width) * k * width, 0, (size_t)k * (size_t)width * sizeof(float));
     for (r = 0; r < rows; r++) {
-        int64_t at = tegroup_impl_row_at(gather, block, row + r);
-        if (at < 0) memset(x, 0, (size_t)cols * sizeof(float));
-        else tegroup_impl_load_row_f32(dtype, block->base, at + col, 1, cols, x);
-        if (along_k)
-            for (j = 0; j < cols; j++) panel[(int64_t)(j / width) * k * width + r * width + j % width] = x[j];
-        else
-            for (j = 0; j < cols; j++) panel[(int64_t)(r / width) * k * width + j * width + r % width] = x[j];
+        const int64_t at = tegroup_impl_row_at(gather, block, row + r);
+        for (c = 0; c < cols; c += TEGROUP_IMPL_CPU_TILE_N) {
+            const int32_t n = cols - c < TEGROUP_IMPL_CPU_TILE_N ? cols - c : TEGROUP_IMPL_CPU_TILE_N;
+            if (at < 0) memset(x, 0, (size_t)n * sizeof(float));
+            else tegroup_impl_load_row_f32(dtype, block->base, at + col + c, 1, n, x);
+            for (j = c; j < c + n; j++) {
+                const int32_t line = along_k ? j : r, kk = along_k ? r : j;
+                panel[(int64_t)(line / width) * k * width + kk * width + line % width] = x[j - c];
+            }
+        }
     }
 }
 
@@ -9688,24 +9832,30 @@ static inline void tegroup_impl_cpu_gemm_tile_f32(const tegroup_gemm_desc *desc,
     float alpha = (float)p->alpha, beta = (float)p->beta, scale = 1;
     int has_bias = desc->bias.dtype != TEGROUP_DTYPE_UNSET && desc->op != TEGROUP_OP_WGRAD;
     int wgrad = desc->op == TEGROUP_OP_WGRAD;
-    /* Of few rows A is packed for as much of k as there is room for: lines of B are then read on and on. (Picked
-     * rows are widened TILE_K elements at a time.) */
-    const int32_t most = m <= TEGROUP_IMPL_MICRO_M && desc->gather_a.rows == 0
-                             ? TEGROUP_IMPL_CPU_TILE_M_PADDED * TEGROUP_IMPL_CPU_TILE_K / TEGROUP_IMPL_MICRO_M
-                             : TEGROUP_IMPL_CPU_TILE_K;
+    /* Of few rows A is packed for as much of k as there is room for: lines of B are then read on and on. */
+    const int by_lines = tegroup_impl_cpu_by_lines_f32(desc, p);
+    const int32_t width = by_lines ? 1 : TEGROUP_IMPL_MICRO_M,
+                  few = by_lines ? TEGROUP_IMPL_LINES_ROWS : TEGROUP_IMPL_MICRO_M,
+                  most = m <= few ? TEGROUP_IMPL_CPU_TILE_M_PADDED * TEGROUP_IMPL_CPU_TILE_K / few
+                                  : TEGROUP_IMPL_CPU_TILE_K;
     int32_t kk;
     int64_t k0;
     memset(sums, 0, (size_t)(m + TEGROUP_IMPL_MICRO_M) * TEGROUP_IMPL_CPU_TILE_N * sizeof(float));
     for (k0 = 0; k0 < p->k; k0 += most) {
         const int32_t k = (int32_t)tegroup_impl_min(most, p->k - k0);
         if (codes[TEGROUP_IMPL_A].scaled.facts)
-            tegroup_impl_cpu_pack_codes_f32(&codes[TEGROUP_IMPL_A], i0, k0, m, k, TEGROUP_IMPL_MICRO_M, a);
+            tegroup_impl_cpu_pack_codes_f32(&codes[TEGROUP_IMPL_A], i0, k0, m, k, width, a);
         else if (desc->gather_a.rows > 0)
             tegroup_impl_cpu_pack_gathered_f32(desc->a.dtype, &desc->gather_a, &p->a, wgrad ? k0 : i0, wgrad ? i0 : k0,
-                                                wgrad, m, k, TEGROUP_IMPL_MICRO_M, a);
+                                                wgrad, m, k, width, a);
         else
             tegroup_impl_cpu_pack_f32(desc->a.dtype, p->a.base, p->a.first + i0 * p->a_line + k0 * p->a_k, p->a_line,
-                                       p->a_k, m, k, TEGROUP_IMPL_MICRO_M, a);
+                                       p->a_k, m, k, width, a);
+        if (by_lines) {
+            tegroup_impl_cpu_lines_f32(desc->b.dtype, p->b.base, p->b.first + j0 * p->b_line + k0, p->b_line, m, n, k,
+                                        a, sums);
+            continue;
+        }
         for (j = 0; j < n; j += TEGROUP_IMPL_MICRO_N_f32) { /* a panel of B stays in the first cache for all of A */
             const int32_t cols = n - j < TEGROUP_IMPL_MICRO_N_f32 ? n - j : TEGROUP_IMPL_MICRO_N_f32;
             kk = desc->gather_b.rows > 0 || codes[TEGROUP_IMPL_B].scaled.facts
@@ -9780,18 +9930,21 @@ static inline void tegroup_impl_cpu_pack_gathered_f64(tegroup_dtype dtype, const
                                                        const tegroup_impl_block *block, int64_t row, int64_t col,
                                                        int along_k, int32_t count, int32_t k, int32_t width,
                                                        double *panel) {
-    double x[TEGROUP_IMPL_CPU_TILE_N > TEGROUP_IMPL_CPU_TILE_K ? TEGROUP_IMPL_CPU_TILE_N : TEGROUP_IMPL_CPU_TILE_K];
-    int32_t rows = along_k ? k : count, cols = along_k ? count : k, r, j;
+    double x[TEGROUP_IMPL_CPU_TILE_N];
+    int32_t rows = along_k ? k : count, cols = along_k ? count : k, r, c, j;
     if (count % width != 0)
         memset(panel + (int64_t)(count / width) * k * width, 0, (size_t)k * (size_t)width * sizeof(double));
     for (r = 0; r < rows; r++) {
-        int64_t at = tegroup_impl_row_at(gather, block, row + r);
-        if (at < 0) memset(x, 0, (size_t)cols * sizeof(double));
-        else tegroup_impl_load_row_f64(dtype, block->base, at + col, 1, cols, x);
-        if (along_k)
-            for (j = 0; j < cols; j++) panel[(int64_t)(j / width) * k * width + r * width + j % width] = x[j];
-        else
-            for (j = 0; j < cols; j++) panel[(int64_t)(r / width) * k * width + j * width + r % width] = x[j];
+        const int64_t at = tegroup_impl_row_at(gather, block, row + r);
+        for (c = 0; c < cols; c += TEGROUP_IMPL_CPU_TILE_N) {
+            const int32_t n = cols - c < TEGROUP_IMPL_CPU_TILE_N ? cols - c : TEGROUP_IMPL_CPU_TILE_N;
+            if (at < 0) memset(x, 0, (size_t)n * sizeof(double));
+            else tegroup_impl_load_row_f64(dtype, block->base, at + col + c, 1, n, x);
+            for (j = c; j < c + n; j++) {
+                const int32_t line = along_k ? j : r, kk = along_k ? r : j;
+                panel[(int64_t)(line / width) * k * width + kk * width + line % width] = x[j - c];
+            }
+        }
     }
 }
 
@@ -9806,24 +9959,30 @@ static inline void tegroup_impl_cpu_gemm_tile_f64(const tegroup_gemm_desc *desc,
     double alpha = (double)p->alpha, beta = (double)p->beta, scale = 1;
     int has_bias = desc->bias.dtype != TEGROUP_DTYPE_UNSET && desc->op != TEGROUP_OP_WGRAD;
     int wgrad = desc->op == TEGROUP_OP_WGRAD;
-    /* Of few rows A is packed for as much of k as there is room for: lines of B are then read on and on. (Picked
-     * rows are widened TILE_K elements at a time.) */
-    const int32_t most = m <= TEGROUP_IMPL_MICRO_M && desc->gather_a.rows == 0
-                             ? TEGROUP_IMPL_CPU_TILE_M_PADDED * TEGROUP_IMPL_CPU_TILE_K / TEGROUP_IMPL_MICRO_M
-                             : TEGROUP_IMPL_CPU_TILE_K;
+    /* Of few rows A is packed for as much of k as there is room for: lines of B are then read on and on. */
+    const int by_lines = tegroup_impl_cpu_by_lines_f64(desc, p);
+    const int32_t width = by_lines ? 1 : TEGROUP_IMPL_MICRO_M,
+                  few = by_lines ? TEGROUP_IMPL_LINES_ROWS : TEGROUP_IMPL_MICRO_M,
+                  most = m <= few ? TEGROUP_IMPL_CPU_TILE_M_PADDED * TEGROUP_IMPL_CPU_TILE_K / few
+                                  : TEGROUP_IMPL_CPU_TILE_K;
     int32_t kk;
     int64_t k0;
     memset(sums, 0, (size_t)(m + TEGROUP_IMPL_MICRO_M) * TEGROUP_IMPL_CPU_TILE_N * sizeof(double));
     for (k0 = 0; k0 < p->k; k0 += most) {
         const int32_t k = (int32_t)tegroup_impl_min(most, p->k - k0);
         if (codes[TEGROUP_IMPL_A].scaled.facts)
-            tegroup_impl_cpu_pack_codes_f64(&codes[TEGROUP_IMPL_A], i0, k0, m, k, TEGROUP_IMPL_MICRO_M, a);
+            tegroup_impl_cpu_pack_codes_f64(&codes[TEGROUP_IMPL_A], i0, k0, m, k, width, a);
         else if (desc->gather_a.rows > 0)
             tegroup_impl_cpu_pack_gathered_f64(desc->a.dtype, &desc->gather_a, &p->a, wgrad ? k0 : i0, wgrad ? i0 : k0,
-                                                wgrad, m, k, TEGROUP_IMPL_MICRO_M, a);
+                                                wgrad, m, k, width, a);
         else
             tegroup_impl_cpu_pack_f64(desc->a.dtype, p->a.base, p->a.first + i0 * p->a_line + k0 * p->a_k, p->a_line,
-                                       p->a_k, m, k, TEGROUP_IMPL_MICRO_M, a);
+                                       p->a_k, m, k, width, a);
+        if (by_lines) {
+            tegroup_impl_cpu_lines_f64(desc->b.dtype, p->b.base, p->b.first + j0 * p->b_line + k0, p->b_line, m, n, k,
+                                        a, sums);
+            continue;
+        }
         for (j = 0; j < n; j += TEGROUP_IMPL_MICRO_N_f64) { /* a panel of B stays in the first cache for all of A */
             const int32_t cols = n - j < TEGROUP_IMPL_MICRO_N_f64 ? n - j : TEGROUP_IMPL_MICRO_N_f64;
             kk = desc->gather_b.rows > 0 || codes[TEGROUP_IMPL_B].scaled.facts
@@ -10010,7 +10169,7 @@ static inline tegroup_status tegroup_impl_cpu_gemm(const tegroup_plan *plan, con
     return TEGROUP_OK;
 }
 
-/* ==== [76] What a call checks (src/gemm/check.h) ==== */
+/* ==== [77] What a call checks (src/gemm/check.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm_desc *desc,
@@ -10391,7 +10550,7 @@ TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const te
     return tegroup_impl_gemm_check_own(plan, desc, error);
 }
 
-/* ==== [77] Run (src/gemm/run.h) ==== */
+/* ==== [78] Run (src/gemm/run.h) ==== */
 
 /* What the check has passed; it refuses a plan for a backend that is not built. */
 static inline tegroup_status tegroup_impl_gemm_run(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
@@ -10431,7 +10590,7 @@ TEGROUP_API tegroup_status tegroup_plan_layout(const tegroup_plan *plan, tegroup
     return TEGROUP_OK;
 }
 
-/* ==== [78] One call for a product that runs once (src/gemm/once.h) ==== */
+/* ==== [79] One call for a product that runs once (src/gemm/once.h) ==== */
 
 /* Whether two operands have one routing's sizes, so that one snapshot serves both. */
 static inline int tegroup_impl_same_sizes(const tegroup_sizes *x, const tegroup_sizes *y) {
@@ -10530,7 +10689,7 @@ TEGROUP_API tegroup_status tegroup_gemm_once(const tegroup_gemm_desc *desc, stru
     return tegroup_impl_gemm_run(&plan, &ready, stream, error);
 }
 
-/* ==== [79] Tune, save and load a plan (src/gemm/tune.h) ==== */
+/* ==== [80] Tune, save and load a plan (src/gemm/tune.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
@@ -10702,7 +10861,7 @@ TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, cons
     return TEGROUP_OK;
 }
 
-/* ==== [80] Formulas (src/cpu/real.h) ==== */
+/* ==== [81] Formulas (src/cpu/real.h) ==== */
 
 /* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. On the host
  * exp is the platform's (glibc: at most 1 ULP off). On the device it is at most 4 ULP off, whatever the flags (with
@@ -10735,7 +10894,7 @@ TEGROUP_IMPL_HD double tegroup_impl_choice_grad_f64(double grad_weight, double d
     return normalize ? (grad_weight - dot / chosen) / chosen : grad_weight;
 }
 
-/* ==== [81] Activation formulas (src/core/activation_formulas.h) ==== */
+/* ==== [82] Activation formulas (src/core/activation_formulas.h) ==== */
 
 /* Each operation is rounded by itself, or is one fused multiply-add where that is written: an activation in the
  * epilogue of a product gives the bits that the separate call gives. (A host compiler may fuse what it likes.) */
@@ -11143,7 +11302,7 @@ TEGROUP_IMPL_HD double tegroup_impl_activation_f64(tegroup_activation kind, int 
     return tegroup_impl_activation_grad_f64(kind, half, alpha, limit, gate, up, 0, &grad_gate, &grad_up);
 }
 
-/* ==== [82] Activations (src/layer/activation.h) ==== */
+/* ==== [83] Activations (src/layer/activation.h) ==== */
 
 #if TEGROUP_IMPL_ACTIVATION_KERNELS
 static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
@@ -11562,7 +11721,7 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
     return tegroup_impl_activation_backward_run(desc, stream, error);
 }
 
-/* ==== [83] Quantise and dequantise: rules (src/layer/quantize_rules.h) ==== */
+/* ==== [84] Quantise and dequantise: rules (src/layer/quantize_rules.h) ==== */
 
 /* What errors call what is quantised and what it is made of, in the words of the call that the caller made. */
 typedef struct tegroup_impl_quantize_names {
@@ -11860,7 +12019,7 @@ static inline tegroup_status tegroup_impl_check_dequantize(const tegroup_dequant
     return tegroup_impl_check_built(TEGROUP_IMPL_FP8_KERNELS, desc->space, error);
 }
 
-/* ==== [84] Quantise and dequantise (src/layer/quantize.h) ==== */
+/* ==== [85] Quantise and dequantise (src/layer/quantize.h) ==== */
 
 #if TEGROUP_IMPL_FP8_KERNELS
 static inline tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
@@ -12437,7 +12596,7 @@ TEGROUP_API tegroup_status tegroup_dequantize(const tegroup_dequantize_desc *des
     return TEGROUP_OK;
 }
 
-/* ==== [85] Grouped linear layer (src/layer/linear.h) ==== */
+/* ==== [86] Grouped linear layer (src/layer/linear.h) ==== */
 
 /* The tensors of a layer, by name. */
 /* clang-format off */
@@ -12946,7 +13105,7 @@ TEGROUP_API tegroup_status tegroup_linear_wgrad(const tegroup_linear_plan *plan,
     return tegroup_impl_layer_call(&call.layer, plan, TEGROUP_OP_WGRAD, 1, stream, error);
 }
 
-/* ==== [86] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
+/* ==== [87] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
 
 /* Its tensors, by name: weights, then what has the routing's rows, of which the last three are what is saved. */
 /* clang-format off */
@@ -13447,7 +13606,7 @@ static inline tegroup_status tegroup_impl_mlp_check(const tegroup_mlp_desc *desc
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [87] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
+/* ==== [88] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
 
 /* A plan's parts: what it holds for itself, and those of the two layers. A chain keeps them apart. */
 typedef struct tegroup_impl_mlp_plans {
@@ -13827,7 +13986,7 @@ TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const 
     return TEGROUP_OK;
 }
 
-/* ==== [88] Grouped MLP: calls (src/layer/mlp.h) ==== */
+/* ==== [89] Grouped MLP: calls (src/layer/mlp.h) ==== */
 
 #if TEGROUP_IMPL_FUSED_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
 /* Gradients of row_scale, of the sums that a dgrad with a gradient in its epilogue leaves in D's place. */
@@ -14408,7 +14567,7 @@ TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const
     return tegroup_impl_mlp_run_op(plan, desc, TEGROUP_OP_WGRAD, stream, error);
 }
 
-/* ==== [89] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
+/* ==== [90] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
 
 /* A descriptor resolved: what each op is given, and what lies between ops. values[i] is what op i reads and values[i +
  * 1] what it writes; grads are their gradients, absent where none is computed. */
@@ -14956,7 +15115,7 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [90] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
+/* ==== [91] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
 
 /* A LINEAR as a layer, with the rows that it reads and writes: op i's routing may be its own. It points into itself. */
 typedef struct tegroup_impl_chain_linear {
@@ -15148,7 +15307,7 @@ static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc,
     backward->grad_row_scale = tegroup_impl_mlp_matrix(&given->grad_row_scale);
 }
 
-/* ==== [91] Op chain: plan (src/layer/chain_plan.h) ==== */
+/* ==== [92] Op chain: plan (src/layer/chain_plan.h) ==== */
 
 /* Tell the caller which op a failure is about. */
 static inline tegroup_status tegroup_impl_chain_name_op(tegroup_status status, const tegroup_chain_desc *desc,
@@ -15401,7 +15560,7 @@ TEGROUP_API tegroup_status tegroup_chain_explain(const tegroup_chain_desc *desc,
     return tegroup_impl_chain_name_op(status, desc, chain.at);
 }
 
-/* ==== [92] Op chain: calls (src/layer/chain.h) ==== */
+/* ==== [93] Op chain: calls (src/layer/chain.h) ==== */
 
 /* Rows of op i and its routing, by a linear's word for them: what no product of the op sees to. */
 static inline tegroup_status tegroup_impl_chain_check_memory(const tegroup_chain_desc *desc,
@@ -15588,7 +15747,7 @@ TEGROUP_API tegroup_status tegroup_chain_backward(const tegroup_chain_plan *plan
     return tegroup_impl_chain_run(plan, desc, 1, stream, error);
 }
 
-/* ==== [93] Validate: values and scales (src/gemm/validate_values.h) ==== */
+/* ==== [94] Validate: values and scales (src/gemm/validate_values.h) ==== */
 
 enum { TEGROUP_IMPL_FINITE, TEGROUP_IMPL_NAN, TEGROUP_IMPL_INFINITE };
 
@@ -15741,7 +15900,7 @@ static inline void tegroup_impl_validate_quantised(const tegroup_tensor *t, int 
     }
 }
 
-/* ==== [94] Validate (src/gemm/validate.h) ==== */
+/* ==== [95] Validate (src/gemm/validate.h) ==== */
 
 /* Bits for one group: its place, and its step in the prefix sums. */
 TEGROUP_IMPL_HD uint32_t tegroup_impl_validate_group(const tegroup_snapshot_view *view, int64_t capacity, int32_t g) {
@@ -15905,7 +16064,7 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [95] Scales in another layout (src/gemm/scale_convert.h) ==== */
+/* ==== [96] Scales in another layout (src/gemm/scale_convert.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_scale_convert(const tegroup_impl_scales *from,
@@ -16118,7 +16277,7 @@ TEGROUP_API tegroup_status tegroup_scale_convert(const tegroup_scale_convert_des
     return TEGROUP_OK;
 }
 
-/* ==== [96] Counts of groups (src/moe/count.h) ==== */
+/* ==== [97] Counts of groups (src/moe/count.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_count(const tegroup_count_desc *desc, struct CUstream_st *stream,
@@ -16279,7 +16438,7 @@ TEGROUP_API tegroup_status tegroup_count(const tegroup_count_desc *desc, struct 
     return TEGROUP_OK;
 }
 
-/* ==== [97] Router schemes (src/moe/router_scheme.h) ==== */
+/* ==== [98] Router schemes (src/moe/router_scheme.h) ==== */
 
 /* The most experts that a token can choose. */
 #define TEGROUP_IMPL_CHOICES 64
@@ -16951,7 +17110,7 @@ static inline void tegroup_impl_scheme_buffers(const tegroup_router_scheme *s, i
     buffers[3] = tegroup_impl_buffer_of(s->valid_tokens, 8, NULL, "must not overlap scheme.valid_tokens", 0);
 }
 
-/* ==== [98] Router (src/moe/router.h) ==== */
+/* ==== [99] Router (src/moe/router.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
@@ -17396,7 +17555,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     return TEGROUP_OK;
 }
 
-/* ==== [99] Permute and combine (src/moe/permutation.h) ==== */
+/* ==== [100] Permute and combine (src/moe/permutation.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,
@@ -17922,7 +18081,7 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
     return TEGROUP_OK;
 }
 
-/* ==== [100] Layouts of other libraries (src/moe/export.h) ==== */
+/* ==== [101] Layouts of other libraries (src/moe/export.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_export(const tegroup_export_desc *desc, struct CUstream_st *stream,
@@ -18100,7 +18259,7 @@ TEGROUP_API tegroup_status tegroup_export(const tegroup_export_desc *desc, struc
     return TEGROUP_OK;
 }
 
-/* ==== [101] Skew of a routing (src/moe/skew.h) ==== */
+/* ==== [102] Skew of a routing (src/moe/skew.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_skew(const tegroup_skew_desc *desc, struct CUstream_st *stream,
@@ -18199,7 +18358,7 @@ TEGROUP_API int tegroup_skew_text(const tegroup_skew *skew, char *buffer, size_t
         (long long)skew->tiles, rows > 0 ? 100 * (double)skew->wasted_rows / rows : 0.0, wasted);
 }
 
-/* ==== [102] MoE layer: formats (src/moe/layer_formats.h) ==== */
+/* ==== [103] MoE layer: formats (src/moe/layer_formats.h) ==== */
 
 /* The tensors by expert that have a format; INPUT_AGAIN: the input that wgrad makes once more. */
 typedef enum tegroup_impl_moe_formatted {
@@ -18347,7 +18506,7 @@ static inline tegroup_status tegroup_impl_moe_check_format(const tegroup_moe_pla
     return tegroup_impl_check_rule_of(&format->rule, &names->rule, &t, name, error);
 }
 
-/* ==== [103] MoE layer: plan (src/moe/layer_plan.h) ==== */
+/* ==== [104] MoE layer: plan (src/moe/layer_plan.h) ==== */
 
 /* What of the router's is the layer's to keep: what it needs and the caller does not have. */
 enum {
@@ -18907,7 +19066,7 @@ TEGROUP_API tegroup_status tegroup_moe_layout(const tegroup_moe_plan *plan, tegr
     return TEGROUP_OK;
 }
 
-/* ==== [104] MoE layer (src/moe/layer.h) ==== */
+/* ==== [105] MoE layer (src/moe/layer.h) ==== */
 
 /* What a call works with. */
 typedef struct tegroup_impl_moe_call {
@@ -19195,7 +19354,7 @@ TEGROUP_API tegroup_status tegroup_moe_wgrad(const tegroup_moe_plan *plan, const
     return tegroup_impl_moe_run_experts(&call, TEGROUP_OP_WGRAD, 1, stream, error);
 }
 
-/* ==== [105] Expert parallelism: where rows go (src/ep/places.h) ==== */
+/* ==== [106] Expert parallelism: where rows go (src/ep/places.h) ==== */
 
 /* What the counts say of one expert, and where its rows begin. All counts are cut at TEGROUP_MAX_ROWS, so that the sum
  * of any of them, 2^40 * 4,096 * 256, is far inside 64 bits. */
@@ -19308,7 +19467,7 @@ TEGROUP_IMPL_HD char *tegroup_impl_ep_row(const tegroup_impl_ep_reach *reach, co
                     + (uintptr_t)reach->ahead_bytes[owner]);
 }
 
-/* ==== [106] Expert parallelism: sizes (src/ep/sizes.h) ==== */
+/* ==== [107] Expert parallelism: sizes (src/ep/sizes.h) ==== */
 
 #if TEGROUP_IMPL_EP_KERNELS
 static inline tegroup_status tegroup_impl_cuda_ep_sizes(const tegroup_ep_sizes_desc *desc, struct CUstream_st *stream,
@@ -19391,7 +19550,7 @@ TEGROUP_API tegroup_status tegroup_ep_sizes(const tegroup_ep_sizes_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [107] Expert parallelism: dispatch and combine (src/ep/exchange.h) ==== */
+/* ==== [108] Expert parallelism: dispatch and combine (src/ep/exchange.h) ==== */
 
 #if TEGROUP_IMPL_EP_KERNELS
 static inline tegroup_status tegroup_impl_cuda_ep_dispatch(const tegroup_ep_dispatch_desc *desc,

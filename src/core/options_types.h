@@ -5,10 +5,13 @@
 #include "base/status_types.h"
 #include "core/cublaslt_types.h"
 
-/* The type in which products are summed. */
+/* The type in which products are summed, and whether their order is fixed. */
 typedef enum tegroup_compute {
-    TEGROUP_COMPUTE_F32 = 0,
-    TEGROUP_COMPUTE_F64 = 1 /* required for F64 operands; with narrower ones it is an oracle */
+    TEGROUP_COMPUTE_F32      = 0, /* a row's bits do not depend on the rows that come with it */
+    TEGROUP_COMPUTE_F64      = 1, /* likewise; required for F64 operands; with narrower ones it is an oracle */
+    TEGROUP_COMPUTE_F32_FAST = 2  /* F32 in whatever order is fastest, by the same bound: a row's bits may depend on how
+                                     many rows its group has and on the instruction set, but repeat. CPU: groups of up
+                                     to 8 rows, weights of F32, BF16 or F16 along k; elsewhere it is F32 */
 } tegroup_compute;
 
 typedef enum tegroup_backend {

@@ -142,10 +142,11 @@ typedef struct tegroup_plan {
     tegroup_problem problem;
     size_t          workspace_bytes; /* what options.workspace must hold; tegroup_plan_layout names its parts  */
     size_t          cublas_workspace_bytes; /* cuBLASLt backends: of these, what one part of cuBLASLt's own gets */
-    uint64_t        numerics_id;  /* equal ids mean equal bits for a row, however many rows come with it. Of the CPU
-                                     backend: within one build, as compilers may fuse a product and a sum. Of
-                                     CUBLASLT_LOOP: for data aligned to 16 bytes; else its library takes
-                                     another algorithm, as for shapes that the planned one cannot do         */
+    uint64_t        numerics_id;  /* equal ids mean equal bits for a row, however many rows come with it (of
+                                     F32_FAST: in groups of as many rows). Of the CPU backend: within one build,
+                                     as compilers may fuse a product and a sum. Of CUBLASLT_LOOP: for data
+                                     aligned to 16 bytes; else its library takes another algorithm, as for
+                                     shapes that the planned one cannot do                                   */
     int32_t         sm;           /* machine that it was made for                                             */
     int32_t         device;       /* CUDA device that it is bound to; -1 = none                               */
     int32_t         cublaslt_version;

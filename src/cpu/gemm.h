@@ -22,6 +22,7 @@
 #include "cpu/rows.h"
 #include "cpu/gemm_kernel.h"
 #include "cpu/quantised.h"
+#include "cpu/lines.h"
 
 /* @each-real */
 /* tegroup_impl_cpu_pack for rows that an index picks: from row `row` and column `col` of the group on. The rows are the
@@ -30,18 +31,21 @@ static inline void tegroup_impl_cpu_pack_gathered_FSUF(tegroup_dtype dtype, cons
                                                        const tegroup_impl_block *block, int64_t row, int64_t col,
                                                        int along_k, int32_t count, int32_t k, int32_t width,
                                                        REAL *panel) {
-    REAL x[TEGROUP_IMPL_CPU_TILE_N > TEGROUP_IMPL_CPU_TILE_K ? TEGROUP_IMPL_CPU_TILE_N : TEGROUP_IMPL_CPU_TILE_K];
-    int32_t rows = along_k ? k : count, cols = along_k ? count : k, r, j;
+    REAL x[TEGROUP_IMPL_CPU_TILE_N];
+    int32_t rows = along_k ? k : count, cols = along_k ? count : k, r, c, j;
     if (count % width != 0)
         memset(panel + (int64_t)(count / width) * k * width, 0, (size_t)k * (size_t)width * sizeof(REAL));
     for (r = 0; r < rows; r++) {
-        int64_t at = tegroup_impl_row_at(gather, block, row + r);
-        if (at < 0) memset(x, 0, (size_t)cols * sizeof(REAL));
-        else tegroup_impl_load_row_FSUF(dtype, block->base, at + col, 1, cols, x);
-        if (along_k)
-            for (j = 0; j < cols; j++) panel[(int64_t)(j / width) * k * width + r * width + j % width] = x[j];
-        else
-            for (j = 0; j < cols; j++) panel[(int64_t)(r / width) * k * width + j * width + r % width] = x[j];
+        const int64_t at = tegroup_impl_row_at(gather, block, row + r);
+        for (c = 0; c < cols; c += TEGROUP_IMPL_CPU_TILE_N) {
+            const int32_t n = cols - c < TEGROUP_IMPL_CPU_TILE_N ? cols - c : TEGROUP_IMPL_CPU_TILE_N;
+            if (at < 0) memset(x, 0, (size_t)n * sizeof(REAL));
+            else tegroup_impl_load_row_FSUF(dtype, block->base, at + col + c, 1, n, x);
+            for (j = c; j < c + n; j++) {
+                const int32_t line = along_k ? j : r, kk = along_k ? r : j;
+                panel[(int64_t)(line / width) * k * width + kk * width + line % width] = x[j - c];
+            }
+        }
     }
 }
 
@@ -56,24 +60,30 @@ static inline void tegroup_impl_cpu_gemm_tile_FSUF(const tegroup_gemm_desc *desc
     REAL alpha = (REAL)p->alpha, beta = (REAL)p->beta, scale = 1;
     int has_bias = desc->bias.dtype != TEGROUP_DTYPE_UNSET && desc->op != TEGROUP_OP_WGRAD;
     int wgrad = desc->op == TEGROUP_OP_WGRAD;
-    /* Of few rows A is packed for as much of k as there is room for: lines of B are then read on and on. (Picked
-     * rows are widened TILE_K elements at a time.) */
-    const int32_t most = m <= TEGROUP_IMPL_MICRO_M && desc->gather_a.rows == 0
-                             ? TEGROUP_IMPL_CPU_TILE_M_PADDED * TEGROUP_IMPL_CPU_TILE_K / TEGROUP_IMPL_MICRO_M
-                             : TEGROUP_IMPL_CPU_TILE_K;
+    /* Of few rows A is packed for as much of k as there is room for: lines of B are then read on and on. */
+    const int by_lines = tegroup_impl_cpu_by_lines_FSUF(desc, p);
+    const int32_t width = by_lines ? 1 : TEGROUP_IMPL_MICRO_M,
+                  few = by_lines ? TEGROUP_IMPL_LINES_ROWS : TEGROUP_IMPL_MICRO_M,
+                  most = m <= few ? TEGROUP_IMPL_CPU_TILE_M_PADDED * TEGROUP_IMPL_CPU_TILE_K / few
+                                  : TEGROUP_IMPL_CPU_TILE_K;
     int32_t kk;
     int64_t k0;
     memset(sums, 0, (size_t)(m + TEGROUP_IMPL_MICRO_M) * TEGROUP_IMPL_CPU_TILE_N * sizeof(REAL));
     for (k0 = 0; k0 < p->k; k0 += most) {
         const int32_t k = (int32_t)tegroup_impl_min(most, p->k - k0);
         if (codes[TEGROUP_IMPL_A].scaled.facts)
-            tegroup_impl_cpu_pack_codes_FSUF(&codes[TEGROUP_IMPL_A], i0, k0, m, k, TEGROUP_IMPL_MICRO_M, a);
+            tegroup_impl_cpu_pack_codes_FSUF(&codes[TEGROUP_IMPL_A], i0, k0, m, k, width, a);
         else if (desc->gather_a.rows > 0)
             tegroup_impl_cpu_pack_gathered_FSUF(desc->a.dtype, &desc->gather_a, &p->a, wgrad ? k0 : i0, wgrad ? i0 : k0,
-                                                wgrad, m, k, TEGROUP_IMPL_MICRO_M, a);
+                                                wgrad, m, k, width, a);
         else
             tegroup_impl_cpu_pack_FSUF(desc->a.dtype, p->a.base, p->a.first + i0 * p->a_line + k0 * p->a_k, p->a_line,
-                                       p->a_k, m, k, TEGROUP_IMPL_MICRO_M, a);
+                                       p->a_k, m, k, width, a);
+        if (by_lines) {
+            tegroup_impl_cpu_lines_FSUF(desc->b.dtype, p->b.base, p->b.first + j0 * p->b_line + k0, p->b_line, m, n, k,
+                                        a, sums);
+            continue;
+        }
         for (j = 0; j < n; j += TEGROUP_IMPL_MICRO_N_FSUF) { /* a panel of B stays in the first cache for all of A */
             const int32_t cols = n - j < TEGROUP_IMPL_MICRO_N_FSUF ? n - j : TEGROUP_IMPL_MICRO_N_FSUF;
             kk = desc->gather_b.rows > 0 || codes[TEGROUP_IMPL_B].scaled.facts

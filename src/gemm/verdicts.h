@@ -191,7 +191,7 @@ static inline int tegroup_impl_judge_types(tegroup_impl_case *c) {
                       target->cublaslt_version);
     TEGROUP_IMPL_NEED(!here || !rule->cublaslt_min || desc->options.cublaslt, ERROR_UNSUPPORTED, "options.cublaslt",
                       "must be the caller's cublasLtHandle_t", 1, 0);
-    TEGROUP_IMPL_NEED(p->compute == TEGROUP_COMPUTE_F32 || TEGROUP_IMPL_HAS(F64), ERROR_UNSUPPORTED, "options.compute",
+    TEGROUP_IMPL_NEED(p->compute != TEGROUP_COMPUTE_F64 || TEGROUP_IMPL_HAS(F64), ERROR_UNSUPPORTED, "options.compute",
                       "must be F32", TEGROUP_COMPUTE_F32, p->compute);
     return 1;
 }

@@ -4,8 +4,8 @@
  *   make bench-ggml GGML=ggml BENCH="2048 768 128 8 1 1 8 64 512"    width, ffn, experts, choices, threads, tokens ...
  *
  * Rows are F32, weights F32, F16 or BF16. Timed is everything from the chosen experts on: for tegroup the permutation, prepare, permute, the
- * MLP and combine; for ggml its graph. Each line: tokens, milliseconds of both (the least of the rounds), ggml's over tegroup's, how far the
- * results are apart. */
+ * MLP and combine; for ggml its graph. Each line: tokens, milliseconds (the least of the rounds) of tegroup, with TEGROUP_COMPUTE_F32_FAST
+ * behind it, and of ggml, ggml's over both of tegroup's, how far the farther of their results is from ggml's. */
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -57,7 +57,8 @@ struct tegroup_block {
     std::vector<int64_t> counts, row_of_slot, slot_of_row;
     std::vector<float> permuted, out, y;
 
-    tegroup_block(const sizes &s, int64_t tokens, tegroup_dtype type, void *fc1, void *fc2, float *x, int32_t *chosen, float *weights)
+    tegroup_block(const sizes &s, int64_t tokens, tegroup_dtype type, tegroup_compute compute, void *fc1, void *fc2, float *x, int32_t *chosen,
+                  float *weights)
         : counts((size_t)s.experts), row_of_slot((size_t)(tokens * s.choices)), slot_of_row((size_t)(tokens * s.choices)),
           permuted((size_t)(tokens * s.choices * s.width)), out((size_t)(tokens * s.choices * s.width)), y((size_t)(tokens * s.width)) {
         const tegroup_dtype f32 = TEGROUP_DTYPE_F32, i64 = TEGROUP_DTYPE_I64;
@@ -90,6 +91,7 @@ struct tegroup_block {
         combine.weights = tegroup_matrix_of(weights, tokens, s.choices, f32), combine.tokens = tegroup_matrix_of(y.data(), tokens, s.width, f32);
         memset(&mlp, 0, sizeof mlp);
         mlp.struct_size = sizeof mlp, mlp.space = TEGROUP_SPACE_HOST, mlp.activation = TEGROUP_ACTIVATION_SWIGLU, mlp.options.threads = s.threads;
+        mlp.options.compute = compute;
         mlp.fc1.weight = tegroup_tensor_uniform(experts, 2 * s.ffn, s.width, type, fc1);
         mlp.fc2.weight = tegroup_tensor_uniform(experts, s.width, s.ffn, type, fc2);
         mlp.input = tegroup_tensor_of(shape, s.width, f32, permuted.data()), mlp.out = tegroup_tensor_of(shape, s.width, f32, out.data());
@@ -148,20 +150,24 @@ static void bench(const sizes &s, ggml_type type, tegroup_dtype dtype, const std
         for (int64_t j = 1; j < s.choices; j++) sum = ggml_add(c, sum, ggml_view_2d(c, y, s.width, tokens, y->nb[2], (size_t)j * y->nb[1]));
         ggml_cgraph *graph = ggml_new_graph(c);
         ggml_build_forward_expand(graph, sum);
-        tegroup_block block(s, tokens, dtype, fc1, down->data, (float *)x->data, (int32_t *)chosen->data, (float *)share->data);
-        double ours = 1e9, theirs = 1e9, difference = 0, size = 0;
+        float *rows = (float *)x->data;
+        int32_t *ids = (int32_t *)chosen->data;
+        tegroup_block fixed(s, tokens, dtype, TEGROUP_COMPUTE_F32, fc1, down->data, rows, ids, (float *)share->data);
+        tegroup_block fast(s, tokens, dtype, TEGROUP_COMPUTE_F32_FAST, fc1, down->data, rows, ids, (float *)share->data);
+        tegroup_block *const blocks[2] = {&fixed, &fast};
+        double ours[2] = {1e9, 1e9}, theirs = 1e9, difference[2] = {0, 0}, size = 0;
         const int rounds = tokens <= 1 ? 60 : tokens <= 16 ? 20 : 5;
         for (int r = 0; r < rounds; r++) {
             theirs = fmin(theirs, seconds([&] { ggml_graph_compute_with_ctx(c, graph, s.threads); }));
-            ours = fmin(ours, seconds([&] { block.run(); }));
+            for (int b = 0; b < 2; b++) ours[b] = fmin(ours[b], seconds([&] { blocks[b]->run(); }));
         }
         for (int64_t i = 0; i < tokens * s.width; i++) {
-            const double a = block.y[(size_t)i], b = ((float *)sum->data)[i];
-            difference += (a - b) * (a - b);
-            size += b * b;
+            const double y_there = ((float *)sum->data)[i];
+            for (int b = 0; b < 2; b++) difference[b] += pow(blocks[b]->y[(size_t)i] - y_there, 2);
+            size += y_there * y_there;
         }
-        printf("%-4s weights, %4d tokens: tegroup %9.2f ms, ggml %9.2f ms, ratio %.2f, relative difference %.1e\n", ggml_type_name(type), (int)tokens,
-               1e3 * ours, 1e3 * theirs, theirs / ours, sqrt(difference / size));
+        printf("%-4s weights, %4d tokens: tegroup %9.2f, fast %9.2f, ggml %9.2f ms, ratios %.2f, %.2f, relative difference %.1e\n", ggml_type_name(type),
+               (int)tokens, 1e3 * ours[0], 1e3 * ours[1], 1e3 * theirs, theirs / ours[0], theirs / ours[1], sqrt(fmax(difference[0], difference[1]) / size));
         fflush(stdout);
         ggml_free(c);
     }

@@ -181,7 +181,9 @@ SUPPORT copy_made copy_make(const problem *p, grid *t, const tegroup_tensor *sha
         const int64_t as_data = irregular ? shape->shape.elements : rows > 0 ? (rows - 1) * ld + C : 0, room = transposed ? (rows + 16 * G) * C : as_data;
         const int64_t I = blocks_of(C, q->f->inner), O = blocks_of(rows, q->f->outer);
         const int64_t all = strided ? ((O - 1) * q->outer_stride + ((words ? up(I, 4) / 4 : I) - 1) * q->inner_stride + 1) * (words ? 4 : 1)
-                                    : q->f->scaling == TEGROUP_SCALING_TENSOR ? G : part_scales(q, most, C, cw);
+                                    : q->f->scaling == TEGROUP_SCALING_TENSOR ? G
+                                    : q->f->scaling == TEGROUP_SCALING_ROW && cw ? G * C /* each column of each group has one */
+                                                                                 : part_scales(q, most, C, cw);
         if (room > elements) elements = room;
         if (all > stored) stored = all;
     }

@@ -507,7 +507,7 @@ SUPPORT tegroup_scalars scalars_make(problem *p, char role, int kind, void **dat
         rng r = row_rng(s, role, g, 0);
         double x = s->fill_c == FILL_NORMAL && s->fill_a == FILL_NORMAL ? rng_unit(&r) * 4 - 2 : whole[rng_int(&r, 0, 4)];
         if (role == 'B' && rng_chance(&r, 25)) x = 0;
-        if (dtype == TEGROUP_DTYPE_F32 || s->compute == TEGROUP_COMPUTE_F32) x = (double)(float)x;
+        if (dtype == TEGROUP_DTYPE_F32 || s->compute != TEGROUP_COMPUTE_F64) x = (double)(float)x;
         store(dtype, *data, g, x);
     }
     return scalars;
@@ -594,7 +594,7 @@ SUPPORT void problem_make(problem *p, const spec *given) {
                 rng r = row_rng(s, 'r', g, i + (s->row_first != NULL ? s->row_first[g] : 0));
                 fill(&r, s->fill_a == FILL_NORMAL ? FILL_NORMAL : FILL_INTEGER, s->row_scale_dtype,
                      (unsigned char *)p->row_scale + (p->start[g] + i) * (int64_t)size_of(s->row_scale_dtype), 1, 1, 0);
-                if (s->compute == TEGROUP_COMPUTE_F32) /* what the sums' type can hold */
+                if (s->compute != TEGROUP_COMPUTE_F64) /* what the sums' type can hold */
                     store(s->row_scale_dtype, p->row_scale, p->start[g] + i, (double)(float)load(s->row_scale_dtype, p->row_scale, p->start[g] + i));
             }
         d->row_scale = p->row_scale;
@@ -842,6 +842,7 @@ SUPPORT spec random_spec(rng *r, tegroup_op op, int64_t most_rows, int64_t most_
     s.in = ins[rng_int(r, 0, 3)];
     s.out = s.in == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : rng_chance(r, 50) ? TEGROUP_DTYPE_F32 : s.in;
     if (s.in == TEGROUP_DTYPE_F64 || rng_chance(r, 15)) s.compute = TEGROUP_COMPUTE_F64;
+    else if (rng_chance(r, 20)) s.compute = TEGROUP_COMPUTE_F32_FAST;
     s.pad = rng_chance(r, 50) ? rng_int(r, 1, 9) : 0;
     if (rng_chance(r, 20)) {
         s.rows_each = rng_int(r, 0, most_rows);

@@ -617,6 +617,46 @@ TEST(gemm, rows_do_not_depend_on_each_other) {
     }
 }
 
+/* FAST sums keep the bound and repeat; where no group has more than 8 rows they are other sums than the default's, and everywhere else
+ * the same. */
+TEST(gemm, fast_sums_in_an_order_of_their_own) {
+    rng r = rng_seed(1017);
+    int others = 0;
+    for (int64_t i = scaled(100); i > 0; i--) {
+        void *mark = guards_mark();
+        const int type = (int)(i % 5), few = i % 2 == 0; /* of the types 3 and 4: F32 and narrower weights */
+        int64_t rows[4] = {few ? rng_int(&r, 1, 8) : rng_int(&r, 9, 20), 0, few ? rng_int(&r, 0, 3) : rng_int(&r, 9, 20), few ? 8 : 9};
+        problem p, fast, again;
+        spec s = {.op = TEGROUP_OP_FORWARD, .groups = 4, .m = rows, .n = rng_int(&r, 1, 300), .k = i % 10 == 0 ? rng_int(&r, 4600, 5600) : rng_int(&r, 1, 300),
+                  .in = dtypes[type < 3 ? type : 0], .weights = dtypes[type < 3 ? type : type - 2], .out = TEGROUP_DTYPE_F32, .alpha = SCALARS_EACH, .pad = rng_int(&r, 0, 3),
+                  .gather = rng_chance(&r, 30), .threads = 1, .seed = rng_next(&r)}, t = s;
+        int64_t differ = 0;
+        if (s.k > 300) s.n = t.n = rng_int(&r, 1, 9);
+        t.compute = TEGROUP_COMPUTE_F32_FAST;
+        ASSERT_STREQ("", run_and_check(&t));
+        problem_make(&p, &s);
+        problem_make(&fast, &t);
+        t.threads = 3;
+        problem_make(&again, &t);
+        ASSERT_EQ(problem_run(&p), TEGROUP_OK);
+        ASSERT_EQ(problem_run(&fast), TEGROUP_OK);
+        ASSERT_EQ(problem_run(&again), TEGROUP_OK);
+        ASSERT_TRUE(p.plan.numerics_id != fast.plan.numerics_id && fast.plan.numerics_id == again.plan.numerics_id);
+        for (int32_t g = 0; g < 4; g++)
+            for (int64_t row = 0; row < rows[g]; row++) {
+                ASSERT_EQ(bits_differ(&fast, g, row, &again, g, row), 0);
+                differ += bits_differ(&p, g, row, &fast, g, row) != 0;
+            }
+        if (!few) ASSERT_EQ(differ, 0);
+        others += few && differ > 0;
+        guards_release(mark);
+    }
+#if defined(__GNUC__)
+    ASSERT_TRUE(others > scaled(100) / 10);
+#endif
+    print_totals("fast sums");
+}
+
 TEST(gemm, same_bits_for_any_number_of_threads) {
     rng r = rng_seed(1014);
     for (int64_t i = scaled(30); i > 0; i--) {

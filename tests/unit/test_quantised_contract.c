@@ -273,6 +273,7 @@ TEST(quantised_contract, line6_bitwise_deterministic) {
             if (p.s.m == NULL && ops[op] == TEGROUP_OP_FORWARD) {
                 p.desc.a.shape.rows = p.desc.d.shape.rows *= 6;
                 p.desc.a.group_stride = p.desc.d.group_stride = p.desc.c.group_stride = 0;
+                p.desc.a.scale_outer_stride = p.desc.a.scale_inner_stride = 0;
                 p.desc.c.shape.rows = p.desc.d.shape.rows;
                 ASSERT_EQ(problem_plan(&p), TEGROUP_OK);
                 ASSERT_TRUE(p.plan.numerics_id == id);

@@ -1,0 +1,147 @@
+/* ---- CPU products of few rows, line by line ---- */
+
+#pragma once
+#include "base/version.h"
+#include "formats/dtype_types.h"
+#include "core/options_types.h"
+#include "core/gemm_types.h"
+#include "base/build.h"
+#include "base/arithmetic.h"
+#include "formats/dtype.h"
+#include "formats/convert.h"
+#include "core/product.h"
+#include "cpu/gemm_kernel.h"
+
+/* What TEGROUP_COMPUTE_F32_FAST is here. Lines of B whose elements along k are neighbours are multiplied where they
+ * lie, a vector of k at a time: a sum is as many sums as a vector has lanes, added up at the end. Nothing is transposed,
+ * and nothing packed but A, so few rows take as long as reading B does. */
+#if defined(TEGROUP_IMPL_VECTORS) && !defined(__CUDACC__) && (defined(__clang__) || __GNUC__ >= 9)
+#define TEGROUP_IMPL_LINES_ROWS 8 /* of more rows the tile that packs B is faster */
+#if defined(__AVX__)
+#define TEGROUP_IMPL_LINE_LANES 8
+#else
+#define TEGROUP_IMPL_LINE_LANES 4
+#endif
+typedef float tegroup_impl_lanes __attribute__((vector_size(4 * TEGROUP_IMPL_LINE_LANES), aligned(2), may_alias));
+typedef uint32_t tegroup_impl_lane_bits __attribute__((vector_size(4 * TEGROUP_IMPL_LINE_LANES)));
+typedef uint16_t tegroup_impl_lane_halves
+    __attribute__((vector_size(2 * TEGROUP_IMPL_LINE_LANES), aligned(2), may_alias));
+typedef short tegroup_impl_eight_halves __attribute__((vector_size(16), aligned(2), may_alias));
+
+/* As many elements as there are lanes, widened. */
+TEGROUP_IMPL_INLINE tegroup_impl_lanes tegroup_impl_cpu_widen(tegroup_dtype dtype, const char *at) {
+#if defined(__AVX__)
+#if defined(__F16C__)
+    if (dtype == TEGROUP_DTYPE_F16)
+        return (tegroup_impl_lanes)__builtin_ia32_vcvtph2ps256(*(const tegroup_impl_eight_halves *)(const void *)at);
+#endif
+#if defined(__AVX2__) && !defined(__clang__) /* of the conversion below gcc 12 makes five instructions */
+    if (dtype == TEGROUP_DTYPE_BF16)
+        return (tegroup_impl_lanes)((tegroup_impl_lane_bits)__builtin_ia32_pmovzxwd256(
+                                        *(const tegroup_impl_eight_halves *)(const void *)at)
+                                    << 16);
+#endif
+#endif
+    if (dtype == TEGROUP_DTYPE_BF16)
+        return (tegroup_impl_lanes)(__builtin_convertvector(*(const tegroup_impl_lane_halves *)(const void *)at,
+                                                            tegroup_impl_lane_bits)
+                                    << 16);
+    return *(const tegroup_impl_lanes *)(const void *)at;
+}
+
+/* sums[rows][lines] += rows of A, k apart, times lines. Vectors of `turns` neighbours have sums of their own, so that
+ * no addition waits for the one before. What is left of k behind whole vectors comes last. */
+TEGROUP_IMPL_INLINE void tegroup_impl_cpu_lines_typed(tegroup_dtype dtype, int32_t rows, int32_t lines, int32_t turns,
+                                                      const char *const line[4], int32_t k, const float *a,
+                                                      float *sums) {
+    enum { LANES = TEGROUP_IMPL_LINE_LANES };
+    const int32_t bytes = tegroup_impl_bits(dtype) / 8;
+    tegroup_impl_lanes s[4][4][4];
+    int32_t kk, r, l, t, i;
+    memset(s, 0, sizeof s);
+    for (kk = 0; kk + turns * LANES <= k; kk += turns * LANES) {
+        TEGROUP_IMPL_UNROLL
+        for (t = 0; t < turns; t++) {
+            const int32_t at = kk + t * LANES;
+            TEGROUP_IMPL_UNROLL
+            for (l = 0; l < lines; l++) {
+                const tegroup_impl_lanes b = tegroup_impl_cpu_widen(dtype, line[l] + at * bytes);
+                if (lines == 1 && t * LANES * bytes % 64 == 0) __builtin_prefetch(line[0] + at * bytes + 768);
+                TEGROUP_IMPL_UNROLL
+                for (r = 0; r < rows; r++)
+                    s[r][l][t] += *(const tegroup_impl_lanes *)(const void *)(a + r * k + at) * b;
+            }
+        }
+    }
+    TEGROUP_IMPL_UNROLL
+    for (r = 0; r < rows; r++) {
+        TEGROUP_IMPL_UNROLL
+        for (l = 0; l < lines; l++) {
+            tegroup_impl_lanes all = s[r][l][0];
+            float sum = sums[r * TEGROUP_IMPL_CPU_TILE_N + l];
+            TEGROUP_IMPL_UNROLL
+            for (t = 1; t < turns; t++) all += s[r][l][t];
+            TEGROUP_IMPL_UNROLL
+            for (i = 0; i < LANES; i++) sum += all[i];
+            for (i = kk; i < k; i++) sum += a[r * k + i] * tegroup_impl_load_f32(dtype, line[l], i);
+            sums[r * TEGROUP_IMPL_CPU_TILE_N + l] = sum;
+        }
+    }
+}
+
+/* Of one type: `lines` lines for m rows, four, two or one at a time. Hardware foresees what is read within a page. So of
+ * one row or two, lines longer than that are read four at a time, so many streams, and shorter ones one behind the
+ * other, foreseen above. Where four lines are more than there are, the last is read again, and nobody reads its sums. */
+TEGROUP_IMPL_INLINE void tegroup_impl_cpu_lines_of(tegroup_dtype dtype, const char *at, int64_t stride_bytes, int32_t m,
+                                                   int32_t lines, int32_t k, const float *a, float *sums) {
+    const int longer = k * (tegroup_impl_bits(dtype) / 8) > 4096;
+    int32_t l, r, i, rows;
+    for (l = 0; l < lines; l += 4) {
+        const char *line[4];
+        for (i = 0; i < 4; i++) line[i] = at + tegroup_impl_min(l + i, lines - 1) * stride_bytes;
+        for (r = 0; r < m; r += rows) {
+            const float *from = a + (int64_t)r * k;
+            float *to = sums + r * TEGROUP_IMPL_CPU_TILE_N + l;
+            rows = m - r >= 4 ? 4 : m - r >= 2 ? 2 : 1;
+            if (rows == 2 && longer) tegroup_impl_cpu_lines_typed(dtype, 2, 4, 1, line, k, from, to);
+            else if (rows == 1 && longer) tegroup_impl_cpu_lines_typed(dtype, 1, 4, 2, line, k, from, to);
+            else
+                for (i = 0; i < 4; i++)
+                    if (rows == 4) tegroup_impl_cpu_lines_typed(dtype, 4, 1, 2, line + i, k, from, to + i);
+                    else if (rows == 2) tegroup_impl_cpu_lines_typed(dtype, 2, 1, 4, line + i, k, from, to + i);
+                    else tegroup_impl_cpu_lines_typed(dtype, 1, 1, 4, line + i, k, from, to + i);
+        }
+    }
+}
+
+/* Is a group's product one of these? */
+static inline int tegroup_impl_cpu_by_lines_f32(const tegroup_gemm_desc *desc, const tegroup_impl_product *p) {
+    const tegroup_dtype dtype = desc->b.dtype;
+    int widened = dtype == TEGROUP_DTYPE_F32 || dtype == TEGROUP_DTYPE_BF16;
+#if defined(__F16C__)
+    widened |= dtype == TEGROUP_DTYPE_F16; /* the compiler was told of the instruction */
+#endif
+    return desc->options.compute == TEGROUP_COMPUTE_F32_FAST && p->m <= TEGROUP_IMPL_LINES_ROWS && p->b_k == 1
+           && widened && desc->gather_b.rows == 0;
+}
+
+/* sums[m][lines] += A[m][k] * `lines` lines of B. */
+static inline void tegroup_impl_cpu_lines_f32(tegroup_dtype dtype, const void *data, int64_t first, int64_t stride_line,
+                                              int32_t m, int32_t lines, int32_t k, const float *a, float *sums) {
+    const int32_t bytes = tegroup_impl_bits(dtype) / 8;
+    const char *at = (const char *)data + first * bytes;
+    stride_line *= bytes;
+    if (dtype == TEGROUP_DTYPE_F32) tegroup_impl_cpu_lines_of(TEGROUP_DTYPE_F32, at, stride_line, m, lines, k, a, sums);
+    else if (dtype == TEGROUP_DTYPE_BF16)
+        tegroup_impl_cpu_lines_of(TEGROUP_DTYPE_BF16, at, stride_line, m, lines, k, a, sums);
+#if defined(__F16C__)
+    else tegroup_impl_cpu_lines_of(TEGROUP_DTYPE_F16, at, stride_line, m, lines, k, a, sums);
+#endif
+}
+#else
+#define TEGROUP_IMPL_LINES_ROWS 1
+#define tegroup_impl_cpu_by_lines_f32(desc, p) 0
+#define tegroup_impl_cpu_lines_f32(dtype, data, first, stride_line, m, lines, k, a, sums) (void)0
+#endif
+#define tegroup_impl_cpu_by_lines_f64(desc, p) 0
+#define tegroup_impl_cpu_lines_f64(dtype, data, first, stride_line, m, lines, k, a, sums) (void)0
