@@ -701,8 +701,10 @@ typedef enum tegroup_compute {
     TEGROUP_COMPUTE_F32      = 0, /* a row's bits do not depend on the rows that come with it */
     TEGROUP_COMPUTE_F64      = 1, /* likewise; required for F64 operands; with narrower ones it is an oracle */
     TEGROUP_COMPUTE_F32_FAST = 2  /* F32 in whatever order is fastest, by the same bound: a row's bits may depend on how
-                                     many rows its group has and on the instruction set, but repeat. CPU: groups of up
-                                     to 8 rows, weights of F32, BF16 or F16 along k; elsewhere it is F32 */
+                                     many rows its group has, the type of the weights and the instruction set, but
+                                     repeat. Today: FORWARD on the CPU of groups of up to 4 rows (weights of F32: 3),
+                                     k contiguous in the weights, compiled by gcc or clang (weights of F16: for
+                                     F16C); all else is as F32 */
 } tegroup_compute;
 
 typedef enum tegroup_backend {
@@ -1955,9 +1957,10 @@ typedef struct tegroup_moe_format {
  * This struct is what the plan is made from, what each call is given, and all that is remembered between them, in two
  * memories of the caller's: `saved_by_forward`, for dgrad and wgrad, and `saved_by_dgrad`, for wgrad. The plan reads
  * everything but addresses. A call may have fewer tokens than the plan. Everything is checked before anything but these
- * and the workspace is written, except what a host list of weights has for the experts that are chosen. On a GPU a call
- * is kernels of one stream in order, without copies, and may be captured: which experts are chosen is up to each
- * replay. Outputs overlap nothing that their call touches. */
+ * and the workspace is written, except what a host list of weights has for the experts that are chosen; a forward that
+ * is refused may have spoilt what an earlier one saved. On a GPU a call is kernels of one stream in order, without
+ * copies, and may be captured: which experts are chosen is up to each replay. Outputs overlap nothing that their call
+ * touches; of a list the layer's own calls compare no entries with what is outside the experts. */
 typedef struct tegroup_moe_desc {
     size_t          struct_size;  /* sizeof(tegroup_moe_desc)                                                     */
     tegroup_space   space;        /* where everything lives; required                                             */
@@ -2093,8 +2096,8 @@ typedef struct tegroup_ep_windows {
     int32_t      ranks;     /* 1 to TEGROUP_EP_MAX_RANKS                                                         */
     int32_t      rank;      /* this one                                                                          */
     void *const *addresses; /* [ranks], in host memory, read before the call returns: where this process, or the device
-                               that it works on, reaches each rank's window; TEGROUP_ALIGNMENT-aligned, apart from
-                               one another, and the others' from every matrix that lies outside the windows      */
+                               that it works on, reaches each rank's window; TEGROUP_ALIGNMENT-aligned and apart.
+                               Nothing else that a call is given may lie in the windows of other ranks           */
     size_t       bytes;     /* of each window                                                                    */
 } tegroup_ep_windows;
 
@@ -2156,8 +2159,8 @@ typedef struct tegroup_ep_combine_desc {
 
 /* Every function is safe to call from several threads at once on different memory (and streams and events of a
  * descriptor). Those that return a status write nothing when it is not TEGROUP_OK, except *error, which may be NULL,
- * and a chain's `refused`; where CUDA, cuBLAS or a chain's USER op fails on the way, what ran before it has run.
- * Nothing here allocates or keeps a pointer. */
+ * a chain's `refused`, and what tegroup_gemm_once and a tegroup_moe_desc say of theirs; where CUDA, cuBLAS or a chain's
+ * USER op fails on the way, what ran before it has run. Nothing here allocates or keeps a pointer. */
 
 /* Names, versions and sizes of types. Never NULL: an unknown value gives "?". */
 TEGROUP_API int32_t     tegroup_version(void);                            /* TEGROUP_VERSION of the code that runs */
@@ -7437,10 +7440,10 @@ static inline void tegroup_impl_cpu_sum_codes_f64(const tegroup_gemm_desc *desc,
 /* ==== [63] CPU products of few rows, line by line (src/cpu/lines.h) ==== */
 
 /* What TEGROUP_COMPUTE_F32_FAST is here. Lines of B whose elements along k are neighbours are multiplied where they
- * lie, a vector of k at a time: a sum is as many sums as a vector has lanes, added up at the end. Nothing is transposed,
- * and nothing packed but A, so few rows take as long as reading B does. */
+ * lie, a vector of k at a time: a sum is as many sums as two vectors have lanes, added up at the end. Nothing is
+ * transposed, and nothing packed but A, so few rows take as long as reading B does. */
 #if defined(TEGROUP_IMPL_VECTORS) && !defined(__CUDACC__) && (defined(__clang__) || __GNUC__ >= 9)
-#define TEGROUP_IMPL_LINES_ROWS 8 /* of more rows the tile that packs B is faster */
+#define TEGROUP_IMPL_LINES_ROWS 4 /* of more rows the tile that packs B is faster */
 #if defined(__AVX__)
 #define TEGROUP_IMPL_LINE_LANES 8
 #else
@@ -7473,24 +7476,25 @@ TEGROUP_IMPL_INLINE tegroup_impl_lanes tegroup_impl_cpu_widen(tegroup_dtype dtyp
     return *(const tegroup_impl_lanes *)(const void *)at;
 }
 
-/* sums[rows][lines] += rows of A, k apart, times lines. Vectors of `turns` neighbours have sums of their own, so that
- * no addition waits for the one before. What is left of k behind whole vectors comes last. */
-TEGROUP_IMPL_INLINE void tegroup_impl_cpu_lines_typed(tegroup_dtype dtype, int32_t rows, int32_t lines, int32_t turns,
+/* sums[rows][lines] += rows of A, k apart, times lines. Each sum is two vectors of sums, of every other vector of k;
+ * what is left of k behind whole pairs comes last. So its bits do not depend on how many rows and lines are multiplied
+ * together. */
+TEGROUP_IMPL_INLINE void tegroup_impl_cpu_lines_typed(tegroup_dtype dtype, int32_t rows, int32_t lines,
                                                       const char *const line[4], int32_t k, const float *a,
                                                       float *sums) {
     enum { LANES = TEGROUP_IMPL_LINE_LANES };
     const int32_t bytes = tegroup_impl_bits(dtype) / 8;
-    tegroup_impl_lanes s[4][4][4];
+    tegroup_impl_lanes s[4][4][2];
     int32_t kk, r, l, t, i;
     memset(s, 0, sizeof s);
-    for (kk = 0; kk + turns * LANES <= k; kk += turns * LANES) {
+    for (kk = 0; kk + 2 * LANES <= k; kk += 2 * LANES) {
         TEGROUP_IMPL_UNROLL
-        for (t = 0; t < turns; t++) {
+        for (t = 0; t < 2; t++) {
             const int32_t at = kk + t * LANES;
             TEGROUP_IMPL_UNROLL
             for (l = 0; l < lines; l++) {
                 const tegroup_impl_lanes b = tegroup_impl_cpu_widen(dtype, line[l] + at * bytes);
-                if (lines == 1 && t * LANES * bytes % 64 == 0) __builtin_prefetch(line[0] + at * bytes + 768);
+                if (lines == 1 && t == 0) __builtin_prefetch(line[0] + at * bytes + 768);
                 TEGROUP_IMPL_UNROLL
                 for (r = 0; r < rows; r++)
                     s[r][l][t] += *(const tegroup_impl_lanes *)(const void *)(a + r * k + at) * b;
@@ -7501,10 +7505,8 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_lines_typed(tegroup_dtype dtype, int32
     for (r = 0; r < rows; r++) {
         TEGROUP_IMPL_UNROLL
         for (l = 0; l < lines; l++) {
-            tegroup_impl_lanes all = s[r][l][0];
+            const tegroup_impl_lanes all = s[r][l][0] + s[r][l][1];
             float sum = sums[r * TEGROUP_IMPL_CPU_TILE_N + l];
-            TEGROUP_IMPL_UNROLL
-            for (t = 1; t < turns; t++) all += s[r][l][t];
             TEGROUP_IMPL_UNROLL
             for (i = 0; i < LANES; i++) sum += all[i];
             for (i = kk; i < k; i++) sum += a[r * k + i] * tegroup_impl_load_f32(dtype, line[l], i);
@@ -7513,40 +7515,33 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_lines_typed(tegroup_dtype dtype, int32
     }
 }
 
-/* Of one type: `lines` lines for m rows, four, two or one at a time. Hardware foresees what is read within a page. So of
- * one row or two, lines longer than that are read four at a time, so many streams, and shorter ones one behind the
- * other, foreseen above. Where four lines are more than there are, the last is read again, and nobody reads its sums. */
+/* Of one type: `lines` lines for m rows, all at once. Hardware foresees what is read within a page. So of one row,
+ * lines longer than that are read four at a time, so many streams, and shorter ones one behind the other, foreseen
+ * above. Where four lines are more than there are, the last is read again, and nobody reads its sums. */
 TEGROUP_IMPL_INLINE void tegroup_impl_cpu_lines_of(tegroup_dtype dtype, const char *at, int64_t stride_bytes, int32_t m,
                                                    int32_t lines, int32_t k, const float *a, float *sums) {
-    const int longer = k * (tegroup_impl_bits(dtype) / 8) > 4096;
-    int32_t l, r, i, rows;
-    for (l = 0; l < lines; l += 4) {
+    const int together = m == 1 && k * (tegroup_impl_bits(dtype) / 8) > 4096 ? 4 : 1;
+    int32_t l, i;
+    for (l = 0; l < lines; l += together) {
         const char *line[4];
-        for (i = 0; i < 4; i++) line[i] = at + tegroup_impl_min(l + i, lines - 1) * stride_bytes;
-        for (r = 0; r < m; r += rows) {
-            const float *from = a + (int64_t)r * k;
-            float *to = sums + r * TEGROUP_IMPL_CPU_TILE_N + l;
-            rows = m - r >= 4 ? 4 : m - r >= 2 ? 2 : 1;
-            if (rows == 2 && longer) tegroup_impl_cpu_lines_typed(dtype, 2, 4, 1, line, k, from, to);
-            else if (rows == 1 && longer) tegroup_impl_cpu_lines_typed(dtype, 1, 4, 2, line, k, from, to);
-            else
-                for (i = 0; i < 4; i++)
-                    if (rows == 4) tegroup_impl_cpu_lines_typed(dtype, 4, 1, 2, line + i, k, from, to + i);
-                    else if (rows == 2) tegroup_impl_cpu_lines_typed(dtype, 2, 1, 4, line + i, k, from, to + i);
-                    else tegroup_impl_cpu_lines_typed(dtype, 1, 1, 4, line + i, k, from, to + i);
-        }
+        for (i = 0; i < together; i++) line[i] = at + tegroup_impl_min(l + i, lines - 1) * stride_bytes;
+        if (together == 4) tegroup_impl_cpu_lines_typed(dtype, 1, 4, line, k, a, sums + l);
+        else if (m == 1) tegroup_impl_cpu_lines_typed(dtype, 1, 1, line, k, a, sums + l);
+        else if (m == 2) tegroup_impl_cpu_lines_typed(dtype, 2, 1, line, k, a, sums + l);
+        else if (m == 3) tegroup_impl_cpu_lines_typed(dtype, 3, 1, line, k, a, sums + l);
+        else tegroup_impl_cpu_lines_typed(dtype, 4, 1, line, k, a, sums + l);
     }
 }
 
-/* Is a group's product one of these? */
+/* Is a group's product one of these? Four rows of A beside lines of F32 would leave the first cache. */
 static inline int tegroup_impl_cpu_by_lines_f32(const tegroup_gemm_desc *desc, const tegroup_impl_product *p) {
     const tegroup_dtype dtype = desc->b.dtype;
-    int widened = dtype == TEGROUP_DTYPE_F32 || dtype == TEGROUP_DTYPE_BF16;
+    int64_t rows = dtype == TEGROUP_DTYPE_F32 ? 3 : dtype == TEGROUP_DTYPE_BF16 ? TEGROUP_IMPL_LINES_ROWS : 0;
 #if defined(__F16C__)
-    widened |= dtype == TEGROUP_DTYPE_F16; /* the compiler was told of the instruction */
+    if (dtype == TEGROUP_DTYPE_F16) rows = TEGROUP_IMPL_LINES_ROWS; /* the compiler was told of the instruction */
 #endif
-    return desc->options.compute == TEGROUP_COMPUTE_F32_FAST && p->m <= TEGROUP_IMPL_LINES_ROWS && p->b_k == 1
-           && widened && desc->gather_b.rows == 0;
+    return desc->options.compute == TEGROUP_COMPUTE_F32_FAST && desc->op == TEGROUP_OP_FORWARD && p->m <= rows
+           && p->b_k == 1 && desc->gather_b.rows == 0;
 }
 
 /* sums[m][lines] += A[m][k] * `lines` lines of B. */
@@ -17304,16 +17299,20 @@ static inline tegroup_status tegroup_impl_check_router_sizes(int32_t experts, in
 TEGROUP_API tegroup_status tegroup_router_layout(const tegroup_router_desc *desc, tegroup_layout *layout,
                                                  tegroup_error *error) {
     tegroup_router_desc taken;
+    tegroup_router_scheme scheme;
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_RULE(layout != NULL, ERROR_NULL_ARGUMENT, "layout", "must not be NULL", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_router_sizes(desc->experts, desc->k, desc->normalize, desc->balance_coefficient, error));
+    scheme = desc->scheme; /* whose memory may not be there yet: any address stands for it, and is not followed */
+    if (tegroup_impl_there(&scheme.bias) && !scheme.bias.data) scheme.bias.data = layout;
+    if (tegroup_impl_there(&scheme.given_indices) && !scheme.given_indices.data) scheme.given_indices.data = layout;
     TEGROUP_IMPL_RULE(!tegroup_impl_router_schemed(desc)
                           || (desc->logits.rows >= 0 && desc->logits.rows <= TEGROUP_MAX_ROWS),
                       ERROR_VALUE, "logits.rows", "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, desc->logits.rows);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_scheme(&desc->scheme, desc->logits.rows, desc->experts, desc->k,
-                                               desc->normalize, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_scheme(&scheme, desc->logits.rows, desc->experts, desc->k, desc->normalize,
+                                               error));
     tegroup_impl_layout_begin(layout);
     if (desc->space != TEGROUP_SPACE_DEVICE) return TEGROUP_OK;
     if (tegroup_impl_router_schemed(desc)) tegroup_impl_scheme_layout(desc, layout);
@@ -19564,7 +19563,8 @@ static inline tegroup_status tegroup_impl_cuda_ep_combine(const tegroup_ep_combi
 /* ---- rules ---- */
 
 static inline tegroup_status tegroup_impl_ep_check_windows(const tegroup_ep_windows *windows, tegroup_error *error) {
-    int32_t r, other;
+    uintptr_t in_order[TEGROUP_EP_MAX_RANKS]; /* the addresses: as they come, most often */
+    int32_t r, i;
     TEGROUP_IMPL_TRY(
         tegroup_impl_ep_check_ranks(windows->ranks, windows->rank, "windows.ranks", "windows.rank", error));
     TEGROUP_IMPL_RULE(windows->addresses != NULL, ERROR_NULL_ARGUMENT, "windows.addresses", "must not be NULL", 1, 0);
@@ -19575,16 +19575,16 @@ static inline tegroup_status tegroup_impl_ep_check_windows(const tegroup_ep_wind
                           "must hold no NULL: no plain store reaches that rank; got is the rank", -1, r);
         TEGROUP_IMPL_RULE(tegroup_impl_aligned(windows->addresses[r], TEGROUP_ALIGNMENT), ERROR_ALIGNMENT,
                           "windows.addresses", "must be 256-byte aligned; got is the rank", TEGROUP_ALIGNMENT, r);
-        for (other = 0; other < r; other++)
-            TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(windows->addresses[r], (int64_t)windows->bytes,
-                                                     windows->addresses[other], (int64_t)windows->bytes),
-                              ERROR_OVERLAP, "windows.addresses",
-                              "must lie apart by windows.bytes; expected and got are two ranks", other, r);
+        for (i = r; i > 0 && in_order[i - 1] > (uintptr_t)windows->addresses[r]; i--) in_order[i] = in_order[i - 1];
+        in_order[i] = (uintptr_t)windows->addresses[r];
     }
+    for (r = 1; r < windows->ranks; r++)
+        TEGROUP_IMPL_RULE(in_order[r] - in_order[r - 1] >= windows->bytes, ERROR_OVERLAP, "windows.addresses",
+                          "must lie windows.bytes apart, or more", windows->bytes, in_order[r] - in_order[r - 1]);
     return TEGROUP_OK;
 }
 
-/* What lies outside the windows is apart from those of the other ranks. */
+/* What a call is given beside the windows may lie in this rank's own, but in no other one. */
 static inline tegroup_status tegroup_impl_ep_check_beside(const tegroup_ep_windows *windows,
                                                           const tegroup_impl_buffer *buffers, int32_t count,
                                                           tegroup_error *error) {

@@ -26,8 +26,8 @@
 
 /* Every function is safe to call from several threads at once on different memory (and streams and events of a
  * descriptor). Those that return a status write nothing when it is not TEGROUP_OK, except *error, which may be NULL,
- * and a chain's `refused`; where CUDA, cuBLAS or a chain's USER op fails on the way, what ran before it has run.
- * Nothing here allocates or keeps a pointer. */
+ * a chain's `refused`, and what tegroup_gemm_once and a tegroup_moe_desc say of theirs; where CUDA, cuBLAS or a chain's
+ * USER op fails on the way, what ran before it has run. Nothing here allocates or keeps a pointer. */
 
 /* Names, versions and sizes of types. Never NULL: an unknown value gives "?". */
 TEGROUP_API int32_t     tegroup_version(void);                            /* TEGROUP_VERSION of the code that runs */

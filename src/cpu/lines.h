@@ -13,10 +13,10 @@
 #include "cpu/gemm_kernel.h"
 
 /* What TEGROUP_COMPUTE_F32_FAST is here. Lines of B whose elements along k are neighbours are multiplied where they
- * lie, a vector of k at a time: a sum is as many sums as a vector has lanes, added up at the end. Nothing is transposed,
- * and nothing packed but A, so few rows take as long as reading B does. */
+ * lie, a vector of k at a time: a sum is as many sums as two vectors have lanes, added up at the end. Nothing is
+ * transposed, and nothing packed but A, so few rows take as long as reading B does. */
 #if defined(TEGROUP_IMPL_VECTORS) && !defined(__CUDACC__) && (defined(__clang__) || __GNUC__ >= 9)
-#define TEGROUP_IMPL_LINES_ROWS 8 /* of more rows the tile that packs B is faster */
+#define TEGROUP_IMPL_LINES_ROWS 4 /* of more rows the tile that packs B is faster */
 #if defined(__AVX__)
 #define TEGROUP_IMPL_LINE_LANES 8
 #else
@@ -49,24 +49,25 @@ TEGROUP_IMPL_INLINE tegroup_impl_lanes tegroup_impl_cpu_widen(tegroup_dtype dtyp
     return *(const tegroup_impl_lanes *)(const void *)at;
 }
 
-/* sums[rows][lines] += rows of A, k apart, times lines. Vectors of `turns` neighbours have sums of their own, so that
- * no addition waits for the one before. What is left of k behind whole vectors comes last. */
-TEGROUP_IMPL_INLINE void tegroup_impl_cpu_lines_typed(tegroup_dtype dtype, int32_t rows, int32_t lines, int32_t turns,
+/* sums[rows][lines] += rows of A, k apart, times lines. Each sum is two vectors of sums, of every other vector of k;
+ * what is left of k behind whole pairs comes last. So its bits do not depend on how many rows and lines are multiplied
+ * together. */
+TEGROUP_IMPL_INLINE void tegroup_impl_cpu_lines_typed(tegroup_dtype dtype, int32_t rows, int32_t lines,
                                                       const char *const line[4], int32_t k, const float *a,
                                                       float *sums) {
     enum { LANES = TEGROUP_IMPL_LINE_LANES };
     const int32_t bytes = tegroup_impl_bits(dtype) / 8;
-    tegroup_impl_lanes s[4][4][4];
+    tegroup_impl_lanes s[4][4][2];
     int32_t kk, r, l, t, i;
     memset(s, 0, sizeof s);
-    for (kk = 0; kk + turns * LANES <= k; kk += turns * LANES) {
+    for (kk = 0; kk + 2 * LANES <= k; kk += 2 * LANES) {
         TEGROUP_IMPL_UNROLL
-        for (t = 0; t < turns; t++) {
+        for (t = 0; t < 2; t++) {
             const int32_t at = kk + t * LANES;
             TEGROUP_IMPL_UNROLL
             for (l = 0; l < lines; l++) {
                 const tegroup_impl_lanes b = tegroup_impl_cpu_widen(dtype, line[l] + at * bytes);
-                if (lines == 1 && t * LANES * bytes % 64 == 0) __builtin_prefetch(line[0] + at * bytes + 768);
+                if (lines == 1 && t == 0) __builtin_prefetch(line[0] + at * bytes + 768);
                 TEGROUP_IMPL_UNROLL
                 for (r = 0; r < rows; r++)
                     s[r][l][t] += *(const tegroup_impl_lanes *)(const void *)(a + r * k + at) * b;
@@ -77,10 +78,8 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_lines_typed(tegroup_dtype dtype, int32
     for (r = 0; r < rows; r++) {
         TEGROUP_IMPL_UNROLL
         for (l = 0; l < lines; l++) {
-            tegroup_impl_lanes all = s[r][l][0];
+            const tegroup_impl_lanes all = s[r][l][0] + s[r][l][1];
             float sum = sums[r * TEGROUP_IMPL_CPU_TILE_N + l];
-            TEGROUP_IMPL_UNROLL
-            for (t = 1; t < turns; t++) all += s[r][l][t];
             TEGROUP_IMPL_UNROLL
             for (i = 0; i < LANES; i++) sum += all[i];
             for (i = kk; i < k; i++) sum += a[r * k + i] * tegroup_impl_load_f32(dtype, line[l], i);
@@ -89,40 +88,33 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_lines_typed(tegroup_dtype dtype, int32
     }
 }
 
-/* Of one type: `lines` lines for m rows, four, two or one at a time. Hardware foresees what is read within a page. So of
- * one row or two, lines longer than that are read four at a time, so many streams, and shorter ones one behind the
- * other, foreseen above. Where four lines are more than there are, the last is read again, and nobody reads its sums. */
+/* Of one type: `lines` lines for m rows, all at once. Hardware foresees what is read within a page. So of one row,
+ * lines longer than that are read four at a time, so many streams, and shorter ones one behind the other, foreseen
+ * above. Where four lines are more than there are, the last is read again, and nobody reads its sums. */
 TEGROUP_IMPL_INLINE void tegroup_impl_cpu_lines_of(tegroup_dtype dtype, const char *at, int64_t stride_bytes, int32_t m,
                                                    int32_t lines, int32_t k, const float *a, float *sums) {
-    const int longer = k * (tegroup_impl_bits(dtype) / 8) > 4096;
-    int32_t l, r, i, rows;
-    for (l = 0; l < lines; l += 4) {
+    const int together = m == 1 && k * (tegroup_impl_bits(dtype) / 8) > 4096 ? 4 : 1;
+    int32_t l, i;
+    for (l = 0; l < lines; l += together) {
         const char *line[4];
-        for (i = 0; i < 4; i++) line[i] = at + tegroup_impl_min(l + i, lines - 1) * stride_bytes;
-        for (r = 0; r < m; r += rows) {
-            const float *from = a + (int64_t)r * k;
-            float *to = sums + r * TEGROUP_IMPL_CPU_TILE_N + l;
-            rows = m - r >= 4 ? 4 : m - r >= 2 ? 2 : 1;
-            if (rows == 2 && longer) tegroup_impl_cpu_lines_typed(dtype, 2, 4, 1, line, k, from, to);
-            else if (rows == 1 && longer) tegroup_impl_cpu_lines_typed(dtype, 1, 4, 2, line, k, from, to);
-            else
-                for (i = 0; i < 4; i++)
-                    if (rows == 4) tegroup_impl_cpu_lines_typed(dtype, 4, 1, 2, line + i, k, from, to + i);
-                    else if (rows == 2) tegroup_impl_cpu_lines_typed(dtype, 2, 1, 4, line + i, k, from, to + i);
-                    else tegroup_impl_cpu_lines_typed(dtype, 1, 1, 4, line + i, k, from, to + i);
-        }
+        for (i = 0; i < together; i++) line[i] = at + tegroup_impl_min(l + i, lines - 1) * stride_bytes;
+        if (together == 4) tegroup_impl_cpu_lines_typed(dtype, 1, 4, line, k, a, sums + l);
+        else if (m == 1) tegroup_impl_cpu_lines_typed(dtype, 1, 1, line, k, a, sums + l);
+        else if (m == 2) tegroup_impl_cpu_lines_typed(dtype, 2, 1, line, k, a, sums + l);
+        else if (m == 3) tegroup_impl_cpu_lines_typed(dtype, 3, 1, line, k, a, sums + l);
+        else tegroup_impl_cpu_lines_typed(dtype, 4, 1, line, k, a, sums + l);
     }
 }
 
-/* Is a group's product one of these? */
+/* Is a group's product one of these? Four rows of A beside lines of F32 would leave the first cache. */
 static inline int tegroup_impl_cpu_by_lines_f32(const tegroup_gemm_desc *desc, const tegroup_impl_product *p) {
     const tegroup_dtype dtype = desc->b.dtype;
-    int widened = dtype == TEGROUP_DTYPE_F32 || dtype == TEGROUP_DTYPE_BF16;
+    int64_t rows = dtype == TEGROUP_DTYPE_F32 ? 3 : dtype == TEGROUP_DTYPE_BF16 ? TEGROUP_IMPL_LINES_ROWS : 0;
 #if defined(__F16C__)
-    widened |= dtype == TEGROUP_DTYPE_F16; /* the compiler was told of the instruction */
+    if (dtype == TEGROUP_DTYPE_F16) rows = TEGROUP_IMPL_LINES_ROWS; /* the compiler was told of the instruction */
 #endif
-    return desc->options.compute == TEGROUP_COMPUTE_F32_FAST && p->m <= TEGROUP_IMPL_LINES_ROWS && p->b_k == 1
-           && widened && desc->gather_b.rows == 0;
+    return desc->options.compute == TEGROUP_COMPUTE_F32_FAST && desc->op == TEGROUP_OP_FORWARD && p->m <= rows
+           && p->b_k == 1 && desc->gather_b.rows == 0;
 }
 
 /* sums[m][lines] += A[m][k] * `lines` lines of B. */

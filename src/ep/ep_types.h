@@ -63,8 +63,8 @@ typedef struct tegroup_ep_windows {
     int32_t      ranks;     /* 1 to TEGROUP_EP_MAX_RANKS                                                         */
     int32_t      rank;      /* this one                                                                          */
     void *const *addresses; /* [ranks], in host memory, read before the call returns: where this process, or the device
-                               that it works on, reaches each rank's window; TEGROUP_ALIGNMENT-aligned, apart from
-                               one another, and the others' from every matrix that lies outside the windows      */
+                               that it works on, reaches each rank's window; TEGROUP_ALIGNMENT-aligned and apart.
+                               Nothing else that a call is given may lie in the windows of other ranks           */
     size_t       bytes;     /* of each window                                                                    */
 } tegroup_ep_windows;
 

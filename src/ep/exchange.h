@@ -33,7 +33,8 @@ static inline tegroup_status tegroup_impl_cuda_ep_combine(const tegroup_ep_combi
 /* ---- rules ---- */
 
 static inline tegroup_status tegroup_impl_ep_check_windows(const tegroup_ep_windows *windows, tegroup_error *error) {
-    int32_t r, other;
+    uintptr_t in_order[TEGROUP_EP_MAX_RANKS]; /* the addresses: as they come, most often */
+    int32_t r, i;
     TEGROUP_IMPL_TRY(
         tegroup_impl_ep_check_ranks(windows->ranks, windows->rank, "windows.ranks", "windows.rank", error));
     TEGROUP_IMPL_RULE(windows->addresses != NULL, ERROR_NULL_ARGUMENT, "windows.addresses", "must not be NULL", 1, 0);
@@ -44,16 +45,16 @@ static inline tegroup_status tegroup_impl_ep_check_windows(const tegroup_ep_wind
                           "must hold no NULL: no plain store reaches that rank; got is the rank", -1, r);
         TEGROUP_IMPL_RULE(tegroup_impl_aligned(windows->addresses[r], TEGROUP_ALIGNMENT), ERROR_ALIGNMENT,
                           "windows.addresses", "must be 256-byte aligned; got is the rank", TEGROUP_ALIGNMENT, r);
-        for (other = 0; other < r; other++)
-            TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(windows->addresses[r], (int64_t)windows->bytes,
-                                                     windows->addresses[other], (int64_t)windows->bytes),
-                              ERROR_OVERLAP, "windows.addresses",
-                              "must lie apart by windows.bytes; expected and got are two ranks", other, r);
+        for (i = r; i > 0 && in_order[i - 1] > (uintptr_t)windows->addresses[r]; i--) in_order[i] = in_order[i - 1];
+        in_order[i] = (uintptr_t)windows->addresses[r];
     }
+    for (r = 1; r < windows->ranks; r++)
+        TEGROUP_IMPL_RULE(in_order[r] - in_order[r - 1] >= windows->bytes, ERROR_OVERLAP, "windows.addresses",
+                          "must lie windows.bytes apart, or more", windows->bytes, in_order[r] - in_order[r - 1]);
     return TEGROUP_OK;
 }
 
-/* What lies outside the windows is apart from those of the other ranks. */
+/* What a call is given beside the windows may lie in this rank's own, but in no other one. */
 static inline tegroup_status tegroup_impl_ep_check_beside(const tegroup_ep_windows *windows,
                                                           const tegroup_impl_buffer *buffers, int32_t count,
                                                           tegroup_error *error) {

@@ -38,9 +38,10 @@ typedef struct tegroup_moe_format {
  * This struct is what the plan is made from, what each call is given, and all that is remembered between them, in two
  * memories of the caller's: `saved_by_forward`, for dgrad and wgrad, and `saved_by_dgrad`, for wgrad. The plan reads
  * everything but addresses. A call may have fewer tokens than the plan. Everything is checked before anything but these
- * and the workspace is written, except what a host list of weights has for the experts that are chosen. On a GPU a call
- * is kernels of one stream in order, without copies, and may be captured: which experts are chosen is up to each
- * replay. Outputs overlap nothing that their call touches. */
+ * and the workspace is written, except what a host list of weights has for the experts that are chosen; a forward that
+ * is refused may have spoilt what an earlier one saved. On a GPU a call is kernels of one stream in order, without
+ * copies, and may be captured: which experts are chosen is up to each replay. Outputs overlap nothing that their call
+ * touches; of a list the layer's own calls compare no entries with what is outside the experts. */
 typedef struct tegroup_moe_desc {
     size_t          struct_size;  /* sizeof(tegroup_moe_desc)                                                     */
     tegroup_space   space;        /* where everything lives; required                                             */

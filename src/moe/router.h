@@ -134,16 +134,20 @@ static inline tegroup_status tegroup_impl_check_router_sizes(int32_t experts, in
 TEGROUP_API tegroup_status tegroup_router_layout(const tegroup_router_desc *desc, tegroup_layout *layout,
                                                  tegroup_error *error) {
     tegroup_router_desc taken;
+    tegroup_router_scheme scheme;
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_RULE(layout != NULL, ERROR_NULL_ARGUMENT, "layout", "must not be NULL", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_router_sizes(desc->experts, desc->k, desc->normalize, desc->balance_coefficient, error));
+    scheme = desc->scheme; /* whose memory may not be there yet: any address stands for it, and is not followed */
+    if (tegroup_impl_there(&scheme.bias) && !scheme.bias.data) scheme.bias.data = layout;
+    if (tegroup_impl_there(&scheme.given_indices) && !scheme.given_indices.data) scheme.given_indices.data = layout;
     TEGROUP_IMPL_RULE(!tegroup_impl_router_schemed(desc)
                           || (desc->logits.rows >= 0 && desc->logits.rows <= TEGROUP_MAX_ROWS),
                       ERROR_VALUE, "logits.rows", "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, desc->logits.rows);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_scheme(&desc->scheme, desc->logits.rows, desc->experts, desc->k,
-                                               desc->normalize, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_scheme(&scheme, desc->logits.rows, desc->experts, desc->k, desc->normalize,
+                                               error));
     tegroup_impl_layout_begin(layout);
     if (desc->space != TEGROUP_SPACE_DEVICE) return TEGROUP_OK;
     if (tegroup_impl_router_schemed(desc)) tegroup_impl_scheme_layout(desc, layout);

@@ -911,7 +911,7 @@ static void fuzz_count(void) {
         MUST(desc.offsets.dtype == TEGROUP_DTYPE_UNSET || entry(&desc.offsets, 0, g) == sum);
         sum += entry(&desc.counts, 0, g);
     }
-    MUST(sum <= (desc.slot_of_row.cols > 0 ? desc.slot_of_row.cols : desc.labels.rows * desc.labels.cols) && (desc.offsets.dtype == TEGROUP_DTYPE_UNSET || entry(&desc.offsets, 0, g) == sum));
+    MUST(sum <= (desc.slot_of_row.dtype != TEGROUP_DTYPE_UNSET && desc.slot_of_row.cols > 0 ? desc.slot_of_row.cols : desc.labels.rows * desc.labels.cols) && (desc.offsets.dtype == TEGROUP_DTYPE_UNSET || entry(&desc.offsets, 0, g) == sum));
 }
 
 /* A scheme, often one that serves, its matrices still without memory. */

@@ -260,12 +260,12 @@ TEST(ep, windows_are_checked) {
     BOTH(SPOIL, ALIGNMENT, "windows.addresses", TEGROUP_ALIGNMENT, 0);
 #undef SPOIL
 #define SPOIL(x) g.addresses[0] = (char *)g.addresses[1] + 256
-    BOTH(SPOIL, OVERLAP, "windows.addresses", 0, 1);
+    BOTH(SPOIL, OVERLAP, "windows.addresses", WINDOW, 256);
 #undef SPOIL
 #define SPOIL(x) x.windows.bytes = WINDOW + 1
-    BOTH(SPOIL, OVERLAP, "windows.addresses", 0, 1);
+    BOTH(SPOIL, OVERLAP, "windows.addresses", WINDOW + 1, WINDOW);
 #undef SPOIL
-/* Nothing that lies outside the windows may lie in another rank's, not even where this call would not write. */
+/* Nothing else may lie in another rank's window, not even where this call would not write. */
 #define SPOIL(x) x.row_of_slot.data = (char *)g.addresses[0] + WINDOW - 24
     BOTH(SPOIL, OVERLAP, "windows.addresses", 0, 1);
 #undef SPOIL

@@ -1922,7 +1922,6 @@ static void scheme_gives(tegroup_router_scheme *s) { s->given_indices = tegroup_
     BAD(call, plain; s->group_score = TEGROUP_GROUP_SCORE_MAX, COMBINATION, "scheme.group_score", 0, 1);                                \
     BAD(call, plain; s->bias.data = scheme_bias, UNSET, "scheme.bias.dtype", REALS, 0);                                                 \
     BAD(call, plain; scheme_biased(s); s->bias.dtype = TEGROUP_DTYPE_BF16, DTYPE, "scheme.bias.dtype", REALS, TEGROUP_DTYPE_BF16);      \
-    BAD(call, plain; scheme_biased(s); s->bias.data = NULL, NULL_ARGUMENT, "scheme.bias.data", 1, 0);                                   \
     BAD(call, plain; scheme_biased(s); s->bias.cols--, SHAPE, "scheme.bias.cols", EXPERTS, EXPERTS - 1);                                \
     BAD(call, plain; scheme_biased(s); s->bias.rows++, SHAPE, "scheme.bias.rows", 1, 2);                                                \
     BAD(call, plain; s->normalize_epsilon = -1, VALUE, "scheme.normalize_epsilon", 0, -1);                                              \
@@ -1948,6 +1947,16 @@ TEST(status, router_scheme) {
     tegroup_router_scheme *s = &r->scheme;
     SCHEME(router, s, (void)0);
     SCHEME(router_layout, s, (void)0);
+    BAD(router, scheme_biased(s); s->bias.data = NULL, NULL_ARGUMENT, "scheme.bias.data", 1, 0);
+    BAD(router, scheme_gives(s); s->given_indices.data = NULL, NULL_ARGUMENT, "scheme.given_indices.data", 1, 0);
+    spoil_nothing(); /* a layout reads sizes alone */
+    scheme_biased(s);
+    s->bias.data = NULL;
+    GOOD(router_layout);
+    spoil_nothing();
+    scheme_gives(s);
+    s->given_indices.data = NULL;
+    GOOD(router_layout);
     BAD(router_layout, s->score = TEGROUP_SCORE_SIGMOID; r->logits.rows = -1, VALUE, "logits.rows", TEGROUP_MAX_ROWS, -1);
     BAD(router, r->normalize = 0; s->normalize_epsilon = 1, COMBINATION, "scheme.normalize_epsilon", 0, 1);
     BAD(router, r->z_loss = (double *)(void *)((char *)scheme_out + 1), ALIGNMENT, "z_loss", 8, 1);
