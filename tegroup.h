@@ -1960,7 +1960,7 @@ typedef struct tegroup_moe_format {
  * and the workspace is written, except what a host list of weights has for the experts that are chosen; a forward that
  * is refused may have spoilt what an earlier one saved. On a GPU a call is kernels of one stream in order, without
  * copies, and may be captured: which experts are chosen is up to each replay. Outputs overlap nothing that their call
- * touches; of a list the layer's own calls compare no entries with what is outside the experts. */
+ * touches; what lists of the experts point to is not compared with the layer's own matrices, such as output. */
 typedef struct tegroup_moe_desc {
     size_t          struct_size;  /* sizeof(tegroup_moe_desc)                                                     */
     tegroup_space   space;        /* where everything lives; required                                             */
