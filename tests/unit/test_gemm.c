@@ -651,7 +651,7 @@ TEST(gemm, fast_sums_in_an_order_of_their_own) {
         ASSERT_EQ(problem_run(&again), TEGROUP_OK);
         ASSERT_TRUE(p.plan.numerics_id != fast.plan.numerics_id && fast.plan.numerics_id == again.plan.numerics_id);
         for (int32_t g = 0; g < 4; g++)
-            for (int64_t row = 0; row < rows[g]; row++) {
+            for (int64_t row = 0; row < p.d.rows[g]; row++) {
                 ASSERT_EQ(bits_differ(&fast, g, row, &again, g, row), 0);
                 differ += bits_differ(&p, g, row, &fast, g, row) != 0;
             }
