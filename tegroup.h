@@ -134,11 +134,12 @@
  *   [101] moe/export.h             Layouts of other libraries
  *   [102] moe/skew.h               Skew of a routing
  *   [103] moe/layer_formats.h      MoE layer: formats
- *   [104] moe/layer_plan.h         MoE layer: plan
- *   [105] moe/layer.h              MoE layer
- *   [106] ep/places.h              Expert parallelism: where rows go
- *   [107] ep/sizes.h               Expert parallelism: sizes
- *   [108] ep/exchange.h            Expert parallelism: dispatch and combine
+ *   [104] moe/layer_rules.h        MoE layer: rules
+ *   [105] moe/layer_plan.h         MoE layer: plan
+ *   [106] moe/layer.h              MoE layer
+ *   [107] ep/places.h              Expert parallelism: where rows go
+ *   [108] ep/sizes.h               Expert parallelism: sizes
+ *   [109] ep/exchange.h            Expert parallelism: dispatch and combine
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
@@ -251,7 +252,8 @@ typedef enum tegroup_reading {
     TEGROUP_READING_DTYPE    = 1, /* a tegroup_dtype each                                         */
     TEGROUP_READING_DTYPES   = 2, /* expected has bit d set for each tegroup_dtype d that may be  */
     TEGROUP_READING_SCALING  = 3, /* a tegroup_scaling each                                       */
-    TEGROUP_READING_SCALINGS = 4  /* expected has bit s set for each tegroup_scaling s that may be */
+    TEGROUP_READING_SCALINGS = 4, /* expected has bit s set for each tegroup_scaling s that may be */
+    TEGROUP_READING_REAL     = 5  /* the bits of a double each                                    */
 } tegroup_reading;
 
 /* What was wrong. Written only when a call fails; strings are static and need no freeing. Checks run in a
@@ -264,6 +266,8 @@ typedef struct tegroup_error {
     int64_t        expected; /* what the rule asks for                                            */
     int64_t        got;      /* what came                                                         */
     tegroup_reading reading; /* what these two are; tegroup_error_text has their names            */
+    const char    *within;   /* the member of the descriptor that field is a path in, such as "experts"
+                                of an MoE layer; NULL: field is the whole path                    */
 } tegroup_error;
 
 /* How much a call checks. */
@@ -1472,7 +1476,6 @@ typedef struct tegroup_mlp_format {
     tegroup_scaling    scaling;
     tegroup_dtype      scale_dtype;
     int32_t            scale_strides;    /* 1 = set                                                              */
-    tegroup_columnwise_order columnwise_order;
     tegroup_scale_rule rule;
 } tegroup_mlp_format;
 
@@ -1765,13 +1768,14 @@ typedef enum tegroup_group_score {
  * sigmoid of the largest logits is SIGMOID.
  *
  * The balance loss is balance_coefficient times the mean over sequences of experts * sum_e (share of the sequence's
- * assignments to e) * (mean over its tokens of the expert's share of the token's scores). A sequence is all tokens, or
- * each sequence_tokens of them (DeepSeek-V3, arXiv:2412.19437, equations 17 to 20). The z-loss is z_coefficient times
- * the mean over tokens of (log sum exp(logits))^2 (Zoph et al. 2022, "ST-MoE", arXiv:2202.08906, equation 5). Means of
- * nothing are 0.
+ * assignments to e) * (mean over its tokens of the expert's share of the token's scores). A token has k assignments,
+ * also where given_indices name no expert. A sequence is all tokens, or each sequence_tokens of them (DeepSeek-V3,
+ * arXiv:2412.19437, equations 17 to 20). The z-loss is z_coefficient times the mean over tokens of (log sum
+ * exp(logits))^2 (Zoph et al. 2022, "ST-MoE", arXiv:2202.08906, equation 5). Means of nothing are 0.
  *
- * A token that token_mask or valid_tokens leaves out has indices -1, weights, probabilities and gradients 0, and
- * counts nowhere. Pointers are in `space`. */
+ * The gradient of a logit that is NaN is NaN, whether its expert is chosen or not, and where softmax is NaN so are the
+ * token's others. A token that token_mask or valid_tokens leaves out has indices -1, weights, probabilities and
+ * gradients 0, and counts nowhere. Pointers are in `space`. */
 typedef struct tegroup_router_scheme {
     tegroup_score  score;
     int32_t        n_group;       /* groups of equally many neighbouring experts, 2 to 64; 0 = none               */
@@ -1956,11 +1960,15 @@ typedef struct tegroup_moe_format {
  *
  * This struct is what the plan is made from, what each call is given, and all that is remembered between them, in two
  * memories of the caller's: `saved_by_forward`, for dgrad and wgrad, and `saved_by_dgrad`, for wgrad. The plan reads
- * everything but addresses. A call may have fewer tokens than the plan. Everything is checked before anything but these
- * and the workspace is written, except what a host list of weights has for the experts that are chosen; a forward that
- * is refused may have spoilt what an earlier one saved. On a GPU a call is kernels of one stream in order, without
- * copies, and may be captured: which experts are chosen is up to each replay. Outputs overlap nothing that their call
- * touches; what lists of the experts point to is not compared with the layer's own matrices, such as output. */
+ * everything but addresses, of which it reads only whether balance_loss or z_loss is NULL. A call may have fewer tokens
+ * and a smaller capacity than the plan, and other numbers for coefficients, route_factor, normalize_epsilon and
+ * loss_scale; all else is as planned, and forward, dgrad and wgrad of one step agree in everything. Everything is
+ * checked before anything but the workspace is written, except what a host list of weights has for the experts that are
+ * chosen: a forward that misses one has routed. On a GPU a call is kernels of one stream in order, without copies, and
+ * may be captured: which experts are chosen is up to each replay. Outputs overlap nothing that their call touches;
+ * check_level DEEP compares what lists in host memory point to, too.
+ *
+ * An error's field is a path in this struct, or in its member that `within` names: router, or experts. */
 typedef struct tegroup_moe_desc {
     size_t          struct_size;  /* sizeof(tegroup_moe_desc)                                                     */
     tegroup_space   space;        /* where everything lives; required                                             */
@@ -2000,6 +2008,17 @@ typedef struct tegroup_moe_desc {
 
 #define TEGROUP_MOE_PLAN_MAGIC 0x54474c4du /* "TGLM" */
 
+/* How tokens find their experts, as far as calls are like the plan in it. */
+typedef struct tegroup_moe_choice {
+    int32_t             normalize;
+    tegroup_score       score;
+    int32_t             n_group, topk_group;
+    tegroup_group_score group_score;
+    int32_t             has_bias, has_given_indices;
+    int32_t             has_balance, has_z; /* coefficients that are not 0                                        */
+    int32_t             has_losses;         /* or balance_loss or z_loss is wanted                                */
+} tegroup_moe_choice;
+
 /* What a plan holds besides the experts' own. */
 typedef struct tegroup_moe_planned {
     int64_t       tokens, capacity;                      /* rows: of tokens, and by expert                        */
@@ -2013,6 +2032,8 @@ typedef struct tegroup_moe_planned {
     int64_t       sequences;  /* ... of so many rows                                                              */
     size_t        router_bytes, permutation_bytes; /* their workspaces                                            */
     tegroup_moe_format rows_format, grad_format;
+    tegroup_space space;
+    tegroup_moe_choice choice;
 } tegroup_moe_planned;
 
 /* Made once by tegroup_moe_plan_make, then read-only. Plain bytes that hold no data pointer, as tegroup_plan. */
@@ -2563,6 +2584,7 @@ static inline tegroup_status tegroup_impl_fail_as(tegroup_reading reading, tegro
         error->expected = expected;
         error->got = got;
         error->reading = reading;
+        error->within = NULL;
     }
     return status;
 }
@@ -2581,6 +2603,15 @@ static inline tegroup_status tegroup_impl_fail(tegroup_error *error, tegroup_sta
     } while (0)
 #define TEGROUP_IMPL_RULE(holds, status, field, rule, expected, got)                                                   \
     TEGROUP_IMPL_RULE_AS(NUMBER, holds, status, field, rule, expected, got)
+/* A rule about doubles, which are told as such. */
+static inline int64_t tegroup_impl_real_bits(double x) {
+    int64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+#define TEGROUP_IMPL_RULE_REAL(holds, status, field, rule, expected, got)                                              \
+    TEGROUP_IMPL_RULE_AS(REAL, holds, status, field, rule, tegroup_impl_real_bits(expected),                           \
+                         tegroup_impl_real_bits(got))
 /* An enum must be one of its values, 0 to `last`. It is reported as the int32_t that the caller's struct holds: a
  * compiler may make the type of names that are all positive unsigned, and -1 would be told as 4294967295. */
 #define TEGROUP_IMPL_RULE_ENUM(value, last, field, rule)                                                               \
@@ -2618,6 +2649,14 @@ static inline int tegroup_impl_size_fits(size_t struct_size, size_t current) {
         tegroup_status tegroup_impl_status = (call);                                                                   \
         if (tegroup_impl_status != TEGROUP_OK) return tegroup_impl_status;                                             \
     } while (0)
+
+/* The status of a call that was made with a member of the descriptor: that is where its error's field is, unless CUDA
+ * failed. */
+static inline tegroup_status tegroup_impl_of_member(const char *member, tegroup_status status, tegroup_error *error) {
+    if (error && status != TEGROUP_OK && status != TEGROUP_ERROR_CUDA && status != TEGROUP_ERROR_CUBLAS)
+        error->within = member;
+    return status;
+}
 
 static inline int tegroup_impl_aligned(const void *pointer, size_t bytes) { return (uintptr_t)pointer % bytes == 0; }
 
@@ -2753,6 +2792,12 @@ static inline const char *tegroup_impl_read(char text[TEGROUP_IMPL_READ_CHARS], 
     const int dtypes = reading == TEGROUP_READING_DTYPE || reading == TEGROUP_READING_DTYPES;
     const int32_t count = dtypes ? (int32_t)TEGROUP_DTYPE_COUNT : (int32_t)TEGROUP_SCALING_COUNT;
     int32_t i, length = 0;
+    if (reading == TEGROUP_READING_REAL) {
+        double real;
+        memcpy(&real, &number, sizeof real);
+        snprintf(text, TEGROUP_IMPL_READ_CHARS, "%.9g", real);
+        return text;
+    }
     if (reading == TEGROUP_READING_NUMBER || (!is_set && (number < 0 || number >= count))) {
         snprintf(text, TEGROUP_IMPL_READ_CHARS, "%lld", (long long)number);
         return text;
@@ -2772,18 +2817,20 @@ static inline const char *tegroup_impl_read(char text[TEGROUP_IMPL_READ_CHARS], 
     return text;
 }
 
-/* "(expected I32 or I64, got F32)" after its field and rule. */
-static inline int tegroup_impl_rule_text(const char *field, const char *rule, tegroup_reading reading, int64_t expected,
-                                         int64_t got, const char *head, char *buffer, size_t size) {
+/* "(expected I32 or I64, got F32)" after its field and rule. within NULL: the field is the whole path. */
+static inline int tegroup_impl_rule_text(const char *within, const char *field, const char *rule,
+                                         tegroup_reading reading, int64_t expected, int64_t got, const char *head,
+                                         char *buffer, size_t size) {
     char wanted[TEGROUP_IMPL_READ_CHARS], came[TEGROUP_IMPL_READ_CHARS];
     const int is_set = reading == TEGROUP_READING_DTYPES || reading == TEGROUP_READING_SCALINGS;
-    return snprintf(buffer, size, "%s: %s %s (expected %s, got %s)", head, field, rule,
-                    tegroup_impl_read(wanted, reading, is_set, expected), tegroup_impl_read(came, reading, 0, got));
+    return snprintf(buffer, size, "%s: %s%s%s %s (expected %s, got %s)", head, within ? within : "", within ? "." : "",
+                    field, rule, tegroup_impl_read(wanted, reading, is_set, expected),
+                    tegroup_impl_read(came, reading, 0, got));
 }
 
 TEGROUP_API int tegroup_error_text(const tegroup_error *error, char *buffer, size_t size) {
     if (!error || error->status == TEGROUP_OK) return snprintf(buffer, size, "ok");
-    return tegroup_impl_rule_text(error->field, error->rule, error->reading, error->expected, error->got,
+    return tegroup_impl_rule_text(error->within, error->field, error->rule, error->reading, error->expected, error->got,
                                   tegroup_status_string(error->status), buffer, size);
 }
 
@@ -2809,8 +2856,8 @@ TEGROUP_API int tegroup_verdict_text(const tegroup_verdict *verdict, char *buffe
                         beside);
     }
     snprintf(head, sizeof head, "%-16s %s", name, verdict->status == TEGROUP_ERROR_NOT_BUILT ? "not built" : "refused");
-    return tegroup_impl_rule_text(verdict->field, verdict->rule, verdict->reading, verdict->expected, verdict->got,
-                                  head, buffer, size);
+    return tegroup_impl_rule_text(NULL, verdict->field, verdict->rule, verdict->reading, verdict->expected,
+                                  verdict->got, head, buffer, size);
 }
 
 TEGROUP_API int tegroup_layout_text(const tegroup_layout *layout, char *buffer, size_t size) {
@@ -3369,8 +3416,8 @@ static inline tegroup_status tegroup_impl_check_scale_rule(const tegroup_scale_r
                                 ? 1u << TEGROUP_DTYPE_F32 | 1u << TEGROUP_DTYPE_BF16 | 1u << TEGROUP_DTYPE_F8E8M0
                                 : 1u << TEGROUP_DTYPE_F32 | 1u << TEGROUP_DTYPE_BF16;
 #define TEGROUP_IMPL_FACTOR(member)                                                                                    \
-    TEGROUP_IMPL_RULE(tegroup_impl_bits_of_f32(rule->member) < 0x7f800000u, ERROR_VALUE, name->member,                 \
-                      "must be finite and not negative", 0, -1)
+    TEGROUP_IMPL_RULE_REAL(tegroup_impl_bits_of_f32(rule->member) < 0x7f800000u, ERROR_VALUE, name->member,            \
+                           "must be finite and not negative", 0, (double)rule->member)
 #define TEGROUP_IMPL_SWITCH(member, taken, goes_with)                                                                  \
     TEGROUP_IMPL_RULE(rule->member == 0 || rule->member == 1, ERROR_VALUE, name->member, "must be 0 or 1", 1,          \
                       rule->member);                                                                                   \
@@ -4148,11 +4195,10 @@ TEGROUP_IMPL_HD char *tegroup_impl_matrix_row(const tegroup_matrix *m, int64_t r
 #define TEGROUP_IMPL_MATRIX_PATHS(name)                                                                                \
     { name ".data", name ".rows", name ".cols", name ".ld", name ".dtype" }
 
-/* One matrix: extents (rows or cols < 0: any), types as a bit set, memory. */
-static inline tegroup_status tegroup_impl_check_matrix(const tegroup_matrix *m, const char *const paths[5],
-                                                       int64_t rows, int64_t cols, uint32_t dtypes,
-                                                       tegroup_error *error) {
-    size_t element;
+/* One matrix but for its memory: extents (rows or cols < 0: any), types as a bit set. */
+static inline tegroup_status tegroup_impl_check_matrix_shape(const tegroup_matrix *m, const char *const paths[5],
+                                                             int64_t rows, int64_t cols, uint32_t dtypes,
+                                                             tegroup_error *error) {
     TEGROUP_IMPL_RULE_AS(DTYPES, m->dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, paths[4], "must be set", dtypes, 0);
     TEGROUP_IMPL_RULE_ENUM(m->dtype, TEGROUP_DTYPE_COUNT - 1, paths[4], "must be a tegroup_dtype");
     TEGROUP_IMPL_RULE_AS(DTYPES, dtypes >> m->dtype & 1u, ERROR_DTYPE, paths[4], "must be one that is taken here",
@@ -4171,21 +4217,40 @@ static inline tegroup_status tegroup_impl_check_matrix(const tegroup_matrix *m, 
                       m->ld);
     TEGROUP_IMPL_RULE(tegroup_impl_matrix_bytes(m) <= tegroup_impl_max_bytes(), ERROR_OVERFLOW, paths[1],
                       "times ld must be addressable", tegroup_impl_max_bytes(), tegroup_impl_matrix_bytes(m));
-    if (m->rows == 0 || m->cols == 0) return TEGROUP_OK;
-    element = (size_t)tegroup_impl_bits(m->dtype) / 8;
+    return TEGROUP_OK;
+}
+
+/* The memory of one whose shape is right, or that is absent. */
+static inline tegroup_status tegroup_impl_check_matrix_memory(const tegroup_matrix *m, const char *const paths[5],
+                                                              tegroup_error *error) {
+    const size_t element = (size_t)tegroup_impl_bits(m->dtype) / 8;
+    if (tegroup_impl_matrix_bytes(m) == 0) return TEGROUP_OK;
     TEGROUP_IMPL_RULE(m->data != NULL, ERROR_NULL_ARGUMENT, paths[0], "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(m->data, element), ERROR_ALIGNMENT, paths[0],
                       "must be aligned to its element", element, (uintptr_t)m->data % element);
     return TEGROUP_OK;
 }
 
+static inline tegroup_status tegroup_impl_check_matrix(const tegroup_matrix *m, const char *const paths[5],
+                                                       int64_t rows, int64_t cols, uint32_t dtypes,
+                                                       tegroup_error *error) {
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_shape(m, paths, rows, cols, dtypes, error));
+    return tegroup_impl_check_matrix_memory(m, paths, error);
+}
+
 /* A matrix that may be absent: its dtype is then UNSET. */
+static inline tegroup_status tegroup_impl_check_optional_shape(const tegroup_matrix *m, const char *const paths[5],
+                                                               int64_t rows, int64_t cols, uint32_t dtypes,
+                                                               tegroup_error *error) {
+    if (m->dtype != TEGROUP_DTYPE_UNSET) return tegroup_impl_check_matrix_shape(m, paths, rows, cols, dtypes, error);
+    TEGROUP_IMPL_RULE_AS(DTYPES, !m->data, ERROR_UNSET, paths[4], "must be set with data", dtypes, 0);
+    return TEGROUP_OK;
+}
 static inline tegroup_status tegroup_impl_check_optional(const tegroup_matrix *m, const char *const paths[5],
                                                          int64_t rows, int64_t cols, uint32_t dtypes,
                                                          tegroup_error *error) {
-    if (m->dtype != TEGROUP_DTYPE_UNSET) return tegroup_impl_check_matrix(m, paths, rows, cols, dtypes, error);
-    TEGROUP_IMPL_RULE_AS(DTYPES, !m->data, ERROR_UNSET, paths[4], "must be set with data", dtypes, 0);
-    return TEGROUP_OK;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional_shape(m, paths, rows, cols, dtypes, error));
+    return tegroup_impl_check_matrix_memory(m, paths, error);
 }
 
 /* Integers, or none, that reach up to `most`. */
@@ -11491,15 +11556,17 @@ static inline tegroup_status tegroup_impl_check_activation_kind(tegroup_activati
                       interleaved);
     TEGROUP_IMPL_RULE(!interleaved || tegroup_impl_gated(kind), ERROR_VALUE, "interleaved",
                       "must be 0 for an activation without gate and up", 0, interleaved);
-    TEGROUP_IMPL_RULE(takes || alpha == 0, ERROR_VALUE, "alpha", "must be 0 for an activation that takes none", 0, 1);
-    TEGROUP_IMPL_RULE(takes || limit == 0, ERROR_VALUE, "limit", "must be 0 for an activation that takes none", 0, 1);
-    TEGROUP_IMPL_RULE(alpha >= 0 && alpha <= 3.4028234663852886e38, ERROR_VALUE, "alpha",
-                      "must be 0 to the largest float", 0, -1);
-    TEGROUP_IMPL_RULE(limit >= 0, ERROR_VALUE, "limit", "must not be negative or NaN", 0, -1);
-    TEGROUP_IMPL_RULE(!soft || alpha == 0 || tegroup_impl_soft_bound(alpha), ERROR_VALUE, "alpha",
-                      "must be 0 or 2^-60 to 2^60 for SITU_GLU", 0, -1);
-    TEGROUP_IMPL_RULE(!soft || limit == 0 || limit > TEGROUP_IMPL_LARGEST_f64 || tegroup_impl_soft_bound(limit),
-                      ERROR_VALUE, "limit", "must be 0, 2^-60 to 2^60 or infinite for SITU_GLU", 0, -1);
+    TEGROUP_IMPL_RULE_REAL(takes || alpha == 0, ERROR_VALUE, "alpha", "must be 0 for an activation that takes none", 0,
+                           alpha);
+    TEGROUP_IMPL_RULE_REAL(takes || limit == 0, ERROR_VALUE, "limit", "must be 0 for an activation that takes none", 0,
+                           limit);
+    TEGROUP_IMPL_RULE_REAL(alpha >= 0 && alpha <= TEGROUP_IMPL_LARGEST_f32, ERROR_VALUE, "alpha",
+                           "must be 0 to the largest float", TEGROUP_IMPL_LARGEST_f32, alpha);
+    TEGROUP_IMPL_RULE_REAL(limit >= 0, ERROR_VALUE, "limit", "must not be negative or NaN", 0, limit);
+    TEGROUP_IMPL_RULE_REAL(!soft || alpha == 0 || tegroup_impl_soft_bound(alpha), ERROR_VALUE, "alpha",
+                           "must be 0 or 2^-60 to 2^60 for SITU_GLU", 1, alpha);
+    TEGROUP_IMPL_RULE_REAL(!soft || limit == 0 || limit > TEGROUP_IMPL_LARGEST_f64 || tegroup_impl_soft_bound(limit),
+                           ERROR_VALUE, "limit", "must be 0, 2^-60 to 2^60 or infinite for SITU_GLU", 1, limit);
     return TEGROUP_OK;
 }
 
@@ -11726,9 +11793,9 @@ typedef struct tegroup_impl_quantize_names {
 } tegroup_impl_quantize_names;
 
 static inline const tegroup_impl_quantize_names *tegroup_impl_quantize_names_own(void) {
-    static const tegroup_impl_quantize_names names = {
-        TEGROUP_IMPL_NAME("input"), TEGROUP_IMPL_NAME("output"), TEGROUP_IMPL_NAME("grad_output"),
-        TEGROUP_IMPL_RULE_NAME("rule"), TEGROUP_IMPL_MATRIX_PATHS("row_scale")};
+    static const tegroup_impl_quantize_names names = {TEGROUP_IMPL_NAME("input"), TEGROUP_IMPL_NAME("output"),
+                                                      TEGROUP_IMPL_NAME("grad_output"), TEGROUP_IMPL_RULE_NAME("rule"),
+                                                      TEGROUP_IMPL_MATRIX_PATHS("row_scale")};
     return &names;
 }
 
@@ -11768,21 +11835,13 @@ static inline tegroup_status tegroup_impl_check_plain(const tegroup_tensor *t, c
 /* Sizes and lists lie where the data do; and of a snapshot in host memory, what its groups say. */
 static inline tegroup_status tegroup_impl_check_spaces(const tegroup_tensor *t, const tegroup_impl_name *name,
                                                        tegroup_space space, tegroup_error *error) {
-    tegroup_snapshot_view view;
-    int64_t total = 0;
-    int32_t g;
     TEGROUP_IMPL_TRY(tegroup_impl_check_sizes_space(&t->shape, space, TEGROUP_IMPL_PATH(SIZES_SPACE), error));
     TEGROUP_IMPL_RULE(!tegroup_impl_listed(t) || t->pointers_space == space, ERROR_UNSUPPORTED,
                       TEGROUP_IMPL_PATH(POINTERS_SPACE), "must equal space: the list is read where the data are", space,
                       t->pointers_space);
     TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot_address(t, name, error));
     if (!tegroup_impl_ragged(&t->shape) || space != TEGROUP_SPACE_HOST) return TEGROUP_OK;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_prepared(t, name, TEGROUP_CHECK_DEEP, error));
-    view = tegroup_snapshot_read(t->shape.snapshot);
-    for (g = 0; g < t->shape.groups; g++) total += tegroup_impl_max(0, view.rows[g]);
-    TEGROUP_IMPL_RULE(total <= t->shape.rows, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
-                      "must have shape.rows rows or fewer in all", t->shape.rows, total);
-    return TEGROUP_OK;
+    return tegroup_impl_check_prepared(t, name, TEGROUP_CHECK_DEEP, error);
 }
 
 /* Rows of a tensor's buffer, as matrices beside it number them. */
@@ -11808,8 +11867,8 @@ static inline tegroup_status tegroup_impl_check_made(const tegroup_quantize_desc
                           "must be set with row_scale", TEGROUP_ACTIVATION_IDENTITY, 0);
         TEGROUP_IMPL_RULE(!desc->interleaved, ERROR_COMBINATION, "interleaved", "needs activation", 0,
                           desc->interleaved);
-        TEGROUP_IMPL_RULE(desc->alpha == 0, ERROR_COMBINATION, "alpha", "needs activation", 0, 1);
-        TEGROUP_IMPL_RULE(desc->limit == 0, ERROR_COMBINATION, "limit", "needs activation", 0, 1);
+        TEGROUP_IMPL_RULE_REAL(desc->alpha == 0, ERROR_COMBINATION, "alpha", "needs activation", 0, desc->alpha);
+        TEGROUP_IMPL_RULE_REAL(desc->limit == 0, ERROR_COMBINATION, "limit", "needs activation", 0, desc->limit);
     } else {
         TEGROUP_IMPL_TRY(
             tegroup_impl_check_activation_kind(desc->activation, desc->interleaved, desc->alpha, desc->limit, error));
@@ -13779,7 +13838,6 @@ static inline tegroup_mlp_format tegroup_impl_mlp_format(const tegroup_tensor *t
     format.scaling = t->scaling;
     format.scale_dtype = t->scale_dtype;
     format.scale_strides = t->scale_outer_stride > 0;
-    format.columnwise_order = t->columnwise_order;
     format.rule = *rule;
     return format;
 }
@@ -13985,9 +14043,8 @@ TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const 
 
 #if TEGROUP_IMPL_FUSED_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
 /* Gradients of row_scale, of the sums that a dgrad with a gradient in its epilogue leaves in D's place. */
-static inline tegroup_status tegroup_impl_cuda_row_sums(const tegroup_activation_backward_desc *desc,
-                                                        const float *sums, struct CUstream_st *stream,
-                                                        tegroup_error *error);
+static inline tegroup_status tegroup_impl_cuda_row_sums(const tegroup_activation_backward_desc *desc, const float *sums,
+                                                        struct CUstream_st *stream, tegroup_error *error);
 #endif
 
 /* What a call of an MLP works with. */
@@ -14016,7 +14073,7 @@ static inline void tegroup_impl_mlp_call_add(tegroup_impl_mlp_call *call, tegrou
     call->writes |= writes;
 }
 
-/* How a tensor is quantised must be as planned. */
+/* How a tensor is quantised must be as planned; the order of its columnwise copy products see to. */
 static inline tegroup_status tegroup_impl_mlp_check_format(const tegroup_mlp_format *planned, const tegroup_tensor *t,
                                                            const tegroup_scale_rule *rule, int tensor,
                                                            tegroup_error *error) {
@@ -14029,9 +14086,6 @@ static inline tegroup_status tegroup_impl_mlp_check_format(const tegroup_mlp_for
                          "must be as planned", planned->scale_dtype, format.scale_dtype);
     TEGROUP_IMPL_RULE(planned->scale_strides == format.scale_strides, ERROR_PLAN, TEGROUP_IMPL_PATH(SCALE_OUTER_STRIDE),
                       "must be set just when planned so", planned->scale_strides, format.scale_strides);
-    TEGROUP_IMPL_RULE(planned->columnwise_order == format.columnwise_order, ERROR_PLAN,
-                      TEGROUP_IMPL_PATH(COLUMNWISE_ORDER), "must be as planned", planned->columnwise_order,
-                      format.columnwise_order);
     TEGROUP_IMPL_RULE(memcmp(&planned->rule, &format.rule, sizeof format.rule) == 0, ERROR_PLAN, names->rule.method,
                       "and the rule's numbers must be as planned", planned->rule.method, format.rule.method);
     return TEGROUP_OK;
@@ -14171,10 +14225,9 @@ static inline tegroup_status tegroup_impl_mlp_check_call(tegroup_impl_mlp_call *
     tegroup_impl_mlp_place(call->plans, desc, &call->layers);
     for (i = 0; i < call->count; i++) {
         tegroup_impl_mlp_product *p = &call->products[i];
-        TEGROUP_IMPL_TRY(tegroup_impl_layer_check_product(tegroup_impl_mlp_layer_at(&call->layers, p->layer),
-                                                          p->product, tegroup_impl_mlp_adds(p->layer, p->product), 0,
-                                                          tegroup_impl_mlp_linear(call->plans, p->layer), &p->gemm,
-                                                          error));
+        TEGROUP_IMPL_TRY(tegroup_impl_layer_check_product(
+            tegroup_impl_mlp_layer_at(&call->layers, p->layer), p->product, tegroup_impl_mlp_adds(p->layer, p->product),
+            0, tegroup_impl_mlp_linear(call->plans, p->layer), &p->gemm, error));
     }
     return tegroup_impl_mlp_check_apart(call, workspace_bytes, error);
 }
@@ -14315,8 +14368,7 @@ static inline tegroup_status tegroup_impl_mlp_quantize(const tegroup_impl_mlp_ca
     for (copy = 0; copy < TEGROUP_IMPL_COPIES && output != &call->layers.activated; copy++)
         TEGROUP_IMPL_RULE(
             !(copies >> copy & 1) || tegroup_impl_has_copy(output, copy) || tegroup_impl_copy_bytes(output, copy) == 0,
-            ERROR_NULL_ARGUMENT,
-            tegroup_impl_copy_paths_of(&names->output, tegroup_impl_listed(output), copy).data,
+            ERROR_NULL_ARGUMENT, tegroup_impl_copy_paths_of(&names->output, tegroup_impl_listed(output), copy).data,
             "must not be NULL: a planned product reads it", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_quantize_as(quantize, names, error));
     return tegroup_impl_check_quantize_built(quantize, error);
@@ -14353,8 +14405,7 @@ static inline tegroup_status tegroup_impl_mlp_run(const tegroup_impl_mlp_product
 static inline tegroup_status tegroup_impl_mlp_run_fused(const tegroup_impl_mlp_product *p,
                                                         const tegroup_impl_epilogue *epilogue,
                                                         struct CUstream_st *stream, tegroup_error *error) {
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_backend_of(p->plan->backend)->run_fused(p->plan, &p->gemm, epilogue, stream, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_backend_of(p->plan->backend)->run_fused(p->plan, &p->gemm, epilogue, stream, error));
 #if TEGROUP_IMPL_FUSED_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
     if (p->gemm.op == TEGROUP_OP_DGRAD)
         return tegroup_impl_cuda_row_sums(&epilogue->gradient, (const float *)p->gemm.d.data, stream, error);
@@ -14409,8 +14460,7 @@ static inline tegroup_status tegroup_impl_mlp_forward(const tegroup_impl_mlp_pla
         epilogue.up = tegroup_impl_mlp_apart(desc) ? &call.products[1].gemm : NULL;
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_run_fused(&call.products[0], &epilogue, stream, error));
     } else {
-        for (i = 0; i + 1 < call.count; i++)
-            TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&call.products[i], stream, error));
+        for (i = 0; i + 1 < call.count; i++) TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&call.products[i], stream, error));
         TEGROUP_IMPL_TRY(step.quantises ? tegroup_impl_quantize(&step.quantize, stream, error)
                                         : tegroup_impl_activation_run(&epilogue.activation, stream, error));
     }
@@ -16488,7 +16538,7 @@ TEGROUP_IMPL_HD const double *tegroup_impl_loss_slopes(const tegroup_router_back
     const int64_t length = desc->scheme.sequence_tokens;
     if (desc->loss_gradients.dtype == TEGROUP_DTYPE_UNSET) return NULL;
     return (const double *)(const void *)tegroup_impl_matrix_row(&desc->loss_gradients,
-                                                                  length != 0 ? token / length : 0);
+                                                                 length != 0 ? token / length : 0);
 }
 
 /* A number's place among all numbers: the larger one has the larger place, both zeros have one, NaN has 1, below every
@@ -16679,9 +16729,8 @@ static inline void tegroup_impl_scheme_row_f32(const tegroup_router_desc *desc, 
         if (indices[j] >= 0) tegroup_impl_count_one(&desc->counts, indices[j]);
         if (desc->weights.dtype != TEGROUP_DTYPE_UNSET)
             tegroup_impl_store_f32(desc->weights.dtype, tegroup_impl_matrix_row(&desc->weights, token), j,
-                                    indices[j] < 0
-                                        ? (float)0
-                                        : tegroup_impl_scheme_weight_f32(s, scores[indices[j]], divisor));
+                                    indices[j] < 0 ? (float)0
+                                                   : tegroup_impl_scheme_weight_f32(s, scores[indices[j]], divisor));
     }
 }
 
@@ -16736,7 +16785,7 @@ static inline void tegroup_impl_scheme_grad_row_f32(const tegroup_router_backwar
         z = by * (float)slopes[desc->experts] * (float)((double)largest + log((double)sum)) / sum;
     }
     for (e = 0; e < desc->experts; e++) {
-        float grad = !there ? (float)0
+        float grad = !there    ? (float)0
                     : softmax ? scores[e] * (grads[e] - mean)
                               : tegroup_impl_score_slope_f32(s->score, scores[e]) * grads[e];
         if (there && logits)
@@ -16898,9 +16947,8 @@ static inline void tegroup_impl_scheme_row_f64(const tegroup_router_desc *desc, 
         if (indices[j] >= 0) tegroup_impl_count_one(&desc->counts, indices[j]);
         if (desc->weights.dtype != TEGROUP_DTYPE_UNSET)
             tegroup_impl_store_f64(desc->weights.dtype, tegroup_impl_matrix_row(&desc->weights, token), j,
-                                    indices[j] < 0
-                                        ? (double)0
-                                        : tegroup_impl_scheme_weight_f64(s, scores[indices[j]], divisor));
+                                    indices[j] < 0 ? (double)0
+                                                   : tegroup_impl_scheme_weight_f64(s, scores[indices[j]], divisor));
     }
 }
 
@@ -16955,7 +17003,7 @@ static inline void tegroup_impl_scheme_grad_row_f64(const tegroup_router_backwar
         z = by * (double)slopes[desc->experts] * (double)((double)largest + log((double)sum)) / sum;
     }
     for (e = 0; e < desc->experts; e++) {
-        double grad = !there ? (double)0
+        double grad = !there    ? (double)0
                     : softmax ? scores[e] * (grads[e] - mean)
                               : tegroup_impl_score_slope_f64(s->score, scores[e]) * grads[e];
         if (there && logits)
@@ -17027,10 +17075,25 @@ static inline void tegroup_impl_scheme_losses(const tegroup_router_desc *desc, i
             tegroup_impl_z_mean(desc, 2, tokens);
 }
 
+/* What multiplies a loss. */
+static inline tegroup_status tegroup_impl_check_coefficient(double coefficient, const char *field,
+                                                            tegroup_error *error) {
+    TEGROUP_IMPL_RULE_REAL(coefficient >= 0 && coefficient <= TEGROUP_IMPL_LARGEST_f64, ERROR_VALUE, field,
+                           "must be finite and not negative", 0, coefficient);
+    return TEGROUP_OK;
+}
+static inline tegroup_status tegroup_impl_check_loss_scale(double scale, tegroup_error *error) {
+    TEGROUP_IMPL_RULE_REAL(scale >= -TEGROUP_IMPL_LARGEST_f64 && scale <= TEGROUP_IMPL_LARGEST_f64, ERROR_VALUE,
+                           "loss_scale", "must be finite", 1, scale);
+    return TEGROUP_OK;
+}
+
+/* All but its matrices' memory. */
 static inline tegroup_status tegroup_impl_check_scheme(const tegroup_router_scheme *s, int64_t tokens, int32_t experts,
                                                        int32_t k, int32_t normalize, tegroup_error *error) {
-    static const char *const bias[5] = TEGROUP_IMPL_MATRIX_PATHS("scheme.bias"),
-                             *const given[5] = TEGROUP_IMPL_MATRIX_PATHS("scheme.given_indices");
+    static const char *const bias[5] = TEGROUP_IMPL_MATRIX_PATHS("scheme.bias"), *const given[5] =
+                                                                                     TEGROUP_IMPL_MATRIX_PATHS(
+                                                                                         "scheme.given_indices");
     const int chooses = s->given_indices.dtype == TEGROUP_DTYPE_UNSET;
     TEGROUP_IMPL_RULE_ENUM(s->score, TEGROUP_SCORE_SQRT_SOFTPLUS, "scheme.score", "must be a tegroup_score");
     TEGROUP_IMPL_RULE(s->n_group == 0 || (s->n_group >= 2 && s->n_group <= TEGROUP_IMPL_EXPERT_GROUPS), ERROR_VALUE,
@@ -17045,16 +17108,19 @@ static inline tegroup_status tegroup_impl_check_scheme(const tegroup_router_sche
                            "must be a tegroup_group_score");
     TEGROUP_IMPL_RULE(s->n_group != 0 || s->group_score == TEGROUP_GROUP_SCORE_TOP2, ERROR_COMBINATION,
                       "scheme.group_score", "must be 0 without n_group", 0, s->group_score);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&s->bias, bias, 1, experts, TEGROUP_IMPL_REALS, error));
-    TEGROUP_IMPL_RULE(s->normalize_epsilon >= 0 && s->normalize_epsilon <= TEGROUP_IMPL_LARGEST_f32, ERROR_VALUE,
-                      "scheme.normalize_epsilon", "must be 0 to the largest float", 0, -1);
-    TEGROUP_IMPL_RULE(normalize || s->normalize_epsilon == 0, ERROR_COMBINATION, "scheme.normalize_epsilon",
-                      "must be 0 without normalize", 0, 1);
-    TEGROUP_IMPL_RULE(s->route_factor >= 0 && s->route_factor <= TEGROUP_IMPL_LARGEST_f32, ERROR_VALUE,
-                      "scheme.route_factor", "must be 0 to the largest float", 0, -1);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&s->given_indices, given, tokens, k, TEGROUP_IMPL_INTEGERS, error));
-    TEGROUP_IMPL_RULE_AS(DTYPES, chooses || s->bias.dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION,
-                         "scheme.bias.dtype", "must be UNSET with given_indices", 0, s->bias.dtype);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional_shape(&s->bias, bias, 1, experts, TEGROUP_IMPL_REALS, error));
+    TEGROUP_IMPL_RULE_REAL(s->normalize_epsilon >= 0 && s->normalize_epsilon <= TEGROUP_IMPL_LARGEST_f32, ERROR_VALUE,
+                           "scheme.normalize_epsilon", "must be 0 to the largest float", TEGROUP_IMPL_LARGEST_f32,
+                           s->normalize_epsilon);
+    TEGROUP_IMPL_RULE_REAL(normalize || s->normalize_epsilon == 0, ERROR_COMBINATION, "scheme.normalize_epsilon",
+                           "must be 0 without normalize", 0, s->normalize_epsilon);
+    TEGROUP_IMPL_RULE_REAL(s->route_factor >= 0 && s->route_factor <= TEGROUP_IMPL_LARGEST_f32, ERROR_VALUE,
+                           "scheme.route_factor", "must be 0 to the largest float", TEGROUP_IMPL_LARGEST_f32,
+                           s->route_factor);
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_optional_shape(&s->given_indices, given, tokens, k, TEGROUP_IMPL_INTEGERS, error));
+    TEGROUP_IMPL_RULE_AS(DTYPE, chooses || s->bias.dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION, "scheme.bias.dtype",
+                         "must be UNSET with given_indices", TEGROUP_DTYPE_UNSET, s->bias.dtype);
     TEGROUP_IMPL_RULE(chooses || s->n_group == 0, ERROR_COMBINATION, "scheme.n_group", "must be 0 with given_indices",
                       0, s->n_group);
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(s->valid_tokens, 8), ERROR_ALIGNMENT, "scheme.valid_tokens",
@@ -17063,8 +17129,14 @@ static inline tegroup_status tegroup_impl_check_scheme(const tegroup_router_sche
                       s->sequence_tokens);
     TEGROUP_IMPL_RULE(s->sequence_tokens == 0 || tokens % s->sequence_tokens == 0, ERROR_SHAPE,
                       "scheme.sequence_tokens", "must divide the number of tokens", tokens, s->sequence_tokens);
-    TEGROUP_IMPL_RULE(s->z_coefficient >= 0, ERROR_VALUE, "scheme.z_coefficient", "must not be negative or NaN", 0, -1);
-    return TEGROUP_OK;
+    return tegroup_impl_check_coefficient(s->z_coefficient, "scheme.z_coefficient", error);
+}
+static inline tegroup_status tegroup_impl_check_scheme_memory(const tegroup_router_scheme *s, tegroup_error *error) {
+    static const char *const bias[5] = TEGROUP_IMPL_MATRIX_PATHS("scheme.bias"), *const given[5] =
+                                                                                     TEGROUP_IMPL_MATRIX_PATHS(
+                                                                                         "scheme.given_indices");
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_memory(&s->bias, bias, error));
+    return tegroup_impl_check_matrix_memory(&s->given_indices, given, error);
 }
 
 /* Sums over tokens are made of this many runs of them, added up in order: losses need no atomics. */
@@ -17078,7 +17150,10 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sequence_runs(int64_t sequences) {
 
 /* What the kernels of a scheme's losses hand on, in the order of these items. */
 enum {
-    TEGROUP_IMPL_LOSS_TOTALS, TEGROUP_IMPL_LOSS_LOGSUMEXP, TEGROUP_IMPL_LOSS_COUNTS, TEGROUP_IMPL_LOSS_SUMS,
+    TEGROUP_IMPL_LOSS_TOTALS,
+    TEGROUP_IMPL_LOSS_LOGSUMEXP,
+    TEGROUP_IMPL_LOSS_COUNTS,
+    TEGROUP_IMPL_LOSS_SUMS,
     TEGROUP_IMPL_LOSS_SEQUENCES
 };
 static inline void tegroup_impl_scheme_layout(const tegroup_router_desc *desc, tegroup_layout *layout) {
@@ -17292,27 +17367,22 @@ static inline tegroup_status tegroup_impl_check_router_sizes(int32_t experts, in
                       k);
     TEGROUP_IMPL_RULE(k <= experts, ERROR_VALUE, "k", "must be at most experts", experts, k);
     TEGROUP_IMPL_RULE(normalize == 0 || normalize == 1, ERROR_VALUE, "normalize", "must be 0 or 1", 1, normalize);
-    TEGROUP_IMPL_RULE(coefficient >= 0, ERROR_VALUE, "balance_coefficient", "must not be negative or NaN", 0, -1);
-    return TEGROUP_OK;
+    return tegroup_impl_check_coefficient(coefficient, "balance_coefficient", error);
 }
 
 TEGROUP_API tegroup_status tegroup_router_layout(const tegroup_router_desc *desc, tegroup_layout *layout,
                                                  tegroup_error *error) {
     tegroup_router_desc taken;
-    tegroup_router_scheme scheme;
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_RULE(layout != NULL, ERROR_NULL_ARGUMENT, "layout", "must not be NULL", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_router_sizes(desc->experts, desc->k, desc->normalize, desc->balance_coefficient, error));
-    scheme = desc->scheme; /* whose memory may not be there yet: any address stands for it, and is not followed */
-    if (tegroup_impl_there(&scheme.bias) && !scheme.bias.data) scheme.bias.data = layout;
-    if (tegroup_impl_there(&scheme.given_indices) && !scheme.given_indices.data) scheme.given_indices.data = layout;
     TEGROUP_IMPL_RULE(!tegroup_impl_router_schemed(desc)
                           || (desc->logits.rows >= 0 && desc->logits.rows <= TEGROUP_MAX_ROWS),
                       ERROR_VALUE, "logits.rows", "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, desc->logits.rows);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_scheme(&scheme, desc->logits.rows, desc->experts, desc->k, desc->normalize,
-                                               error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_scheme(&desc->scheme, desc->logits.rows, desc->experts, desc->k, desc->normalize, error));
     tegroup_impl_layout_begin(layout);
     if (desc->space != TEGROUP_SPACE_DEVICE) return TEGROUP_OK;
     if (tegroup_impl_router_schemed(desc)) tegroup_impl_scheme_layout(desc, layout);
@@ -17347,8 +17417,8 @@ static inline void tegroup_impl_router_row(const tegroup_router_desc *desc, int6
 /* At least one output, and what the load-balancing loss is computed from. */
 static inline tegroup_status tegroup_impl_check_router_outputs(const tegroup_router_desc *desc, tegroup_error *error) {
     const int probabilities = desc->probabilities.dtype != TEGROUP_DTYPE_UNSET,
-              counts = desc->counts.dtype != TEGROUP_DTYPE_UNSET,
-              indices = desc->indices.dtype != TEGROUP_DTYPE_UNSET, schemed = tegroup_impl_router_schemed(desc);
+              counts = desc->counts.dtype != TEGROUP_DTYPE_UNSET, indices = desc->indices.dtype != TEGROUP_DTYPE_UNSET,
+              schemed = tegroup_impl_router_schemed(desc);
     TEGROUP_IMPL_RULE_AS(DTYPES, probabilities || !desc->balance_loss, ERROR_UNSET, "probabilities.dtype",
                          "must be set with balance_loss", TEGROUP_IMPL_REALS, 0);
     TEGROUP_IMPL_RULE_AS(DTYPES, counts || !desc->balance_loss || schemed, ERROR_UNSET, "counts.dtype",
@@ -17357,64 +17427,80 @@ static inline tegroup_status tegroup_impl_check_router_outputs(const tegroup_rou
                          "must be set with balance_loss and a scheme", TEGROUP_IMPL_INTEGERS, 0);
     TEGROUP_IMPL_RULE_AS(DTYPES, indices || desc->loss_gradients.dtype == TEGROUP_DTYPE_UNSET, ERROR_UNSET,
                          "indices.dtype", "must be set with loss_gradients", TEGROUP_IMPL_INTEGERS, 0);
-    TEGROUP_IMPL_RULE_AS(DTYPES,
-                         probabilities || counts || indices || desc->weights.dtype != TEGROUP_DTYPE_UNSET
-                             || desc->z_loss,
-                         ERROR_UNSET, "probabilities.dtype", "must be set where weights, indices and counts are absent",
-                         TEGROUP_IMPL_REALS, 0);
+    TEGROUP_IMPL_RULE_AS(
+        DTYPES, probabilities || counts || indices || desc->weights.dtype != TEGROUP_DTYPE_UNSET || desc->z_loss,
+        ERROR_UNSET, "probabilities.dtype", "must be set where weights, indices and counts are absent",
+        TEGROUP_IMPL_REALS, 0);
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_router_check(const tegroup_router_desc *desc, tegroup_error *error) {
+/* All but its memory. */
+static inline tegroup_status tegroup_impl_router_check_shapes(const tegroup_router_desc *desc, tegroup_error *error) {
     static const char *const logits[5] = TEGROUP_IMPL_MATRIX_PATHS("logits"),
                              *const probabilities[5] = TEGROUP_IMPL_MATRIX_PATHS("probabilities"),
                              *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"),
                              *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("indices"),
                              *const counts[5] = TEGROUP_IMPL_MATRIX_PATHS("counts"),
                              *const gradients[5] = TEGROUP_IMPL_MATRIX_PATHS("loss_gradients");
-    enum { BUFFERS = 8 + TEGROUP_IMPL_SCHEME_BUFFERS };
     const int64_t tokens = desc->logits.rows;
-    tegroup_impl_buffer buffers[BUFFERS];
-    tegroup_layout layout;
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_router_sizes(desc->experts, desc->k, desc->normalize, desc->balance_coefficient, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->logits, logits, -1, desc->experts, TEGROUP_IMPL_FLOATS, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->probabilities, probabilities, tokens, desc->experts,
-                                                 TEGROUP_IMPL_REALS, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_matrix_shape(&desc->logits, logits, -1, desc->experts, TEGROUP_IMPL_FLOATS, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional_shape(&desc->probabilities, probabilities, tokens, desc->experts,
+                                                       TEGROUP_IMPL_REALS, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional_shape(
         &desc->weights, weights, tokens, desc->k,
         desc->probabilities.dtype != TEGROUP_DTYPE_UNSET ? 1u << desc->probabilities.dtype : TEGROUP_IMPL_REALS,
         error));
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_optional(&desc->indices, indices, tokens, desc->k, TEGROUP_IMPL_INTEGERS, error));
+        tegroup_impl_check_optional_shape(&desc->indices, indices, tokens, desc->k, TEGROUP_IMPL_INTEGERS, error));
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_optional(&desc->counts, counts, 1, desc->experts, TEGROUP_IMPL_INTEGERS, error));
+        tegroup_impl_check_optional_shape(&desc->counts, counts, 1, desc->experts, TEGROUP_IMPL_INTEGERS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_reach(&desc->counts, counts, tegroup_impl_mul(tokens, desc->k), error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_scheme(&desc->scheme, tokens, desc->experts, desc->k, desc->normalize, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->loss_gradients, gradients,
-                                                 tegroup_impl_sequences(&desc->scheme, tokens), desc->experts + 1,
-                                                 1u << TEGROUP_DTYPE_F64, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_router_outputs(desc, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_scheme(&desc->scheme, tokens, desc->experts, desc->k, desc->normalize, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional_shape(&desc->loss_gradients, gradients,
+                                                       tegroup_impl_sequences(&desc->scheme, tokens), desc->experts + 1,
+                                                       1u << TEGROUP_DTYPE_F64, error));
+    return tegroup_impl_check_router_outputs(desc, error);
+}
+
+static inline tegroup_status tegroup_impl_router_check(const tegroup_router_desc *desc, tegroup_error *error) {
+    enum { BUFFERS = 8 + TEGROUP_IMPL_SCHEME_BUFFERS };
+    tegroup_impl_buffer buffers[BUFFERS];
+    tegroup_layout layout;
+    TEGROUP_IMPL_TRY(tegroup_impl_router_check_shapes(desc, error));
+#define TEGROUP_IMPL_MEMORY_OF(member)                                                                                 \
+    do {                                                                                                               \
+        static const char *const paths[5] = TEGROUP_IMPL_MATRIX_PATHS(#member);                                        \
+        TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_memory(&desc->member, paths, error));                               \
+    } while (0)
+    TEGROUP_IMPL_MEMORY_OF(logits);
+    TEGROUP_IMPL_MEMORY_OF(probabilities);
+    TEGROUP_IMPL_MEMORY_OF(weights);
+    TEGROUP_IMPL_MEMORY_OF(indices);
+    TEGROUP_IMPL_MEMORY_OF(counts);
+    TEGROUP_IMPL_MEMORY_OF(loss_gradients);
+#undef TEGROUP_IMPL_MEMORY_OF
+    TEGROUP_IMPL_TRY(tegroup_impl_check_scheme_memory(&desc->scheme, error));
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(desc->balance_loss, sizeof(double)), ERROR_ALIGNMENT, "balance_loss",
                       "must be aligned to its element", 8, (uintptr_t)desc->balance_loss % sizeof(double));
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(desc->z_loss, sizeof(double)), ERROR_ALIGNMENT, "z_loss",
                       "must be aligned to its element", 8, (uintptr_t)desc->z_loss % sizeof(double));
     buffers[0] = tegroup_impl_buffer_of(desc->balance_loss, (int64_t)sizeof(double), "balance_loss",
                                         "must not overlap balance_loss", 1);
-    buffers[1] = tegroup_impl_matrix_buffer(&desc->counts, counts[0], "must not overlap counts", 1);
-    buffers[2] = tegroup_impl_matrix_buffer(&desc->indices, indices[0], "must not overlap indices", 1);
-    buffers[3] = tegroup_impl_matrix_buffer(&desc->weights, weights[0], "must not overlap weights", 1);
+    buffers[1] = tegroup_impl_matrix_buffer(&desc->counts, "counts.data", "must not overlap counts", 1);
+    buffers[2] = tegroup_impl_matrix_buffer(&desc->indices, "indices.data", "must not overlap indices", 1);
+    buffers[3] = tegroup_impl_matrix_buffer(&desc->weights, "weights.data", "must not overlap weights", 1);
     buffers[4] =
-        tegroup_impl_matrix_buffer(&desc->probabilities, probabilities[0], "must not overlap probabilities", 1);
-    buffers[5] =
-        tegroup_impl_buffer_of(desc->z_loss, (int64_t)sizeof(double), "z_loss", "must not overlap z_loss", 1);
+        tegroup_impl_matrix_buffer(&desc->probabilities, "probabilities.data", "must not overlap probabilities", 1);
+    buffers[5] = tegroup_impl_buffer_of(desc->z_loss, (int64_t)sizeof(double), "z_loss", "must not overlap z_loss", 1);
     buffers[6] =
-        tegroup_impl_matrix_buffer(&desc->loss_gradients, gradients[0], "must not overlap loss_gradients", 1);
+        tegroup_impl_matrix_buffer(&desc->loss_gradients, "loss_gradients.data", "must not overlap loss_gradients", 1);
     buffers[7] = tegroup_impl_matrix_buffer(&desc->logits, NULL, "must not overlap logits", 0);
-    tegroup_impl_scheme_buffers(&desc->scheme, tokens, buffers + 8);
+    tegroup_impl_scheme_buffers(&desc->scheme, desc->logits.rows, buffers + 8);
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, BUFFERS, TEGROUP_CHECK_HOST, NULL, error));
     TEGROUP_IMPL_TRY(tegroup_router_layout(desc, &layout, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error));
@@ -17496,10 +17582,11 @@ static inline tegroup_status tegroup_impl_router_backward_check(const tegroup_ro
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_matrix(&desc->probabilities, probabilities, -1, desc->experts, TEGROUP_IMPL_REALS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->indices, indices, tokens, desc->k, TEGROUP_IMPL_INTEGERS, error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_scheme(&desc->scheme, tokens, desc->experts, desc->k, desc->normalize, error));
-    TEGROUP_IMPL_RULE(!schemed || desc->balance_coefficient == 0, ERROR_COMBINATION, "balance_coefficient",
-                      "must be 0 with a scheme or loss_gradients, which have it", 0, 1);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_scheme(&desc->scheme, tokens, desc->experts, desc->k, desc->normalize, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_scheme_memory(&desc->scheme, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_loss_scale(desc->loss_scale, error));
+    TEGROUP_IMPL_RULE_REAL(!schemed || desc->balance_coefficient == 0, ERROR_COMBINATION, "balance_coefficient",
+                           "must be 0 with a scheme or loss_gradients, which have it", 0, desc->balance_coefficient);
     TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->loss_gradients, gradients,
                                                  tegroup_impl_sequences(&desc->scheme, tokens), desc->experts + 1,
                                                  1u << TEGROUP_DTYPE_F64, error));
@@ -18505,7 +18592,144 @@ static inline tegroup_status tegroup_impl_moe_check_format(const tegroup_moe_pla
     return tegroup_impl_check_rule_of(&format->rule, &names->rule, &t, name, error);
 }
 
-/* ==== [104] MoE layer: plan (src/moe/layer_plan.h) ==== */
+/* ==== [104] MoE layer: rules (src/moe/layer_rules.h) ==== */
+
+static inline tegroup_status tegroup_impl_moe_check_absent(const tegroup_moe_desc *desc, tegroup_error *error) {
+    const tegroup_mlp_desc *experts = &desc->experts;
+    TEGROUP_IMPL_RULE(experts->recompute == 0 || (experts->recompute == 1 && tegroup_impl_there(&desc->grad_output)),
+                      ERROR_COMBINATION, "experts.recompute", "must be 0, or 1 with grad_output", 0,
+                      experts->recompute);
+#define TEGROUP_IMPL_ABSENT(member)                                                                                    \
+    TEGROUP_IMPL_RULE_AS(DTYPE, experts->member.dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION,                       \
+                         "experts." #member ".dtype", "must be UNSET: the layer has it", TEGROUP_DTYPE_UNSET,          \
+                         (int32_t)experts->member.dtype)
+    TEGROUP_IMPL_ABSENT(input);
+    TEGROUP_IMPL_ABSENT(out);
+    TEGROUP_IMPL_ABSENT(grad_output);
+    TEGROUP_IMPL_ABSENT(dgrad_out);
+    TEGROUP_IMPL_ABSENT(grad_row_scale);
+    TEGROUP_IMPL_ABSENT(preactivation);
+    TEGROUP_IMPL_ABSENT(activated);
+    TEGROUP_IMPL_ABSENT(grad_preactivation);
+#undef TEGROUP_IMPL_ABSENT
+    TEGROUP_IMPL_RULE(!experts->row_scale, ERROR_COMBINATION, "experts.row_scale",
+                      "must be NULL: it is the rows' weights", 0, 1);
+    TEGROUP_IMPL_RULE_AS(DTYPE, experts->row_scale_dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION,
+                         "experts.row_scale_dtype", "must be UNSET: it is that of the rows' weights",
+                         TEGROUP_DTYPE_UNSET, (int32_t)experts->row_scale_dtype);
+    TEGROUP_IMPL_RULE(experts->activated_rule.method == TEGROUP_SCALE_UNSET, ERROR_COMBINATION,
+                      "experts.activated_rule.method", "must be UNSET: it is rows_format.rule", TEGROUP_SCALE_UNSET,
+                      (int32_t)experts->activated_rule.method);
+    TEGROUP_IMPL_RULE(experts->grad_rule.method == TEGROUP_SCALE_UNSET, ERROR_COMBINATION, "experts.grad_rule.method",
+                      "must be UNSET: it is grad_format.rule", TEGROUP_SCALE_UNSET, (int32_t)experts->grad_rule.method);
+    TEGROUP_IMPL_RULE(!experts->fc2_bias_scaled, ERROR_COMBINATION, "experts.fc2_bias_scaled",
+                      "must be 0: a bias of fc2 is scaled always", 0, experts->fc2_bias_scaled);
+    TEGROUP_IMPL_RULE(experts->out_tail == TEGROUP_TAIL_KEEP && experts->dgrad_out_tail == TEGROUP_TAIL_KEEP,
+                      ERROR_COMBINATION, "experts.out_tail", "must be KEEP: tokens have no tail", TEGROUP_TAIL_KEEP,
+                      experts->out_tail ? experts->out_tail : experts->dgrad_out_tail);
+    return TEGROUP_OK;
+}
+
+/* Where the outputs of fc1's or fc2's weight stand, and its inputs. */
+static inline const char *tegroup_impl_moe_outputs_path(const tegroup_mlp_desc *experts, int fc2) {
+    if (fc2)
+        return experts->fc2.weight_layout == TEGROUP_WEIGHT_IN_OUT ? "experts.fc2.weight.shape.cols"
+                                                                   : "experts.fc2.weight.shape.rows";
+    return experts->fc1.weight_layout == TEGROUP_WEIGHT_IN_OUT ? "experts.fc1.weight.shape.cols"
+                                                               : "experts.fc1.weight.shape.rows";
+}
+static inline const char *tegroup_impl_moe_hidden_path(const tegroup_mlp_desc *experts) {
+    return experts->fc2.weight_layout == TEGROUP_WEIGHT_IN_OUT ? "experts.fc2.weight.shape.rows"
+                                                               : "experts.fc2.weight.shape.cols";
+}
+
+/* A weight goes with rows by expert as they are; what goes with quantised ones the experts' plan says. */
+static inline tegroup_status tegroup_impl_moe_check_weight(const tegroup_moe_desc *desc, const tegroup_moe_planned *p,
+                                                           int fc2, tegroup_error *error) {
+    const tegroup_tensor *weight = fc2 ? &desc->experts.fc2.weight : &desc->experts.fc1.weight;
+    const char *field = fc2 ? "experts.fc2.weight.dtype" : "experts.fc1.weight.dtype";
+    TEGROUP_IMPL_RULE_ENUM(weight->dtype, TEGROUP_DTYPE_COUNT - 1, field, "must be a tegroup_dtype");
+    TEGROUP_IMPL_RULE_AS(DTYPE,
+                         weight->scaling != TEGROUP_SCALING_NONE || p->rows_format.scaling != TEGROUP_SCALING_NONE
+                             || tegroup_impl_goes_with(p->rows, weight->dtype),
+                         ERROR_DTYPE, field, "must be tokens.dtype, or F16 or BF16 beside F32", p->rows, weight->dtype);
+    return TEGROUP_OK;
+}
+
+/* The caller's matrices, without their memory. Those that the router writes it checks itself, but for their types. */
+static inline tegroup_status tegroup_impl_moe_check_shapes(const tegroup_moe_desc *desc, const tegroup_moe_planned *p,
+                                                           tegroup_error *error) {
+    static const char *const paths[6][5] = {
+        TEGROUP_IMPL_MATRIX_PATHS("tokens"),      TEGROUP_IMPL_MATRIX_PATHS("output"),
+        TEGROUP_IMPL_MATRIX_PATHS("grad_output"), TEGROUP_IMPL_MATRIX_PATHS("grad_tokens"),
+        TEGROUP_IMPL_MATRIX_PATHS("grad_logits"), TEGROUP_IMPL_MATRIX_PATHS("router.logits")};
+    const int64_t inputs = tegroup_impl_weight_in(&desc->experts.fc1.weight, desc->experts.fc1.weight_layout);
+    const uint32_t floats = TEGROUP_IMPL_FLOATS;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_shape(&desc->tokens, paths[0], -1, -1, floats, error));
+    TEGROUP_IMPL_RULE(p->width == inputs, ERROR_SHAPE, "tokens.cols", "must be the inputs of experts.fc1.weight",
+                      inputs, p->width);
+    TEGROUP_IMPL_RULE(p->experts >= 1 && p->experts <= TEGROUP_MAX_GROUPS, ERROR_VALUE,
+                      "experts.fc1.weight.shape.groups", "must be 1 to TEGROUP_MAX_GROUPS", TEGROUP_MAX_GROUPS,
+                      p->experts);
+    TEGROUP_IMPL_RULE(p->preactivation >= 0 && p->preactivation <= TEGROUP_MAX_COLS, ERROR_VALUE,
+                      tegroup_impl_moe_outputs_path(&desc->experts, 0),
+                      "must be 0 to TEGROUP_MAX_COLS, with those of fc1_up", TEGROUP_MAX_COLS, p->preactivation);
+    TEGROUP_IMPL_RULE(p->outputs >= 0 && p->outputs <= TEGROUP_MAX_COLS, ERROR_VALUE,
+                      tegroup_impl_moe_outputs_path(&desc->experts, 1), "must be 0 to TEGROUP_MAX_COLS",
+                      TEGROUP_MAX_COLS, p->outputs);
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_weight(desc, p, 0, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_weight(desc, p, 1, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_of_member("router",
+                                            tegroup_impl_check_router_sizes(p->experts, p->k, desc->router.normalize,
+                                                                            desc->router.balance_coefficient, error),
+                                            error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_loss_scale(desc->loss_scale, error));
+    TEGROUP_IMPL_RULE(desc->drops_by_weight == 0 || desc->drops_by_weight == 1, ERROR_VALUE, "drops_by_weight",
+                      "must be 0 or 1", 1, desc->drops_by_weight);
+    TEGROUP_IMPL_RULE(desc->capacity >= 0 && p->capacity <= TEGROUP_MAX_COLS, ERROR_VALUE, "capacity",
+                      "must be 0 to TEGROUP_MAX_COLS, and tokens.rows * router.k, too, where it is 0", TEGROUP_MAX_COLS,
+                      desc->capacity < 0 ? desc->capacity : p->capacity);
+    TEGROUP_IMPL_RULE(p->backward || !p->wants_grad_tokens, ERROR_COMBINATION, "grad_tokens", "needs grad_output", 1,
+                      0);
+    TEGROUP_IMPL_RULE(p->backward || !p->wants_grad_logits, ERROR_COMBINATION, "grad_logits", "needs grad_output", 1,
+                      0);
+    TEGROUP_IMPL_RULE(p->backward || desc->experts.fc1.main_grad.dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION,
+                      "experts.fc1.main_grad", "needs grad_output", 1, 0);
+    TEGROUP_IMPL_RULE(p->backward || !p->wants_activated, ERROR_COMBINATION, "experts.fc2.main_grad",
+                      "needs grad_output", 1, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPE, !p->backward || desc->grad_output.dtype == p->rows, ERROR_DTYPE, "grad_output.dtype",
+                         "must be that of tokens", p->rows, desc->grad_output.dtype);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_shape(&desc->output, paths[1], p->tokens, p->outputs, floats, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_optional_shape(&desc->grad_output, paths[2], p->tokens, p->outputs, floats, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_optional_shape(&desc->grad_tokens, paths[3], p->tokens, p->width, floats, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_optional_shape(&desc->grad_logits, paths[4], p->tokens, p->experts, floats, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_matrix_shape(&desc->router.logits, paths[5], p->tokens, p->experts, floats, error));
+    TEGROUP_IMPL_RULE_AS(
+        DTYPE, !tegroup_impl_there(&desc->router.probabilities) || desc->router.probabilities.dtype == p->real,
+        ERROR_DTYPE, "router.probabilities.dtype", "must be F64 where tokens are, else F32", p->real,
+        (int32_t)desc->router.probabilities.dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPE, !tegroup_impl_there(&desc->router.weights) || desc->router.weights.dtype == p->real,
+                         ERROR_DTYPE, "router.weights.dtype", "must be F64 where tokens are, else F32", p->real,
+                         (int32_t)desc->router.weights.dtype);
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_absent(desc, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_format(p, 0, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_format(p, 1, error));
+    TEGROUP_IMPL_RULE_AS(SCALING,
+                         desc->grad_format.scaling == TEGROUP_SCALING_NONE || !p->wants_grad_logits
+                             || desc->experts.fc2.bias.dtype == TEGROUP_DTYPE_UNSET,
+                         ERROR_UNSUPPORTED, "grad_format.scaling",
+                         "must be none with experts.fc2.bias and grad_logits: no product has a plain bias beside "
+                         "quantised rows",
+                         TEGROUP_SCALING_NONE, desc->grad_format.scaling);
+    return TEGROUP_OK;
+}
+
+/* ==== [105] MoE layer: plan (src/moe/layer_plan.h) ==== */
 
 /* What of the router's is the layer's to keep: what it needs and the caller does not have. */
 enum {
@@ -18571,6 +18795,8 @@ static inline tegroup_dtype tegroup_impl_integer_for(int64_t most) {
     ITEM(PERMUTATION, "the permutation's workspace", TEGROUP_MOE_FORWARD_WORKSPACE, 1, (int64_t)p->permutation_bytes,  \
          1)                                                                                                            \
     ITEM(FORWARD, "the experts' workspace", TEGROUP_MOE_FORWARD_WORKSPACE, 1, (int64_t)experts->workspace_bytes, 1)    \
+    ITEM(NO_ROWS, "a snapshot without rows, for checks", TEGROUP_MOE_FORWARD_WORKSPACE,                                \
+         p->space == TEGROUP_SPACE_HOST, (int64_t)snapshot.total_bytes, 1)                                             \
     ITEM(GRAD_INPUT, "tokens' gradient by expert", TEGROUP_MOE_DGRAD_WORKSPACE, p->wants_grad_tokens,                  \
          tegroup_impl_mul(p->capacity, p->width), cell)                                                                \
     ITEM(GRAD_ROW_WEIGHTS, "gradient of each row's weight", TEGROUP_MOE_DGRAD_WORKSPACE, p->wants_grad_logits,         \
@@ -18631,6 +18857,23 @@ static inline void tegroup_impl_moe_layouts(const tegroup_moe_plan *plan, tegrou
 #undef TEGROUP_IMPL_MOE_ITEM
 }
 
+static inline tegroup_moe_choice tegroup_impl_moe_choice_of(const tegroup_router_desc *router) {
+    const tegroup_router_scheme *scheme = &router->scheme;
+    tegroup_moe_choice c;
+    memset(&c, 0, sizeof c);
+    c.normalize = router->normalize;
+    c.score = scheme->score;
+    c.n_group = scheme->n_group;
+    c.topk_group = scheme->topk_group;
+    c.group_score = scheme->group_score;
+    c.has_bias = tegroup_impl_there(&scheme->bias);
+    c.has_given_indices = tegroup_impl_there(&scheme->given_indices);
+    c.has_balance = router->balance_coefficient != 0;
+    c.has_z = scheme->z_coefficient != 0;
+    c.has_losses = c.has_balance || c.has_z || router->balance_loss || router->z_loss;
+    return c;
+}
+
 /* What a descriptor is for, but for the workspaces of router and permutation. */
 static inline tegroup_moe_planned tegroup_impl_moe_record(const tegroup_moe_desc *desc) {
     const tegroup_mlp_desc *experts = &desc->experts;
@@ -18639,6 +18882,8 @@ static inline tegroup_moe_planned tegroup_impl_moe_record(const tegroup_moe_desc
     tegroup_moe_planned p;
     int which;
     memset(&p, 0, sizeof p);
+    p.space = desc->space;
+    p.choice = tegroup_impl_moe_choice_of(&router);
     p.tokens = desc->tokens.rows;
     p.width = desc->tokens.cols;
     p.hidden = tegroup_impl_weight_in(&experts->fc2.weight, experts->fc2.weight_layout);
@@ -18667,94 +18912,6 @@ static inline tegroup_moe_planned tegroup_impl_moe_record(const tegroup_moe_desc
                      && !tegroup_impl_there(&router.loss_gradients);
     if (p.keeps_losses) p.sequences = router.scheme.sequence_tokens > 0 ? p.tokens / router.scheme.sequence_tokens : 1;
     return p;
-}
-
-/* ---- rules ---- */
-
-static inline tegroup_status tegroup_impl_moe_check_absent(const tegroup_moe_desc *desc, tegroup_error *error) {
-    const tegroup_mlp_desc *experts = &desc->experts;
-    TEGROUP_IMPL_RULE(experts->recompute == 0 || (experts->recompute == 1 && tegroup_impl_there(&desc->grad_output)),
-                      ERROR_COMBINATION, "experts.recompute", "must be 0, or 1 with grad_output", 0,
-                      experts->recompute);
-#define TEGROUP_IMPL_ABSENT(member)                                                                                    \
-    TEGROUP_IMPL_RULE(experts->member.dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION, "experts." #member,             \
-                      "must be absent: the layer has it", TEGROUP_DTYPE_UNSET, experts->member.dtype)
-    TEGROUP_IMPL_ABSENT(input);
-    TEGROUP_IMPL_ABSENT(out);
-    TEGROUP_IMPL_ABSENT(grad_output);
-    TEGROUP_IMPL_ABSENT(dgrad_out);
-    TEGROUP_IMPL_ABSENT(grad_row_scale);
-    TEGROUP_IMPL_ABSENT(preactivation);
-    TEGROUP_IMPL_ABSENT(activated);
-    TEGROUP_IMPL_ABSENT(grad_preactivation);
-#undef TEGROUP_IMPL_ABSENT
-    TEGROUP_IMPL_RULE(!experts->row_scale && experts->row_scale_dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION,
-                      "experts.row_scale", "must be absent: it is the rows' weights", TEGROUP_DTYPE_UNSET,
-                      experts->row_scale_dtype);
-    TEGROUP_IMPL_RULE(experts->activated_rule.method == TEGROUP_SCALE_UNSET, ERROR_COMBINATION,
-                      "experts.activated_rule.method", "must be absent: it is rows_format.rule", TEGROUP_SCALE_UNSET,
-                      experts->activated_rule.method);
-    TEGROUP_IMPL_RULE(experts->grad_rule.method == TEGROUP_SCALE_UNSET, ERROR_COMBINATION, "experts.grad_rule.method",
-                      "must be absent: it is grad_format.rule", TEGROUP_SCALE_UNSET, experts->grad_rule.method);
-    TEGROUP_IMPL_RULE(!experts->fc2_bias_scaled, ERROR_COMBINATION, "experts.fc2_bias_scaled",
-                      "must be 0: a bias of fc2 is scaled always", 0, experts->fc2_bias_scaled);
-    TEGROUP_IMPL_RULE(experts->out_tail == TEGROUP_TAIL_KEEP && experts->dgrad_out_tail == TEGROUP_TAIL_KEEP,
-                      ERROR_COMBINATION, "experts.out_tail", "must be KEEP: tokens have no tail", TEGROUP_TAIL_KEEP,
-                      experts->out_tail ? experts->out_tail : experts->dgrad_out_tail);
-    return TEGROUP_OK;
-}
-
-/* Matrices of the caller's, without their memory. */
-static inline tegroup_status tegroup_impl_moe_check_shapes(const tegroup_moe_desc *desc, const tegroup_moe_planned *p,
-                                                           tegroup_error *error) {
-    static const char *const probabilities[5] = TEGROUP_IMPL_MATRIX_PATHS("router.probabilities"),
-                             *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("router.weights");
-    const int64_t inputs = tegroup_impl_weight_in(&desc->experts.fc1.weight, desc->experts.fc1.weight_layout);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
-    TEGROUP_IMPL_RULE_AS(DTYPES, tegroup_impl_there(&desc->tokens), ERROR_UNSET, "tokens.dtype", "must be set",
-                         TEGROUP_IMPL_FLOATS, 0);
-    TEGROUP_IMPL_RULE_ENUM(desc->tokens.dtype, TEGROUP_DTYPE_COUNT - 1, "tokens.dtype", "must be a tegroup_dtype");
-    TEGROUP_IMPL_RULE_AS(DTYPES, TEGROUP_IMPL_FLOATS >> desc->tokens.dtype & 1u, ERROR_DTYPE, "tokens.dtype",
-                         "must be one that is taken here", TEGROUP_IMPL_FLOATS, desc->tokens.dtype);
-    TEGROUP_IMPL_RULE(p->tokens >= 0 && p->tokens <= TEGROUP_MAX_ROWS, ERROR_VALUE, "tokens.rows",
-                      "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, p->tokens);
-    TEGROUP_IMPL_RULE(p->width == inputs, ERROR_SHAPE, "tokens.cols", "must be the inputs of experts.fc1.weight",
-                      inputs, p->width);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_router_sizes(p->experts, p->k, desc->router.normalize,
-                                                     desc->router.balance_coefficient, error));
-    TEGROUP_IMPL_RULE(desc->drops_by_weight == 0 || desc->drops_by_weight == 1, ERROR_VALUE, "drops_by_weight",
-                      "must be 0 or 1", 1, desc->drops_by_weight);
-    TEGROUP_IMPL_RULE(desc->capacity >= 0 && p->capacity <= TEGROUP_MAX_COLS, ERROR_VALUE, "capacity",
-                      "must be 0 to TEGROUP_MAX_COLS, and tokens.rows * router.k, too, where it is 0", TEGROUP_MAX_COLS,
-                      desc->capacity < 0 ? desc->capacity : p->capacity);
-    TEGROUP_IMPL_RULE(p->backward || !p->wants_grad_tokens, ERROR_COMBINATION, "grad_tokens", "needs grad_output", 1,
-                      0);
-    TEGROUP_IMPL_RULE(p->backward || !p->wants_grad_logits, ERROR_COMBINATION, "grad_logits", "needs grad_output", 1,
-                      0);
-    TEGROUP_IMPL_RULE(p->backward || desc->experts.fc1.main_grad.dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION,
-                      "experts.fc1.main_grad", "needs grad_output", 1, 0);
-    TEGROUP_IMPL_RULE(p->backward || !p->wants_activated, ERROR_COMBINATION, "experts.fc2.main_grad",
-                      "needs grad_output", 1, 0);
-    TEGROUP_IMPL_RULE_AS(DTYPE, !p->backward || desc->grad_output.dtype == p->rows, ERROR_DTYPE, "grad_output.dtype",
-                         "must be that of tokens", p->rows, desc->grad_output.dtype);
-    TEGROUP_IMPL_RULE_AS(
-        DTYPE, !tegroup_impl_there(&desc->router.probabilities) || desc->router.probabilities.dtype == p->real,
-        ERROR_DTYPE, probabilities[4], "must be F64 where tokens are, else F32", p->real,
-        desc->router.probabilities.dtype);
-    TEGROUP_IMPL_RULE_AS(DTYPE, !tegroup_impl_there(&desc->router.weights) || desc->router.weights.dtype == p->real,
-                         ERROR_DTYPE, weights[4], "must be F64 where tokens are, else F32", p->real,
-                         desc->router.weights.dtype);
-    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_absent(desc, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_format(p, 0, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_format(p, 1, error));
-    TEGROUP_IMPL_RULE_AS(SCALING,
-                         desc->grad_format.scaling == TEGROUP_SCALING_NONE || !p->wants_grad_logits
-                             || desc->experts.fc2.bias.dtype == TEGROUP_DTYPE_UNSET,
-                         ERROR_UNSUPPORTED, "grad_format.scaling",
-                         "must be none with experts.fc2.bias and grad_logits: no product has a plain bias beside "
-                         "quantised rows",
-                         TEGROUP_SCALING_NONE, desc->grad_format.scaling);
-    return TEGROUP_OK;
 }
 
 /* ---- the parts, as calls of their own ---- */
@@ -18905,6 +19062,7 @@ static inline void tegroup_impl_moe_experts(const tegroup_moe_desc *desc, const 
     if (p->wants_activated || p->rows_format.scaling != TEGROUP_SCALING_NONE)
         mlp->activated =
             tegroup_impl_moe_tensor(p, memories, shape, TEGROUP_IMPL_MOE_BETWEEN, TEGROUP_IMPL_MOE_ACTIVATED);
+    else mlp->recompute = 0; /* nothing that wgrad would read */
     if (!p->backward) return;
     mlp->grad_output =
         tegroup_impl_moe_tensor(p, memories, shape, TEGROUP_IMPL_MOE_GRAD_OUTPUT, TEGROUP_IMPL_MOE_GRAD_ROWS);
@@ -19012,7 +19170,10 @@ TEGROUP_API tegroup_status tegroup_moe_plan_make(const tegroup_moe_desc *desc, c
     tegroup_impl_moe_parts parts;
     tegroup_impl_moe_places places;
     tegroup_impl_moe_memories none;
+    tegroup_router_desc router;
     tegroup_layout layouts[TEGROUP_MOE_WGRAD_WORKSPACE + 1], layout;
+    tegroup_status status;
+    double loss;
     int memory;
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
@@ -19027,12 +19188,17 @@ TEGROUP_API tegroup_status tegroup_moe_plan_make(const tegroup_moe_desc *desc, c
     none.op = TEGROUP_OP_FORWARD;
     none.planning = 1;
     tegroup_impl_moe_parts_of(desc, &made.planned, &none, &parts);
-    TEGROUP_IMPL_TRY(tegroup_router_layout(&parts.router, &layout, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_of_member("router", tegroup_impl_router_check_shapes(&parts.router, error), error));
+    router = parts.router;
+    if (made.planned.choice.has_losses) router.balance_loss = router.z_loss = &loss; /* calls may want either */
+    TEGROUP_IMPL_TRY(tegroup_impl_of_member("router", tegroup_router_layout(&router, &layout, error), error));
     made.planned.router_bytes = layout.total_bytes;
     TEGROUP_IMPL_TRY(tegroup_permutation_layout(&parts.permutation, &layout, error));
     made.planned.permutation_bytes = layout.total_bytes;
     parts.experts.row_scale = NULL;
-    TEGROUP_IMPL_TRY(tegroup_mlp_plan_make(&parts.experts, target, &made.experts, error));
+    status = tegroup_mlp_plan_make(&parts.experts, target, &made.experts, error);
+    if (error && status != TEGROUP_OK && strncmp(error->field, "target", 6) == 0) return status;
+    TEGROUP_IMPL_TRY(tegroup_impl_of_member("experts", status, error));
     tegroup_impl_moe_layouts(&made, layouts, &places);
     for (memory = TEGROUP_MOE_SAVED_BY_FORWARD; memory <= TEGROUP_MOE_WGRAD_WORKSPACE; memory++)
         TEGROUP_IMPL_RULE(!tegroup_impl_layout_overflowed(&layouts[memory]), ERROR_OVERFLOW, "tokens.rows",
@@ -19065,45 +19231,56 @@ TEGROUP_API tegroup_status tegroup_moe_layout(const tegroup_moe_plan *plan, tegr
     return TEGROUP_OK;
 }
 
-/* ==== [105] MoE layer (src/moe/layer.h) ==== */
+/* ==== [106] MoE layer (src/moe/layer.h) ==== */
 
 /* What a call works with. */
 typedef struct tegroup_impl_moe_call {
     const tegroup_moe_plan *plan;
     const tegroup_moe_desc *desc;
+    tegroup_op op;
     tegroup_moe_planned now; /* the plan's, for this call's tokens */
     tegroup_impl_moe_places places;
+    tegroup_impl_moe_memories memories;
     tegroup_impl_moe_parts parts;
 } tegroup_impl_moe_call;
 
-static inline tegroup_status tegroup_impl_moe_check_planned(const tegroup_moe_planned *planned,
-                                                            const tegroup_moe_planned *now, tegroup_error *error) {
-    int which;
-#define TEGROUP_IMPL_SAME(member, field)                                                                               \
-    TEGROUP_IMPL_RULE(planned->member == now->member, ERROR_PLAN, field, "must be as planned", planned->member,        \
-                      now->member)
+static inline tegroup_status tegroup_impl_moe_check_planned(const tegroup_moe_plan *plan,
+                                                            const tegroup_moe_planned *now,
+                                                            const tegroup_mlp_desc *experts, tegroup_error *error) {
     static const char *const routed[TEGROUP_IMPL_MOE_ROUTED] = {"router.probabilities.dtype", "router.weights.dtype",
                                                                 "router.indices.dtype", "router.counts.dtype"};
+    const tegroup_moe_planned *planned = &plan->planned;
+    const tegroup_dtype bias = plan->experts.planned.dtypes[TEGROUP_IMPL_MLP_FC2_BIAS];
+    int which;
+#define TEGROUP_IMPL_SAME_AS(reading, member, field)                                                                   \
+    TEGROUP_IMPL_RULE_AS(reading, planned->member == now->member, ERROR_PLAN, field, "must be as planned",             \
+                         planned->member, now->member)
+#define TEGROUP_IMPL_SAME(member, field) TEGROUP_IMPL_SAME_AS(NUMBER, member, field)
+#define TEGROUP_IMPL_SAME_THERE(member, field)                                                                         \
+    TEGROUP_IMPL_RULE(planned->member == now->member, ERROR_PLAN, field, "must be set just where it was in the plan",  \
+                      planned->member, now->member)
+    TEGROUP_IMPL_SAME(space, "space");
     TEGROUP_IMPL_RULE(now->tokens <= planned->tokens, ERROR_PLAN, "tokens.rows", "must be at most those planned",
                       planned->tokens, now->tokens);
-    TEGROUP_IMPL_RULE(now->capacity <= planned->capacity, ERROR_PLAN, "capacity", "must be at most that planned",
-                      planned->capacity, now->capacity);
     TEGROUP_IMPL_SAME(width, "tokens.cols");
-    TEGROUP_IMPL_SAME(rows, "tokens.dtype");
+    TEGROUP_IMPL_SAME_AS(DTYPE, rows, "tokens.dtype");
     TEGROUP_IMPL_SAME(experts, "experts.fc1.weight.shape.groups");
-    TEGROUP_IMPL_SAME(preactivation, "experts.fc1.weight.shape.rows");
-    TEGROUP_IMPL_SAME(hidden, "experts.fc2.weight.shape.cols");
-    TEGROUP_IMPL_SAME(outputs, "experts.fc2.weight.shape.rows");
+    TEGROUP_IMPL_SAME(preactivation, tegroup_impl_moe_outputs_path(experts, 0));
+    TEGROUP_IMPL_SAME(hidden, tegroup_impl_moe_hidden_path(experts));
+    TEGROUP_IMPL_SAME(outputs, tegroup_impl_moe_outputs_path(experts, 1));
     TEGROUP_IMPL_SAME(k, "router.k");
-    TEGROUP_IMPL_SAME(backward, "grad_output.dtype");
-    TEGROUP_IMPL_SAME(wants_grad_tokens, "grad_tokens.dtype");
-    TEGROUP_IMPL_SAME(wants_grad_logits, "grad_logits.dtype");
-    TEGROUP_IMPL_SAME(wants_activated, "experts.fc2.main_grad.dtype");
-    TEGROUP_IMPL_SAME(wants_fc1, "experts.fc1.main_grad.dtype");
+    TEGROUP_IMPL_RULE(now->capacity <= planned->capacity, ERROR_PLAN, "capacity",
+                      "must be at most that planned, and tokens.rows * router.k where it is 0", planned->capacity,
+                      now->capacity);
+    TEGROUP_IMPL_SAME_THERE(backward, "grad_output.dtype");
+    TEGROUP_IMPL_SAME_THERE(wants_grad_tokens, "grad_tokens.dtype");
+    TEGROUP_IMPL_SAME_THERE(wants_grad_logits, "grad_logits.dtype");
+    TEGROUP_IMPL_SAME_THERE(wants_activated, "experts.fc2.main_grad.dtype");
+    TEGROUP_IMPL_SAME_THERE(wants_fc1, "experts.fc1.main_grad.dtype");
 #define TEGROUP_IMPL_SAME_FORMAT(which)                                                                                \
-    TEGROUP_IMPL_SAME(which.scaling, #which ".scaling");                                                               \
-    TEGROUP_IMPL_SAME(which.dtype, #which ".dtype");                                                                   \
-    TEGROUP_IMPL_SAME(which.scale_dtype, #which ".scale_dtype");                                                       \
+    TEGROUP_IMPL_SAME_AS(SCALING, which.scaling, #which ".scaling");                                                   \
+    TEGROUP_IMPL_SAME_AS(DTYPE, which.dtype, #which ".dtype");                                                         \
+    TEGROUP_IMPL_SAME_AS(DTYPE, which.scale_dtype, #which ".scale_dtype");                                             \
     TEGROUP_IMPL_SAME(which.columnwise_order, #which ".columnwise_order");                                             \
     TEGROUP_IMPL_RULE(memcmp(&planned->which.rule, &now->which.rule, sizeof now->which.rule) == 0, ERROR_PLAN,         \
                       #which ".rule.method", "and the rule's numbers must be as planned", planned->which.rule.method,  \
@@ -19111,34 +19288,50 @@ static inline tegroup_status tegroup_impl_moe_check_planned(const tegroup_moe_pl
     TEGROUP_IMPL_SAME_FORMAT(rows_format);
     TEGROUP_IMPL_SAME_FORMAT(grad_format);
 #undef TEGROUP_IMPL_SAME_FORMAT
+    TEGROUP_IMPL_RULE_AS(DTYPE, bias == experts->fc2.bias.dtype, ERROR_PLAN, "experts.fc2.bias.dtype",
+                         "must be as planned", bias, (int32_t)experts->fc2.bias.dtype);
     TEGROUP_IMPL_SAME(recompute, "experts.recompute");
     TEGROUP_IMPL_SAME(drops_by_weight, "drops_by_weight");
-    TEGROUP_IMPL_SAME(keeps_losses, "router.loss_gradients.dtype");
+    TEGROUP_IMPL_SAME(choice.normalize, "router.normalize");
+    TEGROUP_IMPL_SAME(choice.score, "router.scheme.score");
+    TEGROUP_IMPL_SAME(choice.n_group, "router.scheme.n_group");
+    TEGROUP_IMPL_SAME(choice.topk_group, "router.scheme.topk_group");
+    TEGROUP_IMPL_SAME(choice.group_score, "router.scheme.group_score");
+    TEGROUP_IMPL_SAME_THERE(choice.has_bias, "router.scheme.bias.dtype");
+    TEGROUP_IMPL_SAME_THERE(choice.has_given_indices, "router.scheme.given_indices.dtype");
+    TEGROUP_IMPL_SAME_THERE(choice.has_balance, "router.balance_coefficient");
+    TEGROUP_IMPL_SAME_THERE(choice.has_z, "router.scheme.z_coefficient");
+    TEGROUP_IMPL_RULE(planned->choice.has_losses || !now->choice.has_losses, ERROR_PLAN, "router.balance_loss",
+                      "and z_loss must be NULL where the plan had no loss", 0, 1);
+    for (which = 0; which < TEGROUP_IMPL_MOE_ROUTED; which++)
+        TEGROUP_IMPL_RULE(planned->keeps[which] == now->keeps[which], ERROR_PLAN, routed[which],
+                          "must be set just where it was in the plan", !planned->keeps[which], !now->keeps[which]);
+    TEGROUP_IMPL_RULE(planned->keeps_losses == now->keeps_losses, ERROR_PLAN, "router.loss_gradients.dtype",
+                      "must be set just where it was in the plan", !planned->keeps_losses, !now->keeps_losses);
     TEGROUP_IMPL_RULE(now->sequences <= planned->sequences, ERROR_PLAN, "router.scheme.sequence_tokens",
                       "must give no more sequences than planned", planned->sequences, now->sequences);
-    for (which = 0; which < TEGROUP_IMPL_MOE_ROUTED; which++) TEGROUP_IMPL_SAME(keeps[which], routed[which]);
+#undef TEGROUP_IMPL_SAME_THERE
 #undef TEGROUP_IMPL_SAME
+#undef TEGROUP_IMPL_SAME_AS
     return TEGROUP_OK;
 }
 
-/* The caller's matrices that a call works on. */
-static inline tegroup_status tegroup_impl_moe_check_matrices(const tegroup_moe_desc *desc, const tegroup_moe_planned *p,
-                                                             tegroup_op op, tegroup_error *error) {
-    static const char *const paths[5][5] = {TEGROUP_IMPL_MATRIX_PATHS("tokens"), TEGROUP_IMPL_MATRIX_PATHS("output"),
-                                            TEGROUP_IMPL_MATRIX_PATHS("grad_output"),
-                                            TEGROUP_IMPL_MATRIX_PATHS("grad_tokens"),
-                                            TEGROUP_IMPL_MATRIX_PATHS("grad_logits")};
-    if (op == TEGROUP_OP_FORWARD || (op == TEGROUP_OP_WGRAD && p->recompute))
-        TEGROUP_IMPL_TRY(
-            tegroup_impl_check_matrix(&desc->tokens, paths[0], p->tokens, p->width, TEGROUP_IMPL_FLOATS, error));
-    if (op == TEGROUP_OP_FORWARD)
-        return tegroup_impl_check_matrix(&desc->output, paths[1], p->tokens, p->outputs, TEGROUP_IMPL_FLOATS, error);
-    if (op == TEGROUP_OP_WGRAD) return TEGROUP_OK;
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix(&desc->grad_output, paths[2], p->tokens, p->outputs, 1u << p->rows, error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_optional(&desc->grad_tokens, paths[3], p->tokens, p->width, TEGROUP_IMPL_FLOATS, error));
-    return tegroup_impl_check_optional(&desc->grad_logits, paths[4], p->tokens, p->experts, TEGROUP_IMPL_FLOATS, error);
+/* The memory of the caller's matrices that a call works on, but for the router's. */
+static inline tegroup_status tegroup_impl_moe_check_memory(const tegroup_moe_desc *desc, const tegroup_moe_planned *p,
+                                                           tegroup_op op, tegroup_error *error) {
+#define TEGROUP_IMPL_MEMORY_OF(member)                                                                                 \
+    do {                                                                                                               \
+        static const char *const paths[5] = TEGROUP_IMPL_MATRIX_PATHS(#member);                                        \
+        TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_memory(&desc->member, paths, error));                               \
+    } while (0)
+    if (op == TEGROUP_OP_FORWARD || (op == TEGROUP_OP_WGRAD && p->recompute)) TEGROUP_IMPL_MEMORY_OF(tokens);
+    if (op == TEGROUP_OP_FORWARD) TEGROUP_IMPL_MEMORY_OF(output);
+    if (op != TEGROUP_OP_DGRAD) return TEGROUP_OK;
+    TEGROUP_IMPL_MEMORY_OF(grad_output);
+    TEGROUP_IMPL_MEMORY_OF(grad_tokens);
+    TEGROUP_IMPL_MEMORY_OF(grad_logits);
+#undef TEGROUP_IMPL_MEMORY_OF
+    return TEGROUP_OK;
 }
 
 /* The matrices that the router writes for the caller, or, in dgrad, that it reads again. */
@@ -19179,17 +19372,19 @@ static inline int32_t tegroup_impl_moe_weight_buffers(const tegroup_tensor *t, c
 }
 
 /* What is written lies apart from all else that the call touches. */
-static inline tegroup_status tegroup_impl_moe_check_apart(const tegroup_impl_moe_call *call, tegroup_op op,
-                                                          tegroup_error *error) {
+static inline tegroup_status tegroup_impl_moe_check_apart(const tegroup_impl_moe_call *call, tegroup_error *error) {
     enum { MEMORIES = 3, MATRICES = 3, ROUTER = 8 + TEGROUP_IMPL_SCHEME_BUFFERS, WEIGHTS = 3 * (1 + 5) };
     const tegroup_moe_desc *desc = call->desc;
+    const tegroup_op op = call->op;
     tegroup_impl_buffer buffers[MEMORIES + MATRICES + ROUTER + WEIGHTS];
-    int32_t count = 0, i;
+    int32_t count = 0, about = 0, workspace, weights, i;
+    tegroup_status status;
     buffers[count++] = tegroup_impl_buffer_of(desc->saved_by_forward, (int64_t)call->plan->saved_by_forward_bytes,
                                               "saved_by_forward", "must not overlap saved_by_forward", 1);
     if (op != TEGROUP_OP_FORWARD)
         buffers[count++] = tegroup_impl_buffer_of(desc->saved_by_dgrad, (int64_t)call->plan->saved_by_dgrad_bytes,
                                                   "saved_by_dgrad", "must not overlap saved_by_dgrad", 1);
+    workspace = count;
     buffers[count++] = tegroup_impl_workspace_buffer(&desc->experts.options, call->plan->workspace_bytes);
     if (op == TEGROUP_OP_FORWARD)
         buffers[count++] = tegroup_impl_matrix_buffer(&desc->output, "output.data", "must not overlap output", 1);
@@ -19204,59 +19399,30 @@ static inline tegroup_status tegroup_impl_moe_check_apart(const tegroup_impl_moe
     }
     if (op != TEGROUP_OP_WGRAD)
         count += tegroup_impl_moe_router_buffers(desc, op == TEGROUP_OP_FORWARD, buffers + count);
+    weights = count;
     for (i = TEGROUP_IMPL_MLP_FC1_WEIGHT; i <= TEGROUP_IMPL_MLP_FC1_UP_BIAS_GRAD; i++) {
         const tegroup_tensor *t = tegroup_impl_mlp_at(&desc->experts, i);
         const int gradient = tegroup_impl_mlp_gradient(i);
         if (t->dtype == TEGROUP_DTYPE_UNSET || gradient != (op == TEGROUP_OP_WGRAD)) continue;
-        TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(t, tegroup_impl_mlp_name(i), error));
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_of_member("experts", tegroup_impl_check_tensor(t, tegroup_impl_mlp_name(i), error), error));
         count += tegroup_impl_moe_weight_buffers(t, tegroup_impl_mlp_name(i), gradient, buffers + count);
     }
-    return tegroup_impl_check_apart(buffers, count, TEGROUP_CHECK_HOST, NULL, error);
+    status = tegroup_impl_check_apart(buffers, count, desc->experts.options.check_level, &about, error);
+    return about == workspace || about >= weights ? tegroup_impl_of_member("experts", status, error) : status;
 }
 
-static inline tegroup_status tegroup_impl_moe_begin(tegroup_impl_moe_call *call, const tegroup_moe_plan *plan,
-                                                    const tegroup_moe_desc *desc, tegroup_op op, tegroup_error *error) {
-    const tegroup_options *options = &desc->experts.options;
-    tegroup_layout layouts[TEGROUP_MOE_WGRAD_WORKSPACE + 1];
-    tegroup_impl_moe_memories memories;
-    memset(call, 0, sizeof *call);
-    call->plan = plan;
-    call->desc = desc;
-    call->now = tegroup_impl_moe_record(desc);
-    call->now.router_bytes = plan->planned.router_bytes;
-    call->now.permutation_bytes = plan->planned.permutation_bytes;
-    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_shapes(desc, &call->now, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_planned(&plan->planned, &call->now, error));
-    TEGROUP_IMPL_RULE(op == TEGROUP_OP_FORWARD || call->now.backward, ERROR_COMBINATION, "grad_output",
-                      "must be there: without it nothing was saved", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(plan->saved_by_forward_bytes, "saved_by_forward",
-                                                  "saved_by_forward_bytes", desc->saved_by_forward,
-                                                  desc->saved_by_forward_bytes, error));
-    if (op != TEGROUP_OP_FORWARD)
-        TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(plan->saved_by_dgrad_bytes, "saved_by_dgrad",
-                                                      "saved_by_dgrad_bytes", desc->saved_by_dgrad,
-                                                      desc->saved_by_dgrad_bytes, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_options_workspace(plan->workspace_bytes, options, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_matrices(desc, &call->now, op, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_apart(call, op, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error));
-    tegroup_impl_moe_layouts(plan, layouts, &call->places);
-    memset(&memories, 0, sizeof memories);
-    memories.places = &call->places;
-    memories.op = op;
-    memories.base[TEGROUP_MOE_SAVED_BY_FORWARD] = (char *)desc->saved_by_forward;
-    if (op != TEGROUP_OP_FORWARD) memories.base[TEGROUP_MOE_SAVED_BY_DGRAD] = (char *)desc->saved_by_dgrad;
-    memories.base[op == TEGROUP_OP_FORWARD ? TEGROUP_MOE_FORWARD_WORKSPACE
-                  : op == TEGROUP_OP_DGRAD ? TEGROUP_MOE_DGRAD_WORKSPACE
-                                           : TEGROUP_MOE_WGRAD_WORKSPACE] = (char *)options->workspace;
-    tegroup_impl_moe_parts_of(desc, &call->now, &memories, &call->parts);
+/* The parts, where the call's memories are. */
+static inline void tegroup_impl_moe_place(tegroup_impl_moe_call *call) {
+    const tegroup_mlp_plan *experts = &call->plan->experts;
+    const tegroup_op op = call->op;
+    tegroup_impl_moe_parts_of(call->desc, &call->now, &call->memories, &call->parts);
     call->parts.experts.options.workspace =
-        tegroup_impl_moe_at(&memories, op == TEGROUP_OP_FORWARD ? TEGROUP_IMPL_MOE_FORWARD
-                                       : op == TEGROUP_OP_DGRAD ? TEGROUP_IMPL_MOE_DGRAD
-                                                                : TEGROUP_IMPL_MOE_WGRAD);
+        tegroup_impl_moe_at(&call->memories, op == TEGROUP_OP_FORWARD ? TEGROUP_IMPL_MOE_FORWARD
+                                             : op == TEGROUP_OP_DGRAD ? TEGROUP_IMPL_MOE_DGRAD
+                                                                      : TEGROUP_IMPL_MOE_WGRAD);
     call->parts.experts.options.workspace_bytes =
-        op == TEGROUP_OP_WGRAD ? plan->experts.wgrad_workspace_bytes : plan->experts.workspace_bytes;
-    return TEGROUP_OK;
+        op == TEGROUP_OP_WGRAD ? experts->wgrad_workspace_bytes : experts->workspace_bytes;
 }
 
 /* Rows by expert, permuted or, with a format, quantised; run 0: only what quantising checks. */
@@ -19272,27 +19438,109 @@ static inline tegroup_status tegroup_impl_moe_fill_rows(const tegroup_impl_moe_c
 }
 
 /* The experts' call; run 0: only what it checks. */
-static inline tegroup_status tegroup_impl_moe_run_experts(const tegroup_impl_moe_call *call, tegroup_op op, int run,
+static inline tegroup_status tegroup_impl_moe_run_experts(const tegroup_impl_moe_call *call, int run,
                                                           struct CUstream_st *stream, tegroup_error *error) {
     const tegroup_mlp_plan *plan = &call->plan->experts;
     const tegroup_impl_mlp_plans plans = tegroup_impl_mlp_plans_of(plan);
     const tegroup_mlp_desc *desc = &call->parts.experts;
-    switch (op) {
-    case TEGROUP_OP_FORWARD: return tegroup_impl_mlp_forward(&plans, plan->workspace_bytes, desc, run, stream, error);
-    case TEGROUP_OP_DGRAD: return tegroup_impl_mlp_dgrad(&plans, plan->workspace_bytes, desc, run, stream, error);
-    default: return tegroup_impl_mlp_wgrad(&plans, plan->wgrad_workspace_bytes, desc, run, stream, error);
-    }
+    const tegroup_status status =
+        call->op == TEGROUP_OP_FORWARD
+            ? tegroup_impl_mlp_forward(&plans, plan->workspace_bytes, desc, run, stream, error)
+        : call->op == TEGROUP_OP_DGRAD
+            ? tegroup_impl_mlp_dgrad(&plans, plan->workspace_bytes, desc, run, stream, error)
+            : tegroup_impl_mlp_wgrad(&plans, plan->wgrad_workspace_bytes, desc, run, stream, error);
+    return tegroup_impl_of_member("experts", status, error);
 }
 
-/* On the host, products look into the snapshot when they are checked; so that all checks come before the router
- * writes, they find one without rows. */
+/* A snapshot without rows. */
 static inline tegroup_status tegroup_impl_moe_prepare_nothing(const tegroup_impl_moe_call *call, tegroup_error *error) {
     int32_t none[TEGROUP_MAX_GROUPS];
     tegroup_prepare_desc prepare = call->parts.prepare;
-    if (call->desc->space != TEGROUP_SPACE_HOST) return TEGROUP_OK;
     memset(none, 0, (size_t)call->now.experts * sizeof *none);
     prepare.shape.row_sizes = tegroup_sizes_of(none, TEGROUP_DTYPE_I32, TEGROUP_SPACE_HOST);
     return tegroup_prepare(&prepare, NULL, error);
+}
+
+/* On the host dgrad and wgrad see by the snapshot of what forward it is, unless that had another number of tokens with
+ * the same capacity. */
+static inline tegroup_status tegroup_impl_moe_check_saved(const tegroup_impl_moe_call *call, tegroup_error *error) {
+    const tegroup_impl_fit fit = tegroup_impl_fit_of(&call->parts.experts.input);
+    if (call->op == TEGROUP_OP_FORWARD || call->desc->space != TEGROUP_SPACE_HOST) return TEGROUP_OK;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_fit(&fit, "saved_by_forward", "must have all rows within the capacity", error));
+    TEGROUP_IMPL_RULE(fit.header->capacity_rows == call->now.capacity, ERROR_CAPACITY, "saved_by_forward",
+                      "must be of a forward with this call's capacity, or tokens * k where it is 0", call->now.capacity,
+                      fit.header->capacity_rows);
+    return TEGROUP_OK;
+}
+
+/* What the parts check, before the first of them runs. */
+static inline tegroup_status tegroup_impl_moe_check_parts(const tegroup_impl_moe_call *call, tegroup_error *error) {
+    const tegroup_impl_moe_parts *parts = &call->parts;
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_saved(call, error));
+    if (call->op == TEGROUP_OP_FORWARD)
+        TEGROUP_IMPL_TRY(tegroup_impl_of_member("router", tegroup_impl_router_check(&parts->router, error), error));
+    if (call->op != TEGROUP_OP_WGRAD || call->now.recompute)
+        TEGROUP_IMPL_TRY(tegroup_impl_moe_fill_rows(call, call->op == TEGROUP_OP_DGRAD, 0, NULL, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_run_experts(call, 0, NULL, error));
+    if (call->op != TEGROUP_OP_DGRAD || !call->now.wants_grad_logits) return TEGROUP_OK;
+    return tegroup_impl_of_member("router", tegroup_impl_router_backward_check(&parts->router_backward, error), error);
+}
+
+/* On the host products look into the snapshot when they are checked. Forward has none yet, and what an earlier one
+ * saved must outlive a refusal: checks find one without rows, in the workspace. */
+static inline tegroup_status tegroup_impl_moe_check_without_rows(tegroup_impl_moe_call *call, tegroup_error *error) {
+    tegroup_impl_moe_places places = call->places;
+    tegroup_status status;
+    places.memory[TEGROUP_IMPL_MOE_SNAPSHOT] = places.memory[TEGROUP_IMPL_MOE_NO_ROWS];
+    places.offset[TEGROUP_IMPL_MOE_SNAPSHOT] = places.offset[TEGROUP_IMPL_MOE_NO_ROWS];
+    call->memories.places = &places;
+    tegroup_impl_moe_place(call);
+    status = tegroup_impl_moe_prepare_nothing(call, error);
+    if (status == TEGROUP_OK) status = tegroup_impl_moe_check_parts(call, error);
+    call->memories.places = &call->places;
+    return status;
+}
+
+static inline tegroup_status tegroup_impl_moe_begin(tegroup_impl_moe_call *call, const tegroup_moe_plan *plan,
+                                                    const tegroup_moe_desc *desc, tegroup_op op, tegroup_error *error) {
+    const tegroup_options *options = &desc->experts.options;
+    tegroup_layout layouts[TEGROUP_MOE_WGRAD_WORKSPACE + 1];
+    memset(call, 0, sizeof *call);
+    call->plan = plan;
+    call->desc = desc;
+    call->op = op;
+    call->now = tegroup_impl_moe_record(desc);
+    call->now.router_bytes = plan->planned.router_bytes;
+    call->now.permutation_bytes = plan->planned.permutation_bytes;
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_shapes(desc, &call->now, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_planned(plan, &call->now, &desc->experts, error));
+    TEGROUP_IMPL_RULE(op == TEGROUP_OP_FORWARD || call->now.backward, ERROR_COMBINATION, "grad_output",
+                      "must be there: without it nothing was saved", 1, 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(plan->saved_by_forward_bytes, "saved_by_forward",
+                                                  "saved_by_forward_bytes", desc->saved_by_forward,
+                                                  desc->saved_by_forward_bytes, error));
+    if (op != TEGROUP_OP_FORWARD)
+        TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(plan->saved_by_dgrad_bytes, "saved_by_dgrad",
+                                                      "saved_by_dgrad_bytes", desc->saved_by_dgrad,
+                                                      desc->saved_by_dgrad_bytes, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_of_member(
+        "experts", tegroup_impl_check_options_workspace(plan->workspace_bytes, options, error), error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_memory(desc, &call->now, op, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_apart(call, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error));
+    tegroup_impl_moe_layouts(plan, layouts, &call->places);
+    call->memories.places = &call->places;
+    call->memories.op = op;
+    call->memories.base[TEGROUP_MOE_SAVED_BY_FORWARD] = (char *)desc->saved_by_forward;
+    if (op != TEGROUP_OP_FORWARD) call->memories.base[TEGROUP_MOE_SAVED_BY_DGRAD] = (char *)desc->saved_by_dgrad;
+    call->memories.base[op == TEGROUP_OP_FORWARD ? TEGROUP_MOE_FORWARD_WORKSPACE
+                        : op == TEGROUP_OP_DGRAD ? TEGROUP_MOE_DGRAD_WORKSPACE
+                                                 : TEGROUP_MOE_WGRAD_WORKSPACE] = (char *)options->workspace;
+    if (op == TEGROUP_OP_FORWARD && desc->space == TEGROUP_SPACE_HOST)
+        TEGROUP_IMPL_TRY(tegroup_impl_moe_check_without_rows(call, error));
+    tegroup_impl_moe_place(call);
+    return op == TEGROUP_OP_FORWARD && desc->space == TEGROUP_SPACE_HOST ? TEGROUP_OK
+                                                                         : tegroup_impl_moe_check_parts(call, error);
 }
 
 TEGROUP_API tegroup_status tegroup_moe_forward(const tegroup_moe_plan *plan, const tegroup_moe_desc *desc,
@@ -19303,17 +19551,12 @@ TEGROUP_API tegroup_status tegroup_moe_forward(const tegroup_moe_plan *plan, con
     TEGROUP_IMPL_TRY(tegroup_impl_moe_check_plan(plan, error));
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_moe_begin(&call, plan, desc, TEGROUP_OP_FORWARD, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_router_check(&call.parts.router, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_moe_prepare_nothing(&call, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_moe_fill_rows(&call, 0, 0, stream, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_moe_run_experts(&call, TEGROUP_OP_FORWARD, 0, stream, error));
-
     TEGROUP_IMPL_TRY(tegroup_router(&call.parts.router, stream, error));
     TEGROUP_IMPL_TRY(tegroup_prepare(&call.parts.prepare, stream, error));
     TEGROUP_IMPL_TRY(tegroup_permutation_make(&call.parts.permutation, stream, error));
     TEGROUP_IMPL_TRY(tegroup_permute(&call.parts.row_weights, stream, error));
     TEGROUP_IMPL_TRY(tegroup_impl_moe_fill_rows(&call, 0, 1, stream, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_moe_run_experts(&call, TEGROUP_OP_FORWARD, 1, stream, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_run_experts(&call, 1, stream, error));
     return tegroup_combine(&call.parts.output, stream, error);
 }
 
@@ -19325,13 +19568,8 @@ TEGROUP_API tegroup_status tegroup_moe_dgrad(const tegroup_moe_plan *plan, const
     TEGROUP_IMPL_TRY(tegroup_impl_moe_check_plan(plan, error));
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_moe_begin(&call, plan, desc, TEGROUP_OP_DGRAD, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_moe_fill_rows(&call, 1, 0, stream, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_moe_run_experts(&call, TEGROUP_OP_DGRAD, 0, stream, error));
-    if (call.now.wants_grad_logits)
-        TEGROUP_IMPL_TRY(tegroup_impl_router_backward_check(&call.parts.router_backward, error));
-
     TEGROUP_IMPL_TRY(tegroup_impl_moe_fill_rows(&call, 1, 1, stream, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_moe_run_experts(&call, TEGROUP_OP_DGRAD, 1, stream, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_run_experts(&call, 1, stream, error));
     if (call.now.wants_grad_tokens) TEGROUP_IMPL_TRY(tegroup_combine(&call.parts.grad_tokens, stream, error));
     if (!call.now.wants_grad_logits) return TEGROUP_OK;
     TEGROUP_IMPL_TRY(tegroup_combine(&call.parts.grad_weights, stream, error));
@@ -19346,14 +19584,11 @@ TEGROUP_API tegroup_status tegroup_moe_wgrad(const tegroup_moe_plan *plan, const
     TEGROUP_IMPL_TRY(tegroup_impl_moe_check_plan(plan, error));
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_moe_begin(&call, plan, desc, TEGROUP_OP_WGRAD, error));
-    if (call.now.recompute) TEGROUP_IMPL_TRY(tegroup_impl_moe_fill_rows(&call, 0, 0, stream, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_moe_run_experts(&call, TEGROUP_OP_WGRAD, 0, stream, error));
-
     if (call.now.recompute) TEGROUP_IMPL_TRY(tegroup_impl_moe_fill_rows(&call, 0, 1, stream, error));
-    return tegroup_impl_moe_run_experts(&call, TEGROUP_OP_WGRAD, 1, stream, error);
+    return tegroup_impl_moe_run_experts(&call, 1, stream, error);
 }
 
-/* ==== [106] Expert parallelism: where rows go (src/ep/places.h) ==== */
+/* ==== [107] Expert parallelism: where rows go (src/ep/places.h) ==== */
 
 /* What the counts say of one expert, and where its rows begin. All counts are cut at TEGROUP_MAX_ROWS, so that the sum
  * of any of them, 2^40 * 4,096 * 256, is far inside 64 bits. */
@@ -19466,7 +19701,7 @@ TEGROUP_IMPL_HD char *tegroup_impl_ep_row(const tegroup_impl_ep_reach *reach, co
                     + (uintptr_t)reach->ahead_bytes[owner]);
 }
 
-/* ==== [107] Expert parallelism: sizes (src/ep/sizes.h) ==== */
+/* ==== [108] Expert parallelism: sizes (src/ep/sizes.h) ==== */
 
 #if TEGROUP_IMPL_EP_KERNELS
 static inline tegroup_status tegroup_impl_cuda_ep_sizes(const tegroup_ep_sizes_desc *desc, struct CUstream_st *stream,
@@ -19549,7 +19784,7 @@ TEGROUP_API tegroup_status tegroup_ep_sizes(const tegroup_ep_sizes_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [108] Expert parallelism: dispatch and combine (src/ep/exchange.h) ==== */
+/* ==== [109] Expert parallelism: dispatch and combine (src/ep/exchange.h) ==== */
 
 #if TEGROUP_IMPL_EP_KERNELS
 static inline tegroup_status tegroup_impl_cuda_ep_dispatch(const tegroup_ep_dispatch_desc *desc,

@@ -16,6 +16,7 @@ static inline tegroup_status tegroup_impl_fail_as(tegroup_reading reading, tegro
         error->expected = expected;
         error->got = got;
         error->reading = reading;
+        error->within = NULL;
     }
     return status;
 }
@@ -34,6 +35,15 @@ static inline tegroup_status tegroup_impl_fail(tegroup_error *error, tegroup_sta
     } while (0)
 #define TEGROUP_IMPL_RULE(holds, status, field, rule, expected, got)                                                   \
     TEGROUP_IMPL_RULE_AS(NUMBER, holds, status, field, rule, expected, got)
+/* A rule about doubles, which are told as such. */
+static inline int64_t tegroup_impl_real_bits(double x) {
+    int64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+#define TEGROUP_IMPL_RULE_REAL(holds, status, field, rule, expected, got)                                              \
+    TEGROUP_IMPL_RULE_AS(REAL, holds, status, field, rule, tegroup_impl_real_bits(expected),                           \
+                         tegroup_impl_real_bits(got))
 /* An enum must be one of its values, 0 to `last`. It is reported as the int32_t that the caller's struct holds: a
  * compiler may make the type of names that are all positive unsigned, and -1 would be told as 4294967295. */
 #define TEGROUP_IMPL_RULE_ENUM(value, last, field, rule)                                                               \
@@ -71,6 +81,14 @@ static inline int tegroup_impl_size_fits(size_t struct_size, size_t current) {
         tegroup_status tegroup_impl_status = (call);                                                                   \
         if (tegroup_impl_status != TEGROUP_OK) return tegroup_impl_status;                                             \
     } while (0)
+
+/* The status of a call that was made with a member of the descriptor: that is where its error's field is, unless CUDA
+ * failed. */
+static inline tegroup_status tegroup_impl_of_member(const char *member, tegroup_status status, tegroup_error *error) {
+    if (error && status != TEGROUP_OK && status != TEGROUP_ERROR_CUDA && status != TEGROUP_ERROR_CUBLAS)
+        error->within = member;
+    return status;
+}
 
 static inline int tegroup_impl_aligned(const void *pointer, size_t bytes) { return (uintptr_t)pointer % bytes == 0; }
 

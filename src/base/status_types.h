@@ -35,7 +35,8 @@ typedef enum tegroup_reading {
     TEGROUP_READING_DTYPE    = 1, /* a tegroup_dtype each                                         */
     TEGROUP_READING_DTYPES   = 2, /* expected has bit d set for each tegroup_dtype d that may be  */
     TEGROUP_READING_SCALING  = 3, /* a tegroup_scaling each                                       */
-    TEGROUP_READING_SCALINGS = 4  /* expected has bit s set for each tegroup_scaling s that may be */
+    TEGROUP_READING_SCALINGS = 4, /* expected has bit s set for each tegroup_scaling s that may be */
+    TEGROUP_READING_REAL     = 5  /* the bits of a double each                                    */
 } tegroup_reading;
 
 /* What was wrong. Written only when a call fails; strings are static and need no freeing. Checks run in a
@@ -48,6 +49,8 @@ typedef struct tegroup_error {
     int64_t        expected; /* what the rule asks for                                            */
     int64_t        got;      /* what came                                                         */
     tegroup_reading reading; /* what these two are; tegroup_error_text has their names            */
+    const char    *within;   /* the member of the descriptor that field is a path in, such as "experts"
+                                of an MoE layer; NULL: field is the whole path                    */
 } tegroup_error;
 
 /* How much a call checks. */

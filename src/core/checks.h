@@ -80,11 +80,10 @@ TEGROUP_IMPL_HD char *tegroup_impl_matrix_row(const tegroup_matrix *m, int64_t r
 #define TEGROUP_IMPL_MATRIX_PATHS(name)                                                                                \
     { name ".data", name ".rows", name ".cols", name ".ld", name ".dtype" }
 
-/* One matrix: extents (rows or cols < 0: any), types as a bit set, memory. */
-static inline tegroup_status tegroup_impl_check_matrix(const tegroup_matrix *m, const char *const paths[5],
-                                                       int64_t rows, int64_t cols, uint32_t dtypes,
-                                                       tegroup_error *error) {
-    size_t element;
+/* One matrix but for its memory: extents (rows or cols < 0: any), types as a bit set. */
+static inline tegroup_status tegroup_impl_check_matrix_shape(const tegroup_matrix *m, const char *const paths[5],
+                                                             int64_t rows, int64_t cols, uint32_t dtypes,
+                                                             tegroup_error *error) {
     TEGROUP_IMPL_RULE_AS(DTYPES, m->dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, paths[4], "must be set", dtypes, 0);
     TEGROUP_IMPL_RULE_ENUM(m->dtype, TEGROUP_DTYPE_COUNT - 1, paths[4], "must be a tegroup_dtype");
     TEGROUP_IMPL_RULE_AS(DTYPES, dtypes >> m->dtype & 1u, ERROR_DTYPE, paths[4], "must be one that is taken here",
@@ -103,21 +102,40 @@ static inline tegroup_status tegroup_impl_check_matrix(const tegroup_matrix *m, 
                       m->ld);
     TEGROUP_IMPL_RULE(tegroup_impl_matrix_bytes(m) <= tegroup_impl_max_bytes(), ERROR_OVERFLOW, paths[1],
                       "times ld must be addressable", tegroup_impl_max_bytes(), tegroup_impl_matrix_bytes(m));
-    if (m->rows == 0 || m->cols == 0) return TEGROUP_OK;
-    element = (size_t)tegroup_impl_bits(m->dtype) / 8;
+    return TEGROUP_OK;
+}
+
+/* The memory of one whose shape is right, or that is absent. */
+static inline tegroup_status tegroup_impl_check_matrix_memory(const tegroup_matrix *m, const char *const paths[5],
+                                                              tegroup_error *error) {
+    const size_t element = (size_t)tegroup_impl_bits(m->dtype) / 8;
+    if (tegroup_impl_matrix_bytes(m) == 0) return TEGROUP_OK;
     TEGROUP_IMPL_RULE(m->data != NULL, ERROR_NULL_ARGUMENT, paths[0], "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(m->data, element), ERROR_ALIGNMENT, paths[0],
                       "must be aligned to its element", element, (uintptr_t)m->data % element);
     return TEGROUP_OK;
 }
 
+static inline tegroup_status tegroup_impl_check_matrix(const tegroup_matrix *m, const char *const paths[5],
+                                                       int64_t rows, int64_t cols, uint32_t dtypes,
+                                                       tegroup_error *error) {
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_shape(m, paths, rows, cols, dtypes, error));
+    return tegroup_impl_check_matrix_memory(m, paths, error);
+}
+
 /* A matrix that may be absent: its dtype is then UNSET. */
+static inline tegroup_status tegroup_impl_check_optional_shape(const tegroup_matrix *m, const char *const paths[5],
+                                                               int64_t rows, int64_t cols, uint32_t dtypes,
+                                                               tegroup_error *error) {
+    if (m->dtype != TEGROUP_DTYPE_UNSET) return tegroup_impl_check_matrix_shape(m, paths, rows, cols, dtypes, error);
+    TEGROUP_IMPL_RULE_AS(DTYPES, !m->data, ERROR_UNSET, paths[4], "must be set with data", dtypes, 0);
+    return TEGROUP_OK;
+}
 static inline tegroup_status tegroup_impl_check_optional(const tegroup_matrix *m, const char *const paths[5],
                                                          int64_t rows, int64_t cols, uint32_t dtypes,
                                                          tegroup_error *error) {
-    if (m->dtype != TEGROUP_DTYPE_UNSET) return tegroup_impl_check_matrix(m, paths, rows, cols, dtypes, error);
-    TEGROUP_IMPL_RULE_AS(DTYPES, !m->data, ERROR_UNSET, paths[4], "must be set with data", dtypes, 0);
-    return TEGROUP_OK;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional_shape(m, paths, rows, cols, dtypes, error));
+    return tegroup_impl_check_matrix_memory(m, paths, error);
 }
 
 /* Integers, or none, that reach up to `most`. */

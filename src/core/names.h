@@ -68,6 +68,12 @@ static inline const char *tegroup_impl_read(char text[TEGROUP_IMPL_READ_CHARS], 
     const int dtypes = reading == TEGROUP_READING_DTYPE || reading == TEGROUP_READING_DTYPES;
     const int32_t count = dtypes ? (int32_t)TEGROUP_DTYPE_COUNT : (int32_t)TEGROUP_SCALING_COUNT;
     int32_t i, length = 0;
+    if (reading == TEGROUP_READING_REAL) {
+        double real;
+        memcpy(&real, &number, sizeof real);
+        snprintf(text, TEGROUP_IMPL_READ_CHARS, "%.9g", real);
+        return text;
+    }
     if (reading == TEGROUP_READING_NUMBER || (!is_set && (number < 0 || number >= count))) {
         snprintf(text, TEGROUP_IMPL_READ_CHARS, "%lld", (long long)number);
         return text;
@@ -87,18 +93,20 @@ static inline const char *tegroup_impl_read(char text[TEGROUP_IMPL_READ_CHARS], 
     return text;
 }
 
-/* "(expected I32 or I64, got F32)" after its field and rule. */
-static inline int tegroup_impl_rule_text(const char *field, const char *rule, tegroup_reading reading, int64_t expected,
-                                         int64_t got, const char *head, char *buffer, size_t size) {
+/* "(expected I32 or I64, got F32)" after its field and rule. within NULL: the field is the whole path. */
+static inline int tegroup_impl_rule_text(const char *within, const char *field, const char *rule,
+                                         tegroup_reading reading, int64_t expected, int64_t got, const char *head,
+                                         char *buffer, size_t size) {
     char wanted[TEGROUP_IMPL_READ_CHARS], came[TEGROUP_IMPL_READ_CHARS];
     const int is_set = reading == TEGROUP_READING_DTYPES || reading == TEGROUP_READING_SCALINGS;
-    return snprintf(buffer, size, "%s: %s %s (expected %s, got %s)", head, field, rule,
-                    tegroup_impl_read(wanted, reading, is_set, expected), tegroup_impl_read(came, reading, 0, got));
+    return snprintf(buffer, size, "%s: %s%s%s %s (expected %s, got %s)", head, within ? within : "", within ? "." : "",
+                    field, rule, tegroup_impl_read(wanted, reading, is_set, expected),
+                    tegroup_impl_read(came, reading, 0, got));
 }
 
 TEGROUP_API int tegroup_error_text(const tegroup_error *error, char *buffer, size_t size) {
     if (!error || error->status == TEGROUP_OK) return snprintf(buffer, size, "ok");
-    return tegroup_impl_rule_text(error->field, error->rule, error->reading, error->expected, error->got,
+    return tegroup_impl_rule_text(error->within, error->field, error->rule, error->reading, error->expected, error->got,
                                   tegroup_status_string(error->status), buffer, size);
 }
 
@@ -124,8 +132,8 @@ TEGROUP_API int tegroup_verdict_text(const tegroup_verdict *verdict, char *buffe
                         beside);
     }
     snprintf(head, sizeof head, "%-16s %s", name, verdict->status == TEGROUP_ERROR_NOT_BUILT ? "not built" : "refused");
-    return tegroup_impl_rule_text(verdict->field, verdict->rule, verdict->reading, verdict->expected, verdict->got,
-                                  head, buffer, size);
+    return tegroup_impl_rule_text(NULL, verdict->field, verdict->rule, verdict->reading, verdict->expected,
+                                  verdict->got, head, buffer, size);
 }
 
 TEGROUP_API int tegroup_layout_text(const tegroup_layout *layout, char *buffer, size_t size) {

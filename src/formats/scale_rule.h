@@ -177,8 +177,8 @@ static inline tegroup_status tegroup_impl_check_scale_rule(const tegroup_scale_r
                                 ? 1u << TEGROUP_DTYPE_F32 | 1u << TEGROUP_DTYPE_BF16 | 1u << TEGROUP_DTYPE_F8E8M0
                                 : 1u << TEGROUP_DTYPE_F32 | 1u << TEGROUP_DTYPE_BF16;
 #define TEGROUP_IMPL_FACTOR(member)                                                                                    \
-    TEGROUP_IMPL_RULE(tegroup_impl_bits_of_f32(rule->member) < 0x7f800000u, ERROR_VALUE, name->member,                 \
-                      "must be finite and not negative", 0, -1)
+    TEGROUP_IMPL_RULE_REAL(tegroup_impl_bits_of_f32(rule->member) < 0x7f800000u, ERROR_VALUE, name->member,            \
+                           "must be finite and not negative", 0, (double)rule->member)
 #define TEGROUP_IMPL_SWITCH(member, taken, goes_with)                                                                  \
     TEGROUP_IMPL_RULE(rule->member == 0 || rule->member == 1, ERROR_VALUE, name->member, "must be 0 or 1", 1,          \
                       rule->member);                                                                                   \

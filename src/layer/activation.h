@@ -136,15 +136,17 @@ static inline tegroup_status tegroup_impl_check_activation_kind(tegroup_activati
                       interleaved);
     TEGROUP_IMPL_RULE(!interleaved || tegroup_impl_gated(kind), ERROR_VALUE, "interleaved",
                       "must be 0 for an activation without gate and up", 0, interleaved);
-    TEGROUP_IMPL_RULE(takes || alpha == 0, ERROR_VALUE, "alpha", "must be 0 for an activation that takes none", 0, 1);
-    TEGROUP_IMPL_RULE(takes || limit == 0, ERROR_VALUE, "limit", "must be 0 for an activation that takes none", 0, 1);
-    TEGROUP_IMPL_RULE(alpha >= 0 && alpha <= 3.4028234663852886e38, ERROR_VALUE, "alpha",
-                      "must be 0 to the largest float", 0, -1);
-    TEGROUP_IMPL_RULE(limit >= 0, ERROR_VALUE, "limit", "must not be negative or NaN", 0, -1);
-    TEGROUP_IMPL_RULE(!soft || alpha == 0 || tegroup_impl_soft_bound(alpha), ERROR_VALUE, "alpha",
-                      "must be 0 or 2^-60 to 2^60 for SITU_GLU", 0, -1);
-    TEGROUP_IMPL_RULE(!soft || limit == 0 || limit > TEGROUP_IMPL_LARGEST_f64 || tegroup_impl_soft_bound(limit),
-                      ERROR_VALUE, "limit", "must be 0, 2^-60 to 2^60 or infinite for SITU_GLU", 0, -1);
+    TEGROUP_IMPL_RULE_REAL(takes || alpha == 0, ERROR_VALUE, "alpha", "must be 0 for an activation that takes none", 0,
+                           alpha);
+    TEGROUP_IMPL_RULE_REAL(takes || limit == 0, ERROR_VALUE, "limit", "must be 0 for an activation that takes none", 0,
+                           limit);
+    TEGROUP_IMPL_RULE_REAL(alpha >= 0 && alpha <= TEGROUP_IMPL_LARGEST_f32, ERROR_VALUE, "alpha",
+                           "must be 0 to the largest float", TEGROUP_IMPL_LARGEST_f32, alpha);
+    TEGROUP_IMPL_RULE_REAL(limit >= 0, ERROR_VALUE, "limit", "must not be negative or NaN", 0, limit);
+    TEGROUP_IMPL_RULE_REAL(!soft || alpha == 0 || tegroup_impl_soft_bound(alpha), ERROR_VALUE, "alpha",
+                           "must be 0 or 2^-60 to 2^60 for SITU_GLU", 1, alpha);
+    TEGROUP_IMPL_RULE_REAL(!soft || limit == 0 || limit > TEGROUP_IMPL_LARGEST_f64 || tegroup_impl_soft_bound(limit),
+                           ERROR_VALUE, "limit", "must be 0, 2^-60 to 2^60 or infinite for SITU_GLU", 1, limit);
     return TEGROUP_OK;
 }
 

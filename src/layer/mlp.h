@@ -39,9 +39,8 @@
 
 #if TEGROUP_IMPL_FUSED_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
 /* Gradients of row_scale, of the sums that a dgrad with a gradient in its epilogue leaves in D's place. */
-static inline tegroup_status tegroup_impl_cuda_row_sums(const tegroup_activation_backward_desc *desc,
-                                                        const float *sums, struct CUstream_st *stream,
-                                                        tegroup_error *error);
+static inline tegroup_status tegroup_impl_cuda_row_sums(const tegroup_activation_backward_desc *desc, const float *sums,
+                                                        struct CUstream_st *stream, tegroup_error *error);
 #endif
 
 /* What a call of an MLP works with. */
@@ -70,7 +69,7 @@ static inline void tegroup_impl_mlp_call_add(tegroup_impl_mlp_call *call, tegrou
     call->writes |= writes;
 }
 
-/* How a tensor is quantised must be as planned. */
+/* How a tensor is quantised must be as planned; the order of its columnwise copy products see to. */
 static inline tegroup_status tegroup_impl_mlp_check_format(const tegroup_mlp_format *planned, const tegroup_tensor *t,
                                                            const tegroup_scale_rule *rule, int tensor,
                                                            tegroup_error *error) {
@@ -83,9 +82,6 @@ static inline tegroup_status tegroup_impl_mlp_check_format(const tegroup_mlp_for
                          "must be as planned", planned->scale_dtype, format.scale_dtype);
     TEGROUP_IMPL_RULE(planned->scale_strides == format.scale_strides, ERROR_PLAN, TEGROUP_IMPL_PATH(SCALE_OUTER_STRIDE),
                       "must be set just when planned so", planned->scale_strides, format.scale_strides);
-    TEGROUP_IMPL_RULE(planned->columnwise_order == format.columnwise_order, ERROR_PLAN,
-                      TEGROUP_IMPL_PATH(COLUMNWISE_ORDER), "must be as planned", planned->columnwise_order,
-                      format.columnwise_order);
     TEGROUP_IMPL_RULE(memcmp(&planned->rule, &format.rule, sizeof format.rule) == 0, ERROR_PLAN, names->rule.method,
                       "and the rule's numbers must be as planned", planned->rule.method, format.rule.method);
     return TEGROUP_OK;
@@ -225,10 +221,9 @@ static inline tegroup_status tegroup_impl_mlp_check_call(tegroup_impl_mlp_call *
     tegroup_impl_mlp_place(call->plans, desc, &call->layers);
     for (i = 0; i < call->count; i++) {
         tegroup_impl_mlp_product *p = &call->products[i];
-        TEGROUP_IMPL_TRY(tegroup_impl_layer_check_product(tegroup_impl_mlp_layer_at(&call->layers, p->layer),
-                                                          p->product, tegroup_impl_mlp_adds(p->layer, p->product), 0,
-                                                          tegroup_impl_mlp_linear(call->plans, p->layer), &p->gemm,
-                                                          error));
+        TEGROUP_IMPL_TRY(tegroup_impl_layer_check_product(
+            tegroup_impl_mlp_layer_at(&call->layers, p->layer), p->product, tegroup_impl_mlp_adds(p->layer, p->product),
+            0, tegroup_impl_mlp_linear(call->plans, p->layer), &p->gemm, error));
     }
     return tegroup_impl_mlp_check_apart(call, workspace_bytes, error);
 }
@@ -369,8 +364,7 @@ static inline tegroup_status tegroup_impl_mlp_quantize(const tegroup_impl_mlp_ca
     for (copy = 0; copy < TEGROUP_IMPL_COPIES && output != &call->layers.activated; copy++)
         TEGROUP_IMPL_RULE(
             !(copies >> copy & 1) || tegroup_impl_has_copy(output, copy) || tegroup_impl_copy_bytes(output, copy) == 0,
-            ERROR_NULL_ARGUMENT,
-            tegroup_impl_copy_paths_of(&names->output, tegroup_impl_listed(output), copy).data,
+            ERROR_NULL_ARGUMENT, tegroup_impl_copy_paths_of(&names->output, tegroup_impl_listed(output), copy).data,
             "must not be NULL: a planned product reads it", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_quantize_as(quantize, names, error));
     return tegroup_impl_check_quantize_built(quantize, error);
@@ -407,8 +401,7 @@ static inline tegroup_status tegroup_impl_mlp_run(const tegroup_impl_mlp_product
 static inline tegroup_status tegroup_impl_mlp_run_fused(const tegroup_impl_mlp_product *p,
                                                         const tegroup_impl_epilogue *epilogue,
                                                         struct CUstream_st *stream, tegroup_error *error) {
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_backend_of(p->plan->backend)->run_fused(p->plan, &p->gemm, epilogue, stream, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_backend_of(p->plan->backend)->run_fused(p->plan, &p->gemm, epilogue, stream, error));
 #if TEGROUP_IMPL_FUSED_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
     if (p->gemm.op == TEGROUP_OP_DGRAD)
         return tegroup_impl_cuda_row_sums(&epilogue->gradient, (const float *)p->gemm.d.data, stream, error);
@@ -463,8 +456,7 @@ static inline tegroup_status tegroup_impl_mlp_forward(const tegroup_impl_mlp_pla
         epilogue.up = tegroup_impl_mlp_apart(desc) ? &call.products[1].gemm : NULL;
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_run_fused(&call.products[0], &epilogue, stream, error));
     } else {
-        for (i = 0; i + 1 < call.count; i++)
-            TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&call.products[i], stream, error));
+        for (i = 0; i + 1 < call.count; i++) TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&call.products[i], stream, error));
         TEGROUP_IMPL_TRY(step.quantises ? tegroup_impl_quantize(&step.quantize, stream, error)
                                         : tegroup_impl_activation_run(&epilogue.activation, stream, error));
     }

@@ -6,7 +6,6 @@
 #include "formats/dtype_types.h"
 #include "formats/scaling_types.h"
 #include "core/tensor_types.h"
-#include "core/snapshot_types.h"
 #include "core/gemm_types.h"
 #include "core/activation_types.h"
 #include "layer/quantize_types.h"
@@ -37,9 +36,9 @@ typedef struct tegroup_impl_quantize_names {
 } tegroup_impl_quantize_names;
 
 static inline const tegroup_impl_quantize_names *tegroup_impl_quantize_names_own(void) {
-    static const tegroup_impl_quantize_names names = {
-        TEGROUP_IMPL_NAME("input"), TEGROUP_IMPL_NAME("output"), TEGROUP_IMPL_NAME("grad_output"),
-        TEGROUP_IMPL_RULE_NAME("rule"), TEGROUP_IMPL_MATRIX_PATHS("row_scale")};
+    static const tegroup_impl_quantize_names names = {TEGROUP_IMPL_NAME("input"), TEGROUP_IMPL_NAME("output"),
+                                                      TEGROUP_IMPL_NAME("grad_output"), TEGROUP_IMPL_RULE_NAME("rule"),
+                                                      TEGROUP_IMPL_MATRIX_PATHS("row_scale")};
     return &names;
 }
 
@@ -79,21 +78,13 @@ static inline tegroup_status tegroup_impl_check_plain(const tegroup_tensor *t, c
 /* Sizes and lists lie where the data do; and of a snapshot in host memory, what its groups say. */
 static inline tegroup_status tegroup_impl_check_spaces(const tegroup_tensor *t, const tegroup_impl_name *name,
                                                        tegroup_space space, tegroup_error *error) {
-    tegroup_snapshot_view view;
-    int64_t total = 0;
-    int32_t g;
     TEGROUP_IMPL_TRY(tegroup_impl_check_sizes_space(&t->shape, space, TEGROUP_IMPL_PATH(SIZES_SPACE), error));
     TEGROUP_IMPL_RULE(!tegroup_impl_listed(t) || t->pointers_space == space, ERROR_UNSUPPORTED,
                       TEGROUP_IMPL_PATH(POINTERS_SPACE), "must equal space: the list is read where the data are", space,
                       t->pointers_space);
     TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot_address(t, name, error));
     if (!tegroup_impl_ragged(&t->shape) || space != TEGROUP_SPACE_HOST) return TEGROUP_OK;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_prepared(t, name, TEGROUP_CHECK_DEEP, error));
-    view = tegroup_snapshot_read(t->shape.snapshot);
-    for (g = 0; g < t->shape.groups; g++) total += tegroup_impl_max(0, view.rows[g]);
-    TEGROUP_IMPL_RULE(total <= t->shape.rows, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
-                      "must have shape.rows rows or fewer in all", t->shape.rows, total);
-    return TEGROUP_OK;
+    return tegroup_impl_check_prepared(t, name, TEGROUP_CHECK_DEEP, error);
 }
 
 /* Rows of a tensor's buffer, as matrices beside it number them. */
@@ -119,8 +110,8 @@ static inline tegroup_status tegroup_impl_check_made(const tegroup_quantize_desc
                           "must be set with row_scale", TEGROUP_ACTIVATION_IDENTITY, 0);
         TEGROUP_IMPL_RULE(!desc->interleaved, ERROR_COMBINATION, "interleaved", "needs activation", 0,
                           desc->interleaved);
-        TEGROUP_IMPL_RULE(desc->alpha == 0, ERROR_COMBINATION, "alpha", "needs activation", 0, 1);
-        TEGROUP_IMPL_RULE(desc->limit == 0, ERROR_COMBINATION, "limit", "needs activation", 0, 1);
+        TEGROUP_IMPL_RULE_REAL(desc->alpha == 0, ERROR_COMBINATION, "alpha", "needs activation", 0, desc->alpha);
+        TEGROUP_IMPL_RULE_REAL(desc->limit == 0, ERROR_COMBINATION, "limit", "needs activation", 0, desc->limit);
     } else {
         TEGROUP_IMPL_TRY(
             tegroup_impl_check_activation_kind(desc->activation, desc->interleaved, desc->alpha, desc->limit, error));

@@ -23,6 +23,7 @@
 #include "core/field_names.h"
 #include "core/checks.h"
 #include "core/tensor_checks.h"
+#include "core/snapshot_checks.h"
 #include "core/copies.h"
 #include "core/apart.h"
 #include "gemm/prepare.h"
@@ -35,45 +36,57 @@
 #include "moe/router.h"
 #include "moe/permutation.h"
 #include "moe/layer_formats.h"
+#include "moe/layer_rules.h"
 #include "moe/layer_plan.h"
 
 /* What a call works with. */
 typedef struct tegroup_impl_moe_call {
     const tegroup_moe_plan *plan;
     const tegroup_moe_desc *desc;
+    tegroup_op op;
     tegroup_moe_planned now; /* the plan's, for this call's tokens */
     tegroup_impl_moe_places places;
+    tegroup_impl_moe_memories memories;
     tegroup_impl_moe_parts parts;
 } tegroup_impl_moe_call;
 
-static inline tegroup_status tegroup_impl_moe_check_planned(const tegroup_moe_planned *planned,
-                                                            const tegroup_moe_planned *now, tegroup_error *error) {
-    int which;
-#define TEGROUP_IMPL_SAME(member, field)                                                                               \
-    TEGROUP_IMPL_RULE(planned->member == now->member, ERROR_PLAN, field, "must be as planned", planned->member,        \
-                      now->member)
+static inline tegroup_status tegroup_impl_moe_check_planned(const tegroup_moe_plan *plan,
+                                                            const tegroup_moe_planned *now,
+                                                            const tegroup_mlp_desc *experts, tegroup_error *error) {
     static const char *const routed[TEGROUP_IMPL_MOE_ROUTED] = {"router.probabilities.dtype", "router.weights.dtype",
                                                                 "router.indices.dtype", "router.counts.dtype"};
+    const tegroup_moe_planned *planned = &plan->planned;
+    const tegroup_dtype bias = plan->experts.planned.dtypes[TEGROUP_IMPL_MLP_FC2_BIAS];
+    int which;
+#define TEGROUP_IMPL_SAME_AS(reading, member, field)                                                                   \
+    TEGROUP_IMPL_RULE_AS(reading, planned->member == now->member, ERROR_PLAN, field, "must be as planned",             \
+                         planned->member, now->member)
+#define TEGROUP_IMPL_SAME(member, field) TEGROUP_IMPL_SAME_AS(NUMBER, member, field)
+#define TEGROUP_IMPL_SAME_THERE(member, field)                                                                         \
+    TEGROUP_IMPL_RULE(planned->member == now->member, ERROR_PLAN, field, "must be set just where it was in the plan",  \
+                      planned->member, now->member)
+    TEGROUP_IMPL_SAME(space, "space");
     TEGROUP_IMPL_RULE(now->tokens <= planned->tokens, ERROR_PLAN, "tokens.rows", "must be at most those planned",
                       planned->tokens, now->tokens);
-    TEGROUP_IMPL_RULE(now->capacity <= planned->capacity, ERROR_PLAN, "capacity", "must be at most that planned",
-                      planned->capacity, now->capacity);
     TEGROUP_IMPL_SAME(width, "tokens.cols");
-    TEGROUP_IMPL_SAME(rows, "tokens.dtype");
+    TEGROUP_IMPL_SAME_AS(DTYPE, rows, "tokens.dtype");
     TEGROUP_IMPL_SAME(experts, "experts.fc1.weight.shape.groups");
-    TEGROUP_IMPL_SAME(preactivation, "experts.fc1.weight.shape.rows");
-    TEGROUP_IMPL_SAME(hidden, "experts.fc2.weight.shape.cols");
-    TEGROUP_IMPL_SAME(outputs, "experts.fc2.weight.shape.rows");
+    TEGROUP_IMPL_SAME(preactivation, tegroup_impl_moe_outputs_path(experts, 0));
+    TEGROUP_IMPL_SAME(hidden, tegroup_impl_moe_hidden_path(experts));
+    TEGROUP_IMPL_SAME(outputs, tegroup_impl_moe_outputs_path(experts, 1));
     TEGROUP_IMPL_SAME(k, "router.k");
-    TEGROUP_IMPL_SAME(backward, "grad_output.dtype");
-    TEGROUP_IMPL_SAME(wants_grad_tokens, "grad_tokens.dtype");
-    TEGROUP_IMPL_SAME(wants_grad_logits, "grad_logits.dtype");
-    TEGROUP_IMPL_SAME(wants_activated, "experts.fc2.main_grad.dtype");
-    TEGROUP_IMPL_SAME(wants_fc1, "experts.fc1.main_grad.dtype");
+    TEGROUP_IMPL_RULE(now->capacity <= planned->capacity, ERROR_PLAN, "capacity",
+                      "must be at most that planned, and tokens.rows * router.k where it is 0", planned->capacity,
+                      now->capacity);
+    TEGROUP_IMPL_SAME_THERE(backward, "grad_output.dtype");
+    TEGROUP_IMPL_SAME_THERE(wants_grad_tokens, "grad_tokens.dtype");
+    TEGROUP_IMPL_SAME_THERE(wants_grad_logits, "grad_logits.dtype");
+    TEGROUP_IMPL_SAME_THERE(wants_activated, "experts.fc2.main_grad.dtype");
+    TEGROUP_IMPL_SAME_THERE(wants_fc1, "experts.fc1.main_grad.dtype");
 #define TEGROUP_IMPL_SAME_FORMAT(which)                                                                                \
-    TEGROUP_IMPL_SAME(which.scaling, #which ".scaling");                                                               \
-    TEGROUP_IMPL_SAME(which.dtype, #which ".dtype");                                                                   \
-    TEGROUP_IMPL_SAME(which.scale_dtype, #which ".scale_dtype");                                                       \
+    TEGROUP_IMPL_SAME_AS(SCALING, which.scaling, #which ".scaling");                                                   \
+    TEGROUP_IMPL_SAME_AS(DTYPE, which.dtype, #which ".dtype");                                                         \
+    TEGROUP_IMPL_SAME_AS(DTYPE, which.scale_dtype, #which ".scale_dtype");                                             \
     TEGROUP_IMPL_SAME(which.columnwise_order, #which ".columnwise_order");                                             \
     TEGROUP_IMPL_RULE(memcmp(&planned->which.rule, &now->which.rule, sizeof now->which.rule) == 0, ERROR_PLAN,         \
                       #which ".rule.method", "and the rule's numbers must be as planned", planned->which.rule.method,  \
@@ -81,34 +94,50 @@ static inline tegroup_status tegroup_impl_moe_check_planned(const tegroup_moe_pl
     TEGROUP_IMPL_SAME_FORMAT(rows_format);
     TEGROUP_IMPL_SAME_FORMAT(grad_format);
 #undef TEGROUP_IMPL_SAME_FORMAT
+    TEGROUP_IMPL_RULE_AS(DTYPE, bias == experts->fc2.bias.dtype, ERROR_PLAN, "experts.fc2.bias.dtype",
+                         "must be as planned", bias, (int32_t)experts->fc2.bias.dtype);
     TEGROUP_IMPL_SAME(recompute, "experts.recompute");
     TEGROUP_IMPL_SAME(drops_by_weight, "drops_by_weight");
-    TEGROUP_IMPL_SAME(keeps_losses, "router.loss_gradients.dtype");
+    TEGROUP_IMPL_SAME(choice.normalize, "router.normalize");
+    TEGROUP_IMPL_SAME(choice.score, "router.scheme.score");
+    TEGROUP_IMPL_SAME(choice.n_group, "router.scheme.n_group");
+    TEGROUP_IMPL_SAME(choice.topk_group, "router.scheme.topk_group");
+    TEGROUP_IMPL_SAME(choice.group_score, "router.scheme.group_score");
+    TEGROUP_IMPL_SAME_THERE(choice.has_bias, "router.scheme.bias.dtype");
+    TEGROUP_IMPL_SAME_THERE(choice.has_given_indices, "router.scheme.given_indices.dtype");
+    TEGROUP_IMPL_SAME_THERE(choice.has_balance, "router.balance_coefficient");
+    TEGROUP_IMPL_SAME_THERE(choice.has_z, "router.scheme.z_coefficient");
+    TEGROUP_IMPL_RULE(planned->choice.has_losses || !now->choice.has_losses, ERROR_PLAN, "router.balance_loss",
+                      "and z_loss must be NULL where the plan had no loss", 0, 1);
+    for (which = 0; which < TEGROUP_IMPL_MOE_ROUTED; which++)
+        TEGROUP_IMPL_RULE(planned->keeps[which] == now->keeps[which], ERROR_PLAN, routed[which],
+                          "must be set just where it was in the plan", !planned->keeps[which], !now->keeps[which]);
+    TEGROUP_IMPL_RULE(planned->keeps_losses == now->keeps_losses, ERROR_PLAN, "router.loss_gradients.dtype",
+                      "must be set just where it was in the plan", !planned->keeps_losses, !now->keeps_losses);
     TEGROUP_IMPL_RULE(now->sequences <= planned->sequences, ERROR_PLAN, "router.scheme.sequence_tokens",
                       "must give no more sequences than planned", planned->sequences, now->sequences);
-    for (which = 0; which < TEGROUP_IMPL_MOE_ROUTED; which++) TEGROUP_IMPL_SAME(keeps[which], routed[which]);
+#undef TEGROUP_IMPL_SAME_THERE
 #undef TEGROUP_IMPL_SAME
+#undef TEGROUP_IMPL_SAME_AS
     return TEGROUP_OK;
 }
 
-/* The caller's matrices that a call works on. */
-static inline tegroup_status tegroup_impl_moe_check_matrices(const tegroup_moe_desc *desc, const tegroup_moe_planned *p,
-                                                             tegroup_op op, tegroup_error *error) {
-    static const char *const paths[5][5] = {TEGROUP_IMPL_MATRIX_PATHS("tokens"), TEGROUP_IMPL_MATRIX_PATHS("output"),
-                                            TEGROUP_IMPL_MATRIX_PATHS("grad_output"),
-                                            TEGROUP_IMPL_MATRIX_PATHS("grad_tokens"),
-                                            TEGROUP_IMPL_MATRIX_PATHS("grad_logits")};
-    if (op == TEGROUP_OP_FORWARD || (op == TEGROUP_OP_WGRAD && p->recompute))
-        TEGROUP_IMPL_TRY(
-            tegroup_impl_check_matrix(&desc->tokens, paths[0], p->tokens, p->width, TEGROUP_IMPL_FLOATS, error));
-    if (op == TEGROUP_OP_FORWARD)
-        return tegroup_impl_check_matrix(&desc->output, paths[1], p->tokens, p->outputs, TEGROUP_IMPL_FLOATS, error);
-    if (op == TEGROUP_OP_WGRAD) return TEGROUP_OK;
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix(&desc->grad_output, paths[2], p->tokens, p->outputs, 1u << p->rows, error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_optional(&desc->grad_tokens, paths[3], p->tokens, p->width, TEGROUP_IMPL_FLOATS, error));
-    return tegroup_impl_check_optional(&desc->grad_logits, paths[4], p->tokens, p->experts, TEGROUP_IMPL_FLOATS, error);
+/* The memory of the caller's matrices that a call works on, but for the router's. */
+static inline tegroup_status tegroup_impl_moe_check_memory(const tegroup_moe_desc *desc, const tegroup_moe_planned *p,
+                                                           tegroup_op op, tegroup_error *error) {
+#define TEGROUP_IMPL_MEMORY_OF(member)                                                                                 \
+    do {                                                                                                               \
+        static const char *const paths[5] = TEGROUP_IMPL_MATRIX_PATHS(#member);                                        \
+        TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_memory(&desc->member, paths, error));                               \
+    } while (0)
+    if (op == TEGROUP_OP_FORWARD || (op == TEGROUP_OP_WGRAD && p->recompute)) TEGROUP_IMPL_MEMORY_OF(tokens);
+    if (op == TEGROUP_OP_FORWARD) TEGROUP_IMPL_MEMORY_OF(output);
+    if (op != TEGROUP_OP_DGRAD) return TEGROUP_OK;
+    TEGROUP_IMPL_MEMORY_OF(grad_output);
+    TEGROUP_IMPL_MEMORY_OF(grad_tokens);
+    TEGROUP_IMPL_MEMORY_OF(grad_logits);
+#undef TEGROUP_IMPL_MEMORY_OF
+    return TEGROUP_OK;
 }
 
 /* The matrices that the router writes for the caller, or, in dgrad, that it reads again. */
@@ -149,17 +178,19 @@ static inline int32_t tegroup_impl_moe_weight_buffers(const tegroup_tensor *t, c
 }
 
 /* What is written lies apart from all else that the call touches. */
-static inline tegroup_status tegroup_impl_moe_check_apart(const tegroup_impl_moe_call *call, tegroup_op op,
-                                                          tegroup_error *error) {
+static inline tegroup_status tegroup_impl_moe_check_apart(const tegroup_impl_moe_call *call, tegroup_error *error) {
     enum { MEMORIES = 3, MATRICES = 3, ROUTER = 8 + TEGROUP_IMPL_SCHEME_BUFFERS, WEIGHTS = 3 * (1 + 5) };
     const tegroup_moe_desc *desc = call->desc;
+    const tegroup_op op = call->op;
     tegroup_impl_buffer buffers[MEMORIES + MATRICES + ROUTER + WEIGHTS];
-    int32_t count = 0, i;
+    int32_t count = 0, about = 0, workspace, weights, i;
+    tegroup_status status;
     buffers[count++] = tegroup_impl_buffer_of(desc->saved_by_forward, (int64_t)call->plan->saved_by_forward_bytes,
                                               "saved_by_forward", "must not overlap saved_by_forward", 1);
     if (op != TEGROUP_OP_FORWARD)
         buffers[count++] = tegroup_impl_buffer_of(desc->saved_by_dgrad, (int64_t)call->plan->saved_by_dgrad_bytes,
                                                   "saved_by_dgrad", "must not overlap saved_by_dgrad", 1);
+    workspace = count;
     buffers[count++] = tegroup_impl_workspace_buffer(&desc->experts.options, call->plan->workspace_bytes);
     if (op == TEGROUP_OP_FORWARD)
         buffers[count++] = tegroup_impl_matrix_buffer(&desc->output, "output.data", "must not overlap output", 1);
@@ -174,59 +205,30 @@ static inline tegroup_status tegroup_impl_moe_check_apart(const tegroup_impl_moe
     }
     if (op != TEGROUP_OP_WGRAD)
         count += tegroup_impl_moe_router_buffers(desc, op == TEGROUP_OP_FORWARD, buffers + count);
+    weights = count;
     for (i = TEGROUP_IMPL_MLP_FC1_WEIGHT; i <= TEGROUP_IMPL_MLP_FC1_UP_BIAS_GRAD; i++) {
         const tegroup_tensor *t = tegroup_impl_mlp_at(&desc->experts, i);
         const int gradient = tegroup_impl_mlp_gradient(i);
         if (t->dtype == TEGROUP_DTYPE_UNSET || gradient != (op == TEGROUP_OP_WGRAD)) continue;
-        TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(t, tegroup_impl_mlp_name(i), error));
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_of_member("experts", tegroup_impl_check_tensor(t, tegroup_impl_mlp_name(i), error), error));
         count += tegroup_impl_moe_weight_buffers(t, tegroup_impl_mlp_name(i), gradient, buffers + count);
     }
-    return tegroup_impl_check_apart(buffers, count, TEGROUP_CHECK_HOST, NULL, error);
+    status = tegroup_impl_check_apart(buffers, count, desc->experts.options.check_level, &about, error);
+    return about == workspace || about >= weights ? tegroup_impl_of_member("experts", status, error) : status;
 }
 
-static inline tegroup_status tegroup_impl_moe_begin(tegroup_impl_moe_call *call, const tegroup_moe_plan *plan,
-                                                    const tegroup_moe_desc *desc, tegroup_op op, tegroup_error *error) {
-    const tegroup_options *options = &desc->experts.options;
-    tegroup_layout layouts[TEGROUP_MOE_WGRAD_WORKSPACE + 1];
-    tegroup_impl_moe_memories memories;
-    memset(call, 0, sizeof *call);
-    call->plan = plan;
-    call->desc = desc;
-    call->now = tegroup_impl_moe_record(desc);
-    call->now.router_bytes = plan->planned.router_bytes;
-    call->now.permutation_bytes = plan->planned.permutation_bytes;
-    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_shapes(desc, &call->now, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_planned(&plan->planned, &call->now, error));
-    TEGROUP_IMPL_RULE(op == TEGROUP_OP_FORWARD || call->now.backward, ERROR_COMBINATION, "grad_output",
-                      "must be there: without it nothing was saved", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(plan->saved_by_forward_bytes, "saved_by_forward",
-                                                  "saved_by_forward_bytes", desc->saved_by_forward,
-                                                  desc->saved_by_forward_bytes, error));
-    if (op != TEGROUP_OP_FORWARD)
-        TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(plan->saved_by_dgrad_bytes, "saved_by_dgrad",
-                                                      "saved_by_dgrad_bytes", desc->saved_by_dgrad,
-                                                      desc->saved_by_dgrad_bytes, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_options_workspace(plan->workspace_bytes, options, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_matrices(desc, &call->now, op, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_apart(call, op, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error));
-    tegroup_impl_moe_layouts(plan, layouts, &call->places);
-    memset(&memories, 0, sizeof memories);
-    memories.places = &call->places;
-    memories.op = op;
-    memories.base[TEGROUP_MOE_SAVED_BY_FORWARD] = (char *)desc->saved_by_forward;
-    if (op != TEGROUP_OP_FORWARD) memories.base[TEGROUP_MOE_SAVED_BY_DGRAD] = (char *)desc->saved_by_dgrad;
-    memories.base[op == TEGROUP_OP_FORWARD ? TEGROUP_MOE_FORWARD_WORKSPACE
-                  : op == TEGROUP_OP_DGRAD ? TEGROUP_MOE_DGRAD_WORKSPACE
-                                           : TEGROUP_MOE_WGRAD_WORKSPACE] = (char *)options->workspace;
-    tegroup_impl_moe_parts_of(desc, &call->now, &memories, &call->parts);
+/* The parts, where the call's memories are. */
+static inline void tegroup_impl_moe_place(tegroup_impl_moe_call *call) {
+    const tegroup_mlp_plan *experts = &call->plan->experts;
+    const tegroup_op op = call->op;
+    tegroup_impl_moe_parts_of(call->desc, &call->now, &call->memories, &call->parts);
     call->parts.experts.options.workspace =
-        tegroup_impl_moe_at(&memories, op == TEGROUP_OP_FORWARD ? TEGROUP_IMPL_MOE_FORWARD
-                                       : op == TEGROUP_OP_DGRAD ? TEGROUP_IMPL_MOE_DGRAD
-                                                                : TEGROUP_IMPL_MOE_WGRAD);
+        tegroup_impl_moe_at(&call->memories, op == TEGROUP_OP_FORWARD ? TEGROUP_IMPL_MOE_FORWARD
+                                             : op == TEGROUP_OP_DGRAD ? TEGROUP_IMPL_MOE_DGRAD
+                                                                      : TEGROUP_IMPL_MOE_WGRAD);
     call->parts.experts.options.workspace_bytes =
-        op == TEGROUP_OP_WGRAD ? plan->experts.wgrad_workspace_bytes : plan->experts.workspace_bytes;
-    return TEGROUP_OK;
+        op == TEGROUP_OP_WGRAD ? experts->wgrad_workspace_bytes : experts->workspace_bytes;
 }
 
 /* Rows by expert, permuted or, with a format, quantised; run 0: only what quantising checks. */
@@ -242,27 +244,109 @@ static inline tegroup_status tegroup_impl_moe_fill_rows(const tegroup_impl_moe_c
 }
 
 /* The experts' call; run 0: only what it checks. */
-static inline tegroup_status tegroup_impl_moe_run_experts(const tegroup_impl_moe_call *call, tegroup_op op, int run,
+static inline tegroup_status tegroup_impl_moe_run_experts(const tegroup_impl_moe_call *call, int run,
                                                           struct CUstream_st *stream, tegroup_error *error) {
     const tegroup_mlp_plan *plan = &call->plan->experts;
     const tegroup_impl_mlp_plans plans = tegroup_impl_mlp_plans_of(plan);
     const tegroup_mlp_desc *desc = &call->parts.experts;
-    switch (op) {
-    case TEGROUP_OP_FORWARD: return tegroup_impl_mlp_forward(&plans, plan->workspace_bytes, desc, run, stream, error);
-    case TEGROUP_OP_DGRAD: return tegroup_impl_mlp_dgrad(&plans, plan->workspace_bytes, desc, run, stream, error);
-    default: return tegroup_impl_mlp_wgrad(&plans, plan->wgrad_workspace_bytes, desc, run, stream, error);
-    }
+    const tegroup_status status =
+        call->op == TEGROUP_OP_FORWARD
+            ? tegroup_impl_mlp_forward(&plans, plan->workspace_bytes, desc, run, stream, error)
+        : call->op == TEGROUP_OP_DGRAD
+            ? tegroup_impl_mlp_dgrad(&plans, plan->workspace_bytes, desc, run, stream, error)
+            : tegroup_impl_mlp_wgrad(&plans, plan->wgrad_workspace_bytes, desc, run, stream, error);
+    return tegroup_impl_of_member("experts", status, error);
 }
 
-/* On the host, products look into the snapshot when they are checked; so that all checks come before the router
- * writes, they find one without rows. */
+/* A snapshot without rows. */
 static inline tegroup_status tegroup_impl_moe_prepare_nothing(const tegroup_impl_moe_call *call, tegroup_error *error) {
     int32_t none[TEGROUP_MAX_GROUPS];
     tegroup_prepare_desc prepare = call->parts.prepare;
-    if (call->desc->space != TEGROUP_SPACE_HOST) return TEGROUP_OK;
     memset(none, 0, (size_t)call->now.experts * sizeof *none);
     prepare.shape.row_sizes = tegroup_sizes_of(none, TEGROUP_DTYPE_I32, TEGROUP_SPACE_HOST);
     return tegroup_prepare(&prepare, NULL, error);
+}
+
+/* On the host dgrad and wgrad see by the snapshot of what forward it is, unless that had another number of tokens with
+ * the same capacity. */
+static inline tegroup_status tegroup_impl_moe_check_saved(const tegroup_impl_moe_call *call, tegroup_error *error) {
+    const tegroup_impl_fit fit = tegroup_impl_fit_of(&call->parts.experts.input);
+    if (call->op == TEGROUP_OP_FORWARD || call->desc->space != TEGROUP_SPACE_HOST) return TEGROUP_OK;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_fit(&fit, "saved_by_forward", "must have all rows within the capacity", error));
+    TEGROUP_IMPL_RULE(fit.header->capacity_rows == call->now.capacity, ERROR_CAPACITY, "saved_by_forward",
+                      "must be of a forward with this call's capacity, or tokens * k where it is 0", call->now.capacity,
+                      fit.header->capacity_rows);
+    return TEGROUP_OK;
+}
+
+/* What the parts check, before the first of them runs. */
+static inline tegroup_status tegroup_impl_moe_check_parts(const tegroup_impl_moe_call *call, tegroup_error *error) {
+    const tegroup_impl_moe_parts *parts = &call->parts;
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_saved(call, error));
+    if (call->op == TEGROUP_OP_FORWARD)
+        TEGROUP_IMPL_TRY(tegroup_impl_of_member("router", tegroup_impl_router_check(&parts->router, error), error));
+    if (call->op != TEGROUP_OP_WGRAD || call->now.recompute)
+        TEGROUP_IMPL_TRY(tegroup_impl_moe_fill_rows(call, call->op == TEGROUP_OP_DGRAD, 0, NULL, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_run_experts(call, 0, NULL, error));
+    if (call->op != TEGROUP_OP_DGRAD || !call->now.wants_grad_logits) return TEGROUP_OK;
+    return tegroup_impl_of_member("router", tegroup_impl_router_backward_check(&parts->router_backward, error), error);
+}
+
+/* On the host products look into the snapshot when they are checked. Forward has none yet, and what an earlier one
+ * saved must outlive a refusal: checks find one without rows, in the workspace. */
+static inline tegroup_status tegroup_impl_moe_check_without_rows(tegroup_impl_moe_call *call, tegroup_error *error) {
+    tegroup_impl_moe_places places = call->places;
+    tegroup_status status;
+    places.memory[TEGROUP_IMPL_MOE_SNAPSHOT] = places.memory[TEGROUP_IMPL_MOE_NO_ROWS];
+    places.offset[TEGROUP_IMPL_MOE_SNAPSHOT] = places.offset[TEGROUP_IMPL_MOE_NO_ROWS];
+    call->memories.places = &places;
+    tegroup_impl_moe_place(call);
+    status = tegroup_impl_moe_prepare_nothing(call, error);
+    if (status == TEGROUP_OK) status = tegroup_impl_moe_check_parts(call, error);
+    call->memories.places = &call->places;
+    return status;
+}
+
+static inline tegroup_status tegroup_impl_moe_begin(tegroup_impl_moe_call *call, const tegroup_moe_plan *plan,
+                                                    const tegroup_moe_desc *desc, tegroup_op op, tegroup_error *error) {
+    const tegroup_options *options = &desc->experts.options;
+    tegroup_layout layouts[TEGROUP_MOE_WGRAD_WORKSPACE + 1];
+    memset(call, 0, sizeof *call);
+    call->plan = plan;
+    call->desc = desc;
+    call->op = op;
+    call->now = tegroup_impl_moe_record(desc);
+    call->now.router_bytes = plan->planned.router_bytes;
+    call->now.permutation_bytes = plan->planned.permutation_bytes;
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_shapes(desc, &call->now, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_planned(plan, &call->now, &desc->experts, error));
+    TEGROUP_IMPL_RULE(op == TEGROUP_OP_FORWARD || call->now.backward, ERROR_COMBINATION, "grad_output",
+                      "must be there: without it nothing was saved", 1, 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(plan->saved_by_forward_bytes, "saved_by_forward",
+                                                  "saved_by_forward_bytes", desc->saved_by_forward,
+                                                  desc->saved_by_forward_bytes, error));
+    if (op != TEGROUP_OP_FORWARD)
+        TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(plan->saved_by_dgrad_bytes, "saved_by_dgrad",
+                                                      "saved_by_dgrad_bytes", desc->saved_by_dgrad,
+                                                      desc->saved_by_dgrad_bytes, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_of_member(
+        "experts", tegroup_impl_check_options_workspace(plan->workspace_bytes, options, error), error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_memory(desc, &call->now, op, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_apart(call, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error));
+    tegroup_impl_moe_layouts(plan, layouts, &call->places);
+    call->memories.places = &call->places;
+    call->memories.op = op;
+    call->memories.base[TEGROUP_MOE_SAVED_BY_FORWARD] = (char *)desc->saved_by_forward;
+    if (op != TEGROUP_OP_FORWARD) call->memories.base[TEGROUP_MOE_SAVED_BY_DGRAD] = (char *)desc->saved_by_dgrad;
+    call->memories.base[op == TEGROUP_OP_FORWARD ? TEGROUP_MOE_FORWARD_WORKSPACE
+                        : op == TEGROUP_OP_DGRAD ? TEGROUP_MOE_DGRAD_WORKSPACE
+                                                 : TEGROUP_MOE_WGRAD_WORKSPACE] = (char *)options->workspace;
+    if (op == TEGROUP_OP_FORWARD && desc->space == TEGROUP_SPACE_HOST)
+        TEGROUP_IMPL_TRY(tegroup_impl_moe_check_without_rows(call, error));
+    tegroup_impl_moe_place(call);
+    return op == TEGROUP_OP_FORWARD && desc->space == TEGROUP_SPACE_HOST ? TEGROUP_OK
+                                                                         : tegroup_impl_moe_check_parts(call, error);
 }
 
 TEGROUP_API tegroup_status tegroup_moe_forward(const tegroup_moe_plan *plan, const tegroup_moe_desc *desc,
@@ -273,17 +357,12 @@ TEGROUP_API tegroup_status tegroup_moe_forward(const tegroup_moe_plan *plan, con
     TEGROUP_IMPL_TRY(tegroup_impl_moe_check_plan(plan, error));
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_moe_begin(&call, plan, desc, TEGROUP_OP_FORWARD, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_router_check(&call.parts.router, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_moe_prepare_nothing(&call, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_moe_fill_rows(&call, 0, 0, stream, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_moe_run_experts(&call, TEGROUP_OP_FORWARD, 0, stream, error));
-
     TEGROUP_IMPL_TRY(tegroup_router(&call.parts.router, stream, error));
     TEGROUP_IMPL_TRY(tegroup_prepare(&call.parts.prepare, stream, error));
     TEGROUP_IMPL_TRY(tegroup_permutation_make(&call.parts.permutation, stream, error));
     TEGROUP_IMPL_TRY(tegroup_permute(&call.parts.row_weights, stream, error));
     TEGROUP_IMPL_TRY(tegroup_impl_moe_fill_rows(&call, 0, 1, stream, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_moe_run_experts(&call, TEGROUP_OP_FORWARD, 1, stream, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_run_experts(&call, 1, stream, error));
     return tegroup_combine(&call.parts.output, stream, error);
 }
 
@@ -295,13 +374,8 @@ TEGROUP_API tegroup_status tegroup_moe_dgrad(const tegroup_moe_plan *plan, const
     TEGROUP_IMPL_TRY(tegroup_impl_moe_check_plan(plan, error));
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_moe_begin(&call, plan, desc, TEGROUP_OP_DGRAD, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_moe_fill_rows(&call, 1, 0, stream, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_moe_run_experts(&call, TEGROUP_OP_DGRAD, 0, stream, error));
-    if (call.now.wants_grad_logits)
-        TEGROUP_IMPL_TRY(tegroup_impl_router_backward_check(&call.parts.router_backward, error));
-
     TEGROUP_IMPL_TRY(tegroup_impl_moe_fill_rows(&call, 1, 1, stream, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_moe_run_experts(&call, TEGROUP_OP_DGRAD, 1, stream, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_run_experts(&call, 1, stream, error));
     if (call.now.wants_grad_tokens) TEGROUP_IMPL_TRY(tegroup_combine(&call.parts.grad_tokens, stream, error));
     if (!call.now.wants_grad_logits) return TEGROUP_OK;
     TEGROUP_IMPL_TRY(tegroup_combine(&call.parts.grad_weights, stream, error));
@@ -316,9 +390,6 @@ TEGROUP_API tegroup_status tegroup_moe_wgrad(const tegroup_moe_plan *plan, const
     TEGROUP_IMPL_TRY(tegroup_impl_moe_check_plan(plan, error));
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_moe_begin(&call, plan, desc, TEGROUP_OP_WGRAD, error));
-    if (call.now.recompute) TEGROUP_IMPL_TRY(tegroup_impl_moe_fill_rows(&call, 0, 0, stream, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_moe_run_experts(&call, TEGROUP_OP_WGRAD, 0, stream, error));
-
     if (call.now.recompute) TEGROUP_IMPL_TRY(tegroup_impl_moe_fill_rows(&call, 0, 1, stream, error));
-    return tegroup_impl_moe_run_experts(&call, TEGROUP_OP_WGRAD, 1, stream, error);
+    return tegroup_impl_moe_run_experts(&call, 1, stream, error);
 }

@@ -28,6 +28,7 @@
 #include "moe/router.h"
 #include "moe/permutation.h"
 #include "moe/layer_formats.h"
+#include "moe/layer_rules.h"
 
 /* What of the router's is the layer's to keep: what it needs and the caller does not have. */
 enum {
@@ -93,6 +94,8 @@ static inline tegroup_dtype tegroup_impl_integer_for(int64_t most) {
     ITEM(PERMUTATION, "the permutation's workspace", TEGROUP_MOE_FORWARD_WORKSPACE, 1, (int64_t)p->permutation_bytes,  \
          1)                                                                                                            \
     ITEM(FORWARD, "the experts' workspace", TEGROUP_MOE_FORWARD_WORKSPACE, 1, (int64_t)experts->workspace_bytes, 1)    \
+    ITEM(NO_ROWS, "a snapshot without rows, for checks", TEGROUP_MOE_FORWARD_WORKSPACE,                                \
+         p->space == TEGROUP_SPACE_HOST, (int64_t)snapshot.total_bytes, 1)                                             \
     ITEM(GRAD_INPUT, "tokens' gradient by expert", TEGROUP_MOE_DGRAD_WORKSPACE, p->wants_grad_tokens,                  \
          tegroup_impl_mul(p->capacity, p->width), cell)                                                                \
     ITEM(GRAD_ROW_WEIGHTS, "gradient of each row's weight", TEGROUP_MOE_DGRAD_WORKSPACE, p->wants_grad_logits,         \
@@ -153,6 +156,23 @@ static inline void tegroup_impl_moe_layouts(const tegroup_moe_plan *plan, tegrou
 #undef TEGROUP_IMPL_MOE_ITEM
 }
 
+static inline tegroup_moe_choice tegroup_impl_moe_choice_of(const tegroup_router_desc *router) {
+    const tegroup_router_scheme *scheme = &router->scheme;
+    tegroup_moe_choice c;
+    memset(&c, 0, sizeof c);
+    c.normalize = router->normalize;
+    c.score = scheme->score;
+    c.n_group = scheme->n_group;
+    c.topk_group = scheme->topk_group;
+    c.group_score = scheme->group_score;
+    c.has_bias = tegroup_impl_there(&scheme->bias);
+    c.has_given_indices = tegroup_impl_there(&scheme->given_indices);
+    c.has_balance = router->balance_coefficient != 0;
+    c.has_z = scheme->z_coefficient != 0;
+    c.has_losses = c.has_balance || c.has_z || router->balance_loss || router->z_loss;
+    return c;
+}
+
 /* What a descriptor is for, but for the workspaces of router and permutation. */
 static inline tegroup_moe_planned tegroup_impl_moe_record(const tegroup_moe_desc *desc) {
     const tegroup_mlp_desc *experts = &desc->experts;
@@ -161,6 +181,8 @@ static inline tegroup_moe_planned tegroup_impl_moe_record(const tegroup_moe_desc
     tegroup_moe_planned p;
     int which;
     memset(&p, 0, sizeof p);
+    p.space = desc->space;
+    p.choice = tegroup_impl_moe_choice_of(&router);
     p.tokens = desc->tokens.rows;
     p.width = desc->tokens.cols;
     p.hidden = tegroup_impl_weight_in(&experts->fc2.weight, experts->fc2.weight_layout);
@@ -189,94 +211,6 @@ static inline tegroup_moe_planned tegroup_impl_moe_record(const tegroup_moe_desc
                      && !tegroup_impl_there(&router.loss_gradients);
     if (p.keeps_losses) p.sequences = router.scheme.sequence_tokens > 0 ? p.tokens / router.scheme.sequence_tokens : 1;
     return p;
-}
-
-/* ---- rules ---- */
-
-static inline tegroup_status tegroup_impl_moe_check_absent(const tegroup_moe_desc *desc, tegroup_error *error) {
-    const tegroup_mlp_desc *experts = &desc->experts;
-    TEGROUP_IMPL_RULE(experts->recompute == 0 || (experts->recompute == 1 && tegroup_impl_there(&desc->grad_output)),
-                      ERROR_COMBINATION, "experts.recompute", "must be 0, or 1 with grad_output", 0,
-                      experts->recompute);
-#define TEGROUP_IMPL_ABSENT(member)                                                                                    \
-    TEGROUP_IMPL_RULE(experts->member.dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION, "experts." #member,             \
-                      "must be absent: the layer has it", TEGROUP_DTYPE_UNSET, experts->member.dtype)
-    TEGROUP_IMPL_ABSENT(input);
-    TEGROUP_IMPL_ABSENT(out);
-    TEGROUP_IMPL_ABSENT(grad_output);
-    TEGROUP_IMPL_ABSENT(dgrad_out);
-    TEGROUP_IMPL_ABSENT(grad_row_scale);
-    TEGROUP_IMPL_ABSENT(preactivation);
-    TEGROUP_IMPL_ABSENT(activated);
-    TEGROUP_IMPL_ABSENT(grad_preactivation);
-#undef TEGROUP_IMPL_ABSENT
-    TEGROUP_IMPL_RULE(!experts->row_scale && experts->row_scale_dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION,
-                      "experts.row_scale", "must be absent: it is the rows' weights", TEGROUP_DTYPE_UNSET,
-                      experts->row_scale_dtype);
-    TEGROUP_IMPL_RULE(experts->activated_rule.method == TEGROUP_SCALE_UNSET, ERROR_COMBINATION,
-                      "experts.activated_rule.method", "must be absent: it is rows_format.rule", TEGROUP_SCALE_UNSET,
-                      experts->activated_rule.method);
-    TEGROUP_IMPL_RULE(experts->grad_rule.method == TEGROUP_SCALE_UNSET, ERROR_COMBINATION, "experts.grad_rule.method",
-                      "must be absent: it is grad_format.rule", TEGROUP_SCALE_UNSET, experts->grad_rule.method);
-    TEGROUP_IMPL_RULE(!experts->fc2_bias_scaled, ERROR_COMBINATION, "experts.fc2_bias_scaled",
-                      "must be 0: a bias of fc2 is scaled always", 0, experts->fc2_bias_scaled);
-    TEGROUP_IMPL_RULE(experts->out_tail == TEGROUP_TAIL_KEEP && experts->dgrad_out_tail == TEGROUP_TAIL_KEEP,
-                      ERROR_COMBINATION, "experts.out_tail", "must be KEEP: tokens have no tail", TEGROUP_TAIL_KEEP,
-                      experts->out_tail ? experts->out_tail : experts->dgrad_out_tail);
-    return TEGROUP_OK;
-}
-
-/* Matrices of the caller's, without their memory. */
-static inline tegroup_status tegroup_impl_moe_check_shapes(const tegroup_moe_desc *desc, const tegroup_moe_planned *p,
-                                                           tegroup_error *error) {
-    static const char *const probabilities[5] = TEGROUP_IMPL_MATRIX_PATHS("router.probabilities"),
-                             *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("router.weights");
-    const int64_t inputs = tegroup_impl_weight_in(&desc->experts.fc1.weight, desc->experts.fc1.weight_layout);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
-    TEGROUP_IMPL_RULE_AS(DTYPES, tegroup_impl_there(&desc->tokens), ERROR_UNSET, "tokens.dtype", "must be set",
-                         TEGROUP_IMPL_FLOATS, 0);
-    TEGROUP_IMPL_RULE_ENUM(desc->tokens.dtype, TEGROUP_DTYPE_COUNT - 1, "tokens.dtype", "must be a tegroup_dtype");
-    TEGROUP_IMPL_RULE_AS(DTYPES, TEGROUP_IMPL_FLOATS >> desc->tokens.dtype & 1u, ERROR_DTYPE, "tokens.dtype",
-                         "must be one that is taken here", TEGROUP_IMPL_FLOATS, desc->tokens.dtype);
-    TEGROUP_IMPL_RULE(p->tokens >= 0 && p->tokens <= TEGROUP_MAX_ROWS, ERROR_VALUE, "tokens.rows",
-                      "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, p->tokens);
-    TEGROUP_IMPL_RULE(p->width == inputs, ERROR_SHAPE, "tokens.cols", "must be the inputs of experts.fc1.weight",
-                      inputs, p->width);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_router_sizes(p->experts, p->k, desc->router.normalize,
-                                                     desc->router.balance_coefficient, error));
-    TEGROUP_IMPL_RULE(desc->drops_by_weight == 0 || desc->drops_by_weight == 1, ERROR_VALUE, "drops_by_weight",
-                      "must be 0 or 1", 1, desc->drops_by_weight);
-    TEGROUP_IMPL_RULE(desc->capacity >= 0 && p->capacity <= TEGROUP_MAX_COLS, ERROR_VALUE, "capacity",
-                      "must be 0 to TEGROUP_MAX_COLS, and tokens.rows * router.k, too, where it is 0", TEGROUP_MAX_COLS,
-                      desc->capacity < 0 ? desc->capacity : p->capacity);
-    TEGROUP_IMPL_RULE(p->backward || !p->wants_grad_tokens, ERROR_COMBINATION, "grad_tokens", "needs grad_output", 1,
-                      0);
-    TEGROUP_IMPL_RULE(p->backward || !p->wants_grad_logits, ERROR_COMBINATION, "grad_logits", "needs grad_output", 1,
-                      0);
-    TEGROUP_IMPL_RULE(p->backward || desc->experts.fc1.main_grad.dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION,
-                      "experts.fc1.main_grad", "needs grad_output", 1, 0);
-    TEGROUP_IMPL_RULE(p->backward || !p->wants_activated, ERROR_COMBINATION, "experts.fc2.main_grad",
-                      "needs grad_output", 1, 0);
-    TEGROUP_IMPL_RULE_AS(DTYPE, !p->backward || desc->grad_output.dtype == p->rows, ERROR_DTYPE, "grad_output.dtype",
-                         "must be that of tokens", p->rows, desc->grad_output.dtype);
-    TEGROUP_IMPL_RULE_AS(
-        DTYPE, !tegroup_impl_there(&desc->router.probabilities) || desc->router.probabilities.dtype == p->real,
-        ERROR_DTYPE, probabilities[4], "must be F64 where tokens are, else F32", p->real,
-        desc->router.probabilities.dtype);
-    TEGROUP_IMPL_RULE_AS(DTYPE, !tegroup_impl_there(&desc->router.weights) || desc->router.weights.dtype == p->real,
-                         ERROR_DTYPE, weights[4], "must be F64 where tokens are, else F32", p->real,
-                         desc->router.weights.dtype);
-    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_absent(desc, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_format(p, 0, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_format(p, 1, error));
-    TEGROUP_IMPL_RULE_AS(SCALING,
-                         desc->grad_format.scaling == TEGROUP_SCALING_NONE || !p->wants_grad_logits
-                             || desc->experts.fc2.bias.dtype == TEGROUP_DTYPE_UNSET,
-                         ERROR_UNSUPPORTED, "grad_format.scaling",
-                         "must be none with experts.fc2.bias and grad_logits: no product has a plain bias beside "
-                         "quantised rows",
-                         TEGROUP_SCALING_NONE, desc->grad_format.scaling);
-    return TEGROUP_OK;
 }
 
 /* ---- the parts, as calls of their own ---- */
@@ -427,6 +361,7 @@ static inline void tegroup_impl_moe_experts(const tegroup_moe_desc *desc, const 
     if (p->wants_activated || p->rows_format.scaling != TEGROUP_SCALING_NONE)
         mlp->activated =
             tegroup_impl_moe_tensor(p, memories, shape, TEGROUP_IMPL_MOE_BETWEEN, TEGROUP_IMPL_MOE_ACTIVATED);
+    else mlp->recompute = 0; /* nothing that wgrad would read */
     if (!p->backward) return;
     mlp->grad_output =
         tegroup_impl_moe_tensor(p, memories, shape, TEGROUP_IMPL_MOE_GRAD_OUTPUT, TEGROUP_IMPL_MOE_GRAD_ROWS);
@@ -534,7 +469,10 @@ TEGROUP_API tegroup_status tegroup_moe_plan_make(const tegroup_moe_desc *desc, c
     tegroup_impl_moe_parts parts;
     tegroup_impl_moe_places places;
     tegroup_impl_moe_memories none;
+    tegroup_router_desc router;
     tegroup_layout layouts[TEGROUP_MOE_WGRAD_WORKSPACE + 1], layout;
+    tegroup_status status;
+    double loss;
     int memory;
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
@@ -549,12 +487,17 @@ TEGROUP_API tegroup_status tegroup_moe_plan_make(const tegroup_moe_desc *desc, c
     none.op = TEGROUP_OP_FORWARD;
     none.planning = 1;
     tegroup_impl_moe_parts_of(desc, &made.planned, &none, &parts);
-    TEGROUP_IMPL_TRY(tegroup_router_layout(&parts.router, &layout, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_of_member("router", tegroup_impl_router_check_shapes(&parts.router, error), error));
+    router = parts.router;
+    if (made.planned.choice.has_losses) router.balance_loss = router.z_loss = &loss; /* calls may want either */
+    TEGROUP_IMPL_TRY(tegroup_impl_of_member("router", tegroup_router_layout(&router, &layout, error), error));
     made.planned.router_bytes = layout.total_bytes;
     TEGROUP_IMPL_TRY(tegroup_permutation_layout(&parts.permutation, &layout, error));
     made.planned.permutation_bytes = layout.total_bytes;
     parts.experts.row_scale = NULL;
-    TEGROUP_IMPL_TRY(tegroup_mlp_plan_make(&parts.experts, target, &made.experts, error));
+    status = tegroup_mlp_plan_make(&parts.experts, target, &made.experts, error);
+    if (error && status != TEGROUP_OK && strncmp(error->field, "target", 6) == 0) return status;
+    TEGROUP_IMPL_TRY(tegroup_impl_of_member("experts", status, error));
     tegroup_impl_moe_layouts(&made, layouts, &places);
     for (memory = TEGROUP_MOE_SAVED_BY_FORWARD; memory <= TEGROUP_MOE_WGRAD_WORKSPACE; memory++)
         TEGROUP_IMPL_RULE(!tegroup_impl_layout_overflowed(&layouts[memory]), ERROR_OVERFLOW, "tokens.rows",

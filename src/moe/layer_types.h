@@ -37,11 +37,15 @@ typedef struct tegroup_moe_format {
  *
  * This struct is what the plan is made from, what each call is given, and all that is remembered between them, in two
  * memories of the caller's: `saved_by_forward`, for dgrad and wgrad, and `saved_by_dgrad`, for wgrad. The plan reads
- * everything but addresses. A call may have fewer tokens than the plan. Everything is checked before anything but these
- * and the workspace is written, except what a host list of weights has for the experts that are chosen; a forward that
- * is refused may have spoilt what an earlier one saved. On a GPU a call is kernels of one stream in order, without
- * copies, and may be captured: which experts are chosen is up to each replay. Outputs overlap nothing that their call
- * touches; what lists of the experts point to is not compared with the layer's own matrices, such as output. */
+ * everything but addresses, of which it reads only whether balance_loss or z_loss is NULL. A call may have fewer tokens
+ * and a smaller capacity than the plan, and other numbers for coefficients, route_factor, normalize_epsilon and
+ * loss_scale; all else is as planned, and forward, dgrad and wgrad of one step agree in everything. Everything is
+ * checked before anything but the workspace is written, except what a host list of weights has for the experts that are
+ * chosen: a forward that misses one has routed. On a GPU a call is kernels of one stream in order, without copies, and
+ * may be captured: which experts are chosen is up to each replay. Outputs overlap nothing that their call touches;
+ * check_level DEEP compares what lists in host memory point to, too.
+ *
+ * An error's field is a path in this struct, or in its member that `within` names: router, or experts. */
 typedef struct tegroup_moe_desc {
     size_t          struct_size;  /* sizeof(tegroup_moe_desc)                                                     */
     tegroup_space   space;        /* where everything lives; required                                             */
@@ -81,6 +85,17 @@ typedef struct tegroup_moe_desc {
 
 #define TEGROUP_MOE_PLAN_MAGIC 0x54474c4du /* "TGLM" */
 
+/* How tokens find their experts, as far as calls are like the plan in it. */
+typedef struct tegroup_moe_choice {
+    int32_t             normalize;
+    tegroup_score       score;
+    int32_t             n_group, topk_group;
+    tegroup_group_score group_score;
+    int32_t             has_bias, has_given_indices;
+    int32_t             has_balance, has_z; /* coefficients that are not 0                                        */
+    int32_t             has_losses;         /* or balance_loss or z_loss is wanted                                */
+} tegroup_moe_choice;
+
 /* What a plan holds besides the experts' own. */
 typedef struct tegroup_moe_planned {
     int64_t       tokens, capacity;                      /* rows: of tokens, and by expert                        */
@@ -94,6 +109,8 @@ typedef struct tegroup_moe_planned {
     int64_t       sequences;  /* ... of so many rows                                                              */
     size_t        router_bytes, permutation_bytes; /* their workspaces                                            */
     tegroup_moe_format rows_format, grad_format;
+    tegroup_space space;
+    tegroup_moe_choice choice;
 } tegroup_moe_planned;
 
 /* Made once by tegroup_moe_plan_make, then read-only. Plain bytes that hold no data pointer, as tegroup_plan. */

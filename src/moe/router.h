@@ -127,27 +127,22 @@ static inline tegroup_status tegroup_impl_check_router_sizes(int32_t experts, in
                       k);
     TEGROUP_IMPL_RULE(k <= experts, ERROR_VALUE, "k", "must be at most experts", experts, k);
     TEGROUP_IMPL_RULE(normalize == 0 || normalize == 1, ERROR_VALUE, "normalize", "must be 0 or 1", 1, normalize);
-    TEGROUP_IMPL_RULE(coefficient >= 0, ERROR_VALUE, "balance_coefficient", "must not be negative or NaN", 0, -1);
-    return TEGROUP_OK;
+    return tegroup_impl_check_coefficient(coefficient, "balance_coefficient", error);
 }
 
 TEGROUP_API tegroup_status tegroup_router_layout(const tegroup_router_desc *desc, tegroup_layout *layout,
                                                  tegroup_error *error) {
     tegroup_router_desc taken;
-    tegroup_router_scheme scheme;
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_RULE(layout != NULL, ERROR_NULL_ARGUMENT, "layout", "must not be NULL", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_router_sizes(desc->experts, desc->k, desc->normalize, desc->balance_coefficient, error));
-    scheme = desc->scheme; /* whose memory may not be there yet: any address stands for it, and is not followed */
-    if (tegroup_impl_there(&scheme.bias) && !scheme.bias.data) scheme.bias.data = layout;
-    if (tegroup_impl_there(&scheme.given_indices) && !scheme.given_indices.data) scheme.given_indices.data = layout;
     TEGROUP_IMPL_RULE(!tegroup_impl_router_schemed(desc)
                           || (desc->logits.rows >= 0 && desc->logits.rows <= TEGROUP_MAX_ROWS),
                       ERROR_VALUE, "logits.rows", "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, desc->logits.rows);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_scheme(&scheme, desc->logits.rows, desc->experts, desc->k, desc->normalize,
-                                               error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_scheme(&desc->scheme, desc->logits.rows, desc->experts, desc->k, desc->normalize, error));
     tegroup_impl_layout_begin(layout);
     if (desc->space != TEGROUP_SPACE_DEVICE) return TEGROUP_OK;
     if (tegroup_impl_router_schemed(desc)) tegroup_impl_scheme_layout(desc, layout);
@@ -182,8 +177,8 @@ static inline void tegroup_impl_router_row(const tegroup_router_desc *desc, int6
 /* At least one output, and what the load-balancing loss is computed from. */
 static inline tegroup_status tegroup_impl_check_router_outputs(const tegroup_router_desc *desc, tegroup_error *error) {
     const int probabilities = desc->probabilities.dtype != TEGROUP_DTYPE_UNSET,
-              counts = desc->counts.dtype != TEGROUP_DTYPE_UNSET,
-              indices = desc->indices.dtype != TEGROUP_DTYPE_UNSET, schemed = tegroup_impl_router_schemed(desc);
+              counts = desc->counts.dtype != TEGROUP_DTYPE_UNSET, indices = desc->indices.dtype != TEGROUP_DTYPE_UNSET,
+              schemed = tegroup_impl_router_schemed(desc);
     TEGROUP_IMPL_RULE_AS(DTYPES, probabilities || !desc->balance_loss, ERROR_UNSET, "probabilities.dtype",
                          "must be set with balance_loss", TEGROUP_IMPL_REALS, 0);
     TEGROUP_IMPL_RULE_AS(DTYPES, counts || !desc->balance_loss || schemed, ERROR_UNSET, "counts.dtype",
@@ -192,64 +187,80 @@ static inline tegroup_status tegroup_impl_check_router_outputs(const tegroup_rou
                          "must be set with balance_loss and a scheme", TEGROUP_IMPL_INTEGERS, 0);
     TEGROUP_IMPL_RULE_AS(DTYPES, indices || desc->loss_gradients.dtype == TEGROUP_DTYPE_UNSET, ERROR_UNSET,
                          "indices.dtype", "must be set with loss_gradients", TEGROUP_IMPL_INTEGERS, 0);
-    TEGROUP_IMPL_RULE_AS(DTYPES,
-                         probabilities || counts || indices || desc->weights.dtype != TEGROUP_DTYPE_UNSET
-                             || desc->z_loss,
-                         ERROR_UNSET, "probabilities.dtype", "must be set where weights, indices and counts are absent",
-                         TEGROUP_IMPL_REALS, 0);
+    TEGROUP_IMPL_RULE_AS(
+        DTYPES, probabilities || counts || indices || desc->weights.dtype != TEGROUP_DTYPE_UNSET || desc->z_loss,
+        ERROR_UNSET, "probabilities.dtype", "must be set where weights, indices and counts are absent",
+        TEGROUP_IMPL_REALS, 0);
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_router_check(const tegroup_router_desc *desc, tegroup_error *error) {
+/* All but its memory. */
+static inline tegroup_status tegroup_impl_router_check_shapes(const tegroup_router_desc *desc, tegroup_error *error) {
     static const char *const logits[5] = TEGROUP_IMPL_MATRIX_PATHS("logits"),
                              *const probabilities[5] = TEGROUP_IMPL_MATRIX_PATHS("probabilities"),
                              *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"),
                              *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("indices"),
                              *const counts[5] = TEGROUP_IMPL_MATRIX_PATHS("counts"),
                              *const gradients[5] = TEGROUP_IMPL_MATRIX_PATHS("loss_gradients");
-    enum { BUFFERS = 8 + TEGROUP_IMPL_SCHEME_BUFFERS };
     const int64_t tokens = desc->logits.rows;
-    tegroup_impl_buffer buffers[BUFFERS];
-    tegroup_layout layout;
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_router_sizes(desc->experts, desc->k, desc->normalize, desc->balance_coefficient, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->logits, logits, -1, desc->experts, TEGROUP_IMPL_FLOATS, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->probabilities, probabilities, tokens, desc->experts,
-                                                 TEGROUP_IMPL_REALS, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_matrix_shape(&desc->logits, logits, -1, desc->experts, TEGROUP_IMPL_FLOATS, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional_shape(&desc->probabilities, probabilities, tokens, desc->experts,
+                                                       TEGROUP_IMPL_REALS, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional_shape(
         &desc->weights, weights, tokens, desc->k,
         desc->probabilities.dtype != TEGROUP_DTYPE_UNSET ? 1u << desc->probabilities.dtype : TEGROUP_IMPL_REALS,
         error));
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_optional(&desc->indices, indices, tokens, desc->k, TEGROUP_IMPL_INTEGERS, error));
+        tegroup_impl_check_optional_shape(&desc->indices, indices, tokens, desc->k, TEGROUP_IMPL_INTEGERS, error));
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_optional(&desc->counts, counts, 1, desc->experts, TEGROUP_IMPL_INTEGERS, error));
+        tegroup_impl_check_optional_shape(&desc->counts, counts, 1, desc->experts, TEGROUP_IMPL_INTEGERS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_reach(&desc->counts, counts, tegroup_impl_mul(tokens, desc->k), error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_scheme(&desc->scheme, tokens, desc->experts, desc->k, desc->normalize, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->loss_gradients, gradients,
-                                                 tegroup_impl_sequences(&desc->scheme, tokens), desc->experts + 1,
-                                                 1u << TEGROUP_DTYPE_F64, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_router_outputs(desc, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_scheme(&desc->scheme, tokens, desc->experts, desc->k, desc->normalize, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional_shape(&desc->loss_gradients, gradients,
+                                                       tegroup_impl_sequences(&desc->scheme, tokens), desc->experts + 1,
+                                                       1u << TEGROUP_DTYPE_F64, error));
+    return tegroup_impl_check_router_outputs(desc, error);
+}
+
+static inline tegroup_status tegroup_impl_router_check(const tegroup_router_desc *desc, tegroup_error *error) {
+    enum { BUFFERS = 8 + TEGROUP_IMPL_SCHEME_BUFFERS };
+    tegroup_impl_buffer buffers[BUFFERS];
+    tegroup_layout layout;
+    TEGROUP_IMPL_TRY(tegroup_impl_router_check_shapes(desc, error));
+#define TEGROUP_IMPL_MEMORY_OF(member)                                                                                 \
+    do {                                                                                                               \
+        static const char *const paths[5] = TEGROUP_IMPL_MATRIX_PATHS(#member);                                        \
+        TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_memory(&desc->member, paths, error));                               \
+    } while (0)
+    TEGROUP_IMPL_MEMORY_OF(logits);
+    TEGROUP_IMPL_MEMORY_OF(probabilities);
+    TEGROUP_IMPL_MEMORY_OF(weights);
+    TEGROUP_IMPL_MEMORY_OF(indices);
+    TEGROUP_IMPL_MEMORY_OF(counts);
+    TEGROUP_IMPL_MEMORY_OF(loss_gradients);
+#undef TEGROUP_IMPL_MEMORY_OF
+    TEGROUP_IMPL_TRY(tegroup_impl_check_scheme_memory(&desc->scheme, error));
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(desc->balance_loss, sizeof(double)), ERROR_ALIGNMENT, "balance_loss",
                       "must be aligned to its element", 8, (uintptr_t)desc->balance_loss % sizeof(double));
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(desc->z_loss, sizeof(double)), ERROR_ALIGNMENT, "z_loss",
                       "must be aligned to its element", 8, (uintptr_t)desc->z_loss % sizeof(double));
     buffers[0] = tegroup_impl_buffer_of(desc->balance_loss, (int64_t)sizeof(double), "balance_loss",
                                         "must not overlap balance_loss", 1);
-    buffers[1] = tegroup_impl_matrix_buffer(&desc->counts, counts[0], "must not overlap counts", 1);
-    buffers[2] = tegroup_impl_matrix_buffer(&desc->indices, indices[0], "must not overlap indices", 1);
-    buffers[3] = tegroup_impl_matrix_buffer(&desc->weights, weights[0], "must not overlap weights", 1);
+    buffers[1] = tegroup_impl_matrix_buffer(&desc->counts, "counts.data", "must not overlap counts", 1);
+    buffers[2] = tegroup_impl_matrix_buffer(&desc->indices, "indices.data", "must not overlap indices", 1);
+    buffers[3] = tegroup_impl_matrix_buffer(&desc->weights, "weights.data", "must not overlap weights", 1);
     buffers[4] =
-        tegroup_impl_matrix_buffer(&desc->probabilities, probabilities[0], "must not overlap probabilities", 1);
-    buffers[5] =
-        tegroup_impl_buffer_of(desc->z_loss, (int64_t)sizeof(double), "z_loss", "must not overlap z_loss", 1);
+        tegroup_impl_matrix_buffer(&desc->probabilities, "probabilities.data", "must not overlap probabilities", 1);
+    buffers[5] = tegroup_impl_buffer_of(desc->z_loss, (int64_t)sizeof(double), "z_loss", "must not overlap z_loss", 1);
     buffers[6] =
-        tegroup_impl_matrix_buffer(&desc->loss_gradients, gradients[0], "must not overlap loss_gradients", 1);
+        tegroup_impl_matrix_buffer(&desc->loss_gradients, "loss_gradients.data", "must not overlap loss_gradients", 1);
     buffers[7] = tegroup_impl_matrix_buffer(&desc->logits, NULL, "must not overlap logits", 0);
-    tegroup_impl_scheme_buffers(&desc->scheme, tokens, buffers + 8);
+    tegroup_impl_scheme_buffers(&desc->scheme, desc->logits.rows, buffers + 8);
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, BUFFERS, TEGROUP_CHECK_HOST, NULL, error));
     TEGROUP_IMPL_TRY(tegroup_router_layout(desc, &layout, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error));
@@ -331,10 +342,11 @@ static inline tegroup_status tegroup_impl_router_backward_check(const tegroup_ro
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_matrix(&desc->probabilities, probabilities, -1, desc->experts, TEGROUP_IMPL_REALS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->indices, indices, tokens, desc->k, TEGROUP_IMPL_INTEGERS, error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_scheme(&desc->scheme, tokens, desc->experts, desc->k, desc->normalize, error));
-    TEGROUP_IMPL_RULE(!schemed || desc->balance_coefficient == 0, ERROR_COMBINATION, "balance_coefficient",
-                      "must be 0 with a scheme or loss_gradients, which have it", 0, 1);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_scheme(&desc->scheme, tokens, desc->experts, desc->k, desc->normalize, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_scheme_memory(&desc->scheme, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_loss_scale(desc->loss_scale, error));
+    TEGROUP_IMPL_RULE_REAL(!schemed || desc->balance_coefficient == 0, ERROR_COMBINATION, "balance_coefficient",
+                           "must be 0 with a scheme or loss_gradients, which have it", 0, desc->balance_coefficient);
     TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->loss_gradients, gradients,
                                                  tegroup_impl_sequences(&desc->scheme, tokens), desc->experts + 1,
                                                  1u << TEGROUP_DTYPE_F64, error));

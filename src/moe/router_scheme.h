@@ -71,7 +71,7 @@ TEGROUP_IMPL_HD const double *tegroup_impl_loss_slopes(const tegroup_router_back
     const int64_t length = desc->scheme.sequence_tokens;
     if (desc->loss_gradients.dtype == TEGROUP_DTYPE_UNSET) return NULL;
     return (const double *)(const void *)tegroup_impl_matrix_row(&desc->loss_gradients,
-                                                                  length != 0 ? token / length : 0);
+                                                                 length != 0 ? token / length : 0);
 }
 
 /* A number's place among all numbers: the larger one has the larger place, both zeros have one, NaN has 1, below every
@@ -263,9 +263,8 @@ static inline void tegroup_impl_scheme_row_FSUF(const tegroup_router_desc *desc,
         if (indices[j] >= 0) tegroup_impl_count_one(&desc->counts, indices[j]);
         if (desc->weights.dtype != TEGROUP_DTYPE_UNSET)
             tegroup_impl_store_FSUF(desc->weights.dtype, tegroup_impl_matrix_row(&desc->weights, token), j,
-                                    indices[j] < 0
-                                        ? (REAL)0
-                                        : tegroup_impl_scheme_weight_FSUF(s, scores[indices[j]], divisor));
+                                    indices[j] < 0 ? (REAL)0
+                                                   : tegroup_impl_scheme_weight_FSUF(s, scores[indices[j]], divisor));
     }
 }
 
@@ -320,7 +319,7 @@ static inline void tegroup_impl_scheme_grad_row_FSUF(const tegroup_router_backwa
         z = by * (REAL)slopes[desc->experts] * (REAL)((double)largest + log((double)sum)) / sum;
     }
     for (e = 0; e < desc->experts; e++) {
-        REAL grad = !there ? (REAL)0
+        REAL grad = !there    ? (REAL)0
                     : softmax ? scores[e] * (grads[e] - mean)
                               : tegroup_impl_score_slope_FSUF(s->score, scores[e]) * grads[e];
         if (there && logits)
@@ -393,10 +392,25 @@ static inline void tegroup_impl_scheme_losses(const tegroup_router_desc *desc, i
             tegroup_impl_z_mean(desc, 2, tokens);
 }
 
+/* What multiplies a loss. */
+static inline tegroup_status tegroup_impl_check_coefficient(double coefficient, const char *field,
+                                                            tegroup_error *error) {
+    TEGROUP_IMPL_RULE_REAL(coefficient >= 0 && coefficient <= TEGROUP_IMPL_LARGEST_f64, ERROR_VALUE, field,
+                           "must be finite and not negative", 0, coefficient);
+    return TEGROUP_OK;
+}
+static inline tegroup_status tegroup_impl_check_loss_scale(double scale, tegroup_error *error) {
+    TEGROUP_IMPL_RULE_REAL(scale >= -TEGROUP_IMPL_LARGEST_f64 && scale <= TEGROUP_IMPL_LARGEST_f64, ERROR_VALUE,
+                           "loss_scale", "must be finite", 1, scale);
+    return TEGROUP_OK;
+}
+
+/* All but its matrices' memory. */
 static inline tegroup_status tegroup_impl_check_scheme(const tegroup_router_scheme *s, int64_t tokens, int32_t experts,
                                                        int32_t k, int32_t normalize, tegroup_error *error) {
-    static const char *const bias[5] = TEGROUP_IMPL_MATRIX_PATHS("scheme.bias"),
-                             *const given[5] = TEGROUP_IMPL_MATRIX_PATHS("scheme.given_indices");
+    static const char *const bias[5] = TEGROUP_IMPL_MATRIX_PATHS("scheme.bias"), *const given[5] =
+                                                                                     TEGROUP_IMPL_MATRIX_PATHS(
+                                                                                         "scheme.given_indices");
     const int chooses = s->given_indices.dtype == TEGROUP_DTYPE_UNSET;
     TEGROUP_IMPL_RULE_ENUM(s->score, TEGROUP_SCORE_SQRT_SOFTPLUS, "scheme.score", "must be a tegroup_score");
     TEGROUP_IMPL_RULE(s->n_group == 0 || (s->n_group >= 2 && s->n_group <= TEGROUP_IMPL_EXPERT_GROUPS), ERROR_VALUE,
@@ -411,16 +425,19 @@ static inline tegroup_status tegroup_impl_check_scheme(const tegroup_router_sche
                            "must be a tegroup_group_score");
     TEGROUP_IMPL_RULE(s->n_group != 0 || s->group_score == TEGROUP_GROUP_SCORE_TOP2, ERROR_COMBINATION,
                       "scheme.group_score", "must be 0 without n_group", 0, s->group_score);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&s->bias, bias, 1, experts, TEGROUP_IMPL_REALS, error));
-    TEGROUP_IMPL_RULE(s->normalize_epsilon >= 0 && s->normalize_epsilon <= TEGROUP_IMPL_LARGEST_f32, ERROR_VALUE,
-                      "scheme.normalize_epsilon", "must be 0 to the largest float", 0, -1);
-    TEGROUP_IMPL_RULE(normalize || s->normalize_epsilon == 0, ERROR_COMBINATION, "scheme.normalize_epsilon",
-                      "must be 0 without normalize", 0, 1);
-    TEGROUP_IMPL_RULE(s->route_factor >= 0 && s->route_factor <= TEGROUP_IMPL_LARGEST_f32, ERROR_VALUE,
-                      "scheme.route_factor", "must be 0 to the largest float", 0, -1);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&s->given_indices, given, tokens, k, TEGROUP_IMPL_INTEGERS, error));
-    TEGROUP_IMPL_RULE_AS(DTYPES, chooses || s->bias.dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION,
-                         "scheme.bias.dtype", "must be UNSET with given_indices", 0, s->bias.dtype);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional_shape(&s->bias, bias, 1, experts, TEGROUP_IMPL_REALS, error));
+    TEGROUP_IMPL_RULE_REAL(s->normalize_epsilon >= 0 && s->normalize_epsilon <= TEGROUP_IMPL_LARGEST_f32, ERROR_VALUE,
+                           "scheme.normalize_epsilon", "must be 0 to the largest float", TEGROUP_IMPL_LARGEST_f32,
+                           s->normalize_epsilon);
+    TEGROUP_IMPL_RULE_REAL(normalize || s->normalize_epsilon == 0, ERROR_COMBINATION, "scheme.normalize_epsilon",
+                           "must be 0 without normalize", 0, s->normalize_epsilon);
+    TEGROUP_IMPL_RULE_REAL(s->route_factor >= 0 && s->route_factor <= TEGROUP_IMPL_LARGEST_f32, ERROR_VALUE,
+                           "scheme.route_factor", "must be 0 to the largest float", TEGROUP_IMPL_LARGEST_f32,
+                           s->route_factor);
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_optional_shape(&s->given_indices, given, tokens, k, TEGROUP_IMPL_INTEGERS, error));
+    TEGROUP_IMPL_RULE_AS(DTYPE, chooses || s->bias.dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION, "scheme.bias.dtype",
+                         "must be UNSET with given_indices", TEGROUP_DTYPE_UNSET, s->bias.dtype);
     TEGROUP_IMPL_RULE(chooses || s->n_group == 0, ERROR_COMBINATION, "scheme.n_group", "must be 0 with given_indices",
                       0, s->n_group);
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(s->valid_tokens, 8), ERROR_ALIGNMENT, "scheme.valid_tokens",
@@ -429,8 +446,14 @@ static inline tegroup_status tegroup_impl_check_scheme(const tegroup_router_sche
                       s->sequence_tokens);
     TEGROUP_IMPL_RULE(s->sequence_tokens == 0 || tokens % s->sequence_tokens == 0, ERROR_SHAPE,
                       "scheme.sequence_tokens", "must divide the number of tokens", tokens, s->sequence_tokens);
-    TEGROUP_IMPL_RULE(s->z_coefficient >= 0, ERROR_VALUE, "scheme.z_coefficient", "must not be negative or NaN", 0, -1);
-    return TEGROUP_OK;
+    return tegroup_impl_check_coefficient(s->z_coefficient, "scheme.z_coefficient", error);
+}
+static inline tegroup_status tegroup_impl_check_scheme_memory(const tegroup_router_scheme *s, tegroup_error *error) {
+    static const char *const bias[5] = TEGROUP_IMPL_MATRIX_PATHS("scheme.bias"), *const given[5] =
+                                                                                     TEGROUP_IMPL_MATRIX_PATHS(
+                                                                                         "scheme.given_indices");
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_memory(&s->bias, bias, error));
+    return tegroup_impl_check_matrix_memory(&s->given_indices, given, error);
 }
 
 /* Sums over tokens are made of this many runs of them, added up in order: losses need no atomics. */
@@ -444,7 +467,10 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sequence_runs(int64_t sequences) {
 
 /* What the kernels of a scheme's losses hand on, in the order of these items. */
 enum {
-    TEGROUP_IMPL_LOSS_TOTALS, TEGROUP_IMPL_LOSS_LOGSUMEXP, TEGROUP_IMPL_LOSS_COUNTS, TEGROUP_IMPL_LOSS_SUMS,
+    TEGROUP_IMPL_LOSS_TOTALS,
+    TEGROUP_IMPL_LOSS_LOGSUMEXP,
+    TEGROUP_IMPL_LOSS_COUNTS,
+    TEGROUP_IMPL_LOSS_SUMS,
     TEGROUP_IMPL_LOSS_SEQUENCES
 };
 static inline void tegroup_impl_scheme_layout(const tegroup_router_desc *desc, tegroup_layout *layout) {

@@ -119,13 +119,14 @@ typedef enum tegroup_group_score {
  * sigmoid of the largest logits is SIGMOID.
  *
  * The balance loss is balance_coefficient times the mean over sequences of experts * sum_e (share of the sequence's
- * assignments to e) * (mean over its tokens of the expert's share of the token's scores). A sequence is all tokens, or
- * each sequence_tokens of them (DeepSeek-V3, arXiv:2412.19437, equations 17 to 20). The z-loss is z_coefficient times
- * the mean over tokens of (log sum exp(logits))^2 (Zoph et al. 2022, "ST-MoE", arXiv:2202.08906, equation 5). Means of
- * nothing are 0.
+ * assignments to e) * (mean over its tokens of the expert's share of the token's scores). A token has k assignments,
+ * also where given_indices name no expert. A sequence is all tokens, or each sequence_tokens of them (DeepSeek-V3,
+ * arXiv:2412.19437, equations 17 to 20). The z-loss is z_coefficient times the mean over tokens of (log sum
+ * exp(logits))^2 (Zoph et al. 2022, "ST-MoE", arXiv:2202.08906, equation 5). Means of nothing are 0.
  *
- * A token that token_mask or valid_tokens leaves out has indices -1, weights, probabilities and gradients 0, and
- * counts nowhere. Pointers are in `space`. */
+ * The gradient of a logit that is NaN is NaN, whether its expert is chosen or not, and where softmax is NaN so are the
+ * token's others. A token that token_mask or valid_tokens leaves out has indices -1, weights, probabilities and
+ * gradients 0, and counts nowhere. Pointers are in `space`. */
 typedef struct tegroup_router_scheme {
     tegroup_score  score;
     int32_t        n_group;       /* groups of equally many neighbouring experts, 2 to 64; 0 = none               */

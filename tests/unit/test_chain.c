@@ -38,7 +38,7 @@ static tegroup_status refusing(void *context, const tegroup_tensor *x, const teg
 }
 
 static tegroup_status telling(void *context, const tegroup_tensor *x, const tegroup_tensor *y, struct CUstream_st *stream, tegroup_error *error) {
-    const tegroup_error told = {TEGROUP_ERROR_VALUE, 0, "told", "by the caller's own", 1, 2, TEGROUP_READING_NUMBER};
+    const tegroup_error told = {TEGROUP_ERROR_VALUE, 0, "told", "by the caller's own", 1, 2, TEGROUP_READING_NUMBER, NULL};
     (void)context, (void)x, (void)y, (void)stream;
     *error = told;
     return TEGROUP_ERROR_VALUE;

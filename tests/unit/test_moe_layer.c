@@ -302,16 +302,18 @@ TEST(moe_layer, what_is_saved_by_arithmetic) {
 
 /* ---- refusals ----------------------------------------------------------------------------------------------------------- */
 
-static void refused(const layer *l, const tegroup_moe_desc *d, tegroup_op op, tegroup_status status, const char *field) {
+static void refused(const layer *l, const tegroup_moe_desc *d, tegroup_op op, tegroup_status status, const char *path) {
     tegroup_error error;
+    char told[128];
     memset(&error, 0, sizeof error);
     for (guarded_node *n = guarded_top; n != NULL; n = n->older) if (!n->scratch) guarded_remember(n->data);
     const tegroup_status got = op == TEGROUP_OP_UNSET     ? tegroup_moe_plan_make(d, NULL, (tegroup_moe_plan *)(uintptr_t)&l->plan, &error)
                                : op == TEGROUP_OP_FORWARD ? tegroup_moe_forward(&l->plan, d, NULL, &error)
                                : op == TEGROUP_OP_DGRAD   ? tegroup_moe_dgrad(&l->plan, d, NULL, &error)
                                                           : tegroup_moe_wgrad(&l->plan, d, NULL, &error);
-    if (got != status) printf("%s: %s\n", error.field ? error.field : "", error.rule ? error.rule : "");
-    ASSERT_STREQ(error.field, field);
+    snprintf(told, sizeof told, "%s%s%s", error.within ? error.within : "", error.within ? "." : "", error.field ? error.field : "");
+    if (got != status) printf("%s: %s\n", told, error.rule ? error.rule : "");
+    ASSERT_STREQ(told, path);
     ASSERT_EQ(got, status);
     for (guarded_node *n = guarded_top; n != NULL; n = n->older) if (!n->scratch) ASSERT_EQ(guarded_changed(n->data), 0);
 }
@@ -323,6 +325,18 @@ static void refused(const layer *l, const tegroup_moe_desc *d, tegroup_op op, te
         ASSERT_PASSING();                                                                                                 \
     } while (0)
 
+static void fewer_tokens(tegroup_moe_desc *d) {
+    tegroup_matrix *matrices[] = {&d->tokens, &d->output, &d->grad_output, &d->grad_tokens, &d->grad_logits, &d->router.logits};
+    for (size_t i = 0; i < sizeof matrices / sizeof *matrices; i++) matrices[i]->rows -= matrices[i]->rows > 0;
+}
+
+/* A weight, or its gradient, as a list of matrices in host memory. */
+static void as_list(tegroup_tensor *t) {
+    void **list = guarded((size_t)t->shape.groups * sizeof(void *));
+    for (int32_t e = 0; e < t->shape.groups; e++) list[e] = (char *)t->data + (size_t)(e * t->shape.rows * t->shape.cols) * size_of(t->dtype);
+    t->data = NULL, t->pointers = list, t->pointers_space = TEGROUP_SPACE_HOST;
+}
+
 TEST(moe_layer, refuses_and_names_the_field) {
     rng r = rng_seed(9105);
     layer l;
@@ -332,44 +346,86 @@ TEST(moe_layer, refuses_and_names_the_field) {
     run(&l, TEGROUP_OP_FORWARD);
     ASSERT_PASSING();
     const tegroup_op plan = TEGROUP_OP_UNSET, forward = TEGROUP_OP_FORWARD, dgrad = TEGROUP_OP_DGRAD, wgrad = TEGROUP_OP_WGRAD;
-    void *scratch[] = {l.desc.saved_by_forward, l.desc.saved_by_dgrad, l.desc.experts.options.workspace};
-    for (int i = 0; i < 3; i++) guarded_find(scratch[i])->scratch = 1;
+    guarded_find(l.desc.experts.options.workspace)->scratch = 1; /* nothing else is written, not even what forward saved */
     REFUSED(plan, d.struct_size = 3, TEGROUP_ERROR_STRUCT_SIZE, "struct_size");
     REFUSED(plan, d.space = TEGROUP_SPACE_UNSET, TEGROUP_ERROR_UNSET, "space");
     REFUSED(plan, d.tokens.dtype = TEGROUP_DTYPE_UNSET, TEGROUP_ERROR_UNSET, "tokens.dtype");
     REFUSED(plan, d.tokens.dtype = TEGROUP_DTYPE_I32, TEGROUP_ERROR_DTYPE, "tokens.dtype");
     REFUSED(plan, d.tokens.rows = -1, TEGROUP_ERROR_VALUE, "tokens.rows");
     REFUSED(plan, d.tokens.cols++, TEGROUP_ERROR_SHAPE, "tokens.cols");
-    REFUSED(plan, d.router.k = 0, TEGROUP_ERROR_VALUE, "k");
-    REFUSED(plan, d.router.k = l.experts + 1, TEGROUP_ERROR_VALUE, "k");
-    REFUSED(plan, d.router.normalize = 2, TEGROUP_ERROR_VALUE, "normalize");
+    REFUSED(plan, d.router.k = 0, TEGROUP_ERROR_VALUE, "router.k");
+    REFUSED(plan, d.router.k = l.experts + 1, TEGROUP_ERROR_VALUE, "router.k");
+    REFUSED(plan, d.router.normalize = 2, TEGROUP_ERROR_VALUE, "router.normalize");
     REFUSED(plan, d.capacity = -1, TEGROUP_ERROR_VALUE, "capacity");
+    REFUSED(plan, d.experts.fc1.weight.shape.groups = 0, TEGROUP_ERROR_VALUE, "experts.fc1.weight.shape.groups");
+    REFUSED(plan, d.experts.fc1.weight.shape.rows = d.experts.fc1.bias.shape.cols = INT64_C(1) << 32, TEGROUP_ERROR_VALUE, "experts.fc1.weight.shape.rows");
+    REFUSED(plan, d.experts.fc2.weight.shape.rows = -1, TEGROUP_ERROR_VALUE, "experts.fc2.weight.shape.rows");
+    REFUSED(plan, d.experts.fc1.weight.dtype = TEGROUP_DTYPE_F64, TEGROUP_ERROR_DTYPE, "experts.fc1.weight.dtype");
+    REFUSED(plan, d.experts.fc2.weight.dtype = TEGROUP_DTYPE_UNSET, TEGROUP_ERROR_DTYPE, "experts.fc2.weight.dtype");
+    REFUSED(plan, d.experts.row_scale = &l, TEGROUP_ERROR_COMBINATION, "experts.row_scale");
+    REFUSED(plan, d.experts.row_scale_dtype = TEGROUP_DTYPE_F32, TEGROUP_ERROR_COMBINATION, "experts.row_scale_dtype");
+    REFUSED(plan, d.space = TEGROUP_SPACE_DEVICE, TEGROUP_ERROR_NOT_BUILT, "target.built");
+    REFUSED(plan, d.output.rows--, TEGROUP_ERROR_SHAPE, "output.rows");
+    REFUSED(plan, d.output.cols++, TEGROUP_ERROR_SHAPE, "output.cols");
+    REFUSED(plan, d.output.dtype = TEGROUP_DTYPE_I32, TEGROUP_ERROR_DTYPE, "output.dtype");
+    REFUSED(plan, d.output.ld = 1, TEGROUP_ERROR_LAYOUT, "output.ld");
+    REFUSED(plan, d.grad_output.rows++, TEGROUP_ERROR_SHAPE, "grad_output.rows");
+    REFUSED(plan, d.grad_tokens.cols++, TEGROUP_ERROR_SHAPE, "grad_tokens.cols");
+    REFUSED(plan, d.grad_logits.cols--, TEGROUP_ERROR_SHAPE, "grad_logits.cols");
+    REFUSED(plan, d.router.logits.dtype = TEGROUP_DTYPE_UNSET, TEGROUP_ERROR_UNSET, "router.logits.dtype");
+    REFUSED(plan, d.router.logits.rows--, TEGROUP_ERROR_SHAPE, "router.logits.rows");
+    REFUSED(plan, d.router.logits.cols++, TEGROUP_ERROR_SHAPE, "router.logits.cols");
+    REFUSED(plan, d.router.indices = tegroup_matrix_of(NULL, l.tokens, l.k + 1, TEGROUP_DTYPE_I32), TEGROUP_ERROR_SHAPE, "router.indices.cols");
+    REFUSED(plan, d.router.indices = tegroup_matrix_of(NULL, l.tokens, l.k, TEGROUP_DTYPE_F32), TEGROUP_ERROR_DTYPE, "router.indices.dtype");
+    REFUSED(plan, d.router.threads = -1, TEGROUP_ERROR_VALUE, "router.threads");
+    REFUSED(plan, d.router.balance_coefficient = (double)INFINITY, TEGROUP_ERROR_VALUE, "router.balance_coefficient");
+    REFUSED(plan, d.router.scheme.z_coefficient = (double)NAN, TEGROUP_ERROR_VALUE, "router.scheme.z_coefficient");
+    REFUSED(plan, d.loss_scale = (double)NAN, TEGROUP_ERROR_VALUE, "loss_scale");
+    REFUSED(plan, d.experts.options.threads = -1, TEGROUP_ERROR_VALUE, "experts.options.threads");
+    REFUSED(plan, d.experts.fc2.weight.ld = 1, TEGROUP_ERROR_LAYOUT, "experts.fc2.weight.ld");
     REFUSED(plan, d.grad_output.dtype = TEGROUP_DTYPE_UNSET, TEGROUP_ERROR_COMBINATION, "grad_tokens");
     REFUSED(plan, d.grad_output.dtype = TEGROUP_DTYPE_BF16, TEGROUP_ERROR_DTYPE, "grad_output.dtype");
     REFUSED(plan, d.router.weights = tegroup_matrix_of(NULL, l.tokens, l.k, TEGROUP_DTYPE_F64), TEGROUP_ERROR_DTYPE, "router.weights.dtype");
-    REFUSED(plan, d.experts.input.dtype = TEGROUP_DTYPE_F32, TEGROUP_ERROR_COMBINATION, "experts.input");
+    REFUSED(plan, d.experts.input.dtype = TEGROUP_DTYPE_F32, TEGROUP_ERROR_COMBINATION, "experts.input.dtype");
     REFUSED(plan, d.experts.fc2_bias_scaled = 1, TEGROUP_ERROR_COMBINATION, "experts.fc2_bias_scaled");
     REFUSED(plan, d.experts.out_tail = TEGROUP_TAIL_ZERO, TEGROUP_ERROR_COMBINATION, "experts.out_tail");
-    REFUSED(plan, d.experts.activation = TEGROUP_ACTIVATION_UNSET, TEGROUP_ERROR_UNSET, "activation");
+    REFUSED(plan, d.experts.activation = TEGROUP_ACTIVATION_UNSET, TEGROUP_ERROR_UNSET, "experts.activation");
     REFUSED(forward, d.tokens.data = NULL, TEGROUP_ERROR_NULL_ARGUMENT, "tokens.data");
     REFUSED(forward, d.output.data = NULL, TEGROUP_ERROR_NULL_ARGUMENT, "output.data");
     REFUSED(forward, d.output.rows--, TEGROUP_ERROR_SHAPE, "output.rows");
     REFUSED(forward, d.output.cols++, TEGROUP_ERROR_SHAPE, "output.cols");
     REFUSED(forward, d.output.data = d.tokens.data, TEGROUP_ERROR_OVERLAP, "output.data");
-    REFUSED(forward, d.router.logits.data = NULL, TEGROUP_ERROR_NULL_ARGUMENT, "logits.data");
+    REFUSED(forward, d.router.logits.data = NULL, TEGROUP_ERROR_NULL_ARGUMENT, "router.logits.data");
     REFUSED(forward, d.router.logits.data = d.saved_by_forward, TEGROUP_ERROR_OVERLAP, "saved_by_forward");
     REFUSED(forward, d.saved_by_forward = NULL, TEGROUP_ERROR_NULL_ARGUMENT, "saved_by_forward");
     REFUSED(forward, d.saved_by_forward_bytes--, TEGROUP_ERROR_WORKSPACE, "saved_by_forward_bytes");
-    REFUSED(forward, d.experts.options.workspace_bytes--, TEGROUP_ERROR_WORKSPACE, "options.workspace_bytes");
+    REFUSED(forward, d.experts.options.workspace_bytes--, TEGROUP_ERROR_WORKSPACE, "experts.options.workspace_bytes");
     REFUSED(forward, d.experts.options.workspace = d.saved_by_forward, TEGROUP_ERROR_OVERLAP, "saved_by_forward");
-    REFUSED(forward, d.experts.fc1.weight.data = NULL, TEGROUP_ERROR_NULL_ARGUMENT, "fc1.weight.data");
-    REFUSED(forward, d.experts.fc2.bias.data = NULL, TEGROUP_ERROR_NULL_ARGUMENT, "fc2.bias.data");
+    REFUSED(forward, d.experts.fc1.weight.data = NULL, TEGROUP_ERROR_NULL_ARGUMENT, "experts.fc1.weight.data");
+    REFUSED(forward, d.experts.fc2.bias.data = NULL, TEGROUP_ERROR_NULL_ARGUMENT, "experts.fc2.bias.data");
     REFUSED(forward, d.capacity = l.tokens * l.k + 1, TEGROUP_ERROR_PLAN, "capacity");
     REFUSED(forward, d.router.k = l.k == 1 ? 2 : 1, TEGROUP_ERROR_PLAN, l.k == 1 ? "capacity" : "router.k");
+    REFUSED(forward, d.space = TEGROUP_SPACE_DEVICE, TEGROUP_ERROR_PLAN, "space");
+    REFUSED(forward, d.router.normalize = !d.router.normalize, TEGROUP_ERROR_PLAN, "router.normalize");
+    REFUSED(dgrad, d.router.scheme.score = TEGROUP_SCORE_SIGMOID, TEGROUP_ERROR_PLAN, "router.scheme.score");
+    REFUSED(forward, d.router.scheme.bias = tegroup_matrix_of(&l, 1, l.experts, TEGROUP_DTYPE_F32), TEGROUP_ERROR_PLAN, "router.scheme.bias.dtype");
+    REFUSED(dgrad, d.router.balance_coefficient = d.router.balance_coefficient != 0 ? 0 : 0.5, TEGROUP_ERROR_PLAN, "router.balance_coefficient");
+    REFUSED(forward, d.router.scheme.z_coefficient = 0.5, TEGROUP_ERROR_PLAN, "router.scheme.z_coefficient");
+    REFUSED(forward, d.experts.activation = TEGROUP_ACTIVATION_GEGLU, TEGROUP_ERROR_PLAN, "experts.activation");
+    REFUSED(forward, d.experts.options.check_level = (tegroup_check_level)2, TEGROUP_ERROR_VALUE, "experts.options.check_level");
+    REFUSED(dgrad, memset(&d.experts.fc2.bias, 0, sizeof d.experts.fc2.bias), TEGROUP_ERROR_PLAN, "experts.fc2.bias.dtype");
+    REFUSED(dgrad, fewer_tokens(&d), TEGROUP_ERROR_CAPACITY, "saved_by_forward"); /* than forward had */
+    REFUSED(wgrad, fewer_tokens(&d), TEGROUP_ERROR_CAPACITY, "saved_by_forward");
+    REFUSED(dgrad, d.saved_by_forward = guarded(d.saved_by_forward_bytes), TEGROUP_ERROR_CAPACITY, "saved_by_forward");
+    tegroup_moe_desc before = l.desc; /* forward had fewer */
+    fewer_tokens(&before);
+    ASSERT_EQ(tegroup_moe_forward(&l.plan, &before, NULL, NULL), TEGROUP_OK);
+    REFUSED(dgrad, (void)0, TEGROUP_ERROR_CAPACITY, "saved_by_forward");
+    run(&l, TEGROUP_OP_FORWARD);
     REFUSED(dgrad, d.grad_output.data = NULL, TEGROUP_ERROR_NULL_ARGUMENT, "grad_output.data");
     REFUSED(dgrad, d.grad_tokens.data = d.grad_output.data, TEGROUP_ERROR_OVERLAP, "grad_tokens.data");
     REFUSED(dgrad, d.grad_logits.data = NULL, TEGROUP_ERROR_NULL_ARGUMENT, "grad_logits.data");
-    REFUSED(wgrad, d.experts.fc1.main_grad.data = NULL, TEGROUP_ERROR_NULL_ARGUMENT, "fc1.main_grad.data");
+    REFUSED(wgrad, d.experts.fc1.main_grad.data = NULL, TEGROUP_ERROR_NULL_ARGUMENT, "experts.fc1.main_grad.data");
     REFUSED(dgrad, d.saved_by_dgrad_bytes--, TEGROUP_ERROR_WORKSPACE, "saved_by_dgrad_bytes");
     REFUSED(wgrad, d.saved_by_dgrad = d.saved_by_forward, TEGROUP_ERROR_OVERLAP, "saved_by_forward");
     REFUSED(plan, d.experts.recompute = 2, TEGROUP_ERROR_COMBINATION, "experts.recompute");
@@ -397,19 +453,15 @@ TEST(moe_layer, refuses_and_names_the_field) {
     REFUSED(forward, d.rows_format = blocks, TEGROUP_ERROR_PLAN, "rows_format.scaling");
     REFUSED(forward, memset(&d.experts.fc1.main_grad, 0, sizeof(tegroup_tensor) * 2), TEGROUP_ERROR_PLAN, "experts.fc1.main_grad.dtype");
     /* outputs beside whatever else the call touches */
-    const int64_t experts = l.experts;
     REFUSED(forward, d.output.data = d.experts.fc1.weight.data, TEGROUP_ERROR_OVERLAP, "output.data");
     REFUSED(forward, d.output.data = d.experts.fc2.bias.data, TEGROUP_ERROR_OVERLAP, "output.data");
-    REFUSED(forward, d.router.balance_loss = (double *)d.tokens.data, TEGROUP_ERROR_OVERLAP, "router.balance_loss");
-    REFUSED(forward, d.router.z_loss = (double *)d.experts.fc2.weight.data, TEGROUP_ERROR_OVERLAP, "router.z_loss");
-    REFUSED(forward, d.router.scheme.bias = tegroup_matrix_of(d.output.data, 1, experts, TEGROUP_DTYPE_F32), TEGROUP_ERROR_OVERLAP, "output.data");
     REFUSED(forward, d.router.scheme.token_mask = (const uint8_t *)d.saved_by_forward, TEGROUP_ERROR_OVERLAP, "saved_by_forward");
     REFUSED(dgrad, d.grad_tokens.data = d.experts.fc1.weight.data, TEGROUP_ERROR_OVERLAP, "grad_tokens.data");
     REFUSED(dgrad, d.grad_logits.data = d.experts.fc2.weight.data, TEGROUP_ERROR_OVERLAP, "grad_logits.data");
     REFUSED(wgrad, d.experts.fc1.main_grad.data = d.saved_by_forward, TEGROUP_ERROR_OVERLAP, "saved_by_forward");
     /* what the router's backward call refuses, before the first product of dgrad writes */
-    REFUSED(dgrad, d.router.threads = -1, TEGROUP_ERROR_VALUE, "threads");
-    REFUSED(dgrad, d.router.scheme.topk_group = -1, TEGROUP_ERROR_VALUE, "scheme.topk_group");
+    REFUSED(dgrad, d.router.threads = -1, TEGROUP_ERROR_VALUE, "router.threads");
+    REFUSED(dgrad, d.router.scheme.route_factor = -1, TEGROUP_ERROR_VALUE, "router.scheme.route_factor");
     /* the router writes for the caller before the experts read their weights */
     layer_free(&l);
     guards_release(mark);
@@ -417,13 +469,20 @@ TEST(moe_layer, refuses_and_names_the_field) {
     layer_make(&l, &r, TEGROUP_DTYPE_F32, 0, 0);
     ASSERT_PASSING();
     l.desc.router.counts = tegroup_matrix_of(guarded((size_t)l.experts * 8), 1, l.experts, TEGROUP_DTYPE_I64);
+    l.desc.router.balance_coefficient = 0.5; /* a loss may then be wanted in any call */
+    l.desc.router.scheme.bias = tegroup_matrix_of(guarded((size_t)l.experts * 4), 1, l.experts, TEGROUP_DTYPE_F32);
     ASSERT_EQ(tegroup_moe_plan_make(&l.desc, NULL, &l.plan, NULL), TEGROUP_OK);
     l.desc.saved_by_forward_bytes = l.plan.saved_by_forward_bytes;
     l.desc.experts.options.workspace = guarded(l.plan.workspace_bytes);
     l.desc.experts.options.workspace_bytes = l.plan.workspace_bytes;
     guarded_find(l.desc.experts.options.workspace)->scratch = 1;
-    REFUSED(forward, d.experts.fc1.weight.data = NULL, TEGROUP_ERROR_NULL_ARGUMENT, "fc1.weight.data");
+    REFUSED(forward, d.experts.fc1.weight.data = NULL, TEGROUP_ERROR_NULL_ARGUMENT, "experts.fc1.weight.data");
     REFUSED(forward, d.router.counts.data = d.experts.fc1.weight.data, TEGROUP_ERROR_OVERLAP, "router.counts.data");
+    REFUSED(forward, d.router.balance_loss = (double *)d.tokens.data, TEGROUP_ERROR_OVERLAP, "router.balance_loss");
+    REFUSED(forward, d.router.scheme.bias.data = d.output.data, TEGROUP_ERROR_OVERLAP, "output.data");
+    REFUSED(forward, d.router.z_loss = (double *)d.experts.fc2.weight.data, TEGROUP_ERROR_OVERLAP, "router.z_loss");
+    REFUSED(forward, memset(&d.router.counts, 0, sizeof d.router.counts), TEGROUP_ERROR_PLAN, "router.counts.dtype");
+    REFUSED(forward, d.router.counts.cols--, TEGROUP_ERROR_SHAPE, "router.counts.cols");
     layer_in_format(&l, &layer_formats[1]); /* both copies of a quantised weight are read */
     layer_plan(&l, 0);
     ASSERT_PASSING();
@@ -433,6 +492,71 @@ TEST(moe_layer, refuses_and_names_the_field) {
     REFUSED(forward, d.rows_format.rule.power_of_two = !d.rows_format.rule.power_of_two, TEGROUP_ERROR_PLAN, "rows_format.rule.method");
     REFUSED(forward, d.rows_format.dtype = TEGROUP_DTYPE_F8E5M2, TEGROUP_ERROR_PLAN, "rows_format.dtype");
     REFUSED(forward, d.rows_format.columnwise_order = TEGROUP_COLUMNWISE_AS_DATA, TEGROUP_ERROR_PLAN, "rows_format.columnwise_order");
+    layer_free(&l);
+    guards_release(mark);
+}
+
+/* recompute is about what wgrad reads: without a gradient of fc2's weight that is the tokens alone, and nothing is activated again. */
+TEST(moe_layer, recompute_of_tokens_alone) {
+    rng r = rng_seed(9109);
+    for (int64_t i = scaled(40); i > 0; i--) {
+        void *mark = guards_mark();
+        layer l;
+        layer_make(&l, &r, TEGROUP_DTYPE_F32, 1, 0);
+        ASSERT_PASSING();
+        tegroup_mlp_desc *experts = &l.desc.experts;
+        memset(&experts->fc2.main_grad, 0, sizeof experts->fc2.main_grad), memset(&experts->fc2.bias_grad, 0, sizeof experts->fc2.bias_grad);
+        const size_t bytes = (size_t)(l.experts * 2 * l.hidden * l.width) * 4;
+        void *grads[2] = {guarded(bytes), guarded(bytes)};
+        size_t saved[2];
+        for (int recompute = 0; recompute < 2; recompute++) {
+            experts->recompute = recompute;
+            experts->fc1.main_grad.data = grads[recompute];
+            layer_plan(&l, 0);
+            saved[recompute] = l.plan.saved_by_forward_bytes;
+            for (int op = TEGROUP_OP_FORWARD; op <= TEGROUP_OP_WGRAD; op++) run(&l, (tegroup_op)op);
+            ASSERT_PASSING();
+        }
+        ASSERT_EQ(memcmp(grads[0], grads[1], bytes), 0);
+        ASSERT_TRUE(l.tokens == 0 || saved[1] < saved[0]);
+        ASSERT_EQ(guards_changed(), 0);
+        layer_free(&l);
+        guards_release(mark);
+    }
+}
+
+/* At the deep level, what lists point to is compared with what the layer writes, and what they point to and is written with all that
+ * it reads. */
+TEST(moe_layer, lists_lie_apart) {
+    rng r = rng_seed(9108);
+    layer l;
+    void *mark = guards_mark();
+    for (layer_make(&l, &r, TEGROUP_DTYPE_F32, 1, 1); l.tokens < 2 || l.experts < 3 || !l.biases; layer_make(&l, &r, TEGROUP_DTYPE_F32, 1, 1)) layer_free(&l);
+    const tegroup_op forward = TEGROUP_OP_FORWARD, dgrad = TEGROUP_OP_DGRAD, wgrad = TEGROUP_OP_WGRAD;
+    tegroup_mlp_desc *experts = &l.desc.experts;
+    l.desc.router.indices = tegroup_matrix_of(guarded((size_t)(l.tokens * l.k) * 4), l.tokens, l.k, TEGROUP_DTYPE_I32);
+    experts->recompute = 1; /* wgrad reads tokens */
+    tegroup_tensor *listed[] = {&experts->fc1.weight, &experts->fc2.weight, &experts->fc1.main_grad, &experts->fc2.main_grad};
+    for (int i = 0; i < 4; i++) as_list(listed[i]);
+    layer_plan(&l, 0);
+    ASSERT_PASSING();
+    run(&l, TEGROUP_OP_FORWARD); /* at the other level, too */
+    experts->options.check_level = TEGROUP_CHECK_DEEP;
+    run(&l, TEGROUP_OP_FORWARD);
+    run(&l, TEGROUP_OP_DGRAD);
+    run(&l, TEGROUP_OP_WGRAD);
+    ASSERT_PASSING();
+    guarded_find(experts->options.workspace)->scratch = 1;
+    for (int32_t e = 0; e < l.experts; e++) {
+        void *w1 = experts->fc1.weight.pointers[e], *w2 = experts->fc2.weight.pointers[e], *g1 = experts->fc1.main_grad.pointers[e], *g2 = experts->fc2.main_grad.pointers[e];
+        REFUSED(forward, d.output.data = w1, TEGROUP_ERROR_OVERLAP, "output.data");
+        REFUSED(forward, d.output.data = w2, TEGROUP_ERROR_OVERLAP, "output.data");
+        REFUSED(forward, d.router.indices.data = w2, TEGROUP_ERROR_OVERLAP, "router.indices.data");
+        REFUSED(dgrad, d.grad_tokens.data = w1, TEGROUP_ERROR_OVERLAP, "grad_tokens.data");
+        REFUSED(dgrad, d.grad_logits.data = w2, TEGROUP_ERROR_OVERLAP, "grad_logits.data");
+        REFUSED(wgrad, d.tokens.data = g1, TEGROUP_ERROR_OVERLAP, "experts.fc1.main_grad.pointers");
+        REFUSED(wgrad, d.tokens.data = g2, TEGROUP_ERROR_OVERLAP, "experts.fc2.main_grad.pointers");
+    }
     layer_free(&l);
     guards_release(mark);
 }

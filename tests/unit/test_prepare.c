@@ -288,7 +288,7 @@ static const void *prepared(sizes_case *c, tegroup_error *error) {
  * says how, and writes nothing. Returns what is wrong, or NULL. */
 static const char *refused(const sizes_case *c, const void *snapshot) {
     tegroup_prepare_desc plain = desc;
-    tegroup_error error = {TEGROUP_OK, 0, NULL, NULL, 0, 0, TEGROUP_READING_NUMBER};
+    tegroup_error error = {TEGROUP_OK, 0, NULL, NULL, 0, 0, TEGROUP_READING_NUMBER, NULL};
     size_t bytes = desc.snapshot_bytes;
     plain.clamp = 0;
     plain.snapshot = guarded(bytes);
@@ -311,7 +311,7 @@ static const char *sent(const sizes_case *c, const void *snapshot) {
         {rows->data != NULL, G + (rows->encoding == TEGROUP_ENCODING_OFFSETS), rows->dtype}, {rows->starts != NULL, G, rows->dtype},
         {cols->encoding != TEGROUP_ENCODING_UNSET, G, cols->dtype}, {c->shape.offsets != NULL, G, TEGROUP_DTYPE_I64}};
     tegroup_prepare_desc device = desc;
-    tegroup_error error = {TEGROUP_OK, 0, NULL, NULL, 0, 0, TEGROUP_READING_NUMBER};
+    tegroup_error error = {TEGROUP_OK, 0, NULL, NULL, 0, 0, TEGROUP_READING_NUMBER, NULL};
     int64_t bytes = 0;
     for (int i = 0; i < 4; i++)
         if (arrays[i].there) bytes += arrays[i].dtype == TEGROUP_DTYPE_I64 ? 8 * arrays[i].entries : (4 * arrays[i].entries + 7) / 8 * 8;

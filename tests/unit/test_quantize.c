@@ -501,8 +501,8 @@ TEST(quantize, refuses_what_is_made_in_passing_by_field) {
     QUANTIZE(w.q.activation = TEGROUP_ACTIVATION_SWIGLU, ERROR_SHAPE, "input.shape.cols", 2 * C, C);
     QUANTIZE(activated(); w.q.interleaved = 1, ERROR_VALUE, "interleaved", 0, 1);
     QUANTIZE(w.q.interleaved = 1, ERROR_COMBINATION, "interleaved", 0, 1);
-    QUANTIZE(w.q.alpha = 1, ERROR_COMBINATION, "alpha", 0, 1);
-    QUANTIZE(w.q.limit = 1, ERROR_COMBINATION, "limit", 0, 1);
+    QUANTIZE(w.q.alpha = 1, ERROR_COMBINATION, "alpha", 0, INT64_C(0x3ff0000000000000)); /* the bits of 1.0 */
+    QUANTIZE(w.q.limit = 1, ERROR_COMBINATION, "limit", 0, INT64_C(0x3ff0000000000000));
     QUANTIZE(w.q.row_scale = rows_of(w.row_scale, R), ERROR_UNSET, "activation", TEGROUP_ACTIVATION_IDENTITY, 0);
     QUANTIZE(activated(); w.q.row_scale = rows_of(w.row_scale, R - 1), ERROR_SHAPE, "row_scale.rows", R, R - 1);
     QUANTIZE(activated(); w.q.row_scale = tegroup_matrix_of(w.row_scale, R, 1, TEGROUP_DTYPE_F16), ERROR_DTYPE, "row_scale.dtype", REALS, TEGROUP_DTYPE_F16);

@@ -219,7 +219,7 @@ static void convert_and_look(const depot *from, const depot *to, uint64_t seed) 
     walk(from, write_visitor, &v);
     remember_depot(from);
     remember_depot(to);
-    tegroup_error error = {TEGROUP_OK, 0, "", "", 0, 0, TEGROUP_READING_NUMBER};
+    tegroup_error error = {TEGROUP_OK, 0, "", "", 0, 0, TEGROUP_READING_NUMBER, NULL};
     tegroup_scale_convert_desc d = conversion(from, to);
     d.threads = (int32_t)(seed % 4);
     const tegroup_status status = tegroup_scale_convert(&d, NULL, &error);

@@ -121,6 +121,13 @@ static const uint32_t FLOATS = 1u << TEGROUP_DTYPE_F64 | 1u << TEGROUP_DTYPE_F32
                       I32 = 1u << TEGROUP_DTYPE_I32, I64 = 1u << TEGROUP_DTYPE_I64, INTEGERS = 1u << TEGROUP_DTYPE_I32 | 1u << TEGROUP_DTYPE_I64,
                       BYTES = 1u << TEGROUP_DTYPE_F8E4M3 | 1u << TEGROUP_DTYPE_F8E5M2 | 1u << TEGROUP_DTYPE_F8E8M0 | 1u << TEGROUP_DTYPE_I32 | 1u << TEGROUP_DTYPE_I64;
 
+/* A double as errors hold it. */
+static int64_t real(double x) {
+    int64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
 /* One bad call, with and without somewhere to put the error. */
 #define BAD_CALL(call, with_error, without_error, what, status_name, field_name, expected_number, got_number)                      \
     do {                                                                                                                            \
@@ -173,7 +180,7 @@ static int as_told(const char *call, const char *what, tegroup_status status, te
         return 0;
     }
     tegroup_error_text(&error, text, sizeof text);
-    told = error.native == 0 && strcmp(error.field, field) == 0 && error.rule != NULL && strlen(error.rule) > 3 && error.expected == expected &&
+    told = error.native == 0 && error.within == NULL && strcmp(error.field, field) == 0 && error.rule != NULL && strlen(error.rule) > 3 && error.expected == expected &&
            error.got == got && (wanted != TEGROUP_ERROR_DTYPE || names_a_type(text, got)) && strstr(text, error.field) && strstr(text, error.rule) && strstr(text, tegroup_status_string(status));
     if (!told) printf("%s with %s: %s\n", call, what, text);
     if (changed < sizeof w) printf("%s with %s: byte %lu was written\n", call, what, (unsigned long)changed);
@@ -187,7 +194,7 @@ static int as_told(const char *call, const char *what, tegroup_status status, te
 
 /* Numbers are told as what they are. */
 TEST(status, readings) {
-    static const struct {
+    const struct {
         tegroup_reading reading;
         int64_t         expected, got;
         const char     *text;
@@ -199,16 +206,23 @@ TEST(status, readings) {
         {TEGROUP_READING_DTYPES, 1 << TEGROUP_DTYPE_I32, TEGROUP_DTYPE_F32, "(expected I32, got F32)"},
         {TEGROUP_READING_DTYPES, 1 << TEGROUP_DTYPE_I32 | 1 << TEGROUP_DTYPE_I64, TEGROUP_DTYPE_F32, "(expected I32 or I64, got F32)"},
         {TEGROUP_READING_DTYPES, 0x7FE, 0, "(expected F64, F32, F16, BF16, F8E4M3, F8E5M2, F4E2M1, F8E8M0, I32 or I64, got UNSET)"},
+        {TEGROUP_READING_DTYPE, TEGROUP_DTYPE_UNSET, TEGROUP_DTYPE_F32, "(expected UNSET, got F32)"},
+        {TEGROUP_READING_REAL, real(0), real(-2.5), "(expected 0, got -2.5)"},
+        {TEGROUP_READING_REAL, real(3.4028234663852886e38), real((double)INFINITY), "(expected 3.40282347e+38, got inf)"},
         {TEGROUP_READING_SCALING, TEGROUP_SCALING_NONE, TEGROUP_SCALING_NVFP4, "(expected none, got nvfp4)"},
         {TEGROUP_READING_SCALINGS, 0x7FF, 11,
          "(expected none, tensor, row, 1x128, 128x128, mxfp8, nvfp4, mxfp4, 32x32, mxfp8-32x32 or nvfp4-16x16, got 11)"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        tegroup_error e = {TEGROUP_ERROR_DTYPE, 0, "field", "rule", cases[i].expected, cases[i].got, cases[i].reading};
+        tegroup_error e = {TEGROUP_ERROR_DTYPE, 0, "field", "rule", cases[i].expected, cases[i].got, cases[i].reading, NULL};
         tegroup_verdict v = {TEGROUP_BACKEND_SM90, 0, TEGROUP_ERROR_UNSUPPORTED, "field", "rule", cases[i].expected, cases[i].got,
                              cases[i].reading, -1, 0, 0, 0, 0, 0, NULL, 0, 0, 0};
         char text[256], wanted[256];
         snprintf(wanted, sizeof wanted, "a data type is not allowed here: field rule %s", cases[i].text);
+        ASSERT_EQ(tegroup_error_text(&e, text, sizeof text), (int)strlen(wanted));
+        ASSERT_STREQ(text, wanted);
+        e.within = "experts";
+        snprintf(wanted, sizeof wanted, "a data type is not allowed here: experts.field rule %s", cases[i].text);
         ASSERT_EQ(tegroup_error_text(&e, text, sizeof text), (int)strlen(wanted));
         ASSERT_STREQ(text, wanted);
         snprintf(wanted, sizeof wanted, "sm90             refused: field rule %s", cases[i].text);
@@ -1595,19 +1609,19 @@ static tegroup_snapshot_header *snapshot_at(const void **snapshot) {
 /* Parameters that the kind does not take, and input columns of kinds with and without an up. */
 #define ACTIVATION(call)                                                                                                                \
     BAD(call, a->activation = TEGROUP_ACTIVATION_GELU; a->interleaved = 1, VALUE, "interleaved", 0, 1);                                 \
-    BAD(call, a->alpha = 1.702, VALUE, "alpha", 0, 1);                                                                                  \
-    BAD(call, a->limit = 7, VALUE, "limit", 0, 1);                                                                                      \
-    BAD(call, a->activation = TEGROUP_ACTIVATION_SILU; a->alpha = (double)NAN, VALUE, "alpha", 0, 1);                                   \
-    BAD(call, a->activation = TEGROUP_ACTIVATION_RELU_SQUARED; a->limit = -1, VALUE, "limit", 0, 1);                                    \
-    BAD(call, a->activation = TEGROUP_ACTIVATION_SWIGLU_CLAMPED; a->alpha = -1, VALUE, "alpha", 0, -1);                                 \
-    BAD(call, a->activation = TEGROUP_ACTIVATION_SWIGLU_CLAMPED; a->alpha = (double)NAN, VALUE, "alpha", 0, -1);                        \
-    BAD(call, a->activation = TEGROUP_ACTIVATION_SWIGLU_CLAMPED; a->alpha = (double)INFINITY, VALUE, "alpha", 0, -1);                   \
-    BAD(call, a->activation = TEGROUP_ACTIVATION_SWIGLU_CLAMPED; a->limit = -1, VALUE, "limit", 0, -1);                                 \
-    BAD(call, a->activation = TEGROUP_ACTIVATION_SITU_GLU; a->alpha = 1e-30, VALUE, "alpha", 0, -1);                                  \
-    BAD(call, a->activation = TEGROUP_ACTIVATION_SITU_GLU; a->alpha = 1e30, VALUE, "alpha", 0, -1);                                    \
-    BAD(call, a->activation = TEGROUP_ACTIVATION_SITU_GLU; a->limit = 1e-30, VALUE, "limit", 0, -1);                                  \
-    BAD(call, a->activation = TEGROUP_ACTIVATION_SITU_GLU; a->limit = 1e30, VALUE, "limit", 0, -1);                                    \
-    BAD(call, a->activation = TEGROUP_ACTIVATION_SWIGLU_CLAMPED; a->limit = (double)NAN, VALUE, "limit", 0, -1);                        \
+    BAD(call, a->alpha = 1.702, VALUE, "alpha", real(0), real(1.702));                                                              \
+    BAD(call, a->limit = 7, VALUE, "limit", real(0), real(7));                                                                      \
+    BAD(call, a->activation = TEGROUP_ACTIVATION_SILU; a->alpha = (double)NAN, VALUE, "alpha", real(0), real((double)NAN));         \
+    BAD(call, a->activation = TEGROUP_ACTIVATION_RELU_SQUARED; a->limit = -1, VALUE, "limit", real(0), real(-1));                   \
+    BAD(call, a->activation = TEGROUP_ACTIVATION_SWIGLU_CLAMPED; a->alpha = -1, VALUE, "alpha", real(3.4028234663852886e38), real(-1));\
+    BAD(call, a->activation = TEGROUP_ACTIVATION_SWIGLU_CLAMPED; a->alpha = (double)NAN, VALUE, "alpha", real(3.4028234663852886e38), real((double)NAN));\
+    BAD(call, a->activation = TEGROUP_ACTIVATION_SWIGLU_CLAMPED; a->alpha = (double)INFINITY, VALUE, "alpha", real(3.4028234663852886e38), real((double)INFINITY));\
+    BAD(call, a->activation = TEGROUP_ACTIVATION_SWIGLU_CLAMPED; a->limit = -1, VALUE, "limit", real(0), real(-1));                 \
+    BAD(call, a->activation = TEGROUP_ACTIVATION_SITU_GLU; a->alpha = 1e-30, VALUE, "alpha", real(1), real(1e-30));                 \
+    BAD(call, a->activation = TEGROUP_ACTIVATION_SITU_GLU; a->alpha = 1e30, VALUE, "alpha", real(1), real(1e30));                   \
+    BAD(call, a->activation = TEGROUP_ACTIVATION_SITU_GLU; a->limit = 1e-30, VALUE, "limit", real(1), real(1e-30));                 \
+    BAD(call, a->activation = TEGROUP_ACTIVATION_SITU_GLU; a->limit = 1e30, VALUE, "limit", real(1), real(1e30));                   \
+    BAD(call, a->activation = TEGROUP_ACTIVATION_SWIGLU_CLAMPED; a->limit = (double)NAN, VALUE, "limit", real(0), real((double)NAN));\
     BAD(call, a->activation = TEGROUP_ACTIVATION_RELU_SQUARED, SHAPE, "input.cols", N, 2 * N)
 
 TEST(status, activation) {
@@ -1692,8 +1706,8 @@ TEST(status, activation_backward) {
     RANGE(call, r->k, "k", int32_t, 1, 64);                                                                     \
     BAD(call, r->k = EXPERTS + 1, VALUE, "k", EXPERTS, EXPERTS + 1);                                            \
     RANGE(call, r->normalize, "normalize", int32_t, 0, 1);                                                      \
-    BAD(call, r->balance_coefficient = -0.5, VALUE, "balance_coefficient", 0, -1);                              \
-    BAD(call, r->balance_coefficient = (double)NAN, VALUE, "balance_coefficient", 0, -1)
+    BAD(call, r->balance_coefficient = -0.5, VALUE, "balance_coefficient", real(0), real(-0.5));                                    \
+    BAD(call, r->balance_coefficient = (double)NAN, VALUE, "balance_coefficient", real(0), real((double)NAN))
 
 /* Nothing is read of so many tokens. */
 static void router_of_many(int64_t tokens) {
@@ -1924,10 +1938,10 @@ static void scheme_gives(tegroup_router_scheme *s) { s->given_indices = tegroup_
     BAD(call, plain; scheme_biased(s); s->bias.dtype = TEGROUP_DTYPE_BF16, DTYPE, "scheme.bias.dtype", REALS, TEGROUP_DTYPE_BF16);      \
     BAD(call, plain; scheme_biased(s); s->bias.cols--, SHAPE, "scheme.bias.cols", EXPERTS, EXPERTS - 1);                                \
     BAD(call, plain; scheme_biased(s); s->bias.rows++, SHAPE, "scheme.bias.rows", 1, 2);                                                \
-    BAD(call, plain; s->normalize_epsilon = -1, VALUE, "scheme.normalize_epsilon", 0, -1);                                              \
-    BAD(call, plain; s->normalize_epsilon = (double)NAN, VALUE, "scheme.normalize_epsilon", 0, -1);                                     \
-    BAD(call, plain; s->route_factor = -2.5, VALUE, "scheme.route_factor", 0, -1);                                                      \
-    BAD(call, plain; s->route_factor = (double)INFINITY, VALUE, "scheme.route_factor", 0, -1);                                          \
+    BAD(call, plain; s->normalize_epsilon = -1, VALUE, "scheme.normalize_epsilon", real(3.4028234663852886e38), real(-1));          \
+    BAD(call, plain; s->normalize_epsilon = (double)NAN, VALUE, "scheme.normalize_epsilon", real(3.4028234663852886e38), real((double)NAN));\
+    BAD(call, plain; s->route_factor = -2.5, VALUE, "scheme.route_factor", real(3.4028234663852886e38), real(-2.5));                \
+    BAD(call, plain; s->route_factor = (double)INFINITY, VALUE, "scheme.route_factor", real(3.4028234663852886e38), real((double)INFINITY));\
     BAD(call, plain; scheme_gives(s); s->given_indices.dtype = TEGROUP_DTYPE_F32, DTYPE, "scheme.given_indices.dtype", INTEGERS, TEGROUP_DTYPE_F32); \
     BAD(call, plain; scheme_gives(s); s->given_indices.cols--, SHAPE, "scheme.given_indices.cols", CHOICES, CHOICES - 1);               \
     BAD(call, plain; scheme_gives(s); s->given_indices.rows--, SHAPE, "scheme.given_indices.rows", TOKENS, TOKENS - 1);                 \
@@ -1936,8 +1950,8 @@ static void scheme_gives(tegroup_router_scheme *s) { s->given_indices = tegroup_
     BAD(call, plain; s->valid_tokens = (int64_t *)(void *)((char *)scheme_valid + 1), ALIGNMENT, "scheme.valid_tokens", 8, 1);          \
     BAD(call, plain; s->sequence_tokens = -1, VALUE, "scheme.sequence_tokens", 0, -1);                                                  \
     BAD(call, plain; s->sequence_tokens = TOKENS + 1, SHAPE, "scheme.sequence_tokens", TOKENS, TOKENS + 1);                             \
-    BAD(call, plain; s->z_coefficient = -1, VALUE, "scheme.z_coefficient", 0, -1);                                                      \
-    BAD(call, plain; s->z_coefficient = (double)NAN, VALUE, "scheme.z_coefficient", 0, -1)
+    BAD(call, plain; s->z_coefficient = -1, VALUE, "scheme.z_coefficient", real(0), real(-1));                                      \
+    BAD(call, plain; s->z_coefficient = (double)NAN, VALUE, "scheme.z_coefficient", real(0), real((double)NAN))
 
 static void scheme_without_loss(void) { w.router_backward.balance_coefficient = 0; }
 static tegroup_matrix scheme_gradients(void) { return tegroup_matrix_of(scheme_out + 2, 1, EXPERTS + 1, TEGROUP_DTYPE_F64); }
@@ -1958,7 +1972,7 @@ TEST(status, router_scheme) {
     s->given_indices.data = NULL;
     GOOD(router_layout);
     BAD(router_layout, s->score = TEGROUP_SCORE_SIGMOID; r->logits.rows = -1, VALUE, "logits.rows", TEGROUP_MAX_ROWS, -1);
-    BAD(router, r->normalize = 0; s->normalize_epsilon = 1, COMBINATION, "scheme.normalize_epsilon", 0, 1);
+    BAD(router, r->normalize = 0; s->normalize_epsilon = 1, COMBINATION, "scheme.normalize_epsilon", real(0), real(1));
     BAD(router, r->z_loss = (double *)(void *)((char *)scheme_out + 1), ALIGNMENT, "z_loss", 8, 1);
     BAD(router, r->loss_gradients = scheme_gradients(); r->loss_gradients.dtype = TEGROUP_DTYPE_F32, DTYPE, "loss_gradients.dtype", 1 << TEGROUP_DTYPE_F64, TEGROUP_DTYPE_F32);
     BAD(router, r->loss_gradients = scheme_gradients(); r->loss_gradients.cols--, SHAPE, "loss_gradients.cols", EXPERTS + 1, EXPERTS);
@@ -1983,8 +1997,10 @@ TEST(status, router_scheme_backward) {
     tegroup_router_backward_desc *r = &w.router_backward;
     tegroup_router_scheme *s = &r->scheme;
     SCHEME(router_backward, s, scheme_without_loss());
-    BAD(router_backward, s->score = TEGROUP_SCORE_SIGMOID, COMBINATION, "balance_coefficient", 0, 1);
-    BAD(router_backward, r->loss_gradients = scheme_gradients(), COMBINATION, "balance_coefficient", 0, 1);
+    BAD(router_backward, s->score = TEGROUP_SCORE_SIGMOID, COMBINATION, "balance_coefficient", real(0), real(0.01));
+    BAD(router_backward, r->loss_scale = (double)NAN, VALUE, "loss_scale", real(1), real((double)NAN));
+    BAD(router_backward, r->loss_scale = -(double)INFINITY, VALUE, "loss_scale", real(1), real(-(double)INFINITY));
+    BAD(router_backward, r->loss_gradients = scheme_gradients(), COMBINATION, "balance_coefficient", real(0), real(0.01));
     BAD(router_backward, scheme_without_loss(); s->z_coefficient = 1, UNSET, "loss_gradients.dtype", 1 << TEGROUP_DTYPE_F64, 0);
     BAD(router_backward, scheme_without_loss(); r->loss_gradients = scheme_gradients(); s->z_coefficient = 1, UNSET, "logits.dtype", FLOATS, 0);
     BAD(router_backward, scheme_without_loss(); r->loss_gradients = scheme_gradients(); r->loss_gradients.cols++, SHAPE, "loss_gradients.cols", EXPERTS + 1, EXPERTS + 2);
@@ -2506,7 +2522,7 @@ TEST(status, mlp_plan) {
     BAD(mlp_plan, w.mlp.activation = (tegroup_activation)99, VALUE, "activation", TEGROUP_ACTIVATION_IDENTITY, 99);
     BAD(mlp_plan, w.mlp.activation = TEGROUP_ACTIVATION_RELU, SHAPE, "fc1.weight.shape.rows", N, 2 * N);
     BAD(mlp_plan, w.mlp.interleaved = 2, VALUE, "interleaved", 1, 2);
-    BAD(mlp_plan, w.mlp.limit = -1, VALUE, "limit", 0, -1);
+    BAD(mlp_plan, w.mlp.limit = -1, VALUE, "limit", real(0), real(-1));
     BAD(mlp_plan, w.mlp.recompute = 2, VALUE, "recompute", 1, 2);
     BAD(mlp_plan, w.mlp.fc2_bias_scaled = 2, VALUE, "fc2_bias_scaled", 1, 2);
     BAD(mlp_plan, w.mlp.fusion = (tegroup_fusion)3, VALUE, "fusion", TEGROUP_FUSION_REQUIRED, 3);
