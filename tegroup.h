@@ -8348,12 +8348,12 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_below(const tegroup_impl_sm90_loads *l
  * Returns how many of the tiles are assigned; `mine` is the number of the tile that block `me` gets, or -1. */
 TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_assign(tegroup_impl_sm90_loads *loads, int32_t tiles, int32_t cost,
                                                  int closely, int32_t me, int32_t *mine) {
-    int32_t least = loads->load[0], given = 0, about = loads->fresh > 0 ? 1 : (cost + 1) / 2, limit, halved, i;
+    int32_t own = loads->load[0], given = 0, about = loads->fresh > 0 ? 1 : (cost + 1) / 2, least, limit, halved, i;
 #if defined(__CUDA_ARCH__)
 #pragma unroll
 #endif
-    for (i = 1; i < loads->each; i++) least = loads->load[i] < least ? loads->load[i] : least;
-    least = TEGROUP_IMPL_LEAST(least);
+    for (i = 1; i < loads->each; i++) own = loads->load[i] < own ? loads->load[i] : own;
+    least = TEGROUP_IMPL_LEAST(own);
     for (halved = 0; closely && loads->fresh <= 0 && halved < TEGROUP_IMPL_SM90_HALVED
                      && tegroup_impl_sm90_below(loads, least + about / 2) >= tiles;
          halved++)
@@ -16633,7 +16633,7 @@ TEGROUP_IMPL_HD void tegroup_impl_two_largest_f32(tegroup_impl_key_f32 key, tegr
 TEGROUP_IMPL_HD int tegroup_impl_group_stays_f32(const tegroup_router_scheme *s, const tegroup_impl_key_f32 *groups,
                                                   int32_t g) {
     int32_t better = 0, h;
-    for (h = 0; h < s->n_group; h++) better += groups[h] > groups[g] || (groups[h] == groups[g] && h < g);
+    for (h = 0; h < s->n_group; h++) better += (h < g && groups[h] == groups[g]) || groups[h] > groups[g];
     return better < s->topk_group;
 }
 
@@ -16851,7 +16851,7 @@ TEGROUP_IMPL_HD void tegroup_impl_two_largest_f64(tegroup_impl_key_f64 key, tegr
 TEGROUP_IMPL_HD int tegroup_impl_group_stays_f64(const tegroup_router_scheme *s, const tegroup_impl_key_f64 *groups,
                                                   int32_t g) {
     int32_t better = 0, h;
-    for (h = 0; h < s->n_group; h++) better += groups[h] > groups[g] || (groups[h] == groups[g] && h < g);
+    for (h = 0; h < s->n_group; h++) better += (h < g && groups[h] == groups[g]) || groups[h] > groups[g];
     return better < s->topk_group;
 }
 

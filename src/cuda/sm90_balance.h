@@ -77,12 +77,12 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_below(const tegroup_impl_sm90_loads *l
  * Returns how many of the tiles are assigned; `mine` is the number of the tile that block `me` gets, or -1. */
 TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_assign(tegroup_impl_sm90_loads *loads, int32_t tiles, int32_t cost,
                                                  int closely, int32_t me, int32_t *mine) {
-    int32_t least = loads->load[0], given = 0, about = loads->fresh > 0 ? 1 : (cost + 1) / 2, limit, halved, i;
+    int32_t own = loads->load[0], given = 0, about = loads->fresh > 0 ? 1 : (cost + 1) / 2, least, limit, halved, i;
 #if defined(__CUDA_ARCH__)
 #pragma unroll
 #endif
-    for (i = 1; i < loads->each; i++) least = loads->load[i] < least ? loads->load[i] : least;
-    least = TEGROUP_IMPL_LEAST(least);
+    for (i = 1; i < loads->each; i++) own = loads->load[i] < own ? loads->load[i] : own;
+    least = TEGROUP_IMPL_LEAST(own);
     for (halved = 0; closely && loads->fresh <= 0 && halved < TEGROUP_IMPL_SM90_HALVED
                      && tegroup_impl_sm90_below(loads, least + about / 2) >= tiles;
          halved++)

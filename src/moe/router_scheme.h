@@ -167,7 +167,7 @@ TEGROUP_IMPL_HD void tegroup_impl_two_largest_FSUF(tegroup_impl_key_FSUF key, te
 TEGROUP_IMPL_HD int tegroup_impl_group_stays_FSUF(const tegroup_router_scheme *s, const tegroup_impl_key_FSUF *groups,
                                                   int32_t g) {
     int32_t better = 0, h;
-    for (h = 0; h < s->n_group; h++) better += groups[h] > groups[g] || (groups[h] == groups[g] && h < g);
+    for (h = 0; h < s->n_group; h++) better += (h < g && groups[h] == groups[g]) || groups[h] > groups[g];
     return better < s->topk_group;
 }
 
