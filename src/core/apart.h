@@ -112,6 +112,7 @@ static inline int tegroup_impl_entries_overlap(const tegroup_impl_buffer *buffer
     tegroup_tensor one = *t; /* as large as the group */
     int32_t g;
     if (t->pointers_space != TEGROUP_SPACE_HOST) return 0;
+    if (!buffer->list || !tegroup_impl_aligned(buffer->list, sizeof(void *))) return 0; /* refused where it is read */
     if (tegroup_impl_ragged(&t->shape) && t->shape.row_sizes.space == TEGROUP_SPACE_HOST)
         view = tegroup_snapshot_read(t->shape.snapshot);
     for (g = 0; g < t->shape.groups; g++) {

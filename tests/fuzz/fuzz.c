@@ -1484,6 +1484,144 @@ static void fuzz_mlp(void) {
     }
 }
 
+/* ---- the MoE layer ----------------------------------------------------------------------------------------------- */
+
+/* A weight, its bias, and their gradients. */
+static void some_weights(tegroup_mlp_weights *w, tegroup_dtype dtype, int32_t groups, int64_t out, int64_t in, int biases, int trains) {
+    tegroup_shape shape;
+    memset(&shape, 0, sizeof shape);
+    shape.groups = groups;
+    w->weight_layout = (tegroup_weight_layout)below(2);
+    make_tensor(&w->weight, dtype, 0, &shape, w->weight_layout ? in : out, w->weight_layout ? out : in);
+    if (biases) make_tensor(&w->bias, dtype, 0, &shape, 1, out);
+    if (trains) make_tensor(&w->main_grad, any_float(), 0, &shape, w->weight.shape.rows, w->weight.shape.cols);
+    if (trains && biases) make_tensor(&w->bias_grad, w->main_grad.dtype, 0, &shape, 1, out);
+    w->main_grad.ld = w->main_grad.group_stride = w->bias_grad.ld = w->bias_grad.group_stride = 0;
+}
+
+static void fuzz_moe(void) {
+#define MOE_FIELDS(t)   TENSOR_FIELDS(tegroup_moe_desc, experts.t)
+#define MOE_POINTERS(t) TENSOR_POINTERS(tegroup_moe_desc, experts.t)
+    static const field numbers[] = {
+        FIELD(tegroup_moe_desc, struct_size), FIELD(tegroup_moe_desc, space), FIELD(tegroup_moe_desc, router.k), FIELD(tegroup_moe_desc, router.normalize), FIELD(tegroup_moe_desc, router.threads),
+        FIELD(tegroup_moe_desc, router.balance_coefficient), FIELD(tegroup_moe_desc, router.scheme.score), FIELD(tegroup_moe_desc, router.scheme.n_group), FIELD(tegroup_moe_desc, router.scheme.topk_group),
+        FIELD(tegroup_moe_desc, router.scheme.sequence_tokens), FIELD(tegroup_moe_desc, router.scheme.z_coefficient), FIELD(tegroup_moe_desc, loss_scale), FIELD(tegroup_moe_desc, capacity),
+        FIELD(tegroup_moe_desc, drops_by_weight), FIELD(tegroup_moe_desc, saved_by_forward_bytes), FIELD(tegroup_moe_desc, saved_by_dgrad_bytes), FIELD(tegroup_moe_desc, rows_format.scaling),
+        FIELD(tegroup_moe_desc, rows_format.dtype), FIELD(tegroup_moe_desc, grad_format.scaling), FIELD(tegroup_moe_desc, experts.activation), FIELD(tegroup_moe_desc, experts.interleaved),
+        FIELD(tegroup_moe_desc, experts.recompute), FIELD(tegroup_moe_desc, experts.row_scale_dtype), FIELD(tegroup_moe_desc, experts.fc2_bias_scaled), FIELD(tegroup_moe_desc, experts.accumulate),
+        FIELD(tegroup_moe_desc, experts.out_tail), FIELD(tegroup_moe_desc, experts.fusion), FIELD(tegroup_moe_desc, experts.options.compute), FIELD(tegroup_moe_desc, experts.options.backend),
+        FIELD(tegroup_moe_desc, experts.options.check_level), FIELD(tegroup_moe_desc, experts.options.workspace_bytes), MOE_FIELDS(fc1.weight), MOE_FIELDS(fc1.bias), MOE_FIELDS(fc1.main_grad),
+        MOE_FIELDS(fc2.weight), MOE_FIELDS(fc2.bias), MOE_FIELDS(fc2.main_grad), MOE_FIELDS(fc1_up.weight), MOE_FIELDS(input), MOE_FIELDS(activated)};
+    static const field pointers[] = {
+        MOE_POINTERS(fc1.weight), MOE_POINTERS(fc1.bias), MOE_POINTERS(fc1.main_grad), MOE_POINTERS(fc1.bias_grad), MOE_POINTERS(fc2.weight), MOE_POINTERS(fc2.bias), MOE_POINTERS(fc2.main_grad),
+        MOE_POINTERS(fc2.bias_grad), MOE_POINTERS(fc1_up.weight), FIELD(tegroup_moe_desc, saved_by_forward), FIELD(tegroup_moe_desc, saved_by_dgrad), FIELD(tegroup_moe_desc, experts.options.workspace)};
+    static tegroup_status (*const calls[])(const tegroup_moe_plan *, const tegroup_moe_desc *, struct CUstream_st *, tegroup_error *) = {
+        tegroup_moe_forward, tegroup_moe_dgrad, tegroup_moe_wgrad};
+    tegroup_moe_desc desc;
+    tegroup_mlp_weights *weights[] = {&desc.experts.fc1, &desc.experts.fc2, &desc.experts.fc1_up};
+    tegroup_matrix *matrices[] = {&desc.tokens, &desc.output, &desc.grad_output, &desc.grad_tokens, &desc.grad_logits, &desc.router.logits, &desc.router.probabilities, &desc.router.weights,
+                                  &desc.router.indices, &desc.router.counts, &desc.router.loss_gradients, &desc.router.scheme.bias, &desc.router.scheme.given_indices};
+    tegroup_tensor *tensors[12];
+    tegroup_moe_plan plan;
+    tegroup_error error = no_error;
+    tegroup_status status;
+    const int64_t tokens = below(7), width = below(9), hidden = below(9), outputs = below(9);
+    const int32_t experts = 1 + below(6);
+    const tegroup_dtype dtype = any_float(), real = dtype == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
+    const int biases = chance(40), backward = chance(80), apart = chance(25);
+    int i, wide, lies = 0, forwards = 0;
+    OPEN(desc);
+    desc.router.k = 1 + below(experts);
+    desc.router.normalize = below(2);
+    if (chance(30)) desc.router.balance_coefficient = 0.5;
+    set_matrix(&desc.tokens, tokens, width, dtype);
+    set_matrix(&desc.output, tokens, outputs, any_float());
+    set_matrix(&desc.router.logits, tokens, experts, any_float());
+    if (chance(50)) some_scheme(&desc.router.scheme, tokens, experts, desc.router.k);
+    if (chance(30)) set_matrix(&desc.router.probabilities, tokens, experts, real);
+    if (chance(30)) set_matrix(&desc.router.weights, tokens, desc.router.k, real);
+    if (chance(30)) set_matrix(&desc.router.indices, tokens, desc.router.k, any_int());
+    if (chance(30)) set_matrix(&desc.router.counts, 1, experts, any_int());
+    if (backward) {
+        set_matrix(&desc.grad_output, tokens, outputs, dtype);
+        if (chance(80)) set_matrix(&desc.grad_tokens, tokens, width, any_float());
+        if (chance(80)) set_matrix(&desc.grad_logits, tokens, experts, any_float());
+        desc.experts.recompute = below(2);
+    }
+    desc.router.balance_loss = chance(30) ? (double *)buffer(8) : NULL;
+    desc.router.z_loss = chance(20) ? (double *)buffer(8) : NULL;
+    if (chance(30)) desc.capacity = below(1 + tokens * desc.router.k);
+    desc.drops_by_weight = below(2);
+    desc.experts.activation = (tegroup_activation)(1 + below(TEGROUP_ACTIVATION_IDENTITY));
+    wide = desc.experts.activation <= TEGROUP_ACTIVATION_SITU_GLU ? 2 : 1;
+    desc.experts.interleaved = wide == 2 && !apart ? below(2) : 0;
+    some_weights(weights[0], dtype, experts, apart && wide == 2 ? hidden : wide * hidden, width, biases, backward && chance(80));
+    some_weights(weights[1], dtype, experts, outputs, hidden, biases, backward && chance(80));
+    if (apart && wide == 2) some_weights(weights[2], dtype, experts, hidden, width, biases, weights[0]->main_grad.dtype != TEGROUP_DTYPE_UNSET);
+    if (apart && wide == 2) weights[2]->weight_layout = weights[0]->weight_layout;
+    desc.experts.options.compute = TEGROUP_COMPUTE_F64;
+    desc.experts.options.check_level = (tegroup_check_level)below(2);
+    desc.experts.options.threads = 1;
+    desc.experts.options.workspace = workspace;
+    desc.experts.options.workspace_bytes = workspace_bytes;
+    spoil_numbers(&desc, numbers, COUNT(numbers));
+
+    lies |= finish_matrices(matrices, COUNT(matrices), experts);
+    for (i = 0; i < 3; i++) {
+        tensors[4 * i] = &weights[i]->weight;
+        tensors[4 * i + 1] = &weights[i]->bias;
+        tensors[4 * i + 2] = &weights[i]->main_grad;
+        tensors[4 * i + 3] = &weights[i]->bias_grad;
+    }
+    for (i = 0; i < 12; i++)
+        if (tensors[i]->dtype != TEGROUP_DTYPE_UNSET) tensor_memory(tensors[i]);
+    spoil_pointers(&desc, pointers, COUNT(pointers));
+    for (i = 0; i < 12; i++) {
+        lies |= tensor_lies(tensors[i]) || room(tensors[i]->shape.snapshot) < sizeof(tegroup_snapshot_header);
+        if (tensors[i]->pointers_space != TEGROUP_SPACE_UNSET && room(tensors[i]->pointers) < 8 * (size_t)(tensors[i]->shape.groups > 0 ? tensors[i]->shape.groups : 0))
+            tensors[i]->pointers = NULL;
+    }
+    lies |= desc.router.scheme.token_mask && (double)desc.tokens.rows > (double)room(desc.router.scheme.token_mask);
+    if (lies) desc.space = TEGROUP_SPACE_DEVICE; /* no kernels here: planning alone */
+
+    status = tegroup_moe_plan_make(&desc, NULL, &plan, &error);
+    check_error(status, &error);
+    if (status != TEGROUP_OK) return;
+    MUST(desc.space == TEGROUP_SPACE_HOST);
+    for (i = TEGROUP_MOE_SAVED_BY_FORWARD; i <= TEGROUP_MOE_WGRAD_WORKSPACE; i++) {
+        tegroup_layout layout;
+        MUST(tegroup_moe_layout(&plan, (tegroup_moe_memory)i, &layout, NULL) == TEGROUP_OK);
+        check_layout(&layout);
+        if (i <= TEGROUP_MOE_SAVED_BY_DGRAD) MUST(layout.total_bytes == (i == TEGROUP_MOE_SAVED_BY_FORWARD ? plan.saved_by_forward_bytes : plan.saved_by_dgrad_bytes));
+        else MUST(layout.total_bytes <= plan.workspace_bytes);
+    }
+    desc.saved_by_forward = aligned_buffer(plan.saved_by_forward_bytes);
+    desc.saved_by_forward_bytes = plan.saved_by_forward_bytes - (size_t)(plan.saved_by_forward_bytes && chance(3));
+    desc.saved_by_dgrad = aligned_buffer(plan.saved_by_dgrad_bytes);
+    desc.saved_by_dgrad_bytes = plan.saved_by_dgrad_bytes - (size_t)(plan.saved_by_dgrad_bytes && chance(3));
+    spoil_pointers(&desc, pointers, COUNT(pointers));
+    for (i = 0; i < 12; i++)
+        if (tensor_lies(tensors[i])) return; /* as the second spoiling may have left it */
+    if (desc.saved_by_forward_bytes > room(desc.saved_by_forward)) desc.saved_by_forward_bytes = room(desc.saved_by_forward);
+    if (desc.saved_by_dgrad_bytes > room(desc.saved_by_dgrad)) desc.saved_by_dgrad_bytes = room(desc.saved_by_dgrad);
+    if (desc.experts.options.workspace_bytes > room(desc.experts.options.workspace)) desc.experts.options.workspace_bytes = room(desc.experts.options.workspace);
+    for (i = 0; i < 5; i++) { /* forward twice: the second leaves what dgrad and wgrad read */
+        const int call = i < 2 ? 0 : below(3);
+        uint64_t before;
+        int j;
+        for (j = 0; j < 12; j++)
+            if (tensor_lies(tensors[j])) return; /* a call may write over a list that it has no business with */
+        before = memory_hash();
+        error = no_error;
+        status = calls[call](&plan, &desc, NULL, &error);
+        check_error(status, &error);
+        if (call == 0 && status == TEGROUP_OK) forwards++;
+        /* a list in host memory may lack an expert that is chosen: then the router has written */
+        if (status != TEGROUP_OK && !(status == TEGROUP_ERROR_NULL_ARGUMENT && strstr(error.field, "pointers"))) MUST(memory_hash() == before);
+        if (call != 0 && status == TEGROUP_OK) MUST(forwards > 0 && backward);
+    }
+}
+
 /* ---- the op chain ------------------------------------------------------------------------------------------------ */
 
 /* A caller's op finds what the header promises it: rows as long as the tensors say. */
@@ -1727,7 +1865,7 @@ static void fuzz_chain(void) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static void (*const targets[])(void) = {fuzz_layouts, fuzz_tensor_layout, fuzz_prepare, fuzz_gemm, fuzz_prepare, fuzz_gemm, fuzz_gemm, fuzz_count, fuzz_router, fuzz_router_backward,
-                                            fuzz_permutation, fuzz_export, fuzz_skew, fuzz_permute, fuzz_combine, fuzz_combine_backward, fuzz_ep_sizes, fuzz_ep_exchange, fuzz_activation, fuzz_activation_backward, fuzz_linear, fuzz_linear, fuzz_mlp, fuzz_mlp, fuzz_chain, fuzz_chain, fuzz_chain};
+                                            fuzz_permutation, fuzz_export, fuzz_skew, fuzz_permute, fuzz_combine, fuzz_combine_backward, fuzz_ep_sizes, fuzz_ep_exchange, fuzz_activation, fuzz_activation_backward, fuzz_linear, fuzz_linear, fuzz_mlp, fuzz_mlp, fuzz_moe, fuzz_chain, fuzz_chain, fuzz_chain};
     if (!workspace) { /* what the CPU backend needs at the most, with one thread */
         workspace_bytes = (size_t)4 << 20;
         workspace = (char *)aligned_buffer(workspace_bytes);

@@ -547,6 +547,8 @@ TEST(moe_layer, lists_lie_apart) {
     run(&l, TEGROUP_OP_WGRAD);
     ASSERT_PASSING();
     guarded_find(experts->options.workspace)->scratch = 1;
+    REFUSED(forward, d.experts.fc1.weight.pointers = NULL, TEGROUP_ERROR_NULL_ARGUMENT, "experts.fc1.weight.pointers");
+    REFUSED(wgrad, d.experts.fc2.main_grad.pointers = (void *const *)((const char *)d.experts.fc2.main_grad.pointers + 1), TEGROUP_ERROR_ALIGNMENT, "experts.fc2.main_grad.pointers");
     for (int32_t e = 0; e < l.experts; e++) {
         void *w1 = experts->fc1.weight.pointers[e], *w2 = experts->fc2.weight.pointers[e], *g1 = experts->fc1.main_grad.pointers[e], *g2 = experts->fc2.main_grad.pointers[e];
         REFUSED(forward, d.output.data = w1, TEGROUP_ERROR_OVERLAP, "output.data");
