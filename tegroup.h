@@ -1476,6 +1476,7 @@ typedef struct tegroup_mlp_format {
     tegroup_scaling    scaling;
     tegroup_dtype      scale_dtype;
     int32_t            scale_strides;    /* 1 = set                                                              */
+    tegroup_columnwise_order columnwise_order;
     tegroup_scale_rule rule;
 } tegroup_mlp_format;
 
@@ -1960,15 +1961,17 @@ typedef struct tegroup_moe_format {
  *
  * This struct is what the plan is made from, what each call is given, and all that is remembered between them, in two
  * memories of the caller's: `saved_by_forward`, for dgrad and wgrad, and `saved_by_dgrad`, for wgrad. The plan reads
- * everything but addresses, of which it reads only whether balance_loss or z_loss is NULL. A call may have fewer tokens
- * and a smaller capacity than the plan, and other numbers for coefficients, route_factor, normalize_epsilon and
- * loss_scale; all else is as planned, and forward, dgrad and wgrad of one step agree in everything. Everything is
- * checked before anything but the workspace is written, except what a host list of weights has for the experts that are
- * chosen: a forward that misses one has routed. On a GPU a call is kernels of one stream in order, without copies, and
- * may be captured: which experts are chosen is up to each replay. Outputs overlap nothing that their call touches;
- * check_level DEEP compares what lists in host memory point to, too.
+ * everything but what addresses lead to. A call may have fewer tokens and a smaller capacity than the plan, other
+ * numbers for route_factor, normalize_epsilon and loss_scale, and other coefficients, 0 among them, of losses that the
+ * plan has; with a loss, the router's scheme is all zero just where the plan's is (a z_coefficient apart). All else is
+ * as planned, and forward, dgrad and wgrad of one step agree in everything. Everything is checked before anything but
+ * the workspace is written, except what a host list of weights has for the experts that are chosen: a forward that
+ * misses one has routed. On a GPU a call is kernels of one stream in order, without copies, and may be captured: which
+ * experts are chosen is up to each replay. Outputs overlap nothing that their call touches; check_level DEEP compares
+ * what a list in host memory points to, too, but not two lists with each other.
  *
- * An error's field is a path in this struct, or in its member that `within` names: router, or experts. */
+ * An error's field is a path in this struct, or in its member that `within` names, router or experts; what its rule
+ * compares it with is named as in that member. */
 typedef struct tegroup_moe_desc {
     size_t          struct_size;  /* sizeof(tegroup_moe_desc)                                                     */
     tegroup_space   space;        /* where everything lives; required                                             */
@@ -2015,8 +2018,11 @@ typedef struct tegroup_moe_choice {
     int32_t             n_group, topk_group;
     tegroup_group_score group_score;
     int32_t             has_bias, has_given_indices;
+    int32_t             has_scheme; /* it is not all zero, but for z_coefficient                                  */
     int32_t             has_balance, has_z; /* coefficients that are not 0                                        */
     int32_t             has_losses;         /* or balance_loss or z_loss is wanted                                */
+    int32_t             gives[4], gives_gradients; /* the caller has the router's probabilities, weights, indices,
+                                                      counts; its loss_gradients                                  */
 } tegroup_moe_choice;
 
 /* What a plan holds besides the experts' own. */
@@ -2028,8 +2034,8 @@ typedef struct tegroup_moe_planned {
     int32_t       wants_fc1;  /* its main_grad                                                                    */
     tegroup_dtype rows, real; /* of rows by expert; of weights and probabilities                                  */
     int32_t       keeps[4];   /* the layer has the router's probabilities, weights, indices, counts               */
-    int32_t       keeps_losses; /* the layer has the router's loss_gradients ...                                  */
-    int64_t       sequences;  /* ... of so many rows                                                              */
+    int32_t       keeps_losses; /* the layer has the router's loss_gradients                                      */
+    int64_t       sequences;  /* that losses are means over: rows of loss_gradients                               */
     size_t        router_bytes, permutation_bytes; /* their workspaces                                            */
     tegroup_moe_format rows_format, grad_format;
     tegroup_space space;
@@ -2793,9 +2799,11 @@ static inline const char *tegroup_impl_read(char text[TEGROUP_IMPL_READ_CHARS], 
     const int32_t count = dtypes ? (int32_t)TEGROUP_DTYPE_COUNT : (int32_t)TEGROUP_SCALING_COUNT;
     int32_t i, length = 0;
     if (reading == TEGROUP_READING_REAL) {
-        double real;
+        double real, told = 0;
         memcpy(&real, &number, sizeof real);
         snprintf(text, TEGROUP_IMPL_READ_CHARS, "%.9g", real);
+        if (sscanf(text, "%lf", &told) == 1 && (told < real || told > real))
+            snprintf(text, TEGROUP_IMPL_READ_CHARS, "%.17g", real); /* what is close to a bound is told apart from it */
         return text;
     }
     if (reading == TEGROUP_READING_NUMBER || (!is_set && (number < 0 || number >= count))) {
@@ -4237,6 +4245,13 @@ static inline tegroup_status tegroup_impl_check_matrix(const tegroup_matrix *m, 
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_shape(m, paths, rows, cols, dtypes, error));
     return tegroup_impl_check_matrix_memory(m, paths, error);
 }
+
+/* The same of a descriptor's member, by its own name. */
+#define TEGROUP_IMPL_TRY_MEMORY(member)                                                                                \
+    do {                                                                                                               \
+        static const char *const paths[5] = TEGROUP_IMPL_MATRIX_PATHS(#member);                                        \
+        TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_memory(&desc->member, paths, error));                               \
+    } while (0)
 
 /* A matrix that may be absent: its dtype is then UNSET. */
 static inline tegroup_status tegroup_impl_check_optional_shape(const tegroup_matrix *m, const char *const paths[5],
@@ -11541,9 +11556,15 @@ static inline void tegroup_impl_activation_grad_row_f64(const tegroup_activation
                                 sum);
 }
 
+#define TEGROUP_IMPL_SOFT_LEAST 8.673617379884035e-19 /* 2^-60 */
+#define TEGROUP_IMPL_SOFT_MOST 1.152921504606846976e18 /* 2^60 */
+
 /* A bound of SITU_GLU whose inverse is a normal float, with room for what it multiplies. */
 static inline int tegroup_impl_soft_bound(double bound) {
-    return bound >= 8.673617379884035e-19 && bound <= 1.152921504606847e18;
+    return bound >= TEGROUP_IMPL_SOFT_LEAST && bound <= TEGROUP_IMPL_SOFT_MOST;
+}
+static inline double tegroup_impl_soft_bound_near(double bound) {
+    return bound > TEGROUP_IMPL_SOFT_MOST ? TEGROUP_IMPL_SOFT_MOST : TEGROUP_IMPL_SOFT_LEAST;
 }
 
 /* What both descriptors say of the function itself. */
@@ -11565,9 +11586,10 @@ static inline tegroup_status tegroup_impl_check_activation_kind(tegroup_activati
                            "must be 0 to the largest float", TEGROUP_IMPL_LARGEST_f32, alpha);
     TEGROUP_IMPL_RULE_REAL(limit >= 0, ERROR_VALUE, "limit", "must not be negative or NaN", 0, limit);
     TEGROUP_IMPL_RULE_REAL(!soft || alpha == 0 || tegroup_impl_soft_bound(alpha), ERROR_VALUE, "alpha",
-                           "must be 0 or 2^-60 to 2^60 for SITU_GLU", 1, alpha);
+                           "must be 0 or 2^-60 to 2^60 for SITU_GLU", tegroup_impl_soft_bound_near(alpha), alpha);
     TEGROUP_IMPL_RULE_REAL(!soft || limit == 0 || limit > TEGROUP_IMPL_LARGEST_f64 || tegroup_impl_soft_bound(limit),
-                           ERROR_VALUE, "limit", "must be 0, 2^-60 to 2^60 or infinite for SITU_GLU", 1, limit);
+                           ERROR_VALUE, "limit", "must be 0, 2^-60 to 2^60 or infinite for SITU_GLU",
+                           tegroup_impl_soft_bound_near(limit), limit);
     return TEGROUP_OK;
 }
 
@@ -13839,6 +13861,7 @@ static inline tegroup_mlp_format tegroup_impl_mlp_format(const tegroup_tensor *t
     format.scaling = t->scaling;
     format.scale_dtype = t->scale_dtype;
     format.scale_strides = t->scale_outer_stride > 0;
+    format.columnwise_order = t->columnwise_order;
     format.rule = *rule;
     return format;
 }
@@ -14075,7 +14098,7 @@ static inline void tegroup_impl_mlp_call_add(tegroup_impl_mlp_call *call, tegrou
     call->writes |= writes;
 }
 
-/* How a tensor is quantised must be as planned; the order of its columnwise copy products see to. */
+/* How a tensor is quantised must be as planned. */
 static inline tegroup_status tegroup_impl_mlp_check_format(const tegroup_mlp_format *planned, const tegroup_tensor *t,
                                                            const tegroup_scale_rule *rule, int tensor,
                                                            tegroup_error *error) {
@@ -14088,6 +14111,10 @@ static inline tegroup_status tegroup_impl_mlp_check_format(const tegroup_mlp_for
                          "must be as planned", planned->scale_dtype, format.scale_dtype);
     TEGROUP_IMPL_RULE(planned->scale_strides == format.scale_strides, ERROR_PLAN, TEGROUP_IMPL_PATH(SCALE_OUTER_STRIDE),
                       "must be set just when planned so", planned->scale_strides, format.scale_strides);
+    /* Not every call multiplies what it quantises: no product need see this. */
+    TEGROUP_IMPL_RULE(planned->columnwise_order == format.columnwise_order, ERROR_PLAN,
+                      TEGROUP_IMPL_PATH(COLUMNWISE_ORDER), "must be as planned", planned->columnwise_order,
+                      format.columnwise_order);
     TEGROUP_IMPL_RULE(memcmp(&planned->rule, &format.rule, sizeof format.rule) == 0, ERROR_PLAN, names->rule.method,
                       "and the rule's numbers must be as planned", planned->rule.method, format.rule.method);
     return TEGROUP_OK;
@@ -14107,11 +14134,11 @@ static inline tegroup_status tegroup_impl_mlp_check_planned(const tegroup_impl_m
     TEGROUP_IMPL_RULE(planned->fc2_bias_scaled == desc->fc2_bias_scaled, ERROR_PLAN, "fc2_bias_scaled",
                       "must be as planned", planned->fc2_bias_scaled, desc->fc2_bias_scaled);
     for (i = 0; i < TEGROUP_IMPL_MLP_COUNT; i++)
-        TEGROUP_IMPL_RULE(
-            !((call->reads | call->writes) >> i & 1u) || tegroup_impl_mlp_dtype(desc, i) == planned->dtypes[i],
+        TEGROUP_IMPL_RULE_AS(
+            DTYPE, !((call->reads | call->writes) >> i & 1u) || tegroup_impl_mlp_dtype(desc, i) == planned->dtypes[i],
             ERROR_PLAN,
             i == TEGROUP_IMPL_MLP_ROW_SCALE ? "row_scale_dtype" : tegroup_impl_mlp_path(i, TEGROUP_IMPL_MEMBER_DTYPE),
-            "must be as planned", planned->dtypes[i], tegroup_impl_mlp_dtype(desc, i));
+            "must be as planned", planned->dtypes[i], (int32_t)tegroup_impl_mlp_dtype(desc, i));
     if (call->products[0].product == TEGROUP_OP_FORWARD || call->writes >> TEGROUP_IMPL_MLP_ACTIVATED & 1u)
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_format(&planned->activated, &call->layers.activated,
                                                        &desc->activated_rule, TEGROUP_IMPL_MLP_ACTIVATED, error));
@@ -17090,11 +17117,11 @@ static inline tegroup_status tegroup_impl_check_coefficient(double coefficient, 
 }
 static inline tegroup_status tegroup_impl_check_loss_scale(double scale, tegroup_error *error) {
     TEGROUP_IMPL_RULE_REAL(scale >= -TEGROUP_IMPL_LARGEST_f64 && scale <= TEGROUP_IMPL_LARGEST_f64, ERROR_VALUE,
-                           "loss_scale", "must be finite", 1, scale);
+                           "loss_scale", "must be finite", TEGROUP_IMPL_LARGEST_f64, scale);
     return TEGROUP_OK;
 }
 
-/* All but its matrices' memory. */
+/* All but its memory. */
 static inline tegroup_status tegroup_impl_check_scheme(const tegroup_router_scheme *s, int64_t tokens, int32_t experts,
                                                        int32_t k, int32_t normalize, tegroup_error *error) {
     static const char *const bias[5] = TEGROUP_IMPL_MATRIX_PATHS("scheme.bias"), *const given[5] =
@@ -17129,8 +17156,6 @@ static inline tegroup_status tegroup_impl_check_scheme(const tegroup_router_sche
                          "must be UNSET with given_indices", TEGROUP_DTYPE_UNSET, s->bias.dtype);
     TEGROUP_IMPL_RULE(chooses || s->n_group == 0, ERROR_COMBINATION, "scheme.n_group", "must be 0 with given_indices",
                       0, s->n_group);
-    TEGROUP_IMPL_RULE(tegroup_impl_aligned(s->valid_tokens, 8), ERROR_ALIGNMENT, "scheme.valid_tokens",
-                      "must be aligned to its element", 8, (uintptr_t)s->valid_tokens % 8);
     TEGROUP_IMPL_RULE(s->sequence_tokens >= 0, ERROR_VALUE, "scheme.sequence_tokens", "must not be negative", 0,
                       s->sequence_tokens);
     TEGROUP_IMPL_RULE(s->sequence_tokens == 0 || tokens % s->sequence_tokens == 0, ERROR_SHAPE,
@@ -17142,7 +17167,10 @@ static inline tegroup_status tegroup_impl_check_scheme_memory(const tegroup_rout
                                                                                      TEGROUP_IMPL_MATRIX_PATHS(
                                                                                          "scheme.given_indices");
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_memory(&s->bias, bias, error));
-    return tegroup_impl_check_matrix_memory(&s->given_indices, given, error);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_memory(&s->given_indices, given, error));
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(s->valid_tokens, 8), ERROR_ALIGNMENT, "scheme.valid_tokens",
+                      "must be aligned to its element", 8, (uintptr_t)s->valid_tokens % 8);
+    return TEGROUP_OK;
 }
 
 /* Sums over tokens are made of this many runs of them, added up in order: losses need no atomics. */
@@ -17478,18 +17506,12 @@ static inline tegroup_status tegroup_impl_router_check(const tegroup_router_desc
     tegroup_impl_buffer buffers[BUFFERS];
     tegroup_layout layout;
     TEGROUP_IMPL_TRY(tegroup_impl_router_check_shapes(desc, error));
-#define TEGROUP_IMPL_MEMORY_OF(member)                                                                                 \
-    do {                                                                                                               \
-        static const char *const paths[5] = TEGROUP_IMPL_MATRIX_PATHS(#member);                                        \
-        TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_memory(&desc->member, paths, error));                               \
-    } while (0)
-    TEGROUP_IMPL_MEMORY_OF(logits);
-    TEGROUP_IMPL_MEMORY_OF(probabilities);
-    TEGROUP_IMPL_MEMORY_OF(weights);
-    TEGROUP_IMPL_MEMORY_OF(indices);
-    TEGROUP_IMPL_MEMORY_OF(counts);
-    TEGROUP_IMPL_MEMORY_OF(loss_gradients);
-#undef TEGROUP_IMPL_MEMORY_OF
+    TEGROUP_IMPL_TRY_MEMORY(logits);
+    TEGROUP_IMPL_TRY_MEMORY(probabilities);
+    TEGROUP_IMPL_TRY_MEMORY(weights);
+    TEGROUP_IMPL_TRY_MEMORY(indices);
+    TEGROUP_IMPL_TRY_MEMORY(counts);
+    TEGROUP_IMPL_TRY_MEMORY(loss_gradients);
     TEGROUP_IMPL_TRY(tegroup_impl_check_scheme_memory(&desc->scheme, error));
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(desc->balance_loss, sizeof(double)), ERROR_ALIGNMENT, "balance_loss",
                       "must be aligned to its element", 8, (uintptr_t)desc->balance_loss % sizeof(double));
@@ -18572,18 +18594,23 @@ static inline tegroup_status tegroup_impl_moe_check_format(const tegroup_moe_pla
     const tegroup_impl_name *name = &names->output;
     const tegroup_shape shape =
         tegroup_shape_of(p->experts, p->capacity, 0, tegroup_sizes_of(NULL, TEGROUP_DTYPE_I64, TEGROUP_SPACE_HOST));
+    tegroup_scale_rule none;
     tegroup_tensor t;
     TEGROUP_IMPL_RULE_ENUM(format->scaling, TEGROUP_SCALING_COUNT - 1, TEGROUP_IMPL_PATH(SCALING),
                            "must be a tegroup_scaling");
     if (format->scaling == TEGROUP_SCALING_NONE) {
-        TEGROUP_IMPL_RULE(format->dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION, TEGROUP_IMPL_PATH(DTYPE),
-                          "needs a scaling", TEGROUP_DTYPE_UNSET, format->dtype);
-        TEGROUP_IMPL_RULE(format->scale_dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION, TEGROUP_IMPL_PATH(SCALE_DTYPE),
-                          "needs a scaling", TEGROUP_DTYPE_UNSET, format->scale_dtype);
+        memset(&none, 0, sizeof none);
+        TEGROUP_IMPL_RULE_AS(DTYPE, format->dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION, TEGROUP_IMPL_PATH(DTYPE),
+                             "needs a scaling", TEGROUP_DTYPE_UNSET, (int32_t)format->dtype);
+        TEGROUP_IMPL_RULE_AS(DTYPE, format->scale_dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION,
+                             TEGROUP_IMPL_PATH(SCALE_DTYPE), "needs a scaling", TEGROUP_DTYPE_UNSET,
+                             (int32_t)format->scale_dtype);
         TEGROUP_IMPL_RULE(format->columnwise_order == TEGROUP_COLUMNWISE_AS_DATA, ERROR_COMBINATION,
-                          TEGROUP_IMPL_PATH(COLUMNWISE_ORDER), "needs a scaling", 0, format->columnwise_order);
+                          TEGROUP_IMPL_PATH(COLUMNWISE_ORDER), "needs a scaling", 0, (int32_t)format->columnwise_order);
         TEGROUP_IMPL_RULE(format->rule.method == TEGROUP_SCALE_UNSET, ERROR_COMBINATION, names->rule.method,
-                          "needs a scaling", TEGROUP_SCALE_UNSET, format->rule.method);
+                          "needs a scaling", TEGROUP_SCALE_UNSET, (int32_t)format->rule.method);
+        TEGROUP_IMPL_RULE(memcmp(&format->rule, &none, sizeof none) == 0, ERROR_COMBINATION, names->rule.method,
+                          "must be set where the rule has numbers", 1, 0);
         return TEGROUP_OK;
     }
     TEGROUP_IMPL_RULE(!gradient || p->backward, ERROR_COMBINATION, TEGROUP_IMPL_PATH(SCALING), "needs grad_output",
@@ -18631,8 +18658,8 @@ static inline tegroup_status tegroup_impl_moe_check_absent(const tegroup_moe_des
     TEGROUP_IMPL_RULE(!experts->fc2_bias_scaled, ERROR_COMBINATION, "experts.fc2_bias_scaled",
                       "must be 0: a bias of fc2 is scaled always", 0, experts->fc2_bias_scaled);
     TEGROUP_IMPL_RULE(experts->out_tail == TEGROUP_TAIL_KEEP && experts->dgrad_out_tail == TEGROUP_TAIL_KEEP,
-                      ERROR_COMBINATION, "experts.out_tail", "must be KEEP: tokens have no tail", TEGROUP_TAIL_KEEP,
-                      experts->out_tail ? experts->out_tail : experts->dgrad_out_tail);
+                      ERROR_COMBINATION, "experts.out_tail", "must be KEEP, and dgrad_out_tail: tokens have no tail",
+                      TEGROUP_TAIL_KEEP, (int32_t)(experts->out_tail ? experts->out_tail : experts->dgrad_out_tail));
     return TEGROUP_OK;
 }
 
@@ -18649,16 +18676,65 @@ static inline const char *tegroup_impl_moe_hidden_path(const tegroup_mlp_desc *e
                                                                : "experts.fc2.weight.shape.cols";
 }
 
+/* The layer's own rules name paths in its descriptor; errors tell them as those of its members' rules. */
+static inline tegroup_status tegroup_impl_moe_told(tegroup_status status, tegroup_error *error) {
+    static const char *const members[2] = {"experts", "router"};
+    int i;
+    for (i = 0; i < 2 && error && status != TEGROUP_OK && !error->within; i++) {
+        const size_t length = strlen(members[i]);
+        if (strncmp(error->field, members[i], length) != 0 || error->field[length] != '.') continue;
+        error->within = members[i];
+        error->field += length + 1;
+    }
+    return status;
+}
+
 /* A weight goes with rows by expert as they are; what goes with quantised ones the experts' plan says. */
 static inline tegroup_status tegroup_impl_moe_check_weight(const tegroup_moe_desc *desc, const tegroup_moe_planned *p,
                                                            int fc2, tegroup_error *error) {
     const tegroup_tensor *weight = fc2 ? &desc->experts.fc2.weight : &desc->experts.fc1.weight;
     const char *field = fc2 ? "experts.fc2.weight.dtype" : "experts.fc1.weight.dtype";
+    TEGROUP_IMPL_RULE_AS(DTYPES, weight->dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, field, "must be set",
+                         TEGROUP_IMPL_FLOATS, 0);
     TEGROUP_IMPL_RULE_ENUM(weight->dtype, TEGROUP_DTYPE_COUNT - 1, field, "must be a tegroup_dtype");
     TEGROUP_IMPL_RULE_AS(DTYPE,
                          weight->scaling != TEGROUP_SCALING_NONE || p->rows_format.scaling != TEGROUP_SCALING_NONE
                              || tegroup_impl_goes_with(p->rows, weight->dtype),
                          ERROR_DTYPE, field, "must be tokens.dtype, or F16 or BF16 beside F32", p->rows, weight->dtype);
+    return TEGROUP_OK;
+}
+
+/* What the weights say of the layer: its experts, widths and types. */
+static inline tegroup_status tegroup_impl_moe_check_extents(const tegroup_moe_desc *desc, const tegroup_moe_planned *p,
+                                                            tegroup_error *error) {
+    const int64_t inputs = tegroup_impl_weight_in(&desc->experts.fc1.weight, desc->experts.fc1.weight_layout);
+    const tegroup_dtype bias = desc->experts.fc2.bias.dtype;
+    TEGROUP_IMPL_RULE(p->width == inputs, ERROR_SHAPE, "tokens.cols", "must be the inputs of experts.fc1.weight",
+                      inputs, p->width);
+    TEGROUP_IMPL_RULE(p->experts >= 1 && p->experts <= TEGROUP_MAX_GROUPS, ERROR_VALUE,
+                      "experts.fc1.weight.shape.groups", "must be 1 to TEGROUP_MAX_GROUPS", TEGROUP_MAX_GROUPS,
+                      p->experts);
+    TEGROUP_IMPL_RULE(p->preactivation >= 0 && p->preactivation <= TEGROUP_MAX_COLS, ERROR_VALUE,
+                      tegroup_impl_moe_outputs_path(&desc->experts, 0),
+                      "must be 0 to TEGROUP_MAX_COLS, with those of fc1_up", TEGROUP_MAX_COLS, p->preactivation);
+    TEGROUP_IMPL_RULE(p->hidden >= 0 && p->hidden <= TEGROUP_MAX_COLS, ERROR_VALUE,
+                      tegroup_impl_moe_hidden_path(&desc->experts), "must be 0 to TEGROUP_MAX_COLS", TEGROUP_MAX_COLS,
+                      p->hidden);
+    TEGROUP_IMPL_RULE(p->outputs >= 0 && p->outputs <= TEGROUP_MAX_COLS, ERROR_VALUE,
+                      tegroup_impl_moe_outputs_path(&desc->experts, 1), "must be 0 to TEGROUP_MAX_COLS",
+                      TEGROUP_MAX_COLS, p->outputs);
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_weight(desc, p, 0, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_weight(desc, p, 1, error));
+    TEGROUP_IMPL_RULE_AS(DTYPE,
+                         desc->tokens.dtype != TEGROUP_DTYPE_F64
+                             || desc->experts.options.compute == TEGROUP_COMPUTE_F64,
+                         ERROR_DTYPE, "tokens.dtype", "F64 needs experts.options.compute F64", TEGROUP_DTYPE_F32,
+                         TEGROUP_DTYPE_F64);
+    TEGROUP_IMPL_RULE_ENUM(bias, TEGROUP_DTYPE_COUNT - 1, "experts.fc2.bias.dtype", "must be a tegroup_dtype");
+    TEGROUP_IMPL_RULE_AS(
+        DTYPE, !p->wants_grad_logits || bias == TEGROUP_DTYPE_UNSET || tegroup_impl_goes_with(p->rows, bias),
+        ERROR_UNSUPPORTED, "experts.fc2.bias.dtype",
+        "must be one that weights have beside tokens.dtype, with grad_logits", p->rows, bias);
     return TEGROUP_OK;
 }
 
@@ -18669,28 +18745,16 @@ static inline tegroup_status tegroup_impl_moe_check_shapes(const tegroup_moe_des
         TEGROUP_IMPL_MATRIX_PATHS("tokens"),      TEGROUP_IMPL_MATRIX_PATHS("output"),
         TEGROUP_IMPL_MATRIX_PATHS("grad_output"), TEGROUP_IMPL_MATRIX_PATHS("grad_tokens"),
         TEGROUP_IMPL_MATRIX_PATHS("grad_logits"), TEGROUP_IMPL_MATRIX_PATHS("router.logits")};
-    const int64_t inputs = tegroup_impl_weight_in(&desc->experts.fc1.weight, desc->experts.fc1.weight_layout);
     const uint32_t floats = TEGROUP_IMPL_FLOATS;
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_shape(&desc->tokens, paths[0], -1, -1, floats, error));
-    TEGROUP_IMPL_RULE(p->width == inputs, ERROR_SHAPE, "tokens.cols", "must be the inputs of experts.fc1.weight",
-                      inputs, p->width);
-    TEGROUP_IMPL_RULE(p->experts >= 1 && p->experts <= TEGROUP_MAX_GROUPS, ERROR_VALUE,
-                      "experts.fc1.weight.shape.groups", "must be 1 to TEGROUP_MAX_GROUPS", TEGROUP_MAX_GROUPS,
-                      p->experts);
-    TEGROUP_IMPL_RULE(p->preactivation >= 0 && p->preactivation <= TEGROUP_MAX_COLS, ERROR_VALUE,
-                      tegroup_impl_moe_outputs_path(&desc->experts, 0),
-                      "must be 0 to TEGROUP_MAX_COLS, with those of fc1_up", TEGROUP_MAX_COLS, p->preactivation);
-    TEGROUP_IMPL_RULE(p->outputs >= 0 && p->outputs <= TEGROUP_MAX_COLS, ERROR_VALUE,
-                      tegroup_impl_moe_outputs_path(&desc->experts, 1), "must be 0 to TEGROUP_MAX_COLS",
-                      TEGROUP_MAX_COLS, p->outputs);
-    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_weight(desc, p, 0, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_weight(desc, p, 1, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_extents(desc, p, error));
     TEGROUP_IMPL_TRY(tegroup_impl_of_member("router",
                                             tegroup_impl_check_router_sizes(p->experts, p->k, desc->router.normalize,
                                                                             desc->router.balance_coefficient, error),
                                             error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_loss_scale(desc->loss_scale, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->experts.options.threads, "experts.options.threads", error));
     TEGROUP_IMPL_RULE(desc->drops_by_weight == 0 || desc->drops_by_weight == 1, ERROR_VALUE, "drops_by_weight",
                       "must be 0 or 1", 1, desc->drops_by_weight);
     TEGROUP_IMPL_RULE(desc->capacity >= 0 && p->capacity <= TEGROUP_MAX_COLS, ERROR_VALUE, "capacity",
@@ -18865,7 +18929,11 @@ static inline void tegroup_impl_moe_layouts(const tegroup_moe_plan *plan, tegrou
 
 static inline tegroup_moe_choice tegroup_impl_moe_choice_of(const tegroup_router_desc *router) {
     const tegroup_router_scheme *scheme = &router->scheme;
+    tegroup_router_scheme without_z = *scheme;
+    tegroup_router_desc routed = *router;
     tegroup_moe_choice c;
+    int which;
+    without_z.z_coefficient = 0;
     memset(&c, 0, sizeof c);
     c.normalize = router->normalize;
     c.score = scheme->score;
@@ -18874,9 +18942,13 @@ static inline tegroup_moe_choice tegroup_impl_moe_choice_of(const tegroup_router
     c.group_score = scheme->group_score;
     c.has_bias = tegroup_impl_there(&scheme->bias);
     c.has_given_indices = tegroup_impl_there(&scheme->given_indices);
+    c.has_scheme = !tegroup_impl_scheme_plain(&without_z);
     c.has_balance = router->balance_coefficient != 0;
     c.has_z = scheme->z_coefficient != 0;
     c.has_losses = c.has_balance || c.has_z || router->balance_loss || router->z_loss;
+    for (which = 0; which < TEGROUP_IMPL_MOE_ROUTED; which++)
+        c.gives[which] = tegroup_impl_there(tegroup_impl_moe_routed(&routed, which));
+    c.gives_gradients = tegroup_impl_there(&router->loss_gradients);
     return c;
 }
 
@@ -18884,12 +18956,12 @@ static inline tegroup_moe_choice tegroup_impl_moe_choice_of(const tegroup_router
 static inline tegroup_moe_planned tegroup_impl_moe_record(const tegroup_moe_desc *desc) {
     const tegroup_mlp_desc *experts = &desc->experts;
     const int apart = experts->fc1_up.weight.dtype != TEGROUP_DTYPE_UNSET;
-    tegroup_router_desc router = desc->router;
+    const tegroup_router_scheme *scheme = &desc->router.scheme;
     tegroup_moe_planned p;
     int which;
     memset(&p, 0, sizeof p);
     p.space = desc->space;
-    p.choice = tegroup_impl_moe_choice_of(&router);
+    p.choice = tegroup_impl_moe_choice_of(&desc->router);
     p.tokens = desc->tokens.rows;
     p.width = desc->tokens.cols;
     p.hidden = tegroup_impl_weight_in(&experts->fc2.weight, experts->fc2.weight_layout);
@@ -18909,14 +18981,11 @@ static inline tegroup_moe_planned tegroup_impl_moe_record(const tegroup_moe_desc
     p.drops_by_weight = desc->drops_by_weight;
     p.rows = desc->tokens.dtype;
     p.real = p.rows == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
-    for (which = 0; which < TEGROUP_IMPL_MOE_ROUTED; which++)
-        p.keeps[which] = !tegroup_impl_there(tegroup_impl_moe_routed(&router, which));
-    p.keeps[TEGROUP_IMPL_MOE_PROBABILITIES] =
-        p.keeps[TEGROUP_IMPL_MOE_PROBABILITIES] && (p.wants_grad_logits || router.balance_coefficient != 0);
-    p.keeps_losses = p.wants_grad_logits && tegroup_impl_backward_schemed(&router.scheme, &router.loss_gradients)
-                     && (router.balance_coefficient != 0 || router.scheme.z_coefficient != 0)
-                     && !tegroup_impl_there(&router.loss_gradients);
-    if (p.keeps_losses) p.sequences = router.scheme.sequence_tokens > 0 ? p.tokens / router.scheme.sequence_tokens : 1;
+    for (which = 0; which < TEGROUP_IMPL_MOE_ROUTED; which++) p.keeps[which] = !p.choice.gives[which];
+    p.keeps[TEGROUP_IMPL_MOE_PROBABILITIES] &= p.wants_grad_logits || p.choice.has_losses;
+    p.keeps_losses = p.wants_grad_logits && !p.choice.gives_gradients
+                     && (p.choice.has_z || (p.choice.has_scheme && p.choice.has_balance));
+    p.sequences = scheme->sequence_tokens > 0 ? p.tokens / scheme->sequence_tokens : 1;
     return p;
 }
 
@@ -19187,7 +19256,7 @@ TEGROUP_API tegroup_status tegroup_moe_plan_make(const tegroup_moe_desc *desc, c
     made.struct_size = sizeof made;
     made.magic = TEGROUP_MOE_PLAN_MAGIC;
     made.planned = tegroup_impl_moe_record(desc);
-    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_shapes(desc, &made.planned, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_told(tegroup_impl_moe_check_shapes(desc, &made.planned, error), error));
     memset(&none, 0, sizeof none);
     tegroup_impl_moe_layouts(&made, layouts, &places); /* what the parts point to is not known yet */
     none.places = &places;
@@ -19250,27 +19319,65 @@ typedef struct tegroup_impl_moe_call {
     tegroup_impl_moe_parts parts;
 } tegroup_impl_moe_call;
 
-static inline tegroup_status tegroup_impl_moe_check_planned(const tegroup_moe_plan *plan,
-                                                            const tegroup_moe_planned *now,
-                                                            const tegroup_mlp_desc *experts, tegroup_error *error) {
-    static const char *const routed[TEGROUP_IMPL_MOE_ROUTED] = {"router.probabilities.dtype", "router.weights.dtype",
-                                                                "router.indices.dtype", "router.counts.dtype"};
-    const tegroup_moe_planned *planned = &plan->planned;
-    const tegroup_dtype bias = plan->experts.planned.dtypes[TEGROUP_IMPL_MLP_FC2_BIAS];
-    int which;
 #define TEGROUP_IMPL_SAME_AS(reading, member, field)                                                                   \
     TEGROUP_IMPL_RULE_AS(reading, planned->member == now->member, ERROR_PLAN, field, "must be as planned",             \
                          planned->member, now->member)
 #define TEGROUP_IMPL_SAME(member, field) TEGROUP_IMPL_SAME_AS(NUMBER, member, field)
+#define TEGROUP_IMPL_SAME_ENUM(member, field)                                                                          \
+    TEGROUP_IMPL_RULE(planned->member == now->member, ERROR_PLAN, field, "must be as planned",                         \
+                      (int32_t)planned->member, (int32_t)now->member)
 #define TEGROUP_IMPL_SAME_THERE(member, field)                                                                         \
     TEGROUP_IMPL_RULE(planned->member == now->member, ERROR_PLAN, field, "must be set just where it was in the plan",  \
                       planned->member, now->member)
-    TEGROUP_IMPL_SAME(space, "space");
+
+/* How experts are chosen, and what losses there are. */
+static inline tegroup_status tegroup_impl_moe_check_choice(const tegroup_moe_planned *planned,
+                                                           const tegroup_moe_planned *now,
+                                                           const tegroup_router_desc *router, tegroup_error *error) {
+    static const char *const routed[TEGROUP_IMPL_MOE_ROUTED] = {"router.probabilities.dtype", "router.weights.dtype",
+                                                                "router.indices.dtype", "router.counts.dtype"};
+    int which;
+    TEGROUP_IMPL_SAME(choice.normalize, "router.normalize");
+    TEGROUP_IMPL_SAME_ENUM(choice.score, "router.scheme.score");
+    TEGROUP_IMPL_SAME(choice.n_group, "router.scheme.n_group");
+    TEGROUP_IMPL_SAME(choice.topk_group, "router.scheme.topk_group");
+    TEGROUP_IMPL_SAME_ENUM(choice.group_score, "router.scheme.group_score");
+    TEGROUP_IMPL_SAME_THERE(choice.has_bias, "router.scheme.bias.dtype");
+    TEGROUP_IMPL_SAME_THERE(choice.has_given_indices, "router.scheme.given_indices.dtype");
+    for (which = 0; which < TEGROUP_IMPL_MOE_ROUTED; which++)
+        TEGROUP_IMPL_SAME_THERE(choice.gives[which], routed[which]);
+    TEGROUP_IMPL_SAME_THERE(choice.gives_gradients, "router.loss_gradients.dtype");
+    TEGROUP_IMPL_RULE(planned->choice.has_balance || !now->choice.has_balance, ERROR_PLAN, "router.balance_coefficient",
+                      "must be 0 where it was in the plan", 0, 1);
+    TEGROUP_IMPL_RULE(planned->choice.has_z || !now->choice.has_z, ERROR_PLAN, "router.scheme.z_coefficient",
+                      "must be 0 where it was in the plan", 0, 1);
+    TEGROUP_IMPL_RULE(planned->choice.has_losses || !now->choice.has_losses, ERROR_PLAN,
+                      router->balance_loss ? "router.balance_loss" : "router.z_loss",
+                      "must be NULL where the plan had no loss", 0, 1);
+    TEGROUP_IMPL_RULE(!planned->choice.has_losses || planned->choice.has_scheme == now->choice.has_scheme, ERROR_PLAN,
+                      "router.scheme", "must be all zero, z_coefficient apart, just where it was in the plan",
+                      planned->choice.has_scheme, now->choice.has_scheme);
+    TEGROUP_IMPL_RULE(!planned->choice.has_losses || now->sequences <= planned->sequences, ERROR_PLAN,
+                      "router.scheme.sequence_tokens", "must give no more sequences than planned", planned->sequences,
+                      now->sequences);
+    return TEGROUP_OK;
+}
+
+static inline tegroup_status tegroup_impl_moe_check_planned(const tegroup_moe_plan *plan,
+                                                            const tegroup_moe_planned *now,
+                                                            const tegroup_moe_desc *desc, tegroup_error *error) {
+    const tegroup_mlp_desc *experts = &desc->experts;
+    const tegroup_moe_planned *planned = &plan->planned;
+    const tegroup_dtype bias = plan->experts.planned.dtypes[TEGROUP_IMPL_MLP_FC2_BIAS],
+                        up = plan->experts.planned.dtypes[TEGROUP_IMPL_MLP_FC1_UP_WEIGHT];
+    TEGROUP_IMPL_SAME_ENUM(space, "space");
     TEGROUP_IMPL_RULE(now->tokens <= planned->tokens, ERROR_PLAN, "tokens.rows", "must be at most those planned",
                       planned->tokens, now->tokens);
     TEGROUP_IMPL_SAME(width, "tokens.cols");
     TEGROUP_IMPL_SAME_AS(DTYPE, rows, "tokens.dtype");
     TEGROUP_IMPL_SAME(experts, "experts.fc1.weight.shape.groups");
+    TEGROUP_IMPL_RULE_AS(DTYPE, up == experts->fc1_up.weight.dtype, ERROR_PLAN, "experts.fc1_up.weight.dtype",
+                         "must be as planned", up, (int32_t)experts->fc1_up.weight.dtype);
     TEGROUP_IMPL_SAME(preactivation, tegroup_impl_moe_outputs_path(experts, 0));
     TEGROUP_IMPL_SAME(hidden, tegroup_impl_moe_hidden_path(experts));
     TEGROUP_IMPL_SAME(outputs, tegroup_impl_moe_outputs_path(experts, 1));
@@ -19287,7 +19394,7 @@ static inline tegroup_status tegroup_impl_moe_check_planned(const tegroup_moe_pl
     TEGROUP_IMPL_SAME_AS(SCALING, which.scaling, #which ".scaling");                                                   \
     TEGROUP_IMPL_SAME_AS(DTYPE, which.dtype, #which ".dtype");                                                         \
     TEGROUP_IMPL_SAME_AS(DTYPE, which.scale_dtype, #which ".scale_dtype");                                             \
-    TEGROUP_IMPL_SAME(which.columnwise_order, #which ".columnwise_order");                                             \
+    TEGROUP_IMPL_SAME_ENUM(which.columnwise_order, #which ".columnwise_order");                                        \
     TEGROUP_IMPL_RULE(memcmp(&planned->which.rule, &now->which.rule, sizeof now->which.rule) == 0, ERROR_PLAN,         \
                       #which ".rule.method", "and the rule's numbers must be as planned", planned->which.rule.method,  \
                       now->which.rule.method)
@@ -19298,45 +19405,22 @@ static inline tegroup_status tegroup_impl_moe_check_planned(const tegroup_moe_pl
                          "must be as planned", bias, (int32_t)experts->fc2.bias.dtype);
     TEGROUP_IMPL_SAME(recompute, "experts.recompute");
     TEGROUP_IMPL_SAME(drops_by_weight, "drops_by_weight");
-    TEGROUP_IMPL_SAME(choice.normalize, "router.normalize");
-    TEGROUP_IMPL_SAME(choice.score, "router.scheme.score");
-    TEGROUP_IMPL_SAME(choice.n_group, "router.scheme.n_group");
-    TEGROUP_IMPL_SAME(choice.topk_group, "router.scheme.topk_group");
-    TEGROUP_IMPL_SAME(choice.group_score, "router.scheme.group_score");
-    TEGROUP_IMPL_SAME_THERE(choice.has_bias, "router.scheme.bias.dtype");
-    TEGROUP_IMPL_SAME_THERE(choice.has_given_indices, "router.scheme.given_indices.dtype");
-    TEGROUP_IMPL_SAME_THERE(choice.has_balance, "router.balance_coefficient");
-    TEGROUP_IMPL_SAME_THERE(choice.has_z, "router.scheme.z_coefficient");
-    TEGROUP_IMPL_RULE(planned->choice.has_losses || !now->choice.has_losses, ERROR_PLAN, "router.balance_loss",
-                      "and z_loss must be NULL where the plan had no loss", 0, 1);
-    for (which = 0; which < TEGROUP_IMPL_MOE_ROUTED; which++)
-        TEGROUP_IMPL_RULE(planned->keeps[which] == now->keeps[which], ERROR_PLAN, routed[which],
-                          "must be set just where it was in the plan", !planned->keeps[which], !now->keeps[which]);
-    TEGROUP_IMPL_RULE(planned->keeps_losses == now->keeps_losses, ERROR_PLAN, "router.loss_gradients.dtype",
-                      "must be set just where it was in the plan", !planned->keeps_losses, !now->keeps_losses);
-    TEGROUP_IMPL_RULE(now->sequences <= planned->sequences, ERROR_PLAN, "router.scheme.sequence_tokens",
-                      "must give no more sequences than planned", planned->sequences, now->sequences);
+    return tegroup_impl_moe_check_choice(planned, now, &desc->router, error);
+}
 #undef TEGROUP_IMPL_SAME_THERE
+#undef TEGROUP_IMPL_SAME_ENUM
 #undef TEGROUP_IMPL_SAME
 #undef TEGROUP_IMPL_SAME_AS
-    return TEGROUP_OK;
-}
 
 /* The memory of the caller's matrices that a call works on, but for the router's. */
 static inline tegroup_status tegroup_impl_moe_check_memory(const tegroup_moe_desc *desc, const tegroup_moe_planned *p,
                                                            tegroup_op op, tegroup_error *error) {
-#define TEGROUP_IMPL_MEMORY_OF(member)                                                                                 \
-    do {                                                                                                               \
-        static const char *const paths[5] = TEGROUP_IMPL_MATRIX_PATHS(#member);                                        \
-        TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_memory(&desc->member, paths, error));                               \
-    } while (0)
-    if (op == TEGROUP_OP_FORWARD || (op == TEGROUP_OP_WGRAD && p->recompute)) TEGROUP_IMPL_MEMORY_OF(tokens);
-    if (op == TEGROUP_OP_FORWARD) TEGROUP_IMPL_MEMORY_OF(output);
+    if (op == TEGROUP_OP_FORWARD || (op == TEGROUP_OP_WGRAD && p->recompute)) TEGROUP_IMPL_TRY_MEMORY(tokens);
+    if (op == TEGROUP_OP_FORWARD) TEGROUP_IMPL_TRY_MEMORY(output);
     if (op != TEGROUP_OP_DGRAD) return TEGROUP_OK;
-    TEGROUP_IMPL_MEMORY_OF(grad_output);
-    TEGROUP_IMPL_MEMORY_OF(grad_tokens);
-    TEGROUP_IMPL_MEMORY_OF(grad_logits);
-#undef TEGROUP_IMPL_MEMORY_OF
+    TEGROUP_IMPL_TRY_MEMORY(grad_output);
+    TEGROUP_IMPL_TRY_MEMORY(grad_tokens);
+    TEGROUP_IMPL_TRY_MEMORY(grad_logits);
     return TEGROUP_OK;
 }
 
@@ -19414,7 +19498,8 @@ static inline tegroup_status tegroup_impl_moe_check_apart(const tegroup_impl_moe
             tegroup_impl_of_member("experts", tegroup_impl_check_tensor(t, tegroup_impl_mlp_name(i), error), error));
         count += tegroup_impl_moe_weight_buffers(t, tegroup_impl_mlp_name(i), gradient, buffers + count);
     }
-    status = tegroup_impl_check_apart(buffers, count, desc->experts.options.check_level, &about, error);
+    status = tegroup_impl_moe_told(
+        tegroup_impl_check_apart(buffers, count, desc->experts.options.check_level, &about, error), error);
     return about == workspace || about >= weights ? tegroup_impl_of_member("experts", status, error) : status;
 }
 
@@ -19483,6 +19568,9 @@ static inline tegroup_status tegroup_impl_moe_check_saved(const tegroup_impl_moe
 static inline tegroup_status tegroup_impl_moe_check_parts(const tegroup_impl_moe_call *call, tegroup_error *error) {
     const tegroup_impl_moe_parts *parts = &call->parts;
     TEGROUP_IMPL_TRY(tegroup_impl_moe_check_saved(call, error));
+    if (call->op == TEGROUP_OP_DGRAD)
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_of_member("router", tegroup_impl_router_check_shapes(&parts->router, error), error));
     if (call->op == TEGROUP_OP_FORWARD)
         TEGROUP_IMPL_TRY(tegroup_impl_of_member("router", tegroup_impl_router_check(&parts->router, error), error));
     if (call->op != TEGROUP_OP_WGRAD || call->now.recompute)
@@ -19518,8 +19606,10 @@ static inline tegroup_status tegroup_impl_moe_begin(tegroup_impl_moe_call *call,
     call->now = tegroup_impl_moe_record(desc);
     call->now.router_bytes = plan->planned.router_bytes;
     call->now.permutation_bytes = plan->planned.permutation_bytes;
-    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_shapes(desc, &call->now, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_planned(plan, &call->now, &desc->experts, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_told(tegroup_impl_moe_check_shapes(desc, &call->now, error), error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_told(tegroup_impl_moe_check_planned(plan, &call->now, desc, error), error));
+    memcpy(call->now.keeps, plan->planned.keeps, sizeof call->now.keeps); /* a coefficient may be 0 now */
+    call->now.keeps_losses = plan->planned.keeps_losses;
     TEGROUP_IMPL_RULE(op == TEGROUP_OP_FORWARD || call->now.backward, ERROR_COMBINATION, "grad_output",
                       "must be there: without it nothing was saved", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(plan->saved_by_forward_bytes, "saved_by_forward",

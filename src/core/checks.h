@@ -123,6 +123,13 @@ static inline tegroup_status tegroup_impl_check_matrix(const tegroup_matrix *m, 
     return tegroup_impl_check_matrix_memory(m, paths, error);
 }
 
+/* The same of a descriptor's member, by its own name. */
+#define TEGROUP_IMPL_TRY_MEMORY(member)                                                                                \
+    do {                                                                                                               \
+        static const char *const paths[5] = TEGROUP_IMPL_MATRIX_PATHS(#member);                                        \
+        TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_memory(&desc->member, paths, error));                               \
+    } while (0)
+
 /* A matrix that may be absent: its dtype is then UNSET. */
 static inline tegroup_status tegroup_impl_check_optional_shape(const tegroup_matrix *m, const char *const paths[5],
                                                                int64_t rows, int64_t cols, uint32_t dtypes,

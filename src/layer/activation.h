@@ -120,9 +120,15 @@ static inline void tegroup_impl_activation_grad_row_FSUF(const tegroup_activatio
 }
 /* @end */
 
+#define TEGROUP_IMPL_SOFT_LEAST 8.673617379884035e-19 /* 2^-60 */
+#define TEGROUP_IMPL_SOFT_MOST 1.152921504606846976e18 /* 2^60 */
+
 /* A bound of SITU_GLU whose inverse is a normal float, with room for what it multiplies. */
 static inline int tegroup_impl_soft_bound(double bound) {
-    return bound >= 8.673617379884035e-19 && bound <= 1.152921504606847e18;
+    return bound >= TEGROUP_IMPL_SOFT_LEAST && bound <= TEGROUP_IMPL_SOFT_MOST;
+}
+static inline double tegroup_impl_soft_bound_near(double bound) {
+    return bound > TEGROUP_IMPL_SOFT_MOST ? TEGROUP_IMPL_SOFT_MOST : TEGROUP_IMPL_SOFT_LEAST;
 }
 
 /* What both descriptors say of the function itself. */
@@ -144,9 +150,10 @@ static inline tegroup_status tegroup_impl_check_activation_kind(tegroup_activati
                            "must be 0 to the largest float", TEGROUP_IMPL_LARGEST_f32, alpha);
     TEGROUP_IMPL_RULE_REAL(limit >= 0, ERROR_VALUE, "limit", "must not be negative or NaN", 0, limit);
     TEGROUP_IMPL_RULE_REAL(!soft || alpha == 0 || tegroup_impl_soft_bound(alpha), ERROR_VALUE, "alpha",
-                           "must be 0 or 2^-60 to 2^60 for SITU_GLU", 1, alpha);
+                           "must be 0 or 2^-60 to 2^60 for SITU_GLU", tegroup_impl_soft_bound_near(alpha), alpha);
     TEGROUP_IMPL_RULE_REAL(!soft || limit == 0 || limit > TEGROUP_IMPL_LARGEST_f64 || tegroup_impl_soft_bound(limit),
-                           ERROR_VALUE, "limit", "must be 0, 2^-60 to 2^60 or infinite for SITU_GLU", 1, limit);
+                           ERROR_VALUE, "limit", "must be 0, 2^-60 to 2^60 or infinite for SITU_GLU",
+                           tegroup_impl_soft_bound_near(limit), limit);
     return TEGROUP_OK;
 }
 

@@ -70,7 +70,7 @@ static inline void tegroup_impl_mlp_call_add(tegroup_impl_mlp_call *call, tegrou
     call->writes |= writes;
 }
 
-/* How a tensor is quantised must be as planned; the order of its columnwise copy products see to. */
+/* How a tensor is quantised must be as planned. */
 static inline tegroup_status tegroup_impl_mlp_check_format(const tegroup_mlp_format *planned, const tegroup_tensor *t,
                                                            const tegroup_scale_rule *rule, int tensor,
                                                            tegroup_error *error) {
@@ -83,6 +83,10 @@ static inline tegroup_status tegroup_impl_mlp_check_format(const tegroup_mlp_for
                          "must be as planned", planned->scale_dtype, format.scale_dtype);
     TEGROUP_IMPL_RULE(planned->scale_strides == format.scale_strides, ERROR_PLAN, TEGROUP_IMPL_PATH(SCALE_OUTER_STRIDE),
                       "must be set just when planned so", planned->scale_strides, format.scale_strides);
+    /* Not every call multiplies what it quantises: no product need see this. */
+    TEGROUP_IMPL_RULE(planned->columnwise_order == format.columnwise_order, ERROR_PLAN,
+                      TEGROUP_IMPL_PATH(COLUMNWISE_ORDER), "must be as planned", planned->columnwise_order,
+                      format.columnwise_order);
     TEGROUP_IMPL_RULE(memcmp(&planned->rule, &format.rule, sizeof format.rule) == 0, ERROR_PLAN, names->rule.method,
                       "and the rule's numbers must be as planned", planned->rule.method, format.rule.method);
     return TEGROUP_OK;
@@ -102,11 +106,11 @@ static inline tegroup_status tegroup_impl_mlp_check_planned(const tegroup_impl_m
     TEGROUP_IMPL_RULE(planned->fc2_bias_scaled == desc->fc2_bias_scaled, ERROR_PLAN, "fc2_bias_scaled",
                       "must be as planned", planned->fc2_bias_scaled, desc->fc2_bias_scaled);
     for (i = 0; i < TEGROUP_IMPL_MLP_COUNT; i++)
-        TEGROUP_IMPL_RULE(
-            !((call->reads | call->writes) >> i & 1u) || tegroup_impl_mlp_dtype(desc, i) == planned->dtypes[i],
+        TEGROUP_IMPL_RULE_AS(
+            DTYPE, !((call->reads | call->writes) >> i & 1u) || tegroup_impl_mlp_dtype(desc, i) == planned->dtypes[i],
             ERROR_PLAN,
             i == TEGROUP_IMPL_MLP_ROW_SCALE ? "row_scale_dtype" : tegroup_impl_mlp_path(i, TEGROUP_IMPL_MEMBER_DTYPE),
-            "must be as planned", planned->dtypes[i], tegroup_impl_mlp_dtype(desc, i));
+            "must be as planned", planned->dtypes[i], (int32_t)tegroup_impl_mlp_dtype(desc, i));
     if (call->products[0].product == TEGROUP_OP_FORWARD || call->writes >> TEGROUP_IMPL_MLP_ACTIVATED & 1u)
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_format(&planned->activated, &call->layers.activated,
                                                        &desc->activated_rule, TEGROUP_IMPL_MLP_ACTIVATED, error));

@@ -50,27 +50,65 @@ typedef struct tegroup_impl_moe_call {
     tegroup_impl_moe_parts parts;
 } tegroup_impl_moe_call;
 
-static inline tegroup_status tegroup_impl_moe_check_planned(const tegroup_moe_plan *plan,
-                                                            const tegroup_moe_planned *now,
-                                                            const tegroup_mlp_desc *experts, tegroup_error *error) {
-    static const char *const routed[TEGROUP_IMPL_MOE_ROUTED] = {"router.probabilities.dtype", "router.weights.dtype",
-                                                                "router.indices.dtype", "router.counts.dtype"};
-    const tegroup_moe_planned *planned = &plan->planned;
-    const tegroup_dtype bias = plan->experts.planned.dtypes[TEGROUP_IMPL_MLP_FC2_BIAS];
-    int which;
 #define TEGROUP_IMPL_SAME_AS(reading, member, field)                                                                   \
     TEGROUP_IMPL_RULE_AS(reading, planned->member == now->member, ERROR_PLAN, field, "must be as planned",             \
                          planned->member, now->member)
 #define TEGROUP_IMPL_SAME(member, field) TEGROUP_IMPL_SAME_AS(NUMBER, member, field)
+#define TEGROUP_IMPL_SAME_ENUM(member, field)                                                                          \
+    TEGROUP_IMPL_RULE(planned->member == now->member, ERROR_PLAN, field, "must be as planned",                         \
+                      (int32_t)planned->member, (int32_t)now->member)
 #define TEGROUP_IMPL_SAME_THERE(member, field)                                                                         \
     TEGROUP_IMPL_RULE(planned->member == now->member, ERROR_PLAN, field, "must be set just where it was in the plan",  \
                       planned->member, now->member)
-    TEGROUP_IMPL_SAME(space, "space");
+
+/* How experts are chosen, and what losses there are. */
+static inline tegroup_status tegroup_impl_moe_check_choice(const tegroup_moe_planned *planned,
+                                                           const tegroup_moe_planned *now,
+                                                           const tegroup_router_desc *router, tegroup_error *error) {
+    static const char *const routed[TEGROUP_IMPL_MOE_ROUTED] = {"router.probabilities.dtype", "router.weights.dtype",
+                                                                "router.indices.dtype", "router.counts.dtype"};
+    int which;
+    TEGROUP_IMPL_SAME(choice.normalize, "router.normalize");
+    TEGROUP_IMPL_SAME_ENUM(choice.score, "router.scheme.score");
+    TEGROUP_IMPL_SAME(choice.n_group, "router.scheme.n_group");
+    TEGROUP_IMPL_SAME(choice.topk_group, "router.scheme.topk_group");
+    TEGROUP_IMPL_SAME_ENUM(choice.group_score, "router.scheme.group_score");
+    TEGROUP_IMPL_SAME_THERE(choice.has_bias, "router.scheme.bias.dtype");
+    TEGROUP_IMPL_SAME_THERE(choice.has_given_indices, "router.scheme.given_indices.dtype");
+    for (which = 0; which < TEGROUP_IMPL_MOE_ROUTED; which++)
+        TEGROUP_IMPL_SAME_THERE(choice.gives[which], routed[which]);
+    TEGROUP_IMPL_SAME_THERE(choice.gives_gradients, "router.loss_gradients.dtype");
+    TEGROUP_IMPL_RULE(planned->choice.has_balance || !now->choice.has_balance, ERROR_PLAN, "router.balance_coefficient",
+                      "must be 0 where it was in the plan", 0, 1);
+    TEGROUP_IMPL_RULE(planned->choice.has_z || !now->choice.has_z, ERROR_PLAN, "router.scheme.z_coefficient",
+                      "must be 0 where it was in the plan", 0, 1);
+    TEGROUP_IMPL_RULE(planned->choice.has_losses || !now->choice.has_losses, ERROR_PLAN,
+                      router->balance_loss ? "router.balance_loss" : "router.z_loss",
+                      "must be NULL where the plan had no loss", 0, 1);
+    TEGROUP_IMPL_RULE(!planned->choice.has_losses || planned->choice.has_scheme == now->choice.has_scheme, ERROR_PLAN,
+                      "router.scheme", "must be all zero, z_coefficient apart, just where it was in the plan",
+                      planned->choice.has_scheme, now->choice.has_scheme);
+    TEGROUP_IMPL_RULE(!planned->choice.has_losses || now->sequences <= planned->sequences, ERROR_PLAN,
+                      "router.scheme.sequence_tokens", "must give no more sequences than planned", planned->sequences,
+                      now->sequences);
+    return TEGROUP_OK;
+}
+
+static inline tegroup_status tegroup_impl_moe_check_planned(const tegroup_moe_plan *plan,
+                                                            const tegroup_moe_planned *now,
+                                                            const tegroup_moe_desc *desc, tegroup_error *error) {
+    const tegroup_mlp_desc *experts = &desc->experts;
+    const tegroup_moe_planned *planned = &plan->planned;
+    const tegroup_dtype bias = plan->experts.planned.dtypes[TEGROUP_IMPL_MLP_FC2_BIAS],
+                        up = plan->experts.planned.dtypes[TEGROUP_IMPL_MLP_FC1_UP_WEIGHT];
+    TEGROUP_IMPL_SAME_ENUM(space, "space");
     TEGROUP_IMPL_RULE(now->tokens <= planned->tokens, ERROR_PLAN, "tokens.rows", "must be at most those planned",
                       planned->tokens, now->tokens);
     TEGROUP_IMPL_SAME(width, "tokens.cols");
     TEGROUP_IMPL_SAME_AS(DTYPE, rows, "tokens.dtype");
     TEGROUP_IMPL_SAME(experts, "experts.fc1.weight.shape.groups");
+    TEGROUP_IMPL_RULE_AS(DTYPE, up == experts->fc1_up.weight.dtype, ERROR_PLAN, "experts.fc1_up.weight.dtype",
+                         "must be as planned", up, (int32_t)experts->fc1_up.weight.dtype);
     TEGROUP_IMPL_SAME(preactivation, tegroup_impl_moe_outputs_path(experts, 0));
     TEGROUP_IMPL_SAME(hidden, tegroup_impl_moe_hidden_path(experts));
     TEGROUP_IMPL_SAME(outputs, tegroup_impl_moe_outputs_path(experts, 1));
@@ -87,7 +125,7 @@ static inline tegroup_status tegroup_impl_moe_check_planned(const tegroup_moe_pl
     TEGROUP_IMPL_SAME_AS(SCALING, which.scaling, #which ".scaling");                                                   \
     TEGROUP_IMPL_SAME_AS(DTYPE, which.dtype, #which ".dtype");                                                         \
     TEGROUP_IMPL_SAME_AS(DTYPE, which.scale_dtype, #which ".scale_dtype");                                             \
-    TEGROUP_IMPL_SAME(which.columnwise_order, #which ".columnwise_order");                                             \
+    TEGROUP_IMPL_SAME_ENUM(which.columnwise_order, #which ".columnwise_order");                                        \
     TEGROUP_IMPL_RULE(memcmp(&planned->which.rule, &now->which.rule, sizeof now->which.rule) == 0, ERROR_PLAN,         \
                       #which ".rule.method", "and the rule's numbers must be as planned", planned->which.rule.method,  \
                       now->which.rule.method)
@@ -98,45 +136,22 @@ static inline tegroup_status tegroup_impl_moe_check_planned(const tegroup_moe_pl
                          "must be as planned", bias, (int32_t)experts->fc2.bias.dtype);
     TEGROUP_IMPL_SAME(recompute, "experts.recompute");
     TEGROUP_IMPL_SAME(drops_by_weight, "drops_by_weight");
-    TEGROUP_IMPL_SAME(choice.normalize, "router.normalize");
-    TEGROUP_IMPL_SAME(choice.score, "router.scheme.score");
-    TEGROUP_IMPL_SAME(choice.n_group, "router.scheme.n_group");
-    TEGROUP_IMPL_SAME(choice.topk_group, "router.scheme.topk_group");
-    TEGROUP_IMPL_SAME(choice.group_score, "router.scheme.group_score");
-    TEGROUP_IMPL_SAME_THERE(choice.has_bias, "router.scheme.bias.dtype");
-    TEGROUP_IMPL_SAME_THERE(choice.has_given_indices, "router.scheme.given_indices.dtype");
-    TEGROUP_IMPL_SAME_THERE(choice.has_balance, "router.balance_coefficient");
-    TEGROUP_IMPL_SAME_THERE(choice.has_z, "router.scheme.z_coefficient");
-    TEGROUP_IMPL_RULE(planned->choice.has_losses || !now->choice.has_losses, ERROR_PLAN, "router.balance_loss",
-                      "and z_loss must be NULL where the plan had no loss", 0, 1);
-    for (which = 0; which < TEGROUP_IMPL_MOE_ROUTED; which++)
-        TEGROUP_IMPL_RULE(planned->keeps[which] == now->keeps[which], ERROR_PLAN, routed[which],
-                          "must be set just where it was in the plan", !planned->keeps[which], !now->keeps[which]);
-    TEGROUP_IMPL_RULE(planned->keeps_losses == now->keeps_losses, ERROR_PLAN, "router.loss_gradients.dtype",
-                      "must be set just where it was in the plan", !planned->keeps_losses, !now->keeps_losses);
-    TEGROUP_IMPL_RULE(now->sequences <= planned->sequences, ERROR_PLAN, "router.scheme.sequence_tokens",
-                      "must give no more sequences than planned", planned->sequences, now->sequences);
+    return tegroup_impl_moe_check_choice(planned, now, &desc->router, error);
+}
 #undef TEGROUP_IMPL_SAME_THERE
+#undef TEGROUP_IMPL_SAME_ENUM
 #undef TEGROUP_IMPL_SAME
 #undef TEGROUP_IMPL_SAME_AS
-    return TEGROUP_OK;
-}
 
 /* The memory of the caller's matrices that a call works on, but for the router's. */
 static inline tegroup_status tegroup_impl_moe_check_memory(const tegroup_moe_desc *desc, const tegroup_moe_planned *p,
                                                            tegroup_op op, tegroup_error *error) {
-#define TEGROUP_IMPL_MEMORY_OF(member)                                                                                 \
-    do {                                                                                                               \
-        static const char *const paths[5] = TEGROUP_IMPL_MATRIX_PATHS(#member);                                        \
-        TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_memory(&desc->member, paths, error));                               \
-    } while (0)
-    if (op == TEGROUP_OP_FORWARD || (op == TEGROUP_OP_WGRAD && p->recompute)) TEGROUP_IMPL_MEMORY_OF(tokens);
-    if (op == TEGROUP_OP_FORWARD) TEGROUP_IMPL_MEMORY_OF(output);
+    if (op == TEGROUP_OP_FORWARD || (op == TEGROUP_OP_WGRAD && p->recompute)) TEGROUP_IMPL_TRY_MEMORY(tokens);
+    if (op == TEGROUP_OP_FORWARD) TEGROUP_IMPL_TRY_MEMORY(output);
     if (op != TEGROUP_OP_DGRAD) return TEGROUP_OK;
-    TEGROUP_IMPL_MEMORY_OF(grad_output);
-    TEGROUP_IMPL_MEMORY_OF(grad_tokens);
-    TEGROUP_IMPL_MEMORY_OF(grad_logits);
-#undef TEGROUP_IMPL_MEMORY_OF
+    TEGROUP_IMPL_TRY_MEMORY(grad_output);
+    TEGROUP_IMPL_TRY_MEMORY(grad_tokens);
+    TEGROUP_IMPL_TRY_MEMORY(grad_logits);
     return TEGROUP_OK;
 }
 
@@ -214,7 +229,8 @@ static inline tegroup_status tegroup_impl_moe_check_apart(const tegroup_impl_moe
             tegroup_impl_of_member("experts", tegroup_impl_check_tensor(t, tegroup_impl_mlp_name(i), error), error));
         count += tegroup_impl_moe_weight_buffers(t, tegroup_impl_mlp_name(i), gradient, buffers + count);
     }
-    status = tegroup_impl_check_apart(buffers, count, desc->experts.options.check_level, &about, error);
+    status = tegroup_impl_moe_told(
+        tegroup_impl_check_apart(buffers, count, desc->experts.options.check_level, &about, error), error);
     return about == workspace || about >= weights ? tegroup_impl_of_member("experts", status, error) : status;
 }
 
@@ -283,6 +299,9 @@ static inline tegroup_status tegroup_impl_moe_check_saved(const tegroup_impl_moe
 static inline tegroup_status tegroup_impl_moe_check_parts(const tegroup_impl_moe_call *call, tegroup_error *error) {
     const tegroup_impl_moe_parts *parts = &call->parts;
     TEGROUP_IMPL_TRY(tegroup_impl_moe_check_saved(call, error));
+    if (call->op == TEGROUP_OP_DGRAD)
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_of_member("router", tegroup_impl_router_check_shapes(&parts->router, error), error));
     if (call->op == TEGROUP_OP_FORWARD)
         TEGROUP_IMPL_TRY(tegroup_impl_of_member("router", tegroup_impl_router_check(&parts->router, error), error));
     if (call->op != TEGROUP_OP_WGRAD || call->now.recompute)
@@ -318,8 +337,10 @@ static inline tegroup_status tegroup_impl_moe_begin(tegroup_impl_moe_call *call,
     call->now = tegroup_impl_moe_record(desc);
     call->now.router_bytes = plan->planned.router_bytes;
     call->now.permutation_bytes = plan->planned.permutation_bytes;
-    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_shapes(desc, &call->now, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_planned(plan, &call->now, &desc->experts, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_told(tegroup_impl_moe_check_shapes(desc, &call->now, error), error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_told(tegroup_impl_moe_check_planned(plan, &call->now, desc, error), error));
+    memcpy(call->now.keeps, plan->planned.keeps, sizeof call->now.keeps); /* a coefficient may be 0 now */
+    call->now.keeps_losses = plan->planned.keeps_losses;
     TEGROUP_IMPL_RULE(op == TEGROUP_OP_FORWARD || call->now.backward, ERROR_COMBINATION, "grad_output",
                       "must be there: without it nothing was saved", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(plan->saved_by_forward_bytes, "saved_by_forward",

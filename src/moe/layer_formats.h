@@ -140,18 +140,23 @@ static inline tegroup_status tegroup_impl_moe_check_format(const tegroup_moe_pla
     const tegroup_impl_name *name = &names->output;
     const tegroup_shape shape =
         tegroup_shape_of(p->experts, p->capacity, 0, tegroup_sizes_of(NULL, TEGROUP_DTYPE_I64, TEGROUP_SPACE_HOST));
+    tegroup_scale_rule none;
     tegroup_tensor t;
     TEGROUP_IMPL_RULE_ENUM(format->scaling, TEGROUP_SCALING_COUNT - 1, TEGROUP_IMPL_PATH(SCALING),
                            "must be a tegroup_scaling");
     if (format->scaling == TEGROUP_SCALING_NONE) {
-        TEGROUP_IMPL_RULE(format->dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION, TEGROUP_IMPL_PATH(DTYPE),
-                          "needs a scaling", TEGROUP_DTYPE_UNSET, format->dtype);
-        TEGROUP_IMPL_RULE(format->scale_dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION, TEGROUP_IMPL_PATH(SCALE_DTYPE),
-                          "needs a scaling", TEGROUP_DTYPE_UNSET, format->scale_dtype);
+        memset(&none, 0, sizeof none);
+        TEGROUP_IMPL_RULE_AS(DTYPE, format->dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION, TEGROUP_IMPL_PATH(DTYPE),
+                             "needs a scaling", TEGROUP_DTYPE_UNSET, (int32_t)format->dtype);
+        TEGROUP_IMPL_RULE_AS(DTYPE, format->scale_dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION,
+                             TEGROUP_IMPL_PATH(SCALE_DTYPE), "needs a scaling", TEGROUP_DTYPE_UNSET,
+                             (int32_t)format->scale_dtype);
         TEGROUP_IMPL_RULE(format->columnwise_order == TEGROUP_COLUMNWISE_AS_DATA, ERROR_COMBINATION,
-                          TEGROUP_IMPL_PATH(COLUMNWISE_ORDER), "needs a scaling", 0, format->columnwise_order);
+                          TEGROUP_IMPL_PATH(COLUMNWISE_ORDER), "needs a scaling", 0, (int32_t)format->columnwise_order);
         TEGROUP_IMPL_RULE(format->rule.method == TEGROUP_SCALE_UNSET, ERROR_COMBINATION, names->rule.method,
-                          "needs a scaling", TEGROUP_SCALE_UNSET, format->rule.method);
+                          "needs a scaling", TEGROUP_SCALE_UNSET, (int32_t)format->rule.method);
+        TEGROUP_IMPL_RULE(memcmp(&format->rule, &none, sizeof none) == 0, ERROR_COMBINATION, names->rule.method,
+                          "must be set where the rule has numbers", 1, 0);
         return TEGROUP_OK;
     }
     TEGROUP_IMPL_RULE(!gradient || p->backward, ERROR_COMBINATION, TEGROUP_IMPL_PATH(SCALING), "needs grad_output",

@@ -158,7 +158,11 @@ static inline void tegroup_impl_moe_layouts(const tegroup_moe_plan *plan, tegrou
 
 static inline tegroup_moe_choice tegroup_impl_moe_choice_of(const tegroup_router_desc *router) {
     const tegroup_router_scheme *scheme = &router->scheme;
+    tegroup_router_scheme without_z = *scheme;
+    tegroup_router_desc routed = *router;
     tegroup_moe_choice c;
+    int which;
+    without_z.z_coefficient = 0;
     memset(&c, 0, sizeof c);
     c.normalize = router->normalize;
     c.score = scheme->score;
@@ -167,9 +171,13 @@ static inline tegroup_moe_choice tegroup_impl_moe_choice_of(const tegroup_router
     c.group_score = scheme->group_score;
     c.has_bias = tegroup_impl_there(&scheme->bias);
     c.has_given_indices = tegroup_impl_there(&scheme->given_indices);
+    c.has_scheme = !tegroup_impl_scheme_plain(&without_z);
     c.has_balance = router->balance_coefficient != 0;
     c.has_z = scheme->z_coefficient != 0;
     c.has_losses = c.has_balance || c.has_z || router->balance_loss || router->z_loss;
+    for (which = 0; which < TEGROUP_IMPL_MOE_ROUTED; which++)
+        c.gives[which] = tegroup_impl_there(tegroup_impl_moe_routed(&routed, which));
+    c.gives_gradients = tegroup_impl_there(&router->loss_gradients);
     return c;
 }
 
@@ -177,12 +185,12 @@ static inline tegroup_moe_choice tegroup_impl_moe_choice_of(const tegroup_router
 static inline tegroup_moe_planned tegroup_impl_moe_record(const tegroup_moe_desc *desc) {
     const tegroup_mlp_desc *experts = &desc->experts;
     const int apart = experts->fc1_up.weight.dtype != TEGROUP_DTYPE_UNSET;
-    tegroup_router_desc router = desc->router;
+    const tegroup_router_scheme *scheme = &desc->router.scheme;
     tegroup_moe_planned p;
     int which;
     memset(&p, 0, sizeof p);
     p.space = desc->space;
-    p.choice = tegroup_impl_moe_choice_of(&router);
+    p.choice = tegroup_impl_moe_choice_of(&desc->router);
     p.tokens = desc->tokens.rows;
     p.width = desc->tokens.cols;
     p.hidden = tegroup_impl_weight_in(&experts->fc2.weight, experts->fc2.weight_layout);
@@ -202,14 +210,11 @@ static inline tegroup_moe_planned tegroup_impl_moe_record(const tegroup_moe_desc
     p.drops_by_weight = desc->drops_by_weight;
     p.rows = desc->tokens.dtype;
     p.real = p.rows == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
-    for (which = 0; which < TEGROUP_IMPL_MOE_ROUTED; which++)
-        p.keeps[which] = !tegroup_impl_there(tegroup_impl_moe_routed(&router, which));
-    p.keeps[TEGROUP_IMPL_MOE_PROBABILITIES] =
-        p.keeps[TEGROUP_IMPL_MOE_PROBABILITIES] && (p.wants_grad_logits || router.balance_coefficient != 0);
-    p.keeps_losses = p.wants_grad_logits && tegroup_impl_backward_schemed(&router.scheme, &router.loss_gradients)
-                     && (router.balance_coefficient != 0 || router.scheme.z_coefficient != 0)
-                     && !tegroup_impl_there(&router.loss_gradients);
-    if (p.keeps_losses) p.sequences = router.scheme.sequence_tokens > 0 ? p.tokens / router.scheme.sequence_tokens : 1;
+    for (which = 0; which < TEGROUP_IMPL_MOE_ROUTED; which++) p.keeps[which] = !p.choice.gives[which];
+    p.keeps[TEGROUP_IMPL_MOE_PROBABILITIES] &= p.wants_grad_logits || p.choice.has_losses;
+    p.keeps_losses = p.wants_grad_logits && !p.choice.gives_gradients
+                     && (p.choice.has_z || (p.choice.has_scheme && p.choice.has_balance));
+    p.sequences = scheme->sequence_tokens > 0 ? p.tokens / scheme->sequence_tokens : 1;
     return p;
 }
 
@@ -480,7 +485,7 @@ TEGROUP_API tegroup_status tegroup_moe_plan_make(const tegroup_moe_desc *desc, c
     made.struct_size = sizeof made;
     made.magic = TEGROUP_MOE_PLAN_MAGIC;
     made.planned = tegroup_impl_moe_record(desc);
-    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_shapes(desc, &made.planned, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_told(tegroup_impl_moe_check_shapes(desc, &made.planned, error), error));
     memset(&none, 0, sizeof none);
     tegroup_impl_moe_layouts(&made, layouts, &places); /* what the parts point to is not known yet */
     none.places = &places;

@@ -6,11 +6,14 @@
 #include "formats/dtype_types.h"
 #include "formats/scaling_types.h"
 #include "core/tensor_types.h"
+#include "core/options_types.h"
 #include "core/gemm_types.h"
 #include "layer/linear_types.h"
 #include "layer/mlp_types.h"
 #include "moe/layer_types.h"
+#include "base/build.h"
 #include "base/rules.h"
+#include "base/threads.h"
 #include "core/checks.h"
 #include "layer/linear.h"
 #include "moe/router_scheme.h"
@@ -48,8 +51,8 @@ static inline tegroup_status tegroup_impl_moe_check_absent(const tegroup_moe_des
     TEGROUP_IMPL_RULE(!experts->fc2_bias_scaled, ERROR_COMBINATION, "experts.fc2_bias_scaled",
                       "must be 0: a bias of fc2 is scaled always", 0, experts->fc2_bias_scaled);
     TEGROUP_IMPL_RULE(experts->out_tail == TEGROUP_TAIL_KEEP && experts->dgrad_out_tail == TEGROUP_TAIL_KEEP,
-                      ERROR_COMBINATION, "experts.out_tail", "must be KEEP: tokens have no tail", TEGROUP_TAIL_KEEP,
-                      experts->out_tail ? experts->out_tail : experts->dgrad_out_tail);
+                      ERROR_COMBINATION, "experts.out_tail", "must be KEEP, and dgrad_out_tail: tokens have no tail",
+                      TEGROUP_TAIL_KEEP, (int32_t)(experts->out_tail ? experts->out_tail : experts->dgrad_out_tail));
     return TEGROUP_OK;
 }
 
@@ -66,16 +69,65 @@ static inline const char *tegroup_impl_moe_hidden_path(const tegroup_mlp_desc *e
                                                                : "experts.fc2.weight.shape.cols";
 }
 
+/* The layer's own rules name paths in its descriptor; errors tell them as those of its members' rules. */
+static inline tegroup_status tegroup_impl_moe_told(tegroup_status status, tegroup_error *error) {
+    static const char *const members[2] = {"experts", "router"};
+    int i;
+    for (i = 0; i < 2 && error && status != TEGROUP_OK && !error->within; i++) {
+        const size_t length = strlen(members[i]);
+        if (strncmp(error->field, members[i], length) != 0 || error->field[length] != '.') continue;
+        error->within = members[i];
+        error->field += length + 1;
+    }
+    return status;
+}
+
 /* A weight goes with rows by expert as they are; what goes with quantised ones the experts' plan says. */
 static inline tegroup_status tegroup_impl_moe_check_weight(const tegroup_moe_desc *desc, const tegroup_moe_planned *p,
                                                            int fc2, tegroup_error *error) {
     const tegroup_tensor *weight = fc2 ? &desc->experts.fc2.weight : &desc->experts.fc1.weight;
     const char *field = fc2 ? "experts.fc2.weight.dtype" : "experts.fc1.weight.dtype";
+    TEGROUP_IMPL_RULE_AS(DTYPES, weight->dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, field, "must be set",
+                         TEGROUP_IMPL_FLOATS, 0);
     TEGROUP_IMPL_RULE_ENUM(weight->dtype, TEGROUP_DTYPE_COUNT - 1, field, "must be a tegroup_dtype");
     TEGROUP_IMPL_RULE_AS(DTYPE,
                          weight->scaling != TEGROUP_SCALING_NONE || p->rows_format.scaling != TEGROUP_SCALING_NONE
                              || tegroup_impl_goes_with(p->rows, weight->dtype),
                          ERROR_DTYPE, field, "must be tokens.dtype, or F16 or BF16 beside F32", p->rows, weight->dtype);
+    return TEGROUP_OK;
+}
+
+/* What the weights say of the layer: its experts, widths and types. */
+static inline tegroup_status tegroup_impl_moe_check_extents(const tegroup_moe_desc *desc, const tegroup_moe_planned *p,
+                                                            tegroup_error *error) {
+    const int64_t inputs = tegroup_impl_weight_in(&desc->experts.fc1.weight, desc->experts.fc1.weight_layout);
+    const tegroup_dtype bias = desc->experts.fc2.bias.dtype;
+    TEGROUP_IMPL_RULE(p->width == inputs, ERROR_SHAPE, "tokens.cols", "must be the inputs of experts.fc1.weight",
+                      inputs, p->width);
+    TEGROUP_IMPL_RULE(p->experts >= 1 && p->experts <= TEGROUP_MAX_GROUPS, ERROR_VALUE,
+                      "experts.fc1.weight.shape.groups", "must be 1 to TEGROUP_MAX_GROUPS", TEGROUP_MAX_GROUPS,
+                      p->experts);
+    TEGROUP_IMPL_RULE(p->preactivation >= 0 && p->preactivation <= TEGROUP_MAX_COLS, ERROR_VALUE,
+                      tegroup_impl_moe_outputs_path(&desc->experts, 0),
+                      "must be 0 to TEGROUP_MAX_COLS, with those of fc1_up", TEGROUP_MAX_COLS, p->preactivation);
+    TEGROUP_IMPL_RULE(p->hidden >= 0 && p->hidden <= TEGROUP_MAX_COLS, ERROR_VALUE,
+                      tegroup_impl_moe_hidden_path(&desc->experts), "must be 0 to TEGROUP_MAX_COLS", TEGROUP_MAX_COLS,
+                      p->hidden);
+    TEGROUP_IMPL_RULE(p->outputs >= 0 && p->outputs <= TEGROUP_MAX_COLS, ERROR_VALUE,
+                      tegroup_impl_moe_outputs_path(&desc->experts, 1), "must be 0 to TEGROUP_MAX_COLS",
+                      TEGROUP_MAX_COLS, p->outputs);
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_weight(desc, p, 0, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_weight(desc, p, 1, error));
+    TEGROUP_IMPL_RULE_AS(DTYPE,
+                         desc->tokens.dtype != TEGROUP_DTYPE_F64
+                             || desc->experts.options.compute == TEGROUP_COMPUTE_F64,
+                         ERROR_DTYPE, "tokens.dtype", "F64 needs experts.options.compute F64", TEGROUP_DTYPE_F32,
+                         TEGROUP_DTYPE_F64);
+    TEGROUP_IMPL_RULE_ENUM(bias, TEGROUP_DTYPE_COUNT - 1, "experts.fc2.bias.dtype", "must be a tegroup_dtype");
+    TEGROUP_IMPL_RULE_AS(
+        DTYPE, !p->wants_grad_logits || bias == TEGROUP_DTYPE_UNSET || tegroup_impl_goes_with(p->rows, bias),
+        ERROR_UNSUPPORTED, "experts.fc2.bias.dtype",
+        "must be one that weights have beside tokens.dtype, with grad_logits", p->rows, bias);
     return TEGROUP_OK;
 }
 
@@ -86,28 +138,16 @@ static inline tegroup_status tegroup_impl_moe_check_shapes(const tegroup_moe_des
         TEGROUP_IMPL_MATRIX_PATHS("tokens"),      TEGROUP_IMPL_MATRIX_PATHS("output"),
         TEGROUP_IMPL_MATRIX_PATHS("grad_output"), TEGROUP_IMPL_MATRIX_PATHS("grad_tokens"),
         TEGROUP_IMPL_MATRIX_PATHS("grad_logits"), TEGROUP_IMPL_MATRIX_PATHS("router.logits")};
-    const int64_t inputs = tegroup_impl_weight_in(&desc->experts.fc1.weight, desc->experts.fc1.weight_layout);
     const uint32_t floats = TEGROUP_IMPL_FLOATS;
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_shape(&desc->tokens, paths[0], -1, -1, floats, error));
-    TEGROUP_IMPL_RULE(p->width == inputs, ERROR_SHAPE, "tokens.cols", "must be the inputs of experts.fc1.weight",
-                      inputs, p->width);
-    TEGROUP_IMPL_RULE(p->experts >= 1 && p->experts <= TEGROUP_MAX_GROUPS, ERROR_VALUE,
-                      "experts.fc1.weight.shape.groups", "must be 1 to TEGROUP_MAX_GROUPS", TEGROUP_MAX_GROUPS,
-                      p->experts);
-    TEGROUP_IMPL_RULE(p->preactivation >= 0 && p->preactivation <= TEGROUP_MAX_COLS, ERROR_VALUE,
-                      tegroup_impl_moe_outputs_path(&desc->experts, 0),
-                      "must be 0 to TEGROUP_MAX_COLS, with those of fc1_up", TEGROUP_MAX_COLS, p->preactivation);
-    TEGROUP_IMPL_RULE(p->outputs >= 0 && p->outputs <= TEGROUP_MAX_COLS, ERROR_VALUE,
-                      tegroup_impl_moe_outputs_path(&desc->experts, 1), "must be 0 to TEGROUP_MAX_COLS",
-                      TEGROUP_MAX_COLS, p->outputs);
-    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_weight(desc, p, 0, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_weight(desc, p, 1, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_moe_check_extents(desc, p, error));
     TEGROUP_IMPL_TRY(tegroup_impl_of_member("router",
                                             tegroup_impl_check_router_sizes(p->experts, p->k, desc->router.normalize,
                                                                             desc->router.balance_coefficient, error),
                                             error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_loss_scale(desc->loss_scale, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->experts.options.threads, "experts.options.threads", error));
     TEGROUP_IMPL_RULE(desc->drops_by_weight == 0 || desc->drops_by_weight == 1, ERROR_VALUE, "drops_by_weight",
                       "must be 0 or 1", 1, desc->drops_by_weight);
     TEGROUP_IMPL_RULE(desc->capacity >= 0 && p->capacity <= TEGROUP_MAX_COLS, ERROR_VALUE, "capacity",

@@ -37,15 +37,17 @@ typedef struct tegroup_moe_format {
  *
  * This struct is what the plan is made from, what each call is given, and all that is remembered between them, in two
  * memories of the caller's: `saved_by_forward`, for dgrad and wgrad, and `saved_by_dgrad`, for wgrad. The plan reads
- * everything but addresses, of which it reads only whether balance_loss or z_loss is NULL. A call may have fewer tokens
- * and a smaller capacity than the plan, and other numbers for coefficients, route_factor, normalize_epsilon and
- * loss_scale; all else is as planned, and forward, dgrad and wgrad of one step agree in everything. Everything is
- * checked before anything but the workspace is written, except what a host list of weights has for the experts that are
- * chosen: a forward that misses one has routed. On a GPU a call is kernels of one stream in order, without copies, and
- * may be captured: which experts are chosen is up to each replay. Outputs overlap nothing that their call touches;
- * check_level DEEP compares what lists in host memory point to, too.
+ * everything but what addresses lead to. A call may have fewer tokens and a smaller capacity than the plan, other
+ * numbers for route_factor, normalize_epsilon and loss_scale, and other coefficients, 0 among them, of losses that the
+ * plan has; with a loss, the router's scheme is all zero just where the plan's is (a z_coefficient apart). All else is
+ * as planned, and forward, dgrad and wgrad of one step agree in everything. Everything is checked before anything but
+ * the workspace is written, except what a host list of weights has for the experts that are chosen: a forward that
+ * misses one has routed. On a GPU a call is kernels of one stream in order, without copies, and may be captured: which
+ * experts are chosen is up to each replay. Outputs overlap nothing that their call touches; check_level DEEP compares
+ * what a list in host memory points to, too, but not two lists with each other.
  *
- * An error's field is a path in this struct, or in its member that `within` names: router, or experts. */
+ * An error's field is a path in this struct, or in its member that `within` names, router or experts; what its rule
+ * compares it with is named as in that member. */
 typedef struct tegroup_moe_desc {
     size_t          struct_size;  /* sizeof(tegroup_moe_desc)                                                     */
     tegroup_space   space;        /* where everything lives; required                                             */
@@ -92,8 +94,11 @@ typedef struct tegroup_moe_choice {
     int32_t             n_group, topk_group;
     tegroup_group_score group_score;
     int32_t             has_bias, has_given_indices;
+    int32_t             has_scheme; /* it is not all zero, but for z_coefficient                                  */
     int32_t             has_balance, has_z; /* coefficients that are not 0                                        */
     int32_t             has_losses;         /* or balance_loss or z_loss is wanted                                */
+    int32_t             gives[4], gives_gradients; /* the caller has the router's probabilities, weights, indices,
+                                                      counts; its loss_gradients                                  */
 } tegroup_moe_choice;
 
 /* What a plan holds besides the experts' own. */
@@ -105,8 +110,8 @@ typedef struct tegroup_moe_planned {
     int32_t       wants_fc1;  /* its main_grad                                                                    */
     tegroup_dtype rows, real; /* of rows by expert; of weights and probabilities                                  */
     int32_t       keeps[4];   /* the layer has the router's probabilities, weights, indices, counts               */
-    int32_t       keeps_losses; /* the layer has the router's loss_gradients ...                                  */
-    int64_t       sequences;  /* ... of so many rows                                                              */
+    int32_t       keeps_losses; /* the layer has the router's loss_gradients                                      */
+    int64_t       sequences;  /* that losses are means over: rows of loss_gradients                               */
     size_t        router_bytes, permutation_bytes; /* their workspaces                                            */
     tegroup_moe_format rows_format, grad_format;
     tegroup_space space;

@@ -232,18 +232,12 @@ static inline tegroup_status tegroup_impl_router_check(const tegroup_router_desc
     tegroup_impl_buffer buffers[BUFFERS];
     tegroup_layout layout;
     TEGROUP_IMPL_TRY(tegroup_impl_router_check_shapes(desc, error));
-#define TEGROUP_IMPL_MEMORY_OF(member)                                                                                 \
-    do {                                                                                                               \
-        static const char *const paths[5] = TEGROUP_IMPL_MATRIX_PATHS(#member);                                        \
-        TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_memory(&desc->member, paths, error));                               \
-    } while (0)
-    TEGROUP_IMPL_MEMORY_OF(logits);
-    TEGROUP_IMPL_MEMORY_OF(probabilities);
-    TEGROUP_IMPL_MEMORY_OF(weights);
-    TEGROUP_IMPL_MEMORY_OF(indices);
-    TEGROUP_IMPL_MEMORY_OF(counts);
-    TEGROUP_IMPL_MEMORY_OF(loss_gradients);
-#undef TEGROUP_IMPL_MEMORY_OF
+    TEGROUP_IMPL_TRY_MEMORY(logits);
+    TEGROUP_IMPL_TRY_MEMORY(probabilities);
+    TEGROUP_IMPL_TRY_MEMORY(weights);
+    TEGROUP_IMPL_TRY_MEMORY(indices);
+    TEGROUP_IMPL_TRY_MEMORY(counts);
+    TEGROUP_IMPL_TRY_MEMORY(loss_gradients);
     TEGROUP_IMPL_TRY(tegroup_impl_check_scheme_memory(&desc->scheme, error));
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(desc->balance_loss, sizeof(double)), ERROR_ALIGNMENT, "balance_loss",
                       "must be aligned to its element", 8, (uintptr_t)desc->balance_loss % sizeof(double));

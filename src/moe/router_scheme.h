@@ -401,11 +401,11 @@ static inline tegroup_status tegroup_impl_check_coefficient(double coefficient, 
 }
 static inline tegroup_status tegroup_impl_check_loss_scale(double scale, tegroup_error *error) {
     TEGROUP_IMPL_RULE_REAL(scale >= -TEGROUP_IMPL_LARGEST_f64 && scale <= TEGROUP_IMPL_LARGEST_f64, ERROR_VALUE,
-                           "loss_scale", "must be finite", 1, scale);
+                           "loss_scale", "must be finite", TEGROUP_IMPL_LARGEST_f64, scale);
     return TEGROUP_OK;
 }
 
-/* All but its matrices' memory. */
+/* All but its memory. */
 static inline tegroup_status tegroup_impl_check_scheme(const tegroup_router_scheme *s, int64_t tokens, int32_t experts,
                                                        int32_t k, int32_t normalize, tegroup_error *error) {
     static const char *const bias[5] = TEGROUP_IMPL_MATRIX_PATHS("scheme.bias"), *const given[5] =
@@ -440,8 +440,6 @@ static inline tegroup_status tegroup_impl_check_scheme(const tegroup_router_sche
                          "must be UNSET with given_indices", TEGROUP_DTYPE_UNSET, s->bias.dtype);
     TEGROUP_IMPL_RULE(chooses || s->n_group == 0, ERROR_COMBINATION, "scheme.n_group", "must be 0 with given_indices",
                       0, s->n_group);
-    TEGROUP_IMPL_RULE(tegroup_impl_aligned(s->valid_tokens, 8), ERROR_ALIGNMENT, "scheme.valid_tokens",
-                      "must be aligned to its element", 8, (uintptr_t)s->valid_tokens % 8);
     TEGROUP_IMPL_RULE(s->sequence_tokens >= 0, ERROR_VALUE, "scheme.sequence_tokens", "must not be negative", 0,
                       s->sequence_tokens);
     TEGROUP_IMPL_RULE(s->sequence_tokens == 0 || tokens % s->sequence_tokens == 0, ERROR_SHAPE,
@@ -453,7 +451,10 @@ static inline tegroup_status tegroup_impl_check_scheme_memory(const tegroup_rout
                                                                                      TEGROUP_IMPL_MATRIX_PATHS(
                                                                                          "scheme.given_indices");
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_memory(&s->bias, bias, error));
-    return tegroup_impl_check_matrix_memory(&s->given_indices, given, error);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_memory(&s->given_indices, given, error));
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(s->valid_tokens, 8), ERROR_ALIGNMENT, "scheme.valid_tokens",
+                      "must be aligned to its element", 8, (uintptr_t)s->valid_tokens % 8);
+    return TEGROUP_OK;
 }
 
 /* Sums over tokens are made of this many runs of them, added up in order: losses need no atomics. */

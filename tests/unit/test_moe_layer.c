@@ -361,9 +361,13 @@ TEST(moe_layer, refuses_and_names_the_field) {
     REFUSED(plan, d.experts.fc1.weight.shape.rows = d.experts.fc1.bias.shape.cols = INT64_C(1) << 32, TEGROUP_ERROR_VALUE, "experts.fc1.weight.shape.rows");
     REFUSED(plan, d.experts.fc2.weight.shape.rows = -1, TEGROUP_ERROR_VALUE, "experts.fc2.weight.shape.rows");
     REFUSED(plan, d.experts.fc1.weight.dtype = TEGROUP_DTYPE_F64, TEGROUP_ERROR_DTYPE, "experts.fc1.weight.dtype");
-    REFUSED(plan, d.experts.fc2.weight.dtype = TEGROUP_DTYPE_UNSET, TEGROUP_ERROR_DTYPE, "experts.fc2.weight.dtype");
+    REFUSED(plan, d.experts.fc2.weight.dtype = TEGROUP_DTYPE_UNSET, TEGROUP_ERROR_UNSET, "experts.fc2.weight.dtype");
     REFUSED(plan, d.experts.row_scale = &l, TEGROUP_ERROR_COMBINATION, "experts.row_scale");
     REFUSED(plan, d.experts.row_scale_dtype = TEGROUP_DTYPE_F32, TEGROUP_ERROR_COMBINATION, "experts.row_scale_dtype");
+    REFUSED(plan, d.experts.fc2.weight.shape.cols = INT64_MIN + 6, TEGROUP_ERROR_VALUE, "experts.fc2.weight.shape.cols");
+    REFUSED(plan, d.experts.fc2.bias.dtype = TEGROUP_DTYPE_F64, TEGROUP_ERROR_UNSUPPORTED, "experts.fc2.bias.dtype");
+    REFUSED(plan, d.tokens.dtype = d.grad_output.dtype = d.experts.fc1.weight.dtype = d.experts.fc2.weight.dtype = TEGROUP_DTYPE_F64, TEGROUP_ERROR_DTYPE, "tokens.dtype");
+    REFUSED(plan, d.rows_format.rule.amax_floor = 1, TEGROUP_ERROR_COMBINATION, "rows_format.rule.method");
     REFUSED(plan, d.space = TEGROUP_SPACE_DEVICE, TEGROUP_ERROR_NOT_BUILT, "target.built");
     REFUSED(plan, d.output.rows--, TEGROUP_ERROR_SHAPE, "output.rows");
     REFUSED(plan, d.output.cols++, TEGROUP_ERROR_SHAPE, "output.cols");
@@ -412,6 +416,9 @@ TEST(moe_layer, refuses_and_names_the_field) {
     REFUSED(dgrad, d.router.balance_coefficient = d.router.balance_coefficient != 0 ? 0 : 0.5, TEGROUP_ERROR_PLAN, "router.balance_coefficient");
     REFUSED(forward, d.router.scheme.z_coefficient = 0.5, TEGROUP_ERROR_PLAN, "router.scheme.z_coefficient");
     REFUSED(forward, d.experts.activation = TEGROUP_ACTIVATION_GEGLU, TEGROUP_ERROR_PLAN, "experts.activation");
+    REFUSED(forward, d.experts.options.threads = -1, TEGROUP_ERROR_VALUE, "experts.options.threads");
+    REFUSED(forward, d.router.z_loss = (double *)d.output.data, TEGROUP_ERROR_PLAN, "router.z_loss");
+    REFUSED(forward, d.experts.fc1_up = d.experts.fc1, TEGROUP_ERROR_PLAN, "experts.fc1_up.weight.dtype");
     REFUSED(forward, d.experts.options.check_level = (tegroup_check_level)2, TEGROUP_ERROR_VALUE, "experts.options.check_level");
     REFUSED(dgrad, memset(&d.experts.fc2.bias, 0, sizeof d.experts.fc2.bias), TEGROUP_ERROR_PLAN, "experts.fc2.bias.dtype");
     REFUSED(dgrad, fewer_tokens(&d), TEGROUP_ERROR_CAPACITY, "saved_by_forward"); /* than forward had */
@@ -523,6 +530,50 @@ TEST(moe_layer, recompute_of_tokens_alone) {
         layer_free(&l);
         guards_release(mark);
     }
+}
+
+/* The plan has losses, calls need not: with coefficients of 0 they have the bits of a plan without. */
+TEST(moe_layer, losses_in_some_calls) {
+    rng r = rng_seed(9110);
+    int64_t differ = 0;
+    for (int64_t i = 0; i < 9 + scaled(30); i++) {
+        void *mark = guards_mark();
+        layer l;
+        do layer_make(&l, &r, TEGROUP_DTYPE_F32, 1, 0);
+        while (l.tokens < 2 && (layer_free(&l), 1));
+        ASSERT_PASSING();
+        const double balance = i % 3 != 1 ? 0.5 : 0, z = i % 3 != 0 ? 0.25 : 0;
+        const size_t bytes = (size_t)(l.tokens * l.experts) * 4;
+        void *grads[3];
+        double losses[2] = {1, 1};
+        memset(&l.desc.router.scheme, 0, sizeof l.desc.router.scheme);
+        if (i % 2) l.desc.router.scheme.score = TEGROUP_SCORE_SIGMOID;
+        for (int run_of = 0; run_of < 3; run_of++) { /* planned and had; planned, not had; not planned */
+            l.desc.router.balance_coefficient = run_of < 2 ? balance : 0, l.desc.router.scheme.z_coefficient = run_of < 2 ? z : 0;
+            l.desc.router.balance_loss = l.desc.router.z_loss = NULL;
+            layer_plan(&l, 0);
+            if (run_of == 0) l.desc.router.balance_loss = &losses[0], l.desc.router.z_loss = &losses[1];
+            if (run_of == 1) l.desc.router.balance_coefficient = l.desc.router.scheme.z_coefficient = 0;
+            l.desc.grad_logits.data = grads[run_of] = guarded(bytes);
+            run(&l, TEGROUP_OP_FORWARD);
+            run(&l, TEGROUP_OP_DGRAD);
+            ASSERT_PASSING();
+        }
+        ASSERT_EQ(memcmp(grads[1], grads[2], bytes), 0);
+        differ += memcmp(grads[0], grads[1], bytes) != 0;
+        ASSERT_TRUE((losses[0] > 0) == (balance > 0) && (losses[1] > 0) == (z > 0));
+        if (i % 2 == 0) {
+            l.desc.router.balance_coefficient = 0.5;
+            layer_plan(&l, 0);
+            ASSERT_PASSING();
+            guarded_find(l.desc.experts.options.workspace)->scratch = 1;
+            REFUSED(TEGROUP_OP_FORWARD, d.router.scheme.route_factor = 2.5, TEGROUP_ERROR_PLAN, "router.scheme");
+        }
+        ASSERT_EQ(guards_changed(), 0);
+        layer_free(&l);
+        guards_release(mark);
+    }
+    ASSERT_GT(differ, 4);
 }
 
 /* At the deep level, what lists point to is compared with what the layer writes, and what they point to and is written with all that

@@ -615,6 +615,22 @@ TEST(quantised_mlp, refuses_by_field) {
         REFUSED(mlp, 1, bad.fc2.weight.scaling = (tegroup_scaling)-1, TEGROUP_ERROR_VALUE, "fc2.weight.scaling");
         REFUSED(mlp, 1, bad.grad_output.scaling = TEGROUP_SCALING_COUNT, TEGROUP_ERROR_VALUE, "grad_output.scaling");
         REFUSED(mlp, 1, bad.fc2.main_grad.scaling = TEGROUP_SCALING_COUNT, TEGROUP_ERROR_VALUE, "fc2.main_grad.scaling");
+        { /* where no product of the call reads the copy, too: gradients of preactivation without dgrad_out, activated again */
+            quantised_layer alone = l;
+            tegroup_mlp_plan without;
+            memset(&alone.mlp.dgrad_out, 0, sizeof alone.mlp.dgrad_out);
+            OK(tegroup_mlp_plan_make(&alone.mlp, NULL, &without, &error));
+            tegroup_mlp_desc other = alone.mlp;
+            other.grad_preactivation.columnwise_order = (tegroup_columnwise_order)!other.grad_preactivation.columnwise_order;
+            ASSERT_EQ(tegroup_mlp_dgrad(&without, &other, NULL, &error), TEGROUP_ERROR_PLAN);
+            ASSERT_STREQ(error.field, "grad_preactivation.columnwise_order");
+            other = alone.mlp;
+            other.activated.columnwise_order = (tegroup_columnwise_order)!other.activated.columnwise_order;
+            if (other.recompute) {
+                ASSERT_EQ(tegroup_mlp_dgrad(&without, &other, NULL, &error), TEGROUP_ERROR_PLAN);
+                ASSERT_STREQ(error.field, "activated.columnwise_order");
+            }
+        }
         if (l.mlp.fc2.bias_grad.dtype == TEGROUP_DTYPE_UNSET) { /* what an unset tensor says beside is not looked at */
             tegroup_mlp_desc odd = l.mlp;
             odd.fc2.bias_grad.scaling = TEGROUP_SCALING_COUNT;

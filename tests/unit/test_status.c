@@ -208,7 +208,8 @@ TEST(status, readings) {
         {TEGROUP_READING_DTYPES, 0x7FE, 0, "(expected F64, F32, F16, BF16, F8E4M3, F8E5M2, F4E2M1, F8E8M0, I32 or I64, got UNSET)"},
         {TEGROUP_READING_DTYPE, TEGROUP_DTYPE_UNSET, TEGROUP_DTYPE_F32, "(expected UNSET, got F32)"},
         {TEGROUP_READING_REAL, real(0), real(-2.5), "(expected 0, got -2.5)"},
-        {TEGROUP_READING_REAL, real(3.4028234663852886e38), real((double)INFINITY), "(expected 3.40282347e+38, got inf)"},
+        {TEGROUP_READING_REAL, real(3.4028234663852886e38), real((double)INFINITY), "(expected 3.4028234663852886e+38, got inf)"},
+        {TEGROUP_READING_REAL, real(0.1), real(0.1 + 1e-15), "(expected 0.1, got 0.100000000000001)"},
         {TEGROUP_READING_SCALING, TEGROUP_SCALING_NONE, TEGROUP_SCALING_NVFP4, "(expected none, got nvfp4)"},
         {TEGROUP_READING_SCALINGS, 0x7FF, 11,
          "(expected none, tensor, row, 1x128, 128x128, mxfp8, nvfp4, mxfp4, 32x32, mxfp8-32x32 or nvfp4-16x16, got 11)"},
@@ -1617,10 +1618,10 @@ static tegroup_snapshot_header *snapshot_at(const void **snapshot) {
     BAD(call, a->activation = TEGROUP_ACTIVATION_SWIGLU_CLAMPED; a->alpha = (double)NAN, VALUE, "alpha", real(3.4028234663852886e38), real((double)NAN));\
     BAD(call, a->activation = TEGROUP_ACTIVATION_SWIGLU_CLAMPED; a->alpha = (double)INFINITY, VALUE, "alpha", real(3.4028234663852886e38), real((double)INFINITY));\
     BAD(call, a->activation = TEGROUP_ACTIVATION_SWIGLU_CLAMPED; a->limit = -1, VALUE, "limit", real(0), real(-1));                 \
-    BAD(call, a->activation = TEGROUP_ACTIVATION_SITU_GLU; a->alpha = 1e-30, VALUE, "alpha", real(1), real(1e-30));                 \
-    BAD(call, a->activation = TEGROUP_ACTIVATION_SITU_GLU; a->alpha = 1e30, VALUE, "alpha", real(1), real(1e30));                   \
-    BAD(call, a->activation = TEGROUP_ACTIVATION_SITU_GLU; a->limit = 1e-30, VALUE, "limit", real(1), real(1e-30));                 \
-    BAD(call, a->activation = TEGROUP_ACTIVATION_SITU_GLU; a->limit = 1e30, VALUE, "limit", real(1), real(1e30));                   \
+    BAD(call, a->activation = TEGROUP_ACTIVATION_SITU_GLU; a->alpha = 1e-30, VALUE, "alpha", real(8.673617379884035e-19), real(1e-30)); \
+    BAD(call, a->activation = TEGROUP_ACTIVATION_SITU_GLU; a->alpha = 1e30, VALUE, "alpha", real(1.152921504606846976e18), real(1e30)); \
+    BAD(call, a->activation = TEGROUP_ACTIVATION_SITU_GLU; a->limit = 1e-30, VALUE, "limit", real(8.673617379884035e-19), real(1e-30)); \
+    BAD(call, a->activation = TEGROUP_ACTIVATION_SITU_GLU; a->limit = 1e30, VALUE, "limit", real(1.152921504606846976e18), real(1e30)); \
     BAD(call, a->activation = TEGROUP_ACTIVATION_SWIGLU_CLAMPED; a->limit = (double)NAN, VALUE, "limit", real(0), real((double)NAN));\
     BAD(call, a->activation = TEGROUP_ACTIVATION_RELU_SQUARED, SHAPE, "input.cols", N, 2 * N)
 
@@ -1947,7 +1948,6 @@ static void scheme_gives(tegroup_router_scheme *s) { s->given_indices = tegroup_
     BAD(call, plain; scheme_gives(s); s->given_indices.rows--, SHAPE, "scheme.given_indices.rows", TOKENS, TOKENS - 1);                 \
     BAD(call, plain; scheme_gives(s); scheme_biased(s), COMBINATION, "scheme.bias.dtype", 0, TEGROUP_DTYPE_F32);                        \
     BAD(call, plain; scheme_gives(s); s->n_group = EXPERTS; s->topk_group = CHOICES, COMBINATION, "scheme.n_group", 0, EXPERTS);        \
-    BAD(call, plain; s->valid_tokens = (int64_t *)(void *)((char *)scheme_valid + 1), ALIGNMENT, "scheme.valid_tokens", 8, 1);          \
     BAD(call, plain; s->sequence_tokens = -1, VALUE, "scheme.sequence_tokens", 0, -1);                                                  \
     BAD(call, plain; s->sequence_tokens = TOKENS + 1, SHAPE, "scheme.sequence_tokens", TOKENS, TOKENS + 1);                             \
     BAD(call, plain; s->z_coefficient = -1, VALUE, "scheme.z_coefficient", real(0), real(-1));                                      \
@@ -1985,6 +1985,7 @@ TEST(status, router_scheme) {
     BAD(router, s->bias = tegroup_matrix_of(r->weights.data, 1, EXPERTS, TEGROUP_DTYPE_F32), OVERLAP, "weights.data", 0, 1);
     BAD(router, scheme_gives(s); s->given_indices.data = r->indices.data, OVERLAP, "indices.data", 0, 1);
     BAD(router, s->token_mask = (const uint8_t *)r->counts.data, OVERLAP, "counts.data", 0, 1);
+    BAD(router, s->valid_tokens = (int64_t *)(void *)((char *)scheme_valid + 1), ALIGNMENT, "scheme.valid_tokens", 8, 1);
     BAD(router, s->valid_tokens = (const int64_t *)r->counts.data, OVERLAP, "counts.data", 0, 1);
     spoil_nothing(); /* counts are not needed with a scheme */
     s->score = TEGROUP_SCORE_SIGMOID, s->token_mask = memset(scheme_mask, 1, sizeof scheme_mask), s->valid_tokens = scheme_valid;
@@ -1997,9 +1998,10 @@ TEST(status, router_scheme_backward) {
     tegroup_router_backward_desc *r = &w.router_backward;
     tegroup_router_scheme *s = &r->scheme;
     SCHEME(router_backward, s, scheme_without_loss());
+    BAD(router_backward, scheme_without_loss(); s->valid_tokens = (int64_t *)(void *)((char *)scheme_valid + 1), ALIGNMENT, "scheme.valid_tokens", 8, 1);
     BAD(router_backward, s->score = TEGROUP_SCORE_SIGMOID, COMBINATION, "balance_coefficient", real(0), real(0.01));
-    BAD(router_backward, r->loss_scale = (double)NAN, VALUE, "loss_scale", real(1), real((double)NAN));
-    BAD(router_backward, r->loss_scale = -(double)INFINITY, VALUE, "loss_scale", real(1), real(-(double)INFINITY));
+    BAD(router_backward, r->loss_scale = (double)NAN, VALUE, "loss_scale", real(1.7976931348623157e308), real((double)NAN));
+    BAD(router_backward, r->loss_scale = -(double)INFINITY, VALUE, "loss_scale", real(1.7976931348623157e308), real(-(double)INFINITY));
     BAD(router_backward, r->loss_gradients = scheme_gradients(), COMBINATION, "balance_coefficient", real(0), real(0.01));
     BAD(router_backward, scheme_without_loss(); s->z_coefficient = 1, UNSET, "loss_gradients.dtype", 1 << TEGROUP_DTYPE_F64, 0);
     BAD(router_backward, scheme_without_loss(); r->loss_gradients = scheme_gradients(); s->z_coefficient = 1, UNSET, "logits.dtype", FLOATS, 0);
