@@ -69,11 +69,9 @@ static inline const char *tegroup_impl_read(char text[TEGROUP_IMPL_READ_CHARS], 
     const int32_t count = dtypes ? (int32_t)TEGROUP_DTYPE_COUNT : (int32_t)TEGROUP_SCALING_COUNT;
     int32_t i, length = 0;
     if (reading == TEGROUP_READING_REAL) {
-        double real, told = 0;
+        double real;
         memcpy(&real, &number, sizeof real);
-        snprintf(text, TEGROUP_IMPL_READ_CHARS, "%.9g", real);
-        if (sscanf(text, "%lf", &told) == 1 && (told < real || told > real))
-            snprintf(text, TEGROUP_IMPL_READ_CHARS, "%.17g", real); /* what is close to a bound is told apart from it */
+        snprintf(text, TEGROUP_IMPL_READ_CHARS, "%.15g", real);
         return text;
     }
     if (reading == TEGROUP_READING_NUMBER || (!is_set && (number < 0 || number >= count))) {

@@ -208,7 +208,7 @@ TEST(status, readings) {
         {TEGROUP_READING_DTYPES, 0x7FE, 0, "(expected F64, F32, F16, BF16, F8E4M3, F8E5M2, F4E2M1, F8E8M0, I32 or I64, got UNSET)"},
         {TEGROUP_READING_DTYPE, TEGROUP_DTYPE_UNSET, TEGROUP_DTYPE_F32, "(expected UNSET, got F32)"},
         {TEGROUP_READING_REAL, real(0), real(-2.5), "(expected 0, got -2.5)"},
-        {TEGROUP_READING_REAL, real(3.4028234663852886e38), real((double)INFINITY), "(expected 3.4028234663852886e+38, got inf)"},
+        {TEGROUP_READING_REAL, real(3.4028234663852886e38), real((double)INFINITY), "(expected 3.40282346638529e+38, got inf)"},
         {TEGROUP_READING_REAL, real(0.1), real(0.1 + 1e-15), "(expected 0.1, got 0.100000000000001)"},
         {TEGROUP_READING_SCALING, TEGROUP_SCALING_NONE, TEGROUP_SCALING_NVFP4, "(expected none, got nvfp4)"},
         {TEGROUP_READING_SCALINGS, 0x7FF, 11,
