@@ -2011,7 +2011,7 @@ typedef struct tegroup_moe_desc {
 
 #define TEGROUP_MOE_PLAN_MAGIC 0x54474c4du /* "TGLM" */
 
-/* How tokens find their experts, as far as calls are like the plan in it. */
+/* How experts are chosen and which losses there are: what a call has in common with its plan. */
 typedef struct tegroup_moe_choice {
     int32_t             normalize;
     tegroup_score       score;
@@ -2038,7 +2038,7 @@ typedef struct tegroup_moe_planned {
     int64_t       sequences;  /* that losses are means over: rows of loss_gradients                               */
     size_t        router_bytes, permutation_bytes; /* their workspaces                                            */
     tegroup_moe_format rows_format, grad_format;
-    tegroup_space space;
+    tegroup_space space;      /* where everything lives                                                           */
     tegroup_moe_choice choice;
 } tegroup_moe_planned;
 
@@ -14109,7 +14109,7 @@ static inline tegroup_status tegroup_impl_mlp_check_format(const tegroup_mlp_for
                          "must be as planned", planned->scale_dtype, format.scale_dtype);
     TEGROUP_IMPL_RULE(planned->scale_strides == format.scale_strides, ERROR_PLAN, TEGROUP_IMPL_PATH(SCALE_OUTER_STRIDE),
                       "must be set just when planned so", planned->scale_strides, format.scale_strides);
-    /* Not every call multiplies what it quantises: no product need see this. */
+    /* A call may quantise what none of its products reads, and then no product checks this. */
     TEGROUP_IMPL_RULE(planned->columnwise_order == format.columnwise_order, ERROR_PLAN,
                       TEGROUP_IMPL_PATH(COLUMNWISE_ORDER), "must be as planned", planned->columnwise_order,
                       format.columnwise_order);
@@ -18661,7 +18661,7 @@ static inline tegroup_status tegroup_impl_moe_check_absent(const tegroup_moe_des
     return TEGROUP_OK;
 }
 
-/* Where the outputs of fc1's or fc2's weight stand, and its inputs. */
+/* Where the outputs of fc1's or fc2's weight stand, and the inputs of fc2's. */
 static inline const char *tegroup_impl_moe_outputs_path(const tegroup_mlp_desc *experts, int fc2) {
     if (fc2)
         return experts->fc2.weight_layout == TEGROUP_WEIGHT_IN_OUT ? "experts.fc2.weight.shape.cols"
@@ -18674,7 +18674,8 @@ static inline const char *tegroup_impl_moe_hidden_path(const tegroup_mlp_desc *e
                                                                : "experts.fc2.weight.shape.cols";
 }
 
-/* The layer's own rules name paths in its descriptor; errors tell them as those of its members' rules. */
+/* Rules here name whole paths, "experts.fc1.weight.dtype". Errors tell them in two parts, as those of the experts' own
+ * rules: a caller finds a field in one place, whoever refused it. */
 static inline tegroup_status tegroup_impl_moe_told(tegroup_status status, tegroup_error *error) {
     static const char *const members[2] = {"experts", "router"};
     int i;
@@ -19270,6 +19271,7 @@ TEGROUP_API tegroup_status tegroup_moe_plan_make(const tegroup_moe_desc *desc, c
     made.planned.permutation_bytes = layout.total_bytes;
     parts.experts.row_scale = NULL;
     status = tegroup_mlp_plan_make(&parts.experts, target, &made.experts, error);
+    /* The target is an argument of its own, and no part of the experts. */
     if (error && status != TEGROUP_OK && strncmp(error->field, "target", 6) == 0) return status;
     TEGROUP_IMPL_TRY(tegroup_impl_of_member("experts", status, error));
     tegroup_impl_moe_layouts(&made, layouts, &places);
@@ -19630,11 +19632,13 @@ static inline tegroup_status tegroup_impl_moe_begin(tegroup_impl_moe_call *call,
     call->memories.base[op == TEGROUP_OP_FORWARD ? TEGROUP_MOE_FORWARD_WORKSPACE
                         : op == TEGROUP_OP_DGRAD ? TEGROUP_MOE_DGRAD_WORKSPACE
                                                  : TEGROUP_MOE_WGRAD_WORKSPACE] = (char *)options->workspace;
-    if (op == TEGROUP_OP_FORWARD && desc->space == TEGROUP_SPACE_HOST)
+    if (op == TEGROUP_OP_FORWARD && desc->space == TEGROUP_SPACE_HOST) {
         TEGROUP_IMPL_TRY(tegroup_impl_moe_check_without_rows(call, error));
+        tegroup_impl_moe_place(call);
+        return TEGROUP_OK;
+    }
     tegroup_impl_moe_place(call);
-    return op == TEGROUP_OP_FORWARD && desc->space == TEGROUP_SPACE_HOST ? TEGROUP_OK
-                                                                         : tegroup_impl_moe_check_parts(call, error);
+    return tegroup_impl_moe_check_parts(call, error);
 }
 
 TEGROUP_API tegroup_status tegroup_moe_forward(const tegroup_moe_plan *plan, const tegroup_moe_desc *desc,

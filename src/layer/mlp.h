@@ -83,7 +83,7 @@ static inline tegroup_status tegroup_impl_mlp_check_format(const tegroup_mlp_for
                          "must be as planned", planned->scale_dtype, format.scale_dtype);
     TEGROUP_IMPL_RULE(planned->scale_strides == format.scale_strides, ERROR_PLAN, TEGROUP_IMPL_PATH(SCALE_OUTER_STRIDE),
                       "must be set just when planned so", planned->scale_strides, format.scale_strides);
-    /* Not every call multiplies what it quantises: no product need see this. */
+    /* A call may quantise what none of its products reads, and then no product checks this. */
     TEGROUP_IMPL_RULE(planned->columnwise_order == format.columnwise_order, ERROR_PLAN,
                       TEGROUP_IMPL_PATH(COLUMNWISE_ORDER), "must be as planned", planned->columnwise_order,
                       format.columnwise_order);

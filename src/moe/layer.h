@@ -363,11 +363,13 @@ static inline tegroup_status tegroup_impl_moe_begin(tegroup_impl_moe_call *call,
     call->memories.base[op == TEGROUP_OP_FORWARD ? TEGROUP_MOE_FORWARD_WORKSPACE
                         : op == TEGROUP_OP_DGRAD ? TEGROUP_MOE_DGRAD_WORKSPACE
                                                  : TEGROUP_MOE_WGRAD_WORKSPACE] = (char *)options->workspace;
-    if (op == TEGROUP_OP_FORWARD && desc->space == TEGROUP_SPACE_HOST)
+    if (op == TEGROUP_OP_FORWARD && desc->space == TEGROUP_SPACE_HOST) {
         TEGROUP_IMPL_TRY(tegroup_impl_moe_check_without_rows(call, error));
+        tegroup_impl_moe_place(call);
+        return TEGROUP_OK;
+    }
     tegroup_impl_moe_place(call);
-    return op == TEGROUP_OP_FORWARD && desc->space == TEGROUP_SPACE_HOST ? TEGROUP_OK
-                                                                         : tegroup_impl_moe_check_parts(call, error);
+    return tegroup_impl_moe_check_parts(call, error);
 }
 
 TEGROUP_API tegroup_status tegroup_moe_forward(const tegroup_moe_plan *plan, const tegroup_moe_desc *desc,

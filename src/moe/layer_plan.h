@@ -501,6 +501,7 @@ TEGROUP_API tegroup_status tegroup_moe_plan_make(const tegroup_moe_desc *desc, c
     made.planned.permutation_bytes = layout.total_bytes;
     parts.experts.row_scale = NULL;
     status = tegroup_mlp_plan_make(&parts.experts, target, &made.experts, error);
+    /* The target is an argument of its own, and no part of the experts. */
     if (error && status != TEGROUP_OK && strncmp(error->field, "target", 6) == 0) return status;
     TEGROUP_IMPL_TRY(tegroup_impl_of_member("experts", status, error));
     tegroup_impl_moe_layouts(&made, layouts, &places);

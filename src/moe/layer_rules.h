@@ -56,7 +56,7 @@ static inline tegroup_status tegroup_impl_moe_check_absent(const tegroup_moe_des
     return TEGROUP_OK;
 }
 
-/* Where the outputs of fc1's or fc2's weight stand, and its inputs. */
+/* Where the outputs of fc1's or fc2's weight stand, and the inputs of fc2's. */
 static inline const char *tegroup_impl_moe_outputs_path(const tegroup_mlp_desc *experts, int fc2) {
     if (fc2)
         return experts->fc2.weight_layout == TEGROUP_WEIGHT_IN_OUT ? "experts.fc2.weight.shape.cols"
@@ -69,7 +69,8 @@ static inline const char *tegroup_impl_moe_hidden_path(const tegroup_mlp_desc *e
                                                                : "experts.fc2.weight.shape.cols";
 }
 
-/* The layer's own rules name paths in its descriptor; errors tell them as those of its members' rules. */
+/* Rules here name whole paths, "experts.fc1.weight.dtype". Errors tell them in two parts, as those of the experts' own
+ * rules: a caller finds a field in one place, whoever refused it. */
 static inline tegroup_status tegroup_impl_moe_told(tegroup_status status, tegroup_error *error) {
     static const char *const members[2] = {"experts", "router"};
     int i;

@@ -87,7 +87,7 @@ typedef struct tegroup_moe_desc {
 
 #define TEGROUP_MOE_PLAN_MAGIC 0x54474c4du /* "TGLM" */
 
-/* How tokens find their experts, as far as calls are like the plan in it. */
+/* How experts are chosen and which losses there are: what a call has in common with its plan. */
 typedef struct tegroup_moe_choice {
     int32_t             normalize;
     tegroup_score       score;
@@ -114,7 +114,7 @@ typedef struct tegroup_moe_planned {
     int64_t       sequences;  /* that losses are means over: rows of loss_gradients                               */
     size_t        router_bytes, permutation_bytes; /* their workspaces                                            */
     tegroup_moe_format rows_format, grad_format;
-    tegroup_space space;
+    tegroup_space space;      /* where everything lives                                                           */
     tegroup_moe_choice choice;
 } tegroup_moe_planned;
 
