@@ -19608,8 +19608,6 @@ static inline tegroup_status tegroup_impl_moe_begin(tegroup_impl_moe_call *call,
     call->now.permutation_bytes = plan->planned.permutation_bytes;
     TEGROUP_IMPL_TRY(tegroup_impl_moe_told(tegroup_impl_moe_check_shapes(desc, &call->now, error), error));
     TEGROUP_IMPL_TRY(tegroup_impl_moe_told(tegroup_impl_moe_check_planned(plan, &call->now, desc, error), error));
-    memcpy(call->now.keeps, plan->planned.keeps, sizeof call->now.keeps); /* a coefficient may be 0 now */
-    call->now.keeps_losses = plan->planned.keeps_losses;
     TEGROUP_IMPL_RULE(op == TEGROUP_OP_FORWARD || call->now.backward, ERROR_COMBINATION, "grad_output",
                       "must be there: without it nothing was saved", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(plan->saved_by_forward_bytes, "saved_by_forward",
