@@ -31,8 +31,10 @@ enum {
     TEGROUP_IMPL_SM90_THREADS = 384,
 #if defined(__CUDACC_DEBUG__) /* nvcc -G reserves some for itself. */
     TEGROUP_IMPL_SM90_SHARED = 219 * 1024,
+    TEGROUP_IMPL_SM90_RING = 2,
 #else
     TEGROUP_IMPL_SM90_SHARED = 227 * 1024, /* bytes of shared memory that a block can have */
+    TEGROUP_IMPL_SM90_RING = 3,            /* stages of operands in it that it must have at least */
 #endif
     TEGROUP_IMPL_SM90_REST = 2048,    /* bytes of these for barriers, scheduled tiles and gathered row numbers */
     TEGROUP_IMPL_SM90_ALIGN = 1024,   /* bytes of these to align the ring */
@@ -128,7 +130,7 @@ struct tegroup_impl_sm90_shape {
     static constexpr int OTHER_BYTES = SLAB_BYTES + TEGROUP_IMPL_SM90_REST + TEGROUP_IMPL_SM90_ALIGN;
     static constexpr int STAGES = (TEGROUP_IMPL_SM90_SHARED - OTHER_BYTES) / STAGE_BYTES;
     static constexpr int SHARED_BYTES = STAGES * STAGE_BYTES + OTHER_BYTES;
-    static_assert(STAGES >= 3, "a ring that hides the way from L2");
+    static_assert(STAGES >= TEGROUP_IMPL_SM90_RING, "a ring that hides the way from L2");
     /* Pipeline stages loaded at a time. For short groups memory is read fastest if 256 bytes of a row are in flight. */
     static constexpr int AT_ONCE = STAGES >= 6 ? 2 : 1;
     static_assert(TILE_M <= 128 && COLS <= 256, "picked rows; lines of a box of TMA");
