@@ -1869,8 +1869,8 @@ typedef struct tegroup_permutation_desc {
     size_t         struct_size;  /* sizeof(tegroup_permutation_desc)                                             */
     tegroup_space  space;
     tegroup_matrix indices;      /* in  [tokens, k], I32 or I64: expert of each slot                             */
-    tegroup_shape  shape;        /* groups = experts, rows = capacity, at most TEGROUP_MAX_COLS; snapshot of the
-                                    experts' counts required                                                     */
+    tegroup_shape  shape;        /* groups = experts, rows = capacity, at most TEGROUP_MAX_COLS; its snapshot, of the
+                                    experts' counts, is required unless it is made here                          */
     tegroup_matrix row_of_slot;  /* out [tokens, k]: row of the permuted buffer, or -1                           */
     tegroup_matrix slot_of_row;  /* out [1, shape.rows]: slot, or -1 for a row that no slot has; absent = not wanted */
     void          *workspace;    /* tegroup_permutation_layout's, TEGROUP_ALIGNMENT-aligned; none is needed on the
@@ -1880,6 +1880,11 @@ typedef struct tegroup_permutation_desc {
     tegroup_matrix weights;      /* in  [tokens, k], F32 or F64: a full group keeps the slots of the largest weights, of
                                     equal ones those that come first, and NaN comes last; absent = it keeps the slots
                                     that come first                                                              */
+    void          *snapshot;     /* out: as tegroup_prepare with clamp makes it of how many slots name each expert, first
+                                    of all: no counts are needed then, and shape.row_sizes says only alignment and
+                                    stride. TEGROUP_ALIGNMENT-aligned. NULL = shape.snapshot is there already, else
+                                    that must be NULL or the same                                                */
+    size_t         snapshot_bytes; /* at least tegroup_snapshot_layout's                                         */
 } tegroup_permutation_desc;
 
 /* permuted[row] = weight(slot) * tokens[slot / k], rows that no slot 0 .. tokens * k - 1 has are untouched. Weights
@@ -17671,6 +17676,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,
+                                                                const tegroup_prepare_desc *prepare,
                                                                 struct CUstream_st *stream, tegroup_error *error);
 static inline tegroup_status tegroup_impl_cuda_permute(const tegroup_permute_desc *desc, struct CUstream_st *stream,
                                                        tegroup_error *error);
@@ -17810,6 +17816,15 @@ static inline int32_t tegroup_impl_rows_team(int32_t limit, int64_t rows, int64_
     return tegroup_impl_team(tegroup_impl_threads(limit), (double)rows * (double)choices * (double)cols);
 }
 
+/* What a permutation's workspace has, which only the GPU needs; all but the first two with weights. */
+enum {
+    TEGROUP_IMPL_PERMUTATION_BEFORE,
+    TEGROUP_IMPL_PERMUTATION_COUNTS,
+    TEGROUP_IMPL_PERMUTATION_KEPT,
+    TEGROUP_IMPL_PERMUTATION_DIGITS,
+    TEGROUP_IMPL_PERMUTATION_ROOM
+};
+
 /* Slots of one run: a warp counts a run's slots by expert, and takes them in order. */
 static inline int64_t tegroup_impl_permutation_run(int32_t experts) {
     return 512 * tegroup_impl_max(1, tegroup_impl_ceil_div(experts, 1024));
@@ -17894,6 +17909,7 @@ TEGROUP_API tegroup_status tegroup_permutation_layout(const tegroup_permutation_
     tegroup_impl_layout_begin(layout);
     if (desc->space != TEGROUP_SPACE_DEVICE) return TEGROUP_OK;
     tegroup_impl_layout_add(layout, "slots of each expert before each run", 8 * runs * desc->shape.groups);
+    tegroup_impl_layout_add(layout, "slots of each expert", 8 * (int64_t)desc->shape.groups);
     if (desc->weights.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
     tegroup_impl_layout_add(layout, "experts that slots keep",
                             tegroup_impl_mul(4, tegroup_impl_mul(desc->indices.rows, desc->indices.cols)));
@@ -17902,8 +17918,27 @@ TEGROUP_API tegroup_status tegroup_permutation_layout(const tegroup_permutation_
     return TEGROUP_OK;
 }
 
+/* How the snapshot is made of counts in I64. */
+static inline tegroup_prepare_desc tegroup_impl_permutation_prepare(const tegroup_permutation_desc *desc,
+                                                                    const int64_t *counts) {
+    tegroup_prepare_desc prepare;
+    memset(&prepare, 0, sizeof prepare);
+    prepare.struct_size = sizeof prepare;
+    prepare.space = desc->space;
+    prepare.shape = desc->shape;
+    prepare.shape.row_sizes = tegroup_sizes_of(counts, TEGROUP_DTYPE_I64, desc->space);
+    prepare.shape.row_sizes.alignment = desc->shape.row_sizes.alignment;
+    prepare.shape.row_sizes.stride = desc->shape.row_sizes.stride;
+    prepare.snapshot = desc->snapshot;
+    prepare.snapshot_bytes = desc->snapshot_bytes;
+    prepare.clamp = 1;
+    prepare.threads = desc->threads;
+    return prepare;
+}
+
+/* prepare: how the snapshot is made, or NULL where it is there. */
 static inline tegroup_status tegroup_impl_permutation_check(const tegroup_permutation_desc *desc,
-                                                            tegroup_error *error) {
+                                                            const tegroup_prepare_desc *prepare, tegroup_error *error) {
     static const char *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("indices"),
                              *const row_of_slot[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot"),
                              *const slot_of_row[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_of_row"),
@@ -17925,8 +17960,8 @@ static inline tegroup_status tegroup_impl_permutation_check(const tegroup_permut
     buffers[0] = tegroup_impl_matrix_buffer(&desc->slot_of_row, slot_of_row[0], "must not overlap slot_of_row", 1);
     buffers[1] = tegroup_impl_matrix_buffer(&desc->row_of_slot, row_of_slot[0], "must not overlap row_of_slot", 1);
     buffers[2] = tegroup_impl_matrix_buffer(&desc->indices, NULL, "must not overlap indices", 0);
-    buffers[3] = tegroup_impl_buffer_of(desc->shape.snapshot, (int64_t)layout.total_bytes, NULL,
-                                        "must not overlap the snapshot", 0);
+    buffers[3] = tegroup_impl_buffer_of(desc->shape.snapshot, (int64_t)layout.total_bytes, prepare ? "snapshot" : NULL,
+                                        "must not overlap the snapshot", prepare != NULL);
     buffers[4] = tegroup_impl_matrix_buffer(&desc->weights, NULL, "must not overlap weights", 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 5, TEGROUP_CHECK_HOST, NULL, error));
     TEGROUP_IMPL_RULE(desc->shape.snapshot != NULL, ERROR_NULL_ARGUMENT, "shape.snapshot",
@@ -17936,7 +17971,20 @@ static inline tegroup_status tegroup_impl_permutation_check(const tegroup_permut
     TEGROUP_IMPL_TRY(tegroup_permutation_layout(desc, &layout, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_matrix_workspace(&layout, desc->workspace, desc->workspace_bytes, buffers, 5, error));
+    if (prepare) return tegroup_impl_check_prepare(prepare, &layout, error);
     return tegroup_impl_check_snapshot(desc->shape.snapshot, "shape.snapshot", desc->shape.rows, desc->space, error);
+}
+
+/* How many slots name each expert. */
+static inline void tegroup_impl_permutation_count(const tegroup_permutation_desc *desc, int64_t *counts) {
+    const int64_t tokens = tegroup_impl_matrix_rows(&desc->indices);
+    int64_t t, j;
+    memset(counts, 0, (size_t)desc->shape.groups * sizeof *counts);
+    for (t = 0; t < tokens; t++)
+        for (j = 0; j < desc->indices.cols; j++) {
+            const int64_t expert = tegroup_impl_entry(&desc->indices, t, j);
+            if (tegroup_impl_within(expert, desc->shape.groups)) counts[expert]++;
+        }
 }
 
 /* Rows for the slots of tokens from .. to-1: a slot takes its expert's next free row, or -1 where there is none. What
@@ -17963,17 +18011,33 @@ static inline void tegroup_impl_permutation_share(const tegroup_permutation_desc
 TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_desc *desc, struct CUstream_st *stream,
                                                     tegroup_error *error) {
     TEGROUP_IMPL_RANGE("tegroup_permutation_make")
-    tegroup_permutation_desc taken;
+    tegroup_permutation_desc taken, made;
+    tegroup_prepare_desc prepare;
+    int64_t counts[TEGROUP_MAX_GROUPS];
     tegroup_snapshot_view view;
     const tegroup_matrix *slots;
     int64_t tokens, rows, row;
     int32_t threads, share;
     (void)stream;
     TEGROUP_IMPL_TAKE(desc, taken);
-    TEGROUP_IMPL_TRY(tegroup_impl_permutation_check(desc, error));
+    if (desc->snapshot) {
+        TEGROUP_IMPL_RULE(!desc->shape.snapshot || desc->shape.snapshot == desc->snapshot, ERROR_COMBINATION,
+                          "shape.snapshot", "must be NULL, or snapshot, where that is made", 0, 1);
+        prepare = tegroup_impl_permutation_prepare(desc, counts);
+        made = *desc;
+        made.shape = prepare.shape;
+        made.shape.snapshot = desc->snapshot;
+        desc = &made;
+    }
+    TEGROUP_IMPL_TRY(tegroup_impl_permutation_check(desc, desc->snapshot ? &prepare : NULL, error));
 #if TEGROUP_IMPL_MOE_KERNELS
-    if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_permutation_make(desc, stream, error);
+    if (desc->space == TEGROUP_SPACE_DEVICE)
+        return tegroup_impl_cuda_permutation_make(desc, desc->snapshot ? &prepare : NULL, stream, error);
 #endif
+    if (desc->snapshot) {
+        tegroup_impl_permutation_count(desc, counts);
+        TEGROUP_IMPL_TRY(tegroup_prepare(&prepare, NULL, error));
+    }
     view = tegroup_snapshot_read(desc->shape.snapshot);
     TEGROUP_IMPL_RULE(view.header->groups == desc->shape.groups, ERROR_CAPACITY, "shape.snapshot",
                       "must be of as many groups", desc->shape.groups, view.header->groups);
@@ -18982,6 +19046,7 @@ static inline tegroup_moe_planned tegroup_impl_moe_record(const tegroup_moe_desc
     p.real = p.rows == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
     for (which = 0; which < TEGROUP_IMPL_MOE_ROUTED; which++) p.keeps[which] = !p.choice.gives[which];
     p.keeps[TEGROUP_IMPL_MOE_PROBABILITIES] &= p.wants_grad_logits || p.choice.has_losses;
+    p.keeps[TEGROUP_IMPL_MOE_COUNTS] &= p.choice.has_losses;
     p.keeps_losses = p.wants_grad_logits && !p.choice.gives_gradients
                      && (p.choice.has_z || (p.choice.has_scheme && p.choice.has_balance));
     p.sequences = scheme->sequence_tokens > 0 ? p.tokens / scheme->sequence_tokens : 1;
@@ -18992,7 +19057,6 @@ static inline tegroup_moe_planned tegroup_impl_moe_record(const tegroup_moe_desc
 
 typedef struct tegroup_impl_moe_parts {
     tegroup_router_desc router;
-    tegroup_prepare_desc prepare;
     tegroup_permutation_desc permutation;
     tegroup_permute_desc rows, row_weights, grad_rows;         /* to rows by expert */
     tegroup_quantize_desc quantised_rows, quantised_grad_rows; /* the same, where they have a format */
@@ -19091,19 +19155,14 @@ static inline void tegroup_impl_moe_route(const tegroup_moe_desc *desc, const te
         router->loss_gradients = tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROUTER_LOSSES, p->sequences,
                                                          (int64_t)p->experts + 1, TEGROUP_DTYPE_F64);
     tegroup_impl_snapshot_layout(p->experts, 0, &snapshot);
-    parts->prepare.struct_size = sizeof parts->prepare;
-    parts->prepare.space = desc->space;
-    parts->prepare.shape = tegroup_shape_of(p->experts, p->capacity, 0,
-                                            tegroup_sizes_of(router->counts.data, router->counts.dtype, desc->space));
-    parts->prepare.snapshot = tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_SNAPSHOT);
-    parts->prepare.snapshot_bytes = snapshot.total_bytes;
-    parts->prepare.clamp = 1; /* on the host, too: rows that find no room are dropped */
-    parts->prepare.threads = desc->experts.options.threads;
     parts->permutation.struct_size = sizeof parts->permutation;
     parts->permutation.space = desc->space;
     parts->permutation.indices = router->indices;
-    parts->permutation.shape = parts->prepare.shape;
-    parts->permutation.shape.snapshot = parts->prepare.snapshot;
+    parts->permutation.snapshot = tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_SNAPSHOT);
+    parts->permutation.snapshot_bytes = snapshot.total_bytes;
+    parts->permutation.shape =
+        tegroup_shape_of(p->experts, p->capacity, 0, tegroup_sizes_of(NULL, TEGROUP_DTYPE_I64, desc->space));
+    parts->permutation.shape.snapshot = parts->permutation.snapshot;
     parts->permutation.row_of_slot = tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROW_OF_SLOT, p->tokens, p->k,
                                                              tegroup_impl_integer_for(p->capacity));
     parts->permutation.slot_of_row =
@@ -19545,10 +19604,9 @@ static inline tegroup_status tegroup_impl_moe_run_experts(const tegroup_impl_moe
 
 /* A snapshot without rows. */
 static inline tegroup_status tegroup_impl_moe_prepare_nothing(const tegroup_impl_moe_call *call, tegroup_error *error) {
-    int32_t none[TEGROUP_MAX_GROUPS];
-    tegroup_prepare_desc prepare = call->parts.prepare;
+    int64_t none[TEGROUP_MAX_GROUPS];
+    const tegroup_prepare_desc prepare = tegroup_impl_permutation_prepare(&call->parts.permutation, none);
     memset(none, 0, (size_t)call->now.experts * sizeof *none);
-    prepare.shape.row_sizes = tegroup_sizes_of(none, TEGROUP_DTYPE_I32, TEGROUP_SPACE_HOST);
     return tegroup_prepare(&prepare, NULL, error);
 }
 
@@ -19648,7 +19706,6 @@ TEGROUP_API tegroup_status tegroup_moe_forward(const tegroup_moe_plan *plan, con
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_moe_begin(&call, plan, desc, TEGROUP_OP_FORWARD, error));
     TEGROUP_IMPL_TRY(tegroup_router(&call.parts.router, stream, error));
-    TEGROUP_IMPL_TRY(tegroup_prepare(&call.parts.prepare, stream, error));
     TEGROUP_IMPL_TRY(tegroup_permutation_make(&call.parts.permutation, stream, error));
     TEGROUP_IMPL_TRY(tegroup_permute(&call.parts.row_weights, stream, error));
     TEGROUP_IMPL_TRY(tegroup_impl_moe_fill_rows(&call, 0, 1, stream, error));

@@ -116,6 +116,15 @@ static inline cudaError_t tegroup_impl_launch(void (*kernel)(PARAMETERS...), dim
     return cudaLaunchKernel((const void *)kernel, blocks, dim3(threads), addresses, shared_bytes, stream);
 }
 
+/* The same of a kernel whose blocks wait for one another: the launch is refused unless all of them can run at a time. */
+template <typename... PARAMETERS>
+static inline cudaError_t tegroup_impl_launch_together(void (*kernel)(PARAMETERS...), dim3 blocks, unsigned threads,
+                                                       size_t shared_bytes, struct CUstream_st *stream,
+                                                       const typename tegroup_impl_as<PARAMETERS>::type &...arguments) {
+    void *addresses[] = {(void *)(uintptr_t)&arguments...};
+    return cudaLaunchCooperativeKernel((const void *)kernel, blocks, dim3(threads), addresses, shared_bytes, stream);
+}
+
 /* The thread's number, read from its special register each time. The compiler then cannot compute values that depend on
  * it far ahead and keep them in registers, which are scarce. */
 static __device__ __forceinline__ int tegroup_impl_thread(void) {
@@ -508,22 +517,25 @@ static inline bool tegroup_impl_prepare_plain(const tegroup_impl_preparation *p)
            && p->rows.alignment <= 1;
 }
 
-/* PLAIN is tegroup_impl_prepare_plain, so that the compiler leaves out what it does not need. */
-template <int EACH, bool PLAIN>
-static __global__ void __launch_bounds__(TEGROUP_IMPL_PREPARE_THREADS, 1)
-    tegroup_impl_prepare_kernel(const __grid_constant__ tegroup_impl_preparation p, tegroup_snapshot_header *header,
-                                int32_t bytes) {
-    if (!PLAIN) {
-        tegroup_impl_block_prepare<EACH>(p, header, bytes);
-        return;
-    }
+/* The same, so that the compiler sees it, and leaves out what it does not need. */
+static __device__ __forceinline__ tegroup_impl_preparation
+tegroup_impl_prepare_as_plain(const tegroup_impl_preparation &p) {
     tegroup_impl_preparation plain = p;
     plain.irregular = 0;
     plain.rows.encoding = TEGROUP_ENCODING_COUNTS;
     plain.rows.starts = NULL;
     plain.rows.stride = plain.rows.alignment = 0;
     plain.offsets = NULL;
-    tegroup_impl_block_prepare<EACH>(plain, header, bytes);
+    return plain;
+}
+
+/* PLAIN is tegroup_impl_prepare_plain. */
+template <int EACH, bool PLAIN>
+static __global__ void __launch_bounds__(TEGROUP_IMPL_PREPARE_THREADS, 1)
+    tegroup_impl_prepare_kernel(const __grid_constant__ tegroup_impl_preparation p, tegroup_snapshot_header *header,
+                                int32_t bytes) {
+    if (PLAIN) tegroup_impl_block_prepare<EACH>(tegroup_impl_prepare_as_plain(p), header, bytes);
+    else tegroup_impl_block_prepare<EACH>(p, header, bytes);
 }
 
 /* The same of sizes that were on the host. Their groups are few enough for a thread each. */
@@ -3629,14 +3641,26 @@ static inline tegroup_status tegroup_impl_cuda_combine_backward(const tegroup_co
 
 /* ==== [14] Permutation kernels (src/moe/permutation_cuda.h) ==== */
 
-/* Slots are cut into runs, one a warp. The first kernel counts each run's slots by expert. The second turns the counts
- * into the number of the expert's slots in earlier runs. The third ranks the slots of a run in order. */
+#include <cooperative_groups.h>
+
+/* Slots are cut into runs, one a warp. The first step counts each run's slots by expert. The second turns the counts
+ * into the number of the expert's slots in earlier runs. The third ranks the slots of a run in order. Steps are kernels
+ * of their own, or one kernel's where that makes the snapshot, too, between the second and the third. */
 typedef struct tegroup_impl_permutation_call {
     tegroup_permutation_desc desc;
     tegroup_snapshot_view view;
     int64_t *before; /* [runs][groups] */
+    int64_t *counts; /* [groups]: slots of each expert, of which the snapshot is made */
     int64_t slots, run, runs;
+    tegroup_impl_preparation preparation; /* and how, if it is */
+    int32_t snapshot_bytes;
 } tegroup_impl_permutation_call;
+
+enum {
+    TEGROUP_IMPL_PERMUTATION_THREADS = 256,
+    TEGROUP_IMPL_PERMUTATION_FUSED = 512, /* experts up to which one kernel prepares, too: shared memory for their numbers */
+    TEGROUP_IMPL_PERMUTATION_STRETCHES = 128 /* that runs are split into for their sums */
+};
 
 /* The warp's array of one number for each expert, in shared memory. */
 static __device__ __forceinline__ unsigned long long *tegroup_impl_permutation_numbers(int32_t groups) {
@@ -3693,8 +3717,8 @@ static __device__ __forceinline__ void tegroup_impl_count_run(const tegroup_impl
     __syncwarp();
 }
 
-static __global__ void __launch_bounds__(256)
-    tegroup_impl_permutation_count_kernel(const __grid_constant__ tegroup_impl_permutation_call call) {
+/* The first step, and clear rows. */
+static __device__ __forceinline__ void tegroup_impl_count_runs(const tegroup_impl_permutation_call &call) {
     const int32_t groups = call.desc.shape.groups, lane = (int32_t)threadIdx.x % 32;
     const int64_t thread = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, threads = (int64_t)gridDim.x * blockDim.x;
     unsigned long long *counts = tegroup_impl_permutation_numbers(groups);
@@ -3706,32 +3730,55 @@ static __global__ void __launch_bounds__(256)
     }
 }
 
-/* One block makes the prefix sums over runs for eight experts. Runs are split into 128 stretches, with one thread for
- * each stretch and expert. */
-static __global__ void __launch_bounds__(1024)
-    tegroup_impl_permutation_scan_kernel(const __grid_constant__ tegroup_impl_permutation_call call) {
-    __shared__ int64_t sums[128][8];
-    const int32_t groups = call.desc.shape.groups, stretch = (int32_t)threadIdx.x / 8,
-                  column = (int32_t)threadIdx.x % 8, g = (int32_t)blockIdx.x * 8 + column;
-    const int64_t each = tegroup_impl_ceil_div(call.runs, 128), first = stretch * each,
-                  last = g < groups ? tegroup_impl_min(call.runs, first + each) : first;
-    int64_t sum = 0;
+/* The second step: a block makes the prefix sums over runs for EXPERTS of them at a time, with one thread for each
+ * stretch and expert. COUNTS: their sums, too. */
+template <int EXPERTS, bool COUNTS>
+static __device__ __forceinline__ void tegroup_impl_sum_runs(const tegroup_impl_permutation_call &call) {
+    enum { STRETCHES = TEGROUP_IMPL_PERMUTATION_STRETCHES };
+    __shared__ int64_t sums[STRETCHES][EXPERTS];
+    const int32_t groups = call.desc.shape.groups, stretch = (int32_t)threadIdx.x / EXPERTS,
+                  column = (int32_t)threadIdx.x % EXPERTS;
+    const int64_t each = tegroup_impl_ceil_div(call.runs, STRETCHES), first = stretch * each;
+    for (int32_t from = (int32_t)blockIdx.x * EXPERTS; from < groups; from += (int32_t)gridDim.x * EXPERTS) {
+        const int32_t g = from + column;
+        const int64_t last = g < groups ? tegroup_impl_min(call.runs, first + each) : first;
+        int64_t sum = 0;
 #pragma unroll 8
-    for (int64_t run = first; run < last; run++) sum += call.before[run * groups + g];
-    sums[stretch][column] = sum;
-    __syncthreads();
-    for (int32_t step = 1; step < 128; step *= 2) {
-        const int64_t below = stretch >= step ? sums[stretch - step][column] : 0;
+        for (int64_t run = first; run < last; run++) sum += call.before[run * groups + g];
+        sums[stretch][column] = sum;
         __syncthreads();
-        sums[stretch][column] += below;
-        __syncthreads();
+        for (int32_t step = 1; step < STRETCHES; step *= 2) {
+            const int64_t below = stretch >= step ? sums[stretch - step][column] : 0;
+            __syncthreads();
+            sums[stretch][column] += below;
+            __syncthreads();
+        }
+        if (COUNTS && stretch == STRETCHES - 1 && g < groups) call.counts[g] = sums[stretch][column];
+        sum = sums[stretch][column] - sum;
+        for (int64_t run = first; run < last; run++) {
+            const int64_t count = call.before[run * groups + g];
+            call.before[run * groups + g] = sum;
+            sum += count;
+        }
+        __syncthreads(); /* the sums have been read */
     }
-    sum = sums[stretch][column] - sum;
-    for (int64_t run = first; run < last; run++) {
-        const int64_t count = call.before[run * groups + g];
-        call.before[run * groups + g] = sum;
-        sum += count;
-    }
+}
+
+/* The snapshot, of counts that one block, which makes it, can see. */
+static __device__ __forceinline__ void tegroup_impl_permutation_prepare_block(
+    const tegroup_impl_permutation_call &call) {
+    enum { EACH = TEGROUP_IMPL_PERMUTATION_FUSED / TEGROUP_IMPL_PERMUTATION_THREADS };
+    tegroup_impl_block_prepare<EACH>(tegroup_impl_prepare_as_plain(call.preparation),
+                                     (tegroup_snapshot_header *)call.desc.snapshot, call.snapshot_bytes);
+}
+
+static __global__ void __launch_bounds__(TEGROUP_IMPL_PERMUTATION_THREADS)
+    tegroup_impl_permutation_count_kernel(const __grid_constant__ tegroup_impl_permutation_call call) {
+    tegroup_impl_count_runs(call);
+}
+static __global__ void __launch_bounds__(8 * TEGROUP_IMPL_PERMUTATION_STRETCHES)
+    tegroup_impl_permutation_scan_kernel(const __grid_constant__ tegroup_impl_permutation_call call) {
+    tegroup_impl_sum_runs<8, false>(call);
 }
 
 static __device__ __forceinline__ bool tegroup_impl_permutation_prepared(const tegroup_impl_permutation_call &call) {
@@ -3777,8 +3824,8 @@ static __device__ __forceinline__ void tegroup_impl_rank_run(const tegroup_impl_
     }
 }
 
-static __global__ void __launch_bounds__(256)
-    tegroup_impl_permutation_rank_kernel(const __grid_constant__ tegroup_impl_permutation_call call) {
+/* The third step. */
+static __device__ __forceinline__ void tegroup_impl_rank_runs(const tegroup_impl_permutation_call &call) {
     const int32_t groups = call.desc.shape.groups, lane = (int32_t)threadIdx.x % 32;
     const int64_t thread = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, threads = (int64_t)gridDim.x * blockDim.x;
     const bool prepared = tegroup_impl_permutation_prepared(call);
@@ -3794,16 +3841,46 @@ static __global__ void __launch_bounds__(256)
     }
 }
 
-/* All three steps for few slots, in one block, with a run for each warp: three launches take longer than the work. */
-static __global__ void __launch_bounds__(256)
+static __global__ void __launch_bounds__(TEGROUP_IMPL_PERMUTATION_THREADS)
+    tegroup_impl_permutation_rank_kernel(const __grid_constant__ tegroup_impl_permutation_call call) {
+    tegroup_impl_rank_runs(call);
+}
+
+/* All steps, and between them the snapshot. The blocks of the grid wait for one another, so that all of them must run
+ * at a time. */
+static __global__ void __launch_bounds__(TEGROUP_IMPL_PERMUTATION_THREADS)
+    tegroup_impl_permutation_whole_kernel(const __grid_constant__ tegroup_impl_permutation_call call) {
+    const cooperative_groups::grid_group grid = cooperative_groups::this_grid();
+    tegroup_impl_count_runs(call);
+    grid.sync();
+    tegroup_impl_sum_runs<TEGROUP_IMPL_PERMUTATION_THREADS / TEGROUP_IMPL_PERMUTATION_STRETCHES, true>(call);
+    grid.sync();
+    if (blockIdx.x == 0) tegroup_impl_permutation_prepare_block(call);
+    grid.sync();
+    tegroup_impl_rank_runs(call);
+}
+
+/* The same for few slots, in one block, with a run for each warp: three launches take longer than the work. */
+template <bool PREPARES>
+static __global__ void __launch_bounds__(TEGROUP_IMPL_PERMUTATION_THREADS)
     tegroup_impl_permutation_block_kernel(const __grid_constant__ tegroup_impl_permutation_call call) {
     const int32_t groups = call.desc.shape.groups, warps = (int32_t)blockDim.x / 32;
-    const bool prepared = tegroup_impl_permutation_prepared(call);
     unsigned long long *numbers = tegroup_impl_permutation_numbers(groups),
                        *all = numbers - (int64_t)(threadIdx.x / 32) * groups;
     tegroup_impl_clear_slots(call, threadIdx.x, blockDim.x);
     tegroup_impl_count_run(call, threadIdx.x / 32, numbers);
     __syncthreads();
+    if (PREPARES) {
+        for (int32_t g = (int32_t)threadIdx.x; g < groups; g += (int32_t)blockDim.x) {
+            int64_t count = 0;
+            for (int32_t warp = 0; warp < warps; warp++) count += (int64_t)all[warp * groups + g];
+            call.counts[g] = count;
+        }
+        __syncthreads();
+        tegroup_impl_permutation_prepare_block(call);
+        __syncthreads();
+    }
+    const bool prepared = tegroup_impl_permutation_prepared(call);
     for (int32_t g = (int32_t)threadIdx.x; g < groups; g += (int32_t)blockDim.x) {
         unsigned long long next = prepared ? (unsigned long long)call.view.start[g] : 0;
         for (int32_t warp = 0; warp < warps; warp++) {
@@ -3895,9 +3972,10 @@ static inline tegroup_status tegroup_impl_cuda_keep_heaviest(const tegroup_permu
     memset(&call, 0, sizeof call);
     call.permutation = *permutation;
     call.weights = tegroup_impl_cuda_matrix(&desc->weights);
-    call.kept = (int32_t *)((char *)desc->workspace + layout.items[1].offset_bytes);
-    call.histogram = (unsigned long long *)((char *)desc->workspace + layout.items[2].offset_bytes);
-    call.left = (int64_t *)((char *)desc->workspace + layout.items[3].offset_bytes);
+    call.kept = (int32_t *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_PERMUTATION_KEPT, desc->workspace);
+    call.histogram =
+        (unsigned long long *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_PERMUTATION_DIGITS, desc->workspace);
+    call.left = (int64_t *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_PERMUTATION_ROOM, desc->workspace);
     call.digit = call.left + groups;
     call.of_weights = call.passes = tegroup_impl_weight_bits(&desc->weights) / 8;
     for (int64_t most = permutation->slots - 1; most > 0; most >>= 8) call.passes++;
@@ -3914,46 +3992,94 @@ static inline tegroup_status tegroup_impl_cuda_keep_heaviest(const tegroup_permu
     return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }
 
+/* The snapshot by calls of its own: counts, and then prepare. */
+static inline tegroup_status tegroup_impl_cuda_permutation_prepare(const tegroup_impl_permutation_call *call,
+                                                                   const tegroup_prepare_desc *prepare,
+                                                                   const tegroup_layout *layout,
+                                                                   struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_count_desc count;
+    memset(&count, 0, sizeof count);
+    count.struct_size = sizeof count;
+    count.space = TEGROUP_SPACE_DEVICE;
+    count.groups = prepare->shape.groups;
+    count.labels = call->desc.indices;
+    count.counts = tegroup_matrix_of(call->counts, 1, count.groups, TEGROUP_DTYPE_I64);
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_count(&count, stream, error));
+    return tegroup_impl_cuda_prepare(&call->preparation, prepare, layout, stream, error);
+}
+
+/* The steps as one kernel, if all that they are for is there, and as three otherwise. */
+static inline cudaError_t tegroup_impl_cuda_permutation_steps(const tegroup_impl_permutation_call &call, int whole,
+                                                              unsigned blocks, unsigned fill, unsigned threads,
+                                                              size_t shared, struct CUstream_st *stream) {
+    const int32_t groups = call.desc.shape.groups;
+    cudaError_t code;
+    if (whole)
+        return tegroup_impl_launch_together(tegroup_impl_permutation_whole_kernel, blocks, threads, shared, stream,
+                                            call);
+    code = tegroup_impl_launch(tegroup_impl_permutation_count_kernel, fill > blocks ? fill : blocks, threads, shared,
+                               stream, call);
+    if (code == cudaSuccess && groups > 0 && call.runs > 0)
+        code = tegroup_impl_launch(tegroup_impl_permutation_scan_kernel, (unsigned)(groups + 7) / 8,
+                                   8 * TEGROUP_IMPL_PERMUTATION_STRETCHES, 0, stream, call);
+    if (code == cudaSuccess && call.runs > 0)
+        code = tegroup_impl_launch(tegroup_impl_permutation_rank_kernel, blocks, threads, shared, stream, call);
+    return code;
+}
+
+/* prepare: how the snapshot is made, or NULL where it is there. */
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,
+                                                                const tegroup_prepare_desc *prepare,
                                                                 struct CUstream_st *stream, tegroup_error *error) {
     const int32_t groups = desc->shape.groups;
     const int64_t numbers_bytes = 8 * tegroup_impl_max(1, groups), most_of_a_warp = 512, most_rows = 16384;
     const int32_t warps = (int32_t)tegroup_impl_clamp(48 * 1024 / numbers_bytes, 1, 8);
     const size_t shared = (size_t)(warps * numbers_bytes);
+    const int weighted = desc->weights.dtype != TEGROUP_DTYPE_UNSET;
     tegroup_impl_permutation_call call;
+    tegroup_layout layout, snapshot;
     unsigned blocks, fill;
-    cudaError_t code;
+    int fused = 0;
+    memset(&call, 0, sizeof call);
     call.desc = *desc;
     call.desc.indices = tegroup_impl_cuda_matrix(&desc->indices);
     call.desc.row_of_slot = tegroup_impl_cuda_matrix(&desc->row_of_slot);
     if (!tegroup_impl_there(&desc->slot_of_row)) call.desc.slot_of_row.cols = 0;
     call.view = tegroup_impl_snapshot_view(desc->shape.snapshot, groups, 0);
-    call.before = (int64_t *)desc->workspace; /* the workspace's first item */
+    TEGROUP_IMPL_TRY(tegroup_permutation_layout(desc, &layout, error));
+    call.before = (int64_t *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_PERMUTATION_BEFORE, desc->workspace);
+    call.counts = (int64_t *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_PERMUTATION_COUNTS, desc->workspace);
     call.slots = desc->indices.rows * desc->indices.cols;
-    if (desc->weights.dtype != TEGROUP_DTYPE_UNSET && call.slots > 0 && groups > 0)
+    if (prepare) {
+        tegroup_prepare_desc counted = *prepare;
+        counted.shape.row_sizes.data = call.counts;
+        tegroup_impl_snapshot_layout(groups, tegroup_impl_irregular(&counted.shape), &snapshot);
+        call.preparation = tegroup_impl_preparation_of(&counted, &snapshot);
+        call.snapshot_bytes = (int32_t)snapshot.total_bytes;
+        fused = !weighted && groups > 0 && groups <= TEGROUP_IMPL_PERMUTATION_FUSED && call.slots > 0
+                && tegroup_impl_prepare_plain(&call.preparation);
+        if (!fused)
+            TEGROUP_IMPL_TRY(tegroup_impl_cuda_permutation_prepare(&call, &counted, &snapshot, stream, error));
+    }
+    if (weighted && call.slots > 0 && groups > 0)
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_keep_heaviest(desc, &call, stream, error));
     if (call.slots <= warps * most_of_a_warp && call.desc.slot_of_row.cols <= most_rows) {
         call.runs = warps;
         call.run = tegroup_impl_align(tegroup_impl_ceil_div(call.slots, warps), 32);
-        return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_permutation_block_kernel, 1,
-                                                            32u * (unsigned)warps, shared, stream, call),
+        return tegroup_impl_cuda_status(tegroup_impl_launch(fused ? tegroup_impl_permutation_block_kernel<true>
+                                                                  : tegroup_impl_permutation_block_kernel<false>,
+                                                            1, 32u * (unsigned)warps, shared, stream, call),
                                         "stream", "the kernel must launch", error);
     }
     call.run = tegroup_impl_permutation_run(groups);
     call.runs = tegroup_impl_ceil_div(call.slots, call.run);
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(call.runs, warps), 64, &blocks, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(call.runs, warps), fused ? 1 : 64, &blocks, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(call.desc.slot_of_row.cols, 1024), 8, &fill, error));
-    if (fill < blocks) fill = blocks;
-    code =
-        tegroup_impl_launch(tegroup_impl_permutation_count_kernel, fill, 32u * (unsigned)warps, shared, stream, call);
-    if (code == cudaSuccess && groups > 0 && call.runs > 0)
-        code = tegroup_impl_launch(tegroup_impl_permutation_scan_kernel, (unsigned)(groups + 7) / 8, 1024, 0, stream,
-                                   call);
-    if (code == cudaSuccess && call.runs > 0)
-        code = tegroup_impl_launch(tegroup_impl_permutation_rank_kernel, blocks, 32u * (unsigned)warps, shared, stream,
-                                   call);
-    return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
+    return tegroup_impl_cuda_status(
+        tegroup_impl_cuda_permutation_steps(call, fused, blocks, fill, 32u * (unsigned)warps, shared, stream), "stream",
+        "the kernels must launch", error);
 }
 
 /* ==== [15] Layouts of other libraries: kernels (src/moe/export_cuda.h) ==== */

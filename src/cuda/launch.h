@@ -37,6 +37,15 @@ static inline cudaError_t tegroup_impl_launch(void (*kernel)(PARAMETERS...), dim
     return cudaLaunchKernel((const void *)kernel, blocks, dim3(threads), addresses, shared_bytes, stream);
 }
 
+/* The same of a kernel whose blocks wait for one another: the launch is refused unless all of them can run at a time. */
+template <typename... PARAMETERS>
+static inline cudaError_t tegroup_impl_launch_together(void (*kernel)(PARAMETERS...), dim3 blocks, unsigned threads,
+                                                       size_t shared_bytes, struct CUstream_st *stream,
+                                                       const typename tegroup_impl_as<PARAMETERS>::type &...arguments) {
+    void *addresses[] = {(void *)(uintptr_t)&arguments...};
+    return cudaLaunchCooperativeKernel((const void *)kernel, blocks, dim3(threads), addresses, shared_bytes, stream);
+}
+
 /* The thread's number, read from its special register each time. The compiler then cannot compute values that depend on
  * it far ahead and keep them in registers, which are scarce. */
 static __device__ __forceinline__ int tegroup_impl_thread(void) {

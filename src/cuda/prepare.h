@@ -298,22 +298,25 @@ static inline bool tegroup_impl_prepare_plain(const tegroup_impl_preparation *p)
            && p->rows.alignment <= 1;
 }
 
-/* PLAIN is tegroup_impl_prepare_plain, so that the compiler leaves out what it does not need. */
-template <int EACH, bool PLAIN>
-static __global__ void __launch_bounds__(TEGROUP_IMPL_PREPARE_THREADS, 1)
-    tegroup_impl_prepare_kernel(const __grid_constant__ tegroup_impl_preparation p, tegroup_snapshot_header *header,
-                                int32_t bytes) {
-    if (!PLAIN) {
-        tegroup_impl_block_prepare<EACH>(p, header, bytes);
-        return;
-    }
+/* The same, so that the compiler sees it, and leaves out what it does not need. */
+static __device__ __forceinline__ tegroup_impl_preparation
+tegroup_impl_prepare_as_plain(const tegroup_impl_preparation &p) {
     tegroup_impl_preparation plain = p;
     plain.irregular = 0;
     plain.rows.encoding = TEGROUP_ENCODING_COUNTS;
     plain.rows.starts = NULL;
     plain.rows.stride = plain.rows.alignment = 0;
     plain.offsets = NULL;
-    tegroup_impl_block_prepare<EACH>(plain, header, bytes);
+    return plain;
+}
+
+/* PLAIN is tegroup_impl_prepare_plain. */
+template <int EACH, bool PLAIN>
+static __global__ void __launch_bounds__(TEGROUP_IMPL_PREPARE_THREADS, 1)
+    tegroup_impl_prepare_kernel(const __grid_constant__ tegroup_impl_preparation p, tegroup_snapshot_header *header,
+                                int32_t bytes) {
+    if (PLAIN) tegroup_impl_block_prepare<EACH>(tegroup_impl_prepare_as_plain(p), header, bytes);
+    else tegroup_impl_block_prepare<EACH>(p, header, bytes);
 }
 
 /* The same of sizes that were on the host. Their groups are few enough for a thread each. */

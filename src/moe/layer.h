@@ -18,7 +18,6 @@
 #include "base/build.h"
 #include "base/rules.h"
 #include "base/range.h"
-#include "core/constructors.h"
 #include "core/layout.h"
 #include "core/field_names.h"
 #include "core/checks.h"
@@ -276,10 +275,9 @@ static inline tegroup_status tegroup_impl_moe_run_experts(const tegroup_impl_moe
 
 /* A snapshot without rows. */
 static inline tegroup_status tegroup_impl_moe_prepare_nothing(const tegroup_impl_moe_call *call, tegroup_error *error) {
-    int32_t none[TEGROUP_MAX_GROUPS];
-    tegroup_prepare_desc prepare = call->parts.prepare;
+    int64_t none[TEGROUP_MAX_GROUPS];
+    const tegroup_prepare_desc prepare = tegroup_impl_permutation_prepare(&call->parts.permutation, none);
     memset(none, 0, (size_t)call->now.experts * sizeof *none);
-    prepare.shape.row_sizes = tegroup_sizes_of(none, TEGROUP_DTYPE_I32, TEGROUP_SPACE_HOST);
     return tegroup_prepare(&prepare, NULL, error);
 }
 
@@ -379,7 +377,6 @@ TEGROUP_API tegroup_status tegroup_moe_forward(const tegroup_moe_plan *plan, con
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_moe_begin(&call, plan, desc, TEGROUP_OP_FORWARD, error));
     TEGROUP_IMPL_TRY(tegroup_router(&call.parts.router, stream, error));
-    TEGROUP_IMPL_TRY(tegroup_prepare(&call.parts.prepare, stream, error));
     TEGROUP_IMPL_TRY(tegroup_permutation_make(&call.parts.permutation, stream, error));
     TEGROUP_IMPL_TRY(tegroup_permute(&call.parts.row_weights, stream, error));
     TEGROUP_IMPL_TRY(tegroup_impl_moe_fill_rows(&call, 0, 1, stream, error));

@@ -6,7 +6,6 @@
 #include "formats/dtype_types.h"
 #include "formats/scaling_types.h"
 #include "core/tensor_types.h"
-#include "core/snapshot_types.h"
 #include "core/layout_types.h"
 #include "core/gemm_types.h"
 #include "core/plan_types.h"
@@ -212,6 +211,7 @@ static inline tegroup_moe_planned tegroup_impl_moe_record(const tegroup_moe_desc
     p.real = p.rows == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
     for (which = 0; which < TEGROUP_IMPL_MOE_ROUTED; which++) p.keeps[which] = !p.choice.gives[which];
     p.keeps[TEGROUP_IMPL_MOE_PROBABILITIES] &= p.wants_grad_logits || p.choice.has_losses;
+    p.keeps[TEGROUP_IMPL_MOE_COUNTS] &= p.choice.has_losses;
     p.keeps_losses = p.wants_grad_logits && !p.choice.gives_gradients
                      && (p.choice.has_z || (p.choice.has_scheme && p.choice.has_balance));
     p.sequences = scheme->sequence_tokens > 0 ? p.tokens / scheme->sequence_tokens : 1;
@@ -222,7 +222,6 @@ static inline tegroup_moe_planned tegroup_impl_moe_record(const tegroup_moe_desc
 
 typedef struct tegroup_impl_moe_parts {
     tegroup_router_desc router;
-    tegroup_prepare_desc prepare;
     tegroup_permutation_desc permutation;
     tegroup_permute_desc rows, row_weights, grad_rows;         /* to rows by expert */
     tegroup_quantize_desc quantised_rows, quantised_grad_rows; /* the same, where they have a format */
@@ -321,19 +320,14 @@ static inline void tegroup_impl_moe_route(const tegroup_moe_desc *desc, const te
         router->loss_gradients = tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROUTER_LOSSES, p->sequences,
                                                          (int64_t)p->experts + 1, TEGROUP_DTYPE_F64);
     tegroup_impl_snapshot_layout(p->experts, 0, &snapshot);
-    parts->prepare.struct_size = sizeof parts->prepare;
-    parts->prepare.space = desc->space;
-    parts->prepare.shape = tegroup_shape_of(p->experts, p->capacity, 0,
-                                            tegroup_sizes_of(router->counts.data, router->counts.dtype, desc->space));
-    parts->prepare.snapshot = tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_SNAPSHOT);
-    parts->prepare.snapshot_bytes = snapshot.total_bytes;
-    parts->prepare.clamp = 1; /* on the host, too: rows that find no room are dropped */
-    parts->prepare.threads = desc->experts.options.threads;
     parts->permutation.struct_size = sizeof parts->permutation;
     parts->permutation.space = desc->space;
     parts->permutation.indices = router->indices;
-    parts->permutation.shape = parts->prepare.shape;
-    parts->permutation.shape.snapshot = parts->prepare.snapshot;
+    parts->permutation.snapshot = tegroup_impl_moe_at(memories, TEGROUP_IMPL_MOE_SNAPSHOT);
+    parts->permutation.snapshot_bytes = snapshot.total_bytes;
+    parts->permutation.shape =
+        tegroup_shape_of(p->experts, p->capacity, 0, tegroup_sizes_of(NULL, TEGROUP_DTYPE_I64, desc->space));
+    parts->permutation.shape.snapshot = parts->permutation.snapshot;
     parts->permutation.row_of_slot = tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROW_OF_SLOT, p->tokens, p->k,
                                                              tegroup_impl_integer_for(p->capacity));
     parts->permutation.slot_of_row =

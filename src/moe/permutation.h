@@ -14,16 +14,20 @@
 #include "base/rules.h"
 #include "base/threads.h"
 #include "base/range.h"
+#include "core/constructors.h"
 #include "formats/convert.h"
 #include "core/layout.h"
 #include "core/checks.h"
 #include "core/snapshot_checks.h"
 #include "core/apart.h"
+#include "core/prepare_rules.h"
+#include "gemm/prepare.h"
 #include "cpu/rows.h"
 #include "moe/router_scheme.h"
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,
+                                                                const tegroup_prepare_desc *prepare,
                                                                 struct CUstream_st *stream, tegroup_error *error);
 static inline tegroup_status tegroup_impl_cuda_permute(const tegroup_permute_desc *desc, struct CUstream_st *stream,
                                                        tegroup_error *error);
@@ -113,6 +117,15 @@ static inline int32_t tegroup_impl_rows_team(int32_t limit, int64_t rows, int64_
     return tegroup_impl_team(tegroup_impl_threads(limit), (double)rows * (double)choices * (double)cols);
 }
 
+/* What a permutation's workspace has, which only the GPU needs; all but the first two with weights. */
+enum {
+    TEGROUP_IMPL_PERMUTATION_BEFORE,
+    TEGROUP_IMPL_PERMUTATION_COUNTS,
+    TEGROUP_IMPL_PERMUTATION_KEPT,
+    TEGROUP_IMPL_PERMUTATION_DIGITS,
+    TEGROUP_IMPL_PERMUTATION_ROOM
+};
+
 /* Slots of one run: a warp counts a run's slots by expert, and takes them in order. */
 static inline int64_t tegroup_impl_permutation_run(int32_t experts) {
     return 512 * tegroup_impl_max(1, tegroup_impl_ceil_div(experts, 1024));
@@ -197,6 +210,7 @@ TEGROUP_API tegroup_status tegroup_permutation_layout(const tegroup_permutation_
     tegroup_impl_layout_begin(layout);
     if (desc->space != TEGROUP_SPACE_DEVICE) return TEGROUP_OK;
     tegroup_impl_layout_add(layout, "slots of each expert before each run", 8 * runs * desc->shape.groups);
+    tegroup_impl_layout_add(layout, "slots of each expert", 8 * (int64_t)desc->shape.groups);
     if (desc->weights.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
     tegroup_impl_layout_add(layout, "experts that slots keep",
                             tegroup_impl_mul(4, tegroup_impl_mul(desc->indices.rows, desc->indices.cols)));
@@ -205,8 +219,27 @@ TEGROUP_API tegroup_status tegroup_permutation_layout(const tegroup_permutation_
     return TEGROUP_OK;
 }
 
+/* How the snapshot is made of counts in I64. */
+static inline tegroup_prepare_desc tegroup_impl_permutation_prepare(const tegroup_permutation_desc *desc,
+                                                                    const int64_t *counts) {
+    tegroup_prepare_desc prepare;
+    memset(&prepare, 0, sizeof prepare);
+    prepare.struct_size = sizeof prepare;
+    prepare.space = desc->space;
+    prepare.shape = desc->shape;
+    prepare.shape.row_sizes = tegroup_sizes_of(counts, TEGROUP_DTYPE_I64, desc->space);
+    prepare.shape.row_sizes.alignment = desc->shape.row_sizes.alignment;
+    prepare.shape.row_sizes.stride = desc->shape.row_sizes.stride;
+    prepare.snapshot = desc->snapshot;
+    prepare.snapshot_bytes = desc->snapshot_bytes;
+    prepare.clamp = 1;
+    prepare.threads = desc->threads;
+    return prepare;
+}
+
+/* prepare: how the snapshot is made, or NULL where it is there. */
 static inline tegroup_status tegroup_impl_permutation_check(const tegroup_permutation_desc *desc,
-                                                            tegroup_error *error) {
+                                                            const tegroup_prepare_desc *prepare, tegroup_error *error) {
     static const char *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("indices"),
                              *const row_of_slot[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot"),
                              *const slot_of_row[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_of_row"),
@@ -228,8 +261,8 @@ static inline tegroup_status tegroup_impl_permutation_check(const tegroup_permut
     buffers[0] = tegroup_impl_matrix_buffer(&desc->slot_of_row, slot_of_row[0], "must not overlap slot_of_row", 1);
     buffers[1] = tegroup_impl_matrix_buffer(&desc->row_of_slot, row_of_slot[0], "must not overlap row_of_slot", 1);
     buffers[2] = tegroup_impl_matrix_buffer(&desc->indices, NULL, "must not overlap indices", 0);
-    buffers[3] = tegroup_impl_buffer_of(desc->shape.snapshot, (int64_t)layout.total_bytes, NULL,
-                                        "must not overlap the snapshot", 0);
+    buffers[3] = tegroup_impl_buffer_of(desc->shape.snapshot, (int64_t)layout.total_bytes, prepare ? "snapshot" : NULL,
+                                        "must not overlap the snapshot", prepare != NULL);
     buffers[4] = tegroup_impl_matrix_buffer(&desc->weights, NULL, "must not overlap weights", 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 5, TEGROUP_CHECK_HOST, NULL, error));
     TEGROUP_IMPL_RULE(desc->shape.snapshot != NULL, ERROR_NULL_ARGUMENT, "shape.snapshot",
@@ -239,7 +272,20 @@ static inline tegroup_status tegroup_impl_permutation_check(const tegroup_permut
     TEGROUP_IMPL_TRY(tegroup_permutation_layout(desc, &layout, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_matrix_workspace(&layout, desc->workspace, desc->workspace_bytes, buffers, 5, error));
+    if (prepare) return tegroup_impl_check_prepare(prepare, &layout, error);
     return tegroup_impl_check_snapshot(desc->shape.snapshot, "shape.snapshot", desc->shape.rows, desc->space, error);
+}
+
+/* How many slots name each expert. */
+static inline void tegroup_impl_permutation_count(const tegroup_permutation_desc *desc, int64_t *counts) {
+    const int64_t tokens = tegroup_impl_matrix_rows(&desc->indices);
+    int64_t t, j;
+    memset(counts, 0, (size_t)desc->shape.groups * sizeof *counts);
+    for (t = 0; t < tokens; t++)
+        for (j = 0; j < desc->indices.cols; j++) {
+            const int64_t expert = tegroup_impl_entry(&desc->indices, t, j);
+            if (tegroup_impl_within(expert, desc->shape.groups)) counts[expert]++;
+        }
 }
 
 /* Rows for the slots of tokens from .. to-1: a slot takes its expert's next free row, or -1 where there is none. What
@@ -266,17 +312,33 @@ static inline void tegroup_impl_permutation_share(const tegroup_permutation_desc
 TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_desc *desc, struct CUstream_st *stream,
                                                     tegroup_error *error) {
     TEGROUP_IMPL_RANGE("tegroup_permutation_make")
-    tegroup_permutation_desc taken;
+    tegroup_permutation_desc taken, made;
+    tegroup_prepare_desc prepare;
+    int64_t counts[TEGROUP_MAX_GROUPS];
     tegroup_snapshot_view view;
     const tegroup_matrix *slots;
     int64_t tokens, rows, row;
     int32_t threads, share;
     (void)stream;
     TEGROUP_IMPL_TAKE(desc, taken);
-    TEGROUP_IMPL_TRY(tegroup_impl_permutation_check(desc, error));
+    if (desc->snapshot) {
+        TEGROUP_IMPL_RULE(!desc->shape.snapshot || desc->shape.snapshot == desc->snapshot, ERROR_COMBINATION,
+                          "shape.snapshot", "must be NULL, or snapshot, where that is made", 0, 1);
+        prepare = tegroup_impl_permutation_prepare(desc, counts);
+        made = *desc;
+        made.shape = prepare.shape;
+        made.shape.snapshot = desc->snapshot;
+        desc = &made;
+    }
+    TEGROUP_IMPL_TRY(tegroup_impl_permutation_check(desc, desc->snapshot ? &prepare : NULL, error));
 #if TEGROUP_IMPL_MOE_KERNELS
-    if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_permutation_make(desc, stream, error);
+    if (desc->space == TEGROUP_SPACE_DEVICE)
+        return tegroup_impl_cuda_permutation_make(desc, desc->snapshot ? &prepare : NULL, stream, error);
 #endif
+    if (desc->snapshot) {
+        tegroup_impl_permutation_count(desc, counts);
+        TEGROUP_IMPL_TRY(tegroup_prepare(&prepare, NULL, error));
+    }
     view = tegroup_snapshot_read(desc->shape.snapshot);
     TEGROUP_IMPL_RULE(view.header->groups == desc->shape.groups, ERROR_CAPACITY, "shape.snapshot",
                       "must be of as many groups", desc->shape.groups, view.header->groups);

@@ -219,8 +219,8 @@ typedef struct tegroup_permutation_desc {
     size_t         struct_size;  /* sizeof(tegroup_permutation_desc)                                             */
     tegroup_space  space;
     tegroup_matrix indices;      /* in  [tokens, k], I32 or I64: expert of each slot                             */
-    tegroup_shape  shape;        /* groups = experts, rows = capacity, at most TEGROUP_MAX_COLS; snapshot of the
-                                    experts' counts required                                                     */
+    tegroup_shape  shape;        /* groups = experts, rows = capacity, at most TEGROUP_MAX_COLS; its snapshot, of the
+                                    experts' counts, is required unless it is made here                          */
     tegroup_matrix row_of_slot;  /* out [tokens, k]: row of the permuted buffer, or -1                           */
     tegroup_matrix slot_of_row;  /* out [1, shape.rows]: slot, or -1 for a row that no slot has; absent = not wanted */
     void          *workspace;    /* tegroup_permutation_layout's, TEGROUP_ALIGNMENT-aligned; none is needed on the
@@ -230,6 +230,11 @@ typedef struct tegroup_permutation_desc {
     tegroup_matrix weights;      /* in  [tokens, k], F32 or F64: a full group keeps the slots of the largest weights, of
                                     equal ones those that come first, and NaN comes last; absent = it keeps the slots
                                     that come first                                                              */
+    void          *snapshot;     /* out: as tegroup_prepare with clamp makes it of how many slots name each expert, first
+                                    of all: no counts are needed then, and shape.row_sizes says only alignment and
+                                    stride. TEGROUP_ALIGNMENT-aligned. NULL = shape.snapshot is there already, else
+                                    that must be NULL or the same                                                */
+    size_t         snapshot_bytes; /* at least tegroup_snapshot_layout's                                         */
 } tegroup_permutation_desc;
 
 /* permuted[row] = weight(slot) * tokens[slot / k], rows that no slot 0 .. tokens * k - 1 has are untouched. Weights

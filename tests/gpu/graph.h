@@ -4,9 +4,11 @@
 
 #include "mirror.h"
 
-/* Kernels, and the empty or event nodes that joins of streams may leave: no copy, no memset, no allocation, no host call. */
+/* How many kernels there are; 0 where there is anything but these, and the empty nodes that joins of streams may leave: a
+ * copy, a memset, an allocation, a host call. */
 static int only_kernels(cudaGraph_t graph) {
-    size_t count = 0, kernels = 0;
+    size_t count = 0;
+    int kernels = 0;
     MUST(cudaGraphGetNodes(graph, NULL, &count));
     cudaGraphNode_t *nodes = (cudaGraphNode_t *)malloc((count + 1) * sizeof *nodes);
     MUST(cudaGraphGetNodes(graph, nodes, &count));
@@ -20,7 +22,7 @@ static int only_kernels(cudaGraph_t graph) {
         break;
     }
     free(nodes);
-    return kernels > 0;
+    return kernels;
 }
 
 #endif

@@ -46,7 +46,7 @@ static tegroup_status captured(layer *l, const tegroup_linear_desc *desc) {
     MUST(cudaStreamBeginCapture(first, cudaStreamCaptureModeThreadLocal));
     tegroup_status status = steps(l, desc, 1);
     MUST(cudaStreamEndCapture(first, &graph));
-    if (status == TEGROUP_OK && !only_kernels(graph)) status = TEGROUP_ERROR_CUDA;
+    if (status == TEGROUP_OK && only_kernels(graph) == 0) status = TEGROUP_ERROR_CUDA;
     MUST(cudaGraphInstantiate(&step, graph, 0));
     if (status == TEGROUP_OK) MUST(cudaGraphLaunch(step, first));
     MUST(cudaStreamSynchronize(first));

@@ -55,7 +55,7 @@ static cudaGraphExec_t capture(mlp *l, const tegroup_mlp_desc *desc, tegroup_sta
     MUST(cudaStreamBeginCapture(first, cudaStreamCaptureModeThreadLocal));
     *status = steps(l, desc, 1);
     MUST(cudaStreamEndCapture(first, &graph));
-    if (*status == TEGROUP_OK && !only_kernels(graph)) *status = TEGROUP_ERROR_CUDA;
+    if (*status == TEGROUP_OK && only_kernels(graph) == 0) *status = TEGROUP_ERROR_CUDA;
     if (*status == TEGROUP_OK) MUST(cudaGraphInstantiate(&step, graph, 0));
     MUST(cudaGraphDestroy(graph));
     return step;

@@ -1,7 +1,7 @@
 /* Router, permutation, permute, combine, activations and tegroup_validate on a GPU: floating point against references in FP64 by
  * bounds of rounding theory, integers bit for bit against the CPU, and everything else as it was before the call. */
 #define TEGROUP_IMPLEMENTATION
-#include "mirror.h"
+#include "graph.h"
 #include "activations.h"
 #include "test.h"
 #include "ties.h"
@@ -449,6 +449,7 @@ static tegroup_permutation_desc permutation_on_device(tegroup_permutation_desc d
     d.space = TEGROUP_SPACE_DEVICE;
     d.shape.row_sizes.space = TEGROUP_SPACE_DEVICE;
     d.shape.snapshot = device_of(d.shape.snapshot);
+    d.snapshot = device_of(d.snapshot);
     d.indices = on_device(d.indices);
     d.row_of_slot = on_device(d.row_of_slot);
     d.slot_of_row = on_device(d.slot_of_row);
@@ -459,6 +460,15 @@ static tegroup_permutation_desc permutation_on_device(tegroup_permutation_desc d
     return d;
 }
 
+/* The snapshot is made with the permutation, often of fewer rows than slots ask for. */
+static void prepares(routing *c, rng *r) {
+    tegroup_layout layout;
+    if (tegroup_snapshot_layout(&c->d.shape, &layout, NULL) != TEGROUP_OK) abort();
+    c->d.snapshot = guarded(layout.total_bytes);
+    c->d.snapshot_bytes = layout.total_bytes;
+    c->d.shape.snapshot = NULL;
+    if (rng_chance(r, 30)) c->rows = c->d.shape.rows = c->d.slot_of_row.cols = rng_int(r, 0, c->rows);
+}
 /* By weight, often of few values: what full groups keep. */
 static void weigh(routing *c, rng *r) {
     const int few = rng_chance(r, 50);
@@ -478,7 +488,8 @@ TEST(moe_gpu, permutation_equals_the_cpus) {
         tegroup_layout layout;
         routing c;
         random_routing(&c, &r, i);
-        if (rng_chance(&r, 50)) weigh(&c, &r);
+        if (rng_chance(&r, 40)) weigh(&c, &r);
+        if (rng_chance(&r, 60)) prepares(&c, &r);
         mirror_up(mark);
         const tegroup_permutation_desc d = permutation_on_device(c.d, &layout);
         ASSERT_EQ(TEGROUP_OK, tegroup_permutation_make(&c.d, NULL, NULL));
@@ -487,6 +498,50 @@ TEST(moe_gpu, permutation_equals_the_cpus) {
         ASSERT_EQ(0, disturbed(mark));
         guards_release(mark);
     }
+}
+
+/* One graph makes snapshots and permutations of whatever experts the slots name by then; with more slots than the grid's
+ * warps take in one round, with some, and with few. */
+TEST(moe_gpu, permutations_prepare_in_a_graph) {
+    static const int64_t tokens[] = {90000, 2000, 40};
+    rng r = rng_seed(5031);
+    cudaStream_t stream;
+    MUST(cudaStreamCreate(&stream));
+    for (int which = 0; which < 3; which++) {
+        void *mark = guards_mark();
+        tegroup_layout layout;
+        routing c;
+        tegroup_error error;
+        cudaGraph_t graph;
+        cudaGraphExec_t replay;
+        routing_make(&c, &r, tokens[which], which == 1 ? 512 : 128, 8);
+        memset(&c.d.shape.row_sizes, 0, sizeof c.d.shape.row_sizes);
+        prepares(&c, &r);
+        mirror_up(mark);
+        const tegroup_permutation_desc d = permutation_on_device(c.d, &layout);
+        MUST(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+        ASSERT_EQ(TEGROUP_OK, tegroup_permutation_make(&d, stream, &error));
+        MUST(cudaStreamEndCapture(stream, &graph));
+        ASSERT_EQ(1, only_kernels(graph));
+        MUST(cudaGraphInstantiate(&replay, graph, 0));
+        MUST(cudaGraphDestroy(graph));
+        for (int64_t i = scaled(20); i > 0; i--) {
+            const int32_t most = (int32_t)rng_int(&r, 0, c.experts - 1);
+            for (int64_t slot = 0; slot < c.tokens * c.k; slot++)
+                set_whole(&c.d.indices, slot / c.k, slot % c.k, rng_chance(&r, 97) ? rng_int(&r, 0, most) : nonsense(&r, c.d.indices.dtype, c.experts));
+            mirror_up(mark);
+            MUST(cudaMemset(d.workspace, 0xF1, d.workspace_bytes));
+            MUST(cudaGraphLaunch(replay, stream));
+            ASSERT_EQ(TEGROUP_OK, tegroup_permutation_make(&c.d, NULL, NULL));
+            remember_all(mark);
+            MUST(cudaStreamSynchronize(stream));
+            mirror_down();
+            ASSERT_EQ(0, disturbed(mark));
+        }
+        MUST(cudaGraphExecDestroy(replay));
+        guards_release(mark);
+    }
+    MUST(cudaStreamDestroy(stream));
 }
 
 TEST(moe_gpu, permutation_with_snapshots_that_lie) {

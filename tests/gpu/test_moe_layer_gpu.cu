@@ -169,6 +169,60 @@ static void replays(tegroup_backend backend, uint64_t seed) {
 TEST(moe_layer_gpu, portable_replays_with_other_logits) { replays(TEGROUP_BACKEND_PORTABLE, 53); }
 TEST(moe_layer_gpu, sm90_replays_with_other_logits) { replays(TEGROUP_BACKEND_SM90, 54); }
 
+/* A layer of today's models is 7 launches forward, and 16 with all its gradients. It is captured and not run. */
+TEST(moe_layer_gpu, sm90_launches) {
+    const int64_t T = 1024, E = 128, K = 8, D = 256, H = 128;
+    tegroup_moe_desc d;
+    tegroup_moe_plan plan;
+    tegroup_error error;
+    unsigned char *memory;
+    size_t taken = 0;
+    if (!backend_here(TEGROUP_BACKEND_SM90)) SKIP("not on this machine or not in this build");
+    if (stream == NULL) MUST(cudaStreamCreate(&stream));
+    MUST(cudaMalloc((void **)&memory, (size_t)1 << 30));
+    const auto take = [&](size_t bytes) { unsigned char *at = memory + taken; taken += (bytes + 255) / 256 * 256; return (void *)at; };
+    const auto matrix_of = [&](int64_t rows, int64_t cols, tegroup_dtype dtype) { return tegroup_matrix_of(take((size_t)(rows * cols) * size_of(dtype)), rows, cols, dtype); };
+    const auto weight_of = [&](int64_t rows, int64_t cols) { return tegroup_tensor_uniform((int32_t)E, rows, cols, TEGROUP_DTYPE_BF16, take((size_t)(E * rows * cols) * 2)); };
+    memset(&d, 0, sizeof d);
+    d.struct_size = sizeof d;
+    d.space = TEGROUP_SPACE_DEVICE;
+    d.tokens = matrix_of(T, D, TEGROUP_DTYPE_BF16);
+    d.output = matrix_of(T, D, TEGROUP_DTYPE_BF16);
+    d.grad_output = matrix_of(T, D, TEGROUP_DTYPE_BF16);
+    d.grad_tokens = matrix_of(T, D, TEGROUP_DTYPE_BF16);
+    d.router.logits = matrix_of(T, E, TEGROUP_DTYPE_BF16);
+    d.grad_logits = matrix_of(T, E, TEGROUP_DTYPE_BF16);
+    d.router.k = (int32_t)K;
+    d.router.normalize = 1;
+    d.experts.activation = TEGROUP_ACTIVATION_SWIGLU;
+    d.experts.options.backend = TEGROUP_BACKEND_SM90;
+    d.experts.fc1.weight = weight_of(2 * H, D);
+    d.experts.fc2.weight = weight_of(D, H);
+    d.experts.fc1.main_grad = weight_of(2 * H, D);
+    d.experts.fc2.main_grad = weight_of(D, H);
+    for (int training = 0; training < 2; training++) {
+        tegroup_moe_desc now = d;
+        cudaGraph_t graph;
+        const size_t before = taken;
+        if (!training) now.grad_output = now.grad_tokens = now.grad_logits = tegroup_matrix(), now.experts.fc1.main_grad = now.experts.fc2.main_grad = tegroup_tensor();
+        must(tegroup_moe_plan_make(&now, NULL, &plan, &error), &error);
+        ASSERT_PASSING();
+        now.saved_by_forward = take(now.saved_by_forward_bytes = plan.saved_by_forward_bytes);
+        now.saved_by_dgrad = take(now.saved_by_dgrad_bytes = plan.saved_by_dgrad_bytes);
+        now.experts.options.workspace = take(now.experts.options.workspace_bytes = plan.workspace_bytes);
+        ASSERT_LT(taken, (size_t)1 << 30);
+        MUST(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+        if (training) step(&plan, &now);
+        else must(tegroup_moe_forward(&plan, &now, stream, &error), &error);
+        MUST(cudaStreamEndCapture(stream, &graph));
+        ASSERT_PASSING();
+        ASSERT_EQ(training ? 16 : 7, only_kernels(graph));
+        MUST(cudaGraphDestroy(graph));
+        taken = before;
+    }
+    MUST(cudaFree(memory));
+}
+
 /* In every format that the backend has: every bit is that of the separate calls, which quantise permuted copies. */
 static void formats(tegroup_backend backend, uint64_t seed) {
     rng r = rng_seed(seed);

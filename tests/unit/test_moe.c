@@ -758,6 +758,54 @@ TEST(moe, permutation) {
     ASSERT_TRUE(overflowed > 0 && dropped > 0 && placed > 0);
 }
 
+/* The snapshot may be made with the permutation: it is prepare's, with clamp, of how many slots name each expert. */
+TEST(moe, permutation_prepares) {
+    rng r = rng_seed(4028);
+    int64_t clamped = 0, padded = 0, weighted = 0;
+    for (int64_t i = scaled(600); i > 0; i--) {
+        void *mark = guards_mark();
+        routing c;
+        tegroup_layout layout;
+        routing_make(&c, &r);
+        int64_t counts[9] = {0};
+        for (int64_t slot = 0; slot < c.tokens * c.k; slot++) {
+            const int64_t e = whole(&c.d.indices, slot / c.k, slot % c.k);
+            if (e >= 0 && e < c.experts) counts[e]++;
+        }
+        c.rows = rng_chance(&r, 40) ? rng_int(&r, 0, c.rows) : c.rows;
+        c.d.shape.rows = c.d.slot_of_row.cols = c.rows;
+        if (rng_chance(&r, 30)) c.d.weights = filled(&r, TEGROUP_DTYPE_F32, c.tokens, c.k, 1), weighted++;
+        tegroup_permutation_desc one = c.d, two = c.d;
+        ASSERT_EQ(tegroup_snapshot_layout(&c.d.shape, &layout, NULL), TEGROUP_OK);
+        one.row_of_slot = matrix(&r, c.d.row_of_slot.dtype, c.tokens, c.k);
+        one.slot_of_row = matrix(&r, c.d.slot_of_row.dtype, 1, c.rows);
+        one.snapshot = guarded(layout.total_bytes);
+        one.snapshot_bytes = layout.total_bytes;
+        one.shape.snapshot = rng_chance(&r, 50) ? one.snapshot : NULL;
+        one.shape.row_sizes.data = NULL;
+        void *snapshot = guarded(layout.total_bytes);
+        two.shape.row_sizes.data = counts, two.shape.row_sizes.dtype = TEGROUP_DTYPE_I64;
+        tegroup_prepare_desc prepare = {.struct_size = sizeof prepare, .space = TEGROUP_SPACE_HOST, .shape = two.shape, .snapshot = snapshot, .snapshot_bytes = layout.total_bytes, .clamp = 1};
+        ASSERT_EQ(tegroup_prepare(&prepare, NULL, NULL), TEGROUP_OK);
+        two.shape.snapshot = snapshot;
+        ASSERT_EQ(tegroup_permutation_make(&two, NULL, NULL), TEGROUP_OK);
+        remember_all(mark);
+        ASSERT_EQ(tegroup_permutation_make(&one, NULL, NULL), TEGROUP_OK);
+        ASSERT_EQ(memcmp(one.snapshot, snapshot, layout.total_bytes), 0);
+        for (int64_t slot = 0; slot < c.tokens * c.k; slot++)
+            ASSERT_EQ(whole(&one.row_of_slot, slot / c.k, slot % c.k), whole(&two.row_of_slot, slot / c.k, slot % c.k));
+        for (int64_t row = 0; row < c.rows; row++) ASSERT_EQ(whole(&one.slot_of_row, 0, row), whole(&two.slot_of_row, 0, row));
+        clamped += (tegroup_snapshot_read(snapshot).header->status & TEGROUP_SNAPSHOT_CAPACITY) != 0;
+        padded += two.shape.row_sizes.alignment > 1;
+        may_change(&one.row_of_slot); may_change(&one.slot_of_row);
+        tegroup_matrix made = tegroup_matrix_of(one.snapshot, 1, (int64_t)layout.total_bytes, TEGROUP_DTYPE_F8E4M3);
+        may_change(&made);
+        ASSERT_EQ(disturbed(mark), 0);
+        guards_release(mark);
+    }
+    ASSERT_TRUE(clamped > 0 && padded > 0 && weighted > 0);
+}
+
 /* A full group keeps the slots of the largest weights, in their order, whoever comes first; of equal weights the first, and NaN last. */
 TEST(moe, permutation_keeps_the_heaviest) {
     rng r = rng_seed(4027);

@@ -283,7 +283,7 @@ TEST(moe_layer, what_is_saved_by_arithmetic) {
     d.experts.fc2.weight = tegroup_tensor_uniform((int32_t)E, D, H, TEGROUP_DTYPE_BF16, NULL);
     d.experts.fc1.main_grad = tegroup_tensor_uniform((int32_t)E, 2 * H, D, TEGROUP_DTYPE_F32, NULL);
     d.experts.fc2.main_grad = tegroup_tensor_uniform((int32_t)E, D, H, TEGROUP_DTYPE_F32, NULL);
-    const int64_t routing = T * E * 4 + rows * 4 + E * 4 + rows * 4 + rows * 4; /* probabilities, indices, counts, rows, weights */
+    const int64_t routing = T * E * 4 + rows * 4 + rows * 4 + rows * 4; /* probabilities, indices, rows, weights */
     for (int recompute = 0; recompute < 2; recompute++) {
         tegroup_layout layout;
         int64_t snapshot = 0;

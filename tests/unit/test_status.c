@@ -2031,6 +2031,30 @@ TEST(status, permutation_weights) {
     GOOD(permutation);
 }
 
+static _Alignas(TEGROUP_ALIGNMENT) unsigned char permutation_snapshot[8192];
+static void permutation_prepares(void) {
+    w.permutation.shape.snapshot = NULL;
+    memset(&w.permutation.shape.row_sizes, 0, sizeof w.permutation.shape.row_sizes);
+    w.permutation.snapshot = permutation_snapshot;
+    w.permutation.snapshot_bytes = sizeof permutation_snapshot;
+}
+TEST(status, permutation_prepares) {
+    tegroup_permutation_desc *p = &w.permutation;
+    tegroup_layout layout;
+    ASSERT_EQ(TEGROUP_OK, tegroup_snapshot_layout(&p->shape, &layout, NULL));
+    BAD(permutation, permutation_prepares(); p->shape.snapshot = w.snapshot, COMBINATION, "shape.snapshot", 0, 1);
+    BAD(permutation, permutation_prepares(); p->snapshot_bytes = layout.total_bytes - 1, WORKSPACE, "snapshot_bytes", layout.total_bytes, layout.total_bytes - 1);
+    BAD(permutation, permutation_prepares(); p->snapshot = permutation_snapshot + 8, ALIGNMENT, "snapshot", TEGROUP_ALIGNMENT, 8);
+    BAD(permutation, permutation_prepares(); p->shape.row_sizes.alignment = -1, VALUE, "shape.row_sizes.alignment", TEGROUP_MAX_ROWS, -1);
+    BAD(permutation, permutation_prepares(); p->row_of_slot.data = permutation_snapshot, OVERLAP, "row_of_slot.data", 0, 1);
+    BAD(permutation, permutation_prepares(); p->indices.data = permutation_snapshot, OVERLAP, "snapshot", 0, 1);
+    spoil_nothing();
+    permutation_prepares();
+    GOOD(permutation);
+    p->shape.snapshot = p->snapshot;
+    GOOD(permutation);
+}
+
 TEST(status, permutation) {
     tegroup_permutation_desc *p = &w.permutation;
     RANGE(permutation, p->shape.groups, "shape.groups", int32_t, 0, TEGROUP_MAX_GROUPS);
@@ -2093,11 +2117,12 @@ TEST(status, operation_layouts) {
     p->indices.rows = 1000;
     p->indices.cols = 3;
     GOOD(permutation_layout); /* six runs of 512 slots */
-    ASSERT_EQ((size_t)256, w.layout.total_bytes);
+    ASSERT_EQ((size_t)512, w.layout.total_bytes);
     ASSERT_EQ((size_t)(6 * 8 * EXPERTS), w.layout.items[0].bytes);
+    ASSERT_EQ((size_t)(8 * EXPERTS), w.layout.items[1].bytes);
     p->shape.groups = 4096; /* runs of 2048 */
     GOOD(permutation_layout);
-    ASSERT_EQ((size_t)(2 * 8 * 4096), w.layout.total_bytes);
+    ASSERT_EQ((size_t)(3 * 8 * 4096), w.layout.total_bytes);
 }
 
 TEST(status, validate) {
