@@ -1885,6 +1885,9 @@ typedef struct tegroup_permutation_desc {
                                     stride. TEGROUP_ALIGNMENT-aligned. NULL = shape.snapshot is there already, else
                                     that must be NULL or the same                                                */
     size_t         snapshot_bytes; /* at least tegroup_snapshot_layout's                                         */
+    tegroup_matrix slot_weights; /* in  [tokens, k], F32 or F64: where row_weights come from; there just where they are */
+    tegroup_matrix row_weights;  /* out [1, shape.rows], F32 or F64: the weight of each row's slot; those of rows that no
+                                    slot has are untouched. Absent = not wanted                                  */
 } tegroup_permutation_desc;
 
 /* permuted[row] = weight(slot) * tokens[slot / k], rows that no slot 0 .. tokens * k - 1 has are untouched. Weights
@@ -17942,8 +17945,11 @@ static inline tegroup_status tegroup_impl_permutation_check(const tegroup_permut
     static const char *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("indices"),
                              *const row_of_slot[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot"),
                              *const slot_of_row[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_of_row"),
-                             *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights");
-    tegroup_impl_buffer buffers[5];
+                             *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"),
+                             *const slot_weights[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_weights"),
+                             *const row_weights[5] = TEGROUP_IMPL_MATRIX_PATHS("row_weights");
+    const int weighs = desc->row_weights.dtype != TEGROUP_DTYPE_UNSET;
+    tegroup_impl_buffer buffers[7];
     tegroup_layout layout;
     TEGROUP_IMPL_TRY(tegroup_impl_check_permutation_sizes(desc, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
@@ -17956,6 +17962,12 @@ static inline tegroup_status tegroup_impl_permutation_check(const tegroup_permut
                                               tegroup_impl_mul(desc->indices.rows, desc->indices.cols), error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->weights, weights, desc->indices.rows, desc->indices.cols,
                                                  TEGROUP_IMPL_REALS, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->slot_weights, slot_weights, desc->indices.rows,
+                                                 desc->indices.cols, TEGROUP_IMPL_REALS, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->row_weights, row_weights, 1, desc->shape.rows,
+                                                 TEGROUP_IMPL_REALS, error));
+    TEGROUP_IMPL_RULE(weighs == (desc->slot_weights.dtype != TEGROUP_DTYPE_UNSET), ERROR_COMBINATION, slot_weights[4],
+                      "must be UNSET just where row_weights' is", weighs, !weighs);
     tegroup_impl_snapshot_layout(desc->shape.groups, tegroup_impl_irregular(&desc->shape), &layout);
     buffers[0] = tegroup_impl_matrix_buffer(&desc->slot_of_row, slot_of_row[0], "must not overlap slot_of_row", 1);
     buffers[1] = tegroup_impl_matrix_buffer(&desc->row_of_slot, row_of_slot[0], "must not overlap row_of_slot", 1);
@@ -17963,14 +17975,16 @@ static inline tegroup_status tegroup_impl_permutation_check(const tegroup_permut
     buffers[3] = tegroup_impl_buffer_of(desc->shape.snapshot, (int64_t)layout.total_bytes, prepare ? "snapshot" : NULL,
                                         "must not overlap the snapshot", prepare != NULL);
     buffers[4] = tegroup_impl_matrix_buffer(&desc->weights, NULL, "must not overlap weights", 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 5, TEGROUP_CHECK_HOST, NULL, error));
+    buffers[5] = tegroup_impl_matrix_buffer(&desc->slot_weights, NULL, "must not overlap slot_weights", 0);
+    buffers[6] = tegroup_impl_matrix_buffer(&desc->row_weights, row_weights[0], "must not overlap row_weights", 1);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 7, TEGROUP_CHECK_HOST, NULL, error));
     TEGROUP_IMPL_RULE(desc->shape.snapshot != NULL, ERROR_NULL_ARGUMENT, "shape.snapshot",
                       "must not be NULL: prepare first", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_sizes_space(&desc->shape, desc->space, "shape.row_sizes.space", error));
     TEGROUP_IMPL_TRY(tegroup_permutation_layout(desc, &layout, error));
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix_workspace(&layout, desc->workspace, desc->workspace_bytes, buffers, 5, error));
+        tegroup_impl_check_matrix_workspace(&layout, desc->workspace, desc->workspace_bytes, buffers, 7, error));
     if (prepare) return tegroup_impl_check_prepare(prepare, &layout, error);
     return tegroup_impl_check_snapshot(desc->shape.snapshot, "shape.snapshot", desc->shape.rows, desc->space, error);
 }
@@ -18004,6 +18018,9 @@ static inline void tegroup_impl_permutation_share(const tegroup_permutation_desc
             const int64_t row = found ? view->start[expert] + taken[expert] : -1;
             if (t >= from) tegroup_impl_store_int(rows->dtype, tegroup_impl_matrix_row(rows, t), j, row);
             if (t >= from && found) tegroup_impl_store_int(slots->dtype, slots->data, row, t * k + j);
+            if (t >= from && found && desc->row_weights.dtype != TEGROUP_DTYPE_UNSET)
+                tegroup_impl_store_f64(desc->row_weights.dtype, desc->row_weights.data, row,
+                                       tegroup_impl_slot_weight(&desc->slot_weights, t * k + j));
             if (found) taken[expert]++;
         }
 }
@@ -19058,7 +19075,7 @@ static inline tegroup_moe_planned tegroup_impl_moe_record(const tegroup_moe_desc
 typedef struct tegroup_impl_moe_parts {
     tegroup_router_desc router;
     tegroup_permutation_desc permutation;
-    tegroup_permute_desc rows, row_weights, grad_rows;         /* to rows by expert */
+    tegroup_permute_desc rows, grad_rows;                      /* to rows by expert */
     tegroup_quantize_desc quantised_rows, quantised_grad_rows; /* the same, where they have a format */
     tegroup_mlp_desc experts;
     tegroup_combine_desc output, grad_tokens, grad_weights; /* from them */
@@ -19172,6 +19189,9 @@ static inline void tegroup_impl_moe_route(const tegroup_moe_desc *desc, const te
     parts->permutation.workspace_bytes = p->permutation_bytes;
     parts->permutation.threads = desc->experts.options.threads;
     if (desc->drops_by_weight) parts->permutation.weights = router->weights;
+    parts->permutation.slot_weights = router->weights;
+    parts->permutation.row_weights =
+        tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROW_WEIGHTS, 1, p->capacity, p->real);
 }
 
 /* The experts between rows by expert. */
@@ -19238,7 +19258,7 @@ static inline tegroup_combine_desc tegroup_impl_moe_combine(const tegroup_moe_de
     return combine;
 }
 
-/* The weights of choices as rows of one column: permuted, each becomes its row's, and their gradient comes back. */
+/* What choices have as rows of one column: a gradient of rows' weights is combined into that of the choices'. */
 static inline tegroup_matrix tegroup_impl_moe_column(const tegroup_matrix *m) {
     return tegroup_matrix_of(m->data, tegroup_impl_mul(m->rows, m->cols), 1, m->dtype);
 }
@@ -19246,18 +19266,14 @@ static inline tegroup_matrix tegroup_impl_moe_column(const tegroup_matrix *m) {
 static inline void tegroup_impl_moe_parts_of(const tegroup_moe_desc *desc, const tegroup_moe_planned *p,
                                              const tegroup_impl_moe_memories *memories, tegroup_impl_moe_parts *parts) {
     const tegroup_matrix *row_of_slot = &parts->permutation.row_of_slot;
-    tegroup_matrix grad_weights, column;
+    tegroup_matrix grad_weights;
     memset(parts, 0, sizeof *parts);
     tegroup_impl_moe_route(desc, p, memories, parts);
     tegroup_impl_moe_experts(desc, p, memories, parts);
-    column = tegroup_impl_moe_column(row_of_slot);
     parts->rows = tegroup_impl_moe_permute(
         desc, desc->tokens, *row_of_slot, tegroup_matrix_of(parts->experts.input.data, p->capacity, p->width, p->rows));
     parts->quantised_rows = tegroup_impl_moe_quantize(desc, p, &desc->tokens, &parts->permutation.slot_of_row,
                                                       &parts->experts.input, &p->rows_format);
-    parts->row_weights = tegroup_impl_moe_permute(
-        desc, tegroup_impl_moe_column(&parts->router.weights), column,
-        tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROW_WEIGHTS, p->capacity, 1, p->real));
     parts->output = tegroup_impl_moe_combine(
         desc, tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_OUT, p->capacity, p->outputs, p->rows), *row_of_slot,
         desc->output);
@@ -19272,7 +19288,7 @@ static inline void tegroup_impl_moe_parts_of(const tegroup_moe_desc *desc, const
         *row_of_slot, desc->grad_tokens);
     grad_weights = tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_GRAD_WEIGHTS, p->tokens, p->k, p->real);
     parts->grad_weights = tegroup_impl_moe_combine(
-        desc, tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_GRAD_ROW_WEIGHTS, p->capacity, 1, p->real), column,
+        desc, tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_GRAD_ROW_WEIGHTS, p->capacity, 1, p->real), tegroup_impl_moe_column(row_of_slot),
         tegroup_impl_moe_column(&grad_weights));
     parts->router_backward.struct_size = sizeof parts->router_backward;
     parts->router_backward.space = desc->space;
@@ -19707,7 +19723,6 @@ TEGROUP_API tegroup_status tegroup_moe_forward(const tegroup_moe_plan *plan, con
     TEGROUP_IMPL_TRY(tegroup_impl_moe_begin(&call, plan, desc, TEGROUP_OP_FORWARD, error));
     TEGROUP_IMPL_TRY(tegroup_router(&call.parts.router, stream, error));
     TEGROUP_IMPL_TRY(tegroup_permutation_make(&call.parts.permutation, stream, error));
-    TEGROUP_IMPL_TRY(tegroup_permute(&call.parts.row_weights, stream, error));
     TEGROUP_IMPL_TRY(tegroup_impl_moe_fill_rows(&call, 0, 1, stream, error));
     TEGROUP_IMPL_TRY(tegroup_impl_moe_run_experts(&call, 1, stream, error));
     return tegroup_combine(&call.parts.output, stream, error);

@@ -3787,6 +3787,16 @@ static __device__ __forceinline__ bool tegroup_impl_permutation_prepared(const t
     return tegroup_impl_fits(&fit);
 }
 
+/* The weight of a row's slot, if weights are wanted. */
+static __device__ __forceinline__ void tegroup_impl_store_row_weight(const tegroup_permutation_desc &desc, int64_t row,
+                                                                     int64_t slot) {
+    const tegroup_matrix &from = desc.slot_weights;
+    if (desc.row_weights.dtype == TEGROUP_DTYPE_UNSET) return;
+    const int64_t at = tegroup_impl_slot_at(from, slot);
+    const double weight = from.dtype == TEGROUP_DTYPE_F32 ? ((const float *)from.data)[at] : ((const double *)from.data)[at];
+    tegroup_impl_store_f64(desc.row_weights.dtype, desc.row_weights.data, row, weight);
+}
+
 /* The warp ranks a run's slots. next: the row of each expert's next slot, which may be behind the expert's last row. */
 static __device__ __forceinline__ void tegroup_impl_rank_run(const tegroup_impl_permutation_call &call, int64_t run,
                                                              bool prepared, unsigned long long *next) {
@@ -3819,6 +3829,7 @@ static __device__ __forceinline__ void tegroup_impl_rank_run(const tegroup_impl_
                 const tegroup_matrix &rows_of = call.desc.row_of_slot, &slots_of = call.desc.slot_of_row;
                 tegroup_impl_store_int(rows_of.dtype, rows_of.data, tegroup_impl_slot_at(rows_of, slot), to);
                 if (to >= 0) tegroup_impl_store_int(slots_of.dtype, slots_of.data, to, slot);
+                if (to >= 0) tegroup_impl_store_row_weight(call.desc, to, slot);
             }
         }
     }
@@ -4044,6 +4055,7 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
     call.desc = *desc;
     call.desc.indices = tegroup_impl_cuda_matrix(&desc->indices);
     call.desc.row_of_slot = tegroup_impl_cuda_matrix(&desc->row_of_slot);
+    call.desc.slot_weights = tegroup_impl_cuda_matrix(&desc->slot_weights);
     if (!tegroup_impl_there(&desc->slot_of_row)) call.desc.slot_of_row.cols = 0;
     call.view = tegroup_impl_snapshot_view(desc->shape.snapshot, groups, 0);
     TEGROUP_IMPL_TRY(tegroup_permutation_layout(desc, &layout, error));

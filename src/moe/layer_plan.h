@@ -223,7 +223,7 @@ static inline tegroup_moe_planned tegroup_impl_moe_record(const tegroup_moe_desc
 typedef struct tegroup_impl_moe_parts {
     tegroup_router_desc router;
     tegroup_permutation_desc permutation;
-    tegroup_permute_desc rows, row_weights, grad_rows;         /* to rows by expert */
+    tegroup_permute_desc rows, grad_rows;                      /* to rows by expert */
     tegroup_quantize_desc quantised_rows, quantised_grad_rows; /* the same, where they have a format */
     tegroup_mlp_desc experts;
     tegroup_combine_desc output, grad_tokens, grad_weights; /* from them */
@@ -337,6 +337,9 @@ static inline void tegroup_impl_moe_route(const tegroup_moe_desc *desc, const te
     parts->permutation.workspace_bytes = p->permutation_bytes;
     parts->permutation.threads = desc->experts.options.threads;
     if (desc->drops_by_weight) parts->permutation.weights = router->weights;
+    parts->permutation.slot_weights = router->weights;
+    parts->permutation.row_weights =
+        tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROW_WEIGHTS, 1, p->capacity, p->real);
 }
 
 /* The experts between rows by expert. */
@@ -403,7 +406,7 @@ static inline tegroup_combine_desc tegroup_impl_moe_combine(const tegroup_moe_de
     return combine;
 }
 
-/* The weights of choices as rows of one column: permuted, each becomes its row's, and their gradient comes back. */
+/* What choices have as rows of one column: a gradient of rows' weights is combined into that of the choices'. */
 static inline tegroup_matrix tegroup_impl_moe_column(const tegroup_matrix *m) {
     return tegroup_matrix_of(m->data, tegroup_impl_mul(m->rows, m->cols), 1, m->dtype);
 }
@@ -411,18 +414,14 @@ static inline tegroup_matrix tegroup_impl_moe_column(const tegroup_matrix *m) {
 static inline void tegroup_impl_moe_parts_of(const tegroup_moe_desc *desc, const tegroup_moe_planned *p,
                                              const tegroup_impl_moe_memories *memories, tegroup_impl_moe_parts *parts) {
     const tegroup_matrix *row_of_slot = &parts->permutation.row_of_slot;
-    tegroup_matrix grad_weights, column;
+    tegroup_matrix grad_weights;
     memset(parts, 0, sizeof *parts);
     tegroup_impl_moe_route(desc, p, memories, parts);
     tegroup_impl_moe_experts(desc, p, memories, parts);
-    column = tegroup_impl_moe_column(row_of_slot);
     parts->rows = tegroup_impl_moe_permute(
         desc, desc->tokens, *row_of_slot, tegroup_matrix_of(parts->experts.input.data, p->capacity, p->width, p->rows));
     parts->quantised_rows = tegroup_impl_moe_quantize(desc, p, &desc->tokens, &parts->permutation.slot_of_row,
                                                       &parts->experts.input, &p->rows_format);
-    parts->row_weights = tegroup_impl_moe_permute(
-        desc, tegroup_impl_moe_column(&parts->router.weights), column,
-        tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROW_WEIGHTS, p->capacity, 1, p->real));
     parts->output = tegroup_impl_moe_combine(
         desc, tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_OUT, p->capacity, p->outputs, p->rows), *row_of_slot,
         desc->output);
@@ -437,7 +436,7 @@ static inline void tegroup_impl_moe_parts_of(const tegroup_moe_desc *desc, const
         *row_of_slot, desc->grad_tokens);
     grad_weights = tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_GRAD_WEIGHTS, p->tokens, p->k, p->real);
     parts->grad_weights = tegroup_impl_moe_combine(
-        desc, tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_GRAD_ROW_WEIGHTS, p->capacity, 1, p->real), column,
+        desc, tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_GRAD_ROW_WEIGHTS, p->capacity, 1, p->real), tegroup_impl_moe_column(row_of_slot),
         tegroup_impl_moe_column(&grad_weights));
     parts->router_backward.struct_size = sizeof parts->router_backward;
     parts->router_backward.space = desc->space;

@@ -243,8 +243,11 @@ static inline tegroup_status tegroup_impl_permutation_check(const tegroup_permut
     static const char *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("indices"),
                              *const row_of_slot[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot"),
                              *const slot_of_row[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_of_row"),
-                             *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights");
-    tegroup_impl_buffer buffers[5];
+                             *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"),
+                             *const slot_weights[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_weights"),
+                             *const row_weights[5] = TEGROUP_IMPL_MATRIX_PATHS("row_weights");
+    const int weighs = desc->row_weights.dtype != TEGROUP_DTYPE_UNSET;
+    tegroup_impl_buffer buffers[7];
     tegroup_layout layout;
     TEGROUP_IMPL_TRY(tegroup_impl_check_permutation_sizes(desc, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
@@ -257,6 +260,12 @@ static inline tegroup_status tegroup_impl_permutation_check(const tegroup_permut
                                               tegroup_impl_mul(desc->indices.rows, desc->indices.cols), error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->weights, weights, desc->indices.rows, desc->indices.cols,
                                                  TEGROUP_IMPL_REALS, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->slot_weights, slot_weights, desc->indices.rows,
+                                                 desc->indices.cols, TEGROUP_IMPL_REALS, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->row_weights, row_weights, 1, desc->shape.rows,
+                                                 TEGROUP_IMPL_REALS, error));
+    TEGROUP_IMPL_RULE(weighs == (desc->slot_weights.dtype != TEGROUP_DTYPE_UNSET), ERROR_COMBINATION, slot_weights[4],
+                      "must be UNSET just where row_weights' is", weighs, !weighs);
     tegroup_impl_snapshot_layout(desc->shape.groups, tegroup_impl_irregular(&desc->shape), &layout);
     buffers[0] = tegroup_impl_matrix_buffer(&desc->slot_of_row, slot_of_row[0], "must not overlap slot_of_row", 1);
     buffers[1] = tegroup_impl_matrix_buffer(&desc->row_of_slot, row_of_slot[0], "must not overlap row_of_slot", 1);
@@ -264,14 +273,16 @@ static inline tegroup_status tegroup_impl_permutation_check(const tegroup_permut
     buffers[3] = tegroup_impl_buffer_of(desc->shape.snapshot, (int64_t)layout.total_bytes, prepare ? "snapshot" : NULL,
                                         "must not overlap the snapshot", prepare != NULL);
     buffers[4] = tegroup_impl_matrix_buffer(&desc->weights, NULL, "must not overlap weights", 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 5, TEGROUP_CHECK_HOST, NULL, error));
+    buffers[5] = tegroup_impl_matrix_buffer(&desc->slot_weights, NULL, "must not overlap slot_weights", 0);
+    buffers[6] = tegroup_impl_matrix_buffer(&desc->row_weights, row_weights[0], "must not overlap row_weights", 1);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 7, TEGROUP_CHECK_HOST, NULL, error));
     TEGROUP_IMPL_RULE(desc->shape.snapshot != NULL, ERROR_NULL_ARGUMENT, "shape.snapshot",
                       "must not be NULL: prepare first", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_sizes_space(&desc->shape, desc->space, "shape.row_sizes.space", error));
     TEGROUP_IMPL_TRY(tegroup_permutation_layout(desc, &layout, error));
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix_workspace(&layout, desc->workspace, desc->workspace_bytes, buffers, 5, error));
+        tegroup_impl_check_matrix_workspace(&layout, desc->workspace, desc->workspace_bytes, buffers, 7, error));
     if (prepare) return tegroup_impl_check_prepare(prepare, &layout, error);
     return tegroup_impl_check_snapshot(desc->shape.snapshot, "shape.snapshot", desc->shape.rows, desc->space, error);
 }
@@ -305,6 +316,9 @@ static inline void tegroup_impl_permutation_share(const tegroup_permutation_desc
             const int64_t row = found ? view->start[expert] + taken[expert] : -1;
             if (t >= from) tegroup_impl_store_int(rows->dtype, tegroup_impl_matrix_row(rows, t), j, row);
             if (t >= from && found) tegroup_impl_store_int(slots->dtype, slots->data, row, t * k + j);
+            if (t >= from && found && desc->row_weights.dtype != TEGROUP_DTYPE_UNSET)
+                tegroup_impl_store_f64(desc->row_weights.dtype, desc->row_weights.data, row,
+                                       tegroup_impl_slot_weight(&desc->slot_weights, t * k + j));
             if (found) taken[expert]++;
         }
 }

@@ -454,6 +454,8 @@ static tegroup_permutation_desc permutation_on_device(tegroup_permutation_desc d
     d.row_of_slot = on_device(d.row_of_slot);
     d.slot_of_row = on_device(d.slot_of_row);
     d.weights = on_device(d.weights);
+    d.slot_weights = on_device(d.slot_weights);
+    d.row_weights = on_device(d.row_weights);
     if (tegroup_permutation_layout(&d, layout, NULL) != TEGROUP_OK) abort();
     d.workspace_bytes = layout->total_bytes;
     d.workspace = layout->total_bytes ? arena_take(layout->total_bytes, 0) : NULL;
@@ -468,6 +470,11 @@ static void prepares(routing *c, rng *r) {
     c->d.snapshot_bytes = layout.total_bytes;
     c->d.shape.snapshot = NULL;
     if (rng_chance(r, 30)) c->rows = c->d.shape.rows = c->d.slot_of_row.cols = rng_int(r, 0, c->rows);
+}
+/* Rows' weights are wanted. */
+static void gives_weights(routing *c, rng *r) {
+    c->d.slot_weights = filled(r, 0, rng_chance(r, 30) ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32, c->tokens, c->k, 1);
+    c->d.row_weights = filled(r, 0, rng_chance(r, 30) ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32, 1, c->rows, 1);
 }
 /* By weight, often of few values: what full groups keep. */
 static void weigh(routing *c, rng *r) {
@@ -490,6 +497,7 @@ TEST(moe_gpu, permutation_equals_the_cpus) {
         random_routing(&c, &r, i);
         if (rng_chance(&r, 40)) weigh(&c, &r);
         if (rng_chance(&r, 60)) prepares(&c, &r);
+        if (rng_chance(&r, 50)) gives_weights(&c, &r);
         mirror_up(mark);
         const tegroup_permutation_desc d = permutation_on_device(c.d, &layout);
         ASSERT_EQ(TEGROUP_OK, tegroup_permutation_make(&c.d, NULL, NULL));
@@ -517,6 +525,7 @@ TEST(moe_gpu, permutations_prepare_in_a_graph) {
         routing_make(&c, &r, tokens[which], which == 1 ? 512 : 128, 8);
         memset(&c.d.shape.row_sizes, 0, sizeof c.d.shape.row_sizes);
         prepares(&c, &r);
+        gives_weights(&c, &r);
         mirror_up(mark);
         const tegroup_permutation_desc d = permutation_on_device(c.d, &layout);
         MUST(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));

@@ -732,11 +732,15 @@ static void routing_make(routing *c, rng *r) {
 
 TEST(moe, permutation) {
     rng r = rng_seed(4005);
-    int64_t overflowed = 0, dropped = 0, placed = 0;
+    int64_t overflowed = 0, dropped = 0, placed = 0, weighed = 0;
     for (int64_t i = scaled(800); i > 0; i--) {
         void *mark = guards_mark();
         routing c;
         routing_make(&c, &r);
+        const int weighs = rng_chance(&r, 50);
+        if (weighs) c.d.slot_weights = filled(&r, rng_chance(&r, 50) ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32, c.tokens, c.k, 1);
+        if (weighs) c.d.row_weights = matrix(&r, rng_chance(&r, 50) ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32, 1, c.rows);
+        for (int64_t row = 0; row < c.rows && weighs; row++) set(&c.d.row_weights, 0, row, -7);
         remember_all(mark);
         ASSERT_EQ(tegroup_permutation_make(&c.d, NULL, NULL), TEGROUP_OK);
         tegroup_snapshot_view v = tegroup_snapshot_read(c.d.shape.snapshot);
@@ -751,11 +755,18 @@ TEST(moe, permutation) {
             ASSERT_EQ(whole(&c.d.row_of_slot, slot / c.k, slot % c.k), row);
         }
         for (int64_t row = 0; row < c.rows; row++) ASSERT_EQ(whole(&c.d.slot_of_row, 0, row), slot_of_row[row]);
-        may_change(&c.d.row_of_slot); may_change(&c.d.slot_of_row);
+        for (int64_t row = 0; row < c.rows && weighs; row++) {
+            const int64_t slot = slot_of_row[row];
+            double want = slot < 0 ? -7 : at(&c.d.slot_weights, slot / c.k, slot % c.k);
+            if (c.d.row_weights.dtype == TEGROUP_DTYPE_F32) want = (double)(float)want;
+            ASSERT_TRUE(at(&c.d.row_weights, 0, row) == want);
+            weighed += slot >= 0;
+        }
+        may_change(&c.d.row_of_slot); may_change(&c.d.slot_of_row); may_change(&c.d.row_weights);
         ASSERT_EQ(disturbed(mark), 0);
         guards_release(mark);
     }
-    ASSERT_TRUE(overflowed > 0 && dropped > 0 && placed > 0);
+    ASSERT_TRUE(overflowed > 0 && dropped > 0 && placed > 0 && weighed > 0);
 }
 
 /* The snapshot may be made with the permutation: it is prepare's, with clamp, of how many slots name each expert. */
