@@ -285,12 +285,12 @@ static __device__ __forceinline__ int64_t tegroup_impl_block_scan(int64_t value,
 }
 
 /* Sorts (value, group) pairs by value and then by group with Batcher's bitonic network: position EACH * thread + e of
- * `extent`, a power of two, ends with the pair that belongs there. */
-template <int EACH>
+ * `extent`, a power of two, ends with the pair that belongs there. THREADS: the most that the block has. */
+template <int EACH, int THREADS>
 static __device__ __forceinline__ void tegroup_impl_block_sort(int32_t extent, int64_t (&value)[EACH],
                                                                int32_t (&group)[EACH]) {
-    __shared__ int64_t values[TEGROUP_IMPL_PREPARE_THREADS];
-    __shared__ int32_t groups[TEGROUP_IMPL_PREPARE_THREADS];
+    __shared__ int64_t values[THREADS];
+    __shared__ int32_t groups[THREADS];
     const int32_t thread = (int32_t)threadIdx.x;
 #pragma unroll 1
     for (int32_t run = 2; run <= extent; run *= 2)
@@ -331,7 +331,7 @@ static __device__ __forceinline__ void tegroup_impl_block_sort(int32_t extent, i
 
 /* Of groups that share rows, or elements, the one that begins first ends where the next begins. Reads and writes the
  * snapshot. */
-template <int EACH>
+template <int EACH, int THREADS>
 static __device__ void tegroup_impl_block_disjoin(const tegroup_impl_preparation &p, tegroup_impl_sort_key key,
                                                   tegroup_impl_findings &findings) {
     int64_t value[EACH];
@@ -346,7 +346,7 @@ static __device__ void tegroup_impl_block_disjoin(const tegroup_impl_preparation
     if (threadIdx.x == 0) all = 0;
     __syncthreads();
     atomicAdd(&all, owners);
-    tegroup_impl_block_sort(p.order_entries, value, group);
+    tegroup_impl_block_sort<EACH, THREADS>(p.order_entries, value, group);
     for (int e = 0; e < EACH; e++)
         if (EACH * (int32_t)threadIdx.x + e < p.order_entries) p.order[EACH * threadIdx.x + e] = group[e];
     __syncthreads();
@@ -359,7 +359,7 @@ static __device__ void tegroup_impl_block_disjoin(const tegroup_impl_preparation
 }
 
 /* The columns and first element of each group of an irregular shape. Reads and writes the snapshot. */
-template <int EACH>
+template <int EACH, int THREADS>
 static __device__ void tegroup_impl_block_place_elements(const tegroup_impl_preparation &p,
                                                          tegroup_impl_findings &findings) {
     const int32_t from = EACH * (int32_t)threadIdx.x, to = (int32_t)tegroup_impl_min(from + EACH, p.groups);
@@ -379,21 +379,21 @@ static __device__ void tegroup_impl_block_place_elements(const tegroup_impl_prep
         carry = tegroup_impl_add(carry, elements);
     }
     __syncthreads();
-    if (p.offsets) tegroup_impl_block_disjoin<EACH>(p, TEGROUP_IMPL_SORT_BY_OFFSET, findings);
+    if (p.offsets) tegroup_impl_block_disjoin<EACH, THREADS>(p, TEGROUP_IMPL_SORT_BY_OFFSET, findings);
 }
 
 /* What only starts that the caller gives, or an irregular shape, ask for: the snapshot has starts and rows before and
  * after. */
-template <int EACH>
+template <int EACH, int THREADS>
 static __device__ __noinline__ void tegroup_impl_block_place_apart(const tegroup_impl_preparation &p,
                                                                    tegroup_impl_findings &findings) {
     __syncthreads();
-    if (p.rows.starts) tegroup_impl_block_disjoin<EACH>(p, TEGROUP_IMPL_SORT_BY_START, findings);
-    if (p.irregular) tegroup_impl_block_place_elements<EACH>(p, findings);
+    if (p.rows.starts) tegroup_impl_block_disjoin<EACH, THREADS>(p, TEGROUP_IMPL_SORT_BY_START, findings);
+    if (p.irregular) tegroup_impl_block_place_elements<EACH, THREADS>(p, findings);
 }
 
 /* Where each of the thread's groups begins, and how many rows it has: into x and the snapshot. */
-template <int EACH>
+template <int EACH, int THREADS>
 static __device__ __forceinline__ void tegroup_impl_block_place(const tegroup_impl_preparation &p,
                                                                 tegroup_impl_place (&x)[EACH],
                                                                 tegroup_impl_findings &findings) {
@@ -415,7 +415,7 @@ static __device__ __forceinline__ void tegroup_impl_block_place(const tegroup_im
         if (e + 1 < EACH) carry = tegroup_impl_prepare_scan(&p, carry, tegroup_impl_prepare_term(&p, g));
     }
     if (!p.rows.starts && !p.irregular) return;
-    tegroup_impl_block_place_apart<EACH>(p, findings);
+    tegroup_impl_block_place_apart<EACH, THREADS>(p, findings);
 #pragma unroll
     for (int e = 0; e < EACH; e++)
         if (from + e < p.groups) x[e] = tegroup_impl_prepare_read(&p, from + e);
@@ -480,7 +480,7 @@ static __device__ __forceinline__ void tegroup_impl_block_header(const tegroup_i
     *header = result;
 }
 
-template <int EACH>
+template <int EACH, int THREADS>
 static __device__ __forceinline__ void tegroup_impl_block_prepare(const tegroup_impl_preparation &p,
                                                                   tegroup_snapshot_header *header, int32_t bytes) {
     __shared__ tegroup_impl_findings findings;
@@ -494,7 +494,7 @@ static __device__ __forceinline__ void tegroup_impl_block_prepare(const tegroup_
         ((uint4 *)header)[at] = make_uint4(0, 0, 0, 0);
     __syncthreads();
     tegroup_impl_place x[EACH];
-    tegroup_impl_block_place(p, x, findings);
+    tegroup_impl_block_place<EACH, THREADS>(p, x, findings);
     tegroup_impl_block_sum(p, x, findings);
     int64_t value[EACH];
     int32_t group[EACH];
@@ -503,7 +503,7 @@ static __device__ __forceinline__ void tegroup_impl_block_prepare(const tegroup_
         group[e] = EACH * thread + e;
         value[e] = group[e] < p.groups ? -tegroup_impl_max(0, x[e].rows) : INT64_MAX;
     }
-    tegroup_impl_block_sort(p.order_entries, value, group);
+    tegroup_impl_block_sort<EACH, THREADS>(p.order_entries, value, group);
 #pragma unroll
     for (int e = 0; e < EACH; e++)
         if (EACH * thread + e < p.order_entries) p.order[EACH * thread + e] = group[e];
@@ -534,8 +534,9 @@ template <int EACH, bool PLAIN>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_PREPARE_THREADS, 1)
     tegroup_impl_prepare_kernel(const __grid_constant__ tegroup_impl_preparation p, tegroup_snapshot_header *header,
                                 int32_t bytes) {
-    if (PLAIN) tegroup_impl_block_prepare<EACH>(tegroup_impl_prepare_as_plain(p), header, bytes);
-    else tegroup_impl_block_prepare<EACH>(p, header, bytes);
+    enum { THREADS = TEGROUP_IMPL_PREPARE_THREADS };
+    if (PLAIN) tegroup_impl_block_prepare<EACH, THREADS>(tegroup_impl_prepare_as_plain(p), header, bytes);
+    else tegroup_impl_block_prepare<EACH, THREADS>(p, header, bytes);
 }
 
 /* The same of sizes that were on the host. Their groups are few enough for a thread each. */
@@ -545,7 +546,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_PREPARE_THREADS, 1)
                                        tegroup_snapshot_header *header, int32_t bytes) {
     static_assert(TEGROUP_HOST_SIZES_MAX_BYTES / 4 <= TEGROUP_IMPL_PREPARE_THREADS, "a thread has one group");
     static_assert(sizeof p + sizeof parcel + sizeof header + sizeof bytes <= 4096, "parameters of any CUDA kernel");
-    tegroup_impl_block_prepare<1>(tegroup_impl_parcel_open(&p, &parcel), header, bytes);
+    tegroup_impl_block_prepare<1, TEGROUP_IMPL_PREPARE_THREADS>(tegroup_impl_parcel_open(&p, &parcel), header, bytes);
 }
 
 /* The deep check: what the kernel reads and writes is device memory. */
@@ -3764,12 +3765,15 @@ static __device__ __forceinline__ void tegroup_impl_sum_runs(const tegroup_impl_
     }
 }
 
-/* The snapshot, of counts that one block, which makes it, can see. */
-static __device__ __forceinline__ void tegroup_impl_permutation_prepare_block(
-    const tegroup_impl_permutation_call &call) {
-    enum { EACH = TEGROUP_IMPL_PERMUTATION_FUSED / TEGROUP_IMPL_PERMUTATION_THREADS };
-    tegroup_impl_block_prepare<EACH>(tegroup_impl_prepare_as_plain(call.preparation),
-                                     (tegroup_snapshot_header *)call.desc.snapshot, call.snapshot_bytes);
+/* The snapshot of counts, by one block. */
+static __device__ __forceinline__ void tegroup_impl_permutation_prepare_block(const tegroup_impl_permutation_call &call,
+                                                                              const int64_t *counts) {
+    enum { THREADS = TEGROUP_IMPL_PERMUTATION_THREADS, EACH = TEGROUP_IMPL_PERMUTATION_FUSED / THREADS };
+    tegroup_impl_preparation preparation = tegroup_impl_prepare_as_plain(call.preparation);
+    preparation.rows.dtype = TEGROUP_DTYPE_I64;
+    preparation.rows.data = counts;
+    tegroup_impl_block_prepare<EACH, THREADS>(preparation, (tegroup_snapshot_header *)call.desc.snapshot,
+                                              call.snapshot_bytes);
 }
 
 static __global__ void __launch_bounds__(TEGROUP_IMPL_PERMUTATION_THREADS)
@@ -3787,14 +3791,15 @@ static __device__ __forceinline__ bool tegroup_impl_permutation_prepared(const t
     return tegroup_impl_fits(&fit);
 }
 
-/* The weight of a row's slot, if weights are wanted. */
-static __device__ __forceinline__ void tegroup_impl_store_row_weight(const tegroup_permutation_desc &desc, int64_t row,
-                                                                     int64_t slot) {
-    const tegroup_matrix &from = desc.slot_weights;
-    if (desc.row_weights.dtype == TEGROUP_DTYPE_UNSET) return;
-    const int64_t at = tegroup_impl_slot_at(from, slot);
-    const double weight = from.dtype == TEGROUP_DTYPE_F32 ? ((const float *)from.data)[at] : ((const double *)from.data)[at];
-    tegroup_impl_store_f64(desc.row_weights.dtype, desc.row_weights.data, row, weight);
+static __device__ __forceinline__ double tegroup_impl_weight_of_slot(const tegroup_matrix &weights, int64_t slot) {
+    const int64_t at = tegroup_impl_slot_at(weights, slot);
+    return weights.dtype == TEGROUP_DTYPE_F32 ? ((const float *)weights.data)[at] : ((const double *)weights.data)[at];
+}
+
+static __device__ __forceinline__ void tegroup_impl_store_weight(const tegroup_matrix &weights, int64_t row,
+                                                                 double weight) {
+    if (weights.dtype == TEGROUP_DTYPE_F32) ((float *)weights.data)[row] = (float)weight;
+    else ((double *)weights.data)[row] = weight;
 }
 
 /* The warp ranks a run's slots. next: the row of each expert's next slot, which may be behind the expert's last row. */
@@ -3802,19 +3807,25 @@ static __device__ __forceinline__ void tegroup_impl_rank_run(const tegroup_impl_
                                                              bool prepared, unsigned long long *next) {
     const int32_t lane = (int32_t)threadIdx.x % 32;
     const int64_t capacity = call.desc.shape.rows, last = tegroup_impl_min(call.slots, (run + 1) * call.run);
+    const bool weighs = call.desc.row_weights.dtype != TEGROUP_DTYPE_UNSET;
     for (int64_t base = run * call.run; base < last; base += 32 * TEGROUP_IMPL_PERMUTATION_BATCH) {
         int32_t expert[TEGROUP_IMPL_PERMUTATION_BATCH];
         unsigned long long start[TEGROUP_IMPL_PERMUTATION_BATCH];
         int64_t rows[TEGROUP_IMPL_PERMUTATION_BATCH];
+        double weight[TEGROUP_IMPL_PERMUTATION_BATCH];
         tegroup_impl_slot_experts(call, base + lane, last, expert);
 #pragma unroll
         for (int b = 0; b < TEGROUP_IMPL_PERMUTATION_BATCH; b++) {
             if (!prepared) expert[b] = -1;
+            weight[b] = weighs && base + 32 * b + lane < last
+                            ? tegroup_impl_weight_of_slot(call.desc.slot_weights, base + 32 * b + lane)
+                            : 0;
             start[b] = expert[b] >= 0 ? (unsigned long long)call.view.start[expert[b]] : 0;
             rows[b] = expert[b] >= 0 ? call.view.rows[expert[b]] : 0;
         }
 #pragma unroll
         for (int b = 0; b < TEGROUP_IMPL_PERMUTATION_BATCH; b++) {
+            if (base + 32 * b >= last) break; /* most runs of few slots end here, and instructions come from memory */
             const int32_t e = expert[b];
             const int64_t slot = base + 32 * b + lane;
             const uint32_t same = __match_any_sync(0xffffffffu, e), lower = same & ((1u << lane) - 1);
@@ -3829,17 +3840,17 @@ static __device__ __forceinline__ void tegroup_impl_rank_run(const tegroup_impl_
                 const tegroup_matrix &rows_of = call.desc.row_of_slot, &slots_of = call.desc.slot_of_row;
                 tegroup_impl_store_int(rows_of.dtype, rows_of.data, tegroup_impl_slot_at(rows_of, slot), to);
                 if (to >= 0) tegroup_impl_store_int(slots_of.dtype, slots_of.data, to, slot);
-                if (to >= 0) tegroup_impl_store_row_weight(call.desc, to, slot);
+                if (to >= 0 && weighs) tegroup_impl_store_weight(call.desc.row_weights, to, weight[b]);
             }
         }
     }
 }
 
 /* The third step. */
-static __device__ __forceinline__ void tegroup_impl_rank_runs(const tegroup_impl_permutation_call &call) {
+static __device__ __forceinline__ void tegroup_impl_rank_runs(const tegroup_impl_permutation_call &call,
+                                                              bool prepared) {
     const int32_t groups = call.desc.shape.groups, lane = (int32_t)threadIdx.x % 32;
     const int64_t thread = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, threads = (int64_t)gridDim.x * blockDim.x;
-    const bool prepared = tegroup_impl_permutation_prepared(call);
     unsigned long long *next = tegroup_impl_permutation_numbers(groups);
     for (int64_t run = thread / 32; run < call.runs; run += threads / 32) {
         for (int32_t g = lane; g < groups; g += 32)
@@ -3854,7 +3865,7 @@ static __device__ __forceinline__ void tegroup_impl_rank_runs(const tegroup_impl
 
 static __global__ void __launch_bounds__(TEGROUP_IMPL_PERMUTATION_THREADS)
     tegroup_impl_permutation_rank_kernel(const __grid_constant__ tegroup_impl_permutation_call call) {
-    tegroup_impl_rank_runs(call);
+    tegroup_impl_rank_runs(call, tegroup_impl_permutation_prepared(call));
 }
 
 /* All steps, and between them the snapshot. The blocks of the grid wait for one another, so that all of them must run
@@ -3866,9 +3877,9 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_PERMUTATION_THREADS)
     grid.sync();
     tegroup_impl_sum_runs<TEGROUP_IMPL_PERMUTATION_THREADS / TEGROUP_IMPL_PERMUTATION_STRETCHES, true>(call);
     grid.sync();
-    if (blockIdx.x == 0) tegroup_impl_permutation_prepare_block(call);
+    if (blockIdx.x == 0) tegroup_impl_permutation_prepare_block(call, call.counts);
     grid.sync();
-    tegroup_impl_rank_runs(call);
+    tegroup_impl_rank_runs(call, true);
 }
 
 /* The same for few slots, in one block, with a run for each warp: three launches take longer than the work. */
@@ -3882,16 +3893,16 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_PERMUTATION_THREADS)
     tegroup_impl_count_run(call, threadIdx.x / 32, numbers);
     __syncthreads();
     if (PREPARES) {
+        __shared__ int64_t counts[TEGROUP_IMPL_PERMUTATION_FUSED];
         for (int32_t g = (int32_t)threadIdx.x; g < groups; g += (int32_t)blockDim.x) {
-            int64_t count = 0;
-            for (int32_t warp = 0; warp < warps; warp++) count += (int64_t)all[warp * groups + g];
-            call.counts[g] = count;
+            counts[g] = 0;
+            for (int32_t warp = 0; warp < warps; warp++) counts[g] += (int64_t)all[warp * groups + g];
         }
         __syncthreads();
-        tegroup_impl_permutation_prepare_block(call);
+        tegroup_impl_permutation_prepare_block(call, counts);
         __syncthreads();
     }
-    const bool prepared = tegroup_impl_permutation_prepared(call);
+    const bool prepared = PREPARES || tegroup_impl_permutation_prepared(call);
     for (int32_t g = (int32_t)threadIdx.x; g < groups; g += (int32_t)blockDim.x) {
         unsigned long long next = prepared ? (unsigned long long)call.view.start[g] : 0;
         for (int32_t warp = 0; warp < warps; warp++) {
@@ -10263,6 +10274,7 @@ struct tegroup_impl_sm90_shape {
     static constexpr bool A_LINES = OP == TEGROUP_OP_WGRAD || (FITS && OP == TEGROUP_OP_DGRAD),
                           B_LINES = OP != TEGROUP_OP_FORWARD && !FITS;
     static constexpr bool OF_GROUPS = false; /* whether each group has maps of its own */
+    static constexpr int FINDERS = 1; /* lanes of the scheduler's warp that write what it finds, and say so, each itself */
     static constexpr int A_BYTES = TILE_M * TEGROUP_IMPL_SM90_LINE,
                          STAGE_BYTES = A_BYTES + COLS * TEGROUP_IMPL_SM90_LINE;
     static constexpr int SLAB_BYTES = 2 * SLABS * TEGROUP_IMPL_SM90_SLAB;
@@ -10937,7 +10949,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
                 tegroup_impl_barrier_init(at(&rest->empty[s]), SHAPE::TURNS ? 4 : 8); /* multiplying warps */
             }
             for (int i = 0; i < ITEMS; i++) {
-                tegroup_impl_barrier_init(at(&rest->found[i]), 1);
+                tegroup_impl_barrier_init(at(&rest->found[i]), SHAPE::FINDERS);
                 tegroup_impl_barrier_init(at(&rest->taken[i]), loaders + 2 + 256); /* storers, multipliers */
             }
             for (int w = 0; w < 2; w++) {
@@ -11902,6 +11914,7 @@ struct tegroup_impl_sm90_fp8_shape : tegroup_impl_sm90_shape<OP_, LINES_, COLS_,
     static constexpr bool OF_GROUPS = OP_ == TEGROUP_OP_WGRAD, NARROWS = NARROWS_, BALANCES = NARROWS || OF_GROUPS,
                           TAPERS = false, A_LINES = false, B_LINES = false;
     static_assert(!NARROWS || (base::NARROWS && !OF_GROUPS), "tiles of 192 columns of a forward product");
+    static constexpr int FINDERS = 2; /* a lane has A's scales, and one B's */
     static constexpr int NARROW = NARROWS ? base::NARROW : COLS_;
     static __host__ __device__ __forceinline__ int32_t narrow(int32_t cols, int32_t k) {
         return NARROWS ? base::narrow(cols, k) : 0;
@@ -11968,10 +11981,12 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
                                                                lane() ? group * fp8.each[TEGROUP_IMPL_B] : before);
             }
             if (number >= ITEMS) tegroup_impl_barrier_wait(at(&rest->taken[number % ITEMS]), (number / ITEMS & 1) ^ 1);
-            if (lane() < 2) more->scales[number % ITEMS][lane()] = scales;
-            if (lane() == 0) rest->items[number % ITEMS] = item;
+            if (lane() < SHAPE::FINDERS) {
+                if (lane() == 0) rest->items[number % ITEMS] = item;
+                more->scales[number % ITEMS][lane()] = scales;
+                tegroup_impl_barrier_arrive(at(&rest->found[number % ITEMS]));
+            }
             __syncwarp();
-            if (lane() == 0) tegroup_impl_barrier_arrive(at(&rest->found[number % ITEMS]));
         }
     }
     /* The scales of A's groups from `first` up to `end`: tegroup_impl_scale_grid_alone in few steps. */

@@ -66,12 +66,12 @@ static __device__ __forceinline__ int64_t tegroup_impl_block_scan(int64_t value,
 }
 
 /* Sorts (value, group) pairs by value and then by group with Batcher's bitonic network: position EACH * thread + e of
- * `extent`, a power of two, ends with the pair that belongs there. */
-template <int EACH>
+ * `extent`, a power of two, ends with the pair that belongs there. THREADS: the most that the block has. */
+template <int EACH, int THREADS>
 static __device__ __forceinline__ void tegroup_impl_block_sort(int32_t extent, int64_t (&value)[EACH],
                                                                int32_t (&group)[EACH]) {
-    __shared__ int64_t values[TEGROUP_IMPL_PREPARE_THREADS];
-    __shared__ int32_t groups[TEGROUP_IMPL_PREPARE_THREADS];
+    __shared__ int64_t values[THREADS];
+    __shared__ int32_t groups[THREADS];
     const int32_t thread = (int32_t)threadIdx.x;
 #pragma unroll 1
     for (int32_t run = 2; run <= extent; run *= 2)
@@ -112,7 +112,7 @@ static __device__ __forceinline__ void tegroup_impl_block_sort(int32_t extent, i
 
 /* Of groups that share rows, or elements, the one that begins first ends where the next begins. Reads and writes the
  * snapshot. */
-template <int EACH>
+template <int EACH, int THREADS>
 static __device__ void tegroup_impl_block_disjoin(const tegroup_impl_preparation &p, tegroup_impl_sort_key key,
                                                   tegroup_impl_findings &findings) {
     int64_t value[EACH];
@@ -127,7 +127,7 @@ static __device__ void tegroup_impl_block_disjoin(const tegroup_impl_preparation
     if (threadIdx.x == 0) all = 0;
     __syncthreads();
     atomicAdd(&all, owners);
-    tegroup_impl_block_sort(p.order_entries, value, group);
+    tegroup_impl_block_sort<EACH, THREADS>(p.order_entries, value, group);
     for (int e = 0; e < EACH; e++)
         if (EACH * (int32_t)threadIdx.x + e < p.order_entries) p.order[EACH * threadIdx.x + e] = group[e];
     __syncthreads();
@@ -140,7 +140,7 @@ static __device__ void tegroup_impl_block_disjoin(const tegroup_impl_preparation
 }
 
 /* The columns and first element of each group of an irregular shape. Reads and writes the snapshot. */
-template <int EACH>
+template <int EACH, int THREADS>
 static __device__ void tegroup_impl_block_place_elements(const tegroup_impl_preparation &p,
                                                          tegroup_impl_findings &findings) {
     const int32_t from = EACH * (int32_t)threadIdx.x, to = (int32_t)tegroup_impl_min(from + EACH, p.groups);
@@ -160,21 +160,21 @@ static __device__ void tegroup_impl_block_place_elements(const tegroup_impl_prep
         carry = tegroup_impl_add(carry, elements);
     }
     __syncthreads();
-    if (p.offsets) tegroup_impl_block_disjoin<EACH>(p, TEGROUP_IMPL_SORT_BY_OFFSET, findings);
+    if (p.offsets) tegroup_impl_block_disjoin<EACH, THREADS>(p, TEGROUP_IMPL_SORT_BY_OFFSET, findings);
 }
 
 /* What only starts that the caller gives, or an irregular shape, ask for: the snapshot has starts and rows before and
  * after. */
-template <int EACH>
+template <int EACH, int THREADS>
 static __device__ __noinline__ void tegroup_impl_block_place_apart(const tegroup_impl_preparation &p,
                                                                    tegroup_impl_findings &findings) {
     __syncthreads();
-    if (p.rows.starts) tegroup_impl_block_disjoin<EACH>(p, TEGROUP_IMPL_SORT_BY_START, findings);
-    if (p.irregular) tegroup_impl_block_place_elements<EACH>(p, findings);
+    if (p.rows.starts) tegroup_impl_block_disjoin<EACH, THREADS>(p, TEGROUP_IMPL_SORT_BY_START, findings);
+    if (p.irregular) tegroup_impl_block_place_elements<EACH, THREADS>(p, findings);
 }
 
 /* Where each of the thread's groups begins, and how many rows it has: into x and the snapshot. */
-template <int EACH>
+template <int EACH, int THREADS>
 static __device__ __forceinline__ void tegroup_impl_block_place(const tegroup_impl_preparation &p,
                                                                 tegroup_impl_place (&x)[EACH],
                                                                 tegroup_impl_findings &findings) {
@@ -196,7 +196,7 @@ static __device__ __forceinline__ void tegroup_impl_block_place(const tegroup_im
         if (e + 1 < EACH) carry = tegroup_impl_prepare_scan(&p, carry, tegroup_impl_prepare_term(&p, g));
     }
     if (!p.rows.starts && !p.irregular) return;
-    tegroup_impl_block_place_apart<EACH>(p, findings);
+    tegroup_impl_block_place_apart<EACH, THREADS>(p, findings);
 #pragma unroll
     for (int e = 0; e < EACH; e++)
         if (from + e < p.groups) x[e] = tegroup_impl_prepare_read(&p, from + e);
@@ -261,7 +261,7 @@ static __device__ __forceinline__ void tegroup_impl_block_header(const tegroup_i
     *header = result;
 }
 
-template <int EACH>
+template <int EACH, int THREADS>
 static __device__ __forceinline__ void tegroup_impl_block_prepare(const tegroup_impl_preparation &p,
                                                                   tegroup_snapshot_header *header, int32_t bytes) {
     __shared__ tegroup_impl_findings findings;
@@ -275,7 +275,7 @@ static __device__ __forceinline__ void tegroup_impl_block_prepare(const tegroup_
         ((uint4 *)header)[at] = make_uint4(0, 0, 0, 0);
     __syncthreads();
     tegroup_impl_place x[EACH];
-    tegroup_impl_block_place(p, x, findings);
+    tegroup_impl_block_place<EACH, THREADS>(p, x, findings);
     tegroup_impl_block_sum(p, x, findings);
     int64_t value[EACH];
     int32_t group[EACH];
@@ -284,7 +284,7 @@ static __device__ __forceinline__ void tegroup_impl_block_prepare(const tegroup_
         group[e] = EACH * thread + e;
         value[e] = group[e] < p.groups ? -tegroup_impl_max(0, x[e].rows) : INT64_MAX;
     }
-    tegroup_impl_block_sort(p.order_entries, value, group);
+    tegroup_impl_block_sort<EACH, THREADS>(p.order_entries, value, group);
 #pragma unroll
     for (int e = 0; e < EACH; e++)
         if (EACH * thread + e < p.order_entries) p.order[EACH * thread + e] = group[e];
@@ -315,8 +315,9 @@ template <int EACH, bool PLAIN>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_PREPARE_THREADS, 1)
     tegroup_impl_prepare_kernel(const __grid_constant__ tegroup_impl_preparation p, tegroup_snapshot_header *header,
                                 int32_t bytes) {
-    if (PLAIN) tegroup_impl_block_prepare<EACH>(tegroup_impl_prepare_as_plain(p), header, bytes);
-    else tegroup_impl_block_prepare<EACH>(p, header, bytes);
+    enum { THREADS = TEGROUP_IMPL_PREPARE_THREADS };
+    if (PLAIN) tegroup_impl_block_prepare<EACH, THREADS>(tegroup_impl_prepare_as_plain(p), header, bytes);
+    else tegroup_impl_block_prepare<EACH, THREADS>(p, header, bytes);
 }
 
 /* The same of sizes that were on the host. Their groups are few enough for a thread each. */
@@ -326,7 +327,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_PREPARE_THREADS, 1)
                                        tegroup_snapshot_header *header, int32_t bytes) {
     static_assert(TEGROUP_HOST_SIZES_MAX_BYTES / 4 <= TEGROUP_IMPL_PREPARE_THREADS, "a thread has one group");
     static_assert(sizeof p + sizeof parcel + sizeof header + sizeof bytes <= 4096, "parameters of any CUDA kernel");
-    tegroup_impl_block_prepare<1>(tegroup_impl_parcel_open(&p, &parcel), header, bytes);
+    tegroup_impl_block_prepare<1, TEGROUP_IMPL_PREPARE_THREADS>(tegroup_impl_parcel_open(&p, &parcel), header, bytes);
 }
 
 /* The deep check: what the kernel reads and writes is device memory. */

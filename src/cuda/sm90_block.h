@@ -41,7 +41,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
                 tegroup_impl_barrier_init(at(&rest->empty[s]), SHAPE::TURNS ? 4 : 8); /* multiplying warps */
             }
             for (int i = 0; i < ITEMS; i++) {
-                tegroup_impl_barrier_init(at(&rest->found[i]), 1);
+                tegroup_impl_barrier_init(at(&rest->found[i]), SHAPE::FINDERS);
                 tegroup_impl_barrier_init(at(&rest->taken[i]), loaders + 2 + 256); /* storers, multipliers */
             }
             for (int w = 0; w < 2; w++) {

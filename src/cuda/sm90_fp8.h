@@ -53,6 +53,7 @@ struct tegroup_impl_sm90_fp8_shape : tegroup_impl_sm90_shape<OP_, LINES_, COLS_,
     static constexpr bool OF_GROUPS = OP_ == TEGROUP_OP_WGRAD, NARROWS = NARROWS_, BALANCES = NARROWS || OF_GROUPS,
                           TAPERS = false, A_LINES = false, B_LINES = false;
     static_assert(!NARROWS || (base::NARROWS && !OF_GROUPS), "tiles of 192 columns of a forward product");
+    static constexpr int FINDERS = 2; /* a lane has A's scales, and one B's */
     static constexpr int NARROW = NARROWS ? base::NARROW : COLS_;
     static __host__ __device__ __forceinline__ int32_t narrow(int32_t cols, int32_t k) {
         return NARROWS ? base::narrow(cols, k) : 0;
@@ -119,10 +120,12 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
                                                                lane() ? group * fp8.each[TEGROUP_IMPL_B] : before);
             }
             if (number >= ITEMS) tegroup_impl_barrier_wait(at(&rest->taken[number % ITEMS]), (number / ITEMS & 1) ^ 1);
-            if (lane() < 2) more->scales[number % ITEMS][lane()] = scales;
-            if (lane() == 0) rest->items[number % ITEMS] = item;
+            if (lane() < SHAPE::FINDERS) {
+                if (lane() == 0) rest->items[number % ITEMS] = item;
+                more->scales[number % ITEMS][lane()] = scales;
+                tegroup_impl_barrier_arrive(at(&rest->found[number % ITEMS]));
+            }
             __syncwarp();
-            if (lane() == 0) tegroup_impl_barrier_arrive(at(&rest->found[number % ITEMS]));
         }
     }
     /* The scales of A's groups from `first` up to `end`: tegroup_impl_scale_grid_alone in few steps. */

@@ -147,12 +147,15 @@ static __device__ __forceinline__ void tegroup_impl_sum_runs(const tegroup_impl_
     }
 }
 
-/* The snapshot, of counts that one block, which makes it, can see. */
-static __device__ __forceinline__ void tegroup_impl_permutation_prepare_block(
-    const tegroup_impl_permutation_call &call) {
-    enum { EACH = TEGROUP_IMPL_PERMUTATION_FUSED / TEGROUP_IMPL_PERMUTATION_THREADS };
-    tegroup_impl_block_prepare<EACH>(tegroup_impl_prepare_as_plain(call.preparation),
-                                     (tegroup_snapshot_header *)call.desc.snapshot, call.snapshot_bytes);
+/* The snapshot of counts, by one block. */
+static __device__ __forceinline__ void tegroup_impl_permutation_prepare_block(const tegroup_impl_permutation_call &call,
+                                                                              const int64_t *counts) {
+    enum { THREADS = TEGROUP_IMPL_PERMUTATION_THREADS, EACH = TEGROUP_IMPL_PERMUTATION_FUSED / THREADS };
+    tegroup_impl_preparation preparation = tegroup_impl_prepare_as_plain(call.preparation);
+    preparation.rows.dtype = TEGROUP_DTYPE_I64;
+    preparation.rows.data = counts;
+    tegroup_impl_block_prepare<EACH, THREADS>(preparation, (tegroup_snapshot_header *)call.desc.snapshot,
+                                              call.snapshot_bytes);
 }
 
 static __global__ void __launch_bounds__(TEGROUP_IMPL_PERMUTATION_THREADS)
@@ -170,14 +173,15 @@ static __device__ __forceinline__ bool tegroup_impl_permutation_prepared(const t
     return tegroup_impl_fits(&fit);
 }
 
-/* The weight of a row's slot, if weights are wanted. */
-static __device__ __forceinline__ void tegroup_impl_store_row_weight(const tegroup_permutation_desc &desc, int64_t row,
-                                                                     int64_t slot) {
-    const tegroup_matrix &from = desc.slot_weights;
-    if (desc.row_weights.dtype == TEGROUP_DTYPE_UNSET) return;
-    const int64_t at = tegroup_impl_slot_at(from, slot);
-    const double weight = from.dtype == TEGROUP_DTYPE_F32 ? ((const float *)from.data)[at] : ((const double *)from.data)[at];
-    tegroup_impl_store_f64(desc.row_weights.dtype, desc.row_weights.data, row, weight);
+static __device__ __forceinline__ double tegroup_impl_weight_of_slot(const tegroup_matrix &weights, int64_t slot) {
+    const int64_t at = tegroup_impl_slot_at(weights, slot);
+    return weights.dtype == TEGROUP_DTYPE_F32 ? ((const float *)weights.data)[at] : ((const double *)weights.data)[at];
+}
+
+static __device__ __forceinline__ void tegroup_impl_store_weight(const tegroup_matrix &weights, int64_t row,
+                                                                 double weight) {
+    if (weights.dtype == TEGROUP_DTYPE_F32) ((float *)weights.data)[row] = (float)weight;
+    else ((double *)weights.data)[row] = weight;
 }
 
 /* The warp ranks a run's slots. next: the row of each expert's next slot, which may be behind the expert's last row. */
@@ -185,19 +189,25 @@ static __device__ __forceinline__ void tegroup_impl_rank_run(const tegroup_impl_
                                                              bool prepared, unsigned long long *next) {
     const int32_t lane = (int32_t)threadIdx.x % 32;
     const int64_t capacity = call.desc.shape.rows, last = tegroup_impl_min(call.slots, (run + 1) * call.run);
+    const bool weighs = call.desc.row_weights.dtype != TEGROUP_DTYPE_UNSET;
     for (int64_t base = run * call.run; base < last; base += 32 * TEGROUP_IMPL_PERMUTATION_BATCH) {
         int32_t expert[TEGROUP_IMPL_PERMUTATION_BATCH];
         unsigned long long start[TEGROUP_IMPL_PERMUTATION_BATCH];
         int64_t rows[TEGROUP_IMPL_PERMUTATION_BATCH];
+        double weight[TEGROUP_IMPL_PERMUTATION_BATCH];
         tegroup_impl_slot_experts(call, base + lane, last, expert);
 #pragma unroll
         for (int b = 0; b < TEGROUP_IMPL_PERMUTATION_BATCH; b++) {
             if (!prepared) expert[b] = -1;
+            weight[b] = weighs && base + 32 * b + lane < last
+                            ? tegroup_impl_weight_of_slot(call.desc.slot_weights, base + 32 * b + lane)
+                            : 0;
             start[b] = expert[b] >= 0 ? (unsigned long long)call.view.start[expert[b]] : 0;
             rows[b] = expert[b] >= 0 ? call.view.rows[expert[b]] : 0;
         }
 #pragma unroll
         for (int b = 0; b < TEGROUP_IMPL_PERMUTATION_BATCH; b++) {
+            if (base + 32 * b >= last) break; /* most runs of few slots end here, and instructions come from memory */
             const int32_t e = expert[b];
             const int64_t slot = base + 32 * b + lane;
             const uint32_t same = __match_any_sync(0xffffffffu, e), lower = same & ((1u << lane) - 1);
@@ -212,17 +222,17 @@ static __device__ __forceinline__ void tegroup_impl_rank_run(const tegroup_impl_
                 const tegroup_matrix &rows_of = call.desc.row_of_slot, &slots_of = call.desc.slot_of_row;
                 tegroup_impl_store_int(rows_of.dtype, rows_of.data, tegroup_impl_slot_at(rows_of, slot), to);
                 if (to >= 0) tegroup_impl_store_int(slots_of.dtype, slots_of.data, to, slot);
-                if (to >= 0) tegroup_impl_store_row_weight(call.desc, to, slot);
+                if (to >= 0 && weighs) tegroup_impl_store_weight(call.desc.row_weights, to, weight[b]);
             }
         }
     }
 }
 
 /* The third step. */
-static __device__ __forceinline__ void tegroup_impl_rank_runs(const tegroup_impl_permutation_call &call) {
+static __device__ __forceinline__ void tegroup_impl_rank_runs(const tegroup_impl_permutation_call &call,
+                                                              bool prepared) {
     const int32_t groups = call.desc.shape.groups, lane = (int32_t)threadIdx.x % 32;
     const int64_t thread = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, threads = (int64_t)gridDim.x * blockDim.x;
-    const bool prepared = tegroup_impl_permutation_prepared(call);
     unsigned long long *next = tegroup_impl_permutation_numbers(groups);
     for (int64_t run = thread / 32; run < call.runs; run += threads / 32) {
         for (int32_t g = lane; g < groups; g += 32)
@@ -237,7 +247,7 @@ static __device__ __forceinline__ void tegroup_impl_rank_runs(const tegroup_impl
 
 static __global__ void __launch_bounds__(TEGROUP_IMPL_PERMUTATION_THREADS)
     tegroup_impl_permutation_rank_kernel(const __grid_constant__ tegroup_impl_permutation_call call) {
-    tegroup_impl_rank_runs(call);
+    tegroup_impl_rank_runs(call, tegroup_impl_permutation_prepared(call));
 }
 
 /* All steps, and between them the snapshot. The blocks of the grid wait for one another, so that all of them must run
@@ -249,9 +259,9 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_PERMUTATION_THREADS)
     grid.sync();
     tegroup_impl_sum_runs<TEGROUP_IMPL_PERMUTATION_THREADS / TEGROUP_IMPL_PERMUTATION_STRETCHES, true>(call);
     grid.sync();
-    if (blockIdx.x == 0) tegroup_impl_permutation_prepare_block(call);
+    if (blockIdx.x == 0) tegroup_impl_permutation_prepare_block(call, call.counts);
     grid.sync();
-    tegroup_impl_rank_runs(call);
+    tegroup_impl_rank_runs(call, true);
 }
 
 /* The same for few slots, in one block, with a run for each warp: three launches take longer than the work. */
@@ -265,16 +275,16 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_PERMUTATION_THREADS)
     tegroup_impl_count_run(call, threadIdx.x / 32, numbers);
     __syncthreads();
     if (PREPARES) {
+        __shared__ int64_t counts[TEGROUP_IMPL_PERMUTATION_FUSED];
         for (int32_t g = (int32_t)threadIdx.x; g < groups; g += (int32_t)blockDim.x) {
-            int64_t count = 0;
-            for (int32_t warp = 0; warp < warps; warp++) count += (int64_t)all[warp * groups + g];
-            call.counts[g] = count;
+            counts[g] = 0;
+            for (int32_t warp = 0; warp < warps; warp++) counts[g] += (int64_t)all[warp * groups + g];
         }
         __syncthreads();
-        tegroup_impl_permutation_prepare_block(call);
+        tegroup_impl_permutation_prepare_block(call, counts);
         __syncthreads();
     }
-    const bool prepared = tegroup_impl_permutation_prepared(call);
+    const bool prepared = PREPARES || tegroup_impl_permutation_prepared(call);
     for (int32_t g = (int32_t)threadIdx.x; g < groups; g += (int32_t)blockDim.x) {
         unsigned long long next = prepared ? (unsigned long long)call.view.start[g] : 0;
         for (int32_t warp = 0; warp < warps; warp++) {

@@ -997,7 +997,7 @@ static void fuzz_router_backward(void) {
 static void fuzz_permutation(void) {
     tegroup_permutation_desc desc;
     tegroup_tensor rows;
-    tegroup_matrix *matrices[] = {&desc.indices, &desc.row_of_slot, &desc.slot_of_row};
+    tegroup_matrix *matrices[] = {&desc.indices, &desc.row_of_slot, &desc.slot_of_row, &desc.slot_weights, &desc.row_weights};
     tegroup_status status;
     int64_t tokens = below(6), k = below(4), i, j;
     OPEN(desc);
@@ -1010,9 +1010,18 @@ static void fuzz_permutation(void) {
     set_matrix(&desc.indices, tokens, k, any_int());
     set_matrix(&desc.row_of_slot, tokens, k, any_int());
     set_matrix(&desc.slot_of_row, 1, desc.shape.rows, any_int());
+    if (chance(40)) set_matrix(&desc.slot_weights, tokens, k, any_float()), set_matrix(&desc.row_weights, 1, desc.shape.rows, any_float());
     SPOIL(tegroup_permutation_desc, desc, FIELD(tegroup_permutation_desc, shape.groups), FIELD(tegroup_permutation_desc, shape.rows), FIELD(tegroup_permutation_desc, threads));
     if (finish_matrices(matrices, COUNT(matrices), rows.shape.groups)) desc.space = TEGROUP_SPACE_DEVICE;
     if (chance(5)) desc.shape.snapshot = NULL;
+    if (chance(40)) { /* made here */
+        tegroup_layout layout;
+        if (tegroup_snapshot_layout(&desc.shape, &layout, NULL) == TEGROUP_OK) {
+            desc.snapshot_bytes = layout.total_bytes - (size_t)chance(5);
+            desc.snapshot = take(layout.total_bytes);
+            if (chance(95)) desc.shape.snapshot = chance(50) ? NULL : desc.snapshot;
+        }
+    }
     CALL(tegroup_permutation_make, desc);
     if (status != TEGROUP_OK) return;
     for (i = 0; i < desc.row_of_slot.rows; i++) /* the two maps are each other's inverse */
