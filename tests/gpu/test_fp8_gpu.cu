@@ -175,7 +175,7 @@ TEST(fp8_gpu, balanced_tiles) {
     ASSERT_EQ(tegroup_snapshot_layout(&rows, &layout, &error), TEGROUP_OK);
     MUST(cudaMalloc(&snapshot, layout.total_bytes));
     MUST(cudaMalloc(&d, (size_t)ROWS * N * 4));
-    MUST(cudaMemset(d, 0, (size_t)ROWS * N * 4)); /* rows of no group, too, are compared */
+    MUST(cudaMemset(d, 0, (size_t)ROWS * N * 4)); /* rows of no group are copied, too */
     ASSERT_EQ(tegroup_shape_prepare(&rows, snapshot, layout.total_bytes, NULL, &error), TEGROUP_OK);
     tegroup_gemm_desc desc;
     memset(&desc, 0, sizeof desc);
