@@ -1886,8 +1886,8 @@ typedef struct tegroup_permutation_desc {
                                     that must be NULL or the same                                                */
     size_t         snapshot_bytes; /* at least tegroup_snapshot_layout's                                         */
     tegroup_matrix slot_weights; /* in  [tokens, k], F32 or F64: where row_weights come from; there just where they are */
-    tegroup_matrix row_weights;  /* out [1, shape.rows], F32 or F64: the weight of each row's slot; those of rows that no
-                                    slot has are untouched. Absent = not wanted                                  */
+    tegroup_matrix row_weights;  /* out [1, shape.rows], dtype of slot_weights: the weight of each row's slot; those of
+                                    rows that no slot has are untouched. Absent = not wanted                     */
 } tegroup_permutation_desc;
 
 /* permuted[row] = weight(slot) * tokens[slot / k], rows that no slot 0 .. tokens * k - 1 has are untouched. Weights
@@ -17968,6 +17968,8 @@ static inline tegroup_status tegroup_impl_permutation_check(const tegroup_permut
                                                  TEGROUP_IMPL_REALS, error));
     TEGROUP_IMPL_RULE(weighs == (desc->slot_weights.dtype != TEGROUP_DTYPE_UNSET), ERROR_COMBINATION, slot_weights[4],
                       "must be UNSET just where row_weights' is", weighs, !weighs);
+    TEGROUP_IMPL_RULE_AS(DTYPE, !weighs || desc->row_weights.dtype == desc->slot_weights.dtype, ERROR_DTYPE,
+                         row_weights[4], "must be slot_weights'", desc->slot_weights.dtype, desc->row_weights.dtype);
     tegroup_impl_snapshot_layout(desc->shape.groups, tegroup_impl_irregular(&desc->shape), &layout);
     buffers[0] = tegroup_impl_matrix_buffer(&desc->slot_of_row, slot_of_row[0], "must not overlap slot_of_row", 1);
     buffers[1] = tegroup_impl_matrix_buffer(&desc->row_of_slot, row_of_slot[0], "must not overlap row_of_slot", 1);
@@ -18020,7 +18022,8 @@ static inline void tegroup_impl_permutation_share(const tegroup_permutation_desc
             if (t >= from && found) tegroup_impl_store_int(slots->dtype, slots->data, row, t * k + j);
             if (t >= from && found && desc->row_weights.dtype != TEGROUP_DTYPE_UNSET)
                 tegroup_impl_store_f64(desc->row_weights.dtype, desc->row_weights.data, row,
-                                       tegroup_impl_slot_weight(&desc->slot_weights, t * k + j));
+                                       tegroup_impl_load_f64(desc->slot_weights.dtype,
+                                                             tegroup_impl_matrix_row(&desc->slot_weights, t), j));
             if (found) taken[expert]++;
         }
 }

@@ -16,8 +16,11 @@
 #include "cuda/rows.h"
 
 /* The element of a matrix of slots where a slot lies. */
+static __device__ __noinline__ int64_t tegroup_impl_slot_apart(int64_t cols, int64_t ld, int64_t slot) {
+    return slot / cols * ld + slot % cols;
+}
 static __device__ __forceinline__ int64_t tegroup_impl_slot_at(const tegroup_matrix &m, int64_t slot) {
-    return m.ld == m.cols ? slot : slot / m.cols * m.ld + slot % m.cols;
+    return m.ld == m.cols ? slot : tegroup_impl_slot_apart(m.cols, m.ld, slot);
 }
 
 /* Adds to a count of I32 or I64, if counts are wanted. */

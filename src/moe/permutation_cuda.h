@@ -41,8 +41,7 @@ typedef struct tegroup_impl_permutation_call {
 
 enum {
     TEGROUP_IMPL_PERMUTATION_THREADS = 256,
-    TEGROUP_IMPL_PERMUTATION_FUSED = 512, /* experts up to which one kernel prepares, too: shared memory for their numbers */
-    TEGROUP_IMPL_PERMUTATION_STRETCHES = 128 /* that runs are split into for their sums */
+    TEGROUP_IMPL_PERMUTATION_FUSED = 512 /* experts up to which one kernel prepares, too: shared memory for their numbers */
 };
 
 /* The warp's array of one number for each expert, in shared memory. */
@@ -53,7 +52,7 @@ static __device__ __forceinline__ unsigned long long *tegroup_impl_permutation_n
 
 /* Loads the experts of a lane's slots, which are 32 apart from `first` on; -1 for none. All loads are in flight before
  * the first is waited for. */
-enum { TEGROUP_IMPL_PERMUTATION_BATCH = 8 };
+enum { TEGROUP_IMPL_PERMUTATION_BATCH = 4 };
 template <typename INDEX>
 static __device__ __forceinline__ void tegroup_impl_slot_experts_of(const tegroup_impl_permutation_call &call,
                                                                     int64_t first, int64_t last,
@@ -79,6 +78,7 @@ static __device__ __forceinline__ void tegroup_impl_slot_experts(const tegroup_i
 static __device__ __forceinline__ void tegroup_impl_clear_slots(const tegroup_impl_permutation_call &call,
                                                                 int64_t thread, int64_t threads) {
     const tegroup_matrix &slots_of = call.desc.slot_of_row;
+#pragma unroll 1
     for (int64_t row = thread; row < slots_of.cols; row += threads)
         tegroup_impl_store_int(slots_of.dtype, slots_of.data, row, -1);
 }
@@ -88,8 +88,10 @@ static __device__ __forceinline__ void tegroup_impl_count_run(const tegroup_impl
                                                               unsigned long long *counts) {
     const int32_t groups = call.desc.shape.groups, lane = (int32_t)threadIdx.x % 32;
     const int64_t last = tegroup_impl_min(call.slots, (run + 1) * call.run);
+#pragma unroll 1
     for (int32_t g = lane; g < groups; g += 32) counts[g] = 0;
     __syncwarp();
+#pragma unroll 1
     for (int64_t base = run * call.run; base < last; base += 32 * TEGROUP_IMPL_PERMUTATION_BATCH) {
         int32_t expert[TEGROUP_IMPL_PERMUTATION_BATCH];
         tegroup_impl_slot_experts(call, base + lane, last, expert);
@@ -108,42 +110,43 @@ static __device__ __forceinline__ void tegroup_impl_count_runs(const tegroup_imp
     tegroup_impl_clear_slots(call, thread, threads);
     for (int64_t run = thread / 32; run < call.runs; run += threads / 32) {
         tegroup_impl_count_run(call, run, counts);
+#pragma unroll 1
         for (int32_t g = lane; g < groups; g += 32) call.before[run * groups + g] = (int64_t)counts[g];
         __syncwarp();
     }
 }
 
-/* The second step: a block makes the prefix sums over runs for EXPERTS of them at a time, with one thread for each
- * stretch and expert. COUNTS: their sums, too. */
+/* The second step: a warp makes the prefix sums over runs for EXPERTS of them at a time, of which a lane has a stretch
+ * of runs of one: few experts are most in flight one by one, and many are read best side by side. COUNTS: their sums,
+ * too. */
 template <int EXPERTS, bool COUNTS>
 static __device__ __forceinline__ void tegroup_impl_sum_runs(const tegroup_impl_permutation_call &call) {
-    enum { STRETCHES = TEGROUP_IMPL_PERMUTATION_STRETCHES };
-    __shared__ int64_t sums[STRETCHES][EXPERTS];
-    const int32_t groups = call.desc.shape.groups, stretch = (int32_t)threadIdx.x / EXPERTS,
-                  column = (int32_t)threadIdx.x % EXPERTS;
-    const int64_t each = tegroup_impl_ceil_div(call.runs, STRETCHES), first = stretch * each;
-    for (int32_t from = (int32_t)blockIdx.x * EXPERTS; from < groups; from += (int32_t)gridDim.x * EXPERTS) {
-        const int32_t g = from + column;
+    enum { STRETCHES = 32 / EXPERTS };
+    const int32_t groups = call.desc.shape.groups, lane = (int32_t)threadIdx.x % 32,
+                  warp = (int32_t)((blockIdx.x * blockDim.x + threadIdx.x) / 32),
+                  warps = (int32_t)(gridDim.x * blockDim.x / 32);
+    const int64_t each = tegroup_impl_ceil_div(call.runs, STRETCHES), first = lane / EXPERTS * each;
+#pragma unroll 1
+    for (int32_t from = warp * EXPERTS; from < groups; from += warps * EXPERTS) {
+        const int32_t g = from + lane % EXPERTS;
         const int64_t last = g < groups ? tegroup_impl_min(call.runs, first + each) : first;
         int64_t sum = 0;
 #pragma unroll 8
         for (int64_t run = first; run < last; run++) sum += call.before[run * groups + g];
-        sums[stretch][column] = sum;
-        __syncthreads();
-        for (int32_t step = 1; step < STRETCHES; step *= 2) {
-            const int64_t below = stretch >= step ? sums[stretch - step][column] : 0;
-            __syncthreads();
-            sums[stretch][column] += below;
-            __syncthreads();
+        int64_t up_to = sum;
+#pragma unroll
+        for (int32_t step = EXPERTS; step < 32; step *= 2) {
+            const int64_t below = __shfl_up_sync(0xffffffffu, up_to, step);
+            if (lane >= step) up_to += below;
         }
-        if (COUNTS && stretch == STRETCHES - 1 && g < groups) call.counts[g] = sums[stretch][column];
-        sum = sums[stretch][column] - sum;
+        if (COUNTS && lane >= 32 - EXPERTS && g < groups) call.counts[g] = up_to;
+        sum = up_to - sum;
+#pragma unroll 8
         for (int64_t run = first; run < last; run++) {
             const int64_t count = call.before[run * groups + g];
             call.before[run * groups + g] = sum;
             sum += count;
         }
-        __syncthreads(); /* the sums have been read */
     }
 }
 
@@ -162,9 +165,10 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_PERMUTATION_THREADS)
     tegroup_impl_permutation_count_kernel(const __grid_constant__ tegroup_impl_permutation_call call) {
     tegroup_impl_count_runs(call);
 }
-static __global__ void __launch_bounds__(8 * TEGROUP_IMPL_PERMUTATION_STRETCHES)
+template <int EXPERTS>
+static __global__ void __launch_bounds__(TEGROUP_IMPL_PERMUTATION_THREADS)
     tegroup_impl_permutation_scan_kernel(const __grid_constant__ tegroup_impl_permutation_call call) {
-    tegroup_impl_sum_runs<8, false>(call);
+    tegroup_impl_sum_runs<EXPERTS, false>(call);
 }
 
 static __device__ __forceinline__ bool tegroup_impl_permutation_prepared(const tegroup_impl_permutation_call &call) {
@@ -173,15 +177,17 @@ static __device__ __forceinline__ bool tegroup_impl_permutation_prepared(const t
     return tegroup_impl_fits(&fit);
 }
 
-static __device__ __forceinline__ double tegroup_impl_weight_of_slot(const tegroup_matrix &weights, int64_t slot) {
-    const int64_t at = tegroup_impl_slot_at(weights, slot);
-    return weights.dtype == TEGROUP_DTYPE_F32 ? ((const float *)weights.data)[at] : ((const double *)weights.data)[at];
-}
-
-static __device__ __forceinline__ void tegroup_impl_store_weight(const tegroup_matrix &weights, int64_t row,
-                                                                 double weight) {
-    if (weights.dtype == TEGROUP_DTYPE_F32) ((float *)weights.data)[row] = (float)weight;
-    else ((double *)weights.data)[row] = weight;
+/* The bits of the weights of a lane's slots, as tegroup_impl_slot_experts_of loads their experts. */
+template <typename BITS>
+static __device__ __forceinline__ void tegroup_impl_slot_weights_of(const tegroup_impl_permutation_call &call,
+                                                                    int64_t first, int64_t last,
+                                                                    uint64_t (&weight)[TEGROUP_IMPL_PERMUTATION_BATCH]) {
+    const tegroup_matrix &m = call.desc.slot_weights;
+#pragma unroll
+    for (int b = 0; b < TEGROUP_IMPL_PERMUTATION_BATCH; b++) {
+        const int64_t slot = first + 32 * b;
+        weight[b] = slot < last ? ((const BITS *)m.data)[tegroup_impl_slot_at(m, slot)] : 0;
+    }
 }
 
 /* The warp ranks a run's slots. next: the row of each expert's next slot, which may be behind the expert's last row. */
@@ -189,19 +195,20 @@ static __device__ __forceinline__ void tegroup_impl_rank_run(const tegroup_impl_
                                                              bool prepared, unsigned long long *next) {
     const int32_t lane = (int32_t)threadIdx.x % 32;
     const int64_t capacity = call.desc.shape.rows, last = tegroup_impl_min(call.slots, (run + 1) * call.run);
-    const bool weighs = call.desc.row_weights.dtype != TEGROUP_DTYPE_UNSET;
+    const tegroup_matrix &weights = call.desc.row_weights;
+#pragma unroll 1
     for (int64_t base = run * call.run; base < last; base += 32 * TEGROUP_IMPL_PERMUTATION_BATCH) {
         int32_t expert[TEGROUP_IMPL_PERMUTATION_BATCH];
         unsigned long long start[TEGROUP_IMPL_PERMUTATION_BATCH];
         int64_t rows[TEGROUP_IMPL_PERMUTATION_BATCH];
-        double weight[TEGROUP_IMPL_PERMUTATION_BATCH];
+        uint64_t weight[TEGROUP_IMPL_PERMUTATION_BATCH];
         tegroup_impl_slot_experts(call, base + lane, last, expert);
+        if (weights.dtype == TEGROUP_DTYPE_F32) tegroup_impl_slot_weights_of<uint32_t>(call, base + lane, last, weight);
+        else if (weights.dtype == TEGROUP_DTYPE_F64)
+            tegroup_impl_slot_weights_of<uint64_t>(call, base + lane, last, weight);
 #pragma unroll
         for (int b = 0; b < TEGROUP_IMPL_PERMUTATION_BATCH; b++) {
             if (!prepared) expert[b] = -1;
-            weight[b] = weighs && base + 32 * b + lane < last
-                            ? tegroup_impl_weight_of_slot(call.desc.slot_weights, base + 32 * b + lane)
-                            : 0;
             start[b] = expert[b] >= 0 ? (unsigned long long)call.view.start[expert[b]] : 0;
             rows[b] = expert[b] >= 0 ? call.view.rows[expert[b]] : 0;
         }
@@ -222,7 +229,8 @@ static __device__ __forceinline__ void tegroup_impl_rank_run(const tegroup_impl_
                 const tegroup_matrix &rows_of = call.desc.row_of_slot, &slots_of = call.desc.slot_of_row;
                 tegroup_impl_store_int(rows_of.dtype, rows_of.data, tegroup_impl_slot_at(rows_of, slot), to);
                 if (to >= 0) tegroup_impl_store_int(slots_of.dtype, slots_of.data, to, slot);
-                if (to >= 0 && weighs) tegroup_impl_store_weight(call.desc.row_weights, to, weight[b]);
+                if (to >= 0 && weights.dtype == TEGROUP_DTYPE_F32) ((uint32_t *)weights.data)[to] = (uint32_t)weight[b];
+                else if (to >= 0 && weights.dtype == TEGROUP_DTYPE_F64) ((uint64_t *)weights.data)[to] = weight[b];
             }
         }
     }
@@ -257,7 +265,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_PERMUTATION_THREADS)
     const cooperative_groups::grid_group grid = cooperative_groups::this_grid();
     tegroup_impl_count_runs(call);
     grid.sync();
-    tegroup_impl_sum_runs<TEGROUP_IMPL_PERMUTATION_THREADS / TEGROUP_IMPL_PERMUTATION_STRETCHES, true>(call);
+    tegroup_impl_sum_runs<1, true>(call);
     grid.sync();
     if (blockIdx.x == 0) tegroup_impl_permutation_prepare_block(call, call.counts);
     grid.sync();
@@ -424,8 +432,11 @@ static inline cudaError_t tegroup_impl_cuda_permutation_steps(const tegroup_impl
     code = tegroup_impl_launch(tegroup_impl_permutation_count_kernel, fill > blocks ? fill : blocks, threads, shared,
                                stream, call);
     if (code == cudaSuccess && groups > 0 && call.runs > 0)
-        code = tegroup_impl_launch(tegroup_impl_permutation_scan_kernel, (unsigned)(groups + 7) / 8,
-                                   8 * TEGROUP_IMPL_PERMUTATION_STRETCHES, 0, stream, call);
+        code = groups <= TEGROUP_IMPL_PERMUTATION_FUSED
+                   ? tegroup_impl_launch(tegroup_impl_permutation_scan_kernel<1>, (unsigned)(groups + 7) / 8,
+                                         TEGROUP_IMPL_PERMUTATION_THREADS, 0, stream, call)
+                   : tegroup_impl_launch(tegroup_impl_permutation_scan_kernel<4>, (unsigned)(groups + 31) / 32,
+                                         TEGROUP_IMPL_PERMUTATION_THREADS, 0, stream, call);
     if (code == cudaSuccess && call.runs > 0)
         code = tegroup_impl_launch(tegroup_impl_permutation_rank_kernel, blocks, threads, shared, stream, call);
     return code;

@@ -474,7 +474,7 @@ static void prepares(routing *c, rng *r) {
 /* Rows' weights are wanted. */
 static void gives_weights(routing *c, rng *r) {
     c->d.slot_weights = filled(r, 0, rng_chance(r, 30) ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32, c->tokens, c->k, 1);
-    c->d.row_weights = filled(r, 0, rng_chance(r, 30) ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32, 1, c->rows, 1);
+    c->d.row_weights = filled(r, 0, c->d.slot_weights.dtype, 1, c->rows, 1);
 }
 /* By weight, often of few values: what full groups keep. */
 static void weigh(routing *c, rng *r) {

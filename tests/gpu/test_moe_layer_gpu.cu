@@ -171,7 +171,7 @@ TEST(moe_layer_gpu, sm90_replays_with_other_logits) { replays(TEGROUP_BACKEND_SM
 
 /* A layer of today's models is 6 launches forward, and 15 with all its gradients. It is captured and not run. */
 TEST(moe_layer_gpu, sm90_launches) {
-    const int64_t T = 1024, E = 128, K = 8, D = 256, H = 128;
+    const int64_t T = 4096, E = 128, K = 8, D = 256, H = 128;
     tegroup_moe_desc d;
     tegroup_moe_plan plan;
     tegroup_error error;

@@ -739,7 +739,7 @@ TEST(moe, permutation) {
         routing_make(&c, &r);
         const int weighs = rng_chance(&r, 50);
         if (weighs) c.d.slot_weights = filled(&r, rng_chance(&r, 50) ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32, c.tokens, c.k, 1);
-        if (weighs) c.d.row_weights = matrix(&r, rng_chance(&r, 50) ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32, 1, c.rows);
+        if (weighs) c.d.row_weights = matrix(&r, c.d.slot_weights.dtype, 1, c.rows);
         for (int64_t row = 0; row < c.rows && weighs; row++) set(&c.d.row_weights, 0, row, -7);
         remember_all(mark);
         ASSERT_EQ(tegroup_permutation_make(&c.d, NULL, NULL), TEGROUP_OK);
@@ -757,9 +757,7 @@ TEST(moe, permutation) {
         for (int64_t row = 0; row < c.rows; row++) ASSERT_EQ(whole(&c.d.slot_of_row, 0, row), slot_of_row[row]);
         for (int64_t row = 0; row < c.rows && weighs; row++) {
             const int64_t slot = slot_of_row[row];
-            double want = slot < 0 ? -7 : at(&c.d.slot_weights, slot / c.k, slot % c.k);
-            if (c.d.row_weights.dtype == TEGROUP_DTYPE_F32) want = (double)(float)want;
-            ASSERT_TRUE(at(&c.d.row_weights, 0, row) == want);
+            ASSERT_TRUE(at(&c.d.row_weights, 0, row) == (slot < 0 ? -7 : at(&c.d.slot_weights, slot / c.k, slot % c.k)));
             weighed += slot >= 0;
         }
         may_change(&c.d.row_of_slot); may_change(&c.d.slot_of_row); may_change(&c.d.row_weights);

@@ -2055,10 +2055,10 @@ TEST(status, permutation_prepares) {
     GOOD(permutation);
 }
 
-static double permutation_row_weights[1024];
+static float permutation_row_weights[1024];
 static void permutation_gives_weights(void) {
     w.permutation.slot_weights = tegroup_matrix_of(permutation_weights, TOKENS, CHOICES, TEGROUP_DTYPE_F32);
-    w.permutation.row_weights = tegroup_matrix_of(permutation_row_weights, 1, w.permutation.shape.rows, TEGROUP_DTYPE_F64);
+    w.permutation.row_weights = tegroup_matrix_of(permutation_row_weights, 1, w.permutation.shape.rows, TEGROUP_DTYPE_F32);
 }
 TEST(status, permutation_row_weights) {
     tegroup_permutation_desc *p = &w.permutation;
@@ -2067,6 +2067,7 @@ TEST(status, permutation_row_weights) {
     BAD(permutation, permutation_gives_weights(); memset(&p->slot_weights, 0, sizeof p->slot_weights), COMBINATION, "slot_weights.dtype", 1, 0);
     BAD(permutation, permutation_gives_weights(); p->slot_weights.dtype = TEGROUP_DTYPE_BF16, DTYPE, "slot_weights.dtype", REALS, TEGROUP_DTYPE_BF16);
     BAD(permutation, permutation_gives_weights(); p->row_weights.dtype = TEGROUP_DTYPE_BF16, DTYPE, "row_weights.dtype", REALS, TEGROUP_DTYPE_BF16);
+    BAD(permutation, permutation_gives_weights(); p->slot_weights.dtype = TEGROUP_DTYPE_F64, DTYPE, "row_weights.dtype", TEGROUP_DTYPE_F64, TEGROUP_DTYPE_F32);
     BAD(permutation, permutation_gives_weights(); p->slot_weights.rows++, SHAPE, "slot_weights.rows", TOKENS, TOKENS + 1);
     BAD(permutation, permutation_gives_weights(); p->row_weights.cols--, SHAPE, "row_weights.cols", p->shape.rows, p->shape.rows - 1);
     BAD(permutation, permutation_gives_weights(); p->row_weights.data = NULL, NULL_ARGUMENT, "row_weights.data", 1, 0);
