@@ -1885,7 +1885,8 @@ typedef struct tegroup_permutation_desc {
                                     stride. TEGROUP_ALIGNMENT-aligned. NULL = shape.snapshot is there already, else
                                     that must be NULL or the same                                                */
     size_t         snapshot_bytes; /* at least tegroup_snapshot_layout's                                         */
-    tegroup_matrix slot_weights; /* in  [tokens, k], F32 or F64: where row_weights come from; there just where they are */
+    tegroup_matrix slot_weights; /* in  [tokens, k], F32 or F64: where row_weights come from; there just where these
+                                    are                                                                          */
     tegroup_matrix row_weights;  /* out [1, shape.rows], dtype of slot_weights: the weight of each row's slot; those of
                                     rows that no slot has are untouched. Absent = not wanted                     */
 } tegroup_permutation_desc;

@@ -3673,7 +3673,7 @@ static __device__ __forceinline__ unsigned long long *tegroup_impl_permutation_n
 
 /* Loads the experts of a lane's slots, which are 32 apart from `first` on; -1 for none. All loads are in flight before
  * the first is waited for. */
-enum { TEGROUP_IMPL_PERMUTATION_BATCH = 4 };
+enum { TEGROUP_IMPL_PERMUTATION_BATCH = 8 };
 template <typename INDEX>
 static __device__ __forceinline__ void tegroup_impl_slot_experts_of(const tegroup_impl_permutation_call &call,
                                                                     int64_t first, int64_t last,
@@ -3737,37 +3737,40 @@ static __device__ __forceinline__ void tegroup_impl_count_runs(const tegroup_imp
     }
 }
 
-/* The second step: a warp makes the prefix sums over runs for EXPERTS of them at a time, of which a lane has a stretch
- * of runs of one: few experts are most in flight one by one, and many are read best side by side. COUNTS: their sums,
- * too. */
-template <int EXPERTS, bool COUNTS>
+/* The second step: a block of so many threads makes the prefix sums over runs for eight experts at a time. Runs are
+ * split into stretches, with one thread for each stretch and expert. COUNTS: their sums, too. */
+template <int THREADS, bool COUNTS>
 static __device__ __forceinline__ void tegroup_impl_sum_runs(const tegroup_impl_permutation_call &call) {
-    enum { STRETCHES = 32 / EXPERTS };
-    const int32_t groups = call.desc.shape.groups, lane = (int32_t)threadIdx.x % 32,
-                  warp = (int32_t)((blockIdx.x * blockDim.x + threadIdx.x) / 32),
-                  warps = (int32_t)(gridDim.x * blockDim.x / 32);
-    const int64_t each = tegroup_impl_ceil_div(call.runs, STRETCHES), first = lane / EXPERTS * each;
+    enum { EXPERTS = 8, STRETCHES = THREADS / EXPERTS };
+    __shared__ int64_t sums[STRETCHES][EXPERTS];
+    const int32_t groups = call.desc.shape.groups, stretch = (int32_t)threadIdx.x / EXPERTS,
+                  column = (int32_t)threadIdx.x % EXPERTS;
+    const int64_t each = tegroup_impl_ceil_div(call.runs, STRETCHES), first = stretch * each;
 #pragma unroll 1
-    for (int32_t from = warp * EXPERTS; from < groups; from += warps * EXPERTS) {
-        const int32_t g = from + lane % EXPERTS;
+    for (int32_t from = (int32_t)blockIdx.x * EXPERTS; from < groups; from += (int32_t)gridDim.x * EXPERTS) {
+        const int32_t g = from + column;
         const int64_t last = g < groups ? tegroup_impl_min(call.runs, first + each) : first;
         int64_t sum = 0;
 #pragma unroll 8
         for (int64_t run = first; run < last; run++) sum += call.before[run * groups + g];
-        int64_t up_to = sum;
-#pragma unroll
-        for (int32_t step = EXPERTS; step < 32; step *= 2) {
-            const int64_t below = __shfl_up_sync(0xffffffffu, up_to, step);
-            if (lane >= step) up_to += below;
+        sums[stretch][column] = sum;
+        __syncthreads();
+#pragma unroll 1
+        for (int32_t step = 1; step < STRETCHES; step *= 2) {
+            const int64_t below = stretch >= step ? sums[stretch - step][column] : 0;
+            __syncthreads();
+            sums[stretch][column] += below;
+            __syncthreads();
         }
-        if (COUNTS && lane >= 32 - EXPERTS && g < groups) call.counts[g] = up_to;
-        sum = up_to - sum;
-#pragma unroll 8
+        if (COUNTS && stretch == STRETCHES - 1 && g < groups) call.counts[g] = sums[stretch][column];
+        sum = sums[stretch][column] - sum;
+#pragma unroll 1
         for (int64_t run = first; run < last; run++) {
             const int64_t count = call.before[run * groups + g];
             call.before[run * groups + g] = sum;
             sum += count;
         }
+        __syncthreads(); /* the sums have been read */
     }
 }
 
@@ -3786,10 +3789,9 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_PERMUTATION_THREADS)
     tegroup_impl_permutation_count_kernel(const __grid_constant__ tegroup_impl_permutation_call call) {
     tegroup_impl_count_runs(call);
 }
-template <int EXPERTS>
-static __global__ void __launch_bounds__(TEGROUP_IMPL_PERMUTATION_THREADS)
+static __global__ void __launch_bounds__(1024)
     tegroup_impl_permutation_scan_kernel(const __grid_constant__ tegroup_impl_permutation_call call) {
-    tegroup_impl_sum_runs<EXPERTS, false>(call);
+    tegroup_impl_sum_runs<1024, false>(call);
 }
 
 static __device__ __forceinline__ bool tegroup_impl_permutation_prepared(const tegroup_impl_permutation_call &call) {
@@ -3886,7 +3888,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_PERMUTATION_THREADS)
     const cooperative_groups::grid_group grid = cooperative_groups::this_grid();
     tegroup_impl_count_runs(call);
     grid.sync();
-    tegroup_impl_sum_runs<1, true>(call);
+    tegroup_impl_sum_runs<TEGROUP_IMPL_PERMUTATION_THREADS, true>(call);
     grid.sync();
     if (blockIdx.x == 0) tegroup_impl_permutation_prepare_block(call, call.counts);
     grid.sync();
@@ -4053,11 +4055,8 @@ static inline cudaError_t tegroup_impl_cuda_permutation_steps(const tegroup_impl
     code = tegroup_impl_launch(tegroup_impl_permutation_count_kernel, fill > blocks ? fill : blocks, threads, shared,
                                stream, call);
     if (code == cudaSuccess && groups > 0 && call.runs > 0)
-        code = groups <= TEGROUP_IMPL_PERMUTATION_FUSED
-                   ? tegroup_impl_launch(tegroup_impl_permutation_scan_kernel<1>, (unsigned)(groups + 7) / 8,
-                                         TEGROUP_IMPL_PERMUTATION_THREADS, 0, stream, call)
-                   : tegroup_impl_launch(tegroup_impl_permutation_scan_kernel<4>, (unsigned)(groups + 31) / 32,
-                                         TEGROUP_IMPL_PERMUTATION_THREADS, 0, stream, call);
+        code = tegroup_impl_launch(tegroup_impl_permutation_scan_kernel, (unsigned)(groups + 7) / 8, 1024, 0, stream,
+                                   call);
     if (code == cudaSuccess && call.runs > 0)
         code = tegroup_impl_launch(tegroup_impl_permutation_rank_kernel, blocks, threads, shared, stream, call);
     return code;

@@ -262,6 +262,7 @@ TEST(fp8_gpu, snapshots_that_differ) {
         ASSERT_EQ(tegroup_plan_make(&desc, NULL, &plan, &error), TEGROUP_OK);
         desc.options.workspace_bytes = plan.workspace_bytes;
         MUST(cudaMalloc(&desc.options.workspace, plan.workspace_bytes));
+        MUST(cudaMemset(desc.options.workspace, 0xF1, plan.workspace_bytes));
         ASSERT_EQ(tegroup_gemm(&plan, &desc, NULL, &error), TEGROUP_OK);
         MUST(cudaMemcpy(got, desc.d.data, GROUPS * N * K * 4, cudaMemcpyDeviceToHost));
         int64_t at[2] = {0, 0}, scale_at[2] = {0, 0};
