@@ -1880,10 +1880,10 @@ typedef struct tegroup_permutation_desc {
     tegroup_matrix weights;      /* in  [tokens, k], F32 or F64: a full group keeps the slots of the largest weights, of
                                     equal ones those that come first, and NaN comes last; absent = it keeps the slots
                                     that come first                                                              */
-    void          *snapshot;     /* out: as tegroup_prepare with clamp makes it of how many slots name each expert, first
-                                    of all: no counts are needed then, and shape.row_sizes says only alignment and
-                                    stride. TEGROUP_ALIGNMENT-aligned. NULL = shape.snapshot is there already, else
-                                    that must be NULL or the same                                                */
+    void          *snapshot;     /* out: made first of all, as tegroup_prepare with clamp makes it of how many slots
+                                    name each expert. No counts are needed then: of shape.row_sizes only alignment
+                                    and stride are read. TEGROUP_ALIGNMENT-aligned. NULL = shape.snapshot is there
+                                    already; else that must be NULL or the same                                  */
     size_t         snapshot_bytes; /* at least tegroup_snapshot_layout's                                         */
     tegroup_matrix slot_weights; /* in  [tokens, k], F32 or F64: where row_weights come from; there just where these
                                     are                                                                          */
@@ -17965,8 +17965,8 @@ static inline tegroup_status tegroup_impl_permutation_check(const tegroup_permut
                                                  TEGROUP_IMPL_REALS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->slot_weights, slot_weights, desc->indices.rows,
                                                  desc->indices.cols, TEGROUP_IMPL_REALS, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->row_weights, row_weights, 1, desc->shape.rows,
-                                                 TEGROUP_IMPL_REALS, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_optional(&desc->row_weights, row_weights, 1, desc->shape.rows, TEGROUP_IMPL_REALS, error));
     TEGROUP_IMPL_RULE(weighs == (desc->slot_weights.dtype != TEGROUP_DTYPE_UNSET), ERROR_COMBINATION, slot_weights[4],
                       "must be UNSET just where row_weights' is", weighs, !weighs);
     TEGROUP_IMPL_RULE_AS(DTYPE, !weighs || desc->row_weights.dtype == desc->slot_weights.dtype, ERROR_DTYPE,
@@ -18072,7 +18072,8 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
         tegroup_impl_keep_heaviest(desc, &view);
         threads = 1;
     }
-    TEGROUP_IMPL_OMP(omp parallel private(row, share) num_threads(threads)) {
+    TEGROUP_IMPL_OMP(omp parallel private(row, share) num_threads(threads))
+    {
         TEGROUP_IMPL_OMP(omp for schedule(static))
         for (row = 0; row < rows; row++) tegroup_impl_store_int(slots->dtype, slots->data, row, -1);
         TEGROUP_IMPL_OMP(omp for schedule(static))
@@ -18117,9 +18118,8 @@ static inline tegroup_status tegroup_impl_permute_check(const tegroup_permute_de
         tegroup_impl_check_optional(&desc->weights, weights, desc->tokens.rows, desc->k, TEGROUP_IMPL_REALS, error));
     buffers[0] = tegroup_impl_matrix_buffer(&desc->permuted, permuted[0], NULL, 1);
     buffers[1] = tegroup_impl_matrix_buffer(&desc->tokens, NULL, "must not overlap tokens", 0);
-    buffers[2] = by_slots
-                     ? tegroup_impl_matrix_buffer(&desc->row_of_slot, NULL, "must not overlap row_of_slot", 0)
-                     : tegroup_impl_matrix_buffer(&desc->slot_of_row, NULL, "must not overlap slot_of_row", 0);
+    buffers[2] = by_slots ? tegroup_impl_matrix_buffer(&desc->row_of_slot, NULL, "must not overlap row_of_slot", 0)
+                          : tegroup_impl_matrix_buffer(&desc->slot_of_row, NULL, "must not overlap slot_of_row", 0);
     buffers[3] = tegroup_impl_matrix_buffer(&desc->weights, NULL, "must not overlap weights", 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 4, TEGROUP_CHECK_HOST, NULL, error));
     return tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error);
@@ -19292,8 +19292,8 @@ static inline void tegroup_impl_moe_parts_of(const tegroup_moe_desc *desc, const
         *row_of_slot, desc->grad_tokens);
     grad_weights = tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_GRAD_WEIGHTS, p->tokens, p->k, p->real);
     parts->grad_weights = tegroup_impl_moe_combine(
-        desc, tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_GRAD_ROW_WEIGHTS, p->capacity, 1, p->real), tegroup_impl_moe_column(row_of_slot),
-        tegroup_impl_moe_column(&grad_weights));
+        desc, tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_GRAD_ROW_WEIGHTS, p->capacity, 1, p->real),
+        tegroup_impl_moe_column(row_of_slot), tegroup_impl_moe_column(&grad_weights));
     parts->router_backward.struct_size = sizeof parts->router_backward;
     parts->router_backward.space = desc->space;
     parts->router_backward.experts = p->experts;

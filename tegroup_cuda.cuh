@@ -116,7 +116,7 @@ static inline cudaError_t tegroup_impl_launch(void (*kernel)(PARAMETERS...), dim
     return cudaLaunchKernel((const void *)kernel, blocks, dim3(threads), addresses, shared_bytes, stream);
 }
 
-/* The same of a kernel whose blocks wait for one another: the launch is refused unless all of them can run at a time. */
+/* The same of a kernel whose blocks wait for one another: CUDA refuses it unless all of them can run at a time. */
 template <typename... PARAMETERS>
 static inline cudaError_t tegroup_impl_launch_together(void (*kernel)(PARAMETERS...), dim3 blocks, unsigned threads,
                                                        size_t shared_bytes, struct CUstream_st *stream,
@@ -3662,7 +3662,8 @@ typedef struct tegroup_impl_permutation_call {
 
 enum {
     TEGROUP_IMPL_PERMUTATION_THREADS = 256,
-    TEGROUP_IMPL_PERMUTATION_FUSED = 512 /* experts up to which one kernel prepares, too: shared memory for their numbers */
+    TEGROUP_IMPL_PERMUTATION_FUSED =
+        512 /* experts up to which one kernel prepares, too: shared memory for their numbers */
 };
 
 /* The warp's array of one number for each expert, in shared memory. */
@@ -3802,9 +3803,9 @@ static __device__ __forceinline__ bool tegroup_impl_permutation_prepared(const t
 
 /* The bits of the weights of a lane's slots, as tegroup_impl_slot_experts_of loads their experts. */
 template <typename BITS>
-static __device__ __forceinline__ void tegroup_impl_slot_weights_of(const tegroup_impl_permutation_call &call,
-                                                                    int64_t first, int64_t last,
-                                                                    uint64_t (&weight)[TEGROUP_IMPL_PERMUTATION_BATCH]) {
+static __device__ __forceinline__ void tegroup_impl_slot_weights_of(
+    const tegroup_impl_permutation_call &call, int64_t first, int64_t last,
+    uint64_t (&weight)[TEGROUP_IMPL_PERMUTATION_BATCH]) {
     const tegroup_matrix &m = call.desc.slot_weights;
 #pragma unroll
     for (int b = 0; b < TEGROUP_IMPL_PERMUTATION_BATCH; b++) {
@@ -3937,8 +3938,8 @@ typedef struct tegroup_impl_keep_call {
     tegroup_impl_permutation_call permutation;
     tegroup_matrix weights;
     int32_t *kept;
-    unsigned long long *histogram; /* [groups][256] */
-    int64_t *left, *digit;         /* [groups] each: rows that are not given away; the digit at which they run out */
+    unsigned long long *histogram;    /* [groups][256] */
+    int64_t *left, *digit;            /* [groups] each: rows that are not given away; the digit at which they run out */
     int32_t pass, passes, of_weights; /* passes of all, and of the weights */
 } tegroup_impl_keep_call;
 
@@ -4021,8 +4022,7 @@ static inline tegroup_status tegroup_impl_cuda_keep_heaviest(const tegroup_permu
         if (code == cudaSuccess && call.pass < call.passes)
             code = tegroup_impl_launch(tegroup_impl_keep_choose_kernel, (unsigned)groups, 256, 0, stream, call);
     }
-    permutation->desc.indices =
-        tegroup_matrix_of(call.kept, desc->indices.rows, desc->indices.cols, TEGROUP_DTYPE_I32);
+    permutation->desc.indices = tegroup_matrix_of(call.kept, desc->indices.rows, desc->indices.cols, TEGROUP_DTYPE_I32);
     permutation->desc.indices.ld = desc->indices.cols;
     return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }
@@ -4074,6 +4074,7 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
     tegroup_impl_permutation_call call;
     tegroup_layout layout, snapshot;
     unsigned blocks, fill;
+    int64_t busy;
     int fused = 0;
     memset(&call, 0, sizeof call);
     call.desc = *desc;
@@ -4094,8 +4095,7 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
         call.snapshot_bytes = (int32_t)snapshot.total_bytes;
         fused = !weighted && groups > 0 && groups <= TEGROUP_IMPL_PERMUTATION_FUSED && call.slots > 0
                 && tegroup_impl_prepare_plain(&call.preparation);
-        if (!fused)
-            TEGROUP_IMPL_TRY(tegroup_impl_cuda_permutation_prepare(&call, &counted, &snapshot, stream, error));
+        if (!fused) TEGROUP_IMPL_TRY(tegroup_impl_cuda_permutation_prepare(&call, &counted, &snapshot, stream, error));
     }
     if (weighted && call.slots > 0 && groups > 0)
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_keep_heaviest(desc, &call, stream, error));
@@ -4109,8 +4109,9 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
     }
     call.run = tegroup_impl_permutation_run(groups);
     call.runs = tegroup_impl_ceil_div(call.slots, call.run);
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(call.runs, warps), fused ? 1 : 64, &blocks, error));
+    busy = tegroup_impl_ceil_div(call.runs, warps);
+    if (fused) busy = tegroup_impl_max(busy, tegroup_impl_ceil_div(groups, 8)); /* blocks that make sums */
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(busy, fused ? 1 : 64, &blocks, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(call.desc.slot_of_row.cols, 1024), 8, &fill, error));
     return tegroup_impl_cuda_status(
@@ -10287,7 +10288,8 @@ struct tegroup_impl_sm90_shape {
     static constexpr bool A_LINES = OP == TEGROUP_OP_WGRAD || (FITS && OP == TEGROUP_OP_DGRAD),
                           B_LINES = OP != TEGROUP_OP_FORWARD && !FITS;
     static constexpr bool OF_GROUPS = false; /* whether each group has maps of its own */
-    static constexpr int FINDERS = 1; /* lanes of the scheduler's warp that write what it finds, and say so, each itself */
+    static constexpr int FINDERS =
+        1; /* lanes of the scheduler's warp that write what it finds, and say so, each itself */
     static constexpr int A_BYTES = TILE_M * TEGROUP_IMPL_SM90_LINE,
                          STAGE_BYTES = A_BYTES + COLS * TEGROUP_IMPL_SM90_LINE;
     static constexpr int SLAB_BYTES = 2 * SLABS * TEGROUP_IMPL_SM90_SLAB;
@@ -11935,7 +11937,8 @@ struct tegroup_impl_sm90_fp8_shape : tegroup_impl_sm90_shape<OP_, LINES_, COLS_,
     static constexpr int MORE_BYTES = 4096, OTHER_BYTES = base::OTHER_BYTES + MORE_BYTES;
     static constexpr int STAGES = (TEGROUP_IMPL_SM90_SHARED - OTHER_BYTES) / base::STAGE_BYTES,
                          AT_ONCE = STAGES >= 6 ? 2 : 1, SHARED_BYTES = STAGES * base::STAGE_BYTES + OTHER_BYTES;
-    static_assert(STAGES >= TEGROUP_IMPL_SM90_RING && base::PARTS == 1, "a ring that hides the way from L2; registers for sums");
+    static_assert(STAGES >= TEGROUP_IMPL_SM90_RING && base::PARTS == 1,
+                  "a ring that hides the way from L2; registers for sums");
 };
 
 /* What this kernel has in shared memory besides. */

@@ -37,7 +37,7 @@ static inline cudaError_t tegroup_impl_launch(void (*kernel)(PARAMETERS...), dim
     return cudaLaunchKernel((const void *)kernel, blocks, dim3(threads), addresses, shared_bytes, stream);
 }
 
-/* The same of a kernel whose blocks wait for one another: the launch is refused unless all of them can run at a time. */
+/* The same of a kernel whose blocks wait for one another: CUDA refuses it unless all of them can run at a time. */
 template <typename... PARAMETERS>
 static inline cudaError_t tegroup_impl_launch_together(void (*kernel)(PARAMETERS...), dim3 blocks, unsigned threads,
                                                        size_t shared_bytes, struct CUstream_st *stream,

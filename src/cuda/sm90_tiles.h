@@ -124,7 +124,8 @@ struct tegroup_impl_sm90_shape {
     static constexpr bool A_LINES = OP == TEGROUP_OP_WGRAD || (FITS && OP == TEGROUP_OP_DGRAD),
                           B_LINES = OP != TEGROUP_OP_FORWARD && !FITS;
     static constexpr bool OF_GROUPS = false; /* whether each group has maps of its own */
-    static constexpr int FINDERS = 1; /* lanes of the scheduler's warp that write what it finds, and say so, each itself */
+    static constexpr int FINDERS =
+        1; /* lanes of the scheduler's warp that write what it finds, and say so, each itself */
     static constexpr int A_BYTES = TILE_M * TEGROUP_IMPL_SM90_LINE,
                          STAGE_BYTES = A_BYTES + COLS * TEGROUP_IMPL_SM90_LINE;
     static constexpr int SLAB_BYTES = 2 * SLABS * TEGROUP_IMPL_SM90_SLAB;

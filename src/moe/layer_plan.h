@@ -436,8 +436,8 @@ static inline void tegroup_impl_moe_parts_of(const tegroup_moe_desc *desc, const
         *row_of_slot, desc->grad_tokens);
     grad_weights = tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_GRAD_WEIGHTS, p->tokens, p->k, p->real);
     parts->grad_weights = tegroup_impl_moe_combine(
-        desc, tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_GRAD_ROW_WEIGHTS, p->capacity, 1, p->real), tegroup_impl_moe_column(row_of_slot),
-        tegroup_impl_moe_column(&grad_weights));
+        desc, tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_GRAD_ROW_WEIGHTS, p->capacity, 1, p->real),
+        tegroup_impl_moe_column(row_of_slot), tegroup_impl_moe_column(&grad_weights));
     parts->router_backward.struct_size = sizeof parts->router_backward;
     parts->router_backward.space = desc->space;
     parts->router_backward.experts = p->experts;

@@ -262,8 +262,8 @@ static inline tegroup_status tegroup_impl_permutation_check(const tegroup_permut
                                                  TEGROUP_IMPL_REALS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->slot_weights, slot_weights, desc->indices.rows,
                                                  desc->indices.cols, TEGROUP_IMPL_REALS, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->row_weights, row_weights, 1, desc->shape.rows,
-                                                 TEGROUP_IMPL_REALS, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_optional(&desc->row_weights, row_weights, 1, desc->shape.rows, TEGROUP_IMPL_REALS, error));
     TEGROUP_IMPL_RULE(weighs == (desc->slot_weights.dtype != TEGROUP_DTYPE_UNSET), ERROR_COMBINATION, slot_weights[4],
                       "must be UNSET just where row_weights' is", weighs, !weighs);
     TEGROUP_IMPL_RULE_AS(DTYPE, !weighs || desc->row_weights.dtype == desc->slot_weights.dtype, ERROR_DTYPE,
@@ -369,7 +369,8 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
         tegroup_impl_keep_heaviest(desc, &view);
         threads = 1;
     }
-    TEGROUP_IMPL_OMP(omp parallel private(row, share) num_threads(threads)) {
+    TEGROUP_IMPL_OMP(omp parallel private(row, share) num_threads(threads))
+    {
         TEGROUP_IMPL_OMP(omp for schedule(static))
         for (row = 0; row < rows; row++) tegroup_impl_store_int(slots->dtype, slots->data, row, -1);
         TEGROUP_IMPL_OMP(omp for schedule(static))
@@ -414,9 +415,8 @@ static inline tegroup_status tegroup_impl_permute_check(const tegroup_permute_de
         tegroup_impl_check_optional(&desc->weights, weights, desc->tokens.rows, desc->k, TEGROUP_IMPL_REALS, error));
     buffers[0] = tegroup_impl_matrix_buffer(&desc->permuted, permuted[0], NULL, 1);
     buffers[1] = tegroup_impl_matrix_buffer(&desc->tokens, NULL, "must not overlap tokens", 0);
-    buffers[2] = by_slots
-                     ? tegroup_impl_matrix_buffer(&desc->row_of_slot, NULL, "must not overlap row_of_slot", 0)
-                     : tegroup_impl_matrix_buffer(&desc->slot_of_row, NULL, "must not overlap slot_of_row", 0);
+    buffers[2] = by_slots ? tegroup_impl_matrix_buffer(&desc->row_of_slot, NULL, "must not overlap row_of_slot", 0)
+                          : tegroup_impl_matrix_buffer(&desc->slot_of_row, NULL, "must not overlap slot_of_row", 0);
     buffers[3] = tegroup_impl_matrix_buffer(&desc->weights, NULL, "must not overlap weights", 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 4, TEGROUP_CHECK_HOST, NULL, error));
     return tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error);

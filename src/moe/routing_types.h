@@ -230,10 +230,10 @@ typedef struct tegroup_permutation_desc {
     tegroup_matrix weights;      /* in  [tokens, k], F32 or F64: a full group keeps the slots of the largest weights, of
                                     equal ones those that come first, and NaN comes last; absent = it keeps the slots
                                     that come first                                                              */
-    void          *snapshot;     /* out: as tegroup_prepare with clamp makes it of how many slots name each expert, first
-                                    of all: no counts are needed then, and shape.row_sizes says only alignment and
-                                    stride. TEGROUP_ALIGNMENT-aligned. NULL = shape.snapshot is there already, else
-                                    that must be NULL or the same                                                */
+    void          *snapshot;     /* out: made first of all, as tegroup_prepare with clamp makes it of how many slots
+                                    name each expert. No counts are needed then: of shape.row_sizes only alignment
+                                    and stride are read. TEGROUP_ALIGNMENT-aligned. NULL = shape.snapshot is there
+                                    already; else that must be NULL or the same                                  */
     size_t         snapshot_bytes; /* at least tegroup_snapshot_layout's                                         */
     tegroup_matrix slot_weights; /* in  [tokens, k], F32 or F64: where row_weights come from; there just where these
                                     are                                                                          */
