@@ -17924,7 +17924,7 @@ TEGROUP_API tegroup_status tegroup_permutation_layout(const tegroup_permutation_
 
 /* How the snapshot is made of counts in I64. */
 static inline tegroup_prepare_desc tegroup_impl_permutation_prepare(const tegroup_permutation_desc *desc,
-                                                                    const int64_t *counts) {
+                                                                    int64_t *counts) {
     tegroup_prepare_desc prepare;
     memset(&prepare, 0, sizeof prepare);
     prepare.struct_size = sizeof prepare;
@@ -18011,6 +18011,7 @@ static inline void tegroup_impl_permutation_share(const tegroup_permutation_desc
                                                   const tegroup_snapshot_view *view, int64_t from, int64_t to) {
     const tegroup_matrix *rows = &desc->row_of_slot, *slots = &desc->slot_of_row;
     const int32_t groups = view->header->groups;
+    const int64_t weight_bytes = tegroup_impl_bits(desc->row_weights.dtype) / 8; /* 0: they are not wanted */
     int64_t taken[TEGROUP_MAX_GROUPS], k = desc->indices.cols, t, j;
     memset(taken, 0, (size_t)groups * sizeof *taken);
     for (t = 0; t < to; t++)
@@ -18021,10 +18022,9 @@ static inline void tegroup_impl_permutation_share(const tegroup_permutation_desc
             const int64_t row = found ? view->start[expert] + taken[expert] : -1;
             if (t >= from) tegroup_impl_store_int(rows->dtype, tegroup_impl_matrix_row(rows, t), j, row);
             if (t >= from && found) tegroup_impl_store_int(slots->dtype, slots->data, row, t * k + j);
-            if (t >= from && found && desc->row_weights.dtype != TEGROUP_DTYPE_UNSET)
-                tegroup_impl_store_f64(desc->row_weights.dtype, desc->row_weights.data, row,
-                                       tegroup_impl_load_f64(desc->slot_weights.dtype,
-                                                             tegroup_impl_matrix_row(&desc->slot_weights, t), j));
+            if (t >= from && found && weight_bytes > 0)
+                memcpy((char *)desc->row_weights.data + row * weight_bytes,
+                       tegroup_impl_matrix_row(&desc->slot_weights, t) + j * weight_bytes, (size_t)weight_bytes);
             if (found) taken[expert]++;
         }
 }
@@ -18072,8 +18072,7 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
         tegroup_impl_keep_heaviest(desc, &view);
         threads = 1;
     }
-    TEGROUP_IMPL_OMP(omp parallel private(row, share) num_threads(threads))
-    {
+    TEGROUP_IMPL_OMP(omp parallel private(row, share) num_threads(threads)) {
         TEGROUP_IMPL_OMP(omp for schedule(static))
         for (row = 0; row < rows; row++) tegroup_impl_store_int(slots->dtype, slots->data, row, -1);
         TEGROUP_IMPL_OMP(omp for schedule(static))
@@ -18118,8 +18117,9 @@ static inline tegroup_status tegroup_impl_permute_check(const tegroup_permute_de
         tegroup_impl_check_optional(&desc->weights, weights, desc->tokens.rows, desc->k, TEGROUP_IMPL_REALS, error));
     buffers[0] = tegroup_impl_matrix_buffer(&desc->permuted, permuted[0], NULL, 1);
     buffers[1] = tegroup_impl_matrix_buffer(&desc->tokens, NULL, "must not overlap tokens", 0);
-    buffers[2] = by_slots ? tegroup_impl_matrix_buffer(&desc->row_of_slot, NULL, "must not overlap row_of_slot", 0)
-                          : tegroup_impl_matrix_buffer(&desc->slot_of_row, NULL, "must not overlap slot_of_row", 0);
+    buffers[2] = by_slots
+                     ? tegroup_impl_matrix_buffer(&desc->row_of_slot, NULL, "must not overlap row_of_slot", 0)
+                     : tegroup_impl_matrix_buffer(&desc->slot_of_row, NULL, "must not overlap slot_of_row", 0);
     buffers[3] = tegroup_impl_matrix_buffer(&desc->weights, NULL, "must not overlap weights", 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 4, TEGROUP_CHECK_HOST, NULL, error));
     return tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error);
@@ -19625,8 +19625,9 @@ static inline tegroup_status tegroup_impl_moe_run_experts(const tegroup_impl_moe
 /* A snapshot without rows. */
 static inline tegroup_status tegroup_impl_moe_prepare_nothing(const tegroup_impl_moe_call *call, tegroup_error *error) {
     int64_t none[TEGROUP_MAX_GROUPS];
-    const tegroup_prepare_desc prepare = tegroup_impl_permutation_prepare(&call->parts.permutation, none);
+    tegroup_prepare_desc prepare;
     memset(none, 0, (size_t)call->now.experts * sizeof *none);
+    prepare = tegroup_impl_permutation_prepare(&call->parts.permutation, none);
     return tegroup_prepare(&prepare, NULL, error);
 }
 

@@ -15,7 +15,7 @@
 #include "cuda/prepare.h"
 #include "cuda/rows.h"
 
-/* The element of a matrix of slots where a slot lies. */
+/* The element of a matrix of slots where a slot lies. Rows apart are rare, and a division is many instructions. */
 static __device__ __noinline__ int64_t tegroup_impl_slot_apart(int64_t cols, int64_t ld, int64_t slot) {
     return slot / cols * ld + slot % cols;
 }

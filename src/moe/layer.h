@@ -276,8 +276,9 @@ static inline tegroup_status tegroup_impl_moe_run_experts(const tegroup_impl_moe
 /* A snapshot without rows. */
 static inline tegroup_status tegroup_impl_moe_prepare_nothing(const tegroup_impl_moe_call *call, tegroup_error *error) {
     int64_t none[TEGROUP_MAX_GROUPS];
-    const tegroup_prepare_desc prepare = tegroup_impl_permutation_prepare(&call->parts.permutation, none);
+    tegroup_prepare_desc prepare;
     memset(none, 0, (size_t)call->now.experts * sizeof *none);
+    prepare = tegroup_impl_permutation_prepare(&call->parts.permutation, none);
     return tegroup_prepare(&prepare, NULL, error);
 }
 

@@ -317,8 +317,8 @@ typedef struct tegroup_impl_keep_call {
     tegroup_impl_permutation_call permutation;
     tegroup_matrix weights;
     int32_t *kept;
-    unsigned long long *histogram;    /* [groups][256] */
-    int64_t *left, *digit;            /* [groups] each: rows that are not given away; the digit at which they run out */
+    unsigned long long *histogram; /* [groups][256] */
+    int64_t *left, *digit;         /* [groups] each: rows that are not given away; the digit at which they run out */
     int32_t pass, passes, of_weights; /* passes of all, and of the weights */
 } tegroup_impl_keep_call;
 
