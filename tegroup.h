@@ -17977,9 +17977,9 @@ static inline tegroup_status tegroup_impl_permutation_check(const tegroup_permut
     buffers[2] = tegroup_impl_matrix_buffer(&desc->indices, NULL, "must not overlap indices", 0);
     buffers[3] = tegroup_impl_buffer_of(desc->shape.snapshot, (int64_t)layout.total_bytes, prepare ? "snapshot" : NULL,
                                         "must not overlap the snapshot", prepare != NULL);
-    buffers[4] = tegroup_impl_matrix_buffer(&desc->weights, NULL, "must not overlap weights", 0);
-    buffers[5] = tegroup_impl_matrix_buffer(&desc->slot_weights, NULL, "must not overlap slot_weights", 0);
-    buffers[6] = tegroup_impl_matrix_buffer(&desc->row_weights, row_weights[0], "must not overlap row_weights", 1);
+    buffers[4] = tegroup_impl_matrix_buffer(&desc->slot_weights, NULL, "must not overlap slot_weights", 0);
+    buffers[5] = tegroup_impl_matrix_buffer(&desc->row_weights, row_weights[0], "must not overlap row_weights", 1);
+    buffers[6] = tegroup_impl_matrix_buffer(&desc->weights, NULL, "must not overlap weights", 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 7, TEGROUP_CHECK_HOST, NULL, error));
     TEGROUP_IMPL_RULE(desc->shape.snapshot != NULL, ERROR_NULL_ARGUMENT, "shape.snapshot",
                       "must not be NULL: prepare first", 1, 0);
