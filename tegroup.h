@@ -1863,6 +1863,10 @@ typedef struct tegroup_router_backward_desc {
  * order of slots. A slot whose index is outside 0 .. experts-1 (-1: dropped), or whose group is full, gets row -1.
  * Below, too, a row or slot that leads outside counts as -1, nobody's, on the CPU as on a GPU.
  *
+ * On a GPU a call that makes the snapshot is one launch for up to 512 experts without alignment, stride, ragged columns
+ * and weights. With more than a few thousand slots its blocks wait for one another, at most one a multiprocessor: CUDA
+ * starts them when all of them have room.
+ *
  * Here and below, row_of_slot is I32 or I64, and so is slot_of_row: I32 for at most 2^31 - 1 rows, or slots. (The
  * gather of a product reads I64.) */
 typedef struct tegroup_permutation_desc {
@@ -1880,13 +1884,13 @@ typedef struct tegroup_permutation_desc {
     tegroup_matrix weights;      /* in  [tokens, k], F32 or F64: a full group keeps the slots of the largest weights, of
                                     equal ones those that come first, and NaN comes last; absent = it keeps the slots
                                     that come first                                                              */
-    void          *snapshot;     /* out: made first of all, as tegroup_prepare with clamp makes it of how many slots
-                                    name each expert. No counts are needed then: of shape.row_sizes only alignment
-                                    and stride are read. TEGROUP_ALIGNMENT-aligned. NULL = shape.snapshot is there
-                                    already; else that must be NULL or the same                                  */
+    void          *snapshot;     /* out: the snapshot, which this call then makes itself, of how many slots name each
+                                    expert, as tegroup_prepare does with clamp. The caller has no counts: of
+                                    shape.row_sizes only alignment and stride are read, and shape.snapshot is NULL or
+                                    this address. TEGROUP_ALIGNMENT-aligned. NULL = shape.snapshot was prepared   */
     size_t         snapshot_bytes; /* at least tegroup_snapshot_layout's                                         */
-    tegroup_matrix slot_weights; /* in  [tokens, k], F32 or F64: where row_weights come from; there just where these
-                                    are                                                                          */
+    tegroup_matrix slot_weights; /* in  [tokens, k], F32 or F64: what row_weights are copied from; absent just where
+                                    they are                                                                     */
     tegroup_matrix row_weights;  /* out [1, shape.rows], dtype of slot_weights: the weight of each row's slot; those of
                                     rows that no slot has are untouched. Absent = not wanted                     */
 } tegroup_permutation_desc;
@@ -17922,15 +17926,15 @@ TEGROUP_API tegroup_status tegroup_permutation_layout(const tegroup_permutation_
     return TEGROUP_OK;
 }
 
-/* How the snapshot is made of counts in I64. */
-static inline tegroup_prepare_desc tegroup_impl_permutation_prepare(const tegroup_permutation_desc *desc,
-                                                                    int64_t *counts) {
+/* How the snapshot is made of counts in I64; until it is known where these are, of an address that nobody reads. */
+static inline tegroup_prepare_desc tegroup_impl_permutation_prepare(const tegroup_permutation_desc *desc) {
     tegroup_prepare_desc prepare;
     memset(&prepare, 0, sizeof prepare);
     prepare.struct_size = sizeof prepare;
     prepare.space = desc->space;
     prepare.shape = desc->shape;
-    prepare.shape.row_sizes = tegroup_sizes_of(counts, TEGROUP_DTYPE_I64, desc->space);
+    prepare.shape.row_sizes =
+        tegroup_sizes_of((void *)(uintptr_t)TEGROUP_ALIGNMENT, TEGROUP_DTYPE_I64, desc->space);
     prepare.shape.row_sizes.alignment = desc->shape.row_sizes.alignment;
     prepare.shape.row_sizes.stride = desc->shape.row_sizes.stride;
     prepare.snapshot = desc->snapshot;
@@ -17950,7 +17954,8 @@ static inline tegroup_status tegroup_impl_permutation_check(const tegroup_permut
                              *const slot_weights[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_weights"),
                              *const row_weights[5] = TEGROUP_IMPL_MATRIX_PATHS("row_weights");
     const int weighs = desc->row_weights.dtype != TEGROUP_DTYPE_UNSET;
-    tegroup_impl_buffer buffers[7];
+    const int ragged_cols = prepare && desc->shape.col_sizes.encoding != TEGROUP_ENCODING_UNSET;
+    tegroup_impl_buffer buffers[9];
     tegroup_layout layout;
     TEGROUP_IMPL_TRY(tegroup_impl_check_permutation_sizes(desc, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
@@ -17979,29 +17984,36 @@ static inline tegroup_status tegroup_impl_permutation_check(const tegroup_permut
                                         "must not overlap the snapshot", prepare != NULL);
     buffers[4] = tegroup_impl_matrix_buffer(&desc->slot_weights, NULL, "must not overlap slot_weights", 0);
     buffers[5] = tegroup_impl_matrix_buffer(&desc->row_weights, row_weights[0], "must not overlap row_weights", 1);
-    buffers[6] = tegroup_impl_matrix_buffer(&desc->weights, NULL, "must not overlap weights", 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 7, TEGROUP_CHECK_HOST, NULL, error));
+    buffers[6] = tegroup_impl_sizes_buffer(ragged_cols ? desc->shape.col_sizes.data : NULL, &desc->shape.col_sizes,
+                                           desc->shape.groups, "must not overlap shape.col_sizes.data");
+    buffers[7] = tegroup_impl_buffer_of(prepare ? desc->shape.offsets : NULL, 8 * (int64_t)desc->shape.groups, NULL,
+                                        "must not overlap shape.offsets", 0);
+    buffers[8] = tegroup_impl_matrix_buffer(&desc->weights, NULL, "must not overlap weights", 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 9, TEGROUP_CHECK_HOST, NULL, error));
     TEGROUP_IMPL_RULE(desc->shape.snapshot != NULL, ERROR_NULL_ARGUMENT, "shape.snapshot",
-                      "must not be NULL: prepare first", 1, 0);
+                      "must not be NULL without snapshot", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_sizes_space(&desc->shape, desc->space, "shape.row_sizes.space", error));
     TEGROUP_IMPL_TRY(tegroup_permutation_layout(desc, &layout, error));
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix_workspace(&layout, desc->workspace, desc->workspace_bytes, buffers, 7, error));
+        tegroup_impl_check_matrix_workspace(&layout, desc->workspace, desc->workspace_bytes, buffers, 9, error));
     if (prepare) return tegroup_impl_check_prepare(prepare, &layout, error);
     return tegroup_impl_check_snapshot(desc->shape.snapshot, "shape.snapshot", desc->shape.rows, desc->space, error);
 }
 
-/* How many slots name each expert. */
-static inline void tegroup_impl_permutation_count(const tegroup_permutation_desc *desc, int64_t *counts) {
+/* The snapshot of how many slots name each expert. */
+static inline tegroup_status tegroup_impl_permutation_count(const tegroup_permutation_desc *desc,
+                                                            tegroup_prepare_desc *prepare, tegroup_error *error) {
     const int64_t tokens = tegroup_impl_matrix_rows(&desc->indices);
-    int64_t t, j;
+    int64_t counts[TEGROUP_MAX_GROUPS], t, j;
     memset(counts, 0, (size_t)desc->shape.groups * sizeof *counts);
     for (t = 0; t < tokens; t++)
         for (j = 0; j < desc->indices.cols; j++) {
             const int64_t expert = tegroup_impl_entry(&desc->indices, t, j);
             if (tegroup_impl_within(expert, desc->shape.groups)) counts[expert]++;
         }
+    prepare->shape.row_sizes.data = counts;
+    return tegroup_prepare(prepare, NULL, error);
 }
 
 /* Rows for the slots of tokens from .. to-1: a slot takes its expert's next free row, or -1 where there is none. What
@@ -18034,7 +18046,6 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
     TEGROUP_IMPL_RANGE("tegroup_permutation_make")
     tegroup_permutation_desc taken, made;
     tegroup_prepare_desc prepare;
-    int64_t counts[TEGROUP_MAX_GROUPS];
     tegroup_snapshot_view view;
     const tegroup_matrix *slots;
     int64_t tokens, rows, row;
@@ -18044,7 +18055,12 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
     if (desc->snapshot) {
         TEGROUP_IMPL_RULE(!desc->shape.snapshot || desc->shape.snapshot == desc->snapshot, ERROR_COMBINATION,
                           "shape.snapshot", "must be NULL, or snapshot, where that is made", 0, 1);
-        prepare = tegroup_impl_permutation_prepare(desc, counts);
+        TEGROUP_IMPL_RULE(desc->shape.row_sizes.data_space == TEGROUP_SPACE_UNSET
+                              || desc->shape.row_sizes.data_space == desc->space,
+                          ERROR_COMBINATION, "shape.row_sizes.data_space",
+                          "must be UNSET, or space, where the snapshot is made", (int32_t)desc->space,
+                          (int32_t)desc->shape.row_sizes.data_space);
+        prepare = tegroup_impl_permutation_prepare(desc);
         made = *desc;
         made.shape = prepare.shape;
         made.shape.snapshot = desc->snapshot;
@@ -18055,10 +18071,7 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
     if (desc->space == TEGROUP_SPACE_DEVICE)
         return tegroup_impl_cuda_permutation_make(desc, desc->snapshot ? &prepare : NULL, stream, error);
 #endif
-    if (desc->snapshot) {
-        tegroup_impl_permutation_count(desc, counts);
-        TEGROUP_IMPL_TRY(tegroup_prepare(&prepare, NULL, error));
-    }
+    if (desc->snapshot) TEGROUP_IMPL_TRY(tegroup_impl_permutation_count(desc, &prepare, error));
     view = tegroup_snapshot_read(desc->shape.snapshot);
     TEGROUP_IMPL_RULE(view.header->groups == desc->shape.groups, ERROR_CAPACITY, "shape.snapshot",
                       "must be of as many groups", desc->shape.groups, view.header->groups);
@@ -19067,7 +19080,7 @@ static inline tegroup_moe_planned tegroup_impl_moe_record(const tegroup_moe_desc
     p.real = p.rows == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
     for (which = 0; which < TEGROUP_IMPL_MOE_ROUTED; which++) p.keeps[which] = !p.choice.gives[which];
     p.keeps[TEGROUP_IMPL_MOE_PROBABILITIES] &= p.wants_grad_logits || p.choice.has_losses;
-    p.keeps[TEGROUP_IMPL_MOE_COUNTS] &= p.choice.has_losses;
+    p.keeps[TEGROUP_IMPL_MOE_COUNTS] &= p.choice.has_losses && !p.choice.has_scheme;
     p.keeps_losses = p.wants_grad_logits && !p.choice.gives_gradients
                      && (p.choice.has_z || (p.choice.has_scheme && p.choice.has_balance));
     p.sequences = scheme->sequence_tokens > 0 ? p.tokens / scheme->sequence_tokens : 1;
@@ -19624,10 +19637,10 @@ static inline tegroup_status tegroup_impl_moe_run_experts(const tegroup_impl_moe
 
 /* A snapshot without rows. */
 static inline tegroup_status tegroup_impl_moe_prepare_nothing(const tegroup_impl_moe_call *call, tegroup_error *error) {
-    int64_t none[TEGROUP_MAX_GROUPS];
-    tegroup_prepare_desc prepare;
+    int32_t none[TEGROUP_MAX_GROUPS];
+    tegroup_prepare_desc prepare = tegroup_impl_permutation_prepare(&call->parts.permutation);
     memset(none, 0, (size_t)call->now.experts * sizeof *none);
-    prepare = tegroup_impl_permutation_prepare(&call->parts.permutation, none);
+    prepare.shape.row_sizes = tegroup_sizes_of(none, TEGROUP_DTYPE_I32, TEGROUP_SPACE_HOST);
     return tegroup_prepare(&prepare, NULL, error);
 }
 

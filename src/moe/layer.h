@@ -18,6 +18,7 @@
 #include "base/build.h"
 #include "base/rules.h"
 #include "base/range.h"
+#include "core/constructors.h"
 #include "core/layout.h"
 #include "core/field_names.h"
 #include "core/checks.h"
@@ -275,10 +276,10 @@ static inline tegroup_status tegroup_impl_moe_run_experts(const tegroup_impl_moe
 
 /* A snapshot without rows. */
 static inline tegroup_status tegroup_impl_moe_prepare_nothing(const tegroup_impl_moe_call *call, tegroup_error *error) {
-    int64_t none[TEGROUP_MAX_GROUPS];
-    tegroup_prepare_desc prepare;
+    int32_t none[TEGROUP_MAX_GROUPS];
+    tegroup_prepare_desc prepare = tegroup_impl_permutation_prepare(&call->parts.permutation);
     memset(none, 0, (size_t)call->now.experts * sizeof *none);
-    prepare = tegroup_impl_permutation_prepare(&call->parts.permutation, none);
+    prepare.shape.row_sizes = tegroup_sizes_of(none, TEGROUP_DTYPE_I32, TEGROUP_SPACE_HOST);
     return tegroup_prepare(&prepare, NULL, error);
 }
 

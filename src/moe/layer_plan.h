@@ -211,7 +211,7 @@ static inline tegroup_moe_planned tegroup_impl_moe_record(const tegroup_moe_desc
     p.real = p.rows == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
     for (which = 0; which < TEGROUP_IMPL_MOE_ROUTED; which++) p.keeps[which] = !p.choice.gives[which];
     p.keeps[TEGROUP_IMPL_MOE_PROBABILITIES] &= p.wants_grad_logits || p.choice.has_losses;
-    p.keeps[TEGROUP_IMPL_MOE_COUNTS] &= p.choice.has_losses;
+    p.keeps[TEGROUP_IMPL_MOE_COUNTS] &= p.choice.has_losses && !p.choice.has_scheme;
     p.keeps_losses = p.wants_grad_logits && !p.choice.gives_gradients
                      && (p.choice.has_z || (p.choice.has_scheme && p.choice.has_balance));
     p.sequences = scheme->sequence_tokens > 0 ? p.tokens / scheme->sequence_tokens : 1;

@@ -220,15 +220,15 @@ TEGROUP_API tegroup_status tegroup_permutation_layout(const tegroup_permutation_
     return TEGROUP_OK;
 }
 
-/* How the snapshot is made of counts in I64. */
-static inline tegroup_prepare_desc tegroup_impl_permutation_prepare(const tegroup_permutation_desc *desc,
-                                                                    int64_t *counts) {
+/* How the snapshot is made of counts in I64; until it is known where these are, of an address that nobody reads. */
+static inline tegroup_prepare_desc tegroup_impl_permutation_prepare(const tegroup_permutation_desc *desc) {
     tegroup_prepare_desc prepare;
     memset(&prepare, 0, sizeof prepare);
     prepare.struct_size = sizeof prepare;
     prepare.space = desc->space;
     prepare.shape = desc->shape;
-    prepare.shape.row_sizes = tegroup_sizes_of(counts, TEGROUP_DTYPE_I64, desc->space);
+    prepare.shape.row_sizes =
+        tegroup_sizes_of((void *)(uintptr_t)TEGROUP_ALIGNMENT, TEGROUP_DTYPE_I64, desc->space);
     prepare.shape.row_sizes.alignment = desc->shape.row_sizes.alignment;
     prepare.shape.row_sizes.stride = desc->shape.row_sizes.stride;
     prepare.snapshot = desc->snapshot;
@@ -248,7 +248,8 @@ static inline tegroup_status tegroup_impl_permutation_check(const tegroup_permut
                              *const slot_weights[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_weights"),
                              *const row_weights[5] = TEGROUP_IMPL_MATRIX_PATHS("row_weights");
     const int weighs = desc->row_weights.dtype != TEGROUP_DTYPE_UNSET;
-    tegroup_impl_buffer buffers[7];
+    const int ragged_cols = prepare && desc->shape.col_sizes.encoding != TEGROUP_ENCODING_UNSET;
+    tegroup_impl_buffer buffers[9];
     tegroup_layout layout;
     TEGROUP_IMPL_TRY(tegroup_impl_check_permutation_sizes(desc, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->threads, "threads", error));
@@ -277,29 +278,36 @@ static inline tegroup_status tegroup_impl_permutation_check(const tegroup_permut
                                         "must not overlap the snapshot", prepare != NULL);
     buffers[4] = tegroup_impl_matrix_buffer(&desc->slot_weights, NULL, "must not overlap slot_weights", 0);
     buffers[5] = tegroup_impl_matrix_buffer(&desc->row_weights, row_weights[0], "must not overlap row_weights", 1);
-    buffers[6] = tegroup_impl_matrix_buffer(&desc->weights, NULL, "must not overlap weights", 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 7, TEGROUP_CHECK_HOST, NULL, error));
+    buffers[6] = tegroup_impl_sizes_buffer(ragged_cols ? desc->shape.col_sizes.data : NULL, &desc->shape.col_sizes,
+                                           desc->shape.groups, "must not overlap shape.col_sizes.data");
+    buffers[7] = tegroup_impl_buffer_of(prepare ? desc->shape.offsets : NULL, 8 * (int64_t)desc->shape.groups, NULL,
+                                        "must not overlap shape.offsets", 0);
+    buffers[8] = tegroup_impl_matrix_buffer(&desc->weights, NULL, "must not overlap weights", 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 9, TEGROUP_CHECK_HOST, NULL, error));
     TEGROUP_IMPL_RULE(desc->shape.snapshot != NULL, ERROR_NULL_ARGUMENT, "shape.snapshot",
-                      "must not be NULL: prepare first", 1, 0);
+                      "must not be NULL without snapshot", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_sizes_space(&desc->shape, desc->space, "shape.row_sizes.space", error));
     TEGROUP_IMPL_TRY(tegroup_permutation_layout(desc, &layout, error));
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix_workspace(&layout, desc->workspace, desc->workspace_bytes, buffers, 7, error));
+        tegroup_impl_check_matrix_workspace(&layout, desc->workspace, desc->workspace_bytes, buffers, 9, error));
     if (prepare) return tegroup_impl_check_prepare(prepare, &layout, error);
     return tegroup_impl_check_snapshot(desc->shape.snapshot, "shape.snapshot", desc->shape.rows, desc->space, error);
 }
 
-/* How many slots name each expert. */
-static inline void tegroup_impl_permutation_count(const tegroup_permutation_desc *desc, int64_t *counts) {
+/* The snapshot of how many slots name each expert. */
+static inline tegroup_status tegroup_impl_permutation_count(const tegroup_permutation_desc *desc,
+                                                            tegroup_prepare_desc *prepare, tegroup_error *error) {
     const int64_t tokens = tegroup_impl_matrix_rows(&desc->indices);
-    int64_t t, j;
+    int64_t counts[TEGROUP_MAX_GROUPS], t, j;
     memset(counts, 0, (size_t)desc->shape.groups * sizeof *counts);
     for (t = 0; t < tokens; t++)
         for (j = 0; j < desc->indices.cols; j++) {
             const int64_t expert = tegroup_impl_entry(&desc->indices, t, j);
             if (tegroup_impl_within(expert, desc->shape.groups)) counts[expert]++;
         }
+    prepare->shape.row_sizes.data = counts;
+    return tegroup_prepare(prepare, NULL, error);
 }
 
 /* Rows for the slots of tokens from .. to-1: a slot takes its expert's next free row, or -1 where there is none. What
@@ -332,7 +340,6 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
     TEGROUP_IMPL_RANGE("tegroup_permutation_make")
     tegroup_permutation_desc taken, made;
     tegroup_prepare_desc prepare;
-    int64_t counts[TEGROUP_MAX_GROUPS];
     tegroup_snapshot_view view;
     const tegroup_matrix *slots;
     int64_t tokens, rows, row;
@@ -342,7 +349,12 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
     if (desc->snapshot) {
         TEGROUP_IMPL_RULE(!desc->shape.snapshot || desc->shape.snapshot == desc->snapshot, ERROR_COMBINATION,
                           "shape.snapshot", "must be NULL, or snapshot, where that is made", 0, 1);
-        prepare = tegroup_impl_permutation_prepare(desc, counts);
+        TEGROUP_IMPL_RULE(desc->shape.row_sizes.data_space == TEGROUP_SPACE_UNSET
+                              || desc->shape.row_sizes.data_space == desc->space,
+                          ERROR_COMBINATION, "shape.row_sizes.data_space",
+                          "must be UNSET, or space, where the snapshot is made", (int32_t)desc->space,
+                          (int32_t)desc->shape.row_sizes.data_space);
+        prepare = tegroup_impl_permutation_prepare(desc);
         made = *desc;
         made.shape = prepare.shape;
         made.shape.snapshot = desc->snapshot;
@@ -353,10 +365,7 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
     if (desc->space == TEGROUP_SPACE_DEVICE)
         return tegroup_impl_cuda_permutation_make(desc, desc->snapshot ? &prepare : NULL, stream, error);
 #endif
-    if (desc->snapshot) {
-        tegroup_impl_permutation_count(desc, counts);
-        TEGROUP_IMPL_TRY(tegroup_prepare(&prepare, NULL, error));
-    }
+    if (desc->snapshot) TEGROUP_IMPL_TRY(tegroup_impl_permutation_count(desc, &prepare, error));
     view = tegroup_snapshot_read(desc->shape.snapshot);
     TEGROUP_IMPL_RULE(view.header->groups == desc->shape.groups, ERROR_CAPACITY, "shape.snapshot",
                       "must be of as many groups", desc->shape.groups, view.header->groups);

@@ -453,7 +453,7 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
     tegroup_impl_permutation_call call;
     tegroup_layout layout, snapshot;
     unsigned blocks, fill;
-    int64_t busy;
+    int64_t of_runs, of_rows; /* blocks for all of them */
     int fused = 0;
     memset(&call, 0, sizeof call);
     call.desc = *desc;
@@ -488,11 +488,11 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
     }
     call.run = tegroup_impl_permutation_run(groups);
     call.runs = tegroup_impl_ceil_div(call.slots, call.run);
-    busy = tegroup_impl_ceil_div(call.runs, warps);
-    if (fused) busy = tegroup_impl_max(busy, tegroup_impl_ceil_div(groups, 8)); /* blocks that make sums */
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(busy, fused ? 1 : 64, &blocks, error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(call.desc.slot_of_row.cols, 1024), 8, &fill, error));
+    of_runs = tegroup_impl_ceil_div(call.runs, warps);
+    of_rows = tegroup_impl_ceil_div(call.desc.slot_of_row.cols, 1024);
+    if (fused) of_runs = tegroup_impl_max(of_runs, tegroup_impl_max(of_rows, tegroup_impl_ceil_div(groups, 8)));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(of_runs, fused ? 1 : 64, &blocks, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(of_rows, 8, &fill, error));
     return tegroup_impl_cuda_status(
         tegroup_impl_cuda_permutation_steps(call, fused, blocks, fill, 32u * (unsigned)warps, shared, stream), "stream",
         "the kernels must launch", error);

@@ -213,6 +213,10 @@ typedef struct tegroup_router_backward_desc {
  * order of slots. A slot whose index is outside 0 .. experts-1 (-1: dropped), or whose group is full, gets row -1.
  * Below, too, a row or slot that leads outside counts as -1, nobody's, on the CPU as on a GPU.
  *
+ * On a GPU a call that makes the snapshot is one launch for up to 512 experts without alignment, stride, ragged columns
+ * and weights. With more than a few thousand slots its blocks wait for one another, at most one a multiprocessor: CUDA
+ * starts them when all of them have room.
+ *
  * Here and below, row_of_slot is I32 or I64, and so is slot_of_row: I32 for at most 2^31 - 1 rows, or slots. (The
  * gather of a product reads I64.) */
 typedef struct tegroup_permutation_desc {
@@ -230,13 +234,13 @@ typedef struct tegroup_permutation_desc {
     tegroup_matrix weights;      /* in  [tokens, k], F32 or F64: a full group keeps the slots of the largest weights, of
                                     equal ones those that come first, and NaN comes last; absent = it keeps the slots
                                     that come first                                                              */
-    void          *snapshot;     /* out: made first of all, as tegroup_prepare with clamp makes it of how many slots
-                                    name each expert. No counts are needed then: of shape.row_sizes only alignment
-                                    and stride are read. TEGROUP_ALIGNMENT-aligned. NULL = shape.snapshot is there
-                                    already; else that must be NULL or the same                                  */
+    void          *snapshot;     /* out: the snapshot, which this call then makes itself, of how many slots name each
+                                    expert, as tegroup_prepare does with clamp. The caller has no counts: of
+                                    shape.row_sizes only alignment and stride are read, and shape.snapshot is NULL or
+                                    this address. TEGROUP_ALIGNMENT-aligned. NULL = shape.snapshot was prepared   */
     size_t         snapshot_bytes; /* at least tegroup_snapshot_layout's                                         */
-    tegroup_matrix slot_weights; /* in  [tokens, k], F32 or F64: where row_weights come from; there just where these
-                                    are                                                                          */
+    tegroup_matrix slot_weights; /* in  [tokens, k], F32 or F64: what row_weights are copied from; absent just where
+                                    they are                                                                     */
     tegroup_matrix row_weights;  /* out [1, shape.rows], dtype of slot_weights: the weight of each row's slot; those of
                                     rows that no slot has are untouched. Absent = not wanted                     */
 } tegroup_permutation_desc;

@@ -137,6 +137,14 @@ static void *call_all(void *unused) {
     BOTH(tegroup_router(&w.router, NULL, &error), tegroup_router(NULL, NULL, &error));
     BOTH(tegroup_router_backward(&w.router_backward, NULL, &error), tegroup_router_backward(NULL, NULL, &error));
     BOTH(tegroup_permutation_make(&w.permutation, NULL, &error), tegroup_permutation_make(NULL, NULL, &error));
+    tegroup_permutation_desc prepares = w.permutation;
+    static float row_weights[1024];
+    MUST(prepares.shape.rows <= 1024);
+    prepares.shape.snapshot = NULL;
+    prepares.snapshot = w.snapshot_out, prepares.snapshot_bytes = sizeof w.snapshot_out;
+    prepares.slot_weights = tegroup_matrix_of(w.weights_grad, TOKENS, CHOICES, TEGROUP_DTYPE_F32);
+    prepares.row_weights = tegroup_matrix_of(row_weights, 1, prepares.shape.rows, TEGROUP_DTYPE_F32);
+    BOTH(tegroup_permutation_make(&prepares, NULL, &error), tegroup_permutation_make(NULL, NULL, &error));
     w.router.scheme.score = w.router_backward.scheme.score = TEGROUP_SCORE_SIGMOID; /* a scheme has arrays of its own on the stack */
     w.router_backward.balance_coefficient = 0;
     BOTH(tegroup_router(&w.router, NULL, &error), tegroup_router(NULL, NULL, &error));

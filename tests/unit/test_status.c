@@ -2046,6 +2046,8 @@ TEST(status, permutation_prepares) {
     BAD(permutation, permutation_prepares(); p->snapshot_bytes = layout.total_bytes - 1, WORKSPACE, "snapshot_bytes", layout.total_bytes, layout.total_bytes - 1);
     BAD(permutation, permutation_prepares(); p->snapshot = permutation_snapshot + 8, ALIGNMENT, "snapshot", TEGROUP_ALIGNMENT, 8);
     BAD(permutation, permutation_prepares(); p->shape.row_sizes.alignment = -1, VALUE, "shape.row_sizes.alignment", TEGROUP_MAX_ROWS, -1);
+    BAD(permutation, permutation_prepares(); p->shape.row_sizes.data_space = TEGROUP_SPACE_DEVICE, COMBINATION, "shape.row_sizes.data_space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
+    BAD(permutation, permutation_prepares(); p->shape.col_sizes = tegroup_sizes_of(p->row_of_slot.data, TEGROUP_DTYPE_I32, TEGROUP_SPACE_HOST), OVERLAP, "row_of_slot.data", 0, 1);
     BAD(permutation, permutation_prepares(); p->row_of_slot.data = permutation_snapshot, OVERLAP, "row_of_slot.data", 0, 1);
     BAD(permutation, permutation_prepares(); p->indices.data = permutation_snapshot, OVERLAP, "snapshot", 0, 1);
     spoil_nothing();
