@@ -171,6 +171,7 @@ template <typename REAL, typename KEY> struct tegroup_impl_scheme_token {
                     ~tegroup_impl_lanes_most(mine_too && tie == largest ? ~(uint32_t)mine : 0u);
                 equal = __ballot_sync(0xffffffffu, mine_too && (uint32_t)mine == first);
             }
+            __syncwarp(); /* every lane has seen that there was no choice yet */
             if (equal >> lane & 1) {
                 indices[j] = mine;
                 keys[mine] = 0;
