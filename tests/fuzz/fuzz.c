@@ -1018,7 +1018,7 @@ static void fuzz_permutation(void) {
         tegroup_layout layout;
         if (tegroup_snapshot_layout(&desc.shape, &layout, NULL) == TEGROUP_OK) {
             desc.snapshot_bytes = layout.total_bytes - (size_t)chance(5);
-            desc.snapshot = take(layout.total_bytes);
+            desc.snapshot = aligned_buffer(layout.total_bytes);
             if (chance(95)) desc.shape.snapshot = chance(50) ? NULL : desc.snapshot;
         }
     }
