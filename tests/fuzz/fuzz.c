@@ -1028,9 +1028,9 @@ static void fuzz_permutation(void) {
         for (j = 0; j < desc.row_of_slot.cols; j++) {
             int64_t row = entry(&desc.row_of_slot, i, j);
             MUST(row >= -1 && row < desc.shape.rows);
-            if (row >= 0) MUST(entry(&desc.slot_of_row, 0, row) == i * desc.row_of_slot.cols + j);
+            if (row >= 0 && desc.slot_of_row.dtype != TEGROUP_DTYPE_UNSET) MUST(entry(&desc.slot_of_row, 0, row) == i * desc.row_of_slot.cols + j);
         }
-    for (i = 0; i < desc.shape.rows; i++) {
+    for (i = 0; i < desc.shape.rows && desc.slot_of_row.dtype != TEGROUP_DTYPE_UNSET; i++) {
         int64_t slot = entry(&desc.slot_of_row, 0, i);
         MUST(slot >= -1 && slot < desc.row_of_slot.rows * desc.row_of_slot.cols);
         if (slot >= 0) MUST(entry(&desc.row_of_slot, slot / desc.row_of_slot.cols, slot % desc.row_of_slot.cols) == i);
