@@ -1,5 +1,5 @@
 /* nvcc -std=c++17 -O3 -DTEGROUP_NO_PORTABLE -gencode arch=compute_90a,code=sm_90a -I. tests/bench/bench_moe.cu -o bench_moe
- * bench_moe [calls] [router] [permutation] [rows] [activations]      all, or those named */
+ * bench_moe [calls] [router] [routing] [permutation] [rows] [activations]      all, or those named */
 
 /* Operations around the products: bytes that must move, by time, as a fraction of the rate of a device-to-device copy in the
  * same run. Contestants take turns in random order, 256 MB are written before each (L2 is cold), medians of 30 rounds. A row
@@ -251,6 +251,72 @@ static void time_router() {
             }
 }
 
+/* A call's launches as a graph, launched on the stream of all others. */
+static std::function<void()> captured(const std::function<void(cudaStream_t)> &call) {
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t replay;
+    MUST(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    MUST(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    call(stream);
+    MUST(cudaStreamEndCapture(stream, &graph));
+    MUST(cudaGraphInstantiate(&replay, graph, 0));
+    MUST(cudaGraphDestroy(graph));
+    MUST(cudaStreamDestroy(stream));
+    return [replay] { MUST(cudaGraphLaunch(replay, 0)); };
+}
+
+/* From a router's indices to the rows of experts and their weights, in graphs: three calls, which begin with counts, and one,
+ * which needs none. */
+static void time_routing() {
+    tegroup_error error;
+    tegroup_layout layout;
+    for (int32_t experts : {128, 512})
+        for (int64_t tokens : {8, 512, 4096, 24576}) {
+            auto m = desc<tegroup_permutation_desc>();
+            std::vector<int32_t> indices((size_t)(tokens * K));
+            std::vector<int64_t> counts((size_t)experts);
+            for (auto &e : indices) counts[(size_t)(e = rand() % experts)]++;
+            m.indices = matrix(TEGROUP_DTYPE_I32, tokens, K);
+            MUST(cudaMemcpy(m.indices.data, indices.data(), indices.size() * 4, cudaMemcpyHostToDevice));
+            tegroup_shape shape = routed(counts, tokens * K);
+            MUST(tegroup_snapshot_layout(&shape, &layout, &error));
+            const size_t snapshot_bytes = layout.total_bytes;
+            void *const snapshot = device(snapshot_bytes);
+            m.shape = shape;
+            m.row_of_slot = matrix(TEGROUP_DTYPE_I32, tokens, K);
+            m.slot_of_row = matrix(TEGROUP_DTYPE_I32, 1, tokens * K);
+            MUST(tegroup_permutation_layout(&m, &layout, &error));
+            m.workspace = device(layout.total_bytes);
+            m.workspace_bytes = layout.total_bytes;
+            auto one = m;
+            one.shape.snapshot = NULL;
+            one.snapshot = snapshot;
+            one.snapshot_bytes = snapshot_bytes;
+            one.slot_weights = matrix(TEGROUP_DTYPE_F32, tokens, K);
+            one.row_weights = matrix(TEGROUP_DTYPE_F32, 1, tokens * K);
+            auto weights = desc<tegroup_permute_desc>();
+            weights.k = 1;
+            weights.tokens = tegroup_matrix_of(one.slot_weights.data, tokens * K, 1, TEGROUP_DTYPE_F32);
+            weights.row_of_slot = tegroup_matrix_of(m.row_of_slot.data, tokens * K, 1, TEGROUP_DTYPE_I32);
+            weights.permuted = tegroup_matrix_of(one.row_weights.data, tokens * K, 1, TEGROUP_DTYPE_F32);
+            const auto prepare = [&](cudaStream_t s) {
+                tegroup_shape prepared = shape;
+                MUST(tegroup_shape_prepare(&prepared, (void *)(uintptr_t)shape.snapshot, snapshot_bytes, s, &error));
+            };
+            const auto permutation = [&](cudaStream_t s) { MUST(tegroup_permutation_make(&m, s, &error)); };
+            const auto row_weights = [&](cudaStream_t s) { MUST(tegroup_permute(&weights, s, &error)); };
+            const std::string of = " [" + std::to_string(tokens) + ",8] of " + std::to_string(experts);
+            race({{"an empty kernel", 0, captured([](cudaStream_t s) { nothing<<<1, 32, 0, s>>>(); })},
+                  {"prepare" + of, 0, captured(prepare)},
+                  {"permutation" + of, 0, captured(permutation)},
+                  {"weights by row" + of, 0, captured(row_weights)},
+                  {"these three" + of, 0, captured([&](cudaStream_t s) { prepare(s), permutation(s), row_weights(s); })},
+                  {"one call" + of, 0, captured([&](cudaStream_t s) { MUST(tegroup_permutation_make(&one, s, &error)); })}});
+            release();
+        }
+}
+
 static void time_permutation() {
     tegroup_error error;
     tegroup_layout layout;
@@ -392,7 +458,7 @@ static void time_activations() {
 
 int main(int argc, char **argv) {
     const struct { const char *name; void (*run)(); } parts[] = {
-        {"calls", time_small_calls}, {"router", time_router}, {"permutation", time_permutation}, {"rows", time_rows}, {"activations", time_activations}};
+        {"calls", time_small_calls}, {"router", time_router}, {"routing", time_routing}, {"permutation", time_permutation}, {"rows", time_rows}, {"activations", time_activations}};
     for (const auto &part : parts)
         if (argc < 2 || std::find(argv + 1, argv + argc, std::string(part.name)) != argv + argc) part.run();
     return 0;
