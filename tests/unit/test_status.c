@@ -2041,6 +2041,7 @@ static void permutation_prepares(void) {
 TEST(status, permutation_prepares) {
     tegroup_permutation_desc *p = &w.permutation;
     tegroup_layout layout;
+    spoil_nothing();
     ASSERT_EQ(TEGROUP_OK, tegroup_snapshot_layout(&p->shape, &layout, NULL));
     BAD(permutation, permutation_prepares(); p->shape.snapshot = w.snapshot, COMBINATION, "shape.snapshot", 0, 1);
     BAD(permutation, permutation_prepares(); p->snapshot_bytes = layout.total_bytes - 1, WORKSPACE, "snapshot_bytes", layout.total_bytes, layout.total_bytes - 1);
@@ -2064,6 +2065,7 @@ static void permutation_gives_weights(void) {
 }
 TEST(status, permutation_row_weights) {
     tegroup_permutation_desc *p = &w.permutation;
+    spoil_nothing();
     ASSERT_LE(p->shape.rows, 1024);
     BAD(permutation, permutation_gives_weights(); memset(&p->row_weights, 0, sizeof p->row_weights), COMBINATION, "slot_weights.dtype", 0, 1);
     BAD(permutation, permutation_gives_weights(); memset(&p->slot_weights, 0, sizeof p->slot_weights), COMBINATION, "slot_weights.dtype", 1, 0);
