@@ -517,7 +517,7 @@ static inline bool tegroup_impl_prepare_plain(const tegroup_impl_preparation *p)
            && p->rows.alignment <= 1;
 }
 
-/* The same, so that the compiler sees it, and leaves out what it does not need. */
+/* Such a preparation with that spelt out, so that the compiler leaves out what it does not need. */
 static __device__ __forceinline__ tegroup_impl_preparation
 tegroup_impl_prepare_as_plain(const tegroup_impl_preparation &p) {
     tegroup_impl_preparation plain = p;
@@ -3650,21 +3650,21 @@ static inline tegroup_status tegroup_impl_cuda_combine_backward(const tegroup_co
 
 /* Slots are cut into runs, one a warp. The first step counts each run's slots by expert. The second turns the counts
  * into the number of the expert's slots in earlier runs. The third ranks the slots of a run in order. Steps are kernels
- * of their own, or one kernel's where that makes the snapshot, too, between the second and the third. */
+ * of their own, or one kernel's, which makes the snapshot, too, between the second and the third. */
 typedef struct tegroup_impl_permutation_call {
     tegroup_permutation_desc desc;
     tegroup_snapshot_view view;
     int64_t *before; /* [runs][groups] */
-    int64_t *counts; /* [groups]: slots of each expert, of which the snapshot is made */
+    int64_t *counts; /* [groups]: slots of each expert */
     int64_t slots, run, runs;
-    tegroup_impl_preparation preparation; /* and how, if it is */
+    tegroup_impl_preparation preparation; /* how the snapshot is made of counts, if it is */
     int32_t snapshot_bytes;
 } tegroup_impl_permutation_call;
 
 enum {
     TEGROUP_IMPL_PERMUTATION_THREADS = 256,
-    TEGROUP_IMPL_PERMUTATION_FUSED =
-        512 /* experts up to which one kernel prepares, too: shared memory for their numbers */
+    /* Experts up to which the kernel that ranks makes the snapshot, too: shared memory has room for their numbers. */
+    TEGROUP_IMPL_PERMUTATION_FUSED = 512
 };
 
 /* The warp's array of one number for each expert, in shared memory. */
@@ -4033,18 +4033,12 @@ static inline tegroup_status tegroup_impl_cuda_permutation_prepare(const tegroup
                                                                    const tegroup_prepare_desc *prepare,
                                                                    const tegroup_layout *layout,
                                                                    struct CUstream_st *stream, tegroup_error *error) {
-    tegroup_count_desc count;
-    memset(&count, 0, sizeof count);
-    count.struct_size = sizeof count;
-    count.space = TEGROUP_SPACE_DEVICE;
-    count.groups = prepare->shape.groups;
-    count.labels = call->desc.indices;
-    count.counts = tegroup_matrix_of(call->counts, 1, count.groups, TEGROUP_DTYPE_I64);
+    const tegroup_count_desc count = tegroup_impl_permutation_count(&call->desc, call->counts);
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_count(&count, stream, error));
     return tegroup_impl_cuda_prepare(&call->preparation, prepare, layout, stream, error);
 }
 
-/* The steps as one kernel, if all that they are for is there, and as three otherwise. */
+/* whole: one kernel takes the steps, and makes the snapshot. Else they are three kernels, and the snapshot is there. */
 static inline cudaError_t tegroup_impl_cuda_permutation_steps(const tegroup_impl_permutation_call &call, int whole,
                                                               unsigned blocks, unsigned fill, unsigned threads,
                                                               size_t shared, struct CUstream_st *stream) {
@@ -10194,12 +10188,12 @@ TEGROUP_IMPL_WGMMA_FP8_OF(128, TEGROUP_IMPL_SUMS_64, "64", "65", "66", TEGROUP_I
  * For every tile, an element is summed over k in steps of 16 from 0 upwards, so the tile never changes a bit. */
 enum {
     TEGROUP_IMPL_SM90_THREADS = 384,
-#if defined(__CUDACC_DEBUG__) /* nvcc -G reserves some for itself. */
+#if defined(__CUDACC_DEBUG__) /* nvcc -G reserves some for itself, which costs one kernel a stage. */
     TEGROUP_IMPL_SM90_SHARED = 219 * 1024,
     TEGROUP_IMPL_SM90_RING = 2,
 #else
     TEGROUP_IMPL_SM90_SHARED = 227 * 1024, /* bytes of shared memory that a block can have */
-    TEGROUP_IMPL_SM90_RING = 3,            /* stages of operands in it that it must have at least */
+    TEGROUP_IMPL_SM90_RING = 3,            /* pipeline stages that these must have room for */
 #endif
     TEGROUP_IMPL_SM90_REST = 2048,    /* bytes of these for barriers, scheduled tiles and gathered row numbers */
     TEGROUP_IMPL_SM90_ALIGN = 1024,   /* bytes of these to align the ring */
@@ -10289,8 +10283,8 @@ struct tegroup_impl_sm90_shape {
     static constexpr bool A_LINES = OP == TEGROUP_OP_WGRAD || (FITS && OP == TEGROUP_OP_DGRAD),
                           B_LINES = OP != TEGROUP_OP_FORWARD && !FITS;
     static constexpr bool OF_GROUPS = false; /* whether each group has maps of its own */
-    static constexpr int FINDERS =
-        1; /* lanes of the scheduler's warp that write what it finds, and say so, each itself */
+    /* Lanes of the scheduler's warp that write what it finds. Each says so itself, which racecheck wants to see. */
+    static constexpr int FINDERS = 1;
     static constexpr int A_BYTES = TILE_M * TEGROUP_IMPL_SM90_LINE,
                          STAGE_BYTES = A_BYTES + COLS * TEGROUP_IMPL_SM90_LINE;
     static constexpr int SLAB_BYTES = 2 * SLABS * TEGROUP_IMPL_SM90_SLAB;

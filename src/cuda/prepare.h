@@ -298,7 +298,7 @@ static inline bool tegroup_impl_prepare_plain(const tegroup_impl_preparation *p)
            && p->rows.alignment <= 1;
 }
 
-/* The same, so that the compiler sees it, and leaves out what it does not need. */
+/* Such a preparation with that spelt out, so that the compiler leaves out what it does not need. */
 static __device__ __forceinline__ tegroup_impl_preparation
 tegroup_impl_prepare_as_plain(const tegroup_impl_preparation &p) {
     tegroup_impl_preparation plain = p;

@@ -24,6 +24,7 @@
 #include "core/prepare_rules.h"
 #include "gemm/prepare.h"
 #include "cpu/rows.h"
+#include "moe/count.h"
 #include "moe/router_scheme.h"
 
 #if TEGROUP_IMPL_MOE_KERNELS
@@ -220,15 +221,14 @@ TEGROUP_API tegroup_status tegroup_permutation_layout(const tegroup_permutation_
     return TEGROUP_OK;
 }
 
-/* How the snapshot is made of counts in I64; until it is known where these are, of an address that nobody reads. */
+/* How the snapshot is made of counts in I64. Until these have a place, data is an address that nobody reads. */
 static inline tegroup_prepare_desc tegroup_impl_permutation_prepare(const tegroup_permutation_desc *desc) {
     tegroup_prepare_desc prepare;
     memset(&prepare, 0, sizeof prepare);
     prepare.struct_size = sizeof prepare;
     prepare.space = desc->space;
     prepare.shape = desc->shape;
-    prepare.shape.row_sizes =
-        tegroup_sizes_of((void *)(uintptr_t)TEGROUP_ALIGNMENT, TEGROUP_DTYPE_I64, desc->space);
+    prepare.shape.row_sizes = tegroup_sizes_of((void *)(uintptr_t)TEGROUP_ALIGNMENT, TEGROUP_DTYPE_I64, desc->space);
     prepare.shape.row_sizes.alignment = desc->shape.row_sizes.alignment;
     prepare.shape.row_sizes.stride = desc->shape.row_sizes.stride;
     prepare.snapshot = desc->snapshot;
@@ -247,8 +247,8 @@ static inline tegroup_status tegroup_impl_permutation_check(const tegroup_permut
                              *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"),
                              *const slot_weights[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_weights"),
                              *const row_weights[5] = TEGROUP_IMPL_MATRIX_PATHS("row_weights");
-    const int weighs = desc->row_weights.dtype != TEGROUP_DTYPE_UNSET;
-    const int ragged_cols = prepare && desc->shape.col_sizes.encoding != TEGROUP_ENCODING_UNSET;
+    const int weighs = desc->row_weights.dtype != TEGROUP_DTYPE_UNSET,
+              ragged_cols = prepare && desc->shape.col_sizes.encoding != TEGROUP_ENCODING_UNSET;
     tegroup_impl_buffer buffers[9];
     tegroup_layout layout;
     TEGROUP_IMPL_TRY(tegroup_impl_check_permutation_sizes(desc, error));
@@ -295,17 +295,24 @@ static inline tegroup_status tegroup_impl_permutation_check(const tegroup_permut
     return tegroup_impl_check_snapshot(desc->shape.snapshot, "shape.snapshot", desc->shape.rows, desc->space, error);
 }
 
-/* The snapshot of how many slots name each expert. */
-static inline tegroup_status tegroup_impl_permutation_count(const tegroup_permutation_desc *desc,
-                                                            tegroup_prepare_desc *prepare, tegroup_error *error) {
-    const int64_t tokens = tegroup_impl_matrix_rows(&desc->indices);
-    int64_t counts[TEGROUP_MAX_GROUPS], t, j;
-    memset(counts, 0, (size_t)desc->shape.groups * sizeof *counts);
-    for (t = 0; t < tokens; t++)
-        for (j = 0; j < desc->indices.cols; j++) {
-            const int64_t expert = tegroup_impl_entry(&desc->indices, t, j);
-            if (tegroup_impl_within(expert, desc->shape.groups)) counts[expert]++;
-        }
+/* How many slots name each expert. */
+static inline tegroup_count_desc tegroup_impl_permutation_count(const tegroup_permutation_desc *desc, int64_t *counts) {
+    tegroup_count_desc count;
+    memset(&count, 0, sizeof count);
+    count.struct_size = sizeof count;
+    count.space = desc->space;
+    count.groups = desc->shape.groups;
+    count.labels = desc->indices;
+    count.counts = tegroup_matrix_of(counts, 1, count.groups, TEGROUP_DTYPE_I64);
+    return count;
+}
+
+/* On the host: the snapshot of that. */
+static inline tegroup_status tegroup_impl_permutation_snapshot(const tegroup_permutation_desc *desc,
+                                                               tegroup_prepare_desc *prepare, tegroup_error *error) {
+    int64_t counts[TEGROUP_MAX_GROUPS];
+    const tegroup_count_desc count = tegroup_impl_permutation_count(desc, counts);
+    TEGROUP_IMPL_TRY(tegroup_count(&count, NULL, error));
     prepare->shape.row_sizes.data = counts;
     return tegroup_prepare(prepare, NULL, error);
 }
@@ -365,7 +372,7 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
     if (desc->space == TEGROUP_SPACE_DEVICE)
         return tegroup_impl_cuda_permutation_make(desc, desc->snapshot ? &prepare : NULL, stream, error);
 #endif
-    if (desc->snapshot) TEGROUP_IMPL_TRY(tegroup_impl_permutation_count(desc, &prepare, error));
+    if (desc->snapshot) TEGROUP_IMPL_TRY(tegroup_impl_permutation_snapshot(desc, &prepare, error));
     view = tegroup_snapshot_read(desc->shape.snapshot);
     TEGROUP_IMPL_RULE(view.header->groups == desc->shape.groups, ERROR_CAPACITY, "shape.snapshot",
                       "must be of as many groups", desc->shape.groups, view.header->groups);

@@ -28,21 +28,21 @@
 
 /* Slots are cut into runs, one a warp. The first step counts each run's slots by expert. The second turns the counts
  * into the number of the expert's slots in earlier runs. The third ranks the slots of a run in order. Steps are kernels
- * of their own, or one kernel's where that makes the snapshot, too, between the second and the third. */
+ * of their own, or one kernel's, which makes the snapshot, too, between the second and the third. */
 typedef struct tegroup_impl_permutation_call {
     tegroup_permutation_desc desc;
     tegroup_snapshot_view view;
     int64_t *before; /* [runs][groups] */
-    int64_t *counts; /* [groups]: slots of each expert, of which the snapshot is made */
+    int64_t *counts; /* [groups]: slots of each expert */
     int64_t slots, run, runs;
-    tegroup_impl_preparation preparation; /* and how, if it is */
+    tegroup_impl_preparation preparation; /* how the snapshot is made of counts, if it is */
     int32_t snapshot_bytes;
 } tegroup_impl_permutation_call;
 
 enum {
     TEGROUP_IMPL_PERMUTATION_THREADS = 256,
-    TEGROUP_IMPL_PERMUTATION_FUSED =
-        512 /* experts up to which one kernel prepares, too: shared memory for their numbers */
+    /* Experts up to which the kernel that ranks makes the snapshot, too: shared memory has room for their numbers. */
+    TEGROUP_IMPL_PERMUTATION_FUSED = 512
 };
 
 /* The warp's array of one number for each expert, in shared memory. */
@@ -411,18 +411,12 @@ static inline tegroup_status tegroup_impl_cuda_permutation_prepare(const tegroup
                                                                    const tegroup_prepare_desc *prepare,
                                                                    const tegroup_layout *layout,
                                                                    struct CUstream_st *stream, tegroup_error *error) {
-    tegroup_count_desc count;
-    memset(&count, 0, sizeof count);
-    count.struct_size = sizeof count;
-    count.space = TEGROUP_SPACE_DEVICE;
-    count.groups = prepare->shape.groups;
-    count.labels = call->desc.indices;
-    count.counts = tegroup_matrix_of(call->counts, 1, count.groups, TEGROUP_DTYPE_I64);
+    const tegroup_count_desc count = tegroup_impl_permutation_count(&call->desc, call->counts);
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_count(&count, stream, error));
     return tegroup_impl_cuda_prepare(&call->preparation, prepare, layout, stream, error);
 }
 
-/* The steps as one kernel, if all that they are for is there, and as three otherwise. */
+/* whole: one kernel takes the steps, and makes the snapshot. Else they are three kernels, and the snapshot is there. */
 static inline cudaError_t tegroup_impl_cuda_permutation_steps(const tegroup_impl_permutation_call &call, int whole,
                                                               unsigned blocks, unsigned fill, unsigned threads,
                                                               size_t shared, struct CUstream_st *stream) {

@@ -213,9 +213,9 @@ typedef struct tegroup_router_backward_desc {
  * order of slots. A slot whose index is outside 0 .. experts-1 (-1: dropped), or whose group is full, gets row -1.
  * Below, too, a row or slot that leads outside counts as -1, nobody's, on the CPU as on a GPU.
  *
- * On a GPU a call that makes the snapshot is one launch for up to 512 experts without alignment, stride, ragged columns
- * and weights. With more than a few thousand slots its blocks wait for one another, at most one a multiprocessor: CUDA
- * starts them when all of them have room.
+ * On a GPU a call that makes the snapshot is one launch for up to 512 experts, if it has no alignment, stride, ragged
+ * columns or weights. Beyond a few thousand slots the blocks of that launch wait for one another: CUDA starts it when
+ * all of them have room, at most one on each multiprocessor.
  *
  * Here and below, row_of_slot is I32 or I64, and so is slot_of_row: I32 for at most 2^31 - 1 rows, or slots. (The
  * gather of a product reads I64.) */

@@ -266,8 +266,8 @@ static std::function<void()> captured(const std::function<void(cudaStream_t)> &c
     return [replay] { MUST(cudaGraphLaunch(replay, 0)); };
 }
 
-/* From a router's indices to the rows of experts and their weights, in graphs: three calls, which begin with counts, and one,
- * which needs none. */
+/* From a router's indices to the rows of experts and their weights, in graphs: three calls, which begin with counts, and
+ * one, which needs none. */
 static void time_routing() {
     tegroup_error error;
     tegroup_layout layout;

@@ -4,8 +4,8 @@
 
 #include "mirror.h"
 
-/* How many kernels there are; 0 where there is anything but these, and the empty nodes that joins of streams may leave: a
- * copy, a memset, an allocation, a host call. */
+/* How many kernels a graph has. 0 = it has something else, too, such as a copy, a memset, an allocation or a host call.
+ * The empty nodes that joins of streams may leave do not count. */
 static int only_kernels(cudaGraph_t graph) {
     size_t count = 0;
     int kernels = 0;

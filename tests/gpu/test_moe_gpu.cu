@@ -508,8 +508,8 @@ TEST(moe_gpu, permutation_equals_the_cpus) {
     }
 }
 
-/* One graph makes snapshots and permutations of whatever experts the slots name by then; with more slots than the grid's
- * warps take in one round, with some, and with few. */
+/* One graph makes snapshots and permutations of whatever experts the slots name by then: of more slots than the warps of
+ * the grid take in one round, of some, and of few. */
 TEST(moe_gpu, permutations_prepare_in_a_graph) {
     static const int64_t tokens[] = {90000, 2000, 40};
     rng r = rng_seed(5031);
@@ -537,7 +537,8 @@ TEST(moe_gpu, permutations_prepare_in_a_graph) {
         for (int64_t i = scaled(20); i > 0; i--) {
             const int32_t most = (int32_t)rng_int(&r, 0, c.experts - 1);
             for (int64_t slot = 0; slot < c.tokens * c.k; slot++)
-                set_whole(&c.d.indices, slot / c.k, slot % c.k, rng_chance(&r, 97) ? rng_int(&r, 0, most) : nonsense(&r, c.d.indices.dtype, c.experts));
+                set_whole(&c.d.indices, slot / c.k, slot % c.k,
+                          rng_chance(&r, 97) ? rng_int(&r, 0, most) : nonsense(&r, c.d.indices.dtype, c.experts));
             mirror_up(mark);
             MUST(cudaMemset(d.workspace, 0xF1, d.workspace_bytes));
             MUST(cudaGraphLaunch(replay, stream));

@@ -180,9 +180,17 @@ TEST(moe_layer_gpu, sm90_launches) {
     if (!backend_here(TEGROUP_BACKEND_SM90)) SKIP("not on this machine or not in this build");
     if (stream == NULL) MUST(cudaStreamCreate(&stream));
     MUST(cudaMalloc((void **)&memory, (size_t)1 << 30));
-    const auto take = [&](size_t bytes) { unsigned char *at = memory + taken; taken += (bytes + 255) / 256 * 256; return (void *)at; };
-    const auto matrix_of = [&](int64_t rows, int64_t cols, tegroup_dtype dtype) { return tegroup_matrix_of(take((size_t)(rows * cols) * size_of(dtype)), rows, cols, dtype); };
-    const auto weight_of = [&](int64_t rows, int64_t cols) { return tegroup_tensor_uniform((int32_t)E, rows, cols, TEGROUP_DTYPE_BF16, take((size_t)(E * rows * cols) * 2)); };
+    const auto take = [&](size_t bytes) {
+        unsigned char *at = memory + taken;
+        taken += (bytes + 255) / 256 * 256;
+        return (void *)at;
+    };
+    const auto matrix_of = [&](int64_t rows, int64_t cols, tegroup_dtype dtype) {
+        return tegroup_matrix_of(take((size_t)(rows * cols) * size_of(dtype)), rows, cols, dtype);
+    };
+    const auto weight_of = [&](int64_t rows, int64_t cols) {
+        return tegroup_tensor_uniform((int32_t)E, rows, cols, TEGROUP_DTYPE_BF16, take((size_t)(E * rows * cols) * 2));
+    };
     memset(&d, 0, sizeof d);
     d.struct_size = sizeof d;
     d.space = TEGROUP_SPACE_DEVICE;
@@ -204,7 +212,10 @@ TEST(moe_layer_gpu, sm90_launches) {
         tegroup_moe_desc now = d;
         cudaGraph_t graph;
         const size_t before = taken;
-        if (!training) now.grad_output = now.grad_tokens = now.grad_logits = tegroup_matrix(), now.experts.fc1.main_grad = now.experts.fc2.main_grad = tegroup_tensor();
+        if (!training) {
+            now.grad_output = now.grad_tokens = now.grad_logits = tegroup_matrix();
+            now.experts.fc1.main_grad = now.experts.fc2.main_grad = tegroup_tensor();
+        }
         must(tegroup_moe_plan_make(&now, NULL, &plan, &error), &error);
         ASSERT_PASSING();
         now.saved_by_forward = take(now.saved_by_forward_bytes = plan.saved_by_forward_bytes);
