@@ -58,7 +58,8 @@ typedef struct tegroup_impl_quantize_launch {
  * rows][column], or, where a scale is chosen for a square, which both copies have, [band of 16 rows][block]; factors,
  * [row or square][block] and [block][column or square]. */
 struct tegroup_impl_quantize_shared {
-    uint32_t amax[TEGROUP_IMPL_COPIES][TEGROUP_IMPL_QUANTIZE_BANDS * TEGROUP_IMPL_QUANTIZE_COLS]; /* in vectors */
+    /* Threads write four at a time. */
+    __align__(16) uint32_t amax[TEGROUP_IMPL_COPIES][TEGROUP_IMPL_QUANTIZE_BANDS * TEGROUP_IMPL_QUANTIZE_COLS];
     float factor[TEGROUP_IMPL_COPIES][TEGROUP_IMPL_QUANTIZE_BANDS * TEGROUP_IMPL_QUANTIZE_COLS];
     tegroup_snapshot_view view;
     tegroup_impl_before before;
