@@ -1,0 +1,42 @@
+#!/bin/sh
+# GPU tests without a GPU: programs of tests/gpu, compiled to PTX, run on the emulator of this folder, which is a CUDA runtime.
+#
+#   run.sh [PROGRAM...]   those, or the usual ones, on problems that TEGROUP_TEST_SCALE makes few (0.002)
+#
+# Prints "ok PROGRAM: TEST" a test. First the emulator must find mistakes that are planted in kernels. Needs nvcc and g++.
+set -u
+cd "$(dirname "$0")/../.." || exit
+out=build/emulator
+nvcc=${NVCC:-$(command -v nvcc || true)}
+[ -n "$nvcc" ] || { echo "skip emulated needs nvcc: set NVCC or put it on PATH"; exit 0; }
+command -v g++ >/dev/null || { echo "skip emulated needs g++: apt-get install g++"; exit 0; }
+export TEGROUP_TEST_SCALE="${EMULATED_SCALE:-0.002}" TEGROUP_TEST_BACKENDS=sm90,portable LD_LIBRARY_PATH="$PWD/$out"
+programs=${*:-test_quantize_gpu test_formats_gpu test_fp8_gpu test_moe_layer_gpu}
+failed=0
+mkdir -p $out
+# shellcheck disable=SC2086 # a list of names
+if ! make -f tests/emulator/build.mk -s -j"$(getconf _NPROCESSORS_ONLN)" OUT=$out NVCC="$nvcc" $out/mistakes $(printf "$out/%s " $programs) >$out/build.log 2>&1; then
+    grep -E 'error|Error' $out/build.log | head -n 20
+    echo 'not ok emulator_builds'
+    exit 1
+fi
+echo 'ok emulator_builds'
+
+while IFS=, read -r name text; do # what must be said of each mistake
+    if timeout 60 $out/mistakes "$name" 2>&1 </dev/null | grep -qF "$text"; then echo "ok emulator_finds: $name"
+    else echo "not ok emulator_finds: $name"; failed=1; fi
+done <<END
+$($out/mistakes list)
+END
+
+for program in $programs; do
+    log=$out/$program.log
+    timeout "${EMULATED_SECONDS:-900}" $out/"$program" >"$log" 2>&1
+    code=$?
+    sed -nE "s/^(not )?ok /\1ok $program: /p; /^skip /p" "$log"
+    [ $code -eq 0 ] && continue
+    failed=1
+    grep -avE '^(begin|ok|skip) ' "$log" | tail -n 20
+    grep -aq '^not ok ' "$log" || echo "not ok $program: exit $code"
+done
+exit $failed
