@@ -26,8 +26,8 @@
  *   [16] moe/skew_cuda.h          Skew of a routing: kernel
  *   [17] ep/ep_cuda.h             Expert parallelism: kernels
  *   [18] gemm/validate_quantised_cuda.h Validate kernel of quantised tensors
- *   [19] gemm/validate_cuda.h     Validate kernels
- *   [20] gemm/scale_convert_cuda.h Scales in another layout: kernel
+ *   [19] gemm/scale_convert_cuda.h Scales in another layout: kernel
+ *   [20] gemm/validate_cuda.h     Validate kernels
  *   [21] cuda/walk.h              A walk through tiles
  *   [22] cuda/functor.h           A functor in the epilogue
  *   [23] cuda/call.h              GPU calls
@@ -4513,9 +4513,74 @@ static inline cudaError_t tegroup_impl_cuda_validate_quantised(const tegroup_val
     return tegroup_impl_launch(tegroup_impl_validate_quantised_kernel, blocks, 32 * TEGROUP_IMPL_VALIDATE_WARPS, 0,
                                stream, tegroup_impl_validated_of(&desc->tensor, desc->columnwise), desc->result);
 }
+
+/* ==== [19] Scales in another layout: kernel (src/gemm/scale_convert_cuda.h) ==== */
+
+enum { TEGROUP_IMPL_SCALE_THREADS = 256 };
+
+/* What the groups before g store, added up by all threads of a block; 0 where scales do not follow one another. */
+static __device__ __forceinline__ int64_t tegroup_impl_block_scales_before(const tegroup_impl_scales &scales,
+                                                                           const tegroup_snapshot_view *view, int32_t g,
+                                                                           unsigned long long *sum) {
+    const tegroup_tensor *t = &scales.tensor;
+    int64_t mine = 0;
+    if (threadIdx.x == 0) *sum = 0;
+    __syncthreads();
+    if (!tegroup_impl_listed(t) && !tegroup_impl_scales_strided(t, scales.columnwise)) {
+        for (int32_t h = (int32_t)threadIdx.x; h < g; h += TEGROUP_IMPL_SCALE_THREADS)
+            mine = tegroup_impl_add(mine, tegroup_impl_scale_grid_alone(
+                                              t, &scales.facts, tegroup_impl_group_sides(t, view, h), scales.columnwise)
+                                              .count);
+        atomicAdd(sum, (unsigned long long)mine);
+    }
+    __syncthreads();
+    return (int64_t)*sum;
+}
+
+/* A group a blockIdx.y; the blocks of a group take its scales in turn. */
+static __global__ void __launch_bounds__(TEGROUP_IMPL_SCALE_THREADS)
+    tegroup_impl_scale_convert_kernel(const __grid_constant__ tegroup_impl_scales from,
+                                      const __grid_constant__ tegroup_impl_scales to) {
+    __shared__ unsigned long long sums[2];
+    const int32_t g = (int32_t)blockIdx.y;
+    const tegroup_snapshot_view from_view = tegroup_impl_fitting_view(&from.tensor),
+                                to_view = tegroup_impl_fitting_view(&to.tensor);
+    if ((tegroup_impl_ragged(&from.tensor.shape) && !from_view.header)
+        || (tegroup_impl_ragged(&to.tensor.shape) && !to_view.header))
+        return;
+    const int64_t first = (int64_t)blockIdx.x * TEGROUP_IMPL_SCALE_THREADS,
+                  step = (int64_t)gridDim.x * TEGROUP_IMPL_SCALE_THREADS;
+    tegroup_impl_scale_grid written = tegroup_impl_scales_grid(&to, &to_view, g, 0);
+    if (first >= written.count) return; /* as all threads of the block do */
+    const tegroup_impl_scale_grid read =
+        tegroup_impl_scales_grid(&from, &from_view, g, tegroup_impl_block_scales_before(from, &from_view, g, &sums[0]));
+    written = tegroup_impl_scales_grid(&to, &to_view, g, tegroup_impl_block_scales_before(to, &to_view, g, &sums[1]));
+    for (int64_t e = first + threadIdx.x; e < written.count; e += step) {
+        const tegroup_impl_scale_place place = tegroup_impl_scale_place_of(&written, e);
+        tegroup_impl_store_scale(to.dtype, tegroup_impl_scales_at(&to, g),
+                                 tegroup_impl_scale_of_block(&written, place.part, place.outer, place.inner),
+                                 tegroup_impl_converted_scale(&read, from.dtype, tegroup_impl_scales_at(&from, g),
+                                                              &written, to.dtype, place));
+    }
+}
+
+static inline tegroup_status tegroup_impl_cuda_scale_convert(const tegroup_impl_scales *from,
+                                                             const tegroup_impl_scales *to, struct CUstream_st *stream,
+                                                             tegroup_error *error) {
+    const int32_t groups = to->tensor.shape.groups;
+    unsigned blocks;
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(to->capacity, 4 * TEGROUP_IMPL_SCALE_THREADS), 32,
+                                              &blocks, error));
+    if (groups == 0 || to->capacity == 0) return TEGROUP_OK;
+    return tegroup_impl_cuda_status(
+        tegroup_impl_launch(tegroup_impl_scale_convert_kernel,
+                            dim3((unsigned)tegroup_impl_ceil_div(blocks, groups), (unsigned)groups),
+                            TEGROUP_IMPL_SCALE_THREADS, 0, stream, *from, *to),
+        "stream", "the kernel must launch", error);
+}
 #endif /* TEGROUP_NO_FP8 */
 
-/* ==== [19] Validate kernels (src/gemm/validate_cuda.h) ==== */
+/* ==== [20] Validate kernels (src/gemm/validate_cuda.h) ==== */
 
 /* Checks the sizes in one block, which also initializes the result. */
 static __global__ void __launch_bounds__(1024)
@@ -4646,71 +4711,6 @@ static inline tegroup_status tegroup_impl_cuda_validate(const tegroup_validate_d
         code = tegroup_impl_launch(tegroup_impl_validate_close_kernel, 1, 1, 0, stream, desc->result,
                                    desc->tensor.shape.cols);
     return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
-}
-
-/* ==== [20] Scales in another layout: kernel (src/gemm/scale_convert_cuda.h) ==== */
-
-enum { TEGROUP_IMPL_SCALE_THREADS = 256 };
-
-/* What the groups before g store, added up by all threads of a block; 0 where scales do not follow one another. */
-static __device__ __forceinline__ int64_t tegroup_impl_block_scales_before(const tegroup_impl_scales &scales,
-                                                                           const tegroup_snapshot_view *view, int32_t g,
-                                                                           unsigned long long *sum) {
-    const tegroup_tensor *t = &scales.tensor;
-    int64_t mine = 0;
-    if (threadIdx.x == 0) *sum = 0;
-    __syncthreads();
-    if (!tegroup_impl_listed(t) && !tegroup_impl_scales_strided(t, scales.columnwise)) {
-        for (int32_t h = (int32_t)threadIdx.x; h < g; h += TEGROUP_IMPL_SCALE_THREADS)
-            mine = tegroup_impl_add(mine, tegroup_impl_scale_grid_alone(
-                                              t, &scales.facts, tegroup_impl_group_sides(t, view, h), scales.columnwise)
-                                              .count);
-        atomicAdd(sum, (unsigned long long)mine);
-    }
-    __syncthreads();
-    return (int64_t)*sum;
-}
-
-/* A group a blockIdx.y; the blocks of a group take its scales in turn. */
-static __global__ void __launch_bounds__(TEGROUP_IMPL_SCALE_THREADS)
-    tegroup_impl_scale_convert_kernel(const __grid_constant__ tegroup_impl_scales from,
-                                      const __grid_constant__ tegroup_impl_scales to) {
-    __shared__ unsigned long long sums[2];
-    const int32_t g = (int32_t)blockIdx.y;
-    const tegroup_snapshot_view from_view = tegroup_impl_fitting_view(&from.tensor),
-                                to_view = tegroup_impl_fitting_view(&to.tensor);
-    if ((tegroup_impl_ragged(&from.tensor.shape) && !from_view.header)
-        || (tegroup_impl_ragged(&to.tensor.shape) && !to_view.header))
-        return;
-    const int64_t first = (int64_t)blockIdx.x * TEGROUP_IMPL_SCALE_THREADS,
-                  step = (int64_t)gridDim.x * TEGROUP_IMPL_SCALE_THREADS;
-    tegroup_impl_scale_grid written = tegroup_impl_scales_grid(&to, &to_view, g, 0);
-    if (first >= written.count) return; /* as all threads of the block do */
-    const tegroup_impl_scale_grid read =
-        tegroup_impl_scales_grid(&from, &from_view, g, tegroup_impl_block_scales_before(from, &from_view, g, &sums[0]));
-    written = tegroup_impl_scales_grid(&to, &to_view, g, tegroup_impl_block_scales_before(to, &to_view, g, &sums[1]));
-    for (int64_t e = first + threadIdx.x; e < written.count; e += step) {
-        const tegroup_impl_scale_place place = tegroup_impl_scale_place_of(&written, e);
-        tegroup_impl_store_scale(to.dtype, tegroup_impl_scales_at(&to, g),
-                                 tegroup_impl_scale_of_block(&written, place.part, place.outer, place.inner),
-                                 tegroup_impl_converted_scale(&read, from.dtype, tegroup_impl_scales_at(&from, g),
-                                                              &written, to.dtype, place));
-    }
-}
-
-static inline tegroup_status tegroup_impl_cuda_scale_convert(const tegroup_impl_scales *from,
-                                                             const tegroup_impl_scales *to, struct CUstream_st *stream,
-                                                             tegroup_error *error) {
-    const int32_t groups = to->tensor.shape.groups;
-    unsigned blocks;
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(to->capacity, 4 * TEGROUP_IMPL_SCALE_THREADS), 32,
-                                              &blocks, error));
-    if (groups == 0 || to->capacity == 0) return TEGROUP_OK;
-    return tegroup_impl_cuda_status(
-        tegroup_impl_launch(tegroup_impl_scale_convert_kernel,
-                            dim3((unsigned)tegroup_impl_ceil_div(blocks, groups), (unsigned)groups),
-                            TEGROUP_IMPL_SCALE_THREADS, 0, stream, *from, *to),
-        "stream", "the kernel must launch", error);
 }
 
 /* ==== [21] A walk through tiles (src/cuda/walk.h) ==== */
@@ -5108,6 +5108,7 @@ static __device__ __forceinline__ bool tegroup_impl_prepared(const tegroup_impl_
 
 /* ---- bias gradient and tail ---- */
 
+#if TEGROUP_IMPL_BACKWARD_KERNELS
 /* One thread for each column of each group adds the rows in order, as the CPU does. */
 static __global__ void __launch_bounds__(128)
     tegroup_impl_bias_grad_kernel(const __grid_constant__ tegroup_impl_gpu_call call) {
@@ -5136,6 +5137,7 @@ static __global__ void __launch_bounds__(128)
         sum = tegroup_impl_gpu_add(sum, tegroup_impl_load_f32(desc.bias.dtype, p.bias.base, p.bias.first + j));
     tegroup_impl_store_f32(desc.bias.dtype, p.bias.base, p.bias.first + j, sum);
 }
+#endif
 
 /* Block g + 1 fills the rows behind group g that no group owns; block 0 those in front of all groups. */
 static __global__ void __launch_bounds__(256)
@@ -5175,10 +5177,12 @@ static inline tegroup_status tegroup_impl_cuda_rest(const tegroup_impl_gpu_call 
     cudaError_t code = cudaSuccess;
     if (desc->tail != TEGROUP_TAIL_KEEP && call->views[TEGROUP_IMPL_D].rows)
         code = tegroup_impl_launch(tegroup_impl_tail_kernel, (unsigned)desc->d.shape.groups + 1, 256, 0, stream, *call);
+#if TEGROUP_IMPL_BACKWARD_KERNELS
     if (code == cudaSuccess && tegroup_impl_sums_bias(desc)
         && tegroup_impl_biased(desc)->scaling == TEGROUP_SCALING_NONE)
         code =
             tegroup_impl_launch(tegroup_impl_bias_grad_kernel, tegroup_impl_bias_blocks(desc), 128, 0, stream, *call);
+#endif
     return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }
 #if !defined(TEGROUP_NO_FP8)
@@ -8417,6 +8421,7 @@ static __device__ __forceinline__ void tegroup_impl_gpu_decode(const tegroup_imp
 
 /* ---- the bias gradient ---- */
 
+#if TEGROUP_IMPL_BACKWARD_KERNELS
 /* The bias gradient of a quantised dY: tegroup_impl_bias_grad_kernel with scales. */
 static __global__ void __launch_bounds__(128)
     tegroup_impl_formats_bias_grad_kernel(const __grid_constant__ tegroup_impl_gpu_call call,
@@ -8457,16 +8462,20 @@ static __global__ void __launch_bounds__(128)
         sum = tegroup_impl_gpu_add(sum, tegroup_impl_load_f32(desc.bias.dtype, p.bias.base, p.bias.first + j));
     tegroup_impl_store_f32(desc.bias.dtype, p.bias.base, p.bias.first + j, sum);
 }
+#endif
 
 /* Launches the kernel of the bias gradient, if a quantised dY has one. call: with operands as they are read. */
 static inline tegroup_status tegroup_impl_formats_bias_grad(const tegroup_gemm_desc *desc,
                                                             const tegroup_impl_gpu_call *call,
                                                             struct CUstream_st *stream, tegroup_error *error) {
-    if (!tegroup_impl_sums_bias(desc) || tegroup_impl_biased(desc)->scaling == TEGROUP_SCALING_NONE) return TEGROUP_OK;
-    return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_formats_bias_grad_kernel,
-                                                        tegroup_impl_bias_blocks(desc), 128, 0, stream, *call,
-                                                        tegroup_impl_gpu_formats_of(desc)),
-                                    "stream", "the kernels must launch", error);
+    cudaError_t code = cudaSuccess;
+    (void)call;
+#if TEGROUP_IMPL_BACKWARD_KERNELS
+    if (tegroup_impl_sums_bias(desc) && tegroup_impl_biased(desc)->scaling != TEGROUP_SCALING_NONE)
+        code = tegroup_impl_launch(tegroup_impl_formats_bias_grad_kernel, tegroup_impl_bias_blocks(desc), 128, 0,
+                                   stream, *call, tegroup_impl_gpu_formats_of(desc));
+#endif
+    return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }
 #endif /* TEGROUP_NO_FP8 */
 #if !defined(TEGROUP_NO_PORTABLE)

@@ -55,7 +55,8 @@
  *     TEGROUP_NO_ACTIVATION  activations
  *     TEGROUP_NO_MOE         counts, exports, skew, router, permutation, permute and combine
  *     TEGROUP_NO_EP          sizes, dispatch and combine of expert parallelism
- *     TEGROUP_NO_FP8         quantise and dequantise, and products of quantised operands
+ *     TEGROUP_NO_FP8         quantise and dequantise, conversion of scales, and products of quantised
+ *                            operands
  *     TEGROUP_NO_CUDA        all of them: nvcc does not pull in tegroup_cuda.cuh
  *
  * docs/lab/compile-time.md has the seconds of each.

@@ -286,6 +286,7 @@ static __device__ __forceinline__ bool tegroup_impl_prepared(const tegroup_impl_
 
 /* ---- bias gradient and tail ---- */
 
+#if TEGROUP_IMPL_BACKWARD_KERNELS
 /* One thread for each column of each group adds the rows in order, as the CPU does. */
 static __global__ void __launch_bounds__(128)
     tegroup_impl_bias_grad_kernel(const __grid_constant__ tegroup_impl_gpu_call call) {
@@ -314,6 +315,7 @@ static __global__ void __launch_bounds__(128)
         sum = tegroup_impl_gpu_add(sum, tegroup_impl_load_f32(desc.bias.dtype, p.bias.base, p.bias.first + j));
     tegroup_impl_store_f32(desc.bias.dtype, p.bias.base, p.bias.first + j, sum);
 }
+#endif
 
 /* Block g + 1 fills the rows behind group g that no group owns; block 0 those in front of all groups. */
 static __global__ void __launch_bounds__(256)
@@ -353,9 +355,11 @@ static inline tegroup_status tegroup_impl_cuda_rest(const tegroup_impl_gpu_call 
     cudaError_t code = cudaSuccess;
     if (desc->tail != TEGROUP_TAIL_KEEP && call->views[TEGROUP_IMPL_D].rows)
         code = tegroup_impl_launch(tegroup_impl_tail_kernel, (unsigned)desc->d.shape.groups + 1, 256, 0, stream, *call);
+#if TEGROUP_IMPL_BACKWARD_KERNELS
     if (code == cudaSuccess && tegroup_impl_sums_bias(desc)
         && tegroup_impl_biased(desc)->scaling == TEGROUP_SCALING_NONE)
         code =
             tegroup_impl_launch(tegroup_impl_bias_grad_kernel, tegroup_impl_bias_blocks(desc), 128, 0, stream, *call);
+#endif
     return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }

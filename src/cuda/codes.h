@@ -216,6 +216,7 @@ static __device__ __forceinline__ void tegroup_impl_gpu_decode(const tegroup_imp
 
 /* ---- the bias gradient ---- */
 
+#if TEGROUP_IMPL_BACKWARD_KERNELS
 /* The bias gradient of a quantised dY: tegroup_impl_bias_grad_kernel with scales. */
 static __global__ void __launch_bounds__(128)
     tegroup_impl_formats_bias_grad_kernel(const __grid_constant__ tegroup_impl_gpu_call call,
@@ -256,14 +257,18 @@ static __global__ void __launch_bounds__(128)
         sum = tegroup_impl_gpu_add(sum, tegroup_impl_load_f32(desc.bias.dtype, p.bias.base, p.bias.first + j));
     tegroup_impl_store_f32(desc.bias.dtype, p.bias.base, p.bias.first + j, sum);
 }
+#endif
 
 /* Launches the kernel of the bias gradient, if a quantised dY has one. call: with operands as they are read. */
 static inline tegroup_status tegroup_impl_formats_bias_grad(const tegroup_gemm_desc *desc,
                                                             const tegroup_impl_gpu_call *call,
                                                             struct CUstream_st *stream, tegroup_error *error) {
-    if (!tegroup_impl_sums_bias(desc) || tegroup_impl_biased(desc)->scaling == TEGROUP_SCALING_NONE) return TEGROUP_OK;
-    return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_formats_bias_grad_kernel,
-                                                        tegroup_impl_bias_blocks(desc), 128, 0, stream, *call,
-                                                        tegroup_impl_gpu_formats_of(desc)),
-                                    "stream", "the kernels must launch", error);
+    cudaError_t code = cudaSuccess;
+    (void)call;
+#if TEGROUP_IMPL_BACKWARD_KERNELS
+    if (tegroup_impl_sums_bias(desc) && tegroup_impl_biased(desc)->scaling != TEGROUP_SCALING_NONE)
+        code = tegroup_impl_launch(tegroup_impl_formats_bias_grad_kernel, tegroup_impl_bias_blocks(desc), 128, 0,
+                                   stream, *call, tegroup_impl_gpu_formats_of(desc));
+#endif
+    return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }

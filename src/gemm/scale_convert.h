@@ -25,7 +25,7 @@
 #include "core/stored_scales.h"
 #include "core/apart.h"
 
-#if defined(TEGROUP_IMPL_CUDA)
+#if TEGROUP_IMPL_FP8_KERNELS
 static inline tegroup_status tegroup_impl_cuda_scale_convert(const tegroup_impl_scales *from,
                                                              const tegroup_impl_scales *to, struct CUstream_st *stream,
                                                              tegroup_error *error);
@@ -190,7 +190,7 @@ static inline tegroup_status tegroup_impl_scale_convert_check(const tegroup_scal
     buffers[2] = tegroup_impl_snapshot_buffer(&desc->from);
     buffers[3] = tegroup_impl_snapshot_buffer(&desc->to);
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 4, TEGROUP_CHECK_HOST, NULL, error));
-    return tegroup_impl_check_built(TEGROUP_IMPL_KERNELS, desc->space, error);
+    return tegroup_impl_check_built(TEGROUP_IMPL_FP8_KERNELS, desc->space, error);
 }
 
 static inline int32_t tegroup_impl_scale_team(int32_t threads, int64_t count) {
@@ -223,7 +223,7 @@ TEGROUP_API tegroup_status tegroup_scale_convert(const tegroup_scale_convert_des
     TEGROUP_IMPL_TRY(tegroup_impl_scale_convert_check(desc, error));
     scales[0] = tegroup_impl_scales_of(&desc->from, desc->columnwise);
     scales[1] = tegroup_impl_scales_of(&desc->to, desc->columnwise);
-#if defined(TEGROUP_IMPL_CUDA)
+#if TEGROUP_IMPL_FP8_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE)
         return tegroup_impl_cuda_scale_convert(&scales[0], &scales[1], stream, error);
 #endif
