@@ -1,5 +1,6 @@
 /* Instructions that work on registers alone, lane by lane. */
 #include "warp.h"
+#include <algorithm>
 #include <cfenv>
 #include <cmath>
 #include <string>
@@ -196,9 +197,17 @@ void halves(warp &w, const instruction &i, lanes mask) {
 }
 float times(float a, float b, float) { return a * b; }
 float plus(float a, float b, float) { return a + b; }
-float twice_rounded(float a, float b, float c) {
-    return (float)((double)a * b + c);
-} /* exact enough for 11 bits and 8 */
+/* a * b + c to FP32 with the last bit set where it is not exact, so that rounding it once more to 11 bits or 8 is right. */
+float sum_to_odd(float a, float b, float c) {
+    const double product = (double)a * b, sum = product + c, back = sum - product,
+                 error = (product - (sum - back)) + ((double)c - back);
+    if (!std::isfinite(sum)) return with_nan((float)sum);
+    float near = (float)sum;
+    if ((double)near == sum && error == 0) return near;
+    const bool is_below = std::fabs((double)near) < std::fabs(sum) || ((double)near == sum && (error > 0) == (sum > 0));
+    if (!is_below) near = std::nextafter(near, 0.0f);
+    return as<float>(as<uint32_t>(near) | 1);
+}
 template <bool NAN_COUNTS> float xorsign(float a, float b, float) {
     const bool negative = std::signbit(a) != std::signbit(b);
     const float x = std::fabs(a), y = std::fabs(b);
@@ -335,17 +344,18 @@ struct entry {
 #define REAL(suffix, T)                                                                                                \
     TWO("add." suffix, T, T, T, with_nan(a + b)), TWO("sub." suffix, T, T, T, with_nan(a - b)),                        \
         TWO("mul." suffix, T, T, T, with_nan(a *b)), TWO("div." suffix, T, T, T, with_nan(a / b)),                     \
-        TWO("div.full." suffix, T, T, T, a / b), TWO("div.approx." suffix, T, T, T, a / b),                            \
+        TWO("div.full." suffix, T, T, T, with_nan(a / b)), TWO("div.approx." suffix, T, T, T, with_nan(a / b)),        \
         TWO("min." suffix, T, T, T, smaller_number(a, b)), TWO("max." suffix, T, T, T, larger_number(a, b)),           \
         ONE("neg." suffix, T, T, -a),                                                                                  \
-        TWO("max.NaN." suffix, T, T, T, std::isnan(a) || std::isnan(b) ? (T)NAN : larger_number(a, b)),                \
-        TWO("min.NaN." suffix, T, T, T, std::isnan(a) || std::isnan(b) ? (T)NAN : smaller_number(a, b)),               \
+        TWO("max.NaN." suffix, T, T, T, std::isnan(a) || std::isnan(b) ? with_nan((T)NAN) : larger_number(a, b)),      \
+        TWO("min.NaN." suffix, T, T, T, std::isnan(a) || std::isnan(b) ? with_nan((T)NAN) : smaller_number(a, b)),     \
         ONE("abs." suffix, T, T, std::fabs(a)), THREE("fma." suffix, T, T, T, T, with_nan(std::fma(a, b, c))),         \
         TWO("copysign." suffix, T, T, T, std::copysign(b, a)), ONE("sqrt." suffix, T, T, with_nan(std::sqrt(a))),      \
-        ONE("sqrt.approx." suffix, T, T, std::sqrt(a)), ONE("rcp." suffix, T, T, with_nan(1 / a)),                     \
-        ONE("rcp.approx." suffix, T, T, 1 / a), ONE("rsqrt.approx." suffix, T, T, 1 / std::sqrt(a)),                   \
-        ONE("ex2.approx." suffix, T, T, with_nan(std::exp2(a))), ONE("lg2.approx." suffix, T, T, std::log2(a)),        \
-        COMPARE("setp.eq." suffix, T, a == b),                                                                         \
+        ONE("sqrt.approx." suffix, T, T, with_nan(std::sqrt(a))), ONE("rcp." suffix, T, T, with_nan(1 / a)),           \
+        ONE("rcp.approx." suffix, T, T, with_nan(1 / a)),                                                              \
+        ONE("rsqrt.approx." suffix, T, T, with_nan(1 / std::sqrt(a))),                                                 \
+        ONE("ex2.approx." suffix, T, T, with_nan(std::exp2(a))),                                                       \
+        ONE("lg2.approx." suffix, T, T, with_nan(std::log2(a))), COMPARE("setp.eq." suffix, T, a == b),                \
         COMPARE("setp.ne." suffix, T, a != b && !std::isnan(a) && !std::isnan(b)),                                     \
         COMPARE("setp.lt." suffix, T, a < b), COMPARE("setp.le." suffix, T, a <= b),                                   \
         COMPARE("setp.gt." suffix, T, a > b), COMPARE("setp.ge." suffix, T, a >= b),                                   \
@@ -422,8 +432,8 @@ const entry table[] = {
     {"mul.bf16x2", halves<float_of_bf16, to_bf16, times>},
     {"add.f16x2", halves<float_of_f16, to_f16, plus>},
     {"add.bf16x2", halves<float_of_bf16, to_bf16, plus>},
-    {"fma.f16x2", halves<float_of_f16, to_f16, twice_rounded>},
-    {"fma.bf16x2", halves<float_of_bf16, to_bf16, twice_rounded>},
+    {"fma.f16x2", halves<float_of_f16, to_f16, sum_to_odd>},
+    {"fma.bf16x2", halves<float_of_bf16, to_bf16, sum_to_odd>},
     {"max.NaN.xorsign.abs.bf16x2", halves<float_of_bf16, to_bf16, xorsign<true>>},
     {"max.NaN.xorsign.abs.f16x2", halves<float_of_f16, to_f16, xorsign<true>>},
     {"max.xorsign.abs.bf16x2", halves<float_of_bf16, to_bf16, xorsign<false>>},
@@ -512,6 +522,7 @@ bool find_arithmetic(instruction &i) {
         const std::string &to = parts[parts.size() - 2], &from = parts.back();
         const int d = integer_type(to), a = integer_type(from);
         if (d && a) {
+            if (std::find(parts.begin(), parts.end(), "sat") != parts.end()) return false;
             i.number = a, i.more = d;
             return i.run = convert_integers, true;
         }

@@ -21,6 +21,7 @@ void write(uint64_t *at, phases p) {
 void barrier_init(warp &w, const instruction &i, lanes mask) {
     EACH_LANE(l, mask) {
         const uint32_t n = (uint32_t)w.value(i.operands[1].value, l);
+        if (n == 0 || n > 0x3fff) throw fault(format("an mbarrier of %u arrivals", n));
         write((uint64_t *)reach(w, i.operands[0], space::shared, l, 8, "mbarrier.init"), {n, n, 0, 0});
     }
 }
@@ -53,7 +54,8 @@ void barrier_wait(warp &w, const instruction &i, lanes mask) { /* number 1: may 
     }
     lanes &d = *w.at<lanes>(i.d);
     d = (d & ~mask) | over;
-    if (i.number && over != mask) w.now().state = group::waits;
+    /* a lane may wait for what another one does behind its own wait: where nothing else goes on, the first are let through */
+    if (i.number && over != mask && !(over && w.of->of->impatient)) w.now().state = group::waits;
 }
 
 /* ---- cp.async: carried out when it is waited for, and no sooner ---- */
@@ -68,8 +70,7 @@ void copy_async(warp &w, const instruction &i, lanes mask) {
                 o[3].value.width == 1 ? (w.predicate(o[3].value) >> l & 1 ? 0 : bytes) : (size_t)w.value(o[3].value, l);
         unsigned char *to = (unsigned char *)reach(w, o[0], space::shared, l, bytes, "cp.async");
         const unsigned char *from =
-            some ? (const unsigned char *)checked(w, base(w, o[1], l), some == bytes ? bytes : 1, "cp.async") : nullptr;
-        if (some > 1) checked(w, base(w, o[1], l) + some - 1, 1, "cp.async");
+            some ? (const unsigned char *)span(w, base(w, o[1], l), some, bytes, "cp.async") : nullptr;
         w.copies[l].open.push_back([=] {
             memset(to, 0, bytes);
             if (some) memcpy(to, from, some);
@@ -93,17 +94,25 @@ void copy_wait(warp &w, const instruction &i, lanes mask) { /* number 1: all, co
         wait(w.copies[l], i.number ? 0 : (size_t)w.value(i.operands[0].value, l));
     }
 }
-void copy_arrive(warp &w, const instruction &i, lanes mask) { /* arrives when all copies before it are done: now */
+void copy_arrive(warp &w, const instruction &i,
+                 lanes mask) { /* arrives when all copies before it are done; number 1: .noinc */
     EACH_LANE(l, mask) {
         uint64_t *at = (uint64_t *)reach(w, i.operands[0], space::shared, l, 8, "cp.async.mbarrier.arrive");
-        commit(w.copies[l]);
-        wait(w.copies[l], 0);
-        phases p = read(at);
-        if (i.number) {
+        if (!i.number) {
+            phases p = read(at);
+            p.missing++;
+            write(at, p);
+        }
+        bulk copies = std::move(w.copies[l]);
+        w.copies[l] = bulk();
+        commit(copies);
+        w.of->loads.push_back([at, copies]() mutable {
+            wait(copies, 0);
+            phases p = read(at);
             if (!p.missing) throw fault("more arrivals than the mbarrier waits for");
             p.missing--;
-        }
-        write(at, p);
+            write(at, p);
+        });
     }
 }
 
@@ -114,11 +123,9 @@ void bulk_load(warp &w, const instruction &i, lanes mask) { /* [to], [from], byt
         const size_t bytes = (size_t)w.value(i.operands[2].value, l);
         if (bytes % 16) throw fault("a bulk copy of bytes that are no multiple of 16");
         if (!bytes) continue;
-        unsigned char *to = (unsigned char *)reach(w, i.operands[0], space::shared, l, 16, "cp.async.bulk");
-        const unsigned char *from = (const unsigned char *)checked(w, base(w, i.operands[1], l), 16, "cp.async.bulk");
-        reach(w, i.operands[0], space::shared, l, 1, "cp.async.bulk");
-        checked_shared(w, base(w, i.operands[0], l) + bytes - 1, 1, "cp.async.bulk");
-        checked(w, base(w, i.operands[1], l) + bytes - 1, 1, "cp.async.bulk");
+        unsigned char *to = (unsigned char *)shared_span(w, base(w, i.operands[0], l), bytes, 16, "cp.async.bulk");
+        const unsigned char *from =
+            (const unsigned char *)span(w, base(w, i.operands[1], l), bytes, 16, "cp.async.bulk");
         uint64_t *at = (uint64_t *)reach(w, i.operands[3], space::shared, l, 8, "cp.async.bulk");
         w.of->loads.push_back([=] {
             memcpy(to, from, bytes);
@@ -131,11 +138,9 @@ void bulk_store(warp &w, const instruction &i, lanes mask) { /* [to], [from], by
         const size_t bytes = (size_t)w.value(i.operands[2].value, l);
         if (bytes % 16) throw fault("a bulk copy of bytes that are no multiple of 16");
         if (!bytes) continue;
-        unsigned char *to = (unsigned char *)checked(w, base(w, i.operands[0], l), 16, "cp.async.bulk");
+        unsigned char *to = (unsigned char *)span(w, base(w, i.operands[0], l), bytes, 16, "cp.async.bulk");
         const unsigned char *from =
-            (const unsigned char *)reach(w, i.operands[1], space::shared, l, 16, "cp.async.bulk");
-        checked(w, base(w, i.operands[0], l) + bytes - 1, 1, "cp.async.bulk");
-        checked_shared(w, base(w, i.operands[1], l) + bytes - 1, 1, "cp.async.bulk");
+            (const unsigned char *)shared_span(w, base(w, i.operands[1], l), bytes, 16, "cp.async.bulk");
         w.stores[l].open.push_back([=] { memcpy(to, from, bytes); });
     }
 }
@@ -189,19 +194,22 @@ void tensor_load(warp &w, const instruction &i, lanes mask) { /* [to], [map, coo
         } at;
         coordinates(w, i.operands[1], map, l, at.x);
         const uint32_t to = (uint32_t)base(w, i.operands[0], l);
-        if (to % 128) throw fault("a box in shared memory at no multiple of 128");
-        checked_shared(w, to, 1, "a tensor's box");
-        checked_shared(w, to + box_bytes(map) - 1, 1, "a tensor's box");
+        shared_span(w, to, box_bytes(map), 128, "a tensor's box");
         uint64_t *barrier = (uint64_t *)reach(w, i.operands[2], space::shared, l, 8, "a tensor's mbarrier");
         warp *own = &w;
         unsigned char *shared = w.of->shared;
+        const instruction *what = &i;
         w.of->loads.push_back([=] {
-            each_element(map, at.x, to, [&](uint32_t offset, bool in, uint64_t address) {
-                if (in)
-                    memcpy(shared + offset, checked(*own, address, map.element_bytes, "a tensor's load"),
-                           map.element_bytes);
-                else memset(shared + offset, 0, map.element_bytes);
-            });
+            try {
+                each_element(map, at.x, to, [&](uint32_t offset, bool in, uint64_t address) {
+                    if (in)
+                        memcpy(shared + offset, checked(*own, address, map.element_bytes, "a tensor's load"),
+                               map.element_bytes);
+                    else memset(shared + offset, 0, map.element_bytes);
+                });
+            } catch (const fault &f) {
+                throw fault(std::string(f.what()) + "; " + place_of(*own, *what));
+            }
             barrier_bytes(barrier, box_bytes(map));
         });
     }
@@ -214,9 +222,7 @@ void tensor_store(warp &w, const instruction &i, lanes mask) { /* [map, coordina
         } at;
         coordinates(w, i.operands[0], map, l, at.x);
         const uint32_t from = (uint32_t)base(w, i.operands[1], l);
-        if (from % 128) throw fault("a box in shared memory at no multiple of 128");
-        checked_shared(w, from, 1, "a tensor's box");
-        checked_shared(w, from + box_bytes(map) - 1, 1, "a tensor's box");
+        shared_span(w, from, box_bytes(map), 128, "a tensor's box");
         const bool adds = i.number != 0;
         if (adds && map.element_bytes != 4) throw fault("an addition to elements that are not FP32");
         warp *own = &w;
@@ -277,6 +283,7 @@ bool find_copies(instruction &i) {
         if (parts[1] == "inval") return set(nothing);
         if (parts[1] == "arrive") return i.number = has("expect_tx"), set(barrier_arrive);
         if (parts[1] == "expect_tx") return i.number = 2, set(barrier_arrive);
+        if ((parts[1] == "try_wait" || parts[1] == "test_wait") && !has("parity")) return false;
         if (parts[1] == "try_wait") return i.number = 1, set(barrier_wait, flow::wait);
         if (parts[1] == "test_wait") return set(barrier_wait, flow::wait);
         return false;
@@ -297,7 +304,10 @@ bool find_copies(instruction &i) {
     if (text == "cp.async.commit_group") return set(copy_commit);
     if (text == "cp.async.wait_group") return set(copy_wait);
     if (text == "cp.async.wait_all") return i.number = 1, set(copy_wait);
-    if (starts(text, "cp.async.c")) return set(copy_async);
+    if (starts(text, "cp.async.c")) {
+        if (contains(text, "cache_hint")) i.operands.pop_back();
+        return set(copy_async);
+    }
     if (starts(text, "tensormap.replace"))
         return i.number = contains(text, "global_address")  ? 'a'
                           : contains(text, "global_dim")    ? 'd'

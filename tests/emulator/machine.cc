@@ -24,14 +24,20 @@ static bool inside(const void *memory, size_t size, uint64_t address, size_t byt
 }
 
 void *checked(warp &w, uint64_t address, size_t bytes, const char *what) {
-    if (address % (bytes & -bytes))
-        throw fault(
-            format("%s at 0x%llx, which is no multiple of %zu", what, (unsigned long long)address, bytes & -bytes));
+    return span(w, address, bytes, bytes & -bytes, what);
+}
+void *checked_shared(warp &w, uint64_t offset, size_t bytes, const char *what) {
+    return shared_span(w, offset, bytes, bytes & -bytes, what);
+}
+
+void *span(warp &w, uint64_t address, size_t bytes, size_t align, const char *what) {
+    if (address % align)
+        throw fault(format("%s at 0x%llx, which is no multiple of %zu", what, (unsigned long long)address, align));
     if (address >= last && address - last + bytes <= last_bytes) return (void *)address;
     const block &b = *w.of;
     if (inside(b.shared, b.of->shared_end, address, bytes))
-        return checked_shared(w, address - (uintptr_t)b.shared, bytes, what);
-    for (const frame *f = &w.top(); f; f = f->caller.get())
+        return shared_span(w, address - (uintptr_t)b.shared, bytes, align, what);
+    for (const frame *f = w.groups.empty() ? nullptr : &w.top(); f; f = f->caller.get())
         if (inside(f->areas.data(), f->areas.size(), address, bytes)) return (void *)address;
     if (inside(b.of->parameters, b.of->parameter_bytes, address, bytes)) return (void *)address;
     if (inside(b.of->together.data(), b.of->together.size(), address, bytes)) return (void *)address;
@@ -49,11 +55,11 @@ void *checked(warp &w, uint64_t address, size_t bytes, const char *what) {
     throw fault(format("%s of %zu bytes at 0x%llx, where no memory is", what, bytes, (unsigned long long)address));
 }
 
-void *checked_shared(warp &w, uint64_t offset, size_t bytes, const char *what) {
+void *shared_span(warp &w, uint64_t offset, size_t bytes, size_t align, const char *what) {
     const block &b = *w.of;
-    if (offset % (bytes & -bytes))
+    if (offset % align)
         throw fault(format("%s at 0x%llx of shared memory, which is no multiple of %zu", what,
-                           (unsigned long long)offset, bytes & -bytes));
+                           (unsigned long long)offset, align));
     for (const place &p : b.of->shared)
         if (offset >= p.offset && offset + bytes <= p.offset + p.bytes) return b.shared + offset;
     throw fault(format("%s of %zu bytes at 0x%llx of shared memory, in none of its variables", what, bytes,
@@ -62,7 +68,7 @@ void *checked_shared(warp &w, uint64_t offset, size_t bytes, const char *what) {
 
 /* ---- one step of a group ---- */
 
-static std::string place_of(const warp &w, const instruction &i) {
+std::string place_of(const warp &w, const instruction &i) {
     const auto &files = w.of->of->what->from->files;
     const auto file = files.find(i.file);
     return file == files.end()
@@ -107,7 +113,11 @@ static void finish_all(bulk &b) {
 }
 
 static void leave(warp &w, lanes which) { /* lanes end */
-    EACH_LANE(lane, which) finish_all(w.copies[lane]), finish_all(w.stores[lane]);
+    EACH_LANE(lane, which) {
+        finish_all(w.copies[lane]);
+        if (!w.stores[lane].groups.empty() || !w.stores[lane].open.empty())
+            throw fault("a thread ends, and its bulk stores may still read shared memory");
+    }
     w.living &= ~which;
     w.of->living -= (uint32_t)__builtin_popcount(which);
     group &g = w.now();
@@ -152,18 +162,35 @@ static bool release_block(block &b, barrier &at) {
     const size_t number = (size_t)(&at - b.barriers);
     for (warp &w : b.warps)
         for (group &g : w.groups)
-            if (g.state == group::at_block_barrier && g.needs == number) g.state = group::runs;
+            if (g.state == group::at_block_barrier && g.number == number) g.state = group::runs;
     for (const auto &tell : at.results) tell(at.any);
     at = barrier();
     return true;
 }
 
-/* Runs the current group until it has to wait, or for `quantum` instructions. Returns how many it ran. */
-static int slice(warp &w, int quantum) {
+/* Lanes at a warp's barrier go on when all of its mask that live are there. */
+static void release_warp(warp &w) {
+    for (group &g : w.groups) {
+        if (g.state != group::at_warp_barrier) continue;
+        lanes there = 0;
+        for (const group &other : w.groups)
+            if (other.needs == g.needs && (other.state == group::at_warp_barrier || other.released))
+                there |= other.mask;
+        g.released = !(g.needs & w.living & ~there);
+    }
+    for (group &g : w.groups) {
+        if (g.released) g.state = group::runs;
+        g.released = false;
+    }
+}
+
+/* Runs the current group until it has to wait, or for `quantum` instructions. Returns how many it ran. merges: joins others that it
+ * meets. */
+static int slice(warp &w, int quantum, bool merges) {
     enter(w);
     int ran = 0;
     for (; ran < quantum; ran++) {
-        if (w.groups.size() > 1) merge(w);
+        if (merges && w.groups.size() > 1) merge(w);
         group &g = w.now();
         const function &f = *g.top->of;
         const instruction &i = f.code[(size_t)g.pc];
@@ -239,36 +266,63 @@ static int slice(warp &w, int quantum) {
                 w.now().pc++;
                 break;
             case flow::together: {
-                const lanes need = (i.mask.width ? (lanes)w.value(i.mask, __builtin_ctz(all)) : ~0u) & w.living;
+                const auto members = [&](int lane) { return i.mask.width ? (lanes)w.value(i.mask, lane) : ~0u; };
+                lanes need = 0;
+                EACH_LANE(lane, mask) {
+                    if (!(members(lane) >> lane & 1)) throw fault(format("lane %d is not in its own mask", lane));
+                    need |= members(lane) & w.living;
+                }
                 if (need & ~all) {
                     g.state = group::apart; /* until the others are here */
                     g.needs = need;
                     return ran + 1;
                 }
-                if (mask) i.run(w, i, mask);
+                for (lanes left = mask; left;) { /* those of one mask at a time */
+                    lanes same = 0;
+                    EACH_LANE(lane, left) if (members(lane) == members(__builtin_ctz(left))) same |= 1u << lane;
+                    i.run(w, i, same);
+                    left &= ~same;
+                }
                 g.pc++;
                 break;
             }
             case flow::warp_barrier: {
-                const lanes need = (lanes)w.value(i.mask, __builtin_ctz(all)) & w.living;
-                g.state = group::at_warp_barrier;
-                g.needs = need;
-                g.pc++;
-                lanes there = 0;
-                for (const group &o : w.groups)
-                    if (o.state == group::at_warp_barrier) there |= o.mask;
-                if (need & ~there) return ran + 1;
-                for (group &o : w.groups)
-                    if (o.state == group::at_warp_barrier && !(o.mask & ~need)) o.state = group::runs;
-                if (w.groups.size() > 1) return ran + 1;
+                if (!mask) {
+                    g.pc++;
+                    break;
+                }
+                if (mask != all) throw fault("a barrier by some of the lanes");
+                const group before = g;
+                w.groups.erase(w.groups.begin() + (long)w.current);
+                for (lanes left = all; left;) { /* those of one mask at a time */
+                    group waiting = before;
+                    waiting.pc = before.pc + 1;
+                    waiting.state = group::at_warp_barrier;
+                    waiting.needs = (lanes)w.value(i.mask, __builtin_ctz(left));
+                    waiting.mask = 0;
+                    EACH_LANE(lane, left) if ((lanes)w.value(i.mask, lane) == waiting.needs) waiting.mask |= 1u << lane;
+                    left &= ~waiting.mask;
+                    w.groups.push_back(waiting);
+                }
+                w.current = w.groups.size() - 1;
+                release_warp(w);
+                if (w.now().state != group::runs || w.groups.size() > 1) return ran + 1;
                 break;
             }
             case flow::block_barrier: {
+                if (!mask) {
+                    g.pc++;
+                    break;
+                }
+                if (mask != all) throw fault("a barrier by some of the lanes");
                 block &b = *w.of;
                 const uint32_t number = (uint32_t)w.value(i.a, 0), expected = i.b.width ? (uint32_t)w.value(i.b, 0) : 0;
                 if (number > 15) throw fault(format("barrier %u", number));
+                if (expected % 32) throw fault(format("a barrier of %u threads, no multiple of 32", expected));
                 if (w.groups.size() > 1 && !w.of->of->impatient && is_ahead(w)) return g.state = group::ahead, ran + 1;
                 barrier &at = b.barriers[number];
+                if (at.arrived && at.expected != expected)
+                    throw fault(format("barrier %u of %u and of %u threads", number, at.expected, expected));
                 at.arrived += (uint32_t)__builtin_popcount(all);
                 at.expected = expected;
                 if (i.d.width) { /* bar.red.or */
@@ -281,8 +335,9 @@ static int slice(warp &w, int quantum) {
                     });
                 }
                 g.state = group::at_block_barrier;
-                g.needs = number;
+                g.number = number;
                 g.pc++;
+                if (expected) release_block(b, at); /* at once: threads of the next round must not count for this one */
                 return ran + 1;
             }
             case flow::wait: /* until an mbarrier's phase is over */
@@ -335,6 +390,7 @@ static bool turn(warp &w, std::mt19937 &chance) {
             i = w.current;
             if (grown || !(w.groups[i].needs & w.living & ~w.groups[i].mask)) w.groups[i].state = group::runs;
         }
+    release_warp(w); /* others may have ended */
     for (size_t i = 0; i < w.groups.size(); i++)
         if (w.groups[i].state == group::ahead) {
             w.current = i;
@@ -357,8 +413,19 @@ static bool turn(warp &w, std::mt19937 &chance) {
         g.state = group::runs;
         const int32_t pc = g.pc;
         const lanes mask = g.mask;
+        bool merges = true;
+        if (chance() % 8 == 0) { /* some lanes go first, as hardware may have it */
+            const lanes first = mask & (lanes)chance();
+            if (first && first != mask) {
+                group rest = g;
+                rest.mask = mask & ~first;
+                g.mask = first;
+                w.groups.push_back(rest);
+                merges = false;
+            }
+        }
         const size_t count = w.groups.size();
-        if (slice(w, 1 + (int)(chance() % 400)) > 1 || w.groups.size() != count || w.now().pc != pc
+        if (slice(w, 1 + (int)(chance() % 400), merges) > 1 || w.groups.size() != count || w.now().pc != pc
             || w.now().mask != mask
             || (w.now().state != group::waits && w.now().state != group::apart && w.now().state != group::ahead))
             return true;
@@ -381,7 +448,7 @@ static void run_all(grid &g) {
     const launch &how = g.how;
     const uint64_t total = (uint64_t)how.grid[0] * how.grid[1] * how.grid[2];
     const char *limit = getenv("EMULATOR_BLOCKS");
-    const uint64_t most = how.cooperative ? total : limit ? strtoull(limit, nullptr, 10) : 8;
+    const uint64_t most = how.cooperative ? total : limit ? std::max(1ull, strtoull(limit, nullptr, 10)) : 8;
     std::deque<std::unique_ptr<block>> resident;
     uint64_t started = 0;
     while (started < total || !resident.empty()) {
@@ -415,8 +482,10 @@ static void run_all(grid &g) {
         }
         for (size_t n = 0; n < resident.size();)
             if (resident[n]->living == 0) {
-                for (auto &load : resident[n]->loads) load();
+                if (!resident[n]->loads.empty())
+                    throw fault("a block has ended, and something is still loaded into its shared memory");
                 g.memories.push_back(resident[n]->shared);
+                resident[n]->shared = nullptr;
                 resident.erase(resident.begin() + (long)n);
                 progress = true;
             } else n++;

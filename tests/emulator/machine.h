@@ -35,7 +35,7 @@ const std::vector<place> &parameters_of(const kernel *entry);
 facts facts_of(const kernel *entry);
 const char *name_of(const kernel *entry);
 
-/* Runs the grid to its end. What a kernel must not do (an access outside of device memory, a trap, a wait that never ends) comes
+/* Runs the grid to its end. What a kernel must not do (an access outside of device memory, a trap, a barrier or a try_wait that never ends) comes
  * back as a text, empty if there is none. */
 std::string run(const kernel *entry, const launch &how, const unsigned char *parameters);
 
@@ -47,9 +47,8 @@ void remove_memory(void *at);
 struct tensor_map {
     uint64_t address;
     uint64_t strides[4]; /* bytes, of dimensions 1 to 4 */
-    uint32_t sizes[5], box[5], element_strides[5];
-    uint8_t rank, element_bytes, element_kind, swizzle; /* kind: CUtensorMapDataType; swizzle: 0, 32, 64 or 128 bytes */
-    uint8_t fill_nan, interleave, unused[2];
+    uint32_t sizes[5], box[5];
+    uint8_t rank, element_bytes, swizzle, unused[5]; /* swizzle: 0, 32, 64 or 128 bytes */
 };
 static_assert(sizeof(tensor_map) <= 128, "a tensor map has 128 bytes");
 

@@ -199,9 +199,14 @@ bool find_matrices(instruction &i) {
     if (text.rfind("wgmma.commit_group", 0) == 0) return set(wgmma_commit);
     if (text.rfind("wgmma.wait_group", 0) == 0) return set(wgmma_wait);
     const bool is_wgmma = text.rfind("wgmma.mma_async.sync.aligned.m64n", 0) == 0;
-    if (!is_wgmma && text.rfind("mma.sync.aligned.m16n8k", 0) != 0) return false;
     if (is_wgmma) i.number = atoi(text.c_str() + strlen("wgmma.mma_async.sync.aligned.m64n"));
+    if (is_wgmma && i.operands[1].kind == operand::is_list) return false; /* A in registers */
     const std::string types = text.substr(text.find(".f32.") + 5);
+    const bool has_codes = types[0] == 'e'; /* of 8 bits */
+    const std::string shape = is_wgmma ? "m64n" + std::to_string(i.number) + (has_codes ? "k32" : "k16")
+                                       : std::string("m16n8") + (has_codes ? "k32" : "k16") + ".row.col";
+    if (text.rfind((is_wgmma ? "wgmma.mma_async.sync.aligned." : "mma.sync.aligned.") + shape + ".f32.", 0) != 0)
+        return false;
     static const struct {
         const char *types;
         handler wide, narrow;

@@ -222,7 +222,7 @@ template <int MODE> void shuffle(warp &w, const instruction &i, lanes mask) { /*
     uint32_t from[32], results[32];
     lanes valid = 0;
     memcpy(from, w.at<uint32_t>(i.a), sizeof from);
-    const lanes there = w.now().mask;
+    const lanes there = w.now().mask & mask;
     EACH_LANE(l, mask) {
         const int b = (int)w.value(i.b, l) & 31, c = (int)w.value(i.c, l), segment = c >> 8 & 31, clamp = c & 31;
         const int most = (l & segment) | (clamp & ~segment), least = l & segment;
@@ -299,6 +299,7 @@ bool find_memory(instruction &i) {
         return set(op == "st" ? access_of<true>(bytes) : access_of<false>(bytes));
     }
     if (op == "atom" || op == "red") {
+        if (has(parts, "v2") || has(parts, "v4") || has(parts, "v8")) return false;
         static const struct {
             const char *name;
             operation o;
@@ -354,7 +355,6 @@ bool find_memory(instruction &i) {
         return set(nothing, flow::warp_barrier);
     }
     if (op == "bar" || op == "barrier") {
-        i.number = op == "bar" || has(parts, "aligned");
         i.how = flow::block_barrier;
         i.run = nothing;
         if (text == "bar.red.or.pred" || text == "barrier.red.or.pred"

@@ -110,9 +110,6 @@ struct parser {
     module *into;
     function *f = nullptr;
 
-    struct range {
-        int width;
-    };
     struct scope {
         std::unordered_map<std::string, int> prefixes; /* %r -> 32 */
         std::unordered_map<std::string, slot> registers;
@@ -487,6 +484,7 @@ struct parser {
     }
 
     static int type_width(const std::string &opcode) {
+        if (opcode.rfind("wgmma", 0) == 0) return 32; /* its types are those of matrices */
         static const char *wide[] = {".b64", ".u64", ".s64", ".f64"},
                           *half[] = {".b16", ".u16", ".s16", ".f16", ".bf16"};
         if (opcode.rfind("cvt", 0) == 0 || opcode.rfind("mul.wide", 0) == 0 || opcode.rfind("mad.wide", 0) == 0) {
@@ -538,6 +536,7 @@ struct parser {
                                            ? true
                                            : false;
             if (count_of_bits) number_width = 32;
+            if (i.text.rfind("mad.wide", 0) == 0 && count == 3) number_width = 64;
             if (i.text.rfind("tensormap.replace", 0) == 0 && i.text.find(".b64") != std::string::npos
                 && count == (i.text.find("address") != std::string::npos ? 1 : 2))
                 number_width = 64;

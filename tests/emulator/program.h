@@ -30,10 +30,10 @@ struct slot {
 enum class space { generic, global, shared, local, param, constant };
 
 struct operand {
-    enum { is_slot, is_address, is_list, is_function } kind = is_slot;
+    enum { is_slot, is_address, is_list } kind = is_slot;
     slot value;                 /* is_address: of the base */
     int64_t offset = 0;         /* is_address */
-    std::string name;           /* is_function; is_address: of a call's parameter */
+    std::string name;           /* is_address: of a call's parameter */
     int32_t parameter = -1;     /* is_address: the offset of a call's parameter in the frame's areas */
     bool own = false;           /* is_address: of a parameter of this function */
     std::vector<operand> items; /* is_list; is_address: coordinates */

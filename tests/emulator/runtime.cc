@@ -1,7 +1,7 @@
 /* The CUDA runtime of a computer without a GPU: a libcudart.so.13 whose device is the machine of machine.h. Work is
  * done at the call, in the order of the calls, so that streams are always idle; what is enqueued in a stream that is
  * being captured is kept for its graph instead. Symbols have the version of the library's name, as in the real one:
- *     g++ -std=c++17 -O2 -fPIC -shared -fvisibility=hidden -Wl,-soname,libcudart.so.13 -Wl,--default-symver ...
+ * build.mk's --default-symver.
  * The environment may set
  *     EMULATOR_SMS     how many multiprocessors there are, 4 by itself
  *     EMULATOR_MEMORY  how many MiB of device memory, 4096
@@ -744,6 +744,7 @@ CUresult encode_tiled(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t ran
     static const uint8_t element_bytes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4}, spans[] = {0, 32, 64, 128};
     const uint64_t unit = interleave == CU_TENSOR_MAP_INTERLEAVE_32B ? 32 : 16;
     const bool packed = interleave == CU_TENSOR_MAP_INTERLEAVE_NONE;
+    bool steps = false; /* over elements */
     emulator::tensor_map made{};
     if (map == nullptr || (uintptr_t)map % 64 != 0 || rank < (packed ? 1 : 3) || rank > 5 || sizes == nullptr
         || box == nullptr || element_strides == nullptr || (rank > 1 && strides == nullptr))
@@ -769,16 +770,17 @@ CUresult encode_tiled(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t ran
             return CUDA_ERROR_INVALID_VALUE;
         made.sizes[i] = (uint32_t)sizes[i];
         made.box[i] = box[i];
-        made.element_strides[i] = element_strides[i];
+        steps |= element_strides[i] != 1;
         if (i + 1 < rank) made.strides[i] = stride;
     }
     made.address = (uint64_t)(uintptr_t)address;
     made.rank = (uint8_t)rank;
     made.element_bytes = element_bytes[type];
-    made.element_kind = (uint8_t)type;
     made.swizzle = spans[swizzle];
-    made.fill_nan = outside == CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA;
-    made.interleave = (uint8_t)interleave;
+    if (steps || !packed || outside != CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) {
+        fprintf(stderr, "emulator: a tensor map with strides of elements, interleaved or filled with NaN is not supported\n");
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
     memset(map, 0, sizeof *map);
     memcpy(map, &made, sizeof made);
     return CUDA_SUCCESS;

@@ -3,6 +3,7 @@
 #define TEGROUP_EMULATOR_WARP_H
 
 #include "program.h"
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -33,7 +34,9 @@ struct group {
     lanes mask = 0;
     int32_t pc = 0;
     std::shared_ptr<frame> top;
-    lanes needs = 0; /* apart, at_warp_barrier: lanes that must be there, too; at_block_barrier: its number */
+    lanes needs = 0;       /* apart, at_warp_barrier: lanes that must be there, too */
+    uint32_t number = 0;   /* at_block_barrier: which */
+    bool released = false; /* used while a warp's barrier is looked at */
 };
 
 typedef std::function<void()> later;
@@ -77,11 +80,12 @@ struct grid;
 struct block {
     grid *of;
     uint32_t id[3];
-    unsigned char *shared; /* aligned to 1024; offsets from it are shared addresses */
+    unsigned char *shared = nullptr; /* aligned to 1024; offsets from it are shared addresses */
     std::vector<warp> warps;
     uint32_t living;
     barrier barriers[16];
     std::vector<later> loads; /* that TMA has not carried out yet */
+    ~block() { free(shared); }
 };
 
 struct grid {
@@ -100,6 +104,12 @@ struct grid {
 /* Memory that a lane may touch at a generic address. Throws a fault that names it otherwise. */
 void *checked(warp &, uint64_t address, size_t bytes, const char *what);
 void *checked_shared(warp &, uint64_t offset, size_t bytes, const char *what);
+/* As many bytes from an address on that is a multiple of `align`. */
+void *span(warp &, uint64_t address, size_t bytes, size_t align, const char *what);
+void *shared_span(warp &, uint64_t offset, size_t bytes, size_t align, const char *what);
+
+/* An instruction, where it stands in the source. */
+std::string place_of(const warp &, const instruction &);
 
 /* An operand's address for a lane, and where it leads. */
 inline uint64_t base(warp &w, const operand &o, int lane) { return w.value(o.value, lane) + (uint64_t)o.offset; }
@@ -107,8 +117,14 @@ inline uint64_t base(warp &w, const operand &o, int lane) { return w.value(o.val
 inline void *reach(warp &w, const operand &o, space where, int lane, size_t bytes, const char *what) {
     if (o.parameter >= 0) return w.areas + (size_t)lane * w.top().of->area_bytes + (size_t)o.parameter + o.offset;
     if (o.own) return const_cast<unsigned char *>(w.of->of->parameters) + o.offset;
-    if (where == space::shared) return checked_shared(w, base(w, o, lane), bytes, what);
-    return checked(w, base(w, o, lane), bytes, what);
+    if (where == space::shared) {
+        const uint64_t at = base(w, o, lane);
+        return checked_shared(w, o.value.width == 32 ? (uint32_t)at : at, bytes, what);
+    }
+    const uint64_t at = base(w, o, lane);
+    if (where == space::global && at - (uintptr_t)w.of->shared < w.of->of->shared_end)
+        throw fault(std::string(what) + " of shared memory as if it were global");
+    return checked(w, at, bytes, what);
 }
 
 /* A function of a lane, for each of the mask. */
