@@ -77,21 +77,11 @@ void copy_async(warp &w, const instruction &i, lanes mask) {
         });
     }
 }
-void commit(bulk &b) {
-    b.groups.push_back(std::move(b.open));
-    b.open.clear();
-}
-void wait(bulk &b, size_t most) {
-    while (b.groups.size() > most) {
-        for (const auto &f : b.groups.front()) f();
-        b.groups.pop_front();
-    }
-}
-void copy_commit(warp &w, const instruction &, lanes mask) { EACH_LANE(l, mask) commit(w.copies[l]); }
+void copy_commit(warp &w, const instruction &, lanes mask) { EACH_LANE(l, mask) w.copies[l].commit(); }
 void copy_wait(warp &w, const instruction &i, lanes mask) { /* number 1: all, committed or not */
     EACH_LANE(l, mask) {
-        if (i.number) commit(w.copies[l]);
-        wait(w.copies[l], i.number ? 0 : (size_t)w.value(i.operands[0].value, l));
+        if (i.number) w.copies[l].commit();
+        w.copies[l].wait(i.number ? 0 : (size_t)w.value(i.operands[0].value, l));
     }
 }
 void copy_arrive(warp &w, const instruction &i,
@@ -105,9 +95,9 @@ void copy_arrive(warp &w, const instruction &i,
         }
         bulk copies = std::move(w.copies[l]);
         w.copies[l] = bulk();
-        commit(copies);
+        copies.commit();
         w.of->loads.push_back([at, copies]() mutable {
-            wait(copies, 0);
+            copies.wait(0);
             phases p = read(at);
             if (!p.missing) throw fault("more arrivals than the mbarrier waits for");
             p.missing--;
@@ -144,9 +134,9 @@ void bulk_store(warp &w, const instruction &i, lanes mask) { /* [to], [from], by
         w.stores[l].open.push_back([=] { memcpy(to, from, bytes); });
     }
 }
-void bulk_commit(warp &w, const instruction &, lanes mask) { EACH_LANE(l, mask) commit(w.stores[l]); }
+void bulk_commit(warp &w, const instruction &, lanes mask) { EACH_LANE(l, mask) w.stores[l].commit(); }
 void bulk_wait(warp &w, const instruction &i, lanes mask) {
-    EACH_LANE(l, mask) wait(w.stores[l], (size_t)w.value(i.operands[0].value, l));
+    EACH_LANE(l, mask) w.stores[l].wait((size_t)w.value(i.operands[0].value, l));
 }
 
 /* A box of a tensor, element by element: where it lies in shared memory and, if it is part of the tensor, in global memory. */
@@ -261,10 +251,6 @@ void copy_map(warp &w, const instruction &i, lanes mask) {
     memcpy(checked(w, base(w, i.operands[0], l), 64, "a tensor map"),
            reach(w, i.operands[1], space::shared, l, 64, "a tensor map"), 128);
 }
-
-void nothing(warp &, const instruction &, lanes) {}
-bool starts(const std::string &text, const char *with) { return text.rfind(with, 0) == 0; }
-bool contains(const std::string &text, const char *what) { return text.find(what) != std::string::npos; }
 
 } // namespace
 

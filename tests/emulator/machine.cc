@@ -104,17 +104,9 @@ static std::shared_ptr<frame> new_frame(const function *of, std::shared_ptr<fram
     });
 }
 
-static void finish_all(bulk &b) {
-    for (auto &g : b.groups)
-        for (auto &f : g) f();
-    b.groups.clear();
-    for (auto &f : b.open) f();
-    b.open.clear();
-}
-
 static void leave(warp &w, lanes which) { /* lanes end */
     EACH_LANE(lane, which) {
-        finish_all(w.copies[lane]);
+        w.copies[lane].wait(0);
         if (!w.stores[lane].groups.empty() || !w.stores[lane].open.empty())
             throw fault("a thread ends, and its bulk stores may still read shared memory");
     }
@@ -122,7 +114,6 @@ static void leave(warp &w, lanes which) { /* lanes end */
     w.of->living -= (uint32_t)__builtin_popcount(which);
     group &g = w.now();
     g.mask &= ~which;
-    if (!w.living) finish_all(w.products);
     if (!g.mask) w.groups.erase(w.groups.begin() + (long)w.current), w.current = 0;
 }
 

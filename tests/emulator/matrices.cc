@@ -5,11 +5,6 @@
 
 namespace emulator {
 
-float from_e4m3(uint32_t code);
-float from_e5m2(uint32_t code);
-float float_of_f16(uint32_t code);
-float float_of_bf16(uint32_t code);
-
 namespace {
 
 enum element { F16, BF16, E4M3, E5M2 };
@@ -167,19 +162,10 @@ template <element A, element B> void wgmma(warp &w, const instruction &i, lanes 
     w.products.open.push_back(
         [=] { wgmma_now(*at, own, what->operands, p, a_at, b_at, adds, negates_a, negates_b, a_turned, b_turned); });
 }
-void wgmma_commit(warp &w, const instruction &, lanes) {
-    w.products.groups.push_back(std::move(w.products.open));
-    w.products.open.clear();
-}
+void wgmma_commit(warp &w, const instruction &, lanes) { w.products.commit(); }
 void wgmma_wait(warp &w, const instruction &i, lanes mask) {
-    const size_t most = (size_t)w.value(i.operands[0].value, __builtin_ctz(mask));
-    while (w.products.groups.size() > most) {
-        for (const auto &f : w.products.groups.front()) f();
-        w.products.groups.pop_front();
-    }
+    w.products.wait((size_t)w.value(i.operands[0].value, __builtin_ctz(mask)));
 }
-
-bool contains(const std::string &text, const char *what) { return text.find(what) != std::string::npos; }
 
 } // namespace
 

@@ -268,11 +268,8 @@ template <typename T, operation O> void reduce(warp &w, const instruction &i, la
     EACH_LANE(l, mask) w.at<uint32_t>(i.d)[l] = (uint32_t)sum;
 }
 void active(warp &w, const instruction &i, lanes mask) { EACH_LANE(l, mask) w.set(i.d, l, mask); }
-void nothing(warp &, const instruction &, lanes) {}
 void zero(warp &w, const instruction &i, lanes mask) { EACH_LANE(l, mask) w.set(i.d, l, 0); }
 void trap(warp &, const instruction &, lanes) { throw fault("a trap"); }
-
-bool starts(const std::string &text, const char *with) { return text.rfind(with, 0) == 0; }
 
 } // namespace
 

@@ -484,15 +484,15 @@ struct parser {
     }
 
     static int type_width(const std::string &opcode) {
-        if (opcode.rfind("wgmma", 0) == 0) return 32; /* its types are those of matrices */
+        if (starts(opcode, "wgmma")) return 32; /* its types are those of matrices */
         static const char *wide[] = {".b64", ".u64", ".s64", ".f64"},
                           *half[] = {".b16", ".u16", ".s16", ".f16", ".bf16"};
-        if (opcode.rfind("cvt", 0) == 0 || opcode.rfind("mul.wide", 0) == 0 || opcode.rfind("mad.wide", 0) == 0) {
+        if (starts(opcode, "cvt") || starts(opcode, "mul.wide") || starts(opcode, "mad.wide")) {
             const std::string last = opcode.substr(opcode.rfind('.'));
             return last.find("64") != std::string::npos ? 64 : last.find("16") != std::string::npos ? 16 : 32;
         }
         if (opcode.find(".pred") != std::string::npos && opcode.find("setp") == std::string::npos
-            && opcode.rfind("mov", 0) == 0)
+            && starts(opcode, "mov"))
             return 1;
         for (const char *w : wide)
             if (opcode.find(w) != std::string::npos) return 64;
@@ -501,6 +501,20 @@ struct parser {
             if (found != std::string::npos && opcode.find("x2", found) == std::string::npos) return 16;
         }
         return 32;
+    }
+
+    /* The width of operand n where it is a number: that of the opcode's type, but for counts of bits and the like. */
+    static int width_of_number(const std::string &opcode, int n, int of_type) {
+        if (starts(opcode, "mad.wide")) return n == 3 ? 64 : of_type;
+        if (starts(opcode, "tensormap.replace")) {
+            const int last = contains(opcode, "address") ? 1 : 2;
+            return n == last && contains(opcode, ".b64") ? 64 : 32;
+        }
+        const bool counts = starts(opcode, "shl") || starts(opcode, "shr") || starts(opcode, "bfe") ? n >= 2
+                            : starts(opcode, "bfi")                                                 ? n >= 3
+                            : starts(opcode, "match")                                               ? n == 2
+                                                      : starts(opcode, "mbarrier") || starts(opcode, "cp.");
+        return counts ? 32 : of_type;
     }
 
     void one_instruction() {
@@ -522,24 +536,10 @@ struct parser {
             f->code.push_back(i);
             return;
         }
-        if (i.text.rfind("call", 0) == 0) return call(i);
+        if (starts(i.text, "call")) return call(i);
         int count = 0;
         while (peek() != ";") {
-            number_width = width;
-            /* counts of bits to shift by, and other numbers beside a wide type, have 32 */
-            const bool count_of_bits = (i.text.rfind("shl", 0) == 0 || i.text.rfind("shr", 0) == 0) ? count == 2
-                                       : (i.text.rfind("bfi", 0) == 0)                              ? count >= 3
-                                       : (i.text.rfind("bfe", 0) == 0)                              ? count >= 2
-                                       : i.text.rfind("match", 0) == 0                              ? count == 2
-                                       : i.text.rfind("mbarrier", 0) == 0 || i.text.rfind("cp.", 0) == 0
-                                               || i.text.rfind("tensormap.replace", 0) == 0
-                                           ? true
-                                           : false;
-            if (count_of_bits) number_width = 32;
-            if (i.text.rfind("mad.wide", 0) == 0 && count == 3) number_width = 64;
-            if (i.text.rfind("tensormap.replace", 0) == 0 && i.text.find(".b64") != std::string::npos
-                && count == (i.text.find("address") != std::string::npos ? 1 : 2))
-                number_width = 64;
+            number_width = width_of_number(i.text, count, width);
             i.operands.push_back(parse_operand());
             count++;
             if (!accept(",") && peek() != ";")

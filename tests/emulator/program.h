@@ -92,6 +92,16 @@ struct kernel {
     std::vector<place> shared; /* its variables in shared memory, in order; offsets are shared addresses */
 };
 
+inline bool starts(const std::string &text, const char *with) { return text.rfind(with, 0) == 0; }
+inline bool contains(const std::string &text, const char *what) { return text.find(what) != std::string::npos; }
+inline void nothing(warp &, const instruction &, lanes) {} /* what has no effect here */
+
+/* Values of codes. */
+float from_e4m3(uint32_t code);
+float from_e5m2(uint32_t code);
+float float_of_f16(uint32_t code);
+float float_of_bf16(uint32_t code);
+
 /* Sets the handler of an instruction whose operands are known; false if there is no such opcode. */
 bool find_arithmetic(instruction &);
 bool find_memory(instruction &);

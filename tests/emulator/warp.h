@@ -40,10 +40,19 @@ struct group {
 };
 
 typedef std::function<void()> later;
-struct bulk {
+struct bulk { /* what a lane has under way, or a warp's wgmma */
     std::deque<std::vector<later>> groups;
-    std::vector<later> open;
-}; /* what a lane, or a warp's wgmma, has under way */
+    std::vector<later> open; /* the group that is not committed yet */
+
+    void commit() {
+        groups.push_back(std::move(open));
+        open.clear();
+    }
+    void wait(size_t most) { /* carries out all groups but so many */
+        for (; groups.size() > most; groups.pop_front())
+            for (const later &f : groups.front()) f();
+    }
+};
 
 struct block;
 struct warp {
