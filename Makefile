@@ -71,7 +71,7 @@ test-gpu: ## tests on this machine's GPU, and with NCCL on two of them
 
 # Not test_gpu, which has too many problems for it, nor test_cublaslt.
 EMULATED := quantize_gpu formats_gpu fp8_gpu moe_layer_gpu moe_gpu mlp_gpu linear_gpu quantised_layers_gpu glu_blocks_gpu scales_gpu own_gpu ep_gpu
-test-emulated: ## GPU tests without a GPU: PTX, run by an emulator on the CPU; half an hour on two cores
+test-emulated: ## GPU tests without a GPU: PTX, run by an emulator on the CPU
 	tests/emulator/run.sh $(EMULATED:%=test_%)
 
 test-layers: build/test_linear build/test_mlp ## the layers, every combination on each backend, those of a GPU where there is one

@@ -11,7 +11,7 @@ if [ ! -e "$home/complete" ]; then
     if [ "$release" = newest ]; then fetch nvidia-cuda-nvcc; else fetch "nvidia-cuda-nvcc==$release.*"; fi
     wheel=$(basename "$home"/wheels/nvidia_cuda_nvcc-*.whl)
     release=$(echo "$wheel" | sed 's/nvidia_cuda_nvcc-\([0-9]*\.[0-9]*\).*/\1/')
-    fetch "nvidia-nvvm==$release.*" "nvidia-cuda-crt==$release.*" "nvidia-cuda-runtime==$release.*"
+    fetch "nvidia-nvvm==$release.*" "nvidia-cuda-crt==$release.*" "nvidia-cuda-runtime==$release.*" "nvidia-cuda-cccl==$release.*"
     for wheel in "$home"/wheels/*.whl; do "${PYTHON:-python3}" -m zipfile -e "$wheel" "$home"; done
     rm -rf "$home/wheels"
     chmod +x "$home"/nvidia/cu13/bin/* "$home"/nvidia/cu13/nvvm/bin/* # zipfile drops the modes

@@ -197,7 +197,8 @@ void halves(warp &w, const instruction &i, lanes mask) {
 }
 float times(float a, float b, float) { return a * b; }
 float plus(float a, float b, float) { return a + b; }
-/* a * b + c to FP32 with the last bit set where it is not exact, so that rounding it once more to 11 bits or 8 is right. */
+/* a * b + c to FP32 with the last bit set where it is not exact, so that rounding it once more to 11 bits or 8 is
+ * right. */
 float sum_to_odd(float a, float b, float c) {
     const double product = (double)a * b, sum = product + c, back = sum - product,
                  error = (product - (sum - back)) + ((double)c - back);

@@ -5,7 +5,9 @@
 namespace emulator {
 namespace {
 
-/* ---- mbarrier ---- bits 0 to 13: how many arrive; 14 to 27: how many are missing; 28: phase; 32 to 63: bytes missing */
+/* ---- mbarrier ---- */
+
+/* Bits 0 to 13: how many arrive; 14 to 27: how many are missing; 28: the phase; 32 to 63: bytes that are missing. */
 
 struct phases {
     uint32_t arrivals, missing, phase;
@@ -54,7 +56,8 @@ void barrier_wait(warp &w, const instruction &i, lanes mask) { /* number 1: may 
     }
     lanes &d = *w.at<lanes>(i.d);
     d = (d & ~mask) | over;
-    /* a lane may wait for what another one does behind its own wait: where nothing else goes on, the first are let through */
+    /* a lane may wait for what another one does behind its own wait: where nothing else goes on, the first are let
+     * through */
     if (i.number && over != mask && !(over && w.of->of->impatient)) w.now().state = group::waits;
 }
 
@@ -84,8 +87,8 @@ void copy_wait(warp &w, const instruction &i, lanes mask) { /* number 1: all, co
         w.copies[l].wait(i.number ? 0 : (size_t)w.value(i.operands[0].value, l));
     }
 }
-void copy_arrive(warp &w, const instruction &i,
-                 lanes mask) { /* arrives when all copies before it are done; number 1: .noinc */
+/* Arrives when all copies before it are done. number 1: .noinc */
+void copy_arrive(warp &w, const instruction &i, lanes mask) {
     EACH_LANE(l, mask) {
         uint64_t *at = (uint64_t *)reach(w, i.operands[0], space::shared, l, 8, "cp.async.mbarrier.arrive");
         if (!i.number) {
@@ -139,7 +142,8 @@ void bulk_wait(warp &w, const instruction &i, lanes mask) {
     EACH_LANE(l, mask) w.stores[l].wait((size_t)w.value(i.operands[0].value, l));
 }
 
-/* A box of a tensor, element by element: where it lies in shared memory and, if it is part of the tensor, in global memory. */
+/* A box of a tensor, element by element: where it lies in shared memory and, if it is part of the tensor, in global
+ * memory. */
 template <typename F> void each_element(const tensor_map &map, const int32_t *at, uint32_t shared, F f) {
     const size_t rank = map.rank;
     uint32_t n[5] = {0, 0, 0, 0, 0};

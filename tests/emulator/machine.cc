@@ -10,8 +10,7 @@ namespace emulator {
 /* ---- memory ---- */
 
 static std::map<uintptr_t, size_t> allocations;
-
-static uint64_t last, last_bytes; /* what was touched last */
+static uint64_t last, last_bytes; /* the allocation that was touched last, where the next access mostly is, too */
 
 void add_memory(void *at, size_t bytes) { allocations[(uintptr_t)at] = bytes; }
 void remove_memory(void *at) {
@@ -40,7 +39,7 @@ void *span(warp &w, uint64_t address, size_t bytes, size_t align, const char *wh
     for (const frame *f = w.groups.empty() ? nullptr : &w.top(); f; f = f->caller.get())
         if (inside(f->areas.data(), f->areas.size(), address, bytes)) return (void *)address;
     if (inside(b.of->parameters, b.of->parameter_bytes, address, bytes)) return (void *)address;
-    if (inside(b.of->together.data(), b.of->together.size(), address, bytes)) return (void *)address;
+    if (inside(b.of->barrier_memory.data(), b.of->barrier_memory.size(), address, bytes)) return (void *)address;
     auto next = allocations.upper_bound((uintptr_t)address);
     if (next != allocations.begin()) {
         --next;
@@ -133,8 +132,9 @@ static bool merge(warp &w) {
     return grown;
 }
 
-/* Whether other lanes of the warp may still come to where the current group is. As hardware does, lanes that went apart meet again
- * before they call a function or stop at a barrier; PTX does not say where, so that it is whoever is further back in the code. */
+/* Whether other lanes of the warp may still come to where the current group is. As hardware does, lanes that went
+ * apart meet again before they call a function or stop at a barrier; PTX does not say where, so that it is whoever
+ * is further back in the code. */
 static bool is_ahead(const warp &w) {
     const group &g = w.groups[w.current];
     for (const group &other : w.groups) {
@@ -175,8 +175,8 @@ static void release_warp(warp &w) {
     }
 }
 
-/* Runs the current group until it has to wait, or for `quantum` instructions. Returns how many it ran. merges: joins others that it
- * meets. */
+/* Runs the current group until it has to wait, or for `quantum` instructions. Returns how many it ran. merges: joins
+ * others that it meets. */
 static int slice(warp &w, int quantum, bool merges) {
     enter(w);
     int ran = 0;
@@ -392,7 +392,8 @@ static bool turn(warp &w, std::mt19937 &chance) {
     std::vector<size_t> ready;
     for (size_t i = 0; i < w.groups.size(); i++)
         if (w.groups[i].state == group::runs || w.groups[i].state == group::waits) ready.push_back(i);
-    /* the innermost and least advanced first, so that lanes meet again; sometimes another, whatever the others wait for */
+    /* the innermost and least advanced first, so that lanes meet again; sometimes another, whatever the others wait
+     * for */
     std::sort(ready.begin(), ready.end(), [&](size_t x, size_t y) {
         const group &a = w.groups[x], &b = w.groups[y];
         return a.top->depth != b.top->depth ? a.top->depth > b.top->depth : a.pc < b.pc;
@@ -497,7 +498,7 @@ std::string run(const kernel *entry, const launch &how, const unsigned char *par
     unsigned char *aligned = (unsigned char *)(((uintptr_t)copy.data() + 63) / 64 * 64);
     if (!places.empty()) memcpy(aligned, parameters, g.parameter_bytes);
     g.parameters = aligned;
-    g.together.assign(64, 0);
+    g.barrier_memory.assign(64, 0);
     g.chance.seed((seed ? (uint32_t)strtoul(seed, nullptr, 10) : 1u) * 1000003u + launches++);
     g.shared = entry->shared;
     g.shared_end = STATIC_BEGIN + entry->from->shared_bytes;
@@ -514,7 +515,8 @@ std::string run(const kernel *entry, const launch &how, const unsigned char *par
 
 /* ---- what the runtime asks ---- */
 
-/* What the function and those that it calls have in shared memory, and the most that one of them has in local memory. */
+/* What the function and those that it calls have in shared memory, and the most that one of them has in local
+ * memory. */
 static void visit(const module &m, const function *f, std::map<size_t, size_t> *shared, size_t *local,
                   std::vector<const function *> *seen) {
     if (std::find(seen->begin(), seen->end(), f) != seen->end()) return;

@@ -1,5 +1,5 @@
-/* A machine that runs PTX on the CPU: the part of the emulator that knows the instruction set. runtime.cc gives it what a
- * program asks of the CUDA runtime. */
+/* A machine that runs PTX on the CPU: the part of the emulator that knows the instruction set. runtime.cc gives it
+ * what a program asks of the CUDA runtime. */
 #ifndef TEGROUP_EMULATOR_MACHINE_H
 #define TEGROUP_EMULATOR_MACHINE_H
 
@@ -35,8 +35,8 @@ const std::vector<place> &parameters_of(const kernel *entry);
 facts facts_of(const kernel *entry);
 const char *name_of(const kernel *entry);
 
-/* Runs the grid to its end. What a kernel must not do (an access outside of device memory, a trap, a barrier or a try_wait that never ends) comes
- * back as a text, empty if there is none. */
+/* Runs the grid to its end. What a kernel must not do (an access outside of device memory, a trap, a barrier or a
+ * try_wait that never ends) comes back as a text, empty if there is none. */
 std::string run(const kernel *entry, const launch &how, const unsigned char *parameters);
 
 /* Device memory, which kernels may touch: global addresses are the CPU's. The runtime says what is allocated. */

@@ -1,5 +1,5 @@
-/* ldmatrix, stmatrix, mma and wgmma. Sums are FP32, one after another along k, so that an element's bits depend on its row and its
- * column alone. wgmma is carried out when it is waited for, and no sooner. */
+/* ldmatrix, stmatrix, mma and wgmma. Sums are FP32, one after another along k, so that an element's bits depend on its
+ * row and its column alone. wgmma is carried out when it is waited for, and no sooner. */
 #include "warp.h"
 #include <cstdlib>
 
@@ -87,9 +87,9 @@ template <element A, element B> void mma(warp &w, const instruction &i, lanes) {
 
 /* ---- wgmma ---- */
 
-/* Where element (x, k) of an operand in shared memory lies: x is its row of A or its column of B. The descriptor's fields and the
- * layouts are those of the PTX ISA, "Matrix-Descriptor" and "Shared Memory Matrix Layout". */
-uint32_t place_of(uint64_t descriptor, bool contiguous_in_x, int x, int k, int bytes) {
+/* Where element (x, k) of an operand in shared memory lies: x is its row of A or its column of B. The descriptor's
+ * fields and the layouts are those of the PTX ISA, "Matrix-Descriptor" and "Shared Memory Matrix Layout". */
+uint32_t element_at(uint64_t descriptor, bool contiguous_in_x, int x, int k, int bytes) {
     const uint32_t start = (uint32_t)(descriptor & 0x3fff) << 4, leading = (uint32_t)(descriptor >> 16 & 0x3fff) << 4,
                    stride = (uint32_t)(descriptor >> 32 & 0x3fff) << 4;
     const uint32_t mode = (uint32_t)(descriptor >> 62), span = mode == 1 ? 128 : mode == 2 ? 64 : mode == 3 ? 32 : 16;
@@ -130,10 +130,10 @@ void wgmma_now(warp &w, const std::shared_ptr<frame> &own, const std::vector<ope
     for (int r = 0; r < 16; r++)
         for (int k = 0; k < p.depth; k++)
             a[(size_t)(r * p.depth + k)] =
-                (negates_a ? -1.0f : 1.0f) * fetch(as, place_of(a_at, a_turned, first + r, k, bytes));
+                (negates_a ? -1.0f : 1.0f) * fetch(as, element_at(a_at, a_turned, first + r, k, bytes));
     for (int c = 0; c < p.cols; c++)
         for (int k = 0; k < p.depth; k++)
-            b[(size_t)(k * p.cols + c)] = (negates_b ? -1.0f : 1.0f) * fetch(bs, place_of(b_at, b_turned, c, k, bytes));
+            b[(size_t)(k * p.cols + c)] = (negates_b ? -1.0f : 1.0f) * fetch(bs, element_at(b_at, b_turned, c, k, bytes));
     const auto sums = [&](auto f) {
         for (int r = 0; r < p.cols / 2; r++) {
             float *x = (float *)(own->registers.data() + o[0].items[(size_t)r].value.at);
@@ -176,23 +176,24 @@ bool find_matrices(instruction &i) {
         i.how = flow::together;
         return run != nullptr;
     };
-    if (text.rfind("ldmatrix", 0) == 0 || text.rfind("stmatrix", 0) == 0) {
+    if (starts(text, "ldmatrix") || starts(text, "stmatrix")) {
         if (!contains(text, ".m8n8.")) return false;
         i.number = contains(text, ".x4") ? 4 : contains(text, ".x2") ? 2 : 1;
         i.more = contains(text, ".trans");
         return set(text[0] == 's' ? matrix<true> : matrix<false>);
     }
-    if (text.rfind("wgmma.commit_group", 0) == 0) return set(wgmma_commit);
-    if (text.rfind("wgmma.wait_group", 0) == 0) return set(wgmma_wait);
-    const bool is_wgmma = text.rfind("wgmma.mma_async.sync.aligned.m64n", 0) == 0;
-    if (is_wgmma) i.number = atoi(text.c_str() + strlen("wgmma.mma_async.sync.aligned.m64n"));
+    if (starts(text, "wgmma.commit_group")) return set(wgmma_commit);
+    if (starts(text, "wgmma.wait_group")) return set(wgmma_wait);
+    const std::string wide = "wgmma.mma_async.sync.aligned.", narrow = "mma.sync.aligned.";
+    const bool is_wgmma = starts(text, wide.c_str());
+    if ((!is_wgmma && !starts(text, narrow.c_str())) || !contains(text, ".f32.")) return false;
     if (is_wgmma && i.operands[1].kind == operand::is_list) return false; /* A in registers */
+    if (is_wgmma) i.number = atoi(text.c_str() + wide.size() + strlen("m64n"));
     const std::string types = text.substr(text.find(".f32.") + 5);
     const bool has_codes = types[0] == 'e'; /* of 8 bits */
     const std::string shape = is_wgmma ? "m64n" + std::to_string(i.number) + (has_codes ? "k32" : "k16")
                                        : std::string("m16n8") + (has_codes ? "k32" : "k16") + ".row.col";
-    if (text.rfind((is_wgmma ? "wgmma.mma_async.sync.aligned." : "mma.sync.aligned.") + shape + ".f32.", 0) != 0)
-        return false;
+    if (!starts(text, ((is_wgmma ? wide : narrow) + shape + ".f32.").c_str())) return false;
     static const struct {
         const char *types;
         handler wide, narrow;

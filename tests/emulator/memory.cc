@@ -162,7 +162,7 @@ uint32_t special_value(warp &w, special what, int d, int lane) {
     case LANES_LE: return 2u << lane ? (2u << lane) - 1 : ~0u;
     case LANES_GT: return lane == 31 ? 0 : ~0u << (lane + 1);
     case LANES_GE: return ~0u << lane;
-    case TOGETHER: return (uint32_t)((uintptr_t)w.of->of->together.data() >> (d ? 32 : 0));
+    case TOGETHER: return (uint32_t)((uintptr_t)w.of->of->barrier_memory.data() >> (d ? 32 : 0));
     case SHARED_BYTES: return (uint32_t)how.dynamic_shared;
     default: return 0;
     }

@@ -436,8 +436,8 @@ struct parser {
         }
         return constant(*f, (uint64_t)integer(), number_width);
     }
-    /* The address of a variable, as a constant; of local memory and of parameters it differs by lane or launch, so that it is
-     * a register which an instruction before this one sets. */
+    /* The address of a variable, as a constant; of local memory and of parameters it differs by lane or launch, so
+     * that it is a register which an instruction before this one sets. */
     slot symbol(const std::string &name) {
         const auto shared = into->shared.find(name);
         int64_t more = 0;

@@ -19,8 +19,9 @@ struct fault : std::runtime_error {
 };
 std::string format(const char *pattern, ...) __attribute__((format(printf, 1, 2)));
 
-/* Where a value of the 32 lanes lies: `at` bytes into the frame's registers, or for a constant, ~at bytes into the function's
- * constants. 8, 16 and 32 bits take 4 bytes a lane; 64 bits take 8; a predicate takes 4 bytes for all lanes. */
+/* Where a value of the 32 lanes lies: `at` bytes into the frame's registers, or for a constant, ~at bytes into the
+ * function's constants. 8, 16 and 32 bits take 4 bytes a lane; 64 bits take 8; a predicate takes 4 bytes for all
+ * lanes. */
 struct slot {
     int32_t at = 0;
     int16_t width = 0;    /* bits: 1, 16, 32, 64; 0 = there is none, as for `_` */
@@ -40,6 +41,7 @@ struct operand {
     slot second;                /* of a|p */
 };
 
+/* together: by all lanes of a mask at a time. leave: of a function that is no kernel. wait: for an mbarrier. */
 enum class flow { plain, branch, call, leave, exit, block_barrier, warp_barrier, together, wait };
 
 typedef void (*handler)(warp &, const instruction &, lanes);
@@ -114,8 +116,8 @@ std::vector<std::string> parts_of(const std::string &opcode);
 /* A constant's slot in a function. */
 slot constant(function &, uint64_t value, int width);
 
-/* Where a block's dynamic shared memory begins, behind what is the system's; and its static variables, behind all that matrix
- * descriptors reach. */
+/* Where a block's dynamic shared memory begins, behind what is the system's; and its static variables, behind all that
+ * matrix descriptors reach. */
 constexpr size_t DYNAMIC_BEGIN = 1024, STATIC_BEGIN = 256 << 10;
 
 } // namespace emulator

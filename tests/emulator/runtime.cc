@@ -128,11 +128,11 @@ thread_local CUstream_st *own_stream = nullptr;
 void must(bool holds, cudaError_t otherwise) {
     if (!holds) throw otherwise;
 }
-template <typename TODO> cudaError_t call(TODO todo) {
+template <typename BODY> cudaError_t call(BODY body) {
     std::lock_guard<std::recursive_mutex> lock(device.mutex);
     try {
         must(device.broken == cudaSuccess, device.broken);
-        todo();
+        body();
     } catch (cudaError_t error) {
         return last_error = error;
     }
@@ -317,12 +317,12 @@ cudaStream_t stream_of(cudaStream_t handle) {
 void must_know(cudaEvent_t event) { must(device.events.count(event) > 0, cudaErrorInvalidResourceHandle); }
 
 /* Does the work, or keeps it if the stream is captured. */
-void enqueue(cudaStream_t handle, cudaGraphNodeType type, const work &todo) {
+void enqueue(cudaStream_t handle, cudaGraphNodeType type, const work &what) {
     const cudaStream_t stream = stream_of(handle);
-    if (!stream->capturing) return todo();
+    if (!stream->capturing) return what();
     must(!stream->capturing->spoilt, cudaErrorStreamCaptureInvalidated);
     auto &nodes = stream->capturing->graph->nodes;
-    nodes.push_back(std::make_shared<CUgraphNode_st>(CUgraphNode_st{type, todo, stream->last}));
+    nodes.push_back(std::make_shared<CUgraphNode_st>(CUgraphNode_st{type, what, stream->last}));
     stream->last = {nodes.size() - 1};
 }
 
@@ -778,7 +778,7 @@ CUresult encode_tiled(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t ran
     made.element_bytes = element_bytes[type];
     made.swizzle = spans[swizzle];
     if (steps || !packed || outside != CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) {
-        fprintf(stderr, "emulator: a tensor map with strides of elements, interleaved or filled with NaN is not supported\n");
+        fprintf(stderr, "emulator: a tensor map that skips elements, interleaves or fills with NaN is not supported\n");
         return CUDA_ERROR_NOT_SUPPORTED;
     }
     memset(map, 0, sizeof *map);

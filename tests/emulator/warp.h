@@ -27,10 +27,10 @@ struct group {
         runs,
         at_block_barrier,
         at_warp_barrier,
-        apart,
-        ahead,
-        waits
-    } state = runs; /* ahead: of lanes that may come */
+        apart, /* at an instruction of several lanes, which are not all here */
+        ahead, /* of lanes that may still come here */
+        waits  /* for an mbarrier */
+    } state = runs;
     lanes mask = 0;
     int32_t pc = 0;
     std::shared_ptr<frame> top;
@@ -105,7 +105,7 @@ struct grid {
     std::vector<unsigned char *> memories; /* of blocks that have ended */
     const unsigned char *parameters;
     size_t parameter_bytes;
-    std::vector<unsigned char> together; /* the memory of a cooperative grid's barrier */
+    std::vector<unsigned char> barrier_memory; /* of a cooperative grid */
     std::mt19937 chance;
     bool impatient = false; /* nothing else can go on: lanes no longer wait for those behind them */
 };
@@ -126,11 +126,8 @@ inline uint64_t base(warp &w, const operand &o, int lane) { return w.value(o.val
 inline void *reach(warp &w, const operand &o, space where, int lane, size_t bytes, const char *what) {
     if (o.parameter >= 0) return w.areas + (size_t)lane * w.top().of->area_bytes + (size_t)o.parameter + o.offset;
     if (o.own) return const_cast<unsigned char *>(w.of->of->parameters) + o.offset;
-    if (where == space::shared) {
-        const uint64_t at = base(w, o, lane);
-        return checked_shared(w, o.value.width == 32 ? (uint32_t)at : at, bytes, what);
-    }
     const uint64_t at = base(w, o, lane);
+    if (where == space::shared) return checked_shared(w, o.value.width == 32 ? (uint32_t)at : at, bytes, what);
     if (where == space::global && at - (uintptr_t)w.of->shared < w.of->of->shared_end)
         throw fault(std::string(what) + " of shared memory as if it were global");
     return checked(w, at, bytes, what);

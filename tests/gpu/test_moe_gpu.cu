@@ -347,7 +347,8 @@ TEST(moe_gpu, activations_inside_another_kernel) {
         for (tegroup_matrix *m : all) { m->ld = 0; m->data = guarded((size_t)(m->rows * m->cols) * 2); for (int64_t i = 0; i < m->rows * m->cols; i++) store(m->dtype, m->data, i, 3 * rng_normal(&r)); }
         c.b.input = c.b.grad_input = c.f.input;
         c.b.grad_input.data = guarded((size_t)(ROWS * c.f.input.cols) * 2);
-        c.f.row_scale = tegroup_matrix_of(guarded(ROWS * sizeof(float)), ROWS, 1, TEGROUP_DTYPE_F32); /* one after another: pair_by_pair reads them so */
+        /* One scale after another, as pair_by_pair reads them. */
+        c.f.row_scale = tegroup_matrix_of(guarded(ROWS * sizeof(float)), ROWS, 1, TEGROUP_DTYPE_F32);
         for (int64_t i = 0; i < ROWS; i++) store(TEGROUP_DTYPE_F32, c.f.row_scale.data, i, rng_normal(&r));
         c.b.row_scale = c.f.row_scale;
         uint16_t *out = (uint16_t *)guarded(ROWS * WIDTH * 2), *grad = (uint16_t *)guarded((size_t)(ROWS * c.f.input.cols) * 2);
