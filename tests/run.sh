@@ -3,7 +3,8 @@
 #
 #   run.sh begin SUITE PROGRAM...   none of them has run
 #   run.sh one SUITE PROGRAM        runs one and prints a line about it, its skips, and the end of its log where a test failed
-#   run.sh sum SUITE...             "N passed, N failed, N skipped"; the exit status is 1 where a test failed or none passed
+#   run.sh sum SUITE...             what failed, and "N passed, N failed, N skipped"; the exit status is 1 where a test failed or
+#                                   none passed
 #
 # Logs are in build/logs/SUITE. A program that cannot be built, does not run to its end or fails without naming a test counts as
 # one failure. Where CI is "true" a skip is a failure unless it is for want of a GPU: everything else can be installed.
@@ -68,9 +69,15 @@ one) one "$1" "$2" ;;
 sum)
     for suite; do
         for count in "$logs/$suite"/*.count; do
-            [ -e "${count%.count}.log" ] || echo "did not run: $(cut -d ' ' -f 4 "$count")"
+            read -r _ failed _ program < "$count"
+            if [ ! -e "${count%.count}.log" ]; then
+                echo "did not run: $program"
+            elif [ "$failed" -gt 0 ]; then
+                echo "failed: $program"
+                grep -aE '^(not ok|skip) ' "${count%.count}.log" | grep -avE '^skip gpu| needs a GPU' | head -n 20 | sed 's|^|    | |'
+            fi
             cat "$count"
         done
-    done | awk '/^did not run/ { print; next } { passed += $1; failed += $2; skipped += $3 }
+    done | awk '/^(did not run|failed)|^    \|/ { print; next } { passed += $1; failed += $2; skipped += $3 }
         END { printf "%d passed, %d failed, %d skipped\n", passed, failed, skipped; exit failed > 0 || passed == 0 }' ;;
 esac

@@ -264,7 +264,7 @@ static inline tegroup_status tegroup_impl_formats_bias_grad(const tegroup_gemm_d
                                                             const tegroup_impl_gpu_call *call,
                                                             struct CUstream_st *stream, tegroup_error *error) {
     cudaError_t code = cudaSuccess;
-    (void)call;
+    (void)desc, (void)call, (void)stream; /* without the kernel */
 #if TEGROUP_IMPL_BACKWARD_KERNELS
     if (tegroup_impl_sums_bias(desc) && tegroup_impl_biased(desc)->scaling != TEGROUP_SCALING_NONE)
         code = tegroup_impl_launch(tegroup_impl_formats_bias_grad_kernel, tegroup_impl_bias_blocks(desc), 128, 0,
