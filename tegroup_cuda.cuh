@@ -10157,6 +10157,24 @@ TEGROUP_IMPL_WGMMA_FP8_OF(192, TEGROUP_IMPL_SUMS_96, "96", "97", "98",
 TEGROUP_IMPL_WGMMA_FP8_OF(128, TEGROUP_IMPL_SUMS_64, "64", "65", "66", TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32))
 #endif
 /* clang-format on */
+
+/* The types of wgmma's operands, as a template argument. K: of one instruction, 32 bytes. */
+template <bool BF16> struct tegroup_impl_wgmma_halves {
+    static constexpr int K = 16;
+    template <int N, int A_LINES, int B_LINES>
+    static __device__ __forceinline__ void multiply(float (&d)[N / 2], uint64_t first, uint64_t second, int add) {
+        tegroup_impl_wgmma<N>::template multiply<BF16, A_LINES, B_LINES>(d, first, second, add);
+    }
+};
+#if TEGROUP_IMPL_FP8_KERNELS
+template <bool A_E5M2, bool B_E5M2> struct tegroup_impl_wgmma_eights {
+    static constexpr int K = 32;
+    template <int N, int, int>
+    static __device__ __forceinline__ void multiply(float (&d)[N / 2], uint64_t first, uint64_t second, int add) {
+        tegroup_impl_wgmma_fp8<N>::template multiply<A_E5M2, B_E5M2>(d, first, second, add);
+    }
+};
+#endif
 #undef TEGROUP_IMPL_WGMMA_FP8_OF
 #undef TEGROUP_IMPL_WGMMA_FP8
 #undef TEGROUP_IMPL_WGMMA_OF
@@ -11562,15 +11580,15 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
         yield(group);
     }
     /* Sums for the first COLS columns of the tile. */
-    template <int COLS>
+    template <int COLS, typename OPERANDS = tegroup_impl_wgmma_halves<BF16>>
     __device__ __forceinline__ void add_up(int group, uint32_t first, uint32_t steps, sums &sum) const {
         const uint64_t a = tegroup_impl_wgmma_tile(ring + line_of(group) * 128, SHAPE::K * 128),
                        b = tegroup_impl_wgmma_tile(ring + SHAPE::A_BYTES, SHAPE::K * 128);
-        multiply_stage<COLS, true>(first, a, b, sum);
+        multiply_stage<COLS, OPERANDS, true>(first, a, b, sum);
         tegroup_impl_wgmma_wait<0>(); /* Otherwise ptxas waits, and warns: the sums change registers here. */
 #pragma unroll 1
         for (uint32_t step = first + 1; step < first + steps; step++) {
-            multiply_stage<COLS, false>(step, a, b, sum);
+            multiply_stage<COLS, OPERANDS, false>(step, a, b, sum);
             tegroup_impl_wgmma_wait<1>();
             release(step - 1);
         }
@@ -11590,7 +11608,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
         else add_up<SHAPE::fitting(4)>(group, first, steps, sum);
     }
     /* Multiplies a stage. The first one of a tile overwrites the sums, so nobody clears them. */
-    template <int COLS, bool FIRST>
+    template <int COLS, typename OPERANDS, bool FIRST>
     __device__ __forceinline__ void multiply_stage(uint32_t step, uint64_t a, uint64_t b, sums &sum) const {
         constexpr int A_STEP = (SHAPE::A_LINES ? 16 * 128 : 32) >> 4, B_STEP = (SHAPE::B_LINES ? 16 * 128 : 32) >> 4;
         const uint64_t offset = (uint64_t)(step % STAGES * (SHAPE::STAGE_BYTES >> 4));
@@ -11598,10 +11616,10 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
         fence<COLS>(sum);
         tegroup_impl_wgmma_begin();
 #pragma unroll
-        for (int kk = 0; kk < SHAPE::K / 16; kk++)
+        for (int kk = 0; kk < SHAPE::K / OPERANDS::K; kk++)
 #pragma unroll
             for (int m = 0; m < SHAPE::PARTS; m++)
-                tegroup_impl_wgmma<COLS>::template multiply<BF16, SHAPE::A_LINES, SHAPE::B_LINES>(
+                OPERANDS::template multiply<COLS, SHAPE::A_LINES, SHAPE::B_LINES>(
                     reinterpret_cast<float(&)[COLS / 2]>(sum[m]), a + offset + m * (64 * 128 >> 4) + kk * A_STEP,
                     b + offset + kk * B_STEP, !FIRST || kk > 0);
         tegroup_impl_wgmma_commit();
@@ -11905,7 +11923,9 @@ static __global__ void TEGROUP_IMPL_SM90_BOUND tegroup_impl_sm90_functor_kernel(
  * multiplied by the scales of its row and its column, whose product is rounded to FP32, and added to the result's,
  * sum = fma(partial, scale, sum), in the order of k and the same in every tile. Where scales are for all of k, partial
  * sums are added as they are, and the sum is multiplied by scale at the end. The two warpgroups share a tile of many
- * rows, and take the tensor cores in turns: while one promotes its sums, the other multiplies. */
+ * rows, and take the tensor cores in turns: while one promotes its sums, the other multiplies.
+ *
+ * FAST kernels leave sums whose scales are for all of k in wgmma's accumulators, as kernels of BF16 do. */
 
 /* How scales are applied. */
 enum tegroup_impl_sm90_promotion {
@@ -11927,12 +11947,12 @@ typedef struct tegroup_impl_sm90_fp8 {
     const tegroup_impl_sm90_scales *of_groups;
 } tegroup_impl_sm90_fp8;
 
-template <int OP_, int LINES_, int COLS_, bool TURNS_, int SLABS_, bool NARROWS_>
+template <int OP_, int LINES_, int COLS_, bool TURNS_, int SLABS_, bool NARROWS_, bool FAST_>
 struct tegroup_impl_sm90_fp8_shape : tegroup_impl_sm90_shape<OP_, LINES_, COLS_, TURNS_, SLABS_> {
     typedef tegroup_impl_sm90_shape<OP_, LINES_, COLS_, TURNS_, SLABS_> base;
     static constexpr int K = TEGROUP_IMPL_SM90_FP8_K;
-    static constexpr bool OF_GROUPS = OP_ == TEGROUP_OP_WGRAD, NARROWS = NARROWS_, BALANCES = NARROWS || OF_GROUPS,
-                          TAPERS = false, A_LINES = false, B_LINES = false;
+    static constexpr bool FAST = FAST_, OF_GROUPS = OP_ == TEGROUP_OP_WGRAD, NARROWS = NARROWS_,
+                          BALANCES = NARROWS || OF_GROUPS, TAPERS = false, A_LINES = false, B_LINES = false;
     static_assert(!NARROWS || (base::NARROWS && !OF_GROUPS), "tiles of 192 columns of a forward product");
     static constexpr int FINDERS = 2; /* a lane has A's scales, and one B's */
     static constexpr int NARROW = NARROWS ? base::NARROW : COLS_;
@@ -11942,7 +11962,7 @@ struct tegroup_impl_sm90_fp8_shape : tegroup_impl_sm90_shape<OP_, LINES_, COLS_,
     static constexpr int MORE_BYTES = 4096, OTHER_BYTES = base::OTHER_BYTES + MORE_BYTES;
     static constexpr int STAGES = (TEGROUP_IMPL_SM90_SHARED - OTHER_BYTES) / base::STAGE_BYTES,
                          AT_ONCE = STAGES >= 6 ? 2 : 1, SHARED_BYTES = STAGES * base::STAGE_BYTES + OTHER_BYTES;
-    static_assert(STAGES >= TEGROUP_IMPL_SM90_RING && base::PARTS == 1,
+    static_assert(STAGES >= TEGROUP_IMPL_SM90_RING && (FAST || base::PARTS == 1),
                   "a ring that hides the way from L2; registers for sums");
 };
 
@@ -11953,6 +11973,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_more {
 };
 
 #if TEGROUP_IMPL_HOPPER
+template <bool FAST> struct tegroup_impl_sm90_fast {};
+
 template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90_multiplier<true, SHAPE> {
     typedef tegroup_impl_sm90_multiplier<true, SHAPE> base;
     typedef typename base::sums sums;
@@ -12053,11 +12075,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
         const uint32_t steps = this->steps_of(item);
         sums sum;
         if (steps == 0) this->nothing(group, adds, sum);
-        else if (fp8.promotion == TEGROUP_IMPL_SM90_AT_END)
-            add_up_cols<TEGROUP_IMPL_SM90_AT_END>(group, item, scales, step, steps, sum[0]);
-        else if (fp8.promotion == TEGROUP_IMPL_SM90_SQUARE)
-            add_up_cols<TEGROUP_IMPL_SM90_SQUARE>(group, item, scales, step, steps, sum[0]);
-        else add_up_cols<TEGROUP_IMPL_SM90_LINES_BOTH>(group, item, scales, step, steps, sum[0]);
+        else add_up_all(group, item, scales, step, steps, sum, tegroup_impl_sm90_fast<SHAPE::FAST>());
         if (this->is_wide() && terms)
             this->template store_wide<true>(group, item, adds, *rounds, sum, tegroup_impl_as_is());
         else if (this->is_wide())
@@ -12067,7 +12085,37 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
         *rounds += this->is_wide() ? SHAPE::template results<true>::COUNT / SHAPE::template results<true>::USED
                                    : SHAPE::template results<false>::COUNT / SHAPE::template results<false>::USED;
     }
-    /* Sums of a wide tile, or of a narrow one. */
+    /* Sums that wgmma keeps. */
+    __device__ __forceinline__ void add_up_all(int group, const tegroup_impl_sm90_item &item,
+                                               const tegroup_impl_sm90_scales *scales, uint32_t first, uint32_t steps,
+                                               sums &sum, tegroup_impl_sm90_fast<true>) const {
+        keep_columns(group, item, scales[1]);
+        if (fp8.a_e5m2 && fp8.b_e5m2) add_up_eights<true, true>(group, item, first, steps, sum);
+        else if (fp8.a_e5m2) add_up_eights<true, false>(group, item, first, steps, sum);
+        else if (fp8.b_e5m2) add_up_eights<false, true>(group, item, first, steps, sum);
+        else add_up_eights<false, false>(group, item, first, steps, sum);
+        scale(group, item, scales[0], sum);
+    }
+    template <bool A_E5M2, bool B_E5M2>
+    __device__ __forceinline__ void add_up_eights(int group, const tegroup_impl_sm90_item &item, uint32_t first,
+                                                  uint32_t steps, sums &sum) const {
+        typedef tegroup_impl_wgmma_eights<A_E5M2, B_E5M2> eights;
+        if (this->narrow(item)) base::template add_up<SHAPE::NARROW, eights>(group, first, steps, sum);
+        else base::template add_up<COLS, eights>(group, first, steps, sum);
+    }
+    /* Sums that are promoted. */
+    __device__ __forceinline__ void add_up_all(int group, const tegroup_impl_sm90_item &item,
+                                               const tegroup_impl_sm90_scales *scales, uint32_t first, uint32_t steps,
+                                               sums &sum, tegroup_impl_sm90_fast<false>) const {
+        if (fp8.promotion == TEGROUP_IMPL_SM90_AT_END) {
+            keep_columns(group, item, scales[1]);
+            add_up_cols<TEGROUP_IMPL_SM90_AT_END>(group, item, scales, first, steps, sum[0]);
+            scale(group, item, scales[0], sum);
+        } else if (fp8.promotion == TEGROUP_IMPL_SM90_SQUARE)
+            add_up_cols<TEGROUP_IMPL_SM90_SQUARE>(group, item, scales, first, steps, sum[0]);
+        else add_up_cols<TEGROUP_IMPL_SM90_LINES_BOTH>(group, item, scales, first, steps, sum[0]);
+    }
+    /* Those of a wide tile, or of a narrow one. */
     template <int PROMOTION>
     __device__ __forceinline__ void add_up_cols(int group, const tegroup_impl_sm90_item &item,
                                                 const tegroup_impl_sm90_scales *scales, uint32_t first, uint32_t steps,
@@ -12097,7 +12145,6 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
             if (step + 1 == first + steps) this->yield(group);
             by.template promote<WIDTH>(step, part, sum);
         }
-        if (PROMOTION == TEGROUP_IMPL_SM90_AT_END) scale(group, item, scales, sum);
     }
     /* Multiplies a stage into the partial sums. */
     template <int WIDTH>
@@ -12140,19 +12187,32 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
     }
     __device__ __forceinline__ int32_t end_of_columns() const { return (int32_t)call.call.desc.d.shape.cols; }
 
-    /* Multiplies sums by scales that are for all of k. */
+    /* Scales that are for all of k: the columns' go to shared memory before the sum; all of the warpgroup call it. */
+    __device__ __forceinline__ void keep_columns(int group, const tegroup_impl_sm90_item &item,
+                                                 const tegroup_impl_sm90_scales &scales) const {
+        tegroup_impl_warpgroup_sync(1 + group); /* Others may still multiply the tile before by its own. */
+        for (int col = tegroup_impl_thread() % 128; col < COLS; col += 128)
+            more->columns[group][0][col] = *first_of(scales, item.j0 + col, end_of_columns());
+    }
+    /* Multiplies sums by scales, each in its register: a product in a register of its own leaves ptxas too few. */
     __device__ __forceinline__ void scale(int group, const tegroup_impl_sm90_item &item,
-                                          const tegroup_impl_sm90_scales *scales, float (&sum)[COLS / 2]) const {
-        const float upper = *first_of(scales[0], item.i0 + line(group), end_of_lines(item)),
-                    lower = *first_of(scales[0], item.i0 + line(group) + 8, end_of_lines(item));
+                                          const tegroup_impl_sm90_scales &scales, sums &sum) const {
+        float lines[SHAPE::PARTS][2];
 #pragma unroll
-        for (int e = 0; e < COLS / 8; e++)
+        for (int i = 0; i < SHAPE::PARTS * 2; i++)
+            lines[i / 2][i % 2] = *first_of(scales, item.i0 + line(group) + i / 2 * 64 + i % 2 * 8, end_of_lines(item));
+        tegroup_impl_warpgroup_sync(1 + group);
 #pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const float column = *first_of(scales[1], item.j0 + e * 8 + lane() % 4 * 2 + i, end_of_columns());
-                sum[e * 4 + i] = tegroup_impl_gpu_mul(sum[e * 4 + i], tegroup_impl_gpu_mul(upper, column));
-                sum[e * 4 + 2 + i] = tegroup_impl_gpu_mul(sum[e * 4 + 2 + i], tegroup_impl_gpu_mul(lower, column));
+        for (int e = 0; e < COLS / 8; e++) {
+            const float2 column = *(const float2 *)(more->columns[group][0] + e * 8 + lane() % 4 * 2);
+#pragma unroll
+            for (int i = 0; i < SHAPE::PARTS * 4; i++) {
+                float &x = sum[i / 4][e * 4 + i % 4];
+                asm volatile("mul.rn.f32 %0, %0, %1;"
+                             : "+f"(x)
+                             : "f"(tegroup_impl_gpu_mul(lines[i / 4][i / 2 % 2], i % 2 ? column.y : column.x)));
             }
+        }
     }
 
     /* The scales of a step, which are loaded a step before. */
@@ -12287,10 +12347,10 @@ typedef struct tegroup_impl_sm90_fp8_code {
 } tegroup_impl_sm90_fp8_code;
 
 static inline const tegroup_impl_sm90_fp8_code *tegroup_impl_sm90_fp8_code_of(int32_t kernel) {
-#define TEGROUP_IMPL_SM90_FP8_CODE(name, op, lines, cols, turns, slabs, narrows)                                       \
+#define TEGROUP_IMPL_SM90_FP8_CODE(name, op, lines, cols, turns, slabs, narrows, fast)                                 \
     {TEGROUP_IMPL_KERNEL_##op(                                                                                         \
-         tegroup_impl_sm90_fp8_kernel<tegroup_impl_sm90_fp8_shape<op, lines, cols, turns, slabs, narrows>>),           \
-     tegroup_impl_sm90_fp8_shape<op, lines, cols, turns, slabs, narrows>::SHARED_BYTES},
+         tegroup_impl_sm90_fp8_kernel<tegroup_impl_sm90_fp8_shape<op, lines, cols, turns, slabs, narrows, fast>>),     \
+     tegroup_impl_sm90_fp8_shape<op, lines, cols, turns, slabs, narrows, fast>::SHARED_BYTES},
     static const tegroup_impl_sm90_fp8_code code[TEGROUP_IMPL_SM90_FP8_KERNEL_COUNT] = {
         TEGROUP_IMPL_SM90_FP8_KERNELS(TEGROUP_IMPL_SM90_FP8_CODE)};
 #undef TEGROUP_IMPL_SM90_FP8_CODE
@@ -13005,10 +13065,9 @@ static inline tegroup_status tegroup_impl_sm90_check(const tegroup_plan *plan, c
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_gather(desc, error)); /* what they gather from may change by call */
     for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_D; i++) {
         const tegroup_impl_name *name = names->operand[i];
-        TEGROUP_IMPL_TRY(
-            i <= TEGROUP_IMPL_B
-                ? tegroup_impl_sm90_check_read(plan, desc, (tegroup_impl_operand)i, name, error)
-                : tegroup_impl_sm90_check_operand(tensors[i], name, TEGROUP_IMPL_PATH(DATA), error));
+        TEGROUP_IMPL_TRY(i <= TEGROUP_IMPL_B
+                             ? tegroup_impl_sm90_check_read(plan, desc, (tegroup_impl_operand)i, name, error)
+                             : tegroup_impl_sm90_check_operand(tensors[i], name, TEGROUP_IMPL_PATH(DATA), error));
     }
     return TEGROUP_OK;
 }
@@ -13049,7 +13108,7 @@ static inline tegroup_status tegroup_impl_sm90_encode(const tegroup_plan *plan, 
     const uint64_t planned = plan->algorithm[TEGROUP_IMPL_PLANNED_ROW];
     const int beside = operand == TEGROUP_IMPL_B
                        && (tegroup_impl_sm90_multiplies_fp8(&plan->problem)
-                               ? planned == TEGROUP_IMPL_SM90_FP8_64X128
+                               ? tegroup_impl_sm90_fp8_row_of((int32_t)planned)->tile_m == TEGROUP_IMPL_SM90_LINES
                                : plan->problem.op == TEGROUP_OP_DGRAD || planned == TEGROUP_IMPL_SM90_FORWARD_64X128);
     /* Rows of operands that begin off cache lines have 128 bytes in two of these, each of which would fetch 256. */
     const int off = operand <= TEGROUP_IMPL_B && row % TEGROUP_IMPL_SM90_LINE_BYTES != 0;
@@ -13330,8 +13389,7 @@ static inline tegroup_status tegroup_impl_sm90_gemm_fused(const tegroup_plan *pl
     tegroup_gemm_desc repacked;
 #if TEGROUP_IMPL_FP8_KERNELS
     if (tegroup_impl_sm90_decodes(&plan->problem)) return tegroup_impl_sm90_gemm_decoded(plan, desc, stream, error);
-    if (tegroup_impl_sm90_multiplies_fp8(&plan->problem))
-        return tegroup_impl_sm90_fp8_gemm(plan, desc, stream, error);
+    if (tegroup_impl_sm90_multiplies_fp8(&plan->problem)) return tegroup_impl_sm90_fp8_gemm(plan, desc, stream, error);
 #endif
     if (tegroup_impl_sm90_repacks_any(&plan->problem)) {
         repacked = *desc;

@@ -9,11 +9,15 @@
 typedef enum tegroup_compute {
     TEGROUP_COMPUTE_F32      = 0, /* a row's bits do not depend on the rows that come with it */
     TEGROUP_COMPUTE_F64      = 1, /* likewise; required for F64 operands; with narrower ones it is an oracle */
-    TEGROUP_COMPUTE_F32_FAST = 2  /* F32 in whatever order is fastest, by the same bound: a row's bits may depend on how
+    TEGROUP_COMPUTE_F32_FAST = 2, /* F32 in whatever order is fastest, by the same bound: a row's bits may depend on how
                                      many rows its group has, the type of the weights and the instruction set, but
                                      repeat. Today: FORWARD on the CPU of groups of up to 4 rows (weights of F32: 3),
                                      k contiguous in the weights, compiled by gcc or clang (weights of F16: for
                                      F16C); all else is as F32 */
+    TEGROUP_COMPUTE_FAST_ACCUM = 3 /* FP8's tensor cores keep sums of all of k, in some 14 bits, where F32 takes them
+                                     over every 128 of k: errors may be 2^-9 of the sum of magnitudes for each 128 of
+                                     k. A row's bits do not depend on its company. Today: FORWARD and DGRAD on SM90
+                                     of FP8 whose scales are for all of k (TENSOR, ROW); all else is as F32 */
 } tegroup_compute;
 
 typedef enum tegroup_backend {

@@ -64,7 +64,7 @@ static inline tegroup_status tegroup_impl_check_scalars(const tegroup_scalars *s
 
 /* Rules of the options alone. */
 static inline tegroup_status tegroup_impl_check_options(const tegroup_options *o, tegroup_error *error) {
-    TEGROUP_IMPL_RULE_ENUM(o->compute, TEGROUP_COMPUTE_F32_FAST, "options.compute", "must be a tegroup_compute");
+    TEGROUP_IMPL_RULE_ENUM(o->compute, TEGROUP_COMPUTE_FAST_ACCUM, "options.compute", "must be a tegroup_compute");
     TEGROUP_IMPL_RULE_ENUM(o->backend, TEGROUP_BACKEND_COUNT - 1, "options.backend", "must be a tegroup_backend");
     TEGROUP_IMPL_RULE_ENUM(o->check_level, TEGROUP_CHECK_DEEP, "options.check_level", "must be a tegroup_check_level");
     TEGROUP_IMPL_TRY(tegroup_impl_check_threads(o->threads, "options.threads", error));

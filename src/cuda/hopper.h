@@ -235,6 +235,24 @@ TEGROUP_IMPL_WGMMA_FP8_OF(192, TEGROUP_IMPL_SUMS_96, "96", "97", "98",
 TEGROUP_IMPL_WGMMA_FP8_OF(128, TEGROUP_IMPL_SUMS_64, "64", "65", "66", TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32))
 #endif
 /* clang-format on */
+
+/* The types of wgmma's operands, as a template argument. K: of one instruction, 32 bytes. */
+template <bool BF16> struct tegroup_impl_wgmma_halves {
+    static constexpr int K = 16;
+    template <int N, int A_LINES, int B_LINES>
+    static __device__ __forceinline__ void multiply(float (&d)[N / 2], uint64_t first, uint64_t second, int add) {
+        tegroup_impl_wgmma<N>::template multiply<BF16, A_LINES, B_LINES>(d, first, second, add);
+    }
+};
+#if TEGROUP_IMPL_FP8_KERNELS
+template <bool A_E5M2, bool B_E5M2> struct tegroup_impl_wgmma_eights {
+    static constexpr int K = 32;
+    template <int N, int, int>
+    static __device__ __forceinline__ void multiply(float (&d)[N / 2], uint64_t first, uint64_t second, int add) {
+        tegroup_impl_wgmma_fp8<N>::template multiply<A_E5M2, B_E5M2>(d, first, second, add);
+    }
+};
+#endif
 #undef TEGROUP_IMPL_WGMMA_FP8_OF
 #undef TEGROUP_IMPL_WGMMA_FP8
 #undef TEGROUP_IMPL_WGMMA_OF

@@ -24,7 +24,9 @@
  * multiplied by the scales of its row and its column, whose product is rounded to FP32, and added to the result's,
  * sum = fma(partial, scale, sum), in the order of k and the same in every tile. Where scales are for all of k, partial
  * sums are added as they are, and the sum is multiplied by scale at the end. The two warpgroups share a tile of many
- * rows, and take the tensor cores in turns: while one promotes its sums, the other multiplies. */
+ * rows, and take the tensor cores in turns: while one promotes its sums, the other multiplies.
+ *
+ * FAST kernels leave sums whose scales are for all of k in wgmma's accumulators, as kernels of BF16 do. */
 
 /* How scales are applied. */
 enum tegroup_impl_sm90_promotion {
@@ -46,12 +48,12 @@ typedef struct tegroup_impl_sm90_fp8 {
     const tegroup_impl_sm90_scales *of_groups;
 } tegroup_impl_sm90_fp8;
 
-template <int OP_, int LINES_, int COLS_, bool TURNS_, int SLABS_, bool NARROWS_>
+template <int OP_, int LINES_, int COLS_, bool TURNS_, int SLABS_, bool NARROWS_, bool FAST_>
 struct tegroup_impl_sm90_fp8_shape : tegroup_impl_sm90_shape<OP_, LINES_, COLS_, TURNS_, SLABS_> {
     typedef tegroup_impl_sm90_shape<OP_, LINES_, COLS_, TURNS_, SLABS_> base;
     static constexpr int K = TEGROUP_IMPL_SM90_FP8_K;
-    static constexpr bool OF_GROUPS = OP_ == TEGROUP_OP_WGRAD, NARROWS = NARROWS_, BALANCES = NARROWS || OF_GROUPS,
-                          TAPERS = false, A_LINES = false, B_LINES = false;
+    static constexpr bool FAST = FAST_, OF_GROUPS = OP_ == TEGROUP_OP_WGRAD, NARROWS = NARROWS_,
+                          BALANCES = NARROWS || OF_GROUPS, TAPERS = false, A_LINES = false, B_LINES = false;
     static_assert(!NARROWS || (base::NARROWS && !OF_GROUPS), "tiles of 192 columns of a forward product");
     static constexpr int FINDERS = 2; /* a lane has A's scales, and one B's */
     static constexpr int NARROW = NARROWS ? base::NARROW : COLS_;
@@ -61,7 +63,7 @@ struct tegroup_impl_sm90_fp8_shape : tegroup_impl_sm90_shape<OP_, LINES_, COLS_,
     static constexpr int MORE_BYTES = 4096, OTHER_BYTES = base::OTHER_BYTES + MORE_BYTES;
     static constexpr int STAGES = (TEGROUP_IMPL_SM90_SHARED - OTHER_BYTES) / base::STAGE_BYTES,
                          AT_ONCE = STAGES >= 6 ? 2 : 1, SHARED_BYTES = STAGES * base::STAGE_BYTES + OTHER_BYTES;
-    static_assert(STAGES >= TEGROUP_IMPL_SM90_RING && base::PARTS == 1,
+    static_assert(STAGES >= TEGROUP_IMPL_SM90_RING && (FAST || base::PARTS == 1),
                   "a ring that hides the way from L2; registers for sums");
 };
 
@@ -72,6 +74,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_more {
 };
 
 #if TEGROUP_IMPL_HOPPER
+template <bool FAST> struct tegroup_impl_sm90_fast {};
+
 template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90_multiplier<true, SHAPE> {
     typedef tegroup_impl_sm90_multiplier<true, SHAPE> base;
     typedef typename base::sums sums;
@@ -172,11 +176,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
         const uint32_t steps = this->steps_of(item);
         sums sum;
         if (steps == 0) this->nothing(group, adds, sum);
-        else if (fp8.promotion == TEGROUP_IMPL_SM90_AT_END)
-            add_up_cols<TEGROUP_IMPL_SM90_AT_END>(group, item, scales, step, steps, sum[0]);
-        else if (fp8.promotion == TEGROUP_IMPL_SM90_SQUARE)
-            add_up_cols<TEGROUP_IMPL_SM90_SQUARE>(group, item, scales, step, steps, sum[0]);
-        else add_up_cols<TEGROUP_IMPL_SM90_LINES_BOTH>(group, item, scales, step, steps, sum[0]);
+        else add_up_all(group, item, scales, step, steps, sum, tegroup_impl_sm90_fast<SHAPE::FAST>());
         if (this->is_wide() && terms)
             this->template store_wide<true>(group, item, adds, *rounds, sum, tegroup_impl_as_is());
         else if (this->is_wide())
@@ -186,7 +186,37 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
         *rounds += this->is_wide() ? SHAPE::template results<true>::COUNT / SHAPE::template results<true>::USED
                                    : SHAPE::template results<false>::COUNT / SHAPE::template results<false>::USED;
     }
-    /* Sums of a wide tile, or of a narrow one. */
+    /* Sums that wgmma keeps. */
+    __device__ __forceinline__ void add_up_all(int group, const tegroup_impl_sm90_item &item,
+                                               const tegroup_impl_sm90_scales *scales, uint32_t first, uint32_t steps,
+                                               sums &sum, tegroup_impl_sm90_fast<true>) const {
+        keep_columns(group, item, scales[1]);
+        if (fp8.a_e5m2 && fp8.b_e5m2) add_up_eights<true, true>(group, item, first, steps, sum);
+        else if (fp8.a_e5m2) add_up_eights<true, false>(group, item, first, steps, sum);
+        else if (fp8.b_e5m2) add_up_eights<false, true>(group, item, first, steps, sum);
+        else add_up_eights<false, false>(group, item, first, steps, sum);
+        scale(group, item, scales[0], sum);
+    }
+    template <bool A_E5M2, bool B_E5M2>
+    __device__ __forceinline__ void add_up_eights(int group, const tegroup_impl_sm90_item &item, uint32_t first,
+                                                  uint32_t steps, sums &sum) const {
+        typedef tegroup_impl_wgmma_eights<A_E5M2, B_E5M2> eights;
+        if (this->narrow(item)) base::template add_up<SHAPE::NARROW, eights>(group, first, steps, sum);
+        else base::template add_up<COLS, eights>(group, first, steps, sum);
+    }
+    /* Sums that are promoted. */
+    __device__ __forceinline__ void add_up_all(int group, const tegroup_impl_sm90_item &item,
+                                               const tegroup_impl_sm90_scales *scales, uint32_t first, uint32_t steps,
+                                               sums &sum, tegroup_impl_sm90_fast<false>) const {
+        if (fp8.promotion == TEGROUP_IMPL_SM90_AT_END) {
+            keep_columns(group, item, scales[1]);
+            add_up_cols<TEGROUP_IMPL_SM90_AT_END>(group, item, scales, first, steps, sum[0]);
+            scale(group, item, scales[0], sum);
+        } else if (fp8.promotion == TEGROUP_IMPL_SM90_SQUARE)
+            add_up_cols<TEGROUP_IMPL_SM90_SQUARE>(group, item, scales, first, steps, sum[0]);
+        else add_up_cols<TEGROUP_IMPL_SM90_LINES_BOTH>(group, item, scales, first, steps, sum[0]);
+    }
+    /* Those of a wide tile, or of a narrow one. */
     template <int PROMOTION>
     __device__ __forceinline__ void add_up_cols(int group, const tegroup_impl_sm90_item &item,
                                                 const tegroup_impl_sm90_scales *scales, uint32_t first, uint32_t steps,
@@ -216,7 +246,6 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
             if (step + 1 == first + steps) this->yield(group);
             by.template promote<WIDTH>(step, part, sum);
         }
-        if (PROMOTION == TEGROUP_IMPL_SM90_AT_END) scale(group, item, scales, sum);
     }
     /* Multiplies a stage into the partial sums. */
     template <int WIDTH>
@@ -259,19 +288,32 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
     }
     __device__ __forceinline__ int32_t end_of_columns() const { return (int32_t)call.call.desc.d.shape.cols; }
 
-    /* Multiplies sums by scales that are for all of k. */
+    /* Scales that are for all of k: the columns' go to shared memory before the sum; all of the warpgroup call it. */
+    __device__ __forceinline__ void keep_columns(int group, const tegroup_impl_sm90_item &item,
+                                                 const tegroup_impl_sm90_scales &scales) const {
+        tegroup_impl_warpgroup_sync(1 + group); /* Others may still multiply the tile before by its own. */
+        for (int col = tegroup_impl_thread() % 128; col < COLS; col += 128)
+            more->columns[group][0][col] = *first_of(scales, item.j0 + col, end_of_columns());
+    }
+    /* Multiplies sums by scales, each in its register: a product in a register of its own leaves ptxas too few. */
     __device__ __forceinline__ void scale(int group, const tegroup_impl_sm90_item &item,
-                                          const tegroup_impl_sm90_scales *scales, float (&sum)[COLS / 2]) const {
-        const float upper = *first_of(scales[0], item.i0 + line(group), end_of_lines(item)),
-                    lower = *first_of(scales[0], item.i0 + line(group) + 8, end_of_lines(item));
+                                          const tegroup_impl_sm90_scales &scales, sums &sum) const {
+        float lines[SHAPE::PARTS][2];
 #pragma unroll
-        for (int e = 0; e < COLS / 8; e++)
+        for (int i = 0; i < SHAPE::PARTS * 2; i++)
+            lines[i / 2][i % 2] = *first_of(scales, item.i0 + line(group) + i / 2 * 64 + i % 2 * 8, end_of_lines(item));
+        tegroup_impl_warpgroup_sync(1 + group);
 #pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const float column = *first_of(scales[1], item.j0 + e * 8 + lane() % 4 * 2 + i, end_of_columns());
-                sum[e * 4 + i] = tegroup_impl_gpu_mul(sum[e * 4 + i], tegroup_impl_gpu_mul(upper, column));
-                sum[e * 4 + 2 + i] = tegroup_impl_gpu_mul(sum[e * 4 + 2 + i], tegroup_impl_gpu_mul(lower, column));
+        for (int e = 0; e < COLS / 8; e++) {
+            const float2 column = *(const float2 *)(more->columns[group][0] + e * 8 + lane() % 4 * 2);
+#pragma unroll
+            for (int i = 0; i < SHAPE::PARTS * 4; i++) {
+                float &x = sum[i / 4][e * 4 + i % 4];
+                asm volatile("mul.rn.f32 %0, %0, %1;"
+                             : "+f"(x)
+                             : "f"(tegroup_impl_gpu_mul(lines[i / 4][i / 2 % 2], i % 2 ? column.y : column.x)));
             }
+        }
     }
 
     /* The scales of a step, which are loaded a step before. */

@@ -28,10 +28,10 @@ typedef struct tegroup_impl_sm90_fp8_code {
 } tegroup_impl_sm90_fp8_code;
 
 static inline const tegroup_impl_sm90_fp8_code *tegroup_impl_sm90_fp8_code_of(int32_t kernel) {
-#define TEGROUP_IMPL_SM90_FP8_CODE(name, op, lines, cols, turns, slabs, narrows)                                       \
+#define TEGROUP_IMPL_SM90_FP8_CODE(name, op, lines, cols, turns, slabs, narrows, fast)                                 \
     {TEGROUP_IMPL_KERNEL_##op(                                                                                         \
-         tegroup_impl_sm90_fp8_kernel<tegroup_impl_sm90_fp8_shape<op, lines, cols, turns, slabs, narrows>>),           \
-     tegroup_impl_sm90_fp8_shape<op, lines, cols, turns, slabs, narrows>::SHARED_BYTES},
+         tegroup_impl_sm90_fp8_kernel<tegroup_impl_sm90_fp8_shape<op, lines, cols, turns, slabs, narrows, fast>>),     \
+     tegroup_impl_sm90_fp8_shape<op, lines, cols, turns, slabs, narrows, fast>::SHARED_BYTES},
     static const tegroup_impl_sm90_fp8_code code[TEGROUP_IMPL_SM90_FP8_KERNEL_COUNT] = {
         TEGROUP_IMPL_SM90_FP8_KERNELS(TEGROUP_IMPL_SM90_FP8_CODE)};
 #undef TEGROUP_IMPL_SM90_FP8_CODE

@@ -7,9 +7,11 @@
 #include "core/tensor_types.h"
 #include "core/snapshot_types.h"
 #include "core/layout_types.h"
+#include "core/options_types.h"
 #include "core/gemm_types.h"
 #include "core/plan_types.h"
 #include "base/arithmetic.h"
+#include "formats/scale_layout.h"
 #include "core/layout.h"
 #include "core/tensor.h"
 #include "core/scale_grid.h"
@@ -17,47 +19,58 @@
 #include "cuda/sm90_balance.h"
 #include "cuda/sm90_decoded.h"
 
-/* The kernel rows of FP8, one on each line: KERNEL(name, op, lines, cols, turns, slabs, narrows). narrows: whether a
- * tile row may end in narrow tiles; the others are as in sm90_kernels.h. All are kernels of a forward product or of a
- * weight gradient: a dgrad is a forward product with the transposed copy of the weights. The first kernel of an
- * operation runs every problem. A thread has two sums of each element in registers, so that a warpgroup's part of a
- * tile is at most 64 x 192. A kernel without narrow tiles finds its tiles sooner. A WHOLE tile's results of four bytes
- * fit into its slabs, which leaves a stage less for operands. */
+/* The kernel rows of FP8, one on each line: KERNEL(name, op, lines, cols, turns, slabs, narrows, fast). narrows: whether
+ * a tile row may end in narrow tiles; fast: whether wgmma keeps sums of all of k, TEGROUP_COMPUTE_FAST_ACCUM; the others
+ * are as in sm90_kernels.h. All are kernels of a forward product or of a weight gradient: a dgrad is a forward product
+ * with the transposed copy of the weights. The first kernel of an operation runs every problem that is not fast. Where
+ * sums are promoted, a thread has two of each element in registers, so that a warpgroup's part of a tile is at most
+ * 64 x 192. A kernel without narrow tiles finds its tiles sooner. A WHOLE tile's results of four bytes fit into its
+ * slabs, which leaves a stage less for operands. */
 #define TEGROUP_IMPL_SM90_FP8_KERNELS(KERNEL)                                                                          \
-    KERNEL(FP8_128X192, 1, 64, 192, 0, 3, 0)                                                                           \
-    KERNEL(FP8_128X192_NARROW, 1, 64, 192, 0, 3, 1)                                                                    \
-    KERNEL(FP8_64X128, 1, 64, 128, 1, 2, 0)                                                                            \
-    KERNEL(FP8_WGRAD_128X192, 3, 64, 192, 0, 3, 0)                                                                     \
-    KERNEL(FP8_WGRAD_128X192_WHOLE, 3, 64, 192, 0, 6, 0)
+    KERNEL(FP8_128X192, 1, 64, 192, 0, 3, 0, 0)                                                                        \
+    KERNEL(FP8_128X192_NARROW, 1, 64, 192, 0, 3, 1, 0)                                                                 \
+    KERNEL(FP8_64X128, 1, 64, 128, 1, 2, 0, 0)                                                                         \
+    KERNEL(FP8_WGRAD_128X192, 3, 64, 192, 0, 3, 0, 0)                                                                  \
+    KERNEL(FP8_WGRAD_128X192_WHOLE, 3, 64, 192, 0, 6, 0, 0)                                                            \
+    KERNEL(FP8_FAST_128X192, 1, 128, 192, 1, 3, 1, 1)                                                                  \
+    KERNEL(FP8_FAST_64X128, 1, 64, 128, 1, 2, 0, 1)
 
 enum {
-#define TEGROUP_IMPL_SM90_FP8_NUMBER(name, op, lines, cols, turns, slabs, narrows) TEGROUP_IMPL_SM90_##name,
+#define TEGROUP_IMPL_SM90_FP8_NUMBER(name, op, lines, cols, turns, slabs, narrows, fast) TEGROUP_IMPL_SM90_##name,
     TEGROUP_IMPL_SM90_FP8_KERNELS(TEGROUP_IMPL_SM90_FP8_NUMBER) TEGROUP_IMPL_SM90_FP8_KERNEL_COUNT
 #undef TEGROUP_IMPL_SM90_FP8_NUMBER
 };
 
-#define TEGROUP_IMPL_SM90_FP8_K 128    /* k of a pipeline stage, after which sums are promoted; of a block's scale */
-#define TEGROUP_IMPL_SM90_FP8_SHORT 64 /* rows of an average group up to which the lower tile is taken */
+#define TEGROUP_IMPL_SM90_FP8_K 128     /* k of a pipeline stage, after which sums are promoted; of a block's scale */
+#define TEGROUP_IMPL_SM90_FP8_SHORT 64  /* rows of an average group up to which the lower tile is taken */
 #define TEGROUP_IMPL_SM90_FP8_WHOLE 512 /* and up to which a gradient that is written, not added, has WHOLE tiles */
 
 typedef struct tegroup_impl_sm90_fp8_row {
     tegroup_op op;          /* FORWARD is for dgrad, too */
     int32_t tile_m, tile_n; /* rows and columns of D */
-    int32_t narrows;        /* whether a tile row may end in narrow tiles */
+    int32_t narrows, fast;  /* as in the table */
 } tegroup_impl_sm90_fp8_row;
 
 static inline const tegroup_impl_sm90_fp8_row *tegroup_impl_sm90_fp8_row_of(int32_t kernel) {
-#define TEGROUP_IMPL_SM90_FP8_ROW(name, op, lines, cols, turns, slabs, narrows)                                        \
-    {(tegroup_op)(op), (lines) * (2 - (turns)), cols, narrows},
+#define TEGROUP_IMPL_SM90_FP8_ROW(name, op, lines, cols, turns, slabs, narrows, fast)                                  \
+    {(tegroup_op)(op), (lines) * (2 - (turns)), cols, narrows, fast},
     static const tegroup_impl_sm90_fp8_row rows[TEGROUP_IMPL_SM90_FP8_KERNEL_COUNT] = {
         TEGROUP_IMPL_SM90_FP8_KERNELS(TEGROUP_IMPL_SM90_FP8_ROW)};
 #undef TEGROUP_IMPL_SM90_FP8_ROW
     return &rows[kernel];
 }
 
+/* Whether wgmma keeps a problem's sums of all of k: each scale is for all of k. */
+static inline int tegroup_impl_sm90_fp8_fast(const tegroup_problem *p) {
+    return p->compute == TEGROUP_COMPUTE_FAST_ACCUM && p->op != TEGROUP_OP_WGRAD
+           && tegroup_scaling_info(p->a_scaling)->block_inner == 0
+           && tegroup_scaling_info(p->b_scaling)->block_inner == 0;
+}
+
 /* Whether a kernel can run a problem. */
 static inline int tegroup_impl_sm90_fp8_runs(const tegroup_problem *p, int32_t kernel) {
-    return (tegroup_impl_sm90_fp8_row_of(kernel)->op == TEGROUP_OP_WGRAD) == (p->op == TEGROUP_OP_WGRAD);
+    const tegroup_impl_sm90_fp8_row *row = tegroup_impl_sm90_fp8_row_of(kernel);
+    return (row->op == TEGROUP_OP_WGRAD) == (p->op == TEGROUP_OP_WGRAD) && row->fast == tegroup_impl_sm90_fp8_fast(p);
 }
 
 static inline void tegroup_impl_sm90_fp8_tile(const tegroup_gemm_desc *desc, tegroup_plan *plan,
@@ -70,11 +83,14 @@ static inline void tegroup_impl_sm90_fp8_tile(const tegroup_gemm_desc *desc, teg
     const int lower = average <= TEGROUP_IMPL_SM90_FP8_SHORT,
               narrows = tegroup_impl_sm90_narrow_tiles(0, (int32_t)cols, (int32_t)k) > 0;
     const int whole = average <= TEGROUP_IMPL_SM90_FP8_WHOLE && !p->accumulate && p->c == TEGROUP_DTYPE_UNSET;
-    const int32_t kernel = wgrad && whole ? TEGROUP_IMPL_SM90_FP8_WGRAD_128X192_WHOLE
-                           : wgrad        ? TEGROUP_IMPL_SM90_FP8_WGRAD_128X192
-                           : lower        ? TEGROUP_IMPL_SM90_FP8_64X128
-                           : narrows      ? TEGROUP_IMPL_SM90_FP8_128X192_NARROW
-                                          : TEGROUP_IMPL_SM90_FP8_128X192;
+    const int fast = tegroup_impl_sm90_fp8_fast(p);
+    const int32_t kernel = fast && lower    ? TEGROUP_IMPL_SM90_FP8_FAST_64X128
+                           : fast           ? TEGROUP_IMPL_SM90_FP8_FAST_128X192
+                           : wgrad && whole ? TEGROUP_IMPL_SM90_FP8_WGRAD_128X192_WHOLE
+                           : wgrad          ? TEGROUP_IMPL_SM90_FP8_WGRAD_128X192
+                           : lower          ? TEGROUP_IMPL_SM90_FP8_64X128
+                           : narrows        ? TEGROUP_IMPL_SM90_FP8_128X192_NARROW
+                                            : TEGROUP_IMPL_SM90_FP8_128X192;
     plan->tile_m = tegroup_impl_sm90_fp8_row_of(kernel)->tile_m;
     plan->tile_n = tegroup_impl_sm90_fp8_row_of(kernel)->tile_n;
     plan->tile_k = TEGROUP_IMPL_SM90_FP8_K;

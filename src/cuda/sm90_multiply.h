@@ -114,15 +114,15 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
         yield(group);
     }
     /* Sums for the first COLS columns of the tile. */
-    template <int COLS>
+    template <int COLS, typename OPERANDS = tegroup_impl_wgmma_halves<BF16>>
     __device__ __forceinline__ void add_up(int group, uint32_t first, uint32_t steps, sums &sum) const {
         const uint64_t a = tegroup_impl_wgmma_tile(ring + line_of(group) * 128, SHAPE::K * 128),
                        b = tegroup_impl_wgmma_tile(ring + SHAPE::A_BYTES, SHAPE::K * 128);
-        multiply_stage<COLS, true>(first, a, b, sum);
+        multiply_stage<COLS, OPERANDS, true>(first, a, b, sum);
         tegroup_impl_wgmma_wait<0>(); /* Otherwise ptxas waits, and warns: the sums change registers here. */
 #pragma unroll 1
         for (uint32_t step = first + 1; step < first + steps; step++) {
-            multiply_stage<COLS, false>(step, a, b, sum);
+            multiply_stage<COLS, OPERANDS, false>(step, a, b, sum);
             tegroup_impl_wgmma_wait<1>();
             release(step - 1);
         }
@@ -142,7 +142,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
         else add_up<SHAPE::fitting(4)>(group, first, steps, sum);
     }
     /* Multiplies a stage. The first one of a tile overwrites the sums, so nobody clears them. */
-    template <int COLS, bool FIRST>
+    template <int COLS, typename OPERANDS, bool FIRST>
     __device__ __forceinline__ void multiply_stage(uint32_t step, uint64_t a, uint64_t b, sums &sum) const {
         constexpr int A_STEP = (SHAPE::A_LINES ? 16 * 128 : 32) >> 4, B_STEP = (SHAPE::B_LINES ? 16 * 128 : 32) >> 4;
         const uint64_t offset = (uint64_t)(step % STAGES * (SHAPE::STAGE_BYTES >> 4));
@@ -150,10 +150,10 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
         fence<COLS>(sum);
         tegroup_impl_wgmma_begin();
 #pragma unroll
-        for (int kk = 0; kk < SHAPE::K / 16; kk++)
+        for (int kk = 0; kk < SHAPE::K / OPERANDS::K; kk++)
 #pragma unroll
             for (int m = 0; m < SHAPE::PARTS; m++)
-                tegroup_impl_wgmma<COLS>::template multiply<BF16, SHAPE::A_LINES, SHAPE::B_LINES>(
+                OPERANDS::template multiply<COLS, SHAPE::A_LINES, SHAPE::B_LINES>(
                     reinterpret_cast<float(&)[COLS / 2]>(sum[m]), a + offset + m * (64 * 128 >> 4) + kk * A_STEP,
                     b + offset + kk * B_STEP, !FIRST || kk > 0);
         tegroup_impl_wgmma_commit();

@@ -27,6 +27,7 @@
 #include "cuda/sm90_kernels.h"
 #include "cuda/sm90_balance.h"
 #include "cuda/sm90_decoded.h"
+#include "cuda/sm90_fp8_kernels.h"
 #include "cuda/sm90_repack.h"
 #include "cuda/launch.h"
 #include "cuda/call.h"
@@ -148,10 +149,9 @@ static inline tegroup_status tegroup_impl_sm90_check(const tegroup_plan *plan, c
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_gather(desc, error)); /* what they gather from may change by call */
     for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_D; i++) {
         const tegroup_impl_name *name = names->operand[i];
-        TEGROUP_IMPL_TRY(
-            i <= TEGROUP_IMPL_B
-                ? tegroup_impl_sm90_check_read(plan, desc, (tegroup_impl_operand)i, name, error)
-                : tegroup_impl_sm90_check_operand(tensors[i], name, TEGROUP_IMPL_PATH(DATA), error));
+        TEGROUP_IMPL_TRY(i <= TEGROUP_IMPL_B
+                             ? tegroup_impl_sm90_check_read(plan, desc, (tegroup_impl_operand)i, name, error)
+                             : tegroup_impl_sm90_check_operand(tensors[i], name, TEGROUP_IMPL_PATH(DATA), error));
     }
     return TEGROUP_OK;
 }
@@ -192,7 +192,7 @@ static inline tegroup_status tegroup_impl_sm90_encode(const tegroup_plan *plan, 
     const uint64_t planned = plan->algorithm[TEGROUP_IMPL_PLANNED_ROW];
     const int beside = operand == TEGROUP_IMPL_B
                        && (tegroup_impl_sm90_multiplies_fp8(&plan->problem)
-                               ? planned == TEGROUP_IMPL_SM90_FP8_64X128
+                               ? tegroup_impl_sm90_fp8_row_of((int32_t)planned)->tile_m == TEGROUP_IMPL_SM90_LINES
                                : plan->problem.op == TEGROUP_OP_DGRAD || planned == TEGROUP_IMPL_SM90_FORWARD_64X128);
     /* Rows of operands that begin off cache lines have 128 bytes in two of these, each of which would fetch 256. */
     const int off = operand <= TEGROUP_IMPL_B && row % TEGROUP_IMPL_SM90_LINE_BYTES != 0;
@@ -473,8 +473,7 @@ static inline tegroup_status tegroup_impl_sm90_gemm_fused(const tegroup_plan *pl
     tegroup_gemm_desc repacked;
 #if TEGROUP_IMPL_FP8_KERNELS
     if (tegroup_impl_sm90_decodes(&plan->problem)) return tegroup_impl_sm90_gemm_decoded(plan, desc, stream, error);
-    if (tegroup_impl_sm90_multiplies_fp8(&plan->problem))
-        return tegroup_impl_sm90_fp8_gemm(plan, desc, stream, error);
+    if (tegroup_impl_sm90_multiplies_fp8(&plan->problem)) return tegroup_impl_sm90_fp8_gemm(plan, desc, stream, error);
 #endif
     if (tegroup_impl_sm90_repacks_any(&plan->problem)) {
         repacked = *desc;

@@ -77,7 +77,7 @@ class Product:
         self.torch.cuda.synchronize()
         return back
 
-    def case(self, op, scalings):
+    def case(self, op, scalings, fast=False):
         """A call and the largest error of one group of its result, relative to the largest value there."""
         torch, bf16, f32 = self.torch, tg.TEGROUP_DTYPE_BF16, tg.TEGROUP_DTYPE_F32
         wgrad, dgrad = op == "wgrad", op == "dgrad"
@@ -89,6 +89,7 @@ class Product:
         out = self.uniform(d, f32) if wgrad else self.ragged(d, bf16)
         desc = tg.tegroup_gemm_desc(op=OPS[op], space=tg.TEGROUP_SPACE_DEVICE, a=a, b=b, d=out)
         desc.options.backend = tg.TEGROUP_BACKEND_SM90
+        desc.options.compute = tg.TEGROUP_COMPUTE_FAST_ACCUM if fast else tg.TEGROUP_COMPUTE_F32
         desc.options.expected_rows = self.rows
         plan = tg.tegroup_plan()
         self.lib.tegroup_plan_make(desc, None, plan)
@@ -175,6 +176,8 @@ def main():
         for op in o.ops.split(","):
             pairs = [("BLOCK_1X128", "BLOCK_1X128")] if op == "wgrad" else [("ROW", "ROW"), ("BLOCK_1X128", "BLOCK_128X128"), ("TENSOR", "TENSOR")]
             cases = {" x ".join(pair): product.case(op, pair) for pair in pairs}
+            if op != "wgrad":
+                cases |= {" x ".join(pair) + " fast": product.case(op, pair, True) for pair in pairs if pair[0] in ("ROW", "TENSOR")}
             if op == "forward":
                 cases["torch rowwise fast"] = (product.torch_rowwise(), float("nan"), "")
             times = median_us(torch, {name: graph_of(torch, case[0]) for name, case in cases.items()}, flush, o.repeats)

@@ -31,8 +31,8 @@ static void say(const char *wrong, const problem *p, const scaling_row *fa, cons
             p->error.field ? p->error.field : "", p->error.rule ? p->error.rule : "");
 }
 
-/* Runs a problem in one of the tiles. Its results, or NULL if something is wrong. */
-static double *run_tile(uint64_t seed, const scaling_row *fa, const scaling_row *fb, tegroup_op op, int32_t tile, int64_t *count) {
+/* Runs a problem in one of the tiles. Its results, or NULL if something is wrong; k: the length of its sums. */
+static double *run_tile(uint64_t seed, const scaling_row *fa, const scaling_row *fb, tegroup_op op, tegroup_compute compute, int32_t tile, int64_t *count, int64_t *k) {
     rng r = rng_seed(seed);
     problem p;
     quantised q[2];
@@ -42,6 +42,8 @@ static double *run_tile(uint64_t seed, const scaling_row *fa, const scaling_row 
     quantised_for_sm90 = 1;
     quantised_problem(&p, &r, fa, fb, op, q, 1);
     p.desc.options.backend = TEGROUP_BACKEND_SM90;
+    p.s.compute = p.desc.options.compute = compute;
+    *k = op == TEGROUP_OP_FORWARD ? p.s.k : p.s.n;
     if (seed % 2) p.desc.options.check_level = TEGROUP_CHECK_DEEP;
     problem_reference(&p);
     mirror_tile = tile;
@@ -68,11 +70,11 @@ static double *run_tile(uint64_t seed, const scaling_row *fa, const scaling_row 
 
 /* Runs a problem in every tile: each result within the bound, all of the same bits. */
 static int run_one(uint64_t seed, const scaling_row *fa, const scaling_row *fb, tegroup_op op) {
-    int64_t count, again;
-    double *first = run_tile(seed, fa, fb, op, 0, &count);
+    int64_t count, again, k;
+    double *first = run_tile(seed, fa, fb, op, TEGROUP_COMPUTE_F32, 0, &count, &k);
     int same = first != NULL;
     for (int32_t tile = 1; tile < mirror_tiles && same; tile++) {
-        double *other = run_tile(seed, fa, fb, op, tile, &again);
+        double *other = run_tile(seed, fa, fb, op, TEGROUP_COMPUTE_F32, tile, &again, &k);
         same = other != NULL && count == again && memcmp(first, other, (size_t)count * 8) == 0;
         if (!same) fprintf(stderr, "seed %llu: other bits in tile %d\n", (unsigned long long)seed, tile);
         free(other);
@@ -98,6 +100,42 @@ TEST(fp8_gpu, fp64) {
     printf("%ld problems, %ld elements, error/bound at most %.3f\n", (long)totals.problems, (long)totals.elements, totals.worst);
 }
 
+/* Fast accumulation: within its own bound in each tile, which all give the same bits; and where it changes nothing, since scales are
+ * for blocks, sums go over rows or over no more than an instruction's promoted sum, F32's bits. */
+static int run_fast(uint64_t seed, const scaling_row *fa, const scaling_row *fb, tegroup_op op, int64_t *others) {
+    const int own = op != TEGROUP_OP_WGRAD && fa->inner == 0 && fb->inner == 0;
+    int64_t count, again, k;
+    double *plain = run_tile(seed, fa, fb, op, TEGROUP_COMPUTE_F32, 0, &count, &k), *first = run_tile(seed, fa, fb, op, TEGROUP_COMPUTE_FAST_ACCUM, 0, &again, &k);
+    int right = plain != NULL && first != NULL && count == again;
+    if (right) {
+        const int differ = memcmp(plain, first, (size_t)count * 8) != 0;
+        *others += differ;
+        if (differ && (!own || k <= 128)) right = 0, fprintf(stderr, "seed %llu: other bits than F32's\n", (unsigned long long)seed);
+    }
+    for (int32_t tile = 1; tile < mirror_tiles && right; tile++) {
+        double *other = run_tile(seed, fa, fb, op, TEGROUP_COMPUTE_FAST_ACCUM, tile, &again, &k);
+        right = other != NULL && count == again && memcmp(first, other, (size_t)count * 8) == 0;
+        if (!right) fprintf(stderr, "seed %llu: other bits in tile %d\n", (unsigned long long)seed, tile);
+        free(other);
+    }
+    free(plain), free(first);
+    return right;
+}
+
+TEST(fp8_gpu, fast_accumulation) {
+    if (!sm90_here()) return;
+    int bad = 0;
+    int64_t others = 0;
+    for (int64_t i = 0; i < scaled(8); i++)
+        for (int a = 0; a < KNOWN; a++)
+            for (int b = 0; b < KNOWN; b++)
+                for (int op = TEGROUP_OP_FORWARD; op <= TEGROUP_OP_WGRAD; op++)
+                    for (int j = 0; j < (a < 2 && b < 2 && op != TEGROUP_OP_WGRAD ? 4 : 1); j++)
+                        if (bad < 12) bad += !run_fast((uint64_t)(((a * 16 + b) * 4 + op) * 4 + j) * 1000033u + (uint64_t)i, known(a), known(b), (tegroup_op)op, &others);
+    ASSERT_EQ(bad, 0);
+    ASSERT_GT(others, 0); /* sums of more than 128 of k are not F32's */
+}
+
 /* ---- operands that the test lays out itself --------------------------------------------------------------------------- */
 
 static void *up_to_device(const void *host, size_t bytes) {
@@ -108,21 +146,23 @@ static void *up_to_device(const void *host, size_t bytes) {
 }
 
 /* Positive values, so that a sum grows with each term: one that wgmma carries over all of k loses a term's low bits, the later
- * the more, and ends some percent off. */
+ * the more, and ends some percent off. That is what fast accumulation does, and its bound allows. */
 TEST(fp8_gpu, long_sums) {
     enum { M = 64, N = 64, LONG = 16384 };
-    static const tegroup_scaling scalings[3][2] = {{TEGROUP_SCALING_TENSOR, TEGROUP_SCALING_TENSOR},
+    static const tegroup_scaling scalings[4][2] = {{TEGROUP_SCALING_TENSOR, TEGROUP_SCALING_TENSOR},
                                                    {TEGROUP_SCALING_BLOCK_1X128, TEGROUP_SCALING_BLOCK_128X128},
-                                                   {TEGROUP_SCALING_BLOCK_1X128, TEGROUP_SCALING_BLOCK_1X128}};
+                                                   {TEGROUP_SCALING_BLOCK_1X128, TEGROUP_SCALING_BLOCK_1X128},
+                                                   {TEGROUP_SCALING_ROW, TEGROUP_SCALING_TENSOR}};
     if (!sm90_here()) return;
     rng r = rng_seed(99);
     unsigned char *x = (unsigned char *)malloc((size_t)M * LONG), *w = (unsigned char *)malloc((size_t)N * LONG);
-    float *ones = (float *)malloc((size_t)M * LONG / 128 * 4), *got = (float *)malloc(M * N * 4), worst = 0;
+    float *ones = (float *)malloc((size_t)M * LONG / 128 * 4), *got = (float *)malloc(M * N * 4), worst[2] = {0, 0};
     for (int i = 0; i < M * LONG; i++) x[i] = (unsigned char)nearest_small(TEGROUP_DTYPE_F8E4M3, 1 + 0.9 * rng_unit(&r));
     for (int i = 0; i < N * LONG; i++) w[i] = (unsigned char)nearest_small(TEGROUP_DTYPE_F8E4M3, 1 + 0.9 * rng_unit(&r));
     for (int i = 0; i < M * LONG / 128; i++) ones[i] = 1;
     const double *value = small_values(TEGROUP_DTYPE_F8E4M3);
-    for (int s = 0; s < 3; s++) {
+    for (int s = 0; s < 4; s++) {
+        const int fast = s == 3;
         tegroup_gemm_desc desc;
         tegroup_plan plan;
         tegroup_error error;
@@ -137,6 +177,7 @@ TEST(fp8_gpu, long_sums) {
         desc.b.scaling = scalings[s][1];
         desc.a.scale_inv = desc.b.scale_inv = up_to_device(ones, (size_t)M * LONG / 128 * 4);
         desc.options.backend = TEGROUP_BACKEND_SM90;
+        desc.options.compute = fast ? TEGROUP_COMPUTE_FAST_ACCUM : TEGROUP_COMPUTE_F32;
         ASSERT_EQ(tegroup_plan_make(&desc, NULL, &plan, &error), TEGROUP_OK);
         ASSERT_EQ(tegroup_gemm(&plan, &desc, NULL, &error), TEGROUP_OK);
         MUST(cudaMemcpy(got, desc.d.data, M * N * 4, cudaMemcpyDeviceToHost));
@@ -145,13 +186,13 @@ TEST(fp8_gpu, long_sums) {
                 double want = 0;
                 for (int q = 0; q < LONG; q++) want += value[x[i * LONG + q]] * value[w[j * LONG + q]];
                 const double off = fabs(got[i * N + j] - want) / want;
-                worst = fmaxf(worst, (float)off);
-                ASSERT_TRUE(off <= 0x1p-12);
+                worst[fast] = fmaxf(worst[fast], (float)off);
+                ASSERT_TRUE(off <= (fast ? LONG / 128 * 0x1p-9 : 0x1p-12));
             }
         void *const all[] = {desc.a.data, desc.b.data, desc.d.data, desc.a.scale_inv};
         for (int i = 0; i < 4; i++) MUST(cudaFree(all[i]));
     }
-    printf("relative error of %d positive terms at most 2^%.1f\n", LONG, log2(worst));
+    printf("relative error of %d positive terms at most 2^%.1f, with fast accumulation 2^%.1f\n", LONG, log2(worst[0]), log2(worst[1]));
     free(x), free(w), free(ones), free(got);
 }
 

@@ -97,7 +97,7 @@ SUPPORT void rng_shuffle(rng *r, int32_t *list, int32_t count) {
 #if !defined(SUPPORT_SUM_ROUNDING)
 #define SUPPORT_SUM_ROUNDING 0x1p-24
 #endif
-/* What a product's sum may be off besides, as a share of the magnitudes that it sums. */
+/* What a product's sum may be off besides, as a share of the magnitudes that it sums; with FAST_ACCUM for each 128 of k. */
 #if !defined(SUPPORT_SUM_SHARE)
 #define SUPPORT_SUM_SHARE 0
 #endif
@@ -695,6 +695,7 @@ SUPPORT void problem_reference(problem *p) {
     int32_t G = s->groups;
     int wgrad = s->op == TEGROUP_OP_WGRAD;
     double u = s->compute == TEGROUP_COMPUTE_F64 ? 0x1p-53 : SUPPORT_SUM_ROUNDING;
+    const int fast_accum = s->compute == TEGROUP_COMPUTE_FAST_ACCUM && !wgrad;
     p->want = (double **)scratch((size_t)G * sizeof(double *));
     p->bound = (double **)scratch((size_t)G * sizeof(double *));
     p->long_sum = (unsigned char **)scratch((size_t)G * sizeof(unsigned char *));
@@ -729,7 +730,7 @@ SUPPORT void problem_reference(problem *p) {
                 }
                 p->want[g][i * J + j] = (double)total;
                 p->bound[g][i * J + j] = check_bound(K + s->roundings, u, fabs(alpha) * size, s->out, (double)total)
-                    + SUPPORT_SUM_SHARE * fabs(alpha) * size + (s->bias ? 3 : 2) * u * fabs(bc) + 2 * u * fabs(e);
+                    + SUPPORT_SUM_SHARE * (fast_accum ? (double)((K + 127) / 128) : 1) * fabs(alpha) * size + (s->bias ? 3 : 2) * u * fabs(bc) + 2 * u * fabs(e);
                 if (s->rounds_product) p->bound[g][i * J + j] += unit_roundoff(s->out) * (beta != 0 ? fabs((double)(alpha * sum)) : 0) * (1 + 0x1p-6) + smallest_step(s->out) / 2;
                 p->long_sum[g][i * J + j] = K >= 32 && (double)(K + 4 + s->roundings) * u * fabs(alpha) * size >= 0.75 * p->bound[g][i * J + j];
             }

@@ -864,7 +864,7 @@ TEST(chain, refuses_every_enum) {
     all_kinds *k = (all_kinds *)malloc(sizeof *k);
     tegroup_chain_plan *before = (tegroup_chain_plan *)malloc(sizeof *before);
     NO_ENUM(k->desc.space, tegroup_space, TEGROUP_SPACE_DEVICE, "space", -1);
-    NO_ENUM(k->desc.options.compute, tegroup_compute, TEGROUP_COMPUTE_F32_FAST, "options.compute", -1);
+    NO_ENUM(k->desc.options.compute, tegroup_compute, TEGROUP_COMPUTE_FAST_ACCUM, "options.compute", -1);
     NO_ENUM(k->desc.options.backend, tegroup_backend, TEGROUP_BACKEND_COUNT - 1, "options.backend", -1);
     NO_ENUM(k->desc.options.check_level, tegroup_check_level, TEGROUP_CHECK_DEEP, "options.check_level", -1);
     NO_DTYPE(k->desc.input.dtype, "input.dtype", -1);

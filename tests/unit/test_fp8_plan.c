@@ -86,6 +86,31 @@ TEST(fp8_plan, tiles) {
     ASSERT_EQ(asked(&d).tile_m, 64);
 }
 
+/* Fast accumulation has kernels of its own where scales are for all of k, and changes no other plan's. */
+TEST(fp8_plan, fast_accumulation) {
+    for (int op = 1; op <= 3; op++)
+        for (int a = TEGROUP_SCALING_TENSOR; a <= TEGROUP_SCALING_BLOCK_128X128; a++)
+            for (int b = TEGROUP_SCALING_TENSOR; b <= TEGROUP_SCALING_BLOCK_128X128; b++)
+                for (int few = 0; few < 2; few++) {
+                    const tegroup_target target = hopper();
+                    tegroup_plan plain, fast;
+                    tegroup_error error;
+                    tegroup_gemm_desc d = product((tegroup_op)op, 32, few ? 512 : 32768, 4096, 7168, (tegroup_scaling)a, (tegroup_scaling)b);
+                    const int own = op != TEGROUP_OP_WGRAD && a <= TEGROUP_SCALING_ROW && b <= TEGROUP_SCALING_ROW;
+                    d.options.backend = TEGROUP_BACKEND_SM90;
+                    ASSERT_EQ(tegroup_plan_make(&d, &target, &plain, &error), TEGROUP_OK);
+                    d.options.compute = TEGROUP_COMPUTE_FAST_ACCUM;
+                    ASSERT_EQ(tegroup_plan_make(&d, &target, &fast, &error), TEGROUP_OK);
+                    ASSERT_NE(plain.numerics_id, fast.numerics_id);
+                    ASSERT_EQ(plain.algorithm[TEGROUP_IMPL_PLANNED_ROW] != fast.algorithm[TEGROUP_IMPL_PLANNED_ROW], own);
+                    ASSERT_EQ(fast.tile_m, plain.tile_m);
+                    ASSERT_EQ(fast.tile_n, plain.tile_n);
+                    ASSERT_EQ(tegroup_impl_sm90_fp8_runs(&fast.problem, TEGROUP_IMPL_SM90_FP8_FAST_128X192), own);
+                    ASSERT_EQ(tegroup_impl_sm90_fp8_runs(&plain.problem, TEGROUP_IMPL_SM90_FP8_FAST_128X192), 0);
+                    ASSERT_EQ(tegroup_impl_sm90_fp8_runs(&fast.problem, TEGROUP_IMPL_SM90_FP8_128X192), op != TEGROUP_OP_WGRAD && !own);
+                }
+}
+
 /* A row's bits hang on formats and widths, not on how many rows there are; other scalings are other numbers. */
 TEST(fp8_plan, numerics) {
     const tegroup_target target = hopper();

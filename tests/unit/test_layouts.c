@@ -142,7 +142,7 @@ TEST(layouts, exactly_enough) {
 
 /* The CPU's workspace is the same for each thread, with nothing on top. */
 TEST(layouts, cpu_workspace_by_thread) {
-    for (int compute = TEGROUP_COMPUTE_F32; compute <= TEGROUP_COMPUTE_F32_FAST; compute++) {
+    for (int compute = TEGROUP_COMPUTE_F32; compute <= TEGROUP_COMPUTE_FAST_ACCUM; compute++) {
         size_t one = 0;
         for (int32_t threads = 1; threads <= 70; threads++) {
             spec s = {.op = TEGROUP_OP_FORWARD, .groups = 2, .rows_each = 3, .n = 4, .k = 5, .compute = (tegroup_compute)compute};

@@ -818,7 +818,7 @@ TEST(status, gemm_options) {
     BAD(problem, f->op = TEGROUP_OP_UNSET, UNSET, "op", TEGROUP_OP_FORWARD, 0);
     BAD(problem, f->op = (tegroup_op)4, VALUE, "op", TEGROUP_OP_WGRAD, 4);
     RANGE(problem, f->tail, "tail", tegroup_tail, 0, TEGROUP_TAIL_POISON);
-    RANGE(problem, f->options.compute, "options.compute", tegroup_compute, 0, TEGROUP_COMPUTE_F32_FAST);
+    RANGE(problem, f->options.compute, "options.compute", tegroup_compute, 0, TEGROUP_COMPUTE_FAST_ACCUM);
     RANGE(problem, f->options.backend, "options.backend", tegroup_backend, 0, TEGROUP_BACKEND_COUNT - 1);
     RANGE(problem, f->options.check_level, "options.check_level", tegroup_check_level, 0, TEGROUP_CHECK_DEEP);
     RANGE(problem, f->accumulate, "accumulate", int32_t, 0, 1);
@@ -2420,7 +2420,7 @@ TEST(status, linear_plan) {
     BAD(linear_plan, w.linear.dgrad_out_tail = TEGROUP_TAIL_ZERO; ABSENT(dgrad_out); ABSENT(grad_row_scale), COMBINATION, "dgrad_out_tail", 0, TEGROUP_TAIL_ZERO);
     BAD(linear_plan, w.linear.out_tail = (tegroup_tail)3, VALUE, "out_tail", TEGROUP_TAIL_POISON, 3);
     BAD(linear_plan, w.linear.dgrad_out_tail = (tegroup_tail)3, VALUE, "dgrad_out_tail", TEGROUP_TAIL_POISON, 3);
-    BAD(linear_plan, w.linear.options.compute = (tegroup_compute)3, VALUE, "options.compute", TEGROUP_COMPUTE_F32_FAST, 3);
+    BAD(linear_plan, w.linear.options.compute = (tegroup_compute)4, VALUE, "options.compute", TEGROUP_COMPUTE_FAST_ACCUM, 4);
     BAD(linear_plan, w.linear.options.expected_rows = -1, VALUE, "options.expected_rows", 0, -1);
     BAD(linear_plan, w.linear.options.expected_rows_max = -1, VALUE, "options.expected_rows_max", 0, -1);
     BAD(linear_plan, w.linear.options.data_alignment_bytes = 3, VALUE, "options.data_alignment_bytes", TEGROUP_ALIGNMENT, 3);
@@ -2657,7 +2657,7 @@ TEST(status, mlp_plan) {
     BAD(mlp_plan, w.mlp.dgrad_out_tail = (tegroup_tail)3, VALUE, "dgrad_out_tail", TEGROUP_TAIL_POISON, 3);
     BAD(mlp_plan, w.mlp.options.backend = TEGROUP_BACKEND_SM90, NOT_BUILT, "target.built", 1, 0);
     BAD(mlp_plan, w.mlp.options.threads = -1, VALUE, "options.threads", 0, -1);
-    BAD(mlp_plan, w.mlp.options.compute = (tegroup_compute)3, VALUE, "options.compute", TEGROUP_COMPUTE_F32_FAST, 3);
+    BAD(mlp_plan, w.mlp.options.compute = (tegroup_compute)4, VALUE, "options.compute", TEGROUP_COMPUTE_FAST_ACCUM, 4);
     NOT(mlp_gemm, NULL AND NULL AND TEGROUP_MLP_FC1 AND TEGROUP_OP_DGRAD AND &w.gemm, NULL_ARGUMENT, "desc", 1, 0);
     NOT(mlp_gemm, NULL AND &w.mlp AND TEGROUP_MLP_LAYER_UNSET AND TEGROUP_OP_DGRAD AND &w.gemm, UNSET, "layer", TEGROUP_MLP_FC1, 0);
     NOT(mlp_gemm, NULL AND &w.mlp AND (tegroup_mlp_layer)4 AND TEGROUP_OP_DGRAD AND &w.gemm, VALUE, "layer", TEGROUP_MLP_FC1_UP, 4);
@@ -2977,7 +2977,7 @@ TEST(status, mlp_overlaps) {
     ENUM(call, desc.out_tail, "out_tail", tegroup_tail, TEGROUP_TAIL_POISON);                                                       \
     ENUM(call, desc.dgrad_out_tail, "dgrad_out_tail", tegroup_tail, TEGROUP_TAIL_POISON)
 #define ENUM_OPTIONS(call, desc)                                                                                                    \
-    ENUM(call, desc.options.compute, "options.compute", tegroup_compute, TEGROUP_COMPUTE_F32_FAST);                                                      \
+    ENUM(call, desc.options.compute, "options.compute", tegroup_compute, TEGROUP_COMPUTE_FAST_ACCUM);                                                    \
     ENUM(call, desc.options.backend, "options.backend", tegroup_backend, TEGROUP_BACKEND_COUNT - 1);                                                \
     ENUM(call, desc.options.check_level, "options.check_level", tegroup_check_level, TEGROUP_CHECK_DEEP)
 
