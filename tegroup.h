@@ -1022,6 +1022,16 @@ typedef struct tegroup_tune_desc {
                                          holds. NULL with 0 bytes: they are as warm as the run before left them. The
                                          CPU backend leaves it alone                                                */
     size_t              flush_bytes;
+    const tegroup_plan *rival_plan;  /* another way to the results, such as a product of BF16 where gemm is of FP8,
+                                        timed in turns with the candidates; NULL = none                             */
+    const tegroup_gemm_desc *rival;  /* its call, on real buffers, whose results are overwritten, too               */
+    const struct tegroup_quantize_desc *quantize; /* [quantize_count] what gemm needs before each call and the rival
+                                        does not, such as quantise of its rows: timed in turns as well, and whatever it
+                                        writes is overwritten. NULL with 0: nothing                                 */
+    int32_t             quantize_count;
+    float              *rival_milliseconds; /* [2], required with a rival: medians of gemm, by the candidate that is
+                                        kept, with its quantize; and of the rival, which is the faster plan where its
+                                        number is the smaller one. -1: not timed, by the CPU backend                */
 } tegroup_tune_desc;
 
 #define TEGROUP_SAVED_PLAN_BYTES 1024 /* what tegroup_plan_save writes */
@@ -2360,7 +2370,8 @@ TEGROUP_API_STATUS tegroup_gemm_once_layout(const tegroup_gemm_desc *desc, tegro
 TEGROUP_API_STATUS tegroup_gemm_once(const tegroup_gemm_desc *desc, struct CUstream_st *stream, tegroup_error *error);
 
 /* Time the algorithms among which a plan can choose (those that cuBLASLt offers, of CUBLASLT_GROUPED for larger
- * groups than the mean, too; sm90's tiles; the other backends have one) and keep the fastest. The only call that
+ * groups than the mean, too; sm90's tiles; the other backends have one) and keep the fastest. Beside a rival it tells
+ * whether quantising pays: what the product takes with its quantize, and what the rival takes. The only call that
  * waits: for `stream`, which must not be capturing. */
 TEGROUP_API_STATUS tegroup_plan_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
@@ -10840,6 +10851,30 @@ static inline tegroup_status tegroup_impl_choose_again(tegroup_plan *plan, const
     return tegroup_impl_fail(error, TEGROUP_ERROR_PLAN, "bytes", "must name an algorithm that is offered here", 1, 0);
 }
 
+/* Of a rival and what it is compared with. */
+static inline tegroup_status tegroup_impl_check_rival(const tegroup_plan *plan, const tegroup_tune_desc *desc,
+                                                      tegroup_error *error) {
+    const int there = desc->rival_plan != NULL;
+    TEGROUP_IMPL_RULE((desc->rival != NULL) == there, ERROR_COMBINATION, "rival",
+                      "must be given where rival_plan is, and only there", there, desc->rival != NULL);
+    TEGROUP_IMPL_RULE(there || desc->quantize_count == 0, ERROR_COMBINATION, "quantize_count",
+                      "must be 0 without a rival", 0, desc->quantize_count);
+    TEGROUP_IMPL_RULE(desc->quantize_count >= 0, ERROR_VALUE, "quantize_count", "must be at least 0", 0,
+                      desc->quantize_count);
+    TEGROUP_IMPL_RULE((desc->quantize != NULL) == (desc->quantize_count > 0), ERROR_NULL_ARGUMENT, "quantize",
+                      "must be given where quantize_count is not 0, and only there", desc->quantize_count > 0,
+                      desc->quantize != NULL);
+    if (!there) return TEGROUP_OK;
+    TEGROUP_IMPL_RULE(desc->rival_milliseconds != NULL, ERROR_NULL_ARGUMENT, "rival_milliseconds",
+                      "must not be NULL with a rival", 1, 0);
+    TEGROUP_IMPL_TRY(tegroup_gemm_check(desc->rival_plan, desc->rival, error));
+    TEGROUP_IMPL_RULE((desc->rival_plan->backend == TEGROUP_BACKEND_CPU) == (plan->backend == TEGROUP_BACKEND_CPU),
+                      ERROR_COMBINATION, "rival_plan", "must be for the CPU where the plan is, and only there",
+                      plan->backend, desc->rival_plan->backend);
+    desc->rival_milliseconds[0] = desc->rival_milliseconds[1] = -1;
+    return TEGROUP_OK;
+}
+
 TEGROUP_API tegroup_status tegroup_plan_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
                                              struct CUstream_st *stream, tegroup_error *error) {
     TEGROUP_IMPL_RANGE("tegroup_plan_tune")
@@ -10861,6 +10896,7 @@ TEGROUP_API tegroup_status tegroup_plan_tune(tegroup_plan *plan, const tegroup_t
                       "must not be NULL where flush_bytes is given", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_gemm_check(plan, desc->gemm, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_no_functor(plan, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_rival(plan, desc, error));
     gemm = desc->gemm;
     TEGROUP_IMPL_TAKE(gemm, gemm_taken);
     taken = *desc;

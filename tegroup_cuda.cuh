@@ -13667,18 +13667,19 @@ static inline cudaError_t tegroup_impl_flush(const void *flush, size_t bytes, st
                                stream, (const uint4 *)(first * 16), count);
 }
 
-/* One timed run. *milliseconds is -1 if the candidate does not run. */
-static inline tegroup_status tegroup_impl_cuda_time(const tegroup_plan *plan, const tegroup_tune_desc *desc,
-                                                    struct CUstream_st *stream, float *milliseconds,
-                                                    tegroup_error *error) {
+/* One timed run, by a plan of gemm, of the rival or, without a plan, of what quantises. *milliseconds is -1 if it does
+ * not run. */
+static inline tegroup_status tegroup_impl_cuda_time(const tegroup_plan *plan, const tegroup_gemm_desc *gemm,
+                                                    const tegroup_tune_desc *desc, struct CUstream_st *stream,
+                                                    float *milliseconds, tegroup_error *error) {
     cudaError_t code = tegroup_impl_flush(desc->flush, desc->flush_bytes, stream);
-    tegroup_status status;
     *milliseconds = -1;
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "flush", "must be read by a kernel, which must launch", error));
     code = cudaEventRecord(desc->begin, stream);
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "begin", "must be an event that can be recorded", error));
-    status = tegroup_gemm(plan, desc->gemm, stream, error);
-    if (status != TEGROUP_OK) return status;
+    if (plan) TEGROUP_IMPL_TRY(tegroup_gemm(plan, gemm, stream, error));
+    for (int32_t i = 0; i < desc->quantize_count && !plan; i++)
+        TEGROUP_IMPL_TRY(tegroup_quantize(&desc->quantize[i], stream, error));
     code = cudaEventRecord(desc->end, stream);
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "end", "must be an event that can be recorded", error));
     code = cudaEventSynchronize(desc->end);
@@ -13709,13 +13710,19 @@ static inline void tegroup_impl_shuffle(int32_t *order, int32_t count, uint64_t 
     }
 }
 
-/* Runs of the candidates are interleaved, so that a changing clock affects all alike, and shuffled in each round: a
- * candidate that always followed one of little power would always find the clock high. */
+enum { /* what is timed beside the candidates */
+       TEGROUP_IMPL_TUNE_RIVAL = TEGROUP_TUNE_CANDIDATES,
+       TEGROUP_IMPL_TUNE_QUANTIZE,
+       TEGROUP_IMPL_TUNE_TIMED
+};
+
+/* Runs of all are interleaved, so that a changing clock affects all alike, and shuffled in each round: one that always
+ * followed one of little power would always find the clock high. */
 static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
                                                     struct CUstream_st *stream, tegroup_error *error) {
     tegroup_plan candidate;
-    float times[TEGROUP_TUNE_CANDIDATES][TEGROUP_TUNE_ROUNDS], medians[TEGROUP_TUNE_CANDIDATES];
-    int32_t order[TEGROUP_TUNE_CANDIDATES], count;
+    float times[TEGROUP_IMPL_TUNE_TIMED][TEGROUP_TUNE_ROUNDS], medians[TEGROUP_IMPL_TUNE_TIMED];
+    int32_t order[TEGROUP_IMPL_TUNE_TIMED], count, timed;
     tegroup_impl_choices choices;
     uint64_t state = 1;
     const int32_t rounds = desc->rounds > 0 ? desc->rounds : 15;
@@ -13734,24 +13741,33 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
             tegroup_impl_cuda_check_address((const char *)desc->flush + desc->flush_bytes - 1, "flush_bytes", error));
     }
     TEGROUP_IMPL_TRY(tegroup_impl_choices_of(plan, desc->gemm, &choices, error));
-    count = choices.count;
+    count = timed = choices.count;
     memset(&last, 0, sizeof last);
-    for (int32_t i = 0; i < TEGROUP_TUNE_CANDIDATES; i++) medians[i] = -1;
+    for (int32_t i = 0; i < TEGROUP_IMPL_TUNE_TIMED; i++) medians[i] = -1;
     for (int32_t i = 0; i < count; i++) {
         order[i] = i;
         candidate = *plan;
         TEGROUP_IMPL_TRY(tegroup_impl_take_choice(&candidate, &choices.list[i], error));
         if (desc->any_numerics || candidate.numerics_id == plan->numerics_id) medians[i] = 0;
     }
+    if (desc->rival_plan) order[timed++] = TEGROUP_IMPL_TUNE_RIVAL;
+    if (desc->quantize_count > 0) order[timed++] = TEGROUP_IMPL_TUNE_QUANTIZE;
     for (int32_t round = -1; round < rounds; round++) { /* the first round warms up */
-        tegroup_impl_shuffle(order, count, &state);
-        for (int32_t turn = 0; turn < count; turn++) {
+        tegroup_impl_shuffle(order, timed, &state);
+        for (int32_t turn = 0; turn < timed; turn++) {
             const int32_t i = order[turn];
             float time = -1;
+            if (i >= TEGROUP_TUNE_CANDIDATES) {
+                const tegroup_plan *rival = i == TEGROUP_IMPL_TUNE_RIVAL ? desc->rival_plan : NULL;
+                TEGROUP_IMPL_TRY(tegroup_impl_cuda_time(rival, desc->rival, desc, stream, &time, error));
+                if (round >= 0) times[i][round] = time;
+                continue;
+            }
             if (medians[i] < 0) continue;
             candidate = *plan;
             TEGROUP_IMPL_TRY(tegroup_impl_take_choice(&candidate, &choices.list[i], error));
-            if (tegroup_impl_cuda_time(&candidate, desc, stream, &time, &last) != TEGROUP_OK) medians[i] = -1;
+            if (tegroup_impl_cuda_time(&candidate, desc->gemm, desc, stream, &time, &last) != TEGROUP_OK)
+                medians[i] = -1;
             else if (round >= 0) times[i][round] = time;
         }
     }
@@ -13768,6 +13784,11 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
     TEGROUP_IMPL_TRY(tegroup_impl_take_choice(&candidate, &choices.list[best], error));
     *plan = candidate;
     for (int32_t i = 0; i < TEGROUP_TUNE_CANDIDATES && desc->milliseconds; i++) desc->milliseconds[i] = medians[i];
+    if (!desc->rival_plan) return TEGROUP_OK;
+    desc->rival_milliseconds[0] = medians[best];
+    if (desc->quantize_count > 0)
+        desc->rival_milliseconds[0] += tegroup_impl_median(times[TEGROUP_IMPL_TUNE_QUANTIZE], rounds);
+    desc->rival_milliseconds[1] = tegroup_impl_median(times[TEGROUP_IMPL_TUNE_RIVAL], rounds);
     return TEGROUP_OK;
 }
 

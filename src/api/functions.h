@@ -182,7 +182,8 @@ TEGROUP_API_STATUS tegroup_gemm_once_layout(const tegroup_gemm_desc *desc, tegro
 TEGROUP_API_STATUS tegroup_gemm_once(const tegroup_gemm_desc *desc, struct CUstream_st *stream, tegroup_error *error);
 
 /* Time the algorithms among which a plan can choose (those that cuBLASLt offers, of CUBLASLT_GROUPED for larger
- * groups than the mean, too; sm90's tiles; the other backends have one) and keep the fastest. The only call that
+ * groups than the mean, too; sm90's tiles; the other backends have one) and keep the fastest. Beside a rival it tells
+ * whether quantising pays: what the product takes with its quantize, and what the rival takes. The only call that
  * waits: for `stream`, which must not be capturing. */
 TEGROUP_API_STATUS tegroup_plan_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);

@@ -7,6 +7,7 @@
 #include "formats/scaling_types.h"
 #include "core/options_types.h"
 #include "core/gemm_types.h"
+#include "layer/quantize_types.h"
 
 /* A problem with its defaults resolved: what every choice is made from, and what a call is compared with. */
 typedef struct tegroup_problem {
@@ -176,6 +177,16 @@ typedef struct tegroup_tune_desc {
                                          holds. NULL with 0 bytes: they are as warm as the run before left them. The
                                          CPU backend leaves it alone                                                */
     size_t              flush_bytes;
+    const tegroup_plan *rival_plan;  /* another way to the results, such as a product of BF16 where gemm is of FP8,
+                                        timed in turns with the candidates; NULL = none                             */
+    const tegroup_gemm_desc *rival;  /* its call, on real buffers, whose results are overwritten, too               */
+    const struct tegroup_quantize_desc *quantize; /* [quantize_count] what gemm needs before each call and the rival
+                                        does not, such as quantise of its rows: timed in turns as well, and whatever it
+                                        writes is overwritten. NULL with 0: nothing                                 */
+    int32_t             quantize_count;
+    float              *rival_milliseconds; /* [2], required with a rival: medians of gemm, by the candidate that is
+                                        kept, with its quantize; and of the rival, which is the faster plan where its
+                                        number is the smaller one. -1: not timed, by the CPU backend                */
 } tegroup_tune_desc;
 
 #define TEGROUP_SAVED_PLAN_BYTES 1024 /* what tegroup_plan_save writes */

@@ -61,6 +61,30 @@ static inline tegroup_status tegroup_impl_choose_again(tegroup_plan *plan, const
     return tegroup_impl_fail(error, TEGROUP_ERROR_PLAN, "bytes", "must name an algorithm that is offered here", 1, 0);
 }
 
+/* Of a rival and what it is compared with. */
+static inline tegroup_status tegroup_impl_check_rival(const tegroup_plan *plan, const tegroup_tune_desc *desc,
+                                                      tegroup_error *error) {
+    const int there = desc->rival_plan != NULL;
+    TEGROUP_IMPL_RULE((desc->rival != NULL) == there, ERROR_COMBINATION, "rival",
+                      "must be given where rival_plan is, and only there", there, desc->rival != NULL);
+    TEGROUP_IMPL_RULE(there || desc->quantize_count == 0, ERROR_COMBINATION, "quantize_count",
+                      "must be 0 without a rival", 0, desc->quantize_count);
+    TEGROUP_IMPL_RULE(desc->quantize_count >= 0, ERROR_VALUE, "quantize_count", "must be at least 0", 0,
+                      desc->quantize_count);
+    TEGROUP_IMPL_RULE((desc->quantize != NULL) == (desc->quantize_count > 0), ERROR_NULL_ARGUMENT, "quantize",
+                      "must be given where quantize_count is not 0, and only there", desc->quantize_count > 0,
+                      desc->quantize != NULL);
+    if (!there) return TEGROUP_OK;
+    TEGROUP_IMPL_RULE(desc->rival_milliseconds != NULL, ERROR_NULL_ARGUMENT, "rival_milliseconds",
+                      "must not be NULL with a rival", 1, 0);
+    TEGROUP_IMPL_TRY(tegroup_gemm_check(desc->rival_plan, desc->rival, error));
+    TEGROUP_IMPL_RULE((desc->rival_plan->backend == TEGROUP_BACKEND_CPU) == (plan->backend == TEGROUP_BACKEND_CPU),
+                      ERROR_COMBINATION, "rival_plan", "must be for the CPU where the plan is, and only there",
+                      plan->backend, desc->rival_plan->backend);
+    desc->rival_milliseconds[0] = desc->rival_milliseconds[1] = -1;
+    return TEGROUP_OK;
+}
+
 TEGROUP_API tegroup_status tegroup_plan_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
                                              struct CUstream_st *stream, tegroup_error *error) {
     TEGROUP_IMPL_RANGE("tegroup_plan_tune")
@@ -82,6 +106,7 @@ TEGROUP_API tegroup_status tegroup_plan_tune(tegroup_plan *plan, const tegroup_t
                       "must not be NULL where flush_bytes is given", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_gemm_check(plan, desc->gemm, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_no_functor(plan, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_rival(plan, desc, error));
     gemm = desc->gemm;
     TEGROUP_IMPL_TAKE(gemm, gemm_taken);
     taken = *desc;

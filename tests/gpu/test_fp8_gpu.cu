@@ -256,6 +256,100 @@ TEST(fp8_gpu, balanced_tiles) {
     free(x), free(w), free(x_scale), free(w_scale), free(got);
 }
 
+/* tegroup_plan_tune tells what a product takes with its quantise, and what that of BF16 takes, which is left as it is. */
+TEST(fp8_gpu, tuned_beside_bf16) {
+    enum { GROUPS = 2, ROWS = 200, N = 256, K = 384, SCALES = (ROWS + 4 * GROUPS) * K / 128, W_SCALES = GROUPS * 4 * K / 128 };
+    if (!sm90_here()) return;
+    rng r = rng_seed(11);
+    uint16_t *values = (uint16_t *)malloc(GROUPS * N * K * 2);
+    for (int i = 0; i < GROUPS * N * K; i++) values[i] = (uint16_t)(0x3f80 + (int)rng_int(&r, -40, 40) + 0x8000 * (int)rng_int(&r, 0, 1));
+    void *x = up_to_device(values, GROUPS * ROWS * K * 2), *w = up_to_device(values, GROUPS * N * K * 2), *d, *bytes;
+    MUST(cudaMalloc(&d, GROUPS * ROWS * N * 2));
+    MUST(cudaMalloc(&bytes, GROUPS * (ROWS + N) * K + 16 + (GROUPS * SCALES + W_SCALES) * 4));
+    tegroup_quantize_desc quantize[2];
+    tegroup_gemm_desc desc, rival;
+    tegroup_tune_desc tune;
+    tegroup_plan plan, tuned, of_rival;
+    tegroup_error error;
+    memset(quantize, 0, sizeof quantize);
+    memset(&desc, 0, sizeof desc);
+    memset(&tune, 0, sizeof tune);
+    desc.struct_size = sizeof desc;
+    desc.op = TEGROUP_OP_FORWARD;
+    desc.space = TEGROUP_SPACE_DEVICE;
+    desc.a = tegroup_tensor_uniform(GROUPS, ROWS, K, TEGROUP_DTYPE_BF16, x);
+    desc.b = tegroup_tensor_uniform(GROUPS, N, K, TEGROUP_DTYPE_BF16, w);
+    desc.d = tegroup_tensor_uniform(GROUPS, ROWS, N, TEGROUP_DTYPE_BF16, d);
+    desc.options.backend = TEGROUP_BACKEND_SM90;
+    rival = desc;
+    for (int i = 0; i < 2; i++) {
+        tegroup_tensor *const t = i ? &desc.b : &desc.a;
+        quantize[i].struct_size = sizeof quantize[i];
+        quantize[i].space = TEGROUP_SPACE_DEVICE;
+        quantize[i].input = *t;
+        t->dtype = TEGROUP_DTYPE_F8E4M3;
+        t->scaling = i ? TEGROUP_SCALING_BLOCK_128X128 : TEGROUP_SCALING_BLOCK_1X128;
+        t->data = (char *)bytes + i * GROUPS * ROWS * K;
+        t->scale_inv = (char *)bytes + GROUPS * (ROWS + N) * K + i * GROUPS * SCALES * 4;
+        quantize[i].output = *t;
+        quantize[i].rule = tegroup_scale_rule_of(TEGROUP_SCALE_TE_BLOCK);
+    }
+    ASSERT_EQ(tegroup_quantize(&quantize[1], NULL, &error), TEGROUP_OK);
+    ASSERT_EQ(tegroup_plan_make(&desc, NULL, &plan, &error), TEGROUP_OK);
+    ASSERT_EQ(tegroup_plan_make(&rival, NULL, &of_rival, &error), TEGROUP_OK);
+    const tegroup_plan rival_was = of_rival;
+    float milliseconds[TEGROUP_TUNE_CANDIDATES], of_both[2] = {0, 0}, least = 1e9f;
+    cudaEvent_t events[2];
+    for (int i = 0; i < 2; i++) MUST(cudaEventCreate(&events[i]));
+    tune.struct_size = sizeof tune;
+    tune.gemm = &desc;
+    tune.overwrite = 1;
+    tune.rounds = 3;
+    tune.begin = events[0];
+    tune.end = events[1];
+    tune.milliseconds = milliseconds;
+    tune.rival_plan = &of_rival;
+    tune.rival = &rival;
+    tune.quantize = quantize;
+    tune.quantize_count = 1; /* weights are kept */
+    tune.rival_milliseconds = of_both;
+    tuned = plan;
+    ASSERT_EQ(tegroup_plan_tune(&tuned, &tune, NULL, &error), TEGROUP_OK);
+    for (int i = 0; i < TEGROUP_TUNE_CANDIDATES; i++) least = milliseconds[i] > 0 ? fminf(least, milliseconds[i]) : least;
+    ASSERT_TRUE(of_both[0] > least && of_both[1] > 0);
+    ASSERT_EQ(memcmp(&of_rival, &rival_was, sizeof of_rival), 0);
+    /* what was quantised is there, and the tuned plan multiplies it */
+    uint16_t *got = (uint16_t *)malloc(GROUPS * ROWS * N * 2), *again = (uint16_t *)malloc(GROUPS * ROWS * N * 2);
+    ASSERT_EQ(tegroup_gemm(&tuned, &desc, NULL, &error), TEGROUP_OK);
+    MUST(cudaMemcpy(got, d, GROUPS * ROWS * N * 2, cudaMemcpyDeviceToHost));
+    for (int i = 0; i < 2000; i++) {
+        const int64_t g = rng_int(&r, 0, GROUPS - 1), row = rng_int(&r, 0, ROWS - 1), col = rng_int(&r, 0, N - 1);
+        double want = 0, size = 0;
+        for (int k = 0; k < K; k++) {
+            const double term = load(TEGROUP_DTYPE_BF16, values, (g * ROWS + row) * K + k) * load(TEGROUP_DTYPE_BF16, values, (g * N + col) * K + k);
+            want += term;
+            size += fabs(term);
+        }
+        ASSERT_TRUE(fabs(load(TEGROUP_DTYPE_BF16, got, (g * ROWS + row) * N + col) - want) <= 0x1p-3 * size); /* two roundings to E4M3 */
+    }
+    /* an error of the rival, or of what quantises, is the call's, and the plan stays */
+    for (int i = 0; i < 2; i++) {
+        tegroup_plan other = plan;
+        if (i == 0) quantize[0].output.scale_inv = NULL;
+        else quantize[0].output.scale_inv = desc.a.scale_inv, rival.a.data = NULL;
+        ASSERT_EQ(tegroup_plan_tune(&other, &tune, NULL, &error), TEGROUP_ERROR_NULL_ARGUMENT);
+        ASSERT_STREQ(error.field, i == 0 ? "output.scale_inv" : "a.data");
+        ASSERT_EQ(memcmp(&other, &plan, sizeof other), 0);
+    }
+    ASSERT_EQ(tegroup_gemm(&plan, &desc, NULL, &error), TEGROUP_OK);
+    MUST(cudaMemcpy(again, d, GROUPS * ROWS * N * 2, cudaMemcpyDeviceToHost));
+    ASSERT_EQ(memcmp(got, again, GROUPS * ROWS * N * 2), 0);
+    for (int i = 0; i < 2; i++) MUST(cudaEventDestroy(events[i]));
+    void *const all[] = {x, w, d, bytes};
+    for (int i = 0; i < 4; i++) MUST(cudaFree(all[i]));
+    free(values), free(got), free(again);
+}
+
 /* A weight gradient whose operands have their own snapshots sums the rows that both have: what the longer one holds beyond them is
  * NaN here, and must not show, whichever operand that is. */
 TEST(fp8_gpu, snapshots_that_differ) {

@@ -951,6 +951,24 @@ TEST(status, tune_save_load) {
     GOOD(tune);
     for (int i = 0; i < TEGROUP_TUNE_CANDIDATES; i++) ASSERT_EQ(-1, measured[i]);
     ASSERT_EQ(0, measured[TEGROUP_TUNE_CANDIDATES]);
+    /* a rival */
+    float rival[3] = {0};
+#define RIVAL w.tune.rival_plan = &w.dgrad_plan; w.tune.rival = &w.dgrad; w.tune.rival_milliseconds = rival
+    BAD(tune, RIVAL; w.tune.rival = NULL, COMBINATION, "rival", 1, 0);
+    BAD(tune, RIVAL; w.tune.rival_plan = NULL, COMBINATION, "rival", 0, 1);
+    BAD(tune, w.tune.quantize_count = 1, COMBINATION, "quantize_count", 0, 1);
+    BAD(tune, RIVAL; w.tune.quantize_count = -1, VALUE, "quantize_count", 0, -1);
+    BAD(tune, RIVAL; w.tune.quantize_count = 1, NULL_ARGUMENT, "quantize", 1, 0);
+    BAD(tune, RIVAL; w.tune.quantize = &w.quantize, NULL_ARGUMENT, "quantize", 0, 1);
+    BAD(tune, RIVAL; w.tune.rival_milliseconds = NULL, NULL_ARGUMENT, "rival_milliseconds", 1, 0);
+    BAD(tune, RIVAL; w.tune.rival = &w.forward, PLAN, "op", TEGROUP_OP_DGRAD, TEGROUP_OP_FORWARD);
+    spoil_nothing();
+    RIVAL;
+    w.tune.quantize = &w.quantize;
+    w.tune.quantize_count = 1;
+    GOOD(tune);
+    ASSERT_TRUE(rival[0] == -1 && rival[1] == -1 && rival[2] == 0);
+#undef RIVAL
 
     NOT(plan_save, NULL AND w.saved AND sizeof w.saved, NULL_ARGUMENT, "plan", 1, 0);
     NOT(plan_save, &w.forward_plan AND NULL AND sizeof w.saved, NULL_ARGUMENT, "bytes", 1, 0);
