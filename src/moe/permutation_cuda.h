@@ -416,15 +416,12 @@ static inline tegroup_status tegroup_impl_cuda_permutation_prepare(const tegroup
     return tegroup_impl_cuda_prepare(&call->preparation, prepare, layout, stream, error);
 }
 
-/* whole: one kernel takes the steps, and makes the snapshot. Else they are three kernels, and the snapshot is there. */
-static inline cudaError_t tegroup_impl_cuda_permutation_steps(const tegroup_impl_permutation_call &call, int whole,
+/* The steps by three kernels, where the snapshot is there. */
+static inline cudaError_t tegroup_impl_cuda_permutation_steps(const tegroup_impl_permutation_call &call,
                                                               unsigned blocks, unsigned fill, unsigned threads,
                                                               size_t shared, struct CUstream_st *stream) {
     const int32_t groups = call.desc.shape.groups;
     cudaError_t code;
-    if (whole)
-        return tegroup_impl_launch_together(tegroup_impl_permutation_whole_kernel, blocks, threads, shared, stream,
-                                            call);
     code = tegroup_impl_launch(tegroup_impl_permutation_count_kernel, fill > blocks ? fill : blocks, threads, shared,
                                stream, call);
     if (code == cudaSuccess && groups > 0 && call.runs > 0)
@@ -445,6 +442,7 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
     const size_t shared = (size_t)(warps * numbers_bytes);
     const int weighted = desc->weights.dtype != TEGROUP_DTYPE_UNSET;
     tegroup_impl_permutation_call call;
+    tegroup_prepare_desc counted;
     tegroup_layout layout, snapshot;
     unsigned blocks, fill;
     int64_t of_runs, of_rows; /* blocks for all of them */
@@ -461,7 +459,7 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
     call.counts = (int64_t *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_PERMUTATION_COUNTS, desc->workspace);
     call.slots = desc->indices.rows * desc->indices.cols;
     if (prepare) {
-        tegroup_prepare_desc counted = *prepare;
+        counted = *prepare;
         counted.shape.row_sizes.data = call.counts;
         tegroup_impl_snapshot_layout(groups, tegroup_impl_irregular(&counted.shape), &snapshot);
         call.preparation = tegroup_impl_preparation_of(&counted, &snapshot);
@@ -484,10 +482,19 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
     call.runs = tegroup_impl_ceil_div(call.slots, call.run);
     of_runs = tegroup_impl_ceil_div(call.runs, warps);
     of_rows = tegroup_impl_ceil_div(call.desc.slot_of_row.cols, 1024);
-    if (fused) of_runs = tegroup_impl_max(of_runs, tegroup_impl_max(of_rows, tegroup_impl_ceil_div(groups, 8)));
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(of_runs, fused ? 1 : 64, &blocks, error));
+    if (fused) {
+        const int64_t most = tegroup_impl_max(of_runs, tegroup_impl_max(of_rows, tegroup_impl_ceil_div(groups, 8)));
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(most, 1, &blocks, error));
+        const cudaError_t code = tegroup_impl_launch_together(tegroup_impl_permutation_whole_kernel, blocks,
+                                                              32u * (unsigned)warps, shared, stream, call);
+        if (code != cudaErrorCooperativeLaunchTooLarge && code != cudaErrorNotSupported)
+            return tegroup_impl_cuda_status(code, "stream", "the kernel must launch", error);
+        (void)cudaGetLastError(); /* Fewer multiprocessors are there than the device has, as in a green context. */
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_permutation_prepare(&call, &counted, &snapshot, stream, error));
+    }
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(of_runs, 64, &blocks, error));
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(of_rows, 8, &fill, error));
     return tegroup_impl_cuda_status(
-        tegroup_impl_cuda_permutation_steps(call, fused, blocks, fill, 32u * (unsigned)warps, shared, stream), "stream",
+        tegroup_impl_cuda_permutation_steps(call, blocks, fill, 32u * (unsigned)warps, shared, stream), "stream",
         "the kernels must launch", error);
 }

@@ -14,7 +14,7 @@ export TEGROUP_TEST_SCALE="${EMULATED_SCALE:-0.002}" TEGROUP_TEST_BACKENDS=sm90,
 programs=${*:-test_quantize_gpu test_formats_gpu test_fp8_gpu test_moe_layer_gpu}
 failed=0
 mkdir -p $out
-# shellcheck disable=SC2086 # a list of names
+# shellcheck disable=SC2086,SC2046 # a list of names
 if ! make -f tests/emulator/build.mk -s -j"$(getconf _NPROCESSORS_ONLN)" OUT=$out NVCC="$nvcc" $out/mistakes $(printf "$out/%s " $programs) >$out/build.log 2>&1; then
     grep -E 'error|Error' $out/build.log | head -n 20
     echo 'not ok emulator_builds'
@@ -38,14 +38,20 @@ while IFS=, read -r name text; do
 done <$out/mistakes.list
 [ "$(grep -c , $out/mistakes.list)" -ge 16 ] || { echo 'not ok emulator: mistakes are missing'; failed=1; }
 
-for program in $programs; do
-    log=$out/$program.log
-    timeout "${EMULATED_SECONDS:-900}" $out/"$program" >"$log" 2>&1
+run() { # program, what its tests are told as, its arguments
+    program=$1 as=$2 log=$out/$1.log
+    shift 2
+    timeout "${EMULATED_SECONDS:-900}" $out/"$program" "$@" >"$log" 2>&1
     code=$?
-    sed -nE "s/^(not )?ok /\1ok $program: /p; /^skip /p" "$log"
-    [ $code -eq 0 ] && continue
+    sed -nE "s/^(not )?ok /\1ok $as: /p; /^skip /p" "$log"
+    [ $code -eq 0 ] && return
     failed=1
     grep -avE '^(begin|ok|skip) ' "$log" | tail -n 20
-    grep -aq '^not ok ' "$log" || echo "not ok $program: exit $code"
+    grep -aq '^not ok ' "$log" || echo "not ok $as: exit $code"
+}
+for program in $programs; do
+    run "$program" "$program"
+    [ "$program" != test_moe_gpu ] ||
+        EMULATOR_TOGETHER=1 run "$program" "$program, no grid runs together" --filter=moe_gpu.permutation_equals_the_cpus
 done
 exit $failed

@@ -4,6 +4,7 @@
  * build.mk's --default-symver.
  * The environment may set
  *     EMULATOR_SMS     how many multiprocessors there are, 4 by itself
+ *     EMULATOR_TOGETHER  how many of them a cooperative grid may have: fewer are what a green context gives
  *     EMULATOR_MEMORY  how many MiB of device memory, 4096
  *     EMULATOR_FILL    the byte that new memory is filled with, 255, so that floats are NaN and indices negative */
 #include "machine.h"
@@ -94,6 +95,7 @@ size_t setting(const char *name, size_t otherwise) {
     return text != nullptr && *text != 0 ? strtoull(text, nullptr, 0) : otherwise;
 }
 const int multiprocessors = (int)std::max<size_t>(1, setting("EMULATOR_SMS", 4));
+const int multiprocessors_together = (int)std::max<size_t>(1, setting("EMULATOR_TOGETHER", (size_t)multiprocessors));
 const size_t memory_bytes = setting("EMULATOR_MEMORY", 4096) << 20;
 const int memory_fill = (int)setting("EMULATOR_FILL", 255);
 
@@ -638,7 +640,7 @@ void launch(const void *function, dim3 grid, dim3 block, void **arguments, size_
     must(f.static_shared + shared <= SHARED_PLAIN || shared <= kernel->dynamic_limit, cudaErrorInvalidValue);
     const int together = blocks_together(kernel, threads, shared);
     must(together > 0, cudaErrorLaunchOutOfResources);
-    must(!cooperative || blocks <= (uint64_t)together * multiprocessors, cudaErrorCooperativeLaunchTooLarge);
+    must(!cooperative || blocks <= (uint64_t)together * multiprocessors_together, cudaErrorCooperativeLaunchTooLarge);
     std::vector<unsigned char> values;
     size_t i = 0;
     for (const emulator::place &p : emulator::parameters_of(kernel->entry)) {
