@@ -388,7 +388,7 @@ typedef struct tegroup_scale_extent {
 typedef enum tegroup_scale_method {
     TEGROUP_SCALE_UNSET      = 0,
     TEGROUP_SCALE_MULTIPLIER = 1, /* multiplier = largest / amax, scale = 1 / multiplier                        */
-    TEGROUP_SCALE_DIVISOR    = 2, /* scale = amax / largest, multiplier = 1 / scale                             */
+    TEGROUP_SCALE_DIVISOR    = 2, /* scale = amax / largest, at least 2^-126, multiplier = 1 / scale            */
     TEGROUP_SCALE_EXPONENT   = 3, /* scale = 2^(floor(log2(amax)) - floor(log2(largest))): large values saturate */
     TEGROUP_SCALE_TWO_LEVEL  = 4, /* NVFP4: scale = amax * (global / 6) in E4M3, multiplier = 1 / (scale / global) */
     TEGROUP_SCALE_GIVEN      = 5, /* multiplier = global, whatever amax is, scale = 1 / multiplier               */
@@ -3362,6 +3362,8 @@ TEGROUP_IMPL_HD float tegroup_impl_scale_divisor(const tegroup_scale_rule *rule,
     const float largest = tegroup_impl_largest(data);
     const float scale = rule->by_reciprocal ? tegroup_impl_product_f32(amax, tegroup_impl_inverse_largest(data))
                                             : tegroup_impl_quotient_f32(amax, largest);
+    const uint32_t bits = tegroup_impl_bits_of_f32(scale), normal = 0x00800000u; /* 2^-126: its reciprocal is finite */
+    if (!rule->power_of_two && !rule->divide && bits > 0 && bits < normal) return tegroup_impl_f32_of_bits(normal);
     if (!rule->power_of_two) return scale;
     return tegroup_impl_f32_of_f8e8m0(tegroup_impl_f8e8m0_of_f32(scale, TEGROUP_IMPL_UP));
 }

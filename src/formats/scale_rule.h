@@ -88,6 +88,8 @@ TEGROUP_IMPL_HD float tegroup_impl_scale_divisor(const tegroup_scale_rule *rule,
     const float largest = tegroup_impl_largest(data);
     const float scale = rule->by_reciprocal ? tegroup_impl_product_f32(amax, tegroup_impl_inverse_largest(data))
                                             : tegroup_impl_quotient_f32(amax, largest);
+    const uint32_t bits = tegroup_impl_bits_of_f32(scale), normal = 0x00800000u; /* 2^-126: its reciprocal is finite */
+    if (!rule->power_of_two && !rule->divide && bits > 0 && bits < normal) return tegroup_impl_f32_of_bits(normal);
     if (!rule->power_of_two) return scale;
     return tegroup_impl_f32_of_f8e8m0(tegroup_impl_f8e8m0_of_f32(scale, TEGROUP_IMPL_UP));
 }

@@ -596,6 +596,16 @@ TEST(formats, scale_rules_can_be_edited) {
         ASSERT_EQ(tegroup_scale_block(&rule, data, TEGROUP_DTYPE_F32, amax, 1, &got, NULL), TEGROUP_OK);
         ASSERT_TRUE(same_f32(got.stored, (amax < 1e-4f ? 1e-4f : amax) * (1 / largest)));
         ASSERT_EQ(tegroup_scaled_code(data, &got, amax / 3), small_code(data, (double)(amax / 3 / got.stored)));
+        rule = tegroup_scale_rule_of(TEGROUP_SCALE_DEEPGEMM);
+        rule.amax_floor = 0; /* scales may then be too small for a reciprocal */
+        for (int bf16 = 0; bf16 < 2; bf16++) {
+            const float tiny = ldexpf(1 + (float)rng_unit(&r), (int)rng_int(&r, -149, -100));
+            ASSERT_EQ(tegroup_scale_block(&rule, data, bf16 ? TEGROUP_DTYPE_BF16 : TEGROUP_DTYPE_F32, tiny, 1, &got, NULL), TEGROUP_OK);
+            if (tiny / largest < 0x1p-126f) ASSERT_EQ(got.stored, tiny / largest > 0 ? 0x1p-126f : 0);
+            else ASSERT_LE(fabs(got.stored * (double)largest / (double)tiny - 1), 0x1p-8);
+            ASSERT_EQ(tegroup_scaled_code(data, &got, 0.0f), 0);
+            ASSERT_LE(fabs(small_value(data, tegroup_scaled_code(data, &got, tiny)) * (double)got.stored - (double)tiny), (double)tiny / 4 + small_value(data, 1) * (double)got.stored / 2 + (double)tiny * 0x1p-8);
+        }
         rule = tegroup_scale_rule_of(TEGROUP_SCALE_FBGEMM_ROW);
         rule.power_of_two = 1;
         ASSERT_EQ(tegroup_scale_block(&rule, data, TEGROUP_DTYPE_F8E8M0, amax, 1, &got, NULL), TEGROUP_OK);
