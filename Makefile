@@ -37,7 +37,7 @@ DEMO := build/train_moe$(if $(FORMAT),,$(if $(NVCC),$(if $(GPU),_gpu)))
 # RANKS=2 and the like: one whose experts are shared out over so many processes, by MPI.
 demo: $(if $(RANKS),build/ep_mpi,$(DEMO)) ## train a mixture-of-experts language model on real text in about a minute: a small one, or with a GPU a larger one
 ifneq ($(RANKS),)
-	OMP_WAIT_POLICY=passive mpirun --oversubscribe -n $(RANKS) build/ep_mpi --train examples/data/persuasion.txt
+	OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMP_WAIT_POLICY=passive mpirun --oversubscribe -n $(RANKS) build/ep_mpi --train examples/data/persuasion.txt
 else
 	OMP_WAIT_POLICY=passive $(DEMO) $(if $(FORMAT),--format $(FORMAT)) --out build/train_moe.safetensors # spinning threads starve each other on shared cores
 endif

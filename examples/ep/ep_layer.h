@@ -59,6 +59,8 @@ typedef struct ep_layer {
     size_t at[EP_PIECES], pack_at[EP_PIECES];
     char *window, *pack; /* this rank's; the rows as they are sent and come back, where windows are not reached */
     void *pack_address[1];
+    int64_t *sent_rows, *placed; /* on the host, where windows are not reached: rows to each expert; [ranks][experts here]
+                                    first row of the window and rows of each rank, in pairs */
     tegroup_ep_report *report;
     tegroup_router_desc router;
     tegroup_router_backward_desc router_backward;
@@ -95,6 +97,11 @@ static size_t ep_window(const ep_size *s, int64_t rows, size_t at[EP_PIECES]) {
         bytes = (bytes + TEGROUP_ALIGNMENT - 1) / TEGROUP_ALIGNMENT * TEGROUP_ALIGNMENT;
     }
     return bytes;
+}
+
+static size_t ep_window_bytes(const ep_layer *l) {
+    size_t at[EP_PIECES];
+    return ep_window(&l->size, l->size.capacity, at);
 }
 
 static tegroup_matrix ep_matrix(int64_t rows, int64_t cols, tegroup_dtype dtype) {
@@ -249,6 +256,8 @@ static void ep_layer_make(ep_layer *l, const ep_size *size, void *const *address
     ep_make_experts(l, ep_make_snapshot(&l->received, tegroup_shape_of(here, size->capacity, size->width, received)),
                     with_gradients);
     if (!reached) {
+        l->sent_rows = (int64_t *)malloc(sizeof *l->sent_rows * (size_t)size->experts);
+        l->placed = (int64_t *)malloc(2 * sizeof *l->placed * (size_t)size->experts);
         windows.bytes = ep_window(size, slots, l->pack_at);
         l->pack_address[0] = l->pack = (char *)ep_memory(windows.bytes);
         windows.ranks = 1;
@@ -260,40 +269,54 @@ static void ep_layer_make(ep_layer *l, const ep_size *size, void *const *address
 
 /* ---- where windows are not reached: messages ---- */
 
-/* The rows of a piece go from `pack` to their owners' windows, or back. The host has to know how many: it reads the
- * counts, which waits for them, and works out what each rank sends by the same call that the ranks make. */
-static void ep_carry(ep_layer *l, const ep_transport *t, ep_piece piece, int back) {
+/* The host has to know how many rows go where: once a step it reads the counts, which waits for them, and works out what
+ * each rank sends by the same call that the ranks make. */
+static void ep_read_counts(ep_layer *l) {
     const ep_size *s = &l->size;
     const int32_t here = s->experts / s->ranks;
-    const size_t bytes = ep_row_bytes(s, piece);
-    int32_t *counts = (int32_t *)malloc(sizeof *counts * (size_t)s->ranks * (size_t)s->experts), count = 0;
-    int64_t *rows = (int64_t *)malloc(3 * sizeof *rows * (size_t)s->experts), *starts = rows + s->experts, next = 0;
-    ep_message *outs = (ep_message *)calloc((size_t)s->experts, sizeof *outs),
-               *ins = (ep_message *)calloc((size_t)s->experts, sizeof *ins);
+    const size_t count = (size_t)s->ranks * (size_t)s->experts;
+    int32_t *counts = (int32_t *)malloc(sizeof *counts * count);
+    int64_t *rows = (int64_t *)malloc(3 * sizeof *rows * (size_t)s->experts), *starts = rows + s->experts;
     tegroup_ep_sizes_desc d = l->sizes;
-    ep_get(counts, l->sizes.counts.data, sizeof *counts * (size_t)s->ranks * (size_t)s->experts);
+    ep_get(counts, l->sizes.counts.data, sizeof *counts * count);
     d.space = TEGROUP_SPACE_HOST;
     d.counts.data = counts;
     d.send_rows.data = rows;
     d.send_starts.data = starts;
     d.receive_rows.data = starts + s->experts;
     d.report = NULL;
-    ep_must(tegroup_ep_sizes(&d, NULL, &ep_error));
-    for (int32_t e = 0; e < s->experts; next += rows[e++]) {
-        outs[e].peer = e / here;
-        outs[e].data = l->pack + l->pack_at[piece] + (size_t)next * bytes;
-        outs[e].bytes = (size_t)rows[e] * bytes;
-    }
     for (d.rank = 0; d.rank < s->ranks; d.rank++) {
         ep_must(tegroup_ep_sizes(&d, NULL, &ep_error));
-        for (int32_t e = s->rank * here; e < (s->rank + 1) * here; e++, count++) {
-            ins[count].peer = d.rank;
-            ins[count].data = l->window + l->at[piece] + (size_t)(starts[e] - s->rank * s->capacity) * bytes;
-            ins[count].bytes = (size_t)rows[e] * bytes;
+        if (d.rank == s->rank) memcpy(l->sent_rows, rows, sizeof *rows * (size_t)s->experts);
+        for (int32_t e = 0; e < here; e++) {
+            int64_t *placed = l->placed + 2 * (d.rank * here + e);
+            placed[0] = starts[s->rank * here + e] - s->rank * s->capacity;
+            placed[1] = rows[s->rank * here + e];
         }
     }
-    t->exchange(t->self, back ? ins : outs, back ? outs : ins, count);
-    free(counts), free(rows), free(outs), free(ins);
+    free(counts), free(rows);
+}
+
+/* The rows of a piece go from `pack` to their owners' windows, or back. */
+static void ep_carry(ep_layer *l, const ep_transport *t, ep_piece piece, int back) {
+    const ep_size *s = &l->size;
+    const int32_t here = s->experts / s->ranks;
+    const size_t bytes = ep_row_bytes(s, piece);
+    int64_t next = 0;
+    ep_message *outs = (ep_message *)calloc((size_t)s->experts, sizeof *outs),
+               *ins = (ep_message *)calloc((size_t)s->experts, sizeof *ins);
+    for (int32_t e = 0; e < s->experts; next += l->sent_rows[e++]) {
+        outs[e].peer = e / here;
+        outs[e].data = l->pack + l->pack_at[piece] + (size_t)next * bytes;
+        outs[e].bytes = (size_t)l->sent_rows[e] * bytes;
+    }
+    for (int32_t i = 0; i < s->experts; i++) {
+        ins[i].peer = i / here;
+        ins[i].data = l->window + l->at[piece] + (size_t)l->placed[2 * i] * bytes;
+        ins[i].bytes = (size_t)l->placed[2 * i + 1] * bytes;
+    }
+    t->exchange(t->self, back ? ins : outs, back ? outs : ins, s->experts);
+    free(outs), free(ins);
 }
 
 /* Rows are at their experts when this is over, or back where they came from. */
@@ -316,6 +339,7 @@ static void ep_forward(ep_layer *l, const ep_transport *t, struct CUstream_st *s
     ep_must(tegroup_permutation_make(&l->map, stream, &ep_error));
     ep_must(tegroup_prepare(&l->received, stream, &ep_error));
     ep_must(tegroup_ep_dispatch(&l->dispatch, stream, &ep_error));
+    if (t->exchange) ep_read_counts(l);
     ep_cross(l, t, EP_ROWS, EP_WEIGHTS, 0);
     ep_must(tegroup_mlp_forward(&l->plan, &l->mlp, stream, &ep_error));
     ep_cross(l, t, EP_OUT, EP_OUT, 1);

@@ -8,12 +8,14 @@
  *
  * The windows are memory that the ranks of one host share (MPI-3), so that rows are stored straight into the owner's. With
  * --messages each rank keeps its window to itself, and rows travel by MPI_Isend and MPI_Irecv. A fault shows what happens
- * when something is wrong: gone, counts, small, misaligned. All of them end in one line and exit status 1. */
+ * when something is wrong: gone, late, counts, small, misaligned. A rank that notices says so in one line, and all of them
+ * end with a status that is not 0. */
 #define _POSIX_C_SOURCE 200809L
 #define TEGROUP_IMPLEMENTATION
 #include "tegroup.h"
 
 #include <mpi.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,6 +35,21 @@ static void give_up(const char *format, ...) {
     MPI_Abort(MPI_COMM_WORLD, 1);
     _exit(1);
 }
+/* What MPI itself waits for, before the first step and after the last, ends with the patience. */
+static char too_late_line[160];
+static void too_late(int number) {
+    (void)number;
+    if (write(2, too_late_line, strlen(too_late_line)) < 0) _exit(2);
+    _exit(1);
+}
+static void within_patience(const char *what) {
+    snprintf(too_late_line, sizeof too_late_line, "ep_mpi: rank %d: %s: not all ranks came within %g s\n", rank, what,
+             patience);
+    signal(SIGALRM, too_late);
+    alarm((unsigned)patience + 1);
+}
+static void take_time(void) { alarm(0); }
+
 static void *ep_memory(size_t bytes) {
     void *memory = NULL;
     if (posix_memalign(&memory, TEGROUP_ALIGNMENT, bytes + 1) != 0)
@@ -58,6 +75,10 @@ static double seconds(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+static void nap(double seconds_of_it) {
+    const struct timespec long_enough = {(time_t)seconds_of_it, 0};
+    nanosleep(&long_enough, NULL);
 }
 static void wait_for(MPI_Request *request, const char *what) {
     const double last = seconds() + patience;
@@ -121,6 +142,21 @@ static void sum_doubles(double *x, int64_t count) {
     wait_for(&request, "losses");
 }
 
+/* Ranks that run another layer would store beyond each other's windows. */
+static void mpi_agree(const ep_size *size, size_t bytes, int messages) {
+    const uint64_t own[] = {(uint64_t)size->dtype,    (uint64_t)size->experts, (uint64_t)size->k, (uint64_t)size->tokens,
+                            (uint64_t)size->width,    (uint64_t)size->hidden,  (uint64_t)bytes,   (uint64_t)messages,
+                            (uint64_t)size->capacity};
+    enum { COUNT = sizeof own / sizeof *own };
+    uint64_t mine[2 * COUNT], least[2 * COUNT];
+    for (int i = 0; i < COUNT; i++) mine[2 * i] = own[i], mine[2 * i + 1] = ~own[i];
+    MPI_Request request;
+    MPI_Iallreduce(mine, least, 2 * COUNT, MPI_UINT64_T, MPI_MIN, MPI_COMM_WORLD, &request);
+    wait_for(&request, "comparing the layers");
+    for (int i = 0; i < COUNT; i++)
+        if (least[2 * i] != ~least[2 * i + 1]) give_up("the ranks do not run the same layer");
+}
+
 /* A window each, in memory that all ranks of the host see at addresses of their own. */
 static void mpi_windows_make(mpi_windows *windows, size_t bytes, int misaligned) {
     const size_t page = 4096, room = bytes + 2 * page;
@@ -154,7 +190,7 @@ typedef struct options {
 static int has_fault(const options *o, const char *name) { return strcmp(o->fault, name) == 0; }
 
 static options parse(int argc, char **argv) {
-    static const char *const faults[] = {"", "gone", "counts", "small", "misaligned"};
+    static const char *const faults[] = {"", "gone", "late", "counts", "small", "misaligned"};
     options o = {TEGROUP_DTYPE_F32, 0, 0, "", NULL};
     size_t known = 0;
     for (int i = 1; i < argc; i++) {
@@ -174,6 +210,7 @@ static options parse(int argc, char **argv) {
     if (o.messages && (has_fault(&o, "counts") || has_fault(&o, "misaligned")))
         give_up("--fault %s needs windows, not --messages", o.fault);
     if (o.text && o.fault[0]) give_up("--fault is not for --train");
+    if (ranks < 2 && o.fault[0] && !has_fault(&o, "small")) give_up("--fault %s takes two ranks", o.fault);
     if (o.steps == 0) o.steps = o.text ? 400 : 3;
     return o;
 }
@@ -183,6 +220,7 @@ int main(int argc, char **argv) {
     static ep_one_rank one;
     static mpi_windows windows;
     size_t at[EP_PIECES], bytes;
+    within_patience("starting MPI");
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
@@ -194,7 +232,10 @@ int main(int argc, char **argv) {
         size.width = CONTEXT * EMBED;
     }
     size.capacity = has_fault(&o, "small") ? 20 : ranks * size.tokens * size.k;
+    within_patience("making the windows");
     bytes = ep_window(&size, size.capacity, at);
+    mpi_agree(&size, bytes, o.messages);
+    if (has_fault(&o, "late") && rank == ranks - 1) nap(2 * patience + 2);
     windows.counts_at = at[EP_COUNTS];
     windows.corrupts = has_fault(&o, "counts") && rank == ranks - 1;
     if (!o.messages) mpi_windows_make(&windows, bytes, has_fault(&o, "misaligned"));
@@ -205,18 +246,17 @@ int main(int argc, char **argv) {
     const ep_transport transport = {&windows, o.messages ? mpi_gather_counts : mpi_share_counts,
                                     o.messages ? NULL : mpi_meet, o.messages ? mpi_exchange : NULL};
     ep_layer_make(&layer, &size, windows.addresses, !o.messages, 1);
+    take_time();
     if (o.text) {
         const int status = train(&layer, transport, o.text, o.steps, sum_floats, sum_doubles);
+        within_patience("the end");
         MPI_Finalize();
         return status;
     }
     ep_one_rank_make(&one, &size);
     for (int step = 1; step <= o.steps; step++) {
         ep_layer_fill(&layer, (uint64_t)step);
-        if (has_fault(&o, "gone") && rank == ranks - 1) { /* it lives on, but does not come */
-            const struct timespec long_enough = {(time_t)(2 * patience) + 2, 0};
-            nanosleep(&long_enough, NULL);
-        }
+        if (has_fault(&o, "gone") && rank == ranks - 1) nap(2 * patience + 2); /* it lives on, but does not come */
         ep_forward(&layer, &transport, NULL);
         ep_look(&layer);
         ep_dgrad(&layer, &transport, NULL);
@@ -227,6 +267,7 @@ int main(int argc, char **argv) {
     if (rank == 0)
         printf("%d ranks, %s, by %s: output and gradients of %d steps have the bits of one rank\n", ranks,
                tegroup_dtype_name(o.dtype), o.messages ? "messages" : "stores into windows", o.steps);
+    within_patience("the end");
     MPI_Barrier(MPI_COMM_WORLD);
     MPI_Finalize();
     return 0;

@@ -3,7 +3,7 @@
 /* Expert parallelism on GPUs: the MoE layer of ep_layer.h with NCCL (2.30.7 or later; its nccl.h and libnccl.so.2 by -I and
  * -L) as the transport, one process a GPU, all of one host.
  *
- *     ./ep_nccl [--ranks N] [--messages] [--bench TOKENS [--experts N]] [--timeout SECONDS] [--fault NAME]
+ *     ./ep_nccl [--ranks N] [--messages] [--bench TOKENS [--experts N] [--model NAME]] [--timeout SECONDS] [--fault NAME]
  *
  * NCCL makes the windows (ncclMemAlloc, a symmetric registration) and gives the addresses of the peers' ones. Then kernels
  * store rows and counts straight into them, fc2 and fc1's dgrad write where combine reads, and a signal word a rank says who
@@ -192,15 +192,31 @@ typedef struct options {
     int messages;
     int64_t bench; /* tokens of a rank; 0 = check */
     int32_t experts;
+    const struct model *model; /* whose layer is timed */
     const char *fault;
 } options;
+static const struct model {
+    const char *name;
+    int64_t width, hidden;
+} models[] = {{"dsv3", 7168, 2048}, {"qwen3-30b", 2048, 768}}; /* DeepSeek-V3, Qwen3-30B-A3B; 8 experts a token */
 static int has_fault(const options *o, const char *name) { return strcmp(o->fault, name) == 0; }
 
-/* Windows of so many bytes, and where they are reached; 0 = they are not. */
+/* Whether all ranks say so. */
+static int all_of_them(int mine) {
+    int32_t *word = (int32_t *)ep_memory(sizeof *word), all = mine;
+    ep_put(word, &all, sizeof all);
+    NCCL(ncclAllReduce(word, word, 1, ncclInt32, ncclMin, comm, stream));
+    ep_get(&all, word, sizeof all);
+    MUST(cudaFree(word));
+    return all;
+}
+
+/* Windows of so many bytes, and where they are reached; 0 = some rank does not reach them all. */
 static int windows_make(const options *o, size_t bytes, void **addresses) {
     const size_t page = NCCL_WIN_REQUIRED_ALIGNMENT, room = (bytes + 2 * page - 1) / page * page;
     ncclWindow_t window = NULL;
     void *own = NULL;
+    int reached = 1;
     within_patience("registering the windows");
     NCCL(ncclMemAlloc(&own, room));
     MUST(cudaMemset(own, 0, room));
@@ -209,14 +225,14 @@ static int windows_make(const options *o, size_t bytes, void **addresses) {
     if (o->messages) return 0;
     NCCL(ncclCommWindowRegister(comm, own, room, &window, NCCL_WIN_COLL_SYMMETRIC));
     for (int r = 0; r < ranks; r++) {
-        void *address = NULL;
-        if (r != rank
-            && (!window || !ncclGetPeerDevicePointer || ncclGetPeerDevicePointer(window, 0, r, &address) != ncclSuccess
-                || !address)) {
-            if (rank == 0) printf("the window of rank %d is not reached: rows travel as messages\n", r);
-            return 0;
-        }
-        if (r != rank) addresses[r] = address;
+        if (r == rank) continue;
+        if (!window || !ncclGetPeerDevicePointer
+            || ncclGetPeerDevicePointer(window, 0, r, &addresses[r]) != ncclSuccess || !addresses[r])
+            reached = 0;
+    }
+    if (!all_of_them(reached)) {
+        if (rank == 0) printf("not all windows are reached: rows travel as messages\n");
+        return 0;
     }
     if (has_fault(o, "misaligned"))
         for (int r = 0; r < ranks; r++) addresses[r] = (char *)addresses[r] + 8;
@@ -310,7 +326,17 @@ static void results(const ep_layer *l, char *to, int poison_them, size_t *bytes)
     MUST(cudaStreamSynchronize(stream));
 }
 
-/* One graph, 100 routings: the bits of the same calls without one. */
+/* Poison in all of this rank's window but its signals. No rank goes on before all have done so. */
+static void poison_window(session *x) {
+    const size_t *at = x->layer.at;
+    for (int piece = 0; piece < EP_PIECES; piece++) {
+        const size_t end = piece + 1 < EP_PIECES ? at[piece + 1] : ep_window_bytes(&x->layer);
+        if (piece != EP_SIGNALS) MUST(cudaMemsetAsync(x->layer.window + at[piece], 0xF3, end - at[piece], stream));
+    }
+    meet(&x->meet, NULL);
+}
+
+/* One graph, 100 routings: the bits of the same calls without one, with windows poisoned between them. */
 static void replays(session *x) {
     size_t bytes;
     nodes n;
@@ -325,6 +351,7 @@ static void replays(session *x) {
         everything(x);
         look(&x->meet, &x->layer);
         results(&x->layer, eager, 1, &bytes);
+        poison_window(x);
         MUST(cudaGraphLaunch(graph, stream));
         look(&x->meet, &x->layer);
         results(&x->layer, replayed, 0, &bytes);
@@ -460,11 +487,11 @@ template <typename WORK> static double timed(session *x, const WORK &work) {
     return least;
 }
 
-/* Forward through a layer of DeepSeek-V3: width 7168, experts of 2048, 8 of them a token, and 256 unless the options say so. */
+/* Forward through a model's layer: 8 experts a token, of 256 unless the options say otherwise. */
 static void bench(const options *o, int64_t tokens) {
     session *x = (session *)calloc(1, sizeof *x);
-    ep_size size = {TEGROUP_SPACE_DEVICE, TEGROUP_DTYPE_BF16, ranks, rank, o->experts, 8, tokens, 7168, 2048, 0};
-    const int64_t here = size.experts / ranks;
+    ep_size size = {TEGROUP_SPACE_DEVICE, TEGROUP_DTYPE_BF16, ranks, rank, o->experts, 8, tokens, o->model->width, o->model->hidden, 0};
+    const int64_t here = size.experts / ranks, width = size.width, hidden = size.hidden;
     size.capacity = tokens * size.k * 5 / 4;
     session_make(x, o, &size, 0);
     if (x->transport.exchange) give_up("windows are not reached, and there is nothing to measure");
@@ -473,9 +500,9 @@ static void bench(const options *o, int64_t tokens) {
     within_patience("measuring");
     ep_fill(l->router.logits.data, TEGROUP_DTYPE_F32, 1, EP_OF_LOGITS, rank * tokens * size.experts,
             tokens * size.experts, 2);
-    noise_kernel<<<1024, 256, 0, stream>>>((uint16_t *)l->dispatch.tokens.data, tokens * 7168, 0x3f00);     /* 0.5 */
-    noise_kernel<<<1024, 256, 0, stream>>>((uint16_t *)l->mlp.fc1.weight.data, here * 4096 * 7168, 0x3c80); /* 2^-6 */
-    noise_kernel<<<1024, 256, 0, stream>>>((uint16_t *)l->mlp.fc2.weight.data, here * 2048 * 7168, 0x3c80);
+    noise_kernel<<<1024, 256, 0, stream>>>((uint16_t *)l->dispatch.tokens.data, tokens * width, 0x3f00);      /* 0.5 */
+    noise_kernel<<<1024, 256, 0, stream>>>((uint16_t *)l->mlp.fc1.weight.data, here * 2 * hidden * width, 0x3c80); /* 2^-6 */
+    noise_kernel<<<1024, 256, 0, stream>>>((uint16_t *)l->mlp.fc2.weight.data, here * hidden * width, 0x3c80);
     MUST(cudaGetLastError());
     ep_forward(l, &x->transport, stream);
     look(&x->meet, l);
@@ -487,9 +514,9 @@ static void bench(const options *o, int64_t tokens) {
     int64_t rows[TEGROUP_MAX_GROUPS], away = 0;
     ep_get(rows, l->sizes.send_rows.data, sizeof *rows * (size_t)size.experts);
     for (int32_t e = 0; e < size.experts; e++) away += e / here == rank ? 0 : rows[e];
-    const double wire = (double)away * 7168 * 2;
+    const double wire = (double)away * (double)width * 2;
     const int next = (rank + 1) % ranks;
-    const int64_t pieces = size.capacity * 7168 * 2 / 16;
+    const int64_t pieces = size.capacity * width * 2 / 16;
     const double rate_us = timed(x,
                                  [&] {
                                      store_kernel<<<132, 1024, 0, stream>>>(
@@ -519,10 +546,10 @@ static void bench(const options *o, int64_t tokens) {
         });
     }
     tegroup_ep_dispatch_desc fp8 = l->dispatch; /* the bytes of FP8 and its scales, whatever they are */
-    fp8.tokens = tegroup_matrix_of(l->dispatch.tokens.data, tokens, 7168, TEGROUP_DTYPE_F8E4M3);
-    fp8.scales = tegroup_matrix_of(l->dispatch_grad.tokens.data, tokens, 56, TEGROUP_DTYPE_F32);
-    fp8.rows = tegroup_matrix_of(l->window + l->at[EP_GRAD_ROWS], size.capacity, 7168, TEGROUP_DTYPE_F8E4M3);
-    fp8.row_scales = tegroup_matrix_of(l->window + l->at[EP_DGRAD_OUT], size.capacity, 56, TEGROUP_DTYPE_F32);
+    fp8.tokens = tegroup_matrix_of(l->dispatch.tokens.data, tokens, width, TEGROUP_DTYPE_F8E4M3);
+    fp8.scales = tegroup_matrix_of(l->dispatch_grad.tokens.data, tokens, width / 128, TEGROUP_DTYPE_F32);
+    fp8.rows = tegroup_matrix_of(l->window + l->at[EP_GRAD_ROWS], size.capacity, width, TEGROUP_DTYPE_F8E4M3);
+    fp8.row_scales = tegroup_matrix_of(l->window + l->at[EP_DGRAD_OUT], size.capacity, width / 128, TEGROUP_DTYPE_F32);
     const double narrow = timed(x,
                                 [&] {
                                     ep_must(tegroup_ep_dispatch(&fp8, stream, &ep_error));
@@ -539,9 +566,9 @@ static void bench(const options *o, int64_t tokens) {
                  });
     look(&x->meet, l);
     if (rank == 0) {
-        printf("%lld tokens a rank, %d ranks: layer %.0f us in a graph (%d kernels, %d copies, %d memsets, %d others), "
+        printf("%s, %lld tokens a rank, %d ranks: layer %.0f us in a graph (%d kernels, %d copies, %d memsets, %d others), "
                "%.0f us without\n",
-               (long long)tokens, ranks, layer, n.kernels, n.copies, n.memsets, n.others, layer_eager);
+               o->model->name, (long long)tokens, ranks, layer, n.kernels, n.copies, n.memsets, n.others, layer_eager);
         printf(
             "  meeting %.1f us, routing %.1f us, dispatch %.0f us (FP8 %.0f), combine %.0f us, %.1f MB over the wire\n",
             alone, routing, dispatch, narrow, combine, wire * 1e-6);
@@ -614,7 +641,7 @@ static int wait_for_all(const pid_t *children) {
 
 int main(int argc, char **argv) {
     static const char *const faults[] = {"", "gone", "late", "counts", "small", "misaligned"};
-    options o = {0, 0, 256, ""};
+    options o = {0, 0, 256, &models[0], ""};
     pid_t children[MOST_RANKS];
     int known = 0;
     ranks = 2;
@@ -623,7 +650,13 @@ int main(int argc, char **argv) {
         else if (strcmp(argv[i], "--bench") == 0 && i + 1 < argc) o.bench = atoll(argv[++i]);
         else if (strcmp(argv[i], "--ranks") == 0 && i + 1 < argc) ranks = atoi(argv[++i]);
         else if (strcmp(argv[i], "--experts") == 0 && i + 1 < argc) o.experts = atoi(argv[++i]);
-        else if (strcmp(argv[i], "--timeout") == 0 && i + 1 < argc) patience = atof(argv[++i]);
+        else if (strcmp(argv[i], "--model") == 0 && i + 1 < argc) {
+            o.model = NULL;
+            i++;
+            for (const model &m : models)
+                if (strcmp(argv[i], m.name) == 0) o.model = &m;
+            if (!o.model) give_up("unknown model %s", argv[i]);
+        } else if (strcmp(argv[i], "--timeout") == 0 && i + 1 < argc) patience = atof(argv[++i]);
         else if (strcmp(argv[i], "--fault") == 0 && i + 1 < argc) o.fault = argv[++i];
         else give_up("unknown option %s", argv[i]);
     }

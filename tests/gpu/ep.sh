@@ -47,13 +47,17 @@ refuses counts 'does not have the same counts'
 refuses small 'is too small'
 refuses misaligned 'windows.addresses must be 256-byte aligned'
 # One rank beside all of them, with as many experts and as many tokens as each of them has.
-for tokens in 4096 32768; do
+times() { # model, its experts, tokens
     for of in 1 "$ranks"; do
-        timeout 100 build/ep_nccl --ranks "$of" --bench $tokens --experts $((256 / ranks * of)) >"$log" 2>&1
-        report $? "ep_nccl_times_${tokens}_tokens_of_$of"
+        timeout 100 build/ep_nccl --ranks "$of" --bench "$3" --model "$1" --experts $(($2 / ranks * of)) >"$log" 2>&1
+        report $? "ep_nccl_times_$1_$3_tokens_of_$of"
         eval "layer_$of=$(sed -n 's/.*: layer \([0-9]*\) us.*/\1/p' "$log")"
     done
     eval "one=\${layer_1:-0} all=\${layer_$ranks:-0}"
-    [ "${all:-0}" -eq 0 ] || echo "    weak scaling at $tokens tokens a rank, $ranks ranks against one: 0.$((100 * one / all))"
+    [ "${all:-0}" -eq 0 ] || echo "    weak scaling, $1, $3 tokens a rank, $ranks ranks against one: 0.$((100 * one / all))"
+}
+for tokens in 4096 32768; do
+    times dsv3 256 $tokens
+    times qwen3-30b 128 $tokens
 done
 exit $failed

@@ -58,10 +58,18 @@ if [ "$SUITE" != quick ]; then
     report $? training_by_messages_is_the_same
     refuses a_rank_that_does_not_come 'not all ranks came within 2 s' --fault gone --timeout 2
     refuses a_rank_that_does_not_send 'not all ranks came within 2 s' --fault gone --timeout 2 --messages
+    refuses a_rank_that_is_late_for_the_windows 'making the windows: not all ranks came within 2 s' --fault late --timeout 2
     refuses counts_that_disagree 'do not have the same counts' --fault counts
     refuses a_small_window 'is too small: .* rows have no place' --fault small
     refuses a_small_window_by_messages 'is too small: .* rows have no place' --fault small --messages
     refuses a_misaligned_window 'windows.addresses must be 256-byte aligned' --fault misaligned
+    for way in '' --messages; do # ranks of unlike types
+        # shellcheck disable=SC2086 # an option or none
+        timeout 100 mpirun --oversubscribe -n 1 "$scratch/ep_mpi" $way : -n 1 "$scratch/ep_mpi" --bf16 $way >"$scratch/log" 2>&1
+        code=$?
+        [ $code -ne 0 ] && [ $code -ne 124 ] && grep -q '^ep_mpi: rank [01]: the ranks do not run the same layer$' "$scratch/log"
+        report $? "refuses_layers_that_differ$way"
+    done
     refuses an_unknown_option 'unknown option --what' --what
     refuses an_unknown_fault 'unknown fault what' --fault what
 fi

@@ -604,7 +604,7 @@ TEST(formats, scale_rules_can_be_edited) {
             if (tiny / largest < 0x1p-126f) ASSERT_EQ(got.stored, tiny / largest > 0 ? 0x1p-126f : 0);
             else ASSERT_LE(fabs(got.stored * (double)largest / (double)tiny - 1), 0x1p-8);
             ASSERT_EQ(tegroup_scaled_code(data, &got, 0.0f), 0);
-            ASSERT_LE(fabs(small_value(data, tegroup_scaled_code(data, &got, tiny)) * (double)got.stored - (double)tiny), (double)tiny / 4 + small_value(data, 1) * (double)got.stored / 2 + (double)tiny * 0x1p-8);
+            ASSERT_LE(fabs(small_value(data, tegroup_scaled_code(data, &got, tiny)) * (double)got.stored - (double)tiny), (double)tiny / 4 + small_value(data, 1) * (double)got.stored / 2 + (double)tiny * (got.stored > 0 ? 0x1p-8 : 1));
         }
         rule = tegroup_scale_rule_of(TEGROUP_SCALE_FBGEMM_ROW);
         rule.power_of_two = 1;
