@@ -711,9 +711,10 @@ typedef enum tegroup_compute {
                                      k contiguous in the weights, compiled by gcc or clang (weights of F16: for
                                      F16C); all else is as F32 */
     TEGROUP_COMPUTE_FAST_ACCUM = 3 /* FP8's tensor cores keep sums of all of k, in some 14 bits, where F32 takes them
-                                     over every 128 of k: errors may be 2^-9 of the sum of magnitudes for each 128 of
-                                     k. A row's bits do not depend on its company. Today: FORWARD and DGRAD on SM90
-                                     of FP8 whose scales are for all of k (TENSOR, ROW); all else is as F32 */
+                                     over every 128 of k: errors may be 33 * 2^-13 of the sum of magnitudes for each
+                                     32 of k, and are 2^-9 or so for 128. A row's bits do not depend on its company.
+                                     Today: FORWARD and DGRAD on SM90 of FP8 whose scales are for all of k (TENSOR,
+                                     ROW); all else is as F32 */
 } tegroup_compute;
 
 typedef enum tegroup_backend {
@@ -8585,11 +8586,13 @@ static inline void tegroup_impl_sm90_fp8_tile(const tegroup_gemm_desc *desc, teg
     plan->tile_n = tegroup_impl_sm90_fp8_row_of(kernel)->tile_n;
     plan->tile_k = TEGROUP_IMPL_SM90_FP8_K;
     plan->algorithm[TEGROUP_IMPL_PLANNED_ROW] = (uint64_t)kernel;
-    forecast->why = wgrad && whole ? "by rule: sums are short, and results go while the next tile is multiplied"
-                    : wgrad        ? "by rule: sums are long"
-                    : lower        ? "by rule: groups are short"
-                    : narrows      ? "by rule: groups are long, and tile rows end in narrow tiles"
-                                   : "by rule: groups are long";
+    forecast->why = fast && lower    ? "by rule: groups are short; sums stay in the tensor cores"
+                    : fast           ? "by rule: groups are long; sums stay in the tensor cores"
+                    : wgrad && whole ? "by rule: sums are short, and results go while the next tile is multiplied"
+                    : wgrad          ? "by rule: sums are long"
+                    : lower          ? "by rule: groups are short"
+                    : narrows        ? "by rule: groups are long, and tile rows end in narrow tiles"
+                                     : "by rule: groups are long";
 }
 
 /* Where the scales of an operand's group are: that of line l (of m or n) and block b of k is

@@ -59,7 +59,8 @@ typedef struct ep_layer {
     size_t at[EP_PIECES], pack_at[EP_PIECES];
     char *window, *pack; /* this rank's; the rows as they are sent and come back, where windows are not reached */
     void *pack_address[1];
-    int64_t *sent_rows, *placed; /* on the host, where windows are not reached: rows to each expert; [ranks][experts here]
+    int64_t *sent_rows,
+        *placed; /* on the host, where windows are not reached: rows to each expert; [ranks][experts here]
                                     first row of the window and rows of each rank, in pairs */
     tegroup_ep_report *report;
     tegroup_router_desc router;

@@ -144,9 +144,9 @@ static void sum_doubles(double *x, int64_t count) {
 
 /* Ranks that run another layer would store beyond each other's windows. */
 static void mpi_agree(const ep_size *size, size_t bytes, int messages) {
-    const uint64_t own[] = {(uint64_t)size->dtype,    (uint64_t)size->experts, (uint64_t)size->k, (uint64_t)size->tokens,
-                            (uint64_t)size->width,    (uint64_t)size->hidden,  (uint64_t)bytes,   (uint64_t)messages,
-                            (uint64_t)size->capacity};
+    const uint64_t own[] = {(uint64_t)size->dtype,  (uint64_t)size->experts, (uint64_t)size->k,
+                            (uint64_t)size->tokens, (uint64_t)size->width,   (uint64_t)size->hidden,
+                            (uint64_t)bytes,        (uint64_t)messages,      (uint64_t)size->capacity};
     enum { COUNT = sizeof own / sizeof *own };
     uint64_t mine[2 * COUNT], least[2 * COUNT];
     for (int i = 0; i < COUNT; i++) mine[2 * i] = own[i], mine[2 * i + 1] = ~own[i];

@@ -226,8 +226,8 @@ static int windows_make(const options *o, size_t bytes, void **addresses) {
     NCCL(ncclCommWindowRegister(comm, own, room, &window, NCCL_WIN_COLL_SYMMETRIC));
     for (int r = 0; r < ranks; r++) {
         if (r == rank) continue;
-        if (!window || !ncclGetPeerDevicePointer
-            || ncclGetPeerDevicePointer(window, 0, r, &addresses[r]) != ncclSuccess || !addresses[r])
+        if (!window || !ncclGetPeerDevicePointer || ncclGetPeerDevicePointer(window, 0, r, &addresses[r]) != ncclSuccess
+            || !addresses[r])
             reached = 0;
     }
     if (!all_of_them(reached)) {
@@ -490,7 +490,8 @@ template <typename WORK> static double timed(session *x, const WORK &work) {
 /* Forward through a model's layer: 8 experts a token, of 256 unless the options say otherwise. */
 static void bench(const options *o, int64_t tokens) {
     session *x = (session *)calloc(1, sizeof *x);
-    ep_size size = {TEGROUP_SPACE_DEVICE, TEGROUP_DTYPE_BF16, ranks, rank, o->experts, 8, tokens, o->model->width, o->model->hidden, 0};
+    ep_size size = {TEGROUP_SPACE_DEVICE, TEGROUP_DTYPE_BF16, ranks, rank, o->experts, 8, tokens,
+                    o->model->width,      o->model->hidden,   0};
     const int64_t here = size.experts / ranks, width = size.width, hidden = size.hidden;
     size.capacity = tokens * size.k * 5 / 4;
     session_make(x, o, &size, 0);
@@ -500,8 +501,9 @@ static void bench(const options *o, int64_t tokens) {
     within_patience("measuring");
     ep_fill(l->router.logits.data, TEGROUP_DTYPE_F32, 1, EP_OF_LOGITS, rank * tokens * size.experts,
             tokens * size.experts, 2);
-    noise_kernel<<<1024, 256, 0, stream>>>((uint16_t *)l->dispatch.tokens.data, tokens * width, 0x3f00);      /* 0.5 */
-    noise_kernel<<<1024, 256, 0, stream>>>((uint16_t *)l->mlp.fc1.weight.data, here * 2 * hidden * width, 0x3c80); /* 2^-6 */
+    noise_kernel<<<1024, 256, 0, stream>>>((uint16_t *)l->dispatch.tokens.data, tokens * width, 0x3f00); /* 0.5 */
+    noise_kernel<<<1024, 256, 0, stream>>>((uint16_t *)l->mlp.fc1.weight.data, here * 2 * hidden * width,
+                                           0x3c80); /* 2^-6 */
     noise_kernel<<<1024, 256, 0, stream>>>((uint16_t *)l->mlp.fc2.weight.data, here * hidden * width, 0x3c80);
     MUST(cudaGetLastError());
     ep_forward(l, &x->transport, stream);
@@ -566,7 +568,8 @@ static void bench(const options *o, int64_t tokens) {
                  });
     look(&x->meet, l);
     if (rank == 0) {
-        printf("%s, %lld tokens a rank, %d ranks: layer %.0f us in a graph (%d kernels, %d copies, %d memsets, %d others), "
+        printf("%s, %lld tokens a rank, %d ranks: layer %.0f us in a graph (%d kernels, %d copies, %d memsets, %d "
+               "others), "
                "%.0f us without\n",
                o->model->name, (long long)tokens, ranks, layer, n.kernels, n.copies, n.memsets, n.others, layer_eager);
         printf(

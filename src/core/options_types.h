@@ -15,9 +15,10 @@ typedef enum tegroup_compute {
                                      k contiguous in the weights, compiled by gcc or clang (weights of F16: for
                                      F16C); all else is as F32 */
     TEGROUP_COMPUTE_FAST_ACCUM = 3 /* FP8's tensor cores keep sums of all of k, in some 14 bits, where F32 takes them
-                                     over every 128 of k: errors may be 2^-9 of the sum of magnitudes for each 128 of
-                                     k. A row's bits do not depend on its company. Today: FORWARD and DGRAD on SM90
-                                     of FP8 whose scales are for all of k (TENSOR, ROW); all else is as F32 */
+                                     over every 128 of k: errors may be 33 * 2^-13 of the sum of magnitudes for each
+                                     32 of k, and are 2^-9 or so for 128. A row's bits do not depend on its company.
+                                     Today: FORWARD and DGRAD on SM90 of FP8 whose scales are for all of k (TENSOR,
+                                     ROW); all else is as F32 */
 } tegroup_compute;
 
 typedef enum tegroup_backend {

@@ -95,11 +95,13 @@ static inline void tegroup_impl_sm90_fp8_tile(const tegroup_gemm_desc *desc, teg
     plan->tile_n = tegroup_impl_sm90_fp8_row_of(kernel)->tile_n;
     plan->tile_k = TEGROUP_IMPL_SM90_FP8_K;
     plan->algorithm[TEGROUP_IMPL_PLANNED_ROW] = (uint64_t)kernel;
-    forecast->why = wgrad && whole ? "by rule: sums are short, and results go while the next tile is multiplied"
-                    : wgrad        ? "by rule: sums are long"
-                    : lower        ? "by rule: groups are short"
-                    : narrows      ? "by rule: groups are long, and tile rows end in narrow tiles"
-                                   : "by rule: groups are long";
+    forecast->why = fast && lower    ? "by rule: groups are short; sums stay in the tensor cores"
+                    : fast           ? "by rule: groups are long; sums stay in the tensor cores"
+                    : wgrad && whole ? "by rule: sums are short, and results go while the next tile is multiplied"
+                    : wgrad          ? "by rule: sums are long"
+                    : lower          ? "by rule: groups are short"
+                    : narrows        ? "by rule: groups are long, and tile rows end in narrow tiles"
+                                     : "by rule: groups are long";
 }
 
 /* Where the scales of an operand's group are: that of line l (of m or n) and block b of k is

@@ -1,6 +1,7 @@
 /* ldmatrix, stmatrix, mma and wgmma. Sums are FP32, one after another along k, so that an element's bits depend on its
  * row and its column alone. wgmma is carried out when it is waited for, and no sooner. */
 #include "warp.h"
+#include <bit>
 #include <cstdlib>
 
 namespace emulator {
@@ -54,6 +55,30 @@ void multiply(float *d, const float *a, const float *b, int rows, int cols, int 
         for (int k = 0; k < depth; k++) {
             const float x = a[r * depth + k];
             for (int c = 0; c < cols; c++) d[r * cols + c] += x * b[k * cols + c];
+        }
+}
+
+/* The same as Hopper's wgmma of FP8 does it: products and the sum before are aligned to the largest of them, and cut 13
+ * bits below its first one (DeepSeek-V3 technical report, section 3.3.2: some 14 bits; an H100 was seen to err as much). */
+void multiply_cut(float *d, const float *a, const float *b, int rows, int cols, int depth) {
+    const auto exponent = [](float x) { return (int)(std::bit_cast<uint32_t>(x) >> 23 & 255); };
+    for (int r = 0; r < rows; r++)
+        for (int c = 0; c < cols; c++) {
+            float &sum = d[r * cols + c], terms[33];
+            int largest = exponent(sum);
+            terms[depth] = sum;
+            for (int k = 0; k < depth; k++) {
+                terms[k] = a[r * depth + k] * b[k * cols + c]; /* exact */
+                largest = std::max(largest, exponent(terms[k]));
+            }
+            if (largest == 255 || largest < 30) { /* infinite, NaN, or zeros and what no FP8 makes */
+                for (int k = 0; k < depth; k++) sum += terms[k];
+                continue;
+            }
+            const float unit = std::bit_cast<float>((uint32_t)(largest - 13) << 23);
+            int64_t units = 0;
+            for (int k = 0; k <= depth; k++) units += (int64_t)(terms[k] / unit);
+            sum = (float)units * unit;
         }
 }
 
@@ -142,7 +167,7 @@ void wgmma_now(warp &w, const std::shared_ptr<frame> &own, const std::vector<ope
         }
     };
     if (adds) sums([](float &to, float &from) { to = from; });
-    multiply(d.data(), a.data(), b.data(), 16, p.cols, p.depth);
+    (bytes == 1 ? multiply_cut : multiply)(d.data(), a.data(), b.data(), 16, p.cols, p.depth);
     sums([](float &from, float &to) { to = from; });
 }
 

@@ -672,7 +672,7 @@ static void fuzz_gemm(void) {
     desc.struct_size = sizeof desc;
     desc.op = (tegroup_op)(1 + below(3));
     desc.space = chance(70) ? TEGROUP_SPACE_HOST : TEGROUP_SPACE_DEVICE;
-    desc.options.compute = (tegroup_compute)below(3);
+    desc.options.compute = (tegroup_compute)below(4);
     operand = (tegroup_dtype)(desc.options.compute == TEGROUP_COMPUTE_F64 ? 1 + below(4) : 2 + below(3));
     result = (tegroup_dtype)(desc.options.compute == TEGROUP_COMPUTE_F64 ? 1 + below(4) : 2 + below(3));
     if (chance(40)) operand = (tegroup_dtype)(TEGROUP_DTYPE_F8E4M3 + below(3));

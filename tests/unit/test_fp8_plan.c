@@ -102,6 +102,7 @@ TEST(fp8_plan, fast_accumulation) {
                     d.options.compute = TEGROUP_COMPUTE_FAST_ACCUM;
                     ASSERT_EQ(tegroup_plan_make(&d, &target, &fast, &error), TEGROUP_OK);
                     ASSERT_NE(plain.numerics_id, fast.numerics_id);
+                    ASSERT_EQ(strstr(asked(&d).tile_why, "sums stay in the tensor cores") != NULL, own);
                     ASSERT_EQ(plain.algorithm[TEGROUP_IMPL_PLANNED_ROW] != fast.algorithm[TEGROUP_IMPL_PLANNED_ROW], own);
                     ASSERT_EQ(fast.tile_m, plain.tile_m);
                     ASSERT_EQ(fast.tile_n, plain.tile_n);

@@ -665,6 +665,27 @@ TEST(gemm, fast_sums_in_an_order_of_their_own) {
     print_totals("fast sums");
 }
 
+/* Fast accumulation is FP8's on one backend: here every bit is that of F32. */
+TEST(gemm, fast_accumulation_changes_nothing_here) {
+    rng r = rng_seed(1019);
+    for (int64_t i = scaled(200); i > 0; i--) {
+        void *mark = guards_mark();
+        problem p, fast;
+        spec s = random_spec(&r, ops[i % 3], 40, i % 4 ? 6 : 60), t;
+        if (s.in == TEGROUP_DTYPE_F64) s.in = s.out = TEGROUP_DTYPE_F32;
+        s.compute = TEGROUP_COMPUTE_F32;
+        t = s;
+        t.compute = TEGROUP_COMPUTE_FAST_ACCUM;
+        problem_make(&p, &s);
+        problem_make(&fast, &t);
+        ASSERT_EQ(problem_run(&p), TEGROUP_OK);
+        ASSERT_EQ(problem_run(&fast), TEGROUP_OK);
+        for (int32_t g = 0; g < s.groups; g++)
+            for (int64_t row = 0; row < p.d.rows[g]; row++) ASSERT_EQ(bits_differ(&p, g, row, &fast, g, row), 0);
+        guards_release(mark);
+    }
+}
+
 TEST(gemm, fast_sums_of_equal_rows_are_equal) {
     static float x[9][150], w[21][150], y[9][21];
     rng r = rng_seed(1018);
