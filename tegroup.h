@@ -1942,6 +1942,8 @@ typedef struct tegroup_combine_desc {
     tegroup_matrix weights;      /* in  [tokens, k], F32 or F64; absent = 1                                      */
     tegroup_matrix tokens;       /* out [tokens, width]; must not overlap an input                               */
     int32_t        threads;      /* as tegroup_router_desc's                                                     */
+    int32_t        accumulate;   /* 1: the sum begins with what tokens holds, such as a shared expert's output; 0: with
+                                    0, and tokens is not read                                                    */
 } tegroup_combine_desc;
 
 /* Gradient of tegroup_combine: grad_permuted[row] = weight * grad_tokens[token] for rows that have a slot (others
@@ -2036,6 +2038,9 @@ typedef struct tegroup_moe_desc {
     size_t          saved_by_dgrad_bytes;
     tegroup_moe_format rows_format; /* of tokens by expert and of what the activation gives                       */
     tegroup_moe_format grad_format; /* of the output's gradient by expert and of preactivation's                  */
+    int32_t         adds_to_output; /* 1: Y is added to what output holds, such as a shared expert's output or the
+                                       residual; 0: output is overwritten. Up to each call                        */
+    int32_t         adds_to_grad_tokens; /* likewise dX, to what grad_tokens holds                                */
 } tegroup_moe_desc;
 
 #define TEGROUP_MOE_PLAN_MAGIC 0x54474c4du /* "TGLM" */
@@ -2191,6 +2196,7 @@ typedef struct tegroup_ep_combine_desc {
     tegroup_matrix row_values;   /* in  [capacity, 1], in the window, F32 or F64; absent = none                  */
     tegroup_matrix values;       /* out [tokens, k], dtype of row_values; there if row_values are                */
     int32_t        threads;      /* as tegroup_router_desc's                                                     */
+    int32_t        accumulate;   /* as tegroup_combine_desc's; 1 needs tokens                                    */
 } tegroup_ep_combine_desc;
 #endif /* TEGROUP_H */
 #if defined(TEGROUP_EXTERN) && defined(TEGROUP_IMPL_STATIC_FUNCTIONS)
@@ -17797,14 +17803,22 @@ static inline void tegroup_impl_add_row_f32(tegroup_dtype dtype, const void *row
     for (j = 0; j < n; j++) sum[j] += weight * x[j];
 }
 
+/* What the sums of a row begin with: what it holds, or 0. */
+static inline void tegroup_impl_begin_row_f32(const tegroup_matrix *out, int64_t row, int64_t at, int64_t n,
+                                               int32_t accumulate, float *sum) {
+    int64_t j;
+    if (accumulate) tegroup_impl_load_row_f32(out->dtype, tegroup_impl_matrix_row(out, row), at, 1, n, sum);
+    for (j = 0; j < n && !accumulate; j++) sum[j] = 0;
+}
+
 /* One token: its k rows, weighted and added in the order of its choices. */
 static inline void tegroup_impl_combine_row_f32(const tegroup_combine_desc *desc, int64_t token) {
     const tegroup_matrix *in = &desc->permuted, *out = &desc->tokens;
-    int64_t k = desc->row_of_slot.cols, at, j, slot;
+    int64_t k = desc->row_of_slot.cols, at, slot;
     float sum[TEGROUP_IMPL_PIECE];
     for (at = 0; at < out->cols; at += TEGROUP_IMPL_PIECE) {
         int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, out->cols - at);
-        for (j = 0; j < n; j++) sum[j] = 0;
+        tegroup_impl_begin_row_f32(out, token, at, n, desc->accumulate, sum);
         for (slot = 0; slot < k; slot++) {
             const int64_t row = tegroup_impl_entry(&desc->row_of_slot, token, slot);
             if (!tegroup_impl_within(row, in->rows)) continue;
@@ -17849,14 +17863,22 @@ static inline void tegroup_impl_add_row_f64(tegroup_dtype dtype, const void *row
     for (j = 0; j < n; j++) sum[j] += weight * x[j];
 }
 
+/* What the sums of a row begin with: what it holds, or 0. */
+static inline void tegroup_impl_begin_row_f64(const tegroup_matrix *out, int64_t row, int64_t at, int64_t n,
+                                               int32_t accumulate, double *sum) {
+    int64_t j;
+    if (accumulate) tegroup_impl_load_row_f64(out->dtype, tegroup_impl_matrix_row(out, row), at, 1, n, sum);
+    for (j = 0; j < n && !accumulate; j++) sum[j] = 0;
+}
+
 /* One token: its k rows, weighted and added in the order of its choices. */
 static inline void tegroup_impl_combine_row_f64(const tegroup_combine_desc *desc, int64_t token) {
     const tegroup_matrix *in = &desc->permuted, *out = &desc->tokens;
-    int64_t k = desc->row_of_slot.cols, at, j, slot;
+    int64_t k = desc->row_of_slot.cols, at, slot;
     double sum[TEGROUP_IMPL_PIECE];
     for (at = 0; at < out->cols; at += TEGROUP_IMPL_PIECE) {
         int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, out->cols - at);
-        for (j = 0; j < n; j++) sum[j] = 0;
+        tegroup_impl_begin_row_f64(out, token, at, n, desc->accumulate, sum);
         for (slot = 0; slot < k; slot++) {
             const int64_t row = tegroup_impl_entry(&desc->row_of_slot, token, slot);
             if (!tegroup_impl_within(row, in->rows)) continue;
@@ -18268,6 +18290,8 @@ TEGROUP_API tegroup_status tegroup_combine(const tegroup_combine_desc *desc, str
                                                TEGROUP_IMPL_FLOATS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->weights, weights, desc->row_of_slot.rows,
                                                  desc->row_of_slot.cols, TEGROUP_IMPL_REALS, error));
+    TEGROUP_IMPL_RULE(desc->accumulate == 0 || desc->accumulate == 1, ERROR_VALUE, "accumulate", "must be 0 or 1", 1,
+                      desc->accumulate);
     buffers[0] = tegroup_impl_matrix_buffer(&desc->tokens, tokens[0], NULL, 1);
     buffers[1] = tegroup_impl_matrix_buffer(&desc->permuted, NULL, "must not overlap permuted", 0);
     buffers[2] = tegroup_impl_matrix_buffer(&desc->row_of_slot, NULL, "must not overlap row_of_slot", 0);
@@ -18918,6 +18942,12 @@ static inline tegroup_status tegroup_impl_moe_check_shapes(const tegroup_moe_des
                                             error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_loss_scale(desc->loss_scale, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->experts.options.threads, "experts.options.threads", error));
+    TEGROUP_IMPL_RULE(desc->adds_to_output == 0 || desc->adds_to_output == 1, ERROR_VALUE, "adds_to_output",
+                      "must be 0 or 1", 1, desc->adds_to_output);
+    TEGROUP_IMPL_RULE(desc->adds_to_grad_tokens == 0
+                          || (desc->adds_to_grad_tokens == 1 && tegroup_impl_there(&desc->grad_tokens)),
+                      ERROR_VALUE, "adds_to_grad_tokens", "must be 0 or, with grad_tokens, 1",
+                      tegroup_impl_there(&desc->grad_tokens), desc->adds_to_grad_tokens);
     TEGROUP_IMPL_RULE(desc->drops_by_weight == 0 || desc->drops_by_weight == 1, ERROR_VALUE, "drops_by_weight",
                       "must be 0 or 1", 1, desc->drops_by_weight);
     TEGROUP_IMPL_RULE(desc->capacity >= 0 && p->capacity <= TEGROUP_MAX_COLS, ERROR_VALUE, "capacity",
@@ -19360,6 +19390,7 @@ static inline void tegroup_impl_moe_parts_of(const tegroup_moe_desc *desc, const
     parts->output = tegroup_impl_moe_combine(
         desc, tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_OUT, p->capacity, p->outputs, p->rows), *row_of_slot,
         desc->output);
+    parts->output.accumulate = desc->adds_to_output;
     if (!p->backward) return;
     parts->quantised_grad_rows = tegroup_impl_moe_quantize(desc, p, &desc->grad_output, &parts->permutation.slot_of_row,
                                                            &parts->experts.grad_output, &p->grad_format);
@@ -19369,6 +19400,7 @@ static inline void tegroup_impl_moe_parts_of(const tegroup_moe_desc *desc, const
     parts->grad_tokens = tegroup_impl_moe_combine(
         desc, tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_GRAD_INPUT, p->capacity, p->width, p->rows),
         *row_of_slot, desc->grad_tokens);
+    parts->grad_tokens.accumulate = desc->adds_to_grad_tokens;
     grad_weights = tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_GRAD_WEIGHTS, p->tokens, p->k, p->real);
     parts->grad_weights = tegroup_impl_moe_combine(
         desc, tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_GRAD_ROW_WEIGHTS, p->capacity, 1, p->real),
@@ -20183,6 +20215,9 @@ static inline tegroup_status tegroup_impl_ep_combine_check(const tegroup_ep_comb
         &desc->windows, &desc->row_values, row_values, &desc->values, 1,
         tegroup_impl_there(&desc->values) ? 1u << desc->values.dtype : TEGROUP_IMPL_REALS, capacity, error));
     TEGROUP_IMPL_TRY(tegroup_impl_ep_check_map(&desc->row_of_slot, desc->windows.ranks, *capacity, error));
+    TEGROUP_IMPL_RULE(desc->accumulate == 0 || (desc->accumulate == 1 && tegroup_impl_there(&desc->tokens)),
+                      ERROR_VALUE, "accumulate", "must be 0 or, with tokens, 1", tegroup_impl_there(&desc->tokens),
+                      desc->accumulate);
     buffers[0] = tegroup_impl_matrix_buffer(&desc->rows, NULL, "must not overlap rows", 0);
     buffers[1] = tegroup_impl_matrix_buffer(&desc->row_values, NULL, "must not overlap row_values", 0);
     buffers[2] = tegroup_impl_matrix_buffer(&desc->tokens, tokens[0], "must not overlap tokens", 1);
@@ -20254,11 +20289,11 @@ TEGROUP_API tegroup_status tegroup_ep_dispatch(const tegroup_ep_dispatch_desc *d
 static inline void tegroup_impl_ep_combine_row_f32(const tegroup_ep_combine_desc *desc,
                                                     const tegroup_impl_ep_reach *reach, int64_t token) {
     const int64_t k = desc->row_of_slot.cols;
-    int64_t at, slot, j;
+    int64_t at, slot;
     float sum[TEGROUP_IMPL_PIECE];
     for (at = 0; at < desc->tokens.cols; at += TEGROUP_IMPL_PIECE) {
         const int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, desc->tokens.cols - at);
-        for (j = 0; j < n; j++) sum[j] = 0;
+        tegroup_impl_begin_row_f32(&desc->tokens, token, at, n, desc->accumulate, sum);
         for (slot = 0; slot < k; slot++) {
             const char *from =
                 tegroup_impl_ep_row(reach, &desc->rows, tegroup_impl_entry(&desc->row_of_slot, token, slot));
@@ -20275,11 +20310,11 @@ static inline void tegroup_impl_ep_combine_row_f32(const tegroup_ep_combine_desc
 static inline void tegroup_impl_ep_combine_row_f64(const tegroup_ep_combine_desc *desc,
                                                     const tegroup_impl_ep_reach *reach, int64_t token) {
     const int64_t k = desc->row_of_slot.cols;
-    int64_t at, slot, j;
+    int64_t at, slot;
     double sum[TEGROUP_IMPL_PIECE];
     for (at = 0; at < desc->tokens.cols; at += TEGROUP_IMPL_PIECE) {
         const int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, desc->tokens.cols - at);
-        for (j = 0; j < n; j++) sum[j] = 0;
+        tegroup_impl_begin_row_f64(&desc->tokens, token, at, n, desc->accumulate, sum);
         for (slot = 0; slot < k; slot++) {
             const char *from =
                 tegroup_impl_ep_row(reach, &desc->rows, tegroup_impl_entry(&desc->row_of_slot, token, slot));

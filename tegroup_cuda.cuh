@@ -3463,6 +3463,15 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
     }
 }
 
+/* What the sums of a step of a row begin with: what it holds, or 0. */
+template <typename ACCESS>
+static __device__ __forceinline__ void tegroup_impl_begin_sum(const tegroup_matrix &out, int64_t row, int64_t c,
+                                                              int32_t accumulate, typename ACCESS::real *sum) {
+#pragma unroll
+    for (int i = 0; i < ACCESS::lanes; i++) sum[i] = 0;
+    if (accumulate) ACCESS::unpack(ACCESS::load(out, ACCESS::row(out, row), c), sum);
+}
+
 /* Adds one step of the rows of up to BATCH of a token's slots, from `slot` on. All rows are loaded before the first is
  * added. */
 template <typename ACCESS, int BATCH>
@@ -3512,8 +3521,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
     for (; token < desc.tokens.rows; token += (int64_t)gridDim.x * at.rows) {
         for (int64_t c = at.step; c < steps; c += at.stride) {
             real sum[lanes];
-#pragma unroll
-            for (int i = 0; i < lanes; i++) sum[i] = 0;
+            tegroup_impl_begin_sum<ACCESS>(desc.tokens, token, c, desc.accumulate, sum);
             for (int64_t j = 0; j < k; j += batch) tegroup_impl_combine_batch<ACCESS, batch>(desc, token, j, k, c, sum);
             ACCESS::store(desc.tokens, ACCESS::row(desc.tokens, token), c, ACCESS::pack(sum));
         }
@@ -4405,8 +4413,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
         __syncthreads();
         for (int64_t c = threadIdx.x; c < steps; c += blockDim.x) {
             real sum[lanes];
-#pragma unroll
-            for (int i = 0; i < lanes; i++) sum[i] = 0;
+            tegroup_impl_begin_sum<ACCESS>(desc.tokens, token, c, desc.accumulate, sum);
             for (int32_t slot = 0; slot < k; slot += BATCH) {
                 typename ACCESS::raw x[BATCH];
 #pragma unroll

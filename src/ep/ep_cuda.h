@@ -17,6 +17,7 @@
 #include "cuda/launch.h"
 #include "cuda/prepare.h"
 #include "cuda/rows.h"
+#include "moe/permute_cuda.h"
 
 /* Adds what a block's threads have seen. A warp adds up first: sums of 64 bits are slow in shared memory. */
 static __device__ __forceinline__ void tegroup_impl_ep_report_merge(tegroup_ep_report *seen, tegroup_ep_report mine) {
@@ -206,8 +207,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
         __syncthreads();
         for (int64_t c = threadIdx.x; c < steps; c += blockDim.x) {
             real sum[lanes];
-#pragma unroll
-            for (int i = 0; i < lanes; i++) sum[i] = 0;
+            tegroup_impl_begin_sum<ACCESS>(desc.tokens, token, c, desc.accumulate, sum);
             for (int32_t slot = 0; slot < k; slot += BATCH) {
                 typename ACCESS::raw x[BATCH];
 #pragma unroll

@@ -102,4 +102,5 @@ typedef struct tegroup_ep_combine_desc {
     tegroup_matrix row_values;   /* in  [capacity, 1], in the window, F32 or F64; absent = none                  */
     tegroup_matrix values;       /* out [tokens, k], dtype of row_values; there if row_values are                */
     int32_t        threads;      /* as tegroup_router_desc's                                                     */
+    int32_t        accumulate;   /* as tegroup_combine_desc's; 1 needs tokens                                    */
 } tegroup_ep_combine_desc;

@@ -166,6 +166,9 @@ static inline tegroup_status tegroup_impl_ep_combine_check(const tegroup_ep_comb
         &desc->windows, &desc->row_values, row_values, &desc->values, 1,
         tegroup_impl_there(&desc->values) ? 1u << desc->values.dtype : TEGROUP_IMPL_REALS, capacity, error));
     TEGROUP_IMPL_TRY(tegroup_impl_ep_check_map(&desc->row_of_slot, desc->windows.ranks, *capacity, error));
+    TEGROUP_IMPL_RULE(desc->accumulate == 0 || (desc->accumulate == 1 && tegroup_impl_there(&desc->tokens)),
+                      ERROR_VALUE, "accumulate", "must be 0 or, with tokens, 1", tegroup_impl_there(&desc->tokens),
+                      desc->accumulate);
     buffers[0] = tegroup_impl_matrix_buffer(&desc->rows, NULL, "must not overlap rows", 0);
     buffers[1] = tegroup_impl_matrix_buffer(&desc->row_values, NULL, "must not overlap row_values", 0);
     buffers[2] = tegroup_impl_matrix_buffer(&desc->tokens, tokens[0], "must not overlap tokens", 1);
@@ -238,11 +241,11 @@ TEGROUP_API tegroup_status tegroup_ep_dispatch(const tegroup_ep_dispatch_desc *d
 static inline void tegroup_impl_ep_combine_row_FSUF(const tegroup_ep_combine_desc *desc,
                                                     const tegroup_impl_ep_reach *reach, int64_t token) {
     const int64_t k = desc->row_of_slot.cols;
-    int64_t at, slot, j;
+    int64_t at, slot;
     REAL sum[TEGROUP_IMPL_PIECE];
     for (at = 0; at < desc->tokens.cols; at += TEGROUP_IMPL_PIECE) {
         const int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, desc->tokens.cols - at);
-        for (j = 0; j < n; j++) sum[j] = 0;
+        tegroup_impl_begin_row_FSUF(&desc->tokens, token, at, n, desc->accumulate, sum);
         for (slot = 0; slot < k; slot++) {
             const char *from =
                 tegroup_impl_ep_row(reach, &desc->rows, tegroup_impl_entry(&desc->row_of_slot, token, slot));

@@ -425,6 +425,7 @@ static inline void tegroup_impl_moe_parts_of(const tegroup_moe_desc *desc, const
     parts->output = tegroup_impl_moe_combine(
         desc, tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_OUT, p->capacity, p->outputs, p->rows), *row_of_slot,
         desc->output);
+    parts->output.accumulate = desc->adds_to_output;
     if (!p->backward) return;
     parts->quantised_grad_rows = tegroup_impl_moe_quantize(desc, p, &desc->grad_output, &parts->permutation.slot_of_row,
                                                            &parts->experts.grad_output, &p->grad_format);
@@ -434,6 +435,7 @@ static inline void tegroup_impl_moe_parts_of(const tegroup_moe_desc *desc, const
     parts->grad_tokens = tegroup_impl_moe_combine(
         desc, tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_GRAD_INPUT, p->capacity, p->width, p->rows),
         *row_of_slot, desc->grad_tokens);
+    parts->grad_tokens.accumulate = desc->adds_to_grad_tokens;
     grad_weights = tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_GRAD_WEIGHTS, p->tokens, p->k, p->real);
     parts->grad_weights = tegroup_impl_moe_combine(
         desc, tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_GRAD_ROW_WEIGHTS, p->capacity, 1, p->real),

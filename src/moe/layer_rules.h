@@ -149,6 +149,12 @@ static inline tegroup_status tegroup_impl_moe_check_shapes(const tegroup_moe_des
                                             error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_loss_scale(desc->loss_scale, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_threads(desc->experts.options.threads, "experts.options.threads", error));
+    TEGROUP_IMPL_RULE(desc->adds_to_output == 0 || desc->adds_to_output == 1, ERROR_VALUE, "adds_to_output",
+                      "must be 0 or 1", 1, desc->adds_to_output);
+    TEGROUP_IMPL_RULE(desc->adds_to_grad_tokens == 0
+                          || (desc->adds_to_grad_tokens == 1 && tegroup_impl_there(&desc->grad_tokens)),
+                      ERROR_VALUE, "adds_to_grad_tokens", "must be 0 or, with grad_tokens, 1",
+                      tegroup_impl_there(&desc->grad_tokens), desc->adds_to_grad_tokens);
     TEGROUP_IMPL_RULE(desc->drops_by_weight == 0 || desc->drops_by_weight == 1, ERROR_VALUE, "drops_by_weight",
                       "must be 0 or 1", 1, desc->drops_by_weight);
     TEGROUP_IMPL_RULE(desc->capacity >= 0 && p->capacity <= TEGROUP_MAX_COLS, ERROR_VALUE, "capacity",

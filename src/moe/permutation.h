@@ -83,14 +83,22 @@ static inline void tegroup_impl_add_row_FSUF(tegroup_dtype dtype, const void *ro
     for (j = 0; j < n; j++) sum[j] += weight * x[j];
 }
 
+/* What the sums of a row begin with: what it holds, or 0. */
+static inline void tegroup_impl_begin_row_FSUF(const tegroup_matrix *out, int64_t row, int64_t at, int64_t n,
+                                               int32_t accumulate, REAL *sum) {
+    int64_t j;
+    if (accumulate) tegroup_impl_load_row_FSUF(out->dtype, tegroup_impl_matrix_row(out, row), at, 1, n, sum);
+    for (j = 0; j < n && !accumulate; j++) sum[j] = 0;
+}
+
 /* One token: its k rows, weighted and added in the order of its choices. */
 static inline void tegroup_impl_combine_row_FSUF(const tegroup_combine_desc *desc, int64_t token) {
     const tegroup_matrix *in = &desc->permuted, *out = &desc->tokens;
-    int64_t k = desc->row_of_slot.cols, at, j, slot;
+    int64_t k = desc->row_of_slot.cols, at, slot;
     REAL sum[TEGROUP_IMPL_PIECE];
     for (at = 0; at < out->cols; at += TEGROUP_IMPL_PIECE) {
         int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, out->cols - at);
-        for (j = 0; j < n; j++) sum[j] = 0;
+        tegroup_impl_begin_row_FSUF(out, token, at, n, desc->accumulate, sum);
         for (slot = 0; slot < k; slot++) {
             const int64_t row = tegroup_impl_entry(&desc->row_of_slot, token, slot);
             if (!tegroup_impl_within(row, in->rows)) continue;
@@ -503,6 +511,8 @@ TEGROUP_API tegroup_status tegroup_combine(const tegroup_combine_desc *desc, str
                                                TEGROUP_IMPL_FLOATS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->weights, weights, desc->row_of_slot.rows,
                                                  desc->row_of_slot.cols, TEGROUP_IMPL_REALS, error));
+    TEGROUP_IMPL_RULE(desc->accumulate == 0 || desc->accumulate == 1, ERROR_VALUE, "accumulate", "must be 0 or 1", 1,
+                      desc->accumulate);
     buffers[0] = tegroup_impl_matrix_buffer(&desc->tokens, tokens[0], NULL, 1);
     buffers[1] = tegroup_impl_matrix_buffer(&desc->permuted, NULL, "must not overlap permuted", 0);
     buffers[2] = tegroup_impl_matrix_buffer(&desc->row_of_slot, NULL, "must not overlap row_of_slot", 0);

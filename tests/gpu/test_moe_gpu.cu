@@ -821,6 +821,12 @@ TEST(moe_gpu, permute_and_combine) {
         q.row_of_slot = c.d.row_of_slot;
         q.weights = weights;
         q.tokens = matrix(&r, vectors, out, c.tokens, width);
+        q.accumulate = rng_chance(&r, 40);
+        double *held = (double *)calloc((size_t)(c.tokens * width) + 1, 8); /* what the sums begin with */
+        for (int64_t n = 0; q.accumulate && n < c.tokens * width; n++) {
+            set(&q.tokens, n / width, n % width, rng_normal(&r));
+            held[n] = at(&q.tokens, n / width, n % width);
+        }
         b.grad_tokens = filled(&r, vectors, dtype, c.tokens, width, 1);
         b.row_of_slot = c.d.row_of_slot;
         b.weights = weights;
@@ -841,7 +847,7 @@ TEST(moe_gpu, permute_and_combine) {
         RUN(tegroup_permute(&pd, NULL, error));
         RUN(tegroup_combine(&qd, NULL, error));
         RUN(tegroup_combine_backward(&bd, NULL, error));
-        RUN_TWICE(mark, tegroup_combine(&qd, NULL, error));
+        if (!q.accumulate) RUN_TWICE(mark, tegroup_combine(&qd, NULL, error));
         RUN_TWICE(mark, tegroup_combine_backward(&bd, NULL, error));
 
         for (int64_t row = 0; row < c.rows; row++) {
@@ -856,7 +862,7 @@ TEST(moe_gpu, permute_and_combine) {
         }
         for (int64_t t = 0; t < c.tokens; t++)
             for (int64_t j = 0; j < width; j++) {
-                double want = 0, size = 0;
+                double want = held[t * width + j], size = fabs(want);
                 for (int32_t s = 0; s < c.k; s++) {
                     const int64_t row = whole(&c.d.row_of_slot, t, s);
                     if (row < 0 || row >= c.rows) continue;
@@ -866,6 +872,7 @@ TEST(moe_gpu, permute_and_combine) {
                 ASSERT_TRUE(within(at(&q.tokens, t, j), want, (c.k + 3) * u * size + stored(out, want) + c.k * tiny));
             }
         may_change(&q.tokens);
+        free(held);
         for (int64_t t = 0; t < c.tokens; t++)
             for (int32_t s = 0; s < c.k; s++) {
                 const int64_t row = whole(&c.d.row_of_slot, t, s), present = row >= 0 && row < c.rows;

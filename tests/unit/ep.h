@@ -384,7 +384,7 @@ TEST(ep, combine_has_the_bits_of_one_rank) {
         const size_t row = (size_t)width * size_of(dtype), values_at = ((size_t)w.capacity * row + 263) / 8 * 8;
         windows x = windows_make(&w, values_at + 8 * (size_t)w.capacity);
         tegroup_matrix all = fresh(dtype, w.ranks * w.capacity, width), tokens[MOST_RANKS], of_one[MOST_RANKS], weights[MOST_RANKS], values[MOST_RANKS];
-        const int weighted = rng_chance(&r, 50), what = (int)rng_int(&r, 1, 3); /* 1 tokens, 2 values */
+        const int weighted = rng_chance(&r, 50), what = (int)rng_int(&r, 1, 3), adds = rng_chance(&r, 40) && (what & 1); /* 1 tokens, 2 values */
         for (int32_t s = 0; s < w.ranks; s++) {
             for (int64_t i = 0; i < w.capacity * width; i++) store(dtype, (char *)x.host[s] + 256, i, rng_normal(&r));
             for (int64_t i = 0; i < w.capacity; i++) store(real, (char *)x.host[s] + values_at, i, rng_normal(&r));
@@ -392,6 +392,8 @@ TEST(ep, combine_has_the_bits_of_one_rank) {
             tokens[s] = fresh(out, w.tokens[s], width), of_one[s] = fresh(out, w.tokens[s], width);
             weights[s] = fresh(real, w.tokens[s], w.k), values[s] = fresh(real, w.tokens[s], w.k);
             for (int64_t i = 0; i < w.tokens[s] * w.k; i++) store(real, weights[s].data, i, rng_normal(&r));
+            for (int64_t i = 0; adds && i < w.tokens[s] * width; i++) store(out, tokens[s].data, i, rng_normal(&r));
+            if (adds) memcpy(of_one[s].data, tokens[s].data, (size_t)(w.tokens[s] * width) * size_of(out));
             for (int64_t i = 0; i < w.tokens[s] * w.k; i++) { /* any rows, of any window, and some that lead outside */
                 const int64_t rows = w.ranks * w.capacity;
                 set_whole(&w.maps[s], i, rng_chance(&r, 90) && rows > 0 ? rng_int(&r, 0, rows - 1) : rng_chance(&r, 50) ? -1 : rows);
@@ -408,6 +410,7 @@ TEST(ep, combine_has_the_bits_of_one_rank) {
             one.struct_size = sizeof one;
             d.space = one.space = EP_SPACE;
             d.windows = windows_of(&x, &w, s);
+            d.accumulate = one.accumulate = adds;
             d.row_of_slot = one.row_of_slot = at(w.maps[s]);
             one.permuted = at(all);
             one.tokens = at(of_one[s]);

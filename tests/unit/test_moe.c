@@ -896,12 +896,17 @@ TEST(moe, permute_and_combine) {
 
         /* those rows are poison, which must not leak into the sums */
         tegroup_combine_desc q = {.struct_size = sizeof q, .space = TEGROUP_SPACE_HOST, .permuted = p.permuted, .row_of_slot = c.d.row_of_slot,
-                                  .weights = weights, .tokens = matrix(&r, dtype, c.tokens, width)};
+                                  .weights = weights, .tokens = matrix(&r, dtype, c.tokens, width), .accumulate = (int32_t)rng_int(&r, 0, 1)};
+        double *held = (double *)calloc((size_t)(c.tokens * width) + 1, 8); /* what the sums begin with */
+        for (int64_t n = 0; q.accumulate && n < c.tokens * width; n++) {
+            set(&q.tokens, n / width, n % width, rng_normal(&r));
+            held[n] = at(&q.tokens, n / width, n % width);
+        }
         remember_all(mark);
         ASSERT_EQ(tegroup_combine(&q, NULL, NULL), TEGROUP_OK);
         for (int64_t t = 0; t < c.tokens; t++)
             for (int64_t j = 0; j < width; j++) {
-                double want = 0, size = 0;
+                double want = held[t * width + j], size = fabs(want);
                 for (int32_t s = 0; s < c.k; s++) {
                     int64_t row = whole(&c.d.row_of_slot, t, s);
                     if (row < 0) continue;
@@ -912,6 +917,7 @@ TEST(moe, permute_and_combine) {
             }
         may_change(&q.tokens);
         ASSERT_EQ(disturbed(mark), 0);
+        free(held);
 
         tegroup_combine_backward_desc b = {.struct_size = sizeof b, .space = TEGROUP_SPACE_HOST, .grad_tokens = filled(&r, dtype, c.tokens, width, 1),
             .permuted = q.permuted, .row_of_slot = c.d.row_of_slot, .weights = weights, .grad_permuted = matrix(&r, dtype, c.rows, width),

@@ -104,6 +104,48 @@ TEST(moe_layer, every_gradient_by_finite_differences) {
     ASSERT_GT(checked, 0);
 }
 
+/* Y and dX are added to what is there, such as what a shared expert gave: the sums begin with it. */
+TEST(moe_layer, adds_to_what_is_there) {
+    rng r = rng_seed(9111);
+    for (int64_t i = scaled(60); i > 0; i--) {
+        void *mark = guards_mark();
+        layer l;
+        const int wide = rng_chance(&r, 50);
+        layer_make(&l, &r, wide ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32, 1, rng_int(&r, 0, 3));
+        ASSERT_PASSING();
+        run(&l, TEGROUP_OP_FORWARD);
+        run(&l, TEGROUP_OP_DGRAD);
+        ASSERT_PASSING();
+        const tegroup_matrix *const of[] = {&l.desc.output, &l.desc.grad_tokens};
+        double *alone[2], *held[2];
+        for (int n = 0; n < 2; n++) {
+            const int64_t count = of[n]->rows * of[n]->cols;
+            alone[n] = (double *)malloc((size_t)count * 8 + 8), held[n] = (double *)malloc((size_t)count * 8 + 8);
+            for (int64_t e = 0; e < count; e++) {
+                alone[n][e] = load(of[n]->dtype, of[n]->data, e);
+                store(of[n]->dtype, of[n]->data, e, rng_normal(&r));
+                held[n][e] = load(of[n]->dtype, of[n]->data, e);
+            }
+        }
+        l.desc.adds_to_output = 1;
+        run(&l, TEGROUP_OP_FORWARD);
+        l.desc.adds_to_grad_tokens = 1;
+        l.desc.adds_to_output = 0; /* of no interest to dgrad */
+        run(&l, TEGROUP_OP_DGRAD);
+        ASSERT_PASSING();
+        for (int n = 0; n < 2; n++) {
+            for (int64_t e = 0; e < of[n]->rows * of[n]->cols; e++) {
+                const double want = held[n][e] + alone[n][e]; /* which rounds otherwise: sums began with what was there */
+                ASSERT_LE(fabs(load(of[n]->dtype, of[n]->data, e) - want), (wide ? 1e-13 : 1e-4) * (1 + fabs(held[n][e]) + fabs(alone[n][e])));
+            }
+            free(alone[n]), free(held[n]);
+        }
+        ASSERT_EQ(guards_changed(), 0);
+        layer_free(&l);
+        guards_release(mark);
+    }
+}
+
 /* The layer again, with room for so few rows, and the plan and memory that go with it. */
 static void with_capacity(layer *l, int64_t capacity, int by_weight) {
     l->desc.capacity = capacity;
@@ -437,6 +479,9 @@ TEST(moe_layer, refuses_and_names_the_field) {
     REFUSED(wgrad, d.saved_by_dgrad = d.saved_by_forward, TEGROUP_ERROR_OVERLAP, "saved_by_forward");
     REFUSED(plan, d.experts.recompute = 2, TEGROUP_ERROR_COMBINATION, "experts.recompute");
     REFUSED(plan, d.drops_by_weight = 2, TEGROUP_ERROR_VALUE, "drops_by_weight");
+    REFUSED(plan, d.adds_to_output = 2, TEGROUP_ERROR_VALUE, "adds_to_output");
+    REFUSED(forward, d.adds_to_output = -1, TEGROUP_ERROR_VALUE, "adds_to_output");
+    REFUSED(plan, d.adds_to_grad_tokens = 2, TEGROUP_ERROR_VALUE, "adds_to_grad_tokens");
     REFUSED(forward, d.drops_by_weight = 1, TEGROUP_ERROR_PLAN, "drops_by_weight");
     /* formats */
     const tegroup_moe_format blocks = moe_format(&layer_formats[0], TEGROUP_DTYPE_F8E4M3);

@@ -2262,6 +2262,7 @@ TEST(status, combine) {
     tegroup_combine_desc *c = &w.combine;
     NOT_NEGATIVE(combine, c->threads, "threads");
     BAD(combine, c->threads = INT32_MIN, VALUE, "threads", 0, INT32_MIN);
+    BAD(combine, c->accumulate = 2, VALUE, "accumulate", 1, 2);
     REQUIRED(combine, c->permuted, "permuted", FLOATS);
     REQUIRED(combine, c->row_of_slot, "row_of_slot", INTEGERS);
     REQUIRED(combine, c->tokens, "tokens", FLOATS);
