@@ -214,8 +214,9 @@ class Bench:
         make = {train: lambda train=train: Tegroup(self.torch, self.options.library, layer, shape.tokens, train) for train in (1, 2)}
         for train, name in ((1, "kept"), (2, "recomputed")):
             plan = make[train]().plan
-            print(f"{title}, activations {name}: {plan.saved_by_forward_bytes / 1e6:.1f} MB from forward to backward, {plan.saved_by_dgrad_bytes / 1e6:.1f} MB "
-                  f"from dgrad to wgrad, workspace {plan.workspace_bytes / 1e6:.1f} MB; SonicMoE keeps {(2 * shape.tokens * shape.hidden + 4 * shape.tokens * shape.k * shape.ffn) / 1e6:.1f} MB")
+            tokens = 2 * shape.tokens * shape.hidden # X, which the caller keeps
+            print(f"{title}, activations {name}: {(plan.saved_by_forward_bytes + tokens) / 1e6:.1f} MB from forward to backward, X among them, {plan.saved_by_dgrad_bytes / 1e6:.1f} MB "
+                  f"from dgrad to wgrad, workspace {plan.workspace_bytes / 1e6:.1f} MB; SonicMoE keeps {(tokens + 4 * shape.tokens * shape.k * shape.ffn) / 1e6:.1f} MB")
         torch_ = self.compiled({"torch grouped_mm": lambda: layer.grouped})
         self.compare(title + " forward", {"tegroup": lambda: make[1]().forward, "tegroup, recompute": lambda: make[2]().forward, **torch_}, wanted,
                      lambda us: f", {flops / us / 1e6:.0f} TFLOP/s")

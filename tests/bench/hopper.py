@@ -209,7 +209,7 @@ def figures(result, shapes, peers):
                cells(against_absent, [k for k in keys("prefill", tables.OPS, ("zipf16",)) + keys("decode", tables.OPS, ("zipf16",)) if k in results.peers])),
         Figure("host microseconds of a planned call, less empty kernels", 5, 3, hosts, at_most=True, digits=2),
         Figure("seconds to compile the quickstart", 25, 15, compiled["quickstart"], at_most=True, digits=1),
-        Figure("seconds to compile everything, one architecture", 180, 90, compiled["everything"], at_most=True, digits=1),
+        Figure("seconds to compile everything, one architecture", 150, 90, compiled["everything"], at_most=True, digits=1),
     ]
 
 
