@@ -29,12 +29,13 @@ SUPPORT void scheme_make(tegroup_router_desc *d, rng *r, tegroup_dtype logits, t
     d->balance_loss = (double *)guarded(8);
     s->score = (tegroup_score)rng_int(r, 0, 2);
     if (rng_chance(r, 50)) {
-        s->n_group = experts % 4 == 0 && rng_chance(r, 50) ? 4 : 2;
+        s->n_group = 2;
+        while (s->n_group < 64 && experts % (4 * s->n_group) == 0 && rng_chance(r, 60)) s->n_group *= 2; /* DeepSeek's models have 8 */
         s->topk_group = (int32_t)rng_int(r, 1, s->n_group);
         s->group_score = (tegroup_group_score)rng_int(r, 0, 1);
     }
     const int32_t most = s->n_group ? s->topk_group * (experts / s->n_group) : experts;
-    d->k = (int32_t)rng_int(r, 1, most < 9 ? most : 9);
+    d->k = (int32_t)rng_int(r, 1, rng_chance(r, 80) ? (most < 9 ? most : 9) : most < 64 ? most : 64);
     d->weights = SCHEME_MATRIX(r, real, tokens, d->k);
     d->indices = SCHEME_MATRIX(r, integers(r), tokens, d->k);
     if (rng_chance(r, 50)) s->bias = scheme_normal(r, rng_chance(r, 50) ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32, 1, experts, 0.1);
