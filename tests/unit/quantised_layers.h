@@ -140,15 +140,18 @@ SUPPORT void quantised_linear_make(quantised_layer *l, const recipe *f, rng *r) 
 
 /* recompute: -1 = either, and what is optional by chance; else all of it is there. */
 SUPPORT void quantised_mlp_make(quantised_layer *l, const recipe *f, int recompute, rng *r) {
-    static const tegroup_activation kinds[] = {TEGROUP_ACTIVATION_SWIGLU, TEGROUP_ACTIVATION_GEGLU_TANH, TEGROUP_ACTIVATION_SILU, TEGROUP_ACTIVATION_RELU_SQUARED};
     quantised_layer_rows(l, f, r);
     tegroup_mlp_desc *d = &l->mlp;
     const int layouts = rng_chance(r, 40) ? (int)rng_int(r, 1, 3) : 0;
     const tegroup_dtype between = rng_chance(r, 70) ? TEGROUP_DTYPE_BF16 : TEGROUP_DTYPE_F32;
     d->struct_size = sizeof *d;
     d->space = TEGROUP_SPACE_HOST;
-    d->activation = kinds[rng_int(r, 0, 3)];
-    l->gated = d->activation == kinds[0] || d->activation == kinds[1];
+    d->activation = (tegroup_activation)rng_int(r, TEGROUP_ACTIVATION_SWIGLU, TEGROUP_ACTIVATION_IDENTITY);
+    l->gated = d->activation <= TEGROUP_ACTIVATION_SITU_GLU;
+    if (l->gated && d->activation >= TEGROUP_ACTIVATION_SWIGLU_CLAMPED) {
+        if (rng_chance(r, 50)) d->alpha = 1 + rng_unit(r);
+        if (rng_chance(r, 50)) d->limit = 0.5 + rng_unit(r);
+    }
     d->interleaved = l->gated && rng_chance(r, 30);
     const int64_t wide = QL_H * (l->gated ? 2 : 1);
     d->fc1.weight_layout = layouts & 1 ? TEGROUP_WEIGHT_IN_OUT : TEGROUP_WEIGHT_OUT_IN;

@@ -211,6 +211,7 @@ SUPPORT separate_call separate_activation(const quantizing *q, const tegroup_qua
     f->activation = b->activation = fused->activation;
     f->interleaved = b->interleaved = fused->interleaved;
     f->alpha = b->alpha = fused->alpha;
+    f->limit = b->limit = fused->limit;
     f->input = b->input = group_matrix(&fused->input, q->made_in, rows, g);
     f->row_scale = b->row_scale = matrix_rows(&fused->row_scale, first, rows);
     f->output = b->grad_input = group_matrix(&q->desc.input, q->in_list, rows, g);
@@ -229,6 +230,7 @@ SUPPORT void make_activation(quantizing *q, rng *r, int gradient, tegroup_quanti
     fused->activation = kind;
     fused->interleaved = gated && rng_chance(r, 50);
     fused->alpha = kind >= TEGROUP_ACTIVATION_SWIGLU_CLAMPED && gated ? 1.5 : 0;
+    fused->limit = fused->alpha > 0 && rng_chance(r, 50) ? 0.5 + rng_unit(r) : 0; /* which values of a normal distribution pass */
     fused->input = plain_beside(q, r, q->desc.input.dtype, gated ? 2 * width : width, 1, NULL, q->made_in);
     if (!s->listed && rng_chance(r, 70)) fused->row_scale = row_numbers(q, r, 1);
     if (!gradient) return;
