@@ -26,14 +26,14 @@ export CC NVCC ARCHS CUDA_HOME CUBLAS_HOME OPENMP PYTHON
 HEADERS := tegroup.h tegroup_cuda.cuh
 UNIT    := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))
 
-.PHONY: help demo test test-more test-gpu test-emulated test-layers check-fresh build-gpu sanitize-gpu test-teeth fuzz bench bench-errors bench-cpu bench-gpu bench-hopper bench-compile bench-ggml bench-moe bench-mlp bench-step bench-fp8 bench-quantize bench-decoded tiles fit plots docs examples headers lib install compile-matrix lint format clean
+.PHONY: help demo test test-more test-gpu test-more-gpu test-emulated test-layers check-fresh build-gpu sanitize-gpu test-teeth fuzz bench bench-errors bench-cpu bench-gpu bench-hopper bench-compile bench-ggml bench-moe bench-mlp bench-step bench-fp8 bench-quantize bench-decoded tiles fit plots docs examples headers lib install compile-matrix lint format clean
 
 help: ## this list
 	@echo "Variables: CC NVCC ARCHS CUDA_HOME CUBLAS_HOME BENCH SANITIZE PYTHON PREFIX DESTDIR RANKS"
 	@awk -f tools/help.awk Makefile
 
-# FORMAT=mxfp8 and the like: experts in FP8 or narrower, on the CPU.
-DEMO := build/train_moe$(if $(FORMAT),,$(if $(NVCC),$(if $(GPU),_gpu)))
+# FORMAT=mxfp8 and the like: experts in FP8 or narrower, whose kernels nvcc compiles for them alone.
+DEMO := build/train_moe$(if $(NVCC),$(if $(GPU),$(if $(FORMAT),$(if $(filter-out f32,$(FORMAT)),_gpu_formats),_gpu)))
 # RANKS=2 and the like: one whose experts are shared out over so many processes, by MPI.
 demo: $(if $(RANKS),build/ep_mpi,$(DEMO)) ## train a mixture-of-experts language model on real text in about a minute: a small one, or with a GPU a larger one
 ifneq ($(RANKS),)
@@ -68,6 +68,11 @@ test-gpu: ## tests on this machine's GPU, and with NCCL on two of them
 	@tests/run.sh begin gpu $(GPU_TESTS) tests/gpu/ep.sh tests/teeth/gpu.sh
 	@for program in $(GPU_TESTS) tests/gpu/ep.sh tests/teeth/gpu.sh; do tests/run.sh one gpu $$program; done
 	@tests/run.sh sum gpu
+
+test-more-gpu: ## the long rest on this machine's GPU: 2,000 problems of each pair of formats and what else is long
+	@tests/run.sh begin more-gpu tests/gpu/run.sh
+	@tests/run.sh one more-gpu tests/gpu/run.sh
+	@tests/run.sh sum more-gpu
 
 # Not test_gpu, which has too many problems for it, nor test_cublaslt.
 EMULATED := quantize_gpu formats_gpu fp8_gpu fp8_contract_gpu moe_layer_gpu moe_gpu mlp_gpu linear_gpu quantised_layers_gpu glu_blocks_gpu scales_gpu own_gpu ep_gpu
@@ -202,10 +207,11 @@ build/ep_mpi: examples/ep/ep_mpi.c $(wildcard examples/ep/*.h) examples/train_mo
 # The GEMM kernels that run on ARCHS, and no others; on all cores: of architectures by -t, of one's kernels where nvcc can.
 DEMO_KERNELS = $(if $(filter 90a,$(ARCHS)),$(if $(filter-out 90a,$(ARCHS)),,-DTEGROUP_NO_PORTABLE),-DTEGROUP_NO_SM90)
 SPLIT        = $(shell $(NVCC) --help | grep -q -e --split-compile && echo -split-compile=0)
-build/train_moe_gpu: examples/train_moe.c examples/train_moe.cu $(wildcard examples/train_moe_*.h) $(HEADERS)
+build/train_moe_gpu_formats: FORMATS := -DTRAIN_MOE_FORMATS
+build/train_moe_gpu build/train_moe_gpu_formats: examples/train_moe.c examples/train_moe.cu $(wildcard examples/train_moe_*.h) $(HEADERS)
 	@mkdir -p build
-	@echo "nvcc compiles the kernels for $(ARCHS:%=sm_%): about 25 s on 16 cores, a minute on two"
-	@$(NVCC) -O1 -t 0 $(SPLIT) $(GENCODE) $(DEMO_KERNELS) -Xcompiler -march=native$(if $(OPENMP),$(comma)$(OPENMP)) -DTRAIN_MOE_GPU -I. $(filter %.c %.cu,$^) -o $@ -lm
+	@echo "nvcc compiles the kernels for $(ARCHS:%=sm_%): about 25 s on 16 cores, a minute on two$(if $(FORMATS),; twice that with formats)"
+	@$(NVCC) -O1 -t 0 $(SPLIT) $(GENCODE) $(DEMO_KERNELS) -Xcompiler -march=native$(if $(OPENMP),$(comma)$(OPENMP)) -DTRAIN_MOE_GPU $(FORMATS) -I. $(filter %.c %.cu,$^) -o $@ -lm
 
 build/format_errors: tests/bench/format_errors.c tests/unit/format_errors.h tests/unit/support.h tegroup.h
 	@mkdir -p build

@@ -98,7 +98,7 @@ static void print_usage(void)
            "  --out FILE    where the weights go, as safetensors (train_moe.safetensors)\n"
            "  --quiet       no progress, no expert loads, no sample\n"
            "  --bf16        products of BF16, sums and weights in FP32\n"
-           "  --format NAME " FORMAT_NAMES ": of the experts, on the CPU;\n"
+           "  --format NAME " FORMAT_NAMES ": of the experts;\n"
            "                other products are of BF16 but with f32\n"
            "  --losses FILE where the loss of each step goes, as text\n"
            "  --check       compare gradients with finite differences instead of training\n",
@@ -255,6 +255,7 @@ static void record_step(training *run)
     run->gpu_text = allocate(&run->on_gpu, (size_t)run->t.size);
     run->gpu_losses = allocate(&run->on_gpu, (size_t)run->c.steps * sizeof *run->gpu_losses);
     copy(s, run->gpu_text, run->t.bytes, (size_t)run->t.size);
+    for (int b = 0; b < s->blocks; b++) run->p->block[b].quantised = -1; /* each replay quantises weights anew */
     capture_gpu(s->stream);
     step_once(run);
     run->graph = captured_gpu(s->stream);
@@ -264,8 +265,10 @@ static void record_step(training *run)
 static void train_step(training *run)
 {
     const double start = seconds();
-    if (ON_GPU(&run->c.s)) replay_gpu(run->graph, run->c.s.stream);
-    else step_once(run);
+    if (ON_GPU(&run->c.s)) {
+        replay_gpu(run->graph, run->c.s.stream);
+        run->m.updates++;
+    } else step_once(run);
     run->step++;
     run->seconds += seconds() - start;
 }
@@ -637,7 +640,10 @@ int main(int count, char **arguments)
         if (!c.s.format && strcmp(o.format, "f32") != 0 && strcmp(o.format, "bf16") != 0)
             return bad_option("a format is " FORMAT_NAMES ", not", o.format);
 #if defined(TRAIN_MOE_GPU)
-        if (!o.cpu) return bad_option("--cpu is needed with --format", o.format);
+#if !defined(TRAIN_MOE_FORMATS)
+        if (!o.cpu) return bad_option("--cpu is needed in a build without TRAIN_MOE_FORMATS, with --format", o.format);
+#endif
+        if (!o.cpu && strcmp(o.format, "f32") == 0) return bad_option("--cpu is needed with --format", o.format);
 #endif
         if (strcmp(o.format, "f32") != 0) c.s.operand = TEGROUP_DTYPE_BF16;
     }
@@ -645,7 +651,9 @@ int main(int count, char **arguments)
 #if defined(TRAIN_MOE_GPU)
     if (!o.cpu) {
         char gpu[256];
+        const struct format *format = c.s.format;
         if (!o.small && !o.agree) c = large_model;
+        c.s.format = format;
         c.s.space = TEGROUP_SPACE_DEVICE;
         c.s.operand = TEGROUP_DTYPE_BF16;
         c.s.stream = stream_gpu(gpu, sizeof gpu);

@@ -31,13 +31,15 @@ static const format *format_of(const char *name)
     return NULL;
 }
 
-/* A tensor like another, in a scaling: both copies, their scales, and what is one number an expert. */
+/* A tensor like another, in a scaling: both copies, the columnwise one transposed, as Hopper's kernels of FP8 read it, their
+ * scales, and what is one number an expert. */
 static tegroup_tensor make_quantised(memory *owner, tegroup_tensor t, tegroup_scaling scaling, tegroup_dtype dtype)
 {
     tegroup_error error;
     tegroup_layout layout;
     t.scaling = scaling;
     t.dtype = dtype;
+    t.columnwise_order = TEGROUP_COLUMNWISE_TRANSPOSED;
     must(tegroup_tensor_layout(&t, TEGROUP_COPIES_BOTH, &layout, &error), &error);
     t.data = allocate(owner, layout.items[0].bytes);
     t.scale_inv = allocate(owner, layout.items[1].bytes);

@@ -297,6 +297,13 @@ template <int MODE, typename T> T rounded(T (*f)(T, T), T a, T b) {
 }
 float sum_f(float a, float b) { return a + b; }
 float product_f(float a, float b) { return a * b; }
+float fma_down(float a, float b, float c) {
+    std::fesetround(FE_DOWNWARD);
+    volatile float x = a, y = b, z = c;
+    volatile float d = std::fma(x, y, z);
+    std::fesetround(FE_TONEAREST);
+    return d;
+}
 
 struct entry {
     const char *name;
@@ -342,6 +349,24 @@ struct entry {
         ONE("not." suffix, T, T, ~a), TWO("shl." suffix, T, T, uint32_t, b >= sizeof(T) * 8 ? (T)0 : (T)(a << b)),     \
         TWO("shr." suffix, T, T, uint32_t, b >= sizeof(T) * 8 ? (T)0 : (T)(a >> b)),                                   \
         COMPARE("setp.eq." suffix, T, a == b), COMPARE("setp.ne." suffix, T, a != b)
+/* Of 32 bits, with a carry or a borrow in, out or both. */
+enum { ADD, SUB, MAD_LOW, MAD_HIGH };
+template <int OP, bool READS, bool WRITES> void carries(warp &w, const instruction &i, lanes mask) {
+    for (int l = 0; l < 32; l++) {
+        if (!(mask >> l & 1)) continue;
+        const auto in = [&](size_t n) { return (uint64_t)(uint32_t)w.value(i.operands[n].value, l); };
+        const uint64_t carry = READS ? w.carry >> l & 1 : 0, a = in(1), b = in(2);
+        const uint64_t x = OP == ADD   ? a + b + carry
+                           : OP == SUB ? a - b - carry
+                                       : (OP == MAD_LOW ? (uint32_t)(a * b) : a * b >> 32) + in(3) + carry;
+        w.set(i.operands[0].value, l, (uint32_t)x);
+        if (WRITES) w.carry = (w.carry & ~(1u << l)) | (lanes)(x >> 32 & 1) << l;
+    }
+}
+#define CARRIES(name, op)                                                                                              \
+    {name ".cc.u32", carries<op, false, true>}, {name "c.u32", carries<op, true, false>},                              \
+        {name "c.cc.u32", carries<op, true, true>}
+
 #define REAL(suffix, T)                                                                                                \
     TWO("add." suffix, T, T, T, with_nan(a + b)), TWO("sub." suffix, T, T, T, with_nan(a - b)),                        \
         TWO("mul." suffix, T, T, T, with_nan(a *b)), TWO("div." suffix, T, T, T, with_nan(a / b)),                     \
@@ -390,6 +415,7 @@ const entry table[] = {
     THREE("mad.wide.u32", uint64_t, uint32_t, uint32_t, uint64_t, (uint64_t)a *b + c),
     TWO("add.rz.f32", float, float, float, rounded<FE_TOWARDZERO>(sum_f, a, b)),
     TWO("mul.rz.f32", float, float, float, rounded<FE_TOWARDZERO>(product_f, a, b)),
+    THREE("fma.rm.f32", float, float, float, float, fma_down(a, b, c)),
     TWO("max.u16x2", uint32_t, uint32_t, uint32_t, larger(a >> 16, b >> 16) << 16 | larger(a & 0xffff, b & 0xffff)),
     TWO("min.u16x2", uint32_t, uint32_t, uint32_t, smaller(a >> 16, b >> 16) << 16 | smaller(a & 0xffff, b & 0xffff)),
     ONE("ex2.approx.ftz.f32", float, float, with_nan(flushed(std::exp2(flushed(a))))),
@@ -429,6 +455,14 @@ const entry table[] = {
     {"mov.pred", predicates<[](lanes a, lanes) { return a; }>},
     {"cvt.rn.f16x2.f32", two_halves<to_f16>},
     {"cvt.rn.bf16x2.f32", two_halves<to_bf16>},
+    CARRIES("add", ADD),
+    CARRIES("sub", SUB),
+    {"mad.lo.cc.u32", carries<MAD_LOW, false, true>},
+    {"madc.lo.u32", carries<MAD_LOW, true, false>},
+    {"madc.lo.cc.u32", carries<MAD_LOW, true, true>},
+    {"mad.hi.cc.u32", carries<MAD_HIGH, false, true>},
+    {"madc.hi.u32", carries<MAD_HIGH, true, false>},
+    {"madc.hi.cc.u32", carries<MAD_HIGH, true, true>},
     {"mul.f16x2", halves<float_of_f16, to_f16, times>},
     {"mul.bf16x2", halves<float_of_bf16, to_bf16, times>},
     {"add.f16x2", halves<float_of_f16, to_f16, plus>},
@@ -455,6 +489,11 @@ const entry table[] = {
     {"cvt.rmi.f32.f32", convert<float, float, [](float a) { return std::floor(a); }>},
     {"cvt.rni.f64.f64", convert<double, double, [](double a) { return std::nearbyint(a); }>},
     {"cvt.rmi.f64.f64", convert<double, double, [](double a) { return std::floor(a); }>},
+    {"cvt.rzi.f32.f32", convert<float, float, [](float a) { return std::trunc(a); }>},
+    {"cvt.rzi.f64.f64", convert<double, double, [](double a) { return std::trunc(a); }>},
+    {"cvt.rpi.f32.f32", convert<float, float, [](float a) { return std::ceil(a); }>},
+    {"cvt.rpi.f64.f64", convert<double, double, [](double a) { return std::ceil(a); }>},
+    {"cvt.sat.f32.f32", convert<float, float, [](float a) { return std::isnan(a) ? 0.0f : std::min(std::max(a, 0.0f), 1.0f); }>},
     {"cvt.f32.f16", convert<float, uint16_t, [](uint16_t a) { return from_f16(a); }>},
     {"cvt.f32.bf16", convert<float, uint16_t, [](uint16_t a) { return from_bf16(a); }>},
     {"cvt.rn.f16.f32", convert<uint16_t, float, [](float a) { return (uint16_t)to_f16(a); }>},

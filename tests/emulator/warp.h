@@ -64,6 +64,7 @@ struct warp {
     unsigned char *registers, *constants; /* of the current group's frame */
     unsigned char *areas;
     bulk copies[32], stores[32], products;
+    lanes carry = 0; /* CC.CF, which instructions with .cc write and addc, subc and madc read */
 
     template <typename T> T *at(slot s) { return (T *)(s.at >= 0 ? registers + s.at : constants + ~s.at); }
     group &now() { return groups[current]; }

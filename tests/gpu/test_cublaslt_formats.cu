@@ -78,7 +78,7 @@ TEST(cublaslt_formats, fp64) {
                 if (!lt_goes(&scaling_rows[a], &scaling_rows[b], 1)) continue;
                 pairs++;
                 memset(&totals, 0, sizeof totals);
-                for (int64_t i = 0; i < scaled(40) && wrong < 4; i++)
+                for (int64_t i = 0; i < scaled(in_the_long_suite(700, 40)) && wrong < 4; i++)
                     wrong += !run_one((uint64_t)(a * 64 + b * 4 + op) * 1000003u + (uint64_t)i, &scaling_rows[a], &scaling_rows[b], (tegroup_op)op);
                 printf("%s x %s, op %d: %ld problems, %ld elements, %ld groups of rows that are no multiple of 4, error/bound at most %.4f, %ld wrong\n", name_of(&scaling_rows[a]),
                        name_of(&scaling_rows[b]), op, (long)totals.problems, (long)totals.elements, (long)totals.odd, totals.worst, (long)wrong);

@@ -109,7 +109,7 @@ static int run_one(uint64_t seed, const scaling_row *fa, const scaling_row *fb, 
 TEST(decoded_gpu, fp64_and_bits_of_bf16) {
     int64_t problems = 0, elements = 0, compared = 0;
     if (!hopper_here()) return;
-    for (int64_t i = 0; i < scaled(25); i++)
+    for (int64_t i = 0; i < scaled(in_the_long_suite(700, 25)); i++)
         for (int a = 0; a < FORMATS; a++)
             for (int b = 0; b < FORMATS; b++)
                 for (int op = TEGROUP_OP_FORWARD; op <= TEGROUP_OP_WGRAD; op++) {

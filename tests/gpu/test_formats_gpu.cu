@@ -59,7 +59,7 @@ static int run_one(uint64_t seed, const scaling_row *fa, const scaling_row *fb, 
 TEST(formats_gpu, fp64) {
     int64_t pairs = 0;
     if (!portable_here()) return;
-    for (int64_t i = 0; i < scaled(in_the_long_suite(2000, 12)); i++) /* SUITE=more */
+    for (int64_t i = 0; i < scaled(in_the_long_suite(700, 12)); i++)
         for (int a = -1; a < SCALINGS; a++)
             for (int b = -1; b < SCALINGS; b++)
                 for (int op = TEGROUP_OP_FORWARD; op <= TEGROUP_OP_WGRAD; op++) {

@@ -90,7 +90,7 @@ enum { KNOWN = 4 };
 TEST(fp8_gpu, fp64) {
     if (!sm90_here()) return;
     int bad = 0;
-    for (int64_t i = 0; i < scaled(12); i++)
+    for (int64_t i = 0; i < scaled(in_the_long_suite(700, 12)); i++) /* 2,100 a pair */
         for (int a = 0; a < KNOWN; a++)
             for (int b = 0; b < KNOWN; b++)
                 for (int op = TEGROUP_OP_FORWARD; op <= TEGROUP_OP_WGRAD; op++)

@@ -252,7 +252,7 @@ static void mlp_on_gpu(const recipe *f, uint64_t seed) {
         memset(&again, 0, sizeof again); /* activated once more, by a call of its own */
         again.struct_size = sizeof again;
         again.input = host->preactivation;
-        again.activation = host->activation, again.interleaved = host->interleaved;
+        again.activation = host->activation, again.interleaved = host->interleaved, again.alpha = host->alpha, again.limit = host->limit;
         again.rule = host->activated_rule;
         again.output = elsewhere(&host->activated);
         if (host->row_scale != NULL) again.row_scale = tegroup_matrix_of(host->row_scale, l.rows.rows, 1, host->row_scale_dtype);
