@@ -23,7 +23,7 @@ Problems with even groups come first. A call that runs out of --seconds stops be
   bench_gpu.py --cublaslt /opt/cublas/lib/libcublasLt.so.13 --splits uniform --out build/one.json
   bench_gpu.py --cublaslt /opt/cublas/lib/libcublasLt.so.13 --merge build/one.json --out build/two.json
   bench_gpu.py --seconds 0 --merge build/two.json --into docs/lab/all-backends.md
-  bench_gpu.py --held-out --backends sm90        shapes that no constant was fitted to
+  bench_gpu.py --held-out --backends sm90        and shapes that no constant was fitted to
   bench_gpu.py --beside before=../before/build/libtegroup.so --backends sm90 --ops forward,dgrad
 """
 import argparse
@@ -539,7 +539,8 @@ def arguments(words):
     parser.add_argument("--splits", type=listed(tables.SPLITS), default=list(tables.SPLITS), help=",".join(tables.SPLITS))
     parser.add_argument("--backends", type=lambda text: text.split(","), default=[], help="those of tegroup by name, such as sm90; all")
     parser.add_argument("--sweep", action="store_true", help="at last a forward product with 16 to 8192 rows a group")
-    parser.add_argument("--held-out", metavar="SEED", type=int, nargs="?", const=0, help="the shapes of held_out.json instead, sizes drawn anew, or from a seed")
+    parser.add_argument("--held-out", metavar="SEED", type=int, nargs="?", const=0, help="the shapes of held_out.json, too, sizes drawn anew, or from a seed")
+    parser.add_argument("--held-out-alone", action="store_true", help="and none of shapes.json")
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--seconds", type=float, default=500, help="begin no problem later than this; 500")
     parser.add_argument("--cublaslt", metavar="FILE", help="the cuBLASLt to call by hand and through tegroup")
@@ -555,7 +556,8 @@ def arguments(words):
     if options.held_out is not None:
         seed = options.held_out or random.SystemRandom().randrange(1, 1 << 31)
         print(f"held-out shapes, sizes drawn from seed {seed}")
-        options.problems = tables.held_out(tables.load(ROOT / "tests/bench/held_out.json")["gemm"], options.shapes, options.ops, seed)
+        held_out = tables.held_out(tables.load(ROOT / "tests/bench/held_out.json")["gemm"], options.shapes, options.ops, seed)
+        options.problems = held_out if options.held_out_alone else held_out + options.problems
     if options.sweep:
         options.problems += tables.sweep(options.shapes)
     return options

@@ -112,7 +112,7 @@ def rows_of(header, rows, left=3):
 
 
 def table(result):
-    """Markdown: what was measured on what, then prefill and sweep in TFLOP/s and decode in microseconds."""
+    """Markdown: what was measured on what, then prefill and sweep in TFLOP/s and decode in microseconds, the losses first of each."""
     out = []
     for run in result["runs"]:
         out += [f"- {run['machine']}; {run['date']}: `{run['command']}`",
@@ -125,6 +125,10 @@ def table(result):
             continue
         names = {name for p in chosen for name in p["us"]}
         columns = [c for c in order if c in names] + sorted(names - set(order))
+        rivals, ours = {TORCH, FIRST, BEST}, names - {READ, DENSE, TORCH, FIRST, BEST}
+        fastest = lambda p, of: min((median(p, name) for name in of if median(p, name)), default=1e99)
+        if kind != "sweep":
+            chosen.sort(key=lambda p: fastest(p, rivals) / fastest(p, ours)) # losses first
         rate = (lambda p, us: flops(p) / us * 1e-6) if unit == "TFLOP/s" else (lambda p, us: us)
         digits = 0 if unit == "TFLOP/s" else 1
 
