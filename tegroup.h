@@ -388,7 +388,7 @@ typedef struct tegroup_scale_extent {
 typedef enum tegroup_scale_method {
     TEGROUP_SCALE_UNSET      = 0,
     TEGROUP_SCALE_MULTIPLIER = 1, /* multiplier = largest / amax, scale = 1 / multiplier                        */
-    TEGROUP_SCALE_DIVISOR    = 2, /* scale = amax / largest, at least 2^-126, multiplier = 1 / scale            */
+    TEGROUP_SCALE_DIVISOR    = 2, /* scale = amax / largest, multiplier = 1 / scale; see docs/formats.md for tiny ones */
     TEGROUP_SCALE_EXPONENT   = 3, /* scale = 2^(floor(log2(amax)) - floor(log2(largest))): large values saturate */
     TEGROUP_SCALE_TWO_LEVEL  = 4, /* NVFP4: scale = amax * (global / 6) in E4M3, multiplier = 1 / (scale / global) */
     TEGROUP_SCALE_GIVEN      = 5, /* multiplier = global, whatever amax is, scale = 1 / multiplier               */
@@ -1942,8 +1942,8 @@ typedef struct tegroup_combine_desc {
     tegroup_matrix weights;      /* in  [tokens, k], F32 or F64; absent = 1                                      */
     tegroup_matrix tokens;       /* out [tokens, width]; must not overlap an input                               */
     int32_t        threads;      /* as tegroup_router_desc's                                                     */
-    int32_t        accumulate;   /* 1: the sum begins with what tokens holds, such as a shared expert's output; 0: with
-                                    0, and tokens is not read                                                    */
+    int32_t        accumulate;   /* 1: the sum begins with what tokens holds, such as a shared expert's output (F64
+                                    only beside rows of F64); 0: with 0, and tokens is not read                  */
 } tegroup_combine_desc;
 
 /* Gradient of tegroup_combine: grad_permuted[row] = weight * grad_tokens[token] for rows that have a slot (others
@@ -2039,8 +2039,9 @@ typedef struct tegroup_moe_desc {
     tegroup_moe_format rows_format; /* of tokens by expert and of what the activation gives                       */
     tegroup_moe_format grad_format; /* of the output's gradient by expert and of preactivation's                  */
     int32_t         adds_to_output; /* 1: Y is added to what output holds, such as a shared expert's output or the
-                                       residual; 0: output is overwritten. Up to each call                        */
-    int32_t         adds_to_grad_tokens; /* likewise dX, to what grad_tokens holds                                */
+                                       residual (F64 only beside tokens of F64); 0: output is overwritten. Up to each
+                                       call, and of interest to forward alone                                     */
+    int32_t         adds_to_grad_tokens; /* likewise dX, to what grad_tokens holds, in dgrad                      */
 } tegroup_moe_desc;
 
 #define TEGROUP_MOE_PLAN_MAGIC 0x54474c4du /* "TGLM" */
@@ -10866,6 +10867,7 @@ static inline tegroup_status tegroup_impl_choose_again(tegroup_plan *plan, const
 static inline tegroup_status tegroup_impl_check_rival(const tegroup_plan *plan, const tegroup_tune_desc *desc,
                                                       tegroup_error *error) {
     const int there = desc->rival_plan != NULL;
+    int32_t i;
     TEGROUP_IMPL_RULE((desc->rival != NULL) == there, ERROR_COMBINATION, "rival",
                       "must be given where rival_plan is, and only there", there, desc->rival != NULL);
     TEGROUP_IMPL_RULE(there || desc->quantize_count == 0, ERROR_COMBINATION, "quantize_count",
@@ -10878,7 +10880,11 @@ static inline tegroup_status tegroup_impl_check_rival(const tegroup_plan *plan, 
     if (!there) return TEGROUP_OK;
     TEGROUP_IMPL_RULE(desc->rival_milliseconds != NULL, ERROR_NULL_ARGUMENT, "rival_milliseconds",
                       "must not be NULL with a rival", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_gemm_check(desc->rival_plan, desc->rival, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_of_member("rival", tegroup_gemm_check(desc->rival_plan, desc->rival, error), error));
+    TEGROUP_IMPL_TRY(tegroup_impl_of_member("rival", tegroup_impl_check_no_functor(desc->rival_plan, error), error));
+    for (i = 0; i < desc->quantize_count; i++)
+        TEGROUP_IMPL_RULE(desc->quantize[i].space == desc->gemm->space, ERROR_COMBINATION, "quantize.space",
+                          "must be that of gemm", desc->gemm->space, desc->quantize[i].space);
     TEGROUP_IMPL_RULE((desc->rival_plan->backend == TEGROUP_BACKEND_CPU) == (plan->backend == TEGROUP_BACKEND_CPU),
                       ERROR_COMBINATION, "rival_plan", "must be for the CPU where the plan is, and only there",
                       plan->backend, desc->rival_plan->backend);
@@ -17901,6 +17907,15 @@ static inline double tegroup_impl_dot_row_f64(const tegroup_matrix *a, int64_t i
     return sum;
 }
 
+/* Sums of narrower rows are F32: what F64 holds would not fit. */
+static inline tegroup_status tegroup_impl_check_accumulate(int32_t accumulate, const tegroup_matrix *rows,
+                                                           const tegroup_matrix *tokens, tegroup_error *error) {
+    TEGROUP_IMPL_RULE(accumulate == 0 || accumulate == 1, ERROR_VALUE, "accumulate", "must be 0 or 1", 1, accumulate);
+    TEGROUP_IMPL_RULE(!accumulate || tokens->dtype != TEGROUP_DTYPE_F64 || rows->dtype == TEGROUP_DTYPE_F64,
+                      ERROR_COMBINATION, "accumulate", "must be 0 where tokens are F64 and rows are not", 0, accumulate);
+    return TEGROUP_OK;
+}
+
 /* The threads that rows of `choices` rows each are worth. */
 static inline int32_t tegroup_impl_rows_team(int32_t limit, int64_t rows, int64_t choices, int64_t cols) {
     return tegroup_impl_team(tegroup_impl_threads(limit), (double)rows * (double)choices * (double)cols);
@@ -18290,8 +18305,7 @@ TEGROUP_API tegroup_status tegroup_combine(const tegroup_combine_desc *desc, str
                                                TEGROUP_IMPL_FLOATS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->weights, weights, desc->row_of_slot.rows,
                                                  desc->row_of_slot.cols, TEGROUP_IMPL_REALS, error));
-    TEGROUP_IMPL_RULE(desc->accumulate == 0 || desc->accumulate == 1, ERROR_VALUE, "accumulate", "must be 0 or 1", 1,
-                      desc->accumulate);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_accumulate(desc->accumulate, &desc->permuted, &desc->tokens, error));
     buffers[0] = tegroup_impl_matrix_buffer(&desc->tokens, tokens[0], NULL, 1);
     buffers[1] = tegroup_impl_matrix_buffer(&desc->permuted, NULL, "must not overlap permuted", 0);
     buffers[2] = tegroup_impl_matrix_buffer(&desc->row_of_slot, NULL, "must not overlap row_of_slot", 0);
@@ -18948,6 +18962,13 @@ static inline tegroup_status tegroup_impl_moe_check_shapes(const tegroup_moe_des
                           || (desc->adds_to_grad_tokens == 1 && tegroup_impl_there(&desc->grad_tokens)),
                       ERROR_VALUE, "adds_to_grad_tokens", "must be 0 or, with grad_tokens, 1",
                       tegroup_impl_there(&desc->grad_tokens), desc->adds_to_grad_tokens);
+    /* Sums of narrower rows are F32. */
+    TEGROUP_IMPL_RULE(!desc->adds_to_output || desc->output.dtype != TEGROUP_DTYPE_F64 || p->rows == TEGROUP_DTYPE_F64,
+                      ERROR_COMBINATION, "adds_to_output", "must be 0 where output is F64 and tokens are not", 0, 1);
+    TEGROUP_IMPL_RULE(!desc->adds_to_grad_tokens || desc->grad_tokens.dtype != TEGROUP_DTYPE_F64
+                          || p->rows == TEGROUP_DTYPE_F64,
+                      ERROR_COMBINATION, "adds_to_grad_tokens", "must be 0 where grad_tokens are F64 and tokens are not",
+                      0, 1);
     TEGROUP_IMPL_RULE(desc->drops_by_weight == 0 || desc->drops_by_weight == 1, ERROR_VALUE, "drops_by_weight",
                       "must be 0 or 1", 1, desc->drops_by_weight);
     TEGROUP_IMPL_RULE(desc->capacity >= 0 && p->capacity <= TEGROUP_MAX_COLS, ERROR_VALUE, "capacity",
@@ -20215,9 +20236,9 @@ static inline tegroup_status tegroup_impl_ep_combine_check(const tegroup_ep_comb
         &desc->windows, &desc->row_values, row_values, &desc->values, 1,
         tegroup_impl_there(&desc->values) ? 1u << desc->values.dtype : TEGROUP_IMPL_REALS, capacity, error));
     TEGROUP_IMPL_TRY(tegroup_impl_ep_check_map(&desc->row_of_slot, desc->windows.ranks, *capacity, error));
-    TEGROUP_IMPL_RULE(desc->accumulate == 0 || (desc->accumulate == 1 && tegroup_impl_there(&desc->tokens)),
-                      ERROR_VALUE, "accumulate", "must be 0 or, with tokens, 1", tegroup_impl_there(&desc->tokens),
-                      desc->accumulate);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_accumulate(desc->accumulate, &desc->rows, &desc->tokens, error));
+    TEGROUP_IMPL_RULE(!desc->accumulate || tegroup_impl_there(&desc->tokens), ERROR_COMBINATION, "accumulate",
+                      "needs tokens", 0, desc->accumulate);
     buffers[0] = tegroup_impl_matrix_buffer(&desc->rows, NULL, "must not overlap rows", 0);
     buffers[1] = tegroup_impl_matrix_buffer(&desc->row_values, NULL, "must not overlap row_values", 0);
     buffers[2] = tegroup_impl_matrix_buffer(&desc->tokens, tokens[0], "must not overlap tokens", 1);

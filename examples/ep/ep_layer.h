@@ -100,11 +100,6 @@ static size_t ep_window(const ep_size *s, int64_t rows, size_t at[EP_PIECES]) {
     return bytes;
 }
 
-static size_t ep_window_bytes(const ep_layer *l) {
-    size_t at[EP_PIECES];
-    return ep_window(&l->size, l->size.capacity, at);
-}
-
 static tegroup_matrix ep_matrix(int64_t rows, int64_t cols, tegroup_dtype dtype) {
     return tegroup_matrix_of(ep_memory((size_t)(rows * cols) * ep_bytes(dtype)), rows, cols, dtype);
 }

@@ -328,10 +328,11 @@ static void results(const ep_layer *l, char *to, int poison_them, size_t *bytes)
 
 /* Poison in all of this rank's window but its signals. No rank goes on before all have done so. */
 static void poison_window(session *x) {
-    const size_t *at = x->layer.at;
+    size_t at[EP_PIECES + 1];
+    at[EP_PIECES] = ep_window(&x->layer.size, x->layer.size.capacity, at);
     for (int piece = 0; piece < EP_PIECES; piece++) {
-        const size_t end = piece + 1 < EP_PIECES ? at[piece + 1] : ep_window_bytes(&x->layer);
-        if (piece != EP_SIGNALS) MUST(cudaMemsetAsync(x->layer.window + at[piece], 0xF3, end - at[piece], stream));
+        if (piece != EP_SIGNALS)
+            MUST(cudaMemsetAsync(x->layer.window + at[piece], 0xF3, at[piece + 1] - at[piece], stream));
     }
     meet(&x->meet, NULL);
 }

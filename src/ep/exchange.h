@@ -166,9 +166,9 @@ static inline tegroup_status tegroup_impl_ep_combine_check(const tegroup_ep_comb
         &desc->windows, &desc->row_values, row_values, &desc->values, 1,
         tegroup_impl_there(&desc->values) ? 1u << desc->values.dtype : TEGROUP_IMPL_REALS, capacity, error));
     TEGROUP_IMPL_TRY(tegroup_impl_ep_check_map(&desc->row_of_slot, desc->windows.ranks, *capacity, error));
-    TEGROUP_IMPL_RULE(desc->accumulate == 0 || (desc->accumulate == 1 && tegroup_impl_there(&desc->tokens)),
-                      ERROR_VALUE, "accumulate", "must be 0 or, with tokens, 1", tegroup_impl_there(&desc->tokens),
-                      desc->accumulate);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_accumulate(desc->accumulate, &desc->rows, &desc->tokens, error));
+    TEGROUP_IMPL_RULE(!desc->accumulate || tegroup_impl_there(&desc->tokens), ERROR_COMBINATION, "accumulate",
+                      "needs tokens", 0, desc->accumulate);
     buffers[0] = tegroup_impl_matrix_buffer(&desc->rows, NULL, "must not overlap rows", 0);
     buffers[1] = tegroup_impl_matrix_buffer(&desc->row_values, NULL, "must not overlap row_values", 0);
     buffers[2] = tegroup_impl_matrix_buffer(&desc->tokens, tokens[0], "must not overlap tokens", 1);

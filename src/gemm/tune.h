@@ -65,6 +65,7 @@ static inline tegroup_status tegroup_impl_choose_again(tegroup_plan *plan, const
 static inline tegroup_status tegroup_impl_check_rival(const tegroup_plan *plan, const tegroup_tune_desc *desc,
                                                       tegroup_error *error) {
     const int there = desc->rival_plan != NULL;
+    int32_t i;
     TEGROUP_IMPL_RULE((desc->rival != NULL) == there, ERROR_COMBINATION, "rival",
                       "must be given where rival_plan is, and only there", there, desc->rival != NULL);
     TEGROUP_IMPL_RULE(there || desc->quantize_count == 0, ERROR_COMBINATION, "quantize_count",
@@ -77,7 +78,11 @@ static inline tegroup_status tegroup_impl_check_rival(const tegroup_plan *plan, 
     if (!there) return TEGROUP_OK;
     TEGROUP_IMPL_RULE(desc->rival_milliseconds != NULL, ERROR_NULL_ARGUMENT, "rival_milliseconds",
                       "must not be NULL with a rival", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_gemm_check(desc->rival_plan, desc->rival, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_of_member("rival", tegroup_gemm_check(desc->rival_plan, desc->rival, error), error));
+    TEGROUP_IMPL_TRY(tegroup_impl_of_member("rival", tegroup_impl_check_no_functor(desc->rival_plan, error), error));
+    for (i = 0; i < desc->quantize_count; i++)
+        TEGROUP_IMPL_RULE(desc->quantize[i].space == desc->gemm->space, ERROR_COMBINATION, "quantize.space",
+                          "must be that of gemm", desc->gemm->space, desc->quantize[i].space);
     TEGROUP_IMPL_RULE((desc->rival_plan->backend == TEGROUP_BACKEND_CPU) == (plan->backend == TEGROUP_BACKEND_CPU),
                       ERROR_COMBINATION, "rival_plan", "must be for the CPU where the plan is, and only there",
                       plan->backend, desc->rival_plan->backend);

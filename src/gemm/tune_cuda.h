@@ -130,8 +130,11 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
             const int32_t i = order[turn];
             float time = -1;
             if (i >= TEGROUP_TUNE_CANDIDATES) {
-                const tegroup_plan *rival = i == TEGROUP_IMPL_TUNE_RIVAL ? desc->rival_plan : NULL;
-                TEGROUP_IMPL_TRY(tegroup_impl_cuda_time(rival, desc->rival, desc, stream, &time, error));
+                const int rival = i == TEGROUP_IMPL_TUNE_RIVAL;
+                TEGROUP_IMPL_TRY(tegroup_impl_of_member(
+                    rival ? "rival" : "quantize",
+                    tegroup_impl_cuda_time(rival ? desc->rival_plan : NULL, desc->rival, desc, stream, &time, error),
+                    error));
                 if (round >= 0) times[i][round] = time;
                 continue;
             }

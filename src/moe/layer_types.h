@@ -84,8 +84,9 @@ typedef struct tegroup_moe_desc {
     tegroup_moe_format rows_format; /* of tokens by expert and of what the activation gives                       */
     tegroup_moe_format grad_format; /* of the output's gradient by expert and of preactivation's                  */
     int32_t         adds_to_output; /* 1: Y is added to what output holds, such as a shared expert's output or the
-                                       residual; 0: output is overwritten. Up to each call                        */
-    int32_t         adds_to_grad_tokens; /* likewise dX, to what grad_tokens holds                                */
+                                       residual (F64 only beside tokens of F64); 0: output is overwritten. Up to each
+                                       call, and of interest to forward alone                                     */
+    int32_t         adds_to_grad_tokens; /* likewise dX, to what grad_tokens holds, in dgrad                      */
 } tegroup_moe_desc;
 
 #define TEGROUP_MOE_PLAN_MAGIC 0x54474c4du /* "TGLM" */

@@ -122,6 +122,15 @@ static inline REAL tegroup_impl_dot_row_FSUF(const tegroup_matrix *a, int64_t i,
 }
 /* @end */
 
+/* Sums of narrower rows are F32: what F64 holds would not fit. */
+static inline tegroup_status tegroup_impl_check_accumulate(int32_t accumulate, const tegroup_matrix *rows,
+                                                           const tegroup_matrix *tokens, tegroup_error *error) {
+    TEGROUP_IMPL_RULE(accumulate == 0 || accumulate == 1, ERROR_VALUE, "accumulate", "must be 0 or 1", 1, accumulate);
+    TEGROUP_IMPL_RULE(!accumulate || tokens->dtype != TEGROUP_DTYPE_F64 || rows->dtype == TEGROUP_DTYPE_F64,
+                      ERROR_COMBINATION, "accumulate", "must be 0 where tokens are F64 and rows are not", 0, accumulate);
+    return TEGROUP_OK;
+}
+
 /* The threads that rows of `choices` rows each are worth. */
 static inline int32_t tegroup_impl_rows_team(int32_t limit, int64_t rows, int64_t choices, int64_t cols) {
     return tegroup_impl_team(tegroup_impl_threads(limit), (double)rows * (double)choices * (double)cols);
@@ -511,8 +520,7 @@ TEGROUP_API tegroup_status tegroup_combine(const tegroup_combine_desc *desc, str
                                                TEGROUP_IMPL_FLOATS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->weights, weights, desc->row_of_slot.rows,
                                                  desc->row_of_slot.cols, TEGROUP_IMPL_REALS, error));
-    TEGROUP_IMPL_RULE(desc->accumulate == 0 || desc->accumulate == 1, ERROR_VALUE, "accumulate", "must be 0 or 1", 1,
-                      desc->accumulate);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_accumulate(desc->accumulate, &desc->permuted, &desc->tokens, error));
     buffers[0] = tegroup_impl_matrix_buffer(&desc->tokens, tokens[0], NULL, 1);
     buffers[1] = tegroup_impl_matrix_buffer(&desc->permuted, NULL, "must not overlap permuted", 0);
     buffers[2] = tegroup_impl_matrix_buffer(&desc->row_of_slot, NULL, "must not overlap row_of_slot", 0);

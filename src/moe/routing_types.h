@@ -276,8 +276,8 @@ typedef struct tegroup_combine_desc {
     tegroup_matrix weights;      /* in  [tokens, k], F32 or F64; absent = 1                                      */
     tegroup_matrix tokens;       /* out [tokens, width]; must not overlap an input                               */
     int32_t        threads;      /* as tegroup_router_desc's                                                     */
-    int32_t        accumulate;   /* 1: the sum begins with what tokens holds, such as a shared expert's output; 0: with
-                                    0, and tokens is not read                                                    */
+    int32_t        accumulate;   /* 1: the sum begins with what tokens holds, such as a shared expert's output (F64
+                                    only beside rows of F64); 0: with 0, and tokens is not read                  */
 } tegroup_combine_desc;
 
 /* Gradient of tegroup_combine: grad_permuted[row] = weight * grad_tokens[token] for rows that have a slot (others

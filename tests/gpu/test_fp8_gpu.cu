@@ -344,6 +344,7 @@ TEST(fp8_gpu, tuned_beside_bf16) {
         else quantize[0].output.scale_inv = desc.a.scale_inv, rival.a.data = NULL;
         ASSERT_EQ(tegroup_plan_tune(&other, &tune, NULL, &error), TEGROUP_ERROR_NULL_ARGUMENT);
         ASSERT_STREQ(error.field, i == 0 ? "output.scale_inv" : "a.data");
+        ASSERT_STREQ(error.within, i == 0 ? "quantize" : "rival");
         ASSERT_EQ(memcmp(&other, &plan, sizeof other), 0);
     }
     ASSERT_EQ(tegroup_gemm(&plan, &desc, NULL, &error), TEGROUP_OK);

@@ -317,7 +317,7 @@ TEST(ep, dispatch_and_combine_refuse) {
     REFUSED(dispatch, g.dispatch.tokens.data = g.dispatch.row_scales.data, OVERLAP, "row_scales.data", 0, 1);
     REFUSED(dispatch, g.dispatch.scales.data = g.addresses[0], OVERLAP, "windows.addresses", 0, 1);
     REFUSED(combine, g.combine.accumulate = 2, VALUE, "accumulate", 1, 2);
-    REFUSED(combine, g.combine.tokens = g.combine.rows = g.combine.weights = none; g.combine.accumulate = 1, VALUE, "accumulate", 0, 1);
+    REFUSED(combine, g.combine.tokens = g.combine.rows = g.combine.weights = none; g.combine.accumulate = 1, COMBINATION, "accumulate", 0, 1);
     REFUSED(combine, g.combine.tokens.rows = 2, SHAPE, "tokens.rows", 3, 2);
     REFUSED(combine, g.combine.rows.cols = 7, SHAPE, "rows.cols", 8, 7);
     REFUSED(combine, g.combine.rows.dtype = TEGROUP_DTYPE_F8E4M3, DTYPE, "rows.dtype", error.expected, TEGROUP_DTYPE_F8E4M3);

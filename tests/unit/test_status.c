@@ -961,7 +961,13 @@ TEST(status, tune_save_load) {
     BAD(tune, RIVAL; w.tune.quantize_count = 1, NULL_ARGUMENT, "quantize", 1, 0);
     BAD(tune, RIVAL; w.tune.quantize = &w.quantize, NULL_ARGUMENT, "quantize", 0, 1);
     BAD(tune, RIVAL; w.tune.rival_milliseconds = NULL, NULL_ARGUMENT, "rival_milliseconds", 1, 0);
-    BAD(tune, RIVAL; w.tune.rival = &w.forward, PLAN, "op", TEGROUP_OP_DGRAD, TEGROUP_OP_FORWARD);
+    spoil_nothing();
+    RIVAL;
+    w.tune.rival = &w.forward;
+    ASSERT_EQ(TEGROUP_ERROR_PLAN, call_tune(&error));
+    ASSERT_STREQ("op", error.field);
+    ASSERT_STREQ("rival", error.within);
+    BAD(tune, RIVAL; w.quantize.space = TEGROUP_SPACE_DEVICE; w.tune.quantize = &w.quantize; w.tune.quantize_count = 1, COMBINATION, "quantize.space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
     spoil_nothing();
     RIVAL;
     w.tune.quantize = &w.quantize;
@@ -2263,6 +2269,7 @@ TEST(status, combine) {
     NOT_NEGATIVE(combine, c->threads, "threads");
     BAD(combine, c->threads = INT32_MIN, VALUE, "threads", 0, INT32_MIN);
     BAD(combine, c->accumulate = 2, VALUE, "accumulate", 1, 2);
+    BAD(combine, c->accumulate = 1; c->permuted.dtype = TEGROUP_DTYPE_F32; c->tokens.dtype = TEGROUP_DTYPE_F64, COMBINATION, "accumulate", 0, 1);
     REQUIRED(combine, c->permuted, "permuted", FLOATS);
     REQUIRED(combine, c->row_of_slot, "row_of_slot", INTEGERS);
     REQUIRED(combine, c->tokens, "tokens", FLOATS);
