@@ -861,6 +861,15 @@ static inline tegroup_status tegroup_impl_cuda_rows_abreast(void (*kernel)(const
         tegroup_impl_launch(kernel, blocks, TEGROUP_IMPL_ROWS_THREADS, 0, stream, *desc), "stream",
         "the kernel must launch", error);
 }
+
+/* What the sums of a step of a row begin with: what it holds, or 0. */
+template <typename ACCESS>
+static __device__ __forceinline__ void tegroup_impl_begin_sum(const tegroup_matrix &out, int64_t row, int64_t c,
+                                                              int32_t accumulate, typename ACCESS::real *sum) {
+#pragma unroll
+    for (int i = 0; i < ACCESS::lanes; i++) sum[i] = 0;
+    if (accumulate) ACCESS::unpack(ACCESS::load(out, ACCESS::row(out, row), c), sum);
+}
 #if !defined(TEGROUP_NO_ACTIVATION)
 
 /* ==== [5] Activations in epilogues (src/cuda/activation_epilogue.h) ==== */
@@ -3461,15 +3470,6 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
             ACCESS::store(desc.permuted, ACCESS::row(desc.permuted, row), at.step, scaled);
         }
     }
-}
-
-/* What the sums of a step of a row begin with: what it holds, or 0. */
-template <typename ACCESS>
-static __device__ __forceinline__ void tegroup_impl_begin_sum(const tegroup_matrix &out, int64_t row, int64_t c,
-                                                              int32_t accumulate, typename ACCESS::real *sum) {
-#pragma unroll
-    for (int i = 0; i < ACCESS::lanes; i++) sum[i] = 0;
-    if (accumulate) ACCESS::unpack(ACCESS::load(out, ACCESS::row(out, row), c), sum);
 }
 
 /* Adds one step of the rows of up to BATCH of a token's slots, from `slot` on. All rows are loaded before the first is
@@ -12073,8 +12073,11 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
         for (;;) {
             const tegroup_impl_sm90_item *item = take(number);
             if (item->group < 0) break;
+            const bool works = item->lines > line_of(group);
+            if (works && (SHAPE::FAST || fp8.promotion == TEGROUP_IMPL_SM90_AT_END))
+                keep_columns(group, *item, more->scales[number % ITEMS][1]);
             if (SHAPE::TURNS) tegroup_impl_barrier_wait(at(&rest->turn[group]), (number / 2 & 1) ^ (group == 0));
-            if (item->lines > line_of(group)) work(group, *item, more->scales[number % ITEMS], step, &rounds);
+            if (works) work(group, *item, more->scales[number % ITEMS], step, &rounds);
             else this->see_off(group, step, this->steps_of(*item));
             step += this->steps_of(*item);
             give(number);
@@ -12103,7 +12106,6 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
     __device__ __forceinline__ void add_up_all(int group, const tegroup_impl_sm90_item &item,
                                                const tegroup_impl_sm90_scales *scales, uint32_t first, uint32_t steps,
                                                sums &sum, tegroup_impl_sm90_fast<true>) const {
-        keep_columns(group, item, scales[1]);
         if (fp8.a_e5m2 && fp8.b_e5m2) add_up_eights<true, true>(group, item, first, steps, sum);
         else if (fp8.a_e5m2) add_up_eights<true, false>(group, item, first, steps, sum);
         else if (fp8.b_e5m2) add_up_eights<false, true>(group, item, first, steps, sum);
@@ -12122,7 +12124,6 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
                                                const tegroup_impl_sm90_scales *scales, uint32_t first, uint32_t steps,
                                                sums &sum, tegroup_impl_sm90_fast<false>) const {
         if (fp8.promotion == TEGROUP_IMPL_SM90_AT_END) {
-            keep_columns(group, item, scales[1]);
             add_up_cols<TEGROUP_IMPL_SM90_AT_END>(group, item, scales, first, steps, sum[0]);
             scale(group, item, scales[0], sum);
         } else if (fp8.promotion == TEGROUP_IMPL_SM90_SQUARE)
@@ -12201,7 +12202,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
     }
     __device__ __forceinline__ int32_t end_of_columns() const { return (int32_t)call.call.desc.d.shape.cols; }
 
-    /* Scales that are for all of k: the columns' go to shared memory before the sum; all of the warpgroup call it. */
+    /* Scales that are for all of k: the columns' go to shared memory while the other warpgroup multiplies; all of the
+     * warpgroup call it. */
     __device__ __forceinline__ void keep_columns(int group, const tegroup_impl_sm90_item &item,
                                                  const tegroup_impl_sm90_scales &scales) const {
         tegroup_impl_warpgroup_sync(1 + group); /* Others may still multiply the tile before by its own. */

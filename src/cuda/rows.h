@@ -288,3 +288,12 @@ static inline tegroup_status tegroup_impl_cuda_rows_abreast(void (*kernel)(const
         tegroup_impl_launch(kernel, blocks, TEGROUP_IMPL_ROWS_THREADS, 0, stream, *desc), "stream",
         "the kernel must launch", error);
 }
+
+/* What the sums of a step of a row begin with: what it holds, or 0. */
+template <typename ACCESS>
+static __device__ __forceinline__ void tegroup_impl_begin_sum(const tegroup_matrix &out, int64_t row, int64_t c,
+                                                              int32_t accumulate, typename ACCESS::real *sum) {
+#pragma unroll
+    for (int i = 0; i < ACCESS::lanes; i++) sum[i] = 0;
+    if (accumulate) ACCESS::unpack(ACCESS::load(out, ACCESS::row(out, row), c), sum);
+}

@@ -160,8 +160,11 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
         for (;;) {
             const tegroup_impl_sm90_item *item = take(number);
             if (item->group < 0) break;
+            const bool works = item->lines > line_of(group);
+            if (works && (SHAPE::FAST || fp8.promotion == TEGROUP_IMPL_SM90_AT_END))
+                keep_columns(group, *item, more->scales[number % ITEMS][1]);
             if (SHAPE::TURNS) tegroup_impl_barrier_wait(at(&rest->turn[group]), (number / 2 & 1) ^ (group == 0));
-            if (item->lines > line_of(group)) work(group, *item, more->scales[number % ITEMS], step, &rounds);
+            if (works) work(group, *item, more->scales[number % ITEMS], step, &rounds);
             else this->see_off(group, step, this->steps_of(*item));
             step += this->steps_of(*item);
             give(number);
@@ -190,7 +193,6 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
     __device__ __forceinline__ void add_up_all(int group, const tegroup_impl_sm90_item &item,
                                                const tegroup_impl_sm90_scales *scales, uint32_t first, uint32_t steps,
                                                sums &sum, tegroup_impl_sm90_fast<true>) const {
-        keep_columns(group, item, scales[1]);
         if (fp8.a_e5m2 && fp8.b_e5m2) add_up_eights<true, true>(group, item, first, steps, sum);
         else if (fp8.a_e5m2) add_up_eights<true, false>(group, item, first, steps, sum);
         else if (fp8.b_e5m2) add_up_eights<false, true>(group, item, first, steps, sum);
@@ -209,7 +211,6 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
                                                const tegroup_impl_sm90_scales *scales, uint32_t first, uint32_t steps,
                                                sums &sum, tegroup_impl_sm90_fast<false>) const {
         if (fp8.promotion == TEGROUP_IMPL_SM90_AT_END) {
-            keep_columns(group, item, scales[1]);
             add_up_cols<TEGROUP_IMPL_SM90_AT_END>(group, item, scales, first, steps, sum[0]);
             scale(group, item, scales[0], sum);
         } else if (fp8.promotion == TEGROUP_IMPL_SM90_SQUARE)
@@ -288,7 +289,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
     }
     __device__ __forceinline__ int32_t end_of_columns() const { return (int32_t)call.call.desc.d.shape.cols; }
 
-    /* Scales that are for all of k: the columns' go to shared memory before the sum; all of the warpgroup call it. */
+    /* Scales that are for all of k: the columns' go to shared memory while the other warpgroup multiplies; all of the
+     * warpgroup call it. */
     __device__ __forceinline__ void keep_columns(int group, const tegroup_impl_sm90_item &item,
                                                  const tegroup_impl_sm90_scales &scales) const {
         tegroup_impl_warpgroup_sync(1 + group); /* Others may still multiply the tile before by its own. */

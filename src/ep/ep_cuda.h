@@ -17,7 +17,6 @@
 #include "cuda/launch.h"
 #include "cuda/prepare.h"
 #include "cuda/rows.h"
-#include "moe/permute_cuda.h"
 
 /* Adds what a block's threads have seen. A warp adds up first: sums of 64 bits are slow in shared memory. */
 static __device__ __forceinline__ void tegroup_impl_ep_report_merge(tegroup_ep_report *seen, tegroup_ep_report mine) {

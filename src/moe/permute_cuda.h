@@ -177,15 +177,6 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
     }
 }
 
-/* What the sums of a step of a row begin with: what it holds, or 0. */
-template <typename ACCESS>
-static __device__ __forceinline__ void tegroup_impl_begin_sum(const tegroup_matrix &out, int64_t row, int64_t c,
-                                                              int32_t accumulate, typename ACCESS::real *sum) {
-#pragma unroll
-    for (int i = 0; i < ACCESS::lanes; i++) sum[i] = 0;
-    if (accumulate) ACCESS::unpack(ACCESS::load(out, ACCESS::row(out, row), c), sum);
-}
-
 /* Adds one step of the rows of up to BATCH of a token's slots, from `slot` on. All rows are loaded before the first is
  * added. */
 template <typename ACCESS, int BATCH>
