@@ -158,6 +158,7 @@ def main():
     parser.add_argument("--shapes", type=lambda text: text.split(","), default=[], help="parts of names in shapes.json, separated by commas; all")
     parser.add_argument("--splits", type=lambda text: text.split(","), default=["uniform"], help="uniform, zipf16, routed")
     parser.add_argument("--ops", default="forward,dgrad,wgrad")
+    parser.add_argument("--held-out", metavar="SEED", type=int, nargs="?", const=0, help="the shapes of held_out.json first whose rows FP8 kernels take, sizes drawn anew, or from a seed")
     parser.add_argument("--tune", action="store_true", help="take the fastest kernel of each plan; microseconds of each stand behind the tile")
     parser.add_argument("--repeats", type=int, default=11)
     parser.add_argument("--library", default=str(ROOT / "build/libtegroup.so"))
@@ -169,7 +170,13 @@ def main():
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
     print(f"{'shape':32} {'op':8} {'what':28} {'tile':8} {'us':>8} {'TFLOP/s':>8} {'TB/s of W':>10} {'error':>9}")
     shapes = tables.load(ROOT / "tests/bench/shapes.json")
-    for p in tables.problems(shapes["gemm"] + shapes["fp8"], o.shapes, [None], o.splits):
+    problems = tables.problems(shapes["gemm"] + shapes["fp8"], o.shapes, [None], o.splits)
+    if o.held_out is not None:
+        seed = o.held_out or random.SystemRandom().randrange(1, 1 << 31)
+        print(f"held-out shapes, sizes drawn from seed {seed}")
+        held_out = tables.held_out(tables.load(ROOT / "tests/bench/held_out.json")["gemm"], o.shapes, [None], seed)
+        problems = [p for p in held_out if p["N"] % 16 == 0 and p["K"] % 16 == 0] + problems
+    for p in problems:
         shape, n, k = f"{p['name']} {p['split']}", p["N"], p["K"]
         rows, active = sum(p["sizes"]), sum(size > 0 for size in p["sizes"])
         product = Product(torch, library, p["sizes"], n, k, o.tune)
