@@ -1992,7 +1992,7 @@ typedef struct tegroup_moe_format {
  *
  * This struct is what the plan is made from, what each call is given, and all that is remembered between them, in two
  * memories of the caller's: `saved_by_forward`, for dgrad and wgrad, and `saved_by_dgrad`, for wgrad. The plan reads
- * everything but what addresses lead to. A call may have fewer tokens and a smaller capacity than the plan, other
+ * everything but what addresses lead to. A call may have fewer tokens and smaller capacities than the plan, other
  * numbers for route_factor, normalize_epsilon and loss_scale, and other coefficients, 0 among them, of losses that the
  * plan has; with a loss, the router's scheme is all zero just where the plan's is (a z_coefficient apart). All else is
  * as planned, and forward, dgrad and wgrad of one step agree in everything. Everything is checked before anything but
@@ -2042,6 +2042,9 @@ typedef struct tegroup_moe_desc {
                                        residual (F64 only beside tokens of F64); 0: output is overwritten. Up to each
                                        call, and of interest to forward alone                                     */
     int32_t         adds_to_grad_tokens; /* likewise dX, to what grad_tokens holds, in dgrad                      */
+    int64_t         expert_capacity; /* rows that each expert has room for, such as tokens * k / experts times a factor:
+                                        buffers hold experts * expert_capacity, and choices beyond an expert's own have
+                                        no row. 0 = no such limit; else capacity is 0. As planned, or smaller      */
 } tegroup_moe_desc;
 
 #define TEGROUP_MOE_PLAN_MAGIC 0x54474c4du /* "TGLM" */
@@ -2062,7 +2065,7 @@ typedef struct tegroup_moe_choice {
 
 /* What a plan holds besides the experts' own. */
 typedef struct tegroup_moe_planned {
-    int64_t       tokens, capacity;                      /* rows: of tokens, and by expert                        */
+    int64_t       tokens, capacity, expert_capacity;     /* rows: of tokens, by expert, and of each expert; 0 = any */
     int64_t       width, preactivation, hidden, outputs; /* columns: from tokens to output                        */
     int32_t       experts, k;
     int32_t       backward, wants_grad_tokens, wants_grad_logits, wants_activated, recompute, drops_by_weight;
@@ -18971,6 +18974,10 @@ static inline tegroup_status tegroup_impl_moe_check_shapes(const tegroup_moe_des
                       0, 1);
     TEGROUP_IMPL_RULE(desc->drops_by_weight == 0 || desc->drops_by_weight == 1, ERROR_VALUE, "drops_by_weight",
                       "must be 0 or 1", 1, desc->drops_by_weight);
+    TEGROUP_IMPL_RULE(desc->expert_capacity >= 0 && desc->expert_capacity <= TEGROUP_MAX_ROWS, ERROR_VALUE,
+                      "expert_capacity", "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, desc->expert_capacity);
+    TEGROUP_IMPL_RULE(desc->expert_capacity == 0 || desc->capacity == 0, ERROR_COMBINATION, "capacity",
+                      "must be 0 with expert_capacity", 0, desc->capacity);
     TEGROUP_IMPL_RULE(desc->capacity >= 0 && p->capacity <= TEGROUP_MAX_COLS, ERROR_VALUE, "capacity",
                       "must be 0 to TEGROUP_MAX_COLS, and tokens.rows * router.k, too, where it is 0", TEGROUP_MAX_COLS,
                       desc->capacity < 0 ? desc->capacity : p->capacity);
@@ -19183,7 +19190,10 @@ static inline tegroup_moe_planned tegroup_impl_moe_record(const tegroup_moe_desc
     p.outputs = tegroup_impl_weight_out(&experts->fc2.weight, experts->fc2.weight_layout);
     p.experts = experts->fc1.weight.shape.groups;
     p.k = desc->router.k;
-    p.capacity = desc->capacity > 0 ? desc->capacity : tegroup_impl_mul(p.tokens, p.k);
+    p.expert_capacity = desc->expert_capacity;
+    p.capacity = desc->expert_capacity > 0 ? tegroup_impl_mul(p.experts, desc->expert_capacity)
+                 : desc->capacity > 0      ? desc->capacity
+                                           : tegroup_impl_mul(p.tokens, p.k);
     p.backward = tegroup_impl_there(&desc->grad_output);
     p.wants_grad_tokens = tegroup_impl_there(&desc->grad_tokens);
     p.wants_grad_logits = tegroup_impl_there(&desc->grad_logits);
@@ -19313,6 +19323,7 @@ static inline void tegroup_impl_moe_route(const tegroup_moe_desc *desc, const te
     parts->permutation.snapshot_bytes = snapshot.total_bytes;
     parts->permutation.shape =
         tegroup_shape_of(p->experts, p->capacity, 0, tegroup_sizes_of(NULL, TEGROUP_DTYPE_I64, desc->space));
+    parts->permutation.shape.row_sizes.stride = p->expert_capacity;
     parts->permutation.shape.snapshot = parts->permutation.snapshot;
     parts->permutation.row_of_slot = tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROW_OF_SLOT, p->tokens, p->k,
                                                              tegroup_impl_integer_for(p->capacity));
@@ -19593,6 +19604,10 @@ static inline tegroup_status tegroup_impl_moe_check_planned(const tegroup_moe_pl
     TEGROUP_IMPL_SAME(hidden, tegroup_impl_moe_hidden_path(experts));
     TEGROUP_IMPL_SAME(outputs, tegroup_impl_moe_outputs_path(experts, 1));
     TEGROUP_IMPL_SAME(k, "router.k");
+    TEGROUP_IMPL_RULE((now->expert_capacity > 0) == (planned->expert_capacity > 0)
+                          && now->expert_capacity <= planned->expert_capacity,
+                      ERROR_PLAN, "expert_capacity", "must be at most that planned, and 0 just where that is",
+                      planned->expert_capacity, now->expert_capacity);
     TEGROUP_IMPL_RULE(now->capacity <= planned->capacity, ERROR_PLAN, "capacity",
                       "must be at most that planned, and tokens.rows * router.k where it is 0", planned->capacity,
                       now->capacity);

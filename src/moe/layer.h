@@ -113,6 +113,10 @@ static inline tegroup_status tegroup_impl_moe_check_planned(const tegroup_moe_pl
     TEGROUP_IMPL_SAME(hidden, tegroup_impl_moe_hidden_path(experts));
     TEGROUP_IMPL_SAME(outputs, tegroup_impl_moe_outputs_path(experts, 1));
     TEGROUP_IMPL_SAME(k, "router.k");
+    TEGROUP_IMPL_RULE((now->expert_capacity > 0) == (planned->expert_capacity > 0)
+                          && now->expert_capacity <= planned->expert_capacity,
+                      ERROR_PLAN, "expert_capacity", "must be at most that planned, and 0 just where that is",
+                      planned->expert_capacity, now->expert_capacity);
     TEGROUP_IMPL_RULE(now->capacity <= planned->capacity, ERROR_PLAN, "capacity",
                       "must be at most that planned, and tokens.rows * router.k where it is 0", planned->capacity,
                       now->capacity);

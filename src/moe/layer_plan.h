@@ -197,7 +197,10 @@ static inline tegroup_moe_planned tegroup_impl_moe_record(const tegroup_moe_desc
     p.outputs = tegroup_impl_weight_out(&experts->fc2.weight, experts->fc2.weight_layout);
     p.experts = experts->fc1.weight.shape.groups;
     p.k = desc->router.k;
-    p.capacity = desc->capacity > 0 ? desc->capacity : tegroup_impl_mul(p.tokens, p.k);
+    p.expert_capacity = desc->expert_capacity;
+    p.capacity = desc->expert_capacity > 0 ? tegroup_impl_mul(p.experts, desc->expert_capacity)
+                 : desc->capacity > 0      ? desc->capacity
+                                           : tegroup_impl_mul(p.tokens, p.k);
     p.backward = tegroup_impl_there(&desc->grad_output);
     p.wants_grad_tokens = tegroup_impl_there(&desc->grad_tokens);
     p.wants_grad_logits = tegroup_impl_there(&desc->grad_logits);
@@ -327,6 +330,7 @@ static inline void tegroup_impl_moe_route(const tegroup_moe_desc *desc, const te
     parts->permutation.snapshot_bytes = snapshot.total_bytes;
     parts->permutation.shape =
         tegroup_shape_of(p->experts, p->capacity, 0, tegroup_sizes_of(NULL, TEGROUP_DTYPE_I64, desc->space));
+    parts->permutation.shape.row_sizes.stride = p->expert_capacity;
     parts->permutation.shape.snapshot = parts->permutation.snapshot;
     parts->permutation.row_of_slot = tegroup_impl_moe_matrix(memories, TEGROUP_IMPL_MOE_ROW_OF_SLOT, p->tokens, p->k,
                                                              tegroup_impl_integer_for(p->capacity));

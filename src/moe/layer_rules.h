@@ -164,6 +164,10 @@ static inline tegroup_status tegroup_impl_moe_check_shapes(const tegroup_moe_des
                       0, 1);
     TEGROUP_IMPL_RULE(desc->drops_by_weight == 0 || desc->drops_by_weight == 1, ERROR_VALUE, "drops_by_weight",
                       "must be 0 or 1", 1, desc->drops_by_weight);
+    TEGROUP_IMPL_RULE(desc->expert_capacity >= 0 && desc->expert_capacity <= TEGROUP_MAX_ROWS, ERROR_VALUE,
+                      "expert_capacity", "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, desc->expert_capacity);
+    TEGROUP_IMPL_RULE(desc->expert_capacity == 0 || desc->capacity == 0, ERROR_COMBINATION, "capacity",
+                      "must be 0 with expert_capacity", 0, desc->capacity);
     TEGROUP_IMPL_RULE(desc->capacity >= 0 && p->capacity <= TEGROUP_MAX_COLS, ERROR_VALUE, "capacity",
                       "must be 0 to TEGROUP_MAX_COLS, and tokens.rows * router.k, too, where it is 0", TEGROUP_MAX_COLS,
                       desc->capacity < 0 ? desc->capacity : p->capacity);

@@ -37,7 +37,7 @@ typedef struct tegroup_moe_format {
  *
  * This struct is what the plan is made from, what each call is given, and all that is remembered between them, in two
  * memories of the caller's: `saved_by_forward`, for dgrad and wgrad, and `saved_by_dgrad`, for wgrad. The plan reads
- * everything but what addresses lead to. A call may have fewer tokens and a smaller capacity than the plan, other
+ * everything but what addresses lead to. A call may have fewer tokens and smaller capacities than the plan, other
  * numbers for route_factor, normalize_epsilon and loss_scale, and other coefficients, 0 among them, of losses that the
  * plan has; with a loss, the router's scheme is all zero just where the plan's is (a z_coefficient apart). All else is
  * as planned, and forward, dgrad and wgrad of one step agree in everything. Everything is checked before anything but
@@ -87,6 +87,9 @@ typedef struct tegroup_moe_desc {
                                        residual (F64 only beside tokens of F64); 0: output is overwritten. Up to each
                                        call, and of interest to forward alone                                     */
     int32_t         adds_to_grad_tokens; /* likewise dX, to what grad_tokens holds, in dgrad                      */
+    int64_t         expert_capacity; /* rows that each expert has room for, such as tokens * k / experts times a factor:
+                                        buffers hold experts * expert_capacity, and choices beyond an expert's own have
+                                        no row. 0 = no such limit; else capacity is 0. As planned, or smaller      */
 } tegroup_moe_desc;
 
 #define TEGROUP_MOE_PLAN_MAGIC 0x54474c4du /* "TGLM" */
@@ -107,7 +110,7 @@ typedef struct tegroup_moe_choice {
 
 /* What a plan holds besides the experts' own. */
 typedef struct tegroup_moe_planned {
-    int64_t       tokens, capacity;                      /* rows: of tokens, and by expert                        */
+    int64_t       tokens, capacity, expert_capacity;     /* rows: of tokens, by expert, and of each expert; 0 = any */
     int64_t       width, preactivation, hidden, outputs; /* columns: from tokens to output                        */
     int32_t       experts, k;
     int32_t       backward, wants_grad_tokens, wants_grad_logits, wants_activated, recompute, drops_by_weight;

@@ -297,10 +297,11 @@ static void drops(tegroup_backend backend, tegroup_dtype dtype, uint64_t seed) {
         tegroup_error error;
         result results[RESULTS];
         if (device_layer(&l, &r, dtype, backend, 1, NULL, &desc, &plan, mark) && l.tokens > 0) {
-            const int64_t capacity = rng_int(&r, 1, l.tokens * l.k);
+            const int each = rng_chance(&r, 50);
+            const int64_t capacity = rng_int(&r, 1, each ? l.tokens : l.tokens * l.k);
             double close;
-            const int64_t fewer = drop(&l, capacity, 1, &close);
-            desc.capacity = capacity, desc.drops_by_weight = 1;
+            const int64_t fewer = drop(&l, capacity, each, 1, &close);
+            desc.capacity = each ? 0 : capacity, desc.expert_capacity = each ? capacity : 0, desc.drops_by_weight = 1;
             must(tegroup_moe_plan_make(&desc, NULL, &plan, &error), &error);
             desc.saved_by_forward = fresh(plan.saved_by_forward_bytes), desc.saved_by_forward_bytes = plan.saved_by_forward_bytes;
             desc.saved_by_dgrad = fresh(plan.saved_by_dgrad_bytes), desc.saved_by_dgrad_bytes = plan.saved_by_dgrad_bytes;

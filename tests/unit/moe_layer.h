@@ -174,10 +174,10 @@ SUPPORT double output_bound(const layer *l, double size) {
     return size * (8 * unit_roundoff(l->dtype) + (double)(l->width + l->hidden + 16) * u) + 2 * smallest_step(l->dtype);
 }
 
-/* The choices that find no room where rows by expert are few: experts in order have what is left, and one without room for all
- * keeps those that come first, or by_weight those of the largest weights, of equal ones the first. Returns how many. *close is
+/* The choices that find no room where rows by expert are few: experts in order have what is left, or each has `capacity`, and one
+ * without room for all keeps those that come first, or by_weight those of the largest weights, of equal ones the first. Returns how many. *close is
  * the smallest difference between two weights of one expert that are not equal: rounding must not tell them apart. */
-SUPPORT int64_t drop(layer *l, int64_t capacity, int by_weight, double *close) {
+SUPPORT int64_t drop(layer *l, int64_t capacity, int each, int by_weight, double *close) {
     const int64_t slots = l->tokens * l->k;
     int32_t *expert = (int32_t *)calloc((size_t)slots + 3, sizeof *expert);
     double *weight = (double *)calloc((size_t)slots + 3, sizeof *weight);
@@ -198,7 +198,7 @@ SUPPORT int64_t drop(layer *l, int64_t capacity, int by_weight, double *close) {
             }
             dropped += l->dropped[s] = before >= left;
         }
-        left = left > rows ? left - rows : 0;
+        left = each ? capacity : left > rows ? left - rows : 0;
     }
     free(expert), free(weight);
     return dropped;

@@ -117,6 +117,7 @@ static void layer_make(any_layer *l, rng *r, tegroup_dtype dtype, int hostile) {
     e->options.threads = 1;
     e->options.compute = dtype == TEGROUP_DTYPE_F64 ? TEGROUP_COMPUTE_F64 : TEGROUP_COMPUTE_F32;
     if (rng_chance(r, 40)) d->capacity = rng_int(r, 1, l->tokens * l->k);
+    else if (rng_chance(r, 40)) d->expert_capacity = rng_int(r, 1, l->tokens);
     d->drops_by_weight = rng_chance(r, 50);
     const tegroup_status made = tegroup_moe_plan_make(d, NULL, &l->plan, &error);
     if (made != TEGROUP_OK) fprintf(stderr, "%s %s\n", error.field, error.rule);

@@ -147,8 +147,9 @@ TEST(moe_layer, adds_to_what_is_there) {
 }
 
 /* The layer again, with room for so few rows, and the plan and memory that go with it. */
-static void with_capacity(layer *l, int64_t capacity, int by_weight) {
-    l->desc.capacity = capacity;
+static void with_capacity(layer *l, int64_t capacity, int each, int by_weight) {
+    l->desc.capacity = each ? 0 : capacity;
+    l->desc.expert_capacity = each ? capacity : 0;
     l->desc.drops_by_weight = by_weight;
     layer_plan(l, 0);
 }
@@ -165,7 +166,7 @@ static void repeat_tokens(layer *l, rng *r) {
     }
 }
 
-/* With room for so few rows, experts in order get theirs, an expert without room for all keeps the choices that come first or
+/* With room for so few rows, experts in order get theirs, or each has its own, an expert without room for all keeps the choices that come first or
  * those of the largest weights, and a choice without a row adds nothing: in the output and, in FP64, in every gradient. */
 TEST(moe_layer, choices_without_a_row_add_nothing) {
     rng r = rng_seed(9103);
@@ -178,14 +179,15 @@ TEST(moe_layer, choices_without_a_row_add_nothing) {
         ASSERT_PASSING();
         repeat_tokens(&l, &r);
         const int by_weight = rng_chance(&r, 70);
-        const int64_t slots = l.tokens * l.k, capacity = slots > 1 ? rng_int(&r, 1, slots) : 1;
-        const int64_t fewer = drop(&l, capacity, by_weight, &close);
+        const int each = rng_chance(&r, 50);
+        const int64_t most = each ? l.tokens : l.tokens * l.k, capacity = most > 1 ? rng_int(&r, 1, most) : 1;
+        const int64_t fewer = drop(&l, capacity, each, by_weight, &close);
         if (by_weight && close < 1e-5) { /* rounding might decide */
             layer_free(&l);
             guards_release(mark);
             continue;
         }
-        with_capacity(&l, capacity, by_weight);
+        with_capacity(&l, capacity, each, by_weight);
         run(&l, TEGROUP_OP_FORWARD);
         ASSERT_PASSING();
         dropped += fewer;
@@ -234,6 +236,7 @@ TEST(moe_layer, formats_as_by_hand) {
             layer_made_of = 1;
             if (rng_chance(&r, 30) && l.tokens > 0) l.desc.capacity = rng_int(&r, 1, l.tokens * l.k + 9); /* by_hand has as many rows as it has choices */
             if (l.desc.capacity < l.tokens * l.k) l.desc.capacity = 0;
+            if (l.desc.capacity == 0 && l.tokens > 0 && rng_chance(&r, 40)) l.desc.expert_capacity = l.tokens + rng_int(&r, 0, 3); /* gaps between experts' rows change no bit */
             layer_in_format(&l, f);
             layer_plan(&l, rng_int(&r, 0, 3));
             ASSERT_PASSING();
@@ -480,6 +483,9 @@ TEST(moe_layer, refuses_and_names_the_field) {
     REFUSED(plan, d.experts.recompute = 2, TEGROUP_ERROR_COMBINATION, "experts.recompute");
     REFUSED(plan, d.drops_by_weight = 2, TEGROUP_ERROR_VALUE, "drops_by_weight");
     REFUSED(plan, d.adds_to_output = 2, TEGROUP_ERROR_VALUE, "adds_to_output");
+    REFUSED(plan, d.expert_capacity = -1, TEGROUP_ERROR_VALUE, "expert_capacity");
+    REFUSED(plan, d.expert_capacity = 3; d.capacity = 4, TEGROUP_ERROR_COMBINATION, "capacity");
+    REFUSED(forward, d.expert_capacity = 3, TEGROUP_ERROR_PLAN, "expert_capacity");
     REFUSED(forward, d.adds_to_output = -1, TEGROUP_ERROR_VALUE, "adds_to_output");
     REFUSED(plan, d.adds_to_grad_tokens = 2, TEGROUP_ERROR_VALUE, "adds_to_grad_tokens");
     REFUSED(forward, d.drops_by_weight = 1, TEGROUP_ERROR_PLAN, "drops_by_weight");
