@@ -74,7 +74,7 @@ sum)
                 echo "did not run: $program"
             elif [ "$failed" -gt 0 ]; then
                 echo "failed: $program"
-                grep -aE '^(not ok|skip) ' "${count%.count}.log" | grep -avE '^skip gpu| needs a GPU' | head -n 20 | sed 's|^|    | |'
+                grep -aE '^(not ok|skip) ' "${count%.count}.log" | grep -avE '^skip gpu| needs a GPU' | head -n 20 | sed 's/^/    | /'
             fi
             cat "$count"
         done

@@ -227,7 +227,7 @@ TEST(moe_layer, formats_as_by_hand) {
     for (int which = 0; which < LAYER_FORMATS; which++) {
         const layer_format *f = &layer_formats[which];
         double apart = 0, size = 0, unused;
-        for (int64_t i = scaled(8) + 1; i > 0; i--) {
+        for (int64_t i = scaled(8) + 4; i > 0; i--) {
             void *mark = guards_mark();
             layer l;
             result results[RESULTS];
