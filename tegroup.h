@@ -110,12 +110,12 @@
  *   [77] gemm/check.h             What a call checks
  *   [78] gemm/run.h               Run
  *   [79] gemm/once.h              One call for a product that runs once
- *   [80] gemm/tune.h              Tune, save and load a plan
- *   [81] cpu/real.h               Formulas
- *   [82] core/activation_formulas.h Activation formulas
- *   [83] layer/activation.h       Activations
- *   [84] layer/quantize_rules.h   Quantise and dequantise: rules
- *   [85] layer/quantize.h         Quantise and dequantise
+ *   [80] cpu/real.h               Formulas
+ *   [81] core/activation_formulas.h Activation formulas
+ *   [82] layer/activation.h       Activations
+ *   [83] layer/quantize_rules.h   Quantise and dequantise: rules
+ *   [84] layer/quantize.h         Quantise and dequantise
+ *   [85] layer/tune.h             Tune, save and load a plan
  *   [86] layer/linear.h           Grouped linear layer
  *   [87] layer/mlp_rules.h        Grouped MLP: tensors and rules
  *   [88] layer/mlp_plan.h         Grouped MLP: plan
@@ -388,7 +388,7 @@ typedef struct tegroup_scale_extent {
 typedef enum tegroup_scale_method {
     TEGROUP_SCALE_UNSET      = 0,
     TEGROUP_SCALE_MULTIPLIER = 1, /* multiplier = largest / amax, scale = 1 / multiplier                        */
-    TEGROUP_SCALE_DIVISOR    = 2, /* scale = amax / largest, multiplier = 1 / scale; see docs/formats.md for tiny ones */
+    TEGROUP_SCALE_DIVISOR    = 2, /* scale = amax / largest, multiplier = 1 / scale; tiny ones: docs/formats.md   */
     TEGROUP_SCALE_EXPONENT   = 3, /* scale = 2^(floor(log2(amax)) - floor(log2(largest))): large values saturate */
     TEGROUP_SCALE_TWO_LEVEL  = 4, /* NVFP4: scale = amax * (global / 6) in E4M3, multiplier = 1 / (scale / global) */
     TEGROUP_SCALE_GIVEN      = 5, /* multiplier = global, whatever amax is, scale = 1 / multiplier               */
@@ -4395,9 +4395,10 @@ static inline tegroup_status tegroup_impl_check_nibbles(const tegroup_tensor *t,
                       "does not go with F4E2M1: a group might begin within a byte", TEGROUP_ENCODING_UNSET,
                       t->shape.col_sizes.encoding);
     TEGROUP_IMPL_RULE(ld % 2 == 0, ERROR_LAYOUT, TEGROUP_IMPL_PATH(LD),
-                      "must be even, or cols where it is 0: a row of F4E2M1 begins with a byte", ld + 1, ld);
+                      "must be even, or cols where it is 0: a row of F4E2M1 begins with a byte",
+                      tegroup_impl_add(ld, 1), ld);
     TEGROUP_IMPL_RULE(tegroup_impl_ragged(&t->shape) || stride % 2 == 0, ERROR_LAYOUT, TEGROUP_IMPL_PATH(GROUP_STRIDE),
-                      "must be even: a group of F4E2M1 begins with a byte", stride + 1, stride);
+                      "must be even: a group of F4E2M1 begins with a byte", tegroup_impl_add(stride, 1), stride);
     return TEGROUP_OK;
 }
 
@@ -8520,13 +8521,13 @@ static inline void tegroup_impl_sm90_decoded_workspace(const tegroup_plan *plan,
 
 /* ==== [69] Hopper GEMM of FP8: the table of kernels, and where a group's scales are (src/cuda/sm90_fp8_kernels.h) ==== */
 
-/* The kernel rows of FP8, one on each line: KERNEL(name, op, lines, cols, turns, slabs, narrows, fast). narrows: whether
- * a tile row may end in narrow tiles; fast: whether wgmma keeps sums of all of k, TEGROUP_COMPUTE_FAST_ACCUM; the others
- * are as in sm90_kernels.h. All are kernels of a forward product or of a weight gradient: a dgrad is a forward product
- * with the transposed copy of the weights. The first kernel of an operation runs every problem that is not fast. Where
- * sums are promoted, a thread has two of each element in registers, so that a warpgroup's part of a tile is at most
- * 64 x 192. A kernel without narrow tiles finds its tiles sooner. A WHOLE tile's results of four bytes fit into its
- * slabs, which leaves a stage less for operands. */
+/* The kernel rows of FP8, one on each line: KERNEL(name, op, lines, cols, turns, slabs, narrows, fast). narrows:
+ * whether a tile row may end in narrow tiles; fast: whether wgmma keeps sums of all of k, as
+ * TEGROUP_COMPUTE_FAST_ACCUM asks; the others are as in sm90_kernels.h. All are kernels of a forward product or of a
+ * weight gradient: a dgrad is a forward product with the transposed copy of the weights. The first kernel of an
+ * operation runs every problem that is not fast. Where sums are promoted, a thread has two of each element in
+ * registers, so that a warpgroup's part of a tile is at most 64 x 192. A kernel without narrow tiles finds its tiles
+ * sooner. A WHOLE tile's results of four bytes fit into its slabs, which leaves a stage less for operands. */
 #define TEGROUP_IMPL_SM90_FP8_KERNELS(KERNEL)                                                                          \
     KERNEL(FP8_128X192, 1, 64, 192, 0, 3, 0, 0)                                                                        \
     KERNEL(FP8_128X192_NARROW, 1, 64, 192, 0, 3, 1, 0)                                                                 \
@@ -10821,209 +10822,7 @@ TEGROUP_API tegroup_status tegroup_gemm_once(const tegroup_gemm_desc *desc, stru
     return tegroup_impl_gemm_run(&plan, &ready, stream, error);
 }
 
-/* ==== [80] Tune, save and load a plan (src/gemm/tune.h) ==== */
-
-#if defined(TEGROUP_IMPL_CUDA)
-static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
-                                                    struct CUstream_st *stream, tegroup_error *error);
-/* A number that tells kinds of devices apart. */
-static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *kind, tegroup_error *error);
-#endif
-
-/* What a plan has chosen of its backend's offers; all zero if the backend has no choice. */
-static inline tegroup_impl_choice tegroup_impl_chosen(const tegroup_plan *plan) {
-    const tegroup_impl_backend *backend = tegroup_impl_backend_of(plan->backend);
-    tegroup_impl_choice only;
-    memset(&only, 0, sizeof only);
-    return backend->chosen ? backend->chosen(plan) : only;
-}
-
-/* Collects all that a backend offers for the plan's problem, the plan's own choice first. */
-static inline tegroup_status tegroup_impl_choices_of(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                     tegroup_impl_choices *choices, tegroup_error *error) {
-    const tegroup_impl_backend *backend = tegroup_impl_backend_of(plan->backend);
-    const tegroup_impl_choice own = tegroup_impl_chosen(plan);
-    choices->count = 0;
-    tegroup_impl_choices_add(choices, &own);
-    return backend->choices ? backend->choices(plan, desc, choices, error) : TEGROUP_OK;
-}
-
-/* Puts one of the backend's choices into the plan. */
-static inline tegroup_status tegroup_impl_take_choice(tegroup_plan *plan, const tegroup_impl_choice *choice,
-                                                      tegroup_error *error) {
-    const tegroup_impl_backend *backend = tegroup_impl_backend_of(plan->backend);
-    return backend->take ? backend->take(plan, choice, error) : TEGROUP_OK;
-}
-
-/* Puts a saved choice into the plan. It must be among those offered here. */
-static inline tegroup_status tegroup_impl_choose_again(tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                       const tegroup_impl_choice *choice, tegroup_error *error) {
-    tegroup_impl_choices offered;
-    int32_t i;
-    TEGROUP_IMPL_TRY(tegroup_impl_choices_of(plan, desc, &offered, error));
-    for (i = 0; i < offered.count; i++)
-        if (memcmp(&offered.list[i], choice, sizeof *choice) == 0) return tegroup_impl_take_choice(plan, choice, error);
-    return tegroup_impl_fail(error, TEGROUP_ERROR_PLAN, "bytes", "must name an algorithm that is offered here", 1, 0);
-}
-
-/* Of a rival and what it is compared with. */
-static inline tegroup_status tegroup_impl_check_rival(const tegroup_plan *plan, const tegroup_tune_desc *desc,
-                                                      tegroup_error *error) {
-    const int there = desc->rival_plan != NULL;
-    int32_t i;
-    TEGROUP_IMPL_RULE((desc->rival != NULL) == there, ERROR_COMBINATION, "rival",
-                      "must be given where rival_plan is, and only there", there, desc->rival != NULL);
-    TEGROUP_IMPL_RULE(there || desc->quantize_count == 0, ERROR_COMBINATION, "quantize_count",
-                      "must be 0 without a rival", 0, desc->quantize_count);
-    TEGROUP_IMPL_RULE(desc->quantize_count >= 0, ERROR_VALUE, "quantize_count", "must be at least 0", 0,
-                      desc->quantize_count);
-    TEGROUP_IMPL_RULE((desc->quantize != NULL) == (desc->quantize_count > 0), ERROR_NULL_ARGUMENT, "quantize",
-                      "must be given where quantize_count is not 0, and only there", desc->quantize_count > 0,
-                      desc->quantize != NULL);
-    if (!there) return TEGROUP_OK;
-    TEGROUP_IMPL_RULE(desc->rival_milliseconds != NULL, ERROR_NULL_ARGUMENT, "rival_milliseconds",
-                      "must not be NULL with a rival", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_of_member("rival", tegroup_gemm_check(desc->rival_plan, desc->rival, error), error));
-    TEGROUP_IMPL_TRY(tegroup_impl_of_member("rival", tegroup_impl_check_no_functor(desc->rival_plan, error), error));
-    for (i = 0; i < desc->quantize_count; i++)
-        TEGROUP_IMPL_RULE(desc->quantize[i].space == desc->gemm->space, ERROR_COMBINATION, "quantize.space",
-                          "must be that of gemm", desc->gemm->space, desc->quantize[i].space);
-    TEGROUP_IMPL_RULE((desc->rival_plan->backend == TEGROUP_BACKEND_CPU) == (plan->backend == TEGROUP_BACKEND_CPU),
-                      ERROR_COMBINATION, "rival_plan", "must be for the CPU where the plan is, and only there",
-                      plan->backend, desc->rival_plan->backend);
-    desc->rival_milliseconds[0] = desc->rival_milliseconds[1] = -1;
-    return TEGROUP_OK;
-}
-
-TEGROUP_API tegroup_status tegroup_plan_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
-                                             struct CUstream_st *stream, tegroup_error *error) {
-    TEGROUP_IMPL_RANGE("tegroup_plan_tune")
-    tegroup_tune_desc taken;
-    tegroup_gemm_desc gemm_taken;
-    const tegroup_gemm_desc *gemm;
-    int32_t i;
-    (void)stream;
-    TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TAKE(desc, taken);
-    TEGROUP_IMPL_RULE(desc->gemm != NULL, ERROR_NULL_ARGUMENT, "gemm", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(desc->overwrite == 1, ERROR_VALUE, "overwrite", "must be 1: the results are overwritten", 1,
-                      desc->overwrite);
-    TEGROUP_IMPL_RULE(desc->any_numerics == 0 || desc->any_numerics == 1, ERROR_VALUE, "any_numerics", "must be 0 or 1",
-                      1, desc->any_numerics);
-    TEGROUP_IMPL_RULE(desc->rounds >= 0 && desc->rounds <= TEGROUP_TUNE_ROUNDS, ERROR_VALUE, "rounds",
-                      "must be 0 to TEGROUP_TUNE_ROUNDS", TEGROUP_TUNE_ROUNDS, desc->rounds);
-    TEGROUP_IMPL_RULE(desc->flush != NULL || desc->flush_bytes == 0, ERROR_NULL_ARGUMENT, "flush",
-                      "must not be NULL where flush_bytes is given", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_gemm_check(plan, desc->gemm, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_no_functor(plan, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_rival(plan, desc, error));
-    gemm = desc->gemm;
-    TEGROUP_IMPL_TAKE(gemm, gemm_taken);
-    taken = *desc;
-    taken.gemm = gemm;
-#if defined(TEGROUP_IMPL_CUDA)
-    if (plan->backend != TEGROUP_BACKEND_CPU) return tegroup_impl_cuda_tune(plan, &taken, stream, error);
-#endif
-    for (i = 0; i < TEGROUP_TUNE_CANDIDATES && taken.milliseconds; i++) taken.milliseconds[i] = -1;
-    return TEGROUP_OK;
-}
-
-#define TEGROUP_IMPL_SAVED_MAGIC 0x54475431u /* "TGT1" */
-
-/* What the bytes of a saved plan hold. The last 8 of them are a hash of the others. */
-typedef struct tegroup_impl_saved {
-    uint32_t magic;
-    int32_t version; /* TEGROUP_VERSION */
-    tegroup_backend backend;
-    int32_t sm;
-    int32_t cublaslt_version; /* 0 where the backend does not use it */
-    uint64_t kind;
-    uint64_t numerics_id;
-    tegroup_impl_choice choice;
-    tegroup_problem problem;
-} tegroup_impl_saved;
-
-#define TEGROUP_IMPL_SAVED_HASH (TEGROUP_SAVED_PLAN_BYTES - sizeof(uint64_t))
-typedef char tegroup_impl_saved_fits[sizeof(tegroup_impl_saved) <= TEGROUP_IMPL_SAVED_HASH ? 1 : -1];
-
-/* The record that a plan is saved as. */
-static inline tegroup_status tegroup_impl_saved_of(const tegroup_plan *plan, tegroup_impl_saved *saved,
-                                                   tegroup_error *error) {
-    (void)error;
-    memset(saved, 0, sizeof *saved);
-    saved->magic = TEGROUP_IMPL_SAVED_MAGIC;
-    saved->version = TEGROUP_VERSION;
-    saved->backend = plan->backend;
-    saved->sm = plan->sm;
-    saved->cublaslt_version = tegroup_impl_uses_cublaslt(plan->backend) ? plan->cublaslt_version : 0;
-    saved->numerics_id = plan->numerics_id;
-    saved->problem = plan->problem;
-    saved->choice = tegroup_impl_chosen(plan);
-#if defined(TEGROUP_IMPL_CUDA)
-    if (plan->backend != TEGROUP_BACKEND_CPU)
-        TEGROUP_IMPL_TRY(tegroup_impl_cuda_kind(plan->device, &saved->kind, error));
-#endif
-    return TEGROUP_OK;
-}
-
-TEGROUP_API tegroup_status tegroup_plan_save(const tegroup_plan *plan, void *bytes, size_t size, tegroup_error *error) {
-    tegroup_impl_saved saved;
-    uint64_t hash;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_plan(plan, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_runs_here(plan, error));
-    TEGROUP_IMPL_RULE(bytes != NULL, ERROR_NULL_ARGUMENT, "bytes", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(size >= TEGROUP_SAVED_PLAN_BYTES, ERROR_WORKSPACE, "size",
-                      "must be at least TEGROUP_SAVED_PLAN_BYTES", TEGROUP_SAVED_PLAN_BYTES, size);
-    TEGROUP_IMPL_TRY(tegroup_impl_saved_of(plan, &saved, error));
-    memset(bytes, 0, TEGROUP_SAVED_PLAN_BYTES);
-    memcpy(bytes, &saved, sizeof saved);
-    hash = tegroup_impl_hash(TEGROUP_IMPL_HASH, bytes, TEGROUP_IMPL_SAVED_HASH);
-    memcpy((char *)bytes + TEGROUP_IMPL_SAVED_HASH, &hash, sizeof hash);
-    return TEGROUP_OK;
-}
-
-TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, const void *bytes, size_t size,
-                                             tegroup_plan *plan, tegroup_error *error) {
-    tegroup_impl_saved saved, here;
-    tegroup_gemm_desc same; /* a copy; an older, shorter descriptor is filled up in it */
-    tegroup_plan made;
-    uint64_t hash;
-    TEGROUP_IMPL_TAKE(desc, same);
-    TEGROUP_IMPL_RULE(bytes != NULL, ERROR_NULL_ARGUMENT, "bytes", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(size == TEGROUP_SAVED_PLAN_BYTES, ERROR_PLAN, "size", "must be TEGROUP_SAVED_PLAN_BYTES",
-                      TEGROUP_SAVED_PLAN_BYTES, size);
-    memcpy(&saved, bytes, sizeof saved);
-    memcpy(&hash, (const char *)bytes + TEGROUP_IMPL_SAVED_HASH, sizeof hash);
-    TEGROUP_IMPL_RULE(saved.magic == TEGROUP_IMPL_SAVED_MAGIC, ERROR_PLAN, "bytes",
-                      "must be what tegroup_plan_save wrote", TEGROUP_IMPL_SAVED_MAGIC, saved.magic);
-    TEGROUP_IMPL_RULE(saved.version == TEGROUP_VERSION, ERROR_PLAN, "bytes", "must come from this version of tegroup",
-                      TEGROUP_VERSION, saved.version);
-    TEGROUP_IMPL_RULE(hash == tegroup_impl_hash(TEGROUP_IMPL_HASH, bytes, TEGROUP_IMPL_SAVED_HASH), ERROR_PLAN, "bytes",
-                      "must be what tegroup_plan_save wrote: the hash differs",
-                      tegroup_impl_hash(TEGROUP_IMPL_HASH, bytes, TEGROUP_IMPL_SAVED_HASH), hash);
-    TEGROUP_IMPL_RULE((uint32_t)saved.backend - 1 < TEGROUP_BACKEND_COUNT - 1, ERROR_PLAN, "bytes",
-                      "must be of a backend that exists", TEGROUP_BACKEND_COUNT - 1, saved.backend);
-    TEGROUP_IMPL_RULE(desc->options.backend == TEGROUP_BACKEND_AUTO || desc->options.backend == saved.backend,
-                      ERROR_PLAN, "options.backend", "must be AUTO or that of the saved plan", saved.backend,
-                      desc->options.backend);
-    same = *desc;
-    same.options.backend = saved.backend;
-    TEGROUP_IMPL_TRY(tegroup_plan_make(&same, NULL, &made, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_planned(&saved.problem, &made.problem, tegroup_impl_gemm_names(), error));
-    TEGROUP_IMPL_TRY(tegroup_impl_saved_of(&made, &here, error));
-    TEGROUP_IMPL_RULE(here.sm == saved.sm && here.kind == saved.kind, ERROR_PLAN, "bytes",
-                      "must be saved on the same kind of device", saved.sm, here.sm);
-    TEGROUP_IMPL_RULE(here.cublaslt_version == saved.cublaslt_version, ERROR_PLAN, "bytes",
-                      "must be saved with the same version of cuBLASLt", saved.cublaslt_version, here.cublaslt_version);
-    TEGROUP_IMPL_TRY(tegroup_impl_choose_again(&made, &same, &saved.choice, error));
-    TEGROUP_IMPL_RULE(made.numerics_id == saved.numerics_id, ERROR_PLAN, "bytes",
-                      "must stand for the numerics of this build", saved.numerics_id, made.numerics_id);
-    *plan = made;
-    return TEGROUP_OK;
-}
-
-/* ==== [81] Formulas (src/cpu/real.h) ==== */
+/* ==== [80] Formulas (src/cpu/real.h) ==== */
 
 /* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. On the host
  * exp is the platform's (glibc: at most 1 ULP off). On the device it is at most 4 ULP off, whatever the flags (with
@@ -11056,7 +10855,7 @@ TEGROUP_IMPL_HD double tegroup_impl_choice_grad_f64(double grad_weight, double d
     return normalize ? (grad_weight - dot / chosen) / chosen : grad_weight;
 }
 
-/* ==== [82] Activation formulas (src/core/activation_formulas.h) ==== */
+/* ==== [81] Activation formulas (src/core/activation_formulas.h) ==== */
 
 /* Each operation is rounded by itself, or is one fused multiply-add where that is written: an activation in the
  * epilogue of a product gives the bits that the separate call gives. (A host compiler may fuse what it likes.) */
@@ -11464,7 +11263,7 @@ TEGROUP_IMPL_HD double tegroup_impl_activation_f64(tegroup_activation kind, int 
     return tegroup_impl_activation_grad_f64(kind, half, alpha, limit, gate, up, 0, &grad_gate, &grad_up);
 }
 
-/* ==== [83] Activations (src/layer/activation.h) ==== */
+/* ==== [82] Activations (src/layer/activation.h) ==== */
 
 #if TEGROUP_IMPL_ACTIVATION_KERNELS
 static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
@@ -11892,7 +11691,7 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
     return tegroup_impl_activation_backward_run(desc, stream, error);
 }
 
-/* ==== [84] Quantise and dequantise: rules (src/layer/quantize_rules.h) ==== */
+/* ==== [83] Quantise and dequantise: rules (src/layer/quantize_rules.h) ==== */
 
 /* What errors call what is quantised and what it is made of, in the words of the call that the caller made. */
 typedef struct tegroup_impl_quantize_names {
@@ -12182,7 +11981,7 @@ static inline tegroup_status tegroup_impl_check_dequantize(const tegroup_dequant
     return tegroup_impl_check_built(TEGROUP_IMPL_FP8_KERNELS, desc->space, error);
 }
 
-/* ==== [85] Quantise and dequantise (src/layer/quantize.h) ==== */
+/* ==== [84] Quantise and dequantise (src/layer/quantize.h) ==== */
 
 #if TEGROUP_IMPL_FP8_KERNELS
 static inline tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
@@ -12756,6 +12555,208 @@ TEGROUP_API tegroup_status tegroup_dequantize(const tegroup_dequantize_desc *des
     pass.work = tegroup_impl_dequantize_work;
     pass.spans_cols = 1;
     tegroup_impl_quantize_run(&pass, desc->threads);
+    return TEGROUP_OK;
+}
+
+/* ==== [85] Tune, save and load a plan (src/layer/tune.h) ==== */
+
+#if defined(TEGROUP_IMPL_CUDA)
+static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
+                                                    struct CUstream_st *stream, tegroup_error *error);
+/* A number that tells kinds of devices apart. */
+static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *kind, tegroup_error *error);
+#endif
+
+/* What a plan has chosen of its backend's offers; all zero if the backend has no choice. */
+static inline tegroup_impl_choice tegroup_impl_chosen(const tegroup_plan *plan) {
+    const tegroup_impl_backend *backend = tegroup_impl_backend_of(plan->backend);
+    tegroup_impl_choice only;
+    memset(&only, 0, sizeof only);
+    return backend->chosen ? backend->chosen(plan) : only;
+}
+
+/* Collects all that a backend offers for the plan's problem, the plan's own choice first. */
+static inline tegroup_status tegroup_impl_choices_of(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                     tegroup_impl_choices *choices, tegroup_error *error) {
+    const tegroup_impl_backend *backend = tegroup_impl_backend_of(plan->backend);
+    const tegroup_impl_choice own = tegroup_impl_chosen(plan);
+    choices->count = 0;
+    tegroup_impl_choices_add(choices, &own);
+    return backend->choices ? backend->choices(plan, desc, choices, error) : TEGROUP_OK;
+}
+
+/* Puts one of the backend's choices into the plan. */
+static inline tegroup_status tegroup_impl_take_choice(tegroup_plan *plan, const tegroup_impl_choice *choice,
+                                                      tegroup_error *error) {
+    const tegroup_impl_backend *backend = tegroup_impl_backend_of(plan->backend);
+    return backend->take ? backend->take(plan, choice, error) : TEGROUP_OK;
+}
+
+/* Puts a saved choice into the plan. It must be among those offered here. */
+static inline tegroup_status tegroup_impl_choose_again(tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                       const tegroup_impl_choice *choice, tegroup_error *error) {
+    tegroup_impl_choices offered;
+    int32_t i;
+    TEGROUP_IMPL_TRY(tegroup_impl_choices_of(plan, desc, &offered, error));
+    for (i = 0; i < offered.count; i++)
+        if (memcmp(&offered.list[i], choice, sizeof *choice) == 0) return tegroup_impl_take_choice(plan, choice, error);
+    return tegroup_impl_fail(error, TEGROUP_ERROR_PLAN, "bytes", "must name an algorithm that is offered here", 1, 0);
+}
+
+/* Of a rival and what it is compared with. */
+static inline tegroup_status tegroup_impl_check_rival(const tegroup_plan *plan, const tegroup_tune_desc *desc,
+                                                      tegroup_error *error) {
+    const int there = desc->rival_plan != NULL;
+    int32_t i;
+    TEGROUP_IMPL_RULE((desc->rival != NULL) == there, ERROR_COMBINATION, "rival",
+                      "must be given where rival_plan is, and only there", there, desc->rival != NULL);
+    TEGROUP_IMPL_RULE(there || desc->quantize_count == 0, ERROR_COMBINATION, "quantize_count",
+                      "must be 0 without a rival", 0, desc->quantize_count);
+    TEGROUP_IMPL_RULE(desc->quantize_count >= 0, ERROR_VALUE, "quantize_count", "must be at least 0", 0,
+                      desc->quantize_count);
+    TEGROUP_IMPL_RULE((desc->quantize != NULL) == (desc->quantize_count > 0), ERROR_NULL_ARGUMENT, "quantize",
+                      "must be given where quantize_count is not 0, and only there", desc->quantize_count > 0,
+                      desc->quantize != NULL);
+    if (!there) return TEGROUP_OK;
+    TEGROUP_IMPL_RULE(desc->rival_milliseconds != NULL, ERROR_NULL_ARGUMENT, "rival_milliseconds",
+                      "must not be NULL with a rival", 1, 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_of_member("rival", tegroup_gemm_check(desc->rival_plan, desc->rival, error), error));
+    TEGROUP_IMPL_TRY(tegroup_impl_of_member("rival", tegroup_impl_check_no_functor(desc->rival_plan, error), error));
+    for (i = 0; i < desc->quantize_count; i++)
+        TEGROUP_IMPL_RULE(desc->quantize[i].space == desc->gemm->space, ERROR_COMBINATION, "quantize.space",
+                          "must be that of gemm", desc->gemm->space, desc->quantize[i].space);
+    TEGROUP_IMPL_RULE((desc->rival_plan->backend == TEGROUP_BACKEND_CPU) == (plan->backend == TEGROUP_BACKEND_CPU),
+                      ERROR_COMBINATION, "rival_plan", "must be for the CPU where the plan is, and only there",
+                      plan->backend, desc->rival_plan->backend);
+    desc->rival_milliseconds[0] = desc->rival_milliseconds[1] = -1;
+    return TEGROUP_OK;
+}
+
+TEGROUP_API tegroup_status tegroup_plan_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
+                                             struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_RANGE("tegroup_plan_tune")
+    tegroup_tune_desc taken;
+    tegroup_gemm_desc gemm_taken;
+    const tegroup_gemm_desc *gemm;
+    int32_t i;
+    (void)stream;
+    TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_RULE(desc->gemm != NULL, ERROR_NULL_ARGUMENT, "gemm", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(desc->overwrite == 1, ERROR_VALUE, "overwrite", "must be 1: the results are overwritten", 1,
+                      desc->overwrite);
+    TEGROUP_IMPL_RULE(desc->any_numerics == 0 || desc->any_numerics == 1, ERROR_VALUE, "any_numerics", "must be 0 or 1",
+                      1, desc->any_numerics);
+    TEGROUP_IMPL_RULE(desc->rounds >= 0 && desc->rounds <= TEGROUP_TUNE_ROUNDS, ERROR_VALUE, "rounds",
+                      "must be 0 to TEGROUP_TUNE_ROUNDS", TEGROUP_TUNE_ROUNDS, desc->rounds);
+    TEGROUP_IMPL_RULE(desc->flush != NULL || desc->flush_bytes == 0, ERROR_NULL_ARGUMENT, "flush",
+                      "must not be NULL where flush_bytes is given", 1, 0);
+    TEGROUP_IMPL_TRY(tegroup_gemm_check(plan, desc->gemm, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_no_functor(plan, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_rival(plan, desc, error));
+    gemm = desc->gemm;
+    TEGROUP_IMPL_TAKE(gemm, gemm_taken);
+    taken = *desc;
+    taken.gemm = gemm;
+#if defined(TEGROUP_IMPL_CUDA)
+    if (plan->backend != TEGROUP_BACKEND_CPU) return tegroup_impl_cuda_tune(plan, &taken, stream, error);
+#endif
+    for (i = 0; i < TEGROUP_TUNE_CANDIDATES && taken.milliseconds; i++) taken.milliseconds[i] = -1;
+    return TEGROUP_OK;
+}
+
+#define TEGROUP_IMPL_SAVED_MAGIC 0x54475431u /* "TGT1" */
+
+/* What the bytes of a saved plan hold. The last 8 of them are a hash of the others. */
+typedef struct tegroup_impl_saved {
+    uint32_t magic;
+    int32_t version; /* TEGROUP_VERSION */
+    tegroup_backend backend;
+    int32_t sm;
+    int32_t cublaslt_version; /* 0 where the backend does not use it */
+    uint64_t kind;
+    uint64_t numerics_id;
+    tegroup_impl_choice choice;
+    tegroup_problem problem;
+} tegroup_impl_saved;
+
+#define TEGROUP_IMPL_SAVED_HASH (TEGROUP_SAVED_PLAN_BYTES - sizeof(uint64_t))
+typedef char tegroup_impl_saved_fits[sizeof(tegroup_impl_saved) <= TEGROUP_IMPL_SAVED_HASH ? 1 : -1];
+
+/* The record that a plan is saved as. */
+static inline tegroup_status tegroup_impl_saved_of(const tegroup_plan *plan, tegroup_impl_saved *saved,
+                                                   tegroup_error *error) {
+    (void)error;
+    memset(saved, 0, sizeof *saved);
+    saved->magic = TEGROUP_IMPL_SAVED_MAGIC;
+    saved->version = TEGROUP_VERSION;
+    saved->backend = plan->backend;
+    saved->sm = plan->sm;
+    saved->cublaslt_version = tegroup_impl_uses_cublaslt(plan->backend) ? plan->cublaslt_version : 0;
+    saved->numerics_id = plan->numerics_id;
+    saved->problem = plan->problem;
+    saved->choice = tegroup_impl_chosen(plan);
+#if defined(TEGROUP_IMPL_CUDA)
+    if (plan->backend != TEGROUP_BACKEND_CPU)
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_kind(plan->device, &saved->kind, error));
+#endif
+    return TEGROUP_OK;
+}
+
+TEGROUP_API tegroup_status tegroup_plan_save(const tegroup_plan *plan, void *bytes, size_t size, tegroup_error *error) {
+    tegroup_impl_saved saved;
+    uint64_t hash;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_plan(plan, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_runs_here(plan, error));
+    TEGROUP_IMPL_RULE(bytes != NULL, ERROR_NULL_ARGUMENT, "bytes", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(size >= TEGROUP_SAVED_PLAN_BYTES, ERROR_WORKSPACE, "size",
+                      "must be at least TEGROUP_SAVED_PLAN_BYTES", TEGROUP_SAVED_PLAN_BYTES, size);
+    TEGROUP_IMPL_TRY(tegroup_impl_saved_of(plan, &saved, error));
+    memset(bytes, 0, TEGROUP_SAVED_PLAN_BYTES);
+    memcpy(bytes, &saved, sizeof saved);
+    hash = tegroup_impl_hash(TEGROUP_IMPL_HASH, bytes, TEGROUP_IMPL_SAVED_HASH);
+    memcpy((char *)bytes + TEGROUP_IMPL_SAVED_HASH, &hash, sizeof hash);
+    return TEGROUP_OK;
+}
+
+TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, const void *bytes, size_t size,
+                                             tegroup_plan *plan, tegroup_error *error) {
+    tegroup_impl_saved saved, here;
+    tegroup_gemm_desc same; /* a copy; an older, shorter descriptor is filled up in it */
+    tegroup_plan made;
+    uint64_t hash;
+    TEGROUP_IMPL_TAKE(desc, same);
+    TEGROUP_IMPL_RULE(bytes != NULL, ERROR_NULL_ARGUMENT, "bytes", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(size == TEGROUP_SAVED_PLAN_BYTES, ERROR_PLAN, "size", "must be TEGROUP_SAVED_PLAN_BYTES",
+                      TEGROUP_SAVED_PLAN_BYTES, size);
+    memcpy(&saved, bytes, sizeof saved);
+    memcpy(&hash, (const char *)bytes + TEGROUP_IMPL_SAVED_HASH, sizeof hash);
+    TEGROUP_IMPL_RULE(saved.magic == TEGROUP_IMPL_SAVED_MAGIC, ERROR_PLAN, "bytes",
+                      "must be what tegroup_plan_save wrote", TEGROUP_IMPL_SAVED_MAGIC, saved.magic);
+    TEGROUP_IMPL_RULE(saved.version == TEGROUP_VERSION, ERROR_PLAN, "bytes", "must come from this version of tegroup",
+                      TEGROUP_VERSION, saved.version);
+    TEGROUP_IMPL_RULE(hash == tegroup_impl_hash(TEGROUP_IMPL_HASH, bytes, TEGROUP_IMPL_SAVED_HASH), ERROR_PLAN, "bytes",
+                      "must be what tegroup_plan_save wrote: the hash differs",
+                      tegroup_impl_hash(TEGROUP_IMPL_HASH, bytes, TEGROUP_IMPL_SAVED_HASH), hash);
+    TEGROUP_IMPL_RULE((uint32_t)saved.backend - 1 < TEGROUP_BACKEND_COUNT - 1, ERROR_PLAN, "bytes",
+                      "must be of a backend that exists", TEGROUP_BACKEND_COUNT - 1, saved.backend);
+    TEGROUP_IMPL_RULE(desc->options.backend == TEGROUP_BACKEND_AUTO || desc->options.backend == saved.backend,
+                      ERROR_PLAN, "options.backend", "must be AUTO or that of the saved plan", saved.backend,
+                      desc->options.backend);
+    same = *desc;
+    same.options.backend = saved.backend;
+    TEGROUP_IMPL_TRY(tegroup_plan_make(&same, NULL, &made, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_planned(&saved.problem, &made.problem, tegroup_impl_gemm_names(), error));
+    TEGROUP_IMPL_TRY(tegroup_impl_saved_of(&made, &here, error));
+    TEGROUP_IMPL_RULE(here.sm == saved.sm && here.kind == saved.kind, ERROR_PLAN, "bytes",
+                      "must be saved on the same kind of device", saved.sm, here.sm);
+    TEGROUP_IMPL_RULE(here.cublaslt_version == saved.cublaslt_version, ERROR_PLAN, "bytes",
+                      "must be saved with the same version of cuBLASLt", saved.cublaslt_version, here.cublaslt_version);
+    TEGROUP_IMPL_TRY(tegroup_impl_choose_again(&made, &same, &saved.choice, error));
+    TEGROUP_IMPL_RULE(made.numerics_id == saved.numerics_id, ERROR_PLAN, "bytes",
+                      "must stand for the numerics of this build", saved.numerics_id, made.numerics_id);
+    *plan = made;
     return TEGROUP_OK;
 }
 
@@ -17915,7 +17916,8 @@ static inline tegroup_status tegroup_impl_check_accumulate(int32_t accumulate, c
                                                            const tegroup_matrix *tokens, tegroup_error *error) {
     TEGROUP_IMPL_RULE(accumulate == 0 || accumulate == 1, ERROR_VALUE, "accumulate", "must be 0 or 1", 1, accumulate);
     TEGROUP_IMPL_RULE(!accumulate || tokens->dtype != TEGROUP_DTYPE_F64 || rows->dtype == TEGROUP_DTYPE_F64,
-                      ERROR_COMBINATION, "accumulate", "must be 0 where tokens are F64 and rows are not", 0, accumulate);
+                      ERROR_COMBINATION, "accumulate", "must be 0 where tokens are F64 and rows are not", 0,
+                      accumulate);
     return TEGROUP_OK;
 }
 
@@ -18966,12 +18968,13 @@ static inline tegroup_status tegroup_impl_moe_check_shapes(const tegroup_moe_des
                       ERROR_VALUE, "adds_to_grad_tokens", "must be 0 or, with grad_tokens, 1",
                       tegroup_impl_there(&desc->grad_tokens), desc->adds_to_grad_tokens);
     /* Sums of narrower rows are F32. */
-    TEGROUP_IMPL_RULE(!desc->adds_to_output || desc->output.dtype != TEGROUP_DTYPE_F64 || p->rows == TEGROUP_DTYPE_F64,
+    TEGROUP_IMPL_RULE(!desc->adds_to_output || desc->output.dtype != TEGROUP_DTYPE_F64
+                          || p->rows == TEGROUP_DTYPE_F64,
                       ERROR_COMBINATION, "adds_to_output", "must be 0 where output is F64 and tokens are not", 0, 1);
     TEGROUP_IMPL_RULE(!desc->adds_to_grad_tokens || desc->grad_tokens.dtype != TEGROUP_DTYPE_F64
                           || p->rows == TEGROUP_DTYPE_F64,
-                      ERROR_COMBINATION, "adds_to_grad_tokens", "must be 0 where grad_tokens are F64 and tokens are not",
-                      0, 1);
+                      ERROR_COMBINATION, "adds_to_grad_tokens",
+                      "must be 0 where grad_tokens are F64 and tokens are not", 0, 1);
     TEGROUP_IMPL_RULE(desc->drops_by_weight == 0 || desc->drops_by_weight == 1, ERROR_VALUE, "drops_by_weight",
                       "must be 0 or 1", 1, desc->drops_by_weight);
     TEGROUP_IMPL_RULE(desc->expert_capacity >= 0 && desc->expert_capacity <= TEGROUP_MAX_ROWS, ERROR_VALUE,

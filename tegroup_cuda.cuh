@@ -65,7 +65,7 @@
  *   [55] cuda/sm90_plan.h         Hopper GEMM: plan and launch
  *   [56] cuda/sm90_fp8_plan.h     Hopper GEMM of FP8: plan and launch
  *   [57] gemm/machine_cuda.h      The GPU and the library at hand
- *   [58] gemm/tune_cuda.h         GPU backends: choosing an algorithm
+ *   [58] layer/tune_cuda.h        GPU backends: choosing an algorithm
  *   [59] gemm/functor_cuda.h      A product with a functor
  */
 
@@ -13657,7 +13657,7 @@ static inline tegroup_status tegroup_impl_cuda_check_device(const tegroup_plan *
     return TEGROUP_OK;
 }
 
-/* ==== [58] GPU backends: choosing an algorithm (src/gemm/tune_cuda.h) ==== */
+/* ==== [58] GPU backends: choosing an algorithm (src/layer/tune_cuda.h) ==== */
 
 static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *kind, tegroup_error *error) {
     cudaDeviceProp properties;

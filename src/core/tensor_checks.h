@@ -94,9 +94,10 @@ static inline tegroup_status tegroup_impl_check_nibbles(const tegroup_tensor *t,
                       "does not go with F4E2M1: a group might begin within a byte", TEGROUP_ENCODING_UNSET,
                       t->shape.col_sizes.encoding);
     TEGROUP_IMPL_RULE(ld % 2 == 0, ERROR_LAYOUT, TEGROUP_IMPL_PATH(LD),
-                      "must be even, or cols where it is 0: a row of F4E2M1 begins with a byte", ld + 1, ld);
+                      "must be even, or cols where it is 0: a row of F4E2M1 begins with a byte",
+                      tegroup_impl_add(ld, 1), ld);
     TEGROUP_IMPL_RULE(tegroup_impl_ragged(&t->shape) || stride % 2 == 0, ERROR_LAYOUT, TEGROUP_IMPL_PATH(GROUP_STRIDE),
-                      "must be even: a group of F4E2M1 begins with a byte", stride + 1, stride);
+                      "must be even: a group of F4E2M1 begins with a byte", tegroup_impl_add(stride, 1), stride);
     return TEGROUP_OK;
 }
 

@@ -19,13 +19,13 @@
 #include "cuda/sm90_balance.h"
 #include "cuda/sm90_decoded.h"
 
-/* The kernel rows of FP8, one on each line: KERNEL(name, op, lines, cols, turns, slabs, narrows, fast). narrows: whether
- * a tile row may end in narrow tiles; fast: whether wgmma keeps sums of all of k, TEGROUP_COMPUTE_FAST_ACCUM; the others
- * are as in sm90_kernels.h. All are kernels of a forward product or of a weight gradient: a dgrad is a forward product
- * with the transposed copy of the weights. The first kernel of an operation runs every problem that is not fast. Where
- * sums are promoted, a thread has two of each element in registers, so that a warpgroup's part of a tile is at most
- * 64 x 192. A kernel without narrow tiles finds its tiles sooner. A WHOLE tile's results of four bytes fit into its
- * slabs, which leaves a stage less for operands. */
+/* The kernel rows of FP8, one on each line: KERNEL(name, op, lines, cols, turns, slabs, narrows, fast). narrows:
+ * whether a tile row may end in narrow tiles; fast: whether wgmma keeps sums of all of k, as
+ * TEGROUP_COMPUTE_FAST_ACCUM asks; the others are as in sm90_kernels.h. All are kernels of a forward product or of a
+ * weight gradient: a dgrad is a forward product with the transposed copy of the weights. The first kernel of an
+ * operation runs every problem that is not fast. Where sums are promoted, a thread has two of each element in
+ * registers, so that a warpgroup's part of a tile is at most 64 x 192. A kernel without narrow tiles finds its tiles
+ * sooner. A WHOLE tile's results of four bytes fit into its slabs, which leaves a stage less for operands. */
 #define TEGROUP_IMPL_SM90_FP8_KERNELS(KERNEL)                                                                          \
     KERNEL(FP8_128X192, 1, 64, 192, 0, 3, 0, 0)                                                                        \
     KERNEL(FP8_128X192_NARROW, 1, 64, 192, 0, 3, 1, 0)                                                                 \

@@ -156,12 +156,13 @@ static inline tegroup_status tegroup_impl_moe_check_shapes(const tegroup_moe_des
                       ERROR_VALUE, "adds_to_grad_tokens", "must be 0 or, with grad_tokens, 1",
                       tegroup_impl_there(&desc->grad_tokens), desc->adds_to_grad_tokens);
     /* Sums of narrower rows are F32. */
-    TEGROUP_IMPL_RULE(!desc->adds_to_output || desc->output.dtype != TEGROUP_DTYPE_F64 || p->rows == TEGROUP_DTYPE_F64,
+    TEGROUP_IMPL_RULE(!desc->adds_to_output || desc->output.dtype != TEGROUP_DTYPE_F64
+                          || p->rows == TEGROUP_DTYPE_F64,
                       ERROR_COMBINATION, "adds_to_output", "must be 0 where output is F64 and tokens are not", 0, 1);
     TEGROUP_IMPL_RULE(!desc->adds_to_grad_tokens || desc->grad_tokens.dtype != TEGROUP_DTYPE_F64
                           || p->rows == TEGROUP_DTYPE_F64,
-                      ERROR_COMBINATION, "adds_to_grad_tokens", "must be 0 where grad_tokens are F64 and tokens are not",
-                      0, 1);
+                      ERROR_COMBINATION, "adds_to_grad_tokens",
+                      "must be 0 where grad_tokens are F64 and tokens are not", 0, 1);
     TEGROUP_IMPL_RULE(desc->drops_by_weight == 0 || desc->drops_by_weight == 1, ERROR_VALUE, "drops_by_weight",
                       "must be 0 or 1", 1, desc->drops_by_weight);
     TEGROUP_IMPL_RULE(desc->expert_capacity >= 0 && desc->expert_capacity <= TEGROUP_MAX_ROWS, ERROR_VALUE,

@@ -127,7 +127,8 @@ static inline tegroup_status tegroup_impl_check_accumulate(int32_t accumulate, c
                                                            const tegroup_matrix *tokens, tegroup_error *error) {
     TEGROUP_IMPL_RULE(accumulate == 0 || accumulate == 1, ERROR_VALUE, "accumulate", "must be 0 or 1", 1, accumulate);
     TEGROUP_IMPL_RULE(!accumulate || tokens->dtype != TEGROUP_DTYPE_F64 || rows->dtype == TEGROUP_DTYPE_F64,
-                      ERROR_COMBINATION, "accumulate", "must be 0 where tokens are F64 and rows are not", 0, accumulate);
+                      ERROR_COMBINATION, "accumulate", "must be 0 where tokens are F64 and rows are not", 0,
+                      accumulate);
     return TEGROUP_OK;
 }
 

@@ -11,8 +11,8 @@
 #include "core/numerics.h"
 #include "core/choice.h"
 #include "gemm/run.h"
-#include "gemm/tune.h"
 #include "layer/quantize.h"
+#include "layer/tune.h"
 #include "cuda/launch.h"
 
 static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *kind, tegroup_error *error) {
