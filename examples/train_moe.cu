@@ -3,8 +3,8 @@
 /* train_moe on a GPU: train_moe.c with this file in place of its CPU half. Here are tegroup's kernels, memory and the
  * graph, and the stages around the products, each as one plain kernel. Sums have a fixed order: a run repeats bit for bit. */
 #define TEGROUP_EXTERN
-/* What this program never runs, so that nvcc is done sooner: its products are of BF16 or, with TRAIN_MOE_FORMATS, of what
- * --format says, on kernels of tegroup's own. */
+/* What this program never runs, so that nvcc is done sooner: its products are of BF16 or, with TRAIN_MOE_FORMATS, of
+ * what --format says, on kernels of tegroup's own. */
 #define TEGROUP_NO_F16
 #if !defined(TRAIN_MOE_FORMATS)
 #define TEGROUP_NO_FP8

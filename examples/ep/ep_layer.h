@@ -265,8 +265,8 @@ static void ep_layer_make(ep_layer *l, const ep_size *size, void *const *address
 
 /* ---- where windows are not reached: messages ---- */
 
-/* The host has to know how many rows go where: once a step it reads the counts, which waits for them, and works out what
- * each rank sends by the same call that the ranks make. */
+/* The host has to know how many rows go where: once a step it reads the counts, which waits for them, and works out
+ * what each rank sends by the same call that the ranks make. */
 static void ep_read_counts(ep_layer *l) {
     const ep_size *s = &l->size;
     const int32_t here = s->experts / s->ranks;

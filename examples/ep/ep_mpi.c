@@ -8,8 +8,8 @@
  *
  * The windows are memory that the ranks of one host share (MPI-3), so that rows are stored straight into the owner's. With
  * --messages each rank keeps its window to itself, and rows travel by MPI_Isend and MPI_Irecv. A fault shows what happens
- * when something is wrong: gone, late, counts, small, misaligned. A rank that notices says so in one line, and all of them
- * end with a status that is not 0. */
+ * when something is wrong: gone, late, counts, small, misaligned. A rank that notices says so in one line, and all of
+ * them end with a status that is not 0. */
 #define _POSIX_C_SOURCE 200809L
 #define TEGROUP_IMPLEMENTATION
 #include "tegroup.h"

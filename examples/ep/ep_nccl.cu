@@ -3,7 +3,8 @@
 /* Expert parallelism on GPUs: the MoE layer of ep_layer.h with NCCL (2.30.7 or later; its nccl.h and libnccl.so.2 by -I and
  * -L) as the transport, one process a GPU, all of one host.
  *
- *     ./ep_nccl [--ranks N] [--messages] [--bench TOKENS [--experts N] [--model NAME]] [--timeout SECONDS] [--fault NAME]
+ *     ./ep_nccl [--ranks N] [--messages] [--bench TOKENS [--experts N] [--model NAME]]
+ *               [--timeout SECONDS] [--fault NAME]
  *
  * NCCL makes the windows (ncclMemAlloc, a symmetric registration) and gives the addresses of the peers' ones. Then kernels
  * store rows and counts straight into them, fc2 and fc1's dgrad write where combine reads, and a signal word a rank says who
