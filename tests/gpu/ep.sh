@@ -4,11 +4,13 @@
 #
 #   NCCL_HOME=FOLDER tests/gpu/ep.sh [RANKS]     FOLDER has nccl.h and libnccl.so.2 (2.30.7 or later), or include/ and lib/ with
 #                                                them; by default that of the wheel nvidia-nccl-cu13. RANKS: by default 2
+#
+# EP_NCCL names a program that was built before, here or elsewhere: nothing is compiled.
 set -u
 cd "$(dirname "$0")/../.." || exit
 ranks=${1:-2} failed=0
-nvcc=${NVCC:-$(command -v nvcc || true)}
-[ -n "$nvcc" ] || { echo "skip ep_nccl needs nvcc: set NVCC or put it on PATH"; exit 0; }
+nvcc=${NVCC:-$(command -v nvcc || true)} program=${EP_NCCL:-build/ep_nccl}
+[ -n "$nvcc${EP_NCCL:-}" ] || { echo "skip ep_nccl needs nvcc: set NVCC or put it on PATH"; exit 0; }
 [ "$(nvidia-smi -L 2>/dev/null | wc -l)" -ge "$ranks" ] || { echo "skip ep_nccl needs $ranks GPUs"; exit 0; }
 home=${NCCL_HOME:-$(${PYTHON:-python3} -c 'import nvidia.nccl as n; print(list(n.__path__)[0])' 2>/dev/null)}
 [ -n "$home" ] || { echo "skip ep_nccl needs NCCL: pip install nvidia-nccl-cu13, or set NCCL_HOME"; exit 0; }
@@ -23,19 +25,21 @@ report() { # status, name
     if [ "$1" -eq 0 ]; then echo "ok $2"; else echo "not ok $2"; failed=1; fi
     sed 's/^/    /' "$log" | head -n 20
 }
-split=$("$nvcc" --help | grep -q -e --split-compile && echo -split-compile=0)
-# shellcheck disable=SC2086 # an option or none
-"$nvcc" -std=c++17 -O2 -w -gencode arch=compute_90a,code=sm_90a $split -I. -I"$include" examples/ep/ep_nccl.cu -o build/ep_nccl -L"$lib" -Xlinker -l:libnccl.so.2 >"$log" 2>&1
-report $? ep_nccl_builds
-[ $failed -eq 0 ] || exit 1
+if [ -z "${EP_NCCL:-}" ]; then
+    split=$("$nvcc" --help | grep -q -e --split-compile && echo -split-compile=0)
+    # shellcheck disable=SC2086 # an option or none
+    "$nvcc" -std=c++17 -O2 -w -gencode arch=compute_90a,code=sm_90a $split -I. -I"$include" examples/ep/ep_nccl.cu -o "$program" -L"$lib" -Xlinker -l:libnccl.so.2 >"$log" 2>&1
+    report $? ep_nccl_builds
+    [ $failed -eq 0 ] || exit 1
+fi
 
 runs() { # name, arguments: what it says on stdout begins with ok
     name=$1; shift
-    timeout 100 build/ep_nccl --ranks "$ranks" "$@" >"$log" 2>&1 && grep -q '^ok ' "$log"
+    timeout 100 "$program" --ranks "$ranks" "$@" >"$log" 2>&1 && grep -q '^ok ' "$log"
     report $? "ep_nccl_$name"
 }
 refuses() { # fault, words: one line with them on stderr, exit status 1, in time
-    timeout 60 build/ep_nccl --ranks "$ranks" --timeout 2 --fault "$1" >"$log" 2>&1
+    timeout 60 "$program" --ranks "$ranks" --timeout 2 --fault "$1" >"$log" 2>&1
     [ $? -eq 1 ] && grep -q "^ep_nccl: rank [0-9]*: .*$2" "$log" && ! grep -q '^ok ' "$log"
     report $? "ep_nccl_fault_$1"
 }
@@ -47,9 +51,9 @@ refuses counts 'does not have the same counts'
 refuses small 'is too small'
 refuses misaligned 'windows.addresses must be 256-byte aligned'
 # One rank beside all of them, with as many experts and as many tokens as each of them has.
-times() { # model, its experts, tokens
+timed() { # model, its experts, tokens
     for of in 1 "$ranks"; do
-        timeout 100 build/ep_nccl --ranks "$of" --bench "$3" --model "$1" --experts $(($2 / ranks * of)) >"$log" 2>&1
+        timeout 100 "$program" --ranks "$of" --bench "$3" --model "$1" --experts $(($2 / ranks * of)) >"$log" 2>&1
         report $? "ep_nccl_times_$1_$3_tokens_of_$of"
         eval "layer_$of=$(sed -n 's/.*: layer \([0-9]*\) us.*/\1/p' "$log")"
     done
@@ -57,7 +61,7 @@ times() { # model, its experts, tokens
     [ "${all:-0}" -eq 0 ] || echo "    weak scaling, $1, $3 tokens a rank, $ranks ranks against one: 0.$((100 * one / all))"
 }
 for tokens in 4096 32768; do
-    times dsv3 256 $tokens
-    times qwen3-30b 128 $tokens
+    timed dsv3 256 $tokens
+    timed qwen3-30b 128 $tokens
 done
 exit $failed
