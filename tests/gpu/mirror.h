@@ -17,6 +17,13 @@
         }                                                                                                              \
     } while (0)
 
+/* Copies to device memory. cudaMemcpy may return before memory that is not pinned has arrived, and streams that do not wait
+ * for the default one may be next. */
+static void copy_up(void *to, const void *from, size_t bytes) {
+    MUST(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice));
+    MUST(cudaStreamSynchronize(NULL));
+}
+
 /* 1: each buffer is an allocation of its own, exactly as long as it needs to be, and what the library is to write first has
  * never been written: so memcheck sees every step outside and initcheck every early read. */
 static int mirror_exact;
@@ -83,9 +90,9 @@ static void mirror_up(void *mark) {
         t->at = arena_take(node->bytes, (size_t)((uintptr_t)node->data % 256));
         if (!mirror_exact)
             memcpy(arena_copy + (t->at - arena) - GUARD_BYTES, node->data - GUARD_BYTES, node->bytes + 2 * GUARD_BYTES);
-        else if (!node->scratch) MUST(cudaMemcpy(t->at, node->data, node->bytes, cudaMemcpyHostToDevice));
+        else if (!node->scratch) copy_up(t->at, node->data, node->bytes);
     }
-    if (arena_used > 0) MUST(cudaMemcpy(arena, arena_copy, arena_used, cudaMemcpyHostToDevice));
+    if (arena_used > 0) copy_up(arena, arena_copy, arena_used);
 }
 
 static void mirror_down(void) {
@@ -150,7 +157,7 @@ static void *const *list_to_device(void *const *list, int32_t groups, int host_s
     for (int32_t g = 0; g < groups; g++) twins_of[g] = device_of(list[g]);
     if (host_sizes) return twins_of;
     void *const *up = (void *const *)arena_take(bytes, 0);
-    MUST(cudaMemcpy((void *)up, twins_of, bytes, cudaMemcpyHostToDevice));
+    copy_up((void *)up, twins_of, bytes);
     return up;
 }
 

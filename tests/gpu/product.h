@@ -317,7 +317,7 @@ static verdict product_sample(const product *p, int32_t count, rng *r, int64_t *
         places[s].j = s == 0 ? cols - 1 : rng_int(r, 0, cols - 1);
         elements[s] = product_element(p, g, places[s].i, places[s].j);
     }
-    MUST(cudaMemcpy(from, elements, (size_t)count * 8, cudaMemcpyHostToDevice));
+    copy_up(from, elements, (size_t)count * 8);
     gather<<<64, 256>>>(p->desc.d.data, (int32_t)size_of(p->out), from, count, to);
     MUST(cudaMemcpy(got, to, (size_t)count * size_of(p->out), cudaMemcpyDeviceToHost));
     for (int32_t s = 0; s < count; s++) {

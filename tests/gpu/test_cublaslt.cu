@@ -357,7 +357,7 @@ TEST(cublaslt, grouped_graph_replays_with_other_sizes) {
     for (int i = 0; i < 100; i++) {
         int64_t left = p.capacity, counts[6];
         for (int g = 0; g < 6; g++) left -= counts[g] = rng_int(&r, 0, left < 60 ? left : 60);
-        MUST(cudaMemcpy((void *)desc.a.shape.row_sizes.data, counts, sizeof counts, cudaMemcpyHostToDevice));
+        copy_up((void *)desc.a.shape.row_sizes.data, counts, sizeof counts);
         for (int turn = 0; turn < 2; turn++) {
             MUST(cudaMemset(desc.d.data, 0xFF, d_bytes));
             MUST(cudaMemset(desc.options.workspace, 0xEE, desc.options.workspace_bytes));

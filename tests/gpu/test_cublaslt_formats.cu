@@ -280,7 +280,7 @@ TEST(cublaslt_formats, graph_replays_with_other_sizes) {
         for (int turn = 0; turn < 40; turn++) {
             int64_t left = p.capacity, counts[4];
             for (int g = 0; g < 4; g++) left -= counts[g] = rng_int(&r, 0, left < 50 ? left : 50);
-            MUST(cudaMemcpy((void *)desc.a.shape.row_sizes.data, counts, sizeof counts, cudaMemcpyHostToDevice));
+            copy_up((void *)desc.a.shape.row_sizes.data, counts, sizeof counts);
             for (int direct = 0; direct < 2; direct++) {
                 MUST(cudaMemset(desc.d.data, 0xFF, bytes));
                 MUST(cudaMemset(desc.options.workspace, 0xEE, desc.options.workspace_bytes));

@@ -163,7 +163,7 @@ static int large_operand(large *l, int which, tegroup_tensor source, const scali
     tegroup_error error;
     for (int64_t i = 0; i < count; i++) store(TEGROUP_DTYPE_BF16, values, i, (2 * rng_unit(r) - 1) * exp2(3 * rng_unit(r)));
     source.data = keep(l, room((size_t)count * 2, 0xff));
-    MUST(cudaMemcpy(source.data, values, (size_t)count * 2, cudaMemcpyHostToDevice));
+    copy_up(source.data, values, (size_t)count * 2);
     free(values);
     *quantised = *plain = source;
     if (f == NULL) return 1;
@@ -258,7 +258,7 @@ static int large_one(uint64_t seed, const scaling_row *fa, const scaling_row *fb
     uint16_t *got = (uint16_t *)malloc((size_t)d_count * 2), *want = (uint16_t *)malloc((size_t)d_count * 2);
     for (int turn = 0; turn < TURNS && right; turn++) {
         tegroup_shape prepared = l.rows;
-        MUST(cudaMemcpy(counts, splits[turn], sizeof splits[turn], cudaMemcpyHostToDevice));
+        copy_up(counts, splits[turn], sizeof splits[turn]);
         right &= tegroup_shape_prepare(&prepared, (void *)l.rows.snapshot, l.snapshot_bytes, stream, &error) == TEGROUP_OK;
         right &= (a_source == NULL || large_fill(&l, 0, a_source, stream)) && large_fill(&l, 1, b_source, stream);
         MUST(cudaMemsetAsync(l.quantised.d.data, 0xff, (size_t)d_count * 2, stream));
@@ -342,9 +342,9 @@ TEST(decoded_gpu, every_code_and_scale) {
         desc.b.scale_inv = room((size_t)lines * 4, 0);
         desc.d = tegroup_tensor_uniform(1, 1, lines, TEGROUP_DTYPE_F32, room((size_t)lines * 4, 0));
         desc.options.backend = TEGROUP_BACKEND_SM90;
-        MUST(cudaMemcpy(desc.a.data, one, WIDE * 2, cudaMemcpyHostToDevice));
-        MUST(cudaMemcpy(desc.b.data, codes, (size_t)lines * (size_t)row, cudaMemcpyHostToDevice));
-        MUST(cudaMemcpy(desc.b.scale_inv, scales, (size_t)lines * 4, cudaMemcpyHostToDevice));
+        copy_up(desc.a.data, one, WIDE * 2);
+        copy_up(desc.b.data, codes, (size_t)lines * (size_t)row);
+        copy_up(desc.b.scale_inv, scales, (size_t)lines * 4);
         ASSERT_EQ(tegroup_plan_make(&desc, NULL, &plan, &error), TEGROUP_OK);
         ASSERT_EQ(tegroup_plan_layout(&plan, &layout, &error), TEGROUP_OK);
         ASSERT_EQ((int64_t)layout.items[1].bytes, (int64_t)lines * WIDE * 2);

@@ -133,7 +133,7 @@ TEST(formats_gpu, bits_of_bf16) {
 static void *up_to_device(const void *host, size_t bytes) {
     void *to;
     MUST(cudaMalloc(&to, bytes));
-    MUST(cudaMemcpy(to, host, bytes, cudaMemcpyHostToDevice));
+    copy_up(to, host, bytes);
     return to;
 }
 
@@ -317,7 +317,7 @@ TEST(formats_gpu, sizes_of_a_graph) {
             sizes[g] = turn < GIVEN ? counts[turn][g] : rng_int(&r, 0, left);
             if (turn >= GIVEN) left -= sizes[g];
         }
-        MUST(cudaMemcpy((void *)rows.row_sizes.data, sizes, sizeof sizes, cudaMemcpyHostToDevice));
+        copy_up((void *)rows.row_sizes.data, sizes, sizeof sizes);
         MUST(cudaMemset(d, 0xff, d_bytes + 2 * GUARD_BYTES));
         MUST(cudaDeviceSynchronize());
         MUST(cudaGraphLaunch(step, stream));

@@ -60,7 +60,7 @@ static void *room(step *s, size_t bytes, const void *from) {
     void *to;
     MUST(cudaMalloc(&to, bytes + 1));
     MUST(cudaMemset(to, POISON, bytes + 1));
-    if (from) MUST(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice));
+    if (from) copy_up(to, from, bytes);
     return s->kept[s->count++] = to;
 }
 static uint16_t bf16_of(float x) {

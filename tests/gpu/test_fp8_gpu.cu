@@ -141,7 +141,7 @@ TEST(fp8_gpu, fast_accumulation) {
 static void *up_to_device(const void *host, size_t bytes) {
     void *to;
     MUST(cudaMalloc(&to, bytes));
-    MUST(cudaMemcpy(to, host, bytes, cudaMemcpyHostToDevice));
+    copy_up(to, host, bytes);
     return to;
 }
 

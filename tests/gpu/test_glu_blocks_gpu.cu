@@ -27,7 +27,7 @@ static void *random_halves(rng *r, int64_t count, int odd) {
     for (int64_t i = 0; i < count; i++) store(TEGROUP_DTYPE_BF16, values, i, (2 * rng_unit(r) - 1) * exp2(8 * rng_unit(r) - 4));
     for (int64_t i = 0; i < count && odd; i += 1 + rng_int(r, 0, 4000)) values[i] = rng_chance(r, 50) ? 0x7fc0 : 0xff80; /* NaN, -infinity */
     void *to = room((size_t)count * 2, 0xff);
-    MUST(cudaMemcpy(to, values, (size_t)count * 2, cudaMemcpyHostToDevice));
+    copy_up(to, values, (size_t)count * 2);
     free(values);
     return to;
 }
@@ -75,7 +75,7 @@ static int one(rng *r, int64_t width, int gradient, tegroup_scale_preset preset,
     const int64_t cols = gradient ? 2 * width : width;
     const tegroup_dtype bf16 = TEGROUP_DTYPE_BF16;
     void *sizes = room(sizeof counts, 0);
-    MUST(cudaMemcpy(sizes, counts, sizeof counts, cudaMemcpyHostToDevice));
+    copy_up(sizes, counts, sizeof counts);
     tegroup_shape rows = tegroup_shape_of(GROUPS, ROWS, cols, tegroup_sizes_of(sizes, TEGROUP_DTYPE_I64, TEGROUP_SPACE_DEVICE));
     tegroup_layout layout;
     tegroup_error error;
@@ -88,7 +88,7 @@ static int one(rng *r, int64_t width, int gradient, tegroup_scale_preset preset,
     float scales[ROWS];
     for (int i = 0; i < ROWS; i++) scales[i] = (float)rng_unit(r);
     void *row_scale = room(sizeof scales, 0);
-    MUST(cudaMemcpy(row_scale, scales, sizeof scales, cudaMemcpyHostToDevice));
+    copy_up(row_scale, scales, sizeof scales);
     memset(&q, 0, sizeof q);
     q.struct_size = sizeof q;
     q.space = TEGROUP_SPACE_DEVICE;

@@ -1065,7 +1065,7 @@ static const char *snapshot_that_is_none(rng *r, const spec *given, int b, int k
         if (kind == 6 && header.irregular) header.capacity_cols = tensors[spoilt]->shape.cols + 1;
         else if (kind == 6) header.magic = 0;
         if (kind < 2) MUST(cudaMemset(at, kind ? 0 : 0xF7, guarded_find(grids[spoilt]->snapshot)->bytes));
-        else MUST(cudaMemcpy(at, &header, sizeof header, cudaMemcpyHostToDevice));
+        else copy_up(at, &header, sizeof header);
         if (kind == 8) { /* a buffer one row too short for the last group */
             if (header.rows_end > 0 && s.ng == NULL && s.c != C_IN_PLACE) tensors[spoilt]->shape.snapshot = desc.a.shape.snapshot;
             if (header.rows_end > 0) tensors[spoilt]->shape.rows = header.rows_end - 1;
@@ -1626,7 +1626,7 @@ TEST(sanitize, sm90_adds_in_l2) {
             bits[i] = r % 3 == 0 ? special[r / 3 % 8] : tiny ? r & 0x80ffffff : (r & 0x8fffffff) + 0x38000000;
         }
         MUST(cudaMalloc((void **)&c, bytes));
-        MUST(cudaMemcpy(c, bits, bytes, cudaMemcpyHostToDevice));
+        copy_up(c, bits, bytes);
         p.desc.alpha.data = &alpha;
         p.desc.alpha.space = TEGROUP_SPACE_HOST;
         for (int elsewhere = 0; elsewhere < 2; elsewhere++) {
@@ -1641,7 +1641,7 @@ TEST(sanitize, sm90_adds_in_l2) {
             ASSERT_GT(sm90_candidates(&p.plan), 1);
             for (int32_t i = 0; i < sm90_candidates(&p.plan); i++) {
                 ASSERT_EQ(TEGROUP_OK, tegroup_impl_sm90_choose(&p.plan, sm90_candidate(&p.plan, i), &p.error));
-                if (!elsewhere) MUST(cudaMemcpy(p.desc.d.data, bits, bytes, cudaMemcpyHostToDevice));
+                if (!elsewhere) copy_up(p.desc.d.data, bits, bytes);
                 else MUST(cudaMemset(p.desc.d.data, 0xFF, bytes));
                 ASSERT_EQ(TEGROUP_OK, product_run(&p, &p.plan, NULL));
                 const uint64_t hash = product_hash(&p, NULL);

@@ -100,7 +100,7 @@ static void one_tensor(rng *r, int replays) {
         for (int i = 0; i < ARRAYS; i++) /* encodings stay */
             for (int32_t g = 0; g <= groups; g++)
                 sizes[i * (MOST_GROUPS + 1) + g] = g == 0 && encodings[i] == TEGROUP_ENCODING_OFFSETS && rng_chance(r, 80) ? 0 : hostile_size(r, s->capacity_rows);
-        MUST(cudaMemcpy(device_of(sizes), sizes, (size_t)ARRAYS * (MOST_GROUPS + 1) * 8, cudaMemcpyHostToDevice));
+        copy_up(device_of(sizes), sizes, (size_t)ARRAYS * (MOST_GROUPS + 1) * 8);
         MUST(cudaDeviceSynchronize());
         MUST(cudaGraphLaunch(exec, stream));
         MUST(cudaStreamSynchronize(stream));

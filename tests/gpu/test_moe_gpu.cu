@@ -1441,12 +1441,12 @@ TEST(moe_gpu, captured_step) {
     for (int64_t i = scaled(50) + 1; i > 0; i--) {
         uint16_t *logits = (uint16_t *)(start + ((unsigned char *)dd.logits.data - arena));
         for (int64_t t = 0; t < TOKENS * EXPERTS; t++) logits[t] = encode16(TEGROUP_DTYPE_BF16, 3 * rng_normal(&r));
-        MUST(cudaMemcpy(arena, start, arena_used, cudaMemcpyHostToDevice));
+        copy_up(arena, start, arena_used);
         MUST(cudaDeviceSynchronize()); /* the copy may still be on its way, and `stream` does not wait for it */
         MUST(cudaGraphLaunch(exec, stream));
         MUST(cudaStreamSynchronize(stream));
         MUST(cudaMemcpy(replayed, arena, arena_used, cudaMemcpyDeviceToHost));
-        MUST(cudaMemcpy(arena, start, arena_used, cudaMemcpyHostToDevice));
+        copy_up(arena, start, arena_used);
         MUST(cudaDeviceSynchronize()); /* the copy may still be on its way, and `stream` does not wait for it */
         ASSERT_TRUE(step());
         MUST(cudaStreamSynchronize(stream));

@@ -147,7 +147,7 @@ static void replays(tegroup_backend backend, uint64_t seed) {
     for (int64_t replay = scaled(100); replay > 0; replay--) {
         unsigned char *got[2];
         for (int64_t i = 0; i < l.tokens * l.experts; i++) store(TEGROUP_DTYPE_BF16, logits, i, 4 * rng_normal(&r));
-        MUST(cudaMemcpy(desc.router.logits.data, logits, (size_t)(l.tokens * l.experts) * 2, cudaMemcpyHostToDevice));
+        copy_up(desc.router.logits.data, logits, (size_t)(l.tokens * l.experts) * 2);
         for (int eager = 0; eager < 2; eager++) {
             poison_results(results);
             MUST(cudaMemset(desc.saved_by_forward, 0xF1, desc.saved_by_forward_bytes));

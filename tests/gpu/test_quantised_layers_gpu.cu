@@ -119,7 +119,7 @@ static void bring_back(quantised_layer *l) {
 static void other_sizes(const quantised_layer *l, rng *r) {
     int64_t counts[QL_GROUPS], left = l->rows.rows;
     for (int g = 0; g < QL_GROUPS; g++) counts[g] = rng_chance(r, 25) ? 0 : rng_int(r, 0, left), left -= counts[g];
-    MUST(cudaMemcpy(device_of(l->rows.row_sizes.data), counts, sizeof counts, cudaMemcpyHostToDevice));
+    copy_up(device_of(l->rows.row_sizes.data), counts, sizeof counts);
     MUST(cudaDeviceSynchronize());
 }
 

@@ -12,7 +12,7 @@ static void *const *list_to_device(void *const *list, int32_t groups) {
     void *entries[MOST_GROUPS + 1] = {NULL};
     for (int32_t g = 0; g < groups; g++) entries[g] = device_of(list[g]);
     void **twin = (void **)arena_take(sizeof entries, 0);
-    MUST(cudaMemcpy(twin, entries, sizeof entries, cudaMemcpyHostToDevice));
+    copy_up(twin, entries, sizeof entries);
     return twin;
 }
 

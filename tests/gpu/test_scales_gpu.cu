@@ -11,7 +11,7 @@ static void *const *list_to_device(const depot *s) {
     void *entries[MOST_GROUPS + 1] = {NULL};
     for (int32_t g = 0; g < s->groups; g++) entries[g] = device_of(s->list[g]);
     void **list = (void **)arena_take(sizeof entries, 0);
-    MUST(cudaMemcpy(list, entries, sizeof entries, cudaMemcpyHostToDevice));
+    copy_up(list, entries, sizeof entries);
     return list;
 }
 

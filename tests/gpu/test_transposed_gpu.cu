@@ -26,7 +26,7 @@ static int kept_count;
 static void *on_gpu(const void *from, size_t bytes) {
     void *to;
     MUST(cudaMalloc(&to, bytes + 1));
-    if (from) MUST(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice));
+    if (from) copy_up(to, from, bytes);
     else MUST(cudaMemset(to, 0xff, bytes + 1));
     return kept[kept_count++] = to;
 }
