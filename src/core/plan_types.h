@@ -181,8 +181,8 @@ typedef struct tegroup_tune_desc {
                                         timed in turns with the candidates; NULL = none                             */
     const tegroup_gemm_desc *rival;  /* its call, on real buffers, whose results are overwritten, too               */
     const struct tegroup_quantize_desc *quantize; /* [quantize_count] what gemm needs before each call and the rival
-                                        does not, such as quantise of its rows: timed in turns as well, and whatever it
-                                        writes is overwritten. NULL with 0: nothing                                 */
+                                        does not, such as quantise of its rows: run first, timed in turns as well, and
+                                        whatever it writes is overwritten. NULL with 0: nothing                     */
     int32_t             quantize_count;
     float              *rival_milliseconds; /* [2], required with a rival: medians of gemm, by the candidate that is
                                         kept, with its quantize; and of the rival, which is the faster plan where its

@@ -124,6 +124,9 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
     }
     if (desc->rival_plan) order[timed++] = TEGROUP_IMPL_TUNE_RIVAL;
     if (desc->quantize_count > 0) order[timed++] = TEGROUP_IMPL_TUNE_QUANTIZE;
+    for (int32_t i = 0; i < desc->quantize_count; i++) /* candidates multiply what is there: times depend on data */
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_of_member("quantize", tegroup_quantize(&desc->quantize[i], stream, error), error));
     for (int32_t round = -1; round < rounds; round++) { /* the first round warms up */
         tegroup_impl_shuffle(order, timed, &state);
         for (int32_t turn = 0; turn < timed; turn++) {
