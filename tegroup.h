@@ -1027,8 +1027,8 @@ typedef struct tegroup_tune_desc {
                                         timed in turns with the candidates; NULL = none                             */
     const tegroup_gemm_desc *rival;  /* its call, on real buffers, whose results are overwritten, too               */
     const struct tegroup_quantize_desc *quantize; /* [quantize_count] what gemm needs before each call and the rival
-                                        does not, such as quantise of its rows: timed in turns as well, and whatever it
-                                        writes is overwritten. NULL with 0: nothing                                 */
+                                        does not, such as quantise of its rows: run first, timed in turns as well, and
+                                        whatever it writes is overwritten. NULL with 0: nothing                     */
     int32_t             quantize_count;
     float              *rival_milliseconds; /* [2], required with a rival: medians of gemm, by the candidate that is
                                         kept, with its quantize; and of the rival, which is the faster plan where its
@@ -1344,6 +1344,9 @@ typedef struct tegroup_linear_desc {
     tegroup_weight_layout weight_layout; /* of weight and main_grad                                               */
     tegroup_options options;        /* of each product; but the one that gives grad_row_scale has one column: its
                                        backend is AUTO */
+    tegroup_gather  gather_input, gather_grad_output; /* rows of input and of grad_output picked by an index, so that no
+                                       permuted copy of them need be written: their products have gather_a or gather_b,
+                                       which says who can. All zero = they lie in the routing's order             */
 } tegroup_linear_desc;
 
 #define TEGROUP_LINEAR_PLAN_MAGIC 0x54474c31u /* "TGL1" */
@@ -1471,6 +1474,7 @@ typedef struct tegroup_mlp_desc {
     tegroup_scale_rule grad_rule;   /* likewise, of grad_preactivation                                            */
     tegroup_options options;        /* of each product (the one that gives the bias's part of grad_row_scale has one
                                        column: its backend is AUTO); threads for the activation, too */
+    tegroup_gather  gather_input, gather_grad_output; /* as tegroup_linear_desc's, of fc1 and fc1_up, and of fc2  */
 } tegroup_mlp_desc;
 
 #define TEGROUP_MLP_PLAN_MAGIC 0x54474d31u /* "TGM1" */
@@ -4135,14 +4139,15 @@ typedef struct tegroup_impl_name {
     const char *name;
     const char *members[TEGROUP_IMPL_MEMBER_COUNT];
     /* rules about another tensor that name this one */
-    const char *apart, *groups, *rows, *cols, *dtype, *ragged, *scaling;
+    const char *apart, *index_apart, *groups, *rows, *cols, *dtype, *ragged, *scaling;
 } tegroup_impl_name;
 
 #define TEGROUP_IMPL_PATH_ONLY(member, path) path,
 #define TEGROUP_IMPL_NAME(name)                                                                                        \
     {                                                                                                                  \
         name, {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_PATH_ONLY, name)}, "must not overlap " name,                          \
-            "must equal " name ".shape.groups", "must equal " name ".shape.rows", "must equal " name ".shape.cols",    \
+            "must not overlap gather_" name ".slot_of_row", "must equal " name ".shape.groups",                        \
+            "must equal " name ".shape.rows", "must equal " name ".shape.cols",                                        \
             "must equal " name ".dtype (FP8: either kind; F32 goes with weights of F16 and BF16, too)",                \
             "must be set just when that of " name " is", "must be one that is multiplied with " name ".scaling"        \
     }
@@ -8534,7 +8539,7 @@ static inline void tegroup_impl_sm90_decoded_workspace(const tegroup_plan *plan,
     KERNEL(FP8_64X128, 1, 64, 128, 1, 2, 0, 0)                                                                         \
     KERNEL(FP8_WGRAD_128X192, 3, 64, 192, 0, 3, 0, 0)                                                                  \
     KERNEL(FP8_WGRAD_128X192_WHOLE, 3, 64, 192, 0, 6, 0, 0)                                                            \
-    KERNEL(FP8_FAST_128X192, 1, 128, 192, 1, 3, 1, 1)                                                                  \
+    KERNEL(FP8_FAST_128X192, 1, 64, 192, 0, 3, 1, 1)                                                                   \
     KERNEL(FP8_FAST_64X128, 1, 64, 128, 1, 2, 0, 1)
 
 enum {
@@ -10386,8 +10391,11 @@ static inline int64_t tegroup_impl_scalar_bytes(const tegroup_scalars *s, int32_
     return (s->stride ? (int64_t)groups : 1) * (s->dtype == TEGROUP_DTYPE_F64 ? 8 : 4);
 }
 
-static inline int64_t tegroup_impl_index_bytes(const tegroup_gather *gather, const tegroup_tensor *t) {
-    return gather->rows > 0 ? tegroup_impl_mul(8, t->shape.rows) : 0;
+/* What a product reads of the index of a gathered operand. */
+static inline tegroup_impl_buffer tegroup_impl_index_buffer(const tegroup_gather *gather, const tegroup_tensor *t,
+                                                            const tegroup_impl_name *name) {
+    return tegroup_impl_buffer_of(gather->slot_of_row, gather->rows > 0 ? tegroup_impl_mul(8, t->shape.rows) : 0, NULL,
+                                  name->index_apart, 0);
 }
 
 static inline int64_t tegroup_impl_row_scale_bytes(const tegroup_gemm_desc *desc) {
@@ -10432,8 +10440,8 @@ static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *pla
     buffers[count++] = tegroup_impl_workspace_buffer(&desc->options, plan->workspace_bytes);
     buffers[count++] = tegroup_impl_tensor_buffer(d, names->operand[TEGROUP_IMPL_D], 1);
     for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_B; i++)
-        count += tegroup_impl_operand_buffers(desc, (tegroup_impl_operand)i, tensors[i], names->operand[i],
-                                              buffers + count);
+        count +=
+            tegroup_impl_operand_buffers(desc, (tegroup_impl_operand)i, tensors[i], names->operand[i], buffers + count);
     if (c->dtype != TEGROUP_DTYPE_UNSET) {
         buffers[count] = tegroup_impl_tensor_buffer(c, names->operand[TEGROUP_IMPL_C], 0);
         buffers[count].twin = 1;
@@ -10453,12 +10461,8 @@ static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *pla
                                "must not overlap alpha.data", 0);
     buffers[count++] = tegroup_impl_buffer_of(desc->beta.data, tegroup_impl_scalar_bytes(&desc->beta, d->shape.groups),
                                               NULL, "must not overlap beta.data", 0);
-    buffers[count++] =
-        tegroup_impl_buffer_of(desc->gather_a.slot_of_row, tegroup_impl_index_bytes(&desc->gather_a, &desc->a), NULL,
-                               "must not overlap gather_a.slot_of_row", 0);
-    buffers[count++] =
-        tegroup_impl_buffer_of(desc->gather_b.slot_of_row, tegroup_impl_index_bytes(&desc->gather_b, &desc->b), NULL,
-                               "must not overlap gather_b.slot_of_row", 0);
+    buffers[count++] = tegroup_impl_index_buffer(&desc->gather_a, &desc->a, names->operand[TEGROUP_IMPL_A]);
+    buffers[count++] = tegroup_impl_index_buffer(&desc->gather_b, &desc->b, names->operand[TEGROUP_IMPL_B]);
     return tegroup_impl_check_apart(buffers, count, desc->options.check_level, NULL, error);
 }
 
@@ -12809,7 +12813,8 @@ typedef struct tegroup_impl_layer {
     tegroup_weight_layout weight_layout;
     const char *weight_layout_name;
     const tegroup_options *options;
-    int32_t halves; /* 1: out and grad_output are halves of wider rows */
+    int32_t halves;                                          /* 1: out and grad_output are halves of wider rows */
+    const tegroup_gather *gather_input, *gather_grad_output; /* NULL = their rows lie in order */
 } tegroup_impl_layer;
 
 static inline int tegroup_impl_layer_has(const tegroup_impl_layer *layer, int tensor) {
@@ -12868,6 +12873,15 @@ static inline int32_t tegroup_impl_half_alignment(const tegroup_tensor *half, in
     return each < most ? (int32_t)each : alignment;
 }
 
+/* Where the rows of a product's operand are. */
+static inline tegroup_gather tegroup_impl_layer_gather(const tegroup_impl_layer *layer, int tensor) {
+    static const tegroup_gather in_order = {NULL, 0, 0};
+    const tegroup_gather *gather = tensor == TEGROUP_IMPL_LINEAR_INPUT         ? layer->gather_input
+                                   : tensor == TEGROUP_IMPL_LINEAR_GRAD_OUTPUT ? layer->gather_grad_output
+                                                                               : NULL;
+    return gather ? *gather : in_order;
+}
+
 /* A product as tegroup_gemm takes it. */
 static inline void tegroup_impl_layer_product(const tegroup_impl_layer *layer, int product, tegroup_gemm_desc *gemm) {
     tegroup_tensor *const operands[TEGROUP_IMPL_OPERANDS] = {&gemm->a, &gemm->b, &gemm->c, &gemm->d, &gemm->bias};
@@ -12880,6 +12894,8 @@ static inline void tegroup_impl_layer_product(const tegroup_impl_layer *layer, i
         const int tensor = tegroup_impl_layer_role(layer, product, operand);
         if (tensor != TEGROUP_IMPL_LINEAR_NONE && layer->tensor[tensor]) *operands[operand] = *layer->tensor[tensor];
     }
+    gemm->gather_a = tegroup_impl_layer_gather(layer, tegroup_impl_layer_role(layer, product, TEGROUP_IMPL_A));
+    gemm->gather_b = tegroup_impl_layer_gather(layer, tegroup_impl_layer_role(layer, product, TEGROUP_IMPL_B));
     if (gemm->bias.dtype != TEGROUP_DTYPE_UNSET) {
         gemm->row_scale = layer->row_scale;
         gemm->row_scale_dtype = layer->row_scale_dtype;
@@ -13140,6 +13156,8 @@ static inline void tegroup_impl_linear_layer(const tegroup_linear_desc *desc, te
     layer->weight_layout = desc->weight_layout;
     layer->weight_layout_name = "weight_layout";
     layer->options = &desc->options;
+    layer->gather_input = &desc->gather_input;
+    layer->gather_grad_output = &desc->gather_grad_output;
 }
 
 #define TEGROUP_IMPL_THERE(member) (desc->member.dtype != TEGROUP_DTYPE_UNSET)
@@ -13521,6 +13539,8 @@ static inline void tegroup_impl_mlp_layers_of(const tegroup_mlp_desc *desc, tegr
     tegroup_impl_mlp_layer_of(desc, TEGROUP_MLP_FC1, fc1);
     tegroup_impl_mlp_layer_of(desc, TEGROUP_MLP_FC2, fc2);
     tegroup_impl_mlp_layer_of(desc, TEGROUP_MLP_FC1_UP, fc1_up);
+    fc1->gather_input = fc1_up->gather_input = &desc->gather_input;
+    fc2->gather_grad_output = &desc->gather_grad_output;
     fc1->tensor[TEGROUP_IMPL_LINEAR_INPUT] = &desc->input;
     fc1->tensor[TEGROUP_IMPL_LINEAR_OUT] =
         TEGROUP_IMPL_THERE(preactivation) ? &desc->preactivation : &layers->preactivation;
@@ -14154,9 +14174,8 @@ TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const 
 
 #if TEGROUP_IMPL_FUSED_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
 /* Gradients of row_scale, of the sums that a dgrad with a gradient in its epilogue leaves in D's place. */
-static inline tegroup_status tegroup_impl_cuda_row_sums(const tegroup_activation_backward_desc *desc,
-                                                        const float *sums, struct CUstream_st *stream,
-                                                        tegroup_error *error);
+static inline tegroup_status tegroup_impl_cuda_row_sums(const tegroup_activation_backward_desc *desc, const float *sums,
+                                                        struct CUstream_st *stream, tegroup_error *error);
 #endif
 
 /* What a call of an MLP works with. */
@@ -14291,11 +14310,15 @@ static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_impl_mlp
                                                           tegroup_error *error) {
     const tegroup_mlp_desc *desc = call->desc;
     const uint32_t reads = call->reads, writes = call->writes;
-    tegroup_impl_buffer buffers[TEGROUP_IMPL_MLP_COUNT + 4 + 2 * 8 + 8 * 3];
+    const tegroup_tensor input = tegroup_impl_stored(&desc->input, &desc->gather_input),
+                         grad_output = tegroup_impl_stored(&desc->grad_output, &desc->gather_grad_output);
+    tegroup_impl_buffer buffers[TEGROUP_IMPL_MLP_COUNT + 4 + 2 * 8 + 8 * 3 + 2];
     int32_t i, count = 0, preactivation = -1;
     buffers[count++] = tegroup_impl_workspace_buffer(&desc->options, workspace_bytes);
     for (i = 0; i < TEGROUP_IMPL_MLP_ROW_SCALE; i++) {
-        const tegroup_tensor *t = tegroup_impl_mlp_at(desc, i);
+        const tegroup_tensor *t = i == TEGROUP_IMPL_MLP_INPUT         ? &input
+                                  : i == TEGROUP_IMPL_MLP_GRAD_OUTPUT ? &grad_output
+                                                                      : tegroup_impl_mlp_at(desc, i);
         const int written = writes >> i & 1u;
         if (!((reads | writes) >> i & 1u) || t->dtype == TEGROUP_DTYPE_UNSET) continue;
         if (t->scaling != TEGROUP_SCALING_NONE) {
@@ -14318,6 +14341,12 @@ static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_impl_mlp
         && desc->activated_rule.method == TEGROUP_SCALE_GIVEN) /* of rows that lie in the workspace */
         buffers[count++] = tegroup_impl_buffer_of(desc->activated.scale, 4 * (int64_t)desc->input.shape.groups, NULL,
                                                   "must not overlap activated.scale", 0);
+    if (reads >> TEGROUP_IMPL_MLP_INPUT & 1u)
+        buffers[count++] =
+            tegroup_impl_index_buffer(&desc->gather_input, &desc->input, tegroup_impl_mlp_name(TEGROUP_IMPL_MLP_INPUT));
+    if (reads >> TEGROUP_IMPL_MLP_GRAD_OUTPUT & 1u)
+        buffers[count++] = tegroup_impl_index_buffer(&desc->gather_grad_output, &desc->grad_output,
+                                                     tegroup_impl_mlp_name(TEGROUP_IMPL_MLP_GRAD_OUTPUT));
     buffers[count++] = tegroup_impl_snapshot_buffer(&desc->input);
     return tegroup_impl_check_apart(buffers, count, desc->options.check_level, NULL, error);
 }
@@ -14341,10 +14370,9 @@ static inline tegroup_status tegroup_impl_mlp_check_call(tegroup_impl_mlp_call *
     tegroup_impl_mlp_place(call->plans, desc, &call->layers);
     for (i = 0; i < call->count; i++) {
         tegroup_impl_mlp_product *p = &call->products[i];
-        TEGROUP_IMPL_TRY(tegroup_impl_layer_check_product(tegroup_impl_mlp_layer_at(&call->layers, p->layer),
-                                                          p->product, tegroup_impl_mlp_adds(p->layer, p->product), 0,
-                                                          tegroup_impl_mlp_linear(call->plans, p->layer), &p->gemm,
-                                                          error));
+        TEGROUP_IMPL_TRY(tegroup_impl_layer_check_product(
+            tegroup_impl_mlp_layer_at(&call->layers, p->layer), p->product, tegroup_impl_mlp_adds(p->layer, p->product),
+            0, tegroup_impl_mlp_linear(call->plans, p->layer), &p->gemm, error));
     }
     return tegroup_impl_mlp_check_apart(call, workspace_bytes, error);
 }
@@ -14485,8 +14513,7 @@ static inline tegroup_status tegroup_impl_mlp_quantize(const tegroup_impl_mlp_ca
     for (copy = 0; copy < TEGROUP_IMPL_COPIES && output != &call->layers.activated; copy++)
         TEGROUP_IMPL_RULE(
             !(copies >> copy & 1) || tegroup_impl_has_copy(output, copy) || tegroup_impl_copy_bytes(output, copy) == 0,
-            ERROR_NULL_ARGUMENT,
-            tegroup_impl_copy_paths_of(&names->output, tegroup_impl_listed(output), copy).data,
+            ERROR_NULL_ARGUMENT, tegroup_impl_copy_paths_of(&names->output, tegroup_impl_listed(output), copy).data,
             "must not be NULL: a planned product reads it", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_quantize_as(quantize, names, error));
     return tegroup_impl_check_quantize_built(quantize, error);
@@ -14523,8 +14550,7 @@ static inline tegroup_status tegroup_impl_mlp_run(const tegroup_impl_mlp_product
 static inline tegroup_status tegroup_impl_mlp_run_fused(const tegroup_impl_mlp_product *p,
                                                         const tegroup_impl_epilogue *epilogue,
                                                         struct CUstream_st *stream, tegroup_error *error) {
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_backend_of(p->plan->backend)->run_fused(p->plan, &p->gemm, epilogue, stream, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_backend_of(p->plan->backend)->run_fused(p->plan, &p->gemm, epilogue, stream, error));
 #if TEGROUP_IMPL_FUSED_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
     if (p->gemm.op == TEGROUP_OP_DGRAD)
         return tegroup_impl_cuda_row_sums(&epilogue->gradient, (const float *)p->gemm.d.data, stream, error);
@@ -14579,8 +14605,7 @@ static inline tegroup_status tegroup_impl_mlp_forward(const tegroup_impl_mlp_pla
         epilogue.up = tegroup_impl_mlp_apart(desc) ? &call.products[1].gemm : NULL;
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_run_fused(&call.products[0], &epilogue, stream, error));
     } else {
-        for (i = 0; i + 1 < call.count; i++)
-            TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&call.products[i], stream, error));
+        for (i = 0; i + 1 < call.count; i++) TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&call.products[i], stream, error));
         TEGROUP_IMPL_TRY(step.quantises ? tegroup_impl_quantize(&step.quantize, stream, error)
                                         : tegroup_impl_activation_run(&epilogue.activation, stream, error));
     }

@@ -44,14 +44,15 @@ typedef struct tegroup_impl_name {
     const char *name;
     const char *members[TEGROUP_IMPL_MEMBER_COUNT];
     /* rules about another tensor that name this one */
-    const char *apart, *groups, *rows, *cols, *dtype, *ragged, *scaling;
+    const char *apart, *index_apart, *groups, *rows, *cols, *dtype, *ragged, *scaling;
 } tegroup_impl_name;
 
 #define TEGROUP_IMPL_PATH_ONLY(member, path) path,
 #define TEGROUP_IMPL_NAME(name)                                                                                        \
     {                                                                                                                  \
         name, {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_PATH_ONLY, name)}, "must not overlap " name,                          \
-            "must equal " name ".shape.groups", "must equal " name ".shape.rows", "must equal " name ".shape.cols",    \
+            "must not overlap gather_" name ".slot_of_row", "must equal " name ".shape.groups",                        \
+            "must equal " name ".shape.rows", "must equal " name ".shape.cols",                                        \
             "must equal " name ".dtype (FP8: either kind; F32 goes with weights of F16 and BF16, too)",                \
             "must be set just when that of " name " is", "must be one that is multiplied with " name ".scaling"        \
     }

@@ -203,8 +203,29 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
     __device__ __forceinline__ void add_up_eights(int group, const tegroup_impl_sm90_item &item, uint32_t first,
                                                   uint32_t steps, sums &sum) const {
         typedef tegroup_impl_wgmma_eights<A_E5M2, B_E5M2> eights;
-        if (this->narrow(item)) base::template add_up<SHAPE::NARROW, eights>(group, first, steps, sum);
-        else base::template add_up<COLS, eights>(group, first, steps, sum);
+        if (SHAPE::TURNS) base::template add_up<COLS, eights>(group, first, steps, sum);
+        else if (this->narrow(item)) add_up_kept<SHAPE::NARROW, A_E5M2, B_E5M2>(group, first, steps, sum[0]);
+        else add_up_kept<COLS, A_E5M2, B_E5M2>(group, first, steps, sum[0]);
+    }
+    /* Two warpgroups that share a tile each wait for a stage's products while the other's are made. */
+    template <int WIDTH, bool A_E5M2, bool B_E5M2>
+    __device__ __forceinline__ void add_up_kept(int group, uint32_t first, uint32_t steps,
+                                                float (&sum)[COLS / 2]) const {
+        const uint64_t a = tegroup_impl_wgmma_tile(ring + line_of(group) * 128, 0),
+                       b = tegroup_impl_wgmma_tile(ring + SHAPE::A_BYTES, 0);
+        float(&part)[WIDTH / 2] = reinterpret_cast<float(&)[WIDTH / 2]>(sum);
+#pragma unroll
+        for (int i = 0; i < WIDTH / 2; i++) part[i] = 0;
+#pragma unroll 1
+        for (uint32_t step = first; step < first + steps; step++) {
+            const uint64_t offset = (uint64_t)(step % STAGES * (SHAPE::STAGE_BYTES >> 4));
+            this->wait_full(step);
+            multiply_stage_of<WIDTH, A_E5M2, B_E5M2, true>(a + offset, b + offset, part);
+            tegroup_impl_wgmma_wait<0>();
+            keep<WIDTH>(part);
+            this->release(step);
+        }
+        this->yield(group);
     }
     /* Sums that are promoted. */
     __device__ __forceinline__ void add_up_all(int group, const tegroup_impl_sm90_item &item,
@@ -259,14 +280,14 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
         else if (fp8.b_e5m2) multiply_stage_of<WIDTH, false, true>(a + offset, b + offset, part);
         else multiply_stage_of<WIDTH, false, false>(a + offset, b + offset, part);
     }
-    template <int WIDTH, bool A_E5M2, bool B_E5M2>
+    template <int WIDTH, bool A_E5M2, bool B_E5M2, bool ADDS = false>
     static __device__ __forceinline__ void multiply_stage_of(uint64_t a, uint64_t b, float (&part)[WIDTH / 2]) {
         keep<WIDTH>(part);
         tegroup_impl_wgmma_begin();
 #pragma unroll
         for (int kk = 0; kk < SHAPE::K / 32; kk++)
             tegroup_impl_wgmma_fp8<WIDTH>::template multiply<A_E5M2, B_E5M2>(part, a + kk * (32 >> 4),
-                                                                             b + kk * (32 >> 4), kk > 0);
+                                                                             b + kk * (32 >> 4), ADDS || kk > 0);
         tegroup_impl_wgmma_commit();
         keep<WIDTH>(part);
     }

@@ -32,7 +32,7 @@
     KERNEL(FP8_64X128, 1, 64, 128, 1, 2, 0, 0)                                                                         \
     KERNEL(FP8_WGRAD_128X192, 3, 64, 192, 0, 3, 0, 0)                                                                  \
     KERNEL(FP8_WGRAD_128X192_WHOLE, 3, 64, 192, 0, 6, 0, 0)                                                            \
-    KERNEL(FP8_FAST_128X192, 1, 128, 192, 1, 3, 1, 1)                                                                  \
+    KERNEL(FP8_FAST_128X192, 1, 64, 192, 0, 3, 1, 1)                                                                   \
     KERNEL(FP8_FAST_64X128, 1, 64, 128, 1, 2, 0, 1)
 
 enum {

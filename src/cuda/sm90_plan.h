@@ -47,10 +47,11 @@ static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_planned_row(const t
 /* The most rows and columns that the kernel counts: tiles reach behind the last. */
 #define TEGROUP_IMPL_SM90_MOST ((INT64_C(1) << 31) - 512)
 
-static inline tegroup_status tegroup_impl_sm90_check_gather(const tegroup_gemm_desc *desc, tegroup_error *error) {
-    TEGROUP_IMPL_RULE(desc->gather_a.rows <= INT32_MAX, ERROR_UNSUPPORTED, "gather_a.rows",
+static inline tegroup_status tegroup_impl_sm90_check_gather(const tegroup_gemm_desc *desc,
+                                                            const tegroup_impl_names *names, tegroup_error *error) {
+    TEGROUP_IMPL_RULE(desc->gather_a.rows <= INT32_MAX, ERROR_UNSUPPORTED, TEGROUP_IMPL_OPERAND_PATH(A, GATHER_ROWS),
                       "must be countable in 31 bits", INT32_MAX, desc->gather_a.rows);
-    TEGROUP_IMPL_RULE(desc->gather_b.rows <= INT32_MAX, ERROR_UNSUPPORTED, "gather_b.rows",
+    TEGROUP_IMPL_RULE(desc->gather_b.rows <= INT32_MAX, ERROR_UNSUPPORTED, TEGROUP_IMPL_OPERAND_PATH(B, GATHER_ROWS),
                       "must be countable in 31 bits", INT32_MAX, desc->gather_b.rows);
     return TEGROUP_OK;
 }
@@ -64,7 +65,7 @@ static inline tegroup_status tegroup_impl_sm90_plan(const tegroup_gemm_desc *des
     cudaError_t code;
     TEGROUP_IMPL_RULE(p->rows <= most, ERROR_UNSUPPORTED, TEGROUP_IMPL_OPERAND_PATH(A, ROWS),
                       "must be countable in 31 bits", most, p->rows);
-    TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_gather(desc, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_gather(desc, names, error));
     TEGROUP_IMPL_RULE(p->n <= most, ERROR_UNSUPPORTED,
                       p->op == TEGROUP_OP_FORWARD ? TEGROUP_IMPL_OPERAND_PATH(D, COLS)
                                                   : TEGROUP_IMPL_OPERAND_PATH(A, COLS),
@@ -146,7 +147,7 @@ static inline tegroup_status tegroup_impl_sm90_check(const tegroup_plan *plan, c
                       "must be part of this build: the plan has PORTABLE's kernel for few rows",
                       TEGROUP_BACKEND_PORTABLE, plan->backend);
 #endif
-    TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_gather(desc, error)); /* what they gather from may change by call */
+    TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_gather(desc, names, error)); /* what they gather from may change by call */
     for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_D; i++) {
         const tegroup_impl_name *name = names->operand[i];
         TEGROUP_IMPL_TRY(i <= TEGROUP_IMPL_B

@@ -112,8 +112,11 @@ static inline int64_t tegroup_impl_scalar_bytes(const tegroup_scalars *s, int32_
     return (s->stride ? (int64_t)groups : 1) * (s->dtype == TEGROUP_DTYPE_F64 ? 8 : 4);
 }
 
-static inline int64_t tegroup_impl_index_bytes(const tegroup_gather *gather, const tegroup_tensor *t) {
-    return gather->rows > 0 ? tegroup_impl_mul(8, t->shape.rows) : 0;
+/* What a product reads of the index of a gathered operand. */
+static inline tegroup_impl_buffer tegroup_impl_index_buffer(const tegroup_gather *gather, const tegroup_tensor *t,
+                                                            const tegroup_impl_name *name) {
+    return tegroup_impl_buffer_of(gather->slot_of_row, gather->rows > 0 ? tegroup_impl_mul(8, t->shape.rows) : 0, NULL,
+                                  name->index_apart, 0);
 }
 
 static inline int64_t tegroup_impl_row_scale_bytes(const tegroup_gemm_desc *desc) {
@@ -158,8 +161,8 @@ static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *pla
     buffers[count++] = tegroup_impl_workspace_buffer(&desc->options, plan->workspace_bytes);
     buffers[count++] = tegroup_impl_tensor_buffer(d, names->operand[TEGROUP_IMPL_D], 1);
     for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_B; i++)
-        count += tegroup_impl_operand_buffers(desc, (tegroup_impl_operand)i, tensors[i], names->operand[i],
-                                              buffers + count);
+        count +=
+            tegroup_impl_operand_buffers(desc, (tegroup_impl_operand)i, tensors[i], names->operand[i], buffers + count);
     if (c->dtype != TEGROUP_DTYPE_UNSET) {
         buffers[count] = tegroup_impl_tensor_buffer(c, names->operand[TEGROUP_IMPL_C], 0);
         buffers[count].twin = 1;
@@ -179,12 +182,8 @@ static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *pla
                                "must not overlap alpha.data", 0);
     buffers[count++] = tegroup_impl_buffer_of(desc->beta.data, tegroup_impl_scalar_bytes(&desc->beta, d->shape.groups),
                                               NULL, "must not overlap beta.data", 0);
-    buffers[count++] =
-        tegroup_impl_buffer_of(desc->gather_a.slot_of_row, tegroup_impl_index_bytes(&desc->gather_a, &desc->a), NULL,
-                               "must not overlap gather_a.slot_of_row", 0);
-    buffers[count++] =
-        tegroup_impl_buffer_of(desc->gather_b.slot_of_row, tegroup_impl_index_bytes(&desc->gather_b, &desc->b), NULL,
-                               "must not overlap gather_b.slot_of_row", 0);
+    buffers[count++] = tegroup_impl_index_buffer(&desc->gather_a, &desc->a, names->operand[TEGROUP_IMPL_A]);
+    buffers[count++] = tegroup_impl_index_buffer(&desc->gather_b, &desc->b, names->operand[TEGROUP_IMPL_B]);
     return tegroup_impl_check_apart(buffers, count, desc->options.check_level, NULL, error);
 }
 

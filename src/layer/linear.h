@@ -72,7 +72,8 @@ typedef struct tegroup_impl_layer {
     tegroup_weight_layout weight_layout;
     const char *weight_layout_name;
     const tegroup_options *options;
-    int32_t halves; /* 1: out and grad_output are halves of wider rows */
+    int32_t halves;                                          /* 1: out and grad_output are halves of wider rows */
+    const tegroup_gather *gather_input, *gather_grad_output; /* NULL = their rows lie in order */
 } tegroup_impl_layer;
 
 static inline int tegroup_impl_layer_has(const tegroup_impl_layer *layer, int tensor) {
@@ -131,6 +132,15 @@ static inline int32_t tegroup_impl_half_alignment(const tegroup_tensor *half, in
     return each < most ? (int32_t)each : alignment;
 }
 
+/* Where the rows of a product's operand are. */
+static inline tegroup_gather tegroup_impl_layer_gather(const tegroup_impl_layer *layer, int tensor) {
+    static const tegroup_gather in_order = {NULL, 0, 0};
+    const tegroup_gather *gather = tensor == TEGROUP_IMPL_LINEAR_INPUT         ? layer->gather_input
+                                   : tensor == TEGROUP_IMPL_LINEAR_GRAD_OUTPUT ? layer->gather_grad_output
+                                                                               : NULL;
+    return gather ? *gather : in_order;
+}
+
 /* A product as tegroup_gemm takes it. */
 static inline void tegroup_impl_layer_product(const tegroup_impl_layer *layer, int product, tegroup_gemm_desc *gemm) {
     tegroup_tensor *const operands[TEGROUP_IMPL_OPERANDS] = {&gemm->a, &gemm->b, &gemm->c, &gemm->d, &gemm->bias};
@@ -143,6 +153,8 @@ static inline void tegroup_impl_layer_product(const tegroup_impl_layer *layer, i
         const int tensor = tegroup_impl_layer_role(layer, product, operand);
         if (tensor != TEGROUP_IMPL_LINEAR_NONE && layer->tensor[tensor]) *operands[operand] = *layer->tensor[tensor];
     }
+    gemm->gather_a = tegroup_impl_layer_gather(layer, tegroup_impl_layer_role(layer, product, TEGROUP_IMPL_A));
+    gemm->gather_b = tegroup_impl_layer_gather(layer, tegroup_impl_layer_role(layer, product, TEGROUP_IMPL_B));
     if (gemm->bias.dtype != TEGROUP_DTYPE_UNSET) {
         gemm->row_scale = layer->row_scale;
         gemm->row_scale_dtype = layer->row_scale_dtype;
@@ -403,6 +415,8 @@ static inline void tegroup_impl_linear_layer(const tegroup_linear_desc *desc, te
     layer->weight_layout = desc->weight_layout;
     layer->weight_layout_name = "weight_layout";
     layer->options = &desc->options;
+    layer->gather_input = &desc->gather_input;
+    layer->gather_grad_output = &desc->gather_grad_output;
 }
 
 #define TEGROUP_IMPL_THERE(member) (desc->member.dtype != TEGROUP_DTYPE_UNSET)

@@ -67,6 +67,9 @@ typedef struct tegroup_linear_desc {
     tegroup_weight_layout weight_layout; /* of weight and main_grad                                               */
     tegroup_options options;        /* of each product; but the one that gives grad_row_scale has one column: its
                                        backend is AUTO */
+    tegroup_gather  gather_input, gather_grad_output; /* rows of input and of grad_output picked by an index, so that no
+                                       permuted copy of them need be written: their products have gather_a or gather_b,
+                                       which says who can. All zero = they lie in the routing's order             */
 } tegroup_linear_desc;
 
 #define TEGROUP_LINEAR_PLAN_MAGIC 0x54474c31u /* "TGL1" */

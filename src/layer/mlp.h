@@ -24,6 +24,7 @@
 #include "core/scale_grid.h"
 #include "core/field_names.h"
 #include "core/checks.h"
+#include "core/tensor_checks.h"
 #include "core/copies.h"
 #include "core/apart.h"
 #include "core/epilogue.h"
@@ -39,9 +40,8 @@
 
 #if TEGROUP_IMPL_FUSED_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
 /* Gradients of row_scale, of the sums that a dgrad with a gradient in its epilogue leaves in D's place. */
-static inline tegroup_status tegroup_impl_cuda_row_sums(const tegroup_activation_backward_desc *desc,
-                                                        const float *sums, struct CUstream_st *stream,
-                                                        tegroup_error *error);
+static inline tegroup_status tegroup_impl_cuda_row_sums(const tegroup_activation_backward_desc *desc, const float *sums,
+                                                        struct CUstream_st *stream, tegroup_error *error);
 #endif
 
 /* What a call of an MLP works with. */
@@ -176,11 +176,15 @@ static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_impl_mlp
                                                           tegroup_error *error) {
     const tegroup_mlp_desc *desc = call->desc;
     const uint32_t reads = call->reads, writes = call->writes;
-    tegroup_impl_buffer buffers[TEGROUP_IMPL_MLP_COUNT + 4 + 2 * 8 + 8 * 3];
+    const tegroup_tensor input = tegroup_impl_stored(&desc->input, &desc->gather_input),
+                         grad_output = tegroup_impl_stored(&desc->grad_output, &desc->gather_grad_output);
+    tegroup_impl_buffer buffers[TEGROUP_IMPL_MLP_COUNT + 4 + 2 * 8 + 8 * 3 + 2];
     int32_t i, count = 0, preactivation = -1;
     buffers[count++] = tegroup_impl_workspace_buffer(&desc->options, workspace_bytes);
     for (i = 0; i < TEGROUP_IMPL_MLP_ROW_SCALE; i++) {
-        const tegroup_tensor *t = tegroup_impl_mlp_at(desc, i);
+        const tegroup_tensor *t = i == TEGROUP_IMPL_MLP_INPUT         ? &input
+                                  : i == TEGROUP_IMPL_MLP_GRAD_OUTPUT ? &grad_output
+                                                                      : tegroup_impl_mlp_at(desc, i);
         const int written = writes >> i & 1u;
         if (!((reads | writes) >> i & 1u) || t->dtype == TEGROUP_DTYPE_UNSET) continue;
         if (t->scaling != TEGROUP_SCALING_NONE) {
@@ -203,6 +207,12 @@ static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_impl_mlp
         && desc->activated_rule.method == TEGROUP_SCALE_GIVEN) /* of rows that lie in the workspace */
         buffers[count++] = tegroup_impl_buffer_of(desc->activated.scale, 4 * (int64_t)desc->input.shape.groups, NULL,
                                                   "must not overlap activated.scale", 0);
+    if (reads >> TEGROUP_IMPL_MLP_INPUT & 1u)
+        buffers[count++] =
+            tegroup_impl_index_buffer(&desc->gather_input, &desc->input, tegroup_impl_mlp_name(TEGROUP_IMPL_MLP_INPUT));
+    if (reads >> TEGROUP_IMPL_MLP_GRAD_OUTPUT & 1u)
+        buffers[count++] = tegroup_impl_index_buffer(&desc->gather_grad_output, &desc->grad_output,
+                                                     tegroup_impl_mlp_name(TEGROUP_IMPL_MLP_GRAD_OUTPUT));
     buffers[count++] = tegroup_impl_snapshot_buffer(&desc->input);
     return tegroup_impl_check_apart(buffers, count, desc->options.check_level, NULL, error);
 }
@@ -226,10 +236,9 @@ static inline tegroup_status tegroup_impl_mlp_check_call(tegroup_impl_mlp_call *
     tegroup_impl_mlp_place(call->plans, desc, &call->layers);
     for (i = 0; i < call->count; i++) {
         tegroup_impl_mlp_product *p = &call->products[i];
-        TEGROUP_IMPL_TRY(tegroup_impl_layer_check_product(tegroup_impl_mlp_layer_at(&call->layers, p->layer),
-                                                          p->product, tegroup_impl_mlp_adds(p->layer, p->product), 0,
-                                                          tegroup_impl_mlp_linear(call->plans, p->layer), &p->gemm,
-                                                          error));
+        TEGROUP_IMPL_TRY(tegroup_impl_layer_check_product(
+            tegroup_impl_mlp_layer_at(&call->layers, p->layer), p->product, tegroup_impl_mlp_adds(p->layer, p->product),
+            0, tegroup_impl_mlp_linear(call->plans, p->layer), &p->gemm, error));
     }
     return tegroup_impl_mlp_check_apart(call, workspace_bytes, error);
 }
@@ -370,8 +379,7 @@ static inline tegroup_status tegroup_impl_mlp_quantize(const tegroup_impl_mlp_ca
     for (copy = 0; copy < TEGROUP_IMPL_COPIES && output != &call->layers.activated; copy++)
         TEGROUP_IMPL_RULE(
             !(copies >> copy & 1) || tegroup_impl_has_copy(output, copy) || tegroup_impl_copy_bytes(output, copy) == 0,
-            ERROR_NULL_ARGUMENT,
-            tegroup_impl_copy_paths_of(&names->output, tegroup_impl_listed(output), copy).data,
+            ERROR_NULL_ARGUMENT, tegroup_impl_copy_paths_of(&names->output, tegroup_impl_listed(output), copy).data,
             "must not be NULL: a planned product reads it", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_quantize_as(quantize, names, error));
     return tegroup_impl_check_quantize_built(quantize, error);
@@ -408,8 +416,7 @@ static inline tegroup_status tegroup_impl_mlp_run(const tegroup_impl_mlp_product
 static inline tegroup_status tegroup_impl_mlp_run_fused(const tegroup_impl_mlp_product *p,
                                                         const tegroup_impl_epilogue *epilogue,
                                                         struct CUstream_st *stream, tegroup_error *error) {
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_backend_of(p->plan->backend)->run_fused(p->plan, &p->gemm, epilogue, stream, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_backend_of(p->plan->backend)->run_fused(p->plan, &p->gemm, epilogue, stream, error));
 #if TEGROUP_IMPL_FUSED_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
     if (p->gemm.op == TEGROUP_OP_DGRAD)
         return tegroup_impl_cuda_row_sums(&epilogue->gradient, (const float *)p->gemm.d.data, stream, error);
@@ -464,8 +471,7 @@ static inline tegroup_status tegroup_impl_mlp_forward(const tegroup_impl_mlp_pla
         epilogue.up = tegroup_impl_mlp_apart(desc) ? &call.products[1].gemm : NULL;
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_run_fused(&call.products[0], &epilogue, stream, error));
     } else {
-        for (i = 0; i + 1 < call.count; i++)
-            TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&call.products[i], stream, error));
+        for (i = 0; i + 1 < call.count; i++) TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&call.products[i], stream, error));
         TEGROUP_IMPL_TRY(step.quantises ? tegroup_impl_quantize(&step.quantize, stream, error)
                                         : tegroup_impl_activation_run(&epilogue.activation, stream, error));
     }

@@ -276,6 +276,8 @@ static inline void tegroup_impl_mlp_layers_of(const tegroup_mlp_desc *desc, tegr
     tegroup_impl_mlp_layer_of(desc, TEGROUP_MLP_FC1, fc1);
     tegroup_impl_mlp_layer_of(desc, TEGROUP_MLP_FC2, fc2);
     tegroup_impl_mlp_layer_of(desc, TEGROUP_MLP_FC1_UP, fc1_up);
+    fc1->gather_input = fc1_up->gather_input = &desc->gather_input;
+    fc2->gather_grad_output = &desc->gather_grad_output;
     fc1->tensor[TEGROUP_IMPL_LINEAR_INPUT] = &desc->input;
     fc1->tensor[TEGROUP_IMPL_LINEAR_OUT] =
         TEGROUP_IMPL_THERE(preactivation) ? &desc->preactivation : &layers->preactivation;

@@ -121,6 +121,7 @@ typedef struct tegroup_mlp_desc {
     tegroup_scale_rule grad_rule;   /* likewise, of grad_preactivation                                            */
     tegroup_options options;        /* of each product (the one that gives the bias's part of grad_row_scale has one
                                        column: its backend is AUTO); threads for the activation, too */
+    tegroup_gather  gather_input, gather_grad_output; /* as tegroup_linear_desc's, of fc1 and fc1_up, and of fc2  */
 } tegroup_mlp_desc;
 
 #define TEGROUP_MLP_PLAN_MAGIC 0x54474d31u /* "TGM1" */

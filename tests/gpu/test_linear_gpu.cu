@@ -33,6 +33,8 @@ static tegroup_linear_desc layer_to_device(const layer *l) {
     for (int i = 0; i < 9; i++) tensor_to_device(tensors[i], 0);
     desc.space = TEGROUP_SPACE_DEVICE;
     desc.row_scale = device_of(desc.row_scale);
+    desc.gather_input.slot_of_row = (const int64_t *)device_of(desc.gather_input.slot_of_row);
+    desc.gather_grad_output.slot_of_row = (const int64_t *)device_of(desc.gather_grad_output.slot_of_row);
     desc.options.backend = asked;
     desc.options.threads = 0;
     desc.options.workspace_bytes = l->plan.workspace_bytes;
@@ -86,6 +88,7 @@ static void every_combination(tegroup_backend backend, int aligned) {
     if (!backend_here(backend)) return;
     streams_make();
     asked = backend;
+    can_gather = backend == TEGROUP_BACKEND_SM90 ? 7 : 0;
     const int sample = (int)scaled(1000), step = sample < 500 ? 1000 / sample - 1 : 1; /* few under tools */
     const int all = (3 * COMBINATIONS + step - 1) / step;
     int right = check_every_layer(3, aligned, step, 6101 + (uint64_t)backend, run_on_device);

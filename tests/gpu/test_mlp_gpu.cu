@@ -41,6 +41,8 @@ static tegroup_mlp_desc mlp_to_device(const mlp *l) {
     for (int i = 0; i < 20; i++) tensor_to_device(tensors[i], 0);
     desc.space = TEGROUP_SPACE_DEVICE;
     desc.row_scale = device_of(desc.row_scale);
+    desc.gather_input.slot_of_row = (const int64_t *)device_of(desc.gather_input.slot_of_row);
+    desc.gather_grad_output.slot_of_row = (const int64_t *)device_of(desc.gather_grad_output.slot_of_row);
     desc.options.backend = asked;
     desc.options.threads = 0;
     desc.options.workspace_bytes = l->plan.workspace_bytes;
@@ -98,6 +100,7 @@ static void every_combination(tegroup_backend backend, mlp_sizes sizes) {
     if (!backend_here(backend)) return;
     streams_make();
     asked = backend;
+    can_gather = backend == TEGROUP_BACKEND_SM90 ? 7 : 0;
     const int sample = (int)scaled(1000), step = sample < 500 ? 4000 / sample - 1 : 1; /* few under tools */
     const int all = (MLP_COMBINATIONS + step - 1) / step;
     int right = check_every_mlp(sizes, 1, step, 7101 + (uint64_t)backend, run_on_device);
@@ -328,7 +331,8 @@ static void fused(tegroup_backend backend) {
     streams_make();
     asked = backend;
     for (int i = 0; i < runs; i++) {
-        mlp_choice m = {{i & 1, i / 3 % 3, 0, i / 2 % 3, 3, i % ROUTINGS, TEGROUP_TAIL_KEEP, 0}, 0, kinds[i % 7], 0};
+        const int picks = backend == TEGROUP_BACKEND_SM90 && i % 4 == 0 ? i / 4 & (i / 2 % 3 == 2 ? 1 : 3) : 0; /* as random_picks */
+        mlp_choice m = {{i & 1, i / 3 % 3, 0, i / 2 % 3, 3, i % ROUTINGS, TEGROUP_TAIL_KEEP, 0, picks}, 0, kinds[i % 7], 0};
         const int backward = i / 5 % 2;
         int64_t rows[GROUPS];
         for (int g = 0; g < GROUPS; g++) rows[g] = i % 3 ? rng_int(&r, 0, 150) : routings[m.c.routing][g];

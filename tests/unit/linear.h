@@ -13,7 +13,11 @@ typedef struct choice {
     int routing;
     tegroup_tail tail;
     int transposed; /* 1: weights are [groups, k, n]; in an MLP bit 0 fc1's, bit 1 fc2's */
+    int gather;     /* bit 0: rows of input are picked by an index, bit 1: those of grad_output */
 } choice;
+
+/* The bits that the backend under test can have; 4: none beside a bias that is scaled by row, whose gradient has the bias for weights. */
+static int can_gather = 3;
 
 /* A layer's product as the problem that it is where weights are transposed: forward and dgrad change places, as n and k do, and
  * dY is a wgrad's b. */
@@ -76,9 +80,11 @@ SUPPORT void layer_make(layer *l, const choice *c, tegroup_dtype dtype, int alig
     s.threads = 1;
     s.seed = rng_next(r);
     t = laid_out(s, c->transposed);
+    t.gather = c->gather & 1;
     problem_make(&l->f, &t);
     t = s;
     t.op = TEGROUP_OP_DGRAD;
+    t.gather = c->gather >> 1 & 1;
     t.bias = 0;
     t.row_scale_dtype = TEGROUP_DTYPE_UNSET;
     t = laid_out(t, c->transposed);
@@ -104,6 +110,8 @@ SUPPORT void layer_make(layer *l, const choice *c, tegroup_dtype dtype, int alig
     desc->input = l->f.a.tensor;
     desc->grad_output = l->d.a.tensor;
     desc->main_grad = l->w.d.tensor;
+    desc->gather_input = l->f.a.gather;
+    desc->gather_grad_output = l->d.a.gather;
     desc->weight_layout = c->transposed ? TEGROUP_WEIGHT_IN_OUT : TEGROUP_WEIGHT_OUT_IN;
     desc->accumulate = c->gradients > 0;
     if (c->outputs & 1) desc->out = l->f.d.tensor;
@@ -223,11 +231,17 @@ SUPPORT const char *check_layer(const choice *c, tegroup_dtype dtype, int aligne
         if (problem_disturbed(&l->f) != 0) wrong = "bytes changed that are no result's";
     }
     if (wrong[0] != 0)
-        fprintf(stderr, "%s: lists %d gradients %d delayed %d bias %d outputs %d routing %d tail %d transposed %d dtype %d\n", wrong, c->lists, c->gradients,
-                c->delayed, c->bias, c->outputs, c->routing, (int)c->tail, c->transposed, (int)dtype);
+        fprintf(stderr, "%s: lists %d gradients %d delayed %d bias %d outputs %d routing %d tail %d transposed %d gather %d dtype %d\n", wrong, c->lists, c->gradients,
+                c->delayed, c->bias, c->outputs, c->routing, (int)c->tail, c->transposed, c->gather, (int)dtype);
     problem_release(&l->f); /* the oldest of the three */
     free(l);
     return wrong;
+}
+
+/* A third of the layers have rows that are picked. */
+SUPPORT int random_picks(rng *r, const choice *c) {
+    const int gather = rng_chance(r, 33) ? (int)rng_int(r, 1, 3) & can_gather : 0;
+    return can_gather & 4 && c->bias == 2 ? gather & 1 : gather;
 }
 
 /* Every step-th combination once, for runners that take delays 0 .. delays - 1. The number of layers that are right, up to the
@@ -248,6 +262,7 @@ SUPPORT int check_every_layer(int delays, int aligned, int step, uint64_t seed, 
                                 c.tail = (tegroup_tail)tail;
                                 if (number++ % step != 0) continue;
                                 c.transposed = rng_chance(&r, 50);
+                                c.gather = random_picks(&r, &c);
                                 if (check_layer(&c, right % 2 ? TEGROUP_DTYPE_BF16 : TEGROUP_DTYPE_F16, aligned, &r, run)[0] != 0) return right;
                                 right++;
                             }

@@ -182,9 +182,10 @@ SUPPORT void mlp_make(mlp *l, const mlp_choice *choose, tegroup_dtype dtype, mlp
     t.bias = c->bias > 0;
     t.n = sizes.h * (gated ? 2 : 1), t.k = sizes.k, t.out = stored;
     t.off = mlp_off;
+    t.gather = c->gather & 1;
     u = laid_out(t, first);
     problem_make(&l->f1, &u);
-    t.off = 0;
+    t.off = t.gather = 0;
     t.n = sizes.n, t.k = sizes.h, t.out = result;
     t.row_scale_dtype = c->bias == 2 ? TEGROUP_DTYPE_F32 : TEGROUP_DTYPE_UNSET;
     u = laid_out(t, second);
@@ -195,6 +196,7 @@ SUPPORT void mlp_make(mlp *l, const mlp_choice *choose, tegroup_dtype dtype, mlp
     u = laid_out(t, first);
     problem_make(&l->d1, &u);
     t.n = sizes.n, t.k = sizes.h, t.out = dtype;
+    t.gather = c->gather >> 1 & 1;
     u = laid_out(t, second);
     problem_make(&l->d2, &u);
     t = s; /* wgrad */
@@ -245,6 +247,8 @@ SUPPORT void mlp_make(mlp *l, const mlp_choice *choose, tegroup_dtype dtype, mlp
     }
     d->input = l->f1.a.tensor;
     d->grad_output = l->d2.a.tensor;
+    d->gather_input = l->f1.a.gather;
+    d->gather_grad_output = l->d2.a.gather;
     d->preactivation = l->f1.d.tensor;
     d->activated = l->f2.a.tensor;
     d->grad_preactivation = l->d1.a.tensor;
@@ -424,8 +428,8 @@ SUPPORT const char *check_mlp(const mlp_choice *choose, tegroup_dtype dtype, mlp
     wrong = status != TEGROUP_OK ? "refused" : mlp_wrong(l, c, device);
     mlps_apart += l->apart;
     if (wrong[0] != 0)
-        fprintf(stderr, "%s: lists %d gradients %d delayed %d bias %d outputs %d routing %d tail %d transposed %d fused %d dtype %d activation %s%s%s row_scale %d recompute %d\n", wrong,
-                c->lists, c->gradients, c->delayed, c->bias, c->outputs, c->routing, (int)c->tail, c->transposed, choose->fused, (int)dtype,
+        fprintf(stderr, "%s: lists %d gradients %d delayed %d bias %d outputs %d routing %d tail %d transposed %d gather %d fused %d dtype %d activation %s%s%s row_scale %d recompute %d\n", wrong,
+                c->lists, c->gradients, c->delayed, c->bias, c->outputs, c->routing, (int)c->tail, c->transposed, c->gather, choose->fused, (int)dtype,
                 activation_names[l->desc.activation - TEGROUP_ACTIVATION_SWIGLU], l->desc.interleaved ? " interleaved" : "", l->apart ? " apart" : "", l->row_scale != NULL, l->desc.recompute);
     mlp_release(l);
     free(l);
@@ -453,6 +457,7 @@ SUPPORT int check_every_mlp(mlp_sizes sizes, int device, int step, uint64_t seed
                                     c->tail = (tegroup_tail)tail;
                                     if (number++ % step != 0) continue;
                                     c->transposed = (int)rng_int(&r, 0, 3);
+                                    c->gather = random_picks(&r, c);
                                     if (check_mlp(&m, right % 2 ? TEGROUP_DTYPE_BF16 : TEGROUP_DTYPE_F16, sizes, device, &r, run)[0] != 0) return right;
                                     right++;
                                 }

@@ -220,7 +220,7 @@ TEST(chain, runs_the_grouped_mlp) {
     rng r = rng_seed(8002);
     int narrow = 0; /* F32 between narrower weights */
     for (int i = 0; i < 90; i++) {
-        mlp_choice m = {{0, i % 3, 0, i / 3 % 3, 3, i % 3, TEGROUP_TAIL_KEEP, i / 2 & 3}, 0, TEGROUP_ACTIVATION_UNSET, 0};
+        mlp_choice m = {{0, i % 3, 0, i / 3 % 3, 3, i % 3, TEGROUP_TAIL_KEEP, i / 2 & 3, 0}, 0, TEGROUP_ACTIVATION_UNSET, 0};
         mlp *l = (mlp *)malloc(sizeof *l);
         tegroup_mlp_desc *d = &l->desc;
         tegroup_chain_op ops[3];

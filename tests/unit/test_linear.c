@@ -90,7 +90,7 @@ TEST(linear, weights_in_out_with_bias) {
 TEST(linear, wide_types) {
     rng r = rng_seed(6002);
     for (int i = 0; i < 360; i++) {
-        choice c = {i & 1, i % 3, i >> 1 & 1, i / 3 % 3, 1 + i / 9 % 3, i % ROUTINGS, (tegroup_tail)(i / 4 % 3), i / 8 & 1};
+        choice c = {i & 1, i % 3, i >> 1 & 1, i / 3 % 3, 1 + i / 9 % 3, i % ROUTINGS, (tegroup_tail)(i / 4 % 3), i / 8 & 1, i / 16 & 3};
         if (i % 2 && c.gradients == 2) c.gradients = 1; /* F64 sums are not narrowed here */
         ASSERT_STREQ("", check_layer(&c, i % 2 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32, 0, &r, layer_run));
     }
@@ -100,7 +100,7 @@ TEST(linear, buffers_of_other_rows_than_planned) {
     rng r = rng_seed(6007);
     for (int64_t i = scaled(300); i > 0; i--) {
         choice c = {(int)rng_int(&r, 0, 1), (int)rng_int(&r, 0, 2), (int)rng_int(&r, 0, 1), (int)rng_int(&r, 0, 2), (int)rng_int(&r, 1, 3), (int)rng_int(&r, 0, ROUTINGS - 1),
-                    (tegroup_tail)rng_int(&r, 0, TEGROUP_TAIL_POISON), (int)rng_int(&r, 0, 1)};
+                    (tegroup_tail)rng_int(&r, 0, TEGROUP_TAIL_POISON), (int)rng_int(&r, 0, 1), 0};
         ASSERT_STREQ("", check_layer(&c, i % 2 ? TEGROUP_DTYPE_BF16 : TEGROUP_DTYPE_F16, 0, &r, layer_run_as_planned));
     }
 }
@@ -110,7 +110,7 @@ TEST(linear, gradients_of_empty_groups) {
     rng r = rng_seed(6003);
     for (int i = 0; i < 4; i++) {
         const int accumulates = i & 1, transposed = i >> 1;
-        choice c = {0, accumulates, 0, 1, 3, 3, TEGROUP_TAIL_KEEP, transposed};
+        choice c = {0, accumulates, 0, 1, 3, 3, TEGROUP_TAIL_KEEP, transposed, 0};
         layer *l = (layer *)malloc(sizeof *l);
         layer_make(l, &c, TEGROUP_DTYPE_F32, 0, &r);
         int64_t skips = l->f.s.m[0] < 0; /* group 0 may be skipped: never touched */
@@ -133,7 +133,7 @@ TEST(linear, gradients_of_empty_groups) {
 TEST(linear, same_bits_in_any_buffer) {
     rng r = rng_seed(6004);
     for (int i = 0; i < 12; i++) {
-        choice c = {i % 2, 0, 0, i % 3, 3, i % 3, TEGROUP_TAIL_ZERO, i >> 1 & 1};
+        choice c = {i % 2, 0, 0, i % 3, 3, i % 3, TEGROUP_TAIL_ZERO, i >> 1 & 1, 0};
         layer *l = (layer *)malloc(sizeof *l);
         layer_make(l, &c, TEGROUP_DTYPE_BF16, 0, &r);
         ASSERT_EQ(layer_run(l, 0), TEGROUP_OK);
@@ -204,7 +204,7 @@ TEST(linear, finite_differences) {
     rng r = rng_seed(6005);
     double most[4] = {0, 0, 0, 0};
     for (int i = 0; i < 6; i++) { /* routings, layouts */
-        choice c = {0, 0, 0, 2, 3, i / 2, TEGROUP_TAIL_KEEP, i % 2};
+        choice c = {0, 0, 0, 2, 3, i / 2, TEGROUP_TAIL_KEEP, i % 2, 0};
         layer *l = (layer *)malloc(sizeof *l);
         layer_make(l, &c, TEGROUP_DTYPE_F64, 0, &r);
         int64_t n = l->desc.out.shape.cols, k = l->desc.input.shape.cols, cells = l->f.capacity * n;
@@ -236,7 +236,7 @@ TEST(linear, finite_differences) {
 TEST(linear, plans) {
     static const tegroup_backend backends[] = {TEGROUP_BACKEND_SM90, TEGROUP_BACKEND_PORTABLE, TEGROUP_BACKEND_CUBLASLT_GROUPED};
     rng r = rng_seed(6006);
-    choice c = {0, 2, 0, 0, 3, 0, TEGROUP_TAIL_KEEP, 0};
+    choice c = {0, 2, 0, 0, 3, 0, TEGROUP_TAIL_KEEP, 0, 0};
     layer *l = (layer *)malloc(sizeof *l);
     layer_make(l, &c, TEGROUP_DTYPE_BF16, 0, &r);
     for (int i = 0; i < 3; i++) {

@@ -69,7 +69,7 @@ TEST(mlp, every_combination) {
 TEST(mlp, wide_types) {
     rng r = rng_seed(7002);
     for (int i = 0; i < 360; i++) {
-        mlp_choice m = {{i & 1, i % 3, i % 3, i / 3 % 3, i / 9 % 4, i % ROUTINGS, (tegroup_tail)(i / 4 % 3), i / 8 & 3}, i & 1, TEGROUP_ACTIVATION_UNSET, 1};
+        mlp_choice m = {{i & 1, i % 3, i % 3, i / 3 % 3, i / 9 % 4, i % ROUTINGS, (tegroup_tail)(i / 4 % 3), i / 8 & 3, i / 32 & 3}, i & 1, TEGROUP_ACTIVATION_UNSET, 1};
         if (i % 2 && m.c.gradients == 2) m.c.gradients = 1; /* F64 sums are not narrowed here */
         ASSERT_STREQ("", check_mlp(&m, i % 2 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32, mlp_odd, 0, &r, mlp_run));
     }
@@ -79,7 +79,7 @@ TEST(mlp, buffers_of_fewer_rows_than_planned) {
     rng r = rng_seed(7012);
     for (int64_t i = scaled(200); i > 0; i--) {
         mlp_choice m = {{(int)rng_int(&r, 0, 1), (int)rng_int(&r, 0, 2), (int)rng_int(&r, 0, 2), (int)rng_int(&r, 0, 2), (int)rng_int(&r, 0, 3),
-                         (int)rng_int(&r, 0, ROUTINGS - 1), (tegroup_tail)rng_int(&r, 0, TEGROUP_TAIL_POISON), (int)rng_int(&r, 0, 3)}, 0, TEGROUP_ACTIVATION_UNSET, 1};
+                         (int)rng_int(&r, 0, ROUTINGS - 1), (tegroup_tail)rng_int(&r, 0, TEGROUP_TAIL_POISON), (int)rng_int(&r, 0, 3), 0}, 0, TEGROUP_ACTIVATION_UNSET, 1};
         ASSERT_STREQ("", check_mlp(&m, i % 2 ? TEGROUP_DTYPE_BF16 : TEGROUP_DTYPE_F16, mlp_odd, 0, &r, mlp_run_as_planned));
     }
 }
@@ -89,7 +89,7 @@ TEST(mlp, buffers_of_fewer_rows_than_planned) {
 TEST(mlp, buffers_of_more_rows_than_planned) {
     rng r = rng_seed(7013);
     for (int i = 0; i < 40; i++) {
-        mlp_choice m = {{0, 0, 0, 2, 3, i % ROUTINGS, TEGROUP_TAIL_KEEP, i & 3}, 0, TEGROUP_ACTIVATION_UNSET, 0};
+        mlp_choice m = {{0, 0, 0, 2, 3, i % ROUTINGS, TEGROUP_TAIL_KEEP, i & 3, 0}, 0, TEGROUP_ACTIVATION_UNSET, 0};
         mlp *l = (mlp *)malloc(sizeof *l);
         mlp_make(l, &m, TEGROUP_DTYPE_F16, mlp_odd, routings[m.c.routing], &r);
         const int64_t rows = l->desc.input.shape.rows;
@@ -309,7 +309,7 @@ TEST(mlp, same_bits) {
     rng r = rng_seed(7003);
     int narrow = 0; /* inference with F32 between narrower weights */
     for (int i = 0; i < 90; i++) {
-        mlp_choice m = {{0, i % 3, 0, i / 3 % 3, 3, i % 3, TEGROUP_TAIL_ZERO, i / 2 & 3}, 0, TEGROUP_ACTIVATION_UNSET, 0};
+        mlp_choice m = {{0, i % 3, 0, i / 3 % 3, 3, i % 3, TEGROUP_TAIL_ZERO, i / 2 & 3, 0}, 0, TEGROUP_ACTIVATION_UNSET, 0};
         mlp *l = (mlp *)malloc(sizeof *l);
         mlp_make(l, &m, i % 3 == 2 ? TEGROUP_DTYPE_F32 : i % 2 ? TEGROUP_DTYPE_BF16 : TEGROUP_DTYPE_F16, mlp_odd, routings[m.c.routing], &r);
         ASSERT_EQ(mlp_run(l, 0), TEGROUP_OK);
@@ -380,7 +380,7 @@ TEST(mlp, gates_and_ups_apart_have_the_bits_of_one) {
     for (int i = 0; i < (int)scaled(96); i++) {
         const tegroup_dtype dtype = dtypes[i % 4];
         const int gradients = dtype == TEGROUP_DTYPE_F64 ? i % 2 : i % 3;
-        mlp_choice m = {{i / 4 & 1, gradients, 0, i / 2 % 3, 3, i % ROUTINGS, (tegroup_tail)(i % 3), i / 8 & 3}, 0, kinds[i % 3], 0};
+        mlp_choice m = {{i / 4 & 1, gradients, 0, i / 2 % 3, 3, i % ROUTINGS, (tegroup_tail)(i % 3), i / 8 & 3, i % 4}, 0, kinds[i % 3], 0};
         mlp *l = (mlp *)malloc(sizeof *l);
         mlp_make(l, &m, dtype, i % 5 ? mlp_odd : mlp_aligned, routings[m.c.routing], &r);
         l->desc.interleaved = 0;
@@ -472,7 +472,7 @@ TEST(mlp, finite_differences) {
     double most[6] = {0, 0, 0, 0, 0, 0}, worst = 0;
     const int sample = (int)scaled(ACTIVATIONS);
     for (int i = 0; i < 3 * (sample < ACTIVATIONS ? sample : ACTIVATIONS); i++) {
-        mlp_choice m = {{0, 0, 0, i % 3, 3, 0, TEGROUP_TAIL_KEEP, i & 3}, 0, activations[i / 3], 0};
+        mlp_choice m = {{0, 0, 0, i % 3, 3, 0, TEGROUP_TAIL_KEEP, i & 3, 0}, 0, activations[i / 3], 0};
         mlp *l = (mlp *)malloc(sizeof *l);
         mlp_make(l, &m, TEGROUP_DTYPE_F64, small, rows, &r);
         int64_t cells = l->f2.capacity * l->desc.out.shape.cols, capacity = l->f1.capacity;
