@@ -10440,8 +10440,8 @@ static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *pla
     buffers[count++] = tegroup_impl_workspace_buffer(&desc->options, plan->workspace_bytes);
     buffers[count++] = tegroup_impl_tensor_buffer(d, names->operand[TEGROUP_IMPL_D], 1);
     for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_B; i++)
-        count +=
-            tegroup_impl_operand_buffers(desc, (tegroup_impl_operand)i, tensors[i], names->operand[i], buffers + count);
+        count += tegroup_impl_operand_buffers(desc, (tegroup_impl_operand)i, tensors[i], names->operand[i],
+                                              buffers + count);
     if (c->dtype != TEGROUP_DTYPE_UNSET) {
         buffers[count] = tegroup_impl_tensor_buffer(c, names->operand[TEGROUP_IMPL_C], 0);
         buffers[count].twin = 1;
@@ -12813,7 +12813,7 @@ typedef struct tegroup_impl_layer {
     tegroup_weight_layout weight_layout;
     const char *weight_layout_name;
     const tegroup_options *options;
-    int32_t halves;                                          /* 1: out and grad_output are halves of wider rows */
+    int32_t halves; /* 1: out and grad_output are halves of wider rows */
     const tegroup_gather *gather_input, *gather_grad_output; /* NULL = their rows lie in order */
 } tegroup_impl_layer;
 
@@ -14174,8 +14174,9 @@ TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const 
 
 #if TEGROUP_IMPL_FUSED_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
 /* Gradients of row_scale, of the sums that a dgrad with a gradient in its epilogue leaves in D's place. */
-static inline tegroup_status tegroup_impl_cuda_row_sums(const tegroup_activation_backward_desc *desc, const float *sums,
-                                                        struct CUstream_st *stream, tegroup_error *error);
+static inline tegroup_status tegroup_impl_cuda_row_sums(const tegroup_activation_backward_desc *desc,
+                                                        const float *sums, struct CUstream_st *stream,
+                                                        tegroup_error *error);
 #endif
 
 /* What a call of an MLP works with. */
@@ -14370,9 +14371,10 @@ static inline tegroup_status tegroup_impl_mlp_check_call(tegroup_impl_mlp_call *
     tegroup_impl_mlp_place(call->plans, desc, &call->layers);
     for (i = 0; i < call->count; i++) {
         tegroup_impl_mlp_product *p = &call->products[i];
-        TEGROUP_IMPL_TRY(tegroup_impl_layer_check_product(
-            tegroup_impl_mlp_layer_at(&call->layers, p->layer), p->product, tegroup_impl_mlp_adds(p->layer, p->product),
-            0, tegroup_impl_mlp_linear(call->plans, p->layer), &p->gemm, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_layer_check_product(tegroup_impl_mlp_layer_at(&call->layers, p->layer),
+                                                          p->product, tegroup_impl_mlp_adds(p->layer, p->product), 0,
+                                                          tegroup_impl_mlp_linear(call->plans, p->layer), &p->gemm,
+                                                          error));
     }
     return tegroup_impl_mlp_check_apart(call, workspace_bytes, error);
 }
@@ -14513,7 +14515,8 @@ static inline tegroup_status tegroup_impl_mlp_quantize(const tegroup_impl_mlp_ca
     for (copy = 0; copy < TEGROUP_IMPL_COPIES && output != &call->layers.activated; copy++)
         TEGROUP_IMPL_RULE(
             !(copies >> copy & 1) || tegroup_impl_has_copy(output, copy) || tegroup_impl_copy_bytes(output, copy) == 0,
-            ERROR_NULL_ARGUMENT, tegroup_impl_copy_paths_of(&names->output, tegroup_impl_listed(output), copy).data,
+            ERROR_NULL_ARGUMENT,
+            tegroup_impl_copy_paths_of(&names->output, tegroup_impl_listed(output), copy).data,
             "must not be NULL: a planned product reads it", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_quantize_as(quantize, names, error));
     return tegroup_impl_check_quantize_built(quantize, error);
@@ -14550,7 +14553,8 @@ static inline tegroup_status tegroup_impl_mlp_run(const tegroup_impl_mlp_product
 static inline tegroup_status tegroup_impl_mlp_run_fused(const tegroup_impl_mlp_product *p,
                                                         const tegroup_impl_epilogue *epilogue,
                                                         struct CUstream_st *stream, tegroup_error *error) {
-    TEGROUP_IMPL_TRY(tegroup_impl_backend_of(p->plan->backend)->run_fused(p->plan, &p->gemm, epilogue, stream, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_backend_of(p->plan->backend)->run_fused(p->plan, &p->gemm, epilogue, stream, error));
 #if TEGROUP_IMPL_FUSED_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
     if (p->gemm.op == TEGROUP_OP_DGRAD)
         return tegroup_impl_cuda_row_sums(&epilogue->gradient, (const float *)p->gemm.d.data, stream, error);
@@ -14605,7 +14609,8 @@ static inline tegroup_status tegroup_impl_mlp_forward(const tegroup_impl_mlp_pla
         epilogue.up = tegroup_impl_mlp_apart(desc) ? &call.products[1].gemm : NULL;
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_run_fused(&call.products[0], &epilogue, stream, error));
     } else {
-        for (i = 0; i + 1 < call.count; i++) TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&call.products[i], stream, error));
+        for (i = 0; i + 1 < call.count; i++)
+            TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&call.products[i], stream, error));
         TEGROUP_IMPL_TRY(step.quantises ? tegroup_impl_quantize(&step.quantize, stream, error)
                                         : tegroup_impl_activation_run(&epilogue.activation, stream, error));
     }

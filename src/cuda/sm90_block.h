@@ -35,14 +35,14 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
     /* A thread of the loading warp initializes the barriers while the scheduler warp checks the snapshots. */
     __device__ __forceinline__ void init() const {
         if (threadIdx.x == 32) {
-            const int loaders = gathers() ? 32 * SHAPE::GATHERERS : 1, storers = one_stores() ? 1 : 2;
+            const int loaders = gathers() ? 32 : 1;
             for (int s = 0; s < STAGES; s++) {
-                tegroup_impl_barrier_init(at(&rest->full[s]), gathers() ? loaders + 1 : 1);
+                tegroup_impl_barrier_init(at(&rest->full[s]), gathers() ? 33 : 1);
                 tegroup_impl_barrier_init(at(&rest->empty[s]), SHAPE::TURNS ? 4 : 8); /* multiplying warps */
             }
             for (int i = 0; i < ITEMS; i++) {
                 tegroup_impl_barrier_init(at(&rest->found[i]), SHAPE::FINDERS);
-                tegroup_impl_barrier_init(at(&rest->taken[i]), loaders + storers + 256);
+                tegroup_impl_barrier_init(at(&rest->taken[i]), loaders + 2 + 256); /* storers, multipliers */
             }
             for (int w = 0; w < 2; w++) {
                 tegroup_impl_barrier_init(at(&rest->turn[w]), 4);
@@ -56,7 +56,6 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
         __syncthreads();
     }
     __device__ __forceinline__ bool gathers() const { return call.gathers_a || call.gathers_b; }
-    __device__ __forceinline__ bool one_stores() const { return SHAPE::GATHERERS > 1 && gathers(); }
     __device__ __forceinline__ bool anywhere(tegroup_impl_operand operand) const {
         return call.ragged[operand] || call.listed[operand];
     }

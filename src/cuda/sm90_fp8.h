@@ -225,7 +225,6 @@ template <typename SHAPE> struct tegroup_impl_sm90_fp8_block : tegroup_impl_sm90
             keep<WIDTH>(part);
             this->release(step);
         }
-        this->yield(group);
     }
     /* Sums that are promoted. */
     __device__ __forceinline__ void add_up_all(int group, const tegroup_impl_sm90_item &item,

@@ -58,17 +58,15 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
             }
         }
     }
-    /* Where rows are gathered, warps load: each has a part of a tile's lines, or one has all rows of a weight
-     * gradient's step, of which its lanes copy 16-byte chunks by cp.async; an operand that is not gathered comes by
-     * TMA. A warp waits for its copies of a step, and announces them, LAG steps later. That must not deadlock.
-     * Multipliers release a stage when the next one is full, so LAG is at most STAGES - 2. At a tile without steps
-     * everything is announced: multipliers that still wait take no further tile, and the scheduler is only ITEMS tiles
-     * ahead of them. */
-    __device__ __forceinline__ void load_gathered(int part) const {
+    /* Where rows are gathered, one warp loads: each lane copies 16-byte chunks of the rows, and an operand that is not
+     * gathered comes by TMA. The warp waits for the copies of a step, and announces them, LAG steps later. That must
+     * not deadlock. Multipliers release a stage when the next one is full, so LAG is at most STAGES - 2. At a tile
+     * without steps everything is announced: multipliers that still wait take no further tile, and the scheduler is
+     * only ITEMS tiles ahead of them. */
+    __device__ __forceinline__ void load_gathered() const {
         constexpr uint32_t LAG = STAGES > 3 ? 2 : 1;
         const tegroup_gemm_desc &desc = call.call.desc;
         const bool wgrad = SHAPE::OP == TEGROUP_OP_WGRAD, a = call.gathers_a, b = wgrad && call.gathers_b;
-        bool whole = false; /* none of the warp's lines is of zeros */
         uint32_t step = 0, said = 0;
         for (int32_t number = 0;; number++) {
             const tegroup_impl_sm90_item item = *take(number);
@@ -78,21 +76,25 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
                 for (; said < step; said++) arrived(said);
             }
             if (item.group < 0) break;
-            if (!wgrad) whole = pick_lines(desc.gather_a, item, part * LINES, rest->picked_a + part * LINES);
+            if (!wgrad)
+                pick(desc.gather_a, item.first_row[TEGROUP_IMPL_A] + item.i0, item.lines, SHAPE::TILE_M,
+                     rest->picked_a);
             for (int32_t k0 = 0; k0 < item.k; k0 += SHAPE::K, step++) {
                 const uint32_t stage = step % STAGES, full = at(&rest->full[stage]),
                                to = ring + stage * SHAPE::STAGE_BYTES;
                 if (wgrad && a)
-                    pick_rows(desc.gather_a, item.first_row[TEGROUP_IMPL_A] + k0, item.k - k0, rest->picked_a);
-                if (b) pick_rows(desc.gather_b, item.first_row[TEGROUP_IMPL_B] + k0, item.k - k0, rest->picked_b);
+                    pick(desc.gather_a, item.first_row[TEGROUP_IMPL_A] + k0, item.k - k0, TEGROUP_IMPL_SM90_LINES,
+                         rest->picked_a);
+                if (b)
+                    pick(desc.gather_b, item.first_row[TEGROUP_IMPL_B] + k0, item.k - k0, TEGROUP_IMPL_SM90_LINES,
+                         rest->picked_b);
                 tegroup_impl_barrier_wait(at(&rest->empty[stage]), (step / STAGES & 1) ^ 1);
-                if (part == 0 && lane() == 0) {
+                if (lane() == 0) {
                     tegroup_impl_barrier_expect(full, (a ? 0 : SHAPE::A_BYTES) + (b ? 0 : b_bytes(item)));
                     if (!a) load_a(item, k0, to, full);
                     if (!b) load_b(item, k0, to + SHAPE::A_BYTES, full);
                 }
-                if (!wgrad)
-                    copy_lines(desc.a, rest->picked_a + part * LINES, whole, k0, to + (uint32_t)(part * LINES * 128));
+                if (!wgrad) copy_rows(desc.a, rest->picked_a, k0, SHAPE::TILE_M, to);
                 if (wgrad && a)
                     for (int i = 0; i < SHAPE::TILE_M; i += 64)
                         copy_rows(desc.a, rest->picked_a, item.i0 + i, TEGROUP_IMPL_SM90_LINES, to + i * 128);
@@ -111,60 +113,16 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
         tegroup_impl_async_fence();
         tegroup_impl_barrier_arrive(at(&rest->full[step % STAGES]));
     }
-    static constexpr int LINES = SHAPE::TILE_M / SHAPE::GATHERERS; /* of a tile, that a warp loads */
-    /* Notes which rows the warp's lines of a tile are, from `line` on; lines that are not stored are as the last that
-     * is. Whether none is of zeros. */
-    static __device__ __forceinline__ bool pick_lines(const tegroup_gather &gather, const tegroup_impl_sm90_item &item,
-                                                      int32_t line, int32_t *picked) {
-        const int64_t first = (int64_t)item.first_row[TEGROUP_IMPL_A] + item.i0,
-                      last = tegroup_impl_max(item.lines - 1, 0);
-        bool whole = true;
+    /* Looks up which rows `count` gathered rows are, of which the first `there` exist. */
+    static __device__ __forceinline__ void pick(const tegroup_gather &gather, int32_t first, int32_t there, int count,
+                                                int32_t *picked) {
         __syncwarp(); /* Every lane has read the previous row numbers. */
-#pragma unroll
-        for (int i = lane(); i < LINES; i += 32) {
-            picked[i] = (int32_t)tegroup_impl_gathered(&gather, first + tegroup_impl_min(line + i, last));
-            whole = whole && picked[i] >= 0;
-        }
-        __syncwarp();
-        return __all_sync(0xffffffffu, whole);
-    }
-    /* Notes which rows those are that a step of a weight gradient sums over, of which the first `there` exist. */
-    static __device__ __forceinline__ void pick_rows(const tegroup_gather &gather, int32_t first, int32_t there,
-                                                     int32_t *picked) {
-        __syncwarp(); /* Every lane has read the previous row numbers. */
-        for (int i = lane(); i < TEGROUP_IMPL_SM90_LINES; i += 32)
+        for (int i = lane(); i < count; i += 32)
             picked[i] = i < there ? (int32_t)tegroup_impl_gathered(&gather, (int64_t)first + i) : -1;
         __syncwarp();
     }
-    /* Copies 64 columns of the warp's lines, swizzled as TMA would. */
-    __device__ __forceinline__ void copy_lines(const tegroup_tensor &t, const int32_t *picked, bool whole, int32_t col,
-                                               uint32_t to) const {
-        const uint64_t row_bytes = (uint64_t)tegroup_impl_ld(&t) * 2;
-        if (whole && t.shape.cols - col >= 64 && row_bytes <= UINT32_MAX)
-            copy_whole((const char *)t.data, (uint32_t)row_bytes, picked, col, to);
-        else copy_rows(t, picked, col, LINES, to);
-    }
-    /* Where all of these exist, a lane has a chunk of four neighbouring rows of every sixteen, and reads row numbers
-     * sixteen rows early. */
-    static __device__ __forceinline__ void copy_whole(const char *data, uint32_t row_bytes, const int32_t *picked,
-                                                      int32_t col, uint32_t to) {
-        const int chunk = lane() % 8, four = lane() / 8 * 4;
-        const char *from = data + (int64_t)(col + chunk * 8) * 2;
-        asm volatile("" : "+l"(from)); /* one number, which the compiler would add up again for each row */
-        int4 next = *(const int4 *)(picked + four);
-        to += (uint32_t)(four * 128 + (chunk ^ (four & 4)) * 16);
-#pragma unroll
-        for (int i = 0; i < LINES; i += 16) {
-            const int32_t row[4] = {next.x, next.y, next.z, next.w};
-            if (i + 16 < LINES) next = *(const int4 *)(picked + i + 16 + four);
-#pragma unroll
-            for (int r = 0; r < 4; r++)
-                tegroup_impl_cp_async_unless(false, (to ^ (uint32_t)(r * 16)) + (uint32_t)((i + r) * 128),
-                                             from + (uint64_t)(uint32_t)row[r] * row_bytes);
-        }
-    }
-    /* Copies 64 columns of rows of which some may be of zeros. A lane has the same chunk of every fourth row. It reads
-     * eight row numbers before it copies their chunks, to hide the latency of the reads. */
+    /* Copies 64 columns of gathered rows, swizzled as TMA would. A lane has the same chunk of every fourth row. It
+     * reads eight row numbers before it copies their chunks, to hide the latency of the reads. */
     __device__ __forceinline__ void copy_rows(const tegroup_tensor &t, const int32_t *picked, int32_t col, int count,
                                               uint32_t to) const {
         const int chunk = lane() % 8, first = lane() / 8;

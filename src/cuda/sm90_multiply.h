@@ -413,10 +413,9 @@ static __device__ __forceinline__ void tegroup_impl_sm90_work(const tegroup_impl
     if (warp < 4) {
         tegroup_impl_registers_give<40>();
         if (warp == 0) block.schedule();
-        if (warp > 0 && warp <= SHAPE::GATHERERS && block.gathers()) block.load_gathered(warp - 1);
+        if (warp == 1 && block.gathers()) block.load_gathered();
         else if (warp == 1 && (threadIdx.x & 31) == 0) block.load();
-        else if (warp > 1 && (threadIdx.x & 31) == 0)
-            block.store(block.one_stores() ? 0 : warp - 2, block.one_stores());
+        if (warp > 1 && (threadIdx.x & 31) == 0) block.store(warp - 2);
     } else {
         tegroup_impl_registers_take<232>();
         block.multiply(warp / 4 - 1, functor);

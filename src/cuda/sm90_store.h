@@ -28,26 +28,17 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
     __device__ __forceinline__ tegroup_impl_sm90_storer(const tegroup_impl_sm90_call &c, unsigned char *memory)
         : base(c, memory) {}
 
-    /* One thread for each warpgroup stores its results from the slabs, and loads C into them; or one for both, which
-     * begins with the warpgroup of the first tile, 0. */
-    __device__ __forceinline__ void store(int group, bool both = false) const {
-        uint32_t rounds = 0, of_other = 0;
+    /* One thread for each warpgroup stores its results from the slabs, and loads C into them. */
+    __device__ __forceinline__ void store(int group) const {
+        uint32_t rounds = 0;
         for (int32_t number = 0;; number++) {
             const tegroup_impl_sm90_item item = *take(number);
             give(number);
             if (item.group < 0) break;
-            if (SHAPE::TURNS && !both && (number & 1) != group) continue;
-            if (item.lines > line_of(group)) {
-                if (SHAPE::ACTIVATES) store_sets(group, item, &rounds);
-                else if (is_wide()) store_tile<true>(group, item, &rounds);
-                else store_tile<false>(group, item, &rounds);
-            }
-            if (both) {
-                const uint32_t of_this = rounds;
-                rounds = of_other;
-                of_other = of_this;
-                group ^= 1;
-            }
+            if ((SHAPE::TURNS && (number & 1) != group) || item.lines <= line_of(group)) continue;
+            if (SHAPE::ACTIVATES) store_sets(group, item, &rounds);
+            else if (is_wide()) store_tile<true>(group, item, &rounds);
+            else store_tile<false>(group, item, &rounds);
         }
         tegroup_impl_tma_store_wait<0>(); /* The block must not end while TMA reads its shared memory. */
     }

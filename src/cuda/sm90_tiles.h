@@ -136,9 +136,6 @@ struct tegroup_impl_sm90_shape {
     /* Pipeline stages loaded at a time. For short groups memory is read fastest if 256 bytes of a row are in flight. */
     static constexpr int AT_ONCE = STAGES >= 6 ? 2 : 1;
     static_assert(TILE_M <= 128 && COLS <= 256, "picked rows; lines of a box of TMA");
-    /* Warps that load where lines are gathered. One does not copy as fast as two warpgroups multiply; ping-pong, a
-     * thread stores for both of them, whose tiles take turns, and so leaves a warp to load. */
-    static constexpr int GATHERERS = TURNS && OP != TEGROUP_OP_WGRAD ? 2 : 1;
     /* How a warpgroup's results of four bytes (WIDE) or two go through its slabs: COUNT slabs' worth, ACROSS of them
      * side by side; number n through slab n % USED. */
     template <bool WIDE> struct results {
@@ -169,6 +166,6 @@ template <typename SHAPE> struct tegroup_impl_sm90_rest {
     uint64_t ready[2][SHAPE::SLABS];   /* The slab is free, and holds C if that is added. */
     uint64_t written[2][SHAPE::SLABS]; /* The slab holds results. */
     tegroup_impl_sm90_item items[TEGROUP_IMPL_SM90_ITEMS];
-    /* The rows that gathered operands have in a stage; -1: zeros. They are read four at a time. */
-    __align__(16) int32_t picked_a[128], picked_b[TEGROUP_IMPL_SM90_LINES];
+    /* The rows that gathered operands have in a stage; -1: zeros. */
+    int32_t picked_a[128], picked_b[TEGROUP_IMPL_SM90_LINES];
 };

@@ -161,8 +161,8 @@ static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *pla
     buffers[count++] = tegroup_impl_workspace_buffer(&desc->options, plan->workspace_bytes);
     buffers[count++] = tegroup_impl_tensor_buffer(d, names->operand[TEGROUP_IMPL_D], 1);
     for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_B; i++)
-        count +=
-            tegroup_impl_operand_buffers(desc, (tegroup_impl_operand)i, tensors[i], names->operand[i], buffers + count);
+        count += tegroup_impl_operand_buffers(desc, (tegroup_impl_operand)i, tensors[i], names->operand[i],
+                                              buffers + count);
     if (c->dtype != TEGROUP_DTYPE_UNSET) {
         buffers[count] = tegroup_impl_tensor_buffer(c, names->operand[TEGROUP_IMPL_C], 0);
         buffers[count].twin = 1;

@@ -72,7 +72,7 @@ typedef struct tegroup_impl_layer {
     tegroup_weight_layout weight_layout;
     const char *weight_layout_name;
     const tegroup_options *options;
-    int32_t halves;                                          /* 1: out and grad_output are halves of wider rows */
+    int32_t halves; /* 1: out and grad_output are halves of wider rows */
     const tegroup_gather *gather_input, *gather_grad_output; /* NULL = their rows lie in order */
 } tegroup_impl_layer;
 
