@@ -81,7 +81,8 @@ static void spoil_nothing(void) {
 #define call_fewer_rows(e)          fewer_rows(e)
 #define call_replanned_dgrad(e)     replanned(&w.dgrad, e)
 #define call_replanned_wgrad(e)     replanned(&w.wgrad, e)
-#define call_replanned_linear_dgrad(e) replanned_linear_dgrad(e)
+#define call_replanned_linear_dgrad(e) replanned_linear(tegroup_linear_dgrad, e)
+#define call_replanned_linear_wgrad(e) replanned_linear(tegroup_linear_wgrad, e)
 #define call_replanned_mlp_forward(e)  replanned_mlp(tegroup_mlp_forward, e)
 #define call_replanned_mlp_dgrad(e)    replanned_mlp(tegroup_mlp_dgrad, e)
 #define call_replanned_mlp_wgrad(e)    replanned_mlp(tegroup_mlp_wgrad, e)
@@ -104,10 +105,11 @@ static tegroup_status fewer_rows(tegroup_error *e) {
 }
 
 /* ... and for what a layer's has become, then the call. */
-static tegroup_status replanned_linear_dgrad(tegroup_error *e) {
+static tegroup_status replanned_linear(tegroup_status (*call)(const tegroup_linear_plan *, const tegroup_linear_desc *, struct CUstream_st *, tegroup_error *),
+                                       tegroup_error *e) {
     tegroup_linear_plan plan;
     tegroup_status      status = tegroup_linear_plan_make(&w.linear, NULL, &plan, e);
-    return status != TEGROUP_OK ? status : tegroup_linear_dgrad(&plan, &w.linear, NULL, e);
+    return status != TEGROUP_OK ? status : call(&plan, &w.linear, NULL, e);
 }
 static tegroup_status replanned_mlp(tegroup_status (*call)(const tegroup_mlp_plan *, const tegroup_mlp_desc *, struct CUstream_st *, tegroup_error *),
                                     tegroup_error *e) {
@@ -2459,6 +2461,9 @@ TEST(status, linear_plan) {
     BAD(linear_plan, w.linear.options.host_sizes_final = 2, VALUE, "options.host_sizes_final", 1, 2);
     BAD(linear_plan, w.linear.options.cublaslt_functions = &w.functions; w.functions.struct_size = 1, STRUCT_SIZE, "options.cublaslt_functions.struct_size", sizeof w.functions, 1);
     BAD(linear_plan_target, w.target.struct_size = 1, STRUCT_SIZE, "target.struct_size", sizeof w.target, 1);
+    BAD(linear_plan, w.linear.gather_input.rows = -1, VALUE, "gather_input.rows", TEGROUP_MAX_ROWS, -1);
+    BAD(linear_plan, w.linear.gather_grad_output.slots = -1, VALUE, "gather_grad_output.slots", 0, -1);
+    BAD(linear_forward, w.linear.gather_input.slot_of_row = (const int64_t *)w.x, UNSET, "gather_input.rows", 1, 0);
     BAD(linear_gemm, ABSENT(main_grad); ABSENT(bias_grad), UNSET, "main_grad.dtype", TEGROUP_DTYPE_F64, 0);
     NOT(linear_gemm, NULL AND TEGROUP_OP_DGRAD AND &w.gemm, NULL_ARGUMENT, "desc", 1, 0);
     NOT(linear_gemm, &w.linear AND TEGROUP_OP_DGRAD AND NULL, NULL_ARGUMENT, "gemm", 1, 0);
@@ -2537,6 +2542,13 @@ TEST(status, linear_calls) {
         BAD(call, spoil, OVERLAP, field, 0, 1);                                                                                     \
         ASSERT_STREQ("must not overlap " other, error.status == TEGROUP_ERROR_OVERLAP ? error.rule : "nothing");                                                                        \
     } while (0)
+
+/* Rows picked by an index, of as many rows as there are; room for what is to meet it. */
+static int64_t slots[4096];
+static void picked(tegroup_gather *gather) {
+    gather->slot_of_row = slots;
+    gather->rows = ROWS;
+}
 TEST(status, linear_overlaps) {
     tegroup_linear_desc *l = &w.linear;
     MEETS(linear_forward, l->out.data = w.x, "out.data", "input");
@@ -2558,6 +2570,8 @@ TEST(status, linear_overlaps) {
     MEETS(replanned_linear_dgrad, list_of(&l->weight, lists[0], N * K * 4); l->grad_row_scale.data = lists[0], "grad_row_scale.data", "weight");
     MEETS(replanned_linear_dgrad, list_of(&l->bias, lists[0], N * 4); l->dgrad_out.data = lists[0], "dgrad_out.data", "bias");
     MEETS(replanned_linear_dgrad, list_of(&l->bias, (void **)(void *)w.workspace, N * 4), "options.workspace", "bias");
+    MEETS(replanned_linear_dgrad, picked(&l->gather_grad_output); l->dgrad_out.data = slots, "dgrad_out.data", "gather_grad_output.slot_of_row");
+    MEETS(replanned_linear_wgrad, picked(&l->gather_input); l->main_grad.data = slots, "main_grad.data", "gather_input.slot_of_row");
     MEETS(linear_wgrad, l->main_grad.data = w.x, "main_grad.data", "input");
     MEETS(linear_wgrad, l->main_grad.data = w.y_grad, "main_grad.data", "grad_output");
     MEETS(linear_wgrad, l->main_grad.data = w.bias_grad, "main_grad.data", "bias_grad");
@@ -2742,6 +2756,9 @@ TEST(status, mlp_of_gates_and_ups_apart) {
     BAD(mlp_plan, mlp_apart(); w.mlp.options.backend = TEGROUP_BACKEND_SM90, UNSUPPORTED, "preactivation.shape.cols", 8, 2 * N);
     BAD(mlp_plan, mlp_apart(); w.mlp.options.backend = TEGROUP_BACKEND_CUBLASLT_GROUPED, UNSUPPORTED, "preactivation.shape.cols", 8, 2 * N);
     BAD(mlp_plan, mlp_apart(); w.mlp.fusion = TEGROUP_FUSION_REQUIRED, UNSUPPORTED, "fusion", TEGROUP_FUSION_AUTO, TEGROUP_FUSION_REQUIRED);
+    BAD(mlp_plan, w.mlp.gather_input.rows = -1, VALUE, "gather_input.rows", TEGROUP_MAX_ROWS, -1);
+    BAD(mlp_plan, w.mlp.gather_grad_output.slots = -1, VALUE, "gather_grad_output.slots", 0, -1);
+    BAD(replanned_mlp_dgrad, w.mlp.gather_grad_output.rows = 1, NULL_ARGUMENT, "gather_grad_output.slot_of_row", 1, 0);
 
     BAD(mlp_forward, mlp_apart(); w.mlp_plan = good.mlp_plan, PLAN, "fc1_up.weight.dtype", 0, TEGROUP_DTYPE_F32);
     BAD(mlp_wgrad, mlp_apart(); MLP_ABSENT(fc1_up.weight), PLAN, "fc1_up.weight.dtype", TEGROUP_DTYPE_F32, 0);
@@ -2954,6 +2971,9 @@ TEST(status, mlp_overlaps) {
     MEETS(mlp_forward, m->activated.data = w.x, "activated.data", "input");
     MEETS(mlp_forward, m->options.workspace = w.fc2_weight; m->options.workspace_bytes = w.mlp_plan.workspace_bytes, "options.workspace", "fc2.weight");
     MEETS(mlp_forward, m->options.workspace = w.preactivation; m->options.workspace_bytes = w.mlp_plan.workspace_bytes, "options.workspace", "preactivation");
+    MEETS(replanned_mlp_forward, picked(&m->gather_input); m->out.data = slots, "out.data", "gather_input.slot_of_row");
+    MEETS(replanned_mlp_dgrad, picked(&m->gather_grad_output); m->grad_row_scale.data = slots, "grad_row_scale.data", "gather_grad_output.slot_of_row");
+    MEETS(replanned_mlp_wgrad, picked(&m->gather_input); m->fc2.main_grad.data = slots, "fc2.main_grad.data", "gather_input.slot_of_row");
     MEETS(mlp_dgrad, m->dgrad_out.data = w.mlp_grad_output, "dgrad_out.data", "grad_output");
     MEETS(mlp_dgrad, m->dgrad_out.data = w.fc2_weight, "dgrad_out.data", "fc2.weight");
     MEETS(mlp_dgrad, m->dgrad_out.data = w.preactivation, "dgrad_out.data", "preactivation");
