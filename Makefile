@@ -26,7 +26,7 @@ export CC NVCC ARCHS CUDA_HOME CUBLAS_HOME OPENMP PYTHON
 HEADERS := tegroup.h tegroup_cuda.cuh
 UNIT    := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))
 
-.PHONY: help demo test test-more test-gpu test-more-gpu test-emulated test-layers check-fresh build-gpu sanitize-gpu test-teeth fuzz bench bench-errors bench-cpu bench-gpu bench-hopper bench-compile bench-ggml bench-moe bench-mlp bench-step bench-fp8 bench-quantize bench-decoded tiles fit plots docs examples headers lib install compile-matrix lint format clean
+.PHONY: help demo test test-more test-gpu test-more-gpu test-emulated test-layers check-fresh build-gpu sanitize-gpu test-teeth fuzz bench bench-errors bench-cpu bench-gpu bench-hopper bench-compile bench-ggml bench-moe bench-mlp bench-step bench-fp8 bench-gather bench-quantize bench-decoded tiles fit plots docs examples headers lib install compile-matrix lint format clean
 
 help: ## this list
 	@echo "Variables: CC NVCC ARCHS CUDA_HOME CUBLAS_HOME BENCH SANITIZE PYTHON PREFIX DESTDIR RANKS"
@@ -158,6 +158,9 @@ bench-step: ## a training step of the grouped MLP in block FP8 on a Hopper GPU, 
 
 bench-fp8: build/libtegroup.so ## products of FP8 on a Hopper GPU, beside torch._scaled_grouped_mm (needs torch)
 	$(PYTHON) tests/bench/bench_fp8.py $(BENCH)
+
+bench-gather: build/libtegroup.so ## products of rows picked by an index on a Hopper GPU, beside permuting first (needs torch)
+	$(PYTHON) tests/bench/bench_gather.py $(BENCH)
 
 bench-quantize: build/libtegroup.so ## quantise and dequantise on a GPU, beside a copy of as many bytes (needs torch)
 	$(PYTHON) tests/bench/bench_quantize.py $(BENCH)
