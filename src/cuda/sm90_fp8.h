@@ -63,7 +63,7 @@ struct tegroup_impl_sm90_fp8_shape : tegroup_impl_sm90_shape<OP_, LINES_, COLS_,
     static constexpr int MORE_BYTES = 4096, OTHER_BYTES = base::OTHER_BYTES + MORE_BYTES;
     static constexpr int STAGES = (TEGROUP_IMPL_SM90_SHARED - OTHER_BYTES) / base::STAGE_BYTES,
                          AT_ONCE = STAGES >= 6 ? 2 : 1, SHARED_BYTES = STAGES * base::STAGE_BYTES + OTHER_BYTES;
-    static_assert(STAGES >= TEGROUP_IMPL_SM90_RING && (FAST || base::PARTS == 1),
+    static_assert(STAGES >= TEGROUP_IMPL_SM90_RING && base::PARTS == 1,
                   "a ring that hides the way from L2; registers for sums");
 };
 

@@ -39,6 +39,14 @@ static inline cudaError_t tegroup_impl_flush(const void *flush, size_t bytes, st
                                stream, (const uint4 *)(first * 16), count);
 }
 
+/* What gemm reads is quantised. */
+static inline tegroup_status tegroup_impl_tune_quantize(const tegroup_tune_desc *desc, struct CUstream_st *stream,
+                                                        tegroup_error *error) {
+    for (int32_t i = 0; i < desc->quantize_count; i++)
+        TEGROUP_IMPL_TRY(tegroup_quantize(&desc->quantize[i], stream, error));
+    return TEGROUP_OK;
+}
+
 /* One timed run, by a plan of gemm, of the rival or, without a plan, of what quantises. *milliseconds is -1 if it does
  * not run. */
 static inline tegroup_status tegroup_impl_cuda_time(const tegroup_plan *plan, const tegroup_gemm_desc *gemm,
@@ -49,9 +57,7 @@ static inline tegroup_status tegroup_impl_cuda_time(const tegroup_plan *plan, co
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "flush", "must be read by a kernel, which must launch", error));
     code = cudaEventRecord(desc->begin, stream);
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "begin", "must be an event that can be recorded", error));
-    if (plan) TEGROUP_IMPL_TRY(tegroup_gemm(plan, gemm, stream, error));
-    for (int32_t i = 0; i < desc->quantize_count && !plan; i++)
-        TEGROUP_IMPL_TRY(tegroup_quantize(&desc->quantize[i], stream, error));
+    TEGROUP_IMPL_TRY(plan ? tegroup_gemm(plan, gemm, stream, error) : tegroup_impl_tune_quantize(desc, stream, error));
     code = cudaEventRecord(desc->end, stream);
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "end", "must be an event that can be recorded", error));
     code = cudaEventSynchronize(desc->end);
@@ -124,9 +130,8 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
     }
     if (desc->rival_plan) order[timed++] = TEGROUP_IMPL_TUNE_RIVAL;
     if (desc->quantize_count > 0) order[timed++] = TEGROUP_IMPL_TUNE_QUANTIZE;
-    for (int32_t i = 0; i < desc->quantize_count; i++) /* candidates multiply what is there: times depend on data */
-        TEGROUP_IMPL_TRY(
-            tegroup_impl_of_member("quantize", tegroup_quantize(&desc->quantize[i], stream, error), error));
+    /* Candidates multiply what is there: times depend on data. */
+    TEGROUP_IMPL_TRY(tegroup_impl_of_member("quantize", tegroup_impl_tune_quantize(desc, stream, error), error));
     for (int32_t round = -1; round < rounds; round++) { /* the first round warms up */
         tegroup_impl_shuffle(order, timed, &state);
         for (int32_t turn = 0; turn < timed; turn++) {

@@ -15,7 +15,7 @@ import tables
 import tegroup_ctypes as tg
 from bench_fp8 import OPS, graph_of, median_us
 
-# operation: (whether it is fc1's, the operand that is gathered)
+# product: (operation, whether it is fc1's, the operand that is gathered)
 PRODUCTS = {"fc1 forward": ("forward", True, "a"), "fc2 dgrad": ("dgrad", False, "a"), "fc1 wgrad": ("wgrad", True, "b"), "fc2 wgrad": ("wgrad", False, "a")}
 
 

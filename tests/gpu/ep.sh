@@ -28,7 +28,8 @@ report() { # status, name
 if [ -z "${EP_NCCL:-}" ]; then
     split=$("$nvcc" --help | grep -q -e --split-compile && echo -split-compile=0)
     # shellcheck disable=SC2086 # an option or none
-    "$nvcc" -std=c++17 -O2 -w -gencode arch=compute_90a,code=sm_90a $split -I. -I"$include" examples/ep/ep_nccl.cu -o "$program" -L"$lib" -Xlinker -l:libnccl.so.2 >"$log" 2>&1
+    "$nvcc" -std=c++17 -O2 -w -gencode arch=compute_90a,code=sm_90a $split -I. -I"$include" \
+        examples/ep/ep_nccl.cu -o "$program" -L"$lib" -Xlinker -l:libnccl.so.2 >"$log" 2>&1
     report $? ep_nccl_builds
     [ $failed -eq 0 ] || exit 1
 fi

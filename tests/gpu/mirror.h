@@ -17,8 +17,8 @@
         }                                                                                                              \
     } while (0)
 
-/* Copies to device memory. cudaMemcpy may return before memory that is not pinned has arrived, and streams that do not wait
- * for the default one may be next. */
+/* Copies to device memory. cudaMemcpy may return before memory that is not pinned has arrived, and streams that do not
+ * wait for the default one may be next. */
 static void copy_up(void *to, const void *from, size_t bytes) {
     MUST(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice));
     MUST(cudaStreamSynchronize(NULL));

@@ -331,8 +331,9 @@ static void fused(tegroup_backend backend) {
     streams_make();
     asked = backend;
     for (int i = 0; i < runs; i++) {
-        const int picks = backend == TEGROUP_BACKEND_SM90 && i % 4 == 0 ? i / 4 & (i / 2 % 3 == 2 ? 1 : 3) : 0; /* as random_picks */
-        mlp_choice m = {{i & 1, i / 3 % 3, 0, i / 2 % 3, 3, i % ROUTINGS, TEGROUP_TAIL_KEEP, 0, picks}, 0, kinds[i % 7], 0};
+        const int bias = i / 2 % 3, can = bias == 2 ? 1 : 3; /* as random_picks */
+        const int picks = backend == TEGROUP_BACKEND_SM90 && i % 4 == 0 ? i / 4 & can : 0;
+        mlp_choice m = {{i & 1, i / 3 % 3, 0, bias, 3, i % ROUTINGS, TEGROUP_TAIL_KEEP, 0, picks}, 0, kinds[i % 7], 0};
         const int backward = i / 5 % 2;
         int64_t rows[GROUPS];
         for (int g = 0; g < GROUPS; g++) rows[g] = i % 3 ? rng_int(&r, 0, 150) : routings[m.c.routing][g];

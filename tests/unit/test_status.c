@@ -2612,6 +2612,9 @@ TEST(status, mlp_plan) {
     NOT(mlp_plan_make, &w.mlp AND NULL AND NULL, NULL_ARGUMENT, "plan", 1, 0);
     BAD(mlp_plan, w.mlp.space = TEGROUP_SPACE_DEVICE, UNSUPPORTED, "input.shape.row_sizes.space", TEGROUP_SPACE_DEVICE, TEGROUP_SPACE_HOST);
     BAD(mlp_plan, w.mlp.activation = TEGROUP_ACTIVATION_UNSET, UNSET, "activation", TEGROUP_ACTIVATION_SWIGLU, 0);
+    BAD(mlp_plan, w.mlp.gather_input.rows = -1, VALUE, "gather_input.rows", TEGROUP_MAX_ROWS, -1);
+    BAD(mlp_plan, w.mlp.gather_grad_output.slots = -1, VALUE, "gather_grad_output.slots", 0, -1);
+    BAD(replanned_mlp_dgrad, w.mlp.gather_grad_output.rows = 1, NULL_ARGUMENT, "gather_grad_output.slot_of_row", 1, 0);
     BAD(mlp_plan, w.mlp.activation = (tegroup_activation)99, VALUE, "activation", TEGROUP_ACTIVATION_IDENTITY, 99);
     BAD(mlp_plan, w.mlp.activation = TEGROUP_ACTIVATION_RELU, SHAPE, "fc1.weight.shape.rows", N, 2 * N);
     BAD(mlp_plan, w.mlp.interleaved = 2, VALUE, "interleaved", 1, 2);
@@ -2756,9 +2759,6 @@ TEST(status, mlp_of_gates_and_ups_apart) {
     BAD(mlp_plan, mlp_apart(); w.mlp.options.backend = TEGROUP_BACKEND_SM90, UNSUPPORTED, "preactivation.shape.cols", 8, 2 * N);
     BAD(mlp_plan, mlp_apart(); w.mlp.options.backend = TEGROUP_BACKEND_CUBLASLT_GROUPED, UNSUPPORTED, "preactivation.shape.cols", 8, 2 * N);
     BAD(mlp_plan, mlp_apart(); w.mlp.fusion = TEGROUP_FUSION_REQUIRED, UNSUPPORTED, "fusion", TEGROUP_FUSION_AUTO, TEGROUP_FUSION_REQUIRED);
-    BAD(mlp_plan, w.mlp.gather_input.rows = -1, VALUE, "gather_input.rows", TEGROUP_MAX_ROWS, -1);
-    BAD(mlp_plan, w.mlp.gather_grad_output.slots = -1, VALUE, "gather_grad_output.slots", 0, -1);
-    BAD(replanned_mlp_dgrad, w.mlp.gather_grad_output.rows = 1, NULL_ARGUMENT, "gather_grad_output.slot_of_row", 1, 0);
 
     BAD(mlp_forward, mlp_apart(); w.mlp_plan = good.mlp_plan, PLAN, "fc1_up.weight.dtype", 0, TEGROUP_DTYPE_F32);
     BAD(mlp_wgrad, mlp_apart(); MLP_ABSENT(fc1_up.weight), PLAN, "fc1_up.weight.dtype", TEGROUP_DTYPE_F32, 0);
