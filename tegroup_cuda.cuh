@@ -38,7 +38,7 @@
  *   [28] layer/quantize_rows_cuda.h Quantise: whole rows
  *   [29] layer/dequantize_tile_cuda.h Dequantise: a tile, and the kernel
  *   [30] layer/quantize_cuda.h    Quantise and dequantise: launches
- *   [31] layer/glu_blocks_cuda.h  Quantise: SwiGLU in blocks of 1x128, the kernel of a training step
+ *   [31] layer/quantize_1x128_cuda.h Quantise: BF16 to blocks of 1x128, the kernel of a training step
  *   [32] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
  *   [33] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
  *   [34] cuda/cublaslt_grouped.h  cublaslt_grouped
@@ -6937,40 +6937,42 @@ static inline tegroup_status tegroup_impl_cuda_dequantize(const tegroup_dequanti
     return TEGROUP_IMPL_BY_VALUES(tegroup_impl_dequantize_kernel, blocks, 0);
 }
 #undef TEGROUP_IMPL_BY_VALUES
-#if !defined(TEGROUP_NO_ACTIVATION)
 
-/* ==== [31] Quantise: SwiGLU in blocks of 1x128, the kernel of a training step (src/layer/glu_blocks_cuda.h) ==== */
+/* ==== [31] Quantise: BF16 to blocks of 1x128, the kernel of a training step (src/layer/quantize_1x128_cuda.h) ==== */
 
-/* What tegroup_quantize makes of BF16 gates and ups by halves, where its scaling is BLOCK_1X128: the activation, or
- * its gradient, in one read, each value computed once, and both copies written; the gradient of rows' scales has a
- * kernel of its own. The bits are those of the kernel for all formats, which takes 2.3 to 2.7 times as long
- * (docs/lab/fp8.md): it computes a gradient's gates and ups apart. */
+/* What tegroup_quantize makes of BF16 where its scaling is BLOCK_1X128: of values as they are, of gates and ups by
+ * halves their activation, or its gradient; in one read, each value computed once, and both copies written. The
+ * gradient of rows' scales has a kernel of its own. The bits are those of the kernel for all formats, which takes 1.2
+ * times as long for values, and 2.3 to 2.7 times for activations (docs/lab/quantise.md, fp8.md): it computes a
+ * gradient's gates and ups apart. */
 enum {
-    TEGROUP_IMPL_GLU_THREADS = 512, /* 16 beside each other, with 8 columns each, and 32 above each other */
-    TEGROUP_IMPL_GLU_WARPS = TEGROUP_IMPL_GLU_THREADS / 32,
-    TEGROUP_IMPL_GLU_ROWS = 4, /* of a thread */
-    TEGROUP_IMPL_GLU_TILE = 128
+    TEGROUP_IMPL_1X128_THREADS = 512, /* 16 beside each other, with 8 columns each, and 32 above each other */
+    TEGROUP_IMPL_1X128_WARPS = TEGROUP_IMPL_1X128_THREADS / 32,
+    TEGROUP_IMPL_1X128_ROWS = 4, /* of a thread */
+    TEGROUP_IMPL_1X128_TILE = 128
 };
 
-typedef struct tegroup_impl_glu_call {
+typedef struct tegroup_impl_1x128_call {
     tegroup_quantize_desc desc; /* ld of its matrices spelt out */
     tegroup_scaling_facts facts;
-    int64_t width; /* columns of gates */
-} tegroup_impl_glu_call;
+    int64_t width; /* columns of values, or of gates */
+} tegroup_impl_1x128_call;
 
 /* Whether this kernel does what a call asks for. */
-static inline int tegroup_impl_glu_in_blocks(const tegroup_quantize_desc *desc) {
+static inline int tegroup_impl_quantizes_1x128(const tegroup_quantize_desc *desc) {
     const tegroup_tensor *out = &desc->output, *in = &desc->input, *dy = &desc->grad_output;
-    const int gradient = dy->dtype != TEGROUP_DTYPE_UNSET;
+    const int gradient = dy->dtype != TEGROUP_DTYPE_UNSET, plain = desc->activation == TEGROUP_ACTIVATION_UNSET;
     const int64_t width = out->shape.cols / (1 + gradient);
     int copy;
-    if (desc->activation != TEGROUP_ACTIVATION_SWIGLU || desc->interleaved || desc->rule.divide) return 0;
+    if (!plain && (desc->activation != TEGROUP_ACTIVATION_SWIGLU || desc->interleaved)) return 0;
+    if (desc->rule.divide || desc->gather_input.rows > 0) return 0;
+    if (plain && !tegroup_impl_has_copy(out, TEGROUP_IMPL_COLUMNWISE)) return 0; /* Strips are as fast. */
     if (out->scaling != TEGROUP_SCALING_BLOCK_1X128 || out->scale_parts > 1 || out->scale_outer_stride > 0) return 0;
     if (out->scale_dtype != TEGROUP_DTYPE_UNSET && out->scale_dtype != TEGROUP_DTYPE_F32) return 0;
     if (out->amax || out->columnwise_amax || tegroup_impl_listed(out) || tegroup_impl_irregular(&out->shape)) return 0;
     if (in->dtype != TEGROUP_DTYPE_BF16 || !tegroup_impl_ragged(&out->shape) || tegroup_impl_listed(in)) return 0;
     if (gradient && tegroup_impl_listed(dy)) return 0;
-    if (width % (gradient ? TEGROUP_IMPL_GLU_TILE : 8) != 0 || tegroup_impl_ld(in) % 8 != 0) return 0;
+    if (width % (gradient ? TEGROUP_IMPL_1X128_TILE : 8) != 0 || tegroup_impl_ld(in) % 8 != 0) return 0;
     if (!tegroup_impl_aligned(in->data, 16) || (gradient && !tegroup_impl_aligned(dy->data, 16))) return 0;
     if (gradient && tegroup_impl_ld(dy) % 8 != 0) return 0;
     for (copy = 0; copy < TEGROUP_IMPL_COPIES; copy++) {
@@ -6982,30 +6984,30 @@ static inline int tegroup_impl_glu_in_blocks(const tegroup_quantize_desc *desc) 
 }
 
 /* What the threads of a block share. */
-struct tegroup_impl_glu_group {
+struct tegroup_impl_1x128_group {
     int64_t first, end; /* its tiles among all */
     int64_t rows;
     int64_t row0, in, dy; /* its first row, and elements of input and grad_output */
     tegroup_impl_copy copies[TEGROUP_IMPL_COPIES];
 };
-struct tegroup_impl_glu_shared {
-    uint4 turned[TEGROUP_IMPL_GLU_TILE * TEGROUP_IMPL_GLU_TILE / 16];
-    uint4 of_cols[2][TEGROUP_IMPL_GLU_WARPS][TEGROUP_IMPL_GLU_TILE / 8]; /* amax of columns as BF16: by each warp */
-    uint16_t of_rows[2][TEGROUP_IMPL_GLU_TILE];
-    float factor[TEGROUP_IMPL_COPIES][2][TEGROUP_IMPL_GLU_TILE]; /* of rows, and of columns */
-    tegroup_impl_glu_group group[2];                                  /* of the tile at hand and of the next one */
+struct tegroup_impl_1x128_shared {
+    uint4 turned[TEGROUP_IMPL_1X128_TILE * TEGROUP_IMPL_1X128_TILE / 16];
+    uint4 of_cols[2][TEGROUP_IMPL_1X128_WARPS][TEGROUP_IMPL_1X128_TILE / 8]; /* amax of columns as BF16, by each warp */
+    uint16_t of_rows[2][TEGROUP_IMPL_1X128_TILE];
+    float factor[TEGROUP_IMPL_COPIES][2][TEGROUP_IMPL_1X128_TILE]; /* of rows, and of columns */
+    tegroup_impl_1x128_group group[2];                             /* of the tile at hand and of the next one */
     int64_t tiles;
 };
 
 /* One warp's way through the groups, 32 at a time. */
-struct tegroup_impl_glu_walk {
-    const tegroup_impl_glu_call &call;
+struct tegroup_impl_1x128_walk {
+    const tegroup_impl_1x128_call &call;
     tegroup_snapshot_view view;
     int32_t from;               /* the first of the 32 */
     int64_t tiles;              /* of the groups before them */
     tegroup_impl_before before; /* what these take in the copies */
 
-    __device__ __forceinline__ explicit tegroup_impl_glu_walk(const tegroup_impl_glu_call &c)
+    __device__ __forceinline__ explicit tegroup_impl_1x128_walk(const tegroup_impl_1x128_call &c)
         : call(c), view(tegroup_impl_fitting_view(&c.desc.output)) {
         begin();
     }
@@ -7021,17 +7023,17 @@ struct tegroup_impl_glu_walk {
         return x;
     }
     /* Finds the group of tile t, or with t < 0 passes all of them. */
-    __device__ __noinline__ void find(int64_t t, tegroup_impl_glu_group *to) {
+    __device__ __forceinline__ void find(int64_t t, tegroup_impl_1x128_group *to) {
         const tegroup_tensor &out = call.desc.output;
         const int32_t lane = (int32_t)threadIdx.x % 32, groups = view.header ? out.shape.groups : 0;
-        const int64_t across = tegroup_impl_ceil_div(call.width, TEGROUP_IMPL_GLU_TILE);
+        const int64_t across = tegroup_impl_ceil_div(call.width, TEGROUP_IMPL_1X128_TILE);
         for (; from < groups; from += 32) {
             const int32_t g = from + lane;
             const tegroup_impl_sides sides =
                 g < groups ? tegroup_impl_group_sides(&out, &view, g) : tegroup_impl_sides_of(0, 0);
             tegroup_impl_before mine = {{0, 0}, 0}, sum;
             tegroup_impl_pass_group(&out, &call.facts, sides, &mine);
-            const int64_t here = tegroup_impl_ceil_div(sides.rows, TEGROUP_IMPL_GLU_TILE) * across,
+            const int64_t here = tegroup_impl_ceil_div(sides.rows, TEGROUP_IMPL_1X128_TILE) * across,
                           end = tiles + up_to(here);
             for (int c = 0; c < TEGROUP_IMPL_COPIES; c++) sum.scales[c] = before.scales[c] + up_to(mine.scales[c]);
             sum.transposed = before.transposed + up_to(mine.transposed);
@@ -7061,63 +7063,95 @@ struct tegroup_impl_glu_walk {
     }
 };
 
-/* A thread's part of a tile: RESULTS are 1, or the gradients of gates and of ups. */
-template <int RESULTS> struct tegroup_impl_glu_piece {
+/* A thread's part of a tile. READ: of how many values a result is made: 1, which is the result, 2, a gate and an up, or
+ * 3, these and a gradient, of which two results are made, the gradients of the gate and of the up. */
+template <int READ> struct tegroup_impl_1x128_piece {
     typedef tegroup_impl_vectors<TEGROUP_DTYPE_BF16> vectors;
-    enum { ROWS = TEGROUP_IMPL_GLU_ROWS, READ = RESULTS + 1, TILE = TEGROUP_IMPL_GLU_TILE };
-    const tegroup_impl_glu_call &call;
-    tegroup_impl_glu_shared &shared;
-    int32_t row, col; /* in the tile */
-    uint4 read[READ][ROWS], x[RESULTS][ROWS];
+    enum { ROWS = TEGROUP_IMPL_1X128_ROWS, RESULTS = READ == 3 ? 2 : 1, TILE = TEGROUP_IMPL_1X128_TILE };
+    /* Values that are results wait in shared memory, each thread's part by itself: the tile at hand, and the next one.
+     * So there are registers enough for two blocks a multiprocessor. */
+    static constexpr bool STAGED = READ == 1;
+    enum {
+        TILE_VALUES = ROWS * TEGROUP_IMPL_1X128_THREADS, /* of 16 bytes */
+        STAGED_BYTES = STAGED ? 2 * 16 * TILE_VALUES : 0,
+        RESIDENT = STAGED ? 2 : 1
+    };
+    const tegroup_impl_1x128_call &call;
+    tegroup_impl_1x128_shared &shared;
+    int32_t row, col;   /* in the tile */
+    int64_t row0, col0; /* the first ones of the tile that is read, in its group */
+    uint4 read[READ][STAGED ? 1 : ROWS], x[RESULTS][STAGED ? 1 : ROWS];
+    uint4 *staged; /* this thread's part of the two tiles */
+    int32_t at_hand;
     float scale[ROWS];
 
-    __device__ __forceinline__ tegroup_impl_glu_piece(const tegroup_impl_glu_call &c, tegroup_impl_glu_shared &s)
-        : call(c), shared(s), row((int32_t)threadIdx.x / 16 * ROWS), col((int32_t)threadIdx.x % 16 * 8) {}
+    __device__ __forceinline__ tegroup_impl_1x128_piece(const tegroup_impl_1x128_call &c, tegroup_impl_1x128_shared &s,
+                                                        uint4 *memory)
+        : call(c), shared(s), row((int32_t)threadIdx.x / 16 * ROWS), col((int32_t)threadIdx.x % 16 * 8),
+          staged(memory + threadIdx.x), at_hand(1) {}
 
-    /* The tile's first row and column in its group. */
-    __device__ __forceinline__ void place(const tegroup_impl_glu_group &group, int64_t t, int64_t *row0,
-                                          int64_t *col0) const {
-        const int64_t across = tegroup_impl_ceil_div(call.width, TILE), in_group = t - group.first;
-        *row0 = in_group / across * TILE;
-        *col0 = in_group % across * TILE;
+    /* Goes to the tile of a number. */
+    __device__ __forceinline__ void go_to(const tegroup_impl_1x128_group &group, int64_t t) {
+        const uint32_t across = (uint32_t)tegroup_impl_ceil_div(call.width, TILE),
+                       in_group = (uint32_t)(t - group.first), down = in_group / across;
+        row0 = (int64_t)down * TILE;
+        col0 = (int64_t)(in_group - down * across) * TILE;
     }
     /* What does not exist is 0. */
-    __device__ __forceinline__ void load(const tegroup_impl_glu_group &group, int64_t t) {
+    __device__ __forceinline__ void load(const tegroup_impl_1x128_group &group) {
         const tegroup_tensor &in = call.desc.input, &dy = call.desc.grad_output;
-        int64_t row0, col0;
-        place(group, t, &row0, &col0);
 #pragma unroll
         for (int i = 0; i < ROWS; i++) {
             const int64_t r = row0 + row + i, c = col0 + col;
             const bool there = r < group.rows && c < call.width;
             const uint4 *from = (const uint4 *)((const char *)in.data + (group.in + r * in.ld + c) * 2);
-            read[0][i] = there ? __ldcs(from) : make_uint4(0, 0, 0, 0);
-            read[1][i] = there ? __ldcs(from + call.width / 8) : make_uint4(0, 0, 0, 0);
-            if (RESULTS == 2)
-                read[RESULTS][i] =
+            if (STAGED) {
+                tegroup_impl_cp_async_unless(!there, tegroup_impl_shared(place_of(at_hand ^ 1, i)),
+                                             there ? (const void *)from : in.data);
+                continue;
+            }
+            read[0][STAGED ? 0 : i] = there ? __ldcs(from) : make_uint4(0, 0, 0, 0);
+            read[READ > 1][STAGED ? 0 : i] = there ? __ldcs(from + call.width / 8) : make_uint4(0, 0, 0, 0);
+            if (READ == 3)
+                read[READ - 1][STAGED ? 0 : i] =
                     there ? __ldcs((const uint4 *)((const char *)dy.data + (group.dy + r * dy.ld + c) * 2))
                           : make_uint4(0, 0, 0, 0);
             scale[i] = there ? tegroup_impl_weight<float>(call.desc.row_scale, group.row0 + r, 0) : 0.0f;
         }
+        if (STAGED) tegroup_impl_cp_commit();
     }
+    __device__ __forceinline__ uint4 *place_of(int tile, int i) const {
+        return staged + tile * TILE_VALUES + i * TEGROUP_IMPL_1X128_THREADS;
+    }
+    /* The result that this thread has in row i. */
+    __device__ __forceinline__ uint4 result(int k, int i) const {
+        return STAGED ? *place_of(at_hand, i) : x[k][STAGED ? 0 : i];
+    }
+    /* The tile that was read becomes that at hand. */
     __device__ __forceinline__ void make() {
+        if (STAGED) {
+            tegroup_impl_cp_wait<0>();
+            at_hand ^= 1;
+        } else compute();
+    }
+    __device__ __forceinline__ void compute() {
 #pragma unroll
         for (int i = 0; i < ROWS; i++) {
             float gate[8], up[8], grad[8];
-            vectors::unpack(read[0][i], gate);
-            vectors::unpack(read[1][i], up);
-            if (RESULTS == 2) vectors::unpack(read[RESULTS][i], grad);
+            vectors::unpack(read[0][STAGED ? 0 : i], gate);
+            vectors::unpack(read[READ > 1][STAGED ? 0 : i], up);
+            if (READ == 3) vectors::unpack(read[READ - 1][STAGED ? 0 : i], grad);
 #pragma unroll
             for (int j = 0; j < 8; j++) {
-                if (RESULTS == 2)
+                if (READ == 3)
                     (void)tegroup_impl_activation_grad_f32(TEGROUP_ACTIVATION_SWIGLU, true, 0, 0, gate[j], up[j],
                                                            scale[i] * grad[j], &gate[j], &up[j]);
                 else
                     gate[j] = scale[i]
                               * tegroup_impl_activation_f32(TEGROUP_ACTIVATION_SWIGLU, true, 0, 0, gate[j], up[j]);
             }
-            x[0][i] = vectors::pack(gate);
-            if (RESULTS == 2) x[RESULTS - 1][i] = vectors::pack(up);
+            x[0][STAGED ? 0 : i] = vectors::pack(gate);
+            if (READ == 3) x[RESULTS - 1][STAGED ? 0 : i] = vectors::pack(up);
         }
     }
 
@@ -7138,8 +7172,8 @@ template <int RESULTS> struct tegroup_impl_glu_piece {
             uint32_t of_row[ROWS], of_col[4] = {0, 0, 0, 0};
 #pragma unroll
             for (int i = 0; i < ROWS; i++) {
-                const uint32_t word[4] = {magnitudes(x[k][i].x), magnitudes(x[k][i].y), magnitudes(x[k][i].z),
-                                          magnitudes(x[k][i].w)};
+                const uint4 v = result(k, i);
+                const uint32_t word[4] = {magnitudes(v.x), magnitudes(v.y), magnitudes(v.z), magnitudes(v.w)};
                 of_row[i] = __vmaxu2(__vmaxu2(word[0], word[1]), __vmaxu2(word[2], word[3]));
 #pragma unroll
                 for (int j = 0; j < 4; j++) of_col[j] = __vmaxu2(of_col[j], word[j]);
@@ -7159,7 +7193,8 @@ template <int RESULTS> struct tegroup_impl_glu_piece {
         }
     }
     /* A factor and a scale for each thread: of the tile's columns, or of its rows. */
-    __device__ __forceinline__ void find_scale(const tegroup_impl_glu_group &group, int64_t row0, int64_t col0) const {
+    __device__ __forceinline__ void find_scale(const tegroup_impl_1x128_group &group, int64_t row0,
+                                               int64_t col0) const {
         const int32_t columnwise = threadIdx.x < RESULTS * TILE, n = (int32_t)threadIdx.x % (RESULTS * TILE),
                       k = n / TILE, c = n % TILE;
         const tegroup_impl_copy &copy = group.copies[columnwise];
@@ -7169,7 +7204,7 @@ template <int RESULTS> struct tegroup_impl_glu_piece {
         if (threadIdx.x >= 2 * RESULTS * TILE || !copy.scales) return;
         if (columnwise) most = 0;
 #pragma unroll
-        for (int w = 0; w < TEGROUP_IMPL_GLU_WARPS; w++)
+        for (int w = 0; w < TEGROUP_IMPL_1X128_WARPS; w++)
             if (columnwise) most = max(most, (uint32_t)((const uint16_t *)shared.of_cols[k][w])[c]);
         const tegroup_block_scale block = tegroup_impl_scale_block(
             &call.desc.rule, call.desc.output.dtype, TEGROUP_DTYPE_F32, __uint_as_float(most << 16), 1.0f);
@@ -7182,7 +7217,7 @@ template <int RESULTS> struct tegroup_impl_glu_piece {
     static __device__ __forceinline__ uint32_t four_codes(tegroup_dtype dtype, const float *y) {
         return tegroup_impl_two_codes(dtype, y[0], y[1]) | tegroup_impl_two_codes(dtype, y[2], y[3]) << 16;
     }
-    __device__ __forceinline__ void encode_rows(const tegroup_impl_glu_group &group, int64_t row0,
+    __device__ __forceinline__ void encode_rows(const tegroup_impl_1x128_group &group, int64_t row0,
                                                 int64_t col0) const {
         const tegroup_impl_copy &copy = group.copies[TEGROUP_IMPL_ROWWISE];
         char *to = copy.data + tegroup_impl_element_of(&copy, row0 + row, col0 + col);
@@ -7192,7 +7227,7 @@ template <int RESULTS> struct tegroup_impl_glu_piece {
             for (int k = 0; k < RESULTS; k++) {
                 const float by = shared.factor[TEGROUP_IMPL_ROWWISE][k][row + i];
                 float y[8];
-                vectors::unpack(x[k][i], y);
+                vectors::unpack(result(k, i), y);
 #pragma unroll
                 for (int j = 0; j < 8; j++) y[j] = tegroup_impl_product_f32(y[j], by);
                 if (row0 + row + i < group.rows && col0 + col < call.width)
@@ -7202,30 +7237,33 @@ template <int RESULTS> struct tegroup_impl_glu_piece {
     }
     /* Four rows of each column to shared memory: a column has 32 words, in an order by which eight columns it is of, so
      * that neither columns beside each other nor those of one whole column meet in a bank. */
-    __device__ __forceinline__ void turn(const tegroup_impl_glu_group &group, int64_t row0, int k) const {
+    __device__ __forceinline__ void turn(const tegroup_impl_1x128_group &group, int64_t row0, int k) const {
         const int32_t left = (int32_t)tegroup_impl_min(ROWS, group.rows - row0 - row);
-        float y[ROWS][8];
+        uint4 v[ROWS];
 #pragma unroll
-        for (int i = 0; i < ROWS; i++) vectors::unpack(x[k][i], y[i]);
+        for (int i = 0; i < ROWS; i++) v[i] = result(k, i);
 #pragma unroll
         for (int j = 0; j < 8; j++) {
             const float by = shared.factor[TEGROUP_IMPL_COLUMNWISE][k][col + j];
             float four[ROWS];
 #pragma unroll
-            for (int i = 0; i < ROWS; i++) /* no NaN of a factor pads the rows */
-                four[i] = i < left ? tegroup_impl_product_f32(y[i][j], by) : 0.0f;
+            for (int i = 0; i < ROWS; i++) { /* no NaN of a factor pads the rows */
+                const uint32_t word = j / 2 == 0 ? v[i].x : j / 2 == 1 ? v[i].y : j / 2 == 2 ? v[i].z : v[i].w;
+                const float y = __uint_as_float(j % 2 ? word & 0xffff0000u : word << 16);
+                four[i] = i < left ? tegroup_impl_product_f32(y, by) : 0.0f;
+            }
             ((uint32_t *)shared.turned)[(col + j) * 32 + ((row / ROWS) ^ (col / 8 * 2))] =
                 four_codes(call.desc.output.dtype, four);
         }
     }
     /* What is in shared memory, to the rows of the transposed copy; after the last row come the zeros that pad it. */
-    __device__ __forceinline__ void store_turned(const tegroup_impl_glu_group &group, int64_t row0, int64_t col0,
+    __device__ __forceinline__ void store_turned(const tegroup_impl_1x128_group &group, int64_t row0, int64_t col0,
                                                  int k) const {
         const tegroup_impl_copy &copy = group.copies[TEGROUP_IMPL_COLUMNWISE];
         char *const to = copy.data + tegroup_impl_element_of(&copy, row0, k * call.width + col0);
 #pragma unroll
-        for (int e = 0; e < TILE * TILE / 16 / TEGROUP_IMPL_GLU_THREADS; e++) {
-            const int32_t at = (int32_t)threadIdx.x + e * TEGROUP_IMPL_GLU_THREADS, c = at / 8, piece = at % 8;
+        for (int e = 0; e < TILE * TILE / 16 / TEGROUP_IMPL_1X128_THREADS; e++) {
+            const int32_t at = (int32_t)threadIdx.x + e * TEGROUP_IMPL_1X128_THREADS, c = at / 8, piece = at % 8;
             uint4 v = shared.turned[c * 8 + (piece ^ (c / 16))];
             if (c / 8 % 2) v = make_uint4(v.z, v.w, v.x, v.y);
             if (col0 + c < call.width && row0 + piece * 16 < copy.at.col_stride)
@@ -7234,39 +7272,45 @@ template <int RESULTS> struct tegroup_impl_glu_piece {
     }
 };
 
-template <int RESULTS>
-static __global__ void __launch_bounds__(TEGROUP_IMPL_GLU_THREADS, 1)
-    tegroup_impl_glu_blocks_kernel(const __grid_constant__ tegroup_impl_glu_call call) {
-    __shared__ tegroup_impl_glu_shared shared;
-    tegroup_impl_glu_piece<RESULTS> piece(call, shared);
-    tegroup_impl_glu_walk walk(call);
-    int at = 0; /* which of the two groups is the tile's */
+template <int READ>
+static __global__ void __launch_bounds__(TEGROUP_IMPL_1X128_THREADS, tegroup_impl_1x128_piece<READ>::RESIDENT)
+    tegroup_impl_1x128_kernel(const __grid_constant__ tegroup_impl_1x128_call call) {
+    extern __shared__ __align__(16) unsigned char tegroup_impl_memory[];
+    __shared__ tegroup_impl_1x128_shared shared;
+    enum { RESULTS = tegroup_impl_1x128_piece<READ>::RESULTS };
+    tegroup_impl_1x128_piece<READ> piece(call, shared, (uint4 *)tegroup_impl_memory);
+    tegroup_impl_1x128_walk walk(call);
+    int at = 0;                 /* which of the two groups is the tile's */
+    int64_t row0 = 0, col0 = 0; /* of the tile */
     if (threadIdx.x < 32) {
         walk.find(-1, NULL);
-        if (threadIdx.x == 0) shared.tiles = walk.tiles;
+        if (threadIdx.x == 0) {
+            shared.tiles = walk.tiles;
+            shared.group[0].end = 0;
+        }
         walk.begin();
     }
     __syncthreads();
-    int64_t t = shared.tiles * blockIdx.x / gridDim.x;
-    const int64_t end = shared.tiles * (blockIdx.x + 1) / gridDim.x;
-    if (t >= end) return;
-    if (threadIdx.x < 32) walk.find(t, &shared.group[0]);
-    __syncthreads();
-    piece.load(shared.group[0], t);
-    for (; t < end; t++) {
-        const tegroup_impl_glu_group &group = shared.group[at];
-        int64_t row0, col0;
-        piece.place(group, t, &row0, &col0);
-        piece.make();
-        if (t + 1 < end) { /* the next tile comes while this one is encoded */
-            if (t + 1 >= group.end) {
+    const int64_t end = shared.tiles;
+    /* Blocks take turns, so that what they read and write at a time lies close together in memory. Before its first
+     * tile a block only reads that. */
+    for (int64_t t = -1, next = blockIdx.x; t < end; t = next, next += gridDim.x) {
+        const tegroup_impl_1x128_group &group = shared.group[at];
+        if (t >= 0) {
+            row0 = piece.row0, col0 = piece.col0;
+            piece.make();
+        }
+        if (next < end) { /* the next tile comes while this one is encoded */
+            if (next >= group.end) {
                 at ^= 1;
                 __syncthreads(); /* the tile before, which may be of the group two before, has been stored */
-                if (threadIdx.x < 32) walk.find(t + 1, &shared.group[at]);
+                if (threadIdx.x < 32) walk.find(next, &shared.group[at]);
                 __syncthreads();
             }
-            piece.load(shared.group[at], t + 1);
+            piece.go_to(shared.group[at], next);
+            piece.load(shared.group[at]);
         }
+        if (t < 0) continue;
         piece.collect();
         __syncthreads();
         piece.find_scale(group, row0, col0);
@@ -7283,12 +7327,32 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_GLU_THREADS, 1)
     }
 }
 
-static inline tegroup_status tegroup_impl_cuda_glu_blocks(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
-                                                          tegroup_error *error) {
-    const tegroup_tensor *out = &desc->output;
-    const int gradient = desc->grad_output.dtype != TEGROUP_DTYPE_UNSET;
-    tegroup_impl_glu_call call;
+template <int READ>
+static inline tegroup_status tegroup_impl_1x128_launch(const tegroup_impl_1x128_call *call, struct CUstream_st *stream,
+                                                       tegroup_error *error) {
+    typedef tegroup_impl_1x128_piece<READ> piece;
+    const tegroup_shape *shape = &call->desc.output.shape;
     unsigned blocks;
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(
+        tegroup_impl_mul(tegroup_impl_ceil_div(shape->rows, TEGROUP_IMPL_1X128_TILE) + shape->groups,
+                         tegroup_impl_ceil_div(call->width, TEGROUP_IMPL_1X128_TILE)),
+        piece::RESIDENT, &blocks, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
+        cudaFuncSetAttribute((const void *)tegroup_impl_1x128_kernel<READ>,
+                             cudaFuncAttributeMaxDynamicSharedMemorySize, (int)piece::STAGED_BYTES),
+        "space", "the device must have the kernel, and shared memory for it", error));
+    return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_1x128_kernel<READ>, blocks,
+                                                        TEGROUP_IMPL_1X128_THREADS, piece::STAGED_BYTES, stream, *call),
+                                    "stream", "the kernel must launch", error);
+}
+
+static inline tegroup_status tegroup_impl_cuda_quantize_1x128(const tegroup_quantize_desc *desc,
+                                                              struct CUstream_st *stream, tegroup_error *error) {
+    const tegroup_tensor *out = &desc->output;
+    const int gradient = desc->grad_output.dtype != TEGROUP_DTYPE_UNSET,
+              plain = desc->activation == TEGROUP_ACTIVATION_UNSET;
+    int device = 0, shared = 0;
+    tegroup_impl_1x128_call call;
     memset(&call, 0, sizeof call);
     call.desc = *desc;
     call.desc.input.ld = tegroup_impl_ld(&desc->input);
@@ -7298,22 +7362,24 @@ static inline tegroup_status tegroup_impl_cuda_glu_blocks(const tegroup_quantize
     call.facts.name = NULL; /* of no use to a kernel */
     call.width = out->shape.cols / (1 + gradient);
     if (out->shape.groups == 0 || call.width == 0) return TEGROUP_OK;
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(
-        tegroup_impl_mul(tegroup_impl_ceil_div(out->shape.rows, TEGROUP_IMPL_GLU_TILE) + out->shape.groups,
-                         tegroup_impl_ceil_div(call.width, TEGROUP_IMPL_GLU_TILE)),
-        1, &blocks, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
-        gradient ? tegroup_impl_launch(tegroup_impl_glu_blocks_kernel<2>, blocks, TEGROUP_IMPL_GLU_THREADS, 0, stream,
-                                       call)
-                 : tegroup_impl_launch(tegroup_impl_glu_blocks_kernel<1>, blocks, TEGROUP_IMPL_GLU_THREADS, 0, stream,
-                                       call),
-        "stream", "the kernel must launch", error));
+    if (plain) { /* GPUs of SM75 have too little shared memory for two tiles. */
+        cudaError_t code = cudaGetDevice(&device);
+        if (code == cudaSuccess)
+            code = cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "space", "there must be a current device", error));
+        if (shared < (int)(sizeof(tegroup_impl_1x128_shared) + tegroup_impl_1x128_piece<1>::STAGED_BYTES))
+            return tegroup_impl_cuda_quantize(desc, stream, error);
+        return tegroup_impl_1x128_launch<1>(&call, stream, error);
+    }
+#if !defined(TEGROUP_NO_ACTIVATION)
+    TEGROUP_IMPL_TRY(gradient ? tegroup_impl_1x128_launch<3>(&call, stream, error)
+                              : tegroup_impl_1x128_launch<2>(&call, stream, error));
 #if !defined(TEGROUP_NO_BACKWARD)
     if (desc->grad_row_scale.dtype != TEGROUP_DTYPE_UNSET) return tegroup_impl_cuda_quantize_sums(desc, stream, error);
 #endif
+#endif
     return TEGROUP_OK;
 }
-#endif /* TEGROUP_NO_ACTIVATION */
 #endif /* TEGROUP_NO_FP8 */
 #if !defined(TEGROUP_NO_CUBLASLT)
 

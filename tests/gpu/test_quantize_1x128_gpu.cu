@@ -1,6 +1,6 @@
-/* What tegroup_quantize makes of SwiGLU and of its gradient in blocks of 1x128 by a kernel of its own, bit for bit what the
- * activation's call and then a quantise of its BF16 result give: all copies, both types, rules with and without NaN, groups of any
- * size, and nothing else written. */
+/* What tegroup_quantize makes of values, of SwiGLU and of its gradient in blocks of 1x128 by a kernel of its own, bit for bit what the
+ * kernel for all formats gives, of an activation after that's own call: all copies, both types, rules with and without NaN, groups of
+ * any size, and nothing else written. */
 #define TEGROUP_IMPLEMENTATION
 #define TEGROUP_NO_CUBLASLT
 #define TEGROUP_NO_SM90
@@ -80,7 +80,7 @@ static int one(rng *r, int64_t width, int gradient, tegroup_scale_preset preset,
     tegroup_layout layout;
     tegroup_error error;
     tegroup_quantize_desc q, plain;
-    copies made, apart;
+    copies made, apart, plainly;
     if (tegroup_snapshot_layout(&rows, &layout, &error) != TEGROUP_OK) return 0;
     void *snapshot = room(layout.total_bytes, 0);
     if (tegroup_shape_prepare(&rows, snapshot, layout.total_bytes, NULL, &error) != TEGROUP_OK) return 0;
@@ -97,7 +97,7 @@ static int one(rng *r, int64_t width, int gradient, tegroup_scale_preset preset,
     if (odd) q.row_scale = tegroup_matrix_of(row_scale, ROWS, 1, TEGROUP_DTYPE_F32);
     if (gradient) q.grad_output = tegroup_tensor_of(rows, width, bf16, dy);
     q.rule = tegroup_scale_rule_of(preset);
-    if (!copies_new(&made, rows, cols, dtype, wanted) || !copies_new(&apart, rows, cols, dtype, wanted)) return 0;
+    if (!copies_new(&made, rows, cols, dtype, wanted) || !copies_new(&apart, rows, cols, dtype, wanted) || !copies_new(&plainly, rows, cols, dtype, wanted)) return 0;
     q.output = made.t;
     tegroup_activation_desc forward;
     memset(&forward, 0, sizeof forward);
@@ -124,22 +124,24 @@ static int one(rng *r, int64_t width, int gradient, tegroup_scale_preset preset,
     memset(&plain.grad_output, 0, sizeof plain.grad_output);
     plain.input = tegroup_tensor_of(rows, cols, bf16, between);
     plain.output = apart.t;
-    int right = tegroup_impl_glu_in_blocks(&q) && !tegroup_impl_glu_in_blocks(&plain);
+    int right = tegroup_impl_quantizes_1x128(&q) && tegroup_impl_quantizes_1x128(&plain) == (wanted != TEGROUP_COPIES_ROWWISE);
     right &= tegroup_quantize(&q, NULL, &error) == TEGROUP_OK;
     right &= (gradient ? tegroup_activation_backward(&backward, NULL, &error) : tegroup_activation_forward(&forward, NULL, &error)) == TEGROUP_OK;
+    right &= tegroup_impl_cuda_quantize(&plain, NULL, &error) == TEGROUP_OK;
+    plain.output = plainly.t;
     right &= tegroup_quantize(&plain, NULL, &error) == TEGROUP_OK;
     MUST(cudaDeviceSynchronize());
-    const int64_t other = copies_differ(&made, &apart);
+    const int64_t other = copies_differ(&made, &apart) + copies_differ(&plainly, &apart);
     if (!right || other > 0)
         fprintf(stderr, "width %ld gradient %d preset %d type %d copies %d odd %d: %ld bytes differ %s %s\n", (long)width, gradient, (int)preset, (int)dtype, (int)wanted, odd, (long)other,
                 error.field ? error.field : "", error.rule ? error.rule : "");
-    copies_free(&made), copies_free(&apart);
+    copies_free(&made), copies_free(&apart), copies_free(&plainly);
     void *const used[] = {sizes, snapshot, x, dy, between, row_scale};
     for (int i = 0; i < 6; i++) room_free(used[i]);
     return right && other == 0;
 }
 
-TEST(glu_blocks_gpu, bits_of_the_calls_apart) {
+TEST(quantize_1x128_gpu, bits_of_the_calls_apart) {
     static const int64_t widths[] = {8, 128, 136, 384, 640};
     static const tegroup_scale_preset presets[] = {TEGROUP_SCALE_TE_BLOCK, TEGROUP_SCALE_TE_BLOCK_F32, TEGROUP_SCALE_DEEPGEMM};
     static const tegroup_copies wanted[] = {TEGROUP_COPIES_BOTH, TEGROUP_COPIES_ROWWISE, TEGROUP_COPIES_COLUMNWISE};
@@ -159,7 +161,7 @@ TEST(glu_blocks_gpu, bits_of_the_calls_apart) {
 }
 
 /* A NaN that shows is its block's amax. */
-TEST(glu_blocks_gpu, nan_that_shows) {
+TEST(quantize_1x128_gpu, nan_that_shows) {
     rng r = rng_seed(12);
     int devices = 0;
     if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) return;
