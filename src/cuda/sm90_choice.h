@@ -23,8 +23,11 @@
     (TEGROUP_IMPL_SM90_NARROW * 7 / 6.0) /* columns of a wide tile that take as long as a narrow tile */
 #define TEGROUP_IMPL_SM90_FEW_WAVES 8    /* waves from which on the last one counts as half full */
 #define TEGROUP_IMPL_SM90_SPILL 0.02     /* part of a wave that does not count as another wave */
-#define TEGROUP_IMPL_SM90_STEP_DRIFT                                                                                   \
-    2e-6 /* share that each unit of k adds to a forward product's fitting tiles: blocks fall out of step */
+/* Fitting tiles take longer by this share for each unit of k and each wave, at most by MOST: blocks fall out of step,
+ * and then do not find in L2 what others read. (Of five and three that were tried for tiles.csv, the best:
+ * docs/lab/tile-choice.md.) */
+#define TEGROUP_IMPL_SM90_DRIFT 4e-7
+#define TEGROUP_IMPL_SM90_DRIFT_MOST 0.1
 #define TEGROUP_IMPL_SM90_MMA_BLOCKS 2    /* blocks of PORTABLE's kernel that a multiprocessor holds */
 #define TEGROUP_IMPL_SM90_MMA_FIXED 0.875 /* of 1.875: time of PORTABLE's tile that does not depend on its rows */
 #define TEGROUP_IMPL_SM90_MMA_DRAIN 65    /* time that PORTABLE's blocks wait for memory at the end of a sum, in k */
@@ -108,8 +111,7 @@ static inline tegroup_impl_sm90_share tegroup_impl_sm90_rows_share(const tegroup
         if (row->fits) { /* Tiles share the group's rows evenly. */
             const int32_t least = row->tile_m - TEGROUP_IMPL_SM90_SMALLER * TEGROUP_IMPL_SM90_FIT;
             const double high = fmax(least, ceil(rows / tall / TEGROUP_IMPL_SM90_FIT) * TEGROUP_IMPL_SM90_FIT);
-            each = (double)tegroup_impl_sm90_fit_cost((int32_t)high) / tegroup_impl_sm90_fit_cost(row->tile_m)
-                   * (row->op == TEGROUP_OP_FORWARD ? 1 + k * TEGROUP_IMPL_SM90_STEP_DRIFT : 1);
+            each = (double)tegroup_impl_sm90_fit_cost((int32_t)high) / tegroup_impl_sm90_fit_cost(row->tile_m);
         }
         if (row->mma)
             each = (TEGROUP_IMPL_SM90_MMA_FIXED + fmin(rows / tall, row->tile_m) / row->tile_m)
@@ -158,7 +160,8 @@ static inline tegroup_impl_sm90_time tegroup_impl_sm90_predict(const tegroup_pro
                                         + row->tile_n * tegroup_impl_sm90_row_ns(p, TEGROUP_IMPL_B);
     tegroup_impl_sm90_time us;
     us.math = whole * (share.tiles > 0 ? share.work / share.tiles : 0) * row->ns
-              * (terms * fmax(1, loads / row->ns) + row->epilogue) * 1e-3;
+              * (terms * fmax(1, loads / row->ns) + row->epilogue) * 1e-3
+              * (row->fits ? 1 + fmin(TEGROUP_IMPL_SM90_DRIFT_MOST, TEGROUP_IMPL_SM90_DRIFT * k * waves) : 1);
     us.scheduling = share.stretches > 0 ? TEGROUP_IMPL_SM90_STRETCH_US * (groups->count * share.stretches + waves) : 0;
     us.memory = 2e-6 * groups->count * (share.there * n * k + groups->mean * (n + k)) / row->tb
                 * (row->mma ? 1 + TEGROUP_IMPL_SM90_MMA_DRAIN / k : 1);

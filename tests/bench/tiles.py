@@ -256,4 +256,5 @@ def main():
     {"measure": measure, "fit": fit, "compare": compare, "simulate": simulate}[options.command](options)
 
 
-main()
+if __name__ == "__main__":
+    main()
