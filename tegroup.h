@@ -119,27 +119,28 @@
  *   [86] layer/linear.h           Grouped linear layer
  *   [87] layer/mlp_rules.h        Grouped MLP: tensors and rules
  *   [88] layer/mlp_plan.h         Grouped MLP: plan
- *   [89] layer/mlp.h              Grouped MLP: calls
- *   [90] layer/chain_rules.h      Op chain: rules and buffers
- *   [91] layer/chain_ops.h        Op chain: ops as layers
- *   [92] layer/chain_plan.h       Op chain: plan
- *   [93] layer/chain.h            Op chain: calls
- *   [94] gemm/validate_values.h   Validate: values and scales
- *   [95] gemm/validate.h          Validate
- *   [96] gemm/scale_convert.h     Scales in another layout
- *   [97] moe/count.h              Counts of groups
- *   [98] moe/router_scheme.h      Router schemes
- *   [99] moe/router.h             Router
- *   [100] moe/permutation.h        Permute and combine
- *   [101] moe/export.h             Layouts of other libraries
- *   [102] moe/skew.h               Skew of a routing
- *   [103] moe/layer_formats.h      MoE layer: formats
- *   [104] moe/layer_rules.h        MoE layer: rules
- *   [105] moe/layer_plan.h         MoE layer: plan
- *   [106] moe/layer.h              MoE layer
- *   [107] ep/places.h              Expert parallelism: where rows go
- *   [108] ep/sizes.h               Expert parallelism: sizes
- *   [109] ep/exchange.h            Expert parallelism: dispatch and combine
+ *   [89] layer/mlp_call.h         Grouped MLP: a call's products, and what it checks
+ *   [90] layer/mlp.h              Grouped MLP: calls
+ *   [91] layer/chain_rules.h      Op chain: rules and buffers
+ *   [92] layer/chain_ops.h        Op chain: ops as layers
+ *   [93] layer/chain_plan.h       Op chain: plan
+ *   [94] layer/chain.h            Op chain: calls
+ *   [95] gemm/validate_values.h   Validate: values and scales
+ *   [96] gemm/validate.h          Validate
+ *   [97] gemm/scale_convert.h     Scales in another layout
+ *   [98] moe/count.h              Counts of groups
+ *   [99] moe/router_scheme.h      Router schemes
+ *   [100] moe/router.h             Router
+ *   [101] moe/permutation.h        Permute and combine
+ *   [102] moe/export.h             Layouts of other libraries
+ *   [103] moe/skew.h               Skew of a routing
+ *   [104] moe/layer_formats.h      MoE layer: formats
+ *   [105] moe/layer_rules.h        MoE layer: rules
+ *   [106] moe/layer_plan.h         MoE layer: plan
+ *   [107] moe/layer.h              MoE layer
+ *   [108] ep/places.h              Expert parallelism: where rows go
+ *   [109] ep/sizes.h               Expert parallelism: sizes
+ *   [110] ep/exchange.h            Expert parallelism: dispatch and combine
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
@@ -14169,14 +14170,7 @@ TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const 
     return TEGROUP_OK;
 }
 
-/* ==== [89] Grouped MLP: calls (src/layer/mlp.h) ==== */
-
-#if TEGROUP_IMPL_FUSED_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
-/* Gradients of row_scale, of the sums that a dgrad with a gradient in its epilogue leaves in D's place. */
-static inline tegroup_status tegroup_impl_cuda_row_sums(const tegroup_activation_backward_desc *desc,
-                                                        const float *sums, struct CUstream_st *stream,
-                                                        tegroup_error *error);
-#endif
+/* ==== [89] Grouped MLP: a call's products, and what it checks (src/layer/mlp_call.h) ==== */
 
 /* What a call of an MLP works with. */
 typedef struct tegroup_impl_mlp_product {
@@ -14413,6 +14407,15 @@ static inline tegroup_status tegroup_impl_mlp_begin(tegroup_impl_mlp_call *call,
     tegroup_impl_mlp_layers_of(desc, op, &call->layers);
     return TEGROUP_OK;
 }
+
+/* ==== [90] Grouped MLP: calls (src/layer/mlp.h) ==== */
+
+#if TEGROUP_IMPL_FUSED_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
+/* Gradients of row_scale, of the sums that a dgrad with a gradient in its epilogue leaves in D's place. */
+static inline tegroup_status tegroup_impl_cuda_row_sums(const tegroup_activation_backward_desc *desc,
+                                                        const float *sums, struct CUstream_st *stream,
+                                                        tegroup_error *error);
+#endif
 
 static inline tegroup_matrix tegroup_impl_mlp_matrix(const tegroup_tensor *t) {
     tegroup_matrix m;
@@ -14761,7 +14764,7 @@ TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const
     return tegroup_impl_mlp_run_op(plan, desc, TEGROUP_OP_WGRAD, stream, error);
 }
 
-/* ==== [90] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
+/* ==== [91] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
 
 /* A descriptor resolved: what each op is given, and what lies between ops. values[i] is what op i reads and values[i +
  * 1] what it writes; grads are their gradients, absent where none is computed. */
@@ -15309,7 +15312,7 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [91] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
+/* ==== [92] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
 
 /* A LINEAR as a layer, with the rows that it reads and writes: op i's routing may be its own. It points into itself. */
 typedef struct tegroup_impl_chain_linear {
@@ -15501,7 +15504,7 @@ static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc,
     backward->grad_row_scale = tegroup_impl_mlp_matrix(&given->grad_row_scale);
 }
 
-/* ==== [92] Op chain: plan (src/layer/chain_plan.h) ==== */
+/* ==== [93] Op chain: plan (src/layer/chain_plan.h) ==== */
 
 /* Tell the caller which op a failure is about. */
 static inline tegroup_status tegroup_impl_chain_name_op(tegroup_status status, const tegroup_chain_desc *desc,
@@ -15754,7 +15757,7 @@ TEGROUP_API tegroup_status tegroup_chain_explain(const tegroup_chain_desc *desc,
     return tegroup_impl_chain_name_op(status, desc, chain.at);
 }
 
-/* ==== [93] Op chain: calls (src/layer/chain.h) ==== */
+/* ==== [94] Op chain: calls (src/layer/chain.h) ==== */
 
 /* Rows of op i and its routing, by a linear's word for them: what no product of the op sees to. */
 static inline tegroup_status tegroup_impl_chain_check_memory(const tegroup_chain_desc *desc,
@@ -15941,7 +15944,7 @@ TEGROUP_API tegroup_status tegroup_chain_backward(const tegroup_chain_plan *plan
     return tegroup_impl_chain_run(plan, desc, 1, stream, error);
 }
 
-/* ==== [94] Validate: values and scales (src/gemm/validate_values.h) ==== */
+/* ==== [95] Validate: values and scales (src/gemm/validate_values.h) ==== */
 
 enum { TEGROUP_IMPL_FINITE, TEGROUP_IMPL_NAN, TEGROUP_IMPL_INFINITE };
 
@@ -16094,7 +16097,7 @@ static inline void tegroup_impl_validate_quantised(const tegroup_tensor *t, int 
     }
 }
 
-/* ==== [95] Validate (src/gemm/validate.h) ==== */
+/* ==== [96] Validate (src/gemm/validate.h) ==== */
 
 /* Bits for one group: its place, and its step in the prefix sums. */
 TEGROUP_IMPL_HD uint32_t tegroup_impl_validate_group(const tegroup_snapshot_view *view, int64_t capacity, int32_t g) {
@@ -16258,7 +16261,7 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [96] Scales in another layout (src/gemm/scale_convert.h) ==== */
+/* ==== [97] Scales in another layout (src/gemm/scale_convert.h) ==== */
 
 #if TEGROUP_IMPL_FP8_KERNELS
 static inline tegroup_status tegroup_impl_cuda_scale_convert(const tegroup_impl_scales *from,
@@ -16471,7 +16474,7 @@ TEGROUP_API tegroup_status tegroup_scale_convert(const tegroup_scale_convert_des
     return TEGROUP_OK;
 }
 
-/* ==== [97] Counts of groups (src/moe/count.h) ==== */
+/* ==== [98] Counts of groups (src/moe/count.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_count(const tegroup_count_desc *desc, struct CUstream_st *stream,
@@ -16632,7 +16635,7 @@ TEGROUP_API tegroup_status tegroup_count(const tegroup_count_desc *desc, struct 
     return TEGROUP_OK;
 }
 
-/* ==== [98] Router schemes (src/moe/router_scheme.h) ==== */
+/* ==== [99] Router schemes (src/moe/router_scheme.h) ==== */
 
 /* The most experts that a token can choose. */
 #define TEGROUP_IMPL_CHOICES 64
@@ -17330,7 +17333,7 @@ static inline void tegroup_impl_scheme_buffers(const tegroup_router_scheme *s, i
     buffers[3] = tegroup_impl_buffer_of(s->valid_tokens, 8, NULL, "must not overlap scheme.valid_tokens", 0);
 }
 
-/* ==== [99] Router (src/moe/router.h) ==== */
+/* ==== [100] Router (src/moe/router.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
@@ -17785,7 +17788,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     return TEGROUP_OK;
 }
 
-/* ==== [100] Permute and combine (src/moe/permutation.h) ==== */
+/* ==== [101] Permute and combine (src/moe/permutation.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,
@@ -18429,7 +18432,7 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
     return TEGROUP_OK;
 }
 
-/* ==== [101] Layouts of other libraries (src/moe/export.h) ==== */
+/* ==== [102] Layouts of other libraries (src/moe/export.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_export(const tegroup_export_desc *desc, struct CUstream_st *stream,
@@ -18607,7 +18610,7 @@ TEGROUP_API tegroup_status tegroup_export(const tegroup_export_desc *desc, struc
     return TEGROUP_OK;
 }
 
-/* ==== [102] Skew of a routing (src/moe/skew.h) ==== */
+/* ==== [103] Skew of a routing (src/moe/skew.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_skew(const tegroup_skew_desc *desc, struct CUstream_st *stream,
@@ -18706,7 +18709,7 @@ TEGROUP_API int tegroup_skew_text(const tegroup_skew *skew, char *buffer, size_t
         (long long)skew->tiles, rows > 0 ? 100 * (double)skew->wasted_rows / rows : 0.0, wasted);
 }
 
-/* ==== [103] MoE layer: formats (src/moe/layer_formats.h) ==== */
+/* ==== [104] MoE layer: formats (src/moe/layer_formats.h) ==== */
 
 /* The tensors by expert that have a format; INPUT_AGAIN: the input that wgrad makes once more. */
 typedef enum tegroup_impl_moe_formatted {
@@ -18859,7 +18862,7 @@ static inline tegroup_status tegroup_impl_moe_check_format(const tegroup_moe_pla
     return tegroup_impl_check_rule_of(&format->rule, &names->rule, &t, name, error);
 }
 
-/* ==== [104] MoE layer: rules (src/moe/layer_rules.h) ==== */
+/* ==== [105] MoE layer: rules (src/moe/layer_rules.h) ==== */
 
 static inline tegroup_status tegroup_impl_moe_check_absent(const tegroup_moe_desc *desc, tegroup_error *error) {
     const tegroup_mlp_desc *experts = &desc->experts;
@@ -19052,7 +19055,7 @@ static inline tegroup_status tegroup_impl_moe_check_shapes(const tegroup_moe_des
     return TEGROUP_OK;
 }
 
-/* ==== [105] MoE layer: plan (src/moe/layer_plan.h) ==== */
+/* ==== [106] MoE layer: plan (src/moe/layer_plan.h) ==== */
 
 /* What of the router's is the layer's to keep: what it needs and the caller does not have. */
 enum {
@@ -19560,7 +19563,7 @@ TEGROUP_API tegroup_status tegroup_moe_layout(const tegroup_moe_plan *plan, tegr
     return TEGROUP_OK;
 }
 
-/* ==== [106] MoE layer (src/moe/layer.h) ==== */
+/* ==== [107] MoE layer (src/moe/layer.h) ==== */
 
 /* What a call works with. */
 typedef struct tegroup_impl_moe_call {
@@ -19940,7 +19943,7 @@ TEGROUP_API tegroup_status tegroup_moe_wgrad(const tegroup_moe_plan *plan, const
     return tegroup_impl_moe_run_experts(&call, 1, stream, error);
 }
 
-/* ==== [107] Expert parallelism: where rows go (src/ep/places.h) ==== */
+/* ==== [108] Expert parallelism: where rows go (src/ep/places.h) ==== */
 
 /* What the counts say of one expert, and where its rows begin. All counts are cut at TEGROUP_MAX_ROWS, so that the sum
  * of any of them, 2^40 * 4,096 * 256, is far inside 64 bits. */
@@ -20053,7 +20056,7 @@ TEGROUP_IMPL_HD char *tegroup_impl_ep_row(const tegroup_impl_ep_reach *reach, co
                     + (uintptr_t)reach->ahead_bytes[owner]);
 }
 
-/* ==== [108] Expert parallelism: sizes (src/ep/sizes.h) ==== */
+/* ==== [109] Expert parallelism: sizes (src/ep/sizes.h) ==== */
 
 #if TEGROUP_IMPL_EP_KERNELS
 static inline tegroup_status tegroup_impl_cuda_ep_sizes(const tegroup_ep_sizes_desc *desc, struct CUstream_st *stream,
@@ -20136,7 +20139,7 @@ TEGROUP_API tegroup_status tegroup_ep_sizes(const tegroup_ep_sizes_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [109] Expert parallelism: dispatch and combine (src/ep/exchange.h) ==== */
+/* ==== [110] Expert parallelism: dispatch and combine (src/ep/exchange.h) ==== */
 
 #if TEGROUP_IMPL_EP_KERNELS
 static inline tegroup_status tegroup_impl_cuda_ep_dispatch(const tegroup_ep_dispatch_desc *desc,
