@@ -11996,9 +11996,6 @@ static inline tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_d
                                                         tegroup_error *error);
 static inline tegroup_status tegroup_impl_cuda_dequantize(const tegroup_dequantize_desc *desc,
                                                           struct CUstream_st *stream, tegroup_error *error);
-static inline int tegroup_impl_quantizes_1x128(const tegroup_quantize_desc *desc); /* quantize_1x128_cuda.h */
-static inline tegroup_status tegroup_impl_cuda_quantize_1x128(const tegroup_quantize_desc *desc,
-                                                              struct CUstream_st *stream, tegroup_error *error);
 #endif
 
 /* Work is cut into tiles: no block of a scaling reaches over the edge of one, but for those of all rows or columns. */
@@ -12478,8 +12475,6 @@ static inline tegroup_status tegroup_impl_quantize(const tegroup_quantize_desc *
     (void)stream;
     (void)error;
 #if TEGROUP_IMPL_FP8_KERNELS
-    if (desc->space == TEGROUP_SPACE_DEVICE && tegroup_impl_quantizes_1x128(desc))
-        return tegroup_impl_cuda_quantize_1x128(desc, stream, error);
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_quantize(desc, stream, error);
 #endif
     pass = tegroup_impl_quantize_pass_of(&desc->output, desc);

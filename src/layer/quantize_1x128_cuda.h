@@ -46,7 +46,7 @@ typedef struct tegroup_impl_1x128_call {
     int64_t width; /* columns of values, or of gates */
 } tegroup_impl_1x128_call;
 
-/* Whether this kernel does what a call asks for. */
+/* Whether these kernels do what a call asks for. */
 static inline int tegroup_impl_quantizes_1x128(const tegroup_quantize_desc *desc) {
     const tegroup_tensor *out = &desc->output, *in = &desc->input, *dy = &desc->grad_output;
     const int gradient = dy->dtype != TEGROUP_DTYPE_UNSET, plain = desc->activation == TEGROUP_ACTIVATION_UNSET;
@@ -54,7 +54,7 @@ static inline int tegroup_impl_quantizes_1x128(const tegroup_quantize_desc *desc
     int copy;
     if (!plain && (desc->activation != TEGROUP_ACTIVATION_SWIGLU || desc->interleaved)) return 0;
     if (desc->rule.divide || desc->gather_input.rows > 0) return 0;
-    if (plain && !tegroup_impl_has_copy(out, TEGROUP_IMPL_COLUMNWISE)) return 0; /* Strips are as fast. */
+    if (plain && !tegroup_impl_has_copy(out, TEGROUP_IMPL_COLUMNWISE)) return 0; /* That goes by strips. */
     if (out->scaling != TEGROUP_SCALING_BLOCK_1X128 || out->scale_parts > 1 || out->scale_outer_stride > 0) return 0;
     if (out->scale_dtype != TEGROUP_DTYPE_UNSET && out->scale_dtype != TEGROUP_DTYPE_F32) return 0;
     if (out->amax || out->columnwise_amax || tegroup_impl_listed(out) || tegroup_impl_irregular(&out->shape)) return 0;
@@ -168,9 +168,9 @@ template <int READ> struct tegroup_impl_1x128_piece {
     tegroup_impl_1x128_shared &shared;
     int32_t row, col;   /* in the tile */
     int64_t row0, col0; /* the first ones of the tile that is read, in its group */
-    uint4 read[READ][STAGED ? 1 : ROWS], x[RESULTS][STAGED ? 1 : ROWS];
-    uint4 *staged; /* this thread's part of the two tiles */
-    int32_t at_hand;
+    uint4 read[3][ROWS], x[RESULTS][ROWS]; /* not where STAGED */
+    uint4 *staged;                         /* this thread's part of the two tiles */
+    int32_t at_hand;                       /* which of the two */
     float scale[ROWS];
 
     __device__ __forceinline__ tegroup_impl_1x128_piece(const tegroup_impl_1x128_call &c, tegroup_impl_1x128_shared &s,
@@ -198,12 +198,11 @@ template <int READ> struct tegroup_impl_1x128_piece {
                                              there ? (const void *)from : in.data);
                 continue;
             }
-            read[0][STAGED ? 0 : i] = there ? __ldcs(from) : make_uint4(0, 0, 0, 0);
-            read[READ > 1][STAGED ? 0 : i] = there ? __ldcs(from + call.width / 8) : make_uint4(0, 0, 0, 0);
+            read[0][i] = there ? __ldcs(from) : make_uint4(0, 0, 0, 0);
+            read[1][i] = there ? __ldcs(from + call.width / 8) : make_uint4(0, 0, 0, 0);
             if (READ == 3)
-                read[READ - 1][STAGED ? 0 : i] =
-                    there ? __ldcs((const uint4 *)((const char *)dy.data + (group.dy + r * dy.ld + c) * 2))
-                          : make_uint4(0, 0, 0, 0);
+                read[2][i] = there ? __ldcs((const uint4 *)((const char *)dy.data + (group.dy + r * dy.ld + c) * 2))
+                                   : make_uint4(0, 0, 0, 0);
             scale[i] = there ? tegroup_impl_weight<float>(call.desc.row_scale, group.row0 + r, 0) : 0.0f;
         }
         if (STAGED) tegroup_impl_cp_commit();
@@ -213,7 +212,7 @@ template <int READ> struct tegroup_impl_1x128_piece {
     }
     /* The result that this thread has in row i. */
     __device__ __forceinline__ uint4 result(int k, int i) const {
-        return STAGED ? *place_of(at_hand, i) : x[k][STAGED ? 0 : i];
+        return STAGED ? *place_of(at_hand, i) : x[k][i];
     }
     /* The tile that was read becomes that at hand. */
     __device__ __forceinline__ void make() {
@@ -226,9 +225,9 @@ template <int READ> struct tegroup_impl_1x128_piece {
 #pragma unroll
         for (int i = 0; i < ROWS; i++) {
             float gate[8], up[8], grad[8];
-            vectors::unpack(read[0][STAGED ? 0 : i], gate);
-            vectors::unpack(read[READ > 1][STAGED ? 0 : i], up);
-            if (READ == 3) vectors::unpack(read[READ - 1][STAGED ? 0 : i], grad);
+            vectors::unpack(read[0][i], gate);
+            vectors::unpack(read[1][i], up);
+            if (READ == 3) vectors::unpack(read[2][i], grad);
 #pragma unroll
             for (int j = 0; j < 8; j++) {
                 if (READ == 3)
@@ -238,8 +237,8 @@ template <int READ> struct tegroup_impl_1x128_piece {
                     gate[j] = scale[i]
                               * tegroup_impl_activation_f32(TEGROUP_ACTIVATION_SWIGLU, true, 0, 0, gate[j], up[j]);
             }
-            x[0][STAGED ? 0 : i] = vectors::pack(gate);
-            if (READ == 3) x[RESULTS - 1][STAGED ? 0 : i] = vectors::pack(up);
+            x[0][i] = vectors::pack(gate);
+            if (READ == 3) x[RESULTS - 1][i] = vectors::pack(up);
         }
     }
 
@@ -327,7 +326,7 @@ template <int READ> struct tegroup_impl_1x128_piece {
      * that neither columns beside each other nor those of one whole column meet in a bank. */
     __device__ __forceinline__ void turn(const tegroup_impl_1x128_group &group, int64_t row0, int k) const {
         const int32_t left = (int32_t)tegroup_impl_min(ROWS, group.rows - row0 - row);
-        uint4 v[ROWS];
+        uint4 v[ROWS]; /* unpacked all at once, they have registers spilt */
 #pragma unroll
         for (int i = 0; i < ROWS; i++) v[i] = result(k, i);
 #pragma unroll
@@ -337,7 +336,7 @@ template <int READ> struct tegroup_impl_1x128_piece {
 #pragma unroll
             for (int i = 0; i < ROWS; i++) { /* no NaN of a factor pads the rows */
                 const uint32_t word = j / 2 == 0 ? v[i].x : j / 2 == 1 ? v[i].y : j / 2 == 2 ? v[i].z : v[i].w;
-                const float y = __uint_as_float(j % 2 ? word & 0xffff0000u : word << 16);
+                const float y = j % 2 ? tegroup_impl_high_half(word, true) : tegroup_impl_low_half(word, true);
                 four[i] = i < left ? tegroup_impl_product_f32(y, by) : 0.0f;
             }
             ((uint32_t *)shared.turned)[(col + j) * 32 + ((row / ROWS) ^ (col / 8 * 2))] =
@@ -456,7 +455,7 @@ static inline tegroup_status tegroup_impl_cuda_quantize_1x128(const tegroup_quan
             code = cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "space", "there must be a current device", error));
         if (shared < (int)(sizeof(tegroup_impl_1x128_shared) + tegroup_impl_1x128_piece<1>::STAGED_BYTES))
-            return tegroup_impl_cuda_quantize(desc, stream, error);
+            return tegroup_impl_cuda_quantize_any(desc, stream, error);
         return tegroup_impl_1x128_launch<1>(&call, stream, error);
     }
 #if !defined(TEGROUP_NO_ACTIVATION)
@@ -467,4 +466,10 @@ static inline tegroup_status tegroup_impl_cuda_quantize_1x128(const tegroup_quan
 #endif
 #endif
     return TEGROUP_OK;
+}
+
+static inline tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
+                                                        tegroup_error *error) {
+    return tegroup_impl_quantizes_1x128(desc) ? tegroup_impl_cuda_quantize_1x128(desc, stream, error)
+                                              : tegroup_impl_cuda_quantize_any(desc, stream, error);
 }

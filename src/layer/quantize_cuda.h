@@ -155,8 +155,9 @@ static inline tegroup_status tegroup_impl_cuda_quantize_copies(tegroup_impl_quan
     return TEGROUP_IMPL_BY_VALUES(tegroup_impl_quantize_rows_kernel, blocks, staged);
 }
 
-static inline tegroup_status tegroup_impl_cuda_quantize(const tegroup_quantize_desc *desc, struct CUstream_st *stream,
-                                                        tegroup_error *error) {
+/* By the kernels for all formats. */
+static inline tegroup_status tegroup_impl_cuda_quantize_any(const tegroup_quantize_desc *desc,
+                                                            struct CUstream_st *stream, tegroup_error *error) {
     tegroup_impl_quantize_launch call = tegroup_impl_cuda_quantize_launch(&desc->output);
     call.desc = *desc;
     call.desc.alpha = tegroup_impl_alpha(desc->activation, desc->alpha);

@@ -1,6 +1,6 @@
-/* What tegroup_quantize makes of values, of SwiGLU and of its gradient in blocks of 1x128 by a kernel of its own, bit for bit what the
- * kernel for all formats gives, of an activation after that's own call: all copies, both types, rules with and without NaN, groups of
- * any size, and nothing else written. */
+/* What tegroup_quantize makes of values, of SwiGLU and of its gradient in blocks of 1x128 by a kernel of its own: bit
+ * for bit what the kernel for all formats makes of values, which for SwiGLU its own call has computed before. All
+ * copies, both types, rules with and without NaN, groups of any size, and nothing else written. */
 #define TEGROUP_IMPLEMENTATION
 #define TEGROUP_NO_CUBLASLT
 #define TEGROUP_NO_SM90
@@ -97,7 +97,9 @@ static int one(rng *r, int64_t width, int gradient, tegroup_scale_preset preset,
     if (odd) q.row_scale = tegroup_matrix_of(row_scale, ROWS, 1, TEGROUP_DTYPE_F32);
     if (gradient) q.grad_output = tegroup_tensor_of(rows, width, bf16, dy);
     q.rule = tegroup_scale_rule_of(preset);
-    if (!copies_new(&made, rows, cols, dtype, wanted) || !copies_new(&apart, rows, cols, dtype, wanted) || !copies_new(&plainly, rows, cols, dtype, wanted)) return 0;
+    if (!copies_new(&made, rows, cols, dtype, wanted) || !copies_new(&apart, rows, cols, dtype, wanted)
+        || !copies_new(&plainly, rows, cols, dtype, wanted))
+        return 0;
     q.output = made.t;
     tegroup_activation_desc forward;
     memset(&forward, 0, sizeof forward);
@@ -124,10 +126,11 @@ static int one(rng *r, int64_t width, int gradient, tegroup_scale_preset preset,
     memset(&plain.grad_output, 0, sizeof plain.grad_output);
     plain.input = tegroup_tensor_of(rows, cols, bf16, between);
     plain.output = apart.t;
-    int right = tegroup_impl_quantizes_1x128(&q) && tegroup_impl_quantizes_1x128(&plain) == (wanted != TEGROUP_COPIES_ROWWISE);
+    int right = tegroup_impl_quantizes_1x128(&q)
+                && tegroup_impl_quantizes_1x128(&plain) == (wanted != TEGROUP_COPIES_ROWWISE);
     right &= tegroup_quantize(&q, NULL, &error) == TEGROUP_OK;
     right &= (gradient ? tegroup_activation_backward(&backward, NULL, &error) : tegroup_activation_forward(&forward, NULL, &error)) == TEGROUP_OK;
-    right &= tegroup_impl_cuda_quantize(&plain, NULL, &error) == TEGROUP_OK;
+    right &= tegroup_impl_cuda_quantize_any(&plain, NULL, &error) == TEGROUP_OK;
     plain.output = plainly.t;
     right &= tegroup_quantize(&plain, NULL, &error) == TEGROUP_OK;
     MUST(cudaDeviceSynchronize());
